@@ -1,0 +1,103 @@
+package analysis
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// Names of what has no frame to be named after.
+const (
+	NoStack      = "[no stack]"      // none was captured
+	UnknownStack = "[unknown stack]" // one was captured, but its frames did not come through
+)
+
+// isLibrary says whether a Python file is not the program's own: the standard library, an installed package, or under one
+// of the extra prefixes.
+func isLibrary(file string, extra []string) bool {
+	if strings.HasPrefix(file, "<frozen ") || hasPrefix(file, extra) {
+		return true
+	}
+	dirs := strings.Split(path.Dir(file), "/")
+	for i, d := range dirs {
+		if d == "site-packages" || d == "dist-packages" || isStdlibZip(d) {
+			return true
+		}
+		if i > 0 && isVersioned(d) && (dirs[i-1] == "lib" || dirs[i-1] == "lib64") {
+			return true
+		}
+	}
+	return false
+}
+
+// isVersioned accepts "python3.11" and, of free-threaded builds, "python3.14t".
+func isVersioned(dir string) bool {
+	minor, ok := strings.CutPrefix(dir, "python3.")
+	minor = strings.TrimSuffix(minor, "t")
+	return ok && minor != "" && strings.Trim(minor, "0123456789") == ""
+}
+
+// isStdlibZip accepts "python311.zip", as embedded interpreters have it.
+func isStdlibZip(dir string) bool {
+	return strings.HasPrefix(dir, "python3") && strings.HasSuffix(dir, ".zip")
+}
+
+// PackagePrefix is the prefix of the files of the torch package to which a library belongs ("/opt/torch/lib/libc10.so"
+// gives "/opt/torch/"), for Options.Library; empty when the path does not look like one. It tells PyTorch's own Python
+// files when they are not under site-packages: a source checkout, an image that sets PYTHONPATH.
+func PackagePrefix(library string) string {
+	dir, _, ok := strings.Cut(library, "/torch/lib/lib")
+	if !ok {
+		return ""
+	}
+	return dir + "/torch/"
+}
+
+// ownFrame is the index of the frame that a stack is named after: the innermost Python frame that is no library's, else the
+// innermost Python frame, else the innermost native frame that is neither the allocator's nor the driver's, else the
+// innermost frame that Present would show. -1 without frames.
+func ownFrame(frames []event.Frame, library []string) int {
+	python, native, shown := -1, -1, -1
+	for i := range frames {
+		f := &frames[i]
+		if isPseudo(f) {
+			continue
+		}
+		if f.Kind == event.FramePython {
+			if !isLibrary(f.File, library) {
+				return i
+			}
+			python = firstOf(python, i)
+		} else if !isAllocator(f) && !inModule(f, driverModules) {
+			native = firstOf(native, i)
+		}
+		shown = firstOf(shown, i)
+	}
+	return firstOf(python, firstOf(native, firstOf(shown, min(0, len(frames)-1))))
+}
+
+// firstOf is the index, or the other one when there is none yet.
+func firstOf(index, other int) int {
+	if index >= 0 {
+		return index
+	}
+	return other
+}
+
+// siteName is how a stack is called in one line: "gpt.py:38 Block.forward", or the native symbol.
+func siteName(f *event.Frame) string {
+	if f.Kind != event.FramePython {
+		return f.Label()
+	}
+	return fmt.Sprintf("%s %s", position(f), f.Func)
+}
+
+// position is "gpt.py:38"; a line that is not known is left out.
+func position(f *event.Frame) string {
+	if f.Line <= 0 {
+		return path.Base(f.File)
+	}
+	return fmt.Sprintf("%s:%d", path.Base(f.File), f.Line)
+}

@@ -1,0 +1,182 @@
+package analysis
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+var cuda0 = event.Device{Type: event.DeviceCUDA, Index: 0}
+
+// count is live memory of which as much again was freed already.
+func count(objects, bytes uint64) (alloc, inuse heap.Count) {
+	return heap.Count{Objects: 2 * objects, Bytes: 2 * bytes}, heap.Count{Objects: objects, Bytes: bytes}
+}
+
+func site(layer event.Layer, pid uint32, stack event.StackID, objects, bytes uint64) heap.Site {
+	s := heap.Site{Layer: layer, Device: cuda0, PID: pid, Stack: stack}
+	s.Alloc, s.Inuse = count(objects, bytes)
+	return s
+}
+
+var stacks = map[event.StackID]*event.Stack{
+	1: stack("a.so!at::empty " + lib + " " + own),
+	2: stack("b.so!at::zeros " + own),
+	3: stack(report + " libc10_cuda.so!? a.so!at::empty libc.so.6!start_thread"),
+	4: stack("libcuda.so.1!cuMemAlloc_v2 libcudart.so.13!cudaMalloc libc10_cuda.so!? " + own),
+	5: stack("libcuda.so.1!cuMemCreate libnccl.so.2!ncclCommInit /home/a/t.py:9:main"),
+	6: {ID: 6, Status: event.StatusLost},
+}
+
+func resolve(id event.StackID) *event.Stack { return stacks[id] }
+
+func snapshot() *heap.Snapshot {
+	segment := site(event.LayerDevice, 7, 9, 1, 1<<21)
+	segment.Segment = true
+	return &heap.Snapshot{
+		Books: heap.Books{Accounts: []heap.Account{{PID: 7, Device: cuda0, Allocated: 10000, Before: 4000, Live: heap.Count{Bytes: 6000}}}},
+		Sites: []heap.Site{
+			site(event.LayerTorch, 7, 0, 1, 100),
+			site(event.LayerTorch, 7, 1, 3, 3000),
+			site(event.LayerTorch, 7, 2, 2, 2000),
+			site(event.LayerTorch, 7, 3, 4, 700),
+			site(event.LayerTorch, 7, 6, 1, 150),
+			site(event.LayerTorch, 7, 77, 1, 50),
+			site(event.LayerDevice, 7, 4, 1, 1<<20), // a segment without a block yet
+			site(event.LayerDevice, 7, 5, 1, 10000),
+			segment,
+			site(event.LayerDevice, 8, 4, 1, 500), // a process whose allocator does not report: it is not cached
+			site(event.LayerHost, 7, 5, 1, 1<<30),
+		},
+	}
+}
+
+func TestNames(t *testing.T) {
+	v := New(snapshot(), resolve, nil)
+	var names []string
+	for i := range v.Sites {
+		names = append(names, v.Sites[i].Name+" / "+v.Sites[i].Status())
+	}
+	require.Equal(t, []string{
+		"[no stack] / no stack", "gpt.py:38 Block.forward / complete", "gpt.py:38 Block.forward / complete", "at::empty / complete",
+		"[unknown stack] / lost", "[unknown stack] / unknown stack", "gpt.py:38 Block.forward / complete", "t.py:9 main / complete",
+		"[unknown stack] / unknown stack", "gpt.py:38 Block.forward / complete", "t.py:9 main / complete",
+	}, names)
+}
+
+func TestTables(t *testing.T) {
+	v := New(snapshot(), resolve, nil)
+	require.EqualValues(t, 10000+10000+500, v.Total())
+
+	python := v.ByPython(0)
+	require.Equal(t, []Row{
+		{Name: "t.py:9", Func: "main", File: "/home/a/t.py", Line: 9, Bytes: 10000, Blocks: 1, Share: 10000. / 20500},
+		{Name: "gpt.py:38", Func: "Block.forward", File: "/home/a/gpt.py", Line: 38, Bytes: 5500, Blocks: 6, Share: 5500. / 20500},
+	}, python.Rows)
+	native := v.ByNative(0)
+	require.Equal(t, []Row{
+		{Name: "at::empty", Bytes: 700, Blocks: 4, Share: 700. / 20500},
+		{Name: "[unknown stack]", Bytes: 200, Blocks: 2, Share: 200. / 20500},
+		{Name: "[no stack]", Bytes: 100, Blocks: 1, Share: 100. / 20500},
+	}, native.Rows)
+	// Every live byte that was seen is in exactly one of the two.
+	require.EqualValues(t, 6000+10000+500, python.Bytes+native.Bytes)
+
+	top := v.ByNative(1)
+	require.Len(t, top.Rows, 1)
+	require.Equal(t, Table{Rows: native.Rows[:1], More: 2, Bytes: 1000, Blocks: 7}, top)
+}
+
+func TestDevices(t *testing.T) {
+	v := New(snapshot(), resolve, nil)
+	require.Equal(t, []Device{
+		{PID: 7, Device: cuda0, Segments: heap.Count{Objects: 2, Bytes: 1<<21 + 1<<20}, Other: heap.Count{Objects: 1, Bytes: 10000}},
+		{PID: 8, Device: cuda0, Other: heap.Count{Objects: 1, Bytes: 500}},
+	}, v.Devices())
+}
+
+func TestStacks(t *testing.T) {
+	v := New(snapshot(), resolve, nil)
+	require.Equal(t, []StackUse{
+		{"complete", 3000 + 2000 + 700 + 10000 + 500, 11}, {"lost", 150, 1}, {"no stack", 100, 1}, {"unknown stack", 50, 1},
+	}, v.Stacks())
+}
+
+func TestLibraryOption(t *testing.T) {
+	v := New(snapshot(), resolve, &Options{Library: []string{"/home/a/gpt"}})
+	require.Equal(t, "linear.py:125 Linear.forward", v.Sites[1].Name) // all library: the innermost
+}
+
+func TestUnknownTotalCountsWhatWasSeen(t *testing.T) {
+	s := snapshot()
+	s.Accounts[0].Allocated = event.Unknown
+	require.EqualValues(t, 6000+10000+500, New(s, resolve, nil).Total())
+}
+
+func TestSource(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "gpt.py")
+	long := strings.Repeat("x", 3*maxSourceLine)
+	content := strings.Repeat("\n", 36) + long + "\n\t x =\ty + \x1b[31m\xff z\n" // line 37 is long, 38 is asked for
+	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+	var opened []string
+	closed := 0
+	v := New(snapshot(), resolve, &Options{Source: func(path string) io.Reader {
+		opened = append(opened, path)
+		if path != "/home/a/gpt.py" {
+			return nil
+		}
+		f, err := os.Open(file)
+		require.NoError(t, err)
+		return &closer{f, &closed}
+	}})
+	rows := v.ByPython(0).Rows
+	require.Equal(t, []string{"", "x = y + [31m? z"}, []string{rows[0].Source, rows[1].Source})
+	require.ElementsMatch(t, []string{"/home/a/gpt.py", "/home/a/t.py"}, opened)
+	require.Equal(t, 1, closed)
+}
+
+type closer struct {
+	*os.File
+	n *int
+}
+
+func (c *closer) Close() error {
+	*c.n++
+	return c.File.Close()
+}
+
+func TestSourceEndsBeforeTheLine(t *testing.T) {
+	v := New(snapshot(), resolve, &Options{Source: func(string) io.Reader { return strings.NewReader("one\ntwo") }})
+	require.Empty(t, v.ByPython(1).Rows[0].Source)
+}
+
+func TestSourceLines(t *testing.T) {
+	for line, want := range map[int]string{1: "one", 2: "two", 3: strings.Repeat("y", maxSourceLine), 4: "four", 5: ""} {
+		rows := []Row{{File: "f", Line: line}}
+		v := &View{options: Options{Source: func(string) io.Reader {
+			return strings.NewReader("one\r\n  two\n" + strings.Repeat("y", maxSourceLine+10) + "\nfour")
+		}}}
+		v.readSources(rows)
+		require.Equal(t, want, rows[0].Source, line)
+	}
+}
+
+func FuzzSource(f *testing.F) {
+	f.Add([]byte("a\nb\n"), 2)
+	f.Fuzz(func(t *testing.T, content []byte, line int) {
+		rows := []Row{{File: "f", Line: line}}
+		v := &View{options: Options{Source: func(string) io.Reader { return strings.NewReader(string(content)) }}}
+		v.readSources(rows)
+		if strings.ContainsAny(rows[0].Source, "\n\r\t\x1b\x00") {
+			t.Fatalf("%q", rows[0].Source)
+		}
+	})
+}

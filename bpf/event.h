@@ -1,0 +1,203 @@
+// Everything that crosses between kernel and user space is defined here, once. `go generate` turns the structs and enums
+// into Go (BTF is the intermediate); CI regenerates and compares.
+#pragma once
+#include "types.h"
+
+// Limits. A native frame takes one word of a stack, a Python frame two.
+#define MAX_NATIVE   192
+#define MAX_PYTHON   128
+#define MAX_WORDS    (MAX_NATIVE + 2 * MAX_PYTHON)
+#define MAX_MAPPINGS 2048
+#define MAX_SLOTS    64 // process descriptors; an update takes a fresh one
+#define MAX_HOOKS    64
+#define MAX_SITES    4
+#define MAX_RULES    65536
+#define ROW_CHUNK    65536 // unwind rows in one element of the `rows` map: 512 KiB, which every kernel allows
+#define MAX_DEPTH    4	   // nested allocation calls of one thread: runtime over driver over its own helpers
+#define UNKNOWN	     (~0ull)
+#define NO_FIELD     0xffff
+#define ARG_NONE     7
+
+// Bit 63 of a stack word: a Python frame's code object follows; the word behind it is its instruction. User addresses
+// never have that bit.
+#define PYTHON_WORD (1ull << 63)
+
+// The first byte of every ring record.
+enum record_type {
+	RECORD_EVENT = 1,
+	RECORD_STACK = 2,
+};
+
+// Same numbers as event.Kind, event.Layer and event.StackStatus; a Go test compares them.
+enum event_kind {
+	KIND_ALLOC = 1,
+	KIND_FREE = 2,
+	KIND_FREE_FAILED = 3,
+	KIND_OUT_OF_MEMORY = 4,
+};
+
+enum event_layer {
+	LAYER_TORCH = 1,
+	LAYER_DEVICE = 2,
+	LAYER_HOST = 3,
+};
+
+enum stack_status {
+	STACK_OK = 0,
+	STACK_NO_MAPPING = 1,
+	STACK_NO_ROW = 2,
+	STACK_BAD_RULE = 3,
+	STACK_UNREADABLE = 4,
+	STACK_ORDER = 5,
+	STACK_TOO_DEEP = 6,
+	STACK_PYTHON_STATE = 7,
+	STACK_NO_SCRATCH = 8,
+	STACK_LOST = 9,
+};
+
+// What became of one run of a probe. Every run has exactly one outcome, so hits = sum of outcomes.
+enum outcome {
+	OUT_EMITTED = 0,
+	OUT_ENTERED = 1,      // an allocation call began; its return decides
+	OUT_RETURNED = 2,     // a free that was applied at its entry succeeded
+	OUT_NESTED = 3,	      // the same memory is counted in a lower layer, or by the call around it
+	OUT_CALL_FAILED = 4,  // the call returned an error: nothing was allocated
+	OUT_NOTHING = 5,      // free of NULL, allocation of 0 bytes
+	OUT_NOT_DEVICE = 6,   // a report about host memory
+	DROP_RING_FULL = 7,   // lost: the ring had no room
+	DROP_NO_SCRATCH = 8,  // lost: no memory for the thread's scratch
+	DROP_DEPTH = 9,	      // lost: calls nested deeper than MAX_DEPTH
+	DROP_UNREADABLE = 10, // lost: the result pointer could not be read
+	DROP_UNPAIRED = 11,   // lost: a return whose entry was not seen (the call began before the attach)
+	OUTCOME_COUNT = 12,
+};
+
+struct record_event {
+	u8 type;
+	u8 kind;
+	u8 layer;
+	u8 stack_status;
+	u8 device_type;
+	s8 device_index;
+	u16 hook; // row of the hook table
+	u32 pid;
+	u32 tid;
+	u64 time; // CLOCK_BOOTTIME, ns
+	u64 addr;
+	u64 size;
+	u64 requested;
+	u64 stream;
+	u64 pool;
+	u64 allocated;
+	u64 reserved;
+	u64 stack;
+};
+
+struct record_stack {
+	u8 type;
+	u8 status;
+	u16 nwords;
+	u32 pid;
+	u64 hash;
+	u64 words[MAX_WORDS];
+};
+
+// One row of the hook table: which argument (0 to 5, or ARG_NONE) means what.
+struct hook {
+	u8 kind;
+	u8 layer;
+	u8 arg_ptr;	  // address (torch report, frees), or where the result is stored (allocation calls)
+	u8 arg_size;
+	u8 arg_allocated;
+	u8 arg_reserved;
+	u8 arg_device;
+	u8 device_type; // for layers whose call does not say
+};
+
+struct hook_stats {
+	u64 hits;
+	u64 outcome[OUTCOME_COUNT];
+};
+
+// The tables that attach cookies index, and the unwind rules that the rows index.
+struct hook_table {
+	struct hook row[MAX_HOOKS];
+};
+
+struct stats_table {
+	struct hook_stats row[MAX_HOOKS];
+};
+
+struct rule_table {
+	u64 rule[MAX_RULES];
+};
+
+struct mapping {
+	u64 start;
+	u64 end;
+	u64 bias;   // address - link-time address
+	u32 row_lo; // its rows: [row_lo, row_hi); empty: no unwind information
+	u32 row_hi;
+};
+
+// How an activation of CPython's eval loop ends (cpython.EntryKind).
+enum py_entry {
+	PY_ENTRY_EACH = 1, // 3.10: every frame is an activation of its own
+	PY_ENTRY_FLAG = 2, // 3.11: the frame whose is_entry is set is the last, and is a frame
+	PY_ENTRY_SHIM = 3, // 3.12 on: a shim frame on the C stack follows the last; it is no frame
+};
+
+// Offsets into CPython's structures; see package cpython.
+struct python {
+	s64 tls;
+	u16 ts_thread_id;
+	u16 ts_frame;
+	u16 ts_cframe;
+	u16 cf_frame;
+	u16 cf_previous;
+	u16 f_code;
+	u16 f_previous;
+	u16 f_instr;
+	u16 f_owner;
+	u16 f_size;
+	u8 instr_size;
+	u8 entry;
+	u8 owner_shim;
+	u8 enabled;
+};
+
+// A call of the report function from the allocator, where the Block is at hand: at *(base + offset) when the return
+// address is `ret`.
+struct block_site {
+	u64 ret;
+	s32 offset;
+	u32 base_sp; // 1: from the caller's stack pointer, 0: from rbp
+};
+
+struct block_layout {
+	u16 stream;
+	u16 size;
+	u16 requested;
+	u16 pool;
+	u16 ptr;
+	u16 count; // of sites; 0: the layout is not known
+	u32 pad;
+	struct block_site site[MAX_SITES];
+};
+
+struct proc {
+	u64 salt;	  // changed with the mappings: empties the rule cache
+	u64 salt_process; // seed of stack hashes: the same for the life of the process
+	u32 pid;  // as the tracer's PID namespace numbers it
+	u32 nmappings;
+	struct python python;
+	struct block_layout block;
+	struct mapping mapping[MAX_MAPPINGS];
+};
+
+// pc -> rule, direct mapped, shared by all CPUs without a lock: `check` holds key ^ rule, so an entry written by two CPUs
+// at once matches no key.
+struct cached_rule {
+	u64 check;
+	u64 rule;
+};

@@ -1,0 +1,602 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0
+//
+// The kernel side: four generic programs, driven by a row of the hook table that the attach cookie names. Adding a function
+// to trace is adding a row in package hook, not code here.
+#include "types.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include "event.h"
+
+char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL programs
+
+#define RULE_CACHE (1 << 16) // entries: 1 MiB
+#define SEEN	   (1 << 18) // entries: 2 MiB
+
+const volatile u32 cfg_rows;	      // rows in use may grow to this
+const volatile u32 cfg_free_stacks;   // 1: frees get a stack too
+const volatile u64 cfg_pidns_dev;     // the tracer's PID namespace, as stat(2) numbers it
+const volatile u64 cfg_pidns_ino;
+
+// Sorted unwind rows of all files, filled through mmap. A row: pc relative to the file's link-time address in the low half,
+// index of its rule in the high half.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); // set at load
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__uint(value_size, ROW_CHUNK * 8);
+} rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_SLOTS);
+	__type(key, u32);
+	__type(value, struct proc);
+} procs SEC(".maps");
+
+// Process -> slot of `procs`, in the initial PID namespace (what the kernel tells us cheaply). Entries are made on the
+// first hit, from ns_pids, which user space fills with the numbers that it sees.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, u32);
+	__type(value, u32);
+} pids SEC(".maps"), ns_pids SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 32 << 20); // set at load
+} ring SEC(".maps");
+
+struct hook_table hooks;
+struct stats_table stats;
+struct rule_table rules;
+struct cached_rule rule_cache[RULE_CACHE];
+u64 seen[SEEN]; // hashes of stacks already sent; an overwritten slot only means that one is sent again
+u64 stacks_lost;
+u64 pid_misses; // runs in a process that is not traced
+
+static __always_inline int read_user(void *dst, u32 len, u64 addr)
+{
+	return bpf_probe_read_user(dst, len, (void *)addr);
+}
+
+static __always_inline u64 *row_at(u32 index)
+{
+	u32 chunk = index / ROW_CHUNK;
+
+	if (index >= cfg_rows)
+		return 0;
+	u64 *base = bpf_map_lookup_elem(&rows, &chunk);
+	return base ? base + (index & (ROW_CHUNK - 1)) : 0;
+}
+
+static __always_inline u64 rule_at(u32 index)
+{
+	return rules.rule[index & (MAX_RULES - 1)];
+}
+
+static __always_inline struct cached_rule *cache_slot(u64 hash)
+{
+	return &rule_cache[(hash >> 48) & (RULE_CACHE - 1)];
+}
+
+// Return probes, ours or another tool's, put the address of a trampoline into the return slot; the kernel keeps the real
+// one in a list of the task. Several probes on one call chain entries with the same slot: the last has the real address.
+static __always_inline u64 hijacked_return_address(u64 slot)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct uprobe_task *utask = task->utask;
+	u64 original = 0;
+
+	if (!utask)
+		return 0;
+	struct return_instance *ri = utask->return_instances;
+	for (int i = 0; i < 64 && ri; i++) { // the kernel nests at most 64 (MAX_URETPROBE_DEPTH)
+		if (ri->stack == slot)
+			original = ri->orig_ret_vaddr;
+		else if (original)
+			break;
+		ri = ri->next;
+	}
+	return original;
+}
+
+#include "unwind.h"
+
+// What a thread has to remember between the entry and the return of a call.
+struct call {
+	u64 sp; // of the entry: where the return address is
+	u64 out;
+	u64 size;
+	u64 stack;
+	u64 freed;
+	u16 hook;
+	u8 stack_status;
+	u8 counted; // the event was emitted already: by a lower layer, or at the call's own entry
+	u32 pad;
+};
+
+struct scratch {
+	struct walk walk;
+	struct call call[MAX_DEPTH];
+	u32 depth;
+	u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct scratch);
+} threads SEC(".maps");
+
+// One run of one probe.
+struct hit {
+	struct pt_regs *ctx;
+	struct proc *proc;
+	struct scratch *scratch;
+	struct hook *hook;
+	u32 row;
+	u32 tid;
+	u64 args[8]; // System V x86-64 order; the last two are no arguments
+};
+
+static __always_inline void outcome(u32 row, enum outcome what)
+{
+	__sync_fetch_and_add(&stats.row[row & (MAX_HOOKS - 1)].outcome[what], 1);
+}
+
+// The number of the current process in the tracer's own PID namespace, for a tracer in a container.
+static __noinline u32 *slot_in_namespace(u32 tgid)
+{
+	struct bpf_pidns_info info = {};
+
+	if (bpf_get_ns_current_pid_tgid(cfg_pidns_dev, cfg_pidns_ino, &info, sizeof(info)))
+		return 0;
+	u32 pid = info.tgid;
+	u32 *slot = bpf_map_lookup_elem(&ns_pids, &pid);
+	if (slot)
+		bpf_map_update_elem(&pids, &tgid, slot, 0);
+	return slot;
+}
+
+static __always_inline struct proc *current_proc(u32 tgid)
+{
+	u32 *slot = bpf_map_lookup_elem(&pids, &tgid);
+
+	if (!slot)
+		slot = slot_in_namespace(tgid);
+	return slot ? bpf_map_lookup_elem(&procs, slot) : 0;
+}
+
+// Starts a run: counts the hit, finds the process and the thread's scratch. 0: go on.
+static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
+{
+	u64 id = bpf_get_current_pid_tgid();
+
+	h->ctx = ctx;
+	h->args[0] = ctx->di;
+	h->args[1] = ctx->si;
+	h->args[2] = ctx->dx;
+	h->args[3] = ctx->cx;
+	h->args[4] = ctx->r8;
+	h->args[5] = ctx->r9;
+	h->args[6] = h->args[ARG_NONE] = UNKNOWN;
+	h->tid = (u32)id;
+	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
+	h->hook = &hooks.row[h->row];
+	h->proc = current_proc(id >> 32);
+	if (!h->proc) {
+		__sync_fetch_and_add(&pid_misses, 1);
+		return -1;
+	}
+	__sync_fetch_and_add(&stats.row[h->row].hits, 1);
+	h->scratch = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	return 0;
+}
+
+// Argument n of the call under the probe; UNKNOWN for ARG_NONE.
+static __always_inline u64 argument(struct hit *h, u8 n)
+{
+	return h->args[n & 7];
+}
+
+// Sends the stack in the scratch unless it was sent before. It goes before its event, in the same ring, so a reader always
+// knows it. It is marked as sent only when it was.
+static __always_inline void send_stack(struct walk *w)
+{
+	u64 *slot = &seen[w->rec.hash & (SEEN - 1)];
+
+	if (*slot == w->rec.hash)
+		return;
+	u32 n = w->rec.nwords;
+	if (n > MAX_WORDS)
+		return;
+	w->rec.type = RECORD_STACK;
+	if (bpf_ringbuf_output(&ring, &w->rec, __builtin_offsetof(struct record_stack, words) + n * 8, BPF_RB_NO_WAKEUP)) {
+		w->status = STACK_LOST;
+		__sync_fetch_and_add(&stacks_lost, 1);
+		return;
+	}
+	*slot = w->rec.hash;
+}
+
+// Loads the first page of the stack, so that the words above the stack pointer are at hand.
+static __always_inline void walk_begin(struct hit *h)
+{
+	struct walk *w = &h->scratch->walk;
+	struct task_struct *task = bpf_get_current_task_btf();
+	u64 first;
+
+	w->pc = h->ctx->ip;
+	w->sp = h->ctx->sp;
+	w->fp = h->ctx->bp;
+	w->tp = task->thread.fsbase;
+	w->stack_top = w->tp; // glibc puts a thread's descriptor on top of its stack
+	if (w->tp < w->sp || w->tp - w->sp > (1ull << 32))
+		w->stack_top = task->mm->start_stack;
+	w->win_lo = w->win_hi = 0;
+	w->caller = w->native = w->python = w->status = w->nqueue = 0;
+	w->py_state = PY_UNREAD;
+	w->py_bound = w->py_cframe = w->py_frame = 0;
+	w->rec.nwords = 0;
+	w->rec.hash = h->proc->salt_process;
+	w->rec.pid = h->proc->pid;
+	read_stack(w, w->sp, &first);
+}
+
+// Captures the stack: its id, and how complete it is in *status.
+static __always_inline u64 capture(struct hit *h, u8 *status)
+{
+	if (!h->scratch) {
+		*status = STACK_NO_SCRATCH;
+		return 0;
+	}
+	struct walk *w = &h->scratch->walk;
+
+	walk_stack(w, h->proc);
+	send_stack(w);
+	*status = w->status;
+	return w->status == STACK_LOST ? 0 : w->rec.hash;
+}
+
+static __always_inline struct record_event *reserve(struct hit *h)
+{
+	struct record_event *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+
+	if (!e) {
+		outcome(h->row, DROP_RING_FULL);
+		return 0;
+	}
+	*e = (struct record_event){
+		.type = RECORD_EVENT,
+		.kind = h->hook->kind,
+		.layer = h->hook->layer,
+		.device_type = h->hook->device_type,
+		.device_index = -1,
+		.hook = h->row,
+		.pid = h->proc->pid,
+		.tid = h->tid,
+		.time = bpf_ktime_get_boot_ns(),
+		.requested = UNKNOWN,
+		.stream = UNKNOWN,
+		.pool = UNKNOWN,
+		.allocated = UNKNOWN,
+		.reserved = UNKNOWN,
+	};
+	return e;
+}
+
+static __always_inline void submit(struct hit *h, struct record_event *e)
+{
+	bpf_ringbuf_submit(e, BPF_RB_NO_WAKEUP);
+	outcome(h->row, OUT_EMITTED);
+}
+
+struct block {
+	u64 requested;
+	u64 stream;
+	u64 pool;
+};
+
+// The allocator's Block, through the caller's spill slot: requested size, stream and pool without a second probe. What it
+// says is believed only when its address and size are those of the report.
+static __always_inline void read_block(struct hit *h, u64 addr, u64 size, struct block *out)
+{
+	struct block_layout *l = &h->proc->block;
+	struct walk *w = &h->scratch->walk;
+	u64 ret = 0, block = 0;
+
+	if (!l->count || read_stack(w, h->ctx->sp, &ret))
+		return;
+	for (u32 i = 0; i < MAX_SITES; i++) {
+		if (i >= l->count || l->site[i].ret != ret)
+			continue;
+		u64 base = l->site[i].base_sp ? h->ctx->sp + 8 : h->ctx->bp;
+		if (read_stack(w, base + l->site[i].offset, &block))
+			return;
+		u8 *raw = w->pywin; // free until the Python frames are read
+		if (bpf_probe_read_user(raw, 128, (void *)block))
+			return;
+		if (*(u64 *)(raw + (l->ptr & 120)) != addr || *(u64 *)(raw + (l->size & 120)) != size)
+			return;
+		out->requested = *(u64 *)(raw + (l->requested & 120));
+		out->stream = *(u64 *)(raw + (l->stream & 120));
+		out->pool = *(u64 *)(raw + (l->pool & 120));
+		return;
+	}
+}
+
+// c10::reportMemoryUsageToProfiler: one block handed out (positive size) or taken back, with the allocator's totals.
+SEC("uprobe")
+int torch_report(struct pt_regs *ctx)
+{
+	struct hit h;
+	if (begin(&h, ctx))
+		return 0;
+	u16 device = argument(&h, h.hook->arg_device);
+	s64 size = argument(&h, h.hook->arg_size);
+	u64 addr = argument(&h, h.hook->arg_ptr), stack = 0;
+	struct block block = { UNKNOWN, UNKNOWN, UNKNOWN };
+	u8 status = STACK_OK;
+
+	if ((u8)device == 0) { // c10::DeviceType::CPU
+		outcome(h.row, OUT_NOT_DEVICE);
+		return 0;
+	}
+	if (!size) {
+		outcome(h.row, OUT_NOTHING);
+		return 0;
+	}
+	if (size > 0 || cfg_free_stacks) {
+		if (h.scratch)
+			walk_begin(&h);
+		if (h.scratch && size > 0)
+			read_block(&h, addr, size, &block);
+		stack = capture(&h, &status);
+	}
+	struct record_event *e = reserve(&h);
+	if (!e)
+		return 0;
+	e->kind = size > 0 ? KIND_ALLOC : KIND_FREE;
+	e->stack_status = status;
+	e->device_type = device;
+	e->device_index = device >> 8;
+	e->addr = addr;
+	e->size = size > 0 ? size : -size;
+	e->requested = block.requested;
+	e->stream = block.stream;
+	e->pool = block.pool;
+	e->allocated = argument(&h, h.hook->arg_allocated);
+	e->reserved = argument(&h, h.hook->arg_reserved);
+	e->stack = stack;
+	submit(&h, e);
+	return 0;
+}
+
+// c10::reportOutOfMemoryToProfiler: the caching allocator gives up on a request.
+SEC("uprobe")
+int torch_oom(struct pt_regs *ctx)
+{
+	struct hit h;
+	if (begin(&h, ctx))
+		return 0;
+	u16 device = argument(&h, h.hook->arg_device);
+	u8 status = STACK_OK;
+
+	if ((u8)device == 0) {
+		outcome(h.row, OUT_NOT_DEVICE);
+		return 0;
+	}
+	if (h.scratch)
+		walk_begin(&h);
+	u64 stack = capture(&h, &status);
+	struct record_event *e = reserve(&h);
+	if (!e)
+		return 0;
+	e->stack_status = status;
+	e->device_type = device;
+	e->device_index = device >> 8;
+	e->size = argument(&h, h.hook->arg_size);
+	e->allocated = argument(&h, h.hook->arg_allocated);
+	e->reserved = argument(&h, h.hook->arg_reserved);
+	e->stack = stack;
+	submit(&h, e);
+	return 0;
+}
+
+static __always_inline struct call *call_at(struct scratch *s, u32 i)
+{
+	KEEP(i); // or the compiler drops the mask, and the verifier does not see why it may
+	return &s->call[i & (MAX_DEPTH - 1)];
+}
+
+// Forgets calls whose frame is gone: an exception or longjmp left them without a return.
+static __always_inline u32 drop_stale(struct scratch *s, u64 sp)
+{
+	u32 depth = s->depth;
+
+	for (int i = 0; i < MAX_DEPTH; i++) {
+		if (depth == 0 || depth > MAX_DEPTH)
+			break;
+		if (call_at(s, depth - 1)->sp > sp)
+			break;
+		depth--;
+	}
+	s->depth = depth;
+	return depth;
+}
+
+// A free of `addr`: applied now, because the address can be handed out again before the call returns. Within the free of
+// the same address by a layer above, it is that one.
+static __always_inline u8 enter_free(struct hit *h, struct call *outer, u64 addr)
+{
+	if (outer && outer->freed == addr) {
+		outcome(h->row, OUT_NESTED);
+		return 0;
+	}
+	u8 status = STACK_OK;
+	u64 stack = 0;
+
+	if (cfg_free_stacks) {
+		walk_begin(h);
+		stack = capture(h, &status);
+	}
+	struct record_event *e = reserve(h);
+	if (!e)
+		return 0;
+	e->addr = addr;
+	e->size = UNKNOWN;
+	e->stack = stack;
+	e->stack_status = status;
+	submit(h, e);
+	return 1;
+}
+
+// Entry of an allocation or free call, runtime or driver.
+SEC("uprobe")
+int call_enter(struct pt_regs *ctx)
+{
+	struct hit h;
+	if (begin(&h, ctx))
+		return 0;
+	if (!h.scratch) {
+		outcome(h.row, DROP_NO_SCRATCH);
+		return 0;
+	}
+	struct scratch *s = h.scratch;
+	u32 depth = drop_stale(s, ctx->sp);
+	if (depth >= MAX_DEPTH) {
+		outcome(h.row, DROP_DEPTH);
+		return 0;
+	}
+	struct call c = { .sp = ctx->sp, .hook = h.row, .out = argument(&h, h.hook->arg_ptr) };
+
+	if (h.hook->kind == KIND_FREE) {
+		struct call *outer = depth ? call_at(s, depth - 1) : 0;
+		c.freed = c.out;
+		if (!c.freed) {
+			outcome(h.row, OUT_NOTHING);
+			return 0;
+		}
+		c.counted = enter_free(&h, outer, c.freed);
+	} else {
+		c.size = argument(&h, h.hook->arg_size);
+		walk_begin(&h);
+		c.stack = capture(&h, &c.stack_status);
+		outcome(h.row, OUT_ENTERED);
+	}
+	*call_at(s, depth) = c;
+	s->depth = depth + 1;
+	return 0;
+}
+
+// Takes the call that returns now off the thread's list. The return address has been popped: its slot was 8 below.
+static __always_inline int leave(struct hit *h, struct call *out)
+{
+	struct scratch *s = h->scratch;
+	u64 sp = h->ctx->sp - 8;
+	u32 depth = s->depth;
+
+	for (int i = 0; i < MAX_DEPTH; i++) {
+		if (depth == 0 || depth > MAX_DEPTH)
+			break;
+		depth--;
+		struct call *c = call_at(s, depth);
+		if (c->sp > sp)
+			break;
+		if (c->sp == sp) {
+			*out = *c;
+			s->depth = depth;
+			return 0;
+		}
+	}
+	return -1;
+}
+
+// The free failed: what was retired at its entry is put back.
+static __always_inline void undo_free(struct hit *h, struct call *c)
+{
+	struct record_event *e = reserve(h);
+
+	if (!e)
+		return;
+	e->kind = KIND_FREE_FAILED;
+	e->addr = c->freed;
+	e->size = UNKNOWN;
+	submit(h, e);
+}
+
+// The allocation succeeded: the call that the program made gives its name, the lowest layer that saw it counts it.
+static __always_inline void allocated(struct hit *h, struct call *c)
+{
+	struct scratch *s = h->scratch;
+	u32 outer = s->depth;
+	u64 addr = 0;
+
+	if (read_user(&addr, 8, c->out)) {
+		outcome(h->row, DROP_UNREADABLE);
+		return;
+	}
+	if (!addr) {
+		outcome(h->row, OUT_NOTHING);
+		return;
+	}
+	struct record_event *e = reserve(h);
+	if (!e)
+		return;
+	e->addr = addr;
+	e->size = c->size;
+	e->stack = c->stack;
+	e->stack_status = c->stack_status;
+	if (outer > 0 && outer <= MAX_DEPTH && s->call[0].size == c->size && hooks.row[s->call[0].hook & (MAX_HOOKS - 1)].kind == KIND_ALLOC) {
+		e->hook = s->call[0].hook;
+		s->call[0].counted = 1;
+	}
+	submit(h, e);
+}
+
+SEC("uprobe")
+int call_return(struct pt_regs *ctx)
+{
+	struct hit h;
+	struct call c;
+
+	if (begin(&h, ctx))
+		return 0;
+	if (!h.scratch) {
+		outcome(h.row, DROP_NO_SCRATCH);
+		return 0;
+	}
+	if (leave(&h, &c)) {
+		outcome(h.row, h.hook->kind == KIND_FREE ? OUT_RETURNED : DROP_UNPAIRED);
+		return 0;
+	}
+	int failed = (u32)ctx->ax != 0; // CUresult, cudaError_t and hipError_t are ints, 0 is success
+	if (c.freed) {
+		if (failed && c.counted)
+			undo_free(&h, &c);
+		else
+			outcome(h.row, c.counted ? OUT_RETURNED : OUT_NESTED);
+	} else if (failed) {
+		outcome(h.row, OUT_CALL_FAILED);
+	} else if (c.counted) {
+		outcome(h.row, OUT_NESTED);
+	} else {
+		allocated(&h, &c);
+	}
+	return 0;
+}
+
+// Types that no map or variable mentions, kept in the BTF for the Go side.
+const enum record_type *keep_record_type __attribute__((unused));
+const enum event_kind *keep_event_kind __attribute__((unused));
+const enum event_layer *keep_event_layer __attribute__((unused));
+const enum stack_status *keep_stack_status __attribute__((unused));
+const enum outcome *keep_outcome __attribute__((unused));
+const enum py_entry *keep_py_entry __attribute__((unused));
+const struct record_event *keep_record_event __attribute__((unused));
+const struct record_stack *keep_record_stack __attribute__((unused));

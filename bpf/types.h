@@ -1,0 +1,69 @@
+// Integer types, and the few kernel structures that the programs touch. Offsets are relocated against the running
+// kernel's BTF when the object is loaded (CO-RE), so only names and types must be right here, not layouts.
+#pragma once
+
+typedef unsigned char u8;
+typedef signed char s8;
+typedef unsigned short u16;
+typedef short s16;
+typedef unsigned int u32;
+typedef int s32;
+typedef unsigned long long u64;
+typedef long long s64;
+
+#ifdef __bpf__
+typedef u8 __u8;
+typedef u16 __u16;
+typedef u32 __u32;
+typedef s32 __s32;
+typedef u64 __u64;
+typedef s64 __s64;
+typedef u16 __be16;
+typedef u32 __be32;
+typedef u32 __wsum;
+typedef _Bool bool;
+
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_RINGBUF = 27,
+	BPF_MAP_TYPE_TASK_STORAGE = 29,
+};
+enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1024, BPF_LOCAL_STORAGE_GET_F_CREATE = 1, BPF_RB_NO_WAKEUP = 1 };
+
+#define RELOCATED __attribute__((preserve_access_index))
+
+// The user-visible register frame of x86-64 (arch/x86/include/asm/ptrace.h), the context of a uprobe program.
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+} RELOCATED;
+
+struct thread_struct {
+	unsigned long fsbase;
+} RELOCATED;
+
+struct mm_struct {
+	unsigned long start_stack;
+} RELOCATED;
+
+struct return_instance {
+	unsigned long stack;	     // address of the hijacked return slot
+	unsigned long orig_ret_vaddr; // what the slot held
+	struct return_instance *next;
+} RELOCATED;
+
+struct bpf_pidns_info {
+	u32 pid;
+	u32 tgid;
+};
+
+struct uprobe_task {
+	struct return_instance *return_instances;
+} RELOCATED;
+
+struct task_struct {
+	struct thread_struct thread;
+	struct mm_struct *mm;
+	struct uprobe_task *utask;
+} RELOCATED;
+#endif

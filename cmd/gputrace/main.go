@@ -1,0 +1,78 @@
+// Command gputrace attaches from outside to a running GPU job and accounts for every byte of its GPU memory.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/urfave/cli/v2"
+)
+
+// version is printed by --version and at every attach.
+const version = "0.1.0"
+
+// Exit codes, for every command. Never renumber.
+const (
+	exitOK           = 0
+	exitError        = 1
+	exitUsage        = 2
+	exitNotPermitted = 6
+	exitNothing      = 7 // no such process, no CUDA
+	exitTargetEnded  = 8 // the target ended before any data
+	exitInterrupted  = 130
+)
+
+// codedError carries an exit code with an error.
+type codedError struct {
+	code int
+	err  error
+}
+
+func (e *codedError) Error() string { return e.err.Error() }
+func (e *codedError) Unwrap() error { return e.err }
+
+func coded(code int, err error) error { return &codedError{code, err} }
+
+func usage(format string, args ...any) error { return coded(exitUsage, fmt.Errorf(format, args...)) }
+
+func main() {
+	os.Exit(run(os.Args))
+}
+
+// run executes a command line and returns its exit code.
+func run(args []string) int {
+	err := newApp().Run(args)
+	if err == nil {
+		return exitOK
+	}
+	code := exitError
+	var c *codedError
+	if errors.As(err, &c) {
+		code = c.code
+	}
+	if msg := err.Error(); msg != "" {
+		fmt.Fprintln(os.Stderr, "gputrace:", msg)
+	}
+	return code
+}
+
+func newApp() *cli.App {
+	record := recordCommand()
+	return &cli.App{
+		Name:            "gputrace",
+		Usage:           "account for every byte of a running job's GPU memory, from outside",
+		UsageText:       "gputrace -p PID [options]\ngputrace record -p PID [options]",
+		Version:         version,
+		Flags:           record.Flags,
+		Commands:        []*cli.Command{record},
+		HideHelpCommand: true,
+		Action:          record.Action,
+		OnUsageError:    onUsageError,
+		ExitErrHandler:  func(*cli.Context, error) {}, // run decides
+	}
+}
+
+func onUsageError(_ *cli.Context, err error, _ bool) error {
+	return usage("%w; see gputrace --help", err)
+}

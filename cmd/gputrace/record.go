@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// recordOptions is a parsed record command line.
+type recordOptions struct {
+	pid        int
+	output     string        // folder; empty: gputrace.PID.TIME
+	duration   time.Duration // 0: until it is stopped
+	wait       bool
+	readyFile  string
+	ringBytes  int
+	freeStacks bool
+	fullStacks bool
+	cacheDir   string
+}
+
+func recordCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "record",
+		Usage:     "attach to a running process, record until stopped, write profiles",
+		UsageText: "sudo gputrace record -p PID [-d 10s] [-o FOLDER]",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "attach to process `PID`"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FOLDER` (default gputrace.PID.TIME)"},
+			&cli.DurationFlag{Name: "duration", Aliases: []string{"d"}, Usage: "stop after `TIME`, such as 10s (default: at Ctrl-C or when the process ends)"},
+			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it"},
+			&cli.StringFlag{Name: "ready-file", Usage: "create `PATH` when the probes are live"},
+			&cli.StringFlag{Name: "ring-size", Value: "32MiB", Usage: "`BYTES` of the ring between kernel and gputrace, a power of two"},
+			&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
+			&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
+			&cli.StringFlag{Name: "cache-dir", Value: defaultCacheDir(), Usage: "keep unwind tables in `FOLDER` between runs; empty: do not"},
+		},
+		OnUsageError: onUsageError,
+		Action: func(c *cli.Context) error {
+			o, err := parseRecord(c)
+			if err != nil {
+				return err
+			}
+			return record(o)
+		},
+	}
+}
+
+// defaultCacheDir is root's own when root runs us: files of other users are not trusted.
+func defaultCacheDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/cache/gputrace"
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "gputrace")
+}
+
+func parseRecord(c *cli.Context) (recordOptions, error) {
+	o := recordOptions{
+		output: c.String("output"), duration: c.Duration("duration"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
+		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), cacheDir: c.String("cache-dir"),
+	}
+	if c.NArg() > 0 {
+		return o, usage("unknown argument %q; see gputrace --help", c.Args().First())
+	}
+	if c.String("pid") == "" {
+		return o, usage("which process? give -p PID; see gputrace --help")
+	}
+	pid, err := strconv.ParseInt(c.String("pid"), 10, 32)
+	if err != nil || pid <= 0 {
+		return o, usage("-p %s: not a process id", strconv.Quote(c.String("pid")))
+	}
+	o.pid = int(pid)
+	if o.duration < 0 {
+		return o, usage("-d %s: negative", o.duration)
+	}
+	if o.ringBytes, err = parseBytes(c.String("ring-size")); err != nil || o.ringBytes < 4096 || o.ringBytes&(o.ringBytes-1) != 0 {
+		return o, usage("--ring-size %s: not a power of two of at least 4KiB", c.String("ring-size"))
+	}
+	if o.output == "" {
+		o.output = fmt.Sprintf("gputrace.%d.%s", o.pid, time.Now().Format("20060102-150405"))
+	}
+	if err := checkFolder(o.output); err != nil {
+		return o, coded(exitUsage, err)
+	}
+	return o, nil
+}
+
+// parseBytes reads a number with an optional binary unit: 65536, 64KiB, 32MiB.
+func parseBytes(s string) (int, error) {
+	units := []struct {
+		suffix string
+		shift  uint
+	}{{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"", 0}}
+	for _, u := range units {
+		n := len(s) - len(u.suffix)
+		if n < 0 || s[n:] != u.suffix {
+			continue
+		}
+		v, err := strconv.ParseUint(s[:n], 10, 30)
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a size", s)
+		}
+		return int(v << u.shift), nil
+	}
+	return 0, fmt.Errorf("%q is not a size", s)
+}

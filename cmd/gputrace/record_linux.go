@@ -1,0 +1,268 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/pprof"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// batch is how many events are taken from the tracer at once.
+const batch = 4096
+
+// session is one recording in progress.
+type session struct {
+	opts    recordOptions
+	target  *process.Process
+	name    string // of the program
+	exe     string
+	cmdline []string
+	tracer  *tracer.Tracer
+	heap    *heap.Heap
+	start   time.Time
+	began   uint64 // start, CLOCK_BOOTTIME nanoseconds
+	signal  os.Signal
+	screen  *screen
+}
+
+// record runs one recording from attach to files.
+func record(o recordOptions) error {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	p, err := process.Open(o.pid)
+	if err != nil {
+		return explain(err, o)
+	}
+	s := &session{opts: o, target: p, heap: heap.New(), screen: newScreen(os.Stderr)}
+	s.name, s.cmdline = p.Name(), p.Cmdline(32)
+	s.exe, _ = p.Exe()
+	if err := s.attach(signals); err != nil {
+		return explain(err, o)
+	}
+	defer s.tracer.Close()
+	if err := s.announce(); err != nil {
+		return err
+	}
+	go s.stopOn(signals)
+	if err := s.drain(); err != nil {
+		s.screen.warn(err) // what was captured is still written
+	}
+	return s.finish()
+}
+
+// attach starts the tracer; with --wait, as soon as there is something to trace.
+func (s *session) attach(signals <-chan os.Signal) error {
+	options := &tracer.Options{RingBytes: s.opts.ringBytes, FreeStacks: s.opts.freeStacks, CacheDir: s.opts.cacheDir}
+	for waiting := false; ; waiting = true {
+		t, err := tracer.Start(s.target, options)
+		if err == nil {
+			s.tracer = t
+			s.start, s.began = time.Now(), bootTime()
+			return nil
+		}
+		if !s.opts.wait || !errors.Is(err, tracer.ErrNoCUDA) {
+			return err
+		}
+		if !waiting {
+			s.screen.say("waiting for pid %d (%s) to load a CUDA library", s.target.PID, s.name)
+		}
+		select {
+		case <-signals:
+			return coded(exitInterrupted, errors.New("interrupted before there was anything to trace"))
+		case <-time.After(5 * time.Millisecond):
+		}
+		if !s.target.Alive() {
+			return coded(exitTargetEnded, fmt.Errorf("pid %d ended before it used CUDA", s.target.PID))
+		}
+	}
+}
+
+// announce says what was found, and tells scripts that the probes are live.
+func (s *session) announce() error {
+	s.screen.banner(s)
+	if s.opts.readyFile == "" {
+		return nil
+	}
+	if err := os.WriteFile(s.opts.readyFile, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {
+		return fmt.Errorf("ready file: %w", err)
+	}
+	return giveToUser(s.opts.readyFile)
+}
+
+// stopOn ends the recording at the first signal or after the duration.
+func (s *session) stopOn(signals <-chan os.Signal) {
+	var timeout <-chan time.Time
+	if s.opts.duration > 0 {
+		timeout = time.After(s.opts.duration)
+	}
+	select {
+	case s.signal = <-signals:
+	case <-timeout:
+	}
+	s.tracer.Stop()
+}
+
+// drain feeds the heap until the trace ends, with one line a second for people.
+func (s *session) drain() error {
+	buf := make([]event.Event, 0, batch)
+	for {
+		var err error
+		buf, err = s.tracer.Read(buf[:0])
+		for i := range buf {
+			s.heap.Apply(&buf[i])
+		}
+		for _, w := range s.tracer.Warnings() {
+			s.screen.warn(w)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		s.screen.live(s)
+	}
+}
+
+// finish prints the summary and writes the folder.
+func (s *session) finish() error {
+	end := time.Now()
+	s.screen.endLive()
+	snapshot := s.heap.Snapshot()
+	view := analysis.New(snapshot, s.tracer.Stack, &analysis.Options{Library: s.torchPrefixes(), Source: s.source})
+	hits, err := s.hits()
+	if err != nil {
+		s.screen.warn(err)
+	}
+	in := table.Input{View: view, Hits: hits, Start: s.began, Duration: end.Sub(s.start)}
+	s.screen.ended(s)
+	if err := table.Summary(os.Stdout, in); err != nil {
+		s.screen.warn(fmt.Errorf("print the summary: %w", err)) // a closed pipe must not cost the profiles
+	}
+	written, err := s.writeSomewhere(view, table.Comments(in), end)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nwrote %s/\n  inuse.pb.gz  alloc.pb.gz        go tool pprof -top %s\n", written, filepath.Join(written, "inuse.pb.gz"))
+	return s.verdict(snapshot)
+}
+
+// writeSomewhere writes to the folder that was asked for, or, so that nothing captured is lost, to a temporary one.
+func (s *session) writeSomewhere(view *analysis.View, comments []string, end time.Time) (string, error) {
+	err := s.write(s.opts.output, view, comments, end)
+	if err == nil {
+		return s.opts.output, nil
+	}
+	for _, dir := range []string{os.TempDir(), "/dev/shm"} {
+		other := filepath.Join(dir, fmt.Sprintf("gputrace.%d.%s", s.target.PID, end.Format("20060102-150405")))
+		if s.write(other, view, comments, end) == nil {
+			return other, coded(exitError, fmt.Errorf("%w; the results are in %s instead", err, other))
+		}
+	}
+	return "", err
+}
+
+func (s *session) write(path string, view *analysis.View, comments []string, end time.Time) error {
+	folder, err := createFolder(path)
+	if err != nil {
+		return err
+	}
+	defer folder.discard()
+	detail := pprof.Presented
+	if s.opts.fullStacks {
+		detail = pprof.Full
+	}
+	for name, kind := range map[string]pprof.Kind{"inuse.pb.gz": pprof.InUse, "alloc.pb.gz": pprof.Alloc} {
+		err := folder.write(name, func(w io.Writer) error {
+			return pprof.Write(w, pprof.Input{
+				View: view, Kind: kind, Binary: s.exe, Comments: append(s.comments(), comments...), Time: end,
+				Duration: end.Sub(s.start), Detail: detail,
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return folder.finish()
+}
+
+// comments identify the run in a profile. The command line comes from the target: it is escaped.
+func (s *session) comments() []string {
+	f := s.tracer.Found()
+	return []string{
+		fmt.Sprintf("gputrace %s, pid %d: %s", version, s.target.PID, commandLine(s.cmdline, s.name)),
+		fmt.Sprintf("%s, %s, %s", pythonLine(f), torchLine(f), driverLine(f)),
+		fmt.Sprintf("attached at %s for %.1f s", s.start.Format(time.RFC3339), time.Since(s.start).Seconds()),
+	}
+}
+
+// verdict is the exit code when everything went well.
+func (s *session) verdict(snapshot *heap.Snapshot) error {
+	if snapshot.Events > 0 {
+		return nil
+	}
+	switch {
+	case s.tracer.End() == tracer.Exited, s.tracer.End() == tracer.Execed:
+		return coded(exitTargetEnded, errors.New("the target ended before any allocation"))
+	case s.signal != nil:
+		return coded(exitInterrupted, errors.New("interrupted before any allocation"))
+	default:
+		return nil
+	}
+}
+
+func (s *session) hits() ([]table.Hits, error) {
+	hits, err := s.tracer.Hits()
+	out := make([]table.Hits, 0, len(hits))
+	for _, h := range hits {
+		out = append(out, table.Hits{Probe: h.Probe, Hits: h.Runs, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
+	}
+	return out, err
+}
+
+// source opens a Python file as the target sees it, for the text of its lines.
+func (s *session) source(path string) io.Reader {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(s.target.Cwd(), path)
+	}
+	f, err := s.target.OpenPath(path)
+	if err != nil { // the target may be gone: its files are mostly still there
+		if f, err = os.Open(path); err != nil {
+			return nil
+		}
+	}
+	return f
+}
+
+// torchPrefixes tells PyTorch's own Python files where they are not in the usual places.
+func (s *session) torchPrefixes() []string {
+	var out []string
+	for _, p := range s.tracer.Found().Probes {
+		if prefix := analysis.PackagePrefix(p.File); prefix != "" {
+			out = append(out, prefix)
+		}
+	}
+	return out
+}
+
+func bootTime() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock
+	return uint64(ts.Nano())
+}

@@ -1,0 +1,208 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// screen is what a person sees while a recording runs.
+type screen struct {
+	out      *os.File
+	terminal bool
+	next     time.Time // of the next live line
+	shown    bool      // a live line stands on the terminal
+	allocs   uint64    // at the last live line
+	at       time.Time
+	baseline map[string]bool // accounts whose baseline was stated
+	warned   map[string]bool
+}
+
+func newScreen(out *os.File) *screen {
+	_, err := unix.IoctlGetTermios(int(out.Fd()), unix.TCGETS)
+	return &screen{out: out, terminal: err == nil, baseline: map[string]bool{}, warned: map[string]bool{}}
+}
+
+func (s *screen) say(format string, args ...any) {
+	s.endLive()
+	fmt.Fprintf(s.out, format+"\n", args...)
+}
+
+// warn prints an error once.
+func (s *screen) warn(err error) {
+	if !s.warned[err.Error()] {
+		s.warned[err.Error()] = true
+		s.say("gputrace: warning: %v", err)
+	}
+}
+
+// banner says what was found and hooked.
+func (s *screen) banner(r *session) {
+	f := r.tracer.Found()
+	how := "perf uprobes"
+	if f.Multi {
+		how = "uprobe_multi"
+	}
+	s.say("gputrace %s · pid %d %s%s · Linux %s, %s", version, r.target.PID, commandLine(r.cmdline, r.name), owner(r), kernelRelease(), how)
+	s.say("  %s · %s · %s", pythonLine(f), torchLine(f), driverLine(f))
+	title := "hooked"
+	for _, l := range hook.Libraries {
+		for _, line := range libraryLines(f, l) {
+			s.say("  %-8s %s", title, line)
+			title = ""
+		}
+	}
+	s.say("  unwind tables %d files, %s rows, %d from cache · ready in %.1f s", f.Libraries, count(f.Rows), f.Cached, f.Took.Seconds())
+	for _, err := range f.Unreadable {
+		s.warn(fmt.Errorf("stacks stop in %w", err))
+	}
+}
+
+// libraryLines lists the probes of a library, a line a file, or what is missing.
+func libraryLines(f *tracer.Found, l *hook.Library) []string {
+	var files []string
+	names := map[string][]string{}
+	for _, p := range f.Probes {
+		if p.Library != l {
+			continue
+		}
+		if _, ok := names[p.File]; !ok {
+			files = append(files, p.File)
+		}
+		names[p.File] = append(names[p.File], p.Label())
+	}
+	if len(files) == 0 {
+		return []string{fmt.Sprintf("%-17s not found: no %s is mapped", l.Name, strings.Join(l.Globs, " or "))}
+	}
+	var out []string
+	for _, file := range files {
+		out = append(out, fmt.Sprintf("%-17s %-22s %s", l.Name, path.Base(file), strings.Join(names[file], " ")))
+	}
+	return out
+}
+
+func pythonLine(f *tracer.Found) string {
+	if f.Python != "" {
+		return "Python " + f.Python
+	}
+	return fmt.Sprintf("Python: native frames only (%v)", f.PythonErr)
+}
+
+func torchLine(f *tracer.Found) string {
+	switch {
+	case f.PyTorch == "":
+		return "PyTorch unknown"
+	case f.CUDA == "":
+		return "PyTorch " + f.PyTorch
+	default:
+		return fmt.Sprintf("PyTorch %s (CUDA %s)", f.PyTorch, f.CUDA)
+	}
+}
+
+func driverLine(f *tracer.Found) string {
+	if f.Driver == "" {
+		return "driver unknown"
+	}
+	return "driver " + f.Driver
+}
+
+func owner(r *session) string {
+	uid, err := r.target.UID()
+	if err != nil {
+		return ""
+	}
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return " (user " + u.Username + ")"
+	}
+	return fmt.Sprintf(" (uid %d)", uid)
+}
+
+// commandLine shortens a command line to what identifies it. It comes from the target: control characters are escaped.
+func commandLine(args []string, name string) string {
+	if len(args) == 0 {
+		return name
+	}
+	args = append([]string{path.Base(args[0])}, args[1:]...)
+	line := strings.Trim(strconv.Quote(strings.Join(args, " ")), `"`)
+	if r := []rune(line); len(r) > 60 {
+		line = string(r[:59]) + "…"
+	}
+	return line
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+func count(n int) string {
+	if n < 1e6 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%.1f M", float64(n)/1e6)
+}
+
+// live shows the state, at most once a second; the first time it also states what lived before the attach.
+func (s *screen) live(r *session) {
+	now := time.Now()
+	if now.Before(s.next) {
+		return
+	}
+	books := r.heap.Books()
+	allocs := uint64(0)
+	for i := range books.Accounts {
+		a := &books.Accounts[i]
+		allocs += a.Allocs
+		if key := a.Device.String(); !s.baseline[key] && a.Baseline != event.Unknown {
+			s.baseline[key] = true
+			s.say("  before attach: %s: %s live in torch, %s reserved (their stacks are not known)", key, table.Bytes(a.Baseline), table.Bytes(a.Reserved))
+		}
+	}
+	rate := 0.0
+	if !s.at.IsZero() {
+		rate = float64(allocs-s.allocs) / now.Sub(s.at).Seconds()
+	}
+	s.allocs, s.at = allocs, now
+	line := table.LiveLine(&books, table.Live{Now: now, Rate: rate, Lost: r.tracer.Lost()})
+	if s.terminal {
+		fmt.Fprintf(s.out, "\r\x1b[K%s", line)
+		s.shown = true
+	} else {
+		fmt.Fprintln(s.out, line)
+	}
+	s.next = now.Add(time.Second)
+}
+
+// endLive leaves the live line as it stands.
+func (s *screen) endLive() {
+	if s.shown {
+		fmt.Fprintln(s.out)
+		s.shown = false
+	}
+}
+
+// ended says why the recording ended, when it was not the user's wish.
+func (s *screen) ended(r *session) {
+	switch r.tracer.End() {
+	case tracer.Exited:
+		s.say("pid %d ended", r.target.PID)
+	case tracer.Execed:
+		s.say("pid %d became another program (%s); attach again to trace that", r.target.PID, r.target.Name())
+	}
+}

@@ -1,0 +1,265 @@
+package cpython
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+const waits = "import sys; print('ready', flush=True); sys.stdin.read()"
+
+func TestFindUnknownVersion(t *testing.T) {
+	for _, version := range []string{"3.8.18", "3.9.18"} {
+		_, err := Find(start(t, pyenvPython(t, version), "-c", waits))
+		var unknown *UnknownVersionError
+		require.ErrorAs(t, err, &unknown)
+		assert.Equal(t, version, unknown.Version.String())
+	}
+}
+
+func TestFindNoPython(t *testing.T) {
+	_, err := Find(start(t, "/bin/sh", "-c", "echo ready; read x"))
+	assert.ErrorIs(t, err, ErrNoPython)
+	p, err := process.Open(os.Getpid())
+	require.NoError(t, err)
+	_, err = Find(p)
+	assert.ErrorIs(t, err, ErrNoPython)
+}
+
+// A deleted interpreter under a name that says nothing: found by its symbol, through the mapping.
+func TestFindByAnyName(t *testing.T) {
+	b, err := os.ReadFile(systemPython(t))
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "renamed")
+	require.NoError(t, os.WriteFile(path, b, 0o700))
+	p := start(t, path, "-c", waits)
+	require.NoError(t, os.Remove(path))
+	r, err := Find(p)
+	require.NoError(t, err)
+	assert.Equal(t, path, r.Module)
+	assert.NotZero(t, r.Descriptor.TLSOffset)
+}
+
+// The ranges of the eval loop are those that the symbol table gives, moved to where the library is mapped.
+func TestEvalRanges(t *testing.T) {
+	for _, version := range installed {
+		p := start(t, pyenvPython(t, version), "-c", waits)
+		r, err := Find(p)
+		require.NoError(t, err)
+		require.NotEmpty(t, r.Eval)
+		maps, err := p.Maps()
+		require.NoError(t, err)
+		first := uint64(0)
+		for _, m := range maps {
+			if m.Path == r.Module && first == 0 {
+				first = m.Start // a shared library's first segment starts at link-time address 0
+			}
+		}
+		assert.Equal(t, nm(t, r.Module, "_PyEval_EvalFrameDefault"), r.Eval[0].Start-first)
+		assert.Equal(t, nm(t, r.Module, "_PyRuntime"), r.Address-first)
+		assert.Greater(t, r.Eval[0].Limit, r.Eval[0].Start+4096)
+	}
+}
+
+func nm(t *testing.T, path, name string) uint64 {
+	t.Helper()
+	out, err := exec.Command("nm", "-D", "--defined-only", path).Output()
+	require.NoError(t, err)
+	for _, line := range strings.Split(string(out), "\n") {
+		if f := strings.Fields(line); len(f) == 3 && f[2] == name {
+			v, err := strconv.ParseUint(f[0], 16, 64)
+			require.NoError(t, err)
+			return v
+		}
+	}
+	require.Fail(t, "no symbol "+name)
+	return 0
+}
+
+// Sub-interpreters have thread states of their own, several for one thread.
+func TestSubinterpreters(t *testing.T) {
+	for _, row := range []struct {
+		version, module string
+		want            int // interpreters with a thread state: from 3.13 on one that runs nothing has none
+	}{
+		{"3.10.13", "_xxsubinterpreters", 3}, {"3.11.7", "_xxsubinterpreters", 3}, {"3.12.1", "_xxsubinterpreters", 3},
+		{"3.13.0", "_interpreters", 2},
+	} {
+		p := start(t, pyenvPython(t, row.version), "-c", fmt.Sprintf(
+			"import %s as i; a, b = i.create(), i.create(); i.run_string(a, %q)", row.module, waits))
+		r, err := Find(p)
+		require.NoError(t, err)
+		threads, err := r.Threads(p)
+		require.NoError(t, err)
+		interpreters := map[uint64]bool{}
+		for _, th := range threads {
+			interpreters[th.Interp] = true
+		}
+		assert.Len(t, interpreters, row.want, row.version)
+		assert.Equal(t, int64(tcbKeys+tsdSize*r.key(p)+tsdData), r.Descriptor.TLSOffset)
+	}
+}
+
+// Programs that embed the interpreter, with keys in the way.
+func TestEmbedded(t *testing.T) {
+	for _, version := range installed {
+		program := compileEmbed(t, version)
+		for _, row := range []struct {
+			before, copies, key int
+			beyond              bool
+		}{
+			{before: 0}, {before: 7, copies: 1}, {before: 20, copies: 1}, {before: 60, beyond: true},
+		} {
+			t.Run(fmt.Sprintf("%s/%d/%d", version, row.before, row.copies), func(t *testing.T) {
+				p := start(t, program, strconv.Itoa(row.before), strconv.Itoa(row.copies))
+				r, err := Find(p)
+				if row.beyond {
+					var key *KeyError
+					require.ErrorAs(t, err, &key)
+					assert.GreaterOrEqual(t, key.Key, row.before)
+					return
+				}
+				require.NoError(t, err)
+				threads, err := r.Threads(p)
+				require.NoError(t, err)
+				assert.Len(t, threads, 4)
+				key := int(r.Descriptor.TLSOffset-tcbKeys-tsdData) / tsdSize
+				assert.GreaterOrEqual(t, key, row.before)
+				assert.Equal(t, key, r.key(p))
+
+				// Without the interpreter's word on it, the threads alone must show the same slot.
+				blind := *r.layout
+				blind.runtimeKey = 0
+				slot, err := (&Runtime{Address: r.Address, layout: &blind}).findSlot(p, threads)
+				require.NoError(t, err)
+				assert.Equal(t, r.Descriptor.TLSOffset, slot)
+			})
+		}
+	}
+}
+
+func compileEmbed(t *testing.T, version string) string {
+	t.Helper()
+	prefix, short := pyenvPrefix(t, version), version[:strings.LastIndexByte(version, '.')]
+	out := filepath.Join(t.TempDir(), "embed")
+	lib := filepath.Join(prefix, "lib")
+	b, err := exec.Command("gcc", "-w", "-pthread", "-I"+filepath.Join(prefix, "include", "python"+short), "testdata/embed.c", "-o", out,
+		"-L"+lib, "-Wl,-rpath,"+lib, "-lpython"+short).CombinedOutput()
+	require.NoError(t, err, "%s", b)
+	return out
+}
+
+// gdb's backtrace tells how many activations of the eval loop a thread has, and where each lies on the native stack: the
+// boundary that the interpreter keeps there (3.10 to 3.12: the cframe, 3.13: the shim) must lie in exactly one of them.
+func TestActivations(t *testing.T) {
+	for _, version := range installed {
+		t.Run(version, func(t *testing.T) {
+			p, o := startOracle(t, pyenvPython(t, version))
+			r, err := Find(p)
+			require.NoError(t, err)
+			evals := gdbEvals(t, p.PID)
+			for _, th := range o.Threads {
+				state, err := process.Uint64(p, th.Ident+uint64(r.Descriptor.TLSOffset))
+				require.NoError(t, err)
+				frames, err := r.Stack(p, state)
+				require.NoError(t, err)
+				entries := 0
+				for _, f := range frames {
+					if f.Entry {
+						entries++
+					}
+				}
+				got := evals[th.Native]
+				require.Len(t, got, entries, "thread %d", th.Native)
+				boundaries := boundariesOf(t, p, r, state)
+				require.Len(t, boundaries, entries)
+				for i, at := range boundaries {
+					assert.True(t, got[i].Start <= at && at < got[i].Limit, "activation %d: %#x is not in %#x", i, at, got[i])
+				}
+			}
+		})
+	}
+}
+
+func gdbEvals(t *testing.T, pid int) map[uint64][]Range {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.Command("gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-iex", "set auto-load off",
+		"-p", strconv.Itoa(pid), "-x", "testdata/activations.py")
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, stderr.String())
+	evals := map[uint64][]Range{}
+	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
+		var tid uint64
+		var r Range
+		if _, err := fmt.Sscanf(s.Text(), "eval %d %d %d", &tid, &r.Start, &r.Limit); err == nil {
+			evals[tid] = append(evals[tid], r)
+		}
+	}
+	require.NotEmpty(t, evals, "%s\n%s", out, stderr.String())
+	return evals
+}
+
+// boundariesOf are the addresses on the native stack that belong to one activation each, innermost first.
+func boundariesOf(t *testing.T, p *process.Process, r *Runtime, state uint64) []uint64 {
+	t.Helper()
+	d := r.Descriptor
+	var out []uint64
+	if d.TStateCFrame != NoField {
+		return cframes(t, p, r, state)
+	}
+	frame, err := r.innermost(p, state)
+	for ; frame != 0; frame, err = process.Uint64(p, frame+uint64(d.FramePrevious)) {
+		require.NoError(t, err)
+		b, err := read(p, frame, int(d.FrameSize))
+		require.NoError(t, err)
+		if b[d.FrameOwner] >= d.OwnerShim {
+			out = append(out, frame)
+		}
+	}
+	return out
+}
+
+func TestVersionFromStrings(t *testing.T) {
+	for _, row := range []struct {
+		constants, want string
+	}{
+		{"\x00/opt/python/3.10.13\x00lib/python3.10\x00", "3.10.13"},
+		{"\x003.10.4\x00/usr/lib/python3.10\x003.2.0\x00", "3.10.4"},
+		{"\x003.9.2+\x00python3.9\x00", "3.9.2"},
+		{"\x003.10.0rc2\x00python3.10\x00", "3.10.0"},
+		{"\x003.9.1\x003.8.1\x00python3.8\x00", "3.8.1"},
+		{"\x0013.10.1\x00python3.10\x00", "3.10"},
+		{"python3.10\x00", "3.10"},
+		{"\x003.10.13\x00", ""},
+		{"python3.11\x00\x003.11.2\x00", ""},
+		{"", ""},
+	} {
+		v, ok := versionFromStrings([]byte(row.constants))
+		assert.Equal(t, row.want != "", ok, row.constants)
+		if ok {
+			assert.Equal(t, row.want, v.String())
+		}
+	}
+}
+
+func TestErrors(t *testing.T) {
+	assert.EqualError(t, &UnknownVersionError{Version{3, 13, 0, true}}, "python 3.13.0t: layout not known")
+	assert.EqualError(t, &KeyError{40}, "python thread state under pthread key 40: keys from 32 on are not supported")
+	assert.False(t, errors.Is(ErrNotReady, ErrNoPython))
+	_, ok := layoutOf(Version{Major: 3, Minor: 13, FreeThreaded: true})
+	assert.False(t, ok, "a free-threaded build has another layout")
+}

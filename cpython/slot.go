@@ -1,0 +1,151 @@
+package cpython
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// glibc's thread control block on x86-64 (nptl/descr.h, sysdeps/x86_64/nptl/tls.h), from the thread pointer:
+//
+//	+0      itself            +0x10  itself again
+//	+0x310  32 values of pthread keys, 16 bytes each: sequence number, data
+//	+0x510  32 pointers to blocks of 32 more
+const (
+	tcbSelf      = 0x10
+	tcbKeys      = 0x310
+	tcbKeyBlocks = 0x510
+	tsdKeys      = 32
+	tsdSize      = 16
+	tsdData      = 8
+	tcbScan      = 0x1000 // how much is searched; the block itself has about 0x900 bytes
+)
+
+// slots counts, for every word of the control block, the threads that have a state of theirs there.
+type slots struct {
+	matches   [tcbScan / 8]int
+	conflicts [tcbScan / 8]int // threads that have something else there
+	tcbs      int              // control blocks seen
+}
+
+// findSlot finds the word of the thread control block in which every thread keeps its own thread state. That is the
+// pthread key of the GIL-state API (autoTSSkey), which stays set while the GIL is released.
+func (r *Runtime) findSlot(mem process.Memory, threads []Thread) (int64, error) {
+	states := map[uint64]map[uint64]bool{} // per thread pointer; a thread has one state for each interpreter
+	for _, t := range threads {
+		if states[t.Handle] == nil {
+			states[t.Handle] = map[uint64]bool{}
+		}
+		states[t.Handle][t.State] = true
+	}
+	var s slots
+	for tp, own := range states {
+		if tcb := controlBlock(mem, tp); tcb != nil {
+			s.add(tcb, own)
+		}
+	}
+	if s.tcbs == 0 {
+		return 0, fmt.Errorf("%w: no thread control block at any of %d thread ids", ErrNotReady, len(states))
+	}
+	if offset, ok := s.best(r.key(mem)); ok {
+		return int64(offset), nil
+	}
+	if key, ok := secondLevel(mem, states); ok {
+		return 0, &KeyError{key}
+	}
+	return 0, fmt.Errorf("%w: no slot of %d thread control blocks holds the thread state", ErrNotReady, s.tcbs)
+}
+
+// controlBlock reads a control block, as much of it as can be read. It is nil when there is none: a thread may just have
+// ended, and a state that has not been bound yet names no thread.
+func controlBlock(mem process.Memory, tp uint64) []byte {
+	if tp == 0 || tp%8 != 0 {
+		return nil
+	}
+	b := make([]byte, tcbScan)
+	n, _ := mem.ReadAt(b, tp)
+	if n < tcbKeyBlocks || n > len(b) {
+		return nil
+	}
+	if binary.LittleEndian.Uint64(b) != tp || binary.LittleEndian.Uint64(b[tcbSelf:]) != tp {
+		return nil
+	}
+	return b[:n]
+}
+
+func (s *slots) add(tcb []byte, own map[uint64]bool) {
+	s.tcbs++
+	for i := range len(tcb) / 8 {
+		v := binary.LittleEndian.Uint64(tcb[8*i:])
+		switch {
+		case own[v]:
+			s.matches[i]++
+		case v != 0: // 0: a thread that has not run Python yet
+			s.conflicts[i]++
+		}
+	}
+}
+
+// best prefers the slot of the interpreter's own key, then the slot of most threads. Extension modules keep thread states
+// under keys of their own (pybind11 does), but only after the interpreter made its key: of equals the lowest wins.
+func (s *slots) best(key int) (int, bool) {
+	if key >= 0 && key < tsdKeys {
+		if i := (tcbKeys + tsdSize*key + tsdData) / 8; s.fits(i) {
+			return 8 * i, true
+		}
+	}
+	best := -1
+	for i := range s.matches {
+		if s.fits(i) && (best < 0 || s.matches[i] > s.matches[best]) {
+			best = i
+		}
+	}
+	return 8 * best, best >= 0
+}
+
+func (s *slots) fits(i int) bool { return s.matches[i] > 0 && s.conflicts[i] == 0 }
+
+// key reads autoTSSkey (Py_tss_t: int initialised, then the pthread key). It is -1 when what is there is no key: the
+// field moves between builds, so it only confirms what the threads show.
+func (r *Runtime) key(mem process.Memory) int {
+	const maxKeys = 1024 // PTHREAD_KEYS_MAX
+	v, err := process.Uint64(mem, r.Address+uint64(r.layout.runtimeKey))
+	if err != nil || uint32(v) != 1 || v>>32 >= maxKeys {
+		return -1
+	}
+	return int(v >> 32)
+}
+
+// secondLevel finds the key of a thread state that lies behind the control block's pointers.
+func secondLevel(mem process.Memory, states map[uint64]map[uint64]bool) (int, bool) {
+	for tp, own := range states {
+		tcb := controlBlock(mem, tp)
+		if len(tcb) < tcbKeyBlocks+8*tsdKeys {
+			continue
+		}
+		for block := 1; block < tsdKeys; block++ { // pointer 0 leads to the first block, inside
+			at := binary.LittleEndian.Uint64(tcb[tcbKeyBlocks+8*block:])
+			if i, ok := keyIn(mem, at, own); ok {
+				return block*tsdKeys + i, true
+			}
+		}
+	}
+	return 0, false
+}
+
+func keyIn(mem process.Memory, block uint64, own map[uint64]bool) (int, bool) {
+	if block == 0 {
+		return 0, false
+	}
+	b, err := read(mem, block, tsdKeys*tsdSize)
+	if err != nil {
+		return 0, false
+	}
+	for i := range tsdKeys {
+		if own[binary.LittleEndian.Uint64(b[tsdSize*i+tsdData:])] {
+			return i, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,199 @@
+// Package event is the model of what happens to GPU memory: every source (the live Linux tracer, the macOS backend, a
+// recording) produces these values, and everything downstream consumes nothing else.
+package event
+
+import "fmt"
+
+// Unknown marks a size, stream or total that was not observed. It is never 0: 0 is a real value.
+const Unknown = ^uint64(0)
+
+// Kind says what happened.
+type Kind uint8
+
+// The kinds are written to files: never renumber.
+const (
+	KindAlloc       Kind = 1 // memory was handed out: Addr, Size
+	KindFree        Kind = 2 // memory was taken back: Addr; applied when the call is entered
+	KindFreeFailed  Kind = 3 // the free of Addr just reported did not happen: put it back
+	KindOutOfMemory Kind = 4 // a request of Size bytes was refused
+)
+
+var kindNames = map[Kind]string{
+	KindAlloc: "alloc", KindFree: "free", KindFreeFailed: "free_failed", KindOutOfMemory: "oom",
+}
+
+func (k Kind) String() string { return name(kindNames, k, "kind") }
+
+// Layer says whose books the memory is in. Layers nest: a torch block lies inside a device allocation (a segment).
+type Layer uint8
+
+// The layers are written to files: never renumber.
+const (
+	LayerTorch  Layer = 1 // blocks of a framework's caching allocator
+	LayerDevice Layer = 2 // memory obtained from the GPU driver
+	LayerHost   Layer = 3 // pinned host memory
+)
+
+var layerNames = map[Layer]string{LayerTorch: "torch", LayerDevice: "device", LayerHost: "host"}
+
+func (l Layer) String() string { return name(layerNames, l, "layer") }
+
+// DeviceType is the number c10::DeviceType gives to a backend (torch/headeronly/core/DeviceType.h). The numbers that the
+// tracer can see are named; PrivateUse1 moved from 19 (PyTorch 1.13) to 20 (2.x).
+type DeviceType uint8
+
+// Backends whose caching allocator reports through c10::reportMemoryUsageToProfiler.
+const (
+	DeviceCPU  DeviceType = 0
+	DeviceCUDA DeviceType = 1
+	DeviceHIP  DeviceType = 6
+	DeviceXPU  DeviceType = 12
+)
+
+var deviceTypeNames = map[DeviceType]string{DeviceCPU: "cpu", DeviceCUDA: "cuda", DeviceHIP: "hip", DeviceXPU: "xpu"}
+
+func (t DeviceType) String() string { return name(deviceTypeNames, t, "device") }
+
+// Device is one device as the program numbers it. Index -1 means that the ordinal is not known.
+type Device struct {
+	Type  DeviceType
+	Index int8
+}
+
+// String gives PyTorch's spelling, "cuda:0"; a device whose ordinal is not known is "cuda:?".
+func (d Device) String() string {
+	if d.Index < 0 {
+		return d.Type.String() + ":?"
+	}
+	return fmt.Sprintf("%s:%d", d.Type, d.Index)
+}
+
+// Event is one thing that happened to memory.
+type Event struct {
+	Time   uint64 // CLOCK_BOOTTIME, nanoseconds
+	PID    uint32 // process, as the tracer's PID namespace numbers it
+	TID    uint32 // thread
+	Kind   Kind
+	Layer  Layer
+	Device Device
+	Addr   uint64
+	Size   uint64 // bytes: of the block (torch), as passed to the call (device). Unknown for a free of the device layer
+
+	Requested uint64 // torch: bytes the program asked for; Unknown when not observed
+	Stream    uint64 // torch: raw stream handle, 0 = default; Unknown when not observed
+	Allocated uint64 // torch: the allocator's own total after this event, bytes; Unknown elsewhere
+	Reserved  uint64 // torch: the allocator's segments after this event, bytes; Unknown elsewhere
+
+	Call  string  // the function that the program called: "cudaMalloc"; empty on the torch layer
+	Stack StackID // 0: no stack was captured
+}
+
+// StackID identifies a stack within a process: a hash made in the kernel from the process and its frames.
+type StackID uint64
+
+// StackStatus says how complete a stack is.
+type StackStatus uint8
+
+// Every reason for a stack that does not reach the outermost frame. StatusOK is the only complete one.
+const (
+	StatusOK          StackStatus = 0
+	StatusNoMapping   StackStatus = 1 // a pc in no known executable mapping
+	StatusNoRow       StackStatus = 2 // a pc without unwind information
+	StatusBadRule     StackStatus = 3 // unwind information that the kernel cannot evaluate
+	StatusUnreadable  StackStatus = 4 // a stack page that could not be read
+	StatusOrder       StackStatus = 5 // a frame that does not lie above its callee
+	StatusTooDeep     StackStatus = 6 // more frames than fit; the root side is cut
+	StatusPythonState StackStatus = 7 // native frames complete, Python frames not readable
+	StatusNoScratch   StackStatus = 8 // the kernel had no memory for the unwinder
+	StatusLost        StackStatus = 9 // the stack record did not fit the ring
+)
+
+var statusNames = map[StackStatus]string{
+	StatusOK: "complete", StatusNoMapping: "no mapping", StatusNoRow: "no unwind row", StatusBadRule: "unsupported rule",
+	StatusUnreadable: "unreadable", StatusOrder: "frames out of order", StatusTooDeep: "too deep",
+	StatusPythonState: "no Python state", StatusNoScratch: "no scratch", StatusLost: "lost",
+}
+
+func (s StackStatus) String() string { return name(statusNames, s, "status") }
+
+// FrameKind says what a frame's code is.
+type FrameKind uint8
+
+// A native frame has a Module and an Addr, a Python frame a File and a Line.
+const (
+	FrameNative FrameKind = 1
+	FramePython FrameKind = 2
+)
+
+// Frame is one frame of a stack, with its names.
+type Frame struct {
+	Kind FrameKind
+	// Func is the qualified name of a Python function, or the simplified demangled name of a native one. Empty for a
+	// native frame without a symbol.
+	Func      string
+	Linkage   string // native: the mangled name as the symbol table has it; empty for Python
+	File      string // Python: co_filename; native: empty unless known
+	Line      int    // 0: unknown
+	StartLine int    // first line of the function; 0: unknown
+
+	Module *Module // native: the object file; nil when the pc is in none, and for Python
+	Addr   uint64  // native: the pc in the process. Of a caller, the return address
+	// Offset is Addr relative to the module's link-time addresses (what addr2line takes), bytes.
+	Offset uint64
+	// Eval marks a native frame that is the interpreter's own loop: the Python frames that it runs follow it, rootward.
+	Eval bool
+}
+
+// Label names the frame for people: its function, or "lib+0xoffset", or the bare address.
+func (f *Frame) Label() string {
+	switch {
+	case f.Func != "":
+		return f.Func
+	case f.Module != nil:
+		return fmt.Sprintf("%s+%#x", f.Module.Name(), f.Offset)
+	default:
+		return fmt.Sprintf("%#x", f.Addr)
+	}
+}
+
+// Module is one object file as it is mapped into a process.
+type Module struct {
+	Path    string // as the process sees it; "[vdso]" for the vdso
+	BuildID string // GNU build-id, hex; empty when it has none
+	Start   uint64 // first address of its executable mapping
+	Limit   uint64 // first address behind it
+	Offset  uint64 // file offset of Start
+}
+
+// Name is the last element of the path.
+func (m *Module) Name() string {
+	for i := len(m.Path) - 1; i >= 0; i-- {
+		if m.Path[i] == '/' {
+			return m.Path[i+1:]
+		}
+	}
+	return m.Path
+}
+
+// Stack is a resolved stack, leaf first.
+type Stack struct {
+	ID     StackID
+	Status StackStatus
+	Frames []Frame
+}
+
+// Source produces events in the order in which they happened.
+type Source interface {
+	// Read appends up to cap(buf)-len(buf) events to buf. It blocks until there is at least one, a short time has passed
+	// (then it may return none), or the source is exhausted: io.EOF, after the last event.
+	Read(buf []Event) ([]Event, error)
+	// Stack resolves an id. The result is shared: do not change it. It is nil for 0 and for an id never seen.
+	Stack(id StackID) *Stack
+}
+
+func name[T ~uint8](names map[T]string, v T, what string) string {
+	if s, ok := names[v]; ok {
+		return s
+	}
+	return fmt.Sprintf("%s(%d)", what, v)
+}

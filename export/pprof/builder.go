@@ -1,0 +1,183 @@
+package pprof
+
+import (
+	"encoding/binary"
+	"strings"
+
+	"github.com/google/pprof/profile"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// The mappings of frames that are in no object file. The brackets keep pprof from looking for such files.
+const (
+	pythonMapping  = "[python]"
+	unknownMapping = "[unknown]"
+	namedMapping   = "[gputrace]"
+)
+
+// labels are on every sample: a sample that lacks one shows as an empty frame under pprof -tagroot. Values describe
+// themselves, because -tagroot shows them without their key.
+type labels struct {
+	layer, device, pid, site, call, stack string
+}
+
+func (l labels) export() map[string][]string {
+	if l.call == "" {
+		l.call = "-"
+	}
+	return map[string][]string{
+		"layer": {l.layer}, "device": {l.device}, "pid": {l.pid}, "site": {text(l.site)}, "call": {text(l.call)}, "stack": {l.stack},
+	}
+}
+
+type sampleKey struct {
+	stack  string // the locations' ids
+	labels labels
+}
+
+type locationKey struct {
+	mapping  *profile.Mapping
+	address  uint64
+	line     int
+	function *profile.Function
+}
+
+// builder makes each mapping, function, location and sample once, in the order in which they come.
+type builder struct {
+	profile *profile.Profile
+	detail  Detail
+	// main is mapping[0], "the main binary". It is completed by the first frame in that file.
+	main *profile.Mapping
+
+	mappings  map[event.Module]*profile.Mapping
+	synthetic map[string]*profile.Mapping
+	functions map[profile.Function]*profile.Function
+	locations map[locationKey]*profile.Location
+	samples   map[sampleKey]*profile.Sample
+}
+
+func newBuilder(binary string, detail Detail) *builder {
+	b := &builder{
+		profile:   &profile.Profile{PeriodType: &profile.ValueType{Type: "space", Unit: "bytes"}, Period: 1},
+		detail:    detail,
+		mappings:  map[event.Module]*profile.Mapping{},
+		synthetic: map[string]*profile.Mapping{},
+		functions: map[profile.Function]*profile.Function{},
+		locations: map[locationKey]*profile.Location{},
+		samples:   map[sampleKey]*profile.Sample{},
+	}
+	for i := range sampleTypes {
+		t := sampleTypes[i]
+		b.profile.SampleType = append(b.profile.SampleType, &t)
+	}
+	if binary == "" {
+		b.main = b.syntheticMapping(pythonMapping)
+	} else {
+		b.main = b.addMapping(event.Module{Path: binary})
+	}
+	return b
+}
+
+// sample adds values to the sample of this stack and these labels.
+func (b *builder) sample(stack []*profile.Location, l labels, values [valueCount]int64) {
+	ids := make([]byte, 0, 4*len(stack))
+	for _, loc := range stack {
+		ids = binary.AppendUvarint(ids, loc.ID)
+	}
+	key := sampleKey{string(ids), l}
+	s := b.samples[key]
+	if s == nil {
+		s = &profile.Sample{Location: stack, Label: l.export(), Value: make([]int64, valueCount)}
+		b.samples[key] = s
+		b.profile.Sample = append(b.profile.Sample, s)
+	}
+	for i, v := range values {
+		s.Value[i] += v
+	}
+}
+
+// location makes one location with one line for a frame.
+func (b *builder) location(f *event.Frame) *profile.Location {
+	if f.Kind == event.FramePython {
+		// A system name equal to the name would make pprof demangle it: "<module>" would vanish as a template argument.
+		fn := b.function(profile.Function{Name: f.Func, Filename: f.File, StartLine: int64(f.StartLine)})
+		return b.addLocation(locationKey{b.syntheticMapping(pythonMapping), 0, f.Line, fn})
+	}
+	fn := b.function(profile.Function{Name: f.Label(), SystemName: f.Linkage, Filename: f.File, StartLine: int64(f.StartLine)})
+	m := b.syntheticMapping(unknownMapping)
+	if f.Module != nil {
+		m = b.mapping(f.Module)
+	}
+	return b.addLocation(locationKey{m, f.Addr, f.Line, fn})
+}
+
+// named is the location of what has a name instead of a stack.
+func (b *builder) named(name string) *profile.Location {
+	return b.addLocation(locationKey{b.syntheticMapping(namedMapping), 0, 0, b.function(profile.Function{Name: name})})
+}
+
+func (b *builder) addLocation(key locationKey) *profile.Location {
+	if l := b.locations[key]; l != nil {
+		return l
+	}
+	l := &profile.Location{
+		ID: uint64(len(b.profile.Location) + 1), Mapping: key.mapping, Address: key.address,
+		Line: []profile.Line{{Function: key.function, Line: int64(key.line)}},
+	}
+	b.locations[key] = l
+	b.profile.Location = append(b.profile.Location, l)
+	key.mapping.HasFilenames = key.mapping.HasFilenames || key.function.Filename != ""
+	key.mapping.HasLineNumbers = key.mapping.HasLineNumbers || key.line > 0
+	return l
+}
+
+func (b *builder) function(f profile.Function) *profile.Function {
+	if f.Name == "" { // a Python code object can have an empty name
+		f.Name = "[no name]"
+	}
+	f.Name, f.SystemName, f.Filename = text(f.Name), text(f.SystemName), text(f.Filename)
+	if known := b.functions[f]; known != nil {
+		return known
+	}
+	key := f
+	f.ID = uint64(len(b.profile.Function) + 1)
+	b.functions[key] = &f
+	b.profile.Function = append(b.profile.Function, &f)
+	return &f
+}
+
+func (b *builder) mapping(m *event.Module) *profile.Mapping {
+	if known := b.mappings[*m]; known != nil {
+		return known
+	}
+	out := b.main
+	if m.Path != b.main.File || b.main.Limit != 0 {
+		out = b.addMapping(*m)
+	}
+	out.Start, out.Limit, out.Offset, out.BuildID = m.Start, m.Limit, m.Offset, m.BuildID
+	b.mappings[*m] = out
+	return out
+}
+
+func (b *builder) syntheticMapping(name string) *profile.Mapping {
+	m := b.synthetic[name]
+	if m == nil {
+		m = b.addMapping(event.Module{Path: name})
+		b.synthetic[name] = m
+	}
+	return m
+}
+
+// addMapping makes a mapping. HasFunctions is true for all: every location has a name, so that pprof looks nothing up.
+func (b *builder) addMapping(m event.Module) *profile.Mapping {
+	out := &profile.Mapping{
+		ID: uint64(len(b.profile.Mapping) + 1), File: text(m.Path), Start: m.Start, Limit: m.Limit, Offset: m.Offset, BuildID: m.BuildID,
+		HasFunctions: true,
+	}
+	b.profile.Mapping = append(b.profile.Mapping, out)
+	return out
+}
+
+// text makes foreign bytes fit the format, whose strings are UTF-8.
+func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -1,0 +1,177 @@
+// Package pprof writes what the heap knows as a profile that go tool pprof and every tool of its family read. The sample
+// types are those of Go's heap profile, in its order, and never change: files of different versions can be compared.
+package pprof
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Kind says which question a profile answers.
+type Kind uint8
+
+const (
+	InUse Kind = iota // what lives now; its torch samples add up to the allocator's own total
+	Alloc             // everything allocated since the attach; what lived before is not in it
+)
+
+// Detail says how much of each stack is written.
+type Detail uint8
+
+const (
+	Presented Detail = iota // analysis.Present: what a reader wants to see
+	Full                    // every frame
+	OwnLine                 // from the program's own line rootward: flat values are those of the program's lines
+)
+
+// Names of the samples that stand for memory without a stack.
+const (
+	BeforeAttach = "[before attach]" // lived before the first event and still does
+	LostEvents   = "[lost events]"   // net bytes of events that did not come through; can be negative
+)
+
+// Input is what Write needs beside the zero values.
+type Input struct {
+	View *analysis.View
+	Kind Kind
+	// Binary is the path of the program's main executable; it names the profile. Empty: "[python]".
+	Binary   string
+	Comments []string // for people: pprof prints them above its tables
+	Time     time.Time
+	// Duration of the recording. It is written to an Alloc profile only: tools take a profile with a duration for a
+	// difference and divide by it.
+	Duration time.Duration
+	Detail   Detail
+}
+
+// The sample values, by position.
+const (
+	allocObjects = iota
+	allocSpace
+	inuseObjects
+	inuseSpace
+	valueCount
+)
+
+var sampleTypes = [valueCount]profile.ValueType{
+	allocObjects: {Type: "alloc_objects", Unit: "count"},
+	allocSpace:   {Type: "alloc_space", Unit: "bytes"},
+	inuseObjects: {Type: "inuse_objects", Unit: "count"},
+	inuseSpace:   {Type: "inuse_space", Unit: "bytes"},
+}
+
+// kinds are the differences between the two profiles.
+var kinds = map[Kind]struct {
+	sampleType string
+	decides    int // the value that a sample must have to be written
+	lasts      bool
+}{
+	InUse: {"inuse_space", inuseObjects, false},
+	Alloc: {"alloc_space", allocObjects, true},
+}
+
+// Write writes one profile, gzipped. It has no doc_url (Perfetto refuses such files) and no frame filters: what is to be
+// hidden is left out, by Input.Detail. Host memory is not in it.
+func Write(w io.Writer, in Input) error {
+	kind, ok := kinds[in.Kind]
+	if !ok {
+		return fmt.Errorf("write profile: no kind %d", in.Kind)
+	}
+	b := newBuilder(in.Binary, in.Detail)
+	p := b.profile
+	p.DefaultSampleType = kind.sampleType
+	for _, c := range in.Comments {
+		p.Comments = append(p.Comments, text(c))
+	}
+	if !in.Time.IsZero() {
+		p.TimeNanos = in.Time.UnixNano()
+	}
+	if kind.lasts {
+		p.DurationNanos = in.Duration.Nanoseconds()
+	}
+	for i := range in.View.Sites {
+		s := &in.View.Sites[i]
+		if values := siteValues(s); s.Counted() && values[kind.decides] != 0 {
+			b.site(s, values)
+		}
+	}
+	if in.Kind == InUse {
+		for i := range in.View.Snapshot.Accounts {
+			b.account(&in.View.Snapshot.Accounts[i])
+		}
+	}
+	if err := p.CheckValid(); err != nil {
+		return fmt.Errorf("check profile: %w", err)
+	}
+	if err := p.Write(w); err != nil {
+		return fmt.Errorf("write profile: %w", err)
+	}
+	return nil
+}
+
+func siteValues(s *analysis.Site) [valueCount]int64 {
+	return [valueCount]int64{
+		allocObjects: int64(s.Alloc.Objects), allocSpace: int64(s.Alloc.Bytes),
+		inuseObjects: int64(s.Inuse.Objects), inuseSpace: int64(s.Inuse.Bytes),
+	}
+}
+
+func (b *builder) site(s *analysis.Site, values [valueCount]int64) {
+	l := labels{
+		layer: s.Layer.String(), device: s.Device.String(), pid: pidLabel(s.PID), site: s.Name, call: s.Call, stack: s.Status(),
+	}
+	if s.Stack == nil || len(s.Stack.Frames) == 0 {
+		b.sample([]*profile.Location{b.named(s.Name)}, l, values)
+		return
+	}
+	frames := b.frames(s)
+	locations := make([]*profile.Location, len(frames))
+	for i := range frames {
+		locations[i] = b.location(&frames[i])
+	}
+	b.sample(locations, l, values)
+}
+
+// frames picks what is written of a site's stack, by the detail asked for.
+func (b *builder) frames(s *analysis.Site) []event.Frame {
+	if b.detail == Full {
+		return s.Stack.Frames
+	}
+	frames := analysis.Present(s.Stack)
+	if b.detail == OwnLine {
+		for i := range frames {
+			if frames[i] == *s.Own {
+				return frames[i:]
+			}
+		}
+	}
+	return frames
+}
+
+// account adds what an allocator's total contains beside the blocks that are known. How many blocks that are is not known;
+// the samples have bytes only.
+func (b *builder) account(a *heap.Account) {
+	if a.Allocated == event.Unknown {
+		return
+	}
+	for _, part := range []struct {
+		name  string
+		bytes int64
+	}{{BeforeAttach, int64(a.Before)}, {LostEvents, a.Lost}} {
+		if part.bytes != 0 {
+			l := labels{
+				layer: event.LayerTorch.String(), device: a.Device.String(), pid: pidLabel(a.PID), site: part.name, stack: "no stack",
+			}
+			b.sample([]*profile.Location{b.named(part.name)}, l, [valueCount]int64{inuseSpace: part.bytes})
+		}
+	}
+}
+
+func pidLabel(pid uint32) string { return fmt.Sprintf("pid %d", pid) }

@@ -1,0 +1,96 @@
+package table
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+var byteUnits = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+
+// Bytes gives bytes in the largest binary unit that leaves at least 1, with one decimal; "unknown" for event.Unknown.
+func Bytes(n uint64) string {
+	if n == event.Unknown {
+		return "unknown"
+	}
+	if n < 1024 {
+		return strconv.FormatUint(n, 10) + " B"
+	}
+	v, unit := float64(n)/1024, 0
+	for v >= 1023.95 { // would be printed as 1024.0
+		v, unit = v/1024, unit+1
+	}
+	return fmt.Sprintf("%.1f %s", v, byteUnits[unit])
+}
+
+// signedText gives bytes with their sign: "+1.0 KiB", "-512 B".
+func signedText(n int64) string {
+	if n < 0 {
+		return "-" + Bytes(-uint64(n))
+	}
+	return "+" + Bytes(uint64(n))
+}
+
+// exactText adds the exact number of bytes when the unit hides it.
+func exactText(n uint64) string {
+	if n == event.Unknown || n < 1024 {
+		return Bytes(n)
+	}
+	return fmt.Sprintf("%s (%s B)", Bytes(n), countText(n))
+}
+
+// countText groups thousands: "61,204".
+func countText(n uint64) string {
+	s := strconv.FormatUint(n, 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// plural is "1 gap", "2 gaps".
+func plural(n uint64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return countText(n) + " " + one + "s"
+}
+
+func secondsText(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+
+// offsetText is a moment relative to the start: "+12.4 s".
+func offsetText(at, start uint64) string {
+	return fmt.Sprintf("%+.1f s", (time.Duration(at) - time.Duration(start)).Seconds())
+}
+
+// printable drops what could move a terminal's cursor: names come from the program that is watched.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// fit cuts or pads to a width in characters. A cut shows as "…".
+func fit(s string, width int) string {
+	r := []rune(printable(s))
+	if len(r) > width {
+		return string(r[:width-1]) + "…"
+	}
+	return string(r) + strings.Repeat(" ", width-len(r))
+}
+
+// fitTail is fit that keeps the end: of a file and line, that is what tells.
+func fitTail(s string, width int) string {
+	r := []rune(printable(s))
+	if len(r) > width {
+		return "…" + string(r[len(r)-width+1:])
+	}
+	return fit(s, width)
+}

@@ -1,0 +1,82 @@
+package table
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Hits is what became of the runs of one probe. Hits == Emitted + all of Quiet + all of Dropped, or something is wrong.
+type Hits struct {
+	Probe   string // as shown to people: "libc10.so c10::reportMemoryUsageToProfiler"
+	Hits    uint64 // runs
+	Emitted uint64 // runs that made an event
+	// Quiet counts runs that had no event to make, by reason: "call entered", "call failed", "counted in a lower layer".
+	Quiet map[string]uint64
+	// Dropped counts events that were lost, by reason. Reasons with 0 may be present.
+	Dropped map[string]uint64
+}
+
+func (h *Hits) add(o *Hits) {
+	h.Hits += o.Hits
+	h.Emitted += o.Emitted
+	merge(h.Quiet, o.Quiet)
+	merge(h.Dropped, o.Dropped)
+}
+
+func merge(to, from map[string]uint64) {
+	for k, v := range from {
+		to[k] += v
+	}
+}
+
+func totalHits(probes []Hits) Hits {
+	t := Hits{Quiet: map[string]uint64{}, Dropped: map[string]uint64{}}
+	for i := range probes {
+		t.add(&probes[i])
+	}
+	return t
+}
+
+func total(reasons map[string]uint64) uint64 {
+	var n uint64
+	for _, v := range reasons {
+		n += v
+	}
+	return n
+}
+
+// reasonsText is "ring full 10, no scratch 2", largest first; empty without any.
+func reasonsText(reasons map[string]uint64) string {
+	keys := slices.Collect(maps.Keys(reasons))
+	slices.SortFunc(keys, func(x, y string) int {
+		return cmp.Or(cmp.Compare(reasons[y], reasons[x]), cmp.Compare(x, y))
+	})
+	var out []string
+	for _, k := range keys {
+		if reasons[k] > 0 {
+			out = append(out, fmt.Sprintf("%s %s", printable(k), countText(reasons[k])))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// equation is "1,200 probe hits = 600 emitted + 599 without an event + 1 dropped".
+func (h *Hits) equation() string {
+	return fmt.Sprintf("%s probe hits = %s emitted + %s without an event + %s dropped",
+		countText(h.Hits), countText(h.Emitted), countText(total(h.Quiet)), countText(total(h.Dropped)))
+}
+
+// imbalance says by how much the equation does not hold; empty when it does.
+func (h *Hits) imbalance() string {
+	sum := h.Emitted + total(h.Quiet) + total(h.Dropped)
+	switch {
+	case h.Hits > sum:
+		return plural(h.Hits-sum, "hit") + " not accounted for"
+	case h.Hits < sum:
+		return plural(sum-h.Hits, "outcome") + " without a hit"
+	}
+	return ""
+}

@@ -1,0 +1,48 @@
+package table
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Live is what LiveLine shows beside the books.
+type Live struct {
+	Now  time.Time // of day, printed in its own location
+	Rate float64   // torch blocks allocated in the last second, blocks/s
+	Lost uint64    // events lost so far
+}
+
+// LiveLine is the state of a running job in one line, without a line end. Figures are sums over processes and devices; a
+// sum of which one part is unknown is unknown. The peak is left out when there are several, because theirs are of
+// different moments.
+func LiveLine(b *heap.Books, l Live) string {
+	var allocated, reserved, other uint64
+	peak := ""
+	for i := range b.Accounts {
+		a := &b.Accounts[i]
+		allocated, reserved = plus(allocated, a.Allocated), plus(reserved, a.Reserved)
+	}
+	if len(b.Accounts) == 1 {
+		peak = fmt.Sprintf(" (peak %s)", Bytes(b.Accounts[0].Peak))
+	}
+	if len(b.Accounts) == 0 {
+		allocated, reserved = event.Unknown, event.Unknown
+	}
+	for i := range b.Drivers {
+		if d := &b.Drivers[i]; d.Layer == event.LayerDevice {
+			other += d.Live.Bytes - d.Segments.Bytes
+		}
+	}
+	return fmt.Sprintf("%s  torch %s%s  reserved %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
+		Bytes(allocated), peak, Bytes(reserved), Bytes(other), l.Rate, plural(l.Lost, "event"))
+}
+
+func plus(x, y uint64) uint64 {
+	if x == event.Unknown || y == event.Unknown {
+		return event.Unknown
+	}
+	return x + y
+}

@@ -1,0 +1,54 @@
+package table
+
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// The widths of the tables' columns, in characters; with two spaces in front and one between they make maxWidth.
+const (
+	widthName   = 26
+	widthFunc   = 24
+	widthSource = 33
+	widthBytes  = 11
+	widthBlocks = 10
+	widthShare  = 8
+)
+
+func (p *printer) tables() {
+	top := p.in.Top
+	if top == 0 {
+		top = defaultTop
+	}
+	python := p.in.View.ByPython(top)
+	p.table("live by Python line", python, func(r *analysis.Row) string {
+		return fitTail(r.Name, widthName) + " " + fit(r.Func, widthFunc) + " " + fit(r.Source, widthSource)
+	})
+	native := p.in.View.ByNative(top)
+	p.table("live by native symbol, where no Python frame exists", native, func(r *analysis.Row) string {
+		return fit(r.Name, widthName+1+widthFunc+1+widthSource)
+	})
+}
+
+// table prints nothing for a table without rows.
+func (p *printer) table(title string, t analysis.Table, name func(*analysis.Row) string) {
+	if len(t.Rows) == 0 {
+		return
+	}
+	p.line("")
+	p.columns(fit(title, widthName+1+widthFunc+1+widthSource+2), "bytes", "blocks", "share")
+	for i := range t.Rows {
+		r := &t.Rows[i]
+		p.columns("  "+name(r), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+	}
+	if t.More > 0 {
+		p.line("  and %s; in all %s in %s", plural(uint64(t.More), "more row"), Bytes(t.Bytes), plural(t.Blocks, "block"))
+	}
+}
+
+func (p *printer) columns(name, bytes, blocks, share string) {
+	p.line("%s %*s %*s %*s", name, widthBytes, bytes, widthBlocks, blocks, widthShare, share)
+}
+
+func shareText(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }

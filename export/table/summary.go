@@ -1,0 +1,336 @@
+// Package table prints figures for people, as plain text of at most 120 columns: the summary at the end and the line that
+// is rewritten while a job runs. It computes nothing that another output would need too.
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+const (
+	maxWidth   = 120
+	defaultTop = 10
+)
+
+// Input is what Summary and Comments print.
+type Input struct {
+	View *analysis.View
+	Hits []Hits // of every probe; empty: not known, as for a recording
+	// Start is when the recording began, CLOCK_BOOTTIME nanoseconds. 0: at the first event.
+	Start    uint64
+	Duration time.Duration // of the recording; 0: up to the last event
+	Top      int           // rows of each table; 0: 10
+}
+
+func (in *Input) start() uint64 {
+	if in.Start == 0 {
+		return in.View.Snapshot.First
+	}
+	return in.Start
+}
+
+func (in *Input) duration() time.Duration {
+	if in.Duration == 0 {
+		return time.Duration(in.View.Snapshot.Time) - time.Duration(in.start())
+	}
+	return in.Duration
+}
+
+// Summary prints what there is to know when a recording stops.
+func Summary(w io.Writer, in Input) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out, in: &in}
+	p.header()
+	p.parts()
+	p.tables()
+	p.losses()
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print summary: %w", err)
+	}
+	return nil
+}
+
+// printer leaves errors to its bufio.Writer, which keeps the first.
+type printer struct {
+	w  *bufio.Writer
+	in *Input
+}
+
+func (p *printer) line(format string, args ...any) {
+	s := strings.TrimRight(fmt.Sprintf(format, args...), " ")
+	if r := []rune(s); len(r) > maxWidth {
+		s = string(r[:maxWidth-1]) + "…"
+	}
+	p.w.WriteString(s)
+	p.w.WriteByte('\n')
+}
+
+// field prints one line with a name in front; a line that continues it has none.
+func (p *printer) field(name, format string, args ...any) {
+	p.line("%-9s%s", name, fmt.Sprintf(format, args...))
+}
+
+func (p *printer) header() {
+	s := p.in.View.Snapshot
+	var allocs, frees uint64
+	for i := range s.Accounts {
+		allocs, frees = allocs+s.Accounts[i].Allocs, frees+s.Accounts[i].Frees
+	}
+	for i := range s.Drivers {
+		allocs, frees = allocs+s.Drivers[i].Allocs, frees+s.Drivers[i].Frees
+	}
+	p.line("%s · %s · %s · %s · %s", secondsText(p.in.duration()), plural(allocs, "allocation"), plural(frees, "free"),
+		p.lostEvents(), continuity(s.Accounts))
+}
+
+func (p *printer) lostEvents() string {
+	if len(p.in.Hits) == 0 {
+		return "events lost unknown"
+	}
+	t := totalHits(p.in.Hits)
+	return plural(total(t.Dropped), "event") + " lost"
+}
+
+// continuity says whether every step of the allocators' totals is explained by an event.
+func continuity(accounts []heap.Account) string {
+	var gaps, size uint64
+	var net int64
+	known := false
+	for i := range accounts {
+		a := &accounts[i]
+		known = known || a.Allocated != event.Unknown
+		gaps, size, net = gaps+a.Gaps, size+a.GapBytes, net+a.Lost
+	}
+	switch {
+	case !known:
+		return "allocator totals unknown"
+	case gaps > 0:
+		return fmt.Sprintf("allocator totals: %s, %s in all, %s net", plural(gaps, "gap"), Bytes(size), signedText(net))
+	case net != 0:
+		return fmt.Sprintf("allocator totals continuous, but %s of lost events", signedText(net))
+	default:
+		return "allocator totals continuous"
+	}
+}
+
+// part is what is known of one process and device, by layer; either may be nil.
+type part struct {
+	pid    uint32
+	device event.Device
+	torch  *heap.Account
+	driver *analysis.Device
+}
+
+func (in *Input) parts() []part {
+	var out []part
+	accounts, devices := in.View.Snapshot.Accounts, in.View.Devices()
+	for i := range accounts {
+		out = append(out, part{accounts[i].PID, accounts[i].Device, &accounts[i], nil})
+	}
+	for i := range devices {
+		d := &devices[i]
+		at := slices.IndexFunc(out, func(p part) bool { return p.pid == d.PID && p.device == d.Device })
+		if at < 0 {
+			at = len(out)
+			out = append(out, part{pid: d.PID, device: d.Device})
+		}
+		out[at].driver = d
+	}
+	return out
+}
+
+func (p *printer) parts() {
+	parts := p.in.parts()
+	for i := range parts {
+		p.line("")
+		if len(parts) > 1 {
+			p.line("pid %d %s", parts[i].pid, parts[i].device)
+		}
+		if parts[i].torch != nil {
+			p.torch(parts[i].torch)
+		}
+		if parts[i].driver != nil {
+			p.device(parts[i].driver)
+		}
+	}
+	if len(parts) == 0 {
+		p.line("")
+		p.line("no allocation was seen")
+	}
+}
+
+func (p *printer) torch(a *heap.Account) {
+	when := "before the first event"
+	if a.PeakTime != 0 {
+		when = "at " + offsetText(a.PeakTime, p.in.start())
+	}
+	p.field("peak", "%s  %s", exactText(a.Peak), when)
+	if a.Allocated == event.Unknown {
+		p.field("live", "unknown in all; %s since attach (this PyTorch reports no totals)", exactText(a.Live.Bytes))
+	} else {
+		p.field("live", "%s = %s since attach + %s before%s", exactText(a.Allocated), Bytes(a.Live.Bytes), Bytes(a.Before),
+			lostText(a.Lost))
+	}
+	p.field("reserved", "%s", exactText(a.Reserved))
+	if a.Baseline != event.Unknown {
+		p.field("before", "%s lived at the attach, their stacks are not known", exactText(a.Baseline))
+	}
+	if a.OOMs > 0 {
+		p.field("oom", "%s refused", plural(a.OOMs, "request"))
+	}
+}
+
+// lostText is the last term of the sum that makes up the live bytes; empty when it is 0.
+func lostText(lost int64) string {
+	switch {
+	case lost > 0:
+		return fmt.Sprintf(" + %s of lost events", Bytes(uint64(lost)))
+	case lost < 0:
+		return fmt.Sprintf(" - %s of lost events", Bytes(-uint64(lost)))
+	}
+	return ""
+}
+
+func (p *printer) device(d *analysis.Device) {
+	p.field("device", "%s in %s since attach, beside torch's segments", exactText(d.Other.Bytes), plural(d.Other.Objects, "allocation"))
+	if d.Segments.Objects > 0 {
+		p.field("segments", "%s in %s since attach, dealt out as torch blocks", exactText(d.Segments.Bytes),
+			plural(d.Segments.Objects, "allocation"))
+	}
+}
+
+// losses says what is missing, also when nothing is.
+func (p *printer) losses() {
+	s := p.in.View.Snapshot
+	p.line("")
+	p.stacks()
+	if len(p.in.Hits) == 0 {
+		p.field("events", "%s; probe hits unknown", countText(s.Events))
+	} else {
+		t := totalHits(p.in.Hits)
+		p.field("events", "%s", t.equation())
+		for _, wrong := range p.in.imbalances() {
+			p.field("", "%s", wrong)
+		}
+		p.field("lost", "%s", orNone(plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
+	}
+	p.gaps()
+	p.oddities()
+}
+
+// imbalances are the probes whose hits do not add up, and events that left the kernel without reaching the heap.
+func (in *Input) imbalances() []string {
+	var out []string
+	for i := range in.Hits {
+		if wrong := in.Hits[i].imbalance(); wrong != "" {
+			out = append(out, printable(in.Hits[i].Probe)+": "+wrong)
+		}
+	}
+	if t := totalHits(in.Hits); t.Emitted != in.View.Snapshot.Events {
+		out = append(out, fmt.Sprintf("%s emitted, %s received", plural(t.Emitted, "event"), countText(in.View.Snapshot.Events)))
+	}
+	return out
+}
+
+func orNone(count, reasons string) string {
+	if reasons == "" {
+		return count
+	}
+	return count + ": " + reasons
+}
+
+func (p *printer) stacks() {
+	var parts []string
+	uses := p.in.View.Stacks()
+	var all uint64
+	for _, u := range uses {
+		all += u.Bytes
+	}
+	for _, u := range uses {
+		if all > 0 {
+			parts = append(parts, fmt.Sprintf("%s %s", shareText(float64(u.Bytes)/float64(all)), u.Status))
+		}
+	}
+	if len(parts) > 0 {
+		p.field("stacks", "of the live bytes since attach: %s", strings.Join(parts, ", "))
+	}
+}
+
+// shownGaps is how many gaps are listed one by one.
+const shownGaps = 5
+
+func (p *printer) gaps() {
+	s := p.in.View.Snapshot
+	var size uint64
+	for i := range s.Accounts {
+		size += s.Accounts[i].GapBytes
+	}
+	p.field("gaps", "%s of the allocators' totals, %s", plural(s.GapCount, "gap"), Bytes(size))
+	last := s.Gaps[max(0, len(s.Gaps)-shownGaps):]
+	for _, g := range last {
+		p.field("", "%s at %s, pid %d %s", signedText(g.Bytes), offsetText(g.Time, p.in.start()), g.PID, g.Device)
+	}
+	if more := s.GapCount - uint64(len(last)); more > 0 {
+		p.field("", "and %s before", plural(more, "gap"))
+	}
+}
+
+// oddities are rows of what should not happen and says something about the losses.
+func (p *printer) oddities() {
+	s := p.in.View.Snapshot
+	var lostFrees, unknown, failed uint64
+	for i := range s.Accounts {
+		lostFrees += s.Accounts[i].LostFrees
+	}
+	for i := range s.Drivers {
+		d := &s.Drivers[i]
+		lostFrees, unknown, failed = lostFrees+d.LostFrees, unknown+d.UnknownFrees, failed+d.FailedFrees
+	}
+	for _, row := range []struct {
+		n    uint64
+		what string
+	}{
+		{lostFrees, "frees not seen: the address was handed out again"},
+		{unknown, "driver frees of memory that was not seen to be allocated"},
+		{failed, "driver frees that failed and were undone"},
+		{s.Failures, "failed driver frees whose beginning was not seen"},
+		{s.Ignored, "events that cannot be meant and were ignored"},
+	} {
+		if row.n > 0 {
+			p.field("note", "%s %s", countText(row.n), row.what)
+		}
+	}
+}
+
+// Comments are the summary's statements about completeness, for formats that carry text: one line each.
+func Comments(in Input) []string {
+	s := in.View.Snapshot
+	var out []string
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for i := range s.Accounts {
+		a := &s.Accounts[i]
+		add("pid %d %s: torch allocated %s, of it %s before attach, %s of lost events; reserved %s; peak %s",
+			a.PID, a.Device, exactText(a.Allocated), exactText(a.Before), signedText(a.Lost), Bytes(a.Reserved), exactText(a.Peak))
+	}
+	for _, d := range in.View.Devices() {
+		add("pid %d %s: device memory since attach that is not torch's: %s", d.PID, d.Device, exactText(d.Other.Bytes))
+	}
+	if len(in.Hits) == 0 {
+		add("probe hits unknown")
+	} else {
+		t := totalHits(in.Hits)
+		add("%s", t.equation())
+		add("events lost: %s", orNone(countText(total(t.Dropped)), reasonsText(t.Dropped)))
+		out = append(out, in.imbalances()...)
+	}
+	add("%s", continuity(s.Accounts))
+	return out
+}

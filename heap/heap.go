@@ -1,0 +1,133 @@
+// Package heap replays events into the exact live set: what is allocated now, by whom, and how that agrees with the
+// allocator's own totals. Torch blocks and driver memory are kept apart, and a segment of the caching allocator is never
+// counted beside the blocks in it.
+package heap
+
+import (
+	"github.com/gputrace/gputrace/event"
+)
+
+// Limits of what is believed of an event and of what is kept. Events beyond them are counted as ignored.
+const (
+	maxBytes = 1 << 57 // an x86-64 process has 57 address bits at most (5-level paging)
+	maxSites = 1 << 20 // further stacks of a layer are booked on its stack 0
+	maxCalls = 1 << 12 // function names; the hook table has well under a hundred
+	keptGaps = 1000
+	// undoable is how many frees can be put back, over all threads. A thread has one free in flight, so this is also the
+	// number of threads that may be inside one at once.
+	undoable = 4096
+)
+
+// Heap is the live set of all processes and devices whose events it was given. Not safe for concurrent use.
+type Heap struct {
+	accounts map[accountKey]*account
+	spaces   map[spaceKey]*space
+	drivers  map[driverKey]*DriverAccount
+	sites    sites
+	blocks   slab
+	gaps     gapLog
+	undo     undoLog
+
+	lastKey accountKey // of the torch event before: most runs have one process and one device
+	last    *account
+
+	events, ignored, failures uint64
+	first, now                uint64
+}
+
+// New gives an empty heap.
+func New() *Heap {
+	return &Heap{
+		accounts: map[accountKey]*account{},
+		spaces:   map[spaceKey]*space{},
+		drivers:  map[driverKey]*DriverAccount{},
+		sites:    newSites(),
+	}
+}
+
+// Apply books one event. Events of a process must come in the order in which they happened. The event is not kept.
+func (h *Heap) Apply(e *event.Event) {
+	if h.events == 0 {
+		h.first = e.Time
+	}
+	h.events++
+	h.now = max(h.now, e.Time)
+	switch {
+	case !plausible(e):
+		h.ignored++
+	case e.Layer == event.LayerTorch:
+		h.applyTorch(e)
+	default:
+		h.applyDriver(e)
+	}
+}
+
+// plausible refuses what no allocator can mean, so that sums cannot overflow and 0 never names a block.
+func plausible(e *event.Event) bool {
+	known := func(v uint64) bool { return v < maxBytes || v == event.Unknown }
+	if !known(e.Requested) || !known(e.Allocated) || !known(e.Reserved) {
+		return false
+	}
+	addressed := e.Addr != 0 && e.Addr < 1<<63
+	switch e.Kind {
+	case event.KindAlloc:
+		return addressed && e.Size < maxBytes && e.Layer >= event.LayerTorch && e.Layer <= event.LayerHost
+	case event.KindFree:
+		return addressed && (e.Size < maxBytes || e.Layer != event.LayerTorch)
+	case event.KindFreeFailed:
+		return addressed && e.Layer != event.LayerTorch // torch reports a free once it is done
+	case event.KindOutOfMemory:
+		return true // a refused request may be of any size
+	default:
+		return false
+	}
+}
+
+// block is one live allocation, or one that was retired and can still be put back.
+type block struct {
+	addr, size, requested, time uint64
+	site                        uint32
+}
+
+// slab holds blocks by index, without pointers, so that neither the allocator nor the collector sees them one by one.
+type slab struct {
+	blocks []block
+	free   []uint32
+}
+
+func (s *slab) add(b block) uint32 {
+	if n := len(s.free); n > 0 {
+		i := s.free[n-1]
+		s.free = s.free[:n-1]
+		s.blocks[i] = b
+		return i
+	}
+	s.blocks = append(s.blocks, b)
+	return uint32(len(s.blocks) - 1)
+}
+
+func (s *slab) drop(i uint32) { s.free = append(s.free, i) }
+
+// gapLog keeps the last gaps in a ring.
+type gapLog struct {
+	ring  []Gap
+	total uint64
+}
+
+func (l *gapLog) add(g Gap) {
+	if len(l.ring) < keptGaps {
+		l.ring = append(l.ring, g)
+	} else {
+		l.ring[l.total%keptGaps] = g
+	}
+	l.total++
+}
+
+// list gives the kept gaps, oldest first.
+func (l *gapLog) list() []Gap {
+	out := make([]Gap, 0, len(l.ring))
+	for i := range l.ring {
+		out = append(out, l.ring[(l.total+uint64(i))%uint64(len(l.ring))])
+	}
+	return out
+}

@@ -1,0 +1,160 @@
+package heap
+
+import (
+	"github.com/gputrace/gputrace/event"
+)
+
+type accountKey struct {
+	pid    uint32
+	device event.Device
+}
+
+// account is the torch layer of one process and device. Once based, at any time
+//
+//	live bytes + before + lost == allocated
+//
+// where live is what was seen to be allocated, before what lived at the attach and still does, and lost the net bytes of
+// everything that did not come through.
+type account struct {
+	Account
+	based bool // a total has been seen: allocated, before and lost mean something
+	live  map[uint64]uint32
+	space *space // the process's device memory, in which its blocks lie
+}
+
+func (h *Heap) account(pid uint32, device event.Device) *account {
+	key := accountKey{pid, device}
+	if h.last != nil && h.lastKey == key {
+		return h.last
+	}
+	a := h.accounts[key]
+	if a == nil {
+		a = &account{live: map[uint64]uint32{}, space: h.space(pid, event.LayerDevice)}
+		a.PID, a.Device = pid, device
+		a.Allocated, a.Reserved = event.Unknown, event.Unknown
+		h.accounts[key] = a
+	}
+	h.lastKey, h.last = key, a
+	return a
+}
+
+// SetBaseline states what the allocator's books held before the first event, in bytes, when they were read from outside.
+// The first event is then checked against it. Without effect once the account's total is known.
+func (h *Heap) SetBaseline(pid uint32, device event.Device, allocated, reserved uint64) {
+	a := h.account(pid, device)
+	if a.based || allocated >= maxBytes {
+		return
+	}
+	if reserved < maxBytes {
+		a.Reserved = reserved
+	}
+	h.base(a, int64(allocated), 0)
+}
+
+func (h *Heap) applyTorch(e *event.Event) {
+	a := h.account(e.PID, e.Device)
+	h.reconcile(a, e)
+	switch e.Kind {
+	case event.KindAlloc:
+		h.allocTorch(a, e)
+	case event.KindFree:
+		h.freeTorch(a, e)
+	case event.KindOutOfMemory:
+		a.OOMs++
+	}
+	total := a.Allocated
+	if !a.based {
+		total = a.Live.Bytes
+	}
+	if total > a.Peak || a.PeakTime == 0 {
+		a.Peak, a.PeakTime = max(a.Peak, total), e.Time
+	}
+}
+
+// reconcile compares the allocator's total with the one that this event must lead to.
+func (h *Heap) reconcile(a *account, e *event.Event) {
+	if e.Reserved != event.Unknown {
+		a.Reserved = e.Reserved
+	}
+	var change int64
+	switch e.Kind {
+	case event.KindAlloc:
+		change = int64(e.Size)
+	case event.KindFree:
+		change = -int64(e.Size)
+	}
+	now := int64(e.Allocated)
+	switch {
+	case e.Allocated == event.Unknown && !a.based:
+		return // PyTorch up to 1.9 reports no totals
+	case e.Allocated == event.Unknown:
+		now = max(0, int64(a.Allocated)+change)
+	case !a.based:
+		h.base(a, now-change, e.Time)
+	}
+	if gap := now - change - int64(a.Allocated); gap != 0 {
+		h.gap(a, gap, e.Time)
+	}
+	a.Allocated = uint64(now)
+}
+
+// base starts the books at a total, which is that before the event at hand: what is not known to live lived before.
+func (h *Heap) base(a *account, total int64, time uint64) {
+	total = max(0, total) // a total below 0 shows as a gap, as the event's step from 0
+	before := total - int64(a.Live.Bytes)
+	a.based = true
+	a.Allocated = uint64(total)
+	a.Before = uint64(max(0, before))
+	a.Baseline = a.Before
+	a.Lost = min(0, before)
+	if a.Allocated > a.Peak {
+		a.Peak, a.PeakTime = a.Allocated, time
+	}
+}
+
+func (h *Heap) gap(a *account, bytes int64, time uint64) {
+	a.Lost += bytes
+	a.Gaps++
+	a.GapBytes += uint64(max(bytes, -bytes))
+	h.gaps.add(Gap{Time: time, PID: a.PID, Device: a.Device, Bytes: bytes})
+}
+
+func (h *Heap) allocTorch(a *account, e *event.Event) {
+	if i, ok := a.live[e.Addr]; ok { // its free did not come through
+		a.LostFrees++
+		a.Lost += int64(h.blocks.blocks[i].size)
+		h.retireTorch(a, i)
+	}
+	site := h.sites.at(e)
+	i := h.blocks.add(block{e.Addr, e.Size, e.Requested, e.Time, site})
+	a.live[e.Addr] = i
+	a.Allocs++
+	a.Live.add(e.Size, e.Requested)
+	h.sites.alloc(site, e.Size, e.Requested)
+	if len(a.space.loose) > 0 {
+		h.markSegments(a.space, e.Addr, e.Addr+e.Size)
+	}
+}
+
+func (h *Heap) freeTorch(a *account, e *event.Event) {
+	a.Frees++
+	i, ok := a.live[e.Addr]
+	if !ok {
+		a.UnknownFrees++
+		taken := min(a.Before, e.Size)
+		a.Before -= taken
+		a.Lost -= int64(e.Size - taken)
+		return
+	}
+	// Another size: a free and an allocation at this address did not come through.
+	a.Lost += int64(h.blocks.blocks[i].size) - int64(e.Size)
+	h.retireTorch(a, i)
+	delete(a.live, e.Addr)
+}
+
+func (h *Heap) retireTorch(a *account, i uint32) {
+	b := &h.blocks.blocks[i]
+	a.Live.remove(b.size, b.requested)
+	h.sites.list[b.site].Inuse.remove(b.size, b.requested)
+	h.blocks.drop(i)
+}

@@ -1,0 +1,150 @@
+package process
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mapping is one line of /proc/PID/maps.
+type Mapping struct {
+	Start, End uint64 // addresses, [Start, End)
+	Offset     uint64 // file offset of Start, bytes
+	Exec       bool
+	Writable   bool
+	Device     string // major:minor, hex
+	Inode      uint64 // 0: no file behind it
+	// Path is the file as the process's own mount namespace names it, or "[heap]", "[vdso]", or empty. A deleted file's
+	// path is without the kernel's " (deleted)".
+	Path    string
+	Deleted bool
+}
+
+// Base is the last element of the path.
+func (m *Mapping) Base() string { return filepath.Base(m.Path) }
+
+// maxMappings bounds what is read of a hostile process; the kernel's own default limit is 65,530 (vm.max_map_count).
+const maxMappings = 1 << 20
+
+// Maps reads the mappings, sorted by address.
+func (p *Process) Maps() ([]Mapping, error) {
+	f, err := os.Open(p.root + "/maps")
+	if err != nil {
+		return nil, p.wrap("read maps of", err)
+	}
+	defer f.Close()
+	maps, err := parseMaps(f)
+	if err != nil {
+		return nil, p.wrap("read maps of", err)
+	}
+	return maps, nil
+}
+
+func parseMaps(r io.Reader) ([]Mapping, error) {
+	var out []Mapping
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 64<<10), 1<<20) // a path is at most PATH_MAX, escaped at most four times as long
+	for s.Scan() {
+		m, err := parseMapping(s.Text())
+		if err != nil {
+			return nil, err
+		}
+		if len(out) == maxMappings {
+			return nil, fmt.Errorf("more than %d mappings", maxMappings)
+		}
+		out = append(out, m)
+	}
+	return out, s.Err()
+}
+
+// parseMapping reads "start-end perms offset dev inode   path" (proc(5)).
+func parseMapping(line string) (Mapping, error) {
+	bad := func(what string) (Mapping, error) {
+		return Mapping{}, fmt.Errorf("maps line %q: bad %s", line, what)
+	}
+	f := strings.SplitN(line, " ", 6)
+	if len(f) < 5 {
+		return bad("field count")
+	}
+	lo, hi, ok := strings.Cut(f[0], "-")
+	if !ok || len(f[1]) < 4 {
+		return bad("range or permissions")
+	}
+	m := Mapping{Exec: f[1][2] == 'x', Writable: f[1][1] == 'w', Device: f[3]}
+	var err error
+	if m.Start, err = strconv.ParseUint(lo, 16, 64); err != nil {
+		return bad("start")
+	}
+	if m.End, err = strconv.ParseUint(hi, 16, 64); err != nil || m.End < m.Start {
+		return bad("end")
+	}
+	if m.Offset, err = strconv.ParseUint(f[2], 16, 64); err != nil {
+		return bad("offset")
+	}
+	if m.Inode, err = strconv.ParseUint(f[4], 10, 64); err != nil {
+		return bad("inode")
+	}
+	if len(f) == 6 {
+		path := strings.ReplaceAll(strings.TrimLeft(f[5], " "), `\012`, "\n")
+		m.Path, m.Deleted = strings.CutSuffix(path, " (deleted)")
+	}
+	return m, nil
+}
+
+// FilePath is a path in our own mount namespace that leads to the very file behind the mapping, also when it was deleted,
+// replaced or lies in a container. It is valid while the mapping exists.
+func (p *Process) FilePath(m *Mapping) string {
+	// The names in map_files have no leading zeros, unlike the lines of maps.
+	direct := fmt.Sprintf("%s/map_files/%x-%x", p.root, m.Start, m.End)
+	if _, err := os.Stat(direct); err == nil {
+		return direct
+	}
+	return p.root + "/root" + m.Path // without CAP_CHECKPOINT_RESTORE map_files cannot be followed
+}
+
+// OpenFile opens the file behind a mapping for reading.
+func (p *Process) OpenFile(m *Mapping) (*os.File, error) {
+	if m.Inode == 0 {
+		return nil, fmt.Errorf("open mapping %x-%x of pid %d: no file behind it", m.Start, m.End, p.PID)
+	}
+	f, err := os.Open(p.FilePath(m))
+	if err != nil {
+		return nil, p.wrap("open "+m.Path+" of", err)
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", m.Path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, p.wrap("open "+m.Path+" of", err)
+	}
+	return f, nil
+}
+
+// OpenPath opens a regular file by the path that the process itself would use, within its own root directory: a link in
+// its file system cannot lead out of it.
+func (p *Process) OpenPath(path string) (*os.File, error) {
+	root, err := unix.Open(p.root+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, p.wrap("open the root directory of", err)
+	}
+	defer unix.Close(root)
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
+	fd, err := unix.Openat2(root, path, &how)
+	if err != nil {
+		return nil, p.wrap("open "+path+" of", err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, fmt.Errorf("open %s of pid %d: not a regular file", path, p.PID)
+	}
+	return f, nil
+}

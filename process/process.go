@@ -1,0 +1,170 @@
+// Package process shows a running process from outside: its mappings, the files behind them (also when they are deleted
+// or lie in another mount namespace), and bounded reads of its memory. Nothing here stops, signals or changes the target.
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Errors on which callers branch. Both wrap the cause.
+var (
+	ErrNotExist   = errors.New("no such process")
+	ErrPermission = errors.New("not permitted")
+)
+
+// Process is one process. It is identified by PID and start time, so that a reused PID is told apart.
+type Process struct {
+	PID int
+	// StartTime is when it started, in clock ticks since boot (field 22 of /proc/PID/stat, proc(5)).
+	StartTime uint64
+
+	root string // "/proc/PID"
+}
+
+// Open finds a process. The error wraps ErrNotExist or ErrPermission. A thread id is accepted only when it is that of the
+// whole process.
+func Open(pid int) (*Process, error) {
+	p := &Process{PID: pid, root: "/proc/" + strconv.Itoa(pid)}
+	status, err := p.status()
+	if err != nil {
+		return nil, p.wrap("open", err)
+	}
+	if tgid := status["Tgid"]; tgid != strconv.Itoa(pid) {
+		return nil, fmt.Errorf("open pid %d: it is a thread of process %s: %w", pid, tgid, ErrNotExist)
+	}
+	if p.StartTime, err = p.startTime(); err != nil {
+		return nil, p.wrap("open", err)
+	}
+	return p, nil
+}
+
+// Alive reports whether the process still runs: not gone, not a zombie, and not another process under the same PID.
+func (p *Process) Alive() bool {
+	start, err := p.startTime()
+	if err != nil || start != p.StartTime {
+		return false
+	}
+	status, err := p.status()
+	return err == nil && !strings.HasPrefix(status["State"], "Z") && !strings.HasPrefix(status["State"], "X")
+}
+
+// Pidfd opens a descriptor that becomes readable when the process ends (pidfd_open(2), Linux 5.3). The caller closes it.
+func (p *Process) Pidfd() (int, error) {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return -1, p.wrap("pidfd_open", err)
+	}
+	return fd, nil
+}
+
+// Name is the process's command name (at most 15 bytes). Empty when it cannot be read.
+func (p *Process) Name() string {
+	b, _ := os.ReadFile(p.root + "/comm")
+	return string(bytes.TrimSpace(b))
+}
+
+// Cmdline is the command line, at most limit arguments. Empty for a kernel thread or when it cannot be read.
+func (p *Process) Cmdline(limit int) []string {
+	b, err := os.ReadFile(p.root + "/cmdline")
+	if err != nil || len(b) == 0 {
+		return nil
+	}
+	args := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
+	return args[:min(len(args), limit)]
+}
+
+// UID is the effective user id of the process.
+func (p *Process) UID() (int, error) {
+	status, err := p.status()
+	if err != nil {
+		return 0, p.wrap("read status", err)
+	}
+	f := strings.Fields(status["Uid"])
+	if len(f) < 2 {
+		return 0, fmt.Errorf("read status of pid %d: no Uid line", p.PID)
+	}
+	return strconv.Atoi(f[1])
+}
+
+// Exe is the path of the executable as the process's own mount namespace names it.
+func (p *Process) Exe() (string, error) {
+	s, err := os.Readlink(p.root + "/exe")
+	if err != nil {
+		return "", p.wrap("read exe", err)
+	}
+	return s, nil
+}
+
+// Cwd is the working directory of the process as its own mount namespace names it. Empty when it cannot be read.
+func (p *Process) Cwd() string {
+	s, _ := os.Readlink(p.root + "/cwd")
+	return s
+}
+
+// Children are the PIDs of its child processes.
+func (p *Process) Children() []int {
+	var out []int
+	tasks, _ := filepath.Glob(p.root + "/task/*/children")
+	for _, t := range tasks {
+		b, _ := os.ReadFile(t)
+		for _, f := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				out = append(out, pid)
+			}
+		}
+	}
+	return out
+}
+
+func (p *Process) status() (map[string]string, error) {
+	b, err := os.ReadFile(p.root + "/status")
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, line := range strings.Split(string(b), "\n") {
+		if k, v, ok := strings.Cut(line, ":"); ok {
+			out[k] = strings.TrimSpace(v)
+		}
+	}
+	return out, nil
+}
+
+func (p *Process) startTime() (uint64, error) {
+	b, err := os.ReadFile(p.root + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	// The command name, field 2, may hold spaces and parentheses: count from the last one.
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return 0, fmt.Errorf("malformed stat line of %d bytes", len(b))
+	}
+	const startTimeAfterName = 22 - 3
+	f := strings.Fields(string(b[i+1:]))
+	if len(f) <= startTimeAfterName {
+		return 0, fmt.Errorf("stat line has %d fields behind the name, want more than %d", len(f), startTimeAfterName)
+	}
+	return strconv.ParseUint(f[startTimeAfterName], 10, 64)
+}
+
+// wrap turns an error about this process into one that says which step failed and matches the sentinels.
+func (p *Process) wrap(step string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
+		return fmt.Errorf("%s pid %d: %w: %w", step, p.PID, ErrNotExist, err)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%s pid %d: %w: %w", step, p.PID, ErrPermission, err)
+	default:
+		return fmt.Errorf("%s pid %d: %w", step, p.PID, err)
+	}
+}

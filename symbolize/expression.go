@@ -1,0 +1,129 @@
+package symbolize
+
+// DWARF expression operators (DWARF 5, table 7.9) that compilers and linkers use in frame descriptions.
+const (
+	opDeref  = 0x06
+	opAnd    = 0x1a
+	opPlus   = 0x22
+	opShl    = 0x24
+	opGe     = 0x2a
+	opLit0   = 0x30
+	opLit31  = 0x4f
+	opBreg0  = 0x70
+	opBreg31 = 0x8f
+)
+
+// rule condenses a state; signal says that the description is of a signal trampoline.
+func (s *cfiState) rule(m *machine, signal bool) Rule {
+	switch {
+	case s.ra.kind == regUndefined:
+		return Rule(RuleEnd)
+	case s.cfa != nil:
+		return s.expressionRule(m, signal)
+	case s.ra.kind != regAtCFA || s.ra.off != m.returnOffset || signal:
+		return Rule(RuleUnsupported)
+	case s.cfaReg == m.sp:
+		return s.withFP(m, RuleSP, s.cfaOff)
+	case s.cfaReg == m.fp:
+		return s.withFP(m, RuleFP, s.cfaOff)
+	default:
+		return Rule(RuleUnsupported)
+	}
+}
+
+// withFP adds where the frame pointer is saved.
+func (s *cfiState) withFP(m *machine, kind RuleKind, off int64) Rule {
+	switch s.fp.kind {
+	case regUnspecified, regUndefined, regSame:
+		return NewRule(kind, off, SavedFP{})
+	case regAtCFA:
+		return NewRule(kind, off, SavedFP{Base: FPAtCFA, Offset: s.fp.off})
+	case regAtExpr:
+		return s.withFPExpression(m, kind, off)
+	default:
+		return Rule(RuleUnsupported)
+	}
+}
+
+// withFPExpression knows "register + constant": of the frame pointer where a function realigned its stack, and of the
+// stack pointer where that has a known distance from the CFA.
+func (s *cfiState) withFPExpression(m *machine, kind RuleKind, off int64) Rule {
+	r := reader{b: s.fp.expr}
+	reg, n, ok := breg(&r)
+	switch {
+	case !ok || r.off != len(r.b):
+		return Rule(RuleUnsupported)
+	case reg == m.fp:
+		return NewRule(kind, off, SavedFP{Base: FPAtFP, Offset: n})
+	case reg == m.sp && kind == RuleSP:
+		return NewRule(kind, off, SavedFP{Base: FPAtCFA, Offset: n - off})
+	default:
+		return Rule(RuleUnsupported)
+	}
+}
+
+// expressionRule recognises the expressions for the CFA that occur: a saved pointer, a linkage table, a signal frame.
+func (s *cfiState) expressionRule(m *machine, signal bool) Rule {
+	r := reader{b: s.cfa}
+	reg, off, ok := breg(&r)
+	if !ok {
+		return Rule(RuleUnsupported)
+	}
+	deref := string(r.b[r.off:]) == "\x06"
+	switch {
+	case deref && reg == m.sp && off == m.signalSP && s.returnsFromSignal(m):
+		return Rule(RuleSignal)
+	case s.ra.kind != regAtCFA || s.ra.off != m.returnOffset || signal:
+		return Rule(RuleUnsupported)
+	case deref && reg == m.fp:
+		return s.withFP(m, RuleDerefFP, off)
+	case deref && reg == m.sp:
+		return s.withFP(m, RuleDerefSP, off)
+	case reg == m.sp && s.fp.kind != regAtCFA && s.fp.kind != regAtExpr && s.fp.kind != regOther:
+		return pltRule(m, &r, off)
+	default:
+		return Rule(RuleUnsupported)
+	}
+}
+
+// returnsFromSignal reports whether the return address is the interrupted pc, in the kernel's signal frame.
+func (s *cfiState) returnsFromSignal(m *machine) bool {
+	r := reader{b: s.ra.expr}
+	reg, off, ok := breg(&r)
+	return s.ra.kind == regAtExpr && ok && r.off == len(r.b) && reg == m.sp && off == m.signalPC
+}
+
+// pltRule reads the rest of what linkers describe a linkage table with (binutils, elf_x86_64_eh_frame_lazy_plt and its
+// IBT variant): sp+8 + (((pc & 15) >= compare) << shift).
+func pltRule(m *machine, r *reader, off int64) Rule {
+	const entryMask = 15
+	reg, n, ok := breg(r)
+	mask, okMask := lit(r)
+	and := r.u8()
+	compare, okCompare := lit(r)
+	ge := r.u8()
+	shift, okShift := lit(r)
+	shl, plus := r.u8(), r.u8()
+	known := ok && reg == m.pc && n == 0 && okMask && mask == entryMask && and == opAnd &&
+		okCompare && ge == opGe && okShift && shift < 8 && shl == opShl && plus == opPlus
+	if !known || r.bad || r.off != len(r.b) {
+		return Rule(RuleUnsupported)
+	}
+	return NewPLTRule(off, compare, 1<<shift)
+}
+
+// breg reads DW_OP_breg0 to DW_OP_breg31: register plus constant.
+func breg(r *reader) (reg uint64, off int64, ok bool) {
+	op := r.u8()
+	if op < opBreg0 || op > opBreg31 {
+		return 0, 0, false
+	}
+	off = r.sleb()
+	return uint64(op - opBreg0), off, !r.bad
+}
+
+// lit reads DW_OP_lit0 to DW_OP_lit31.
+func lit(r *reader) (v uint8, ok bool) {
+	op := r.u8()
+	return op - opLit0, op >= opLit0 && op <= opLit31
+}

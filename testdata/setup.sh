@@ -1,0 +1,148 @@
+#!/bin/bash
+# setup.sh: install PyTorch and build the stand-in CUDA for it, into .work/ beside this file. Idempotent.
+#
+#   setup.sh                     PyTorch without the NVIDIA wheels (1.5 GB on disk), the stand-in, the test programs
+#   setup.sh --real              PyTorch with its NVIDIA wheels, for a machine with a GPU (6 GB on disk)
+#   setup.sh --auto              --real if there is a GPU with a driver, else the stand-in
+#   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
+#
+#   TORCH_VERSION=2.15.0         which PyTorch: a version in the table below, or any with TORCHVISION_VERSION set
+#   PYTHON=python3.11            which Python makes the venv: at least 3.10
+#   GPUTRACE_VENV=DIR            use this venv as it is
+#
+# Progress goes to stderr; nothing is printed when there is nothing to do.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+work=${GPUTRACE_WORK:-$here/.work}
+torch_version=${TORCH_VERSION:-2.15.0}
+kind=standin
+print=
+
+say() { echo "setup: $*" >&2; }
+die() {
+    say "$*"
+    exit 1
+}
+
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; }
+
+has_gpu() {
+    [ -e /dev/nvidiactl ] && "$(find_python)" -c 'import ctypes; assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0' 2>/dev/null
+}
+
+parse_arguments() {
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --real) kind=real ;;
+        --auto) ! has_gpu || kind=real ;;
+        --print)
+            print=${2:?--print needs a name}
+            shift
+            ;;
+        -h | --help) usage && exit 0 ;;
+        *) usage && exit 2 ;;
+        esac
+        shift
+    done
+}
+
+# torchvision is built against one PyTorch.
+torchvision_for() {
+    case $1 in
+    2.15.0) echo 0.29.2 ;;
+    2.10.0) echo 0.25.0 ;;
+    2.6.0) echo 0.21.0 ;;
+    2.1.2) echo 0.16.2 ;;
+    2.0.1) echo 0.15.2 ;;
+    *) die "no torchvision known for PyTorch $1: set TORCHVISION_VERSION" ;;
+    esac
+}
+
+find_python() {
+    local candidate
+    for candidate in "${PYTHON:-python3.11}" python3; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    die "no Python of 3.10 or later: set PYTHON"
+}
+
+# PyTorch before 2.3 was built for NumPy 1.
+requirements() {
+    case $torch_version in
+    2.[0-2].*) sed 's/^numpy==.*/numpy==1.26.4/' "$here/requirements.txt" ;;
+    *) cat "$here/requirements.txt" ;;
+    esac
+}
+
+# install_torch fills the venv, and marks it complete: an interrupted installation is not taken for a whole one.
+install_torch() {
+    local venv=$1 python vision
+    [ ! -e "$venv/complete" ] || return 0
+    python=$(find_python)
+    vision=${TORCHVISION_VERSION:-$(torchvision_for "$torch_version")}
+    say "installing PyTorch $torch_version and torchvision $vision into $venv"
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+    local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir)
+    if [ "$kind" = real ]; then
+        "${pip[@]}" "torch==$torch_version" "torchvision==$vision" -r <(requirements) >&2
+    else
+        "${pip[@]}" --no-deps "torch==$torch_version" "torchvision==$vision" -r <(requirements) >&2
+    fi
+    touch "$venv/complete"
+}
+
+# build runs make quietly; its output is shown when it fails.
+build() {
+    local folder=$1
+    shift
+    [ -n "$(make -C "$folder" -q "$@" 2>/dev/null || echo stale)" ] || return 0
+    say "building $(basename "$folder")"
+    local log
+    log=$(make -C "$folder" "$@" 2>&1) || {
+        echo "$log" >&2
+        die "building $folder failed"
+    }
+}
+
+site_packages() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+build_all() {
+    local version
+    version=$(sed -n "s/^__version__ = '\([0-9.]*\).*/\1/p" "$site/torch/version.py")
+    standin=$work/standin-$version
+    programs=$work/programs
+    [ "$kind" = real ] || build "$here/standin" TORCH_LIB="$site/torch/lib" B="$standin" PYTHON="$venv/bin/python"
+    build "$here/programs" B="$programs"
+}
+
+print_value() {
+    case $1 in
+    python) echo "$venv/bin/python" ;;
+    standin) echo "$standin/lib" ;;
+    programs) echo "$programs" ;;
+    run) echo "$here/run" ;;
+    kind) echo "$kind" ;;
+    site) echo "$site" ;;
+    *) die "--print: no value named $1" ;;
+    esac
+}
+
+main() {
+    parse_arguments "$@"
+    mkdir -p "$work"
+    exec 9>"$work/lock"
+    flock 9 # several tests may want it at the same time
+    venv=${GPUTRACE_VENV:-$work/venv-$torch_version}
+    [ "$kind" = standin ] || venv=$work/venv-real-$torch_version
+    if [ "$kind" = real ] || [ -z "${GPUTRACE_VENV:-}" ]; then install_torch "$venv"; fi
+    site=$(site_packages "$venv")
+    build_all
+    exec 9>&-
+    [ -z "$print" ] || print_value "$print"
+}
+
+main "$@"

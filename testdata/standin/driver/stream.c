@@ -1,0 +1,87 @@
+// Streams, events and graphs. Streams are always idle; an event completes at once, or STANDIN_EVENT_US after its
+// record.
+#include "driver.h"
+#include <time.h>
+
+struct stream {
+    int dev, priority, capturing;
+    unsigned flags;
+    uint64_t id;
+};
+struct event {
+    uint64_t ns;
+};
+
+static uint64_t last_id = 1;
+static uint64_t next_id(void) { return __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED); }
+static int real(const struct stream *s) { return (uintptr_t)s > 4096; } // not one of the special handles 0, 1, 2
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+int cuStreamCreateWithPriority(struct stream **s, unsigned flags, int priority) {
+    if (!(*s = malloc(sizeof **s))) return OUT_OF_MEMORY;
+    **s = (struct stream){.dev = cur_dev(), .priority = priority, .flags = flags, .id = next_id()};
+    return OK;
+}
+int cuStreamCreate(struct stream **s, unsigned flags) { return cuStreamCreateWithPriority(s, flags, 0); }
+int cuStreamDestroy_v2(struct stream *s) { return free(s), OK; }
+int cuStreamSynchronize(struct stream *s) {
+    init();
+    if (set.event_ns) usleep((unsigned)(set.event_ns / 1000));
+    return LOCKED((pools_sync(), OK));
+}
+int cuStreamQuery(struct stream *s) { return OK; }
+int cuStreamWaitEvent(struct stream *s, struct event *e, unsigned flags) { return OK; }
+int cuStreamGetPriority(struct stream *s, int *priority) { return *priority = real(s) ? s->priority : 0, OK; }
+int cuStreamGetFlags(struct stream *s, unsigned *flags) { return *flags = real(s) ? s->flags : 0, OK; }
+int cuStreamGetId(struct stream *s, uint64_t *id) { return *id = real(s) ? s->id : 0, OK; }
+int cuStreamGetCtx(struct stream *s, void **c) { return *c = ctx_of(real(s) ? s->dev : cur_dev()), OK; }
+int cuStreamWriteValue32(struct stream *s, dptr p, uint32_t v, unsigned flags) { return *(uint32_t *)p = v, OK; }
+
+// A capture records nothing: the graph that comes out is empty.
+int cuStreamBeginCapture_v2(struct stream *s, int mode) {
+    if (!real(s)) return CAPTURE_UNSUPPORTED;
+    s->capturing = 1;
+    s->id = next_id();
+    return OK;
+}
+int cuStreamEndCapture(struct stream *s, void **graph) { return s->capturing = 0, *graph = malloc(8), OK; }
+int cuStreamIsCapturing(struct stream *s, int *status) { return *status = real(s) && s->capturing, OK; }
+int cuStreamGetCaptureInfo_v3(struct stream *s, int *status, uint64_t *id, void **graph, const void **deps,
+                              const void **edges, size_t *n) {
+    *status = real(s) && s->capturing;
+    if (id) *id = real(s) ? s->id : 0;
+    if (graph) *graph = real(s) ? s : NULL;
+    if (deps) *deps = NULL;
+    if (edges) *edges = NULL;
+    if (n) *n = 0;
+    return OK;
+}
+int cuThreadExchangeStreamCaptureMode(int *mode) { return OK; }
+int cuGraphInstantiateWithFlags(void **exec, void *graph, uint64_t flags) { return *exec = malloc(8), OK; }
+int cuGraphLaunch(void *exec, struct stream *s) { return OK; }
+int cuGraphDestroy(void *graph) { return OK; }
+int cuGraphExecDestroy(void *exec) { return free(exec), OK; }
+int cuGraphGetNodes(void *graph, void **nodes, size_t *n) { return *n = 1, nodes ? nodes[0] = graph : NULL, OK; }
+
+int cuEventCreate(struct event **e, unsigned flags) { return (*e = calloc(1, sizeof **e)) ? OK : OUT_OF_MEMORY; }
+int cuEventDestroy_v2(struct event *e) { return free(e), OK; }
+int cuEventRecord(struct event *e, struct stream *s) { return e->ns = now(), OK; }
+int cuEventRecordWithFlags(struct event *e, struct stream *s, unsigned flags) { return e->ns = now(), OK; }
+int cuEventQuery(struct event *e) {
+    init();
+    return set.event_ns && now() - e->ns < set.event_ns ? NOT_READY : OK;
+}
+int cuEventSynchronize(struct event *e) {
+    while (cuEventQuery(e))
+        usleep(20);
+    return OK;
+}
+int cuEventElapsedTime_v2(float *ms, struct event *a, struct event *b) {
+    *ms = (float)(b->ns - a->ns) / 1e6f;
+    return OK;
+}

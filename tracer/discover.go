@@ -1,0 +1,164 @@
+//go:build linux
+
+package tracer
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf/features"
+
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// Found is what an attach found and did, for people.
+type Found struct {
+	Python     string // "3.11.7"; empty: PythonErr says why
+	PythonErr  error
+	PyTorch    string // "2.15.0"; empty: not found
+	CUDA       string // that PyTorch was built for; empty: not known
+	Driver     string // version in the driver library's name; empty: not known
+	Probes     []*Probe
+	Missing    []*hook.Library // libraries of the hook table that are not mapped
+	Libraries  int             // files with code
+	Rows       int             // unwind rows
+	Cached     int             // files whose rows came from the cache
+	Unreadable []error         // files through which stacks cannot be followed
+	Multi      bool            // uprobe_multi
+	Took       time.Duration
+}
+
+// Found describes the attach.
+func (t *Tracer) Found() *Found { return &t.found }
+
+// anyLibrary checks, before anything costly is done, that there is something to hook.
+func anyLibrary(p *process.Process, maps []process.Mapping) error {
+	files := map[string]bool{}
+	for _, m := range maps {
+		if m.Exec && m.Inode != 0 {
+			files[m.Path] = true
+		}
+		for _, l := range hook.Libraries {
+			if m.Exec && l.Matches(m.Path) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("pid %d (%s) %w: no libcuda.so, libcudart or libc10 among its %d files with code", p.PID, p.Name(), ErrNoCUDA, len(files))
+}
+
+// Traceable reports whether a process has mapped a library of the hook table.
+func Traceable(p *process.Process) bool {
+	maps, err := p.Maps()
+	return err == nil && anyLibrary(p, maps) == nil
+}
+
+// discover lists the probes of all mapped files.
+func (t *Tracer) discover() ([]*Probe, error) {
+	var out []*Probe
+	var empty []string
+	for i := range t.regions {
+		r := &t.regions[i]
+		if !slices.ContainsFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(r.Path) }) {
+			continue
+		}
+		probes := findProbes(r, t.target.FilePath(&r.Mapping))
+		if len(probes) == 0 && !slices.Contains(empty, r.Path) {
+			empty = append(empty, r.Path)
+		}
+		out = append(out, probes...)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("pid %d: %w in %s: looked for %s", t.target.PID, ErrNoSymbol, strings.Join(empty, ", "), wanted())
+	}
+	return out, nil
+}
+
+func wanted() string {
+	var names []string
+	for i := range hook.Rows {
+		if n := hook.Rows[i].Symbol; !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func (t *Tracer) describe(took time.Duration) Found {
+	f := t.found
+	f.Took, f.Multi, f.Probes = took, t.kernel.multi, t.probes.probes
+	f.Rows, f.Cached = int(t.kernel.rowsUsed), t.objects.hits
+	if t.python != nil {
+		f.Python = t.python.Version.String()
+	}
+	for _, l := range hook.Libraries {
+		if !slices.ContainsFunc(t.regions, func(r region) bool { return l.Matches(r.Path) }) {
+			f.Missing = append(f.Missing, l)
+		}
+	}
+	seen := map[*object]bool{}
+	for _, r := range t.regions {
+		if seen[r.object] {
+			continue
+		}
+		seen[r.object] = true
+		f.Libraries++
+		if r.object.err != nil && r.Inode != 0 {
+			f.Unreadable = append(f.Unreadable, r.object.err)
+		}
+		if hook.Driver.Matches(r.Path) {
+			f.Driver = strings.TrimPrefix(path.Base(r.Path), "libcuda.so.")
+		}
+	}
+	if !strings.Contains(f.Driver, ".") {
+		f.Driver = "" // "libcuda.so.1" is the interface, not a version
+	}
+	f.PyTorch, f.CUDA = t.torchVersion()
+	return f
+}
+
+// Lines of torch/version.py, which every build of PyTorch writes.
+var (
+	torchVersionLine = regexp.MustCompile(`^__version__ *= *['"]([^'"]{1,64})['"]`)
+	torchCUDALine    = regexp.MustCompile(`^cuda[^=]*= *['"]([^'"]{1,32})['"]`)
+)
+
+// torchVersion reads the version file beside the library. Empty strings: not known.
+func (t *Tracer) torchVersion() (torch, cuda string) {
+	for _, r := range t.regions {
+		if !hook.Torch.Matches(r.Path) {
+			continue
+		}
+		file := path.Join(path.Dir(path.Dir(r.Path)), "version.py")
+		f, err := t.target.OpenPath(file)
+		if err != nil {
+			continue
+		}
+		defer f.Close()
+		return parseTorchVersion(f)
+	}
+	return "", ""
+}
+
+func parseTorchVersion(f io.Reader) (torch, cuda string) {
+	s := bufio.NewScanner(f)
+	for lines := 0; s.Scan() && lines < 100; lines++ {
+		if m := torchVersionLine.FindStringSubmatch(s.Text()); m != nil {
+			torch = m[1]
+		}
+		if m := torchCUDALine.FindStringSubmatch(s.Text()); m != nil {
+			cuda = m[1]
+		}
+	}
+	return torch, cuda
+}
+
+// haveUprobeMulti probes the kernel once for links to many uprobes (6.6).
+func haveUprobeMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }

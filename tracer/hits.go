@@ -1,0 +1,99 @@
+//go:build linux
+
+package tracer
+
+import (
+	"path"
+
+	"github.com/gputrace/gputrace/bpf"
+)
+
+// Hits is what became of the runs of one probe. Runs == Emitted + all of Quiet + all of Dropped once the probes are
+// detached; Received, counted on this side of the ring, equals Emitted.
+type Hits struct {
+	Probe    string // "libc10.so reportMemoryUsageToProfiler", "libcuda.so.1 cuMemFree_v2 return"
+	Runs     uint64
+	Emitted  uint64
+	Received uint64
+	Quiet    map[string]uint64 // runs with no event to make, by reason
+	Dropped  map[string]uint64 // events that were lost, by reason
+}
+
+// Lost is the number of events that were lost.
+func (h *Hits) Lost() uint64 {
+	var n uint64
+	for _, v := range h.Dropped {
+		n += v
+	}
+	return n
+}
+
+// outcomes names what bpf/event.h numbers. Every outcome but OUT_EMITTED is in one of the two; a test checks that.
+var quietOutcomes = map[bpf.TraceOutcome]string{
+	bpf.TraceOutcomeOUT_ENTERED:     "call entered",
+	bpf.TraceOutcomeOUT_RETURNED:    "free returned",
+	bpf.TraceOutcomeOUT_NESTED:      "counted in a lower layer",
+	bpf.TraceOutcomeOUT_CALL_FAILED: "call failed",
+	bpf.TraceOutcomeOUT_NOTHING:     "nothing to count",
+	bpf.TraceOutcomeOUT_NOT_DEVICE:  "host memory",
+}
+
+var droppedOutcomes = map[bpf.TraceOutcome]string{
+	bpf.TraceOutcomeDROP_RING_FULL:  "ring full",
+	bpf.TraceOutcomeDROP_NO_SCRATCH: "no scratch memory",
+	bpf.TraceOutcomeDROP_DEPTH:      "calls nested too deep",
+	bpf.TraceOutcomeDROP_UNREADABLE: "result not readable",
+	bpf.TraceOutcomeDROP_UNPAIRED:   "return without entry",
+}
+
+// Hits reads the counters of every probe.
+func (t *Tracer) Hits() ([]Hits, error) {
+	stats, err := t.kernel.stats()
+	if err != nil {
+		return nil, err
+	}
+	var out []Hits
+	for _, p := range t.probes.probes {
+		name := path.Base(p.File) + " " + p.Label()
+		out = append(out, t.hits(name, &stats, p.index))
+		if p.returns() {
+			out = append(out, t.hits(name+" return", &stats, p.index+1))
+		}
+	}
+	return out, nil
+}
+
+func (t *Tracer) hits(name string, stats *bpf.TraceStatsTable, row uint32) Hits {
+	s := &stats.Row[row]
+	h := Hits{
+		Probe: name, Runs: s.Hits, Emitted: s.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: t.received[row],
+		Quiet: map[string]uint64{}, Dropped: map[string]uint64{},
+	}
+	for o, reason := range quietOutcomes {
+		if n := s.Outcome[o]; n > 0 {
+			h.Quiet[reason] = n
+		}
+	}
+	for o, reason := range droppedOutcomes {
+		h.Dropped[reason] = s.Outcome[o]
+	}
+	return h
+}
+
+// Lost is the number of events lost so far, over all probes.
+func (t *Tracer) Lost() uint64 {
+	stats, err := t.kernel.stats()
+	if err != nil {
+		return 0
+	}
+	var n uint64
+	for i := range t.probes.used {
+		for o := range droppedOutcomes {
+			n += stats.Row[i].Outcome[o]
+		}
+	}
+	return n
+}
+
+// StackRecordsLost counts stacks that did not fit the ring; their events say so.
+func (t *Tracer) StackRecordsLost() uint64 { return t.kernel.stacksLost() }

@@ -1,0 +1,199 @@
+//go:build linux
+
+package tracer
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+// pythonWord marks a stack word as a Python frame's code object; the next word is its instruction (bpf/event.h).
+const pythonWord = 1 << 63
+
+// rawFrame is one frame as the kernel saw it, with what must be looked up before the target changes: the module of a
+// native pc, the code object of a Python frame.
+type rawFrame struct {
+	pc     uint64
+	caller bool    // pc is a return address
+	region *region // nil: in no mapping
+	code   *cpython.Code
+	instr  uint64
+	python bool
+}
+
+type rawStack struct {
+	status event.StackStatus
+	frames []rawFrame
+	named  *event.Stack
+}
+
+// stackTable turns stack ids into frames. Python code objects are read as soon as a stack arrives, because they can be
+// freed; native names are looked up when they are asked for.
+type stackTable struct {
+	byID    map[event.StackID]*rawStack
+	codes   map[uint64]*cpython.Code
+	symbols map[symbolKey]symbolName
+	partial map[event.StackStatus]uint64 // unique stacks by status
+}
+
+type symbolKey struct {
+	object *object
+	vaddr  uint64
+}
+
+type symbolName struct {
+	function, linkage string
+}
+
+func newStackTable() *stackTable {
+	return &stackTable{
+		byID: map[event.StackID]*rawStack{}, codes: map[uint64]*cpython.Code{},
+		symbols: map[symbolKey]symbolName{}, partial: map[event.StackStatus]uint64{},
+	}
+}
+
+// add keeps a stack that the kernel sent. A stack can come twice; the first is as good.
+func (t *stackTable) add(r stackRecord, regions []region, mem process.Memory, py *cpython.Runtime) {
+	id := event.StackID(r.hash)
+	if _, ok := t.byID[id]; ok {
+		return
+	}
+	s := &rawStack{status: event.StackStatus(r.status)}
+	for i := 0; i < len(r.words); i++ {
+		word := r.words[i]
+		if word&pythonWord == 0 {
+			f := rawFrame{pc: word, caller: len(s.frames) > 0}
+			f.region = findRegion(regions, f.lookupPC())
+			s.frames = append(s.frames, f)
+			continue
+		}
+		f := rawFrame{python: true, pc: word &^ pythonWord}
+		if i++; i < len(r.words) {
+			f.instr = r.words[i]
+		}
+		f.code = t.code(f.pc, mem, py)
+		s.frames = append(s.frames, f)
+	}
+	t.byID[id] = s
+	t.partial[s.status]++
+}
+
+// lookupPC is the address to look names up at: a return address belongs to the call before it.
+func (f *rawFrame) lookupPC() uint64 {
+	if f.caller {
+		return f.pc - 1
+	}
+	return f.pc
+}
+
+// code reads a code object, once. nil: it could not be read.
+func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) *cpython.Code {
+	if c, ok := t.codes[addr]; ok {
+		return c
+	}
+	if py == nil {
+		return nil
+	}
+	c, err := py.Code(mem, addr)
+	if err != nil {
+		return nil // freed already, or the target is gone: asked again at the next stack that has it
+	}
+	t.codes[addr] = c
+	return c
+}
+
+// findRegion finds the mapping of a pc among regions sorted by address.
+func findRegion(regions []region, pc uint64) *region {
+	i, found := slices.BinarySearchFunc(regions, pc, func(r region, pc uint64) int {
+		switch {
+		case pc >= r.End:
+			return -1
+		case pc < r.Start:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return nil
+	}
+	return &regions[i]
+}
+
+// stack names the frames of a stack.
+func (t *stackTable) stack(id event.StackID) *event.Stack {
+	s := t.byID[id]
+	if s == nil {
+		return nil
+	}
+	if s.named == nil {
+		s.named = &event.Stack{ID: id, Status: s.status, Frames: t.name(s.frames, s.status == event.StatusOK)}
+	}
+	return s.named
+}
+
+// name names frames. A native frame that Python frames follow is the interpreter's loop, but for the one at which an
+// incomplete walk broke off: there the rest of the Python frames was appended.
+func (t *stackTable) name(raw []rawFrame, complete bool) []event.Frame {
+	out := make([]event.Frame, 0, len(raw))
+	for i := range raw {
+		f := &raw[i]
+		if f.python {
+			if f.code == nil || !f.code.Hidden {
+				out = append(out, pythonFrame(f))
+			}
+			continue
+		}
+		n := t.nativeFrame(f)
+		n.Eval = i+1 < len(raw) && raw[i+1].python && (complete || hasNative(raw[i+2:]))
+		out = append(out, n)
+	}
+	return out
+}
+
+func hasNative(raw []rawFrame) bool {
+	return slices.ContainsFunc(raw, func(f rawFrame) bool { return !f.python })
+}
+
+func pythonFrame(f *rawFrame) event.Frame {
+	out := event.Frame{Kind: event.FramePython}
+	if f.code == nil {
+		out.Func, out.File = "<unreadable>", "<unreadable>"
+		return out
+	}
+	out.Func, out.File, out.StartLine = f.code.Qualname, f.code.Filename, f.code.FirstLine
+	out.Line = f.code.Line(f.instr)
+	return out
+}
+
+func (t *stackTable) nativeFrame(f *rawFrame) event.Frame {
+	out := event.Frame{Kind: event.FrameNative, Addr: f.pc}
+	if f.region == nil {
+		return out
+	}
+	out.Module = f.region.module
+	out.Offset = f.pc - f.region.bias
+	if f.region.object.file == nil {
+		out.Offset = f.pc - f.region.Start + f.region.Offset
+		return out
+	}
+	n := t.symbol(f.region.object, f.lookupPC()-f.region.bias)
+	out.Func, out.Linkage = n.function, n.linkage
+	return out
+}
+
+func (t *stackTable) symbol(o *object, vaddr uint64) symbolName {
+	key := symbolKey{o, vaddr}
+	if n, ok := t.symbols[key]; ok {
+		return n
+	}
+	var n symbolName
+	if sym, ok := o.file.SymbolAt(vaddr); ok {
+		n = symbolName{symbolize.Demangle(sym.Name), sym.Name}
+	}
+	t.symbols[key] = n
+	return n
+}

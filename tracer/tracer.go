@@ -1,0 +1,304 @@
+//go:build linux
+
+// Package tracer is the live source on Linux: it finds what to probe in a running process, prepares the unwinder, attaches,
+// and turns what the kernel sends into events. Nothing runs in the target; when the tracer dies, the kernel removes the
+// probes.
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
+)
+
+// Errors on which callers branch.
+var (
+	// ErrNoCUDA: none of the libraries of the hook table is mapped.
+	ErrNoCUDA = errors.New("uses no CUDA")
+	// ErrNoSymbol: a library is there, but none of its functions that could be traced.
+	ErrNoSymbol = errors.New("no function to trace")
+)
+
+// Options may be nil.
+type Options struct {
+	// RingBytes is the size of the ring between kernel and tracer: a power of two of at least 4096. 0 means 32 MiB.
+	RingBytes int
+	// FreeStacks also captures the stack of every free, at the cost of an allocation's.
+	FreeStacks bool
+	// CacheDir holds unwind tables between runs. Empty: none are kept.
+	CacheDir string
+}
+
+const (
+	defaultRing = 32 << 20
+	// pollEvery is how long events may lie in the ring. The kernel does not wake us for them: that would cost the target.
+	pollEvery = 10 * time.Millisecond
+	// refreshEvery is how often the mappings are looked at, refreshSoon how often at most when a stack met unknown code.
+	refreshEvery = time.Second
+	refreshSoon  = 50 * time.Millisecond
+)
+
+// End says why a trace ended.
+type End uint8
+
+// The reasons.
+const (
+	Running End = iota
+	Stopped     // Stop was called
+	Exited      // the target ended
+	Execed      // the target became another program
+)
+
+// Tracer is an event.Source. Read and Stack must be called from one goroutine; Stop from any.
+type Tracer struct {
+	target  *process.Process
+	objects *objects
+	kernel  *kernel
+	probes  probeSet
+	stacks  *stackTable
+	regions []region
+	python  *cpython.Runtime
+	found   Found
+
+	stop        atomic.Bool
+	end         End
+	detached    bool
+	exit        *exitWatch
+	record      ringbuf.Record
+	lastRefresh time.Time
+	unknownCode bool // a stack met code in no known mapping
+	warnings    []error
+	received    [maxHooks]uint64
+	malformed   uint64
+}
+
+// Start attaches to a process. Before the first probe is in place, everything that the unwinder needs is: the first event
+// has a stack. Errors: ErrNoCUDA, ErrNoSymbol, those of package process, and what the kernel said.
+func Start(p *process.Process, o *Options) (*Tracer, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	t := &Tracer{target: p, objects: newObjects(p, o.CacheDir), stacks: newStackTable()}
+	if err := t.start(o); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (t *Tracer) start(o *Options) error {
+	begin := time.Now()
+	maps, err := t.target.Maps()
+	if err != nil {
+		return err
+	}
+	if err := anyLibrary(t.target, maps); err != nil {
+		return err
+	}
+	if t.exit, err = watchExit(t.target); err != nil {
+		return err
+	}
+	t.regions = t.objects.regions(maps)
+	t.findPython()
+	probes, err := t.discover()
+	if err != nil {
+		return err
+	}
+	if err := t.load(o); err != nil {
+		return err
+	}
+	if err := t.publish(); err != nil {
+		return err
+	}
+	if err := t.attach(probes); err != nil {
+		return err
+	}
+	t.lastRefresh = time.Now()
+	t.found = t.describe(time.Since(begin))
+	return nil
+}
+
+// load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
+func (t *Tracer) load(o *Options) error {
+	rows := 0
+	for _, obj := range t.objects.byKey {
+		if obj.table != nil {
+			rows += len(obj.table.Rows)
+		}
+	}
+	ring := o.RingBytes
+	if ring == 0 {
+		ring = defaultRing
+	}
+	var err error
+	t.kernel, err = loadKernel(kernelOptions{rows: rows, ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti()})
+	return err
+}
+
+// publish gives the kernel the target's present mappings.
+func (t *Tracer) publish() error {
+	for _, r := range t.regions {
+		if err := t.kernel.addRows(r.object); err != nil {
+			r.object.table = nil
+			t.warn(fmt.Errorf("%s: stacks stop there: %w", r.Path, err))
+		}
+	}
+	return t.kernel.publish(uint32(t.target.PID), t.regions, t.python, findBlockLayout(t.regions))
+}
+
+func (t *Tracer) attach(probes []*Probe) error {
+	fresh, err := t.probes.add(probes)
+	if err != nil {
+		t.warn(err)
+	}
+	if err := t.kernel.setHooks(&t.probes.table); err != nil {
+		return err
+	}
+	return t.probes.attach(t.kernel, t.target.PID, fresh)
+}
+
+func (t *Tracer) findPython() {
+	py, err := cpython.Find(t.target)
+	if err != nil {
+		t.found.PythonErr = err
+		return
+	}
+	t.python = py
+}
+
+func (t *Tracer) warn(err error) { t.warnings = append(t.warnings, err) }
+
+// Warnings returns, once each, what went wrong without ending the trace.
+func (t *Tracer) Warnings() []error {
+	w := t.warnings
+	t.warnings = nil
+	return w
+}
+
+// Stop ends the trace: probes are removed, what is in the ring is still delivered, then Read returns io.EOF.
+func (t *Tracer) Stop() { t.stop.Store(true) }
+
+// End says why the trace ended, or Running.
+func (t *Tracer) End() End { return t.end }
+
+// Read implements event.Source.
+func (t *Tracer) Read(buf []event.Event) ([]event.Event, error) {
+	t.checkEnd()
+	if !t.detached {
+		t.refreshIfDue()
+	}
+	t.kernel.reader.SetDeadline(time.Now().Add(pollEvery))
+	for len(buf) < cap(buf) {
+		err := t.kernel.reader.ReadInto(&t.record)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if t.detached {
+				return buf, io.EOF
+			}
+			return buf, nil
+		case err != nil:
+			return buf, fmt.Errorf("read the event ring: %w", err)
+		}
+		buf = t.decode(buf, t.record.RawSample)
+	}
+	return buf, nil
+}
+
+func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
+	switch {
+	case len(raw) >= eventBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_EVENT):
+		return append(buf, t.event(decodeEvent(raw)))
+	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_STACK):
+		r, err := decodeStack(raw)
+		if err != nil {
+			break
+		}
+		if s := event.StackStatus(r.status); s == event.StatusNoMapping || s == event.StatusNoRow {
+			t.unknownCode = true
+			t.refreshIfDue() // before the addresses are looked up
+		}
+		t.stacks.add(r, t.regions, t.target, t.python)
+		return buf
+	}
+	t.malformed++
+	return buf
+}
+
+func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
+	e := event.Event{
+		Time: r.Time, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
+		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
+		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
+		Stack: event.StackID(r.Stack),
+	}
+	if p := t.probes.byRow[int(r.Hook)%maxHooks]; p != nil {
+		e.Call = p.row.Name()
+		t.received[int(r.Hook)%maxHooks]++
+	}
+	return e
+}
+
+// Stack implements event.Source.
+func (t *Tracer) Stack(id event.StackID) *event.Stack { return t.stacks.stack(id) }
+
+// checkEnd notices the end of the trace and removes the probes.
+func (t *Tracer) checkEnd() {
+	if t.detached {
+		return
+	}
+	switch {
+	case t.exit.ended():
+		t.end = Exited
+	case t.end == Execed:
+	case t.stop.Load():
+		t.end = Stopped
+	default:
+		return
+	}
+	if err := t.probes.detach(); err != nil {
+		t.warn(fmt.Errorf("detach: %w", err))
+	}
+	t.detached = true
+}
+
+// Close releases everything. The stacks stay resolvable.
+func (t *Tracer) Close() error {
+	err := t.probes.detach()
+	if t.kernel != nil {
+		t.kernel.Close()
+	}
+	if t.exit != nil {
+		t.exit.close()
+	}
+	return err
+}
+
+// exitWatch tells whether a process has ended. Its descriptor stands for that very process, not for its number.
+type exitWatch struct{ fd int }
+
+func watchExit(p *process.Process) (*exitWatch, error) {
+	fd, err := p.Pidfd()
+	if err != nil {
+		return nil, err
+	}
+	return &exitWatch{fd}, nil
+}
+
+func (w *exitWatch) ended() bool {
+	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
+}
+
+func (w *exitWatch) close() { _ = unix.Close(w.fd) }
