@@ -56,10 +56,10 @@ func PackagePrefix(library string) string {
 }
 
 // ownFrame is the index of the frame that a stack is named after: the innermost Python frame that is no library's, else the
-// innermost Python frame, else the innermost native frame that is neither the allocator's nor the driver's, else the
-// innermost frame that Present would show. -1 without frames.
+// innermost Python frame, else the autograd node that runs, else the innermost native frame that is neither the allocator's
+// nor the driver's, else the innermost frame that Present would show. -1 without frames.
 func ownFrame(frames []event.Frame, library []string) int {
-	python, native, shown := -1, -1, -1
+	python, node, native, shown := -1, -1, -1, -1
 	for i := range frames {
 		f := &frames[i]
 		if isPseudo(f) {
@@ -72,10 +72,19 @@ func ownFrame(frames []event.Frame, library []string) int {
 			python = firstOf(python, i)
 		} else if !isAllocator(f) && !inModule(f, driverModules) {
 			native = firstOf(native, i)
+			if isAutogradNode(f) {
+				node = firstOf(node, i)
+			}
 		}
 		shown = firstOf(shown, i)
 	}
-	return firstOf(python, firstOf(native, firstOf(shown, min(0, len(frames)-1))))
+	return firstOf(python, firstOf(node, firstOf(native, firstOf(shown, min(0, len(frames)-1)))))
+}
+
+// isAutogradNode says whether a native frame is a node of the backward pass ("torch::autograd::generated::MmBackward0::apply").
+// It runs on a thread of its own, without Python frames, and says more than the tensor factory that it calls.
+func isAutogradNode(f *event.Frame) bool {
+	return strings.HasPrefix(f.Func, "torch::autograd::") && strings.HasSuffix(f.Func, "::apply")
 }
 
 // firstOf is the index, or the other one when there is none yet.

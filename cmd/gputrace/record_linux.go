@@ -184,7 +184,7 @@ func (s *session) write(path string, view *analysis.View, comments []string, end
 		return err
 	}
 	defer folder.discard()
-	detail := pprof.Presented
+	detail := pprof.Sited
 	if s.opts.fullStacks {
 		detail = pprof.Full
 	}

@@ -26,9 +26,13 @@ const (
 type Detail uint8
 
 const (
-	Presented Detail = iota // analysis.Present: what a reader wants to see
-	Full                    // every frame
-	OwnLine                 // from the program's own line rootward: flat values are those of the program's lines
+	// Sited is analysis.Present under one frame more: at the leaf, what the site is named after, the program's own line
+	// ("train.py:41 main") or a native function, in the mapping [gputrace]. A profile's flat values are those of its leaves,
+	// so the program's own lines are what pprof -top lists; without it that would be a handful of functions in which PyTorch
+	// obtains memory.
+	Sited     Detail = iota
+	Presented        // analysis.Present: what a reader wants to see of the stack
+	Full             // every frame
 )
 
 // Names of the samples that stand for memory without a stack.
@@ -131,28 +135,18 @@ func (b *builder) site(s *analysis.Site, values [valueCount]int64) {
 		b.sample([]*profile.Location{b.named(s.Name)}, l, values)
 		return
 	}
-	frames := b.frames(s)
-	locations := make([]*profile.Location, len(frames))
+	frames := s.Stack.Frames
+	if b.detail != Full {
+		frames = analysis.Present(s.Stack)
+	}
+	var locations []*profile.Location
+	if b.detail == Sited && frames[0] != *s.Own {
+		locations = append(locations, b.named(s.Name))
+	}
 	for i := range frames {
-		locations[i] = b.location(&frames[i])
+		locations = append(locations, b.location(&frames[i]))
 	}
 	b.sample(locations, l, values)
-}
-
-// frames picks what is written of a site's stack, by the detail asked for.
-func (b *builder) frames(s *analysis.Site) []event.Frame {
-	if b.detail == Full {
-		return s.Stack.Frames
-	}
-	frames := analysis.Present(s.Stack)
-	if b.detail == OwnLine {
-		for i := range frames {
-			if frames[i] == *s.Own {
-				return frames[i:]
-			}
-		}
-	}
-	return frames
 }
 
 // account adds what an allocator's total contains beside the blocks that are known. How many blocks that are is not known;

@@ -261,7 +261,7 @@ func stackOf(p *profile.Profile, site string) (out []string) {
 func TestStacks(t *testing.T) {
 	_, p := write(t, inUse)
 	// Two stacks that differ only in what is not shown make one sample.
-	require.Equal(t, []string{"at::detail::empty_generic < Linear.forward < Block.forward < <module>"}, stackOf(p, "gpt.py:38 Block.forward"))
+	require.Equal(t, []string{"gpt.py:38 Block.forward < at::detail::empty_generic < Linear.forward < Block.forward < <module>"}, stackOf(p, "gpt.py:38 Block.forward"))
 	require.Equal(t, []string{"at::detail::empty_generic < libtorch_cpu.so+0x500"}, stackOf(p, "at::detail::empty_generic"))
 	require.Equal(t, []string{BeforeAttach}, stackOf(p, BeforeAttach))
 	require.Equal(t, []string{LostEvents}, stackOf(p, LostEvents))
@@ -274,8 +274,8 @@ func TestStacks(t *testing.T) {
 		"c10::reportMemoryUsageToProfiler < libc10_cuda.so+0x20 < at::detail::empty_generic < Linear.forward < Block.forward < <module> < _PyEval_EvalFrameDefault < main",
 	}, stackOf(p, "gpt.py:38 Block.forward"))
 
-	_, p = write(t, func(in *Input) { in.Detail = OwnLine })
-	require.Equal(t, []string{"Block.forward < <module>"}, stackOf(p, "gpt.py:38 Block.forward"))
+	_, p = write(t, func(in *Input) { in.Detail = Presented })
+	require.Equal(t, []string{"at::detail::empty_generic < Linear.forward < Block.forward < <module>"}, stackOf(p, "gpt.py:38 Block.forward"))
 	require.Equal(t, []string{"at::detail::empty_generic < libtorch_cpu.so+0x500"}, stackOf(p, "at::detail::empty_generic"))
 }
 
@@ -361,10 +361,9 @@ func TestPprofLines(t *testing.T) {
 	require.Contains(t, out, "<module> /home/a/train.py:90\n", "the name must survive pprof's demangler")
 	require.Contains(t, out, "<lambda> /home/a/gpt.py:12\n")
 
-	file, _ = write(t, func(in *Input) { in.Detail = OwnLine })
 	out = pprof(t, "-top", "-lines", "-unit=B", "-tagfocus=layer=torch", "-tagignore=stack=no stack", file)
 	rows := strings.Split(out[strings.Index(out, "cum%\n")+5:], "\n")
-	require.Contains(t, rows[0], "Block.forward /home/a/gpt.py:38")
+	require.Contains(t, rows[0], "gpt.py:38 Block.forward", "the program's own line leads, without -cum")
 }
 
 func TestPprofTagsAndTraces(t *testing.T) {
