@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 )
@@ -23,6 +24,8 @@ type object struct {
 	rowLo uint32           // its rows in the kernel: [rowLo, rowHi)
 	rowHi uint32
 	code  uint64 // bytes of code mapped
+
+	blockSites []inspect.BlockSite // of an allocator's library, once looked for
 }
 
 // objectKey identifies a file: two mappings of one file share it.

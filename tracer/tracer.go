@@ -36,6 +36,8 @@ type Options struct {
 	RingBytes int
 	// FreeStacks also captures the stack of every free, at the cost of an allocation's.
 	FreeStacks bool
+	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
+	PerfUprobes bool
 	// CacheDir holds unwind tables between runs. Empty: none are kept.
 	CacheDir string
 }
@@ -142,7 +144,7 @@ func (t *Tracer) load(o *Options) error {
 		ring = defaultRing
 	}
 	var err error
-	t.kernel, err = loadKernel(kernelOptions{rows: rows, ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti()})
+	t.kernel, err = loadKernel(kernelOptions{rows: rows, ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes})
 	return err
 }
 
