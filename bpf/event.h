@@ -9,7 +9,7 @@
 #define MAX_WORDS    (MAX_NATIVE + 2 * MAX_PYTHON)
 #define MAX_MAPPINGS 2048
 #define MAX_SLOTS    64 // process descriptors; an update takes a fresh one
-#define MAX_HOOKS    64
+#define MAX_HOOKS    256
 #define MAX_SITES    4
 #define MAX_RULES    65536
 #define ROW_CHUNK    65536 // unwind rows in one element of the `rows` map: 512 KiB, which every kernel allows
@@ -79,9 +79,11 @@ struct record_event {
 	u8 stack_status;
 	u8 device_type;
 	s8 device_index;
-	u16 hook; // row of the hook table
+	u16 hook; // row of the hook table: the probe that made the event
 	u32 pid;
 	u32 tid;
+	u16 call; // row of the function that the program called
+	u16 pad[3];
 	u64 time; // CLOCK_BOOTTIME, ns
 	u64 addr;
 	u64 size;

@@ -278,6 +278,7 @@ static __always_inline struct record_event *reserve(struct hit *h)
 		.device_type = h->hook->device_type,
 		.device_index = -1,
 		.hook = h->row,
+		.call = h->row,
 		.pid = h->proc->pid,
 		.tid = h->tid,
 		.time = bpf_ktime_get_boot_ns(),
@@ -553,7 +554,7 @@ static __always_inline void allocated(struct hit *h, struct call *c)
 	e->stack = c->stack;
 	e->stack_status = c->stack_status;
 	if (outer > 0 && outer <= MAX_DEPTH && s->call[0].size == c->size && hooks.row[s->call[0].hook & (MAX_HOOKS - 1)].kind == KIND_ALLOC) {
-		e->hook = s->call[0].hook;
+		e->call = s->call[0].hook;
 		s->call[0].counted = 1;
 	}
 	submit(h, e);

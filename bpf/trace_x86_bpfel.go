@@ -38,7 +38,7 @@ const (
 
 type TraceHookTable struct {
 	_   structs.HostLayout
-	Row [64]struct {
+	Row [256]struct {
 		_            structs.HostLayout
 		Kind         uint8
 		Layer        uint8
@@ -138,6 +138,8 @@ type TraceRecordEvent struct {
 	Hook        uint16
 	Pid         uint32
 	Tid         uint32
+	Call        uint16
+	Pad         [3]uint16
 	Time        uint64
 	Addr        uint64
 	Size        uint64
@@ -231,7 +233,7 @@ const (
 
 type TraceStatsTable struct {
 	_   structs.HostLayout
-	Row [64]struct {
+	Row [256]struct {
 		_       structs.HostLayout
 		Hits    uint64
 		Outcome [12]uint64

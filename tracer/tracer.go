@@ -244,9 +244,9 @@ func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
 		Stack: event.StackID(r.Stack),
 	}
-	if p := t.probes.byRow[int(r.Hook)%maxHooks]; p != nil {
+	t.received[int(r.Hook)%maxHooks]++
+	if p := t.probes.byRow[int(r.Call)%maxHooks]; p != nil {
 		e.Call = p.row.Name()
-		t.received[int(r.Hook)%maxHooks]++
 	}
 	return e
 }
