@@ -4,7 +4,7 @@
 #include "types.h"
 
 // Limits. A native frame takes one word of a stack, a Python frame two.
-#define MAX_NATIVE   192
+#define MAX_NATIVE   320 // CPython 3.10 takes two native frames for each of its own
 #define MAX_PYTHON   128
 #define MAX_WORDS    (MAX_NATIVE + 2 * MAX_PYTHON)
 #define MAX_MAPPINGS 2048
@@ -26,6 +26,7 @@
 enum record_type {
 	RECORD_EVENT = 1,
 	RECORD_STACK = 2,
+	RECORD_CODE = 3,
 };
 
 // Same numbers as event.Kind, event.Layer and event.StackStatus; a Go test compares them.
@@ -104,6 +105,37 @@ struct record_stack {
 	u64 words[MAX_WORDS];
 };
 
+// What a Python code object looked like when a stack first showed it: the object itself and what its names and lines lie
+// in. By the time the tracer reads the ring the object may be gone, or another may have its address.
+enum code_chunk {
+	CODE_OBJECT = 0,
+	CODE_QUALNAME = 1,
+	CODE_NAME = 2,
+	CODE_FILENAME = 3,
+	CODE_LINETABLE = 4,
+	CODE_CHUNKS = 5,
+};
+
+#define CODE_OBJECT_BYTES    256
+#define CODE_QUALNAME_BYTES  320
+#define CODE_NAME_BYTES	     192
+#define CODE_FILENAME_BYTES  512
+#define CODE_LINETABLE_BYTES 1536
+
+struct record_code {
+	u8 type;
+	u8 pad[3];
+	u32 pid;
+	u64 addr[CODE_CHUNKS];
+	u32 len[CODE_CHUNKS]; // bytes of each that could be read; the rest of its space is not meaningful
+	u32 pad2;
+	u8 object[CODE_OBJECT_BYTES];
+	u8 qualname[CODE_QUALNAME_BYTES];
+	u8 name[CODE_NAME_BYTES];
+	u8 filename[CODE_FILENAME_BYTES];
+	u8 linetable[CODE_LINETABLE_BYTES];
+};
+
 // One row of the hook table: which argument (0 to 5, or ARG_NONE) means what.
 struct hook {
 	u8 kind;
@@ -166,6 +198,12 @@ struct python {
 	u8 entry;
 	u8 owner_shim;
 	u8 enabled;
+	u16 co_qualname;
+	u16 co_name;
+	u16 co_filename;
+	u16 co_linetable;
+	u16 co_firstlineno;
+	u16 pad[3];
 };
 
 // A call of the report function from the allocator, where the Block is at hand: at *(base + offset) when the return

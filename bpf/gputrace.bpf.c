@@ -13,6 +13,7 @@ char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL program
 
 #define RULE_CACHE (1 << 16) // entries: 1 MiB
 #define SEEN	   (1 << 18) // entries: 2 MiB
+#define SEEN_CODES (1 << 15) // entries: 256 KiB
 
 const volatile u32 cfg_rows;	      // rows in use may grow to this
 const volatile u32 cfg_free_stacks;   // 1: frees get a stack too
@@ -55,6 +56,7 @@ struct stats_table stats;
 struct rule_table rules;
 struct cached_rule rule_cache[RULE_CACHE];
 u64 seen[SEEN]; // hashes of stacks already sent; an overwritten slot only means that one is sent again
+u64 seen_codes[SEEN_CODES]; // the same for code objects
 u64 stacks_lost;
 u64 pid_misses; // runs in a process that is not traced
 
@@ -118,6 +120,8 @@ struct call {
 	u8 counted; // the event was emitted already: by a lower layer, or at the call's own entry
 	u32 pad;
 };
+
+_Static_assert(sizeof(struct record_code) <= PYWINDOW, "a code record is built in the Python window");
 
 struct scratch {
 	struct walk walk;
@@ -204,9 +208,90 @@ static __always_inline u64 argument(struct hit *h, u8 n)
 	return h->args[n & 7];
 }
 
+// Copies what lies at `addr`: all of `len`, or up to the end of the page when the next one is not there.
+static __always_inline u32 copy_chunk(u8 *dst, u32 len, u64 addr)
+{
+	if (!read_user(dst, len, addr))
+		return len;
+	u32 in_page = 4096 - (addr & 4095);
+	if (in_page >= len)
+		return 0;
+	KEEP(in_page);
+	if (in_page >= len)
+		return 0;
+	return read_user(dst, in_page, addr) ? 0 : in_page;
+}
+
+// The pointer field at `off` of the code object in the record.
+static __always_inline u64 code_field(struct record_code *r, u16 off)
+{
+	return *(u64 *)(r->object + (off & (CODE_OBJECT_BYTES - 8)));
+}
+
+// Tells a code object from another that had its address before: by its own lines and names, and by its size, constants and
+// names (16 to 40, what follows the object's header in every version).
+static __always_inline u64 code_id(struct record_code *r, struct python *py, u64 addr)
+{
+	u64 line = code_field(r, py->co_firstlineno & ~7) >> ((py->co_firstlineno & 4) * 8);
+	u64 id = (addr ^ (u32)line) * GOLDEN;
+
+	for (u32 off = 16; off < 40; off += 8)
+		id = (id ^ code_field(r, off) ^ id >> 29) * GOLDEN;
+	for (u32 i = CODE_QUALNAME; i < CODE_CHUNKS; i++)
+		id = (id ^ r->addr[i] ^ id >> 29) * GOLDEN;
+	return id;
+}
+
+// Sends a code object unless it was sent before. Built in the Python window, which the walk has finished with.
+__noinline int send_code(struct walk *w, struct proc *p, u64 addr)
+{
+	if (!w || !p)
+		return 0;
+	struct record_code *r = (struct record_code *)w->pywin;
+	struct python *py = &p->python;
+
+	if (read_user(r->object, CODE_OBJECT_BYTES, addr))
+		return 0;
+	r->addr[CODE_OBJECT] = addr;
+	r->addr[CODE_QUALNAME] = code_field(r, py->co_qualname);
+	r->addr[CODE_NAME] = code_field(r, py->co_name);
+	r->addr[CODE_FILENAME] = code_field(r, py->co_filename);
+	r->addr[CODE_LINETABLE] = code_field(r, py->co_linetable);
+	u64 id = code_id(r, py, addr);
+	u64 *slot = &seen_codes[(id >> 40) & (SEEN_CODES - 1)];
+	if (*slot == id)
+		return 0;
+	r->type = RECORD_CODE;
+	r->pid = p->pid;
+	r->len[CODE_OBJECT] = CODE_OBJECT_BYTES;
+	r->len[CODE_QUALNAME] = copy_chunk(r->qualname, CODE_QUALNAME_BYTES, r->addr[CODE_QUALNAME]);
+	r->len[CODE_NAME] = copy_chunk(r->name, CODE_NAME_BYTES, r->addr[CODE_NAME]);
+	r->len[CODE_FILENAME] = copy_chunk(r->filename, CODE_FILENAME_BYTES, r->addr[CODE_FILENAME]);
+	r->len[CODE_LINETABLE] = copy_chunk(r->linetable, CODE_LINETABLE_BYTES, r->addr[CODE_LINETABLE]);
+	if (!bpf_ringbuf_output(&ring, r, sizeof(*r), BPF_RB_NO_WAKEUP))
+		*slot = id;
+	return 0;
+}
+
+// Sends the code objects of the stack in the scratch.
+static __always_inline void send_codes(struct walk *w, struct proc *p)
+{
+	u32 n = w->rec.nwords;
+
+	for (u32 i = 0; i < MAX_WORDS; i++) {
+		if (i >= n)
+			break;
+		u64 word = w->rec.words[i];
+		if (word & PYTHON_WORD) {
+			send_code(w, p, word & ~PYTHON_WORD);
+			i++; // its instruction
+		}
+	}
+}
+
 // Sends the stack in the scratch unless it was sent before. It goes before its event, in the same ring, so a reader always
 // knows it. It is marked as sent only when it was.
-static __always_inline void send_stack(struct walk *w)
+static __always_inline void send_stack(struct walk *w, struct proc *p)
 {
 	u64 *slot = &seen[w->rec.hash & (SEEN - 1)];
 
@@ -215,6 +300,8 @@ static __always_inline void send_stack(struct walk *w)
 	u32 n = w->rec.nwords;
 	if (n > MAX_WORDS)
 		return;
+	if (w->python)
+		send_codes(w, p);
 	w->rec.type = RECORD_STACK;
 	if (bpf_ringbuf_output(&ring, &w->rec, __builtin_offsetof(struct record_stack, words) + n * 8, BPF_RB_NO_WAKEUP)) {
 		w->status = STACK_LOST;
@@ -258,7 +345,7 @@ static __always_inline u64 capture(struct hit *h, u8 *status)
 	struct walk *w = &h->scratch->walk;
 
 	walk_stack(w, h->proc);
-	send_stack(w);
+	send_stack(w, h->proc);
 	*status = w->status;
 	return w->status == STACK_LOST ? 0 : w->rec.hash;
 }
@@ -601,3 +688,5 @@ const enum outcome *keep_outcome __attribute__((unused));
 const enum py_entry *keep_py_entry __attribute__((unused));
 const struct record_event *keep_record_event __attribute__((unused));
 const struct record_stack *keep_record_stack __attribute__((unused));
+const struct record_code *keep_record_code __attribute__((unused));
+const enum code_chunk *keep_code_chunk __attribute__((unused));

@@ -19,6 +19,17 @@ type TraceCachedRule struct {
 	Rule  uint64
 }
 
+type TraceCodeChunk uint32
+
+const (
+	TraceCodeChunkCODE_OBJECT    TraceCodeChunk = 0
+	TraceCodeChunkCODE_QUALNAME  TraceCodeChunk = 1
+	TraceCodeChunkCODE_NAME      TraceCodeChunk = 2
+	TraceCodeChunkCODE_FILENAME  TraceCodeChunk = 3
+	TraceCodeChunkCODE_LINETABLE TraceCodeChunk = 4
+	TraceCodeChunkCODE_CHUNKS    TraceCodeChunk = 5
+)
+
 type TraceEventKind uint32
 
 const (
@@ -76,22 +87,28 @@ type TraceProc struct {
 	Pid         uint32
 	Nmappings   uint32
 	Python      struct {
-		_          structs.HostLayout
-		Tls        int64
-		TsThreadId uint16
-		TsFrame    uint16
-		TsCframe   uint16
-		CfFrame    uint16
-		CfPrevious uint16
-		F_code     uint16
-		F_previous uint16
-		F_instr    uint16
-		F_owner    uint16
-		F_size     uint16
-		InstrSize  uint8
-		Entry      uint8
-		OwnerShim  uint8
-		Enabled    uint8
+		_             structs.HostLayout
+		Tls           int64
+		TsThreadId    uint16
+		TsFrame       uint16
+		TsCframe      uint16
+		CfFrame       uint16
+		CfPrevious    uint16
+		F_code        uint16
+		F_previous    uint16
+		F_instr       uint16
+		F_owner       uint16
+		F_size        uint16
+		InstrSize     uint8
+		Entry         uint8
+		OwnerShim     uint8
+		Enabled       uint8
+		CoQualname    uint16
+		CoName        uint16
+		CoFilename    uint16
+		CoLinetable   uint16
+		CoFirstlineno uint16
+		Pad           [3]uint16
 	}
 	Block struct {
 		_         structs.HostLayout
@@ -127,6 +144,21 @@ const (
 	TracePyEntryPY_ENTRY_SHIM TracePyEntry = 3
 )
 
+type TraceRecordCode struct {
+	_         structs.HostLayout
+	Type      uint8
+	Pad       [3]uint8
+	Pid       uint32
+	Addr      [5]uint64
+	Len       [5]uint32
+	Pad2      uint32
+	Object    [256]uint8
+	Qualname  [320]uint8
+	Name      [192]uint8
+	Filename  [512]uint8
+	Linetable [1536]uint8
+}
+
 type TraceRecordEvent struct {
 	_           structs.HostLayout
 	Type        uint8
@@ -158,7 +190,7 @@ type TraceRecordStack struct {
 	Nwords uint16
 	Pid    uint32
 	Hash   uint64
-	Words  [448]uint64
+	Words  [576]uint64
 }
 
 type TraceRecordType uint32
@@ -166,6 +198,7 @@ type TraceRecordType uint32
 const (
 	TraceRecordTypeRECORD_EVENT TraceRecordType = 1
 	TraceRecordTypeRECORD_STACK TraceRecordType = 2
+	TraceRecordTypeRECORD_CODE  TraceRecordType = 3
 )
 
 type TraceRuleTable struct {
@@ -259,10 +292,12 @@ const (
 	TraceVarCfgPidnsIno     = "cfg_pidns_ino"
 	TraceVarCfgRows         = "cfg_rows"
 	TraceVarHooks           = "hooks"
+	TraceVarKeepCodeChunk   = "keep_code_chunk"
 	TraceVarKeepEventKind   = "keep_event_kind"
 	TraceVarKeepEventLayer  = "keep_event_layer"
 	TraceVarKeepOutcome     = "keep_outcome"
 	TraceVarKeepPyEntry     = "keep_py_entry"
+	TraceVarKeepRecordCode  = "keep_record_code"
 	TraceVarKeepRecordEvent = "keep_record_event"
 	TraceVarKeepRecordStack = "keep_record_stack"
 	TraceVarKeepRecordType  = "keep_record_type"
@@ -271,6 +306,7 @@ const (
 	TraceVarRuleCache       = "rule_cache"
 	TraceVarRules           = "rules"
 	TraceVarSeen            = "seen"
+	TraceVarSeenCodes       = "seen_codes"
 	TraceVarStacksLost      = "stacks_lost"
 	TraceVarStats           = "stats"
 )
@@ -344,10 +380,12 @@ type TraceVariableSpecs struct {
 	CfgPidnsIno     *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
 	CfgRows         *ebpf.VariableSpec `ebpf:"cfg_rows"`
 	Hooks           *ebpf.VariableSpec `ebpf:"hooks"`
+	KeepCodeChunk   *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
 	KeepEventKind   *ebpf.VariableSpec `ebpf:"keep_event_kind"`
 	KeepEventLayer  *ebpf.VariableSpec `ebpf:"keep_event_layer"`
 	KeepOutcome     *ebpf.VariableSpec `ebpf:"keep_outcome"`
 	KeepPyEntry     *ebpf.VariableSpec `ebpf:"keep_py_entry"`
+	KeepRecordCode  *ebpf.VariableSpec `ebpf:"keep_record_code"`
 	KeepRecordEvent *ebpf.VariableSpec `ebpf:"keep_record_event"`
 	KeepRecordStack *ebpf.VariableSpec `ebpf:"keep_record_stack"`
 	KeepRecordType  *ebpf.VariableSpec `ebpf:"keep_record_type"`
@@ -356,6 +394,7 @@ type TraceVariableSpecs struct {
 	RuleCache       *ebpf.VariableSpec `ebpf:"rule_cache"`
 	Rules           *ebpf.VariableSpec `ebpf:"rules"`
 	Seen            *ebpf.VariableSpec `ebpf:"seen"`
+	SeenCodes       *ebpf.VariableSpec `ebpf:"seen_codes"`
 	StacksLost      *ebpf.VariableSpec `ebpf:"stacks_lost"`
 	Stats           *ebpf.VariableSpec `ebpf:"stats"`
 }
@@ -408,10 +447,12 @@ type TraceVariables struct {
 	CfgPidnsIno     *ebpf.Variable `ebpf:"cfg_pidns_ino"`
 	CfgRows         *ebpf.Variable `ebpf:"cfg_rows"`
 	Hooks           *ebpf.Variable `ebpf:"hooks"`
+	KeepCodeChunk   *ebpf.Variable `ebpf:"keep_code_chunk"`
 	KeepEventKind   *ebpf.Variable `ebpf:"keep_event_kind"`
 	KeepEventLayer  *ebpf.Variable `ebpf:"keep_event_layer"`
 	KeepOutcome     *ebpf.Variable `ebpf:"keep_outcome"`
 	KeepPyEntry     *ebpf.Variable `ebpf:"keep_py_entry"`
+	KeepRecordCode  *ebpf.Variable `ebpf:"keep_record_code"`
 	KeepRecordEvent *ebpf.Variable `ebpf:"keep_record_event"`
 	KeepRecordStack *ebpf.Variable `ebpf:"keep_record_stack"`
 	KeepRecordType  *ebpf.Variable `ebpf:"keep_record_type"`
@@ -420,6 +461,7 @@ type TraceVariables struct {
 	RuleCache       *ebpf.Variable `ebpf:"rule_cache"`
 	Rules           *ebpf.Variable `ebpf:"rules"`
 	Seen            *ebpf.Variable `ebpf:"seen"`
+	SeenCodes       *ebpf.Variable `ebpf:"seen_codes"`
 	StacksLost      *ebpf.Variable `ebpf:"stacks_lost"`
 	Stats           *ebpf.Variable `ebpf:"stats"`
 }

@@ -97,3 +97,21 @@ func (l *layout) codeSize() int {
 	}
 	return int(size)
 }
+
+// CodeFields are offsets in a code object, bytes.
+type CodeFields struct {
+	Name, Qualname uint16 // pointers to str; Qualname is Name before 3.11
+	Filename       uint16 // pointer to str
+	LineTable      uint16 // pointer to bytes
+	FirstLine      uint16 // int32
+}
+
+// CodeFields tells where a code object keeps what Code reads, for a reader that copies it early.
+func (r *Runtime) CodeFields() CodeFields {
+	l := r.layout
+	f := CodeFields{Name: l.codeName, Qualname: l.codeQualname, Filename: l.codeFilename, LineTable: l.codeLineTable, FirstLine: l.codeFirstLine}
+	if f.Qualname == NoField {
+		f.Qualname = f.Name
+	}
+	return f
+}

@@ -209,19 +209,22 @@ func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockL
 		m.RowLo, m.RowHi = r.object.rowLo, r.object.rowHi
 	}
 	if py != nil {
-		describePython(d, &py.Descriptor)
+		describePython(d, py)
 	}
 	block.describe(d)
 	return d
 }
 
-func describePython(d *bpf.TraceProc, p *cpython.Descriptor) {
+func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
+	p, code := &py.Descriptor, py.CodeFields()
 	d.Python.Enabled = 1
 	d.Python.Tls = p.TLSOffset
 	d.Python.TsThreadId, d.Python.TsFrame, d.Python.TsCframe = p.TStateThreadID, p.TStateFrame, p.TStateCFrame
 	d.Python.CfFrame, d.Python.CfPrevious = p.CFrameFrame, p.CFramePrevious
 	d.Python.F_code, d.Python.F_previous, d.Python.F_instr = p.FrameCode, p.FramePrevious, p.FrameInstr
 	d.Python.F_owner, d.Python.F_size = p.FrameOwner, p.FrameSize
+	d.Python.CoName, d.Python.CoQualname, d.Python.CoFilename = code.Name, code.Qualname, code.Filename
+	d.Python.CoLinetable, d.Python.CoFirstlineno = code.LineTable, code.FirstLine
 	d.Python.InstrSize, d.Python.Entry, d.Python.OwnerShim = p.InstrSize, uint8(p.Entry), p.OwnerShim
 }
 

@@ -5,6 +5,7 @@ package tracer
 import (
 	"slices"
 
+	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
@@ -31,8 +32,8 @@ type rawStack struct {
 	named  *event.Stack
 }
 
-// stackTable turns stack ids into frames. Python code objects are read as soon as a stack arrives, because they can be
-// freed; native names are looked up when they are asked for.
+// stackTable turns stack ids into frames. Python code objects come from the kernel before the stacks that show them, because
+// they can be freed at any time; native names are looked up when they are asked for.
 type stackTable struct {
 	byID    map[event.StackID]*rawStack
 	codes   map[uint64]*cpython.Code
@@ -82,6 +83,19 @@ func (t *stackTable) add(r stackRecord, regions []region, mem process.Memory, py
 	t.partial[s.status]++
 }
 
+// addCode keeps a code object that the kernel sent. It comes before the first stack that shows it, and replaces one that
+// had its address before.
+func (t *stackTable) addCode(r *bpf.TraceRecordCode, mem process.Memory, py *cpython.Runtime) {
+	addr := r.Addr[bpf.TraceCodeChunkCODE_OBJECT]
+	delete(t.codes, addr)
+	if py == nil {
+		return
+	}
+	if c, err := py.Code(&codeImage{r, mem}, addr); err == nil {
+		t.codes[addr] = c
+	}
+}
+
 // lookupPC is the address to look names up at: a return address belongs to the call before it.
 func (f *rawFrame) lookupPC() uint64 {
 	if f.caller {
@@ -90,7 +104,7 @@ func (f *rawFrame) lookupPC() uint64 {
 	return f.pc
 }
 
-// code reads a code object, once. nil: it could not be read.
+// code finds a code object; one whose record was lost is read now. nil: it could not be read.
 func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) *cpython.Code {
 	if c, ok := t.codes[addr]; ok {
 		return c

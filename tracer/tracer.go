@@ -221,6 +221,13 @@ func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
 	switch {
 	case len(raw) >= eventBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_EVENT):
 		return append(buf, t.event(decodeEvent(raw)))
+	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE):
+		r, err := decodeCode(raw)
+		if err != nil {
+			break
+		}
+		t.stacks.addCode(r, t.target, t.python)
+		return buf
 	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_STACK):
 		r, err := decodeStack(raw)
 		if err != nil {

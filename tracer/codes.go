@@ -1,0 +1,48 @@
+//go:build linux
+
+package tracer
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/process"
+)
+
+// codeImage is a Python code object as the kernel copied it when a stack first showed it, over the memory of the process:
+// what was copied is read from the copy, the rest, such as a line table longer than the copy, from the process.
+type codeImage struct {
+	record *bpf.TraceRecordCode
+	live   process.Memory
+}
+
+const codeBytes = int(unsafe.Sizeof(bpf.TraceRecordCode{}))
+
+// decodeCode reads a record_code. The record is copied.
+func decodeCode(raw []byte) (*bpf.TraceRecordCode, error) {
+	if len(raw) < codeBytes {
+		return nil, fmt.Errorf("code record of %d bytes, want %d", len(raw), codeBytes)
+	}
+	r := new(bpf.TraceRecordCode)
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(r)), codeBytes), raw)
+	return r, nil
+}
+
+// ReadAt implements process.Memory.
+func (c *codeImage) ReadAt(b []byte, addr uint64) (int, error) {
+	for i, data := range c.chunks() {
+		data = data[:min(len(data), int(c.record.Len[i]))]
+		start := c.record.Addr[i]
+		if addr >= start && addr-start <= uint64(len(data)) && uint64(len(b)) <= uint64(len(data))-(addr-start) {
+			return copy(b, data[addr-start:]), nil
+		}
+	}
+	return c.live.ReadAt(b, addr)
+}
+
+// chunks are the copied pieces, in the order of enum code_chunk.
+func (c *codeImage) chunks() [bpf.TraceCodeChunkCODE_CHUNKS][]byte {
+	r := c.record
+	return [...][]byte{r.Object[:], r.Qualname[:], r.Name[:], r.Filename[:], r.Linetable[:]}
+}
