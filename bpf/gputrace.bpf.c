@@ -2,7 +2,7 @@
 
 // SPDX-License-Identifier: GPL-2.0
 //
-// The kernel side: four generic programs, driven by a row of the hook table that the attach cookie names. Adding a function
+// The kernel side: two generic programs, entry and return, driven by a row of the hook table that the attach cookie names. Adding a function
 // to trace is adding a row in package hook, not code here.
 #include "types.h"
 #include <bpf/bpf_helpers.h>
@@ -335,6 +335,16 @@ static __always_inline void walk_begin(struct hit *h)
 	read_stack(w, w->sp, &first);
 }
 
+// Walks and sends the stack of the registers in the scratch. A global function: the verifier looks at it once.
+__noinline int walk_and_send(struct scratch *s, struct proc *p)
+{
+	if (!s || !p)
+		return STACK_NO_SCRATCH;
+	walk_stack(&s->walk, p);
+	send_stack(&s->walk, p);
+	return s->walk.status;
+}
+
 // Captures the stack: its id, and how complete it is in *status.
 static __always_inline u64 capture(struct hit *h, u8 *status)
 {
@@ -342,12 +352,8 @@ static __always_inline u64 capture(struct hit *h, u8 *status)
 		*status = STACK_NO_SCRATCH;
 		return 0;
 	}
-	struct walk *w = &h->scratch->walk;
-
-	walk_stack(w, h->proc);
-	send_stack(w, h->proc);
-	*status = w->status;
-	return w->status == STACK_LOST ? 0 : w->rec.hash;
+	*status = walk_and_send(h->scratch, h->proc);
+	return *status == STACK_LOST ? 0 : h->scratch->walk.rec.hash;
 }
 
 static __always_inline struct record_event *reserve(struct hit *h)
@@ -419,36 +425,28 @@ static __always_inline void read_block(struct hit *h, u64 addr, u64 size, struct
 }
 
 // c10::reportMemoryUsageToProfiler: one block handed out (positive size) or taken back, with the allocator's totals.
-SEC("uprobe")
-int torch_report(struct pt_regs *ctx)
+static __always_inline void torch_report(struct hit *h)
 {
-	struct hit h;
-	if (begin(&h, ctx))
-		return 0;
-	u16 device = argument(&h, h.hook->arg_device);
-	s64 size = argument(&h, h.hook->arg_size);
-	u64 addr = argument(&h, h.hook->arg_ptr), stack = 0;
+	u16 device = argument(h, h->hook->arg_device);
+	s64 size = argument(h, h->hook->arg_size);
+	u64 addr = argument(h, h->hook->arg_ptr), stack = 0;
 	struct block block = { UNKNOWN, UNKNOWN, UNKNOWN };
 	u8 status = STACK_OK;
 
-	if ((u8)device == 0) { // c10::DeviceType::CPU
-		outcome(h.row, OUT_NOT_DEVICE);
-		return 0;
-	}
 	if (!size) {
-		outcome(h.row, OUT_NOTHING);
-		return 0;
+		outcome(h->row, OUT_NOTHING);
+		return;
 	}
 	if (size > 0 || cfg_free_stacks) {
-		if (h.scratch)
-			walk_begin(&h);
-		if (h.scratch && size > 0)
-			read_block(&h, addr, size, &block);
-		stack = capture(&h, &status);
+		if (h->scratch)
+			walk_begin(h);
+		if (h->scratch && size > 0)
+			read_block(h, addr, size, &block);
+		stack = capture(h, &status);
 	}
-	struct record_event *e = reserve(&h);
+	struct record_event *e = reserve(h);
 	if (!e)
-		return 0;
+		return;
 	e->kind = size > 0 ? KIND_ALLOC : KIND_FREE;
 	e->stack_status = status;
 	e->device_type = device;
@@ -458,42 +456,32 @@ int torch_report(struct pt_regs *ctx)
 	e->requested = block.requested;
 	e->stream = block.stream;
 	e->pool = block.pool;
-	e->allocated = argument(&h, h.hook->arg_allocated);
-	e->reserved = argument(&h, h.hook->arg_reserved);
+	e->allocated = argument(h, h->hook->arg_allocated);
+	e->reserved = argument(h, h->hook->arg_reserved);
 	e->stack = stack;
-	submit(&h, e);
-	return 0;
+	submit(h, e);
 }
 
 // c10::reportOutOfMemoryToProfiler: the caching allocator gives up on a request.
-SEC("uprobe")
-int torch_oom(struct pt_regs *ctx)
+static __always_inline void torch_oom(struct hit *h)
 {
-	struct hit h;
-	if (begin(&h, ctx))
-		return 0;
-	u16 device = argument(&h, h.hook->arg_device);
+	u16 device = argument(h, h->hook->arg_device);
 	u8 status = STACK_OK;
 
-	if ((u8)device == 0) {
-		outcome(h.row, OUT_NOT_DEVICE);
-		return 0;
-	}
-	if (h.scratch)
-		walk_begin(&h);
-	u64 stack = capture(&h, &status);
-	struct record_event *e = reserve(&h);
+	if (h->scratch)
+		walk_begin(h);
+	u64 stack = capture(h, &status);
+	struct record_event *e = reserve(h);
 	if (!e)
-		return 0;
+		return;
 	e->stack_status = status;
 	e->device_type = device;
 	e->device_index = device >> 8;
-	e->size = argument(&h, h.hook->arg_size);
-	e->allocated = argument(&h, h.hook->arg_allocated);
-	e->reserved = argument(&h, h.hook->arg_reserved);
+	e->size = argument(h, h->hook->arg_size);
+	e->allocated = argument(h, h->hook->arg_allocated);
+	e->reserved = argument(h, h->hook->arg_reserved);
 	e->stack = stack;
-	submit(&h, e);
-	return 0;
+	submit(h, e);
 }
 
 static __always_inline struct call *call_at(struct scratch *s, u32 i)
@@ -545,40 +533,55 @@ static __always_inline u8 enter_free(struct hit *h, struct call *outer, u64 addr
 }
 
 // Entry of an allocation or free call, runtime or driver.
-SEC("uprobe")
-int call_enter(struct pt_regs *ctx)
+static __always_inline void call_enter(struct hit *h)
 {
-	struct hit h;
-	if (begin(&h, ctx))
-		return 0;
-	if (!h.scratch) {
-		outcome(h.row, DROP_NO_SCRATCH);
-		return 0;
-	}
-	struct scratch *s = h.scratch;
-	u32 depth = drop_stale(s, ctx->sp);
-	if (depth >= MAX_DEPTH) {
-		outcome(h.row, DROP_DEPTH);
-		return 0;
-	}
-	struct call c = { .sp = ctx->sp, .hook = h.row, .out = argument(&h, h.hook->arg_ptr) };
+	struct scratch *s = h->scratch;
 
-	if (h.hook->kind == KIND_FREE) {
+	if (!s) {
+		outcome(h->row, DROP_NO_SCRATCH);
+		return;
+	}
+	u32 depth = drop_stale(s, h->ctx->sp);
+	if (depth >= MAX_DEPTH) {
+		outcome(h->row, DROP_DEPTH);
+		return;
+	}
+	struct call c = { .sp = h->ctx->sp, .hook = h->row, .out = argument(h, h->hook->arg_ptr) };
+
+	if (h->hook->kind == KIND_FREE) {
 		struct call *outer = depth ? call_at(s, depth - 1) : 0;
 		c.freed = c.out;
 		if (!c.freed) {
-			outcome(h.row, OUT_NOTHING);
-			return 0;
+			outcome(h->row, OUT_NOTHING);
+			return;
 		}
-		c.counted = enter_free(&h, outer, c.freed);
+		c.counted = enter_free(h, outer, c.freed);
 	} else {
-		c.size = argument(&h, h.hook->arg_size);
-		walk_begin(&h);
-		c.stack = capture(&h, &c.stack_status);
-		outcome(h.row, OUT_ENTERED);
+		c.size = argument(h, h->hook->arg_size);
+		walk_begin(h);
+		c.stack = capture(h, &c.stack_status);
+		outcome(h->row, OUT_ENTERED);
 	}
 	*call_at(s, depth) = c;
 	s->depth = depth + 1;
+}
+
+// The entry of every function that is traced. One program for all: the unwinder in it is verified once.
+SEC("uprobe")
+int probe_enter(struct pt_regs *ctx)
+{
+	struct hit h;
+
+	if (begin(&h, ctx))
+		return 0;
+	if (h.hook->layer != LAYER_TORCH)
+		call_enter(&h);
+	else if ((u8)argument(&h, h.hook->arg_device) == 0) // c10::DeviceType::CPU
+		outcome(h.row, OUT_NOT_DEVICE);
+	else if (h.hook->kind == KIND_OUT_OF_MEMORY)
+		torch_oom(&h);
+	else
+		torch_report(&h);
 	return 0;
 }
 
@@ -648,7 +651,7 @@ static __always_inline void allocated(struct hit *h, struct call *c)
 }
 
 SEC("uprobe")
-int call_return(struct pt_regs *ctx)
+int probe_return(struct pt_regs *ctx)
 {
 	struct hit h;
 	struct call c;

@@ -283,10 +283,8 @@ const (
 	TraceMapRing            = "ring"
 	TraceMapRows            = "rows"
 	TraceMapThreads         = "threads"
-	TraceProgCallEnter      = "call_enter"
-	TraceProgCallReturn     = "call_return"
-	TraceProgTorchOom       = "torch_oom"
-	TraceProgTorchReport    = "torch_report"
+	TraceProgProbeEnter     = "probe_enter"
+	TraceProgProbeReturn    = "probe_return"
 	TraceVarCfgFreeStacks   = "cfg_free_stacks"
 	TraceVarCfgPidnsDev     = "cfg_pidns_dev"
 	TraceVarCfgPidnsIno     = "cfg_pidns_ino"
@@ -353,10 +351,8 @@ type TraceSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceProgramSpecs struct {
-	CallEnter   *ebpf.ProgramSpec `ebpf:"call_enter"`
-	CallReturn  *ebpf.ProgramSpec `ebpf:"call_return"`
-	TorchOom    *ebpf.ProgramSpec `ebpf:"torch_oom"`
-	TorchReport *ebpf.ProgramSpec `ebpf:"torch_report"`
+	ProbeEnter  *ebpf.ProgramSpec `ebpf:"probe_enter"`
+	ProbeReturn *ebpf.ProgramSpec `ebpf:"probe_return"`
 }
 
 // TraceMapSpecs contains maps before they are loaded into the kernel.
@@ -470,18 +466,14 @@ type TraceVariables struct {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TracePrograms struct {
-	CallEnter   *ebpf.Program `ebpf:"call_enter"`
-	CallReturn  *ebpf.Program `ebpf:"call_return"`
-	TorchOom    *ebpf.Program `ebpf:"torch_oom"`
-	TorchReport *ebpf.Program `ebpf:"torch_report"`
+	ProbeEnter  *ebpf.Program `ebpf:"probe_enter"`
+	ProbeReturn *ebpf.Program `ebpf:"probe_return"`
 }
 
 func (p *TracePrograms) Close() error {
 	return _TraceClose(
-		p.CallEnter,
-		p.CallReturn,
-		p.TorchOom,
-		p.TorchReport,
+		p.ProbeEnter,
+		p.ProbeReturn,
 	)
 }
 

@@ -134,28 +134,27 @@ func (s *probeSet) has(p *Probe) bool {
 // attach puts the probes into the process's memory.
 func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) error {
 	for _, p := range probes {
-		prog, ret := k.programs(p.row.Program)
 		ex, err := link.OpenExecutable(p.path)
 		if err != nil {
 			return fmt.Errorf("open %s: %w", p.File, err)
 		}
 		// The return side first: an entry without a return would be forgotten, a return without an entry is counted.
-		if ret != nil {
-			if err := s.attachOne(k, ex, p, pid, ret, true); err != nil {
+		if p.returns() {
+			if err := s.attachOne(k, ex, p, pid, true); err != nil {
 				return err
 			}
 		}
-		if err := s.attachOne(k, ex, p, pid, prog, false); err != nil {
+		if err := s.attachOne(k, ex, p, pid, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *probeSet) attachOne(k *kernel, ex *link.Executable, p *Probe, pid int, prog *ebpf.Program, ret bool) error {
-	cookie := uint64(p.index)
+func (s *probeSet) attachOne(k *kernel, ex *link.Executable, p *Probe, pid int, ret bool) error {
+	cookie, prog := uint64(p.index), k.objs.ProbeEnter
 	if ret {
-		cookie++
+		cookie, prog = cookie+1, k.objs.ProbeReturn
 	}
 	l, err := attachUprobe(k.multi, ex, p, pid, cookie, prog, ret)
 	if err != nil {
@@ -178,18 +177,6 @@ func attachUprobe(multi bool, ex *link.Executable, p *Probe, pid int, cookie uin
 		return ex.Uretprobe(p.Symbol, prog, o)
 	}
 	return ex.Uprobe(p.Symbol, prog, o)
-}
-
-// programs gives the programs that serve a row: entry and, where it has one, return.
-func (k *kernel) programs(p hook.Program) (entry, ret *ebpf.Program) {
-	switch p {
-	case hook.TorchReport:
-		return k.objs.TorchReport, nil
-	case hook.TorchOOM:
-		return k.objs.TorchOom, nil
-	default:
-		return k.objs.CallEnter, k.objs.CallReturn
-	}
 }
 
 // detach takes all probes out. The target runs at full speed afterwards.

@@ -33,6 +33,7 @@ type session struct {
 	cmdline []string
 	tracer  *tracer.Tracer
 	heap    *heap.Heap
+	books   books
 	start   time.Time
 	began   uint64 // start, CLOCK_BOOTTIME nanoseconds
 	signal  os.Signal
@@ -95,7 +96,9 @@ func (s *session) attach(signals <-chan os.Signal) error {
 
 // announce says what was found, and tells scripts that the probes are live.
 func (s *session) announce() error {
+	s.readBooks()
 	s.screen.banner(s)
+	s.sayBefore()
 	if s.opts.readyFile == "" {
 		return nil
 	}
@@ -144,6 +147,7 @@ func (s *session) drain() error {
 func (s *session) finish() error {
 	end := time.Now()
 	s.screen.endLive()
+	s.completeBaseline()
 	snapshot := s.heap.Snapshot()
 	view := analysis.New(snapshot, s.tracer.Stack, &analysis.Options{Library: s.torchPrefixes(), Source: s.source})
 	hits, err := s.hits()

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
@@ -27,13 +26,12 @@ type screen struct {
 	shown    bool      // a live line stands on the terminal
 	allocs   uint64    // at the last live line
 	at       time.Time
-	baseline map[string]bool // accounts whose baseline was stated
 	warned   map[string]bool
 }
 
 func newScreen(out *os.File) *screen {
 	_, err := unix.IoctlGetTermios(int(out.Fd()), unix.TCGETS)
-	return &screen{out: out, terminal: err == nil, baseline: map[string]bool{}, warned: map[string]bool{}}
+	return &screen{out: out, terminal: err == nil, warned: map[string]bool{}}
 }
 
 func (s *screen) say(format string, args ...any) {
@@ -158,7 +156,7 @@ func count(n int) string {
 	return fmt.Sprintf("%.1f M", float64(n)/1e6)
 }
 
-// live shows the state, at most once a second; the first time it also states what lived before the attach.
+// live shows the state, at most once a second.
 func (s *screen) live(r *session) {
 	now := time.Now()
 	if now.Before(s.next) {
@@ -167,12 +165,7 @@ func (s *screen) live(r *session) {
 	books := r.heap.Books()
 	allocs := uint64(0)
 	for i := range books.Accounts {
-		a := &books.Accounts[i]
-		allocs += a.Allocs
-		if key := a.Device.String(); !s.baseline[key] && a.Baseline != event.Unknown {
-			s.baseline[key] = true
-			s.say("  before attach: %s: %s live in torch, %s reserved (their stacks are not known)", key, table.Bytes(a.Baseline), table.Bytes(a.Reserved))
-		}
+		allocs += books.Accounts[i].Allocs
 	}
 	rate := 0.0
 	if !s.at.IsZero() {

@@ -1,0 +1,133 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// TestConservation lets a small ring overflow and checks that nothing gets lost unseen: every run of every probe is
+// accounted for, as the kernel and PyTorch count them, and the missing bytes are known.
+func TestConservation(t *testing.T) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	require.NoError(t, err)
+	defer stats.Close()
+	p := startTraining(t, "mlp.py", "--steps", "200", "--counters", "DIR/counters").ready(t)
+	gate := make(chan struct{})
+	o := options()
+	o.RingBytes = 256 << 10
+	tr := attach(t, p.pid, o, gate)
+	programs := ownPrograms(t)
+	p.release(t)
+	p.freeze(t, 100) // the ring is full by now
+	close(gate)
+	p.thaw(t)
+	p.done(t)
+	tr.finish(t)
+	steps := readCounters(t, p)
+	last := steps[len(steps)-1]
+	report := "libc10.so reportMemoryUsageToProfiler"
+	runs, dropped := uint64(0), uint64(0)
+	for _, h := range tr.hits(t) {
+		if h.Probe == report {
+			runs, dropped = h.Runs, h.Lost()
+		}
+	}
+	// One block came and went before the attach.
+	require.Equal(t, last.NumAlloc+last.NumFree-2, runs, "runs of the report's probe, by PyTorch's counters")
+	require.Equal(t, runs, runCount(t, programs, "probe_enter"), "runs by the kernel's count")
+	require.NotZero(t, dropped, "the ring did not overflow: the test is empty")
+	require.Len(t, tr.layer(event.LayerTorch), int(runs-dropped))
+	checkGaps(t, tr, steps)
+	t.Logf("%d runs, %d dropped", runs, dropped)
+}
+
+// checkGaps checks that what is lost is known to the byte once events come through again.
+func checkGaps(t *testing.T, tr *trace, steps []counters) {
+	t.Helper()
+	h := heap.New()
+	for i := range tr.events {
+		h.Apply(&tr.events[i])
+	}
+	books := h.Books()
+	require.Len(t, books.Accounts, 1)
+	a := books.Accounts[0]
+	require.Equal(t, steps[len(steps)-1].Allocated, a.Allocated)
+	require.Equal(t, int64(a.Allocated), int64(blockBytes(h)+a.Before)+a.Lost, "blocks, before and lost make the total")
+	require.NotZero(t, a.Gaps)
+	require.NotZero(t, books.Gaps)
+	sum := int64(0)
+	for _, g := range books.Gaps {
+		sum += g.Bytes
+	}
+	t.Logf("%d gaps of %d bytes net, %d in absolute terms; %d bytes lost in the end", a.Gaps, sum, a.GapBytes, a.Lost)
+}
+
+// ownPrograms are the BPF programs that this process holds, by name.
+func ownPrograms(t *testing.T) map[string][]ebpf.ProgramID {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/fdinfo/*")
+	require.NoError(t, err)
+	out := map[string][]ebpf.ProgramID{}
+	seen := map[ebpf.ProgramID]bool{}
+	for _, path := range files {
+		id, ok := programOf(path)
+		if !ok || seen[id] {
+			continue
+		}
+		seen[id] = true
+		prog, err := ebpf.NewProgramFromID(id)
+		require.NoError(t, err)
+		info, err := prog.Info()
+		require.NoError(t, err)
+		out[info.Name] = append(out[info.Name], id)
+		t.Cleanup(func() { _ = prog.Close() }) // keeps its counters beyond the tracer
+	}
+	require.NotEmpty(t, out)
+	return out
+}
+
+// programOf reads prog_id of a descriptor that is a BPF program (not a link to one).
+func programOf(path string) (id ebpf.ProgramID, ok bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	program := false
+	for s := bufio.NewScanner(f); s.Scan(); {
+		program = program || strings.HasPrefix(s.Text(), "prog_type:")
+		if n, _ := fmt.Sscanf(s.Text(), "prog_id: %d", &id); n == 1 {
+			ok = true
+		}
+	}
+	return id, ok && program
+}
+
+// runCount is how often the kernel says that a program ran.
+func runCount(t *testing.T, programs map[string][]ebpf.ProgramID, name string) uint64 {
+	t.Helper()
+	require.NotEmpty(t, programs[name], "programs: %v", programs)
+	var n uint64
+	for _, id := range programs[name] {
+		prog, err := ebpf.NewProgramFromID(id)
+		require.NoError(t, err)
+		defer prog.Close()
+		stats, err := prog.Stats()
+		require.NoError(t, err)
+		n += stats.RunCount
+	}
+	return n
+}

@@ -1,0 +1,137 @@
+package inspect
+
+import (
+	"debug/elf"
+	"fmt"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+// reportPrefix begins the mangled name of c10::reportMemoryUsageToProfiler in every version of PyTorch.
+const reportPrefix = "_ZN3c1027reportMemoryUsageToProfilerE"
+
+// Places of Block's fields relative to its size, bytes (struct Block of c10/cuda/CUDACachingAllocator.cpp; the same in the
+// wheels of 2.0.1, 2.1.2, 2.6.0, 2.10.0 and 2.15.0).
+const (
+	fromSizeToRequested = 0x08
+	fromSizeToPool      = 0x10
+	fromSizeToPtr       = 0x18
+	fromSizeToAllocated = 0x20
+	fromSizeToMapped    = 0x21
+	fromSizeToPrev      = 0x28
+	fromSizeToNext      = 0x30
+	blockTail           = 0x38 // bytes from the size on that are read
+
+	blockDevice = 0x00 // int8
+	blockStream = 0x08
+
+	// Before the size are the device, the stream and the set of streams that use the block.
+	minSizeOffset, maxSizeOffset = 0x10, 0x60
+)
+
+// BlockSite is a call of the report of an allocation at which the allocator's Block can be found: its address lies in the
+// caller's frame. The other fields of the Block follow from the size: requested size at +0x08 from it, pool at +0x10; the
+// stream is at 0x08 of the Block. What is read so must be checked: the Block's ptr and size are the report's arguments.
+type BlockSite struct {
+	// Return is the link-time address of the instruction behind the call: the return address, less the bias.
+	Return uint64
+	// BaseSP says that Offset counts from the caller's stack pointer at the call, that is 8 above its value at the entry of
+	// the report. Otherwise it counts from the frame pointer.
+	BaseSP bool
+	// Offset is where the 8-byte address of the Block lies, bytes.
+	Offset int32
+	// SizeOffset and PtrOffset are the places of the size and the device address in the Block, bytes.
+	SizeOffset, PtrOffset uint16
+}
+
+// BlockSites finds the calls of c10::reportMemoryUsageToProfiler in an allocator's library (libc10_cuda.so) whose
+// arguments are loaded from a Block that lies in memory. It decodes code, and needs no symbols beyond the dynamic ones.
+// Calls of another kind are left out: those that report a free, and those where the Block is only in a register. The error
+// wraps ErrUnknownLayout when no call is left, and says why.
+func BlockSites(f *symbolize.File) ([]BlockSite, error) {
+	calls, err := reportCalls(f)
+	if err != nil {
+		return nil, err
+	}
+	var sites []BlockSite
+	for i := range calls {
+		if s, ok := calls[i].blockSite(); ok {
+			sites = append(sites, s)
+		}
+	}
+	if len(sites) == 0 {
+		return nil, fmt.Errorf("find blocks at the report: %w: none of its %d calls loads from a block", ErrUnknownLayout, len(calls))
+	}
+	return sites, nil
+}
+
+// reportCall is a call of the report function and what its function does before it.
+type reportCall struct {
+	path path
+	end  uint64 // link-time address behind the call
+}
+
+func reportCalls(f *symbolize.File) ([]reportCall, error) {
+	if f.Machine() != elf.EM_X86_64 {
+		return nil, fmt.Errorf("find calls of the report: %w: code of %s", ErrUnknownLayout, f.Machine())
+	}
+	var out []reportCall
+	for _, at := range importCalls(f, codeOf(f), reportPrefix) {
+		if p, end, ok := pathTo(f, at); ok {
+			out = append(out, reportCall{path: p, end: end})
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("find calls of the report: %w: no call of %s*", ErrUnknownLayout, reportPrefix)
+	}
+	return out, nil
+}
+
+// blockSite recognises, for any registers:
+//
+//	mov slot(%rbp),%rax ; ... ; mov SIZE(%rax),%rsi ; mov PTR(%rax),%rdi ; ... ; call report
+func (c *reportCall) blockSite() (BlockSite, bool) {
+	ptr, ok1 := c.path.loadOf(x86asm.RDI)
+	size, ok2 := c.path.loadOf(x86asm.RSI)
+	if !ok1 || !ok2 || ptr.offset != size.offset+fromSizeToPtr {
+		return BlockSite{}, false
+	}
+	if size.offset < minSizeOffset || size.offset > maxSizeOffset || size.offset%8 != 0 {
+		return BlockSite{}, false
+	}
+	slot, ok1 := c.slot(ptr)
+	other, ok2 := c.slot(size)
+	if !ok1 || !ok2 || slot.base != other.base || slot.offset != other.offset {
+		return BlockSite{}, false
+	}
+	return BlockSite{
+		Return: c.end, BaseSP: slot.base == x86asm.RSP, Offset: int32(slot.offset),
+		SizeOffset: uint16(size.offset), PtrOffset: uint16(ptr.offset),
+	}, true
+}
+
+// slot is the place in the frame from which the base of a load came. It must still mean the same at the call.
+func (c *reportCall) slot(from load) (load, bool) {
+	l, ok := c.path[:from.index].loadOf(from.base)
+	if !ok || l.base != x86asm.RBP && l.base != x86asm.RSP || int64(int32(l.offset)) != l.offset {
+		return load{}, false
+	}
+	for _, inst := range c.path[l.index+1:] {
+		if writes(inst, l.base) || stored(inst, l) {
+			return load{}, false
+		}
+	}
+	return l, true
+}
+
+// totals is where in the object that holds a device's books the two totals lie, which every call of the report loads.
+func (c *reportCall) totals() (allocated, reserved uint64, ok bool) {
+	a, ok1 := c.path.loadOf(x86asm.RDX)
+	r, ok2 := c.path.loadOf(x86asm.RCX)
+	if !ok1 || !ok2 || a.base != r.base || a.offset <= 0 || r.offset <= 0 {
+		return 0, 0, false
+	}
+	return uint64(a.offset), uint64(r.offset), true
+}

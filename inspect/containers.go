@@ -1,0 +1,160 @@
+package inspect
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// Limits of what is believed of a target.
+const (
+	maxBlocks = 1 << 21 // blocks of a device, elements of a container
+	maxSlots  = 1 << 23 // slots of a hash table
+	minUser   = 0x1000  // lowest address that can be a pointer
+	maxUser   = 1 << 57 // five-level paging
+)
+
+var errShape = errors.New("not a container")
+
+func pointer(a uint64) bool { return a >= minUser && a < maxUser && a%8 == 0 }
+
+// words reads n little-endian words.
+func words(m process.Memory, addr uint64, n int) ([]uint64, error) {
+	b := make([]byte, 8*n)
+	if _, err := m.ReadAt(b, addr); err != nil {
+		return nil, err
+	}
+	return wordsOf(b), nil
+}
+
+func wordsOf(b []byte) []uint64 {
+	out := make([]uint64, len(b)/8)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	return out
+}
+
+// A std::set of libstdc++ (bits/stl_tree.h) is a word for the comparison, a header node without a value, and a count:
+//
+//	+0x00 comparison   +0x08 color   +0x10 root   +0x18 leftmost   +0x20 rightmost   +0x28 count
+//
+// A node is {color, parent, left, right, value}; the root's parent is the header. A color is red (0) or black (1), in 4
+// bytes; the header's is red.
+const (
+	setSize   = 0x30
+	setHeader = 0x08
+	nodeWords = 5
+)
+
+// isSet reports whether words are a std::set at an address.
+func isSet(m process.Memory, addr uint64, w []uint64) bool {
+	header := addr + setHeader
+	color, root, left, right, count := uint32(w[1]), w[2], w[3], w[4], w[5]
+	if color != 0 || count > maxBlocks {
+		return false
+	}
+	if count == 0 {
+		return root == 0 && left == header && right == header
+	}
+	if !pointer(root) || !pointer(left) || !pointer(right) {
+		return false
+	}
+	node, err := words(m, root, 2)
+	return err == nil && node[1] == header
+}
+
+// setValues lists the elements of the std::set at an address. It fails when the nodes are not a tree of as many elements
+// as the set says.
+func setValues(m process.Memory, addr uint64) ([]uint64, error) {
+	w, err := words(m, addr, setSize/8)
+	if err != nil {
+		return nil, err
+	}
+	if !isSet(m, addr, w) {
+		return nil, fmt.Errorf("set at %#x: %w", addr, errShape)
+	}
+	type link struct{ node, parent uint64 }
+	count := w[5]
+	var out []uint64
+	todo := []link{{w[2], addr + setHeader}}
+	for len(todo) > 0 {
+		l := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if l.node == 0 {
+			continue
+		}
+		n, err := words(m, l.node, nodeWords)
+		if err != nil {
+			return nil, err
+		}
+		if n[1] != l.parent || uint64(len(out)) == count {
+			return nil, fmt.Errorf("set at %#x: node %#x: %w", addr, l.node, errShape)
+		}
+		out = append(out, n[4])
+		todo = append(todo, link{n[2], l.node}, link{n[3], l.node})
+	}
+	if uint64(len(out)) != count {
+		return nil, fmt.Errorf("set at %#x: %d elements, want %d: %w", addr, len(out), count, errShape)
+	}
+	return out, nil
+}
+
+// A ska::flat_hash_map or flat_hash_set (c10/util/flat_hash_map.h, sherwood_v3_table) is
+//
+//	+0x00 entries   +0x08 slots - 1   +0x10 shift, int8   +0x11 max lookups, int8   +0x14 load factor, float   +0x18 count
+//
+// An entry is an int8, the distance from its place, below 0 when it is empty, and behind it, aligned to 8, the value. There
+// are slots + max lookups entries; the last one's distance is 0, it ends an iteration.
+const (
+	tableSize  = 0x20
+	loadFactor = 0x3f000000 // 0.5f, set by the constructor and never changed
+	minLookups = 4
+)
+
+// table is the head of a flat hash table.
+type table struct {
+	entries uint64
+	slots   uint64
+	lookups uint64
+	count   uint64
+}
+
+// newTable recognises the head of a table in its words.
+func newTable(w []uint64) (t table, ok bool) {
+	t = table{entries: w[0], slots: w[1] + 1, lookups: uint64(int8(w[2] >> 8)), count: w[3]}
+	if w[2]>>32 != loadFactor || !pointer(t.entries) || t.slots == 0 || t.slots > maxSlots || t.count > t.slots {
+		return table{}, false
+	}
+	if t.slots == 1 { // the shared table of all empty ones
+		return t, t.count == 0
+	}
+	log := uint64(bits.TrailingZeros64(t.slots))
+	return t, t.slots == 1<<log && uint64(uint8(w[2])) == 64-log && t.lookups == max(minLookups, log)
+}
+
+// values copies the values of a table whose entries have a size of stride bytes. It fails when the entries do not fit the
+// head, as they do for a wrong stride.
+func (t *table) values(m process.Memory, stride uint64) ([][]byte, error) {
+	if t.count == 0 {
+		return nil, nil
+	}
+	n := t.slots + t.lookups
+	b := make([]byte, n*stride)
+	if _, err := m.ReadAt(b, t.entries); err != nil {
+		return nil, err
+	}
+	var out [][]byte
+	for i := range n - 1 {
+		if entry := b[i*stride : (i+1)*stride]; int8(entry[0]) >= 0 {
+			out = append(out, entry[8:])
+		}
+	}
+	if uint64(len(out)) != t.count || b[(n-1)*stride] != 0 {
+		return nil, fmt.Errorf("table at %#x: %d entries of %d bytes, want %d: %w", t.entries, len(out), stride, t.count, errShape)
+	}
+	return out, nil
+}

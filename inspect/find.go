@@ -1,0 +1,206 @@
+package inspect
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+// libraries are where an allocator can be, and the variables that hold a pointer to it. ROCm's is the same code, renamed.
+var libraries = []struct{ prefix, symbol string }{
+	{"libc10_cuda.so", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"},
+	{"libc10_hip.so", "_ZN3c103hip19HIPCachingAllocator9allocatorE"},
+	{"libc10_hip.so", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"},
+}
+
+// nativeClass ends the names of the classes whose books are known.
+const nativeClass = "22NativeCachingAllocatorE"
+
+const (
+	maxVirtuals  = 96     // entries of the vtable that are looked at; PyTorch 2.15 has 50
+	maxTypeName  = 512    // bytes of a class's name
+	maxNative    = 0x8000 // bytes of the allocator in which the list of devices is searched
+	usualTotal   = 0x1a8  // allocated bytes in a device's object: wheels 2.0.1 to 2.15.0
+	sizeDistance = 8
+)
+
+// Find looks for the caching allocator of a process. The error wraps ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout or
+// those of package process. It reads the allocator's library, which takes a few milliseconds.
+func Find(p *process.Process) (*Allocator, error) {
+	maps, err := p.Maps()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range libraries {
+		for i := range maps {
+			m := &maps[i]
+			if !m.Exec || m.Inode == 0 || !strings.HasPrefix(m.Base(), l.prefix) {
+				continue
+			}
+			a, err := findIn(p, maps, m, l.symbol)
+			if a != nil || err != nil {
+				return a, err
+			}
+		}
+	}
+	return nil, fmt.Errorf("find the allocator of pid %d: %w: no %s among its mappings", p.PID, ErrNoAllocator, libraries[0].prefix)
+}
+
+// findIn reads one library; nil without an error when it does not have the variable.
+func findIn(p *process.Process, maps []process.Mapping, m *process.Mapping, symbol string) (*Allocator, error) {
+	file, err := p.OpenFile(m)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	f, err := symbolize.Open(file, m.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	variable, ok := f.Find(symbol)
+	bias, biased := f.Bias(m.Start, m.Offset)
+	if !ok || !biased {
+		return nil, nil
+	}
+	native, err := process.Uint64(p, variable.Addr+bias)
+	if err != nil {
+		return nil, err
+	}
+	if !pointer(native) {
+		return nil, fmt.Errorf("find the allocator of pid %d: %w: %s is set to none", p.PID, ErrNoAllocator, symbolize.Demangle(symbol))
+	}
+	if err := checkBackend(p, maps, native); err != nil {
+		return nil, fmt.Errorf("find the allocator of pid %d: %w", p.PID, err)
+	}
+	return &Allocator{memory: p, native: native, layout: layoutOf(f, p, native, bias)}, nil
+}
+
+// checkBackend tells PyTorch's own allocator from others by the name of its class. It is read through the vtable, behind
+// which C++ keeps it (Itanium C++ ABI, 2.5.2 and 2.9.5): no symbol is needed.
+func checkBackend(m process.Memory, maps []process.Mapping, object uint64) error {
+	name, vtable, err := className(m, object)
+	if err != nil {
+		return fmt.Errorf("class of the allocator at %#x: %w: %w", object, ErrUnknownLayout, err)
+	}
+	if strings.HasSuffix(name, nativeClass) {
+		return nil
+	}
+	return fmt.Errorf("%w: it is %s of %s", ErrOtherBackend, symbolize.Demangle("_Z"+name), fileAt(maps, vtable))
+}
+
+func className(m process.Memory, object uint64) (name string, vtable uint64, err error) {
+	if vtable, err = process.Uint64(m, object); err != nil {
+		return "", 0, err
+	}
+	info, err := process.Uint64(m, vtable-8)
+	if err != nil {
+		return "", 0, err
+	}
+	at, err := process.Uint64(m, info+8)
+	if err != nil {
+		return "", 0, err
+	}
+	b := make([]byte, maxTypeName)
+	n, err := m.ReadAt(b, at)
+	end := bytes.IndexByte(b[:n], 0)
+	if end <= 0 {
+		return "", 0, fmt.Errorf("no name at %#x", at)
+	}
+	return string(b[:end]), vtable, nil
+}
+
+func fileAt(maps []process.Mapping, addr uint64) string {
+	i, _ := slices.BinarySearchFunc(maps, addr, func(m process.Mapping, a uint64) int { return cmp.Compare(m.End, a+1) })
+	if i < len(maps) && maps[i].Start <= addr && maps[i].Path != "" {
+		return maps[i].Path
+	}
+	return "no file"
+}
+
+// layoutOf asks the code where things are, and falls back to searching.
+func layoutOf(f *symbolize.File, m process.Memory, native, bias uint64) layout {
+	l := layout{vectors: vectorOffsets(f, m, native, bias)}
+	calls, _ := reportCalls(f)
+	for i := range calls {
+		if s, ok := calls[i].blockSite(); ok {
+			l.sizes = appendNew(l.sizes, uint64(s.SizeOffset))
+		}
+		if allocated, reserved, ok := calls[i].totals(); ok && reserved == allocated+statSize && allocated >= statAllocatedBytes*statSize {
+			l.totals = appendNew(l.totals, allocated)
+		}
+	}
+	for s := uint64(minSizeOffset); s <= maxSizeOffset; s += 8 {
+		l.sizes = appendNew(l.sizes, s)
+	}
+	if l.totals == nil {
+		l.totals, l.guessedTotals = []uint64{usualTotal}, true
+	}
+	if l.vectors == nil {
+		l.guessedVectors = true
+		for off := uint64(8); off < maxNative; off += 8 {
+			l.vectors = append(l.vectors, off)
+		}
+	}
+	return l
+}
+
+func appendNew(list []uint64, v uint64) []uint64 {
+	if slices.Contains(list, v) {
+		return list
+	}
+	return append(list, v)
+}
+
+// vectorOffsets finds where the allocator keeps the list of devices: its virtual function initialized() is
+//
+//	mov V(%rdi),%rax ; cmp %rax,V+8(%rdi) ; setne %al ; ret
+//
+// that is, the vector is not empty. The same in the wheels of 2.0.1 to 2.15.0.
+func vectorOffsets(f *symbolize.File, m process.Memory, native, bias uint64) []uint64 {
+	vtable, err := process.Uint64(m, native)
+	if err != nil {
+		return nil
+	}
+	var out []uint64
+	for _, function := range readable(m, vtable, 8*maxVirtuals) {
+		if b, ok := f.Text(function-bias, 32); ok {
+			if off, ok := notEmpty(b); ok {
+				out = appendNew(out, off)
+			}
+		}
+	}
+	return out
+}
+
+// notEmpty recognises that function and gives V.
+func notEmpty(b []byte) (offset uint64, ok bool) {
+	inst, n := decode(b)
+	if inst.Op == x86asm.NOP {
+		b = b[n:]
+		inst, n = decode(b)
+	}
+	compare, k := decode(b[n:])
+	set, j := decode(b[n+k:])
+	ret, _ := decode(b[n+k+j:])
+	from, ok1 := inst.Args[1].(x86asm.Mem)
+	with, ok2 := compare.Args[0].(x86asm.Mem)
+	if !ok2 {
+		with, ok2 = compare.Args[1].(x86asm.Mem)
+	}
+	if inst.Op != x86asm.MOV || compare.Op != x86asm.CMP || set.Op != x86asm.SETNE || ret.Op != x86asm.RET || !ok1 || !ok2 {
+		return 0, false
+	}
+	x, y := displacement(from), displacement(with)
+	if from.Base != x86asm.RDI || with.Base != x86asm.RDI || x-y != sizeDistance && y-x != sizeDistance || min(x, y) < 8 {
+		return 0, false
+	}
+	return uint64(min(x, y)), true
+}

@@ -1,0 +1,216 @@
+package inspect
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// oracle is what testdata/oracle.py writes: PyTorch's own view.
+type oracle struct {
+	Version             string
+	Allocated, Reserved []uint64
+	Held                [][2]uint64 // address, bytes asked for
+	Segments            []oracleSegment
+}
+
+type oracleSegment struct {
+	Device       int
+	Address      uint64
+	TotalSize    uint64    `json:"total_size"`
+	ActiveSize   uint64    `json:"active_size"`
+	Stream       uint64    `json:"stream"`
+	SegmentType  string    `json:"segment_type"`
+	PoolID       [2]uint64 `json:"segment_pool_id"`
+	IsExpandable bool      `json:"is_expandable"`
+	Blocks       []struct {
+		Size      uint64
+		Requested uint64 `json:"requested_size"`
+		State     string
+	}
+}
+
+// start runs the oracle on the stand-in until it is ready. It ends when the test does.
+func start(t testing.TB, scenario string, env ...string) (*process.Process, *oracle) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "oracle.json")
+	cmd := exec.Command("../testdata/run", "testdata/oracle.py", scenario, file)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		stdin.Close()
+		cmd.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != io.EOF {
+		require.NoError(t, err)
+	}
+	require.Equal(t, "ready\n", line, "the oracle did not start: %s", scenario)
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	var o oracle
+	require.NoError(t, json.Unmarshal(b, &o))
+	p, err := process.Open(cmd.Process.Pid)
+	require.NoError(t, err)
+	return p, &o
+}
+
+// stateNames are older spellings of PyTorch.
+var stateNames = map[string]string{"active_awaiting_free": "active_pending_free"}
+
+// normal brings PyTorch's view into the form of ours.
+func (o *oracle) normal(device int) []Segment {
+	var out []Segment
+	for _, s := range o.Segments {
+		if s.Device != device {
+			continue
+		}
+		seg := Segment{Addr: s.Address, Size: s.TotalSize, Stream: s.Stream, Pool: Pool{Small: s.SegmentType == "small", ID: s.PoolID}, Expandable: s.IsExpandable}
+		at := s.Address
+		for _, b := range s.Blocks {
+			block := Block{Addr: at, Size: b.Size, Stream: s.Stream}
+			for _, state := range []State{StateFree, StateAllocated, StatePending} {
+				if name := b.State; name == state.String() || stateNames[name] == state.String() {
+					block.State = state
+				}
+			}
+			if block.State != StateFree {
+				block.Requested = b.Requested
+			}
+			seg.Blocks = append(seg.Blocks, block)
+			at += b.Size
+		}
+		out = append(out, seg)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Addr < out[j].Addr })
+	return out
+}
+
+func TestMapEqualsSnapshot(t *testing.T) {
+	for _, c := range []struct {
+		scenario string
+		env      []string
+		segments int // at least, so that the comparison cannot be empty
+	}{
+		{"plain", nil, 4},
+		{"many", nil, 100},
+		{"streams", []string{"STANDIN_EVENT_US=3600000000"}, 6},
+		{"graphs", nil, 6},
+		{"pools", nil, 8},
+		{"devices", []string{"STANDIN_GPUS=3"}, 4},
+		{"reset", nil, 4},
+		{"emptied", nil, 0},
+		{"initialised", nil, 0},
+		{"plain", []string{"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}, 2},
+		{"streams", []string{"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "STANDIN_EVENT_US=3600000000"}, 4},
+		{"graphs", []string{"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}, 4},
+		{"plain", []string{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4,max_split_size_mb:64"}, 4},
+	} {
+		t.Run(filepath.Join(append([]string{c.scenario}, c.env...)...), func(t *testing.T) {
+			p, o := start(t, c.scenario, c.env...)
+			t.Log("PyTorch", o.Version)
+			a, err := Find(p)
+			require.NoError(t, err)
+			checkTotals(t, a, o)
+			m, err := a.Map()
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, len(o.Segments), c.segments)
+			require.Len(t, m.Devices, len(o.Allocated))
+			for i, d := range m.Devices {
+				assert.Equal(t, DeviceTotals{i, o.Allocated[i], o.Reserved[i]}, d.DeviceTotals)
+				assert.Equal(t, o.normal(i), d.Segments)
+			}
+		})
+	}
+}
+
+func checkTotals(t *testing.T, a *Allocator, o *oracle) {
+	t.Helper()
+	totals, err := a.Totals()
+	require.NoError(t, err)
+	require.Len(t, totals, len(o.Allocated))
+	for i, d := range totals {
+		assert.Equal(t, DeviceTotals{i, o.Allocated[i], o.Reserved[i]}, d)
+	}
+}
+
+// TestBusy reads the books of jobs at full speed: a map is right or refused, and enough of them are had.
+func TestBusy(t *testing.T) {
+	for _, scenario := range []string{"busy", "storm"} {
+		t.Run(scenario, func(t *testing.T) {
+			p, o := start(t, scenario)
+			t.Log("PyTorch", o.Version)
+			a, err := Find(p)
+			require.NoError(t, err)
+			good, changed, blocks := 0, 0, 0
+			var took time.Duration
+			for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
+				t0 := time.Now()
+				m, err := a.Map()
+				if errors.Is(err, ErrChanged) {
+					changed++
+					t.Log(err)
+					continue
+				}
+				require.NoError(t, err)
+				good++
+				took += time.Since(t0)
+				blocks += checkSound(t, m, o)
+				_, err = a.Totals()
+				require.NoError(t, err)
+			}
+			t.Logf("%d maps, %d refused, %.1f blocks each, %s each", good, changed, float64(blocks)/float64(good), took/time.Duration(max(good, 1)))
+			assert.Greater(t, good, changed)
+		})
+	}
+}
+
+// checkSound checks a map of a running job by what must be true of it in any case: segments are full of blocks, sums are
+// the totals, and the tensors that the job holds for good are there. It gives the number of blocks.
+func checkSound(t *testing.T, m *Map, o *oracle) int {
+	t.Helper()
+	d := m.Devices[0]
+	at := map[uint64]Block{}
+	var allocated, active, reserved uint64
+	for _, s := range d.Segments {
+		end := s.Addr
+		for _, b := range s.Blocks {
+			require.Equal(t, end, b.Addr)
+			end += b.Size
+			at[b.Addr] = b
+			switch b.State {
+			case StateAllocated:
+				allocated += b.Size
+				active += b.Size
+			case StatePending:
+				active += b.Size
+			}
+		}
+		require.Equal(t, s.Addr+s.Size, end)
+		reserved += s.Size
+	}
+	require.Equal(t, DeviceMap{DeviceTotals: DeviceTotals{0, allocated, reserved}, Active: active, Time: d.Time, Segments: d.Segments}, d)
+	require.NotEmpty(t, o.Held)
+	for _, h := range o.Held {
+		require.Equal(t, StateAllocated, at[h[0]].State)
+		require.Equal(t, h[1], at[h[0]].Requested)
+	}
+	return len(at)
+}
