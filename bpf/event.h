@@ -12,7 +12,8 @@
 #define MAX_HOOKS    256
 #define MAX_SITES    4
 #define MAX_RULES    65536
-#define ROW_CHUNK    65536 // unwind rows in one element of the `rows` map: 512 KiB, which every kernel allows
+#define ROW_CHUNK    65536 // unwind rows in one chunk: 512 KiB, a value size that every kernel allows
+#define MAX_CHUNKS   1024
 #define MAX_DEPTH    4	   // nested allocation calls of one thread: runtime over driver over its own helpers
 #define UNKNOWN	     (~0ull)
 #define NO_FIELD     0xffff

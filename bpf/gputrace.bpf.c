@@ -15,19 +15,25 @@ char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL program
 #define SEEN	   (1 << 18) // entries: 2 MiB
 #define SEEN_CODES (1 << 15) // entries: 256 KiB
 
-const volatile u32 cfg_rows;	      // rows in use may grow to this
 const volatile u32 cfg_free_stacks;   // 1: frees get a stack too
 const volatile u64 cfg_pidns_dev;     // the tracer's PID namespace, as stat(2) numbers it
 const volatile u64 cfg_pidns_ino;
 
-// Sorted unwind rows of all files, filled through mmap. A row: pc relative to the file's link-time address in the low half,
-// index of its rule in the high half.
-struct {
+// Sorted unwind rows of all files, in chunks that are added as they are needed and filled through mmap. A row: pc relative
+// to the file's link-time address in the low half, index of its rule in the high half.
+struct row_chunk {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); // set at load
+	__uint(max_entries, 1);
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, u32);
 	__uint(value_size, ROW_CHUNK * 8);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_CHUNKS);
+	__type(key, u32);
+	__array(values, struct row_chunk);
 } rows SEC(".maps");
 
 struct {
@@ -67,11 +73,12 @@ static __always_inline int read_user(void *dst, u32 len, u64 addr)
 
 static __always_inline u64 *row_at(u32 index)
 {
-	u32 chunk = index / ROW_CHUNK;
+	u32 chunk = index / ROW_CHUNK, zero = 0;
+	void *inner = bpf_map_lookup_elem(&rows, &chunk);
 
-	if (index >= cfg_rows)
+	if (!inner)
 		return 0;
-	u64 *base = bpf_map_lookup_elem(&rows, &chunk);
+	u64 *base = bpf_map_lookup_elem(inner, &zero);
 	return base ? base + (index & (ROW_CHUNK - 1)) : 0;
 }
 

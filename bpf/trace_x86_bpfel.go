@@ -288,7 +288,6 @@ const (
 	TraceVarCfgFreeStacks   = "cfg_free_stacks"
 	TraceVarCfgPidnsDev     = "cfg_pidns_dev"
 	TraceVarCfgPidnsIno     = "cfg_pidns_ino"
-	TraceVarCfgRows         = "cfg_rows"
 	TraceVarHooks           = "hooks"
 	TraceVarKeepCodeChunk   = "keep_code_chunk"
 	TraceVarKeepEventKind   = "keep_event_kind"
@@ -374,7 +373,6 @@ type TraceVariableSpecs struct {
 	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgPidnsDev     *ebpf.VariableSpec `ebpf:"cfg_pidns_dev"`
 	CfgPidnsIno     *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
-	CfgRows         *ebpf.VariableSpec `ebpf:"cfg_rows"`
 	Hooks           *ebpf.VariableSpec `ebpf:"hooks"`
 	KeepCodeChunk   *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
 	KeepEventKind   *ebpf.VariableSpec `ebpf:"keep_event_kind"`
@@ -441,7 +439,6 @@ type TraceVariables struct {
 	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgPidnsDev     *ebpf.Variable `ebpf:"cfg_pidns_dev"`
 	CfgPidnsIno     *ebpf.Variable `ebpf:"cfg_pidns_ino"`
-	CfgRows         *ebpf.Variable `ebpf:"cfg_rows"`
 	Hooks           *ebpf.Variable `ebpf:"hooks"`
 	KeepCodeChunk   *ebpf.Variable `ebpf:"keep_code_chunk"`
 	KeepEventKind   *ebpf.Variable `ebpf:"keep_event_kind"`

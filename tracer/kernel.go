@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
@@ -21,7 +22,7 @@ import (
 
 // Sizes that the C side fixes (bpf/event.h); the array types generated from it prove them.
 const (
-	rowChunk    = 65536
+	chunkRows   = 65536
 	rowBytes    = 8
 	maxRules    = len(bpf.TraceRuleTable{}.Rule)
 	maxMappings = len(bpf.TraceProc{}.Mapping)
@@ -29,8 +30,11 @@ const (
 	maxSlots    = 64
 )
 
-// headroom is how many rows more than at the attach the kernel's table can take, for libraries that are loaded later.
-const headroom = 2 << 20
+// rowChunk is one piece of the kernel's table of unwind rows.
+type rowChunk struct {
+	m      *ebpf.Map
+	memory *ebpf.Memory
+}
 
 // slotGrace is how long a process descriptor that was replaced is left alone: a probe may still be reading it.
 const slotGrace = time.Second
@@ -39,9 +43,8 @@ const slotGrace = time.Second
 type kernel struct {
 	objs     bpf.TraceObjects
 	reader   *ringbuf.Reader
-	rows     *ebpf.Memory
+	chunks   []*rowChunk
 	rowsUsed uint32
-	rowsMax  uint32
 	rules    ruleTable
 	slot     uint32
 	slotFree [maxSlots]time.Time // when a slot can be used again
@@ -50,7 +53,6 @@ type kernel struct {
 
 // kernelOptions are what must be known before the programs are loaded.
 type kernelOptions struct {
-	rows       int // at the attach
 	ringBytes  int
 	freeStacks bool
 	multi      bool
@@ -64,19 +66,13 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled programs: %w", err)
 	}
-	chunks := uint32(o.rows+headroom)/rowChunk + 1
-	k := &kernel{rowsMax: chunks * rowChunk, multi: o.multi}
-	spec.Maps[bpf.TraceMapRows].MaxEntries = chunks
+	k := &kernel{multi: o.multi}
 	spec.Maps[bpf.TraceMapRing].MaxEntries = uint32(o.ringBytes)
 	if err := k.configure(spec, o); err != nil {
 		return nil, err
 	}
 	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
 		return nil, fmt.Errorf("load the programs into the kernel: %w", err)
-	}
-	if k.rows, err = k.objs.Rows.Memory(); err != nil {
-		k.Close()
-		return nil, fmt.Errorf("map the unwind rows: %w", err)
 	}
 	if k.reader, err = ringbuf.NewReader(k.objs.Ring); err != nil {
 		k.Close()
@@ -95,8 +91,8 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 		freeStacks = 1
 	}
 	for name, value := range map[string]any{
-		bpf.TraceVarCfgRows: k.rowsMax, bpf.TraceVarCfgFreeStacks: freeStacks,
-		bpf.TraceVarCfgPidnsDev: dev, bpf.TraceVarCfgPidnsIno: ino,
+		bpf.TraceVarCfgFreeStacks: freeStacks,
+		bpf.TraceVarCfgPidnsDev:   dev, bpf.TraceVarCfgPidnsIno: ino,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
@@ -125,6 +121,9 @@ func (k *kernel) Close() {
 	if k.reader != nil {
 		k.reader.Close()
 	}
+	for _, c := range k.chunks {
+		c.m.Close()
+	}
 	k.objs.Close()
 }
 
@@ -133,20 +132,47 @@ func (k *kernel) addRows(o *object) error {
 	if o.table == nil || o.rowHi > 0 {
 		return nil
 	}
-	n := uint32(len(o.table.Rows))
-	if k.rowsUsed+n > k.rowsMax {
-		return fmt.Errorf("no room for %d unwind rows: %d of %d used", n, k.rowsUsed, k.rowsMax)
-	}
 	b, err := k.rules.encode(o.table)
 	if err != nil {
 		return err
 	}
-	if _, err := k.rows.WriteAt(b, int64(k.rowsUsed)*rowBytes); err != nil {
-		return fmt.Errorf("write %d unwind rows: %w", n, err)
+	first := k.rowsUsed
+	for len(b) > 0 {
+		at := int64(k.rowsUsed % chunkRows)
+		if at == 0 {
+			if err := k.addChunk(); err != nil {
+				return fmt.Errorf("make room for %d unwind rows: %w", len(b)/rowBytes, err)
+			}
+		}
+		n := min(len(b), int(chunkRows-at)*rowBytes)
+		if _, err := k.chunks[len(k.chunks)-1].memory.WriteAt(b[:n], at*rowBytes); err != nil {
+			return fmt.Errorf("write %d unwind rows: %w", n/rowBytes, err)
+		}
+		k.rowsUsed += uint32(n / rowBytes)
+		b = b[n:]
 	}
-	o.rowLo, o.rowHi = k.rowsUsed, k.rowsUsed+n
+	o.rowLo, o.rowHi = first, k.rowsUsed
 	o.table = nil
-	k.rowsUsed += n
+	return nil
+}
+
+// addChunk makes the next piece of the table.
+func (k *kernel) addChunk() error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Type: ebpf.Array, KeySize: 4, ValueSize: chunkRows * rowBytes, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
+	})
+	if err != nil {
+		return err
+	}
+	memory, err := m.Memory()
+	if err == nil {
+		err = k.objs.Rows.Put(uint32(len(k.chunks)), m)
+	}
+	if err != nil {
+		m.Close()
+		return err
+	}
+	k.chunks = append(k.chunks, &rowChunk{m, memory})
 	return nil
 }
 

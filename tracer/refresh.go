@@ -3,6 +3,7 @@
 package tracer
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
@@ -12,8 +13,7 @@ import (
 // refreshIfDue follows the target's mappings: libraries that it loads get unwind rows and probes, and when it becomes
 // another program the trace ends.
 func (t *Tracer) refreshIfDue() {
-	since := time.Since(t.lastRefresh)
-	if t.detached || since < refreshSoon || (!t.unknownCode && since < refreshEvery) {
+	if t.detached || time.Since(t.lastRefresh) < t.refreshInterval() {
 		return
 	}
 	t.lastRefresh, t.unknownCode = time.Now(), false
@@ -31,14 +31,36 @@ func (t *Tracer) refreshIfDue() {
 		t.end = Execed
 		return
 	}
+	t.lastChange = time.Now()
 	t.regions = t.objects.regions(maps)
 	if err := t.publish(); err != nil {
 		t.warn(err)
 		return
 	}
+	t.hookLate()
+}
+
+// hookLate adds the probes of libraries that were loaded after the attach.
+func (t *Tracer) hookLate() {
 	probes, _ := t.discover() // what was there before is still there
+	before := len(t.probes.probes)
 	if err := t.attach(probes); err != nil {
 		t.warn(err)
+	}
+	for _, p := range t.probes.probes[before:] {
+		t.notices = append(t.notices, fmt.Sprintf("%s was loaded: hooked %s", p.File, p.Label()))
+	}
+	t.found.Probes = t.probes.probes
+}
+
+// refreshInterval is how long the mappings may go unread: little while libraries are being loaded, or when a stack met
+// unknown code.
+func (t *Tracer) refreshInterval() time.Duration {
+	switch {
+	case t.unknownCode || time.Since(t.lastChange) < loadingFor:
+		return refreshSoon
+	default:
+		return refreshEvery
 	}
 }
 

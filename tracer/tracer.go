@@ -46,9 +46,11 @@ const (
 	defaultRing = 32 << 20
 	// pollEvery is how long events may lie in the ring. The kernel does not wake us for them: that would cost the target.
 	pollEvery = 10 * time.Millisecond
-	// refreshEvery is how often the mappings are looked at, refreshSoon how often at most when a stack met unknown code.
+	// refreshEvery is how often the mappings are looked at, refreshSoon how often when libraries are being loaded: for as
+	// long as loadingFor after the last one came.
 	refreshEvery = time.Second
-	refreshSoon  = 50 * time.Millisecond
+	refreshSoon  = 20 * time.Millisecond
+	loadingFor   = 2 * time.Second
 )
 
 // End says why a trace ended.
@@ -79,8 +81,10 @@ type Tracer struct {
 	exit        *exitWatch
 	record      ringbuf.Record
 	lastRefresh time.Time
-	unknownCode bool // a stack met code in no known mapping
+	unknownCode bool      // a stack met code in no known mapping
+	lastChange  time.Time // of the mappings, or the attach
 	warnings    []error
+	notices     []string
 	received    [maxHooks]uint64
 	malformed   uint64
 }
@@ -111,13 +115,12 @@ func (t *Tracer) start(o *Options) error {
 	if t.exit, err = watchExit(t.target); err != nil {
 		return err
 	}
+	loaded := make(chan error, 1)
+	go func() { loaded <- t.load(o) }() // the verifier takes as long as the tables
 	t.regions = t.objects.regions(maps)
 	t.findPython()
 	probes, err := t.discover()
-	if err != nil {
-		return err
-	}
-	if err := t.load(o); err != nil {
+	if err := errors.Join(err, <-loaded); err != nil {
 		return err
 	}
 	if err := t.publish(); err != nil {
@@ -127,24 +130,19 @@ func (t *Tracer) start(o *Options) error {
 		return err
 	}
 	t.lastRefresh = time.Now()
+	t.lastChange = t.lastRefresh
 	t.found = t.describe(time.Since(begin))
 	return nil
 }
 
 // load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
 func (t *Tracer) load(o *Options) error {
-	rows := 0
-	for _, obj := range t.objects.byKey {
-		if obj.table != nil {
-			rows += len(obj.table.Rows)
-		}
-	}
 	ring := o.RingBytes
 	if ring == 0 {
 		ring = defaultRing
 	}
 	var err error
-	t.kernel, err = loadKernel(kernelOptions{rows: rows, ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes})
+	t.kernel, err = loadKernel(kernelOptions{ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes})
 	return err
 }
 
@@ -186,6 +184,13 @@ func (t *Tracer) Warnings() []error {
 	w := t.warnings
 	t.warnings = nil
 	return w
+}
+
+// Notices returns, once each, what was done since the attach: libraries that were hooked when they were loaded.
+func (t *Tracer) Notices() []string {
+	n := t.notices
+	t.notices = nil
+	return n
 }
 
 // Stop ends the trace: probes are removed, what is in the ring is still delivered, then Read returns io.EOF.

@@ -51,7 +51,10 @@ func (s *session) sayBefore() {
 
 // completeBaseline gives the heap the totals of devices on which nothing happened during the recording.
 func (s *session) completeBaseline() {
-	if s.books.err != nil || s.books.allocator == nil {
+	if s.books.allocator == nil {
+		s.readBooks() // the allocator may have been loaded since the attach
+	}
+	if s.books.err != nil {
 		return
 	}
 	totals := s.books.before

@@ -130,6 +130,9 @@ func (s *session) drain() error {
 		for i := range buf {
 			s.heap.Apply(&buf[i])
 		}
+		for _, n := range s.tracer.Notices() {
+			s.screen.say("  %s", n)
+		}
 		for _, w := range s.tracer.Warnings() {
 			s.screen.warn(w)
 		}
