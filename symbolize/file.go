@@ -121,6 +121,14 @@ func (f *File) Close() error {
 	return nil
 }
 
+// Release gives the pages of the file that were read back to the kernel. They come back, from the page cache, when they are
+// needed again.
+func (f *File) Release() {
+	if f.mapped {
+		_ = unix.Madvise(f.data, unix.MADV_DONTNEED) // advice
+	}
+}
+
 // BuildID is the GNU build-id in hex, "" when the file has none.
 func (f *File) BuildID() string { return f.buildID }
 

@@ -125,6 +125,7 @@ func (o *objects) build(fresh []*object) {
 		wg.Go(func() {
 			for obj := range work {
 				table, hit, err := o.cache.Table(obj.file)
+				obj.file.Release()
 				obj.table = table
 				if err != nil {
 					obj.err = err

@@ -45,6 +45,7 @@ func record(o recordOptions) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
+	signal.Ignore(syscall.SIGPIPE) // a reader of our output that goes away must not cost the profiles
 
 	p, err := process.Open(o.pid)
 	if err != nil {
@@ -160,7 +161,7 @@ func (s *session) finish() error {
 	in := table.Input{View: view, Hits: hits, Start: s.began, Duration: end.Sub(s.start)}
 	s.screen.ended(s)
 	if err := table.Summary(os.Stdout, in); err != nil {
-		s.screen.warn(fmt.Errorf("print the summary: %w", err)) // a closed pipe must not cost the profiles
+		s.screen.warn(fmt.Errorf("print the summary: %w", err))
 	}
 	written, err := s.writeSomewhere(view, table.Comments(in), end)
 	if err != nil {

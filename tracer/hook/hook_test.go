@@ -1,0 +1,239 @@
+package hook
+
+import (
+	"debug/elf"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+func TestMatches(t *testing.T) {
+	for file, want := range map[string]*Library{
+		"/site-packages/torch/lib/libc10.so":                                  Torch,
+		"/site-packages/torch.libs/libc10-a1b2c3d4.so":                        Torch,
+		"/usr/lib/x86_64-linux-gnu/libc10.so.2.6":                             Torch,
+		"/site-packages/torch/lib/libc10_cuda.so":                             nil,
+		"/site-packages/torch/lib/libc10_hip.so":                              nil,
+		"/usr/lib/x86_64-linux-gnu/libcuda.so.1":                              Driver,
+		"/usr/lib/x86_64-linux-gnu/libcuda.so.580.65.06":                      Driver,
+		"/usr/lib/wsl/lib/libcuda.so":                                         Driver,
+		"/usr/lib/x86_64-linux-gnu/libcudadebugger.so.1":                      nil,
+		"/opt/libcudart.so.12":                                                Runtime,
+		"/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12":              Runtime,
+		"/site-packages/torch/lib/libcudart-e409450e.so.11.0":                 Runtime,
+		"/site-packages/cupy_cuda12x.libs/libcudart.3fc2a6e8.so.13":           Runtime,
+		"/usr/lib/libcudart_static.a":                                         nil,
+		"/usr/lib/libcudnn.so.9":                                              nil,
+		"/usr/lib/libc.so.6":                                                  nil,
+		"[vdso]":                                                              nil,
+		"":                                                                    nil,
+		"/libcuda.so.1/other":                                                 nil,
+		"/usr/lib/python3/site-packages/libc10.so/libtorch_cpu.so":            nil,
+		"/site-packages/torch/lib/libtorch_cuda.so":                           nil,
+		"/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.525.147.05.orig": Driver,
+	} {
+		var got *Library
+		for _, l := range Libraries {
+			if l.Matches(file) {
+				require.Nil(t, got, "%s matches two libraries", file)
+				got = l
+			}
+		}
+		require.Equal(t, want, got, file)
+	}
+}
+
+func TestLibrariesAreWhole(t *testing.T) {
+	for _, l := range Libraries {
+		require.NotEmpty(t, l.Name)
+		for _, g := range l.Globs {
+			_, err := filepath.Match(g, "x")
+			require.NoError(t, err, g)
+		}
+	}
+	for i := range Rows {
+		require.Contains(t, Libraries, Rows[i].Library, Rows[i].Symbol)
+	}
+}
+
+// TestRowsAreValid checks what the kernel's programs take for granted of a row.
+func TestRowsAreValid(t *testing.T) {
+	for i := range Rows {
+		r := &Rows[i]
+		t.Run(r.Library.Name+" "+r.Symbol+r.Suffix, func(t *testing.T) {
+			for _, a := range []Arg{r.Pointer, r.Size, r.Allocated, r.Reserved, r.Device} {
+				require.True(t, a < 6 || a == None, "argument %d is in no register", a)
+			}
+			require.Contains(t, []event.Layer{event.LayerTorch, event.LayerDevice, event.LayerHost}, r.Layer)
+			require.Equal(t, r.Library == Torch, r.Layer == event.LayerTorch)
+			switch r.Program {
+			case TorchReport:
+				require.NotEqual(t, None, r.Pointer)
+				require.NotEqual(t, None, r.Size)
+				require.NotEqual(t, None, r.Device)
+			case TorchOOM:
+				require.Equal(t, event.KindOutOfMemory, r.Kind)
+				require.NotEqual(t, None, r.Size)
+			case Call:
+				require.Contains(t, []event.Kind{event.KindAlloc, event.KindFree}, r.Kind)
+				require.NotEqual(t, None, r.Pointer)
+				require.Equal(t, r.Kind == event.KindAlloc, r.Size != None, "an allocation has a size, a free has none")
+				require.NotZero(t, r.DeviceType)
+			default:
+				t.Fatalf("program %d is not known", r.Program)
+			}
+			if r.Prefix {
+				require.NotEmpty(t, r.Title, "a mangled name needs one for people")
+			}
+		})
+	}
+}
+
+// signatures are the reports as PyTorch's versions export them, mangled (c10/core/Allocator.h of each).
+var signatures = []struct {
+	versions, symbol string
+}{
+	{"1.6 to 1.9", "_ZN3c1027reportMemoryUsageToProfilerEPvlNS_6DeviceE"},
+	{"1.10 to 1.13", "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE"},
+	{"2.0 on", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"},
+	{"1.12 to 1.13", "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE"},
+	{"2.0 on", "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"},
+}
+
+// TestTorchArguments compares the rows with the signatures, as c++filt spells them out.
+func TestTorchArguments(t *testing.T) {
+	for _, s := range signatures {
+		t.Run(s.symbol, func(t *testing.T) {
+			row := only(t, Torch, s.symbol)
+			types := argumentTypes(t, s.symbol)
+			require.Equal(t, "c10::Device", types[row.Device])
+			require.Equal(t, "long", types[row.Size])
+			if row.Program == TorchReport {
+				require.Equal(t, "void*", types[row.Pointer])
+			}
+			used := []Arg{row.Device, row.Size, row.Pointer}
+			for _, total := range []Arg{row.Allocated, row.Reserved} {
+				if total != None {
+					require.Contains(t, []string{"long", "unsigned long"}, types[total])
+					require.NotContains(t, used, total)
+					used = append(used, total)
+				}
+			}
+			require.Equal(t, len(types) >= 4, row.Allocated != None && row.Reserved != None, "totals are there since 1.10")
+		})
+	}
+}
+
+// only finds the one row that serves a symbol.
+func only(t *testing.T, l *Library, symbol string) *Row {
+	t.Helper()
+	var out *Row
+	for i := range Rows {
+		if Rows[i].Library == l && Rows[i].MatchesName(symbol) {
+			require.Nil(t, out, "two rows serve %s", symbol)
+			out = &Rows[i]
+		}
+	}
+	require.NotNil(t, out, "no row serves %s", symbol)
+	return out
+}
+
+func argumentTypes(t *testing.T, symbol string) []string {
+	t.Helper()
+	out, err := exec.Command("c++filt", symbol).Output()
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(strings.TrimSpace(string(out)), "(")
+	require.True(t, ok, "%s", out)
+	return strings.Split(strings.TrimSuffix(rest, ")"), ", ")
+}
+
+func TestMatchesNameRefuses(t *testing.T) {
+	for _, symbol := range []string{
+		"", "_ZN3c10", "_ZN3c1027reportMemoryUsageToProfilerE", "_ZN3c1027reportMemoryUsageToProfilerEPvlmm",
+		"_ZN3c1027reportMemoryUsageToProfilerEPvldNS_6DeviceEi", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE.cold",
+		"cuMemAlloc", "cuMemAlloc_v2_ptsz", "cudaMallocHost", "cudaFreeAsync", "cuMemFreeHost",
+	} {
+		for i := range Rows {
+			require.False(t, Rows[i].MatchesName(symbol), "%q is served by %s", symbol, Rows[i].Symbol)
+		}
+	}
+}
+
+func TestName(t *testing.T) {
+	for symbol, want := range map[string]string{"cuMemAlloc_v2": "cuMemAlloc", "cuMemFree_v2": "cuMemFree", "cudaMalloc": "cudaMalloc", "cudaFree": "cudaFree"} {
+		for _, l := range []*Library{Driver, Runtime} {
+			for i := range Rows {
+				if Rows[i].Library == l && Rows[i].Symbol == symbol {
+					require.Equal(t, want, Rows[i].Name())
+					want = ""
+				}
+			}
+		}
+		require.Empty(t, want, "no row for %s", symbol)
+	}
+	require.Empty(t, only(t, Torch, signatures[2].symbol).Name(), "the torch layer has no calls")
+}
+
+// TestLibrariesDefineRows looks for every function in the libraries that the tests run on: PyTorch's own, and the stand-in
+// for CUDA. Of the torch rows, one signature is there, of each report.
+func TestLibrariesDefineRows(t *testing.T) {
+	torch := exported(t, setup(t, "site"), "torch", "lib", "libc10.so")
+	var reports, ooms []string
+	for symbol := range torch {
+		for i := range Rows {
+			if r := &Rows[i]; r.Library == Torch && r.MatchesName(symbol) {
+				if r.Program == TorchReport {
+					reports = append(reports, symbol)
+				} else {
+					ooms = append(ooms, symbol)
+				}
+			}
+		}
+	}
+	require.Len(t, reports, 1)
+	require.Len(t, ooms, 1)
+
+	standin := setup(t, "standin")
+	for l, pattern := range map[*Library]string{Driver: "libcuda.so.1", Runtime: "libcudart.so.*"} {
+		files, err := filepath.Glob(filepath.Join(standin, pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, pattern)
+		require.True(t, l.Matches(files[0]), files[0])
+		symbols := exported(t, files[0])
+		for i := range Rows {
+			if Rows[i].Library == l {
+				require.Contains(t, symbols, Rows[i].Symbol)
+			}
+		}
+	}
+}
+
+// setup asks testdata/setup.sh for a folder.
+func setup(t *testing.T, what string) string {
+	t.Helper()
+	out, err := exec.Command("../../testdata/setup.sh", "--print", what).Output()
+	require.NoError(t, err)
+	return strings.TrimSpace(string(out))
+}
+
+// exported lists the functions that a library defines, read with the standard library.
+func exported(t *testing.T, path ...string) map[string]bool {
+	t.Helper()
+	f, err := elf.Open(filepath.Join(path...))
+	require.NoError(t, err)
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	require.NoError(t, err)
+	out := map[string]bool{}
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && elf.ST_TYPE(s.Info) == elf.STT_FUNC {
+			out[s.Name] = true
+		}
+	}
+	return out
+}
