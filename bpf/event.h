@@ -14,7 +14,7 @@
 #define MAX_RULES    65536
 #define ROW_CHUNK    65536 // unwind rows in one chunk: 512 KiB, a value size that every kernel allows
 #define MAX_CHUNKS   1024
-#define MAX_DEPTH    4	   // nested allocation calls of one thread: runtime over driver over its own helpers
+#define MAX_DEPTH    4 // nested allocation calls of one thread: runtime over driver over its own helpers
 #define UNKNOWN	     (~0ull)
 #define NO_FIELD     0xffff
 #define ARG_NONE     7
@@ -141,7 +141,7 @@ struct record_code {
 struct hook {
 	u8 kind;
 	u8 layer;
-	u8 arg_ptr;	  // address (torch report, frees), or where the result is stored (allocation calls)
+	u8 arg_ptr; // address (torch report, frees), or where the result is stored (allocation calls)
 	u8 arg_size;
 	u8 arg_allocated;
 	u8 arg_reserved;
@@ -229,7 +229,7 @@ struct block_layout {
 struct proc {
 	u64 salt;	  // changed with the mappings: empties the rule cache
 	u64 salt_process; // seed of stack hashes: the same for the life of the process
-	u32 pid;  // as the tracer's PID namespace numbers it
+	u32 pid;	  // as the tracer's PID namespace numbers it
 	u32 nmappings;
 	struct python python;
 	struct block_layout block;

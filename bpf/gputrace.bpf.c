@@ -15,8 +15,8 @@ char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL program
 #define SEEN	   (1 << 18) // entries: 2 MiB
 #define SEEN_CODES (1 << 15) // entries: 256 KiB
 
-const volatile u32 cfg_free_stacks;   // 1: frees get a stack too
-const volatile u64 cfg_pidns_dev;     // the tracer's PID namespace, as stat(2) numbers it
+const volatile u32 cfg_free_stacks; // 1: frees get a stack too
+const volatile u64 cfg_pidns_dev;   // the tracer's PID namespace, as stat(2) numbers it
 const volatile u64 cfg_pidns_ino;
 
 // Sorted unwind rows of all files, in chunks that are added as they are needed and filled through mmap. A row: pc relative
@@ -61,7 +61,7 @@ struct hook_table hooks;
 struct stats_table stats;
 struct rule_table rules;
 struct cached_rule rule_cache[RULE_CACHE];
-u64 seen[SEEN]; // hashes of stacks already sent; an overwritten slot only means that one is sent again
+u64 seen[SEEN];		    // hashes of stacks already sent; an overwritten slot only means that one is sent again
 u64 seen_codes[SEEN_CODES]; // the same for code objects
 u64 stacks_lost;
 u64 pid_misses; // runs in a process that is not traced
@@ -310,7 +310,8 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 	if (w->python)
 		send_codes(w, p);
 	w->rec.type = RECORD_STACK;
-	if (bpf_ringbuf_output(&ring, &w->rec, __builtin_offsetof(struct record_stack, words) + n * 8, BPF_RB_NO_WAKEUP)) {
+	if (bpf_ringbuf_output(&ring, &w->rec, __builtin_offsetof(struct record_stack, words) + n * 8,
+			       BPF_RB_NO_WAKEUP)) {
 		w->status = STACK_LOST;
 		__sync_fetch_and_add(&stacks_lost, 1);
 		return;
@@ -650,7 +651,8 @@ static __always_inline void allocated(struct hit *h, struct call *c)
 	e->size = c->size;
 	e->stack = c->stack;
 	e->stack_status = c->stack_status;
-	if (outer > 0 && outer <= MAX_DEPTH && s->call[0].size == c->size && hooks.row[s->call[0].hook & (MAX_HOOKS - 1)].kind == KIND_ALLOC) {
+	if (outer > 0 && outer <= MAX_DEPTH && s->call[0].size == c->size &&
+	    hooks.row[s->call[0].hook & (MAX_HOOKS - 1)].kind == KIND_ALLOC) {
 		e->call = s->call[0].hook;
 		s->call[0].counted = 1;
 	}

@@ -48,7 +48,7 @@ struct mm_struct {
 } RELOCATED;
 
 struct return_instance {
-	unsigned long stack;	     // address of the hijacked return slot
+	unsigned long stack;	      // address of the hijacked return slot
 	unsigned long orig_ret_vaddr; // what the slot held
 	struct return_instance *next;
 } RELOCATED;

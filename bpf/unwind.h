@@ -12,14 +12,14 @@
 //   static u64 hijacked_return_address(u64 slot)                 what a return probe replaced at `slot`; 0: nothing
 
 // A rule is one word (package symbolize, Rule, says the same).
-#define RULE_KIND(r)	 ((u32)(r) & 15)
+#define RULE_KIND(r)	  ((u32)(r) & 15)
 #define RULE_FP_AT_CFA(r) ((r) & (1ull << 4))
-#define RULE_FP_AT_FP(r) ((r) & (1ull << 5))
-#define RULE_CFA(r)	 (((s64)((r) << 32)) >> 40) // bits 8-31, signed
-#define RULE_FP(r)	 (((s64)((r) << 8)) >> 40)  // bits 32-55, signed
-#define RULE_PLT_FROM(r) (((r) >> 32) & 0xff)
-#define RULE_PLT_ADD(r)	 (((r) >> 40) & 0xff)
-#define RULE_NO_MAPPING	 (1ull << 63) // added at lookup: the pc is in no mapping
+#define RULE_FP_AT_FP(r)  ((r) & (1ull << 5))
+#define RULE_CFA(r)	  (((s64)((r) << 32)) >> 40) // bits 8-31, signed
+#define RULE_FP(r)	  (((s64)((r) << 8)) >> 40)  // bits 32-55, signed
+#define RULE_PLT_FROM(r)  (((r) >> 32) & 0xff)
+#define RULE_PLT_ADD(r)	  (((r) >> 40) & 0xff)
+#define RULE_NO_MAPPING	  (1ull << 63) // added at lookup: the pc is in no mapping
 
 enum rule_kind {
 	RULE_NONE = 0,
@@ -184,7 +184,8 @@ static __always_inline int load_frame(struct walk *w, struct proc *p, u64 frame)
 		return -1;
 	u64 lo = frame & ~4095ull;
 	u32 len = (u32)(frame - lo) + size;
-	if (len > PYWINDOW - PYFRAME || p->python.entry == PY_ENTRY_EACH) { // up to 3.10 a frame is an object of its own
+	if (len > PYWINDOW - PYFRAME ||
+	    p->python.entry == PY_ENTRY_EACH) { // up to 3.10 a frame is an object of its own
 		lo = frame;
 		len = size;
 	}
@@ -354,7 +355,8 @@ static __always_inline int step_signal(struct walk *w)
 {
 	u64 frame = w->sp, sp = 0;
 
-	if (read_stack(w, frame + 120, &w->fp) || read_stack(w, frame + 160, &sp) || read_stack(w, frame + 168, &w->pc)) {
+	if (read_stack(w, frame + 120, &w->fp) || read_stack(w, frame + 160, &sp) ||
+	    read_stack(w, frame + 168, &w->pc)) {
 		w->status = STACK_UNREADABLE;
 		return 1;
 	}
@@ -433,7 +435,9 @@ __noinline int step(struct walk *w, struct proc *p)
 	if (kind == RULE_END)
 		return 1;
 	if (kind == RULE_NONE || kind == RULE_UNSUPPORTED) {
-		w->status = rule & RULE_NO_MAPPING ? STACK_NO_MAPPING : kind == RULE_NONE ? STACK_NO_ROW : STACK_BAD_RULE;
+		w->status = rule & RULE_NO_MAPPING ? STACK_NO_MAPPING
+			    : kind == RULE_NONE	   ? STACK_NO_ROW
+						   : STACK_BAD_RULE;
 		return 1;
 	}
 	if (kind == RULE_SIGNAL)

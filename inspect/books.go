@@ -1,3 +1,5 @@
+//go:build linux
+
 package inspect
 
 import (
@@ -14,10 +16,11 @@ const blockMultiple = 512
 
 // tile is a Block of the allocator, which may be free, or not even backed by memory.
 type tile struct {
-	at                                      uint64 // address of the Block
-	ptr, size, requested, stream, pool      uint64
-	prev, next                              uint64
-	allocated, mapped, active, free, walked bool
+	at                                 uint64 // address of the Block
+	ptr, size, requested, stream, pool uint64
+	prev, next                         uint64 // addresses of the neighbours, 0 at the ends of a segment
+	before, after                      *tile
+	allocated, mapped, active, free    bool
 }
 
 // books is everything the allocator has written down about one device, while it is put together.
@@ -27,8 +30,11 @@ type books struct {
 	addr   uint64 // of the object of the device
 	limit  uint64 // bytes of it that may be looked at
 	size   uint64 // where in a Block its size is
+	plain  bool   // all blocks are mapped: PyTorch 2.0 has no flag for it
 	pools  map[uint64]Pool
 	tiles  map[uint64]*tile
+	list   []*tile // the same, in the order in which they were found
+	fresh  []tile  // memory for further tiles
 	raw    []byte
 }
 
@@ -46,6 +52,7 @@ func (b *books) read() error {
 	if pools == nil {
 		return fmt.Errorf("no pools among %d sets of the device's object", len(c.sets))
 	}
+	b.plain = len(pools[0].sets) == 1
 	pools = append(pools, privatePools(b.memory, c.tables)...)
 	for _, p := range pools {
 		b.pools[p.addr] = p.Pool
@@ -115,21 +122,35 @@ func (b *books) tile(at uint64) (*tile, error) {
 	}
 	word := func(off uint64) uint64 { return binary.LittleEndian.Uint64(b.raw[off:]) }
 	s := b.size
-	t := &tile{
+	t := b.newTile()
+	*t = tile{
 		at: at, stream: word(blockStream), size: word(s), requested: word(s + fromSizeToRequested),
 		pool: word(s + fromSizeToPool), ptr: word(s + fromSizeToPtr), prev: word(s + fromSizeToPrev), next: word(s + fromSizeToNext),
-		allocated: b.raw[s+fromSizeToAllocated] != 0, mapped: b.raw[s+fromSizeToMapped] != 0,
+		allocated: b.raw[s+fromSizeToAllocated] != 0, mapped: b.plain || b.raw[s+fromSizeToMapped] != 0,
 	}
 	if err := b.plausible(t); err != nil {
 		return nil, fmt.Errorf("block at %#x: %w", at, err)
 	}
 	b.tiles[at] = t
+	b.list = append(b.list, t)
 	return t, nil
+}
+
+func (b *books) newTile() *tile {
+	if len(b.fresh) == 0 {
+		b.fresh = make([]tile, growth)
+	}
+	t := &b.fresh[0]
+	b.fresh = b.fresh[1:]
+	return t
 }
 
 func (b *books) plausible(t *tile) error {
 	_, known := b.pools[t.pool]
-	device, flags := int(int8(b.raw[blockDevice])), b.raw[b.size+fromSizeToAllocated]|b.raw[b.size+fromSizeToMapped]
+	device, flags := int(int8(b.raw[blockDevice])), b.raw[b.size+fromSizeToAllocated]
+	if !b.plain {
+		flags |= b.raw[b.size+fromSizeToMapped]
+	}
 	switch {
 	case device != b.device:
 		return fmt.Errorf("of device %d, want %d", device, b.device)
@@ -146,42 +167,34 @@ func (b *books) plausible(t *tile) error {
 }
 
 // walk adds the neighbours of all tiles, and theirs, and checks that neighbours know each other.
-func (b *books) walk() error {
-	todo := make([]*tile, 0, len(b.tiles))
-	for _, t := range b.tiles {
-		todo = append(todo, t)
-	}
-	for len(todo) > 0 {
-		t := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if t.walked {
-			continue
-		}
-		t.walked = true
-		for _, at := range []uint64{t.prev, t.next} {
-			if at == 0 {
-				continue
-			}
-			neighbour, err := b.tile(at)
-			if err != nil {
+func (b *books) walk() (err error) {
+	for i := 0; i < len(b.list); i++ { // grows meanwhile
+		t := b.list[i]
+		if t.prev != 0 {
+			if t.before, err = b.tile(t.prev); err != nil {
 				return err
 			}
-			todo = append(todo, neighbour)
 		}
-	}
-	return b.checkNeighbours()
-}
-
-func (b *books) checkNeighbours() error {
-	for _, t := range b.tiles {
 		if t.next != 0 {
-			if n := b.tiles[t.next]; n.prev != t.at || n.ptr != t.ptr+t.size || n.pool != t.pool {
-				return fmt.Errorf("block at %#x and the next one, at %#x, do not fit", t.at, n.at)
+			if t.after, err = b.tile(t.next); err != nil {
+				return err
 			}
 		}
-		if t.prev != 0 && b.tiles[t.prev].next != t.at {
-			return fmt.Errorf("block at %#x and the one before, at %#x, do not fit", t.at, t.prev)
+	}
+	for _, t := range b.list {
+		if err := t.checkNeighbours(); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func (t *tile) checkNeighbours() error {
+	if n := t.after; n != nil && (n.before != t || n.ptr != t.ptr+t.size || n.pool != t.pool) {
+		return fmt.Errorf("block at %#x and the next one, at %#x, do not fit", t.at, n.at)
+	}
+	if t.before != nil && t.before.after != t {
+		return fmt.Errorf("block at %#x and the one before, at %#x, do not fit", t.at, t.prev)
 	}
 	return nil
 }
@@ -198,7 +211,7 @@ type sums struct {
 // they add up to the same counts and bytes.
 func (b *books) balance(s *stats) error {
 	var got sums
-	for _, t := range b.tiles {
+	for _, t := range b.list {
 		if err := t.check(); err != nil {
 			return err
 		}
@@ -250,8 +263,8 @@ func (t *tile) check() error {
 // torch.cuda.memory_snapshot().
 func (b *books) segments() ([]Segment, error) {
 	var out []Segment
-	for _, t := range b.tiles {
-		if t.prev == 0 {
+	for _, t := range b.list {
+		if t.before == nil {
 			out = b.appendSegments(out, t)
 		}
 	}
@@ -269,7 +282,7 @@ func (b *books) segments() ([]Segment, error) {
 // appendSegments cuts the tiles from one on.
 func (b *books) appendSegments(out []Segment, head *tile) []Segment {
 	first, expandable, open := len(out), false, false
-	for t := head; t != nil; t = b.tiles[t.next] {
+	for t := head; t != nil; t = t.after {
 		if !t.mapped {
 			expandable, open = true, false
 			continue

@@ -1,3 +1,5 @@
+//go:build linux
+
 package inspect
 
 import (
@@ -12,7 +14,7 @@ import (
 // Limits of what is believed of a target.
 const (
 	maxBlocks = 1 << 21 // blocks of a device, elements of a container
-	maxSlots  = 1 << 23 // slots of a hash table
+	maxSlots  = 1 << 24 // slots of a hash table
 	minUser   = 0x1000  // lowest address that can be a pointer
 	maxUser   = 1 << 57 // five-level paging
 )
@@ -113,6 +115,8 @@ const (
 	tableSize  = 0x20
 	loadFactor = 0x3f000000 // 0.5f, set by the constructor and never changed
 	minLookups = 4
+
+	entriesAtOnce = 4096 // that are copied
 )
 
 // table is the head of a flat hash table.
@@ -142,19 +146,27 @@ func (t *table) values(m process.Memory, stride uint64) ([][]byte, error) {
 	if t.count == 0 {
 		return nil, nil
 	}
-	n := t.slots + t.lookups
-	b := make([]byte, n*stride)
-	if _, err := m.ReadAt(b, t.entries); err != nil {
-		return nil, err
+	wrong := func(n int) error {
+		return fmt.Errorf("table at %#x: %d entries of %d bytes, want %d: %w", t.entries, n, stride, t.count, errShape)
 	}
 	var out [][]byte
-	for i := range n - 1 {
-		if entry := b[i*stride : (i+1)*stride]; int8(entry[0]) >= 0 {
-			out = append(out, entry[8:])
+	last := t.slots + t.lookups - 1
+	for first := uint64(0); first <= last; first += entriesAtOnce {
+		b := make([]byte, stride*min(entriesAtOnce, last+1-first))
+		if _, err := m.ReadAt(b, t.entries+stride*first); err != nil {
+			return nil, err
+		}
+		for i := uint64(0); i < uint64(len(b))/stride && first+i < last; i++ {
+			if entry := b[i*stride : (i+1)*stride]; int8(entry[0]) >= 0 {
+				out = append(out, entry[8:])
+			}
+		}
+		if end := b[uint64(len(b))-stride]; uint64(len(out)) > t.count || first+entriesAtOnce > last && end != 0 {
+			return nil, wrong(len(out))
 		}
 	}
-	if uint64(len(out)) != t.count || b[(n-1)*stride] != 0 {
-		return nil, fmt.Errorf("table at %#x: %d entries of %d bytes, want %d: %w", t.entries, len(out), stride, t.count, errShape)
+	if uint64(len(out)) != t.count {
+		return nil, wrong(len(out))
 	}
 	return out, nil
 }

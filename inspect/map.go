@@ -1,3 +1,5 @@
+//go:build linux
+
 package inspect
 
 import (
@@ -154,17 +156,17 @@ func (a *Allocator) attempt(copied *pages, devices []device, i int) (*DeviceMap,
 	return &DeviceMap{DeviceTotals: before.totals(i), Active: before.current(statActiveBytes, 0), Time: now, Segments: segments}, nil
 }
 
-// assemble tries the places where a Block's size may be, first the one that was proved last.
+// assemble tries the places where a Block's size may be, until one is proved.
 func (a *Allocator) assemble(copied *pages, devices []device, i int, s *stats) ([]Segment, error) {
 	if s.current(statReservedBytes, 0) == 0 {
 		return nil, nil
 	}
 	var first error
-	for n, size := range a.sizes {
+	for _, size := range a.sizes {
 		b := newBooks(copied, i, devices[i].addr, devices[i].limit, size)
 		segments, err := b.prove(s)
 		if err == nil {
-			a.sizes[0], a.sizes[n] = size, a.sizes[0]
+			a.sizes = []uint64{size}
 			return segments, nil
 		}
 		if first == nil {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package inspect
 
 import (
@@ -11,8 +13,11 @@ const (
 	maxBooks = 0x1000
 	// maxPrivate bounds the same in a private pool, which has 0x170 bytes in 2.15.
 	maxPrivate = 0x200
-	// maxPoolSets bounds the indexes of one pool: one in 2.0, two in 2.1 to 2.10, three in 2.15.
+	// maxPoolSets bounds the indexes of one pool: one in 2.0 (before there were unmapped blocks), two in 2.1 to 2.10, three
+	// in 2.15.
 	maxPoolSets = 4
+	// maxTablesSeen bounds the hash tables of an object; there are nine in 2.15.
+	maxTablesSeen = 32
 	// maxPools bounds the private pools of a device.
 	maxPools = 1 << 16
 )
@@ -48,7 +53,7 @@ func scan(m process.Memory, addr, limit uint64) (c containers) {
 		if i+setSize/8 <= len(w) && isSet(m, addr+uint64(8*i), w[i:]) {
 			c.sets = append(c.sets, addr+uint64(8*i))
 		}
-		if i+tableSize/8 <= len(w) {
+		if i+tableSize/8 <= len(w) && len(c.tables) < maxTablesSeen {
 			if t, ok := newTable(w[i:]); ok {
 				c.tables = append(c.tables, t)
 			}

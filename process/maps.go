@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Mapping is one line of /proc/PID/maps.
@@ -124,27 +122,6 @@ func (p *Process) OpenFile(m *Mapping) (*os.File, error) {
 	if err != nil {
 		f.Close()
 		return nil, p.wrap("open "+m.Path+" of", err)
-	}
-	return f, nil
-}
-
-// OpenPath opens a regular file by the path that the process itself would use, within its own root directory: a link in
-// its file system cannot lead out of it.
-func (p *Process) OpenPath(path string) (*os.File, error) {
-	root, err := unix.Open(p.root+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, p.wrap("open the root directory of", err)
-	}
-	defer unix.Close(root)
-	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(root, path, &how)
-	if err != nil {
-		return nil, p.wrap("open "+path+" of", err)
-	}
-	f := os.NewFile(uintptr(fd), path)
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		f.Close()
-		return nil, fmt.Errorf("open %s of pid %d: not a regular file", path, p.PID)
 	}
 	return f, nil
 }

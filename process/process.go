@@ -57,15 +57,6 @@ func (p *Process) Alive() bool {
 	return err == nil && !strings.HasPrefix(status["State"], "Z") && !strings.HasPrefix(status["State"], "X")
 }
 
-// Pidfd opens a descriptor that becomes readable when the process ends (pidfd_open(2), Linux 5.3). The caller closes it.
-func (p *Process) Pidfd() (int, error) {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	if err != nil {
-		return -1, p.wrap("pidfd_open", err)
-	}
-	return fd, nil
-}
-
 // Name is the process's command name (at most 15 bytes). Empty when it cannot be read.
 func (p *Process) Name() string {
 	b, _ := os.ReadFile(p.root + "/comm")

@@ -33,6 +33,7 @@ type Found struct {
 	Unreadable []error         // files through which stacks cannot be followed
 	Multi      bool            // uprobe_multi
 	Took       time.Duration
+	Attached   uint64 // when the first probe was about to be placed, CLOCK_BOOTTIME nanoseconds
 }
 
 // Found describes the attach.

@@ -126,6 +126,7 @@ func (t *Tracer) start(o *Options) error {
 	if err := t.publish(); err != nil {
 		return err
 	}
+	t.found.Attached = bootTime()
 	if err := t.attach(probes); err != nil {
 		return err
 	}
@@ -296,6 +297,13 @@ func (t *Tracer) Close() error {
 		t.exit.close()
 	}
 	return err
+}
+
+// bootTime is the clock that events carry, nanoseconds.
+func bootTime() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock
+	return uint64(ts.Nano())
 }
 
 // exitWatch tells whether a process has ended. Its descriptor stands for that very process, not for its number.

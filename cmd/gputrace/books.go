@@ -7,6 +7,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -28,8 +29,9 @@ func (s *session) readBooks() {
 	s.books.before, s.books.err = a.Totals()
 }
 
-// sayBefore states what lived before the attach, as far as it can be known without an event.
-func (s *session) sayBefore() {
+// sayBefore states what lived before the attach: by the first event where there was one, so that the figure is the
+// summary's, else by the allocator's books.
+func (s *session) sayBefore(accounts []heap.Account) {
 	switch {
 	case errors.Is(s.books.err, inspect.ErrNoAllocator):
 		return // no PyTorch: the driver's books are not read
@@ -39,6 +41,11 @@ func (s *session) sayBefore() {
 	}
 	said := false
 	for _, d := range s.books.before {
+		for i := range accounts {
+			if a := &accounts[i]; int(a.Device.Index) == d.Device && a.Baseline != event.Unknown {
+				d.Allocated = a.Baseline
+			}
+		}
 		if d.Allocated > 0 || d.Reserved > 0 {
 			s.screen.say("  before attach: %s live in torch on cuda:%d, %s reserved (their stacks are not known)", table.Bytes(d.Allocated), d.Device, table.Bytes(d.Reserved))
 			said = true

@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/pprof"
@@ -35,7 +33,6 @@ type session struct {
 	heap    *heap.Heap
 	books   books
 	start   time.Time
-	began   uint64 // start, CLOCK_BOOTTIME nanoseconds
 	signal  os.Signal
 	screen  *screen
 }
@@ -75,7 +72,7 @@ func (s *session) attach(signals <-chan os.Signal) error {
 		t, err := tracer.Start(s.target, options)
 		if err == nil {
 			s.tracer = t
-			s.start, s.began = time.Now(), bootTime()
+			s.start = time.Now()
 			return nil
 		}
 		if !s.opts.wait || !errors.Is(err, tracer.ErrNoCUDA) {
@@ -99,7 +96,6 @@ func (s *session) attach(signals <-chan os.Signal) error {
 func (s *session) announce() error {
 	s.readBooks()
 	s.screen.banner(s)
-	s.sayBefore()
 	if s.opts.readyFile == "" {
 		return nil
 	}
@@ -158,7 +154,7 @@ func (s *session) finish() error {
 	if err != nil {
 		s.screen.warn(err)
 	}
-	in := table.Input{View: view, Hits: hits, Start: s.began, Duration: end.Sub(s.start)}
+	in := table.Input{View: view, Hits: hits, Start: s.tracer.Found().Attached, Duration: end.Sub(s.start)}
 	s.screen.ended(s)
 	if err := table.Summary(os.Stdout, in); err != nil {
 		s.screen.warn(fmt.Errorf("print the summary: %w", err))
@@ -267,10 +263,4 @@ func (s *session) torchPrefixes() []string {
 		}
 	}
 	return out
-}
-
-func bootTime() uint64 {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock
-	return uint64(ts.Nano())
 }

@@ -163,6 +163,9 @@ func (s *screen) live(r *session) {
 		return
 	}
 	books := r.heap.Books()
+	if s.at.IsZero() {
+		r.sayBefore(books.Accounts)
+	}
 	allocs := uint64(0)
 	for i := range books.Accounts {
 		allocs += books.Accounts[i].Allocs

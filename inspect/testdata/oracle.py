@@ -51,6 +51,11 @@ def graphs():
     held.append(graph)
 
 
+def mixed():
+    streams()
+    graphs()
+
+
 def pools():
     for n in (1, 2):
         pool = torch.cuda.MemPool()
@@ -118,12 +123,13 @@ def storm():
 
 def oracle():
     count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    native = torch.cuda.get_allocator_backend() == "native"
     return {
         "version": torch.__version__,
         "allocated": [torch.cuda.memory_allocated(d) for d in range(count)],
         "reserved": [torch.cuda.memory_reserved(d) for d in range(count)],
         "held": [[t.data_ptr(), t.numel()] for t in held if torch.is_tensor(t)],
-        "segments": torch.cuda.memory_snapshot() if count else [],
+        "segments": torch.cuda.memory_snapshot() if count and native else [],
     }
 
 

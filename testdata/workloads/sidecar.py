@@ -24,6 +24,7 @@ def arguments(parser):
     group.add_argument("--counters", metavar="FILE", help="write memory counters after every step, a JSON line each")
     group.add_argument("--snapshot", metavar="FILE", help="write the memory history to FILE and FILE.json")
     group.add_argument("--history", choices=["python", "all"], default="python", help="frames kept by --snapshot")
+    group.add_argument("--switch", metavar="FILE", help="record the history as FILE says: off, python or all")
     group.add_argument("--hold", metavar="FILE", help="after the last step print DONE and wait until FILE exists")
     return parser
 
@@ -34,6 +35,7 @@ class Sidecar:
     def __init__(self, options):
         self.options = options
         self.counters = open(options.counters, "w") if options.counters else None
+        self.recording = "off"
         torch.empty(1 << 20, device="cuda")  # brings up the device and its libraries
         if options.wait:
             wait_for_go(options.go)
@@ -42,11 +44,24 @@ class Sidecar:
 
     def step(self, number):
         """Write the counters of every device. Call it right behind a step."""
+        if self.options.switch:
+            self.follow_switch()
         if not self.counters:
             return
         lines = [json.dumps(counters_of(number, device)) for device in range(torch.cuda.device_count())]
         self.counters.write("\n".join(lines) + "\n")
         self.counters.flush()
+
+    def follow_switch(self):
+        """Turn the history on or off as the switch file says."""
+        with open(self.options.switch) as file:
+            wanted = file.read().strip()
+        if wanted == self.recording:
+            return
+        self.recording = wanted
+        torch.cuda.memory._record_memory_history(enabled=None)
+        if wanted != "off":
+            torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES, stacks=wanted)
 
     def finish(self):
         """Write the snapshot, then hold the process if asked to."""
@@ -85,6 +100,7 @@ def counters_of(step, device):
         "num_alloc": stats.get("allocation.all.allocated", 0),
         "num_free": stats.get("allocation.all.freed", 0),
         "boottime_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+        "cpu_ns": time.process_time_ns(),
     }
 
 

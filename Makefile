@@ -1,0 +1,41 @@
+# Packages that are quick enough to be run a second time under the race detector.
+RACE := ./analysis/... ./cpython/... ./event/... ./export/... ./heap/... ./process/... ./symbolize/...
+
+help: ## print this
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+demo: ## train a GPT (on the GPU if there is one), attach for 10 s, show the profile
+	@.ci/install demo
+	@go build -o gputrace ./cmd/gputrace
+	@testdata/demo.sh
+
+build: ## ./gputrace, and the size of its BPF programs beside the last known
+	@go build -o gputrace ./cmd/gputrace
+	@go run .ci/bpfsize.go
+
+test: ## install what the tests need, run all of them (root)
+	@.ci/install test
+	@testdata/setup.sh
+	python3 testdata/selftest.py
+	go test -timeout 30m ./...
+	go test -timeout 20m -race -short $(RACE)
+
+bench: ## measure what tracing costs, as tables for the README (root, 10 minutes)
+	@.ci/install test
+	@testdata/setup.sh
+	@go run ./bench
+
+generate: ## rebuild the BPF object and the Go types from bpf/*.c and *.h
+	@.ci/generate
+
+lint: ## formatting, vet on every platform, staticcheck, shellcheck, C style
+	@.ci/install lint
+	@.ci/lint
+
+drift: ## check that the committed BPF object is what the sources make
+	@.ci/drift
+
+clean: ## remove what was built here
+	rm -rf gputrace testdata/.work
+
+.PHONY: help demo build test bench generate lint drift clean

@@ -1,0 +1,124 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// attachResult is the gputrace program's own behaviour, of a training job.
+type attachResult struct {
+	cold, warm series // seconds from the command to live probes
+	coldBanner series // seconds, as the banner states them
+	warmBanner series
+	ending     series // seconds from Ctrl-C to the end, files written
+	memory     series // MiB, largest resident size
+	coldMemory series // the same
+	own        series // MiB, anonymous memory before Ctrl-C
+}
+
+// attachScript is the script that is attached to.
+const attachScript = "gpt"
+
+// measureAttach starts gputrace on a training job again and again, with an empty cache of unwind tables and with a full
+// one. The files themselves are in the page cache, as they are while a job runs.
+func measureAttach(e *environment, o options) (attachResult, error) {
+	var out attachResult
+	j, err := startTraining(e, attachScript)
+	defer j.stop()
+	if err != nil {
+		return out, fmt.Errorf("attach: %w", err)
+	}
+	for round := range o.rounds {
+		progress("attach: round %d of %d", round+1, o.rounds)
+		cache := e.path(fmt.Sprintf("attach-cache.%d", round))
+		cold, err := attachOnce(e, j, cache, 0)
+		if err != nil {
+			return out, fmt.Errorf("attach with an empty cache: %w", err)
+		}
+		warm, err := attachOnce(e, j, cache, o.window)
+		if err != nil {
+			return out, fmt.Errorf("attach with a full cache: %w", err)
+		}
+		out.cold, out.coldBanner = append(out.cold, cold.ready), append(out.coldBanner, cold.banner)
+		out.warm, out.warmBanner = append(out.warm, warm.ready), append(out.warmBanner, warm.banner)
+		out.ending, out.own = append(out.ending, warm.ending), append(out.own, warm.own)
+		out.coldMemory, out.memory = append(out.coldMemory, cold.memory), append(out.memory, warm.memory)
+		_ = os.RemoveAll(cache)
+	}
+	return out, nil
+}
+
+// attachRun is one run of gputrace: seconds and MiB.
+type attachRun struct {
+	ready, banner, ending, memory, own float64
+}
+
+var bannerReady = regexp.MustCompile(`ready in ([0-9.]+) s`)
+
+func attachOnce(e *environment, j *job, cache string, stay time.Duration) (attachRun, error) {
+	ready, folder := e.path("ready"), e.path("profiles")
+	defer os.RemoveAll(folder)
+	defer os.Remove(ready)
+	var screen bytes.Buffer
+	cmd := exec.Command(e.gputrace, "-p", strconv.Itoa(j.target.PID), "-o", folder, "--ready-file", ready, "--cache-dir", cache)
+	cmd.Stderr = &screen
+	begin := time.Now()
+	if err := cmd.Start(); err != nil {
+		return attachRun{}, fmt.Errorf("start gputrace: %w", err)
+	}
+	var out attachRun
+	if err := waitForFile(ready, time.Minute); err != nil {
+		_ = cmd.Process.Kill()
+		return out, errors.Join(err, cmd.Wait(), errors.New(screen.String()))
+	}
+	out.ready = time.Since(begin).Seconds()
+	time.Sleep(stay)
+	out.own = anonymous(cmd.Process.Pid)
+	end := time.Now()
+	_ = cmd.Process.Signal(os.Interrupt)
+	err := cmd.Wait()
+	out.ending = time.Since(end).Seconds()
+	if err != nil && stay > 0 { // without any event an interrupted run is no success
+		return out, fmt.Errorf("gputrace: %w\n%s", err, screen.String())
+	}
+	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		out.memory = float64(usage.Maxrss) / 1024 // KiB on Linux (getrusage(2))
+	}
+	m := bannerReady.FindSubmatch(screen.Bytes())
+	if m == nil {
+		return out, fmt.Errorf("no banner in %q", screen.String())
+	}
+	out.banner, err = strconv.ParseFloat(string(m[1]), 64)
+	return out, err
+}
+
+// anonymous is the resident memory of a process that no file is behind, MiB (RssAnon of /proc/PID/status, KiB).
+func anonymous(pid int) float64 {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for _, line := range strings.Split(string(b), "\n") {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "RssAnon:" {
+			n, _ := strconv.ParseFloat(f[1], 64)
+			return n / 1024
+		}
+	}
+	return 0
+}
+
+func waitForFile(path string, timeout time.Duration) error {
+	for deadline := time.Now().Add(timeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(path); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s did not appear within %s", path, timeout)
+}

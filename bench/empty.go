@@ -1,0 +1,48 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// emptyProbe puts a program that does nothing where the tracer puts its own: what is left is the price of the trap. It
+// uses the same kind of link as the tracer.
+func emptyProbe(pid int, multi bool, p *tracer.Probe) (off func() error, err error) {
+	spec := &ebpf.ProgramSpec{
+		Name: "bench_empty", Type: ebpf.Kprobe, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	}
+	if multi {
+		spec.AttachType = ebpf.AttachTraceUprobeMulti
+	}
+	prog, err := ebpf.NewProgram(spec)
+	if err != nil {
+		return nil, fmt.Errorf("load the empty program: %w", err)
+	}
+	ex, err := link.OpenExecutable(p.File)
+	if err != nil {
+		prog.Close()
+		return nil, fmt.Errorf("open %s: %w", p.File, err)
+	}
+	l, err := attachEmpty(ex, prog, pid, multi, p)
+	if err != nil {
+		prog.Close()
+		return nil, fmt.Errorf("attach the empty program to %s in %s: %w", p.Symbol, p.File, err)
+	}
+	return func() error { return errors.Join(l.Close(), prog.Close()) }, nil
+}
+
+func attachEmpty(ex *link.Executable, prog *ebpf.Program, pid int, multi bool, p *tracer.Probe) (link.Link, error) {
+	if !multi {
+		return ex.Uprobe(p.Symbol, prog, &link.UprobeOptions{Offset: p.Offset, PID: pid})
+	}
+	return ex.UprobeMulti([]string{p.Symbol}, prog, &link.UprobeMultiOptions{Offsets: []uint64{p.Offset}, PID: uint32(pid)})
+}

@@ -1,0 +1,158 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// workload is a program to measure.
+type workload struct {
+	name     string
+	title    string
+	training bool
+	start    func(*environment) (*job, error)
+}
+
+// forever is more batches than any run makes.
+const forever = "1000000000"
+
+var workloads = []workload{
+	{name: "hotloop20", title: "hot loop in C, 20 calls deep", start: hotloop("20")},
+	{name: "hotloop40", title: "hot loop in C, 40 calls deep", start: hotloop("40")},
+	{name: "pyloop", title: "hot loop in Python, 10 calls deep", start: pyloop("10")},
+	{name: "mlp", title: "mlp.py", training: true, start: training("mlp")},
+	{name: "gpt", title: "gpt.py", training: true, start: training("gpt")},
+	{name: "resnet", title: "resnet.py", training: true, start: training("resnet")},
+}
+
+func findWorkload(name string) *workload {
+	for i := range workloads {
+		if workloads[i].name == name {
+			return &workloads[i]
+		}
+	}
+	return nil
+}
+
+func hotloop(depth string) func(*environment) (*job, error) {
+	return func(e *environment) (*job, error) {
+		return startLoop(e, "hotloop"+depth, filepath.Join(e.programs, "hotloop"), "--depth", depth, "--batches", forever, "--calls", "2000")
+	}
+}
+
+func pyloop(depth string) func(*environment) (*job, error) {
+	return func(e *environment) (*job, error) {
+		return startLoop(e, "pyloop", e.python, e.path("pyloop.py"), filepath.Join(e.programs, "libc10.so"), depth)
+	}
+}
+
+func training(script string) func(*environment) (*job, error) {
+	return func(e *environment) (*job, error) { return startTraining(e, script) }
+}
+
+// result is what was measured of one workload.
+type result struct {
+	workload *workload
+	rounds   []map[string]figure // by name of the mode
+	found    *tracer.Found
+	load     load
+	clocks   []clocked
+}
+
+// figure is one window.
+type figure struct {
+	ns   float64 // median of the samples' wall times
+	cpu  float64 // median of the samples' CPU times
+	hits float64 // median of the samples
+}
+
+// measure runs the modes in turn, starting with another in each round so that drift hits all alike.
+func (w *workload) measure(e *environment, o options) (result, error) {
+	progress("%s: starting", w.name)
+	j, err := w.start(e)
+	if j != nil {
+		defer j.stop()
+	}
+	if err != nil {
+		return result{}, err
+	}
+	s, err := newSubject(e, j)
+	if err != nil {
+		return result{}, err
+	}
+	out := result{workload: w, found: s.found}
+	for round := range o.rounds {
+		figures, err := s.round(w, o, round)
+		if err != nil {
+			return result{}, err
+		}
+		out.rounds = append(out.rounds, figures)
+	}
+	out.load = s.load
+	out.clocks, err = s.clockPrograms(o)
+	return out, err
+}
+
+func (s *subject) round(w *workload, o options, round int) (map[string]figure, error) {
+	progress("%s: round %d of %d", w.name, round+1, o.rounds)
+	out := map[string]figure{}
+	for i := range modes {
+		m := &modes[(i+round)%len(modes)]
+		if m.training && !w.training {
+			continue
+		}
+		f, err := s.window(m, o)
+		if errors.Is(err, errNotInstalled) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
+		}
+		out[m.name] = f
+	}
+	return out, nil
+}
+
+// window measures one mode once.
+func (s *subject) window(m *mode, o options) (figure, error) {
+	off, err := m.on(s)
+	if err != nil {
+		return figure{}, err
+	}
+	samples, err := s.job.measure(o.window)
+	if err := errors.Join(err, off()); err != nil {
+		return figure{}, err
+	}
+	var ns, cpu, hits series
+	for _, x := range samples {
+		ns, cpu, hits = append(ns, x.ns), append(cpu, x.cpu), append(hits, x.hits)
+	}
+	return figure{ns: ns.median(), cpu: cpu.median(), hits: hits.median()}, nil
+}
+
+// compare gives f of two modes' figures, a value a round. Rounds in which one is missing are left out.
+func (r *result) compare(mode, base string, f func(mode, base figure) float64) series {
+	var out series
+	for _, round := range r.rounds {
+		m, ok1 := round[mode]
+		b, ok2 := round[base]
+		if ok1 && ok2 {
+			out = append(out, f(m, b))
+		}
+	}
+	return out
+}
+
+// perHit is the difference of two modes in microseconds of wall time per allocator event.
+func perHit(mode, base figure) float64 { return (mode.ns - base.ns) / base.hits / 1000 }
+
+// cpuPerHit is the same in CPU time, which other programs on the machine disturb less.
+func cpuPerHit(mode, base figure) float64 { return (mode.cpu - base.cpu) / base.hits / 1000 }
+
+// slowdown is how many times longer a step takes.
+func slowdown(mode, base figure) float64 { return mode.ns / base.ns }

@@ -1,0 +1,174 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// report is everything that was measured.
+type report struct {
+	options options
+	machine string
+	results []result
+	attach  attachResult
+}
+
+// goal is the largest price of a hit in a training loop, in microseconds beyond an empty uprobe.
+const goal = 3.5
+
+// table is a Markdown table: its first row is the head.
+type table [][]string
+
+func (t *table) row(cells ...string) { *t = append(*t, cells) }
+
+func (t table) print(w io.Writer) {
+	for i, row := range t {
+		fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | "))
+		if i == 0 {
+			fmt.Fprintf(w, "|%s\n", strings.Repeat("---|", len(row)))
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+func printReport(out io.Writer, r report) error {
+	w := bufio.NewWriter(out)
+	fmt.Fprintf(w, "%s\n\nMedians of %d rounds of %s, every mode in turn in one process; in parentheses the least and the largest round.\n\n",
+		r.machine, r.options.rounds, r.options.window)
+	costs(r.results, w)
+	kernelTimes(r.results, w)
+	slowdowns(r.results, w)
+	loads(r.results, w)
+	attachTimes(r.attach, w)
+	return w.Flush()
+}
+
+func costs(results []result, w io.Writer) {
+	fmt.Fprintf(w, "Price of a hit to the program, in µs of its CPU time (and of wall time, which other programs disturb more). A hit is one allocation or one free. "+
+		"Goal for the training scripts: %.1f beyond the empty uprobe.\n\n", goal)
+	t := table{{"workload", "hits per step", "frames native + Python", "empty uprobe", "gputrace beyond it", "with stacks of frees too", "gputrace beyond it, wall"}}
+	for i := range results {
+		r := &results[i]
+		t.row(r.workload.title,
+			r.compare(untraced, untraced, func(m, _ figure) float64 { return m.hits }).text("%.0f"),
+			fmt.Sprintf("%.0f + %.0f", r.load.native, r.load.python),
+			r.compare(empty, untraced, cpuPerHit).text("%.2f"),
+			r.compare(traced, empty, cpuPerHit).text("%.2f"),
+			r.compare(freeStacks, empty, cpuPerHit).text("%.2f"),
+			r.compare(traced, empty, perHit).text("%.2f"))
+	}
+	t.print(w)
+}
+
+func slowdowns(results []result, w io.Writer) {
+	fmt.Fprintf(w, "Time of a training step, as a multiple of the untraced one.\n\n")
+	head := []string{"script", "untraced step"}
+	for _, m := range modes[1:] {
+		head = append(head, m.name)
+	}
+	t := table{head}
+	for i := range results {
+		r := &results[i]
+		if !r.workload.training {
+			continue
+		}
+		row := []string{r.workload.title, r.compare(untraced, untraced, func(m, _ figure) float64 { return m.ns / 1e6 }).text("%.1f") + " ms"}
+		for _, m := range modes[1:] {
+			row = append(row, orMissing(r.compare(m.name, untraced, slowdown)))
+		}
+		t.row(row...)
+	}
+	t.print(w)
+}
+
+func orMissing(s series) string {
+	if len(s) == 0 {
+		return errNotInstalled.Error()
+	}
+	return s.text("%.2f")
+}
+
+func loads(results []result, w io.Writer) {
+	fmt.Fprintf(w, "What the tracer had to do, in the last window.\n\n")
+	t := table{{"workload", "events", "lost", "stacks complete", "different stacks", "files with code", "unwind rows"}}
+	for i := range results {
+		r := &results[i]
+		complete := "-"
+		if r.load.stacks > 0 {
+			complete = fmt.Sprintf("%.3f %%", 100*float64(r.load.complete)/float64(r.load.stacks))
+		}
+		t.row(r.workload.title, fmt.Sprint(r.load.hits), fmt.Sprint(r.load.lost), complete, fmt.Sprint(r.load.unique),
+			fmt.Sprint(r.found.Libraries), fmt.Sprint(r.found.Rows))
+	}
+	t.print(w)
+}
+
+func kernelTimes(results []result, w io.Writer) {
+	fmt.Fprintf(w, "The same by the kernel's clock around the programs: mean ns of a run, without the trap and without what a run pushes out of the caches. "+
+		"The empty program's figure is the clock itself.\n\n")
+	head := []string{"workload"}
+	for i := range modes {
+		if modes[i].ours {
+			head = append(head, modes[i].name)
+		}
+	}
+	t := table{append(head, "gputrace less empty")}
+	for i := range results {
+		row := []string{results[i].workload.title}
+		perRun := map[string]float64{}
+		for _, c := range results[i].clocks {
+			perRun[c.mode] = c.perRun()
+			row = append(row, fmt.Sprintf("%.0f", c.perRun()))
+		}
+		t.row(append(row, fmt.Sprintf("%.0f", perRun[traced]-perRun[empty]))...)
+	}
+	t.print(w)
+}
+
+func attachTimes(a attachResult, w io.Writer) {
+	fmt.Fprintf(w, "The program itself, on %s.py while it trains.\n\n", attachScript)
+	t := table{{"", "no unwind tables cached", "cached"}}
+	t.row("command to live probes, s", a.cold.text("%.2f"), a.warm.text("%.2f"))
+	t.row("of that, as the banner says, s", a.coldBanner.text("%.1f"), a.warmBanner.text("%.1f"))
+	t.row("Ctrl-C to files written, s", "", a.ending.text("%.2f"))
+	t.row("largest resident size, MiB", a.coldMemory.text("%.0f"), a.memory.text("%.0f"))
+	t.row("of its own, not files, while it traces, MiB", "", a.own.text("%.0f"))
+	t.print(w)
+}
+
+// describeMachine says where the figures were measured.
+func describeMachine() string {
+	var u unix.Utsname
+	_ = unix.Uname(&u)
+	return fmt.Sprintf("%s, %d cores, Linux %s, %s, %s", cpuModel(), runtime.NumCPU(), unix.ByteSliceToString(u.Release[:]), runtime.Version(), bpftraceVersion())
+}
+
+func bpftraceVersion() string {
+	b, err := exec.Command("bpftrace", "--version").Output()
+	if err != nil {
+		return "no bpftrace"
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func cpuModel() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return "unknown CPU"
+	}
+	for _, line := range strings.Split(string(b), "\n") {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+			return strings.TrimSpace(v)
+		}
+	}
+	return "unknown CPU"
+}

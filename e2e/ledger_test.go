@@ -1,0 +1,206 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// booking is one call in the stand-in driver's ledger (testdata/standin/README.md).
+type booking struct {
+	tid        uint32
+	function   string
+	addr, size uint64
+	rc         int
+}
+
+type bookings []booking
+
+// readLedger gives the calls that take and give back plain device memory.
+func readLedger(t *testing.T, path string) bookings {
+	t.Helper()
+	var out bookings
+	eachLine(t, path, func(line []byte) {
+		var seq, boottime, pid uint64
+		var b booking
+		_, err := fmt.Sscanf(string(line), "%d %d %d %d %s %v %d %d", &seq, &boottime, &pid, &b.tid, &b.function, &b.addr, &b.size, &b.rc)
+		require.NoError(t, err, "%s", line)
+		if b.function == "cuMemAlloc_v2" || b.function == "cuMemFree_v2" {
+			out = append(out, b)
+		}
+	})
+	return out
+}
+
+// live is what was allocated and not freed: size by address.
+func (l bookings) live() map[uint64]uint64 {
+	out := map[uint64]uint64{}
+	for _, b := range l {
+		switch {
+		case b.rc != 0:
+		case b.function == "cuMemAlloc_v2":
+			out[b.addr] = b.size
+		default:
+			delete(out, b.addr)
+		}
+	}
+	return out
+}
+
+// deed is what one thread did to device memory, as both sides can tell it.
+type deed struct {
+	kind event.Kind
+	addr uint64
+	size uint64 // of an allocation
+}
+
+// deeds gives what each thread did, in its order. A failed free is a free that is undone.
+func (l bookings) deeds() map[uint32][]deed {
+	out := map[uint32][]deed{}
+	for _, b := range l {
+		d := out[b.tid]
+		switch {
+		case b.function == "cuMemFree_v2" && b.addr == 0:
+		case b.function == "cuMemFree_v2":
+			d = append(d, deed{event.KindFree, b.addr, 0})
+			if b.rc != 0 {
+				d = append(d, deed{event.KindFreeFailed, b.addr, 0})
+			}
+		case b.rc == 0:
+			d = append(d, deed{event.KindAlloc, b.addr, b.size})
+		}
+		out[b.tid] = d
+	}
+	return out
+}
+
+func (tr *trace) deeds() map[uint32][]deed {
+	out := map[uint32][]deed{}
+	for _, e := range tr.layer(event.LayerDevice) {
+		d := deed{kind: e.Kind, addr: e.Addr}
+		switch e.Kind {
+		case event.KindAlloc:
+			d.size = e.Size
+		case event.KindOutOfMemory:
+			continue
+		}
+		out[e.TID] = append(out[e.TID], d)
+	}
+	return out
+}
+
+// startCalls starts cudacalls, ready to make its calls, and gives the ledger's path.
+func startCalls(t *testing.T, environment []string, args ...string) (*target, string) {
+	t.Helper()
+	dir := t.TempDir()
+	ledger := filepath.Join(dir, "ledger")
+	environment = append(environment, "RUN_PROGRAM="+filepath.Join(env.programs, "cudacalls"), "STANDIN_LEDGER="+ledger, "STANDIN_LEDGER_SYNC=1")
+	args = append(args, "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"))
+	return startIn(t, dir, environment, filepath.Join(env.testdata, "run"), args...).ready(t), ledger
+}
+
+// TestLedger compares the device layer with the driver's own ledger, call for call, also where frees fail.
+func TestLedger(t *testing.T) {
+	tests := []struct {
+		name    string
+		threads string
+		env     []string
+	}{
+		{name: "one thread", threads: "1"},
+		{name: "threads", threads: "8"},
+		{name: "failing frees", threads: "1", env: []string{"STANDIN_FAIL_FREE=3"}},
+		{name: "failing frees in threads", threads: "8", env: []string{"STANDIN_FAIL_FREE=7"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, ledger := startCalls(t, tt.env, "--threads", tt.threads, "--rounds", "500")
+			before := len(readLedger(t, ledger))
+			tr := attach(t, p.pid, options(), nil)
+			p.release(t)
+			p.done(t)
+			tr.finishWhole(t)
+			calls := readLedger(t, ledger)[before:]
+			checkLedger(t, tr, calls)
+			checkCalls(t, tr, p)
+		})
+	}
+}
+
+func checkLedger(t *testing.T, tr *trace, calls bookings) {
+	t.Helper()
+	want, ours := calls.deeds(), tr.deeds()
+	require.Len(t, ours, len(want), "threads")
+	total, failed := 0, 0
+	for tid, w := range want {
+		require.Equal(t, w, ours[tid], "thread %d", tid)
+		total += len(w)
+	}
+	h := heap.New()
+	for i := range tr.events {
+		h.Apply(&tr.events[i])
+		if tr.events[i].Kind == event.KindFreeFailed {
+			failed++
+		}
+	}
+	live := map[uint64]uint64{}
+	for b := range h.Blocks() {
+		require.Equal(t, event.LayerDevice, b.Layer)
+		live[b.Addr] = b.Size
+	}
+	require.NotEmpty(t, live)
+	require.Equal(t, calls.live(), live)
+	t.Logf("%d calls of %d threads, %d failed frees, %d blocks live", total, len(want), failed, len(live))
+	require.NotZero(t, failed, "no failed free: the test is empty") // cudacalls always frees something twice
+}
+
+// checkCalls compares the names of the calls with what the program counted: the function that it called, once.
+func checkCalls(t *testing.T, tr *trace, p *target) {
+	t.Helper()
+	ours := map[string]int{}
+	for _, e := range tr.layer(event.LayerDevice) {
+		switch e.Kind {
+		case event.KindAlloc, event.KindFree:
+			ours[e.Call+" ok"]++
+		case event.KindFreeFailed:
+			ours[e.Call+" ok"]--
+			ours[e.Call+" failed"]++
+		}
+	}
+	want := map[string]int{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	names := map[string]string{"cudaMalloc": "cudaMalloc", "cudaFree": "cudaFree", "cuMemAlloc_v2": "cuMemAlloc", "cuMemFree_v2": "cuMemFree"}
+	for _, line := range p.lines {
+		var name string
+		var ok, failed int
+		if n, _ := fmt.Sscanf(line, "CALL %s ok %d failed %d", &name, &ok, &failed); n != 3 || names[name] == "" {
+			continue
+		}
+		want[names[name]+" ok"] += ok
+		if name == "cudaFree" || name == "cuMemFree_v2" {
+			want[names[name]+" failed"] += failed
+		}
+	}
+	require.Equal(t, want, ours)
+	require.NotZero(t, ours["cudaMalloc ok"])
+	require.NotZero(t, ours["cuMemAlloc ok"])
+}
+
+// TestHitsPerProbe checks the two sides of the ring against each other for every probe, where calls nest.
+func TestHitsPerProbe(t *testing.T) {
+	p, _ := startCalls(t, nil, "--threads", "2", "--rounds", "100")
+	tr := attach(t, p.pid, options(), nil)
+	p.release(t)
+	p.done(t)
+	tr.finishWhole(t)
+	for _, h := range tr.hits(t) {
+		require.Equal(t, h.Emitted, h.Received, "%+v", h)
+	}
+}

@@ -1,0 +1,268 @@
+//go:build linux
+
+package inspect
+
+import (
+	"compress/gzip"
+	"encoding/binary"
+	"encoding/json"
+	"flag"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+var update = flag.Bool("update", false, "write testdata/books-VERSION.json.gz from a process of the PyTorch that setup.sh gives")
+
+// image is the words of a process that were needed to read its books, and PyTorch's own view of the same moment.
+type image struct {
+	Native                 uint64
+	Vectors, Totals, Sizes []uint64
+	Words                  map[uint64]uint64
+	Oracle                 oracle
+}
+
+// ReadAt gives zeros for words of a page from which others are known.
+func (m *image) ReadAt(b []byte, addr uint64) (int, error) {
+	known := false
+	for i := range b {
+		at := addr + uint64(i)
+		w, ok := m.Words[at&^7]
+		known = known || ok
+		b[i] = byte(w >> (8 * (at % 8)))
+	}
+	if !known {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return len(b), nil
+}
+
+func (m *image) allocator() *Allocator {
+	return &Allocator{memory: m, native: m.Native, layout: layout{
+		vectors: slices.Clone(m.Vectors), totals: slices.Clone(m.Totals), sizes: slices.Clone(m.Sizes),
+	}}
+}
+
+// recorder keeps the words that are read.
+type recorder struct {
+	process.Memory
+	words map[uint64]uint64
+}
+
+func (r *recorder) ReadAt(b []byte, addr uint64) (int, error) {
+	first, end := addr&^7, (addr+uint64(len(b))+7)&^7
+	whole := make([]byte, end-first)
+	if n, err := r.Memory.ReadAt(whole, first); err != nil {
+		return n, err
+	}
+	for i := 0; i < len(whole); i += 8 {
+		r.words[first+uint64(i)] = binary.LittleEndian.Uint64(whole[i:])
+	}
+	return copy(b, whole[addr-first:]), nil
+}
+
+// record reads the books of a live process as Map does, but word by word instead of by page, so that nothing else of the
+// process gets into the file.
+func record(t *testing.T) {
+	p, o := start(t, "mixed", "STANDIN_EVENT_US=3600000000")
+	a, err := Find(p)
+	require.NoError(t, err)
+	r := &recorder{p, map[uint64]uint64{}}
+	a.memory = r
+	m := image{Native: a.native, Vectors: a.vectors, Totals: a.totals, Sizes: a.sizes, Words: r.words, Oracle: *o}
+	mapsOf(t, a)
+	version, _, _ := strings.Cut(o.Version, "+")
+	f, err := os.Create("testdata/books-" + version + ".json.gz")
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewWriterLevel(f, gzip.BestCompression)
+	require.NoError(t, err)
+	require.NoError(t, json.NewEncoder(z).Encode(&m))
+	require.NoError(t, z.Close())
+}
+
+// mapsOf reads the books of every device once, without a copy of pages.
+func mapsOf(t testing.TB, a *Allocator) [][]Segment {
+	t.Helper()
+	devices, err := a.devices()
+	require.NoError(t, err)
+	out := make([][]Segment, len(devices))
+	for i, d := range devices {
+		s, err := a.stats(d)
+		require.NoError(t, err)
+		out[i], err = newBooks(a.memory, i, d.addr, d.limit, a.sizes[0]).prove(s)
+		require.NoError(t, err)
+	}
+	return out
+}
+
+func images(t testing.TB) map[string]*image {
+	t.Helper()
+	files, err := filepath.Glob("testdata/books-*.json.gz")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	out := map[string]*image{}
+	for _, name := range files {
+		f, err := os.Open(name)
+		require.NoError(t, err)
+		defer f.Close()
+		z, err := gzip.NewReader(f)
+		require.NoError(t, err)
+		m := &image{}
+		require.NoError(t, json.NewDecoder(z).Decode(m))
+		out[name] = m
+	}
+	return out
+}
+
+// TestImages reads recorded books of several versions of PyTorch, through the whole of Totals and Map.
+func TestImages(t *testing.T) {
+	if *update {
+		record(t)
+	}
+	for name, m := range images(t) {
+		t.Run(name, func(t *testing.T) {
+			a := m.allocator()
+			checkTotals(t, a, &m.Oracle)
+			got, err := a.Map()
+			require.NoError(t, err)
+			require.Len(t, got.Devices, 1)
+			assert.Equal(t, m.Oracle.normal(0), got.Devices[0].Segments)
+			assert.Len(t, a.sizes, 1, "the layout was not kept")
+		})
+	}
+}
+
+// TestSearch finds the layouts without what the code says about them.
+func TestSearch(t *testing.T) {
+	for name, m := range images(t) {
+		t.Run(name, func(t *testing.T) {
+			a := m.allocator()
+			a.sizes, a.guessedVectors, a.guessedTotals = nil, true, true
+			a.vectors = append([]uint64{m.Vectors[0] - 8, m.Vectors[0] + 8}, a.vectors...)
+			a.totals = []uint64{m.Totals[0] - statSize, m.Totals[0] + statSize, m.Totals[0] + 8, m.Totals[0]}
+			for s := uint64(minSizeOffset); s <= maxSizeOffset; s += 8 {
+				a.sizes = append(a.sizes, s)
+			}
+			got, err := a.Map()
+			require.NoError(t, err)
+			assert.Equal(t, m.Oracle.normal(0), got.Devices[0].Segments)
+		})
+	}
+}
+
+// TestDamage changes one thing of the books at a time: the map must be refused, while the totals still stand.
+func TestDamage(t *testing.T) {
+	for name, m := range images(t) {
+		a := m.allocator()
+		devices, err := a.devices()
+		require.NoError(t, err)
+		s, err := a.stats(devices[0])
+		require.NoError(t, err)
+		b := newBooks(m, 0, devices[0].addr, devices[0].limit, m.Sizes[0])
+		require.NoError(t, b.read())
+		damages := 0
+		for _, tile := range b.list {
+			for off, value := range damagesOf(b, tile) {
+				damages++
+				old := m.Words[tile.at+off]
+				m.Words[tile.at+off] = value
+				_, err := newBooks(m, 0, devices[0].addr, devices[0].limit, m.Sizes[0]).prove(s)
+				assert.Error(t, err, "%s: block %#x with %#x at +%#x", name, tile.at, value, off)
+				checkTotals(t, a, &m.Oracle)
+				m.Words[tile.at+off] = old
+			}
+		}
+		assert.Greater(t, damages, 100)
+	}
+}
+
+// damagesOf are words of a Block and wrong values for them.
+func damagesOf(b *books, t *tile) map[uint64]uint64 {
+	flags := b.size + fromSizeToAllocated
+	out := map[uint64]uint64{
+		b.size:                  t.size + 512,
+		b.size + fromSizeToPtr:  t.ptr + 512,
+		b.size + fromSizeToPool: t.pool + 8,
+		b.size + fromSizeToPrev: t.at,
+		b.size + fromSizeToNext: t.at,
+		flags:                   wordAt(b.memory, t.at+flags) ^ 1,
+		blockDevice:             wordAt(b.memory, t.at+blockDevice) ^ 1,
+	}
+	if t.active {
+		out[b.size+fromSizeToRequested] = t.requested + 1
+	}
+	return out
+}
+
+func wordAt(m process.Memory, addr uint64) uint64 {
+	w, _ := process.Uint64(m, addr)
+	return w
+}
+
+// FuzzBooks changes words of recorded books. Nothing may panic or hang, and a map that is given must balance.
+func FuzzBooks(f *testing.F) {
+	all := images(f)
+	names := slices.Sorted(maps.Keys(all))
+	words := make([][]uint64, len(names))
+	for i, n := range names {
+		words[i] = slices.Sorted(maps.Keys(all[n].Words))
+	}
+	f.Add(byte(0), []byte{})
+	f.Add(byte(1), []byte{1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9, 1})
+	f.Fuzz(func(t *testing.T, which byte, edits []byte) {
+		i := int(which) % len(names)
+		m := *all[names[i]]
+		m.Words = maps.Clone(m.Words)
+		for n := 0; len(edits) >= 11 && n < 8; n++ {
+			edit(&m, words[i], edits[:11])
+			edits = edits[11:]
+		}
+		exercise(t, &m)
+	})
+}
+
+// edit replaces a word: by a value, by another word, by a flipped bit, or by a pointer to another word.
+func edit(m *image, words []uint64, e []byte) {
+	at := words[int(binary.LittleEndian.Uint16(e))%len(words)]
+	value := binary.LittleEndian.Uint64(e[3:])
+	other := words[value%uint64(len(words))]
+	switch e[2] % 4 {
+	case 0:
+		m.Words[at] = value
+	case 1:
+		m.Words[at] = m.Words[other]
+	case 2:
+		m.Words[at] ^= 1 << (value % 64)
+	case 3:
+		m.Words[at] = other
+	}
+}
+
+func exercise(t *testing.T, m *image) {
+	a := m.allocator()
+	devices, err := a.devices()
+	if err != nil {
+		return
+	}
+	for i, d := range devices {
+		s, err := a.stats(d)
+		if err != nil {
+			continue
+		}
+		segments, err := newBooks(newPages(m), i, d.addr, d.limit, a.sizes[0]).prove(s)
+		if err != nil {
+			continue
+		}
+		checkSums(t, &DeviceMap{DeviceTotals: s.totals(i), Active: s.current(statActiveBytes, 0), Segments: segments})
+	}
+}

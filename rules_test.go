@@ -1,0 +1,256 @@
+// Package gputrace_test holds the rules of the house that no single package can check: who may import whom, what may call
+// the kernel, how long a function may be, and that what the README tells people to type works.
+package gputrace_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/gputrace/gputrace/"
+
+// downstream lists the packages that may use all others: nothing may import them.
+var downstream = []string{"bench", "cmd/gputrace", "e2e"}
+
+// mayImport is the flow of the data: for each package, the packages of ours that it may import. A name that ends in "/"
+// stands for every package below it. A new package needs a row here.
+var mayImport = map[string][]string{
+	"event":       {},
+	"process":     {},
+	"bpf":         {},
+	"cpython":     {"process"},
+	"symbolize":   {"process"},
+	"inspect":     {"cpython", "process", "symbolize"},
+	"tracer/hook": {"event"},
+	"tracer":      {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook"},
+	"darwin":      {"event", "process"},
+	"recording":   {"event"},
+	"heap":        {"event"},
+	"analysis":    {"event", "heap"},
+	"export/":     {"analysis", "event", "heap"},
+}
+
+// restricted are imports and calls that only some packages may use, and why.
+var restricted = []struct {
+	name string // an import path, with all below it, or a function of golang.org/x/sys/unix or syscall
+	only []string
+	why  string
+}{
+	// cmd/gputrace recognises the verifier's error, to explain it.
+	{"github.com/cilium/ebpf", []string{"bpf", "tracer", "cmd/gputrace", "bench", "e2e"}, "BPF is the tracer's"},
+	{"SYS_BPF", []string{"tracer"}, "BPF is the tracer's"},
+	{"SYS_PERF_EVENT_OPEN", []string{"tracer"}, "BPF is the tracer's"},
+	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},
+	{"ProcessVMReadv", []string{"process", "inspect"}, "reads of the target's memory are bounded"},
+	{"ProcessVMWritev", nil, "the target is never changed"},
+	{"PtraceAttach", nil, "the target is never stopped"},
+	{"PtraceSeize", nil, "the target is never stopped"},
+	{"PtraceInterrupt", nil, "the target is never stopped"},
+	{"SYS_PTRACE", nil, "the target is never stopped"},
+	{"PidfdSendSignal", nil, "the target gets no signal"},
+	{"Kill", []string{"bench"}, "the target gets no signal"},
+	{"Tgkill", nil, "the target gets no signal"},
+}
+
+// maxFunction is the length of the longest function that is allowed, lines.
+const maxFunction = 100
+
+// file is a parsed Go file of this repository.
+type file struct {
+	path string // with slashes, from the root
+	pkg  string // its folder
+	test bool
+	set  *token.FileSet
+	ast  *ast.File
+}
+
+// sources parses every Go file that is written by hand, for all platforms.
+func sources(t *testing.T) []file {
+	t.Helper()
+	var out []file
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || path.Ext(name) != ".go" {
+			return nil
+		}
+		set := token.NewFileSet()
+		parsed, err := parser.ParseFile(set, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err == nil && !ast.IsGenerated(parsed) {
+			slashed := filepath.ToSlash(name)
+			out = append(out, file{slashed, path.Dir(slashed), strings.HasSuffix(name, "_test.go"), set, parsed})
+		}
+		return err
+	})
+	require.NoError(t, err)
+	require.Greater(t, len(out), 30, "the sources were not found")
+	return out
+}
+
+func (f *file) imports() []string {
+	var out []string
+	for _, spec := range f.ast.Imports {
+		name, _ := strconv.Unquote(spec.Path.Value) // the parser has checked it
+		out = append(out, name)
+	}
+	return out
+}
+
+// row finds a package's row of mayImport.
+func row(pkg string) ([]string, bool) {
+	if allowed, ok := mayImport[pkg]; ok {
+		return allowed, true
+	}
+	parent, _, below := strings.Cut(pkg, "/")
+	allowed, ok := mayImport[parent+"/"]
+	return allowed, ok && below
+}
+
+// TestDataGoesOneWay: nothing upstream imports anything downstream. Tests may import more: they are not part of the flow.
+func TestDataGoesOneWay(t *testing.T) {
+	checked := 0
+	for _, f := range sources(t) {
+		if f.test || f.pkg == "." || slices.Contains(downstream, f.pkg) {
+			continue
+		}
+		allowed, ok := row(f.pkg)
+		if !ok {
+			t.Errorf("%s: package %s has no row in mayImport", f.path, f.pkg)
+			continue
+		}
+		for _, name := range f.imports() {
+			ours, isOurs := strings.CutPrefix(name, module)
+			if isOurs && !slices.Contains(allowed, ours) {
+				t.Errorf("%s: %s may not import %s", f.path, f.pkg, ours)
+			}
+			checked++
+		}
+	}
+	require.Greater(t, checked, 100, "imports")
+}
+
+// TestRestricted: raw access to the kernel and to the target is in few hands. Tests start and stop processes of their own.
+func TestRestricted(t *testing.T) {
+	proper := 0
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		used := append(f.imports(), systemCalls(f.ast)...)
+		for _, r := range restricted {
+			for _, name := range used {
+				switch {
+				case name != r.name && !strings.HasPrefix(name, r.name+"/"):
+				case slices.Contains(r.only, f.pkg):
+					proper++
+				default:
+					t.Errorf("%s uses %s: %s", f.path, name, r.why)
+				}
+			}
+		}
+	}
+	require.Greater(t, proper, 5, "uses by those who may")
+}
+
+// systemCalls lists what a file takes from the packages unix and syscall.
+func systemCalls(f *ast.File) []string {
+	var out []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := sel.X.(*ast.Ident); ok && (x.Name == "unix" || x.Name == "syscall") {
+				out = append(out, sel.Sel.Name)
+			}
+		}
+		return true
+	})
+	return out
+}
+
+func TestFunctionsAreShort(t *testing.T) {
+	for _, f := range sources(t) {
+		for _, d := range f.ast.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			if n := f.set.Position(fn.End()).Line - f.set.Position(fn.Pos()).Line + 1; n > maxFunction {
+				t.Errorf("%s: %s has %d lines, more than %d", f.path, fn.Name.Name, n, maxFunction)
+			}
+		}
+	}
+}
+
+// TestExportedNamesAreDocumented looks at types, functions, methods, constants and variables. A group's comment is that of
+// its constants and variables.
+func TestExportedNamesAreDocumented(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, name := range undocumented(f.ast) {
+			t.Errorf("%s: %s has no comment", f.path, name)
+		}
+	}
+}
+
+func undocumented(f *ast.File) []string {
+	var out []string
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Doc == nil && d.Name.IsExported() && exportedReceiver(d) && !isStringer(d) {
+				out = append(out, d.Name.Name)
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				out = append(out, undocumentedSpec(d, spec)...)
+			}
+		}
+	}
+	return out
+}
+
+// isStringer excepts the methods whose name says all: those of fmt.Stringer, error and errors.Unwrap.
+func isStringer(d *ast.FuncDecl) bool {
+	return d.Recv != nil && slices.Contains([]string{"String", "Error", "Unwrap"}, d.Name.Name)
+}
+
+func undocumentedSpec(d *ast.GenDecl, spec ast.Spec) []string {
+	switch s := spec.(type) {
+	case *ast.TypeSpec:
+		if d.Doc == nil && s.Doc == nil && s.Name.IsExported() {
+			return []string{s.Name.Name}
+		}
+	case *ast.ValueSpec:
+		if d.Doc == nil && s.Doc == nil && s.Comment == nil && s.Names[0].IsExported() {
+			return []string{s.Names[0].Name}
+		}
+	}
+	return nil
+}
+
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil {
+		return true
+	}
+	kind := d.Recv.List[0].Type
+	if star, ok := kind.(*ast.StarExpr); ok {
+		kind = star.X
+	}
+	id, ok := kind.(*ast.Ident)
+	return ok && id.IsExported()
+}
