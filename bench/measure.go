@@ -67,7 +67,7 @@ type result struct {
 // figure is one window.
 type figure struct {
 	ns   float64 // median of the samples' wall times
-	cpu  float64 // median of the samples' CPU times
+	cpu  series  // the samples' CPU times
 	hits float64 // median of the samples
 }
 
@@ -132,7 +132,7 @@ func (s *subject) window(m *mode, o options) (figure, error) {
 	for _, x := range samples {
 		ns, cpu, hits = append(ns, x.ns), append(cpu, x.cpu), append(hits, x.hits)
 	}
-	return figure{ns: ns.median(), cpu: cpu.median(), hits: hits.median()}, nil
+	return figure{ns: ns.median(), cpu: cpu, hits: hits.median()}, nil
 }
 
 // compare gives f of two modes' figures, a value a round. Rounds in which one is missing are left out.
@@ -148,11 +148,32 @@ func (r *result) compare(mode, base string, f func(mode, base figure) float64) s
 	return out
 }
 
-// perHit is the difference of two modes in microseconds of wall time per allocator event.
-func perHit(mode, base figure) float64 { return (mode.ns - base.ns) / base.hits / 1000 }
+// quietQuantile of all samples of a mode is what it costs while nothing else disturbs the machine.
+const quietQuantile = 0.1
 
-// cpuPerHit is the same in CPU time, which other programs on the machine disturb less.
-func cpuPerHit(mode, base figure) float64 { return (mode.cpu - base.cpu) / base.hits / 1000 }
+// quietPerHit is the difference of two modes in microseconds of CPU time per allocator event, each in its quiet moments.
+func (r *result) quietPerHit(mode, base string) series {
+	m, _ := r.pool(mode)
+	b, hits := r.pool(base)
+	if len(m) == 0 || len(b) == 0 {
+		return nil
+	}
+	return series{(m.quantile(quietQuantile) - b.quantile(quietQuantile)) / hits / 1000}
+}
+
+// pool is the CPU times of a mode's samples in all rounds, and the hits of one.
+func (r *result) pool(mode string) (cpu series, hits float64) {
+	for _, round := range r.rounds {
+		f := round[mode]
+		cpu, hits = append(cpu, f.cpu...), f.hits
+	}
+	return cpu, hits
+}
+
+// perHit is the difference of two modes in microseconds of CPU time per allocator event, in one round.
+func perHit(mode, base figure) float64 {
+	return (mode.cpu.median() - base.cpu.median()) / base.hits / 1000
+}
 
 // slowdown is how many times longer a step takes.
 func slowdown(mode, base figure) float64 { return mode.ns / base.ns }

@@ -53,17 +53,17 @@ func printReport(out io.Writer, r report) error {
 }
 
 func costs(results []result, w io.Writer) {
-	fmt.Fprintf(w, "Price of a hit to the program, in µs of its CPU time (and of wall time, which other programs disturb more). A hit is one allocation or one free. "+
-		"Goal for the training scripts: %.1f beyond the empty uprobe.\n\n", goal)
-	t := table{{"workload", "hits per step", "frames native + Python", "empty uprobe", "gputrace beyond it", "with stacks of frees too", "gputrace beyond it, wall"}}
+	fmt.Fprintf(w, "Price of a hit to the program, in µs of its CPU time. A hit is one allocation or one free. Of all steps of a mode the quiet ones count "+
+		"(quantile %.1f); the last column has the medians of the rounds. Goal for the training scripts: %.1f beyond the empty uprobe.\n\n", quietQuantile, goal)
+	t := table{{"workload", "hits per step", "frames native + Python", "empty uprobe", "gputrace beyond it", "with stacks of frees too", "gputrace beyond it, rounds"}}
 	for i := range results {
 		r := &results[i]
-		t.row(r.workload.title,
-			r.compare(untraced, untraced, func(m, _ figure) float64 { return m.hits }).text("%.0f"),
+		_, hits := r.pool(untraced)
+		t.row(r.workload.title, fmt.Sprintf("%.0f", hits),
 			fmt.Sprintf("%.0f + %.0f", r.load.native, r.load.python),
-			r.compare(empty, untraced, cpuPerHit).text("%.2f"),
-			r.compare(traced, empty, cpuPerHit).text("%.2f"),
-			r.compare(freeStacks, empty, cpuPerHit).text("%.2f"),
+			r.quietPerHit(empty, untraced).text("%.2f"),
+			r.quietPerHit(traced, empty).text("%.2f"),
+			r.quietPerHit(freeStacks, empty).text("%.2f"),
 			r.compare(traced, empty, perHit).text("%.2f"))
 	}
 	t.print(w)

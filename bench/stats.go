@@ -10,14 +10,19 @@ import (
 // series are values of one thing, a value a round.
 type series []float64
 
-// median of the values; of an even number the mean of the middle two. 0 for none.
-func (s series) median() float64 {
+// median of the values; 0 for none.
+func (s series) median() float64 { return s.quantile(0.5) }
+
+// quantile interpolates between the values: 0 is the least, 1 the largest; 0 for no values.
+func (s series) quantile(q float64) float64 {
 	if len(s) == 0 {
 		return 0
 	}
 	v := slices.Sorted(slices.Values(s))
-	n := len(v)
-	return (v[(n-1)/2] + v[n/2]) / 2
+	at := q * float64(len(v)-1)
+	lo := int(at)
+	hi := min(lo+1, len(v)-1)
+	return v[lo] + (v[hi]-v[lo])*(at-float64(lo))
 }
 
 // text gives "median (least to largest)", each as the format says; "-" for none.

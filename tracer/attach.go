@@ -34,12 +34,7 @@ type Probe struct {
 func (p *Probe) returns() bool { return p.row.Program == hook.Call }
 
 // Label is the function's name for people.
-func (p *Probe) Label() string {
-	if name := p.row.Name(); name != "" {
-		return p.Symbol
-	}
-	return p.row.Title
-}
+func (p *Probe) Label() string { return p.row.Label() }
 
 // findProbes lists the functions of the hook table that a file defines.
 func findProbes(r *region, path string) []*Probe {

@@ -26,12 +26,12 @@ type Found struct {
 	CUDA       string // that PyTorch was built for; empty: not known
 	Driver     string // version in the driver library's name; empty: not known
 	Probes     []*Probe
-	Missing    []*hook.Library // libraries of the hook table that are not mapped
-	Libraries  int             // files with code
-	Rows       int             // unwind rows
-	Cached     int             // files whose rows came from the cache
-	Unreadable []error         // files through which stacks cannot be followed
-	Multi      bool            // uprobe_multi
+	Empty      []string // files of the hook table's libraries that define none of its functions
+	Libraries  int      // files with code
+	Rows       int      // unwind rows
+	Cached     int      // files whose rows came from the cache
+	Unreadable []error  // files through which stacks cannot be followed
+	Multi      bool     // uprobe_multi
 	Took       time.Duration
 	Attached   uint64 // when the first probe was about to be placed, CLOCK_BOOTTIME nanoseconds
 }
@@ -76,6 +76,7 @@ func (t *Tracer) discover() ([]*Probe, error) {
 		}
 		out = append(out, probes...)
 	}
+	t.found.Empty = empty
 	if len(out) == 0 {
 		return nil, fmt.Errorf("pid %d: %w in %s: looked for %s", t.target.PID, ErrNoSymbol, strings.Join(empty, ", "), wanted())
 	}
@@ -98,11 +99,6 @@ func (t *Tracer) describe(took time.Duration) Found {
 	f.Rows, f.Cached = int(t.kernel.rowsUsed), t.objects.hits
 	if t.python != nil {
 		f.Python = t.python.Version.String()
-	}
-	for _, l := range hook.Libraries {
-		if !slices.ContainsFunc(t.regions, func(r region) bool { return l.Matches(r.Path) }) {
-			f.Missing = append(f.Missing, l)
-		}
 	}
 	seen := map[*object]bool{}
 	for _, r := range t.regions {

@@ -82,10 +82,15 @@ func libraryLines(f *tracer.Found, l *hook.Library) []string {
 		}
 		names[p.File] = append(names[p.File], p.Label())
 	}
-	if len(files) == 0 {
+	var out []string
+	for _, file := range f.Empty {
+		if l.Matches(file) {
+			out = append(out, fmt.Sprintf("%-17s %-22s has none of the functions: %s", l.Name, path.Base(file), strings.Join(l.Symbols(), " ")))
+		}
+	}
+	if len(files) == 0 && len(out) == 0 {
 		return []string{fmt.Sprintf("%-17s not found: no %s is mapped", l.Name, strings.Join(l.Globs, " or "))}
 	}
-	var out []string
 	for _, file := range files {
 		out = append(out, fmt.Sprintf("%-17s %-22s %s", l.Name, path.Base(file), strings.Join(names[file], " ")))
 	}

@@ -3,6 +3,7 @@ package hook
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/event"
@@ -54,6 +55,17 @@ func (l *Library) Matches(file string) bool {
 	return false
 }
 
+// Symbols lists what is looked for in the library, each name once.
+func (l *Library) Symbols() []string {
+	var out []string
+	for i := range Rows {
+		if r := &Rows[i]; r.Library == l && !slices.Contains(out, r.Label()) {
+			out = append(out, r.Label())
+		}
+	}
+	return out
+}
+
 // Row is one function.
 type Row struct {
 	Library *Library
@@ -85,6 +97,14 @@ func (r *Row) MatchesName(symbol string) bool {
 		return symbol == r.Symbol
 	}
 	return strings.HasPrefix(symbol, r.Symbol) && strings.HasSuffix(symbol, r.Suffix)
+}
+
+// Label is the function's name for people: the symbol, or the name in it when it is mangled.
+func (r *Row) Label() string {
+	if r.Title != "" {
+		return r.Title
+	}
+	return r.Symbol
 }
 
 const (

@@ -1,0 +1,123 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestQuantile(t *testing.T) {
+	for name, c := range map[string]struct {
+		values series
+		q      float64
+		want   float64
+	}{
+		"none":      {nil, 0.5, 0},
+		"one":       {series{7}, 0.1, 7},
+		"odd":       {series{9, 1, 5}, 0.5, 5},
+		"even":      {series{4, 1, 3, 2}, 0.5, 2.5},
+		"least":     {series{3, 1, 2}, 0, 1},
+		"largest":   {series{3, 1, 2}, 1, 3},
+		"in beween": {series{10, 20}, 0.1, 11},
+	} {
+		t.Run(name, func(t *testing.T) { require.InDelta(t, c.want, c.values.quantile(c.q), 1e-9) })
+	}
+}
+
+func TestText(t *testing.T) {
+	require.Equal(t, "-", series(nil).text("%.1f"))
+	require.Equal(t, "2.0", series{2}.text("%.1f"))
+	require.Equal(t, "2.0 (1.0 to 9.0)", series{9, 1, 2}.text("%.1f"))
+}
+
+func TestParseBatch(t *testing.T) {
+	s, ok, err := parseBatch([]byte("batch 3 median_ns 30 mean_ns 56.5"))
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, sample{ns: 56.5, hits: 1}, s)
+	for _, line := range []string{"", "READY 12", "batch 1 median_ns 2 mean_us 3"} {
+		_, ok, err := parseBatch([]byte(line))
+		require.NoError(t, err, line)
+		require.False(t, ok, line)
+	}
+	_, _, err = parseBatch([]byte("batch 3 median_ns 30 mean_ns x"))
+	require.Error(t, err)
+}
+
+func TestStepParser(t *testing.T) {
+	var p stepParser
+	var got []sample
+	for _, line := range []string{
+		`{"step": 1, "device": 0, "num_alloc": 100, "num_free": 40, "boottime_ns": 1000000, "cpu_ns": 500}`,
+		`{"step": 1, "device": 1, "num_alloc": 7, "num_free": 7, "boottime_ns": 1000001, "cpu_ns": 501}`,
+		`{"step": 2, "device": 0, "num_alloc": 110, "num_free": 52, "boottime_ns": 3000000, "cpu_ns": 1500}`,
+	} {
+		s, ok, err := p.parse([]byte(line))
+		require.NoError(t, err)
+		if ok {
+			got = append(got, s)
+		}
+	}
+	require.Equal(t, []sample{{ns: 2000000, cpu: 1000, hits: 22}}, got)
+	_, _, err := p.parse([]byte("{"))
+	require.Error(t, err)
+}
+
+// TestFigures uses windows whose differences are known: a step of 1 ms with 100 hits, 0.5 µs for the trap, 2 µs for the rest.
+func TestFigures(t *testing.T) {
+	at := func(us float64) figure {
+		return figure{ns: us * 1000, cpu: series{us * 1000, us*1000 + 1, us*1000 + 2}, hits: 100}
+	}
+	r := result{workload: findWorkload("gpt")}
+	for range 3 {
+		r.rounds = append(r.rounds, map[string]figure{untraced: at(1000), empty: at(1050), traced: at(1250)})
+	}
+	require.InDelta(t, 0.5, r.quietPerHit(empty, untraced)[0], 1e-6)
+	require.InDelta(t, 2, r.quietPerHit(traced, empty)[0], 1e-6)
+	require.InDelta(t, 2, r.compare(traced, empty, perHit).median(), 1e-6)
+	require.InDelta(t, 1.25, r.compare(traced, untraced, slowdown).median(), 1e-6)
+	require.Nil(t, r.quietPerHit(freeStacks, empty), "a mode that was not measured")
+	require.Empty(t, r.compare(freeStacks, untraced, slowdown))
+}
+
+func TestOptions(t *testing.T) {
+	for args, want := range map[string]options{
+		"":                              {rounds: 5, window: 3 * time.Second},
+		"-quick":                        {rounds: 2, window: 1500 * time.Millisecond},
+		"-rounds 9 -window 1s":          {rounds: 9, window: time.Second},
+		"-only mlp":                     {rounds: 5, window: 3 * time.Second, only: "mlp"},
+		"-only hotloop40 -window 100ms": {rounds: 5, window: 100 * time.Millisecond, only: "hotloop40"},
+	} {
+		got, err := parseOptions(strings.Fields(args), io.Discard)
+		require.NoError(t, err, args)
+		require.Equal(t, want, got, args)
+	}
+	for _, args := range []string{"x", "-rounds 0", "-window 99ms", "-only nothing", "-rounds x", "-unknown"} {
+		var out bytes.Buffer
+		_, err := parseOptions(strings.Fields(args), &out)
+		require.Error(t, err, args)
+		require.NotEmpty(t, out.String(), args)
+	}
+}
+
+func TestWorkloadNames(t *testing.T) {
+	seen := map[string]bool{}
+	for i := range workloads {
+		require.False(t, seen[workloads[i].name], workloads[i].name)
+		seen[workloads[i].name] = true
+		require.Same(t, &workloads[i], findWorkload(workloads[i].name))
+	}
+	require.Nil(t, findWorkload(""))
+}
+
+func TestTable(t *testing.T) {
+	var out bytes.Buffer
+	table{{"a", "b"}, {"1", "2"}}.print(&out)
+	require.Equal(t, "| a | b |\n|---|---|\n| 1 | 2 |\n\n", out.String())
+}
