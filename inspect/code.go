@@ -137,6 +137,17 @@ func decode(b []byte) (inst x86asm.Inst, n int) {
 	return inst, inst.Len
 }
 
+// straight decodes n instructions; those behind the end have no operation.
+func straight(b []byte, n int) path {
+	p := make(path, n)
+	for i := range p {
+		var k int
+		p[i], k = decode(b)
+		b = b[min(k, len(b)):]
+	}
+	return p
+}
+
 // load is a 64-bit read of memory at base+offset, by the instruction at index of the path.
 type load struct {
 	base   x86asm.Reg

@@ -26,11 +26,11 @@ var libraries = []struct{ prefix, symbol string }{
 const nativeClass = "22NativeCachingAllocatorE"
 
 const (
-	maxVirtuals  = 96     // entries of the vtable that are looked at; PyTorch 2.15 has 50
-	maxTypeName  = 512    // bytes of a class's name
-	maxNative    = 0x8000 // bytes of the allocator in which the list of devices is searched
-	usualTotal   = 0x1a8  // allocated bytes in a device's object: wheels 2.0.1 to 2.15.0
-	sizeDistance = 8
+	maxVirtuals = 96     // entries of the vtable that are looked at; PyTorch 2.15 has 50
+	maxTypeName = 512    // bytes of a class's name
+	maxNative   = 0x8000 // bytes of the allocator in which the list of devices is searched
+	usualTotal  = 0x1a8  // allocated bytes in a device's object: wheels 2.0.1 to 2.15.0
+	wordSize    = 8
 )
 
 // Find looks for the caching allocator of a process. The error wraps ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout or
@@ -111,7 +111,7 @@ func className(m process.Memory, object uint64) (name string, vtable uint64, err
 		return "", 0, err
 	}
 	b := make([]byte, maxTypeName)
-	n, err := m.ReadAt(b, at)
+	n, _ := m.ReadAt(b, at) // what could be read is enough when the name ends in it
 	end := bytes.IndexByte(b[:n], 0)
 	if end <= 0 {
 		return "", 0, fmt.Errorf("no name at %#x", at)
@@ -184,24 +184,20 @@ func vectorOffsets(f *symbolize.File, m process.Memory, native, bias uint64) []u
 
 // notEmpty recognises that function and gives V.
 func notEmpty(b []byte) (offset uint64, ok bool) {
-	inst, n := decode(b)
-	if inst.Op == x86asm.NOP {
-		b = b[n:]
-		inst, n = decode(b)
+	p := straight(b, 5)
+	if p[0].Op == x86asm.NOP { // endbr64
+		p = p[1:]
 	}
-	compare, k := decode(b[n:])
-	set, j := decode(b[n+k:])
-	ret, _ := decode(b[n+k+j:])
-	from, ok1 := inst.Args[1].(x86asm.Mem)
-	with, ok2 := compare.Args[0].(x86asm.Mem)
-	if !ok2 {
-		with, ok2 = compare.Args[1].(x86asm.Mem)
-	}
-	if inst.Op != x86asm.MOV || compare.Op != x86asm.CMP || set.Op != x86asm.SETNE || ret.Op != x86asm.RET || !ok1 || !ok2 {
+	if p[0].Op != x86asm.MOV || p[1].Op != x86asm.CMP || p[2].Op != x86asm.SETNE || p[3].Op != x86asm.RET {
 		return 0, false
 	}
+	from, ok1 := p[0].Args[1].(x86asm.Mem)
+	with, ok2 := p[1].Args[0].(x86asm.Mem)
+	if !ok2 {
+		with, ok2 = p[1].Args[1].(x86asm.Mem)
+	}
 	x, y := displacement(from), displacement(with)
-	if from.Base != x86asm.RDI || with.Base != x86asm.RDI || x-y != sizeDistance && y-x != sizeDistance || min(x, y) < 8 {
+	if !ok1 || !ok2 || from.Base != x86asm.RDI || with.Base != x86asm.RDI || x-y != wordSize && y-x != wordSize || min(x, y) < wordSize {
 		return 0, false
 	}
 	return uint64(min(x, y)), true

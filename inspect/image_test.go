@@ -80,6 +80,7 @@ func record(t *testing.T) {
 	a.memory = r
 	m := image{Native: a.native, Vectors: a.vectors, Totals: a.totals, Sizes: a.sizes, Words: r.words, Oracle: *o}
 	mapsOf(t, a)
+	m.dropText(t)
 	version, _, _ := strings.Cut(o.Version, "+")
 	f, err := os.Create("testdata/books-" + version + ".json.gz")
 	require.NoError(t, err)
@@ -88,6 +89,21 @@ func record(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, json.NewEncoder(z).Encode(&m))
 	require.NoError(t, z.Close())
+}
+
+// dropText forgets what is text among the words in and behind the objects of the devices: what lies there is not always part
+// of the object. A word of the books has zeros in its highest bytes, but for the load factor of a table.
+func (m *image) dropText(t *testing.T) {
+	devices, err := m.allocator().devices()
+	require.NoError(t, err)
+	for _, d := range devices {
+		for at := d.addr; at < d.addr+d.limit; at += 8 {
+			if w := m.Words[at]; w>>48 != 0 && w>>32 != loadFactor {
+				m.Words[at] = w & 0xff // a flag, perhaps, and what lay in its padding
+			}
+		}
+	}
+	mapsOf(t, m.allocator())
 }
 
 // mapsOf reads the books of every device once, without a copy of pages.
@@ -136,7 +152,7 @@ func TestImages(t *testing.T) {
 			got, err := a.Map()
 			require.NoError(t, err)
 			require.Len(t, got.Devices, 1)
-			assert.Equal(t, m.Oracle.normal(0), got.Devices[0].Segments)
+			m.Oracle.check(t, 0, got.Devices[0].Segments)
 			assert.Len(t, a.sizes, 1, "the layout was not kept")
 		})
 	}
@@ -155,7 +171,7 @@ func TestSearch(t *testing.T) {
 			}
 			got, err := a.Map()
 			require.NoError(t, err)
-			assert.Equal(t, m.Oracle.normal(0), got.Devices[0].Segments)
+			m.Oracle.check(t, 0, got.Devices[0].Segments)
 		})
 	}
 }
@@ -191,12 +207,14 @@ func damagesOf(b *books, t *tile) map[uint64]uint64 {
 	flags := b.size + fromSizeToAllocated
 	out := map[uint64]uint64{
 		b.size:                  t.size + 512,
-		b.size + fromSizeToPtr:  t.ptr + 512,
 		b.size + fromSizeToPool: t.pool + 8,
 		b.size + fromSizeToPrev: t.at,
 		b.size + fromSizeToNext: t.at,
 		flags:                   wordAt(b.memory, t.at+flags) ^ 1,
 		blockDevice:             wordAt(b.memory, t.at+blockDevice) ^ 1,
+	}
+	if t.before != nil || t.after != nil { // the address of a segment of one block has no second witness
+		out[b.size+fromSizeToPtr] = t.ptr + 512
 	}
 	if t.active {
 		out[b.size+fromSizeToRequested] = t.requested + 1

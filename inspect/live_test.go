@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sort"
 	"testing"
 	"time"
@@ -31,12 +32,12 @@ type oracle struct {
 type oracleSegment struct {
 	Device       int
 	Address      uint64
-	TotalSize    uint64    `json:"total_size"`
-	ActiveSize   uint64    `json:"active_size"`
-	Stream       uint64    `json:"stream"`
-	SegmentType  string    `json:"segment_type"`
-	PoolID       [2]uint64 `json:"segment_pool_id"`
-	IsExpandable bool      `json:"is_expandable"`
+	TotalSize    uint64     `json:"total_size"`
+	ActiveSize   uint64     `json:"active_size"`
+	Stream       uint64     `json:"stream"`
+	SegmentType  string     `json:"segment_type"`
+	PoolID       *[2]uint64 `json:"segment_pool_id"` // nil before 2.1
+	IsExpandable bool       `json:"is_expandable"`
 	Blocks       []struct {
 		Size      uint64
 		Requested uint64 `json:"requested_size"`
@@ -84,7 +85,10 @@ func (o *oracle) normal(device int) []Segment {
 		if s.Device != device {
 			continue
 		}
-		seg := Segment{Addr: s.Address, Size: s.TotalSize, Stream: s.Stream, Pool: Pool{Small: s.SegmentType == "small", ID: s.PoolID}, Expandable: s.IsExpandable}
+		seg := Segment{Addr: s.Address, Size: s.TotalSize, Stream: s.Stream, Pool: Pool{Small: s.SegmentType == "small"}, Expandable: s.IsExpandable}
+		if s.PoolID != nil {
+			seg.Pool.ID = *s.PoolID
+		}
 		at := s.Address
 		for _, b := range s.Blocks {
 			block := Block{Addr: at, Size: b.Size, Stream: s.Stream}
@@ -103,6 +107,18 @@ func (o *oracle) normal(device int) []Segment {
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Addr < out[j].Addr })
 	return out
+}
+
+// check compares a map with PyTorch's view.
+func (o *oracle) check(t *testing.T, device int, got []Segment) {
+	t.Helper()
+	if len(o.Segments) > 0 && o.Segments[0].PoolID == nil {
+		got = slices.Clone(got)
+		for i := range got {
+			got[i].Pool.ID = [2]uint64{}
+		}
+	}
+	assert.Equal(t, o.normal(device), got)
 }
 
 func TestMapEqualsSnapshot(t *testing.T) {
@@ -137,7 +153,7 @@ func TestMapEqualsSnapshot(t *testing.T) {
 			require.Len(t, m.Devices, len(o.Allocated))
 			for i, d := range m.Devices {
 				assert.Equal(t, DeviceTotals{i, o.Allocated[i], o.Reserved[i]}, d.DeviceTotals)
-				assert.Equal(t, o.normal(i), d.Segments)
+				o.check(t, i, d.Segments)
 			}
 		})
 	}
@@ -151,6 +167,47 @@ func checkTotals(t *testing.T, a *Allocator, o *oracle) {
 	for i, d := range totals {
 		assert.Equal(t, DeviceTotals{i, o.Allocated[i], o.Reserved[i]}, d)
 	}
+}
+
+// TestFind tells apart what is not the native allocator, or not there.
+func TestFind(t *testing.T) {
+	t.Run("cudaMallocAsync", func(t *testing.T) {
+		p, _ := start(t, "plain", "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync")
+		_, err := Find(p)
+		require.ErrorIs(t, err, ErrOtherBackend)
+		assert.ErrorContains(t, err, "CudaMallocAsyncAllocator")
+		assert.ErrorContains(t, err, "libc10_cuda.so")
+	})
+	t.Run("not initialised", func(t *testing.T) {
+		p, _ := start(t, "nothing")
+		a, err := Find(p)
+		require.NoError(t, err)
+		totals, err := a.Totals()
+		require.NoError(t, err)
+		assert.Empty(t, totals)
+		m, err := a.Map()
+		require.NoError(t, err)
+		assert.Empty(t, m.Devices)
+	})
+	t.Run("no PyTorch", func(t *testing.T) {
+		p, err := process.Open(os.Getpid())
+		require.NoError(t, err)
+		_, err = Find(p)
+		assert.ErrorIs(t, err, ErrNoAllocator)
+	})
+	t.Run("ended", func(t *testing.T) {
+		p, _ := start(t, "plain")
+		a, err := Find(p)
+		require.NoError(t, err)
+		target, err := os.FindProcess(p.PID)
+		require.NoError(t, err)
+		require.NoError(t, target.Kill())
+		require.Eventually(t, func() bool { return !p.Alive() }, 10*time.Second, 10*time.Millisecond)
+		_, err = a.Totals()
+		assert.Error(t, err)
+		_, err = a.Map()
+		assert.Error(t, err)
+	})
 }
 
 // TestBusy reads the books of jobs at full speed: a map is right or refused, and enough of them are had.
@@ -215,4 +272,23 @@ func checkSums(t *testing.T, d *DeviceMap) map[uint64]Block {
 	active := bytes[StateAllocated] + bytes[StatePending]
 	require.Equal(t, []uint64{d.Allocated, d.Active, d.Reserved}, []uint64{bytes[StateAllocated], active, active + bytes[StateFree]})
 	return at
+}
+
+// BenchmarkMap reads 67,000 blocks and as many holes; BenchmarkTotals the totals.
+func BenchmarkMap(b *testing.B) {
+	p, _ := start(b, "many")
+	a, err := Find(p)
+	require.NoError(b, err)
+	b.Run("map", func(b *testing.B) {
+		for b.Loop() {
+			_, err := a.Map()
+			require.NoError(b, err)
+		}
+	})
+	b.Run("totals", func(b *testing.B) {
+		for b.Loop() {
+			_, err := a.Totals()
+			require.NoError(b, err)
+		}
+	})
 }

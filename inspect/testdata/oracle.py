@@ -52,8 +52,8 @@ def graphs():
 
 
 def mixed():
-    streams()
     graphs()
+    streams()  # last: a capture waits for pending blocks
 
 
 def pools():
