@@ -5,6 +5,9 @@ package main
 import (
 	"bytes"
 	"io"
+	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +21,13 @@ func TestQuantile(t *testing.T) {
 		q      float64
 		want   float64
 	}{
-		"none":      {nil, 0.5, 0},
-		"one":       {series{7}, 0.1, 7},
-		"odd":       {series{9, 1, 5}, 0.5, 5},
-		"even":      {series{4, 1, 3, 2}, 0.5, 2.5},
-		"least":     {series{3, 1, 2}, 0, 1},
-		"largest":   {series{3, 1, 2}, 1, 3},
-		"in beween": {series{10, 20}, 0.1, 11},
+		"none":       {nil, 0.5, 0},
+		"one":        {series{7}, 0.1, 7},
+		"odd":        {series{9, 1, 5}, 0.5, 5},
+		"even":       {series{4, 1, 3, 2}, 0.5, 2.5},
+		"least":      {series{3, 1, 2}, 0, 1},
+		"largest":    {series{3, 1, 2}, 1, 3},
+		"in between": {series{10, 20}, 0.1, 11},
 	} {
 		t.Run(name, func(t *testing.T) { require.InDelta(t, c.want, c.values.quantile(c.q), 1e-9) })
 	}
@@ -88,10 +91,10 @@ func TestFigures(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for args, want := range map[string]options{
-		"":                              {rounds: 5, window: 3 * time.Second},
+		"":                              {rounds: 5, window: 2 * time.Second},
 		"-quick":                        {rounds: 2, window: 1500 * time.Millisecond},
 		"-rounds 9 -window 1s":          {rounds: 9, window: time.Second},
-		"-only mlp":                     {rounds: 5, window: 3 * time.Second, only: "mlp"},
+		"-only mlp":                     {rounds: 5, window: 2 * time.Second, only: "mlp"},
 		"-only hotloop40 -window 100ms": {rounds: 5, window: 100 * time.Millisecond, only: "hotloop40"},
 	} {
 		got, err := parseOptions(strings.Fields(args), io.Discard)
@@ -114,6 +117,47 @@ func TestWorkloadNames(t *testing.T) {
 		require.Same(t, &workloads[i], findWorkload(workloads[i].name))
 	}
 	require.Nil(t, findWorkload(""))
+}
+
+// TestRun measures for real, as briefly as it can.
+func TestRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and traces a program")
+	}
+	require.Zero(t, os.Geteuid(), "root is needed to attach")
+	var out bytes.Buffer
+	require.NoError(t, run(options{rounds: 1, window: 300 * time.Millisecond, only: "hotloop20"}, &out))
+	text := out.String()
+	rows := regexp.MustCompile(`(?m)^\| hot loop in C, 20 calls deep \|(.*)\|$`).FindAllStringSubmatch(text, -1)
+	require.Len(t, rows, 3, text)
+	cost := cells(t, rows[0][1])
+	require.Equal(t, "1", cost[0])
+	require.Regexp(t, `^2\d \+ 0$`, cost[1], "20 calls, main and what is around it")
+	trap, beyond := number(t, cost[2]), number(t, cost[3])
+	// A trap takes from 0.2 µs to tens on a busy machine; the programs cannot take less than nothing.
+	require.Greater(t, trap, 0.05)
+	require.Greater(t, beyond, 0.05)
+	clock := cells(t, rows[1][1])
+	require.Greater(t, number(t, clock[1]), number(t, clock[0]), "gputrace's program takes longer than the empty one")
+	load := cells(t, rows[2][1])
+	require.Greater(t, number(t, load[0]), 1000.0, "events")
+	require.Equal(t, []string{"0", "100.000 %"}, load[1:3], "lost, complete")
+}
+
+func cells(t *testing.T, row string) []string {
+	t.Helper()
+	out := strings.Split(row, "|")
+	for i := range out {
+		out[i] = strings.TrimSpace(out[i])
+	}
+	return out
+}
+
+func number(t *testing.T, text string) float64 {
+	t.Helper()
+	v, err := strconv.ParseFloat(text, 64)
+	require.NoError(t, err)
+	return v
 }
 
 func TestTable(t *testing.T) {

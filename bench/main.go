@@ -43,7 +43,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.IntVar(&o.rounds, "rounds", 5, "measure every mode `N` times, in turn")
-	f.DurationVar(&o.window, "window", 3*time.Second, "`TIME` of one measurement")
+	f.DurationVar(&o.window, "window", 2*time.Second, "`TIME` of one measurement")
 	f.StringVar(&o.only, "only", "", "measure one `WORKLOAD`: hotloop20, hotloop40, pyloop, mlp, gpt, resnet")
 	quick := f.Bool("quick", false, "two rounds of 1.5 s: for a look, not for a table")
 	if err := f.Parse(args); err != nil {
@@ -85,7 +85,7 @@ func run(o options, out io.Writer) error {
 	defer env.close()
 	r := report{options: o, machine: describeMachine()}
 	r.results, err = measureAll(env, o)
-	if err == nil {
+	if err == nil && (o.only == "" || o.only == attachScript) {
 		r.attach, err = measureAttach(env, o)
 	}
 	return errors.Join(err, printReport(out, r)) // what was measured before an error is shown

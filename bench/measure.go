@@ -60,6 +60,7 @@ type result struct {
 	workload *workload
 	rounds   []map[string]figure // by name of the mode
 	found    *tracer.Found
+	probe    *tracer.Probe
 	load     load
 	clocks   []clocked
 }
@@ -85,7 +86,7 @@ func (w *workload) measure(e *environment, o options) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	out := result{workload: w, found: s.found}
+	out := result{workload: w, found: s.found, probe: s.probe}
 	for round := range o.rounds {
 		figures, err := s.round(w, o, round)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"runtime"
 	"strings"
 
@@ -48,7 +49,9 @@ func printReport(out io.Writer, r report) error {
 	kernelTimes(r.results, w)
 	slowdowns(r.results, w)
 	loads(r.results, w)
-	attachTimes(r.attach, w)
+	if len(r.attach.cold) > 0 {
+		attachTimes(r.attach, w)
+	}
 	return w.Flush()
 }
 
@@ -99,7 +102,7 @@ func orMissing(s series) string {
 
 func loads(results []result, w io.Writer) {
 	fmt.Fprintf(w, "What the tracer had to do, in the last window.\n\n")
-	t := table{{"workload", "events", "lost", "stacks complete", "different stacks", "files with code", "unwind rows"}}
+	t := table{{"workload", "events", "lost", "stacks complete", "different stacks", "files with code", "unwind rows", "Python", "PyTorch", "probe"}}
 	for i := range results {
 		r := &results[i]
 		complete := "-"
@@ -107,9 +110,17 @@ func loads(results []result, w io.Writer) {
 			complete = fmt.Sprintf("%.3f %%", 100*float64(r.load.complete)/float64(r.load.stacks))
 		}
 		t.row(r.workload.title, fmt.Sprint(r.load.hits), fmt.Sprint(r.load.lost), complete, fmt.Sprint(r.load.unique),
-			fmt.Sprint(r.found.Libraries), fmt.Sprint(r.found.Rows))
+			fmt.Sprint(r.found.Libraries), fmt.Sprint(r.found.Rows), orDash(r.found.Python), orDash(r.found.PyTorch),
+			fmt.Sprintf("%s, entry+%d", path.Base(r.probe.File), r.probe.Offset))
 	}
 	t.print(w)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
 }
 
 func kernelTimes(results []result, w io.Writer) {

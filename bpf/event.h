@@ -118,6 +118,7 @@ enum code_chunk {
 };
 
 #define CODE_OBJECT_BYTES    256
+#define CODE_OBJECT_NEEDED   144 // up to the last field that is read, co_linetable of 3.11
 #define CODE_QUALNAME_BYTES  320
 #define CODE_NAME_BYTES	     192
 #define CODE_FILENAME_BYTES  512

@@ -62,7 +62,7 @@ struct stats_table stats;
 struct rule_table rules;
 struct cached_rule rule_cache[RULE_CACHE];
 u64 seen[SEEN];		    // hashes of stacks already sent; an overwritten slot only means that one is sent again
-u64 seen_codes[SEEN_CODES]; // the same for code objects
+u64 seen_codes[SEEN_CODES]; // the last code object sent, by address
 u64 stacks_lost;
 u64 pid_misses; // runs in a process that is not traced
 
@@ -235,18 +235,24 @@ static __always_inline u64 code_field(struct record_code *r, u16 off)
 	return *(u64 *)(r->object + (off & (CODE_OBJECT_BYTES - 8)));
 }
 
-// Tells a code object from another that had its address before: by its own lines and names, and by its size, constants and
-// names (16 to 40, what follows the object's header in every version).
+static __always_inline u64 mix_words(u64 id, u8 *from, u32 n)
+{
+	for (u32 i = 0; i < n; i++)
+		id = (id ^ *(u64 *)(from + i * 8) ^ id >> 29) * GOLDEN;
+	return id;
+}
+
+// Tells a code object from another that had its address before, whose parts may have had the same addresses too: by where
+// its parts are, and by the front of its name and of its line table, behind their headers.
 static __always_inline u64 code_id(struct record_code *r, struct python *py, u64 addr)
 {
 	u64 line = code_field(r, py->co_firstlineno & ~7) >> ((py->co_firstlineno & 4) * 8);
-	u64 id = (addr ^ (u32)line) * GOLDEN;
+	u64 id = mix_words((addr ^ (u32)line) * GOLDEN, r->object + 16, 3); // sizes or constants and names, by version
 
-	for (u32 off = 16; off < 40; off += 8)
-		id = (id ^ code_field(r, off) ^ id >> 29) * GOLDEN;
-	for (u32 i = CODE_QUALNAME; i < CODE_CHUNKS; i++)
-		id = (id ^ r->addr[i] ^ id >> 29) * GOLDEN;
-	return id;
+	id = mix_words(id, (u8 *)&r->addr[CODE_QUALNAME], CODE_CHUNKS - CODE_QUALNAME);
+	id = mix_words(id, r->qualname + 40, 6);
+	id = mix_words(id, r->linetable + 16, 1);
+	return mix_words(id, r->linetable + 32, 6);
 }
 
 // Sends a code object unless it was sent before. Built in the Python window, which the walk has finished with.
@@ -257,24 +263,25 @@ __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 	struct record_code *r = (struct record_code *)w->pywin;
 	struct python *py = &p->python;
 
-	if (read_user(r->object, CODE_OBJECT_BYTES, addr))
+	r->len[CODE_OBJECT] = copy_chunk(r->object, CODE_OBJECT_BYTES, addr);
+	if (r->len[CODE_OBJECT] < CODE_OBJECT_NEEDED)
 		return 0;
 	r->addr[CODE_OBJECT] = addr;
 	r->addr[CODE_QUALNAME] = code_field(r, py->co_qualname);
 	r->addr[CODE_NAME] = code_field(r, py->co_name);
 	r->addr[CODE_FILENAME] = code_field(r, py->co_filename);
 	r->addr[CODE_LINETABLE] = code_field(r, py->co_linetable);
+	r->len[CODE_QUALNAME] = copy_chunk(r->qualname, CODE_QUALNAME_BYTES, r->addr[CODE_QUALNAME]);
+	r->len[CODE_LINETABLE] = copy_chunk(r->linetable, CODE_LINETABLE_BYTES, r->addr[CODE_LINETABLE]);
 	u64 id = code_id(r, py, addr);
-	u64 *slot = &seen_codes[(id >> 40) & (SEEN_CODES - 1)];
+	// By address, so that what lay there last is what the tracer has: an object that comes back is sent again.
+	u64 *slot = &seen_codes[((addr * GOLDEN) >> 40) & (SEEN_CODES - 1)];
 	if (*slot == id)
 		return 0;
 	r->type = RECORD_CODE;
 	r->pid = p->pid;
-	r->len[CODE_OBJECT] = CODE_OBJECT_BYTES;
-	r->len[CODE_QUALNAME] = copy_chunk(r->qualname, CODE_QUALNAME_BYTES, r->addr[CODE_QUALNAME]);
 	r->len[CODE_NAME] = copy_chunk(r->name, CODE_NAME_BYTES, r->addr[CODE_NAME]);
 	r->len[CODE_FILENAME] = copy_chunk(r->filename, CODE_FILENAME_BYTES, r->addr[CODE_FILENAME]);
-	r->len[CODE_LINETABLE] = copy_chunk(r->linetable, CODE_LINETABLE_BYTES, r->addr[CODE_LINETABLE]);
 	if (!bpf_ringbuf_output(&ring, r, sizeof(*r), BPF_RB_NO_WAKEUP))
 		*slot = id;
 	return 0;

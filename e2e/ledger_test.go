@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 // booking is one call in the stand-in driver's ledger (testdata/standin/README.md).
@@ -23,7 +24,17 @@ type booking struct {
 
 type bookings []booking
 
-// readLedger gives the calls that take and give back plain device memory.
+// tracedKind tells the driver functions of the hook table; 0: not one of them.
+func tracedKind(function string) event.Kind {
+	for i := range hook.Rows {
+		if r := &hook.Rows[i]; r.Library == hook.Driver && r.Symbol == function {
+			return r.Kind
+		}
+	}
+	return 0
+}
+
+// readLedger gives the calls of functions that are traced.
 func readLedger(t *testing.T, path string) bookings {
 	t.Helper()
 	var out bookings
@@ -32,7 +43,7 @@ func readLedger(t *testing.T, path string) bookings {
 		var b booking
 		_, err := fmt.Sscanf(string(line), "%d %d %d %d %s %v %d %d", &seq, &boottime, &pid, &b.tid, &b.function, &b.addr, &b.size, &b.rc)
 		require.NoError(t, err, "%s", line)
-		if b.function == "cuMemAlloc_v2" || b.function == "cuMemFree_v2" {
+		if tracedKind(b.function) != 0 {
 			out = append(out, b)
 		}
 	})
@@ -45,7 +56,7 @@ func (l bookings) live() map[uint64]uint64 {
 	for _, b := range l {
 		switch {
 		case b.rc != 0:
-		case b.function == "cuMemAlloc_v2":
+		case tracedKind(b.function) == event.KindAlloc:
 			out[b.addr] = b.size
 		default:
 			delete(out, b.addr)
@@ -67,8 +78,8 @@ func (l bookings) deeds() map[uint32][]deed {
 	for _, b := range l {
 		d := out[b.tid]
 		switch {
-		case b.function == "cuMemFree_v2" && b.addr == 0:
-		case b.function == "cuMemFree_v2":
+		case tracedKind(b.function) == event.KindFree && b.addr == 0:
+		case tracedKind(b.function) == event.KindFree:
 			d = append(d, deed{event.KindFree, b.addr, 0})
 			if b.rc != 0 {
 				d = append(d, deed{event.KindFreeFailed, b.addr, 0})
@@ -112,8 +123,10 @@ func TestLedger(t *testing.T) {
 		name    string
 		threads string
 		env     []string
+		perf    bool // attach by perf events, as older kernels need it
 	}{
 		{name: "one thread", threads: "1"},
+		{name: "perf uprobes", threads: "2", perf: true},
 		{name: "threads", threads: "8"},
 		{name: "failing frees", threads: "1", env: []string{"STANDIN_FAIL_FREE=3"}},
 		{name: "failing frees in threads", threads: "8", env: []string{"STANDIN_FAIL_FREE=7"}},
@@ -122,7 +135,9 @@ func TestLedger(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p, ledger := startCalls(t, tt.env, "--threads", tt.threads, "--rounds", "500")
 			before := len(readLedger(t, ledger))
-			tr := attach(t, p.pid, options(), nil)
+			o := options()
+			o.PerfUprobes = tt.perf
+			tr := attach(t, p.pid, o, nil)
 			p.release(t)
 			p.done(t)
 			tr.finishWhole(t)
@@ -176,21 +191,26 @@ func checkCalls(t *testing.T, tr *trace, p *target) {
 	want := map[string]int{}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	names := map[string]string{"cudaMalloc": "cudaMalloc", "cudaFree": "cudaFree", "cuMemAlloc_v2": "cuMemAlloc", "cuMemFree_v2": "cuMemFree"}
+	rows := map[string]*hook.Row{}
+	for i := range hook.Rows {
+		rows[hook.Rows[i].Symbol] = &hook.Rows[i]
+	}
 	for _, line := range p.lines {
 		var name string
 		var ok, failed int
-		if n, _ := fmt.Sscanf(line, "CALL %s ok %d failed %d", &name, &ok, &failed); n != 3 || names[name] == "" {
+		if n, _ := fmt.Sscanf(line, "CALL %s ok %d failed %d", &name, &ok, &failed); n != 3 || rows[name] == nil {
 			continue
 		}
-		want[names[name]+" ok"] += ok
-		if name == "cudaFree" || name == "cuMemFree_v2" {
-			want[names[name]+" failed"] += failed
+		want[rows[name].Name()+" ok"] += ok
+		if rows[name].Kind == event.KindFree && failed > 0 {
+			want[rows[name].Name()+" failed"] += failed
 		}
 	}
 	require.Equal(t, want, ours)
 	require.NotZero(t, ours["cudaMalloc ok"])
 	require.NotZero(t, ours["cuMemAlloc ok"])
+	require.NotZero(t, ours["cudaMallocAsync ok"])
+	require.NotZero(t, ours["cudaMallocManaged ok"])
 }
 
 // TestHitsPerProbe checks the two sides of the ring against each other for every probe, where calls nest.

@@ -21,6 +21,7 @@ RELEASES = {
     "cuMemAllocPitch_v2": {"cuMemFree_v2"},
     "cuMemAllocManaged": {"cuMemFree_v2"},
     "cuMemAllocAsync": {"cuMemFreeAsync"},
+    "cuMemAllocAsync_ptsz": {"cuMemFreeAsync_ptsz"},
     "cuMemHostAlloc": {"cuMemFreeHost"},
     "cuMemAllocHost_v2": {"cuMemFreeHost"},
     "cuMemHostRegister_v2": {"cuMemHostUnregister"},

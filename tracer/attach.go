@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/gputrace/gputrace/bpf"
@@ -126,52 +125,106 @@ func (s *probeSet) has(p *Probe) bool {
 	return false
 }
 
-// attach puts the probes into the process's memory.
-func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) error {
-	for _, p := range probes {
-		ex, err := link.OpenExecutable(p.path)
+// attach puts the probes into the process's memory. A probe that cannot be placed is an error among others; err is set
+// when none could.
+func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, err error) {
+	before := len(s.links)
+	for _, file := range byFile(probes) {
+		ex, err := link.OpenExecutable(file[0].path)
 		if err != nil {
-			return fmt.Errorf("open %s: %w", p.File, err)
+			failed = append(failed, fmt.Errorf("open %s: %w", file[0].File, err))
+			continue
 		}
-		// The return side first: an entry without a return would be forgotten, a return without an entry is counted.
+		failed = append(failed, s.attachFile(k, ex, pid, file)...)
+	}
+	if len(s.links) == before && len(failed) > 0 {
+		return nil, errors.Join(failed...)
+	}
+	return failed, nil
+}
+
+// byFile groups probes by their file, in their order.
+func byFile(probes []*Probe) [][]*Probe {
+	var out [][]*Probe
+	at := map[string]int{}
+	for _, p := range probes {
+		i, ok := at[p.path]
+		if !ok {
+			i = len(out)
+			at[p.path] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], p)
+	}
+	return out
+}
+
+// attachFile attaches the probes of one file: the return sides first, because an entry whose return is not seen would be
+// forgotten, while a return without an entry is counted.
+func (s *probeSet) attachFile(k *kernel, ex *link.Executable, pid int, probes []*Probe) []error {
+	var returns []*Probe
+	for _, p := range probes {
 		if p.returns() {
-			if err := s.attachOne(k, ex, p, pid, true); err != nil {
-				return err
-			}
-		}
-		if err := s.attachOne(k, ex, p, pid, false); err != nil {
-			return err
+			returns = append(returns, p)
 		}
 	}
-	return nil
+	return append(s.attachSide(k, ex, pid, returns, true), s.attachSide(k, ex, pid, probes, false)...)
 }
 
-func (s *probeSet) attachOne(k *kernel, ex *link.Executable, p *Probe, pid int, ret bool) error {
-	cookie, prog := uint64(p.index), k.objs.ProbeEnter
-	if ret {
-		cookie, prog = cookie+1, k.objs.ProbeReturn
+// attachSide attaches the entry or the return side of probes: with one link where the kernel can, else, or when one of them
+// is refused, each with its own.
+func (s *probeSet) attachSide(k *kernel, ex *link.Executable, pid int, probes []*Probe, ret bool) []error {
+	if len(probes) == 0 {
+		return nil
 	}
-	l, err := attachUprobe(k.multi, ex, p, pid, cookie, prog, ret)
-	if err != nil {
-		return fmt.Errorf("attach to %s in %s: %w", p.Symbol, p.File, err)
+	if k.multi {
+		l, err := attachMany(k, ex, pid, probes, ret)
+		if err == nil {
+			s.links = append(s.links, l)
+			return nil
+		}
 	}
-	s.links = append(s.links, l)
-	return nil
+	var failed []error
+	for _, p := range probes {
+		l, err := attachOne(k, ex, pid, p, ret)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("attach to %s in %s: %w", p.Symbol, p.File, err))
+			continue
+		}
+		s.links = append(s.links, l)
+	}
+	return failed
 }
 
-func attachUprobe(multi bool, ex *link.Executable, p *Probe, pid int, cookie uint64, prog *ebpf.Program, ret bool) (link.Link, error) {
-	if multi {
-		o := &link.UprobeMultiOptions{Addresses: []uint64{p.target}, Cookies: []uint64{cookie}, PID: uint32(pid)}
-		if ret {
-			return ex.UretprobeMulti(nil, prog, o)
-		}
-		return ex.UprobeMulti(nil, prog, o)
+func attachMany(k *kernel, ex *link.Executable, pid int, probes []*Probe, ret bool) (link.Link, error) {
+	o := &link.UprobeMultiOptions{PID: uint32(pid)}
+	for _, p := range probes {
+		o.Addresses = append(o.Addresses, p.target)
+		o.Cookies = append(o.Cookies, p.cookie(ret))
 	}
-	o := &link.UprobeOptions{Address: p.target, Cookie: cookie, PID: pid}
 	if ret {
-		return ex.Uretprobe(p.Symbol, prog, o)
+		return ex.UretprobeMulti(nil, k.objs.ProbeReturn, o)
 	}
-	return ex.Uprobe(p.Symbol, prog, o)
+	return ex.UprobeMulti(nil, k.objs.ProbeEnter, o)
+}
+
+func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (link.Link, error) {
+	if k.multi {
+		return attachMany(k, ex, pid, []*Probe{p}, ret)
+	}
+	o := &link.UprobeOptions{Address: p.target, Cookie: p.cookie(ret), PID: pid}
+	if ret {
+		return ex.Uretprobe(p.Symbol, k.objs.ProbeReturn, o)
+	}
+	return ex.Uprobe(p.Symbol, k.objs.ProbeEnter, o)
+}
+
+// cookie is the row of the kernel's hook table that a side of the probe uses.
+func (p *Probe) cookie(ret bool) uint64 {
+	if ret {
+		return uint64(p.index) + 1
+	}
+	return uint64(p.index)
 }
 
 // detach takes all probes out. The target runs at full speed afterwards.

@@ -4,6 +4,7 @@ package tracer
 
 import (
 	"fmt"
+	"io"
 	"unsafe"
 
 	"github.com/gputrace/gputrace/bpf"
@@ -29,16 +30,24 @@ func decodeCode(raw []byte) (*bpf.TraceRecordCode, error) {
 	return r, nil
 }
 
-// ReadAt implements process.Memory.
+// ReadAt implements process.Memory. What a copy holds only the front of is completed from the process.
 func (c *codeImage) ReadAt(b []byte, addr uint64) (int, error) {
+	n := 0
 	for i, data := range c.chunks() {
 		data = data[:min(len(data), int(c.record.Len[i]))]
-		start := c.record.Addr[i]
-		if addr >= start && addr-start <= uint64(len(data)) && uint64(len(b)) <= uint64(len(data))-(addr-start) {
-			return copy(b, data[addr-start:]), nil
+		if start := c.record.Addr[i]; addr >= start && addr-start < uint64(len(data)) {
+			n = copy(b, data[addr-start:])
+			break
 		}
 	}
-	return c.live.ReadAt(b, addr)
+	if n == len(b) {
+		return n, nil
+	}
+	m, err := c.live.ReadAt(b[n:], addr+uint64(n))
+	if n > 0 && err != nil {
+		err = io.ErrUnexpectedEOF
+	}
+	return n + m, err
 }
 
 // chunks are the copied pieces, in the order of enum code_chunk.

@@ -166,7 +166,11 @@ func (t *Tracer) attach(probes []*Probe) error {
 	if err := t.kernel.setHooks(&t.probes.table); err != nil {
 		return err
 	}
-	return t.probes.attach(t.kernel, t.target.PID, fresh)
+	failed, err := t.probes.attach(t.kernel, t.target.PID, fresh)
+	for _, f := range failed {
+		t.warn(f)
+	}
+	return err
 }
 
 func (t *Tracer) findPython() {

@@ -92,7 +92,24 @@ func libraryLines(f *tracer.Found, l *hook.Library) []string {
 		return []string{fmt.Sprintf("%-17s not found: no %s is mapped", l.Name, strings.Join(l.Globs, " or "))}
 	}
 	for _, file := range files {
-		out = append(out, fmt.Sprintf("%-17s %-22s %s", l.Name, path.Base(file), strings.Join(names[file], " ")))
+		head := fmt.Sprintf("%-17s %-22s ", l.Name, path.Base(file))
+		for _, line := range wrap(names[file], 100-len(head)) {
+			out = append(out, head+line)
+			head = strings.Repeat(" ", len(head))
+		}
+	}
+	return out
+}
+
+// wrap joins words to lines of at most width bytes, as long as no word is longer.
+func wrap(words []string, width int) []string {
+	var out []string
+	for _, w := range words {
+		if last := len(out) - 1; last >= 0 && len(out[last])+1+len(w) <= width {
+			out[last] += " " + w
+		} else {
+			out = append(out, w)
+		}
 	}
 	return out
 }

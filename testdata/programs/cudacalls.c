@@ -15,6 +15,7 @@ typedef uint64_t ptr;
 
 static int (*cudaMalloc)(ptr *, size_t), (*cudaFree)(ptr), (*cudaMallocManaged)(ptr *, size_t, unsigned);
 static int (*cudaMallocPitch)(ptr *, size_t *, size_t, size_t), (*cudaMallocAsync)(ptr *, size_t, void *);
+static int (*cudaMallocAsync_ptsz)(ptr *, size_t, void *), (*cudaFreeAsync_ptsz)(ptr, void *);
 static int (*cudaFreeAsync)(ptr, void *), (*cudaHostAlloc)(ptr *, size_t, unsigned), (*cudaFreeHost)(ptr);
 static int (*cudaMallocArray)(ptr *, const int *, size_t, size_t, unsigned), (*cudaFreeArray)(ptr);
 static int (*cudaHostRegister)(ptr, size_t, unsigned), (*cudaHostUnregister)(ptr), (*cudaSetDevice)(int);
@@ -28,6 +29,8 @@ static int alloc_driver(ptr *p, size_t *n) { return cuMemAlloc_v2(p, *n); }
 static int alloc_managed(ptr *p, size_t *n) { return cudaMallocManaged(p, *n, 1); }
 static int alloc_async(ptr *p, size_t *n) { return cudaMallocAsync(p, *n, NULL); }
 static int free_async(ptr p) { return cudaFreeAsync(p, NULL); }
+static int alloc_async_ptsz(ptr *p, size_t *n) { return cudaMallocAsync_ptsz(p, *n, NULL); }
+static int free_async_ptsz(ptr p) { return cudaFreeAsync_ptsz(p, NULL); }
 static int alloc_host(ptr *p, size_t *n) { return cudaHostAlloc(p, *n, 0); }
 static int alloc_host_driver(ptr *p, size_t *n) { return cuMemAllocHost_v2(p, *n); }
 static int alloc_pitch(ptr *p, size_t *n) {
@@ -70,6 +73,7 @@ static const struct family {
     {"cudaMallocManaged", "cudaFree", alloc_managed, free_runtime},
     {"cudaMallocPitch", "cudaFree", alloc_pitch, free_runtime},
     {"cudaMallocAsync", "cudaFreeAsync", alloc_async, free_async},
+    {"cudaMallocAsync_ptsz", "cudaFreeAsync_ptsz", alloc_async_ptsz, free_async_ptsz},
     {"cudaHostAlloc", "cudaFreeHost", alloc_host, free_host},
     {"cuMemAllocHost_v2", "cuMemFreeHost", alloc_host_driver, free_host_driver},
     {"cudaMallocArray", "cudaFreeArray", alloc_array, free_array},
@@ -169,6 +173,7 @@ static void load(void) {
     void *rt = open_any(runtimes), *drv = open_any(drivers);
     LOAD(rt, cudaMalloc), LOAD(rt, cudaFree), LOAD(rt, cudaMallocManaged), LOAD(rt, cudaMallocPitch);
     LOAD(rt, cudaMallocAsync), LOAD(rt, cudaFreeAsync), LOAD(rt, cudaHostAlloc), LOAD(rt, cudaFreeHost);
+    LOAD(rt, cudaMallocAsync_ptsz), LOAD(rt, cudaFreeAsync_ptsz);
     LOAD(rt, cudaMallocArray), LOAD(rt, cudaFreeArray), LOAD(rt, cudaHostRegister), LOAD(rt, cudaHostUnregister);
     LOAD(rt, cudaSetDevice), LOAD(drv, cuMemAlloc_v2), LOAD(drv, cuMemFree_v2), LOAD(drv, cuMemCreate);
     LOAD(drv, cuMemRelease), LOAD(drv, cuMemAllocHost_v2), LOAD(drv, cuMemFreeHost);

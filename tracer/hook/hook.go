@@ -123,9 +123,23 @@ var Rows = []Row{
 	{Library: Torch, Symbol: oomPrefix, Prefix: true, Suffix: deviceSuffix, Title: "reportOutOfMemoryToProfiler", Program: TorchOOM, Layer: event.LayerTorch, Kind: event.KindOutOfMemory, Pointer: None, Size: 0, Allocated: 1, Reserved: 2, Device: 3},
 
 	call(Driver, "cuMemAlloc_v2", event.LayerDevice, 0, 1),
+	call(Driver, "cuMemAllocManaged", event.LayerDevice, 0, 1),
+	call(Driver, "cuMemAllocAsync", event.LayerDevice, 0, 1),
+	call(Driver, "cuMemAllocAsync_ptsz", event.LayerDevice, 0, 1),
+	call(Driver, "cuMemAllocFromPoolAsync", event.LayerDevice, 0, 1),
+	call(Driver, "cuMemAllocFromPoolAsync_ptsz", event.LayerDevice, 0, 1),
 	free(Driver, "cuMemFree_v2", event.LayerDevice, 0),
+	free(Driver, "cuMemFreeAsync", event.LayerDevice, 0),
+	free(Driver, "cuMemFreeAsync_ptsz", event.LayerDevice, 0),
 	call(Runtime, "cudaMalloc", event.LayerDevice, 0, 1),
+	call(Runtime, "cudaMallocManaged", event.LayerDevice, 0, 1),
+	call(Runtime, "cudaMallocAsync", event.LayerDevice, 0, 1),
+	call(Runtime, "cudaMallocAsync_ptsz", event.LayerDevice, 0, 1),
+	call(Runtime, "cudaMallocFromPoolAsync", event.LayerDevice, 0, 1),
+	call(Runtime, "cudaMallocFromPoolAsync_ptsz", event.LayerDevice, 0, 1),
 	free(Runtime, "cudaFree", event.LayerDevice, 0),
+	free(Runtime, "cudaFreeAsync", event.LayerDevice, 0),
+	free(Runtime, "cudaFreeAsync_ptsz", event.LayerDevice, 0),
 }
 
 func call(l *Library, symbol string, layer event.Layer, pointer, size Arg) Row {

@@ -156,7 +156,7 @@ func TestMatchesNameRefuses(t *testing.T) {
 	for _, symbol := range []string{
 		"", "_ZN3c10", "_ZN3c1027reportMemoryUsageToProfilerE", "_ZN3c1027reportMemoryUsageToProfilerEPvlmm",
 		"_ZN3c1027reportMemoryUsageToProfilerEPvldNS_6DeviceEi", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE.cold",
-		"cuMemAlloc", "cuMemAlloc_v2_ptsz", "cudaMallocHost", "cudaFreeAsync", "cuMemFreeHost",
+		"cuMemAlloc", "cuMemAlloc_v2_ptsz", "cudaMallocHost", "cudaFreeArray", "cuMemFreeHost",
 	} {
 		for i := range Rows {
 			require.False(t, Rows[i].MatchesName(symbol), "%q is served by %s", symbol, Rows[i].Symbol)

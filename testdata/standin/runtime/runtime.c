@@ -12,6 +12,7 @@
 #define CALL(f) static int (*f)();
 #include "driver_calls.inc"
 #undef CALL
+static int (*alloc_async_ptsz)(), (*alloc_from_pool_async_ptsz)(), (*free_async_ptsz)(); // per-thread default streams
 static int (*get_proc)(const char *, void **, int, uint64_t, int *);
 static int (*standin_pointer)(dptr, int *, int *);
 
@@ -20,9 +21,11 @@ static int load_error;
 static __thread int device, last_error;
 static __thread int bound = -1; // device whose context is current on this thread
 
-static void load_call(const char *name, void **f) {
-    if (get_proc(name, f, CUDART_MAJOR * 1000, 0, NULL)) fprintf(stderr, "stand-in cudart: no %s\n", name);
+enum { PER_THREAD_STREAM = 2 }; // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+static void load_variant(const char *name, void **f, uint64_t flags) {
+    if (get_proc(name, f, CUDART_MAJOR * 1000, flags, NULL)) fprintf(stderr, "stand-in cudart: no %s\n", name);
 }
+static void load_call(const char *name, void **f) { load_variant(name, f, 0); }
 static void load(void) {
     void *lib = dlopen("libcuda.so.1", RTLD_NOW);
     if (!lib) {
@@ -34,6 +37,9 @@ static void load(void) {
 #define CALL(f) load_call(#f, (void **)&f);
 #include "driver_calls.inc"
 #undef CALL
+    load_variant("cuMemAllocAsync", (void **)&alloc_async_ptsz, PER_THREAD_STREAM);
+    load_variant("cuMemAllocFromPoolAsync", (void **)&alloc_from_pool_async_ptsz, PER_THREAD_STREAM);
+    load_variant("cuMemFreeAsync", (void **)&free_async_ptsz, PER_THREAD_STREAM);
     load_error = cuInit(0);
 }
 static cudaError init(void) { return pthread_once(&once, load), load_error; }
@@ -104,6 +110,11 @@ cudaError cudaMallocFromPoolAsync(void **p, size_t n, void *pool, void *s) {
     return CALL(cuMemAllocFromPoolAsync(p, n, pool, s));
 }
 cudaError cudaFreeAsync(void *p, void *s) { return CALL(cuMemFreeAsync(p, s)); }
+cudaError cudaMallocAsync_ptsz(void **p, size_t n, void *s) { return CALL(alloc_async_ptsz(p, n, s)); }
+cudaError cudaMallocFromPoolAsync_ptsz(void **p, size_t n, void *pool, void *s) {
+    return CALL(alloc_from_pool_async_ptsz(p, n, pool, s));
+}
+cudaError cudaFreeAsync_ptsz(void *p, void *s) { return CALL(free_async_ptsz(p, s)); }
 cudaError cudaMallocHost(void **p, size_t n) { return CALL(cuMemHostAlloc(p, n, 0u)); }
 cudaError cudaHostAlloc(void **p, size_t n, unsigned flags) { return CALL(cuMemHostAlloc(p, n, flags)); }
 cudaError cudaFreeHost(void *p) { return CALL(p ? cuMemFreeHost(p) : 0); }

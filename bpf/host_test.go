@@ -1,0 +1,244 @@
+//go:build linux
+
+package bpf_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+// compile builds the unwinder for the host.
+func compile(t *testing.T, flags ...string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "host")
+	args := append([]string{"-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, "testdata/host.c"}, flags...)
+	out, err := exec.Command("gcc", args...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return program
+}
+
+// walked is one stack as the unwinder and as glibc see it, the innermost frame first.
+type walked struct {
+	name   string
+	status event.StackStatus
+	pcs    []uint64
+	oracle []uint64
+	linker bool // the walk ended in the dynamic linker
+}
+
+// TestWalkEqualsBacktrace walks native stacks of many shapes with the code and the tables that the kernel uses, and compares
+// every frame with glibc's backtrace, which goes by the same .eh_frame but with an interpreter of its own (libgcc).
+func TestWalkEqualsBacktrace(t *testing.T) {
+	for _, flags := range [][]string{
+		{"-O2", "-fomit-frame-pointer"}, {"-O0"}, {"-O2", "-fno-omit-frame-pointer", "-no-pie"}, {"-O3", "-fcf-protection=full"},
+	} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			stacks := walkAll(t, compile(t, flags...))
+			seen := map[string]walked{}
+			broken := 0
+			for i := range stacks {
+				w := &stacks[i]
+				seen[strings.TrimRight(w.name, "0123456789 ")] = *w
+				compare(t, w)
+				if w.status == event.StatusBadRule {
+					broken++
+				}
+			}
+			require.Less(t, broken, len(stacks)/2)
+			for _, name := range []string{
+				"plain", "deep", "too deep", "callback from libc", "realigned frame", "thread", "return probe", "unreadable", "signal",
+				"signal on another stack", "step",
+			} {
+				require.Contains(t, seen, name)
+			}
+			require.Greater(t, len(stacks), 500, "single steps")
+			require.Greater(t, len(seen["deep"].pcs), 100)
+			require.Equal(t, event.StatusTooDeep, seen["too deep"].status)
+			require.Equal(t, event.StatusUnreadable, seen["unreadable"].status)
+		})
+	}
+}
+
+// compare checks a stack. One that broke off is the beginning of what glibc sees.
+func compare(t *testing.T, w *walked) {
+	t.Helper()
+	require.NotEmpty(t, w.oracle, w.name)
+	want := w.oracle
+	switch {
+	case w.name == "too deep", w.name == "unreadable",
+		// _dl_runtime_resolve counts its frame from rbx, which no rule expresses. It binds a symbol at its first call and is
+		// on no stack that allocates memory.
+		w.linker && w.status == event.StatusBadRule:
+		require.Less(t, len(w.pcs), len(want), w.name)
+		want = want[:len(w.pcs)]
+	default:
+		require.Equal(t, event.StatusOK, w.status, w.name)
+	}
+	if !strings.HasPrefix(w.name, "step") { // the innermost frame is at the walk there, at the call of backtrace here
+		require.Len(t, w.pcs, len(want), w.name)
+		require.InDelta(t, w.pcs[0], want[0], 1000, w.name)
+		require.Equal(t, want[1:], w.pcs[1:], w.name)
+		return
+	}
+	require.Equal(t, want, w.pcs, w.name)
+}
+
+// walkAll runs the program with the tables of its own mappings.
+func walkAll(t *testing.T, program string) []walked {
+	t.Helper()
+	cmd := exec.Command(program, "walk")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	require.NoError(t, cmd.Start())
+	defer func() { _ = cmd.Process.Kill() }()
+	lines := bufio.NewReaderSize(out, 1<<20)
+	ready, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "READY\n", ready)
+	maps := mappings(t, cmd.Process.Pid)
+	_, err = in.Write(tables(t, cmd.Process.Pid, maps))
+	require.NoError(t, err)
+	stacks := parseStacks(t, lines)
+	require.NoError(t, cmd.Wait(), "%s", stderr.String())
+	for i := range stacks {
+		pc := stacks[i].pcs[len(stacks[i].pcs)-1]
+		stacks[i].linker = slices.ContainsFunc(maps, func(m process.Mapping) bool {
+			return strings.HasPrefix(m.Base(), "ld-linux") && m.Start <= pc && pc < m.End
+		})
+	}
+	return stacks
+}
+
+// mappings lists those that hold code.
+func mappings(t *testing.T, pid int) []process.Mapping {
+	t.Helper()
+	p, err := process.Open(pid)
+	require.NoError(t, err)
+	maps, err := p.Maps()
+	require.NoError(t, err)
+	return slices.DeleteFunc(maps, func(m process.Mapping) bool { return !m.Exec || m.Path == "[vsyscall]" })
+}
+
+func parseStacks(t *testing.T, lines *bufio.Reader) []walked {
+	t.Helper()
+	var stacks []walked
+	for {
+		line, err := lines.ReadString('\n')
+		if err == io.EOF {
+			return stacks
+		}
+		require.NoError(t, err)
+		f := strings.Split(strings.TrimSuffix(line, "\n"), " :")
+		require.Len(t, f, 3, line)
+		at := strings.LastIndexByte(f[0], ' ')
+		status, err := strconv.ParseUint(f[0][at+1:], 10, 8)
+		require.NoError(t, err)
+		stacks = append(stacks, walked{name: f[0][:at], status: event.StackStatus(status), pcs: addresses(t, f[1]), oracle: addresses(t, f[2])})
+	}
+}
+
+func addresses(t *testing.T, text string) []uint64 {
+	t.Helper()
+	var out []uint64
+	for _, f := range strings.Fields(text) {
+		v, err := strconv.ParseUint(f, 16, 64)
+		require.NoError(t, err)
+		out = append(out, v)
+	}
+	return out
+}
+
+// tables lays out what the program reads: the header, mappings as struct mapping, rows, rules.
+func tables(t *testing.T, pid int, maps []process.Mapping) []byte {
+	t.Helper()
+	p, err := process.Open(pid)
+	require.NoError(t, err)
+	var regions, rows, rules []byte
+	number := map[uint64]uint64{}
+	for i := range maps {
+		m := &maps[i]
+		file := open(t, p, m)
+		bias, ok := file.Bias(m.Start, m.Offset)
+		require.True(t, ok, m.Path)
+		table, _, err := new(symbolize.Cache).Table(file)
+		require.NoError(t, err, m.Path)
+		first := len(rows) / 8
+		for _, row := range table.Rows {
+			rule := table.Rules[row>>32]
+			if _, ok := number[rule]; !ok {
+				number[rule] = uint64(len(number))
+				rules = binary.LittleEndian.AppendUint64(rules, rule)
+			}
+			rows = binary.LittleEndian.AppendUint64(rows, row&math.MaxUint32|number[rule]<<32)
+		}
+		for _, v := range []uint64{m.Start, m.End, bias, uint64(first) | uint64(len(rows)/8)<<32} {
+			regions = binary.LittleEndian.AppendUint64(regions, v)
+		}
+	}
+	var out []byte
+	for _, n := range []int{len(regions) / 32, len(rows) / 8, len(rules) / 8, 0} {
+		out = binary.LittleEndian.AppendUint32(out, uint32(n))
+	}
+	return append(append(append(out, regions...), rows...), rules...)
+}
+
+func open(t *testing.T, p *process.Process, m *process.Mapping) *symbolize.File {
+	t.Helper()
+	if m.Path == "[vdso]" {
+		image := make([]byte, m.End-m.Start)
+		_, err := p.ReadAt(image, m.Start)
+		require.NoError(t, err)
+		file, err := symbolize.OpenBytes(image, m.Path)
+		require.NoError(t, err)
+		return file
+	}
+	f, err := p.OpenFile(m)
+	require.NoError(t, err)
+	defer f.Close()
+	file, err := symbolize.Open(f, m.Path)
+	require.NoError(t, err)
+	return file
+}
+
+// TestWalkOfNoise feeds the unwinder rules, memory and layouts of Python that are noise, under the sanitizers: whatever a
+// target holds, no walk leaves its buffers or runs on.
+func TestWalkOfNoise(t *testing.T) {
+	program := compile(t, "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+	walks := 300_000
+	if testing.Short() {
+		walks = 20_000
+	}
+	out, err := exec.Command(program, "fuzz", "1", strconv.Itoa(walks)).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	var native, python int
+	status := make([]int, 10)
+	n, err := fmt.Sscanf(string(out), "%d native %d python %d %d %d %d %d %d %d %d", &native, &python,
+		&status[0], &status[1], &status[2], &status[3], &status[4], &status[5], &status[6], &status[7])
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, 10, n)
+	require.Greater(t, native, 2*walks, "the noise leads nowhere")
+	require.NotZero(t, python)
+	for s := event.StatusOK; s <= event.StatusPythonState; s++ {
+		require.NotZero(t, status[s], "no walk ended %v", s)
+	}
+}

@@ -1,0 +1,416 @@
+// The unwinder of bpf/unwind.h, compiled for the host, walks stacks of its own process beside glibc's backtrace().
+//
+//   host walk           prints READY, reads unwind tables from stdin (struct tables and what follows it), then a line a stack:
+//                       NAME STATUS : WALKED PCS : PCS OF BACKTRACE
+//   host fuzz SEED N    walks N times over memory and rules that are noise; ends with status 1 when a bound is broken
+#define _GNU_SOURCE
+#include <alloca.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#undef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#define __noinline	__attribute__((noinline, noclone))
+#include "../types.h"
+#include "../event.h"
+
+static int read_user(void *dst, u32 len, u64 addr);
+static u64 *row_at(u32 index);
+static u64 rule_at(u32 index);
+static struct cached_rule *cache_slot(u64 key);
+static u64 hijacked_return_address(u64 slot);
+#include "../unwind.h"
+
+#define CACHE  4096
+#define ORACLE 1024
+
+// What stdin holds, followed by mappings, rows and rules.
+struct tables {
+	u32 mappings, rows, rules, pad;
+};
+
+static struct tables head;
+static u64 *rows, *rules;
+static struct proc proc;
+static struct cached_rule cache[CACHE];
+static u64 unreadable_from = ~0ull; // addresses that read_user refuses
+static u64 hijacked_slot, hijacked_address;
+static bool noise;
+static u64 state; // of the random numbers
+
+static u64 next(void) // xorshift64
+{
+	state ^= state << 13;
+	state ^= state >> 7;
+	state ^= state << 17;
+	return state;
+}
+
+// A word as hostile memory might hold it: mostly an address that leads on.
+static u64 noise_word(void)
+{
+	u64 r = next();
+
+	switch (r & 7) {
+	case 0:
+		return 0;
+	case 1:
+		return r;
+	case 2:
+		return r >> 60; // an owner, a small count
+	default:
+		return 0x7000 + ((r >> 8) & 0x3fff8);
+	}
+}
+
+static int read_noise(void *dst, u32 len)
+{
+	if (!(next() & 127))
+		return -1;
+	for (u32 i = 0; i < len; i++) {
+		u64 word = noise_word();
+		u32 n = len - i < 8 ? len - i : 8;
+		memcpy((u8 *)dst + i, &word, n);
+		i += n - 1;
+	}
+	return 0;
+}
+
+// As bpf_probe_read_user: all or nothing.
+static int read_user(void *dst, u32 len, u64 addr)
+{
+	if (noise)
+		return read_noise(dst, len);
+	struct iovec local = { dst, len }, remote = { (void *)addr, len };
+	if (addr + len > unreadable_from)
+		return -1;
+	return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)len ? 0 : -1;
+}
+
+static u64 *row_at(u32 index)
+{
+	static u64 row;
+
+	if (!noise)
+		return index < head.rows ? &rows[index] : 0;
+	row = next() << 32 | (next() & 0x3fff); // a pc that is mostly below those of noise_word
+	return next() & 4095 ? &row : 0;
+}
+
+static u64 rule_at(u32 index)
+{
+	if (!noise)
+		return index < head.rules ? rules[index] : 0;
+	u64 r = next(), offset = (r >> 8 & 0x1f8) << 8 | (r >> 20 & 0x3f8) << 32; // small offsets lead on
+	switch (r & 15) {
+	case 0:
+		return next();
+	case 1:
+		return offset | (next() & 0x3f); // any kind
+	case 2:
+		return offset | RULE_FP_REG | (next() & 0x30);
+	default:
+		return offset | RULE_SP | (next() & 0x30);
+	}
+}
+
+static struct cached_rule *cache_slot(u64 key)
+{
+	return &cache[(key >> 48) & (CACHE - 1)];
+}
+
+static u64 hijacked_return_address(u64 slot)
+{
+	if (noise)
+		return next() & 1 ? noise_word() : 0;
+	return slot == hijacked_slot ? hijacked_address : 0;
+}
+
+static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
+{
+	memset(w, 0, offsetof(struct walk, rec));
+	w->pc = pc;
+	w->sp = sp;
+	w->fp = fp;
+	w->rec.nwords = 0;
+	w->rec.hash = 1;
+}
+
+static void print_stack(const char *name, struct walk *w, void **oracle, int n)
+{
+	printf("%s %u :", name, w->status);
+	for (u32 i = 0; i < w->rec.nwords; i++)
+		printf(" %llx", w->rec.words[i]);
+	printf(" :");
+	for (int i = 0; i < n; i++)
+		printf(" %lx", (unsigned long)oracle[i]);
+	printf("\n");
+}
+
+static __noinline void capture(const char *name)
+{
+	static __thread struct walk w;
+	static __thread void *oracle[ORACLE];
+	u64 pc, sp, fp;
+
+	asm volatile("lea 0(%%rip), %0\n\tmov %%rsp, %1\n\tmov %%rbp, %2" : "=r"(pc), "=r"(sp), "=r"(fp));
+	begin(&w, pc, sp, fp);
+	walk_stack(&w, &proc);
+	u64 slot = hijacked_slot;
+	if (slot) // glibc does not know what stands there
+		*(u64 *)slot = hijacked_address;
+	int n = backtrace(oracle, ORACLE);
+	print_stack(name, &w, oracle, n);
+}
+
+static __noinline int deep(int n, const char *name)
+{
+	volatile char locals[40 + n % 7 * 16];
+
+	locals[0] = n;
+	if (n > 0)
+		return deep(n - 1, name) + locals[0];
+	capture(name);
+	return locals[0];
+}
+
+static int compare(const void *a, const void *b)
+{
+	static int calls;
+
+	if (!calls++)
+		capture("callback from libc");
+	return *(const int *)a - *(const int *)b;
+}
+
+// A frame whose stack is realigned, with a size that is known only at run time.
+static __noinline int realigned(int n)
+{
+	__attribute__((aligned(64))) volatile char wide[64];
+	volatile char *more = alloca(n);
+
+	more[0] = wide[0] = 1;
+	capture("realigned frame");
+	return more[0] + wide[0];
+}
+
+static void on_signal(int number)
+{
+	(void)number;
+	capture(number == SIGUSR1 ? "signal" : "signal on another stack");
+}
+
+static __noinline int interrupted(int number)
+{
+	raise(number);
+	return number + 1;
+}
+
+static void *thread(void *name)
+{
+	deep(5, name);
+	return 0;
+}
+
+static __noinline int hijacked(const char *name)
+{
+	hijacked_slot = (u64)__builtin_dwarf_cfa() - 8;
+	hijacked_address = *(u64 *)hijacked_slot;
+	*(volatile u64 *)hijacked_slot = 0x1000;
+	int n = deep(2, name);
+	*(volatile u64 *)hijacked_slot = hijacked_address;
+	hijacked_slot = 0;
+	return n;
+}
+
+static __noinline int past_end_of_memory(void)
+{
+	volatile char page[8192];
+
+	page[0] = 1;
+	unreadable_from = (u64)page + 4096;
+	int n = deep(3, "unreadable");
+	unreadable_from = ~0ull;
+	return n + page[0];
+}
+
+#define TRAP_FLAG 0x100ll // of EFLAGS: a trap behind every instruction
+
+// Every single instruction of a piece of code, as a trap sees it.
+static u64 steps;
+static volatile bool stepping;
+
+static void on_step(int number, siginfo_t *info, void *context)
+{
+	static struct walk w;
+	static void *oracle[ORACLE];
+	mcontext_t *m = &((ucontext_t *)context)->uc_mcontext;
+	u64 pc = m->gregs[REG_RIP];
+
+	(void)number, (void)info;
+	if (!stepping) {
+		m->gregs[REG_EFL] &= ~TRAP_FLAG;
+		return;
+	}
+	m->gregs[REG_EFL] |= TRAP_FLAG;
+	steps++;
+	begin(&w, pc, m->gregs[REG_RSP], m->gregs[REG_RBP]);
+	walk_stack(&w, &proc);
+	int n = backtrace(oracle, ORACLE), from = 0;
+	while (from < n && (u64)oracle[from] != pc)
+		from++;
+	char name[32];
+	snprintf(name, sizeof(name), "step %llu", steps);
+	print_stack(name, &w, oracle + from, n - from);
+}
+
+static __noinline int stepped(int n)
+{
+	char text[64];
+	int numbers[] = { n, 3, 2, 1 };
+
+	stepping = true;
+	raise(SIGTRAP);
+	snprintf(text, sizeof(text), "%d", n);
+	qsort(numbers, 4, sizeof(int), compare);
+	char *copy = strdup(text);
+	stepping = false;
+	n = strlen(copy) + numbers[0];
+	free(copy);
+	return n;
+}
+
+static void signals(void)
+{
+	static char other[65536];
+	stack_t alt = { .ss_sp = other, .ss_size = sizeof(other) };
+	struct sigaction plain = { .sa_handler = on_signal };
+	struct sigaction on_other = { .sa_handler = on_signal, .sa_flags = SA_ONSTACK };
+	struct sigaction step_action = { .sa_sigaction = on_step, .sa_flags = SA_SIGINFO };
+
+	sigaltstack(&alt, 0);
+	sigaction(SIGUSR1, &plain, 0);
+	sigaction(SIGUSR2, &on_other, 0);
+	sigaction(SIGTRAP, &step_action, 0);
+	interrupted(SIGUSR1);
+	interrupted(SIGUSR2);
+	stepped(12345);
+}
+
+static void read_all(void *to, size_t n)
+{
+	if (fread(to, 1, n, stdin) != n) {
+		fprintf(stderr, "host: the tables are cut\n");
+		exit(2);
+	}
+}
+
+static void read_tables(void)
+{
+	read_all(&head, sizeof(head));
+	if (head.mappings > MAX_MAPPINGS)
+		exit(2);
+	proc.nmappings = head.mappings;
+	proc.salt = 1;
+	read_all(proc.mapping, head.mappings * sizeof(struct mapping));
+	rows = malloc(head.rows * 8ul);
+	rules = malloc(head.rules * 8ul);
+	read_all(rows, head.rows * 8ul);
+	read_all(rules, head.rules * 8ul);
+}
+
+static int walk(void)
+{
+	void *oracle[1];
+	int numbers[] = { 3, 1, 2 };
+	pthread_t t;
+
+	setvbuf(stdout, 0, _IOFBF, 1 << 16);
+	backtrace(oracle, 1); // loads its library before the mappings are listed
+	printf("READY\n");
+	fflush(stdout);
+	read_tables();
+	deep(0, "plain");
+	deep(100, "deep");
+	deep(MAX_NATIVE + 20, "too deep");
+	qsort(numbers, 3, sizeof(int), compare);
+	realigned(1000);
+	pthread_create(&t, 0, thread, "thread");
+	pthread_join(t, 0);
+	hijacked("return probe");
+	past_end_of_memory();
+	signals();
+	return 0;
+}
+
+// Noise in every field that the tracer takes from a target's files and memory.
+static void fill_noise(void)
+{
+	u64 r = next();
+	u8 *python = (u8 *)&proc.python;
+
+	for (size_t i = 0; i < sizeof(proc.python); i++)
+		python[i] = next() >> 32;
+	proc.python.enabled = r & 1;
+	proc.python.f_size = r & 2 ? (r >> 8) % (PYFRAME + 1) : (u16)(r >> 8);
+	proc.python.entry = 1 + (r >> 24) % 3;
+	proc.python.ts_cframe = r & 4 ? NO_FIELD : (r >> 28) % 256;
+	proc.python.cf_frame = r & 8 ? NO_FIELD : (r >> 36) % 64;
+	proc.nmappings = r >> 44 & 15 ? 1 : (r >> 48) % (MAX_MAPPINGS + 1);
+	proc.mapping[0] = (struct mapping){ .start = 0, .end = ~0ull, .row_lo = 0, .row_hi = 1 << 20 };
+}
+
+static int check(struct walk *w)
+{
+	return w->rec.nwords <= MAX_WORDS && w->native <= MAX_NATIVE && w->python <= MAX_PYTHON &&
+	       w->status <= STACK_LOST && w->nqueue <= 2 * MAX_PYTHON;
+}
+
+static int fuzz(u64 seed, u64 n)
+{
+	struct walk *w = malloc(sizeof(*w)); // so that the sanitizer sees its end
+	u64 frames = 0, python = 0, status[STACK_LOST + 1] = { 0 };
+
+	noise = true;
+	state = seed * GOLDEN | 1;
+	for (u64 i = 0; i < n; i++) {
+		fill_noise();
+		memset(cache, 0, sizeof(cache));
+		begin(w, noise_word(), noise_word(), noise_word());
+		w->tp = noise_word();
+		w->stack_top = noise_word();
+		walk_stack(w, &proc);
+		if (!check(w)) {
+			fprintf(stderr, "host: walk %llu of seed %llu broke a bound\n", i, seed);
+			return 1;
+		}
+		frames += w->native;
+		python += w->python;
+		status[w->status]++;
+	}
+	printf("%llu native %llu python", frames, python);
+	for (int i = 0; i <= STACK_LOST; i++)
+		printf(" %llu", status[i]);
+	printf("\n");
+	free(w);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 4 && !strcmp(argv[1], "fuzz"))
+		return fuzz(strtoull(argv[2], 0, 0), strtoull(argv[3], 0, 0));
+	if (argc == 2 && !strcmp(argv[1], "walk"))
+		return walk();
+	fprintf(stderr, "usage: host walk | host fuzz SEED N\n");
+	return 2;
+}

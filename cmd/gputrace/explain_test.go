@@ -1,0 +1,119 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
+)
+
+func TestExplain(t *testing.T) {
+	o := recordOptions{pid: os.Getpid()}
+	for name, c := range map[string]struct {
+		err  error
+		code int
+		says string
+	}{
+		"gone":           {fmt.Errorf("open pid 1: %w", process.ErrNotExist), exitNothing, fmt.Sprintf("no process %d", o.pid)},
+		"not permitted":  {fmt.Errorf("read maps: %w", process.ErrPermission), exitNotPermitted, "not permitted to trace"},
+		"EPERM":          {fmt.Errorf("load: %w", unix.EPERM), exitNotPermitted, "not permitted to trace"},
+		"EACCES":         {fmt.Errorf("attach: %w", unix.EACCES), exitNotPermitted, "not permitted to trace"},
+		"no CUDA":        {fmt.Errorf("pid 1: %w", tracer.ErrNoCUDA), exitNothing, "--wait"},
+		"no symbol":      {fmt.Errorf("pid 1: %w", tracer.ErrNoSymbol), exitNothing, "unknown make"},
+		"has a code":     {coded(exitTargetEnded, errors.New("ended")), exitTargetEnded, "ended"},
+		"verifier":       {fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EINVAL}), exitError, "uname -r"},
+		"something else": {errors.New("the ring broke"), exitError, "the ring broke"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := explain(c.err, o)
+			require.ErrorIs(t, got, c.err, "the cause stays")
+			require.ErrorContains(t, got, c.says)
+			code := exitError
+			var e *codedError
+			if errors.As(got, &e) {
+				code = e.code
+			}
+			require.Equal(t, c.code, code)
+		})
+	}
+}
+
+// TestPermissionHelpNamesCapability runs ourselves with fewer capabilities.
+func TestPermissionHelpNamesCapability(t *testing.T) {
+	const child = "GPUTRACE_TEST_PERMISSION_HELP"
+	if os.Getenv(child) != "" {
+		fmt.Println(permissionHelp(42))
+		return
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("root is needed to drop capabilities")
+	}
+	for drop, want := range map[string][]string{
+		"-sys_admin,-bpf":            {"missing CAP_BPF", "sudo gputrace -p 42"},
+		"-sys_admin,-perfmon":        {"missing CAP_PERFMON"},
+		"-sys_admin,-sys_ptrace":     {"missing CAP_SYS_PTRACE"},
+		"-all":                       {"missing CAP_BPF", "missing CAP_PERFMON", "missing CAP_SYS_PTRACE"},
+		"-bpf,-perfmon,-sys_ptrace ": {"the capabilities are there"}, // CAP_SYS_ADMIN stands for them
+	} {
+		cmd := exec.Command("setpriv", "--bounding-set", strings.TrimSpace(drop), "--inh-caps", strings.TrimSpace(drop), os.Args[0], "-test.run", "^TestPermissionHelpNamesCapability$")
+		cmd.Env = append(os.Environ(), child+"=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		for _, w := range want {
+			require.Contains(t, string(out), w, drop)
+		}
+		if !strings.Contains(drop, "all") {
+			require.LessOrEqual(t, strings.Count(string(out), "missing"), 1, drop)
+		}
+	}
+}
+
+func TestNoCUDAHelp(t *testing.T) {
+	require.Contains(t, noCUDAHelp(os.Getpid()), fmt.Sprintf("sudo gputrace -p %d --wait", os.Getpid()))
+	require.Empty(t, noCUDAHelp(1<<30), "no such process: nothing to add")
+}
+
+// TestCommandLine: what the target calls itself must not write to our terminal.
+func TestCommandLine(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		comm string
+		want string
+	}{
+		"plain":             {[]string{"/usr/bin/python3", "train.py", "--lr", "1"}, "python3", "python3 train.py --lr 1"},
+		"kernel thread":     {nil, "kworker", "kworker"},
+		"escape characters": {[]string{"python", "\x1b[2Jx\n"}, "python", `python \x1b[2Jx\n`},
+		"not UTF-8":         {[]string{"python", "\xff"}, "python", `python \xff`},
+		"other scripts":     {[]string{"python", "größe.py"}, "python", "python größe.py"},
+		"direction marks":   {[]string{"python", "a\u202eb"}, "python", `python a\u202eb`},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, commandLine(c.args, c.comm)) })
+	}
+	long := commandLine([]string{"python", strings.Repeat("ö", 500)}, "python")
+	require.Equal(t, 60, utf8.RuneCountInString(long))
+	require.True(t, utf8.ValidString(long))
+}
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0", 999_999: "999999", 1_000_000: "1.0 M", 4_859_565: "4.9 M"} {
+		require.Equal(t, want, count(n))
+	}
+}
+
+func TestKernelRelease(t *testing.T) {
+	out, err := exec.Command("uname", "-r").Output()
+	require.NoError(t, err)
+	require.Equal(t, strings.TrimSpace(string(out)), kernelRelease())
+}

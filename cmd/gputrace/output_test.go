@@ -1,0 +1,152 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func put(text string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	}
+}
+
+// names lists a folder.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	out := []string{}
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func TestFolderAppearsWhole(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "out")
+	o, err := createFolder(path)
+	require.NoError(t, err)
+	require.NoError(t, o.write("a", put("first")))
+	require.NoError(t, o.write("b", put("second")))
+	require.NoDirExists(t, path, "before it is complete")
+	require.NoError(t, o.finish())
+	o.discard() // as record does when it leaves
+
+	require.Equal(t, []string{"out"}, names(t, dir), "nothing else is left")
+	require.Equal(t, []string{"a", "b"}, names(t, path))
+	b, err := os.ReadFile(filepath.Join(path, "b"))
+	require.NoError(t, err)
+	require.Equal(t, "second", string(b))
+	st, err := os.Stat(path)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o755, st.Mode().Perm(), "others may read it")
+}
+
+func TestFolderDiscarded(t *testing.T) {
+	dir := t.TempDir()
+	o, err := createFolder(filepath.Join(dir, "out"))
+	require.NoError(t, err)
+	require.NoError(t, o.write("a", put("x")))
+	o.discard()
+	require.Empty(t, names(t, dir))
+}
+
+func TestFolderWriteFails(t *testing.T) {
+	dir := t.TempDir()
+	o, err := createFolder(filepath.Join(dir, "out"))
+	require.NoError(t, err)
+	cause := errors.New("disk full")
+	err = o.write("a", func(io.Writer) error { return cause })
+	require.ErrorIs(t, err, cause)
+	require.ErrorContains(t, err, filepath.Join(dir, "out", "a"), "the name that the user gave")
+	require.Error(t, o.write("a", put("again")), "a file is written once")
+	require.Error(t, o.write("no/such/folder", put("x")))
+}
+
+// TestFolderTakenMeanwhile: another program made the folder while we recorded. It keeps its own.
+func TestFolderTakenMeanwhile(t *testing.T) {
+	for name, take := range map[string]func(string) error{
+		"empty folder": func(p string) error { return os.Mkdir(p, 0o755) },
+		"file":         func(p string) error { return os.WriteFile(p, []byte("theirs"), 0o644) },
+		"broken link":  func(p string) error { return os.Symlink("/nowhere", p) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "out")
+			o, err := createFolder(path)
+			require.NoError(t, err)
+			require.NoError(t, o.write("a", put("ours")))
+			require.NoError(t, take(path))
+			require.ErrorContains(t, o.finish(), "exists already")
+			require.NoFileExists(t, filepath.Join(path, "a"))
+			o.discard()
+			require.Equal(t, []string{"out"}, names(t, filepath.Dir(path)))
+		})
+	}
+}
+
+func TestCreateFolderRefuses(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/file", nil, 0o644))
+	for path, want := range map[string]string{
+		dir: "exists already", dir + "/file": "exists already", dir + "/none/out": "its folder", dir + "/file/out": "output",
+		dir + "/nul\x00": "output",
+	} {
+		_, err := createFolder(path)
+		require.ErrorContains(t, err, want, "%q", path)
+	}
+	require.Equal(t, []string{"file"}, names(t, dir))
+}
+
+func TestGiveToUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("root is needed to give a file away")
+	}
+	for name, c := range map[string]struct {
+		uid, gid string
+		want     [2]uint32
+	}{
+		"sudo":            {"12345", "23456", [2]uint32{12345, 23456}},
+		"no sudo":         {"", "", [2]uint32{0, 0}},
+		"half":            {"12345", "", [2]uint32{0, 0}},
+		"not a number":    {"x", "1", [2]uint32{0, 0}},
+		"root under sudo": {"0", "0", [2]uint32{0, 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("SUDO_UID", c.uid)
+			t.Setenv("SUDO_GID", c.gid)
+			dir := t.TempDir()
+			other := filepath.Join(t.TempDir(), "not ours")
+			require.NoError(t, os.WriteFile(other, nil, 0o600))
+			path := filepath.Join(dir, "out")
+			o, err := createFolder(path)
+			require.NoError(t, err)
+			require.NoError(t, o.write("a", put("x")))
+			require.NoError(t, os.Symlink(other, filepath.Join(o.tmp, "link")))
+			require.NoError(t, o.finish())
+			for _, p := range []string{path, path + "/a", path + "/link"} {
+				require.Equal(t, c.want, owners(t, p), p)
+			}
+			require.Equal(t, [2]uint32{0, 0}, owners(t, other), "a link must not give away what it leads to")
+			require.Equal(t, [2]uint32{0, 0}, owners(t, dir))
+		})
+	}
+}
+
+func owners(t *testing.T, path string) [2]uint32 {
+	t.Helper()
+	st, err := os.Lstat(path)
+	require.NoError(t, err)
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	require.True(t, ok, fmt.Sprintf("%T", st.Sys()))
+	return [2]uint32{sys.Uid, sys.Gid}
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
+)
+
+// parse runs the command line up to the point where a recording would begin.
+func parse(args string) (recordOptions, error) {
+	var got recordOptions
+	only := func(c *cli.Context) (err error) {
+		got, err = parseRecord(c)
+		return err
+	}
+	app := newApp()
+	app.Action, app.Commands[0].Action = only, only
+	app.Writer, app.ErrWriter = &strings.Builder{}, &strings.Builder{}
+	err := app.Run(append([]string{"gputrace"}, strings.Fields(args)...))
+	return got, err
+}
+
+func TestParseRecord(t *testing.T) {
+	dir := t.TempDir()
+	plain := func(change func(*recordOptions)) recordOptions {
+		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, cacheDir: defaultCacheDir()}
+		change(&o)
+		return o
+	}
+	for flags, want := range map[string]recordOptions{
+		"":                       plain(func(*recordOptions) {}),
+		"-d 10s":                 plain(func(o *recordOptions) { o.duration = 10 * time.Second }),
+		"--duration 1m30s":       plain(func(o *recordOptions) { o.duration = 90 * time.Second }),
+		"--wait":                 plain(func(o *recordOptions) { o.wait = true }),
+		"--ready-file /tmp/r":    plain(func(o *recordOptions) { o.readyFile = "/tmp/r" }),
+		"--ring-size 4096":       plain(func(o *recordOptions) { o.ringBytes = 4096 }),
+		"--ring-size 64KiB":      plain(func(o *recordOptions) { o.ringBytes = 64 << 10 }),
+		"--ring-size 1GiB":       plain(func(o *recordOptions) { o.ringBytes = 1 << 30 }),
+		"--free-stacks":          plain(func(o *recordOptions) { o.freeStacks = true }),
+		"--full-stacks":          plain(func(o *recordOptions) { o.fullStacks = true }),
+		"--cache-dir /var/x":     plain(func(o *recordOptions) { o.cacheDir = "/var/x" }),
+		"--cache-dir=":           plain(func(o *recordOptions) { o.cacheDir = "" }),
+		"--wait --full-stacks":   plain(func(o *recordOptions) { o.wait, o.fullStacks = true, true }),
+		"--pid 43":               plain(func(o *recordOptions) { o.pid = 43 }),
+		"-p 2147483647":          plain(func(o *recordOptions) { o.pid = 1<<31 - 1 }),
+		"--output " + dir + "/o": plain(func(o *recordOptions) { o.output = dir + "/o" }),
+	} {
+		for _, command := range []string{"", "record "} { // the same twice: record is what the bare command does
+			line := command + "-p 42 -o " + dir + "/out " + flags
+			if strings.Contains(flags, "pid") || strings.HasPrefix(flags, "-p") {
+				line = command + flags + " -o " + dir + "/out"
+			}
+			if strings.Contains(flags, "output") {
+				line = command + "-p 42 " + flags
+			}
+			got, err := parse(line)
+			require.NoError(t, err, line)
+			require.Equal(t, want, got, line)
+		}
+	}
+}
+
+func TestDefaultOutput(t *testing.T) {
+	t.Chdir(t.TempDir())
+	got, err := parse("-p 42")
+	require.NoError(t, err)
+	require.Regexp(t, regexp.MustCompile(`^gputrace\.42\.\d{8}-\d{6}$`), got.output)
+}
+
+func TestParseRecordRefuses(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/file", nil, 0o644))
+	for line, want := range map[string]string{
+		"":                           "give -p PID",
+		"record":                     "give -p PID",
+		"-p":                         "flag needs an argument",
+		"-p x":                       `-p "x": not a process id`,
+		"-p 0":                       "not a process id",
+		"-p -1":                      "not a process id",
+		"-p 1.5":                     "not a process id",
+		"-p 2147483648":              "not a process id",
+		"-p 99999999999999999999":    "not a process id",
+		"-p 42 extra":                `unknown argument "extra"`,
+		"train.py":                   `unknown argument "train.py"`,
+		"-p 42 -d -1s":               "negative",
+		"-p 42 -d 10":                "invalid value",
+		"-p 42 -d soon":              "invalid value",
+		"-p 42 --ring-size 0":        "not a power of two",
+		"-p 42 --ring-size 2048":     "not a power of two",
+		"-p 42 --ring-size 5000":     "not a power of two",
+		"-p 42 --ring-size 12MiB":    "not a power of two",
+		"-p 42 --ring-size 2MB":      "not a power of two",
+		"-p 42 --ring-size x":        "not a power of two",
+		"-p 42 --ring-size -4096":    "not a power of two",
+		"-p 42 --nothing":            "not defined",
+		"record -p 42 --nothing":     "not defined",
+		"-p 42 -o " + dir:            "exists already",
+		"-p 42 -o " + dir + "/file":  "exists already",
+		"-p 42 -o " + dir + "/a/b":   "its folder",
+		"-p 42 -o " + dir + "/file/": "output",
+	} {
+		_, err := parse(line)
+		require.ErrorContains(t, err, want, line)
+		var c *codedError
+		require.True(t, errors.As(err, &c), "%s: no exit code with %v", line, err)
+		require.Equal(t, exitUsage, c.code, line)
+	}
+}
+
+// TestRunExitCodes goes through the whole command line, for what ends before any process is looked at.
+func TestRunExitCodes(t *testing.T) {
+	for line, want := range map[string]int{
+		"--help": exitOK, "-h": exitOK, "--version": exitOK, "record --help": exitOK,
+		"": exitUsage, "-p x": exitUsage, "--nothing": exitUsage, "record --nothing": exitUsage, "nothing": exitUsage,
+	} {
+		out, err := os.CreateTemp(t.TempDir(), "out")
+		require.NoError(t, err)
+		stdout, stderr := os.Stdout, os.Stderr
+		os.Stdout, os.Stderr = out, out
+		got := run(append([]string{"gputrace"}, strings.Fields(line)...))
+		os.Stdout, os.Stderr = stdout, stderr
+		require.Equal(t, want, got, "gputrace %s", line)
+		text, err := os.ReadFile(out.Name())
+		require.NoError(t, err)
+		require.NotEmpty(t, text, "gputrace %s says nothing", line)
+	}
+}
+
+// TestExitCodesAreFixed holds what scripts rely on.
+func TestExitCodesAreFixed(t *testing.T) {
+	require.Equal(t, []int{0, 1, 2, 6, 7, 8, 130},
+		[]int{exitOK, exitError, exitUsage, exitNotPermitted, exitNothing, exitTargetEnded, exitInterrupted})
+}
+
+func TestCodedError(t *testing.T) {
+	cause := errors.New("cause")
+	err := coded(exitNothing, cause)
+	require.ErrorIs(t, err, cause)
+	require.Equal(t, "cause", err.Error())
+}
+
+func TestParseBytes(t *testing.T) {
+	for text, want := range map[string]int{
+		"0": 0, "4096": 4096, "1KiB": 1 << 10, "32MiB": 32 << 20, "3GiB": 3 << 30, "1073741823": 1<<30 - 1,
+	} {
+		got, err := parseBytes(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"", "KiB", "x", "1 KiB", "1kib", "1KB", "-1", "+1", "1.5MiB", "1073741824", "99999999999999999999GiB", "0x10"} {
+		_, err := parseBytes(text)
+		require.Error(t, err, text)
+	}
+}
+
+func FuzzParseBytes(f *testing.F) {
+	f.Add("32MiB")
+	f.Fuzz(func(t *testing.T, text string) {
+		if n, err := parseBytes(text); err == nil {
+			require.GreaterOrEqual(t, n, 0, text)
+		}
+	})
+}
+
+func TestDefaultCacheDir(t *testing.T) {
+	if os.Geteuid() == 0 {
+		require.Equal(t, "/var/cache/gputrace", defaultCacheDir())
+		return
+	}
+	t.Setenv("XDG_CACHE_HOME", "/home/x/.cache")
+	require.Equal(t, filepath.Join("/home/x/.cache", "gputrace"), defaultCacheDir())
+}

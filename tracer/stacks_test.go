@@ -1,0 +1,126 @@
+//go:build linux
+
+package tracer
+
+import (
+	"debug/elf"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+func TestStackFrames(t *testing.T) {
+	regions := regionsOf(at(0x1000, 0x2000, "/lib/a.so"), at(0x2000, 0x3000, "/lib/b.so"))
+	table := newStackTable()
+	table.add(stackRecord{status: 0, hash: 5, words: []uint64{0x1010, 0x2000, 1<<63 | 0x7000, 9, 0x9999, 1 << 63}}, regions, &image{}, nil)
+	s := table.stack(5)
+	require.NotNil(t, s)
+	require.Equal(t, event.StatusOK, s.Status)
+	require.Len(t, s.Frames, 5)
+
+	leaf := s.Frames[0]
+	require.Equal(t, event.FrameNative, leaf.Kind)
+	require.EqualValues(t, 0x1010, leaf.Addr)
+	require.Equal(t, "/lib/a.so", leaf.Module.Path)
+	require.EqualValues(t, 0x10, leaf.Offset)
+	require.False(t, leaf.Eval)
+
+	// A return address on the border belongs to the call before it, in the other file.
+	caller := s.Frames[1]
+	require.EqualValues(t, 0x2000, caller.Addr)
+	require.Equal(t, "/lib/a.so", caller.Module.Path)
+	require.True(t, caller.Eval, "Python frames follow")
+
+	require.Equal(t, event.Frame{Kind: event.FramePython, Func: "<unreadable>", File: "<unreadable>"}, s.Frames[2])
+	require.Nil(t, s.Frames[3].Module, "in no mapping")
+	require.True(t, s.Frames[3].Eval)
+	require.Equal(t, event.FramePython, s.Frames[4].Kind, "a record cut between the two words of a frame")
+}
+
+func TestStackIsKeptOnce(t *testing.T) {
+	table := newStackTable()
+	table.add(stackRecord{hash: 5, words: []uint64{1}}, nil, &image{}, nil)
+	first := table.stack(5)
+	table.add(stackRecord{hash: 5, words: []uint64{1, 2}, status: 3}, nil, &image{}, nil)
+	require.Same(t, first, table.stack(5))
+	require.Len(t, first.Frames, 1)
+	require.Nil(t, table.stack(0))
+	require.Nil(t, table.stack(6))
+}
+
+// TestEvalOfBrokenStack: where a walk broke off, the remaining Python frames were appended; they tell nothing of the frame
+// before them.
+func TestEvalOfBrokenStack(t *testing.T) {
+	py := uint64(1<<63 | 0x7000)
+	for name, c := range map[string]struct {
+		status event.StackStatus
+		words  []uint64
+		eval   []bool // of the native frames
+	}{
+		"complete":                {event.StatusOK, []uint64{1, py, 0, 2, py, 0}, []bool{true, true}},
+		"broken at the last":      {event.StatusNoRow, []uint64{1, py, 0, 2, py, 0}, []bool{true, false}},
+		"two Python frames of it": {event.StatusUnreadable, []uint64{1, 2, py, 0, py, 0}, []bool{false, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := newStackTable()
+			table.add(stackRecord{status: uint8(c.status), hash: 1, words: c.words}, nil, &image{}, nil)
+			var got []bool
+			for _, f := range table.stack(1).Frames {
+				if f.Kind == event.FrameNative {
+					got = append(got, f.Eval)
+				}
+			}
+			require.Equal(t, c.eval, got)
+			require.Equal(t, c.status, table.stack(1).Status)
+		})
+	}
+}
+
+// TestNativeNames looks functions of PyTorch's libc10 up by their addresses, as the standard library reads them.
+func TestNativeNames(t *testing.T) {
+	path := filepath.Join(setup(t, "site"), "torch", "lib", "libc10.so")
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	file, err := symbolize.Open(f, path)
+	require.NoError(t, err)
+	raw, err := elf.NewFile(f)
+	require.NoError(t, err)
+
+	var text *elf.Prog
+	for _, p := range raw.Progs {
+		if p.Type == elf.PT_LOAD && p.Flags&elf.PF_X != 0 {
+			text = p
+		}
+	}
+	require.NotNil(t, text)
+	const base = 0x7f0000000000
+	m := at(base+text.Vaddr, base+text.Vaddr+text.Memsz, path)
+	m.Offset = text.Off
+	regions := []region{newRegion(m, &object{file: file})}
+
+	seen := 0
+	for _, sym := range functions(t, raw)[:200] {
+		if sym.Size < 2 {
+			continue
+		}
+		table := newStackTable()
+		table.add(stackRecord{hash: 1, words: []uint64{base + sym.Value, base + sym.Value + sym.Size}}, regions, &image{}, nil)
+		for _, frame := range table.stack(1).Frames {
+			require.Equal(t, file.BuildID(), frame.Module.BuildID)
+			require.NotEmpty(t, frame.Func)
+			found, ok := file.SymbolAt(sym.Value)
+			require.True(t, ok)
+			require.Equal(t, sym.Value, found.Addr)
+			require.Equal(t, found.Name, frame.Linkage) // an alias of the same address may be chosen
+		}
+		require.Equal(t, sym.Value, table.stack(1).Frames[0].Offset)
+		seen++
+	}
+	require.Greater(t, seen, 100)
+}

@@ -1,0 +1,246 @@
+//go:build linux
+
+package tracer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// TestEncodeSharesRules: files bring their own numbering of rules; the kernel has one.
+func TestEncodeSharesRules(t *testing.T) {
+	first := &symbolize.Table{Rows: []uint64{0x10, 1<<32 | 0x20, 2<<32 | 0xffffffff}, Rules: []uint64{0, 111, 222}}
+	second := &symbolize.Table{Rows: []uint64{2<<32 | 0x30, 1<<32 | 0x40}, Rules: []uint64{0, 333, 111}}
+	var rules ruleTable
+	a, err := rules.encode(first)
+	require.NoError(t, err)
+	b, err := rules.encode(second)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{0, 111, 222, 333}, rules.rules)
+	for _, c := range []struct {
+		bytes []byte
+		from  *symbolize.Table
+	}{{a, first}, {b, second}} {
+		require.Len(t, c.bytes, 8*len(c.from.Rows))
+		for i, row := range c.from.Rows {
+			got := binary.LittleEndian.Uint64(c.bytes[8*i:])
+			require.Equal(t, uint32(row), uint32(got), "the pc of row %d", i)
+			require.Equal(t, c.from.Rules[row>>32], rules.rules[got>>32], "the rule of row %d", i)
+		}
+	}
+}
+
+func TestEncodeBoundsRules(t *testing.T) {
+	table := &symbolize.Table{Rows: []uint64{0}}
+	for i := range uint64(maxRules) {
+		table.Rules = append(table.Rules, i)
+	}
+	var rules ruleTable
+	_, err := rules.encode(table)
+	require.NoError(t, err)
+	_, err = rules.encode(&symbolize.Table{Rows: []uint64{0}, Rules: []uint64{uint64(maxRules)}})
+	require.ErrorContains(t, err, "different unwind rules")
+}
+
+func at(start, end uint64, path string) process.Mapping {
+	return process.Mapping{Start: start, End: end, Exec: true, Inode: 1, Path: path}
+}
+
+func regionsOf(maps ...process.Mapping) []region {
+	var out []region
+	for _, m := range maps {
+		out = append(out, newRegion(m, &object{}))
+	}
+	return out
+}
+
+func TestFindRegion(t *testing.T) {
+	regions := regionsOf(at(0x1000, 0x2000, "a"), at(0x2000, 0x3000, "b"), at(0x5000, 0x6000, "c"))
+	for pc, want := range map[uint64]string{
+		0: "", 0xfff: "", 0x1000: "a", 0x1fff: "a", 0x2000: "b", 0x2fff: "b", 0x3000: "", 0x4fff: "", 0x5000: "c", 0x5fff: "c", 0x6000: "", 1<<64 - 1: "",
+	} {
+		got := findRegion(regions, pc)
+		if want == "" {
+			require.Nil(t, got, "%#x", pc)
+			continue
+		}
+		require.NotNil(t, got, "%#x", pc)
+		require.Equal(t, want, got.Path, "%#x", pc)
+	}
+	require.Nil(t, findRegion(nil, 1))
+}
+
+func TestSameCode(t *testing.T) {
+	a, b := at(0x1000, 0x2000, "a"), at(0x2000, 0x3000, "b")
+	data := process.Mapping{Start: 0x8000, End: 0x9000, Path: "[heap]"}
+	vsyscall := process.Mapping{Start: 0xffffffffff600000, End: 0xffffffffff601000, Exec: true, Path: "[vsyscall]"}
+	moved := a
+	moved.End += 0x1000
+	for name, c := range map[string]struct {
+		maps []process.Mapping
+		want bool
+	}{
+		"the same":        {[]process.Mapping{a, b}, true},
+		"data beside":     {[]process.Mapping{a, b, data, vsyscall}, true},
+		"one more":        {[]process.Mapping{a, b, at(0x5000, 0x6000, "c")}, false},
+		"one less":        {[]process.Mapping{a}, false},
+		"one longer":      {[]process.Mapping{moved, b}, false},
+		"another in turn": {[]process.Mapping{a, at(0x2000, 0x3000, "c")}, false},
+		"none":            {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, sameCode(regionsOf(a, b), c.maps)) })
+	}
+}
+
+func TestReplaced(t *testing.T) {
+	a, b := at(0x1000, 0x2000, "python"), at(0x2000, 0x3000, "libc10.so")
+	tr := &Tracer{regions: regionsOf(a, b)}
+	require.False(t, tr.replaced([]process.Mapping{a, b}))
+	require.False(t, tr.replaced([]process.Mapping{a}), "a library was unloaded")
+	require.True(t, tr.replaced([]process.Mapping{at(0x7000, 0x8000, "python"), at(0x1000, 0x2000, "sh")}))
+}
+
+// probe makes a probe of a row without a file behind it.
+func probe(row *hook.Row, file string, target uint64) *Probe {
+	return &Probe{Library: row.Library, File: file, Symbol: row.Symbol, row: row, target: target}
+}
+
+func rowOf(t *testing.T, p hook.Program) *hook.Row {
+	t.Helper()
+	for i := range hook.Rows {
+		if hook.Rows[i].Program == p {
+			return &hook.Rows[i]
+		}
+	}
+	t.Fatalf("no row has program %d", p)
+	return nil
+}
+
+func TestProbeSetAdd(t *testing.T) {
+	report, call := rowOf(t, hook.TorchReport), rowOf(t, hook.Call)
+	var s probeSet
+	fresh, err := s.add([]*Probe{probe(call, "a", 1), probe(report, "b", 2), probe(call, "c", 1)})
+	require.NoError(t, err)
+	require.Len(t, fresh, 3)
+	// A call takes two rows of the kernel's table: entry and return.
+	require.Equal(t, []uint32{0, 2, 3}, []uint32{fresh[0].index, fresh[1].index, fresh[2].index})
+	require.EqualValues(t, 5, s.used)
+	for row, want := range []*Probe{fresh[0], fresh[0], fresh[1], fresh[2], fresh[2]} {
+		require.Same(t, want, s.byRow[row])
+		require.EqualValues(t, want.row.Kind, s.table.Row[row].Kind)
+		require.EqualValues(t, want.row.Size, s.table.Row[row].ArgSize)
+	}
+	fresh, err = s.add([]*Probe{probe(call, "a", 1), probe(call, "a", 9)})
+	require.NoError(t, err)
+	require.Len(t, fresh, 1, "one is there already")
+}
+
+func TestProbeSetBounds(t *testing.T) {
+	call := rowOf(t, hook.Call)
+	var many []*Probe
+	for i := range maxHooks {
+		many = append(many, probe(call, fmt.Sprint(i), uint64(i)))
+	}
+	var s probeSet
+	fresh, err := s.add(many)
+	require.ErrorContains(t, err, "probes")
+	require.Len(t, fresh, maxHooks/2, "those before the limit are traced")
+	require.LessOrEqual(t, int(s.used), maxHooks)
+}
+
+// TestFillRow: each field of a row arrives in its own field of the kernel's.
+func TestFillRow(t *testing.T) {
+	table := new(bpf.TraceHookTable)
+	fillRow(table, 3, &hook.Row{
+		Kind: event.KindFree, Layer: event.LayerDevice, Pointer: 1, Size: 2, Allocated: 3, Reserved: 4, Device: 5, DeviceType: event.DeviceXPU,
+	})
+	got := table.Row[3]
+	require.Equal(t, []uint8{2, 2, 1, 2, 3, 4, 5, 12},
+		[]uint8{got.Kind, got.Layer, got.ArgPtr, got.ArgSize, got.ArgAllocated, got.ArgReserved, got.ArgDevice, got.DeviceType})
+}
+
+func TestDescriptorBounds(t *testing.T) {
+	var maps []process.Mapping
+	for i := range uint64(maxMappings + 5) {
+		maps = append(maps, at(i<<12, (i+1)<<12, "x"))
+	}
+	d := descriptor(7, regionsOf(maps...), nil, nil)
+	require.EqualValues(t, maxMappings, d.Nmappings)
+	require.Equal(t, maps[maxMappings-1].Start, d.Mapping[maxMappings-1].Start)
+	require.Zero(t, d.Python.Enabled)
+	require.Zero(t, d.Block.Count)
+}
+
+var define = regexp.MustCompile(`(?m)^#define\s+(\w+)\s+\(?([^\s/()]+)\)?`)
+
+// defines are the constants of the C side that no generated type carries.
+func defines(t *testing.T) map[string]uint64 {
+	t.Helper()
+	out := map[string]uint64{}
+	for _, header := range []string{"../bpf/event.h", "../bpf/unwind.h"} {
+		text, err := os.ReadFile(header)
+		require.NoError(t, err)
+		for _, m := range define.FindAllStringSubmatch(string(text), -1) {
+			if n, err := strconv.ParseUint(m[2], 0, 64); err == nil {
+				out[m[1]] = n
+			}
+		}
+	}
+	return out
+}
+
+// TestDefines compares numbers that both sides write down.
+func TestDefines(t *testing.T) {
+	c := defines(t)
+	for name, here := range map[string]uint64{
+		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_SLOTS": maxSlots,
+		"ROW_CHUNK": chunkRows, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None), "PYFRAME": cpython.MaxFrameSize,
+	} {
+		require.Contains(t, c, name)
+		require.Equal(t, c[name], here, name)
+	}
+}
+
+func TestBlockLayoutDescribe(t *testing.T) {
+	site := func(ret uint64, size uint16) inspect.BlockSite {
+		return inspect.BlockSite{Return: ret, BaseSP: true, Offset: -8, SizeOffset: size, PtrOffset: 32}
+	}
+	l := &blockLayout{bias: 0x10000, size: 24, ptr: 32, sites: []inspect.BlockSite{site(1, 24), site(2, 40), site(3, 24)}}
+	d := new(bpf.TraceProc)
+	l.describe(d)
+	require.EqualValues(t, 2, d.Block.Count, "a site of another layout is left out")
+	require.EqualValues(t, 0x10001, d.Block.Site[0].Ret)
+	require.EqualValues(t, 0x10003, d.Block.Site[1].Ret)
+	require.EqualValues(t, -8, d.Block.Site[0].Offset)
+	require.EqualValues(t, 1, d.Block.Site[0].BaseSp)
+	require.Equal(t, []uint16{8, 24, 32, 40, 32}, []uint16{d.Block.Stream, d.Block.Size, d.Block.Requested, d.Block.Pool, d.Block.Ptr})
+
+	for range 3 * len(d.Block.Site) {
+		l.sites = append(l.sites, site(9, 24))
+	}
+	full := new(bpf.TraceProc)
+	l.describe(full)
+	require.EqualValues(t, len(full.Block.Site), full.Block.Count)
+
+	for name, bad := range map[string]*blockLayout{
+		"none": nil, "size behind what is read": {size: 112, ptr: 8, sites: l.sites}, "address behind what is read": {size: 24, ptr: 128, sites: l.sites},
+	} {
+		d := new(bpf.TraceProc)
+		bad.describe(d)
+		require.Zero(t, d.Block.Count, name)
+	}
+}
