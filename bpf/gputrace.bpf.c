@@ -183,7 +183,7 @@ static __always_inline struct proc *current_proc(u32 tgid)
 	return slot ? bpf_map_lookup_elem(&procs, slot) : 0;
 }
 
-// Starts a run: counts the hit, finds the process and the thread's scratch. 0: go on.
+// Starts a run: counts the hit, finds the process. 0: go on.
 static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid();
@@ -205,8 +205,14 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 		return -1;
 	}
 	__sync_fetch_and_add(&stats.row[h->row].hits, 1);
-	h->scratch = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	h->scratch = 0;
 	return 0;
+}
+
+// Finds the thread's scratch; the reports of frees do without it.
+static __always_inline void find_scratch(struct hit *h)
+{
+	h->scratch = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 // Argument n of the call under the probe; UNKNOWN for ARG_NONE.
@@ -453,6 +459,7 @@ static __always_inline void torch_report(struct hit *h)
 		return;
 	}
 	if (size > 0 || cfg_free_stacks) {
+		find_scratch(h);
 		if (h->scratch)
 			walk_begin(h);
 		if (h->scratch && size > 0)
@@ -483,6 +490,7 @@ static __always_inline void torch_oom(struct hit *h)
 	u16 device = argument(h, h->hook->arg_device);
 	u8 status = STACK_OK;
 
+	find_scratch(h);
 	if (h->scratch)
 		walk_begin(h);
 	u64 stack = capture(h, &status);
@@ -550,6 +558,7 @@ static __always_inline u8 enter_free(struct hit *h, struct call *outer, u64 addr
 // Entry of an allocation or free call, runtime or driver.
 static __always_inline void call_enter(struct hit *h)
 {
+	find_scratch(h);
 	struct scratch *s = h->scratch;
 
 	if (!s) {
@@ -674,6 +683,7 @@ int probe_return(struct pt_regs *ctx)
 
 	if (begin(&h, ctx))
 		return 0;
+	find_scratch(&h);
 	if (!h.scratch) {
 		outcome(h.row, DROP_NO_SCRATCH);
 		return 0;

@@ -44,6 +44,7 @@ static struct proc proc;
 static struct cached_rule cache[CACHE];
 static u64 unreadable_from = ~0ull; // addresses that read_user refuses
 static u64 hijacked_slot, hijacked_address;
+static const u64 *forced_rule; // instead of every rule
 static bool noise;
 static u64 state; // of the random numbers
 
@@ -108,6 +109,8 @@ static u64 *row_at(u32 index)
 
 static u64 rule_at(u32 index)
 {
+	if (forced_rule)
+		return *forced_rule;
 	if (!noise)
 		return index < head.rules ? rules[index] : 0;
 	u64 r = next(), offset = (r >> 8 & 0x1f8) << 8 | (r >> 20 & 0x3f8) << 32; // small offsets lead on
@@ -245,6 +248,29 @@ static __noinline int past_end_of_memory(void)
 
 #define TRAP_FLAG 0x100ll // of EFLAGS: a trap behind every instruction
 
+// What ends a walk at its first frame.
+static void forced(const char *name, u64 rule)
+{
+	forced_rule = &rule;
+	memset(cache, 0, sizeof(cache));
+	capture(name);
+	forced_rule = 0;
+	memset(cache, 0, sizeof(cache));
+}
+
+static void ends(void)
+{
+	forced("frame of no size", RULE_SP);
+	forced("frame below its callee", RULE_SP | (u64)(0xfffff8) << 8);
+	forced("rule that is none", RULE_NONE);
+	forced("rule that cannot be told", RULE_UNSUPPORTED);
+	forced("outermost", RULE_END);
+	u32 n = proc.nmappings;
+	proc.nmappings = 0;
+	forced("in no mapping", RULE_END);
+	proc.nmappings = n;
+}
+
 // Every single instruction of a piece of code, as a trap sees it.
 static u64 steps;
 static volatile bool stepping;
@@ -271,6 +297,7 @@ static void on_step(int number, siginfo_t *info, void *context)
 	char name[32];
 	snprintf(name, sizeof(name), "step %llu", steps);
 	print_stack(name, &w, oracle + from, n - from);
+	capture("through the handler");
 }
 
 static __noinline int stepped(int n)
@@ -348,6 +375,7 @@ static int walk(void)
 	pthread_join(t, 0);
 	hijacked("return probe");
 	past_end_of_memory();
+	ends();
 	signals();
 	return 0;
 }

@@ -18,9 +18,12 @@ import (
 // explain gives an attach error its exit code and the next step to take.
 func explain(err error, o recordOptions) error {
 	var c *codedError
+	var v *ebpf.VerifierError
 	switch {
 	case errors.As(err, &c):
 		return err
+	case errors.As(err, &v): // before the permissions: the kernel says EACCES here too
+		return fmt.Errorf("this kernel refuses the programs: %w\n  please report it with the output of uname -r", err)
 	case errors.Is(err, process.ErrNotExist):
 		return coded(exitNothing, fmt.Errorf("no process %d: %w", o.pid, err))
 	case errors.Is(err, process.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
@@ -29,10 +32,6 @@ func explain(err error, o recordOptions) error {
 		return coded(exitNothing, fmt.Errorf("%w\n%s", err, noCUDAHelp(o.pid)))
 	case errors.Is(err, tracer.ErrNoSymbol):
 		return coded(exitNothing, fmt.Errorf("%w\n  the library is of an unknown make, or damaged", err))
-	}
-	var v *ebpf.VerifierError
-	if errors.As(err, &v) {
-		return fmt.Errorf("this kernel refuses the programs: %w\n  please report it with the output of uname -r", err)
 	}
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
+	"unicode"
 
 	"github.com/urfave/cli/v2"
 )
@@ -52,9 +54,19 @@ func run(args []string) int {
 		code = c.code
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(os.Stderr, "gputrace:", msg)
+		fmt.Fprintln(os.Stderr, "gputrace:", printable(msg))
 	}
 	return code
+}
+
+// printable replaces control characters: names and paths come from the target, which must not steer our terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
 }
 
 func newApp() *cli.App {

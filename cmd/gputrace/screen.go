@@ -36,7 +36,7 @@ func newScreen(out *os.File) *screen {
 
 func (s *screen) say(format string, args ...any) {
 	s.endLive()
-	fmt.Fprintf(s.out, format+"\n", args...)
+	fmt.Fprintln(s.out, printable(fmt.Sprintf(format, args...)))
 }
 
 // warn prints an error once.
