@@ -36,7 +36,7 @@ var mayImport = map[string][]string{
 	"darwin":      {"event", "process"},
 	"recording":   {"event"},
 	"heap":        {"event"},
-	"analysis":    {"event", "heap"},
+	"analysis":    {"event", "heap", "inspect"},
 	"export/":     {"analysis", "event", "heap"},
 }
 

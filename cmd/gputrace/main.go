@@ -77,7 +77,7 @@ func newApp() *cli.App {
 		UsageText:       "gputrace -p PID [options]\ngputrace record -p PID [options]",
 		Version:         version,
 		Flags:           record.Flags,
-		Commands:        []*cli.Command{record},
+		Commands:        []*cli.Command{record, dumpCommand()},
 		HideHelpCommand: true,
 		Action:          record.Action,
 		OnUsageError:    onUsageError,

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/urfave/cli/v2"
+)
+
+// dumpFormats are the forms in which a map can be written, the default first.
+var dumpFormats = []string{"text", "json", "snapshot"}
+
+// dumpOptions is a parsed dump command line.
+type dumpOptions struct {
+	pid    int
+	format string
+	output string // file; empty: stdout
+}
+
+func dumpCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "dump",
+		Usage:     "show where PyTorch's memory is now: every segment, block and hole (no probes, no pause)",
+		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [-o FILE]",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "look into process `PID`"},
+			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Value: dumpFormats[0], Usage: "`FORMAT`: text, json, or snapshot (a pickle for pytorch.org/memory_viz)"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FILE` (default and -: standard output)"},
+		},
+		OnUsageError: onUsageError,
+		Action: func(c *cli.Context) error {
+			o, err := parseDump(c)
+			if err != nil {
+				return err
+			}
+			return dump(o)
+		},
+	}
+}
+
+func parseDump(c *cli.Context) (dumpOptions, error) {
+	o := dumpOptions{format: c.String("format"), output: c.String("output")}
+	if c.NArg() > 0 {
+		return o, usage("unknown argument %q; see gputrace dump --help", c.Args().First())
+	}
+	if c.String("pid") == "" {
+		return o, usage("which process? give -p PID; see gputrace dump --help")
+	}
+	pid, err := strconv.ParseInt(c.String("pid"), 10, 32)
+	if err != nil || pid <= 0 {
+		return o, usage("-p %s: not a process id", strconv.Quote(c.String("pid")))
+	}
+	o.pid = int(pid)
+	if !slices.Contains(dumpFormats, o.format) {
+		return o, usage("-f %s: not one of %s", strconv.Quote(o.format), joinOr(dumpFormats))
+	}
+	if o.output == "-" {
+		o.output = ""
+	}
+	if o.output != "" {
+		if err := checkFolder(o.output); err != nil { // it says the same of files
+			return o, coded(exitUsage, err)
+		}
+	}
+	return o, nil
+}
+
+// joinOr is "a, b or c".
+func joinOr(words []string) string {
+	out := words[0]
+	for i, w := range words[1:] {
+		if i+2 == len(words) {
+			out += " or " + w
+		} else {
+			out += ", " + w
+		}
+	}
+	return out
+}

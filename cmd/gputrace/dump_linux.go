@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/export/snapshot"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/process"
+)
+
+// dump reads the allocator's map of a process and writes it in one form.
+func dump(o dumpOptions) error {
+	if o.format == "snapshot" && o.output == "" && newScreen(os.Stdout).terminal {
+		return usage("a snapshot is a binary file: give -o FILE")
+	}
+	p, err := process.Open(o.pid)
+	if err != nil {
+		return explainDump(err, o.pid)
+	}
+	m, err := readMap(p)
+	if err != nil {
+		return explainDump(err, o.pid)
+	}
+	boot, err := bootTime()
+	if err != nil {
+		return err
+	}
+	content := dumpContent(o.format, p, analysis.NewBooks(m), boot)
+	if o.output == "" {
+		return content(os.Stdout)
+	}
+	return writeFile(o.output, content)
+}
+
+func readMap(p *process.Process) (*inspect.Map, error) {
+	a, err := inspect.Find(p)
+	if err != nil {
+		return nil, err
+	}
+	return a.Map()
+}
+
+// bootTime is the time of day when CLOCK_BOOTTIME was 0.
+func bootTime() (time.Time, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return time.Time{}, fmt.Errorf("read the clock: %w", err)
+	}
+	return time.Now().Add(-time.Duration(ts.Nano())), nil
+}
+
+func dumpContent(format string, p *process.Process, b *analysis.Books, boot time.Time) func(io.Writer) error {
+	args := p.Cmdline(32)
+	switch format {
+	case "json":
+		return func(w io.Writer) error {
+			return json.WriteDump(w, json.Dump{Books: b, PID: p.PID, Command: args, Boot: boot})
+		}
+	case "snapshot":
+		return func(w io.Writer) error { return snapshot.Write(w, b) }
+	default:
+		return func(w io.Writer) error {
+			return table.Dump(w, table.DumpInput{Books: b, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot})
+		}
+	}
+}
+
+// writeFile makes a file appear under its name when it is complete. A file of that name is left alone.
+func writeFile(path string, content func(io.Writer) error) error {
+	tmp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.%d.tmp", filepath.Base(path), os.Getpid(), time.Now().UnixNano()))
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("output %s: %w", path, err)
+	}
+	defer os.Remove(tmp)
+	if err := errors.Join(content(f), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("output %s: %w", path, err)
+	}
+	if err := giveToUser(tmp); err != nil {
+		return err
+	}
+	if err := publish(tmp, path); err != nil {
+		return fmt.Errorf("output %s: %w", path, err)
+	}
+	return nil
+}
+
+// publish gives a file its name. A link cannot replace a file that came meanwhile; not every file system has links.
+func publish(tmp, path string) error {
+	err := os.Link(tmp, path)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := checkFolder(path); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// explainDump gives an error of reading the map its exit code and the next step to take.
+func explainDump(err error, pid int) error {
+	switch {
+	case errors.Is(err, process.ErrNotExist):
+		return coded(exitNothing, fmt.Errorf("no process %d: %w", pid, err))
+	case errors.Is(err, process.ErrPermission):
+		return coded(exitNotPermitted, fmt.Errorf("not permitted to read pid %d: %w\n%s", pid, err, readHelp(pid)))
+	case errors.Is(err, inspect.ErrNoAllocator):
+		return coded(exitNothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(pid)))
+	case errors.Is(err, inspect.ErrOtherBackend):
+		return coded(exitNothing, fmt.Errorf("%w\n  only PyTorch's native allocator keeps books that can be read; to trace it: sudo gputrace -p %d", err, pid))
+	case errors.Is(err, inspect.ErrChanged):
+		return fmt.Errorf("the map could not be read consistently: %w\n  the job allocates all the time; run it again", err)
+	case errors.Is(err, inspect.ErrUnknownLayout):
+		return fmt.Errorf("%w\n  this build of PyTorch is not known; nothing is shown rather than something wrong", err)
+	}
+	return err
+}
+
+// readHelp says what forbids to read another process, and how to be allowed (ptrace(2), "Ptrace access mode checking").
+func readHelp(pid int) string {
+	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	switch {
+	case err == nil && strings.TrimSpace(string(scope)) == "3":
+		return "  kernel.yama.ptrace_scope is 3: no process may be looked into until the next boot"
+	case err == nil && strings.TrimSpace(string(scope)) != "0":
+		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may look into it\n  try: sudo gputrace dump -p %d", strings.TrimSpace(string(scope)), pid)
+	case os.Geteuid() == 0:
+		return "  missing CAP_SYS_PTRACE (to read another user's process)"
+	}
+	return fmt.Sprintf("  it is another user's, or protected\n  try: sudo gputrace dump -p %d", pid)
+}
+
+// noAllocatorHelp names a child that has an allocator, if there is one.
+func noAllocatorHelp(pid int) string {
+	if p, err := process.Open(pid); err == nil {
+		for _, child := range p.Children() {
+			c, err := process.Open(child)
+			if err != nil {
+				continue
+			}
+			if _, err := inspect.Find(c); err == nil {
+				return fmt.Sprintf("  its child %d (%s) has one: gputrace dump -p %d", child, c.Name(), child)
+			}
+		}
+	}
+	return "  it has not used PyTorch on a GPU yet, or does not at all"
+}

@@ -1,0 +1,160 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/process"
+)
+
+// parseDumpLine runs a command line up to the point where a process would be looked into.
+func parseDumpLine(args string) (dumpOptions, error) {
+	var got dumpOptions
+	app := newApp()
+	app.Command("dump").Action = func(c *cli.Context) (err error) {
+		got, err = parseDump(c)
+		return err
+	}
+	app.Writer, app.ErrWriter = io.Discard, io.Discard
+	err := app.Run(append([]string{"gputrace", "dump"}, strings.Fields(args)...))
+	return got, err
+}
+
+func TestParseDump(t *testing.T) {
+	dir := t.TempDir()
+	for line, want := range map[string]dumpOptions{
+		"-p 42":                              {42, "text", ""},
+		"--pid 42 --format text":             {42, "text", ""},
+		"-p 42 -f json":                      {42, "json", ""},
+		"-p 42 -f snapshot -o -":             {42, "snapshot", ""},
+		"-p 42 -f snapshot -o " + dir + "/x": {42, "snapshot", dir + "/x"},
+		"-p 42 --output " + dir + "/x":       {42, "text", dir + "/x"},
+		"-p 2147483647":                      {1<<31 - 1, "text", ""},
+	} {
+		got, err := parseDumpLine(line)
+		require.NoError(t, err, line)
+		require.Equal(t, want, got, line)
+	}
+}
+
+func TestParseDumpRefuses(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(dir+"/file", nil, 0o644))
+	for line, want := range map[string]string{
+		"":                            "give -p PID",
+		"42":                          `unknown argument "42"`,
+		"-p 42 43":                    `unknown argument "43"`,
+		"-p 0":                        "not a process id",
+		"-p 2147483648":               "not a process id",
+		"-p 42 -f pickle":             `"pickle": not one of text, json or snapshot`,
+		"-p 42 -f=":                   "not one of text",
+		"-p 42 -o " + dir:             "exists already",
+		"-p 42 -o " + dir + "/file":   "exists already",
+		"-p 42 -o " + dir + "/no/dir": "its folder",
+		"-p 42 --nothing":             "not defined",
+	} {
+		_, err := parseDumpLine(line)
+		require.ErrorContains(t, err, want, line)
+		var c *codedError
+		require.True(t, errors.As(err, &c), "%s: no exit code with %v", line, err)
+		require.Equal(t, exitUsage, c.code, line)
+	}
+}
+
+// TestDumpToTerminal: a pickle on a terminal would be of no use to anyone.
+func TestDumpToTerminal(t *testing.T) {
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer terminal.Close()
+	stdout := os.Stdout
+	os.Stdout = terminal
+	err = dump(dumpOptions{pid: os.Getpid(), format: "snapshot"})
+	os.Stdout = stdout
+	var c *codedError
+	require.True(t, errors.As(err, &c))
+	require.Equal(t, exitUsage, c.code)
+	require.ErrorContains(t, err, "give -o FILE")
+}
+
+func TestExplainDump(t *testing.T) {
+	other := errors.New("other")
+	for _, tt := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{process.ErrNotExist, exitNothing, "no process 42"},
+		{process.ErrPermission, exitNotPermitted, "not permitted to read pid 42"},
+		{inspect.ErrNoAllocator, exitNothing, "no caching allocator"},
+		{inspect.ErrOtherBackend, exitNothing, "sudo gputrace -p 42"},
+		{inspect.ErrChanged, exitError, "run it again"},
+		{inspect.ErrUnknownLayout, exitError, "unknown layout"},
+		{other, exitError, "other"},
+	} {
+		err := explainDump(fmt.Errorf("step: %w", tt.err), 42)
+		require.ErrorIs(t, err, tt.err)
+		require.ErrorContains(t, err, tt.text)
+		code := exitError
+		if c := (*codedError)(nil); errors.As(err, &c) {
+			code = c.code
+		}
+		require.Equal(t, tt.code, code, tt.err)
+	}
+}
+
+func writeText(text string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	}
+}
+
+func requireOnly(t *testing.T, dir string, names ...string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	got := []string{}
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	require.Equal(t, append([]string{}, names...), got)
+}
+
+func TestWriteFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "map")
+	require.NoError(t, writeFile(path, writeText("one")))
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "one", string(b))
+	require.ErrorIs(t, writeFile(path, writeText("two")), os.ErrExist)
+	b, err = os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "one", string(b), "a file that is there is left alone")
+	requireOnly(t, dir, "map")
+}
+
+func TestWriteFileError(t *testing.T) {
+	dir := t.TempDir()
+	full := errors.New("full")
+	require.ErrorIs(t, writeFile(filepath.Join(dir, "map"), func(io.Writer) error { return full }), full)
+	requireOnly(t, dir)
+	require.ErrorIs(t, writeFile(filepath.Join(dir, "no", "map"), writeText("")), os.ErrNotExist)
+}
+
+func TestJoinOr(t *testing.T) {
+	require.Equal(t, "a", joinOr([]string{"a"}))
+	require.Equal(t, "a or b", joinOr([]string{"a", "b"}))
+	require.Equal(t, "a, b or c", joinOr([]string{"a", "b", "c"}))
+}

@@ -1,0 +1,159 @@
+//go:build linux
+
+// Package json writes figures as JSON for programs. Names and their order are part of the interface; docs/dump.md is their
+// description. Sizes and addresses are whole numbers of bytes; what is not known is left out, never 0.
+package json
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// dumpVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
+const dumpVersion = 1
+
+// Dump is what WriteDump writes.
+type Dump struct {
+	Books   *analysis.Books
+	PID     int
+	Command []string  // the command line; empty: not known
+	Boot    time.Time // when CLOCK_BOOTTIME was 0
+}
+
+type dumpFile struct {
+	Format  string       `json:"format"`
+	Version int          `json:"version"`
+	PID     int          `json:"pid"`
+	Command []string     `json:"command,omitempty"`
+	Devices []dumpDevice `json:"devices"`
+}
+
+type dumpDevice struct {
+	Device      int           `json:"device"`
+	Time        time.Time     `json:"time"`
+	BootTime    uint64        `json:"boottime_ns"`
+	Memory      dumpMemory    `json:"memory"`
+	Counted     dumpCounted   `json:"counted"`
+	Unexplained int64         `json:"unexplained"`
+	Pools       []dumpPool    `json:"pools"`
+	Segments    []dumpSegment `json:"segments"`
+}
+
+type dumpMemory struct {
+	Reserved         uint64 `json:"reserved"`
+	Allocated        uint64 `json:"allocated"`
+	Requested        uint64 `json:"requested"`
+	Rounding         uint64 `json:"rounding"`
+	Pending          uint64 `json:"pending"`
+	Holes            uint64 `json:"holes"`
+	Free             uint64 `json:"free"`
+	LargestHole      uint64 `json:"largest_hole"`
+	SegmentCount     uint64 `json:"segment_count"`
+	FreeSegmentCount uint64 `json:"free_segment_count"`
+	AllocatedCount   uint64 `json:"allocated_count"`
+	PendingCount     uint64 `json:"pending_count"`
+	HoleCount        uint64 `json:"hole_count"`
+}
+
+type dumpCounted struct {
+	Allocated uint64 `json:"allocated"`
+	Reserved  uint64 `json:"reserved"`
+}
+
+// dumpPoolName names a pool.
+type dumpPoolName struct {
+	Kind string    `json:"kind"` // "large" or "small"
+	ID   [2]uint64 `json:"id"`   // 0, 0: not private
+}
+
+type dumpPool struct {
+	Pool   dumpPoolName `json:"pool"`
+	Memory dumpMemory   `json:"memory"`
+}
+
+type dumpSegment struct {
+	Address     uint64       `json:"address"`
+	Size        uint64       `json:"size"`
+	Pool        dumpPoolName `json:"pool"`
+	Stream      uint64       `json:"stream"`
+	Expandable  bool         `json:"expandable"`
+	Allocated   uint64       `json:"allocated"`
+	Requested   uint64       `json:"requested"`
+	Pending     uint64       `json:"pending"`
+	Free        uint64       `json:"free"`
+	LargestHole uint64       `json:"largest_hole"`
+	Blocks      []dumpBlock  `json:"blocks"`
+}
+
+type dumpBlock struct {
+	Address   uint64  `json:"address"`
+	Size      uint64  `json:"size"`
+	Requested *uint64 `json:"requested,omitempty"` // a free block has none
+	Stream    uint64  `json:"stream"`
+	State     string  `json:"state"`
+}
+
+// WriteDump writes the allocator's map and its figures as one JSON object on one line.
+func WriteDump(w io.Writer, d Dump) error {
+	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, Devices: []dumpDevice{}}
+	for i := range d.Books.Devices {
+		f.Devices = append(f.Devices, newDumpDevice(&d.Books.Devices[i], d.Boot))
+	}
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(&f); err != nil {
+		return fmt.Errorf("write the map as JSON: %w", err)
+	}
+	return nil
+}
+
+func newDumpDevice(d *analysis.DeviceBooks, boot time.Time) dumpDevice {
+	out := dumpDevice{
+		Device: d.Counted.Device, Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
+		Counted: dumpCounted{d.Counted.Allocated, d.Counted.Reserved}, Unexplained: d.Unexplained(),
+		Pools: make([]dumpPool, len(d.Pools)), Segments: make([]dumpSegment, len(d.Segments)),
+	}
+	for i := range d.Pools {
+		p := &d.Pools[i]
+		out.Pools[i] = dumpPool{poolName(p.Pool.Small, p.Pool.ID), newDumpMemory(&p.Memory)}
+	}
+	for i := range d.Segments {
+		out.Segments[i] = newDumpSegment(&d.Segments[i])
+	}
+	return out
+}
+
+func poolName(small bool, id [2]uint64) dumpPoolName {
+	if small {
+		return dumpPoolName{"small", id}
+	}
+	return dumpPoolName{"large", id}
+}
+
+func newDumpMemory(m *analysis.Memory) dumpMemory {
+	return dumpMemory{
+		Reserved: m.Reserved, Allocated: m.Allocated, Requested: m.Requested, Rounding: m.Rounding(), Pending: m.Pending,
+		Holes: m.Holes, Free: m.Free, LargestHole: m.LargestHole, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
+		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, HoleCount: m.HoleCount,
+	}
+}
+
+func newDumpSegment(s *analysis.SegmentBooks) dumpSegment {
+	out := dumpSegment{
+		Address: s.Addr, Size: s.Size, Pool: poolName(s.Pool.Small, s.Pool.ID), Stream: s.Stream, Expandable: s.Expandable,
+		Allocated: s.Allocated, Requested: s.Requested, Pending: s.Pending, Free: s.FreeBytes(), LargestHole: s.LargestHole,
+		Blocks: make([]dumpBlock, len(s.Blocks)),
+	}
+	for i := range s.Blocks {
+		b := &s.Blocks[i]
+		out.Blocks[i] = dumpBlock{Address: b.Addr, Size: b.Size, Stream: b.Stream, State: b.State.String()}
+		if analysis.Held(b) {
+			out.Blocks[i].Requested = &b.Requested
+		}
+	}
+	return out
+}

@@ -1,0 +1,76 @@
+//go:build linux
+
+package json
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/inspect"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// sample has every state, a private pool, a device without memory, and numbers that a float64 would round.
+func sample() Dump {
+	m := &inspect.Map{Devices: []inspect.DeviceMap{
+		{
+			DeviceTotals: inspect.DeviceTotals{Device: 0, Allocated: 512, Reserved: 1<<21 + 1024}, Time: 1500 * uint64(time.Millisecond),
+			Segments: []inspect.Segment{
+				{Addr: 0x7f0000000000, Size: 1 << 21, Pool: inspect.Pool{Small: true}, Blocks: []inspect.Block{
+					{Addr: 0x7f0000000000, Size: 512, Requested: 4, State: inspect.StateAllocated},
+					{Addr: 0x7f0000000200, Size: 512, Requested: 1, State: inspect.StatePending},
+					{Addr: 0x7f0000000400, Size: 1<<21 - 1024},
+				}},
+				{Addr: 1<<53 + 1, Size: 1024, Stream: 1<<64 - 1, Expandable: true, Pool: inspect.Pool{ID: [2]uint64{1 << 63, 2}}, Blocks: []inspect.Block{
+					{Addr: 1<<53 + 1, Size: 1024, Stream: 1<<64 - 1},
+				}},
+			},
+		},
+		{DeviceTotals: inspect.DeviceTotals{Device: 1}, Time: 7},
+	}}
+	return Dump{Books: analysis.NewBooks(m), PID: 4821, Command: []string{"python", "a\x1b[2J<b>"}, Boot: time.Unix(1795000000, 0)}
+}
+
+func TestWriteDump(t *testing.T) {
+	for name, d := range map[string]Dump{"all": sample(), "nothing": {Books: analysis.NewBooks(&inspect.Map{}), PID: 1}} {
+		t.Run(name, func(t *testing.T) {
+			var buf bytes.Buffer
+			require.NoError(t, WriteDump(&buf, d))
+			require.Equal(t, 1, strings.Count(buf.String(), "\n"))
+			require.NotContains(t, buf.String(), "\x1b")
+			cmd := exec.Command("python3", "-m", "json.tool")
+			cmd.Stdin = &buf
+			got, err := cmd.Output()
+			require.NoError(t, err)
+			file := filepath.Join("testdata", "dump."+name+".golden")
+			if *update {
+				require.NoError(t, os.MkdirAll("testdata", 0o755))
+				require.NoError(t, os.WriteFile(file, got, 0o644))
+			}
+			want, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(got))
+		})
+	}
+}
+
+type fullDisk struct{}
+
+var errFull = errors.New("full")
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
+
+func TestWriteDumpError(t *testing.T) {
+	require.ErrorIs(t, WriteDump(fullDisk{}, sample()), errFull)
+}

@@ -1,0 +1,94 @@
+//go:build linux
+
+// Package snapshot writes what torch.cuda.memory._dump_snapshot writes: a pickle for PyTorch's memory viewer
+// (torch/cuda/_memory_viz.py and pytorch.org/memory_viz). Its structure is that of torch/csrc/cuda/memory_snapshot.cpp.
+package snapshot
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// Write writes the segments and blocks of all devices as a pickle of protocol 2, which every version of the viewer reads.
+// There are no stacks and no history in it: each list of frames and each device's trace is empty. requested_size of a free
+// block is 0, where PyTorch leaves what its last owner asked for.
+func Write(w io.Writer, b *analysis.Books) error {
+	out := bufio.NewWriter(w)
+	p := newPickler(out)
+	segments := allSegments(b)
+	p.dict(
+		item{"segments", func() { p.list(len(segments), func(i int) { p.segment(&segments[i]) }) }},
+		item{"device_traces", func() { p.list(traces(b), func(int) { p.op(opEmptyList) }) }},
+		item{"external_annotations", func() { p.op(opEmptyList) }},
+	)
+	p.stop()
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	return nil
+}
+
+// segment is a segment with the number of its device.
+type segment struct {
+	device int
+	*analysis.SegmentBooks
+}
+
+func allSegments(b *analysis.Books) []segment {
+	var out []segment
+	for i := range b.Devices {
+		d := &b.Devices[i]
+		for j := range d.Segments {
+			out = append(out, segment{d.Counted.Device, &d.Segments[j]})
+		}
+	}
+	return out
+}
+
+// traces is how many lists of events there must be: the viewer looks a device's up by its number.
+func traces(b *analysis.Books) int {
+	n := 0
+	for i := range b.Devices {
+		n = max(n, b.Devices[i].Counted.Device+1)
+	}
+	return n
+}
+
+func (p *pickler) segment(s *segment) {
+	kind := "large"
+	if s.Pool.Small {
+		kind = "small"
+	}
+	active, requested := uint64(0), uint64(0) // PyTorch counts what is pending in both
+	for _, b := range s.Pins() {
+		active, requested = active+b.Size, requested+b.Requested
+	}
+	p.dict(
+		p.number("device", uint64(s.device)),
+		p.number("address", s.Addr),
+		p.number("total_size", s.Size),
+		p.number("allocated_size", s.Allocated),
+		p.number("active_size", active),
+		p.number("requested_size", requested),
+		p.number("stream", s.Stream),
+		p.word("segment_type", kind),
+		item{"segment_pool_id", func() { p.pair(s.Pool.ID[0], s.Pool.ID[1]) }},
+		p.flag("is_expandable", s.Expandable),
+		item{"frames", p.noFrames},
+		item{"blocks", func() { p.list(len(s.Blocks), func(i int) { p.block(s, i) }) }},
+	)
+}
+
+func (p *pickler) block(s *segment, i int) {
+	b := &s.Blocks[i]
+	p.dict(
+		p.number("address", b.Addr),
+		p.number("size", b.Size),
+		p.number("requested_size", b.Requested),
+		p.word("state", b.State.String()),
+		item{"frames", p.noFrames},
+	)
+}

@@ -1,0 +1,200 @@
+//go:build linux
+
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// DumpInput is what Dump prints.
+type DumpInput struct {
+	Books   *analysis.Books
+	PID     int
+	Command string    // of the program; empty: not known
+	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
+	Top     int       // segments listed of each device; 0: 10
+}
+
+const (
+	// shownHoles is how many holes of a segment are listed one by one.
+	shownHoles = 3
+	// shownPins is how many blocks that keep a segment are listed one by one.
+	shownPins = 3
+)
+
+// Dump prints the caching allocator's map: for each device where every reserved byte is, the same by pool, the segments with
+// the most free bytes, their holes and what pins them.
+func Dump(w io.Writer, in DumpInput) error {
+	if in.Top == 0 {
+		in.Top = defaultTop
+	}
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	p.line("pid %d %s · the caching allocator's map", in.PID, in.Command)
+	if len(in.Books.Devices) == 0 {
+		p.line("")
+		p.line("no device: CUDA is not initialised")
+	}
+	for i := range in.Books.Devices {
+		p.dumpDevice(&in.Books.Devices[i], &in)
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the map: %w", err)
+	}
+	return nil
+}
+
+func (p *printer) dumpDevice(d *analysis.DeviceBooks, in *DumpInput) {
+	p.line("")
+	p.line("cuda:%d at %s", d.Counted.Device, in.Boot.Add(time.Duration(d.Time)).Format("15:04:05.000"))
+	if d.Reserved == 0 && d.Counted.Reserved == 0 {
+		p.line("  nothing is reserved")
+		return
+	}
+	p.dumpParts(d)
+	p.dumpPools(d)
+	most, all := d.MostFree(in.Top)
+	p.dumpSegments(d, most, all)
+	p.dumpHoles(most)
+}
+
+// dumpParts says where every reserved byte is, and that they add up to what the allocator counts by itself.
+func (p *printer) dumpParts(d *analysis.DeviceBooks) {
+	part := func(name string, bytes uint64, format string, args ...any) {
+		p.line("  %-11s %10s %19s B  %s", name, Bytes(bytes), countText(bytes), fmt.Sprintf(format, args...))
+	}
+	part("allocated", d.Allocated, "in %s", plural(d.AllocatedCount, "block"))
+	part("  requested", d.Requested, "of it, as the program asked")
+	part("  rounding", d.Rounding(), "of it, added by the allocator")
+	part("pending", d.Pending, "in %s given back, waiting for another stream", plural(d.PendingCount, "block"))
+	part("holes", d.Holes, "in %s of segments that are in use, the largest %s", plural(d.HoleCount, "free block"), Bytes(d.LargestHole))
+	part("free", d.Free, "in %s without a block in use", plural(d.FreeSegmentCount, "segment"))
+	part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
+	p.line("  balance     allocated + pending + holes + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
+	if n := d.Miscounted(); n != 0 {
+		p.line("  balance     blocks - allocated as counted by the allocator = %s B", signedCount(-n))
+	}
+}
+
+// signedCount groups thousands of a number that should be 0.
+func signedCount(n int64) string {
+	switch {
+	case n < 0:
+		return "-" + countText(-uint64(n))
+	case n > 0:
+		return "+" + countText(uint64(n))
+	}
+	return "0"
+}
+
+func poolText(small bool, id [2]uint64) string {
+	kind := "large"
+	if small {
+		kind = "small"
+	}
+	if id == [2]uint64{} {
+		return kind
+	}
+	return fmt.Sprintf("%s, private (%d, %d)", kind, id[0], id[1])
+}
+
+// widthPool is the width of a pool's name in characters.
+const widthPool = 24
+
+func (p *printer) dumpPools(d *analysis.DeviceBooks) {
+	p.line("")
+	row := func(name, segments, reserved, allocated, pending, holes, largest, free string) {
+		p.line("  %s %9s %10s %10s %10s %10s %12s %10s", fit(name, widthPool), segments, reserved, allocated, pending, holes, largest, free)
+	}
+	row("pool", "segments", "reserved", "allocated", "pending", "holes", "largest hole", "free")
+	for i := range d.Pools {
+		m := &d.Pools[i]
+		row(poolText(m.Pool.Small, m.Pool.ID), countText(m.SegmentCount), Bytes(m.Reserved), Bytes(m.Allocated), Bytes(m.Pending),
+			Bytes(m.Holes), Bytes(m.LargestHole), Bytes(m.Free))
+	}
+}
+
+func (p *printer) dumpSegments(d *analysis.DeviceBooks, most []analysis.SegmentBooks, all int) {
+	if all == 0 {
+		return
+	}
+	p.line("")
+	row := func(address, size, pool, stream, allocated, pending, free, largest string) {
+		p.line("  %-14s %10s %s %14s %10s %10s %10s %12s", address, size, fit(pool, widthPool), stream, allocated, pending, free, largest)
+	}
+	row("segment", "size", "pool", "stream", "allocated", "pending", "free", "largest hole")
+	for i := range most {
+		s := &most[i]
+		largest := Bytes(s.LargestHole)
+		if s.FreeSegmentCount > 0 {
+			largest = "whole"
+		}
+		row(fmt.Sprintf("%#x", s.Addr), Bytes(s.Size), poolText(s.Pool.Small, s.Pool.ID), streamText(s.Stream), Bytes(s.Allocated),
+			Bytes(s.Pending), Bytes(s.FreeBytes()), largest)
+	}
+	p.dumpRest(d, most, all)
+}
+
+// dumpRest counts the segments that are not listed.
+func (p *printer) dumpRest(d *analysis.DeviceBooks, most []analysis.SegmentBooks, all int) {
+	free := d.Holes + d.Free
+	for i := range most {
+		free -= most[i].FreeBytes()
+	}
+	if more := all - len(most); more > 0 {
+		p.line("  and %s with %s free", plural(uint64(more), "more segment"), Bytes(free))
+	}
+	if full := d.SegmentCount - uint64(all); full > 0 {
+		p.line("  and %s without a free byte", plural(full, "segment"))
+	}
+}
+
+// streamText is a stream's handle; the default stream has none.
+func streamText(stream uint64) string {
+	if stream == 0 {
+		return "default"
+	}
+	return fmt.Sprintf("%#x", stream)
+}
+
+// dumpHoles lists, for the segments listed before, the free blocks and what keeps the segment.
+func (p *printer) dumpHoles(most []analysis.SegmentBooks) {
+	titled := false
+	for i := range most {
+		s := &most[i]
+		if s.HoleCount == 0 {
+			continue
+		}
+		if !titled {
+			p.line("")
+			p.line("  holes of these segments, and the blocks that pin them")
+			titled = true
+		}
+		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.Holes), plural(s.HoleCount, "hole"))
+		p.line("    holes   %s", blockTexts(s.Gaps(), shownHoles, false))
+		p.line("    pinned  %s", blockTexts(s.Pins(), shownPins, true))
+	}
+}
+
+// blockTexts lists the first of some blocks, and counts the rest.
+func blockTexts(blocks []analysis.Block, n int, states bool) string {
+	var out []string
+	for i := range blocks[:min(n, len(blocks))] {
+		b := &blocks[i]
+		text := fmt.Sprintf("%#x %s", b.Addr, Bytes(b.Size))
+		if states && analysis.Pending(b) {
+			text += " pending"
+		}
+		out = append(out, text)
+	}
+	if more := len(blocks) - n; more > 0 {
+		out = append(out, countText(uint64(more))+" more")
+	}
+	return strings.Join(out, ", ")
+}

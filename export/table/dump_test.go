@@ -1,0 +1,93 @@
+//go:build linux
+
+package table
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/inspect"
+)
+
+// tiles makes a segment of n equal blocks; those whose number is in held are allocated.
+func tiles(addr, size uint64, n int, pool inspect.Pool, stream uint64, held ...int) inspect.Segment {
+	s := inspect.Segment{Addr: addr, Size: size * uint64(n), Pool: pool, Stream: stream}
+	for i := range n {
+		s.Blocks = append(s.Blocks, inspect.Block{Addr: addr + uint64(i)*size, Size: size, Stream: stream})
+	}
+	for _, i := range held {
+		s.Blocks[i].State, s.Blocks[i].Requested = inspect.StateAllocated, size-12
+	}
+	return s
+}
+
+func device(number int, segments ...inspect.Segment) inspect.DeviceMap {
+	d := inspect.DeviceMap{DeviceTotals: inspect.DeviceTotals{Device: number}, Time: start + uint64(number), Segments: segments}
+	for _, s := range segments {
+		d.Reserved += s.Size
+		for _, b := range s.Blocks {
+			if b.State == inspect.StateAllocated {
+				d.Allocated += b.Size
+			}
+		}
+	}
+	return d
+}
+
+// odds have one segment of each kind, and texts that a program could choose.
+func odds() *inspect.Map {
+	waiting := tiles(0x7f0000600000, mib, 2, inspect.Pool{Small: true}, 0x55b7f448d430)
+	waiting.Blocks[0].State, waiting.Blocks[0].Requested = inspect.StatePending, 1000
+	wrong := device(2, tiles(0x7e0000000000, 512, 4, inspect.Pool{Small: true}, 0, 0))
+	wrong.Reserved, wrong.Allocated = wrong.Reserved+512, wrong.Allocated-512
+	return &inspect.Map{Devices: []inspect.DeviceMap{
+		device(0,
+			tiles(0x7f0000000000, mib, 10, inspect.Pool{}, 0, 1, 3, 5, 7, 9),
+			tiles(0x7f0000600000-20*mib, 20*mib, 1, inspect.Pool{}, 0, 0),
+			waiting,
+			tiles(0x7f1000000000, 300*gib, 1, inspect.Pool{ID: [2]uint64{1<<64 - 1, 1 << 63}}, 1<<47-1),
+		),
+		device(1),
+		wrong,
+	}}
+}
+
+// crowd has more segments than are shown.
+func crowd() *inspect.Map {
+	var segments []inspect.Segment
+	for i := range 14 {
+		segments = append(segments, tiles(0x7f0000000000+uint64(i)<<24, mib, 3+i, inspect.Pool{}, 0, 1))
+	}
+	return &inspect.Map{Devices: []inspect.DeviceMap{device(0, segments...)}}
+}
+
+func TestDump(t *testing.T) {
+	for name, m := range map[string]*inspect.Map{"odds": odds(), "crowd": crowd(), "nothing": {}} {
+		t.Run(name, func(t *testing.T) {
+			var buf bytes.Buffer
+			in := DumpInput{Books: analysis.NewBooks(m), PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC()}
+			require.NoError(t, Dump(&buf, in))
+			golden(t, "dump."+name, buf.String())
+			for _, l := range strings.Split(buf.String(), "\n") {
+				require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth, l)
+			}
+		})
+	}
+}
+
+func TestDumpTop(t *testing.T) {
+	var buf bytes.Buffer
+	require.NoError(t, Dump(&buf, DumpInput{Books: analysis.NewBooks(crowd()), Top: 14}))
+	require.NotContains(t, buf.String(), "more segment")
+	require.Equal(t, 14, strings.Count(buf.String(), "pinned"))
+}
+
+func TestDumpError(t *testing.T) {
+	require.ErrorIs(t, Dump(fullDisk{}, DumpInput{Books: analysis.NewBooks(crowd())}), errFull)
+}
