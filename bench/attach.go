@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -83,16 +82,13 @@ func attachOnce(e *environment, j *job, cache string, stay time.Duration) (attac
 	}
 	out.ready = time.Since(begin).Seconds()
 	time.Sleep(stay)
-	out.own = anonymous(cmd.Process.Pid)
+	out.own, out.memory = resident(cmd.Process.Pid, "RssAnon:"), resident(cmd.Process.Pid, "VmHWM:")
 	end := time.Now()
 	_ = cmd.Process.Signal(os.Interrupt)
 	err := cmd.Wait()
 	out.ending = time.Since(end).Seconds()
 	if err != nil && stay > 0 { // without any event an interrupted run is no success
 		return out, fmt.Errorf("gputrace: %w\n%s", err, screen.String())
-	}
-	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		out.memory = float64(usage.Maxrss) / 1024 // KiB on Linux (getrusage(2))
 	}
 	m := bannerReady.FindSubmatch(screen.Bytes())
 	if m == nil {
@@ -102,11 +98,12 @@ func attachOnce(e *environment, j *job, cache string, stay time.Duration) (attac
 	return out, err
 }
 
-// anonymous is the resident memory of a process that no file is behind, MiB (RssAnon of /proc/PID/status, KiB).
-func anonymous(pid int) float64 {
+// resident is a size in /proc/PID/status, MiB: RssAnon, what no file is behind, or VmHWM, the most so far. (The ru_maxrss of
+// wait4(2) would not do: it starts with the parent's.)
+func resident(pid int, field string) float64 {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for _, line := range strings.Split(string(b), "\n") {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "RssAnon:" {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == field {
 			n, _ := strconv.ParseFloat(f[1], 64)
 			return n / 1024
 		}

@@ -7,6 +7,7 @@ import collections
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,14 +41,21 @@ def require(condition, *message):
         raise SystemExit("selftest: " + " ".join(map(str, message)))
 
 
+# PyTorch on the stand-in sometimes aborts with these words while the process exits, after its last line (see
+# docs/known-issues.md). What it did before is complete.
+ABORTED_AT_EXIT = "terminate called without an active exception"
+
+
 def run(*command, **environment):
-    return subprocess.run(
+    done = subprocess.run(
         [RUN, *map(str, command)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "STANDIN_LEDGER_SYNC": "1"} | environment,
         capture_output=True,
         text=True,
-    ).stdout
+    )
+    if done.returncode != -signal.SIGABRT or ABORTED_AT_EXIT not in done.stderr:
+        done.check_returncode()
+    return done.stdout
 
 
 def setup_value(name):
