@@ -40,17 +40,10 @@ func dumpCommand() *cli.Command {
 
 func parseDump(c *cli.Context) (dumpOptions, error) {
 	o := dumpOptions{format: c.String("format"), output: c.String("output")}
-	if c.NArg() > 0 {
-		return o, usage("unknown argument %q; see gputrace dump --help", c.Args().First())
+	var err error
+	if o.pid, err = pidFlag(c, "gputrace dump --help"); err != nil {
+		return o, err
 	}
-	if c.String("pid") == "" {
-		return o, usage("which process? give -p PID; see gputrace dump --help")
-	}
-	pid, err := strconv.ParseInt(c.String("pid"), 10, 32)
-	if err != nil || pid <= 0 {
-		return o, usage("-p %s: not a process id", strconv.Quote(c.String("pid")))
-	}
-	o.pid = int(pid)
 	if !slices.Contains(dumpFormats, o.format) {
 		return o, usage("-f %s: not one of %s", strconv.Quote(o.format), joinOr(dumpFormats))
 	}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -130,12 +129,12 @@ func explainDump(err error, pid int) error {
 
 // readHelp says what forbids to read another process, and how to be allowed (ptrace(2), "Ptrace access mode checking").
 func readHelp(pid int) string {
-	scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	scope := ptraceScope()
 	switch {
-	case err == nil && strings.TrimSpace(string(scope)) == "3":
-		return "  kernel.yama.ptrace_scope is 3: no process may be looked into until the next boot"
-	case err == nil && strings.TrimSpace(string(scope)) != "0":
-		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may look into it\n  try: sudo gputrace dump -p %d", strings.TrimSpace(string(scope)), pid)
+	case scope == "3":
+		return scopeForbidsAll
+	case scope != "" && scope != "0":
+		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may look into it\n  try: sudo gputrace dump -p %d", scope, pid)
 	case os.Geteuid() == 0:
 		return "  missing CAP_SYS_PTRACE (to read another user's process)"
 	}

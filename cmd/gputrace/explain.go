@@ -61,13 +61,21 @@ func permissionHelp(pid int) string {
 	if len(missing) > 0 {
 		return strings.Join(missing, "\n") + fmt.Sprintf("\n  try: sudo gputrace -p %d", pid)
 	}
-	if b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && strings.TrimSpace(string(b)) == "3" {
-		return "  kernel.yama.ptrace_scope is 3: no process may be looked into until the next boot"
+	if ptraceScope() == "3" {
+		return scopeForbidsAll
 	}
 	if b, err := os.ReadFile("/sys/kernel/security/lockdown"); err == nil && strings.Contains(string(b), "[confidentiality]") {
 		return "  the kernel is locked down (confidentiality): BPF may not read memory; boot with lockdown=integrity"
 	}
 	return "  the capabilities are there; a seccomp filter or the container's runtime may forbid bpf(2) or perf_event_open(2)"
+}
+
+const scopeForbidsAll = "  kernel.yama.ptrace_scope is 3: no process may be looked into until the next boot"
+
+// ptraceScope is kernel.yama.ptrace_scope; empty where there is no Yama.
+func ptraceScope() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	return strings.TrimSpace(string(b))
 }
 
 func effectiveCapabilities() (uint64, error) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 func TestExplain(t *testing.T) {
@@ -116,4 +117,16 @@ func TestKernelRelease(t *testing.T) {
 	out, err := exec.Command("uname", "-r").Output()
 	require.NoError(t, err)
 	require.Equal(t, strings.TrimSpace(string(out)), kernelRelease())
+}
+
+// TestLibraryLines: a library that is mapped but defines nothing to trace is not said to be missing.
+func TestLibraryLines(t *testing.T) {
+	found := &tracer.Found{Empty: []string{"/app/torch/lib/libc10.so"}}
+	lines := libraryLines(found, hook.Torch)
+	require.Len(t, lines, 1)
+	require.Contains(t, lines[0], "libc10.so")
+	require.Contains(t, lines[0], "has none of the functions: reportMemoryUsageToProfiler reportOutOfMemoryToProfiler")
+	lines = libraryLines(found, hook.Driver)
+	require.Len(t, lines, 1)
+	require.Contains(t, lines[0], "not found: no libcuda.so*")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -37,6 +38,21 @@ func (e *codedError) Unwrap() error { return e.err }
 func coded(code int, err error) error { return &codedError{code, err} }
 
 func usage(format string, args ...any) error { return coded(exitUsage, fmt.Errorf(format, args...)) }
+
+// pidFlag reads -p of a command whose help is shown by `help`.
+func pidFlag(c *cli.Context, help string) (int, error) {
+	if c.NArg() > 0 {
+		return 0, usage("unknown argument %q; see %s", c.Args().First(), help)
+	}
+	if c.String("pid") == "" {
+		return 0, usage("which process? give -p PID; see %s", help)
+	}
+	pid, err := strconv.ParseInt(c.String("pid"), 10, 32)
+	if err != nil || pid <= 0 {
+		return 0, usage("-p %s: not a process id", strconv.Quote(c.String("pid")))
+	}
+	return int(pid), nil
+}
 
 func main() {
 	os.Exit(run(os.Args))

@@ -67,17 +67,10 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 		output: c.String("output"), duration: c.Duration("duration"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
 		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), cacheDir: c.String("cache-dir"),
 	}
-	if c.NArg() > 0 {
-		return o, usage("unknown argument %q; see gputrace --help", c.Args().First())
+	var err error
+	if o.pid, err = pidFlag(c, "gputrace --help"); err != nil {
+		return o, err
 	}
-	if c.String("pid") == "" {
-		return o, usage("which process? give -p PID; see gputrace --help")
-	}
-	pid, err := strconv.ParseInt(c.String("pid"), 10, 32)
-	if err != nil || pid <= 0 {
-		return o, usage("-p %s: not a process id", strconv.Quote(c.String("pid")))
-	}
-	o.pid = int(pid)
 	if o.duration < 0 {
 		return o, usage("-d %s: negative", o.duration)
 	}

@@ -155,6 +155,9 @@ func (s *session) finish() error {
 		s.screen.warn(err)
 	}
 	in := table.Input{View: view, Hits: hits, Start: s.tracer.Found().Attached, Duration: end.Sub(s.start)}
+	if n := s.tracer.StackRecordsLost(); n > 0 {
+		s.screen.warn(fmt.Errorf("%d stacks did not fit the ring: their events have none (--ring-size)", n))
+	}
 	s.screen.ended(s)
 	if err := table.Summary(os.Stdout, in); err != nil {
 		s.screen.warn(fmt.Errorf("print the summary: %w", err))
