@@ -2,8 +2,8 @@
 
 // SPDX-License-Identifier: GPL-2.0
 //
-// The kernel side: two generic programs, entry and return, driven by a row of the hook table that the attach cookie names. Adding a function
-// to trace is adding a row in package hook, not code here.
+// The kernel side: two generic programs, entry and return, driven by a row of the hook table that the attach cookie names.
+// Adding a function to trace is adding a row in package hook, not code here.
 #include "types.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>

@@ -48,6 +48,15 @@ type BlockSite struct {
 	SizeOffset, PtrOffset uint16
 }
 
+// BlockStream is the place of the stream in the Block, bytes.
+const BlockStream = blockStream
+
+// RequestedOffset is the place of the requested size in the Block, bytes.
+func (s *BlockSite) RequestedOffset() uint16 { return s.SizeOffset + fromSizeToRequested }
+
+// PoolOffset is the place of the pointer to the pool in the Block, bytes.
+func (s *BlockSite) PoolOffset() uint16 { return s.SizeOffset + fromSizeToPool }
+
 // BlockSites finds the calls of c10::reportMemoryUsageToProfiler in an allocator's library (libc10_cuda.so) whose
 // arguments are loaded from a Block that lies in memory. It decodes code, and needs no symbols beyond the dynamic ones.
 // Calls of another kind are left out: those that report a free, and those where the Block is only in a register. The error

@@ -15,11 +15,8 @@ var allocatorLibraries = []string{"libc10_cuda.so*", "libc10_hip.so*", "libc10_x
 // blockLayout says where, at the report of an allocation, the allocator's Block can be read: requested size, stream and
 // pool come from there without a second probe. nil: not known; those fields are then unknown.
 type blockLayout struct {
-	sites  []inspect.BlockSite
-	bias   uint64
-	size   uint16
-	ptr    uint16
-	source string // file
+	sites []inspect.BlockSite // at least one
+	bias  uint64
 }
 
 // findBlockLayout looks at the code that calls the report.
@@ -35,8 +32,7 @@ func findBlockLayout(regions []region) *blockLayout {
 		if len(r.object.blockSites) == 0 {
 			continue
 		}
-		first := r.object.blockSites[0]
-		return &blockLayout{sites: r.object.blockSites, bias: r.bias, size: first.SizeOffset, ptr: first.PtrOffset, source: r.Path}
+		return &blockLayout{sites: r.object.blockSites, bias: r.bias}
 	}
 	return nil
 }
@@ -50,25 +46,23 @@ func matchesAny(globs []string, file string) bool {
 	return false
 }
 
-// Places of Block's fields (struct Block of c10/cuda/CUDACachingAllocator.cpp): the stream is at 8, requested size and pool
-// follow the size.
-const (
-	blockStream        = 8
-	fromSizeToRequest  = 8
-	fromSizeToPool     = 16
-	largestBlockOffset = 120 // the kernel reads 128 bytes of a Block
-)
+// largestBlockOffset is that of the last word that the kernel reads of a Block (128 bytes).
+const largestBlockOffset = 120
 
 // describe fills the C struct block_layout. Sites of another layout than the first's are left out.
 func (l *blockLayout) describe(d *bpf.TraceProc) {
-	if l == nil || l.size+fromSizeToPool > largestBlockOffset || l.ptr > largestBlockOffset {
+	if l == nil {
+		return
+	}
+	first := &l.sites[0]
+	if max(first.PoolOffset(), first.PtrOffset) > largestBlockOffset {
 		return
 	}
 	b := &d.Block
-	b.Stream, b.Size, b.Ptr = blockStream, l.size, l.ptr
-	b.Requested, b.Pool = l.size+fromSizeToRequest, l.size+fromSizeToPool
+	b.Stream, b.Size, b.Ptr = inspect.BlockStream, first.SizeOffset, first.PtrOffset
+	b.Requested, b.Pool = first.RequestedOffset(), first.PoolOffset()
 	for _, s := range l.sites {
-		if s.SizeOffset != l.size || s.PtrOffset != l.ptr || int(b.Count) == len(b.Site) {
+		if s.SizeOffset != first.SizeOffset || s.PtrOffset != first.PtrOffset || int(b.Count) == len(b.Site) {
 			continue
 		}
 		site := &b.Site[b.Count]

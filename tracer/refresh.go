@@ -3,6 +3,7 @@
 package tracer
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,10 +22,8 @@ func (t *Tracer) refreshIfDue() {
 	if err != nil || len(maps) == 0 {
 		return // it is just ending; exitWatch tells
 	}
-	if t.python == nil {
-		t.retryPython()
-	}
 	if sameCode(t.regions, maps) {
+		t.retryPython()
 		return
 	}
 	if t.replaced(maps) {
@@ -33,6 +32,9 @@ func (t *Tracer) refreshIfDue() {
 	}
 	t.lastChange = time.Now()
 	t.regions = t.objects.regions(maps)
+	if t.python == nil {
+		t.findPython()
+	}
 	if err := t.publish(); err != nil {
 		t.warn(err)
 		return
@@ -50,7 +52,7 @@ func (t *Tracer) hookLate() {
 	for _, p := range t.probes.probes[before:] {
 		t.notices = append(t.notices, fmt.Sprintf("%s was loaded: hooked %s", p.File, p.Label()))
 	}
-	t.found.Probes = t.probes.probes
+	t.found = t.describe(t.found.Took)
 }
 
 // refreshInterval is how long the mappings may go unread: little while libraries are being loaded, or when a stack met
@@ -64,14 +66,18 @@ func (t *Tracer) refreshInterval() time.Duration {
 	}
 }
 
-// retryPython finds an interpreter that was just starting at the attach.
+// retryPython finds an interpreter that was there before but just starting. Another one can only come with new code.
 func (t *Tracer) retryPython() {
-	if py, err := cpython.Find(t.target); err == nil {
-		t.python, t.found.PythonErr = py, nil
-		if err := t.publish(); err != nil {
-			t.warn(err)
-		}
+	if t.python != nil || !errors.Is(t.found.PythonErr, cpython.ErrNotReady) {
+		return
 	}
+	if t.findPython(); t.python == nil {
+		return
+	}
+	if err := t.publish(); err != nil {
+		t.warn(err)
+	}
+	t.found = t.describe(t.found.Took)
 }
 
 // sameCode reports whether the executable mappings are those that the kernel knows.
@@ -89,7 +95,8 @@ func sameCode(regions []region, maps []process.Mapping) bool {
 	return i == len(regions)
 }
 
-// replaced reports whether none of the hooked files is mapped where it was: the process has called exec.
+// replaced reports whether none of the files is mapped where it was: the process has called exec. One library that is gone
+// was only unloaded.
 func (t *Tracer) replaced(maps []process.Mapping) bool {
 	at := map[uint64]string{}
 	for _, m := range maps {

@@ -38,7 +38,6 @@ type stackTable struct {
 	byID    map[event.StackID]*rawStack
 	codes   map[uint64]*cpython.Code
 	symbols map[symbolKey]symbolName
-	partial map[event.StackStatus]uint64 // unique stacks by status
 }
 
 type symbolKey struct {
@@ -53,7 +52,7 @@ type symbolName struct {
 func newStackTable() *stackTable {
 	return &stackTable{
 		byID: map[event.StackID]*rawStack{}, codes: map[uint64]*cpython.Code{},
-		symbols: map[symbolKey]symbolName{}, partial: map[event.StackStatus]uint64{},
+		symbols: map[symbolKey]symbolName{},
 	}
 }
 
@@ -80,7 +79,6 @@ func (t *stackTable) add(r stackRecord, regions []region, mem process.Memory, py
 		s.frames = append(s.frames, f)
 	}
 	t.byID[id] = s
-	t.partial[s.status]++
 }
 
 // addCode keeps a code object that the kernel sent. It comes before the first stack that shows it, and replaces one that

@@ -219,7 +219,7 @@ func TestBlockLayoutDescribe(t *testing.T) {
 	site := func(ret uint64, size uint16) inspect.BlockSite {
 		return inspect.BlockSite{Return: ret, BaseSP: true, Offset: -8, SizeOffset: size, PtrOffset: 32}
 	}
-	l := &blockLayout{bias: 0x10000, size: 24, ptr: 32, sites: []inspect.BlockSite{site(1, 24), site(2, 40), site(3, 24)}}
+	l := &blockLayout{bias: 0x10000, sites: []inspect.BlockSite{site(1, 24), site(2, 40), site(3, 24)}}
 	d := new(bpf.TraceProc)
 	l.describe(d)
 	require.EqualValues(t, 2, d.Block.Count, "a site of another layout is left out")
@@ -237,7 +237,9 @@ func TestBlockLayoutDescribe(t *testing.T) {
 	require.EqualValues(t, len(full.Block.Site), full.Block.Count)
 
 	for name, bad := range map[string]*blockLayout{
-		"none": nil, "size behind what is read": {size: 112, ptr: 8, sites: l.sites}, "address behind what is read": {size: 24, ptr: 128, sites: l.sites},
+		"none":                        nil,
+		"size behind what is read":    {sites: []inspect.BlockSite{{SizeOffset: 112, PtrOffset: 8}}},
+		"address behind what is read": {sites: []inspect.BlockSite{{SizeOffset: 24, PtrOffset: 128}}},
 	} {
 		d := new(bpf.TraceProc)
 		bad.describe(d)

@@ -30,6 +30,9 @@ var (
 	ErrNoSymbol = errors.New("no function to trace")
 )
 
+// errMalformed is a record that does not have the form which event.h gives it. What it said is lost.
+var errMalformed = errors.New("the kernel side sent a record that cannot be read: something is lost")
+
 // Options may be nil.
 type Options struct {
 	// RingBytes is the size of the ring between kernel and tracer: a power of two of at least 4096. 0 means 32 MiB.
@@ -85,8 +88,8 @@ type Tracer struct {
 	lastChange  time.Time // of the mappings, or the attach
 	warnings    []error
 	notices     []string
+	malformed   uint64 // records
 	received    [maxHooks]uint64
-	malformed   uint64
 }
 
 // Start attaches to a process. Before the first probe is in place, everything that the unwinder needs is: the first event
@@ -174,12 +177,7 @@ func (t *Tracer) attach(probes []*Probe) error {
 }
 
 func (t *Tracer) findPython() {
-	py, err := cpython.Find(t.target)
-	if err != nil {
-		t.found.PythonErr = err
-		return
-	}
-	t.python = py
+	t.python, t.found.PythonErr = cpython.Find(t.target)
 }
 
 func (t *Tracer) warn(err error) { t.warnings = append(t.warnings, err) }
@@ -250,7 +248,9 @@ func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
 		t.stacks.add(r, t.regions, t.target, t.python)
 		return buf
 	}
-	t.malformed++
+	if t.malformed++; t.malformed == 1 {
+		t.warn(errMalformed)
+	}
 	return buf
 }
 
