@@ -14,12 +14,20 @@ type Kind uint8
 const (
 	KindAlloc       Kind = 1 // memory was handed out: Addr, Size
 	KindFree        Kind = 2 // memory was taken back: Addr; applied when the call is entered
-	KindFreeFailed  Kind = 3 // the free of Addr just reported did not happen: put it back
+	KindFreeFailed  Kind = 3 // what this thread just took back (KindFree, KindUnmap, KindReset of Addr) was not: put it back
 	KindOutOfMemory Kind = 4 // a request of Size bytes was refused
+	KindMap         Kind = 5 // the physical memory Handle was mapped at Addr: Size
+	KindUnmap       Kind = 6 // what is mapped from Addr on, Size bytes, no longer is; applied when the call is entered
+	KindRetain      Kind = 7 // the handle Addr has one more reference: it takes one more free to give it back
+	// KindReset: the context Addr is gone, and with it all memory in it; applied when the call is entered. Addr 0: all
+	// contexts of the device, and the memory of its pools.
+	KindReset Kind = 8
+	KindTrim  Kind = 9 // the pool Addr gave unused memory back to the driver, but for Size bytes. Addr 0: the graphs' pool
 )
 
 var kindNames = map[Kind]string{
-	KindAlloc: "alloc", KindFree: "free", KindFreeFailed: "free_failed", KindOutOfMemory: "oom",
+	KindAlloc: "alloc", KindFree: "free", KindFreeFailed: "free_failed", KindOutOfMemory: "oom", KindMap: "map",
+	KindUnmap: "unmap", KindRetain: "retain", KindReset: "reset", KindTrim: "trim",
 }
 
 func (k Kind) String() string { return name(kindNames, k, "kind") }
@@ -29,14 +37,40 @@ type Layer uint8
 
 // The layers are written to files: never renumber.
 const (
-	LayerTorch  Layer = 1 // blocks of a framework's caching allocator
-	LayerDevice Layer = 2 // memory obtained from the GPU driver
-	LayerHost   Layer = 3 // pinned host memory
+	LayerTorch   Layer = 1 // blocks of a framework's caching allocator
+	LayerDevice  Layer = 2 // memory obtained from the GPU driver
+	LayerHost    Layer = 3 // pinned host memory
+	LayerShared  Layer = 4 // memory that another process or API owns, and that was opened or imported here
+	LayerVirtual Layer = 5 // addresses without memory of their own: reserved ranges, graph nodes, multicast objects
+	LayerHolder  Layer = 6 // what holds memory and is none: contexts, pools, imported external memory
 )
 
-var layerNames = map[Layer]string{LayerTorch: "torch", LayerDevice: "device", LayerHost: "host"}
+var layerNames = map[Layer]string{
+	LayerTorch: "torch", LayerDevice: "device", LayerHost: "host", LayerShared: "shared", LayerVirtual: "virtual",
+	LayerHolder: "holder",
+}
 
 func (l Layer) String() string { return name(layerNames, l, "layer") }
+
+// Object says what Addr is: an address, or a handle of some sort. Handles of different sorts can have the same number.
+type Object uint8
+
+// The objects are written to files: never renumber.
+const (
+	ObjectMemory   Object = 0 // an address
+	ObjectPhysical Object = 1 // physical memory, which is mapped and unmapped (cuMemCreate)
+	ObjectArray    Object = 2 // an array or mipmapped array
+	ObjectPool     Object = 3 // a pool of stream-ordered memory
+	ObjectContext  Object = 4
+	ObjectExternal Object = 5 // imported memory of a graphics API
+)
+
+var objectNames = map[Object]string{
+	ObjectMemory: "memory", ObjectPhysical: "physical", ObjectArray: "array", ObjectPool: "pool", ObjectContext: "context",
+	ObjectExternal: "external",
+}
+
+func (o Object) String() string { return name(objectNames, o, "object") }
 
 // DeviceType is the number c10::DeviceType gives to a backend (torch/headeronly/core/DeviceType.h). The numbers that the
 // tracer can see are named; PrivateUse1 moved from 19 (PyTorch 1.13) to 20 (2.x).
@@ -75,9 +109,16 @@ type Event struct {
 	TID    uint32 // thread
 	Kind   Kind
 	Layer  Layer
+	Object Object // what Addr is
 	Device Device
 	Addr   uint64
-	Size   uint64 // bytes: of the block (torch), as passed to the call (device). Unknown for a free of the device layer
+	// Size is bytes: of the block (torch), as passed to the call or computed from its dimensions (other layers). Unknown
+	// for a free of another layer than torch's, and for memory that was opened or imported without a size.
+	Size uint64
+	// Handle is the physical memory (KindMap) or the pool (KindAlloc) that the memory is from; Unknown when not told.
+	Handle uint64
+	// Context is the context that was current, as far as the thread was seen to choose one; Unknown otherwise.
+	Context uint64
 
 	Requested uint64 // torch: bytes the program asked for; Unknown when not observed
 	Stream    uint64 // torch: raw stream handle, 0 = default; Unknown when not observed
