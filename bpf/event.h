@@ -9,15 +9,16 @@
 #define MAX_WORDS    (MAX_NATIVE + 2 * MAX_PYTHON)
 #define MAX_MAPPINGS 2048
 #define MAX_SLOTS    64 // process descriptors; an update takes a fresh one
-#define MAX_HOOKS    256
+#define MAX_HOOKS    1024
 #define MAX_SITES    4
 #define MAX_RULES    65536
 #define ROW_CHUNK    65536 // unwind rows in one chunk: 512 KiB, a value size that every kernel allows
 #define MAX_CHUNKS   1024
-#define MAX_DEPTH    4 // nested allocation calls of one thread: runtime over driver over its own helpers
+#define MAX_DEPTH    8 // nested calls of one thread: runtime over driver over its own helpers
 #define UNKNOWN	     (~0ull)
 #define NO_FIELD     0xffff
 #define ARG_NONE     7
+#define MAX_DIMS     7
 
 // Bit 63 of a stack word: a Python frame's code object follows; the word behind it is its instruction. User addresses
 // never have that bit.
@@ -28,6 +29,7 @@ enum record_type {
 	RECORD_EVENT = 1,
 	RECORD_STACK = 2,
 	RECORD_CODE = 3,
+	RECORD_CALL = 4, // an event with the operands of the call
 };
 
 // Same numbers as event.Kind, event.Layer and event.StackStatus; a Go test compares them.
@@ -36,12 +38,32 @@ enum event_kind {
 	KIND_FREE = 2,
 	KIND_FREE_FAILED = 3,
 	KIND_OUT_OF_MEMORY = 4,
+	KIND_MAP = 5,
+	KIND_UNMAP = 6,
+	KIND_RETAIN = 7,
+	KIND_RESET = 8,
+	KIND_TRIM = 9,
+	// Calls that make no event: they say on which device the thread allocates from now on.
+	KIND_SET_CONTEXT = 64,
+	KIND_SET_DEVICE = 65,
 };
 
 enum event_layer {
 	LAYER_TORCH = 1,
 	LAYER_DEVICE = 2,
 	LAYER_HOST = 3,
+	LAYER_SHARED = 4,
+	LAYER_VIRTUAL = 5,
+	LAYER_HOLDER = 6,
+};
+
+enum event_object {
+	OBJECT_MEMORY = 0,
+	OBJECT_PHYSICAL = 1,
+	OBJECT_ARRAY = 2,
+	OBJECT_POOL = 3,
+	OBJECT_CONTEXT = 4,
+	OBJECT_EXTERNAL = 5,
 };
 
 enum stack_status {
@@ -60,8 +82,8 @@ enum stack_status {
 // What became of one run of a probe. Every run has exactly one outcome, so hits = sum of outcomes.
 enum outcome {
 	OUT_EMITTED = 0,
-	OUT_ENTERED = 1,      // an allocation call began; its return decides
-	OUT_RETURNED = 2,     // a free that was applied at its entry succeeded
+	OUT_ENTERED = 1,      // a call began; its return, or a call inside it, decides
+	OUT_RETURNED = 2,     // a free that was applied at its entry returned
 	OUT_NESTED = 3,	      // the same memory is counted in a lower layer, or by the call around it
 	OUT_CALL_FAILED = 4,  // the call returned an error: nothing was allocated
 	OUT_NOTHING = 5,      // free of NULL, allocation of 0 bytes
@@ -71,7 +93,9 @@ enum outcome {
 	DROP_DEPTH = 9,	      // lost: calls nested deeper than MAX_DEPTH
 	DROP_UNREADABLE = 10, // lost: the result pointer could not be read
 	DROP_UNPAIRED = 11,   // lost: a return whose entry was not seen (the call began before the attach)
-	OUTCOME_COUNT = 12,
+	OUT_OTHER = 12,	      // a general function, called for something else than memory
+	OUT_CHOSEN = 13,      // the thread chose its device or context
+	OUTCOME_COUNT = 14,
 };
 
 struct record_event {
@@ -85,7 +109,8 @@ struct record_event {
 	u32 pid;
 	u32 tid;
 	u16 call; // row of the function that the program called
-	u16 pad[3];
+	u8 object;
+	u8 pad[5];
 	u64 time; // CLOCK_BOOTTIME, ns
 	u64 addr;
 	u64 size;
@@ -95,6 +120,22 @@ struct record_event {
 	u64 allocated;
 	u64 reserved;
 	u64 stack;
+};
+
+// What a call was given and gave back; see struct hook.
+enum operand_name {
+	VALUE_ADDR = 0,
+	VALUE_HANDLE = 1,
+	VALUE_DEVICE = 2,
+	VALUE_DIMS = 3,
+	MAX_VALUES = 10, // VALUE_DIMS + MAX_DIMS
+};
+
+// An event of another layer than torch's. The tracer computes the size from the dimensions.
+struct record_call {
+	struct record_event event;
+	u64 context; // that was current; UNKNOWN: the thread was not seen to choose one
+	u64 value[MAX_VALUES];
 };
 
 struct record_stack {
@@ -138,16 +179,44 @@ struct record_code {
 	u8 linetable[CODE_LINETABLE_BYTES];
 };
 
-// One row of the hook table: which argument (0 to 5, or ARG_NONE) means what.
+// Where a value is that a call takes or gives. Arguments 0 to 5 are in registers, 6 and on in the words on the stack behind
+// the return address, where structs that are passed by value lie too.
+enum operand_from {
+	FROM_NONE = 0,
+	FROM_ARG = 1,
+	FROM_ARG32 = 2,
+	FROM_FIELD = 3,	  // at entry, u64 at `offset` of what the argument points to
+	FROM_FIELD32 = 4, // the same, u32
+	FROM_OUT = 5,	  // at return, u64 at `offset` of what the argument points to
+};
+
+struct operand {
+	u8 from;
+	u8 arg;
+	u16 offset;
+};
+
+enum hook_flag {
+	HOOK_DEFER = 1,	  // a free: the library below is traced and sees the call; this one only gives the name
+	HOOK_CURRENT = 2, // the context that the call makes becomes the thread's
+};
+
+// One row of the hook table. The torch reports have an argument (0 to 5, or ARG_NONE) for each value, calls have operands.
 struct hook {
 	u8 kind;
 	u8 layer;
-	u8 arg_ptr; // address (torch report, frees), or where the result is stored (allocation calls)
+	u8 object;
+	u8 device_type; // for layers whose call does not say
+	u8 arg_ptr;
 	u8 arg_size;
 	u8 arg_allocated;
 	u8 arg_reserved;
 	u8 arg_device;
-	u8 device_type; // for layers whose call does not say
+	u8 flags;
+	u16 pad;
+	struct operand operand[MAX_VALUES];
+	struct operand guard; // the call is about memory only when this is guard_value
+	u32 guard_value;
 };
 
 struct hook_stats {

@@ -115,17 +115,25 @@ static __always_inline u64 hijacked_return_address(u64 slot)
 
 #include "unwind.h"
 
+// What has become of a call so far.
+enum call_state {
+	CALL_OPEN = 0,
+	CALL_EMITTED = 1, // a free: applied at its entry
+	CALL_INNER = 2,	  // a call inside it, in a lower layer, was counted
+	CALL_OTHER = 3,	  // not about memory
+	CALL_DONE = 4,	  // nothing is left for its return
+};
+
 // What a thread has to remember between the entry and the return of a call.
 struct call {
-	u64 sp; // of the entry: where the return address is
-	u64 out;
-	u64 size;
+	u64 sp;		       // of the entry: where the return address is; 0: done
+	u64 value[MAX_VALUES]; // of an operand that is read at return: the pointer
 	u64 stack;
-	u64 freed;
+	u64 inner; // the address that the call inside it was about
 	u16 hook;
 	u8 stack_status;
-	u8 counted; // the event was emitted already: by a lower layer, or at the call's own entry
-	u32 pad;
+	u8 state;
+	u32 name; // of a free that was applied: row of the function that the program called
 };
 
 _Static_assert(sizeof(struct record_code) <= PYWINDOW, "a code record is built in the Python window");
@@ -134,7 +142,8 @@ struct scratch {
 	struct walk walk;
 	struct call call[MAX_DEPTH];
 	u32 depth;
-	u32 pad;
+	u32 device;  // that the thread chose, + 1; 0: not known
+	u64 context; // likewise; 0: not known
 };
 
 struct {
@@ -143,6 +152,20 @@ struct {
 	__type(key, int);
 	__type(value, struct scratch);
 } threads SEC(".maps");
+
+// The device of a context.
+struct context_key {
+	u64 context;
+	u32 pid;
+	u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct context_key);
+	__type(value, u32); // + 1
+} contexts SEC(".maps");
 
 // One run of one probe.
 struct hit {
@@ -377,18 +400,13 @@ static __always_inline u64 capture(struct hit *h, u8 *status)
 	return *status == STACK_LOST ? 0 : h->scratch->walk.rec.hash;
 }
 
-static __always_inline struct record_event *reserve(struct hit *h)
+static __always_inline void fill_event(struct hit *h, struct record_event *e)
 {
-	struct record_event *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
-
-	if (!e) {
-		outcome(h->row, DROP_RING_FULL);
-		return 0;
-	}
 	*e = (struct record_event){
 		.type = RECORD_EVENT,
 		.kind = h->hook->kind,
 		.layer = h->hook->layer,
+		.object = h->hook->object,
 		.device_type = h->hook->device_type,
 		.device_index = -1,
 		.hook = h->row,
@@ -402,6 +420,17 @@ static __always_inline struct record_event *reserve(struct hit *h)
 		.allocated = UNKNOWN,
 		.reserved = UNKNOWN,
 	};
+}
+
+static __always_inline struct record_event *reserve(struct hit *h)
+{
+	struct record_event *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+
+	if (!e) {
+		outcome(h->row, DROP_RING_FULL);
+		return 0;
+	}
+	fill_event(h, e);
 	return e;
 }
 
@@ -513,6 +542,72 @@ static __always_inline struct call *call_at(struct scratch *s, u32 i)
 	return &s->call[i & (MAX_DEPTH - 1)];
 }
 
+static __always_inline struct hook *hook_of(struct call *c)
+{
+	return &hooks.row[c->hook & (MAX_HOOKS - 1)];
+}
+
+// What the call under the probe was given, in memory that a global function may read.
+struct arguments {
+	u64 reg[8];
+	u64 sp;
+};
+
+static __always_inline u64 argument_or_word(struct arguments *a, u32 n)
+{
+	u64 word = UNKNOWN;
+
+	if (n < 6)
+		return a->reg[n & 7];
+	read_user(&word, 8, a->sp + 8 + (n - 6) * 8);
+	return word;
+}
+
+static __always_inline u64 resolve(struct arguments *a, struct operand *o)
+{
+	u64 v = UNKNOWN;
+
+	if (o->from == FROM_NONE)
+		return v;
+	u64 base = argument_or_word(a, o->arg);
+	switch (o->from) {
+	case FROM_ARG32:
+		return (u32)base;
+	case FROM_FIELD:
+		read_user(&v, 8, base + o->offset);
+		return v;
+	case FROM_FIELD32:
+		if (!read_user(&v, 4, base + o->offset))
+			v = (u32)v;
+		return v;
+	default: // FROM_ARG; FROM_OUT: where it will be
+		return base;
+	}
+}
+
+// Fills the call's values, at its entry. Returns whether it is about memory.
+__noinline int resolve_values(struct arguments *a, struct hook *k, struct call *c)
+{
+	if (!a || !k || !c)
+		return 0;
+	for (u32 i = 0; i < MAX_VALUES; i++)
+		c->value[i] = resolve(a, &k->operand[i]);
+	return k->guard.from == FROM_NONE || resolve(a, &k->guard) == k->guard_value;
+}
+
+// Reads what the call gave back, at its return. Returns whether it could be read.
+__noinline int read_results(struct hook *k, struct call *c)
+{
+	if (!k || !c)
+		return 0;
+	for (u32 i = 0; i < MAX_VALUES; i++) {
+		struct operand *o = &k->operand[i];
+		if (o->from == FROM_OUT && read_user(&c->value[i], 8, c->value[i] + o->offset))
+			return 0;
+	}
+	return 1;
+}
+
 // Forgets calls whose frame is gone: an exception or longjmp left them without a return.
 static __always_inline u32 drop_stale(struct scratch *s, u64 sp)
 {
@@ -529,33 +624,104 @@ static __always_inline u32 drop_stale(struct scratch *s, u64 sp)
 	return depth;
 }
 
-// A free of `addr`: applied now, because the address can be handed out again before the call returns. Within the free of
-// the same address by a layer above, it is that one.
-static __always_inline u8 enter_free(struct hit *h, struct call *outer, u64 addr)
+// Memory is taken back by these: applied when the call is entered, because what it gives back can be handed out again before
+// it returns.
+static __always_inline int retires(u8 kind)
 {
-	if (outer && outer->freed == addr) {
-		outcome(h->row, OUT_NESTED);
-		return 0;
-	}
-	u8 status = STACK_OK;
-	u64 stack = 0;
+	return kind == KIND_FREE || kind == KIND_UNMAP || kind == KIND_RESET;
+}
 
-	if (cfg_free_stacks) {
-		walk_begin(h);
-		stack = capture(h, &status);
+// Tells the calls around the one at `depth` that do the same that it was counted. Returns the row of the outermost: the
+// function that the program called.
+static __noinline u32 claim_outer(struct scratch *s, u32 depth, struct hook *k, u64 addr, u32 row)
+{
+	u32 name = row;
+
+	for (u32 i = 0; i < MAX_DEPTH; i++) {
+		if (i >= depth)
+			break;
+		struct call *o = call_at(s, i);
+		struct hook *ok = hook_of(o);
+		if (!o->sp || o->state == CALL_OTHER || ok->kind != k->kind || ok->object != k->object)
+			continue;
+		if (retires(k->kind) ? o->value[VALUE_ADDR] != addr : ok->layer != k->layer)
+			continue;
+		o->state = CALL_INNER;
+		o->inner = addr;
+		if (name == row)
+			name = o->hook;
 	}
-	struct record_event *e = reserve(h);
-	if (!e)
+	return name;
+}
+
+// Whether a call around the one at `depth` applied the same free already.
+static __always_inline int retired_outside(struct scratch *s, u32 depth, struct hook *k, u64 addr)
+{
+	for (u32 i = 0; i < MAX_DEPTH; i++) {
+		if (i >= depth)
+			break;
+		struct call *o = call_at(s, i);
+		if (o->sp && o->state == CALL_EMITTED && hook_of(o)->kind == k->kind &&
+		    hook_of(o)->object == k->object && o->value[VALUE_ADDR] == addr)
+			return 1;
+	}
+	return 0;
+}
+
+static __noinline int emit_call(struct hit *h, struct call *c, u8 kind, u32 name)
+{
+	struct scratch *s = h->scratch;
+	struct record_call *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+
+	if (!r) {
+		outcome(h->row, DROP_RING_FULL);
 		return 0;
-	e->addr = addr;
-	e->size = UNKNOWN;
-	e->stack = stack;
-	e->stack_status = status;
-	submit(h, e);
+	}
+	fill_event(h, &r->event);
+	r->event.type = RECORD_CALL;
+	r->event.kind = kind;
+	r->event.call = name;
+	r->event.device_index = (s32)s->device - 1;
+	r->event.addr = c->value[VALUE_ADDR];
+	r->event.size = UNKNOWN;
+	r->event.stack = c->stack;
+	r->event.stack_status = c->stack_status;
+	r->context = s->context ? s->context : UNKNOWN;
+	__builtin_memcpy(r->value, c->value, sizeof(r->value));
+	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
+	outcome(h->row, OUT_EMITTED);
 	return 1;
 }
 
-// Entry of an allocation or free call, runtime or driver.
+// The entry of a call that gives memory back.
+static __always_inline void enter_free(struct hit *h, struct call *c, u32 depth)
+{
+	struct hook *k = h->hook;
+	u64 addr = c->value[VALUE_ADDR];
+
+	if (!addr) { // free(NULL)
+		c->state = CALL_DONE;
+		outcome(h->row, OUT_NOTHING);
+		return;
+	}
+	if (retired_outside(h->scratch, depth, k, addr)) {
+		c->state = CALL_INNER;
+		outcome(h->row, OUT_NESTED);
+		return;
+	}
+	if (k->flags & HOOK_DEFER) {
+		outcome(h->row, OUT_ENTERED);
+		return;
+	}
+	if (cfg_free_stacks) {
+		walk_begin(h);
+		c->stack = capture(h, &c->stack_status);
+	}
+	c->name = claim_outer(h->scratch, depth, k, addr, h->row);
+	c->state = emit_call(h, c, k->kind, c->name) ? CALL_EMITTED : CALL_DONE;
+}
+
+// Entry of a call of the runtime or the driver.
 static __always_inline void call_enter(struct hit *h)
 {
 	find_scratch(h);
@@ -565,29 +731,36 @@ static __always_inline void call_enter(struct hit *h)
 		outcome(h->row, DROP_NO_SCRATCH);
 		return;
 	}
-	u32 depth = drop_stale(s, h->ctx->sp);
+	u64 sp = h->ctx->sp;
+	u32 depth = drop_stale(s, sp);
 	if (depth >= MAX_DEPTH) {
 		outcome(h->row, DROP_DEPTH);
 		return;
 	}
-	struct call c = { .sp = h->ctx->sp, .hook = h->row, .out = argument(h, h->hook->arg_ptr) };
-
-	if (h->hook->kind == KIND_FREE) {
-		struct call *outer = depth ? call_at(s, depth - 1) : 0;
-		c.freed = c.out;
-		if (!c.freed) {
-			outcome(h->row, OUT_NOTHING);
-			return;
-		}
-		c.counted = enter_free(h, outer, c.freed);
-	} else {
-		c.size = argument(h, h->hook->arg_size);
-		walk_begin(h);
-		c.stack = capture(h, &c.stack_status);
-		outcome(h->row, OUT_ENTERED);
-	}
-	*call_at(s, depth) = c;
+	struct call *c = call_at(s, depth);
+	struct arguments a;
+	__builtin_memcpy(a.reg, h->args, sizeof(a.reg));
+	a.sp = sp;
+	c->sp = sp;
+	c->hook = h->row;
+	c->state = CALL_OPEN;
+	c->stack_status = STACK_OK;
+	c->stack = c->inner = 0;
 	s->depth = depth + 1;
+	if (!resolve_values(&a, h->hook, c)) {
+		c->state = CALL_OTHER;
+		outcome(h->row, OUT_OTHER);
+		return;
+	}
+	if (retires(h->hook->kind)) {
+		enter_free(h, c, depth);
+		return;
+	}
+	if (h->hook->kind == KIND_ALLOC) {
+		walk_begin(h);
+		c->stack = capture(h, &c->stack_status);
+	}
+	outcome(h->row, OUT_ENTERED);
 }
 
 // The entry of every function that is traced. One program for all: the unwinder in it is verified once.
@@ -609,77 +782,155 @@ int probe_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-// Takes the call that returns now off the thread's list. The return address has been popped: its slot was 8 below.
-static __always_inline int leave(struct hit *h, struct call *out)
+// Takes the call that returns now off the thread's list: the entry of the same probe, whose row is the one before. The return
+// address has been popped: its slot was 8 below.
+static __always_inline struct call *leave(struct hit *h)
 {
 	struct scratch *s = h->scratch;
 	u64 sp = h->ctx->sp - 8;
 	u32 depth = s->depth;
+	struct call *found = 0;
 
-	for (int i = 0; i < MAX_DEPTH; i++) {
-		if (depth == 0 || depth > MAX_DEPTH)
+	for (u32 i = 1; i <= MAX_DEPTH; i++) {
+		if (i > depth || depth > MAX_DEPTH)
 			break;
-		depth--;
-		struct call *c = call_at(s, depth);
+		struct call *c = call_at(s, depth - i);
 		if (c->sp > sp)
 			break;
-		if (c->sp == sp) {
-			*out = *c;
-			s->depth = depth;
-			return 0;
+		if (c->sp == sp && c->hook + 1 == h->row) {
+			c->sp = 0;
+			found = c;
+			break;
 		}
 	}
-	return -1;
+	// Those above it never returned; another probe on the same function may still have to.
+	s->depth = drop_stale(s, sp - 1);
+	return found;
 }
 
-// The free failed: what was retired at its entry is put back.
-static __always_inline void undo_free(struct hit *h, struct call *c)
+static __always_inline void learn_context(struct hit *h, u64 context, u32 device)
 {
-	struct record_event *e = reserve(h);
+	struct context_key key = { .context = context, .pid = h->proc->pid };
+	u32 value = device + 1;
 
-	if (!e)
-		return;
-	e->kind = KIND_FREE_FAILED;
-	e->addr = c->freed;
-	e->size = UNKNOWN;
-	submit(h, e);
+	bpf_map_update_elem(&contexts, &key, &value, 0);
 }
 
-// The allocation succeeded: the call that the program made gives its name, the lowest layer that saw it counts it.
-static __always_inline void allocated(struct hit *h, struct call *c)
+// The thread chose a device or a context: it allocates there from now on.
+static __always_inline void choose(struct hit *h, struct call *c)
 {
 	struct scratch *s = h->scratch;
-	u32 outer = s->depth;
-	u64 addr = 0;
 
-	if (read_user(&addr, 8, c->out)) {
+	outcome(h->row, OUT_CHOSEN);
+	if (h->hook->kind == KIND_SET_DEVICE) {
+		u32 device = c->value[VALUE_DEVICE];
+		if (c->state == CALL_INNER)
+			learn_context(h, c->inner, device);
+		else if (s->device != device + 1)
+			s->context = 0;
+		s->device = device + 1;
+		return;
+	}
+	u64 context = c->value[VALUE_ADDR];
+	if (context == UNKNOWN)
+		context = 0;
+	struct context_key key = { .context = context, .pid = h->proc->pid };
+	u32 *device = bpf_map_lookup_elem(&contexts, &key);
+	s->context = context;
+	s->device = device ? *device : 0;
+	u32 depth = s->depth;
+	struct call *outer = depth ? call_at(s, depth - 1) : 0;
+	if (outer && context && hook_of(outer)->kind == KIND_SET_DEVICE) {
+		outer->state = CALL_INNER;
+		outer->inner = context;
+	}
+}
+
+static __always_inline void made_context(struct hit *h, struct call *c)
+{
+	learn_context(h, c->value[VALUE_ADDR], c->value[VALUE_DEVICE]);
+	if (h->hook->flags & HOOK_CURRENT) {
+		h->scratch->context = c->value[VALUE_ADDR];
+		h->scratch->device = c->value[VALUE_DEVICE] + 1;
+	}
+}
+
+// The return of a call that gives memory back.
+static __always_inline void leave_free(struct hit *h, struct call *c, int failed)
+{
+	switch (c->state) {
+	case CALL_EMITTED:
+		if (failed)
+			emit_call(h, c, KIND_FREE_FAILED, c->name); // what was retired at its entry is put back
+		else
+			outcome(h->row, OUT_RETURNED);
+		return;
+	case CALL_INNER:
+		outcome(h->row, OUT_NESTED);
+		return;
+	case CALL_OPEN: // the library below did not see it after all
+		if (failed)
+			outcome(h->row, OUT_CALL_FAILED);
+		else
+			emit_call(h, c, h->hook->kind, c->hook);
+		return;
+	default:
+		outcome(h->row, OUT_RETURNED);
+	}
+}
+
+// CUDA_ERROR_OUT_OF_MEMORY, cudaErrorMemoryAllocation and hipErrorOutOfMemory; ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY.
+static __always_inline int out_of_memory(u32 rc)
+{
+	return rc == 2 || rc == 0x70000003;
+}
+
+// The return of a call that gives memory, an address or a reference: the lowest layer that saw it counts it, under the name
+// of the call that the program made.
+static __always_inline void leave_alloc(struct hit *h, struct call *c, u32 rc)
+{
+	struct hook *k = h->hook;
+	u32 depth = h->scratch->depth;
+
+	if (rc) {
+		int refused = k->kind == KIND_ALLOC && (k->layer == LAYER_DEVICE || k->layer == LAYER_HOST) &&
+			      out_of_memory(rc);
+		if (c->state == CALL_INNER) {
+			outcome(h->row, OUT_NESTED);
+		} else if (refused) {
+			c->value[VALUE_ADDR] = 0;
+			emit_call(h, c, KIND_OUT_OF_MEMORY, claim_outer(h->scratch, depth, k, 0, c->hook));
+		} else {
+			outcome(h->row, OUT_CALL_FAILED);
+		}
+		return;
+	}
+	if (!read_results(k, c)) {
 		outcome(h->row, DROP_UNREADABLE);
+		return;
+	}
+	u64 addr = c->value[VALUE_ADDR];
+	if (k->kind == KIND_SET_CONTEXT || k->kind == KIND_SET_DEVICE) {
+		choose(h, c);
+		return;
+	}
+	if (c->state == CALL_INNER && c->inner == addr) {
+		outcome(h->row, OUT_NESTED);
 		return;
 	}
 	if (!addr) {
 		outcome(h->row, OUT_NOTHING);
 		return;
 	}
-	struct record_event *e = reserve(h);
-	if (!e)
-		return;
-	e->addr = addr;
-	e->size = c->size;
-	e->stack = c->stack;
-	e->stack_status = c->stack_status;
-	if (outer > 0 && outer <= MAX_DEPTH && s->call[0].size == c->size &&
-	    hooks.row[s->call[0].hook & (MAX_HOOKS - 1)].kind == KIND_ALLOC) {
-		e->call = s->call[0].hook;
-		s->call[0].counted = 1;
-	}
-	submit(h, e);
+	if (k->object == OBJECT_CONTEXT)
+		made_context(h, c);
+	emit_call(h, c, k->kind, claim_outer(h->scratch, depth, k, addr, c->hook));
 }
 
 SEC("uprobe")
 int probe_return(struct pt_regs *ctx)
 {
 	struct hit h;
-	struct call c;
 
 	if (begin(&h, ctx))
 		return 0;
@@ -688,27 +939,25 @@ int probe_return(struct pt_regs *ctx)
 		outcome(h.row, DROP_NO_SCRATCH);
 		return 0;
 	}
-	if (leave(&h, &c)) {
-		outcome(h.row, h.hook->kind == KIND_FREE ? OUT_RETURNED : DROP_UNPAIRED);
-		return 0;
-	}
-	int failed = (u32)ctx->ax != 0; // CUresult, cudaError_t and hipError_t are ints, 0 is success
-	if (c.freed) {
-		if (failed && c.counted)
-			undo_free(&h, &c);
-		else
-			outcome(h.row, c.counted ? OUT_RETURNED : OUT_NESTED);
-	} else if (failed) {
-		outcome(h.row, OUT_CALL_FAILED);
-	} else if (c.counted) {
-		outcome(h.row, OUT_NESTED);
-	} else {
-		allocated(&h, &c);
-	}
+	struct call *c = leave(&h);
+	u32 rc = ctx->ax; // CUresult, cudaError_t, hipError_t and ze_result_t are ints, 0 is success
+	if (!c)
+		outcome(h.row, DROP_UNPAIRED);
+	else if (c->state == CALL_OTHER)
+		outcome(h.row, OUT_OTHER);
+	else if (retires(h.hook->kind))
+		leave_free(&h, c, rc != 0);
+	else
+		leave_alloc(&h, c, rc);
 	return 0;
 }
 
 // Types that no map or variable mentions, kept in the BTF for the Go side.
+const struct record_call *keep_record_call __attribute__((unused));
+const enum event_object *keep_event_object __attribute__((unused));
+const enum operand_name *keep_operand_name __attribute__((unused));
+const enum operand_from *keep_operand_from __attribute__((unused));
+const enum hook_flag *keep_hook_flag __attribute__((unused));
 const enum record_type *keep_record_type __attribute__((unused));
 const enum event_kind *keep_event_kind __attribute__((unused));
 const enum event_layer *keep_event_layer __attribute__((unused));

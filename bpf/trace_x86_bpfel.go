@@ -30,6 +30,13 @@ const (
 	TraceCodeChunkCODE_CHUNKS    TraceCodeChunk = 5
 )
 
+type TraceContextKey struct {
+	_       structs.HostLayout
+	Context uint64
+	Pid     uint32
+	Pad     uint32
+}
+
 type TraceEventKind uint32
 
 const (
@@ -37,30 +44,95 @@ const (
 	TraceEventKindKIND_FREE          TraceEventKind = 2
 	TraceEventKindKIND_FREE_FAILED   TraceEventKind = 3
 	TraceEventKindKIND_OUT_OF_MEMORY TraceEventKind = 4
+	TraceEventKindKIND_MAP           TraceEventKind = 5
+	TraceEventKindKIND_UNMAP         TraceEventKind = 6
+	TraceEventKindKIND_RETAIN        TraceEventKind = 7
+	TraceEventKindKIND_RESET         TraceEventKind = 8
+	TraceEventKindKIND_TRIM          TraceEventKind = 9
+	TraceEventKindKIND_SET_CONTEXT   TraceEventKind = 64
+	TraceEventKindKIND_SET_DEVICE    TraceEventKind = 65
 )
 
 type TraceEventLayer uint32
 
 const (
-	TraceEventLayerLAYER_TORCH  TraceEventLayer = 1
-	TraceEventLayerLAYER_DEVICE TraceEventLayer = 2
-	TraceEventLayerLAYER_HOST   TraceEventLayer = 3
+	TraceEventLayerLAYER_TORCH   TraceEventLayer = 1
+	TraceEventLayerLAYER_DEVICE  TraceEventLayer = 2
+	TraceEventLayerLAYER_HOST    TraceEventLayer = 3
+	TraceEventLayerLAYER_SHARED  TraceEventLayer = 4
+	TraceEventLayerLAYER_VIRTUAL TraceEventLayer = 5
+	TraceEventLayerLAYER_HOLDER  TraceEventLayer = 6
+)
+
+type TraceEventObject uint32
+
+const (
+	TraceEventObjectOBJECT_MEMORY   TraceEventObject = 0
+	TraceEventObjectOBJECT_PHYSICAL TraceEventObject = 1
+	TraceEventObjectOBJECT_ARRAY    TraceEventObject = 2
+	TraceEventObjectOBJECT_POOL     TraceEventObject = 3
+	TraceEventObjectOBJECT_CONTEXT  TraceEventObject = 4
+	TraceEventObjectOBJECT_EXTERNAL TraceEventObject = 5
+)
+
+type TraceHookFlag uint32
+
+const (
+	TraceHookFlagHOOK_DEFER   TraceHookFlag = 1
+	TraceHookFlagHOOK_CURRENT TraceHookFlag = 2
 )
 
 type TraceHookTable struct {
 	_   structs.HostLayout
-	Row [256]struct {
+	Row [1024]struct {
 		_            structs.HostLayout
 		Kind         uint8
 		Layer        uint8
+		Object       uint8
+		DeviceType   uint8
 		ArgPtr       uint8
 		ArgSize      uint8
 		ArgAllocated uint8
 		ArgReserved  uint8
 		ArgDevice    uint8
-		DeviceType   uint8
+		Flags        uint8
+		Pad          uint16
+		Operand      [10]struct {
+			_      structs.HostLayout
+			From   uint8
+			Arg    uint8
+			Offset uint16
+		}
+		Guard struct {
+			_      structs.HostLayout
+			From   uint8
+			Arg    uint8
+			Offset uint16
+		}
+		GuardValue uint32
 	}
 }
+
+type TraceOperandFrom uint32
+
+const (
+	TraceOperandFromFROM_NONE    TraceOperandFrom = 0
+	TraceOperandFromFROM_ARG     TraceOperandFrom = 1
+	TraceOperandFromFROM_ARG32   TraceOperandFrom = 2
+	TraceOperandFromFROM_FIELD   TraceOperandFrom = 3
+	TraceOperandFromFROM_FIELD32 TraceOperandFrom = 4
+	TraceOperandFromFROM_OUT     TraceOperandFrom = 5
+)
+
+type TraceOperandName uint32
+
+const (
+	TraceOperandNameVALUE_ADDR   TraceOperandName = 0
+	TraceOperandNameVALUE_HANDLE TraceOperandName = 1
+	TraceOperandNameVALUE_DEVICE TraceOperandName = 2
+	TraceOperandNameVALUE_DIMS   TraceOperandName = 3
+	TraceOperandNameMAX_VALUES   TraceOperandName = 10
+)
 
 type TraceOutcome uint32
 
@@ -77,7 +149,9 @@ const (
 	TraceOutcomeDROP_DEPTH      TraceOutcome = 9
 	TraceOutcomeDROP_UNREADABLE TraceOutcome = 10
 	TraceOutcomeDROP_UNPAIRED   TraceOutcome = 11
-	TraceOutcomeOUTCOME_COUNT   TraceOutcome = 12
+	TraceOutcomeOUT_OTHER       TraceOutcome = 12
+	TraceOutcomeOUT_CHOSEN      TraceOutcome = 13
+	TraceOutcomeOUTCOME_COUNT   TraceOutcome = 14
 )
 
 type TraceProc struct {
@@ -144,6 +218,13 @@ const (
 	TracePyEntryPY_ENTRY_SHIM TracePyEntry = 3
 )
 
+type TraceRecordCall struct {
+	_       structs.HostLayout
+	Event   TraceRecordEvent
+	Context uint64
+	Value   [10]uint64
+}
+
 type TraceRecordCode struct {
 	_         structs.HostLayout
 	Type      uint8
@@ -171,7 +252,8 @@ type TraceRecordEvent struct {
 	Pid         uint32
 	Tid         uint32
 	Call        uint16
-	Pad         [3]uint16
+	Object      uint8
+	Pad         [5]uint8
 	Time        uint64
 	Addr        uint64
 	Size        uint64
@@ -199,6 +281,7 @@ const (
 	TraceRecordTypeRECORD_EVENT TraceRecordType = 1
 	TraceRecordTypeRECORD_STACK TraceRecordType = 2
 	TraceRecordTypeRECORD_CODE  TraceRecordType = 3
+	TraceRecordTypeRECORD_CALL  TraceRecordType = 4
 )
 
 type TraceRuleTable struct {
@@ -233,20 +316,20 @@ type TraceScratch struct {
 		Win      [4096]uint8
 		Pywin    [4096]uint8
 	}
-	Call [4]struct {
+	Call [8]struct {
 		_           structs.HostLayout
 		Sp          uint64
-		Out         uint64
-		Size        uint64
+		Value       [10]uint64
 		Stack       uint64
-		Freed       uint64
+		Inner       uint64
 		Hook        uint16
 		StackStatus uint8
-		Counted     uint8
-		Pad         uint32
+		State       uint8
+		Name        uint32
 	}
-	Depth uint32
-	Pad   uint32
+	Depth   uint32
+	Device  uint32
+	Context uint64
 }
 
 type TraceStackStatus uint32
@@ -266,10 +349,10 @@ const (
 
 type TraceStatsTable struct {
 	_   structs.HostLayout
-	Row [256]struct {
+	Row [1024]struct {
 		_       structs.HostLayout
 		Hits    uint64
-		Outcome [12]uint64
+		Outcome [14]uint64
 	}
 }
 
@@ -277,6 +360,7 @@ type TraceStatsTable struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	TraceMapContexts        = "contexts"
 	TraceMapNsPids          = "ns_pids"
 	TraceMapPids            = "pids"
 	TraceMapProcs           = "procs"
@@ -292,8 +376,13 @@ const (
 	TraceVarKeepCodeChunk   = "keep_code_chunk"
 	TraceVarKeepEventKind   = "keep_event_kind"
 	TraceVarKeepEventLayer  = "keep_event_layer"
+	TraceVarKeepEventObject = "keep_event_object"
+	TraceVarKeepHookFlag    = "keep_hook_flag"
+	TraceVarKeepOperandFrom = "keep_operand_from"
+	TraceVarKeepOperandName = "keep_operand_name"
 	TraceVarKeepOutcome     = "keep_outcome"
 	TraceVarKeepPyEntry     = "keep_py_entry"
+	TraceVarKeepRecordCall  = "keep_record_call"
 	TraceVarKeepRecordCode  = "keep_record_code"
 	TraceVarKeepRecordEvent = "keep_record_event"
 	TraceVarKeepRecordStack = "keep_record_stack"
@@ -358,12 +447,13 @@ type TraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceMapSpecs struct {
-	NsPids  *ebpf.MapSpec `ebpf:"ns_pids"`
-	Pids    *ebpf.MapSpec `ebpf:"pids"`
-	Procs   *ebpf.MapSpec `ebpf:"procs"`
-	Ring    *ebpf.MapSpec `ebpf:"ring"`
-	Rows    *ebpf.MapSpec `ebpf:"rows"`
-	Threads *ebpf.MapSpec `ebpf:"threads"`
+	Contexts *ebpf.MapSpec `ebpf:"contexts"`
+	NsPids   *ebpf.MapSpec `ebpf:"ns_pids"`
+	Pids     *ebpf.MapSpec `ebpf:"pids"`
+	Procs    *ebpf.MapSpec `ebpf:"procs"`
+	Ring     *ebpf.MapSpec `ebpf:"ring"`
+	Rows     *ebpf.MapSpec `ebpf:"rows"`
+	Threads  *ebpf.MapSpec `ebpf:"threads"`
 }
 
 // TraceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -377,8 +467,13 @@ type TraceVariableSpecs struct {
 	KeepCodeChunk   *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
 	KeepEventKind   *ebpf.VariableSpec `ebpf:"keep_event_kind"`
 	KeepEventLayer  *ebpf.VariableSpec `ebpf:"keep_event_layer"`
+	KeepEventObject *ebpf.VariableSpec `ebpf:"keep_event_object"`
+	KeepHookFlag    *ebpf.VariableSpec `ebpf:"keep_hook_flag"`
+	KeepOperandFrom *ebpf.VariableSpec `ebpf:"keep_operand_from"`
+	KeepOperandName *ebpf.VariableSpec `ebpf:"keep_operand_name"`
 	KeepOutcome     *ebpf.VariableSpec `ebpf:"keep_outcome"`
 	KeepPyEntry     *ebpf.VariableSpec `ebpf:"keep_py_entry"`
+	KeepRecordCall  *ebpf.VariableSpec `ebpf:"keep_record_call"`
 	KeepRecordCode  *ebpf.VariableSpec `ebpf:"keep_record_code"`
 	KeepRecordEvent *ebpf.VariableSpec `ebpf:"keep_record_event"`
 	KeepRecordStack *ebpf.VariableSpec `ebpf:"keep_record_stack"`
@@ -413,16 +508,18 @@ func (o *TraceObjects) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceMaps struct {
-	NsPids  *ebpf.Map `ebpf:"ns_pids"`
-	Pids    *ebpf.Map `ebpf:"pids"`
-	Procs   *ebpf.Map `ebpf:"procs"`
-	Ring    *ebpf.Map `ebpf:"ring"`
-	Rows    *ebpf.Map `ebpf:"rows"`
-	Threads *ebpf.Map `ebpf:"threads"`
+	Contexts *ebpf.Map `ebpf:"contexts"`
+	NsPids   *ebpf.Map `ebpf:"ns_pids"`
+	Pids     *ebpf.Map `ebpf:"pids"`
+	Procs    *ebpf.Map `ebpf:"procs"`
+	Ring     *ebpf.Map `ebpf:"ring"`
+	Rows     *ebpf.Map `ebpf:"rows"`
+	Threads  *ebpf.Map `ebpf:"threads"`
 }
 
 func (m *TraceMaps) Close() error {
 	return _TraceClose(
+		m.Contexts,
 		m.NsPids,
 		m.Pids,
 		m.Procs,
@@ -443,8 +540,13 @@ type TraceVariables struct {
 	KeepCodeChunk   *ebpf.Variable `ebpf:"keep_code_chunk"`
 	KeepEventKind   *ebpf.Variable `ebpf:"keep_event_kind"`
 	KeepEventLayer  *ebpf.Variable `ebpf:"keep_event_layer"`
+	KeepEventObject *ebpf.Variable `ebpf:"keep_event_object"`
+	KeepHookFlag    *ebpf.Variable `ebpf:"keep_hook_flag"`
+	KeepOperandFrom *ebpf.Variable `ebpf:"keep_operand_from"`
+	KeepOperandName *ebpf.Variable `ebpf:"keep_operand_name"`
 	KeepOutcome     *ebpf.Variable `ebpf:"keep_outcome"`
 	KeepPyEntry     *ebpf.Variable `ebpf:"keep_py_entry"`
+	KeepRecordCall  *ebpf.Variable `ebpf:"keep_record_call"`
 	KeepRecordCode  *ebpf.Variable `ebpf:"keep_record_code"`
 	KeepRecordEvent *ebpf.Variable `ebpf:"keep_record_event"`
 	KeepRecordStack *ebpf.Variable `ebpf:"keep_record_stack"`

@@ -24,7 +24,7 @@ type booking struct {
 
 type bookings []booking
 
-// tracedKind tells the driver functions of the hook table; 0: not one of them.
+// tracedKind tells what a driver function of the hook table does; 0: it is not in it, or makes no event.
 func tracedKind(function string) event.Kind {
 	for i := range hook.Rows {
 		if r := &hook.Rows[i]; r.Library == hook.Driver && r.Symbol == function {
@@ -58,7 +58,7 @@ func (l bookings) live() map[uint64]uint64 {
 		case b.rc != 0:
 		case tracedKind(b.function) == event.KindAlloc:
 			out[b.addr] = b.size
-		default:
+		case tracedKind(b.function) == event.KindFree:
 			delete(out, b.addr)
 		}
 	}
@@ -76,16 +76,16 @@ type deed struct {
 func (l bookings) deeds() map[uint32][]deed {
 	out := map[uint32][]deed{}
 	for _, b := range l {
-		d := out[b.tid]
+		d, kind := out[b.tid], tracedKind(b.function)
 		switch {
-		case tracedKind(b.function) == event.KindFree && b.addr == 0:
-		case tracedKind(b.function) == event.KindFree:
+		case kind == event.KindFree && b.addr == 0:
+		case kind == event.KindFree:
 			d = append(d, deed{event.KindFree, b.addr, 0})
 			if b.rc != 0 {
 				d = append(d, deed{event.KindFreeFailed, b.addr, 0})
 			}
 		case b.rc == 0:
-			d = append(d, deed{event.KindAlloc, b.addr, b.size})
+			d = append(d, deed{kind, b.addr, b.size})
 		}
 		out[b.tid] = d
 	}
@@ -94,13 +94,14 @@ func (l bookings) deeds() map[uint32][]deed {
 
 func (tr *trace) deeds() map[uint32][]deed {
 	out := map[uint32][]deed{}
-	for _, e := range tr.layer(event.LayerDevice) {
+	for _, e := range tr.calls() {
 		d := deed{kind: e.Kind, addr: e.Addr}
 		switch e.Kind {
-		case event.KindAlloc:
-			d.size = e.Size
+		case event.KindFree, event.KindFreeFailed:
 		case event.KindOutOfMemory:
 			continue
+		default:
+			d.size = e.Size
 		}
 		out[e.TID] = append(out[e.TID], d)
 	}
@@ -166,7 +167,6 @@ func checkLedger(t *testing.T, tr *trace, calls bookings) {
 	}
 	live := map[uint64]uint64{}
 	for b := range h.Blocks() {
-		require.Equal(t, event.LayerDevice, b.Layer)
 		live[b.Addr] = b.Size
 	}
 	require.NotEmpty(t, live)
@@ -179,7 +179,7 @@ func checkLedger(t *testing.T, tr *trace, calls bookings) {
 func checkCalls(t *testing.T, tr *trace, p *target) {
 	t.Helper()
 	ours := map[string]int{}
-	for _, e := range tr.layer(event.LayerDevice) {
+	for _, e := range tr.calls() {
 		switch e.Kind {
 		case event.KindAlloc, event.KindFree:
 			ours[e.Call+" ok"]++

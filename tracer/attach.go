@@ -5,6 +5,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf/link"
 
@@ -30,7 +31,7 @@ type Probe struct {
 }
 
 // returns reports whether the probe has a return side.
-func (p *Probe) returns() bool { return p.row.Program == hook.Call }
+func (p *Probe) returns() bool { return p.row.Paired() }
 
 // Label is the function's name for people.
 func (p *Probe) Label() string { return p.row.Label() }
@@ -73,12 +74,37 @@ func lookup(f *symbolize.File, row *hook.Row) []symbolize.Symbol {
 	return nil
 }
 
-// fillRow writes a row as the kernel's programs read it.
-func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row) {
+// kindOf is the kind of a row in the kernel's terms, where calls that make no event have kinds of their own.
+func kindOf(r *hook.Row) uint8 {
+	switch r.Program {
+	case hook.SetContext:
+		return uint8(bpf.TraceEventKindKIND_SET_CONTEXT)
+	case hook.SetDevice:
+		return uint8(bpf.TraceEventKindKIND_SET_DEVICE)
+	default:
+		return uint8(r.Kind)
+	}
+}
+
+// fillRow writes a row as the kernel's programs read it. deferred: a free is counted by the library below.
+func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 	t := &k.Row[at]
-	t.Kind, t.Layer, t.DeviceType = uint8(r.Kind), uint8(r.Layer), uint8(r.DeviceType)
+	t.Kind, t.Layer, t.Object, t.DeviceType = kindOf(r), uint8(r.Layer), uint8(r.Object), uint8(r.DeviceType)
 	t.ArgPtr, t.ArgSize, t.ArgDevice = uint8(r.Pointer), uint8(r.Size), uint8(r.Device)
 	t.ArgAllocated, t.ArgReserved = uint8(r.Allocated), uint8(r.Reserved)
+	t.Flags = 0
+	if deferred && r.Retires() {
+		t.Flags |= uint8(bpf.TraceHookFlagHOOK_DEFER)
+	}
+	if r.Current {
+		t.Flags |= uint8(bpf.TraceHookFlagHOOK_CURRENT)
+	}
+	operands := append([]hook.Operand{r.Addr, r.Handle, r.Ordinal}, r.Dims...)
+	for i, o := range operands {
+		t.Operand[i].From, t.Operand[i].Arg, t.Operand[i].Offset = uint8(o.From), o.Arg, o.Offset
+	}
+	t.Guard.From, t.Guard.Arg, t.Guard.Offset = uint8(r.Guard.From), r.Guard.Arg, r.Guard.Offset
+	t.GuardValue = r.GuardValue
 }
 
 // probeSet are all probes of a tracer, in the order of the kernel's table.
@@ -90,7 +116,8 @@ type probeSet struct {
 	links  []link.Link
 }
 
-// add gives new probes their place in the kernel's table. A file that is mapped twice is hooked once.
+// add gives new probes their place in the kernel's table. A file that is mapped twice is hooked once, and so is a function
+// that has two names.
 func (s *probeSet) add(probes []*Probe) ([]*Probe, error) {
 	var fresh []*Probe
 	for _, p := range probes {
@@ -102,23 +129,36 @@ func (s *probeSet) add(probes []*Probe) ([]*Probe, error) {
 			n = 2
 		}
 		if s.used+n > uint32(maxHooks) {
+			s.fill()
 			return fresh, fmt.Errorf("more than %d probes: %s in %s is not traced", maxHooks, p.Symbol, p.File)
 		}
 		p.index = s.used
 		for i := range n {
-			fillRow(&s.table, s.used+i, p.row)
 			s.byRow[s.used+i] = p
 		}
 		s.used += n
 		s.probes = append(s.probes, p)
 		fresh = append(fresh, p)
 	}
+	s.fill()
 	return fresh, nil
+}
+
+// fill writes the kernel's table anew: whether a call is deferred depends on what else is traced.
+func (s *probeSet) fill() {
+	for row, p := range s.byRow[:s.used] {
+		fillRow(&s.table, uint32(row), p.row, s.traces(p.row.Library.Below))
+	}
+}
+
+// traces reports whether functions of a library are traced.
+func (s *probeSet) traces(l *hook.Library) bool {
+	return l != nil && slices.ContainsFunc(s.probes, func(p *Probe) bool { return p.Library == l })
 }
 
 func (s *probeSet) has(p *Probe) bool {
 	for _, q := range s.probes {
-		if q.File == p.File && q.target == p.target && q.row == p.row {
+		if q.File == p.File && q.target == p.target && (q.row == p.row || q.row.Guard == p.row.Guard && q.row.GuardValue == p.row.GuardValue) {
 			return true
 		}
 	}

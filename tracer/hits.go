@@ -36,6 +36,8 @@ var quietOutcomes = map[bpf.TraceOutcome]string{
 	bpf.TraceOutcomeOUT_CALL_FAILED: "call failed",
 	bpf.TraceOutcomeOUT_NOTHING:     "nothing to count",
 	bpf.TraceOutcomeOUT_NOT_DEVICE:  "host memory",
+	bpf.TraceOutcomeOUT_OTHER:       "not about memory",
+	bpf.TraceOutcomeOUT_CHOSEN:      "device chosen",
 }
 
 var droppedOutcomes = map[bpf.TraceOutcome]string{

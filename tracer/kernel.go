@@ -28,6 +28,7 @@ const (
 	maxMappings = len(bpf.TraceProc{}.Mapping)
 	maxHooks    = len(bpf.TraceHookTable{}.Row)
 	maxSlots    = 64
+	maxValues   = len(bpf.TraceRecordCall{}.Value)
 )
 
 // rowChunk is one piece of the kernel's table of unwind rows.
@@ -281,7 +282,13 @@ func decodeEvent(raw []byte) *bpf.TraceRecordEvent {
 	return (*bpf.TraceRecordEvent)(unsafe.Pointer(unsafe.SliceData(raw)))
 }
 
+// decodeCall reads a record_call; its length was checked.
+func decodeCall(raw []byte) *bpf.TraceRecordCall {
+	return (*bpf.TraceRecordCall)(unsafe.Pointer(unsafe.SliceData(raw)))
+}
+
 const (
+	callBytes        = int(unsafe.Sizeof(bpf.TraceRecordCall{}))
 	eventBytes       = int(unsafe.Sizeof(bpf.TraceRecordEvent{}))
 	stackHeaderBytes = int(unsafe.Offsetof(bpf.TraceRecordStack{}.Words))
 )

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -167,10 +168,81 @@ func TestFillRow(t *testing.T) {
 	table := new(bpf.TraceHookTable)
 	fillRow(table, 3, &hook.Row{
 		Kind: event.KindFree, Layer: event.LayerDevice, Pointer: 1, Size: 2, Allocated: 3, Reserved: 4, Device: 5, DeviceType: event.DeviceXPU,
-	})
+	}, false)
 	got := table.Row[3]
-	require.Equal(t, []uint8{2, 2, 1, 2, 3, 4, 5, 12},
-		[]uint8{got.Kind, got.Layer, got.ArgPtr, got.ArgSize, got.ArgAllocated, got.ArgReserved, got.ArgDevice, got.DeviceType})
+	require.Equal(t, []uint8{2, 2, 1, 2, 3, 4, 5, 12, 0},
+		[]uint8{got.Kind, got.Layer, got.ArgPtr, got.ArgSize, got.ArgAllocated, got.ArgReserved, got.ArgDevice, got.DeviceType, got.Flags})
+}
+
+func TestFillRowOperands(t *testing.T) {
+	operand := func(n uint8) hook.Operand { return hook.Operand{From: hook.FromField, Arg: n, Offset: 100 + uint16(n)} }
+	row := &hook.Row{
+		Program: hook.Call, Kind: event.KindUnmap, Object: event.ObjectPool, Addr: operand(1), Handle: operand(2), Ordinal: operand(3),
+		Guard: operand(9), GuardValue: 77, Current: true,
+	}
+	for n := range uint8(hook.MaxDims) {
+		row.Dims = append(row.Dims, operand(4+n))
+	}
+	table := new(bpf.TraceHookTable)
+	fillRow(table, 0, row, true)
+	got := table.Row[0]
+	require.EqualValues(t, event.ObjectPool, got.Object)
+	require.EqualValues(t, bpf.TraceHookFlagHOOK_CURRENT|bpf.TraceHookFlagHOOK_DEFER, got.Flags)
+	require.Len(t, got.Operand, 3+hook.MaxDims)
+	for i, o := range got.Operand {
+		require.Equal(t, []any{uint8(hook.FromField), uint8(i + 1), uint16(101 + i)}, []any{o.From, o.Arg, o.Offset})
+	}
+	require.Equal(t, []any{uint8(9), uint16(109), uint32(77)}, []any{got.Guard.Arg, got.Guard.Offset, got.GuardValue})
+
+	row.Kind = event.KindMap
+	fillRow(table, 0, row, true)
+	require.EqualValues(t, bpf.TraceHookFlagHOOK_CURRENT, table.Row[0].Flags, "only what gives memory back is deferred")
+	for program, kind := range map[hook.Program]bpf.TraceEventKind{
+		hook.SetContext: bpf.TraceEventKindKIND_SET_CONTEXT, hook.SetDevice: bpf.TraceEventKindKIND_SET_DEVICE,
+	} {
+		fillRow(table, 0, &hook.Row{Program: program}, false)
+		require.EqualValues(t, kind, table.Row[0].Kind)
+	}
+}
+
+// TestDeferred: frees of the runtime are left to the driver once the driver is traced, whichever comes first.
+func TestDeferred(t *testing.T) {
+	find := func(symbol string) *hook.Row {
+		i := slices.IndexFunc(hook.Rows, func(r hook.Row) bool { return r.Symbol == symbol })
+		require.NotEqual(t, -1, i, symbol)
+		return &hook.Rows[i]
+	}
+	deferred := func(s *probeSet, p *Probe) bool {
+		return s.table.Row[p.index].Flags&uint8(bpf.TraceHookFlagHOOK_DEFER) != 0
+	}
+	var s probeSet
+	runtime, driver := probe(find("cudaFree"), "libcudart.so.13", 1), probe(find("cuMemFree_v2"), "libcuda.so.1", 2)
+	_, err := s.add([]*Probe{runtime})
+	require.NoError(t, err)
+	require.False(t, deferred(&s, runtime))
+	_, err = s.add([]*Probe{driver})
+	require.NoError(t, err)
+	require.True(t, deferred(&s, runtime))
+	require.False(t, deferred(&s, driver))
+}
+
+// TestDescribeCall: what a call was given and gave back, as an event.
+func TestDescribeCall(t *testing.T) {
+	row := &hook.Row{Layer: event.LayerDevice, Addr: hook.Operand{From: hook.FromOut}, Dims: make([]hook.Operand, 2)}
+	row.Bytes = func(d []uint64) uint64 { return d[0] * d[1] }
+	row.Where = func(d []uint64) event.Layer { return event.LayerHost }
+	values := &[maxValues]uint64{1, 2, 3, 10, 20}
+	e := event.Event{Kind: event.KindAlloc, Addr: 7, Size: event.Unknown, Layer: event.LayerDevice, Device: event.Device{Index: -1}}
+	describeCall(&e, row, values)
+	require.Equal(t, event.Event{Kind: event.KindAlloc, Addr: 7, Size: 200, Layer: event.LayerHost, Device: event.Device{Index: -1}}, e)
+
+	row = &hook.Row{Ordinal: hook.Operand{From: hook.FromArg32}}
+	for v, want := range map[uint64]int8{0: 0, 127: 127, 128: -1, event.Unknown: -1} {
+		e = event.Event{Kind: event.KindReset, Addr: event.Unknown, Size: event.Unknown}
+		values[bpf.TraceOperandNameVALUE_DEVICE] = v
+		describeCall(&e, row, values)
+		require.Equal(t, event.Event{Kind: event.KindReset, Size: event.Unknown, Device: event.Device{Index: want}}, e)
+	}
 }
 
 func TestDescriptorBounds(t *testing.T) {
@@ -207,7 +279,7 @@ func defines(t *testing.T) map[string]uint64 {
 func TestDefines(t *testing.T) {
 	c := defines(t)
 	for name, here := range map[string]uint64{
-		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_SLOTS": maxSlots,
+		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_SLOTS": maxSlots, "MAX_DIMS": hook.MaxDims,
 		"ROW_CHUNK": chunkRows, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None), "PYFRAME": cpython.MaxFrameSize,
 	} {
 		require.Contains(t, c, name)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 // Errors on which callers branch.
@@ -229,6 +231,8 @@ func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
 	switch {
 	case len(raw) >= eventBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_EVENT):
 		return append(buf, t.event(decodeEvent(raw)))
+	case len(raw) >= callBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CALL):
+		return append(buf, t.call(decodeCall(raw)))
 	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE):
 		r, err := decodeCode(raw)
 		if err != nil {
@@ -259,13 +263,50 @@ func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 		Time: r.Time, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
 		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
-		Stack: event.StackID(r.Stack),
+		Stack: event.StackID(r.Stack), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
 	}
 	t.received[int(r.Hook)%maxHooks]++
 	if p := t.probes.byRow[int(r.Call)%maxHooks]; p != nil {
 		e.Call = p.row.Name()
 	}
 	return e
+}
+
+// call makes the event of another layer than torch's.
+func (t *Tracer) call(r *bpf.TraceRecordCall) event.Event {
+	e := t.event(&r.Event)
+	e.Handle, e.Context = r.Value[bpf.TraceOperandNameVALUE_HANDLE], r.Context
+	p := t.probes.byRow[int(r.Event.Hook)%maxHooks]
+	if p == nil {
+		return e
+	}
+	describeCall(&e, p.row, &r.Value)
+	return e
+}
+
+// describeCall fills in what the values of a call mean.
+func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
+	if row.Addr.From == hook.FromNone {
+		e.Addr = 0
+	}
+	if row.Ordinal.From != hook.FromNone {
+		e.Device.Index = ordinal(values[bpf.TraceOperandNameVALUE_DEVICE])
+	}
+	dims := values[bpf.TraceOperandNameVALUE_DIMS:]
+	switch e.Kind {
+	case event.KindAlloc, event.KindOutOfMemory:
+		e.Size, e.Layer = row.EventSize(dims), row.EventLayer(dims)
+	case event.KindMap, event.KindUnmap, event.KindTrim:
+		e.Size = row.EventSize(dims)
+	}
+}
+
+// ordinal is a device's number as far as it can be one; -1: it cannot.
+func ordinal(v uint64) int8 {
+	if v > math.MaxInt8 {
+		return -1
+	}
+	return int8(v)
 }
 
 // Stack implements event.Source.

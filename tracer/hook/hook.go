@@ -17,8 +17,12 @@ const (
 	TorchReport Program = iota
 	// TorchOOM: one call is one refused request. Entry only.
 	TorchOOM
-	// Call is an allocation or free: it takes effect when it returns 0. Entry and return.
+	// Call is a function that gives or takes memory: it took effect when it returned 0. Entry and return.
 	Call
+	// SetContext is a call by which a thread chooses the context that it allocates in from now on. No event.
+	SetContext
+	// SetDevice likewise for the device.
+	SetDevice
 )
 
 // Arg is the number of an argument, from 0.
@@ -31,6 +35,8 @@ const None Arg = 7
 type Library struct {
 	Name  string   // for people
 	Globs []string // of base names; every mapped file that matches is hooked
+	// Below is the library whose functions this one calls to do its work; nil: none that is traced.
+	Below *Library
 }
 
 // The libraries. Wheels rename bundled copies (libcudart-e409450e.so.11.0, libcudart.3fc2a6e8.so.13) and the driver is
@@ -38,11 +44,18 @@ type Library struct {
 var (
 	Torch   = &Library{Name: "torch allocator", Globs: []string{"libc10.so*", "libc10-*.so*"}}
 	Driver  = &Library{Name: "driver", Globs: []string{"libcuda.so*", "libcuda-*.so*"}}
-	Runtime = &Library{Name: "runtime", Globs: []string{"libcudart.so*", "libcudart-*.so*", "libcudart.*.so*"}}
+	Runtime = &Library{Name: "runtime", Globs: []string{"libcudart.so*", "libcudart-*.so*", "libcudart.*.so*"}, Below: Driver}
+	// HIP is ROCm's runtime, below which there is nothing to trace; ROCm wheels bundle it without a version.
+	HIP = &Library{Name: "HIP", Globs: []string{"libamdhip64.so*", "libamdhip64-*.so*"}}
+	// LevelZero is the loader, through which every user of Intel's driver goes.
+	LevelZero = &Library{Name: "Level Zero", Globs: []string{"libze_loader.so*", "libze_loader-*.so*"}}
 )
 
 // Libraries lists them in the order in which they are shown.
-var Libraries = []*Library{Torch, Driver, Runtime}
+var Libraries = []*Library{Torch, Driver, Runtime, HIP, LevelZero}
+
+// MaxDims is how many dimensions a row can have: MAX_DIMS in bpf/event.h.
+const MaxDims = 7
 
 // Matches reports whether a mapped file belongs to the library.
 func (l *Library) Matches(file string) bool {
@@ -75,20 +88,67 @@ type Row struct {
 	Suffix  string // with Prefix: the name must end so; empty: any
 	Program Program
 	Layer   event.Layer
-	Kind    event.Kind // Call: KindAlloc or KindFree
-
-	// Pointer is the address (reports, frees) or where the call stores it (allocations).
-	Pointer, Size, Allocated, Reserved, Device Arg
-	// DeviceType is for calls that do not tell it.
+	Object  event.Object
+	Kind    event.Kind
+	// DeviceType is for calls, which do not tell it.
 	DeviceType event.DeviceType
+
+	// The arguments of torch's reports.
+	Pointer, Size, Allocated, Reserved, Device Arg
+
+	// The operands of calls. Addr is the address, or the handle that Object says; Handle, Ordinal and Dims as in
+	// event.Event and in Bytes.
+	Addr, Handle, Ordinal Operand
+	Dims                  []Operand
+	// Bytes computes the size of the event from Dims. Nil: it is the first of them; unknown without any.
+	Bytes func(dims []uint64) uint64
+	// Where tells from Dims in which layer the memory is. Nil: in Layer.
+	Where func(dims []uint64) event.Layer
+	// Guard, where it is set, must be GuardValue, or the call is about something else than memory.
+	Guard      Operand
+	GuardValue uint32
+	// Current: the context that the call makes becomes the thread's.
+	Current bool
 }
+
+// EventSize is the size in bytes that a call's dimensions mean, or event.Unknown.
+func (r *Row) EventSize(dims []uint64) uint64 {
+	switch {
+	case len(r.Dims) == 0:
+		return event.Unknown
+	case r.Bytes == nil:
+		return dims[0]
+	default:
+		return r.Bytes(dims[:len(r.Dims)])
+	}
+}
+
+// EventLayer is the layer that a call's dimensions mean.
+func (r *Row) EventLayer(dims []uint64) event.Layer {
+	if r.Where == nil {
+		return r.Layer
+	}
+	return r.Where(dims[:len(r.Dims)])
+}
+
+// Retires reports whether the call gives memory back: it is applied when it is entered.
+func (r *Row) Retires() bool {
+	return r.Kind == event.KindFree || r.Kind == event.KindUnmap || r.Kind == event.KindReset
+}
+
+// Paired reports whether the return of the function is traced too.
+func (r *Row) Paired() bool { return r.Program >= Call }
 
 // Name is what people call the function: "cudaMalloc" for cudaMalloc, "cuMemAlloc" for cuMemAlloc_v2.
 func (r *Row) Name() string {
-	if r.Program != Call {
+	if !r.Paired() {
 		return ""
 	}
-	return strings.TrimSuffix(r.Symbol, "_v2")
+	name := r.Symbol
+	if i := len(name) - 3; i > 0 && strings.HasPrefix(name[i:], "_v") && name[i+2] >= '0' && name[i+2] <= '9' {
+		name = name[:i]
+	}
+	return name
 }
 
 // MatchesName reports whether a symbol is this row's.
@@ -105,47 +165,4 @@ func (r *Row) Label() string {
 		return r.Title
 	}
 	return r.Symbol
-}
-
-const (
-	reportPrefix = "_ZN3c1027reportMemoryUsageToProfilerE"
-	oomPrefix    = "_ZN3c1027reportOutOfMemoryToProfilerE"
-	deviceSuffix = "NS_6DeviceE"
-)
-
-// Rows is the table. The torch signatures: c10/core/Allocator.h; five arguments since 1.10 (void*, int64_t, then two totals
-// that were int64_t up to 1.13 and size_t since 2.0), three before. c10::Device is two bytes in one register. The CUDA
-// signatures: cuda.h and cuda_runtime_api.h.
-var Rows = []Row{
-	{Library: Torch, Symbol: reportPrefix + "Pvl", Prefix: true, Suffix: "mm" + deviceSuffix, Title: "reportMemoryUsageToProfiler", Program: TorchReport, Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: 2, Reserved: 3, Device: 4},
-	{Library: Torch, Symbol: reportPrefix + "Pvl", Prefix: true, Suffix: "ll" + deviceSuffix, Title: "reportMemoryUsageToProfiler", Program: TorchReport, Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: 2, Reserved: 3, Device: 4},
-	{Library: Torch, Symbol: reportPrefix + "Pvl" + deviceSuffix, Prefix: true, Title: "reportMemoryUsageToProfiler", Program: TorchReport, Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: None, Reserved: None, Device: 2},
-	{Library: Torch, Symbol: oomPrefix, Prefix: true, Suffix: deviceSuffix, Title: "reportOutOfMemoryToProfiler", Program: TorchOOM, Layer: event.LayerTorch, Kind: event.KindOutOfMemory, Pointer: None, Size: 0, Allocated: 1, Reserved: 2, Device: 3},
-
-	call(Driver, "cuMemAlloc_v2", event.LayerDevice, 0, 1),
-	call(Driver, "cuMemAllocManaged", event.LayerDevice, 0, 1),
-	call(Driver, "cuMemAllocAsync", event.LayerDevice, 0, 1),
-	call(Driver, "cuMemAllocAsync_ptsz", event.LayerDevice, 0, 1),
-	call(Driver, "cuMemAllocFromPoolAsync", event.LayerDevice, 0, 1),
-	call(Driver, "cuMemAllocFromPoolAsync_ptsz", event.LayerDevice, 0, 1),
-	free(Driver, "cuMemFree_v2", event.LayerDevice, 0),
-	free(Driver, "cuMemFreeAsync", event.LayerDevice, 0),
-	free(Driver, "cuMemFreeAsync_ptsz", event.LayerDevice, 0),
-	call(Runtime, "cudaMalloc", event.LayerDevice, 0, 1),
-	call(Runtime, "cudaMallocManaged", event.LayerDevice, 0, 1),
-	call(Runtime, "cudaMallocAsync", event.LayerDevice, 0, 1),
-	call(Runtime, "cudaMallocAsync_ptsz", event.LayerDevice, 0, 1),
-	call(Runtime, "cudaMallocFromPoolAsync", event.LayerDevice, 0, 1),
-	call(Runtime, "cudaMallocFromPoolAsync_ptsz", event.LayerDevice, 0, 1),
-	free(Runtime, "cudaFree", event.LayerDevice, 0),
-	free(Runtime, "cudaFreeAsync", event.LayerDevice, 0),
-	free(Runtime, "cudaFreeAsync_ptsz", event.LayerDevice, 0),
-}
-
-func call(l *Library, symbol string, layer event.Layer, pointer, size Arg) Row {
-	return Row{Library: l, Symbol: symbol, Program: Call, Layer: layer, Kind: event.KindAlloc, Pointer: pointer, Size: size, Allocated: None, Reserved: None, Device: None, DeviceType: event.DeviceCUDA}
-}
-
-func free(l *Library, symbol string, layer event.Layer, pointer Arg) Row {
-	return Row{Library: l, Symbol: symbol, Program: Call, Layer: layer, Kind: event.KindFree, Pointer: pointer, Size: None, Allocated: None, Reserved: None, Device: None, DeviceType: event.DeviceCUDA}
 }

@@ -69,7 +69,7 @@ func TestRowsAreValid(t *testing.T) {
 			for _, a := range []Arg{r.Pointer, r.Size, r.Allocated, r.Reserved, r.Device} {
 				require.True(t, a < 6 || a == None, "argument %d is in no register", a)
 			}
-			require.Contains(t, []event.Layer{event.LayerTorch, event.LayerDevice, event.LayerHost}, r.Layer)
+			require.True(t, r.Layer >= event.LayerTorch && r.Layer <= event.LayerHolder)
 			require.Equal(t, r.Library == Torch, r.Layer == event.LayerTorch)
 			switch r.Program {
 			case TorchReport:
@@ -80,10 +80,10 @@ func TestRowsAreValid(t *testing.T) {
 				require.Equal(t, event.KindOutOfMemory, r.Kind)
 				require.NotEqual(t, None, r.Size)
 			case Call:
-				require.Contains(t, []event.Kind{event.KindAlloc, event.KindFree}, r.Kind)
-				require.NotEqual(t, None, r.Pointer)
-				require.Equal(t, r.Kind == event.KindAlloc, r.Size != None, "an allocation has a size, a free has none")
-				require.NotZero(t, r.DeviceType)
+				checkCall(t, r)
+			case SetContext, SetDevice:
+				require.Zero(t, r.Kind)
+				require.Equal(t, event.ObjectContext, r.Object)
 			default:
 				t.Fatalf("program %d is not known", r.Program)
 			}
@@ -91,6 +91,29 @@ func TestRowsAreValid(t *testing.T) {
 				require.NotEmpty(t, r.Title, "a mangled name needs one for people")
 			}
 		})
+	}
+}
+
+func checkCall(t *testing.T, r *Row) {
+	require.NotZero(t, r.Kind)
+	require.NotZero(t, r.DeviceType)
+	require.LessOrEqual(t, len(r.Dims), MaxDims)
+	for _, o := range append([]Operand{r.Addr, r.Handle, r.Ordinal, r.Guard}, r.Dims...) {
+		require.Equal(t, o.From >= FromField, o.From == FromOut || o.Offset != 0 || o.From == FromField || o.From == FromField32)
+		require.Less(t, o.Arg, uint8(16))
+	}
+	require.True(t, r.Bytes == nil || len(r.Dims) > 0)
+	switch r.Kind {
+	case event.KindAlloc:
+		require.NotEqual(t, FromNone, r.Addr.From, "nobody can free what has no address")
+	case event.KindFree:
+		require.True(t, r.Addr.From != FromNone || r.Object == event.ObjectContext && r.Ordinal.From != FromNone)
+		require.NotEqual(t, FromOut, r.Addr.From, "it is applied at its entry")
+		require.Empty(t, r.Dims)
+	case event.KindMap:
+		require.NotEqual(t, FromNone, r.Handle.From)
+	case event.KindReset:
+		require.Equal(t, event.ObjectContext, r.Object)
 	}
 }
 
@@ -156,7 +179,7 @@ func TestMatchesNameRefuses(t *testing.T) {
 	for _, symbol := range []string{
 		"", "_ZN3c10", "_ZN3c1027reportMemoryUsageToProfilerE", "_ZN3c1027reportMemoryUsageToProfilerEPvlmm",
 		"_ZN3c1027reportMemoryUsageToProfilerEPvldNS_6DeviceEi", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE.cold",
-		"cuMemAlloc", "cuMemAlloc_v2_ptsz", "cudaMallocHost", "cudaFreeArray", "cuMemFreeHost",
+		"cuMemAlloc", "cuMemAlloc_v2_ptsz", "cudaMallocHosts", "cudaFreeArrays", "cuMemFree",
 	} {
 		for i := range Rows {
 			require.False(t, Rows[i].MatchesName(symbol), "%q is served by %s", symbol, Rows[i].Symbol)
@@ -165,7 +188,7 @@ func TestMatchesNameRefuses(t *testing.T) {
 }
 
 func TestName(t *testing.T) {
-	for symbol, want := range map[string]string{"cuMemAlloc_v2": "cuMemAlloc", "cuMemFree_v2": "cuMemFree", "cudaMalloc": "cudaMalloc", "cudaFree": "cudaFree"} {
+	for symbol, want := range map[string]string{"cuMemAlloc_v2": "cuMemAlloc", "cuMemFree_v2": "cuMemFree", "cuCtxCreate_v4": "cuCtxCreate", "cuMemAllocAsync_ptsz": "cuMemAllocAsync_ptsz", "cudaMalloc": "cudaMalloc", "cudaFree": "cudaFree"} {
 		for _, l := range []*Library{Driver, Runtime} {
 			for i := range Rows {
 				if Rows[i].Library == l && Rows[i].Symbol == symbol {
@@ -199,7 +222,9 @@ func TestLibrariesDefineRows(t *testing.T) {
 	require.Len(t, ooms, 1)
 
 	standin := setup(t, "standin")
-	for l, pattern := range map[*Library]string{Driver: "libcuda.so.1", Runtime: "libcudart.so.*"} {
+	for l, pattern := range map[*Library]string{
+		Driver: "libcuda.so.1", Runtime: "libcudart.so.*", HIP: "libamdhip64.so.*", LevelZero: "libze_loader.so.*",
+	} {
 		files, err := filepath.Glob(filepath.Join(standin, pattern))
 		require.NoError(t, err)
 		require.NotEmpty(t, files, pattern)
