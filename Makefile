@@ -28,14 +28,18 @@ bench: ## measure what tracing costs, as tables for the README (root, 10 minutes
 generate: ## rebuild the BPF object and the Go types from bpf/*.c and *.h
 	@.ci/generate
 
+coverage: ## docs/coverage.md: fetch the headers of CUDA, HIP and Level Zero, compare them with what is hooked
+	@.ci/headers $${GPUTRACE_WORK:-testdata/.work}/headers
+	@go run ./tracer/hook/coverage -headers $${GPUTRACE_WORK:-testdata/.work}/headers
+
 lint: ## formatting, vet on every platform, staticcheck, shellcheck, C style
 	@.ci/install lint
 	@.ci/lint
 
-drift: ## check that the committed BPF object is what the sources make
+drift: ## check that what is generated (BPF object, docs/coverage.md) is what the sources make
 	@.ci/drift
 
 clean: ## remove what was built here
 	rm -rf gputrace testdata/.work
 
-.PHONY: help demo build test bench generate lint drift clean
+.PHONY: help demo build test bench generate coverage lint drift clean

@@ -20,24 +20,26 @@ import (
 const module = "github.com/gputrace/gputrace/"
 
 // downstream lists the packages that may use all others: nothing may import them.
-var downstream = []string{"bench", "cmd/gputrace", "e2e"}
+var downstream = []string{"bench", "cmd/gputrace", "e2e", "tracer/hook/coverage"}
 
 // mayImport is the flow of the data: for each package, the packages of ours that it may import. A name that ends in "/"
 // stands for every package below it. A new package needs a row here.
 var mayImport = map[string][]string{
-	"event":       {},
-	"process":     {},
-	"bpf":         {},
-	"cpython":     {"process"},
-	"symbolize":   {"process"},
-	"inspect":     {"cpython", "process", "symbolize"},
-	"tracer/hook": {"event"},
-	"tracer":      {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook"},
-	"darwin":      {"event", "process"},
-	"recording":   {"event"},
-	"heap":        {"event"},
-	"analysis":    {"event", "heap", "inspect"},
-	"export/":     {"analysis", "event", "heap"},
+	"event":        {},
+	"process":      {},
+	"bpf":          {},
+	"cpython":      {"process"},
+	"symbolize":    {"process"},
+	"inspect":      {"cpython", "process", "symbolize"},
+	"inspect/nvml": {"process", "symbolize"},
+	"inspect/who":  {"cpython", "inspect", "process", "symbolize"},
+	"tracer/hook":  {"event"},
+	"tracer":       {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook"},
+	"darwin":       {"event", "process"},
+	"recording":    {"event"},
+	"heap":         {"event"},
+	"analysis":     {"event", "heap", "inspect"},
+	"export/":      {"analysis", "event", "heap"},
 }
 
 // restricted are imports and calls that only some packages may use, and why.

@@ -848,6 +848,8 @@ static __always_inline void choose(struct hit *h, struct call *c)
 
 static __always_inline void made_context(struct hit *h, struct call *c)
 {
+	if (c->value[VALUE_DEVICE] == UNKNOWN)
+		return;
 	learn_context(h, c->value[VALUE_ADDR], c->value[VALUE_DEVICE]);
 	if (h->hook->flags & HOOK_CURRENT) {
 		h->scratch->context = c->value[VALUE_ADDR];

@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,6 +48,17 @@ func readLedger(t *testing.T, path string) bookings {
 			out = append(out, b)
 		}
 	})
+	return out
+}
+
+// layer gives the calls about memory of one layer.
+func (l bookings) layer(layer event.Layer) bookings {
+	var out bookings
+	for _, b := range l {
+		if slices.ContainsFunc(hook.Rows, func(r hook.Row) bool { return r.Symbol == b.function && r.Layer == layer }) {
+			out = append(out, b)
+		}
+	}
 	return out
 }
 

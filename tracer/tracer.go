@@ -289,6 +289,9 @@ func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
 	if row.Addr.From == hook.FromNone {
 		e.Addr = 0
 	}
+	if row.InContext {
+		e.Context, e.Handle = e.Handle, event.Unknown
+	}
 	if row.Ordinal.From != hook.FromNone {
 		e.Device.Index = ordinal(values[bpf.TraceOperandNameVALUE_DEVICE])
 	}

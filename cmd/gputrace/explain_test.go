@@ -129,4 +129,12 @@ func TestLibraryLines(t *testing.T) {
 	lines = libraryLines(found, hook.Driver)
 	require.Len(t, lines, 1)
 	require.Contains(t, lines[0], "not found: no libcuda.so*")
+	require.Empty(t, libraryLines(found, hook.HIP), "another maker's library is not expected")
+
+	found = &tracer.Found{Probes: []*tracer.Probe{{Library: hook.HIP, File: "/opt/libamdhip64.so.6"}, {Library: hook.HIP, File: "/opt/libamdhip64.so.6"}}}
+	lines = libraryLines(found, hook.HIP)
+	require.Len(t, lines, 1)
+	require.Regexp(t, `^HIP +libamdhip64.so.6 +2 functions$`, lines[0])
+	require.Empty(t, libraryLines(found, hook.Driver), "nor are CUDA's where theirs are")
+	require.Len(t, libraryLines(found, hook.Torch), 1)
 }

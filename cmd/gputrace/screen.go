@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,49 +70,60 @@ func (s *screen) banner(r *session) {
 	}
 }
 
-// libraryLines lists the probes of a library, a line a file, or what is missing.
+// libraryLines counts the probes of a library, a line a file, or says what is missing.
 func libraryLines(f *tracer.Found, l *hook.Library) []string {
-	var files []string
-	names := map[string][]string{}
+	var files, out []string
+	count := map[string]int{}
 	for _, p := range f.Probes {
 		if p.Library != l {
 			continue
 		}
-		if _, ok := names[p.File]; !ok {
+		if count[p.File] == 0 {
 			files = append(files, p.File)
 		}
-		names[p.File] = append(names[p.File], p.Label())
+		count[p.File]++
 	}
-	var out []string
 	for _, file := range f.Empty {
 		if l.Matches(file) {
-			out = append(out, fmt.Sprintf("%-17s %-22s has none of the functions: %s", l.Name, path.Base(file), strings.Join(l.Symbols(), " ")))
+			out = append(out, fmt.Sprintf("%-17s %-22s has none of the functions: %s", l.Name, path.Base(file), wanted(l)))
 		}
 	}
 	if len(files) == 0 && len(out) == 0 {
-		return []string{fmt.Sprintf("%-17s not found: no %s is mapped", l.Name, strings.Join(l.Globs, " or "))}
+		return missing(f, l)
 	}
 	for _, file := range files {
-		head := fmt.Sprintf("%-17s %-22s ", l.Name, path.Base(file))
-		for _, line := range wrap(names[file], 100-len(head)) {
-			out = append(out, head+line)
-			head = strings.Repeat(" ", len(head))
-		}
+		out = append(out, fmt.Sprintf("%-17s %-22s %d %s", l.Name, path.Base(file), count[file], plural("function", count[file])))
 	}
 	return out
 }
 
-// wrap joins words to lines of at most width bytes, as long as no word is longer.
-func wrap(words []string, width int) []string {
-	var out []string
-	for _, w := range words {
-		if last := len(out) - 1; last >= 0 && len(out[last])+1+len(w) <= width {
-			out[last] += " " + w
-		} else {
-			out = append(out, w)
-		}
+func plural(word string, n int) string {
+	if n == 1 {
+		return word
 	}
-	return out
+	return word + "s"
+}
+
+// wanted names the first functions that were looked for in a library.
+func wanted(l *hook.Library) string {
+	const shown = 4
+	names := l.Symbols()
+	if len(names) <= shown {
+		return strings.Join(names, " ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], " "), len(names)-shown)
+}
+
+// missing says that a library is not there. Those of other makers of GPUs are not expected, nor are CUDA's where theirs are.
+func missing(f *tracer.Found, l *hook.Library) []string {
+	other := func(l *hook.Library) bool { return l == hook.HIP || l == hook.LevelZero }
+	if other(l) {
+		return nil
+	}
+	if l != hook.Torch && slices.ContainsFunc(f.Probes, func(p *tracer.Probe) bool { return other(p.Library) }) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%-17s not found: no %s is mapped", l.Name, strings.Join(l.Globs, " or "))}
 }
 
 func pythonLine(f *tracer.Found) string {

@@ -93,6 +93,11 @@ func (r Row) from(pool Operand) Row {
 	return r
 }
 
+func (r Row) within(context Operand) Row {
+	r.Handle, r.InContext = context, true
+	return r
+}
+
 func (r Row) sized(f func([]uint64) uint64) Row {
 	r.Bytes = f
 	return r
@@ -259,6 +264,8 @@ func driverHolders(m maker) []Row {
 		m.context("cuDevicePrimaryCtxRetain", out(0), arg32(1)),
 		m.free("cuDevicePrimaryCtxRelease", holder, event.ObjectContext, none).on(arg32(0)),
 		m.free("cuDevicePrimaryCtxRelease_v2", holder, event.ObjectContext, none).on(arg32(0)),
+		m.context("cuCtxAttach", out(0), none),
+		m.free("cuCtxDetach", holder, event.ObjectContext, arg(0)),
 		m.reset("cuCtxDestroy", arg(0), none),
 		m.reset("cuCtxDestroy_v2", arg(0), none),
 		m.reset("cuDevicePrimaryCtxReset", none, arg32(0)),

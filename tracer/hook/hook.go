@@ -107,6 +107,8 @@ type Row struct {
 	// Guard, where it is set, must be GuardValue, or the call is about something else than memory.
 	Guard      Operand
 	GuardValue uint32
+	// InContext: Handle is the context in which the call allocates.
+	InContext bool
 	// Current: the context that the call makes becomes the thread's.
 	Current bool
 }

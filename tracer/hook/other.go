@@ -24,12 +24,9 @@ func hipMemory(m maker) []Row {
 		m.object("hipMemAllocPitch", device, event.ObjectMemory, out(0), out(1), arg(3)).sized(pitched),
 		m.object("hipMalloc3D", device, event.ObjectMemory, out(0), outField(0, pitchedPitch), stack(1), stack(2)).sized(pitched),
 		m.alloc("hipMallocAsync", device, out(0), arg(1)),
-		m.alloc("hipMallocAsync_spt", device, out(0), arg(1)),
 		m.alloc("hipMallocFromPoolAsync", device, out(0), arg(1)).from(arg(2)),
-		m.alloc("hipMallocFromPoolAsync_spt", device, out(0), arg(1)).from(arg(2)),
 		m.free("hipFree", device, event.ObjectMemory, arg(0)),
 		m.free("hipFreeAsync", device, event.ObjectMemory, arg(0)),
-		m.free("hipFreeAsync_spt", device, event.ObjectMemory, arg(0)),
 
 		m.array("hipMallocArray", dims(channelsOf(1, 0), arg32(4), arg(2), arg(3))...).sized(runtimeArray).where(runtimeBacked),
 		m.array("hipMalloc3DArray", dims(channelsOf(1, 0), arg32(2), stack(0), stack(1), stack(2))...).sized(runtimeArray).where(runtimeBacked),
@@ -111,24 +108,31 @@ func hipOthers(m maker) []Row {
 // physicalDescSize is the offset of the size in ze_physical_mem_desc_t: stype, pNext, flags, size.
 const physicalDescSize = 24
 
-// levelZeroRows: ze_api.h of the loaders 1.8, 1.20 and 1.32. A function that destroys a context expects its memory to be given back before.
+// levelZeroRows: ze_api.h of the loaders 1.8, 1.20 and 1.32. Each call names its context. Memory that a call imports, by
+// a descriptor in its pNext chain, is counted as its own.
 var levelZeroRows = levelZero(maker{LevelZero, event.DeviceXPU})
 
 func levelZero(m maker) []Row {
-	device, none := event.LayerDevice, Operand{}
+	device, none, context := event.LayerDevice, Operand{}, arg(0)
 	return []Row{
-		m.alloc("zeMemAllocDevice", device, out(5), arg(2)),
-		m.alloc("zeMemAllocShared", device, out(6), arg(3)), // the seventh argument lies on the stack
-		m.alloc("zeMemAllocHost", event.LayerHost, out(4), arg(2)),
+		m.alloc("zeMemAllocDevice", device, out(5), arg(2)).within(context),
+		m.alloc("zeMemAllocShared", device, out(6), arg(3)).within(context), // the seventh argument lies on the stack
+		m.alloc("zeMemAllocHost", event.LayerHost, out(4), arg(2)).within(context),
 		m.free("zeMemFree", device, event.ObjectMemory, arg(1)),
 		m.free("zeMemFreeExt", device, event.ObjectMemory, arg(2)),
+		// The bytes of an image are the driver's secret.
+		m.object("zeImageCreate", device, event.ObjectArray, out(3)).within(context),
+		m.free("zeImageDestroy", device, event.ObjectArray, arg(0)),
 		m.object("zePhysicalMemCreate", device, event.ObjectPhysical, out(3), field(2, physicalDescSize)),
 		m.free("zePhysicalMemDestroy", device, event.ObjectPhysical, arg(1)),
 		m.alloc("zeVirtualMemReserve", event.LayerVirtual, out(3), arg(2)),
 		m.free("zeVirtualMemFree", event.LayerVirtual, event.ObjectMemory, arg(1)),
 		m.mapping("zeVirtualMemMap", event.KindMap, arg(1), arg(2), arg(3)),
 		m.mapping("zeVirtualMemUnmap", event.KindUnmap, arg(1), arg(2), none),
-		m.alloc("zeMemOpenIpcHandle", event.LayerShared, out(3), none),
+		m.alloc("zeMemOpenIpcHandle", event.LayerShared, out(3), none).within(context),
 		m.free("zeMemCloseIpcHandle", event.LayerShared, event.ObjectMemory, arg(1)),
+		m.context("zeContextCreate", out(2), none),
+		m.context("zeContextCreateEx", out(4), none),
+		m.reset("zeContextDestroy", arg(0), none),
 	}
 }

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Declaration is a function that a header declares.
+type Declaration struct {
+	// Name is the symbol that a library exports: the header's #defines are applied to what it writes.
+	Name string
+	// Params are the types of the parameters, without their names.
+	Params []string
+}
+
+// function matches the names that the interfaces give to functions. Types begin so too: a function is followed by "(".
+var function = regexp.MustCompile(`^(cu|cuda|hip|ze)[A-Z]\w*$`)
+
+// streamSuffixes are the macros that make two names of one: libraries export each function that takes a stream a second time, for
+// programs whose default stream is each thread's own (cuda.h, cuda_runtime_api.h, amd_hip_runtime_pt_api.h).
+var streamSuffixes = []struct{ macro, suffix string }{
+	{"_PTSZ", "_ptsz"},
+	{"_PTDS", "_ptds"},
+	{"_SPT", "_spt"},
+}
+
+// Scan lists what a C header declares, in its order, each name once. It is no compiler: every branch of an #if is taken, so
+// what any setting can make visible is found, older forms of a function among it; and a declaration is what looks like one
+// wherever it is written.
+func Scan(header string) []Declaration {
+	var out []Declaration
+	seen := map[string]bool{}
+	macros := map[string]string{}
+	var statement []string
+	for line := range strings.Lines(uncommented(header)) {
+		if directive, ok := strings.CutPrefix(strings.TrimSpace(line), "#"); ok {
+			define(macros, directive)
+			continue
+		}
+		for _, token := range tokens(line) {
+			if token != ";" && token != "{" && token != "}" {
+				statement = append(statement, token)
+				continue
+			}
+			if name, params, ok := prototype(statement); ok && token == ";" {
+				for _, exported := range expand(macros, name) {
+					if !seen[exported] {
+						seen[exported] = true
+						out = append(out, Declaration{exported, params})
+					}
+				}
+			}
+			statement = statement[:0]
+		}
+	}
+	return out
+}
+
+// uncommented is the text without comments and with continued lines joined. A comment leaves its line ends where they were:
+// a directive must not swallow what follows it.
+func uncommented(text string) string {
+	var out strings.Builder
+	out.Grow(len(text))
+	for {
+		at := strings.IndexAny(text, "/\\")
+		if at < 0 || at+1 == len(text) {
+			out.WriteString(text)
+			return out.String()
+		}
+		out.WriteString(text[:at])
+		text = text[at:]
+		end := len(text)
+		switch {
+		case strings.HasPrefix(text, "/*"):
+			if i := strings.Index(text[2:], "*/"); i >= 0 {
+				end = i + 4
+			}
+			out.WriteString(" " + strings.Repeat("\n", strings.Count(text[:end], "\n")))
+		case strings.HasPrefix(text, "//"):
+			if i := strings.IndexByte(text, '\n'); i >= 0 {
+				end = i
+			}
+		case strings.HasPrefix(text, "\\\n"):
+			end = 2
+		case strings.HasPrefix(text, "\\\r\n"):
+			end = 3
+		default:
+			end = 1
+			out.WriteByte(text[0])
+		}
+		text = text[end:]
+	}
+}
+
+var directive = regexp.MustCompile(`^\s*(define|undef)\s+(\w+)(\(?)(.*)`)
+
+// define keeps the macros that rename functions.
+func define(macros map[string]string, line string) {
+	m := directive.FindStringSubmatch(line)
+	switch {
+	case m == nil || m[3] != "":
+	case m[1] == "undef":
+		delete(macros, m[2])
+	case function.MatchString(m[2]):
+		macros[m[2]] = strings.TrimSpace(m[4])
+	}
+}
+
+// tokens splits a line into words, strings and single characters.
+func tokens(line string) []string {
+	var out []string
+	for line = strings.TrimLeft(line, " \t\r\n\f\v"); line != ""; line = strings.TrimLeft(line, " \t\r\n\f\v") {
+		n := 1
+		if i := strings.IndexFunc(line, notWord); i != 0 {
+			n = len(line)
+			if i > 0 {
+				n = i
+			}
+		} else if line[0] == '"' {
+			n += strings.IndexByte(line[1:], '"') + 1
+		}
+		out = append(out, line[:n])
+		line = line[n:]
+	}
+	return out
+}
+
+func notWord(r rune) bool {
+	return r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+}
+
+// notTypes begin statements that are no declarations of functions.
+var notTypes = []string{"typedef", "return", "else", "static", "template", "using"}
+
+// prototype reads one statement: a result type, a name, parameters.
+func prototype(statement []string) (name string, params []string, ok bool) {
+	at := slices.IndexFunc(statement, function.MatchString)
+	for at >= 0 && (at+1 == len(statement) || statement[at+1] != "(") {
+		next := slices.IndexFunc(statement[at+1:], function.MatchString)
+		if next < 0 {
+			return "", nil, false
+		}
+		at += 1 + next
+	}
+	if at < 1 || slices.Contains(notTypes, statement[0]) || slices.Contains(statement[:at], "=") || statement[at-1] == "(" {
+		return "", nil, false
+	}
+	end := closing(statement, at+1)
+	if end < 0 {
+		return "", nil, false
+	}
+	return statement[at], parameters(statement[at+2 : end]), true
+}
+
+// closing finds the parenthesis that closes the one at open, or -1.
+func closing(statement []string, open int) int {
+	depth := 0
+	for i := open; i < len(statement); i++ {
+		switch statement[i] {
+		case "(":
+			depth++
+		case ")":
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// parameters splits at the commas that are in no parentheses.
+func parameters(list []string) []string {
+	var out []string
+	depth, start := 0, 0
+	for i := 0; i <= len(list); i++ {
+		switch {
+		case i == len(list) || depth == 0 && list[i] == ",":
+			if p := parameterType(list[start:i]); p != "" && p != "void" {
+				out = append(out, p)
+			}
+			start = i + 1
+		case list[i] == "(":
+			depth++
+		case list[i] == ")":
+			depth--
+		}
+	}
+	return out
+}
+
+// parameterType leaves out the parameter's name, its default and the macros around it: "const size_t *x __dv(0)" is
+// "const size_t*".
+func parameterType(words []string) string {
+	if i := slices.Index(words, "="); i >= 0 {
+		words = words[:i]
+	}
+	if i := slices.Index(words, "("); i >= 1 {
+		words = words[:i-1]
+	}
+	if n := len(words); n > 1 && !strings.ContainsFunc(words[n-1], notWord) && words[n-2] != "struct" && words[n-2] != "enum" && words[n-2] != "const" {
+		words = words[:n-1]
+	}
+	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "struct" || w == "enum" })
+	return strings.ReplaceAll(strings.Join(words, " "), " *", "*")
+}
+
+// expand applies the header's macros to a name, as the preprocessor does, for both kinds of default stream.
+func expand(macros map[string]string, name string) []string {
+	used := map[string]bool{}
+	for !used[name] {
+		used[name] = true
+		body := macros[name]
+		if function.MatchString(body) {
+			name = body
+			continue
+		}
+		macro, rest, ok := strings.Cut(body, "(")
+		inner := strings.TrimSuffix(rest, ")")
+		for _, s := range streamSuffixes {
+			if ok && strings.HasSuffix(macro, s.macro) && function.MatchString(inner) {
+				return []string{inner, inner + s.suffix}
+			}
+		}
+	}
+	return []string{name}
+}
