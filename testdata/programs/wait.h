@@ -9,6 +9,7 @@ struct option { // a row without a name ends the table
     const char *name;
     int *number;
     const char **text;
+    int *flag; // takes no value
 };
 
 static inline void set_option(const struct option *o, const char *value) {
@@ -18,17 +19,21 @@ static inline void set_option(const struct option *o, const char *value) {
         *o->number = atoi(value);
 }
 
-// parse_options takes "--name value" pairs; it ends the program with status 2 at anything else.
+// parse_options takes "--name value" and "--flag"; it ends the program with status 2 at anything else.
 static inline void parse_options(int argc, char **argv, const struct option *options) {
-    for (int i = 1; i < argc; i += 2) {
+    for (int i = 1; i < argc; i++) {
         const struct option *o = options;
         while (o->name && strcmp(o->name, argv[i]))
             o++;
+        if (o->name && o->flag) {
+            *o->flag = 1;
+            continue;
+        }
         if (!o->name || i + 1 == argc) {
             fprintf(stderr, "%s: %s: %s\n", argv[0], argv[i], o->name ? "needs a value" : "unknown option");
             exit(2);
         }
-        set_option(o, argv[i + 1]);
+        set_option(o, argv[++i]);
     }
 }
 

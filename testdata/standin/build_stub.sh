@@ -4,6 +4,7 @@ set -euo pipefail
 soname=$1
 name=${soname%%.so*}
 name=${name#lib}
+name=${name%%-*} # a bundled library has a hash in its name
 gen=$B/gen/$soname
 sources=()
 libs=()
@@ -13,6 +14,7 @@ cudart)
     major=${soname##*.so.}
     sources=(runtime/*.c)
     flags=(-DCUDART_MAJOR="${major%%.*}")
+    [[ $soname != libcudart-* ]] || flags+=(-DREDIRECT_STATIC)
     ;;
 *)
     # Libraries that own device memory call the driver directly, as NVIDIA's do.

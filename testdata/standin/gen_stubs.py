@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write stub sources for the NVIDIA libraries that a PyTorch wheel imports: one weak function per imported symbol.
 
-usage: gen_stubs.py TORCH_LIB_DIR OUT_DIR     writes OUT_DIR/<soname>.c and .map, prints the sonames
+usage: gen_stubs.py TORCH_LIB_DIR OUT_DIR     writes OUT_DIR/<soname>.c, .map and preload, prints the sonames
 
 A stub returns 0. One whose name says "create" also stores a handle (writable memory) where its first argument points.
 libs/*.c and runtime/*.c hold strong definitions of the calls whose outputs PyTorch reads.
@@ -66,8 +66,20 @@ def stub(name, is_object, result):
     return f"WEAK long {name}(void) {{ return {result}; }}"
 
 
+def base_of(soname):
+    """The library's plain name: PyTorch 1.13 bundles a libcudart-e409450e.so.11.0."""
+    return re.sub(r"-[0-9a-f]{8}$", "", soname[: soname.index(".so")]) + ".so"
+
+
+def unnamed(sonames, symbols):
+    """Libraries that are used but that nothing names: NVIDIA's libcublas.so brings its libcublasLt.so of the same version."""
+    if "libcublasLt.so" in symbols and not any(base_of(s) == "libcublasLt.so" for s in sonames):
+        return {s.replace("libcublas.so", "libcublasLt.so") for s in sonames if base_of(s) == "libcublas.so"}
+    return set()
+
+
 def write_library(out, soname, symbols):
-    base = soname[: soname.index(".so") + 3]
+    base = base_of(soname)
     marker = re.sub(r"\W", "_", base)
     lines = ["#define WEAK __attribute__((weak))", "static char handle[65536] __attribute__((unused));"]
     lines.append(f"int standin_{marker} = 1;")
@@ -86,12 +98,18 @@ def main():
         sonames.update(needed(lib))
         for library, name, version, is_object in imports(lib):
             symbols.setdefault(library, {})[name] = (version, is_object)
-    for soname in sorted(sonames):
-        base = soname[: soname.index(".so") + 3]
-        if base == DRIVER or (torch_lib / soname).exists():  # a library bundled in the wheel is the wheel's own
+    preload = unnamed(sonames, symbols)
+    for soname in sorted(sonames | preload):
+        base = base_of(soname)
+        if base == DRIVER:
             continue
+        if (torch_lib / soname).exists():  # bundled in the wheel
+            if base != "libcudart.so":
+                continue
+            preload.add(soname)  # NVIDIA's does not run on our driver, and PyTorch's DT_RPATH finds it first
         write_library(out, soname, symbols.get(base, {}))
         print(soname)
+    (out / "preload").write_text("".join(f"{soname}\n" for soname in sorted(preload)))
 
 
 main()

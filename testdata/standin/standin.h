@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,6 +37,32 @@ static inline size_t env_size(const char *name, size_t dflt) {
     default:
         return (size_t)v;
     }
+}
+
+// A GPU's UUID, or that of one of its MIG devices (part from 0; -1: of the GPU).
+enum { UUID_TEXT = 48 };
+static inline void uuid_text(char *s, int gpu, int part) {
+    if (part < 0)
+        snprintf(s, UUID_TEXT, "GPU-7374616e-6469-6e2d-6770-752d757569%02x", gpu);
+    else
+        snprintf(s, UUID_TEXT, "MIG-7374616e-6469-6e2d-6d69-672d7569%02x%02x", gpu, part);
+}
+
+// The channels of an array as the runtimes describe them: the bits of each of four, and their kind
+// (cudaChannelFormatDesc in driver_types.h, hipChannelFormatDesc).
+struct channels {
+    int bits[4], kind;
+};
+static inline int channel_format(const struct channels *c) { // CUarray_format (cuda.h)
+    enum { SIGNED, UNSIGNED, FLOAT };
+    if (c->kind == FLOAT) return c->bits[0] == 16 ? 0x10 : 0x20;
+    return (c->kind == SIGNED ? 0x08 : 0x01) + c->bits[0] / 16;
+}
+static inline unsigned channel_count(const struct channels *c) {
+    unsigned n = 0;
+    for (int i = 0; i < 4; i++)
+        n += c->bits[i] > 0;
+    return n;
 }
 
 // The books live in the file STANDIN_SHM, so that several processes share the devices, or in private memory.

@@ -2,22 +2,17 @@
 #include "driver.h"
 #include <stdio.h>
 
-static char ctx[MAXDEV]; // &ctx[d] is the primary context of device d
-static int ctx_refs[MAXDEV];
-static __thread char *current;
-
-int cur_dev(void) { return current ? (int)(current - ctx) : 0; }
-void *ctx_of(int dev) { return &ctx[dev]; }
-
 int cuInit(unsigned flags) { return init(), set.devices ? OK : NO_DEVICE; }
 int cuDriverGetVersion(int *v) { return *v = DRIVER_VERSION, OK; }
 int cuDeviceGetCount(int *n) { return init(), *n = set.devices, OK; }
 int cuDeviceGet(int *dev, int i) { return init(), i < 0 || i >= set.devices ? INVALID_DEVICE : (*dev = i, OK); }
 int cuDeviceGetName(char *s, int n, int dev) { return snprintf(s, (size_t)n, "Stand-in GPU"), OK; }
-int cuDeviceGetUuid_v2(char *u, int dev) { return memcpy(u, "standin-gpu-uuid", 16), u[15] = (char)dev, OK; }
+int cuDeviceGetUuid_v2(char *u, int dev) { return memcpy(u, "standin-gpu-uuid", 16), u[15] = (char)set.gpu[dev], OK; }
 int cuDeviceGetUuid(char *u, int dev) { return cuDeviceGetUuid_v2(u, dev); }
 int cuDeviceTotalMem_v2(size_t *n, int dev) { return init(), *n = set.device_mem, OK; }
-int cuDeviceGetPCIBusId(char *s, int n, int dev) { return snprintf(s, (size_t)n, "0000:%02x:00.0", dev + 1), OK; }
+int cuDeviceGetPCIBusId(char *s, int n, int dev) {
+    return snprintf(s, (size_t)n, "0000:%02x:00.0", set.gpu[dev] + 1), OK;
+}
 int cuDeviceCanAccessPeer(int *can, int a, int b) { return *can = a != b, OK; }
 int cuDeviceGetP2PAttribute(int *v, int attr, int a, int b) { return *v = 0, OK; }
 
@@ -61,7 +56,7 @@ int cuDeviceGetAttribute(int *v, int attr, int dev) {
     init();
     switch (attr) {
     case 33:
-        return *v = dev + 1, OK; // PCI bus
+        return *v = set.gpu[dev] + 1, OK; // PCI bus
     case 75:
         return *v = set.cc_major, OK;
     case 76:
@@ -73,35 +68,51 @@ int cuDeviceGetAttribute(int *v, int attr, int dev) {
     }
 }
 
-static int retain(int dev) {
-    if (dev < 0 || dev >= set.devices) return INVALID_DEVICE;
-    if (!ctx_refs[dev] && charge(dev, set.context_mem)) return OUT_OF_MEMORY;
-    ctx_refs[dev]++;
-    return OK;
+// ---- contexts. The ledger has a context in the pointer's place, and as size the device that the call was given.
+
+static struct context *primary_of(int dev) { return dev >= 0 && dev < MAXDEV ? ctx_primary(dev) : NULL; }
+
+int cuDevicePrimaryCtxRetain(struct context **c, int dev) {
+    return BOOK(ctx_retain(c, dev), rc_ ? 0 : (uint64_t)*c, (size_t)dev);
 }
-static int release(int dev) {
-    if (ctx_refs[dev] > 0 && --ctx_refs[dev] == 0) refund(dev, set.context_mem);
-    return OK;
-}
-int cuDevicePrimaryCtxRetain(void **c, int dev) {
-    int rc = LOCKED(retain(dev));
-    *c = rc ? NULL : &ctx[dev];
-    return rc;
-}
-int cuDevicePrimaryCtxRelease_v2(int dev) { return LOCKED(release(dev)); }
-int cuDevicePrimaryCtxReset_v2(int dev) { return OK; }
+int cuDevicePrimaryCtxRelease_v2(int dev) { return BOOK_FREE(ctx_release(dev), primary_of(dev), (size_t)dev); }
+int cuDevicePrimaryCtxReset_v2(int dev) { return BOOK_FREE(ctx_reset(dev), primary_of(dev), (size_t)dev); }
+// The same under the names of older versions.
+int cuDevicePrimaryCtxRelease(int dev) { return BOOK_FREE(ctx_release(dev), primary_of(dev), (size_t)dev); }
+int cuDevicePrimaryCtxReset(int dev) { return BOOK_FREE(ctx_reset(dev), primary_of(dev), (size_t)dev); }
 int cuDevicePrimaryCtxSetFlags_v2(int dev, unsigned flags) { return OK; }
 int cuDevicePrimaryCtxGetState(int dev, unsigned *flags, int *active) {
+    if (dev < 0 || dev >= MAXDEV) return INVALID_DEVICE;
     *flags = 0;
-    *active = ctx_refs[dev] > 0;
+    *active = ctx_primary(dev)->live;
     return OK;
 }
-int cuCtxGetCurrent(void **c) { return *c = current, OK; }
-int cuCtxSetCurrent(void *c) { return current = c, OK; }
-int cuCtxPushCurrent_v2(void *c) { return current = c, OK; }
-int cuCtxPopCurrent_v2(void **c) { return c ? *c = current : NULL, OK; }
-int cuCtxGetDevice(int *dev) { return current ? (*dev = cur_dev(), OK) : INVALID_CONTEXT; }
-int cuCtxGetDevice_v2(int *dev, void *c) { return *dev = (int)((char *)c - ctx), OK; }
+static int create(struct context **c, int dev) {
+    int rc = ctx_create(c, dev, set.context_mem);
+    if (!rc) ctx_push(*c);
+    return rc;
+}
+int cuCtxCreate_v2(struct context **c, unsigned flags, int dev) { return BOOK_ALLOC(create(c, dev), c, (size_t)dev); }
+int cuCtxCreate_v3(struct context **c, void *affinity, int n, unsigned flags, int dev) {
+    return BOOK_ALLOC(create(c, dev), c, (size_t)dev);
+}
+int cuCtxCreate_v4(struct context **c, void *params, unsigned flags, int dev) {
+    return BOOK_ALLOC(create(c, dev), c, (size_t)dev);
+}
+int cuCtxCreate(struct context **c, unsigned flags, int dev) { return BOOK_ALLOC(create(c, dev), c, (size_t)dev); }
+int cuCtxDestroy_v2(struct context *c) { return BOOK_FREE(ctx_destroy(c, set.context_mem), c, 0); }
+int cuCtxDestroy(struct context *c) { return BOOK_FREE(ctx_destroy(c, set.context_mem), c, 0); }
+int cuCtxAttach(struct context **c, unsigned flags) { return BOOK(ctx_attach(c), rc_ ? 0 : (uint64_t)*c, 0); }
+int cuCtxDetach(struct context *c) { return BOOK_FREE(ctx_detach(c, set.context_mem), c, 0); }
+
+int cuCtxGetCurrent(struct context **c) { return *c = ctx_current(), OK; }
+int cuCtxSetCurrent(struct context *c) { return LOCKED(c && ctx_revive(c) ? OUT_OF_MEMORY : (ctx_set(c), OK)); }
+int cuCtxPushCurrent_v2(struct context *c) { return LOCKED(ctx_revive(c) ? OUT_OF_MEMORY : (ctx_push(c), OK)); }
+int cuCtxPopCurrent_v2(struct context **c) { return ctx_pop(c); }
+int cuCtxPushCurrent(struct context *c) { return cuCtxPushCurrent_v2(c); }
+int cuCtxPopCurrent(struct context **c) { return cuCtxPopCurrent_v2(c); }
+int cuCtxGetDevice(int *dev) { return ctx_current() ? (*dev = cur_dev(), OK) : INVALID_CONTEXT; }
+int cuCtxGetDevice_v2(int *dev, struct context *c) { return c ? (*dev = c->dev, OK) : cuCtxGetDevice(dev); }
 int cuCtxGetApiVersion(void *c, unsigned *v) { return *v = DRIVER_VERSION, OK; }
 int cuCtxSynchronize(void) { return LOCKED((pools_sync(), OK)); }
 int cuCtxGetStreamPriorityRange(int *low, int *high) { return *low = 0, *high = -5, OK; }
@@ -116,6 +127,9 @@ static const struct error {
     {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
     {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {-1, "CUDA_ERROR_STANDIN", "stand-in error"},
 };

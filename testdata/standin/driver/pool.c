@@ -1,104 +1,57 @@
-// Stream-ordered pools: memory grows in 32 MiB steps and is given back at a synchronisation, down to the threshold.
+// Stream-ordered memory and its pools.
 #include "driver.h"
 
-struct pool {
-    int dev;
-    size_t used, reserved, used_hi, reserved_hi, threshold;
-};
-enum { MAXPOOLS = 64 };
-static struct pool pools[MAXPOOLS]; // the first MAXDEV are the devices' default pools
-static int npools = MAXDEV;
-
-static struct pool *default_pool(int dev) {
-    pools[dev].dev = dev;
-    return &pools[dev];
-}
-static void trim(struct pool *p, size_t keep) {
-    size_t want = p->used > keep ? p->used : keep;
-    if (p->reserved <= want) return;
-    refund(p->dev, p->reserved - want);
-    p->reserved = want;
-}
-static int grow(struct pool *p, size_t missing) {
-    size_t n = UP(missing, 32ull << 20);
-    if (charge(p->dev, n)) {
-        n = UP(missing, BIG);
-        if (charge(p->dev, n)) return OUT_OF_MEMORY;
-    }
-    p->reserved += n;
-    if (p->reserved > p->reserved_hi) p->reserved_hi = p->reserved;
-    return OK;
-}
-static int async_alloc(dptr *out, size_t n, struct pool *p) {
-    if (!n || !out) return INVALID_VALUE;
-    if (n > set.device_mem) return OUT_OF_MEMORY;
-    size_t full = UP(n, 512);
-    if (p->used + full > p->reserved && grow(p, p->used + full - p->reserved)) return OUT_OF_MEMORY;
-    size_t pages = UP(full, 4096);
-    char *m = mmap(NULL, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (m == MAP_FAILED) return OUT_OF_MEMORY;
-    *out = (dptr)m;
-    range_add(*out, pages, ASYNC, p->dev, full)->pool = p;
-    p->used += full;
-    if (p->used > p->used_hi) p->used_hi = p->used;
-    return OK;
-}
-static int async_free(dptr d) {
-    struct range *r = range_exact(d, ASYNC);
-    if (!r) return dev_free(d); // cuMemFreeAsync also takes memory of cuMemAlloc
-    r->pool->used -= r->asked;
-    munmap((void *)r->p, r->n);
-    range_drop(r);
-    return OK;
-}
-static int new_pool(struct pool **out, int dev) {
-    if (npools == MAXPOOLS) return OUT_OF_MEMORY;
-    *out = &pools[npools++];
-    (*out)->dev = dev;
-    return OK;
-}
-void pools_sync(void) {
-    for (int i = 0; i < npools; i++)
-        trim(&pools[i], pools[i].threshold);
-}
+static int alloc_here(dptr *out, size_t n) { return IN(c, pool_alloc(out, n, pool_current(c->dev))); }
 
 int cuMemAllocFromPoolAsync(dptr *out, size_t n, struct pool *pool, void *stream) {
-    return BOOK_ALLOC(async_alloc(out, n, pool), out, n);
+    return BOOK_ALLOC(pool_alloc(out, n, pool), out, n);
 }
-int cuMemAllocAsync(dptr *out, size_t n, void *stream) {
-    return BOOK_ALLOC(async_alloc(out, n, default_pool(cur_dev())), out, n);
-}
-int cuMemFreeAsync(dptr p, void *stream) { return BOOK(async_free(p), p, 0); }
+int cuMemAllocAsync(dptr *out, size_t n, void *stream) { return BOOK_ALLOC(alloc_here(out, n), out, n); }
+int cuMemFreeAsync(dptr p, void *stream) { return BOOK_FREE(dev_free(p), p, 0); }
 // The same under the names for per-thread default streams.
 int cuMemAllocFromPoolAsync_ptsz(dptr *out, size_t n, struct pool *pool, void *stream) {
-    return BOOK_ALLOC(async_alloc(out, n, pool), out, n);
+    return BOOK_ALLOC(pool_alloc(out, n, pool), out, n);
 }
-int cuMemAllocAsync_ptsz(dptr *out, size_t n, void *stream) {
-    return BOOK_ALLOC(async_alloc(out, n, default_pool(cur_dev())), out, n);
-}
-int cuMemFreeAsync_ptsz(dptr p, void *stream) { return BOOK(async_free(p), p, 0); }
+int cuMemAllocAsync_ptsz(dptr *out, size_t n, void *stream) { return BOOK_ALLOC(alloc_here(out, n), out, n); }
+int cuMemFreeAsync_ptsz(dptr p, void *stream) { return BOOK_FREE(dev_free(p), p, 0); }
 
-int cuDeviceGetDefaultMemPool(struct pool **out, int dev) { return *out = default_pool(dev), OK; }
-int cuDeviceGetMemPool(struct pool **out, int dev) { return *out = default_pool(dev), OK; }
-int cuDeviceSetMemPool(int dev, struct pool *pool) { return OK; }
-int cuMemPoolCreate(struct pool **out, const int *props) { return LOCKED(new_pool(out, props[3])); } // location.id
-int cuMemPoolDestroy(struct pool *p) { return LOCKED((trim(p, 0), OK)); }
-int cuMemPoolTrimTo(struct pool *p, size_t keep) { return LOCKED((trim(p, keep), OK)); }
+static int hand_out(struct pool **out, struct pool *p) { return (*out = p) ? OK : INVALID_VALUE; }
+static int known(int dev) { return dev >= 0 && dev < set.devices; }
+int cuDeviceGetDefaultMemPool(struct pool **out, int dev) {
+    return LOCKED(known(dev) ? hand_out(out, pool_default(dev)) : INVALID_DEVICE);
+}
+int cuDeviceGetMemPool(struct pool **out, int dev) {
+    return LOCKED(known(dev) ? hand_out(out, pool_current(dev)) : INVALID_DEVICE);
+}
+int cuDeviceSetMemPool(int dev, struct pool *pool) { return LOCKED(pool_choose(dev, pool)); }
+// The same by place and type of memory (CUDA 13). Only a device's pinned memory has a pool that can be chosen.
+int cuMemGetDefaultMemPool(struct pool **out, const struct location *where, int type) {
+    return LOCKED(hand_out(out, pool_of(where, type)));
+}
+static int chosen(const struct location *where, int type) { return where->type == 1 && type == 1; }
+int cuMemGetMemPool(struct pool **out, const struct location *where, int type) {
+    if (chosen(where, type)) return cuDeviceGetMemPool(out, where->id);
+    return cuMemGetDefaultMemPool(out, where, type);
+}
+int cuMemSetMemPool(const struct location *where, int type, struct pool *pool) {
+    return chosen(where, type) ? cuDeviceSetMemPool(where->id, pool) : NOT_SUPPORTED;
+}
+
+int cuMemPoolCreate(struct pool **out, const int *props) { return BOOK_ALLOC(pool_create(out, props), out, 0); }
+int cuMemPoolDestroy(struct pool *p) { return BOOK_FREE(pool_destroy(p), p, 0); }
+int cuMemPoolTrimTo(struct pool *p, size_t keep) { return BOOK(pool_trim(p, keep), p, keep); }
+int cuMemPoolSetAttribute(struct pool *p, int attr, const void *v) { return LOCKED(pool_set(p, attr, v)); }
+int cuMemPoolGetAttribute(struct pool *p, int attr, void *v) { return LOCKED(pool_get(p, attr, v)); }
 int cuMemPoolSetAccess(struct pool *p, const void *desc, size_t n) { return OK; }
 int cuMemPoolGetAccess(int *flags, struct pool *p, void *location) { return *flags = 3, OK; }
 
-// CUmemPool_attribute (cuda.h): up to 3 switches, then the sizes.
-enum { RELEASE_THRESHOLD = 4, RESERVED_CURRENT, RESERVED_HIGH, USED_CURRENT, USED_HIGH };
-int cuMemPoolSetAttribute(struct pool *p, int attr, const uint64_t *v) {
-    if (attr == RELEASE_THRESHOLD) p->threshold = *v;
-    if (attr == RESERVED_HIGH) p->reserved_hi = p->reserved;
-    if (attr == USED_HIGH) p->used_hi = p->used;
-    return OK;
+int cuMemPoolExportToShareableHandle(void *handle, struct pool *p, int type, uint64_t flags) {
+    return LOCKED(pool_export(handle, p, type));
 }
-int cuMemPoolGetAttribute(struct pool *p, int attr, void *v) {
-    if (attr < RELEASE_THRESHOLD) return *(int *)v = 1, OK;
-    const size_t value[] = {p->threshold, p->reserved, p->reserved_hi, p->used, p->used_hi};
-    if (attr > USED_HIGH) return INVALID_VALUE;
-    *(uint64_t *)v = value[attr - RELEASE_THRESHOLD];
-    return OK;
+int cuMemPoolImportFromShareableHandle(struct pool **out, void *handle, int type, uint64_t flags) {
+    return BOOK_ALLOC(pool_import(out, handle, type), out, 0);
+}
+int cuMemPoolExportPointer(void *data, dptr p) { return LOCKED(pool_export_pointer(data, p)); }
+int cuMemPoolImportPointer(dptr *out, struct pool *p, const void *data) {
+    return BOOK_ALLOC(pool_import_pointer(out, p, data), out, 0);
 }

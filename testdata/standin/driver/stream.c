@@ -1,10 +1,12 @@
-// Streams, events and graphs. Streams are always idle; an event completes at once, or STANDIN_EVENT_US after its
+// Streams and events. Streams are always idle; an event completes at once, or STANDIN_EVENT_US after its
 // record.
 #include "driver.h"
 #include <time.h>
 
 struct stream {
-    int dev, priority, capturing;
+    int dev, priority;
+    struct context *ctx;
+    struct graph *capture; // the graph that is being captured
     unsigned flags;
     uint64_t id;
 };
@@ -24,7 +26,8 @@ static uint64_t now(void) {
 
 int cuStreamCreateWithPriority(struct stream **s, unsigned flags, int priority) {
     if (!(*s = malloc(sizeof **s))) return OUT_OF_MEMORY;
-    **s = (struct stream){.dev = cur_dev(), .priority = priority, .flags = flags, .id = next_id()};
+    **s =
+        (struct stream){.dev = cur_dev(), .ctx = ctx_current(), .priority = priority, .flags = flags, .id = next_id()};
     return OK;
 }
 int cuStreamCreate(struct stream **s, unsigned flags) { return cuStreamCreateWithPriority(s, flags, 0); }
@@ -39,34 +42,34 @@ int cuStreamWaitEvent(struct stream *s, struct event *e, unsigned flags) { retur
 int cuStreamGetPriority(struct stream *s, int *priority) { return *priority = real(s) ? s->priority : 0, OK; }
 int cuStreamGetFlags(struct stream *s, unsigned *flags) { return *flags = real(s) ? s->flags : 0, OK; }
 int cuStreamGetId(struct stream *s, uint64_t *id) { return *id = real(s) ? s->id : 0, OK; }
-int cuStreamGetCtx(struct stream *s, void **c) { return *c = ctx_of(real(s) ? s->dev : cur_dev()), OK; }
+int cuStreamGetCtx(struct stream *s, struct context **c) { return *c = real(s) ? s->ctx : ctx_current(), OK; }
 int cuStreamWriteValue32(struct stream *s, dptr p, uint32_t v, unsigned flags) { return *(uint32_t *)p = v, OK; }
 
-// A capture records nothing: the graph that comes out is empty.
+// A capture records nothing: the graph that comes out is empty, and what is allocated meanwhile is real at once.
 int cuStreamBeginCapture_v2(struct stream *s, int mode) {
     if (!real(s)) return CAPTURE_UNSUPPORTED;
-    s->capturing = 1;
+    if (!(s->capture = graph_create())) return OUT_OF_MEMORY;
     s->id = next_id();
     return OK;
 }
-int cuStreamEndCapture(struct stream *s, void **graph) { return s->capturing = 0, *graph = malloc(8), OK; }
-int cuStreamIsCapturing(struct stream *s, int *status) { return *status = real(s) && s->capturing, OK; }
-int cuStreamGetCaptureInfo_v3(struct stream *s, int *status, uint64_t *id, void **graph, const void **deps,
+int cuStreamEndCapture(struct stream *s, struct graph **graph) {
+    if (!real(s) || !s->capture) return INVALID_VALUE;
+    *graph = s->capture;
+    s->capture = NULL;
+    return OK;
+}
+int cuStreamIsCapturing(struct stream *s, int *status) { return *status = real(s) && s->capture, OK; }
+int cuStreamGetCaptureInfo_v3(struct stream *s, int *status, uint64_t *id, struct graph **graph, const void **deps,
                               const void **edges, size_t *n) {
-    *status = real(s) && s->capturing;
+    *status = real(s) && s->capture;
     if (id) *id = real(s) ? s->id : 0;
-    if (graph) *graph = real(s) ? s : NULL;
+    if (graph) *graph = real(s) ? s->capture : NULL;
     if (deps) *deps = NULL;
     if (edges) *edges = NULL;
     if (n) *n = 0;
     return OK;
 }
 int cuThreadExchangeStreamCaptureMode(int *mode) { return OK; }
-int cuGraphInstantiateWithFlags(void **exec, void *graph, uint64_t flags) { return *exec = malloc(8), OK; }
-int cuGraphLaunch(void *exec, struct stream *s) { return OK; }
-int cuGraphDestroy(void *graph) { return OK; }
-int cuGraphExecDestroy(void *exec) { return free(exec), OK; }
-int cuGraphGetNodes(void *graph, void **nodes, size_t *n) { return *n = 1, nodes ? nodes[0] = graph : NULL, OK; }
 
 int cuEventCreate(struct event **e, unsigned flags) { return (*e = calloc(1, sizeof **e)) ? OK : OUT_OF_MEMORY; }
 int cuEventDestroy_v2(struct event *e) { return free(e), OK; }
@@ -79,9 +82,15 @@ int cuEventQuery(struct event *e) {
 int cuEventSynchronize(struct event *e) {
     while (cuEventQuery(e))
         usleep(20);
-    return OK;
+    return LOCKED((pools_sync(), OK));
 }
 int cuEventElapsedTime_v2(float *ms, struct event *a, struct event *b) {
     *ms = (float)(b->ns - a->ns) / 1e6f;
     return OK;
 }
+// Events between processes: each has its own, which completes at once.
+int cuIpcGetEventHandle(char *handle, struct event *e) { return memset(handle, 0, 64), OK; }
+struct event_handle { // CUipcEventHandle, passed by value
+    char bytes[64];
+};
+int cuIpcOpenEventHandle(struct event **e, struct event_handle handle) { return cuEventCreate(e, 0); }

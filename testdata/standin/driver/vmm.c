@@ -1,103 +1,56 @@
-// Virtual memory management: physical memory (a handle), address space, and the mapping of one into the other.
+// Virtual memory management and multicast objects.
 #include "driver.h"
 
-struct phys {
-    size_t n;
-    int dev, refs; // dev -1: host memory, not charged
-    struct phys *next;
-};
-static struct phys *all;
-
-static struct phys *phys_of(uint64_t h) { // NULL for a handle that is not (or no longer) ours
-    struct phys *p = all;
-    while (p && (uint64_t)p != h)
-        p = p->next;
-    return p;
-}
-static int create(uint64_t *h, size_t n, const int *prop) { // CUmemAllocationProp: type, handle types, location, id
-    int dev = prop[2] == 1 ? prop[3] : -1;
-    if (!n || n % BIG) return INVALID_VALUE;
-    if (dev >= 0 && charge(dev, n)) return OUT_OF_MEMORY;
-    struct phys *p = malloc(sizeof *p);
-    if (!p) return OUT_OF_MEMORY;
-    *p = (struct phys){n, dev, 1, all};
-    all = p;
-    *h = (uint64_t)p;
-    return OK;
-}
-static int unref(uint64_t h) {
-    struct phys *p = phys_of(h), **at = &all;
-    if (!p) return INVALID_VALUE;
-    if (--p->refs) return OK;
-    if (p->dev >= 0) refund(p->dev, p->n);
-    while (*at != p)
-        at = &(*at)->next;
-    *at = p->next;
-    free(p);
-    return OK;
-}
-static int map(dptr p, size_t n, uint64_t h) {
-    struct phys *phys = phys_of(h);
-    if (!phys) return INVALID_VALUE;
-    phys->refs++;
-    range_add(p, n, MAPPED, phys->dev, n)->handle = h;
-    return OK;
-}
-static int unmap(dptr p, size_t n) {
-    for (dptr at = p; at < p + n;) {
-        struct range *r = range_exact(at, MAPPED);
-        if (!r) return INVALID_VALUE;
-        at += r->n;
-        mmap((void *)r->p, r->n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-        unref(r->handle);
-        range_drop(r);
-    }
-    return OK;
-}
-static int reserve(dptr *out, size_t n) {
-    if (!n || n % BIG) return INVALID_VALUE;
-    if (!(*out = map_big(n, PROT_NONE))) return OUT_OF_MEMORY;
-    range_add(*out, n, RESERVED, cur_dev(), n);
-    return OK;
-}
-static int unreserve(dptr p) {
-    struct range *r = range_exact(p, RESERVED);
-    if (!r) return INVALID_VALUE;
-    munmap((void *)p, r->n);
-    range_drop(r);
-    return OK;
-}
-static int retain(uint64_t *h, dptr p) {
-    struct range *r = range_find(p);
-    if (!r || r->kind != MAPPED) return INVALID_VALUE;
-    *h = r->handle;
-    phys_of(*h)->refs++;
-    return OK;
-}
-
 int cuMemAddressReserve(dptr *out, size_t n, size_t align, dptr hint, uint64_t flags) {
-    return BOOK_ALLOC(reserve(out, n), out, n);
+    return BOOK_ALLOC(va_reserve(out, n, align), out, n);
 }
-int cuMemAddressFree(dptr p, size_t n) { return BOOK(unreserve(p), p, n); }
-int cuMemCreate(uint64_t *h, size_t n, const int *prop, uint64_t flags) { return BOOK_ALLOC(create(h, n, prop), h, n); }
-int cuMemRelease(uint64_t h) { return BOOK(unref(h), h, 0); }
-int cuMemMap(dptr p, size_t n, size_t offset, uint64_t h, uint64_t flags) { return BOOK(map(p, n, h), p, n); }
-int cuMemUnmap(dptr p, size_t n) { return BOOK(unmap(p, n), p, n); }
-int cuMemRetainAllocationHandle(uint64_t *h, dptr p) { return LOCKED(retain(h, p)); }
+int cuMemAddressFree(dptr p, size_t n) { return BOOK_FREE(va_free(p, n), p, n); }
+int cuMemCreate(uint64_t *h, size_t n, const int *prop, uint64_t flags) {
+    return BOOK_ALLOC(phys_create(h, n, prop), h, n);
+}
+int cuMemRelease(uint64_t h) { return BOOK_FREE(phys_release(h), h, 0); }
+int cuMemMap(dptr p, size_t n, size_t offset, uint64_t h, uint64_t flags) {
+    return BOOK(va_map(p, n, offset, h), p, n);
+}
+int cuMemUnmap(dptr p, size_t n) { return BOOK_FREE(va_unmap(p, n), p, n); }
+int cuMemRetainAllocationHandle(uint64_t *h, dptr p) { return BOOK(phys_retain(h, p), rc_ ? 0 : *h, 0); }
+int cuMemExportToShareableHandle(void *handle, uint64_t h, int type, uint64_t flags) {
+    return LOCKED(phys_export(handle, h, type));
+}
+int cuMemImportFromShareableHandle(uint64_t *h, void *handle, int type) {
+    return BOOK_ALLOC(phys_import(h, handle, type), h, 0);
+}
 
-int cuMemSetAccess(dptr p, size_t n, const void *desc, size_t count) {
-    return mprotect((void *)p, n, PROT_READ | PROT_WRITE) ? INVALID_VALUE : OK;
-}
+int cuMemSetAccess(dptr p, size_t n, const void *desc, size_t count) { return va_access(p, n); }
+int cuMemGetAccess(uint64_t *flags, const void *location, dptr p) { return *flags = 3, OK; }
 int cuMemGetAllocationGranularity(size_t *n, const void *prop, int option) { return *n = BIG, OK; }
-static int dev_of(int *dev, uint64_t h) {
-    struct phys *p = phys_of(h);
-    return p ? (*dev = p->dev, OK) : INVALID_VALUE;
-}
 int cuMemGetAllocationPropertiesFromHandle(int *prop, uint64_t h) {
     memset(prop, 0, 32);
     prop[0] = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
     prop[2] = 1; // CU_MEM_LOCATION_TYPE_DEVICE
-    return LOCKED(dev_of(&prop[3], h));
+    return LOCKED(phys_device(&prop[3], h));
 }
-int cuMemExportToShareableHandle(void *out, uint64_t h, int type, uint64_t flags) { return NOT_SUPPORTED; }
-int cuMemImportFromShareableHandle(uint64_t *h, void *handle, int type) { return NOT_SUPPORTED; }
+
+struct multicast_prop { // CUmulticastObjectProp
+    unsigned devices;
+    size_t n;
+    uint64_t handle_types, flags;
+};
+int cuMulticastCreate(uint64_t *h, const struct multicast_prop *prop) {
+    return BOOK_ALLOC(multicast_create(h, prop->n), h, prop->n);
+}
+int cuMulticastAddDevice(uint64_t h, int dev) { return LOCKED(multicast_check(h, 0)); }
+int cuMulticastBindMem(uint64_t h, size_t at, uint64_t memory, size_t offset, size_t n, uint64_t flags) {
+    return BOOK(multicast_check(h, memory), h, n);
+}
+int cuMulticastBindMem_v2(uint64_t h, int dev, size_t at, uint64_t memory, size_t offset, size_t n, uint64_t flags) {
+    return BOOK(multicast_check(h, memory), h, n);
+}
+int cuMulticastBindAddr(uint64_t h, size_t at, dptr p, size_t n, uint64_t flags) {
+    return BOOK(multicast_check(h, 0), h, n);
+}
+int cuMulticastBindAddr_v2(uint64_t h, int dev, size_t at, dptr p, size_t n, uint64_t flags) {
+    return BOOK(multicast_check(h, 0), h, n);
+}
+int cuMulticastUnbind(uint64_t h, int dev, size_t at, size_t n) { return BOOK(multicast_check(h, 0), h, n); }
+int cuMulticastGetGranularity(size_t *n, const void *prop, int option) { return *n = BIG, OK; }

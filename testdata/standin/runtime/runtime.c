@@ -8,22 +8,26 @@
 #include <stdio.h>
 #include <string.h>
 
-// Without prototypes, so that the list is one name a row. Arguments must have the callee's widths.
-#define CALL(f) static int (*f)();
+#define DRIVER(f) int (*f)();
 #include "driver_calls.inc"
-#undef CALL
-static int (*alloc_async_ptsz)(), (*alloc_from_pool_async_ptsz)(), (*free_async_ptsz)(); // per-thread default streams
+#undef DRIVER
+int (*alloc_async_ptsz)(), (*alloc_from_pool_async_ptsz)(), (*free_async_ptsz)(); // per-thread default streams
+void (*standin_before_driver)(const char *function);
+void (*standin_after_driver)(const char *function, cudaError result);
 static int (*get_proc)(const char *, void **, int, uint64_t, int *);
 static int (*standin_pointer)(dptr, int *, int *);
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int load_error;
 static __thread int device, last_error;
-static __thread int bound = -1; // device whose context is current on this thread
+static __thread int bound = -1;  // device whose context is current on this thread
+static __thread int bound_since; // resets of that device at the time
+static int resets[16];
 
 enum { PER_THREAD_STREAM = 2 }; // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
+enum { NEWEST = 99990 };        // the variant that this file is written for
 static void load_variant(const char *name, void **f, uint64_t flags) {
-    if (get_proc(name, f, CUDART_MAJOR * 1000, flags, NULL)) fprintf(stderr, "stand-in cudart: no %s\n", name);
+    if (get_proc(name, f, NEWEST, flags, NULL)) fprintf(stderr, "stand-in cudart: no %s\n", name);
 }
 static void load_call(const char *name, void **f) { load_variant(name, f, 0); }
 static void load(void) {
@@ -34,102 +38,38 @@ static void load(void) {
     }
     get_proc = dlsym(lib, "cuGetProcAddress_v2");
     standin_pointer = dlsym(lib, "standin_pointer");
-#define CALL(f) load_call(#f, (void **)&f);
+#define DRIVER(f) load_call(#f, (void **)&f);
 #include "driver_calls.inc"
-#undef CALL
+#undef DRIVER
     load_variant("cuMemAllocAsync", (void **)&alloc_async_ptsz, PER_THREAD_STREAM);
     load_variant("cuMemAllocFromPoolAsync", (void **)&alloc_from_pool_async_ptsz, PER_THREAD_STREAM);
     load_variant("cuMemFreeAsync", (void **)&free_async_ptsz, PER_THREAD_STREAM);
     load_error = cuInit(0);
 }
-static cudaError init(void) { return pthread_once(&once, load), load_error; }
-static cudaError fail(cudaError e) {
+cudaError init(void) { return pthread_once(&once, load), load_error; }
+cudaError fail(cudaError e) {
     if (e && e != NOT_READY) last_error = e;
     return e;
 }
-static cudaError bind(void) { // makes the context of the thread's device current
+// bind makes the context of the thread's device current. After a reset the context is the same, and is made anew.
+cudaError bind(void) {
     static void *ctx[16];
     static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
-    if (bound == device) return 0;
+    int since = __atomic_load_n(&resets[device], __ATOMIC_ACQUIRE);
+    if (bound == device && bound_since == since) return 0;
     cudaError e = init();
     if (e) return e;
     pthread_mutex_lock(&mu);
     if (!ctx[device]) e = cuDevicePrimaryCtxRetain(&ctx[device], device);
     pthread_mutex_unlock(&mu);
-    if (e) return e;
+    if (e || (e = cuCtxSetCurrent(ctx[device]))) return e;
     bound = device;
-    return cuCtxSetCurrent(ctx[device]);
+    bound_since = since;
+    return 0;
 }
-#define CALL(expr) /* with a context */                                                                                \
-    ({                                                                                                                 \
-        cudaError e_ = bind();                                                                                         \
-        fail(e_ ? e_ : (expr));                                                                                        \
-    })
-#define ASK(expr) /* without one */                                                                                    \
-    ({                                                                                                                 \
-        cudaError e_ = init();                                                                                         \
-        fail(e_ ? e_ : (expr));                                                                                        \
-    })
 
-// ---- memory
+// ---- pointers and copies
 
-cudaError cudaMalloc(void **p, size_t n) { return *p = NULL, n ? CALL(cuMemAlloc(p, n)) : 0; }
-cudaError cudaMallocManaged(void **p, size_t n, unsigned flags) { return CALL(cuMemAllocManaged(p, n, flags)); }
-cudaError cudaMallocPitch(void **p, size_t *pitch, size_t w, size_t h) {
-    return CALL(cuMemAllocPitch(p, pitch, w, h, 4u));
-}
-struct pitched { // cudaPitchedPtr
-    void *ptr;
-    size_t pitch, xsize, ysize;
-};
-struct extent { // cudaExtent
-    size_t width, height, depth;
-};
-cudaError cudaMalloc3D(struct pitched *out, struct extent e) {
-    *out = (struct pitched){.xsize = e.width, .ysize = e.height};
-    return CALL(cuMemAllocPitch(&out->ptr, &out->pitch, e.width, e.height * e.depth, 4u));
-}
-struct channels { // cudaChannelFormatDesc: bits of each channel, kind 0 signed, 1 unsigned, 2 float
-    int bits[4], kind;
-};
-cudaError cudaMallocArray(void **out, const struct channels *c, size_t w, size_t h, unsigned flags) {
-    struct {
-        size_t w, h;
-        int format;
-        unsigned channels;
-    } d = {w, h, 0, 0};
-    d.format = (c->kind == 2 ? 32 : c->kind == 0 ? 8 : 1) + (c->kind == 2 ? 0 : c->bits[0] / 16);
-    for (int i = 0; i < 4; i++)
-        d.channels += c->bits[i] > 0;
-    return CALL(cuArrayCreate(out, &d));
-}
-cudaError cudaFreeArray(void *array) { return CALL(array ? cuArrayDestroy(array) : 0); }
-cudaError cudaFree(void *p) { return CALL(p ? cuMemFree(p) : 0); }
-cudaError cudaMallocAsync(void **p, size_t n, void *s) { return CALL(cuMemAllocAsync(p, n, s)); }
-cudaError cudaMallocFromPoolAsync(void **p, size_t n, void *pool, void *s) {
-    return CALL(cuMemAllocFromPoolAsync(p, n, pool, s));
-}
-cudaError cudaFreeAsync(void *p, void *s) { return CALL(cuMemFreeAsync(p, s)); }
-cudaError cudaMallocAsync_ptsz(void **p, size_t n, void *s) { return CALL(alloc_async_ptsz(p, n, s)); }
-cudaError cudaMallocFromPoolAsync_ptsz(void **p, size_t n, void *pool, void *s) {
-    return CALL(alloc_from_pool_async_ptsz(p, n, pool, s));
-}
-cudaError cudaFreeAsync_ptsz(void *p, void *s) { return CALL(free_async_ptsz(p, s)); }
-cudaError cudaMallocHost(void **p, size_t n) { return CALL(cuMemHostAlloc(p, n, 0u)); }
-cudaError cudaHostAlloc(void **p, size_t n, unsigned flags) { return CALL(cuMemHostAlloc(p, n, flags)); }
-cudaError cudaFreeHost(void *p) { return CALL(p ? cuMemFreeHost(p) : 0); }
-cudaError cudaHostRegister(void *p, size_t n, unsigned flags) { return CALL(cuMemHostRegister(p, n, flags)); }
-cudaError cudaHostUnregister(void *p) { return CALL(cuMemHostUnregister(p)); }
-cudaError cudaHostGetDevicePointer(void **out, void *host, unsigned flags) { return *out = host, 0; }
-cudaError cudaMemGetInfo(size_t *avail, size_t *total) { return CALL(cuMemGetInfo(avail, total)); }
-cudaError cudaDeviceGetDefaultMemPool(void **p, int dev) { return CALL(cuDeviceGetDefaultMemPool(p, dev)); }
-cudaError cudaMemPoolCreate(void **p, const void *props) { return CALL(cuMemPoolCreate(p, props)); }
-cudaError cudaMemPoolDestroy(void *p) { return CALL(cuMemPoolDestroy(p)); }
-cudaError cudaMemPoolTrimTo(void *p, size_t n) { return CALL(cuMemPoolTrimTo(p, n)); }
-cudaError cudaMemPoolSetAccess(void *p, void *desc, size_t n) { return CALL(cuMemPoolSetAccess(p, desc, n)); }
-cudaError cudaMemPoolSetAttribute(void *p, int attr, void *v) { return CALL(cuMemPoolSetAttribute(p, attr, v)); }
-cudaError cudaMemPoolGetAttribute(void *p, int attr, void *v) { return CALL(cuMemPoolGetAttribute(p, attr, v)); }
-cudaError cudaDeviceGetGraphMemAttribute(int dev, int attr, void *v) { return *(uint64_t *)v = 0, 0; }
 cudaError cudaPointerGetAttributes(char *a, dptr p) { // type, device, devicePointer, hostPointer
     cudaError e = bind();
     if (e) return fail(e);
@@ -141,8 +81,6 @@ cudaError cudaPointerGetAttributes(char *a, dptr p) { // type, device, devicePoi
     if (head[0] && head[0] != 2) pointers[1] = p;
     return 0;
 }
-
-// ---- copies
 
 cudaError cudaMemcpy(void *d, const void *s, size_t n, int kind) {
     switch (kind) {
@@ -193,10 +131,16 @@ cudaError cudaSetDevice(int dev) {
     cudaError e = check_device(dev);
     if (e) return e;
     device = dev;
+    bound = -1; // the program may have made another context current
     return fail(bind());
 }
 cudaError cudaDeviceSynchronize(void) { return CALL(cuCtxSynchronize()); }
-cudaError cudaDeviceReset(void) { return CALL(cuDevicePrimaryCtxReset(device)); }
+cudaError cudaDeviceReset(void) {
+    cudaError e = CALL(cuDevicePrimaryCtxReset(device));
+    if (!e) __atomic_add_fetch(&resets[device], 1, __ATOMIC_RELEASE);
+    return e;
+}
+cudaError cudaThreadExit(void) { return cudaDeviceReset(); } // the name of CUDA 3, exported up to 12
 cudaError cudaDriverGetVersion(int *v) {
     *v = 0;
     return init() == INSUFFICIENT_DRIVER ? 0 : cuDriverGetVersion(v);
@@ -277,7 +221,7 @@ cudaError cudaGetDriverEntryPoint(const char *name, void **f, uint64_t flags) {
 }
 #endif
 
-// ---- streams, events, graphs
+// ---- streams and events
 
 cudaError cudaStreamCreateWithPriority(void **s, unsigned flags, int priority) {
     return CALL(cuStreamCreateWithPriority(s, flags, priority));
@@ -314,16 +258,6 @@ cudaError cudaStreamGetCaptureInfo(void *s, int *status, uint64_t *id) {
 cudaError cudaStreamBeginCapture(void *s, int mode) { return CALL(cuStreamBeginCapture(s, mode)); }
 cudaError cudaStreamEndCapture(void *s, void **graph) { return CALL(cuStreamEndCapture(s, graph)); }
 cudaError cudaThreadExchangeStreamCaptureMode(int *mode) { return 0; }
-cudaError cudaGraphInstantiate(void **exec, void *graph) { // later arguments differ by version and are not used
-    return CALL(cuGraphInstantiateWithFlags(exec, graph, (uint64_t)0));
-}
-cudaError cudaGraphInstantiateWithFlags(void **exec, void *graph, uint64_t flags) {
-    return CALL(cuGraphInstantiateWithFlags(exec, graph, flags));
-}
-cudaError cudaGraphLaunch(void *exec, void *s) { return CALL(cuGraphLaunch(exec, s)); }
-cudaError cudaGraphDestroy(void *graph) { return CALL(cuGraphDestroy(graph)); }
-cudaError cudaGraphExecDestroy(void *exec) { return CALL(cuGraphExecDestroy(exec)); }
-cudaError cudaGraphGetNodes(void *graph, void **nodes, size_t *n) { return CALL(cuGraphGetNodes(graph, nodes, n)); }
 cudaError cudaEventCreate(void **e) { return CALL(cuEventCreate(e, 0u)); }
 cudaError cudaEventCreateWithFlags(void **e, unsigned flags) { return CALL(cuEventCreate(e, flags)); }
 cudaError cudaEventDestroy(void *e) { return CALL(cuEventDestroy(e)); }
@@ -334,6 +268,8 @@ cudaError cudaEventRecordWithFlags(void *e, void *s, unsigned flags) {
 cudaError cudaEventQuery(void *e) { return CALL(cuEventQuery(e)); }
 cudaError cudaEventSynchronize(void *e) { return CALL(cuEventSynchronize(e)); }
 cudaError cudaEventElapsedTime(float *ms, void *a, void *b) { return CALL(cuEventElapsedTime(ms, a, b)); }
+cudaError cudaIpcGetEventHandle(void *handle, void *e) { return CALL(cuIpcGetEventHandle(handle, e)); }
+cudaError cudaIpcOpenEventHandle(void **e, struct ipc_handle handle) { return CALL(cuIpcOpenEventHandle(e, handle)); }
 cudaError cudaStreamAddCallback(void *s, void (*f)(void *, cudaError, void *), void *user, unsigned flags) {
     return f(s, 0, user), 0;
 }
@@ -342,7 +278,10 @@ cudaError cudaLaunchHostFunc(void *s, void (*f)(void *), void *user) { return f(
 // ---- kernels: registered and launched, never run
 
 static char blob[4096];
-void **__cudaRegisterFatBinary(void *binary) { return (void **)blob; }
+void **__cudaRegisterFatBinary(void *binary) { // the first call of a program: its libraries are loaded by then
+    redirect();
+    return (void **)blob;
+}
 cudaError __cudaGetKernel(void **kernel, const void *f) { return *kernel = (void *)f, 0; }
 cudaError cudaLaunchKernel(const void *f, ...) { return CALL(cuLaunchKernel(f)); }
 cudaError __cudaLaunchKernel(const void *f, ...) { return CALL(cuLaunchKernel(f)); }
@@ -366,6 +305,3 @@ cudaError cudaUserObjectCreate(void **object) { return *object = blob, 0; }
 cudaError cudaLibraryLoadData(void **library) { return *library = blob, 0; }
 cudaError cudaLibraryLoadFromFile(void **library) { return *library = blob, 0; }
 cudaError cudaLibraryGetKernel(void **kernel) { return *kernel = blob, 0; }
-cudaError cudaIpcGetMemHandle(void *handle, void *p) { return fail(NOT_SUPPORTED); }
-cudaError cudaIpcOpenMemHandle(void **p, ...) { return fail(NOT_SUPPORTED); }
-cudaError cudaIpcGetEventHandle(void *handle, void *e) { return fail(NOT_SUPPORTED); }

@@ -1,12 +1,15 @@
-// The ledger: one line per memory call of this driver, in the order in which the calls took effect. A test oracle.
+// The ledger: one line per memory call, in the order in which the calls took effect. A test oracle.
 //
-//   seq boottime_ns pid tid function pointer size rc
+//   seq boottime_ns pid tid function pointer size rc context device other
 //
-// size is what the call was given (0: it takes none); rc is the CUresult. Lines of several processes share the file.
+// See README.md for the columns. Lines of several processes share the file.
 #define _GNU_SOURCE
-#include "driver.h"
+#include "core.h"
 #include <stdio.h>
 #include <time.h>
+
+struct note note;
+void (*standin_in_driver)(const char *function);
 
 static char buf[1 << 16];
 static size_t used;
@@ -32,7 +35,7 @@ static void open_ledger(void) {
     if (path && *path) fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
 }
 
-void ledger(const char *func, uint64_t ptr, size_t size, int rc) {
+static void ledger(const char *func, uint64_t ptr, size_t size, int rc) {
     if (!opened) open_ledger();
     if (fd < 0) return;
     if (!tid) tid = gettid();
@@ -40,9 +43,32 @@ void ledger(const char *func, uint64_t ptr, size_t size, int rc) {
     clock_gettime(CLOCK_BOOTTIME, &t);
     uint64_t ns = (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
     if (sizeof buf - used < 256) flush();
-    used += (size_t)snprintf(buf + used, 256, "%lu %lu %d %d %s 0x%lx %zu %d\n", ++seq, ns, getpid(), tid, func, ptr,
-                             size, rc);
+    used += (size_t)snprintf(buf + used, 256, "%lu %lu %d %d %s 0x%lx %zu %d 0x%lx %d 0x%lx\n", ++seq, ns, getpid(),
+                             tid, func, ptr, size, rc, (uint64_t)note.ctx, note.dev, note.other);
     if (sync_each) flush();
+}
+
+void book_begin(const char *function) {
+    init();
+    if (standin_in_driver) standin_in_driver(function);
+    pthread_mutex_lock(&mu);
+    note = (struct note){.ctx = ctx_current(), .dev = -1};
+}
+int book_end(const char *function, uint64_t ptr, size_t size, int rc) {
+    ledger(function, ptr, size, rc);
+    pthread_mutex_unlock(&mu);
+    return rc;
+}
+
+// every_nth counts the calls of one sort and picks each n-th of the process; 0 picks none.
+static int every_nth(size_t *calls, size_t n) { return n && ++*calls % n == 0; }
+int alloc_fails(void) {
+    static size_t calls;
+    return every_nth(&calls, set.fail_alloc);
+}
+int free_fails(void) {
+    static size_t calls;
+    return every_nth(&calls, set.fail_free);
 }
 
 // The parent writes what it has buffered; the child starts its own count.
