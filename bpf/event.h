@@ -110,7 +110,9 @@ struct record_event {
 	u32 tid;
 	u16 call; // row of the function that the program called
 	u8 object;
-	u8 pad[5];
+	u8 pad;
+	u16 meaning; // row that says what the values are
+	u16 pad2;
 	u64 time; // CLOCK_BOOTTIME, ns
 	u64 addr;
 	u64 size;
@@ -213,7 +215,7 @@ struct hook {
 	u8 arg_reserved;
 	u8 arg_device;
 	u8 flags;
-	u16 pad;
+	u16 other; // row that holds when the guard does not; 0: none
 	struct operand operand[MAX_VALUES];
 	struct operand guard; // the call is about memory only when this is guard_value
 	u32 guard_value;

@@ -126,14 +126,15 @@ enum call_state {
 
 // What a thread has to remember between the entry and the return of a call.
 struct call {
-	u64 sp;		       // of the entry: where the return address is; 0: done
+	u64 sp;		       // of the entry: where the return address is
 	u64 value[MAX_VALUES]; // of an operand that is read at return: the pointer
 	u64 stack;
 	u64 inner; // the address that the call inside it was about
-	u16 hook;
+	u16 probe; // row of the probe at its entry
+	u16 hook;  // row that says what it does
+	u16 name;  // of a free that was applied: row of the function that the program called
 	u8 stack_status;
 	u8 state;
-	u32 name; // of a free that was applied: row of the function that the program called
 };
 
 _Static_assert(sizeof(struct record_code) <= PYWINDOW, "a code record is built in the Python window");
@@ -608,15 +609,17 @@ __noinline int read_results(struct hook *k, struct call *c)
 	return 1;
 }
 
-// Forgets calls whose frame is gone: an exception or longjmp left them without a return.
-static __always_inline u32 drop_stale(struct scratch *s, u64 sp)
+// Forgets calls whose frame is gone: an exception or longjmp left them without a return. Another function may have jumped
+// here, and have the same return address on the stack.
+static __always_inline u32 drop_stale(struct scratch *s, u64 sp, u32 row)
 {
 	u32 depth = s->depth;
 
 	for (int i = 0; i < MAX_DEPTH; i++) {
 		if (depth == 0 || depth > MAX_DEPTH)
 			break;
-		if (call_at(s, depth - 1)->sp > sp)
+		struct call *c = call_at(s, depth - 1);
+		if (c->sp > sp || (c->sp == sp && c->probe != row))
 			break;
 		depth--;
 	}
@@ -642,7 +645,7 @@ static __noinline u32 claim_outer(struct scratch *s, u32 depth, struct hook *k, 
 			break;
 		struct call *o = call_at(s, i);
 		struct hook *ok = hook_of(o);
-		if (!o->sp || o->state == CALL_OTHER || ok->kind != k->kind || ok->object != k->object)
+		if (o->state == CALL_OTHER || ok->kind != k->kind || ok->object != k->object)
 			continue;
 		if (retires(k->kind) ? o->value[VALUE_ADDR] != addr : ok->layer != k->layer)
 			continue;
@@ -661,8 +664,8 @@ static __always_inline int retired_outside(struct scratch *s, u32 depth, struct 
 		if (i >= depth)
 			break;
 		struct call *o = call_at(s, i);
-		if (o->sp && o->state == CALL_EMITTED && hook_of(o)->kind == k->kind &&
-		    hook_of(o)->object == k->object && o->value[VALUE_ADDR] == addr)
+		if (o->state == CALL_EMITTED && hook_of(o)->kind == k->kind && hook_of(o)->object == k->object &&
+		    o->value[VALUE_ADDR] == addr)
 			return 1;
 	}
 	return 0;
@@ -679,6 +682,7 @@ static __noinline int emit_call(struct hit *h, struct call *c, u8 kind, u32 name
 	}
 	fill_event(h, &r->event);
 	r->event.type = RECORD_CALL;
+	r->event.meaning = c->hook;
 	r->event.kind = kind;
 	r->event.call = name;
 	r->event.device_index = (s32)s->device - 1;
@@ -717,7 +721,7 @@ static __always_inline void enter_free(struct hit *h, struct call *c, u32 depth)
 		walk_begin(h);
 		c->stack = capture(h, &c->stack_status);
 	}
-	c->name = claim_outer(h->scratch, depth, k, addr, h->row);
+	c->name = claim_outer(h->scratch, depth, k, addr, c->hook);
 	c->state = emit_call(h, c, k->kind, c->name) ? CALL_EMITTED : CALL_DONE;
 }
 
@@ -732,7 +736,7 @@ static __always_inline void call_enter(struct hit *h)
 		return;
 	}
 	u64 sp = h->ctx->sp;
-	u32 depth = drop_stale(s, sp);
+	u32 depth = drop_stale(s, sp, h->row);
 	if (depth >= MAX_DEPTH) {
 		outcome(h->row, DROP_DEPTH);
 		return;
@@ -742,12 +746,18 @@ static __always_inline void call_enter(struct hit *h)
 	__builtin_memcpy(a.reg, h->args, sizeof(a.reg));
 	a.sp = sp;
 	c->sp = sp;
-	c->hook = h->row;
+	c->probe = c->hook = h->row;
 	c->state = CALL_OPEN;
 	c->stack_status = STACK_OK;
 	c->stack = c->inner = 0;
 	s->depth = depth + 1;
-	if (!resolve_values(&a, h->hook, c)) {
+	int meant = resolve_values(&a, h->hook, c);
+	if (!meant && h->hook->other) {
+		c->hook = h->hook->other;
+		h->hook = hook_of(c);
+		meant = resolve_values(&a, h->hook, c);
+	}
+	if (!meant) {
 		c->state = CALL_OTHER;
 		outcome(h->row, OUT_OTHER);
 		return;
@@ -789,23 +799,20 @@ static __always_inline struct call *leave(struct hit *h)
 	struct scratch *s = h->scratch;
 	u64 sp = h->ctx->sp - 8;
 	u32 depth = s->depth;
-	struct call *found = 0;
 
-	for (u32 i = 1; i <= MAX_DEPTH; i++) {
-		if (i > depth || depth > MAX_DEPTH)
+	for (int i = 0; i < MAX_DEPTH; i++) {
+		if (depth == 0 || depth > MAX_DEPTH)
 			break;
-		struct call *c = call_at(s, depth - i);
+		depth--;
+		struct call *c = call_at(s, depth);
 		if (c->sp > sp)
 			break;
-		if (c->sp == sp && c->hook + 1 == h->row) {
-			c->sp = 0;
-			found = c;
-			break;
+		if (c->sp == sp && c->probe + 1 == h->row) {
+			s->depth = depth; // those above it never returned
+			return c;
 		}
 	}
-	// Those above it never returned; another probe on the same function may still have to.
-	s->depth = drop_stale(s, sp - 1);
-	return found;
+	return 0;
 }
 
 static __always_inline void learn_context(struct hit *h, u64 context, u32 device)
@@ -942,6 +949,8 @@ int probe_return(struct pt_regs *ctx)
 		return 0;
 	}
 	struct call *c = leave(&h);
+	if (c)
+		h.hook = hook_of(c);
 	u32 rc = ctx->ax; // CUresult, cudaError_t, hipError_t and ze_result_t are ints, 0 is success
 	if (!c)
 		outcome(h.row, DROP_UNPAIRED);

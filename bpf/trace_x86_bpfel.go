@@ -96,7 +96,7 @@ type TraceHookTable struct {
 		ArgReserved  uint8
 		ArgDevice    uint8
 		Flags        uint8
-		Pad          uint16
+		Other        uint16
 		Operand      [10]struct {
 			_      structs.HostLayout
 			From   uint8
@@ -253,7 +253,9 @@ type TraceRecordEvent struct {
 	Tid         uint32
 	Call        uint16
 	Object      uint8
-	Pad         [5]uint8
+	Pad         uint8
+	Meaning     uint16
+	Pad2        uint16
 	Time        uint64
 	Addr        uint64
 	Size        uint64
@@ -322,10 +324,11 @@ type TraceScratch struct {
 		Value       [10]uint64
 		Stack       uint64
 		Inner       uint64
+		Probe       uint16
 		Hook        uint16
+		Name        uint16
 		StackStatus uint8
 		State       uint8
-		Name        uint32
 	}
 	Depth   uint32
 	Device  uint32

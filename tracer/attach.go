@@ -26,6 +26,7 @@ type Probe struct {
 
 	row    *hook.Row
 	index  uint32 // in the kernel's hook table: entry; the return is index+1 for calls
+	other  *Probe // the function's other meaning, where row's guard does not hold; it is not attached itself
 	target uint64 // file offset
 	path   string // for the kernel
 }
@@ -117,19 +118,20 @@ type probeSet struct {
 }
 
 // add gives new probes their place in the kernel's table. A file that is mapped twice is hooked once, and so is a function
-// that has two names.
+// that has two names. A function of two meanings has one probe.
 func (s *probeSet) add(probes []*Probe) ([]*Probe, error) {
 	var fresh []*Probe
+	defer s.fill()
 	for _, p := range probes {
-		if s.has(p) {
+		at := s.at(p)
+		if at != nil && (at.sameMeaning(p) || at.other != nil) {
 			continue
 		}
 		n := uint32(1)
-		if p.returns() {
+		if p.returns() && at == nil {
 			n = 2
 		}
 		if s.used+n > uint32(maxHooks) {
-			s.fill()
 			return fresh, fmt.Errorf("more than %d probes: %s in %s is not traced", maxHooks, p.Symbol, p.File)
 		}
 		p.index = s.used
@@ -137,32 +139,45 @@ func (s *probeSet) add(probes []*Probe) ([]*Probe, error) {
 			s.byRow[s.used+i] = p
 		}
 		s.used += n
+		if at != nil {
+			at.other = p
+			continue
+		}
 		s.probes = append(s.probes, p)
 		fresh = append(fresh, p)
 	}
-	s.fill()
 	return fresh, nil
+}
+
+// at finds the probe that is in the same place.
+func (s *probeSet) at(p *Probe) *Probe {
+	for _, q := range s.probes {
+		if q.File == p.File && q.target == p.target {
+			return q
+		}
+	}
+	return nil
+}
+
+// sameMeaning reports whether two rows for one function are told apart by nothing.
+func (p *Probe) sameMeaning(q *Probe) bool {
+	same := func(x, y *hook.Row) bool { return x.Guard == y.Guard && x.GuardValue == y.GuardValue }
+	return same(p.row, q.row) || p.other != nil && same(p.other.row, q.row)
 }
 
 // fill writes the kernel's table anew: whether a call is deferred depends on what else is traced.
 func (s *probeSet) fill() {
 	for row, p := range s.byRow[:s.used] {
 		fillRow(&s.table, uint32(row), p.row, s.traces(p.row.Library.Below))
+		if p.other != nil {
+			s.table.Row[row].Other = uint16(p.other.index)
+		}
 	}
 }
 
 // traces reports whether functions of a library are traced.
 func (s *probeSet) traces(l *hook.Library) bool {
 	return l != nil && slices.ContainsFunc(s.probes, func(p *Probe) bool { return p.Library == l })
-}
-
-func (s *probeSet) has(p *Probe) bool {
-	for _, q := range s.probes {
-		if q.File == p.File && q.target == p.target && (q.row == p.row || q.row.Guard == p.row.Guard && q.row.GuardValue == p.row.GuardValue) {
-			return true
-		}
-	}
-	return false
 }
 
 // attach puts the probes into the process's memory. A probe that cannot be placed is an error among others; err is set

@@ -49,10 +49,21 @@ func (t *Tracer) hookLate() {
 	if err := t.attach(probes); err != nil {
 		t.warn(err)
 	}
-	for _, p := range t.probes.probes[before:] {
-		t.notices = append(t.notices, fmt.Sprintf("%s was loaded: hooked %s", p.File, p.Label()))
-	}
+	t.notices = append(t.notices, loadedNotices(t.probes.probes[before:])...)
 	t.found = t.describe(t.found.Took)
+}
+
+// loadedNotices tells of new probes, a line a file.
+func loadedNotices(probes []*Probe) []string {
+	var out []string
+	for _, file := range byFile(probes) {
+		if len(file) == 1 {
+			out = append(out, fmt.Sprintf("%s was loaded: hooked %s", file[0].File, file[0].Label()))
+		} else {
+			out = append(out, fmt.Sprintf("%s was loaded: hooked %d functions", file[0].File, len(file)))
+		}
+	}
+	return out
 }
 
 // refreshInterval is how long the mappings may go unread: little while libraries are being loaded, or when a stack met

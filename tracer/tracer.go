@@ -276,7 +276,7 @@ func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 func (t *Tracer) call(r *bpf.TraceRecordCall) event.Event {
 	e := t.event(&r.Event)
 	e.Handle, e.Context = r.Value[bpf.TraceOperandNameVALUE_HANDLE], r.Context
-	p := t.probes.byRow[int(r.Event.Hook)%maxHooks]
+	p := t.probes.byRow[int(r.Event.Meaning)%maxHooks]
 	if p == nil {
 		return e
 	}

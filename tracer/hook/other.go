@@ -94,8 +94,7 @@ func hipOthers(m maker) []Row {
 		m.free("hipGraphAddNode", event.LayerVirtual, event.ObjectMemory, field(4, nodeUnion)).when(field32(4, 0), nodeMemFree),
 		m.context("hipCtxCreate", out(0), arg32(2)).current(),
 		m.reset("hipCtxDestroy", arg(0), none),
-		m.context("hipDevicePrimaryCtxRetain", out(0), arg32(1)),
-		m.free("hipDevicePrimaryCtxRelease", holder, event.ObjectContext, none).on(arg32(0)),
+		m.context("hipDevicePrimaryCtxRetain", out(0), arg32(1)), // its release never ends the context
 		m.reset("hipDevicePrimaryCtxReset", none, arg32(0)),
 		m.reset("hipDeviceReset", none, none),
 		m.choose("hipCtxSetCurrent", SetContext, arg(0), none),

@@ -312,7 +312,7 @@ var groups = []Group{
 		Driver: "cuCtxCreate cuCtxCreate_v2 cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy cuCtxDestroy_v2 cuDevicePrimaryCtxRetain" +
 			" cuDevicePrimaryCtxRelease cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset cuDevicePrimaryCtxReset_v2 cuCtxAttach cuCtxDetach",
 		Runtime: "cudaDeviceReset cudaThreadExit",
-		HIP: "hipCtxCreate hipCtxDestroy hipDevicePrimaryCtxRetain hipDevicePrimaryCtxRelease hipDevicePrimaryCtxReset" +
+		HIP: "hipCtxCreate hipCtxDestroy hipDevicePrimaryCtxRetain hipDevicePrimaryCtxReset" +
 			" hipDeviceReset",
 		LevelZero: "zeContextCreate zeContextCreateEx zeContextDestroy",
 	},
@@ -337,6 +337,11 @@ var groups = []Group{
 		Family: contexts, Status: NotHooked,
 		Reason:  "the driver's functions that it calls are hooked: `cuDevicePrimaryCtxRetain`, `cuCtxSetCurrent`",
 		Runtime: "cudaInitDevice",
+	},
+	{
+		Family: contexts, Status: NotMemory,
+		Reason: "does not end the context (hip_runtime_api.h)",
+		HIP:    "hipDevicePrimaryCtxRelease",
 	},
 	{
 		Family: contexts, Status: NotHooked,
