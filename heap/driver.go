@@ -1,28 +1,32 @@
 package heap
 
 import (
-	"slices"
+	"strings"
 
 	"github.com/gputrace/gputrace/event"
 )
 
-type spaceKey struct {
-	pid   uint32
-	layer event.Layer
-}
-
-// space is the device or host memory of a process, by address. Addresses are unique over all devices of a process
-// (unified virtual addressing), and a free does not say its device.
-type space struct {
-	live map[uint64]uint32
-	// loose are the device allocations in which no torch block has been seen, by address. There are few: every segment
-	// leaves as soon as its first block is handed out.
-	loose []span
-}
-
-type span struct {
-	start, end uint64
-	block      uint32
+// object is one thing that the driver gave out: memory, a handle, a context.
+type object struct {
+	addr    uint64 // or handle
+	size    uint64 // bytes; event.Unknown where nobody said
+	time    uint64 // of the allocation
+	touched uint64 // time of the last event about it
+	listed  uint64 // number of the event that made the address or handle its own
+	context uint64 // in which it was allocated; 0: not known
+	site    uint32
+	// refs is how many frees it takes to give it back, less those that have begun too many: 0 or less means that it is
+	// given back. maps is how many mappings it has.
+	refs, maps int32
+	doubts     int32 // resets that may have taken it
+	sort       event.Object
+	segment    bool // as in its site
+	live       bool // it is counted: it has a reference or a mapping
+	ordered    bool // by a stream: it is a pool's, of no context
+	primary    bool // a device's primary context
+	dead       bool // a call that took it has returned: it does not come back
+	uncertain  bool // a context with references from before the first event
+	root       *root
 }
 
 type driverKey struct {
@@ -31,216 +35,241 @@ type driverKey struct {
 	device event.Device
 }
 
-func (h *Heap) space(pid uint32, layer event.Layer) *space {
-	key := spaceKey{pid, layer}
-	s := h.spaces[key]
-	if s == nil {
-		s = &space{live: map[uint64]uint32{}}
-		h.spaces[key] = s
-	}
-	return s
-}
-
 func (h *Heap) driver(pid uint32, layer event.Layer, device event.Device) *DriverAccount {
 	key := driverKey{pid, layer, device}
 	d := h.drivers[key]
 	if d == nil {
 		d = &DriverAccount{PID: pid, Layer: layer, Device: device}
 		h.drivers[key] = d
+		if a := h.accounts[accountKey{pid, device}]; a != nil && layer == event.LayerDevice {
+			a.driver = d
+		}
 	}
 	return d
 }
 
-// owner is the account that a block was booked on; the event that frees it may name another device.
-func (h *Heap) owner(b *block) *DriverAccount {
-	k := &h.sites.list[b.site].key
+// owner is the account that an object was booked on; the event that frees it may name another device.
+func (h *Heap) owner(o *object) *DriverAccount {
+	k := h.key(o)
 	return h.driver(k.pid, k.layer, k.device)
 }
 
+func (h *Heap) key(o *object) *siteKey { return &h.sites.list[o.site].key }
+
 func (h *Heap) applyDriver(e *event.Event) {
+	p := h.process(e.PID)
+	p.note(e)
 	switch e.Kind {
 	case event.KindAlloc:
-		h.allocDriver(e)
+		h.allocDriver(p, e)
 	case event.KindFree:
-		h.freeDriver(e)
+		h.freeDriver(p, e)
 	case event.KindFreeFailed:
-		h.restoreDriver(e)
+		h.restore(e)
+	case event.KindMap:
+		h.mapMemory(p, e)
+	case event.KindUnmap:
+		h.unmapMemory(p, e)
+	case event.KindRetain:
+		h.retain(p, e)
+	case event.KindReset:
+		h.reset(p, e)
+	case event.KindTrim:
+		h.driver(e.PID, e.Layer, e.Device).Trims++
 	case event.KindOutOfMemory:
 		h.driver(e.PID, e.Layer, e.Device).OOMs++
 	}
 }
 
-func (h *Heap) allocDriver(e *event.Event) {
-	s := h.space(e.PID, e.Layer)
-	if i, ok := s.live[e.Addr]; ok { // its free did not come through
-		h.owner(&h.blocks.blocks[i]).LostFrees++
-		h.retireDriver(s, i)
-		h.blocks.drop(i)
+func (h *Heap) allocDriver(p *process, e *event.Event) {
+	if o := p.referenced(e); o != nil {
+		o.refs++
+		o.touched = e.Time
+		h.owner(o).Retains++
+		return
 	}
-	site := h.sites.at(e)
-	i := h.blocks.add(block{e.Addr, e.Size, event.Unknown, e.Time, site})
-	h.sites.alloc(site, e.Size, event.Unknown)
-	d := h.driver(e.PID, e.Layer, e.Device)
+	s := p.space(e.Layer, e.Object)
+	if o := s[e.Addr]; o != nil { // its free did not come through
+		h.lose(p, o)
+	}
+	if e.Layer == event.LayerDevice && e.Object == event.ObjectMemory && e.Size != event.Unknown {
+		h.losePieces(p, e.Addr, e.Addr+e.Size)
+	}
+	o := &object{
+		addr: e.Addr, size: e.Size, time: e.Time, touched: e.Time, context: contextOf(e), site: h.sites.at(e), refs: 1, sort: e.Object,
+		ordered: e.Handle != event.Unknown && e.Handle != 0 || strings.Contains(e.Call, "Async"),
+	}
+	if e.Object == event.ObjectContext {
+		p.addContext(o, e)
+	}
+	h.sites.list[o.site].Alloc.add(e.Size, event.Unknown)
+	d := h.owner(o)
 	d.Allocs++
-	h.enter(s, d, i)
+	s[o.addr], o.listed = o, h.events
+	h.settle(p, o)
+}
+
+// referenced is the object of which an allocation is one more reference: the driver gives the same address, handle or
+// context again, and counts.
+func (p *process) referenced(e *event.Event) *object {
+	switch {
+	case !counted(e.Layer, e.Object):
+		return nil
+	case e.Object == event.ObjectPhysical: // also of a handle that was exported here
+		return p.find(event.LayerDevice, e.Object, e.Addr)
+	default:
+		return p.find(e.Layer, e.Object, e.Addr)
+	}
+}
+
+// counted reports whether an allocation of what lives already is one more reference: for primary contexts
+// (cuDevicePrimaryCtxRetain), memory of another process that is opened again (cuIpcOpenMemHandle) and imported handles.
+func counted(layer event.Layer, sort event.Object) bool {
+	return sort == event.ObjectContext || layer == event.LayerShared && (sort == event.ObjectMemory || sort == event.ObjectPhysical)
+}
+
+func (h *Heap) freeDriver(p *process, e *event.Event) {
+	if e.Object == event.ObjectContext {
+		h.freeContext(p, e)
+		return
+	}
+	u := undo{process: p}
+	o := p.find(e.Layer, e.Object, e.Addr)
+	switch {
+	case o != nil:
+		u.object = o
+		u.account = h.owner(o)
+	case e.Object == event.ObjectMemory && p.piece(e.Addr) != nil:
+		o := p.piece(e.Addr)
+		u.account = h.owner(o)
+		u.cuts = h.cut(p, o.addr, o.addr+o.size)
+	default:
+		u.account = h.driver(e.PID, e.Layer, e.Device)
+		u.account.UnknownFrees++
+		u.unknown = true
+		u.object = h.undo.inFlight(p, e.Object, e.Addr, e.TID)
+	}
+	u.account.Frees++
+	if u.object != nil {
+		h.drop(p, u.object, e.Time)
+	}
+	h.undo.push(e, u)
+}
+
+// drop takes one reference away.
+func (h *Heap) drop(p *process, o *object, time uint64) {
+	o.refs--
+	o.touched = max(o.touched, time)
+	if o.refs == 0 {
+		h.unlist(p, o)
+	}
+	h.settle(p, o)
+}
+
+// take gives a reference back that drop took. It reports false when the address or handle was handed out again meanwhile,
+// so that the memory was given back after all: by a call that was lost.
+func (h *Heap) take(p *process, o *object, time uint64) bool {
+	o.refs++
+	o.touched = max(o.touched, time)
+	if o.refs == 1 {
+		k := h.key(o)
+		s := p.space(k.layer, o.sort)
+		if other := s[o.addr]; other != nil {
+			o.refs--
+			if counted(k.layer, o.sort) { // the reference was taken while it seemed to be the first
+				other.refs++
+				return true
+			}
+			return false
+		}
+		s[o.addr], o.listed = o, h.events
+		delete(p.orphans, o)
+	}
+	h.settle(p, o)
+	return true
+}
+
+// lose retires an object of which the last free did not come through.
+func (h *Heap) lose(p *process, o *object) {
+	h.owner(o).LostFrees++
+	o.refs = 0
+	h.unlist(p, o)
+	h.settle(p, o)
+}
+
+// unlist makes the address or handle of an object free for others.
+func (h *Heap) unlist(p *process, o *object) {
+	s := p.space(h.key(o).layer, o.sort)
+	if s[o.addr] == o {
+		delete(s, o.addr)
+	}
+	if o.maps > 0 {
+		p.orphans[o] = struct{}{}
+	}
+}
+
+// settle counts an object as long as it has a reference or a mapping.
+func (h *Heap) settle(p *process, o *object) {
+	switch live := o.refs > 0 || o.maps > 0; {
+	case live && !o.live:
+		h.enter(p, o)
+	case !live && o.live:
+		h.retire(p, o)
+	}
+}
+
+// enter makes an object live.
+func (h *Heap) enter(p *process, o *object) {
+	o.live = true
+	h.sites.list[o.site].Inuse.add(o.size, event.Unknown)
+	d := h.owner(o)
+	d.add(o, h.key(o).origin)
 	if d.Live.Bytes > d.Peak {
-		d.Peak, d.PeakTime = d.Live.Bytes, e.Time
+		d.Peak, d.PeakTime = d.Live.Bytes, h.now
+	}
+	if p.torch && !o.segment && d.Layer == event.LayerDevice && o.sort == event.ObjectMemory && o.size != event.Unknown {
+		p.loosen(span{o.addr, o.addr + o.size, o})
 	}
 }
 
-// enter makes a block live.
-func (h *Heap) enter(s *space, d *DriverAccount, i uint32) {
-	b := &h.blocks.blocks[i]
-	k := &h.sites.list[b.site].key
-	s.live[b.addr] = i
-	d.Live.add(b.size, b.requested)
-	switch {
-	case k.segment:
-		d.Segments.add(b.size, b.requested)
-	case k.layer == event.LayerDevice:
-		at, _ := slices.BinarySearchFunc(s.loose, b.addr, compareSpan)
-		s.loose = slices.Insert(s.loose, at, span{b.addr, b.addr + b.size, i})
+// retire is the inverse of enter.
+func (h *Heap) retire(p *process, o *object) {
+	o.live = false
+	h.sites.list[o.site].Inuse.remove(o.size, event.Unknown)
+	h.owner(o).remove(o, h.key(o).origin)
+	if !o.segment && o.sort == event.ObjectMemory {
+		p.tighten(o.addr, o)
 	}
 }
 
-func compareSpan(s span, addr uint64) int {
-	switch {
-	case s.start < addr:
-		return -1
-	case s.start > addr:
-		return 1
-	}
-	return 0
-}
-
-func (h *Heap) freeDriver(e *event.Event) {
-	s := h.space(e.PID, e.Layer)
-	i, ok := s.live[e.Addr]
-	u := undo{pid: e.PID, tid: e.TID, layer: e.Layer, addr: e.Addr, device: e.Device, known: ok, block: i}
-	if ok {
-		h.owner(&h.blocks.blocks[i]).Frees++
-		h.retireDriver(s, i)
-	} else {
-		d := h.driver(e.PID, e.Layer, e.Device)
-		d.Frees++
-		d.UnknownFrees++
-	}
-	if old := h.undo.push(u); old.known {
-		h.blocks.drop(old.block)
-	}
-}
-
-// retireDriver takes a block out of the live set; its record stays until it is dropped.
-func (h *Heap) retireDriver(s *space, i uint32) {
-	b := &h.blocks.blocks[i]
-	site := &h.sites.list[b.site]
-	d := h.owner(b)
-	d.Live.remove(b.size, b.requested)
-	site.Inuse.remove(b.size, b.requested)
-	delete(s.live, b.addr)
-	if site.key.segment {
-		d.Segments.remove(b.size, b.requested)
-		return
-	}
-	if at, ok := slices.BinarySearchFunc(s.loose, b.addr, compareSpan); ok {
-		s.loose = slices.Delete(s.loose, at, at+1)
-	}
-}
-
-// restoreDriver undoes the free that the same thread began last at this address.
-func (h *Heap) restoreDriver(e *event.Event) {
-	u, ok := h.undo.take(e)
-	if !ok {
-		h.failures++
-		return
-	}
-	if !u.known {
-		d := h.driver(u.pid, u.layer, u.device)
-		d.Frees--
-		d.UnknownFrees--
-		d.FailedFrees++
-		return
-	}
-	b := &h.blocks.blocks[u.block]
-	d := h.owner(b)
-	d.Frees--
-	d.FailedFrees++
-	s := h.space(e.PID, e.Layer)
-	if _, reused := s.live[b.addr]; reused { // handed out again, so it was freed after all: by a call that was lost
-		d.LostFrees++
-		h.blocks.drop(u.block)
-		return
-	}
-	h.sites.list[b.site].Inuse.add(b.size, b.requested)
-	h.enter(s, d, u.block)
-}
-
-// markSegments books the device allocations that overlap [lo, hi), where a torch block lies, as segments of the caching
-// allocator. One block can span several: an expandable segment is mapped piece by piece.
-func (h *Heap) markSegments(s *space, lo, hi uint64) {
-	at, _ := slices.BinarySearchFunc(s.loose, hi, compareSpan)
-	from := at
-	for from > 0 && s.loose[from-1].end > lo {
-		from--
-		h.markSegment(s.loose[from].block)
-	}
-	s.loose = slices.Delete(s.loose, from, at)
-}
-
-func (h *Heap) markSegment(i uint32) {
-	b := &h.blocks.blocks[i]
-	d := h.owner(b)
-	d.Segments.add(b.size, b.requested)
-	key := h.sites.list[b.site].key
-	key.segment = true
-	to := h.sites.find(key)
-	from := b.site
-	b.site = to
-	src, dst := &h.sites.list[from], &h.sites.list[to]
-	src.Alloc.remove(b.size, b.requested)
-	src.Inuse.remove(b.size, b.requested)
-	dst.Alloc.add(b.size, b.requested)
-	dst.Inuse.add(b.size, b.requested)
-}
-
-// undo is a free that may yet turn out to have failed.
-type undo struct {
-	addr     uint64
-	pid, tid uint32
-	block    uint32
-	layer    event.Layer
-	device   event.Device
-	known    bool // block is valid: the free was of a known allocation
-}
-
-// undoLog is a ring of the last frees of the driver layers.
-type undoLog struct {
-	ring []undo
-	next int
-}
-
-// push returns what it had to forget.
-func (l *undoLog) push(u undo) undo {
-	if len(l.ring) < undoable {
-		l.ring = append(l.ring, u)
-		return undo{}
-	}
-	old := l.ring[l.next]
-	l.ring[l.next] = u
-	l.next = (l.next + 1) % undoable
-	return old
-}
-
-// take finds the latest free that a failure is about, and forgets it.
-func (l *undoLog) take(e *event.Event) (undo, bool) {
-	n := len(l.ring)
-	for i := range n {
-		u := &l.ring[(l.next+n-1-i)%n]
-		if u.addr == e.Addr && u.pid == e.PID && u.tid == e.TID && u.layer == e.Layer {
-			found := *u
-			*u = undo{}
-			return found, true
+// add books a live object.
+func (d *DriverAccount) add(o *object, origin Origin) {
+	for _, c := range d.counts(o, origin) {
+		if c != nil {
+			c.add(o.size, event.Unknown)
 		}
 	}
-	return undo{}, false
+}
+
+func (d *DriverAccount) remove(o *object, origin Origin) {
+	for _, c := range d.counts(o, origin) {
+		if c != nil {
+			c.remove(o.size, event.Unknown)
+		}
+	}
+}
+
+// counts lists where an object is counted; the rest is nil.
+func (d *DriverAccount) counts(o *object, origin Origin) [5]*Count {
+	out := [5]*Count{&d.Live, &d.ByObject[o.sort]}
+	if o.segment {
+		out[2] = &d.Segments
+	}
+	if o.doubts > 0 {
+		out[3] = &d.Doubtful
+	}
+	if origin != OriginEvent {
+		out[4] = &d.Found
+	}
+	return out
 }

@@ -1,6 +1,6 @@
 // Package heap replays events into the exact live set: what is allocated now, by whom, and how that agrees with the
-// allocator's own totals. Torch blocks and driver memory are kept apart, and a segment of the caching allocator is never
-// counted beside the blocks in it.
+// allocator's own totals and, where they can be read, with its books, block for block. Torch blocks and driver memory are
+// kept apart, and a segment of the caching allocator is never counted beside the blocks in it.
 package heap
 
 import (
@@ -11,7 +11,7 @@ import (
 const (
 	maxBytes = 1 << 57 // an x86-64 process has 57 address bits at most (5-level paging)
 	maxSites = 1 << 20 // further stacks of a layer are booked on its stack 0
-	maxCalls = 1 << 12 // function names; the hook table has well under a hundred
+	maxCalls = 1 << 12 // function names; the hook table has well under a thousand
 	keptGaps = 1000
 	// undoable is how many frees can be put back, over all threads. A thread has one free in flight, so this is also the
 	// number of threads that may be inside one at once.
@@ -20,13 +20,13 @@ const (
 
 // Heap is the live set of all processes and devices whose events it was given. Not safe for concurrent use.
 type Heap struct {
-	accounts map[accountKey]*account
-	spaces   map[spaceKey]*space
-	drivers  map[driverKey]*DriverAccount
-	sites    sites
-	blocks   slab
-	gaps     gapLog
-	undo     undoLog
+	accounts  map[accountKey]*account
+	processes map[uint32]*process
+	drivers   map[driverKey]*DriverAccount
+	sites     sites
+	blocks    slab
+	gaps      gapLog
+	undo      undoLog
 
 	lastKey accountKey // of the torch event before: most runs have one process and one device
 	last    *account
@@ -38,14 +38,25 @@ type Heap struct {
 // New gives an empty heap.
 func New() *Heap {
 	return &Heap{
-		accounts: map[accountKey]*account{},
-		spaces:   map[spaceKey]*space{},
-		drivers:  map[driverKey]*DriverAccount{},
-		sites:    newSites(),
+		accounts:  map[accountKey]*account{},
+		processes: map[uint32]*process{},
+		drivers:   map[driverKey]*DriverAccount{},
+		sites:     newSites(),
 	}
 }
 
 // Apply books one event. Events of a process must come in the order in which they happened. The event is not kept.
+//
+// On the driver's layers memory is known by process, layer, object and address or handle. What each kind does:
+//
+//   - KindAlloc: the memory lives. Where it can be had twice (shared memory, contexts, an import of a handle that is known
+//     here) one more reference is counted.
+//   - KindFree: it is gone, or, with references, one of them. A free by address or handle that is not of the device layer
+//     is looked for in the host, shared and virtual layers too: one function gives all of them back.
+//   - KindRetain, KindMap, KindUnmap: physical memory lives as long as it has a reference or is mapped, and is counted once.
+//   - KindReset: everything that was allocated in the context, or on the device, is gone, but for physical memory; see
+//     DriverAccount.Doubtful for what is not known to be in it.
+//   - KindFreeFailed: what the same thread last took back there comes back, whatever happened in between.
 func (h *Heap) Apply(e *event.Event) {
 	if h.events == 0 {
 		h.first = e.Time
@@ -64,29 +75,41 @@ func (h *Heap) Apply(e *event.Event) {
 
 // plausible refuses what no allocator can mean, so that sums cannot overflow and 0 never names a block.
 func plausible(e *event.Event) bool {
-	known := func(v uint64) bool { return v < maxBytes || v == event.Unknown }
-	if !known(e.Requested) || !known(e.Allocated) || !known(e.Reserved) {
+	if !plausibleSize(e.Requested) || !plausibleSize(e.Allocated) || !plausibleSize(e.Reserved) {
 		return false
 	}
 	addressed := e.Addr != 0 && e.Addr < 1<<63
-	switch e.Kind {
-	case event.KindAlloc:
-		return addressed && e.Size < maxBytes && e.Layer >= event.LayerTorch && e.Layer <= event.LayerHost
-	case event.KindFree:
-		return addressed && (e.Size < maxBytes || e.Layer != event.LayerTorch)
-	case event.KindFreeFailed:
-		return addressed && e.Layer != event.LayerTorch // torch reports a free once it is done
-	case event.KindOutOfMemory:
-		return true // a refused request may be of any size
-	default:
+	if e.Layer == event.LayerTorch {
+		switch e.Kind {
+		case event.KindAlloc, event.KindFree:
+			return addressed && e.Size < maxBytes
+		}
+		return e.Kind == event.KindOutOfMemory // a refused request may be of any size
+	}
+	if e.Layer > event.LayerHolder || e.Layer == 0 || e.Object > event.ObjectExternal {
 		return false
 	}
+	switch e.Kind {
+	case event.KindAlloc, event.KindUnmap:
+		return addressed && plausibleSize(e.Size)
+	case event.KindMap:
+		return addressed && e.Size > 0 && e.Size < maxBytes
+	case event.KindFree:
+		return addressed || e.Addr == 0 && e.Object == event.ObjectContext // the primary context is given back by device
+	case event.KindRetain:
+		return addressed
+	case event.KindFreeFailed, event.KindReset, event.KindTrim:
+		return addressed || e.Addr == 0
+	}
+	return e.Kind == event.KindOutOfMemory
 }
 
-// block is one live allocation, or one that was retired and can still be put back.
+func plausibleSize(v uint64) bool { return v < maxBytes || v == event.Unknown }
+
+// block is one live block of a caching allocator.
 type block struct {
-	addr, size, requested, time uint64
-	site                        uint32
+	addr, size, requested, stream, time uint64
+	site                                uint32
 }
 
 // slab holds blocks by index, without pointers, so that neither the allocator nor the collector sees them one by one.

@@ -184,7 +184,7 @@ func TestIgnored(t *testing.T) {
 	for name, change := range map[string]func(*event.Event){
 		"kind 0":              func(e *event.Event) { e.Kind = 0 },
 		"layer 0":             func(e *event.Event) { e.Layer = 0 },
-		"layer beyond":        func(e *event.Event) { e.Layer = event.LayerHost + 1 },
+		"layer beyond":        func(e *event.Event) { e.Layer = event.LayerHolder + 1 },
 		"address 0":           func(e *event.Event) { e.Addr = 0 },
 		"address max":         func(e *event.Event) { e.Addr = 1<<64 - 1 },
 		"size max + 1":        func(e *event.Event) { e.Size = maxBytes },
@@ -194,6 +194,11 @@ func TestIgnored(t *testing.T) {
 		"torch free unsized":  func(e *event.Event) { e.Kind, e.Size = event.KindFree, event.Unknown },
 		"requested max + 1":   func(e *event.Event) { e.Requested = maxBytes },
 		"reserved impossible": func(e *event.Event) { e.Reserved = 1 << 63 },
+		"torch free of kind":  func(e *event.Event) { e.Kind = event.KindUnmap },
+		"object beyond":       func(e *event.Event) { e.Layer, e.Object = event.LayerDevice, event.ObjectExternal+1 },
+		"free of address 0":   func(e *event.Event) { e.Layer, e.Kind, e.Addr = event.LayerDevice, event.KindFree, 0 },
+		"map unsized":         func(e *event.Event) { e.Layer, e.Kind, e.Size = event.LayerDevice, event.KindMap, event.Unknown },
+		"retain of handle 0":  func(e *event.Event) { e.Layer, e.Kind, e.Addr = event.LayerDevice, event.KindRetain, 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := New()
@@ -219,8 +224,9 @@ func TestBlocks(t *testing.T) {
 		got[b.Layer] = b
 	}
 	require.Equal(t, map[event.Layer]Block{
-		event.LayerTorch: {PID: pid, Layer: event.LayerTorch, Device: cuda0, Addr: 4096, Size: 512, Requested: event.Unknown, Time: 3, Stack: 1},
-		event.LayerDevice: {PID: pid, Layer: event.LayerDevice, Device: cuda0, Addr: 4096, Size: 4096, Requested: event.Unknown, Time: 1,
-			Stack: 2, Call: "cudaMalloc", Segment: true},
+		event.LayerTorch: {PID: pid, Layer: event.LayerTorch, Device: cuda0, Addr: 4096, Size: 512, Requested: event.Unknown, Stream: event.Unknown, Time: 3,
+			Stack: 1},
+		event.LayerDevice: {PID: pid, Layer: event.LayerDevice, Device: cuda0, Addr: 4096, Size: 4096, Requested: event.Unknown, Stream: event.Unknown,
+			Time: 1, Stack: 2, Call: "cudaMalloc", Segment: true},
 	}, got)
 }

@@ -44,8 +44,11 @@ func checkAccounts(t testing.TB, h *Heap) {
 		for _, i := range a.live {
 			bytes += h.blocks.blocks[i].size
 		}
-		if bytes != a.Live.Bytes || uint64(len(a.live)) != a.Live.Objects {
-			t.Fatalf("live is %d bytes in %d blocks, booked %+v", bytes, len(a.live), a.Live)
+		if bytes != a.Live.Bytes+a.BeforeBlocks.Bytes || uint64(len(a.live)) != a.Live.Objects+a.BeforeBlocks.Objects {
+			t.Fatalf("live is %d bytes in %d blocks, booked %+v and before %+v", bytes, len(a.live), a.Live, a.BeforeBlocks)
+		}
+		if a.Before < a.BeforeBlocks.Bytes {
+			t.Fatalf("of %d bytes before, %d are in known blocks", a.Before, a.BeforeBlocks.Bytes)
 		}
 		if a.based && a.Live.Bytes+a.Before+uint64(a.Lost) != a.Allocated {
 			t.Fatalf("live %d + before %d + lost %d is not allocated %d", a.Live.Bytes, a.Before, a.Lost, a.Allocated)
@@ -199,45 +202,168 @@ func checkSums(t testing.TB, h *Heap) {
 		device  event.Device
 		segment bool
 	}
-	blocks, sites, books := map[key]uint64{}, map[key]uint64{}, map[key]uint64{}
+	type part struct {
+		key
+		object event.Object
+	}
+	blocks, sites, books := map[key]Count{}, map[key]Count{}, map[key]Count{}
+	parts, found := map[part]Count{}, map[part]Count{}
 	for b := range h.Blocks() {
-		blocks[key{b.Layer, b.PID, b.Device, b.Segment}] += b.Size
+		k := key{b.Layer, b.PID, b.Device, b.Segment}
+		count(blocks, k, b.Size)
+		count(parts, part{key{b.Layer, b.PID, b.Device, false}, b.Object}, b.Size)
+		if b.Origin != OriginEvent {
+			count(found, part{key: key{b.Layer, b.PID, b.Device, false}}, b.Size)
+		}
 	}
 	s := h.Snapshot()
 	for _, site := range s.Sites {
-		sites[key{site.Layer, site.PID, site.Device, site.Segment}] += site.Inuse.Bytes
-		if site.Alloc.Bytes < site.Inuse.Bytes || site.Alloc.Objects < site.Inuse.Objects {
+		k := key{site.Layer, site.PID, site.Device, site.Segment}
+		sites[k] = plus(sites[k], site.Inuse)
+		if site.Origin == OriginEvent && (site.Alloc.Bytes < site.Inuse.Bytes || site.Alloc.Objects < site.Inuse.Objects) {
 			t.Fatalf("more in use than allocated: %+v", site)
 		}
 	}
 	for _, a := range s.Accounts {
-		books[key{event.LayerTorch, a.PID, a.Device, false}] = a.Live.Bytes
+		books[key{event.LayerTorch, a.PID, a.Device, false}] = plus(a.Live, a.BeforeBlocks)
+		compareCount(t, "found", plus(a.Recovered, a.BeforeBlocks), found[part{key: key{event.LayerTorch, a.PID, a.Device, false}}])
 	}
 	for _, d := range s.Drivers {
-		books[key{d.Layer, d.PID, d.Device, true}] = d.Segments.Bytes
-		books[key{d.Layer, d.PID, d.Device, false}] = d.Live.Bytes - d.Segments.Bytes
+		k := key{d.Layer, d.PID, d.Device, false}
+		books[key{d.Layer, d.PID, d.Device, true}] = d.Segments
+		books[k] = minus(d.Live, d.Segments)
+		compareCount(t, "found", d.Found, found[part{key: k}])
+		for i := range d.ByObject {
+			compareCount(t, event.Object(i).String(), d.ByObject[i], parts[part{k, event.Object(i)}])
+		}
 	}
-	for _, m := range []map[key]uint64{sites, books} {
+	for _, m := range []map[key]Count{sites, books} {
 		for k, v := range m {
-			if v != blocks[k] {
-				t.Fatalf("%+v: %d bytes booked, %d live", k, v, blocks[k])
+			compareCount(t, fmt.Sprint(k), v, blocks[k])
+		}
+		for k, v := range blocks {
+			compareCount(t, fmt.Sprint(k), m[k], v)
+		}
+	}
+}
+
+// compareCount leaves out the requested bytes, which the driver's layers do not have.
+func compareCount(t testing.TB, what string, booked, live Count) {
+	if booked.Bytes != live.Bytes || booked.Objects != live.Objects || booked.Unsized != live.Unsized {
+		t.Fatalf("%s: booked %+v, live %+v", what, booked, live)
+	}
+}
+
+func count[K comparable](m map[K]Count, k K, size uint64) {
+	c := m[k]
+	c.add(size, event.Unknown)
+	m[k] = c
+}
+
+func plus(x, y Count) Count {
+	return Count{Objects: x.Objects + y.Objects, Bytes: x.Bytes + y.Bytes, Unsized: x.Unsized + y.Unsized}
+}
+
+func minus(x, y Count) Count {
+	return Count{Objects: x.Objects - y.Objects, Bytes: x.Bytes - y.Bytes, Unsized: x.Unsized - y.Unsized}
+}
+
+// checkStructure looks at what the lists and indexes of each process promise each other.
+func checkStructure(t testing.TB, h *Heap) {
+	for _, p := range h.processes {
+		mapped := map[*object]int32{}
+		end := uint64(0)
+		for _, m := range p.mappings {
+			if m.addr < end {
+				t.Fatalf("mappings overlap at %#x", m.addr)
 			}
+			end = m.addr + m.size
+			if m.behind != nil {
+				mapped[m.behind]++
+			}
+		}
+		for o := range p.objects {
+			if !o.live || o.maps != mapped[o] || o.segment != h.key(o).segment {
+				t.Fatalf("%+v of %+v is mapped %d times", o, h.key(o), mapped[o])
+			}
+			delete(mapped, o)
+		}
+		if len(mapped) > 0 {
+			t.Fatalf("%d mapped objects are not live", len(mapped))
+		}
+		for key, s := range p.spaces {
+			for addr, o := range s {
+				if o.addr != addr || o.refs <= 0 || h.key(o).layer != key.layer || o.sort != key.sort {
+					t.Fatalf("%+v is listed as %+v %#x", o, key, addr)
+				}
+			}
+		}
+		for o := range p.orphans {
+			if o.refs > 0 || o.maps <= 0 {
+				t.Fatalf("%+v is no orphan", o)
+			}
+		}
+		checkPieces(t, p)
+		checkLoose(t, h, p)
+	}
+}
+
+func checkPieces(t testing.TB, p *process) {
+	for i, o := range p.pieces[min(1, len(p.pieces)):] {
+		before := p.pieces[i]
+		if end := before.addr + before.size; end > o.addr || end == o.addr && before.root == o.root {
+			t.Fatalf("pieces %+v and %+v", before, o)
+		}
+	}
+}
+
+// checkLoose compares the list of memory in which no torch block was seen with what is live.
+func checkLoose(t testing.TB, h *Heap, p *process) {
+	want := map[span]int{}
+	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
+		if p.torch && !o.segment && o.size != event.Unknown {
+			want[span{o.addr, o.addr + o.size, o}]++
+		}
+	}
+	for _, m := range p.mappings {
+		if p.torch && m.behind != nil && h.key(m.behind).layer == event.LayerDevice && !m.behind.segment {
+			want[span{m.addr, m.addr + m.size, m.behind}]++
+		}
+	}
+	for i, s := range p.loose {
+		if i > 0 && p.loose[i-1].start > s.start {
+			t.Fatalf("loose ranges out of order at %#x", s.start)
+		}
+		if want[s]--; want[s] < 0 && !s.object.segment { // another mapping of a segment stays in the list
+			t.Fatalf("loose range %+v is none", s)
+		}
+	}
+	for s, n := range want {
+		if n > 0 {
+			t.Fatalf("loose range %+v is not in the list", s)
 		}
 	}
 }
 
 // eventSize is how many bytes of fuzz input make one event.
-const eventSize = 16
+const eventSize = 20
 
 // decodeEvent makes events that are often about the same few addresses, processes and sizes.
 func decodeEvent(b []byte) *event.Event {
 	e := &event.Event{
-		Time: uint64(b[0]), PID: uint32(b[1] & 1), TID: uint32(b[1] >> 7), Kind: event.Kind(b[2] % 6), Layer: event.Layer(b[3] % 5),
+		Time: uint64(b[0]), PID: uint32(b[1] & 1), TID: uint32(b[1] >> 6), Kind: event.Kind(b[2] % 11), Layer: event.Layer(b[3] % 8),
 		Device: event.Device{Type: event.DeviceCUDA, Index: int8(b[4]&3) - 1}, Addr: uint64(b[5]) << 8, Size: uint64(b[6]) << 6,
 		Requested: uint64(b[7]), Allocated: uint64(binary.LittleEndian.Uint16(b[8:])) << 4, Reserved: uint64(b[10]),
-		Stack: event.StackID(b[11] & 7), Call: string(rune('a' + b[12]&3)),
+		Stack: event.StackID(b[11] & 7), Call: string(rune('a' + b[12]&3)), Object: event.Object(b[16] % 7),
+		Handle: uint64(b[17]) << 8, Context: uint64(b[18] & 3), Stream: uint64(b[19] & 1),
 	}
-	for i, v := range []*uint64{&e.Size, &e.Requested, &e.Allocated, &e.Reserved, &e.Addr} {
+	switch {
+	case b[19]>>1&3 == 0:
+		e.Call = "cuMemAllocAsync"
+	case b[19]>>1&3 == 1:
+		e.Call = "cuCtxCreate"
+	}
+	for i, v := range []*uint64{&e.Size, &e.Requested, &e.Allocated, &e.Reserved, &e.Addr, &e.Handle, &e.Context, &e.Stream} {
 		switch {
 		case b[13]>>i&1 == 0:
 		case b[14]>>i&1 == 0:
@@ -247,6 +373,45 @@ func decodeEvent(b []byte) *event.Event {
 		}
 	}
 	return e
+}
+
+// decodeObservation makes an observation of the same memory out of the bytes of one event.
+func decodeObservation(h *Heap, b []byte) Observation {
+	o := Observation{
+		PID: uint32(b[1] & 1), Device: event.Device{Type: event.DeviceCUDA, Index: int8(b[4]&3) - 1}, From: h.now + uint64(b[0]&1),
+		To: h.now + 2, Allocated: uint64(b[8]) << 6, Reserved: uint64(b[10]),
+	}
+	for i := range int(b[6] & 3) {
+		o.Blocks = append(o.Blocks, Observed{Addr: uint64(b[5+i]) << 8, Size: uint64(b[9+i]) << 6, Requested: uint64(b[7]), Stream: 0})
+	}
+	for i := range int(b[11] & 3) {
+		o.Segments = append(o.Segments, ObservedSegment{Addr: uint64(b[5+i]) << 8, Size: uint64(b[10]) / uint64(b[11]&3), Expandable: b[12]&1 == 0})
+	}
+	if a := h.accounts[accountKey{o.PID, o.Device}]; a != nil && b[13]&1 == 0 { // so that it can be right
+		for addr, i := range a.live {
+			blk := &h.blocks.blocks[i]
+			o.Blocks = append(o.Blocks, Observed{Addr: addr, Size: blk.size, Requested: blk.requested, Stream: blk.stream})
+		}
+		o.Allocated = a.Allocated
+	}
+	return o
+}
+
+// applyFuzz lets one piece of input happen.
+func applyFuzz(h *Heap, b []byte) {
+	switch b[2] {
+	case 250:
+		h.Watch(uint32(b[1] & 1))
+	case 251:
+		h.Unwatch(uint32(b[1] & 1))
+	case 252, 253, 254:
+		h.Watch(uint32(b[1] & 1))
+		_, _ = h.Reconcile(decodeObservation(h, b))
+	case 255:
+		_, _ = h.Reconcile(decodeObservation(h, b))
+	default:
+		h.Apply(decodeEvent(b))
+	}
 }
 
 func FuzzApply(f *testing.F) {
@@ -261,9 +426,10 @@ func FuzzApply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h := New()
 		for len(b) >= eventSize {
-			h.Apply(decodeEvent(b))
+			applyFuzz(h, b)
 			b = b[eventSize:]
 			checkAccounts(t, h)
+			checkStructure(t, h)
 		}
 		checkSums(t, h)
 	})
@@ -329,4 +495,25 @@ func TestApplyDoesNotAllocate(t *testing.T) {
 	run()
 	require.Zero(t, testing.AllocsPerRun(20, run))
 	require.Zero(t, h.Books().GapCount)
+}
+
+// Nothing that can be fed breaks what the lists, indexes and counters promise each other.
+func TestRandomInput(t *testing.T) {
+	for seed := range uint64(100) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		h := New()
+		for range 200 {
+			b := make([]byte, eventSize)
+			for i := range b {
+				b[i] = byte(rng.Uint32())
+			}
+			if rng.IntN(4) > 0 { // mostly few addresses, sizes and no odd values
+				b[3], b[4], b[5], b[13], b[17] = byte(2+rng.IntN(5)), byte(1+rng.IntN(2)), byte(1+rng.IntN(8)), 0, byte(1+rng.IntN(8))
+			}
+			applyFuzz(h, b)
+			checkAccounts(t, h)
+			checkStructure(t, h)
+			checkSums(t, h)
+		}
+	}
 }

@@ -8,28 +8,49 @@ import (
 type Count struct {
 	Objects uint64
 	Bytes   uint64 // as booked by the layer: block sizes for torch
+	Unsized uint64 // of Objects: of unknown size; they are not in Bytes
 	// Requested is what the program asked for, in bytes, of the RequestedObjects allocations of which that is known.
 	Requested        uint64
 	RequestedObjects uint64
 }
 
+// add counts one allocation; both sizes may be event.Unknown.
 func (c *Count) add(bytes, requested uint64) {
 	c.Objects++
-	c.Bytes += bytes
+	if bytes == event.Unknown {
+		c.Unsized++
+	} else {
+		c.Bytes += bytes
+	}
 	if requested != event.Unknown {
 		c.Requested += requested
 		c.RequestedObjects++
 	}
 }
 
+// remove is the inverse of add.
 func (c *Count) remove(bytes, requested uint64) {
 	c.Objects--
-	c.Bytes -= bytes
+	if bytes == event.Unknown {
+		c.Unsized--
+	} else {
+		c.Bytes -= bytes
+	}
 	if requested != event.Unknown {
 		c.Requested -= requested
 		c.RequestedObjects--
 	}
 }
+
+// Origin says how an allocation is known.
+type Origin uint8
+
+// The origins.
+const (
+	OriginEvent     Origin = iota // it was seen to be made
+	OriginBefore                  // from before the first event: the allocator's books had it
+	OriginRecovered               // the event of it was lost: the allocator's books have it
+)
 
 type siteKey struct {
 	stack   event.StackID
@@ -38,6 +59,7 @@ type siteKey struct {
 	device  event.Device
 	layer   event.Layer
 	segment bool
+	origin  Origin
 }
 
 type siteCounts struct {
@@ -77,12 +99,6 @@ func (s *sites) find(key siteKey) uint32 {
 	s.index[key] = i
 	s.list = append(s.list, siteCounts{key: key})
 	return i
-}
-
-func (s *sites) alloc(i uint32, bytes, requested uint64) {
-	c := &s.list[i]
-	c.Alloc.add(bytes, requested)
-	c.Inuse.add(bytes, requested)
 }
 
 func (s *sites) intern(call string) uint16 {

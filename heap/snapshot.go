@@ -11,16 +11,27 @@ import (
 // Account is the torch layer of one process and device. When Allocated is known,
 //
 //	Live.Bytes + Before + Lost == Allocated
+//
+// After Reconcile, until something is lost again, Lost is 0 and each byte of Before is in a known block.
 type Account struct {
 	PID    uint32
 	Device event.Device
 
 	Allocated uint64 // the allocator's own total at the last event, bytes; Unknown when it never said (PyTorch up to 1.9)
 	Reserved  uint64 // bytes of its segments at the last event; Unknown when it never said
-	Live      Count  // blocks that were seen to be allocated and still live
+	Live      Count  // blocks that were allocated since the first event and still live
+	Recovered Count  // of Live: blocks whose allocation did not come through, from the allocator's books
 	Before    uint64 // bytes that lived before the first event and were not freed since; Unknown without a total
-	Baseline  uint64 // Before at the start, bytes; Unknown without a total
-	Lost      int64  // net bytes of what did not come through; negative: more frees than allocations
+	// BeforeBlocks is the blocks of Before that are known by their address, from the allocator's books.
+	BeforeBlocks Count
+	Baseline     uint64 // Before at the start, bytes; Unknown without a total
+	Lost         int64  // net bytes of what did not come through; negative: more frees than allocations
+
+	// SegmentBytes is what the segments that the driver's events (and the allocator's books, for older ones) tell of
+	// came to when Reserved was said, bytes. Unknown until all of them are known. A difference to Reserved is lost driver
+	// events, or segments that an allocator outside PyTorch cut out of larger memory.
+	SegmentBytes uint64
+	Checks       uint64 // how often Reconcile compared it with the allocator's books
 
 	Gaps     uint64 // steps of the total that no event explains
 	GapBytes uint64 // their sizes added up without sign
@@ -29,29 +40,43 @@ type Account struct {
 	PeakTime uint64 // when, CLOCK_BOOTTIME nanoseconds; 0: before the first event
 
 	Allocs, Frees uint64 // events
-	UnknownFrees  uint64 // of Frees: of blocks not seen to be allocated, mostly from before
-	LostFrees     uint64 // blocks whose address was handed out again without a free
+	UnknownFrees  uint64 // of Frees: of blocks that are not known, mostly from before
+	LostFrees     uint64 // blocks whose free was lost: the address was handed out again, or the books do not have them
 	OOMs          uint64 // requests refused
 }
 
-// DriverAccount is what one process obtained from the driver on one device since the first event. What it had before is
-// not known to this layer.
+// DriverAccount is what one process obtained from the driver in one layer on one device since the first event, and the
+// segments that the allocator's books told of. What else it had before is not known to this layer.
 type DriverAccount struct {
 	PID    uint32
-	Layer  event.Layer // LayerDevice or LayerHost
-	Device event.Device
+	Layer  event.Layer  // any but LayerTorch
+	Device event.Device // of memory in which torch blocks lie, the one that torch names
 
 	Live     Count
-	Segments Count // of Live: known by a torch block in it to be a segment of the caching allocator
+	Segments Count // of Live: a torch block in it showed it to be a segment of the caching allocator, or the books did
+	Found    Count // of Live: from the allocator's books, not from an event
+	// ByObject is Live by what it is: index event.Object. Of ObjectPhysical each handle is counted once, however often it
+	// is mapped, and as long as it has a reference or a mapping.
+	ByObject [event.ObjectExternal + 1]Count
+	// Doubtful is what of Live may be gone: a context was destroyed, and whether this was allocated in it is not known.
+	Doubtful Count
 
 	Peak     uint64 // largest Live.Bytes
 	PeakTime uint64 // when, CLOCK_BOOTTIME nanoseconds; 0: never above 0
 
 	Allocs, Frees uint64 // calls that took effect
-	FailedFrees   uint64 // frees that were undone
+	FailedFrees   uint64 // frees, unmaps and resets that were undone
 	UnknownFrees  uint64 // of Frees: of memory not seen to be allocated
-	LostFrees     uint64 // allocations whose address was handed out again without a free
-	OOMs          uint64 // requests refused
+	LostFrees     uint64 // allocations or mappings whose end was lost: there is something else by now, or nothing
+	ResetFrees    uint64 // allocations that went with their context
+
+	Retains        uint64 // further references of a handle, of shared memory or of a context
+	UnknownRetains uint64 // of Retains: of a handle that was not seen to be made
+	Maps, Unmaps   uint64 // calls that took effect, of physical memory
+	UnknownMaps    uint64 // of Maps: of a handle that was not seen to be made; its bytes are not known
+	UnknownUnmaps  uint64 // of Unmaps: where nothing was seen to be mapped
+	Resets, Trims  uint64 // calls, of the holder layer
+	OOMs           uint64 // requests refused
 }
 
 // Gap is a step of an allocator's total that the event at that time does not explain: events before it were lost.
@@ -84,15 +109,16 @@ type Site struct {
 	Call   string // as in the events
 	// Segment: device memory that the caching allocator deals out as blocks, so that the torch layer counts it too.
 	Segment bool
+	Origin  Origin
 
-	Alloc Count // since the first event
-	Inuse Count // of Alloc: not freed
+	Alloc Count // that were seen to be made
+	Inuse Count // not given back; of Alloc, but for what only the allocator's books told of
 }
 
 // Snapshot is a copy of everything at one moment. It does not change when the heap does.
 type Snapshot struct {
 	Books
-	Sites []Site // those that ever allocated, in an order that depends on nothing but their names
+	Sites []Site // those that allocated or have something in use, in an order that depends on nothing but their names
 }
 
 // Block is one live allocation.
@@ -100,13 +126,16 @@ type Block struct {
 	PID       uint32
 	Layer     event.Layer
 	Device    event.Device
-	Addr      uint64
-	Size      uint64 // bytes
-	Requested uint64 // bytes; Unknown when not observed
-	Time      uint64 // of the allocation, CLOCK_BOOTTIME nanoseconds
+	Object    event.Object // what Addr is
+	Addr      uint64       // or handle
+	Size      uint64       // bytes; Unknown where nobody said
+	Requested uint64       // bytes; Unknown when not observed
+	Stream    uint64       // torch: raw handle; Unknown when not observed, and elsewhere
+	Time      uint64       // of the allocation, CLOCK_BOOTTIME nanoseconds; 0: not known, only the books told of it
 	Stack     event.StackID
 	Call      string
-	Segment   bool // as in Site
+	Segment   bool   // as in Site
+	Origin    Origin // as in Site
 }
 
 // Books copies the totals.
@@ -130,53 +159,86 @@ func (h *Heap) Books() Books {
 	return b
 }
 
+// GapCount is Books.GapCount alone.
+func (h *Heap) GapCount() uint64 { return h.gaps.total }
+
 // Snapshot copies the totals and the sites.
 func (h *Heap) Snapshot() *Snapshot {
 	s := &Snapshot{Books: h.Books(), Sites: make([]Site, 0, len(h.sites.list))}
 	for i := range h.sites.list {
 		c := &h.sites.list[i]
-		if c.Alloc.Objects == 0 { // all of it became segments
+		if c.Alloc.Objects+c.Inuse.Objects == 0 { // all of it became segments, or was only found
 			continue
 		}
 		k := &c.key
 		s.Sites = append(s.Sites, Site{
 			Layer: k.layer, Device: k.device, PID: k.pid, Stack: k.stack, Call: h.sites.calls[k.call],
-			Segment: k.segment, Alloc: c.Alloc, Inuse: c.Inuse,
+			Segment: k.segment, Origin: k.origin, Alloc: c.Alloc, Inuse: c.Inuse,
 		})
 	}
 	slices.SortFunc(s.Sites, compareSite)
 	return s
 }
 
-// Blocks yields the live allocations, in no order. The heap must not change meanwhile.
+// Blocks yields the live allocations of all layers, in no order. The heap must not change meanwhile.
 func (h *Heap) Blocks() iter.Seq[Block] {
 	return func(yield func(Block) bool) {
 		for _, a := range h.accounts {
-			if !h.yieldBlocks(a.live, yield) {
-				return
+			for _, i := range a.live {
+				if !yield(h.torchBlock(&h.blocks.blocks[i])) {
+					return
+				}
 			}
 		}
-		for _, s := range h.spaces {
-			if !h.yieldBlocks(s.live, yield) {
-				return
+		for _, p := range h.processes {
+			for o := range p.objects {
+				if !yield(h.driverBlock(o)) {
+					return
+				}
 			}
 		}
 	}
 }
 
-func (h *Heap) yieldBlocks(live map[uint64]uint32, yield func(Block) bool) bool {
-	for _, i := range live {
-		b := &h.blocks.blocks[i]
-		k := &h.sites.list[b.site].key
-		ok := yield(Block{
-			PID: k.pid, Layer: k.layer, Device: k.device, Addr: b.addr, Size: b.size, Requested: b.requested,
-			Time: b.time, Stack: k.stack, Call: h.sites.calls[k.call], Segment: k.segment,
-		})
-		if !ok {
-			return false
+// objects yields what is live, each once.
+func (p *process) objects(yield func(*object) bool) {
+	for _, s := range p.spaces {
+		for _, o := range s {
+			if !yield(o) {
+				return
+			}
 		}
 	}
-	return true
+	for o := range p.orphans {
+		if !yield(o) {
+			return
+		}
+	}
+	for _, o := range p.pieces {
+		if !yield(o) {
+			return
+		}
+	}
+}
+
+func (h *Heap) torchBlock(b *block) Block {
+	out := h.siteBlock(b.site)
+	out.Addr, out.Size, out.Requested, out.Stream, out.Time = b.addr, b.size, b.requested, b.stream, b.time
+	return out
+}
+
+func (h *Heap) driverBlock(o *object) Block {
+	out := h.siteBlock(o.site)
+	out.Object, out.Addr, out.Size, out.Time = o.sort, o.addr, o.size, o.time
+	out.Requested, out.Stream = event.Unknown, event.Unknown
+	return out
+}
+
+func (h *Heap) siteBlock(site uint32) Block {
+	k := &h.sites.list[site].key
+	return Block{
+		PID: k.pid, Layer: k.layer, Device: k.device, Stack: k.stack, Call: h.sites.calls[k.call], Segment: k.segment, Origin: k.origin,
+	}
 }
 
 func (a *account) export() Account {
@@ -199,5 +261,6 @@ func compareSite(x, y Site) int {
 		return 0
 	}
 	return cmp.Or(cmp.Compare(x.Layer, y.Layer), cmp.Compare(x.PID, y.PID), compareDevice(x.Device, y.Device),
-		cmp.Compare(x.Stack, y.Stack), cmp.Compare(x.Call, y.Call), cmp.Compare(segment(&x), segment(&y)))
+		cmp.Compare(x.Stack, y.Stack), cmp.Compare(x.Call, y.Call), cmp.Compare(segment(&x), segment(&y)),
+		cmp.Compare(x.Origin, y.Origin))
 }

@@ -13,13 +13,20 @@ type accountKey struct {
 //
 //	live bytes + before + lost == allocated
 //
-// where live is what was seen to be allocated, before what lived at the attach and still does, and lost the net bytes of
-// everything that did not come through.
+// where live is what was seen to be allocated, or found in the books later, before what lived at the attach and still does,
+// and lost the net bytes of everything that did not come through.
 type account struct {
 	Account
-	based bool // a total has been seen: allocated, before and lost mean something
-	live  map[uint64]uint32
-	space *space // the process's device memory, in which its blocks lie
+	based   bool // a total has been seen: allocated, before and lost mean something
+	live    map[uint64]uint32
+	process *process
+
+	driver   *DriverAccount // of the same device, where its segments are; nil until there is one
+	complete bool           // no segment is unknown: SegmentBytes means something
+
+	last    uint64 // time of the last event
+	lastGap uint64 // time of the last gap
+	freed   []stamp
 }
 
 func (h *Heap) account(pid uint32, device event.Device) *account {
@@ -29,10 +36,16 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 	}
 	a := h.accounts[key]
 	if a == nil {
-		a = &account{live: map[uint64]uint32{}, space: h.space(pid, event.LayerDevice)}
+		a = &account{live: map[uint64]uint32{}, process: h.process(pid)}
 		a.PID, a.Device = pid, device
-		a.Allocated, a.Reserved = event.Unknown, event.Unknown
+		a.Allocated, a.Reserved, a.SegmentBytes = event.Unknown, event.Unknown, event.Unknown
+		a.driver = h.drivers[driverKey{pid, event.LayerDevice, device}]
+		a.process.hasTorch(device)
 		h.accounts[key] = a
+		if a.process.observed[device] { // to be empty
+			a.Reserved = 0
+			h.base(a, 0, 0)
+		}
 	}
 	h.lastKey, h.last = key, a
 	return a
@@ -49,11 +62,13 @@ func (h *Heap) SetBaseline(pid uint32, device event.Device, allocated, reserved 
 		a.Reserved = reserved
 	}
 	h.base(a, int64(allocated), 0)
+	a.compareSegments()
 }
 
 func (h *Heap) applyTorch(e *event.Event) {
 	a := h.account(e.PID, e.Device)
-	h.reconcile(a, e)
+	a.last = e.Time
+	h.balance(a, e)
 	switch e.Kind {
 	case event.KindAlloc:
 		h.allocTorch(a, e)
@@ -62,6 +77,7 @@ func (h *Heap) applyTorch(e *event.Event) {
 	case event.KindOutOfMemory:
 		a.OOMs++
 	}
+	a.compareSegments()
 	total := a.Allocated
 	if !a.based {
 		total = a.Live.Bytes
@@ -71,8 +87,8 @@ func (h *Heap) applyTorch(e *event.Event) {
 	}
 }
 
-// reconcile compares the allocator's total with the one that this event must lead to.
-func (h *Heap) reconcile(a *account, e *event.Event) {
+// balance compares the allocator's total with the one that this event must lead to.
+func (h *Heap) balance(a *account, e *event.Event) {
 	if e.Reserved != event.Unknown {
 		a.Reserved = e.Reserved
 	}
@@ -116,6 +132,7 @@ func (h *Heap) gap(a *account, bytes int64, time uint64) {
 	a.Lost += bytes
 	a.Gaps++
 	a.GapBytes += uint64(max(bytes, -bytes))
+	a.lastGap = time
 	h.gaps.add(Gap{Time: time, PID: a.PID, Device: a.Device, Bytes: bytes})
 }
 
@@ -125,23 +142,24 @@ func (h *Heap) allocTorch(a *account, e *event.Event) {
 		a.Lost += int64(h.blocks.blocks[i].size)
 		h.retireTorch(a, i)
 	}
-	site := h.sites.at(e)
-	i := h.blocks.add(block{e.Addr, e.Size, e.Requested, e.Time, site})
-	a.live[e.Addr] = i
 	a.Allocs++
-	a.Live.add(e.Size, e.Requested)
-	h.sites.alloc(site, e.Size, e.Requested)
-	if len(a.space.loose) > 0 {
-		h.markSegments(a.space, e.Addr, e.Addr+e.Size)
+	site := h.sites.at(e)
+	h.sites.list[site].Alloc.add(e.Size, e.Requested)
+	h.enterTorch(a, block{e.Addr, e.Size, e.Requested, e.Stream, e.Time, site})
+	if len(a.process.loose) > 0 {
+		h.markSegments(a.process, e.Addr, e.Addr+e.Size, e.Device)
 	}
 }
 
 func (h *Heap) freeTorch(a *account, e *event.Event) {
 	a.Frees++
+	if a.process.watch != nil {
+		a.process.watch.note(a, e)
+	}
 	i, ok := a.live[e.Addr]
 	if !ok {
 		a.UnknownFrees++
-		taken := min(a.Before, e.Size)
+		taken := min(a.Before-a.BeforeBlocks.Bytes, e.Size)
 		a.Before -= taken
 		a.Lost -= int64(e.Size - taken)
 		return
@@ -152,9 +170,35 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 	delete(a.live, e.Addr)
 }
 
+// enterTorch makes a block live.
+func (h *Heap) enterTorch(a *account, b block) {
+	a.live[b.addr] = h.blocks.add(b)
+	site := &h.sites.list[b.site]
+	site.Inuse.add(b.size, b.requested)
+	switch site.key.origin {
+	case OriginBefore:
+		a.Before += b.size
+		a.BeforeBlocks.add(b.size, b.requested)
+		return
+	case OriginRecovered:
+		a.Recovered.add(b.size, b.requested)
+	}
+	a.Live.add(b.size, b.requested)
+}
+
+// retireTorch is the inverse of enterTorch, but for the entry in a.live.
 func (h *Heap) retireTorch(a *account, i uint32) {
 	b := &h.blocks.blocks[i]
-	a.Live.remove(b.size, b.requested)
-	h.sites.list[b.site].Inuse.remove(b.size, b.requested)
+	site := &h.sites.list[b.site]
+	site.Inuse.remove(b.size, b.requested)
 	h.blocks.drop(i)
+	switch site.key.origin {
+	case OriginBefore:
+		a.Before -= b.size
+		a.BeforeBlocks.remove(b.size, b.requested)
+		return
+	case OriginRecovered:
+		a.Recovered.remove(b.size, b.requested)
+	}
+	a.Live.remove(b.size, b.requested)
 }

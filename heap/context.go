@@ -1,0 +1,236 @@
+package heap
+
+import (
+	"strings"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// taken is what a reset took.
+type taken struct {
+	gone    []*object // that were live
+	pending []*object // whose free was in flight: should that fail, they are gone nevertheless
+	doubted []*object // that it may have taken
+	context uint64    // that is no longer used; 0: none
+	device  event.Device
+}
+
+// scope is what a reset is about: a context or, when that is 0, all of a device; -1: which one is not known.
+type scope struct {
+	context uint64
+	device  int8
+}
+
+// addContext takes down a context that was made or that a reference was taken of.
+func (p *process) addContext(o *object, e *event.Event) {
+	p.contexts[e.Addr] = e.Device
+	o.primary = !strings.Contains(e.Call, "CtxCreate") // all other calls are about the primary one
+	o.uncertain = o.primary && !p.fromStart
+	if o.primary {
+		p.primaries[e.Device.Index] = e.Addr
+	}
+}
+
+// freeContext gives a reference back. With the last one everything in the context goes.
+func (h *Heap) freeContext(p *process, e *event.Event) {
+	addr := e.Addr
+	if addr == 0 {
+		addr = p.primary(e.Device.Index)
+	}
+	u := undo{process: p}
+	o := p.find(e.Layer, e.Object, addr)
+	if o == nil {
+		u.account, u.unknown = h.driver(e.PID, e.Layer, e.Device), true
+		u.account.UnknownFrees++
+	} else {
+		u.account = h.owner(o)
+		if !o.uncertain {
+			u.object = o
+			h.drop(p, o, e.Time)
+		}
+	}
+	u.account.Frees++
+	switch {
+	case u.object == nil || o.refs > 0:
+	case o.primary:
+		h.takeAll(p, &u, scope{device: p.contexts[addr].Index}, e)
+		u.forget(p, addr)
+	default:
+		h.takeAll(p, &u, scope{context: addr}, e)
+		u.forget(p, addr)
+	}
+	h.undo.push(e, u)
+}
+
+// primary is the primary context of a device, or 0.
+func (p *process) primary(device int8) uint64 {
+	if c, ok := p.primaries[device]; ok || device >= 0 || len(p.primaries) != 1 {
+		return c
+	}
+	for _, c := range p.primaries {
+		return c
+	}
+	return 0
+}
+
+func (h *Heap) reset(p *process, e *event.Event) {
+	u := undo{process: p, account: h.driver(e.PID, e.Layer, e.Device)}
+	u.account.Resets++
+	if e.Addr == 0 {
+		h.takeAll(p, &u, scope{device: e.Device.Index}, e)
+	} else {
+		h.takeAll(p, &u, scope{context: e.Addr}, e)
+		if u.object = p.find(event.LayerHolder, event.ObjectContext, e.Addr); u.object != nil {
+			h.drop(p, u.object, e.Time)
+		}
+		u.forget(p, e.Addr)
+	}
+	h.undo.push(e, u)
+}
+
+// forget: a context is no longer used.
+func (u *undo) forget(p *process, context uint64) {
+	if device, ok := p.contexts[context]; ok {
+		u.context, u.device = context, device
+		delete(p.contexts, context)
+	}
+}
+
+// takeAll retires what a reset takes: memory and arrays on the device, and host memory.
+func (h *Heap) takeAll(p *process, u *undo, s scope, e *event.Event) {
+	t := &taken{}
+	p.driven = max(p.driven, e.Time)
+	for _, l := range []event.Layer{event.LayerDevice, event.LayerHost} {
+		for _, sort := range []event.Object{event.ObjectMemory, event.ObjectArray} {
+			for _, o := range p.spaces[spaceKey{l, sort}] {
+				h.takeOne(p, t, s, o)
+			}
+		}
+	}
+	for _, o := range append([]*object(nil), p.pieces...) {
+		if o.root.expandable {
+			continue
+		}
+		if yes, doubt := s.covers(p, h.key(o), o); yes {
+			h.owner(o).ResetFrees++
+			u.cuts = append(u.cuts, h.cut(p, o.addr, o.addr+o.size)...)
+		} else if doubt {
+			h.doubt(t, o)
+		}
+	}
+	seen := map[*object]bool{}
+	for other := range h.undo.running(p, e.TID) {
+		for o := range other.objects {
+			if !seen[o] && !o.dead {
+				seen[o] = true
+				h.takePending(p, t, s, o)
+			}
+		}
+	}
+	for _, o := range t.gone {
+		h.owner(o).ResetFrees++
+		h.drop(p, o, e.Time)
+	}
+	for _, o := range t.pending {
+		h.drop(p, o, e.Time)
+	}
+	u.taken = t
+}
+
+func (h *Heap) takeOne(p *process, t *taken, s scope, o *object) {
+	if yes, doubt := s.covers(p, h.key(o), o); yes {
+		t.gone = append(t.gone, o)
+	} else if doubt {
+		h.doubt(t, o)
+	}
+}
+
+// takePending takes what other calls have begun to take.
+func (h *Heap) takePending(p *process, t *taken, s scope, o *object) {
+	if yes, doubt := s.covers(p, h.key(o), o); yes {
+		t.pending = append(t.pending, o)
+	} else if doubt {
+		h.doubt(t, o)
+	}
+}
+
+func (h *Heap) doubt(t *taken, o *object) {
+	h.setDoubt(o, 1)
+	t.doubted = append(t.doubted, o)
+}
+
+// setDoubt changes how many resets may have taken an object.
+func (h *Heap) setDoubt(o *object, change int32) {
+	d, origin := h.owner(o), h.key(o).origin
+	if o.live {
+		d.remove(o, origin)
+	}
+	o.doubts += change
+	if o.live {
+		d.add(o, origin)
+	}
+}
+
+// covers reports whether a reset takes an object; doubt: it may.
+func (s scope) covers(p *process, k *siteKey, o *object) (yes, doubt bool) {
+	if k.layer != event.LayerDevice && k.layer != event.LayerHost || o.sort != event.ObjectMemory && o.sort != event.ObjectArray {
+		return false, false
+	}
+	if s.context != 0 {
+		return s.coversContext(p, k, o)
+	}
+	device := k.device.Index
+	if known, ok := p.contexts[o.context]; device < 0 && ok {
+		device = known.Index
+	}
+	switch {
+	case s.device >= 0 && device >= 0:
+		return device == s.device, false
+	case len(p.devices) == 0, len(p.devices) == 1 && (s.device < 0 || p.uses(s.device)):
+		return true, false
+	}
+	return false, true
+}
+
+func (s scope) coversContext(p *process, k *siteKey, o *object) (yes, doubt bool) {
+	if o.ordered {
+		return false, false
+	}
+	if o.context != 0 {
+		return o.context == s.context, false
+	}
+	device := p.contexts[s.context]
+	_, shown := p.contexts[s.context]
+	switch {
+	case shown && device.Index >= 0 && k.device.Index >= 0 && device.Index != k.device.Index:
+		return false, false
+	case len(p.contexts) == 0, len(p.contexts) == 1 && shown:
+		return true, false
+	}
+	return false, true
+}
+
+func (p *process) uses(device int8) bool {
+	_, ok := p.devices[device]
+	return ok
+}
+
+// untake undoes a reset.
+func (h *Heap) untake(p *process, t *taken, time uint64) {
+	for _, o := range t.gone {
+		d := h.owner(o)
+		d.ResetFrees--
+		if !h.take(p, o, time) {
+			d.LostFrees++
+		}
+	}
+	for _, o := range t.pending {
+		h.take(p, o, time)
+	}
+	for _, o := range t.doubted {
+		h.setDoubt(o, -1)
+	}
+	if t.context != 0 {
+		p.contexts[t.context] = t.device
+	}
+}

@@ -1,0 +1,187 @@
+package heap
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// mapping is physical memory at an address.
+type mapping struct {
+	addr, size uint64
+	behind     *object // nil: of a handle that was not seen to be made
+	gone       int     // unmaps that took it
+	device     bool    // behind is on the device layer: not memory of another owner, not the host's
+}
+
+func compareMapping(m *mapping, addr uint64) int { return compareAddr(m.addr, addr) }
+
+func compareAddr(x, y uint64) int {
+	switch {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+// overlapping gives the elements from:to of a list, sorted by address and without overlaps, that overlap [lo, hi); where
+// there are none, both are where such an element would be.
+func overlapping[T any](list []T, bounds func(T) (uint64, uint64), lo, hi uint64) (from, to int) {
+	to, _ = slices.BinarySearchFunc(list, hi, func(x T, addr uint64) int {
+		start, _ := bounds(x)
+		return compareAddr(start, addr)
+	})
+	for from = to; from > 0 && lo < hi; from-- {
+		if _, end := bounds(list[from-1]); end <= lo {
+			break
+		}
+	}
+	return from, to
+}
+
+func (m *mapping) bounds() (uint64, uint64) { return m.addr, m.addr + m.size }
+
+func (h *Heap) mapMemory(p *process, e *event.Event) {
+	d := h.driver(e.PID, e.Layer, e.Device)
+	d.Maps++
+	end := e.Addr + e.Size
+	for _, old := range h.unmap(p, e.Addr, end, e.Time) { // its unmap did not come through
+		d.LostFrees++
+		if old.behind != nil {
+			h.settle(p, old.behind)
+		}
+	}
+	h.losePieces(p, e.Addr, end)
+	m := &mapping{addr: e.Addr, size: e.Size, behind: p.find(event.LayerDevice, event.ObjectPhysical, e.Handle)}
+	if m.behind == nil {
+		m.behind = h.undo.inFlight(p, event.ObjectPhysical, e.Handle, e.TID)
+	}
+	if m.behind == nil {
+		d.UnknownMaps++
+	} else {
+		m.device = h.key(m.behind).layer == event.LayerDevice
+	}
+	h.place(p, m, e.Time)
+}
+
+// place adds a mapping where none is.
+func (h *Heap) place(p *process, m *mapping, time uint64) {
+	at, _ := slices.BinarySearchFunc(p.mappings, m.addr, compareMapping)
+	p.mappings = slices.Insert(p.mappings, at, m)
+	o := m.behind
+	if o == nil {
+		return
+	}
+	o.maps++
+	o.touched = max(o.touched, time)
+	if o.refs <= 0 {
+		p.orphans[o] = struct{}{}
+	}
+	h.settle(p, o)
+	if p.torch && m.markable() {
+		p.loosen(span{m.addr, m.addr + m.size, o})
+	}
+}
+
+// markable reports whether a torch block in the mapping would make the memory behind it a segment.
+func (m *mapping) markable() bool { return m.device && !m.behind.segment }
+
+func (h *Heap) unmapMemory(p *process, e *event.Event) {
+	d := h.driver(e.PID, e.Layer, e.Device)
+	d.Unmaps++
+	end := e.Addr + e.Size
+	if e.Size == event.Unknown {
+		end = p.mappingEnd(e.Addr)
+	}
+	inFlight := h.undo.unmapping(p, e.Addr, end, e.TID)
+	u := undo{process: p, account: d, mappings: h.unmap(p, e.Addr, end, e.Time), cuts: h.cut(p, e.Addr, end)}
+	if len(u.mappings)+len(u.cuts) == 0 {
+		d.UnknownUnmaps++
+		u.unknown = true
+	}
+	for _, m := range inFlight {
+		m.gone++
+		u.mappings = append(u.mappings, m)
+	}
+	h.undo.push(e, u)
+}
+
+// mappingEnd is where the mapping at an address ends; behind the address when there is none.
+func (p *process) mappingEnd(addr uint64) uint64 {
+	if i, ok := slices.BinarySearchFunc(p.mappings, addr, compareMapping); ok {
+		return addr + p.mappings[i].size
+	}
+	return addr + 1
+}
+
+// unmap removes the mappings that overlap [lo, hi) and returns them.
+func (h *Heap) unmap(p *process, lo, hi, time uint64) []*mapping {
+	from, to := overlapping(p.mappings, (*mapping).bounds, lo, hi)
+	if from == to {
+		return nil
+	}
+	out := slices.Clone(p.mappings[from:to])
+	p.mappings = slices.Delete(p.mappings, from, to)
+	for _, m := range out {
+		m.gone = 1
+		if o := m.behind; o != nil {
+			o.maps--
+			o.touched = max(o.touched, time)
+			if o.maps == 0 {
+				delete(p.orphans, o)
+			}
+			p.tighten(m.addr, o)
+			h.settle(p, o)
+		}
+	}
+	return out
+}
+
+// remap undoes an unmap, unless something else is mapped there by now.
+func (h *Heap) remap(p *process, d *DriverAccount, m *mapping, time uint64) {
+	if m.gone--; m.gone > 0 {
+		return
+	}
+	if from, to := overlapping(p.mappings, (*mapping).bounds, m.addr, m.addr+m.size); from != to {
+		d.LostFrees++
+		return
+	}
+	h.place(p, m, time)
+}
+
+func (h *Heap) retain(p *process, e *event.Event) {
+	o := p.find(e.Layer, e.Object, e.Addr)
+	if o == nil {
+		o = p.orphan(e.Addr)
+	}
+	if o == nil {
+		o = h.undo.unmappingHandle(p, e.Addr, e.TID) // what has no mapping is not retained
+	}
+	if o == nil {
+		d := h.driver(e.PID, e.Layer, e.Device)
+		d.Retains++
+		d.UnknownRetains++
+		return
+	}
+	h.owner(o).Retains++
+	if o.refs > 0 {
+		o.refs++
+		o.touched = e.Time
+		return
+	}
+	h.take(p, o, e.Time)
+}
+
+// orphan is physical memory that is only mapped, by the handle that it had: a mapping's memory can be given a handle again.
+// Of several that had it, the one that was used last.
+func (p *process) orphan(handle uint64) *object {
+	var found *object
+	for o := range p.orphans {
+		if o.addr == handle && (found == nil || o.touched > found.touched) {
+			found = o
+		}
+	}
+	return found
+}

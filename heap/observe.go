@@ -1,0 +1,384 @@
+package heap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// Errors on which callers branch.
+var (
+	// ErrUnproved: what the books and the events say together does not add up to the allocator's total: the reading raced
+	// with events that were lost, or with more than it can stand. Nothing was changed; read again.
+	ErrUnproved = errors.New("books and events do not add up")
+	// ErrNotWatched: the events during the observation are not known, because Watch was not called before it, or too much
+	// was freed since. Nothing was changed; watch, and read again.
+	ErrNotWatched = errors.New("not watched since the observation began")
+)
+
+// maxFreed is how many frees of one device are remembered while it is watched: 64 MiB.
+const maxFreed = 1 << 22
+
+// Observed is one block that was seen in the allocator's books: allocated, and not given back.
+type Observed struct {
+	Addr, Size uint64 // bytes
+	Requested  uint64 // bytes; event.Unknown when not known
+	Stream     uint64 // raw handle; event.Unknown when not known
+}
+
+// ObservedSegment is one segment that was seen in the allocator's books.
+type ObservedSegment struct {
+	Addr, Size uint64 // bytes; of an expandable segment, a part that is mapped without a gap
+	Expandable bool   // it is mapped page by page
+}
+
+// Observation is one reading of the books of a device while the program runs: not one moment, but each block as it was at
+// some moment between From and To. A block that was there all that time is in it.
+type Observation struct {
+	PID      uint32
+	Device   event.Device
+	From, To uint64 // CLOCK_BOOTTIME nanoseconds, as in the events
+	Blocks   []Observed
+	Segments []ObservedSegment // nil, with Reserved unknown: they were not looked at
+	// Allocated and Reserved are the allocator's own totals, bytes, when they were the same at From and at To; else
+	// event.Unknown.
+	Allocated, Reserved uint64
+}
+
+// Result is what Reconcile did. After the first time, without losses, nothing is added and nothing retired.
+type Result struct {
+	First   bool   // no observation of this device came before
+	Kept    uint64 // blocks that events and observation agree on
+	Dirty   uint64 // blocks that events changed since the observation began: the events decided
+	Added   Count  // blocks that only the observation had
+	Retired Count  // blocks that only the events had
+	// Missing is bytes by which the total moved without an event after the last one; it is 0 when there were events.
+	Missing int64
+
+	// SegmentsProved: the segments were compared too. Else they are as they were, to be tried again.
+	SegmentsProved  bool
+	SegmentsFirst   bool  // for the first time
+	SegmentsAdded   Count // that only the observation had
+	SegmentsRetired Count // that only the driver's events had
+}
+
+// Agreed reports whether books and events were the same. What is found at the first look is from before the first event.
+func (r *Result) Agreed() bool {
+	return r.Retired.Objects+r.SegmentsRetired.Objects == 0 && r.Missing == 0 &&
+		(r.First || r.Added.Objects == 0) && (r.SegmentsFirst || r.SegmentsAdded.Objects == 0)
+}
+
+// watch is what is remembered of a process between Watch and Unwatch.
+type watch struct {
+	since  uint64 // time of the last event before
+	pushed uint64 // undoLog.pushes at that time
+	full   bool
+}
+
+// note remembers a free.
+func (w *watch) note(a *account, e *event.Event) {
+	if len(a.freed) >= maxFreed {
+		w.full = true
+		return
+	}
+	a.freed = append(a.freed, stamp{e.Addr, e.Time})
+}
+
+// stamp is when an address was taken back.
+type stamp struct{ addr, time uint64 }
+
+// Watch begins, or begins anew, to remember what events change in a process, so that an observation that is made from now
+// on can be joined with them. It costs memory until Unwatch.
+func (h *Heap) Watch(pid uint32) {
+	h.process(pid).watch = &watch{since: h.now, pushed: h.undo.pushes}
+	for key, a := range h.accounts {
+		if key.pid == pid {
+			a.freed = a.freed[:0]
+		}
+	}
+}
+
+// Unwatch ends Watch.
+func (h *Heap) Unwatch(pid uint32) {
+	h.process(pid).watch = nil
+	for key, a := range h.accounts {
+		if key.pid == pid {
+			a.freed = nil
+		}
+	}
+}
+
+// Reconcile joins what events say with an observation of the allocator's books, so that the live set is that of the
+// allocator, block for block, whatever was lost before the observation began. It must be called when all events up to
+// Observation.To are applied; later ones do no harm. Each address that events touched since Observation.From is decided by
+// the events, all others by the observation: a block that only the heap has is retired, one that only the observation has is
+// added, without a stack. The result is proved: its blocks do not overlap, and add up to the allocator's total. When they do
+// not, nothing is changed and the error wraps ErrUnproved. ErrNotWatched: see there.
+//
+// Segments are treated likewise, against the allocator's reserved bytes, but for themselves: see Result.SegmentsProved.
+func (h *Heap) Reconcile(o Observation) (Result, error) {
+	p := h.process(o.PID)
+	if p.watch == nil || p.watch.full || o.From < p.watch.since || o.To < o.From {
+		return Result{}, fmt.Errorf("reconcile pid %d %s: %w", o.PID, o.Device, ErrNotWatched)
+	}
+	r := Result{First: !p.observed[o.Device]}
+	a := h.accounts[accountKey{o.PID, o.Device}]
+	if a == nil && len(o.Blocks)+len(o.Segments) == 0 && o.Allocated == 0 && o.Reserved == 0 {
+		r.SegmentsProved, r.SegmentsFirst = true, !p.surveyed[o.Device]
+		p.observed[o.Device], p.surveyed[o.Device] = true, true // a device that is not used
+		return r, nil
+	}
+	j := &join{heap: h, account: a, observation: &o, result: &r}
+	if a == nil {
+		j.account = &account{}
+	}
+	if err := j.blocks(); err != nil {
+		return Result{}, fmt.Errorf("reconcile pid %d %s: %w", o.PID, o.Device, err)
+	}
+	j.account = h.account(o.PID, o.Device)
+	j.apply()
+	j.joinSegments()
+	p.observed[o.Device] = true
+	return r, nil
+}
+
+// join is one call of Reconcile.
+type join struct {
+	heap        *Heap
+	account     *account
+	observation *Observation
+	result      *Result
+
+	total  uint64 // that the blocks must add up to, bytes
+	added  []Observed
+	retire []uint32
+	learn  []learned
+}
+
+// learned is a block of which the books know more than its event.
+type learned struct {
+	block uint32
+	Observed
+}
+
+// blocks finds out which blocks to add and to retire, and proves the outcome.
+func (j *join) blocks() error {
+	if err := j.findTotal(); err != nil {
+		return err
+	}
+	seen, err := j.sorted()
+	if err != nil {
+		return err
+	}
+	live := j.live()
+	freed := j.freed()
+	sum, end := uint64(0), uint64(0)
+	take := func(addr, size uint64) error {
+		if addr < end {
+			return fmt.Errorf("%w: two blocks at %#x", ErrUnproved, addr)
+		}
+		sum, end = sum+size, addr+size
+		return nil
+	}
+	for len(seen)+len(live) > 0 {
+		var err error
+		switch {
+		case len(live) == 0 || len(seen) > 0 && seen[0].Addr < live[0].addr:
+			if _, ok := freed[seen[0].Addr]; ok {
+				j.result.Dirty++
+			} else {
+				err = take(seen[0].Addr, seen[0].Size)
+				j.added = append(j.added, seen[0])
+			}
+			seen = seen[1:]
+		case len(seen) == 0 || live[0].addr < seen[0].Addr:
+			if j.only(live[0]) {
+				err = take(live[0].addr, live[0].size)
+			}
+			live = live[1:]
+		default:
+			err = take(live[0].addr, j.both(live[0], seen[0]))
+			live, seen = live[1:], seen[1:]
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if sum != j.total {
+		return fmt.Errorf("%w: the blocks are %d bytes, the allocator's total is %d", ErrUnproved, sum, j.total)
+	}
+	return nil
+}
+
+// findTotal decides which total is that of the joined blocks: that of the last event, or, when there was none since the
+// observation began, the observation's.
+func (j *join) findTotal() error {
+	a, o := j.account, j.observation
+	switch {
+	case a.last >= o.From && a.lastGap >= o.From:
+		return fmt.Errorf("%w: events were lost meanwhile", ErrUnproved)
+	case a.last >= o.From && a.based:
+		j.total = a.Allocated
+	case a.last >= o.From:
+		return fmt.Errorf("%w: the events carry no totals", ErrUnproved)
+	case o.Allocated == event.Unknown:
+		return fmt.Errorf("%w: the allocator's total moved, and no event came", ErrUnproved)
+	default:
+		j.total = o.Allocated
+		if a.based {
+			j.result.Missing = int64(o.Allocated) - int64(a.Allocated)
+		}
+	}
+	return nil
+}
+
+// sorted gives the observed blocks by address.
+func (j *join) sorted() ([]Observed, error) {
+	out := slices.Clone(j.observation.Blocks)
+	slices.SortFunc(out, func(x, y Observed) int { return compareAddr(x.Addr, y.Addr) })
+	out = slices.Compact(out)
+	for i := range out {
+		if b := &out[i]; b.Addr == 0 || b.Addr >= 1<<63 || b.Size == 0 || b.Size >= maxBytes || !plausibleSize(b.Requested) {
+			return nil, fmt.Errorf("%w: no block can be %d bytes at %#x", ErrUnproved, b.Size, b.Addr)
+		}
+	}
+	return out, nil
+}
+
+// liveBlock is a block of the heap.
+type liveBlock struct {
+	addr, size, time uint64
+	index            uint32
+}
+
+// live gives the heap's blocks by address.
+func (j *join) live() []liveBlock {
+	out := make([]liveBlock, 0, len(j.account.live))
+	for addr, i := range j.account.live {
+		b := &j.heap.blocks.blocks[i]
+		out = append(out, liveBlock{addr, b.size, b.time, i})
+	}
+	slices.SortFunc(out, func(x, y liveBlock) int { return compareAddr(x.addr, y.addr) })
+	return out
+}
+
+// freed is the addresses that events freed since the observation began.
+func (j *join) freed() map[uint64]struct{} {
+	out := map[uint64]struct{}{}
+	for _, s := range j.account.freed {
+		if s.time >= j.observation.From {
+			out[s.addr] = struct{}{}
+		}
+	}
+	return out
+}
+
+// only decides about a block that the observation does not have, and reports whether it stays.
+func (j *join) only(b liveBlock) bool {
+	if b.time >= j.observation.From {
+		j.result.Dirty++
+		return true
+	}
+	j.retire = append(j.retire, b.index)
+	return false
+}
+
+// both decides about a block of one address, and gives its size.
+func (j *join) both(b liveBlock, o Observed) uint64 {
+	known := &j.heap.blocks.blocks[b.index]
+	switch {
+	case b.time >= j.observation.From:
+		j.result.Dirty++
+		return b.size
+	case b.size != o.Size, o.Requested != event.Unknown && known.requested != event.Unknown && o.Requested != known.requested:
+		j.retire = append(j.retire, b.index)
+		j.added = append(j.added, o)
+		return o.Size
+	case known.requested == event.Unknown && o.Requested != event.Unknown, known.stream == event.Unknown:
+		j.learn = append(j.learn, learned{b.index, o})
+	}
+	j.result.Kept++
+	return b.size
+}
+
+// apply changes the blocks.
+func (j *join) apply() {
+	h, a := j.heap, j.account
+	for _, i := range j.retire {
+		b := h.blocks.blocks[i]
+		j.result.Retired.add(b.size, b.requested)
+		a.LostFrees++
+		h.retireTorch(a, i)
+		delete(a.live, b.addr)
+	}
+	for _, b := range j.added {
+		j.result.Added.add(b.Size, b.Requested)
+		site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerTorch, origin: origin(j.result.First)})
+		h.enterTorch(a, block{addr: b.Addr, size: b.Size, requested: b.Requested, stream: b.Stream, site: site})
+	}
+	for _, l := range j.learn {
+		h.learn(a, l)
+	}
+	j.close()
+}
+
+// origin is how something is known that only an observation has, the first one or a later one.
+func origin(first bool) Origin {
+	if first {
+		return OriginBefore
+	}
+	return OriginRecovered
+}
+
+// learn takes over what the event of a block did not tell.
+func (h *Heap) learn(a *account, l learned) {
+	b := &h.blocks.blocks[l.block]
+	if b.stream == event.Unknown {
+		b.stream = l.Stream
+	}
+	if b.requested != event.Unknown || l.Requested == event.Unknown {
+		return
+	}
+	b.requested = l.Requested
+	site := &h.sites.list[b.site]
+	counts := []*Count{&site.Inuse}
+	switch site.key.origin {
+	case OriginEvent:
+		counts = append(counts, &site.Alloc, &a.Live)
+	case OriginBefore:
+		counts = append(counts, &a.BeforeBlocks)
+	case OriginRecovered:
+		counts = append(counts, &a.Recovered, &a.Live)
+	}
+	for _, c := range counts {
+		c.Requested += b.requested
+		c.RequestedObjects++
+	}
+}
+
+// close brings the sums up to date: nothing is unknown any more.
+func (j *join) close() {
+	a := j.account
+	if j.result.Missing != 0 {
+		j.heap.gap(a, j.result.Missing, j.observation.To)
+	}
+	a.Allocated, a.Before, a.Lost = j.total, a.BeforeBlocks.Bytes, 0
+	if !a.based {
+		a.based, a.Baseline = true, a.Before
+	}
+	a.Baseline = max(a.Baseline, a.Before)
+	if a.Allocated > a.Peak {
+		a.Peak, a.PeakTime = a.Allocated, j.peakTime()
+	}
+	a.Checks++
+}
+
+// peakTime is when a total was that no event told: before the first, or when it was read.
+func (j *join) peakTime() uint64 {
+	if j.result.First {
+		return 0
+	}
+	return j.observation.To
+}

@@ -1,0 +1,269 @@
+package heap
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// inFlightFor is how long a call that gives memory back may take: cudaFree waits for the device. The driver's events say
+// that it began; the allocator's books still have the segment until it returns. Nanoseconds.
+const inFlightFor = 60e9
+
+// segmentJoin compares the segments of an observation with those that the driver's events make out.
+type segmentJoin struct {
+	*join
+	process *process
+	driver  *DriverAccount // nil: none yet
+	seen    []ObservedSegment
+
+	mark   []*object // that are segments, although no event showed a torch block in them
+	add    []ObservedSegment
+	lose   []*object // that are no segments any more
+	pieces []cut     // the same, of pieces
+}
+
+// joinSegments adds and retires segments when the outcome is proved: it adds up to the allocator's reserved bytes.
+func (j *join) joinSegments() {
+	if j.observation.Segments == nil && j.observation.Reserved == event.Unknown {
+		return // they were not looked at
+	}
+	p := j.heap.processes[j.observation.PID]
+	s := &segmentJoin{join: j, process: p, driver: j.heap.drivers[driverKey{p.pid, event.LayerDevice, j.observation.Device}]}
+	total, ok := s.reserved()
+	if !ok || !s.sort() {
+		return
+	}
+	s.cover()
+	s.loseUnseen()
+	if s.sum() != total {
+		return
+	}
+	s.commit(total)
+}
+
+// reserved is the bytes that the segments must add up to.
+func (s *segmentJoin) reserved() (uint64, bool) {
+	a, o := s.account, s.observation
+	quiet := s.process.driven < o.From
+	switch {
+	case quiet && o.Reserved != event.Unknown:
+		return o.Reserved, true
+	case a.last >= o.From && a.last > s.process.driven:
+		return a.Reserved, a.Reserved != event.Unknown
+	}
+	return 0, false
+}
+
+// sort gives the observed segments by address, or refuses them.
+func (s *segmentJoin) sort() bool {
+	s.seen = slices.Clone(s.observation.Segments)
+	slices.SortFunc(s.seen, func(x, y ObservedSegment) int { return compareAddr(x.Addr, y.Addr) })
+	end := uint64(1)
+	for _, g := range s.seen {
+		if g.Addr < end || g.Addr >= 1<<63 || g.Size == 0 || g.Size >= maxBytes {
+			return false
+		}
+		end = g.Addr + g.Size
+	}
+	return true
+}
+
+// known lists the device memory of the process, by address: allocations, pieces, and mappings of which the memory is known.
+func (s *segmentJoin) known() []span {
+	var out []span
+	for _, o := range s.process.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
+		if o.size != event.Unknown {
+			out = append(out, span{o.addr, o.addr + o.size, o})
+		}
+	}
+	for _, o := range s.process.pieces {
+		out = append(out, span{o.addr, o.addr + o.size, o})
+	}
+	for _, m := range s.process.mappings {
+		if m.behind != nil {
+			out = append(out, span{m.addr, m.addr + m.size, m.behind})
+		}
+	}
+	slices.SortFunc(out, func(x, y span) int { return compareAddr(x.start, y.start) })
+	return out
+}
+
+// cover finds out what of the observed segments is known memory. The rest is to be added.
+func (s *segmentJoin) cover() {
+	known := s.known()
+	marked := map[*object]bool{}
+	for _, g := range s.seen {
+		at, end := g.Addr, g.Addr+g.Size
+		for len(known) > 0 && known[0].end <= at {
+			known = known[1:]
+		}
+		for _, k := range known {
+			if k.start >= end {
+				break
+			}
+			if o := k.object; !o.segment && s.heap.key(o).layer == event.LayerDevice && !marked[o] {
+				marked[o] = true
+				s.mark = append(s.mark, o)
+			}
+			s.uncovered(g, at, min(k.start, end))
+			at = max(at, k.end)
+		}
+		s.uncovered(g, at, end)
+	}
+}
+
+// uncovered adds [lo, hi) of an observed segment, if there is such a part and it is not just being given back.
+func (s *segmentJoin) uncovered(g ObservedSegment, lo, hi uint64) {
+	if lo >= hi {
+		return
+	}
+	since := s.observation.From - min(s.observation.From, inFlightFor)
+	for u := range s.heap.undo.latest {
+		if u.process == s.process && u.time >= since && u.overlaps(lo, hi) {
+			return
+		}
+	}
+	s.add = append(s.add, ObservedSegment{Addr: lo, Size: hi - lo, Expandable: g.Expandable})
+}
+
+// overlaps reports whether the call took something in [lo, hi).
+func (u *undo) overlaps(lo, hi uint64) bool {
+	if o := u.object; o != nil && o.sort == event.ObjectMemory && o.size != event.Unknown && o.addr < hi && lo < o.addr+o.size {
+		return true
+	}
+	return slices.ContainsFunc(u.mappings, func(m *mapping) bool { return m.addr < hi && lo < m.addr+m.size }) ||
+		slices.ContainsFunc(u.cuts, func(c cut) bool { return c.lo < hi && lo < c.hi }) ||
+		u.unknown && lo <= u.addr && u.addr < hi || u.taken != nil
+}
+
+// loseUnseen finds the segments that the observation does not have, although nothing happened to them meanwhile.
+func (s *segmentJoin) loseUnseen() {
+	p := s.process
+	mapped := map[*object]bool{} // physical memory that is mapped into an observed segment
+	for _, m := range p.mappings {
+		if m.behind != nil && s.inSegment(m.addr, m.addr+m.size) {
+			mapped[m.behind] = true
+		}
+	}
+	unseen := func(o *object) bool {
+		return o.segment && o.touched < s.observation.From && s.heap.key(o).device == s.observation.Device
+	}
+	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
+		if unseen(o) && (o.size == event.Unknown || !s.inSegment(o.addr, o.addr+o.size)) {
+			s.lose = append(s.lose, o)
+		}
+	}
+	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectPhysical}] {
+		if unseen(o) && !mapped[o] {
+			s.lose = append(s.lose, o)
+		}
+	}
+	for o := range p.orphans {
+		if unseen(o) && !mapped[o] {
+			s.lose = append(s.lose, o)
+		}
+	}
+	for _, o := range p.pieces {
+		if unseen(o) {
+			s.loseParts(o)
+		}
+	}
+}
+
+// inSegment reports whether [lo, hi) overlaps an observed segment.
+func (s *segmentJoin) inSegment(lo, hi uint64) bool {
+	from, to := overlapping(s.seen, ObservedSegment.bounds, lo, hi)
+	return from != to
+}
+
+func (g ObservedSegment) bounds() (uint64, uint64) { return g.Addr, g.Addr + g.Size }
+
+// loseParts finds what of a piece the observation does not have.
+func (s *segmentJoin) loseParts(o *object) {
+	at, end := o.bounds()
+	from, to := overlapping(s.seen, ObservedSegment.bounds, at, end)
+	for _, g := range s.seen[from:to] {
+		if at < g.Addr {
+			s.pieces = append(s.pieces, cut{o.root, at, g.Addr})
+		}
+		at = g.Addr + g.Size
+	}
+	if at < end {
+		s.pieces = append(s.pieces, cut{o.root, at, end})
+	}
+}
+
+// sum is what the segments will add up to, bytes.
+func (s *segmentJoin) sum() uint64 {
+	sum := uint64(0)
+	if s.driver != nil {
+		sum = s.driver.Segments.Bytes
+	}
+	for _, o := range s.mark {
+		if o.size != event.Unknown {
+			sum += o.size
+		}
+	}
+	for _, g := range s.add {
+		sum += g.Size
+	}
+	for _, o := range s.lose {
+		if o.size != event.Unknown {
+			sum -= o.size
+		}
+	}
+	for _, c := range s.pieces {
+		sum -= c.hi - c.lo
+	}
+	return sum
+}
+
+func (s *segmentJoin) commit(total uint64) {
+	h, p, a := s.heap, s.process, s.account
+	s.result.SegmentsProved, s.result.SegmentsFirst = true, !p.surveyed[a.Device]
+	for _, c := range s.pieces {
+		s.result.SegmentsRetired.add(c.hi-c.lo, event.Unknown)
+		h.losePieces(p, c.lo, c.hi)
+	}
+	for _, o := range s.lose {
+		s.result.SegmentsRetired.add(o.size, event.Unknown)
+		h.loseMapped(p, o)
+	}
+	for _, o := range s.mark {
+		h.markSegment(o, a.Device)
+	}
+	for _, g := range s.add {
+		s.addSegment(g)
+	}
+	p.surveyed[a.Device] = true
+	a.Reserved = total
+	a.compareSegments()
+}
+
+// addSegment books a segment that only the observation had. If it was there before the first event, it was there at the
+// peak too.
+func (s *segmentJoin) addSegment(g ObservedSegment) {
+	h, a := s.heap, s.account
+	s.result.SegmentsAdded.add(g.Size, event.Unknown)
+	if s.result.SegmentsFirst {
+		d := h.driver(a.PID, event.LayerDevice, a.Device)
+		d.Peak += g.Size
+		d.PeakTime = cmp.Or(d.PeakTime, s.observation.From)
+	}
+	site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerDevice, segment: true, origin: origin(s.result.SegmentsFirst)})
+	h.addPiece(s.process, &root{site, g.Expandable}, g.Addr, g.Addr+g.Size)
+}
+
+// loseMapped retires memory with all its mappings: what gave it back did not come through.
+func (h *Heap) loseMapped(p *process, o *object) {
+	for i := 0; o.maps > 0 && i < len(p.mappings); {
+		if m := p.mappings[i]; m.behind == o {
+			h.unmap(p, m.addr, m.addr+m.size, h.now)
+			continue
+		}
+		i++
+	}
+	h.lose(p, o)
+}

@@ -1,0 +1,102 @@
+package heap
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// root is a segment of which only the allocator's books told. What is left of it is kept as pieces: an expandable segment
+// is unmapped page by page, and how large its pages are is not known. Pieces of one root never touch each other, so that
+// what is left determines them.
+type root struct {
+	site       uint32
+	expandable bool
+}
+
+// cut is a range that was taken out of a root's pieces.
+type cut struct {
+	root   *root
+	lo, hi uint64
+}
+
+func (o *object) bounds() (uint64, uint64) { return o.addr, o.addr + o.size }
+
+// piece is the one that begins at an address, or nil.
+func (p *process) piece(addr uint64) *object {
+	from, to := overlapping(p.pieces, (*object).bounds, addr, addr+1)
+	if from == to || p.pieces[from].addr != addr {
+		return nil
+	}
+	return p.pieces[from]
+}
+
+// cut takes [lo, hi) out of the pieces and returns what was there.
+func (h *Heap) cut(p *process, lo, hi uint64) []cut {
+	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
+	if from == to {
+		return nil
+	}
+	old := slices.Clone(p.pieces[from:to])
+	p.pieces = slices.Delete(p.pieces, from, to)
+	var out []cut
+	for _, o := range old {
+		start, end := o.bounds()
+		h.drop(p, o, h.now)
+		if start < lo {
+			h.addPiece(p, o.root, start, lo)
+		}
+		if end > hi {
+			h.addPiece(p, o.root, hi, end)
+		}
+		out = append(out, cut{o.root, max(start, lo), min(end, hi)})
+	}
+	return out
+}
+
+// addPiece adds a range where no piece is.
+func (h *Heap) addPiece(p *process, r *root, lo, hi uint64) {
+	o := &object{addr: lo, size: hi - lo, touched: h.now, site: r.site, refs: 1, sort: event.ObjectMemory, segment: true, root: r}
+	if r.expandable {
+		o.sort = event.ObjectPhysical
+	}
+	at, _ := overlapping(p.pieces, (*object).bounds, lo, hi)
+	p.pieces = slices.Insert(p.pieces, at, o)
+	h.settle(p, o)
+}
+
+// mend undoes a cut, unless other memory is there by now.
+func (h *Heap) mend(p *process, d *DriverAccount, c cut, time uint64) {
+	if p.used(c.lo, c.hi) {
+		d.LostFrees++
+		return
+	}
+	lo, hi := c.lo, c.hi
+	from, to := overlapping(p.pieces, (*object).bounds, lo-1, hi+1)
+	for _, o := range slices.Clone(p.pieces[from:to]) {
+		if o.root == c.root {
+			start, end := o.bounds()
+			lo, hi = min(lo, start), max(hi, end)
+			h.cut(p, start, end)
+		}
+	}
+	h.addPiece(p, c.root, lo, hi)
+}
+
+// used reports whether something is mapped in [lo, hi), a piece is there, or memory begins there.
+func (p *process) used(lo, hi uint64) bool {
+	from, to := overlapping(p.mappings, (*mapping).bounds, lo, hi)
+	if from == to {
+		from, to = overlapping(p.pieces, (*object).bounds, lo, hi)
+	}
+	return from != to || p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}][lo] != nil
+}
+
+// losePieces retires the pieces in [lo, hi), where other memory is now: their frees did not come through.
+func (h *Heap) losePieces(p *process, lo, hi uint64) {
+	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
+	for _, o := range slices.Clone(p.pieces[from:to]) {
+		h.owner(o).LostFrees++
+		h.cut(p, max(lo, o.addr), min(hi, o.addr+o.size))
+	}
+}

@@ -1,0 +1,128 @@
+package heap
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// process is what is known of one process: its driver memory, and what it has shown of itself.
+type process struct {
+	pid    uint32
+	spaces map[spaceKey]map[uint64]*object // what has a reference, by address or handle
+
+	mappings []*mapping           // by address; they do not overlap
+	orphans  map[*object]struct{} // physical memory without a reference that is still mapped
+	pieces   []*object            // segments that only the allocator's books told of, by address; they do not overlap
+
+	// loose are the device allocations and mappings in which no torch block has been seen, by address: there are few, every
+	// segment leaves as soon as its first block is handed out. It is kept from the first torch event on.
+	loose []span
+	torch bool
+
+	contexts  map[uint64]event.Device // that the process was seen to use, with their devices
+	primaries map[int8]uint64         // the primary context of a device
+	devices   map[int8]struct{}       // ordinals that the process was seen to use
+	fromStart bool                    // nothing happened before the first event
+	driven    uint64                  // time of the last event of device memory
+
+	watch    *watch
+	observed map[event.Device]bool // there was an observation of its blocks before
+	surveyed map[event.Device]bool // and of its segments
+}
+
+// spaceKey names a set of addresses or handles: those of different objects can have the same number.
+type spaceKey struct {
+	layer event.Layer
+	sort  event.Object
+}
+
+func (h *Heap) process(pid uint32) *process {
+	p := h.processes[pid]
+	if p == nil {
+		p = &process{
+			pid: pid, spaces: map[spaceKey]map[uint64]*object{}, orphans: map[*object]struct{}{},
+			contexts: map[uint64]event.Device{}, primaries: map[int8]uint64{}, devices: map[int8]struct{}{},
+			observed: map[event.Device]bool{}, surveyed: map[event.Device]bool{},
+		}
+		h.processes[pid] = p
+	}
+	return p
+}
+
+// FromStart states that the events of a process begin before it first used the GPU, so that the references of its contexts
+// that are seen are all there are: without that the last cuDevicePrimaryCtxRelease cannot be told from others, and none of
+// them retires the context's memory. Call it before the process's first event.
+func (h *Heap) FromStart(pid uint32) { h.process(pid).fromStart = true }
+
+// space is the objects of one sort on one layer.
+func (p *process) space(layer event.Layer, sort event.Object) map[uint64]*object {
+	key := spaceKey{layer, sort}
+	s := p.spaces[key]
+	if s == nil {
+		s = map[uint64]*object{}
+		p.spaces[key] = s
+	}
+	return s
+}
+
+// backing lists the layers in which the driver's functions that take back device memory find it.
+var backing = []event.Layer{event.LayerDevice, event.LayerHost, event.LayerShared, event.LayerVirtual}
+
+// find looks an object up as the driver would.
+func (p *process) find(layer event.Layer, sort event.Object, addr uint64) *object {
+	if layer != event.LayerDevice {
+		return p.spaces[spaceKey{layer, sort}][addr]
+	}
+	for _, l := range backing {
+		if o := p.spaces[spaceKey{l, sort}][addr]; o != nil {
+			return o
+		}
+	}
+	return nil
+}
+
+// note remembers the contexts and devices that a process uses.
+func (p *process) note(e *event.Event) {
+	if e.Device.Index >= 0 {
+		p.devices[e.Device.Index] = struct{}{}
+	}
+	if c := contextOf(e); c != 0 {
+		if known, ok := p.contexts[c]; !ok || known.Index < 0 {
+			p.contexts[c] = e.Device
+		}
+	}
+	if e.Layer == event.LayerDevice {
+		p.driven = max(p.driven, e.Time)
+	}
+}
+
+// contextOf is the context of an event, or 0.
+func contextOf(e *event.Event) uint64 {
+	if e.Context == event.Unknown {
+		return 0
+	}
+	return e.Context
+}
+
+// hasTorch begins to look for segments.
+func (p *process) hasTorch(device event.Device) {
+	if device.Index >= 0 {
+		p.devices[device.Index] = struct{}{}
+	}
+	if p.torch {
+		return
+	}
+	p.torch = true
+	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
+		if !o.segment && o.size != event.Unknown {
+			p.loose = append(p.loose, span{o.addr, o.addr + o.size, o})
+		}
+	}
+	for _, m := range p.mappings {
+		if m.markable() {
+			p.loose = append(p.loose, span{m.addr, m.addr + m.size, m.behind})
+		}
+	}
+	slices.SortFunc(p.loose, func(x, y span) int { return compareSpan(x, y.start) })
+}

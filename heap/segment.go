@@ -1,0 +1,86 @@
+package heap
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// span is a range of device memory: an allocation, or one mapping of physical memory.
+type span struct {
+	start, end uint64
+	object     *object
+}
+
+func compareSpan(s span, addr uint64) int { return compareAddr(s.start, addr) }
+
+// loosen takes a range into the list of those in which no torch block was seen.
+func (p *process) loosen(s span) {
+	at, _ := slices.BinarySearchFunc(p.loose, s.start, compareSpan)
+	p.loose = slices.Insert(p.loose, at, s)
+}
+
+// tighten removes an object's range from the list, if it is there.
+func (p *process) tighten(start uint64, o *object) {
+	at, _ := slices.BinarySearchFunc(p.loose, start, compareSpan)
+	for ; at < len(p.loose) && p.loose[at].start == start; at++ {
+		if p.loose[at].object == o {
+			p.loose = slices.Delete(p.loose, at, at+1)
+			return
+		}
+	}
+}
+
+// markSegments books the device memory at [lo, hi), where a torch block lies, as segments of the caching allocator. One
+// block can span several: an expandable segment is mapped piece by piece.
+func (h *Heap) markSegments(p *process, lo, hi uint64, device event.Device) {
+	at, _ := slices.BinarySearchFunc(p.loose, hi, compareSpan)
+	from := at
+	for from > 0 && p.loose[from-1].end > lo {
+		from--
+		h.markSegment(p.loose[from].object, device)
+	}
+	p.loose = slices.Delete(p.loose, from, at)
+}
+
+// markSegment books an object as a segment, on the device that its torch blocks are on: the driver's call does not always
+// tell that, or tells another type for the same device.
+func (h *Heap) markSegment(o *object, device event.Device) {
+	if o.segment {
+		return
+	}
+	key := *h.key(o)
+	from := h.owner(o)
+	from.remove(o, OriginEvent) // what the books told of is a segment from the beginning
+	key.segment, key.device = true, device
+	o.segment = true
+	o.touched = h.now
+	to := h.driver(key.pid, key.layer, key.device)
+	if to != from {
+		from.Allocs--
+		to.Allocs++
+	}
+	to.add(o, OriginEvent)
+	if to.Live.Bytes > to.Peak {
+		to.Peak, to.PeakTime = to.Live.Bytes, h.now
+	}
+	site := h.sites.find(key)
+	src, dst := &h.sites.list[o.site], &h.sites.list[site]
+	src.Inuse.remove(o.size, event.Unknown)
+	dst.Inuse.add(o.size, event.Unknown)
+	src.Alloc.remove(o.size, event.Unknown)
+	dst.Alloc.add(o.size, event.Unknown)
+	o.site = site
+}
+
+// compareSegments takes down what the segments come to at a moment at which the allocator's own figure is known too.
+func (a *account) compareSegments() {
+	bytes := uint64(0)
+	if a.driver != nil {
+		bytes = a.driver.Segments.Bytes
+	}
+	a.complete = a.complete || bytes == a.Reserved // what is known is part of what there is
+	if a.complete {
+		a.SegmentBytes = bytes
+	}
+}
