@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"darwin":       {"event", "process"},
 	"recording":    {"event"},
 	"heap":         {"event"},
-	"analysis":     {"event", "heap", "inspect"},
+	"analysis":     {"event", "heap", "inspect", "inspect/who"},
 	"export/":      {"analysis", "event", "heap"},
 }
 

@@ -35,7 +35,7 @@ type View struct {
 type Site struct {
 	heap.Site
 	Stack *event.Stack // shared; nil when there is none or it is not known
-	Name  string       // "gpt.py:38 Block.forward", a native symbol, NoStack or UnknownStack
+	Name  string       // "gpt.py:38 Block.forward", a native symbol, or one of NoStack and its like
 	Own   *event.Frame // the frame of that name; shared; nil without frames
 }
 
@@ -62,6 +62,12 @@ func New(s *heap.Snapshot, resolve Resolve, o *Options) *View {
 
 func (v *View) site(s *heap.Site, resolve Resolve) Site {
 	out := Site{Site: *s, Name: NoStack}
+	switch {
+	case s.Origin == heap.OriginBefore:
+		out.Name = BeforeAttach
+	case s.Origin == heap.OriginRecovered:
+		out.Name = LostEvent
+	}
 	if s.Stack == 0 {
 		return out
 	}
@@ -87,9 +93,12 @@ func (s *Site) Status() string {
 	return s.Stack.Status.String()
 }
 
-// Counted says whether the site's memory is counted as GPU memory in its own layer: not pinned host memory, and not a
-// segment, whose blocks are counted instead.
-func (s *Site) Counted() bool { return s.Layer != event.LayerHost && !s.Segment }
+// Counted says whether the site's memory is counted as GPU memory of this process in its own layer: not pinned host memory,
+// memory of other owners or mere addresses, not a segment, whose blocks are counted instead, and not torch blocks from
+// before the first event, which the account's Before counts.
+func (s *Site) Counted() bool {
+	return s.Layer == event.LayerTorch && s.Origin != heap.OriginBefore || s.Layer == event.LayerDevice && !s.Segment
+}
 
 // Row is one line of a table of memory in use.
 type Row struct {
@@ -223,7 +232,7 @@ func (v *View) Devices() []Device {
 
 func sum(x, y heap.Count) heap.Count {
 	return heap.Count{
-		Objects: x.Objects + y.Objects, Bytes: x.Bytes + y.Bytes,
+		Objects: x.Objects + y.Objects, Bytes: x.Bytes + y.Bytes, Unsized: x.Unsized + y.Unsized,
 		Requested: x.Requested + y.Requested, RequestedObjects: x.RequestedObjects + y.RequestedObjects,
 	}
 }

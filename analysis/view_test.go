@@ -180,3 +180,15 @@ func FuzzSource(f *testing.F) {
 		}
 	})
 }
+
+// Blocks that only the allocator's books told of are named after that. Those from before are in the account's figure.
+func TestOrigins(t *testing.T) {
+	s := snapshot()
+	before, recovered := site(event.LayerTorch, 7, 0, 2, 4000), site(event.LayerTorch, 7, 0, 1, 60)
+	before.Origin, recovered.Origin = heap.OriginBefore, heap.OriginRecovered
+	s.Sites = []heap.Site{before, recovered}
+	v := New(s, resolve, nil)
+	require.Equal(t, []string{BeforeAttach, LostEvent}, []string{v.Sites[0].Name, v.Sites[1].Name})
+	require.Equal(t, []bool{false, true}, []bool{v.Sites[0].Counted(), v.Sites[1].Counted()})
+	require.Equal(t, []Row{{Name: LostEvent, Bytes: 60, Blocks: 1, Share: 60.0 / 10000}}, v.ByNative(0).Rows)
+}

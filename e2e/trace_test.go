@@ -80,7 +80,9 @@ func (tr *trace) finish(t *testing.T) {
 func (tr *trace) finishWhole(t *testing.T) {
 	t.Helper()
 	tr.finish(t)
-	require.Zero(t, tr.Lost(), "%+v", tr.hits(t))
+	for _, h := range tr.hits(t) {
+		require.Zero(t, h.Lost(), "%+v", h)
+	}
 	require.Zero(t, tr.StackRecordsLost())
 }
 

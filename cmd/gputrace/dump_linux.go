@@ -28,27 +28,24 @@ func dump(o dumpOptions) error {
 	if err != nil {
 		return explainDump(err, o.pid)
 	}
-	m, err := readMap(p)
+	driver := openDriver()
+	a, err := inspect.Find(p)
 	if err != nil {
 		return explainDump(err, o.pid)
+	}
+	now := readMoment(p, driver, a)
+	if now.booksErr != nil {
+		return explainDump(now.booksErr, o.pid)
 	}
 	boot, err := bootTime()
 	if err != nil {
 		return err
 	}
-	content := dumpContent(o.format, p, analysis.NewBooks(m), boot)
+	content := dumpContent(o.format, p, now, boot)
 	if o.output == "" {
 		return content(os.Stdout)
 	}
 	return writeFile(o.output, content)
-}
-
-func readMap(p *process.Process) (*inspect.Map, error) {
-	a, err := inspect.Find(p)
-	if err != nil {
-		return nil, err
-	}
-	return a.Map()
 }
 
 // bootTime is the time of day when CLOCK_BOOTTIME was 0.
@@ -60,18 +57,21 @@ func bootTime() (time.Time, error) {
 	return time.Now().Add(-time.Duration(ts.Nano())), nil
 }
 
-func dumpContent(format string, p *process.Process, b *analysis.Books, boot time.Time) func(io.Writer) error {
+func dumpContent(format string, p *process.Process, m *moment, boot time.Time) func(io.Writer) error {
 	args := p.Cmdline(32)
+	balance := analysis.NewBalance(m.input(p.PID))
 	switch format {
 	case "json":
 		return func(w io.Writer) error {
-			return json.WriteDump(w, json.Dump{Books: b, PID: p.PID, Command: args, Boot: boot})
+			return json.WriteDump(w, json.Dump{Books: m.books, PID: p.PID, Command: args, Boot: boot, Balance: balance})
 		}
 	case "snapshot":
-		return func(w io.Writer) error { return snapshot.Write(w, b) }
+		return func(w io.Writer) error { return snapshot.Write(w, m.books) }
 	default:
 		return func(w io.Writer) error {
-			return table.Dump(w, table.DumpInput{Books: b, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot})
+			return table.Dump(w, table.DumpInput{
+				Books: m.books, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot, Balance: balance,
+			})
 		}
 	}
 }

@@ -32,8 +32,11 @@ type session struct {
 	tracer  *tracer.Tracer
 	heap    *heap.Heap
 	books   books
+	driver  *driver
+	resync  *resync
 	start   time.Time
 	signal  os.Signal
+	ending  chan struct{} // closed when the recording is to end
 	screen  *screen
 }
 
@@ -42,13 +45,14 @@ func record(o recordOptions) error {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
-	signal.Ignore(syscall.SIGPIPE) // a reader of our output that goes away must not cost the profiles
+	// A reader of our output that goes away must not cost the profiles. SIGUSR1 means something while we record.
+	signal.Ignore(syscall.SIGPIPE, syscall.SIGUSR1)
 
 	p, err := process.Open(o.pid)
 	if err != nil {
 		return explain(err, o)
 	}
-	s := &session{opts: o, target: p, heap: heap.New(), screen: newScreen(os.Stderr)}
+	s := &session{opts: o, target: p, heap: heap.New(), driver: openDriver(), ending: make(chan struct{}), screen: newScreen(os.Stderr)}
 	s.name, s.cmdline = p.Name(), p.Cmdline(32)
 	s.exe, _ = p.Exe()
 	if err := s.attach(signals); err != nil {
@@ -58,6 +62,7 @@ func record(o recordOptions) error {
 	if err := s.announce(); err != nil {
 		return err
 	}
+	s.resync = newResync(s)
 	go s.stopOn(signals)
 	if err := s.drain(); err != nil {
 		s.screen.warn(err) // what was captured is still written
@@ -73,6 +78,7 @@ func (s *session) attach(signals <-chan os.Signal) error {
 		if err == nil {
 			s.tracer = t
 			s.start = time.Now()
+			s.driver.look(s.target)
 			return nil
 		}
 		if !s.opts.wait || !errors.Is(err, tracer.ErrNoCUDA) {
@@ -105,7 +111,11 @@ func (s *session) announce() error {
 	return giveToUser(s.opts.readyFile)
 }
 
-// stopOn ends the recording at the first signal or after the duration.
+// lastCheck is how long the end of a recording may be put off, to compare the live set with the allocator's books while the
+// probes are still there.
+const lastCheck = 3 * time.Second
+
+// stopOn ends the recording at the first signal or after the duration; at a second signal at once.
 func (s *session) stopOn(signals <-chan os.Signal) {
 	var timeout <-chan time.Time
 	if s.opts.duration > 0 {
@@ -115,14 +125,22 @@ func (s *session) stopOn(signals <-chan os.Signal) {
 	case s.signal = <-signals:
 	case <-timeout:
 	}
+	close(s.ending)
+	select {
+	case <-signals:
+	case <-time.After(lastCheck):
+	}
 	s.tracer.Stop()
 }
 
 // drain feeds the heap until the trace ends, with one line a second for people.
 func (s *session) drain() error {
+	defer s.resync.stop()
 	buf := make([]event.Event, 0, batch)
+	ending := s.ending
 	for {
 		var err error
+		begun := bootNanos()
 		buf, err = s.tracer.Read(buf[:0])
 		for i := range buf {
 			s.heap.Apply(&buf[i])
@@ -139,6 +157,17 @@ func (s *session) drain() error {
 		if err != nil {
 			return err
 		}
+		select {
+		case <-ending:
+			ending = nil
+			s.resync.finish()
+		default:
+		}
+		s.resync.applied(begun, buf)
+		s.resync.step()
+		if s.resync.last && s.resync.over {
+			s.tracer.Stop()
+		}
 		s.screen.live(s)
 	}
 }
@@ -148,6 +177,7 @@ func (s *session) finish() error {
 	end := time.Now()
 	s.screen.endLive()
 	s.completeBaseline()
+	now := readMoment(s.target, s.driver, s.books.allocator)
 	snapshot := s.heap.Snapshot()
 	view := analysis.New(snapshot, s.tracer.Stack, &analysis.Options{Library: s.torchPrefixes(), Source: s.source})
 	hits, err := s.hits()
@@ -155,6 +185,8 @@ func (s *session) finish() error {
 		s.screen.warn(err)
 	}
 	in := table.Input{View: view, Hits: hits, Start: s.tracer.Found().Attached, Duration: end.Sub(s.start)}
+	in.Balance = s.balance(now, view)
+	in.Checks = s.resync.report()
 	if n := s.tracer.StackRecordsLost(); n > 0 {
 		s.screen.warn(fmt.Errorf("%d stacks did not fit the ring: their events have none (--ring-size)", n))
 	}
@@ -214,7 +246,7 @@ func (s *session) comments() []string {
 	f := s.tracer.Found()
 	return []string{
 		fmt.Sprintf("gputrace %s, pid %d: %s", version, s.target.PID, commandLine(s.cmdline, s.name)),
-		fmt.Sprintf("%s, %s, %s", pythonLine(f), torchLine(f), driverLine(f)),
+		fmt.Sprintf("%s, %s, %s", pythonLine(f), torchLine(f), driverLine(f, s.driver.version)),
 		fmt.Sprintf("attached at %s for %.1f s", s.start.Format(time.RFC3339), time.Since(s.start).Seconds()),
 	}
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/user"
@@ -56,7 +57,8 @@ func (s *screen) banner(r *session) {
 		how = "uprobe_multi"
 	}
 	s.say("gputrace %s · pid %d %s%s · Linux %s, %s", version, r.target.PID, commandLine(r.cmdline, r.name), owner(r), kernelRelease(), how)
-	s.say("  %s · %s · %s", pythonLine(f), torchLine(f), driverLine(f))
+	version, devices := r.driver.told()
+	s.say("  %s", strings.Join(append([]string{pythonLine(f), torchLine(f), driverLine(f, version)}, devices...), " · "))
 	title := "hooked"
 	for _, l := range hook.Libraries {
 		for _, line := range libraryLines(f, l) {
@@ -144,11 +146,9 @@ func torchLine(f *tracer.Found) string {
 	}
 }
 
-func driverLine(f *tracer.Found) string {
-	if f.Driver == "" {
-		return "driver unknown"
-	}
-	return "driver " + f.Driver
+// driverLine names the driver by its library's file, else as it names itself.
+func driverLine(f *tracer.Found, told string) string {
+	return "driver " + cmp.Or(f.Driver, told, "unknown")
 }
 
 func owner(r *session) string {

@@ -8,9 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
 )
 
 // dumpVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
@@ -22,6 +24,8 @@ type Dump struct {
 	PID     int
 	Command []string  // the command line; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0
+	// Balance has the driver's figures; nil: it was not asked.
+	Balance *analysis.Balance
 }
 
 type dumpFile struct {
@@ -30,6 +34,10 @@ type dumpFile struct {
 	PID     int          `json:"pid"`
 	Command []string     `json:"command,omitempty"`
 	Devices []dumpDevice `json:"devices"`
+	// Unplaced are the driver's figures that belong to none of the devices.
+	Unplaced  []dumpDriver `json:"unplaced,omitempty"`
+	DriverWhy string       `json:"driver_why,omitempty"`
+	Moved     bool         `json:"moved,omitempty"`
 }
 
 type dumpDevice struct {
@@ -39,7 +47,10 @@ type dumpDevice struct {
 	Memory      dumpMemory    `json:"memory"`
 	Counted     dumpCounted   `json:"counted"`
 	Unexplained int64         `json:"unexplained"`
+	Driver      *dumpDriver   `json:"driver,omitempty"`
+	BesideTorch *int64        `json:"beside_torch,omitempty"`
 	Pools       []dumpPool    `json:"pools"`
+	Holes       []dumpHoles   `json:"holes"`
 	Segments    []dumpSegment `json:"segments"`
 }
 
@@ -75,6 +86,33 @@ type dumpPool struct {
 	Memory dumpMemory   `json:"memory"`
 }
 
+// dumpDriver is what the driver says. What it does not say is left out.
+type dumpDriver struct {
+	Used  *uint64 `json:"used,omitempty"`
+	Why   string  `json:"why,omitempty"` // Used is not known
+	Name  string  `json:"name,omitempty"`
+	UUID  string  `json:"uuid,omitempty"`
+	Total *uint64 `json:"total,omitempty"`
+	All   *uint64 `json:"used_by_all,omitempty"`
+}
+
+type dumpHoles struct {
+	Pool    dumpPoolName    `json:"pool"`
+	Stream  uint64          `json:"stream"`
+	Count   uint64          `json:"count"`
+	Bytes   uint64          `json:"bytes"`
+	Largest uint64          `json:"largest"`
+	Classes []dumpHoleClass `json:"classes"`
+}
+
+type dumpHoleClass struct {
+	From    uint64 `json:"from"`
+	Below   uint64 `json:"below"`
+	Count   uint64 `json:"count"`
+	Bytes   uint64 `json:"bytes"`
+	Largest uint64 `json:"largest"`
+}
+
 type dumpSegment struct {
 	Address     uint64       `json:"address"`
 	Size        uint64       `json:"size"`
@@ -103,6 +141,9 @@ func WriteDump(w io.Writer, d Dump) error {
 	for i := range d.Books.Devices {
 		f.Devices = append(f.Devices, newDumpDevice(&d.Books.Devices[i], d.Boot))
 	}
+	if d.Balance != nil {
+		f.addBalance(d.Balance)
+	}
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(&f); err != nil {
@@ -115,7 +156,10 @@ func newDumpDevice(d *analysis.DeviceBooks, boot time.Time) dumpDevice {
 	out := dumpDevice{
 		Device: d.Counted.Device, Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
 		Counted: dumpCounted{d.Counted.Allocated, d.Counted.Reserved}, Unexplained: d.Unexplained(),
-		Pools: make([]dumpPool, len(d.Pools)), Segments: make([]dumpSegment, len(d.Segments)),
+		Pools: make([]dumpPool, len(d.Pools)), Holes: []dumpHoles{}, Segments: make([]dumpSegment, len(d.Segments)),
+	}
+	for _, h := range d.HolesByPool() {
+		out.Holes = append(out.Holes, newDumpHoles(&h))
 	}
 	for i := range d.Pools {
 		p := &d.Pools[i]
@@ -123,6 +167,48 @@ func newDumpDevice(d *analysis.DeviceBooks, boot time.Time) dumpDevice {
 	}
 	for i := range d.Segments {
 		out.Segments[i] = newDumpSegment(&d.Segments[i])
+	}
+	return out
+}
+
+// addBalance adds the driver's figures to the devices that they belong to.
+func (f *dumpFile) addBalance(b *analysis.Balance) {
+	f.DriverWhy, f.Moved = b.DriverWhy, b.Moved
+	for i := range b.Unplaced {
+		f.Unplaced = append(f.Unplaced, newDumpDriver(&b.Unplaced[i]))
+	}
+	for i := range b.Devices {
+		d := &b.Devices[i]
+		driver := newDumpDriver(&d.Driver)
+		driver.Why = d.Why
+		at := slices.IndexFunc(f.Devices, func(o dumpDevice) bool { return o.Device == int(d.Device.Index) })
+		if at < 0 {
+			f.Unplaced = append(f.Unplaced, driver)
+			continue
+		}
+		f.Devices[at].Driver = &driver
+		if rest, ok := d.Remainder(); ok {
+			f.Devices[at].BesideTorch = &rest
+		}
+	}
+}
+
+func newDumpDriver(u *analysis.DriverUse) dumpDriver {
+	return dumpDriver{Used: known(u.Used), Why: u.Why, Name: u.Name, UUID: u.UUID, Total: known(u.Total), All: known(u.All)}
+}
+
+// known is a number of bytes, or nil.
+func known(n uint64) *uint64 {
+	if n == event.Unknown {
+		return nil
+	}
+	return &n
+}
+
+func newDumpHoles(h *analysis.Holes) dumpHoles {
+	out := dumpHoles{Pool: poolName(h.Pool.Small, h.Pool.ID), Stream: h.Stream, Count: h.Count, Bytes: h.Bytes, Largest: h.Largest}
+	for _, c := range h.Classes {
+		out.Classes = append(out.Classes, dumpHoleClass(c))
 	}
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -42,8 +43,24 @@ func sample() Dump {
 	return Dump{Books: analysis.NewBooks(m), PID: 4821, Command: []string{"python", "a\x1b[2J<b>"}, Boot: time.Unix(1795000000, 0)}
 }
 
+// balanced has figures of the driver: known, unknown, and of no known device.
+func balanced(moved bool) Dump {
+	d := sample()
+	d.Balance = analysis.NewBalance(&analysis.BalanceInput{
+		PID: 4821, Torch: d.Books.Torch(), DriverWhy: "which device is which is not known", Moved: moved,
+		Driver: []analysis.DriverUse{
+			{Device: 0, Used: 1<<60 + 1, Name: "NVIDIA H200", UUID: "GPU-1", Total: 1 << 61, All: event.Unknown},
+			{Device: 1, Used: 1 << 20, Name: "NVIDIA H200", UUID: "MIG-2", Total: event.Unknown, All: event.Unknown},
+			{Device: -1, Used: event.Unknown, Why: "not listed", Total: event.Unknown, All: event.Unknown},
+		},
+	})
+	return d
+}
+
 func TestWriteDump(t *testing.T) {
-	for name, d := range map[string]Dump{"all": sample(), "nothing": {Books: analysis.NewBooks(&inspect.Map{}), PID: 1}} {
+	for name, d := range map[string]Dump{
+		"all": sample(), "nothing": {Books: analysis.NewBooks(&inspect.Map{}), PID: 1}, "balance": balanced(true),
+	} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
 			require.NoError(t, WriteDump(&buf, d))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
 )
 
 // DumpInput is what Dump prints.
@@ -19,6 +20,8 @@ type DumpInput struct {
 	Command string    // of the program; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
 	Top     int       // segments listed of each device; 0: 10
+	// Balance has the driver's figures; nil: it was not asked.
+	Balance *analysis.Balance
 }
 
 const (
@@ -28,8 +31,8 @@ const (
 	shownPins = 3
 )
 
-// Dump prints the caching allocator's map: for each device where every reserved byte is, the same by pool, the segments with
-// the most free bytes, their holes and what pins them.
+// Dump prints the caching allocator's map: for each device where every byte is, as the driver counts, the reserved ones by
+// pool, the segments with the most free bytes, their holes and what pins them, and the holes by size.
 func Dump(w io.Writer, in DumpInput) error {
 	if in.Top == 0 {
 		in.Top = defaultTop
@@ -44,6 +47,7 @@ func Dump(w io.Writer, in DumpInput) error {
 	for i := range in.Books.Devices {
 		p.dumpDevice(&in.Books.Devices[i], &in)
 	}
+	p.dumpNotes(&in)
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the map: %w", err)
 	}
@@ -52,22 +56,70 @@ func Dump(w io.Writer, in DumpInput) error {
 
 func (p *printer) dumpDevice(d *analysis.DeviceBooks, in *DumpInput) {
 	p.line("")
-	p.line("cuda:%d at %s", d.Counted.Device, in.Boot.Add(time.Duration(d.Time)).Format("15:04:05.000"))
+	b := in.balance(d.Counted.Device)
+	title := fmt.Sprintf("cuda:%d at %s", d.Counted.Device, in.Boot.Add(time.Duration(d.Time)).Format("15:04:05.000"))
+	if b != nil {
+		title = strings.TrimSpace(title + "  " + printable(b.Driver.Name+" "+b.Driver.UUID))
+	}
+	p.line("%s", title)
 	if d.Reserved == 0 && d.Counted.Reserved == 0 {
 		p.line("  nothing is reserved")
+		p.dumpUsed(b)
 		return
 	}
+	p.dumpUsed(b)
 	p.dumpParts(d)
 	p.dumpPools(d)
 	most, all := d.MostFree(in.Top)
 	p.dumpSegments(d, most, all)
 	p.dumpHoles(most)
+	p.dumpClasses(d.HolesByPool())
+}
+
+// balance is the balance of a device, by its number; nil when there is none.
+func (in *DumpInput) balance(device int) *analysis.DeviceBalance {
+	if in.Balance == nil {
+		return nil
+	}
+	for i := range in.Balance.Devices {
+		if d := &in.Balance.Devices[i]; int(d.Device.Index) == device {
+			return d
+		}
+	}
+	return nil
+}
+
+// dumpUsed prints what the driver counts, and how much of it is not the caching allocator's.
+func (p *printer) dumpUsed(b *analysis.DeviceBalance) {
+	if b == nil {
+		return
+	}
+	if b.Used == event.Unknown {
+		p.line("  %-12s %10s %21s  %s", "device", "unknown", "", printable(b.Why))
+		return
+	}
+	p.line("  %-12s %10s %21s  %s", "device", Bytes(b.Used), bytesText(b.Used), usedText(b))
+	rest, _ := b.Remainder()
+	p.line("  %-12s %10s %21s  %s", restName(b), signedText(rest), signedCount(rest)+" B", restText(b))
+}
+
+// dumpNotes prints what belongs to no device, and why the driver's figures are missing.
+func (p *printer) dumpNotes(in *DumpInput) {
+	d := in.balance(-1)
+	if in.Balance == nil || d == nil && !hasNotes(in.Balance) {
+		return
+	}
+	p.line("")
+	if d != nil {
+		p.field("device", "%s on %s, whose number is not known", exactText(d.Used), printable(d.Driver.Name+" "+d.Driver.UUID))
+	}
+	p.balanceNotes(in.Balance)
 }
 
 // dumpParts says where every reserved byte is, and that they add up to what the allocator counts by itself.
 func (p *printer) dumpParts(d *analysis.DeviceBooks) {
 	part := func(name string, bytes uint64, format string, args ...any) {
-		p.line("  %-11s %10s %19s B  %s", name, Bytes(bytes), countText(bytes), fmt.Sprintf(format, args...))
+		p.line("  %-12s %10s %21s  %s", name, Bytes(bytes), bytesText(bytes), fmt.Sprintf(format, args...))
 	}
 	part("allocated", d.Allocated, "in %s", plural(d.AllocatedCount, "block"))
 	part("  requested", d.Requested, "of it, as the program asked")
@@ -76,21 +128,10 @@ func (p *printer) dumpParts(d *analysis.DeviceBooks) {
 	part("holes", d.Holes, "in %s of segments that are in use, the largest %s", plural(d.HoleCount, "free block"), Bytes(d.LargestHole))
 	part("free", d.Free, "in %s without a block in use", plural(d.FreeSegmentCount, "segment"))
 	part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
-	p.line("  balance     allocated + pending + holes + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
+	p.line("  balance      allocated + pending + holes + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
 	if n := d.Miscounted(); n != 0 {
-		p.line("  balance     blocks - allocated as counted by the allocator = %s B", signedCount(-n))
+		p.line("  balance      blocks - allocated as counted by the allocator = %s B", signedCount(-n))
 	}
-}
-
-// signedCount groups thousands of a number that should be 0.
-func signedCount(n int64) string {
-	switch {
-	case n < 0:
-		return "-" + countText(-uint64(n))
-	case n > 0:
-		return "+" + countText(uint64(n))
-	}
-	return "0"
 }
 
 func poolText(small bool, id [2]uint64) string {
@@ -177,18 +218,21 @@ func (p *printer) dumpHoles(most []analysis.SegmentBooks) {
 			titled = true
 		}
 		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.Holes), plural(s.HoleCount, "hole"))
-		p.line("    holes   %s", blockTexts(s.Gaps(), shownHoles, false))
-		p.line("    pinned  %s", blockTexts(s.Pins(), shownPins, true))
+		p.line("    holes   %s", blockTexts(s, s.Gaps(), shownHoles))
+		p.line("    pinned  %s", blockTexts(s, s.Pins(), shownPins))
 	}
 }
 
-// blockTexts lists the first of some blocks, and counts the rest.
-func blockTexts(blocks []analysis.Block, n int, states bool) string {
+// blockTexts lists the first of a segment's blocks, and counts the rest.
+func blockTexts(s *analysis.SegmentBooks, blocks []analysis.Block, n int) string {
 	var out []string
 	for i := range blocks[:min(n, len(blocks))] {
 		b := &blocks[i]
 		text := fmt.Sprintf("%#x %s", b.Addr, Bytes(b.Size))
-		if states && analysis.Pending(b) {
+		if b.Stream != s.Stream {
+			text += " of stream " + streamText(b.Stream)
+		}
+		if analysis.Pending(b) {
 			text += " pending"
 		}
 		out = append(out, text)
@@ -197,4 +241,24 @@ func blockTexts(blocks []analysis.Block, n int, states bool) string {
 		out = append(out, countText(uint64(more))+" more")
 	}
 	return strings.Join(out, ", ")
+}
+
+// dumpClasses lists all holes by size. A request is served from one hole of its pool and stream.
+func (p *printer) dumpClasses(holes []analysis.Holes) {
+	if len(holes) == 0 {
+		return
+	}
+	p.line("")
+	row := func(pool, stream, size, count, bytes, largest string) {
+		p.line("  %s %14s %22s %9s %10s %12s", fit(pool, widthPool), stream, size, count, bytes, largest)
+	}
+	row("holes by size", "stream", "size", "holes", "bytes", "largest hole")
+	for i := range holes {
+		h := &holes[i]
+		pool, stream := poolText(h.Pool.Small, h.Pool.ID), streamText(h.Stream)
+		for _, c := range h.Classes {
+			row(pool, stream, fmt.Sprintf("%s to %s", Bytes(c.From), Bytes(c.Below)), countText(c.Count), Bytes(c.Bytes), Bytes(c.Largest))
+			pool, stream = "", ""
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -76,6 +77,34 @@ func TestDump(t *testing.T) {
 			golden(t, "dump."+name, buf.String())
 			for _, l := range strings.Split(buf.String(), "\n") {
 				require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth, l)
+			}
+		})
+	}
+}
+
+// TestDumpBalance: the driver's figures, as far as there are any.
+func TestDumpBalance(t *testing.T) {
+	books := analysis.NewBooks(odds())
+	says := func(device int, used uint64) analysis.DriverUse {
+		return analysis.DriverUse{Device: device, Used: used, Name: "NVIDIA H200", UUID: "GPU-\x1b1", Total: 400 * gib, All: 350 * gib}
+	}
+	blind := says(0, event.Unknown)
+	blind.Why = "NVML does not list the process"
+	for name, in := range map[string]analysis.BalanceInput{
+		"driver":   {Driver: []analysis.DriverUse{says(0, 301*gib), says(1, 500*mib), says(2, 1024)}},
+		"blind":    {Driver: []analysis.DriverUse{blind}},
+		"none":     {DriverWhy: "NVML is not there"},
+		"unplaced": {Driver: []analysis.DriverUse{says(-1, 301*gib), says(-1, 2*gib)}, DriverWhy: "which device is which is not known", Moved: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in.Torch = books.Torch()
+			var buf bytes.Buffer
+			dump := DumpInput{Books: books, PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC(), Balance: analysis.NewBalance(&in), Top: 1}
+			require.NoError(t, Dump(&buf, dump))
+			golden(t, "dump.balance."+name, buf.String())
+			for _, l := range strings.Split(buf.String(), "\n") {
+				require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth, l)
+				require.NotContains(t, l, "\x1b")
 			}
 		})
 	}

@@ -52,6 +52,25 @@ func countText(n uint64) string {
 	return s
 }
 
+// signedCount groups thousands of a number with a sign: "+1,024", "-512", "0".
+func signedCount(n int64) string {
+	switch {
+	case n < 0:
+		return "-" + countText(-uint64(n))
+	case n > 0:
+		return "+" + countText(uint64(n))
+	}
+	return "0"
+}
+
+// bytesText is the exact number of bytes; empty for event.Unknown.
+func bytesText(n uint64) string {
+	if n == event.Unknown {
+		return ""
+	}
+	return countText(n) + " B"
+}
+
 // plural is "1 gap", "2 gaps".
 func plural(n uint64, one string) string {
 	if n == 1 {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,17 @@ type Input struct {
 	Start    uint64
 	Duration time.Duration // of the recording; 0: up to the last event
 	Top      int           // rows of each table; 0: 10
+	// Balance is where the memory of the process is, with the driver's own figures. nil: made from View alone.
+	Balance *analysis.Balance
+	// Checks is how the live set compared with the allocator's books; nil: it was not compared.
+	Checks *Checks
+}
+
+// Checks counts comparisons of the live set with the allocator's books.
+type Checks struct {
+	Made        uint64 // comparisons
+	Differences uint64 // of Made: those that found a difference
+	Failed      uint64 // that could not be made: the job left no moment for it
 }
 
 func (in *Input) start() uint64 {
@@ -121,34 +133,63 @@ func continuity(accounts []heap.Account) string {
 	}
 }
 
-// part is what is known of one process and device, by layer; either may be nil.
+// part is what is known of one process and device; either may be nil.
 type part struct {
-	pid    uint32
-	device event.Device
-	torch  *heap.Account
-	driver *analysis.Device
+	pid     uint32
+	device  event.Device
+	torch   *heap.Account
+	balance *analysis.DeviceBalance
 }
 
-func (in *Input) parts() []part {
+// balances are those of all processes.
+func (in *Input) balances() []*analysis.Balance {
+	pids := map[uint32]bool{} // and whether it has a caching allocator
+	for i := range in.View.Sites {
+		pids[in.View.Sites[i].PID] = false
+	}
+	for i := range in.View.Snapshot.Accounts {
+		pids[in.View.Snapshot.Accounts[i].PID] = true
+	}
+	var out []*analysis.Balance
+	for _, pid := range slices.Sorted(maps.Keys(pids)) {
+		if in.Balance != nil && in.Balance.PID == pid {
+			continue
+		}
+		input := analysis.BalanceInput{PID: pid, View: in.View, DriverWhy: "it was not asked"}
+		if pids[pid] {
+			input.TorchWhy = "the allocator's books were not read"
+		}
+		out = append(out, analysis.NewBalance(&input))
+	}
+	if in.Balance != nil {
+		out = append(out, in.Balance)
+	}
+	return out
+}
+
+func (in *Input) parts(balances []*analysis.Balance) []part {
 	var out []part
-	accounts, devices := in.View.Snapshot.Accounts, in.View.Devices()
+	accounts := in.View.Snapshot.Accounts
 	for i := range accounts {
 		out = append(out, part{accounts[i].PID, accounts[i].Device, &accounts[i], nil})
 	}
-	for i := range devices {
-		d := &devices[i]
-		at := slices.IndexFunc(out, func(p part) bool { return p.pid == d.PID && p.device == d.Device })
-		if at < 0 {
-			at = len(out)
-			out = append(out, part{pid: d.PID, device: d.Device})
+	for _, b := range balances {
+		for i := range b.Devices {
+			d := &b.Devices[i]
+			at := slices.IndexFunc(out, func(p part) bool { return p.pid == d.PID && p.device == d.Device })
+			if at < 0 {
+				at = len(out)
+				out = append(out, part{pid: d.PID, device: d.Device})
+			}
+			out[at].balance = d
 		}
-		out[at].driver = d
 	}
 	return out
 }
 
 func (p *printer) parts() {
-	parts := p.in.parts()
+	balances := p.in.balances()
+	parts := p.in.parts(balances)
 	for i := range parts {
 		p.line("")
 		if len(parts) > 1 {
@@ -157,13 +198,19 @@ func (p *printer) parts() {
 		if parts[i].torch != nil {
 			p.torch(parts[i].torch)
 		}
-		if parts[i].driver != nil {
-			p.device(parts[i].driver)
+		if parts[i].balance != nil {
+			p.device(parts[i].balance)
 		}
 	}
 	if len(parts) == 0 {
 		p.line("")
 		p.line("no allocation was seen")
+	}
+	for _, b := range balances {
+		if len(parts) > 1 && hasNotes(b) {
+			p.line("")
+		}
+		p.balanceNotes(b)
 	}
 }
 
@@ -199,12 +246,14 @@ func lostText(lost int64) string {
 	return ""
 }
 
-func (p *printer) device(d *analysis.Device) {
-	p.field("device", "%s in %s since attach, beside torch's segments", exactText(d.Other.Bytes), plural(d.Other.Objects, "allocation"))
-	if d.Segments.Objects > 0 {
-		p.field("segments", "%s in %s since attach, dealt out as torch blocks", exactText(d.Segments.Bytes),
-			plural(d.Segments.Objects, "allocation"))
+func (p *printer) device(d *analysis.DeviceBalance) {
+	if n, known := d.SegmentGap(); known {
+		p.field("segments", "%s by the driver's calls; what the allocator reports differs by %s B", exactText(d.SegmentBytes), signedCount(n))
+	} else if d.Segments.Objects > 0 {
+		p.field("segments", "%s in %s since attach, dealt out as torch blocks", exactText(d.Segments.Bytes), plural(d.Segments.Objects, "allocation"))
 	}
+	p.deviceLine(d)
+	p.balanceRows(d)
 }
 
 // losses says what is missing, also when nothing is.
@@ -223,7 +272,27 @@ func (p *printer) losses() {
 		p.field("lost", "%s", orNone(plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
 	}
 	p.gaps()
+	p.checks()
 	p.oddities()
+}
+
+func (p *printer) checks() {
+	c := p.in.Checks
+	if c == nil {
+		return
+	}
+	same := "live = books"
+	switch {
+	case c.Made == 0:
+		same = "live = books unknown"
+	case c.Differences > 0:
+		same = "live differed from the allocator's books"
+	}
+	text := fmt.Sprintf("%s (checked %s, %s", same, plural(c.Made, "time"), plural(c.Differences, "difference"))
+	if c.Failed > 0 {
+		text += fmt.Sprintf("; %s not possible", plural(c.Failed, "check"))
+	}
+	p.field("books", "%s)", text)
 }
 
 // imbalances are the probes whose hits do not add up, and events that left the kernel without reaching the heap.
@@ -322,6 +391,11 @@ func Comments(in Input) []string {
 	}
 	for _, d := range in.View.Devices() {
 		add("pid %d %s: device memory since attach that is not torch's: %s", d.PID, d.Device, exactText(d.Other.Bytes))
+	}
+	if in.Balance != nil {
+		for i := range in.Balance.Devices {
+			add("%s", balanceComment(&in.Balance.Devices[i]))
+		}
 	}
 	if len(in.Hits) == 0 {
 		add("probe hits unknown")

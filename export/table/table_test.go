@@ -159,6 +159,21 @@ func TestSummary(t *testing.T) {
 	}
 }
 
+func TestChecks(t *testing.T) {
+	for want, c := range map[string]*Checks{
+		"\nbooks    live = books (checked 3 times, 0 differences)\n":                                                   {Made: 3},
+		"\nbooks    live differed from the allocator's books (checked 1 time, 1 difference)\n":                         {Made: 1, Differences: 1},
+		"\nbooks    live = books unknown (checked 0 times, 0 differences; 2 checks not possible)\n":                    {Failed: 2},
+		"\nbooks    live differed from the allocator's books (checked 5 times, 2 differences; 1 check not possible)\n": {Made: 5, Differences: 2, Failed: 1},
+	} {
+		in := inputs["training"]
+		in.Checks = c
+		var buf bytes.Buffer
+		require.NoError(t, Summary(&buf, in))
+		require.Contains(t, buf.String(), want)
+	}
+}
+
 func TestComments(t *testing.T) {
 	for name, in := range inputs {
 		t.Run(name, func(t *testing.T) {

@@ -1,0 +1,223 @@
+package table
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// The columns of the rows of a balance, in characters.
+const (
+	widthPart  = 27
+	shownOwner = 10 // owners listed one by one
+)
+
+// term is one of the numbers that a balance adds up.
+type term struct {
+	name  string
+	bytes uint64 // event.Unknown
+	text  string // what it is
+}
+
+// torchParts are the terms of the caching allocator's memory; none without an allocator.
+func torchParts(d *analysis.DeviceBalance) []term {
+	t := &d.Torch
+	switch {
+	case t.Reserved == 0:
+		return nil
+	case t.Reserved == event.Unknown:
+		return []term{{"torch", event.Unknown, d.TorchWhy}}
+	}
+	out := []term{{"torch", t.Allocated, "blocks that the program holds"}}
+	if t.Requested != event.Unknown {
+		out = []term{{"torch", t.Requested, "what the program asked for, of blocks that it holds"}, {"rounding", t.Rounding(), "added to it by the allocator"}}
+	}
+	if t.Pending == event.Unknown || t.Holes == event.Unknown || t.Free == event.Unknown {
+		return append(out, term{"cached", t.Cached(), "reserved, in no block; " + d.TorchWhy})
+	}
+	return append(out, term{"pending", t.Pending, "given back, waiting for another stream's work"},
+		term{"holes", t.Holes, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+}
+
+// ownerParts are the terms of the memory that is not the caching allocator's: the largest, and the others in one.
+func ownerParts(d *analysis.DeviceBalance, n int) []term {
+	var out []term
+	rest := d.Other
+	for i := range d.Owners[:min(n, len(d.Owners))] {
+		o := &d.Owners[i]
+		text := plural(o.Objects, "allocation")
+		if o.File != "" {
+			text += ", " + path.Base(o.File)
+		}
+		out = append(out, term{printable(o.Name), o.Bytes, printable(text)})
+		rest.Bytes, rest.Objects = rest.Bytes-o.Bytes, rest.Objects-o.Objects
+	}
+	if more := len(d.Owners) - len(out); more > 0 {
+		out = append(out, term{plural(uint64(more), "other"), rest.Bytes, plural(rest.Objects, "allocation")})
+	}
+	return out
+}
+
+// restText says what the remainder of a device is made of.
+func restText(d *analysis.DeviceBalance) string {
+	switch {
+	case !d.Watched:
+		return "context, other libraries; attach to see whose"
+	case d.Whole:
+		return "context, and what nobody explains"
+	default:
+		return "context, memory from before the attach, the driver's own"
+	}
+}
+
+// restName is the remainder in a word or two.
+func restName(d *analysis.DeviceBalance) string {
+	if !d.Watched {
+		return "beside torch"
+	}
+	return "context and unexplained"
+}
+
+// usedText says what the driver's figure is of.
+func usedText(d *analysis.DeviceBalance) string {
+	out := "the driver's figure"
+	if d.Driver.All != event.Unknown && d.Driver.Total != event.Unknown {
+		out += fmt.Sprintf("; all processes %s of %s", Bytes(d.Driver.All), Bytes(d.Driver.Total))
+	}
+	return out
+}
+
+// deviceLine is a balance in one sum: "35.1 GiB (37,688,967,168 B) = torch 27.8 GiB + NCCL 921.0 MiB + ...". Terms of 0 are
+// left out.
+func (p *printer) deviceLine(d *analysis.DeviceBalance) {
+	var terms []string
+	for _, t := range append(torchParts(d), ownerParts(d, 3)...) {
+		if t.bytes != 0 && (t.bytes != event.Unknown || d.Used != event.Unknown) {
+			terms = append(terms, strings.TrimRight(fitTail(t.name, widthPart), " ")+" "+Bytes(t.bytes))
+		}
+	}
+	rest, known := d.Remainder()
+	switch {
+	case known && rest >= 0:
+		terms = append(terms, restName(d)+" "+Bytes(uint64(rest)))
+	case !known && d.Used != event.Unknown:
+		terms = append(terms, restName(d)+" unknown")
+	}
+	if len(terms) == 0 {
+		terms = []string{"nothing that was seen"}
+	}
+	line := exactText(d.Used) + " = "
+	if d.Used == event.Unknown {
+		line = fmt.Sprintf("unknown (%s); known: ", printable(d.Why))
+	}
+	sum := strings.Join(terms, " + ")
+	if known && rest < 0 {
+		sum += fmt.Sprintf(" - %s unexplained", Bytes(-uint64(rest)))
+	}
+	p.wrapped("device", line+sum)
+}
+
+// balanceComment is what the driver counts, and how much of it is explained.
+func balanceComment(d *analysis.DeviceBalance) string {
+	if rest, known := d.Remainder(); known {
+		return fmt.Sprintf("pid %d %s: used by the driver's count %s, of it not explained %s B", d.PID, d.Device, exactText(d.Used), signedCount(rest))
+	}
+	return fmt.Sprintf("pid %d %s: used by the driver's count %s %s", d.PID, d.Device, exactText(d.Used), printable(d.Why))
+}
+
+// wrapped is field for a text that may need several lines. They break before a sign, if there is one, else at a space.
+func (p *printer) wrapped(name, text string) {
+	const width = maxWidth - 9
+	rest := []rune(text)
+	for len(rest) > width {
+		at := breakAt(rest[:width+1])
+		p.field(name, "%s", string(rest[:at]))
+		name, rest = "", []rune(strings.TrimLeft(string(rest[at:]), " "))
+	}
+	p.field(name, "%s", string(rest))
+}
+
+// breakAt is where to break a text that is one character too long.
+func breakAt(text []rune) int {
+	for _, sign := range []string{" + ", " - ", " "} {
+		if at := strings.LastIndex(string(text), sign); at > 0 {
+			return utf8.RuneCountInString(string(text)[:at])
+		}
+	}
+	return len(text) - 1
+}
+
+// balanceRows prints a balance as a column of exact numbers.
+func (p *printer) balanceRows(d *analysis.DeviceBalance) {
+	for _, t := range append(torchParts(d), ownerParts(d, shownOwner)...) {
+		p.balanceRow(t.name, Bytes(t.bytes), bytesText(t.bytes), t.text)
+	}
+	if rest, known := d.Remainder(); known {
+		p.balanceRow(restName(d), signedText(rest), signedCount(rest)+" B", restText(d))
+	} else {
+		p.balanceRow(restName(d), "unknown", "", restText(d))
+	}
+	text := usedText(d)
+	if d.Used == event.Unknown {
+		text = printable(d.Why)
+	}
+	p.balanceRow("device", Bytes(d.Used), bytesText(d.Used), text)
+	if d.Pools {
+		p.line("  what is given back to a stream-ordered pool stays with the driver, in %q", restName(d))
+	}
+	if d.Doubtful > 0 {
+		p.line("  %s of it may be gone: a context was destroyed, and whether this was in it is not known", Bytes(d.Doubtful))
+	}
+	if d.Managed > 0 {
+		p.line("  %s of it is managed memory: the driver counts only those of its pages that are on the device", Bytes(d.Managed))
+	}
+}
+
+func (p *printer) balanceRow(name, bytes, exact, text string) {
+	p.line("  %s %10s %19s  %s", fitTail(name, widthPart), bytes, exact, text)
+}
+
+// hasNotes says whether balanceNotes would print anything.
+func hasNotes(b *analysis.Balance) bool {
+	return len(b.Unplaced) > 0 || b.Elsewhere() > 0 || b.Moved || b.Host.Objects+b.Shared.Objects+b.Virtual.Objects > 0
+}
+
+// balanceNotes are the lines about a process that belong to none of its devices.
+func (p *printer) balanceNotes(b *analysis.Balance) {
+	for i := range b.Unplaced {
+		u := &b.Unplaced[i]
+		p.field("device", "%s on %s, one that is not known by its number", exactText(u.Used), printable(strings.TrimSpace(u.Name+" "+u.UUID)))
+	}
+	if len(b.Unplaced) > 0 {
+		p.wrapped("note", printable(b.DriverWhy))
+	}
+	if n := b.Elsewhere(); n > 0 {
+		p.field("note", "of %s the device is not known: it is in the remainder of the device that it is on", Bytes(n))
+	}
+	if b.Moved {
+		p.field("note", "the job went on while this was read: the figures of a device are not those of one moment")
+	}
+	for _, row := range []struct {
+		name  string
+		count heap.Count
+		what  string
+	}{
+		{"host", b.Host, "of pinned host memory, which is no device memory"},
+		{"shared", b.Shared, "opened here, which another process or API obtained: not in the device's figure"},
+		{"virtual", b.Virtual, "of addresses without memory of their own"},
+	} {
+		if row.count.Objects == 0 {
+			continue
+		}
+		size := exactText(row.count.Bytes)
+		if row.count.Unsized > 0 {
+			size += fmt.Sprintf(", and %s of unknown size,", countText(row.count.Unsized))
+		}
+		p.field(row.name, "%s in %s %s", size, plural(row.count.Objects, "allocation"), row.what)
+	}
+}
