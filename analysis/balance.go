@@ -50,7 +50,7 @@ type TorchParts struct {
 	Reserved  uint64 // segments
 	Allocated uint64 // blocks that the program holds
 	Requested uint64 // of Allocated, what the program asked for
-	Pending   uint64 // blocks given back that wait for another stream's work
+	Pending   uint64 // blocks given back that wait for another stream's work; event.Unknown: they are in Holes
 	Holes     uint64 // free blocks of segments that are in use
 	Free      uint64 // segments that are free as a whole
 }

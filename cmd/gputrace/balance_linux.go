@@ -202,7 +202,13 @@ func (s *session) balance(m *moment, view *analysis.View) *analysis.Balance {
 	in := m.input(s.target.PID)
 	in.View = view
 	in.Whole = s.driver.fresh
+	parts := s.torchParts()
 	switch {
+	case parts != nil && (m.books == nil || !sameMoment(in.Torch, parts)):
+		in.Torch = parts // the job went on while the books were read
+		if !s.target.Alive() {
+			in.DriverWhy, in.Driver = "the process has ended", nil
+		}
 	case m.books != nil:
 	case !s.target.Alive():
 		in.TorchWhy, in.DriverWhy, in.Driver = "the process has ended", "the process has ended", nil
@@ -212,4 +218,31 @@ func (s *session) balance(m *moment, view *analysis.View) *analysis.Balance {
 		in.TorchWhy = s.books.err.Error()
 	}
 	return analysis.NewBalance(in)
+}
+
+// torchParts is how the caching allocator's segments are used at the last event, by the events; nil when that is not known of
+// every device.
+func (s *session) torchParts() []analysis.TorchMemory {
+	var out []analysis.TorchMemory
+	books := s.heap.Books()
+	for i := range books.Accounts {
+		a := &books.Accounts[i]
+		p, ok := s.heap.Parts(a.PID, a.Device)
+		if !ok || a.Device.Index < 0 {
+			return nil
+		}
+		out = append(out, analysis.TorchMemory{Device: int(a.Device.Index), Memory: analysis.Memory{
+			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, Holes: p.Holes, Free: p.Free,
+		}})
+	}
+	return out
+}
+
+// sameMoment says whether the books tell of the same blocks as the events.
+func sameMoment(books, events []analysis.TorchMemory) bool {
+	empty := func(t analysis.TorchMemory) bool { return t.Reserved == 0 }
+	books, events = slices.DeleteFunc(slices.Clone(books), empty), slices.DeleteFunc(slices.Clone(events), empty)
+	return slices.EqualFunc(books, events, func(x, y analysis.TorchMemory) bool {
+		return x.Device == y.Device && x.Allocated == y.Allocated && x.Reserved == y.Reserved
+	})
 }

@@ -59,10 +59,10 @@ func record(o recordOptions) error {
 		return explain(err, o)
 	}
 	defer s.tracer.Close()
+	s.resync = newResync(s)
 	if err := s.announce(); err != nil {
 		return err
 	}
-	s.resync = newResync(s)
 	go s.stopOn(signals)
 	if err := s.drain(); err != nil {
 		s.screen.warn(err) // what was captured is still written

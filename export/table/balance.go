@@ -37,8 +37,11 @@ func torchParts(d *analysis.DeviceBalance) []term {
 	if t.Requested != event.Unknown {
 		out = []term{{"torch", t.Requested, "what the program asked for, of blocks that it holds"}, {"rounding", t.Rounding(), "added to it by the allocator"}}
 	}
-	if t.Pending == event.Unknown || t.Holes == event.Unknown || t.Free == event.Unknown {
+	if t.Holes == event.Unknown || t.Free == event.Unknown {
 		return append(out, term{"cached", t.Cached(), "reserved, in no block; " + d.TorchWhy})
+	}
+	if t.Pending == event.Unknown { // the events do not tell which blocks wait
+		return append(out, term{"holes", t.Holes, "no block of the program, in segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
 	}
 	return append(out, term{"pending", t.Pending, "given back, waiting for another stream's work"},
 		term{"holes", t.Holes, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})

@@ -1,0 +1,89 @@
+package heap
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// parts adds the pool up, segment by segment; pages next to each other are one segment.
+func (p *pool) parts() Parts {
+	out := Parts{Reserved: p.reserved}
+	var starts []uint64
+	for _, s := range slices.Sorted(maps.Keys(p.segments)) {
+		if last := len(starts) - 1; !p.pages || last < 0 || p.segments[s-segmentSize] == 0 {
+			starts = append(starts, s)
+		}
+	}
+	for _, start := range starts {
+		end := start + segmentSize
+		for p.pages && p.segments[end] != 0 {
+			end += segmentSize
+		}
+		used := uint64(0)
+		for _, b := range p.blocks {
+			if start <= b.Addr && b.Addr < end {
+				used += b.Size
+				out.Requested += b.Requested
+			}
+		}
+		out.Allocated += used
+		if used == 0 {
+			out.Free += end - start
+		} else {
+			out.Holes += end - start - used
+		}
+	}
+	return out
+}
+
+func TestPartsMatchPool(t *testing.T) {
+	for _, pages := range []bool{false, true} {
+		exact, holes, free := 0, 0, 0
+		for seed := range uint64(20) {
+			p, h := newPool(seed, pages), New()
+			p.send = h.Apply
+			for range 200 {
+				p.step()
+				got, ok := h.Parts(pid, cuda0)
+				if !ok { // segments went, and nothing was reported since
+					continue
+				}
+				require.Equal(t, p.parts(), got, "seed %d", seed)
+				require.Equal(t, got.Reserved, got.Allocated+got.Holes+got.Free)
+				exact++
+				if got.Holes > 0 {
+					holes++
+				}
+				if got.Free > 0 {
+					free++
+				}
+			}
+		}
+		require.Greater(t, exact, 3000)
+		require.NotZero(t, holes)
+		require.NotZero(t, free)
+	}
+}
+
+func TestPartsUnknown(t *testing.T) {
+	h := New()
+	_, ok := h.Parts(pid, cuda0)
+	require.False(t, ok, "nothing is known")
+	h.SetBaseline(pid, cuda0, 1000, 1<<20)
+	_, ok = h.Parts(pid, cuda0)
+	require.False(t, ok, "blocks from before are not known by address")
+
+	h = New()
+	e := torchEvent(1<<40, 512, 512)
+	e.Reserved = segmentSize
+	h.Apply(deviceEvent(event.KindAlloc, 1<<40, segmentSize))
+	h.Apply(e)
+	got, ok := h.Parts(pid, cuda0)
+	require.True(t, ok)
+	require.Equal(t, Parts{segmentSize, 512, event.Unknown, segmentSize - 512, 0}, got, "what was asked for was not told")
+}
