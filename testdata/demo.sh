@@ -14,6 +14,7 @@ seconds=${DEMO_SECONDS:-10}
 export GPUTRACE_REAL=${GPUTRACE_REAL:-auto}
 logs=$(mktemp -d)
 job=
+nvml=() # environment in which libnvidia-ml is found, where the system has none
 
 say() { echo "demo: $*" >&2; }
 die() {
@@ -47,14 +48,15 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+# as_root shows a command and runs it, with the stand-in's NVML in reach where that is what there is.
 as_root() {
-    if [ "$(id -u)" = 0 ]; then
-        show "$@"
-    elif command -v sudo >/dev/null; then
-        show sudo "$@"
-    else
-        die "attaching needs root, and there is no sudo"
+    local sudo=()
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || die "attaching needs root, and there is no sudo"
+        sudo=(sudo)
     fi
+    printf '\n$ %s\n' "${sudo[*]}${sudo:+ }$*" >&2
+    "${sudo[@]}" env "${nvml[@]}" "$@"
 }
 
 # steps is how many steps the job has done: it writes a line for each, and device.
@@ -76,12 +78,17 @@ start_job() {
 }
 
 main() {
-    local flag=() out
+    local flag=() out kind
     [ -x "$gputrace" ] || die "no $gputrace: run make build"
     [ "$GPUTRACE_REAL" != 1 ] || flag=(--real)
     [ "$GPUTRACE_REAL" != auto ] || flag=(--auto)
     "$here/setup.sh" "${flag[@]}"
-    say "device: $("$here/setup.sh" "${flag[@]}" --print kind)"
+    kind=$("$here/setup.sh" "${flag[@]}" --print kind)
+    say "device: $kind"
+    if [ "$kind" = standin ]; then
+        export STANDIN_SHM=$logs/books
+        nvml=("LD_LIBRARY_PATH=$("$here/setup.sh" --print standin)" "STANDIN_SHM=$STANDIN_SHM")
+    fi
     start_job
     out=gputrace.$job.$(date +%Y%m%d-%H%M%S)
     as_root "$gputrace" -p "$job" -d "${seconds}s" -o "$out"
