@@ -14,17 +14,20 @@ import (
 // reportPrefix begins the mangled name of c10::reportMemoryUsageToProfiler in every version of PyTorch.
 const reportPrefix = "_ZN3c1027reportMemoryUsageToProfilerE"
 
-// Places of Block's fields relative to its size, bytes (struct Block of c10/cuda/CUDACachingAllocator.cpp; the same in the
-// wheels of 2.0.1, 2.1.2, 2.6.0, 2.10.0 and 2.15.0).
+// Places of Block's fields, bytes (struct Block of c10/cuda/CUDACachingAllocator.cpp). Behind the size are the requested
+// size, the pool, the device address, two flags, and the neighbours: the same in all wheels of 2.0.1 to 2.15.0. PyTorch
+// 1.13.1 does not keep the requested size; the rest is the same.
 const (
 	fromSizeToRequested = 0x08
 	fromSizeToPool      = 0x10
 	fromSizeToPtr       = 0x18
-	fromSizeToAllocated = 0x20
-	fromSizeToMapped    = 0x21
-	fromSizeToPrev      = 0x28
-	fromSizeToNext      = 0x30
-	blockTail           = 0x38 // bytes from the size on that are read
+
+	fromPoolToPtr       = 0x08
+	fromPoolToAllocated = 0x10
+	fromPoolToMapped    = 0x11 // since 2.1
+	fromPoolToPrev      = 0x18
+	fromPoolToNext      = 0x20
+	fromPoolToEnd       = 0x28 // of what is read
 
 	blockDevice = 0x00 // int8
 	blockStream = 0x08
@@ -32,6 +35,23 @@ const (
 	// Before the size are the device, the stream and the set of streams that use the block.
 	minSizeOffset, maxSizeOffset = 0x10, 0x60
 )
+
+// shape is where in a Block its fields are.
+type shape struct {
+	size      uint64 // offset, bytes
+	requested bool   // the requested size is kept, behind the size
+}
+
+// pool is the offset of the pointer to the pool, bytes.
+func (s shape) pool() uint64 {
+	if s.requested {
+		return s.size + fromSizeToPool
+	}
+	return s.size + fromSizeToRequested
+}
+
+// end is how many bytes of a Block are read.
+func (s shape) end() uint64 { return s.pool() + fromPoolToEnd }
 
 // BlockSite is a call of the report of an allocation at which the allocator's Block can be found: its address lies in the
 // caller's frame. The other fields of the Block follow from the size: requested size at +0x08 from it, pool at +0x10; the
@@ -103,24 +123,44 @@ func reportCalls(f *symbolize.File) ([]reportCall, error) {
 // blockSite recognises, for any registers:
 //
 //	mov slot(%rbp),%rax ; ... ; mov SIZE(%rax),%rsi ; mov PTR(%rax),%rdi ; ... ; call report
+//
+// of a Block that has a requested size.
 func (c *reportCall) blockSite() (BlockSite, bool) {
-	ptr, ok1 := c.path.loadOf(x86asm.RDI)
-	size, ok2 := c.path.loadOf(x86asm.RSI)
-	if !ok1 || !ok2 || ptr.offset != size.offset+fromSizeToPtr {
-		return BlockSite{}, false
-	}
-	if size.offset < minSizeOffset || size.offset > maxSizeOffset || size.offset%8 != 0 {
-		return BlockSite{}, false
-	}
-	slot, ok1 := c.slot(ptr)
-	other, ok2 := c.slot(size)
-	if !ok1 || !ok2 || slot.base != other.base || slot.offset != other.offset {
+	size, ptr, slot, ok := c.blockLoads()
+	if !ok || ptr.offset != size.offset+fromSizeToPtr {
 		return BlockSite{}, false
 	}
 	return BlockSite{
 		Return: c.end, BaseSP: slot.base == x86asm.RSP, Offset: int32(slot.offset),
 		SizeOffset: uint16(size.offset), PtrOffset: uint16(ptr.offset),
 	}, true
+}
+
+// shape is that of the Block from which the arguments are loaded, in either form.
+func (c *reportCall) shape() (shape, bool) {
+	size, ptr, _, ok := c.blockLoads()
+	if !ok {
+		return shape{}, false
+	}
+	for _, requested := range []bool{true, false} {
+		s := shape{size: uint64(size.offset), requested: requested}
+		if uint64(ptr.offset) == s.pool()+fromPoolToPtr {
+			return s, true
+		}
+	}
+	return shape{}, false
+}
+
+// blockLoads finds the loads of the two arguments, and of the address of the object from which both come.
+func (c *reportCall) blockLoads() (size, ptr, slot load, ok bool) {
+	ptr, ok1 := c.path.loadOf(x86asm.RDI)
+	size, ok2 := c.path.loadOf(x86asm.RSI)
+	if !ok1 || !ok2 || size.offset < minSizeOffset || size.offset > maxSizeOffset || size.offset%8 != 0 {
+		return size, ptr, slot, false
+	}
+	slot, ok1 = c.slot(ptr)
+	other, ok2 := c.slot(size)
+	return size, ptr, slot, ok1 && ok2 && slot.base == other.base && slot.offset == other.offset
 }
 
 // slot is the place in the frame from which the base of a load came. It must still mean the same at the call.

@@ -5,6 +5,7 @@ package inspect
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -29,31 +30,49 @@ type books struct {
 	device int
 	addr   uint64 // of the object of the device
 	limit  uint64 // bytes of it that may be looked at
-	size   uint64 // where in a Block its size is
-	plain  bool   // all blocks are mapped: PyTorch 2.0 has no flag for it
-	pools  map[uint64]Pool
-	tiles  map[uint64]*tile
-	list   []*tile // the same, in the order in which they were found
-	fresh  []tile  // memory for further tiles
-	raw    []byte
+	shape  shape
+	known  *places // nil: they are looked for
+	// live is the same memory without a copy. When it is set, what does not fit is left out, and counted in skipped: the
+	// books change while they are read.
+	live    process.Memory
+	skipped int
+	places  places // where things are
+	plain   bool   // all blocks are mapped: PyTorch 2.0 has no flag for it
+	pools   map[uint64]Pool
+	tiles   map[uint64]*tile
+	list    []*tile // the same, in the order in which they were found
+	fresh   []tile  // memory for further tiles
+	raw     []byte
 }
 
-func newBooks(m process.Memory, device int, addr, limit, size uint64) *books {
+func newBooks(m process.Memory, number int, d device, s shape) *books {
 	return &books{
-		memory: m, device: device, addr: addr, limit: limit, size: size,
-		pools: map[uint64]Pool{}, tiles: map[uint64]*tile{}, raw: make([]byte, size+blockTail),
+		memory: m, device: number, addr: d.addr, limit: d.limit, shape: s,
+		pools: map[uint64]Pool{}, tiles: map[uint64]*tile{}, raw: make([]byte, s.end()),
 	}
+}
+
+// places is where in a device's object things were found by a proved map. They stay there as long as the program runs.
+type places struct {
+	pools  []pool // of the common kinds; addr and sets are offsets
+	active uint64 // offset of the table of active blocks; 0: not seen
+}
+
+// pass gives an error back, unless it can be left out.
+func (b *books) pass(err error) error {
+	if err == nil || b.live == nil || errors.Is(err, errTooMuch) {
+		return err
+	}
+	b.skipped++
+	return nil
 }
 
 // read collects all tiles, from the sets of free blocks, the set of active ones, and along the neighbours of these.
 func (b *books) read() error {
-	c := scan(b.memory, b.addr, b.limit)
-	pools := poolPair(b.memory, c.sets)
-	if pools == nil {
-		return fmt.Errorf("no pools among %d sets of the device's object", len(c.sets))
+	pools, tables, err := b.containers()
+	if err != nil {
+		return err
 	}
-	b.plain = len(pools[0].sets) == 1
-	pools = append(pools, privatePools(b.memory, c.tables)...)
 	for _, p := range pools {
 		b.pools[p.addr] = p.Pool
 	}
@@ -64,49 +83,138 @@ func (b *books) read() error {
 			}
 		}
 	}
-	for i := range c.tables {
-		if err := b.readActive(&c.tables[i]); err != nil {
+	for _, t := range b.activeTables(tables) {
+		if err := b.readActive(&t); err != nil {
 			return err
 		}
 	}
-	return b.walk()
+	return b.walk(0)
+}
+
+// activeTables are those of a device's tables that can be the one of active blocks.
+func (b *books) activeTables(tables []table) []table {
+	if b.live == nil || b.known.active == 0 {
+		return tables
+	}
+	for range lookAgain { // its head may just be written
+		if w, err := words(b.live, b.addr+b.known.active, tableSize/8); err == nil {
+			if t, ok := newTable(b.addr+b.known.active, w); ok {
+				return []table{t}
+			}
+		}
+	}
+	return nil
+}
+
+// again reads the table of active blocks a second time, as it is now: a block can have moved within it while it was read
+// the first time.
+func (b *books) again() error {
+	if b.places.active == 0 {
+		return nil
+	}
+	b.known = &b.places
+	from := len(b.list)
+	for _, t := range b.activeTables(nil) {
+		values, err := t.values(b.live, activeStride)
+		if err := b.pass(err); err != nil {
+			return err
+		}
+		for _, v := range values {
+			tile, err := b.tile(binary.LittleEndian.Uint64(v))
+			if err := b.pass(err); err != nil {
+				return err
+			}
+			if tile != nil {
+				tile.active = true
+			}
+		}
+	}
+	return b.walk(from)
+}
+
+// containers finds the pools, also private ones, and the tables one of which has the active blocks.
+func (b *books) containers() ([]pool, []table, error) {
+	c := scan(b.memory, b.addr, b.limit)
+	pools := poolPair(b.memory, c.sets)
+	if b.known != nil {
+		pools = b.known.at(b.addr)
+	}
+	if pools == nil {
+		return nil, nil, fmt.Errorf("no pools among %d sets of the device's object", len(c.sets))
+	}
+	b.places.pools = (&places{pools: pools}).at(-b.addr)
+	b.plain = len(pools[0].sets) == 1
+	pools = append(pools, privatePools(b.memory, c.tables)...)
+	if b.live != nil { // a table that was just being changed when it was copied
+		for _, p := range privatePools(b.live, scan(b.live, b.addr, b.limit).tables) {
+			if !slices.ContainsFunc(pools, func(known pool) bool { return known.addr == p.addr }) {
+				pools = append(pools, p)
+			}
+		}
+	}
+	return pools, c.tables, nil
 }
 
 // readFree takes in the blocks of one index of a pool.
 func (b *books) readFree(set uint64) error {
 	values, err := setValues(b.memory, set)
-	if err != nil {
+	if err := b.pass(err); err != nil {
 		return err
 	}
 	for _, at := range values {
 		t, err := b.tile(at)
-		if err != nil {
+		if err := b.pass(err); err != nil {
 			return err
 		}
-		t.free = true
+		if t != nil {
+			t.free = true
+		}
 	}
 	return nil
 }
 
+// activeStride is the size of an entry of the table of active blocks: the distance, and the pointer.
+const activeStride = 16
+
 // readActive takes in the blocks of a table, if it is the one of active blocks: all of its values are blocks.
 func (b *books) readActive(t *table) error {
-	const stride = 16
-	values, err := t.values(b.memory, stride)
-	if err != nil || len(values) == 0 {
+	values, err := t.values(b.memory, activeStride)
+	if err != nil && b.live == nil {
 		return nil // a table of something else
+	}
+	if b.live != nil && !b.mostlyBlocks(values) {
+		return nil
 	}
 	for i, v := range values {
 		tile, err := b.tile(binary.LittleEndian.Uint64(v))
 		switch {
 		case err == nil:
 			tile.active = true
-		case i == 0:
+			if b.places.active == 0 {
+				b.places.active = t.at - b.addr
+			}
+		case i == 0 && b.live == nil:
 			return nil
 		default:
-			return err
+			if err := b.pass(err); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// mostlyBlocks reports whether most of a table's first values are blocks.
+func (b *books) mostlyBlocks(values [][]byte) bool {
+	const enough = 32
+	values = values[:min(enough, len(values))]
+	blocks := 0
+	for _, v := range values {
+		if _, err := b.tile(binary.LittleEndian.Uint64(v)); err == nil {
+			blocks++
+		}
+	}
+	return 2*blocks > len(values)
 }
 
 // tile is the Block at an address, read once.
@@ -117,23 +225,36 @@ func (b *books) tile(at uint64) (*tile, error) {
 	if !pointer(at) || len(b.tiles) >= maxBlocks {
 		return nil, fmt.Errorf("block at %#x, behind %d others: no address, or too many", at, len(b.tiles))
 	}
-	if _, err := b.memory.ReadAt(b.raw, at); err != nil {
+	memory := b.memory
+	if b.live != nil && at%pageSize+uint64(len(b.raw)) > pageSize {
+		memory = b.live // its two pages were copied at different times
+	}
+	raw, err := peek(memory, at, b.raw)
+	if err != nil {
 		return nil, fmt.Errorf("block at %#x: %w", at, err)
 	}
-	word := func(off uint64) uint64 { return binary.LittleEndian.Uint64(b.raw[off:]) }
-	s := b.size
 	t := b.newTile()
-	*t = tile{
-		at: at, stream: word(blockStream), size: word(s), requested: word(s + fromSizeToRequested),
-		pool: word(s + fromSizeToPool), ptr: word(s + fromSizeToPtr), prev: word(s + fromSizeToPrev), next: word(s + fromSizeToNext),
-		allocated: b.raw[s+fromSizeToAllocated] != 0, mapped: b.plain || b.raw[s+fromSizeToMapped] != 0,
-	}
-	if err := b.plausible(t); err != nil {
+	b.fill(t, at, raw)
+	if err := b.plausible(t, raw); err != nil {
 		return nil, fmt.Errorf("block at %#x: %w", at, err)
 	}
 	b.tiles[at] = t
 	b.list = append(b.list, t)
 	return t, nil
+}
+
+// fill takes a Block apart.
+func (b *books) fill(t *tile, at uint64, raw []byte) {
+	word := func(off uint64) uint64 { return binary.LittleEndian.Uint64(raw[off:]) }
+	p := b.shape.pool()
+	*t = tile{
+		at: at, stream: word(blockStream), size: word(b.shape.size), requested: Unknown,
+		pool: word(p), ptr: word(p + fromPoolToPtr), prev: word(p + fromPoolToPrev), next: word(p + fromPoolToNext),
+		allocated: raw[p+fromPoolToAllocated] != 0, mapped: b.plain || raw[p+fromPoolToMapped] != 0,
+	}
+	if b.shape.requested {
+		t.requested = word(b.shape.size + fromSizeToRequested)
+	}
 }
 
 func (b *books) newTile() *tile {
@@ -145,11 +266,11 @@ func (b *books) newTile() *tile {
 	return t
 }
 
-func (b *books) plausible(t *tile) error {
+func (b *books) plausible(t *tile, raw []byte) error {
 	_, known := b.pools[t.pool]
-	device, flags := int(int8(b.raw[blockDevice])), b.raw[b.size+fromSizeToAllocated]
+	device, flags := int(int8(raw[blockDevice])), raw[b.shape.pool()+fromPoolToAllocated]
 	if !b.plain {
-		flags |= b.raw[b.size+fromSizeToMapped]
+		flags |= raw[b.shape.pool()+fromPoolToMapped]
 	}
 	switch {
 	case device != b.device:
@@ -162,27 +283,31 @@ func (b *books) plausible(t *tile) error {
 		return fmt.Errorf("pool at %#x is not known", t.pool)
 	case flags > 1:
 		return fmt.Errorf("flags %#x", flags)
+	case t.allocated && b.shape.requested && t.requested > t.size:
+		return fmt.Errorf("%d bytes requested of %d", t.requested, t.size)
 	}
 	return nil
 }
 
-// walk adds the neighbours of all tiles, and theirs, and checks that neighbours know each other.
-func (b *books) walk() (err error) {
-	for i := 0; i < len(b.list); i++ { // grows meanwhile
+// walk adds the neighbours of all tiles from one on, and theirs, and checks that neighbours know each other.
+func (b *books) walk(from int) (err error) {
+	for i := from; i < len(b.list); i++ { // grows meanwhile
 		t := b.list[i]
 		if t.prev != 0 {
-			if t.before, err = b.tile(t.prev); err != nil {
+			t.before, err = b.tile(t.prev)
+			if err := b.pass(err); err != nil {
 				return err
 			}
 		}
 		if t.next != 0 {
-			if t.after, err = b.tile(t.next); err != nil {
+			t.after, err = b.tile(t.next)
+			if err := b.pass(err); err != nil {
 				return err
 			}
 		}
 	}
-	for _, t := range b.list {
-		if err := t.checkNeighbours(); err != nil {
+	for _, t := range b.list[from:] {
+		if err := b.pass(t.checkNeighbours()); err != nil {
 			return err
 		}
 	}
@@ -212,7 +337,7 @@ type sums struct {
 func (b *books) balance(s *stats) error {
 	var got sums
 	for _, t := range b.list {
-		if err := t.check(); err != nil {
+		if err := t.check(b.shape); err != nil {
 			return err
 		}
 		got.add(t)
@@ -221,12 +346,13 @@ func (b *books) balance(s *stats) error {
 		what string
 		got  uint64
 		stat int
+		skip bool
 	}{
-		{"reserved bytes", got.reserved, statReservedBytes}, {"allocated bytes", got.allocated, statAllocatedBytes},
-		{"allocations", got.allocations, statAllocation}, {"active bytes", got.active, statActiveBytes},
-		{"active blocks", got.actives, statActive}, {"requested bytes", got.requested, statRequestedBytes},
+		{"reserved bytes", got.reserved, statReservedBytes, false}, {"allocated bytes", got.allocated, statAllocatedBytes, false},
+		{"allocations", got.allocations, statAllocation, false}, {"active bytes", got.active, statActiveBytes, false},
+		{"active blocks", got.actives, statActive, false}, {"requested bytes", got.requested, statRequestedBytes, !b.shape.requested},
 	} {
-		if want := s.current(c.stat, 0); c.got != want {
+		if want := s.current(c.stat, 0); c.got != want && !c.skip {
 			return fmt.Errorf("%d %s, want %d", c.got, c.what, want)
 		}
 	}
@@ -249,11 +375,11 @@ func (s *sums) add(t *tile) {
 }
 
 // check proves that a tile is kept where it belongs: in use and waiting ones among the active, all others among the free.
-func (t *tile) check() error {
+func (t *tile) check(s shape) error {
 	switch {
 	case t.active == t.free, t.allocated && !t.active, t.active && !t.mapped:
 		return fmt.Errorf("block at %#x: allocated %t, active %t, free %t, mapped %t", t.at, t.allocated, t.active, t.free, t.mapped)
-	case t.active && t.requested > t.size:
+	case t.active && s.requested && t.requested > t.size:
 		return fmt.Errorf("block at %#x: %d bytes requested of %d", t.at, t.requested, t.size)
 	}
 	return nil
@@ -265,7 +391,7 @@ func (b *books) segments() ([]Segment, error) {
 	var out []Segment
 	for _, t := range b.list {
 		if t.before == nil {
-			out = b.appendSegments(out, t)
+			out = b.appendSegments(out, t.chain())
 		}
 	}
 	slices.SortFunc(out, func(x, y Segment) int { return cmp.Compare(x.Addr, y.Addr) })
@@ -279,24 +405,30 @@ func (b *books) segments() ([]Segment, error) {
 	return out, nil
 }
 
-// appendSegments cuts the tiles from one on.
-func (b *books) appendSegments(out []Segment, head *tile) []Segment {
-	first, expandable, open := len(out), false, false
-	for t := head; t != nil; t = t.after {
+// chain is a tile and all behind it.
+func (t *tile) chain() (out []*tile) {
+	for ; t != nil; t = t.after {
+		out = append(out, t)
+	}
+	return out
+}
+
+// appendSegments adds the tiles of one chain: of neighbours, in the order of their addresses.
+func (b *books) appendSegments(out []Segment, chain []*tile) []Segment {
+	expandable := slices.ContainsFunc(chain, func(t *tile) bool { return !t.mapped })
+	open := false
+	for _, t := range chain {
 		if !t.mapped {
-			expandable, open = true, false
+			open = false
 			continue
 		}
 		if !open {
-			out = append(out, Segment{Addr: t.ptr, Stream: t.stream, Pool: b.pools[t.pool]})
+			out = append(out, Segment{Addr: t.ptr, Stream: t.stream, Pool: b.pools[t.pool], Expandable: expandable})
 			open = true
 		}
 		s := &out[len(out)-1]
 		s.Size += t.size
 		s.Blocks = append(s.Blocks, t.block())
-	}
-	for i := first; i < len(out); i++ {
-		out[i].Expandable = expandable
 	}
 	return out
 }

@@ -3,6 +3,7 @@
 package inspect
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -40,6 +41,8 @@ func wordsOf(b []byte) []uint64 {
 	return out
 }
 
+func word(b []byte, i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+
 // A std::set of libstdc++ (bits/stl_tree.h) is a word for the comparison, a header node without a value, and a count:
 //
 //	+0x00 comparison   +0x08 color   +0x10 root   +0x18 leftmost   +0x20 rightmost   +0x28 count
@@ -69,9 +72,9 @@ func isSet(m process.Memory, addr uint64, w []uint64) bool {
 	return err == nil && node[1] == header
 }
 
-// setValues lists the elements of the std::set at an address. It fails when the nodes are not a tree of as many elements
-// as the set says.
-func setValues(m process.Memory, addr uint64) ([]uint64, error) {
+// setValues lists the elements of the std::set at an address. When the nodes are not a tree of as many elements as the set
+// says, there is an error beside those that were found: as many as are believed at most.
+func setValues(m process.Memory, addr uint64) (values []uint64, err error) {
 	w, err := words(m, addr, setSize/8)
 	if err != nil {
 		return nil, err
@@ -81,28 +84,29 @@ func setValues(m process.Memory, addr uint64) ([]uint64, error) {
 	}
 	type link struct{ node, parent uint64 }
 	count := w[5]
-	var out []uint64
+	var node [8 * nodeWords]byte
 	todo := []link{{w[2], addr + setHeader}}
-	for len(todo) > 0 {
+	for len(todo) > 0 && len(values) < maxBlocks {
 		l := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		if l.node == 0 {
 			continue
 		}
-		n, err := words(m, l.node, nodeWords)
-		if err != nil {
-			return nil, err
+		b, nodeErr := peek(m, l.node, node[:])
+		if nodeErr == nil && word(b, 1) != l.parent {
+			nodeErr = fmt.Errorf("set at %#x: node %#x: %w", addr, l.node, errShape)
 		}
-		if n[1] != l.parent || uint64(len(out)) == count {
-			return nil, fmt.Errorf("set at %#x: node %#x: %w", addr, l.node, errShape)
+		if nodeErr != nil {
+			err = cmp.Or(err, nodeErr)
+			continue
 		}
-		out = append(out, n[4])
-		todo = append(todo, link{n[2], l.node}, link{n[3], l.node})
+		values = append(values, word(b, 4))
+		todo = append(todo, link{word(b, 2), l.node}, link{word(b, 3), l.node})
 	}
-	if uint64(len(out)) != count {
-		return nil, fmt.Errorf("set at %#x: %d elements, want %d: %w", addr, len(out), count, errShape)
+	if err == nil && uint64(len(values)) != count {
+		err = fmt.Errorf("set at %#x: %d elements, want %d: %w", addr, len(values), count, errShape)
 	}
-	return out, nil
+	return values, err
 }
 
 // A ska::flat_hash_map or flat_hash_set (c10/util/flat_hash_map.h, sherwood_v3_table) is
@@ -121,15 +125,16 @@ const (
 
 // table is the head of a flat hash table.
 type table struct {
+	at      uint64 // its own address
 	entries uint64
 	slots   uint64
 	lookups uint64
 	count   uint64
 }
 
-// newTable recognises the head of a table in its words.
-func newTable(w []uint64) (t table, ok bool) {
-	t = table{entries: w[0], slots: w[1] + 1, lookups: uint64(int8(w[2] >> 8)), count: w[3]}
+// newTable recognises the head of a table in its words, which lie at an address.
+func newTable(at uint64, w []uint64) (t table, ok bool) {
+	t = table{at: at, entries: w[0], slots: w[1] + 1, lookups: uint64(int8(w[2] >> 8)), count: w[3]}
 	if w[2]>>32 != loadFactor || !pointer(t.entries) || t.slots == 0 || t.slots > maxSlots || t.count > t.slots {
 		return table{}, false
 	}
@@ -140,33 +145,28 @@ func newTable(w []uint64) (t table, ok bool) {
 	return t, t.slots == 1<<log && uint64(uint8(w[2])) == 64-log && t.lookups == max(minLookups, log)
 }
 
-// values copies the values of a table whose entries have a size of stride bytes. It fails when the entries do not fit the
-// head, as they do for a wrong stride.
-func (t *table) values(m process.Memory, stride uint64) ([][]byte, error) {
+// values copies the values of a table whose entries have a size of stride bytes. When the entries do not fit the head, as
+// they do not for a wrong stride, there is an error beside what was found.
+func (t *table) values(m process.Memory, stride uint64) (values [][]byte, err error) {
 	if t.count == 0 {
 		return nil, nil
 	}
-	wrong := func(n int) error {
-		return fmt.Errorf("table at %#x: %d entries of %d bytes, want %d: %w", t.entries, n, stride, t.count, errShape)
-	}
-	var out [][]byte
 	last := t.slots + t.lookups - 1
-	for first := uint64(0); first <= last; first += entriesAtOnce {
+	fits := true
+	for first := uint64(0); first <= last && len(values) < maxBlocks; first += entriesAtOnce {
 		b := make([]byte, stride*min(entriesAtOnce, last+1-first))
 		if _, err := m.ReadAt(b, t.entries+stride*first); err != nil {
-			return nil, err
+			return values, err
 		}
 		for i := uint64(0); i < uint64(len(b))/stride && first+i < last; i++ {
 			if entry := b[i*stride : (i+1)*stride]; int8(entry[0]) >= 0 {
-				out = append(out, entry[8:])
+				values = append(values, entry[8:])
 			}
 		}
-		if end := b[uint64(len(b))-stride]; uint64(len(out)) > t.count || first+entriesAtOnce > last && end != 0 {
-			return nil, wrong(len(out))
-		}
+		fits = fits && (first+entriesAtOnce <= last || b[uint64(len(b))-stride] == 0)
 	}
-	if uint64(len(out)) != t.count {
-		return nil, wrong(len(out))
+	if !fits || uint64(len(values)) != t.count {
+		return values, fmt.Errorf("table at %#x: %d entries of %d bytes, want %d: %w", t.entries, len(values), stride, t.count, errShape)
 	}
-	return out, nil
+	return values, nil
 }

@@ -15,11 +15,17 @@ import (
 	"github.com/gputrace/gputrace/symbolize"
 )
 
-// libraries are where an allocator can be, and the variables that hold a pointer to it. ROCm's is the same code, renamed.
-var libraries = []struct{ prefix, symbol string }{
-	{"libc10_cuda.so", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"},
-	{"libc10_hip.so", "_ZN3c103hip19HIPCachingAllocator9allocatorE"},
-	{"libc10_hip.so", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"},
+// libraries are where an allocator can be, the variables that hold a pointer to it, and the beginning of the mangled names
+// of the functions that use it. ROCm's is the same code, renamed.
+var libraries = []allocatorLibrary{
+	{"libc10_cuda.so", []string{"_ZN3c104cuda20CUDACachingAllocator9allocatorE"}, "_ZN3c104cuda20CUDACachingAllocator"},
+	{"libc10_hip.so", []string{"_ZN3c103hip19HIPCachingAllocator9allocatorE", "_ZN3c104cuda20CUDACachingAllocator9allocatorE"}, "_ZN3c103hip19HIPCachingAllocator"},
+}
+
+type allocatorLibrary struct {
+	prefix    string // of the file's name
+	variables []string
+	namespace string
 }
 
 // nativeClass ends the names of the classes whose books are known.
@@ -29,7 +35,7 @@ const (
 	maxVirtuals = 96     // entries of the vtable that are looked at; PyTorch 2.15 has 50
 	maxTypeName = 512    // bytes of a class's name
 	maxNative   = 0x8000 // bytes of the allocator in which the list of devices is searched
-	usualTotal  = 0x1a8  // allocated bytes in a device's object: wheels 2.0.1 to 2.15.0
+	usualTotal  = 0x1a8  // allocated bytes in a device's object: wheels 1.13.1 to 2.15.0
 	wordSize    = 8
 )
 
@@ -40,13 +46,13 @@ func Find(p *process.Process) (*Allocator, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range libraries {
-		for i := range maps {
-			m := &maps[i]
-			if !m.Exec || m.Inode == 0 || !strings.HasPrefix(m.Base(), l.prefix) {
+	for i := range libraries {
+		for j := range maps {
+			m := &maps[j]
+			if !m.Exec || m.Inode == 0 || !strings.HasPrefix(m.Base(), libraries[i].prefix) {
 				continue
 			}
-			a, err := findIn(p, maps, m, l.symbol)
+			a, err := libraries[i].find(p, maps, m)
 			if a != nil || err != nil {
 				return a, err
 			}
@@ -55,8 +61,8 @@ func Find(p *process.Process) (*Allocator, error) {
 	return nil, fmt.Errorf("find the allocator of pid %d: %w: no %s among its mappings", p.PID, ErrNoAllocator, libraries[0].prefix)
 }
 
-// findIn reads one library; nil without an error when it does not have the variable.
-func findIn(p *process.Process, maps []process.Mapping, m *process.Mapping, symbol string) (*Allocator, error) {
+// find reads the library at a mapping; nil without an error when it has no allocator.
+func (l *allocatorLibrary) find(p *process.Process, maps []process.Mapping, m *process.Mapping) (*Allocator, error) {
 	file, err := p.OpenFile(m)
 	if err != nil {
 		return nil, err
@@ -67,22 +73,39 @@ func findIn(p *process.Process, maps []process.Mapping, m *process.Mapping, symb
 		return nil, err
 	}
 	defer f.Close()
-	variable, ok := f.Find(symbol)
-	bias, biased := f.Bias(m.Start, m.Offset)
-	if !ok || !biased {
+	bias, ok := f.Bias(m.Start, m.Offset)
+	if !ok {
 		return nil, nil
 	}
+	for _, name := range l.variables {
+		if variable, ok := f.Find(name); ok {
+			return findAt(p, maps, f, variable, bias)
+		}
+	}
+	return l.findStatic(p, f, bias), nil
+}
+
+// findAt follows the variable that holds a pointer to the allocator.
+func findAt(p *process.Process, maps []process.Mapping, f *symbolize.File, variable symbolize.Symbol, bias uint64) (*Allocator, error) {
 	native, err := process.Uint64(p, variable.Addr+bias)
 	if err != nil {
 		return nil, err
 	}
 	if !pointer(native) {
-		return nil, fmt.Errorf("find the allocator of pid %d: %w: %s is set to none", p.PID, ErrNoAllocator, symbolize.Demangle(symbol))
+		return nil, fmt.Errorf("find the allocator of pid %d: %w: %s is set to none", p.PID, ErrNoAllocator, symbolize.Demangle(variable.Name))
 	}
 	if err := checkBackend(p, maps, native); err != nil {
 		return nil, fmt.Errorf("find the allocator of pid %d: %w", p.PID, err)
 	}
-	return &Allocator{memory: p, native: native, layout: layoutOf(f, p, native, bias)}, nil
+	l := layoutOf(f)
+	l.vectors = vectorOffsets(f, p, native, bias)
+	if l.vectors == nil {
+		l.guessedVectors = true
+		for off := uint64(wordSize); off < maxNative; off += wordSize {
+			l.vectors = append(l.vectors, off)
+		}
+	}
+	return &Allocator{memory: p, native: native, layout: l}, nil
 }
 
 // checkBackend tells PyTorch's own allocator from others by the name of its class. It is read through the vtable, behind
@@ -127,34 +150,30 @@ func fileAt(maps []process.Mapping, addr uint64) string {
 	return "no file"
 }
 
-// layoutOf asks the code where things are, and falls back to searching.
-func layoutOf(f *symbolize.File, m process.Memory, native, bias uint64) layout {
-	l := layout{vectors: vectorOffsets(f, m, native, bias)}
+// layoutOf asks the code where things are in the objects of devices and in blocks, and falls back to searching.
+func layoutOf(f *symbolize.File) layout {
+	var l layout
 	calls, _ := reportCalls(f)
 	for i := range calls {
-		if s, ok := calls[i].blockSite(); ok {
-			l.sizes = appendNew(l.sizes, uint64(s.SizeOffset))
+		if s, ok := calls[i].shape(); ok {
+			l.shapes = appendNew(l.shapes, s)
 		}
 		if allocated, reserved, ok := calls[i].totals(); ok && reserved == allocated+statSize && allocated >= statAllocatedBytes*statSize {
 			l.totals = appendNew(l.totals, allocated)
 		}
 	}
-	for s := uint64(minSizeOffset); s <= maxSizeOffset; s += 8 {
-		l.sizes = appendNew(l.sizes, s)
+	for _, requested := range []bool{true, false} {
+		for s := uint64(minSizeOffset); s <= maxSizeOffset; s += 8 {
+			l.shapes = appendNew(l.shapes, shape{size: s, requested: requested})
+		}
 	}
 	if l.totals == nil {
 		l.totals, l.guessedTotals = []uint64{usualTotal}, true
 	}
-	if l.vectors == nil {
-		l.guessedVectors = true
-		for off := uint64(8); off < maxNative; off += 8 {
-			l.vectors = append(l.vectors, off)
-		}
-	}
 	return l
 }
 
-func appendNew(list []uint64, v uint64) []uint64 {
+func appendNew[T comparable](list []T, v T) []T {
 	if slices.Contains(list, v) {
 		return list
 	}

@@ -27,6 +27,7 @@ var update = flag.Bool("update", false, "write testdata/books-VERSION.json.gz fr
 type image struct {
 	Native                 uint64
 	Vectors, Totals, Sizes []uint64
+	Plain                  bool // blocks without a requested size
 	Words                  map[uint64]uint64
 	Oracle                 oracle
 }
@@ -34,10 +35,14 @@ type image struct {
 // ReadAt gives zeros for words of a page from which others are known.
 func (m *image) ReadAt(b []byte, addr uint64) (int, error) {
 	known := false
+	var w uint64
 	for i := range b {
 		at := addr + uint64(i)
-		w, ok := m.Words[at&^7]
-		known = known || ok
+		if i == 0 || at%8 == 0 {
+			var ok bool
+			w, ok = m.Words[at&^7]
+			known = known || ok
+		}
 		b[i] = byte(w >> (8 * (at % 8)))
 	}
 	if !known {
@@ -48,9 +53,11 @@ func (m *image) ReadAt(b []byte, addr uint64) (int, error) {
 
 func (m *image) allocator() *Allocator {
 	return &Allocator{memory: m, native: m.Native, layout: layout{
-		vectors: slices.Clone(m.Vectors), totals: slices.Clone(m.Totals), sizes: slices.Clone(m.Sizes),
+		vectors: slices.Clone(m.Vectors), totals: slices.Clone(m.Totals), shapes: []shape{m.shape()},
 	}}
 }
+
+func (m *image) shape() shape { return shape{size: m.Sizes[0], requested: !m.Plain} }
 
 // recorder keeps the words that are read.
 type recorder struct {
@@ -78,7 +85,10 @@ func record(t *testing.T) {
 	require.NoError(t, err)
 	r := &recorder{p, map[uint64]uint64{}}
 	a.memory = r
-	m := image{Native: a.native, Vectors: a.vectors, Totals: a.totals, Sizes: a.sizes, Words: r.words, Oracle: *o}
+	m := image{
+		Native: a.native, Vectors: a.vectors, Totals: a.totals, Words: r.words, Oracle: *o,
+		Sizes: []uint64{a.shapes[0].size}, Plain: !a.shapes[0].requested,
+	}
 	mapsOf(t, a)
 	m.dropText(t)
 	version, _, _ := strings.Cut(o.Version, "+")
@@ -115,7 +125,7 @@ func mapsOf(t testing.TB, a *Allocator) [][]Segment {
 	for i, d := range devices {
 		s, err := a.stats(d)
 		require.NoError(t, err)
-		out[i], err = newBooks(a.memory, i, d.addr, d.limit, a.sizes[0]).prove(s)
+		out[i], err = newBooks(a.memory, i, d, a.shapes[0]).prove(s)
 		require.NoError(t, err)
 	}
 	return out
@@ -153,7 +163,7 @@ func TestImages(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, got.Devices, 1)
 			m.Oracle.check(t, 0, got.Devices[0].Segments)
-			assert.Len(t, a.sizes, 1, "the layout was not kept")
+			assert.Len(t, a.shapes, 1, "the layout was not kept")
 		})
 	}
 }
@@ -163,11 +173,11 @@ func TestSearch(t *testing.T) {
 	for name, m := range images(t) {
 		t.Run(name, func(t *testing.T) {
 			a := m.allocator()
-			a.sizes, a.guessedVectors, a.guessedTotals = nil, true, true
+			a.shapes, a.guessedVectors, a.guessedTotals = nil, true, true
 			a.vectors = append([]uint64{m.Vectors[0] - 8, m.Vectors[0] + 8}, a.vectors...)
 			a.totals = []uint64{m.Totals[0] - statSize, m.Totals[0] + statSize, m.Totals[0] + 8, m.Totals[0]}
 			for s := uint64(minSizeOffset); s <= maxSizeOffset; s += 8 {
-				a.sizes = append(a.sizes, s)
+				a.shapes = append(a.shapes, shape{s, true}, shape{s, false})
 			}
 			got, err := a.Map()
 			require.NoError(t, err)
@@ -184,7 +194,7 @@ func TestDamage(t *testing.T) {
 		require.NoError(t, err)
 		s, err := a.stats(devices[0])
 		require.NoError(t, err)
-		b := newBooks(m, 0, devices[0].addr, devices[0].limit, m.Sizes[0])
+		b := newBooks(m, 0, devices[0], m.shape())
 		require.NoError(t, b.read())
 		damages := 0
 		for _, tile := range b.list {
@@ -192,7 +202,7 @@ func TestDamage(t *testing.T) {
 				damages++
 				old := m.Words[tile.at+off]
 				m.Words[tile.at+off] = value
-				_, err := newBooks(m, 0, devices[0].addr, devices[0].limit, m.Sizes[0]).prove(s)
+				_, err := newBooks(m, 0, devices[0], m.shape()).prove(s)
 				assert.Error(t, err, "%s: block %#x with %#x at +%#x", name, tile.at, value, off)
 				checkTotals(t, a, &m.Oracle)
 				m.Words[tile.at+off] = old
@@ -204,20 +214,21 @@ func TestDamage(t *testing.T) {
 
 // damagesOf are words of a Block and wrong values for them.
 func damagesOf(b *books, t *tile) map[uint64]uint64 {
-	flags := b.size + fromSizeToAllocated
+	pool := b.shape.pool()
+	flags := pool + fromPoolToAllocated
 	out := map[uint64]uint64{
-		b.size:                  t.size + 512,
-		b.size + fromSizeToPool: t.pool + 8,
-		b.size + fromSizeToPrev: t.at,
-		b.size + fromSizeToNext: t.at,
-		flags:                   wordAt(b.memory, t.at+flags) ^ 1,
-		blockDevice:             wordAt(b.memory, t.at+blockDevice) ^ 1,
+		b.shape.size:          t.size + 512,
+		pool:                  t.pool + 8,
+		pool + fromPoolToPrev: t.at,
+		pool + fromPoolToNext: t.at,
+		flags:                 wordAt(b.memory, t.at+flags) ^ 1,
+		blockDevice:           wordAt(b.memory, t.at+blockDevice) ^ 1,
 	}
 	if t.before != nil || t.after != nil { // the address of a segment of one block has no second witness
-		out[b.size+fromSizeToPtr] = t.ptr + 512
+		out[pool+fromPoolToPtr] = t.ptr + 512
 	}
-	if t.active {
-		out[b.size+fromSizeToRequested] = t.requested + 1
+	if t.active && b.shape.requested {
+		out[b.shape.size+fromSizeToRequested] = t.requested + 1
 	}
 	return out
 }
@@ -277,7 +288,10 @@ func exercise(t *testing.T, m *image) {
 		if err != nil {
 			continue
 		}
-		segments, err := newBooks(newPages(m), i, d.addr, d.limit, a.sizes[0]).prove(s)
+		if swept, err := a.sweepBusy(newPages(m), d, i, s, Window{}); err == nil {
+			checkApart(t, swept.Segments)
+		}
+		segments, err := newBooks(newPages(m), i, d, a.shapes[0]).prove(s)
 		if err != nil {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/gputrace/gputrace/process"
 )
@@ -33,12 +34,16 @@ type DeviceTotals struct {
 	Reserved  uint64 // bytes of segments: torch.cuda.memory_reserved
 }
 
+// Unknown marks a size that the allocator does not keep. It is never 0: 0 is a real value.
+const Unknown = ^uint64(0)
+
 // Allocator is the caching allocator of a process. It is not safe for concurrent use. It stays valid as long as the
 // process lives and does not change its allocator.
 type Allocator struct {
 	memory process.Memory
 	native uint64 // address of the NativeCachingAllocator
 	layout
+	places *places // nil until a map was proved
 }
 
 // layout is where things may be, the likeliest place first. guessed says that the code did not tell: then only figures
@@ -46,7 +51,7 @@ type Allocator struct {
 type layout struct {
 	vectors        []uint64 // of the devices' objects, in the allocator
 	totals         []uint64 // allocated bytes, in a device's object
-	sizes          []uint64 // Block.size
+	shapes         []shape
 	guessedVectors bool
 	guessedTotals  bool
 }
@@ -58,10 +63,7 @@ type device struct {
 	stats uint64 // address of its statistics
 }
 
-const (
-	maxDevices = 128 // c10 numbers them with an int8
-	maxRetries = 200 // of statistics that are being written
-)
+const maxDevices = 128 // c10 numbers them with an int8
 
 // Totals reads the totals of all devices that the program can use, by their number. A device without an allocation has
 // totals of 0; the list is empty when CUDA is not initialised. It takes microseconds and does not need the map to balance:
@@ -87,19 +89,25 @@ func (s *stats) totals(device int) DeviceTotals {
 	return DeviceTotals{Device: device, Allocated: s.current(statAllocatedBytes, 0), Reserved: s.current(statReservedBytes, 0)}
 }
 
-// stats reads a device's statistics until they hold together: they are written word by word.
+// stats reads a device's statistics until they hold together: they are written word by word, and the thread that does it
+// can be held up meanwhile.
 func (a *Allocator) stats(d device) (*stats, error) {
-	var wrong error
-	for range maxRetries {
+	for end, n := time.Now().Add(settlePatience), 0; ; n++ {
 		s, err := readStats(a.memory, d.stats)
 		if err != nil {
 			return nil, err
 		}
-		if wrong = s.check(); wrong == nil {
+		wrong := s.check()
+		switch {
+		case wrong == nil:
 			return s, nil
+		case n < eagerPolls:
+		case lockOf(a.memory, d.stats) == lockUnknown || time.Now().After(end):
+			return nil, fmt.Errorf("%w: %w", ErrUnknownLayout, wrong)
+		default:
+			time.Sleep(pollPause)
 		}
 	}
-	return nil, fmt.Errorf("%w: %w", ErrUnknownLayout, wrong)
 }
 
 // devices finds the objects of all devices. The allocator grows their list once, when CUDA is initialised, but it is

@@ -62,6 +62,7 @@ type DeviceMap struct {
 	DeviceTotals
 	Active   uint64    // bytes of allocated and pending blocks
 	Time     uint64    // when it was read, CLOCK_BOOTTIME, nanoseconds
+	Window   Window    // holds the moment
 	Segments []Segment // sorted by address
 }
 
@@ -70,8 +71,26 @@ type Map struct {
 	Devices []DeviceMap
 }
 
-// patience is how long a device whose books change is tried again.
-const patience = 2 * time.Second
+// Window is a time in which books were read: CLOCK_BOOTTIME, nanoseconds.
+type Window struct {
+	From, To uint64
+	// Settled says that every change that was seen had been made, and reported to PyTorch's profiler, by To: the allocator
+	// was seen unlocked, or busy with a later call. It is false when one call lasted too long to wait for its end.
+	Settled bool
+}
+
+const (
+	// patience is how long a device whose books change is tried again.
+	patience = 2 * time.Second
+	// maxQuiet is how many attempts in a row may fail without a change: a thread may be held up, for a while, in the
+	// middle of an allocation.
+	maxQuiet = 20
+	// maxBursts is how often the pages that change are copied in a row until nothing changed meanwhile.
+	maxBursts = 32
+)
+
+// errQuiet marks an attempt during which nothing changed and that failed nevertheless.
+var errQuiet = errors.New("nothing changed meanwhile")
 
 // Map reads every segment and block. A map is given only when it is proved: its blocks add up to the allocator's own
 // statistics, which did not change while it was read. The error wraps ErrChanged when the program did not leave a
@@ -84,7 +103,7 @@ func (a *Allocator) Map() (*Map, error) {
 	}
 	m := &Map{}
 	for i := range devices {
-		d, err := a.mapDevice(devices, i)
+		d, err := a.mapDevice(devices[i], i)
 		if err != nil {
 			return nil, fmt.Errorf("read the map of device %d: %w", i, err)
 		}
@@ -93,21 +112,14 @@ func (a *Allocator) Map() (*Map, error) {
 	return m, nil
 }
 
-// errQuiet marks an attempt during which nothing changed and that failed nevertheless.
-var errQuiet = errors.New("nothing changed meanwhile")
-
-// maxQuiet is how many attempts in a row may fail without a change: a thread may be held up, for a while, in the middle of
-// an allocation.
-const maxQuiet = 20
-
-func (a *Allocator) mapDevice(devices []device, i int) (*DeviceMap, error) {
+func (a *Allocator) mapDevice(d device, i int) (*DeviceMap, error) {
 	copied := newPages(a.memory)
 	quiet := 0
 	for end := time.Now().Add(patience); ; {
-		d, err := a.attempt(copied, devices, i)
+		m, err := a.attempt(copied, d, i)
 		switch {
 		case err == nil:
-			return d, nil
+			return m, nil
 		case errors.Is(err, errTooMuch):
 			return nil, err
 		case errors.Is(err, errQuiet):
@@ -115,58 +127,82 @@ func (a *Allocator) mapDevice(devices []device, i int) (*DeviceMap, error) {
 		default:
 			quiet = 0
 		}
-		if quiet >= maxQuiet {
+		if quiet >= maxQuiet && lockOf(a.memory, d.stats) != lockHeld {
 			return nil, fmt.Errorf("%w: %w", ErrUnknownLayout, err)
 		}
 		if time.Now().After(end) {
 			return nil, fmt.Errorf("%w: %w", ErrChanged, err)
 		}
-		time.Sleep(time.Duration(quiet) * time.Millisecond)
+		time.Sleep(time.Duration(min(quiet, maxQuiet)) * time.Millisecond)
 	}
 }
 
-// attempt copies the pages that the attempt before needed, and puts the map together from the copy. When it needs further
-// pages, what it took them from must not have changed either.
-func (a *Allocator) attempt(copied *pages, devices []device, i int) (*DeviceMap, error) {
-	before, err := a.stats(devices[i])
+// attempt brings the pages that the attempts before needed to one moment, and puts the map together from them. When it
+// needs further pages, nothing may have changed until it has them, either.
+func (a *Allocator) attempt(copied *pages, d device, i int) (*DeviceMap, error) {
+	m, s, err := a.burst(copied, d)
 	if err != nil {
 		return nil, err
 	}
-	if err := copied.refresh(); err != nil {
+	if changed, err := copied.compareCold(); err != nil {
 		return nil, err
+	} else if changed > 0 {
+		return nil, fmt.Errorf("%d of %d pages changed that had not before", changed, len(copied.index))
 	}
-	after, err := a.stats(devices[i])
-	if err != nil {
-		return nil, err
-	}
-	now := bootTime()
-	if *after != *before {
-		return nil, fmt.Errorf("statistics changed while %d pages were copied", len(copied.index))
-	}
-	segments, err := a.assemble(copied, devices, i, before)
+	m.Window.To, m.Window.Settled = a.settle(d, s)
+	segments, err := a.assemble(copied, d, i, s)
 	if copied.misses > 0 {
-		if after, statsErr := a.stats(devices[i]); statsErr != nil || *after != *before {
+		if after, statsErr := a.stats(d); statsErr != nil || *after != *s {
+			if err != nil { // it gave up: find the rest of the pages that the next attempt needs
+				_, _ = a.collect(copied, d, i)
+			}
 			return nil, fmt.Errorf("statistics changed while %d pages were found", copied.misses)
 		}
+		m.Window.To, m.Window.Settled = a.settle(d, s)
 	}
 	if err != nil {
-		copied.drop()
 		return nil, fmt.Errorf("%w: %w", errQuiet, err)
 	}
-	return &DeviceMap{DeviceTotals: before.totals(i), Active: before.current(statActiveBytes, 0), Time: now, Segments: segments}, nil
+	m.DeviceTotals, m.Active, m.Segments = s.totals(i), s.current(statActiveBytes, 0), segments
+	return m, nil
 }
 
-// assemble tries the places where a Block's size may be, until one is proved.
-func (a *Allocator) assemble(copied *pages, devices []device, i int, s *stats) ([]Segment, error) {
+// burst copies the pages that change until nothing changes meanwhile, and no call is under way, a few times. It gives a map
+// that has the times only. A call can be under way for long, in the driver: then the books are tried as they are.
+func (a *Allocator) burst(copied *pages, d device) (*DeviceMap, *stats, error) {
+	m := &DeviceMap{Window: Window{From: bootTime()}}
+	before, err := a.stats(d)
+	if err != nil {
+		return nil, nil, err
+	}
+	for n := range maxBursts {
+		if err := copied.copyHot(); err != nil {
+			return nil, nil, err
+		}
+		m.Time = bootTime()
+		after, err := a.stats(d)
+		if err != nil {
+			return nil, nil, err
+		}
+		if *after == *before && (n == maxBursts-1 || lockOf(a.memory, d.stats) != lockHeld) {
+			return m, after, nil
+		}
+		m.Window.From, before = m.Time, after
+	}
+	return nil, nil, fmt.Errorf("statistics changed while %d pages were copied", len(copied.hot))
+}
+
+// assemble tries the shapes that a Block may have, until one is proved.
+func (a *Allocator) assemble(copied *pages, d device, i int, s *stats) ([]Segment, error) {
 	if s.current(statReservedBytes, 0) == 0 {
 		return nil, nil
 	}
 	var first error
-	for _, size := range a.sizes {
-		b := newBooks(copied, i, devices[i].addr, devices[i].limit, size)
+	for k, shape := range a.shapes {
+		b := newBooks(copied, i, d, shape)
 		segments, err := b.prove(s)
 		if err == nil {
-			a.sizes = []uint64{size}
+			a.shapes, a.places = a.shapes[k:k+1], &b.places
 			return segments, nil
 		}
 		if first == nil {

@@ -3,9 +3,10 @@
 package inspect
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,11 @@ const (
 	// maxVectors is UIO_MAXIOV, the kernel's limit for one call (process_vm_readv(2)).
 	maxVectors = 1024
 	growth     = 64 // pages
+	// maxAllHot is how many pages are copied at once without a look at which of them change: it takes less time than to
+	// find that out.
+	maxAllHot = 128
+	// maxAge is how many comparisons a page stays hot without a change.
+	maxAge = 4
 )
 
 var errTooMuch = errors.New("more memory than the limit")
@@ -27,21 +33,33 @@ var errTooMuch = errors.New("more memory than the limit")
 // batch copies pages of a target, from one address each.
 type batch func(to [][]byte, addrs []uint64) error
 
+// page is a copy of one page.
+type page struct {
+	addr uint64
+	data []byte
+	next []byte // for the next copy of a hot page
+	hot  bool   // it was seen to change
+	age  int    // comparisons of the cold pages since it changed
+}
+
 // pages is a copy of the pages of a process that were asked for. The copy is made page by page when an address is first
-// read, and as a whole, within microseconds, when it is made again: this is what catches the books of a busy allocator in
-// one state.
+// read. After that it is brought to one moment in two steps: the hot pages, which change, are copied at once, within
+// microseconds; the others, which may be many more, are compared with what they were before, one after the other. Those
+// that are the same still were the same when the hot ones were copied.
 type pages struct {
 	memory process.Memory
 	batch  batch
-	index  map[uint64][]byte // by page address
-	fresh  []byte            // memory for further pages
-	misses int               // pages read since the last refresh
-	last   uint64
-	lastAt []byte // the page at last
+	index  map[uint64]*page // by page address
+	hot    []*page          // by address; all are in one of these two lists
+	cold   []*page
+	sorted bool   // no page has changed sides since they were divided
+	fresh  []byte // memory for further pages
+	misses int    // pages read one by one since the last compare
+	last   *page
 }
 
 func newPages(m process.Memory) *pages {
-	c := &pages{memory: m, index: map[uint64][]byte{}, batch: plainBatch(m)}
+	c := &pages{memory: m, index: map[uint64]*page{}, batch: plainBatch(m)}
 	if p, ok := m.(*process.Process); ok {
 		c.batch = vectorBatch(p.PID)
 	}
@@ -52,21 +70,35 @@ func newPages(m process.Memory) *pages {
 func (c *pages) ReadAt(b []byte, addr uint64) (int, error) {
 	for done := 0; done < len(b); {
 		at := addr + uint64(done)
-		page, err := c.page(at &^ (pageSize - 1))
+		p, err := c.page(at &^ (pageSize - 1))
 		if err != nil {
 			return done, err
 		}
-		done += copy(b[done:], page[at%pageSize:])
+		done += copy(b[done:], p.data[at%pageSize:])
 	}
 	return len(b), nil
 }
 
-func (c *pages) page(addr uint64) ([]byte, error) {
-	if c.lastAt != nil && c.last == addr {
-		return c.lastAt, nil
+// peek gives the bytes at an address, as many as buf has: the copy itself, where they are on one page, otherwise in buf.
+// They are valid until something else is read.
+func peek(m process.Memory, addr uint64, buf []byte) ([]byte, error) {
+	if c, ok := m.(*pages); ok && addr%pageSize+uint64(len(buf)) <= pageSize {
+		p, err := c.page(addr &^ (pageSize - 1))
+		if err != nil {
+			return nil, err
+		}
+		return p.data[addr%pageSize:][:len(buf)], nil
 	}
-	page := c.index[addr]
-	if page == nil {
+	_, err := m.ReadAt(buf, addr)
+	return buf, err
+}
+
+func (c *pages) page(addr uint64) (*page, error) {
+	if c.last != nil && c.last.addr == addr {
+		return c.last, nil
+	}
+	p := c.index[addr]
+	if p == nil {
 		if len(c.index) >= maxPages {
 			return nil, fmt.Errorf("copy the books: %w of %d pages", errTooMuch, maxPages)
 		}
@@ -74,35 +106,101 @@ func (c *pages) page(addr uint64) ([]byte, error) {
 			c.fresh = make([]byte, growth*pageSize)
 		}
 		c.misses++
-		page = c.fresh[:pageSize:pageSize]
-		if _, err := c.memory.ReadAt(page, addr); err != nil {
+		p = &page{addr: addr, data: c.fresh[:pageSize:pageSize]}
+		if _, err := c.memory.ReadAt(p.data, addr); err != nil {
 			return nil, err
 		}
-		c.index[addr], c.fresh = page, c.fresh[pageSize:]
+		c.fresh = c.fresh[pageSize:]
+		c.index[addr] = p
+		p.hot = len(c.index) <= maxAllHot
+		c.cold, c.sorted = append(c.cold, p), false
 	}
-	c.last, c.lastAt = addr, page
-	return page, nil
+	c.last = p
+	return p, nil
 }
 
-// refresh copies all pages again. After an error, which is usual when the target has given memory back, the copy is empty.
-func (c *pages) refresh() error {
-	addrs := slices.Sorted(maps.Keys(c.index))
-	to := make([][]byte, len(addrs))
-	for i, a := range addrs {
-		to[i] = c.index[a]
+// copyHot copies the pages that change. After an error, which is usual when the target has given memory back, the copy is
+// empty.
+func (c *pages) copyHot() error {
+	c.sort()
+	to, addrs := make([][]byte, len(c.hot)), make([]uint64, len(c.hot))
+	for i, p := range c.hot {
+		if p.next == nil {
+			p.next = make([]byte, pageSize)
+		}
+		to[i], addrs[i] = p.next, p.addr
 	}
-	c.misses = 0
-	if err := c.batch(to, addrs); err != nil {
-		c.drop()
+	if err := c.read(to, addrs); err != nil {
 		return err
 	}
+	for _, p := range c.hot {
+		if !bytes.Equal(p.data, p.next) {
+			p.age = 0
+		}
+		p.data, p.next = p.next, p.data
+	}
 	return nil
+}
+
+// compareCold copies all other pages, and tells how many are no longer what they were. Those are hot from then on. After
+// an error the copy is empty.
+func (c *pages) compareCold() (changed int, err error) {
+	c.sort()
+	c.misses = 0
+	scratch := make([]byte, min(len(c.cold), maxVectors)*pageSize)
+	for part := range slices.Chunk(c.cold, maxVectors) {
+		to, addrs := make([][]byte, len(part)), make([]uint64, len(part))
+		for i, p := range part {
+			to[i], addrs[i] = scratch[i*pageSize:(i+1)*pageSize], p.addr
+		}
+		if err := c.read(to, addrs); err != nil {
+			return 0, err
+		}
+		for i, p := range part {
+			if !bytes.Equal(p.data, to[i]) {
+				copy(p.data, to[i])
+				p.hot, p.age, changed = true, 0, changed+1
+			}
+		}
+	}
+	for _, p := range c.hot {
+		p.age++
+		p.hot = p.age <= maxAge || len(c.index) <= maxAllHot
+	}
+	c.sorted = false
+	return changed, nil
+}
+
+// sort divides the pages into hot and cold ones.
+func (c *pages) sort() {
+	if c.sorted {
+		return
+	}
+	all := append(c.hot, c.cold...)
+	c.hot, c.cold = nil, make([]*page, 0, len(all))
+	slices.SortFunc(all, func(x, y *page) int { return cmp.Compare(x.addr, y.addr) })
+	for _, p := range all {
+		if p.hot {
+			c.hot = append(c.hot, p)
+		} else {
+			c.cold = append(c.cold, p)
+		}
+	}
+	c.sorted = true
+}
+
+func (c *pages) read(to [][]byte, addrs []uint64) error {
+	err := c.batch(to, addrs)
+	if err != nil {
+		c.drop()
+	}
+	return err
 }
 
 // drop forgets everything.
 func (c *pages) drop() {
 	clear(c.index)
-	c.misses, c.lastAt = 0, nil
+	c.hot, c.cold, c.last, c.misses = nil, nil, nil, 0
 }
 
 // plainBatch reads one page after the other.

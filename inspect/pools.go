@@ -4,6 +4,7 @@ package inspect
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/gputrace/gputrace/process"
 )
@@ -40,6 +41,32 @@ type pool struct {
 	sets []uint64 // addresses
 }
 
+// at gives the common pools of another device's object.
+func (p *places) at(addr uint64) []pool {
+	out := slices.Clone(p.pools)
+	for i := range out {
+		out[i].addr += addr
+		out[i].sets = slices.Clone(out[i].sets)
+		for j := range out[i].sets {
+			out[i].sets[j] += addr
+		}
+	}
+	return out
+}
+
+// lookFor looks for the common pools of a device that is busy: where most is seen of several times.
+func lookFor(live process.Memory, d device) *places {
+	var best *places
+	for range lookAgain {
+		c := scan(live, d.addr, d.limit)
+		pools := poolPair(live, c.sets)
+		if pools != nil && (best == nil || len(pools[0].sets) > len(best.pools[0].sets)) {
+			best = &places{pools: (&places{pools: pools}).at(-d.addr)}
+		}
+	}
+	return best
+}
+
 // containers is what was recognised in an object.
 type containers struct {
 	sets   []uint64 // addresses, sorted
@@ -54,7 +81,7 @@ func scan(m process.Memory, addr, limit uint64) (c containers) {
 			c.sets = append(c.sets, addr+uint64(8*i))
 		}
 		if i+tableSize/8 <= len(w) && len(c.tables) < maxTablesSeen {
-			if t, ok := newTable(w[i:]); ok {
+			if t, ok := newTable(addr+uint64(8*i), w[i:]); ok {
 				c.tables = append(c.tables, t)
 			}
 		}
@@ -122,8 +149,11 @@ func privatePools(m process.Memory, tables []table) []pool {
 	seen := map[uint64]bool{}
 	for i := range tables {
 		for _, stride := range privateStrides {
+			if tables[i].count > maxPools {
+				continue
+			}
 			values, err := tables[i].values(m, stride)
-			if err != nil || len(values) > maxPools {
+			if err != nil {
 				continue
 			}
 			for _, v := range values {

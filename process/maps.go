@@ -16,6 +16,7 @@ type Mapping struct {
 	Offset     uint64 // file offset of Start, bytes
 	Exec       bool
 	Writable   bool
+	Shared     bool   // writes reach the file, or other processes
 	Device     string // major:minor, hex
 	Inode      uint64 // 0: no file behind it
 	// Path is the file as the process's own mount namespace names it, or "[heap]", "[vdso]", or empty. A deleted file's
@@ -74,7 +75,7 @@ func parseMapping(line string) (Mapping, error) {
 	if !ok || len(f[1]) < 4 {
 		return bad("range or permissions")
 	}
-	m := Mapping{Exec: f[1][2] == 'x', Writable: f[1][1] == 'w', Device: f[3]}
+	m := Mapping{Exec: f[1][2] == 'x', Writable: f[1][1] == 'w', Shared: f[1][3] == 's', Device: f[3]}
 	var err error
 	if m.Start, err = strconv.ParseUint(lo, 16, 64); err != nil {
 		return bad("start")

@@ -53,7 +53,7 @@ func TestParseMapping(t *testing.T) {
 		},
 		"largest inode": {
 			"0-1 ---s ffffffffffffffff 00:00 18446744073709551615 /x",
-			Mapping{End: 1, Offset: 1<<64 - 1, Device: "00:00", Inode: 1<<64 - 1, Path: "/x"},
+			Mapping{End: 1, Shared: true, Offset: 1<<64 - 1, Device: "00:00", Inode: 1<<64 - 1, Path: "/x"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,9 +5,10 @@
 #   setup.sh --real              PyTorch with its NVIDIA wheels, for a machine with a GPU (6 GB on disk)
 #   setup.sh --auto              --real if there is a GPU with a driver, else the stand-in
 #   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
+#   setup.sh --versions          print the versions of PyTorch that are known here, one a line; nothing else
 #
 #   TORCH_VERSION=2.15.0         which PyTorch: a version in the table below, or any with TORCHVISION_VERSION set
-#   PYTHON=python3.11            which Python makes the venv: at least 3.10
+#   PYTHON=python3.11            which Python makes the venv: at least 3.10; PyTorch 1.13.1 takes 3.10
 #   GPUTRACE_VENV=DIR            use this venv as it is
 #
 # Progress goes to stderr; nothing is printed when there is nothing to do.
@@ -35,6 +36,7 @@ parse_arguments() {
         case $1 in
         --real) kind=real ;;
         --auto) ! has_gpu || kind=real ;;
+        --versions) versions | cut -d' ' -f1 && exit 0 ;;
         --print)
             print=${2:?--print needs a name}
             shift
@@ -46,35 +48,70 @@ parse_arguments() {
     done
 }
 
-# torchvision is built against one PyTorch.
+# versions: the last patch release of each PyTorch, and the torchvision that was built against it.
+versions() {
+    cat <<'END'
+1.13.1 0.14.1
+2.0.1 0.15.2
+2.1.2 0.16.2
+2.2.2 0.17.2
+2.3.1 0.18.1
+2.4.1 0.19.1
+2.5.1 0.20.1
+2.6.0 0.21.0
+2.7.1 0.22.1
+2.8.0 0.23.0
+2.9.1 0.24.1
+2.10.0 0.25.0
+2.11.0 0.26.0
+2.12.1 0.27.1
+2.13.0 0.28.0
+2.14.1 0.29.1
+2.15.0 0.29.2
+END
+}
+
 torchvision_for() {
-    case $1 in
-    2.15.0) echo 0.29.2 ;;
-    2.10.0) echo 0.25.0 ;;
-    2.6.0) echo 0.21.0 ;;
-    2.1.2) echo 0.16.2 ;;
-    2.0.1) echo 0.15.2 ;;
-    *) die "no torchvision known for PyTorch $1: set TORCHVISION_VERSION" ;;
+    local torch vision
+    while read -r torch vision; do
+        [ "$torch" != "$1" ] || { echo "$vision" && return; }
+    done < <(versions)
+    die "no torchvision known for PyTorch $1: set TORCHVISION_VERSION"
+}
+
+# pythons lists where a Python may be, the best first. PyTorch 1.13 and its torchvision were built up to 3.10.
+pythons() {
+    [ -z "${PYTHON:-}" ] || { echo "$PYTHON" && return; }
+    case $torch_version in
+    1.*) printf '%s\n' python3.10 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.10.*/bin/python ;;
+    *) printf '%s\n' python3.11 python3 ;;
     esac
 }
 
 find_python() {
     local candidate
-    for candidate in "${PYTHON:-python3.11}" python3; do
+    for candidate in $(pythons); do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
     done
-    die "no Python of 3.10 or later: set PYTHON"
+    die "no Python for PyTorch $torch_version: set PYTHON"
 }
 
 # PyTorch before 2.3 was built for NumPy 1.
 requirements() {
     case $torch_version in
+    1.*) requirements_1 ;;
     2.[0-2].*) sed 's/^numpy==.*/numpy==1.26.4/' "$here/requirements.txt" ;;
     *) cat "$here/requirements.txt" ;;
     esac
+}
+
+# PyTorch 1.13 needs less, of what there is for Python 3.10; its torchvision imports requests, and uses it for downloads only.
+requirements_1() {
+    printf '%s\n' numpy==1.26.4 pillow==11.3.0 setuptools==65.5.0 typing_extensions==4.15.0 \
+        requests==2.32.5 urllib3==2.5.0 idna==3.10 certifi==2025.8.3 charset-normalizer==3.4.3
 }
 
 # install_torch fills the venv, and marks it complete: an interrupted installation is not taken for a whole one.

@@ -55,19 +55,19 @@ type dumpDevice struct {
 }
 
 type dumpMemory struct {
-	Reserved         uint64 `json:"reserved"`
-	Allocated        uint64 `json:"allocated"`
-	Requested        uint64 `json:"requested"`
-	Rounding         uint64 `json:"rounding"`
-	Pending          uint64 `json:"pending"`
-	Holes            uint64 `json:"holes"`
-	Free             uint64 `json:"free"`
-	LargestHole      uint64 `json:"largest_hole"`
-	SegmentCount     uint64 `json:"segment_count"`
-	FreeSegmentCount uint64 `json:"free_segment_count"`
-	AllocatedCount   uint64 `json:"allocated_count"`
-	PendingCount     uint64 `json:"pending_count"`
-	HoleCount        uint64 `json:"hole_count"`
+	Reserved         uint64  `json:"reserved"`
+	Allocated        uint64  `json:"allocated"`
+	Requested        *uint64 `json:"requested,omitempty"`
+	Rounding         *uint64 `json:"rounding,omitempty"`
+	Pending          uint64  `json:"pending"`
+	Holes            uint64  `json:"holes"`
+	Free             uint64  `json:"free"`
+	LargestHole      uint64  `json:"largest_hole"`
+	SegmentCount     uint64  `json:"segment_count"`
+	FreeSegmentCount uint64  `json:"free_segment_count"`
+	AllocatedCount   uint64  `json:"allocated_count"`
+	PendingCount     uint64  `json:"pending_count"`
+	HoleCount        uint64  `json:"hole_count"`
 }
 
 type dumpCounted struct {
@@ -120,7 +120,7 @@ type dumpSegment struct {
 	Stream      uint64       `json:"stream"`
 	Expandable  bool         `json:"expandable"`
 	Allocated   uint64       `json:"allocated"`
-	Requested   uint64       `json:"requested"`
+	Requested   *uint64      `json:"requested,omitempty"`
 	Pending     uint64       `json:"pending"`
 	Free        uint64       `json:"free"`
 	LargestHole uint64       `json:"largest_hole"`
@@ -130,7 +130,7 @@ type dumpSegment struct {
 type dumpBlock struct {
 	Address   uint64  `json:"address"`
 	Size      uint64  `json:"size"`
-	Requested *uint64 `json:"requested,omitempty"` // a free block has none
+	Requested *uint64 `json:"requested,omitempty"` // a free block has none; nor have others where the allocator does not keep it
 	Stream    uint64  `json:"stream"`
 	State     string  `json:"state"`
 }
@@ -222,7 +222,7 @@ func poolName(small bool, id [2]uint64) dumpPoolName {
 
 func newDumpMemory(m *analysis.Memory) dumpMemory {
 	return dumpMemory{
-		Reserved: m.Reserved, Allocated: m.Allocated, Requested: m.Requested, Rounding: m.Rounding(), Pending: m.Pending,
+		Reserved: m.Reserved, Allocated: m.Allocated, Requested: known(m.Requested), Rounding: known(m.Rounding()), Pending: m.Pending,
 		Holes: m.Holes, Free: m.Free, LargestHole: m.LargestHole, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
 		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, HoleCount: m.HoleCount,
 	}
@@ -231,14 +231,14 @@ func newDumpMemory(m *analysis.Memory) dumpMemory {
 func newDumpSegment(s *analysis.SegmentBooks) dumpSegment {
 	out := dumpSegment{
 		Address: s.Addr, Size: s.Size, Pool: poolName(s.Pool.Small, s.Pool.ID), Stream: s.Stream, Expandable: s.Expandable,
-		Allocated: s.Allocated, Requested: s.Requested, Pending: s.Pending, Free: s.FreeBytes(), LargestHole: s.LargestHole,
+		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(), LargestHole: s.LargestHole,
 		Blocks: make([]dumpBlock, len(s.Blocks)),
 	}
 	for i := range s.Blocks {
 		b := &s.Blocks[i]
 		out.Blocks[i] = dumpBlock{Address: b.Addr, Size: b.Size, Stream: b.Stream, State: b.State.String()}
 		if analysis.Held(b) {
-			out.Blocks[i].Requested = &b.Requested
+			out.Blocks[i].Requested = known(b.Requested)
 		}
 	}
 	return out

@@ -6,10 +6,15 @@ FILE gets, as JSON, the totals and the snapshot of torch.cuda. Then "ready" is p
 input does; the busy scenarios allocate until then.
 """
 
+import ctypes
 import itertools
 import json
+import os
 import sys
 import threading
+
+if "ORACLE_LIBRARY" in os.environ:  # instead of the library of the same name that PyTorch would load
+    ctypes.CDLL(os.environ["ORACLE_LIBRARY"], mode=ctypes.RTLD_GLOBAL)
 
 import torch
 
@@ -66,6 +71,14 @@ def pools():
     plain()
 
 
+def everywhere():
+    """Private pools and pending blocks on two of three devices."""
+    for part in (graphs, streams):
+        for device in (1, 2):
+            with torch.cuda.device(device):
+                part()
+
+
 def devices():
     keep(1000, 3 * MIB)
     with torch.cuda.device(2):
@@ -109,21 +122,44 @@ def busy():
     return lambda: train(model, optimizer)
 
 
-def storm():
+def storm(live=500):
     """Allocate as fast as the interpreter can, of changing sizes."""
     passing = []
+    number = itertools.count()
 
-    def step(n=itertools.count()):
-        passing.append(torch.empty(512 * (1 + next(n) % 4099), dtype=torch.uint8, device="cuda"))
-        if len(passing) > 500:
-            del passing[:: 1 + next(n) % 3]
+    def step():
+        n = next(number)
+        passing.append(torch.empty(512 * (1 + n % 4099), dtype=torch.uint8, device="cuda"))
+        if len(passing) > live:
+            del passing[:: 1 + n % 3]
 
     return step
 
 
+def flood():
+    """The same beside 10,000 small blocks."""
+    keep(*(512 * (1 + n % 37) for n in range(10_000)))
+    return storm()
+
+
+def threads():
+    """The same from four threads, two of them on streams of their own."""
+
+    def run(stream):
+        step = storm(100)
+        with torch.cuda.stream(stream):
+            while True:
+                step()
+
+    for stream in (None, None, torch.cuda.Stream(), torch.cuda.Stream()):
+        threading.Thread(target=run, args=(stream,), daemon=True).start()
+    return None
+
+
 def oracle():
     count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
-    native = torch.cuda.get_allocator_backend() == "native"
+    backend = getattr(torch.cuda, "get_allocator_backend", lambda: "native")  # since 2.0
+    native = backend() == "native"
     return {
         "version": torch.__version__,
         "allocated": [torch.cuda.memory_allocated(d) for d in range(count)],
@@ -135,7 +171,7 @@ def oracle():
 
 def main():
     scenario, path = sys.argv[1:]
-    if scenario in ("busy", "storm"):
+    if scenario in ("busy", "storm", "flood", "threads"):
         plain()
     step = globals()[scenario]()
     with open(path, "w") as f:
@@ -145,6 +181,7 @@ def main():
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     while not ended.is_set():
         step() if step else ended.wait()
+    os._exit(0)  # threads may still allocate
 
 
 if __name__ == "__main__":

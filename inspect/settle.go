@@ -1,0 +1,80 @@
+//go:build linux
+
+package inspect
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// The allocator does everything about a device under that device's mutex, a std::recursive_mutex in front of the
+// statistics: also the call that reports an allocation or a free to the profiler, as its last act. Who reads the books
+// without it may see a change before it is reported. The mutex is a pthread_mutex_t (glibc, struct __pthread_mutex_s;
+// 40 bytes on x86-64 and aarch64 with 48): lock, count, owner, users, kind.
+const (
+	mutexSize      = 0x28
+	mutexKind      = 0x10
+	mutexRecursive = 1    // PTHREAD_MUTEX_RECURSIVE_NP
+	mutexKindMask  = 0x7f // without the flag of a mutex shared by processes
+)
+
+const (
+	// settlePatience is how long the end of a call is waited for.
+	settlePatience = 100 * time.Millisecond
+	// eagerPolls are made without a pause: most calls take less than a microsecond.
+	eagerPolls = 100
+	pollPause  = 50 * time.Microsecond
+)
+
+// lock is what a device's mutex shows.
+type lock int8
+
+const (
+	lockUnknown lock = iota // it is not recognised
+	lockFree
+	lockHeld
+)
+
+func lockOf(m process.Memory, stats uint64) lock {
+	var b [mutexSize]byte
+	if _, err := m.ReadAt(b[:], stats-mutexSize); err != nil {
+		return lockUnknown
+	}
+	switch {
+	case binary.LittleEndian.Uint32(b[mutexKind:])&mutexKindMask != mutexRecursive:
+		return lockUnknown
+	case binary.LittleEndian.Uint32(b[:]) == 0:
+		return lockFree
+	}
+	return lockHeld
+}
+
+// settle waits until every change that is in the books by now has been reported: until the allocator is seen unlocked, or
+// busy with a call that began later. Each call changes the number of calls once, so that of two changes the second is
+// made by a later call. seen is the statistics as they were when the books were read, or later.
+func (a *Allocator) settle(d device, seen *stats) (to uint64, settled bool) {
+	end := time.Now().Add(settlePatience)
+	for n := 0; ; n++ {
+		l := lockOf(a.memory, d.stats)
+		settled = l == lockFree
+		if s, err := readStats(a.memory, d.stats); err == nil && !settled {
+			settled = s.calls() > seen.calls()+1
+		}
+		to = bootTime()
+		switch {
+		case settled:
+			return to, true
+		case n < eagerPolls:
+		case l == lockUnknown || time.Now().After(end):
+			return to, false
+		default:
+			time.Sleep(pollPause)
+		}
+	}
+}
+
+// calls is how many allocations and frees there were, or less: a program may reset it
+// (torch.cuda.reset_accumulated_memory_stats).
+func (s *stats) calls() uint64 { return s.word(statAllocation, 0, 2) + s.word(statAllocation, 0, 3) }

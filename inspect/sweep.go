@@ -1,0 +1,191 @@
+//go:build linux
+
+package inspect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Sweep is what one pass over the books of a process saw while the job ran: not one moment, but each block as it was at
+// some moment between From and To.
+type Sweep struct {
+	Window  // of all devices together
+	Devices []DeviceSweep
+}
+
+// DeviceSweep is the books of one device, by its number.
+type DeviceSweep struct {
+	Before, After DeviceTotals // as counted by the allocator at the beginning and at the end of the device's window
+	Window        Window
+	// Segments are those of Map when Balanced is set. Otherwise a block that came, went or changed within the window may be
+	// there or not, and as it was before or after; a segment in which blocks changed may have gaps, or be there in parts.
+	// All other blocks are there as they are, but for a race that is very unlikely.
+	Segments []Segment // sorted by address
+	// Balanced says that nothing changed while the books were read, and that every proof of Map holds.
+	Balanced bool
+	Skipped  int // things left out because they did not fit: a measure of how busy the books were
+}
+
+const (
+	// sweepAttempts and sweepPatience bound how often a balanced map is tried before the books are taken as they are.
+	sweepAttempts = 4
+	sweepPatience = 50 * time.Millisecond
+	// lookAgain is how often a structure is looked for that is just being changed.
+	lookAgain = 16
+)
+
+// Sweep reads the books of every device once, whatever the program does meanwhile: it does not wait for a quiet moment, as
+// Map does. Who knows by other means which addresses were allocated or freed between From and To has, with the rest
+// from the sweep, all blocks. It takes as long as Map on a quiet job, and about twice as long on a busy one. The error
+// wraps ErrUnknownLayout when next to nothing of the books makes sense, or is one of package process.
+func (a *Allocator) Sweep() (*Sweep, error) {
+	devices, err := a.devices()
+	if err != nil {
+		return nil, err
+	}
+	now := bootTime()
+	out := &Sweep{Window: Window{From: now, To: now, Settled: true}}
+	for i := range devices {
+		s, err := a.sweepDevice(devices[i], i)
+		if err != nil {
+			return nil, fmt.Errorf("sweep the books of device %d: %w", i, err)
+		}
+		out.Devices = append(out.Devices, *s)
+		out.To, out.Settled = max(out.To, s.Window.To), out.Settled && s.Window.Settled
+	}
+	return out, nil
+}
+
+func (a *Allocator) sweepDevice(d device, i int) (*DeviceSweep, error) {
+	copied := newPages(a.memory)
+	window := Window{From: bootTime()}
+	before, err := a.stats(d)
+	if err != nil {
+		return nil, err
+	}
+	end := time.Now().Add(sweepPatience)
+	for n := 0; n == 0 || n < sweepAttempts && time.Now().Before(end); n++ {
+		m, err := a.attempt(copied, d, i)
+		if err == nil {
+			return &DeviceSweep{Before: m.DeviceTotals, After: m.DeviceTotals, Window: m.Window, Segments: m.Segments, Balanced: true}, nil
+		}
+		if errors.Is(err, errTooMuch) {
+			return nil, err
+		}
+	}
+	return a.sweepBusy(copied, d, i, before, window)
+}
+
+// sweepBusy takes the books as they are.
+func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w Window) (*DeviceSweep, error) {
+	// Both fail when the program has given memory back: then the pages are copied one by one, as they are needed.
+	if copied.copyHot() == nil {
+		_, _ = copied.compareCold()
+	}
+	b, err := a.collect(copied, d, i)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.again(); err != nil {
+		return nil, err
+	}
+	after, err := a.stats(d)
+	if err != nil {
+		return nil, err
+	}
+	w.To, w.Settled = a.settle(d, after)
+	out := &DeviceSweep{Before: before.totals(i), After: after.totals(i), Window: w, Segments: b.pieces(), Skipped: b.skipped}
+	if len(out.Segments) == 0 && min(out.Before.Reserved, out.After.Reserved) > 0 {
+		return nil, fmt.Errorf("%w: no block is recognised", ErrUnknownLayout)
+	}
+	return out, nil
+}
+
+// collect reads what fits of books that may change meanwhile, in the first shape with which most of them do.
+func (a *Allocator) collect(copied *pages, d device, i int) (*books, error) {
+	known := a.places
+	if known == nil {
+		known = lookFor(a.memory, d)
+	}
+	if known == nil {
+		return nil, fmt.Errorf("%w: no pools in the device's object", ErrUnknownLayout)
+	}
+	for _, shape := range a.shapes {
+		b := newBooks(copied, i, d, shape)
+		b.live, b.known = a.memory, known
+		if err := b.read(); err != nil {
+			return nil, err
+		}
+		if len(b.list) >= b.skipped {
+			return b, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: no shape of a block fits", ErrUnknownLayout)
+}
+
+// pieces lists the tiles as segments, as far as they go together.
+func (b *books) pieces() []Segment {
+	line := b.line()
+	var out []Segment
+	for first := 0; first < len(line); {
+		end := first + 1
+		for end < len(line) && line[end-1].meets(line[end]) {
+			end++
+		}
+		out = b.appendSegments(out, line[first:end])
+		first = end
+	}
+	return out
+}
+
+// meets reports whether two tiles are neighbours in a segment.
+func (t *tile) meets(next *tile) bool {
+	return t.ptr+t.size == next.ptr && t.pool == next.pool && (t.next == next.at || next.prev == t.at)
+}
+
+// line is the tiles by address. Where some overlap, which they do when one was read before a change and another after it,
+// the one that is in use stays.
+func (b *books) line() []*tile {
+	all := slices.Clone(b.list)
+	slices.SortFunc(all, func(x, y *tile) int { return cmp.Or(cmp.Compare(x.ptr, y.ptr), cmp.Compare(x.at, y.at)) })
+	line := all[:0]
+	for _, t := range all {
+		for len(line) > 0 && line[len(line)-1].overlaps(t) && line[len(line)-1].weight() < t.weight() {
+			line = line[:len(line)-1]
+			b.skipped++
+		}
+		if len(line) > 0 && line[len(line)-1].overlaps(t) {
+			b.skipped++
+			continue
+		}
+		line = append(line, t)
+	}
+	return line
+}
+
+// overlaps reports whether a tile reaches beyond the beginning of one at the same address or a higher one.
+func (t *tile) overlaps(next *tile) bool { return t.ptr+t.size > next.ptr }
+
+// weight is what there is to say for a tile that does not go together with another one: that it says itself to be in use,
+// then that its neighbours are where it says, then that it was among the active ones. The last can have been long before
+// or after the rest was read.
+func (t *tile) weight() int {
+	n := 0
+	if t.allocated {
+		n += 8
+	}
+	if t.before == nil && t.prev == 0 || t.before != nil && t.before.ptr+t.before.size == t.ptr {
+		n += 2
+	}
+	if t.after == nil && t.next == 0 || t.after != nil && t.ptr+t.size == t.after.ptr {
+		n += 2
+	}
+	if t.active {
+		n++
+	}
+	return n
+}

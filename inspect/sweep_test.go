@@ -1,0 +1,135 @@
+//go:build linux
+
+package inspect
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestSweepImages sweeps recorded books: what does not change is seen as Map sees it.
+func TestSweepImages(t *testing.T) {
+	for name, m := range images(t) {
+		t.Run(name, func(t *testing.T) {
+			want, err := m.allocator().Map()
+			require.NoError(t, err)
+			got, err := m.allocator().Sweep()
+			require.NoError(t, err)
+			require.True(t, got.Devices[0].Balanced)
+			require.Equal(t, want.Devices[0].Segments, got.Devices[0].Segments)
+			busy, err := sweepOf(m.allocator())
+			require.NoError(t, err)
+			require.Equal(t, want.Devices[0].Segments, busy.Segments)
+			require.Zero(t, busy.Skipped)
+		})
+	}
+}
+
+// sweepOf takes the way of a sweep that found no quiet moment.
+func sweepOf(a *Allocator) (*DeviceSweep, error) {
+	devices, err := a.devices()
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.stats(devices[0])
+	if err != nil {
+		return nil, err
+	}
+	return a.sweepBusy(newPages(a.memory), devices[0], 0, s, Window{})
+}
+
+// TestSweepDamage changes one thing of the books at a time, as if it were just being changed: all blocks that do not touch
+// the damaged one are seen as they are, and no other.
+func TestSweepDamage(t *testing.T) {
+	for name, m := range images(t) {
+		a := m.allocator()
+		devices, err := a.devices()
+		require.NoError(t, err)
+		b := newBooks(m, 0, devices[0], m.shape())
+		require.NoError(t, b.read())
+		clean, err := sweepOf(m.allocator())
+		require.NoError(t, err)
+		damages := 0
+		for i := 0; i < len(b.list); i += 3 {
+			tile := b.list[i]
+			for off, value := range damagesOf(b, tile) {
+				damages++
+				old := m.Words[tile.at+off]
+				m.Words[tile.at+off] = value
+				got, err := sweepOf(m.allocator())
+				require.NoError(t, err, "%s: block %#x with %#x at +%#x", name, tile.at, value, off)
+				checkElsewhere(t, clean.Segments, got.Segments, tile)
+				m.Words[tile.at+off] = old
+			}
+		}
+		assert.Greater(t, damages, 50)
+	}
+}
+
+// checkElsewhere compares the blocks that the program holds, without those that touch a tile.
+func checkElsewhere(t *testing.T, want, got []Segment, around *tile) {
+	t.Helper()
+	from, to := around.ptr, around.ptr+around.size
+	held := func(segments []Segment) (out []Block) {
+		for _, s := range segments {
+			for _, b := range s.Blocks {
+				if b.State != StateFree && (b.Addr+b.Size < from || b.Addr > to) {
+					out = append(out, b)
+				}
+			}
+		}
+		return out
+	}
+	require.Equal(t, held(want), held(got))
+}
+
+// TestSweepOverlap: of tiles that were read at different times, those in use stay, and nothing overlaps.
+func TestSweepOverlap(t *testing.T) {
+	free := func(ptr, size uint64) *tile { return &tile{at: ptr, ptr: ptr, size: size, mapped: true} }
+	held := func(ptr, size uint64) *tile {
+		return &tile{at: ptr + 1, ptr: ptr, size: size, mapped: true, allocated: true}
+	}
+	for _, c := range []struct {
+		name    string
+		tiles   []*tile
+		want    []int // of the tiles, by address
+		skipped int
+	}{
+		{"apart", []*tile{held(1024, 512), free(2048, 512)}, []int{0, 1}, 0},
+		{"beside", []*tile{free(1536, 512), held(1024, 512)}, []int{1, 0}, 0},
+		{"split since", []*tile{free(1024, 2048), held(1024, 512), free(1536, 1536)}, []int{1, 2}, 1},
+		{"freed since", []*tile{held(1024, 512), free(1024, 2048)}, []int{0}, 1},
+		{"several freed since", []*tile{free(1024, 4096), held(2048, 512), held(4096, 512)}, []int{1, 2}, 1},
+		{"merged since", []*tile{free(1024, 512), free(1024, 1024), free(1536, 512)}, []int{0, 2}, 1},
+		{"two in use", []*tile{held(1024, 1024), held(1536, 512)}, []int{0}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := &books{list: c.tiles}
+			var want []*tile
+			for _, i := range c.want {
+				want = append(want, c.tiles[i])
+			}
+			assert.Equal(t, want, b.line())
+			assert.Equal(t, c.skipped, b.skipped)
+		})
+	}
+}
+
+// checkApart checks what is true of any sweep: blocks lie in their segments, by address, and nowhere on each other.
+func checkApart(t *testing.T, segments []Segment) map[uint64]Block {
+	t.Helper()
+	at, end := map[uint64]Block{}, uint64(0)
+	for _, s := range segments {
+		require.GreaterOrEqual(t, s.Addr, end)
+		end = s.Addr
+		for _, b := range s.Blocks {
+			require.Equal(t, end, b.Addr)
+			end += b.Size
+			at[b.Addr] = b
+		}
+		require.Equal(t, s.Addr+s.Size, end)
+	}
+	return at
+}
