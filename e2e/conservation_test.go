@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -76,7 +75,7 @@ func checkGaps(t *testing.T, tr *trace, last counters) {
 	t.Logf("%d gaps of %d bytes net, %d in absolute terms; %d bytes lost in the end", a.Gaps, sum, a.GapBytes, a.Lost)
 }
 
-// ownPrograms are the BPF programs that this process holds.
+// ownPrograms are the BPF programs that this process holds, as far as probes run them.
 func ownPrograms(t *testing.T) []*ebpf.Program {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/fdinfo/*")
@@ -98,7 +97,7 @@ func ownPrograms(t *testing.T) []*ebpf.Program {
 	return out
 }
 
-// programOf reads prog_id of a descriptor that is a BPF program (not a link to one).
+// programOf reads prog_id of a descriptor that is a BPF program of uprobes (not a link to one, and of no other type).
 func programOf(path string) (id ebpf.ProgramID, ok bool) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -107,7 +106,9 @@ func programOf(path string) (id ebpf.ProgramID, ok bool) {
 	defer f.Close()
 	program := false
 	for s := bufio.NewScanner(f); s.Scan(); {
-		program = program || strings.HasPrefix(s.Text(), "prog_type:")
+		kind := ebpf.UnspecifiedProgram
+		_, _ = fmt.Sscanf(s.Text(), "prog_type: %d", &kind)
+		program = program || kind == ebpf.Kprobe
 		if n, _ := fmt.Sscanf(s.Text(), "prog_id: %d", &id); n == 1 {
 			ok = true
 		}

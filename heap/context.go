@@ -15,7 +15,8 @@ type taken struct {
 	device  event.Device
 }
 
-// scope is what a reset is about: a context or, when that is 0, all of a device; -1: which one is not known.
+// scope is what a reset is about: a context or, when that is 0, a device's primary context with the memory of the device's
+// pools. device -1: which one is not known.
 type scope struct {
 	context uint64
 	device  int8
@@ -184,12 +185,27 @@ func (s scope) covers(p *process, k *siteKey, o *object) (yes, doubt bool) {
 		device = known.Index
 	}
 	switch {
+	case !o.ordered && p.notPrimary(o.context, device):
+		return false, false
 	case s.device >= 0 && device >= 0:
 		return device == s.device, false
 	case len(p.devices) == 0, len(p.devices) == 1 && (s.device < 0 || p.uses(s.device)):
 		return true, false
 	}
 	return false, true
+}
+
+// notPrimary reports whether a context is known to be another than the primary one of its device. What was allocated in a
+// context that is not known is taken to be in the primary one, as everything is that the runtime allocates.
+func (p *process) notPrimary(context uint64, device int8) bool {
+	if context == 0 {
+		return false
+	}
+	if primary := p.primary(device); primary != 0 {
+		return context != primary
+	}
+	o := p.find(event.LayerHolder, event.ObjectContext, context)
+	return o != nil && !o.primary
 }
 
 func (s scope) coversContext(p *process, k *siteKey, o *object) (yes, doubt bool) {
@@ -203,6 +219,8 @@ func (s scope) coversContext(p *process, k *siteKey, o *object) (yes, doubt bool
 	_, shown := p.contexts[s.context]
 	switch {
 	case shown && device.Index >= 0 && k.device.Index >= 0 && device.Index != k.device.Index:
+		return false, false
+	case k.device.Index >= 0 && p.notPrimary(s.context, k.device.Index):
 		return false, false
 	case len(p.contexts) == 0, len(p.contexts) == 1 && shown:
 		return true, false

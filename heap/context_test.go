@@ -87,6 +87,9 @@ func TestReset(t *testing.T) {
 		"not the last reference":       {[]*event.Event{made(contextB, 1, "cudaMalloc"), made(contextB, 1, "cudaMalloc"), givenBack(1)}, 0, 0, true},
 		"references from before":       {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1), givenBack(1)}, 0, 0, false},
 		"reference of unknown context": {[]*event.Event{givenBack(1)}, 0, 0, true},
+		"device, context created":      {[]*event.Event{made(contextA, 0, "cuCtxCreate"), gone(0, 0)}, 1 + 2, 1, false},
+		"device, another is primary":   {[]*event.Event{made(0xc000, 0, "cuDevicePrimaryCtxRetain"), gone(0, 0)}, 1 + 2, 1, false},
+		"device, it is primary":        {[]*event.Event{made(contextA, 0, "cudaSetDevice"), gone(0, 0)}, ofDevice0, 1, false},
 		"created, destroyed":           {[]*event.Event{made(contextA, 0, "cuCtxCreate"), gone(contextA, -1)}, inA, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,6 +38,9 @@ type session struct {
 	signal  os.Signal
 	ending  chan struct{} // closed when the recording is to end
 	screen  *screen
+
+	announced bool
+	readyErr  error
 }
 
 // record runs one recording from attach to files.
@@ -60,12 +63,14 @@ func record(o recordOptions) error {
 	}
 	defer s.tracer.Close()
 	s.resync = newResync(s)
-	if err := s.announce(); err != nil {
-		return err
-	}
+	s.readBooks()
+	s.screen.banner(s)
 	go s.stopOn(signals)
 	if err := s.drain(); err != nil {
 		s.screen.warn(err) // what was captured is still written
+	}
+	if s.readyErr != nil {
+		return s.readyErr
 	}
 	return s.finish()
 }
@@ -98,10 +103,12 @@ func (s *session) attach(signals <-chan os.Signal) error {
 	}
 }
 
-// announce says what was found, and tells scripts that the probes are live.
+// announce tells scripts that the probes are live, once what lived before is known, or cannot be for now.
 func (s *session) announce() error {
-	s.readBooks()
-	s.screen.banner(s)
+	if s.announced || !s.resync.looked() && time.Since(s.start) < firstLook {
+		return nil
+	}
+	s.announced = true
 	if s.opts.readyFile == "" {
 		return nil
 	}
@@ -114,6 +121,9 @@ func (s *session) announce() error {
 // lastCheck is how long the end of a recording may be put off, to compare the live set with the allocator's books while the
 // probes are still there.
 const lastCheck = 3 * time.Second
+
+// firstLook is how long it is put off to say that the probes are live, because the allocator's books are being read.
+const firstLook = 2 * time.Second
 
 // stopOn ends the recording at the first signal or after the duration; at a second signal at once.
 func (s *session) stopOn(signals <-chan os.Signal) {
@@ -152,6 +162,8 @@ func (s *session) drain() error {
 			s.screen.warn(w)
 		}
 		if errors.Is(err, io.EOF) {
+			s.resync.stop()
+			s.readyErr = s.announce()
 			return nil
 		}
 		if err != nil {
@@ -165,6 +177,9 @@ func (s *session) drain() error {
 		}
 		s.resync.applied(begun, buf)
 		s.resync.step()
+		if s.readyErr = s.announce(); s.readyErr != nil {
+			return nil
+		}
 		if s.resync.last && s.resync.over {
 			s.tracer.Stop()
 		}

@@ -52,9 +52,10 @@ type resync struct {
 	next    time.Time
 	resume  time.Time // no round because of losses before
 	open    int       // rounds in a row that left segments open
+	absent  int       // rounds that found no books
 	settled losses
 	current losses
-	looked  time.Time // at current
+	counted time.Time // when the losses were
 	changed time.Time // when current did
 
 	drained uint64 // all events up to this time are applied, CLOCK_BOOTTIME nanoseconds
@@ -125,6 +126,9 @@ func (r *resync) finish() {
 	r.last, r.wanted = true, true
 }
 
+// looked reports whether the first comparison is over.
+func (r *resync) looked() bool { return r.over || r.round == nil && !r.wanted }
+
 // stop ends it, also in the middle.
 func (r *resync) stop() {
 	if r.round != nil && r.round.results != nil {
@@ -149,7 +153,7 @@ func (r *resync) maybeBegin(now time.Time) {
 		asked = true
 	default:
 	}
-	r.look(now)
+	r.count(now)
 	lost := r.current != r.settled && now.Sub(r.changed) >= lossesOver && now.After(r.resume)
 	if !asked && !r.wanted && !lost && now.Before(r.next) {
 		return
@@ -159,12 +163,12 @@ func (r *resync) maybeBegin(now time.Time) {
 	r.read()
 }
 
-// look counts the losses, once a second.
-func (r *resync) look(now time.Time) {
-	if now.Sub(r.looked) < time.Second {
+// count counts the losses, once a second.
+func (r *resync) count(now time.Time) {
+	if now.Sub(r.counted) < time.Second {
 		return
 	}
-	r.looked = now
+	r.counted = now
 	if l := r.losses(); l != r.current {
 		r.current, r.changed = l, now
 	}
@@ -210,7 +214,8 @@ func (r *resync) receive() {
 	case got.err == nil:
 		r.round.swept = got.sweep
 	case errors.Is(got.err, inspect.ErrNoAllocator), errors.Is(got.err, inspect.ErrOtherBackend), !r.session.target.Alive():
-		r.end(checkSoon) // there are no books, perhaps not yet
+		r.end(min(checkSoon<<r.absent, checkEvery)) // there are no books, perhaps not yet
+		r.absent++
 	default:
 		r.round.err = got.err
 		r.retry()
