@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gputrace/gputrace/event"
 )
 
 // TestProfile compares the written profiles with PyTorch's counters and the driver's ledger at the moment of the end.
@@ -34,10 +32,7 @@ func TestProfile(t *testing.T) {
 			inuse, alloc := c.profiles(t)
 			require.EqualValues(t, h.end.Allocated, sum(t, inuse, "inuse_space", "torch"))
 			require.EqualValues(t, h.count("alloc"), sum(t, alloc, "alloc_objects", "torch"))
-			device := int64(0) // what the driver gave beside the segments
-			for _, size := range readLedger(t, ledger).layer(event.LayerDevice).live() {
-				device += int64(size)
-			}
+			device := int64(deviceMemory(t, ledger).bytes()) // what the driver gave, the segments among it
 			require.Equal(t, device-int64(h.end.Reserved), sum(t, inuse, "inuse_space", "device"))
 			require.Equal(t, "inuse_space", inuse.DefaultSampleType)
 			require.Equal(t, "alloc_space", alloc.DefaultSampleType)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -120,6 +121,13 @@ func (p *target) find(prefix string) (line string, found bool, news <-chan struc
 		}
 	}
 	return "", false, p.news
+}
+
+// output is what the target has printed so far.
+func (p *target) output() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines)
 }
 
 // await waits for a line of output.

@@ -80,10 +80,7 @@ func TestSegments(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	p := startTrainingIn(t, []string{"STANDIN_LEDGER=" + ledger, "STANDIN_LEDGER_SYNC=1"}, "gpt.py",
 		"--steps", "20", "--counters", "DIR/counters", "--layers", "2", "--width", "128", "--vocab", "1000").ready(t)
-	before := uint64(0) // reserved
-	for _, size := range readLedger(t, ledger).live() {
-		before += size
-	}
+	before := deviceMemory(t, ledger).bytes() // reserved
 	tr := attach(t, p.pid, options(), nil)
 	p.release(t)
 	p.done(t)
@@ -94,15 +91,13 @@ func TestSegments(t *testing.T) {
 	}
 	var live, segments uint64
 	for _, d := range h.Books().Drivers {
-		live += d.Live.Bytes
-		segments += d.Segments.Bytes
+		if d.Layer == event.LayerDevice {
+			live += d.Live.Bytes
+			segments += d.Segments.Bytes
+		}
 	}
 	steps := readCounters(t, p)
 	require.Equal(t, steps[len(steps)-1].Reserved, before+segments)
-	all := uint64(0)
-	for _, size := range readLedger(t, ledger).live() {
-		all += size
-	}
-	require.Equal(t, all, before+live, "memory from the driver")
+	require.Equal(t, deviceMemory(t, ledger).bytes(), before+live, "memory from the driver")
 	require.Greater(t, live, segments, "cuBLAS has memory of its own")
 }

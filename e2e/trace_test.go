@@ -105,17 +105,6 @@ func (tr *trace) layer(l event.Layer) []event.Event {
 	return out
 }
 
-// calls gives the events of all layers but torch's.
-func (tr *trace) calls() []event.Event {
-	var out []event.Event
-	for _, e := range tr.events {
-		if e.Layer != event.LayerTorch {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
 // python gives the Python frames of a stack as the oracles do.
 func (tr *trace) python(id event.StackID) []pyFrame {
 	out := []pyFrame{}

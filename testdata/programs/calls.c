@@ -1,6 +1,7 @@
 // Calls memory functions in different ways and keeps an account of its own of what is live.
 //
-// PROGRAM [MODE] [--threads N] [--rounds N] [--only FAMILY[,FAMILY] | all] [--drain] [--go FILE] [--hold FILE]
+// PROGRAM [MODE] [--threads N] [--rounds N] [--only FAMILY[,FAMILY] | all] [--drain] [--log FILE] [--go FILE]
+//         [--hold FILE]
 //
 //   (no mode)  each thread takes and gives back at random, makes calls that fail, and leaves some memory live
 //   --race     small pieces, taken and given back at once, also by other threads: addresses come again
@@ -13,13 +14,15 @@
 //
 // What fails is tried again, but for allocations in the first mode. For each function that was called it prints
 // "CALL <function> ok <n> failed <n> left <n>", then "LIVE <function> <pointer> <bytes>" for what is left, and
-// "TOTAL live <n> bytes <n>".
+// "TOTAL live <n> bytes <n>". The log has a line for each call, "<tid> <begin> <end> <function> <result>", when it has
+// ended; times are CLOCK_BOOTTIME, ns, and the result of a call that was left is "left".
 #define _GNU_SOURCE
 #include "calls.h"
 #include "leave.h"
 #include "wait.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <time.h>
 
 enum { MAXCALLS = 256, MAXFAMILIES = 128, LIVE_BLOCKS = 16, SHARED = 64 };
 
@@ -29,6 +32,8 @@ enum point { NOWHERE, BEFORE_DRIVER, IN_DRIVER, AFTER_DRIVER };
 struct account {
     unsigned seed;
     int call;              // under way, -1: none
+    int tid;               // that makes it
+    uint64_t begin;        // when it began
     struct block *pending; // whose part that call hands out or gives back
     int giving;            // it gives it back
     enum point leave_at;   // the call to come is to be left there
@@ -41,7 +46,8 @@ static struct account *accounts;
 static __thread struct account *own;
 
 static int threads = 4, rounds = 1000, race, die, jump, throwing, reset, drain, list, misused;
-static const char *go, *hold, *only;
+static const char *go, *hold, *only, *log_path;
+static FILE *call_log;
 static const struct family *chosen[MAXFAMILIES];
 static int n_chosen;
 static struct block *shared[SHARED]; // --race: blocks of nobody
@@ -59,8 +65,23 @@ static struct account *open_account(void) {
 unsigned draw(unsigned below) { return (unsigned)rand_r(&own->seed) % below; }
 struct block *own_block(int i) { return &own->blocks[i]; }
 
-void call_begins(int call) { own->call = call; }
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+static void write_log(const struct account *a, const char *result) {
+    if (call_log) fprintf(call_log, "%d %lu %lu %s %s\n", a->tid, a->begin, now(), calls[a->call].name, result);
+}
+void call_begins(int call) {
+    own->call = call;
+    own->tid = (int)gettid();
+    own->begin = now();
+}
 int call_ended(int rc) {
+    char result[16];
+    snprintf(result, sizeof result, "%d", rc);
+    write_log(own, result);
     if (rc)
         own->failed[own->call]++;
     else
@@ -110,7 +131,10 @@ int take(struct block *b, const struct family *f, size_t n) {
 }
 // settle brings the account up to date when a call was left.
 static void settle(struct account *a) {
-    if (a->call >= 0) a->left[a->call]++;
+    if (a->call >= 0) {
+        a->left[a->call]++;
+        write_log(a, "left");
+    }
     if (a->pending && a->effect && a->giving)
         a->pending->parts--;
     else if (a->pending && a->effect)
@@ -312,33 +336,29 @@ static void run(void) {
 }
 
 int main(int argc, char **argv) {
-    const struct option options[] = {{"--threads", &threads},
-                                     {"--rounds", &rounds},
-                                     {"--only", NULL, &only},
-                                     {"--go", NULL, &go},
-                                     {"--hold", NULL, &hold},
-                                     {"--race", .flag = &race},
-                                     {"--die", .flag = &die},
-                                     {"--jump", .flag = &jump},
-                                     {"--throw", .flag = &throwing},
-                                     {"--reset", .flag = &reset},
-                                     {"--list", .flag = &list},
-                                     {"--drain", .flag = &drain},
-                                     {0}};
+    const struct option options[] = {{"--threads", &threads},     {"--rounds", &rounds},
+                                     {"--only", NULL, &only},     {"--log", NULL, &log_path},
+                                     {"--go", NULL, &go},         {"--hold", NULL, &hold},
+                                     {"--race", .flag = &race},   {"--die", .flag = &die},
+                                     {"--jump", .flag = &jump},   {"--throw", .flag = &throwing},
+                                     {"--reset", .flag = &reset}, {"--list", .flag = &list},
+                                     {"--drain", .flag = &drain}, {0}};
     parse_options(argc, argv, options);
     if (threads < 1 || threads > 1024 || rounds < 0 || race + die + jump + throwing + reset > 1)
         return fprintf(stderr, "calls: options out of range\n"), 2;
     if (list) return print_families(), 0;
     choose();
+    if (log_path && !(call_log = fopen(log_path, "w"))) return perror(log_path), 1;
     load();
-    start();
     if (die || jump || throwing) set_hooks();
-    wait_for_go(go);
+    wait_for_go(go); // nothing was called yet
     own = open_account();
+    start();
     misused = !only || all();
     if (misused) misuse_alone();
     run();
     if (drain) give_all();
+    if (call_log) fclose(call_log);
     print_calls();
     print_live();
     if (hold) printf("DONE\n");

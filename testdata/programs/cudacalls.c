@@ -708,10 +708,10 @@ void start(void) {
     ptr warm = 0;
     cudaSetDevice(0);
     for (int i = 0; i < RETRIES && !warm; i++)
-        cudaMalloc(&warm, 1 << 20);
+        DO(cudaMalloc, &warm, 1 << 20);
     int left = !warm;
     for (int i = 0; i < RETRIES && warm; i++)
-        if (!cudaFree(warm)) warm = 0;
+        if (!DO(cudaFree, warm)) warm = 0;
     if (!left && !warm) return;
     fprintf(stderr, "cudacalls: no memory from device 0\n");
     exit(1);

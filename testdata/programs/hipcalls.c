@@ -457,6 +457,7 @@ void run_reset(int rounds) {
         for (int k = 0; k < BLOCKS; k++) {
             const struct family f = {"", draw(8) || k % 2 ? ways[draw(8)] : async};
             if (k % 2) hipCtxPushCurrent(place.part[0].p);
+            if (k % 4 == 3) hipCtxSetCurrent(place.part[0].p); // it is already: nothing changes
             take(own_block(k), &f, 1 + draw(4 << 20));
             ptr c;
             if (k % 2) hipCtxPopCurrent(&c);
@@ -482,10 +483,10 @@ void start(void) {
     ptr warm = 0;
     hipSetDevice(0);
     for (int i = 0; i < RETRIES && !warm; i++)
-        hipMalloc(&warm, 1 << 20);
+        DO(hipMalloc, &warm, 1 << 20);
     int ready = warm != 0;
     for (int i = 0; i < RETRIES && warm; i++)
-        if (!hipFree(warm)) warm = 0;
+        if (!DO(hipFree, warm)) warm = 0;
     if (ready && !warm) return;
     fprintf(stderr, "hipcalls: no memory from device 0\n");
     exit(1);

@@ -21,7 +21,9 @@ def arguments(parser):
     group = parser.add_argument_group("side files")
     group.add_argument("--wait", action="store_true", help="print READY <pid> and wait for --go or SIGUSR1")
     group.add_argument("--go", metavar="FILE", help="with --wait: start when FILE exists")
+    group.add_argument("--cold", action="store_true", help="have no device memory yet at the start signal")
     group.add_argument("--counters", metavar="FILE", help="write memory counters after every step, a JSON line each")
+    group.add_argument("--books", metavar="FILE", help="write what is live after every step, a JSON line each")
     group.add_argument("--snapshot", metavar="FILE", help="write the memory history to FILE and FILE.json")
     group.add_argument("--history", choices=["python", "all"], default="python", help="frames kept by --snapshot")
     group.add_argument("--switch", metavar="FILE", help="record the history as FILE says: off, python or all")
@@ -35,17 +37,23 @@ class Sidecar:
     def __init__(self, options):
         self.options = options
         self.counters = open(options.counters, "w") if options.counters else None
+        self.books = open(options.books, "w") if options.books else None
         self.recording = "off"
-        torch.empty(1 << 20, device="cuda")  # brings up the device and its libraries
+        torch.cuda.init()  # loads the libraries
+        if not options.cold:
+            torch.empty(1 << 20, device="cuda")  # brings up the device
         if options.wait:
             wait_for_go(options.go)
         if options.snapshot:
             torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES, stacks=options.history)
 
-    def step(self, number):
-        """Write the counters of every device. Call it right behind a step."""
+    def step(self, number, tensors=()):
+        """Write the counters of every device, and the books with tensors in them. Call it right behind a step."""
         if self.options.switch:
             self.follow_switch()
+        if self.books:
+            self.books.write(json.dumps(books_of(number, tensors)) + "\n")
+            self.books.flush()
         if not self.counters:
             return
         lines = [json.dumps(counters_of(number, device)) for device in range(torch.cuda.device_count())]
@@ -65,8 +73,9 @@ class Sidecar:
 
     def finish(self):
         """Write the snapshot, then hold the process if asked to."""
-        if self.counters:
-            self.counters.close()
+        for file in (self.counters, self.books):
+            if file:
+                file.close()
         if self.options.snapshot:
             write_snapshot(self.options.snapshot)
         if self.options.hold:
@@ -102,6 +111,47 @@ def counters_of(step, device):
         "boottime_ns": time.clock_gettime_ns(time.CLOCK_BOOTTIME),
         "cpu_ns": time.process_time_ns(),
     }
+
+
+def books_of(step, tensors):
+    """What is live: by PyTorch's books, null where the backend keeps none, and by the memory of some of its tensors.
+
+    Blocks are [address, bytes, requested bytes, state], tensors [address, bytes].
+    """
+    boottime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    devices = range(torch.cuda.device_count())
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return {
+        "step": step,
+        "boottime_ns": boottime_ns,
+        "allocated": [or_none(torch.cuda.memory_allocated, device) for device in devices],
+        "reserved": [or_none(torch.cuda.memory_reserved, device) for device in devices],
+        "segments": or_none(segments_of),
+        "tensors": [[storage.data_ptr(), storage.nbytes()] for storage in storages],
+    }
+
+
+def segments_of():
+    return [
+        {
+            "device": segment["device"],
+            "address": segment["address"],
+            "size": segment["total_size"],
+            "stream": segment["stream"],
+            "pool": segment["segment_pool_id"],
+            "expandable": segment["is_expandable"],
+            "blocks": [[b["address"], b["size"], b["requested_size"], b["state"]] for b in segment["blocks"]],
+        }
+        for segment in torch.cuda.memory_snapshot()
+    ]
+
+
+def or_none(ask, *arguments):
+    """The answer, or None where the backend has none."""
+    try:
+        return ask(*arguments)
+    except RuntimeError:
+        return None
 
 
 def write_snapshot(path):
