@@ -200,7 +200,8 @@ struct operand {
 
 enum hook_flag {
 	HOOK_DEFER = 1,	  // a free: the library below is traced and sees the call; this one only gives the name
-	HOOK_CURRENT = 2, // the context that the call makes becomes the thread's
+	HOOK_CURRENT = 2, // the context that the call makes is put on top of the thread's others
+	HOOK_PUSH = 4,	  // so is the one that it names; a pop brings the former back
 };
 
 // One row of the hook table. The torch reports have an argument (0 to 5, or ARG_NONE) for each value, calls have operands.

@@ -130,11 +130,14 @@ struct call {
 	u64 value[MAX_VALUES]; // of an operand that is read at return: the pointer
 	u64 stack;
 	u64 inner; // the address that the call inside it was about
+	u64 ip;	   // of the function
 	u16 probe; // row of the probe at its entry
 	u16 hook;  // row that says what it does
 	u16 name;  // of a free that was applied: row of the function that the program called
 	u8 stack_status;
 	u8 state;
+	u8 within; // the call before it in the list made it; else the program did, and those before it were left
+	u8 pad[7];
 };
 
 _Static_assert(sizeof(struct record_code) <= PYWINDOW, "a code record is built in the Python window");
@@ -144,7 +147,13 @@ struct scratch {
 	struct call call[MAX_DEPTH];
 	u32 depth;
 	u32 device;  // that the thread chose, + 1; 0: not known
-	u64 context; // likewise; 0: not known
+	u64 context; // likewise; 0: not known, or the primary one of the device
+	struct {
+		u64 context;
+		u64 device;
+	} below[MAX_DEPTH]; // what a pop brings back
+	u32 nbelow;	    // more than MAX_DEPTH: the rest is not known
+	u32 pad;
 };
 
 struct {
@@ -609,22 +618,23 @@ __noinline int read_results(struct hook *k, struct call *c)
 	return 1;
 }
 
-// Forgets calls whose frame is gone: an exception or longjmp left them without a return. Another function may have jumped
-// here, and have the same return address on the stack.
-static __always_inline u32 drop_stale(struct scratch *s, u64 sp, u32 row)
+// The file's mapping that a pc is in; 0: none with unwind information.
+static __always_inline struct mapping *code_at(struct proc *p, u64 pc)
 {
-	u32 depth = s->depth;
+	struct mapping *m = find_mapping(p, pc);
 
-	for (int i = 0; i < MAX_DEPTH; i++) {
-		if (depth == 0 || depth > MAX_DEPTH)
-			break;
-		struct call *c = call_at(s, depth - 1);
-		if (c->sp > sp || (c->sp == sp && c->probe != row))
-			break;
-		depth--;
-	}
-	s->depth = depth;
-	return depth;
+	return m && m->row_lo < m->row_hi ? m : 0;
+}
+
+// Whether a function was called by code of the file that another function is in. 1 when that is not known: the return address
+// of a function that was jumped to is that of the kernel's return probe.
+__noinline int called_from(struct proc *p, u64 caller, u64 ip)
+{
+	if (!p)
+		return 1;
+	struct mapping *from = code_at(p, caller);
+	struct mapping *in = code_at(p, ip);
+	return !from || !in || from->bias == in->bias;
 }
 
 // Memory is taken back by these: applied when the call is entered, because what it gives back can be handed out again before
@@ -634,38 +644,49 @@ static __always_inline int retires(u8 kind)
 	return kind == KIND_FREE || kind == KIND_UNMAP || kind == KIND_RESET;
 }
 
-// Tells the calls around the one at `depth` that do the same that it was counted. Returns the row of the outermost: the
-// function that the program called.
-static __noinline u32 claim_outer(struct scratch *s, u32 depth, struct hook *k, u64 addr, u32 row)
+// Whether a call does what the one around it is for, too.
+static __always_inline int same_deed(struct call *o, struct hook *k, u64 addr)
 {
-	u32 name = row;
+	struct hook *ok = hook_of(o);
 
+	if (o->state == CALL_OTHER || ok->kind != k->kind || ok->object != k->object)
+		return 0;
+	return retires(k->kind) ? o->value[VALUE_ADDR] == addr : ok->layer == k->layer;
+}
+
+// Tells the calls around the one at `depth` that do the same that it was counted. Returns the row of the outermost of those
+// that are under way: the function that the program called.
+__noinline int claim_outer(struct scratch *s, u32 depth, struct hook *k, u64 addr, u32 row)
+{
+	u32 name = row, within = 1;
+
+	if (!s || !k)
+		return row;
 	for (u32 i = 0; i < MAX_DEPTH; i++) {
 		if (i >= depth)
 			break;
-		struct call *o = call_at(s, i);
-		struct hook *ok = hook_of(o);
-		if (o->state == CALL_OTHER || ok->kind != k->kind || ok->object != k->object)
-			continue;
-		if (retires(k->kind) ? o->value[VALUE_ADDR] != addr : ok->layer != k->layer)
+		within &= call_at(s, depth - i)->within;
+		struct call *o = call_at(s, depth - i - 1);
+		if (!same_deed(o, k, addr))
 			continue;
 		o->state = CALL_INNER;
 		o->inner = addr;
-		if (name == row)
+		if (within)
 			name = o->hook;
 	}
 	return name;
 }
 
 // Whether a call around the one at `depth` applied the same free already.
-static __always_inline int retired_outside(struct scratch *s, u32 depth, struct hook *k, u64 addr)
+__noinline int retired_outside(struct scratch *s, u32 depth, struct hook *k, u64 addr)
 {
+	if (!s || !k)
+		return 0;
 	for (u32 i = 0; i < MAX_DEPTH; i++) {
-		if (i >= depth)
+		if (i >= depth || !call_at(s, depth - i)->within)
 			break;
-		struct call *o = call_at(s, i);
-		if (o->state == CALL_EMITTED && hook_of(o)->kind == k->kind && hook_of(o)->object == k->object &&
-		    o->value[VALUE_ADDR] == addr)
+		struct call *o = call_at(s, depth - i - 1);
+		if (o->state == CALL_EMITTED && same_deed(o, k, addr))
 			return 1;
 	}
 	return 0;
@@ -695,6 +716,64 @@ static __noinline int emit_call(struct hit *h, struct call *c, u8 kind, u32 name
 	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
 	outcome(h->row, OUT_EMITTED);
 	return 1;
+}
+
+// Frees that were applied at their entry, and whose calls were left: they are taken for failed ones. That is right when a call
+// was left before the library did anything; else the address shows it when it is handed out again. Each counts as a run of
+// the return probe, which did not run.
+__noinline int abandon(struct scratch *s, struct proc *p, u32 from, u32 to)
+{
+	if (!s || !p)
+		return 0;
+	struct hit h = { .scratch = s, .proc = p, .tid = (u32)bpf_get_current_pid_tgid() };
+	for (u32 i = 0; i < MAX_DEPTH; i++) {
+		struct call *c = call_at(s, i);
+		if (i < from || i >= to || c->state != CALL_EMITTED)
+			continue;
+		c->state = CALL_DONE;
+		h.row = (c->probe + 1) & (MAX_HOOKS - 1);
+		h.hook = hook_of(c);
+		__sync_fetch_and_add(&stats.row[h.row].hits, 1);
+		emit_call(&h, c, KIND_FREE_FAILED, c->name);
+	}
+	return 0;
+}
+
+// Forgets calls whose frame is gone: an exception or longjmp left them without a return. Another function may have jumped
+// here, and have the same return address on the stack.
+static __always_inline u32 drop_stale(struct hit *h, u64 sp)
+{
+	struct scratch *s = h->scratch;
+	u32 depth = s->depth, before = depth, applied = 0;
+
+	for (int i = 0; i < MAX_DEPTH; i++) {
+		if (depth == 0 || depth > MAX_DEPTH)
+			break;
+		struct call *c = call_at(s, depth - 1);
+		if (c->sp > sp || (c->sp == sp && c->probe != h->row))
+			break;
+		applied |= c->state == CALL_EMITTED;
+		depth--;
+	}
+	if (applied)
+		abandon(s, h->proc, depth, before);
+	s->depth = depth;
+	return depth;
+}
+
+// Whether the call before in the list makes the one that begins. If not, that one and those before it were left, by longjmp
+// or an exception, and the program went on further down the stack.
+static __always_inline int made_within(struct hit *h, u64 sp, u32 depth)
+{
+	struct scratch *s = h->scratch;
+	u64 caller = 0;
+
+	if (!depth || read_user(&caller, 8, sp))
+		return 0;
+	if (called_from(h->proc, caller, call_at(s, depth - 1)->ip))
+		return 1;
+	abandon(s, h->proc, 0, depth);
+	return 0;
 }
 
 // The entry of a call that gives memory back.
@@ -736,7 +815,10 @@ static __always_inline void call_enter(struct hit *h)
 		return;
 	}
 	u64 sp = h->ctx->sp;
-	u32 depth = drop_stale(s, sp, h->row);
+	u32 depth = drop_stale(h, sp);
+	u8 within = made_within(h, sp, depth);
+	if (!within && depth > MAX_DEPTH / 2)
+		depth = 0; // makes room
 	if (depth >= MAX_DEPTH) {
 		outcome(h->row, DROP_DEPTH);
 		return;
@@ -750,6 +832,8 @@ static __always_inline void call_enter(struct hit *h)
 	c->state = CALL_OPEN;
 	c->stack_status = STACK_OK;
 	c->stack = c->inner = 0;
+	c->ip = h->ctx->ip;
+	c->within = within;
 	s->depth = depth + 1;
 	int meant = resolve_values(&a, h->hook, c);
 	if (!meant && h->hook->other) {
@@ -808,11 +892,39 @@ static __always_inline struct call *leave(struct hit *h)
 		if (c->sp > sp)
 			break;
 		if (c->sp == sp && c->probe + 1 == h->row) {
-			s->depth = depth; // those above it never returned
+			if (depth + 1 < s->depth)
+				abandon(s, h->proc, depth + 1, s->depth); // those above it never returned
+			s->depth = depth;
 			return c;
 		}
 	}
 	return 0;
+}
+
+static __always_inline void push_context(struct scratch *s)
+{
+	u32 n = s->nbelow++;
+
+	if (n >= MAX_DEPTH)
+		return;
+	KEEP(n);
+	s->below[n & (MAX_DEPTH - 1)].context = s->context;
+	s->below[n & (MAX_DEPTH - 1)].device = s->device;
+}
+
+static __always_inline void pop_context(struct scratch *s)
+{
+	u32 n = s->nbelow;
+
+	s->context = s->device = 0;
+	if (!n)
+		return;
+	s->nbelow = --n;
+	if (n >= MAX_DEPTH)
+		return;
+	KEEP(n);
+	s->context = s->below[n & (MAX_DEPTH - 1)].context;
+	s->device = s->below[n & (MAX_DEPTH - 1)].device;
 }
 
 static __always_inline void learn_context(struct hit *h, u64 context, u32 device)
@@ -839,8 +951,12 @@ static __always_inline void choose(struct hit *h, struct call *c)
 		return;
 	}
 	u64 context = c->value[VALUE_ADDR];
-	if (context == UNKNOWN)
-		context = 0;
+	if (context == UNKNOWN) {
+		pop_context(s);
+		return;
+	}
+	if (h->hook->flags & HOOK_PUSH)
+		push_context(s);
 	struct context_key key = { .context = context, .pid = h->proc->pid };
 	u32 *device = bpf_map_lookup_elem(&contexts, &key);
 	s->context = context;
@@ -859,6 +975,7 @@ static __always_inline void made_context(struct hit *h, struct call *c)
 		return;
 	learn_context(h, c->value[VALUE_ADDR], c->value[VALUE_DEVICE]);
 	if (h->hook->flags & HOOK_CURRENT) {
+		push_context(h->scratch);
 		h->scratch->context = c->value[VALUE_ADDR];
 		h->scratch->device = c->value[VALUE_DEVICE] + 1;
 	}
@@ -869,6 +986,10 @@ static __always_inline void leave_free(struct hit *h, struct call *c, int failed
 {
 	switch (c->state) {
 	case CALL_EMITTED:
+		// A context that is destroyed is no longer current (cuCtxDestroy in cuda.h).
+		if (!failed && h->hook->kind == KIND_RESET && h->scratch->context &&
+		    h->scratch->context == c->value[VALUE_ADDR])
+			pop_context(h->scratch);
 		if (failed)
 			emit_call(h, c, KIND_FREE_FAILED, c->name); // what was retired at its entry is put back
 		else
@@ -960,6 +1081,21 @@ int probe_return(struct pt_regs *ctx)
 		leave_free(&h, c, rc != 0);
 	else
 		leave_alloc(&h, c, rc);
+	return 0;
+}
+
+// A thread ends: what it has left on the way will not return.
+SEC("tp_btf/sched_process_exit")
+int thread_exit(void *ctx __attribute__((unused)))
+{
+	u64 id = bpf_get_current_pid_tgid();
+	struct proc *p = current_proc(id >> 32);
+
+	if (!p)
+		return 0;
+	struct scratch *s = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	if (s)
+		abandon(s, p, 0, s->depth);
 	return 0;
 }
 

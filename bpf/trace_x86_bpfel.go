@@ -80,6 +80,7 @@ type TraceHookFlag uint32
 const (
 	TraceHookFlagHOOK_DEFER   TraceHookFlag = 1
 	TraceHookFlagHOOK_CURRENT TraceHookFlag = 2
+	TraceHookFlagHOOK_PUSH    TraceHookFlag = 4
 )
 
 type TraceHookTable struct {
@@ -324,15 +325,25 @@ type TraceScratch struct {
 		Value       [10]uint64
 		Stack       uint64
 		Inner       uint64
+		Ip          uint64
 		Probe       uint16
 		Hook        uint16
 		Name        uint16
 		StackStatus uint8
 		State       uint8
+		Within      uint8
+		Pad         [7]uint8
 	}
 	Depth   uint32
 	Device  uint32
 	Context uint64
+	Below   [8]struct {
+		_       structs.HostLayout
+		Context uint64
+		Device  uint64
+	}
+	Nbelow uint32
+	Pad    uint32
 }
 
 type TraceStackStatus uint32
@@ -372,6 +383,7 @@ const (
 	TraceMapThreads         = "threads"
 	TraceProgProbeEnter     = "probe_enter"
 	TraceProgProbeReturn    = "probe_return"
+	TraceProgThreadExit     = "thread_exit"
 	TraceVarCfgFreeStacks   = "cfg_free_stacks"
 	TraceVarCfgPidnsDev     = "cfg_pidns_dev"
 	TraceVarCfgPidnsIno     = "cfg_pidns_ino"
@@ -444,6 +456,7 @@ type TraceSpecs struct {
 type TraceProgramSpecs struct {
 	ProbeEnter  *ebpf.ProgramSpec `ebpf:"probe_enter"`
 	ProbeReturn *ebpf.ProgramSpec `ebpf:"probe_return"`
+	ThreadExit  *ebpf.ProgramSpec `ebpf:"thread_exit"`
 }
 
 // TraceMapSpecs contains maps before they are loaded into the kernel.
@@ -570,12 +583,14 @@ type TraceVariables struct {
 type TracePrograms struct {
 	ProbeEnter  *ebpf.Program `ebpf:"probe_enter"`
 	ProbeReturn *ebpf.Program `ebpf:"probe_return"`
+	ThreadExit  *ebpf.Program `ebpf:"thread_exit"`
 }
 
 func (p *TracePrograms) Close() error {
 	return _TraceClose(
 		p.ProbeEnter,
 		p.ProbeReturn,
+		p.ThreadExit,
 	)
 }
 

@@ -195,8 +195,9 @@ func (s scope) covers(p *process, k *siteKey, o *object) (yes, doubt bool) {
 	return false, true
 }
 
-// notPrimary reports whether a context is known to be another than the primary one of its device. What was allocated in a
-// context that is not known is taken to be in the primary one, as everything is that the runtime allocates.
+// notPrimary reports whether a context is known to be another than the primary one of its device, which is the one that
+// cuDevicePrimaryCtxReset and the last release destroy. What was allocated in a context that is not known is taken to be in
+// it, as everything is that the runtime allocates.
 func (p *process) notPrimary(context uint64, device int8) bool {
 	if context == 0 {
 		return false
@@ -209,23 +210,17 @@ func (p *process) notPrimary(context uint64, device int8) bool {
 }
 
 func (s scope) coversContext(p *process, k *siteKey, o *object) (yes, doubt bool) {
-	if o.ordered {
+	switch _, shown := p.contexts[s.context]; {
+	case o.ordered:
 		return false, false
-	}
-	if o.context != 0 {
+	case o.context != 0:
 		return o.context == s.context, false
+	case k.device.Index >= 0: // the thread chose a device, and so its primary context
+		return p.primary(k.device.Index) == s.context, false
+	default:
+		yes = len(p.contexts) == 0 || len(p.contexts) == 1 && shown
+		return yes, !yes
 	}
-	device := p.contexts[s.context]
-	_, shown := p.contexts[s.context]
-	switch {
-	case shown && device.Index >= 0 && k.device.Index >= 0 && device.Index != k.device.Index:
-		return false, false
-	case k.device.Index >= 0 && p.notPrimary(s.context, k.device.Index):
-		return false, false
-	case len(p.contexts) == 0, len(p.contexts) == 1 && shown:
-		return true, false
-	}
-	return false, true
 }
 
 func (p *process) uses(device int8) bool {

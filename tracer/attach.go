@@ -100,6 +100,9 @@ func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 	if r.Current {
 		t.Flags |= uint8(bpf.TraceHookFlagHOOK_CURRENT)
 	}
+	if r.Push {
+		t.Flags |= uint8(bpf.TraceHookFlagHOOK_PUSH)
+	}
 	operands := append([]hook.Operand{r.Addr, r.Handle, r.Ordinal}, r.Dims...)
 	for i, o := range operands {
 		t.Operand[i].From, t.Operand[i].Arg, t.Operand[i].Offset = uint8(o.From), o.Arg, o.Offset

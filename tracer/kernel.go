@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
@@ -42,6 +43,7 @@ const slotGrace = time.Second
 
 // kernel is the kernel side, loaded: the tables that the unwinder reads, the counters, and the ring.
 type kernel struct {
+	exits    link.Link // sees threads end
 	objs     bpf.TraceObjects
 	reader   *ringbuf.Reader
 	chunks   []*rowChunk
@@ -75,6 +77,10 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
 		return nil, fmt.Errorf("load the programs into the kernel: %w", err)
 	}
+	if k.exits, err = link.AttachTracing(link.TracingOptions{Program: k.objs.ThreadExit}); err != nil {
+		k.Close()
+		return nil, fmt.Errorf("attach to the end of threads: %w", err)
+	}
 	if k.reader, err = ringbuf.NewReader(k.objs.Ring); err != nil {
 		k.Close()
 		return nil, fmt.Errorf("open the event ring: %w", err)
@@ -100,8 +106,8 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 		}
 	}
 	if o.multi {
-		for _, p := range spec.Programs {
-			p.AttachType = ebpf.AttachTraceUprobeMulti
+		for _, name := range []string{bpf.TraceProgProbeEnter, bpf.TraceProgProbeReturn} {
+			spec.Programs[name].AttachType = ebpf.AttachTraceUprobeMulti
 		}
 	}
 	return nil
@@ -121,6 +127,9 @@ func pidNamespace() (dev, ino uint64, err error) {
 func (k *kernel) Close() {
 	if k.reader != nil {
 		k.reader.Close()
+	}
+	if k.exits != nil {
+		k.exits.Close()
 	}
 	for _, c := range k.chunks {
 		c.m.Close()

@@ -296,11 +296,24 @@ func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
 		e.Device.Index = ordinal(values[bpf.TraceOperandNameVALUE_DEVICE])
 	}
 	dims := values[bpf.TraceOperandNameVALUE_DIMS:]
+	if e.Kind == event.KindOutOfMemory {
+		forgetResults(row, dims)
+	}
 	switch e.Kind {
 	case event.KindAlloc, event.KindOutOfMemory:
 		e.Size, e.Layer = row.EventSize(dims), row.EventLayer(dims)
 	case event.KindMap, event.KindUnmap, event.KindTrim:
 		e.Size = row.EventSize(dims)
+	}
+}
+
+// forgetResults takes out what a call that was refused would have given back: it gave nothing, and what is there is where
+// it would have been.
+func forgetResults(row *hook.Row, dims []uint64) {
+	for i := range row.Dims {
+		if row.Dims[i].From == hook.FromOut {
+			dims[i] = event.Unknown
+		}
 	}
 }
 

@@ -113,6 +113,11 @@ func (r Row) when(guard Operand, value uint32) Row {
 	return r
 }
 
+func (r Row) push() Row {
+	r.Push = true
+	return r
+}
+
 func (r Row) current() Row {
 	r.Current = true
 	return r
@@ -271,8 +276,8 @@ func driverHolders(m maker) []Row {
 		m.reset("cuDevicePrimaryCtxReset", none, arg32(0)),
 		m.reset("cuDevicePrimaryCtxReset_v2", none, arg32(0)),
 		m.choose("cuCtxSetCurrent", SetContext, arg(0), none),
-		m.choose("cuCtxPushCurrent", SetContext, arg(0), none),
-		m.choose("cuCtxPushCurrent_v2", SetContext, arg(0), none),
+		m.choose("cuCtxPushCurrent", SetContext, arg(0), none).push(),
+		m.choose("cuCtxPushCurrent_v2", SetContext, arg(0), none).push(),
 		m.choose("cuCtxPopCurrent", SetContext, none, none),
 		m.choose("cuCtxPopCurrent_v2", SetContext, none, none),
 	}

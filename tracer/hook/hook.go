@@ -109,8 +109,8 @@ type Row struct {
 	GuardValue uint32
 	// InContext: Handle is the context in which the call allocates.
 	InContext bool
-	// Current: the context that the call makes becomes the thread's.
-	Current bool
+	// Current: the context that the call makes is put on top of the thread's others. Push: so is the one that it names.
+	Current, Push bool
 }
 
 // EventSize is the size in bytes that a call's dimensions mean, or event.Unknown.

@@ -98,7 +98,7 @@ func hipOthers(m maker) []Row {
 		m.reset("hipDevicePrimaryCtxReset", none, arg32(0)),
 		m.reset("hipDeviceReset", none, none),
 		m.choose("hipCtxSetCurrent", SetContext, arg(0), none),
-		m.choose("hipCtxPushCurrent", SetContext, arg(0), none),
+		m.choose("hipCtxPushCurrent", SetContext, arg(0), none).push(),
 		m.choose("hipCtxPopCurrent", SetContext, none, none),
 		m.choose("hipSetDevice", SetDevice, none, arg32(0)),
 	}
