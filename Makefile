@@ -1,8 +1,11 @@
 # Packages that are quick enough to be run a second time under the race detector.
 RACE := ./analysis/... ./cpython/... ./event/... ./export/... ./heap/... ./process/... ./symbolize/...
 
+# Versions of PyTorch on which "make test" also runs the tests of the allocator's books.
+ALSO := 2.1.2 2.6.0 2.10.0
+
 help: ## print this
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 demo: ## train a GPT (on the GPU if there is one), attach for 10 s, show the profile
 	@.ci/install demo
@@ -17,8 +20,13 @@ test: ## install what the tests need, run all of them (root)
 	@.ci/install test
 	@testdata/setup.sh
 	python3 testdata/selftest.py
-	go test -timeout 30m ./...
+	go test -timeout 45m ./...
 	go test -timeout 20m -race -short $(RACE)
+	.ci/versions short $(ALSO)
+
+test-versions: ## books and exactness on every PyTorch from 1.13 on, or VERSIONS="2.1.2 2.6.0" (root, 2 hours, 3 GB of disk)
+	@.ci/install test
+	.ci/versions all $(VERSIONS)
 
 bench: ## measure what tracing costs, as tables for the README (root, 10 minutes)
 	@.ci/install test
@@ -42,4 +50,4 @@ drift: ## check that what is generated (BPF object, docs/coverage.md) is what th
 clean: ## remove what was built here
 	rm -rf gputrace testdata/.work
 
-.PHONY: help demo build test bench generate coverage lint drift clean
+.PHONY: help demo build test test-versions bench generate coverage lint drift clean

@@ -5,6 +5,7 @@ package e2e
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"syscall"
 	"testing"
@@ -18,7 +19,7 @@ import (
 )
 
 // dumps is how many maps are taken of each busy job; .ci/versions asks for more.
-var dumps = flag.Int("dumps", 25, "maps that are taken of each job at full speed")
+var dumps = flag.Int("dumps", 10, "maps that are taken of each job at full speed")
 
 // tight allocates and frees in four threads, two of them on streams of their own, as fast as the interpreter can.
 const tight = `
@@ -215,36 +216,56 @@ func busyJobs(t *testing.T) []string {
 	return []string{"tight loop", "gpt.py"}
 }
 
-// TestDumpsEqualEvents takes maps of a job at full speed with the program. Each is the live set of the events at some
-// moment while the program ran, or it says that it could not read one.
-func TestDumpsEqualEvents(t *testing.T) {
+// tally is what became of the maps of one job.
+type tally struct{ read, refused, unsettled, sweeps, balanced, events int }
+
+func (a *tally) add(b tally) {
+	a.read, a.refused, a.unsettled = a.read+b.read, a.refused+b.refused, a.unsettled+b.unsettled
+	a.sweeps, a.balanced, a.events = a.sweeps+b.sweeps, a.balanced+b.balanced, a.events+b.events
+}
+
+// inRounds takes n maps, some of each of several processes: all events of one are kept until it ends.
+func inRounds(t *testing.T, n int, round func(t *testing.T, name string, n int) tally) {
+	t.Helper()
+	const most = 100
 	for _, name := range busyJobs(t) {
 		t.Run(name, func(t *testing.T) {
-			p, c := startBusy(t, name)
-			var all []*seen
-			refused := 0
-			for len(all)+refused < *dumps {
-				s := &seen{from: bootTime()}
-				stdout, stderr, code := dump(t, p.pid, "-f", "json")
-				s.to = bootTime()
-				if code != 0 {
-					require.Equal(t, 1, code, stderr)
-					require.Contains(t, stderr, "run it again")
-					require.Empty(t, stdout)
-					refused++
-					continue
-				}
-				d := parseDumped(t, stdout)
-				checkBalance(t, d)
-				s.addDumped(d)
-				all = append(all, s)
+			var all tally
+			for left := n; left > 0; left -= most {
+				t.Run(fmt.Sprint(left), func(t *testing.T) { all.add(round(t, name, min(left, most))) })
 			}
-			c.stop(t, p)
-			checkSeen(t, c, all)
-			t.Logf("%d of %d maps were read, each equal to the live set of %d events", len(all), *dumps, len(c.list))
-			require.NotEmpty(t, all)
+			t.Logf("%+v", all)
+			require.Positive(t, all.read)
 		})
 	}
+}
+
+// TestDumpsEqualEvents takes maps of a job at full speed with the program. Each is the live set of the events at some
+// moment while the program ran, or it says that it could not read one.
+func TestDumpsEqualEvents(t *testing.T) { inRounds(t, *dumps, dumpBusy) }
+
+func dumpBusy(t *testing.T, name string, n int) tally {
+	t.Helper()
+	p, c := startBusy(t, name)
+	var all []*seen
+	for range n {
+		s := &seen{from: bootTime()}
+		stdout, stderr, code := dump(t, p.pid, "-f", "json")
+		s.to = bootTime()
+		if code != 0 {
+			require.Equal(t, 1, code, stderr)
+			require.Contains(t, stderr, "run it again")
+			require.Empty(t, stdout)
+			continue
+		}
+		d := parseDumped(t, stdout)
+		checkBalance(t, d)
+		s.addDumped(d)
+		all = append(all, s)
+	}
+	c.stop(t, p)
+	checkSeen(t, c, all)
+	return tally{read: len(all), refused: n - len(all), events: len(c.list)}
 }
 
 func (s *seen) addDumped(d *dumped) {
@@ -267,49 +288,45 @@ func (s *seen) addDumped(d *dumped) {
 
 // TestBooksEqualEvents reads the books of a job at full speed within this process, as the recording does. A map is the live
 // set at a moment within its window; a sweep has all blocks that no event touched within its window, and no other.
-func TestBooksEqualEvents(t *testing.T) {
-	for _, name := range busyJobs(t) {
-		t.Run(name, func(t *testing.T) {
-			p, c := startBusy(t, name)
-			target, err := process.Open(p.pid)
-			require.NoError(t, err)
-			var maps []*seen
-			var sweeps []*inspect.Sweep
-			refused, balanced, unsettled := 0, 0, 0
-			for len(maps)+refused+unsettled < 4**dumps {
-				a, err := inspect.Find(target) // as if for the first time
-				require.NoError(t, err)
-				sweep, err := a.Sweep()
-				require.NoError(t, err)
-				if len(sweep.Devices) == 0 {
-					continue
-				}
-				if sweep.Devices[0].Balanced {
-					balanced++
-				}
-				if sweep.Settled {
-					sweeps = append(sweeps, sweep)
-				}
-				m, err := a.Map()
-				if errors.Is(err, inspect.ErrChanged) {
-					refused++
-					continue
-				}
-				require.NoError(t, err)
-				if !m.Devices[0].Window.Settled { // when its last change was reported is not known
-					unsettled++
-					continue
-				}
-				maps = append(maps, newSeen(&m.Devices[0]))
-			}
-			c.stop(t, p)
-			checkSeen(t, c, maps)
-			checkSweeps(t, c, sweeps)
-			t.Logf("%d maps, %d refused, %d not settled; %d sweeps, %d balanced; %d events", len(maps), refused, unsettled, len(sweeps), balanced, len(c.list))
-			require.NotEmpty(t, maps)
-			require.NotEmpty(t, sweeps)
-		})
+func TestBooksEqualEvents(t *testing.T) { inRounds(t, 4**dumps, readBusy) }
+
+func readBusy(t *testing.T, name string, n int) tally {
+	t.Helper()
+	p, c := startBusy(t, name)
+	target, err := process.Open(p.pid)
+	require.NoError(t, err)
+	var maps []*seen
+	var sweeps []*inspect.Sweep
+	var out tally
+	for range n {
+		a, err := inspect.Find(target) // as if for the first time
+		require.NoError(t, err)
+		s, err := a.Sweep()
+		require.NoError(t, err)
+		require.NotEmpty(t, s.Devices)
+		if s.Devices[0].Balanced {
+			out.balanced++
+		}
+		if s.Settled { // otherwise it is not known when its last change was reported
+			sweeps = append(sweeps, s)
+		}
+		m, err := a.Map()
+		switch {
+		case errors.Is(err, inspect.ErrChanged):
+			out.refused++
+			continue
+		case err == nil && !m.Devices[0].Window.Settled:
+			out.unsettled++
+			continue
+		}
+		require.NoError(t, err)
+		maps = append(maps, newSeen(&m.Devices[0]))
 	}
+	c.stop(t, p)
+	checkSeen(t, c, maps)
+	checkSweeps(t, c, sweeps)
+	out.read, out.sweeps, out.events = len(maps), len(sweeps), len(c.list)
+	return out
 }
 
 func newSeen(d *inspect.DeviceMap) *seen {

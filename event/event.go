@@ -19,8 +19,8 @@ const (
 	KindMap         Kind = 5 // the physical memory Handle was mapped at Addr: Size
 	KindUnmap       Kind = 6 // what is mapped from Addr on, Size bytes, no longer is; applied when the call is entered
 	KindRetain      Kind = 7 // the handle Addr has one more reference: it takes one more free to give it back
-	// KindReset: the context Addr is gone, and with it all memory in it; applied when the call is entered. Addr 0: all
-	// contexts of the device, and the memory of its pools.
+	// KindReset: the context Addr is gone, and with it all memory in it; applied when the call is entered. Addr 0: the
+	// primary context of the device, and the memory of its pools.
 	KindReset Kind = 8
 	KindTrim  Kind = 9 // the pool Addr gave unused memory back to the driver, but for Size bytes. Addr 0: the graphs' pool
 )

@@ -119,14 +119,8 @@ func (b *books) again() error {
 		if err := b.pass(err); err != nil {
 			return err
 		}
-		for _, v := range values {
-			tile, err := b.tile(binary.LittleEndian.Uint64(v))
-			if err := b.pass(err); err != nil {
-				return err
-			}
-			if tile != nil {
-				tile.active = true
-			}
+		if err := b.take(pointersOf(values), func(t *tile) { t.active = true }); err != nil {
+			return err
 		}
 	}
 	return b.walk(from)
@@ -161,13 +155,20 @@ func (b *books) readFree(set uint64) error {
 	if err := b.pass(err); err != nil {
 		return err
 	}
-	for _, at := range values {
+	return b.take(values, func(t *tile) { t.free = true })
+}
+
+// take reads the Blocks at addresses and marks them.
+func (b *books) take(addrs []uint64, mark func(*tile)) error {
+	slices.Sort(addrs)
+	prefetch(b.memory, addrs, len(b.raw))
+	for _, at := range addrs {
 		t, err := b.tile(at)
 		if err := b.pass(err); err != nil {
 			return err
 		}
 		if t != nil {
-			t.free = true
+			mark(t)
 		}
 	}
 	return nil
@@ -179,42 +180,42 @@ const activeStride = 16
 // readActive takes in the blocks of a table, if it is the one of active blocks: all of its values are blocks.
 func (b *books) readActive(t *table) error {
 	values, err := t.values(b.memory, activeStride)
-	if err != nil && b.live == nil {
+	if err != nil && b.live == nil || len(values) == 0 {
 		return nil // a table of something else
 	}
-	if b.live != nil && !b.mostlyBlocks(values) {
+	addrs := pointersOf(values)
+	if b.blocksAmong(addrs[:1]) == 0 && b.live == nil {
 		return nil
 	}
-	for i, v := range values {
-		tile, err := b.tile(binary.LittleEndian.Uint64(v))
-		switch {
-		case err == nil:
-			tile.active = true
-			if b.places.active == 0 {
-				b.places.active = t.at - b.addr
-			}
-		case i == 0 && b.live == nil:
-			return nil
-		default:
-			if err := b.pass(err); err != nil {
-				return err
-			}
-		}
+	if sample := addrs[:min(tableSample, len(addrs))]; b.live != nil && 2*b.blocksAmong(sample) < len(sample) {
+		return nil
 	}
-	return nil
+	if b.places.active == 0 {
+		b.places.active = t.at - b.addr
+	}
+	return b.take(addrs, func(t *tile) { t.active = true })
 }
 
-// mostlyBlocks reports whether most of a table's first values are blocks.
-func (b *books) mostlyBlocks(values [][]byte) bool {
-	const enough = 32
-	values = values[:min(enough, len(values))]
-	blocks := 0
-	for _, v := range values {
-		if _, err := b.tile(binary.LittleEndian.Uint64(v)); err == nil {
-			blocks++
+// tableSample is how many values tell what a table is of while it may change.
+const tableSample = 32
+
+func pointersOf(values [][]byte) []uint64 {
+	out := make([]uint64, len(values))
+	for i, v := range values {
+		out[i] = binary.LittleEndian.Uint64(v)
+	}
+	return out
+}
+
+// blocksAmong is how many of some addresses are those of Blocks.
+func (b *books) blocksAmong(addrs []uint64) int {
+	n := 0
+	for _, at := range addrs {
+		if _, err := b.tile(at); err == nil {
+			n++
 		}
 	}
-	return 2*blocks > len(values)
+	return n
 }
 
 // tile is the Block at an address, read once.

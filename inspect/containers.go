@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/gputrace/gputrace/process"
 )
@@ -72,6 +73,22 @@ func isSet(m process.Memory, addr uint64, w []uint64) bool {
 	return err == nil && node[1] == header
 }
 
+// link is a node of a tree and the one that points to it.
+type link struct{ node, parent uint64 }
+
+// sortLevel leaves out the empty ones of a level's nodes and brings the others in the order of their addresses, so that
+// they can be copied together.
+func sortLevel(m process.Memory, level []link) []link {
+	level = slices.DeleteFunc(level, func(l link) bool { return l.node == 0 })
+	slices.SortFunc(level, func(x, y link) int { return cmp.Compare(x.node, y.node) })
+	addrs := make([]uint64, len(level))
+	for i, l := range level {
+		addrs[i] = l.node
+	}
+	prefetch(m, addrs, 8*nodeWords)
+	return level
+}
+
 // setValues lists the elements of the std::set at an address. When the nodes are not a tree of as many elements as the set
 // says, there is an error beside those that were found: as many as are believed at most.
 func setValues(m process.Memory, addr uint64) (values []uint64, err error) {
@@ -82,26 +99,24 @@ func setValues(m process.Memory, addr uint64) (values []uint64, err error) {
 	if !isSet(m, addr, w) {
 		return nil, fmt.Errorf("set at %#x: %w", addr, errShape)
 	}
-	type link struct{ node, parent uint64 }
 	count := w[5]
 	var node [8 * nodeWords]byte
-	todo := []link{{w[2], addr + setHeader}}
-	for len(todo) > 0 && len(values) < maxBlocks {
-		l := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if l.node == 0 {
-			continue
+	for level := []link{{w[2], addr + setHeader}}; len(level) > 0 && len(values) < maxBlocks; {
+		level = sortLevel(m, level)
+		var next []link
+		for _, l := range level {
+			b, nodeErr := peek(m, l.node, node[:])
+			if nodeErr == nil && word(b, 1) != l.parent {
+				nodeErr = fmt.Errorf("set at %#x: node %#x: %w", addr, l.node, errShape)
+			}
+			if nodeErr != nil {
+				err = cmp.Or(err, nodeErr)
+				continue
+			}
+			values = append(values, word(b, 4))
+			next = append(next, link{word(b, 2), l.node}, link{word(b, 3), l.node})
 		}
-		b, nodeErr := peek(m, l.node, node[:])
-		if nodeErr == nil && word(b, 1) != l.parent {
-			nodeErr = fmt.Errorf("set at %#x: node %#x: %w", addr, l.node, errShape)
-		}
-		if nodeErr != nil {
-			err = cmp.Or(err, nodeErr)
-			continue
-		}
-		values = append(values, word(b, 4))
-		todo = append(todo, link{word(b, 2), l.node}, link{word(b, 3), l.node})
+		level = next
 	}
 	if err == nil && uint64(len(values)) != count {
 		err = fmt.Errorf("set at %#x: %d elements, want %d: %w", addr, len(values), count, errShape)

@@ -459,27 +459,35 @@ func checkSums(t *testing.T, d *DeviceMap) map[uint64]Block {
 	return at
 }
 
-// BenchmarkMap reads 67,000 blocks and 33,000 holes, in several ways.
+// BenchmarkMap reads as many blocks and half as many holes in the ways that there are; the last is that of a sweep which
+// finds no quiet moment.
 func BenchmarkMap(b *testing.B) {
-	p, _ := start(b, "many")
-	a, err := Find(p)
-	require.NoError(b, err)
-	b.Run("map", func(b *testing.B) {
-		for b.Loop() {
-			_, err := a.Map()
-			require.NoError(b, err)
+	for _, blocks := range []int{1_000, 10_000, 100_000} {
+		p, _ := start(b, "many", fmt.Sprint("ORACLE_BLOCKS=", blocks*3/2))
+		a, err := Find(p)
+		require.NoError(b, err)
+		devices, err := a.devices()
+		require.NoError(b, err)
+		for _, way := range []struct {
+			name string
+			read func() error
+		}{
+			{"totals", func() error { _, err := a.Totals(); return err }},
+			{"map", func() error { _, err := a.Map(); return err }},
+			{"sweep", func() error { _, err := a.Sweep(); return err }},
+			{"busy sweep", func() error {
+				s, err := a.stats(devices[0])
+				if err == nil {
+					_, err = a.sweepBusy(newPages(a.memory), devices[0], 0, s, Window{})
+				}
+				return err
+			}},
+		} {
+			b.Run(fmt.Sprint(blocks, " ", way.name), func(b *testing.B) {
+				for b.Loop() {
+					require.NoError(b, way.read())
+				}
+			})
 		}
-	})
-	b.Run("sweep", func(b *testing.B) {
-		for b.Loop() {
-			_, err := a.Sweep()
-			require.NoError(b, err)
-		}
-	})
-	b.Run("totals", func(b *testing.B) {
-		for b.Loop() {
-			_, err := a.Totals()
-			require.NoError(b, err)
-		}
-	})
+	}
 }

@@ -105,18 +105,64 @@ func (c *pages) page(addr uint64) (*page, error) {
 		if len(c.fresh) == 0 {
 			c.fresh = make([]byte, growth*pageSize)
 		}
-		c.misses++
 		p = &page{addr: addr, data: c.fresh[:pageSize:pageSize]}
 		if _, err := c.memory.ReadAt(p.data, addr); err != nil {
 			return nil, err
 		}
 		c.fresh = c.fresh[pageSize:]
-		c.index[addr] = p
-		p.hot = len(c.index) <= maxAllHot
-		c.cold, c.sorted = append(c.cold, p), false
+		c.add(p)
 	}
 	c.last = p
 	return p, nil
+}
+
+// prefetch copies the pages of things at sorted addresses together, as far as they are not copied yet. What cannot be read
+// is left for later.
+func prefetch(m process.Memory, addrs []uint64, size int) {
+	c, ok := m.(*pages)
+	if !ok {
+		return
+	}
+	var missing []uint64
+	for _, at := range addrs {
+		if !pointer(at) {
+			continue
+		}
+		for p := at &^ (pageSize - 1); p < at+uint64(size); p += pageSize {
+			if (len(missing) == 0 || missing[len(missing)-1] < p) && c.index[p] == nil {
+				missing = append(missing, p)
+			}
+		}
+	}
+	for part := range slices.Chunk(missing, maxVectors) {
+		c.fetch(part)
+	}
+}
+
+// fetch copies pages that are not copied yet.
+func (c *pages) fetch(addrs []uint64) {
+	if len(c.index)+len(addrs) > maxPages {
+		return
+	}
+	data := make([]byte, len(addrs)*pageSize)
+	to := make([][]byte, len(addrs))
+	for i := range to {
+		to[i] = data[i*pageSize : (i+1)*pageSize]
+	}
+	if c.batch(to, addrs) != nil {
+		return
+	}
+	for i, addr := range addrs {
+		c.add(&page{addr: addr, data: to[i]})
+	}
+}
+
+// add takes in a page that was read just now.
+func (c *pages) add(p *page) {
+	c.misses++
+	c.index[p.addr] = p
+	p.hot = len(c.index) <= maxAllHot
+	c.cold, c.sorted = append(c.cold, p), false
 }
 
 // copyHot copies the pages that change. After an error, which is usual when the target has given memory back, the copy is

@@ -105,7 +105,7 @@ func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w W
 	return out, nil
 }
 
-// collect reads what fits of books that may change meanwhile, in the first shape with which most of them do.
+// collect reads what fits of books that may change meanwhile, in the first shape of a block with which most of them do.
 func (a *Allocator) collect(copied *pages, d device, i int) (*books, error) {
 	known := a.places
 	if known == nil {
@@ -114,17 +114,21 @@ func (a *Allocator) collect(copied *pages, d device, i int) (*books, error) {
 	if known == nil {
 		return nil, fmt.Errorf("%w: no pools in the device's object", ErrUnknownLayout)
 	}
+	var best *books
 	for _, shape := range a.shapes {
 		b := newBooks(copied, i, d, shape)
 		b.live, b.known = a.memory, known
 		if err := b.read(); err != nil {
 			return nil, err
 		}
+		if best == nil || len(b.list)-b.skipped > len(best.list)-best.skipped {
+			best = b
+		}
 		if len(b.list) >= b.skipped {
-			return b, nil
+			break
 		}
 	}
-	return nil, fmt.Errorf("%w: no shape of a block fits", ErrUnknownLayout)
+	return best, nil
 }
 
 // pieces lists the tiles as segments, as far as they go together.

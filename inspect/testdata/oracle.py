@@ -33,7 +33,7 @@ def plain():
 
 
 def many():
-    keep(*(512 * (1 + n % 37) for n in range(100_000)))
+    keep(*(512 * (1 + n % 37) for n in range(int(os.environ.get("ORACLE_BLOCKS", "100_000")))))
     del held[::3]
 
 
