@@ -94,16 +94,6 @@ func (s *stats) checkCounter(stat int) error {
 	return nil
 }
 
-// checkRequested proves the requested bytes, of versions that count them.
-func (s *stats) checkRequested() error {
-	for pool := range 3 {
-		if less, more := s.current(statRequestedBytes, pool), s.current(statActiveBytes, pool); less > more {
-			return fmt.Errorf("statistic %d.%d is %d, above %d of statistic %d", statRequestedBytes, pool, less, more, statActiveBytes)
-		}
-	}
-	return s.checkCounter(statRequestedBytes)
-}
-
 // checkPool compares the statistics with each other.
 func (s *stats) checkPool(pool int) error {
 	for _, order := range [][2]int{
