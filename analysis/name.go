@@ -13,7 +13,7 @@ const (
 	NoStack      = "[no stack]"      // none was captured
 	UnknownStack = "[unknown stack]" // one was captured, but its frames did not come through
 	BeforeAttach = "[before attach]" // it was made before the first event
-	LostEvent    = "[lost event]"    // the event of it was lost, the allocator's books have it
+	LostEvents   = "[lost events]"   // the event of it was lost
 )
 
 // isLibrary says whether a Python file is not the program's own: the standard library, an installed package, or under one

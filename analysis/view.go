@@ -66,7 +66,7 @@ func (v *View) site(s *heap.Site, resolve Resolve) Site {
 	case s.Origin == heap.OriginBefore:
 		out.Name = BeforeAttach
 	case s.Origin == heap.OriginRecovered:
-		out.Name = LostEvent
+		out.Name = LostEvents
 	}
 	if s.Stack == 0 {
 		return out

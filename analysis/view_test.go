@@ -188,7 +188,7 @@ func TestOrigins(t *testing.T) {
 	before.Origin, recovered.Origin = heap.OriginBefore, heap.OriginRecovered
 	s.Sites = []heap.Site{before, recovered}
 	v := New(s, resolve, nil)
-	require.Equal(t, []string{BeforeAttach, LostEvent}, []string{v.Sites[0].Name, v.Sites[1].Name})
+	require.Equal(t, []string{BeforeAttach, LostEvents}, []string{v.Sites[0].Name, v.Sites[1].Name})
 	require.Equal(t, []bool{false, true}, []bool{v.Sites[0].Counted(), v.Sites[1].Counted()})
-	require.Equal(t, []Row{{Name: LostEvent, Bytes: 60, Blocks: 1, Share: 60.0 / 10000}}, v.ByNative(0).Rows)
+	require.Equal(t, []Row{{Name: LostEvents, Bytes: 60, Blocks: 1, Share: 60.0 / 10000}}, v.ByNative(0).Rows)
 }

@@ -21,6 +21,7 @@ type report struct {
 	machine string
 	results []result
 	attach  attachResult
+	who     []whoResult
 }
 
 // goal is the largest price of a hit in a training loop, in microseconds beyond an empty uprobe.
@@ -45,12 +46,17 @@ func printReport(out io.Writer, r report) error {
 	w := bufio.NewWriter(out)
 	fmt.Fprintf(w, "%s\n\nMedians of %d rounds of %s, every mode in turn in one process; in parentheses the least and the largest round.\n\n",
 		r.machine, r.options.rounds, r.options.window)
-	costs(r.results, w)
-	kernelTimes(r.results, w)
-	slowdowns(r.results, w)
-	loads(r.results, w)
+	if len(r.results) > 0 {
+		costs(r.results, w)
+		kernelTimes(r.results, w)
+		slowdowns(r.results, w)
+		loads(r.results, w)
+	}
 	if len(r.attach.cold) > 0 {
 		attachTimes(r.attach, w)
+	}
+	if len(r.who) > 0 {
+		whoTimes(r.who, w)
 	}
 	return w.Flush()
 }

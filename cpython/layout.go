@@ -54,6 +54,7 @@ type lineFormat uint8
 const (
 	linePairs     lineFormat = iota + 1 // 3.10, Objects/lnotab_notes.txt
 	lineLocations                       // 3.11+, Objects/locations.md
+	lineOldPairs                        // to 3.9, Objects/lnotab_notes.txt there
 )
 
 // layout is what differs between versions. The offsets are those of the headers that each release installs; a test

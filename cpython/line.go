@@ -49,10 +49,27 @@ func (b *runBuilder) add(units int64, line int) {
 
 // decode turns co_linetable into runs. A table of maxLineTable bytes covers fewer units than 32 bits can count.
 func (f lineFormat) decode(table []byte, first int) []lineRun {
-	if f == linePairs {
+	switch f {
+	case linePairs:
 		return decodePairs(table, first)
+	case lineOldPairs:
+		return decodeOldPairs(table, first)
 	}
 	return decodeLocations(table, first)
+}
+
+// decodeOldPairs reads co_lnotab, to 3.9 (Objects/lnotab_notes.txt there): pairs of bytes, how many bytes of code further,
+// unsigned, and how many lines further, signed. The last line holds to the end of the code.
+func decodeOldPairs(table []byte, first int) []lineRun {
+	const rest = 1 << 30 // units, more than any code has
+	var b runBuilder
+	line := first
+	for ; len(table) >= 2; table = table[2:] {
+		b.add(int64(table[0])/2, line)
+		line += int(int8(table[1]))
+	}
+	b.add(rest, line)
+	return b.runs
 }
 
 // decodePairs reads co_linetable of 3.10 (Objects/lnotab_notes.txt there): pairs of bytes, how many bytes of code an entry

@@ -15,17 +15,20 @@ type dumpOptions struct {
 	pid    int
 	format string
 	output string // file; empty: stdout
+	// noNames: the holders of blocks are not looked for.
+	noNames bool
 }
 
 func dumpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "dump",
 		Usage:     "show where PyTorch's memory is now: every segment, block and hole (no probes, no pause)",
-		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [-o FILE]",
+		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [--no-names] [-o FILE]",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "look into process `PID`"},
 			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Value: dumpFormats[0], Usage: "`FORMAT`: text, json, or snapshot (a pickle for pytorch.org/memory_viz)"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FILE` (default and -: standard output)"},
+			&cli.BoolFlag{Name: "no-names", Usage: "do not look for what holds each block (see gputrace who): faster"},
 		},
 		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
@@ -39,7 +42,7 @@ func dumpCommand() *cli.Command {
 }
 
 func parseDump(c *cli.Context) (dumpOptions, error) {
-	o := dumpOptions{format: c.String("format"), output: c.String("output")}
+	o := dumpOptions{format: c.String("format"), output: c.String("output"), noNames: c.Bool("no-names")}
 	var err error
 	if o.pid, err = pidFlag(c, "gputrace dump --help"); err != nil {
 		return o, err

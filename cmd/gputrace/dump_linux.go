@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/export/snapshot"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
+	holders "github.com/gputrace/gputrace/inspect/who"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -41,7 +42,7 @@ func dump(o dumpOptions) error {
 	if err != nil {
 		return err
 	}
-	content := dumpContent(o.format, p, now, boot)
+	content := dumpContent(o.format, p, now, readNames(p, o), boot)
 	if o.output == "" {
 		return content(os.Stdout)
 	}
@@ -57,20 +58,42 @@ func bootTime() (time.Time, error) {
 	return time.Now().Add(-time.Duration(ts.Nano())), nil
 }
 
-func dumpContent(format string, p *process.Process, m *moment, boot time.Time) func(io.Writer) error {
+// blockNames are the holders of a process's blocks, or why they are not known; neither when they were not asked for.
+type blockNames struct {
+	holders *analysis.Holders
+	why     string
+}
+
+// readNames looks for the holders. A map is of use without them.
+func readNames(p *process.Process, o dumpOptions) blockNames {
+	if o.noNames {
+		return blockNames{}
+	}
+	r, err := holders.Read(p, nil)
+	if err != nil {
+		return blockNames{why: err.Error()}
+	}
+	return blockNames{holders: analysis.NewHolders(r)}
+}
+
+func dumpContent(format string, p *process.Process, m *moment, n blockNames, boot time.Time) func(io.Writer) error {
 	args := p.Cmdline(32)
 	balance := analysis.NewBalance(m.input(p.PID))
 	switch format {
 	case "json":
 		return func(w io.Writer) error {
-			return json.WriteDump(w, json.Dump{Books: m.books, PID: p.PID, Command: args, Boot: boot, Balance: balance})
+			return json.WriteDump(w, json.Dump{Books: m.books, PID: p.PID, Command: args, Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
 		}
 	case "snapshot":
+		if n.holders != nil {
+			return func(w io.Writer) error { return snapshot.WriteHeld(w, m.books, n.holders) }
+		}
 		return func(w io.Writer) error { return snapshot.Write(w, m.books) }
 	default:
 		return func(w io.Writer) error {
 			return table.Dump(w, table.DumpInput{
 				Books: m.books, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot, Balance: balance,
+				Holders: n.holders, HoldersWhy: n.why,
 			})
 		}
 	}
@@ -109,14 +132,17 @@ func publish(tmp, path string) error {
 }
 
 // explainDump gives an error of reading the map its exit code and the next step to take.
-func explainDump(err error, pid int) error {
+func explainDump(err error, pid int) error { return explainLook("dump", err, pid) }
+
+// explainLook does so for a command that looks into a process.
+func explainLook(command string, err error, pid int) error {
 	switch {
 	case errors.Is(err, process.ErrNotExist):
 		return coded(exitNothing, fmt.Errorf("no process %d: %w", pid, err))
 	case errors.Is(err, process.ErrPermission):
-		return coded(exitNotPermitted, fmt.Errorf("not permitted to read pid %d: %w\n%s", pid, err, readHelp(pid)))
+		return coded(exitNotPermitted, fmt.Errorf("not permitted to read pid %d: %w\n%s", pid, err, readHelp(command, pid)))
 	case errors.Is(err, inspect.ErrNoAllocator):
-		return coded(exitNothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(pid)))
+		return coded(exitNothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(command, pid)))
 	case errors.Is(err, inspect.ErrOtherBackend):
 		return coded(exitNothing, fmt.Errorf("%w\n  only PyTorch's native allocator keeps books that can be read; to trace it: sudo gputrace -p %d", err, pid))
 	case errors.Is(err, inspect.ErrChanged):
@@ -128,21 +154,21 @@ func explainDump(err error, pid int) error {
 }
 
 // readHelp says what forbids to read another process, and how to be allowed (ptrace(2), "Ptrace access mode checking").
-func readHelp(pid int) string {
+func readHelp(command string, pid int) string {
 	scope := ptraceScope()
 	switch {
 	case scope == "3":
 		return scopeForbidsAll
 	case scope != "" && scope != "0":
-		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may look into it\n  try: sudo gputrace dump -p %d", scope, pid)
+		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may look into it\n  try: sudo gputrace %s -p %d", scope, command, pid)
 	case os.Geteuid() == 0:
 		return "  missing CAP_SYS_PTRACE (to read another user's process)"
 	}
-	return fmt.Sprintf("  it is another user's, or protected\n  try: sudo gputrace dump -p %d", pid)
+	return fmt.Sprintf("  it is another user's, or protected\n  try: sudo gputrace %s -p %d", command, pid)
 }
 
 // noAllocatorHelp names a child that has an allocator, if there is one.
-func noAllocatorHelp(pid int) string {
+func noAllocatorHelp(command string, pid int) string {
 	if p, err := process.Open(pid); err == nil {
 		for _, child := range p.Children() {
 			c, err := process.Open(child)
@@ -150,7 +176,7 @@ func noAllocatorHelp(pid int) string {
 				continue
 			}
 			if _, err := inspect.Find(c); err == nil {
-				return fmt.Sprintf("  its child %d (%s) has one: gputrace dump -p %d", child, c.Name(), child)
+				return fmt.Sprintf("  its child %d (%s) has one: gputrace %s -p %d", child, c.Name(), command, child)
 			}
 		}
 	}

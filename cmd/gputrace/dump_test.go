@@ -34,13 +34,14 @@ func parseDumpLine(args string) (dumpOptions, error) {
 func TestParseDump(t *testing.T) {
 	dir := t.TempDir()
 	for line, want := range map[string]dumpOptions{
-		"-p 42":                              {42, "text", ""},
-		"--pid 42 --format text":             {42, "text", ""},
-		"-p 42 -f json":                      {42, "json", ""},
-		"-p 42 -f snapshot -o -":             {42, "snapshot", ""},
-		"-p 42 -f snapshot -o " + dir + "/x": {42, "snapshot", dir + "/x"},
-		"-p 42 --output " + dir + "/x":       {42, "text", dir + "/x"},
-		"-p 2147483647":                      {1<<31 - 1, "text", ""},
+		"-p 42":                              {42, "text", "", false},
+		"--pid 42 --format text":             {42, "text", "", false},
+		"-p 42 -f json":                      {42, "json", "", false},
+		"-p 42 --no-names":                   {42, "text", "", true},
+		"-p 42 -f snapshot -o -":             {42, "snapshot", "", false},
+		"-p 42 -f snapshot -o " + dir + "/x": {42, "snapshot", dir + "/x", false},
+		"-p 42 --output " + dir + "/x":       {42, "text", dir + "/x", false},
+		"-p 2147483647":                      {1<<31 - 1, "text", "", false},
 	} {
 		got, err := parseDumpLine(line)
 		require.NoError(t, err, line)

@@ -93,7 +93,7 @@ func newApp() *cli.App {
 		UsageText:       "gputrace -p PID [options]\ngputrace record -p PID [options]",
 		Version:         version,
 		Flags:           record.Flags,
-		Commands:        []*cli.Command{record, dumpCommand()},
+		Commands:        []*cli.Command{record, dumpCommand(), whoCommand()},
 		HideHelpCommand: true,
 		Action:          record.Action,
 		OnUsageError:    onUsageError,

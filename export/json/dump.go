@@ -26,6 +26,9 @@ type Dump struct {
 	Boot    time.Time // when CLOCK_BOOTTIME was 0
 	// Balance has the driver's figures; nil: it was not asked.
 	Balance *analysis.Balance
+	// Holders name the blocks; nil: they are not known, for the reason that HoldersWhy says, or were not asked for.
+	Holders    *analysis.Holders
+	HoldersWhy string
 }
 
 type dumpFile struct {
@@ -37,7 +40,9 @@ type dumpFile struct {
 	// Unplaced are the driver's figures that belong to none of the devices.
 	Unplaced  []dumpDriver `json:"unplaced,omitempty"`
 	DriverWhy string       `json:"driver_why,omitempty"`
-	Moved     bool         `json:"moved,omitempty"`
+	// HoldersWhy says why no block has a holder.
+	HoldersWhy string `json:"holders_why,omitempty"`
+	Moved      bool   `json:"moved,omitempty"`
 }
 
 type dumpDevice struct {
@@ -133,16 +138,22 @@ type dumpBlock struct {
 	Requested *uint64 `json:"requested,omitempty"` // a free block has none; nor have others where the allocator does not keep it
 	Stream    uint64  `json:"stream"`
 	State     string  `json:"state"`
+	// What holds it, as in the output of gputrace who.
+	Category string `json:"category,omitempty"`
+	Holder   string `json:"holder,omitempty"`
 }
 
 // WriteDump writes the allocator's map and its figures as one JSON object on one line.
 func WriteDump(w io.Writer, d Dump) error {
-	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, Devices: []dumpDevice{}}
+	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, HoldersWhy: d.HoldersWhy, Devices: []dumpDevice{}}
 	for i := range d.Books.Devices {
 		f.Devices = append(f.Devices, newDumpDevice(&d.Books.Devices[i], d.Boot))
 	}
 	if d.Balance != nil {
 		f.addBalance(d.Balance)
+	}
+	if d.Holders != nil {
+		f.addHolders(&d)
 	}
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -195,6 +206,21 @@ func (f *dumpFile) addBalance(b *analysis.Balance) {
 
 func newDumpDriver(u *analysis.DriverUse) dumpDriver {
 	return dumpDriver{Used: known(u.Used), Why: u.Why, Name: u.Name, UUID: u.UUID, Total: known(u.Total), All: known(u.All)}
+}
+
+// addHolders adds what holds the blocks, as far as it was read of the same ones.
+func (f *dumpFile) addHolders(d *Dump) {
+	for i := range d.Books.Devices {
+		for j := range d.Books.Devices[i].Segments {
+			blocks := d.Books.Devices[i].Segments[j].Blocks
+			for k := range blocks {
+				if n, ok := d.Holders.Find(&blocks[k]); ok {
+					held, out := &d.Holders.Report.Blocks[n], &f.Devices[i].Segments[j].Blocks[k]
+					out.Category, out.Holder = held.Category.String(), held.Name()
+				}
+			}
+		}
+	}
 }
 
 // known is a number of bytes, or nil.

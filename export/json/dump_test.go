@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/who"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -57,8 +58,24 @@ func balanced(moved bool) Dump {
 	return d
 }
 
+// named has a holder of its first block, and one of its second as that was at another moment.
+func named() Dump {
+	d := sample()
+	path := who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: "loss"}}
+	blocks := []who.Block{
+		{Block: d.Books.Devices[0].Segments[0].Blocks[0], Category: who.CategoryTensor, Path: path},
+		{Block: d.Books.Devices[0].Segments[0].Blocks[1], Category: who.CategoryTensor, Path: path},
+	}
+	blocks[1].State = inspect.StateAllocated
+	d.Holders = analysis.NewHolders(&who.Report{Blocks: blocks})
+	return d
+}
+
 func TestWriteDump(t *testing.T) {
+	unnamed := sample()
+	unnamed.HoldersWhy = "no Python to read"
 	for name, d := range map[string]Dump{
+		"names": named(), "names.none": unnamed,
 		"all": sample(), "nothing": {Books: analysis.NewBooks(&inspect.Map{}), PID: 1}, "balance": balanced(true),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,8 +37,10 @@ const (
 
 // Names of the samples that stand for memory without a stack.
 const (
-	BeforeAttach = "[before attach]" // lived before the first event and still does
-	LostEvents   = "[lost events]"   // net bytes of events that did not come through; can be negative
+	BeforeAttach = analysis.BeforeAttach // lived before the first event and still does
+	// LostEvents is blocks whose events were lost, as far as the allocator's books have them, and the net bytes of other
+	// events that did not come through, which can be negative.
+	LostEvents = analysis.LostEvents
 )
 
 // Input is what Write needs beside the zero values.
@@ -149,21 +151,25 @@ func (b *builder) site(s *analysis.Site, values [valueCount]int64) {
 	b.sample(locations, l, values)
 }
 
-// account adds what an allocator's total contains beside the blocks that are known. How many blocks that are is not known;
-// the samples have bytes only.
+// account adds what an allocator's total contains beside the blocks that were seen. How many blocks that are is known when
+// the allocator's books were read; else the samples have bytes only.
 func (b *builder) account(a *heap.Account) {
 	if a.Allocated == event.Unknown {
 		return
 	}
+	blocks := int64(0)
+	if a.BeforeBlocks.Bytes == a.Before {
+		blocks = int64(a.BeforeBlocks.Objects)
+	}
 	for _, part := range []struct {
-		name  string
-		bytes int64
-	}{{BeforeAttach, int64(a.Before)}, {LostEvents, a.Lost}} {
+		name          string
+		bytes, blocks int64
+	}{{BeforeAttach, int64(a.Before), blocks}, {LostEvents, a.Lost, 0}} {
 		if part.bytes != 0 {
 			l := labels{
 				layer: event.LayerTorch.String(), device: a.Device.String(), pid: pidLabel(a.PID), site: part.name, stack: "no stack",
 			}
-			b.sample([]*profile.Location{b.named(part.name)}, l, [valueCount]int64{inuseSpace: part.bytes})
+			b.sample([]*profile.Location{b.named(part.name)}, l, [valueCount]int64{inuseObjects: part.blocks, inuseSpace: part.bytes})
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"encoding/binary"
 	"math"
+
+	"github.com/gputrace/gputrace/analysis"
 )
 
 // Opcodes of pickle protocol 2 (CPython, Lib/pickletools.py), of those that the viewer's own reader in MemoryViz.js knows.
@@ -39,10 +41,11 @@ const (
 type pickler struct {
 	w    *bufio.Writer
 	memo map[string]uint32 // where a text was stored by a put opcode
+	held *analysis.Holders // nil: blocks have no frames
 }
 
 func newPickler(w *bufio.Writer) *pickler {
-	p := &pickler{w, map[string]uint32{}}
+	p := &pickler{w: w, memo: map[string]uint32{}}
 	p.op(opProto, protocol)
 	return p
 }

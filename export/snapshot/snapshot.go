@@ -10,14 +10,18 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
 )
 
 // Write writes the segments and blocks of all devices as a pickle of protocol 2, which every version of the viewer reads.
 // There are no stacks and no history in it: each list of frames and each device's trace is empty. requested_size of a free
 // block is 0, where PyTorch leaves what its last owner asked for.
-func Write(w io.Writer, b *analysis.Books) error {
+func Write(w io.Writer, b *analysis.Books) error { return write(w, b, nil) }
+
+func write(w io.Writer, b *analysis.Books, held *analysis.Holders) error {
 	out := bufio.NewWriter(w)
 	p := newPickler(out)
+	p.held = held
 	segments := allSegments(b)
 	p.dict(
 		item{"segments", func() { p.list(len(segments), func(i int) { p.segment(&segments[i]) }) }},
@@ -62,33 +66,53 @@ func (p *pickler) segment(s *segment) {
 	if s.Pool.Small {
 		kind = "small"
 	}
-	active, requested := uint64(0), uint64(0) // PyTorch counts what is pending in both
-	for _, b := range s.Pins() {
-		active, requested = active+b.Size, requested+b.Requested
-	}
-	p.dict(
+	active, requested := requestedOf(s)
+	items := []item{
 		p.number("device", uint64(s.device)),
 		p.number("address", s.Addr),
 		p.number("total_size", s.Size),
 		p.number("allocated_size", s.Allocated),
 		p.number("active_size", active),
-		p.number("requested_size", requested),
 		p.number("stream", s.Stream),
 		p.word("segment_type", kind),
-		item{"segment_pool_id", func() { p.pair(s.Pool.ID[0], s.Pool.ID[1]) }},
+		{"segment_pool_id", func() { p.pair(s.Pool.ID[0], s.Pool.ID[1]) }},
 		p.flag("is_expandable", s.Expandable),
-		item{"frames", p.noFrames},
-		item{"blocks", func() { p.list(len(s.Blocks), func(i int) { p.block(s, i) }) }},
-	)
+		{"frames", p.noFrames},
+		{"blocks", func() { p.list(len(s.Blocks), func(i int) { p.block(s, i) }) }},
+	}
+	p.dict(p.withRequested(items, requested)...)
+}
+
+// requestedOf is the bytes of the blocks in use, and what was asked for, which can be event.Unknown. PyTorch counts what is
+// pending in both.
+func requestedOf(s *segment) (active, requested uint64) {
+	for _, b := range s.Pins() {
+		active += b.Size
+		if requested != event.Unknown {
+			requested += b.Requested
+		}
+		if b.Requested == event.Unknown {
+			requested = event.Unknown
+		}
+	}
+	return active, requested
+}
+
+// withRequested adds the requested size, where the allocator keeps it: PyTorch 1.13 and its own snapshots do not.
+func (p *pickler) withRequested(items []item, requested uint64) []item {
+	if requested == event.Unknown {
+		return items
+	}
+	return append(items, p.number("requested_size", requested))
 }
 
 func (p *pickler) block(s *segment, i int) {
 	b := &s.Blocks[i]
-	p.dict(
+	items := []item{
 		p.number("address", b.Addr),
 		p.number("size", b.Size),
-		p.number("requested_size", b.Requested),
 		p.word("state", b.State.String()),
-		item{"frames", p.noFrames},
-	)
+		{"frames", func() { p.frames(framesOf(p.held, b)) }},
+	}
+	p.dict(p.withRequested(items, b.Requested)...)
 }

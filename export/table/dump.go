@@ -22,6 +22,9 @@ type DumpInput struct {
 	Top     int       // segments listed of each device; 0: 10
 	// Balance has the driver's figures; nil: it was not asked.
 	Balance *analysis.Balance
+	// Holders name the blocks; nil: they are not known, for the reason that HoldersWhy says, or were not asked for.
+	Holders    *analysis.Holders
+	HoldersWhy string
 }
 
 const (
@@ -48,6 +51,10 @@ func Dump(w io.Writer, in DumpInput) error {
 		p.dumpDevice(&in.Books.Devices[i], &in)
 	}
 	p.dumpNotes(&in)
+	if in.HoldersWhy != "" {
+		p.line("")
+		p.field("names", "what holds the blocks is not known: %s", printable(in.HoldersWhy))
+	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the map: %w", err)
 	}
@@ -72,7 +79,7 @@ func (p *printer) dumpDevice(d *analysis.DeviceBooks, in *DumpInput) {
 	p.dumpPools(d)
 	most, all := d.MostFree(in.Top)
 	p.dumpSegments(d, most, all)
-	p.dumpHoles(most)
+	p.dumpHoles(most, in.Holders)
 	p.dumpClasses(d.HolesByPool())
 }
 
@@ -205,7 +212,7 @@ func streamText(stream uint64) string {
 }
 
 // dumpHoles lists, for the segments listed before, the free blocks and what keeps the segment.
-func (p *printer) dumpHoles(most []analysis.SegmentBooks) {
+func (p *printer) dumpHoles(most []analysis.SegmentBooks, h *analysis.Holders) {
 	titled := false
 	for i := range most {
 		s := &most[i]
@@ -220,8 +227,24 @@ func (p *printer) dumpHoles(most []analysis.SegmentBooks) {
 		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.Holes), plural(s.HoleCount, "hole"))
 		p.line("    holes   %s", blockTexts(s, s.Gaps(), shownHoles))
 		p.line("    pinned  %s", blockTexts(s, s.Pins(), shownPins))
+		p.dumpPinners(s.Pins(), h)
 	}
 }
+
+// dumpPinners names what holds the blocks that pin a segment.
+func (p *printer) dumpPinners(pins []analysis.Block, h *analysis.Holders) {
+	if h == nil {
+		return
+	}
+	for i := range pins[:min(shownPins, len(pins))] {
+		if n, ok := h.Find(&pins[i]); ok {
+			p.line("      by    %#x %s", pins[i].Addr, fitMiddle(h.Report.Blocks[n].Name(), widthPinner))
+		}
+	}
+}
+
+// widthPinner is the room for a holder's name behind an address, in characters.
+const widthPinner = 88
 
 // blockTexts lists the first of a segment's blocks, and counts the rest.
 func blockTexts(s *analysis.SegmentBooks, blocks []analysis.Block, n int) string {

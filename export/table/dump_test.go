@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/who"
 )
 
 // tiles makes a segment of n equal blocks; those whose number is in held are allocated.
@@ -119,4 +120,30 @@ func TestDumpTop(t *testing.T) {
 
 func TestDumpError(t *testing.T) {
 	require.ErrorIs(t, Dump(fullDisk{}, DumpInput{Books: analysis.NewBooks(crowd())}), errFull)
+}
+
+// TestDumpHolders: the blocks that pin a segment are named, as far as they are the same ones.
+func TestDumpHolders(t *testing.T) {
+	m := odds()
+	var held []who.Block
+	for i, b := range m.Devices[0].Segments[0].Blocks[:6] {
+		if b.State == inspect.StateAllocated {
+			path := who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: "kept\x1b"}, {Kind: who.StepIndex, Index: int64(i)}}
+			held = append(held, who.Block{Block: b, Category: who.CategoryTensor, Path: path})
+		}
+	}
+	held[1].Requested++ // another block by now
+	held[2].Path[1].Name = strings.Repeat("long", 100)
+	for name, in := range map[string]DumpInput{
+		"holders": {Holders: analysis.NewHolders(&who.Report{Blocks: held})}, "holders.none": {HoldersWhy: "no Python\x1b to read"},
+	} {
+		in.Books, in.Top, in.Boot = analysis.NewBooks(m), 2, time.Unix(0, 0).UTC()
+		var buf bytes.Buffer
+		require.NoError(t, Dump(&buf, in))
+		golden(t, "dump."+name, buf.String())
+		for _, l := range strings.Split(buf.String(), "\n") {
+			require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth, l)
+		}
+		requirePlain(t, buf.String())
+	}
 }

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/export/table"
+	holders "github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/process"
+)
+
+// shownOthers is how many further holders of one block are named.
+const shownOthers = 20
+
+// who reads who holds a process's memory and writes it.
+func who(o whoOptions) error {
+	p, err := process.Open(o.pid)
+	if err != nil {
+		return explainWho(err, o.pid)
+	}
+	options := &holders.Options{Freeze: o.freeze}
+	if o.one {
+		options.Others = shownOthers
+	}
+	report, err := holders.Read(p, options)
+	if err != nil {
+		return explainWho(err, o.pid)
+	}
+	boot, err := bootTime()
+	if err != nil {
+		return err
+	}
+	content, err := whoContent(o, p, analysis.NewHolders(report), boot)
+	if err != nil {
+		return err
+	}
+	if o.output == "" {
+		return content(os.Stdout)
+	}
+	return writeFile(o.output, content)
+}
+
+func whoContent(o whoOptions, p *process.Process, h *analysis.Holders, boot time.Time) (func(io.Writer) error, error) {
+	block := -1
+	if o.one {
+		var ok bool
+		if block, ok = h.At(o.address); !ok {
+			return nil, fmt.Errorf("--address %#x: not in a live block of pid %d\n  gputrace dump -p %d lists all blocks, also free ones", o.address, o.pid, o.pid)
+		}
+	}
+	args := p.Cmdline(32)
+	by := analysis.Grouping(o.by)
+	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Boot: boot, By: by, Top: o.top}
+	return func(w io.Writer) error {
+		switch {
+		case o.json:
+			return json.WriteWho(w, json.Who{Holders: h, Command: args, Boot: boot, By: by, Top: o.top, Only: block})
+		case o.one:
+			return table.WhoBlock(w, in, block)
+		default:
+			return table.Who(w, in)
+		}
+	}, nil
+}
+
+// explainWho gives an error of reading the holders its exit code and the next step to take.
+func explainWho(err error, pid int) error {
+	if errors.Is(err, holders.ErrFreeze) {
+		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
+	}
+	return explainLook("who", err, pid)
+}

@@ -1,0 +1,134 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/inspect"
+	holders "github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/process"
+)
+
+// parseWhoLine runs a command line up to the point where a process would be looked into.
+func parseWhoLine(args string) (whoOptions, error) {
+	var got whoOptions
+	app := newApp()
+	app.Command("who").Action = func(c *cli.Context) (err error) {
+		got, err = parseWho(c)
+		return err
+	}
+	app.Writer, app.ErrWriter = io.Discard, io.Discard
+	err := app.Run(append([]string{"gputrace", "who"}, strings.Fields(args)...))
+	return got, err
+}
+
+func TestParseWho(t *testing.T) {
+	dir := t.TempDir()
+	for line, want := range map[string]whoOptions{
+		"-p 42":                          {pid: 42, top: 20},
+		"--pid 42 --by owner --top 0":    {pid: 42},
+		"-p 42 --by module --top 5":      {pid: 42, by: 1, top: 5},
+		"-p 42 --by category":            {pid: 42, by: 4, top: 20},
+		"-p 42 --json -o -":              {pid: 42, top: 20, json: true},
+		"-p 42 -o " + dir + "/x":         {pid: 42, top: 20, output: dir + "/x"},
+		"-p 42 --address 0":              {pid: 42, top: 20, one: true},
+		"-p 42 --address 0x7f2a80":       {pid: 42, top: 20, one: true, address: 0x7f2a80},
+		"-p 42 --address 8327808 --json": {pid: 42, top: 20, one: true, address: 8327808, json: true},
+		"-p 42 --freeze 10s":             {pid: 42, top: 20, freeze: 10 * time.Second},
+		"-p 42 --freeze=1ns":             {pid: 42, top: 20, freeze: 1},
+	} {
+		got, err := parseWhoLine(line)
+		require.NoError(t, err, line)
+		require.Equal(t, want, got, line)
+	}
+}
+
+func TestParseWhoRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for line, want := range map[string]string{
+		"":                            "give -p PID; see gputrace who --help",
+		"-p 42 43":                    `unknown argument "43"`,
+		"-p 0":                        "not a process id",
+		"-p 42 --by name":             `"name": not one of owner, module, dtype, shape or category`,
+		"-p 42 --address 0x":          "not an address",
+		"-p 42 --address 1x":          "not an address",
+		"-p 42 --address -1":          "not an address",
+		"-p 42 --top -1":              "not a number of rows",
+		"-p 42 --top many":            "not a number of rows",
+		"-p 42 --freeze 0s":           "not between",
+		"-p 42 --freeze -1s":          "not between",
+		"-p 42 --freeze 10.1s":        "not between",
+		"-p 42 --freeze 5":            "invalid value",
+		"-p 42 -o " + dir:             "exists already",
+		"-p 42 -o " + dir + "/no/dir": "its folder",
+	} {
+		_, err := parseWhoLine(line)
+		require.ErrorContains(t, err, want, line)
+		var c *codedError
+		require.True(t, errors.As(err, &c), "%s: no exit code with %v", line, err)
+		require.Equal(t, exitUsage, c.code, line)
+	}
+}
+
+// TestWhoGroupings: the command line's words are those of the package that groups, which does not build everywhere.
+func TestWhoGroupings(t *testing.T) { require.Equal(t, analysis.GroupingNames, whoGroupings) }
+
+func TestExplainWho(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{process.ErrNotExist, exitNothing, "no process 42"},
+		{process.ErrPermission, exitNotPermitted, "not permitted to read pid 42"},
+		{inspect.ErrNoAllocator, exitNothing, "no caching allocator"},
+		{inspect.ErrChanged, exitError, "run it again"},
+		{holders.ErrFreeze, exitError, "without --freeze"},
+	} {
+		err := explainWho(fmt.Errorf("step: %w", tt.err), 42)
+		require.ErrorIs(t, err, tt.err)
+		require.ErrorContains(t, err, tt.text)
+		require.NotContains(t, err.Error(), "gputrace dump")
+		code := exitError
+		if c := (*codedError)(nil); errors.As(err, &c) {
+			code = c.code
+		}
+		require.Equal(t, tt.code, code, tt.err)
+	}
+}
+
+// TestWhoContent: what is written, and that an address must be one of a live block.
+func TestWhoContent(t *testing.T) {
+	p, err := process.Open(os.Getpid())
+	require.NoError(t, err)
+	h := analysis.NewHolders(&holders.Report{
+		Devices: []holders.Device{{Active: 512}},
+		Blocks:  []holders.Block{{Block: inspect.Block{Addr: 0x2000, Size: 512}, Class: "cuBLAS workspace"}},
+	})
+	for want, o := range map[string]whoOptions{
+		"live by holder":          {},
+		"live by dtype":           {by: 2},
+		`"format":"gputrace who"`: {json: true},
+		"block    0x2000":         {one: true, address: 0x21ff},
+	} {
+		content, err := whoContent(o, p, h, time.Unix(0, 0))
+		require.NoError(t, err)
+		var out bytes.Buffer
+		require.NoError(t, content(&out))
+		require.Contains(t, out.String(), want)
+	}
+	_, err = whoContent(whoOptions{pid: 42, one: true, address: 0x2200}, p, h, time.Unix(0, 0))
+	require.ErrorContains(t, err, "not in a live block of pid 42")
+}

@@ -1,0 +1,219 @@
+package cpython
+
+import "encoding/binary"
+
+// Activation is a frame: the running of a code object. To 3.10 it is an object, from 3.11 on a structure of its own, that a
+// frame object may stand for.
+type Activation struct {
+	Addr  uint64
+	Code  uint64 // address of its code object
+	Instr uint64 // the raw word that Code.Line takes
+}
+
+// ThreadState is what a thread of the interpreter keeps.
+type ThreadState struct {
+	Addr uint64
+	// TID is the thread id that the kernel knows, in the process's own PID namespace; 0 before 3.11.
+	TID uint64
+	// Ident is what threading.get_ident() gives.
+	Ident uint64
+	// Frames are the frames of the thread, innermost first, without those of the interpreter itself.
+	Frames []Activation
+	// Cut says that the list of frames ended where it did not fit: it changed while it was read.
+	Cut bool
+	// Exceptions are addresses of the exceptions that are being handled, innermost first.
+	Exceptions []uint64
+	// Context is the address of the thread's contextvars.Context; 0: none.
+	Context uint64
+	// Dict is the address of the dictionary in which threading.local and others keep what belongs to the thread; 0: none.
+	Dict uint64
+}
+
+const (
+	ownerGenerator = 1 // enum _frameowner of 3.11+; is_entry of 3.11 lies elsewhere
+	ownerShim      = 3 // FRAME_OWNED_BY_CSTACK, 3.12+
+	maxDepth       = 1 << 17
+)
+
+// ThreadStates lists the threads of all interpreters with their frames. Links that do not fit end a list.
+func (h *Heap) ThreadStates(img Image) []ThreadState {
+	l := h.objects
+	var out []ThreadState
+	seen := map[uint64]bool{0: true}
+	for _, interp := range h.interpreters(img) {
+		for at := img.Word(interp + uint64(l.interpThreads)); !seen[at] && len(out) < maxThreads; {
+			seen[at] = true
+			if img.Word(at+uint64(l.tstateInterp)) != interp {
+				break
+			}
+			out = append(out, h.threadState(img, at))
+			at = img.Word(at + uint64(l.tstateNext))
+		}
+	}
+	return out
+}
+
+func (h *Heap) threadState(img Image, at uint64) ThreadState {
+	l := h.objects
+	t := ThreadState{
+		Addr: at, Ident: img.Word(at + uint64(l.tstateThread)), Dict: img.Word(at + uint64(l.tstateDict)), Context: img.Word(at + uint64(l.tstateContext)),
+	}
+	if l.tstateNative != NoField {
+		t.TID = img.Word(at + uint64(l.tstateNative))
+	}
+	frame := uint64(0)
+	if l.tstateFrame != NoField {
+		frame = img.Word(at + uint64(l.tstateFrame))
+	} else {
+		frame = img.Word(img.Word(at+uint64(l.tstateCFrame)) + uint64(l.cframeFrame))
+	}
+	t.Frames, t.Cut = h.frames(img, frame)
+	seen := map[uint64]bool{0: true}
+	for item := img.Word(at + uint64(l.tstateExc)); !seen[item] && len(seen) < maxDepth; {
+		seen[item] = true
+		if e := img.Word(item + uint64(l.excValue)); e != 0 {
+			t.Exceptions = append(t.Exceptions, e)
+		}
+		item = img.Word(item + uint64(l.excPrevious))
+	}
+	return t
+}
+
+func (h *Heap) frames(img Image, frame uint64) (out []Activation, cut bool) {
+	seen := map[uint64]bool{}
+	for ; frame != 0; frame = img.Word(frame + uint64(h.objects.framePrevious)) {
+		if seen[frame] || len(seen) >= maxDepth {
+			return out, true
+		}
+		seen[frame] = true
+		if h.shim(img, frame) {
+			continue
+		}
+		a, ok := h.Activation(img, frame)
+		if !ok {
+			return out, true
+		}
+		out = append(out, a)
+	}
+	return out, false
+}
+
+func (h *Heap) shim(img Image, frame uint64) bool {
+	return h.Version.Minor >= 12 && owner(img, frame, h.objects) >= ownerShim
+}
+
+func owner(img Image, frame uint64, l *objectLayout) byte {
+	if b := img.View(frame+uint64(l.frameOwner), 1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+// Activation reads the frame at an address. ok is false when its code is none.
+func (h *Heap) Activation(img Image, frame uint64) (a Activation, ok bool) {
+	l := h.objects
+	if frame&7 != 0 || frame < minAddress {
+		return a, false
+	}
+	a = Activation{Addr: frame, Code: img.Word(frame + uint64(l.frameCode)), Instr: img.Word(frame + uint64(l.frameInstr))}
+	switch { // f_lasti: in units of 2 bytes in 3.10, in bytes before
+	case h.Version.Minor == 10:
+		a.Instr = uint64(uint32(a.Instr))
+	case h.Version.Minor < 10:
+		a.Instr = uint64(uint32(int32(a.Instr) >> 1))
+	}
+	t := h.TypeOf(img, a.Code)
+	return a, t != nil && t.Name == "code"
+}
+
+// Locals appends what a frame refers to: its variables, the values it computes with, and its dictionary of locals.
+func (h *Heap) Locals(img Image, dst []Ref, a Activation) []Ref {
+	l := h.objects
+	dst = appendOwned(dst, Ref{Target: img.Word(a.Addr + uint64(l.frameLocals)), Aux: uint64(FieldLocals), Kind: RefField})
+	var names []uint64
+	stack := int(int32(word32(img, a.Code+uint64(l.codeStackSize))))
+	if l.codeNames != NoField {
+		names = elements(img, img.Word(a.Code+uint64(l.codeNames)))
+	} else {
+		for _, at := range []uint16{l.codeVarNames, l.codeCellVars, l.codeFreeVars} {
+			names = append(names, elements(img, img.Word(a.Code+uint64(at)))...)
+		}
+	}
+	if len(names) > maxLocals || stack < 0 || stack > maxLocals {
+		return dst
+	}
+	values := a.Addr + uint64(l.frameValues)
+	for i, name := range names {
+		dst = appendOwned(dst, Ref{Target: img.Word(values + 8*uint64(i)), Aux: name, Kind: RefLocal})
+	}
+	top, known := h.stackTop(img, a, len(names))
+	if !known {
+		top = stack
+	}
+	at := values + 8*uint64(len(names))
+	for i := range min(max(top, 0), stack) {
+		target := img.Word(at + 8*uint64(i))
+		if target >= minAddress && target&7 == 0 && h.TypeOf(img, target) != nil {
+			dst = append(dst, Ref{Target: target, Aux: uint64(i), Kind: RefTemporary, Doubtful: !known})
+		}
+	}
+	return dst
+}
+
+// stackTop is how many values are on a frame's stack. known is false while the frame runs: the eval loop keeps it to itself.
+func (h *Heap) stackTop(img Image, a Activation, locals int) (top int, known bool) {
+	at := a.Addr + uint64(h.objects.frameTop)
+	switch v := h.Version.Minor; {
+	case v <= 9: // f_stacktop: a pointer, null while it runs
+		p, base := img.Word(at), img.Word(a.Addr+uint64(h.objects.frameStack))
+		return int(p-base) / 8, p >= base && p-base < 8*maxLocals
+	case v == 10: // f_stackdepth: -1 while it runs
+		n := int(int32(word32(img, at)))
+		return n, n >= 0
+	default: // stacktop: counts the variables too; -1 while it runs
+		n := int(int32(word32(img, at)))
+		return n - locals, n >= locals
+	}
+}
+
+func word32(img Image, addr uint64) uint32 {
+	if b := img.View(addr, 4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
+}
+
+// elements are those of a tuple.
+func elements(img Image, tuple uint64) []uint64 {
+	n := img.Word(tuple + objectSize)
+	if n == 0 || n > maxLocals {
+		return nil
+	}
+	raw := img.View(tuple+tupleItems, 8*int(n))
+	out := make([]uint64, len(raw)/8)
+	for i := range out {
+		out[i] = binary.LittleEndian.Uint64(raw[8*i:])
+	}
+	return out
+}
+
+// frameObject refers to its frame; to 3.10 it is the frame.
+func (h *Heap) frameObject(img Image, dst []Ref, object uint64) []Ref {
+	frame := object
+	if h.objects.frameOfObject != NoField {
+		frame = img.Word(object + uint64(h.objects.frameOfObject))
+	}
+	return appendOwned(dst, Ref{Target: frame, Kind: RefActivation})
+}
+
+// generator refers to its frame while it is suspended. While it runs, the frame is among those of its thread.
+func (h *Heap) generator(img Image, dst []Ref, object uint64) []Ref {
+	l := h.objects
+	if l.generatorState == NoField {
+		return appendOwned(dst, Ref{Target: img.Word(object + uint64(l.generatorFrame)), Kind: RefActivation})
+	}
+	if b := img.View(object+uint64(l.generatorState), 1); b == nil || int8(b[0]) >= 0 {
+		return dst // FRAME_EXECUTING is 0; what is above has ended
+	}
+	return append(dst, Ref{Target: object + uint64(l.generatorFrame), Kind: RefActivation})
+}

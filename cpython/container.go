@@ -1,0 +1,207 @@
+package cpython
+
+import "encoding/binary"
+
+// keyTable is the keys of a dictionary (Include/internal/pycore_dict.h, PyDictKeysObject), and the values of most.
+type keyTable struct {
+	raw    []byte // the entries
+	stride int    // words of one
+	key    int    // word of the key in an entry; the value is behind it
+	text   bool   // all keys are str
+}
+
+func (k *keyTable) len() int { return len(k.raw) / (8 * k.stride) }
+
+func (k *keyTable) entry(i int) (key, value uint64) {
+	at := 8 * (i*k.stride + k.key)
+	return binary.LittleEndian.Uint64(k.raw[at:]), binary.LittleEndian.Uint64(k.raw[at+8:])
+}
+
+// keyTable reads a table: a header, a hash index of entries, and the entries in the order in which they were added.
+func (h *Heap) keyTable(img Image, keys uint64) (k keyTable, ok bool) {
+	if keys < minAddress || keys&7 != 0 {
+		return k, false
+	}
+	l := h.objects
+	n := img.Word(keys + uint64(l.keysCount))
+	k = keyTable{stride: generalEntry, key: 1}
+	var index uint64
+	if l.keysKind == NoField {
+		index = oldIndexSize(img.Word(keys + 8)) // dk_size
+	} else {
+		// dk_log2_size, dk_log2_index_bytes, dk_kind: a byte each
+		head := img.Word(keys + 8)
+		log := head >> 8 & 0xff
+		if log > 40 {
+			return k, false
+		}
+		index = 1 << log
+		if head>>16&0xff != 0 {
+			k = keyTable{stride: unicodeEntry, text: true}
+		}
+	}
+	if index == 0 || n > maxDictEntries {
+		return k, false
+	}
+	k.raw = img.View(keys+uint64(l.keysIndices)+index, int(n)*8*k.stride)
+	return k, k.raw != nil
+}
+
+// oldIndexSize is the size of the index of a table with that many slots, to 3.10.
+func oldIndexSize(slots uint64) uint64 {
+	switch {
+	case slots == 0 || slots&(slots-1) != 0 || slots > 1<<40:
+		return 0
+	case slots <= 0xff:
+		return slots
+	case slots <= 0xffff:
+		return 2 * slots
+	case slots <= 0xffffffff:
+		return 4 * slots
+	}
+	return 8 * slots
+}
+
+// dict appends the values of a dictionary and those keys that may be more than text.
+func (h *Heap) dict(img Image, dst []Ref, object uint64) []Ref {
+	return h.mapping(img, dst, object, RefKey)
+}
+
+// attributes appends the values of a dictionary of attributes.
+func (h *Heap) attributes(img Image, dst []Ref, object uint64) []Ref {
+	return h.mapping(img, dst, object, RefAttribute)
+}
+
+func (h *Heap) mapping(img Image, dst []Ref, object uint64, kind RefKind) []Ref {
+	k, ok := h.keyTable(img, img.Word(object+dictKeys))
+	if !ok {
+		return dst
+	}
+	if values := img.Word(object + dictValues); values != 0 {
+		return h.split(img, dst, k, values, kind)
+	}
+	for i := range k.len() {
+		key, value := k.entry(i)
+		if value == 0 {
+			continue
+		}
+		dst = append(dst, Ref{Target: value, Aux: key, Kind: kind})
+		if !k.text && key != 0 {
+			dst = append(dst, Ref{Target: key, Kind: RefKeyItself})
+		}
+	}
+	return dst
+}
+
+// split appends values that lie apart from their keys.
+func (h *Heap) split(img Image, dst []Ref, k keyTable, values uint64, kind RefKind) []Ref {
+	n := k.len()
+	if values&7 != 0 || n == 0 {
+		return dst
+	}
+	raw := img.View(values+uint64(h.splitStart()), 8*n)
+	if raw == nil {
+		return dst
+	}
+	for i := range n {
+		if v := binary.LittleEndian.Uint64(raw[8*i:]); v != 0 {
+			key, _ := k.entry(i)
+			dst = append(dst, Ref{Target: v, Aux: key, Kind: kind})
+		}
+	}
+	return dst
+}
+
+func (h *Heap) splitStart() uint16 {
+	if h.objects.valuesStart == NoField {
+		return 0
+	}
+	return h.objects.valuesStart
+}
+
+// sequence appends the elements of a list or tuple.
+func sequence(img Image, dst []Ref, items, n uint64) []Ref {
+	if n == 0 || n > maxSequence {
+		return dst
+	}
+	raw := img.View(items, 8*int(n))
+	for i := range len(raw) / 8 {
+		if v := binary.LittleEndian.Uint64(raw[8*i:]); v != 0 {
+			dst = append(dst, Ref{Target: v, Aux: uint64(i), Kind: RefIndex})
+		}
+	}
+	return dst
+}
+
+// set appends the elements of a set: its table has a key and a hash in each entry (Include/cpython/setobject.h).
+func set(img Image, dst []Ref, object uint64) []Ref {
+	mask := img.Word(object + setMask)
+	if mask&(mask+1) != 0 || mask > maxSequence {
+		return dst
+	}
+	raw := img.View(img.Word(object+setTable), 16*int(mask+1))
+	for ; len(raw) >= 16; raw = raw[16:] {
+		if key := binary.LittleEndian.Uint64(raw); key != 0 {
+			dst = append(dst, Ref{Target: key, Kind: RefKeyItself})
+		}
+	}
+	return dst
+}
+
+// deque appends the elements of a deque: blocks of 64 between a link to the left and one to the right
+// (Modules/_collectionsmodule.c).
+func deque(img Image, dst []Ref, object uint64) []Ref {
+	n, block, at := img.Word(object+objectSize), img.Word(object+dequeLeft), img.Word(object+dequeLeftIndex)
+	if n > maxSequence || at >= dequeBlock {
+		return dst
+	}
+	left := img.Word(block)
+	for i := uint64(0); i < n; {
+		raw := img.View(block, 8*(dequeBlock+2))
+		if raw == nil || binary.LittleEndian.Uint64(raw) != left {
+			return dst // changed while it was copied
+		}
+		for ; at < dequeBlock && i < n; at, i = at+1, i+1 {
+			if v := binary.LittleEndian.Uint64(raw[8*(1+at):]); v != 0 {
+				dst = append(dst, Ref{Target: v, Aux: i, Kind: RefIndex})
+			}
+		}
+		left, block, at = block, binary.LittleEndian.Uint64(raw[8*(dequeBlock+1):]), 0
+	}
+	return dst
+}
+
+// cache appends what a functools cache keeps: a dictionary of results or, where their number is limited, of elements of a
+// list of its own, which hold key and result and are no objects that Python shows.
+func (h *Heap) cache(img Image, dst []Ref, object uint64) []Ref {
+	for offset := uint64(lruFront); offset < lruFront+0x20; offset += 8 {
+		if t := h.TypeOf(img, img.Word(object+offset)); t != nil && t.kind == kindDict {
+			dst = field(img, dst, object, offset, FieldCache)
+		}
+	}
+	seen := map[uint64]bool{}
+	for at := img.Word(object + lruFirst); at != object && at != 0 && !seen[at] && len(seen) < maxDictEntries; at = img.Word(at + lruFirst) {
+		seen[at] = true
+		dst = appendOwned(dst, Ref{Target: img.Word(at + lruResult), Aux: img.Word(at + lruKey), Kind: RefCached})
+	}
+	return dst
+}
+
+// hamt appends the pairs of a node of a contextvars.Context: a variable and its value or, with a null in the variable's place,
+// a further node (Include/internal/pycore_hamt.h). Arrays of nodes, for more than 16 pairs, are read as any other object.
+func hamt(img Image, dst []Ref, object uint64) []Ref {
+	const (
+		pairs    = 0x20 // behind a bitmap or a hash
+		maxPairs = 32
+	)
+	for i := range min(img.Word(object+objectSize)/2, maxPairs) {
+		key, value := img.Word(object+pairs+16*i), img.Word(object+pairs+16*i+8)
+		if key == 0 {
+			dst = appendOwned(dst, Ref{Target: value, Aux: pairs + 16*i + 8, Kind: RefSlot})
+			continue
+		}
+		dst = appendOwned(dst, Ref{Target: value, Aux: key, Kind: RefKey})
+		dst = append(dst, Ref{Target: key, Kind: RefKeyItself})
+	}
+	return dst
+}

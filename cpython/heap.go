@@ -1,0 +1,308 @@
+package cpython
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// ErrObjects: the interpreter's objects are not where this version should have them. It is wrapped by errors that say
+// what did not fit.
+var ErrObjects = errors.New("objects not as expected")
+
+// Image is memory of a process that is read word by word, mostly from a copy.
+type Image interface {
+	process.Memory
+	// Word is the little-endian word at an address. It is 0 where nothing can be read, and at addresses that are no
+	// multiple of 8.
+	Word(addr uint64) uint64
+	// View gives n bytes, of a copy where there is one: they must not be changed. nil when not all can be read.
+	View(addr uint64, n int) []byte
+}
+
+// Heap reads the objects of an interpreter: what an object refers to, by the rules of its type. It holds no memory of the
+// process: each method takes the image that it reads. It is not safe for concurrent use.
+type Heap struct {
+	Version Version
+	// Module is the file that defines the interpreter, as the process's own mount namespace names it.
+	Module string
+
+	runtime  uint64 // address of _PyRuntime
+	typeType uint64 // address of PyType_Type
+	objects  *objectLayout
+	code     Runtime // reads str and code objects
+	types    map[uint64]*Type
+	lastType *Type
+	// typeDicts are the dictionaries of types: their values are read as attributes of the type, and once.
+	typeDicts map[uint64]bool
+}
+
+// FindHeap finds the interpreter of a process, CPython 3.8 to 3.13. Errors: ErrNoPython, *UnknownVersionError, and those
+// of package process. What it finds is to be proved with Prove before it is used.
+func FindHeap(p *process.Process) (*Heap, error) {
+	found, err := locate(p)
+	if err != nil {
+		return nil, err
+	}
+	defer found.file.close()
+	h, err := newHeap(p, found)
+	if err != nil {
+		return nil, fmt.Errorf("find python of pid %d in %s: %w", p.PID, found.mapping.Path, err)
+	}
+	return h, nil
+}
+
+func newHeap(mem process.Memory, found *located) (*Heap, error) {
+	version, err := found.version(mem)
+	if err != nil {
+		return nil, err
+	}
+	objects, ok := objectLayoutOf(version)
+	if !ok {
+		return nil, &UnknownVersionError{version}
+	}
+	if version.Minor >= 13 {
+		if err := objects.takeDebugOffsets(mem, found.runtime); err != nil {
+			return nil, err
+		}
+	}
+	typ, ok := found.file.find("PyType_Type")
+	if !ok {
+		return nil, fmt.Errorf("%w: no symbol PyType_Type", ErrObjects)
+	}
+	h := &Heap{
+		Version: version, Module: found.mapping.Path, runtime: found.runtime, typeType: typ.addr + found.bias,
+		objects: objects, types: map[uint64]*Type{}, typeDicts: map[uint64]bool{},
+	}
+	h.code.Version, h.code.layout = version, codeLayoutOf(version)
+	return h, nil
+}
+
+// codeLayoutOf is the row that reads code objects. 3.8 and 3.9 have the structures of 3.10 and older line tables.
+func codeLayoutOf(v Version) *layout {
+	if v.Minor >= 10 {
+		row, _ := layoutOf(v)
+		return row
+	}
+	row, _ := layoutOf(Version{Major: 3, Minor: 10})
+	row.minor, row.lines = v.Minor, lineOldPairs
+	return row
+}
+
+// debugObjects ties words of _Py_DebugOffsets of 3.13 (Include/internal/pycore_runtime.h) to fields of objectLayout: those
+// of the structures of the runtime, which a build may have moved.
+var debugObjects = []struct {
+	word  int
+	name  string
+	field func(*objectLayout) *uint32
+}{
+	{5, "runtime_state.interpreters_head", func(l *objectLayout) *uint32 { return &l.runtimeInterpreters }},
+	{8, "interpreter_state.next", func(l *objectLayout) *uint32 { return &l.interpNext }},
+	{9, "interpreter_state.threads_head", func(l *objectLayout) *uint32 { return &l.interpThreads }},
+	{11, "interpreter_state.imports_modules", func(l *objectLayout) *uint32 { return &l.interpModules }},
+}
+
+const debugCollector = 10 // word of interpreter_state.gc
+
+// takeDebugOffsets takes from the running interpreter what it says of itself.
+func (l *objectLayout) takeDebugOffsets(mem process.Memory, runtime uint64) error {
+	table, err := read(mem, runtime, 8*12)
+	if err != nil {
+		return fmt.Errorf("read debug offsets: %w", err)
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(table[8*i:]) }
+	for _, d := range debugObjects {
+		v := word(d.word)
+		if v >= maxLargeOffset {
+			return fmt.Errorf("debug offset of %s is %d: out of bounds", d.name, v)
+		}
+		*d.field(l) = uint32(v)
+	}
+	if v := word(debugCollector); v < maxLargeOffset {
+		permanent := l.collectorPermanent - l.interpCollector
+		l.interpCollector = uint32(v) + collectorGenerations
+		l.collectorPermanent = l.interpCollector + permanent
+	}
+	return nil
+}
+
+// collectorGenerations is offsetof(struct _gc_runtime_state, generations) in 3.13.
+const collectorGenerations = 0x18
+
+// Prove checks that the objects are where this version should have them: the type of type is type, sys.modules has a
+// module builtins, and the collector's rings close. The error wraps ErrObjects.
+func (h *Heap) Prove(img Image) error {
+	wrong := func(what string) error {
+		return fmt.Errorf("python %s: %w: %s", h.Version, ErrObjects, what)
+	}
+	if img.Word(h.typeType+objectType) != h.typeType {
+		return wrong("the type of type is another one")
+	}
+	if t := h.TypeAt(img, h.typeType); t == nil || t.Name != "type" {
+		return wrong("type has no name")
+	}
+	interps := h.interpreters(img)
+	if len(interps) == 0 {
+		return wrong("no interpreter")
+	}
+	if !slices.ContainsFunc(h.rings(interps[0]), func(head uint64) bool { return closes(img, head) }) {
+		return wrong("none of the collector's lists closes")
+	}
+	for _, m := range h.Modules(img) {
+		if m.Name == "builtins" && m.isModule {
+			return nil
+		}
+	}
+	return wrong("no module builtins")
+}
+
+// closes reports whether a list of the collector has objects, whose first and last point back at its head. Those of a running
+// program are torn, but not all of them: old objects stay where they are.
+func closes(img Image, head uint64) bool {
+	next, prev := img.Word(head)&^3, img.Word(head+8)&^3
+	return next != 0 && next != head && img.Word(next+8)&^3 == head && img.Word(prev)&^3 == head
+}
+
+// interpreters lists the interpreters of the process, the main one last, as the runtime does.
+func (h *Heap) interpreters(img Image) []uint64 {
+	var out []uint64
+	seen := map[uint64]bool{0: true}
+	for at := img.Word(h.runtime + uint64(h.objects.runtimeInterpreters)); !seen[at] && len(out) < maxInterpreters; {
+		seen[at] = true
+		out = append(out, at)
+		at = img.Word(at + uint64(h.objects.interpNext))
+	}
+	return out
+}
+
+// Module is an entry of sys.modules.
+type Module struct {
+	Name string
+	File string // __file__; empty when it has none
+	// Object is the address of the module: mostly a module object, but a program may put anything there.
+	Object uint64
+
+	isModule bool
+}
+
+// Modules lists sys.modules of all interpreters.
+func (h *Heap) Modules(img Image) []Module {
+	var out []Module
+	for _, interp := range h.interpreters(img) {
+		modules := img.Word(interp + uint64(h.objects.interpModules))
+		for _, e := range h.dict(img, nil, modules) {
+			if e.Kind != RefKey {
+				continue
+			}
+			m := Module{Name: h.Text(img, e.Aux), Object: e.Target}
+			if t := h.TypeOf(img, e.Target); t != nil {
+				m.isModule = t.kind == kindModule
+				m.File = h.moduleFile(img, e.Target, t)
+			}
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (h *Heap) moduleFile(img Image, module uint64, t *Type) string {
+	if t.kind != kindModule {
+		return ""
+	}
+	for _, e := range h.dict(img, nil, img.Word(module+moduleDict)) {
+		if e.Kind == RefKey && h.Text(img, e.Aux) == "__file__" {
+			return h.Text(img, e.Target)
+		}
+	}
+	return ""
+}
+
+// rings are the heads of the collector's lists of an interpreter.
+func (h *Heap) rings(interp uint64) []uint64 {
+	base := interp
+	if h.objects.collectorInRuntime {
+		base = h.runtime
+	}
+	var out []uint64
+	for g := range uint64(generations) {
+		out = append(out, base+uint64(h.objects.interpCollector)+generationSize*g)
+	}
+	return append(out, base+uint64(h.objects.collectorPermanent))
+}
+
+// Collected calls visit with every object that the cycle collector knows, until visit gives false. A list that changed
+// while it was copied ends where it does not fit; complete is false then.
+func (h *Heap) Collected(img Image, visit func(object uint64) bool) (complete bool) {
+	complete = true
+	budget := maxCollected
+	for _, interp := range h.interpreters(img) {
+		for _, head := range h.rings(interp) {
+			prev := head
+			for at := img.Word(head) &^ 3; at != head; at = img.Word(at) &^ 3 {
+				if budget--; at == 0 || img.Word(at+8)&^3 != prev || budget <= 0 {
+					complete = false // a ring whose links point back cannot lead in circles
+					break
+				}
+				if !visit(at + collectorHead) {
+					return complete
+				}
+				prev = at
+			}
+		}
+		if h.objects.collectorInRuntime {
+			break
+		}
+	}
+	return complete
+}
+
+// ReferenceCount is an object's count. ok is false where it says nothing: an immortal object, or no count at all.
+func (h *Heap) ReferenceCount(img Image, object uint64) (n int64, ok bool) {
+	v := img.Word(object)
+	if h.objects.immortal {
+		v = uint64(uint32(v))
+	}
+	return int64(v), v > 0 && v < implausibleCount
+}
+
+// Plausible reports whether an address that was found in memory of an unknown kind is that of an object: its count may be
+// one, and where the collector knows it, its neighbours there point back.
+func (h *Heap) Plausible(img Image, object uint64) bool {
+	t := h.TypeOf(img, object)
+	if t == nil {
+		return false
+	}
+	count := img.Word(object)
+	if h.objects.immortal {
+		count = uint64(uint32(count))
+		if count >= implausibleCount {
+			return true
+		}
+	}
+	if count == 0 || count >= implausibleCount {
+		return false
+	}
+	if t.Flags&flagCollected == 0 || t.Flags&flagType != 0 {
+		return true
+	}
+	next, prev := img.Word(object-collectorHead)&^3, img.Word(object-collectorHead+8)&^3
+	if next == 0 { // not tracked
+		return t.Flags&(flagTuple|flagDict) != 0 || t.kind == kindFrame || t.kind == kindGenerator
+	}
+	return img.Word(next+8)&^3 == object-collectorHead && img.Word(prev)&^3 == object-collectorHead
+}
+
+// Size is how many bytes an object has, with its elements where they lie behind it.
+func (h *Heap) Size(img Image, object uint64, t *Type) uint64 {
+	if t.item == 0 || t.Flags&flagInt != 0 {
+		return t.Size
+	}
+	n := img.Word(object + objectSize)
+	if n > maxSequence {
+		return t.Size
+	}
+	return t.Size + n*t.item
+}

@@ -1,0 +1,255 @@
+package cpython
+
+// Offsets that all versions from 3.8 to 3.13 share, in 64-bit builds with a GIL (Include/object.h, Include/cpython/object.h and
+// the headers of each type; a test compiles them). Bytes.
+const (
+	typeBasicSize    = 0x20 // PyTypeObject.tp_basicsize
+	typeItemSize     = 0x28
+	typeWeakOffset   = 0xd0 // tp_weaklistoffset
+	typeMembers      = 0xf0 // tp_members
+	typeGetSet       = 0xf8 // tp_getset
+	getSetSize       = 0x28 // sizeof(PyGetSetDef): name, get, set, doc, closure
+	typeBase         = 0x100
+	typeDict         = 0x108
+	typeDictOffset   = 0x120
+	typeMRO          = 0x158
+	listItems        = 0x18
+	tupleItems       = 0x18
+	dictKeys         = 0x20
+	dictValues       = 0x28
+	setMask          = 0x20
+	setTable         = 0x28
+	moduleDict       = 0x10
+	cellContents     = 0x10
+	tracebackNext    = 0x10
+	tracebackFrame   = 0x18
+	methodFunction   = 0x10
+	methodSelf       = 0x18
+	builtinSelf      = 0x18 // PyCFunctionObject.m_self
+	exceptionDict    = 0x10
+	exceptionArgs    = 0x18
+	longDigits       = 0x18
+	collectorHead    = 0x10 // sizeof(PyGC_Head): it lies before the object
+	generationSize   = 0x18 // sizeof(struct gc_generation): head, threshold, count
+	generations      = 3
+	managedDict      = 0x18 // the dictionary of an instance with Py_TPFLAGS_MANAGED_DICT is that much before it (3.11+)
+	managedValues    = 0x20 // the same of its values (3.11)
+	memberSize       = 0x28 // sizeof(PyMemberDef): name, type, offset, flags, doc
+	memberType       = 0x08
+	memberOffset     = 0x10
+	memberObject     = 6  // T_OBJECT
+	memberObjectEx   = 16 // T_OBJECT_EX
+	dequeLeft        = 0x18
+	dequeLeftIndex   = 0x28
+	dequeBlock       = 64   // BLOCKLEN of Modules/_collectionsmodule.c; the links are around it
+	lruFirst         = 0x18 // lru_list_elem.next of Modules/_functoolsmodule.c: a cache begins with the head of its list
+	lruKey           = 0x28
+	lruResult        = 0x30
+	lruFront         = 0x38 // sizeof(lru_list_elem)
+	weakCallback     = 0x18 // PyWeakReference.wr_callback
+	contextDefault   = 0x18 // PyContextVar.var_default; var_cached behind it is not owned
+	generalEntry     = 3    // words of an entry of a dictionary: hash, key, value
+	unicodeEntry     = 2    // key, value (3.11+)
+	inlineValidByte  = 3    // PyDictValues.valid (3.13)
+	maxObjectSize    = 4096 // tp_basicsize that is looked through
+	maxDictEntries   = 1 << 26
+	maxSequence      = 1 << 27
+	maxLocals        = 1 << 14
+	maxMembers       = 256
+	maxBases         = 64
+	maxTypeText      = 256
+	maxCollected     = 1 << 27
+	implausibleCount = 1 << 31 // reference counts from here on are not those of an object, but for immortal ones
+)
+
+// Flags of a type (Include/object.h, Py_TPFLAGS_*).
+const (
+	flagInlineValues = 1 << 2 // 3.13
+	flagManagedDict  = 1 << 4 // 3.11
+	flagHeapType     = 1 << 9
+	flagCollected    = 1 << 14 // HAVE_GC
+	flagInt          = 1 << 24
+	flagList         = 1 << 25
+	flagTuple        = 1 << 26
+	flagStr          = 1 << 28
+	flagDict         = 1 << 29
+	flagException    = 1 << 30
+	flagType         = 1 << 31
+)
+
+// valuesKind says where an instance keeps its attributes when it has no dictionary of its own.
+type valuesKind uint8
+
+const (
+	valuesNone   valuesKind = iota + 1 // 3.8 to 3.10
+	valuesBefore                       // 3.11: a pointer before the object
+	valuesTagged                       // 3.12: the pointer to the dictionary or, with its low bit set, to the values
+	valuesInline                       // 3.13: behind the object, as the type's flag says
+)
+
+// objectLayout is what a reader of the heap needs beside layout, and what differs between versions. Bytes.
+type objectLayout struct {
+	minor int
+
+	runtimeInterpreters uint32
+	interpNext          uint32
+	interpThreads       uint32
+	interpModules       uint32
+	interpCollector     uint32 // generations of the collector, in the interpreter; in _PyRuntime (3.8)
+	collectorPermanent  uint32 // the same of the permanent generation
+	collectorInRuntime  bool   // 3.8
+
+	tstateNext    uint16
+	tstatePrev    uint16
+	tstateInterp  uint16
+	tstateThread  uint16 // thread_id
+	tstateNative  uint16 // native_thread_id, 3.11+
+	tstateFrame   uint16
+	tstateCFrame  uint16 // 3.11, 3.12
+	cframeFrame   uint16
+	tstateExc     uint16 // exc_info
+	tstateDict    uint16
+	tstateContext uint16
+	excValue      uint16
+	excPrevious   uint16
+
+	frameCode     uint16
+	framePrevious uint16
+	frameInstr    uint16 // f_lasti, prev_instr, instr_ptr
+	frameLocals   uint16 // f_locals: a dictionary or null
+	frameValues   uint16 // localsplus
+	frameTop      uint16 // f_stacktop (3.8, 3.9: a pointer), f_stackdepth (3.10), stacktop
+	frameStack    uint16 // f_valuestack, to 3.10
+	frameOwner    uint16 // 3.11+
+	frameFunction uint16 // 3.11+
+	frameOfObject uint16 // PyFrameObject.f_frame, 3.11+: before, the object is the frame
+
+	codeVarNames  uint16 // to 3.10
+	codeCellVars  uint16
+	codeFreeVars  uint16
+	codeNames     uint16 // co_localsplusnames, 3.11+
+	codeKinds     uint16 // co_localspluskinds
+	codeLocals    uint16 // co_nlocals; co_nlocalsplus from 3.11 on
+	codeStackSize uint16
+	codeArguments uint16 // co_argcount
+
+	functionGlobals  uint16
+	functionCode     uint16
+	functionDefaults uint16
+	functionKeywords uint16 // func_kwdefaults
+	functionClosure  uint16
+	functionDict     uint16
+
+	generatorFrame uint16 // a pointer to 3.10, then the frame itself
+	generatorState uint16 // gi_frame_state, 3.11+
+
+	keysCount   uint16 // dk_nentries
+	keysIndices uint16
+	keysKind    uint16 // dk_kind, 3.11+
+
+	typeCachedKeys uint16 // PyHeapTypeObject.ht_cached_keys
+	valuesStart    uint16 // PyDictValues.values
+	values         valuesKind
+
+	exceptionTraceback uint16 // context and cause lie behind it
+	taggedInt          bool   // PyLongObject.lv_tag (3.12+) in the place of a signed size
+	immortal           bool   // 3.12+: a saturated count says nothing
+}
+
+// objectLayouts has a row for every version whose objects can be read.
+var objectLayouts = []objectLayout{
+	{
+		minor: 8, runtimeInterpreters: 0x20, interpNext: 0, interpThreads: 8, interpModules: 0x38,
+		interpCollector: 0x170, collectorPermanent: 0x1c0, collectorInRuntime: true,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: NoField, tstateFrame: 0x18,
+		tstateCFrame: NoField, cframeFrame: NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
+		frameCode: 0x20, framePrevious: 0x18, frameInstr: 0x68, frameLocals: 0x38, frameValues: 0x168, frameTop: 0x48,
+		frameStack: 0x40, frameOwner: NoField, frameFunction: NoField, frameOfObject: NoField,
+		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: NoField, codeKinds: NoField,
+		codeLocals: 0x1c, codeStackSize: 0x20, codeArguments: 0x10,
+		functionGlobals: 0x18, functionCode: 0x10, functionDefaults: 0x20, functionKeywords: 0x28, functionClosure: 0x30,
+		functionDict: 0x48, generatorFrame: 0x10, generatorState: NoField,
+		keysCount: 0x20, keysIndices: 0x28, keysKind: NoField, typeCachedKeys: 0x368, valuesStart: NoField, values: valuesNone,
+		exceptionTraceback: 0x20,
+	},
+	{
+		minor: 9, runtimeInterpreters: 0x20, interpNext: 0, interpThreads: 8, interpModules: 0x358,
+		interpCollector: 0x280, collectorPermanent: 0x2d0,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: NoField, tstateFrame: 0x18,
+		tstateCFrame: NoField, cframeFrame: NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
+		frameCode: 0x20, framePrevious: 0x18, frameInstr: 0x68, frameLocals: 0x38, frameValues: 0x168, frameTop: 0x48,
+		frameStack: 0x40, frameOwner: NoField, frameFunction: NoField, frameOfObject: NoField,
+		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: NoField, codeKinds: NoField,
+		codeLocals: 0x1c, codeStackSize: 0x20, codeArguments: 0x10,
+		functionGlobals: 0x18, functionCode: 0x10, functionDefaults: 0x20, functionKeywords: 0x28, functionClosure: 0x30,
+		functionDict: 0x48, generatorFrame: 0x10, generatorState: NoField,
+		keysCount: 0x20, keysIndices: 0x28, keysKind: NoField, typeCachedKeys: 0x360, valuesStart: NoField, values: valuesNone,
+		exceptionTraceback: 0x20,
+	},
+	{
+		minor: 10, runtimeInterpreters: 0x20, interpNext: 0, interpThreads: 8, interpModules: 0x358,
+		interpCollector: 0x280, collectorPermanent: 0x2d0,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: NoField, tstateFrame: 0x18,
+		tstateCFrame: NoField, cframeFrame: NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
+		frameCode: 0x20, framePrevious: 0x18, frameInstr: 0x60, frameLocals: 0x38, frameValues: 0x160, frameTop: 0x50,
+		frameStack: 0x40, frameOwner: NoField, frameFunction: NoField, frameOfObject: NoField,
+		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: NoField, codeKinds: NoField,
+		codeLocals: 0x1c, codeStackSize: 0x20, codeArguments: 0x10,
+		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
+		functionDict: 0x58, generatorFrame: 0x10, generatorState: NoField,
+		keysCount: 0x20, keysIndices: 0x28, keysKind: NoField, typeCachedKeys: 0x368, valuesStart: NoField, values: valuesNone,
+		exceptionTraceback: 0x20,
+	},
+	{
+		minor: 11, runtimeInterpreters: 0x28, interpNext: 0, interpThreads: 0x10, interpModules: 0x378,
+		interpCollector: 0x2a0, collectorPermanent: 0x2f0,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x98, tstateNative: 0xa0, tstateFrame: NoField,
+		tstateCFrame: 0x38, cframeFrame: 8, tstateExc: 0x78, tstateDict: 0x80, tstateContext: 0xe0, excValue: 0, excPrevious: 8,
+		frameCode: 0x20, framePrevious: 0x30, frameInstr: 0x38, frameLocals: 0x18, frameValues: 0x48, frameTop: 0x40,
+		frameStack: NoField, frameOwner: 0x45, frameFunction: 0, frameOfObject: 0x18,
+		codeVarNames: NoField, codeCellVars: NoField, codeFreeVars: NoField, codeNames: 0x60, codeKinds: 0x68,
+		codeLocals: 0x4c, codeStackSize: 0x44, codeArguments: 0x38,
+		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
+		functionDict: 0x58, generatorFrame: 0x50, generatorState: 0x4b,
+		keysCount: 0x18, keysIndices: 0x20, keysKind: 0xa, typeCachedKeys: 0x368, valuesStart: 0, values: valuesBefore,
+		exceptionTraceback: 0x28,
+	},
+	{
+		minor: 12, runtimeInterpreters: 0x28, interpNext: 0, interpThreads: 0x48, interpModules: 0x3b0,
+		interpCollector: 0x88, collectorPermanent: 0xd8,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x88, tstateNative: 0x90, tstateFrame: NoField,
+		tstateCFrame: 0x38, cframeFrame: 0, tstateExc: 0x68, tstateDict: 0x70, tstateContext: 0xd0, excValue: 0, excPrevious: 8,
+		frameCode: 0, framePrevious: 8, frameInstr: 0x38, frameLocals: 0x28, frameValues: 0x48, frameTop: 0x40,
+		frameStack: NoField, frameOwner: 0x46, frameFunction: 0x10, frameOfObject: 0x18,
+		codeVarNames: NoField, codeCellVars: NoField, codeFreeVars: NoField, codeNames: 0x60, codeKinds: 0x68,
+		codeLocals: 0x48, codeStackSize: 0x40, codeArguments: 0x34,
+		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
+		functionDict: 0x58, generatorFrame: 0x48, generatorState: 0x43,
+		keysCount: 0x18, keysIndices: 0x20, keysKind: 0xa, typeCachedKeys: 0x370, valuesStart: 0, values: valuesTagged,
+		exceptionTraceback: 0x28, taggedInt: true, immortal: true,
+	},
+	{
+		minor: 13, runtimeInterpreters: 0x278, interpNext: 0x1c60, interpThreads: 0x1cb0, interpModules: 0x1de8,
+		interpCollector: 0x1d00, collectorPermanent: 0x1d50,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x98, tstateNative: 0xa0, tstateFrame: 0x48,
+		tstateCFrame: NoField, cframeFrame: NoField, tstateExc: 0x78, tstateDict: 0x80, tstateContext: 0xd0, excValue: 0, excPrevious: 8,
+		frameCode: 0, framePrevious: 8, frameInstr: 0x38, frameLocals: 0x28, frameValues: 0x48, frameTop: 0x40,
+		frameStack: NoField, frameOwner: 0x46, frameFunction: 0x10, frameOfObject: 0x18,
+		codeVarNames: NoField, codeCellVars: NoField, codeFreeVars: NoField, codeNames: 0x60, codeKinds: 0x68,
+		codeLocals: 0x48, codeStackSize: 0x40, codeArguments: 0x34,
+		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
+		functionDict: 0x58, generatorFrame: 0x48, generatorState: 0x43,
+		keysCount: 0x18, keysIndices: 0x20, keysKind: 0xa, typeCachedKeys: 0x370, valuesStart: 8, values: valuesInline,
+		exceptionTraceback: 0x28, taggedInt: true, immortal: true,
+	},
+}
+
+func objectLayoutOf(v Version) (*objectLayout, bool) {
+	for i := range objectLayouts {
+		if v.Major == 3 && v.Minor == objectLayouts[i].minor && !v.FreeThreaded {
+			row := objectLayouts[i]
+			return &row, true
+		}
+	}
+	return nil, false
+}

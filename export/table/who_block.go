@@ -1,0 +1,127 @@
+//go:build linux
+
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// WhoBlock prints everything that is known of one block, the one of that number in the report. Its lines are as long as
+// the names are.
+func WhoBlock(w io.Writer, in WhoInput, block int) error {
+	out := bufio.NewWriter(w)
+	(&printer{w: out}).whoTitle(&in)
+	p := &blockPrinter{w: out}
+	p.line("")
+	b := &in.Holders.Report.Blocks[block]
+	p.field("block", "%#x on cuda:%d, %s, requested %s, %s", b.Addr, b.Device, exactText(b.Size), exactText(b.Requested), poolText(b.Pool.Small, b.Pool.ID))
+	p.field("", "%s, stream %#x, %s", b.State, b.Stream, b.Category)
+	p.field("holder", "%s%s", b.Name(), confirmedText(b))
+	for i := range b.Others {
+		p.field("", "%s", b.Others[i].String())
+	}
+	if len(b.Tensors) > 0 {
+		p.field("holders", "%s", foundText(b))
+	}
+	for i := range b.Tensors {
+		p.tensor(i, &b.Tensors[i])
+	}
+	if b.Why != "" {
+		p.field("why", "%s", b.Why)
+	}
+	p.steps(b.Path)
+	for _, n := range in.Holders.Report.Notes {
+		p.field("note", "%s", n)
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the holders: %w", err)
+	}
+	return nil
+}
+
+// blockPrinter prints whole lines: a holder's name that is cut could not be looked for in the program.
+type blockPrinter struct{ w *bufio.Writer }
+
+func (p *blockPrinter) line(format string, args ...any) {
+	fmt.Fprintln(p.w, strings.TrimRight(printable(fmt.Sprintf(format, args...)), " "))
+}
+
+func (p *blockPrinter) field(name, format string, args ...any) {
+	p.line("%-9s%s", name, fmt.Sprintf(format, args...))
+}
+
+func confirmedText(b *analysis.HeldBlock) string {
+	switch {
+	case len(b.Path) == 0:
+		return ""
+	case b.Confirmed:
+		return fmt.Sprintf(" (held %d ms before the end of the report)", b.Age.Milliseconds())
+	}
+	return " (not confirmed)"
+}
+
+// foundText says how many holders there are, and whether that is all.
+func foundText(b *analysis.HeldBlock) string {
+	switch b.Complete.String() {
+	case "yes":
+		return fmt.Sprintf("all %d found, as the reference counts prove", b.Holders)
+	case "no":
+		return fmt.Sprintf("%d found; the reference counts tell of %d more", b.Holders, b.Missing)
+	}
+	return fmt.Sprintf("%d found; the reference counts do not tell whether that is all", b.Holders)
+}
+
+func (p *blockPrinter) tensor(i int, t *analysis.HeldTensor) {
+	name := "tensor"
+	if i > 0 {
+		name = ""
+	}
+	shape := "of unknown shape"
+	if t.Shape != nil {
+		shape = fmt.Sprintf("%s, strides %s, offset %d", analysis.ShapeText(t.Shape), analysis.ShapeText(t.Strides), t.Offset)
+	}
+	dtype := t.DType
+	if dtype == "" {
+		dtype = "unknown dtype"
+	}
+	p.field(name, "%s %s %s", t.Kind, dtype, shape)
+	object := "no Python object"
+	if t.Object != 0 {
+		object = fmt.Sprintf("id %#x", t.Object)
+	}
+	p.field("", "  %s, TensorImpl %#x, requires_grad %s", strings.TrimSpace(t.Class+" "+object), t.Impl, t.RequiresGrad)
+}
+
+// steps prints a path step by step, with the addresses that id() gives.
+func (p *blockPrinter) steps(path analysis.HolderPath) {
+	for i := range path {
+		name := "path"
+		if i > 0 {
+			name = ""
+		}
+		s := &path[i]
+		p.field(name, "%-12s %-40s %-20s %#x", analysis.StepName(s), stepText(s), s.Type, s.Addr)
+	}
+}
+
+// stepText is what a step has beside its kind.
+func stepText(s *analysis.HolderStep) string {
+	switch {
+	case s.Frame != nil && s.Frame.Function != "":
+		return fmt.Sprintf("%s:%d %s()", s.Frame.File, s.Frame.Line, s.Frame.Function)
+	case s.Frame != nil && s.Frame.Thread != 0:
+		return fmt.Sprintf("thread %d", s.Frame.Thread)
+	case len(s.KeyPath) > 0:
+		return "[" + s.KeyPath.String() + "]"
+	case s.Name != "":
+		return s.Name
+	case analysis.KeyName(s) == "object":
+		return s.KeyType
+	}
+	return fmt.Sprint(s.Index)
+}

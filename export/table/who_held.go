@@ -1,0 +1,44 @@
+//go:build linux
+
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// The widths of the columns of Held, in characters; with the columns behind them they make maxWidth.
+const (
+	widthBorn = 27
+	widthHeld = 33
+	widthIn   = 24
+)
+
+// Held prints a recording's live torch blocks by where they were allocated and what holds them now. It prints nothing when
+// there are none. top limits the rows; 0: 10.
+func Held(w io.Writer, j *analysis.Joined, top int) error {
+	if len(j.Rows) == 0 {
+		return nil
+	}
+	if top == 0 {
+		top = defaultTop
+	}
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	p.line("")
+	p.columns(fit("live in torch, born at", widthBorn+2)+" "+fit("held by", widthHeld)+" "+fit("in", widthIn), "bytes", "blocks", "share")
+	for i := range j.Rows[:min(top, len(j.Rows))] {
+		r := &j.Rows[i]
+		p.columns("  "+fitTail(r.Born, widthBorn)+" "+fitMiddle(r.Holder, widthHeld)+" "+fitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+	}
+	if more := len(j.Rows) - top; more > 0 {
+		p.line("  and %s", plural(uint64(more), "more row"))
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the holders: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+//go:build linux
+
+package table
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/who"
+)
+
+// heldBlock makes a block of a megabyte for each number in its size.
+func heldBlock(size int, category who.Category, name string, tensors ...who.Tensor) who.Block {
+	b := who.Block{
+		Block:    inspect.Block{Addr: uint64(size) << 32, Size: uint64(size) * mib, Requested: uint64(size)*mib - 3, State: inspect.StateAllocated},
+		Category: category, Tensors: tensors, Holders: 2, Complete: who.Yes, Confirmed: true, Age: 1500 * time.Microsecond,
+		Path: who.Path{{Kind: who.StepModule, Name: "__main__", Type: "module"}, {Kind: who.StepAttribute, Name: name, Type: "Tensor", Addr: 0x55d0}},
+	}
+	return b
+}
+
+func heldTensor(dtype string, shape ...int64) who.Tensor {
+	if shape == nil {
+		shape = []int64{}
+	}
+	return who.Tensor{
+		Impl: 0x5590, Object: 0x55d0, Class: "Tensor", DType: dtype, Shape: shape, Strides: shape, Offset: 4, RequiresGrad: who.No,
+	}
+}
+
+// heldReport has blocks of many kinds, with names that a program could choose.
+func heldReport() *who.Report {
+	lost := heldBlock(3, who.CategoryUnknown, "")
+	lost.Path, lost.Why, lost.Confirmed, lost.Complete = nil, "no path held when it was read again\x1b[2J", false, who.Unknown
+	lost.Tensors = []who.Tensor{{Impl: 0x5591}}
+	blas := heldBlock(8, who.CategoryWorkspace, "")
+	blas.Path, blas.Class, blas.Holders = nil, "cuBLAS workspace", 0
+	long := heldBlock(5, who.CategoryTensor, strings.Repeat("very_", 30)+"long", heldTensor("float32", 10), heldTensor("float32", 2))
+	long.Complete, long.Missing = who.No, 1
+	pending := heldBlock(2, who.CategoryPending, "")
+	pending.Path, pending.State = nil, inspect.StatePending
+	local := heldBlock(7, who.CategoryOptimizer, "")
+	local.Path = who.Path{
+		{Kind: who.StepFrame, Frame: &who.Frame{File: "/job/a_long_name_of_a_file.py", Line: 9, Function: "Trainer.step"}},
+		{Kind: who.StepLocal, Name: "optimizer"}, {Kind: who.StepAttribute, Name: "state"},
+		{Kind: who.StepKey, KeyKind: who.KeyString, Name: "a rather long key"}, {Kind: who.StepIndex, Index: 7},
+	}
+	scalar := heldBlock(1, who.CategoryTensor, "a\x1b[1mb", heldTensor("bool"))
+	r := &who.Report{
+		PID: 4821, Python: "3.11.7", Torch: "2.15.0+cu132", Time: 3 * uint64(time.Second),
+		Devices: []who.Device{{DeviceTotals: inspect.DeviceTotals{Device: 0, Allocated: 124 * mib, Reserved: 200 * mib}, Active: 126 * mib}},
+		Blocks: []who.Block{
+			heldBlock(60, who.CategoryParameter, "weight", heldTensor("bfloat16", 30, 1<<20)),
+			heldBlock(40, who.CategoryGraph, "loss", heldTensor("float32", 10, 1<<20)), blas, long, lost, pending, scalar, local,
+		},
+		Notes: []string{"the stack of thread 7 could not be read\x07"},
+		Stats: who.Stats{BytesRead: 254 * mib, Elapsed: 612 * time.Millisecond},
+	}
+	return r
+}
+
+func whoInput(r *who.Report, by analysis.Grouping, top int) WhoInput {
+	return WhoInput{Holders: analysis.NewHolders(r), Command: "python train\x1b.py", Boot: time.Unix(0, 0).UTC(), By: by, Top: top}
+}
+
+func TestWho(t *testing.T) {
+	stopped := heldReport()
+	stopped.Stats.Frozen = 250 * time.Millisecond
+	for name, in := range map[string]WhoInput{
+		"owner":    whoInput(heldReport(), analysis.ByOwner, 4),
+		"shape":    whoInput(stopped, analysis.ByShape, 0),
+		"category": whoInput(heldReport(), analysis.ByCategory, 0),
+		"nothing":  whoInput(&who.Report{PID: 1}, analysis.ByOwner, 0),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var buf bytes.Buffer
+			require.NoError(t, Who(&buf, in))
+			golden(t, "who."+name, buf.String())
+			for _, l := range strings.Split(buf.String(), "\n") {
+				require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth, l)
+			}
+			requirePlain(t, buf.String())
+		})
+	}
+}
+
+// requirePlain checks that a text cannot steer a terminal.
+func requirePlain(t *testing.T, text string) {
+	t.Helper()
+	for _, c := range text {
+		require.True(t, c == '\n' || c >= ' ' && c != 0x7f, "control character %q", c)
+	}
+}
+
+func TestWhoBlock(t *testing.T) {
+	r := heldReport()
+	r.Blocks[3].Others = []who.Path{{{Kind: who.StepModule, Name: "other"}, {Kind: who.StepAttribute, Name: "cache"}}}
+	r.Blocks[0].Path = who.Path{
+		{Kind: who.StepFrame, Frame: &who.Frame{File: "/job/train.py", Line: 9, Function: "main"}},
+		{Kind: who.StepLocal, Name: "opt", Type: "AdamW", Addr: 0x7f01},
+		{Kind: who.StepKey, KeyKind: who.KeyObject, KeyPath: r.Blocks[1].Path, Type: "dict", Addr: 0x7f02},
+		{Kind: who.StepKey, KeyKind: who.KeyObject, KeyType: "Node", Type: "list", Addr: 0x7f03},
+		{Kind: who.StepIndex, Index: 7, Type: "Tensor", Addr: 0x7f04},
+	}
+	for i, name := range []string{"path", "graph", "workspace", "long", "lost"} {
+		t.Run(name, func(t *testing.T) {
+			var buf bytes.Buffer
+			require.NoError(t, WhoBlock(&buf, whoInput(r, analysis.ByOwner, 0), i))
+			golden(t, "who.block."+name, buf.String())
+			requirePlain(t, buf.String())
+		})
+	}
+}
+
+func TestWhoError(t *testing.T) {
+	require.ErrorIs(t, Who(fullDisk{}, whoInput(heldReport(), analysis.ByOwner, 0)), errFull)
+	require.ErrorIs(t, WhoBlock(fullDisk{}, whoInput(heldReport(), analysis.ByOwner, 0), 0), errFull)
+}
+
+func TestFitMiddle(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "       ", "abc": "abc    ", "abcdefg": "abcdefg", "abcdefgh": "abc…fgh", "äöüäöüäöü": "äöü…äöü", "a\x1bb": "ab     ",
+	} {
+		require.Equal(t, want, fitMiddle(in, 7))
+	}
+}
+
+func TestHeld(t *testing.T) {
+	j := &analysis.Joined{Bytes: 400 * mib, Rows: []analysis.HeldSite{
+		{Born: "a_long_folder_name/and_a_file.py:41 Trainer.step", Where: "train.py:108 Trainer.fit_all()", Holder: "kept_" + strings.Repeat("x", 60) + "[0..11]", Bytes: 300 * mib, Blocks: 12, Share: 0.75},
+		{Born: analysis.BeforeAttach, Holder: "model\x1b.*", Bytes: 60 * mib, Blocks: 4, Share: 0.15},
+		{Born: "t.py:9 main", Holder: analysis.NoHolder, Bytes: 40 * mib, Blocks: 1, Share: 0.1},
+	}}
+	var buf bytes.Buffer
+	require.NoError(t, Held(&buf, j, 2))
+	golden(t, "held", buf.String())
+	for _, l := range strings.Split(buf.String(), "\n") {
+		require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth, l)
+	}
+	requirePlain(t, buf.String())
+	buf.Reset()
+	require.NoError(t, Held(&buf, j, 0))
+	require.NotContains(t, buf.String(), "more row")
+	buf.Reset()
+	require.NoError(t, Held(&buf, &analysis.Joined{}, 0))
+	require.Empty(t, buf.String())
+	require.ErrorIs(t, Held(fullDisk{}, j, 0), errFull)
+}

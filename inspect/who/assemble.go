@@ -1,0 +1,321 @@
+//go:build linux
+
+package who
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/inspect"
+)
+
+// candidate is a path to a block: to one of its targets, through one of its holders.
+type candidate struct {
+	target int
+	holder *holder // nil: the target is a root, or nothing but its own path is known
+	cost   int32
+}
+
+const (
+	// maxTries bounds the paths of a block that are read again until one holds.
+	maxTries = 32
+	// maxHolders bounds the holders of a block that are read again.
+	maxHolders = 4096
+)
+
+// assembly puts the report together.
+type assembly struct {
+	*reading
+	live     *liveBlocks
+	now      *again // nil when the process was stopped for the copy
+	holders  [][]holder
+	byBlock  [][]int // targets of each block
+	confirms []time.Time
+	native   []bool // of each block: its tensors are held by C++ only
+}
+
+// assemble names the blocks.
+func (r *reading) assemble(live *liveBlocks) error {
+	a := &assembly{reading: r, live: live, confirms: make([]time.Time, len(live.blocks)), native: make([]bool, len(live.blocks))}
+	a.holders = r.groupHolders()
+	if !r.frozen && r.torch.tensorStorage != 0 {
+		now, err := r.newAgain()
+		if err != nil {
+			return err
+		}
+		defer now.close()
+		a.now = now
+	}
+	a.assign()
+	for i := range live.blocks {
+		a.name(i)
+	}
+	a.leftover()
+	a.finish()
+	return nil
+}
+
+// assign finds the targets of each block.
+func (a *assembly) assign() {
+	a.byBlock = make([][]int, len(a.live.blocks))
+	for k := range a.targets {
+		if i, ok := a.live.around(a.targets[k].data); ok {
+			a.byBlock[i] = append(a.byBlock[i], k)
+		}
+	}
+}
+
+// candidates lists the paths to a block, the best first.
+func (a *assembly) candidates(block int) []candidate {
+	w := a.walk
+	var out []candidate
+	for _, k := range a.byBlock[block] {
+		g := a.targets[k].goal
+		for i := range a.holders[g] {
+			h := &a.holders[g][i]
+			if d := w.dist[h.from]; d != noDist && len(out) < maxHolders {
+				out = append(out, candidate{k, h, d + w.holderCost(h)})
+			}
+		}
+		if w.dist[g] != noDist && w.parents[g] == noParent {
+			out = append(out, candidate{target: k, cost: w.dist[g]})
+		}
+	}
+	slices.SortStableFunc(out, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
+	return out
+}
+
+// name finds the path of a block, its tensors and how many hold them.
+func (a *assembly) name(block int) {
+	b := &a.live.blocks[block]
+	all := a.candidates(block)
+	best := -1
+	for i := range all[:min(len(all), maxTries)] {
+		if a.holds(&all[i], b) {
+			best = i
+			break
+		}
+	}
+	a.addTensors(b, block, all, best)
+	if best < 0 {
+		a.why(b, block, len(all) > 0)
+		return
+	}
+	b.Path = a.pathOf(&all[best])
+	b.Confirmed = true
+	a.confirms[block] = time.Now()
+	b.Category = a.category(b)
+	for i := range all {
+		if len(b.Others) >= a.options.Others {
+			break
+		}
+		if i != best && i < best+maxTries && a.holds(&all[i], b) {
+			b.Others = append(b.Others, a.pathOf(&all[i]))
+		}
+	}
+}
+
+// holds reads every link of a path again, and that it leads to the block.
+func (a *assembly) holds(c *candidate, b *Block) bool {
+	if a.now == nil {
+		return true
+	}
+	g := &a.targets[c.target]
+	if !a.now.uses(g, b) {
+		return false
+	}
+	if c.holder == nil {
+		return a.now.path(g.goal)
+	}
+	return a.heldBy(c.holder) && a.now.path(c.holder.from)
+}
+
+// heldBy reads the last link again: from the holder to the target.
+func (a *assembly) heldBy(h *holder) bool {
+	return a.now == nil || a.now.link(a.walk.addrs[h.from], a.walk.addrs[h.goal], h.aux, h.kind)
+}
+
+func (a *assembly) pathOf(c *candidate) Path {
+	g := a.targets[c.target].goal
+	if c.holder == nil {
+		return a.path(g, 0)
+	}
+	p := a.path(c.holder.from, 0)
+	return append(p, a.step(c.holder.kind, c.holder.aux, a.walk.addrs[c.holder.from], a.walk.addrs[g], 0))
+}
+
+// addTensors describes the tensors of a block, that of its path first, and counts their holders.
+func (a *assembly) addTensors(b *Block, block int, all []candidate, best int) {
+	order := slices.Clone(a.byBlock[block])
+	if best >= 0 {
+		slices.SortStableFunc(order, func(x, y int) int {
+			return cmp.Compare(a.rank(x, &all[best]), a.rank(y, &all[best]))
+		})
+	}
+	counts := counted{}
+	for _, k := range order {
+		g := &a.targets[k]
+		if a.now != nil && !a.now.uses(g, b) {
+			continue
+		}
+		found := a.confirmedHolders(g)
+		counts.add(a.torchNow(), g, found, len(b.Tensors))
+		if g.impl != 0 {
+			b.Tensors = append(b.Tensors, a.describe(a.torchNow(), g, found))
+		}
+	}
+	b.Holders, b.Complete = counts.holders, counts.complete()
+	if b.Complete == No {
+		b.Missing = counts.missing.native + counts.missing.python
+	}
+	a.native[block] = counts.onlyNative()
+}
+
+func (a *assembly) rank(k int, best *candidate) int {
+	switch {
+	case k == best.target:
+		return 0
+	case a.targets[k].impl == 0: // the storage, behind its tensors
+		return 2
+	}
+	return 1
+}
+
+// torchNow reads from the process as it is now or, if it was stopped, from the copy.
+func (a *assembly) torchNow() *torch {
+	if a.now != nil {
+		return a.now.t
+	}
+	return a.torch
+}
+
+// confirmedHolders are the references to a target that still hold.
+func (a *assembly) confirmedHolders(g *target) []holder {
+	found := a.holders[g.goal]
+	if a.now == nil || len(found) > maxHolders {
+		return found
+	}
+	var out []holder
+	for i := range found {
+		if a.heldBy(&found[i]) {
+			out = append(out, found[i])
+		}
+	}
+	return out
+}
+
+// why says why a block has no path.
+func (a *assembly) why(b *Block, block int, known bool) {
+	switch {
+	case b.State == inspect.StatePending:
+		b.Category = CategoryPending
+	case a.torch.tensorStorage == 0:
+		b.Why = "the layout of PyTorch's tensors was not found"
+	case !known && a.native[block]:
+		b.Category = CategoryNative
+	case known:
+		b.Why = "its holder changed while it was read"
+	case a.torch.heap == nil && len(a.byBlock[block]) > 0:
+		b.Why = "the Python interpreter cannot be read"
+	case len(a.byBlock[block]) > 0:
+		b.Why = "no path leads to its tensor"
+	case a.now != nil && !a.seen(b):
+		b.Why = "allocated while it was read"
+	case b.Pool.Private():
+		b.Category = CategoryPool
+	default:
+		b.Why = "no tensor uses it"
+	}
+}
+
+// seen reports whether a block was there when the memory was copied.
+func (a *assembly) seen(b *Block) bool {
+	i, ok := a.first.at(b.Addr)
+	return ok && a.first.blocks[i].Size == b.Size
+}
+
+// leftover looks for what of C++ holds the blocks that have no path.
+func (a *assembly) leftover() {
+	lost := map[uint64][]int{}
+	var bare []*Block
+	for i := range a.live.blocks {
+		b := &a.live.blocks[i]
+		if len(b.Path) > 0 || b.State == inspect.StatePending || a.now != nil && !a.seen(b) {
+			continue
+		}
+		if len(a.byBlock[i]) == 0 {
+			bare = append(bare, b)
+		}
+		for _, k := range a.byBlock[i] {
+			g := &a.targets[k]
+			if a.now != nil && !a.now.uses(g, b) || g.impl == 0 && len(b.Tensors) > 0 {
+				continue
+			}
+			lost[a.walk.addrs[g.goal]] = append(lost[a.walk.addrs[g.goal]], i)
+			if g.impl != 0 && g.object != 0 {
+				lost[g.impl] = append(lost[g.impl], i)
+			}
+		}
+	}
+	if len(bare) > 0 {
+		a.workspaces(bare)
+	}
+	for _, b := range bare {
+		if b.Class != "" && a.stillBare(b) {
+			b.Category, b.Why = CategoryWorkspace, ""
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	places := a.natively(sortedKeys(lost))
+	for _, addr := range sortedKeys(lost) {
+		a.placed(lost[addr], places[addr])
+	}
+}
+
+// stillBare: nothing of it can have changed, as far as it can be told: the block is the same as when the copy was made.
+func (a *assembly) stillBare(b *Block) bool { return a.now == nil || a.seen(b) }
+
+// placed names blocks by what holds their tensor.
+func (a *assembly) placed(blocks []int, p place) {
+	if p.rank < placeStatic {
+		return
+	}
+	for _, i := range blocks {
+		b := &a.live.blocks[i]
+		if b.Class == "" {
+			b.Class, b.Category, b.Why = p.what, CategoryNative, ""
+		}
+	}
+}
+
+// finish adds up.
+func (a *assembly) finish() {
+	end := time.Now()
+	for i := range a.live.blocks {
+		if b := &a.live.blocks[i]; b.Confirmed && a.now != nil {
+			b.Age = end.Sub(a.confirms[i])
+		}
+	}
+	report := a.report
+	report.Blocks, report.Devices, report.Time = a.live.blocks, a.live.devices, a.live.time
+	slices.SortStableFunc(report.Blocks, func(x, y Block) int {
+		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.Addr, y.Addr))
+	})
+	sums := [categories]Total{}
+	for i := range report.Blocks {
+		b := &report.Blocks[i]
+		sums[b.Category].Blocks++
+		sums[b.Category].Bytes += b.Size
+	}
+	for _, c := range Categories() {
+		report.Totals = append(report.Totals, Total{c, sums[c].Blocks, sums[c].Bytes})
+	}
+	if a.now != nil {
+		report.Stats.Confirm = max(a.now.last.Sub(a.live.read), 0)
+	}
+	report.Stats.BytesRead += a.im.bytes
+	report.Stats.BytesHeld = uint64(a.im.used) << pageShift
+}

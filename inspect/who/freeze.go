@@ -1,0 +1,198 @@
+//go:build linux
+
+package who
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// A process is stopped as a debugger does it (ptrace(2), PTRACE_SEIZE and PTRACE_INTERRUPT): no signal is sent, its parent
+// is not told, and the kernel lets it run on by itself when the thread that stopped it ends, however it ends. So a stop
+// cannot outlive us: kill -9 of us is the same as letting go.
+//
+// A stop belongs to the thread that made it: one goroutine, locked to its thread, makes it and ends it.
+
+// stop is a process that stands still.
+type stop struct {
+	release  chan struct{} // closed to end it
+	done     chan struct{} // closed when it has ended
+	start    time.Time
+	length   time.Duration // of the stop, once it has ended
+	timedOut bool          // it was ended because its time was over
+	threads  []stopped
+}
+
+// stopped is a thread that stands still, and what it was stopped by.
+type stopped struct {
+	tid    int
+	status unix.WaitStatus
+}
+
+const (
+	maxStopped = 1 << 16 // threads
+	stopPoll   = 200 * time.Microsecond
+	stopRounds = 100
+	releaseFor = time.Second // a thread that does not come to a stop again meanwhile has ended
+)
+
+// freeze stops all threads of a process for at most a given time. Errors wrap ErrFreeze, and process.ErrNotExist or
+// ErrPermission where they are the cause; nothing is stopped then.
+func freeze(p *process.Process, limit time.Duration) (*stop, error) {
+	s := &stop{release: make(chan struct{}), done: make(chan struct{})}
+	ready := make(chan error, 1)
+	go s.hold(p, limit, ready)
+	if err := <-ready; err != nil {
+		<-s.done
+		return nil, fmt.Errorf("stop pid %d: %w: %w", p.PID, ErrFreeze, err)
+	}
+	return s, nil
+}
+
+// end lets the process go, and reports how long it stood and whether its time was over before.
+func (s *stop) end() (length time.Duration, timedOut bool) {
+	close(s.release)
+	<-s.done
+	return s.length, s.timedOut
+}
+
+// hold is the life of a stop. Its thread is never given back: it ends with the goroutine.
+func (s *stop) hold(p *process.Process, limit time.Duration, ready chan<- error) {
+	defer close(s.done)
+	runtime.LockOSThread()
+	s.start = time.Now()
+	deadline := s.start.Add(limit)
+	err := s.seizeAll(p, deadline)
+	defer func() {
+		for _, t := range s.threads {
+			t.letGo()
+		}
+		s.length = time.Since(s.start)
+	}()
+	ready <- err
+	if err != nil {
+		return
+	}
+	select {
+	case <-s.release:
+	case <-time.After(time.Until(deadline)):
+		s.timedOut = true
+	}
+}
+
+// seizeAll stops every thread, also those that are made meanwhile: until a look at the list of threads finds no new one.
+func (s *stop) seizeAll(p *process.Process, deadline time.Time) error {
+	known := map[int]bool{}
+	for range stopRounds {
+		tids, err := threads(p)
+		if err != nil {
+			return err
+		}
+		first := len(s.threads)
+		for _, tid := range tids {
+			if known[tid] || len(s.threads) >= maxStopped {
+				continue
+			}
+			known[tid] = true
+			if err := s.seize(tid); err != nil {
+				return err
+			}
+		}
+		for i := first; i < len(s.threads); i++ {
+			if err := s.threads[i].wait(deadline); err != nil {
+				return err
+			}
+		}
+		if first == len(s.threads) {
+			return nil
+		}
+	}
+	return errors.New("it makes threads faster than they can be stopped")
+}
+
+// seize asks one thread to stop. One that has just ended is passed over.
+func (s *stop) seize(tid int) error {
+	switch err := unix.PtraceSeize(tid); {
+	case errors.Is(err, unix.ESRCH):
+		return nil
+	case err != nil:
+		return permission(err)
+	}
+	s.threads = append(s.threads, stopped{tid: tid})
+	if err := unix.PtraceInterrupt(tid); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return nil
+}
+
+// wait waits until a thread stands still, or has ended.
+func (t *stopped) wait(deadline time.Time) error {
+	for {
+		got, err := unix.Wait4(t.tid, &t.status, unix.WALL|unix.WNOHANG, nil)
+		if errors.Is(err, unix.ECHILD) || got == t.tid {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("thread %d did not stop in time: it is in the kernel", t.tid)
+		}
+		time.Sleep(stopPoll)
+	}
+}
+
+// letGo lets a thread run on. A signal that came at the very moment, and stopped it first, is handed to it: it is let run with
+// the signal, and stopped once more to be let go.
+func (t *stopped) letGo() {
+	for deadline := time.Now().Add(releaseFor); time.Now().Before(deadline); {
+		const eventShift = 16 // of a stop that is not by a signal, the event is above
+		if t.status.Stopped() && uint32(t.status)>>eventShift == 0 {
+			if unix.PtraceCont(t.tid, int(t.status.StopSignal())) != nil || unix.PtraceInterrupt(t.tid) != nil {
+				return
+			}
+			t.status = 0
+			if t.wait(deadline) != nil {
+				return
+			}
+			continue
+		}
+		if err := unix.PtraceDetach(t.tid); err == nil || t.status.Exited() || t.status.Signaled() {
+			return
+		}
+		if t.wait(deadline) != nil { // it was not stopped yet
+			return
+		}
+	}
+}
+
+// permission says what to do about the usual refusal.
+func permission(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: a debugger may be attached to it already: %w", process.ErrPermission, err)
+	}
+	return err
+}
+
+// threads lists the thread ids of a process, as we see them.
+func threads(p *process.Process) ([]int, error) {
+	entries, err := os.ReadDir("/proc/" + strconv.Itoa(p.PID) + "/task")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", process.ErrNotExist, err)
+	}
+	var out []int
+	for _, e := range entries {
+		if tid, err := strconv.Atoi(e.Name()); err == nil {
+			out = append(out, tid)
+		}
+	}
+	return out, nil
+}

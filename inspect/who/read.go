@@ -1,0 +1,269 @@
+//go:build linux
+
+package who
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/process"
+)
+
+// reading is one report while it is made.
+type reading struct {
+	p           *process.Process
+	options     Options
+	report      *Report
+	books       *inspect.Allocator
+	regions     []region
+	code        *codeFiles
+	runs        []run
+	im          *image
+	torch       *torch
+	walk        *walk
+	targets     []target
+	first       *liveBlocks // the books right behind the copy
+	saved       map[savedField]string
+	nodeClasses map[string]uint64 // see nodeTypes
+	frozen      bool              // the copy and the books are of one moment
+}
+
+// target is a tensor, or a storage without one, whose memory lies in a segment of the allocator.
+type target struct {
+	impl    uint64 // 0 for a storage
+	object  uint64 // Python object of the tensor or storage; 0: it has none
+	storage uint64
+	data    uint64 // address of the memory
+	goal    uint32
+}
+
+func read(p *process.Process, o *Options) (*Report, error) {
+	start := time.Now()
+	r := &reading{p: p, report: &Report{PID: p.PID}, code: &codeFiles{p: p, files: map[string]*codeFile{}}}
+	defer r.code.close()
+	if o != nil {
+		r.options = *o
+	}
+	if r.options.MaxCopy == 0 {
+		r.options.MaxCopy = DefaultMaxCopy
+	}
+	books, err := inspect.Find(p)
+	if err != nil {
+		return nil, err
+	}
+	r.books = books
+	live, err := r.copy()
+	if r.im != nil {
+		defer r.im.close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.first = live
+	r.analyse(live)
+	if !r.frozen {
+		if live, err = r.live(); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.assemble(live); err != nil {
+		return nil, err
+	}
+	r.report.Stats.Elapsed = time.Since(start)
+	return r.report, nil
+}
+
+func (r *reading) note(format string, args ...any) {
+	r.report.Notes = append(r.report.Notes, fmt.Sprintf(format, args...))
+}
+
+// live reads the books.
+func (r *reading) live() (*liveBlocks, error) {
+	m, err := r.books.Map()
+	if err != nil {
+		return nil, err
+	}
+	return newLive(m), nil
+}
+
+// copy reads the memory and then, in one burst, the books; while the process is stopped, if that was asked for.
+func (r *reading) copy() (live *liveBlocks, err error) {
+	if err := r.prepare(); err != nil {
+		return nil, err
+	}
+	if r.options.Freeze <= 0 {
+		return r.copyNow()
+	}
+	for range freezeTries {
+		if live, err = r.copyFrozen(); live != nil || !errors.Is(err, inspect.ErrUnknownLayout) && !errors.Is(err, inspect.ErrChanged) {
+			break // else it stood in the middle of an allocation
+		}
+	}
+	return live, err
+}
+
+// freezeTries is how often a process is stopped: it may stand in the middle of an allocation, when its books do not balance.
+const freezeTries = 5
+
+// copyFrozen stops the process for the copy.
+func (r *reading) copyFrozen() (*liveBlocks, error) {
+	s, err := freeze(r.p, r.options.Freeze)
+	if err != nil {
+		return nil, err
+	}
+	live, err := r.copyNow()
+	length, timedOut := s.end()
+	r.report.Stats.Frozen += length
+	r.frozen = !timedOut
+	if timedOut {
+		r.note("the process was let go after %v, before all of its memory was copied: what is said is confirmed as of a running one", r.options.Freeze)
+		if err != nil {
+			return r.live()
+		}
+	}
+	return live, err
+}
+
+// prepare makes room for the copy, with some to spare for what the process takes meanwhile.
+func (r *reading) prepare() error {
+	maps, err := r.p.Maps()
+	if err != nil {
+		return err
+	}
+	runs, _, err := presentRuns(r.p, regionsOf(maps))
+	if err != nil {
+		return err
+	}
+	const spare = 1 << 14 // pages
+	pages := countPages(runs)
+	r.im, err = newImage(r.p, nil, min(pages+pages/4+spare, r.options.MaxCopy>>pageShift))
+	return err
+}
+
+// copyNow copies what is there now.
+func (r *reading) copyNow() (*liveBlocks, error) {
+	start := time.Now()
+	maps, err := r.p.Maps()
+	if err != nil {
+		return nil, err
+	}
+	r.regions = regionsOf(maps)
+	r.code.maps = maps
+	runs, notes, err := presentRuns(r.p, r.regions)
+	if err != nil {
+		return nil, err
+	}
+	r.report.Notes = append(r.report.Notes, notes...)
+	r.runs = r.limit(runs)
+	r.im.reset(r.regions)
+	r.im.copyHeap(r.runs)
+	live, err := r.live()
+	r.report.Stats.Copy = time.Since(start)
+	return live, err
+}
+
+// limit drops what is beyond the limit of the copy.
+func (r *reading) limit(runs []run) []run {
+	left := r.im.room()
+	dropped := uint64(0)
+	for i := range runs {
+		keep := min(runs[i].pages, left)
+		dropped += runs[i].pages - keep
+		runs[i].pages = keep
+		left -= keep
+	}
+	if dropped > 0 {
+		r.note("%d MiB of memory were left out: more than the limit of %d MiB", dropped>>8, r.im.room()>>8)
+	}
+	return runs
+}
+
+// analyse finds the layouts and walks over the objects.
+func (r *reading) analyse(live *liveBlocks) {
+	n := findNatives(r.im, r.runs)
+	n.code = r.code
+	l, notes := n.findLayout(live)
+	l.findPython(n)
+	r.report.Notes = append(r.report.Notes, notes...)
+	r.report.Stats.Native = n.total
+	r.torch = &torch{natives: n, layout: l, heap: r.python(), types: map[*cpython.Type]pythonRole{}}
+	r.walk = newWalk(r.torch)
+	r.findTargets(live)
+	if r.torch.heap == nil {
+		return
+	}
+	r.walk.roots()
+	r.walk.run()
+	r.adrift()
+	r.dropStale()
+	if lost := r.lostGoals(); len(lost) > 0 {
+		r.garbage(lost)
+	}
+	if r.walk.cut {
+		r.note("more than %d objects: some were not looked at", maxNodes)
+	}
+	r.report.Stats.Objects = len(r.walk.addrs)
+}
+
+// python finds the interpreter; nil with a note when there is none that can be read.
+func (r *reading) python() *cpython.Heap {
+	h, err := cpython.FindHeap(r.p)
+	if err == nil {
+		err = h.Prove(r.im)
+	}
+	var unknown *cpython.UnknownVersionError
+	switch {
+	case err == nil:
+		r.report.Python = h.Version.String()
+		return h
+	case errors.As(err, &unknown):
+		r.note("Python %s is not supported: holders in Python are not known", unknown.Version)
+	default:
+		r.note("no Python to read: %v", err)
+	}
+	return nil
+}
+
+// findTargets makes goals of the tensors and storages whose memory lies in the allocator's segments.
+func (r *reading) findTargets(live *liveBlocks) {
+	t := r.torch
+	if t.tensorStorage == 0 {
+		return
+	}
+	used := map[uint64]bool{}
+	for _, a := range t.byRole[roleTensor] {
+		s := t.im.Word(a + t.tensorStorage)
+		if t.role(s) != roleStorage || !t.alive(a) || !t.alive(s) {
+			continue
+		}
+		if data := t.im.Word(s + t.storageData); live.segment(data) {
+			used[s] = true
+			g := target{impl: a, object: t.object(a), storage: s, data: data, goal: r.walk.goal(t.known(a))}
+			r.targets = append(r.targets, g)
+		}
+	}
+	for _, s := range t.byRole[roleStorage] {
+		data := t.im.Word(s + t.storageData)
+		if t.alive(s) && live.segment(data) {
+			known := t.storageOf(s)
+			g := target{object: known, storage: s, data: data}
+			if known == 0 {
+				known = s
+			}
+			g.goal = r.walk.goal(known)
+			r.targets = append(r.targets, g)
+		}
+	}
+}
+
+// maxReferences bounds a plausible count: freed memory has others.
+const maxReferences = 1 << 24
+
+// alive reports whether the count of an object of C++ is one of an object that lives.
+func (n *natives) alive(object uint64) bool {
+	c := uint32(n.im.Word(object + countAt))
+	return c > 0 && c < maxReferences
+}

@@ -1,0 +1,94 @@
+//go:build linux
+
+// Package who names the holders of GPU memory: for every live block of PyTorch's caching allocator, the tensors whose
+// storage it is, and a path to them from a module, a frame or a thread of the Python program, or through the autograd
+// graph. Everything is learnt by reading the process's memory from outside; nothing runs in it.
+package who
+
+import (
+	"errors"
+	"time"
+
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/process"
+)
+
+// Errors on which callers branch. Those of packages inspect (ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout,
+// ErrChanged) and process (ErrNotExist, ErrPermission) come through as they are.
+var (
+	// ErrFreeze: Options.Freeze was asked for and the process could not be stopped, or did not stop in time.
+	ErrFreeze = errors.New("not stopped")
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxCopy = 8 << 30 // bytes
+	DefaultOthers  = 0
+)
+
+// Options say how a process is read. nil stands for the zero value.
+type Options struct {
+	// Freeze stops the process (SIGSTOP) for as long as its memory is copied, at most this long. 0, the default, never
+	// stops it: then what changes while it is read is read again, and a name is given only when it holds. A stop that
+	// gets longer than this is ended, and the report is then one of a running process; it says so.
+	Freeze time.Duration
+	// MaxCopy bounds how much of the process's memory is held in ours, bytes. 0 stands for DefaultMaxCopy. Memory beyond
+	// it is left out, and the report says so.
+	MaxCopy uint64
+	// Others is how many paths are given at most for each block, beside the best one: Block.Others. The number of
+	// holders is always counted.
+	Others int
+}
+
+// Report says who holds a process's GPU memory.
+type Report struct {
+	PID int
+	// Python is the interpreter's version, as "3.11.7"; empty when none was found or its layout is not known: see Notes.
+	Python string
+	// Torch is the version that PyTorch says of itself, as "2.15.0+cu132"; empty when it is not known.
+	Torch string
+	// Devices are the allocator's own totals at Time.
+	Devices []Device
+	// Blocks are all live blocks (allocated and pending) of all devices at Time, by device and address.
+	Blocks []Block
+	// Totals add the blocks up by category, in the order of the categories, those without a block too. Their bytes sum to
+	// the sum of Devices' Active.
+	Totals []Total
+	// Time is when Blocks were read, CLOCK_BOOTTIME, nanoseconds; their holders were confirmed within Stats.Confirm after it.
+	Time uint64
+	// Notes say what could not be done, and why: sentences without a full stop, for people. Empty when all went well.
+	Notes []string
+	Stats Stats
+}
+
+// Device is what the allocator itself counts for one device.
+type Device struct {
+	inspect.DeviceTotals
+	Active uint64 // bytes of allocated and pending blocks
+}
+
+// Total is the sum of the blocks of one category.
+type Total struct {
+	Category Category
+	Blocks   int
+	Bytes    uint64
+}
+
+// Stats say what a report cost.
+type Stats struct {
+	BytesRead uint64        // read from the process, each time it was read
+	BytesHeld uint64        // of it, held in our memory at most
+	Objects   int           // Python objects, frames, tensors and autograd nodes that were reached
+	Native    int           // C++ objects that were recognised by their class
+	Frozen    time.Duration // how long the process was stopped; 0: it was not
+	Copy      time.Duration // how long the copy took
+	Confirm   time.Duration // from Time to the last re-read of a link; 0 when the process was stopped meanwhile
+	Elapsed   time.Duration // all of it
+}
+
+// Read names the holder of every live block of a process. It needs to read the process's memory (what ptrace attach would
+// need); it stops nothing unless Options.Freeze says so. Where Python, its version or a layout of PyTorch is not known,
+// the blocks are still listed, their category is CategoryUnknown, and Notes say why. Concurrent calls are safe.
+func Read(p *process.Process, o *Options) (*Report, error) {
+	return read(p, o)
+}

@@ -1,0 +1,3 @@
+"""A module of the user's own that keeps something."""
+
+CACHE = {}
