@@ -92,10 +92,11 @@ enum outcome {
 	DROP_NO_SCRATCH = 8,  // lost: no memory for the thread's scratch
 	DROP_DEPTH = 9,	      // lost: calls nested deeper than MAX_DEPTH
 	DROP_UNREADABLE = 10, // lost: the result pointer could not be read
-	DROP_UNPAIRED = 11,   // lost: a return whose entry was not seen (the call began before the attach)
+	DROP_UNPAIRED = 11,   // lost: a return whose entry was not seen
 	OUT_OTHER = 12,	      // a general function, called for something else than memory
 	OUT_CHOSEN = 13,      // the thread chose its device or context
-	OUTCOME_COUNT = 14,
+	OUT_OUTSIDE = 14,     // it began before all probes were attached, or after the end of the trace
+	OUTCOME_COUNT = 15,
 };
 
 struct record_event {
@@ -202,6 +203,7 @@ enum hook_flag {
 	HOOK_DEFER = 1,	  // a free: the library below is traced and sees the call; this one only gives the name
 	HOOK_CURRENT = 2, // the context that the call makes is put on top of the thread's others
 	HOOK_PUSH = 4,	  // so is the one that it names; a pop brings the former back
+	HOOK_OFF = 8,	  // the probes are being attached or taken out: what begins now is not in the trace
 };
 
 // One row of the hook table. The torch reports have an argument (0 to 5, or ARG_NONE) for each value, calls have operands.

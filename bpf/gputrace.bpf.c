@@ -122,6 +122,7 @@ enum call_state {
 	CALL_INNER = 2,	  // a call inside it, in a lower layer, was counted
 	CALL_OTHER = 3,	  // not about memory
 	CALL_DONE = 4,	  // nothing is left for its return
+	CALL_OUTSIDE = 5, // it began before the trace, or after its end
 };
 
 // What a thread has to remember between the entry and the return of a call.
@@ -649,7 +650,7 @@ static __always_inline int same_deed(struct call *o, struct hook *k, u64 addr)
 {
 	struct hook *ok = hook_of(o);
 
-	if (o->state == CALL_OTHER || ok->kind != k->kind || ok->object != k->object)
+	if (o->state == CALL_OTHER || o->state == CALL_OUTSIDE || ok->kind != k->kind || ok->object != k->object)
 		return 0;
 	return retires(k->kind) ? o->value[VALUE_ADDR] == addr : ok->layer == k->layer;
 }
@@ -835,6 +836,11 @@ static __always_inline void call_enter(struct hit *h)
 	c->ip = h->ctx->ip;
 	c->within = within;
 	s->depth = depth + 1;
+	if (h->hook->flags & HOOK_OFF) {
+		c->state = CALL_OUTSIDE;
+		outcome(h->row, OUT_OUTSIDE);
+		return;
+	}
 	int meant = resolve_values(&a, h->hook, c);
 	if (!meant && h->hook->other) {
 		c->hook = h->hook->other;
@@ -867,6 +873,8 @@ int probe_enter(struct pt_regs *ctx)
 		return 0;
 	if (h.hook->layer != LAYER_TORCH)
 		call_enter(&h);
+	else if (h.hook->flags & HOOK_OFF)
+		outcome(h.row, OUT_OUTSIDE);
 	else if ((u8)argument(&h, h.hook->arg_device) == 0) // c10::DeviceType::CPU
 		outcome(h.row, OUT_NOT_DEVICE);
 	else if (h.hook->kind == KIND_OUT_OF_MEMORY)
@@ -1077,6 +1085,8 @@ int probe_return(struct pt_regs *ctx)
 		outcome(h.row, DROP_UNPAIRED);
 	else if (c->state == CALL_OTHER)
 		outcome(h.row, OUT_OTHER);
+	else if (c->state == CALL_OUTSIDE)
+		outcome(h.row, OUT_OUTSIDE);
 	else if (retires(h.hook->kind))
 		leave_free(&h, c, rc != 0);
 	else

@@ -81,6 +81,7 @@ const (
 	TraceHookFlagHOOK_DEFER   TraceHookFlag = 1
 	TraceHookFlagHOOK_CURRENT TraceHookFlag = 2
 	TraceHookFlagHOOK_PUSH    TraceHookFlag = 4
+	TraceHookFlagHOOK_OFF     TraceHookFlag = 8
 )
 
 type TraceHookTable struct {
@@ -152,7 +153,8 @@ const (
 	TraceOutcomeDROP_UNPAIRED   TraceOutcome = 11
 	TraceOutcomeOUT_OTHER       TraceOutcome = 12
 	TraceOutcomeOUT_CHOSEN      TraceOutcome = 13
-	TraceOutcomeOUTCOME_COUNT   TraceOutcome = 14
+	TraceOutcomeOUT_OUTSIDE     TraceOutcome = 14
+	TraceOutcomeOUTCOME_COUNT   TraceOutcome = 15
 )
 
 type TraceProc struct {
@@ -366,7 +368,7 @@ type TraceStatsTable struct {
 	Row [1024]struct {
 		_       structs.HostLayout
 		Hits    uint64
-		Outcome [14]uint64
+		Outcome [15]uint64
 	}
 }
 

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -215,4 +216,17 @@ func TestRecordHealsLosses(t *testing.T) {
 		require.Positive(t, s.Value[2], "no bytes without a block: %v", s.Label)
 	}
 	require.Regexp(t, `books +live differed from the allocator's books \(checked \d+ times?, [1-9]`, c.stdout.String())
+}
+
+// TestAttachToRunningCalls: an attach to threads that are in the middle of calls loses none.
+func TestAttachToRunningCalls(t *testing.T) {
+	p := startPython(t, churn).ready(t)
+	for range 8 {
+		tr := attach(t, p.pid, options(), nil)
+		eventually(t, "events of calls", func() bool {
+			return slices.ContainsFunc(tr.hits(t), func(h tracer.Hits) bool { return h.Emitted > 100 })
+		})
+		tr.finishWhole(t)
+		require.NoError(t, tr.Close())
+	}
 }

@@ -27,6 +27,7 @@ type Probe struct {
 	row    *hook.Row
 	index  uint32 // in the kernel's hook table: entry; the return is index+1 for calls
 	other  *Probe // the function's other meaning, where row's guard does not hold; it is not attached itself
+	live   bool   // what begins now is in the trace
 	target uint64 // file offset
 	path   string // for the kernel
 }
@@ -172,10 +173,24 @@ func (p *Probe) sameMeaning(q *Probe) bool {
 func (s *probeSet) fill() {
 	for row, p := range s.byRow[:s.used] {
 		fillRow(&s.table, uint32(row), p.row, s.traces(p.row.Library.Below))
+		if !p.live {
+			s.table.Row[row].Flags |= uint8(bpf.TraceHookFlagHOOK_OFF)
+		}
 		if p.other != nil {
 			s.table.Row[row].Other = uint16(p.other.index)
 		}
 	}
+}
+
+// set says whether what begins from now on is in the trace: from when all probes are attached until the first is taken out.
+func (s *probeSet) set(probes []*Probe, live bool) {
+	for _, p := range probes {
+		p.live = live
+		if p.other != nil {
+			p.other.live = live
+		}
+	}
+	s.fill()
 }
 
 // traces reports whether functions of a library are traced.
@@ -217,8 +232,7 @@ func byFile(probes []*Probe) [][]*Probe {
 	return out
 }
 
-// attachFile attaches the probes of one file: the return sides first, because an entry whose return is not seen would be
-// forgotten, while a return without an entry is counted.
+// attachFile attaches the probes of one file: the entries first, so that no return is seen without one.
 func (s *probeSet) attachFile(k *kernel, ex *link.Executable, pid int, probes []*Probe) []error {
 	var returns []*Probe
 	for _, p := range probes {
@@ -226,7 +240,7 @@ func (s *probeSet) attachFile(k *kernel, ex *link.Executable, pid int, probes []
 			returns = append(returns, p)
 		}
 	}
-	return append(s.attachSide(k, ex, pid, returns, true), s.attachSide(k, ex, pid, probes, false)...)
+	return append(s.attachSide(k, ex, pid, probes, false), s.attachSide(k, ex, pid, returns, true)...)
 }
 
 // attachSide attaches the entry or the return side of probes: with one link where the kernel can, else, or when one of them
@@ -285,10 +299,10 @@ func (p *Probe) cookie(ret bool) uint64 {
 	return uint64(p.index)
 }
 
-// detach takes all probes out. The target runs at full speed afterwards.
+// detach takes all probes out, the last first: no return is seen without its entry. The target runs at full speed afterwards.
 func (s *probeSet) detach() error {
 	var errs []error
-	for _, l := range s.links {
+	for _, l := range slices.Backward(s.links) {
 		errs = append(errs, l.Close())
 	}
 	s.links = nil

@@ -38,6 +38,7 @@ var quietOutcomes = map[bpf.TraceOutcome]string{
 	bpf.TraceOutcomeOUT_NOT_DEVICE:  "host memory",
 	bpf.TraceOutcomeOUT_OTHER:       "not about memory",
 	bpf.TraceOutcomeOUT_CHOSEN:      "device chosen",
+	bpf.TraceOutcomeOUT_OUTSIDE:     "began before or after the trace",
 }
 
 var droppedOutcomes = map[bpf.TraceOutcome]string{

@@ -205,6 +205,31 @@ func TestFillRowOperands(t *testing.T) {
 	}
 }
 
+// TestOff: what happens counts from when all probes of a library are attached on, also beside probes that are there already.
+func TestOff(t *testing.T) {
+	off := func(s *probeSet, p *Probe) bool {
+		return s.table.Row[p.index].Flags&uint8(bpf.TraceHookFlagHOOK_OFF) != 0
+	}
+	var s probeSet
+	first, late, report := probe(rowOf(t, hook.Call), "a", 1), probe(rowOf(t, hook.Call), "b", 1), probe(rowOf(t, hook.TorchReport), "c", 1)
+	_, err := s.add([]*Probe{first, report})
+	require.NoError(t, err)
+	require.True(t, off(&s, first))
+	require.True(t, off(&s, report))
+	s.set([]*Probe{first, report}, true)
+	require.False(t, off(&s, first))
+	_, err = s.add([]*Probe{late})
+	require.NoError(t, err)
+	require.False(t, off(&s, first))
+	require.True(t, off(&s, late))
+	s.set([]*Probe{late}, true)
+	require.False(t, off(&s, late))
+	s.set(s.probes, false)
+	for _, p := range s.probes {
+		require.True(t, off(&s, p))
+	}
+}
+
 // TestDeferred: frees of the runtime are left to the driver once the driver is traced, whichever comes first.
 func TestDeferred(t *testing.T) {
 	find := func(symbol string) *hook.Row {

@@ -175,7 +175,8 @@ func (t *Tracer) attach(probes []*Probe) error {
 	for _, f := range failed {
 		t.warn(f)
 	}
-	return err
+	t.probes.set(fresh, true)
+	return errors.Join(err, t.kernel.setHooks(&t.probes.table))
 }
 
 func (t *Tracer) findPython() {
@@ -342,15 +343,24 @@ func (t *Tracer) checkEnd() {
 	default:
 		return
 	}
-	if err := t.probes.detach(); err != nil {
+	if err := t.detach(); err != nil {
 		t.warn(fmt.Errorf("detach: %w", err))
 	}
 	t.detached = true
 }
 
+// detach ends the trace of all functions at one moment, then takes the probes out.
+func (t *Tracer) detach() error {
+	if len(t.probes.links) == 0 {
+		return nil
+	}
+	t.probes.set(t.probes.probes, false)
+	return errors.Join(t.kernel.setHooks(&t.probes.table), t.probes.detach())
+}
+
 // Close releases everything. The stacks stay resolvable.
 func (t *Tracer) Close() error {
-	err := t.probes.detach()
+	err := t.detach()
 	if t.kernel != nil {
 		t.kernel.Close()
 	}
