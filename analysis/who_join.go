@@ -12,41 +12,6 @@ import (
 	"github.com/gputrace/gputrace/inspect/who"
 )
 
-// NoHolder stands for the holder of live blocks of which none is known, or which came and went around the report.
-const NoHolder = "[holder not known]"
-
-// HeldSite is live blocks that were allocated at one site and have one holder: born there, held by that.
-type HeldSite struct {
-	Born string // Site.Name: "train.py:41 main", BeforeAttach
-	Name string // as Holders.Owner, or NoHolder
-	// Where and Holder are the two parts of Name, as in HolderRow.
-	Where, Holder string
-	What          string // their categories; empty with NoHolder
-	Bytes         uint64
-	Blocks        uint64
-	Share         float64 // of Joined.Bytes, 0 to 1
-}
-
-// HeldPart is a part of what lived before the first event.
-type HeldPart struct {
-	Holder string // as Holders.Owner, or NoHolder
-	Bytes  uint64
-	Blocks uint64 // 0: not known
-}
-
-// Joined is a recording's live torch blocks with their holders.
-type Joined struct {
-	Rows  []HeldSite // by bytes, largest first
-	Bytes uint64     // of the live torch blocks that are known by their address
-
-	before map[accountID][]HeldPart
-}
-
-type accountID struct {
-	pid    uint32
-	device event.Device
-}
-
 // heldKey is what the blocks of a row have in common.
 type heldKey struct{ born, holder string }
 
@@ -128,29 +93,6 @@ func (j *Joined) setParts(before map[accountID]map[string]*HeldPart) {
 			return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
 		})
 	}
-}
-
-// Before splits what lived before the first event, and still does, by holder. The bytes of the parts add up to the account's
-// Before, which must be known; what is in no known block is a part without a holder.
-func (j *Joined) Before(a *heap.Account) []HeldPart {
-	parts := slices.Clone(j.before[accountID{a.PID, a.Device}])
-	rest := a.Before
-	none := -1
-	for i, p := range parts {
-		rest -= min(rest, p.Bytes)
-		if p.Holder == NoHolder {
-			none = i
-		}
-	}
-	switch {
-	case rest == 0:
-	case none >= 0:
-		parts[none].Bytes += rest
-		parts[none].Blocks = 0 // how many blocks the rest is, is not known
-	default:
-		parts = append(parts, HeldPart{Holder: NoHolder, Bytes: rest})
-	}
-	return parts
 }
 
 // siteKey is what tells the site of a block.

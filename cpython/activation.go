@@ -13,7 +13,8 @@ type Activation struct {
 // ThreadState is what a thread of the interpreter keeps.
 type ThreadState struct {
 	Addr uint64
-	// TID is the thread id that the kernel knows, in the process's own PID namespace; 0 before 3.11.
+	// TID is the thread id that the kernel knows, in the process's own PID namespace. Before 3.11 it is that of glibc's
+	// control block: check that there is such a thread. 0: not known.
 	TID uint64
 	// Ident is what threading.get_ident() gives.
 	Ident uint64
@@ -30,9 +31,9 @@ type ThreadState struct {
 }
 
 const (
-	ownerGenerator = 1 // enum _frameowner of 3.11+; is_entry of 3.11 lies elsewhere
-	ownerShim      = 3 // FRAME_OWNED_BY_CSTACK, 3.12+
-	maxDepth       = 1 << 17
+	tcbThreadID = 0x2d0 // struct pthread.tid of glibc on x86-64 (nptl/descr.h)
+	ownerShim   = 3     // FRAME_OWNED_BY_CSTACK, 3.12+
+	maxDepth    = 1 << 17
 )
 
 // ThreadStates lists the threads of all interpreters with their frames. Links that do not fit end a list.
@@ -60,6 +61,8 @@ func (h *Heap) threadState(img Image, at uint64) ThreadState {
 	}
 	if l.tstateNative != NoField {
 		t.TID = img.Word(at + uint64(l.tstateNative))
+	} else if img.Word(t.Ident+tcbSelf) == t.Ident {
+		t.TID = uint64(word32(img, t.Ident+tcbThreadID))
 	}
 	frame := uint64(0)
 	if l.tstateFrame != NoField {

@@ -205,3 +205,20 @@ func hamt(img Image, dst []Ref, object uint64) []Ref {
 	}
 	return dst
 }
+
+// queue appends the items of a queue.SimpleQueue of 3.13: a ring of which some slots are used (Modules/_queuemodule.c). They
+// have no position that Python could ask for.
+func queue(img Image, dst []Ref, object uint64) []Ref {
+	const first, items, slots, used = 0x20, 0x28, 0x30, 0x38 // RingBuf.get_idx, items, items_cap, num_items
+	at, n, count := img.Word(object+first), img.Word(object+slots), img.Word(object+used)
+	if n > maxSequence || at >= n || count > n {
+		return dst
+	}
+	raw := img.View(img.Word(object+items), 8*int(n))
+	for i := range count {
+		if slot := 8 * ((at + i) % n); slot+8 <= uint64(len(raw)) {
+			dst = appendOwned(dst, Ref{Target: binary.LittleEndian.Uint64(raw[slot:]), Aux: i, Kind: RefSlot})
+		}
+	}
+	return dst
+}

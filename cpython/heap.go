@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/gputrace/gputrace/process"
@@ -191,29 +192,58 @@ type Module struct {
 // Modules lists sys.modules of all interpreters.
 func (h *Heap) Modules(img Image) []Module {
 	var out []Module
-	for _, interp := range h.interpreters(img) {
-		modules := img.Word(interp + uint64(h.objects.interpModules))
-		for _, e := range h.dict(img, nil, modules) {
-			if e.Kind != RefKey {
-				continue
-			}
-			m := Module{Name: h.Text(img, e.Aux), Object: e.Target}
-			if t := h.TypeOf(img, e.Target); t != nil {
-				m.isModule = t.kind == kindModule
-				m.File = h.moduleFile(img, e.Target, t)
-			}
-			out = append(out, m)
+	names := fileNames{}
+	for e := range h.loaded(img) {
+		m := Module{Name: h.Text(img, e.Aux), Object: e.Target}
+		if t := h.TypeOf(img, e.Target); t != nil {
+			m.isModule = t.kind == kindModule
+			m.File = h.moduleFile(img, e.Target, t, names)
 		}
+		out = append(out, m)
 	}
 	return out
 }
 
-func (h *Heap) moduleFile(img Image, module uint64, t *Type) string {
+// ModuleObjects lists what is in sys.modules of all interpreters, by address.
+func (h *Heap) ModuleObjects(img Image) []uint64 {
+	var out []uint64
+	for e := range h.loaded(img) {
+		out = append(out, e.Target)
+	}
+	return out
+}
+
+// loaded gives the entries of sys.modules.
+func (h *Heap) loaded(img Image) iter.Seq[Ref] {
+	return func(yield func(Ref) bool) {
+		for _, interp := range h.interpreters(img) {
+			for _, e := range h.dict(img, nil, img.Word(interp+uint64(h.objects.interpModules))) {
+				if e.Kind == RefKey && !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// fileNames says of texts, by their address, whether they are "__file__": nearly all modules share the keys.
+type fileNames map[uint64]bool
+
+func (n fileNames) has(h *Heap, img Image, text uint64) bool {
+	is, known := n[text]
+	if !known {
+		is = h.Text(img, text) == "__file__"
+		n[text] = is
+	}
+	return is
+}
+
+func (h *Heap) moduleFile(img Image, module uint64, t *Type, names fileNames) string {
 	if t.kind != kindModule {
 		return ""
 	}
 	for _, e := range h.dict(img, nil, img.Word(module+moduleDict)) {
-		if e.Kind == RefKey && h.Text(img, e.Aux) == "__file__" {
+		if e.Kind == RefKey && names.has(h, img, e.Aux) {
 			return h.Text(img, e.Target)
 		}
 	}

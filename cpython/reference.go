@@ -106,6 +106,8 @@ func (h *Heap) References(img Image, dst []Ref, object uint64, t *Type) []Ref {
 		return hamt(img, dst, object)
 	case kindCache:
 		dst = h.cache(img, dst, object)
+	case kindQueue:
+		return queue(img, dst, object)
 	case kindType:
 		return h.class(img, dst, object, t)
 	case kindException:

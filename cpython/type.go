@@ -32,6 +32,7 @@ const (
 	kindCache // functools.lru_cache
 	kindHAMT  // nodes of the tree of a contextvars.Context
 	kindContextVar
+	kindQueue // queue.SimpleQueue from 3.13 on; before, its items are in a list
 	kindBound // an instance of a C++ class: only its dictionary is known
 )
 
@@ -196,6 +197,10 @@ var flagKinds = []struct {
 
 // setKind inherits the kind of the base type. A subclass of a leaf may have a dictionary or fields of its own.
 func (h *Heap) setKind(img Image, t *Type) {
+	if t.Name == "_queue.SimpleQueue" && h.Version.Minor >= 13 {
+		t.kind, t.front = kindQueue, t.Size
+		return
+	}
 	if k, ok := kindNames[t.Name]; ok && (t.Flags&flagHeapType == 0 || k != kindModule && k != kindFunction) {
 		t.kind, t.front = k, t.Size
 		return

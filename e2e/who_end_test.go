@@ -1,12 +1,14 @@
-//go:build linux && who
+//go:build linux
 
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,4 +84,53 @@ time.sleep(600)
 	require.Equal(t, 2, code)
 	require.Contains(t, stderr, "exists already")
 	requireNoLeftovers(t, filepath.Dir(file))
+}
+
+// TestDumpNames: the map says what holds its blocks, unless that is not wanted.
+func TestDumpNames(t *testing.T) {
+	p := startPython(t, `
+import os, time, torch
+held = [torch.empty(1 << 20, dtype=torch.uint8, device="cuda") for i in range(8)]
+del held[::2]
+print("READY", os.getpid(), flush=True)
+time.sleep(600)
+`).ready(t)
+	type named struct {
+		Devices []struct {
+			Segments []struct {
+				Blocks []struct{ State, Category, Holder string }
+			}
+		}
+	}
+	holdersOf := func(args ...string) (out []string) {
+		stdout, stderr, code := dump(t, p.pid, append(args, "-f", "json")...)
+		require.Zero(t, code, stderr)
+		var d named
+		require.NoError(t, json.Unmarshal([]byte(stdout), &d))
+		for _, s := range d.Devices[0].Segments {
+			for _, b := range s.Blocks {
+				if b.State == "inactive" {
+					require.Empty(t, b.Holder, "of a free block")
+				} else {
+					out = append(out, b.Holder)
+				}
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	require.Equal(t, []string{"held[0]", "held[1]", "held[2]", "held[3]"}, holdersOf())
+	require.Equal(t, []string{"", "", "", ""}, holdersOf("--no-names"))
+	text, stderr, code := dump(t, p.pid)
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `by    0x[0-9a-f]+ held\[0\]`, text)
+	file := filepath.Join(t.TempDir(), "map.pickle")
+	_, stderr, code = dump(t, p.pid, "-f", "snapshot", "-o", file)
+	require.Zero(t, code, stderr)
+	out, err := output("python3", "-c", `
+import pickle, sys
+blocks = [b for s in pickle.load(open(sys.argv[1], "rb"))["segments"] for b in s["blocks"]]
+print(sorted(b["frames"][0]["name"] for b in blocks if b["frames"]))`, file)
+	require.NoError(t, err)
+	require.Equal(t, "['held[0] [1048576] uint8', 'held[1] [1048576] uint8', 'held[2] [1048576] uint8', 'held[3] [1048576] uint8']", out)
 }

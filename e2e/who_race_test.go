@@ -1,4 +1,4 @@
-//go:build linux && who
+//go:build linux
 
 package e2e
 

@@ -107,20 +107,27 @@ func (b *books) activeTables(tables []table) []table {
 }
 
 // again reads the table of active blocks a second time, as it is now: a block can have moved within it while it was read
-// the first time.
+// the first time. It is read until it is whole, a few times.
 func (b *books) again() error {
+	from := len(b.list)
+	for n := 0; b.places.active == 0 && n < lookAgain; n++ { // its head was just being written
+		for _, t := range scan(b.live, b.addr, b.limit).tables {
+			if err := b.readActive(&t); err != nil {
+				return err
+			}
+		}
+	}
 	if b.places.active == 0 {
 		return nil
 	}
 	b.known = &b.places
-	from := len(b.list)
-	for _, t := range b.activeTables(nil) {
-		values, err := t.values(b.live, activeStride)
-		if err := b.pass(err); err != nil {
-			return err
-		}
-		if err := b.take(pointersOf(values), func(t *tile) { t.active = true }); err != nil {
-			return err
+	for whole, n := false, 0; !whole && n < maxAgain; n++ {
+		for _, t := range b.activeTables(nil) {
+			values, err := t.values(b.live, activeStride)
+			whole = err == nil
+			if err := b.take(pointersOf(values), func(t *tile) { t.active = true }); err != nil {
+				return err
+			}
 		}
 	}
 	return b.walk(from)

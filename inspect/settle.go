@@ -11,8 +11,8 @@ import (
 
 // The allocator does everything about a device under that device's mutex, a std::recursive_mutex in front of the
 // statistics: also the call that reports an allocation or a free to the profiler, as its last act. Who reads the books
-// without it may see a change before it is reported. The mutex is a pthread_mutex_t (glibc, struct __pthread_mutex_s;
-// 40 bytes on x86-64 and aarch64 with 48): lock, count, owner, users, kind.
+// without it may see a change before it is reported. The mutex is a pthread_mutex_t of 40 bytes (glibc on x86-64, struct
+// __pthread_mutex_s of bits/struct_mutex.h): lock, count, owner, users, kind, each of 4 bytes, and what does not matter.
 const (
 	mutexSize      = 0x28
 	mutexKind      = 0x10

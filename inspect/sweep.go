@@ -36,6 +36,8 @@ const (
 	sweepPatience = 50 * time.Millisecond
 	// lookAgain is how often a structure is looked for that is just being changed.
 	lookAgain = 16
+	// maxAgain is how often the table of active blocks is read once more: it is refilled, one by one, when it grows.
+	maxAgain = 4
 )
 
 // Sweep reads the books of every device once, whatever the program does meanwhile: it does not wait for a quiet moment, as

@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-)
 
-// whoGroupings are what the rows can have in common, the default first. The numbers are analysis.Grouping's.
-var whoGroupings = []string{"owner", "module", "dtype", "shape", "category"}
+	"github.com/gputrace/gputrace/analysis"
+)
 
 const (
 	defaultWhoTop = 20
@@ -20,7 +19,7 @@ const (
 // whoOptions is a parsed who command line.
 type whoOptions struct {
 	pid     int
-	by      int // index into whoGroupings
+	by      analysis.Grouping
 	address uint64
 	one     bool // address was given
 	top     int  // rows; 0: all
@@ -36,7 +35,7 @@ func whoCommand() *cli.Command {
 		UsageText: "gputrace who -p PID [--by owner|module|dtype|shape|category] [--address ADDR] [--top N] [--json] [-o FILE]",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "look into process `PID`"},
-			&cli.StringFlag{Name: "by", Value: whoGroupings[0], Usage: "a row for each `WHAT`: " + joinOr(whoGroupings)},
+			&cli.StringFlag{Name: "by", Value: analysis.GroupingNames[0], Usage: "a row for each `WHAT`: " + joinOr(analysis.GroupingNames)},
 			&cli.StringFlag{Name: "address", Usage: "show all that is known of the block at `ADDR`, a device address"},
 			&cli.StringFlag{Name: "top", Value: strconv.Itoa(defaultWhoTop), Usage: "show the `N` largest rows; 0: all"},
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with every block"},
@@ -60,9 +59,11 @@ func parseWho(c *cli.Context) (whoOptions, error) {
 	if o.pid, err = pidFlag(c, "gputrace who --help"); err != nil {
 		return o, err
 	}
-	if o.by = slices.Index(whoGroupings, c.String("by")); o.by < 0 {
-		return o, usage("--by %s: not one of %s", strconv.Quote(c.String("by")), joinOr(whoGroupings))
+	by := slices.Index(analysis.GroupingNames, c.String("by"))
+	if by < 0 {
+		return o, usage("--by %s: not one of %s", strconv.Quote(c.String("by")), joinOr(analysis.GroupingNames))
 	}
+	o.by = analysis.Grouping(by)
 	if o.one {
 		if o.address, err = strconv.ParseUint(c.String("address"), 0, 64); err != nil {
 			return o, usage("--address %s: not an address, such as 0x7f2a80000000", strconv.Quote(c.String("address")))

@@ -54,12 +54,11 @@ func whoContent(o whoOptions, p *process.Process, h *analysis.Holders, boot time
 		}
 	}
 	args := p.Cmdline(32)
-	by := analysis.Grouping(o.by)
-	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Boot: boot, By: by, Top: o.top}
+	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Boot: boot, By: o.by, Top: o.top}
 	return func(w io.Writer) error {
 		switch {
 		case o.json:
-			return json.WriteWho(w, json.Who{Holders: h, Command: args, Boot: boot, By: by, Top: o.top, Only: block})
+			return json.WriteWho(w, json.Who{Holders: h, Command: args, Boot: boot, By: o.by, Top: o.top, Only: block})
 		case o.one:
 			return table.WhoBlock(w, in, block)
 		default:

@@ -39,8 +39,8 @@ func TestParseWho(t *testing.T) {
 	for line, want := range map[string]whoOptions{
 		"-p 42":                          {pid: 42, top: 20},
 		"--pid 42 --by owner --top 0":    {pid: 42},
-		"-p 42 --by module --top 5":      {pid: 42, by: 1, top: 5},
-		"-p 42 --by category":            {pid: 42, by: 4, top: 20},
+		"-p 42 --by module --top 5":      {pid: 42, by: analysis.ByModule, top: 5},
+		"-p 42 --by category":            {pid: 42, by: analysis.ByCategory, top: 20},
 		"-p 42 --json -o -":              {pid: 42, top: 20, json: true},
 		"-p 42 -o " + dir + "/x":         {pid: 42, top: 20, output: dir + "/x"},
 		"-p 42 --address 0":              {pid: 42, top: 20, one: true},
@@ -82,9 +82,6 @@ func TestParseWhoRefuses(t *testing.T) {
 	}
 }
 
-// TestWhoGroupings: the command line's words are those of the package that groups, which does not build everywhere.
-func TestWhoGroupings(t *testing.T) { require.Equal(t, analysis.GroupingNames, whoGroupings) }
-
 func TestExplainWho(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
@@ -119,7 +116,7 @@ func TestWhoContent(t *testing.T) {
 	})
 	for want, o := range map[string]whoOptions{
 		"live by holder":          {},
-		"live by dtype":           {by: 2},
+		"live by dtype":           {by: analysis.ByDType},
 		`"format":"gputrace who"`: {json: true},
 		"block    0x2000":         {one: true, address: 0x21ff},
 	} {

@@ -55,6 +55,8 @@ type Input struct {
 	// difference and divide by it.
 	Duration time.Duration
 	Detail   Detail
+	// Joined splits what lived before the first event by what holds it; nil: it is one sample.
+	Joined *analysis.Joined
 }
 
 // The sample values, by position.
@@ -110,7 +112,7 @@ func Write(w io.Writer, in Input) error {
 	}
 	if in.Kind == InUse {
 		for i := range in.View.Snapshot.Accounts {
-			b.account(&in.View.Snapshot.Accounts[i])
+			b.account(&in.View.Snapshot.Accounts[i], in.Joined)
 		}
 	}
 	if err := p.CheckValid(); err != nil {
@@ -153,25 +155,39 @@ func (b *builder) site(s *analysis.Site, values [valueCount]int64) {
 
 // account adds what an allocator's total contains beside the blocks that were seen. How many blocks that are is known when
 // the allocator's books were read; else the samples have bytes only.
-func (b *builder) account(a *heap.Account) {
+func (b *builder) account(a *heap.Account, j *analysis.Joined) {
 	if a.Allocated == event.Unknown {
 		return
 	}
-	blocks := int64(0)
-	if a.BeforeBlocks.Bytes == a.Before {
-		blocks = int64(a.BeforeBlocks.Objects)
-	}
-	for _, part := range []struct {
-		name          string
-		bytes, blocks int64
-	}{{BeforeAttach, int64(a.Before), blocks}, {LostEvents, a.Lost, 0}} {
-		if part.bytes != 0 {
-			l := labels{
-				layer: event.LayerTorch.String(), device: a.Device.String(), pid: pidLabel(a.PID), site: part.name, stack: "no stack",
-			}
-			b.sample([]*profile.Location{b.named(part.name)}, l, [valueCount]int64{inuseObjects: part.blocks, inuseSpace: part.bytes})
+	if j == nil {
+		blocks := uint64(0)
+		if a.BeforeBlocks.Bytes == a.Before {
+			blocks = a.BeforeBlocks.Objects
+		}
+		b.unseen(a, BeforeAttach, nil, int64(a.Before), blocks)
+	} else {
+		for _, part := range j.Before(a) {
+			b.unseen(a, BeforeAttach, b.holder(part.Holder), int64(part.Bytes), part.Blocks)
 		}
 	}
+	b.unseen(a, LostEvents, nil, a.Lost, 0)
+}
+
+// holder is the leaf that stands for what holds memory; nil when that is not known.
+func (b *builder) holder(name string) []*profile.Location {
+	if name == analysis.NoHolder {
+		return nil
+	}
+	return []*profile.Location{b.named(name)}
+}
+
+// unseen adds memory of an account without a stack.
+func (b *builder) unseen(a *heap.Account, name string, leaf []*profile.Location, bytes int64, blocks uint64) {
+	if bytes == 0 {
+		return
+	}
+	l := labels{layer: event.LayerTorch.String(), device: a.Device.String(), pid: pidLabel(a.PID), site: name, stack: "no stack"}
+	b.sample(append(leaf, b.named(name)), l, [valueCount]int64{inuseObjects: int64(blocks), inuseSpace: bytes})
 }
 
 func pidLabel(pid uint32) string { return fmt.Sprintf("pid %d", pid) }

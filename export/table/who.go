@@ -172,13 +172,3 @@ func (p *printer) whoKnown(h *analysis.Holders) {
 		p.field("note", "%s", printable(n))
 	}
 }
-
-// fitMiddle is fit that keeps both ends: of a path, where it begins and where it leads to.
-func fitMiddle(s string, width int) string {
-	r := []rune(printable(s))
-	if len(r) <= width {
-		return fit(s, width)
-	}
-	head := width / 2
-	return string(r[:head]) + "…" + string(r[len(r)-(width-head-1):])
-}

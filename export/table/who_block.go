@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis"
@@ -109,6 +110,9 @@ func (p *blockPrinter) steps(path analysis.HolderPath) {
 	}
 }
 
+// numbered are the kinds of step that have a number.
+var numbered = []string{"index", "key", "temporary", "next", "saved", "elided"}
+
 // stepText is what a step has beside its kind.
 func stepText(s *analysis.HolderStep) string {
 	switch {
@@ -122,6 +126,8 @@ func stepText(s *analysis.HolderStep) string {
 		return s.Name
 	case analysis.KeyName(s) == "object":
 		return s.KeyType
+	case slices.Contains(numbered, analysis.StepName(s)):
+		return fmt.Sprint(s.Index)
 	}
-	return fmt.Sprint(s.Index)
+	return ""
 }

@@ -1,5 +1,3 @@
-//go:build linux
-
 package table
 
 import (
@@ -41,4 +39,14 @@ func Held(w io.Writer, j *analysis.Joined, top int) error {
 		return fmt.Errorf("print the holders: %w", err)
 	}
 	return nil
+}
+
+// fitMiddle is fit that keeps both ends: of a path, where it begins and where it leads to.
+func fitMiddle(s string, width int) string {
+	r := []rune(printable(s))
+	if len(r) <= width {
+		return fit(s, width)
+	}
+	head := width / 2
+	return string(r[:head]) + "…" + string(r[len(r)-(width-head-1):])
 }

@@ -108,6 +108,7 @@ func TestWhoBlock(t *testing.T) {
 		{Kind: who.StepKey, KeyKind: who.KeyObject, KeyPath: r.Blocks[1].Path, Type: "dict", Addr: 0x7f02},
 		{Kind: who.StepKey, KeyKind: who.KeyObject, KeyType: "Node", Type: "list", Addr: 0x7f03},
 		{Kind: who.StepIndex, Index: 7, Type: "Tensor", Addr: 0x7f04},
+		{Kind: who.StepGrad, Type: "Tensor", Addr: 0x7f05},
 	}
 	for i, name := range []string{"path", "graph", "workspace", "long", "lost"} {
 		t.Run(name, func(t *testing.T) {

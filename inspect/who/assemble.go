@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -32,7 +33,9 @@ type assembly struct {
 	holders  [][]holder
 	byBlock  [][]int // targets of each block
 	confirms []time.Time
-	native   []bool // of each block: its tensors are held by C++ only
+	native   []bool                // of each block: its tensors are held by C++ only
+	targetOf map[uint32]int        // by goal
+	keys     map[uint32]*candidate // of goals that are keys of a dictionary; nil: none holds
 }
 
 // assemble names the blocks.
@@ -47,6 +50,7 @@ func (r *reading) assemble(live *liveBlocks) error {
 		defer now.close()
 		a.now = now
 	}
+	a.keyPath = a.pathOfKey
 	a.assign()
 	for i := range live.blocks {
 		a.name(i)
@@ -59,7 +63,9 @@ func (r *reading) assemble(live *liveBlocks) error {
 // assign finds the targets of each block.
 func (a *assembly) assign() {
 	a.byBlock = make([][]int, len(a.live.blocks))
+	a.targetOf, a.keys = map[uint32]int{}, map[uint32]*candidate{}
 	for k := range a.targets {
+		a.targetOf[a.targets[k].goal] = k
 		if i, ok := a.live.around(a.targets[k].data); ok {
 			a.byBlock[i] = append(a.byBlock[i], k)
 		}
@@ -68,22 +74,65 @@ func (a *assembly) assign() {
 
 // candidates lists the paths to a block, the best first.
 func (a *assembly) candidates(block int) []candidate {
-	w := a.walk
 	var out []candidate
 	for _, k := range a.byBlock[block] {
-		g := a.targets[k].goal
-		for i := range a.holders[g] {
-			h := &a.holders[g][i]
-			if d := w.dist[h.from]; d != noDist && len(out) < maxHolders {
-				out = append(out, candidate{k, h, d + w.holderCost(h)})
-			}
-		}
-		if w.dist[g] != noDist && w.parents[g] == noParent {
-			out = append(out, candidate{target: k, cost: w.dist[g]})
-		}
+		out = a.candidatesOf(out, k)
 	}
 	slices.SortStableFunc(out, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
 	return out
+}
+
+// candidatesOf appends the paths to a target.
+func (a *assembly) candidatesOf(out []candidate, k int) []candidate {
+	w, g := a.walk, a.targets[k].goal
+	for i := range a.holders[g] {
+		h := &a.holders[g][i]
+		if d := w.dist[h.from]; d != noDist && len(out) < maxHolders {
+			out = append(out, candidate{k, h, d + w.holderCost(h)})
+		}
+	}
+	if w.dist[g] != noDist && w.parents[g] == noParent {
+		out = append(out, candidate{target: k, cost: w.dist[g]})
+	}
+	return out
+}
+
+// pathOfKey is the path of a dictionary's key: for a tensor, that which its own block is called by.
+func (a *assembly) pathOfKey(key uint64, depth int) Path {
+	w := a.walk
+	n, ok := w.index.get(key)
+	if !ok {
+		return nil
+	}
+	n--
+	if k, ok := a.targetOf[n]; ok {
+		if c := a.keyCandidate(n, k); c != nil {
+			return a.pathOf(c, depth)
+		}
+		return nil
+	}
+	if w.dist[n] == noDist || w.kinds[n] == cpython.RefKeyItself || a.now != nil && !a.now.path(n) {
+		return nil
+	}
+	return a.path(n, depth)
+}
+
+// keyCandidate is the best path to a tensor that holds and does not lead through the dictionary whose key it is.
+func (a *assembly) keyCandidate(goal uint32, target int) *candidate {
+	if c, ok := a.keys[goal]; ok {
+		return c
+	}
+	a.keys[goal] = nil
+	all := a.candidatesOf(nil, target)
+	slices.SortStableFunc(all, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
+	for i := range all[:min(len(all), maxTries)] {
+		c := &all[i]
+		if (c.holder == nil || c.holder.kind != cpython.RefKeyItself) && a.leads(c) {
+			a.keys[goal] = c
+			break
+		}
+	}
+	return a.keys[goal]
 }
 
 // name finds the path of a block, its tensors and how many hold them.
@@ -102,7 +151,7 @@ func (a *assembly) name(block int) {
 		a.why(b, block, len(all) > 0)
 		return
 	}
-	b.Path = a.pathOf(&all[best])
+	b.Path = a.pathOf(&all[best], 0)
 	b.Confirmed = true
 	a.confirms[block] = time.Now()
 	b.Category = a.category(b)
@@ -111,7 +160,7 @@ func (a *assembly) name(block int) {
 			break
 		}
 		if i != best && i < best+maxTries && a.holds(&all[i], b) {
-			b.Others = append(b.Others, a.pathOf(&all[i]))
+			b.Others = append(b.Others, a.pathOf(&all[i], 0))
 		}
 	}
 }
@@ -121,12 +170,16 @@ func (a *assembly) holds(c *candidate, b *Block) bool {
 	if a.now == nil {
 		return true
 	}
-	g := &a.targets[c.target]
-	if !a.now.uses(g, b) {
-		return false
-	}
-	if c.holder == nil {
-		return a.now.path(g.goal)
+	return a.now.uses(&a.targets[c.target], b) && a.leads(c)
+}
+
+// leads reads every link of a path again.
+func (a *assembly) leads(c *candidate) bool {
+	switch {
+	case a.now == nil:
+		return true
+	case c.holder == nil:
+		return a.now.path(a.targets[c.target].goal)
 	}
 	return a.heldBy(c.holder) && a.now.path(c.holder.from)
 }
@@ -136,13 +189,14 @@ func (a *assembly) heldBy(h *holder) bool {
 	return a.now == nil || a.now.link(a.walk.addrs[h.from], a.walk.addrs[h.goal], h.aux, h.kind)
 }
 
-func (a *assembly) pathOf(c *candidate) Path {
+// pathOf is a path with all its steps. depth counts paths of keys within paths.
+func (a *assembly) pathOf(c *candidate, depth int) Path {
 	g := a.targets[c.target].goal
 	if c.holder == nil {
-		return a.path(g, 0)
+		return a.path(g, depth)
 	}
-	p := a.path(c.holder.from, 0)
-	return append(p, a.step(c.holder.kind, c.holder.aux, a.walk.addrs[c.holder.from], a.walk.addrs[g], 0))
+	p := a.path(c.holder.from, depth)
+	return append(p, a.step(c.holder.kind, c.holder.aux, a.walk.addrs[c.holder.from], a.walk.addrs[g], depth))
 }
 
 // addTensors describes the tensors of a block, that of its path first, and counts their holders.

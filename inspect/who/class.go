@@ -121,7 +121,8 @@ func withoutStar(name string) string { return strings.TrimPrefix(name, "*") }
 
 // classes knows the classes of a process by their tables.
 type classes struct {
-	im *image
+	im        *image
+	low, high uint64 // all tables lie in between
 	// pages has a bit for each page in which a table may lie, by GiB.
 	pages [][]uint64
 	ids   *table // table -> number in list + 1, 0: none
@@ -134,6 +135,10 @@ func newClasses(im *image) *classes {
 		if !r.tables() {
 			continue
 		}
+		if c.high == 0 {
+			c.low = r.start
+		}
+		c.high = r.end
 		for at := r.start; at < r.end; at += pageSize {
 			span := &c.pages[at>>spanShift]
 			if *span == nil {
@@ -302,10 +307,15 @@ func findNatives(im *image, runs []run) *natives {
 	return n
 }
 
+// objectAlign is what malloc aligns everything to that is larger than a pointer (max_align_t; glibc, jemalloc, tcmalloc).
+const objectAlign = 16
+
+// scan looks for objects in a page.
 func (n *natives) scan(addr uint64, page []byte) {
-	for i := 0; i+8 <= len(page); i += 8 {
+	low, span := n.low, n.high-n.low
+	for i := 0; i+8 <= len(page); i += objectAlign {
 		w := binary.LittleEndian.Uint64(page[i:])
-		if !n.maybe(w) {
+		if w-low >= span || !n.maybe(w) {
 			continue
 		}
 		if c := n.byTable(w); c != nil {

@@ -56,7 +56,7 @@ func (r *reading) newAgain() (*again, error) {
 	t := *r.torch
 	t.natives = n
 	a := &again{r: r, t: &t, roots: map[rootKey]bool{}, links: map[linkKey]bool{}, paths: map[uint32]bool{}, sources: map[uint64][]cpython.Ref{}}
-	a.readRoots()
+	a.readRoots(im.regions)
 	return a, nil
 }
 
@@ -66,15 +66,15 @@ func (a *again) close() {
 }
 
 // readRoots lists what the roots are now.
-func (a *again) readRoots() {
+func (a *again) readRoots(regions []region) {
 	h := a.t.heap
 	if h == nil {
 		return
 	}
-	for _, m := range h.Modules(a.t.im) {
-		a.roots[rootKey{kind: rootModule, addr: m.Object}] = true
+	for _, m := range h.ModuleObjects(a.t.im) {
+		a.roots[rootKey{kind: rootModule, addr: m}] = true
 	}
-	for _, t := range h.ThreadStates(a.t.im) {
+	for _, t := range a.r.threadsNow(h, regions) {
 		for _, f := range t.Frames {
 			a.roots[rootKey{rootFrame, f.Addr | 1, f.Code}] = true
 		}

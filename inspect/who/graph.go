@@ -340,26 +340,56 @@ func (t *torch) packedRefs(dst []cpython.Ref, hooks, offset uint64) []cpython.Re
 
 const maxPacked = 0x18 // of torch::autograd::PySavedVariableHooks: unpack_hook_, data_
 
-// savedList appends the tensors of a vector of SavedVariables: each of its elements must begin with a tensor or null.
+// savedList appends the tensors of a vector of SavedVariables: each of its elements must begin with a tensor or null, and one
+// with a tensor.
 func (t *torch) savedList(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
-	if t.savedSize == 0 {
+	size := t.savedSizeOf(at)
+	if size == 0 {
 		return dst
 	}
-	begin, count, ok := t.vector(at, t.savedSize, maxEdges)
-	if !ok {
-		return dst
-	}
+	begin, count, _ := t.vector(at, size, maxEdges)
 	for i := range count {
-		if t.savedFirst(t.im.Word(begin+i*t.savedSize)) == savedNothing {
-			return dst
-		}
-	}
-	for i := range count {
-		if w := t.im.Word(begin + i*t.savedSize); t.role(w) == roleTensor {
+		if w := t.im.Word(begin + i*size); t.role(w) == roleTensor {
 			dst = appendRef(dst, t.known(w), offset|(i+1)<<savedPosition, refSaved)
 		}
 	}
 	return dst
+}
+
+// savedSizes are sizes that a SavedVariable may have. It holds three or four counted pointers to nodes, of 8 or 16 bytes each
+// (torch/csrc/autograd/saved_variable.h).
+var savedSizes = []uint64{0x50, 0x68, 0x70, 0x48, 0x58, 0x60, 0x78, 0x80}
+
+// savedSizeOf is the size of the elements of a vector, if it is one of SavedVariables; 0 when it is none.
+func (t *torch) savedSizeOf(at uint64) uint64 {
+	begin, end := t.im.Word(at), t.im.Word(at+8)
+	if begin == 0 || begin&7 != 0 || end <= begin || !t.im.has(begin) {
+		return 0
+	}
+	for _, size := range savedSizes {
+		if t.isSavedList(at, size) {
+			return size
+		}
+	}
+	return 0
+}
+
+// isSavedList reports whether a vector of SavedVariables of that size, and with a tensor, may be at an address.
+func (t *torch) isSavedList(at, size uint64) bool {
+	begin, count, ok := t.vector(at, size, maxEdges)
+	if !ok || count == 0 {
+		return false
+	}
+	tensors := 0
+	for i := range count {
+		switch t.savedFirst(t.im.Word(begin + i*size)) {
+		case savedNothing:
+			return false
+		case savedTensor:
+			tensors++
+		}
+	}
+	return tensors > 0
 }
 
 // boundRefs appends what a Python object refers to that stands for an object of C++.

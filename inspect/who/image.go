@@ -85,6 +85,14 @@ func (im *image) reset(regions []region) {
 	clear(im.tables)
 }
 
+// forget drops the pages of an image that is no copy, to read them anew.
+func (im *image) forget() {
+	for _, t := range im.tables {
+		clear(t)
+	}
+	im.used = firstPage
+}
+
 // close gives the memory of the copy back.
 func (im *image) close() {
 	if im.mapped {

@@ -24,7 +24,6 @@ type layout struct {
 
 	nextEdges, edgeSize uint64 // Node: vector of edges, and the size of one
 	nodeSize            uint64 // sizeof(Node): where the fields of its subclasses begin
-	savedSize           uint64 // sizeof(SavedVariable)
 }
 
 // Offsets within sizes_and_strides_ (c10/core/impl/SizesAndStrides.h) and behind it in TensorImpl (c10/core/TensorImpl.h):
@@ -238,10 +237,13 @@ func (l *layout) findMeta(n *natives) {
 	}
 }
 
+// minLeaves is how many leaves tell enough without a result: one byte of all is 1 in each of them.
+const minLeaves = 8
+
 // findRequiresGrad looks for the byte of an AutogradMeta that is 1 in that of every leaf of a graph, and 0 in that of every
-// result of one. It is found only when there are both kinds, and one such byte.
+// result of one. It is found only when there is one such byte.
 func (l *layout) findRequiresGrad(n *natives) {
-	const first, last = 0x18, 0x80
+	const first, last = 0x18, 0xa0 // from grad_fn_ on; what is behind it in all versions
 	leaf := map[uint64]bool{}
 	for _, a := range sample(n.byRole[roleNode]) {
 		if !n.of(a).is(accumulateClass) {
@@ -275,7 +277,8 @@ func (l *layout) findRequiresGrad(n *natives) {
 			candidates[i] = candidates[i] && raw[i] == want
 		}
 	}
-	if i := slices.Index(candidates, true); i >= 0 && ones > 0 && zeros > 0 && !slices.Contains(candidates[i+1:], true) {
+	enough := ones > 0 && zeros > 0 || ones >= minLeaves
+	if i := slices.Index(candidates, true); i >= 0 && enough && !slices.Contains(candidates[i+1:], true) {
 		l.requiresGrad = uint64(i)
 	}
 }
@@ -315,10 +318,6 @@ func (l *layout) findNode(n *natives) {
 	if accumulators > 0 {
 		l.nodeSize = sizes.best(accumulators)
 	}
-	if l.nodeSize == 0 {
-		return
-	}
-	l.savedSize = n.findSavedSize(l)
 }
 
 // graphs reports whether some tensor is the result of a graph.
@@ -361,51 +360,6 @@ func (n *natives) vector(at, size, limit uint64) (begin, count uint64, ok bool) 
 		return 0, 0, false
 	}
 	return begin, (end - begin) / size, true
-}
-
-// savedSizes are sizes that a SavedVariable may have. It holds three or four counted pointers to nodes, and where one is
-// 16 bytes (std::shared_ptr) instead of 8, an edge has 24 instead of 16 (torch/csrc/autograd/saved_variable.h).
-var savedSizes = []uint64{0x48, 0x50, 0x58, 0x60, 0x68, 0x70, 0x78, 0x80}
-
-// findSavedSize: a vector of SavedVariables tells, when it has two or more and each begins with a tensor or null. Without
-// one, the size of an edge does.
-func (n *natives) findSavedSize(l *layout) uint64 {
-	votes := tally{}
-	for _, a := range sample(n.byRole[roleNode]) {
-		end := l.nodeSize + n.extra(l, a)
-		for at := l.nodeSize; at+24 <= end; at += 8 {
-			for _, size := range savedSizes {
-				if n.isSavedList(a+at, size) {
-					votes[size]++
-				}
-			}
-		}
-	}
-	if size := votes.best(0); size != 0 {
-		return size
-	}
-	if l.edgeSize == 16 {
-		return 0x50
-	}
-	return 0x68
-}
-
-// isSavedList reports whether a vector of at least two SavedVariables of that size, and with a tensor, may be at an address.
-func (n *natives) isSavedList(at, size uint64) bool {
-	begin, count, ok := n.vector(at, size, maxEdges)
-	if !ok || count < 2 {
-		return false
-	}
-	tensors := 0
-	for i := range count {
-		switch n.savedFirst(n.im.Word(begin + i*size)) {
-		case savedNothing:
-			return false
-		case savedTensor:
-			tensors++
-		}
-	}
-	return tensors > 0
 }
 
 // What the first word of a SavedVariable may be.

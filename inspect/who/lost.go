@@ -104,15 +104,28 @@ type upward struct {
 	ref  cpython.Ref
 }
 
-// garbage finds lost goals that only unreachable Python objects hold. What the collector would free is garbage: objects whose
-// references all come from such objects. Others are held from outside, by C++ code.
-func (r *reading) garbage(lost map[uint64]uint32) {
+// findLost looks for what leads to the lost goals: garbage, then values on the stacks of running frames, which may be dead, then
+// Python objects that something else than Python holds. What the collector would free is garbage: objects whose references
+// all come from objects that no root reaches.
+func (r *reading) findLost() {
+	lost := r.lostGoals()
+	if len(lost) == 0 {
+		return
+	}
 	u := r.unreachedObjects(lost)
 	external := u.external(r)
 	for _, addr := range sortedKeys(lost) {
-		if len(u.up[addr]) > 0 {
-			r.climb(u, addr, external)
+		if !external[addr] {
+			r.climb(u, addr, rootGarbage, costGarbage)
 		}
+	}
+	r.walk.run()
+	if lost = r.lostGoals(); len(lost) > 0 {
+		r.walk.believe()
+		lost = r.lostGoals()
+	}
+	for _, addr := range sortedKeys(lost) {
+		r.climb(u, addr, rootNative, costAdrift)
 	}
 	r.walk.run()
 }
@@ -213,38 +226,19 @@ func (r *reading) owned(object uint64) int64 {
 // maxClimb bounds how far up from a tensor the object is looked for that gives the garbage its name.
 const maxClimb = 12
 
-// climb makes a root of an unreached object above a lost goal: the highest that has a class of the program, else the highest.
-func (r *reading) climb(u *unreached, goal uint64, external map[uint64]bool) {
-	chain := []uint64{goal}
-	seen := map[uint64]bool{goal: true}
-	named := 0
-	for at := goal; len(chain) < maxClimb; {
-		next := uint64(0)
-		for _, up := range u.up[at] {
-			if !seen[up.from] {
-				next = up.from
-				break
-			}
-		}
-		if next == 0 {
+// climb makes a root of an unreached object above a lost goal: the first that has a class of the program, else the highest. A
+// goal that nothing refers to has none.
+func (r *reading) climb(u *unreached, goal uint64, kind cpython.RefKind, cost int32) {
+	top, seen := goal, map[uint64]bool{goal: true}
+	for len(seen) < maxClimb && (top == goal || !r.classOfProgram(top)) {
+		next := slices.IndexFunc(u.up[top], func(up upward) bool { return !seen[up.from] })
+		if next < 0 {
 			break
 		}
-		seen[next] = true
-		chain = append(chain, next)
-		if r.classOfProgram(next) {
-			named = len(chain) - 1
-			break
-		}
-		at = next
+		top = u.up[top][next].from
+		seen[top] = true
 	}
-	if named == 0 {
-		named = len(chain) - 1
-	}
-	kind, cost := rootGarbage, int32(costGarbage)
-	if external[goal] {
-		kind, cost = rootNative, costAdrift
-	}
-	if top := chain[named]; !r.walk.reached(top) {
+	if top != goal && !r.walk.reached(top) {
 		r.walk.push(top, r.walk.now+cost, noParent, kind, top)
 	}
 }

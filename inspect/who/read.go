@@ -5,6 +5,9 @@ package who
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
@@ -29,6 +32,8 @@ type reading struct {
 	saved       map[savedField]string
 	nodeClasses map[string]uint64 // see nodeTypes
 	frozen      bool              // the copy and the books are of one moment
+	// keyPath is where an object is found that is the key of a dictionary; empty when that is not known.
+	keyPath func(key uint64, depth int) Path
 }
 
 // target is a tensor, or a storage without one, whose memory lies in a segment of the allocator.
@@ -191,21 +196,28 @@ func (r *reading) analyse(live *liveBlocks) {
 	r.report.Stats.Native = n.total
 	r.torch = &torch{natives: n, layout: l, heap: r.python(), types: map[*cpython.Type]pythonRole{}}
 	r.walk = newWalk(r.torch)
+	r.walk.tids = r.threadIDs()
 	r.findTargets(live)
 	if r.torch.heap == nil {
 		return
 	}
-	r.walk.roots()
+	r.walk.roots(r.threads())
 	r.walk.run()
 	r.adrift()
 	r.dropStale()
-	if lost := r.lostGoals(); len(lost) > 0 {
-		r.garbage(lost)
-	}
+	r.findLost()
 	if r.walk.cut {
 		r.note("more than %d objects: some were not looked at", maxNodes)
 	}
 	r.report.Stats.Objects = len(r.walk.addrs)
+}
+
+// threads lists the threads of the interpreter: as they are now or, if it was stopped, in the copy.
+func (r *reading) threads() []cpython.ThreadState {
+	if r.frozen {
+		return r.torch.heap.ThreadStates(r.im)
+	}
+	return r.threadsNow(r.torch.heap, r.regions)
 }
 
 // python finds the interpreter; nil with a note when there is none that can be read.
@@ -225,6 +237,24 @@ func (r *reading) python() *cpython.Heap {
 		r.note("no Python to read: %v", err)
 	}
 	return nil
+}
+
+// threadIDs are the threads of the process, by the numbers that they have in its own PID namespace (NSpid of proc(5)).
+func (r *reading) threadIDs() map[uint64]bool {
+	out := map[uint64]bool{}
+	tids, _ := threads(r.p)
+	for _, tid := range tids {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", r.p.PID, tid))
+		own := uint64(tid)
+		if _, after, ok := strings.Cut(string(b), "\nNSpid:"); ok {
+			line, _, _ := strings.Cut(after, "\n")
+			if f := strings.Fields(line); len(f) > 0 {
+				own, _ = strconv.ParseUint(f[len(f)-1], 10, 64)
+			}
+		}
+		out[own] = true
+	}
+	return out
 }
 
 // findTargets makes goals of the tensors and storages whose memory lies in the allocator's segments.

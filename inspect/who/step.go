@@ -220,9 +220,8 @@ func (r *reading) key(s *Step, key uint64, depth int) {
 		return
 	}
 	s.KeyKind, s.KeyAddr, s.KeyType = KeyObject, key, r.typeName(key)
-	n, ok := r.walk.index.get(key)
-	if ok && depth < maxKeyDepth && r.walk.dist[n-1] != noDist && r.walk.kinds[n-1] != cpython.RefKeyItself {
-		s.KeyPath = r.path(n-1, depth+1)
+	if depth < maxKeyDepth {
+		s.KeyPath = r.keyPath(key, depth+1)
 	}
 }
 

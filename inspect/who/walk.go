@@ -43,12 +43,14 @@ type walk struct {
 	now     int32
 	goals   int // the first so many are tensors and storages of live blocks
 	holders []holder
+	doubts  []doubt
 	modules []cpython.Module
 	threads []cpython.ThreadState
 	frames  []walkedFrame
 	names   map[uint64]int32 // cost of an attribute or key, by the address of its name
 	refs    []cpython.Ref
-	cut     bool // there were too many objects
+	tids    map[uint64]bool // threads of the process, as itself numbers them
+	cut     bool            // there were too many objects
 }
 
 // holder is a reference to a goal.
@@ -57,6 +59,20 @@ type holder struct {
 	kind       cpython.RefKind
 	doubtful   bool
 	aux        uint64
+}
+
+// doubt is a value on the stack of a running frame that may be dead.
+type doubt struct {
+	from uint32
+	ref  cpython.Ref
+}
+
+// believe follows the doubtful values, for what nothing else leads to.
+func (w *walk) believe() {
+	for _, d := range w.doubts {
+		w.push(d.ref.Target, w.now+costDoubtful, d.from, d.ref.Kind, d.ref.Aux)
+	}
+	w.run()
 }
 
 // walkedFrame is a frame of a running thread.
@@ -145,6 +161,10 @@ func (w *walk) visit(n uint32) {
 		if known && int(to-1) < w.goals {
 			w.holders = append(w.holders, holder{goal: to - 1, from: n, kind: r.Kind, aux: r.Aux, doubtful: r.Doubtful})
 		}
+		if r.Doubtful && r.Kind == cpython.RefTemporary {
+			w.doubts = append(w.doubts, doubt{n, r})
+			continue
+		}
 		w.push(target, w.now+w.cost(&r), n, r.Kind, r.Aux)
 	}
 }
@@ -170,12 +190,14 @@ const (
 	costNode      = 3
 	costGraph     = 4 // into the autograd graph
 	costClass     = 4 // a class's own
+	costPrivate   = 2 // a name that begins with an underscore
 	costResult    = 4 // _, __ and _12 of an interactive shell
 	costLeaf      = 6 // from a graph back to a parameter
 	costDunder    = 9
 	costListed    = 12 // an optimizer's list of parameters, a function's globals
 	costKeyItself = 30 // a dictionary's key
 	costDoubtful  = 40
+	costInner     = 4  // a frame, for each between it and main(): it is soon gone
 	costLibrary   = 30 // a frame of a library's code
 	costModule    = 5  // a library's module
 	costException = 4
@@ -195,7 +217,12 @@ func (w *walk) cost(r *cpython.Ref) int32 {
 		return w.nameCost(r.Aux)
 	case cpython.RefMember:
 		return w.memberCost(r.Aux)
-	case cpython.RefDict, cpython.RefLocal:
+	case cpython.RefDict:
+		return costPart
+	case cpython.RefLocal:
+		if c := w.nameCost(r.Aux); c < costListed { // a variable may be called params
+			return max(c-costPlain, 0)
+		}
 		return costPart
 	case cpython.RefKeyItself:
 		return costKeyItself
@@ -252,6 +279,8 @@ func (w *walk) nameCost(name uint64) int32 {
 		c = costResult
 	case strings.HasPrefix(text, "__"):
 		c = costDunder
+	case strings.HasPrefix(text, "_"):
+		c = costPrivate
 	default:
 		c = costPlain
 	}
@@ -261,8 +290,8 @@ func (w *walk) nameCost(name uint64) int32 {
 	return c
 }
 
-// roots starts from the modules and the threads.
-func (w *walk) roots() {
+// roots starts from the modules and the threads. Frames that are not in the copy as they were found are left out.
+func (w *walk) roots(threads []cpython.ThreadState) {
 	im, heap := w.t.im, w.t.heap
 	w.modules = heap.Modules(im)
 	for i, m := range w.modules {
@@ -275,13 +304,22 @@ func (w *walk) roots() {
 		}
 		w.push(m.Object, cost, noParent, rootModule, uint64(i))
 	}
-	w.threads = heap.ThreadStates(im)
-	for i, t := range w.threads {
+	w.threads = threads
+	for i := range w.threads {
+		t := &w.threads[i]
+		if !w.tids[t.TID] {
+			t.TID = 0
+		}
+		own := int32(-1)                                      // frames of the program's own code, without the module's
 		for depth := len(t.Frames) - 1; depth >= 0; depth-- { // of equal paths the first is taken: that of the outer frame
 			a := t.Frames[depth]
-			cost := int32(0)
-			if c, err := heap.CodeAt(im, a.Code); err != nil || library(c.Filename) {
-				cost = costLibrary
+			if then, ok := heap.Activation(im, a.Addr); !ok || then.Code != a.Code {
+				continue
+			}
+			cost := int32(costLibrary)
+			if c, err := heap.CodeAt(im, a.Code); err == nil && !library(c.Filename) {
+				cost = min(max(own, 0)*costInner, costLibrary-costInner)
+				own++
 			}
 			w.frames = append(w.frames, walkedFrame{a, i, depth})
 			w.push(a.Addr|1, cost, noParent, rootFrame, uint64(len(w.frames)-1))

@@ -1,0 +1,44 @@
+//go:build linux
+
+package pprof
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/who"
+)
+
+// joined has holders of three blocks that lived before the first event, 3 MiB of the recording's 4.
+func joined(view *analysis.View) *analysis.Joined {
+	r := &who.Report{PID: 7, Time: 1}
+	var blocks []heap.Block
+	for i, name := range []string{"kept", "kept", "\xffcache"} {
+		b := inspect.Block{Addr: uint64(i+1) << 30, Size: 1 << 20, State: inspect.StateAllocated}
+		path := who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: name}, {Kind: who.StepIndex, Index: int64(i)}}
+		r.Blocks = append(r.Blocks, who.Block{Block: b, Category: who.CategoryTensor, Path: path})
+		blocks = append(blocks, heap.Block{PID: 7, Layer: event.LayerTorch, Device: cuda0, Addr: b.Addr, Size: b.Size, Origin: heap.OriginBefore})
+	}
+	return analysis.NewHolders(r).Join(view, slices.Values(blocks))
+}
+
+// TestBeforeAttachByHolder: what lived before has the leaves that say what holds it, and adds up to the same.
+func TestBeforeAttachByHolder(t *testing.T) {
+	_, whole := write(t, inUse)
+	_, p := write(t, func(in *Input) { in.Joined = joined(in.View) })
+	require.Equal(t, []string{"kept[0..1] < " + BeforeAttach, "\ufffdcache[2] < " + BeforeAttach, BeforeAttach}, stackOf(p, BeforeAttach))
+	require.EqualValues(t, 4<<20, sum(p, inuseSpace, "site", BeforeAttach))
+	require.EqualValues(t, 3, sum(p, inuseObjects, "site", BeforeAttach))
+	require.Equal(t, sum(whole, inuseSpace, "", ""), sum(p, inuseSpace, "", ""))
+	for _, s := range p.Sample {
+		require.Len(t, s.Label, 6)
+	}
+	_, p = write(t, func(in *Input) { in.Kind, in.Joined = Alloc, joined(in.View) })
+	require.Zero(t, sum(p, inuseSpace, "site", BeforeAttach))
+}
