@@ -20,6 +20,7 @@ type recordOptions struct {
 	ringBytes  int
 	freeStacks bool
 	fullStacks bool
+	noNames    bool
 	cacheDir   string
 }
 
@@ -37,6 +38,7 @@ func recordCommand() *cli.Command {
 			&cli.StringFlag{Name: "ring-size", Value: "32MiB", Usage: "`BYTES` of the ring between kernel and gputrace, a power of two"},
 			&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 			&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
+			&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
 			&cli.StringFlag{Name: "cache-dir", Value: defaultCacheDir(), Usage: "keep unwind tables in `FOLDER` between runs; empty: do not"},
 		},
 		OnUsageError: onUsageError,
@@ -65,7 +67,7 @@ func defaultCacheDir() string {
 func parseRecord(c *cli.Context) (recordOptions, error) {
 	o := recordOptions{
 		output: c.String("output"), duration: c.Duration("duration"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
-		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), cacheDir: c.String("cache-dir"),
+		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-names"), cacheDir: c.String("cache-dir"),
 	}
 	var err error
 	if o.pid, err = pidFlag(c, "gputrace --help"); err != nil {

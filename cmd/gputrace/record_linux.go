@@ -34,6 +34,7 @@ type session struct {
 	books   books
 	driver  *driver
 	resync  *resync
+	naming  *naming
 	start   time.Time
 	signal  os.Signal
 	ending  chan struct{} // closed when the recording is to end
@@ -63,6 +64,7 @@ func record(o recordOptions) error {
 	}
 	defer s.tracer.Close()
 	s.resync = newResync(s)
+	s.naming = newNaming(s)
 	s.readBooks()
 	s.screen.banner(s)
 	go s.stopOn(signals)
@@ -122,6 +124,14 @@ func (s *session) announce() error {
 // probes are still there.
 const lastCheck = 3 * time.Second
 
+// patience is how long the end may be put off for all that is done then.
+func (s *session) patience() time.Duration {
+	if s.opts.noNames {
+		return lastCheck
+	}
+	return lastNames
+}
+
 // firstLook is how long it is put off to say that the probes are live, because the allocator's books are being read.
 const firstLook = 2 * time.Second
 
@@ -138,7 +148,7 @@ func (s *session) stopOn(signals <-chan os.Signal) {
 	close(s.ending)
 	select {
 	case <-signals:
-	case <-time.After(lastCheck):
+	case <-time.After(s.patience()):
 	}
 	s.tracer.Stop()
 }
@@ -146,6 +156,7 @@ func (s *session) stopOn(signals <-chan os.Signal) {
 // drain feeds the heap until the trace ends, with one line a second for people.
 func (s *session) drain() error {
 	defer s.resync.stop()
+	defer s.naming.stop()
 	buf := make([]event.Event, 0, batch)
 	ending := s.ending
 	for {
@@ -163,6 +174,7 @@ func (s *session) drain() error {
 		}
 		if errors.Is(err, io.EOF) {
 			s.resync.stop()
+			s.naming.stop()
 			s.readyErr = s.announce()
 			return nil
 		}
@@ -173,14 +185,16 @@ func (s *session) drain() error {
 		case <-ending:
 			ending = nil
 			s.resync.finish()
+			s.naming.finish()
 		default:
 		}
 		s.resync.applied(begun, buf)
 		s.resync.step()
+		s.naming.step()
 		if s.readyErr = s.announce(); s.readyErr != nil {
 			return nil
 		}
-		if s.resync.last && s.resync.over {
+		if s.resync.last && s.resync.over && s.naming.over {
 			s.tracer.Stop()
 		}
 		s.screen.live(s)
@@ -194,7 +208,8 @@ func (s *session) finish() error {
 	s.completeBaseline()
 	now := readMoment(s.target, s.driver, s.books.allocator)
 	snapshot := s.heap.Snapshot()
-	view := analysis.New(snapshot, s.tracer.Stack, &analysis.Options{Library: s.torchPrefixes(), Source: s.source})
+	view := s.viewOf(snapshot)
+	joined := s.naming.joined(view)
 	hits, err := s.hits()
 	if err != nil {
 		s.screen.warn(err)
@@ -209,7 +224,8 @@ func (s *session) finish() error {
 	if err := table.Summary(os.Stdout, in); err != nil {
 		s.screen.warn(fmt.Errorf("print the summary: %w", err))
 	}
-	written, err := s.writeSomewhere(view, table.Comments(in), end)
+	s.naming.summary(os.Stdout, joined)
+	written, err := s.writeSomewhere(profiled{view, joined, table.Comments(in)}, end)
 	if err != nil {
 		return err
 	}
@@ -217,22 +233,36 @@ func (s *session) finish() error {
 	return s.verdict(snapshot)
 }
 
+// view puts the recording so far in order.
+func (s *session) view() *analysis.View { return s.viewOf(s.heap.Snapshot()) }
+
+func (s *session) viewOf(snapshot *heap.Snapshot) *analysis.View {
+	return analysis.New(snapshot, s.tracer.Stack, &analysis.Options{Library: s.torchPrefixes(), Source: s.source})
+}
+
+// profiled is what goes into the profiles.
+type profiled struct {
+	view     *analysis.View
+	joined   *analysis.Joined // nil: holders are not known
+	comments []string
+}
+
 // writeSomewhere writes to the folder that was asked for, or, so that nothing captured is lost, to a temporary one.
-func (s *session) writeSomewhere(view *analysis.View, comments []string, end time.Time) (string, error) {
-	err := s.write(s.opts.output, view, comments, end)
+func (s *session) writeSomewhere(p profiled, end time.Time) (string, error) {
+	err := s.write(s.opts.output, p, end)
 	if err == nil {
 		return s.opts.output, nil
 	}
 	for _, dir := range []string{os.TempDir(), "/dev/shm"} {
 		other := filepath.Join(dir, fmt.Sprintf("gputrace.%d.%s", s.target.PID, end.Format("20060102-150405")))
-		if s.write(other, view, comments, end) == nil {
+		if s.write(other, p, end) == nil {
 			return other, coded(exitError, fmt.Errorf("%w; the results are in %s instead", err, other))
 		}
 	}
 	return "", err
 }
 
-func (s *session) write(path string, view *analysis.View, comments []string, end time.Time) error {
+func (s *session) write(path string, p profiled, end time.Time) error {
 	folder, err := createFolder(path)
 	if err != nil {
 		return err
@@ -245,8 +275,8 @@ func (s *session) write(path string, view *analysis.View, comments []string, end
 	for name, kind := range map[string]pprof.Kind{"inuse.pb.gz": pprof.InUse, "alloc.pb.gz": pprof.Alloc} {
 		err := folder.write(name, func(w io.Writer) error {
 			return pprof.Write(w, pprof.Input{
-				View: view, Kind: kind, Binary: s.exe, Comments: append(s.comments(), comments...), Time: end,
-				Duration: end.Sub(s.start), Detail: detail,
+				View: p.view, Kind: kind, Binary: s.exe, Comments: append(s.comments(), p.comments...), Time: end,
+				Duration: end.Sub(s.start), Detail: detail, Joined: p.joined,
 			})
 		})
 		if err != nil {

@@ -15,9 +15,17 @@ const (
 	widthIn   = 24
 )
 
-// Held prints a recording's live torch blocks by where they were allocated and what holds them now. It prints nothing when
-// there are none. top limits the rows; 0: 10.
-func Held(w io.Writer, j *analysis.Joined, top int) error {
+// HeldInput is what Held prints.
+type HeldInput struct {
+	Joined *analysis.Joined
+	Title  string // of what the blocks are: "live in torch"
+	Top    int    // most rows; 0: 10
+}
+
+// Held prints a recording's torch blocks by where they were allocated and what holds them. It prints nothing when there are
+// none.
+func Held(w io.Writer, in HeldInput) error {
+	j, top := in.Joined, in.Top
 	if len(j.Rows) == 0 {
 		return nil
 	}
@@ -27,7 +35,7 @@ func Held(w io.Writer, j *analysis.Joined, top int) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
 	p.line("")
-	p.columns(fit("live in torch, born at", widthBorn+2)+" "+fit("held by", widthHeld)+" "+fit("in", widthIn), "bytes", "blocks", "share")
+	p.columns(fit(in.Title+", born at", widthBorn+2)+" "+fit("held by", widthHeld)+" "+fit("in", widthIn), "bytes", "blocks", "share")
 	for i := range j.Rows[:min(top, len(j.Rows))] {
 		r := &j.Rows[i]
 		p.columns("  "+fitTail(r.Born, widthBorn)+" "+fitMiddle(r.Holder, widthHeld)+" "+fitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))

@@ -140,17 +140,17 @@ func TestHeld(t *testing.T) {
 		{Born: "t.py:9 main", Holder: analysis.NoHolder, Bytes: 40 * mib, Blocks: 1, Share: 0.1},
 	}}
 	var buf bytes.Buffer
-	require.NoError(t, Held(&buf, j, 2))
+	require.NoError(t, Held(&buf, HeldInput{Joined: j, Title: "live in torch", Top: 2}))
 	golden(t, "held", buf.String())
 	for _, l := range strings.Split(buf.String(), "\n") {
 		require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth, l)
 	}
 	requirePlain(t, buf.String())
 	buf.Reset()
-	require.NoError(t, Held(&buf, j, 0))
+	require.NoError(t, Held(&buf, HeldInput{Joined: j, Title: "live in torch"}))
 	require.NotContains(t, buf.String(), "more row")
 	buf.Reset()
-	require.NoError(t, Held(&buf, &analysis.Joined{}, 0))
+	require.NoError(t, Held(&buf, HeldInput{Joined: &analysis.Joined{}}))
 	require.Empty(t, buf.String())
-	require.ErrorIs(t, Held(fullDisk{}, j, 0), errFull)
+	require.ErrorIs(t, Held(fullDisk{}, HeldInput{Joined: j}), errFull)
 }

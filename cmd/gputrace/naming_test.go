@@ -1,0 +1,42 @@
+//go:build linux
+
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// TestNamingHigher: the holders are read anew when clearly more is live than before, not too soon and not too often.
+func TestNamingHigher(t *testing.T) {
+	cuda := func(i int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: i} }
+	h := heap.New()
+	start := time.Now()
+	n := newNaming(&session{heap: h, start: start})
+	late := start.Add(time.Hour)
+	require.False(t, n.higher(late), "nothing is live")
+	h.SetBaseline(7, cuda(0), 60<<20, 100<<20)
+	h.SetBaseline(7, cuda(1), 40<<20, 100<<20)
+	require.False(t, n.higher(start.Add(peakAfter-time.Second)), "a short recording is named at its end")
+	require.False(t, n.higher(late.Add(time.Second/2)), "once a second")
+	require.True(t, n.higher(late.Add(time.Second)))
+	n.height = 96 << 20
+	require.False(t, n.higher(late.Add(3*time.Second)), "it is hardly more")
+	n.height = 95 << 20
+	require.True(t, n.higher(late.Add(5*time.Second)))
+}
+
+// TestNamingOff: without names there is nothing to wait for.
+func TestNamingOff(t *testing.T) {
+	n := newNaming(&session{heap: heap.New(), opts: recordOptions{noNames: true}})
+	n.finish()
+	n.step()
+	require.True(t, n.over)
+	require.Nil(t, n.results)
+	require.Nil(t, n.joined(nil))
+}
