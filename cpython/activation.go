@@ -1,6 +1,9 @@
 package cpython
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"iter"
+)
 
 // Activation is a frame: the running of a code object. To 3.10 it is an object, from 3.11 on a structure of its own, that a
 // frame object may stand for.
@@ -38,20 +41,31 @@ const (
 
 // ThreadStates lists the threads of all interpreters with their frames. Links that do not fit end a list.
 func (h *Heap) ThreadStates(img Image) []ThreadState {
-	l := h.objects
 	var out []ThreadState
-	seen := map[uint64]bool{0: true}
-	for _, interp := range h.interpreters(img) {
-		for at := img.Word(interp + uint64(l.interpThreads)); !seen[at] && len(out) < maxThreads; {
-			seen[at] = true
-			if img.Word(at+uint64(l.tstateInterp)) != interp {
-				break
-			}
-			out = append(out, h.threadState(img, at))
-			at = img.Word(at + uint64(l.tstateNext))
-		}
+	for at := range h.threads(img) {
+		out = append(out, h.threadState(img, at))
 	}
 	return out
+}
+
+// threads gives the addresses of the states of the threads of all interpreters.
+func (h *Heap) threads(img Image) iter.Seq[uint64] {
+	l := h.objects
+	return func(yield func(uint64) bool) {
+		seen := map[uint64]bool{0: true}
+		for _, interp := range h.interpreters(img) {
+			for at := img.Word(interp + uint64(l.interpThreads)); !seen[at] && len(seen) <= maxThreads; {
+				seen[at] = true
+				if img.Word(at+uint64(l.tstateInterp)) != interp {
+					break
+				}
+				if !yield(at) {
+					return
+				}
+				at = img.Word(at + uint64(l.tstateNext))
+			}
+		}
+	}
 }
 
 func (h *Heap) threadState(img Image, at uint64) ThreadState {
@@ -64,13 +78,7 @@ func (h *Heap) threadState(img Image, at uint64) ThreadState {
 	} else if img.Word(t.Ident+tcbSelf) == t.Ident {
 		t.TID = uint64(word32(img, t.Ident+tcbThreadID))
 	}
-	frame := uint64(0)
-	if l.tstateFrame != NoField {
-		frame = img.Word(at + uint64(l.tstateFrame))
-	} else {
-		frame = img.Word(img.Word(at+uint64(l.tstateCFrame)) + uint64(l.cframeFrame))
-	}
-	t.Frames, t.Cut = h.frames(img, frame)
+	t.Frames, t.Cut = h.frames(img, h.innermost(img, at))
 	seen := map[uint64]bool{0: true}
 	for item := img.Word(at + uint64(l.tstateExc)); !seen[item] && len(seen) < maxDepth; {
 		seen[item] = true
@@ -80,6 +88,27 @@ func (h *Heap) threadState(img Image, at uint64) ThreadState {
 		item = img.Word(item + uint64(l.excPrevious))
 	}
 	return t
+}
+
+// innermost is the frame that a thread runs in; 0: none.
+func (h *Heap) innermost(img Image, thread uint64) uint64 {
+	if l := h.objects; l.tstateFrame == NoField {
+		return img.Word(img.Word(thread+uint64(l.tstateCFrame)) + uint64(l.cframeFrame))
+	}
+	return img.Word(thread + uint64(h.objects.tstateFrame))
+}
+
+// RunningFrames gives the addresses of the frames of all threads, as far as they can be followed; what lies there is not
+// checked.
+func (h *Heap) RunningFrames(img Image) map[uint64]bool {
+	out := map[uint64]bool{}
+	for at := range h.threads(img) {
+		for frame := h.innermost(img, at); frame != 0 && !out[frame] && len(out) < maxDepth; {
+			out[frame] = true
+			frame = img.Word(frame + uint64(h.objects.framePrevious))
+		}
+	}
+	return out
 }
 
 func (h *Heap) frames(img Image, frame uint64) (out []Activation, cut bool) {

@@ -33,14 +33,16 @@ type assembly struct {
 	holders  [][]holder
 	byBlock  [][]int // targets of each block
 	confirms []time.Time
-	native   []bool                // of each block: its tensors are held by C++ only
-	targetOf map[uint32]int        // by goal
-	keys     map[uint32]*candidate // of goals that are keys of a dictionary; nil: none holds
+	native   []bool               // of each block: its tensors are held by C++ only
+	chosen   []choice             // of each block
+	targetOf map[uint32]int       // by goal
+	keys     map[uint32]keyChoice // of goals that are keys of a dictionary
 }
 
 // assemble names the blocks.
 func (r *reading) assemble(live *liveBlocks) error {
-	a := &assembly{reading: r, live: live, confirms: make([]time.Time, len(live.blocks)), native: make([]bool, len(live.blocks))}
+	a := &assembly{reading: r, live: live, confirms: make([]time.Time, len(live.blocks)), native: make([]bool, len(live.blocks)),
+		chosen: make([]choice, len(live.blocks))}
 	a.holders = r.groupHolders()
 	if !r.frozen && r.torch.tensorStorage != 0 {
 		now, err := r.newAgain()
@@ -53,7 +55,12 @@ func (r *reading) assemble(live *liveBlocks) error {
 	a.keyPath = a.pathOfKey
 	a.assign()
 	for i := range live.blocks {
-		a.name(i)
+		a.name(i, 0)
+	}
+	if a.now != nil {
+		if err := a.proveAll(); err != nil {
+			return err
+		}
 	}
 	a.leftover()
 	a.finish()
@@ -63,7 +70,7 @@ func (r *reading) assemble(live *liveBlocks) error {
 // assign finds the targets of each block.
 func (a *assembly) assign() {
 	a.byBlock = make([][]int, len(a.live.blocks))
-	a.targetOf, a.keys = map[uint32]int{}, map[uint32]*candidate{}
+	a.targetOf, a.keys = map[uint32]int{}, map[uint32]keyChoice{}
 	for k := range a.targets {
 		a.targetOf[a.targets[k].goal] = k
 		if i, ok := a.live.around(a.targets[k].data); ok {
@@ -119,28 +126,53 @@ func (a *assembly) pathOfKey(key uint64, depth int) Path {
 
 // keyCandidate is the best path to a tensor that holds and does not lead through the dictionary whose key it is.
 func (a *assembly) keyCandidate(goal uint32, target int) *candidate {
-	if c, ok := a.keys[goal]; ok {
-		return c
+	k := a.keys[goal]
+	if k.known {
+		return k.best
 	}
-	a.keys[goal] = nil
+	k.known = true
 	all := a.candidatesOf(nil, target)
 	slices.SortStableFunc(all, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
-	for i := range all[:min(len(all), maxTries)] {
-		c := &all[i]
+	for ; k.best == nil && k.next < min(len(all), maxTries); k.next++ {
+		c := &all[k.next]
 		if (c.holder == nil || c.holder.kind != cpython.RefKeyItself) && a.leads(c) {
-			a.keys[goal] = c
-			break
+			k.best = c
 		}
 	}
-	return a.keys[goal]
+	a.keys[goal] = k
+	return k.best
 }
 
-// name finds the path of a block, its tensors and how many hold them.
-func (a *assembly) name(block int) {
+// refute takes the path of a key for wrong: the next one will be looked for.
+func (a *assembly) refute(key uint64) {
+	n, _ := a.walk.index.get(key)
+	if _, ok := a.targetOf[n-1]; ok {
+		a.keys[n-1] = keyChoice{next: a.keys[n-1].next}
+	}
+}
+
+// keyChoice is the path that a key is called by.
+type keyChoice struct {
+	best  *candidate // nil: none holds
+	next  int        // among the candidates, behind best
+	known bool       // else it is still to be looked for
+}
+
+// choice is the path that a block is called by, and further ones that are to be shown.
+type choice struct {
+	best   *candidate // nil: none
+	next   int        // among the candidates, behind best
+	others []*candidate
+}
+
+// name finds the path of a block, its tensors and how many hold them. The candidates before from did not stand.
+func (a *assembly) name(block, from int) {
 	b := &a.live.blocks[block]
+	b.Path, b.Others, b.Tensors, b.Confirmed, b.Category, b.Why = nil, nil, nil, false, CategoryUnknown, ""
+	a.chosen[block] = choice{}
 	all := a.candidates(block)
 	best := -1
-	for i := range all[:min(len(all), maxTries)] {
+	for i := from; i < min(len(all), maxTries); i++ {
 		if a.holds(&all[i], b) {
 			best = i
 			break
@@ -155,14 +187,99 @@ func (a *assembly) name(block int) {
 	b.Confirmed = true
 	a.confirms[block] = time.Now()
 	b.Category = a.category(b)
+	c := choice{best: &all[best], next: best + 1}
 	for i := range all {
-		if len(b.Others) >= a.options.Others {
+		if len(c.others) >= a.options.Others {
 			break
 		}
 		if i != best && i < best+maxTries && a.holds(&all[i], b) {
+			c.others = append(c.others, &all[i])
 			b.Others = append(b.Others, a.pathOf(&all[i], 0))
 		}
 	}
+	a.chosen[block] = c
+}
+
+// proofRounds is how often paths are looked for that stand.
+const proofRounds = 4
+
+// proveAll proves the paths of all blocks. A block whose path does not stand is called by its next one, or unknown.
+func (a *assembly) proveAll() error {
+	var claims, others []claim
+	for i := range a.chosen {
+		claims = a.claim(claims, i)
+	}
+	for n := 0; len(claims) > 0; n++ {
+		failed, err := a.prove(claims)
+		if err != nil {
+			return err
+		}
+		claims = a.rename(failed, n+1 == proofRounds)
+	}
+	for i := range a.chosen {
+		b, paths := &a.live.blocks[i], a.live.blocks[i].Others
+		b.Others = nil
+		for k, c := range a.chosen[i].others {
+			others = append(others, claim{block: i, chosen: c, keys: keysOf(nil, paths[k]), path: paths[k]})
+		}
+	}
+	return a.proveOthers(others)
+}
+
+// rename names blocks anew whose paths did not stand: by other paths for the keys in them, else by other paths of their own.
+// Those for which this was the last time are unknown.
+func (a *assembly) rename(failed []claim, last bool) (claims []claim) {
+	refuted := map[uint64]bool{}
+	for _, c := range failed {
+		for _, key := range c.keys {
+			if !refuted[key] {
+				refuted[key] = true
+				a.refute(key)
+			}
+		}
+	}
+	for _, c := range failed {
+		from := a.chosen[c.block].next
+		switch {
+		case last:
+			from = maxTries
+		case len(c.keys) > 0:
+			from--
+		}
+		a.name(c.block, from)
+		claims = a.claim(claims, c.block)
+	}
+	return claims
+}
+
+// claim appends what is to be proved of a block.
+func (a *assembly) claim(claims []claim, block int) []claim {
+	if c := a.chosen[block].best; c != nil {
+		claims = append(claims, claim{block: block, chosen: c, keys: keysOf(nil, a.live.blocks[block].Path)})
+	}
+	return claims
+}
+
+// proveOthers leaves the further paths that stand.
+func (a *assembly) proveOthers(claims []claim) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	failed, err := a.prove(claims)
+	if err != nil {
+		return err
+	}
+	gone := map[*candidate]bool{}
+	for _, c := range failed {
+		gone[c.chosen] = true
+	}
+	for _, c := range claims {
+		if !gone[c.chosen] {
+			b := &a.live.blocks[c.block]
+			b.Others = append(b.Others, c.path)
+		}
+	}
+	return nil
 }
 
 // holds reads every link of a path again, and that it leads to the block.
@@ -174,14 +291,15 @@ func (a *assembly) holds(c *candidate, b *Block) bool {
 }
 
 // leads reads every link of a path again.
-func (a *assembly) leads(c *candidate) bool {
-	switch {
-	case a.now == nil:
-		return true
-	case c.holder == nil:
-		return a.now.path(a.targets[c.target].goal)
+func (a *assembly) leads(c *candidate) bool { return a.now == nil || a.leadsIn(a.now, c) }
+
+// leadsIn follows every link of a path in what was read at some other moment than the copy.
+func (a *assembly) leadsIn(now *again, c *candidate) bool {
+	if c.holder == nil {
+		return now.path(a.targets[c.target].goal)
 	}
-	return a.heldBy(c.holder) && a.now.path(c.holder.from)
+	h := c.holder
+	return now.link(a.walk.addrs[h.from], a.walk.addrs[h.goal], h.aux, h.kind) && now.path(h.from)
 }
 
 // heldBy reads the last link again: from the holder to the target.

@@ -126,6 +126,7 @@ type classes struct {
 	// pages has a bit for each page in which a table may lie, by GiB.
 	pages [][]uint64
 	ids   *table // table -> number in list + 1, 0: none
+	fixed bool   // ids is not added to
 	list  []*class
 }
 
@@ -183,6 +184,9 @@ func (c *classes) byTable(vtable uint64) *class {
 			return nil
 		}
 		return c.list[id-1]
+	}
+	if c.fixed {
+		return nil
 	}
 	found := c.read(vtable)
 	if c.ids.count >= maxClasses {

@@ -14,6 +14,7 @@ type again struct {
 	r       *reading
 	t       *torch // the same layouts over what the process has now
 	roots   map[rootKey]bool
+	running map[uint64]bool // frames of running functions; nil: roots has them
 	links   map[linkKey]bool
 	paths   map[uint32]bool
 	sources map[uint64][]cpython.Ref
@@ -122,6 +123,10 @@ func (a *again) root(n uint32) bool {
 	switch k.kind {
 	case rootFrame:
 		k.code = w.frames[w.aux[n]].Code
+		if a.running != nil {
+			f, ok := a.t.heap.Activation(a.t.im, k.addr&^1)
+			return ok && f.Code == k.code && a.running[k.addr&^1]
+		}
 	case rootNative, rootGarbage:
 		if a.r.torch.role(k.addr) != roleOther {
 			return a.same(k.addr)

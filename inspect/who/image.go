@@ -50,10 +50,13 @@ type image struct {
 	used    uint32   // pages of it
 	tables  [][]uint32
 	spans   int
-	bytes   uint64 // read from the process
-	absent  int    // pages that could not be read
-	mapped  bool   // pages is a mapping of ours
-	whole   bool   // the heap regions were copied as a whole: what is not there was not present
+	bytes   uint64   // read from the process
+	absent  int      // pages that could not be read
+	mapped  bool     // pages is a mapping of ours
+	whole   bool     // the heap regions were copied as a whole: what is not there was not present
+	near    bool     // only the page itself is read when one is asked for
+	tracked bool     // order is kept
+	order   []uint64 // pages that were entered, when tracked
 }
 
 // Entries of a table of pages that are no page's number.
@@ -87,10 +90,17 @@ func (im *image) reset(regions []region) {
 
 // forget drops the pages of an image that is no copy, to read them anew.
 func (im *image) forget() {
-	for _, t := range im.tables {
-		clear(t)
-	}
 	im.used = firstPage
+	if !im.tracked {
+		for _, t := range im.tables {
+			clear(t)
+		}
+		return
+	}
+	for _, addr := range im.order {
+		im.tables[addr>>spanShift][addr>>pageShift&(spanPages-1)] = pageUnknown
+	}
+	im.order = im.order[:0]
 }
 
 // close gives the memory of the copy back.
@@ -170,6 +180,9 @@ func (im *image) fetch(addr uint64) (uint32, bool) {
 	}
 	first := addr &^ (pageSize - 1)
 	end := min(r.end, first+farRun*pageSize)
+	if im.near {
+		end = first + pageSize
+	}
 	if r.heap && im.whole {
 		im.set(first, pageAbsent) // not there when the copy was made
 		return 0, false
@@ -228,6 +241,9 @@ func (im *image) set(addr uint64, n uint32) bool {
 		im.tables[addr>>spanShift] = t
 	}
 	t[addr>>pageShift&(spanPages-1)] = n
+	if im.tracked {
+		im.order = append(im.order, addr&^(pageSize-1))
+	}
 	return true
 }
 
