@@ -106,7 +106,7 @@ func (c *command) succeeds(t *testing.T) {
 	require.Equal(t, 0, c.code(t), c.stderr.String())
 }
 
-// profiles reads the two files of a result, and nothing else is in the folder or left beside it.
+// profiles reads two files of a result, and nothing but what belongs there is in the folder or left beside it.
 func (c *command) profiles(t *testing.T) (inuse, alloc *profile.Profile) {
 	t.Helper()
 	requireNoLeftovers(t, c.dir)
@@ -117,7 +117,7 @@ func readProfiles(t *testing.T, dir string) (inuse, alloc *profile.Profile) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 2)
+	require.Len(t, entries, 3)
 	return readProfile(t, filepath.Join(dir, "inuse.pb.gz")), readProfile(t, filepath.Join(dir, "alloc.pb.gz"))
 }
 

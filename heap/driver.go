@@ -221,11 +221,12 @@ func (h *Heap) settle(p *process, o *object) {
 // enter makes an object live.
 func (h *Heap) enter(p *process, o *object) {
 	o.live = true
-	h.sites.list[o.site].Inuse.add(o.size, event.Unknown)
+	h.change(o.site).Inuse.add(o.size, event.Unknown)
 	d := h.owner(o)
 	d.add(o, h.key(o).origin)
 	if d.Live.Bytes > d.Peak {
 		d.Peak, d.PeakTime = d.Live.Bytes, h.now
+		h.mark(h.driverMoment(driverKey{d.PID, d.Layer, d.Device}))
 	}
 	if p.torch && !o.segment && d.Layer == event.LayerDevice && o.sort == event.ObjectMemory && o.size != event.Unknown {
 		p.loosen(span{o.addr, o.addr + o.size, o})
@@ -235,7 +236,7 @@ func (h *Heap) enter(p *process, o *object) {
 // retire is the inverse of enter.
 func (h *Heap) retire(p *process, o *object) {
 	o.live = false
-	h.sites.list[o.site].Inuse.remove(o.size, event.Unknown)
+	h.change(o.site).Inuse.remove(o.size, event.Unknown)
 	h.owner(o).remove(o, h.key(o).origin)
 	if !o.segment && o.sort == event.ObjectMemory {
 		p.tighten(o.addr, o)

@@ -23,6 +23,7 @@ type Heap struct {
 	accounts  map[accountKey]*account
 	processes map[uint32]*process
 	drivers   map[driverKey]*DriverAccount
+	moments   map[driverKey]*moment
 	sites     sites
 	blocks    slab
 	gaps      gapLog
@@ -41,6 +42,7 @@ func New() *Heap {
 		accounts:  map[accountKey]*account{},
 		processes: map[uint32]*process{},
 		drivers:   map[driverKey]*DriverAccount{},
+		moments:   map[driverKey]*moment{},
 		sites:     newSites(),
 	}
 }

@@ -342,7 +342,7 @@ func (h *Heap) learn(a *account, l learned) {
 		return
 	}
 	b.requested = l.Requested
-	site := &h.sites.list[b.site]
+	site := h.change(b.site)
 	counts := []*Count{&site.Inuse}
 	switch site.key.origin {
 	case OriginEvent:
@@ -370,7 +370,7 @@ func (j *join) close() {
 	}
 	a.Baseline = max(a.Baseline, a.Before)
 	if a.Allocated > a.Peak {
-		a.Peak, a.PeakTime = a.Allocated, j.peakTime()
+		j.heap.peaked(a, a.Allocated, j.peakTime())
 	}
 	a.Checks++
 }

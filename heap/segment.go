@@ -63,9 +63,10 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 	to.add(o, OriginEvent)
 	if to.Live.Bytes > to.Peak {
 		to.Peak, to.PeakTime = to.Live.Bytes, h.now
+		h.mark(h.driverMoment(driverKey{to.PID, to.Layer, to.Device}))
 	}
 	site := h.sites.find(key)
-	src, dst := &h.sites.list[o.site], &h.sites.list[site]
+	src, dst := h.change(o.site), h.change(site)
 	src.Inuse.remove(o.size, event.Unknown)
 	dst.Inuse.add(o.size, event.Unknown)
 	src.Alloc.remove(o.size, event.Unknown)

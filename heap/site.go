@@ -65,6 +65,9 @@ type siteKey struct {
 type siteCounts struct {
 	key          siteKey
 	Alloc, Inuse Count
+	atPeak       Count   // Inuse at the moment, when it has changed since
+	moment       *moment // nil: nothing was in use yet
+	changed      bool
 }
 
 // sites adds up allocations by where they were made.

@@ -38,6 +38,11 @@ type Account struct {
 
 	Peak     uint64 // largest total seen, bytes; of Live alone when Allocated is unknown
 	PeakTime uint64 // when, CLOCK_BOOTTIME nanoseconds; 0: before the first event
+	// PeakBefore, PeakLost and PeakReserved are Before, Lost and Reserved then. The Site.Peak of the layer's sites that are not
+	// from before, PeakBefore and PeakLost add up to Peak.
+	PeakBefore   uint64
+	PeakLost     int64
+	PeakReserved uint64
 
 	Allocs, Frees uint64 // events
 	UnknownFrees  uint64 // of Frees: of blocks that are not known, mostly from before
@@ -113,6 +118,9 @@ type Site struct {
 
 	Alloc Count // that were seen to be made
 	Inuse Count // not given back; of Alloc, but for what only the allocator's books told of
+	// Peak is Inuse when the allocator's total on the site's device was at its peak (Account.PeakTime). Where no caching
+	// allocator is on the device: when the site's layer was (DriverAccount.PeakTime).
+	Peak Count
 }
 
 // Snapshot is a copy of everything at one moment. It does not change when the heap does.
@@ -173,7 +181,7 @@ func (h *Heap) Snapshot() *Snapshot {
 		k := &c.key
 		s.Sites = append(s.Sites, Site{
 			Layer: k.layer, Device: k.device, PID: k.pid, Stack: k.stack, Call: h.sites.calls[k.call],
-			Segment: k.segment, Origin: k.origin, Alloc: c.Alloc, Inuse: c.Inuse,
+			Segment: k.segment, Origin: k.origin, Alloc: c.Alloc, Inuse: c.Inuse, Peak: c.peak(),
 		})
 	}
 	slices.SortFunc(s.Sites, compareSite)

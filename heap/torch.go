@@ -20,6 +20,7 @@ type account struct {
 	based   bool // a total has been seen: allocated, before and lost mean something
 	live    map[uint64]uint32
 	process *process
+	moment  moment // of Peak
 
 	driver   *DriverAccount // of the same device, where its segments are; nil until there is one
 	complete bool           // no segment is unknown: SegmentBytes means something
@@ -42,6 +43,7 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 		a.driver = h.drivers[driverKey{pid, event.LayerDevice, device}]
 		a.process.hasTorch(device)
 		h.accounts[key] = a
+		h.adopt(a)
 		if a.process.observed[device] { // to be empty
 			a.Reserved = 0
 			h.base(a, 0, 0)
@@ -82,8 +84,8 @@ func (h *Heap) applyTorch(e *event.Event) {
 	if !a.based {
 		total = a.Live.Bytes
 	}
-	if total > a.Peak || a.PeakTime == 0 {
-		a.Peak, a.PeakTime = max(a.Peak, total), e.Time
+	if total > a.Peak || a.PeakTime == 0 && total == a.Peak {
+		h.peaked(a, total, e.Time)
 	}
 }
 
@@ -124,7 +126,7 @@ func (h *Heap) base(a *account, total int64, time uint64) {
 	a.Baseline = a.Before
 	a.Lost = min(0, before)
 	if a.Allocated > a.Peak {
-		a.Peak, a.PeakTime = a.Allocated, time
+		h.peaked(a, a.Allocated, time)
 	}
 }
 
@@ -173,7 +175,7 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 // enterTorch makes a block live.
 func (h *Heap) enterTorch(a *account, b block) {
 	a.live[b.addr] = h.blocks.add(b)
-	site := &h.sites.list[b.site]
+	site := h.change(b.site)
 	site.Inuse.add(b.size, b.requested)
 	switch site.key.origin {
 	case OriginBefore:
@@ -189,7 +191,7 @@ func (h *Heap) enterTorch(a *account, b block) {
 // retireTorch is the inverse of enterTorch, but for the entry in a.live.
 func (h *Heap) retireTorch(a *account, i uint32) {
 	b := &h.blocks.blocks[i]
-	site := &h.sites.list[b.site]
+	site := h.change(b.site)
 	site.Inuse.remove(b.size, b.requested)
 	h.blocks.drop(i)
 	switch site.key.origin {

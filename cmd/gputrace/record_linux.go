@@ -229,7 +229,7 @@ func (s *session) finish() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\nwrote %s/\n  inuse.pb.gz  alloc.pb.gz        go tool pprof -top %s\n", written, filepath.Join(written, "inuse.pb.gz"))
+	fmt.Printf("\nwrote %s/\n  inuse.pb.gz  peak.pb.gz  alloc.pb.gz        go tool pprof -top %s\n", written, filepath.Join(written, "inuse.pb.gz"))
 	return s.verdict(snapshot)
 }
 
@@ -272,13 +272,13 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 	if s.opts.fullStacks {
 		detail = pprof.Full
 	}
-	for name, kind := range map[string]pprof.Kind{"inuse.pb.gz": pprof.InUse, "alloc.pb.gz": pprof.Alloc} {
-		err := folder.write(name, func(w io.Writer) error {
-			return pprof.Write(w, pprof.Input{
-				View: p.view, Kind: kind, Binary: s.exe, Comments: append(s.comments(), p.comments...), Time: end,
-				Duration: end.Sub(s.start), Detail: detail, Joined: p.joined,
-			})
-		})
+	for name, in := range map[string]pprof.Input{
+		"inuse.pb.gz": {Kind: pprof.InUse, View: p.view, Joined: p.joined},
+		"peak.pb.gz":  {Kind: pprof.InUse, View: p.view.AtPeak()},
+		"alloc.pb.gz": {Kind: pprof.Alloc, View: p.view},
+	} {
+		in.Binary, in.Comments, in.Time, in.Duration, in.Detail = s.exe, append(s.comments(), p.comments...), end, end.Sub(s.start), detail
+		err := folder.write(name, func(w io.Writer) error { return pprof.Write(w, in) })
 		if err != nil {
 			return err
 		}

@@ -21,15 +21,23 @@ func (p *printer) tables() {
 	if top == 0 {
 		top = defaultTop
 	}
-	python := p.in.View.ByPython(top)
-	p.table("live by Python line", python, func(r *analysis.Row) string {
-		return fitTail(r.Name, widthName) + " " + fit(r.Func, widthFunc) + " " + fit(r.Source, widthSource)
-	})
-	native := p.in.View.ByNative(top)
-	p.table("live by native symbol, where no Python frame exists", native, func(r *analysis.Row) string {
-		return fit(r.Name, widthName+1+widthFunc+1+widthSource)
-	})
+	const native = " by native symbol, where no Python frame exists"
+	p.table("live by Python line", p.in.View.ByPython(top), pythonColumns)
+	p.table("live"+native, p.in.View.ByNative(top), nativeColumn)
+	if peak, live := p.in.View.AtPeak(), p.in.View.Total(); peak.Total() > live+live/peakMatters {
+		p.table("at the peak by Python line", peak.ByPython(top), pythonColumns)
+		p.table("at the peak"+native, peak.ByNative(top), nativeColumn)
+	}
 }
+
+// peakMatters is how much more than what is live at the end a peak must be to be shown: one part in so many.
+const peakMatters = 20
+
+func pythonColumns(r *analysis.Row) string {
+	return fitTail(r.Name, widthName) + " " + fit(r.Func, widthFunc) + " " + fit(r.Source, widthSource)
+}
+
+func nativeColumn(r *analysis.Row) string { return fit(r.Name, widthName+1+widthFunc+1+widthSource) }
 
 // table prints nothing for a table without rows.
 func (p *printer) table(title string, t analysis.Table, name func(*analysis.Row) string) {

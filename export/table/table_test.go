@@ -64,7 +64,8 @@ func view(s *heap.Snapshot) *analysis.View {
 
 func site(layer event.Layer, device event.Device, stack event.StackID, objects, bytes uint64) heap.Site {
 	n := heap.Count{Objects: objects, Bytes: bytes}
-	return heap.Site{Layer: layer, Device: device, PID: 48211, Stack: stack, Alloc: n, Inuse: n}
+	peak := heap.Count{Objects: 2 * objects, Bytes: bytes + bytes/8}
+	return heap.Site{Layer: layer, Device: device, PID: 48211, Stack: stack, Alloc: n, Inuse: n, Peak: peak}
 }
 
 // training is one process on one device without losses: the ordinary case.
@@ -77,6 +78,7 @@ func training() *heap.Snapshot {
 			Accounts: []heap.Account{{
 				PID: 48211, Device: cuda0, Allocated: 27*gib + 800*mib, Reserved: 33*gib + 512*mib, Live: heap.Count{Objects: 2300, Bytes: 6*gib + 400*mib},
 				Before: 21*gib + 400*mib, Baseline: 21*gib + 400*mib, Peak: 31*gib + 200*mib, PeakTime: start + 12400*1000*1000,
+				PeakBefore: 21*gib + 400*mib, PeakReserved: 33*gib + 512*mib,
 				Allocs: 61190, Frees: 60009,
 			}},
 			Drivers: []heap.DriverAccount{{PID: 48211, Layer: event.LayerDevice, Device: cuda0, Allocs: 14, Frees: 2}},
