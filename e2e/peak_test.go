@@ -46,5 +46,5 @@ func TestPeakProfile(t *testing.T) {
 	require.Equal(t, map[string]int64{"[before attach]": 3 << 20}, leaves(peak, "[before attach]"))
 	inuse, _ := c.profiles(t)
 	require.EqualValues(t, 3<<20, sum(t, inuse, "inuse_space", "torch"))
-	require.Regexp(t, `at the peak by Python line +bytes +blocks +share\n +<string>:14 +work `, c.stdout.String())
+	require.Regexp(t, `at the peak by Python line +bytes +blocks +share\n +<string>:12 +work `, c.stdout.String())
 }
