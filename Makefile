@@ -24,7 +24,7 @@ test: ## install what the tests need, run all of them (root)
 	go test -timeout 20m -race -short $(RACE)
 	.ci/versions short $(ALSO)
 
-test-versions: ## books and exactness on every PyTorch from 1.13 on, or VERSIONS="2.1.2 2.6.0" (root, 2 hours, 3 GB of disk)
+test-versions: ## books, exactness and names of holders on every PyTorch from 1.13 on, or VERSIONS="2.1.2 2.6.0" (root, 2 hours, 3 GB of disk)
 	@.ci/install test
 	.ci/versions all $(VERSIONS)
 

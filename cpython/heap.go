@@ -61,24 +61,32 @@ func newHeap(mem process.Memory, found *located) (*Heap, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, ok := objectLayoutOf(version)
-	if !ok {
-		return nil, &UnknownVersionError{version}
-	}
-	if version.Minor >= 13 {
-		if err := objects.takeDebugOffsets(mem, found.runtime); err != nil {
-			return nil, err
-		}
-	}
 	typ, ok := found.file.find("PyType_Type")
 	if !ok {
 		return nil, fmt.Errorf("%w: no symbol PyType_Type", ErrObjects)
 	}
-	h := &Heap{
-		Version: version, Module: found.mapping.Path, runtime: found.runtime, typeType: typ.addr + found.bias,
-		objects: objects, types: map[uint64]*Type{}, typeDicts: map[uint64]bool{},
+	h, err := HeapAt(mem, version, found.runtime, typ.addr+found.bias)
+	if err != nil {
+		return nil, err
 	}
-	h.code.Version, h.code.layout = version, codeLayoutOf(version)
+	h.Module = found.mapping.Path
+	return h, nil
+}
+
+// HeapAt reads an interpreter of which it is known where _PyRuntime and PyType_Type are: an image without a process. Module
+// stays empty. The error is an *UnknownVersionError, or says what mem did not have; what is found is to be proved with Prove.
+func HeapAt(mem process.Memory, v Version, runtime, typeType uint64) (*Heap, error) {
+	objects, ok := objectLayoutOf(v)
+	if !ok {
+		return nil, &UnknownVersionError{v}
+	}
+	if v.Minor >= 13 {
+		if err := objects.takeDebugOffsets(mem, runtime); err != nil {
+			return nil, err
+		}
+	}
+	h := &Heap{Version: v, runtime: runtime, typeType: typeType, objects: objects, types: map[uint64]*Type{}, typeDicts: map[uint64]bool{}}
+	h.code.Version, h.code.layout = v, codeLayoutOf(v)
 	return h, nil
 }
 

@@ -8,7 +8,8 @@
 #   setup.sh --versions          print the versions of PyTorch that are known here, one a line; nothing else
 #
 #   TORCH_VERSION=2.15.0         which PyTorch: a version in the table below, or any with TORCHVISION_VERSION set
-#   PYTHON=python3.11            which Python makes the venv: at least 3.10; PyTorch 1.13.1 takes 3.10
+#   PYTHON=python3.11            which Python makes the venv: at least 3.8, and one for which that PyTorch was built;
+#                                PyTorch 1.13.1 takes 3.10
 #   GPUTRACE_VENV=DIR            use this venv as it is
 #
 # Progress goes to stderr; nothing is printed when there is nothing to do.
@@ -91,7 +92,7 @@ pythons() {
 find_python() {
     local candidate
     for candidate in $(pythons); do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null; then
             echo "$candidate"
             return
         fi
@@ -99,19 +100,34 @@ find_python() {
     die "no Python for PyTorch $torch_version: set PYTHON"
 }
 
-# PyTorch before 2.3 was built for NumPy 1.
+# PyTorch before 2.3 was built for NumPy 1; the torchvision of 2.0 and 2.1 imports requests, and uses it for downloads only.
 requirements() {
     case $torch_version in
     1.*) requirements_1 ;;
-    2.[0-2].*) sed 's/^numpy==.*/numpy==1.26.4/' "$here/requirements.txt" ;;
+    2.[01].*) numpy_1 && requests ;;
+    2.2.*) numpy_1 ;;
     *) cat "$here/requirements.txt" ;;
     esac
 }
 
-# PyTorch 1.13 needs less, of what there is for Python 3.10; its torchvision imports requests, and uses it for downloads only.
+numpy_1() { sed 's/^numpy==.*/numpy==1.26.4/' "$here/requirements.txt"; }
+
+requests() { printf '%s\n' requests==2.32.5 urllib3==2.5.0 idna==3.10 certifi==2025.8.3 charset-normalizer==3.4.3; }
+
+# unpinned is the same for another Python than the pins were made for: what there is for it, with what that needs.
+unpinned() { requirements | sed -E 's/^numpy==1\..*/numpy<2/; s/==.*//'; }
+
+# pinned_for reports whether all versions in the requirements are for a Python.
+pinned_for() {
+    local want='(3, 11)'
+    [[ $torch_version != 1.* ]] || want='(3, 10)'
+    "$1" -c "import sys; sys.exit(sys.version_info[:2] != $want)"
+}
+
+# PyTorch 1.13 needs less, of what there is for Python 3.10.
 requirements_1() {
-    printf '%s\n' numpy==1.26.4 pillow==11.3.0 setuptools==65.5.0 typing_extensions==4.15.0 \
-        requests==2.32.5 urllib3==2.5.0 idna==3.10 certifi==2025.8.3 charset-normalizer==3.4.3
+    printf '%s\n' numpy==1.26.4 pillow==11.3.0 setuptools==65.5.0 typing_extensions==4.15.0
+    requests
 }
 
 # install_torch fills the venv, and marks it complete: an interrupted installation is not taken for a whole one.
@@ -124,10 +140,13 @@ install_torch() {
     rm -rf "$venv"
     "$python" -m venv "$venv"
     local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir)
+    local needs=requirements
+    pinned_for "$python" || needs=unpinned
     if [ "$kind" = real ]; then
-        "${pip[@]}" "torch==$torch_version" "torchvision==$vision" -r <(requirements) >&2
+        "${pip[@]}" "torch==$torch_version" "torchvision==$vision" -r <("$needs") >&2
     else
-        "${pip[@]}" --no-deps "torch==$torch_version" "torchvision==$vision" -r <(requirements) >&2
+        [ $needs = requirements ] || "${pip[@]}" -r <(unpinned) >&2
+        "${pip[@]}" --no-deps "torch==$torch_version" "torchvision==$vision" -r <("$needs") >&2
     fi
     touch "$venv/complete"
 }

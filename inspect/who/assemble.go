@@ -85,8 +85,20 @@ func (a *assembly) candidates(block int) []candidate {
 	for _, k := range a.byBlock[block] {
 		out = a.candidatesOf(out, k)
 	}
-	slices.SortStableFunc(out, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
+	slices.SortStableFunc(out, compareCandidates)
 	return out
+}
+
+// compareCandidates puts the best path first. A value on a running frame's stack that may be dead is worse than anything
+// certain, garbage too.
+func compareCandidates(x, y candidate) int {
+	doubt := func(c *candidate) int {
+		if c.holder != nil && c.holder.doubtful && c.holder.kind == cpython.RefTemporary {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(doubt(&x), doubt(&y)), cmp.Compare(x.cost, y.cost))
 }
 
 // candidatesOf appends the paths to a target.
@@ -132,7 +144,7 @@ func (a *assembly) keyCandidate(goal uint32, target int) *candidate {
 	}
 	k.known = true
 	all := a.candidatesOf(nil, target)
-	slices.SortStableFunc(all, func(x, y candidate) int { return cmp.Compare(x.cost, y.cost) })
+	slices.SortStableFunc(all, compareCandidates)
 	for ; k.best == nil && k.next < min(len(all), maxTries); k.next++ {
 		c := &all[k.next]
 		if (c.holder == nil || c.holder.kind != cpython.RefKeyItself) && a.leads(c) {

@@ -127,15 +127,20 @@ func summary(t *testing.T, r *Report) {
 // TestCases: each case says what the name of its block must contain; every path is asked for inside.
 func TestCases(t *testing.T) {
 	for _, file := range []string{"who_python.py", "who_torch.py", "who_serving.py"} {
-		out, err := exec.Command("../../testdata/run", workloads+file, "--list").Output()
-		require.NoError(t, err)
-		for _, cases := range strings.Fields(string(out)) {
-			name := cases
-			if strings.Contains(cases, ",") {
-				name = "together"
-			}
-			t.Run(file+"/"+name, func(t *testing.T) { checkCases(t, file, cases) })
+		t.Run(file, func(t *testing.T) { checkFile(t, file) })
+	}
+}
+
+func checkFile(t *testing.T, file string) {
+	t.Helper()
+	out, err := exec.Command("../../testdata/run", workloads+file, "--list").Output()
+	require.NoError(t, err)
+	for _, cases := range strings.Fields(string(out)) {
+		name := cases
+		if strings.Contains(cases, ",") {
+			name = "together"
 		}
+		t.Run(name, func(t *testing.T) { checkCases(t, file, cases) })
 	}
 }
 

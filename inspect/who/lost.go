@@ -134,7 +134,8 @@ func (r *reading) unreachedObjects(lost map[uint64]uint32) *unreached {
 	u := &unreached{number: newTable(), up: map[uint64][]upward{}}
 	h, w := r.torch.heap, r.walk
 	h.Collected(r.im, func(o uint64) bool {
-		if t := h.TypeOf(r.im, o); t != nil && !t.Leaf() && !w.reached(o) && len(u.objects) < maxUnreached {
+		known := w.reached(o) || w.reached(o|1) // to 3.10 the frame of a running function is an object
+		if t := h.TypeOf(r.im, o); t != nil && !t.Leaf() && !known && len(u.objects) < maxUnreached {
 			u.objects = append(u.objects, o)
 			u.number.set(o, uint32(len(u.objects)))
 		}

@@ -68,7 +68,7 @@ func read(p *process.Process, o *Options) (*Report, error) {
 		return nil, err
 	}
 	r.first = live
-	r.analyse(live)
+	r.analyse(live, r.python(), r.threadIDs())
 	if !r.frozen {
 		if live, err = r.live(); err != nil {
 			return nil, err
@@ -186,17 +186,18 @@ func (r *reading) limit(runs []run) []run {
 	return runs
 }
 
-// analyse finds the layouts and walks over the objects.
-func (r *reading) analyse(live *liveBlocks) {
+// analyse finds the layouts and walks over the objects. heap is nil when there is no interpreter that can be read; tids are the
+// threads of the process, see threadIDs.
+func (r *reading) analyse(live *liveBlocks, heap *cpython.Heap, tids map[uint64]bool) {
 	n := findNatives(r.im, r.runs)
 	n.code = r.code
 	l, notes := n.findLayout(live)
 	l.findPython(n)
 	r.report.Notes = append(r.report.Notes, notes...)
 	r.report.Stats.Native = n.total
-	r.torch = &torch{natives: n, layout: l, heap: r.python(), types: map[*cpython.Type]pythonRole{}}
+	r.torch = &torch{natives: n, layout: l, heap: heap, types: map[*cpython.Type]pythonRole{}}
 	r.walk = newWalk(r.torch)
-	r.walk.tids = r.threadIDs()
+	r.walk.tids = tids
 	r.findTargets(live)
 	if r.torch.heap == nil {
 		return
