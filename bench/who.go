@@ -22,7 +22,7 @@ import (
 const whoName = "who"
 
 // whoHeaps are sizes of processes: of the memory that is their own. The first is what PyTorch itself has.
-var whoHeaps = []string{"200MiB", "1GiB", "4GiB"}
+var whoHeaps = []string{"200MiB", "500MiB", "1GiB", "4GiB"}
 
 // whoResult is gputrace who on a process of one size.
 type whoResult struct {
@@ -31,6 +31,7 @@ type whoResult struct {
 	blocks  int     // live blocks
 	named   int     // of them with a path or, where no tensor holds them, a class
 	seconds series  // command to its end
+	cpu     series  // of it, seconds of one core
 	read    series  // MiB read from the process
 	memory  series  // MiB, largest resident size of gputrace
 	// Seconds that the process itself takes with gc.get_referrers: for one block, and for all parameters together.
@@ -107,6 +108,7 @@ func (r *whoResult) askOutside(e *environment, pid int) error {
 		return fmt.Errorf("gputrace who: %w\n%s", err, stderr.String())
 	}
 	r.seconds = append(r.seconds, time.Since(begin).Seconds())
+	r.cpu = append(r.cpu, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
 	var report whoReport
 	if err := json.Unmarshal(stdout.Bytes(), &report); err != nil {
 		return fmt.Errorf("read the output of gputrace who: %w", err)
@@ -150,11 +152,11 @@ func whoTimes(results []whoResult, w io.Writer) {
 	fmt.Fprintf(w, "`gputrace who` on a process that holds a small GPT and its optimizer, and data: a quarter small Python objects, the rest large "+
 		"buffers. Beside it what the process itself takes, standing still, to go from one parameter or from all of them up to a "+
 		"variable with gc.get_referrers.\n\n")
-	t := table{{"memory of the process, MiB", "objects", "blocks", "named", "gputrace who, s", "read, MiB", "resident size of gputrace, MiB",
+	t := table{{"memory of the process, MiB", "objects", "blocks", "named", "gputrace who, s", "CPU, s", "read, MiB", "resident size of gputrace, MiB",
 		"gc.get_referrers, one, s", "all, s"}}
 	for i := range results {
 		r := &results[i]
-		t.row(fmt.Sprintf("%.0f", r.own), fmt.Sprint(r.objects), fmt.Sprint(r.blocks), fmt.Sprint(r.named), r.seconds.text("%.2f"),
+		t.row(fmt.Sprintf("%.0f", r.own), fmt.Sprint(r.objects), fmt.Sprint(r.blocks), fmt.Sprint(r.named), r.seconds.text("%.2f"), r.cpu.text("%.2f"),
 			r.read.text("%.0f"), r.memory.text("%.0f"), fmt.Sprintf("%.2f", r.one), fmt.Sprintf("%.2f", r.all))
 	}
 	t.print(w)

@@ -25,10 +25,10 @@ func TestWhoTimes(t *testing.T) {
 	rows := regexp.MustCompile(`(?m)^\| (\d.*) \|$`).FindAllStringSubmatch(out.String(), -1)
 	require.Len(t, rows, 1, out.String())
 	row := cells(t, rows[0][1])
-	require.Len(t, row, 9)
+	require.Len(t, row, 10)
 	for _, c := range row {
 		require.Positive(t, number(t, c), out.String())
 	}
 	require.Equal(t, row[2], row[3], "every block has a name")
-	require.Greater(t, number(t, row[5]), number(t, row[0])*0.9, "what it read, of a process of that size")
+	require.Greater(t, number(t, row[6]), number(t, row[0])*0.9, "what it read, of a process of that size")
 }
