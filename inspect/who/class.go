@@ -298,24 +298,22 @@ type natives struct {
 	total  int
 }
 
-// findNatives looks for objects in the copied pages.
+// findNatives looks for objects in the pages of the process's own memory.
 func findNatives(im *image, runs []run) *natives {
 	n := &natives{classes: newClasses(im)}
-	for _, r := range runs {
-		for at := r.addr; at < r.addr+r.pages<<pageShift; at += pageSize {
-			if number := im.entry(at); number >= firstPage {
-				n.scan(at, im.pages[uint64(number)<<pageShift:uint64(number+1)<<pageShift])
-			}
+	im.pagesOf(runs, func(addr uint64, page []byte) {
+		if n.scan(addr, page) {
+			im.keep(addr, page)
 		}
-	}
+	})
 	return n
 }
 
 // objectAlign is what malloc aligns everything to that is larger than a pointer (max_align_t; glibc, jemalloc, tcmalloc).
 const objectAlign = 16
 
-// scan looks for objects in a page.
-func (n *natives) scan(addr uint64, page []byte) {
+// scan looks for objects in a page, and reports whether there are some that matter.
+func (n *natives) scan(addr uint64, page []byte) (found bool) {
 	low, span := n.low, n.high-n.low
 	for i := 0; i+8 <= len(page); i += objectAlign {
 		w := binary.LittleEndian.Uint64(page[i:])
@@ -327,9 +325,11 @@ func (n *natives) scan(addr uint64, page []byte) {
 			n.total++
 			if c.role != roleOther {
 				n.byRole[c.role] = append(n.byRole[c.role], addr+uint64(i))
+				found = true
 			}
 		}
 	}
+	return found
 }
 
 // role is that of the object at an address.

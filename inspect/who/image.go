@@ -54,6 +54,8 @@ type image struct {
 	absent  int      // pages that could not be read
 	mapped  bool     // pages is a mapping of ours
 	whole   bool     // the heap regions were copied as a whole: what is not there was not present
+	present []run    // pages of the heap regions that may be read; nil: all
+	full    bool     // there was no room for a page
 	near    bool     // only the page itself is read when one is asked for
 	tracked bool     // order is kept
 	order   []uint64 // pages that were entered, when tracked
@@ -84,7 +86,7 @@ func (im *image) room() uint64 { return uint64(len(im.pages))>>pageShift - first
 
 // reset forgets what was copied.
 func (im *image) reset(regions []region) {
-	im.regions, im.used, im.spans, im.whole = regions, firstPage, 0, false
+	im.regions, im.used, im.spans, im.whole, im.present, im.full = regions, firstPage, 0, false, nil, false
 	clear(im.tables)
 }
 
@@ -180,6 +182,9 @@ func (im *image) fetch(addr uint64) (uint32, bool) {
 	}
 	first := addr &^ (pageSize - 1)
 	end := min(r.end, first+farRun*pageSize)
+	if r.heap && im.present != nil {
+		end = min(end, first+im.presentAt(first)<<pageShift)
+	}
 	if im.near {
 		end = first + pageSize
 	}
@@ -192,7 +197,10 @@ func (im *image) fetch(addr uint64) (uint32, bool) {
 			end = at
 		}
 	}
-	got := im.load(first, (end-first)>>pageShift)
+	got := uint64(0)
+	if end > first {
+		got = im.load(first, (end-first)>>pageShift)
+	}
 	if got == 0 {
 		im.absent++
 		im.set(first, pageAbsent)
@@ -204,6 +212,7 @@ func (im *image) fetch(addr uint64) (uint32, bool) {
 // load reads n pages into the copy, and gives how many came.
 func (im *image) load(addr, n uint64) uint64 {
 	room := uint64(len(im.pages))>>pageShift - uint64(im.used)
+	im.full = im.full || n > room
 	n = min(n, room)
 	if n == 0 {
 		return 0

@@ -253,31 +253,26 @@ func (r *reading) classOfProgram(o uint64) bool {
 	return t != nil && t.Heap() && !strings.HasPrefix(t.Name, "torch.")
 }
 
-// words finds where in the copy some words are.
+// words finds where some words are in the process's own memory.
 func (r *reading) words(wanted *table, visit func(at, word uint64)) {
 	if wanted.count == 0 {
 		return
 	}
 	const bits = 1 << 16 // a filter: most words are none of the wanted
 	filter := make([]uint64, bits/64)
+	low, high := ^uint64(0), uint64(0)
 	for _, k := range wanted.keys {
 		if k != 0 {
+			low, high = min(low, k), max(high, k)
 			filter[k>>3&(bits-1)/64] |= 1 << (k >> 3 % 64)
 		}
 	}
-	for _, run := range r.runs {
-		for at := run.addr; at < run.addr+run.pages<<pageShift; at += pageSize {
-			number := r.im.entry(at)
-			if number < firstPage {
-				continue
-			}
-			page := r.im.pages[uint64(number)<<pageShift : uint64(number+1)<<pageShift]
-			for i := 0; i < pageSize; i += 8 {
-				w := binary.LittleEndian.Uint64(page[i:])
-				if w != 0 && filter[w>>3&(bits-1)/64]>>(w>>3%64)&1 != 0 && wanted.has(w) {
-					visit(at+uint64(i), w)
-				}
+	r.im.pagesOf(r.runs, func(addr uint64, page []byte) {
+		for i := 0; i+8 <= len(page); i += 8 {
+			w := binary.LittleEndian.Uint64(page[i:])
+			if w-low <= high-low && filter[w>>3&(bits-1)/64]>>(w>>3%64)&1 != 0 && wanted.has(w) {
+				visit(addr+uint64(i), w)
 			}
 		}
-	}
+	})
 }

@@ -25,6 +25,7 @@ type reading struct {
 	code        *codeFiles
 	runs        []run
 	im          *image
+	natives     *natives // nil: they are to be looked for in the copy
 	torch       *torch
 	walk        *walk
 	targets     []target
@@ -162,9 +163,14 @@ func (r *reading) copyNow() (*liveBlocks, error) {
 		return nil, err
 	}
 	r.report.Notes = append(r.report.Notes, notes...)
-	r.runs = r.limit(runs)
 	r.im.reset(r.regions)
-	r.im.copyHeap(r.runs)
+	if r.options.Freeze > 0 {
+		r.runs = r.limit(runs)
+		r.im.copyHeap(r.runs)
+	} else {
+		r.runs, r.im.present = runs, runs
+		r.natives = findNatives(r.im, runs)
+	}
 	live, err := r.live()
 	r.report.Stats.Copy = time.Since(start)
 	return live, err
@@ -189,7 +195,10 @@ func (r *reading) limit(runs []run) []run {
 // analyse finds the layouts and walks over the objects. heap is nil when there is no interpreter that can be read; tids are the
 // threads of the process, see threadIDs.
 func (r *reading) analyse(live *liveBlocks, heap *cpython.Heap, tids map[uint64]bool) {
-	n := findNatives(r.im, r.runs)
+	n := r.natives
+	if n == nil {
+		n = findNatives(r.im, r.runs)
+	}
 	n.code = r.code
 	l, notes := n.findLayout(live)
 	l.findPython(n)
@@ -207,6 +216,9 @@ func (r *reading) analyse(live *liveBlocks, heap *cpython.Heap, tids map[uint64]
 	r.adrift()
 	r.dropStale()
 	r.findLost()
+	if r.im.full {
+		r.note("what was needed is more than the limit of %d MiB: some objects were not looked at", r.im.room()>>8)
+	}
 	if r.walk.cut {
 		r.note("more than %d objects: some were not looked at", maxNodes)
 	}
