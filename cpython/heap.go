@@ -160,8 +160,11 @@ func (h *Heap) Prove(img Image) error {
 	if !slices.ContainsFunc(h.rings(interps[0]), func(head uint64) bool { return closes(img, head) }) {
 		return wrong("none of the collector's lists closes")
 	}
-	for _, m := range h.Modules(img) {
-		if m.Name == "builtins" && m.isModule {
+	for e := range h.loaded(img) {
+		if h.Text(img, e.Aux) != "builtins" {
+			continue
+		}
+		if t := h.TypeOf(img, e.Target); t != nil && t.kind == kindModule {
 			return nil
 		}
 	}
@@ -193,8 +196,6 @@ type Module struct {
 	File string // __file__; empty when it has none
 	// Object is the address of the module: mostly a module object, but a program may put anything there.
 	Object uint64
-
-	isModule bool
 }
 
 // Modules lists sys.modules of all interpreters.
@@ -204,7 +205,6 @@ func (h *Heap) Modules(img Image) []Module {
 	for e := range h.loaded(img) {
 		m := Module{Name: h.Text(img, e.Aux), Object: e.Target}
 		if t := h.TypeOf(img, e.Target); t != nil {
-			m.isModule = t.kind == kindModule
 			m.File = h.moduleFile(img, e.Target, t, names)
 		}
 		out = append(out, m)

@@ -27,8 +27,9 @@ const (
 	maxSpans = 1024
 	// farPages bounds what is read beside the copy, on demand: read-only data of libraries, mostly.
 	farPages = 1 << 15
-	// farRun is how many pages are read at once there: neighbours are wanted as well.
-	farRun = 4
+	// farRun is how many pages are read at once there, and nearRun in the process's own memory: neighbours are wanted as well.
+	farRun  = 4
+	nearRun = 16
 )
 
 // region is a range of addresses that may be read.
@@ -183,7 +184,7 @@ func (im *image) fetch(addr uint64) (uint32, bool) {
 	first := addr &^ (pageSize - 1)
 	end := min(r.end, first+farRun*pageSize)
 	if r.heap && im.present != nil {
-		end = min(end, first+im.presentAt(first)<<pageShift)
+		end = min(r.end, first+min(nearRun, im.presentAt(first))<<pageShift)
 	}
 	if im.near {
 		end = first + pageSize
