@@ -48,9 +48,9 @@ func TestObservation(t *testing.T) {
 		}}},
 	}
 	cuda1 := event.Device{Type: event.DeviceCUDA, Index: 1}
-	want := heap.Observation{
-		PID: 7, Device: cuda1, From: 3, To: 9, Blocks: []heap.Observed{{Addr: 0x1000, Size: 512, Requested: 500, Stream: 4}},
-		Segments: []heap.ObservedSegment{{Addr: 0x1000, Size: 2048, Expandable: true}}, Allocated: 512, Reserved: 2048,
+	want := event.Observation{
+		PID: 7, Device: cuda1, From: 3, To: 9, Blocks: []event.Observed{{Addr: 0x1000, Size: 512, Requested: 500, Stream: 4}},
+		Segments: []event.ObservedSegment{{Addr: 0x1000, Size: 2048, Expandable: true}}, Allocated: 512, Reserved: 2048,
 	}
 	require.Equal(t, want, s.observation(sweep))
 
