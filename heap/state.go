@@ -298,6 +298,10 @@ func (s *state) sites(t *sites) {
 	if !s.load {
 		return
 	}
+	if len(t.calls) == 0 || len(t.calls) > maxCalls || t.calls[0] != "" {
+		s.fail("%d calls, of which the first has a name", len(t.calls))
+		return
+	}
 	for i := range t.calls {
 		t.call[t.calls[i]] = uint16(i)
 	}

@@ -68,7 +68,9 @@ type End struct {
 	StackRecordsLost uint64   `json:"stack_records_lost"`
 	Checks           *Checks  `json:"checks"`  // nil: the live set was not compared with the allocator's books
 	Memory           *Memory  `json:"memory"`  // nil: not asked for
-	Sources          []Source `json:"sources"` // the lines that allocations come from
+	Sources          []Source `json:"sources"` // the lines that hold memory
+	// Libraries is Info.Libraries with what was loaded since.
+	Libraries []string `json:"libraries"`
 }
 
 // The reasons for the end of a recording, as they stand in files.
@@ -78,12 +80,12 @@ const (
 	ReasonExeced  = "target_execed" // it became another program
 )
 
-// Hits is the counters of one probe: Hits = Emitted + Quiet + the sum of Dropped.
+// Hits is the counters of one probe: Hits = Emitted + the sums of Quiet and Dropped.
 type Hits struct {
 	Probe   string            `json:"probe"`
 	Hits    uint64            `json:"hits"`
 	Emitted uint64            `json:"emitted"`
-	Quiet   uint64            `json:"quiet"`   // without an event by design
+	Quiet   map[string]uint64 `json:"quiet"`   // without an event by design, by reason
 	Dropped map[string]uint64 `json:"dropped"` // by reason
 }
 

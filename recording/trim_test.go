@@ -23,7 +23,7 @@ func count(n int) []byte { return binary.AppendUvarint(nil, uint64(n)) }
 func TestMaxSize(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ring.gputrace")
 	j := newJob(21)
-	w, err := Create(path, &Info{Name: "ring"}, j.resolve, &Options{MaxSize: minSize})
+	w, err := Create(path, &Info{Name: "ring"}, j.resolve, &Options{MaxSize: MinSize})
 	require.NoError(t, err)
 	var events []event.Event
 	trims, size := 0, int64(0)
@@ -44,7 +44,7 @@ func TestMaxSize(t *testing.T) {
 		size = w.Size()
 		st, err := os.Stat(path)
 		require.NoError(t, err)
-		require.LessOrEqual(t, st.Size(), int64(minSize))
+		require.LessOrEqual(t, st.Size(), int64(MinSize))
 		require.Less(t, len(events), 4_000_000, "nothing is dropped")
 	}
 	require.NoError(t, w.Close(&End{}))
@@ -121,7 +121,7 @@ func TestTrimFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "ring.gputrace")
 	require.NoError(t, os.Mkdir(path+".tmp", 0o755)) // no file can be made there
 	j := newJob(23)
-	w, err := Create(path, &Info{}, j.resolve, &Options{MaxSize: minSize})
+	w, err := Create(path, &Info{}, j.resolve, &Options{MaxSize: MinSize})
 	require.NoError(t, err)
 	written := 0
 	for err == nil && written < 4_000_000 {
@@ -195,7 +195,7 @@ func TestEpochsOfDamaged(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{MaxSize: -1}, {MaxSize: minSize - 1}, {MaxAge: -1}} {
+	for _, o := range []Options{{MaxSize: -1}, {MaxSize: MinSize - 1}, {MaxAge: -1}} {
 		path := filepath.Join(t.TempDir(), "x")
 		_, err := Create(path, &Info{}, nil, &o)
 		require.ErrorContains(t, err, "at least 4194304 bytes")

@@ -27,8 +27,8 @@ const (
 	epochNames = 1 << 20
 )
 
-// minSize is the least Options.MaxSize, bytes.
-const minSize = 4 << 20
+// MinSize is the least Options.MaxSize that is not 0, bytes.
+const MinSize = 4 << 20
 
 // Options may be nil.
 type Options struct {
@@ -105,8 +105,8 @@ func newWriter(f file, info *Info, resolve Resolve, o *Options) (*Writer, error)
 	if o == nil {
 		o = &Options{}
 	}
-	if o.MaxSize < 0 || o.MaxSize > 0 && o.MaxSize < minSize || o.MaxAge < 0 {
-		return nil, fmt.Errorf("record at most %d bytes, %s: at least %d bytes", o.MaxSize, o.MaxAge, minSize)
+	if o.MaxSize < 0 || o.MaxSize > 0 && o.MaxSize < MinSize || o.MaxAge < 0 {
+		return nil, fmt.Errorf("record at most %d bytes, %s: at least %d bytes", o.MaxSize, o.MaxAge, MinSize)
 	}
 	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false))
 	if err != nil {

@@ -38,7 +38,7 @@ func TestDifference(t *testing.T) {
 }
 
 func TestObservation(t *testing.T) {
-	s := &session{heap: heap.New(), target: &process.Process{PID: 7}}
+	s := &session{heap: &ledger{Heap: heap.New()}, target: &process.Process{PID: 7}}
 	sweep := &inspect.DeviceSweep{
 		Before: inspect.DeviceTotals{Device: 1, Allocated: 512, Reserved: 2048}, After: inspect.DeviceTotals{Device: 1, Allocated: 512, Reserved: 2048},
 		Window: inspect.Window{From: 3, To: 9, Settled: true}, Balanced: true,
