@@ -19,6 +19,9 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 )
 
-require github.com/cilium/ebpf v0.22.0
+require (
+	github.com/cilium/ebpf v0.22.0
+	github.com/klauspost/compress v1.20.3
+)
 
 tool github.com/cilium/ebpf/cmd/bpf2go

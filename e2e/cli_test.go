@@ -106,18 +106,24 @@ func (c *command) succeeds(t *testing.T) {
 	require.Equal(t, 0, c.code(t), c.stderr.String())
 }
 
-// profiles reads two files of a result, and nothing but what belongs there is in the folder or left beside it.
+// profiles reads two of the profiles of a result; nothing but the recording is with them, and nothing is left beside the folder.
 func (c *command) profiles(t *testing.T) (inuse, alloc *profile.Profile) {
 	t.Helper()
 	requireNoLeftovers(t, c.dir)
-	return readProfiles(t, c.out())
+	require.False(t, exists(c.out()+".gputrace"), "the recording is still beside the folder")
+	return readProfiles(t, c.out(), "trace.gputrace")
 }
 
-func readProfiles(t *testing.T, dir string) (inuse, alloc *profile.Profile) {
+// readProfiles reads the two profiles of a folder, in which there is nothing else but what is named.
+func readProfiles(t *testing.T, dir string, others ...string) (inuse, alloc *profile.Profile) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, entries, 3)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	require.ElementsMatch(t, append(others, "inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"), names)
 	return readProfile(t, filepath.Join(dir, "inuse.pb.gz")), readProfile(t, filepath.Join(dir, "alloc.pb.gz"))
 }
 

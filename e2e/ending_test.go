@@ -192,7 +192,7 @@ func TestOwner(t *testing.T) {
 	p.release(t)
 	p.await(t, "DONE")
 	c.interrupt(t)
-	for _, name := range []string{"ready", "out", "out/inuse.pb.gz", "out/peak.pb.gz", "out/alloc.pb.gz"} {
+	for _, name := range []string{"ready", "out", "out/inuse.pb.gz", "out/peak.pb.gz", "out/alloc.pb.gz", "out/trace.gputrace"} {
 		var st syscall.Stat_t
 		require.NoError(t, syscall.Stat(filepath.Join(c.dir, name), &st))
 		require.EqualValues(t, 12345, st.Uid, name)

@@ -128,6 +128,7 @@ func TestKill(t *testing.T) {
 			p.awaitSteps(t, p.steps()+20)
 			requireNoLeftovers(t, c.dir)
 			require.Equal(t, tt.signal != syscall.SIGKILL, exists(c.out()))
+			require.Equal(t, tt.signal == syscall.SIGKILL, exists(c.out()+".gputrace"), "what was recorded stays")
 		})
 	}
 }

@@ -101,7 +101,7 @@ func (j *joined) round(t *testing.T) (heap.Result, error) {
 	j.drain(t, s.To)
 	require.Len(t, s.Devices, 1)
 	d := &s.Devices[0]
-	o := heap.Observation{
+	o := event.Observation{
 		PID: j.pid, Device: event.Device{Type: event.DeviceCUDA}, From: d.Window.From, To: d.Window.To, Allocated: event.Unknown, Reserved: event.Unknown,
 	}
 	if d.Balanced {
@@ -110,10 +110,10 @@ func (j *joined) round(t *testing.T) (heap.Result, error) {
 	for i := range d.Segments {
 		g := &d.Segments[i]
 		if d.Balanced {
-			o.Segments = append(o.Segments, heap.ObservedSegment{Addr: g.Addr, Size: g.Size, Expandable: g.Expandable})
+			o.Segments = append(o.Segments, event.ObservedSegment{Addr: g.Addr, Size: g.Size, Expandable: g.Expandable})
 		}
 		for addr, b := range held(g.Blocks) {
-			o.Blocks = append(o.Blocks, heap.Observed{Addr: addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
+			o.Blocks = append(o.Blocks, event.Observed{Addr: addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
 		}
 	}
 	return j.heap.Reconcile(o)

@@ -21,32 +21,6 @@ var (
 // maxFreed is how many frees of one device are remembered while it is watched: 64 MiB.
 const maxFreed = 1 << 22
 
-// Observed is one block that was seen in the allocator's books: allocated, and not given back.
-type Observed struct {
-	Addr, Size uint64 // bytes
-	Requested  uint64 // bytes; event.Unknown when not known
-	Stream     uint64 // raw handle; event.Unknown when not known
-}
-
-// ObservedSegment is one segment that was seen in the allocator's books.
-type ObservedSegment struct {
-	Addr, Size uint64 // bytes; of an expandable segment, a part that is mapped without a gap
-	Expandable bool   // it is mapped page by page
-}
-
-// Observation is one reading of the books of a device while the program runs: not one moment, but each block as it was at
-// some moment between From and To. A block that was there all that time is in it.
-type Observation struct {
-	PID      uint32
-	Device   event.Device
-	From, To uint64 // CLOCK_BOOTTIME nanoseconds, as in the events
-	Blocks   []Observed
-	Segments []ObservedSegment // nil, with Reserved unknown: they were not looked at
-	// Allocated and Reserved are the allocator's own totals, bytes, when they were the same at From and at To; else
-	// event.Unknown.
-	Allocated, Reserved uint64
-}
-
 // Result is what Reconcile did. After the first time, without losses, nothing is added and nothing retired.
 type Result struct {
 	First   bool   // no observation of this device came before
@@ -118,7 +92,7 @@ func (h *Heap) Unwatch(pid uint32) {
 // not, nothing is changed and the error wraps ErrUnproved. ErrNotWatched: see there.
 //
 // Segments are treated likewise, against the allocator's reserved bytes, but for themselves: see Result.SegmentsProved.
-func (h *Heap) Reconcile(o Observation) (Result, error) {
+func (h *Heap) Reconcile(o event.Observation) (Result, error) {
 	p := h.process(o.PID)
 	if p.watch == nil || p.watch.full || o.From < p.watch.since || o.To < o.From {
 		return Result{}, fmt.Errorf("reconcile pid %d %s: %w", o.PID, o.Device, ErrNotWatched)
@@ -148,11 +122,11 @@ func (h *Heap) Reconcile(o Observation) (Result, error) {
 type join struct {
 	heap        *Heap
 	account     *account
-	observation *Observation
+	observation *event.Observation
 	result      *Result
 
 	total  uint64 // that the blocks must add up to, bytes
-	added  []Observed
+	added  []event.Observed
 	retire []uint32
 	learn  []learned
 }
@@ -160,7 +134,7 @@ type join struct {
 // learned is a block of which the books know more than its event.
 type learned struct {
 	block uint32
-	Observed
+	event.Observed
 }
 
 // blocks finds out which blocks to add and to retire, and proves the outcome.
@@ -235,9 +209,9 @@ func (j *join) findTotal() error {
 }
 
 // sorted gives the observed blocks by address.
-func (j *join) sorted() ([]Observed, error) {
+func (j *join) sorted() ([]event.Observed, error) {
 	out := slices.Clone(j.observation.Blocks)
-	slices.SortFunc(out, func(x, y Observed) int { return compareAddr(x.Addr, y.Addr) })
+	slices.SortFunc(out, func(x, y event.Observed) int { return compareAddr(x.Addr, y.Addr) })
 	out = slices.Compact(out)
 	for i := range out {
 		if b := &out[i]; b.Addr == 0 || b.Addr >= 1<<63 || b.Size == 0 || b.Size >= maxBytes || !plausibleSize(b.Requested) {
@@ -286,7 +260,7 @@ func (j *join) only(b liveBlock) bool {
 }
 
 // both decides about a block of one address, and gives its size.
-func (j *join) both(b liveBlock, o Observed) uint64 {
+func (j *join) both(b liveBlock, o event.Observed) uint64 {
 	known := &j.heap.blocks.blocks[b.index]
 	switch {
 	case b.time >= j.observation.From:

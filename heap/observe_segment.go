@@ -16,10 +16,10 @@ type segmentJoin struct {
 	*join
 	process *process
 	driver  *DriverAccount // nil: none yet
-	seen    []ObservedSegment
+	seen    []event.ObservedSegment
 
 	mark   []*object // that are segments, although no event showed a torch block in them
-	add    []ObservedSegment
+	add    []event.ObservedSegment
 	lose   []*object // that are no segments any more
 	pieces []cut     // the same, of pieces
 }
@@ -59,7 +59,7 @@ func (s *segmentJoin) reserved() (uint64, bool) {
 // sort gives the observed segments by address, or refuses them.
 func (s *segmentJoin) sort() bool {
 	s.seen = slices.Clone(s.observation.Segments)
-	slices.SortFunc(s.seen, func(x, y ObservedSegment) int { return compareAddr(x.Addr, y.Addr) })
+	slices.SortFunc(s.seen, func(x, y event.ObservedSegment) int { return compareAddr(x.Addr, y.Addr) })
 	end := uint64(1)
 	for _, g := range s.seen {
 		if g.Addr < end || g.Addr >= 1<<63 || g.Size == 0 || g.Size >= maxBytes {
@@ -115,7 +115,7 @@ func (s *segmentJoin) cover() {
 }
 
 // uncovered adds [lo, hi) of an observed segment, if there is such a part and it is not just being given back.
-func (s *segmentJoin) uncovered(g ObservedSegment, lo, hi uint64) {
+func (s *segmentJoin) uncovered(g event.ObservedSegment, lo, hi uint64) {
 	if lo >= hi {
 		return
 	}
@@ -125,7 +125,7 @@ func (s *segmentJoin) uncovered(g ObservedSegment, lo, hi uint64) {
 			return
 		}
 	}
-	s.add = append(s.add, ObservedSegment{Addr: lo, Size: hi - lo, Expandable: g.Expandable})
+	s.add = append(s.add, event.ObservedSegment{Addr: lo, Size: hi - lo, Expandable: g.Expandable})
 }
 
 // overlaps reports whether the call took something in [lo, hi).
@@ -174,16 +174,16 @@ func (s *segmentJoin) loseUnseen() {
 
 // inSegment reports whether [lo, hi) overlaps an observed segment.
 func (s *segmentJoin) inSegment(lo, hi uint64) bool {
-	from, to := overlapping(s.seen, ObservedSegment.bounds, lo, hi)
+	from, to := overlapping(s.seen, segmentBounds, lo, hi)
 	return from != to
 }
 
-func (g ObservedSegment) bounds() (uint64, uint64) { return g.Addr, g.Addr + g.Size }
+func segmentBounds(g event.ObservedSegment) (uint64, uint64) { return g.Addr, g.Addr + g.Size }
 
 // loseParts finds what of a piece the observation does not have.
 func (s *segmentJoin) loseParts(o *object) {
 	at, end := o.bounds()
-	from, to := overlapping(s.seen, ObservedSegment.bounds, at, end)
+	from, to := overlapping(s.seen, segmentBounds, at, end)
 	for _, g := range s.seen[from:to] {
 		if at < g.Addr {
 			s.pieces = append(s.pieces, cut{o.root, at, g.Addr})
@@ -244,7 +244,7 @@ func (s *segmentJoin) commit(total uint64) {
 
 // addSegment books a segment that only the observation had. If it was there before the first event, it was there at the
 // peak too.
-func (s *segmentJoin) addSegment(g ObservedSegment) {
+func (s *segmentJoin) addSegment(g event.ObservedSegment) {
 	h, a := s.heap, s.account
 	s.result.SegmentsAdded.add(g.Size, event.Unknown)
 	if s.result.SegmentsFirst {

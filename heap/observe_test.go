@@ -16,7 +16,7 @@ import (
 type pool struct {
 	rng      *rand.Rand
 	time     uint64
-	blocks   map[uint64]Observed
+	blocks   map[uint64]event.Observed
 	segments map[uint64]uint64 // address to bytes; expandable: of each page
 	total    uint64
 	reserved uint64
@@ -36,13 +36,13 @@ const (
 
 func newPool(seed uint64, pages bool) *pool {
 	return &pool{
-		rng: rand.New(rand.NewPCG(seed, 6)), blocks: map[uint64]Observed{}, segments: map[uint64]uint64{}, handles: map[uint64]uint64{},
+		rng: rand.New(rand.NewPCG(seed, 6)), blocks: map[uint64]event.Observed{}, segments: map[uint64]uint64{}, handles: map[uint64]uint64{},
 		pages: pages, time: 1000, ticks: func(int) {}, send: func(*event.Event) {},
 	}
 }
 
 // report sends what the allocator reports after a change.
-func (p *pool) report(b Observed, kind event.Kind) {
+func (p *pool) report(b event.Observed, kind event.Kind) {
 	e := torchEvent(b.Addr, int64(b.Size), p.total)
 	e.Kind, e.Requested, e.Stream, e.Reserved = kind, b.Requested, b.Stream, p.reserved
 	p.emit(e)
@@ -98,7 +98,7 @@ func (p *pool) step() {
 		}
 		addr = p.grow()
 	}
-	b := Observed{Addr: addr, Size: size, Requested: size - p.rng.Uint64N(4), Stream: p.rng.Uint64N(2)}
+	b := event.Observed{Addr: addr, Size: size, Requested: size - p.rng.Uint64N(4), Stream: p.rng.Uint64N(2)}
 	p.blocks[addr] = b
 	p.total += size
 	p.ticks(1)
@@ -152,9 +152,9 @@ func (p *pool) trim() {
 }
 
 // observe reads the books while the pool goes on for some steps: each address at a moment of its own.
-func (p *pool) observe(steps int) Observation {
+func (p *pool) observe(steps int) event.Observation {
 	p.time++
-	o := Observation{PID: pid, Device: cuda0, From: p.time, Allocated: p.total, Reserved: p.reserved}
+	o := event.Observation{PID: pid, Device: cuda0, From: p.time, Allocated: p.total, Reserved: p.reserved}
 	duration := 1 + 2*steps
 	now := 0
 	blockAt, segmentAt := map[int][]uint64{}, map[int][]uint64{}
@@ -175,7 +175,7 @@ func (p *pool) observe(steps int) Observation {
 		}
 		for _, addr := range segmentAt[now] {
 			if size := p.segments[addr]; size != 0 {
-				o.Segments = append(o.Segments, ObservedSegment{addr, size, p.pages})
+				o.Segments = append(o.Segments, event.ObservedSegment{Addr: addr, Size: size, Expandable: p.pages})
 			}
 		}
 		delete(blockAt, now)
@@ -207,12 +207,12 @@ func (p *pool) observe(steps int) Observation {
 // compare asserts that the heap has the pool's blocks and segments, and nothing unexplained.
 func (p *pool) compare(t *testing.T, h *Heap, seed uint64) {
 	t.Helper()
-	got := map[uint64]Observed{}
+	got := map[uint64]event.Observed{}
 	segments := uint64(0)
 	for b := range h.Blocks() {
 		switch {
 		case b.Layer == event.LayerTorch:
-			got[b.Addr] = Observed{b.Addr, b.Size, b.Requested, b.Stream}
+			got[b.Addr] = event.Observed{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream}
 		case b.Segment:
 			segments += b.Size
 		}
@@ -354,10 +354,10 @@ func TestReconcileWithLossesMeanwhile(t *testing.T) {
 }
 
 // books is an observation of some blocks of 512 bytes, made now.
-func books(h *Heap, addrs ...uint64) Observation {
-	o := Observation{PID: pid, Device: cuda0, From: h.now + 1, To: h.now + 2, Reserved: event.Unknown}
+func books(h *Heap, addrs ...uint64) event.Observation {
+	o := event.Observation{PID: pid, Device: cuda0, From: h.now + 1, To: h.now + 2, Reserved: event.Unknown}
 	for _, a := range addrs {
-		o.Blocks = append(o.Blocks, Observed{Addr: a, Size: 512, Requested: 500, Stream: 0})
+		o.Blocks = append(o.Blocks, event.Observed{Addr: a, Size: 512, Requested: 500, Stream: 0})
 		o.Allocated += 512
 	}
 	return o
@@ -426,22 +426,22 @@ func TestReconcileRefuses(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotWatched)
 
 	h.Watch(pid)
-	for name, change := range map[string]func(*Observation){
-		"other total":     func(o *Observation) { o.Allocated++ },
-		"total not known": func(o *Observation) { o.Allocated = event.Unknown },
-		"block missing":   func(o *Observation) { o.Blocks = nil },
-		"block too many":  func(o *Observation) { o.Blocks = append(o.Blocks, Observed{Addr: 0x8000, Size: 512}) },
-		"blocks overlap": func(o *Observation) {
-			o.Blocks = append(o.Blocks, Observed{Addr: 0x10ff, Size: 512})
+	for name, change := range map[string]func(*event.Observation){
+		"other total":     func(o *event.Observation) { o.Allocated++ },
+		"total not known": func(o *event.Observation) { o.Allocated = event.Unknown },
+		"block missing":   func(o *event.Observation) { o.Blocks = nil },
+		"block too many":  func(o *event.Observation) { o.Blocks = append(o.Blocks, event.Observed{Addr: 0x8000, Size: 512}) },
+		"blocks overlap": func(o *event.Observation) {
+			o.Blocks = append(o.Blocks, event.Observed{Addr: 0x10ff, Size: 512})
 			o.Allocated += 512
 		},
-		"block without size": func(o *Observation) { o.Blocks = append(o.Blocks, Observed{Addr: 0x8000}) },
-		"block at 0":         func(o *Observation) { o.Blocks = append(o.Blocks, Observed{Size: 512}); o.Allocated += 512 },
-		"sizes that overflow": func(o *Observation) {
-			o.Blocks = append(o.Blocks, Observed{Addr: 0x8000, Size: 1 << 63}, Observed{Addr: 0x9000, Size: 1 << 63})
+		"block without size": func(o *event.Observation) { o.Blocks = append(o.Blocks, event.Observed{Addr: 0x8000}) },
+		"block at 0":         func(o *event.Observation) { o.Blocks = append(o.Blocks, event.Observed{Size: 512}); o.Allocated += 512 },
+		"sizes that overflow": func(o *event.Observation) {
+			o.Blocks = append(o.Blocks, event.Observed{Addr: 0x8000, Size: 1 << 63}, event.Observed{Addr: 0x9000, Size: 1 << 63})
 		},
-		"addresses that overflow": func(o *Observation) {
-			o.Blocks = append(o.Blocks, Observed{Addr: 1<<64 - 512, Size: 512})
+		"addresses that overflow": func(o *event.Observation) {
+			o.Blocks = append(o.Blocks, event.Observed{Addr: 1<<64 - 512, Size: 512})
 			o.Allocated += 512
 		},
 	} {
@@ -465,7 +465,7 @@ func TestReconcileOfSeveralDevices(t *testing.T) {
 	one.Device.Index = 1
 	unused := books(h)
 	unused.Device.Index, unused.Reserved = 2, 0
-	for _, o := range []Observation{books(h, 0x1000, 0x2000), one, unused} {
+	for _, o := range []event.Observation{books(h, 0x1000, 0x2000), one, unused} {
 		r, err := h.Reconcile(o)
 		require.NoError(t, err)
 		require.True(t, r.First && r.Agreed())
@@ -473,7 +473,7 @@ func TestReconcileOfSeveralDevices(t *testing.T) {
 	b := h.Books()
 	require.Len(t, b.Accounts, 2, "a device that is not used has no account")
 	require.Equal(t, []uint64{1024, 512}, []uint64{b.Accounts[0].Before, b.Accounts[1].Before})
-	unused.Blocks, unused.Allocated = []Observed{{Addr: 0x5000, Size: 512}}, 512
+	unused.Blocks, unused.Allocated = []event.Observed{{Addr: 0x5000, Size: 512}}, 512
 	r, err := h.Reconcile(unused)
 	require.NoError(t, err)
 	require.False(t, r.Agreed(), "it was empty when it was looked at first")
@@ -519,8 +519,12 @@ func TestWatchIsBounded(t *testing.T) {
 	require.Nil(t, a.freed)
 }
 
+func segmentAt(addr, size uint64, expandable bool) event.ObservedSegment {
+	return event.ObservedSegment{Addr: addr, Size: size, Expandable: expandable}
+}
+
 // withSegments is an observation of segments, none of which has a block in use.
-func withSegments(h *Heap, segments ...ObservedSegment) Observation {
+func withSegments(h *Heap, segments ...event.ObservedSegment) event.Observation {
 	o := books(h)
 	o.Segments, o.Reserved = segments, 0
 	for _, s := range segments {
@@ -532,8 +536,8 @@ func withSegments(h *Heap, segments ...ObservedSegment) Observation {
 func TestSegmentsFromBefore(t *testing.T) {
 	const unit = 2 * mib
 	at := func(n uint64) uint64 { return 64*mib + n*unit }
-	seen := []ObservedSegment{{at(0), unit, false}, {at(4), 4 * unit, true}}
-	gone := ObservedSegment{at(0), unit, false}
+	seen := []event.ObservedSegment{segmentAt(at(0), unit, false), segmentAt(at(4), 4*unit, true)}
+	gone := segmentAt(at(0), unit, false)
 	for name, row := range map[string]struct {
 		events []*event.Event
 		units  uint64 // of segments in the end
@@ -574,7 +578,7 @@ func TestSegmentsFromBefore(t *testing.T) {
 	h.Watch(pid)
 	_, err := h.Reconcile(withSegments(h, seen...))
 	require.NoError(t, err)
-	r, err := h.Reconcile(withSegments(h, gone, ObservedSegment{at(4), unit, true}, ObservedSegment{at(6), unit, true}, ObservedSegment{at(9), unit, false}))
+	r, err := h.Reconcile(withSegments(h, gone, segmentAt(at(4), unit, true), segmentAt(at(6), unit, true), segmentAt(at(9), unit, false)))
 	require.NoError(t, err)
 	require.True(t, r.SegmentsProved)
 	require.Equal(t, Count{Objects: 1, Bytes: unit}, r.SegmentsAdded)
@@ -591,7 +595,7 @@ func TestSegmentsKnownInPart(t *testing.T) {
 	h.Watch(pid)
 	apply(h, created(1, unit), mappedAt(at(1), unit, 1), created(2, unit), mappedAt(at(3), unit, 2), mappedAt(at(4), unit, 77),
 		deviceEvent(event.KindAlloc, at(9), unit))
-	r, err := h.Reconcile(withSegments(h, ObservedSegment{at(0), 6 * unit, true}, ObservedSegment{at(9), unit, false}))
+	r, err := h.Reconcile(withSegments(h, segmentAt(at(0), 6*unit, true), segmentAt(at(9), unit, false)))
 	require.NoError(t, err)
 	require.True(t, r.SegmentsProved)
 	require.EqualValues(t, 4*unit, r.SegmentsAdded.Bytes) // pages 0, 2, 5, and 4, of a handle from before
@@ -617,7 +621,7 @@ func TestSegmentThatIsJustGivenBack(t *testing.T) {
 		h := New()
 		apply(h, give...)
 		h.Watch(pid)
-		o := withSegments(h, ObservedSegment{64 * mib, mib, false})
+		o := withSegments(h, segmentAt(64*mib, mib, false))
 		r, err := h.Reconcile(o)
 		require.NoError(t, err)
 		require.False(t, r.SegmentsProved, name)
@@ -631,7 +635,7 @@ func BenchmarkReconcile(b *testing.B) {
 	h.Watch(pid)
 	o := books(h)
 	for i := range uint64(blocks) {
-		o.Blocks = append(o.Blocks, Observed{Addr: 1<<40 + i*1024, Size: 512, Requested: 500})
+		o.Blocks = append(o.Blocks, event.Observed{Addr: 1<<40 + i*1024, Size: 512, Requested: 500})
 	}
 	rand.New(rand.NewPCG(1, 1)).Shuffle(blocks, func(i, j int) { o.Blocks[i], o.Blocks[j] = o.Blocks[j], o.Blocks[i] })
 	o.Allocated = blocks * 512
@@ -671,14 +675,14 @@ func TestSegmentsLost(t *testing.T) {
 func TestSegmentsRefused(t *testing.T) {
 	h := New()
 	h.Watch(pid)
-	for name, change := range map[string]func(*Observation){
-		"other total":     func(o *Observation) { o.Reserved++ },
-		"total not known": func(o *Observation) { o.Reserved = event.Unknown },
-		"overlap":         func(o *Observation) { o.Segments = append(o.Segments, ObservedSegment{64*mib + 1, mib, false}) },
-		"overflow":        func(o *Observation) { o.Segments = append(o.Segments, ObservedSegment{1 << 62, 1 << 63, false}) },
-		"no size":         func(o *Observation) { o.Segments = append(o.Segments, ObservedSegment{80 * mib, 0, false}) },
+	for name, change := range map[string]func(*event.Observation){
+		"other total":     func(o *event.Observation) { o.Reserved++ },
+		"total not known": func(o *event.Observation) { o.Reserved = event.Unknown },
+		"overlap":         func(o *event.Observation) { o.Segments = append(o.Segments, segmentAt(64*mib+1, mib, false)) },
+		"overflow":        func(o *event.Observation) { o.Segments = append(o.Segments, segmentAt(1<<62, 1<<63, false)) },
+		"no size":         func(o *event.Observation) { o.Segments = append(o.Segments, segmentAt(80*mib, 0, false)) },
 	} {
-		o := withSegments(h, ObservedSegment{64 * mib, mib, false})
+		o := withSegments(h, segmentAt(64*mib, mib, false))
 		change(&o)
 		r, err := h.Reconcile(o)
 		require.NoError(t, err)

@@ -376,21 +376,21 @@ func decodeEvent(b []byte) *event.Event {
 }
 
 // decodeObservation makes an observation of the same memory out of the bytes of one event.
-func decodeObservation(h *Heap, b []byte) Observation {
-	o := Observation{
+func decodeObservation(h *Heap, b []byte) event.Observation {
+	o := event.Observation{
 		PID: uint32(b[1] & 1), Device: event.Device{Type: event.DeviceCUDA, Index: int8(b[4]&3) - 1}, From: h.now + uint64(b[0]&1),
 		To: h.now + 2, Allocated: uint64(b[8]) << 6, Reserved: uint64(b[10]),
 	}
 	for i := range int(b[6] & 3) {
-		o.Blocks = append(o.Blocks, Observed{Addr: uint64(b[5+i]) << 8, Size: uint64(b[9+i]) << 6, Requested: uint64(b[7]), Stream: 0})
+		o.Blocks = append(o.Blocks, event.Observed{Addr: uint64(b[5+i]) << 8, Size: uint64(b[9+i]) << 6, Requested: uint64(b[7]), Stream: 0})
 	}
 	for i := range int(b[11] & 3) {
-		o.Segments = append(o.Segments, ObservedSegment{Addr: uint64(b[5+i]) << 8, Size: uint64(b[10]) / uint64(b[11]&3), Expandable: b[12]&1 == 0})
+		o.Segments = append(o.Segments, event.ObservedSegment{Addr: uint64(b[5+i]) << 8, Size: uint64(b[10]) / uint64(b[11]&3), Expandable: b[12]&1 == 0})
 	}
 	if a := h.accounts[accountKey{o.PID, o.Device}]; a != nil && b[13]&1 == 0 { // so that it can be right
 		for addr, i := range a.live {
 			blk := &h.blocks.blocks[i]
-			o.Blocks = append(o.Blocks, Observed{Addr: addr, Size: blk.size, Requested: blk.requested, Stream: blk.stream})
+			o.Blocks = append(o.Blocks, event.Observed{Addr: addr, Size: blk.size, Requested: blk.requested, Stream: blk.stream})
 		}
 		o.Allocated = a.Allocated
 	}

@@ -197,8 +197,8 @@ func unknown(n uint64) uint64 {
 	return n
 }
 
-// balance is where the target's memory is, at the end of the recording.
-func (s *session) balance(m *moment, view *analysis.View) *analysis.Balance {
+// balance is what tells where the target's memory is, at the end of the recording.
+func (s *session) balance(m *moment, view *analysis.View) *analysis.BalanceInput {
 	in := m.input(s.target.PID)
 	in.View = view
 	in.Whole = s.driver.fresh
@@ -217,7 +217,7 @@ func (s *session) balance(m *moment, view *analysis.View) *analysis.Balance {
 	case s.books.err != nil && !errors.Is(s.books.err, inspect.ErrNoAllocator) && !errors.Is(s.books.err, inspect.ErrOtherBackend):
 		in.TorchWhy = s.books.err.Error()
 	}
-	return analysis.NewBalance(in)
+	return in
 }
 
 // torchParts is how the caching allocator's segments are used at the last event, by the events; nil when that is not known of

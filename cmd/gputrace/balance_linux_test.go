@@ -76,10 +76,10 @@ func TestBalanceWithoutBooks(t *testing.T) {
 		"not read":          {read: layout, want: event.Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &session{target: p, driver: &driver{fresh: true}, heap: heap.New()}
+			s := &session{target: p, driver: &driver{fresh: true}, heap: &ledger{Heap: heap.New()}}
 			s.books.err = tt.found
 			m := &moment{booksErr: tt.read, uses: []nvml.Use{{Device: h200(0), Used: 7}}}
-			b := s.balance(m, nil)
+			b := analysis.NewBalance(s.balance(m, nil))
 			require.Len(t, b.Devices, 1)
 			require.True(t, b.Devices[0].Whole)
 			require.Equal(t, tt.want, b.Devices[0].Torch.Reserved)
@@ -90,8 +90,8 @@ func TestBalanceWithoutBooks(t *testing.T) {
 	}
 	gone := *p
 	gone.StartTime++
-	s := &session{target: &gone, driver: &driver{}, heap: heap.New()}
-	b := s.balance(&moment{uses: []nvml.Use{{Device: h200(0), Used: 7}}}, nil)
+	s := &session{target: &gone, driver: &driver{}, heap: &ledger{Heap: heap.New()}}
+	b := analysis.NewBalance(s.balance(&moment{uses: []nvml.Use{{Device: h200(0), Used: 7}}}, nil))
 	require.Empty(t, b.Devices, "what is said of another process of that number is not believed")
 	require.Equal(t, "the process has ended", b.DriverWhy)
 }

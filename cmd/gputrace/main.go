@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 	"unicode"
@@ -20,6 +21,7 @@ const (
 	exitOK           = 0
 	exitError        = 1
 	exitUsage        = 2
+	exitInvalid      = 5 // a file that is not what it should be
 	exitNotPermitted = 6
 	exitNothing      = 7 // no such process, no CUDA
 	exitTargetEnded  = 8 // the target ended before any data
@@ -93,7 +95,7 @@ func newApp() *cli.App {
 		UsageText:       "gputrace -p PID [options]\ngputrace record -p PID [options]",
 		Version:         version,
 		Flags:           record.Flags,
-		Commands:        []*cli.Command{record, dumpCommand(), whoCommand()},
+		Commands:        []*cli.Command{record, reportCommand(), dumpCommand(), whoCommand()},
 		HideHelpCommand: true,
 		Action:          record.Action,
 		OnUsageError:    onUsageError,
@@ -103,4 +105,17 @@ func newApp() *cli.App {
 
 func onUsageError(_ *cli.Context, err error, _ bool) error {
 	return usage("%w; see gputrace --help", err)
+}
+
+// commandLine shortens a command line to what identifies it. It comes from the target: control characters are escaped.
+func commandLine(args []string, name string) string {
+	if len(args) == 0 {
+		return name
+	}
+	args = append([]string{path.Base(args[0])}, args[1:]...)
+	line := strings.Trim(strconv.Quote(strings.Join(args, " ")), `"`)
+	if r := []rune(line); len(r) > 60 {
+		line = string(r[:59]) + "…"
+	}
+	return line
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -163,7 +162,9 @@ func (n *naming) join() {
 		}
 		if n.show {
 			n.session.screen.endLive()
-			n.print(n.session.screen.out, "live in torch", joined)
+			if err := table.Held(n.session.screen.out, table.HeldInput{Title: "live in torch", Joined: joined}); err != nil {
+				n.session.screen.warn(err)
+			}
 		}
 	}
 	n.end()
@@ -185,23 +186,19 @@ func (n *naming) stop() {
 	n.read, n.over = nil, true
 }
 
-// summary prints the holders at the end and, where more was live then, at the highest peak that was looked into.
-func (n *naming) summary(w io.Writer, now *analysis.Joined) {
+// tables are the holders at the end and, where more was live then, at the highest peak that was looked into.
+func (n *naming) tables(now *analysis.Joined) []table.HeldInput {
 	if n.err != nil {
 		n.session.screen.warn(fmt.Errorf("who holds the live blocks could not be read: %w", n.err))
 	}
+	var out []table.HeldInput
 	live := uint64(0)
 	if now != nil {
 		live = now.Bytes
-		n.print(w, "live in torch", now)
+		out = append(out, table.HeldInput{Title: "live in torch", Joined: now})
 	}
 	if n.highest != nil && n.height > live+live/peakGrowth {
-		n.print(w, "with "+table.Bytes(n.height)+" live", n.highest)
+		out = append(out, table.HeldInput{Title: "with " + table.Bytes(n.height) + " live", Joined: n.highest})
 	}
-}
-
-func (n *naming) print(w io.Writer, title string, j *analysis.Joined) {
-	if err := table.Held(w, table.HeldInput{Joined: j, Title: title}); err != nil {
-		n.session.screen.warn(err)
-	}
+	return out
 }

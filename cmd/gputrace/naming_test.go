@@ -17,7 +17,7 @@ func TestNamingHigher(t *testing.T) {
 	cuda := func(i int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: i} }
 	h := heap.New()
 	start := time.Now()
-	n := newNaming(&session{heap: h, start: start})
+	n := newNaming(&session{heap: &ledger{Heap: h}, start: start})
 	late := start.Add(time.Hour)
 	require.False(t, n.higher(late), "nothing is live")
 	h.SetBaseline(7, cuda(0), 60<<20, 100<<20)
@@ -33,7 +33,7 @@ func TestNamingHigher(t *testing.T) {
 
 // TestNamingOff: without names there is nothing to wait for.
 func TestNamingOff(t *testing.T) {
-	n := newNaming(&session{heap: heap.New(), opts: recordOptions{noNames: true}})
+	n := newNaming(&session{heap: &ledger{Heap: heap.New()}, opts: recordOptions{noNames: true}})
 	n.finish()
 	n.step()
 	require.True(t, n.over)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/recording"
 )
 
 // recordOptions is a parsed record command line.
@@ -18,11 +20,16 @@ type recordOptions struct {
 	wait       bool
 	readyFile  string
 	ringBytes  int
+	maxSize    int           // of the recording, bytes; 0: no limit
+	maxAge     time.Duration // that the recording reaches back; 0: to the attach
 	freeStacks bool
 	fullStacks bool
 	noNames    bool
 	cacheDir   string
 }
+
+// leastTrace is the least size at which a recording can be bounded, bytes.
+const leastTrace = recording.MinSize
 
 func recordCommand() *cli.Command {
 	return &cli.Command{
@@ -36,6 +43,8 @@ func recordCommand() *cli.Command {
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it"},
 			&cli.StringFlag{Name: "ready-file", Usage: "create `PATH` when the probes are live"},
 			&cli.StringFlag{Name: "ring-size", Value: "32MiB", Usage: "`BYTES` of the ring between kernel and gputrace, a power of two"},
+			&cli.StringFlag{Name: "max-size", Value: "1GiB", Usage: "drop the oldest part of the recording when it has `BYTES`; 0: never"},
+			&cli.DurationFlag{Name: "max-age", Usage: "keep only the last `TIME` in the recording, such as 1h (default: all)"},
 			&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 			&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
 			&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
@@ -67,7 +76,8 @@ func defaultCacheDir() string {
 func parseRecord(c *cli.Context) (recordOptions, error) {
 	o := recordOptions{
 		output: c.String("output"), duration: c.Duration("duration"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
-		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-names"), cacheDir: c.String("cache-dir"),
+		maxAge: c.Duration("max-age"), freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-names"),
+		cacheDir: c.String("cache-dir"),
 	}
 	var err error
 	if o.pid, err = pidFlag(c, "gputrace --help"); err != nil {
@@ -78,6 +88,12 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	}
 	if o.ringBytes, err = parseBytes(c.String("ring-size")); err != nil || o.ringBytes < 4096 || o.ringBytes&(o.ringBytes-1) != 0 {
 		return o, usage("--ring-size %s: not a power of two of at least 4KiB", c.String("ring-size"))
+	}
+	if o.maxSize, err = parseBytes(c.String("max-size")); err != nil || o.maxSize > 0 && o.maxSize < leastTrace {
+		return o, usage("--max-size %s: not a size of at least 4MiB, or 0", c.String("max-size"))
+	}
+	if o.maxAge < 0 || o.maxAge > 0 && o.maxAge < time.Second {
+		return o, usage("--max-age %s: not a time of at least 1s, or 0", o.maxAge)
 	}
 	if o.output == "" {
 		o.output = fmt.Sprintf("gputrace.%d.%s", o.pid, time.Now().Format("20060102-150405"))

@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/tracer"
 )
 
@@ -30,12 +31,14 @@ type session struct {
 	exe     string
 	cmdline []string
 	tracer  *tracer.Tracer
-	heap    *heap.Heap
+	heap    *ledger
+	info    *recording.Info // of the recording
 	books   books
 	driver  *driver
 	resync  *resync
 	naming  *naming
 	start   time.Time
+	end     time.Time
 	signal  os.Signal
 	ending  chan struct{} // closed when the recording is to end
 	screen  *screen
@@ -56,13 +59,15 @@ func record(o recordOptions) error {
 	if err != nil {
 		return explain(err, o)
 	}
-	s := &session{opts: o, target: p, heap: heap.New(), driver: openDriver(), ending: make(chan struct{}), screen: newScreen(os.Stderr)}
+	s := &session{opts: o, target: p, driver: openDriver(), ending: make(chan struct{}), screen: newScreen(os.Stderr)}
+	s.heap = &ledger{Heap: heap.New(), warn: s.screen.warn}
 	s.name, s.cmdline = p.Name(), p.Cmdline(32)
 	s.exe, _ = p.Exe()
 	if err := s.attach(signals); err != nil {
 		return explain(err, o)
 	}
 	defer s.tracer.Close()
+	s.startTrace()
 	s.resync = newResync(s)
 	s.naming = newNaming(s)
 	s.readBooks()
@@ -163,9 +168,7 @@ func (s *session) drain() error {
 		var err error
 		begun := bootNanos()
 		buf, err = s.tracer.Read(buf[:0])
-		for i := range buf {
-			s.heap.Apply(&buf[i])
-		}
+		s.heap.take(buf)
 		for _, n := range s.tracer.Notices() {
 			s.screen.say("  %s", n)
 		}
@@ -191,6 +194,9 @@ func (s *session) drain() error {
 		s.resync.applied(begun, buf)
 		s.resync.step()
 		s.naming.step()
+		if s.resync.round == nil {
+			s.heap.checkpoint()
+		}
 		if s.readyErr = s.announce(); s.readyErr != nil {
 			return nil
 		}
@@ -203,33 +209,33 @@ func (s *session) drain() error {
 
 // finish prints the summary and writes the folder.
 func (s *session) finish() error {
-	end := time.Now()
+	s.end = time.Now()
 	s.screen.endLive()
 	s.completeBaseline()
 	now := readMoment(s.target, s.driver, s.books.allocator)
 	snapshot := s.heap.Snapshot()
 	view := s.viewOf(snapshot)
 	joined := s.naming.joined(view)
-	hits, err := s.hits()
-	if err != nil {
-		s.screen.warn(err)
-	}
-	in := table.Input{View: view, Hits: hits, Start: s.tracer.Found().Attached, Duration: end.Sub(s.start)}
-	in.Balance = s.balance(now, view)
-	in.Checks = s.resync.report()
-	if n := s.tracer.StackRecordsLost(); n > 0 {
+	end := s.describeEnd(s.balance(now, view))
+	held := s.naming.tables(joined)
+	end.Holders = holdersOf(held)
+	s.endTrace(end, view)
+	in := summary(view, s.info, end)
+	if n := end.StackRecordsLost; n > 0 {
 		s.screen.warn(fmt.Errorf("%d stacks did not fit the ring: their events have none (--ring-size)", n))
 	}
 	s.screen.ended(s)
-	if err := table.Summary(os.Stdout, in); err != nil {
-		s.screen.warn(fmt.Errorf("print the summary: %w", err))
+	if err := printSummary(os.Stdout, in, held); err != nil {
+		s.screen.warn(err)
 	}
-	s.naming.summary(os.Stdout, joined)
-	written, err := s.writeSomewhere(profiled{view, joined, table.Comments(in)}, end)
+	written, err := s.writeSomewhere(profiled{view, joined, table.Comments(in)}, s.end)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("\nwrote %s/\n  inuse.pb.gz  peak.pb.gz  alloc.pb.gz        go tool pprof -top %s\n", written, filepath.Join(written, "inuse.pb.gz"))
+	if trace := filepath.Join(written, traceName); s.heap.writer != nil {
+		fmt.Printf("  %-41s gputrace report %s\n", traceName, trace)
+	}
 	return s.verdict(snapshot)
 }
 
@@ -283,7 +289,14 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 			return err
 		}
 	}
-	return folder.finish()
+	adopted := s.adoptTrace(folder)
+	if err := folder.finish(); err != nil {
+		if adopted { // it is not lost with the folder
+			err = errors.Join(err, os.Rename(filepath.Join(folder.tmp, traceName), tracePath(s.opts.output)))
+		}
+		return err
+	}
+	return nil
 }
 
 // comments identify the run in a profile. The command line comes from the target: it is escaped.
@@ -309,15 +322,6 @@ func (s *session) verdict(snapshot *heap.Snapshot) error {
 	default:
 		return nil
 	}
-}
-
-func (s *session) hits() ([]table.Hits, error) {
-	hits, err := s.tracer.Hits()
-	out := make([]table.Hits, 0, len(hits))
-	for _, h := range hits {
-		out = append(out, table.Hits{Probe: h.Probe, Hits: h.Runs, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
-	}
-	return out, err
 }
 
 // source opens a Python file as the target sees it, for the text of its lines.

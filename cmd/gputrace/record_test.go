@@ -30,7 +30,7 @@ func parse(args string) (recordOptions, error) {
 func TestParseRecord(t *testing.T) {
 	dir := t.TempDir()
 	plain := func(change func(*recordOptions)) recordOptions {
-		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, cacheDir: defaultCacheDir()}
+		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, maxSize: 1 << 30, cacheDir: defaultCacheDir()}
 		change(&o)
 		return o
 	}
@@ -43,6 +43,11 @@ func TestParseRecord(t *testing.T) {
 		"--ring-size 4096":       plain(func(o *recordOptions) { o.ringBytes = 4096 }),
 		"--ring-size 64KiB":      plain(func(o *recordOptions) { o.ringBytes = 64 << 10 }),
 		"--ring-size 1GiB":       plain(func(o *recordOptions) { o.ringBytes = 1 << 30 }),
+		"--max-size 0":           plain(func(o *recordOptions) { o.maxSize = 0 }),
+		"--max-size 4MiB":        plain(func(o *recordOptions) { o.maxSize = 4 << 20 }),
+		"--max-size 64GiB":       plain(func(o *recordOptions) { o.maxSize = 64 << 30 }),
+		"--max-age 1h":           plain(func(o *recordOptions) { o.maxAge = time.Hour }),
+		"--max-age 1s":           plain(func(o *recordOptions) { o.maxAge = time.Second }),
 		"--free-stacks":          plain(func(o *recordOptions) { o.freeStacks = true }),
 		"--full-stacks":          plain(func(o *recordOptions) { o.fullStacks = true }),
 		"--cache-dir /var/x":     plain(func(o *recordOptions) { o.cacheDir = "/var/x" }),
@@ -99,6 +104,10 @@ func TestParseRecordRefuses(t *testing.T) {
 		"-p 42 --ring-size 2MB":      "not a power of two",
 		"-p 42 --ring-size x":        "not a power of two",
 		"-p 42 --ring-size -4096":    "not a power of two",
+		"-p 42 --max-size 4194303":   "at least 4MiB",
+		"-p 42 --max-size x":         "at least 4MiB",
+		"-p 42 --max-age 999ms":      "at least 1s",
+		"-p 42 --max-age -1s":        "at least 1s",
 		"-p 42 --nothing":            "not defined",
 		"record -p 42 --nothing":     "not defined",
 		"-p 42 -o " + dir:            "exists already",
@@ -117,8 +126,10 @@ func TestParseRecordRefuses(t *testing.T) {
 // TestRunExitCodes goes through the whole command line, for what ends before any process is looked at.
 func TestRunExitCodes(t *testing.T) {
 	for line, want := range map[string]int{
-		"--help": exitOK, "-h": exitOK, "--version": exitOK, "record --help": exitOK,
+		"--help": exitOK, "-h": exitOK, "--version": exitOK, "record --help": exitOK, "report --help": exitOK,
 		"": exitUsage, "-p x": exitUsage, "--nothing": exitUsage, "record --nothing": exitUsage, "nothing": exitUsage,
+		"report": exitUsage, "report a b": exitUsage, "report --nothing": exitUsage, "report /none": exitError, "report /dev/null": exitInvalid,
+		"report record_test.go": exitInvalid,
 	} {
 		out, err := os.CreateTemp(t.TempDir(), "out")
 		require.NoError(t, err)
@@ -135,8 +146,8 @@ func TestRunExitCodes(t *testing.T) {
 
 // TestExitCodesAreFixed holds what scripts rely on.
 func TestExitCodesAreFixed(t *testing.T) {
-	require.Equal(t, []int{0, 1, 2, 6, 7, 8, 130},
-		[]int{exitOK, exitError, exitUsage, exitNotPermitted, exitNothing, exitTargetEnded, exitInterrupted})
+	require.Equal(t, []int{0, 1, 2, 5, 6, 7, 8, 130},
+		[]int{exitOK, exitError, exitUsage, exitInvalid, exitNotPermitted, exitNothing, exitTargetEnded, exitInterrupted})
 }
 
 func TestCodedError(t *testing.T) {

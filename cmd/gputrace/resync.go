@@ -351,8 +351,8 @@ func difference(r *heap.Result) string {
 }
 
 // observation puts what was read of one device into the heap's form.
-func (s *session) observation(d *inspect.DeviceSweep) heap.Observation {
-	o := heap.Observation{
+func (s *session) observation(d *inspect.DeviceSweep) event.Observation {
+	o := event.Observation{
 		PID: uint32(s.target.PID), Device: s.torchDevice(d.Before.Device), From: d.Window.From, To: d.Window.To,
 		Allocated: event.Unknown, Reserved: event.Unknown,
 	}
@@ -362,11 +362,11 @@ func (s *session) observation(d *inspect.DeviceSweep) heap.Observation {
 	for i := range d.Segments {
 		g := &d.Segments[i]
 		if d.Balanced { // otherwise a segment can be there in parts
-			o.Segments = append(o.Segments, heap.ObservedSegment{Addr: g.Addr, Size: g.Size, Expandable: g.Expandable})
+			o.Segments = append(o.Segments, event.ObservedSegment{Addr: g.Addr, Size: g.Size, Expandable: g.Expandable})
 		}
 		for _, b := range g.Blocks {
 			if b.State == inspect.StateAllocated {
-				o.Blocks = append(o.Blocks, heap.Observed{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
+				o.Blocks = append(o.Blocks, event.Observed{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func TestDifference(t *testing.T) {
 }
 
 func TestObservation(t *testing.T) {
-	s := &session{heap: heap.New(), target: &process.Process{PID: 7}}
+	s := &session{heap: &ledger{Heap: heap.New()}, target: &process.Process{PID: 7}}
 	sweep := &inspect.DeviceSweep{
 		Before: inspect.DeviceTotals{Device: 1, Allocated: 512, Reserved: 2048}, After: inspect.DeviceTotals{Device: 1, Allocated: 512, Reserved: 2048},
 		Window: inspect.Window{From: 3, To: 9, Settled: true}, Balanced: true,
@@ -48,9 +48,9 @@ func TestObservation(t *testing.T) {
 		}}},
 	}
 	cuda1 := event.Device{Type: event.DeviceCUDA, Index: 1}
-	want := heap.Observation{
-		PID: 7, Device: cuda1, From: 3, To: 9, Blocks: []heap.Observed{{Addr: 0x1000, Size: 512, Requested: 500, Stream: 4}},
-		Segments: []heap.ObservedSegment{{Addr: 0x1000, Size: 2048, Expandable: true}}, Allocated: 512, Reserved: 2048,
+	want := event.Observation{
+		PID: 7, Device: cuda1, From: 3, To: 9, Blocks: []event.Observed{{Addr: 0x1000, Size: 512, Requested: 500, Stream: 4}},
+		Segments: []event.ObservedSegment{{Addr: 0x1000, Size: 2048, Expandable: true}}, Allocated: 512, Reserved: 2048,
 	}
 	require.Equal(t, want, s.observation(sweep))
 

@@ -162,19 +162,6 @@ func owner(r *session) string {
 	return fmt.Sprintf(" (uid %d)", uid)
 }
 
-// commandLine shortens a command line to what identifies it. It comes from the target: control characters are escaped.
-func commandLine(args []string, name string) string {
-	if len(args) == 0 {
-		return name
-	}
-	args = append([]string{path.Base(args[0])}, args[1:]...)
-	line := strings.Trim(strconv.Quote(strings.Join(args, " ")), `"`)
-	if r := []rune(line); len(r) > 60 {
-		line = string(r[:59]) + "…"
-	}
-	return line
-}
-
 func kernelRelease() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"cmp"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// summary is what the end of a session prints: made from the live set and what the recording says of beginning and end, so
+// that the recording gives the same again. end nil: the recording was cut off.
+func summary(view *analysis.View, info *recording.Info, end *recording.End) table.Input {
+	in := table.Input{View: view, Start: info.Attached}
+	if end == nil {
+		return in
+	}
+	in.Duration = end.Duration
+	for _, h := range end.Hits {
+		in.Hits = append(in.Hits, table.Hits{Probe: h.Probe, Hits: h.Hits, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
+	}
+	if c := end.Checks; c != nil {
+		in.Checks = &table.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
+	}
+	if end.Memory != nil {
+		in.Balance = analysis.NewBalance(balanceInput(end.Memory, info.PID, view))
+	}
+	return in
+}
+
+// printSummary prints a summary, and below it what holds the live blocks.
+func printSummary(w io.Writer, in table.Input, held []table.HeldInput) error {
+	if err := table.Summary(w, in); err != nil {
+		return err
+	}
+	for _, h := range held {
+		if err := table.Held(w, h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxHolders is how many rows of a table of holders a recording keeps.
+const maxHolders = 10000
+
+// holdersOf is what a recording keeps of tables of holders.
+func holdersOf(tables []table.HeldInput) []recording.Holders {
+	var out []recording.Holders
+	for _, t := range tables {
+		h := recording.Holders{Title: t.Title, Bytes: t.Joined.Bytes}
+		for _, r := range t.Joined.Rows[:min(maxHolders, len(t.Joined.Rows))] {
+			h.Rows = append(h.Rows, recording.Holder{
+				Born: r.Born, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks,
+			})
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// heldTables is the inverse of holdersOf.
+func heldTables(end *recording.End) []table.HeldInput {
+	if end == nil {
+		return nil
+	}
+	var out []table.HeldInput
+	for _, h := range end.Holders {
+		j := &analysis.Joined{Bytes: h.Bytes}
+		for _, r := range h.Rows {
+			row := analysis.HeldSite{Born: r.Born, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks}
+			if h.Bytes > 0 {
+				row.Share = float64(r.Bytes) / float64(h.Bytes)
+			}
+			j.Rows = append(j.Rows, row)
+		}
+		out = append(out, table.HeldInput{Title: h.Title, Joined: j})
+	}
+	return out
+}
+
+// memoryOf is what a recording keeps of what is added up at the end.
+func memoryOf(in *analysis.BalanceInput) *recording.Memory {
+	m := &recording.Memory{TorchWhy: in.TorchWhy, DriverWhy: in.DriverWhy, Moved: in.Moved, Whole: in.Whole}
+	for i := range in.Torch {
+		t := &in.Torch[i]
+		m.Torch = append(m.Torch, recording.TorchMemory{
+			Device: t.Device, Reserved: recording.Bytes(t.Reserved), Allocated: recording.Bytes(t.Allocated),
+			Requested: recording.Bytes(t.Requested), Pending: recording.Bytes(t.Pending), Holes: recording.Bytes(t.Holes),
+			Free: recording.Bytes(t.Free),
+		})
+	}
+	for i := range in.Driver {
+		d := &in.Driver[i]
+		m.Driver = append(m.Driver, recording.DriverUse{
+			Device: d.Device, Name: d.Name, UUID: d.UUID, Used: recording.Bytes(d.Used), Why: d.Why, Total: recording.Bytes(d.Total),
+			All: recording.Bytes(d.All),
+		})
+	}
+	return m
+}
+
+// balanceInput is the inverse of memoryOf.
+func balanceInput(m *recording.Memory, pid uint32, view *analysis.View) *analysis.BalanceInput {
+	in := &analysis.BalanceInput{
+		PID: pid, View: view, TorchWhy: m.TorchWhy, DriverWhy: m.DriverWhy, Moved: m.Moved, Whole: m.Whole,
+	}
+	for i := range m.Torch {
+		t := &m.Torch[i]
+		in.Torch = append(in.Torch, analysis.TorchMemory{Device: t.Device, Memory: analysis.Memory{
+			Reserved: uint64(t.Reserved), Allocated: uint64(t.Allocated), Requested: uint64(t.Requested), Pending: uint64(t.Pending),
+			Holes: uint64(t.Holes), Free: uint64(t.Free),
+		}})
+	}
+	for i := range m.Driver {
+		d := &m.Driver[i]
+		in.Driver = append(in.Driver, analysis.DriverUse{
+			Device: d.Device, Name: d.Name, UUID: d.UUID, Used: uint64(d.Used), Why: d.Why, Total: uint64(d.Total), All: uint64(d.All),
+		})
+	}
+	return in
+}
+
+// maxSources is how many lines of source a recording keeps: those that hold the most memory.
+const maxSources = 10000
+
+// sourcesOf is the lines of the program that a view shows, at its end and at the peak, so that a recording shows them on
+// another machine too.
+func sourcesOf(view *analysis.View) []recording.Source {
+	var out []recording.Source
+	known := map[recording.Source]bool{}
+	for _, v := range []*analysis.View{view, view.AtPeak()} {
+		for _, row := range v.ByPython(maxSources).Rows {
+			source := recording.Source{File: row.File, Line: row.Line, Text: row.Source}
+			if row.Source != "" && !known[source] {
+				known[source] = true
+				out = append(out, source)
+			}
+		}
+	}
+	return out
+}
+
+// recordedView names the sites of a replayed recording.
+func recordedView(h *heap.Heap, r *recording.Reader) *analysis.View {
+	o := &analysis.Options{Library: r.Info().Libraries, Source: openSource}
+	if end := r.End(); end != nil {
+		o.Library, o.Source = end.Libraries, func(path string) io.Reader { return sourceText(end.Sources, path) }
+	}
+	return analysis.New(h.Snapshot(), r.Stack, o)
+}
+
+// openSource opens a Python file of this machine: a recording that was cut off has no lines.
+func openSource(path string) io.Reader {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// sourceText is a file as far as its lines were recorded, each at its place; nil: none was.
+func sourceText(sources []recording.Source, path string) io.Reader {
+	var lines []recording.Source
+	for _, s := range sources {
+		if s.File == path && s.Line > 0 {
+			lines = append(lines, s)
+		}
+	}
+	if lines == nil {
+		return nil
+	}
+	slices.SortFunc(lines, func(x, y recording.Source) int { return cmp.Compare(x.Line, y.Line) })
+	var b strings.Builder
+	lines = slices.CompactFunc(lines, func(x, y recording.Source) bool { return x.Line == y.Line })
+	at := 1
+	for _, s := range lines {
+		if s.Line > maxSourceLine {
+			break
+		}
+		b.WriteString(strings.Repeat("\n", s.Line-at))
+		b.WriteString(s.Text)
+		at = s.Line
+	}
+	return strings.NewReader(b.String())
+}
+
+// maxSourceLine is the last line that is believed to be of a source file.
+const maxSourceLine = 1 << 20

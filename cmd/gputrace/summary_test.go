@@ -1,0 +1,82 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// TestMemoryRoundTrip: what is added up at the end goes through the file as it is, unknown figures too.
+func TestMemoryRoundTrip(t *testing.T) {
+	for name, in := range map[string]analysis.BalanceInput{
+		"nothing": {PID: 7},
+		"all": {
+			PID: 7, TorchWhy: "a", DriverWhy: "b", Whole: true, Moved: true,
+			Torch: []analysis.TorchMemory{{Device: 1, Memory: analysis.Memory{
+				Reserved: math.MaxUint64 - 1, Allocated: 2, Requested: event.Unknown, Pending: 4, Holes: 5, Free: 0,
+			}}},
+			Driver: []analysis.DriverUse{{Device: -1, Used: event.Unknown, Why: "w", Name: "n", UUID: "u", Total: 1 << 60, All: 3}},
+		},
+		"no devices": {PID: 7, Torch: nil, Driver: nil},
+	} {
+		text, err := json.Marshal(memoryOf(&in))
+		require.NoError(t, err)
+		var m recording.Memory
+		require.NoError(t, json.Unmarshal(text, &m))
+		require.Equal(t, &in, balanceInput(&m, 7, nil), "%s: %s", name, text)
+	}
+}
+
+func TestSourceText(t *testing.T) {
+	sources := []recording.Source{
+		{File: "b.py", Line: 1, Text: "other"}, {File: "a.py", Line: 4, Text: "four"}, {File: "a.py", Line: 2, Text: "two"},
+		{File: "a.py", Line: 4, Text: "four"}, {File: "a.py", Line: 1 << 40, Text: "far"}, {File: "a.py", Line: -1, Text: "before"},
+	}
+	text, err := io.ReadAll(sourceText(sources, "a.py"))
+	require.NoError(t, err)
+	require.Equal(t, "\ntwo\n\nfour", string(text))
+	require.Nil(t, sourceText(sources, "c.py"))
+}
+
+// TestReportOfForeignFiles: the exit code says that the file is at fault, and a mark that leads nowhere is no crash.
+func TestReportOfForeignFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.gputrace")
+	w, err := recording.Create(path, &recording.Info{PID: 7}, nil, nil)
+	require.NoError(t, err)
+	require.NoError(t, w.Mark(&event.Mark{Kind: event.MarkObserved, PID: 7, Observation: &event.Observation{PID: 7}}))
+	require.NoError(t, w.Close(&recording.End{}))
+	var c *codedError
+	require.ErrorAs(t, report(path), &c)
+	require.Equal(t, exitInvalid, c.code)
+	require.ErrorContains(t, c, "replay observed")
+	require.NoError(t, os.Truncate(path, 30))
+	require.ErrorAs(t, report(path), &c)
+	require.Equal(t, exitInvalid, c.code)
+	require.ErrorAs(t, report(path+"x"), &c)
+	require.Equal(t, exitError, c.code)
+}
+
+// TestHoldersRoundTrip: a recording gives the tables of holders again as they were, but for the rows beyond its limit.
+func TestHoldersRoundTrip(t *testing.T) {
+	j := &analysis.Joined{Bytes: 1 << 30}
+	for i := range maxHolders + 5 {
+		j.Rows = append(j.Rows, analysis.HeldSite{
+			Born: "train.py:41 main", Name: "train.py:9 main() local kept[*]", Where: "train.py:9 main()", Holder: "kept[*]", What: "other tensors",
+			Bytes: 1 << 20, Blocks: uint64(i), Share: 1.0 / 1024,
+		})
+	}
+	in := []table.HeldInput{{Title: "live in torch", Joined: j}}
+	got := heldTables(&recording.End{Holders: holdersOf(in)})
+	require.Equal(t, []table.HeldInput{{Title: "live in torch", Joined: &analysis.Joined{Bytes: j.Bytes, Rows: j.Rows[:maxHolders]}}}, got)
+	require.Nil(t, heldTables(nil))
+}

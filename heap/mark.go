@@ -1,0 +1,60 @@
+package heap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// replayBatch is how many events are taken from a recording at once.
+const replayBatch = 8192
+
+// Mark does what the live set was told at this place of a recording. A checkpoint replaces an empty heap; another knows what
+// is in it.
+func (h *Heap) Mark(m *event.Mark) error {
+	switch m.Kind {
+	case event.MarkWatch:
+		h.Watch(m.PID)
+	case event.MarkUnwatch:
+		h.Unwatch(m.PID)
+	case event.MarkBaseline:
+		h.SetBaseline(m.PID, m.Device, m.Allocated, m.Reserved)
+	case event.MarkFromStart:
+		h.FromStart(m.PID)
+	case event.MarkObserved:
+		_, err := h.Reconcile(*m.Observation)
+		return err
+	case event.MarkCheckpoint:
+		if h.events > 0 {
+			return nil
+		}
+		return h.SetState(m.State)
+	}
+	return nil
+}
+
+// Replay applies all that a recording has to an empty heap. The error is the recording's, but for io.EOF, or says which mark
+// could not be followed; everything before it was applied.
+func (h *Heap) Replay(r event.Recorded) error {
+	buf := make([]event.Event, 0, replayBatch)
+	for {
+		var err error
+		buf, err = r.Read(buf[:0])
+		for i := range buf {
+			h.Apply(&buf[i])
+		}
+		for _, m := range r.Marks() {
+			if err := h.Mark(&m); err != nil {
+				return fmt.Errorf("replay %s: %w", m.Kind, err)
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}

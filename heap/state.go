@@ -1,0 +1,547 @@
+package heap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// stateVersion is that of State's format: what a field means or where it is. It is written to files.
+const stateVersion = 1
+
+// ErrState: bytes that are no state of this version.
+var ErrState = errors.New("not the state of a live set")
+
+// State is everything that the heap knows, but for what Watch remembers: a heap that SetState gave it goes on as this one.
+// It is the content of a checkpoint.
+func (h *Heap) State() []byte {
+	s := &state{heap: h, objectAt: map[*object]int{}, mappingAt: map[*mapping]int{}, rootAt: map[*root]int{}}
+	s.collect()
+	s.all()
+	return s.data
+}
+
+// SetState makes an empty heap what another one was. The error wraps ErrState; the heap is then of no use.
+func (h *Heap) SetState(data []byte) error {
+	s := &state{heap: h, data: data, load: true}
+	s.all()
+	if s.err == nil && len(s.data) > 0 {
+		s.fail("%d bytes too many", len(s.data))
+	}
+	if s.err != nil {
+		return fmt.Errorf("%w: %w", ErrState, s.err)
+	}
+	return nil
+}
+
+// Stacks lists the stacks that the sites name, each once.
+func (h *Heap) Stacks() []event.StackID {
+	seen := map[event.StackID]struct{}{0: {}}
+	var out []event.StackID
+	for i := range h.sites.list {
+		id := h.sites.list[i].key.stack
+		if _, ok := seen[id]; !ok {
+			seen[id] = struct{}{}
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// state writes or, with load, reads a heap: each method does the same in both directions, so that they cannot differ. What
+// has several pointers to it is in a table, and pointers are numbers in it, plus one; 0: nil.
+type state struct {
+	heap *Heap
+	data []byte
+	load bool
+	err  error
+
+	objects  []*object
+	mappings []*mapping
+	roots    []*root
+
+	objectAt  map[*object]int
+	mappingAt map[*mapping]int
+	rootAt    map[*root]int
+}
+
+func (s *state) fail(format string, args ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf(format, args...)
+	}
+	s.data = nil
+}
+
+type integer interface {
+	~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int8 | ~int32 | ~int64 | ~int
+}
+
+// number is a varint.
+func number[T integer](s *state, v *T) {
+	if !s.load {
+		s.data = binary.AppendUvarint(s.data, uint64(*v))
+		return
+	}
+	got, n := binary.Uvarint(s.data)
+	*v = T(got)
+	if n <= 0 || uint64(*v) != got {
+		s.fail("a number ends early or is too large")
+		*v = 0
+		return
+	}
+	s.data = s.data[n:]
+}
+
+func (s *state) flags(list ...*bool) {
+	for _, v := range list {
+		n := uint8(0)
+		if *v {
+			n = 1
+		}
+		number(s, &n)
+		*v = n != 0
+	}
+}
+
+func (s *state) numbers(list ...*uint64) {
+	for _, v := range list {
+		number(s, v)
+	}
+}
+
+// fixed is a struct of exported fields of fixed size.
+func (s *state) fixed(v any) {
+	var err error
+	if !s.load {
+		s.data, err = binary.Append(s.data, binary.LittleEndian, v)
+	} else {
+		var n int
+		if n, err = binary.Decode(s.data, binary.LittleEndian, v); err == nil {
+			s.data = s.data[n:]
+		}
+	}
+	if err != nil {
+		s.fail("%T: %w", v, err)
+	}
+}
+
+// list is a length and elements, each of at least one byte.
+func list[T any](s *state, v *[]T, each func(*T)) {
+	n := len(*v)
+	number(s, &n)
+	if s.load {
+		if n < 0 || n > len(s.data) {
+			s.fail("%d elements in %d bytes", n, len(s.data))
+			return
+		}
+		*v = make([]T, n)
+	}
+	for i := 0; i < n && s.err == nil; i++ {
+		each(&(*v)[i])
+	}
+}
+
+// table is a map, in any order.
+func table[K comparable, V any](s *state, m map[K]V, each func(*K, *V)) {
+	keys := slices.Collect(maps.Keys(m))
+	list(s, &keys, func(k *K) {
+		v := m[*k]
+		if each(k, &v); s.err == nil {
+			m[*k] = v
+		}
+	})
+}
+
+// pointer is a number in a table.
+func pointer[T any](s *state, v **T, all []*T, at map[*T]int, needed bool) {
+	n := 0
+	if !s.load && *v != nil {
+		n = at[*v] + 1
+	}
+	number(s, &n)
+	if !s.load {
+		return
+	}
+	if n < 0 || n > len(all) || needed && n == 0 {
+		s.fail("number %d of %d", n, len(all))
+		return
+	}
+	if n > 0 {
+		*v = all[n-1]
+	}
+}
+
+func (s *state) object(o **object, needed bool) { pointer(s, o, s.objects, s.objectAt, needed) }
+func (s *state) mapping(m **mapping)            { pointer(s, m, s.mappings, s.mappingAt, true) }
+func (s *state) root(r **root, needed bool)     { pointer(s, r, s.roots, s.rootAt, needed) }
+
+// collect fills the tables.
+func (s *state) collect() {
+	for _, p := range s.heap.processes {
+		for o := range p.objects {
+			s.addObject(o)
+		}
+		for _, m := range p.mappings {
+			s.addMapping(m)
+		}
+		for _, l := range p.loose {
+			s.addObject(l.object)
+		}
+	}
+	for i := range s.heap.undo.ring {
+		u := &s.heap.undo.ring[i]
+		s.addObject(u.object)
+		for _, m := range u.mappings {
+			s.addMapping(m)
+		}
+		for _, c := range u.cuts {
+			s.addRoot(c.root)
+		}
+		if u.taken != nil {
+			for _, o := range slices.Concat(u.gone, u.pending, u.doubted) {
+				s.addObject(o)
+			}
+		}
+	}
+}
+
+func (s *state) addObject(o *object) {
+	if o == nil {
+		return
+	}
+	if _, ok := s.objectAt[o]; !ok {
+		s.objectAt[o] = len(s.objects)
+		s.objects = append(s.objects, o)
+		s.addRoot(o.root)
+	}
+}
+
+func (s *state) addMapping(m *mapping) {
+	if _, ok := s.mappingAt[m]; !ok {
+		s.mappingAt[m] = len(s.mappings)
+		s.mappings = append(s.mappings, m)
+		s.addObject(m.behind)
+	}
+}
+
+func (s *state) addRoot(r *root) {
+	if r == nil {
+		return
+	}
+	if _, ok := s.rootAt[r]; !ok {
+		s.rootAt[r] = len(s.roots)
+		s.roots = append(s.roots, r)
+	}
+}
+
+func (s *state) all() {
+	h := s.heap
+	version := stateVersion
+	if number(s, &version); version != stateVersion {
+		s.fail("version %d, want %d", version, stateVersion)
+	}
+	s.numbers(&h.events, &h.ignored, &h.failures, &h.first, &h.now, &h.gaps.total)
+	list(s, &h.gaps.ring, func(g *Gap) { s.fixed(g) })
+	s.sites(&h.sites)
+	list(s, &s.roots, s.rootFields)
+	list(s, &s.objects, s.objectFields)
+	list(s, &s.mappings, s.mappingFields)
+	table(s, h.processes, s.process)
+	table(s, h.drivers, s.driver)
+	table(s, h.accounts, s.account)
+	s.moments()
+	s.undoLog(&h.undo)
+	s.check()
+}
+
+// moments enters the sites that changed since their peak, once the accounts that have the peaks are there.
+func (s *state) moments() {
+	if !s.load {
+		return
+	}
+	for i := range s.heap.sites.list {
+		if c := &s.heap.sites.list[i]; c.changed {
+			c.moment = s.heap.momentOf(&c.key)
+			c.moment.changed = append(c.moment.changed, uint32(i))
+		}
+	}
+}
+
+// check refuses what would lead out of a table.
+func (s *state) check() {
+	if !s.load || s.err != nil {
+		return
+	}
+	sites := uint32(len(s.heap.sites.list))
+	for _, o := range s.objects {
+		if o.site >= sites || o.sort > event.ObjectExternal {
+			s.fail("an object of site %d of %d, sort %d", o.site, sites, o.sort)
+			return
+		}
+	}
+	for _, r := range s.roots {
+		if r.site >= sites {
+			s.fail("a segment of site %d of %d", r.site, sites)
+			return
+		}
+	}
+	if g := &s.heap.gaps; len(g.ring) > keptGaps || g.total < uint64(len(g.ring)) || len(g.ring) < keptGaps && g.total > uint64(len(g.ring)) {
+		s.fail("%d of %d gaps", len(g.ring), g.total)
+	}
+}
+
+func (s *state) sites(t *sites) {
+	list(s, &t.calls, s.text)
+	list(s, &t.list, func(c *siteCounts) {
+		k := &c.key
+		number(s, &k.stack)
+		number(s, &k.pid)
+		number(s, &k.call)
+		s.fixed(&k.device)
+		number(s, &k.layer)
+		s.flags(&k.segment)
+		number(s, &k.origin)
+		s.flags(&c.changed)
+		counts := []*Count{&c.Alloc, &c.Inuse, &c.atPeak}
+		if !c.changed {
+			counts = counts[:2]
+		}
+		for _, n := range counts {
+			s.numbers(&n.Objects, &n.Bytes, &n.Unsized, &n.Requested, &n.RequestedObjects)
+		}
+	})
+	if !s.load {
+		return
+	}
+	if len(t.calls) == 0 || len(t.calls) > maxCalls || t.calls[0] != "" {
+		s.fail("%d calls, of which the first has a name", len(t.calls))
+		return
+	}
+	for i := range t.calls {
+		t.call[t.calls[i]] = uint16(i)
+	}
+	for i := range t.list {
+		if k := t.list[i].key; int(k.call) < len(t.calls) {
+			t.index[k] = uint32(i)
+		} else {
+			s.fail("call %d of %d", k.call, len(t.calls))
+		}
+	}
+}
+
+func (s *state) text(v *string) {
+	n := len(*v)
+	number(s, &n)
+	if !s.load {
+		s.data = append(s.data, *v...)
+		return
+	}
+	if n < 0 || n > len(s.data) {
+		s.fail("a text of %d bytes in %d", n, len(s.data))
+		return
+	}
+	*v, s.data = string(s.data[:n]), s.data[n:]
+}
+
+func (s *state) rootFields(r **root) {
+	if s.load {
+		*r = &root{}
+	}
+	number(s, &(*r).site)
+	s.flags(&(*r).expandable)
+}
+
+func (s *state) objectFields(v **object) {
+	if s.load {
+		*v = &object{}
+	}
+	o := *v
+	s.numbers(&o.addr, &o.size, &o.time, &o.touched, &o.listed, &o.context)
+	number(s, &o.site)
+	for _, n := range []*int32{&o.refs, &o.maps, &o.doubts} {
+		s.fixed(n)
+	}
+	number(s, &o.sort)
+	s.flags(&o.segment, &o.live, &o.ordered, &o.primary, &o.dead, &o.uncertain)
+	s.root(&o.root, false)
+}
+
+func (s *state) mappingFields(v **mapping) {
+	if s.load {
+		*v = &mapping{}
+	}
+	m := *v
+	s.numbers(&m.addr, &m.size)
+	number(s, &m.gone)
+	s.flags(&m.device)
+	s.object(&m.behind, false)
+}
+
+func (s *state) process(pid *uint32, v **process) {
+	number(s, pid)
+	if s.load {
+		*v = s.heap.process(*pid)
+	}
+	p := *v
+	table(s, p.spaces, s.space)
+	list(s, &p.mappings, s.mapping)
+	orphans := slices.Collect(maps.Keys(p.orphans))
+	list(s, &orphans, func(o **object) { s.object(o, true) })
+	list(s, &p.pieces, func(o **object) { s.object(o, true) })
+	list(s, &p.loose, func(l *span) {
+		s.numbers(&l.start, &l.end)
+		s.object(&l.object, true)
+	})
+	table(s, p.contexts, func(k *uint64, d *event.Device) {
+		number(s, k)
+		s.fixed(d)
+	})
+	table(s, p.primaries, func(k *int8, c *uint64) {
+		s.fixed(k)
+		number(s, c)
+	})
+	table(s, p.devices, func(k *int8, _ *struct{}) { s.fixed(k) })
+	s.flags(&p.torch, &p.fromStart)
+	number(s, &p.driven)
+	for _, m := range []map[event.Device]bool{p.observed, p.surveyed} {
+		table(s, m, func(d *event.Device, yes *bool) {
+			s.fixed(d)
+			s.flags(yes)
+		})
+	}
+	if !s.load || s.err != nil {
+		return
+	}
+	for _, o := range orphans {
+		p.orphans[o] = struct{}{}
+	}
+	for _, o := range p.pieces {
+		if o.root == nil {
+			s.fail("a piece of no segment")
+		}
+	}
+}
+
+func (s *state) space(k *spaceKey, v *map[uint64]*object) {
+	number(s, &k.layer)
+	number(s, &k.sort)
+	objects := slices.Collect(maps.Values(*v))
+	list(s, &objects, func(o **object) { s.object(o, true) })
+	if s.load && s.err == nil {
+		*v = map[uint64]*object{}
+		for _, o := range objects {
+			(*v)[o.addr] = o
+		}
+	}
+}
+
+func (s *state) driver(k *driverKey, v **DriverAccount) {
+	if s.load {
+		*v = &DriverAccount{}
+	}
+	s.fixed(*v)
+	*k = driverKey{(*v).PID, (*v).Layer, (*v).Device}
+}
+
+func (s *state) account(k *accountKey, v **account) {
+	if s.load {
+		*v = &account{live: map[uint64]uint32{}}
+	}
+	a := *v
+	s.fixed(&a.Account)
+	s.flags(&a.based, &a.complete)
+	s.numbers(&a.last, &a.lastGap)
+	s.blocks(a)
+	if s.load {
+		*k = accountKey{a.PID, a.Device}
+		a.process = s.heap.process(a.PID)
+		a.driver = s.heap.drivers[driverKey{a.PID, event.LayerDevice, a.Device}]
+	}
+}
+
+// blocks is the live blocks of a caching allocator, by address.
+func (s *state) blocks(a *account) {
+	addrs := slices.Sorted(maps.Keys(a.live))
+	last := uint64(0)
+	list(s, &addrs, func(addr *uint64) {
+		var b block
+		if !s.load {
+			b = s.heap.blocks.blocks[a.live[*addr]]
+		}
+		distance := b.addr - last
+		s.numbers(&distance, &b.size, &b.requested, &b.stream, &b.time)
+		number(s, &b.site)
+		if s.load {
+			if b.addr = last + distance; b.site >= uint32(len(s.heap.sites.list)) {
+				s.fail("a block of site %d of %d", b.site, len(s.heap.sites.list))
+				return
+			}
+			a.live[b.addr] = s.heap.blocks.add(b)
+		}
+		last = b.addr
+	})
+}
+
+func (s *state) undoLog(l *undoLog) {
+	number(s, &l.next)
+	number(s, &l.pushes)
+	list(s, &l.ring, s.undo)
+	if l.last == nil {
+		l.last = map[uint32]int{}
+	}
+	table(s, l.last, func(tid *uint32, at *int) {
+		number(s, tid)
+		if number(s, at); *at < 0 || *at >= len(l.ring) {
+			s.fail("free %d of %d", *at, len(l.ring))
+		}
+	})
+	if n := len(l.ring); s.load && (n > undoable || l.next < 0 || l.next > 0 && l.next >= n) {
+		s.fail("free %d of %d is next", l.next, n)
+	}
+}
+
+func (s *state) undo(u *undo) {
+	number(s, &u.tid)
+	known := u.process != nil
+	if s.flags(&known); !known {
+		return
+	}
+	s.numbers(&u.addr, &u.time)
+	number(s, &u.pid)
+	number(s, &u.layer)
+	number(s, &u.sort)
+	number(s, &u.kind)
+	s.flags(&u.unknown, &u.finished)
+	var key driverKey
+	if !s.load {
+		key = driverKey{u.account.PID, u.account.Layer, u.account.Device}
+	}
+	number(s, &key.pid)
+	number(s, &key.layer)
+	s.fixed(&key.device)
+	s.object(&u.object, false)
+	list(s, &u.mappings, s.mapping)
+	list(s, &u.cuts, func(c *cut) {
+		s.root(&c.root, true)
+		s.numbers(&c.lo, &c.hi)
+	})
+	reset := u.taken != nil
+	if s.flags(&reset); s.load {
+		u.process, u.account = s.heap.process(u.pid), s.heap.driver(key.pid, key.layer, key.device)
+		if reset {
+			u.taken = &taken{}
+		}
+	}
+	if !reset {
+		return
+	}
+	for _, l := range []*[]*object{&u.gone, &u.pending, &u.doubted} {
+		list(s, l, func(o **object) { s.object(o, true) })
+	}
+	number(s, &u.context)
+	s.fixed(&u.taken.device)
+}

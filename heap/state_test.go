@@ -1,0 +1,216 @@
+package heap
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// copyOf is a heap made from another one's state.
+func copyOf(t testing.TB, h *Heap) *Heap {
+	t.Helper()
+	out := New()
+	require.NoError(t, out.SetState(h.State()))
+	return out
+}
+
+func unwatchAll(h *Heap) {
+	for pid := range h.processes {
+		h.Unwatch(pid)
+	}
+}
+
+func blocksOf(h *Heap) map[Block]int {
+	out := map[Block]int{}
+	for b := range h.Blocks() {
+		out[b]++
+	}
+	return out
+}
+
+// TestStateGoesOn: a heap that was made from a state goes on as the other one, whatever comes, calls in flight included.
+func TestStateGoesOn(t *testing.T) {
+	for seed := range uint64(150) {
+		rng := rand.New(rand.NewPCG(seed, 44))
+		input := func() []byte {
+			b := make([]byte, eventSize)
+			for i := range b {
+				b[i] = byte(rng.Uint32())
+			}
+			if rng.IntN(8) > 0 { // mostly few addresses, sizes and no odd values
+				b[3], b[4], b[5], b[13], b[17] = byte(2+rng.IntN(5)), byte(1+rng.IntN(2)), byte(1+rng.IntN(8)), 0, byte(1+rng.IntN(8))
+			}
+			return b
+		}
+		h := New()
+		for range rng.IntN(300) {
+			applyFuzz(h, input())
+		}
+		unwatchAll(h)
+		other := copyOf(t, h)
+		for i := range 200 {
+			require.Equal(t, h.Snapshot(), other.Snapshot(), "seed %d, after %d", seed, i)
+			require.Equal(t, blocksOf(h), blocksOf(other), "seed %d, after %d", seed, i)
+			checkAccounts(t, other)
+			checkStructure(t, other)
+			checkSums(t, other)
+			b := input()
+			if b[2] >= 250 { // what a reset or a join takes in which order is not told
+				continue
+			}
+			e := decodeEvent(b)
+			h.Apply(e)
+			other.Apply(e)
+		}
+	}
+}
+
+// TestStateOfPool: a state in the middle of a pool's life, with segments that only the books told of.
+func TestStateOfPool(t *testing.T) {
+	for seed := range uint64(10) {
+		p, h := newPool(seed, seed%2 == 0), New()
+		for range 300 {
+			p.step() // before the attach
+		}
+		p.send = h.Apply
+		p.reconcile(t, h, 20)
+		for range 100 {
+			p.step()
+		}
+		other := copyOf(t, h)
+		require.Equal(t, h.Snapshot(), other.Snapshot())
+		p.send = func(e *event.Event) {
+			h.Apply(e)
+			other.Apply(e)
+		}
+		for range 300 {
+			p.step()
+		}
+		p.compare(t, other, seed)
+		require.Equal(t, h.Snapshot(), other.Snapshot())
+		require.Equal(t, blocksOf(h), blocksOf(other))
+	}
+}
+
+func TestStacks(t *testing.T) {
+	h := New()
+	for _, id := range []event.StackID{5, 0, 7, 5} {
+		h.Apply(&event.Event{Time: 1, Kind: event.KindAlloc, Layer: event.LayerHost, Addr: uint64(id+1) << 12, Size: 5, Requested: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown, Stack: id})
+	}
+	require.ElementsMatch(t, []event.StackID{5, 7}, h.Stacks())
+}
+
+// TestStateRefuses: bytes that are no state are an error.
+func TestStateRefuses(t *testing.T) {
+	state := pooled(t, true).State()
+	for n := range state {
+		require.ErrorIs(t, New().SetState(state[:n]), ErrState, "%d bytes", n)
+	}
+	require.ErrorIs(t, New().SetState(append(slices.Clone(state), 0)), ErrState)
+	require.ErrorContains(t, New().SetState([]byte{stateVersion + 1}), "version 2, want 1")
+}
+
+// pooled is a heap with what a pool came to.
+func pooled(t testing.TB, pages bool) *Heap {
+	t.Helper()
+	p, h := newPool(3, pages), New()
+	for range 30 {
+		p.step()
+	}
+	p.send = h.Apply
+	h.Watch(pid)
+	_, err := h.Reconcile(p.observe(0))
+	require.NoError(t, err)
+	h.Unwatch(pid)
+	for range 100 {
+		p.step()
+	}
+	return h
+}
+
+func FuzzState(f *testing.F) {
+	for _, pages := range []bool{false, true} {
+		f.Add(pooled(f, pages).State(), make([]byte, eventSize))
+	}
+	f.Add(New().State(), make([]byte, eventSize))
+	f.Fuzz(func(t *testing.T, state, b []byte) {
+		h := New()
+		if err := h.SetState(state); err != nil {
+			require.ErrorIs(t, err, ErrState)
+			return
+		}
+		for len(b) >= eventSize {
+			applyFuzz(h, b)
+			b = b[eventSize:]
+		}
+		h.Snapshot()
+		again := New()
+		require.NoError(t, again.SetState(h.State()))
+	})
+}
+
+// tape is a recording of events with one mark behind each batch.
+type tape struct {
+	batches [][]event.Event
+	marks   []event.Mark
+	err     error
+	at      int
+}
+
+func (r *tape) Read(buf []event.Event) ([]event.Event, error) {
+	if r.at == len(r.batches) {
+		return buf, r.err
+	}
+	r.at++
+	return append(buf, r.batches[r.at-1]...), nil
+}
+
+func (r *tape) Marks() []event.Mark {
+	if r.at == 0 || r.at > len(r.marks) {
+		return nil
+	}
+	return r.marks[r.at-1 : r.at]
+}
+
+func (r *tape) Stack(event.StackID) *event.Stack { return nil }
+
+// TestReplay: events and marks in their order lead to the heap that was told the same.
+func TestReplay(t *testing.T) {
+	h := New()
+	h.FromStart(pid)
+	alloc := torchEvent(64*mib, 512, 512)
+	h.Watch(pid)
+	h.Apply(alloc)
+	o := withSegments(h, segmentAt(64*mib, mib, false))
+	o.Blocks = append(o.Blocks, event.Observed{Addr: 64 * mib, Size: 512, Requested: 500})
+	o.From, o.To, o.Allocated = alloc.Time+1, alloc.Time+2, 512
+	_, err := h.Reconcile(o)
+	require.NoError(t, err)
+	h.Unwatch(pid)
+	h.SetBaseline(pid, event.Device{Type: event.DeviceCUDA, Index: 3}, 7, 9)
+
+	marks := []event.Mark{
+		{Kind: event.MarkFromStart, PID: pid}, {Kind: event.MarkWatch, PID: pid}, {Kind: event.MarkObserved, PID: pid, Observation: &o},
+		{Kind: event.MarkUnwatch, PID: pid}, {Kind: event.MarkBaseline, PID: pid, Device: event.Device{Type: event.DeviceCUDA, Index: 3}, Allocated: 7, Reserved: 9},
+		{Kind: 99},
+	}
+	got := New()
+	require.NoError(t, got.Replay(&tape{batches: [][]event.Event{nil, nil, {*alloc}, nil, nil, nil}, marks: marks, err: io.EOF}))
+	require.Equal(t, h.Snapshot(), got.Snapshot())
+	require.True(t, got.processes[pid].fromStart)
+	require.Nil(t, got.processes[pid].watch)
+
+	late := New()
+	require.NoError(t, late.Replay(&tape{batches: [][]event.Event{nil}, marks: []event.Mark{{Kind: event.MarkCheckpoint, State: h.State()}}, err: io.EOF}))
+	require.Equal(t, h.Snapshot(), late.Snapshot())
+
+	cut := errors.New("cut off")
+	require.ErrorIs(t, New().Replay(&tape{err: cut}), cut)
+	require.ErrorIs(t, New().Replay(&tape{batches: [][]event.Event{nil}, marks: marks[2:3]}), ErrNotWatched)
+}

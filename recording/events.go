@@ -1,0 +1,328 @@
+package recording
+
+import (
+	"github.com/gputrace/gputrace/event"
+)
+
+// A frame of events has these columns. Its payload is the number of events, the number of marks, the length of each column,
+// and the columns. Which of them has a value for an event, its shape says.
+const (
+	columnShape     = iota // number of the shape
+	columnTime             // nanoseconds since the event before, signed
+	columnAddr             // bytes from the address of the event before, signed; divided by alignment if isAligned
+	columnStack            // number of the stack
+	columnSize             // bytes
+	columnRequested        // size less requested bytes, signed
+	columnTotals           // allocated bytes, less those expected, then reserved bytes, less those before; signed
+	columnHandle           // handle
+	columnMarks            // marks: number of events before, then as in mark.go
+	columns
+)
+
+// maxBlock is how many events a frame has at most.
+const maxBlock = 8192
+
+// blockWriter collects the columns of one frame of events.
+type blockWriter struct {
+	names  *nameWriter
+	memory *memory
+
+	n, marks int
+	column   [columns]column
+	recent   recentStack
+	payload  []byte
+}
+
+// recentStack is the stack of the event before: an allocation often comes in a row of the same.
+type recentStack struct {
+	id     event.StackID
+	number int
+}
+
+// begin starts a new epoch.
+func (b *blockWriter) begin() {
+	b.names, b.memory, b.recent = newNameWriter(), newMemory(), recentStack{}
+}
+
+// add adds an event; resolve gives its stack, if that is new.
+func (b *blockWriter) add(e *event.Event, resolve func(event.StackID) *event.Stack) {
+	m := b.memory
+	s := shape{
+		pid: e.PID, tid: e.TID, kind: e.Kind, layer: e.Layer, object: e.Object, device: e.Device, call: e.Call,
+		stream: e.Stream, context: e.Context,
+	}
+	stack := -1
+	if e.Stack != 0 {
+		stack = b.stack(e.Stack, resolve)
+		s.how |= hasStack
+		b.column[columnStack].number(uint64(stack))
+	}
+	b.addSizes(&s, e, m.recall(e.Kind, e.Addr, stack))
+	m.learn(e.Kind, e.Addr, stack, sized{e.Size, e.Requested})
+	if e.Allocated&e.Reserved != event.Unknown {
+		b.addTotals(&s, e)
+	}
+	if e.Handle != event.Unknown {
+		s.how |= hasHandle
+		b.column[columnHandle].number(e.Handle)
+	}
+	change := e.Addr - m.addr
+	if e.Addr%alignment == 0 && m.addr%alignment == 0 {
+		s.how |= isAligned
+		change = uint64(int64(change) / alignment)
+	}
+	b.column[columnAddr].signed(change)
+	b.column[columnTime].signed(e.Time - m.time)
+	m.addr, m.time = e.Addr, e.Time
+	b.column[columnShape].number(uint64(b.names.shape(&s)))
+	b.n++
+}
+
+func (b *blockWriter) stack(id event.StackID, resolve func(event.StackID) *event.Stack) int {
+	if b.recent.id != id {
+		b.recent = recentStack{id, int(b.names.stack(id, resolve))}
+	}
+	return b.recent.number
+}
+
+func (b *blockWriter) addSizes(s *shape, e *event.Event, known sized) {
+	switch e.Size {
+	case event.Unknown:
+	case known.size:
+		s.how |= toldAsBefore
+	default:
+		s.how |= toldValue
+		b.column[columnSize].number(e.Size)
+	}
+	switch e.Requested {
+	case event.Unknown:
+	case e.Size:
+		s.how |= toldAsSize << howRequested
+	case known.requested:
+		s.how |= toldAsBefore << howRequested
+	default:
+		s.how |= toldValue << howRequested
+		b.column[columnRequested].signed(e.Size - e.Requested)
+	}
+}
+
+func (b *blockWriter) addTotals(s *shape, e *event.Event) {
+	t := &b.memory.totals[b.memory.account(totalsKey{e.PID, e.Device})]
+	expected := t.expect(e.Kind, e.Size)
+	switch e.Allocated {
+	case event.Unknown:
+	case expected:
+		s.how |= toldAsBefore << howAllocated
+	default:
+		s.how |= toldValue << howAllocated
+		b.column[columnTotals].signed(e.Allocated - expected)
+	}
+	switch e.Reserved {
+	case event.Unknown:
+	case t.reserved:
+		s.how |= toldAsBefore << howReserved
+	default:
+		s.how |= toldValue << howReserved
+		b.column[columnTotals].signed(e.Reserved - t.reserved)
+	}
+	t.take(e.Allocated, e.Reserved)
+}
+
+// mark adds a mark between the events before and those to come.
+func (b *blockWriter) mark(m *event.Mark) {
+	b.marks++
+	b.column[columnMarks].number(uint64(b.n))
+	appendMark(&b.column[columnMarks], m)
+}
+
+// bytes is about how long the payload would be.
+func (b *blockWriter) bytes() int {
+	sum := 0
+	for i := range b.column {
+		sum += len(b.column[i])
+	}
+	return sum
+}
+
+// take gives the payload, which is valid until the next call, and where in it the columns begin; nil: there is nothing.
+func (b *blockWriter) take() (payload []byte, starts []int) {
+	if b.n+b.marks == 0 {
+		return nil, nil
+	}
+	out := column(b.payload[:0])
+	out.number(uint64(b.n))
+	out.number(uint64(b.marks))
+	for i := range b.column {
+		out.number(uint64(len(b.column[i])))
+	}
+	for i := range b.column {
+		starts = append(starts, len(out))
+		out = append(out, b.column[i]...)
+		b.column[i] = b.column[i][:0]
+	}
+	b.n, b.marks, b.payload = 0, 0, out
+	return out, starts
+}
+
+// blockReader gives the events of one frame.
+type blockReader struct {
+	names   *names
+	memory  *memory
+	account []int // of each shape, into memory.totals; -1: not looked up
+
+	n, at  int // events of the frame, and those that were given
+	marks  int // that are left
+	nextAt int // events before the next mark
+	column [columns]cursor
+}
+
+func newBlockReader() *blockReader { return &blockReader{names: newNames(), memory: newMemory()} }
+
+// begin takes the payload of a frame, which must not change until the frame was read.
+func (b *blockReader) begin(payload []byte) error {
+	c := cursor{data: payload}
+	n, marks := c.number(), c.number()
+	if n > maxBlock || marks > uint64(len(payload)) {
+		c.fail("%d events and %d marks in a frame: at most %d", n, marks, maxBlock)
+	}
+	var length [columns]uint64
+	for i := range length {
+		length[i] = c.number()
+	}
+	for i := range length {
+		b.column[i] = cursor{data: c.bytes(length[i])}
+	}
+	b.n, b.at, b.marks = int(n), 0, int(marks)
+	b.findMark()
+	if c.err != nil {
+		return c.err
+	}
+	return b.column[columnMarks].err
+}
+
+// findMark reads where the next mark is.
+func (b *blockReader) findMark() {
+	b.nextAt = b.n + 1
+	if b.marks > 0 {
+		b.nextAt = int(min(b.column[columnMarks].number(), uint64(b.n)))
+	}
+}
+
+// read appends events up to the next mark, the end of the frame or the capacity of out.
+func (b *blockReader) read(out []event.Event) ([]event.Event, error) {
+	for b.at < min(b.n, b.nextAt) && len(out) < cap(out) {
+		out = out[:len(out)+1]
+		b.event(&out[len(out)-1])
+		b.at++
+		if err := b.err(); err != nil {
+			return out[:len(out)-1], err
+		}
+	}
+	return out, nil
+}
+
+// readMarks gives the marks that come now.
+func (b *blockReader) readMarks() ([]event.Mark, error) {
+	var out []event.Mark
+	for b.marks > 0 && b.nextAt <= b.at {
+		m := readMark(&b.column[columnMarks])
+		b.marks--
+		b.findMark()
+		if err := b.column[columnMarks].err; err != nil {
+			return out, err
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// over reports whether everything of the frame was given.
+func (b *blockReader) over() bool { return b.at >= b.n && b.marks == 0 }
+
+func (b *blockReader) err() error {
+	for i := range b.column {
+		if err := b.column[i].err; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *blockReader) event(e *event.Event) {
+	m := b.memory
+	number := b.column[columnShape].index(len(b.names.shapes))
+	if b.column[columnShape].err != nil {
+		return
+	}
+	s := &b.names.shapes[number]
+	*e = event.Event{
+		PID: s.pid, TID: s.tid, Kind: s.kind, Layer: s.layer, Object: s.object, Device: s.device, Call: s.call,
+		Stream: s.stream, Context: s.context, Handle: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown,
+	}
+	change := b.column[columnAddr].signed()
+	if s.how&isAligned != 0 {
+		change *= alignment
+	}
+	e.Addr, e.Time = m.addr+change, m.time+b.column[columnTime].signed()
+	m.addr, m.time = e.Addr, e.Time
+	stack := -1
+	if s.how&hasStack != 0 {
+		if stack = b.column[columnStack].index(len(b.names.ids)); b.column[columnStack].err != nil {
+			return
+		}
+		e.Stack = b.names.ids[stack]
+	}
+	b.sizes(s, e, m.recall(e.Kind, e.Addr, stack))
+	m.learn(e.Kind, e.Addr, stack, sized{e.Size, e.Requested})
+	if s.how.allocated()|s.how.reserved() != toldUnknown {
+		b.totals(number, s, e)
+	}
+	if s.how&hasHandle != 0 {
+		e.Handle = b.column[columnHandle].number()
+	}
+}
+
+func (b *blockReader) sizes(s *shape, e *event.Event, known sized) {
+	switch s.how.size() {
+	case toldUnknown:
+		e.Size = event.Unknown
+	case toldAsBefore:
+		e.Size = known.size
+	default:
+		e.Size = b.column[columnSize].number()
+	}
+	switch s.how.requested() {
+	case toldUnknown:
+		e.Requested = event.Unknown
+	case toldAsSize:
+		e.Requested = e.Size
+	case toldAsBefore:
+		e.Requested = known.requested
+	default:
+		e.Requested = e.Size - b.column[columnRequested].signed()
+	}
+}
+
+func (b *blockReader) totals(number int, s *shape, e *event.Event) {
+	for len(b.account) <= number {
+		b.account = append(b.account, -1)
+	}
+	if b.account[number] < 0 {
+		b.account[number] = b.memory.account(totalsKey{s.pid, s.device})
+	}
+	t := &b.memory.totals[b.account[number]]
+	expected := t.expect(e.Kind, e.Size)
+	switch s.how.allocated() {
+	case toldAsBefore:
+		e.Allocated = expected
+	case toldValue:
+		e.Allocated = expected + b.column[columnTotals].signed()
+	}
+	switch s.how.reserved() {
+	case toldAsBefore:
+		e.Reserved = t.reserved
+	case toldValue:
+		e.Reserved = t.reserved + b.column[columnTotals].signed()
+	}
+	t.take(e.Allocated, e.Reserved)
+}

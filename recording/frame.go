@@ -1,0 +1,154 @@
+package recording
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math"
+)
+
+// The file is a header and frames, all numbers little endian:
+//
+//	byte  0          8       10      12               16
+//	      | GPUTRACE | major | minor | CRC of 0 to 11 |
+//
+//	byte  0      1       2          4        8     12               16
+//	      | type | flags | not used | stored | raw | CRC of the rest | stored bytes
+//
+// CRC is CRC-32C (Castagnoli), of a frame over its first 12 bytes and the stored ones. raw is the length of the payload; it
+// is what the stored bytes decompress to when flagZstd is set (one or more Zstandard frames, RFC 8878), else they are it.
+const (
+	headerBytes = 16
+	frameBytes  = 16
+	magic       = "GPUTRACE"
+)
+
+// The version of the format. A file of another major version cannot be read; a newer minor one has frame types and fields
+// that are skipped.
+const (
+	Major = 1
+	Minor = 0
+)
+
+// frameType says what a frame holds. Readers skip the types that they do not know.
+type frameType uint8
+
+// The types are written to files: never renumber.
+const (
+	frameInfo       frameType = 1 // Info as JSON
+	frameCheckpoint frameType = 2 // begins an epoch: what comes behind it needs nothing from before
+	frameNames      frameType = 3 // strings, modules, frames, stacks and shapes that are used from here on
+	frameEvents     frameType = 4 // columns of events, and the marks between them
+	frameEnd        frameType = 5 // End as JSON; the last frame
+)
+
+const flagZstd = 1
+
+// Limits of what a frame may hold: a wrong length must not make a reader allocate. Bytes.
+const (
+	maxEventsRaw = 64 << 20
+	maxNamesRaw  = 16 << 20
+	maxRaw       = 256 << 20
+)
+
+// Errors on which callers branch.
+var (
+	// ErrFormat: the file is not a recording, or of a version that cannot be read.
+	ErrFormat = errors.New("not a recording")
+	// ErrNewer: the file is of a major version that came later. It is an ErrFormat too.
+	ErrNewer = fmt.Errorf("%w of a version that this gputrace reads", ErrFormat)
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func limit(t frameType) uint32 {
+	switch t {
+	case frameEvents:
+		return maxEventsRaw
+	case frameNames:
+		return maxNamesRaw
+	}
+	return maxRaw
+}
+
+func appendHeader(b []byte) []byte {
+	at := len(b)
+	b = append(b, magic...)
+	b = binary.LittleEndian.AppendUint16(b, Major)
+	b = binary.LittleEndian.AppendUint16(b, Minor)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[at:], castagnoli))
+}
+
+// checkHeader says whether what follows the header can be read.
+func checkHeader(b []byte) error {
+	if len(b) < headerBytes || string(b[:len(magic)]) != magic {
+		return fmt.Errorf("%w: it does not begin with %s", ErrFormat, magic)
+	}
+	if got, want := crc32.Checksum(b[:12], castagnoli), binary.LittleEndian.Uint32(b[12:]); got != want {
+		return fmt.Errorf("%w: the header's checksum is %#x, its bytes give %#x", ErrFormat, want, got)
+	}
+	if major := binary.LittleEndian.Uint16(b[8:]); major != Major {
+		return fmt.Errorf("%w: the file is version %d.%d, versions %d.x are read", ErrNewer, major, binary.LittleEndian.Uint16(b[10:]), Major)
+	}
+	return nil
+}
+
+// frameHead is the first bytes of a frame.
+type frameHead struct {
+	kind        frameType
+	flags       uint8
+	stored, raw uint32
+	crc         uint32
+}
+
+// appendFrame adds a frame whose payload, of raw bytes, is stored as given.
+func appendFrame(b []byte, kind frameType, flags uint8, raw int, stored []byte) ([]byte, error) {
+	if raw > int(limit(kind)) || len(stored) > math.MaxInt32 {
+		return b, fmt.Errorf("a frame of type %d with %d bytes: at most %d", kind, raw, limit(kind))
+	}
+	at := len(b)
+	b = append(b, byte(kind), flags, 0, 0)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(stored)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(raw))
+	b = binary.LittleEndian.AppendUint32(b, frameCRC(b[at:], stored))
+	return append(b, stored...), nil
+}
+
+func frameCRC(head, stored []byte) uint32 {
+	return crc32.Update(crc32.Checksum(head[:12], castagnoli), castagnoli, stored)
+}
+
+// readHead reads the first bytes of the frame at an offset of a file that ends at end.
+func readHead(r io.ReaderAt, offset, end int64) (h frameHead, head [frameBytes]byte, err error) {
+	if offset+frameBytes > end {
+		return h, head, fmt.Errorf("%d bytes where a frame begins: want %d", end-offset, frameBytes)
+	}
+	if _, err := r.ReadAt(head[:], offset); err != nil {
+		return h, head, fmt.Errorf("read: %w", err)
+	}
+	h = frameHead{
+		kind: frameType(head[0]), flags: head[1], stored: binary.LittleEndian.Uint32(head[4:]),
+		raw: binary.LittleEndian.Uint32(head[8:]), crc: binary.LittleEndian.Uint32(head[12:]),
+	}
+	if next := offset + frameBytes + int64(h.stored); next > end {
+		return h, head, fmt.Errorf("a frame of %d bytes, of which %d are there", h.stored+frameBytes, end-offset)
+	}
+	return h, head, nil
+}
+
+// readStored reads and checks the stored bytes of a frame into buf.
+func readStored(r io.ReaderAt, offset int64, h frameHead, head []byte, buf []byte) ([]byte, error) {
+	if cap(buf) < int(h.stored) {
+		buf = make([]byte, h.stored)
+	}
+	buf = buf[:h.stored]
+	if _, err := r.ReadAt(buf, offset+frameBytes); err != nil {
+		return buf, fmt.Errorf("read: %w", err)
+	}
+	if got := frameCRC(head, buf); got != h.crc {
+		return buf, fmt.Errorf("a frame of type %d, %d bytes: its checksum is %#x, its bytes give %#x", h.kind, h.stored, h.crc, got)
+	}
+	return buf, nil
+}

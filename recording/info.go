@@ -1,0 +1,156 @@
+package recording
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// Bytes is a size in a frame of JSON, where event.Unknown is null.
+type Bytes uint64
+
+// MarshalJSON implements json.Marshaler.
+func (b Bytes) MarshalJSON() ([]byte, error) {
+	if uint64(b) == event.Unknown {
+		return []byte("null"), nil
+	}
+	return json.Marshal(uint64(b))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (b *Bytes) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*b = Bytes(event.Unknown)
+		return nil
+	}
+	return json.Unmarshal(text, (*uint64)(b))
+}
+
+// Info is what is known when a recording begins. Empty strings: not known.
+type Info struct {
+	Gputrace string    `json:"gputrace"` // version that recorded
+	Started  time.Time `json:"started"`  // wall clock
+	// StartedBoot is Started on the clock of the events, CLOCK_BOOTTIME nanoseconds.
+	StartedBoot uint64 `json:"started_boot_ns"`
+	Attached    uint64 `json:"attached_boot_ns"` // when the first probe was set, CLOCK_BOOTTIME nanoseconds
+
+	PID     uint32   `json:"pid"`
+	Name    string   `json:"name"` // of the program, as the kernel has it
+	Exe     string   `json:"exe"`
+	Cmdline []string `json:"cmdline"` // the first arguments
+	Python  string   `json:"python"`
+	PyTorch string   `json:"pytorch"`
+	CUDA    string   `json:"cuda"` // that PyTorch was built for
+	Driver  string   `json:"driver"`
+	Kernel  string   `json:"kernel"` // release
+	Hooks   []Hook   `json:"hooks"`
+	// Libraries are prefixes of Python files that are not the program's own.
+	Libraries []string `json:"libraries"`
+}
+
+// Hook is the functions of one file that were hooked at the attach.
+type Hook struct {
+	Library   string `json:"library"` // such as "libcudart"
+	File      string `json:"file"`    // as the program sees it
+	Functions int    `json:"functions"`
+}
+
+// End is what is known when a recording ends. A recording without it was cut off.
+type End struct {
+	Reason   string        `json:"reason"` // one of the Reasons
+	Duration time.Duration `json:"duration_ns"`
+	// NotWritten is events that were not recorded, because of Error.
+	NotWritten uint64 `json:"not_written"`
+	Error      string `json:"error"` // why recording stopped before the trace did; empty: it did not
+
+	Hits             []Hits   `json:"hits"` // of every probe
+	StackRecordsLost uint64   `json:"stack_records_lost"`
+	Checks           *Checks  `json:"checks"`  // nil: the live set was not compared with the allocator's books
+	Memory           *Memory  `json:"memory"`  // nil: not asked for
+	Sources          []Source `json:"sources"` // the lines that hold memory
+	// Holders says what held the live blocks at the end and, where more was live, at the highest moment that was looked into.
+	Holders []Holders `json:"holders"`
+	// Libraries is Info.Libraries with what was loaded since.
+	Libraries []string `json:"libraries"`
+}
+
+// The reasons for the end of a recording, as they stand in files.
+const (
+	ReasonStopped = "stopped"
+	ReasonExited  = "target_exited"
+	ReasonExeced  = "target_execed" // it became another program
+)
+
+// Hits is the counters of one probe: Hits = Emitted + the sums of Quiet and Dropped.
+type Hits struct {
+	Probe   string            `json:"probe"`
+	Hits    uint64            `json:"hits"`
+	Emitted uint64            `json:"emitted"`
+	Quiet   map[string]uint64 `json:"quiet"`   // without an event by design, by reason
+	Dropped map[string]uint64 `json:"dropped"` // by reason
+}
+
+// Checks counts comparisons of the live set with the allocator's books.
+type Checks struct {
+	Made        uint64 `json:"made"`
+	Differences uint64 `json:"differences"` // of Made: those that found a difference
+	Failed      uint64 `json:"failed"`      // that could not be made
+}
+
+// Memory is what the driver and the allocator's books said of the process at the end.
+type Memory struct {
+	Torch     []TorchMemory `json:"torch"`
+	TorchWhy  string        `json:"torch_why"` // why the books are not known; empty: they are
+	Driver    []DriverUse   `json:"driver"`
+	DriverWhy string        `json:"driver_why"`
+	Moved     bool          `json:"moved"` // the driver's figures changed while the books were read
+	Whole     bool          `json:"whole"` // the process had no device memory before the attach
+}
+
+// TorchMemory is the caching allocator's memory on one device, bytes.
+type TorchMemory struct {
+	Device    int   `json:"device"`
+	Reserved  Bytes `json:"reserved"`
+	Allocated Bytes `json:"allocated"`
+	Requested Bytes `json:"requested"` // of Allocated, what the program asked for
+	Pending   Bytes `json:"pending"`
+	Holes     Bytes `json:"holes"`
+	Free      Bytes `json:"free"` // segments without a block
+}
+
+// DriverUse is the driver's figures of one device, bytes.
+type DriverUse struct {
+	Device int    `json:"device"` // as the process numbers it; -1: not known
+	Name   string `json:"name"`
+	UUID   string `json:"uuid"`
+	Used   Bytes  `json:"used"` // by the process
+	Why    string `json:"why"`  // Used is not known
+	Total  Bytes  `json:"total"`
+	All    Bytes  `json:"all"` // used by all processes
+}
+
+// Holders is blocks of the caching allocator by where they were born and what held them, at one moment.
+type Holders struct {
+	Title string   `json:"title"` // what the blocks are
+	Bytes uint64   `json:"bytes"` // of all of them
+	Rows  []Holder `json:"rows"`  // by bytes, largest first; the first 10,000
+}
+
+// Holder is blocks that were born at one place and had one holder.
+type Holder struct {
+	Born   string `json:"born"`
+	Name   string `json:"name"`   // of the holder; empty in Where and Holder when it is not known
+	Where  string `json:"where"`  // the frame, thread or module that Name begins with
+	Holder string `json:"holder"` // Name without it
+	What   string `json:"what"`   // categories
+	Bytes  uint64 `json:"bytes"`
+	Blocks uint64 `json:"blocks"`
+}
+
+// Source is the text of one line of a Python file.
+type Source struct {
+	File string `json:"file"`
+	Line int    `json:"line"` // from 1
+	Text string `json:"text"`
+}

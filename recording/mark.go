@@ -1,0 +1,135 @@
+package recording
+
+import (
+	"github.com/gputrace/gputrace/event"
+)
+
+// A mark is its kind, its length and its fields, so that a kind that is not known can be skipped. Numbers are varints;
+// those that can be event.Unknown are written plus one, modulo 2^64.
+//
+//	watch, unwatch, from start   pid
+//	baseline                     pid, device, allocated + 1, reserved + 1
+//	observed                     pid, device, from, to, allocated + 1, reserved + 1,
+//	                             blocks    n, then n times: address - end of the last (signed), size, size - requested
+//	                                       (signed; 0 when that is Unknown), stream + 1, is requested known
+//	                             segments  n + 1 (0: nil), then n times: address - end of the last (signed), size, expandable
+//
+// A device is its type and its index, signed. A checkpoint is a frame of its own.
+
+func appendMark(out *column, m *event.Mark) {
+	var c column
+	c.number(uint64(m.PID))
+	switch m.Kind {
+	case event.MarkBaseline:
+		c.device(m.Device)
+		c.number(m.Allocated + 1)
+		c.number(m.Reserved + 1)
+	case event.MarkObserved:
+		c.observation(m.Observation)
+	}
+	out.number(uint64(m.Kind))
+	out.number(uint64(len(c)))
+	*out = append(*out, c...)
+}
+
+func (c *column) device(d event.Device) {
+	c.number(uint64(d.Type))
+	c.signed(uint64(d.Index))
+}
+
+func (c *cursor) device() event.Device {
+	return event.Device{Type: event.DeviceType(c.index(256)), Index: int8(c.signed())}
+}
+
+func (c *column) observation(o *event.Observation) {
+	c.device(o.Device)
+	for _, v := range []uint64{o.From, o.To, o.Allocated + 1, o.Reserved + 1, uint64(len(o.Blocks))} {
+		c.number(v)
+	}
+	end := uint64(0)
+	for i := range o.Blocks {
+		b := &o.Blocks[i]
+		c.signed(b.Addr - end)
+		c.number(b.Size)
+		if b.Requested == event.Unknown {
+			c.signed(0)
+		} else {
+			c.signed(b.Size - b.Requested)
+		}
+		c.number(b.Stream + 1)
+		c.truth(b.Requested != event.Unknown)
+		end = b.Addr + b.Size
+	}
+	if o.Segments == nil {
+		c.number(0)
+		return
+	}
+	c.number(uint64(len(o.Segments)) + 1)
+	end = 0
+	for _, s := range o.Segments {
+		c.signed(s.Addr - end)
+		c.number(s.Size)
+		c.truth(s.Expandable)
+		end = s.Addr + s.Size
+	}
+}
+
+func (c *column) truth(b bool) {
+	if b {
+		c.number(1)
+	} else {
+		c.number(0)
+	}
+}
+
+// readMark reads a mark. Of a kind that is not known, only Kind is set.
+func readMark(c *cursor) event.Mark {
+	m := event.Mark{Kind: event.MarkKind(c.index(256))}
+	body := cursor{data: c.bytes(c.number())}
+	if c.err != nil || m.Kind == 0 || m.Kind >= event.MarkCheckpoint {
+		return m
+	}
+	m.PID = uint32(body.index(1 << 32))
+	switch m.Kind {
+	case event.MarkBaseline:
+		m.Device, m.Allocated, m.Reserved = body.device(), body.number()-1, body.number()-1
+	case event.MarkObserved:
+		m.Observation = body.observation(m.PID)
+	}
+	if body.err != nil {
+		c.fail("mark %s: %w", m.Kind, body.err)
+	}
+	return m
+}
+
+func (c *cursor) observation(pid uint32) *event.Observation {
+	o := &event.Observation{
+		PID: pid, Device: c.device(), From: c.number(), To: c.number(), Allocated: c.number() - 1, Reserved: c.number() - 1,
+	}
+	end := uint64(0)
+	for range c.count(5) {
+		b := event.Observed{Addr: end + c.signed(), Size: c.number()}
+		b.Requested, b.Stream = b.Size-c.signed(), c.number()-1
+		if c.number() == 0 {
+			b.Requested = event.Unknown
+		}
+		o.Blocks = append(o.Blocks, b)
+		end = b.Addr + b.Size
+	}
+	n := c.number()
+	if n == 0 {
+		return o
+	}
+	if n-1 > uint64(len(c.data)/3) {
+		c.fail("%d segments in %d bytes", n-1, len(c.data))
+		return o
+	}
+	o.Segments = make([]event.ObservedSegment, 0, n-1)
+	end = 0
+	for range n - 1 {
+		s := event.ObservedSegment{Addr: end + c.signed(), Size: c.number(), Expandable: c.number() != 0}
+		o.Segments = append(o.Segments, s)
+		end = s.Addr + s.Size
+	}
+	return o
+}

@@ -1,0 +1,300 @@
+// Package recording keeps a trace in a file: events in compressed columns, the names of their stacks, what the live set was
+// told beside them, and checkpoints from which it can be rebuilt. A file is readable up to its last whole frame at any time,
+// on any machine. See docs/recording.md.
+package recording
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// DamageError says that a recording ends before its end record: it was cut off, or its bytes were changed. Everything
+// before Offset was read.
+type DamageError struct {
+	Offset int64 // of the first frame that could not be read, bytes
+	Lost   int64 // bytes from there on; 0: only the end record is missing
+	Err    error // what is wrong there
+}
+
+func (e *DamageError) Error() string {
+	if e.Lost == 0 {
+		return fmt.Sprintf("the recording has no end record: it was cut off, or is still being written (%d bytes are whole)", e.Offset)
+	}
+	return fmt.Sprintf("the recording is damaged at byte %d: %v; the %d bytes from there on are lost", e.Offset, e.Err, e.Lost)
+}
+
+// Unwrap gives what is wrong.
+func (e *DamageError) Unwrap() error { return e.Err }
+
+// errNoEnd is what is wrong with a recording that only lacks its end.
+var errNoEnd = errors.New("no end record")
+
+// Reader reads a recording. It implements event.Recorded. Not safe for concurrent use.
+type Reader struct {
+	r      io.ReaderAt
+	closer io.Closer
+	size   int64
+	start  int64 // of the first epoch
+	offset int64 // of the next frame
+
+	info    Info
+	end     *End
+	first   Epoch
+	decoder *zstd.Decoder
+	block   *blockReader
+	marks   []event.Mark
+	older   *names // of the epoch before: that of a file that was cut off may have no names yet
+
+	stored, payload []byte
+	err             error // that ended it; io.EOF
+}
+
+// Epoch is a place at which reading can begin.
+type Epoch struct {
+	Number uint64 // 0: the beginning of the trace
+	Time   uint64 // of the last event before, CLOCK_BOOTTIME nanoseconds; 0: none
+	Events uint64 // before
+	offset int64
+}
+
+// Open opens a file. The error wraps ErrFormat when it is no recording, also when its first frame is damaged.
+func Open(path string) (*Reader, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open recording: %w", err)
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = fmt.Errorf("%w: it is no file", ErrFormat)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open recording %s: %w", path, err), f.Close())
+	}
+	r, err := NewReader(f, st.Size())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open recording %s: %w", path, err), f.Close())
+	}
+	r.closer = f
+	return r, nil
+}
+
+// NewReader reads a recording of size bytes.
+func NewReader(r io.ReaderAt, size int64) (*Reader, error) {
+	var head [headerBytes]byte
+	n, err := r.ReadAt(head[:min(size, headerBytes)], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read: %w", err)
+	}
+	if err := checkHeader(head[:n]); err != nil {
+		return nil, err
+	}
+	decoder, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxRaw), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	out := &Reader{r: r, size: size, offset: headerBytes, decoder: decoder, block: newBlockReader()}
+	kind, payload, err := out.frame()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: its first frame: %w", ErrFormat, err)
+	case kind != frameInfo:
+		return nil, fmt.Errorf("%w: its first frame is of type %d", ErrFormat, kind)
+	}
+	if err := json.Unmarshal(payload, &out.info); err != nil {
+		return nil, fmt.Errorf("%w: its first frame: %w", ErrFormat, err)
+	}
+	out.start = out.offset
+	if kind, payload, err := out.frame(); err == nil && kind == frameCheckpoint {
+		out.first, _, _ = readEpoch(payload)
+	}
+	out.offset = out.start
+	return out, nil
+}
+
+// Close releases the file.
+func (r *Reader) Close() error {
+	r.decoder.Close()
+	if r.closer == nil {
+		return nil
+	}
+	return r.closer.Close()
+}
+
+// Info is how the recording began.
+func (r *Reader) Info() *Info { return &r.info }
+
+// End is how it ended; nil until Read has returned io.EOF.
+func (r *Reader) End() *End { return r.end }
+
+// First is where the file begins: an epoch later than 0 when the beginning of the trace was dropped.
+func (r *Reader) First() Epoch { return r.first }
+
+// Marks implements event.Recorded.
+func (r *Reader) Marks() []event.Mark {
+	m := r.marks
+	r.marks = nil
+	return m
+}
+
+// Stack implements event.Source. Names come with or after the events that use them: after the last all are known.
+func (r *Reader) Stack(id event.StackID) *event.Stack {
+	if id == 0 {
+		return nil
+	}
+	if s := r.block.names.stack(id); s != nil {
+		return s
+	}
+	if r.older == nil {
+		return nil
+	}
+	return r.older.stack(id)
+}
+
+// Read implements event.Source. It returns fewer events than fit where marks follow, and io.EOF after the end record;
+// where there is none, or something cannot be read, a *DamageError.
+func (r *Reader) Read(buf []event.Event) ([]event.Event, error) {
+	for r.err == nil && len(r.marks) == 0 && len(buf) < cap(buf) {
+		if r.block.over() {
+			r.err = r.next()
+			continue
+		}
+		var err error
+		before := len(buf)
+		buf, err = r.block.read(buf)
+		if err == nil {
+			r.marks, err = r.block.readMarks()
+		}
+		if err != nil {
+			r.err = r.damage(r.offset-frameBytes-int64(len(r.stored)), err)
+		} else if len(buf) > before && r.block.over() {
+			break // the batch of one frame
+		}
+	}
+	if r.err != nil && len(buf) == 0 && len(r.marks) == 0 {
+		return buf, r.err
+	}
+	return buf, nil
+}
+
+// next reads frames up to the next one with events or a checkpoint.
+func (r *Reader) next() error {
+	at := r.offset
+	kind, payload, err := r.frame()
+	if err != nil {
+		return r.damage(at, err)
+	}
+	switch kind {
+	case frameCheckpoint:
+		err = r.begin(payload)
+	case frameNames:
+		err = r.block.names.read(payload)
+	case frameEvents:
+		err = r.block.begin(payload)
+	case frameEnd:
+		r.end = &End{}
+		if err = json.Unmarshal(payload, r.end); err == nil {
+			return io.EOF
+		}
+	}
+	if err != nil {
+		return r.damage(at, fmt.Errorf("a frame of type %d: %w", kind, err))
+	}
+	return nil
+}
+
+func (r *Reader) damage(at int64, err error) error {
+	if at == r.size {
+		err = errNoEnd
+	}
+	return &DamageError{Offset: at, Lost: r.size - at, Err: err}
+}
+
+// begin begins an epoch.
+func (r *Reader) begin(payload []byte) error {
+	_, state, err := readEpoch(payload)
+	if err != nil {
+		return err
+	}
+	r.older = r.block.names
+	r.block = newBlockReader()
+	if len(state) > 0 {
+		r.marks = append(r.marks, event.Mark{Kind: event.MarkCheckpoint, State: append([]byte(nil), state...)})
+	}
+	return nil
+}
+
+func readEpoch(payload []byte) (Epoch, []byte, error) {
+	c := cursor{data: payload}
+	e := Epoch{Number: c.number(), Time: c.number(), Events: c.number()}
+	state := c.bytes(c.number())
+	return e, state, c.err
+}
+
+// frame reads the next frame. Its payload is valid until the next call.
+func (r *Reader) frame() (frameType, []byte, error) {
+	h, head, err := readHead(r.r, r.offset, r.size)
+	if err != nil {
+		return 0, nil, err
+	}
+	r.stored, err = readStored(r.r, r.offset, h, head[:], r.stored)
+	if err != nil {
+		return 0, nil, err
+	}
+	r.offset += frameBytes + int64(h.stored)
+	if h.kind == 0 || h.kind > frameEnd {
+		return h.kind, nil, nil
+	}
+	if h.flags&^flagZstd != 0 || h.raw > limit(h.kind) {
+		return 0, nil, fmt.Errorf("a frame of type %d, %d bytes, flags %#x: not known", h.kind, h.raw, h.flags)
+	}
+	payload := r.stored
+	if h.flags&flagZstd != 0 {
+		if r.payload, err = r.decoder.DecodeAll(r.stored, r.payload[:0]); err != nil {
+			return 0, nil, fmt.Errorf("a frame of type %d: decompress: %w", h.kind, err)
+		}
+		payload = r.payload
+	}
+	if len(payload) != int(h.raw) {
+		return 0, nil, fmt.Errorf("a frame of type %d: %d bytes, want %d", h.kind, len(payload), h.raw)
+	}
+	return h.kind, payload, nil
+}
+
+// Epochs lists where reading can begin. It reads the frames' heads only, and ends where one cannot be read.
+func (r *Reader) Epochs() ([]Epoch, error) {
+	back := r.offset
+	defer func() { r.offset = back }()
+	var out []Epoch
+	for at := r.start; at < r.size; {
+		h, _, err := readHead(r.r, at, r.size)
+		if err != nil {
+			break
+		}
+		if r.offset = at; h.kind == frameCheckpoint {
+			_, payload, err := r.frame()
+			if err != nil {
+				break
+			}
+			e, _, err := readEpoch(payload)
+			if err != nil {
+				return out, r.damage(at, err)
+			}
+			e.offset = at
+			out = append(out, e)
+		}
+		at += frameBytes + int64(h.stored)
+	}
+	return out, nil
+}
+
+// Seek makes an epoch the next to be read; its checkpoint is the first mark. It must be of this reader.
+func (r *Reader) Seek(e Epoch) {
+	r.offset, r.err, r.marks, r.block = e.offset, nil, nil, newBlockReader()
+}

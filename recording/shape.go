@@ -1,0 +1,161 @@
+package recording
+
+import (
+	"github.com/gputrace/gputrace/event"
+)
+
+// shape is what most events of a program have in common: all fields that take few values, and how the others are told. It
+// is sent once, and its events name it by number.
+type shape struct {
+	pid, tid uint32
+	kind     event.Kind
+	layer    event.Layer
+	object   event.Object
+	device   event.Device
+	call     string
+	stream   uint64
+	context  uint64
+	how      how
+}
+
+// how says how the fields of an event that are not in its shape are told, four bits a field:
+//
+//	bit  15      12      11     8 7      4 3      0
+//	     | unused | reserved | allocated | requested | size |   and above it, one bit each: handle, stack, aligned
+type how uint32
+
+// How a size is told. They are written to files: never renumber.
+const (
+	toldUnknown how = 0 // event.Unknown
+	toldValue   how = 1 // in its column
+	// toldAsBefore: size and requested bytes are those of the last allocation with this stack, or, of a free, at this
+	// address; the reserved bytes are as in the event before; the allocated ones follow from the event before and the size.
+	toldAsBefore how = 2
+	toldAsSize   how = 3 // the requested bytes are the size
+)
+
+// Where the fields of how are.
+const (
+	howRequested = 4
+	howAllocated = 8
+	howReserved  = 12
+	hasHandle    = how(1) << 16 // the handle is in its column; otherwise event.Unknown
+	hasStack     = how(1) << 17 // the stack is in its column; otherwise 0
+	isAligned    = how(1) << 18 // the column of addresses has multiples of alignment
+	howKnown     = isAligned<<1 - 1
+)
+
+// alignment is what PyTorch's allocator rounds to (kMinBlockSize, c10/cuda/CUDACachingAllocator.h).
+const alignment = 512
+
+func (h how) size() how      { return h & 15 }
+func (h how) requested() how { return h >> howRequested & 15 }
+func (h how) allocated() how { return h >> howAllocated & 15 }
+func (h how) reserved() how  { return h >> howReserved & 15 }
+
+// valid refuses what a writer of this version does not say.
+func (h how) valid() bool {
+	return h <= howKnown && h.size() <= toldAsBefore && h.requested() <= toldAsSize && h.allocated() <= toldAsBefore &&
+		h.reserved() <= toldAsBefore
+}
+
+// sized is the sizes of an allocation, bytes; both may be event.Unknown.
+type sized struct{ size, requested uint64 }
+
+// slots is how many addresses are remembered, by their hash: as many as stay in a processor's cache.
+const slots = 1 << 14
+
+type slot struct {
+	addr uint64
+	sized
+}
+
+// totalsKey names a caching allocator.
+type totalsKey struct {
+	pid    uint32
+	device event.Device
+}
+
+// totals is an allocator's totals at its last event, bytes; both may be event.Unknown.
+type totals struct{ allocated, reserved uint64 }
+
+// memory is what writer and reader both remember of the events before, since the epoch began: what can be told from that is
+// not written.
+type memory struct {
+	time, addr uint64 // of the event before
+	slots      []slot
+	byStack    []sized // of the last allocation, by the number of its stack
+	totals     []totals
+	ofKey      map[totalsKey]int
+}
+
+func newMemory() *memory {
+	return &memory{slots: make([]slot, slots), ofKey: map[totalsKey]int{}}
+}
+
+// account is the number of an allocator's totals.
+func (m *memory) account(key totalsKey) int {
+	i, ok := m.ofKey[key]
+	if !ok {
+		i = len(m.totals)
+		m.totals = append(m.totals, totals{event.Unknown, event.Unknown})
+		m.ofKey[key] = i
+	}
+	return i
+}
+
+func (m *memory) slot(addr uint64) *slot {
+	return &m.slots[addr/alignment*0x9e3779b97f4a7c15>>50]
+}
+
+// recall gives the sizes to expect of an event; stack is its number, -1: none.
+func (m *memory) recall(kind event.Kind, addr uint64, stack int) sized {
+	if kind == event.KindAlloc && stack >= 0 {
+		if stack < len(m.byStack) {
+			return m.byStack[stack]
+		}
+		return sized{}
+	}
+	if s := m.slot(addr); s.addr == addr {
+		return s.sized
+	}
+	return sized{}
+}
+
+// learn remembers the sizes of an allocation.
+func (m *memory) learn(kind event.Kind, addr uint64, stack int, s sized) {
+	if kind != event.KindAlloc {
+		return
+	}
+	*m.slot(addr) = slot{addr, s}
+	if stack < 0 {
+		return
+	}
+	for stack >= len(m.byStack) {
+		m.byStack = append(m.byStack, sized{})
+	}
+	m.byStack[stack] = s
+}
+
+// expect gives the totals to expect after an event of the caching allocator.
+func (t *totals) expect(kind event.Kind, size uint64) uint64 {
+	switch {
+	case t.allocated == event.Unknown || size == event.Unknown:
+		return t.allocated
+	case kind == event.KindAlloc:
+		return t.allocated + size
+	case kind == event.KindFree:
+		return t.allocated - size
+	}
+	return t.allocated
+}
+
+// take remembers the totals of an event, as far as it has them.
+func (t *totals) take(allocated, reserved uint64) {
+	if allocated != event.Unknown {
+		t.allocated = allocated
+	}
+	if reserved != event.Unknown {
+		t.reserved = reserved
+	}
+}

@@ -1,0 +1,364 @@
+package recording
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// When a writer hands over to the file what it has, and how often it begins an epoch.
+const (
+	flushEvery = time.Second
+	flushBytes = 1 << 20 // of columns: only blocks with observations are so large
+	namesBytes = 1 << 20
+	syncEvery  = 10 * time.Second
+	epochEvery = time.Minute
+	// epochGrowth is how many times larger an epoch must be than the checkpoint that it begins with.
+	epochGrowth = 8
+	// epochNames is how many stacks or shapes are told apart in one epoch; then the next begins.
+	epochNames = 1 << 20
+)
+
+// MinSize is the least Options.MaxSize that is not 0, bytes.
+const MinSize = 4 << 20
+
+// Options may be nil.
+type Options struct {
+	// MaxSize is the size of the file at which its oldest epochs are dropped, so that about half of it is left. 0: no limit;
+	// else at least 4 MiB. It is kept as far as a checkpoint takes less than a quarter of it. While the rest is copied, the
+	// disk needs room for half of it again.
+	MaxSize int64
+	// MaxAge is how much of the end of the trace is kept; what is older is dropped as a whole, so that up to half as much
+	// again is there. 0: all.
+	MaxAge time.Duration
+}
+
+// Resolve gives a stack its frames: event.Source's Stack. nil: not known, perhaps not yet.
+type Resolve func(event.StackID) *event.Stack
+
+// file is what a Writer needs of *os.File.
+type file interface {
+	io.WriterAt
+	io.ReaderAt
+	Truncate(size int64) error
+	Sync() error
+	Close() error
+}
+
+// Writer writes a recording. After the first error nothing more is written: what is in the file stays readable, and all
+// methods return that error. Not safe for concurrent use.
+type Writer struct {
+	path    string // empty: the file cannot be replaced
+	file    file
+	options Options
+	resolve Resolve
+	encoder *zstd.Encoder
+	block   blockWriter
+
+	size   int64 // of the file, whole frames
+	prefix int64 // of it: header and Info
+	epochs []epochStart
+	epoch  uint64 // number of the last
+	base   int64  // bytes of its checkpoint, with names
+	events uint64 // that were written, or are in block
+	time   uint64 // of the last event
+
+	flushed, synced time.Time
+	syncing         chan error
+	trim            *trim
+	buffer, stored  []byte
+	waiting         int // events that are not in the file
+
+	err     error
+	missing uint64 // events since err
+}
+
+// epochStart is where an epoch begins.
+type epochStart struct {
+	offset int64
+	begun  time.Time
+}
+
+// Create begins a recording in a new file.
+func Create(path string, info *Info, resolve Resolve, o *Options) (*Writer, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("create recording: %w", err)
+	}
+	w, err := newWriter(f, info, resolve, o)
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(path))
+	}
+	w.path = path
+	return w, nil
+}
+
+func newWriter(f file, info *Info, resolve Resolve, o *Options) (*Writer, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	if o.MaxSize < 0 || o.MaxSize > 0 && o.MaxSize < MinSize || o.MaxAge < 0 {
+		return nil, fmt.Errorf("record at most %d bytes, %s: at least %d bytes", o.MaxSize, o.MaxAge, MinSize)
+	}
+	encoder, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false))
+	if err != nil {
+		return nil, fmt.Errorf("create recording: %w", err)
+	}
+	w := &Writer{file: f, options: *o, resolve: resolve, encoder: encoder, synced: time.Now(), flushed: time.Now()}
+	text, err := json.Marshal(info)
+	if err != nil {
+		return nil, fmt.Errorf("create recording: %w", err)
+	}
+	w.buffer = appendHeader(nil)
+	w.frame(frameInfo, text)
+	w.write()
+	w.prefix = w.size
+	w.beginEpoch(nil, nil)
+	w.write()
+	return w, w.err
+}
+
+// Size is the bytes of the file.
+func (w *Writer) Size() int64 { return w.size }
+
+// Missing is how many events were not written because of an error before.
+func (w *Writer) Missing() uint64 { return w.missing }
+
+// Write takes events, which may be reused afterwards. They are in the file, and stay readable when this process is killed,
+// at the latest a second later, if Write goes on being called: also without events.
+func (w *Writer) Write(events []event.Event) error {
+	for i := range events {
+		if w.err != nil {
+			w.missing += uint64(len(events) - i)
+			return w.err
+		}
+		w.block.add(&events[i], w.resolve)
+		w.waiting++
+		if w.block.n == maxBlock || w.block.names.large {
+			w.flush()
+		}
+	}
+	if n := len(events); n > 0 {
+		w.events += uint64(n)
+		w.time = events[n-1].Time
+	}
+	now := time.Now()
+	if now.Sub(w.flushed) >= flushEvery {
+		w.flush()
+	}
+	w.tend(now)
+	return w.err
+}
+
+// Mark takes a mark, which may be reused afterwards. For a checkpoint there is Checkpoint.
+func (w *Writer) Mark(m *event.Mark) error {
+	if w.err != nil {
+		return w.err
+	}
+	w.block.mark(m)
+	if w.block.bytes() > flushBytes {
+		w.flush()
+	}
+	return w.err
+}
+
+// Due reports whether it is time for a checkpoint.
+func (w *Writer) Due() bool {
+	if w.err != nil || w.trim != nil {
+		return false
+	}
+	last := w.epochs[len(w.epochs)-1]
+	age, grown := time.Since(last.begun), w.size-last.offset
+	switch n := w.block.names; {
+	case len(n.ids) > epochNames, len(n.shapes) > epochNames:
+		return true
+	case w.options.MaxSize > 0 && grown > max(w.options.MaxSize/8, 2*w.base):
+		return true
+	case w.options.MaxAge > 0 && age > w.options.MaxAge/4:
+		return true
+	}
+	return age > epochEvery && grown > epochGrowth*w.base
+}
+
+// Checkpoint begins an epoch with what all events and marks before come to; stacks are those that state speaks of. A reader
+// can begin there, and the epochs before can be dropped.
+func (w *Writer) Checkpoint(state []byte, stacks []event.StackID) error {
+	if w.flush(); w.err != nil {
+		return w.err
+	}
+	w.beginEpoch(state, stacks)
+	w.write()
+	w.base = w.size - w.epochs[len(w.epochs)-1].offset
+	w.tend(time.Now())
+	return w.err
+}
+
+func (w *Writer) beginEpoch(state []byte, stacks []event.StackID) {
+	if len(w.epochs) > 0 {
+		w.epoch++
+	}
+	w.epochs = append(w.epochs, epochStart{w.size, time.Now()})
+	var c column
+	for _, v := range []uint64{w.epoch, w.time, w.events, uint64(len(state))} {
+		c.number(v)
+	}
+	w.block.begin()
+	w.frame(frameCheckpoint, append(c, state...))
+	for _, id := range stacks {
+		if w.block.names.stack(id, w.resolve); w.block.names.large {
+			w.frame(frameNames, w.block.names.take())
+		}
+	}
+	w.frame(frameNames, w.block.names.take())
+}
+
+// Close ends the recording; of end, NotWritten and Error are filled in.
+func (w *Writer) Close(end *End) error {
+	w.flush()
+	w.finishTrim(true)
+	failed := w.err
+	if failed != nil {
+		end.NotWritten, end.Error = w.missing, failed.Error()
+		w.err = nil // the last frame is small: there may be room for it
+	}
+	text, err := json.Marshal(end)
+	if err == nil {
+		w.frame(frameEnd, text)
+		w.write()
+		err = w.err
+	}
+	if failed != nil {
+		err = failed
+	}
+	if w.syncing != nil {
+		<-w.syncing
+	}
+	return errors.Join(err, w.wrap(w.file.Sync()), w.wrap(w.file.Close()), w.encoder.Close())
+}
+
+// flush writes what there is.
+func (w *Writer) flush() {
+	if w.err != nil {
+		return
+	}
+	w.flushed = time.Now()
+	w.block.names.retry(w.resolve)
+	w.frame(frameNames, w.block.names.take())
+	if payload, starts := w.block.take(); payload != nil {
+		w.compress(frameEvents, payload, starts)
+	}
+	w.write()
+}
+
+// frame adds a frame to what is written next. Without a payload there is none.
+func (w *Writer) frame(kind frameType, payload []byte) {
+	if payload != nil {
+		w.compress(kind, payload, nil)
+	}
+}
+
+// compress adds a frame of which the parts that begin at starts are compressed each for itself, because they have little in
+// common.
+func (w *Writer) compress(kind frameType, payload []byte, starts []int) {
+	w.stored = w.stored[:0]
+	from := 0
+	for _, to := range append(starts, len(payload)) {
+		w.stored = w.encoder.EncodeAll(payload[from:to], w.stored)
+		from = to
+	}
+	flags, stored := uint8(flagZstd), w.stored
+	if len(stored) >= len(payload) {
+		flags, stored = 0, payload
+	}
+	var err error
+	if w.buffer, err = appendFrame(w.buffer, kind, flags, len(payload), stored); err != nil {
+		w.fail(err)
+	}
+}
+
+// write puts the frames that were added into the file, all or none.
+func (w *Writer) write() {
+	if w.err != nil || len(w.buffer) == 0 {
+		w.buffer = w.buffer[:0]
+		return
+	}
+	n, err := w.file.WriteAt(w.buffer, w.size)
+	if err != nil {
+		if n > 0 {
+			err = errors.Join(err, w.file.Truncate(w.size))
+		}
+		w.fail(err)
+	} else {
+		w.size += int64(n)
+		w.waiting = 0
+	}
+	if w.buffer = w.buffer[:0]; cap(w.buffer) > 4*namesBytes { // after a large checkpoint
+		w.buffer, w.stored = nil, nil
+	}
+}
+
+func (w *Writer) fail(err error) {
+	if w.err == nil {
+		w.err = w.wrap(err)
+		w.missing += uint64(w.waiting)
+		w.waiting = 0
+	}
+}
+
+func (w *Writer) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("write the recording: %w", err)
+}
+
+// tend does what has to be done from time to time.
+func (w *Writer) tend(now time.Time) {
+	w.finishTrim(false)
+	w.startTrim(now)
+	if w.syncing != nil {
+		select {
+		case err := <-w.syncing:
+			w.syncing = nil
+			if err != nil {
+				w.fail(err)
+			}
+		default:
+		}
+	}
+	if w.err == nil && w.syncing == nil && w.trim == nil && now.Sub(w.synced) >= syncEvery {
+		w.synced = now
+		done, f := make(chan error, 1), w.file
+		w.syncing = done
+		go func() { done <- f.Sync() }()
+	}
+}
+
+// dropped is from which epoch on a file is to be kept; 0: all.
+func (w *Writer) dropped(now time.Time) int {
+	first := 0
+	if o := &w.options; o.MaxSize > 0 && w.size > o.MaxSize-o.MaxSize/8 && len(w.epochs) > 1 {
+		first = slices.IndexFunc(w.epochs, func(e epochStart) bool { return w.size-e.offset <= o.MaxSize/2 })
+		if first < 0 {
+			first = len(w.epochs) - 1
+		}
+	}
+	if age := w.options.MaxAge; age > 0 {
+		i := len(w.epochs) - 1
+		for i > 0 && now.Sub(w.epochs[i].begun) < age {
+			i--
+		}
+		if i > 0 && now.Sub(w.epochs[i-1].begun) > age+age/4 {
+			first = max(first, i)
+		}
+	}
+	return first
+}
