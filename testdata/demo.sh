@@ -92,6 +92,8 @@ main() {
     start_job
     out=gputrace.$job.$(date +%Y%m%d-%H%M%S)
     as_root "$gputrace" -p "$job" -d "${seconds}s" -o "$out"
+    say "who holds the memory now:"
+    as_root "$gputrace" who -p "$job" --top 10 || say "the job left no moment for it; that can happen at this speed"
     kill -0 "$job" 2>/dev/null || die "the job has ended, and should not have"
     stop_job
     show go tool pprof -top -nodecount=15 "$out/inuse.pb.gz"
