@@ -22,6 +22,7 @@ var byCI = []string{"make build", "make demo", "make test"}
 // expected is what the first words of a command of the README must print.
 var expected = []struct{ command, stdout string }{
 	{"gputrace -p", "wrote result/"},
+	{"gputrace report", "allocator totals continuous"},
 	{"gputrace dump", "reserved"},
 	{"gputrace who", "live by holder"},
 	{"go tool pprof", "Showing nodes accounting for "},

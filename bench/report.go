@@ -22,6 +22,8 @@ type report struct {
 	results []result
 	attach  attachResult
 	who     []whoResult
+
+	recording []recordingResult
 }
 
 // goal is the largest price of a hit in a training loop, in microseconds beyond an empty uprobe.
@@ -57,6 +59,9 @@ func printReport(out io.Writer, r report) error {
 	}
 	if len(r.who) > 0 {
 		whoTimes(r.who, w)
+	}
+	if len(r.recording) > 0 {
+		recordingTimes(r.recording, w)
 	}
 	return w.Flush()
 }

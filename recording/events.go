@@ -29,19 +29,21 @@ type blockWriter struct {
 
 	n, marks int
 	column   [columns]column
-	recent   recentStack
+	recent   []recentStack // by the low bits of the id
 	payload  []byte
 }
 
-// recentStack is the stack of the event before: an allocation often comes in a row of the same.
+// stackSlots is how many stacks are found without a map.
+const stackSlots = 1 << 12
+
 type recentStack struct {
-	id     event.StackID
+	id     event.StackID // 0: free
 	number int
 }
 
 // begin starts a new epoch.
 func (b *blockWriter) begin() {
-	b.names, b.memory, b.recent = newNameWriter(), newMemory(), recentStack{}
+	b.names, b.memory, b.recent = newNameWriter(), newMemory(), make([]recentStack, stackSlots)
 }
 
 // add adds an event; resolve gives its stack, if that is new.
@@ -51,14 +53,11 @@ func (b *blockWriter) add(e *event.Event, resolve func(event.StackID) *event.Sta
 		pid: e.PID, tid: e.TID, kind: e.Kind, layer: e.Layer, object: e.Object, device: e.Device, call: e.Call,
 		stream: e.Stream, context: e.Context,
 	}
-	stack := -1
 	if e.Stack != 0 {
-		stack = b.stack(e.Stack, resolve)
 		s.how |= hasStack
-		b.column[columnStack].number(uint64(stack))
+		b.column[columnStack].number(uint64(b.stack(e.Stack, resolve)))
 	}
-	b.addSizes(&s, e, m.recall(e.Kind, e.Addr, stack))
-	m.learn(e.Kind, e.Addr, stack, sized{e.Size, e.Requested})
+	b.addSizes(&s, e)
 	if e.Allocated&e.Reserved != event.Unknown {
 		b.addTotals(&s, e)
 	}
@@ -79,18 +78,15 @@ func (b *blockWriter) add(e *event.Event, resolve func(event.StackID) *event.Sta
 }
 
 func (b *blockWriter) stack(id event.StackID, resolve func(event.StackID) *event.Stack) int {
-	if b.recent.id != id {
-		b.recent = recentStack{id, int(b.names.stack(id, resolve))}
+	at := &b.recent[id%stackSlots]
+	if at.id != id {
+		*at = recentStack{id, int(b.names.stack(id, resolve))}
 	}
-	return b.recent.number
+	return at.number
 }
 
-func (b *blockWriter) addSizes(s *shape, e *event.Event, known sized) {
-	switch e.Size {
-	case event.Unknown:
-	case known.size:
-		s.how |= toldAsBefore
-	default:
+func (b *blockWriter) addSizes(s *shape, e *event.Event) {
+	if e.Size != event.Unknown {
 		s.how |= toldValue
 		b.column[columnSize].number(e.Size)
 	}
@@ -98,8 +94,6 @@ func (b *blockWriter) addSizes(s *shape, e *event.Event, known sized) {
 	case event.Unknown:
 	case e.Size:
 		s.how |= toldAsSize << howRequested
-	case known.requested:
-		s.how |= toldAsBefore << howRequested
 	default:
 		s.how |= toldValue << howRequested
 		b.column[columnRequested].signed(e.Size - e.Requested)
@@ -265,15 +259,14 @@ func (b *blockReader) event(e *event.Event) {
 	}
 	e.Addr, e.Time = m.addr+change, m.time+b.column[columnTime].signed()
 	m.addr, m.time = e.Addr, e.Time
-	stack := -1
 	if s.how&hasStack != 0 {
-		if stack = b.column[columnStack].index(len(b.names.ids)); b.column[columnStack].err != nil {
+		stack := b.column[columnStack].index(len(b.names.ids))
+		if b.column[columnStack].err != nil {
 			return
 		}
 		e.Stack = b.names.ids[stack]
 	}
-	b.sizes(s, e, m.recall(e.Kind, e.Addr, stack))
-	m.learn(e.Kind, e.Addr, stack, sized{e.Size, e.Requested})
+	b.sizes(s, e)
 	if s.how.allocated()|s.how.reserved() != toldUnknown {
 		b.totals(number, s, e)
 	}
@@ -282,13 +275,8 @@ func (b *blockReader) event(e *event.Event) {
 	}
 }
 
-func (b *blockReader) sizes(s *shape, e *event.Event, known sized) {
-	switch s.how.size() {
-	case toldUnknown:
-		e.Size = event.Unknown
-	case toldAsBefore:
-		e.Size = known.size
-	default:
+func (b *blockReader) sizes(s *shape, e *event.Event) {
+	if e.Size = event.Unknown; s.how.size() == toldValue {
 		e.Size = b.column[columnSize].number()
 	}
 	switch s.how.requested() {
@@ -296,8 +284,6 @@ func (b *blockReader) sizes(s *shape, e *event.Event, known sized) {
 		e.Requested = event.Unknown
 	case toldAsSize:
 		e.Requested = e.Size
-	case toldAsBefore:
-		e.Requested = known.requested
 	default:
 		e.Requested = e.Size - b.column[columnRequested].signed()
 	}

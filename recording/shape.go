@@ -28,8 +28,8 @@ type how uint32
 const (
 	toldUnknown how = 0 // event.Unknown
 	toldValue   how = 1 // in its column
-	// toldAsBefore: size and requested bytes are those of the last allocation with this stack, or, of a free, at this
-	// address; the reserved bytes are as in the event before; the allocated ones follow from the event before and the size.
+	// toldAsBefore: the reserved bytes are as in the event of this allocator before; the allocated ones follow from it and
+	// the size.
 	toldAsBefore how = 2
 	toldAsSize   how = 3 // the requested bytes are the size
 )
@@ -55,19 +55,8 @@ func (h how) reserved() how  { return h >> howReserved & 15 }
 
 // valid refuses what a writer of this version does not say.
 func (h how) valid() bool {
-	return h <= howKnown && h.size() <= toldAsBefore && h.requested() <= toldAsSize && h.allocated() <= toldAsBefore &&
-		h.reserved() <= toldAsBefore
-}
-
-// sized is the sizes of an allocation, bytes; both may be event.Unknown.
-type sized struct{ size, requested uint64 }
-
-// slots is how many addresses are remembered, by their hash: as many as stay in a processor's cache.
-const slots = 1 << 14
-
-type slot struct {
-	addr uint64
-	sized
+	return h <= howKnown && h.size() <= toldValue && h.requested() <= toldAsSize && h.requested() != toldAsBefore &&
+		h.allocated() <= toldAsBefore && h.reserved() <= toldAsBefore
 }
 
 // totalsKey names a caching allocator.
@@ -83,58 +72,29 @@ type totals struct{ allocated, reserved uint64 }
 // not written.
 type memory struct {
 	time, addr uint64 // of the event before
-	slots      []slot
-	byStack    []sized // of the last allocation, by the number of its stack
 	totals     []totals
 	ofKey      map[totalsKey]int
+	lastKey    totalsKey // most programs have one allocator
+	last       int       // -1: none
 }
 
 func newMemory() *memory {
-	return &memory{slots: make([]slot, slots), ofKey: map[totalsKey]int{}}
+	return &memory{ofKey: map[totalsKey]int{}, last: -1}
 }
 
 // account is the number of an allocator's totals.
 func (m *memory) account(key totalsKey) int {
+	if m.last >= 0 && m.lastKey == key {
+		return m.last
+	}
 	i, ok := m.ofKey[key]
 	if !ok {
 		i = len(m.totals)
 		m.totals = append(m.totals, totals{event.Unknown, event.Unknown})
 		m.ofKey[key] = i
 	}
+	m.lastKey, m.last = key, i
 	return i
-}
-
-func (m *memory) slot(addr uint64) *slot {
-	return &m.slots[addr/alignment*0x9e3779b97f4a7c15>>50]
-}
-
-// recall gives the sizes to expect of an event; stack is its number, -1: none.
-func (m *memory) recall(kind event.Kind, addr uint64, stack int) sized {
-	if kind == event.KindAlloc && stack >= 0 {
-		if stack < len(m.byStack) {
-			return m.byStack[stack]
-		}
-		return sized{}
-	}
-	if s := m.slot(addr); s.addr == addr {
-		return s.sized
-	}
-	return sized{}
-}
-
-// learn remembers the sizes of an allocation.
-func (m *memory) learn(kind event.Kind, addr uint64, stack int, s sized) {
-	if kind != event.KindAlloc {
-		return
-	}
-	*m.slot(addr) = slot{addr, s}
-	if stack < 0 {
-		return
-	}
-	for stack >= len(m.byStack) {
-		m.byStack = append(m.byStack, sized{})
-	}
-	m.byStack[stack] = s
 }
 
 // expect gives the totals to expect after an event of the caching allocator.

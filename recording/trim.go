@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -27,7 +28,7 @@ func (w *Writer) startTrim(now time.Time) {
 	if first == 0 {
 		return
 	}
-	f, err := os.OpenFile(w.path+".tmp", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := createBeside(w.path)
 	if err != nil {
 		w.fail(fmt.Errorf("drop its oldest part: %w", err))
 		return
@@ -36,6 +37,24 @@ func (w *Writer) startTrim(now time.Time) {
 	w.trim = t
 	old, prefix := w.file, w.prefix
 	go func() { t.done <- errors.Join(copyRange(f, old, 0, prefix), copyRange(f, old, t.from, t.to)) }()
+}
+
+// createBeside makes the copy's file, which belongs to whom the file belongs: gputrace gives it to the user behind sudo.
+func createBeside(path string) (*os.File, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path+".tmp", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if owner, ok := st.Sys().(*syscall.Stat_t); ok {
+		if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+			return nil, errors.Join(err, f.Close(), os.Remove(path+".tmp"))
+		}
+	}
+	return f, nil
 }
 
 // finishTrim puts the copy in the file's place, once it is there, or when it is waited for.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +26,11 @@ func TestMaxSize(t *testing.T) {
 	j := newJob(21)
 	w, err := Create(path, &Info{Name: "ring"}, j.resolve, &Options{MaxSize: MinSize})
 	require.NoError(t, err)
+	uid := uint32(os.Geteuid())
+	if uid == 0 { // as under sudo
+		uid = 12345
+		require.NoError(t, os.Chown(path, 12345, 12345))
+	}
 	var events []event.Event
 	trims, size := 0, int64(0)
 	for trims < 3 {
@@ -45,6 +51,7 @@ func TestMaxSize(t *testing.T) {
 		st, err := os.Stat(path)
 		require.NoError(t, err)
 		require.LessOrEqual(t, st.Size(), int64(MinSize))
+		require.Equal(t, uid, st.Sys().(*syscall.Stat_t).Uid)
 		require.Less(t, len(events), 4_000_000, "nothing is dropped")
 	}
 	require.NoError(t, w.Close(&End{}))

@@ -187,7 +187,8 @@ def log_lasting():
         log.begin(0, "optimizer.param_groups[0]['params'][%d]" % i, model.get_parameter(dotted))
         for key in optimizer.state[model.get_parameter(dotted)]:
             if optimizer.state[model.get_parameter(dotted)][key].is_cuda:
-                log.begin(0, "optimizer.state[%s]['%s']" % (name, key), optimizer.state[model.get_parameter(dotted)][key])
+                for parameter in (name, "optimizer.param_groups[0]['params'][%d]" % i):
+                    log.begin(0, "optimizer.state[%s]['%s']" % (parameter, key), optimizer.state[model.get_parameter(dotted)][key])
 
 
 def main():
