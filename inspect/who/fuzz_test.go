@@ -3,14 +3,19 @@
 package who
 
 import (
+	"bytes"
 	"encoding/binary"
+	"math/rand/v2"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/inspect"
 )
 
 // TestMade: the image that the fuzz target damages is one that is understood while it is whole.
@@ -141,4 +146,70 @@ func damage() [][]byte {
 		}
 	}
 	return out
+}
+
+// Damage to the copy of a real process: rounds, and edits in each, one for about ten kilobytes.
+const (
+	damageRounds = 4
+	damageEdits  = 20000
+	damageTime   = time.Minute
+)
+
+// TestDamagedJob damages the copy of a real process, which is a thousand times larger than the image that is fuzzed and has
+// all that PyTorch is made of: the reader ends in about the time that it takes for the whole one.
+func TestDamagedJob(t *testing.T) {
+	cases := strings.Fields(listCases(t, "who_torch.py"))[0]
+	j := startJob(t, "READY", workloads+"who_torch.py", "--cases", cases, "--ask", "DIR")
+	r := &reading{p: j.p, report: &Report{}, code: &codeFiles{p: j.p, files: map[string]*codeFile{}}, frozen: true}
+	defer r.code.close()
+	r.options.MaxCopy = DefaultMaxCopy
+	var err error
+	r.books, err = inspect.Find(j.p)
+	require.NoError(t, err)
+	_, err = r.copy()
+	require.NoError(t, err)
+	defer r.im.close()
+	copied := r.im.pages[firstPage<<pageShift : uint64(r.im.used)<<pageShift]
+	whole := bytes.Clone(copied)
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range damageRounds {
+		copy(copied, whole)
+		for range damageEdits * round { // the first is whole
+			damageWord(copied, random)
+		}
+		start := time.Now()
+		again := *r
+		again.report, again.targets, again.saved, again.nodeClasses = &Report{}, nil, nil, nil
+		live, err := again.live()
+		require.NoError(t, err)
+		again.first = live
+		again.analyse(live, again.python(), again.threadIDs())
+		require.NoError(t, again.assemble(live))
+		sums(t, again.report)
+		require.Less(t, time.Since(start), damageTime)
+		named := 0
+		for i := range again.report.Blocks {
+			if len(again.report.Blocks[i].Path) > 0 {
+				named++
+			}
+		}
+		t.Logf("%d edits: %d of %d blocks have a path, %d objects, %v, %q", damageEdits*round, named, len(again.report.Blocks),
+			again.report.Stats.Objects, time.Since(start).Round(time.Millisecond), again.report.Notes)
+		require.True(t, round > 0 || named > len(again.report.Blocks)*9/10)
+	}
+}
+
+// damageWord changes one word, or clears a few.
+func damageWord(pages []byte, random *rand.Rand) {
+	at := random.IntN(len(pages)/8-32) * 8
+	switch random.IntN(4) {
+	case 0:
+		pages[at+random.IntN(8)] ^= 1 << random.IntN(8)
+	case 1:
+		copy(pages[at:at+8], pages[random.IntN(len(pages)/8)*8:])
+	case 2:
+		binary.LittleEndian.PutUint64(pages[at:], random.Uint64()>>random.IntN(64))
+	case 3:
+		clear(pages[at : at+8*random.IntN(32)])
+	}
 }

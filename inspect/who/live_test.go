@@ -133,15 +133,21 @@ func TestCases(t *testing.T) {
 
 func checkFile(t *testing.T, file string) {
 	t.Helper()
-	out, err := exec.Command("../../testdata/run", workloads+file, "--list").Output()
-	require.NoError(t, err)
-	for _, cases := range strings.Fields(string(out)) {
+	for _, cases := range strings.Fields(listCases(t, file)) {
 		name := cases
 		if strings.Contains(cases, ",") {
 			name = "together"
 		}
 		t.Run(name, func(t *testing.T) { checkCases(t, file, cases) })
 	}
+}
+
+// listCases gives the cases of a file, a line for each group that runs in one process.
+func listCases(t *testing.T, file string) string {
+	t.Helper()
+	out, err := exec.Command("../../testdata/run", workloads+file, "--list").Output()
+	require.NoError(t, err)
+	return string(out)
 }
 
 func checkCases(t *testing.T, file, cases string) {

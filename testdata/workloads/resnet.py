@@ -42,7 +42,8 @@ class Trainer:
     def __init__(self, model):
         self.model = model
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        self.scaler = torch.amp.GradScaler("cuda")
+        new = hasattr(torch.amp, "GradScaler")  # since 2.3
+        self.scaler = torch.amp.GradScaler("cuda") if new else torch.cuda.amp.GradScaler()
 
     def forward(self, images, labels):
         images = images.cuda(non_blocking=True).to(memory_format=torch.channels_last)
