@@ -241,16 +241,15 @@ func (r *reading) workspaces(blocks []*Block) {
 		wanted.set(b.Addr, 1)
 		byAddr[b.Addr] = b
 	}
-	var hits []uint64
+	var hits []hit
 	r.words(wanted, func(at, word uint64) {
 		if len(hits) < maxSought && r.im.Word(at+16) == word && r.im.executable(r.im.Word(at+8)) {
-			hits = append(hits, at)
+			hits = append(hits, hit{at: at, word: word})
 		}
 	})
-	for _, at := range hits {
-		b := byAddr[r.im.Word(at)]
-		if b.Class == "" {
-			b.Class = r.ownerOfMemory(at, b)
+	for _, h := range hits {
+		if b := byAddr[h.word]; b.Class == "" {
+			b.Class = r.ownerOfMemory(h.at, b)
 		}
 	}
 }
