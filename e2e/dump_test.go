@@ -68,12 +68,18 @@ func dump(t *testing.T, pid int, args ...string) (stdout, stderr string, code in
 // capDACReadSearch lets a process read files whatever their permissions are (linux/capability.h).
 const capDACReadSearch = 2
 
-// dumpAs does so as another user; nil: as the one who runs the test. The other user may read all files: a checkout can lie
-// below a folder that only root may enter, and which files a job has is not what these tests are about.
+// dumpAs does so as another user; nil: as the one who runs the test.
 func dumpAs(t *testing.T, user *syscall.Credential, pid int, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
+	return lookAs(t, user, "dump", pid, args...)
+}
+
+// lookAs runs a command of gputrace that looks into a process. Another user may read all files: a checkout can lie below a
+// folder that only root may enter, and which files a job has is not what these tests are about.
+func lookAs(t *testing.T, user *syscall.Credential, command string, pid int, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
 	var out, said bytes.Buffer
-	cmd := exec.Command(env.binary, append([]string{"dump", "-p", itoa(pid)}, args...)...)
+	cmd := exec.Command(env.binary, append([]string{command, "-p", itoa(pid)}, args...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &said, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
 	if user != nil {

@@ -3,12 +3,10 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -119,18 +117,7 @@ func who(t *testing.T, pid int, args ...string) (stdout, stderr string, code int
 
 func whoAs(t *testing.T, user *syscall.Credential, pid int, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	var out, said bytes.Buffer
-	cmd := exec.Command(env.binary, append([]string{"who", "-p", itoa(pid)}, args...)...)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &said, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: user}
-	if user != nil {
-		cmd.SysProcAttr.AmbientCaps = []uintptr{capDACReadSearch}
-	}
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) {
-		require.NoError(t, err)
-	}
-	return out.String(), said.String(), cmd.ProcessState.ExitCode()
+	return lookAs(t, user, "who", pid, args...)
 }
 
 func whoJSON(t *testing.T, pid int, args ...string) *whoReport {

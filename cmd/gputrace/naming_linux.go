@@ -40,7 +40,8 @@ type naming struct {
 	over    bool            // the last reading was made, or none can be
 	next    time.Time       // no reading of a peak before
 	looked  time.Time       // when the live bytes were last looked at
-	height  uint64          // of the highest peak whose holders were read, bytes
+	height  uint64          // of highest, bytes
+	sought  uint64          // live bytes at which the holders of a peak were last sought
 	latest  *analysis.Holders
 	highest *analysis.Joined // at height
 	err     error            // why there was no reading, last
@@ -96,14 +97,19 @@ func (n *naming) maybeBegin(now time.Time) {
 	}()
 }
 
-// higher reports whether more is live than when the holders of a peak were read.
+// higher reports whether more is live than at the peak before, and takes it down. What is joined later can be less: a job that
+// goes up and down with every step must not be read again and again.
 func (n *naming) higher(now time.Time) bool {
 	if now.Before(n.next) || now.Sub(n.looked) < time.Second {
 		return false
 	}
 	n.looked = now
 	live := n.session.allocated()
-	return live > n.height+n.height/peakGrowth
+	if live <= n.sought+n.sought/peakGrowth {
+		return false
+	}
+	n.sought = live
+	return true
 }
 
 // allocated is what the allocators of all devices have handed out, bytes, as far as it is known.

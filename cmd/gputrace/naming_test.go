@@ -25,9 +25,10 @@ func TestNamingHigher(t *testing.T) {
 	require.False(t, n.higher(start.Add(peakAfter-time.Second)), "a short recording is named at its end")
 	require.False(t, n.higher(late.Add(time.Second/2)), "once a second")
 	require.True(t, n.higher(late.Add(time.Second)))
-	n.height = 96 << 20
+	require.False(t, n.higher(late.Add(2*time.Second)), "it was sought")
+	n.sought = 96 << 20
 	require.False(t, n.higher(late.Add(3*time.Second)), "it is hardly more")
-	n.height = 95 << 20
+	n.sought = 95 << 20
 	require.True(t, n.higher(late.Add(5*time.Second)))
 }
 

@@ -66,7 +66,7 @@ func (im *image) keep(addr uint64, page []byte) {
 	}
 }
 
-// present reports how many pages from an address on were there when the process was looked at.
+// presentAt is how many pages from an address on were there when the process was looked at.
 func (im *image) presentAt(addr uint64) uint64 {
 	i, found := slices.BinarySearchFunc(im.present, addr, func(r run, a uint64) int { return cmp.Compare(r.addr, a) })
 	if !found {

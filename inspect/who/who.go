@@ -81,7 +81,7 @@ type Stats struct {
 	Objects   int           // Python objects, frames, tensors and autograd nodes that were reached
 	Native    int           // C++ objects that were recognised by their class
 	Frozen    time.Duration // how long the process was stopped; 0: it was not
-	Copy      time.Duration // how long the copy took
+	Copy      time.Duration // how long the first reading took: the copy or, of a running process, its memory going by
 	Confirm   time.Duration // from Time to the last re-read of a link; 0 when the process was stopped meanwhile
 	Elapsed   time.Duration // all of it
 }
