@@ -221,6 +221,7 @@ func (h *Heap) settle(p *process, o *object) {
 // enter makes an object live.
 func (h *Heap) enter(p *process, o *object) {
 	o.live = true
+	h.bornDriver(o)
 	h.change(o.site).Inuse.add(o.size, event.Unknown)
 	d := h.owner(o)
 	d.add(o, h.key(o).origin)
@@ -236,6 +237,7 @@ func (h *Heap) enter(p *process, o *object) {
 // retire is the inverse of enter.
 func (h *Heap) retire(p *process, o *object) {
 	o.live = false
+	h.goneDriver(o)
 	h.change(o.site).Inuse.remove(o.size, event.Unknown)
 	h.owner(o).remove(o, h.key(o).origin)
 	if !o.segment && o.sort == event.ObjectMemory {

@@ -28,6 +28,7 @@ type Heap struct {
 	blocks    slab
 	gaps      gapLog
 	undo      undoLog
+	follower  Follower // nil: nobody
 
 	lastKey accountKey // of the torch event before: most runs have one process and one device
 	last    *account

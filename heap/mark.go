@@ -37,17 +37,30 @@ func (h *Heap) Mark(m *event.Mark) error {
 
 // Replay applies all that a recording has to an empty heap. The error is the recording's, but for io.EOF, or says which mark
 // could not be followed; everything before it was applied.
-func (h *Heap) Replay(r event.Recorded) error {
+func (h *Heap) Replay(r event.Recorded) error { return h.Walk(r, Walker{}) }
+
+// Walker is asked and told about each event of a replay. Either may be nil; the event is valid during the call only.
+type Walker struct {
+	Before func(e *event.Event) bool // of an event that is to be applied next; false: the replay ends before it
+	After  func(e *event.Event)      // it was applied
+	Marked func(m *event.Mark)       // a mark was followed
+}
+
+// Walk is Replay step by step.
+func (h *Heap) Walk(r event.Recorded, w Walker) error {
 	buf := make([]event.Event, 0, replayBatch)
 	for {
 		var err error
 		buf, err = r.Read(buf[:0])
-		for i := range buf {
-			h.Apply(&buf[i])
+		if !h.walkEvents(buf, w) {
+			return nil
 		}
 		for _, m := range r.Marks() {
 			if err := h.Mark(&m); err != nil {
 				return fmt.Errorf("replay %s: %w", m.Kind, err)
+			}
+			if w.Marked != nil {
+				w.Marked(&m)
 			}
 		}
 		switch {
@@ -57,4 +70,19 @@ func (h *Heap) Replay(r event.Recorded) error {
 			return err
 		}
 	}
+}
+
+// walkEvents applies events, and reports whether all were.
+func (h *Heap) walkEvents(events []event.Event, w Walker) bool {
+	for i := range events {
+		e := &events[i]
+		if w.Before != nil && !w.Before(e) {
+			return false
+		}
+		h.Apply(e)
+		if w.After != nil {
+			w.After(e)
+		}
+	}
+	return true
 }

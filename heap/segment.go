@@ -71,6 +71,12 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 	dst.Inuse.add(o.size, event.Unknown)
 	src.Alloc.remove(o.size, event.Unknown)
 	dst.Alloc.add(o.size, event.Unknown)
+	if h.follower != nil && o.live {
+		old := h.driverBlock(o)
+		o.site = site
+		b := h.driverBlock(o)
+		h.follower.Moved(&old, &b)
+	}
 	o.site = site
 }
 

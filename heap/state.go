@@ -35,6 +35,7 @@ func (h *Heap) SetState(data []byte) error {
 	if s.err != nil {
 		return fmt.Errorf("%w: %w", ErrState, s.err)
 	}
+	h.tellAll()
 	return nil
 }
 

@@ -174,7 +174,9 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 
 // enterTorch makes a block live.
 func (h *Heap) enterTorch(a *account, b block) {
-	a.live[b.addr] = h.blocks.add(b)
+	i := h.blocks.add(b)
+	a.live[b.addr] = i
+	h.bornTorch(i)
 	site := h.change(b.site)
 	site.Inuse.add(b.size, b.requested)
 	switch site.key.origin {
@@ -190,6 +192,7 @@ func (h *Heap) enterTorch(a *account, b block) {
 
 // retireTorch is the inverse of enterTorch, but for the entry in a.live.
 func (h *Heap) retireTorch(a *account, i uint32) {
+	h.goneTorch(i)
 	b := &h.blocks.blocks[i]
 	site := h.change(b.site)
 	site.Inuse.remove(b.size, b.requested)

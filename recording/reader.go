@@ -51,6 +51,8 @@ type Reader struct {
 	block   *blockReader
 	marks   []event.Mark
 	older   *names // of the epoch before: that of a file that was cut off may have no names yet
+	// complete is the names known when the file was read to its end: all that there are, for those who read it again.
+	complete []*names
 
 	stored, payload []byte
 	err             error // that ended it; io.EOF
@@ -151,10 +153,17 @@ func (r *Reader) Stack(id event.StackID) *event.Stack {
 	if s := r.block.names.stack(id); s != nil {
 		return s
 	}
-	if r.older == nil {
-		return nil
+	if r.older != nil {
+		if s := r.older.stack(id); s != nil {
+			return s
+		}
 	}
-	return r.older.stack(id)
+	for _, n := range r.complete {
+		if s := n.stack(id); s != nil {
+			return s
+		}
+	}
+	return nil
 }
 
 // Read implements event.Source. It returns fewer events than fit where marks follow, and io.EOF after the end record;
@@ -178,6 +187,7 @@ func (r *Reader) Read(buf []event.Event) ([]event.Event, error) {
 		}
 	}
 	if r.err != nil && len(buf) == 0 && len(r.marks) == 0 {
+		r.keepNames()
 		return buf, r.err
 	}
 	return buf, nil
@@ -294,7 +304,42 @@ func (r *Reader) Epochs() ([]Epoch, error) {
 	return out, nil
 }
 
+// keepNames: once the file was read to its end, its names stay known.
+func (r *Reader) keepNames() {
+	if r.complete != nil {
+		return
+	}
+	r.complete = append(r.complete, r.block.names)
+	if r.older != nil {
+		r.complete = append(r.complete, r.older)
+	}
+}
+
 // Seek makes an epoch the next to be read; its checkpoint is the first mark. It must be of this reader.
 func (r *Reader) Seek(e Epoch) {
-	r.offset, r.err, r.marks, r.block = e.offset, nil, nil, newBlockReader()
+	r.offset, r.err, r.marks, r.older, r.block = e.offset, nil, nil, nil, newBlockReader()
+}
+
+// Rewind makes the first event the next to be read. What was read to its end keeps all its names.
+func (r *Reader) Rewind() error {
+	r.Seek(Epoch{offset: r.start})
+	return nil
+}
+
+// SeekTime makes the last epoch that begins at or before a time, CLOCK_BOOTTIME nanoseconds, the next to be read; before the
+// first one, the first.
+func (r *Reader) SeekTime(time uint64) error {
+	epochs, err := r.Epochs()
+	if err != nil {
+		return err
+	}
+	to := Epoch{offset: r.start}
+	for _, e := range epochs {
+		if e.Time > time {
+			break
+		}
+		to = e
+	}
+	r.Seek(to)
+	return nil
 }

@@ -1,0 +1,129 @@
+package heap
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// told is what a follower knows of a block from its birth on.
+type told struct {
+	key     BlockKey
+	size    uint64
+	stack   event.StackID
+	segment bool
+	origin  Origin
+}
+
+func tell(b *Block) told { return told{b.Key(), b.Size, b.Stack, b.Segment, b.Origin} }
+
+// followed keeps the blocks of which a follower was told.
+type followed struct {
+	live  map[told]int
+	wrong []Block // that were gone or moved, but did not live
+}
+
+func follow(h *Heap) *followed {
+	f := &followed{live: map[told]int{}}
+	h.Follow(f)
+	return f
+}
+
+func (f *followed) Born(b *Block) { f.live[tell(b)]++ }
+
+func (f *followed) Gone(b *Block, _ uint64) {
+	if f.live[tell(b)]--; f.live[tell(b)] < 0 {
+		f.wrong = append(f.wrong, *b)
+	}
+	if f.live[tell(b)] == 0 {
+		delete(f.live, tell(b))
+	}
+}
+
+func (f *followed) Moved(from, to *Block) {
+	f.Gone(from, 0)
+	f.Born(to)
+}
+
+// check compares what was told with what lives.
+func (f *followed) check(t *testing.T, h *Heap, step int) {
+	t.Helper()
+	live := map[told]int{}
+	for b := range h.Blocks() {
+		live[tell(&b)]++
+	}
+	require.Empty(t, f.wrong, "step %d", step)
+	require.Equal(t, live, f.live, "step %d", step)
+}
+
+// A follower is told of exactly what lives, with failed frees, mappings, contexts and segments.
+func TestFollower(t *testing.T) {
+	for seed := range uint64(20) {
+		truth, h := newTruth(seed), New()
+		f := follow(h)
+		for i := range 400 {
+			if e := truth.step(); e != nil {
+				apply(h, e)
+			}
+			if i%7 == 0 {
+				apply(h, truth.torch()...)
+			}
+			f.check(t, h, i)
+		}
+	}
+}
+
+// What a checkpoint or the allocator's books make live is told, and what they retire.
+func TestFollowerOfStateAndBooks(t *testing.T) {
+	for seed := range uint64(10) {
+		p, h := newPool(seed, seed%2 == 0), New()
+		for range 200 {
+			p.step()
+		}
+		f := follow(h)
+		p.send = func(e *event.Event) {
+			if p.rng.IntN(100) >= 5 {
+				h.Apply(e)
+			}
+		}
+		p.reconcile(t, h, 20)
+		f.check(t, h, 0)
+		require.NotEmpty(t, f.live)
+		for range 200 {
+			p.step()
+		}
+		p.reconcile(t, h, 20)
+		f.check(t, h, 1)
+
+		other := New()
+		g := follow(other)
+		require.NoError(t, other.SetState(h.State()))
+		g.check(t, other, 2)
+		require.Equal(t, f.live, g.live)
+	}
+}
+
+// The copies of accounts are those of Books.
+func TestAccountAlone(t *testing.T) {
+	h := New()
+	rng := rand.New(rand.NewPCG(1, 1))
+	oracle := &allocator{rng, map[uint64]uint64{}, 0}
+	for range 100 {
+		apply(h, oracle.step())
+	}
+	apply(h, deviceEvent(event.KindAlloc, 0x100000, 1<<21))
+	want := h.Books()
+	a, ok := h.Account(want.Accounts[0].PID, want.Accounts[0].Device)
+	require.True(t, ok)
+	require.Equal(t, want.Accounts[0], a)
+	d, ok := h.Driver(want.Drivers[0].PID, want.Drivers[0].Layer, want.Drivers[0].Device)
+	require.True(t, ok)
+	require.Equal(t, want.Drivers[0], d)
+	_, ok = h.Account(99, a.Device)
+	require.False(t, ok)
+	_, ok = h.Driver(99, event.LayerDevice, a.Device)
+	require.False(t, ok)
+}
