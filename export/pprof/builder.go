@@ -112,9 +112,13 @@ func (b *builder) location(f *event.Frame) *profile.Location {
 	return b.addLocation(locationKey{m, f.Addr, f.Line, fn})
 }
 
-// named is the location of what has a name instead of a stack.
-func (b *builder) named(name string) *profile.Location {
-	return b.addLocation(locationKey{b.syntheticMapping(namedMapping), 0, 0, b.function(profile.Function{Name: name})})
+// named is the locations of what has names instead of a stack, leaf first.
+func (b *builder) named(names ...string) []*profile.Location {
+	var out []*profile.Location
+	for _, name := range names {
+		out = append(out, b.addLocation(locationKey{b.syntheticMapping(namedMapping), 0, 0, b.function(profile.Function{Name: name})}))
+	}
+	return out
 }
 
 func (b *builder) addLocation(key locationKey) *profile.Location {
