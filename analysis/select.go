@@ -23,8 +23,8 @@ type Selection struct {
 	MinSize  uint64 // of blocks, bytes; smaller ones are left out. 0: none is
 }
 
-// Part is the allocations of a site that have more in common.
-type Part struct {
+// SitePart is the allocations of a site that have more in common.
+type SitePart struct {
 	TID    uint32 // thread that allocated; 0: not known
 	Stream uint64 // raw handle; event.Unknown when not observed
 	Size   uint64 // bytes, rounded up to a power of two; event.Unknown where a size is not known, or what has none in common
@@ -39,7 +39,7 @@ var Ages = []uint64{0, 1e6, 10e6, 100e6, 1e9, 10e9, 60e9, 600e9, 3600e9}
 
 // Select is the view of a selection, with its sites in parts. Without range and least size it is that of End, Peak or At.
 func (t *Trace) Select(s Selection) (*View, error) {
-	p := &picker{trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[partKey]int{}, threads: map[heap.BlockKey]uint32{}}
+	p := &picker{trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{}}
 	h, err := p.walk()
 	if err != nil {
 		return nil, err
@@ -64,8 +64,8 @@ func (t *Trace) Select(s Selection) (*View, error) {
 	return &out, nil
 }
 
-// partKey is what the allocations of a part have in common, but for their age.
-type partKey struct {
+// sitePartKey is what the allocations of a part have in common, but for their age.
+type sitePartKey struct {
 	site   siteID
 	tid    uint32
 	stream uint64
@@ -106,9 +106,9 @@ type picker struct {
 	s     Selection
 
 	live    map[heap.BlockKey]picked
-	parts   []partKey
+	parts   []sitePartKey
 	alloc   []heap.Count
-	index   map[partKey]int
+	index   map[sitePartKey]int
 	threads map[heap.BlockKey]uint32 // of driver memory, also when it is gone: freeing it may fail
 	inuse   map[aged]heap.Count      // at the moment
 	peaks   []peakAt
@@ -160,7 +160,7 @@ func (p *picker) walk() (*heap.Heap, error) {
 		if until == 0 {
 			until = h.Books().Time
 		}
-		p.capture(until, func(partKey) bool { return true })
+		p.capture(until, func(sitePartKey) bool { return true })
 	}
 	return h, nil
 }
@@ -222,7 +222,7 @@ func (p *picker) moved(from, to *heap.Block) {
 
 // part is the number of a block's part.
 func (p *picker) part(b *heap.Block, tid uint32) int {
-	key := partKey{idOf(blockSite(b)), tid, b.Stream, sizeClass(b.Size)}
+	key := sitePartKey{idOf(blockSite(b)), tid, b.Stream, sizeClass(b.Size)}
 	i, ok := p.index[key]
 	if !ok {
 		i = len(p.parts)
@@ -258,7 +258,7 @@ func countOf(size, requested uint64) heap.Count {
 }
 
 // capture adds up what lives now, of the parts that are asked for.
-func (p *picker) capture(now uint64, of func(partKey) bool) {
+func (p *picker) capture(now uint64, of func(sitePartKey) bool) {
 	for key, b := range p.live {
 		if of(p.parts[b.part]) {
 			at := aged{b.part, ageClass(key.Time, now)}
@@ -309,7 +309,7 @@ func (p *picker) look(h *heap.Heap, e *event.Event) {
 			continue
 		}
 		k.over = true
-		p.capture(e.Time, func(part partKey) bool {
+		p.capture(e.Time, func(part sitePartKey) bool {
 			s := &part.site
 			return s.pid == k.pid && s.device == k.device && (k.layer == event.LayerTorch || k.layer == s.layer)
 		})
@@ -336,11 +336,11 @@ func (p *picker) atPeak() bool {
 }
 
 // bySite is the parts of each site.
-func (p *picker) bySite() map[siteID][]Part {
-	out := map[siteID][]Part{}
+func (p *picker) bySite() map[siteID][]SitePart {
+	out := map[siteID][]SitePart{}
 	part := func(i int, age uint64, alloc, inuse heap.Count) {
 		k := &p.parts[i]
-		out[k.site] = append(out[k.site], Part{TID: k.tid, Stream: k.stream, Size: k.size, Age: age, Alloc: alloc, Inuse: inuse})
+		out[k.site] = append(out[k.site], SitePart{TID: k.tid, Stream: k.stream, Size: k.size, Age: age, Alloc: alloc, Inuse: inuse})
 	}
 	for at, c := range p.inuse {
 		alloc := heap.Count{}

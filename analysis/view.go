@@ -37,7 +37,7 @@ type Site struct {
 	Stack *event.Stack // shared; nil when there is none or it is not known
 	Name  string       // "gpt.py:38 Block.forward", a native symbol, or one of NoStack and its like
 	Own   *event.Frame // the frame of that name; shared; nil without frames
-	Parts []Part       // that add up to Alloc and Inuse; nil: it was not asked for, as of Trace.Select
+	Parts []SitePart   // that add up to Alloc and Inuse; nil: it was not asked for, as of Trace.Select
 }
 
 // New names the sites of a snapshot. The stacks are resolved once, here.

@@ -19,14 +19,14 @@ func (p *picker) split(v *View) {
 }
 
 // completed adds what is missing to make up a site.
-func completed(parts []Part, s *Site) []Part {
+func completed(parts []SitePart, s *Site) []SitePart {
 	var alloc, inuse heap.Count
 	for i := range parts {
 		alloc, inuse = sum(alloc, parts[i].Alloc), sum(inuse, parts[i].Inuse)
 	}
-	rest := Part{Stream: event.Unknown, Size: event.Unknown, Age: event.Unknown, Alloc: s.Alloc, Inuse: s.Inuse}
+	rest := SitePart{Stream: event.Unknown, Size: event.Unknown, Age: event.Unknown, Alloc: s.Alloc, Inuse: s.Inuse}
 	if !within(alloc, s.Alloc) || !within(inuse, s.Inuse) {
-		return []Part{rest}
+		return []SitePart{rest}
 	}
 	rest.Alloc, rest.Inuse = less(s.Alloc, alloc), less(s.Inuse, inuse)
 	if rest.Alloc.Objects+rest.Inuse.Objects > 0 {
@@ -49,8 +49,8 @@ func less(whole, part heap.Count) heap.Count {
 	}
 }
 
-func sortParts(parts []Part) {
-	slices.SortFunc(parts, func(x, y Part) int {
+func sortParts(parts []SitePart) {
+	slices.SortFunc(parts, func(x, y SitePart) int {
 		return cmp.Or(cmp.Compare(y.Inuse.Bytes, x.Inuse.Bytes), cmp.Compare(y.Alloc.Bytes, x.Alloc.Bytes), cmp.Compare(x.Size, y.Size),
 			cmp.Compare(x.TID, y.TID), cmp.Compare(x.Stream, y.Stream), cmp.Compare(x.Age, y.Age))
 	})
