@@ -165,8 +165,8 @@ func (p *picker) walk() (*heap.Heap, error) {
 	return h, nil
 }
 
-// sizeClass is bytes rounded up to a power of two.
-func sizeClass(bytes uint64) uint64 {
+// powerOfTwo is bytes rounded up to a power of two.
+func powerOfTwo(bytes uint64) uint64 {
 	if bytes == event.Unknown || bytes <= 1 || bytes > 1<<62 {
 		return bytes
 	}
@@ -222,7 +222,7 @@ func (p *picker) moved(from, to *heap.Block) {
 
 // part is the number of a block's part.
 func (p *picker) part(b *heap.Block, tid uint32) int {
-	key := sitePartKey{idOf(blockSite(b)), tid, b.Stream, sizeClass(b.Size)}
+	key := sitePartKey{idOf(blockSite(b)), tid, b.Stream, powerOfTwo(b.Size)}
 	i, ok := p.index[key]
 	if !ok {
 		i = len(p.parts)

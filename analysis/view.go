@@ -97,8 +97,10 @@ func (s *Site) Status() string {
 // Counted says whether the site's memory is counted as GPU memory of this process in its own layer: not pinned host memory,
 // memory of other owners or mere addresses, not a segment, whose blocks are counted instead, and not torch blocks from
 // before the first event, which the account's Before counts.
-func (s *Site) Counted() bool {
-	return s.Layer == event.LayerTorch && s.Origin != heap.OriginBefore || s.Layer == event.LayerDevice && !s.Segment
+func (s *Site) Counted() bool { return counted(s.Layer, s.Origin, s.Segment) }
+
+func counted(layer event.Layer, origin heap.Origin, segment bool) bool {
+	return layer == event.LayerTorch && origin != heap.OriginBefore || layer == event.LayerDevice && !segment
 }
 
 // Row is one line of a table of memory in use.
