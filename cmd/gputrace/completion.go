@@ -73,8 +73,10 @@ type completion struct{ word, what string }
 
 // flagValues are the values of flags that have a few only, by command and flag.
 var flagValues = map[string][]string{
-	"dump format": dumpFormats,
-	"who by":      analysis.GroupingNames,
+	"dump format":   dumpFormats,
+	"who by":        analysis.GroupingNames,
+	"export format": formatNames(),
+	"export by":     {"line", "function", "stack", "layer", "device"},
 }
 
 // argumentValues are the arguments of commands. A command that is not here has files.

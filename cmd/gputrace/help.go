@@ -23,6 +23,10 @@ var examples = map[string][]example{
 	"report": {
 		{"gputrace report result/trace.gputrace", "what was printed at the end, again"},
 	},
+	"export": {
+		{"gputrace export result/trace.gputrace -f pprof --at peak", "a profile of the peak, peak.pb.gz"},
+		{"gputrace export trace.gputrace -f pprof --from 10s --to 20s -o range.pb.gz", "what was allocated between, and lives at 20 s"},
+	},
 	"dump": {
 		{"gputrace dump -p 4242", "every segment, block and hole, as text"},
 		{"gputrace dump -p 4242 -f snapshot -o map.pickle", "the same for pytorch.org/memory_viz"},

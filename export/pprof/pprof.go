@@ -78,11 +78,11 @@ var sampleTypes = [valueCount]profile.ValueType{
 // kinds are the differences between the two profiles.
 var kinds = map[Kind]struct {
 	sampleType string
-	decides    int // the value that a sample must have to be written
+	measure    analysis.Measure
 	lasts      bool
 }{
-	InUse: {"inuse_space", inuseObjects, false},
-	Alloc: {"alloc_space", allocObjects, true},
+	InUse: {"inuse_space", analysis.InUse, false},
+	Alloc: {"alloc_space", analysis.Allocated, true},
 }
 
 // Write writes one profile, gzipped. It has no doc_url (Perfetto refuses such files) and no frame filters: what is to be
@@ -104,16 +104,13 @@ func Write(w io.Writer, in Input) error {
 	if kind.lasts {
 		p.DurationNanos = in.Duration.Nanoseconds()
 	}
-	for i := range in.View.Sites {
-		s := &in.View.Sites[i]
-		if values := siteValues(s); s.Counted() && values[kind.decides] != 0 {
-			b.site(s, values)
-		}
+	n := partsOf(in.View)
+	b.parted, b.whole = n > 0, n > maxParts
+	for portion := range in.View.Portions(kind.measure, in.Joined) {
+		b.portion(&portion)
 	}
-	if in.Kind == InUse {
-		for i := range in.View.Snapshot.Accounts {
-			b.account(&in.View.Snapshot.Accounts[i], in.Joined)
-		}
+	if b.whole {
+		p.Comments = append(p.Comments, tooManyParts)
 	}
 	if err := p.CheckValid(); err != nil {
 		return fmt.Errorf("check profile: %w", err)
@@ -124,70 +121,88 @@ func Write(w io.Writer, in Input) error {
 	return nil
 }
 
-func siteValues(s *analysis.Site) [valueCount]int64 {
-	return [valueCount]int64{
-		allocObjects: int64(s.Alloc.Objects), allocSpace: int64(s.Alloc.Bytes),
-		inuseObjects: int64(s.Inuse.Objects), inuseSpace: int64(s.Inuse.Bytes),
+// maxParts is how many samples there may be because of parts: beyond, pprof takes long to open a profile.
+const maxParts = 50_000
+
+// tooManyParts is the comment of a profile whose sites were left whole.
+const tooManyParts = "too many samples: those of one site are not told apart by thread, stream, size and age"
+
+// partsOf is how many parts the sites of a view have; 0: it was not made with any.
+func partsOf(v *analysis.View) (n int) {
+	for i := range v.Sites {
+		n += len(v.Sites[i].Parts)
+	}
+	return n
+}
+
+// portion adds the samples of a stack.
+func (b *builder) portion(p *analysis.Portion) {
+	l := labels{
+		layer: p.Layer.String(), device: p.Device.String(), pid: pidLabel(p.PID), site: p.Name, stack: "no stack",
+		bytes: event.Unknown, age: event.Unknown,
+	}
+	if b.parted {
+		l.thread, l.stream = threadLabel(0), streamLabel(event.Unknown)
+	}
+	s := p.Site
+	if s == nil {
+		b.sample(b.named(p.Names()...), l, [valueCount]int64{inuseObjects: int64(p.Objects), inuseSpace: p.Bytes})
+		return
+	}
+	l.call, l.stack = s.Call, s.Status()
+	stack := b.stack(p)
+	if !b.parted || b.whole {
+		b.sample(stack, l, values(s.Alloc, s.Inuse))
+		return
+	}
+	for i := range s.Parts {
+		part := &s.Parts[i]
+		l.thread, l.stream, l.bytes, l.age = threadLabel(part.TID), streamLabel(part.Stream), part.Size, part.Age
+		b.sample(stack, l, values(part.Alloc, part.Inuse))
 	}
 }
 
-func (b *builder) site(s *analysis.Site, values [valueCount]int64) {
-	l := labels{
-		layer: s.Layer.String(), device: s.Device.String(), pid: pidLabel(s.PID), site: s.Name, call: s.Call, stack: s.Status(),
+func values(alloc, inuse heap.Count) [valueCount]int64 {
+	return [valueCount]int64{
+		allocObjects: int64(alloc.Objects), allocSpace: int64(alloc.Bytes),
+		inuseObjects: int64(inuse.Objects), inuseSpace: int64(inuse.Bytes),
 	}
-	if s.Stack == nil || len(s.Stack.Frames) == 0 {
-		b.sample([]*profile.Location{b.named(s.Name)}, l, values)
-		return
+}
+
+func threadLabel(tid uint32) string {
+	if tid == 0 {
+		return "thread unknown"
 	}
-	frames := s.Stack.Frames
-	if b.detail != Full {
-		frames = analysis.Present(s.Stack)
+	return fmt.Sprintf("thread %d", tid)
+}
+
+func streamLabel(stream uint64) string {
+	switch stream {
+	case event.Unknown:
+		return "stream unknown"
+	case 0:
+		return "default stream"
 	}
-	var locations []*profile.Location
-	if b.detail == Sited && frames[0] != *s.Own {
-		locations = append(locations, b.named(s.Name))
+	return fmt.Sprintf("stream %#x", stream)
+}
+
+// stack is the locations of a site, or the one of its name.
+func (b *builder) stack(p *analysis.Portion) []*profile.Location {
+	frames := p.Frames()
+	if b.detail == Full && frames != nil {
+		frames = p.Site.Stack.Frames
+	}
+	if frames == nil {
+		return b.named(p.Names()...)
+	}
+	var out []*profile.Location
+	if b.detail == Sited && p.Sited(frames) {
+		out = b.named(p.Name)
 	}
 	for i := range frames {
-		locations = append(locations, b.location(&frames[i]))
+		out = append(out, b.location(&frames[i]))
 	}
-	b.sample(locations, l, values)
-}
-
-// account adds what an allocator's total contains beside the blocks that were seen. How many blocks that are is known when
-// the allocator's books were read; else the samples have bytes only.
-func (b *builder) account(a *heap.Account, j *analysis.Joined) {
-	if a.Allocated == event.Unknown {
-		return
-	}
-	if j == nil {
-		blocks := uint64(0)
-		if a.BeforeBlocks.Bytes == a.Before {
-			blocks = a.BeforeBlocks.Objects
-		}
-		b.unseen(a, BeforeAttach, nil, int64(a.Before), blocks)
-	} else {
-		for _, part := range j.Before(a) {
-			b.unseen(a, BeforeAttach, b.holder(part.Holder), int64(part.Bytes), part.Blocks)
-		}
-	}
-	b.unseen(a, LostEvents, nil, a.Lost, 0)
-}
-
-// holder is the leaf that stands for what holds memory; nil when that is not known.
-func (b *builder) holder(name string) []*profile.Location {
-	if name == analysis.NoHolder {
-		return nil
-	}
-	return []*profile.Location{b.named(name)}
-}
-
-// unseen adds memory of an account without a stack.
-func (b *builder) unseen(a *heap.Account, name string, leaf []*profile.Location, bytes int64, blocks uint64) {
-	if bytes == 0 {
-		return
-	}
-	l := labels{layer: event.LayerTorch.String(), device: a.Device.String(), pid: pidLabel(a.PID), site: name, stack: "no stack"}
-	b.sample(append(leaf, b.named(name)), l, [valueCount]int64{inuseObjects: int64(blocks), inuseSpace: bytes})
+	return out
 }
 
 func pidLabel(pid uint32) string { return fmt.Sprintf("pid %d", pid) }

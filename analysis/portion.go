@@ -1,0 +1,113 @@
+package analysis
+
+import (
+	"iter"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Measure is a figure of which a view's memory is portioned out by stack.
+type Measure uint8
+
+const (
+	InUse     Measure = iota // in use; the portions add up to View.Total
+	Allocated                // allocated since the first event, also what is freed by now; what lived before is not in it
+)
+
+// Portion is the memory of a view that has one stack, or a name instead of one.
+type Portion struct {
+	Site   *Site // nil: memory that only the allocator's total tells of
+	PID    uint32
+	Layer  event.Layer
+	Device event.Device
+	Name   string // Site.Name; BeforeAttach or LostEvents without a site
+	Holder string // of BeforeAttach: what holds it; NoHolder or empty when that is not known
+	// Bytes is negative for LostEvents when more frees than allocations were lost.
+	Bytes   int64
+	Objects uint64 // 0 where only the bytes are known
+}
+
+// Portions yields what a view has of a measure, the sites in their order, then what the allocators' totals contain beside
+// them. Every profile and flame graph is made of these. j splits what lived before the first event by what holds it; nil: it
+// is one portion.
+func (v *View) Portions(m Measure, j *Joined) iter.Seq[Portion] {
+	return func(yield func(Portion) bool) {
+		for i := range v.Sites {
+			s := &v.Sites[i]
+			count := s.Inuse
+			if m == Allocated {
+				count = s.Alloc
+			}
+			if !s.Counted() || count.Objects == 0 {
+				continue
+			}
+			p := Portion{Site: s, PID: s.PID, Layer: s.Layer, Device: s.Device, Name: s.Name, Bytes: int64(count.Bytes), Objects: count.Objects}
+			if !yield(p) {
+				return
+			}
+		}
+		for i := range v.Snapshot.Accounts {
+			if m == InUse && !unseen(&v.Snapshot.Accounts[i], j, yield) {
+				return
+			}
+		}
+	}
+}
+
+// unseen yields what an allocator's total contains beside the blocks that were seen. How many blocks that are is known when
+// the allocator's books were read.
+func unseen(a *heap.Account, j *Joined, yield func(Portion) bool) bool {
+	if a.Allocated == event.Unknown {
+		return true
+	}
+	parts := []HeldPart{{Holder: NoHolder, Bytes: a.Before}}
+	if a.BeforeBlocks.Bytes == a.Before {
+		parts[0].Blocks = a.BeforeBlocks.Objects
+	}
+	if j != nil {
+		parts = j.Before(a)
+	}
+	p := Portion{PID: a.PID, Layer: event.LayerTorch, Device: a.Device, Name: BeforeAttach}
+	for _, part := range parts {
+		p.Holder, p.Bytes, p.Objects = part.Holder, int64(part.Bytes), part.Blocks
+		if p.Bytes != 0 && !yield(p) {
+			return false
+		}
+	}
+	p.Name, p.Holder, p.Bytes, p.Objects = LostEvents, NoHolder, a.Lost, 0
+	return p.Bytes == 0 || yield(p)
+}
+
+// Frames is what of the portion's stack is worth showing, leaf first, as Present has it; nil when there is only a name.
+func (p *Portion) Frames() []event.Frame {
+	if p.Site == nil || p.Site.Stack == nil || len(p.Site.Stack.Frames) == 0 {
+		return nil
+	}
+	return Present(p.Site.Stack)
+}
+
+// Names is what stands for a portion without frames, leaf first.
+func (p *Portion) Names() []string {
+	if p.Holder == "" || p.Holder == NoHolder {
+		return []string{p.Name}
+	}
+	return []string{p.Holder, p.Name}
+}
+
+// Sited says whether the portion's name says more than the leaf of its frames does, so that it is to be shown at the leaf.
+func (p *Portion) Sited(frames []event.Frame) bool {
+	return len(frames) > 0 && frames[0] != *p.Site.Own
+}
+
+// Overdrawn is the bytes by which what is known to be in use is more than the allocators' totals, since frees were lost: the
+// negative portions, for formats that cannot have any. Their sum is View.Total plus this.
+func (v *View) Overdrawn() uint64 {
+	var n uint64
+	for i := range v.Snapshot.Accounts {
+		if a := &v.Snapshot.Accounts[i]; a.Allocated != event.Unknown {
+			n += uint64(max(0, -a.Lost))
+		}
+	}
+	return n
+}
