@@ -89,7 +89,6 @@ func exportCommand() *cli.Command {
 			&cli.StringFlag{Name: "by", Usage: "rows of tables: `line`, function, stack, layer or device"},
 			forceFlag(),
 		},
-		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace export --help")
