@@ -22,6 +22,7 @@ require (
 require (
 	github.com/cilium/ebpf v0.22.0
 	github.com/klauspost/compress v1.20.3
+	google.golang.org/protobuf v1.36.12
 )
 
 tool github.com/cilium/ebpf/cmd/bpf2go

@@ -140,6 +140,8 @@ func (t *Trace) expected(err error) error {
 
 // Visitor is told what a replay comes by. Any function may be nil; what is pointed to is valid during the call only.
 type Visitor struct {
+	// Before: the event is about to be applied.
+	Before func(e *event.Event, h *heap.Heap)
 	// Event was applied.
 	Event func(e *event.Event, h *heap.Heap)
 	// Born: the block lives, because of e. e nil: a checkpoint has it, or the allocator's books told of it. A block that was
@@ -167,6 +169,9 @@ func (t *Trace) Replay(v *Visitor) error {
 	}
 	err := t.expected(h.Walk(t.input, heap.Walker{
 		Before: func(e *event.Event) bool {
+			if v.Before != nil {
+				v.Before(e, h)
+			}
 			w.event = e
 			return true
 		},
