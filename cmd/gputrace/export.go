@@ -30,6 +30,7 @@ var exportFormats = []exportFormat{
 	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: writePprofAlloc},
 	{name: "png", file: "memory.png", what: "picture of the memory over time", events: true, write: writePNG},
 	{name: "svg", file: "memory.svg", what: "the same, as lines", text: true, events: true, write: writeSVG},
+	{name: "html", file: "report.html", what: "page for a browser: curve, flame graph and table of any moment or range", text: true, write: writePage},
 }
 
 // exportInput is what a format is made of.
