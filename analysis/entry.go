@@ -84,8 +84,8 @@ const (
 	ByLine     RowKind = iota // the program's own Python line, or the native symbol where there is none
 	ByFunction                // the function of that line, or the native symbol
 	ByStack                   // the whole stack
-	ByLayer
-	ByDevice
+	ByLayer                   // torch, device
+	ByDevice                  // "cuda:0"
 )
 
 // RowKindNames are the kinds, by their numbers.
