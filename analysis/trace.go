@@ -140,7 +140,7 @@ func (t *Trace) expected(err error) error {
 
 // Visitor is told what a replay comes by. Any function may be nil; what is pointed to is valid during the call only.
 type Visitor struct {
-	// Before: the event is about to be applied.
+	// Before: the event is applied next; all marks in front of it were followed.
 	Before func(e *event.Event, h *heap.Heap)
 	// Event was applied.
 	Event func(e *event.Event, h *heap.Heap)

@@ -37,6 +37,7 @@ type Site struct {
 	Stack *event.Stack // shared; nil when there is none or it is not known
 	Name  string       // "gpt.py:38 Block.forward", a native symbol, or one of NoStack and its like
 	Own   *event.Frame // the frame of that name; shared; nil without frames
+	Parts []SitePart   // that add up to Alloc and Inuse; nil: it was not asked for, as of Trace.Select
 }
 
 // New names the sites of a snapshot. The stacks are resolved once, here.
@@ -96,8 +97,10 @@ func (s *Site) Status() string {
 // Counted says whether the site's memory is counted as GPU memory of this process in its own layer: not pinned host memory,
 // memory of other owners or mere addresses, not a segment, whose blocks are counted instead, and not torch blocks from
 // before the first event, which the account's Before counts.
-func (s *Site) Counted() bool {
-	return s.Layer == event.LayerTorch && s.Origin != heap.OriginBefore || s.Layer == event.LayerDevice && !s.Segment
+func (s *Site) Counted() bool { return counted(s.Layer, s.Origin, s.Segment) }
+
+func counted(layer event.Layer, origin heap.Origin, segment bool) bool {
+	return layer == event.LayerTorch && origin != heap.OriginBefore || layer == event.LayerDevice && !segment
 }
 
 // Row is one line of a table of memory in use.

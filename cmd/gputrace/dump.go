@@ -15,6 +15,7 @@ type dumpOptions struct {
 	pid    int
 	format string
 	output string // file; empty: stdout
+	force  bool   // a file of that name is replaced
 	// noNames: the holders of blocks are not looked for.
 	noNames bool
 }
@@ -28,6 +29,7 @@ func dumpCommand() *cli.Command {
 			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "look into process `PID`"},
 			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Value: dumpFormats[0], Usage: "`FORMAT`: text, json, or snapshot (a pickle for pytorch.org/memory_viz)"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FILE` (default and -: standard output)"},
+			forceFlag(),
 			&cli.BoolFlag{Name: "no-names", Usage: "do not look for what holds each block (see gputrace who): faster"},
 		},
 		OnUsageError: onUsageError,
@@ -42,7 +44,7 @@ func dumpCommand() *cli.Command {
 }
 
 func parseDump(c *cli.Context) (dumpOptions, error) {
-	o := dumpOptions{format: c.String("format"), output: c.String("output"), noNames: c.Bool("no-names")}
+	o := dumpOptions{format: c.String("format"), output: c.String("output"), force: c.Bool("force"), noNames: c.Bool("no-names")}
 	var err error
 	if o.pid, err = pidFlag(c, "gputrace dump --help"); err != nil {
 		return o, err
@@ -50,13 +52,8 @@ func parseDump(c *cli.Context) (dumpOptions, error) {
 	if !slices.Contains(dumpFormats, o.format) {
 		return o, usage("-f %s: not one of %s", strconv.Quote(o.format), joinOr(dumpFormats))
 	}
-	if o.output == "-" {
-		o.output = ""
-	}
-	if o.output != "" {
-		if err := checkFolder(o.output); err != nil { // it says the same of files
-			return o, coded(exitUsage, err)
-		}
+	if o.output, err = outputFile(o.output, o.force); err != nil {
+		return o, err
 	}
 	return o, nil
 }

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +20,9 @@ import (
 
 // dump reads the allocator's map of a process and writes it in one form.
 func dump(o dumpOptions) error {
-	if o.format == "snapshot" && o.output == "" && newScreen(os.Stdout).terminal {
-		return usage("a snapshot is a binary file: give -o FILE")
+	binary := o.format == "snapshot"
+	if err := checkTerminal(o.output, binary); err != nil {
+		return err
 	}
 	p, err := process.Open(o.pid)
 	if err != nil {
@@ -43,10 +42,7 @@ func dump(o dumpOptions) error {
 		return err
 	}
 	content := dumpContent(o.format, p, now, readNames(p, o), boot)
-	if o.output == "" {
-		return content(os.Stdout)
-	}
-	return writeFile(o.output, content)
+	return writeOutput(o.output, o.force, binary, content)
 }
 
 // bootTime is the time of day when CLOCK_BOOTTIME was 0.
@@ -97,38 +93,6 @@ func dumpContent(format string, p *process.Process, m *moment, n blockNames, boo
 			})
 		}
 	}
-}
-
-// writeFile makes a file appear under its name when it is complete. A file of that name is left alone.
-func writeFile(path string, content func(io.Writer) error) error {
-	tmp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.%d.tmp", filepath.Base(path), os.Getpid(), time.Now().UnixNano()))
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return fmt.Errorf("output %s: %w", path, err)
-	}
-	defer os.Remove(tmp)
-	if err := errors.Join(content(f), f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("output %s: %w", path, err)
-	}
-	if err := giveToUser(tmp); err != nil {
-		return err
-	}
-	if err := publish(tmp, path); err != nil {
-		return fmt.Errorf("output %s: %w", path, err)
-	}
-	return nil
-}
-
-// publish gives a file its name. A link cannot replace a file that came meanwhile; not every file system has links.
-func publish(tmp, path string) error {
-	err := os.Link(tmp, path)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	if err := checkFolder(path); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }
 
 // explainDump gives an error of reading the map its exit code and the next step to take.

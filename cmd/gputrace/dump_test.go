@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -34,14 +33,15 @@ func parseDumpLine(args string) (dumpOptions, error) {
 func TestParseDump(t *testing.T) {
 	dir := t.TempDir()
 	for line, want := range map[string]dumpOptions{
-		"-p 42":                              {42, "text", "", false},
-		"--pid 42 --format text":             {42, "text", "", false},
-		"-p 42 -f json":                      {42, "json", "", false},
-		"-p 42 --no-names":                   {42, "text", "", true},
-		"-p 42 -f snapshot -o -":             {42, "snapshot", "", false},
-		"-p 42 -f snapshot -o " + dir + "/x": {42, "snapshot", dir + "/x", false},
-		"-p 42 --output " + dir + "/x":       {42, "text", dir + "/x", false},
-		"-p 2147483647":                      {1<<31 - 1, "text", "", false},
+		"-p 42":                              {42, "text", "", false, false},
+		"--pid 42 --format text":             {42, "text", "", false, false},
+		"-p 42 -f json":                      {42, "json", "", false, false},
+		"-p 42 --no-names":                   {42, "text", "", false, true},
+		"-p 42 -f snapshot -o -":             {42, "snapshot", "", false, false},
+		"-p 42 -f snapshot -o " + dir + "/x": {42, "snapshot", dir + "/x", false, false},
+		"-p 42 --output " + dir + "/x":       {42, "text", dir + "/x", false, false},
+		"-p 2147483647":                      {1<<31 - 1, "text", "", false, false},
+		"-p 42 --force -o " + dir + "/x":     {42, "text", dir + "/x", true, false},
 	} {
 		got, err := parseDumpLine(line)
 		require.NoError(t, err, line)
@@ -112,46 +112,6 @@ func TestExplainDump(t *testing.T) {
 		}
 		require.Equal(t, tt.code, code, tt.err)
 	}
-}
-
-func writeText(text string) func(io.Writer) error {
-	return func(w io.Writer) error {
-		_, err := io.WriteString(w, text)
-		return err
-	}
-}
-
-func requireOnly(t *testing.T, dir string, names ...string) {
-	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	got := []string{}
-	for _, e := range entries {
-		got = append(got, e.Name())
-	}
-	require.Equal(t, append([]string{}, names...), got)
-}
-
-func TestWriteFile(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "map")
-	require.NoError(t, writeFile(path, writeText("one")))
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "one", string(b))
-	require.ErrorIs(t, writeFile(path, writeText("two")), os.ErrExist)
-	b, err = os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "one", string(b), "a file that is there is left alone")
-	requireOnly(t, dir, "map")
-}
-
-func TestWriteFileError(t *testing.T) {
-	dir := t.TempDir()
-	full := errors.New("full")
-	require.ErrorIs(t, writeFile(filepath.Join(dir, "map"), func(io.Writer) error { return full }), full)
-	requireOnly(t, dir)
-	require.ErrorIs(t, writeFile(filepath.Join(dir, "no", "map"), writeText("")), os.ErrNotExist)
 }
 
 func TestJoinOr(t *testing.T) {

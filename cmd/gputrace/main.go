@@ -95,7 +95,7 @@ func newApp() *cli.App {
 		UsageText:       "gputrace -p PID [options]\ngputrace record -p PID [options]",
 		Version:         version,
 		Flags:           record.Flags,
-		Commands:        []*cli.Command{record, reportCommand(), dumpCommand(), whoCommand()},
+		Commands:        []*cli.Command{record, reportCommand(), exportCommand(), dumpCommand(), whoCommand()},
 		HideHelpCommand: true,
 		Action:          record.Action,
 		OnUsageError:    onUsageError,

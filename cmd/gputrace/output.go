@@ -7,22 +7,68 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 )
 
+// traceName is the recording in the folder of results.
+const traceName = "trace.gputrace"
+
+// resultFiles are the files that a folder of results can hold. With --force a folder that holds nothing else is replaced.
+var resultFiles = []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz", traceName}
+
 // outputFolder is a folder of results that appears under its name only when it is complete.
 type outputFolder struct {
-	path string
-	tmp  string
+	path  string
+	tmp   string
+	force bool // a folder of results that has the name already is replaced
 }
 
 // checkFolder says, before anything is traced, whether a folder of that name could be written.
-func checkFolder(path string) error {
-	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("output %s exists already: give another with -o", path)
-	} else if !errors.Is(err, fs.ErrNotExist) {
+func checkFolder(path string, force bool) error {
+	if err := checkParent(path); err != nil {
+		return err
+	}
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("output %s: %w", path, err)
+	case !force:
+		return existsError(path)
+	case !st.IsDir():
+		return fmt.Errorf("output %s exists already and is not a folder: give another with -o", path)
+	}
+	return checkResults(path)
+}
+
+// existsError is the path of an output that is there already.
+type existsError string
+
+func (e existsError) Error() string {
+	return fmt.Sprintf("output %s exists already: give another with -o, or --force to replace it", string(e))
+}
+
+func (e existsError) Unwrap() error { return fs.ErrExist }
+
+// checkResults says whether a folder has nothing in it but what gputrace wrote.
+func checkResults(path string) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
 		return fmt.Errorf("output %s: %w", path, err)
 	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !slices.Contains(resultFiles, e.Name()) {
+			return fmt.Errorf("output %s holds %s, which gputrace did not write: --force would remove it; give another with -o",
+				path, strconv.Quote(e.Name()))
+		}
+	}
+	return nil
+}
+
+// checkParent says whether the folder in which an output is to be is there.
+func checkParent(path string) error {
 	dir := filepath.Dir(path)
 	st, err := os.Stat(dir)
 	if err != nil {
@@ -35,19 +81,22 @@ func checkFolder(path string) error {
 }
 
 // createFolder starts a folder under a temporary name beside its final one.
-func createFolder(path string) (*outputFolder, error) {
-	if err := checkFolder(path); err != nil {
+func createFolder(path string, force bool) (*outputFolder, error) {
+	if err := checkFolder(path, force); err != nil {
 		return nil, err
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
 	if err != nil {
 		return nil, fmt.Errorf("output %s: %w", path, err)
 	}
-	return &outputFolder{path: path, tmp: tmp}, nil
+	return &outputFolder{path: path, tmp: tmp, force: force}, nil
 }
 
-// write makes one file in it.
+// write makes one of resultFiles in it.
 func (o *outputFolder) write(name string, content func(io.Writer) error) error {
+	if !slices.Contains(resultFiles, name) {
+		return fmt.Errorf("write %s: not one of the files of a result", filepath.Join(o.path, name))
+	}
 	f, err := os.OpenFile(filepath.Join(o.tmp, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Join(o.path, name), err)
@@ -67,11 +116,23 @@ func (o *outputFolder) finish() error {
 	if err := giveToUser(o.tmp); err != nil {
 		return err
 	}
-	if err := checkFolder(o.path); err != nil { // rename would replace an empty folder
+	if err := checkFolder(o.path, o.force); err != nil { // rename would replace an empty folder
 		return err
 	}
-	if err := os.Rename(o.tmp, o.path); err != nil {
+	old := o.tmp + ".old"
+	err := os.Rename(o.path, old)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("output %s: %w", o.path, err)
+	}
+	replaced := err == nil
+	if err := os.Rename(o.tmp, o.path); err != nil {
+		if replaced {
+			err = errors.Join(err, os.Rename(old, o.path))
+		}
+		return fmt.Errorf("output %s: %w", o.path, err)
+	}
+	if replaced {
+		_ = os.RemoveAll(old)
 	}
 	return nil
 }

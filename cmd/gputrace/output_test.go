@@ -34,17 +34,17 @@ func names(t *testing.T, dir string) []string {
 func TestFolderAppearsWhole(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
-	o, err := createFolder(path)
+	o, err := createFolder(path, false)
 	require.NoError(t, err)
-	require.NoError(t, o.write("a", put("first")))
-	require.NoError(t, o.write("b", put("second")))
+	require.NoError(t, o.write("inuse.pb.gz", put("first")))
+	require.NoError(t, o.write("peak.pb.gz", put("second")))
 	require.NoDirExists(t, path, "before it is complete")
 	require.NoError(t, o.finish())
 	o.discard() // as record does when it leaves
 
 	require.Equal(t, []string{"out"}, names(t, dir), "nothing else is left")
-	require.Equal(t, []string{"a", "b"}, names(t, path))
-	b, err := os.ReadFile(filepath.Join(path, "b"))
+	require.Equal(t, []string{"inuse.pb.gz", "peak.pb.gz"}, names(t, path))
+	b, err := os.ReadFile(filepath.Join(path, "peak.pb.gz"))
 	require.NoError(t, err)
 	require.Equal(t, "second", string(b))
 	st, err := os.Stat(path)
@@ -54,23 +54,23 @@ func TestFolderAppearsWhole(t *testing.T) {
 
 func TestFolderDiscarded(t *testing.T) {
 	dir := t.TempDir()
-	o, err := createFolder(filepath.Join(dir, "out"))
+	o, err := createFolder(filepath.Join(dir, "out"), false)
 	require.NoError(t, err)
-	require.NoError(t, o.write("a", put("x")))
+	require.NoError(t, o.write("inuse.pb.gz", put("x")))
 	o.discard()
 	require.Empty(t, names(t, dir))
 }
 
 func TestFolderWriteFails(t *testing.T) {
 	dir := t.TempDir()
-	o, err := createFolder(filepath.Join(dir, "out"))
+	o, err := createFolder(filepath.Join(dir, "out"), false)
 	require.NoError(t, err)
 	cause := errors.New("disk full")
-	err = o.write("a", func(io.Writer) error { return cause })
+	err = o.write("inuse.pb.gz", func(io.Writer) error { return cause })
 	require.ErrorIs(t, err, cause)
-	require.ErrorContains(t, err, filepath.Join(dir, "out", "a"), "the name that the user gave")
-	require.Error(t, o.write("a", put("again")), "a file is written once")
-	require.Error(t, o.write("no/such/folder", put("x")))
+	require.ErrorContains(t, err, filepath.Join(dir, "out", "inuse.pb.gz"), "the name that the user gave")
+	require.Error(t, o.write("inuse.pb.gz", put("again")), "a file is written once")
+	require.ErrorContains(t, o.write("notes.txt", put("x")), "not one of the files", "--force must know it")
 }
 
 // TestFolderTakenMeanwhile: another program made the folder while we recorded. It keeps its own.
@@ -82,12 +82,12 @@ func TestFolderTakenMeanwhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "out")
-			o, err := createFolder(path)
+			o, err := createFolder(path, false)
 			require.NoError(t, err)
-			require.NoError(t, o.write("a", put("ours")))
+			require.NoError(t, o.write("inuse.pb.gz", put("ours")))
 			require.NoError(t, take(path))
 			require.ErrorContains(t, o.finish(), "exists already")
-			require.NoFileExists(t, filepath.Join(path, "a"))
+			require.NoFileExists(t, filepath.Join(path, "inuse.pb.gz"))
 			o.discard()
 			require.Equal(t, []string{"out"}, names(t, filepath.Dir(path)))
 		})
@@ -101,10 +101,54 @@ func TestCreateFolderRefuses(t *testing.T) {
 		dir: "exists already", dir + "/file": "exists already", dir + "/none/out": "its folder", dir + "/file/out": "output",
 		dir + "/nul\x00": "output",
 	} {
-		_, err := createFolder(path)
+		_, err := createFolder(path, false)
 		require.ErrorContains(t, err, want, "%q", path)
 	}
 	require.Equal(t, []string{"file"}, names(t, dir))
+}
+
+// TestFolderForced: what gputrace wrote is replaced as a whole; nothing else ever is.
+func TestFolderForced(t *testing.T) {
+	make := func(t *testing.T, path string) error {
+		o, err := createFolder(path, true)
+		if err != nil {
+			return err
+		}
+		require.NoError(t, o.write("peak.pb.gz", put("new")))
+		return o.finish()
+	}
+	for name, old := range map[string][]string{"nothing": nil, "a result": {"inuse.pb.gz", "trace.gputrace"}, "an empty folder": {}} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "out")
+			if old != nil {
+				require.NoError(t, os.Mkdir(path, 0o755))
+			}
+			for _, file := range old {
+				require.NoError(t, os.WriteFile(filepath.Join(path, file), []byte("old"), 0o644))
+			}
+			require.NoError(t, make(t, path))
+			require.Equal(t, []string{"peak.pb.gz"}, names(t, path))
+			require.Equal(t, []string{"out"}, names(t, filepath.Dir(path)), "nothing else is left")
+		})
+	}
+	t.Run("a file", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "out")
+		require.NoError(t, os.WriteFile(path, []byte("theirs"), 0o644))
+		require.ErrorContains(t, make(t, path), "is not a folder")
+	})
+	for name, spoil := range map[string]func(string) error{
+		"a file of the user": func(p string) error { return os.WriteFile(p+"/notes.txt", nil, 0o644) },
+		"a folder":           func(p string) error { return os.Mkdir(p+"/inuse.pb.gz", 0o755) },
+		"a link":             func(p string) error { return os.Symlink("/etc/passwd", p+"/inuse.pb.gz") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "out")
+			require.NoError(t, os.Mkdir(path, 0o755))
+			require.NoError(t, spoil(path))
+			require.ErrorContains(t, make(t, path), "gputrace did not write")
+			require.Len(t, names(t, path), 1)
+		})
+	}
 }
 
 func TestGiveToUser(t *testing.T) {
@@ -128,12 +172,12 @@ func TestGiveToUser(t *testing.T) {
 			other := filepath.Join(t.TempDir(), "not ours")
 			require.NoError(t, os.WriteFile(other, nil, 0o600))
 			path := filepath.Join(dir, "out")
-			o, err := createFolder(path)
+			o, err := createFolder(path, false)
 			require.NoError(t, err)
-			require.NoError(t, o.write("a", put("x")))
+			require.NoError(t, o.write("inuse.pb.gz", put("x")))
 			require.NoError(t, os.Symlink(other, filepath.Join(o.tmp, "link")))
 			require.NoError(t, o.finish())
-			for _, p := range []string{path, path + "/a", path + "/link"} {
+			for _, p := range []string{path, path + "/inuse.pb.gz", path + "/link"} {
 				require.Equal(t, c.want, owners(t, p), p)
 			}
 			require.Equal(t, [2]uint32{0, 0}, owners(t, other), "a link must not give away what it leads to")

@@ -16,6 +16,7 @@ import (
 type recordOptions struct {
 	pid        int
 	output     string        // folder; empty: gputrace.PID.TIME
+	force      bool          // a folder of results of that name is replaced
 	duration   time.Duration // 0: until it is stopped
 	wait       bool
 	readyFile  string
@@ -39,6 +40,7 @@ func recordCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "attach to process `PID`"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FOLDER` (default gputrace.PID.TIME)"},
+			forceFlag(),
 			&cli.DurationFlag{Name: "duration", Aliases: []string{"d"}, Usage: "stop after `TIME`, such as 10s (default: at Ctrl-C or when the process ends)"},
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it"},
 			&cli.StringFlag{Name: "ready-file", Usage: "create `PATH` when the probes are live"},
@@ -75,7 +77,7 @@ func defaultCacheDir() string {
 
 func parseRecord(c *cli.Context) (recordOptions, error) {
 	o := recordOptions{
-		output: c.String("output"), duration: c.Duration("duration"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
+		output: c.String("output"), force: c.Bool("force"), duration: c.Duration("duration"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
 		maxAge: c.Duration("max-age"), freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-names"),
 		cacheDir: c.String("cache-dir"),
 	}
@@ -98,7 +100,7 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	if o.output == "" {
 		o.output = fmt.Sprintf("gputrace.%d.%s", o.pid, time.Now().Format("20060102-150405"))
 	}
-	if err := checkFolder(o.output); err != nil {
+	if err := checkFolder(o.output, o.force); err != nil {
 		return o, coded(exitUsage, err)
 	}
 	return o, nil

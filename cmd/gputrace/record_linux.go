@@ -269,7 +269,7 @@ func (s *session) writeSomewhere(p profiled, end time.Time) (string, error) {
 }
 
 func (s *session) write(path string, p profiled, end time.Time) error {
-	folder, err := createFolder(path)
+	folder, err := createFolder(path, s.opts.force)
 	if err != nil {
 		return err
 	}

@@ -32,8 +32,7 @@ type screen struct {
 }
 
 func newScreen(out *os.File) *screen {
-	_, err := unix.IoctlGetTermios(int(out.Fd()), unix.TCGETS)
-	return &screen{out: out, terminal: err == nil, warned: map[string]bool{}}
+	return &screen{out: out, terminal: isTerminal(out), warned: map[string]bool{}}
 }
 
 func (s *screen) say(format string, args ...any) {

@@ -3,13 +3,11 @@ package main
 import (
 	"cmp"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -144,24 +142,6 @@ func sourcesOf(view *analysis.View) []recording.Source {
 		}
 	}
 	return out
-}
-
-// recordedView names the sites of a replayed recording.
-func recordedView(h *heap.Heap, r *recording.Reader) *analysis.View {
-	o := &analysis.Options{Library: r.Info().Libraries, Source: openSource}
-	if end := r.End(); end != nil {
-		o.Library, o.Source = end.Libraries, func(path string) io.Reader { return sourceText(end.Sources, path) }
-	}
-	return analysis.New(h.Snapshot(), r.Stack, o)
-}
-
-// openSource opens a Python file of this machine: a recording that was cut off has no lines.
-func openSource(path string) io.Reader {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	return f
 }
 
 // sourceText is a file as far as its lines were recorded, each at its place; nil: none was.

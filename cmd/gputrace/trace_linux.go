@@ -11,9 +11,6 @@ import (
 	"github.com/gputrace/gputrace/tracer"
 )
 
-// traceName is the recording in the folder of results.
-const traceName = "trace.gputrace"
-
 // tracePath is where a recording is while it is made: beside the folder of results, which appears when it is complete. It
 // stays there when gputrace is killed.
 func tracePath(output string) string { return filepath.Clean(output) + ".gputrace" }

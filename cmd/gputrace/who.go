@@ -25,6 +25,7 @@ type whoOptions struct {
 	top     int  // rows; 0: all
 	json    bool
 	output  string        // file; empty: stdout
+	force   bool          // a file of that name is replaced
 	freeze  time.Duration // 0: the process is not stopped
 }
 
@@ -40,6 +41,7 @@ func whoCommand() *cli.Command {
 			&cli.StringFlag{Name: "top", Value: strconv.Itoa(defaultWhoTop), Usage: "show the `N` largest rows; 0: all"},
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with every block"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FILE` (default and -: standard output)"},
+			forceFlag(),
 			&cli.DurationFlag{Name: "freeze", Usage: "stop the process while its memory is copied, at most for `TIME`, such as 500ms (default: do not stop it)"},
 		},
 		OnUsageError: onUsageError,
@@ -54,7 +56,7 @@ func whoCommand() *cli.Command {
 }
 
 func parseWho(c *cli.Context) (whoOptions, error) {
-	o := whoOptions{json: c.Bool("json"), output: c.String("output"), freeze: c.Duration("freeze"), one: c.IsSet("address")}
+	o := whoOptions{json: c.Bool("json"), output: c.String("output"), force: c.Bool("force"), freeze: c.Duration("freeze"), one: c.IsSet("address")}
 	var err error
 	if o.pid, err = pidFlag(c, "gputrace who --help"); err != nil {
 		return o, err
@@ -75,19 +77,8 @@ func parseWho(c *cli.Context) (whoOptions, error) {
 	if c.IsSet("freeze") && (o.freeze <= 0 || o.freeze > maxFreeze) {
 		return o, usage("--freeze %s: not between 1ms and %s", o.freeze, maxFreeze)
 	}
-	if o.output, err = outputFile(o.output); err != nil {
+	if o.output, err = outputFile(o.output, o.force); err != nil {
 		return o, err
 	}
 	return o, nil
-}
-
-// outputFile checks the file that -o names; "-" and nothing stand for standard output, and give nothing.
-func outputFile(path string) (string, error) {
-	if path == "-" || path == "" {
-		return "", nil
-	}
-	if err := checkFolder(path); err != nil { // it says the same of files
-		return "", coded(exitUsage, err)
-	}
-	return path, nil
 }

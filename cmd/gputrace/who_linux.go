@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis"
@@ -39,10 +38,7 @@ func who(o whoOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.output == "" {
-		return content(os.Stdout)
-	}
-	return writeFile(o.output, content)
+	return writeOutput(o.output, o.force, false, content)
 }
 
 func whoContent(o whoOptions, p *process.Process, h *analysis.Holders, boot time.Time) (func(io.Writer) error, error) {

@@ -20,15 +20,36 @@ const (
 // themselves, because -tagroot shows them without their key.
 type labels struct {
 	layer, device, pid, site, call, stack string
+	// Of a part of a site; empty in profiles without parts.
+	thread, stream string
+	bytes, age     uint64 // event.Unknown: the sample has none
 }
 
 func (l labels) export() map[string][]string {
 	if l.call == "" {
 		l.call = "-"
 	}
-	return map[string][]string{
+	out := map[string][]string{
 		"layer": {l.layer}, "device": {l.device}, "pid": {l.pid}, "site": {text(l.site)}, "call": {text(l.call)}, "stack": {l.stack},
 	}
+	if l.thread != "" {
+		out["thread"], out["stream"] = []string{l.thread}, []string{l.stream}
+	}
+	return out
+}
+
+// numbers are the labels that tools select by ranges.
+func (l labels) numbers() (values map[string][]int64, units map[string][]string) {
+	values, units = map[string][]int64{}, map[string][]string{}
+	for _, n := range []struct {
+		key, unit string
+		value     uint64
+	}{{"bytes", "bytes", l.bytes}, {"age", "nanoseconds", l.age}} {
+		if n.value != event.Unknown {
+			values[n.key], units[n.key] = []int64{int64(n.value)}, []string{n.unit}
+		}
+	}
+	return values, units
 }
 
 type sampleKey struct {
@@ -47,6 +68,8 @@ type locationKey struct {
 type builder struct {
 	profile *profile.Profile
 	detail  Detail
+	parted  bool // the view's sites have parts
+	whole   bool // but there are too many
 	// main is mapping[0], "the main binary". It is completed by the first frame in that file.
 	main *profile.Mapping
 
@@ -89,6 +112,7 @@ func (b *builder) sample(stack []*profile.Location, l labels, values [valueCount
 	s := b.samples[key]
 	if s == nil {
 		s = &profile.Sample{Location: stack, Label: l.export(), Value: make([]int64, valueCount)}
+		s.NumLabel, s.NumUnit = l.numbers()
 		b.samples[key] = s
 		b.profile.Sample = append(b.profile.Sample, s)
 	}

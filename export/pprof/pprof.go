@@ -10,6 +10,8 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
 )
 
 // Kind says which question a profile answers.
@@ -102,8 +104,13 @@ func Write(w io.Writer, in Input) error {
 	if kind.lasts {
 		p.DurationNanos = in.Duration.Nanoseconds()
 	}
+	n := partsOf(in.View)
+	b.parted, b.whole = n > 0, n > maxParts
 	for portion := range in.View.Portions(kind.measure, in.Joined) {
 		b.portion(&portion)
+	}
+	if b.whole {
+		p.Comments = append(p.Comments, tooManyParts)
 	}
 	if err := p.CheckValid(); err != nil {
 		return fmt.Errorf("check profile: %w", err)
@@ -114,19 +121,69 @@ func Write(w io.Writer, in Input) error {
 	return nil
 }
 
-// portion adds one sample.
+// maxParts is how many samples there may be because of parts: beyond, pprof takes long to open a profile.
+const maxParts = 50_000
+
+// tooManyParts is the comment of a profile whose sites were left whole.
+const tooManyParts = "too many samples: those of one site are not told apart by thread, stream, size and age"
+
+// partsOf is how many parts the sites of a view have; 0: it was not made with any.
+func partsOf(v *analysis.View) (n int) {
+	for i := range v.Sites {
+		n += len(v.Sites[i].Parts)
+	}
+	return n
+}
+
+// portion adds the samples of a stack.
 func (b *builder) portion(p *analysis.Portion) {
-	l := labels{layer: p.Layer.String(), device: p.Device.String(), pid: pidLabel(p.PID), site: p.Name, stack: "no stack"}
+	l := labels{
+		layer: p.Layer.String(), device: p.Device.String(), pid: pidLabel(p.PID), site: p.Name, stack: "no stack",
+		bytes: event.Unknown, age: event.Unknown,
+	}
+	if b.parted {
+		l.thread, l.stream = threadLabel(0), streamLabel(event.Unknown)
+	}
 	s := p.Site
 	if s == nil {
 		b.sample(b.named(p.Names()...), l, [valueCount]int64{inuseObjects: int64(p.Objects), inuseSpace: p.Bytes})
 		return
 	}
 	l.call, l.stack = s.Call, s.Status()
-	b.sample(b.stack(p), l, [valueCount]int64{
-		allocObjects: int64(s.Alloc.Objects), allocSpace: int64(s.Alloc.Bytes),
-		inuseObjects: int64(s.Inuse.Objects), inuseSpace: int64(s.Inuse.Bytes),
-	})
+	stack := b.stack(p)
+	if !b.parted || b.whole {
+		b.sample(stack, l, values(s.Alloc, s.Inuse))
+		return
+	}
+	for i := range s.Parts {
+		part := &s.Parts[i]
+		l.thread, l.stream, l.bytes, l.age = threadLabel(part.TID), streamLabel(part.Stream), part.Size, part.Age
+		b.sample(stack, l, values(part.Alloc, part.Inuse))
+	}
+}
+
+func values(alloc, inuse heap.Count) [valueCount]int64 {
+	return [valueCount]int64{
+		allocObjects: int64(alloc.Objects), allocSpace: int64(alloc.Bytes),
+		inuseObjects: int64(inuse.Objects), inuseSpace: int64(inuse.Bytes),
+	}
+}
+
+func threadLabel(tid uint32) string {
+	if tid == 0 {
+		return "thread unknown"
+	}
+	return fmt.Sprintf("thread %d", tid)
+}
+
+func streamLabel(stream uint64) string {
+	switch stream {
+	case event.Unknown:
+		return "stream unknown"
+	case 0:
+		return "default stream"
+	}
+	return fmt.Sprintf("stream %#x", stream)
 }
 
 // stack is the locations of a site, or the one of its name.

@@ -1,0 +1,309 @@
+package analysis_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// shown is one kind of memory on one part, under one name.
+type shown struct {
+	pid     uint32
+	device  event.Device
+	layer   event.Layer
+	segment bool
+	name    string
+}
+
+type amount struct{ blocks, bytes uint64 }
+
+func (a amount) plus(blocks, bytes uint64) amount { return amount{a.blocks + blocks, a.bytes + bytes} }
+
+// browsed adds up the lives that a choice takes.
+func browsed(b *analysis.Browse, choose func(l *analysis.Lives, g *analysis.Group) bool) map[shown]amount {
+	out := map[shown]amount{}
+	for i := range b.Lives {
+		l := &b.Lives[i]
+		g := &b.Groups[l.Group]
+		if !choose(l, g) {
+			continue
+		}
+		p := &b.Parts[g.Part]
+		key := shown{p.PID, p.Device, g.Layer, g.Segment, ownName(&b.Frames[g.Own])}
+		out[key] = out[key].plus(l.Blocks, l.Bytes)
+	}
+	return out
+}
+
+// ownName is the name of a site as analysis.Site has it.
+func ownName(f *analysis.TreeFrame) string {
+	if f.Kind == analysis.TreeOwn || f.Kind == analysis.TreeLibrary {
+		return fmt.Sprintf("%s:%d %s", f.File[len(f.File)-len("train.py"):], f.Line, f.Name)
+	}
+	return f.Name
+}
+
+// viewed is what a view has in use.
+func viewed(v *analysis.View) map[shown]amount {
+	out := map[shown]amount{}
+	for i := range v.Sites {
+		s := &v.Sites[i]
+		if s.Inuse.Objects == 0 {
+			continue
+		}
+		key := shown{s.PID, s.Device, s.Layer, s.Segment, s.Name}
+		out[key] = out[key].plus(s.Inuse.Objects, s.Inuse.Bytes)
+	}
+	return out
+}
+
+func traceOf(t *testing.T, s *eventtest.Stream) *analysis.Trace {
+	t.Helper()
+	trace, err := analysis.NewTrace(s, nil)
+	require.NoError(t, err)
+	return trace
+}
+
+func browse(t *testing.T, s *eventtest.Stream, o *analysis.BrowseOptions) *analysis.Browse {
+	t.Helper()
+	b, err := analysis.NewBrowse(traceOf(t, s), o)
+	require.NoError(t, err)
+	return b
+}
+
+var browseSizes = map[string]*analysis.BrowseOptions{
+	"all":           nil,
+	"few moments":   {Moments: 60, Points: 100},
+	"few lives":     {Lives: 700},
+	"nothing fits":  {Moments: 10, Points: 1, Lives: 1, Nodes: 1},
+	"every event":   {Moments: 5000},
+	"stacks folded": {Nodes: 10},
+}
+
+// At each moment the sums are those of a live set that stopped there, and of the allocators' own totals.
+func TestBrowseMoments(t *testing.T) {
+	for name, o := range browseSizes {
+		t.Run(name, func(t *testing.T) {
+			s := eventtest.Random(11, 3000)
+			b := browse(t, s, o)
+			require.Equal(t, []uint64{0, 3000}, []uint64{b.Moments[0].Event, b.Moments[len(b.Moments)-1].Event})
+			for i, m := range b.Moments[1:] {
+				view := analysis.New(applied(s, int(m.Event)).Snapshot(), s.Stack, nil)
+				got := browsed(b, func(l *analysis.Lives, _ *analysis.Group) bool { return int(l.Born) <= i+1 && i+1 < int(l.Died) })
+				require.Equal(t, viewed(view), got, "moment %d, after %d events", i+1, m.Event)
+				require.Equal(t, s.Events[m.Event-1].Time, m.Time)
+				checkTotals(t, b, i+1, view)
+			}
+		})
+	}
+}
+
+// checkTotals compares a moment with the books, part by part.
+func checkTotals(t *testing.T, b *analysis.Browse, at int, view *analysis.View) {
+	t.Helper()
+	total := uint64(0)
+	for i := range b.Parts {
+		p := &b.Parts[i]
+		live := p.Before[at] + uint64(p.Lost[at])
+		other := uint64(0)
+		for _, l := range b.Lives {
+			g := &b.Groups[l.Group]
+			if g.Part != i || !g.Counted() || int(l.Born) > at || at >= int(l.Died) {
+				continue
+			}
+			if g.Layer == event.LayerTorch {
+				live += l.Bytes
+			} else {
+				other += l.Bytes
+			}
+		}
+		require.Equal(t, p.Allocated[at], live)
+		total += live + other
+		for _, a := range view.Snapshot.Accounts {
+			if a.PID == p.PID && a.Device == p.Device {
+				require.Equal(t, a.Allocated, p.Allocated[at])
+				require.Equal(t, a.Reserved, p.Reserved[at])
+			}
+		}
+	}
+	if len(view.Snapshot.Accounts) == len(b.Parts) { // before its first event a view does not know a device
+		require.Equal(t, view.Total(), total)
+	}
+}
+
+// Peak and end have the figures of the report.
+func TestBrowsePeak(t *testing.T) {
+	for name, o := range browseSizes {
+		t.Run(name, func(t *testing.T) {
+			s := eventtest.Random(12, 3000)
+			trace := traceOf(t, s)
+			b, err := analysis.NewBrowse(trace, o)
+			require.NoError(t, err)
+			peak := trace.Peak()
+			want := viewed(peak)
+			for i := range b.Parts {
+				p, a := &b.Parts[i], &peak.Snapshot.Accounts[i]
+				require.Equal(t, a.Peak, p.Peak)
+				require.Equal(t, a.Peak, p.Allocated[p.PeakMoment])
+				require.NotZero(t, b.Moments[p.PeakMoment].Kind&analysis.MomentPeak)
+				require.Equal(t, a.PeakTime, b.Moments[p.PeakMoment].Time)
+				require.Equal(t, a.Before, p.Before[p.PeakMoment])
+				got := browsed(b, func(l *analysis.Lives, g *analysis.Group) bool {
+					return g.Part == i && int(l.Born) <= p.PeakMoment && p.PeakMoment < int(l.Died)
+				})
+				for key, n := range want {
+					if key.device == p.Device {
+						require.Equal(t, n, got[key], "%v", key)
+						delete(got, key)
+					}
+				}
+				require.Empty(t, got)
+			}
+		})
+	}
+}
+
+// flow is what the events say of a range: what was allocated in it, and what of that lives behind it.
+func flow(events []event.Event, from, to uint64, stacks func(event.StackID) *event.Stack) (allocated, leaked map[string]amount) {
+	type block struct {
+		name string
+		size uint64
+	}
+	live := map[uint64]block{}
+	allocated, leaked = map[string]amount{}, map[string]amount{}
+	for i := range events[:to] {
+		e := &events[i]
+		switch {
+		case e.Kind == event.KindFree:
+			delete(live, e.Addr)
+		case e.Kind == event.KindAlloc && uint64(i) >= from:
+			name := fmt.Sprint(e.Layer, e.Device)
+			live[e.Addr] = block{name, e.Size}
+			allocated[name] = allocated[name].plus(1, e.Size)
+		}
+	}
+	for _, b := range live {
+		leaked[b.name] = leaked[b.name].plus(1, b.size)
+	}
+	return allocated, leaked
+}
+
+// What was allocated and what leaked between any two moments is what the events say.
+func TestBrowseRanges(t *testing.T) {
+	for name, o := range browseSizes {
+		t.Run(name, func(t *testing.T) {
+			s := eventtest.Random(13, 3000)
+			b := browse(t, s, o)
+			n := len(b.Moments)
+			for _, r := range [][2]int{{0, n - 1}, {0, 1}, {n / 3, n / 2}, {n - 2, n - 1}, {n / 2, n/2 + n/5}, {1, 1}} {
+				from, to := r[0], r[1]
+				wantAllocated, wantLeaked := flow(s.Events, b.Moments[from].Event, b.Moments[to].Event, s.Stack)
+				allocated, leaked := map[string]amount{}, map[string]amount{}
+				for _, l := range b.Lives {
+					g := &b.Groups[l.Group]
+					if g.Again || int(l.Born) <= from || int(l.Born) > to {
+						continue
+					}
+					key := fmt.Sprint(g.Layer, b.Parts[g.Part].Device)
+					allocated[key] = allocated[key].plus(l.Blocks, l.Bytes)
+					if int(l.Died) > to {
+						leaked[key] = leaked[key].plus(l.Blocks, l.Bytes)
+					}
+				}
+				require.Equal(t, wantAllocated, allocated)
+				require.Equal(t, wantLeaked, leaked)
+			}
+		})
+	}
+}
+
+// The curve of a part has the allocator's totals, and its bounds are reached.
+func TestBrowseCurve(t *testing.T) {
+	for _, points := range []int{0, 37, 5000} {
+		s := eventtest.Random(14, 3000)
+		b := browse(t, s, &analysis.BrowseOptions{Points: points})
+		for i := range b.Parts {
+			p := &b.Parts[i]
+			var totals, seen []uint64
+			for _, e := range s.Events {
+				if e.Layer == event.LayerTorch && e.Device == p.Device {
+					totals = append(totals, e.Allocated)
+				}
+			}
+			for _, pt := range p.Curve {
+				seen = append(seen, pt.High[analysis.QuantityAllocated])
+				require.LessOrEqual(t, pt.Low[analysis.QuantityAllocated], pt.Last[analysis.QuantityAllocated])
+				require.LessOrEqual(t, pt.Last[analysis.QuantityTotal], pt.High[analysis.QuantityTotal])
+			}
+			require.Equal(t, slices.Max(totals), slices.Max(seen))
+			require.Equal(t, totals[len(totals)-1], p.Curve[len(p.Curve)-1].Last[analysis.QuantityAllocated])
+			if points > 0 {
+				require.LessOrEqual(t, len(p.Curve), max(points, 3000)+1)
+			}
+		}
+	}
+}
+
+// Refused requests are marked, each with the thread and the line that asked.
+func TestBrowseRefusals(t *testing.T) {
+	s := eventtest.Random(15, 3000)
+	b := browse(t, s, nil)
+	n := 0
+	for i := range s.Events {
+		e := &s.Events[i]
+		if e.Kind != event.KindOutOfMemory {
+			continue
+		}
+		r := &b.Refusals[n]
+		n++
+		require.Equal(t, []uint64{e.Time, e.Size, uint64(e.TID)}, []uint64{r.Time, r.Bytes, uint64(r.TID)})
+		require.Equal(t, e.Device, b.Parts[r.Part].Device)
+		if n <= 50 {
+			require.EqualValues(t, i+1, b.Moments[r.Moment].Event)
+		}
+	}
+	require.NotZero(t, n)
+	require.EqualValues(t, n, b.RefusalCount)
+}
+
+// Memory of which a free failed lived all the time; that it was thought gone counts for moments alone.
+func TestBrowseFailedFree(t *testing.T) {
+	e := func(kind event.Kind, addr, time uint64) event.Event {
+		return event.Event{
+			Kind: kind, Layer: event.LayerDevice, PID: 7, TID: 8, Time: time, Addr: addr, Size: 4096, Handle: event.Unknown, Context: event.Unknown,
+			Requested: event.Unknown, Stream: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown, Call: "cuMemAlloc_v2",
+		}
+	}
+	s := &eventtest.Stream{Events: []event.Event{
+		e(event.KindAlloc, 1<<20, 1), e(event.KindAlloc, 2<<20, 2), e(event.KindFree, 1<<20, 3), e(event.KindFreeFailed, 1<<20, 4),
+	}}
+	for _, o := range []*analysis.BrowseOptions{nil, {Moments: 1}} {
+		b := browse(t, s, o)
+		var allocated, live uint64
+		for _, l := range b.Lives {
+			if !b.Groups[l.Group].Again {
+				allocated += l.Blocks
+			}
+			if int(l.Died) == len(b.Moments) {
+				live += l.Blocks
+			}
+		}
+		require.Equal(t, []uint64{2, 2}, []uint64{allocated, live})
+	}
+}
+
+// A trace without events has one moment, and nothing in it.
+func TestBrowseEmpty(t *testing.T) {
+	b := browse(t, &eventtest.Stream{}, nil)
+	require.Len(t, b.Moments, 1)
+	require.Empty(t, b.Lives)
+	var books heap.Books
+	require.Equal(t, books.Events, b.Events)
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// exportFormat is one output format.
+type exportFormat struct {
+	name   string // as in -f
+	file   string // default name of its file
+	what   string // for people
+	text   bool   // can be written to a terminal
+	events bool   // it shows the course of time: a range limits it, and a moment means nothing to it
+	write  func(w io.Writer, in *exportInput) error
+}
+
+// exportFormats are all formats, in the order in which help shows them.
+var exportFormats = []exportFormat{
+	{name: "pprof", file: "inuse.pb.gz", what: "profile of what is in use, for go tool pprof and its like", write: writePprof},
+	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: writePprofAlloc},
+}
+
+// exportInput is what a format is made of.
+type exportInput struct {
+	Trace *analysis.Trace
+	Info  *recording.Info // never nil; of a snapshot, mostly empty
+	End   *recording.End  // nil: cut off, or a snapshot
+	// Selection is the moment or range that is asked for, and View is of it.
+	Selection analysis.Selection
+	View      *analysis.View
+	By        string // as --by has it
+	Path      string // of the input
+	File      string // name of the output; empty: standard output
+	Moment    string // Selection in words
+	Warn      func(error)
+}
+
+func formatNames() []string {
+	var out []string
+	for _, f := range exportFormats {
+		out = append(out, f.name)
+	}
+	return out
+}
+
+// findFormats reads a comma list.
+func findFormats(list string) ([]exportFormat, error) {
+	var out []exportFormat
+	for name := range strings.SplitSeq(list, ",") {
+		i := slices.IndexFunc(exportFormats, func(f exportFormat) bool { return f.name == name })
+		if i < 0 {
+			return nil, usage("-f %s: not a format: there are %s", name, strings.Join(formatNames(), ", "))
+		}
+		out = append(out, exportFormats[i])
+	}
+	return out, nil
+}
+
+func exportCommand() *cli.Command {
+	var formats strings.Builder
+	for _, f := range exportFormats {
+		fmt.Fprintf(&formats, "\n  %-12s %s (%s)", f.name, f.what, f.file)
+	}
+	return &cli.Command{
+		Name:      "export",
+		Usage:     "turn a recording into a profile, a timeline, a page, a picture, a table",
+		UsageText: "gputrace export FOLDER/trace.gputrace -f html\n   gputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
+		Description: "What is written is of the end, unless --at or --from and --to say otherwise; figures are those of report, to the byte." +
+			"\n\nFormats:" + formats.String() + "\n\nMoments: " + momentUsage + ".",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Usage: "write `FORMAT`, or several, separated by commas: " + strings.Join(formatNames(), ", ")},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write to `FILE`; - is standard output; of several formats, into this folder (default: the format's own name, here)"},
+			&cli.StringFlag{Name: "at", Usage: "what is in use at `MOMENT`: peak, end, 12.5s, -3s (default: end)"},
+			&cli.StringFlag{Name: "from", Usage: "only what was allocated after `MOMENT`"},
+			&cli.StringFlag{Name: "to", Usage: "only what was allocated up to `MOMENT`; in use is what lives then"},
+			&cli.StringFlag{Name: "min-size", Usage: "only blocks of at least `BYTES`, such as 1MiB"},
+			&cli.StringFlag{Name: "by", Usage: "rows of tables: `line`, function, stack, layer or device"},
+			forceFlag(),
+		},
+		OnUsageError: onUsageError,
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return usage("which recording? give one file; see gputrace export --help")
+			}
+			return export(exportOptions{
+				path: c.Args().First(), formats: c.String("format"), output: c.String("output"), by: c.String("by"), force: c.Bool("force"),
+				flags: selectionFlags{c.String("at"), c.String("from"), c.String("to"), c.String("min-size")},
+			})
+		},
+	}
+}
+
+// exportOptions is a parsed export command line.
+type exportOptions struct {
+	path, formats, output, by string
+	force                     bool
+	flags                     selectionFlags
+}
+
+// export writes one recording in one or more formats.
+func export(o exportOptions) error {
+	if o.formats == "" {
+		return usage("which format? give -f with one or more of %s", strings.Join(formatNames(), ", "))
+	}
+	formats, err := findFormats(o.formats)
+	if err != nil {
+		return err
+	}
+	files, err := outputNames(formats, o)
+	if err != nil {
+		return err
+	}
+	warn := func(err error) { fmt.Fprintln(os.Stderr, "gputrace: warning:", printable(err.Error())) }
+	in, err := openTrace(o.path, warn)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	m := momentsOf(in)
+	selection, err := m.selection(o.flags)
+	if err != nil {
+		return err
+	}
+	view, err := in.trace.Select(selection)
+	if err != nil {
+		return coded(exitError, fmt.Errorf("%s: %w", o.path, err))
+	}
+	for i, f := range formats {
+		input := &exportInput{
+			Trace: in.trace, Info: in.info, End: in.end, Selection: selection, View: view, By: o.by, Path: o.path, File: files[i],
+			Moment: m.text(selection), Warn: warn,
+		}
+		if err := writeOutput(files[i], o.force, !f.text, func(w io.Writer) error { return f.write(w, input) }); err != nil {
+			return err
+		}
+		if files[i] != "" {
+			fmt.Fprintf(os.Stderr, "wrote %s\n", printable(files[i]))
+		}
+	}
+	return nil
+}
+
+// outputNames is the file of each format; empty: standard output. It says before any work is done whether they can be written.
+func outputNames(formats []exportFormat, o exportOptions) ([]string, error) {
+	if len(formats) > 1 && o.output == stdoutName {
+		return nil, usage("-o - is one output, but -f %s are %d: give a folder", o.formats, len(formats))
+	}
+	st, err := os.Stat(o.output)
+	folder := o.output != "" && err == nil && st.IsDir()
+	if len(formats) > 1 && o.output != "" && !folder {
+		return nil, usage("-o %s: -f %s are several files: give a folder that is there", o.output, o.formats)
+	}
+	var out []string
+	for _, f := range formats {
+		name := o.output
+		switch {
+		case folder:
+			name = filepath.Join(o.output, f.fileOf(o.flags))
+		case o.output == "":
+			name = f.fileOf(o.flags)
+		}
+		file, err := outputFile(name, o.force)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkTerminal(name, !f.text); err != nil {
+			return nil, err
+		}
+		out = append(out, file)
+	}
+	return out, nil
+}
+
+// fileOf is the default name of a format's file.
+func (f *exportFormat) fileOf(flags selectionFlags) string {
+	switch {
+	case f.name == "pprof" && flags.at == "peak":
+		return "peak.pb.gz"
+	case f.name == "pprof" && flags.from+flags.to != "":
+		return "range.pb.gz"
+	}
+	return f.file
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gputrace/gputrace/export/pprof"
+	"github.com/gputrace/gputrace/export/table"
+)
+
+func writePprof(w io.Writer, in *exportInput) error { return writeProfile(w, in, pprof.InUse) }
+
+func writePprofAlloc(w io.Writer, in *exportInput) error { return writeProfile(w, in, pprof.Alloc) }
+
+func writeProfile(w io.Writer, in *exportInput, kind pprof.Kind) error {
+	p := pprof.Input{View: in.View, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in)}
+	if in.End != nil {
+		p.Time = p.Time.Add(in.End.Duration)
+		p.Duration = in.End.Duration
+	}
+	if s := in.Selection; s.To != 0 {
+		p.Duration = time.Duration(s.To - s.From)
+	}
+	return pprof.Write(w, p)
+}
+
+// exportComments identify the run, and say what is missing.
+func exportComments(in *exportInput) []string {
+	out := []string{
+		fmt.Sprintf("gputrace %s, pid %d: %s", in.Info.Gputrace, in.Info.PID, commandLine(in.Info.Cmdline, in.Info.Name)),
+		in.Moment,
+	}
+	if in.Trace.Damage != nil {
+		out = append(out, in.Trace.Damage.Error())
+	}
+	return append(out, table.Comments(summary(in.Trace.End(), in.Info, in.End))...)
+}

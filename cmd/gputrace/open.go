@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// opened is a file that can be looked at: a recording.
+type opened struct {
+	path  string
+	trace *analysis.Trace
+	info  *recording.Info // of a recording; never nil
+	end   *recording.End  // nil: the recording was cut off
+	first recording.Epoch // where the file begins
+	close func() error
+}
+
+// openTrace opens a file and reads it once. Damage is a warning.
+func openTrace(path string, warn func(error)) (*opened, error) {
+	r, err := recording.Open(path)
+	switch {
+	case errors.Is(err, recording.ErrFormat):
+		return nil, coded(exitInvalid, err)
+	case err != nil:
+		return nil, coded(exitError, err)
+	}
+	t, err := analysis.NewTrace(r, &analysis.Options{Library: r.Info().Libraries, Source: openSource})
+	if err == nil && t.Damage != nil {
+		var damage *recording.DamageError
+		if !errors.As(t.Damage, &damage) {
+			err = t.Damage
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(coded(exitInvalid, fmt.Errorf("%s: %w", path, err)), r.Close())
+	}
+	if end := r.End(); end != nil {
+		t.SetOptions(&analysis.Options{
+			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) },
+		})
+	}
+	o := &opened{path: path, trace: t, info: r.Info(), end: r.End(), first: r.First(), close: r.Close}
+	o.warn(warn)
+	return o, nil
+}
+
+// warn says what the file does not have.
+func (o *opened) warn(warn func(error)) {
+	if o.trace.Damage != nil {
+		warn(o.trace.Damage)
+	}
+	if o.end == nil {
+		return
+	}
+	if o.end.Error != "" {
+		warn(fmt.Errorf("%s; the last %d events are not in it", o.end.Error, o.end.NotWritten))
+	}
+	if o.end.StackRecordsLost > 0 {
+		warn(fmt.Errorf("%d stacks did not fit the ring: their events have none", o.end.StackRecordsLost))
+	}
+}
+
+// openSource opens a Python file of this machine: a recording that was cut off has no lines.
+func openSource(path string) io.Reader {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	return f
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+)
+
+// outputBuffer is how much is collected before it is written, bytes: some formats write a field at a time.
+const outputBuffer = 64 << 10
+
+// stdoutName stands for standard output as the value of -o.
+const stdoutName = "-"
+
+// forceFlag is --force of every command that writes files.
+func forceFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "force", Usage: "replace an output of that name"}
+}
+
+// outputFile checks the file that -o names, before any work is done for it; "-" and nothing stand for standard output, and
+// give nothing.
+func outputFile(path string, force bool) (string, error) {
+	if path == stdoutName || path == "" {
+		return "", nil
+	}
+	if _, err := outputPlace(path, force); err != nil {
+		return "", coded(exitUsage, err)
+	}
+	return path, nil
+}
+
+// writeOutput writes what content gives to a file, which appears under its name when it is complete and belongs to the user
+// who called sudo. A file of that name is left alone without force. An empty path and "-" are standard output; binary output
+// is not written to a terminal.
+func writeOutput(path string, force, binary bool, content func(io.Writer) error) error {
+	if err := checkTerminal(path, binary); err != nil {
+		return err
+	}
+	if path == "" || path == stdoutName {
+		return writeBuffered(os.Stdout, content)
+	}
+	place, err := outputPlace(path, force)
+	if err != nil {
+		return coded(exitUsage, err)
+	}
+	if place.device {
+		return writeDevice(path, content)
+	}
+	if err := writeBeside(place.path, force, content); err != nil {
+		return fmt.Errorf("output %s: %w", path, err)
+	}
+	return nil
+}
+
+// checkTerminal refuses to write a binary format to a terminal.
+func checkTerminal(path string, binary bool) error {
+	if binary && (path == "" || path == stdoutName) && isTerminal(os.Stdout) {
+		return usage("this is a binary format, of no use on a terminal: give -o FILE, or pipe it to another program")
+	}
+	return nil
+}
+
+// place is where a file is to be written.
+type place struct {
+	path   string // what a link leads to, when it is to be replaced
+	device bool   // not a file but /dev/null, a pipe: written to as it is
+}
+
+// outputPlace says where a file of that name is to be written, or why it cannot be.
+func outputPlace(path string, force bool) (place, error) {
+	if err := checkParent(path); err != nil {
+		return place{}, err
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return place{path: path}, nil
+	} else if err != nil {
+		return place{}, fmt.Errorf("output %s: %w", path, err)
+	}
+	st, err := os.Stat(path)
+	switch {
+	case err == nil && st.Mode()&(fs.ModeDevice|fs.ModeNamedPipe) != 0:
+		return place{path: path, device: true}, nil
+	case !force:
+		return place{}, existsError(path)
+	case err != nil:
+		return place{}, fmt.Errorf("output %s: %w", path, err)
+	case !st.Mode().IsRegular():
+		return place{}, fmt.Errorf("output %s exists already and is not a file: give another with -o", path)
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return place{}, fmt.Errorf("output %s: %w", path, err)
+	}
+	return place{path: real}, nil
+}
+
+func writeBuffered(w io.Writer, content func(io.Writer) error) error {
+	b := bufio.NewWriterSize(w, outputBuffer)
+	if err := content(b); err != nil {
+		return err
+	}
+	return b.Flush()
+}
+
+func writeDevice(path string, content func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("output %s: %w", path, err)
+	}
+	if err := errors.Join(writeBuffered(f, content), f.Close()); err != nil {
+		return fmt.Errorf("output %s: %w", path, err)
+	}
+	return nil
+}
+
+// writeBeside writes to a temporary file beside path, and renames it when it is complete. It is removed when that fails, and
+// when the user interrupts it.
+func writeBeside(path string, force bool, content func(io.Writer) error) error {
+	name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.%d.tmp", filepath.Base(path), os.Getpid(), time.Now().UnixNano()))
+	tmp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(name)
+	defer removeOnSignal(name)()
+	if err := errors.Join(writeBuffered(tmp, content), tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := giveToUser(name); err != nil {
+		return err
+	}
+	if force {
+		return os.Rename(name, path)
+	}
+	return publish(name, path)
+}
+
+// removeOnSignal removes a file and ends gputrace at Ctrl-C and its like, until the function that it returns is called.
+func removeOnSignal(path string) (stop func()) {
+	signals, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		select {
+		case <-signals:
+			_ = os.Remove(path)
+			os.Exit(exitInterrupted)
+		case <-done:
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(done)
+	}
+}
+
+// publish gives a file its name. A link cannot replace a file that came meanwhile; not every file system has links.
+func publish(tmp, path string) error {
+	err := os.Link(tmp, path)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrExist):
+		return existsError(path)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return existsError(path)
+	}
+	return os.Rename(tmp, path)
+}
