@@ -30,6 +30,10 @@ var exportFormats = []exportFormat{
 	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: writePprofAlloc},
 	{name: "png", file: "memory.png", what: "picture of the memory over time", events: true, write: writePNG},
 	{name: "svg", file: "memory.svg", what: "the same, as lines", text: true, events: true, write: writeSVG},
+	{name: "perfetto", file: "timeline.pftrace.gz", what: "timeline with stacks, for ui.perfetto.dev", events: true, write: writePerfetto},
+	{name: "chrome", file: "timeline.json.gz", what: "timeline that can be merged with torch.profiler's", text: true, events: true, write: writeChrome},
+	{name: "speedscope", file: "memory.speedscope.json", what: "flame graphs for speedscope.app", text: true, write: writeSpeedscope},
+	{name: "folded", file: "memory.folded", what: "stacks as lines, for flamegraph.pl and its like", text: true, write: writeFolded},
 }
 
 // exportInput is what a format is made of.
