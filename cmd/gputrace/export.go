@@ -34,6 +34,7 @@ var exportFormats = []exportFormat{
 	{name: "chrome", file: "timeline.json.gz", what: "timeline that can be merged with torch.profiler's", text: true, events: true, write: writeChrome},
 	{name: "speedscope", file: "memory.speedscope.json", what: "flame graphs for speedscope.app", text: true, write: writeSpeedscope},
 	{name: "folded", file: "memory.folded", what: "stacks as lines, for flamegraph.pl and its like", text: true, write: writeFolded},
+	{name: "html", file: "report.html", what: "page for a browser: curve, flame graph and table of any moment or range", text: true, write: writePage},
 }
 
 // exportInput is what a format is made of.
