@@ -33,7 +33,11 @@ func report(path string) error {
 	}
 	defer o.close()
 	info := o.info
-	say("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+	if info.PID == 0 { // a snapshot tells no more
+		say("%s · %s", info.Name, info.Started.Format(time.RFC3339))
+	} else {
+		say("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+	}
 	for _, w := range warnings {
 		say("gputrace: warning: %v", w)
 	}
