@@ -111,3 +111,47 @@ func (v *View) Overdrawn() uint64 {
 	}
 	return n
 }
+
+// Label is one frame as flame graphs show it.
+type Label struct {
+	Text string // "forward (gpt.py:38)", a native symbol, or a name that stands for a stack. Foreign: it can hold anything
+	// Frame is what it is of; shared; nil: the text is all there is.
+	Frame *event.Frame
+}
+
+// Labels is the portion's stack, leaf first: its frames, below them its name where that says more, or its names alone. It is
+// never empty.
+func (p *Portion) Labels() []Label {
+	frames := p.Frames()
+	var out []Label
+	if frames == nil || p.Sited(frames) {
+		for _, name := range p.Names() {
+			out = append(out, Label{Text: name})
+		}
+	}
+	for i := range frames {
+		out = append(out, Label{Text: frameLabel(&frames[i]), Frame: &frames[i]})
+	}
+	return out
+}
+
+// BlockLabels is the stack of a block, as Portion.Labels.
+func (t *Trace) BlockLabels(b *heap.Block) []Label {
+	s := t.end.site(blockSite(b), t.Stack)
+	return (&Portion{Site: &s, Name: s.Name}).Labels()
+}
+
+// frameLabel names a frame with its place: lines of one function are told apart.
+func frameLabel(f *event.Frame) string {
+	name := f.Label()
+	if f.Kind == event.FramePython {
+		if name = f.Func; name == "" {
+			name = noName
+		}
+		return name + " (" + position(f) + ")"
+	}
+	return name
+}
+
+// noName stands for the empty name that a Python code object can have.
+const noName = "[no name]"

@@ -32,7 +32,6 @@ func dumpCommand() *cli.Command {
 			forceFlag(),
 			&cli.BoolFlag{Name: "no-names", Usage: "do not look for what holds each block (see gputrace who): faster"},
 		},
-		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
 			o, err := parseDump(c)
 			if err != nil {

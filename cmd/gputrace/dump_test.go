@@ -40,6 +40,7 @@ func TestParseDump(t *testing.T) {
 		"-p 42 -f snapshot -o -":             {42, "snapshot", "", false, false},
 		"-p 42 -f snapshot -o " + dir + "/x": {42, "snapshot", dir + "/x", false, false},
 		"-p 42 --output " + dir + "/x":       {42, "text", dir + "/x", false, false},
+		"42":                                 {42, "text", "", false, false},
 		"-p 2147483647":                      {1<<31 - 1, "text", "", false, false},
 		"-p 42 --force -o " + dir + "/x":     {42, "text", dir + "/x", true, false},
 	} {
@@ -54,7 +55,8 @@ func TestParseDumpRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(dir+"/file", nil, 0o644))
 	for line, want := range map[string]string{
 		"":                            "give -p PID",
-		"42":                          `unknown argument "42"`,
+		"x42":                         `unknown argument "x42"`,
+		"42 43":                       `unknown argument "43"`,
 		"-p 42 43":                    `unknown argument "43"`,
 		"-p 0":                        "not a process id",
 		"-p 2147483648":               "not a process id",

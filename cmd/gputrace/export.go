@@ -28,6 +28,8 @@ type exportFormat struct {
 var exportFormats = []exportFormat{
 	{name: "pprof", file: "inuse.pb.gz", what: "profile of what is in use, for go tool pprof and its like", write: writePprof},
 	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: writePprofAlloc},
+	{name: "png", file: "memory.png", what: "picture of the memory over time", events: true, write: writePNG},
+	{name: "svg", file: "memory.svg", what: "the same, as lines", text: true, events: true, write: writeSVG},
 }
 
 // exportInput is what a format is made of.
@@ -87,7 +89,6 @@ func exportCommand() *cli.Command {
 			&cli.StringFlag{Name: "by", Usage: "rows of tables: `line`, function, stack, layer or device"},
 			forceFlag(),
 		},
-		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace export --help")

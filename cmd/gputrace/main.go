@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -15,6 +16,9 @@ import (
 
 // version is printed by --version and at every attach.
 const version = "0.1.0"
+
+// versionDate is when that version began; the manual page has it.
+const versionDate = "2026-11-22"
 
 // Exit codes, for every command. Never renumber.
 const (
@@ -41,17 +45,21 @@ func coded(code int, err error) error { return &codedError{code, err} }
 
 func usage(format string, args ...any) error { return coded(exitUsage, fmt.Errorf(format, args...)) }
 
-// pidFlag reads -p of a command whose help is shown by `help`.
+// pidFlag reads the process of a command whose help is shown by `help`: -p PID, or the number alone.
 func pidFlag(c *cli.Context, help string) (int, error) {
-	if c.NArg() > 0 {
-		return 0, usage("unknown argument %q; see %s", c.Args().First(), help)
+	text, words := c.String("pid"), c.Args().Slice()
+	if text == "" && len(words) > 0 && isNumber(words[0]) {
+		text, words = words[0], words[1:]
 	}
-	if c.String("pid") == "" {
+	if len(words) > 0 {
+		return 0, usage("unknown argument %q; see %s", words[0], help)
+	}
+	if text == "" {
 		return 0, usage("which process? give -p PID; see %s", help)
 	}
-	pid, err := strconv.ParseInt(c.String("pid"), 10, 32)
+	pid, err := strconv.ParseInt(text, 10, 32)
 	if err != nil || pid <= 0 {
-		return 0, usage("-p %s: not a process id", strconv.Quote(c.String("pid")))
+		return 0, usage("-p %s: not a process id", strconv.Quote(text))
 	}
 	return int(pid), nil
 }
@@ -62,7 +70,11 @@ func main() {
 
 // run executes a command line and returns its exit code.
 func run(args []string) int {
-	err := newApp().Run(args)
+	app := newApp()
+	args, err := arrange(app, args)
+	if err == nil {
+		err = app.Run(args)
+	}
 	if err == nil {
 		return exitOK
 	}
@@ -89,22 +101,32 @@ func printable(s string) string {
 
 func newApp() *cli.App {
 	record := recordCommand()
-	return &cli.App{
-		Name:            "gputrace",
-		Usage:           "account for every byte of a running job's GPU memory, from outside",
-		UsageText:       "gputrace -p PID [options]\ngputrace record -p PID [options]",
-		Version:         version,
-		Flags:           record.Flags,
-		Commands:        []*cli.Command{record, reportCommand(), exportCommand(), dumpCommand(), whoCommand()},
+	app := &cli.App{
+		Name:      "gputrace",
+		Usage:     "account for every byte of a running job's GPU memory, from outside",
+		UsageText: "gputrace PID [options]\ngputrace COMMAND [options]",
+		Version:   version,
+		Flags:     append(slices.Clone(record.Flags), cli.HelpFlag), // cli adds it only where no command is called help
+		Commands: []*cli.Command{
+			record, reportCommand(), exportCommand(), dumpCommand(), whoCommand(),
+			completionCommand(), completeCommand(), manCommand(), helpCommand(), versionCommand(),
+		},
 		HideHelpCommand: true,
 		Action:          record.Action,
 		OnUsageError:    onUsageError,
 		ExitErrHandler:  func(*cli.Context, error) {}, // run decides
 	}
+	app.CustomAppHelpTemplate = helpTemplate(cli.AppHelpTemplate, "")
+	for _, c := range app.Commands {
+		c.HideHelpCommand = true // "help" is an argument there
+		c.OnUsageError = onUsageError
+		c.CustomHelpTemplate = helpTemplate(cli.CommandHelpTemplate, c.Name)
+	}
+	return app
 }
 
-func onUsageError(_ *cli.Context, err error, _ bool) error {
-	return usage("%w; see gputrace --help", err)
+func onUsageError(c *cli.Context, err error, _ bool) error {
+	return usage("%w; see %s --help", err, c.Command.HelpName)
 }
 
 // commandLine shortens a command line to what identifies it. It comes from the target: control characters are escaped.

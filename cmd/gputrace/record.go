@@ -52,7 +52,6 @@ func recordCommand() *cli.Command {
 			&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
 			&cli.StringFlag{Name: "cache-dir", Value: defaultCacheDir(), Usage: "keep unwind tables in `FOLDER` between runs; empty: do not"},
 		},
-		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
 			o, err := parseRecord(c)
 			if err != nil {

@@ -10,10 +10,9 @@ import (
 
 func reportCommand() *cli.Command {
 	return &cli.Command{
-		Name:         "report",
-		Usage:        "show what a recording says: peak, live memory by line of the program, losses",
-		UsageText:    "gputrace report FOLDER/trace.gputrace",
-		OnUsageError: onUsageError,
+		Name:      "report",
+		Usage:     "show what a recording says: peak, live memory by line of the program, losses",
+		UsageText: "gputrace report FOLDER/trace.gputrace",
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace report --help")

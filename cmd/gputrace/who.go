@@ -44,7 +44,6 @@ func whoCommand() *cli.Command {
 			forceFlag(),
 			&cli.DurationFlag{Name: "freeze", Usage: "stop the process while its memory is copied, at most for `TIME`, such as 500ms (default: do not stop it)"},
 		},
-		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
 			o, err := parseWho(c)
 			if err != nil {

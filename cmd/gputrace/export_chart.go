@@ -1,0 +1,24 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/chart"
+)
+
+func writePNG(w io.Writer, in *exportInput) error { return writeChart(w, in, chart.PNG) }
+
+func writeSVG(w io.Writer, in *exportInput) error { return writeChart(w, in, chart.SVG) }
+
+func writeChart(w io.Writer, in *exportInput, f chart.Format) error {
+	b, err := analysis.NewCurves(in.Trace, &analysis.BrowseOptions{Points: chart.Points})
+	if err != nil {
+		return err
+	}
+	return chart.Write(w, f, chart.Input{
+		Browse: b, Start: in.Info.Attached, From: in.Selection.From, To: in.Selection.To,
+		Title: fmt.Sprintf("GPU memory of %s, %s", commandLine(in.Info.Cmdline, in.Info.Name), in.Info.Started.Format("2006-01-02 15:04:05 MST")),
+	})
+}

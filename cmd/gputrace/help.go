@@ -1,0 +1,82 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// example is a command line and what it is for.
+type example struct{ line, what string }
+
+// examples are shown in the help of a command, in the manual and in docs/cli.md. Every command has at least one; "" is the
+// program itself.
+var examples = map[string][]example{
+	"": {
+		{"sudo gputrace 4242", "attach to process 4242, record until Ctrl-C or until it ends"},
+		{"gputrace help report", "what report can do"},
+	},
+	"record": {
+		{"sudo gputrace record -p 4242 -d 10s -o result", "ten seconds of it, into the new folder result"},
+		{"sudo gputrace 4242 --wait --max-age 1h", "from its first allocation on, and keep the last hour"},
+	},
+	"report": {
+		{"gputrace report result/trace.gputrace", "what was printed at the end, again"},
+	},
+	"export": {
+		{"gputrace export result/trace.gputrace -f pprof --at peak", "a profile of the peak, peak.pb.gz"},
+		{"gputrace export trace.gputrace -f pprof --from 10s --to 20s -o range.pb.gz", "what was allocated between, and lives at 20 s"},
+	},
+	"dump": {
+		{"gputrace dump -p 4242", "every segment, block and hole, as text"},
+		{"gputrace dump -p 4242 -f snapshot -o map.pickle", "the same for pytorch.org/memory_viz"},
+	},
+	"who": {
+		{"gputrace who -p 4242 --top 5", "the five that hold the most"},
+		{"gputrace who -p 4242 --by module", "by the module whose parameters, gradients and buffers they are"},
+	},
+	"completion": {
+		{"source <(gputrace completion bash)", "complete in this shell; in ~/.bashrc, in every one"},
+		{"gputrace completion fish > ~/.config/fish/completions/gputrace.fish", "in every fish"},
+	},
+	"man": {
+		{"gputrace man | man -l -", "read the manual"},
+	},
+	"help": {
+		{"gputrace help who", "what who can do"},
+	},
+	"version": {
+		{"gputrace version --json", "for a program to read"},
+	},
+}
+
+// helpTemplate adds the examples of a command to one of cli's templates of a help text.
+func helpTemplate(template, command string) string {
+	var b strings.Builder
+	b.WriteString(strings.TrimRight(template, "\n"))
+	b.WriteString("\n\nEXAMPLES:\n")
+	for _, e := range examples[command] {
+		b.WriteString("   " + e.line + "\n      " + e.what + "\n")
+	}
+	return b.String()
+}
+
+func helpCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "help",
+		Usage:     "show what a command can do",
+		UsageText: "gputrace help [COMMAND]",
+		Action: func(c *cli.Context) error {
+			switch name := c.Args().First(); {
+			case c.NArg() > 1:
+				return usage("help of one command at a time; see gputrace help")
+			case name == "":
+				return c.App.Run([]string{c.App.Name, "--help"})
+			case c.App.Command(name) == nil:
+				return unknownCommand(c.App, name)
+			default:
+				return c.App.Run([]string{c.App.Name, name, "--help"})
+			}
+		},
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// exitCodes are all codes with which gputrace ends, for people.
+var exitCodes = []struct {
+	code int
+	what string
+}{
+	{exitOK, "all is well"},
+	{exitError, "an error that none of the others is"},
+	{exitUsage, "the command line is wrong, or an output exists already"},
+	{exitInvalid, "a file is not what it should be"},
+	{exitNotPermitted, "not permitted; the message says which capability is missing"},
+	{exitNothing, "nothing to trace: no such process, or it uses no CUDA"},
+	{exitTargetEnded, "the process ended before any data"},
+	{exitInterrupted, "interrupted before any data"},
+}
+
+func manCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "man",
+		Usage:     "print the manual page",
+		UsageText: "gputrace man",
+		Action: func(c *cli.Context) error {
+			if c.NArg() > 0 {
+				return usage("unknown argument %q; see gputrace man --help", c.Args().First())
+			}
+			return writeManual(os.Stdout, c.App)
+		},
+	}
+}
+
+// writeManual writes the manual page in the man macros (man(7)).
+func writeManual(w io.Writer, app *cli.App) error {
+	m := &manual{}
+	m.line(`.TH GPUTRACE 1 "%s" "gputrace %s" "User Commands"`, versionDate, version)
+	m.section("NAME")
+	m.text("gputrace - %s", app.Usage)
+	m.section("SYNOPSIS")
+	for i, usage := range strings.Split(app.UsageText, "\n") {
+		if i > 0 {
+			m.line(".br")
+		}
+		m.line(".B %s", roff(usage))
+	}
+	m.section("DESCRIPTION")
+	m.text("Attaches to a running PyTorch or CUDA job, which is neither changed nor stopped, and records which line of the program " +
+		"allocated which GPU memory, and whether it still lives. A number in the place of a command is the process to record. " +
+		"Options may stand before and after arguments; -- ends them. Results go to standard output, everything else to standard error.")
+	m.section("COMMANDS")
+	for _, c := range app.VisibleCommands() {
+		m.command(c)
+	}
+	m.section("EXIT STATUS")
+	for _, e := range exitCodes {
+		m.item(fmt.Sprint(e.code), e.what)
+	}
+	m.section("EXAMPLES")
+	m.examples("")
+	for _, c := range app.VisibleCommands() {
+		m.examples(c.Name)
+	}
+	_, err := io.WriteString(w, m.b.String())
+	return err
+}
+
+// manual is a page as it grows.
+type manual struct{ b strings.Builder }
+
+// line writes what is escaped already.
+func (m *manual) line(format string, args ...any) { fmt.Fprintf(&m.b, format+"\n", args...) }
+
+// maxManualLine is the length of a line of the source of a page, bytes (man(7), mandoc -Tlint).
+const maxManualLine = 80
+
+// text writes a paragraph.
+func (m *manual) text(format string, args ...any) {
+	line := ""
+	for _, word := range strings.Fields(fmt.Sprintf(format, args...)) {
+		word = roff(word)
+		if line != "" && len(line)+1+len(word) > maxManualLine {
+			m.line("%s", line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	m.line("%s", line)
+}
+
+func (m *manual) section(name string) { m.line(".SH %s", name) }
+
+func (m *manual) item(term, what string) {
+	m.line(".TP\n.B %s", roff(term))
+	m.text("%s", what)
+}
+
+func (m *manual) command(c *cli.Command) {
+	m.line(".SS %s", roff(c.Name))
+	m.text("%s.", strings.ToUpper(c.Usage[:1])+c.Usage[1:])
+	m.line(".PP\n.B %s", roff(c.UsageText))
+	for _, f := range c.VisibleFlags() {
+		if d, ok := f.(cli.DocGenerationFlag); ok {
+			m.item(flagTerm(f, d), flagText(d))
+		}
+	}
+}
+
+func (m *manual) examples(command string) {
+	for _, e := range examples[command] {
+		m.item(e.line, e.what+".")
+	}
+}
+
+// flagTerm is "-p, --pid PID".
+func flagTerm(f cli.Flag, d cli.DocGenerationFlag) string {
+	var names []string
+	for _, n := range f.Names() {
+		names = append(names, dash(n))
+	}
+	term := strings.Join(names, ", ")
+	if place, _ := placeholder(d.GetUsage()); place != "" && d.TakesValue() {
+		term += " " + place
+	}
+	return term
+}
+
+// flagText is what a flag does, and its default.
+func flagText(d cli.DocGenerationFlag) string {
+	_, text := placeholder(d.GetUsage())
+	if value := d.GetDefaultText(); d.TakesValue() && value != "" && value != `""` && value != "0s" {
+		text += fmt.Sprintf(" (default: %s)", value)
+	}
+	return text
+}
+
+// placeholder takes the name of a flag's value out of its backquotes, as cli does for its help.
+func placeholder(usage string) (name, text string) {
+	before, rest, ok := strings.Cut(usage, "`")
+	name, after, closed := strings.Cut(rest, "`")
+	if !ok || !closed {
+		return "", usage
+	}
+	return name, before + name + after
+}
+
+// roff escapes text: a backslash, a hyphen that is to be a minus sign, and what would be a request at the start of a line.
+func roff(s string) string {
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n", " ", "~", `\(ti`, "^", `\(ha`, "`", `\(ga`).Replace(s)
+	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
+		s = `\&` + s
+	}
+	return s
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// tool skips a test that needs a program which is not there; in CI it fails.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil && os.Getenv("CI") == "" {
+		t.Skipf("needs %s: .ci/install test", name)
+	}
+	require.NoError(t, err, "needs %s: .ci/install test", name)
+	return path
+}
+
+// TestManual: the page is what man expects, and has every command, flag and exit code.
+func TestManual(t *testing.T) {
+	page, stderr, code := gputrace(t, "man")
+	require.Zero(t, code, stderr)
+	lint := exec.Command(tool(t, "mandoc"), "-Tlint", "-Wstyle")
+	lint.Stdin = strings.NewReader(page)
+	out, err := lint.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Empty(t, string(out))
+
+	show := exec.Command(tool(t, "mandoc"), "-Tutf8", "-Owidth=1000")
+	show.Stdin = strings.NewReader(page)
+	out, err = show.Output()
+	require.NoError(t, err)
+	text := plain(string(out))
+	app := newApp()
+	for _, c := range app.VisibleCommands() {
+		require.Contains(t, text, "\n   "+c.Name+"\n")
+		for _, f := range c.Flags {
+			for _, name := range f.Names() {
+				require.Contains(t, text, dash(name))
+			}
+		}
+		for _, e := range examples[c.Name] {
+			require.Contains(t, text, e.line)
+		}
+	}
+	for _, e := range exitCodes {
+		require.Regexp(t, fmt.Sprintf(`(?m)^\s+%d\s+%s`, e.code, e.what), text)
+	}
+}
+
+// plain drops what terminals of old did for bold: a letter, a backspace and the letter again.
+func plain(s string) string {
+	var out []rune
+	for _, r := range s {
+		if r == '\b' && len(out) > 0 {
+			out = out[:len(out)-1]
+			continue
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+func TestRoff(t *testing.T) {
+	for text, want := range map[string]string{
+		"a-b": `a\-b`, ".x": `\&.x`, "'x": `\&'x`, `\n`: `\en`, "~/x": `\(ti/x`, "": "",
+	} {
+		require.Equal(t, want, roff(text))
+	}
+}
+
+func TestPlaceholder(t *testing.T) {
+	for usage, want := range map[string][2]string{
+		"write into `FILE` now": {"FILE", "write into FILE now"}, "write": {"", "write"}, "a `b": {"", "a `b"}, "`A` or `B`": {"A", "A or `B`"},
+	} {
+		name, text := placeholder(usage)
+		require.Equal(t, want, [2]string{name, text})
+	}
+}

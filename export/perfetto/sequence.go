@@ -1,0 +1,172 @@
+package perfetto
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+)
+
+// sequence is a row of packets with interned data of its own: what is named once is a number from then on.
+type sequence struct {
+	id    uint64
+	begun bool
+	track uint64 // of its events, unless they say another; 0: they do
+
+	texts    map[textKey]uint64
+	mappings map[mappingKey]uint64
+	frames   map[frameKey]uint64
+	stacks   map[string]uint64 // by the numbers of their frames
+	pending  message           // InternedData for the next packet
+}
+
+type textKey struct {
+	field protowire.Number
+	text  string
+}
+
+type mappingKey struct {
+	path, buildID        string
+	start, limit, offset uint64
+}
+
+type frameKey struct {
+	function, mapping, relPC, source, line, kind uint64
+}
+
+func newSequence(id, track uint64) *sequence {
+	return &sequence{
+		id: id, track: track, texts: map[textKey]uint64{}, mappings: map[mappingKey]uint64{}, frames: map[frameKey]uint64{},
+		stacks: map[string]uint64{},
+	}
+}
+
+// text is the number of a string.
+func (s *sequence) text(field protowire.Number, text string) uint64 {
+	key := textKey{field, text}
+	iid, ok := s.texts[key]
+	if !ok {
+		iid = uint64(len(s.texts) + 1)
+		s.texts[key] = iid
+		at := s.pending.open(field)
+		s.pending.number(internedIID, iid)
+		s.pending.text(internedText, text)
+		s.pending.close(at)
+	}
+	return iid
+}
+
+// callstack is the number of a stack.
+func (s *sequence) callstack(labels []analysis.Label) uint64 {
+	var key []byte
+	for i := len(labels) - 1; i >= 0; i-- { // outermost first
+		key = binary.AppendUvarint(key, s.frame(&labels[i]))
+	}
+	iid, ok := s.stacks[string(key)]
+	if !ok {
+		iid = uint64(len(s.stacks) + 1)
+		s.stacks[string(key)] = iid
+		at := s.pending.open(internedCallstacks)
+		s.pending.number(internedIID, iid)
+		for rest := key; len(rest) > 0; {
+			frame, n := binary.Uvarint(rest)
+			s.pending.number(callstackFrame, frame)
+			rest = rest[n:]
+		}
+		s.pending.close(at)
+	}
+	return iid
+}
+
+// Mappings of frames that are in no object file. Perfetto needs one for every frame.
+const (
+	unknownMapping = "[unknown]"
+	namedMapping   = "[gputrace]"
+)
+
+// frame is the number of a frame. Perfetto tells frames apart by mapping, pc and name: a Python frame has its file for a
+// mapping and its line for a pc.
+func (s *sequence) frame(l *analysis.Label) uint64 {
+	key := frameKey{function: s.text(internedFunctions, l.Text)}
+	switch f := l.Frame; {
+	case f == nil:
+		key.mapping = s.mapping(mappingKey{path: namedMapping})
+	case f.Kind == event.FramePython:
+		key.mapping, key.kind = s.mapping(mappingKey{path: f.File}), kindInterpreted
+		key.line = uint64(uint32(max(0, f.Line)))
+		key.relPC = key.line
+		key.source = s.text(internedSourcePaths, f.File)
+	default:
+		key.mapping, key.relPC, key.kind = s.mapping(mappingKey{path: unknownMapping}), f.Addr, kindNative
+		if m := f.Module; m != nil {
+			key.mapping, key.relPC = s.mapping(mappingKey{m.Path, m.BuildID, m.Start, m.Limit, m.Offset}), f.Offset
+		}
+	}
+	return s.addFrame(key)
+}
+
+func (s *sequence) addFrame(key frameKey) uint64 {
+	iid, ok := s.frames[key]
+	if ok {
+		return iid
+	}
+	iid = uint64(len(s.frames) + 1)
+	s.frames[key] = iid
+	at := s.pending.open(internedFrames)
+	s.pending.number(internedIID, iid)
+	s.pending.number(frameFunction, key.function)
+	s.pending.number(frameMapping, key.mapping)
+	s.pending.number(frameRelPC, key.relPC)
+	for _, f := range []struct {
+		field protowire.Number
+		value uint64
+	}{{frameSource, key.source}, {frameLine, key.line}, {frameKind, key.kind}} {
+		if f.value != 0 {
+			s.pending.number(f.field, f.value)
+		}
+	}
+	s.pending.close(at)
+	return iid
+}
+
+func (s *sequence) mapping(key mappingKey) uint64 {
+	iid, ok := s.mappings[key]
+	if ok {
+		return iid
+	}
+	iid = uint64(len(s.mappings) + 1)
+	s.mappings[key] = iid
+	path, build := s.text(internedMappingPaths, key.path), uint64(0)
+	if raw, err := hex.DecodeString(key.buildID); err == nil && len(raw) > 0 {
+		build = s.buildID(string(raw))
+	}
+	at := s.pending.open(internedMappings)
+	s.pending.number(internedIID, iid)
+	if build != 0 {
+		s.pending.number(mappingBuildID, build)
+	}
+	s.pending.number(mappingStart, key.start)
+	s.pending.number(mappingEnd, key.limit)
+	s.pending.number(mappingPath, path)
+	s.pending.number(mappingOffset, key.offset)
+	s.pending.close(at)
+	return iid
+}
+
+// buildID is the number of a build id, whose bytes are no text.
+func (s *sequence) buildID(raw string) uint64 {
+	key := textKey{internedBuildIDs, raw}
+	iid, ok := s.texts[key]
+	if !ok {
+		iid = uint64(len(s.texts) + 1)
+		s.texts[key] = iid
+		at := s.pending.open(internedBuildIDs)
+		s.pending.number(internedIID, iid)
+		s.pending.bytes(internedText, []byte(raw))
+		s.pending.close(at)
+	}
+	return iid
+}
