@@ -169,7 +169,7 @@ func (s *Source) arrange() {
 			if !c.timed {
 				entries[i].time = untimed + uint64(i)*1000
 			}
-			last = max(last, entries[i].time)
+			last = max(last+1, entries[i].time) // a microsecond has several
 			entries[i].time = last
 		}
 	}

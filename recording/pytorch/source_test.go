@@ -165,11 +165,14 @@ func TestKept(t *testing.T) {
 			require.True(t, IsSnapshot(b))
 			s, err := New(bytes.NewReader(b))
 			require.NoError(t, err)
-			require.Empty(t, s.Notes())
 			h, _ := replay(t, s)
 			a := h.Books().Accounts[0]
-			require.Equal(t, []uint64{22022144, 27265024, 44040192}, []uint64{a.Allocated, a.Peak, a.Reserved})
-			require.EqualValues(t, 18875392, a.Baseline, "lived before the history")
+			unseen := uint64(0)
+			if name == "torch-2.0.1.pickle" { // does not tell that a block from before the history was given back
+				unseen = 3 << 20
+			}
+			require.Equal(t, []uint64{22022144, 27265024 - unseen, 44040192}, []uint64{a.Allocated, a.Peak, a.Reserved})
+			require.Equal(t, 18875392-unseen, a.Baseline, "lived before the history")
 			require.EqualValues(t, 1, a.OOMs)
 			st := s.Stack(1)
 			require.Equal(t, event.Frame{Kind: event.FramePython, Func: "keep", File: "/home/anna/train.py", Line: 3}, st.Frames[0])
