@@ -45,6 +45,7 @@ type entry struct {
 	time   uint64 // nanoseconds since 1970; 0: the snapshot does not say
 	addr   uint64
 	size   uint64 // bytes: as asked for, of a block; of a segment, its own
+	block  uint64 // bytes of the block, which snapshots of gputrace's own tell; 0: not known
 	stream uint64
 	stack  uint32 // number + 1; 0: none
 	device uint8
@@ -369,6 +370,9 @@ func (d *decoder) entry(device int, v value) error {
 		if e.addr, err = d.number(v, "addr", 1<<62); err != nil {
 			return err
 		}
+	}
+	if n := d.optional(v, "block_size", maxBytes); n != event.Unknown {
+		e.block = n
 	}
 	if us := d.optional(v, "time_us", math.MaxInt64/1000); us != event.Unknown {
 		e.time = us * 1000

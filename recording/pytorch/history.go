@@ -84,14 +84,12 @@ func (h *history) follow() {
 		case actionAlloc:
 			h.check(p != phaseLive && p != phasePending)
 			h.now[e.addr], h.births[i], h.phases[e.addr] = i, i, phaseLive
+			h.sizes[i] = e.block
 		case actionFreeRequested, actionFreeCompleted:
 			requested := e.action == actionFreeRequested
 			if p == 0 {
 				h.now[e.addr] = ^len(h.before)
-				h.before = append(h.before, before{
-					block:  block{addr: e.addr, size: h.settings.round(e.size), requested: e.size, allocated: requested, active: true},
-					stream: e.stream, exact: h.settings.splits(h.settings.round(e.size)),
-				})
+				h.before = append(h.before, h.given(e, requested))
 			} else {
 				h.check(p == phaseLive && requested || p == phasePending && !requested)
 			}
@@ -101,6 +99,19 @@ func (h *history) follow() {
 			}
 		}
 	}
+}
+
+// given is a block from before that an entry gives back.
+func (h *history) given(e *entry, allocated bool) before {
+	size := h.settings.round(e.size)
+	b := before{
+		block:  block{addr: e.addr, size: size, requested: e.size, allocated: allocated, active: true},
+		stream: e.stream, exact: h.settings.splits(size),
+	}
+	if e.block != 0 {
+		b.size, b.exact = e.block, true
+	}
+	return b
 }
 
 func (h *history) check(ok bool) {
