@@ -28,6 +28,7 @@ type exportFormat struct {
 var exportFormats = []exportFormat{
 	{name: "pprof", file: "inuse.pb.gz", what: "profile of what is in use, for go tool pprof and its like", write: writePprof},
 	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: writePprofAlloc},
+	{name: "snapshot", file: "snapshot.pickle", what: "memory snapshot, for PyTorch's viewer", write: writeSnapshot},
 	{name: "png", file: "memory.png", what: "picture of the memory over time", events: true, write: writePNG},
 	{name: "svg", file: "memory.svg", what: "the same, as lines", text: true, events: true, write: writeSVG},
 	{name: "perfetto", file: "timeline.pftrace.gz", what: "timeline with stacks, for ui.perfetto.dev", events: true, write: writePerfetto},
