@@ -46,7 +46,7 @@ func newSurvey(t *Trace, o BrowseOptions) *survey {
 		s.part(end.Accounts[i].PID, end.Accounts[i].Device).Torch = true
 	}
 	for i := range end.Drivers {
-		if d := &end.Drivers[i]; d.Layer == event.LayerDevice || d.Live.Bytes > 0 || d.Allocs > 0 {
+		if d := &end.Drivers[i]; d.Layer == event.LayerDevice {
 			s.part(d.PID, d.Device)
 		}
 	}
@@ -272,10 +272,11 @@ func (s *survey) moved(from, to *heap.Block) {
 
 // book adds up the device memory that is not the caching allocator's.
 func (s *survey) book(b *heap.Block, sign int64) {
+	p := s.part(b.PID, b.Device)
 	if b.Layer != event.LayerDevice || b.Size == event.Unknown || s.segment.holds(b) {
 		return
 	}
-	s.part(b.PID, b.Device).other += uint64(sign * int64(b.Size)) // a sign that wraps around takes away
+	p.other += uint64(sign * int64(b.Size)) // a sign that wraps around takes away
 }
 
 // done takes down the end, which marks may have changed.
