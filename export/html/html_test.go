@@ -112,6 +112,25 @@ func shareComplete(v *analysis.View) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(complete)/float64(all))
 }
 
+// A refused request is marked, and says who asked for what.
+func TestRefused(t *testing.T) {
+	s := stream(29, 3000)
+	p := open(t, pageOf(t, traceOf(t, s), nil))
+	first := slices.IndexFunc(s.Events, func(e event.Event) bool { return e.Kind == event.KindOutOfMemory })
+	p.jump("Out of memory")
+	_, to := p.chosen()
+	require.EqualValues(t, first+1, to)
+	site := heap.Block{PID: s.Events[first].PID, Stack: s.Events[first].Stack}
+	require.Contains(t, p.text(`document.getElementById('when').textContent`), "out of memory: 1.0 TiB refused, asked for by "+traceOf(t, s).SiteName(&site))
+	refused := 0
+	for i := range s.Events {
+		if s.Events[i].Kind == event.KindOutOfMemory {
+			refused++
+		}
+	}
+	require.EqualValues(t, refused, p.number(`document.querySelector('[data-name=refused] .value').textContent`))
+}
+
 // A click on the curve shows what a heap that stops there has: with every event a moment, and with fewer.
 func TestMoments(t *testing.T) {
 	for name, o := range map[string]*analysis.BrowseOptions{"some": {Moments: 100}, "every event": {Moments: 5000}} {

@@ -17,16 +17,25 @@ let table;
 function kindText(kind) {
   if (kind & KIND_END) return 'at the end';
   if (kind & KIND_START) return 'before the first event';
-  if (kind & KIND_REFUSE) return 'out of memory';
   return '';
+}
+
+// refusalText says what was asked for, and by whom.
+function refusalText(r) {
+  const text = `out of memory: ${bytesText(r.bytes)} refused`;
+  if (!model.frames) return text;
+  const frame = model.frames[r.own];
+  return `${text}, asked for by ${placeText(frame)}${placeText(frame) === frame.name ? '' : ` ${frame.name}`}`;
 }
 
 // momentText is a moment in words.
 function momentText(i) {
   const { head } = model;
-  const peaks = head.parts.flatMap((p, n) => (p.peakMoment === i && p.peak > 0 ? [n] : []));
-  const words = [seconds(model.moments[i] - head.start, 3)];
+  const peaks = head.parts.flatMap((p, n) => (p.peakMoment === i && model.notable(n) ? [n] : []));
+  const words = [seconds(model.moments[i] - head.start)];
   if (peaks.length > 0) words.push(`the peak of ${peaks.map((n) => model.partName(n)).join(', ')}`);
+  const refusal = head.refusals.find((r) => r.moment === i);
+  if (refusal) words.push(refusalText(refusal));
   const kind = kindText(head.moments.kind[i]);
   if (kind) words.push(kind);
   return words.join(' · ');
@@ -56,10 +65,11 @@ function drawTiles() {
   const torch = head.parts.filter((p) => p.torch);
   const end = model.moments.length - 1;
   const tiles = [];
+  const notable = head.parts.filter((_, i) => model.notable(i)).length;
   head.parts.forEach((p, i) => {
-    if (p.peak <= 0 || tiles.length >= 8) return;
+    if (!model.notable(i) || tiles.length >= 8) return;
     const when = p.peakTime === UNKNOWN ? 'before the first event' : `at ${seconds(p.peakTime - head.start)}${p.peakMoment < 0 ? ', before this file begins' : ''}`;
-    const name = head.parts.length > 1 ? `Peak · ${model.partName(i)}` : 'Peak';
+    const name = notable > 1 ? `Peak · ${model.partName(i)}` : 'Peak';
     tiles.push(tile(name, bytesParts(p.peak), `${exactText(p.peak)} ${when}`, { bytes: p.peak, id: 'peak', onclick: p.peakMoment < 0 ? null : () => choose(p.peakMoment) }));
   });
   const live = totalAt(torch.map((p) => p.allocated), end);
@@ -223,7 +233,8 @@ function drawMade() {
 
 function drawJumps() {
   const { head } = model;
-  const jumps = head.parts.slice(0, 8).flatMap((p, i) => (p.peakMoment >= 0 && p.peak > 0 ? [[p.peakMoment, head.parts.length > 1 ? `Peak ${model.partName(i)}` : 'Peak']] : []));
+  const notable = head.parts.flatMap((_, i) => (model.notable(i) ? [i] : []));
+  const jumps = notable.slice(0, 8).flatMap((i) => (head.parts[i].peakMoment >= 0 ? [[head.parts[i].peakMoment, notable.length > 1 ? `Peak ${model.partName(i)}` : 'Peak']] : []));
   const refusal = head.refusals.find((r) => r.moment >= 0);
   if (refusal) jumps.push([refusal.moment, 'Out of memory']);
   jumps.push([model.moments.length - 1, 'End']);
@@ -387,6 +398,7 @@ function setTheme(name) {
 async function start() {
   setTheme(matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
   const head = await inflateJSON('head');
+  setTimeDigits(head.last);
   model = new Model(head, decodeCurves(await inflate('curves'), head.points));
   curve = new CurveView($('curve'), $('curveTip'), model, { at: choose, range: chooseRange, zoomed: () => { $('zoomOut').disabled = curve.zoomedOut(); } });
   flame = new FlameView($('flame'), $('flameTip'), model, { zoomed: drawChips });
