@@ -85,6 +85,12 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 		cacheDir: c.String("cache-dir"),
 	}
 	var err error
+	if o.duration, err = durationFlag(c, "duration"); err != nil {
+		return o, err
+	}
+	if o.maxAge, err = durationFlag(c, "max-age"); err != nil {
+		return o, err
+	}
 	if o.pid, err = pidFlag(c, "gputrace --help"); err != nil {
 		return o, err
 	}
@@ -93,12 +99,6 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	}
 	o.asked = c.IsSet("format")
 	if _, err := recordFormats(o.formats); err != nil {
-		return o, err
-	}
-	if o.duration, err = durationFlag(c, "duration"); err != nil {
-		return o, err
-	}
-	if o.maxAge, err = durationFlag(c, "max-age"); err != nil {
 		return o, err
 	}
 	if o.ringBytes, err = parseBytes(c.String("ring-size")); err != nil || o.ringBytes < 4096 || o.ringBytes&(o.ringBytes-1) != 0 {
@@ -127,7 +127,7 @@ func durationFlag(c *cli.Context, name string) (time.Duration, error) {
 	}
 	d, err := parseOffset(text)
 	if err != nil || d < 0 {
-		return 0, usage("--%s %s: not a time, such as 10s; see gputrace --help", name, strconv.Quote(text))
+		return 0, usage("--%s %s: not a time, such as 10s; see %s --help", name, strconv.Quote(text), c.Command.HelpName)
 	}
 	return d, nil
 }
