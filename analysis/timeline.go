@@ -49,7 +49,7 @@ type Totals struct {
 }
 
 // TimelineVisitor is told what a timeline shows, in order of the times, which are CLOCK_BOOTTIME nanoseconds and within the
-// range. No function may be nil; what is pointed to is valid during the call only.
+// range. Only Moment may be nil; what is pointed to is valid during the call only.
 type TimelineVisitor struct {
 	Totals func(time uint64, t *Totals)
 	// Alloc: b was allocated by e. Torch blocks, device memory (segments among it) and pinned host memory are told of.
@@ -216,7 +216,9 @@ func (p *playback) begin(h *heap.Heap) {
 
 func (p *playback) moment(h *heap.Heap) {
 	p.now = max(p.now, p.moments[0])
-	p.Moment(p.moments[0], p.tl.trace.view(h.Snapshot()))
+	if p.Moment != nil {
+		p.Moment(p.moments[0], p.tl.trace.view(h.Snapshot()))
+	}
 	p.moments = p.moments[1:]
 }
 

@@ -49,6 +49,10 @@ class Sequence:
 
     def stack(self, iid):
         """Names of the frames, leaf first."""
+        return [name for name, _, _ in self.frames(iid)]
+
+    def frames(self, iid):
+        """What trace_processor tells frames apart by, leaf first."""
         out, tables = [], self.tables
         for frame_id in tables['callstacks'][iid].frame_ids:
             frame = tables['frames'][frame_id]
@@ -59,7 +63,7 @@ class Sequence:
                 assert frame.line_number == frame.rel_pc
             if mapping.build_id:
                 assert tables['build_ids'][mapping.build_id].str
-            out.insert(0, tables['function_names'][frame.function_name_id].str.decode())
+            out.insert(0, (tables['function_names'][frame.function_name_id].str.decode(), path, frame.rel_pc))
         return out
 
 
@@ -143,10 +147,11 @@ class Decoder:
         self.profiles[number] += 1
         (dump,) = profile.process_dumps
         assert dump.timestamp == packet.timestamp and dump.sampling_interval_bytes == 1
-        samples = []
+        samples, stacks = [], set()
         for s in dump.samples:
+            stacks.add(str(sequence.frames(s.callstack_id)))
             samples.append([sequence.stack(s.callstack_id), s.self_allocated, s.self_freed, s.alloc_count, s.free_count])
-        assert len({str(s[0]) for s in samples}) == len(samples) == len({s.callstack_id for s in dump.samples})
+        assert len(stacks) == len(samples), 'a stack is there twice'
         self.out['dumps'].append({
             'sequence': number, 'time': dump.timestamp, 'pid': dump.pid, 'heap': dump.heap_name, 'samples': samples,
         })

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/chrome"
+	"github.com/gputrace/gputrace/export/perfetto"
+)
+
+// What a timeline shows unless it is asked for less. Browsers hold 2 to 4 GB of a trace.
+const (
+	perfettoEvents    = 5_000_000
+	chromeEvents      = 1_000_000 // of four times the bytes
+	timelineLifetimes = 1000
+	timelineMoments   = 24
+)
+
+// timelineOf chooses what a timeline of at most so many events shows.
+func timelineOf(in *exportInput, events uint64) (*analysis.Timeline, error) {
+	s := in.Selection
+	o := &analysis.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments}
+	if s.To != 0 {
+		o.From, o.To = s.From+1, s.To // a selection begins after From
+	}
+	tl, err := in.Trace.Timeline(o)
+	if errors.Is(err, analysis.ErrEmptyRange) {
+		return nil, usage("%w", err)
+	}
+	return tl, err
+}
+
+// zipped has content written through gzip when the file's name asks for it.
+func zipped(w io.Writer, file string, content func(io.Writer) error) error {
+	if !strings.HasSuffix(file, ".gz") {
+		return content(w)
+	}
+	z := gzip.NewWriter(w)
+	if err := content(z); err != nil {
+		return err
+	}
+	return z.Close()
+}
+
+// warnLeft says what a timeline left out of what it was asked for.
+func warnLeft(in *exportInput, tl *analysis.Timeline, events uint64) {
+	if tl.MinSize > in.Selection.MinSize {
+		in.Warn(fmt.Errorf("more than %d events: allocations below %d bytes are left out; --from and --to choose a part, --min-size a size",
+			events, tl.MinSize))
+	}
+	if tl.Until < tl.To {
+		in.Warn(fmt.Errorf("more than %d events: nothing is shown of the last %.3f s but what lives; --from and --to choose another part",
+			events, time.Duration(tl.To-tl.Until).Seconds()))
+	}
+	if tl.MinSize > in.Selection.MinSize || tl.Until < tl.To {
+		in.Warn(fmt.Errorf("%d of %d allocations are left out, %d of %d bytes", tl.Left.Objects, tl.Left.Objects+tl.Shown.Objects,
+			tl.Left.Bytes, tl.Left.Bytes+tl.Shown.Bytes))
+	}
+}
+
+func writePerfetto(w io.Writer, in *exportInput) error {
+	tl, err := timelineOf(in, perfettoEvents)
+	if err != nil {
+		return err
+	}
+	p := perfetto.Input{
+		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: in.Info.Name, Cmdline: in.Info.Cmdline,
+		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot,
+	}
+	for i, text := range exportComments(in) {
+		p.Attributes = append(p.Attributes, perfetto.Attribute{Key: fmt.Sprintf("gputrace.%02d", i), Text: text})
+	}
+	if err := zipped(w, in.File, func(w io.Writer) error { return perfetto.Write(w, p) }); err != nil {
+		return err
+	}
+	warnLeft(in, tl, perfettoEvents)
+	return nil
+}
+
+func writeChrome(w io.Writer, in *exportInput) error {
+	tl, err := timelineOf(in, chromeEvents)
+	if err != nil {
+		return err
+	}
+	c := chrome.Input{
+		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: commandLine(in.Info.Cmdline, in.Info.Name),
+		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Comments: exportComments(in),
+	}
+	if err := zipped(w, in.File, func(w io.Writer) error { return chrome.Write(w, c) }); err != nil {
+		return err
+	}
+	warnLeft(in, tl, chromeEvents)
+	return nil
+}

@@ -1,0 +1,62 @@
+// Package folded writes stacks as lines of "frame;frame;frame bytes", outermost first: what flamegraph.pl, inferno, speedscope
+// and Perfetto read, and what line tools can sort and add up.
+package folded
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// Write writes what is in use in a view, a line for each stack, in the order of their text. The bytes add up to View.Total and
+// View.Overdrawn: the format has no negative numbers.
+func Write(w io.Writer, v *analysis.View) error {
+	lines := map[string]int64{}
+	for p := range v.Portions(analysis.InUse, nil) {
+		if p.Bytes > 0 {
+			lines[stack(&p)] += p.Bytes
+		}
+	}
+	out := bufio.NewWriter(w)
+	for _, line := range slices.Sorted(maps.Keys(lines)) {
+		out.WriteString(line)
+		out.WriteByte(' ')
+		out.WriteString(strconv.FormatInt(lines[line], 10))
+		out.WriteByte('\n')
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write stacks: %w", err)
+	}
+	return nil
+}
+
+// stack is a portion's frames, outermost first.
+func stack(p *analysis.Portion) string {
+	labels := p.Labels()
+	names := make([]string, 0, len(labels))
+	for i := len(labels) - 1; i >= 0; i-- {
+		names = append(names, clean(labels[i].Text))
+	}
+	return strings.Join(names, ";")
+}
+
+// clean replaces what would end a frame or a line; a semicolon becomes a colon, as stackcollapse-*.pl do.
+func clean(name string) string {
+	name = strings.ToValidUTF8(name, "\uFFFD")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ';':
+			return ':'
+		case !unicode.IsPrint(r): // of spaces only U+0020 is
+			return '?'
+		}
+		return r
+	}, name)
+}

@@ -1,0 +1,118 @@
+package folded_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/pprof/profile"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/export/folded"
+	"github.com/gputrace/gputrace/export/pprof"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// parse reads the format as flamegraph.pl does: the number is what follows the last space.
+func parse(t *testing.T, text string) map[string]uint64 {
+	t.Helper()
+	out := map[string]uint64{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		i := strings.LastIndexByte(line, ' ')
+		require.Positive(t, i, line)
+		n, err := strconv.ParseUint(line[i+1:], 10, 64)
+		require.NoError(t, err, line)
+		require.NotContains(t, out, line[:i], "a line for each stack")
+		out[line[:i]] = n
+	}
+	return out
+}
+
+func write(t *testing.T, v *analysis.View) map[string]uint64 {
+	t.Helper()
+	var buf bytes.Buffer
+	require.NoError(t, folded.Write(&buf, v))
+	return parse(t, buf.String())
+}
+
+// fromProfile folds what a profile of the same view has.
+func fromProfile(t *testing.T, v *analysis.View) map[string]uint64 {
+	t.Helper()
+	var buf bytes.Buffer
+	require.NoError(t, pprof.Write(&buf, pprof.Input{View: v}))
+	p, err := profile.Parse(&buf)
+	require.NoError(t, err)
+	out := map[string]uint64{}
+	for _, s := range p.Sample {
+		var names []string
+		for i := len(s.Location) - 1; i >= 0; i-- {
+			line := s.Location[i].Line[0]
+			name := line.Function.Name
+			if file := line.Function.Filename; file != "" {
+				name = fmt.Sprintf("%s (%s:%d)", name, file[strings.LastIndexByte(file, '/')+1:], line.Line)
+			}
+			names = append(names, strings.ReplaceAll(name, ";", ":"))
+		}
+		out[strings.Join(names, ";")] += uint64(s.Value[3])
+	}
+	return out
+}
+
+// TestSameAsProfile: stack by stack the bytes are those of the profile of the same moment, and the allocator's and driver's own
+// totals all together.
+func TestSameAsProfile(t *testing.T) {
+	for seed := range uint64(20) {
+		s := eventtest.Random(seed, 3000)
+		trace, err := analysis.NewTrace(s, nil)
+		require.NoError(t, err)
+		at, err := trace.At(s.Events[1500].Time)
+		require.NoError(t, err)
+		for _, v := range []*analysis.View{trace.End(), trace.Peak(), at} {
+			got := write(t, v)
+			sum := uint64(0)
+			for _, n := range got {
+				sum += n
+			}
+			require.Equal(t, v.Total()+v.Overdrawn(), sum)
+			require.Equal(t, fromProfile(t, v), got)
+		}
+	}
+}
+
+// TestNames: names come from the program that is watched, and stay within their frame.
+func TestNames(t *testing.T) {
+	st := &event.Stack{ID: 1, Frames: []event.Frame{
+		{Kind: event.FrameNative, Func: "std::f(int;\n 12)"},
+		{Kind: event.FramePython, Func: "", File: "/a/b;c.py", Line: 3},
+		{Kind: event.FramePython, Func: "g\xff\x1b[2J 99\u2028", File: "x y.py"},
+	}}
+	count := heap.Count{Objects: 1, Bytes: 512}
+	s := &heap.Snapshot{
+		Books: heap.Books{Accounts: []heap.Account{{PID: 7, Allocated: 500, Live: count, Lost: -12}}},
+		Sites: []heap.Site{{PID: 7, Layer: event.LayerTorch, Stack: 1, Alloc: count, Inuse: count}},
+	}
+	v := analysis.New(s, func(event.StackID) *event.Stack { return st }, nil)
+	require.Equal(t, map[string]uint64{
+		"g\ufffd?[2J 99? (x y.py);[no name] (b:c.py:3);std::f(int:? 12);b:c.py:3 ": 512,
+	}, write(t, v))
+	require.EqualValues(t, 12, v.Overdrawn())
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
+
+var errFull = errors.New("full")
+
+func TestWriteError(t *testing.T) {
+	trace, err := analysis.NewTrace(eventtest.Random(1, 100), nil)
+	require.NoError(t, err)
+	require.ErrorIs(t, folded.Write(fullDisk{}, trace.End()), errFull)
+}
