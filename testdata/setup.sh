@@ -5,6 +5,7 @@
 #   setup.sh --real              PyTorch with its NVIDIA wheels, for a machine with a GPU (6 GB on disk)
 #   setup.sh --auto              --real if there is a GPU with a driver, else the stand-in
 #   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
+#   setup.sh --print speedscope  install the speedscope that a test opens files with, and print its folder; nothing else
 #   setup.sh --versions          print the versions of PyTorch that are known here, one a line; nothing else
 #
 #   TORCH_VERSION=2.15.0         which PyTorch: a version in the table below, or any with TORCHVISION_VERSION set
@@ -19,6 +20,7 @@ work=${GPUTRACE_WORK:-$here/.work}
 torch_version=${TORCH_VERSION:-2.15.0}
 kind=standin
 print=
+speedscope=1.25.0
 
 say() { echo "setup: $*" >&2; }
 die() {
@@ -187,11 +189,26 @@ print_value() {
     esac
 }
 
+# install_speedscope unpacks the npm package; what it needs beside itself is for its command line only.
+install_speedscope() {
+    local folder=$work/speedscope-$speedscope new
+    if [ ! -e "$folder" ]; then
+        say "installing speedscope $speedscope"
+        new=$(mktemp -d "$work/speedscope.XXXXXX")
+        (cd "$new" && npm pack --silent "speedscope@$speedscope" >/dev/null && tar xzf "speedscope-$speedscope.tgz") ||
+            die "npm could not fetch speedscope $speedscope"
+        mv "$new/package" "$folder"
+        rm -rf "$new"
+    fi
+    echo "$folder/dist/release"
+}
+
 main() {
     parse_arguments "$@"
     mkdir -p "$work"
     exec 9>"$work/lock"
     flock 9 # several tests may want it at the same time
+    [ "$print" != speedscope ] || { install_speedscope && return; }
     venv=${GPUTRACE_VENV:-$work/venv-$torch_version}
     [ "$kind" = standin ] || venv=$work/venv-real-$torch_version
     if [ "$kind" = real ] || [ -z "${GPUTRACE_VENV:-}" ]; then install_torch "$venv"; fi
