@@ -37,6 +37,7 @@ var mayImport = map[string][]string{
 	"tracer":       {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook"},
 	"darwin":       {"event", "process"},
 	"recording":    {"event"},
+	"recording/":   {"event", "recording"},
 	"heap":         {"event"},
 	"analysis":     {"event", "heap", "inspect", "inspect/who"},
 	"export/":      {"analysis", "event", "heap"},

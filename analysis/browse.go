@@ -63,7 +63,7 @@ type Part struct {
 	Lost      []int64  // Account.Lost, bytes
 	Allocated []uint64 // Account.Allocated, bytes; Unknown
 	Reserved  []uint64 // Account.Reserved, bytes; Unknown
-	Driver    []uint64 // DriverAccount.Live of device memory, bytes
+	Driver    []uint64 // Totals.Used, bytes; Unknown
 }
 
 // Quantity is what a curve shows. All are bytes.
@@ -74,7 +74,7 @@ const (
 	QuantityTotal     Quantity = iota // as View.Total: Allocated and the device memory that is not the caching allocator's
 	QuantityAllocated                 // the caching allocator's total
 	QuantityReserved                  // its segments
-	QuantityDriver                    // device memory that was obtained from the driver, segments and others
+	QuantityDriver                    // device memory that was obtained from the driver, segments and others; as Totals.Used
 	Quantities        = iota
 )
 

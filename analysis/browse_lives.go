@@ -88,9 +88,7 @@ func (l *lives) sample(h *heap.Heap) {
 		case p.Torch: // what its first event will tell of
 			p.Before[l.at], p.Allocated[l.at] = l.baseline(p), l.baseline(p)
 		}
-		if d, ok := h.Driver(p.PID, event.LayerDevice, p.Device); ok {
-			p.Driver[l.at] = d.Live.Bytes
-		}
+		p.Driver[l.at] = totalsOf(h, accountID{p.PID, p.Device}).Used
 	}
 }
 

@@ -60,7 +60,7 @@ func (s *survey) part(pid uint32, device event.Device) *surveyPart {
 		i = len(s.parts)
 		s.index[key] = i
 		p := &surveyPart{Part: Part{PID: pid, Device: device, PeakMoment: -1}, point: -1}
-		p.now[QuantityAllocated], p.now[QuantityReserved] = event.Unknown, event.Unknown
+		p.now[QuantityAllocated], p.now[QuantityReserved], p.now[QuantityDriver] = event.Unknown, event.Unknown, event.Unknown
 		s.parts = append(s.parts, p)
 	}
 	return s.parts[i]
@@ -102,9 +102,7 @@ func (p *surveyPart) torch(a *heap.Account) {
 }
 
 func (p *surveyPart) driver(h *heap.Heap) {
-	if d, ok := h.Driver(p.PID, event.LayerDevice, p.Device); ok {
-		p.now[QuantityDriver] = d.Live.Bytes
-	}
+	p.now[QuantityDriver] = totalsOf(h, accountID{p.PID, p.Device}).Used
 }
 
 func (s *survey) event(e *event.Event, h *heap.Heap) {
@@ -132,6 +130,7 @@ func (s *survey) torchEvent(e *event.Event, h *heap.Heap) {
 	}
 	p := s.part(e.PID, e.Device)
 	p.torch(&a)
+	p.driver(h)
 	if a.Peak != p.Peak || a.PeakTime != p.PeakTime {
 		p.Peak, p.PeakTime, p.peak, p.found = a.Peak, a.PeakTime, s.number, true
 		if p.now[QuantityAllocated] != a.Peak { // it was before this event, which told of it

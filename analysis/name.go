@@ -57,10 +57,10 @@ func PackagePrefix(library string) string {
 	return dir + "/torch/"
 }
 
-// ownFrame is the index of the frame that a stack is named after: the innermost Python frame that is no library's, else the
+// OwnFrame is the index of the frame that a stack is named after: the innermost Python frame that is no library's, else the
 // innermost Python frame, else the autograd node that runs, else the innermost native frame that is neither the allocator's
 // nor the driver's, else the innermost frame that Present would show. -1 without frames.
-func ownFrame(frames []event.Frame, library []string) int {
+func OwnFrame(frames []event.Frame, library []string) int {
 	python, node, native, shown := -1, -1, -1, -1
 	for i := range frames {
 		f := &frames[i]

@@ -62,7 +62,7 @@ func TestOwnFrame(t *testing.T) {
 		report:                                                                      "c10::reportMemoryUsageToProfiler",
 	} {
 		st := stack(in)
-		require.Equal(t, want, siteName(&st.Frames[ownFrame(st.Frames, nil)]), in)
+		require.Equal(t, want, siteName(&st.Frames[OwnFrame(st.Frames, nil)]), in)
 	}
-	require.Equal(t, -1, ownFrame(nil, nil))
+	require.Equal(t, -1, OwnFrame(nil, nil))
 }

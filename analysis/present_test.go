@@ -90,7 +90,7 @@ func FuzzPresent(f *testing.F) {
 		if (len(out) == 0) != (len(st.Frames) == 0) {
 			t.Fatalf("%d frames of %d", len(out), len(st.Frames))
 		}
-		if i := ownFrame(st.Frames, nil); i >= 0 && st.Frames[i].Kind == event.FramePython && st.Frames[i].File != "<shim>" {
+		if i := OwnFrame(st.Frames, nil); i >= 0 && st.Frames[i].Kind == event.FramePython && st.Frames[i].File != "<shim>" {
 			require.Contains(t, out, st.Frames[i]) // what a stack is named after is shown
 		}
 		for i := range out { // in order, nothing new

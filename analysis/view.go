@@ -76,7 +76,7 @@ func (v *View) site(s *heap.Site, resolve Resolve) Site {
 	if out.Stack = resolve(s.Stack); out.Stack == nil {
 		return out
 	}
-	if i := ownFrame(out.Stack.Frames, v.options.Library); i >= 0 {
+	if i := OwnFrame(out.Stack.Frames, v.options.Library); i >= 0 {
 		out.Own = &out.Stack.Frames[i]
 		out.Name = siteName(out.Own)
 	}

@@ -1,6 +1,7 @@
 package analysis
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
@@ -40,6 +41,38 @@ type Joined struct {
 type accountID struct {
 	pid    uint32
 	device event.Device
+}
+
+// HeldBefore is a part of what lived before the first event on one device of one process.
+type HeldBefore struct {
+	PID    uint32
+	Device event.Device
+	HeldPart
+}
+
+// AllBefore lists what Before splits by, of known blocks: by process, device and bytes.
+func (j *Joined) AllBefore() []HeldBefore {
+	var out []HeldBefore
+	for account, parts := range j.before {
+		for _, p := range parts {
+			out = append(out, HeldBefore{account.pid, account.device, p})
+		}
+	}
+	slices.SortFunc(out, func(x, y HeldBefore) int {
+		return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.Device.Type, y.Device.Type), cmp.Compare(x.Device.Index, y.Device.Index),
+			cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
+	})
+	return out
+}
+
+// NewJoined is a Joined of which only Before means something, from what AllBefore gave.
+func NewJoined(before []HeldBefore) *Joined {
+	j := &Joined{before: map[accountID][]HeldPart{}}
+	for _, p := range before {
+		account := accountID{p.PID, p.Device}
+		j.before[account] = append(j.before[account], p.HeldPart)
+	}
+	return j
 }
 
 // Before splits what lived before the first event, and still does, by holder. The bytes of the parts add up to the account's

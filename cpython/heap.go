@@ -171,11 +171,11 @@ func (h *Heap) Prove(img Image) error {
 	return wrong("no module builtins")
 }
 
-// closes reports whether a list of the collector has objects, whose first and last point back at its head. Those of a running
-// program are torn, but not all of them: old objects stay where they are.
+// closes reports whether a list of the collector has objects, whose first or last points back at its head. Those of a running
+// program are torn, but not all of them: old objects stay where they are, while others are added behind them.
 func closes(img Image, head uint64) bool {
 	next, prev := img.Word(head)&^3, img.Word(head+8)&^3
-	return next != 0 && next != head && img.Word(next+8)&^3 == head && img.Word(prev)&^3 == head
+	return next != 0 && next != head && (img.Word(next+8)&^3 == head || img.Word(prev)&^3 == head)
 }
 
 // interpreters lists the interpreters of the process, the main one last, as the runtime does.

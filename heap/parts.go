@@ -40,20 +40,20 @@ func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 		}
 	}
 	sortExtents(blocks)
-	for _, s := range h.segmentExtents(a) {
-		p.Reserved += s.end - s.start
+	for _, s := range h.segments(a) {
+		p.Reserved += s.Size
 		used := uint64(0)
-		for len(blocks) > 0 && blocks[0].start < s.end {
-			if blocks[0].start < s.start || blocks[0].end > s.end {
+		for len(blocks) > 0 && blocks[0].start < s.Addr+s.Size {
+			if blocks[0].start < s.Addr || blocks[0].end > s.Addr+s.Size {
 				return Parts{}, false
 			}
 			used += blocks[0].end - blocks[0].start
 			blocks = blocks[1:]
 		}
 		if used == 0 {
-			p.Free += s.end - s.start
+			p.Free += s.Size
 		} else {
-			p.Holes += s.end - s.start - used
+			p.Holes += s.Size - used
 		}
 	}
 	return p, len(blocks) == 0 && p.Allocated == a.Allocated && p.Reserved == a.Reserved
@@ -63,39 +63,69 @@ func sortExtents(list []extent) {
 	slices.SortFunc(list, func(x, y extent) int { return cmp.Compare(x.start, y.start) })
 }
 
-// segmentExtents gives where the segments of a device are, by address. What is mapped without a gap is one segment, as in
-// torch.cuda.memory_snapshot().
-func (h *Heap) segmentExtents(a *account) []extent {
-	var whole, mapped []extent
+// Segment is a segment of a caching allocator; of an expandable one, a part that is mapped without a gap.
+type Segment struct {
+	Addr, Size uint64 // bytes
+	// Stack is that of its allocation; 0: not known, or it was mapped in more than one go.
+	Stack  event.StackID
+	Mapped bool // it is expandable
+}
+
+// Segments lists the segments of a device, by address, as torch.cuda.memory_snapshot() does: those in which torch blocks were
+// seen, and those that the allocator's books told of.
+func (h *Heap) Segments(pid uint32, device event.Device) []Segment {
+	a := h.accounts[accountKey{pid, device}]
+	if a == nil {
+		return nil
+	}
+	return h.segments(a)
+}
+
+func (h *Heap) segments(a *account) []Segment {
+	var whole, mapped []Segment
 	of := func(o *object) bool { return o != nil && o.segment && h.key(o).device == a.Device }
 	p := a.process
 	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
-		if of(o) {
-			whole = append(whole, extent{o.addr, o.addr + o.size})
+		if of(o) && o.size != event.Unknown {
+			whole = append(whole, Segment{o.addr, o.size, h.key(o).stack, false})
 		}
 	}
 	for _, o := range p.pieces {
 		switch {
 		case !of(o):
 		case o.root.expandable:
-			mapped = append(mapped, extent{o.addr, o.addr + o.size})
+			mapped = append(mapped, Segment{o.addr, o.size, 0, true})
 		default:
-			whole = append(whole, extent{o.addr, o.addr + o.size})
+			whole = append(whole, Segment{o.addr, o.size, 0, false})
 		}
 	}
 	for _, m := range p.mappings {
 		if of(m.behind) {
-			mapped = append(mapped, extent{m.addr, m.addr + m.size})
+			mapped = append(mapped, Segment{m.addr, m.size, h.key(m.behind).stack, true})
 		}
 	}
-	sortExtents(mapped)
-	for i, m := range mapped {
-		if last := len(whole) - 1; i > 0 && whole[last].end == m.start {
-			whole[last].end = m.end
-		} else {
-			whole = append(whole, m)
-		}
-	}
-	sortExtents(whole)
+	whole = append(whole, joinMapped(mapped)...)
+	sortSegments(whole)
 	return whole
+}
+
+// joinMapped makes one segment of what is mapped without a gap.
+func joinMapped(mapped []Segment) []Segment {
+	sortSegments(mapped)
+	var out []Segment
+	for _, m := range mapped {
+		last := len(out) - 1
+		if last < 0 || out[last].Addr+out[last].Size != m.Addr {
+			out = append(out, m)
+			continue
+		}
+		if out[last].Size += m.Size; out[last].Stack != m.Stack {
+			out[last].Stack = 0
+		}
+	}
+	return out
+}
+
+func sortSegments(list []Segment) {
+	slices.SortFunc(list, func(x, y Segment) int { return cmp.Compare(x.Addr, y.Addr) })
 }

@@ -71,6 +71,8 @@ type End struct {
 	Sources          []Source `json:"sources"` // the lines that hold memory
 	// Holders says what held the live blocks at the end and, where more was live, at the highest moment that was looked into.
 	Holders []Holders `json:"holders"`
+	// Before is what held the blocks that lived at the end and before the first event; nil: not known.
+	Before []HeldBefore `json:"held_before,omitempty"`
 	// Libraries is Info.Libraries with what was loaded since.
 	Libraries []string `json:"libraries"`
 }
@@ -153,4 +155,13 @@ type Source struct {
 	File string `json:"file"`
 	Line int    `json:"line"` // from 1
 	Text string `json:"text"`
+}
+
+// HeldBefore is blocks of one process and device that lived before the first event and have one holder.
+type HeldBefore struct {
+	PID    uint32       `json:"pid"`
+	Device event.Device `json:"device"`
+	Holder string       `json:"holder"`
+	Bytes  uint64       `json:"bytes"`
+	Blocks uint64       `json:"blocks"`
 }

@@ -28,12 +28,14 @@ type exportFormat struct {
 var exportFormats = []exportFormat{
 	{name: "pprof", file: "inuse.pb.gz", what: "profile of what is in use, for go tool pprof and its like", write: writePprof},
 	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: writePprofAlloc},
+	{name: "snapshot", file: "snapshot.pickle", what: "memory snapshot, for PyTorch's viewer", write: writeSnapshot},
 	{name: "png", file: "memory.png", what: "picture of the memory over time", events: true, write: writePNG},
 	{name: "svg", file: "memory.svg", what: "the same, as lines", text: true, events: true, write: writeSVG},
 	{name: "perfetto", file: "timeline.pftrace.gz", what: "timeline with stacks, for ui.perfetto.dev", events: true, write: writePerfetto},
 	{name: "chrome", file: "timeline.json.gz", what: "timeline that can be merged with torch.profiler's", text: true, events: true, write: writeChrome},
 	{name: "speedscope", file: "memory.speedscope.json", what: "flame graphs for speedscope.app", text: true, write: writeSpeedscope},
 	{name: "folded", file: "memory.folded", what: "stacks as lines, for flamegraph.pl and its like", text: true, write: writeFolded},
+	{name: "html", file: "report.html", what: "page for a browser: curve, flame graph and table of any moment or range", text: true, write: writePage},
 }
 
 // exportInput is what a format is made of.
@@ -44,10 +46,11 @@ type exportInput struct {
 	// Selection is the moment or range that is asked for, and View is of it.
 	Selection analysis.Selection
 	View      *analysis.View
-	By        string // as --by has it
-	Path      string // of the input
-	File      string // name of the output; empty: standard output
-	Moment    string // Selection in words
+	Joined    *analysis.Joined // what holds what lived before the first event; nil: not known, as at any moment but the end
+	By        string           // as --by has it
+	Path      string           // of the input
+	File      string           // name of the output; empty: standard output
+	Moment    string           // Selection in words
 	Warn      func(error)
 }
 
@@ -131,20 +134,13 @@ func export(o exportOptions) error {
 		return err
 	}
 	defer in.close()
-	m := momentsOf(in)
-	selection, err := m.selection(o.flags)
+	input, err := newExportInput(in, o.flags, warn)
 	if err != nil {
 		return err
 	}
-	view, err := in.trace.Select(selection)
-	if err != nil {
-		return coded(exitError, fmt.Errorf("%s: %w", o.path, err))
-	}
+	input.By = o.by
 	for i, f := range formats {
-		input := &exportInput{
-			Trace: in.trace, Info: in.info, End: in.end, Selection: selection, View: view, By: o.by, Path: o.path, File: files[i],
-			Moment: m.text(selection), Warn: warn,
-		}
+		input.File = files[i]
 		if err := writeOutput(files[i], o.force, !f.text, func(w io.Writer) error { return f.write(w, input) }); err != nil {
 			return err
 		}
@@ -153,6 +149,26 @@ func export(o exportOptions) error {
 		}
 	}
 	return nil
+}
+
+// newExportInput is what all formats of one file are made of.
+func newExportInput(in *opened, flags selectionFlags, warn func(error)) (*exportInput, error) {
+	m := momentsOf(in)
+	selection, err := m.selection(flags)
+	if err != nil {
+		return nil, err
+	}
+	view, err := in.trace.Select(selection)
+	if err != nil {
+		return nil, coded(exitError, fmt.Errorf("%s: %w", in.path, err))
+	}
+	out := &exportInput{
+		Trace: in.trace, Info: in.info, End: in.end, Selection: selection, View: view, Path: in.path, Moment: m.text(selection), Warn: warn,
+	}
+	if selection == (analysis.Selection{}) {
+		out.Joined = joinedBefore(in.end)
+	}
+	return out, nil
 }
 
 // outputNames is the file of each format; empty: standard output. It says before any work is done whether they can be written.

@@ -14,7 +14,7 @@ func writePprof(w io.Writer, in *exportInput) error { return writeProfile(w, in,
 func writePprofAlloc(w io.Writer, in *exportInput) error { return writeProfile(w, in, pprof.Alloc) }
 
 func writeProfile(w io.Writer, in *exportInput, kind pprof.Kind) error {
-	p := pprof.Input{View: in.View, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in)}
+	p := pprof.Input{View: in.View, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in), Joined: in.Joined}
 	if in.End != nil {
 		p.Time = p.Time.Add(in.End.Duration)
 		p.Duration = in.End.Duration

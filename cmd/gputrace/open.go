@@ -8,20 +8,24 @@ import (
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/recording"
+	"github.com/gputrace/gputrace/recording/pytorch"
 )
 
-// opened is a file that can be looked at: a recording.
+// opened is a file that can be looked at: a recording, or a snapshot of PyTorch's.
 type opened struct {
 	path  string
 	trace *analysis.Trace
-	info  *recording.Info // of a recording; never nil
-	end   *recording.End  // nil: the recording was cut off
+	info  *recording.Info // never nil; of a snapshot mostly empty
+	end   *recording.End  // nil: the recording was cut off, or it is a snapshot
 	first recording.Epoch // where the file begins
 	close func() error
 }
 
 // openTrace opens a file and reads it once. Damage is a warning.
 func openTrace(path string, warn func(error)) (*opened, error) {
+	if isSnapshot(path) {
+		return openSnapshot(path, warn)
+	}
 	r, err := recording.Open(path)
 	switch {
 	case errors.Is(err, recording.ErrFormat):
@@ -63,6 +67,40 @@ func (o *opened) warn(warn func(error)) {
 	if o.end.StackRecordsLost > 0 {
 		warn(fmt.Errorf("%d stacks did not fit the ring: their events have none", o.end.StackRecordsLost))
 	}
+}
+
+// isSnapshot reports whether a file is a pickle. What cannot be read is none.
+func isSnapshot(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var head [2]byte
+	_, err = io.ReadFull(f, head[:])
+	return err == nil && pytorch.IsSnapshot(head[:])
+}
+
+// openSnapshot opens a memory snapshot of PyTorch's.
+func openSnapshot(path string, warn func(error)) (*opened, error) {
+	s, err := pytorch.Open(path)
+	switch {
+	case errors.Is(err, pytorch.ErrFormat):
+		return nil, coded(exitInvalid, err)
+	case err != nil:
+		return nil, coded(exitError, err)
+	}
+	t, err := analysis.NewTrace(s, &analysis.Options{Source: openSource})
+	if err == nil && t.Damage != nil {
+		err = t.Damage
+	}
+	if err != nil {
+		return nil, coded(exitInvalid, fmt.Errorf("%s: %w", path, err))
+	}
+	for _, note := range s.Notes() {
+		warn(errors.New(note))
+	}
+	return &opened{path: path, trace: t, info: s.Info(), close: func() error { return nil }}, nil
 }
 
 // openSource opens a Python file of this machine: a recording that was cut off has no lines.

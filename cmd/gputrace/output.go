@@ -14,8 +14,17 @@ import (
 // traceName is the recording in the folder of results.
 const traceName = "trace.gputrace"
 
+// profileNames are the files that record always writes, beside the recording.
+var profileNames = []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}
+
 // resultFiles are the files that a folder of results can hold. With --force a folder that holds nothing else is replaced.
-var resultFiles = []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz", traceName}
+func resultFiles() []string {
+	out := append([]string{traceName}, profileNames...)
+	for _, f := range exportFormats {
+		out = append(out, f.file)
+	}
+	return out
+}
 
 // outputFolder is a folder of results that appears under its name only when it is complete.
 type outputFolder struct {
@@ -59,7 +68,7 @@ func checkResults(path string) error {
 		return fmt.Errorf("output %s: %w", path, err)
 	}
 	for _, e := range entries {
-		if !e.Type().IsRegular() || !slices.Contains(resultFiles, e.Name()) {
+		if !e.Type().IsRegular() || !slices.Contains(resultFiles(), e.Name()) {
 			return fmt.Errorf("output %s holds %s, which gputrace did not write: --force would remove it; give another with -o",
 				path, strconv.Quote(e.Name()))
 		}
@@ -94,7 +103,7 @@ func createFolder(path string, force bool) (*outputFolder, error) {
 
 // write makes one of resultFiles in it.
 func (o *outputFolder) write(name string, content func(io.Writer) error) error {
-	if !slices.Contains(resultFiles, name) {
+	if !slices.Contains(resultFiles(), name) {
 		return fmt.Errorf("write %s: not one of the files of a result", filepath.Join(o.path, name))
 	}
 	f, err := os.OpenFile(filepath.Join(o.tmp, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,6 +26,7 @@ type recordOptions struct {
 	maxAge     time.Duration // that the recording reaches back; 0: to the attach
 	freeStacks bool
 	fullStacks bool
+	formats    []exportFormat // beside the profiles and the recording
 	noNames    bool
 	cacheDir   string
 }
@@ -41,6 +43,7 @@ func recordCommand() *cli.Command {
 			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "attach to process `PID`"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FOLDER` (default gputrace.PID.TIME)"},
 			forceFlag(),
+			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Usage: "write `FORMAT` too, or several, separated by commas; see gputrace export --help"},
 			&cli.DurationFlag{Name: "duration", Aliases: []string{"d"}, Usage: "stop after `TIME`, such as 10s (default: at Ctrl-C or when the process ends)"},
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it"},
 			&cli.StringFlag{Name: "ready-file", Usage: "create `PATH` when the probes are live"},
@@ -84,6 +87,9 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	if o.pid, err = pidFlag(c, "gputrace --help"); err != nil {
 		return o, err
 	}
+	if o.formats, err = recordFormats(c.String("format")); err != nil {
+		return o, err
+	}
 	if o.duration < 0 {
 		return o, usage("-d %s: negative", o.duration)
 	}
@@ -103,6 +109,15 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 		return o, coded(exitUsage, err)
 	}
 	return o, nil
+}
+
+// recordFormats are the formats that are not written anyhow.
+func recordFormats(list string) ([]exportFormat, error) {
+	if list == "" {
+		return nil, nil
+	}
+	formats, err := findFormats(list)
+	return slices.DeleteFunc(formats, func(f exportFormat) bool { return slices.Contains(profileNames, f.file) }), err
 }
 
 // parseBytes reads a number with an optional binary unit: 65536, 64KiB, 32MiB.

@@ -43,6 +43,8 @@ type session struct {
 	ending  chan struct{} // closed when the recording is to end
 	screen  *screen
 
+	trace     string // where the recording is; empty: there is none
+	viewErr   error  // why a format of -f is missing
 	announced bool
 	readyErr  error
 }
@@ -218,7 +220,7 @@ func (s *session) finish() error {
 	joined := s.naming.joined(view)
 	end := s.describeEnd(s.balance(now, view))
 	held := s.naming.tables(joined)
-	end.Holders = holdersOf(held)
+	end.Holders, end.Before = holdersOf(held), beforeOf(joined)
 	s.endTrace(end, view)
 	in := summary(view, s.info, end)
 	if n := end.StackRecordsLost; n > 0 {
@@ -232,9 +234,9 @@ func (s *session) finish() error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\nwrote %s/\n  inuse.pb.gz  peak.pb.gz  alloc.pb.gz        go tool pprof -top %s\n", written, filepath.Join(written, "inuse.pb.gz"))
-	if trace := filepath.Join(written, traceName); s.heap.writer != nil {
-		fmt.Printf("  %-41s gputrace report %s\n", traceName, trace)
+	s.tellWritten(written)
+	if s.viewErr != nil {
+		return s.viewErr
 	}
 	return s.verdict(snapshot)
 }
@@ -289,12 +291,10 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 			return err
 		}
 	}
-	adopted := s.adoptTrace(folder)
+	s.adoptTrace(folder)
+	s.viewErr = s.writeViews(folder)
 	if err := folder.finish(); err != nil {
-		if adopted { // it is not lost with the folder
-			err = errors.Join(err, os.Rename(filepath.Join(folder.tmp, traceName), tracePath(s.opts.output)))
-		}
-		return err
+		return errors.Join(err, s.giveBackTrace(folder))
 	}
 	return nil
 }

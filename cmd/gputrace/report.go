@@ -32,7 +32,14 @@ func report(path string) error {
 	}
 	defer o.close()
 	info := o.info
-	say("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+	switch {
+	case info.PID != 0:
+		say("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+	case info.Started.IsZero(): // a snapshot without a history
+		say("%s", info.Name)
+	default:
+		say("%s · %s", info.Name, info.Started.Format(time.RFC3339))
+	}
 	for _, w := range warnings {
 		say("gputrace: warning: %v", w)
 	}

@@ -62,6 +62,32 @@ func holdersOf(tables []table.HeldInput) []recording.Holders {
 	return out
 }
 
+// beforeOf is what a recording keeps of who holds what lived before it; joined nil: it is not known.
+func beforeOf(joined *analysis.Joined) []recording.HeldBefore {
+	if joined == nil {
+		return nil
+	}
+	var out []recording.HeldBefore
+	for _, p := range joined.AllBefore() {
+		out = append(out, recording.HeldBefore{PID: p.PID, Device: p.Device, Holder: p.Holder, Bytes: p.Bytes, Blocks: p.Blocks})
+	}
+	return out[:min(maxHolders, len(out))]
+}
+
+// joinedBefore is the inverse of beforeOf.
+func joinedBefore(end *recording.End) *analysis.Joined {
+	if end == nil || end.Before == nil {
+		return nil
+	}
+	var parts []analysis.HeldBefore
+	for _, p := range end.Before {
+		parts = append(parts, analysis.HeldBefore{
+			PID: p.PID, Device: p.Device, HeldPart: analysis.HeldPart{Holder: p.Holder, Bytes: p.Bytes, Blocks: p.Blocks},
+		})
+	}
+	return analysis.NewJoined(parts)
+}
+
 // heldTables is the inverse of holdersOf.
 func heldTables(end *recording.End) []table.HeldInput {
 	if end == nil {

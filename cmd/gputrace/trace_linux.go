@@ -1,10 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/recording"
@@ -25,7 +30,7 @@ func (s *session) startTrace() {
 		s.screen.warn(fmt.Errorf("%w: there will be no %s", err, traceName))
 		return
 	}
-	s.heap.writer = w
+	s.heap.writer, s.trace = w, path
 	if err := giveToUser(path); err != nil {
 		s.screen.warn(err)
 	}
@@ -97,10 +102,101 @@ func (s *session) endTrace(end *recording.End, view *analysis.View) {
 	}
 }
 
-// adoptTrace moves the recording into the folder of results. Where that is on another disk, it stays where it is.
-func (s *session) adoptTrace(folder *outputFolder) (adopted bool) {
-	if s.heap.writer == nil {
-		return false
+// adoptTrace moves the recording into the folder of results. When there is no room for it there, it stays where it is.
+func (s *session) adoptTrace(folder *outputFolder) {
+	if s.trace == "" {
+		return
 	}
-	return os.Rename(tracePath(s.opts.output), filepath.Join(folder.tmp, traceName)) == nil
+	to := filepath.Join(folder.tmp, traceName)
+	err := os.Rename(s.trace, to)
+	if errors.Is(err, unix.EXDEV) {
+		if err = copyFile(s.trace, to); err == nil {
+			err = os.Remove(s.trace)
+		}
+	}
+	if err != nil {
+		s.screen.warn(fmt.Errorf("%w: the recording stays at %s", err, s.trace))
+		return
+	}
+	s.trace = to
+}
+
+// giveBackTrace saves the recording from a folder that could not be finished.
+func (s *session) giveBackTrace(folder *outputFolder) error {
+	if filepath.Dir(s.trace) != folder.tmp {
+		return nil
+	}
+	path := tracePath(s.opts.output)
+	if err := os.Rename(s.trace, path); err != nil {
+		return err
+	}
+	s.trace = path
+	return nil
+}
+
+// copyFile copies to another disk. What is left of it when that fails is removed.
+func copyFile(from, to string) error {
+	r, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	if err = errors.Join(err, w.Sync(), w.Close()); err != nil {
+		return errors.Join(err, os.Remove(to))
+	}
+	return nil
+}
+
+// writeViews writes what -f asks for, made of the recording. What could not be made is no reason to lose the rest.
+func (s *session) writeViews(folder *outputFolder) error {
+	if len(s.opts.formats) == 0 {
+		return nil
+	}
+	if s.trace == "" {
+		return errors.New("there is no recording to make the formats of -f from")
+	}
+	in, err := openTrace(s.trace, s.screen.warn)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	input, err := newExportInput(in, selectionFlags{}, s.screen.warn)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, f := range s.opts.formats {
+		input.File = f.file
+		errs = append(errs, folder.write(f.file, func(w io.Writer) error { return f.write(w, input) }))
+	}
+	return errors.Join(errs...)
+}
+
+// tellWritten says where everything is, and what opens it.
+func (s *session) tellWritten(folder string) {
+	row := func(files, open string) { fmt.Printf("  %-41s %s\n", files, open) }
+	fmt.Printf("\nwrote %s/\n", folder)
+	row(strings.Join(profileNames, "  "), "go tool pprof -top "+filepath.Join(folder, profileNames[0]))
+	for _, f := range s.opts.formats {
+		if path := filepath.Join(folder, f.file); exists(path) {
+			row(f.file, f.what)
+		}
+	}
+	switch path := filepath.Join(folder, traceName); {
+	case s.trace == "":
+	case exists(path):
+		row(traceName, "gputrace report "+path)
+	default:
+		fmt.Printf("the recording is at %s\n", s.trace)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }

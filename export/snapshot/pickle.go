@@ -1,13 +1,12 @@
-//go:build linux
-
 package snapshot
 
 import (
 	"bufio"
 	"encoding/binary"
 	"math"
+	"strings"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
 )
 
 // Opcodes of pickle protocol 2 (CPython, Lib/pickletools.py), of those that the viewer's own reader in MemoryViz.js knows.
@@ -33,19 +32,17 @@ const (
 	opStop        = '.'
 	protocol      = 2
 	maxAppends    = 1000 // the viewer hands a batch to a function, as arguments
-	emptyFrames   = "\x00frames"
 	maxShortIndex = math.MaxUint8
 )
 
 // pickler writes one value. Errors are left to its bufio.Writer, which keeps the first.
 type pickler struct {
 	w    *bufio.Writer
-	memo map[string]uint32 // where a text was stored by a put opcode
-	held *analysis.Holders // nil: blocks have no frames
+	memo map[any]uint32 // where a text, or what has a key of another type, was stored by a put opcode
 }
 
 func newPickler(w *bufio.Writer) *pickler {
-	p := &pickler{w: w, memo: map[string]uint32{}}
+	p := &pickler{w: w, memo: map[any]uint32{}}
 	p.op(opProto, protocol)
 	return p
 }
@@ -63,19 +60,25 @@ func (p *pickler) indexed(short, long byte, i uint32) {
 	p.w.Write(binary.LittleEndian.AppendUint32([]byte{long}, i))
 }
 
-// once writes a value the first time and refers to it from then on.
-func (p *pickler) once(key string, write func()) {
+// noKey is the key of the list without frames.
+type noKey struct{}
+
+// once writes a value the first time and refers to it from then on. Its number is the next when it is complete, as readers
+// expect that count.
+func (p *pickler) once(key any, write func()) {
 	if i, ok := p.memo[key]; ok {
 		p.indexed(opBinGet, opLongBinGet, i)
 		return
 	}
+	write()
 	i := uint32(len(p.memo))
 	p.memo[key] = i
-	write()
 	p.indexed(opBinPut, opLongBinPut, i)
 }
 
+// text writes a text. It comes from the program: what is no UTF-8 in it is replaced.
 func (p *pickler) text(s string) {
+	s = strings.ToValidUTF8(s, "\uFFFD")
 	p.once(s, func() {
 		p.w.Write(binary.LittleEndian.AppendUint32([]byte{opBinUnicode}, uint32(len(s))))
 		p.w.WriteString(s)
@@ -147,12 +150,20 @@ func (p *pickler) pair(x, y uint64) {
 	p.op(opTuple2)
 }
 
-// noFrames writes one list without frames that all share. Its key is no text of ours.
+// noFrames writes one list without frames that all share.
 func (p *pickler) noFrames() {
-	p.once(emptyFrames, func() { p.op(opEmptyList) })
+	p.once(noKey{}, func() { p.op(opEmptyList) })
 }
 
 // number, text and flag make items of the commonest kinds.
 func (p *pickler) number(key string, n uint64) item { return item{key, func() { p.integer(n) }} }
 func (p *pickler) word(key, s string) item          { return item{key, func() { p.text(s) }} }
 func (p *pickler) flag(key string, v bool) item     { return item{key, func() { p.boolean(v) }} }
+
+// withRequested adds the requested size, where the allocator keeps it: PyTorch 1.13 and its own snapshots do not.
+func (p *pickler) withRequested(items []item, requested uint64) []item {
+	if requested == event.Unknown {
+		return items
+	}
+	return append(items, p.number("requested_size", requested))
+}

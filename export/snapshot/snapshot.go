@@ -1,7 +1,5 @@
 //go:build linux
 
-// Package snapshot writes what torch.cuda.memory._dump_snapshot writes: a pickle for PyTorch's memory viewer
-// (torch/cuda/_memory_viz.py and pytorch.org/memory_viz). Its structure is that of torch/csrc/cuda/memory_snapshot.cpp.
 package snapshot
 
 import (
@@ -20,8 +18,7 @@ func Write(w io.Writer, b *analysis.Books) error { return write(w, b, nil) }
 
 func write(w io.Writer, b *analysis.Books, held *analysis.Holders) error {
 	out := bufio.NewWriter(w)
-	p := newPickler(out)
-	p.held = held
+	p := &bookPickler{newPickler(out), held}
 	segments := allSegments(b)
 	p.dict(
 		item{"segments", func() { p.list(len(segments), func(i int) { p.segment(&segments[i]) }) }},
@@ -33,6 +30,12 @@ func write(w io.Writer, b *analysis.Books, held *analysis.Holders) error {
 		return fmt.Errorf("write snapshot: %w", err)
 	}
 	return nil
+}
+
+// bookPickler writes the allocator's books.
+type bookPickler struct {
+	*pickler
+	held *analysis.Holders // nil: blocks have no frames
 }
 
 // segment is a segment with the number of its device.
@@ -61,7 +64,7 @@ func traces(b *analysis.Books) int {
 	return n
 }
 
-func (p *pickler) segment(s *segment) {
+func (p *bookPickler) segment(s *segment) {
 	kind := "large"
 	if s.Pool.Small {
 		kind = "small"
@@ -98,15 +101,7 @@ func requestedOf(s *segment) (active, requested uint64) {
 	return active, requested
 }
 
-// withRequested adds the requested size, where the allocator keeps it: PyTorch 1.13 and its own snapshots do not.
-func (p *pickler) withRequested(items []item, requested uint64) []item {
-	if requested == event.Unknown {
-		return items
-	}
-	return append(items, p.number("requested_size", requested))
-}
-
-func (p *pickler) block(s *segment, i int) {
+func (p *bookPickler) block(s *segment, i int) {
 	b := &s.Blocks[i]
 	items := []item{
 		p.number("address", b.Addr),

@@ -1,0 +1,209 @@
+package analysis_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event/eventtest"
+)
+
+// at is the memory of a line of /a/train.py, or of another file.
+func at(line int, function, source string, bytes int64) analysis.Entry {
+	return in("/a/train.py", line, function, source, bytes)
+}
+
+func in(file string, line int, function, source string, bytes int64) analysis.Entry {
+	return analysis.Entry{Name: fmt.Sprintf("train.py:%d", line), Func: function, File: file, Line: line, Source: source, Bytes: bytes, Blocks: 1}
+}
+
+func named(name string, bytes int64) analysis.Entry { return analysis.Entry{Name: name, Bytes: bytes} }
+
+// told is the rows of a difference in short: "train.py:3 > train.py:5 +10 moved".
+func told(d *analysis.Difference) []string {
+	var out []string
+	for i := range d.Rows {
+		c := &d.Rows[i]
+		text := "-"
+		if c.Before != nil {
+			text = c.Before.Name
+		}
+		text += " > "
+		if c.After != nil {
+			text += c.After.Name
+		} else {
+			text += "-"
+		}
+		text += fmt.Sprintf(" %+d", c.Bytes())
+		if c.Moved {
+			text += " moved"
+		}
+		if c.Edited {
+			text += " edited"
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func TestDiffLines(t *testing.T) {
+	type entries = []analysis.Entry
+	for name, c := range map[string]struct {
+		before, after entries
+		want          []string
+	}{
+		"the same":   {entries{at(3, "f", "x = 1", 10)}, entries{at(3, "f", "x = 1", 30)}, []string{"train.py:3 > train.py:3 +20"}},
+		"nothing":    {nil, nil, nil},
+		"new":        {nil, entries{at(3, "f", "x", 10)}, []string{"- > train.py:3 +10"}},
+		"gone":       {entries{at(3, "f", "x", 10)}, nil, []string{"train.py:3 > - -10"}},
+		"unchanged":  {entries{at(3, "f", "x", 10), at(4, "f", "y", 5)}, entries{at(3, "f", "x", 10), at(4, "f", "y", 6)}, []string{"train.py:4 > train.py:4 +1", "train.py:3 > train.py:3 +0"}},
+		"moved":      {entries{at(3, "f", "x", 10)}, entries{at(5, "f", "x", 30)}, []string{"train.py:3 > train.py:5 +20 moved"}},
+		"no text":    {entries{at(3, "f", "", 10)}, entries{at(5, "f", "", 30)}, []string{"- > train.py:5 +30", "train.py:3 > - -10"}},
+		"text once":  {entries{at(3, "f", "", 10)}, entries{at(3, "f", "x", 30)}, []string{"train.py:3 > train.py:3 +20"}},
+		"function":   {entries{at(3, "f", "x", 10)}, entries{at(3, "g", "y", 30)}, []string{"- > train.py:3 +30", "train.py:3 > - -10"}},
+		"edited":     {entries{at(3, "f", "x = zeros(10)", 10)}, entries{at(3, "f", "x = zeros(20)", 30)}, []string{"train.py:3 > train.py:3 +20 edited"}},
+		"other text": {entries{at(3, "f", "loss.backward()", 10)}, entries{at(3, "f", "x = zeros(20)", 30)}, []string{"- > train.py:3 +30", "train.py:3 > - -10"}},
+		"a line was put in before it, where another one now stands": {
+			entries{at(3, "f", "x = a(1)", 10), at(4, "f", "y = b(2)", 100)},
+			entries{at(3, "f", "w = c(3)", 7), at(4, "f", "x = a(1)", 11), at(5, "f", "y = b(2)", 100)},
+			[]string{"- > train.py:3 +7", "train.py:3 > train.py:4 +1 moved", "train.py:4 > train.py:5 +0 moved"},
+		},
+		"the same text twice: it is not clear which is which": {
+			entries{at(3, "f", "x = relu(x)", 10), at(6, "f", "x = relu(x)", 20)},
+			entries{at(4, "f", "x = relu(x)", 10), at(7, "f", "x = relu(x)", 20)},
+			[]string{"train.py:6 > - -20", "- > train.py:7 +20", "train.py:3 > - -10", "- > train.py:4 +10"},
+		},
+		"the same text twice, one of them where it was": {
+			entries{at(3, "f", "x = relu(x)", 10), at(6, "f", "x = relu(x)", 20)},
+			entries{at(3, "f", "x = relu(x)", 10), at(7, "f", "x = relu(x)", 21)},
+			[]string{"train.py:6 > train.py:7 +1 moved", "train.py:3 > train.py:3 +0"},
+		},
+		"another folder": {entries{in("/a/x/train.py", 3, "f", "x", 1)}, entries{in("/b/train.py", 3, "f", "x", 2)}, []string{"train.py:3 > train.py:3 +1"}},
+		"a function that was put into another file": {entries{in("/a/train.py", 3, "Net.forward", "x", 1)}, entries{in("/a/net.py", 9, "Net.forward", "x", 2)}, []string{"train.py:3 > train.py:9 +1 moved"}},
+		"native": {entries{named("at::empty", 1), named("cuBLAS", 5)}, entries{named("at::empty", 2), named("NCCL", 3)}, []string{"cuBLAS > - -5", "- > NCCL +3", "at::empty > at::empty +1"}},
+		"lost":   {entries{named(analysis.LostEvents, -8)}, entries{named(analysis.LostEvents, 2)}, []string{"[lost events] > [lost events] +10"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.want, told(analysis.Diff(c.before, c.after, analysis.ByLine)))
+		})
+	}
+}
+
+func TestDiffFunctions(t *testing.T) {
+	before := []analysis.Entry{at(3, "f", "", 1), at(4, "f", "", 2), in("/a/x.py", 1, "main", "", 5), in("/a/y.py", 1, "g", "", 1), in("/a/z.py", 1, "g", "", 1)}
+	after := []analysis.Entry{at(9, "f", "", 10), in("/a/w.py", 7, "main", "", 6), in("/a/v.py", 1, "g", "", 1)}
+	require.Equal(t, []string{"f > f +7", "main > main +1 moved", "- > g +1", "g > - -1", "g > - -1"}, told(analysis.Diff(before, after, analysis.ByFunction)))
+}
+
+func TestDiffStacks(t *testing.T) {
+	stack := func(file string, lines ...int) analysis.Entry {
+		e := in(file, lines[0], "f", "", 10)
+		for _, line := range lines {
+			e.Stack = append(e.Stack, analysis.Call{Name: fmt.Sprintf("train.py:%d", line), Func: "f", File: file, Line: line})
+		}
+		return e
+	}
+	before := []analysis.Entry{stack("/a/train.py", 3, 9), stack("/a/train.py", 3, 8, 1)}
+	after := []analysis.Entry{stack("/b/train.py", 3, 9), stack("/b/train.py", 4, 7, 1)}
+	require.Equal(t, []string{"train.py:3 > train.py:3 +0", "train.py:3 > train.py:4 +0 moved"}, told(analysis.Diff(before, after, analysis.ByStack)))
+	after = append(after, stack("/b/train.py", 5, 7, 1))
+	require.Contains(t, told(analysis.Diff(before, after, analysis.ByStack)), "train.py:3 > - -10", "two stacks it could be")
+}
+
+// TestDiffFolders: the same files in other folders, some of which have the same name.
+func TestDiffFolders(t *testing.T) {
+	files := func(names ...string) (out []analysis.Entry) {
+		for i, name := range names {
+			out = append(out, in(name, 3, "f", fmt.Sprintf("unlike any other %d", i), int64(100+i)))
+		}
+		return out
+	}
+	before := files("/home/a/job/train.py", "/home/a/job/net/train.py", "/home/a/job/only.py", "/home/a/job/x/two.py", "/home/a/job/y/two.py")
+	after := files("/mnt/train.py", "/mnt/net/train.py", "/mnt/other.py", "/mnt/v/two.py", "/mnt/w/two.py")
+	after[2].Source = "z"
+	d := analysis.Diff(before, after, analysis.ByFunction)
+	pairs := map[string]string{}
+	for i := range d.Rows {
+		if c := &d.Rows[i]; c.Before != nil && c.After != nil {
+			pairs[c.Before.File] = c.After.File
+		}
+	}
+	require.Equal(t, map[string]string{"/home/a/job/train.py": "/mnt/train.py", "/home/a/job/net/train.py": "/mnt/net/train.py"}, pairs)
+}
+
+// TestDiffSums: whatever is compared, the changes add up to the change of the allocators' totals, and nothing appears twice.
+func TestDiffSums(t *testing.T) {
+	for seed := range uint64(6) {
+		views := []*analysis.View{}
+		for _, s := range []uint64{seed, seed + 100} {
+			stream := eventtest.Random(s, 2000)
+			trace, err := analysis.NewTrace(stream, nil)
+			require.NoError(t, err)
+			middle, err := trace.At(stream.Events[1000].Time)
+			require.NoError(t, err)
+			views = append(views, trace.End(), middle, trace.Peak())
+		}
+		for i, before := range views {
+			for _, after := range views[i:] {
+				for by := range analysis.RowKindNames {
+					requireSums(t, before, after, analysis.RowKind(by))
+				}
+			}
+		}
+	}
+}
+
+func requireSums(t *testing.T, before, after *analysis.View, by analysis.RowKind) {
+	t.Helper()
+	d := analysis.Diff(before.Entries(), after.Entries(), by)
+	require.EqualValues(t, before.Total(), d.Before.Bytes)
+	require.EqualValues(t, after.Total(), d.After.Bytes)
+	bytes, blocks := int64(0), int64(0)
+	for i := range d.Rows {
+		bytes += d.Rows[i].Bytes()
+		blocks += d.Rows[i].Blocks()
+	}
+	require.Equal(t, int64(after.Total())-int64(before.Total()), bytes)
+	require.Equal(t, bytes, d.Bytes())
+	require.Equal(t, int64(d.After.Blocks)-int64(d.Before.Blocks), blocks)
+	if before == after {
+		for i := range d.Rows {
+			require.Zero(t, d.Rows[i].Bytes())
+			require.False(t, d.Rows[i].Moved || d.Rows[i].Edited || d.Rows[i].Before == nil || d.Rows[i].After == nil)
+		}
+	}
+}
+
+// TestDiffRandom: random tables, of which many rows are nearly the same. The rows of each side are there once, in the same
+// order whatever the order of the entries is.
+func TestDiffRandom(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		random := func() (out []analysis.Entry) {
+			for range r.IntN(12) {
+				e := in([]string{"/a/train.py", "/b/train.py", "/a/net.py"}[r.IntN(3)], r.IntN(4), string(rune('f'+r.IntN(2))), []string{"", "x", "y"}[r.IntN(3)], r.Int64N(100)-20)
+				out = append(out, e)
+			}
+			return out
+		}
+		before, after := random(), random()
+		for by := range analysis.RowKindNames {
+			d := analysis.Diff(before, after, analysis.RowKind(by))
+			var got [2][]analysis.Entry
+			for i := range d.Rows {
+				if e := d.Rows[i].Before; e != nil {
+					got[0] = append(got[0], *e)
+				}
+				if e := d.Rows[i].After; e != nil {
+					got[1] = append(got[1], *e)
+				}
+			}
+			require.ElementsMatch(t, analysis.GroupEntries(before, d.By), got[0])
+			require.ElementsMatch(t, analysis.GroupEntries(after, d.By), got[1])
+			require.Equal(t, d, analysis.Diff(before, after, d.By))
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package analysis
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// HappeningKind says what an entry of a history is.
+type HappeningKind uint8
+
+// The kinds are those of PyTorch's history; what the two of them about a free block have in common is told once.
+const (
+	HappeningAlloc        HappeningKind = iota
+	HappeningFree                       // requested and completed: when a block can be used again was not observed
+	HappeningSegmentAlloc               // memory was obtained from the driver
+	HappeningSegmentFree
+	HappeningSegmentMap // of an expandable segment
+	HappeningSegmentUnmap
+	HappeningOutOfMemory
+)
+
+// Happening is an entry of the history of a caching allocator.
+type Happening struct {
+	Kind      HappeningKind
+	Time      uint64 // CLOCK_BOOTTIME nanoseconds
+	Addr      uint64 // 0 of a refused request
+	Size      uint64 // bytes: of the block or segment
+	Requested uint64 // of a block, bytes; event.Unknown
+	Stream    uint64 // raw handle; event.Unknown
+	Stack     event.StackID
+}
+
+// chronicle is the history of one account as it is collected.
+type chronicle struct {
+	entries []Happening
+	dropped uint64
+}
+
+// note adds an entry, unless it is from before the range.
+func (l *layouter) note(pid uint32, device event.Device, x Happening) {
+	id := allocatorID{pid, device}
+	c := l.live[id]
+	if c == nil {
+		c = &chronicle{}
+		l.live[id] = c
+	}
+	if l.o.Selection.To != 0 && x.Time <= l.o.Selection.From {
+		c.dropped++
+		return
+	}
+	if n := l.o.Entries; n > 0 && len(c.entries) >= 2*n {
+		c.drop(len(c.entries) - n)
+	}
+	c.entries = append(c.entries, x)
+}
+
+// drop forgets the first entries.
+func (c *chronicle) drop(n int) {
+	c.dropped += uint64(n)
+	c.entries = slices.Delete(c.entries, 0, n)
+}
+
+func (l *layouter) born(b *heap.Block, e *event.Event) {
+	if e == nil {
+		return
+	}
+	x := happening(HappeningAlloc, b, e.Time)
+	switch {
+	case b.Layer == event.LayerTorch:
+	case b.Layer == event.LayerDevice && b.Object == event.ObjectMemory && b.Size != event.Unknown && l.dealsOut(b):
+		x.Kind = HappeningSegmentAlloc
+	default:
+		return
+	}
+	l.note(b.PID, b.Device, x)
+}
+
+func (l *layouter) gone(b *heap.Block, e *event.Event, time uint64) {
+	x := happening(HappeningFree, b, time)
+	switch {
+	case b.Layer == event.LayerTorch:
+	case b.Layer == event.LayerDevice && b.Object == event.ObjectMemory && b.Size != event.Unknown && l.dealsOut(b):
+		x.Kind = HappeningSegmentFree
+	default:
+		return
+	}
+	if x.Stack = 0; e != nil {
+		x.Stack = e.Stack
+	}
+	l.note(b.PID, b.Device, x)
+}
+
+// moved: memory turned out to be a segment, now that the first block in it was seen. It was one from the beginning.
+func (l *layouter) moved(from, to *heap.Block) {
+	if !l.dealsOut(from) && to.Layer == event.LayerDevice && to.Object == event.ObjectMemory && to.Size != event.Unknown {
+		l.note(to.PID, to.Device, happening(HappeningSegmentAlloc, to, to.Time))
+	}
+}
+
+// happened notes events that are about no block.
+func (l *layouter) happened(e *event.Event) {
+	x := Happening{Time: e.Time, Addr: e.Addr, Size: e.Size, Requested: event.Unknown, Stream: e.Stream, Stack: e.Stack}
+	switch {
+	case e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch:
+		x.Kind, x.Addr = HappeningOutOfMemory, 0
+	case e.Layer != event.LayerDevice || e.Size == event.Unknown:
+		return
+	case e.Kind == event.KindMap:
+		x.Kind = HappeningSegmentMap
+	case e.Kind == event.KindUnmap:
+		x.Kind = HappeningSegmentUnmap
+	default:
+		return
+	}
+	l.note(e.PID, e.Device, x)
+}
+
+func happening(kind HappeningKind, b *heap.Block, time uint64) Happening {
+	return Happening{Kind: kind, Time: time, Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream, Stack: b.Stack}
+}
+
+// finish gives the entries up to the moment, and how many there were before. What was mapped, but held no block, is not the
+// allocator's.
+func (c *chronicle) finish(entries int, at *Layout) ([]Happening, uint64) {
+	used := c.used(at)
+	c.entries = slices.DeleteFunc(c.entries, func(x Happening) bool {
+		if x.Kind != HappeningSegmentMap && x.Kind != HappeningSegmentUnmap {
+			return false
+		}
+		i, _ := slices.BinarySearchFunc(used, x.Addr, func(u extent, addr uint64) int {
+			if u.end <= addr {
+				return -1
+			}
+			return 1
+		})
+		return i == len(used) || used[i].start >= x.Addr+x.Size
+	})
+	slices.SortStableFunc(c.entries, func(x, y Happening) int { return cmp.Compare(x.Time, y.Time) })
+	if n := len(c.entries); entries > 0 && n > entries {
+		c.drop(n - entries)
+	}
+	out, dropped := c.entries, c.dropped
+	*c = chronicle{}
+	return out, dropped
+}
+
+type extent struct{ start, end uint64 }
+
+// used is where the allocator had segments or blocks, by address.
+func (c *chronicle) used(at *Layout) []extent {
+	var all []extent
+	for i := range at.Segments {
+		s := &at.Segments[i]
+		all = append(all, extent{s.Addr, s.Addr + s.Size})
+	}
+	for i := range c.entries {
+		if x := &c.entries[i]; x.Kind == HappeningAlloc || x.Kind == HappeningFree {
+			all = append(all, extent{x.Addr, x.Addr + x.Size})
+		}
+	}
+	slices.SortFunc(all, func(x, y extent) int { return cmp.Compare(x.start, y.start) })
+	var out []extent
+	for _, x := range all {
+		if last := len(out) - 1; last >= 0 && x.start <= out[last].end {
+			out[last].end = max(out[last].end, x.end)
+			continue
+		}
+		out = append(out, x)
+	}
+	return out
+}

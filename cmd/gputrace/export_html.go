@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/html"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// writePage writes the page. All of the trace is in it: a selection is what is selected when it opens.
+func writePage(w io.Writer, in *exportInput) error {
+	if in.Selection.MinSize > 0 {
+		in.Warn(errors.New("the page shows blocks of all sizes, with a filter by size: --min-size is left out"))
+	}
+	b, err := analysis.NewBrowse(in.Trace, nil)
+	if err != nil {
+		return err
+	}
+	program := commandLine(in.Info.Cmdline, in.Info.Name)
+	if program == "" {
+		program = in.Path
+	}
+	return html.Write(w, html.Input{
+		Browse: b, View: in.Trace.End(), Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
+		Start: in.Info.Attached, Notes: pageNotes(in), Lost: droppedEvents(in.End), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
+	})
+}
+
+// pageFacts are what is known of program and machine.
+func pageFacts(in *exportInput) []html.Fact {
+	var out []html.Fact
+	add := func(name, value string) {
+		if value != "" {
+			out = append(out, html.Fact{Name: name, Value: value})
+		}
+	}
+	if in.Info.PID != 0 {
+		add("pid", fmt.Sprint(in.Info.PID))
+	}
+	if in.End != nil && in.End.Memory != nil {
+		for _, d := range in.End.Memory.Driver {
+			add(fmt.Sprintf("device %d", d.Device), d.Name)
+		}
+	}
+	add("Python", in.Info.Python)
+	add("PyTorch", in.Info.PyTorch)
+	add("CUDA", in.Info.CUDA)
+	add("driver", in.Info.Driver)
+	add("Linux", in.Info.Kernel)
+	add("gputrace", in.Info.Gputrace)
+	return out
+}
+
+// pageNotes say what limits the figures.
+func pageNotes(in *exportInput) []string {
+	var out []string
+	if in.Trace.Damage != nil {
+		out = append(out, fmt.Sprintf("The recording is damaged, and shown as far as it is whole: %v", in.Trace.Damage))
+	}
+	if in.End != nil && in.End.Error != "" {
+		out = append(out, fmt.Sprintf("%s; the last %d events are not in the recording", in.End.Error, in.End.NotWritten))
+	}
+	if in.End != nil && in.End.StackRecordsLost > 0 {
+		out = append(out, fmt.Sprintf("%d stacks did not fit the ring: their events have none", in.End.StackRecordsLost))
+	}
+	return out
+}
+
+// droppedEvents is how many events were lost; event.Unknown for what is no recording, or was cut off.
+func droppedEvents(end *recording.End) uint64 {
+	if end == nil || len(end.Hits) == 0 {
+		return event.Unknown
+	}
+	var n uint64
+	for _, h := range end.Hits {
+		for _, dropped := range h.Dropped {
+			n += dropped
+		}
+	}
+	return n
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/snapshot"
+)
+
+// writeSnapshot writes the moment, or the end of the range, with the history that leads there.
+func writeSnapshot(w io.Writer, in *exportInput) error {
+	o := analysis.LayoutOptions{Selection: in.Selection, Entries: snapshot.MaxEntries}
+	if o.Selection.MinSize > 0 {
+		return usage("--min-size: a snapshot has all blocks, or its segments would not be what they are")
+	}
+	if o.Selection.To != 0 {
+		o.Entries = 0
+	}
+	layouts, err := in.Trace.Layouts(o)
+	switch {
+	case errors.Is(err, analysis.ErrPeakGone):
+		return coded(exitError, err)
+	case err != nil:
+		return err
+	}
+	for i := range layouts {
+		warnOfLayout(&layouts[i], in)
+	}
+	var boot time.Time
+	if !in.Info.Started.IsZero() {
+		boot = in.Info.Started.Add(-time.Duration(in.Info.StartedBoot))
+	}
+	return snapshot.WriteTrace(w, snapshot.TraceInput{Layouts: layouts, Stack: in.Trace.Stack, Boot: boot})
+}
+
+// warnOfLayout says what is not as in a snapshot of PyTorch's own.
+func warnOfLayout(l *analysis.Layout, in *exportInput) {
+	if n := len(l.History); l.LeftOut > 0 && in.Selection.To == 0 {
+		in.Warn(fmt.Errorf("%s: the history has the last %d entries; %d before are left out, for the viewer's sake: --from and --to choose others",
+			l.Device, n, l.LeftOut))
+	} else if n > snapshot.MaxEntries {
+		in.Warn(fmt.Errorf("%s: the history has %d entries: the viewer is slow with more than %d", l.Device, n, snapshot.MaxEntries))
+	}
+	if m := l.MadeUp; m.Objects > 0 {
+		in.Warn(fmt.Errorf("%s: %d blocks (%d bytes) lie in no known segment: segments are made up for them", l.Device, m.Objects, m.Bytes))
+	}
+	if l.Unplaced != 0 {
+		in.Warn(fmt.Errorf("%s: %d bytes of the allocator's total are in no known block, and not in the snapshot", l.Device, l.Unplaced))
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// addRecording makes a file of the format as it is now, to be kept for the versions to come.
+var addRecording = flag.String("add-recording", "", "write a recording of this version to `FILE` in testdata, and what it says beside it")
+
+// madeRecording records a random stream, with a checkpoint in the middle.
+func madeRecording(t *testing.T, path string, s *eventtest.Stream) {
+	t.Helper()
+	info := &recording.Info{
+		Gputrace: version, Started: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), StartedBoot: s.Events[0].Time, Attached: s.Events[0].Time,
+		PID: eventtest.PID, Name: "python", Cmdline: []string{"python", "train.py"}, Python: "3.11.7", PyTorch: "2.15.0",
+	}
+	w, err := recording.Create(path, info, s.Stack, nil)
+	require.NoError(t, err)
+	h := heap.New()
+	half := len(s.Events) / 2
+	for i := range s.Events {
+		e := s.Events[i]
+		h.Apply(&e)
+		if i == half {
+			require.NoError(t, w.Write(s.Events[:half+1]))
+			require.NoError(t, w.Checkpoint(h.State(), h.Stacks()))
+		}
+	}
+	require.NoError(t, w.Write(s.Events[half+1:]))
+	end := &recording.End{Reason: recording.ReasonStopped, Duration: time.Duration(s.Events[len(s.Events)-1].Time - s.Events[0].Time)}
+	end.Sources = []recording.Source{{File: "/home/a b/train.py", Line: 10, Text: "x = f(y)"}}
+	require.NoError(t, w.Close(end))
+}
+
+// said is what a recording says, in words of this test's own: how a report looks may change.
+func said(t *testing.T, path string) string {
+	t.Helper()
+	o, err := openTrace(path, func(err error) { require.NoError(t, err) })
+	require.NoError(t, err)
+	defer o.close()
+	middle, err := o.trace.At(o.trace.First() + (o.trace.Last()-o.trace.First())/4*3) // behind the checkpoint
+	require.NoError(t, err)
+	var out strings.Builder
+	fmt.Fprintln(&out, o.info.PID, o.info.Cmdline, o.info.Started, o.info.PyTorch, o.end.Reason, o.end.Duration, o.end.Sources)
+	for _, v := range []*analysis.View{o.trace.End(), middle} {
+		fmt.Fprintln(&out, "events", v.Snapshot.Events, "first", v.Snapshot.First, "last", v.Snapshot.Time, "total", v.Total())
+		for i := range v.Snapshot.Accounts {
+			a := &v.Snapshot.Accounts[i]
+			fmt.Fprintln(&out, a.PID, a.Device, "allocated", a.Allocated, a.Reserved, "before", a.Before, a.Lost, "peak", a.Peak, a.PeakTime,
+				"events", a.Allocs, a.Frees, a.OOMs)
+		}
+		for i := range v.Snapshot.Drivers {
+			d := &v.Snapshot.Drivers[i]
+			fmt.Fprintln(&out, d.PID, d.Layer, d.Device, d.Live.Objects, d.Live.Bytes, d.Segments.Bytes, "peak", d.Peak, d.PeakTime)
+		}
+		for i := range v.Sites {
+			s := &v.Sites[i]
+			fmt.Fprintln(&out, s.Layer, s.Device, s.Call, s.Name, s.Status(), s.Alloc.Objects, s.Alloc.Bytes, s.Inuse.Objects, s.Inuse.Bytes,
+				s.Inuse.Requested, s.Peak.Bytes)
+			for _, f := range framesOf(s) {
+				fmt.Fprintln(&out, "  ", f.Label(), f.File, f.Line, f.StartLine, f.Offset)
+			}
+		}
+	}
+	return out.String()
+}
+
+func framesOf(s *analysis.Site) []event.Frame {
+	if s.Stack == nil {
+		return nil
+	}
+	return s.Stack.Frames
+}
+
+// Files that earlier versions wrote say what they said then. They are kept as they are: a test that fails here means that users
+// can no longer read theirs.
+func TestOlderRecordings(t *testing.T) {
+	if *addRecording != "" {
+		path := filepath.Join("testdata", *addRecording)
+		madeRecording(t, path, eventtest.Random(1, 2500))
+		require.NoError(t, os.WriteFile(strings.TrimSuffix(path, filepath.Ext(path))+".txt", []byte(said(t, path)), 0o644))
+	}
+	files, err := filepath.Glob("testdata/*.gputrace")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, f := range files {
+		want, err := os.ReadFile(strings.TrimSuffix(f, filepath.Ext(f)) + ".txt")
+		require.NoError(t, err)
+		require.Equal(t, string(want), said(t, f), f)
+	}
+}

@@ -1,0 +1,431 @@
+package html
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// dataVersion is that of the blocks: docs/html.md.
+const dataVersion = 1
+
+// longestName is how many characters of a name or a line are kept: they come from the program that was traced.
+const longestName = 1000
+
+// head is the first block: all that is needed for the first picture but the curves' points. Times are nanoseconds since
+// analysis.Browse.First, sizes bytes; -1: not known.
+type head struct {
+	Version  int             `json:"version"`
+	Program  string          `json:"program"`
+	PID      uint32          `json:"pid"`
+	Facts    list[[2]string] `json:"facts"`
+	Notes    list[string]    `json:"notes"`
+	Started  string          `json:"started"` // RFC 3339; empty: not known
+	Start    int64           `json:"start"`   // time of +0 s
+	Last     int64           `json:"last"`
+	Events   uint64          `json:"events"`
+	Exact    bool            `json:"exact"`
+	Parts    list[partData]  `json:"parts"`
+	Moments  momentData      `json:"moments"`
+	Refusals list[refusal]   `json:"refusals"`
+	Refused  uint64          `json:"refused"`
+	Losses   losses          `json:"losses"`
+	Select   selection       `json:"select"`
+	Points   list[int]       `json:"points"` // of each curve in the block "curves": all parts together, then each, where there are several
+}
+
+// partData is one process and device. The lists are by moment.
+type partData struct {
+	PID        uint32      `json:"pid"`
+	Device     string      `json:"device"`
+	Torch      bool        `json:"torch"`
+	Peak       number      `json:"peak"`
+	PeakTime   int64       `json:"peakTime"` // -1: before the first event
+	PeakMoment int         `json:"peakMoment"`
+	Before     numbers     `json:"before"`
+	Known      numbers     `json:"known"`
+	Lost       list[int64] `json:"lost"`
+	Allocated  numbers     `json:"allocated"`
+	Reserved   numbers     `json:"reserved"`
+	Driver     numbers     `json:"driver"`
+}
+
+type momentData struct {
+	Time   list[int64]  `json:"time"`
+	Kind   list[int]    `json:"kind"` // analysis.MomentKind
+	Events list[uint64] `json:"events"`
+}
+
+type refusal struct {
+	Time   int64  `json:"time"`
+	Part   int    `json:"part"`
+	Bytes  number `json:"bytes"`
+	Moment int    `json:"moment"`
+	Own    int32  `json:"own"`
+	Thread uint32 `json:"thread"`
+}
+
+type losses struct {
+	Events   number           `json:"events"`
+	Gaps     uint64           `json:"gaps"`
+	GapBytes uint64           `json:"gapBytes"`
+	Ignored  uint64           `json:"ignored"`
+	Stacks   list[stackShare] `json:"stacks"`
+	Cut      int              `json:"cut"` // stacks that are shown as their own line alone
+}
+
+type stackShare struct {
+	Status string `json:"status"`
+	Bytes  uint64 `json:"bytes"`
+}
+
+type selection struct {
+	At   int64 `json:"at"`
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+}
+
+// tree is the third block: names, stacks and groups, as columns.
+type tree struct {
+	Text   list[string] `json:"text"`
+	Frames frameData    `json:"frames"`
+	Nodes  nodeData     `json:"nodes"`
+	Groups groupData    `json:"groups"`
+	Lives  int          `json:"lives"` // in the block "lives"
+}
+
+// frameData: Name, File and Source are indices in tree.Text.
+type frameData struct {
+	Kind   list[int] `json:"kind"`
+	Name   list[int] `json:"name"`
+	File   list[int] `json:"file"`
+	Line   list[int] `json:"line"`
+	Source list[int] `json:"source"`
+}
+
+type nodeData struct {
+	Parent list[int32] `json:"parent"`
+	Frame  list[int32] `json:"frame"`
+}
+
+type groupData struct {
+	Part   list[int]    `json:"part"`
+	Memory list[int]    `json:"memory"` // index in memories
+	Node   list[int32]  `json:"node"`
+	Own    list[int32]  `json:"own"`
+	Thread list[uint32] `json:"thread"` // 0: not known
+	Class  list[int]    `json:"class"`
+	Flags  list[int]    `json:"flags"`
+}
+
+// Flags of a group.
+const (
+	flagCounted = 1 // GPU memory that is counted in its own layer
+	flagAgain   = 2 // its births do not count as allocations
+)
+
+// The kinds of memory that the page tells apart; the page has their names in this order.
+const (
+	memoryTorch = iota
+	memoryOther
+	memorySegments
+	memoryHost
+	memoryShared
+	memoryVirtual
+	memoryHolder
+)
+
+var memories = map[event.Layer]int{
+	event.LayerTorch: memoryTorch, event.LayerDevice: memoryOther, event.LayerHost: memoryHost, event.LayerShared: memoryShared,
+	event.LayerVirtual: memoryVirtual, event.LayerHolder: memoryHolder,
+}
+
+// number is bytes; event.Unknown is -1.
+type number uint64
+
+// MarshalJSON implements json.Marshaler.
+func (n number) MarshalJSON() ([]byte, error) { return json.Marshal(signed(uint64(n))) }
+
+func signed(n uint64) int64 {
+	if n == event.Unknown {
+		return -1
+	}
+	return int64(n)
+}
+
+// list is an array in JSON also when there is nothing in it.
+type list[T any] []T
+
+// MarshalJSON implements json.Marshaler.
+func (l list[T]) MarshalJSON() ([]byte, error) {
+	if l == nil {
+		return []byte("[]"), nil
+	}
+	return json.Marshal([]T(l))
+}
+
+type numbers []uint64
+
+// MarshalJSON implements json.Marshaler.
+func (n numbers) MarshalJSON() ([]byte, error) {
+	out := make([]int64, len(n))
+	for i, v := range n {
+		out[i] = signed(v)
+	}
+	return json.Marshal(out)
+}
+
+// encode makes the blocks.
+func encode(in *Input) ([]template.HTML, error) {
+	b := in.Browse
+	curves := []analysis.Curve{b.All}
+	if len(b.Parts) > 1 {
+		for i := range b.Parts {
+			curves = append(curves, b.Parts[i].Curve)
+		}
+	}
+	h := headOf(in)
+	for _, c := range curves {
+		h.Points = append(h.Points, len(c))
+	}
+	t := treeOf(b)
+	head, err := json.Marshal(h)
+	if err != nil {
+		return nil, fmt.Errorf("head: %w", err)
+	}
+	tree, err := json.Marshal(t)
+	if err != nil {
+		return nil, fmt.Errorf("tree: %w", err)
+	}
+	var out []template.HTML
+	for _, part := range []struct {
+		id   string
+		data []byte
+	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lives", livesColumns(b.Lives)}} {
+		data, err := pack(part.data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", part.id, err)
+		}
+		out = append(out, element(`<script type="application/octet-stream" id="`+part.id+`">`, data, "</script>"))
+	}
+	return out, nil
+}
+
+// pack is gzip in base64.
+func pack(data []byte) ([]byte, error) {
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := z.Write(data); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, err
+	}
+	return base64.StdEncoding.AppendEncode(nil, b.Bytes()), nil
+}
+
+func headOf(in *Input) *head {
+	b := in.Browse
+	since := func(time uint64) int64 { return int64(time - b.First) }
+	h := &head{
+		Version: dataVersion, Program: printable(in.Program), PID: in.PID, Last: since(b.Last), Events: b.Events, Exact: b.Exact,
+		Refused: b.RefusalCount, Select: selection{-1, -1, -1},
+	}
+	if !in.Started.IsZero() {
+		h.Started = in.Started.UTC().Format("2006-01-02T15:04:05Z")
+	}
+	if in.Start != 0 {
+		h.Start = since(in.Start)
+	}
+	for _, s := range []struct {
+		time uint64
+		to   *int64
+	}{{in.At, &h.Select.At}, {in.From, &h.Select.From}, {in.To, &h.Select.To}} {
+		if s.time != 0 {
+			*s.to = max(0, since(s.time))
+		}
+	}
+	for _, f := range in.Facts {
+		h.Facts = append(h.Facts, [2]string{printable(f.Name), printable(f.Value)})
+	}
+	for _, n := range in.Notes {
+		h.Notes = append(h.Notes, printable(n))
+	}
+	for i := range b.Parts {
+		h.Parts = append(h.Parts, partOf(&b.Parts[i], since))
+	}
+	for _, m := range b.Moments {
+		h.Moments.Time = append(h.Moments.Time, since(max(m.Time, b.First)))
+		h.Moments.Kind = append(h.Moments.Kind, int(m.Kind))
+		h.Moments.Events = append(h.Moments.Events, m.Event)
+	}
+	for _, r := range b.Refusals {
+		h.Refusals = append(h.Refusals, refusal{since(r.Time), r.Part, number(r.Bytes), r.Moment, r.Own, r.TID})
+	}
+	h.Losses = lossesOf(in)
+	return h
+}
+
+func partOf(p *analysis.Part, since func(uint64) int64) partData {
+	out := partData{
+		PID: p.PID, Device: p.Device.String(), Torch: p.Torch, Peak: number(p.Peak), PeakTime: -1, PeakMoment: p.PeakMoment,
+		Before: p.Before, Known: p.Known, Lost: p.Lost, Allocated: p.Allocated, Reserved: p.Reserved, Driver: p.Driver,
+	}
+	if p.PeakTime != 0 {
+		out.PeakTime = since(p.PeakTime)
+	}
+	return out
+}
+
+func lossesOf(in *Input) losses {
+	s := in.View.Snapshot
+	out := losses{Events: number(in.Lost), Gaps: s.GapCount, Ignored: s.Ignored, Cut: in.Browse.CutStacks}
+	for i := range s.Accounts {
+		out.GapBytes += s.Accounts[i].GapBytes
+	}
+	for _, u := range in.View.Stacks() {
+		out.Stacks = append(out.Stacks, stackShare{u.Status, u.Bytes})
+	}
+	return out
+}
+
+// texts numbers strings. Number 0 is the empty one.
+type texts struct {
+	list []string
+	at   map[string]int
+}
+
+func (t *texts) of(s string) int {
+	s = printable(s)
+	i, ok := t.at[s]
+	if !ok {
+		i = len(t.list)
+		t.at[s] = i
+		t.list = append(t.list, s)
+	}
+	return i
+}
+
+func treeOf(b *analysis.Browse) *tree {
+	names := &texts{list: []string{""}, at: map[string]int{"": 0}}
+	t := &tree{Lives: len(b.Lives)}
+	for i := range b.Frames {
+		f, to := &b.Frames[i], &t.Frames
+		to.Kind, to.Line = append(to.Kind, int(f.Kind)), append(to.Line, f.Line)
+		to.Name, to.File, to.Source = append(to.Name, names.of(f.Name)), append(to.File, names.of(f.File)), append(to.Source, names.of(f.Source))
+	}
+	for _, n := range b.Nodes {
+		t.Nodes.Parent, t.Nodes.Frame = append(t.Nodes.Parent, n.Parent), append(t.Nodes.Frame, n.Frame)
+	}
+	for i := range b.Groups {
+		g, to := &b.Groups[i], &t.Groups
+		to.Part, to.Memory = append(to.Part, g.Part), append(to.Memory, memoryOf(g))
+		to.Node, to.Own, to.Thread = append(to.Node, g.Node), append(to.Own, g.Own), append(to.Thread, g.TID)
+		to.Class, to.Flags = append(to.Class, int(g.Class)), append(to.Flags, flagsOf(g))
+	}
+	t.Text = names.list
+	return t
+}
+
+func memoryOf(g *analysis.Group) int {
+	if g.Segment && g.Layer == event.LayerDevice {
+		return memorySegments
+	}
+	return memories[g.Layer]
+}
+
+func flagsOf(g *analysis.Group) int {
+	flags := 0
+	if g.Counted() {
+		flags |= flagCounted
+	}
+	if g.Again || g.Origin != heap.OriginEvent {
+		flags |= flagAgain
+	}
+	return flags
+}
+
+// curveColumns is the points of curves, as columns of varints: of each curve the distances of the times, then of each quantity
+// the steps of Last, Last above Low, High above Last. Values are one more than they are, so that 0 is what is not known.
+func curveColumns(curves []analysis.Curve, first uint64) []byte {
+	var out []byte
+	for _, c := range curves {
+		time := first
+		for i := range c {
+			out = binary.AppendUvarint(out, max(c[i].Time, time)-time)
+			time = max(c[i].Time, time)
+		}
+		for q := range analysis.Quantities {
+			last := uint64(0)
+			for i := range c {
+				out = binary.AppendVarint(out, int64(c[i].Last[q]+1-last))
+				last = c[i].Last[q] + 1
+			}
+			for i := range c {
+				out = binary.AppendVarint(out, int64(c[i].Last[q]-c[i].Low[q]))
+			}
+			for i := range c {
+				out = binary.AppendVarint(out, int64(c[i].High[q]-c[i].Last[q]))
+			}
+		}
+	}
+	return out
+}
+
+// livesColumns is the lives, as columns of varints: steps of the group, steps of the birth (from 0 in each group), moments
+// lived, blocks, and bytes.
+func livesColumns(lives []analysis.Lives) []byte {
+	var out []byte
+	group := uint32(0)
+	for i := range lives {
+		out = binary.AppendUvarint(out, uint64(lives[i].Group-group))
+		group = lives[i].Group
+	}
+	born := uint16(0)
+	for i := range lives {
+		if i == 0 || lives[i].Group != lives[i-1].Group {
+			born = 0
+		}
+		out = binary.AppendUvarint(out, uint64(lives[i].Born-born))
+		born = lives[i].Born
+	}
+	for _, column := range []func(l *analysis.Lives) uint64{
+		func(l *analysis.Lives) uint64 { return uint64(l.Died - l.Born) },
+		func(l *analysis.Lives) uint64 { return l.Blocks },
+		func(l *analysis.Lives) uint64 { return l.Bytes },
+	} {
+		for i := range lives {
+			out = binary.AppendUvarint(out, column(&lives[i]))
+		}
+	}
+	return out
+}
+
+// printable makes one line of a name from the traced program: nothing in it moves the text around it.
+func printable(s string) string {
+	if utf8.RuneCountInString(s) > longestName {
+		r := []rune(s)
+		s = string(slices.Concat(r[:longestName-1], []rune{'…'}))
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,120 @@
+// Package html writes a trace as one page that needs no network: the curve of memory over time, and for any moment or range a
+// flame graph and a table of what was live, allocated or leaked. docs/html.md describes what is in it.
+package html
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// Input is what Write shows.
+type Input struct {
+	Browse *analysis.Browse
+	// View is of the end: the losses are its.
+	View *analysis.View
+
+	Program string    // command line; it is the title
+	PID     uint32    // of the program; 0: not known
+	Facts   []Fact    // of machine and program
+	Started time.Time // zero: not known
+	Start   uint64    // when the recording began, CLOCK_BOOTTIME nanoseconds: times are shown from here on. 0: the first event
+	Notes   []string  // what a reader must know of the figures: damage, what was dropped
+
+	Lost uint64 // events that were lost; event.Unknown
+	// At, From and To are the moment or the range that is selected when the page opens, CLOCK_BOOTTIME nanoseconds. 0: not
+	// asked for; without any it is the peak.
+	At, From, To uint64
+}
+
+// Fact is a line of the head.
+type Fact struct{ Name, Value string }
+
+//go:embed page
+var files embed.FS
+
+// scripts are the parts of the page's program, in their order. They share one scope.
+var scripts = []string{"data.js", "model.js", "format.js", "curve.js", "flame.js", "table.js", "page.js"}
+
+// page is what the template shows.
+type page struct {
+	Title  string
+	Policy string
+	Style  template.HTML
+	Script template.HTML
+	Blocks []template.HTML
+}
+
+// element is one whole element. Its text is ours, or base64, which has no character that could end it.
+func element(start string, text []byte, end string) template.HTML {
+	return template.HTML(start + string(text) + end)
+}
+
+// Write writes the page. It is complete in itself: no address of another file is in it.
+func Write(w io.Writer, in Input) error {
+	if in.Browse == nil || in.View == nil {
+		return errors.New("page: no trace")
+	}
+	style, err := files.ReadFile("page/page.css")
+	if err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	script, err := script()
+	if err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	blocks, err := encode(&in)
+	if err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	t, err := template.ParseFS(files, "page/page.html")
+	if err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	p := page{
+		Title: printable(in.Program), Policy: policy(style, script), Blocks: blocks,
+		Style: element("<style>", style, "</style>"), Script: element("<script>", script, "</script>"),
+	}
+	if p.Title == "" {
+		p.Title = "GPU memory"
+	}
+	if err := t.ExecuteTemplate(w, "page.html", p); err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	return nil
+}
+
+// script is all scripts in one function.
+func script() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteString("(() => {\n'use strict';\n")
+	for _, name := range scripts {
+		text, err := files.ReadFile("page/" + name)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(text)
+	}
+	b.WriteString("})();\n")
+	return b.Bytes(), nil
+}
+
+// policy allows this style and this script, and nothing else: no other script, no file, no connection.
+func policy(style, script []byte) string {
+	hash := func(text []byte) string {
+		sum := sha256.Sum256(text)
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	return strings.Join([]string{
+		"default-src 'none'", "script-src " + hash(script), "style-src " + hash(style), "img-src data:", "base-uri 'none'", "form-action 'none'",
+	}, "; ")
+}

@@ -1,0 +1,75 @@
+// The data blocks, as docs/html.md describes them.
+
+const UNKNOWN = -1;
+
+async function inflate(id) {
+  const text = document.getElementById(id).textContent;
+  const packed = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip'));
+  return new Uint8Array(await new Response(plain).arrayBuffer());
+}
+
+async function inflateJSON(id) {
+  return JSON.parse(new TextDecoder().decode(await inflate(id)));
+}
+
+// Columns reads varints, as Go's encoding/binary writes them.
+class Columns {
+  constructor(data) {
+    this.data = data;
+    this.at = 0;
+  }
+
+  unsigned() {
+    let value = 0;
+    for (let unit = 1; ; unit *= 128) { // numbers above 32 bits cannot be shifted
+      const byte = this.data[this.at++];
+      value += (byte & 127) * unit;
+      if (byte < 128) return value;
+    }
+  }
+
+  signed() {
+    const value = this.unsigned();
+    return value % 2 ? -(value + 1) / 2 : value / 2;
+  }
+}
+
+const QUANTITIES = 4;
+
+// decodeCurves gives each curve its times and, by quantity, low, high and last. NaN is what is not known.
+function decodeCurves(data, points) {
+  const columns = new Columns(data);
+  return points.map((n) => {
+    const time = new Float64Array(n);
+    for (let i = 0, t = 0; i < n; i++) time[i] = t += columns.unsigned();
+    const curve = { time, low: [], high: [], last: [] };
+    for (let q = 0; q < QUANTITIES; q++) {
+      const [low, high, last] = [new Float64Array(n), new Float64Array(n), new Float64Array(n)];
+      for (let i = 0, v = 0; i < n; i++) {
+        v += columns.signed();
+        last[i] = v > 0 ? v - 1 : NaN;
+      }
+      for (let i = 0; i < n; i++) low[i] = last[i] - columns.signed();
+      for (let i = 0; i < n; i++) high[i] = last[i] + columns.signed();
+      curve.low.push(low);
+      curve.high.push(high);
+      curve.last.push(last);
+    }
+    return curve;
+  });
+}
+
+function decodeLives(data, n) {
+  const columns = new Columns(data);
+  const lives = { count: n, group: new Uint32Array(n), born: new Uint16Array(n), died: new Uint16Array(n), blocks: new Float64Array(n), bytes: new Float64Array(n) };
+  for (let i = 0, g = 0; i < n; i++) lives.group[i] = g += columns.unsigned();
+  for (let i = 0, b = 0; i < n; i++) {
+    if (i === 0 || lives.group[i] !== lives.group[i - 1]) b = 0;
+    lives.born[i] = b += columns.unsigned();
+  }
+  for (let i = 0; i < n; i++) lives.died[i] = lives.born[i] + columns.unsigned();
+  for (let i = 0; i < n; i++) lives.blocks[i] = columns.unsigned();
+  for (let i = 0; i < n; i++) lives.bytes[i] = columns.unsigned();
+  return lives;
+}

@@ -1,0 +1,68 @@
+// Figures as gputrace report prints them: binary units, and unknown where something is not known.
+
+const UNITS = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
+
+function unknown(n) {
+  return n === UNKNOWN || Number.isNaN(n);
+}
+
+function bytesParts(n) {
+  if (unknown(n)) return ['unknown', ''];
+  const sign = n < 0 ? '-' : '';
+  let v = Math.abs(n);
+  if (v < 1024) return [sign + v, 'B'];
+  let unit = 0;
+  for (v /= 1024; v >= 1023.95; unit++) v /= 1024;
+  return [sign + v.toFixed(1), UNITS[unit]];
+}
+
+function bytesText(n) {
+  return bytesParts(n).join(' ').trim();
+}
+
+function count(n) {
+  return unknown(n) ? 'unknown' : n.toLocaleString('en-US');
+}
+
+function exactText(n) {
+  return unknown(n) ? 'unknown' : count(n) + ' B';
+}
+
+function plural(n, one) {
+  return `${count(n)} ${one}${n === 1 ? '' : 's'}`;
+}
+
+function share(part, whole) {
+  return whole > 0 ? (100 * part / whole).toFixed(1) + ' %' : '';
+}
+
+// signedBytes is the difference of two: never -1 for unknown.
+function signedBytes(n) {
+  return (n < 0 ? '-' : '+') + bytesText(Math.abs(n));
+}
+
+// seconds is a time, nanoseconds, as a place on the axis, with so many digits behind the point.
+function seconds(ns, digits = 3) {
+  const s = ns / 1e9;
+  return `${s < 0 ? '-' : '+'}${Math.abs(s).toFixed(digits)} s`;
+}
+
+function duration(ns) {
+  const s = ns / 1e9;
+  if (s >= 3600) return `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min`;
+  if (s >= 120) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
+  if (s >= 1) return s.toFixed(s < 10 ? 2 : 1) + ' s';
+  return s >= 0.001 ? (1e3 * s).toFixed(1) + ' ms' : (1e6 * s).toFixed(1) + ' µs';
+}
+
+// el makes an element. Texts become text, never markup: names come from the program that was traced.
+function el(tag, attributes, ...children) {
+  const e = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name === 'onclick') e.addEventListener('click', value);
+    else if (value === true) e.setAttribute(name, '');
+    else if (value !== false && value !== null && value !== undefined) e.setAttribute(name, value);
+  }
+  e.append(...children.filter((c) => c !== null && c !== undefined && c !== ''));
+  return e;
+}

@@ -1,0 +1,220 @@
+// The model adds up what lived when. Every sum of the page is made here.
+
+const MEMORIES = [
+  "torch's blocks", "driver memory, not torch's", "torch's segments", 'pinned host memory', 'memory of others, shared', 'addresses without memory', 'contexts and pools',
+];
+const MEMORY_TORCH = 0;
+const COUNTED = 1;
+const AGAIN = 2;
+const KIND_PEAK = 4;
+const KIND_REFUSE = 8;
+const KIND_START = 16;
+const KIND_END = 32;
+const [OWN, LIBRARY, NATIVE, NONE] = [0, 1, 2, 3];
+const FRAME_MODES = { own: [OWN], python: [OWN, LIBRARY], all: [OWN, LIBRARY, NATIVE] };
+
+class Model {
+  constructor(head, curves) {
+    this.head = head;
+    this.curves = curves;
+    this.moments = head.moments.time;
+    this.views = {};
+  }
+
+  // setTree enters stacks, groups and lives. What only the allocators' totals tell of becomes groups too.
+  setTree(tree, lives) {
+    this.frames = tree.frames.kind.map((kind, i) => ({
+      kind, name: tree.text[tree.frames.name[i]], file: tree.text[tree.frames.file[i]], line: tree.frames.line[i], source: tree.text[tree.frames.source[i]],
+    }));
+    this.nodes = tree.nodes;
+    this.groups = tree.groups;
+    this.lives = lives;
+    this.series = new Map(); // of groups that are totals: { bytes, blocks } by moment
+    this.head.parts.forEach((part, i) => {
+      if (!part.torch) return;
+      this.addTotal(i, '[before attach]', part.before.map((v) => Math.max(0, v)), part.known);
+      this.addTotal(i, '[lost events]', part.lost, null);
+    });
+    this.count = this.groups.part.length;
+  }
+
+  addTotal(part, name, bytes, blocks) {
+    if (!bytes.some((v) => v !== 0)) return;
+    let frame = this.frames.findIndex((f) => f.kind === NONE && f.name === name);
+    if (frame < 0) frame = this.frames.push({ kind: NONE, name, file: '', line: 0, source: '' }) - 1;
+    const g = this.groups;
+    const node = this.nodes.parent.push(0) - 1;
+    this.nodes.frame.push(frame);
+    const at = g.part.push(part) - 1;
+    g.memory.push(MEMORY_TORCH);
+    g.node.push(node);
+    g.own.push(frame);
+    g.thread.push(0);
+    g.class.push(0);
+    g.flags.push(COUNTED | AGAIN);
+    this.series.set(at, { bytes, blocks });
+  }
+
+  // mask says which groups the filters let through.
+  mask(s) {
+    const g = this.groups;
+    const mask = new Uint8Array(this.count);
+    const place = this.hits(s.query);
+    for (let i = 0; i < this.count; i++) {
+      mask[i] = (s.memory === 'gpu' ? g.flags[i] & COUNTED : g.memory[i] === s.memory)
+        && (s.part < 0 || g.part[i] === s.part) && (s.thread < 0 || g.thread[i] === s.thread)
+        && (s.class < 0 || g.class[i] === s.class) && (!s.only || s.only.has(i)) && (!place || place[g.node[i]]) ? 1 : 0;
+    }
+    return mask;
+  }
+
+  // hits says which nodes a search finds in themselves or in a caller; null without one.
+  hits(query) {
+    if (!query) return null;
+    const frame = this.frameHits(query);
+    const { parent, frame: of } = this.nodes;
+    const hit = new Uint8Array(parent.length);
+    for (let i = 1; i < hit.length; i++) hit[i] = hit[parent[i]] | frame[of[i]];
+    for (let i = 0; i < this.count; i++) hit[this.groups.node[i]] |= frame[this.groups.own[i]];
+    return hit;
+  }
+
+  frameHits(query) {
+    const q = query.toLowerCase();
+    return Uint8Array.from(this.frames, (f) => (`${f.name}\n${f.file}:${f.line || ''}\n${f.source}`.toLowerCase().includes(q) ? 1 : 0));
+  }
+
+  // sums are the bytes and blocks of each group: live at a moment, or live at the end of a range, allocated and leaked in it.
+  sums(s, mask) {
+    const out = {};
+    for (const measure of ['live', 'allocated', 'leaked']) out[measure] = { bytes: new Float64Array(this.count), blocks: new Float64Array(this.count) };
+    const at = s.from < 0 ? s.at : s.to;
+    const from = s.from < 0 ? at : s.from;
+    const { group, born, died, bytes, blocks, count: n } = this.lives;
+    const add = (to, g, i) => {
+      to.bytes[g] += bytes[i];
+      to.blocks[g] += blocks[i];
+    };
+    for (let i = 0; i < n; i++) {
+      const g = group[i];
+      if (!mask[g] || born[i] > at) continue;
+      if (died[i] > at) add(out.live, g, i);
+      if (born[i] <= from || this.groups.flags[g] & AGAIN) continue;
+      add(out.allocated, g, i);
+      if (died[i] > at) add(out.leaked, g, i);
+    }
+    for (const [g, series] of this.series) {
+      if (!mask[g]) continue;
+      out.live.bytes[g] = series.bytes[at];
+      out.live.blocks[g] = series.blocks ? series.blocks[at] : 0;
+    }
+    return out;
+  }
+
+  // unknownBlocks says whether a group is a total of which the blocks are not known.
+  unknownBlocks(g, bytes, blocks) {
+    return this.series.has(g) && bytes > 0 && blocks === 0;
+  }
+
+  // course is the bytes of some groups at every moment.
+  course(mask) {
+    const out = new Float64Array(this.moments.length + 1);
+    const { group, born, died, bytes, count: n } = this.lives;
+    for (let i = 0; i < n; i++) {
+      if (!mask[group[i]] || born[i] === died[i]) continue;
+      out[born[i]] += bytes[i];
+      out[died[i]] -= bytes[i];
+    }
+    for (let i = 1; i < out.length; i++) out[i] += out[i - 1];
+    for (const [g, series] of this.series) {
+      if (mask[g]) series.bytes.forEach((v, i) => { out[i] += v; });
+    }
+    return out;
+  }
+
+  // view is the tree with the frames of a mode alone: a hidden frame's callees are its caller's.
+  view(mode) {
+    if (this.views[mode]) return this.views[mode];
+    const shown = new Set(FRAME_MODES[mode]);
+    const { parent, frame } = this.nodes;
+    const v = { parent: [0], frame: [-1], children: [[]], depth: [0], of: new Int32Array(this.count) };
+    const index = new Map();
+    const enter = (up, f) => {
+      const key = up * this.frames.length + f;
+      let i = index.get(key);
+      if (i === undefined) {
+        i = v.parent.push(up) - 1;
+        v.frame.push(f);
+        v.depth.push(v.depth[up] + 1);
+        v.children.push([]);
+        v.children[up].push(i);
+        index.set(key, i);
+      }
+      return i;
+    };
+    const at = new Int32Array(parent.length);
+    for (let i = 1; i < parent.length; i++) {
+      const up = at[parent[i]];
+      at[i] = shown.has(this.frames[frame[i]].kind) || this.frames[frame[i]].kind === NONE ? enter(up, frame[i]) : up;
+    }
+    for (let g = 0; g < this.count; g++) v.of[g] = at[this.groups.node[g]] || enter(0, this.groups.own[g]);
+    this.views[mode] = v;
+    return v;
+  }
+
+  // weigh adds up a tree: a node has what its callees have.
+  weigh(view, sum) {
+    const bytes = new Float64Array(view.parent.length);
+    const blocks = new Float64Array(view.parent.length);
+    for (let g = 0; g < this.count; g++) {
+      if (sum.bytes[g] < 0) continue; // events were lost: no area can show less than nothing
+      bytes[view.of[g]] += sum.bytes[g];
+      blocks[view.of[g]] += sum.blocks[g];
+    }
+    for (let i = bytes.length - 1; i > 0; i--) {
+      bytes[view.parent[i]] += bytes[i];
+      blocks[view.parent[i]] += blocks[i];
+    }
+    return { bytes, blocks };
+  }
+
+  // nearest is the moment nearest to a time.
+  nearest(time) {
+    const t = this.moments;
+    let [low, high] = [0, t.length - 1];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (t[middle] < time) low = middle + 1;
+      else high = middle;
+    }
+    return low > 0 && time - t[low - 1] <= t[low] - time ? low - 1 : low;
+  }
+
+  // last is the moment at or before a time.
+  last(time) {
+    let i = this.nearest(time);
+    while (i > 0 && this.moments[i] > time) i--;
+    while (i + 1 < this.moments.length && this.moments[i + 1] <= time) i++;
+    return i;
+  }
+
+  partName(i) {
+    const p = this.head.parts[i];
+    const several = new Set(this.head.parts.map((q) => q.pid)).size > 1;
+    return several ? `pid ${p.pid} ${p.device}` : p.device;
+  }
+}
+
+// place is a frame in one line: "gpt.py:38".
+function place(frame) {
+  if (!frame.file) return frame.kind === NONE ? frame.name : '';
+  const base = frame.file.slice(frame.file.lastIndexOf('/') + 1);
+  return frame.kind !== NATIVE && frame.line > 0 ? `${base}:${frame.line}` : base;
+}
+
+function classText(c) {
+  if (c === 0) return 'unknown';
+  const top = 2 ** (c - 1);
+  const text = (n) => bytesText(n).replace('.0 ', ' ');
+  return top <= 512 ? `up to ${text(top)}` : `over ${text(top / 2)} to ${text(top)}`;
+}

@@ -1,0 +1,33 @@
+package pprof
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/google/pprof/profile"
+)
+
+// baseLabel marks the samples of what is compared with, as pprof itself does for -diff_base: percentages are of their sum
+// (github.com/google/pprof, profile.Sample.DiffBaseSample).
+const baseLabel = "pprof::base"
+
+// WriteDiff writes what was added between two profiles: the samples of after, and those of before with their values negated.
+// pprof shows of it what it shows of the two with -diff_base, and other tools the sums. The profiles are not changed. An error
+// when they do not have the same values.
+func WriteDiff(w io.Writer, before, after *profile.Profile) error {
+	base := before.Copy()
+	base.SetLabel(baseLabel, []string{"true"})
+	base.Scale(-1)
+	p, err := profile.Merge([]*profile.Profile{after.Copy(), base})
+	if err == nil {
+		err = p.CheckValid()
+	}
+	if err != nil {
+		return fmt.Errorf("compare profiles: %w", err)
+	}
+	p.DurationNanos = 0 // else tools divide by it
+	if err := p.Write(w); err != nil {
+		return fmt.Errorf("write profile: %w", err)
+	}
+	return nil
+}

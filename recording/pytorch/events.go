@@ -1,0 +1,223 @@
+package pytorch
+
+import (
+	"iter"
+	"maps"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+func mapKeys(m map[string]int) iter.Seq[string] { return maps.Keys(m) }
+
+// advance fills the queue, or sets the marks, with what comes next.
+func (s *Source) advance() {
+	s.queue = s.queue[:0]
+	switch s.stage {
+	case stageBooks:
+		s.baselines()
+		s.look(s.from-3, s.unnamed)
+	case stageBefore:
+		for d := range s.devices {
+			s.namedSegments(d)
+			s.namedBlocks(d)
+		}
+	case stageChecked:
+		s.look(s.from-1, s.atBeginning)
+	case stageEntries:
+		if s.next < len(s.order) {
+			n := s.order[s.next]
+			s.next++
+			s.follow(int(n.device), int(n.entry))
+			return
+		}
+	case stageEnd:
+		s.look(s.to+1, s.atEnd)
+	}
+	s.stage++
+}
+
+// baselines makes marks of the totals with which the books begin.
+func (s *Source) baselines() {
+	for d, h := range s.devices {
+		m := event.Mark{Kind: event.MarkBaseline, Device: cuda(d), Reserved: h.reserved}
+		for i := range h.before {
+			if b := &h.before[i]; b.allocated && b.stack == 0 {
+				m.Allocated += b.size
+			}
+		}
+		if len(h.entries)+len(h.before)+len(h.segments)+len(h.mapped) > 0 { // the device is used
+			s.marks = append(s.marks, m)
+		}
+	}
+}
+
+// look makes the marks of a look into the allocator's books.
+func (s *Source) look(time uint64, books func(device int) event.Observation) {
+	s.marks = append(s.marks, event.Mark{Kind: event.MarkWatch})
+	for d := range s.devices {
+		o := books(d)
+		o.Device, o.From, o.To = cuda(d), time, time
+		for _, b := range o.Blocks {
+			o.Allocated += b.Size
+		}
+		for _, g := range o.Segments {
+			o.Reserved += g.Size
+		}
+		s.marks = append(s.marks, event.Mark{Kind: event.MarkObserved, Observation: &o})
+	}
+	s.marks = append(s.marks, event.Mark{Kind: event.MarkUnwatch})
+}
+
+func cuda(device int) event.Device {
+	return event.Device{Type: event.DeviceCUDA, Index: int8(device)}
+}
+
+// unnamed is what lived before the history and has no stack.
+func (s *Source) unnamed(device int) event.Observation {
+	return s.before(device, func(stack uint32) bool { return stack == 0 })
+}
+
+// atBeginning is all that lived before the history.
+func (s *Source) atBeginning(device int) event.Observation {
+	return s.before(device, func(uint32) bool { return true })
+}
+
+func (s *Source) before(device int, want func(stack uint32) bool) event.Observation {
+	h, o := s.devices[device], event.Observation{Segments: []event.ObservedSegment{}}
+	for i := range h.before {
+		if b := &h.before[i]; b.allocated && want(b.stack) {
+			o.Blocks = append(o.Blocks, event.Observed{Addr: b.addr, Size: b.size, Requested: b.requested, Stream: b.stream})
+		}
+	}
+	for i := range h.segments {
+		if g := &h.segments[i]; want(g.stack) {
+			o.Segments = append(o.Segments, event.ObservedSegment{Addr: g.addr, Size: g.size})
+		}
+	}
+	for _, m := range h.mapped {
+		o.Segments = append(o.Segments, event.ObservedSegment{Addr: m.start, Size: m.end - m.start, Expandable: true})
+	}
+	return o
+}
+
+// atEnd is the snapshot's own state.
+func (s *Source) atEnd(device int) event.Observation {
+	o := event.Observation{Segments: []event.ObservedSegment{}}
+	for _, g := range s.contents.of(device) {
+		o.Segments = append(o.Segments, event.ObservedSegment{Addr: g.addr, Size: g.size, Expandable: g.expandable})
+		for _, b := range g.blocks {
+			if b.allocated {
+				o.Blocks = append(o.Blocks, event.Observed{Addr: b.addr, Size: b.size, Requested: b.requested, Stream: g.stream})
+			}
+		}
+	}
+	return o
+}
+
+// namedSegments queues the segments from before of which the stack is known.
+func (s *Source) namedSegments(device int) {
+	h := s.devices[device]
+	s.totals[device].reserved = h.reserved
+	for i := range h.segments {
+		if g := &h.segments[i]; g.stack != 0 {
+			e := s.event(device, event.KindAlloc, event.LayerDevice, s.from-2)
+			e.Addr, e.Size, e.Stack, e.Call = g.addr, g.size, event.StackID(g.stack), callSegment
+			s.queue = append(s.queue, e)
+		}
+	}
+}
+
+// namedBlocks queues the blocks from before of which the stack is known.
+func (s *Source) namedBlocks(device int) {
+	h, t := s.devices[device], &s.totals[device]
+	for i := range h.before {
+		if b := &h.before[i]; b.allocated && b.stack == 0 {
+			t.allocated += b.size
+		}
+	}
+	for i := range h.before {
+		if b := &h.before[i]; b.allocated && b.stack != 0 {
+			t.allocated += b.size
+			e := s.torch(device, event.KindAlloc, s.from-2)
+			e.Addr, e.Size, e.Requested, e.Stream, e.Stack = b.addr, b.size, b.requested, b.stream, event.StackID(b.stack)
+			s.queue = append(s.queue, e)
+		}
+	}
+}
+
+func (s *Source) event(device int, kind event.Kind, layer event.Layer, time uint64) event.Event {
+	return event.Event{
+		Time: time, Kind: kind, Layer: layer, Device: cuda(device), Size: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
+		Requested: event.Unknown, Stream: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown,
+	}
+}
+
+// torch is an event of the caching allocator, with its totals.
+func (s *Source) torch(device int, kind event.Kind, time uint64) event.Event {
+	e := s.event(device, kind, event.LayerTorch, time)
+	e.Allocated, e.Reserved = s.totals[device].allocated, s.totals[device].reserved
+	return e
+}
+
+// follow queues what one entry comes to.
+func (s *Source) follow(device, i int) {
+	x, t := &s.contents.entries[device][i], &s.totals[device]
+	size := s.devices[device].sizes[i]
+	switch x.action {
+	case actionAlloc:
+		t.allocated += size
+		e := s.torch(device, event.KindAlloc, x.time)
+		e.Addr, e.Size, e.Requested, e.Stream = x.addr, size, x.size, x.stream
+		s.push(e, x)
+	case actionFreeRequested:
+		t.allocated -= min(size, t.allocated)
+		e := s.torch(device, event.KindFree, x.time)
+		e.Addr, e.Size, e.Requested, e.Stream = x.addr, size, x.size, x.stream
+		s.push(e, x)
+	case actionOOM:
+		e := s.torch(device, event.KindOutOfMemory, x.time)
+		e.Size, e.Stream = x.size, x.stream
+		s.push(e, x)
+	case actionSegmentAlloc:
+		t.reserved += x.size
+		e := s.event(device, event.KindAlloc, event.LayerDevice, x.time)
+		e.Addr, e.Size, e.Call = x.addr, x.size, callSegment
+		s.push(e, x)
+	case actionSegmentFree:
+		t.reserved -= min(x.size, t.reserved)
+		e := s.event(device, event.KindFree, event.LayerDevice, x.time)
+		e.Addr, e.Call = x.addr, "segment_free"
+		s.push(e, x)
+	case actionSegmentMap:
+		t.reserved += x.size
+		s.mapParts(device, x)
+	case actionSegmentUnmap:
+		t.reserved -= min(x.size, t.reserved)
+		e := s.event(device, event.KindUnmap, event.LayerDevice, x.time)
+		e.Object, e.Addr, e.Size, e.Call = event.ObjectPhysical, x.addr, x.size, "segment_unmap"
+		s.push(e, x)
+	}
+}
+
+func (s *Source) push(e event.Event, x *entry) {
+	e.Stack = event.StackID(x.stack)
+	s.queue = append(s.queue, e)
+}
+
+// mapParts queues the mapping of memory: each part that can be unmapped for itself is physical memory of its own, which lives
+// as long as it is mapped.
+func (s *Source) mapParts(device int, x *entry) {
+	cuts := s.parts[device]
+	from, to := within(cuts, x.addr, x.addr+x.size)
+	for _, at := range cuts[from:to] {
+		from++
+		s.handles++
+		e := s.event(device, event.KindAlloc, event.LayerDevice, x.time)
+		e.Object, e.Addr, e.Size, e.Call = event.ObjectPhysical, s.handles, cuts[from]-at, callMap
+		s.push(e, x)
+		e.Kind, e.Addr, e.Handle = event.KindMap, at, s.handles
+		s.push(e, x)
+		e.Kind, e.Addr, e.Size, e.Handle = event.KindFree, s.handles, event.Unknown, event.Unknown
+		s.push(e, x)
+	}
+}

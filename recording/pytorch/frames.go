@@ -1,0 +1,143 @@
+package pytorch
+
+import (
+	"encoding/binary"
+	"path"
+	"strings"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// frameKey is a frame as PyTorch writes it.
+type frameKey struct {
+	name, file string
+	line       uint64
+}
+
+// stacks numbers stacks, each once. The number of a stack is that of event.StackID: from 1.
+type stacks struct {
+	frames  []event.Frame
+	frameAt map[frameKey]uint32
+	modules map[string]*event.Module
+	lists   [][]uint32 // by number - 1
+	listAt  map[string]uint32
+	made    map[event.StackID]*event.Stack
+	scrap   []byte
+}
+
+func newStacks() *stacks {
+	return &stacks{
+		frameAt: map[frameKey]uint32{}, modules: map[string]*event.Module{}, listAt: map[string]uint32{},
+		made: map[event.StackID]*event.Stack{},
+	}
+}
+
+// add gives a stack its number; 0: it has no frames.
+func (s *stacks) add(frames []uint32) uint32 {
+	if len(frames) == 0 {
+		return 0
+	}
+	s.scrap = s.scrap[:0]
+	for _, f := range frames {
+		s.scrap = binary.LittleEndian.AppendUint32(s.scrap, f)
+	}
+	n, ok := s.listAt[string(s.scrap)]
+	if !ok {
+		s.lists = append(s.lists, frames)
+		n = uint32(len(s.lists))
+		s.listAt[string(s.scrap)] = n
+	}
+	return n
+}
+
+func (s *stacks) frame(k frameKey) uint32 {
+	n, ok := s.frameAt[k]
+	if !ok {
+		n = uint32(len(s.frames))
+		s.frames = append(s.frames, s.newFrame(k))
+		s.frameAt[k] = n
+	}
+	return n
+}
+
+// newFrame says of what kind a frame is: PyTorch does not. A Python frame has a Python file, or a name in angle brackets for
+// one ("<string>", "<frozen runpy>"), or the name of a cell of a notebook, which ends in .py too; everything else is native.
+// Of a native frame whose library PyTorch did not symbolize, the line is an offset in it.
+func (s *stacks) newFrame(k frameKey) event.Frame {
+	f := event.Frame{Kind: event.FrameNative, Func: k.name, File: k.file, Line: int(k.line)}
+	switch {
+	case isPython(&k):
+		f.Kind = event.FramePython
+		return f
+	case isLibrary(k.file):
+		f.Module, f.Offset, f.File, f.Line = s.module(k.file), k.line, "", 0
+	case k.file == unknownName:
+		f.File, f.Line = "", 0
+	}
+	if k.name == unknownName {
+		f.Func = ""
+		return f
+	}
+	f.Func = bare(k.name)
+	return f
+}
+
+// unknownName is what PyTorch writes for a name that it could not find.
+const unknownName = "??"
+
+func isPython(k *frameKey) bool {
+	return strings.HasSuffix(k.file, ".py") || strings.HasPrefix(k.file, "<") && strings.HasSuffix(k.file, ">")
+}
+
+// isLibrary recognises "libc10.so", "libc.so.6" and programs, which have no extension.
+func isLibrary(file string) bool {
+	base := path.Base(file)
+	return strings.HasSuffix(base, ".so") || strings.Contains(base, ".so.") || path.IsAbs(file) && !strings.Contains(base, ".") ||
+		strings.HasPrefix(base, "python")
+}
+
+func (s *stacks) module(file string) *event.Module {
+	m := s.modules[file]
+	if m == nil {
+		m = &event.Module{Path: file}
+		s.modules[file] = m
+	}
+	return m
+}
+
+// bare is a native function's name without its parameters, as event.Frame has it: PyTorch writes them too.
+func bare(name string) string {
+	s := strings.TrimSuffix(name, " const")
+	if !strings.HasSuffix(s, ")") {
+		return name
+	}
+	depth := 0
+	for i := len(s) - 1; i > 0; i-- {
+		switch s[i] {
+		case ')':
+			depth++
+		case '(':
+			if depth--; depth == 0 && !strings.HasSuffix(s[:i], "operator") {
+				return s[:i]
+			}
+		}
+	}
+	return name
+}
+
+// stack makes a stack; nil for a number that is none.
+func (s *stacks) stack(id event.StackID) *event.Stack {
+	if id == 0 || uint64(id) > uint64(len(s.lists)) {
+		return nil
+	}
+	if st := s.made[id]; st != nil {
+		return st
+	}
+	list := s.lists[id-1]
+	st := &event.Stack{ID: id, Frames: make([]event.Frame, len(list))}
+	for i, f := range list {
+		st.Frames[i] = s.frames[f]
+	}
+	s.made[id] = st
+	return st
+}

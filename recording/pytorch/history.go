@@ -1,0 +1,284 @@
+package pytorch
+
+import (
+	"cmp"
+	"slices"
+)
+
+// history is what happened on one device: the entries, and what they leave out. An entry has the size that was asked for, not
+// that of the block; what lived before the first entry is not in it at all. Both are found by following the allocator's rules
+// from the beginning, and by the blocks at the end, whose sizes are told.
+type history struct {
+	settings *settings
+	entries  []entry
+	sizes    []uint64 // of the blocks that the entries are about, bytes
+	before   []before // blocks
+	segments []segmentBefore
+	mapped   ranges // of expandable segments, before
+
+	allocated, reserved uint64 // before, bytes
+	contradictions      int    // entries that do not follow from those before
+	uncertain           int    // blocks from before whose size is at least what it is taken for
+
+	births   []int          // of each entry: that of its block, an entry, or ^index of before; unborn
+	now      map[uint64]int // what is or was last at an address, as in births
+	phases   map[uint64]phase
+	occupied places // blocks of the large pool
+	held     places // segments that are not expandable
+}
+
+// unborn is the birth of no block.
+const unborn = int(^uint(0) >> 1)
+
+type phase uint8
+
+const (
+	phaseLive phase = iota + 1
+	phasePending
+	phaseGone
+)
+
+// before is a block from before the first entry.
+type before struct {
+	block
+	stream uint64
+	exact  bool // its size is known
+}
+
+// segmentBefore is a segment from before the first entry that is not expandable.
+type segmentBefore struct {
+	addr, size, stream uint64
+	stack              uint32
+}
+
+// newHistory makes the history of a device from its entries and its segments at the end.
+func newHistory(entries []entry, segments []segment, s *settings) *history {
+	h := &history{
+		settings: s, entries: entries, sizes: make([]uint64, len(entries)), births: make([]int, len(entries)),
+		now: map[uint64]int{}, phases: map[uint64]phase{},
+	}
+	h.follow()
+	h.end(segments)
+	h.segmentsBefore(segments)
+	h.settleBefore()
+	h.replay()
+	for i := range h.before {
+		if b := &h.before[i]; b.allocated {
+			h.allocated += b.size
+		}
+		if !h.before[i].exact {
+			h.uncertain++
+		}
+	}
+	h.now, h.phases, h.births, h.occupied, h.held = nil, nil, nil, nil, nil
+	return h
+}
+
+// follow finds which entries are about one block, and which blocks must have been there before.
+func (h *history) follow() {
+	for i := range h.entries {
+		e := &h.entries[i]
+		p := h.phases[e.addr]
+		h.births[i] = unborn
+		switch e.action {
+		case actionAlloc:
+			h.check(p != phaseLive && p != phasePending)
+			h.now[e.addr], h.births[i], h.phases[e.addr] = i, i, phaseLive
+			h.sizes[i] = e.block
+		case actionFreeRequested, actionFreeCompleted:
+			requested := e.action == actionFreeRequested
+			if p == 0 {
+				h.now[e.addr] = ^len(h.before)
+				h.before = append(h.before, h.given(e, requested))
+			} else {
+				h.check(p == phaseLive && requested || p == phasePending && !requested)
+			}
+			h.births[i] = h.now[e.addr]
+			if h.phases[e.addr] = phaseGone; requested {
+				h.phases[e.addr] = phasePending
+			}
+		}
+	}
+}
+
+// given is a block from before that an entry gives back.
+func (h *history) given(e *entry, allocated bool) before {
+	size := h.settings.round(e.size)
+	b := before{
+		block:  block{addr: e.addr, size: size, requested: e.size, allocated: allocated, active: true},
+		stream: e.stream, exact: h.settings.splits(size),
+	}
+	if e.block != 0 {
+		b.size, b.exact = e.block, true
+	}
+	return b
+}
+
+func (h *history) check(ok bool) {
+	if !ok {
+		h.contradictions++
+	}
+}
+
+// end takes over what the blocks at the end tell.
+func (h *history) end(segments []segment) {
+	for i := range segments {
+		s := &segments[i]
+		for j := range s.blocks {
+			b := &s.blocks[j]
+			if !b.active {
+				continue
+			}
+			p := h.phases[b.addr]
+			if p == 0 {
+				h.before = append(h.before, before{*b, s.stream, true})
+				continue
+			}
+			ok := p == phaseLive && b.allocated || p == phasePending && !b.allocated
+			h.check(ok)
+			if n := h.now[b.addr]; ok && n >= 0 {
+				h.sizes[n] = b.size
+			} else if ok {
+				old := &h.before[^n]
+				old.size, old.stack, old.exact = b.size, b.stack, true
+			}
+		}
+	}
+}
+
+// segmentsBefore finds the segments that were there before, from those at the end and the entries.
+func (h *history) segmentsBefore(segments []segment) {
+	seen := map[uint64]bool{}
+	for i := range h.entries {
+		e := &h.entries[i]
+		if e.action != actionSegmentAlloc && e.action != actionSegmentFree {
+			continue
+		}
+		if e.action == actionSegmentFree && !seen[e.addr] {
+			h.segments = append(h.segments, segmentBefore{e.addr, e.size, e.stream, 0})
+		}
+		seen[e.addr] = true
+	}
+	for i := range segments {
+		switch s := &segments[i]; {
+		case s.expandable:
+			h.mapped.add(s.addr, s.addr+s.size)
+		case !seen[s.addr]:
+			h.segments = append(h.segments, segmentBefore{s.addr, s.size, s.stream, s.stack})
+		}
+	}
+	for i := len(h.entries) - 1; i >= 0; i-- {
+		switch e := &h.entries[i]; e.action {
+		case actionSegmentMap:
+			h.mapped.remove(e.addr, e.addr+e.size)
+		case actionSegmentUnmap:
+			h.mapped.add(e.addr, e.addr+e.size)
+		}
+	}
+	slices.SortFunc(h.segments, func(x, y segmentBefore) int { return cmp.Compare(x.addr, y.addr) })
+	for i := range h.segments {
+		s := &h.segments[i]
+		h.reserved += s.size
+		h.held.put(place{span{s.addr, s.addr + s.size}, i})
+	}
+	for _, m := range h.mapped {
+		h.reserved += m.end - m.start
+	}
+}
+
+// settleBefore finds the sizes of the blocks from before that were given back since. Free blocks of the large pool are larger
+// than smallSize: what is less between two blocks belongs to the first.
+func (h *history) settleBefore() {
+	order := make([]int, len(h.before))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(x, y int) int { return cmp.Compare(h.before[x].addr, h.before[y].addr) })
+	for n, i := range order {
+		b := &h.before[i]
+		next := ^uint64(0)
+		if n+1 < len(order) {
+			next = h.before[order[n+1]].addr
+		}
+		s, ok := h.held.holding(b.addr)
+		if ok {
+			next = min(next, s.end)
+		}
+		switch end := b.addr + b.size; {
+		case end > next && !b.exact:
+			h.contradictions++
+			b.size, b.exact = next-b.addr, true
+		case b.exact:
+		case ok && next-end <= smallSize:
+			b.size, b.exact = next-b.addr, true
+		}
+		if !h.settings.splits(b.size) {
+			h.occupied.put(place{span{b.addr, b.addr + b.size}, ^i})
+		}
+	}
+}
+
+// replay follows the allocator, so that each entry gets the size of its block.
+func (h *history) replay() {
+	for i := range h.entries {
+		switch e := &h.entries[i]; e.action {
+		case actionAlloc:
+			h.alloc(i)
+		case actionFreeCompleted:
+			h.occupied.drop(e.addr)
+		case actionSegmentAlloc:
+			h.held.put(place{span{e.addr, e.addr + e.size}, i})
+		case actionSegmentFree:
+			h.held.drop(e.addr)
+		}
+	}
+	for i := range h.entries {
+		switch n := h.births[i]; {
+		case h.entries[i].action != actionFreeRequested && h.entries[i].action != actionFreeCompleted:
+		case n == unborn:
+			h.sizes[i] = h.settings.round(h.entries[i].size)
+		case n >= 0:
+			h.sizes[i] = h.sizes[n]
+		default:
+			h.sizes[i] = h.before[^n].size
+		}
+	}
+}
+
+// alloc finds the size of a block, unless the end told it: a block is taken from the front of a free one.
+func (h *history) alloc(i int) {
+	e := &h.entries[i]
+	rounded := h.settings.round(e.size)
+	if h.settings.splits(rounded) {
+		if h.sizes[i] == 0 {
+			h.sizes[i] = rounded
+		}
+		return
+	}
+	at, _ := h.occupied.at(e.addr)
+	if at > 0 {
+		h.learn(h.occupied[at-1], e.addr)
+	}
+	if h.sizes[i] == 0 {
+		next := e.addr + rounded
+		if s, ok := h.held.holding(e.addr); ok {
+			next = s.end
+			if at < len(h.occupied) {
+				next = min(next, h.occupied[at].start)
+			}
+		}
+		h.sizes[i] = h.settings.whole(rounded, next-e.addr)
+	}
+	h.occupied.put(place{span{e.addr, e.addr + h.sizes[i]}, i})
+}
+
+// learn: where a block begins, the one before it must have ended, when its size was not known and there is less between them
+// than could be a free block.
+func (h *history) learn(p place, next uint64) {
+	if p.owner >= 0 || h.before[^p.owner].exact {
+		return
+	}
+	if b := &h.before[^p.owner]; next >= b.addr+b.size && next-b.addr-b.size <= smallSize {
+		b.size, b.exact = next-b.addr, true
+	}
+}
