@@ -123,10 +123,10 @@ func parseBytes(t *testing.T, text string) uint64 {
 	return uint64(n * units[words[1]])
 }
 
-// keep leaves a picture of the page where ARTIFACTS says.
+// keep leaves a picture of the page where GPUTRACE_SCREENSHOTS says.
 func keep(t *testing.T, ctx context.Context, name string) {
 	t.Helper()
-	folder := os.Getenv("ARTIFACTS")
+	folder := os.Getenv("GPUTRACE_SCREENSHOTS")
 	if folder == "" {
 		return
 	}
