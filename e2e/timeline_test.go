@@ -68,7 +68,7 @@ func TestTimelineBesideProfiler(t *testing.T) {
 	accounts := replayTrace(t, trace, nil).end.Books().Accounts
 	require.Len(t, accounts, 1)
 	require.Equal(t, accounts[0].Allocated, foldedTorch(t, filepath.Join(folder, "memory.folded")))
-	require.FileExists(t, filepath.Join(folder, "timeline.pftrace.gz"))
+	require.Equal(t, accounts[0].Allocated, perfettoTorch(t, filepath.Join(folder, "timeline.pftrace.gz")))
 	require.FileExists(t, filepath.Join(folder, "memory.speedscope.json"))
 }
 
@@ -140,4 +140,40 @@ func foldedTorch(t *testing.T, path string) uint64 {
 		}
 	}
 	return sum
+}
+
+// perfettoTorch is what the last heap profile of the caching allocator adds up to, as Perfetto's own bindings read it.
+func perfettoTorch(t *testing.T, path string) uint64 {
+	t.Helper()
+	python, err := exec.Command(filepath.Join(env.testdata, "setup.sh"), "--print", "python").Output()
+	require.NoError(t, err)
+	run := func(args ...string) ([]byte, error) {
+		return exec.Command(strings.TrimSpace(string(python)), args...).Output()
+	}
+	if _, err := run("-c", "import perfetto, google.protobuf"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("perfetto is not there: %v", err)
+		}
+		t.Skipf("perfetto is not there (testdata/requirements.txt): %v", err)
+	}
+	out, err := run(filepath.Join("..", "export", "perfetto", "testdata", "decode.py"), path)
+	require.NoError(t, err)
+	var d struct {
+		Dumps []struct {
+			Heap    string   `json:"heap"`
+			Samples [][5]any `json:"samples"` // stack, bytes allocated, of that freed
+		} `json:"dumps"`
+	}
+	require.NoError(t, json.Unmarshal(out, &d))
+	sum := 0.0
+	for _, dump := range d.Dumps {
+		if dump.Heap != "cuda:0 torch blocks" {
+			continue
+		}
+		sum = 0
+		for _, s := range dump.Samples {
+			sum += s[1].(float64) - s[2].(float64)
+		}
+	}
+	return uint64(sum)
 }

@@ -132,16 +132,28 @@ requirements_1() {
     requests
 }
 
+# refresh VENV PIP...: what the requirements have got since the venv was made is installed.
+refresh() {
+    local venv=$1 needs=requirements
+    [ "$here/requirements.txt" -nt "$venv/complete" ] || return 0
+    pinned_for "$venv/bin/python" || needs=unpinned
+    "${@:2}" -r <("$needs") >&2
+    touch "$venv/complete"
+}
+
 # install_torch fills the venv, and marks it complete: an interrupted installation is not taken for a whole one.
 install_torch() {
     local venv=$1 python vision
-    [ ! -e "$venv/complete" ] || return 0
+    local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir)
+    if [ -e "$venv/complete" ]; then
+        refresh "$venv" "${pip[@]}"
+        return
+    fi
     python=$(find_python)
     vision=${TORCHVISION_VERSION:-$(torchvision_for "$torch_version")}
     say "installing PyTorch $torch_version and torchvision $vision into $venv"
     rm -rf "$venv"
     "$python" -m venv "$venv"
-    local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir)
     local needs=requirements
     pinned_for "$python" || needs=unpinned
     if [ "$kind" = real ]; then
