@@ -8,6 +8,9 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
+// fewestPoints is how many points a curve has at least when there are many of them: about as many as a window has pixels.
+const fewestPoints = 1500
+
 // survey goes through a trace for its curves, and for the moments at which it is worth looking.
 type survey struct {
 	trace   *Trace
@@ -186,7 +189,11 @@ func (s *survey) pointNumber() int64 {
 	if s.events <= uint64(s.options.Points) {
 		return int64(s.number)
 	}
-	return int64(float64(s.time-s.first) / float64(s.trace.Last()-s.first+1) * float64(s.options.Points))
+	points := s.options.Points
+	if n := len(s.parts); n > 1 { // each has a curve of its own
+		points = min(points, max(fewestPoints, 2*points/(n+1)))
+	}
+	return int64(float64(s.time-s.first) / float64(s.trace.Last()-s.first+1) * float64(points))
 }
 
 func (c Curve) add(time uint64, now *[Quantities]uint64, fresh bool) Curve {

@@ -179,6 +179,31 @@ func TestRange(t *testing.T) {
 	require.Equal(t, "true", p.text(`document.getElementById('measures').hidden`), "Esc ends the range")
 }
 
+// The wheel zooms in at the pointer, where the moments lie further apart then; Esc shows everything again.
+func TestZoom(t *testing.T) {
+	s := stream(30, 3000)
+	p := open(t, pageOf(t, traceOf(t, s), &analysis.BrowseOptions{Moments: 5000}))
+	x, y := p.place(0.5)
+	p.clickAt(0.5)
+	_, before := p.chosen()
+	for range 12 {
+		eval[any](p, fmt.Sprintf(`document.getElementById('curve').dispatchEvent(new WheelEvent('wheel', {deltaY: -100, clientX: %f, clientY: %f, cancelable: true})); 0`, x, y))
+	}
+	p.clickAt(0.5)
+	_, middle := p.chosen()
+	require.InDelta(t, float64(before), float64(middle), 30, "the pointer stays where it was")
+	p.clickAt(0.999)
+	_, right := p.chosen()
+	require.Greater(t, right, middle)
+	require.Less(t, right, middle+300, "a fourteenth of the trace is shown")
+	require.Equal(t, "false", p.text(`document.getElementById('zoomOut').disabled`))
+	p.run(chromedp.KeyEvent(kb.Escape))
+	require.Equal(t, "true", p.text(`document.getElementById('zoomOut').disabled`))
+	p.clickAt(0.999)
+	_, right = p.chosen()
+	require.Greater(t, right, uint64(2900))
+}
+
 // Filters, search and the rows of the table narrow down to what a count over the blocks gives.
 func TestFilters(t *testing.T) {
 	s := stream(24, 3000)

@@ -227,7 +227,7 @@ function drawMade() {
     const lost = torch.reduce((n, p) => n + p.lost[at], 0);
     if (lost !== 0) texts.push(`lost events ${signedBytes(lost)}`);
   }
-  texts.push(`from the driver, as far as seen, ${bytesText(sum('driver', parts))}`);
+  texts.push(`device memory, as far as seen, ${bytesText(sum('driver', parts))}`);
   $('made').textContent = texts.join(' · ');
 }
 

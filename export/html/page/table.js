@@ -122,8 +122,11 @@ class TableView {
       el('button', { onclick: () => this.sortBy(c) }, c.name + (column === c ? (this.sort.down ? ' ↓' : ' ↑') : ''))))));
     const shown = this.all ? this.rows : this.rows.slice(0, FIRST_ROWS);
     this.body.replaceChildren(...shown.map((r) => {
-      const tr = el('tr', { class: r.key === this.chosen ? 'on' : null, onclick: () => this.handlers.chosen(r) }, ...columns.map((c) => c.cell(r)));
+      const tr = el('tr', { class: r.key === this.chosen ? 'on' : null, tabindex: 0, onclick: () => this.handlers.chosen(r) }, ...columns.map((c) => c.cell(r)));
       tr.dataset.name = r.frame.name;
+      tr.addEventListener('keydown', (e) => {
+        if (e.key === 'Enter') this.handlers.chosen(r);
+      });
       return tr;
     }));
     this.more.hidden = shown.length === this.rows.length;
