@@ -358,6 +358,15 @@ func TestNothing(t *testing.T) {
 	require.Equal(t, amount{1, 4096}, p.amount())
 	require.Contains(t, p.text(`document.querySelector('[data-name=reserved]').textContent`), "unknown")
 	require.Contains(t, p.text(`document.getElementById('made').textContent`), "torch allocated unknown")
+
+	shared := old.Events[0]
+	shared.Layer, shared.Addr, shared.Size, shared.Call = event.LayerShared, 2<<20, event.Unknown, "cuIpcOpenMemHandle"
+	p = open(t, pageOf(t, traceOf(t, &eventtest.Stream{Events: []event.Event{old.Events[0], shared}}), nil))
+	p.jump("End")
+	p.choose("memory", "4")
+	require.Equal(t, "unknown", p.text(`document.getElementById('total').textContent`), "an import without a size")
+	require.Equal(t, "unknown", p.text(`document.querySelector('td.bytes').textContent`))
+	require.Equal(t, "1", p.text(`document.querySelector('td.blocks').textContent`))
 }
 
 // A page that is written twice is the same, byte for byte, and names no address.

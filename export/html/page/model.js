@@ -110,6 +110,11 @@ class Model {
     return out;
   }
 
+  // unsized says whether the sizes of a group's blocks are not known.
+  unsized(g) {
+    return this.groups.class[g] === 0 && !this.series.has(g);
+  }
+
   // unknownBlocks says whether a group is a total of which the blocks are not known.
   unknownBlocks(g, bytes, blocks) {
     return this.series.has(g) && bytes > 0 && blocks === 0;

@@ -197,17 +197,18 @@ function drawChosen(sums) {
   const [bytes, blocks] = [total(state.measure, 'bytes'), total(state.measure, 'blocks')];
   $('when').textContent = range
     ? `${momentText(state.from)} to ${momentText(state.to)} · ${duration(model.moments[state.to] - model.moments[state.from])}` : momentText(state.at);
-  $('total').textContent = bytesText2(bytes);
+  const unsized = (m) => sums[m].blocks.reduce((n, b, g) => n + (model.unsized(g) ? b : 0), 0);
+  $('total').textContent = sumText(bytes, unsized(state.measure));
   $('total').dataset.bytes = bytes;
   $('total').dataset.blocks = blocks;
   $('total').dataset.to = model.head.moments.events[range ? state.to : state.at];
   $('total').dataset.from = range ? model.head.moments.events[state.from] : '';
   const what = { live: range ? 'live at the end of the range' : 'in use', allocated: 'allocated in the range', leaked: 'leaked in the range' }[state.measure];
   const more = state.measure === 'live' && sums.live.bytes.some((v, g) => model.unknownBlocks(g, v, sums.live.blocks[g])) ? ', and those from before the attach, whose number is unknown' : '';
-  $('totalExact').textContent = `${what} · ${exactText(bytes)} in ${plural(blocks, 'block')}${more}${filtered() ? ' · as filtered' : ''}`;
+  $('totalExact').textContent = `${what} · ${bytes === 0 && unsized(state.measure) > 0 ? 'unknown size' : exactText(bytes)} in ${plural(blocks, 'block')}${more}${filtered() ? ' · as filtered' : ''}`;
   drawMade();
   $('measures').hidden = !range;
-  fillSegments('measures', Object.entries(MEASURES).map(([m, [name, title]]) => [m, [name, el('b', { 'data-measure': m, 'data-bytes': total(m, 'bytes') }, bytesText2(total(m, 'bytes')))], title]),
+  fillSegments('measures', Object.entries(MEASURES).map(([m, [name, title]]) => [m, [name, el('b', { 'data-measure': m, 'data-bytes': total(m, 'bytes') }, sumText(total(m, 'bytes'), unsized(m)))], title]),
     state.measure, (m) => {
       state.measure = m;
       update();
@@ -276,7 +277,7 @@ function update() {
   const empty = !(weight.bytes[0] > 0);
   $('flame').parentElement.hidden = empty;
   $('flameEmpty').hidden = !empty;
-  $('flameEmpty').textContent = filtered() ? 'Nothing that the filters let through.' : { live: 'Nothing was in use.', allocated: 'Nothing was allocated.', leaked: 'Nothing leaked: all that was allocated in the range was freed in it.' }[state.measure];
+  $('flameEmpty').textContent = weight.blocks[0] > 0 ? 'The sizes are unknown.' : filtered() ? 'Nothing that the filters let through.' : { live: 'Nothing was in use.', allocated: 'Nothing was allocated.', leaked: 'Nothing leaked: all that was allocated in the range was freed in it.' }[state.measure];
   tableOf(mask, sums);
   drawChips();
 }
