@@ -123,11 +123,12 @@ func (o *diffOptions) moments() (before, after string) {
 
 // diff compares two files, or two moments of one.
 func diff(o *diffOptions) error {
-	warn := func(err error) { fmt.Fprintln(os.Stderr, "gputrace: warning:", printable(err.Error())) }
+	p := newProgress(os.Stderr)
+	defer p.stop()
 	files := make([]*diffFile, 0, 2)
 	profiles := 0
 	for _, path := range o.paths {
-		f, err := openDiff(path, warn)
+		f, err := openDiff(path, p)
 		if err != nil {
 			return err
 		}
@@ -149,6 +150,7 @@ func diff(o *diffOptions) error {
 	if err != nil {
 		return err
 	}
+	p.stop()
 	return writeOutput(o.output, o.force, o.format.binary, func(w io.Writer) error { return o.format.write(w, before, after, o) })
 }
 
@@ -160,8 +162,8 @@ type diffFile struct {
 	warn    func(error)
 }
 
-func openDiff(path string, warn func(error)) (*diffFile, error) {
-	d := &diffFile{path: path, warn: warn}
+func openDiff(path string, p *progress) (*diffFile, error) {
+	d := &diffFile{path: path, warn: p.warn}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, coded(exitError, fmt.Errorf("open %s: %w", path, err))
@@ -169,7 +171,7 @@ func openDiff(path string, warn func(error)) (*diffFile, error) {
 	defer f.Close()
 	r := bufio.NewReader(f)
 	if head, _ := r.Peek(2); !isProfile(head) {
-		d.opened, err = openTrace(path, warn)
+		d.opened, err = openWatched(path, p, p.warn)
 		return d, err
 	}
 	if d.profile, err = pprof.Parse(r); err != nil {
@@ -209,19 +211,11 @@ func (d *diffFile) side(at string, o *diffOptions) (*diffSide, error) {
 		}
 		return &diffSide{name: name, entries: pprof.Entries(d.profile), profile: func() (*profile.Profile, error) { return d.profile, nil }}, nil
 	}
-	m := momentsOf(d.opened)
-	s, err := m.selection(selectionFlags{at: at})
+	in, err := newExportInput(d.opened, selectionFlags{at: at}, d.warn)
 	if err != nil {
 		return nil, err
 	}
-	view, err := d.opened.trace.Select(s)
-	if err != nil {
-		return nil, coded(exitError, fmt.Errorf("%s: %w", d.path, err))
-	}
-	in := &exportInput{
-		Trace: d.opened.trace, Info: d.opened.info, End: d.opened.end, Selection: s, View: view, By: o.by.String(), Path: d.path,
-		Moment: m.text(s), Warn: d.warn,
-	}
+	in.By = o.by.String()
 	made := func() (*profile.Profile, error) {
 		var b bytes.Buffer
 		if err := writePprof(&b, in); err != nil {
@@ -229,7 +223,7 @@ func (d *diffFile) side(at string, o *diffOptions) (*diffSide, error) {
 		}
 		return pprof.Parse(&b)
 	}
-	return &diffSide{name: d.path + ", " + in.Moment, entries: view.Entries(), profile: made}, nil
+	return &diffSide{name: d.path + ", " + in.Moment, entries: in.View.Entries(), profile: made}, nil
 }
 
 func diffText(w io.Writer, before, after *diffSide, o *diffOptions) error {

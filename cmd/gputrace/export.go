@@ -124,8 +124,10 @@ func export(o exportOptions) error {
 	if err != nil {
 		return err
 	}
-	warn := func(err error) { fmt.Fprintln(os.Stderr, "gputrace: warning:", printable(err.Error())) }
-	in, err := openTrace(o.path, warn)
+	p := newProgress(os.Stderr)
+	defer p.stop()
+	warn := p.warn
+	in, err := openWatched(o.path, p, warn)
 	if err != nil {
 		return err
 	}
@@ -136,10 +138,14 @@ func export(o exportOptions) error {
 	}
 	input.By = o.by
 	for i, f := range formats {
+		if files[i] == "" && isTerminal(os.Stdout) {
+			p.stop()
+		}
 		input.File = files[i]
 		if err := writeOutput(files[i], o.force, !f.text, func(w io.Writer) error { return f.write(w, input) }); err != nil {
 			return err
 		}
+		p.clear()
 		if files[i] != "" {
 			fmt.Fprintf(os.Stderr, "wrote %s\n", printable(files[i]))
 		}
