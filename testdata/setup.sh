@@ -5,6 +5,7 @@
 #   setup.sh --real              PyTorch with its NVIDIA wheels, for a machine with a GPU (6 GB on disk)
 #   setup.sh --auto              --real if there is a GPU with a driver, else the stand-in
 #   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
+#   setup.sh --print speedscope  install the speedscope that a test opens files with, and print its folder; nothing else
 #   setup.sh --versions          print the versions of PyTorch that are known here, one a line; nothing else
 #
 #   TORCH_VERSION=2.15.0         which PyTorch: a version in the table below, or any with TORCHVISION_VERSION set
@@ -19,6 +20,7 @@ work=${GPUTRACE_WORK:-$here/.work}
 torch_version=${TORCH_VERSION:-2.15.0}
 kind=standin
 print=
+speedscope=1.25.0
 
 say() { echo "setup: $*" >&2; }
 die() {
@@ -130,16 +132,28 @@ requirements_1() {
     requests
 }
 
+# refresh VENV PIP...: what the requirements have got since the venv was made is installed.
+refresh() {
+    local venv=$1 needs=requirements
+    [ "$here/requirements.txt" -nt "$venv/complete" ] || return 0
+    pinned_for "$venv/bin/python" || needs=unpinned
+    "${@:2}" -r <("$needs") >&2
+    touch "$venv/complete"
+}
+
 # install_torch fills the venv, and marks it complete: an interrupted installation is not taken for a whole one.
 install_torch() {
     local venv=$1 python vision
-    [ ! -e "$venv/complete" ] || return 0
+    local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir)
+    if [ -e "$venv/complete" ]; then
+        refresh "$venv" "${pip[@]}"
+        return
+    fi
     python=$(find_python)
     vision=${TORCHVISION_VERSION:-$(torchvision_for "$torch_version")}
     say "installing PyTorch $torch_version and torchvision $vision into $venv"
     rm -rf "$venv"
     "$python" -m venv "$venv"
-    local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir)
     local needs=requirements
     pinned_for "$python" || needs=unpinned
     if [ "$kind" = real ]; then
@@ -187,11 +201,26 @@ print_value() {
     esac
 }
 
+# install_speedscope unpacks the npm package; what it needs beside itself is for its command line only.
+install_speedscope() {
+    local folder=$work/speedscope-$speedscope new
+    if [ ! -e "$folder" ]; then
+        say "installing speedscope $speedscope"
+        new=$(mktemp -d "$work/speedscope.XXXXXX")
+        (cd "$new" && npm pack --silent "speedscope@$speedscope" >/dev/null && tar xzf "speedscope-$speedscope.tgz") ||
+            die "npm could not fetch speedscope $speedscope"
+        mv "$new/package" "$folder"
+        rm -rf "$new"
+    fi
+    echo "$folder/dist/release"
+}
+
 main() {
     parse_arguments "$@"
     mkdir -p "$work"
     exec 9>"$work/lock"
     flock 9 # several tests may want it at the same time
+    [ "$print" != speedscope ] || { install_speedscope && return; }
     venv=${GPUTRACE_VENV:-$work/venv-$torch_version}
     [ "$kind" = standin ] || venv=$work/venv-real-$torch_version
     if [ "$kind" = real ] || [ -z "${GPUTRACE_VENV:-}" ]; then install_torch "$venv"; fi

@@ -27,6 +27,7 @@ def arguments(parser):
     group.add_argument("--snapshot", metavar="FILE", help="write the memory history to FILE and FILE.json")
     group.add_argument("--history", choices=["python", "all"], default="python", help="frames kept by --snapshot")
     group.add_argument("--switch", metavar="FILE", help="record the history as FILE says: off, python or all")
+    group.add_argument("--profile", metavar="FILE", help="write a trace of torch.profiler, with the memory, to FILE")
     group.add_argument("--hold", metavar="FILE", help="after the last step print DONE and wait until FILE exists")
     return parser
 
@@ -46,6 +47,7 @@ class Sidecar:
             wait_for_go(options.go)
         if options.snapshot:
             torch.cuda.memory._record_memory_history(max_entries=MAX_ENTRIES, stacks=options.history)
+        self.profiler = start_profiler() if options.profile else None
 
     def step(self, number, tensors=()):
         """Write the counters of every device, and the books with tensors in them. Call it right behind a step."""
@@ -76,6 +78,9 @@ class Sidecar:
         for file in (self.counters, self.books):
             if file:
                 file.close()
+        if self.profiler:
+            self.profiler.stop()
+            self.profiler.export_chrome_trace(self.options.profile)
         if self.options.snapshot:
             write_snapshot(self.options.snapshot)
         if self.options.hold:
@@ -86,6 +91,12 @@ class Sidecar:
 def wait_for_file(path):
     while not os.path.exists(path):
         time.sleep(POLL_SECONDS)
+
+
+def start_profiler():
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+    profiler.start()
+    return profiler
 
 
 def wait_for_go(path):

@@ -1,0 +1,179 @@
+//go:build linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// chromeTrace is what torch.profiler and gputrace write.
+type chromeTrace struct {
+	Base   int64         `json:"baseTimeNanoseconds"`
+	Events []chromeEvent `json:"traceEvents"`
+}
+
+type chromeEvent struct {
+	Phase string  `json:"ph"`
+	Name  string  `json:"name"`
+	Cat   string  `json:"cat"`
+	TID   any     `json:"tid"` // Kineto has names, too
+	Time  float64 `json:"ts"`  // microseconds since the base
+	Args  struct {
+		// Kineto's [memory].
+		Addr, Bytes int64
+		DeviceType  int    `json:"Device Type"`
+		Allocated   uint64 `json:"Total Allocated"`
+		// gputrace's.
+		Address uint64 `json:"address"`
+		Size    uint64 `json:"bytes"`
+	} `json:"args"`
+}
+
+func readChrome(t *testing.T, path string) chromeTrace {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var out chromeTrace
+	require.NoError(t, json.Unmarshal(b, &out))
+	return out
+}
+
+// TestTimelineBesideProfiler: torch.profiler's trace of the same run has the same allocations, on the same threads, at the same
+// time, and the same totals in the same order. The other formats are of the same end.
+func TestTimelineBesideProfiler(t *testing.T) {
+	p := startTraining(t, "mlp.py", "--steps", "30", "--profile", "DIR/kineto.json").ready(t)
+	c := startCommand(t, p)
+	p.release(t)
+	p.done(t)
+	c.interrupt(t)
+	trace, folder := filepath.Join(c.out(), "trace.gputrace"), t.TempDir()
+	ours := filepath.Join(folder, "ours.json")
+	for _, args := range [][]string{{"-f", "chrome", "-o", ours}, {"-f", "folded,speedscope,perfetto", "-o", folder}} {
+		out, err := exec.Command(env.binary, append([]string{"export", trace}, args...)...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.NotContains(t, string(out), "warning")
+	}
+	compareWithKineto(t, readChrome(t, filepath.Join(p.dir, "kineto.json")), readChrome(t, ours))
+
+	accounts := replayTrace(t, trace, nil).end.Books().Accounts
+	require.Len(t, accounts, 1)
+	require.Equal(t, accounts[0].Allocated, foldedTorch(t, filepath.Join(folder, "memory.folded")))
+	require.Equal(t, accounts[0].Allocated, perfettoTorch(t, filepath.Join(folder, "timeline.pftrace.gz")))
+	require.FileExists(t, filepath.Join(folder, "memory.speedscope.json"))
+}
+
+// allocation is what both traces have of one.
+type allocation struct {
+	address, size uint64
+	tid           float64
+}
+
+func compareWithKineto(t *testing.T, kineto, ours chromeTrace) {
+	t.Helper()
+	require.Equal(t, kineto.Base, ours.Base)
+	made := map[allocation][]float64{}
+	var totals, want []uint64
+	for _, e := range ours.Events {
+		switch {
+		case e.Phase == "i" && strings.HasPrefix(e.Cat, "gputrace torch"):
+			key := allocation{e.Args.Address, e.Args.Size, e.TID.(float64)}
+			made[key] = append(made[key], e.Time)
+		case e.Phase == "C" && e.Name == "cuda:0 allocated":
+			totals = append(totals, e.Args.Size)
+		}
+	}
+	memory := slices.DeleteFunc(kineto.Events, func(e chromeEvent) bool { return e.Name != "[memory]" || e.Args.DeviceType != 1 })
+	slices.SortStableFunc(memory, func(x, y chromeEvent) int { return int(math.Copysign(1, x.Time-y.Time)) })
+	var apart []float64 // microseconds
+	for _, e := range memory {
+		want = append(want, e.Args.Allocated)
+		if e.Args.Bytes < 0 {
+			continue
+		}
+		times := made[allocation{uint64(e.Args.Addr), uint64(e.Args.Bytes), e.TID.(float64)}]
+		require.NotEmpty(t, times, "%+v", e)
+		nearest := math.Inf(1)
+		for _, at := range times {
+			nearest = min(nearest, math.Abs(at-e.Time))
+		}
+		apart = append(apart, nearest)
+	}
+	require.Greater(t, len(apart), 500)
+	slices.Sort(apart)
+	t.Logf("%d allocations; apart by %.1f us, at most %.1f", len(apart), apart[len(apart)/2], apart[len(apart)-1])
+	require.Less(t, apart[len(apart)/2], 100.0)
+	// Both tell of every change; the profiler was on for a part of the time.
+	require.Contains(t, texts(totals), texts(want))
+}
+
+// texts is numbers as a text in which a part is found as such.
+func texts(numbers []uint64) string {
+	var b strings.Builder
+	for _, n := range numbers {
+		b.WriteString(" " + strconv.FormatUint(n, 10) + ",")
+	}
+	return b.String()
+}
+
+// foldedTorch adds up a file of folded stacks, but for the driver's calls.
+func foldedTorch(t *testing.T, path string) uint64 {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	sum := uint64(0)
+	for line := range strings.Lines(string(b)) {
+		i := strings.LastIndexByte(line, ' ')
+		n, err := strconv.ParseUint(strings.TrimSpace(line[i:]), 10, 64)
+		require.NoError(t, err)
+		if !strings.Contains(line, "cuMem") {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// perfettoTorch is what the last heap profile of the caching allocator adds up to, as Perfetto's own bindings read it.
+func perfettoTorch(t *testing.T, path string) uint64 {
+	t.Helper()
+	python, err := exec.Command(filepath.Join(env.testdata, "setup.sh"), "--print", "python").Output()
+	require.NoError(t, err)
+	run := func(args ...string) ([]byte, error) {
+		return exec.Command(strings.TrimSpace(string(python)), args...).Output()
+	}
+	if _, err := run("-c", "import perfetto, google.protobuf"); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("perfetto is not there: %v", err)
+		}
+		t.Skipf("perfetto is not there (testdata/requirements.txt): %v", err)
+	}
+	out, err := run(filepath.Join("..", "export", "perfetto", "testdata", "decode.py"), path)
+	require.NoError(t, err)
+	var d struct {
+		Dumps []struct {
+			Heap    string   `json:"heap"`
+			Samples [][5]any `json:"samples"` // stack, bytes allocated, of that freed
+		} `json:"dumps"`
+	}
+	require.NoError(t, json.Unmarshal(out, &d))
+	sum := 0.0
+	for _, dump := range d.Dumps {
+		if dump.Heap != "cuda:0 torch blocks" {
+			continue
+		}
+		sum = 0
+		for _, s := range dump.Samples {
+			sum += s[1].(float64) - s[2].(float64)
+		}
+	}
+	return uint64(sum)
+}

@@ -1,0 +1,149 @@
+//go:build linux
+
+package speedscope_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/pprof"
+	"github.com/gputrace/gputrace/export/speedscope"
+)
+
+// missing skips a test for the lack of a tool; in CI that is a failure.
+func missing(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
+// release is the folder of speedscope's page.
+func release(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("../../testdata/setup.sh", "--print", "speedscope").Output()
+	if err != nil {
+		missing(t, "speedscope is not there: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// browser starts a Chromium that reaches nothing but files. It is closed when the test ends.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		missing(t, "no chromium: %v", err)
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.WindowSize(1600, 1200), chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND"))
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// shown is what speedscope's table of functions says: the bytes of which a function is the leaf.
+type shown struct {
+	self map[string]uint64
+	sum  uint64
+}
+
+// open has speedscope open a file as its command line does, and reads its table.
+func open(t *testing.T, ctx context.Context, page, name string, content []byte) shown {
+	t.Helper()
+	loader := filepath.Join(t.TempDir(), "load.js")
+	script := fmt.Sprintf("speedscope.loadFileFromBase64(%q, %q)", name, base64.StdEncoding.EncodeToString(content))
+	require.NoError(t, os.WriteFile(loader, []byte(script), 0o600))
+	ctx, cancel := chromedp.NewContext(ctx) // a tab
+	defer cancel()
+	require.NoError(t, chromedp.Do(ctx,
+		chromedp.Navigate("file://"+page+"/index.html#localProfilePath="+strings.TrimPrefix(loader, "/")),
+		chromedp.WaitVisible("canvas"),
+		chromedp.KeyEvent("2"), // left heavy
+	))
+	keep(t, ctx, name+".png")
+	require.NoError(t, chromedp.Do(ctx, chromedp.KeyEvent("3"), chromedp.WaitVisible("table"))) // sandwich
+	keep(t, ctx, name+".table.png")
+	rows, err := chromedp.Run(ctx, chromedp.Evaluate[[][]string](tableRows))
+	require.NoError(t, err)
+	fetched, err := chromedp.Run(ctx, chromedp.Evaluate[[]string]("performance.getEntriesByType('resource').map(e => e.name)"))
+	require.NoError(t, err)
+	for _, url := range fetched {
+		require.Regexp(t, "^(file|data|blob):", url, "the page opens without a network")
+	}
+	return readTable(t, rows)
+}
+
+// tableRows gives the cells of speedscope's table of functions.
+const tableRows = "[...document.querySelectorAll('table tr')].map(r => [...r.children].map(c => c.innerText))"
+
+// readTable reads rows of total, self and name; the first is the heading. Those of which something is the leaf come first.
+func readTable(t *testing.T, rows [][]string) shown {
+	t.Helper()
+	require.Equal(t, []string{"Total", "Self", "Symbol Name"}, rows[0])
+	out := shown{self: map[string]uint64{}}
+	for _, row := range rows[1:] {
+		if n := parseBytes(t, row[1]); n > 0 {
+			out.self[row[2]] += n
+			out.sum += n
+		}
+	}
+	return out
+}
+
+// units are those of speedscope's ByteValueFormatter.
+var units = map[string]float64{"B": 1, "KB": 1 << 10}
+
+// parseBytes reads "1.25 KB (3.9%)".
+func parseBytes(t *testing.T, text string) uint64 {
+	t.Helper()
+	words := strings.Fields(text)
+	require.Len(t, words, 3)
+	n, err := strconv.ParseFloat(words[0], 64)
+	require.NoError(t, err, text)
+	require.Contains(t, units, words[1], "a figure that is rounded")
+	return uint64(n * units[words[1]])
+}
+
+// keep leaves a picture of the page where GPUTRACE_SCREENSHOTS says.
+func keep(t *testing.T, ctx context.Context, name string) {
+	t.Helper()
+	folder := os.Getenv("GPUTRACE_SCREENSHOTS")
+	if folder == "" {
+		return
+	}
+	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(folder, name), png, 0o600))
+}
+
+// TestBrowser: speedscope opens our file and our profile without a network, and shows what the allocator says.
+func TestBrowser(t *testing.T) {
+	page, ctx := release(t), browser(t)
+	v := small(t)
+	var own, profile bytes.Buffer
+	require.NoError(t, speedscope.Write(&own, speedscope.Input{Name: "train.py", Profiles: []speedscope.Profile{{Name: "in use", View: v}}}))
+	require.NoError(t, pprof.Write(&profile, pprof.Input{View: v}))
+	ours := open(t, ctx, page, "memory.speedscope.json", own.Bytes())
+	require.Equal(t, v.Total(), ours.sum)
+	require.EqualValues(t, 7<<10, ours.self[analysis.BeforeAttach])
+	require.Equal(t, ours, open(t, ctx, page, "inuse.pb.gz", profile.Bytes()))
+}
