@@ -59,7 +59,7 @@ func diffCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "diff",
 		Usage:     "show what changed between two recordings, snapshots or profiles, or two moments of one recording",
-		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by line|function|stack|layer|device] [-f text|json|pprof] [-o FILE]\n   gputrace diff FILE --at MOMENT [--at MOMENT]",
+		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by line|function|stack|layer|device] [-f text|json|pprof] [-o FILE]\ngputrace diff FILE --at MOMENT [--at MOMENT]",
 		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, where it " +
 			"is clear which is meant.\n\nMoments: " + momentUsage + ".",
 		Flags: []cli.Flag{

@@ -83,7 +83,7 @@ func exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "export",
 		Usage:     "turn a recording into a profile, a timeline, a page, a picture, a table",
-		UsageText: "gputrace export FOLDER/trace.gputrace -f html\n   gputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
+		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
 		Description: "What is written is of the end, unless --at or --from and --to say otherwise; figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + momentUsage + ".",
 		Flags: append(selectionFlagsOf(),

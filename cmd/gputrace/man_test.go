@@ -48,6 +48,9 @@ func TestManual(t *testing.T) {
 			require.Contains(t, text, e.line)
 		}
 	}
+	for _, f := range exportFormats {
+		require.Regexp(t, `(?m)^\s+`+f.name+`\s`, text)
+	}
 	for _, e := range exitCodes {
 		require.Regexp(t, fmt.Sprintf(`(?m)^\s+%d\s+%s`, e.code, e.what), text)
 	}
