@@ -69,6 +69,15 @@ func plain(s string) string {
 	return string(out)
 }
 
+// TestExitCodesDocumented: the page of the command line has the same codes.
+func TestExitCodesDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/cli.md")
+	require.NoError(t, err)
+	for _, e := range exitCodes {
+		require.Contains(t, string(page), fmt.Sprintf("| %d | %s |\n", e.code, e.what))
+	}
+}
+
 func TestRoff(t *testing.T) {
 	for text, want := range map[string]string{
 		"a-b": `a\-b`, ".x": `\&.x`, "'x": `\&'x`, `\n`: `\en`, "~/x": `\(ti/x`, "": "",
