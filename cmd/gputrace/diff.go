@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
@@ -26,6 +27,7 @@ const defaultDiffTop = 20
 var diffFormats = []diffFormat{
 	{name: "text", write: diffText},
 	{name: "json", write: diffJSON},
+	{name: "html", write: diffHTML},
 	{name: "pprof", binary: true, write: diffPprof},
 }
 
@@ -59,7 +61,7 @@ func diffCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "diff",
 		Usage:     "show what changed between two recordings, snapshots or profiles, or two moments of one recording",
-		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by line|function|stack|layer|device] [-f text|json|pprof] [-o FILE]\ngputrace diff FILE --at MOMENT [--at MOMENT]",
+		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by line|function|stack|layer|device] [-f text|json|html|pprof] [-o FILE]\ngputrace diff FILE --at MOMENT [--at MOMENT]",
 		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, where it " +
 			"is clear which is meant.\n\nMoments: " + momentUsage + ".",
 		Flags: []cli.Flag{
@@ -234,6 +236,11 @@ func diffText(w io.Writer, before, after *diffSide, o *diffOptions) error {
 func diffJSON(w io.Writer, before, after *diffSide, o *diffOptions) error {
 	d := analysis.Diff(before.entries, after.entries, o.by)
 	return json.WriteDiff(w, json.Diff{Difference: d, Before: before.name, After: after.name})
+}
+
+func diffHTML(w io.Writer, before, after *diffSide, o *diffOptions) error {
+	d := analysis.Diff(before.entries, after.entries, o.by)
+	return html.WriteDiff(w, html.DiffInput{Difference: d, Before: before.name, After: after.name})
 }
 
 func diffPprof(w io.Writer, before, after *diffSide, _ *diffOptions) error {
