@@ -144,11 +144,11 @@ func diff(o *diffOptions) error {
 		return usage("--at: a profile is of one moment; give the recording that it was made of")
 	}
 	at, atAfter := o.moments()
-	before, err := files[0].side(at, o)
+	before, err := files[0].side(at)
 	if err != nil {
 		return err
 	}
-	after, err := files[len(files)-1].side(atAfter, o)
+	after, err := files[len(files)-1].side(atAfter)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ type diffSide struct {
 }
 
 // side is a moment of a file. A profile has only one.
-func (d *diffFile) side(at string, o *diffOptions) (*diffSide, error) {
+func (d *diffFile) side(at string) (*diffSide, error) {
 	if d.profile != nil {
 		name := d.path
 		if d.profile.TimeNanos > 0 {
@@ -213,19 +213,38 @@ func (d *diffFile) side(at string, o *diffOptions) (*diffSide, error) {
 		}
 		return &diffSide{name: name, entries: pprof.Entries(d.profile), profile: func() (*profile.Profile, error) { return d.profile, nil }}, nil
 	}
-	in, err := newExportInput(d.opened, selectionFlags{at: at}, d.warn)
+	m := momentsOf(d.opened)
+	s, err := m.selection(selectionFlags{at: at})
 	if err != nil {
 		return nil, err
 	}
-	in.By = o.by.String()
+	view, err := momentView(d.opened.trace, s)
+	if err != nil {
+		return nil, coded(exitError, fmt.Errorf("%s: %w", d.path, err))
+	}
 	made := func() (*profile.Profile, error) {
+		in, err := newExportInput(d.opened, selectionFlags{at: at}, d.warn)
+		if err != nil {
+			return nil, err
+		}
 		var b bytes.Buffer
 		if err := writePprof(&b, in); err != nil {
 			return nil, err
 		}
 		return pprof.Parse(&b)
 	}
-	return &diffSide{name: d.path + ", " + in.Moment, entries: in.View.Entries(), profile: made}, nil
+	return &diffSide{name: d.path + ", " + m.text(s), entries: view.Entries(), profile: made}, nil
+}
+
+// momentView is the view of a moment, without the parts of sites, for which the file would be read again.
+func momentView(t *analysis.Trace, s analysis.Selection) (*analysis.View, error) {
+	switch {
+	case s.Peak:
+		return t.Peak(), nil
+	case s.At != 0:
+		return t.At(s.At)
+	}
+	return t.End(), nil
 }
 
 func diffText(w io.Writer, before, after *diffSide, o *diffOptions) error {

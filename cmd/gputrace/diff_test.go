@@ -59,7 +59,7 @@ func TestParseDiffRefuses(t *testing.T) {
 		"a":                              "a moment with --at",
 		"a b --at 1s --at 2s --at 3s":    "3 times",
 		"a b --by module":                `"module": not one of line, function, stack, layer or device`,
-		"a b -f png":                    `"png": not one of text, json, html or pprof`,
+		"a b -f png":                     `"png": not one of text, json, html or pprof`,
 		"a b --top -1":                   "not a number of rows",
 		"a b --top x":                    "not a number of rows",
 		"a b -o " + t.TempDir():          "exists already",
