@@ -23,6 +23,7 @@ var byCI = []string{"make build", "make demo", "make test"}
 var expected = []struct{ command, stdout string }{
 	{"gputrace -p", "wrote result/"},
 	{"gputrace report", "allocator totals continuous"},
+	{"gputrace diff", "in use by Python line"},
 	{"gputrace dump", "reserved"},
 	{"gputrace who", "live by holder"},
 	{"go tool pprof", "Showing nodes accounting for "},

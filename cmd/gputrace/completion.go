@@ -77,6 +77,8 @@ var flagValues = map[string][]string{
 	"who by":        analysis.GroupingNames,
 	"export format": formatNames(),
 	"export by":     analysis.RowKindNames,
+	"report by":     analysis.RowKindNames,
+	"report at":     {"end", "peak"},
 	"diff format":   diffFormatNames(),
 	"diff by":       analysis.RowKindNames,
 	"diff at":       {"end", "peak"},
@@ -163,6 +165,9 @@ func (a *arranger) wantsValue(word string) cli.Flag {
 // values completes the value of a flag; prefix is written before it.
 func (a *arranger) values(f cli.Flag, prefix, current string) (completionKind, []completion) {
 	if values := flagValues[a.commandName()+" "+f.Names()[0]]; values != nil {
+		if i := strings.LastIndexByte(current, ','); i >= 0 { // a list
+			prefix, current = prefix+current[:i+1], current[i+1:]
+		}
 		out := begin(valuesOf(values), current)
 		for i := range out {
 			out[i].word = prefix + out[i].word

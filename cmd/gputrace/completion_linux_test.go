@@ -29,6 +29,8 @@ var completionCases = []struct{ line, want string }{
 	{"gputrace who --by m", "module"},
 	{"gputrace --max", "--max-age --max-size"},
 	{"gputrace 42 --max", "--max-age --max-size"},
+	{"gputrace export x -f pprof,pprof-a", "pprof,pprof-alloc"},
+	{"gputrace report x --at p", "peak"},
 	{"gputrace help v", "version"},
 	{"gputrace completion ", "bash fish zsh"},
 	{"gputrace report m", "map.gputrace"},

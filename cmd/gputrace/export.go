@@ -86,7 +86,7 @@ func exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "export",
 		Usage:     "turn a recording into a profile, a timeline, a page, a picture, a table",
-		UsageText: "gputrace export FOLDER/trace.gputrace -f html\n   gputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
+		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
 		Description: "What is written is of the end, unless --at or --from and --to say otherwise; figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + momentUsage + ".",
 		Flags: append(selectionFlagsOf(),
@@ -127,8 +127,10 @@ func export(o exportOptions) error {
 	if err != nil {
 		return err
 	}
-	warn := func(err error) { fmt.Fprintln(os.Stderr, "gputrace: warning:", printable(err.Error())) }
-	in, err := openTrace(o.path, warn)
+	p := newProgress(os.Stderr)
+	defer p.stop()
+	warn := p.warn
+	in, err := openWatched(o.path, p, warn)
 	if err != nil {
 		return err
 	}
@@ -139,10 +141,14 @@ func export(o exportOptions) error {
 	}
 	input.By = o.by
 	for i, f := range formats {
+		if files[i] == "" && isTerminal(os.Stdout) {
+			p.stop()
+		}
 		input.File = files[i]
 		if err := writeOutput(files[i], o.force, !f.text, func(w io.Writer) error { return f.write(w, input) }); err != nil {
 			return err
 		}
+		p.clear()
 		if files[i] != "" {
 			fmt.Fprintf(os.Stderr, "wrote %s\n", printable(files[i]))
 		}
