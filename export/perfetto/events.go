@@ -33,7 +33,7 @@ func (t *trace) totals(time uint64, totals *analysis.Totals) {
 func (t *trace) alloc(time uint64, b *heap.Block, e *event.Event) {
 	t.thread(b.PID, e.TID)
 	s := t.allocations(b.PID, b.Device, b.Layer).sequence
-	name, stack := t.in.Trace.SiteName(b), s.callstack(t.labelsOf(b))
+	name, stack := t.in.Trace.SiteName(b), t.callstack(s, b)
 	m := t.begin(s, time)
 	at := m.open(packetTrackEvent)
 	m.number(eventType, typeInstant)
@@ -77,7 +77,7 @@ func annotate(m *message, s *sequence, name string, value uint64) {
 func (t *trace) outOfMemory(time uint64, e *event.Event) {
 	t.thread(e.PID, e.TID)
 	s := t.refused(e.PID, e.Device).sequence
-	stack := s.callstack(t.labelsOf(&heap.Block{Stack: e.Stack}))
+	stack := t.callstack(s, &heap.Block{Stack: e.Stack})
 	m := t.begin(s, time)
 	at := m.open(packetTrackEvent)
 	m.number(eventType, typeInstant)
@@ -154,7 +154,7 @@ func (t *trace) lane(lanes map[heapKey][]*lane, key heapKey, time uint64) *lane 
 func (t *trace) boundary(s *sequence, x *boundary) {
 	var stack uint64
 	if !x.end {
-		stack = s.callstack(t.labelsOf(&x.life.Block))
+		stack = t.callstack(s, &x.life.Block)
 	}
 	m := t.begin(s, x.time)
 	at := m.open(packetTrackEvent)

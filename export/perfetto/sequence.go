@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
 )
 
 // sequence is a row of packets with interned data of its own: what is named once is a number from then on.
@@ -19,8 +20,9 @@ type sequence struct {
 	texts    map[textKey]uint64
 	mappings map[mappingKey]uint64
 	frames   map[frameKey]uint64
-	stacks   map[string]uint64 // by the numbers of their frames
-	pending  message           // InternedData for the next packet
+	stacks   map[string]uint64   // by the numbers of their frames
+	known    map[labelKey]uint64 // the same, by where they are from
+	pending  message             // InternedData for the next packet
 }
 
 type textKey struct {
@@ -28,10 +30,7 @@ type textKey struct {
 	text  string
 }
 
-type mappingKey struct {
-	path, buildID        string
-	start, limit, offset uint64
-}
+type mappingKey struct{ path, buildID string }
 
 type frameKey struct {
 	function, mapping, relPC, source, line, kind uint64
@@ -40,7 +39,7 @@ type frameKey struct {
 func newSequence(id, track uint64) *sequence {
 	return &sequence{
 		id: id, track: track, texts: map[textKey]uint64{}, mappings: map[mappingKey]uint64{}, frames: map[frameKey]uint64{},
-		stacks: map[string]uint64{},
+		stacks: map[string]uint64{}, known: map[labelKey]uint64{},
 	}
 }
 
@@ -59,8 +58,24 @@ func (s *sequence) text(field protowire.Number, text string) uint64 {
 	return iid
 }
 
-// callstack is the number of a stack.
-func (s *sequence) callstack(labels []analysis.Label) uint64 {
+// labelKey is what tells stacks apart.
+type labelKey struct {
+	stack  event.StackID
+	origin heap.Origin
+	name   string // what is no site
+}
+
+// callstack is the number of a stack, whose labels are made once.
+func (s *sequence) callstack(key labelKey, labels func() []analysis.Label) uint64 {
+	iid, ok := s.known[key]
+	if !ok {
+		iid = s.addStack(labels())
+		s.known[key] = iid
+	}
+	return iid
+}
+
+func (s *sequence) addStack(labels []analysis.Label) uint64 {
 	var key []byte
 	for i := len(labels) - 1; i >= 0; i-- { // outermost first
 		key = binary.AppendUvarint(key, s.frame(&labels[i]))
@@ -102,7 +117,7 @@ func (s *sequence) frame(l *analysis.Label) uint64 {
 	default:
 		key.mapping, key.relPC, key.kind = s.mapping(mappingKey{path: unknownMapping}), f.Addr, kindNative
 		if m := f.Module; m != nil {
-			key.mapping, key.relPC = s.mapping(mappingKey{m.Path, m.BuildID, m.Start, m.Limit, m.Offset}), f.Offset
+			key.mapping, key.relPC = s.mapping(mappingKey{m.Path, m.BuildID}), f.Offset
 		}
 	}
 	return s.addFrame(key)
@@ -132,6 +147,8 @@ func (s *sequence) addFrame(key frameKey) uint64 {
 	return iid
 }
 
+// mapping is the number of a file. Where it is mapped is left out: Perfetto then takes it for the same one in all sequences,
+// and the addresses are relative to the file.
 func (s *sequence) mapping(key mappingKey) uint64 {
 	iid, ok := s.mappings[key]
 	if ok {
@@ -148,10 +165,7 @@ func (s *sequence) mapping(key mappingKey) uint64 {
 	if build != 0 {
 		s.pending.number(mappingBuildID, build)
 	}
-	s.pending.number(mappingStart, key.start)
-	s.pending.number(mappingEnd, key.limit)
 	s.pending.number(mappingPath, path)
-	s.pending.number(mappingOffset, key.offset)
 	s.pending.close(at)
 	return iid
 }
