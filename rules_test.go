@@ -41,6 +41,9 @@ var mayImport = map[string][]string{
 	"heap":         {"event"},
 	"analysis":     {"event", "heap", "inspect", "inspect/who"},
 	"export/":      {"analysis", "event", "heap"},
+	// Tables of allocations have the same columns in every format.
+	"export/csv":     {"analysis", "event", "heap", "export/rows"},
+	"export/parquet": {"analysis", "event", "heap", "export/rows"},
 }
 
 // restricted are imports and calls that only some packages may use, and why.

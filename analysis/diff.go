@@ -47,6 +47,15 @@ func (c *Change) Blocks() int64 {
 	return int64(after.Blocks) - int64(before.Blocks)
 }
 
+// BlocksKnown says whether it is known how many blocks there are on both sides: of what only an allocator's total tells, it is
+// not. Blocks counts those that are.
+func (c *Change) BlocksKnown() bool {
+	before, after := c.sides()
+	return before.known() && after.known()
+}
+
+func (t DiffTotal) known() bool { return t.Blocks > 0 || t.Bytes == 0 }
+
 // sides are both rows; one that is not there is empty.
 func (c *Change) sides() (before, after DiffTotal) {
 	if c.Before != nil {

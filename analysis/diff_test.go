@@ -92,6 +92,18 @@ func TestDiffLines(t *testing.T) {
 	}
 }
 
+func TestDiffBlocksKnown(t *testing.T) {
+	some, unknown, none := at(3, "f", "", 10), named(analysis.BeforeAttach, 10), named(analysis.LostEvents, 0)
+	for want, changes := range map[bool][]analysis.Change{
+		true:  {{Before: &some, After: &some}, {Before: &some}, {After: &some}, {After: &none}},
+		false: {{Before: &unknown, After: &some}, {After: &unknown}, {Before: &unknown}},
+	} {
+		for i := range changes {
+			require.Equal(t, want, changes[i].BlocksKnown())
+		}
+	}
+}
+
 func TestDiffFunctions(t *testing.T) {
 	before := []analysis.Entry{at(3, "f", "", 1), at(4, "f", "", 2), in("/a/x.py", 1, "main", "", 5), in("/a/y.py", 1, "g", "", 1), in("/a/z.py", 1, "g", "", 1)}
 	after := []analysis.Entry{at(9, "f", "", 10), in("/a/w.py", 7, "main", "", 6), in("/a/v.py", 1, "g", "", 1)}

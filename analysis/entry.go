@@ -48,9 +48,12 @@ func CallOf(f *event.Frame) Call {
 }
 
 // Entries is what is in use, a portion each. They add up to Total.
-func (v *View) Entries() []Entry {
+func (v *View) Entries() []Entry { return v.EntriesOf(InUse) }
+
+// EntriesOf is what a view has of a measure, a portion each.
+func (v *View) EntriesOf(m Measure) []Entry {
 	var out []Entry
-	for p := range v.Portions(InUse, nil) {
+	for p := range v.Portions(m, nil) {
 		e := Entry{Name: p.Name, Layer: p.Layer.String(), Device: p.Device.String(), Bytes: p.Bytes, Blocks: p.Objects}
 		if p.Site != nil {
 			r := row(p.Site)

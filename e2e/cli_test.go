@@ -111,7 +111,7 @@ func (c *command) profiles(t *testing.T) (inuse, alloc *profile.Profile) {
 	t.Helper()
 	requireNoLeftovers(t, c.dir)
 	require.False(t, exists(c.out()+".gputrace"), "the recording is still beside the folder")
-	return readProfiles(t, c.out(), "trace.gputrace")
+	return readProfiles(t, c.out(), "trace.gputrace", "report.html")
 }
 
 // readProfiles reads the two profiles of a folder, in which there is nothing else but what is named.

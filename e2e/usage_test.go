@@ -30,7 +30,7 @@ func TestUsage(t *testing.T) {
 		{"too large", "-p 99999999999", 2, []string{"not a process id"}},
 		{"unknown flag", "-p PLAIN --frobnicate", 2, []string{"frobnicate", "--help"}},
 		{"argument", "-p PLAIN extra", 2, []string{"extra", "--help"}},
-		{"negative duration", "-p PLAIN -d -1s", 2, []string{"-d"}},
+		{"negative duration", "-p PLAIN -d -1s", 2, []string{"--duration"}},
 		{"ring not a power of two", "-p PLAIN --ring-size 5000", 2, []string{"power of two"}},
 		{"ring too small", "-p PLAIN --ring-size 2KiB", 2, []string{"4KiB"}},
 		{"ring not a size", "-p PLAIN --ring-size many", 2, []string{"--ring-size many"}},

@@ -76,7 +76,11 @@ var flagValues = map[string][]string{
 	"dump format":   dumpFormats,
 	"who by":        analysis.GroupingNames,
 	"export format": formatNames(),
-	"export by":     {"line", "function", "stack", "layer", "device"},
+	"export by":     analysis.RowKindNames,
+	"diff format":   diffFormatNames(),
+	"diff by":       analysis.RowKindNames,
+	"diff at":       {"end", "peak"},
+	"export at":     {"end", "peak"},
 }
 
 // argumentValues are the arguments of commands. A command that is not here has files.

@@ -29,6 +29,9 @@ var exportFormats = []exportFormat{
 	{name: "pprof", file: "inuse.pb.gz", what: "profile of what is in use, for go tool pprof and its like", write: writePprof},
 	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: writePprofAlloc},
 	{name: "snapshot", file: "snapshot.pickle", what: "memory snapshot, for PyTorch's viewer", write: writeSnapshot},
+	{name: "parquet", file: "allocations.parquet", what: "every allocation, for DuckDB, pandas and their like", events: true, write: writeParquet},
+	{name: "csv", file: "allocations.csv", what: "every allocation as a table; with --by, what is in use", text: true, write: writeCSV},
+	{name: "json", file: "memory.json", what: "all figures and stacks, for programs", text: true, write: writeJSON},
 	{name: "png", file: "memory.png", what: "picture of the memory over time", events: true, write: writePNG},
 	{name: "svg", file: "memory.svg", what: "the same, as lines", text: true, events: true, write: writeSVG},
 	{name: "perfetto", file: "timeline.pftrace.gz", what: "timeline with stacks, for ui.perfetto.dev", events: true, write: writePerfetto},
@@ -86,23 +89,19 @@ func exportCommand() *cli.Command {
 		UsageText: "gputrace export FOLDER/trace.gputrace -f html\n   gputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
 		Description: "What is written is of the end, unless --at or --from and --to say otherwise; figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + momentUsage + ".",
-		Flags: []cli.Flag{
+		Flags: append(selectionFlagsOf(),
 			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Usage: "write `FORMAT`, or several, separated by commas: " + strings.Join(formatNames(), ", ")},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write to `FILE`; - is standard output; of several formats, into this folder (default: the format's own name, here)"},
-			&cli.StringFlag{Name: "at", Usage: "what is in use at `MOMENT`: peak, end, 12.5s, -3s (default: end)"},
-			&cli.StringFlag{Name: "from", Usage: "only what was allocated after `MOMENT`"},
-			&cli.StringFlag{Name: "to", Usage: "only what was allocated up to `MOMENT`; in use is what lives then"},
-			&cli.StringFlag{Name: "min-size", Usage: "only blocks of at least `BYTES`, such as 1MiB"},
 			&cli.StringFlag{Name: "by", Usage: "rows of tables: `line`, function, stack, layer or device"},
 			forceFlag(),
-		},
+		),
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace export --help")
 			}
 			return export(exportOptions{
 				path: c.Args().First(), formats: c.String("format"), output: c.String("output"), by: c.String("by"), force: c.Bool("force"),
-				flags: selectionFlags{c.String("at"), c.String("from"), c.String("to"), c.String("min-size")},
+				flags: selectionFlagsFrom(c),
 			})
 		},
 	}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/event"
@@ -20,13 +22,10 @@ func writePage(w io.Writer, in *exportInput) error {
 	if err != nil {
 		return err
 	}
-	program := commandLine(in.Info.Cmdline, in.Info.Name)
-	if program == "" {
-		program = in.Path
-	}
+	program := cmp.Or(strings.Join(in.Info.Cmdline, " "), in.Info.Name, in.Path)
 	return html.Write(w, html.Input{
 		Browse: b, View: in.Trace.End(), Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
-		Start: in.Info.Attached, Notes: pageNotes(in), Lost: droppedEvents(in.End), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
+		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: droppedEvents(in.End), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
 	})
 }
 
@@ -56,8 +55,12 @@ func pageFacts(in *exportInput) []html.Fact {
 }
 
 // pageNotes say what limits the figures.
-func pageNotes(in *exportInput) []string {
+func pageNotes(in *exportInput, b *analysis.Browse) []string {
 	var out []string
+	if b.First > in.Trace.First() {
+		out = append(out, "The recording kept its last part only (--max-size, --max-age). What lived when that begins is in the figures, with its "+
+			"stacks; of a peak before it the size alone is known.")
+	}
 	if in.Trace.Damage != nil {
 		out = append(out, fmt.Sprintf("The recording is damaged, and shown as far as it is whole: %v", in.Trace.Damage))
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/export/snapshot"
@@ -29,11 +28,7 @@ func writeSnapshot(w io.Writer, in *exportInput) error {
 	for i := range layouts {
 		warnOfLayout(&layouts[i], in)
 	}
-	var boot time.Time
-	if !in.Info.Started.IsZero() {
-		boot = in.Info.Started.Add(-time.Duration(in.Info.StartedBoot))
-	}
-	return snapshot.WriteTrace(w, snapshot.TraceInput{Layouts: layouts, Stack: in.Trace.Stack, Boot: boot})
+	return snapshot.WriteTrace(w, snapshot.TraceInput{Layouts: layouts, Stack: in.Trace.Stack, Boot: bootOf(in)})
 }
 
 // warnOfLayout says what is not as in a snapshot of PyTorch's own.

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/table"
 )
 
 // momentUsage is how a moment is written.
@@ -18,12 +21,17 @@ type moments struct {
 	attached, end uint64    // CLOCK_BOOTTIME nanoseconds
 	started       time.Time // wall clock
 	startedBoot   uint64    // the same moment, CLOCK_BOOTTIME nanoseconds
+	peaks         []uint64  // of each caching allocator, CLOCK_BOOTTIME nanoseconds; 0: before the first event
 }
 
 func momentsOf(o *opened) moments {
 	m := moments{attached: o.info.Attached, end: o.trace.Last(), started: o.info.Started, startedBoot: o.info.StartedBoot}
 	if m.attached == 0 {
 		m.attached = o.trace.First()
+	}
+	accounts := o.trace.End().Snapshot.Accounts
+	for i := range accounts {
+		m.peaks = append(m.peaks, accounts[i].PeakTime)
 	}
 	return m
 }
@@ -64,6 +72,20 @@ func parseOffset(text string) (time.Duration, error) {
 
 // selectionFlags is what --at, --from, --to and --min-size say.
 type selectionFlags struct{ at, from, to, minSize string }
+
+// selectionFlagsOf are the flags of the commands that look at a part of a recording.
+func selectionFlagsOf() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "at", Usage: "what is in use at `MOMENT`: peak, end, 12.5s, -3s (default: end)"},
+		&cli.StringFlag{Name: "from", Usage: "only what was allocated after `MOMENT`"},
+		&cli.StringFlag{Name: "to", Usage: "only what was allocated up to `MOMENT`; in use is what lives then"},
+		&cli.StringFlag{Name: "min-size", Usage: "only blocks of at least `BYTES`, such as 1MiB"},
+	}
+}
+
+func selectionFlagsFrom(c *cli.Context) selectionFlags {
+	return selectionFlags{c.String("at"), c.String("from"), c.String("to"), c.String("min-size")}
+}
 
 // selection reads the flags.
 func (m *moments) selection(f selectionFlags) (analysis.Selection, error) {
@@ -117,14 +139,16 @@ func (m *moments) text(s analysis.Selection) string {
 	out := "at the end, " + since(m.end)
 	switch {
 	case s.To != 0:
-		out = fmt.Sprintf("allocated from %s to %s", since(s.From), since(s.To))
+		out = fmt.Sprintf("allocated from %s to %s", since(max(s.From, m.attached)), since(s.To))
+	case s.Peak && len(m.peaks) == 1 && m.peaks[0] != 0:
+		out = "at the peak, " + since(m.peaks[0])
 	case s.Peak:
 		out = "at the peak of each device"
 	case s.At != 0:
 		out = "at " + since(s.At)
 	}
 	if s.MinSize > 0 {
-		out += fmt.Sprintf(", blocks of at least %d bytes", s.MinSize)
+		out += fmt.Sprintf(", blocks of at least %s", table.Bytes(s.MinSize))
 	}
 	return out
 }

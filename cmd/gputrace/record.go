@@ -26,7 +26,8 @@ type recordOptions struct {
 	maxAge     time.Duration // that the recording reaches back; 0: to the attach
 	freeStacks bool
 	fullStacks bool
-	formats    []exportFormat // beside the profiles and the recording
+	formats    string // beside the profiles and the recording, as of -f; empty: none
+	asked      bool   // for the formats, by -f
 	noNames    bool
 	cacheDir   string
 }
@@ -43,13 +44,13 @@ func recordCommand() *cli.Command {
 			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "attach to process `PID`"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FOLDER` (default gputrace.PID.TIME)"},
 			forceFlag(),
-			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Usage: "write `FORMAT` too, or several, separated by commas; see gputrace export --help"},
-			&cli.DurationFlag{Name: "duration", Aliases: []string{"d"}, Usage: "stop after `TIME`, such as 10s (default: at Ctrl-C or when the process ends)"},
+			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Value: "html", Usage: "write `FORMAT` too, or several, separated by commas, or none; see gputrace export --help"},
+			&cli.StringFlag{Name: "duration", Aliases: []string{"d"}, Usage: "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)"},
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it"},
 			&cli.StringFlag{Name: "ready-file", Usage: "create `PATH` when the probes are live"},
 			&cli.StringFlag{Name: "ring-size", Value: "32MiB", Usage: "`BYTES` of the ring between kernel and gputrace, a power of two"},
 			&cli.StringFlag{Name: "max-size", Value: "1GiB", Usage: "drop the oldest part of the recording when it has `BYTES`; 0: never"},
-			&cli.DurationFlag{Name: "max-age", Usage: "keep only the last `TIME` in the recording, such as 1h (default: all)"},
+			&cli.StringFlag{Name: "max-age", Usage: "keep only the last `TIME` in the recording, such as 1h (default: all)"},
 			&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 			&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
 			&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
@@ -79,19 +80,26 @@ func defaultCacheDir() string {
 
 func parseRecord(c *cli.Context) (recordOptions, error) {
 	o := recordOptions{
-		output: c.String("output"), force: c.Bool("force"), duration: c.Duration("duration"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
-		maxAge: c.Duration("max-age"), freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-names"),
+		output: c.String("output"), force: c.Bool("force"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
+		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-names"),
 		cacheDir: c.String("cache-dir"),
 	}
 	var err error
+	if o.duration, err = durationFlag(c, "duration"); err != nil {
+		return o, err
+	}
+	if o.maxAge, err = durationFlag(c, "max-age"); err != nil {
+		return o, err
+	}
 	if o.pid, err = pidFlag(c, "gputrace --help"); err != nil {
 		return o, err
 	}
-	if o.formats, err = recordFormats(c.String("format")); err != nil {
-		return o, err
+	if o.formats = c.String("format"); o.formats == "none" {
+		o.formats = ""
 	}
-	if o.duration < 0 {
-		return o, usage("-d %s: negative", o.duration)
+	o.asked = c.IsSet("format")
+	if _, err := recordFormats(o.formats); err != nil {
+		return o, err
 	}
 	if o.ringBytes, err = parseBytes(c.String("ring-size")); err != nil || o.ringBytes < 4096 || o.ringBytes&(o.ringBytes-1) != 0 {
 		return o, usage("--ring-size %s: not a power of two of at least 4KiB", c.String("ring-size"))
@@ -99,7 +107,7 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	if o.maxSize, err = parseBytes(c.String("max-size")); err != nil || o.maxSize > 0 && o.maxSize < leastTrace {
 		return o, usage("--max-size %s: not a size of at least 4MiB, or 0", c.String("max-size"))
 	}
-	if o.maxAge < 0 || o.maxAge > 0 && o.maxAge < time.Second {
+	if o.maxAge > 0 && o.maxAge < time.Second {
 		return o, usage("--max-age %s: not a time of at least 1s, or 0", o.maxAge)
 	}
 	if o.output == "" {
@@ -109,6 +117,19 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 		return o, coded(exitUsage, err)
 	}
 	return o, nil
+}
+
+// durationFlag reads a flag that says how long; 0: it was not given.
+func durationFlag(c *cli.Context, name string) (time.Duration, error) {
+	text := c.String(name)
+	if text == "" {
+		return 0, nil
+	}
+	d, err := parseOffset(text)
+	if err != nil || d < 0 {
+		return 0, usage("--%s %s: not a time, such as 10s; see %s --help", name, strconv.Quote(text), c.Command.HelpName)
+	}
+	return d, nil
 }
 
 // recordFormats are the formats that are not written anyhow.

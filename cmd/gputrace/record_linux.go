@@ -235,8 +235,11 @@ func (s *session) finish() error {
 		return err
 	}
 	s.tellWritten(written)
-	if s.viewErr != nil {
+	if s.viewErr != nil && s.opts.asked {
 		return s.viewErr
+	}
+	if s.viewErr != nil {
+		s.screen.warn(s.viewErr)
 	}
 	return s.verdict(snapshot)
 }

@@ -30,7 +30,7 @@ func parse(args string) (recordOptions, error) {
 func TestParseRecord(t *testing.T) {
 	dir := t.TempDir()
 	plain := func(change func(*recordOptions)) recordOptions {
-		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, maxSize: 1 << 30, cacheDir: defaultCacheDir()}
+		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, formats: "html", maxSize: 1 << 30, cacheDir: defaultCacheDir()}
 		change(&o)
 		return o
 	}
@@ -38,6 +38,7 @@ func TestParseRecord(t *testing.T) {
 		"":                       plain(func(*recordOptions) {}),
 		"-d 10s":                 plain(func(o *recordOptions) { o.duration = 10 * time.Second }),
 		"--duration 1m30s":       plain(func(o *recordOptions) { o.duration = 90 * time.Second }),
+		"-d 10":                  plain(func(o *recordOptions) { o.duration = 10 * time.Second }),
 		"--wait":                 plain(func(o *recordOptions) { o.wait = true }),
 		"--ready-file /tmp/r":    plain(func(o *recordOptions) { o.readyFile = "/tmp/r" }),
 		"--ring-size 4096":       plain(func(o *recordOptions) { o.ringBytes = 4096 }),
@@ -48,6 +49,8 @@ func TestParseRecord(t *testing.T) {
 		"--max-size 64GiB":       plain(func(o *recordOptions) { o.maxSize = 64 << 30 }),
 		"--max-age 1h":           plain(func(o *recordOptions) { o.maxAge = time.Hour }),
 		"--max-age 1s":           plain(func(o *recordOptions) { o.maxAge = time.Second }),
+		"-f png,folded":          plain(func(o *recordOptions) { o.formats, o.asked = "png,folded", true }),
+		"--format none":          plain(func(o *recordOptions) { o.formats, o.asked = "", true }),
 		"--free-stacks":          plain(func(o *recordOptions) { o.freeStacks = true }),
 		"--full-stacks":          plain(func(o *recordOptions) { o.fullStacks = true }),
 		"--cache-dir /var/x":     plain(func(o *recordOptions) { o.cacheDir = "/var/x" }),
@@ -94,9 +97,8 @@ func TestParseRecordRefuses(t *testing.T) {
 		"-p 99999999999999999999":    "not a process id",
 		"-p 42 extra":                `unknown argument "extra"`,
 		"train.py":                   `unknown argument "train.py"`,
-		"-p 42 -d -1s":               "negative",
-		"-p 42 -d 10":                "invalid value",
-		"-p 42 -d soon":              "invalid value",
+		"-p 42 -d -1s":               "not a time",
+		"-p 42 -d soon":              "not a time",
 		"-p 42 --ring-size 0":        "not a power of two",
 		"-p 42 --ring-size 2048":     "not a power of two",
 		"-p 42 --ring-size 5000":     "not a power of two",
@@ -107,7 +109,7 @@ func TestParseRecordRefuses(t *testing.T) {
 		"-p 42 --max-size 4194303":   "at least 4MiB",
 		"-p 42 --max-size x":         "at least 4MiB",
 		"-p 42 --max-age 999ms":      "at least 1s",
-		"-p 42 --max-age -1s":        "at least 1s",
+		"-p 42 --max-age -1s":        "not a time",
 		"-p 42 --nothing":            "not defined",
 		"record -p 42 --nothing":     "not defined",
 		"-p 42 -o " + dir:            "exists already",

@@ -3,48 +3,86 @@ package main
 import (
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/table"
 )
 
 func reportCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "report",
-		Usage:     "show what a recording says: peak, live memory by line of the program, losses",
-		UsageText: "gputrace report FOLDER/trace.gputrace",
+		Name:  "report",
+		Usage: "show what a recording says: peak, live memory by line of the program, losses",
+		UsageText: "gputrace report FOLDER/trace.gputrace\n   gputrace report trace.gputrace --at peak --by function\n" +
+			"   gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
+		Description: "Without a moment, a range or --by it prints what the session printed at its end.\n\nMoments: " + momentUsage + ".",
+		Flags: append(selectionFlagsOf(),
+			&cli.StringFlag{Name: "by", Usage: "one row for each `KIND`: " + strings.Join(analysis.RowKindNames, ", ") + " (default: line)"},
+			&cli.IntFlag{Name: "top", Usage: "`ROWS` of each table (default: 10)"},
+		),
+		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace report --help")
 			}
-			return report(c.Args().First())
+			if c.Int("top") < 0 {
+				return usage("--top %d: negative", c.Int("top"))
+			}
+			return report(reportOptions{path: c.Args().First(), flags: selectionFlagsFrom(c), by: c.String("by"), top: c.Int("top")})
 		},
 	}
 }
 
-// report prints the summary of a recording, as the session did at its end.
-func report(path string) error {
+// reportOptions is a parsed report command line.
+type reportOptions struct {
+	path  string
+	flags selectionFlags
+	by    string
+	top   int // 0: the default
+}
+
+// report prints the summary of a recording, as the session did at its end, or what is selected of it.
+func report(o reportOptions) error {
 	say := func(format string, args ...any) { fmt.Fprintln(os.Stderr, printable(fmt.Sprintf(format, args...))) }
 	var warnings []error
-	o, err := openTrace(path, func(err error) { warnings = append(warnings, err) })
+	in, err := openTrace(o.path, func(err error) { warnings = append(warnings, err) })
 	if err != nil {
 		return err
 	}
-	defer o.close()
-	info := o.info
-	switch {
-	case info.PID != 0:
-		say("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
-	case info.Started.IsZero(): // a snapshot without a history
-		say("%s", info.Name)
-	default:
-		say("%s · %s", info.Name, info.Started.Format(time.RFC3339))
-	}
+	defer in.close()
+	info := in.info
+	say("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
 	for _, w := range warnings {
 		say("gputrace: warning: %v", w)
 	}
-	if o.first.Number > 0 {
-		say("  the first %d events were dropped by --max-size or --max-age; the figures are complete all the same", o.first.Events)
+	if in.first.Number > 0 {
+		say("  the first %d events were dropped by --max-size or --max-age; the figures are complete all the same", in.first.Events)
 	}
-	return printSummary(os.Stdout, summary(o.trace.End(), info, o.end), heldTables(o.end))
+	if o.by != "" || o.flags != (selectionFlags{}) {
+		return reportSelection(o, in)
+	}
+	s := summary(in.trace.End(), info, in.end)
+	s.Top = o.top
+	return printSummary(os.Stdout, s, heldTables(in.end))
+}
+
+// reportSelection prints a moment or a range.
+func reportSelection(o reportOptions, in *opened) error {
+	by := analysis.ByLine
+	if o.by != "" {
+		var err error
+		if by, err = analysis.FindRowKind(o.by); err != nil {
+			return usage("--by: %w", err)
+		}
+	}
+	input, err := newExportInput(in, o.flags, nil)
+	if err != nil {
+		return err
+	}
+	return table.Selection(os.Stdout, table.SelectionInput{
+		View: input.View, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
+	})
 }

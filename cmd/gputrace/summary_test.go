@@ -56,13 +56,13 @@ func TestReportOfForeignFiles(t *testing.T) {
 	require.NoError(t, w.Mark(&event.Mark{Kind: event.MarkObserved, PID: 7, Observation: &event.Observation{PID: 7}}))
 	require.NoError(t, w.Close(&recording.End{}))
 	var c *codedError
-	require.ErrorAs(t, report(path), &c)
+	require.ErrorAs(t, report(reportOptions{path: path}), &c)
 	require.Equal(t, exitInvalid, c.code)
 	require.ErrorContains(t, c, "replay observed")
 	require.NoError(t, os.Truncate(path, 30))
-	require.ErrorAs(t, report(path), &c)
+	require.ErrorAs(t, report(reportOptions{path: path}), &c)
 	require.Equal(t, exitInvalid, c.code)
-	require.ErrorAs(t, report(path+"x"), &c)
+	require.ErrorAs(t, report(reportOptions{path: path + "x"}), &c)
 	require.Equal(t, exitError, c.code)
 }
 

@@ -154,8 +154,9 @@ func copyFile(from, to string) error {
 
 // writeViews writes what -f asks for, made of the recording. What could not be made is no reason to lose the rest.
 func (s *session) writeViews(folder *outputFolder) error {
-	if len(s.opts.formats) == 0 {
-		return nil
+	formats, err := recordFormats(s.opts.formats)
+	if len(formats) == 0 || err != nil {
+		return err
 	}
 	if s.trace == "" {
 		return errors.New("there is no recording to make the formats of -f from")
@@ -170,7 +171,7 @@ func (s *session) writeViews(folder *outputFolder) error {
 		return err
 	}
 	var errs []error
-	for _, f := range s.opts.formats {
+	for _, f := range formats {
 		input.File = f.file
 		errs = append(errs, folder.write(f.file, func(w io.Writer) error { return f.write(w, input) }))
 	}
@@ -182,7 +183,8 @@ func (s *session) tellWritten(folder string) {
 	row := func(files, open string) { fmt.Printf("  %-41s %s\n", files, open) }
 	fmt.Printf("\nwrote %s/\n", folder)
 	row(strings.Join(profileNames, "  "), "go tool pprof -top "+filepath.Join(folder, profileNames[0]))
-	for _, f := range s.opts.formats {
+	formats, _ := recordFormats(s.opts.formats)
+	for _, f := range formats {
 		if path := filepath.Join(folder, f.file); exists(path) {
 			row(f.file, f.what)
 		}

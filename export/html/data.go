@@ -288,6 +288,9 @@ func partOf(p *analysis.Part, since func(uint64) int64) partData {
 	}
 	if p.PeakTime != 0 {
 		out.PeakTime = since(p.PeakTime)
+		if out.PeakTime == -1 { // a nanosecond before, and known
+			out.PeakTime--
+		}
 	}
 	return out
 }

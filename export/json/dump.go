@@ -1,7 +1,5 @@
 //go:build linux
 
-// Package json writes figures as JSON for programs. Names and their order are part of the interface; docs/dump.md is their
-// description. Sizes and addresses are whole numbers of bytes; what is not known is left out, never 0.
 package json
 
 import (
@@ -12,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis"
-	"github.com/gputrace/gputrace/event"
 )
 
 // dumpVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
@@ -221,14 +218,6 @@ func (f *dumpFile) addHolders(d *Dump) {
 			}
 		}
 	}
-}
-
-// known is a number of bytes, or nil.
-func known(n uint64) *uint64 {
-	if n == event.Unknown {
-		return nil
-	}
-	return &n
 }
 
 func newDumpHoles(h *analysis.Holes) dumpHoles {

@@ -34,7 +34,8 @@ type TraceInput struct {
 // WriteTrace writes segments and blocks at a moment and the history up to it, as a pickle of protocol 2, which every version of
 // the viewer reads. What PyTorch always knows and a trace does not is filled in: a block that no one saw the size asked for of
 // has its own, a segment without blocks the stream 0, a free is completed at once. An entry about a block whose size is not
-// what was asked for has it beside that, as block_size; PyTorch's own have not, and its viewer looks for no such key.
+// what was asked for has it beside that, as block_size, and block_sizes of the snapshot says so; PyTorch's own do not have these
+// keys, and its viewer does not look for them.
 func WriteTrace(w io.Writer, in TraceInput) error {
 	out := bufio.NewWriterSize(w, 1<<16)
 	p := &tracePickler{newPickler(out), &in}
@@ -51,6 +52,7 @@ func WriteTrace(w io.Writer, in TraceInput) error {
 		item{"segments", func() { p.list(len(segments), func(i int) { p.segment(&segments[i]) }) }},
 		item{"device_traces", func() { p.list(devices, p.history) }},
 		item{"external_annotations", func() { p.op(opEmptyList) }},
+		p.flag("block_sizes", true),
 	)
 	p.stop()
 	if err := out.Flush(); err != nil {

@@ -316,22 +316,7 @@ func orNone(count, reasons string) string {
 	return count + ": " + reasons
 }
 
-func (p *printer) stacks() {
-	var parts []string
-	uses := p.in.View.Stacks()
-	var all uint64
-	for _, u := range uses {
-		all += u.Bytes
-	}
-	for _, u := range uses {
-		if all > 0 {
-			parts = append(parts, fmt.Sprintf("%s %s", shareText(float64(u.Bytes)/float64(all)), u.Status))
-		}
-	}
-	if len(parts) > 0 {
-		p.field("stacks", "of the live bytes since attach: %s", strings.Join(parts, ", "))
-	}
-}
+func (p *printer) stacks() { p.stacksOf(p.in.View) }
 
 // shownGaps is how many gaps are listed one by one.
 const shownGaps = 5

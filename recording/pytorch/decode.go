@@ -96,6 +96,7 @@ type decoder struct {
 	keys   map[string]uint64
 	action map[uint64]action // by number of the text
 	listed map[uint64]uint32 // stacks by number of their list
+	sized  bool              // the entries tell the sizes of blocks, where they are not what was asked for
 }
 
 // errShape is in every error about what a value is.
@@ -133,6 +134,7 @@ func (d *decoder) snapshot() error {
 		if s, ok := d.get(d.root, "allocator_settings"); ok {
 			d.settings(s)
 		}
+		d.sized = d.flag(d.root, "block_sizes")
 	}
 	err := d.each(segments, "segments", d.segment)
 	if err != nil || traces.kind == kindNone {
@@ -371,8 +373,10 @@ func (d *decoder) entry(device int, v value) error {
 			return err
 		}
 	}
-	if n := d.optional(v, "block_size", maxBytes); n != event.Unknown {
+	if n := d.optional(v, "block_size", maxBytes); d.sized && n != event.Unknown {
 		e.block = n
+	} else if d.sized {
+		e.block = e.size
 	}
 	if us := d.optional(v, "time_us", math.MaxInt64/1000); us != event.Unknown {
 		e.time = us * 1000

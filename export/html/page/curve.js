@@ -2,14 +2,18 @@
 
 const SERIES = [
   { name: 'in use', color: '--curve', dot: 'c-total area' }, { name: 'torch allocated', color: '--good', dot: 'c-allocated' },
-  { name: 'torch reserved', color: '--reserved', dot: 'c-reserved' }, { name: 'driver', color: '--driver', dot: 'c-driver' },
+  { name: 'torch reserved', color: '--reserved', dot: 'c-reserved' }, { name: 'device', color: '--driver', dot: 'c-driver' },
 ];
+
+const NEAR = 5; // pixels
 
 class CurveView {
   // handlers: at(moment), range(from, to), zoomed().
   constructor(canvas, tip, model, handlers) {
     Object.assign(this, { canvas, tip, model, handlers });
     this.hidden = new Set([1]);
+    const top = (q) => model.curves[0].high[q].reduce((a, b) => (b > a ? b : a), 0);
+    for (const q of [2, 3]) if (top(q) > 8 * top(0)) this.hidden.add(q); // beside them nothing else could be seen
     this.part = -1;
     this.selection = { at: 0, from: -1, to: -1 };
     this.course = null;
@@ -118,42 +122,77 @@ class CurveView {
     }
   }
 
+  // columns are the bounds of a quantity in each column of so many pixels in which it changes.
+  columns(q, size) {
+    const { time, low, high, last } = this.curve;
+    const [from, to] = this.inside();
+    const out = [];
+    for (let i = from; i <= to; i++) {
+      if (Number.isNaN(last[q][i])) continue;
+      const x = Math.round(this.x(time[i]) / size) * size;
+      const c = out[out.length - 1];
+      if (c && c.x === x) {
+        c.low = Math.min(c.low, low[q][i]);
+        c.high = Math.max(c.high, high[q][i]);
+        c.last = last[q][i];
+      } else {
+        out.push({ x, low: low[q][i], high: high[q][i], last: last[q][i] });
+      }
+    }
+    return out;
+  }
+
   // drawSeries draws steps: what was last holds until the next point.
   drawSeries(c, q) {
     if (this.hidden.has(q)) return;
-    const { time, low, high, last } = this.curve;
-    const [from, to] = this.inside();
-    const path = new Path2D();
-    let begun = NaN;
-    let y = 0;
-    for (let i = from; i <= to; i++) {
-      if (Number.isNaN(last[q][i])) continue;
-      const x = this.x(time[i]);
-      if (Number.isNaN(begun)) {
-        begun = x;
-        path.moveTo(x, this.y(low[q][i]));
-      } else {
-        path.lineTo(x, y);
-        if (low[q][i] !== high[q][i]) {
-          path.lineTo(x, this.y(low[q][i]));
-          path.lineTo(x, this.y(high[q][i]));
-        }
+    let columns = this.columns(q, 1);
+    if (columns.length === 0) return;
+    const dense = columns.length > 100 && columns.length > (columns[columns.length - 1].x - columns[0].x) * 0.6;
+    if (dense) columns = this.columns(q, 3);
+    const line = new Path2D();
+    const area = new Path2D();
+    let y = this.y(columns[0].low);
+    line.moveTo(columns[0].x, y);
+    area.moveTo(columns[0].x, this.y(0));
+    for (const { x, low, high, last } of columns) {
+      if (!dense) {
+        line.lineTo(x, y);
+        area.lineTo(x, y);
       }
-      y = this.y(last[q][i]);
-      path.lineTo(x, y);
+      if (dense) {
+        line.lineTo(x, this.y(high));
+      } else if (low !== high) {
+        line.lineTo(x, this.y(low));
+        line.lineTo(x, this.y(high));
+      }
+      y = this.y(last);
+      if (!dense) line.lineTo(x, y);
+      area.lineTo(x, dense ? this.y(high) : y);
     }
-    if (Number.isNaN(begun)) return;
     const right = Math.min(this.x(this.full[1]), this.width);
-    path.lineTo(right, y);
+    line.lineTo(right, y);
+    area.lineTo(right, y);
+    area.lineTo(right, this.y(0));
+    if (q === 0) {
+      c.fillStyle = this.color('--fill');
+      c.fill(area);
+    }
+    if (dense) this.drawBand(c, q, columns);
     c.strokeStyle = this.color(SERIES[q].color);
     c.lineWidth = q === 0 ? 1.5 : 1.25;
-    c.lineJoin = 'round';
-    c.stroke(path);
-    if (q !== 0) return;
-    path.lineTo(right, this.y(0));
-    path.lineTo(begun, this.y(0));
-    c.fillStyle = this.color('--fill');
-    c.fill(path);
+    c.lineJoin = 'bevel';
+    c.stroke(line);
+  }
+
+  // drawBand fills what is between the lowest and the highest, where there is a change in every column: lines would be a block.
+  drawBand(c, q, columns) {
+    const band = new Path2D();
+    columns.forEach(({ x, high }) => band.lineTo(x, this.y(high)));
+    columns.reverse().forEach(({ x, low }) => band.lineTo(x, this.y(low)));
+    c.globalAlpha = 0.4;
+    c.fillStyle = this.color(SERIES[q].color);
+    c.fill(band);
+    c.globalAlpha = 1;
   }
 
   // drawCourse draws what the filters choose, at the moments.
@@ -200,10 +239,10 @@ class CurveView {
     const taken = [];
     const label = (time, text, color, moment) => {
       const x = this.x(time);
-      if (x < this.pad.left - 1 || x > this.width - this.pad.right + 1) return;
+      if (x < this.pad.left - 1 || x > this.width - this.pad.right + 1) return false;
       const width = c.measureText(text).width + 12;
       const left = Math.min(Math.max(x - width / 2, this.pad.left), this.width - this.pad.right - width);
-      const clash = taken.some(([a, b]) => left < b + 3 && left + width > a - 3);
+      const clash = text === '' || taken.some(([a, b]) => left < b + 3 && left + width > a - 3);
       c.fillStyle = this.color(color);
       c.beginPath();
       c.moveTo(x - 4, 18);
@@ -211,7 +250,7 @@ class CurveView {
       c.lineTo(x, 24);
       c.fill();
       this.marks.push({ from: clash ? x - 6 : left, to: clash ? x + 6 : left + width, moment });
-      if (clash) return;
+      if (clash) return false;
       taken.push([left, left + width]);
       c.beginPath();
       c.roundRect(left, 2, width, 17, 4);
@@ -219,15 +258,17 @@ class CurveView {
       c.fillStyle = this.color('--card');
       c.textAlign = 'left';
       c.fillText(text, left + 6, 11);
+      return true;
     };
-    this.model.head.refusals.forEach((r) => {
-      if (this.part < 0 || this.part === r.part) label(r.time, 'out of memory', '--bad', r.moment);
-    });
     this.model.head.parts.forEach((p, i) => {
       if (p.peakMoment < 0 || p.peak <= 0 || (this.part >= 0 && this.part !== i)) return;
       const name = this.model.head.parts.length > 1 && this.part < 0 ? ` ${this.model.partName(i)}` : '';
       label(this.model.moments[p.peakMoment], `peak${name} ${bytesText(p.peak)}`, '--accent', p.peakMoment);
     });
+    let named = false; // one name is enough
+    for (const r of this.model.head.refusals) {
+      if (this.part < 0 || this.part === r.part) named = label(r.time, named ? '' : 'out of memory', '--bad', r.moment) || named;
+    }
   }
 
   listen() {
@@ -240,7 +281,7 @@ class CurveView {
     });
     this.canvas.addEventListener('pointermove', (e) => {
       if (!Number.isNaN(down) && Math.abs(at(e) - down) > 4) {
-        const [from, to] = [this.snap(Math.min(down, at(e))), this.snap(Math.max(down, at(e)))];
+        const [from, to] = [this.lowest(Math.min(down, at(e))), this.lowest(Math.max(down, at(e)))];
         this.selection = { at: to, from, to };
         this.draw();
       }
@@ -250,9 +291,9 @@ class CurveView {
       if (Number.isNaN(down)) return;
       const [left, right] = [Math.min(down, at(e)), Math.max(down, at(e))];
       down = NaN;
-      const [from, to] = [this.snap(left), this.snap(right)];
+      const [from, to] = [this.lowest(left), this.lowest(right)];
       if (right - left > 4 && from < to) this.handlers.range(from, to);
-      else this.handlers.at(this.markAt(e) ?? this.snap(at(e)));
+      else this.handlers.at(this.markAt(e) ?? this.pointed(e));
     });
     this.canvas.addEventListener('pointerleave', () => { this.tip.hidden = true; });
     this.canvas.addEventListener('wheel', (e) => {
@@ -272,8 +313,28 @@ class CurveView {
     return mark && mark.moment;
   }
 
-  snap(x) {
-    return this.model.nearest(this.time(x));
+  // near are the moments that are drawn close to a place; the nearest one, if none is.
+  near(x) {
+    const [from, to] = [this.time(x - NEAR), this.time(x + NEAR)];
+    const list = [];
+    for (let i = this.model.nearest(from); i < this.model.moments.length && this.model.moments[i] <= to; i++) {
+      if (this.model.moments[i] >= from) list.push(i);
+    }
+    return list.length > 0 && this.model.totals ? list : [this.model.nearest(this.time(x))];
+  }
+
+  // lowest is where a range ends: in the middle of a step everything would seem to leak.
+  lowest(x) {
+    const { totals } = this.model;
+    return this.near(x).reduce((best, i) => (totals && totals[i] < totals[best] ? i : best));
+  }
+
+  // pointed is the moment whose figure is nearest to the pointer: a click on a top of the curve chooses the top.
+  pointed(e) {
+    const box = this.canvas.getBoundingClientRect();
+    const [x, y] = [e.clientX - box.left, e.clientY - box.top];
+    const far = (i) => (this.model.totals ? Math.hypot(this.x(this.model.moments[i]) - x, this.y(this.model.totals[i]) - y) : 0);
+    return this.near(x).reduce((best, i) => (far(i) < far(best) ? i : best));
   }
 
   zoomedOut() {

@@ -14,7 +14,7 @@ const [OWN, LIBRARY, NATIVE, NONE] = [0, 1, 2, 3];
 const FRAME_MODES = { own: [OWN], python: [OWN, LIBRARY], all: [OWN, LIBRARY, NATIVE] };
 
 class Model {
-  constructor(head, curves) {
+  constructor(head, curves) { // totals: the memory in use at each moment; undefined until setTree
     this.head = head;
     this.curves = curves;
     this.moments = head.moments.time;
@@ -36,6 +36,7 @@ class Model {
       this.addTotal(i, '[lost events]', part.lost, null);
     });
     this.count = this.groups.part.length;
+    this.totals = this.course(Uint8Array.from(this.groups.flags, (f) => f & COUNTED));
   }
 
   addTotal(part, name, bytes, blocks) {

@@ -58,7 +58,7 @@ function drawTiles() {
   const tiles = [];
   head.parts.forEach((p, i) => {
     if (p.peak <= 0 || tiles.length >= 8) return;
-    const when = p.peakTime < 0 ? 'before the first event' : `at ${seconds(p.peakTime - head.start)}`;
+    const when = p.peakTime === UNKNOWN ? 'before the first event' : `at ${seconds(p.peakTime - head.start)}${p.peakMoment < 0 ? ', before this file begins' : ''}`;
     const name = head.parts.length > 1 ? `Peak · ${model.partName(i)}` : 'Peak';
     tiles.push(tile(name, bytesParts(p.peak), `${exactText(p.peak)} ${when}`, { bytes: p.peak, id: 'peak', onclick: p.peakMoment < 0 ? null : () => choose(p.peakMoment) }));
   });
@@ -274,7 +274,7 @@ function update() {
 function tableOf(mask, sums) {
   if (state.only) sums = model.sums(state, model.mask({ ...state, only: null }));
   table.show(model, sums, state, state.row && state.row.key);
-  $('found').textContent = state.query ? plural(mask.reduce((a, b) => a + b, 0), 'site') : '';
+  $('found').textContent = state.query ? plural(new Set(model.groups.own.filter((_, g) => mask[g])).size, 'place') : '';
 }
 
 function chooseRow(row) {
@@ -345,7 +345,9 @@ function firstChoice() {
   const { head } = model;
   const s = head.select;
   const main = head.parts.reduce((best, p, i) => (p.peakMoment >= 0 && (best < 0 || p.peak > head.parts[best].peak) ? i : best), -1);
-  state.at = main < 0 ? model.moments.length - 1 : head.parts[main].peakMoment;
+  const torch = head.parts.filter((p) => p.torch);
+  const highest = () => model.moments.map((_, i) => totalAt(torch.map((p) => p.allocated), i)).reduce((best, v, i, all) => (v > all[best] ? i : best), model.moments.length - 1);
+  state.at = main < 0 ? highest() : head.parts[main].peakMoment;
   if (s.from >= 0 || s.to >= 0) {
     const [from, to] = [s.from < 0 ? 0 : model.last(s.from), s.to < 0 ? model.moments.length - 1 : model.last(s.to)];
     if (from < to) Object.assign(state, { at: to, from, to, measure: 'allocated' });

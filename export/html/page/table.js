@@ -76,7 +76,7 @@ class TableView {
       for (const id of ['live', 'allocated', 'leaked']) {
         columns.push({
           id: id === m ? 'value' : id, name: name[id], number: true, of: (r) => r.bytes[id],
-          cell: (r) => bytesCell(r.bytes[id], id === m ? 'value' : id, id === 'leaked' && r.bytes[id] > 0 ? 'leak' : ''),
+          cell: (r) => bytesCell(r.bytes[id], id === m ? 'value' : id, id === 'leaked' && m === 'leaked' && r.bytes[id] > 0 ? 'leak' : ''),
         });
       }
     }

@@ -1,0 +1,66 @@
+package analysis
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// Sum is the memory of a view that has something in common.
+type Sum struct {
+	Name string // the line, function, stack, layer or device, in one line of printable text
+	File string // of lines and functions of Python, the whole path; else empty
+	Line int    // of lines of Python; 0: not known
+	// In use; the sums add up to View.Total. Bytes is negative for LostEvents when more frees than allocations were lost.
+	Bytes  int64
+	Blocks uint64
+	// Allocated since the first event, or in the range.
+	AllocBytes  int64
+	AllocBlocks uint64
+}
+
+// SumBy adds up a view: the rows of GroupEntries, with what was allocated beside what is in use. The largest come first.
+func (v *View) SumBy(by RowKind) []Sum {
+	index := map[string]int{}
+	var out []Sum
+	for _, m := range []Measure{InUse, Allocated} {
+		for _, e := range GroupEntries(v.EntriesOf(m), by) {
+			key := e.key(func(file string) string { return file }, true)
+			i, ok := index[key]
+			if !ok {
+				i = len(out)
+				index[key] = i
+				out = append(out, Sum{Name: e.text(by), File: clean(e.File), Line: e.Line})
+			}
+			if m == InUse {
+				out[i].Bytes, out[i].Blocks = e.Bytes, e.Blocks
+			} else {
+				out[i].AllocBytes, out[i].AllocBlocks = e.Bytes, e.Blocks
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(x, y Sum) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.AllocBytes, x.AllocBytes), cmp.Compare(x.Name, y.Name), cmp.Compare(x.File, y.File))
+	})
+	return out
+}
+
+// text is the entry in one line.
+func (e *Entry) text(by RowKind) string {
+	switch {
+	case by == ByStack && len(e.Stack) > 0:
+		return joinCalls(len(e.Stack), func(i int) string { return e.Stack[i].Text() })
+	case e.Func == "" || e.Func == e.Name:
+		return clean(e.Name)
+	}
+	return clean(e.Name + " " + e.Func)
+}
+
+// joinCalls is a stack in one line, of calls that are given leaf first: outermost first, separated by "; ".
+func joinCalls(n int, text func(int) string) string {
+	names := make([]string, n)
+	for i := range n {
+		names[n-1-i] = strings.ReplaceAll(clean(text(i)), ";", ",")
+	}
+	return strings.Join(names, "; ")
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/pprof/profile"
+	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// parseDiffLine runs a command line up to the point where files would be opened.
+func parseDiffLine(t *testing.T, line string) (diffOptions, error) {
+	t.Helper()
+	var got diffOptions
+	app := newApp()
+	app.Command("diff").Action = func(c *cli.Context) (err error) {
+		got, err = parseDiff(c)
+		return err
+	}
+	args, err := arrange(app, append([]string{"gputrace", "diff"}, strings.Fields(line)...))
+	require.NoError(t, err)
+	return got, app.Run(args)
+}
+
+func TestParseDiff(t *testing.T) {
+	type want struct {
+		paths         string
+		before, after string
+		by            analysis.RowKind
+		format        string
+		top           int
+	}
+	for line, w := range map[string]want{
+		"a b":                         {"a b", "end", "end", analysis.ByLine, "text", 20},
+		"a b --at peak":               {"a b", "peak", "peak", analysis.ByLine, "text", 20},
+		"a --at peak b --at end":      {"a b", "peak", "end", analysis.ByLine, "text", 20},
+		"a --at 10s":                  {"a", "10s", "end", analysis.ByLine, "text", 20},
+		"a --at 10s --at 20s --top 0": {"a", "10s", "20s", analysis.ByLine, "text", 0},
+		"a b --by stack -f json":      {"a b", "end", "end", analysis.ByStack, "json", 20},
+	} {
+		o, err := parseDiffLine(t, line)
+		require.NoError(t, err, line)
+		before, after := o.moments()
+		require.Equal(t, w, want{strings.Join(o.paths, " "), before, after, o.by, o.format.name, o.top}, line)
+	}
+}
+
+func TestParseDiffRefuses(t *testing.T) {
+	for line, want := range map[string]string{
+		"":                               "which files?",
+		"a b c":                          "which files?",
+		"a":                              "a moment with --at",
+		"a b --at 1s --at 2s --at 3s":    "3 times",
+		"a b --by module":                `"module": not one of line, function, stack, layer or device`,
+		"a b -f html":                    `"html": not one of text, json or pprof`,
+		"a b --top -1":                   "not a number of rows",
+		"a b --top x":                    "not a number of rows",
+		"a b -o " + t.TempDir():          "exists already",
+		"a b -o " + t.TempDir() + "/a/b": "its folder",
+	} {
+		_, err := parseDiffLine(t, line)
+		requireUsage(t, err, want)
+	}
+}
+
+// profileFile is a profile with one line, of so many bytes.
+func profileFile(t *testing.T, kind string, bytes int64, packed bool) string {
+	t.Helper()
+	fn := &profile.Function{ID: 1, Name: "main", Filename: "/a/train.py"}
+	loc := &profile.Location{ID: 1, Line: []profile.Line{{Function: fn, Line: 7}}}
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{{Type: kind, Unit: "bytes"}}, PeriodType: &profile.ValueType{}, Function: []*profile.Function{fn},
+		Location: []*profile.Location{loc}, Sample: []*profile.Sample{{Location: []*profile.Location{loc}, Value: []int64{bytes}}},
+	}
+	path := filepath.Join(t.TempDir(), "x.pb.gz")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	defer f.Close()
+	if packed {
+		require.NoError(t, p.Write(f))
+	} else {
+		require.NoError(t, p.WriteUncompressed(f))
+	}
+	return path
+}
+
+// TestDiffProfiles: profiles of other tools, packed and not.
+func TestDiffProfiles(t *testing.T) {
+	a, b := profileFile(t, "inuse_space", 1000, true), profileFile(t, "inuse_space", 1500, false)
+	text, stderr, code := gputrace(t, "diff", a, b)
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `(?m)^  train.py:7 +main +1000 B +1.5 KiB +\+500 B +unknown$`, text)
+	require.Contains(t, text, "change   +500 B\n")
+
+	out := filepath.Join(t.TempDir(), "diff.pb.gz")
+	_, stderr, code = gputrace(t, "diff", a, b, "-f", "pprof", "-o", out)
+	require.Zero(t, code, stderr)
+	content, err := os.ReadFile(out)
+	require.NoError(t, err)
+	p, err := profile.Parse(bytes.NewReader(content))
+	require.NoError(t, err)
+	require.Len(t, p.Sample, 2)
+	require.EqualValues(t, 500, p.Sample[0].Value[0]+p.Sample[1].Value[0])
+	_, stderr, code = gputrace(t, "diff", a, b, "-f", "pprof", "-o", out)
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "--force")
+}
+
+func TestDiffRefuses(t *testing.T) {
+	dir := t.TempDir()
+	good, text, packed := profileFile(t, "inuse_space", 1, true), filepath.Join(dir, "text"), filepath.Join(dir, "packed")
+	require.NoError(t, os.WriteFile(text, []byte("hello"), 0o644))
+	require.NoError(t, os.WriteFile(packed, []byte("\x1f\x8bhello"), 0o644))
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{good, dir + "/none"}, exitError, "no such file"},
+		{[]string{good, text}, exitInvalid, text},
+		{[]string{packed, good}, exitInvalid, packed},
+		{[]string{good, profileFile(t, "cpu", 1, true)}, exitInvalid, "no inuse_space"},
+		{[]string{good, good, "--at", "peak"}, exitUsage, "a profile is of one moment"},
+		{[]string{good, "--at", "peak"}, exitUsage, "a profile is of one moment"},
+	} {
+		stdout, stderr, code := gputrace(t, append([]string{"diff"}, c.args...)...)
+		require.Equal(t, c.code, code, stderr)
+		require.Contains(t, stderr, c.want)
+		require.Empty(t, stdout)
+	}
+}

@@ -1,0 +1,67 @@
+package json
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// TestWriteDiff reads back what is written: what is not known is null, what is not there too, and no number is rounded.
+func TestWriteDiff(t *testing.T) {
+	line := analysis.Entry{Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3, Source: "x = <b>", Bytes: 1<<53 + 1, Blocks: 1<<53 + 1}
+	moved := line
+	moved.Name, moved.Line, moved.Bytes = "a.py:5", 5, 1<<53+4
+	before := []analysis.Entry{line, {Name: analysis.BeforeAttach, Bytes: 100}}
+	after := []analysis.Entry{moved, {Name: "cuBLAS", Bytes: 7, Blocks: 2}, {Name: analysis.BeforeAttach, Bytes: 100}}
+	var buf bytes.Buffer
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: analysis.Diff(before, after, analysis.ByLine), Before: "a", After: "b\x1b"}))
+	require.NotContains(t, buf.String(), "\x1b")
+
+	d := json.NewDecoder(&buf)
+	d.UseNumber()
+	var got map[string]any
+	require.NoError(t, d.Decode(&got))
+	n := func(text string) json.Number { return json.Number(text) }
+	require.Equal(t, map[string]any{
+		"format": "gputrace diff", "version": n("1"), "by": "line", "bytes": n("10"),
+		"before": map[string]any{"what": "a", "bytes": n("9007199254741093"), "blocks": n("9007199254740993")},
+		"after":  map[string]any{"what": "b\x1b", "bytes": n("9007199254741103"), "blocks": n("9007199254740995")},
+		"rows": []any{
+			map[string]any{"bytes": n("7"), "blocks": n("2"), "moved": false, "edited": false, "before": nil, "after": map[string]any{"name": "cuBLAS", "bytes": n("7"), "blocks": n("2")}},
+			map[string]any{
+				"bytes": n("3"), "blocks": n("0"), "moved": true, "edited": false,
+				"before": map[string]any{"name": "a.py:3", "function": "f", "file": "/x/a.py", "line": n("3"), "source": "x = <b>", "bytes": n("9007199254740993"), "blocks": n("9007199254740993")},
+				"after":  map[string]any{"name": "a.py:5", "function": "f", "file": "/x/a.py", "line": n("5"), "source": "x = <b>", "bytes": n("9007199254740996"), "blocks": n("9007199254740993")},
+			},
+			map[string]any{
+				"bytes": n("0"), "blocks": nil, "moved": false, "edited": false,
+				"before": map[string]any{"name": "[before attach]", "bytes": n("100"), "blocks": nil}, "after": map[string]any{"name": "[before attach]", "bytes": n("100"), "blocks": nil},
+			},
+		},
+	}, got)
+}
+
+func TestWriteDiffStacks(t *testing.T) {
+	e := analysis.Entry{Name: "at::empty", Bytes: 1, Blocks: 1, Stack: []analysis.Call{{Name: "at::empty"}, {Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3}}}
+	var buf bytes.Buffer
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: analysis.Diff(nil, []analysis.Entry{e}, analysis.ByStack)}))
+	var got diffFile
+	require.NoError(t, json.Unmarshal(buf.Bytes(), &got))
+	require.Equal(t, []diffCall{{Name: "at::empty"}, {Name: "a.py:3", Function: "f", File: "/x/a.py", Line: 3}}, got.Rows[0].After.Stack)
+}
+
+func TestWriteDiffNothing(t *testing.T) {
+	var buf bytes.Buffer
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: analysis.Diff(nil, nil, analysis.ByLine)}))
+	require.Contains(t, buf.String(), `"rows": []`)
+	require.ErrorIs(t, WriteDiff(short{}, Diff{Difference: analysis.Diff(nil, nil, analysis.ByLine)}), io.ErrShortWrite)
+}
+
+type short struct{}
+
+func (short) Write([]byte) (int, error) { return 0, io.ErrShortWrite }

@@ -1,0 +1,139 @@
+// Package rows has the columns of the tables of allocations, which several formats write.
+package rows
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Row is one allocation. nil is unknown. Its names are columns, and part of the interface; docs/tables.md is their description.
+type Row struct {
+	ID        int64   `parquet:"id,delta"`
+	TS        *int64  `parquet:"ts,optional,timestamp(nanosecond)"`      // birth, UTC
+	FreeTS    *int64  `parquet:"free_ts,optional,timestamp(nanosecond)"` // end, UTC; nil: it lives
+	Dur       *int64  `parquet:"dur,optional"`                           // nanoseconds; nil: it lives
+	Bytes     *int64  `parquet:"bytes,optional"`
+	Requested *int64  `parquet:"requested,optional"`
+	Layer     string  `parquet:"layer,dict"`
+	Object    string  `parquet:"object,dict"`
+	Device    string  `parquet:"device,dict"`
+	Segment   bool    `parquet:"segment"`
+	Origin    string  `parquet:"origin,dict"`
+	Stream    *uint64 `parquet:"stream,optional,dict"`
+	PID       *int64  `parquet:"pid,optional,dict"`
+	TID       *int64  `parquet:"tid,optional,dict"`
+	Addr      uint64  `parquet:"addr"`
+	Call      *string `parquet:"call,optional,dict"`
+	StackID   *uint64 `parquet:"stack_id,optional,dict"`
+	Stack     *string `parquet:"stack,optional,dict"`
+	LeafPy    *string `parquet:"leaf_py,optional,dict"`
+	Name      string  `parquet:"name,dict"`
+}
+
+// origins are how an allocation is known.
+var origins = map[heap.Origin]string{heap.OriginEvent: "event", heap.OriginBefore: "before", heap.OriginRecovered: "recovered"}
+
+// Table makes rows of a trace.
+type Table struct {
+	Trace *analysis.Trace
+	// Boot is when CLOCK_BOOTTIME was 0. The zero value: not known, and the times begin in 1970.
+	Boot    time.Time
+	Version string // of gputrace, for files that name their writer
+
+	stacks map[event.StackID]*named
+}
+
+// named is what all allocations of a stack have in common.
+type named struct {
+	id           uint64
+	text, python string
+}
+
+// Each calls do with every allocation of a selection, as analysis.Trace.Allocations. The row is valid during the call only.
+func (t *Table) Each(s analysis.Selection, do func(*Row) error) error {
+	t.stacks = map[event.StackID]*named{}
+	boot := int64(0)
+	if !t.Boot.IsZero() {
+		boot = t.Boot.UnixNano()
+	}
+	err := t.Trace.Allocations(s, func(a *analysis.Allocation) error {
+		r := t.row(a, boot)
+		return do(&r)
+	})
+	if err != nil {
+		return fmt.Errorf("list the allocations: %w", err)
+	}
+	return nil
+}
+
+func (t *Table) row(a *analysis.Allocation, boot int64) Row {
+	b := &a.Block
+	r := Row{
+		ID: int64(a.ID), TS: at(b.Time, boot), FreeTS: at(a.Freed, boot), Bytes: size(b.Size), Requested: size(b.Requested),
+		Layer: b.Layer.String(), Object: b.Object.String(), Device: b.Device.String(), Segment: b.Segment, Origin: origins[b.Origin],
+		PID: number(b.PID), TID: number(a.TID), Addr: b.Addr, Call: text(b.Call), Name: valid(t.Trace.SiteName(b)),
+	}
+	if b.Stream != event.Unknown {
+		r.Stream = &b.Stream
+	}
+	if r.TS != nil && r.FreeTS != nil {
+		dur := *r.FreeTS - *r.TS
+		r.Dur = &dur
+	}
+	if b.Stack != 0 {
+		n := t.named(b.Stack)
+		r.StackID, r.Stack, r.LeafPy = &n.id, text(n.text), text(n.python)
+	}
+	return r
+}
+
+func (t *Table) named(id event.StackID) *named {
+	n := t.stacks[id]
+	if n == nil {
+		n = &named{uint64(id), analysis.StackText(t.Trace.Stack(id)), t.Trace.PythonLine(id)}
+		t.stacks[id] = n
+	}
+	return n
+}
+
+// at is a time; nil: not known, or it did not happen.
+func at(time uint64, boot int64) *int64 {
+	if time == 0 {
+		return nil
+	}
+	v := boot + int64(time)
+	return &v
+}
+
+func size(n uint64) *int64 {
+	if n == event.Unknown {
+		return nil
+	}
+	v := int64(n)
+	return &v
+}
+
+// number is a process or thread; 0 is none.
+func number(n uint32) *int64 {
+	if n == 0 {
+		return nil
+	}
+	v := int64(n)
+	return &v
+}
+
+func text(s string) *string {
+	if s == "" {
+		return nil
+	}
+	s = valid(s)
+	return &s
+}
+
+// valid makes UTF-8 of a name of the program's.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

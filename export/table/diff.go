@@ -1,0 +1,195 @@
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis"
+)
+
+// DiffInput is what Diff prints.
+type DiffInput struct {
+	Difference *analysis.Difference
+	// Before and After say what was compared: a file and a moment.
+	Before, After string
+	Top           int // rows with a change; 0: all
+}
+
+// The widths of the columns of a difference, in characters. The remark behind them fills up maxWidth.
+const (
+	widthDiffName   = 20
+	widthDiffFunc   = 17
+	widthDiffSource = 28
+	widthDiffBytes  = 10
+	widthDiffChange = 11
+	widthDiffBlocks = 8
+	widthDiffTitle  = widthDiffName + 1 + widthDiffFunc + 1 + widthDiffSource
+)
+
+// Diff prints what changed, the largest change first, and below the rows what they add up to.
+func Diff(w io.Writer, in DiffInput) error {
+	out := bufio.NewWriter(w)
+	p := &diffPrinter{printer: printer{w: out}, in: &in}
+	p.field("before", "%s", printable(in.Before))
+	p.field("after", "%s", printable(in.After))
+	p.line("")
+	p.row("in use by "+rowTitles[in.Difference.By], "before", "after", "change", "blocks", "")
+	p.rows()
+	p.total()
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the difference: %w", err)
+	}
+	return nil
+}
+
+// rowTitles are what stands above the rows, by analysis.RowKind.
+var rowTitles = []string{"Python line, or native symbol", "function", "stack", "layer", "device"}
+
+type diffPrinter struct {
+	printer
+	in *DiffInput
+}
+
+func (p *diffPrinter) row(name, before, after, change, blocks, remark string) {
+	p.line("%s %*s %*s %*s %*s  %s", fit(name, widthDiffTitle+2), widthDiffBytes, before, widthDiffBytes, after, widthDiffChange, change,
+		widthDiffBlocks, blocks, remark)
+}
+
+// rows prints what changed, then in one row each what more did, and what did not.
+func (p *diffPrinter) rows() {
+	var more, same diffSum
+	for i := range p.in.Difference.Rows {
+		c := &p.in.Difference.Rows[i]
+		switch changed := c.Bytes() != 0 || c.Blocks() != 0; {
+		case !changed:
+			same.add(c)
+		case p.in.Top > 0 && i >= p.in.Top:
+			more.add(c)
+		default:
+			p.change(c)
+		}
+	}
+	if more.rows > 0 {
+		p.row("  and "+plural(more.rows, "more row"), signed(more.before), signed(more.after), changeText(more.after-more.before), signedCount(more.blocks), "")
+	}
+	if same.rows > 0 {
+		p.row("  "+plural(same.rows, "row")+" without a change", signed(same.before), signed(same.after), "0 B", "0", "")
+	}
+}
+
+func (p *diffPrinter) change(c *analysis.Change) {
+	before, after := "-", "-"
+	if c.Before != nil {
+		before = signed(c.Before.Bytes)
+	}
+	if c.After != nil {
+		after = signed(c.After.Bytes)
+	}
+	blocks := "unknown"
+	if c.BlocksKnown() {
+		blocks = signedCount(c.Blocks())
+	}
+	e := c.Entry()
+	p.row("  "+entryColumns(e), before, after, changeText(c.Bytes()), blocks, remark(c))
+	if c.Moved && movedFrom(c) != "" {
+		p.line("    was at %s", printable(movedFrom(c)))
+	}
+	if len(e.Stack) > 0 {
+		p.line("    %s", stackText(e.Stack))
+	}
+}
+
+func entryColumns(e *analysis.Entry) string {
+	if e.File == "" || e.Line == 0 && e.Func == e.Name {
+		return fit(e.Name, widthDiffTitle)
+	}
+	return fitTail(e.Name, widthDiffName) + " " + fit(e.Func, widthDiffFunc) + " " + fit(e.Source, widthDiffSource)
+}
+
+// remark says what became of a row.
+func remark(c *analysis.Change) string {
+	switch {
+	case c.Before == nil:
+		return "new"
+	case c.After == nil:
+		return "gone"
+	case c.Moved:
+		return "moved"
+	case c.Edited:
+		return "edited"
+	}
+	return ""
+}
+
+// movedFrom is where a row was before; empty: it has no place of its own, as a stack has not.
+func movedFrom(c *analysis.Change) string {
+	switch {
+	case c.Before.Line > 0 && c.Before.Name != c.After.Name:
+		return c.Before.Name
+	case path.Base(c.Before.File) != path.Base(c.After.File):
+		return path.Base(c.Before.File)
+	}
+	return ""
+}
+
+// stackText is a stack in one line, what is called first.
+func stackText(stack []analysis.Call) string {
+	text := ""
+	for i := range stack {
+		if i > 0 {
+			text += " ← "
+		}
+		text += printable(stack[i].Text())
+		if len(text) > 4*maxWidth { // it will be cut
+			break
+		}
+	}
+	return text
+}
+
+// total prints what the rows add up to, to the byte.
+func (p *diffPrinter) total() {
+	d := p.in.Difference
+	p.row("  in all", signed(d.Before.Bytes), signed(d.After.Bytes), changeText(d.Bytes()), signedCount(int64(d.After.Blocks)-int64(d.Before.Blocks)), "")
+	p.line("")
+	p.field("before", "%s B in %s", strings.TrimPrefix(signedCount(d.Before.Bytes), "+"), plural(d.Before.Blocks, "block"))
+	p.field("after", "%s B in %s", strings.TrimPrefix(signedCount(d.After.Bytes), "+"), plural(d.After.Blocks, "block"))
+	p.field("change", "%s B", signedCount(d.Bytes()))
+}
+
+// diffSum adds changes up.
+type diffSum struct {
+	rows          uint64
+	before, after int64
+	blocks        int64
+}
+
+func (s *diffSum) add(c *analysis.Change) {
+	s.rows++
+	s.blocks += c.Blocks()
+	if c.Before != nil {
+		s.before += c.Before.Bytes
+	}
+	if c.After != nil {
+		s.after += c.After.Bytes
+	}
+}
+
+// changeText gives bytes with their sign; nothing has none.
+func changeText(n int64) string {
+	if n == 0 {
+		return Bytes(0)
+	}
+	return signedText(n)
+}
+
+// signed gives bytes with a sign only when they are negative.
+func signed(n int64) string {
+	if n < 0 {
+		return signedText(n)
+	}
+	return Bytes(uint64(n))
+}
