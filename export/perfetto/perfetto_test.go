@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -278,6 +279,59 @@ func checkSlices(t *testing.T, s *eventtest.Stream, d *decoded, n int) {
 		got = append(got, life{x.Time, x.End, x.Values["size"], x.Values["address"]})
 	}
 	require.ElementsMatch(t, want, got)
+}
+
+// disturbed is a stream of which events are lost, repeated, late or something else.
+func disturbed(seed uint64) *eventtest.Stream {
+	s := eventtest.Random(seed, 3000)
+	rng := rand.New(rand.NewPCG(seed, 7))
+	var out []event.Event
+	for _, e := range s.Events {
+		switch n := rng.IntN(40); n {
+		case 0, 1: // lost
+			continue
+		case 2:
+			out = append(out, e)
+		case 3:
+			e.Time -= min(e.Time, rng.Uint64N(100_000))
+		case 4:
+			e.Size, e.Requested = event.Unknown, event.Unknown
+		case 5:
+			e.Kind = event.Kind(rng.IntN(12))
+		case 6:
+			e.Layer, e.Object = event.Layer(rng.IntN(8)), event.Object(rng.IntN(7))
+		case 7:
+			e.Allocated, e.Reserved = event.Unknown, rng.Uint64()>>rng.IntN(64)
+		case 8:
+			e.Device.Index, e.TID, e.Addr = -1, 0, rng.Uint64()
+		}
+		out = append(out, e)
+	}
+	s.Events = out
+	return s
+}
+
+// TestDisturbed: whatever the events say, the trace is one that Perfetto reads, and its profiles add up to the views.
+func TestDisturbed(t *testing.T) {
+	for seed := range uint64(8) {
+		trace := newTrace(t, disturbed(seed))
+		out, tl := write(t, trace, &analysis.TimelineOptions{Lifetimes: 100, Moments: 5})
+		d := decode(t, out)
+		checkDumps(t, trace, d)
+		weights := uint64(0)
+		for _, x := range d.Instants {
+			weights += x.Weight
+		}
+		require.Equal(t, tl.Shown.Bytes, weights)
+		made, sites := heap.Count{}, heap.Count{}
+		made.Objects, made.Bytes, made.Unsized = tl.Shown.Objects, tl.Shown.Bytes, tl.Shown.Unsized
+		for i := range trace.End().Sites {
+			if s := &trace.End().Sites[i]; s.Layer >= event.LayerTorch && s.Layer <= event.LayerHost {
+				sites.Objects, sites.Bytes, sites.Unsized = sites.Objects+s.Alloc.Objects, sites.Bytes+s.Alloc.Bytes, sites.Unsized+s.Alloc.Unsized
+			}
+		}
+		require.Equal(t, sites, made, "every allocation that the heap booked")
+	}
 }
 
 // TestMinSize: what is smaller is left out, and said to be; the totals stay near.
