@@ -74,6 +74,24 @@ func annotate(m *message, s *sequence, name string, value uint64) {
 	m.close(at)
 }
 
+// stopped says on the tracks of allocations where they end before the trace does.
+func (t *trace) stopped() {
+	tl := t.in.Timeline
+	if tl.Until >= tl.To {
+		return
+	}
+	for _, d := range t.devices {
+		for _, track := range d.allocations {
+			m := t.begin(track.sequence, tl.Until)
+			at := m.open(packetTrackEvent)
+			m.number(eventType, typeInstant)
+			m.number(eventName, track.text(internedEventNames, "too many events: later allocations are left out"))
+			m.close(at)
+			t.end(track.sequence)
+		}
+	}
+}
+
 func (t *trace) outOfMemory(time uint64, e *event.Event) {
 	t.thread(e.PID, e.TID)
 	s := t.refused(e.PID, e.Device).sequence

@@ -32,8 +32,8 @@ type Input struct {
 // Attribute is one line of what a trace says about itself.
 type Attribute struct{ Key, Text string }
 
-// Write writes a trace. What was left out is in Input.Timeline after it, in the trace's attributes, and in the name of the
-// track that it is missing from.
+// Write writes a trace. What was left out is in Input.Timeline after it, in the trace's attributes, and on the track that it
+// is missing from: in its name, or as an instant where it ends.
 func Write(w io.Writer, in Input) error {
 	t := newTrace(w, &in)
 	t.clocks()
@@ -43,6 +43,7 @@ func Write(w io.Writer, in Input) error {
 	if err != nil {
 		return fmt.Errorf("write timeline: %w", err)
 	}
+	t.stopped()
 	t.lifetimes()
 	t.attributes()
 	if err := t.finish(); err != nil {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -362,6 +363,39 @@ func TestMinSize(t *testing.T) {
 	require.Equal(t, shown, weights)
 	require.NotZero(t, refused)
 	require.Empty(t, d.Slices)
+}
+
+// TestMaxEvents: where allocations end for want of room, the trace says so.
+func TestMaxEvents(t *testing.T) {
+	s := &eventtest.Stream{}
+	for i := range uint64(100) {
+		s.Events = append(s.Events, event.Event{Time: 10 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10, Size: 512,
+			Requested: event.Unknown, Stream: event.Unknown, Allocated: 512 * (1 + i), Reserved: 1 << 20})
+	}
+	out, tl := write(t, newTrace(t, s), &analysis.TimelineOptions{MaxEvents: 40})
+	d := decode(t, out)
+	require.Len(t, d.Instants, 21)
+	last := d.Instants[20]
+	require.Contains(t, last.Name, "left out")
+	require.Equal(t, tl.Until, last.Time)
+	require.Equal(t, tl.Left.Bytes, number(d.Attributes["gputrace.left_out_bytes"]))
+	require.Equal(t, tl.Until, number(d.Attributes["gputrace.until_boottime_ns"]))
+}
+
+// TestHostileNames: what the watched program calls its files and functions is kept as far as the format can.
+func TestHostileNames(t *testing.T) {
+	s := eventtest.Random(1, 300)
+	s.Stacks[1] = &event.Stack{ID: 1, Frames: []event.Frame{
+		{Kind: event.FrameNative, Func: "f\xff\x00<script>", Module: &event.Module{Path: "/\xfe;/[kernel]", BuildID: "no hex"}, Offset: 1 << 63},
+		{Kind: event.FrameNative, Addr: 1<<64 - 1},
+		{Kind: event.FramePython, File: "/a\n\xff.py", Line: -5},
+		{Kind: event.FramePython, Func: strings.Repeat("x", 1<<16), File: "/b.py", Line: 1 << 40},
+	}}
+	out, _ := write(t, newTrace(t, s), &analysis.TimelineOptions{Moments: 2, Lifetimes: 100})
+	d := decode(t, out)
+	i := slices.IndexFunc(d.Instants, func(x occurrence) bool { return len(x.Stack) > 3 && strings.Contains(x.Stack[2], "0xffffffffffffffff") })
+	require.NotEqual(t, -1, i)
+	require.Equal(t, []string{"f\ufffd\x00<script>", "0xffffffffffffffff", "[no name] (a\n\ufffd.py)"}, d.Instants[i].Stack[1:4])
 }
 
 // TestRange: nothing outside of it is written, and the totals begin with what they were.

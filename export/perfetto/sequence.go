@@ -3,6 +3,7 @@ package perfetto
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -30,7 +31,7 @@ type textKey struct {
 	text  string
 }
 
-type mappingKey struct{ path, buildID string }
+type mappingKey struct{ path, build uint64 }
 
 type frameKey struct {
 	function, mapping, relPC, source, line, kind uint64
@@ -43,8 +44,9 @@ func newSequence(id, track uint64) *sequence {
 	}
 }
 
-// text is the number of a string.
+// text is the number of a string. What becomes the same text has the same number.
 func (s *sequence) text(field protowire.Number, text string) uint64 {
+	text = strings.ToValidUTF8(text, "\uFFFD")
 	key := textKey{field, text}
 	iid, ok := s.texts[key]
 	if !ok {
@@ -108,16 +110,16 @@ func (s *sequence) frame(l *analysis.Label) uint64 {
 	key := frameKey{function: s.text(internedFunctions, l.Text)}
 	switch f := l.Frame; {
 	case f == nil:
-		key.mapping = s.mapping(mappingKey{path: namedMapping})
+		key.mapping = s.mapping(namedMapping, "")
 	case f.Kind == event.FramePython:
-		key.mapping, key.kind = s.mapping(mappingKey{path: f.File}), kindInterpreted
+		key.mapping, key.kind = s.mapping(f.File, ""), kindInterpreted
 		key.line = uint64(uint32(max(0, f.Line)))
 		key.relPC = key.line
 		key.source = s.text(internedSourcePaths, f.File)
 	default:
-		key.mapping, key.relPC, key.kind = s.mapping(mappingKey{path: unknownMapping}), f.Addr, kindNative
+		key.mapping, key.relPC, key.kind = s.mapping(unknownMapping, ""), f.Addr, kindNative
 		if m := f.Module; m != nil {
-			key.mapping, key.relPC = s.mapping(mappingKey{m.Path, m.BuildID}), f.Offset
+			key.mapping, key.relPC = s.mapping(m.Path, m.BuildID), f.Offset
 		}
 	}
 	return s.addFrame(key)
@@ -149,23 +151,23 @@ func (s *sequence) addFrame(key frameKey) uint64 {
 
 // mapping is the number of a file. Where it is mapped is left out: Perfetto then takes it for the same one in all sequences,
 // and the addresses are relative to the file.
-func (s *sequence) mapping(key mappingKey) uint64 {
+func (s *sequence) mapping(path, buildID string) uint64 {
+	key := mappingKey{path: s.text(internedMappingPaths, path)}
+	if raw, err := hex.DecodeString(buildID); err == nil && len(raw) > 0 {
+		key.build = s.buildID(string(raw))
+	}
 	iid, ok := s.mappings[key]
 	if ok {
 		return iid
 	}
 	iid = uint64(len(s.mappings) + 1)
 	s.mappings[key] = iid
-	path, build := s.text(internedMappingPaths, key.path), uint64(0)
-	if raw, err := hex.DecodeString(key.buildID); err == nil && len(raw) > 0 {
-		build = s.buildID(string(raw))
-	}
 	at := s.pending.open(internedMappings)
 	s.pending.number(internedIID, iid)
-	if build != 0 {
-		s.pending.number(mappingBuildID, build)
+	if key.build != 0 {
+		s.pending.number(mappingBuildID, key.build)
 	}
-	s.pending.number(mappingPath, path)
+	s.pending.number(mappingPath, key.path)
 	s.pending.close(at)
 	return iid
 }
