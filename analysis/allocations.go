@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -130,11 +129,7 @@ func StackText(st *event.Stack) string {
 		return ""
 	}
 	frames := Present(st)
-	names := make([]string, len(frames))
-	for i := range frames {
-		names[len(frames)-1-i] = strings.ReplaceAll(clean(siteName(&frames[i])), ";", ",")
-	}
-	return strings.Join(names, "; ")
+	return joinCalls(len(frames), func(i int) string { return siteName(&frames[i]) })
 }
 
 // PythonLine is the program's own innermost Python line of a stack, "/home/anna/train.py:38"; empty when it has none.

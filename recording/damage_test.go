@@ -315,12 +315,17 @@ func recordForever(path string) error {
 }
 
 // TestKill: a process that is killed at any moment leaves all that it had handed over, and at most a part of one frame
-// behind it.
+// behind it. GPUTRACE_KILLS is how many are killed: 40 unless it is set.
 func TestKill(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	kills := 40
 	if testing.Short() {
 		kills = 10
+	}
+	if text := os.Getenv("GPUTRACE_KILLS"); text != "" {
+		n, err := strconv.Atoi(text)
+		require.NoError(t, err)
+		kills = n
 	}
 	for i := range kills {
 		path := filepath.Join(t.TempDir(), "killed.gputrace")

@@ -2,8 +2,6 @@ package main
 
 import (
 	"io"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis"
@@ -40,10 +38,11 @@ func writeCSV(w io.Writer, in *exportInput) error {
 		}
 		return csv.WriteAllocations(w, rowsOf(in), in.Selection)
 	}
-	if !slices.Contains(analysis.SumsBy, in.By) {
-		return usage("--by %s: want %s", in.By, strings.Join(analysis.SumsBy, ", "))
+	by, err := analysis.FindRowKind(in.By)
+	if err != nil {
+		return usage("--by: %w", err)
 	}
-	return csv.WriteSums(w, in.View, in.By)
+	return csv.WriteSums(w, in.View, by)
 }
 
 // wholeTrace refuses a moment for what has all of time in it.
