@@ -16,7 +16,7 @@ type Row struct {
 	ID        int64   `parquet:"id,delta"`
 	TS        *int64  `parquet:"ts,optional,timestamp(nanosecond:local)"`      // birth, UTC
 	FreeTS    *int64  `parquet:"free_ts,optional,timestamp(nanosecond:local)"` // end, UTC; nil: it lives
-	Dur       *int64  `parquet:"dur,optional"`                           // nanoseconds; nil: it lives
+	Dur       *int64  `parquet:"dur,optional"`                                 // nanoseconds; nil: it lives
 	Bytes     *int64  `parquet:"bytes,optional"`
 	Requested *int64  `parquet:"requested,optional"`
 	Layer     string  `parquet:"layer,dict"`
