@@ -86,6 +86,23 @@ func TestSnapshotBesidePyTorch(t *testing.T) {
 	}
 }
 
+// TestSnapshotOfThreads: the same of six threads that use streams of two devices.
+func TestSnapshotOfThreads(t *testing.T) {
+	p := startPythonIn(t, []string{"STANDIN_GPUS=2"}, strings.ReplaceAll(threads, "WORKLOADS", workload(""))).ready(t)
+	c := startCommand(t, p)
+	p.release(t)
+	p.done(t)
+	c.interrupt(t)
+	own := filepath.Join(p.dir, "exported.pickle")
+	talk, err := exec.Command(env.binary, "export", filepath.Join(c.out(), "trace.gputrace"), "-f", "snapshot", "-o", own).CombinedOutput()
+	require.NoError(t, err, "%s", talk)
+	got := comparedSnapshots(t, own, filepath.Join(p.dir, "snapshot"))
+	require.Greater(t, len(got["history"][1]), 100_000)
+	for _, name := range []string{"segments", "blocks", "history"} { // nothing is live at the end
+		require.JSONEq(t, string(got[name][1]), string(got[name][0]), name)
+	}
+}
+
 func comparedSnapshots(t *testing.T, ours, theirs string) map[string][2]json.RawMessage {
 	t.Helper()
 	var stderr bytes.Buffer
