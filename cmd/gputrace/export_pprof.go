@@ -27,10 +27,11 @@ func writeProfile(w io.Writer, in *exportInput, kind pprof.Kind) error {
 
 // exportComments identify the run, and say what is missing.
 func exportComments(in *exportInput) []string {
-	out := []string{
-		fmt.Sprintf("gputrace %s, pid %d: %s", in.Info.Gputrace, in.Info.PID, commandLine(in.Info.Cmdline, in.Info.Name)),
-		in.Moment,
+	title := in.Info.Name
+	if in.Info.PID != 0 { // a snapshot does not tell it
+		title = fmt.Sprintf("gputrace %s, pid %d: %s", in.Info.Gputrace, in.Info.PID, commandLine(in.Info.Cmdline, in.Info.Name))
 	}
+	out := []string{title, in.Moment}
 	if in.Trace.Damage != nil {
 		out = append(out, in.Trace.Damage.Error())
 	}

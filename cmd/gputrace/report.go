@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/recording"
 )
 
 func reportCommand() *cli.Command {
@@ -55,7 +56,7 @@ func report(o reportOptions) error {
 	}
 	defer in.close()
 	info := in.info
-	say("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+	say("%s", titleOf(info))
 	for _, w := range warnings {
 		say("gputrace: warning: %v", w)
 	}
@@ -68,6 +69,17 @@ func report(o reportOptions) error {
 	s := summary(in.trace.End(), info, in.end)
 	s.Top = o.top
 	return printSummary(os.Stdout, s, heldTables(in.end))
+}
+
+// titleOf says what a file is of. A snapshot tells no more than when it was made, and without a history not even that.
+func titleOf(info *recording.Info) string {
+	switch {
+	case info.PID != 0:
+		return fmt.Sprintf("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+	case info.Started.IsZero():
+		return info.Name
+	}
+	return info.Name + " · " + info.Started.Format(time.RFC3339)
 }
 
 // reportSelection prints a moment or a range.

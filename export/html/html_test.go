@@ -112,6 +112,25 @@ func shareComplete(v *analysis.View) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(complete)/float64(all))
 }
 
+// A refused request is marked, and says who asked for what.
+func TestRefused(t *testing.T) {
+	s := stream(29, 3000)
+	p := open(t, pageOf(t, traceOf(t, s), nil))
+	first := slices.IndexFunc(s.Events, func(e event.Event) bool { return e.Kind == event.KindOutOfMemory })
+	p.jump("Out of memory")
+	_, to := p.chosen()
+	require.EqualValues(t, first+1, to)
+	site := heap.Block{PID: s.Events[first].PID, Stack: s.Events[first].Stack}
+	require.Contains(t, p.text(`document.getElementById('when').textContent`), "out of memory: 1.0 TiB refused, asked for by "+traceOf(t, s).SiteName(&site))
+	refused := 0
+	for i := range s.Events {
+		if s.Events[i].Kind == event.KindOutOfMemory {
+			refused++
+		}
+	}
+	require.EqualValues(t, refused, p.number(`document.querySelector('[data-name=refused] .value').textContent`))
+}
+
 // A click on the curve shows what a heap that stops there has: with every event a moment, and with fewer.
 func TestMoments(t *testing.T) {
 	for name, o := range map[string]*analysis.BrowseOptions{"some": {Moments: 100}, "every event": {Moments: 5000}} {
@@ -158,6 +177,31 @@ func TestRange(t *testing.T) {
 	p.shoot("range")
 	p.run(chromedp.KeyEvent(kb.Escape))
 	require.Equal(t, "true", p.text(`document.getElementById('measures').hidden`), "Esc ends the range")
+}
+
+// The wheel zooms in at the pointer, where the moments lie further apart then; Esc shows everything again.
+func TestZoom(t *testing.T) {
+	s := stream(30, 3000)
+	p := open(t, pageOf(t, traceOf(t, s), &analysis.BrowseOptions{Moments: 5000}))
+	x, y := p.place(0.5)
+	p.clickAt(0.5)
+	_, before := p.chosen()
+	for range 12 {
+		eval[any](p, fmt.Sprintf(`document.getElementById('curve').dispatchEvent(new WheelEvent('wheel', {deltaY: -100, clientX: %f, clientY: %f, cancelable: true})); 0`, x, y))
+	}
+	p.clickAt(0.5)
+	_, middle := p.chosen()
+	require.InDelta(t, float64(before), float64(middle), 30, "the pointer stays where it was")
+	p.clickAt(0.999)
+	_, right := p.chosen()
+	require.Greater(t, right, middle)
+	require.Less(t, right, middle+300, "a fourteenth of the trace is shown")
+	require.Equal(t, "false", p.text(`document.getElementById('zoomOut').disabled`))
+	p.run(chromedp.KeyEvent(kb.Escape))
+	require.Equal(t, "true", p.text(`document.getElementById('zoomOut').disabled`))
+	p.clickAt(0.999)
+	_, right = p.chosen()
+	require.Greater(t, right, uint64(2900))
 }
 
 // Filters, search and the rows of the table narrow down to what a count over the blocks gives.
@@ -314,6 +358,15 @@ func TestNothing(t *testing.T) {
 	require.Equal(t, amount{1, 4096}, p.amount())
 	require.Contains(t, p.text(`document.querySelector('[data-name=reserved]').textContent`), "unknown")
 	require.Contains(t, p.text(`document.getElementById('made').textContent`), "torch allocated unknown")
+
+	shared := old.Events[0]
+	shared.Layer, shared.Addr, shared.Size, shared.Call = event.LayerShared, 2<<20, event.Unknown, "cuIpcOpenMemHandle"
+	p = open(t, pageOf(t, traceOf(t, &eventtest.Stream{Events: []event.Event{old.Events[0], shared}}), nil))
+	p.jump("End")
+	p.choose("memory", "4")
+	require.Equal(t, "unknown", p.text(`document.getElementById('total').textContent`), "an import without a size")
+	require.Equal(t, "unknown", p.text(`document.querySelector('td.bytes').textContent`))
+	require.Equal(t, "1", p.text(`document.querySelector('td.blocks').textContent`))
 }
 
 // A page that is written twice is the same, byte for byte, and names no address.
