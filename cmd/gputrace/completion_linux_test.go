@@ -31,6 +31,8 @@ var completionCases = []struct{ line, want string }{
 	{"gputrace 42 --max", "--max-age --max-size"},
 	{"gputrace export x -f pprof,pprof-a", "pprof,pprof-alloc"},
 	{"gputrace report x --at p", "peak"},
+	{"gputrace 42 -f no", "none"},
+	{"gputrace record -f no", "none"},
 	{"gputrace help v", "version"},
 	{"gputrace completion ", "bash fish zsh"},
 	{"gputrace report m", "map.gputrace"},
