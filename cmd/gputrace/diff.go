@@ -228,7 +228,7 @@ func (d *diffFile) side(at string) (*diffSide, error) {
 			return nil, err
 		}
 		var b bytes.Buffer
-		if err := writePprof(&b, in); err != nil {
+		if err := ofView(writePprof)(&b, in); err != nil {
 			return nil, err
 		}
 		return pprof.Parse(&b)

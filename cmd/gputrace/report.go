@@ -96,7 +96,11 @@ func reportSelection(o reportOptions, in *opened, p *progress) error {
 	if err != nil {
 		return err
 	}
+	view, err := input.View()
+	if err != nil {
+		return err
+	}
 	return table.Selection(os.Stdout, table.SelectionInput{
-		View: input.View, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
+		View: view, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
 	})
 }
