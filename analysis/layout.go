@@ -13,7 +13,8 @@ import (
 type LayoutOptions struct {
 	// Selection is the moment, or the range: then the moment is its end. Its least size means nothing.
 	Selection Selection
-	// Entries is how many entries of the history each device has, at most; the last are kept. 0: all.
+	// Entries is how many entries of the history each device has, at most, as PyTorch counts them: a free is two. The last are
+	// kept. 0: all.
 	Entries int
 }
 
@@ -25,7 +26,7 @@ type Layout struct {
 	Time     uint64          // the moment, CLOCK_BOOTTIME nanoseconds
 	Segments []LayoutSegment // by address
 	History  []Happening     // in order
-	LeftOut  uint64          // entries of the history before it
+	LeftOut  uint64          // entries of the history before it, as PyTorch counts them
 
 	// Allocated and Reserved are the bytes of the blocks and segments here.
 	Allocated, Reserved uint64
