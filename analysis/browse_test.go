@@ -2,6 +2,7 @@ package analysis_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -296,6 +297,42 @@ func TestBrowseFailedFree(t *testing.T) {
 			}
 		}
 		require.Equal(t, []uint64{2, 2}, []uint64{allocated, live})
+	}
+}
+
+// Events that no program makes, in any order of time, are added up all the same.
+func TestBrowseWild(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		s := &eventtest.Stream{}
+		number := func(n uint64) uint64 {
+			if rng.IntN(9) == 0 {
+				return event.Unknown
+			}
+			return rng.Uint64N(n)
+		}
+		for i := range 400 {
+			s.Events = append(s.Events, event.Event{
+				Time: 400*rng.Uint64N(20) + uint64(i), PID: uint32(rng.IntN(2)), TID: uint32(rng.IntN(3)), Kind: event.Kind(rng.IntN(11)), Layer: event.Layer(rng.IntN(8)),
+				Object: event.Object(rng.IntN(6)), Device: event.Device{Type: event.DeviceCUDA, Index: int8(rng.IntN(3) - 1)}, Addr: number(9) << 12,
+				Size: number(1 << 14), Handle: number(4), Context: number(3), Requested: number(99), Stream: number(2), Allocated: number(1 << 16),
+				Reserved: number(1 << 16), Stack: event.StackID(rng.IntN(3)),
+			})
+		}
+		trace := traceOf(t, s)
+		for _, o := range []*analysis.BrowseOptions{nil, {Moments: 20, Lives: 5, Points: 3}} {
+			b, err := analysis.NewBrowse(trace, o)
+			require.NoError(t, err)
+			end := len(b.Moments) - 1
+			got := browsed(b, func(l *analysis.Lives, _ *analysis.Group) bool { return int(l.Died) > end })
+			want := viewed(trace.End())
+			for key := range want {
+				if key.layer == event.LayerTorch && key.name == analysis.BeforeAttach {
+					delete(want, key)
+				}
+			}
+			require.Equal(t, want, got, "seed %d", seed)
+		}
 	}
 }
 

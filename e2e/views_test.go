@@ -75,6 +75,7 @@ func TestViewsAgree(t *testing.T) {
 	for name, file := range map[string]string{"pprof": "inuse.pb.gz", "pprof peak": "peak.pb.gz"} {
 		said[name] = sum(t, readProfile(t, filepath.Join(c.out(), file)), "inuse_space", "torch")
 	}
+	said["page"], said["page peak"], said["page table peak"] = readPage(t, filepath.Join(c.out(), "report.html"))
 	want := map[string]int64{}
 	for name := range said {
 		want[name] = allocated
@@ -83,7 +84,7 @@ func TestViewsAgree(t *testing.T) {
 		}
 	}
 	want["speedscope 2"] = sum(t, readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")), "alloc_space", "torch")
-	require.Len(t, said, 14)
+	require.Len(t, said, 17)
 	require.Equal(t, want, said)
 	checkAgain(t, c.out(), most)
 }

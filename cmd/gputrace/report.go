@@ -17,14 +17,13 @@ func reportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "report",
 		Usage: "show what a recording says: peak, live memory by line of the program, losses",
-		UsageText: "gputrace report FOLDER/trace.gputrace\n   gputrace report trace.gputrace --at peak --by function\n" +
+		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
 			"   gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
 		Description: "Without a moment, a range or --by it prints what the session printed at its end.\n\nMoments: " + momentUsage + ".",
 		Flags: append(selectionFlagsOf(),
 			&cli.StringFlag{Name: "by", Usage: "one row for each `KIND`: " + strings.Join(analysis.RowKindNames, ", ") + " (default: line)"},
 			&cli.IntFlag{Name: "top", Usage: "`ROWS` of each table (default: 10)"},
 		),
-		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace report --help")
@@ -49,7 +48,9 @@ type reportOptions struct {
 func report(o reportOptions) error {
 	say := func(format string, args ...any) { fmt.Fprintln(os.Stderr, printable(fmt.Sprintf(format, args...))) }
 	var warnings []error
-	in, err := openTrace(o.path, func(err error) { warnings = append(warnings, err) })
+	p := newProgress(os.Stderr)
+	defer p.stop()
+	in, err := openWatched(o.path, p, func(err error) { warnings = append(warnings, err) })
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func report(o reportOptions) error {
 		say("  the first %d events were dropped by --max-size or --max-age; the figures are complete all the same", in.first.Events)
 	}
 	if o.by != "" || o.flags != (selectionFlags{}) {
-		return reportSelection(o, in)
+		return reportSelection(o, in, p)
 	}
 	s := summary(in.trace.End(), info, in.end)
 	s.Top = o.top
@@ -82,7 +83,7 @@ func titleOf(info *recording.Info) string {
 }
 
 // reportSelection prints a moment or a range.
-func reportSelection(o reportOptions, in *opened) error {
+func reportSelection(o reportOptions, in *opened, p *progress) error {
 	by := analysis.ByLine
 	if o.by != "" {
 		var err error
@@ -91,10 +92,15 @@ func reportSelection(o reportOptions, in *opened) error {
 		}
 	}
 	input, err := newExportInput(in, o.flags, nil)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	view, err := input.View()
 	if err != nil {
 		return err
 	}
 	return table.Selection(os.Stdout, table.SelectionInput{
-		View: input.View, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
+		View: view, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
 	})
 }

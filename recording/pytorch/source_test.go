@@ -288,3 +288,25 @@ func FuzzNew(f *testing.F) {
 		}
 	})
 }
+
+// TestRecorderFrames: the frames of PyTorch's recorder itself are left out, and nothing else.
+func TestRecorderFrames(t *testing.T) {
+	native := func(name string) event.Frame { return event.Frame{Kind: event.FrameNative, Func: name} }
+	unwind, gather := native("torch::unwind::unwind"), native("torch::CapturedTraceback::gather")
+	empty, forward := native("at::detail::empty_cuda"), event.Frame{Kind: event.FramePython, Func: "forward"}
+	for _, c := range []struct {
+		frames []event.Frame
+		want   int
+	}{
+		{nil, 0},
+		{[]event.Frame{empty, forward}, 0},
+		{[]event.Frame{native(""), empty}, 0},
+		{[]event.Frame{unwind, gather, native(""), native(""), empty}, 3},
+		{[]event.Frame{unwind, gather, native("torch::cuda::(anonymous namespace)::gather_with_cpp"), empty}, 3},
+		{[]event.Frame{gather, forward}, 1},
+		{[]event.Frame{unwind, gather, empty}, 2},
+		{[]event.Frame{unwind}, 1},
+	} {
+		require.Equal(t, c.want, recorderDepth(c.frames), c.frames)
+	}
+}
