@@ -18,6 +18,7 @@ type history struct {
 
 	allocated, reserved uint64 // before, bytes
 	contradictions      int    // entries that do not follow from those before
+	odd                 int    // blocks at the end whose sizes are not what the allocator's rules make of what was asked for
 	uncertain           int    // blocks from before whose size is at least what it is taken for
 
 	births   []int          // of each entry: that of its block, an entry, or ^index of before; unborn
@@ -139,11 +140,22 @@ func (h *history) end(segments []segment) {
 			h.check(ok)
 			if n := h.now[b.addr]; ok && n >= 0 {
 				h.sizes[n] = b.size
+				h.compare(&h.entries[n], b.size)
 			} else if ok {
 				old := &h.before[^n]
 				old.size, old.stack, old.exact, old.told = b.size, b.stack, true, true
 			}
 		}
+	}
+}
+
+// compare notes when the rules would not have led to the size of a block that is told.
+func (h *history) compare(e *entry, size uint64) {
+	rounded := h.settings.round(e.size)
+	switch more := size - rounded; {
+	case e.block != 0 || size == rounded:
+	case size < rounded, h.settings.splits(rounded), more > smallSize && (h.settings.maxSplit == 0 || rounded < h.settings.maxSplit):
+		h.odd++
 	}
 }
 
