@@ -147,7 +147,7 @@ class CurveView {
     if (this.hidden.has(q)) return;
     let columns = this.columns(q, 1);
     if (columns.length === 0) return;
-    const dense = columns.length > 100 && columns.length > (columns[columns.length - 1].x - columns[0].x) * 0.6;
+    const dense = isDense(columns);
     if (dense) columns = this.columns(q, 3);
     const line = new Path2D();
     const area = new Path2D();
@@ -368,6 +368,14 @@ class CurveView {
     this.tip.replaceChildren(el('b', {}, seconds(t - this.model.head.start)), ...rows.filter(Boolean));
     placeTip(this.tip, e, this.canvas);
   }
+}
+
+// isDense says whether lines would be a block of colour: most columns go up and down by more than half of all there is.
+function isDense(columns) {
+  const least = columns.reduce((n, c) => Math.min(n, c.low), Infinity);
+  const most = columns.reduce((n, c) => Math.max(n, c.high), 0);
+  const wide = columns.filter((c) => c.high - c.low > (most - least) / 2).length;
+  return columns.length > 100 && wide > 0.6 * columns.length;
 }
 
 // placeTip shows a tip beside the pointer, inside the box of a canvas.
