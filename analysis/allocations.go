@@ -2,7 +2,6 @@ package analysis
 
 import (
 	"cmp"
-	"fmt"
 	"path"
 	"slices"
 
@@ -24,23 +23,10 @@ type Allocation struct {
 // each, or of reading.
 func (t *Trace) Allocations(s Selection, each func(*Allocation) error) error {
 	l := &lister{s: s, each: each, live: map[heap.BlockKey]*Allocation{}, held: map[heap.BlockKey]*Allocation{}}
-	if err := t.input.Rewind(); err != nil {
-		return fmt.Errorf("read the recording again: %w", err)
-	}
-	h := heap.New()
-	w := &visit{Visitor: &Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}}
-	h.Follow(w)
-	err := h.Walk(t.input, heap.Walker{
-		Before: func(e *event.Event) bool {
-			w.event = e
-			return l.err == nil && (s.To == 0 || e.Time <= s.To)
-		},
-		After: func(*event.Event) { w.event = nil },
+	h, err := t.replay(&Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}, func(e *event.Event) bool {
+		return l.err == nil && (s.To == 0 || e.Time <= s.To)
 	})
-	if l.err != nil {
-		return l.err
-	}
-	if err := t.expected(err); err != nil {
+	if err := cmp.Or(l.err, err); err != nil {
 		return err
 	}
 	return l.finish(h)

@@ -336,6 +336,63 @@ func TestBrowseWild(t *testing.T) {
 	}
 }
 
+// later is a stream that begins with a checkpoint, as a recording does that keeps its last part only.
+type later struct {
+	*eventtest.Stream
+	state []byte
+	marks []event.Mark
+	begun bool
+}
+
+func (l *later) Read(buf []event.Event) ([]event.Event, error) {
+	if l.begun {
+		return l.Stream.Read(buf)
+	}
+	l.begun, l.marks = true, []event.Mark{{Kind: event.MarkCheckpoint, State: l.state}}
+	return buf, nil
+}
+
+func (l *later) Marks() []event.Mark {
+	m := l.marks
+	l.marks = nil
+	return m
+}
+
+func (l *later) Rewind() error {
+	l.begun = false
+	return l.Stream.Rewind()
+}
+
+// A trace that begins later has what lived then, with its stacks, but did not allocate it; a peak before is known by its size.
+func TestBrowseCheckpoint(t *testing.T) {
+	const before = 1500
+	all := eventtest.Random(16, 3000)
+	rest := &eventtest.Stream{Events: all.Events[before:], Stacks: all.Stacks}
+	trace, err := analysis.NewTrace(&later{Stream: rest, state: applied(all, before).State()}, nil)
+	require.NoError(t, err)
+	for _, o := range []*analysis.BrowseOptions{nil, {Moments: 50, Lives: 300}} {
+		b, err := analysis.NewBrowse(trace, o)
+		require.NoError(t, err)
+		require.Equal(t, rest.Events[0].Time, b.First)
+		for i, m := range b.Moments {
+			view := analysis.New(applied(all, before+int(m.Event)).Snapshot(), all.Stack, nil)
+			got := browsed(b, func(l *analysis.Lives, _ *analysis.Group) bool { return int(l.Born) <= i && i < int(l.Died) })
+			require.Equal(t, viewed(view), got, "moment %d, after %d events", i, m.Event)
+			checkTotals(t, b, i, view)
+		}
+		for i := range b.Parts {
+			p := &b.Parts[i]
+			if gone := p.PeakTime < b.First; gone || p.PeakMoment < 0 {
+				require.Equal(t, -1, p.PeakMoment)
+				require.True(t, gone)
+			} else {
+				require.Equal(t, p.Peak, p.Allocated[p.PeakMoment])
+			}
+			require.Equal(t, trace.End().Snapshot.Accounts[i].Peak, p.Peak)
+		}
+	}
+}
+
 // A trace without events has one moment, and nothing in it.
 func TestBrowseEmpty(t *testing.T) {
 	b := browse(t, &eventtest.Stream{}, nil)

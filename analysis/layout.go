@@ -97,25 +97,14 @@ type layouter struct {
 }
 
 func (l *layouter) walk() error {
-	t := l.trace
-	if err := t.input.Rewind(); err != nil {
-		return fmt.Errorf("read the recording again: %w", err)
-	}
-	h := heap.New()
-	w := &visit{Visitor: &Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}}
-	h.Follow(w)
-	err := h.Walk(t.input, heap.Walker{
-		Before: func(e *event.Event) bool {
-			w.event = e
-			return (l.until == 0 || e.Time <= l.until) && (len(l.peaks) == 0 || l.done < len(l.peaks))
-		},
-		After: func(e *event.Event) {
-			w.event = nil
-			l.happened(e)
-			l.look(h, e)
-		},
+	v := &Visitor{Born: l.born, Gone: l.gone, Moved: l.moved, Event: func(e *event.Event, h *heap.Heap) {
+		l.happened(e)
+		l.look(h, e)
+	}}
+	h, err := l.trace.replay(v, func(e *event.Event) bool {
+		return (l.until == 0 || e.Time <= l.until) && (len(l.peaks) == 0 || l.done < len(l.peaks))
 	})
-	if err := t.expected(err); err != nil {
+	if err != nil {
 		return err
 	}
 	if l.peaks == nil {
@@ -128,12 +117,7 @@ func (l *layouter) walk() error {
 
 // look captures the devices that are at their peak.
 func (l *layouter) look(h *heap.Heap, e *event.Event) {
-	for i := range l.peaks {
-		k := &l.peaks[i]
-		if k.over || k.time != e.Time || k.pid != e.PID || !k.reached(h) {
-			continue
-		}
-		k.over = true
+	for k := range peaked(l.peaks, h, e) {
 		l.done++
 		a, _ := h.Account(k.pid, k.device)
 		l.capture(h, &a, e.Time)
