@@ -55,6 +55,9 @@ func TestMain(m *testing.M) {
 // startChromium starts one browser for all tests. It resolves no name: what is not in the page cannot be loaded.
 func startChromium(t *testing.T) context.Context {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("a browser is looked at once, not under the race detector again")
+	}
 	program, err := exec.LookPath("chromium")
 	if err != nil {
 		if os.Getenv("CI") == "true" {

@@ -27,6 +27,9 @@ import (
 // python is that of the test environment, with DuckDB; empty: it has none.
 func python(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("another program is run once, not under the race detector again")
+	}
 	out, err := exec.Command("../../testdata/setup.sh", "--print", "python").Output()
 	require.NoError(t, err)
 	interpreter := strings.TrimSpace(string(out))

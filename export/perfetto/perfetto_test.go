@@ -58,11 +58,12 @@ type occurrence struct {
 // venvPython is the Python that has what testdata/requirements.txt lists.
 func venvPython(t testing.TB) string {
 	t.Helper()
-	venv := os.Getenv("GPUTRACE_VENV")
-	if venv == "" {
-		venv = filepath.Join("..", "..", "testdata", ".work", "venv-2.15.0")
+	if testing.Short() {
+		t.Skip("another program is run once, not under the race detector again")
 	}
-	python := filepath.Join(venv, "bin", "python")
+	out, err := exec.Command("../../testdata/setup.sh", "--print", "python").Output()
+	require.NoError(t, err)
+	python := strings.TrimSpace(string(out))
 	if err := exec.Command(python, "-c", "import perfetto, google.protobuf").Run(); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("%s has no perfetto: %v", python, err)

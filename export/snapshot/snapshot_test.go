@@ -169,6 +169,9 @@ func TestWrite(t *testing.T) {
 
 // TestViewer: PyTorch's own command line tool reads it and finds the sizes.
 func TestViewer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("another program is run once, not under the race detector again")
+	}
 	out, err := exec.Command("../../testdata/setup.sh", "--print", "python").Output()
 	require.NoError(t, err)
 	interpreter := strings.TrimSpace(string(out))

@@ -198,6 +198,9 @@ func TestWriteTrace(t *testing.T) {
 
 // TestViewerOfTraces: PyTorch's own tool reads it with every command, and counts what we count.
 func TestViewerOfTraces(t *testing.T) {
+	if testing.Short() {
+		t.Skip("another program is run once, not under the race detector again")
+	}
 	out, err := exec.Command("../../testdata/setup.sh", "--print", "python").Output()
 	require.NoError(t, err)
 	interpreter := strings.TrimSpace(string(out))

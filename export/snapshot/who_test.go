@@ -74,6 +74,9 @@ func TestWriteHeld(t *testing.T) {
 
 // TestViewerShowsHolders: PyTorch's own tool adds up by the names.
 func TestViewerShowsHolders(t *testing.T) {
+	if testing.Short() {
+		t.Skip("another program is run once, not under the race detector again")
+	}
 	out, err := exec.Command("../../testdata/setup.sh", "--print", "python").Output()
 	require.NoError(t, err)
 	interpreter := strings.TrimSpace(string(out))

@@ -36,6 +36,9 @@ func missing(t *testing.T, format string, args ...any) {
 // release is the folder of speedscope's page.
 func release(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("a browser is looked at once, not under the race detector again")
+	}
 	out, err := exec.Command("../../testdata/setup.sh", "--print", "speedscope").Output()
 	if err != nil {
 		missing(t, "speedscope is not there: %v", err)

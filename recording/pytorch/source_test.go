@@ -28,6 +28,9 @@ type counted struct {
 // made runs a workload on the stand-in that writes its own snapshot.
 func made(t *testing.T, config string, args ...string) (path string, c counted) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("another program is run once, not under the race detector again")
+	}
 	dir := t.TempDir()
 	path = filepath.Join(dir, "snapshot.pickle")
 	counters := filepath.Join(dir, "counters.json")
