@@ -152,6 +152,9 @@ func copyFile(from, to string) error {
 	return nil
 }
 
+// unaskedEvents is of how many events at most a format is made that nobody asked for: a page takes about a second a million.
+const unaskedEvents = 5_000_000
+
 // writeViews writes what -f asks for, made of the recording. What could not be made is no reason to lose the rest.
 func (s *session) writeViews(folder *outputFolder) error {
 	formats, err := recordFormats(s.opts.formats)
@@ -161,7 +164,10 @@ func (s *session) writeViews(folder *outputFolder) error {
 	if s.trace == "" {
 		return errors.New("there is no recording to make the formats of -f from")
 	}
-	in, err := openTrace(s.trace, s.screen.warn)
+	if n := s.heap.Books().Events; !s.opts.asked && n > unaskedEvents {
+		return fmt.Errorf("of %d events -f %s would take long: gputrace export makes it of %s", n, s.opts.formats, traceName)
+	}
+	in, err := openWatched(s.trace, newProgress(os.Stderr), s.screen.warn)
 	if err != nil {
 		return err
 	}
