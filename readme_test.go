@@ -22,7 +22,10 @@ var byCI = []string{"make build", "make demo", "make test"}
 // expected is what the first words of a command of the README must print.
 var expected = []struct{ command, stdout string }{
 	{"gputrace -p", "wrote result/"},
+	{"gputrace report result/trace.gputrace --at peak", "live by function"},
 	{"gputrace report", "allocator totals continuous"},
+	{"gputrace export", ""}, // says on standard error what it wrote
+	{"gputrace diff", "in use by Python line"},
 	{"gputrace dump", "reserved"},
 	{"gputrace who", "live by holder"},
 	{"go tool pprof", "Showing nodes accounting for "},
@@ -70,6 +73,9 @@ func TestReadmeCommands(t *testing.T) {
 		}
 	}
 	require.Len(t, seen, len(expected), "kinds of commands in the README")
+	for _, name := range []string{"report.html", "timeline.pftrace.gz", "memory.png", "allocations.parquet"} {
+		require.FileExists(t, filepath.Join(dir, "result", name))
+	}
 }
 
 // isMake checks a command that is not run here: CI runs it.

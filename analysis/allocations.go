@@ -2,10 +2,8 @@ package analysis
 
 import (
 	"cmp"
-	"fmt"
 	"path"
 	"slices"
-	"strings"
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -25,23 +23,10 @@ type Allocation struct {
 // each, or of reading.
 func (t *Trace) Allocations(s Selection, each func(*Allocation) error) error {
 	l := &lister{s: s, each: each, live: map[heap.BlockKey]*Allocation{}, held: map[heap.BlockKey]*Allocation{}}
-	if err := t.input.Rewind(); err != nil {
-		return fmt.Errorf("read the recording again: %w", err)
-	}
-	h := heap.New()
-	w := &visit{Visitor: &Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}}
-	h.Follow(w)
-	err := h.Walk(t.input, heap.Walker{
-		Before: func(e *event.Event) bool {
-			w.event = e
-			return l.err == nil && (s.To == 0 || e.Time <= s.To)
-		},
-		After: func(*event.Event) { w.event = nil },
+	h, err := t.replay(&Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}, func(e *event.Event) bool {
+		return l.err == nil && (s.To == 0 || e.Time <= s.To)
 	})
-	if l.err != nil {
-		return l.err
-	}
-	if err := t.expected(err); err != nil {
+	if err := cmp.Or(l.err, err); err != nil {
 		return err
 	}
 	return l.finish(h)
@@ -130,11 +115,7 @@ func StackText(st *event.Stack) string {
 		return ""
 	}
 	frames := Present(st)
-	names := make([]string, len(frames))
-	for i := range frames {
-		names[len(frames)-1-i] = strings.ReplaceAll(clean(siteName(&frames[i])), ";", ",")
-	}
-	return strings.Join(names, "; ")
+	return joinCalls(len(frames), func(i int) string { return siteName(&frames[i]) })
 }
 
 // PythonLine is the program's own innermost Python line of a stack, "/home/anna/train.py:38"; empty when it has none.

@@ -120,19 +120,18 @@ func TestSumsAddUp(t *testing.T) {
 	trace, err := analysis.NewTrace(eventtest.Random(3, 2000), nil)
 	require.NoError(t, err)
 	for _, v := range []*analysis.View{trace.End(), trace.Peak()} {
-		for _, by := range append([]string{""}, analysis.SumsBy...) {
-			sums, err := v.SumBy(by)
-			require.NoError(t, err)
-			total, names := int64(0), map[analysis.Sum]bool{}
-			for _, s := range sums {
-				total += s.Bytes
-				key := analysis.Sum{Name: s.Name, File: s.File, Line: s.Line}
-				require.False(t, names[key], "%s twice", s.Name)
-				names[key] = true
+		want := int64(0)
+		for p := range v.Portions(analysis.Allocated, nil) {
+			want += p.Bytes
+		}
+		for by := range analysis.RowKindNames {
+			total, alloc := int64(0), int64(0)
+			for _, s := range v.SumBy(analysis.RowKind(by)) {
+				total, alloc = total+s.Bytes, alloc+s.AllocBytes
+				require.NotEmpty(t, s.Name)
 			}
-			require.EqualValues(t, v.Total(), total, by)
+			require.EqualValues(t, v.Total(), total, analysis.RowKindNames[by])
+			require.Equal(t, want, alloc, analysis.RowKindNames[by])
 		}
 	}
-	_, err = trace.End().SumBy("moon")
-	require.ErrorContains(t, err, "want line, function, stack, layer, device")
 }

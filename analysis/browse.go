@@ -17,7 +17,7 @@ const (
 
 // BrowseOptions limits the size of a Browse. nil and 0: the defaults.
 type BrowseOptions struct {
-	Points  int // of each curve, about; 0: 8192
+	Points  int // of each curve, about; of several, each has less. 0: 8192
 	Moments int // about; peaks, refusals, beginning and end are moments beside them; 0: 1024
 	Lives   int // 0: 400,000. There are fewer moments where they would be more.
 	Nodes   int // of the tree of stacks, about; 0: 60,000

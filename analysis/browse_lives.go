@@ -138,7 +138,7 @@ func (l *lives) gone(b *heap.Block, _ *event.Event, _ uint64) {
 // moved books a block elsewhere. A stack that shows a segment has told so before.
 func (l *lives) moved(from, to *heap.Block) {
 	o, ok := l.open[from.Key()]
-	if !ok || l.segment.holds(from) == l.segment.holds(to) {
+	if !ok || l.segment.holds(from) == l.segment.holds(to) && from.Device == to.Device {
 		return
 	}
 	was := l.browse.Groups[o.group]
@@ -147,7 +147,7 @@ func (l *lives) moved(from, to *heap.Block) {
 		l.count(o, l.at, 1)
 		was.Again = true
 	}
-	was.Segment = to.Segment
+	was.Part, was.Segment = l.parts[partKey{to.PID, to.Device}], l.segment.holds(to)
 	l.open[to.Key()] = openLife{l.number32(was), uint16(l.at), o.size}
 }
 

@@ -8,6 +8,9 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
+// fewestPoints is how many points a curve has at least when there are many of them: about as many as a window has pixels.
+const fewestPoints = 1500
+
 // survey goes through a trace for its curves, and for the moments at which it is worth looking.
 type survey struct {
 	trace   *Trace
@@ -46,7 +49,7 @@ func newSurvey(t *Trace, o BrowseOptions) *survey {
 		s.part(end.Accounts[i].PID, end.Accounts[i].Device).Torch = true
 	}
 	for i := range end.Drivers {
-		if d := &end.Drivers[i]; d.Layer == event.LayerDevice || d.Live.Bytes > 0 || d.Allocs > 0 {
+		if d := &end.Drivers[i]; d.Layer == event.LayerDevice {
 			s.part(d.PID, d.Device)
 		}
 	}
@@ -186,7 +189,11 @@ func (s *survey) pointNumber() int64 {
 	if s.events <= uint64(s.options.Points) {
 		return int64(s.number)
 	}
-	return int64(float64(s.time-s.first) / float64(s.trace.Last()-s.first+1) * float64(s.options.Points))
+	points := s.options.Points
+	if n := len(s.parts); n > 1 { // each has a curve of its own
+		points = min(points, max(fewestPoints, 2*points/(n+1)))
+	}
+	return int64(float64(s.time-s.first) / float64(s.trace.Last()-s.first+1) * float64(points))
 }
 
 func (c Curve) add(time uint64, now *[Quantities]uint64, fresh bool) Curve {
@@ -272,10 +279,11 @@ func (s *survey) moved(from, to *heap.Block) {
 
 // book adds up the device memory that is not the caching allocator's.
 func (s *survey) book(b *heap.Block, sign int64) {
+	p := s.part(b.PID, b.Device)
 	if b.Layer != event.LayerDevice || b.Size == event.Unknown || s.segment.holds(b) {
 		return
 	}
-	s.part(b.PID, b.Device).other += uint64(sign * int64(b.Size)) // a sign that wraps around takes away
+	p.other += uint64(sign * int64(b.Size)) // a sign that wraps around takes away
 }
 
 // done takes down the end, which marks may have changed.

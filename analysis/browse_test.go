@@ -2,6 +2,7 @@ package analysis_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -296,6 +297,99 @@ func TestBrowseFailedFree(t *testing.T) {
 			}
 		}
 		require.Equal(t, []uint64{2, 2}, []uint64{allocated, live})
+	}
+}
+
+// Events that no program makes, in any order of time, are added up all the same.
+func TestBrowseWild(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		s := &eventtest.Stream{}
+		number := func(n uint64) uint64 {
+			if rng.IntN(9) == 0 {
+				return event.Unknown
+			}
+			return rng.Uint64N(n)
+		}
+		for i := range 400 {
+			s.Events = append(s.Events, event.Event{
+				Time: 400*rng.Uint64N(20) + uint64(i), PID: uint32(rng.IntN(2)), TID: uint32(rng.IntN(3)), Kind: event.Kind(rng.IntN(11)), Layer: event.Layer(rng.IntN(8)),
+				Object: event.Object(rng.IntN(6)), Device: event.Device{Type: event.DeviceCUDA, Index: int8(rng.IntN(3) - 1)}, Addr: number(9) << 12,
+				Size: number(1 << 14), Handle: number(4), Context: number(3), Requested: number(99), Stream: number(2), Allocated: number(1 << 16),
+				Reserved: number(1 << 16), Stack: event.StackID(rng.IntN(3)),
+			})
+		}
+		trace := traceOf(t, s)
+		for _, o := range []*analysis.BrowseOptions{nil, {Moments: 20, Lives: 5, Points: 3}} {
+			b, err := analysis.NewBrowse(trace, o)
+			require.NoError(t, err)
+			end := len(b.Moments) - 1
+			got := browsed(b, func(l *analysis.Lives, _ *analysis.Group) bool { return int(l.Died) > end })
+			want := viewed(trace.End())
+			for key := range want {
+				if key.layer == event.LayerTorch && key.name == analysis.BeforeAttach {
+					delete(want, key)
+				}
+			}
+			require.Equal(t, want, got, "seed %d", seed)
+		}
+	}
+}
+
+// later is a stream that begins with a checkpoint, as a recording does that keeps its last part only.
+type later struct {
+	*eventtest.Stream
+	state []byte
+	marks []event.Mark
+	begun bool
+}
+
+func (l *later) Read(buf []event.Event) ([]event.Event, error) {
+	if l.begun {
+		return l.Stream.Read(buf)
+	}
+	l.begun, l.marks = true, []event.Mark{{Kind: event.MarkCheckpoint, State: l.state}}
+	return buf, nil
+}
+
+func (l *later) Marks() []event.Mark {
+	m := l.marks
+	l.marks = nil
+	return m
+}
+
+func (l *later) Rewind() error {
+	l.begun = false
+	return l.Stream.Rewind()
+}
+
+// A trace that begins later has what lived then, with its stacks, but did not allocate it; a peak before is known by its size.
+func TestBrowseCheckpoint(t *testing.T) {
+	const before = 1500
+	all := eventtest.Random(16, 3000)
+	rest := &eventtest.Stream{Events: all.Events[before:], Stacks: all.Stacks}
+	trace, err := analysis.NewTrace(&later{Stream: rest, state: applied(all, before).State()}, nil)
+	require.NoError(t, err)
+	for _, o := range []*analysis.BrowseOptions{nil, {Moments: 50, Lives: 300}} {
+		b, err := analysis.NewBrowse(trace, o)
+		require.NoError(t, err)
+		require.Equal(t, rest.Events[0].Time, b.First)
+		for i, m := range b.Moments {
+			view := analysis.New(applied(all, before+int(m.Event)).Snapshot(), all.Stack, nil)
+			got := browsed(b, func(l *analysis.Lives, _ *analysis.Group) bool { return int(l.Born) <= i && i < int(l.Died) })
+			require.Equal(t, viewed(view), got, "moment %d, after %d events", i, m.Event)
+			checkTotals(t, b, i, view)
+		}
+		for i := range b.Parts {
+			p := &b.Parts[i]
+			if gone := p.PeakTime < b.First; gone || p.PeakMoment < 0 {
+				require.Equal(t, -1, p.PeakMoment)
+				require.True(t, gone)
+			} else {
+				require.Equal(t, p.Peak, p.Allocated[p.PeakMoment])
+			}
+			require.Equal(t, trace.End().Snapshot.Accounts[i].Peak, p.Peak)
+		}
 	}
 }
 

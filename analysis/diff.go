@@ -244,7 +244,7 @@ func filesOf(entries []Entry) []string {
 const maxEnd = 64
 
 // pairFiles finds the files that are the same but for the folder of the program: those whose paths end alike, the longest ends
-// first, as far as it is clear which.
+// first, as far as it is clear which. When one file of the program is left on either side, it has another name now.
 func pairFiles(before, after []string) map[string]string {
 	pairs := map[string]string{}
 	for _, f := range before {
@@ -263,6 +263,11 @@ func pairFiles(before, after []string) map[string]string {
 				after = without(after, others[end][0])
 			}
 		}
+	}
+	library := func(f string) bool { return isLibrary(f, nil) }
+	before, after = slices.DeleteFunc(before, library), slices.DeleteFunc(after, library)
+	if len(before) == 1 && len(after) == 1 {
+		pairs[before[0]] = after[0]
 	}
 	return pairs
 }

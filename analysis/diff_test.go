@@ -146,6 +146,25 @@ func TestDiffFolders(t *testing.T) {
 	require.Equal(t, map[string]string{"/home/a/job/train.py": "/mnt/train.py", "/home/a/job/net/train.py": "/mnt/net/train.py"}, pairs)
 }
 
+// TestDiffRenamed: a script that has another name now, beside libraries of another Python.
+func TestDiffRenamed(t *testing.T) {
+	side := func(script, python string) []analysis.Entry {
+		return []analysis.Entry{
+			in("/a/"+script, 3, "f", "x = relu(x)", 10), in("/a/"+script, 6, "f", "x = relu(x)", 20), in("/a/net.py", 1, "g", "y", 5),
+			in("/opt/lib/"+python+"/site-packages/"+python+".py", 9, "h", "z", 7),
+		}
+	}
+	d := analysis.Diff(side("train.py", "python3.10"), side("train_2.py", "python3.11"), analysis.ByLine)
+	require.Len(t, d.Rows, 4)
+	for i := range d.Rows {
+		c := &d.Rows[i]
+		require.True(t, c.Before != nil && c.After != nil, "%+v", c)
+		require.Equal(t, c.Before.Func == "h", c.Moved, "only the text tells that of another library")
+	}
+	two := append(side("train_2.py", "python3.11"), in("/a/train_3.py", 3, "f", "x = relu(x)", 10))
+	require.Len(t, analysis.Diff(side("train.py", "python3.10"), two, analysis.ByLine).Rows, 7, "it could be either")
+}
+
 // TestDiffSums: whatever is compared, the changes add up to the change of the allocators' totals, and nothing appears twice.
 func TestDiffSums(t *testing.T) {
 	for seed := range uint64(6) {

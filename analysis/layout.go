@@ -13,7 +13,8 @@ import (
 type LayoutOptions struct {
 	// Selection is the moment, or the range: then the moment is its end. Its least size means nothing.
 	Selection Selection
-	// Entries is how many entries of the history each device has, at most; the last are kept. 0: all.
+	// Entries is how many entries of the history each device has, at most, as PyTorch counts them: a free is two. The last are
+	// kept. 0: all.
 	Entries int
 }
 
@@ -25,7 +26,7 @@ type Layout struct {
 	Time     uint64          // the moment, CLOCK_BOOTTIME nanoseconds
 	Segments []LayoutSegment // by address
 	History  []Happening     // in order
-	LeftOut  uint64          // entries of the history before it
+	LeftOut  uint64          // entries of the history before it, as PyTorch counts them
 
 	// Allocated and Reserved are the bytes of the blocks and segments here.
 	Allocated, Reserved uint64
@@ -96,25 +97,14 @@ type layouter struct {
 }
 
 func (l *layouter) walk() error {
-	t := l.trace
-	if err := t.input.Rewind(); err != nil {
-		return fmt.Errorf("read the recording again: %w", err)
-	}
-	h := heap.New()
-	w := &visit{Visitor: &Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}}
-	h.Follow(w)
-	err := h.Walk(t.input, heap.Walker{
-		Before: func(e *event.Event) bool {
-			w.event = e
-			return (l.until == 0 || e.Time <= l.until) && (len(l.peaks) == 0 || l.done < len(l.peaks))
-		},
-		After: func(e *event.Event) {
-			w.event = nil
-			l.happened(e)
-			l.look(h, e)
-		},
+	v := &Visitor{Born: l.born, Gone: l.gone, Moved: l.moved, Event: func(e *event.Event, h *heap.Heap) {
+		l.happened(e)
+		l.look(h, e)
+	}}
+	h, err := l.trace.replay(v, func(e *event.Event) bool {
+		return (l.until == 0 || e.Time <= l.until) && (len(l.peaks) == 0 || l.done < len(l.peaks))
 	})
-	if err := t.expected(err); err != nil {
+	if err != nil {
 		return err
 	}
 	if l.peaks == nil {
@@ -127,12 +117,7 @@ func (l *layouter) walk() error {
 
 // look captures the devices that are at their peak.
 func (l *layouter) look(h *heap.Heap, e *event.Event) {
-	for i := range l.peaks {
-		k := &l.peaks[i]
-		if k.over || k.time != e.Time || k.pid != e.PID || !k.reached(h) {
-			continue
-		}
-		k.over = true
+	for k := range peaked(l.peaks, h, e) {
 		l.done++
 		a, _ := h.Account(k.pid, k.device)
 		l.capture(h, &a, e.Time)

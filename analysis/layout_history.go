@@ -33,10 +33,18 @@ type Happening struct {
 	Stack     event.StackID
 }
 
+// weight is how many entries PyTorch has of it.
+func (x *Happening) weight() int {
+	if x.Kind == HappeningFree {
+		return 2
+	}
+	return 1
+}
+
 // chronicle is the history of one account as it is collected.
 type chronicle struct {
 	entries []Happening
-	dropped uint64
+	dropped uint64 // entries as PyTorch counts
 }
 
 // note adds an entry, unless it is from before the range.
@@ -48,7 +56,7 @@ func (l *layouter) note(pid uint32, device event.Device, x Happening) {
 		l.live[id] = c
 	}
 	if l.o.Selection.To != 0 && x.Time <= l.o.Selection.From {
-		c.dropped++
+		c.dropped += uint64(x.weight())
 		return
 	}
 	if n := l.o.Entries; n > 0 && len(c.entries) >= 2*n {
@@ -59,7 +67,9 @@ func (l *layouter) note(pid uint32, device event.Device, x Happening) {
 
 // drop forgets the first entries.
 func (c *chronicle) drop(n int) {
-	c.dropped += uint64(n)
+	for i := range c.entries[:n] {
+		c.dropped += uint64(c.entries[i].weight())
+	}
 	c.entries = slices.Delete(c.entries, 0, n)
 }
 
@@ -139,8 +149,13 @@ func (c *chronicle) finish(entries int, at *Layout) ([]Happening, uint64) {
 		return i == len(used) || used[i].start >= x.Addr+x.Size
 	})
 	slices.SortStableFunc(c.entries, func(x, y Happening) int { return cmp.Compare(x.Time, y.Time) })
-	if n := len(c.entries); entries > 0 && n > entries {
-		c.drop(n - entries)
+	if entries > 0 {
+		first, left := len(c.entries), entries
+		for first > 0 && left >= c.entries[first-1].weight() {
+			first--
+			left -= c.entries[first].weight()
+		}
+		c.drop(first)
 	}
 	out, dropped := c.entries, c.dropped
 	*c = chronicle{}

@@ -1,8 +1,10 @@
 package analysis
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"math/bits"
 
 	"github.com/gputrace/gputrace/event"
@@ -125,42 +127,23 @@ type peakAt struct {
 
 // walk replays up to the moment, and takes down what lives then.
 func (p *picker) walk() (*heap.Heap, error) {
-	t := p.trace
-	if err := t.input.Rewind(); err != nil {
-		return nil, fmt.Errorf("read the recording again: %w", err)
-	}
 	p.inuse = map[aged]heap.Count{}
 	until := p.s.At
 	if p.s.To != 0 {
 		until = p.s.To
 	}
+	v := &Visitor{Born: p.born, Gone: p.gone, Moved: p.moved}
 	peak := p.s.Peak && p.s.To == 0
 	if peak {
-		p.peaks = peaksOf(t.end.Snapshot)
+		p.peaks = peaksOf(p.trace.end.Snapshot)
+		v.Event = func(e *event.Event, h *heap.Heap) { p.look(h, e) }
 	}
-	h := heap.New()
-	w := &visit{Visitor: &Visitor{Born: p.born, Gone: p.gone, Moved: p.moved}}
-	h.Follow(w)
-	err := h.Walk(t.input, heap.Walker{
-		Before: func(e *event.Event) bool {
-			w.event = e
-			return until == 0 || e.Time <= until
-		},
-		After: func(e *event.Event) {
-			w.event = nil
-			if peak {
-				p.look(h, e)
-			}
-		},
-	})
-	if err := t.expected(err); err != nil {
+	h, err := p.trace.replay(v, func(e *event.Event) bool { return until == 0 || e.Time <= until })
+	if err != nil {
 		return nil, err
 	}
 	if !peak {
-		if until == 0 {
-			until = h.Books().Time
-		}
-		p.capture(until, func(sitePartKey) bool { return true })
+		p.capture(cmp.Or(until, h.Books().Time), func(sitePartKey) bool { return true })
 	}
 	return h, nil
 }
@@ -303,16 +286,27 @@ func peaksOf(s *heap.Snapshot) []peakAt {
 
 // look takes down what lives on a device that is at its peak.
 func (p *picker) look(h *heap.Heap, e *event.Event) {
-	for i := range p.peaks {
-		k := &p.peaks[i]
-		if k.over || k.time != e.Time || k.pid != e.PID || !k.reached(h) {
-			continue
-		}
-		k.over = true
+	for k := range peaked(p.peaks, h, e) {
 		p.capture(e.Time, func(part sitePartKey) bool {
 			s := &part.site
 			return s.pid == k.pid && s.device == k.device && (k.layer == event.LayerTorch || k.layer == s.layer)
 		})
+	}
+}
+
+// peaked yields the peaks that an event has led to, each once.
+func peaked(peaks []peakAt, h *heap.Heap, e *event.Event) iter.Seq[*peakAt] {
+	return func(yield func(*peakAt) bool) {
+		for i := range peaks {
+			k := &peaks[i]
+			if k.over || k.time != e.Time || k.pid != e.PID || !k.reached(h) {
+				continue
+			}
+			k.over = true
+			if !yield(k) {
+				return
+			}
+		}
 	}
 }
 

@@ -2,19 +2,13 @@ package analysis
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/gputrace/gputrace/event"
 )
-
-// SumsBy are by what a view can be added up.
-var SumsBy = []string{"line", "function", "stack", "layer", "device"}
 
 // Sum is the memory of a view that has something in common.
 type Sum struct {
-	Name string // the line, function, stack, layer or device
+	Name string // the line, function, stack, layer or device, in one line of printable text
 	File string // of lines and functions of Python, the whole path; else empty
 	Line int    // of lines of Python; 0: not known
 	// In use; the sums add up to View.Total. Bytes is negative for LostEvents when more frees than allocations were lost.
@@ -25,63 +19,48 @@ type Sum struct {
 	AllocBlocks uint64
 }
 
-// SumBy adds up a view by one of SumsBy, the largest first. Empty: by line.
-func (v *View) SumBy(by string) ([]Sum, error) {
-	if by == "" {
-		by = "line"
-	}
-	if !slices.Contains(SumsBy, by) {
-		return nil, fmt.Errorf("sums by %q: want %s", by, strings.Join(SumsBy, ", "))
-	}
-	type key struct {
-		name, file string
-		line       int
-	}
-	index := map[key]int{}
+// SumBy adds up a view: the rows of GroupEntries, with what was allocated beside what is in use. The largest come first.
+func (v *View) SumBy(by RowKind) []Sum {
+	index := map[string]int{}
 	var out []Sum
 	for _, m := range []Measure{InUse, Allocated} {
-		for p := range v.Portions(m, nil) {
-			g := sumOf(&p, by)
-			k := key{g.Name, g.File, g.Line}
-			i, ok := index[k]
+		for _, e := range GroupEntries(v.EntriesOf(m), by) {
+			key := e.key(func(file string) string { return file }, true)
+			i, ok := index[key]
 			if !ok {
 				i = len(out)
-				index[k] = i
-				out = append(out, g)
+				index[key] = i
+				out = append(out, Sum{Name: e.text(by), File: clean(e.File), Line: e.Line})
 			}
 			if m == InUse {
-				out[i].Bytes, out[i].Blocks = out[i].Bytes+p.Bytes, out[i].Blocks+p.Objects
+				out[i].Bytes, out[i].Blocks = e.Bytes, e.Blocks
 			} else {
-				out[i].AllocBytes, out[i].AllocBlocks = out[i].AllocBytes+p.Bytes, out[i].AllocBlocks+p.Objects
+				out[i].AllocBytes, out[i].AllocBlocks = e.Bytes, e.Blocks
 			}
 		}
 	}
 	slices.SortStableFunc(out, func(x, y Sum) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.AllocBytes, x.AllocBytes), cmp.Compare(x.Name, y.Name), cmp.Compare(x.File, y.File))
 	})
-	return out, nil
+	return out
 }
 
-// sumOf is the sum that a portion belongs to, without figures.
-func sumOf(p *Portion, by string) Sum {
-	switch by {
-	case "layer":
-		return Sum{Name: p.Layer.String()}
-	case "device":
-		return Sum{Name: p.Device.String()}
-	}
-	if p.Site == nil || p.Site.Own == nil {
-		return Sum{Name: p.Name}
-	}
-	own := p.Site.Own
-	python := own.Kind == event.FramePython
+// text is the entry in one line.
+func (e *Entry) text(by RowKind) string {
 	switch {
-	case by == "stack":
-		return Sum{Name: StackText(p.Site.Stack)}
-	case by == "line" && python:
-		return Sum{Name: clean(siteName(own)), File: clean(own.File), Line: max(0, own.Line)}
-	case python:
-		return Sum{Name: clean(own.Func), File: clean(own.File)}
+	case by == ByStack && len(e.Stack) > 0:
+		return joinCalls(len(e.Stack), func(i int) string { return e.Stack[i].Text() })
+	case e.Func == "" || e.Func == e.Name:
+		return clean(e.Name)
 	}
-	return Sum{Name: clean(own.Label())}
+	return clean(e.Name + " " + e.Func)
+}
+
+// joinCalls is a stack in one line, of calls that are given leaf first: outermost first, separated by "; ".
+func joinCalls(n int, text func(int) string) string {
+	names := make([]string, n)
+	for i := range n {
+		names[n-1-i] = strings.ReplaceAll(clean(text(i)), ";", ",")
+	}
+	return strings.Join(names, "; ")
 }

@@ -78,25 +78,26 @@ func (t *Trace) Timeline(o *TimelineOptions) (*Timeline, error) {
 	tl.setMoments()
 	sizes := sizeCounts{}
 	largest := newLargest(tl.options.Lifetimes)
+	now := uint64(0)
 	v := &Visitor{
 		Before: func(e *event.Event, h *heap.Heap) {
-			if e.Time >= tl.From {
+			if now = max(now, e.Time); now >= tl.From {
 				largest.begin(h)
 			}
 		},
 		Born: func(b *heap.Block, e *event.Event) {
-			if e != nil && tl.in(e.Time) {
+			if e != nil && tl.in(now) {
 				sizes.add(b)
 			}
-			if e == nil || e.Time <= tl.To {
+			if now <= tl.To {
 				largest.born(b, e)
 			}
 		},
 		Gone: func(b *heap.Block, e *event.Event, time uint64) {
-			if e != nil && tl.in(e.Time) {
+			if e != nil && tl.in(now) {
 				sizes.add(b)
 			}
-			if time <= tl.To {
+			if now <= tl.To {
 				largest.gone(b, time)
 			}
 		},
@@ -180,8 +181,10 @@ func (tl *Timeline) Visit(v *TimelineVisitor) error {
 // playback is one visit.
 type playback struct {
 	*TimelineVisitor
-	tl      *Timeline
-	now     uint64
+	tl *Timeline
+	// clock is the latest time of an event so far: those of two threads can come in another order than that of their times.
+	clock   uint64
+	now     uint64 // clock within the range
 	begun   bool
 	stopped bool // MaxEvents was reached
 	events  uint64
@@ -191,15 +194,14 @@ type playback struct {
 }
 
 func (p *playback) before(e *event.Event, h *heap.Heap) {
-	if !p.begun && e.Time >= p.tl.From {
+	p.clock = max(p.clock, e.Time)
+	if !p.begun && p.clock >= p.tl.From {
 		p.begin(h)
 	}
-	for len(p.moments) > 0 && p.moments[0] < e.Time {
+	for len(p.moments) > 0 && p.moments[0] < p.clock {
 		p.moment(h)
 	}
-	if p.begun {
-		p.now = min(max(p.now, e.Time), p.tl.To)
-	}
+	p.now = min(max(p.now, p.clock), p.tl.To)
 }
 
 // begin shows what there is at the beginning of the range.
@@ -230,7 +232,7 @@ func (p *playback) done(h *heap.Heap) {
 
 func (p *playback) event(e *event.Event, h *heap.Heap) {
 	id := accountID{e.PID, e.Device}
-	if !p.tl.in(e.Time) {
+	if !p.tl.in(p.clock) {
 		p.touched = p.touched[:0]
 		return
 	}
@@ -249,7 +251,7 @@ func (p *playback) event(e *event.Event, h *heap.Heap) {
 var shownLayers = map[event.Layer]bool{event.LayerTorch: true, event.LayerDevice: true, event.LayerHost: true}
 
 func (p *playback) born(b *heap.Block, e *event.Event) {
-	if e == nil || e.Kind != event.KindAlloc || !shownLayers[b.Layer] || !p.tl.in(e.Time) {
+	if e == nil || e.Kind != event.KindAlloc || !shownLayers[b.Layer] || !p.tl.in(p.clock) {
 		return
 	}
 	count := &p.tl.Left

@@ -159,8 +159,14 @@ type Visitor struct {
 
 // Replay goes through the whole input once more.
 func (t *Trace) Replay(v *Visitor) error {
+	_, err := t.replay(v, func(*event.Event) bool { return true })
+	return err
+}
+
+// replay goes through the input as long as the next event is wanted, and gives what lives then.
+func (t *Trace) replay(v *Visitor, wanted func(e *event.Event) bool) (*heap.Heap, error) {
 	if err := t.input.Rewind(); err != nil {
-		return fmt.Errorf("read the recording again: %w", err)
+		return nil, fmt.Errorf("read the recording again: %w", err)
 	}
 	h := heap.New()
 	w := &visit{Visitor: v}
@@ -169,6 +175,9 @@ func (t *Trace) Replay(v *Visitor) error {
 	}
 	err := t.expected(h.Walk(t.input, heap.Walker{
 		Before: func(e *event.Event) bool {
+			if !wanted(e) {
+				return false
+			}
 			if v.Before != nil {
 				v.Before(e, h)
 			}
@@ -183,12 +192,12 @@ func (t *Trace) Replay(v *Visitor) error {
 		},
 	}))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if v.Done != nil {
 		v.Done(h)
 	}
-	return nil
+	return h, nil
 }
 
 // visit is the heap's follower of a visitor.

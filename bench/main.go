@@ -44,7 +44,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f.SetOutput(out)
 	f.IntVar(&o.rounds, "rounds", 5, "measure every mode `N` times, in turn")
 	f.DurationVar(&o.window, "window", 2*time.Second, "`TIME` of one measurement")
-	f.StringVar(&o.only, "only", "", "measure one `WORKLOAD`: hotloop20, hotloop40, pyloop, mlp, gpt, resnet, who, recording")
+	f.StringVar(&o.only, "only", "", "measure one `WORKLOAD`: hotloop20, hotloop40, pyloop, mlp, gpt, resnet, who, recording, views")
 	quick := f.Bool("quick", false, "two rounds of 1.5 s: for a look, not for a table")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -67,7 +67,7 @@ func (o *options) check(args int) error {
 		return fmt.Errorf("-rounds %d: want at least 1", o.rounds)
 	case o.window < 100*time.Millisecond:
 		return fmt.Errorf("-window %s: want at least 100ms", o.window)
-	case o.only != "" && o.only != whoName && o.only != recordingName && findWorkload(o.only) == nil:
+	case o.only != "" && o.only != whoName && o.only != recordingName && o.only != viewsName && findWorkload(o.only) == nil:
 		return fmt.Errorf("-only %s: no such workload", o.only)
 	}
 	return nil
@@ -93,6 +93,9 @@ func run(o options, out io.Writer) error {
 	}
 	if err == nil && (o.only == "" || o.only == recordingName) {
 		r.recording, err = measureRecording(env, o)
+	}
+	if err == nil && (o.only == "" || o.only == viewsName) {
+		r.views, err = measureViews(env, o)
 	}
 	return errors.Join(err, printReport(out, r)) // what was measured before an error is shown
 }

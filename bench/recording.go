@@ -35,6 +35,10 @@ type recordingResult struct {
 	write  series  // CPU ns an event
 	open   series  // CPU seconds of gputrace report on the long recording
 	memory series  // MiB, largest resident size of it
+
+	pageTime series // CPU seconds of gputrace export -f html on the long recording
+	pageSize series // MB
+	picture  series // milliseconds until Chromium shows the page's curve; empty: there is no Chromium
 }
 
 // measureRecording records every training script, writes what was recorded again, and reports it.
@@ -81,6 +85,9 @@ func measureTrace(e *environment, o options, script string) (recordingResult, er
 			return out, err
 		}
 		if err := out.report(e, long); err != nil {
+			return out, err
+		}
+		if err := out.page(e, long); err != nil {
 			return out, err
 		}
 	}
@@ -189,6 +196,13 @@ func recordingTimes(results []recordingResult, w io.Writer) {
 		r := &results[i]
 		t.row(r.script+".py", fmt.Sprint(r.events), fmt.Sprintf("%.1f", r.bytes), r.write.text("%.0f"), r.open.text("%.1f"),
 			fmt.Sprintf("%.1f", recordEvents/1e6/r.open.quantile(0.5)), r.memory.text("%.0f"))
+	}
+	t.print(w)
+	fmt.Fprintf(w, "The page of the long recording, `gputrace export -f html`, on one core. Goals: below 5 MB, its first picture within 2,000 ms.\n\n")
+	t = table{{"script", "CPU time to make it, s", "size, MB", "first picture in Chromium, ms"}}
+	for i := range results {
+		r := &results[i]
+		t.row(r.script+".py", r.pageTime.text("%.1f"), r.pageSize.text("%.2f"), r.picture.text("%.0f"))
 	}
 	t.print(w)
 }

@@ -24,6 +24,7 @@ type report struct {
 	who     []whoResult
 
 	recording []recordingResult
+	views     *viewsResult // nil: not measured
 }
 
 // goal is the largest price of a hit in a training loop, in microseconds beyond an empty uprobe.
@@ -62,6 +63,9 @@ func printReport(out io.Writer, r report) error {
 	}
 	if len(r.recording) > 0 {
 		recordingTimes(r.recording, w)
+	}
+	if r.views != nil {
+		viewsTimes(r.views, w)
 	}
 	return w.Flush()
 }

@@ -113,7 +113,7 @@ func TestDiff(t *testing.T) {
 	requireDiffBase(t, before, after)
 
 	text := gputrace(t, "diff", a, b)
-	require.Regexp(t, `(?m)^  train.py:65 .* options.kept.append\(….*\+12  new$`, text)
+	require.Regexp(t, `(?m)^  train.py:65 .* options.kept.append\(.*\+12  new$`, text)
 	require.Regexp(t, `(?m)^change +\+`+grouped(d.Bytes)+` B$`, text)
 	same := diffJSON(t, b, b, "--at", "peak")
 	for i := range same.Rows {

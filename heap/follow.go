@@ -49,29 +49,29 @@ func (h *Heap) Driver(pid uint32, layer event.Layer, device event.Device) (Drive
 
 func (h *Heap) bornTorch(i uint32) {
 	if h.follower != nil {
-		b := h.torchBlock(&h.blocks.blocks[i])
-		h.follower.Born(&b)
+		h.told = h.torchBlock(&h.blocks.blocks[i])
+		h.follower.Born(&h.told)
 	}
 }
 
 func (h *Heap) goneTorch(i uint32) {
 	if h.follower != nil {
-		b := h.torchBlock(&h.blocks.blocks[i])
-		h.follower.Gone(&b, h.now)
+		h.told = h.torchBlock(&h.blocks.blocks[i])
+		h.follower.Gone(&h.told, h.now)
 	}
 }
 
 func (h *Heap) bornDriver(o *object) {
 	if h.follower != nil {
-		b := h.driverBlock(o)
-		h.follower.Born(&b)
+		h.told = h.driverBlock(o)
+		h.follower.Born(&h.told)
 	}
 }
 
 func (h *Heap) goneDriver(o *object) {
 	if h.follower != nil {
-		b := h.driverBlock(o)
-		h.follower.Gone(&b, h.now)
+		h.told = h.driverBlock(o)
+		h.follower.Gone(&h.told, h.now)
 	}
 }
 

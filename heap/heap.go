@@ -29,6 +29,7 @@ type Heap struct {
 	gaps      gapLog
 	undo      undoLog
 	follower  Follower // nil: nobody
+	told      Block    // that the follower is told of: an allocation each would be most of what following costs
 
 	lastKey accountKey // of the torch event before: most runs have one process and one device
 	last    *account

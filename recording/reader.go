@@ -68,6 +68,11 @@ type Epoch struct {
 
 // Open opens a file. The error wraps ErrFormat when it is no recording, also when its first frame is damaged.
 func Open(path string) (*Reader, error) {
+	return OpenAs(path, func(r io.ReaderAt, _ int64) io.ReaderAt { return r })
+}
+
+// OpenAs is Open, with the file read through what as makes of it and its size, bytes: to see how far reading is.
+func OpenAs(path string, as func(r io.ReaderAt, size int64) io.ReaderAt) (*Reader, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open recording: %w", err)
@@ -79,7 +84,7 @@ func Open(path string) (*Reader, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open recording %s: %w", path, err), f.Close())
 	}
-	r, err := NewReader(f, st.Size())
+	r, err := NewReader(as(f, st.Size()), st.Size())
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open recording %s: %w", path, err), f.Close())
 	}

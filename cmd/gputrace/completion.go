@@ -71,12 +71,15 @@ const (
 // completion is a word that can be typed, and what it is.
 type completion struct{ word, what string }
 
-// flagValues are the values of flags that have a few only, by command and flag.
+// flagValues are the values of flags that have a few only, by command and flag. The bare gputrace is record.
 var flagValues = map[string][]string{
+	"record format": append(formatNames(), "none"),
 	"dump format":   dumpFormats,
 	"who by":        analysis.GroupingNames,
 	"export format": formatNames(),
 	"export by":     analysis.RowKindNames,
+	"report by":     analysis.RowKindNames,
+	"report at":     {"end", "peak"},
 	"diff format":   diffFormatNames(),
 	"diff by":       analysis.RowKindNames,
 	"diff at":       {"end", "peak"},
@@ -162,7 +165,14 @@ func (a *arranger) wantsValue(word string) cli.Flag {
 
 // values completes the value of a flag; prefix is written before it.
 func (a *arranger) values(f cli.Flag, prefix, current string) (completionKind, []completion) {
-	if values := flagValues[a.commandName()+" "+f.Names()[0]]; values != nil {
+	command := "record"
+	if a.command != nil {
+		command = a.command.Name
+	}
+	if values := flagValues[command+" "+f.Names()[0]]; values != nil {
+		if i := strings.LastIndexByte(current, ','); i >= 0 { // a list
+			prefix, current = prefix+current[:i+1], current[i+1:]
+		}
 		out := begin(valuesOf(values), current)
 		for i := range out {
 			out[i].word = prefix + out[i].word
@@ -180,15 +190,12 @@ func (a *arranger) values(f cli.Flag, prefix, current string) (completionKind, [
 	return completeWords, nil
 }
 
-func (a *arranger) commandName() string {
-	if a.command == nil {
-		return ""
-	}
-	return a.command.Name
-}
-
 func (a *arranger) arguments(current string) (completionKind, []completion) {
-	values, ok := argumentValues[a.commandName()]
+	command := ""
+	if a.command != nil {
+		command = a.command.Name
+	}
+	values, ok := argumentValues[command]
 	if !ok {
 		return completeFiles, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
@@ -26,6 +27,7 @@ const defaultDiffTop = 20
 var diffFormats = []diffFormat{
 	{name: "text", write: diffText},
 	{name: "json", write: diffJSON},
+	{name: "html", write: diffHTML},
 	{name: "pprof", binary: true, write: diffPprof},
 }
 
@@ -59,7 +61,7 @@ func diffCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "diff",
 		Usage:     "show what changed between two recordings, snapshots or profiles, or two moments of one recording",
-		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by line|function|stack|layer|device] [-f text|json|pprof] [-o FILE]\n   gputrace diff FILE --at MOMENT [--at MOMENT]",
+		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by line|function|stack|layer|device] [-f text|json|html|pprof] [-o FILE]\ngputrace diff FILE --at MOMENT [--at MOMENT]",
 		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, where it " +
 			"is clear which is meant.\n\nMoments: " + momentUsage + ".",
 		Flags: []cli.Flag{
@@ -123,11 +125,12 @@ func (o *diffOptions) moments() (before, after string) {
 
 // diff compares two files, or two moments of one.
 func diff(o *diffOptions) error {
-	warn := func(err error) { fmt.Fprintln(os.Stderr, "gputrace: warning:", printable(err.Error())) }
+	p := newProgress(os.Stderr)
+	defer p.stop()
 	files := make([]*diffFile, 0, 2)
 	profiles := 0
 	for _, path := range o.paths {
-		f, err := openDiff(path, warn)
+		f, err := openDiff(path, p)
 		if err != nil {
 			return err
 		}
@@ -141,14 +144,15 @@ func diff(o *diffOptions) error {
 		return usage("--at: a profile is of one moment; give the recording that it was made of")
 	}
 	at, atAfter := o.moments()
-	before, err := files[0].side(at, o)
+	before, err := files[0].side(at)
 	if err != nil {
 		return err
 	}
-	after, err := files[len(files)-1].side(atAfter, o)
+	after, err := files[len(files)-1].side(atAfter)
 	if err != nil {
 		return err
 	}
+	p.stop()
 	return writeOutput(o.output, o.force, o.format.binary, func(w io.Writer) error { return o.format.write(w, before, after, o) })
 }
 
@@ -160,8 +164,8 @@ type diffFile struct {
 	warn    func(error)
 }
 
-func openDiff(path string, warn func(error)) (*diffFile, error) {
-	d := &diffFile{path: path, warn: warn}
+func openDiff(path string, p *progress) (*diffFile, error) {
+	d := &diffFile{path: path, warn: p.warn}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, coded(exitError, fmt.Errorf("open %s: %w", path, err))
@@ -169,7 +173,7 @@ func openDiff(path string, warn func(error)) (*diffFile, error) {
 	defer f.Close()
 	r := bufio.NewReader(f)
 	if head, _ := r.Peek(2); !isProfile(head) {
-		d.opened, err = openTrace(path, warn)
+		d.opened, err = openWatched(path, p, p.warn)
 		return d, err
 	}
 	if d.profile, err = pprof.Parse(r); err != nil {
@@ -201,7 +205,7 @@ type diffSide struct {
 }
 
 // side is a moment of a file. A profile has only one.
-func (d *diffFile) side(at string, o *diffOptions) (*diffSide, error) {
+func (d *diffFile) side(at string) (*diffSide, error) {
 	if d.profile != nil {
 		name := d.path
 		if d.profile.TimeNanos > 0 {
@@ -214,22 +218,33 @@ func (d *diffFile) side(at string, o *diffOptions) (*diffSide, error) {
 	if err != nil {
 		return nil, err
 	}
-	view, err := d.opened.trace.Select(s)
+	view, err := momentView(d.opened.trace, s)
 	if err != nil {
 		return nil, coded(exitError, fmt.Errorf("%s: %w", d.path, err))
 	}
-	in := &exportInput{
-		Trace: d.opened.trace, Info: d.opened.info, End: d.opened.end, Selection: s, View: view, By: o.by.String(), Path: d.path,
-		Moment: m.text(s), Warn: d.warn,
-	}
 	made := func() (*profile.Profile, error) {
+		in, err := newExportInput(d.opened, selectionFlags{at: at}, d.warn)
+		if err != nil {
+			return nil, err
+		}
 		var b bytes.Buffer
-		if err := writePprof(&b, in); err != nil {
+		if err := ofView(writePprof)(&b, in); err != nil {
 			return nil, err
 		}
 		return pprof.Parse(&b)
 	}
-	return &diffSide{name: d.path + ", " + in.Moment, entries: view.Entries(), profile: made}, nil
+	return &diffSide{name: d.path + ", " + m.text(s), entries: view.Entries(), profile: made}, nil
+}
+
+// momentView is the view of a moment, without the parts of sites, for which the file would be read again.
+func momentView(t *analysis.Trace, s analysis.Selection) (*analysis.View, error) {
+	switch {
+	case s.Peak:
+		return t.Peak(), nil
+	case s.At != 0:
+		return t.At(s.At)
+	}
+	return t.End(), nil
 }
 
 func diffText(w io.Writer, before, after *diffSide, o *diffOptions) error {
@@ -240,6 +255,11 @@ func diffText(w io.Writer, before, after *diffSide, o *diffOptions) error {
 func diffJSON(w io.Writer, before, after *diffSide, o *diffOptions) error {
 	d := analysis.Diff(before.entries, after.entries, o.by)
 	return json.WriteDiff(w, json.Diff{Difference: d, Before: before.name, After: after.name})
+}
+
+func diffHTML(w io.Writer, before, after *diffSide, o *diffOptions) error {
+	d := analysis.Diff(before.entries, after.entries, o.by)
+	return html.WriteDiff(w, html.DiffInput{Difference: d, Before: before.name, After: after.name})
 }
 
 func diffPprof(w io.Writer, before, after *diffSide, _ *diffOptions) error {

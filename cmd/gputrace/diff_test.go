@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -58,7 +59,7 @@ func TestParseDiffRefuses(t *testing.T) {
 		"a":                              "a moment with --at",
 		"a b --at 1s --at 2s --at 3s":    "3 times",
 		"a b --by module":                `"module": not one of line, function, stack, layer or device`,
-		"a b -f html":                    `"html": not one of text, json or pprof`,
+		"a b -f png":                     `"png": not one of text, json, html or pprof`,
 		"a b --top -1":                   "not a number of rows",
 		"a b --top x":                    "not a number of rows",
 		"a b -o " + t.TempDir():          "exists already",
@@ -110,6 +111,26 @@ func TestDiffProfiles(t *testing.T) {
 	_, stderr, code = gputrace(t, "diff", a, b, "-f", "pprof", "-o", out)
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "--force")
+}
+
+// TestDiffSnapshots: snapshots of PyTorch's, with each other and with a profile that was made of one.
+func TestDiffSnapshots(t *testing.T) {
+	const a, b = "../../recording/pytorch/testdata/torch-2.15.0.pickle", "../../recording/pytorch/testdata/torch-2.15.0-expandable.pickle"
+	made := filepath.Join(t.TempDir(), "b.pb.gz")
+	_, stderr, code := gputrace(t, "export", b, "-f", "pprof", "-o", made)
+	require.Zero(t, code, stderr)
+	text, stderr, code := gputrace(t, "diff", a, b)
+	require.Zero(t, code, stderr)
+	mixed, stderr, code := gputrace(t, "diff", a, made)
+	require.Zero(t, code, stderr)
+	total := regexp.MustCompile(`(?m)^(before|after|change) .* B\b.*$`)
+	require.Len(t, total.FindAllString(text, -1), 3, text)
+	require.Equal(t, total.FindAllString(text, -1), total.FindAllString(mixed, -1))
+	same, stderr, code := gputrace(t, "diff", b, made)
+	require.Zero(t, code, stderr)
+	require.Regexp(t, `(?m)^  \d+ rows without a change`, same)
+	require.Contains(t, same, "change   0 B\n")
+	require.NotRegexp(t, `(?m)(new|gone|moved|edited)$`, same)
 }
 
 func TestDiffRefuses(t *testing.T) {

@@ -16,45 +16,67 @@ import (
 
 // exportFormat is one output format.
 type exportFormat struct {
-	name   string // as in -f
-	file   string // default name of its file
-	what   string // for people
-	text   bool   // can be written to a terminal
-	events bool   // it shows the course of time: a range limits it, and a moment means nothing to it
-	write  func(w io.Writer, in *exportInput) error
+	name  string // as in -f
+	file  string // default name of its file
+	what  string // for people
+	text  bool   // can be written to a terminal
+	write func(w io.Writer, in *exportInput) error
 }
 
 // exportFormats are all formats, in the order in which help shows them.
 var exportFormats = []exportFormat{
-	{name: "pprof", file: "inuse.pb.gz", what: "profile of what is in use, for go tool pprof and its like", write: writePprof},
-	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: writePprofAlloc},
+	{name: "pprof", file: "inuse.pb.gz", what: "profile of what is in use, for go tool pprof and its like", write: ofView(writePprof)},
+	{name: "pprof-alloc", file: "alloc.pb.gz", what: "profile of all that was allocated", write: ofView(writePprofAlloc)},
 	{name: "snapshot", file: "snapshot.pickle", what: "memory snapshot, for PyTorch's viewer", write: writeSnapshot},
-	{name: "parquet", file: "allocations.parquet", what: "every allocation, for DuckDB, pandas and their like", events: true, write: writeParquet},
+	{name: "parquet", file: "allocations.parquet", what: "every allocation, for DuckDB, pandas and their like", write: writeParquet},
 	{name: "csv", file: "allocations.csv", what: "every allocation as a table; with --by, what is in use", text: true, write: writeCSV},
-	{name: "json", file: "memory.json", what: "all figures and stacks, for programs", text: true, write: writeJSON},
-	{name: "png", file: "memory.png", what: "picture of the memory over time", events: true, write: writePNG},
-	{name: "svg", file: "memory.svg", what: "the same, as lines", text: true, events: true, write: writeSVG},
-	{name: "perfetto", file: "timeline.pftrace.gz", what: "timeline with stacks, for ui.perfetto.dev", events: true, write: writePerfetto},
-	{name: "chrome", file: "timeline.json.gz", what: "timeline that can be merged with torch.profiler's", text: true, events: true, write: writeChrome},
-	{name: "speedscope", file: "memory.speedscope.json", what: "flame graphs for speedscope.app", text: true, write: writeSpeedscope},
-	{name: "folded", file: "memory.folded", what: "stacks as lines, for flamegraph.pl and its like", text: true, write: writeFolded},
+	{name: "json", file: "memory.json", what: "all figures and stacks, for programs", text: true, write: ofView(writeJSON)},
+	{name: "png", file: "memory.png", what: "picture of the memory over time", write: writePNG},
+	{name: "svg", file: "memory.svg", what: "the same, as lines", text: true, write: writeSVG},
+	{name: "perfetto", file: "timeline.pftrace.gz", what: "timeline with stacks, for ui.perfetto.dev", write: writePerfetto},
+	{name: "chrome", file: "timeline.json.gz", what: "timeline that can be merged with torch.profiler's", text: true, write: writeChrome},
+	{name: "speedscope", file: "memory.speedscope.json", what: "flame graphs for speedscope.app", text: true, write: ofView(writeSpeedscope)},
+	{name: "folded", file: "memory.folded", what: "stacks as lines, for flamegraph.pl and its like", text: true, write: ofView(writeFolded)},
 	{name: "html", file: "report.html", what: "page for a browser: curve, flame graph and table of any moment or range", text: true, write: writePage},
 }
 
 // exportInput is what a format is made of.
 type exportInput struct {
-	Trace *analysis.Trace
-	Info  *recording.Info // never nil; of a snapshot, mostly empty
-	End   *recording.End  // nil: cut off, or a snapshot
-	// Selection is the moment or range that is asked for, and View is of it.
-	Selection analysis.Selection
-	View      *analysis.View
-	Joined    *analysis.Joined // what holds what lived before the first event; nil: not known, as at any moment but the end
-	By        string           // as --by has it
-	Path      string           // of the input
-	File      string           // name of the output; empty: standard output
-	Moment    string           // Selection in words
+	Trace     *analysis.Trace
+	Info      *recording.Info    // never nil; of a snapshot, mostly empty
+	End       *recording.End     // nil: cut off, or a snapshot
+	Selection analysis.Selection // the moment or range that is asked for
+	Joined    *analysis.Joined   // what holds what lived before the first event; nil: not known, as at any moment but the end
+	By        string             // as --by has it
+	Path      string             // of the input
+	File      string             // name of the output; empty: standard output
+	Moment    string             // Selection in words
 	Warn      func(error)
+
+	view *analysis.View
+}
+
+// View is of the selection. It is made when it is asked for: many formats show the course of time.
+func (in *exportInput) View() (*analysis.View, error) {
+	if in.view == nil {
+		view, err := in.Trace.Select(in.Selection)
+		if err != nil {
+			return nil, coded(exitError, fmt.Errorf("%s: %w", in.Path, err))
+		}
+		in.view = view
+	}
+	return in.view, nil
+}
+
+// ofView is a format of a moment or a range.
+func ofView(write func(w io.Writer, in *exportInput, view *analysis.View) error) func(io.Writer, *exportInput) error {
+	return func(w io.Writer, in *exportInput) error {
+		view, err := in.View()
+		if err != nil {
+			return err
+		}
+		return write(w, in, view)
+	}
 }
 
 func formatNames() []string {
@@ -86,7 +108,7 @@ func exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "export",
 		Usage:     "turn a recording into a profile, a timeline, a page, a picture, a table",
-		UsageText: "gputrace export FOLDER/trace.gputrace -f html\n   gputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
+		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
 		Description: "What is written is of the end, unless --at or --from and --to say otherwise; figures are those of report, to the byte." +
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + momentUsage + ".",
 		Flags: append(selectionFlagsOf(),
@@ -127,8 +149,10 @@ func export(o exportOptions) error {
 	if err != nil {
 		return err
 	}
-	warn := func(err error) { fmt.Fprintln(os.Stderr, "gputrace: warning:", printable(err.Error())) }
-	in, err := openTrace(o.path, warn)
+	p := newProgress(os.Stderr)
+	defer p.stop()
+	warn := p.warn
+	in, err := openWatched(o.path, p, warn)
 	if err != nil {
 		return err
 	}
@@ -139,10 +163,14 @@ func export(o exportOptions) error {
 	}
 	input.By = o.by
 	for i, f := range formats {
+		if files[i] == "" && isTerminal(os.Stdout) {
+			p.stop()
+		}
 		input.File = files[i]
 		if err := writeOutput(files[i], o.force, !f.text, func(w io.Writer) error { return f.write(w, input) }); err != nil {
 			return err
 		}
+		p.clear()
 		if files[i] != "" {
 			fmt.Fprintf(os.Stderr, "wrote %s\n", printable(files[i]))
 		}
@@ -157,12 +185,8 @@ func newExportInput(in *opened, flags selectionFlags, warn func(error)) (*export
 	if err != nil {
 		return nil, err
 	}
-	view, err := in.trace.Select(selection)
-	if err != nil {
-		return nil, coded(exitError, fmt.Errorf("%s: %w", in.path, err))
-	}
 	out := &exportInput{
-		Trace: in.trace, Info: in.info, End: in.end, Selection: selection, View: view, Path: in.path, Moment: m.text(selection), Warn: warn,
+		Trace: in.trace, Info: in.info, End: in.end, Selection: selection, Path: in.path, Moment: m.text(selection), Warn: warn,
 	}
 	if selection == (analysis.Selection{}) {
 		out.Joined = joinedBefore(in.end)

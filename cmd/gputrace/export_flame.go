@@ -20,23 +20,23 @@ func warnOverdrawn(in *exportInput, views ...*analysis.View) {
 	}
 }
 
-func writeFolded(w io.Writer, in *exportInput) error {
-	warnOverdrawn(in, in.View)
-	return folded.Write(w, in.View)
+func writeFolded(w io.Writer, in *exportInput, view *analysis.View) error {
+	warnOverdrawn(in, view)
+	return folded.Write(w, view)
 }
 
-func writeSpeedscope(w io.Writer, in *exportInput) error {
+func writeSpeedscope(w io.Writer, in *exportInput, view *analysis.View) error {
 	s := speedscope.Input{
 		Name: commandLine(in.Info.Cmdline, in.Info.Name), Exporter: "gputrace " + version,
-		Profiles: []speedscope.Profile{{Name: "in use, " + in.Moment, View: in.View}},
+		Profiles: []speedscope.Profile{{Name: "in use, " + in.Moment, View: view}},
 	}
-	views := []*analysis.View{in.View}
+	views := []*analysis.View{view}
 	if in.Selection == (analysis.Selection{}) {
 		peak := in.Trace.Peak()
 		views = append(views, peak)
 		s.Profiles = append(s.Profiles, speedscope.Profile{Name: "in use, at the peak of each device", View: peak})
 	}
-	s.Profiles = append(s.Profiles, speedscope.Profile{Name: "allocated", View: in.View, Measure: analysis.Allocated})
+	s.Profiles = append(s.Profiles, speedscope.Profile{Name: "allocated", View: view, Measure: analysis.Allocated})
 	warnOverdrawn(in, views...)
 	return speedscope.Write(w, s)
 }

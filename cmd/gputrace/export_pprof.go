@@ -5,16 +5,21 @@ import (
 	"io"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
 )
 
-func writePprof(w io.Writer, in *exportInput) error { return writeProfile(w, in, pprof.InUse) }
+func writePprof(w io.Writer, in *exportInput, view *analysis.View) error {
+	return writeProfile(w, in, view, pprof.InUse)
+}
 
-func writePprofAlloc(w io.Writer, in *exportInput) error { return writeProfile(w, in, pprof.Alloc) }
+func writePprofAlloc(w io.Writer, in *exportInput, view *analysis.View) error {
+	return writeProfile(w, in, view, pprof.Alloc)
+}
 
-func writeProfile(w io.Writer, in *exportInput, kind pprof.Kind) error {
-	p := pprof.Input{View: in.View, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in), Joined: in.Joined}
+func writeProfile(w io.Writer, in *exportInput, view *analysis.View, kind pprof.Kind) error {
+	p := pprof.Input{View: view, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in), Joined: in.Joined}
 	if in.End != nil {
 		p.Time = p.Time.Add(in.End.Duration)
 		p.Duration = in.End.Duration
@@ -27,10 +32,11 @@ func writeProfile(w io.Writer, in *exportInput, kind pprof.Kind) error {
 
 // exportComments identify the run, and say what is missing.
 func exportComments(in *exportInput) []string {
-	out := []string{
-		fmt.Sprintf("gputrace %s, pid %d: %s", in.Info.Gputrace, in.Info.PID, commandLine(in.Info.Cmdline, in.Info.Name)),
-		in.Moment,
+	title := in.Info.Name
+	if in.Info.PID != 0 { // a snapshot does not tell it
+		title = fmt.Sprintf("gputrace %s, pid %d: %s", in.Info.Gputrace, in.Info.PID, commandLine(in.Info.Cmdline, in.Info.Name))
 	}
+	out := []string{title, in.Moment}
 	if in.Trace.Damage != nil {
 		out = append(out, in.Trace.Damage.Error())
 	}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"io"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis"
@@ -40,10 +38,15 @@ func writeCSV(w io.Writer, in *exportInput) error {
 		}
 		return csv.WriteAllocations(w, rowsOf(in), in.Selection)
 	}
-	if !slices.Contains(analysis.SumsBy, in.By) {
-		return usage("--by %s: want %s", in.By, strings.Join(analysis.SumsBy, ", "))
+	by, err := analysis.FindRowKind(in.By)
+	if err != nil {
+		return usage("--by: %w", err)
 	}
-	return csv.WriteSums(w, in.View, in.By)
+	view, err := in.View()
+	if err != nil {
+		return err
+	}
+	return csv.WriteSums(w, view, by)
 }
 
 // wholeTrace refuses a moment for what has all of time in it.
@@ -54,9 +57,9 @@ func wholeTrace(in *exportInput, format string) error {
 	return nil
 }
 
-func writeJSON(w io.Writer, in *exportInput) error {
+func writeJSON(w io.Writer, in *exportInput, view *analysis.View) error {
 	return json.WriteExport(w, json.Export{
-		View: in.View, Gputrace: in.Info.Gputrace, PID: in.Info.PID, Command: in.Info.Cmdline, PyTorch: in.Info.PyTorch, Boot: bootOf(in),
+		View: view, Gputrace: in.Info.Gputrace, PID: in.Info.PID, Command: in.Info.Cmdline, PyTorch: in.Info.PyTorch, Boot: bootOf(in),
 		Moment: in.Moment, Damage: in.Trace.Damage,
 	})
 }

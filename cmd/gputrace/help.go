@@ -22,6 +22,7 @@ var examples = map[string][]example{
 	},
 	"report": {
 		{"gputrace report result/trace.gputrace", "what was printed at the end, again"},
+		{"gputrace report result/trace.gputrace --at peak --by function --top 5", "the five functions that hold the most at the peak"},
 	},
 	"export": {
 		{"gputrace export result/trace.gputrace -f pprof --at peak", "a profile of the peak, peak.pb.gz"},

@@ -117,12 +117,23 @@ func newApp() *cli.App {
 		ExitErrHandler:  func(*cli.Context, error) {}, // run decides
 	}
 	app.CustomAppHelpTemplate = helpTemplate(cli.AppHelpTemplate, "")
+	hideFalse(app.Flags)
 	for _, c := range app.Commands {
+		hideFalse(c.Flags)
 		c.HideHelpCommand = true // "help" is an argument there
 		c.OnUsageError = onUsageError
 		c.CustomHelpTemplate = helpTemplate(cli.CommandHelpTemplate, c.Name)
 	}
 	return app
+}
+
+// hideFalse keeps "(default: false)" out of the help: that is what a flag is for.
+func hideFalse(flags []cli.Flag) {
+	for _, f := range flags {
+		if b, ok := f.(*cli.BoolFlag); ok {
+			b.DisableDefaultText = true
+		}
+	}
 }
 
 func onUsageError(c *cli.Context, err error, _ bool) error {

@@ -45,12 +45,7 @@ func writeManual(w io.Writer, app *cli.App) error {
 	m.section("NAME")
 	m.text("gputrace - %s", app.Usage)
 	m.section("SYNOPSIS")
-	for i, usage := range strings.Split(app.UsageText, "\n") {
-		if i > 0 {
-			m.line(".br")
-		}
-		m.line(".B %s", roff(usage))
-	}
+	m.usage(app.UsageText)
 	m.section("DESCRIPTION")
 	m.text("Attaches to a running PyTorch or CUDA job, which is neither changed nor stopped, and records which line of the program " +
 		"allocated which GPU memory, and whether it still lives. A number in the place of a command is the process to record. " +
@@ -100,6 +95,35 @@ func (m *manual) text(format string, args ...any) {
 
 func (m *manual) section(name string) { m.line(".SH %s", name) }
 
+// usage writes command lines.
+func (m *manual) usage(text string) {
+	for i, line := range strings.Split(text, "\n") {
+		if i > 0 {
+			m.line(".br")
+		}
+		m.line(".B %s", roff(line))
+	}
+}
+
+// paragraphs writes a text whose paragraphs are parted by empty lines. Lines that are indented, with a word in front, are a
+// list.
+func (m *manual) paragraphs(text string) {
+	if text == "" {
+		return
+	}
+	for _, paragraph := range strings.Split(text, "\n\n") {
+		m.line(".PP")
+		for line := range strings.Lines(paragraph) {
+			term, what, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if strings.HasPrefix(line, " ") {
+				m.item(term, strings.TrimSpace(what))
+			} else {
+				m.text("%s", line)
+			}
+		}
+	}
+}
+
 func (m *manual) item(term, what string) {
 	m.line(".TP\n.B %s", roff(term))
 	m.text("%s", what)
@@ -108,7 +132,9 @@ func (m *manual) item(term, what string) {
 func (m *manual) command(c *cli.Command) {
 	m.line(".SS %s", roff(c.Name))
 	m.text("%s.", strings.ToUpper(c.Usage[:1])+c.Usage[1:])
-	m.line(".PP\n.B %s", roff(c.UsageText))
+	m.line(".PP")
+	m.usage(c.UsageText)
+	m.paragraphs(c.Description)
 	for _, f := range c.VisibleFlags() {
 		if d, ok := f.(cli.DocGenerationFlag); ok {
 			m.item(flagTerm(f, d), flagText(d))

@@ -48,6 +48,9 @@ func TestManual(t *testing.T) {
 			require.Contains(t, text, e.line)
 		}
 	}
+	for _, f := range exportFormats {
+		require.Regexp(t, `(?m)^\s+`+f.name+`\s`, text)
+	}
 	for _, e := range exitCodes {
 		require.Regexp(t, fmt.Sprintf(`(?m)^\s+%d\s+%s`, e.code, e.what), text)
 	}
@@ -64,6 +67,15 @@ func plain(s string) string {
 		out = append(out, r)
 	}
 	return string(out)
+}
+
+// TestExitCodesDocumented: the page of the command line has the same codes.
+func TestExitCodesDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/cli.md")
+	require.NoError(t, err)
+	for _, e := range exitCodes {
+		require.Contains(t, string(page), fmt.Sprintf("| %d | %s |\n", e.code, e.what))
+	}
 }
 
 func TestRoff(t *testing.T) {

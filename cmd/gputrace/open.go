@@ -22,11 +22,15 @@ type opened struct {
 }
 
 // openTrace opens a file and reads it once. Damage is a warning.
-func openTrace(path string, warn func(error)) (*opened, error) {
+func openTrace(path string, warn func(error)) (*opened, error) { return openWatched(path, nil, warn) }
+
+// openWatched is openTrace with a line on the terminal, whenever the file is read.
+func openWatched(path string, p *progress, warn func(error)) (*opened, error) {
 	if isSnapshot(path) {
 		return openSnapshot(path, warn)
 	}
-	r, err := recording.Open(path)
+	r, err := recording.OpenAs(path, func(r io.ReaderAt, size int64) io.ReaderAt { return p.watch(r, size, path) })
+	p.clear()
 	switch {
 	case errors.Is(err, recording.ErrFormat):
 		return nil, coded(exitInvalid, err)
@@ -34,6 +38,7 @@ func openTrace(path string, warn func(error)) (*opened, error) {
 		return nil, coded(exitError, err)
 	}
 	t, err := analysis.NewTrace(r, &analysis.Options{Library: r.Info().Libraries, Source: openSource})
+	p.clear()
 	if err == nil && t.Damage != nil {
 		var damage *recording.DamageError
 		if !errors.As(t.Damage, &damage) {

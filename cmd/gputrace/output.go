@@ -35,6 +35,9 @@ type outputFolder struct {
 
 // checkFolder says, before anything is traced, whether a folder of that name could be written.
 func checkFolder(path string, force bool) error {
+	if path == stdoutName {
+		return fmt.Errorf("output -: the results are several files: give a folder")
+	}
 	if err := checkParent(path); err != nil {
 		return err
 	}

@@ -99,7 +99,7 @@ func TestCreateFolderRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(dir+"/file", nil, 0o644))
 	for path, want := range map[string]string{
 		dir: "exists already", dir + "/file": "exists already", dir + "/none/out": "its folder", dir + "/file/out": "output",
-		dir + "/nul\x00": "output",
+		dir + "/nul\x00": "output", "-": "give a folder",
 	} {
 		_, err := createFolder(path, false)
 		require.ErrorContains(t, err, want, "%q", path)

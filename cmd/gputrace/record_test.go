@@ -51,6 +51,7 @@ func TestParseRecord(t *testing.T) {
 		"--max-age 1s":           plain(func(o *recordOptions) { o.maxAge = time.Second }),
 		"-f png,folded":          plain(func(o *recordOptions) { o.formats, o.asked = "png,folded", true }),
 		"--format none":          plain(func(o *recordOptions) { o.formats, o.asked = "", true }),
+		"--force":                plain(func(o *recordOptions) { o.force = true }),
 		"--free-stacks":          plain(func(o *recordOptions) { o.freeStacks = true }),
 		"--full-stacks":          plain(func(o *recordOptions) { o.fullStacks = true }),
 		"--cache-dir /var/x":     plain(func(o *recordOptions) { o.cacheDir = "/var/x" }),
@@ -122,6 +123,24 @@ func TestParseRecordRefuses(t *testing.T) {
 		var c *codedError
 		require.True(t, errors.As(err, &c), "%s: no exit code with %v", line, err)
 		require.Equal(t, exitUsage, c.code, line)
+	}
+}
+
+// TestParseRecordNumber: a number alone is a process, wherever the flags stand.
+func TestParseRecordNumber(t *testing.T) {
+	for _, line := range []string{"42", "42 --wait", "--wait 42", "record 42", "record --wait 42", "-p 42"} {
+		args, err := arrange(newApp(), append([]string{"gputrace"}, strings.Fields(line)...))
+		require.NoError(t, err, line)
+		o, err := parse(strings.Join(args[1:], " "))
+		require.NoError(t, err, line)
+		require.Equal(t, 42, o.pid, line)
+		require.Equal(t, strings.Contains(line, "--wait"), o.wait, line)
+	}
+	for _, line := range []string{"42 43", "-p 42 43", "record 42 x"} {
+		args, err := arrange(newApp(), append([]string{"gputrace"}, strings.Fields(line)...))
+		require.NoError(t, err, line)
+		_, err = parse(strings.Join(args[1:], " "))
+		requireUsage(t, err, "unknown argument")
 	}
 }
 

@@ -10,20 +10,20 @@ import (
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/recording"
 )
 
 func reportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "report",
 		Usage: "show what a recording says: peak, live memory by line of the program, losses",
-		UsageText: "gputrace report FOLDER/trace.gputrace\n   gputrace report trace.gputrace --at peak --by function\n" +
+		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
 			"   gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
 		Description: "Without a moment, a range or --by it prints what the session printed at its end.\n\nMoments: " + momentUsage + ".",
 		Flags: append(selectionFlagsOf(),
 			&cli.StringFlag{Name: "by", Usage: "one row for each `KIND`: " + strings.Join(analysis.RowKindNames, ", ") + " (default: line)"},
 			&cli.IntFlag{Name: "top", Usage: "`ROWS` of each table (default: 10)"},
 		),
-		OnUsageError: onUsageError,
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace report --help")
@@ -48,13 +48,15 @@ type reportOptions struct {
 func report(o reportOptions) error {
 	say := func(format string, args ...any) { fmt.Fprintln(os.Stderr, printable(fmt.Sprintf(format, args...))) }
 	var warnings []error
-	in, err := openTrace(o.path, func(err error) { warnings = append(warnings, err) })
+	p := newProgress(os.Stderr)
+	defer p.stop()
+	in, err := openWatched(o.path, p, func(err error) { warnings = append(warnings, err) })
 	if err != nil {
 		return err
 	}
 	defer in.close()
 	info := in.info
-	say("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+	say("%s", titleOf(info))
 	for _, w := range warnings {
 		say("gputrace: warning: %v", w)
 	}
@@ -62,15 +64,26 @@ func report(o reportOptions) error {
 		say("  the first %d events were dropped by --max-size or --max-age; the figures are complete all the same", in.first.Events)
 	}
 	if o.by != "" || o.flags != (selectionFlags{}) {
-		return reportSelection(o, in)
+		return reportSelection(o, in, p)
 	}
 	s := summary(in.trace.End(), info, in.end)
 	s.Top = o.top
 	return printSummary(os.Stdout, s, heldTables(in.end))
 }
 
+// titleOf says what a file is of. A snapshot tells no more than when it was made, and without a history not even that.
+func titleOf(info *recording.Info) string {
+	switch {
+	case info.PID != 0:
+		return fmt.Sprintf("gputrace %s · pid %d %s · %s", info.Gputrace, info.PID, commandLine(info.Cmdline, info.Name), info.Started.Format(time.RFC3339))
+	case info.Started.IsZero():
+		return info.Name
+	}
+	return info.Name + " · " + info.Started.Format(time.RFC3339)
+}
+
 // reportSelection prints a moment or a range.
-func reportSelection(o reportOptions, in *opened) error {
+func reportSelection(o reportOptions, in *opened, p *progress) error {
 	by := analysis.ByLine
 	if o.by != "" {
 		var err error
@@ -79,10 +92,15 @@ func reportSelection(o reportOptions, in *opened) error {
 		}
 	}
 	input, err := newExportInput(in, o.flags, nil)
+	p.stop()
+	if err != nil {
+		return err
+	}
+	view, err := input.View()
 	if err != nil {
 		return err
 	}
 	return table.Selection(os.Stdout, table.SelectionInput{
-		View: input.View, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
+		View: view, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
 	})
 }

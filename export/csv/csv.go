@@ -85,14 +85,11 @@ func moment(ns *int64) string {
 	return time.Unix(0, *ns).UTC().Format(timeLayout)
 }
 
-// WriteSums writes the memory of a view by one of analysis.SumsBy.
-func WriteSums(w io.Writer, v *analysis.View, by string) error {
-	sums, err := v.SumBy(by)
-	if err != nil {
-		return err
-	}
+// WriteSums writes the memory of a view, a row for each line, function, stack, layer or device.
+func WriteSums(w io.Writer, v *analysis.View, by analysis.RowKind) error {
+	sums := v.SumBy(by)
 	out := csv.NewWriter(w)
-	if err := out.Write([]string{by, "file", "line_number", "bytes", "blocks", "alloc_bytes", "alloc_blocks"}); err != nil {
+	if err := out.Write([]string{by.String(), "file", "line_number", "bytes", "blocks", "alloc_bytes", "alloc_blocks"}); err != nil {
 		return fmt.Errorf("write the header: %w", err)
 	}
 	for i := range sums {

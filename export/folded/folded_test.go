@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -84,6 +86,27 @@ func TestSameAsProfile(t *testing.T) {
 			require.Equal(t, fromProfile(t, v), got)
 		}
 	}
+}
+
+// TestLosses: when events were lost, the sum is still the allocators' total, but for what cannot be shown.
+func TestLosses(t *testing.T) {
+	overdrawn := 0
+	for seed := range uint64(20) {
+		s := eventtest.Random(seed, 2000)
+		rng := rand.New(rand.NewPCG(seed, 3))
+		s.Events = slices.DeleteFunc(s.Events, func(event.Event) bool { return rng.IntN(10) == 0 })
+		trace, err := analysis.NewTrace(s, nil)
+		require.NoError(t, err)
+		sum := uint64(0)
+		for _, n := range write(t, trace.End()) {
+			sum += n
+		}
+		require.Equal(t, trace.End().Total()+trace.End().Overdrawn(), sum)
+		if trace.End().Overdrawn() > 0 {
+			overdrawn++
+		}
+	}
+	require.NotZero(t, overdrawn)
 }
 
 // TestNames: names come from the program that is watched, and stay within their frame.

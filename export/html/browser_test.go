@@ -1,6 +1,7 @@
 package html
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -90,12 +91,16 @@ type tab struct {
 // open writes a page and opens it. The test fails when the page asks for anything, or says anything on the console.
 func open(t *testing.T, in Input, media ...*emulation.MediaFeature) *tab {
 	t.Helper()
+	return openPage(t, func(b *bytes.Buffer) error { return Write(b, in) }, media...)
+}
+
+func openPage(t *testing.T, write func(*bytes.Buffer) error, media ...*emulation.MediaFeature) *tab {
+	t.Helper()
 	browser := startChromium(t)
 	file := filepath.Join(t.TempDir(), "report.html")
-	w, err := os.Create(file)
-	require.NoError(t, err)
-	require.NoError(t, Write(w, in))
-	require.NoError(t, w.Close())
+	var content bytes.Buffer
+	require.NoError(t, write(&content))
+	require.NoError(t, os.WriteFile(file, content.Bytes(), 0o644))
 
 	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)
@@ -105,14 +110,14 @@ func open(t *testing.T, in Input, media ...*emulation.MediaFeature) *tab {
 	p := &tab{t: t, ctx: ctx}
 	address := (&url.URL{Scheme: "file", Path: file}).String()
 	require.NoError(t, chromedp.Listen(ctx, func(e any) { p.listen(e, address) }))
-	_, err = chromedp.Call(ctx, network.Enable, network.EnableParams{})
+	_, err := chromedp.Call(ctx, network.Enable, network.EnableParams{})
 	require.NoError(t, err)
 	_, err = chromedp.Call(ctx, log.Enable, cdp.Empty{})
 	require.NoError(t, err)
 	_, err = chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: media})
 	require.NoError(t, err)
 	p.run(chromedp.Navigate(address), chromedp.WaitReady(chromedp.CSS(`html[data-ready]`)))
-	require.Equal(t, "true", p.text(`document.documentElement.dataset.ready`), p.text(`document.getElementById('notes').textContent`))
+	require.Equal(t, "true", p.text(`document.documentElement.dataset.ready`), p.text(`document.body.textContent.slice(0, 1000)`))
 	t.Cleanup(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -68,7 +68,7 @@ func Write(w io.Writer, in Input) error {
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}
-	script, err := script()
+	script, err := script(scripts)
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}
@@ -93,11 +93,11 @@ func Write(w io.Writer, in Input) error {
 	return nil
 }
 
-// script is all scripts in one function.
-func script() ([]byte, error) {
+// script is all scripts of a page in one function.
+func script(names []string) ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("(() => {\n'use strict';\n")
-	for _, name := range scripts {
+	for _, name := range names {
 		text, err := files.ReadFile("page/" + name)
 		if err != nil {
 			return nil, err

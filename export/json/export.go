@@ -126,10 +126,7 @@ type exportFrame struct {
 
 // WriteExport writes a view as one JSON object on one line.
 func WriteExport(w io.Writer, x Export) error {
-	lines, err := x.View.SumBy("line")
-	if err != nil {
-		return err
-	}
+	lines := x.View.SumBy(analysis.ByLine)
 	f := exportFile{
 		Format: "gputrace export", Version: exportVersion, Gputrace: x.Gputrace, PID: x.PID, Command: x.Command, PyTorch: x.PyTorch,
 		Moment: x.Moment, Summary: newExportSummary(&x), Accounts: []exportAccount{}, Drivers: []exportDriver{},

@@ -47,7 +47,7 @@ func ask(t *testing.T, file string, questions ...string) [][][]any {
 	program := `
 import duckdb, json, sys
 answers = [duckdb.sql(q.replace("FILE", "'" + sys.argv[1] + "'")).fetchall() for q in json.loads(sys.argv[2])]
-print(json.dumps(answers, default=int))`
+print(json.dumps(answers, default=lambda v: int(v) if hasattr(v, "__int__") else str(v)))`
 	var stderr bytes.Buffer
 	cmd := exec.Command(python(t), "-c", program, file, string(text))
 	cmd.Stderr = &stderr
@@ -231,4 +231,28 @@ func TestSelection(t *testing.T) {
 	require.EqualValues(t, want, asInt(t, got[0]))
 	require.GreaterOrEqual(t, asInt(t, got[1]), int64(1024))
 	require.Equal(t, 1, cmp.Compare(asInt(t, got[2])-1_700_000_000e9, int64(s.From)))
+}
+
+// TestDocumentedQueries: the SQL in docs/tables.md runs, and finds something.
+func TestDocumentedQueries(t *testing.T) {
+	page, err := os.ReadFile("../../docs/tables.md")
+	require.NoError(t, err)
+	var queries []string
+	for i, part := range strings.Split(string(page), "```") {
+		if sql, ok := strings.CutPrefix(part, "sql\n"); ok {
+			require.Equal(t, 1, i%2, "a fence is open")
+			queries = append(queries, strings.ReplaceAll(sql, "'allocations.parquet'", "FILE"))
+		}
+	}
+	require.GreaterOrEqual(t, len(queries), 6)
+	found := make([]int, len(queries))
+	all := traces(t)
+	for _, name := range []string{"random", "torch-2.15.0.pickle"} {
+		for i, rows := range ask(t, write(t, all[name], analysis.Selection{}), queries...) {
+			found[i] += len(rows)
+		}
+	}
+	for i, n := range found {
+		require.NotZero(t, n, queries[i])
+	}
 }

@@ -68,7 +68,11 @@ func (t *trace) usage(p *analysis.Portion) *usage {
 		d = &dump{sequence: t.sequence(0), stacks: map[uint64]*usage{}}
 		t.dumps[key] = d
 	}
-	stack := d.callstack(p.Labels())
+	from := labelKey{name: p.Name}
+	if p.Site != nil {
+		from = labelKey{stack: p.Site.Site.Stack, origin: p.Site.Origin}
+	}
+	stack := d.callstack(from, p.Labels)
 	u := d.stacks[stack]
 	if u == nil {
 		u = &usage{}

@@ -33,7 +33,7 @@ func (t *trace) totals(time uint64, totals *analysis.Totals) {
 func (t *trace) alloc(time uint64, b *heap.Block, e *event.Event) {
 	t.thread(b.PID, e.TID)
 	s := t.allocations(b.PID, b.Device, b.Layer).sequence
-	name, stack := t.in.Trace.SiteName(b), s.callstack(t.labelsOf(b))
+	name, stack := t.in.Trace.SiteName(b), t.callstack(s, b)
 	m := t.begin(s, time)
 	at := m.open(packetTrackEvent)
 	m.number(eventType, typeInstant)
@@ -74,10 +74,28 @@ func annotate(m *message, s *sequence, name string, value uint64) {
 	m.close(at)
 }
 
+// stopped says on the tracks of allocations where they end before the trace does.
+func (t *trace) stopped() {
+	tl := t.in.Timeline
+	if tl.Until >= tl.To {
+		return
+	}
+	for _, d := range t.devices {
+		for _, track := range d.allocations {
+			m := t.begin(track.sequence, tl.Until)
+			at := m.open(packetTrackEvent)
+			m.number(eventType, typeInstant)
+			m.number(eventName, track.text(internedEventNames, "too many events: later allocations are left out"))
+			m.close(at)
+			t.end(track.sequence)
+		}
+	}
+}
+
 func (t *trace) outOfMemory(time uint64, e *event.Event) {
 	t.thread(e.PID, e.TID)
 	s := t.refused(e.PID, e.Device).sequence
-	stack := s.callstack(t.labelsOf(&heap.Block{Stack: e.Stack}))
+	stack := t.callstack(s, &heap.Block{Stack: e.Stack})
 	m := t.begin(s, time)
 	at := m.open(packetTrackEvent)
 	m.number(eventType, typeInstant)
@@ -154,7 +172,7 @@ func (t *trace) lane(lanes map[heapKey][]*lane, key heapKey, time uint64) *lane 
 func (t *trace) boundary(s *sequence, x *boundary) {
 	var stack uint64
 	if !x.end {
-		stack = s.callstack(t.labelsOf(&x.life.Block))
+		stack = t.callstack(s, &x.life.Block)
 	}
 	m := t.begin(s, x.time)
 	at := m.open(packetTrackEvent)

@@ -85,10 +85,7 @@ const (
 	callstackFrame = 2 // outermost first
 
 	mappingBuildID = 2
-	mappingStart   = 4
-	mappingEnd     = 5
 	mappingPath    = 7
-	mappingOffset  = 8
 
 	profileDump  = 5
 	profileIndex = 7

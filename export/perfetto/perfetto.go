@@ -32,8 +32,8 @@ type Input struct {
 // Attribute is one line of what a trace says about itself.
 type Attribute struct{ Key, Text string }
 
-// Write writes a trace. What was left out is in Input.Timeline after it, in the trace's attributes, and in the name of the
-// track that it is missing from.
+// Write writes a trace. What was left out is in Input.Timeline after it, in the trace's attributes, and on the track that it
+// is missing from: in its name, or as an instant where it ends.
 func Write(w io.Writer, in Input) error {
 	t := newTrace(w, &in)
 	t.clocks()
@@ -43,6 +43,7 @@ func Write(w io.Writer, in Input) error {
 	if err != nil {
 		return fmt.Errorf("write timeline: %w", err)
 	}
+	t.stopped()
 	t.lifetimes()
 	t.attributes()
 	if err := t.finish(); err != nil {
@@ -61,7 +62,6 @@ type trace struct {
 	threads   map[threadKey]bool
 	devices   map[deviceKey]*device
 	dumps     map[heapKey]*dump
-	labels    map[labelKey][]analysis.Label
 }
 
 type threadKey struct{ pid, tid uint32 }
@@ -71,16 +71,10 @@ type deviceKey struct {
 	device event.Device
 }
 
-// labelKey is what tells the stacks of blocks apart.
-type labelKey struct {
-	stack  event.StackID
-	origin heap.Origin
-}
-
 func newTrace(w io.Writer, in *Input) *trace {
 	t := &trace{
 		writer: newWriter(w), in: in, processes: map[uint32]uint64{}, threads: map[threadKey]bool{},
-		devices: map[deviceKey]*device{}, dumps: map[heapKey]*dump{}, labels: map[labelKey][]analysis.Label{},
+		devices: map[deviceKey]*device{}, dumps: map[heapKey]*dump{},
 	}
 	t.main = t.sequence(0)
 	return t
@@ -141,13 +135,7 @@ func attribute(m *message, key string, value func()) {
 	m.close(at)
 }
 
-// labelsOf is the stack of a block, made once.
-func (t *trace) labelsOf(b *heap.Block) []analysis.Label {
-	key := labelKey{b.Stack, b.Origin}
-	labels, ok := t.labels[key]
-	if !ok {
-		labels = t.in.Trace.BlockLabels(b)
-		t.labels[key] = labels
-	}
-	return labels
+// callstack is the number of a block's stack.
+func (t *trace) callstack(s *sequence, b *heap.Block) uint64 {
+	return s.callstack(labelKey{stack: b.Stack, origin: b.Origin}, func() []analysis.Label { return t.in.Trace.BlockLabels(b) })
 }

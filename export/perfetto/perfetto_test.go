@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -280,6 +282,59 @@ func checkSlices(t *testing.T, s *eventtest.Stream, d *decoded, n int) {
 	require.ElementsMatch(t, want, got)
 }
 
+// disturbed is a stream of which events are lost, repeated, late or something else.
+func disturbed(seed uint64) *eventtest.Stream {
+	s := eventtest.Random(seed, 3000)
+	rng := rand.New(rand.NewPCG(seed, 7))
+	var out []event.Event
+	for _, e := range s.Events {
+		switch n := rng.IntN(40); n {
+		case 0, 1: // lost
+			continue
+		case 2:
+			out = append(out, e)
+		case 3:
+			e.Time -= min(e.Time, rng.Uint64N(100_000))
+		case 4:
+			e.Size, e.Requested = event.Unknown, event.Unknown
+		case 5:
+			e.Kind = event.Kind(rng.IntN(12))
+		case 6:
+			e.Layer, e.Object = event.Layer(rng.IntN(8)), event.Object(rng.IntN(7))
+		case 7:
+			e.Allocated, e.Reserved = event.Unknown, rng.Uint64()>>rng.IntN(64)
+		case 8:
+			e.Device.Index, e.TID, e.Addr = -1, 0, rng.Uint64()
+		}
+		out = append(out, e)
+	}
+	s.Events = out
+	return s
+}
+
+// TestDisturbed: whatever the events say, the trace is one that Perfetto reads, and its profiles add up to the views.
+func TestDisturbed(t *testing.T) {
+	for seed := range uint64(8) {
+		trace := newTrace(t, disturbed(seed))
+		out, tl := write(t, trace, &analysis.TimelineOptions{Lifetimes: 100, Moments: 5})
+		d := decode(t, out)
+		checkDumps(t, trace, d)
+		weights := uint64(0)
+		for _, x := range d.Instants {
+			weights += x.Weight
+		}
+		require.Equal(t, tl.Shown.Bytes, weights)
+		made, sites := heap.Count{}, heap.Count{}
+		made.Objects, made.Bytes, made.Unsized = tl.Shown.Objects, tl.Shown.Bytes, tl.Shown.Unsized
+		for i := range trace.End().Sites {
+			if s := &trace.End().Sites[i]; s.Layer >= event.LayerTorch && s.Layer <= event.LayerHost {
+				sites.Objects, sites.Bytes, sites.Unsized = sites.Objects+s.Alloc.Objects, sites.Bytes+s.Alloc.Bytes, sites.Unsized+s.Alloc.Unsized
+			}
+		}
+		require.Equal(t, sites, made, "every allocation that the heap booked")
+	}
+}
+
 // TestMinSize: what is smaller is left out, and said to be; the totals stay near.
 func TestMinSize(t *testing.T) {
 	s := eventtest.Random(7, 4000)
@@ -308,6 +363,39 @@ func TestMinSize(t *testing.T) {
 	require.Equal(t, shown, weights)
 	require.NotZero(t, refused)
 	require.Empty(t, d.Slices)
+}
+
+// TestMaxEvents: where allocations end for want of room, the trace says so.
+func TestMaxEvents(t *testing.T) {
+	s := &eventtest.Stream{}
+	for i := range uint64(100) {
+		s.Events = append(s.Events, event.Event{Time: 10 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10, Size: 512,
+			Requested: event.Unknown, Stream: event.Unknown, Allocated: 512 * (1 + i), Reserved: 1 << 20})
+	}
+	out, tl := write(t, newTrace(t, s), &analysis.TimelineOptions{MaxEvents: 40})
+	d := decode(t, out)
+	require.Len(t, d.Instants, 21)
+	last := d.Instants[20]
+	require.Contains(t, last.Name, "left out")
+	require.Equal(t, tl.Until, last.Time)
+	require.Equal(t, tl.Left.Bytes, number(d.Attributes["gputrace.left_out_bytes"]))
+	require.Equal(t, tl.Until, number(d.Attributes["gputrace.until_boottime_ns"]))
+}
+
+// TestHostileNames: what the watched program calls its files and functions is kept as far as the format can.
+func TestHostileNames(t *testing.T) {
+	s := eventtest.Random(1, 300)
+	s.Stacks[1] = &event.Stack{ID: 1, Frames: []event.Frame{
+		{Kind: event.FrameNative, Func: "f\xff\x00<script>", Module: &event.Module{Path: "/\xfe;/[kernel]", BuildID: "no hex"}, Offset: 1 << 63},
+		{Kind: event.FrameNative, Addr: 1<<64 - 1},
+		{Kind: event.FramePython, File: "/a\n\xff.py", Line: -5},
+		{Kind: event.FramePython, Func: strings.Repeat("x", 1<<16), File: "/b.py", Line: 1 << 40},
+	}}
+	out, _ := write(t, newTrace(t, s), &analysis.TimelineOptions{Moments: 2, Lifetimes: 100})
+	d := decode(t, out)
+	i := slices.IndexFunc(d.Instants, func(x occurrence) bool { return len(x.Stack) > 3 && strings.Contains(x.Stack[2], "0xffffffffffffffff") })
+	require.NotEqual(t, -1, i)
+	require.Equal(t, []string{"f\ufffd\x00<script>", "0xffffffffffffffff", "[no name] (a\n\ufffd.py)"}, d.Instants[i].Stack[1:4])
 }
 
 // TestRange: nothing outside of it is written, and the totals begin with what they were.

@@ -3,11 +3,13 @@ package perfetto
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
 )
 
 // sequence is a row of packets with interned data of its own: what is named once is a number from then on.
@@ -19,8 +21,9 @@ type sequence struct {
 	texts    map[textKey]uint64
 	mappings map[mappingKey]uint64
 	frames   map[frameKey]uint64
-	stacks   map[string]uint64 // by the numbers of their frames
-	pending  message           // InternedData for the next packet
+	stacks   map[string]uint64   // by the numbers of their frames
+	known    map[labelKey]uint64 // the same, by where they are from
+	pending  message             // InternedData for the next packet
 }
 
 type textKey struct {
@@ -28,10 +31,7 @@ type textKey struct {
 	text  string
 }
 
-type mappingKey struct {
-	path, buildID        string
-	start, limit, offset uint64
-}
+type mappingKey struct{ path, build uint64 }
 
 type frameKey struct {
 	function, mapping, relPC, source, line, kind uint64
@@ -40,12 +40,13 @@ type frameKey struct {
 func newSequence(id, track uint64) *sequence {
 	return &sequence{
 		id: id, track: track, texts: map[textKey]uint64{}, mappings: map[mappingKey]uint64{}, frames: map[frameKey]uint64{},
-		stacks: map[string]uint64{},
+		stacks: map[string]uint64{}, known: map[labelKey]uint64{},
 	}
 }
 
-// text is the number of a string.
+// text is the number of a string. What becomes the same text has the same number.
 func (s *sequence) text(field protowire.Number, text string) uint64 {
+	text = strings.ToValidUTF8(text, "\uFFFD")
 	key := textKey{field, text}
 	iid, ok := s.texts[key]
 	if !ok {
@@ -59,8 +60,24 @@ func (s *sequence) text(field protowire.Number, text string) uint64 {
 	return iid
 }
 
-// callstack is the number of a stack.
-func (s *sequence) callstack(labels []analysis.Label) uint64 {
+// labelKey is what tells stacks apart.
+type labelKey struct {
+	stack  event.StackID
+	origin heap.Origin
+	name   string // what is no site
+}
+
+// callstack is the number of a stack, whose labels are made once.
+func (s *sequence) callstack(key labelKey, labels func() []analysis.Label) uint64 {
+	iid, ok := s.known[key]
+	if !ok {
+		iid = s.addStack(labels())
+		s.known[key] = iid
+	}
+	return iid
+}
+
+func (s *sequence) addStack(labels []analysis.Label) uint64 {
 	var key []byte
 	for i := len(labels) - 1; i >= 0; i-- { // outermost first
 		key = binary.AppendUvarint(key, s.frame(&labels[i]))
@@ -93,16 +110,16 @@ func (s *sequence) frame(l *analysis.Label) uint64 {
 	key := frameKey{function: s.text(internedFunctions, l.Text)}
 	switch f := l.Frame; {
 	case f == nil:
-		key.mapping = s.mapping(mappingKey{path: namedMapping})
+		key.mapping = s.mapping(namedMapping, "")
 	case f.Kind == event.FramePython:
-		key.mapping, key.kind = s.mapping(mappingKey{path: f.File}), kindInterpreted
+		key.mapping, key.kind = s.mapping(f.File, ""), kindInterpreted
 		key.line = uint64(uint32(max(0, f.Line)))
 		key.relPC = key.line
 		key.source = s.text(internedSourcePaths, f.File)
 	default:
-		key.mapping, key.relPC, key.kind = s.mapping(mappingKey{path: unknownMapping}), f.Addr, kindNative
+		key.mapping, key.relPC, key.kind = s.mapping(unknownMapping, ""), f.Addr, kindNative
 		if m := f.Module; m != nil {
-			key.mapping, key.relPC = s.mapping(mappingKey{m.Path, m.BuildID, m.Start, m.Limit, m.Offset}), f.Offset
+			key.mapping, key.relPC = s.mapping(m.Path, m.BuildID), f.Offset
 		}
 	}
 	return s.addFrame(key)
@@ -132,26 +149,25 @@ func (s *sequence) addFrame(key frameKey) uint64 {
 	return iid
 }
 
-func (s *sequence) mapping(key mappingKey) uint64 {
+// mapping is the number of a file. Where it is mapped is left out: Perfetto then takes it for the same one in all sequences,
+// and the addresses are relative to the file.
+func (s *sequence) mapping(path, buildID string) uint64 {
+	key := mappingKey{path: s.text(internedMappingPaths, path)}
+	if raw, err := hex.DecodeString(buildID); err == nil && len(raw) > 0 {
+		key.build = s.buildID(string(raw))
+	}
 	iid, ok := s.mappings[key]
 	if ok {
 		return iid
 	}
 	iid = uint64(len(s.mappings) + 1)
 	s.mappings[key] = iid
-	path, build := s.text(internedMappingPaths, key.path), uint64(0)
-	if raw, err := hex.DecodeString(key.buildID); err == nil && len(raw) > 0 {
-		build = s.buildID(string(raw))
-	}
 	at := s.pending.open(internedMappings)
 	s.pending.number(internedIID, iid)
-	if build != 0 {
-		s.pending.number(mappingBuildID, build)
+	if key.build != 0 {
+		s.pending.number(mappingBuildID, key.build)
 	}
-	s.pending.number(mappingStart, key.start)
-	s.pending.number(mappingEnd, key.limit)
-	s.pending.number(mappingPath, path)
-	s.pending.number(mappingOffset, key.offset)
+	s.pending.number(mappingPath, key.path)
 	s.pending.close(at)
 	return iid
 }

@@ -14,9 +14,9 @@ import (
 // Row is one allocation. nil is unknown. Its names are columns, and part of the interface; docs/tables.md is their description.
 type Row struct {
 	ID        int64   `parquet:"id,delta"`
-	TS        *int64  `parquet:"ts,optional,timestamp(nanosecond)"`      // birth, UTC
-	FreeTS    *int64  `parquet:"free_ts,optional,timestamp(nanosecond)"` // end, UTC; nil: it lives
-	Dur       *int64  `parquet:"dur,optional"`                           // nanoseconds; nil: it lives
+	TS        *int64  `parquet:"ts,optional,timestamp(nanosecond:local)"`      // birth, UTC
+	FreeTS    *int64  `parquet:"free_ts,optional,timestamp(nanosecond:local)"` // end, UTC; nil: it lives
+	Dur       *int64  `parquet:"dur,optional"`                                 // nanoseconds; nil: it lives
 	Bytes     *int64  `parquet:"bytes,optional"`
 	Requested *int64  `parquet:"requested,optional"`
 	Layer     string  `parquet:"layer,dict"`

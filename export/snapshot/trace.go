@@ -143,6 +143,15 @@ var actions = map[analysis.HappeningKind][]string{
 	analysis.HappeningOutOfMemory:  {"oom"},
 }
 
+// Entries is how many entries the history of a layout has in a snapshot.
+func Entries(l *analysis.Layout) int {
+	n := 0
+	for i := range l.History {
+		n += len(actions[l.History[i].Kind])
+	}
+	return n
+}
+
 // history writes the entries of one device.
 func (p *tracePickler) history(device int) {
 	type entry struct {

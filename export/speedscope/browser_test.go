@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/speedscope"
 )
@@ -112,10 +113,13 @@ func readTable(t *testing.T, rows [][]string) shown {
 // units are those of speedscope's ByteValueFormatter.
 var units = map[string]float64{"B": 1, "KB": 1 << 10}
 
-// parseBytes reads "1.25 KB (3.9%)".
+// parseBytes reads "1.25 KB (3.9%)", and "1,280 (3.9%)" of a format without units.
 func parseBytes(t *testing.T, text string) uint64 {
 	t.Helper()
-	words := strings.Fields(text)
+	words := strings.Fields(strings.ReplaceAll(text, ",", ""))
+	if len(words) == 2 {
+		words = []string{words[0], "B", words[1]}
+	}
 	require.Len(t, words, 3)
 	n, err := strconv.ParseFloat(words[0], 64)
 	require.NoError(t, err, text)
@@ -135,15 +139,18 @@ func keep(t *testing.T, ctx context.Context, name string) {
 	require.NoError(t, os.WriteFile(filepath.Join(folder, name), png, 0o600))
 }
 
-// TestBrowser: speedscope opens our file and our profile without a network, and shows what the allocator says.
+// TestBrowser: speedscope opens our file, our profile and our folded stacks without a network, and shows what the allocator
+// says.
 func TestBrowser(t *testing.T) {
 	page, ctx := release(t), browser(t)
 	v := small(t)
-	var own, profile bytes.Buffer
+	var own, profile, lines bytes.Buffer
 	require.NoError(t, speedscope.Write(&own, speedscope.Input{Name: "train.py", Profiles: []speedscope.Profile{{Name: "in use", View: v}}}))
 	require.NoError(t, pprof.Write(&profile, pprof.Input{View: v}))
+	require.NoError(t, folded.Write(&lines, v))
 	ours := open(t, ctx, page, "memory.speedscope.json", own.Bytes())
 	require.Equal(t, v.Total(), ours.sum)
 	require.EqualValues(t, 7<<10, ours.self[analysis.BeforeAttach])
 	require.Equal(t, ours, open(t, ctx, page, "inuse.pb.gz", profile.Bytes()))
+	require.Equal(t, v.Total(), open(t, ctx, page, "memory.folded", lines.Bytes()).sum)
 }

@@ -138,6 +138,20 @@ func (s *stacks) stack(id event.StackID) *event.Stack {
 	for i, f := range list {
 		st.Frames[i] = s.frames[f]
 	}
+	st.Frames = st.Frames[recorderDepth(st.Frames):]
 	s.made[id] = st
 	return st
+}
+
+// recorderDepth is how many frames at the leaf are of PyTorch's recorder, which took the stack: torch::unwind and CapturedTraceback
+// (torch/csrc/profiler/unwind and combined_traceback.cpp), and above them the function that calls it, which has no exported name.
+func recorderDepth(frames []event.Frame) int {
+	n := 0
+	for n < len(frames) && (strings.HasPrefix(frames[n].Func, "torch::unwind::") || strings.HasPrefix(frames[n].Func, "torch::CapturedTraceback::")) {
+		n++
+	}
+	if n > 0 && n < len(frames) && frames[n].Kind == event.FrameNative && (frames[n].Func == "" || strings.Contains(frames[n].Func, "gather")) {
+		n++
+	}
+	return n
 }

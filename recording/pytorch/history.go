@@ -18,6 +18,7 @@ type history struct {
 
 	allocated, reserved uint64 // before, bytes
 	contradictions      int    // entries that do not follow from those before
+	odd                 int    // blocks at the end whose sizes are not what the allocator's rules make of what was asked for
 	uncertain           int    // blocks from before whose size is at least what it is taken for
 
 	births   []int          // of each entry: that of its block, an entry, or ^index of before; unborn
@@ -43,6 +44,7 @@ type before struct {
 	block
 	stream uint64
 	exact  bool // its size is known
+	told   bool // by the state at the end
 }
 
 // segmentBefore is a segment from before the first entry that is not expandable.
@@ -131,18 +133,29 @@ func (h *history) end(segments []segment) {
 			}
 			p := h.phases[b.addr]
 			if p == 0 {
-				h.before = append(h.before, before{*b, s.stream, true})
+				h.before = append(h.before, before{*b, s.stream, true, true})
 				continue
 			}
 			ok := p == phaseLive && b.allocated || p == phasePending && !b.allocated
 			h.check(ok)
 			if n := h.now[b.addr]; ok && n >= 0 {
 				h.sizes[n] = b.size
+				h.compare(&h.entries[n], b.size)
 			} else if ok {
 				old := &h.before[^n]
-				old.size, old.stack, old.exact = b.size, b.stack, true
+				old.size, old.stack, old.exact, old.told = b.size, b.stack, true, true
 			}
 		}
+	}
+}
+
+// compare notes when the rules would not have led to the size of a block that is told.
+func (h *history) compare(e *entry, size uint64) {
+	rounded := h.settings.round(e.size)
+	switch more := size - rounded; {
+	case e.block != 0 || size == rounded:
+	case size < rounded, h.settings.splits(rounded), more > smallSize && (h.settings.maxSplit == 0 || rounded < h.settings.maxSplit):
+		h.odd++
 	}
 }
 
@@ -189,11 +202,7 @@ func (h *history) segmentsBefore(segments []segment) {
 // settleBefore finds the sizes of the blocks from before that were given back since. Free blocks of the large pool are larger
 // than smallSize: what is less between two blocks belongs to the first.
 func (h *history) settleBefore() {
-	order := make([]int, len(h.before))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(x, y int) int { return cmp.Compare(h.before[x].addr, h.before[y].addr) })
+	order := h.apart()
 	for n, i := range order {
 		b := &h.before[i]
 		next := ^uint64(0)
@@ -205,7 +214,7 @@ func (h *history) settleBefore() {
 			next = min(next, s.end)
 		}
 		switch end := b.addr + b.size; {
-		case end > next && !b.exact:
+		case end > next && !b.told:
 			h.contradictions++
 			b.size, b.exact = next-b.addr, true
 		case b.exact:
@@ -216,6 +225,29 @@ func (h *history) settleBefore() {
 			h.occupied.put(place{span{b.addr, b.addr + b.size}, ^i})
 		}
 	}
+}
+
+// apart gives the blocks from before by address, without those that cannot have been there beside the ones at the end.
+func (h *history) apart() []int {
+	order := make([]int, len(h.before))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(x, y int) int { return cmp.Compare(h.before[x].addr, h.before[y].addr) })
+	end := uint64(0)
+	return slices.DeleteFunc(order, func(i int) bool {
+		b := &h.before[i]
+		if b.told {
+			end = b.addr + b.size
+			return false
+		}
+		if b.addr < end {
+			h.contradictions++
+			b.allocated = false
+			return true
+		}
+		return false
+	})
 }
 
 // replay follows the allocator, so that each entry gets the size of its block.

@@ -223,9 +223,12 @@ func (s *Source) note() {
 	} else if !s.contents.timed {
 		say("the snapshot has no times (PyTorch before 2.2): they are made up, one microsecond for each entry")
 	}
-	contradictions, uncertain := 0, 0
+	contradictions, uncertain, odd := 0, 0, 0
 	for _, h := range s.devices {
-		contradictions, uncertain = contradictions+h.contradictions, uncertain+h.uncertain
+		contradictions, uncertain, odd = contradictions+h.contradictions, uncertain+h.uncertain, odd+h.odd
+	}
+	if odd > 0 {
+		say("the allocator had settings that the snapshot does not tell: what it has at the end is exact, sizes of blocks that were given back are not")
 	}
 	if uncertain > 0 {
 		say("%d blocks from before the history were given back in it: each may have been up to 1 MiB larger than it is shown", uncertain)

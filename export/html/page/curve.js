@@ -241,8 +241,8 @@ class CurveView {
       const x = this.x(time);
       if (x < this.pad.left - 1 || x > this.width - this.pad.right + 1) return false;
       const width = c.measureText(text).width + 12;
-      const left = Math.min(Math.max(x - width / 2, this.pad.left), this.width - this.pad.right - width);
-      const clash = text === '' || taken.some(([a, b]) => left < b + 3 && left + width > a - 3);
+      const left = text === '' ? undefined : this.freePlace(x, width, taken);
+      const clash = left === undefined;
       c.fillStyle = this.color(color);
       c.beginPath();
       c.moveTo(x - 4, 18);
@@ -261,7 +261,7 @@ class CurveView {
       return true;
     };
     this.model.head.parts.forEach((p, i) => {
-      if (p.peakMoment < 0 || p.peak <= 0 || (this.part >= 0 && this.part !== i)) return;
+      if (p.peakMoment < 0 || !this.model.notable(i) || (this.part >= 0 && this.part !== i)) return;
       const name = this.model.head.parts.length > 1 && this.part < 0 ? ` ${this.model.partName(i)}` : '';
       label(this.model.moments[p.peakMoment], `peak${name} ${bytesText(p.peak)}`, '--accent', p.peakMoment);
     });
@@ -269,6 +269,14 @@ class CurveView {
     for (const r of this.model.head.refusals) {
       if (this.part < 0 || this.part === r.part) named = label(r.time, named ? '' : 'out of memory', '--bad', r.moment) || named;
     }
+  }
+
+  // freePlace is where a label fits: above its place, or else beside the label that is there. undefined: nowhere.
+  freePlace(x, width, taken) {
+    const [least, most] = [this.pad.left, this.width - this.pad.right - width];
+    const middle = Math.min(Math.max(x - width / 2, least), most);
+    const beside = taken.filter(([a, b]) => x > a - width && x < b + width).flatMap(([a, b]) => [a - width - 4, b + 4]);
+    return [middle, ...beside].find((left) => left >= least && left <= most && !taken.some(([a, b]) => left < b + 3 && left + width > a - 3));
   }
 
   listen() {
@@ -357,7 +365,7 @@ class CurveView {
     while (i > 0 && time[i] > t) i--;
     const rows = SERIES.map((s, q) => (this.hidden.has(q) || i < 0 ? null
       : el('div', { class: 'row' }, el('span', {}, s.name), el('span', {}, bytesText(last[q][i])))));
-    this.tip.replaceChildren(el('b', {}, seconds(t - this.model.head.start, 3)), ...rows.filter(Boolean));
+    this.tip.replaceChildren(el('b', {}, seconds(t - this.model.head.start)), ...rows.filter(Boolean));
     placeTip(this.tip, e, this.canvas);
   }
 }

@@ -41,8 +41,15 @@ function signedBytes(n) {
   return (n < 0 ? '-' : '+') + bytesText(Math.abs(n));
 }
 
+// timeDigits are the digits behind the point that tell the moments of a trace apart.
+let timeDigits = 3;
+
+function setTimeDigits(length) {
+  timeDigits = Math.min(9, Math.max(3, Math.ceil(3 - Math.log10(Math.max(1, length) / 1e9))));
+}
+
 // seconds is a time, nanoseconds, as a place on the axis, with so many digits behind the point.
-function seconds(ns, digits = 3) {
+function seconds(ns, digits = timeDigits) {
   const s = ns / 1e9;
   return `${s < 0 ? '-' : '+'}${Math.abs(s).toFixed(digits)} s`;
 }

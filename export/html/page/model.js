@@ -6,8 +6,6 @@ const MEMORIES = [
 const MEMORY_TORCH = 0;
 const COUNTED = 1;
 const AGAIN = 2;
-const KIND_PEAK = 4;
-const KIND_REFUSE = 8;
 const KIND_START = 16;
 const KIND_END = 32;
 const [OWN, LIBRARY, NATIVE, NONE] = [0, 1, 2, 3];
@@ -112,6 +110,11 @@ class Model {
     return out;
   }
 
+  // unsized says whether the sizes of a group's blocks are not known.
+  unsized(g) {
+    return this.groups.class[g] === 0 && !this.series.has(g);
+  }
+
   // unknownBlocks says whether a group is a total of which the blocks are not known.
   unknownBlocks(g, bytes, blocks) {
     return this.series.has(g) && bytes > 0 && blocks === 0;
@@ -197,6 +200,12 @@ class Model {
     while (i > 0 && this.moments[i] > time) i--;
     while (i + 1 < this.moments.length && this.moments[i + 1] <= time) i++;
     return i;
+  }
+
+  // notable says whether the peak of a part is worth a mark: not of memory whose device was not known yet, when others are there.
+  notable(i) {
+    const p = this.head.parts[i];
+    return p.peak > 0 && (p.torch || !p.device.endsWith('?') || this.head.parts.length === 1);
   }
 
   partName(i) {

@@ -17,16 +17,25 @@ let table;
 function kindText(kind) {
   if (kind & KIND_END) return 'at the end';
   if (kind & KIND_START) return 'before the first event';
-  if (kind & KIND_REFUSE) return 'out of memory';
   return '';
+}
+
+// refusalText says what was asked for, and by whom.
+function refusalText(r) {
+  const text = `out of memory: ${bytesText(r.bytes)} refused`;
+  if (!model.frames) return text;
+  const frame = model.frames[r.own];
+  return `${text}, asked for by ${placeText(frame)}${placeText(frame) === frame.name ? '' : ` ${frame.name}`}`;
 }
 
 // momentText is a moment in words.
 function momentText(i) {
   const { head } = model;
-  const peaks = head.parts.flatMap((p, n) => (p.peakMoment === i && p.peak > 0 ? [n] : []));
-  const words = [seconds(model.moments[i] - head.start, 3)];
+  const peaks = head.parts.flatMap((p, n) => (p.peakMoment === i && model.notable(n) ? [n] : []));
+  const words = [seconds(model.moments[i] - head.start)];
   if (peaks.length > 0) words.push(`the peak of ${peaks.map((n) => model.partName(n)).join(', ')}`);
+  const refusal = head.refusals.find((r) => r.moment === i);
+  if (refusal) words.push(refusalText(refusal));
   const kind = kindText(head.moments.kind[i]);
   if (kind) words.push(kind);
   return words.join(' · ');
@@ -56,10 +65,11 @@ function drawTiles() {
   const torch = head.parts.filter((p) => p.torch);
   const end = model.moments.length - 1;
   const tiles = [];
+  const notable = head.parts.filter((_, i) => model.notable(i)).length;
   head.parts.forEach((p, i) => {
-    if (p.peak <= 0 || tiles.length >= 8) return;
+    if (!model.notable(i) || tiles.length >= 8) return;
     const when = p.peakTime === UNKNOWN ? 'before the first event' : `at ${seconds(p.peakTime - head.start)}${p.peakMoment < 0 ? ', before this file begins' : ''}`;
-    const name = head.parts.length > 1 ? `Peak · ${model.partName(i)}` : 'Peak';
+    const name = notable > 1 ? `Peak · ${model.partName(i)}` : 'Peak';
     tiles.push(tile(name, bytesParts(p.peak), `${exactText(p.peak)} ${when}`, { bytes: p.peak, id: 'peak', onclick: p.peakMoment < 0 ? null : () => choose(p.peakMoment) }));
   });
   const live = totalAt(torch.map((p) => p.allocated), end);
@@ -187,17 +197,18 @@ function drawChosen(sums) {
   const [bytes, blocks] = [total(state.measure, 'bytes'), total(state.measure, 'blocks')];
   $('when').textContent = range
     ? `${momentText(state.from)} to ${momentText(state.to)} · ${duration(model.moments[state.to] - model.moments[state.from])}` : momentText(state.at);
-  $('total').textContent = bytesText2(bytes);
+  const unsized = (m) => sums[m].blocks.reduce((n, b, g) => n + (model.unsized(g) ? b : 0), 0);
+  $('total').textContent = sumText(bytes, unsized(state.measure));
   $('total').dataset.bytes = bytes;
   $('total').dataset.blocks = blocks;
   $('total').dataset.to = model.head.moments.events[range ? state.to : state.at];
   $('total').dataset.from = range ? model.head.moments.events[state.from] : '';
   const what = { live: range ? 'live at the end of the range' : 'in use', allocated: 'allocated in the range', leaked: 'leaked in the range' }[state.measure];
   const more = state.measure === 'live' && sums.live.bytes.some((v, g) => model.unknownBlocks(g, v, sums.live.blocks[g])) ? ', and those from before the attach, whose number is unknown' : '';
-  $('totalExact').textContent = `${what} · ${exactText(bytes)} in ${plural(blocks, 'block')}${more}${filtered() ? ' · as filtered' : ''}`;
+  $('totalExact').textContent = `${what} · ${bytes === 0 && unsized(state.measure) > 0 ? 'unknown size' : exactText(bytes)} in ${plural(blocks, 'block')}${more}${filtered() ? ' · as filtered' : ''}`;
   drawMade();
   $('measures').hidden = !range;
-  fillSegments('measures', Object.entries(MEASURES).map(([m, [name, title]]) => [m, [name, el('b', { 'data-measure': m, 'data-bytes': total(m, 'bytes') }, bytesText2(total(m, 'bytes')))], title]),
+  fillSegments('measures', Object.entries(MEASURES).map(([m, [name, title]]) => [m, [name, el('b', { 'data-measure': m, 'data-bytes': total(m, 'bytes') }, sumText(total(m, 'bytes'), unsized(m)))], title]),
     state.measure, (m) => {
       state.measure = m;
       update();
@@ -217,13 +228,14 @@ function drawMade() {
     const lost = torch.reduce((n, p) => n + p.lost[at], 0);
     if (lost !== 0) texts.push(`lost events ${signedBytes(lost)}`);
   }
-  texts.push(`from the driver, as far as seen, ${bytesText(sum('driver', parts))}`);
+  texts.push(`device memory, as far as seen, ${bytesText(sum('driver', parts))}`);
   $('made').textContent = texts.join(' · ');
 }
 
 function drawJumps() {
   const { head } = model;
-  const jumps = head.parts.slice(0, 8).flatMap((p, i) => (p.peakMoment >= 0 && p.peak > 0 ? [[p.peakMoment, head.parts.length > 1 ? `Peak ${model.partName(i)}` : 'Peak']] : []));
+  const notable = head.parts.flatMap((_, i) => (model.notable(i) ? [i] : []));
+  const jumps = notable.slice(0, 8).flatMap((i) => (head.parts[i].peakMoment >= 0 ? [[head.parts[i].peakMoment, notable.length > 1 ? `Peak ${model.partName(i)}` : 'Peak']] : []));
   const refusal = head.refusals.find((r) => r.moment >= 0);
   if (refusal) jumps.push([refusal.moment, 'Out of memory']);
   jumps.push([model.moments.length - 1, 'End']);
@@ -265,7 +277,7 @@ function update() {
   const empty = !(weight.bytes[0] > 0);
   $('flame').parentElement.hidden = empty;
   $('flameEmpty').hidden = !empty;
-  $('flameEmpty').textContent = filtered() ? 'Nothing that the filters let through.' : { live: 'Nothing was in use.', allocated: 'Nothing was allocated.', leaked: 'Nothing leaked: all that was allocated in the range was freed in it.' }[state.measure];
+  $('flameEmpty').textContent = weight.blocks[0] > 0 ? 'The sizes are unknown.' : filtered() ? 'Nothing that the filters let through.' : { live: 'Nothing was in use.', allocated: 'Nothing was allocated.', leaked: 'Nothing leaked: all that was allocated in the range was freed in it.' }[state.measure];
   tableOf(mask, sums);
   drawChips();
 }
@@ -387,6 +399,7 @@ function setTheme(name) {
 async function start() {
   setTheme(matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
   const head = await inflateJSON('head');
+  setTimeDigits(head.last);
   model = new Model(head, decodeCurves(await inflate('curves'), head.points));
   curve = new CurveView($('curve'), $('curveTip'), model, { at: choose, range: chooseRange, zoomed: () => { $('zoomOut').disabled = curve.zoomedOut(); } });
   flame = new FlameView($('flame'), $('flameTip'), model, { zoomed: drawChips });

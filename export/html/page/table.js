@@ -54,11 +54,12 @@ class TableView {
       if (!measures.some((m) => sums[m].blocks[g] > 0 || sums[m].bytes[g] !== 0)) continue;
       const [key, frame] = GROUPINGS[this.by].of(model, g);
       let row = rows.get(key);
-      if (!row) rows.set(key, row = { key, frame, groups: [], bytes: { live: 0, allocated: 0, leaked: 0 }, blocks: { live: 0, allocated: 0, leaked: 0 } });
+      if (!row) rows.set(key, row = { key, frame, groups: [], bytes: { live: 0, allocated: 0, leaked: 0 }, blocks: { live: 0, allocated: 0, leaked: 0 }, unsized: { live: 0, allocated: 0, leaked: 0 } });
       row.groups.push(g);
       for (const m of measures) {
         row.bytes[m] += sums[m].bytes[g];
         row.blocks[m] += sums[m].blocks[g];
+        if (model.unsized(g)) row.unsized[m] += sums[m].blocks[g];
       }
       if (model.unknownBlocks(g, sums.live.bytes[g], sums.live.blocks[g])) row.unknown = true;
     }
@@ -69,14 +70,14 @@ class TableView {
 
   columns() {
     const m = this.state.measure;
-    const columns = [{ id: 'value', name: 'Bytes', number: true, of: (r) => r.bytes[m], cell: (r) => bytesCell(r.bytes[m], 'value') }];
+    const columns = [{ id: 'value', name: 'Bytes', number: true, of: (r) => r.bytes[m], cell: (r) => bytesCell(r, m, 'value') }];
     if (this.state.from >= 0) {
       const name = { live: 'Live at the end', allocated: 'Allocated', leaked: 'Leaked' };
       columns.length = 0;
       for (const id of ['live', 'allocated', 'leaked']) {
         columns.push({
           id: id === m ? 'value' : id, name: name[id], number: true, of: (r) => r.bytes[id],
-          cell: (r) => bytesCell(r.bytes[id], id === m ? 'value' : id, id === 'leaked' && m === 'leaked' && r.bytes[id] > 0 ? 'leak' : ''),
+          cell: (r) => bytesCell(r, id, id === m ? 'value' : id, id === 'leaked' && m === 'leaked' && r.bytes[id] > 0 ? 'leak' : ''),
         });
       }
     }
@@ -122,8 +123,11 @@ class TableView {
       el('button', { onclick: () => this.sortBy(c) }, c.name + (column === c ? (this.sort.down ? ' ↓' : ' ↑') : ''))))));
     const shown = this.all ? this.rows : this.rows.slice(0, FIRST_ROWS);
     this.body.replaceChildren(...shown.map((r) => {
-      const tr = el('tr', { class: r.key === this.chosen ? 'on' : null, onclick: () => this.handlers.chosen(r) }, ...columns.map((c) => c.cell(r)));
+      const tr = el('tr', { class: r.key === this.chosen ? 'on' : null, tabindex: 0, onclick: () => this.handlers.chosen(r) }, ...columns.map((c) => c.cell(r)));
       tr.dataset.name = r.frame.name;
+      tr.addEventListener('keydown', (e) => {
+        if (e.key === 'Enter') this.handlers.chosen(r);
+      });
       return tr;
     }));
     this.more.hidden = shown.length === this.rows.length;
@@ -138,13 +142,17 @@ class TableView {
   }
 }
 
-function bytesCell(n, id, kind = '') {
-  return el('td', { class: `number bytes ${n === 0 ? 'zero' : kind}`, title: exactText(n), 'data-bytes': n, 'data-measure': id }, bytesText2(n));
+function bytesCell(row, measure, id, kind = '') {
+  const n = row.bytes[measure];
+  const text = sumText(n, row.unsized[measure]);
+  return el('td', { class: `number bytes ${n === 0 ? 'zero' : kind}`, title: row.unsized[measure] > 0 ? text : exactText(n), 'data-bytes': n, 'data-measure': id }, text);
 }
 
-// bytesText2 is bytes in a table: a net loss can be -1, which is a number here.
-function bytesText2(n) {
-  return n < 0 ? `-${bytesText(-n)}` : bytesText(n);
+// sumText is a sum of bytes, of which some blocks' are not known. It can be negative, by lost events.
+function sumText(n, unsized) {
+  if (unsized > 0 && n === 0) return 'unknown';
+  const text = n < 0 ? `-${bytesText(-n)}` : bytesText(n);
+  return unsized > 0 ? `${text} + unknown` : text;
 }
 
 function pathOf(frame) {

@@ -128,7 +128,7 @@ class Decoder:
             values[tables['debug_annotation_names'][a.name_iid].name] = getattr(a, a.WhichOneof('value'))
         said = {
             'track': place, 'time': packet.timestamp, 'name': tables['event_names'][event.name_iid].name,
-            'stack': sequence.stack(event.callstack_iid), 'values': values,
+            'stack': sequence.stack(event.callstack_iid) if event.callstack_iid else [], 'values': values,
         }
         if event.HasField('callstack_weight'):
             said['weight'] = int(event.callstack_weight)

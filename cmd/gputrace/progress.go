@@ -1,0 +1,114 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/gputrace/gputrace/export/table"
+)
+
+const (
+	progressAfter = 500 * time.Millisecond // short work shows nothing
+	progressEvery = 100 * time.Millisecond // at most
+	eraseLine     = "\r\x1b[K"             // ECMA-48, 8.3.41 (EL)
+)
+
+// progress is the line of a terminal that says how far the reading of an input is. The zero value and nil show nothing. It is
+// drawn by whoever reads: there is no goroutine that could write into the output that follows.
+type progress struct {
+	out   io.Writer // nil: nothing is shown
+	after time.Duration
+
+	mu      sync.Mutex
+	began   time.Time // reading from the beginning
+	drawn   time.Time
+	visible bool
+}
+
+// newProgress shows a line on a file when that is a terminal, and nobody asked for a quiet one (no-color.org; CI is what build
+// systems set).
+func newProgress(out *os.File) *progress {
+	if !isTerminal(out) || os.Getenv("NO_COLOR") != "" || os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
+		return &progress{}
+	}
+	return &progress{out: out, after: progressAfter}
+}
+
+// watch returns a reader of the same bytes, which shows how many of them were read.
+func (p *progress) watch(r io.ReaderAt, size int64, path string) io.ReaderAt {
+	if p == nil || p.out == nil || size <= 0 {
+		return r
+	}
+	return &watched{ReaderAt: r, progress: p, size: size, name: printable(filepath.Base(path))}
+}
+
+// clear takes the line away, so that something else can be printed. nil is allowed.
+func (p *progress) clear() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.erase()
+}
+
+// stop takes the line away for good: what follows is written to the same terminal. nil is allowed.
+func (p *progress) stop() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.erase()
+	p.out = nil
+}
+
+// warn prints a warning, in place of the line.
+func (p *progress) warn(err error) {
+	p.clear()
+	fmt.Fprintln(os.Stderr, "gputrace: warning:", printable(err.Error()))
+}
+
+func (p *progress) erase() {
+	if p.visible {
+		io.WriteString(p.out, eraseLine)
+		p.visible = false
+	}
+}
+
+// at shows that reading has come to an offset.
+func (p *progress) at(offset, size int64, name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	switch {
+	case p.out == nil:
+	case p.began.IsZero():
+		p.began = now
+	case offset >= size:
+		p.erase()
+		p.began = time.Time{}
+	case now.Sub(p.began) >= p.after && now.Sub(p.drawn) >= progressEvery:
+		p.drawn, p.visible = now, true
+		fmt.Fprintf(p.out, "%sreading %s  %d %%  %s of %s", eraseLine, name, 100*offset/size, table.Bytes(uint64(offset)), table.Bytes(uint64(size)))
+	}
+}
+
+// watched is a reader that tells how far it is.
+type watched struct {
+	io.ReaderAt
+	progress *progress
+	size     int64
+	name     string
+}
+
+// ReadAt implements io.ReaderAt.
+func (w *watched) ReadAt(b []byte, offset int64) (int, error) {
+	n, err := w.ReaderAt.ReadAt(b, offset)
+	w.progress.at(offset+int64(n), w.size, w.name)
+	return n, err
+}
