@@ -40,6 +40,7 @@ require (
 	github.com/cilium/ebpf v0.22.0
 	github.com/klauspost/compress v1.20.3
 	github.com/parquet-go/parquet-go v0.32.0
+	github.com/ulikunitz/xz v0.5.17
 	gonum.org/v1/plot v0.17.0
 	google.golang.org/protobuf v1.36.12
 )

@@ -72,7 +72,7 @@ func OwnFrame(frames []event.Frame, library []string) int {
 				return i
 			}
 			python = firstOf(python, i)
-		} else if !isAllocator(f) && !inModule(f, driverModules) {
+		} else if !inAllocator(frames[i:]) && !inModule(f, driverModules) {
 			native = firstOf(native, i)
 			if isAutogradNode(f) {
 				node = firstOf(node, i)

@@ -50,10 +50,23 @@ func Present(st *event.Stack) []event.Frame {
 // allocatorDepth counts the frames at the leaf that are the caching allocator's.
 func allocatorDepth(frames []event.Frame) int {
 	n := 0
-	for n < len(frames) && isAllocator(&frames[n]) {
+	for n < len(frames) && inAllocator(frames[n:]) {
 		n++
 	}
 	return n
+}
+
+// inAllocator says whether the first frame is the caching allocator's, or inlined into one of its functions.
+func inAllocator(frames []event.Frame) bool {
+	for i := range frames {
+		if isAllocator(&frames[i]) {
+			return true
+		}
+		if !frames[i].Inlined {
+			break
+		}
+	}
+	return false
 }
 
 func isAllocator(f *event.Frame) bool {
@@ -121,7 +134,7 @@ func isSegment(st *event.Stack) bool {
 		if i == 0 || inModule(f, driverModules) { // the leaf is the driver's call, whatever its library is called
 			continue
 		}
-		return isAllocator(f)
+		return inAllocator(st.Frames[i:])
 	}
 	return false
 }

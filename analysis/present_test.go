@@ -98,3 +98,24 @@ func FuzzPresent(f *testing.F) {
 		}
 	})
 }
+
+// TestInlined: what the compiler put into a function of the caching allocator is the allocator's, whatever its name; what it
+// put into another's is that one's.
+func TestInlined(t *testing.T) {
+	st := stack(report + " libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc" +
+		" libtorch_cpu.so!std::vector libtorch_cpu.so!at::empty " + own)
+	st.Frames[1].Inlined, st.Frames[3].Inlined = true, true
+	require.Equal(t, strings.Join([]string{"libtorch_cpu.so!std::vector", "libtorch_cpu.so!at::empty", own}, "~~"), text(Present(st)))
+	st.Frames = st.Frames[:5] // a thread without Python is named after what is not the allocator's
+	require.Equal(t, 3, OwnFrame(st.Frames, nil))
+	st.Frames[1].Inlined = false
+	require.Equal(t, 1, OwnFrame(st.Frames, nil))
+	require.Equal(t, st.Frames[1:], Present(st))
+}
+
+func TestIsSegmentOfInlined(t *testing.T) {
+	st := stack("libcuda.so.1!cuMemCreate libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc " + own)
+	require.False(t, isSegment(st))
+	st.Frames[1].Inlined = true
+	require.True(t, isSegment(st))
+}

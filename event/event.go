@@ -173,7 +173,7 @@ type Frame struct {
 	// native frame without a symbol.
 	Func      string
 	Linkage   string // native: the mangled name as the symbol table has it; empty for Python
-	File      string // Python: co_filename; native: empty unless known
+	File      string // Python: co_filename; native: the source, empty without debug information
 	Line      int    // 0: unknown
 	StartLine int    // first line of the function; 0: unknown
 
@@ -183,6 +183,9 @@ type Frame struct {
 	Offset uint64
 	// Eval marks a native frame that is the interpreter's own loop: the Python frames that it runs follow it, rootward.
 	Eval bool
+	// Inlined marks a native frame whose code the compiler put into the next one, rootward, which has the same Addr: Line is
+	// in this function, that of the next frame is the line of the call. Such frames are known where there is debug information.
+	Inlined bool
 }
 
 // Label names the frame for people: its function, or "lib+0xoffset", or the bare address.

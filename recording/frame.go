@@ -29,7 +29,7 @@ const (
 // that are skipped.
 const (
 	Major = 1
-	Minor = 0
+	Minor = 1 // 1.1 marks inlined frames
 )
 
 // frameType says what a frame holds. Readers skip the types that they do not know.

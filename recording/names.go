@@ -18,6 +18,7 @@ import (
 //	stacks   n, then n times: number of the id, status, node? of the leaf
 //	shapes   n, then n times: pid, tid, kind, layer, object, device type, device index (zigzag), call (string),
 //	         stream + 1, context + 1 (modulo 2^64), how
+//	inlined  n, then n times: a frame whose code is inlined into the next one's. Not there before version 1.1
 //
 // A stack is a leaf in a tree of which the roots are the outermost frames: what stacks have in common is there once.
 
@@ -48,6 +49,7 @@ const (
 	tableIDs
 	tableStacks
 	tableShapes
+	tableInlined
 	nameTables
 )
 
@@ -222,6 +224,9 @@ func (n *nameWriter) frame(f *event.Frame) uint32 {
 	for _, v := range []uint64{module, f.Addr, f.Offset} {
 		c.number(v)
 	}
+	if f.Inlined {
+		n.row(tableInlined).number(uint64(i))
+	}
 	return i
 }
 
@@ -272,8 +277,11 @@ func (n *names) read(payload []byte) error {
 		least int // bytes of a row
 		read  func(*cursor)
 	}{
-		{1, n.readString}, {5, n.readModule}, {9, n.readFrame}, {2, n.readNode}, {8, n.readID}, {3, n.readStack}, {11, n.readShape},
+		{1, n.readString}, {5, n.readModule}, {9, n.readFrame}, {2, n.readNode}, {8, n.readID}, {3, n.readStack}, {11, n.readShape}, {1, n.readInlined},
 	} {
+		if len(c.data) == 0 && c.err == nil { // a file of an older minor version has fewer tables
+			return nil
+		}
 		for range c.count(rows.least) {
 			if rows.read(c); c.err != nil {
 				return c.err
@@ -344,6 +352,12 @@ func (n *names) readShape(c *cursor) {
 		c.fail("a shape with fields told as %#x", uint32(s.how))
 	}
 	n.shapes = append(n.shapes, s)
+}
+
+func (n *names) readInlined(c *cursor) {
+	if i := c.index(len(n.frames)); c.err == nil {
+		n.frames[i].Inlined = true
+	}
 }
 
 // stack puts a stack together; nil when it was not defined.

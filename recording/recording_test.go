@@ -59,7 +59,7 @@ func (j *job) stack() event.StackID {
 	for range j.rng.IntN(6) {
 		f := event.Frame{
 			Kind: event.FrameKind(j.rng.IntN(128)), Func: j.word(), Linkage: j.word(), File: j.word(), Line: j.rng.IntN(100) - 1,
-			StartLine: int(j.rng.Uint64()), Addr: j.any(), Offset: j.any(), Eval: j.rng.IntN(2) == 0,
+			StartLine: int(j.rng.Uint64()), Addr: j.any(), Offset: j.any(), Eval: j.rng.IntN(2) == 0, Inlined: j.rng.IntN(3) == 0,
 		}
 		if j.rng.IntN(2) == 0 {
 			f.Module = module

@@ -54,6 +54,15 @@ type File struct {
 	framesErr   error
 	searchOnce  sync.Once
 	search      frameSearch
+
+	main      *File // the file whose code this one, a debug file, describes; nil for a file that has its own
+	openDebug []func(path string) (*os.File, error)
+	debugOnce sync.Once
+	debug     *File
+	miniOnce  sync.Once
+	mini      *File
+	linesOnce sync.Once
+	lines     *lineTable
 }
 
 // segment is a program header. data is what of it lies in the file.
@@ -66,13 +75,16 @@ type segment struct {
 	data          []byte
 }
 
-// section is a section header. data is nil for a section without contents in the file.
+// section is a section header. data is nil for a section without contents in the file, or whose contents are compressed:
+// those are in packed.
 type section struct {
 	name string
 	kind elf.SectionType
 	addr uint64
 	link uint32
 	data []byte
+
+	packed []byte
 }
 
 // Open maps a file. It does not take f over: the caller may close f at once. path is for messages only. Errors about
@@ -115,6 +127,9 @@ func (f *File) Close() error {
 		return nil
 	}
 	f.mapped = false
+	if f.debug != nil {
+		f.debug.Close()
+	}
 	if err := unix.Munmap(f.data); err != nil {
 		return fmt.Errorf("unmap %s: %w", f.path, err)
 	}
@@ -283,7 +298,11 @@ func (f *File) readSections(off uint64, n, names int) {
 		offset, size := r.u64(), r.u64()
 		s.link = r.u32()
 		r.take(4 + 8 + 8) // sh_info, sh_addralign, sh_entsize
-		if s.kind != elf.SHT_NOBITS && flags&elf.SHF_COMPRESSED == 0 {
+		switch {
+		case s.kind == elf.SHT_NOBITS:
+		case flags&elf.SHF_COMPRESSED != 0:
+			s.packed = f.slice(offset, size)
+		default:
 			s.data = f.slice(offset, size)
 		}
 	}

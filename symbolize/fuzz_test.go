@@ -1,8 +1,11 @@
 package symbolize
 
 import (
+	"bytes"
 	"encoding/binary"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -102,6 +105,94 @@ func FuzzDemangle(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		if got := Demangle(name); name != "" && got == "" {
 			t.Errorf("%q became empty", name)
+		}
+	})
+}
+
+// FuzzDebugInfo edits a library with debug information, up to four words anywhere. What is found may be wrong, never
+// unbounded.
+func FuzzDebugInfo(f *testing.F) {
+	var images [][]byte
+	var addrs []uint64
+	for _, flags := range []string{"-O2 -g", "-O2 -g -gdwarf-4", "-O2 -g -gz=zlib"} {
+		lib := build(f, "inlined.c", inlinedSmall, strings.Fields(flags)...)
+		b, err := os.ReadFile(lib)
+		if err != nil {
+			f.Fatal(err)
+		}
+		images, addrs = append(images, b), append(addrs, addressOf(f, lib, "outer"))
+		if n := open(f, lib).Names(addressOf(f, lib, "outer") + 8); len(n) == 0 || n[0].Line == 0 {
+			f.Fatalf("%s: got %v", flags, n)
+		}
+	}
+	f.Add(byte(0), []byte{}, uint16(8))
+	f.Add(byte(1), []byte{40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, uint16(4))
+	f.Fuzz(func(t *testing.T, which byte, edits []byte, off uint16) {
+		i := int(which) % len(images)
+		image := slices.Clone(images[i])
+		for ; len(edits) >= 12; edits = edits[12:] {
+			at := binary.LittleEndian.Uint32(edits) % uint32(len(image)-8)
+			copy(image[at:], edits[4:12])
+		}
+		e, err := OpenBytes(image, "fuzz")
+		if err != nil {
+			return
+		}
+		for _, at := range []uint64{addrs[i] + uint64(off)%64, uint64(off)} {
+			if n := e.Names(at); len(n) > maxInlineDepth {
+				t.Fatalf("%d calls", len(n))
+			}
+		}
+	})
+}
+
+// inlinedSmall has a call inlined into a function, in little debug information.
+const inlinedSmall = `
+int number(int);
+static inline __attribute__((always_inline)) int inner(int n) { return number(n) + number(n + 1); }
+int outer(int n) { int a = inner(n); { int b = inner(a); a += b; } return a; }
+`
+
+// FuzzDWARF gives the sections themselves, so that debug/dwarf is reached at once.
+func FuzzDWARF(f *testing.F) {
+	lib := build(f, "inlined.c", inlinedSmall, "-O2", "-g")
+	file, at := open(f, lib), addressOf(f, lib, "outer")
+	get := func(name string) []byte { return file.section(name).data }
+	f.Add(get(".debug_info"), get(".debug_abbrev"), get(".debug_line"))
+	f.Fuzz(func(t *testing.T, info, abbrev, line []byte) {
+		e := &File{path: "fuzz", machine: file.machine, segments: file.segments}
+		for _, s := range file.sections {
+			switch s.name {
+			case ".debug_info":
+				s.data = info
+			case ".debug_abbrev":
+				s.data = abbrev
+			case ".debug_line":
+				s.data = line
+			}
+			e.sections = append(e.sections, s)
+		}
+		if n := e.Names(at + 8); len(n) > maxInlineDepth {
+			t.Fatalf("%d calls", len(n))
+		}
+	})
+}
+
+// FuzzXZ unpacks anything, within the limit.
+func FuzzXZ(f *testing.F) {
+	for _, args := range [][]string{{}, {"--check=crc32", "--block-size=100"}, {"--check=none"}} {
+		path := written(f, "text", bytes.Repeat([]byte("what is packed "), 50))
+		output(f, "xz", append(args, path)...)
+		b, err := os.ReadFile(path + ".xz")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, packed []byte) {
+		const limit = 1 << 12
+		if out, err := unxz(packed, limit); len(out) > limit || err != nil && out != nil {
+			t.Fatalf("%d bytes, error %v", len(out), err)
 		}
 	})
 }

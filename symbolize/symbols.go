@@ -102,7 +102,7 @@ func (f *File) Find(name string) (sym Symbol, ok bool) {
 }
 
 // SymbolAt is the function whose code contains a link-time address, never a neighbour: a symbol without a size counts up
-// to the end of the frame description that contains its start. Of several names of a function it is the global one,
+// to the end of the frame description that begins with it. Of several names of a function it is the global one,
 // then the one with the fewest underscores in front, then the shortest. The first call sorts the symbols.
 func (f *File) SymbolAt(vaddr uint64) (sym Symbol, ok bool) {
 	defer onFault(func(error) { sym, ok = Symbol{}, false })()
@@ -150,6 +150,9 @@ func (f *File) findTables() (t symbolTables) {
 		}
 		switch s.kind {
 		case elf.SHT_DYNSYM:
+			if f.main != nil {
+				continue // of the file's own there is more
+			}
 			t[0].entries, t[0].names = s.data, names
 		case elf.SHT_SYMTAB:
 			t[1].entries, t[1].names = s.data, names
@@ -157,7 +160,7 @@ func (f *File) findTables() (t symbolTables) {
 			t[0].versions = s.data
 		}
 	}
-	if t[0].entries == nil {
+	if t[0].entries == nil && f.main == nil { // a debug file's segments are not in it, whatever its headers say
 		t[0] = f.dynamicTable()
 	}
 	return t
@@ -260,7 +263,8 @@ func (f *File) symbolEnd(s rawSymbol) uint64 {
 		}
 		return s.addr
 	}
-	if _, end, ok := f.functionBounds(s.addr); ok {
+	// The description of a signal trampoline begins a byte early.
+	if start, end, ok := f.bounds(s.addr); ok && (start == s.addr || start+1 == s.addr) {
 		return end
 	}
 	return s.addr

@@ -6,9 +6,12 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
@@ -113,7 +116,24 @@ func (o *objects) open(m *process.Mapping) *object {
 	}
 	defer f.Close()
 	file, err := symbolize.Open(f, m.Path)
+	if err == nil {
+		file.DebugFrom(o.target.OpenPath, openRegular)
+	}
 	return &object{file: file, err: err}
+}
+
+// openRegular opens a regular file of the tracer's own file system, which is where a debugger's files are when the target runs
+// in a container.
+func openRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer must not block
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, fmt.Errorf("open %s: not a regular file", path)
+	}
+	return f, nil
 }
 
 // build makes the unwind tables of new files, the largest first so that the cores end together.

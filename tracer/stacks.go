@@ -35,24 +35,27 @@ type rawStack struct {
 // stackTable turns stack ids into frames. Python code objects come from the kernel before the stacks that show them, because
 // they can be freed at any time; native names are looked up when they are asked for.
 type stackTable struct {
-	byID    map[event.StackID]*rawStack
-	codes   map[uint64]*cpython.Code
-	symbols map[symbolKey]symbolName
+	byID  map[event.StackID]*rawStack
+	codes map[uint64]*cpython.Code
+	names map[codeKey][]codeName
 }
 
-type symbolKey struct {
+// codeKey is a place in the code of a file.
+type codeKey struct {
 	object *object
 	vaddr  uint64
 }
 
-type symbolName struct {
-	function, linkage string
+// codeName is a name with its function as people read it.
+type codeName struct {
+	symbolize.Name
+	function string
 }
 
 func newStackTable() *stackTable {
 	return &stackTable{
 		byID: map[event.StackID]*rawStack{}, codes: map[uint64]*cpython.Code{},
-		symbols: map[symbolKey]symbolName{},
+		names: map[codeKey][]codeName{},
 	}
 }
 
@@ -159,9 +162,11 @@ func (t *stackTable) name(raw []rawFrame, complete bool) []event.Frame {
 			}
 			continue
 		}
-		n := t.nativeFrame(f)
-		n.Eval = i+1 < len(raw) && raw[i+1].python && (complete || hasNative(raw[i+2:]))
-		out = append(out, n)
+		eval := i+1 < len(raw) && raw[i+1].python && (complete || hasNative(raw[i+2:]))
+		for _, n := range t.nativeFrames(f) {
+			n.Eval = eval
+			out = append(out, n)
+		}
 	}
 	return out
 }
@@ -181,31 +186,40 @@ func pythonFrame(f *rawFrame) event.Frame {
 	return out
 }
 
-func (t *stackTable) nativeFrame(f *rawFrame) event.Frame {
-	out := event.Frame{Kind: event.FrameNative, Addr: f.pc}
+// nativeFrames is the function of a frame, behind those that were inlined into it.
+func (t *stackTable) nativeFrames(f *rawFrame) []event.Frame {
+	one := event.Frame{Kind: event.FrameNative, Addr: f.pc}
 	if f.region == nil {
-		return out
+		return []event.Frame{one}
 	}
-	out.Module = f.region.module
-	out.Offset = f.pc - f.region.bias
+	one.Module = f.region.module
+	one.Offset = f.pc - f.region.bias
 	if f.region.object.file == nil {
-		out.Offset = f.pc - f.region.Start + f.region.Offset
-		return out
+		one.Offset = f.pc - f.region.Start + f.region.Offset
+		return []event.Frame{one}
 	}
-	n := t.symbol(f.region.object, f.lookupPC()-f.region.bias)
-	out.Func, out.Linkage = n.function, n.linkage
+	names := t.lookup(f.region.object, f.lookupPC()-f.region.bias)
+	if len(names) == 0 {
+		return []event.Frame{one}
+	}
+	out := make([]event.Frame, len(names))
+	for i, n := range names {
+		out[i] = one
+		out[i].Func, out[i].Linkage, out[i].File, out[i].Line, out[i].StartLine = n.function, n.Linkage, n.File, n.Line, n.StartLine
+		out[i].Inlined = i < len(names)-1
+	}
 	return out
 }
 
-func (t *stackTable) symbol(o *object, vaddr uint64) symbolName {
-	key := symbolKey{o, vaddr}
-	if n, ok := t.symbols[key]; ok {
+func (t *stackTable) lookup(o *object, vaddr uint64) []codeName {
+	key := codeKey{o, vaddr}
+	if n, ok := t.names[key]; ok {
 		return n
 	}
-	var n symbolName
-	if sym, ok := o.file.SymbolAt(vaddr); ok {
-		n = symbolName{symbolize.Demangle(sym.Name), sym.Name}
+	var out []codeName
+	for _, n := range o.file.Names(vaddr) {
+		out = append(out, codeName{n, symbolize.Demangle(n.Linkage)})
 	}
-	t.symbols[key] = n
-	return n
+	t.names[key] = out
+	return out
 }

@@ -5,6 +5,7 @@ package tracer
 import (
 	"debug/elf"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -123,4 +124,54 @@ func TestNativeNames(t *testing.T) {
 		seen++
 	}
 	require.Greater(t, seen, 100)
+}
+
+// TestInlinedFrames: a place in the code into which a call was inlined gives two frames of one address, with their lines; both
+// are the interpreter's loop when Python frames follow.
+func TestInlinedFrames(t *testing.T) {
+	dir := t.TempDir()
+	src, lib := filepath.Join(dir, "a.c"), filepath.Join(dir, "a.so")
+	require.NoError(t, os.WriteFile(src, []byte("int number(int);\n"+
+		"static inline __attribute__((always_inline)) int inner(int n) { return number(n) + 1; }\n"+
+		"int outer(int n) {\n\treturn inner(n) * 2;\n}\n"), 0o600))
+	out, err := exec.Command("gcc", "-shared", "-fPIC", "-O2", "-g", "-o", lib, src).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	f, err := os.Open(lib)
+	require.NoError(t, err)
+	defer f.Close()
+	file, err := symbolize.Open(f, lib)
+	require.NoError(t, err)
+	outer, ok := file.Find("outer")
+	require.True(t, ok)
+
+	const base = 0x7f0000000000
+	pc := outer.Addr // the return address of the call of number
+	for pc < outer.Addr+outer.Size && (len(file.Names(pc-1)) < 2 || len(file.Names(pc)) < 2) {
+		pc++
+	}
+	m := at(base, base+1<<20, lib)
+	regions := []region{newRegion(m, &object{file: file})}
+	regions[0].bias = base
+	table := newStackTable()
+	table.add(stackRecord{hash: 1, words: []uint64{base + outer.Addr, base + pc, 1<<63 | 0x7000, 9}}, regions, &image{}, nil)
+	frames := table.stack(1).Frames
+	require.Len(t, frames, 4)
+	require.Equal(t, "outer", frames[0].Func)
+	require.False(t, frames[0].Inlined)
+	require.Equal(t, 3, frames[0].Line)
+	for i, want := range []struct {
+		function   string
+		line, from int
+		inlined    bool
+	}{{"inner", 2, 2, true}, {"outer", 4, 3, false}} {
+		got := frames[1+i]
+		require.Equal(t, want.function, got.Func)
+		require.Equal(t, src, got.File)
+		require.Equal(t, want.line, got.Line)
+		require.Equal(t, want.from, got.StartLine)
+		require.Equal(t, want.inlined, got.Inlined)
+		require.EqualValues(t, base+pc, got.Addr)
+		require.Equal(t, pc, got.Offset)
+		require.True(t, got.Eval)
+	}
 }

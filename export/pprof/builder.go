@@ -58,10 +58,9 @@ type sampleKey struct {
 }
 
 type locationKey struct {
-	mapping  *profile.Mapping
-	address  uint64
-	line     int
-	function *profile.Function
+	mapping *profile.Mapping
+	address uint64
+	lines   string // the functions' ids and their lines
 }
 
 // builder makes each mapping, function, location and sample once, in the order in which they come.
@@ -121,42 +120,62 @@ func (b *builder) sample(stack []*profile.Location, l labels, values [valueCount
 	}
 }
 
-// location makes one location with one line for a frame.
-func (b *builder) location(f *event.Frame) *profile.Location {
+// inlinedFrames is how many frames at the leaf are one place in the code: a function and those that were inlined into it.
+func inlinedFrames(frames []event.Frame) int {
+	n := 1
+	for n < len(frames) && frames[n-1].Inlined && frames[n].Kind == event.FrameNative && frames[n].Addr == frames[0].Addr {
+		n++
+	}
+	return n
+}
+
+// location makes one location with a line for each of the frames, the innermost inlined function first.
+func (b *builder) location(frames []event.Frame) *profile.Location {
+	f := &frames[0]
 	if f.Kind == event.FramePython {
 		// A system name equal to the name would make pprof demangle it: "<module>" would vanish as a template argument.
 		fn := b.function(profile.Function{Name: f.Func, Filename: f.File, StartLine: int64(f.StartLine)})
-		return b.addLocation(locationKey{b.syntheticMapping(pythonMapping), 0, f.Line, fn})
+		return b.addLocation(b.syntheticMapping(pythonMapping), 0, profile.Line{Function: fn, Line: int64(f.Line)})
 	}
-	fn := b.function(profile.Function{Name: f.Label(), SystemName: f.Linkage, Filename: f.File, StartLine: int64(f.StartLine)})
 	m := b.syntheticMapping(unknownMapping)
 	if f.Module != nil {
 		m = b.mapping(f.Module)
 	}
-	return b.addLocation(locationKey{m, f.Addr, f.Line, fn})
+	lines := make([]profile.Line, len(frames))
+	for i := range frames {
+		f := &frames[i]
+		fn := b.function(profile.Function{Name: f.Label(), SystemName: f.Linkage, Filename: f.File, StartLine: int64(f.StartLine)})
+		lines[i] = profile.Line{Function: fn, Line: int64(f.Line)}
+	}
+	m.HasInlineFrames = m.HasInlineFrames || len(frames) > 1
+	return b.addLocation(m, f.Addr, lines...)
 }
 
 // named is the locations of what has names instead of a stack, leaf first.
 func (b *builder) named(names ...string) []*profile.Location {
 	var out []*profile.Location
 	for _, name := range names {
-		out = append(out, b.addLocation(locationKey{b.syntheticMapping(namedMapping), 0, 0, b.function(profile.Function{Name: name})}))
+		out = append(out, b.addLocation(b.syntheticMapping(namedMapping), 0, profile.Line{Function: b.function(profile.Function{Name: name})}))
 	}
 	return out
 }
 
-func (b *builder) addLocation(key locationKey) *profile.Location {
+func (b *builder) addLocation(m *profile.Mapping, address uint64, lines ...profile.Line) *profile.Location {
+	ids := make([]byte, 0, 16)
+	for _, l := range lines {
+		ids = binary.AppendVarint(binary.AppendUvarint(ids, l.Function.ID), l.Line)
+	}
+	key := locationKey{m, address, string(ids)}
 	if l := b.locations[key]; l != nil {
 		return l
 	}
-	l := &profile.Location{
-		ID: uint64(len(b.profile.Location) + 1), Mapping: key.mapping, Address: key.address,
-		Line: []profile.Line{{Function: key.function, Line: int64(key.line)}},
-	}
+	l := &profile.Location{ID: uint64(len(b.profile.Location) + 1), Mapping: m, Address: address, Line: lines}
 	b.locations[key] = l
 	b.profile.Location = append(b.profile.Location, l)
-	key.mapping.HasFilenames = key.mapping.HasFilenames || key.function.Filename != ""
-	key.mapping.HasLineNumbers = key.mapping.HasLineNumbers || key.line > 0
+	for _, line := range lines {
+		m.HasFilenames = m.HasFilenames || line.Function.Filename != ""
+		m.HasLineNumbers = m.HasLineNumbers || line.Line > 0
+	}
 	return l
 }
 

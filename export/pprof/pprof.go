@@ -199,8 +199,10 @@ func (b *builder) stack(p *analysis.Portion) []*profile.Location {
 	if b.detail == Sited && p.Sited(frames) {
 		out = b.named(p.Name)
 	}
-	for i := range frames {
-		out = append(out, b.location(&frames[i]))
+	for len(frames) > 0 {
+		n := inlinedFrames(frames)
+		out = append(out, b.location(frames[:n]))
+		frames = frames[n:]
 	}
 	return out
 }

@@ -107,8 +107,10 @@ func framesOf(s *profile.Sample) (frames []event.Frame, names []string) {
 			}
 			continue
 		}
-		for _, l := range loc.Line { // the innermost inlined function is the first
-			frames = append(frames, frameOf(loc, l, ours))
+		for i, l := range loc.Line { // the innermost inlined function is the first
+			f := frameOf(loc, l, ours)
+			f.Inlined = i < len(loc.Line)-1
+			frames = append(frames, f)
 		}
 		if len(loc.Line) == 0 {
 			frames = append(frames, event.Frame{Kind: event.FrameNative, Addr: loc.Address, Module: moduleOf(loc)})

@@ -1,0 +1,258 @@
+package symbolize
+
+import (
+	"bytes"
+	"compress/zlib"
+	"debug/dwarf"
+	"debug/elf"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// debug/dwarf trusts what it reads: it makes tables of 16 times the size of what they are made of, one for each unit, copies
+// strings of any length, and follows nested entries by recursion. What it is given is bounded, and checked before.
+const (
+	// maxInfo, maxAbbrev, maxRanges and maxStrings bound sections, bytes.
+	maxInfo    = 1 << 30
+	maxAbbrev  = 16 << 20
+	maxRanges  = 64 << 20
+	maxStrings = 512 << 20
+	// maxUnits bounds the units of a file, maxAttributes those of an entry, maxString a name; compilers write up to some 10,000,
+	// 30, and 10,000 bytes.
+	maxUnits      = 1 << 17
+	maxAttributes = 128
+	maxString     = 1 << 20
+
+	// maxUnpacked bounds what the compressed debug sections of one file take in memory, bytes.
+	maxUnpacked = 256 << 20
+	// maxDeflate is how much deflate can pack a byte; a section that claims more lies.
+	maxDeflate = 1032
+)
+
+// debugSections are those that are read, and their limits in bytes.
+var debugSections = map[string]int{
+	".debug_info": maxInfo, ".debug_abbrev": maxAbbrev, ".debug_line": maxStrings, ".debug_str": maxStrings,
+	".debug_line_str": maxStrings, ".debug_ranges": maxRanges, ".debug_rnglists": maxRanges, ".debug_addr": maxRanges,
+	".debug_str_offsets": maxRanges,
+}
+
+// debugInfo is a file's debug information.
+type debugInfo struct {
+	data  *dwarf.Data
+	lines lineSections
+	units []unitHeader
+}
+
+// debugInfo opens the debug information; nil without an error when the file has none.
+func (f *File) debugInfo() (*debugInfo, error) {
+	if s := f.section(".debug_info"); s == nil || len(s.data)+len(s.packed) == 0 {
+		return nil, nil
+	}
+	sections, err := f.readDebugSections()
+	if err != nil {
+		return nil, fmt.Errorf("debug information of %s: %w", f.path, err)
+	}
+	info, abbrev, str := sections[".debug_info"], sections[".debug_abbrev"], sections[".debug_str"]
+	units, ok := unitHeaders(info)
+	if !ok || !checkAbbrev(abbrev, units) || !checkStrings(str) || !checkStrings(sections[".debug_line_str"]) {
+		return nil, fmt.Errorf("debug information of %s: %w", f.path, ErrFormat)
+	}
+	data, err := dwarf.New(abbrev, nil, nil, info, nil, nil, sections[".debug_ranges"], str)
+	for name, b := range sections {
+		if err == nil && len(b) > 0 {
+			err = data.AddSection(name, b)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("debug information of %s: %w", f.path, err)
+	}
+	lines := lineSections{line: sections[".debug_line"], str: str, lineStr: sections[".debug_line_str"]}
+	return &debugInfo{data: data, lines: lines, units: units}, nil
+}
+
+func (f *File) readDebugSections() (map[string][]byte, error) {
+	out, left := map[string][]byte{}, maxUnpacked
+	for i := range f.sections {
+		s := &f.sections[i]
+		limit, wanted := debugSections[s.name]
+		if !wanted || out[s.name] != nil {
+			continue
+		}
+		b := s.data
+		if s.packed != nil {
+			var err error
+			if b, err = unpackSection(s.packed, min(left, limit)); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
+			}
+			left -= len(b)
+		}
+		if len(b) > limit {
+			return nil, fmt.Errorf("%s of %d bytes, at most %d: %w", s.name, len(b), limit, ErrFormat)
+		}
+		out[s.name] = b
+	}
+	return out, nil
+}
+
+// unpackSection unpacks a compressed section (gABI, "Section Compression") of at most limit bytes.
+func unpackSection(packed []byte, limit int) ([]byte, error) {
+	r := reader{b: packed}
+	kind := elf.CompressionType(r.u32())
+	r.u32() // reserved
+	size := r.u64()
+	r.u64() // alignment
+	if r.bad || size > uint64(limit) {
+		return nil, fmt.Errorf("packed section of %d bytes, at most %d: %w", size, limit, ErrFormat)
+	}
+	var in io.Reader = bytes.NewReader(packed[r.off:])
+	switch kind {
+	case elf.COMPRESS_ZLIB:
+		z, err := zlib.NewReader(in)
+		if err != nil {
+			return nil, fmt.Errorf("zlib: %w: %w", ErrFormat, err)
+		}
+		in = z
+	case elf.COMPRESS_ZSTD:
+		z, err := zstd.NewReader(in, zstd.WithDecoderMaxMemory(maxUnpacked), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, fmt.Errorf("zstd: %w: %w", ErrFormat, err)
+		}
+		defer z.Close()
+		in = z
+	default:
+		return nil, fmt.Errorf("section packed by %v: %w", kind, ErrFormat)
+	}
+	out := bytes.NewBuffer(make([]byte, 0, min(size, maxDeflate*uint64(len(packed)))))
+	n, err := io.Copy(out, io.LimitReader(in, int64(size)))
+	if err == nil && uint64(n) != size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%d of %d bytes unpacked: %w: %w", n, size, ErrFormat, err)
+	}
+	return out.Bytes(), nil
+}
+
+// unitHeader is a unit in .debug_info.
+type unitHeader struct {
+	root    dwarf.Offset // of its first entry
+	size    uint64       // bytes
+	abbrev  uint64       // offset in .debug_abbrev
+	compile bool         // it is a compile unit, and not one of types
+}
+
+// Unit types and the bytes that their headers have more (DWARF 5, sections 7.5.1.1 to 7.5.1.3).
+const (
+	unitCompile  = 1
+	unitType     = 2
+	unitSkeleton = 4
+	unitSplit    = 5
+	unitSplitTyp = 6
+)
+
+// unitHeaders lists the units. ok is false when one of them is malformed.
+func unitHeaders(info []byte) (units []unitHeader, ok bool) {
+	for r := (reader{b: info}); r.off < len(info); {
+		length, width := uint64(r.u32()), uint64(4)
+		if length == 0xffffffff {
+			length, width = r.u64(), 8
+		}
+		if length == 0 && !r.bad {
+			continue
+		}
+		start := r.off
+		u, ok := readUnitHeader(reader{b: r.take(length)}, width)
+		if !ok || r.bad || len(units) == maxUnits {
+			return nil, false
+		}
+		u.root += dwarf.Offset(start)
+		units = append(units, u)
+	}
+	return units, true
+}
+
+// readUnitHeader reads what is behind the length. root counts from there.
+func readUnitHeader(r reader, width uint64) (u unitHeader, ok bool) {
+	version, kind := r.u16(), byte(unitCompile)
+	if version >= 5 {
+		kind = r.u8()
+		r.u8() // size of an address
+	}
+	offset := reader{b: r.take(width)}
+	u.abbrev = uint64(offset.u32())
+	if width == 8 {
+		u.abbrev |= uint64(offset.u32()) << 32
+	}
+	if version < 5 {
+		r.u8()
+	}
+	switch kind {
+	case unitSkeleton, unitSplit:
+		r.take(8)
+	case unitType, unitSplitTyp:
+		r.take(8 + width)
+	}
+	u.root, u.size, u.compile = dwarf.Offset(r.off), uint64(len(r.b)), kind == unitCompile || kind == unitSkeleton
+	return u, !r.bad && version >= 2 && version <= 5
+}
+
+// formImplicitConst has its value beside it (DWARF 5, section 7.5.3).
+const formImplicitConst = 0x21
+
+// checkAbbrev reports whether the tables of the units are whole, do not overlap and have no entry with too many attributes.
+func checkAbbrev(abbrev []byte, units []unitHeader) bool {
+	seen, left := map[uint64]bool{}, len(abbrev)
+	for _, u := range units {
+		if seen[u.abbrev] {
+			continue
+		}
+		seen[u.abbrev] = true
+		if u.abbrev > uint64(len(abbrev)) {
+			return false
+		}
+		r := reader{b: abbrev[u.abbrev:]}
+		for r.uleb() != 0 {
+			if left -= r.abbreviation(); r.bad || left < 0 {
+				return false
+			}
+		}
+		if r.bad {
+			return false
+		}
+	}
+	return true
+}
+
+// abbreviation goes over one declaration and gives its size, bytes.
+func (r *reader) abbreviation() int {
+	start := r.off
+	r.uleb() // tag
+	r.u8()   // children
+	for n := 0; ; n++ {
+		attribute, form := r.uleb(), r.uleb()
+		if attribute == 0 && form == 0 || r.bad {
+			return r.off - start
+		}
+		if form == formImplicitConst {
+			r.leb()
+		}
+		r.bad = r.bad || n == maxAttributes
+	}
+}
+
+// checkStrings reports whether no string is too long.
+func checkStrings(tab []byte) bool {
+	for len(tab) > 0 {
+		n := bytes.IndexByte(tab, 0)
+		if n < 0 {
+			n = len(tab) - 1
+		}
+		if n > maxString {
+			return false
+		}
+		tab = tab[n+1:]
+	}
+	return true
+}

@@ -1,0 +1,101 @@
+package symbolize
+
+import (
+	"hash/crc32"
+	"os"
+	"path"
+)
+
+const (
+	debugRoot = "/usr/lib/debug" // where distributions put separate debug files (GDB manual, "Separate Debug Files")
+
+	// maxLinked bounds a file whose checksum is taken, bytes.
+	maxLinked = 4 << 30
+)
+
+// debugCandidate is where a separate debug file may be, and what tells that it is the one.
+type debugCandidate struct {
+	path    string
+	matches func(d *File) bool
+}
+
+// findDebug looks for the separate debug file: by build-id, then by .gnu_debuglink.
+func (f *File) findDebug() *File {
+	candidates := f.debugCandidates()
+	for _, open := range f.openDebug {
+		for _, c := range candidates {
+			if d := openDebug(open, c.path); d != nil {
+				if d.machine == f.machine && c.matches(d) {
+					f.adopt(d)
+					return d
+				}
+				d.Close()
+			}
+		}
+	}
+	return nil
+}
+
+// debugCandidates lists the places in GDB's order.
+func (f *File) debugCandidates() (list []debugCandidate) {
+	defer onFault(func(error) { list = nil })()
+	if id := f.buildID; len(id) > 2 {
+		list = append(list, debugCandidate{
+			debugRoot + "/.build-id/" + id[:2] + "/" + id[2:] + ".debug", func(d *File) bool { return d.noteID() == id },
+		})
+	}
+	name, sum, ok := f.debugLink()
+	if !ok {
+		return list
+	}
+	dir := path.Dir(f.path)
+	for _, p := range []string{dir + "/" + name, dir + "/.debug/" + name, debugRoot + dir + "/" + name} {
+		if p != f.path {
+			list = append(list, debugCandidate{p, func(d *File) bool { return d.hasChecksum(sum) }})
+		}
+	}
+	return list
+}
+
+// debugLink reads .gnu_debuglink: the name of a file, NUL and padding to 4 bytes, its CRC-32. A name with a slash is none:
+// it could lead anywhere.
+func (f *File) debugLink() (name string, sum uint32, ok bool) {
+	s := f.section(".gnu_debuglink")
+	if s == nil {
+		return "", 0, false
+	}
+	r := reader{b: s.data}
+	name = string(r.cstring())
+	r.take(-uint64(r.off) & 3)
+	sum = r.u32()
+	return name, sum, !r.bad && path.Base(name) == name && name != "." && name != ".." && len(name) <= maxSectionName
+}
+
+// openDebug opens a candidate; nil when there is none, or no ELF file.
+func openDebug(open func(string) (*os.File, error), path string) *File {
+	file, err := open(path)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	d, err := Open(file, path)
+	if err != nil {
+		return nil
+	}
+	return d
+}
+
+// noteID is the build-id by the sections: the segments of a debug file are not where its program headers say.
+func (f *File) noteID() (id string) {
+	defer onFault(func(error) { id = "" })()
+	if s := f.section(".note.gnu.build-id"); s != nil {
+		return buildIDNote(s.data, 4)
+	}
+	return ""
+}
+
+// hasChecksum compares the CRC-32 of the whole file.
+func (f *File) hasChecksum(sum uint32) (same bool) {
+	defer onFault(func(error) { same = false })()
+	return f.size <= maxLinked && crc32.ChecksumIEEE(f.data) == sum
+}

@@ -1,0 +1,122 @@
+package symbolize
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"hash/crc64"
+	"io"
+	"slices"
+
+	"github.com/ulikunitz/xz/lzma"
+)
+
+// The .xz file format, version 1.2.1, as far as .gnu_debugdata needs it. The container is read here and not by the library
+// because the library allocates whatever dictionary a file asks for, up to 4 GiB.
+const (
+	xzMagic      = "\xfd7zXZ\x00"
+	xzHeader     = 12          // bytes of a stream header (section 2.1.1)
+	xzFilterLZMA = 0x21        // LZMA2 (section 5.3.1)
+	maxXZDict    = 64 << 20    // bytes; that of "xz -9", the largest preset
+	maxMini      = 256 << 20   // bytes that .gnu_debugdata may unpack to; libraries of distributions have less than 10 MB
+	xzBlockSizes = 0x40 | 0x80 // block flags: packed size, unpacked size present
+)
+
+var crc64ECMA = crc64.MakeTable(crc64.ECMA)
+
+// xzChecks are the sums behind a block, by the stream flags (section 2.1.1.2). nil: none.
+var xzChecks = map[byte]func() hash.Hash{
+	0x00: nil,
+	0x01: func() hash.Hash { return crc32.NewIEEE() },
+	0x04: func() hash.Hash { return crc64.New(crc64ECMA) },
+	0x0a: sha256.New,
+}
+
+// unxz unpacks one .xz stream of at most limit bytes.
+func unxz(packed []byte, limit int) (out []byte, err error) {
+	r := reader{b: packed}
+	head := r.take(xzHeader)
+	if r.bad || string(head[:6]) != xzMagic || head[6] != 0 {
+		return nil, fmt.Errorf("no xz header in %d bytes: %w", len(packed), ErrFormat)
+	}
+	check, known := xzChecks[head[7]]
+	if !known || crc32.ChecksumIEEE(head[6:8]) != binary.LittleEndian.Uint32(head[8:]) {
+		return nil, fmt.Errorf("xz stream flags %x: %w", head[6:], ErrFormat)
+	}
+	for {
+		size := r.u8()
+		if r.bad || size == 0 { // the index, which repeats the sizes of the blocks
+			break
+		}
+		block, err := r.xzBlock(int(size), limit-len(out), check)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, block...)
+	}
+	if r.bad {
+		return nil, fmt.Errorf("xz stream of %d bytes is cut short: %w", len(packed), ErrFormat)
+	}
+	return out, nil
+}
+
+// xzBlock unpacks the block behind its size byte (section 3).
+func (r *reader) xzBlock(size, limit int, check func() hash.Hash) ([]byte, error) {
+	dict, err := r.xzBlockHeader(4 * size)
+	if err != nil {
+		return nil, err
+	}
+	in := bytes.NewReader(r.b[r.off:])
+	lz, err := lzma.Reader2Config{DictCap: max(lzma.MinDictCap, min(dict, limit))}.NewReader2(in)
+	if err != nil {
+		return nil, fmt.Errorf("xz block: %w: %w", ErrFormat, err)
+	}
+	out, err := io.ReadAll(io.LimitReader(lz, int64(limit)+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("xz block: %w: %w", ErrFormat, err)
+	case len(out) > limit:
+		return nil, fmt.Errorf("xz block unpacks to more than %d bytes: %w", limit, ErrFormat)
+	}
+	packed := uint64(len(r.b) - r.off - in.Len())
+	r.take(packed + -packed&3) // padded with zeros to 4 bytes
+	if check == nil {
+		return out, nil
+	}
+	sum := check()
+	sum.Write(out)
+	want, got := r.take(uint64(sum.Size())), sum.Sum(nil)
+	if sum.Size() < sha256.Size { // the CRCs are little-endian in the file, hash.Hash gives big-endian
+		slices.Reverse(got)
+	}
+	if !bytes.Equal(got, want) {
+		return nil, fmt.Errorf("xz block: check %x, want %x: %w", got, want, ErrFormat)
+	}
+	return out, nil
+}
+
+// xzBlockHeader reads the rest of a block header, n bytes and its CRC, and gives the size of the dictionary, bytes.
+func (r *reader) xzBlockHeader(n int) (dict int, err error) {
+	start := r.off - 1
+	body, sum := r.take(uint64(n-1)), r.u32()
+	if r.bad || crc32.ChecksumIEEE(r.b[start:start+n]) != sum {
+		return 0, fmt.Errorf("xz block header of %d bytes at %#x: %w", n, start, ErrFormat)
+	}
+	h := reader{b: body}
+	flags := h.u8()
+	for bit := flags & xzBlockSizes; bit != 0; bit &= bit - 1 {
+		h.leb()
+	}
+	filter, properties, code := h.uleb(), h.uleb(), h.u8()
+	if h.bad || flags&^byte(xzBlockSizes) != 0 || filter != xzFilterLZMA || properties != 1 {
+		return 0, fmt.Errorf("xz block with flags %#x, filter %#x, want LZMA2 alone: %w", flags, filter, ErrFormat)
+	}
+	size, err := lzma.DecodeDictCap(code)
+	if err != nil || size > maxXZDict {
+		return 0, fmt.Errorf("xz dictionary of %d bytes, at most %d: %w", size, maxXZDict, ErrFormat)
+	}
+	return int(size), nil
+}
