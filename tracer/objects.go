@@ -7,8 +7,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -117,14 +119,20 @@ func (o *objects) open(m *process.Mapping) *object {
 	defer f.Close()
 	file, err := symbolize.Open(f, m.Path)
 	if err == nil {
-		file.DebugFrom(o.target.OpenPath, openRegular)
+		file.DebugFrom(o.target.OpenPath, openOurs)
 	}
 	return &object{file: file, err: err}
 }
 
-// openRegular opens a regular file of the tracer's own file system, which is where a debugger's files are when the target runs
-// in a container.
-func openRegular(path string) (*os.File, error) {
+// debugFiles is where the tracer's own file system has debug files: other paths of a target in a container mean nothing there.
+const debugFiles = "/usr/lib/debug/"
+
+// openOurs opens a debug file of the tracer's own file system, which is where a debugger's files are when the target runs in a
+// container.
+func openOurs(path string) (*os.File, error) {
+	if !strings.HasPrefix(filepath.Clean(path), debugFiles) {
+		return nil, fmt.Errorf("open %s: not in %s", path, debugFiles)
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe without a writer must not block
 	if err != nil {
 		return nil, err

@@ -175,3 +175,13 @@ func TestInlinedFrames(t *testing.T) {
 		require.True(t, got.Eval)
 	}
 }
+
+// TestOpenOurs: of the tracer's own file system only debug files are opened for a target, and only regular ones.
+func TestOpenOurs(t *testing.T) {
+	for _, path := range []string{"/etc/passwd", "/usr/lib/debug", "/usr/lib/debug/../../../etc/passwd", "/usr/lib/debugger/x", "usr/lib/debug/x", ""} {
+		_, err := openOurs(path)
+		require.ErrorContains(t, err, "not in /usr/lib/debug/", path)
+	}
+	_, err := openOurs("/usr/lib/debug/.build-id")
+	require.Error(t, err, "a folder")
+}
