@@ -103,3 +103,12 @@ func TestOlderRecordings(t *testing.T) {
 		require.Equal(t, string(want), said(t, f), f)
 	}
 }
+
+// A folder of results stands for its recording.
+func TestOpenFolder(t *testing.T) {
+	dir := t.TempDir()
+	madeRecording(t, filepath.Join(dir, traceName), eventtest.Random(1, 100))
+	require.Equal(t, said(t, filepath.Join(dir, traceName)), said(t, dir))
+	_, err := openTrace(t.TempDir(), nil)
+	require.ErrorContains(t, err, "it is no file")
+}

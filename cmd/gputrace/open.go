@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/recording"
@@ -26,6 +27,7 @@ func openTrace(path string, warn func(error)) (*opened, error) { return openWatc
 
 // openWatched is openTrace with a line on the terminal, whenever the file is read.
 func openWatched(path string, p *progress, warn func(error)) (*opened, error) {
+	path = recordingIn(path)
 	if isSnapshot(path) {
 		return openSnapshot(path, warn)
 	}
@@ -56,6 +58,21 @@ func openWatched(path string, p *progress, warn func(error)) (*opened, error) {
 	o := &opened{path: path, trace: t, info: r.Info(), end: r.End(), first: r.First(), close: r.Close}
 	o.warn(warn)
 	return o, nil
+}
+
+// recordingIn is the recording of a folder of results; any other path is itself.
+func recordingIn(path string) string {
+	if st, err := os.Stat(path); err == nil && st.IsDir() {
+		if trace := filepath.Join(path, traceName); exists(trace) {
+			return trace
+		}
+	}
+	return path
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // warn says what the file does not have.

@@ -203,8 +203,3 @@ func (s *session) tellWritten(folder string) {
 		fmt.Printf("the recording is at %s\n", s.trace)
 	}
 }
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
