@@ -80,9 +80,10 @@ var kinds = map[Kind]struct {
 	sampleType string
 	measure    analysis.Measure
 	lasts      bool
+	others     string // what the other two values are of
 }{
-	InUse: {"inuse_space", analysis.InUse, false},
-	Alloc: {"alloc_space", analysis.Allocated, true},
+	InUse: {"inuse_space", analysis.InUse, false, "alloc_objects and alloc_space are of stacks with memory in use only; alloc.pb.gz has all"},
+	Alloc: {"alloc_space", analysis.Allocated, true, "inuse_objects and inuse_space are without what lived at the attach; inuse.pb.gz has all"},
 }
 
 // Write writes one profile, gzipped. It has no doc_url (Perfetto refuses such files) and no frame filters: what is to be
@@ -112,6 +113,7 @@ func Write(w io.Writer, in Input) error {
 	if b.whole {
 		p.Comments = append(p.Comments, tooManyParts)
 	}
+	p.Comments = append(p.Comments, kind.others)
 	if err := p.CheckValid(); err != nil {
 		return fmt.Errorf("check profile: %w", err)
 	}

@@ -162,7 +162,7 @@ func TestHeader(t *testing.T) {
 	require.Zero(t, p.DurationNanos)
 	require.EqualValues(t, 1700000000*1e9+5, p.TimeNanos)
 	require.Empty(t, p.DocURL+p.DropFrames+p.KeepFrames)
-	require.Equal(t, []string{"a comment"}, p.Comments)
+	require.Equal(t, []string{"a comment", kinds[InUse].others}, p.Comments)
 	require.Equal(t, python.Path, p.Mapping[0].File)
 
 	_, p = write(t, func(in *Input) { in.Detail = Full })
