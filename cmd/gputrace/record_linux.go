@@ -294,8 +294,8 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 			return err
 		}
 	}
+	s.viewErr = s.writeViews(folder) // may take its time: until then the recording is where it can be found
 	s.adoptTrace(folder)
-	s.viewErr = s.writeViews(folder)
 	if err := folder.finish(); err != nil {
 		return errors.Join(err, s.giveBackTrace(folder))
 	}
