@@ -167,24 +167,31 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestViewer: PyTorch's own command line tool reads it and finds the sizes.
-func TestViewer(t *testing.T) {
+// viewerTool is PyTorch's own viewer, and the Python that runs it.
+func viewerTool(t *testing.T) (interpreter, tool string) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("another program is run once, not under the race detector again")
 	}
 	out, err := exec.Command("../../testdata/setup.sh", "--print", "python").Output()
 	require.NoError(t, err)
-	interpreter := strings.TrimSpace(string(out))
-	tool, err := filepath.Glob(filepath.Join(filepath.Dir(interpreter), "../lib/python3*/site-packages/torch/cuda/_memory_viz.py"))
+	interpreter = strings.TrimSpace(string(out))
+	found, err := filepath.Glob(filepath.Join(filepath.Dir(interpreter), "../lib/python3*/site-packages/torch/cuda/_memory_viz.py"))
 	require.NoError(t, err)
-	require.Len(t, tool, 1, "PyTorch's viewer beside %s", interpreter)
+	require.Len(t, found, 1, "PyTorch's viewer beside %s", interpreter)
+	return interpreter, found[0]
+}
+
+// TestViewer: PyTorch's own command line tool reads it and finds the sizes.
+func TestViewer(t *testing.T) {
+	interpreter, tool := viewerTool(t)
 	file := filepath.Join(t.TempDir(), "snapshot.pickle")
 	require.NoError(t, os.WriteFile(file, written(t, books()), 0o644))
 	for command, want := range map[string]string{
 		"stats": "22.0MiB", "trace": "", "segment_plot": "<html", "trace_plot": "<html",
 	} {
 		result := filepath.Join(t.TempDir(), "out")
-		args := []string{tool[0], command, file}
+		args := []string{tool, command, file}
 		if command != "stats" && command != "trace" {
 			args = append(args, "-o", result)
 		}

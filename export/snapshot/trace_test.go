@@ -198,15 +198,7 @@ func TestWriteTrace(t *testing.T) {
 
 // TestViewerOfTraces: PyTorch's own tool reads it with every command, and counts what we count.
 func TestViewerOfTraces(t *testing.T) {
-	if testing.Short() {
-		t.Skip("another program is run once, not under the race detector again")
-	}
-	out, err := exec.Command("../../testdata/setup.sh", "--print", "python").Output()
-	require.NoError(t, err)
-	interpreter := strings.TrimSpace(string(out))
-	tool, err := filepath.Glob(filepath.Join(filepath.Dir(interpreter), "../lib/python3*/site-packages/torch/cuda/_memory_viz.py"))
-	require.NoError(t, err)
-	require.Len(t, tool, 1, "PyTorch's viewer beside %s", interpreter)
+	interpreter, tool := viewerTool(t)
 	inputs := kept(t)
 	inputs["random"] = newTrace(t, eventtest.Random(3, 5000))
 	for name, trace := range inputs {
@@ -214,7 +206,7 @@ func TestViewerOfTraces(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "snapshot.pickle")
 		require.NoError(t, os.WriteFile(file, b, 0o644))
 		view := func(args ...string) string {
-			out, err := exec.Command(interpreter, append(tool, args...)...).CombinedOutput()
+			out, err := exec.Command(interpreter, append([]string{tool}, args...)...).CombinedOutput()
 			require.NoError(t, err, "%s %s: %s", name, args, out)
 			return string(out)
 		}

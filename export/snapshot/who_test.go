@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -74,15 +73,7 @@ func TestWriteHeld(t *testing.T) {
 
 // TestViewerShowsHolders: PyTorch's own tool adds up by the names.
 func TestViewerShowsHolders(t *testing.T) {
-	if testing.Short() {
-		t.Skip("another program is run once, not under the race detector again")
-	}
-	out, err := exec.Command("../../testdata/setup.sh", "--print", "python").Output()
-	require.NoError(t, err)
-	interpreter := strings.TrimSpace(string(out))
-	tool, err := filepath.Glob(filepath.Join(filepath.Dir(interpreter), "../lib/python3*/site-packages/torch/cuda/_memory_viz.py"))
-	require.NoError(t, err)
-	require.Len(t, tool, 1, "PyTorch's viewer beside %s", interpreter)
+	interpreter, tool := viewerTool(t)
 	file := filepath.Join(t.TempDir(), "snapshot.pickle")
 	require.NoError(t, os.WriteFile(file, heldBooks(t), 0o644))
 	program := `
@@ -96,11 +87,11 @@ for segment in snapshot["segments"]:
         if block["frames"]:
             print(";".join(viz._frames_fmt(block["frames"], reverse=True)))
 `
-	out, err = exec.Command(interpreter, "-c", program, tool[0], file).CombinedOutput()
+	out, err := exec.Command(interpreter, "-c", program, tool, file).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "category:0:parameters;holder:0:weights[0] [5, 1048576] uint8")
 	for _, command := range []string{"stats", "segment_plot"} {
-		args := []string{tool[0], command, file}
+		args := []string{tool, command, file}
 		if command != "stats" {
 			args = append(args, "-o", filepath.Join(t.TempDir(), "out"))
 		}
