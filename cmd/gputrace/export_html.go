@@ -8,9 +8,8 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis"
-	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/html"
-	"github.com/gputrace/gputrace/recording"
+	"github.com/gputrace/gputrace/export/table"
 )
 
 // writePage writes the page. All of the trace is in it: a selection is what is selected when it opens.
@@ -25,7 +24,7 @@ func writePage(w io.Writer, in *exportInput) error {
 	program := cmp.Or(strings.Join(in.Info.Cmdline, " "), in.Info.Name, in.Path)
 	return html.Write(w, html.Input{
 		Browse: b, View: in.Trace.End(), Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
-		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: droppedEvents(in.End), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
+		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: table.Lost(hitsOf(in.End)), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
 	})
 }
 
@@ -71,18 +70,4 @@ func pageNotes(in *exportInput, b *analysis.Browse) []string {
 		out = append(out, fmt.Sprintf("%d stacks did not fit the ring: their events have none", in.End.StackRecordsLost))
 	}
 	return out
-}
-
-// droppedEvents is how many events were lost; event.Unknown for what is no recording, or was cut off.
-func droppedEvents(end *recording.End) uint64 {
-	if end == nil || len(end.Hits) == 0 {
-		return event.Unknown
-	}
-	var n uint64
-	for _, h := range end.Hits {
-		for _, dropped := range h.Dropped {
-			n += dropped
-		}
-	}
-	return n
 }

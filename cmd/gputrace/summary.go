@@ -19,9 +19,7 @@ func summary(view *analysis.View, info *recording.Info, end *recording.End) tabl
 		return in
 	}
 	in.Duration = end.Duration
-	for _, h := range end.Hits {
-		in.Hits = append(in.Hits, table.Hits{Probe: h.Probe, Hits: h.Hits, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
-	}
+	in.Hits = hitsOf(end)
 	if c := end.Checks; c != nil {
 		in.Checks = &table.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
 	}
@@ -29,6 +27,18 @@ func summary(view *analysis.View, info *recording.Info, end *recording.End) tabl
 		in.Balance = analysis.NewBalance(balanceInput(end.Memory, info.PID, view))
 	}
 	return in
+}
+
+// hitsOf is what became of the runs of every probe; nil: not known.
+func hitsOf(end *recording.End) []table.Hits {
+	if end == nil {
+		return nil
+	}
+	var out []table.Hits
+	for _, h := range end.Hits {
+		out = append(out, table.Hits{Probe: h.Probe, Hits: h.Hits, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
+	}
+	return out
 }
 
 // printSummary prints a summary, and below it what holds the live blocks.

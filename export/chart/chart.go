@@ -71,7 +71,7 @@ func Write(w io.Writer, f Format, in Input) error {
 	}
 	if len(parts) == 0 {
 		p := plot.New()
-		p.Title.Text = printable(in.Title) + "\nno GPU memory was seen"
+		p.Title.Text = table.Printable(in.Title) + "\nno GPU memory was seen"
 		panels = append(panels, []*plot.Plot{p})
 	}
 	if left > 0 {
@@ -127,7 +127,7 @@ func panel(in *Input, part *analysis.Part, first bool) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("%s · pid %d", part.Device, part.PID)
 	if first {
-		p.Title.Text = printable(in.Title) + "\n" + p.Title.Text
+		p.Title.Text = table.Printable(in.Title) + "\n" + p.Title.Text
 	}
 	p.Title.Padding = 8
 	p.X.Label.Text = "seconds since the attach"

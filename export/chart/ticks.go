@@ -3,8 +3,6 @@ package chart
 import (
 	"math"
 	"strconv"
-	"strings"
-	"unicode"
 
 	"gonum.org/v1/plot"
 )
@@ -54,14 +52,4 @@ func (secondTicks) Ticks(low, high float64) []plot.Tick {
 		out = append(out, plot.Tick{Value: i * step, Label: strconv.FormatFloat(i*step, 'f', digits, 64)})
 	}
 	return out
-}
-
-// printable leaves out what has no picture: names come from the program that is watched.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, s)
 }

@@ -57,7 +57,7 @@ func ownerParts(d *analysis.DeviceBalance, n int) []term {
 		if o.File != "" {
 			text += ", " + path.Base(o.File)
 		}
-		out = append(out, term{printable(o.Name), o.Bytes, printable(text)})
+		out = append(out, term{Printable(o.Name), o.Bytes, Printable(text)})
 		rest.Bytes, rest.Objects = rest.Bytes-o.Bytes, rest.Objects-o.Objects
 	}
 	if more := len(d.Owners) - len(out); more > 0 {
@@ -116,7 +116,7 @@ func (p *printer) deviceLine(d *analysis.DeviceBalance) {
 	}
 	line := exactText(d.Used) + " = "
 	if d.Used == event.Unknown {
-		line = fmt.Sprintf("unknown (%s); known: ", printable(d.Why))
+		line = fmt.Sprintf("unknown (%s); known: ", Printable(d.Why))
 	}
 	sum := strings.Join(terms, " + ")
 	if known && rest < 0 {
@@ -130,7 +130,7 @@ func balanceComment(d *analysis.DeviceBalance) string {
 	if rest, known := d.Remainder(); known {
 		return fmt.Sprintf("pid %d %s: used by the driver's count %s, of it not explained %s B", d.PID, d.Device, exactText(d.Used), signedCount(rest))
 	}
-	return fmt.Sprintf("pid %d %s: used by the driver's count %s %s", d.PID, d.Device, exactText(d.Used), printable(d.Why))
+	return fmt.Sprintf("pid %d %s: used by the driver's count %s %s", d.PID, d.Device, exactText(d.Used), Printable(d.Why))
 }
 
 // wrapped is field for a text that may need several lines. They break before a sign, if there is one, else at a space.
@@ -167,7 +167,7 @@ func (p *printer) balanceRows(d *analysis.DeviceBalance) {
 	}
 	text := usedText(d)
 	if d.Used == event.Unknown {
-		text = printable(d.Why)
+		text = Printable(d.Why)
 	}
 	p.balanceRow("device", Bytes(d.Used), bytesText(d.Used), text)
 	if d.Pools {
@@ -194,10 +194,10 @@ func hasNotes(b *analysis.Balance) bool {
 func (p *printer) balanceNotes(b *analysis.Balance) {
 	for i := range b.Unplaced {
 		u := &b.Unplaced[i]
-		p.field("device", "%s on %s, one that is not known by its number", exactText(u.Used), printable(strings.TrimSpace(u.Name+" "+u.UUID)))
+		p.field("device", "%s on %s, one that is not known by its number", exactText(u.Used), Printable(strings.TrimSpace(u.Name+" "+u.UUID)))
 	}
 	if len(b.Unplaced) > 0 {
-		p.wrapped("note", printable(b.DriverWhy))
+		p.wrapped("note", Printable(b.DriverWhy))
 	}
 	if n := b.Elsewhere(); n > 0 {
 		p.field("note", "of %s the device is not known: it is in the remainder of the device that it is on", Bytes(n))

@@ -33,8 +33,8 @@ const (
 func Diff(w io.Writer, in DiffInput) error {
 	out := bufio.NewWriter(w)
 	p := &diffPrinter{printer: printer{w: out}, in: &in}
-	p.field("before", "%s", printable(in.Before))
-	p.field("after", "%s", printable(in.After))
+	p.field("before", "%s", Printable(in.Before))
+	p.field("after", "%s", Printable(in.After))
 	p.line("")
 	p.row("in use by "+rowTitles[in.Difference.By], "before", "after", "change", "blocks", "")
 	p.rows()
@@ -95,7 +95,7 @@ func (p *diffPrinter) change(c *analysis.Change) {
 	e := c.Entry()
 	p.row("  "+entryColumns(e), before, after, changeText(c.Bytes()), blocks, remark(c))
 	if c.Moved && movedFrom(c) != "" {
-		p.line("    was at %s", printable(movedFrom(c)))
+		p.line("    was at %s", Printable(movedFrom(c)))
 	}
 	if len(e.Stack) > 0 {
 		p.line("    %s", stackText(e.Stack))
@@ -142,7 +142,7 @@ func stackText(stack []analysis.Call) string {
 		if i > 0 {
 			text += " ← "
 		}
-		text += printable(stack[i].Text())
+		text += Printable(stack[i].Text())
 		if len(text) > 4*maxWidth { // it will be cut
 			break
 		}

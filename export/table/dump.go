@@ -53,7 +53,7 @@ func Dump(w io.Writer, in DumpInput) error {
 	p.dumpNotes(&in)
 	if in.HoldersWhy != "" {
 		p.line("")
-		p.field("names", "what holds the blocks is not known: %s", printable(in.HoldersWhy))
+		p.field("names", "what holds the blocks is not known: %s", Printable(in.HoldersWhy))
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the map: %w", err)
@@ -66,7 +66,7 @@ func (p *printer) dumpDevice(d *analysis.DeviceBooks, in *DumpInput) {
 	b := in.balance(d.Counted.Device)
 	title := fmt.Sprintf("cuda:%d at %s", d.Counted.Device, in.Boot.Add(time.Duration(d.Time)).Format("15:04:05.000"))
 	if b != nil {
-		title = strings.TrimSpace(title + "  " + printable(b.Driver.Name+" "+b.Driver.UUID))
+		title = strings.TrimSpace(title + "  " + Printable(b.Driver.Name+" "+b.Driver.UUID))
 	}
 	p.line("%s", title)
 	if d.Reserved == 0 && d.Counted.Reserved == 0 {
@@ -102,7 +102,7 @@ func (p *printer) dumpUsed(b *analysis.DeviceBalance) {
 		return
 	}
 	if b.Used == event.Unknown {
-		p.line("  %-12s %10s %21s  %s", "device", "unknown", "", printable(b.Why))
+		p.line("  %-12s %10s %21s  %s", "device", "unknown", "", Printable(b.Why))
 		return
 	}
 	p.line("  %-12s %10s %21s  %s", "device", Bytes(b.Used), bytesText(b.Used), usedText(b))
@@ -118,7 +118,7 @@ func (p *printer) dumpNotes(in *DumpInput) {
 	}
 	p.line("")
 	if d != nil {
-		p.field("device", "%s on %s, whose number is not known", exactText(d.Used), printable(d.Driver.Name+" "+d.Driver.UUID))
+		p.field("device", "%s on %s, whose number is not known", exactText(d.Used), Printable(d.Driver.Name+" "+d.Driver.UUID))
 	}
 	p.balanceNotes(in.Balance)
 }

@@ -86,8 +86,8 @@ func offsetText(at, start uint64) string {
 	return fmt.Sprintf("%+.1f s", (time.Duration(at) - time.Duration(start)).Seconds())
 }
 
-// printable drops what could move a terminal's cursor: names come from the program that is watched.
-func printable(s string) string {
+// Printable drops what could move a terminal's cursor: names come from the program that is watched.
+func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return -1
@@ -98,7 +98,7 @@ func printable(s string) string {
 
 // fit cuts or pads to a width in characters. A cut shows as "…".
 func fit(s string, width int) string {
-	r := []rune(printable(s))
+	r := []rune(Printable(s))
 	if len(r) > width {
 		return string(r[:width-1]) + "…"
 	}
@@ -107,7 +107,7 @@ func fit(s string, width int) string {
 
 // fitTail is fit that keeps the end: of a file and line, that is what tells.
 func fitTail(s string, width int) string {
-	r := []rune(printable(s))
+	r := []rune(Printable(s))
 	if len(r) > width {
 		return "…" + string(r[len(r)-width+1:])
 	}

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gputrace/gputrace/event"
 )
 
 // Hits is what became of the runs of one probe. Hits == Emitted + all of Quiet + all of Dropped, or something is wrong.
@@ -48,6 +50,14 @@ func total(reasons map[string]uint64) uint64 {
 	return n
 }
 
+// Lost is how many events were lost, of all probes and for all reasons; event.Unknown without probes.
+func Lost(probes []Hits) uint64 {
+	if len(probes) == 0 {
+		return event.Unknown
+	}
+	return total(totalHits(probes).Dropped)
+}
+
 // reasonsText is "ring full 10, no scratch 2", largest first; empty without any.
 func reasonsText(reasons map[string]uint64) string {
 	keys := slices.Collect(maps.Keys(reasons))
@@ -57,7 +67,7 @@ func reasonsText(reasons map[string]uint64) string {
 	var out []string
 	for _, k := range keys {
 		if reasons[k] > 0 {
-			out = append(out, fmt.Sprintf("%s %s", printable(k), countText(reasons[k])))
+			out = append(out, fmt.Sprintf("%s %s", Printable(k), countText(reasons[k])))
 		}
 	}
 	return strings.Join(out, ", ")

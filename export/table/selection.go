@@ -28,7 +28,7 @@ func Selection(w io.Writer, in SelectionInput) error {
 	if in.Top == 0 {
 		in.Top = defaultTop
 	}
-	p.line("%s", printable(in.Title))
+	p.line("%s", Printable(in.Title))
 	if in.Range {
 		p.entries("allocated by "+in.By.String(), in.View.EntriesOf(analysis.Allocated), &in)
 		p.entries("of it, live at the end by "+in.By.String(), in.View.EntriesOf(analysis.InUse), &in)
@@ -87,7 +87,7 @@ func (p *printer) entry(e *analysis.Entry, by analysis.RowKind, total int64) {
 	python := slices.ContainsFunc(e.Stack, func(c analysis.Call) bool { return c.Func != "" })
 	for i := range e.Stack { // leaf first
 		if c := &e.Stack[i]; c.Func != "" || !python || i == 0 {
-			p.line("    %s", printable(c.Text()))
+			p.line("    %s", Printable(c.Text()))
 		}
 	}
 }

@@ -104,11 +104,11 @@ func (p *printer) header() {
 }
 
 func (p *printer) lostEvents() string {
-	if len(p.in.Hits) == 0 {
+	n := Lost(p.in.Hits)
+	if n == event.Unknown {
 		return "events lost unknown"
 	}
-	t := totalHits(p.in.Hits)
-	return plural(total(t.Dropped), "event") + " lost"
+	return plural(n, "event") + " lost"
 }
 
 // continuity says whether every step of the allocators' totals is explained by an event.
@@ -300,7 +300,7 @@ func (in *Input) imbalances() []string {
 	var out []string
 	for i := range in.Hits {
 		if wrong := in.Hits[i].imbalance(); wrong != "" {
-			out = append(out, printable(in.Hits[i].Probe)+": "+wrong)
+			out = append(out, Printable(in.Hits[i].Probe)+": "+wrong)
 		}
 	}
 	if t := totalHits(in.Hits); t.Emitted != in.View.Snapshot.Events {

@@ -49,7 +49,7 @@ func WhoBlock(w io.Writer, in WhoInput, block int) error {
 type blockPrinter struct{ w *bufio.Writer }
 
 func (p *blockPrinter) line(format string, args ...any) {
-	fmt.Fprintln(p.w, strings.TrimRight(printable(fmt.Sprintf(format, args...)), " "))
+	fmt.Fprintln(p.w, strings.TrimRight(Printable(fmt.Sprintf(format, args...)), " "))
 }
 
 func (p *blockPrinter) field(name, format string, args ...any) {

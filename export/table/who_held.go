@@ -51,7 +51,7 @@ func Held(w io.Writer, in HeldInput) error {
 
 // fitMiddle is fit that keeps both ends: of a path, where it begins and where it leads to.
 func fitMiddle(s string, width int) string {
-	r := []rune(printable(s))
+	r := []rune(Printable(s))
 	if len(r) <= width {
 		return fit(s, width)
 	}
