@@ -79,7 +79,7 @@ func (s *cfiState) expressionRule(m *machine, signal bool) Rule {
 		return s.withFP(m, RuleDerefFP, off)
 	case deref && reg == m.sp:
 		return s.withFP(m, RuleDerefSP, off)
-	case reg == m.sp && s.fp.kind != regAtCFA && s.fp.kind != regAtExpr && s.fp.kind != regOther:
+	case reg == m.sp && s.fp.unchanged():
 		return pltRule(m, &r, off)
 	default:
 		return Rule(RuleUnsupported)
