@@ -341,10 +341,16 @@ __noinline int py_run(struct walk *w, struct proc *p)
 	return flush(w);
 }
 
+// Where on the C stack the eval loop lies whose Python frames come next; 0: none do.
+static __always_inline u64 py_boundary(struct walk *w, struct proc *p)
+{
+	return p->python.ts_cframe == NO_FIELD ? w->py_bound : w->py_cframe;
+}
+
 // Whether the C frame [w->sp, cfa) is the eval loop whose Python frames come next.
 static __always_inline bool is_eval_frame(struct walk *w, struct proc *p, u64 cfa)
 {
-	u64 at = p->python.ts_cframe == NO_FIELD ? w->py_bound : w->py_cframe;
+	u64 at = py_boundary(w, p);
 
 	return w->py_state == PY_ACTIVE && at >= w->sp && at < cfa;
 }
@@ -457,20 +463,24 @@ __noinline int step(struct walk *w, struct proc *p)
 	return step_to_caller(w, rule, cfa);
 }
 
+// Whether there are Python frames that were not pushed.
+static __always_inline bool py_pending(struct walk *w, struct proc *p)
+{
+	if (w->py_state != PY_ACTIVE)
+		return 0;
+	if (p->python.ts_cframe == NO_FIELD)
+		return w->nqueue || w->py_bound;
+	return w->py_cframe && (p->python.cf_frame != NO_FIELD || w->py_frame);
+}
+
 // Python frames that no native frame claimed: all of them are still wanted when the native walk broke off.
 __noinline int py_rest(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
 		return -1;
 	for (int i = 0; i < MAX_PYTHON; i++) {
-		if (w->py_state != PY_ACTIVE || w->python >= MAX_PYTHON)
+		if (w->python >= MAX_PYTHON || !py_pending(w, p))
 			return 0;
-		if (p->python.ts_cframe == NO_FIELD) {
-			if (!w->nqueue && !w->py_bound)
-				return 0;
-		} else if (!w->py_cframe || (p->python.cf_frame == NO_FIELD && !w->py_frame)) {
-			return 0;
-		}
 		py_run(w, p);
 	}
 	return 0;

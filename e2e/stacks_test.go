@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,7 +125,7 @@ func checkStack(tr *trace, e *event.Event, c *stackCall) string {
 	switch {
 	case st == nil:
 		return "no stack"
-	case st.Status != event.StatusOK:
+	case !st.Status.Complete():
 		return "incomplete: " + st.Status.String()
 	case !sameFrames(tr.python(e.Stack), c.Frames):
 		return "Python frames differ"
@@ -136,6 +137,10 @@ func checkStack(tr *trace, e *event.Event, c *stackCall) string {
 		return "probe_realigned is missing"
 	case c.Shape == "qsort_callback" && !between(st, "probe_via_qsort"), c.Shape == "qsort_callback" && !between(st, "qsort"):
 		return "qsort does not lie between the Python frames"
+	case (c.Shape == "odd_frames") != (st.Status == event.StatusUnwound):
+		return "unwound by the wrong side: " + st.Status.String()
+	case c.Shape == "odd_frames" && !betweenOne(st, "probe_cfa_r", "probe_expression", "probe_return_in_r13"):
+		return "the odd frame does not lie between the Python frames"
 	case c.Shape == "python_native_python" && !between(st, "probe_call"):
 		return "probe_call does not lie between the Python frames"
 	}
@@ -180,6 +185,10 @@ func between(st *event.Stack, name string) bool {
 		}
 	}
 	return false
+}
+
+func betweenOne(st *event.Stack, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return between(st, name) })
 }
 
 // short keeps the leaf side of what is printed.

@@ -237,7 +237,7 @@ func (k *kernel) redirect(slot uint32) error {
 // descriptor fills the C struct proc. Regions are sorted by address; those beyond the kernel's limit are left out, and
 // stacks through them say so.
 func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) *bpf.TraceProc {
-	d := &bpf.TraceProc{Salt: uint64(time.Now().UnixNano()), SaltProcess: uint64(pid) * 0x9E3779B97F4A7C15, Pid: pid}
+	d := &bpf.TraceProc{Salt: uint64(time.Now().UnixNano()), SaltProcess: stackSeed(pid), Pid: pid}
 	d.Nmappings = uint32(min(len(regions), maxMappings))
 	for i := range d.Nmappings {
 		r, m := &regions[i], &d.Mapping[i]
@@ -305,11 +305,12 @@ const (
 // stackRecord is a record_stack, decoded.
 type stackRecord struct {
 	status uint8
+	pid    uint32
 	hash   uint64
 	words  []uint64
 }
 
-// decodeStack reads a record_stack. Its words are copied.
+// decodeStack reads a record_stack, of a stack or of a raw one. Its words are copied.
 func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes, want at least %d", len(raw), stackHeaderBytes)
@@ -318,7 +319,9 @@ func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes+n*8 {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes for %d words", len(raw), n)
 	}
-	r := stackRecord{status: raw[1], hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n)}
+	r := stackRecord{
+		status: raw[1], pid: binary.NativeEndian.Uint32(raw[4:]), hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n),
+	}
 	for i := range r.words {
 		r.words[i] = binary.NativeEndian.Uint64(raw[stackHeaderBytes+i*8:])
 	}

@@ -1,7 +1,8 @@
 // The unwinder of bpf/unwind.h, compiled for the host, walks stacks of its own process beside glibc's backtrace().
 //
 //   host walk           prints READY, reads unwind tables from stdin (struct tables and what follows it), then a line a stack:
-//                       NAME STATUS : WALKED PCS : PCS OF BACKTRACE
+//                       NAME STATUS : WALKED PCS : PCS OF BACKTRACE : REGISTERS : BYTES OF THE STACK
+//                       with the registers in the order of DWARF, and the stack from RAW_BELOW under the stack pointer on
 //   host fuzz SEED N    walks N times over memory and rules that are noise; ends with status 1 when a bound is broken
 #define _GNU_SOURCE
 #include <alloca.h>
@@ -148,7 +149,34 @@ static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
 	w->rec.hash = 1;
 }
 
-static void print_stack(const char *name, struct walk *w, void **oracle, int n)
+// The registers in the order of DWARF (System V ABI, AMD64 supplement, figure 3.36).
+enum { RBP = 6, RSP = 7, RIP = 16, REGISTERS = 17 };
+
+// What the tracer gets of a stack that the kernel cannot unwind.
+static void print_copy(const u64 *regs)
+{
+	static const char digits[] = "0123456789abcdef";
+	u8 page[RAW_PAGE];
+	u64 addr = regs[RSP] - RAW_BELOW, end = addr + RAW_BYTES;
+
+	printf(" :");
+	for (int i = 0; i < REGISTERS; i++)
+		printf(" %llx", regs[i]);
+	printf(" : ");
+	while (addr < end) {
+		u32 len = RAW_PAGE - (addr & (RAW_PAGE - 1));
+		if (read_user(page, len, addr))
+			break;
+		for (u32 i = 0; i < len; i++) {
+			putchar_unlocked(digits[page[i] >> 4]);
+			putchar_unlocked(digits[page[i] & 15]);
+		}
+		addr += len;
+	}
+	printf("\n");
+}
+
+static void print_stack(const char *name, struct walk *w, const u64 *regs, void **oracle, int n)
 {
 	printf("%s %u :", name, w->status);
 	for (u32 i = 0; i < w->rec.nwords; i++)
@@ -156,23 +184,30 @@ static void print_stack(const char *name, struct walk *w, void **oracle, int n)
 	printf(" :");
 	for (int i = 0; i < n; i++)
 		printf(" %lx", (unsigned long)oracle[i]);
-	printf("\n");
+	print_copy(regs);
 }
 
 static __noinline void capture(const char *name)
 {
 	static __thread struct walk w;
 	static __thread void *oracle[ORACLE];
-	u64 pc, sp, fp;
+	u64 regs[REGISTERS];
 
-	asm volatile("lea 0(%%rip), %0\n\tmov %%rsp, %1\n\tmov %%rbp, %2" : "=r"(pc), "=r"(sp), "=r"(fp));
-	begin(&w, pc, sp, fp);
+	asm volatile("mov %%rax, (%0)\n\tmov %%rdx, 8(%0)\n\tmov %%rcx, 16(%0)\n\tmov %%rbx, 24(%0)\n\t"
+		     "mov %%rsi, 32(%0)\n\tmov %%rdi, 40(%0)\n\tmov %%rbp, 48(%0)\n\tmov %%rsp, 56(%0)\n\t"
+		     "mov %%r8, 64(%0)\n\tmov %%r9, 72(%0)\n\tmov %%r10, 80(%0)\n\tmov %%r11, 88(%0)\n\t"
+		     "mov %%r12, 96(%0)\n\tmov %%r13, 104(%0)\n\tmov %%r14, 112(%0)\n\tmov %%r15, 120(%0)\n\t"
+		     "lea 0(%%rip), %%rax\n\tmov %%rax, 128(%0)"
+		     :
+		     : "r"(regs)
+		     : "rax", "memory");
+	begin(&w, regs[RIP], regs[RSP], regs[RBP]);
 	walk_stack(&w, &proc);
 	u64 slot = hijacked_slot;
 	if (slot) // glibc does not know what stands there
 		*(u64 *)slot = hijacked_address;
 	int n = backtrace(oracle, ORACLE);
-	print_stack(name, &w, oracle, n);
+	print_stack(name, &w, regs, oracle, n);
 }
 
 static __noinline int deep(int n, const char *name)
@@ -279,8 +314,11 @@ static void on_step(int number, siginfo_t *info, void *context)
 {
 	static struct walk w;
 	static void *oracle[ORACLE];
+	static const int order[REGISTERS] = { REG_RAX, REG_RDX, REG_RCX, REG_RBX, REG_RSI, REG_RDI,
+					      REG_RBP, REG_RSP, REG_R8,	 REG_R9,  REG_R10, REG_R11,
+					      REG_R12, REG_R13, REG_R14, REG_R15, REG_RIP };
 	mcontext_t *m = &((ucontext_t *)context)->uc_mcontext;
-	u64 pc = m->gregs[REG_RIP];
+	u64 pc = m->gregs[REG_RIP], regs[REGISTERS];
 
 	(void)number, (void)info;
 	if (!stepping) {
@@ -289,14 +327,16 @@ static void on_step(int number, siginfo_t *info, void *context)
 	}
 	m->gregs[REG_EFL] |= TRAP_FLAG;
 	steps++;
-	begin(&w, pc, m->gregs[REG_RSP], m->gregs[REG_RBP]);
+	for (int i = 0; i < REGISTERS; i++)
+		regs[i] = m->gregs[order[i]];
+	begin(&w, pc, regs[RSP], regs[RBP]);
 	walk_stack(&w, &proc);
 	int n = backtrace(oracle, ORACLE), from = 0;
 	while (from < n && (u64)oracle[from] != pc)
 		from++;
 	char name[32];
 	snprintf(name, sizeof(name), "step %llu", steps);
-	print_stack(name, &w, oracle + from, n - from);
+	print_stack(name, &w, regs, oracle + from, n - from);
 	capture("through the handler");
 }
 
