@@ -31,12 +31,14 @@ var errRawWords = errors.New("raw stack record whose words do not fit")
 
 // RawStacks counts the stacks that the kernel could not unwind and user space may.
 type RawStacks struct {
-	// Sent is how many the kernel sent. Unwound, Guessed and Partial of them were unwound: to the outermost frame; so with
-	// frames that are a guess; not so far.
-	Sent, Unwound, Guessed, Partial uint64
+	Sent    uint64 // by the kernel: Unwound + Guessed + Partial, when all were read
+	Unwound uint64 // to the outermost frame
+	Guessed uint64 // so, with frames that are a guess
+	Partial uint64 // not so far
 	// OverRate and NoRoom were not sent, because there were too many a second or because the ring was filling up. Their events
 	// have the stack as far as the kernel came.
-	OverRate, NoRoom uint64
+	OverRate uint64
+	NoRoom   uint64
 }
 
 // stackCopy is a piece of a thread's stack as it was at an event.
