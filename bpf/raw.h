@@ -87,7 +87,7 @@ static __always_inline void raw_slots(struct walk *w)
 // Walks the Python frames once more, and marks where each activation lies.
 static __always_inline void raw_python(struct walk *w, struct proc *p)
 {
-	w->python = w->nqueue = 0;
+	w->python = w->nqueue = w->status = 0;
 	w->py_bound = w->py_cframe = w->py_frame = 0;
 	py_start(w, p);
 	for (int i = 0; i < MAX_PYTHON; i++) {
@@ -96,6 +96,8 @@ static __always_inline void raw_python(struct walk *w, struct proc *p)
 		push(w, BOUNDARY_WORD | py_boundary(w, p));
 		py_run(w, p);
 	}
+	if (w->status) // of the Python frames: more than the walk that broke off had to say
+		w->rec.status = w->status;
 }
 
 // Sends the stack whose registers save_registers left in the scratch. The copy has an id of its own, which the event takes

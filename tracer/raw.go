@@ -227,9 +227,12 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 		frames, end = t.walkCopy(&raw, stack)
 	}
 	status := statusOf(frames, end)
+	if python := event.StackStatus(r.status); status.Complete() && (python == event.StatusPythonState || python == event.StatusTooDeep) {
+		status = python
+	}
 	words := raw.merge(frames)
 	id := event.StackID(hashWords(stackSeed(r.pid), words))
-	if status.Complete() || status == event.StatusGuessed || len(frames) >= t.stacks.nativeFrames(raw.partial) {
+	if end == symbolize.WalkDone || len(frames) >= t.stacks.nativeFrames(raw.partial) {
 		t.stacks.add(stackRecord{status: uint8(status), hash: uint64(id), words: words}, t.regions, t.target, t.python)
 	} else {
 		id = raw.partial

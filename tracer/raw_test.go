@@ -4,6 +4,9 @@ package tracer
 
 import (
 	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -139,6 +142,40 @@ func TestRawTableIsBounded(t *testing.T) {
 	require.EqualValues(t, 10, table.stack(10), "dropped")
 	require.EqualValues(t, 1<<40+10, table.stack(11))
 	require.EqualValues(t, 1<<40+maxRawIDs+9, table.stack(maxRawIDs+10))
+}
+
+// TestRawStackOfBrokenPython: what the Python frames lack is said although the native ones are complete.
+func TestRawStackOfBrokenPython(t *testing.T) {
+	const base = 0x7f0000000000
+	source, lib := filepath.Join(t.TempDir(), "end.s"), filepath.Join(t.TempDir(), "end.so")
+	require.NoError(t, os.WriteFile(source, []byte(".globl last\n.type last, @function\nlast:\n.cfi_startproc\n.cfi_undefined rip\nnop\n.cfi_endproc\n"), 0o600))
+	out, err := exec.Command("gcc", "-shared", "-nostartfiles", "-o", lib, source).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	f, err := os.Open(lib)
+	require.NoError(t, err)
+	defer f.Close()
+	file, err := symbolize.Open(f, lib)
+	require.NoError(t, err)
+	last, ok := file.Find("last")
+	require.True(t, ok)
+	offset, ok := file.FileOffset(last.Addr)
+	require.True(t, ok)
+	m := at(base, base+0x1000, lib)
+	m.Offset = offset &^ 0xfff
+	for status, want := range map[event.StackStatus]event.StackStatus{
+		event.StatusBadRule: event.StatusUnwound, event.StatusPythonState: event.StatusPythonState, event.StatusTooDeep: event.StatusTooDeep,
+	} {
+		tr := &Tracer{stacks: newStackTable(), raw: newRawTable(), detached: true, regions: []region{newRegion(m, &object{file: file})}}
+		words := rawWordsOf(6)
+		words[16] = base + offset&0xfff
+		record := rawBytes(5, words...)
+		record[1] = uint8(status)
+		tr.decode(nil, record)
+		stack := tr.Stack(tr.raw.stack(5))
+		require.NotNil(t, stack)
+		require.Equal(t, want, stack.Status)
+		require.Equal(t, "last", stack.Frames[0].Func)
+	}
 }
 
 // TestRawStackThatLeadsNowhere: the stack that the kernel came to stays when the copy does not lead as far.
