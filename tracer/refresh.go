@@ -5,6 +5,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
@@ -18,6 +19,7 @@ func (t *Tracer) refreshIfDue() {
 		return
 	}
 	t.lastRefresh, t.unknownCode = time.Now(), false
+	t.releaseIfQuiet()
 	maps, err := t.target.Maps()
 	if err != nil || len(maps) == 0 {
 		return // it is just ending; exitWatch tells
@@ -32,6 +34,7 @@ func (t *Tracer) refreshIfDue() {
 	}
 	t.lastChange = time.Now()
 	t.regions = t.objects.regions(maps)
+	t.stacks.lookedUp = time.Now()
 	if t.python == nil {
 		t.findPython()
 	}
@@ -40,6 +43,17 @@ func (t *Tracer) refreshIfDue() {
 		return
 	}
 	t.hookLate()
+}
+
+// releaseIfQuiet gives back the memory that unwind tables and names took to make, once no name was looked up for a while:
+// most stacks are seen in the first seconds.
+func (t *Tracer) releaseIfQuiet() {
+	if t.stacks.lookedUp.IsZero() || time.Since(t.stacks.lookedUp) < quietFor {
+		return
+	}
+	t.stacks.lookedUp = time.Time{}
+	t.objects.release()
+	go debug.FreeOSMemory() // events must not wait for it
 }
 
 // hookLate adds the probes of libraries that were loaded after the attach.
