@@ -53,6 +53,10 @@ func (s *cfiState) withFPExpression(m *machine, kind RuleKind, off int64) Rule {
 	switch {
 	case !ok || r.off != len(r.b):
 		return Rule(RuleUnsupported)
+	case reg == m.fp && kind == RuleSP && off == -m.returnOffset:
+		// At the return of a function that realigned its stack gcc leaves standing where the frame pointer was saved. By then
+		// the frame is gone and the register is the caller's again.
+		return NewRule(kind, off, SavedFP{})
 	case reg == m.fp:
 		return NewRule(kind, off, SavedFP{Base: FPAtFP, Offset: n})
 	case reg == m.sp && kind == RuleSP:
