@@ -413,6 +413,15 @@ static __always_inline int step_to_caller(struct walk *w, u64 rule, u64 cfa)
 	return w->pc == 0; // some outermost frames have no rule but a zero
 }
 
+// Whether a return address that follows no function's code is the first byte of one: no call can return there. Whoever made
+// the stack put it there, to run when the outermost function is done (makecontext of glibc).
+static __always_inline bool made_by_hand(struct proc *p, u64 pc)
+{
+	u64 rule = rule_for(p, pc);
+
+	return RULE_KIND(rule) == RULE_SP && RULE_CFA(rule) == 8;
+}
+
 // The rule of the current pc. A return probe of anybody's, still pending, replaced the return address: put the real one
 // back first.
 static __always_inline u64 current_rule(struct walk *w, struct proc *p)
@@ -423,7 +432,7 @@ static __always_inline u64 current_rule(struct walk *w, struct proc *p)
 		return rule;
 	u64 original = hijacked_return_address(w->sp - 8);
 	if (!original)
-		return rule;
+		return made_by_hand(p, w->pc) ? RULE_END : rule;
 	w->pc = original;
 	return rule_for(p, original - 1);
 }
