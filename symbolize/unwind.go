@@ -31,7 +31,8 @@ type Unwinder struct {
 
 // StackFrame is one native frame.
 type StackFrame struct {
-	PC uint64
+	PC     uint64
+	Caller bool // PC is a return address: the call is before it
 	// SP and CFA bound the frame on the stack: [SP, CFA). They are equal for a frame that was not unwound, and for the one
 	// that the kernel makes for a signal handler.
 	SP, CFA uint64
@@ -101,7 +102,7 @@ func (u *Unwinder) Walk(regs Registers, limit int) ([]StackFrame, WalkEnd) {
 func (w *unwinding) step() (end WalkEnd, over bool) {
 	m := machines[unwindMachine]
 	pc, sp := w.regs.value[m.ra], w.regs.value[m.sp]
-	w.frames = append(w.frames, StackFrame{PC: pc, SP: sp, CFA: sp})
+	w.frames = append(w.frames, StackFrame{PC: pc, Caller: w.caller, SP: sp, CFA: sp})
 	frame := &w.frames[len(w.frames)-1]
 	if w.caller && hasTrampoline(w.text(pc, len(m.trampoline)), m) {
 		return w.fromSignal(m)

@@ -501,7 +501,9 @@ static void fill_noise(void)
 		python[i] = next() >> 32;
 	proc.python.enabled = r & 1;
 	proc.python.f_size = r & 2 ? (r >> 8) % (PYFRAME + 1) : (u16)(r >> 8);
-	proc.python.entry = 1 + (r >> 24) % 3;
+	proc.python.entry = 1 + (r >> 24) % 4;
+	if (r & 16)
+		proc.python.eval[0] = (struct code_range){ 0x7000, 0x8000 };
 	proc.python.ts_cframe = r & 4 ? NO_FIELD : (r >> 28) % 256;
 	proc.python.cf_frame = r & 8 ? NO_FIELD : (r >> 36) % 64;
 	proc.nmappings = r >> 44 & 15 ? 1 : (r >> 48) % (MAX_MAPPINGS + 1);
