@@ -153,4 +153,3 @@ func (r *nativeReport) oddlyStepped(st *event.Stack, linker []process.Mapping) b
 	const handler = 5 // frames: the report function, two of the reports, the handler, the trampoline
 	return len(pcs) == handler+1 || slices.ContainsFunc(linker, func(m process.Mapping) bool { return m.Start <= last && last < m.End })
 }
-

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/gputrace/gputrace/bpf"
@@ -230,6 +231,7 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 		t.unknownCode = true // the kernel may go by what was mapped there before
 		t.refreshIfDue()
 	}
+	t.stacks.lookedUp = time.Now() // as for names, pages of the files are read
 	stack := t.raw.take(r.hash)
 	for _, s := range raw.slots {
 		stack.set(s[0], s[1])

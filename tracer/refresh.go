@@ -5,6 +5,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
@@ -18,6 +19,7 @@ func (t *Tracer) refreshIfDue() {
 		return
 	}
 	t.lastRefresh, t.unknownCode = time.Now(), false
+	t.releaseIfQuiet()
 	if !t.readMappings() {
 		return
 	}
@@ -68,8 +70,20 @@ func (t *Tracer) readMappings() bool {
 	}
 	t.lastChange = time.Now()
 	t.regions = t.objects.regions(maps)
+	t.stacks.lookedUp = time.Now()
 	t.unpublished = true
 	return true
+}
+
+// releaseIfQuiet gives back the memory that unwind tables and names took to make, once no name was looked up for a while:
+// most stacks are seen in the first seconds.
+func (t *Tracer) releaseIfQuiet() {
+	if t.stacks.lookedUp.IsZero() || time.Since(t.stacks.lookedUp) < quietFor {
+		return
+	}
+	t.stacks.lookedUp = time.Time{}
+	t.objects.release()
+	go debug.FreeOSMemory() // events must not wait for it
 }
 
 // hookLate adds the probes of libraries that were loaded after the attach.

@@ -4,6 +4,7 @@ package tracer
 
 import (
 	"slices"
+	"time"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
@@ -38,6 +39,8 @@ type stackTable struct {
 	byID  map[event.StackID]*rawStack
 	codes map[uint64]*cpython.Code
 	names map[codeKey][]codeName
+
+	lookedUp time.Time // when memory was last taken for names or unwind tables; zero: it was given back
 }
 
 // codeKey is a place in the code of a file.
@@ -234,6 +237,7 @@ func (t *stackTable) lookup(o *object, vaddr uint64) []codeName {
 	if n, ok := t.names[key]; ok {
 		return n
 	}
+	t.lookedUp = time.Now()
 	var out []codeName
 	for _, n := range o.file.Names(vaddr) {
 		out = append(out, codeName{n, symbolize.Demangle(n.Linkage)})
