@@ -200,7 +200,7 @@ enum code_chunk {
 };
 
 #define CODE_OBJECT_BYTES    256
-#define CODE_OBJECT_NEEDED   144 // up to the last field that is read, co_linetable of 3.11
+#define CODE_OBJECT_NEEDED   160 // up to the last field that is read, co_linetable without a GIL
 #define CODE_QUALNAME_BYTES  320
 #define CODE_NAME_BYTES	     192
 #define CODE_FILENAME_BYTES  512
@@ -293,6 +293,14 @@ enum py_entry {
 	PY_ENTRY_EACH = 1, // 3.10: every frame is an activation of its own
 	PY_ENTRY_FLAG = 2, // 3.11: the frame whose is_entry is set is the last, and is a frame
 	PY_ENTRY_SHIM = 3, // 3.12 on: a shim frame on the C stack follows the last; it is no frame
+	PY_ENTRY_CODE = 4, // 3.8, 3.9: as EACH; the activation is the native frame whose pc is in the eval loop
+};
+
+#define EVAL_PARTS 4 // of the eval loop
+
+struct code_range {
+	u64 start;
+	u64 end;
 };
 
 // Offsets into CPython's structures; see package cpython.
@@ -317,7 +325,13 @@ struct python {
 	u16 co_filename;
 	u16 co_linetable;
 	u16 co_firstlineno;
-	u16 pad[3];
+	u16 tls_block; // the word at tls is a pointer, and the state that far behind where it leads; NO_FIELD: it is the state
+	u16 object_head; // sizeof(PyObject)
+	u16 f_copy;	 // which copy of the bytecode the frame runs; NO_FIELD: there are none
+	u16 co_copies;
+	u16 co_start;
+	u16 pad[2];
+	struct code_range eval[EVAL_PARTS];
 };
 
 // A call of the report function from the allocator, where the Block is at hand: at *(base + offset) when the return

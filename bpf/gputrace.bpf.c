@@ -287,12 +287,13 @@ static __always_inline u64 mix_words(u64 id, u8 *from, u32 n)
 static __always_inline u64 code_id(struct record_code *r, struct python *py, u64 addr)
 {
 	u64 line = code_field(r, py->co_firstlineno & ~7) >> ((py->co_firstlineno & 4) * 8);
-	u64 id = mix_words((addr ^ (u32)line) * GOLDEN, r->object + 16, 3); // sizes or constants and names, by version
+	u32 head = py->object_head & 48; // behind it: sizes or constants and names, by version
+	u64 id = mix_words((addr ^ (u32)line) * GOLDEN, r->object + head, 3);
 
 	id = mix_words(id, (u8 *)&r->addr[CODE_QUALNAME], CODE_CHUNKS - CODE_QUALNAME);
-	id = mix_words(id, r->qualname + 40, 6);
-	id = mix_words(id, r->linetable + 16, 1);
-	return mix_words(id, r->linetable + 32, 6);
+	id = mix_words(id, r->qualname + head + 24, 6);
+	id = mix_words(id, r->linetable + head, 1);
+	return mix_words(id, r->linetable + head + 16, 6);
 }
 
 // Sends a code object unless it was sent before. Built in the Python window, which the walk has finished with.

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os/exec"
 	"path/filepath"
@@ -63,7 +64,7 @@ func TestWalkEqualsBacktrace(t *testing.T) {
 		{"-O2", "-fomit-frame-pointer"}, {"-O0"}, {"-O2", "-fno-omit-frame-pointer", "-no-pie"}, {"-O3", "-fcf-protection=full"},
 	} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
-			stacks, code := walkAll(t, compile(t, flags...))
+			stacks, code := walkAll(t, compile(t, flags...), "walk")
 			seen := map[string]walked{}
 			broken := 0
 			for i := range stacks {
@@ -91,6 +92,57 @@ func TestWalkEqualsBacktrace(t *testing.T) {
 	}
 }
 
+// variants are the ways in which the functions of frames.c are compiled, by the prefix of their names.
+var variants = map[string][]string{
+	"O0": {"-O0"}, "O1": {"-O1"}, "O2": {"-O2", "-fomit-frame-pointer"}, "O3": {"-O3", "-mavx2", "-fstack-protector-all"},
+	"Os": {"-Os", "-fcf-protection=full"}, "FP": {"-O2", "-fno-omit-frame-pointer"}, "CL": {"-O2", "-fstack-clash-protection"},
+	"RE": {"-O2", "-mstackrealign", "-maccumulate-outgoing-args"}, "IN": {"-O3", "-fno-optimize-sibling-calls", "-fno-shrink-wrap"},
+}
+
+// compileVariants builds frames.c in all variants, and says which they are as the host program wants to be told.
+func compileVariants(t *testing.T) []string {
+	t.Helper()
+	var objects []string
+	list := "-DFRAMES(X)="
+	for _, name := range slices.Sorted(maps.Keys(variants)) {
+		object := filepath.Join(t.TempDir(), name+".o")
+		args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-c", "-o", object, "-DFLAVOR=" + name + "_", "../testdata/programs/frames.c"}, variants[name]...)
+		out, err := exec.Command("gcc", args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		objects = append(objects, object)
+		list += "X(" + name + "_)"
+	}
+	return append(objects, list)
+}
+
+// TestStepThroughFunctions walks from every single instruction of functions with frames of all shapes, however the compiler
+// makes them, and of what they call in libc: prologues, epilogues and the linkage table, bound lazily, at once and with
+// landing pads.
+func TestStepThroughFunctions(t *testing.T) {
+	frames := compileVariants(t)
+	for _, flags := range [][]string{{"-Wl,-z,lazy"}, {"-Wl,-z,now"}, {"-Wl,-z,lazy,-z,ibtplt", "-no-pie"}} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			stacks, code := walkAll(t, compile(t, append(flags, frames...)...), "step")
+			seen, broken := map[string]int{}, map[string]int{}
+			for i := range stacks {
+				w := &stacks[i]
+				compare(t, w)
+				compareCopy(t, w, code)
+				variant := strings.Fields(w.name)[1]
+				seen[variant]++
+				if w.status == event.StatusBadRule && !w.linker {
+					broken[variant]++
+				}
+			}
+			for name := range variants {
+				require.Greater(t, seen[name+"_"], 1000, name)
+				require.Less(t, broken[name+"_"], seen[name+"_"]/50, name)
+			}
+			t.Logf("%d instructions, %v; no rule for %v", len(stacks), seen, broken)
+		})
+	}
+}
+
 // cut are the stacks that do not reach the outermost frame, and why.
 var cut = map[string]event.StackStatus{
 	"too deep": event.StatusTooDeep, "unreadable": event.StatusUnreadable,
@@ -106,7 +158,10 @@ func compare(t *testing.T, w *walked) {
 	status, isCut := cut[w.name]
 	// _dl_runtime_resolve counts its frame from rbx, which no rule expresses. It binds a symbol at its first call and is on no
 	// stack that allocates memory.
-	if w.linker && w.status == event.StatusBadRule {
+	// Between two instructions of a prologue that realigns or probes the stack the frame is counted from r10 or r11. Only a
+	// function that is interrupted there can be on a stack.
+	interrupted := strings.HasPrefix(w.name, "step") && len(w.pcs) == 1
+	if (w.linker || interrupted) && w.status == event.StatusBadRule {
 		status, isCut = event.StatusBadRule, true
 	}
 	require.Equal(t, status, w.status, w.name)
@@ -151,9 +206,9 @@ func compareCopy(t *testing.T, w *walked, code func(uint64) symbolize.Code) {
 }
 
 // walkAll runs the program with the tables of its own mappings.
-func walkAll(t *testing.T, program string) ([]walked, func(uint64) symbolize.Code) {
+func walkAll(t *testing.T, program, mode string) ([]walked, func(uint64) symbolize.Code) {
 	t.Helper()
-	cmd := exec.Command(program, "walk")
+	cmd := exec.Command(program, mode)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()

@@ -185,7 +185,17 @@ type TraceProc struct {
 		CoFilename    uint16
 		CoLinetable   uint16
 		CoFirstlineno uint16
-		Pad           [3]uint16
+		TlsBlock      uint16
+		ObjectHead    uint16
+		F_copy        uint16
+		CoCopies      uint16
+		CoStart       uint16
+		Pad           [2]uint16
+		Eval          [4]struct {
+			_     structs.HostLayout
+			Start uint64
+			End   uint64
+		}
 	}
 	Block struct {
 		_         structs.HostLayout
@@ -219,6 +229,7 @@ const (
 	TracePyEntryPY_ENTRY_EACH TracePyEntry = 1
 	TracePyEntryPY_ENTRY_FLAG TracePyEntry = 2
 	TracePyEntryPY_ENTRY_SHIM TracePyEntry = 3
+	TracePyEntryPY_ENTRY_CODE TracePyEntry = 4
 )
 
 type TraceRawWord uint32

@@ -48,7 +48,7 @@ func eventKey(e *event.Event, refused map[uint32]int) string {
 
 // TestPythonStacks compares captured stacks with the interpreter's own view, for every shape of Python code.
 func TestPythonStacks(t *testing.T) {
-	for _, minor := range []string{"3.10", "3.11", "3.12", "3.13"} {
+	for _, minor := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"} {
 		t.Run(minor, func(t *testing.T) {
 			dir := t.TempDir()
 			args := []string{filepath.Join(env.testdata, "programs", "pystacks.py"), filepath.Join(env.programs, "libc10.so"), filepath.Join(dir, "calls"),
@@ -66,9 +66,14 @@ func TestPythonStacks(t *testing.T) {
 	}
 }
 
-// python finds an interpreter by its version: one of pyenv's, or python3.N on the path.
+// python finds an interpreter by its version: Debian's 3.14, one of pyenv's, or python3.N on the path.
 func python(t *testing.T, minor string) string {
 	t.Helper()
+	if minor == "3.14" {
+		folder, err := output(filepath.Join(env.testdata, "debian-python.sh"))
+		require.NoError(t, err)
+		return filepath.Join(folder, "bin", "python"+minor)
+	}
 	if root, err := exec.Command("pyenv", "root").Output(); err == nil {
 		found, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(root)), "versions", minor+".*", "bin", "python3"))
 		if len(found) > 0 {

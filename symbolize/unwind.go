@@ -31,7 +31,8 @@ type Unwinder struct {
 
 // StackFrame is one native frame.
 type StackFrame struct {
-	PC uint64
+	PC     uint64
+	Caller bool // PC is a return address: the call is before it
 	// SP and CFA bound the frame on the stack: [SP, CFA). They are equal for a frame that was not unwound, and for the one
 	// that the kernel makes for a signal handler.
 	SP, CFA uint64
@@ -101,7 +102,7 @@ func (u *Unwinder) Walk(regs Registers, limit int) ([]StackFrame, WalkEnd) {
 func (w *unwinding) step() (end WalkEnd, over bool) {
 	m := machines[unwindMachine]
 	pc, sp := w.regs.value[m.ra], w.regs.value[m.sp]
-	w.frames = append(w.frames, StackFrame{PC: pc, SP: sp, CFA: sp})
+	w.frames = append(w.frames, StackFrame{PC: pc, Caller: w.caller, SP: sp, CFA: sp})
 	frame := &w.frames[len(w.frames)-1]
 	if w.caller && hasTrampoline(w.text(pc, len(m.trampoline)), m) {
 		return w.fromSignal(m)
@@ -113,6 +114,8 @@ func (w *unwinding) step() (end WalkEnd, over bool) {
 	code := w.Code(at)
 	rules, end := rulesOf(code, at)
 	switch {
+	case end != WalkDone && w.caller && w.madeByHand(pc):
+		return WalkDone, true
 	case end == WalkNoRow && w.guess(code, frame):
 	case end != WalkDone:
 		return end, true
@@ -124,6 +127,14 @@ func (w *unwinding) step() (end WalkEnd, over bool) {
 		}
 	}
 	return WalkDone, w.regs.value[m.ra] == 0 // some outermost frames have no description but a zero
+}
+
+// madeByHand reports whether a return address that follows no described code is the first byte of a function: no call can return
+// there. Whoever made the stack put it there, to run when the outermost function is done (makecontext of glibc).
+func (w *unwinding) madeByHand(pc uint64) bool {
+	m := machines[unwindMachine]
+	rules, end := rulesOf(w.Code(pc), pc)
+	return end == WalkDone && rules.state.frameGone(m)
 }
 
 // rulesOf finds the description of a place in the code.
@@ -151,9 +162,13 @@ func (w *unwinding) apply(rules *fullRules, frame *StackFrame) WalkEnd {
 	if err != nil {
 		return endOf(err)
 	}
-	next := w.regs
+	next, gone := w.regs, rules.state.frameGone(m)
 	for n := range rules.regs {
-		v, err := w.restore(uint64(n), &rules.regs[n], cfa)
+		rule := rules.regs[n]
+		if gone && rule.savedByFP(m) {
+			rule = regRule{}
+		}
+		v, err := w.restore(uint64(n), &rule, cfa)
 		next.value[n], next.lost = v, next.lost&^(1<<n)
 		if err != nil && uint64(n) == m.ra {
 			return endOf(err)

@@ -217,6 +217,11 @@ func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
 	d.Python.CoName, d.Python.CoQualname, d.Python.CoFilename = code.Name, code.Qualname, code.Filename
 	d.Python.CoLinetable, d.Python.CoFirstlineno = code.LineTable, code.FirstLine
 	d.Python.InstrSize, d.Python.Entry, d.Python.OwnerShim = p.InstrSize, uint8(p.Entry), p.OwnerShim
+	d.Python.TlsBlock, d.Python.ObjectHead = p.TLSBlock, p.ObjectHead
+	d.Python.F_copy, d.Python.CoCopies, d.Python.CoStart = p.FrameCopy, p.CodeCopies, p.CodeStart
+	for i, r := range py.Eval {
+		d.Python.Eval[i].Start, d.Python.Eval[i].End = r.Start, r.Limit
+	}
 }
 
 // setHooks writes the table that attach cookies index.

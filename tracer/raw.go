@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/symbolize"
 )
@@ -63,7 +65,7 @@ func (c *stackCopy) set(addr, word uint64) {
 	}
 }
 
-// activation is a run of Python frames and where on the C stack its eval loop lies; 0: not known.
+// activation is a run of Python frames and where on the C stack its eval loop lies; 0: that is told by the loop's code.
 type activation struct {
 	at    uint64
 	words []uint64
@@ -105,15 +107,26 @@ func parseRawWords(words []uint64) (rawWords, error) {
 	return r, nil
 }
 
+// runsIn reports whether a native frame is the activation's eval loop, whose code is in the ranges.
+func (a *activation) runsIn(f *symbolize.StackFrame, loop []cpython.Range) bool {
+	if a.at != 0 {
+		return a.at >= f.SP && a.at < f.CFA
+	}
+	pc := f.PC
+	if f.Caller {
+		pc--
+	}
+	return f.CFA > f.SP && slices.ContainsFunc(loop, func(r cpython.Range) bool { return pc >= r.Start && pc < r.Limit })
+}
+
 // merge puts the Python frames where their eval loops lie among the native ones, as the kernel does: those that no frame
-// claims come last.
-func (r *rawWords) merge(frames []symbolize.StackFrame) []uint64 {
+// claims come last. loop is the code of the eval loop, where that is needed to tell.
+func (r *rawWords) merge(frames []symbolize.StackFrame, loop []cpython.Range) []uint64 {
 	var out []uint64
 	python := r.python
 	for i := range frames {
-		f := &frames[i]
-		out = append(out, f.PC)
-		if len(python) > 0 && python[0].at >= f.SP && python[0].at < f.CFA {
+		out = append(out, frames[i].PC)
+		if len(python) > 0 && python[0].runsIn(&frames[i], loop) {
 			out = append(out, python[0].words...)
 			python = python[1:]
 		}
@@ -218,6 +231,7 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 		t.unknownCode = true // the kernel may go by what was mapped there before
 		t.refreshIfDue()
 	}
+	t.stacks.lookedUp = time.Now() // as for names, pages of the files are read
 	stack := t.raw.take(r.hash)
 	for _, s := range raw.slots {
 		stack.set(s[0], s[1])
@@ -230,7 +244,11 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 	if python := event.StackStatus(r.status); status.Complete() && (python == event.StatusPythonState || python == event.StatusTooDeep) {
 		status = python
 	}
-	words := raw.merge(frames)
+	var loop []cpython.Range
+	if t.python != nil {
+		loop = t.python.Eval
+	}
+	words := raw.merge(frames, loop)
 	id := event.StackID(hashWords(stackSeed(r.pid), words))
 	if end == symbolize.WalkDone || len(frames) >= t.stacks.nativeFrames(raw.partial) {
 		t.stacks.add(stackRecord{status: uint8(status), hash: uint64(id), words: words}, t.regions, t.target, t.python)

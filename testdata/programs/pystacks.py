@@ -2,7 +2,7 @@
 
 usage: pystacks.py LIBC10 OUT.jsonl [--rounds N] [--threads N] [--wait --go FILE] [--hold FILE]
 
-LIBC10 is the look-alike built from fakec10.c. Runs on CPython 3.10 and later, without other modules. A line of OUT is a
+LIBC10 is the look-alike built from fakec10.c. Runs on CPython 3.8 and later, without other modules. A line of OUT is a
 call: {"addr", "size", "tid", "shape", "frames": [[file, line, name, qualname]]}, innermost frame first, in the order of
 each thread's calls. qualname is null before 3.11, which does not keep it. A negative size is a free, the address 0 a
 report of out-of-memory. "tid" is 0, and "frames" empty, for a call made on a thread that has no Python in it.
@@ -22,7 +22,7 @@ import time
 
 POLL_SECONDS = 0.01
 FIRST_ADDRESS, BLOCK, NO_ADDRESS = 0x7000_0000_0000, 512, 0
-DEEP = 120
+DEEP = 120 if sys.version_info >= (3, 10) else 50  # below the limit of native frames: before, a call takes up to five
 SHAPES = []
 
 
@@ -381,6 +381,9 @@ def contexts():
 
 @shape
 def matching():
+    if sys.version_info < (3, 10):
+        PROBE.alloc(*note(here()))
+        return
     exec("match 1:\n    case 1:\n        PROBE.alloc(*note(here()))", globals())
 
 
