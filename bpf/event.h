@@ -369,3 +369,40 @@ struct cached_rule {
 	u64 check;
 	u64 rule;
 };
+
+#define MEMO_WORDS  160
+#define MEMO_EVALS  32
+#define MEMO_PIECES 8
+#define PIECE_BYTES 4096
+
+// A piece of a stack: where it begins, bytes from where the walk began, and in the copy.
+struct memo_piece {
+	u32 from;
+	u16 bytes;
+	u16 at;
+};
+
+// A frame of the eval loop on the C stack, bytes from where the walk began; the piece that its activation's record is in, and
+// how many native frames there are up to it.
+struct memo_eval {
+	u32 from, to;
+	u16 piece;
+	u16 native;
+};
+
+// A native walk that can be recalled (recall.h).
+struct memo {
+	u32 version; // odd: being written
+	u32 needs_fp;
+	u64 salt;
+	u64 pc, sp, fp;	 // of the probe
+	u64 hash;	 // of the words
+	u64 native_hash; // of the frames
+	u16 nwords, nevals, npieces, pad;
+	struct memo_piece piece[MEMO_PIECES];
+	struct memo_eval eval[MEMO_EVALS];
+	union { // where in the copy the words are that the walk depended on, in words
+		u16 word[MEMO_WORDS];
+		u64 four[MEMO_WORDS / 4];
+	};
+};

@@ -12,6 +12,7 @@
 char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL programs
 
 #define RULE_CACHE (1 << 16) // entries: 1 MiB
+#define MEMOS	   (1 << 12) // walks that can be recalled: 2.3 MiB
 #define SEEN	   (1 << 18) // entries: 2 MiB
 #define SEEN_CODES (1 << 15) // entries: 256 KiB
 
@@ -61,6 +62,8 @@ struct hook_table hooks;
 struct stats_table stats;
 struct rule_table rules;
 struct cached_rule rule_cache[RULE_CACHE];
+struct memo memos[MEMOS];
+u32 memo_turns;
 u64 seen[SEEN];		    // hashes of stacks already sent; an overwritten slot only means that one is sent again
 u64 seen_codes[SEEN_CODES]; // the last code object sent, by address
 u64 stacks_lost;
@@ -90,6 +93,16 @@ static __always_inline u64 rule_at(u32 index)
 static __always_inline struct cached_rule *cache_slot(u64 hash)
 {
 	return &rule_cache[(hash >> 48) & (RULE_CACHE - 1)];
+}
+
+static __always_inline struct memo *memo_at(u32 i)
+{
+	return &memos[i & (MEMOS - 1)];
+}
+
+static __always_inline u32 memo_turn(void)
+{
+	return memo_turns++;
 }
 
 // Return probes, ours or another tool's, put the address of a trampoline into the return slot; the kernel keeps the real
@@ -344,13 +357,21 @@ static __always_inline void send_codes(struct walk *w, struct proc *p)
 	}
 }
 
+static __always_inline u64 *seen_slot(u64 hash)
+{
+	return &seen[hash & (SEEN - 1)];
+}
+
+static __always_inline bool was_sent(u64 hash)
+{
+	return *seen_slot(hash) == hash;
+}
+
 // Sends the stack in the scratch unless it was sent before. It goes before its event, in the same ring, so a reader always
 // knows it. It is marked as sent only when it was.
 static __always_inline void send_stack(struct walk *w, struct proc *p)
 {
-	u64 *slot = &seen[w->rec.hash & (SEEN - 1)];
-
-	if (*slot == w->rec.hash)
+	if (was_sent(w->rec.hash))
 		return;
 	u32 n = w->rec.nwords;
 	if (n > MAX_WORDS)
@@ -364,40 +385,34 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 		__sync_fetch_and_add(&stacks_lost, 1);
 		return;
 	}
-	*slot = w->rec.hash;
+	*seen_slot(w->rec.hash) = w->rec.hash;
 }
 
 #include "raw.h"
 
-// Loads the first page of the stack, so that the words above the stack pointer are at hand.
+// Goes to the registers at the probe.
 static __always_inline void walk_begin(struct hit *h)
 {
 	struct walk *w = &h->scratch->walk;
 	struct task_struct *task = bpf_get_current_task_btf();
-	u64 first;
 
-	w->pc = h->ctx->ip;
-	w->sp = h->ctx->sp;
-	w->fp = h->ctx->bp;
+	w->first_pc = h->ctx->ip;
+	w->first_sp = h->ctx->sp;
+	w->first_fp = h->ctx->bp;
 	w->tp = task->thread.fsbase;
 	w->stack_top = w->tp; // glibc puts a thread's descriptor on top of its stack
-	if (w->tp < w->sp || w->tp - w->sp > (1ull << 32))
+	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
 		w->stack_top = task->mm->start_stack;
-	w->win_lo = w->win_hi = 0;
-	w->caller = w->native = w->python = w->status = w->nqueue = 0;
-	w->py_state = PY_UNREAD;
-	w->py_bound = w->py_cframe = w->py_frame = 0;
-	w->rec.nwords = 0;
-	w->rec.hash = h->proc->salt_process;
-	w->rec.pid = h->proc->pid;
-	read_stack(w, w->sp, &first);
+	begin_walk(w, h->proc);
 }
 
-// Walks and sends the stack of the registers in the scratch. A global function: the verifier looks at it once.
+// Finds and sends the stack of the registers in the scratch. A global function: the verifier looks at it once.
 __noinline int walk_and_send(struct scratch *s, struct proc *p)
 {
 	if (!s || !p)
 		return STACK_NO_SCRATCH;
+	if (recall(&s->walk, p) && was_sent(s->walk.rec.hash))
+		return STACK_OK;
 	walk_stack(&s->walk, p);
 	send_stack(&s->walk, p);
 	return s->walk.status;
@@ -484,7 +499,7 @@ static __always_inline void read_block(struct hit *h, u64 addr, u64 size, struct
 		u64 base = l->site[i].base_sp ? h->ctx->sp + 8 : h->ctx->bp;
 		if (read_stack(w, base + l->site[i].offset, &block))
 			return;
-		u8 *raw = w->pywin; // free until the Python frames are read
+		u8 *raw = w->pywin; // the Python frames have been read
 		if (bpf_probe_read_user(raw, 128, (void *)block))
 			return;
 		if (*(u64 *)(raw + (l->ptr & 120)) != addr || *(u64 *)(raw + (l->size & 120)) != size)
@@ -513,9 +528,9 @@ static __always_inline void torch_report(struct hit *h)
 		find_scratch(h);
 		if (h->scratch)
 			walk_begin(h);
+		stack = capture(h, &status);
 		if (h->scratch && size > 0)
 			read_block(h, addr, size, &block);
-		stack = capture(h, &status);
 	}
 	struct record_event *e = reserve(h);
 	if (!e)

@@ -115,6 +115,36 @@ type TraceHookTable struct {
 	}
 }
 
+type TraceMemo struct {
+	_          structs.HostLayout
+	Version    uint32
+	NeedsFp    uint32
+	Salt       uint64
+	Pc         uint64
+	Sp         uint64
+	Fp         uint64
+	Hash       uint64
+	NativeHash uint64
+	Nwords     uint16
+	Nevals     uint16
+	Npieces    uint16
+	Pad        uint16
+	Piece      [8]struct {
+		_     structs.HostLayout
+		From  uint32
+		Bytes uint16
+		At    uint16
+	}
+	Eval [32]struct {
+		_      structs.HostLayout
+		From   uint32
+		To     uint32
+		Piece  uint16
+		Native uint16
+	}
+	Word [160]uint16
+}
+
 type TraceOperandFrom uint32
 
 const (
@@ -329,29 +359,68 @@ type TraceRuleTable struct {
 type TraceScratch struct {
 	_    structs.HostLayout
 	Walk struct {
-		_        structs.HostLayout
-		Pc       uint64
-		Sp       uint64
-		Fp       uint64
-		WinLo    uint64
-		WinHi    uint64
-		PyLo     uint64
-		PyHi     uint64
-		Tp       uint64
-		StackTop uint64
-		PyFrame  uint64
-		PyCframe uint64
-		PyBound  uint64
-		PyState  uint32
-		Caller   uint32
-		Native   uint32
-		Python   uint32
-		Status   uint32
-		Nqueue   uint32
-		Queue    [256]uint64
-		Rec      TraceRecordStack
-		Win      [4096]uint8
-		Pywin    [4096]uint8
+		_          structs.HostLayout
+		Pc         uint64
+		Sp         uint64
+		Fp         uint64
+		WinLo      uint64
+		WinHi      uint64
+		WinAt      uint64
+		PyLo       uint64
+		PyHi       uint64
+		Tp         uint64
+		StackTop   uint64
+		PyThread   uint64
+		PyFrame    uint64
+		PyCframe   uint64
+		PyBound    uint64
+		PyState    uint32
+		Caller     uint32
+		Native     uint32
+		Python     uint32
+		Status     uint32
+		Nqueue     uint32
+		Hash       uint64
+		PythonHash uint64
+		FirstPc    uint64
+		FirstSp    uint64
+		FirstFp    uint64
+		FpFrom     uint64
+		Repeatable uint32
+		Pad        uint32
+		Queue      [256]uint64
+		Rec        TraceRecordStack
+		Memo       struct {
+			_          structs.HostLayout
+			Version    uint32
+			NeedsFp    uint32
+			Salt       uint64
+			Pc         uint64
+			Sp         uint64
+			Fp         uint64
+			Hash       uint64
+			NativeHash uint64
+			Nwords     uint16
+			Nevals     uint16
+			Npieces    uint16
+			Pad        uint16
+			Piece      [8]struct {
+				_     structs.HostLayout
+				From  uint32
+				Bytes uint16
+				At    uint16
+			}
+			Eval [32]struct {
+				_      structs.HostLayout
+				From   uint32
+				To     uint32
+				Piece  uint16
+				Native uint16
+			}
+			Word [160]uint16
+		}
+		Win   [16384]uint8
+		Pywin [4096]uint8
 	}
 	Call [8]struct {
 		_           structs.HostLayout
@@ -442,6 +511,8 @@ const (
 	TraceVarKeepRecordStack   = "keep_record_stack"
 	TraceVarKeepRecordType    = "keep_record_type"
 	TraceVarKeepStackStatus   = "keep_stack_status"
+	TraceVarMemoTurns         = "memo_turns"
+	TraceVarMemos             = "memos"
 	TraceVarPidMisses         = "pid_misses"
 	TraceVarRawInSecond       = "raw_in_second"
 	TraceVarRawNoRoom         = "raw_no_room"
@@ -541,6 +612,8 @@ type TraceVariableSpecs struct {
 	KeepRecordStack   *ebpf.VariableSpec `ebpf:"keep_record_stack"`
 	KeepRecordType    *ebpf.VariableSpec `ebpf:"keep_record_type"`
 	KeepStackStatus   *ebpf.VariableSpec `ebpf:"keep_stack_status"`
+	MemoTurns         *ebpf.VariableSpec `ebpf:"memo_turns"`
+	Memos             *ebpf.VariableSpec `ebpf:"memos"`
 	PidMisses         *ebpf.VariableSpec `ebpf:"pid_misses"`
 	RawInSecond       *ebpf.VariableSpec `ebpf:"raw_in_second"`
 	RawNoRoom         *ebpf.VariableSpec `ebpf:"raw_no_room"`
@@ -621,6 +694,8 @@ type TraceVariables struct {
 	KeepRecordStack   *ebpf.Variable `ebpf:"keep_record_stack"`
 	KeepRecordType    *ebpf.Variable `ebpf:"keep_record_type"`
 	KeepStackStatus   *ebpf.Variable `ebpf:"keep_stack_status"`
+	MemoTurns         *ebpf.Variable `ebpf:"memo_turns"`
+	Memos             *ebpf.Variable `ebpf:"memos"`
 	PidMisses         *ebpf.Variable `ebpf:"pid_misses"`
 	RawInSecond       *ebpf.Variable `ebpf:"raw_in_second"`
 	RawNoRoom         *ebpf.Variable `ebpf:"raw_no_room"`

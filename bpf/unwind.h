@@ -36,11 +36,16 @@ enum rule_kind {
 // Hides a value's history from the compiler, so that it emits the check that the verifier wants to see.
 #define KEEP(v) asm volatile("" : "+r"(v))
 
+// Makes the compiler read again what is in memory, behind what it wrote.
+#define FORGET() asm volatile("" ::: "memory")
+
 #define GOLDEN	 0x9E3779B97F4A7C15ull
-#define WINDOW	 4096
+#define PAGE	 4096
+#define WINDOW	 16384
 #define PYWINDOW 4096
-#define PYFRAME	 128 // most bytes of an interpreter frame that are needed
-#define PYTSTATE 192 // most bytes of a thread state that are needed
+#define PYFRAME	 128  // most bytes of an interpreter frame that are needed
+#define PYTSTATE 192  // most bytes of a thread state that are needed
+#define PYTHREAD 1024 // the thread state ends before, and no stack begins so near to it
 
 enum { PY_UNREAD = 0, PY_ACTIVE = 1, PY_NONE = 2 };
 
@@ -48,9 +53,11 @@ enum { PY_UNREAD = 0, PY_ACTIVE = 1, PY_NONE = 2 };
 struct walk {
 	u64 pc, sp, fp;
 	u64 win_lo, win_hi; // user range held in win
+	u64 win_at;	    // from there on
 	u64 py_lo, py_hi;   // user range held in pywin
 	u64 tp;		    // thread pointer
 	u64 stack_top;	    // 0: not known
+	u64 py_thread;	    // the thread state
 	u64 py_frame;	    // next Python frame to push
 	u64 py_cframe;	    // innermost cframe not yet passed (3.10 to 3.12)
 	u64 py_bound;	    // C stack address that lies in the eval frame whose Python frames come next; 0: none
@@ -59,11 +66,24 @@ struct walk {
 	u32 native, python;
 	u32 status;
 	u32 nqueue;
+	u64 hash;			  // of the native frames
+	u64 python_hash;		  // of the Python frames, and where they go among the native ones
+	u64 first_pc, first_sp, first_fp; // where the walk began
+	u64 fp_from;			  // address that fp was read from; 0: it is the register's
+	u32 repeatable;			  // what the walk depends on is in memo
+	u32 pad;
 	u64 queue[2 * MAX_PYTHON]; // Python words of the activation that was read ahead
 	struct record_stack rec;
+	struct memo memo;
 	u8 win[WINDOW];
 	u8 pywin[PYWINDOW];
 };
+
+static __always_inline u64 mix(u64 hash, u64 word)
+{
+	hash = (hash ^ word) * GOLDEN;
+	return hash ^ hash >> 29;
+}
 
 static __always_inline void push(struct walk *w, u64 word)
 {
@@ -75,8 +95,7 @@ static __always_inline void push(struct walk *w, u64 word)
 	}
 	w->rec.words[n] = word;
 	w->rec.nwords = n + 1;
-	u64 h = (w->rec.hash ^ word) * GOLDEN;
-	w->rec.hash = h ^ (h >> 29);
+	w->hash = mix(w->hash, word);
 }
 
 // Reads the word at addr of the user stack through a window of one page. It is filled to the end of addr's page and never
@@ -85,12 +104,12 @@ static __always_inline int read_stack(struct walk *w, u64 addr, u64 *out)
 {
 	if (addr < w->win_lo || addr + 8 > w->win_hi) {
 		u64 lo = addr & ~7ull;
-		u64 hi = (lo + WINDOW) & ~(WINDOW - 1ull);
+		u64 hi = (lo + PAGE) & ~(PAGE - 1ull);
 		u32 len = hi - lo;
 
 		if (addr < w->win_lo || (addr & 7)) // behind us, or odd: not worth moving the window
 			return read_user(out, 8, addr);
-		if (len > WINDOW)
+		if (len > PAGE)
 			return -1;
 		if (read_user(w->win, len, lo)) {
 			w->win_lo = w->win_hi = lo;
@@ -98,8 +117,9 @@ static __always_inline int read_stack(struct walk *w, u64 addr, u64 *out)
 		}
 		w->win_lo = lo;
 		w->win_hi = hi;
+		w->win_at = 0;
 	}
-	*out = *(u64 *)(w->win + ((addr - w->win_lo) & (WINDOW - 8)));
+	*out = *(u64 *)(w->win + ((addr - w->win_lo + w->win_at) & (WINDOW - 8)));
 	return 0;
 }
 
@@ -286,8 +306,10 @@ __noinline int flush(struct walk *w)
 	if (!w)
 		return -1;
 	u32 n = w->nqueue, at = w->rec.nwords;
-	u64 hash = w->rec.hash;
+	u64 hash = mix(w->python_hash, w->native);
 
+	if (!n)
+		return 0;
 	if (w->python + n / 2 > MAX_PYTHON || at + n > MAX_WORDS) {
 		n = (MAX_PYTHON - w->python) * 2;
 		w->status = STACK_TOO_DEEP;
@@ -299,10 +321,9 @@ __noinline int flush(struct walk *w)
 			break;
 		u64 word = w->queue[i];
 		w->rec.words[k] = word;
-		hash = (hash ^ word) * GOLDEN;
-		hash ^= hash >> 29;
+		hash = mix(hash, word);
 	}
-	w->rec.hash = hash;
+	w->python_hash = hash;
 	w->rec.nwords = at + n;
 	w->python += n / 2;
 	w->nqueue = 0;
@@ -328,6 +349,7 @@ __noinline int py_start(struct walk *w, struct proc *p)
 		return -1;
 	}
 	w->py_state = PY_ACTIVE;
+	w->py_thread = state;
 	w->py_frame = p->python.ts_frame == NO_FIELD ? 0 : PY_FIELD(w, 0, p->python.ts_frame);
 	w->py_cframe = p->python.ts_cframe == NO_FIELD ? 0 : PY_FIELD(w, 0, p->python.ts_cframe);
 	if (by_shim(p))
@@ -398,6 +420,84 @@ static __always_inline bool is_eval_frame(struct walk *w, struct proc *p, u64 cf
 	return at >= w->sp && at < cfa;
 }
 
+// How far apart two words may be that one read brings, bytes: a read costs about as much as copying this.
+#define MEMO_GAP 1024
+
+// The piece of the stack that holds what lies at `at`, made or made longer when there is none. A walk goes up the stack, so it
+// is mostly the last.
+__noinline u32 memo_piece(struct walk *w, u64 at, u32 bytes)
+{
+	if (!w)
+		return 0;
+	u32 n = w->memo.npieces, last = (n - 1) & (MEMO_PIECES - 1);
+	struct memo_piece *p = &w->memo.piece[last];
+	u64 end = at + bytes - p->from;
+
+	if (n && at >= p->from && at <= p->from + p->bytes + MEMO_GAP && end <= PIECE_BYTES) {
+		if (end > p->bytes)
+			p->bytes = end;
+		return last;
+	}
+	for (u32 i = 0; i < MEMO_PIECES; i++) {
+		struct memo_piece *q = &w->memo.piece[i];
+		if (i < n && at >= q->from && at + bytes <= q->from + q->bytes)
+			return i;
+	}
+	KEEP(n);
+	u32 free = n ? p->at + p->bytes : 0;
+	if (n >= MEMO_PIECES || free > WINDOW - PIECE_BYTES) {
+		w->repeatable = 0;
+		return 0;
+	}
+	w->memo.piece[n] = (struct memo_piece){ .from = at, .bytes = bytes, .at = free };
+	w->memo.npieces = n + 1;
+	return n;
+}
+
+// Notes that what the walk finds depends on the word at addr.
+static __always_inline void depends_on(struct walk *w, u64 addr)
+{
+	u64 at = addr - w->first_sp;
+	u32 n = w->memo.nwords;
+
+	KEEP(n); // the bound must be checked on what is used
+	if (at >> 31 || (at & 7) || n >= MEMO_WORDS || !w->repeatable) {
+		w->repeatable = 0;
+		return;
+	}
+	struct memo_piece *p = &w->memo.piece[memo_piece(w, at, 8) & (MEMO_PIECES - 1)];
+	w->memo.word[n] = (p->at + at - p->from) / 8;
+	w->memo.nwords = n + 1;
+}
+
+// The same of the frame pointer, wherever it came from.
+static __always_inline void depends_on_fp(struct walk *w)
+{
+	if (w->fp_from)
+		depends_on(w, w->fp_from);
+	else
+		w->memo.needs_fp = 1;
+}
+
+#define ACTIVATION_RECORD 32 // most bytes of a cframe, or of a shim up to its link, that are read
+
+// Notes that the frame [w->sp, cfa) is an eval loop's.
+static __always_inline void note_eval(struct walk *w, struct proc *p, u64 cfa)
+{
+	u32 n = w->memo.nevals, piece = 0;
+	u64 from = w->sp - w->first_sp, to = cfa - w->first_sp, record = py_boundary(w, p);
+
+	KEEP(n);
+	if (n >= MEMO_EVALS || to >> 31 || !w->repeatable) {
+		w->repeatable = 0;
+		return;
+	}
+	if (record)
+		piece = memo_piece(w, record - w->first_sp, ACTIVATION_RECORD);
+	w->memo.eval[n] = (struct memo_eval){ from, to, piece, w->native };
+	w->memo.nevals = n + 1;
+}
+
 // The registers that a signal interrupted lie in the frame that the kernel pushed: struct ucontext (arch/x86/include/uapi/
 // asm/ucontext.h, sigcontext.h) starts at the trampoline's stack pointer, general registers at +40.
 static __always_inline int step_signal(struct walk *w)
@@ -409,6 +509,10 @@ static __always_inline int step_signal(struct walk *w)
 		w->status = STACK_UNREADABLE;
 		return 1;
 	}
+	depends_on(w, frame + 120);
+	depends_on(w, frame + 160);
+	depends_on(w, frame + 168);
+	w->fp_from = frame + 120;
 	w->sp = sp;
 	w->caller = 0;
 	w->win_lo = w->win_hi = 0; // the handler may have run on a stack of its own, above or below
@@ -424,14 +528,18 @@ static __always_inline u64 frame_address(struct walk *w, u64 rule)
 	case RULE_SP:
 		return w->sp + RULE_CFA(rule);
 	case RULE_FP_REG:
+		depends_on_fp(w);
 		return w->fp + RULE_CFA(rule);
 	case RULE_PLT:
 		return w->sp + RULE_CFA(rule) + ((w->pc & 15) >= RULE_PLT_FROM(rule) ? RULE_PLT_ADD(rule) : 0);
 	case RULE_DEREF_FP:
+		depends_on_fp(w);
+		depends_on(w, w->fp + RULE_CFA(rule));
 		if (read_stack(w, w->fp + RULE_CFA(rule), &cfa))
 			w->status = STACK_UNREADABLE;
 		return cfa;
 	case RULE_DEREF_SP:
+		depends_on(w, w->sp + RULE_CFA(rule));
 		if (read_stack(w, w->sp + RULE_CFA(rule), &cfa))
 			w->status = STACK_UNREADABLE;
 		return cfa;
@@ -439,17 +547,30 @@ static __always_inline u64 frame_address(struct walk *w, u64 rule)
 	return 0;
 }
 
+// Where the caller's frame pointer is saved; 0: it is in the register.
+static __always_inline u64 saved_fp(struct walk *w, u64 rule, u64 cfa)
+{
+	if (RULE_KIND(rule) == RULE_PLT)
+		return 0;
+	if (RULE_FP_AT_FP(rule)) {
+		depends_on_fp(w);
+		return w->fp + RULE_FP(rule);
+	}
+	return RULE_FP_AT_CFA(rule) ? cfa + RULE_FP(rule) : 0;
+}
+
 // Goes on to the caller: return address and frame pointer from the frame that ends at cfa.
 static __always_inline int step_to_caller(struct walk *w, u64 rule, u64 cfa)
 {
-	u64 fp = w->fp;
+	u64 fp = w->fp, fp_at = saved_fp(w, rule, cfa);
 
-	if ((RULE_FP_AT_FP(rule) && RULE_KIND(rule) != RULE_PLT && read_stack(w, w->fp + RULE_FP(rule), &fp)) ||
-	    (RULE_FP_AT_CFA(rule) && RULE_KIND(rule) != RULE_PLT && read_stack(w, cfa + RULE_FP(rule), &fp)) ||
-	    read_stack(w, cfa - 8, &w->pc)) {
+	if ((fp_at && read_stack(w, fp_at, &fp)) || read_stack(w, cfa - 8, &w->pc)) {
 		w->status = STACK_UNREADABLE;
 		return 1;
 	}
+	depends_on(w, cfa - 8);
+	if (fp_at)
+		w->fp_from = fp_at;
 	w->fp = fp;
 	w->sp = cfa;
 	w->caller = 1;
@@ -473,6 +594,7 @@ static __always_inline u64 current_rule(struct walk *w, struct proc *p)
 
 	if (RULE_KIND(rule) != RULE_NONE || !w->caller)
 		return rule;
+	w->repeatable = 0;
 	u64 original = hijacked_return_address(w->sp - 8);
 	if (!original)
 		return made_by_hand(p, w->pc) ? RULE_END : rule;
@@ -510,8 +632,10 @@ __noinline int step(struct walk *w, struct proc *p)
 	}
 	if (w->py_state == PY_UNREAD)
 		py_start(w, p);
-	if (is_eval_frame(w, p, cfa))
+	if (is_eval_frame(w, p, cfa)) {
+		note_eval(w, p, cfa);
 		py_run(w, p);
+	}
 	return step_to_caller(w, rule, cfa);
 }
 
@@ -524,6 +648,8 @@ static __always_inline bool py_pending(struct walk *w, struct proc *p)
 		return w->py_frame != 0;
 	if (by_shim(p))
 		return w->nqueue || w->py_bound;
+	if (w->py_cframe - w->py_thread < PYTHREAD) // the outermost cframe is no activation's
+		return 0;
 	return w->py_cframe && (p->python.cf_frame != NO_FIELD || w->py_frame);
 }
 
@@ -540,11 +666,33 @@ __noinline int py_rest(struct walk *w, struct proc *p)
 	return 0;
 }
 
-// Walks from the registers in w; the stack is then in w->rec, its hash seeded by the caller.
+#include "recall.h"
+
+// Goes to where the walk begins: to the registers that first_pc and so on hold.
+static __always_inline void begin_walk(struct walk *w, struct proc *p)
+{
+	w->pc = w->first_pc;
+	w->sp = w->first_sp;
+	w->fp = w->first_fp;
+	w->fp_from = 0;
+	w->win_lo = w->win_hi = 0;
+	w->repeatable = !(w->sp & 7);
+	w->memo.needs_fp = w->memo.npieces = w->memo.nwords = w->memo.nevals = 0;
+	w->caller = w->native = w->python = w->status = w->nqueue = 0;
+	w->py_state = PY_UNREAD;
+	w->py_bound = w->py_cframe = w->py_frame = 0;
+	w->rec.nwords = 0;
+	w->rec.pid = p->pid;
+	w->hash = p->salt_process;
+	w->python_hash = 0;
+}
+
+// Walks; the stack is then in w->rec.
 static __always_inline void walk_stack(struct walk *w, struct proc *p)
 {
 	int done = 0;
 
+	begin_walk(w, p);
 	for (int i = 0; i < MAX_NATIVE; i++) {
 		done = step(w, p);
 		if (done)
@@ -552,7 +700,12 @@ static __always_inline void walk_stack(struct walk *w, struct proc *p)
 	}
 	if (!done)
 		w->status = STACK_TOO_DEEP;
-	else if (w->status != STACK_TOO_DEEP)
+	u32 claimed = w->python;
+	if (w->status != STACK_TOO_DEEP)
 		py_rest(w, p);
+	if (w->python != claimed)
+		w->repeatable = 0;
+	w->rec.hash = mix(w->hash, w->python_hash);
 	w->rec.status = w->status;
+	remember(w, p);
 }

@@ -30,6 +30,8 @@ static u64 *row_at(u32 index);
 static u64 rule_at(u32 index);
 static struct cached_rule *cache_slot(u64 key);
 static u64 hijacked_return_address(u64 slot);
+static struct memo *memo_at(u32 index);
+static u32 memo_turn(void);
 #include "../unwind.h"
 
 // The variants of frames.c that are linked in, as FRAMES(X): X(O0_) X(O2_).
@@ -45,6 +47,7 @@ static const struct variant {
 } variants[] = { FRAMES(LIST){ 0 } };
 
 #define CACHE  4096
+#define MEMOS  64
 #define ORACLE 1024
 
 // What stdin holds, followed by mappings, rows and rules.
@@ -145,6 +148,20 @@ static struct cached_rule *cache_slot(u64 key)
 	return &cache[(key >> 48) & (CACHE - 1)];
 }
 
+static struct memo *memo_at(u32 index)
+{
+	static struct memo memos[MEMOS];
+
+	return &memos[index & (MEMOS - 1)];
+}
+
+static u32 memo_turn(void)
+{
+	static u32 turns;
+
+	return turns++;
+}
+
 static u64 hijacked_return_address(u64 slot)
 {
 	if (noise)
@@ -154,12 +171,29 @@ static u64 hijacked_return_address(u64 slot)
 
 static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
 {
-	memset(w, 0, offsetof(struct walk, rec));
-	w->pc = pc;
-	w->sp = sp;
-	w->fp = fp;
-	w->rec.nwords = 0;
-	w->rec.hash = 1;
+	w->first_pc = pc;
+	w->first_sp = sp;
+	w->first_fp = fp;
+	w->win_lo = w->win_hi = 0;
+}
+
+static u64 recalled; // walks
+
+// Walks, and looks whether what was kept of the walk is recalled as it was.
+static void walk_both(struct walk *w)
+{
+	static __thread struct walk again;
+
+	walk_stack(w, &proc);
+	again = *w;
+	begin_walk(&again, &proc);
+	if (!recall(&again, &proc))
+		return;
+	recalled++;
+	if (again.rec.hash == w->rec.hash)
+		return;
+	fprintf(stderr, "host: a walk was recalled as another\n");
+	abort();
 }
 
 // The registers in the order of DWARF (System V ABI, AMD64 supplement, figure 3.36).
@@ -221,7 +255,7 @@ static __noinline void capture(const char *name)
 		     : "r"(regs)
 		     : "rax", "memory");
 	begin(&w, regs[RIP], regs[RSP], regs[RBP]);
-	walk_stack(&w, &proc);
+	walk_both(&w);
 	u64 slot = hijacked_slot;
 	if (slot) // glibc does not know what stands there
 		*(u64 *)slot = hijacked_address;
@@ -369,7 +403,7 @@ static void on_step(int number, siginfo_t *info, void *context)
 	for (int i = 0; i < REGISTERS; i++)
 		regs[i] = m->gregs[order[i]];
 	begin(&w, pc, regs[RSP], regs[RBP]);
-	walk_stack(&w, &proc);
+	walk_both(&w);
 	int n = backtrace(oracle, ORACLE), from = 0;
 	while (from < n && (u64)oracle[from] != pc)
 		from++;
