@@ -129,7 +129,7 @@ func (r *nativeReport) fault(st *event.Stack) string {
 			return "too long"
 		}
 		want = want[:len(pcs)-1]
-	} else if st.Status != event.StatusOK {
+	} else if !st.Status.Complete() {
 		return "incomplete"
 	}
 	if len(pcs) < 2 || max(pcs[1], want[0])-min(pcs[1], want[0]) > 200 || !slices.Equal(pcs[2:], want[1:]) {
@@ -145,6 +145,9 @@ func (r *nativeReport) oddlyStepped(st *event.Stack, linker []process.Mapping) b
 	pcs := nativePCs(st)
 	if r.shape == "step" && st.Status == event.StatusNoRow {
 		return slices.Equal(pcs[2:], r.pcs[1:])
+	}
+	if r.shape == "step" && st.Status == event.StatusGuessed { // goes on from there
+		return len(pcs) > len(r.pcs) && slices.Equal(pcs[2:len(r.pcs)+1], r.pcs[1:])
 	}
 	if r.shape != "step" || st.Status != event.StatusBadRule || len(pcs)-1 > len(r.pcs) || !slices.Equal(pcs[2:], r.pcs[1:len(pcs)-1]) {
 		return false

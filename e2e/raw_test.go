@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/tracer"
 )
 
 // oddStack is a report of testdata/programs/oddframes.c with what glibc's backtrace saw.
@@ -90,14 +91,34 @@ func TestRawStacks(t *testing.T) {
 	require.Less(t, int(raw.Sent), kinds+names["late"]/2, "the kernel does not get to know the library")
 }
 
-// TestRawStacksHaveALimit: of a program all of whose stacks are odd, so many a second are unwound outside the kernel. The
-// others end where the kernel's did, and are counted.
+// TestRawStacksHaveALimit: of a program all of whose stacks are odd, so many a second are unwound outside the kernel, and none
+// that would take the ring from the events. The others end where the kernel's did, and are counted.
 func TestRawStacksHaveALimit(t *testing.T) {
+	for name, c := range map[string]struct {
+		ring int
+		over func(*tracer.RawStacks) uint64
+	}{
+		"rate": {128 << 20, func(r *tracer.RawStacks) uint64 { return r.OverRate }}, // a quarter holds the copies of a second
+		"room": {8 << 20, func(r *tracer.RawStacks) uint64 { return r.NoRoom }},     // three quarters hold all events
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw := traceOddStacks(t, c.ring)
+			t.Logf("%+v", raw)
+			require.NotZero(t, c.over(raw))
+		})
+	}
+}
+
+// traceOddStacks traces a program that reports from one odd stack, faster than copies may be made.
+func traceOddStacks(t *testing.T, ring int) *tracer.RawStacks {
+	t.Helper()
 	const calls = 20_000
 	dir := t.TempDir()
 	p := startIn(t, dir, nil, filepath.Join(env.programs, "oddframes"), "--out", filepath.Join(dir, "out"), "--go", filepath.Join(dir, "go"),
 		"--many", fmt.Sprint(calls)).ready(t)
-	tr := attach(t, p.pid, options(), nil)
+	o := options()
+	o.RingBytes = ring
+	tr := attach(t, p.pid, o, nil)
 	p.release(t)
 	p.wait(t)
 	tr.finishWhole(t)
@@ -112,9 +133,8 @@ func TestRawStacksHaveALimit(t *testing.T) {
 		byStatus[tr.Stack(id).Status] += n
 	}
 	raw := tr.RawStacks()
-	t.Logf("%+v", raw)
 	require.EqualValues(t, calls, raw.Sent+raw.OverRate+raw.NoRoom)
-	require.NotZero(t, raw.OverRate)
 	require.Equal(t, raw.Sent, raw.Unwound)
 	require.Equal(t, map[event.StackStatus]int{event.StatusUnwound: int(raw.Sent), event.StatusBadRule: calls - int(raw.Sent)}, byStatus)
+	return &raw
 }
