@@ -33,7 +33,7 @@ const (
 	cacheTempAge      = time.Hour // after which a temporary file's writer is gone
 
 	// cacheVersion changes with the form of the entries and with the meaning of Rule.
-	cacheVersion = 1
+	cacheVersion = 2
 	// cacheHeader is the size of an entry's head, bytes:
 	//
 	//	 0  magic

@@ -191,7 +191,7 @@ func firstMapped(regions []region) []region {
 
 // descriptor fills the C struct proc. Regions are sorted by address, no more than the kernel has room for.
 func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) *bpf.TraceProc {
-	d := &bpf.TraceProc{Salt: uint64(time.Now().UnixNano()), SaltProcess: uint64(pid) * 0x9E3779B97F4A7C15, Pid: pid}
+	d := &bpf.TraceProc{Salt: uint64(time.Now().UnixNano()), SaltProcess: stackSeed(pid), Pid: pid}
 	d.Nmappings = uint32(len(regions))
 	for i := range regions {
 		r, m := &regions[i], &d.Mapping[i]
@@ -216,6 +216,11 @@ func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
 	d.Python.CoName, d.Python.CoQualname, d.Python.CoFilename = code.Name, code.Qualname, code.Filename
 	d.Python.CoLinetable, d.Python.CoFirstlineno = code.LineTable, code.FirstLine
 	d.Python.InstrSize, d.Python.Entry, d.Python.OwnerShim = p.InstrSize, uint8(p.Entry), p.OwnerShim
+	d.Python.TlsBlock, d.Python.ObjectHead = p.TLSBlock, p.ObjectHead
+	d.Python.F_copy, d.Python.CoCopies, d.Python.CoStart = p.FrameCopy, p.CodeCopies, p.CodeStart
+	for i, r := range py.Eval {
+		d.Python.Eval[i].Start, d.Python.Eval[i].End = r.Start, r.Limit
+	}
 }
 
 // setHooks writes the table that attach cookies index.
@@ -259,11 +264,12 @@ const (
 // stackRecord is a record_stack, decoded.
 type stackRecord struct {
 	status uint8
+	pid    uint32
 	hash   uint64
 	words  []uint64
 }
 
-// decodeStack reads a record_stack. Its words are copied.
+// decodeStack reads a record_stack, of a stack or of a raw one. Its words are copied.
 func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes, want at least %d", len(raw), stackHeaderBytes)
@@ -272,7 +278,9 @@ func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes+n*8 {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes for %d words", len(raw), n)
 	}
-	r := stackRecord{status: raw[1], hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n)}
+	r := stackRecord{
+		status: raw[1], pid: binary.NativeEndian.Uint32(raw[4:]), hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n),
+	}
 	for i := range r.words {
 		r.words[i] = binary.NativeEndian.Uint64(raw[stackHeaderBytes+i*8:])
 	}

@@ -20,21 +20,14 @@ func (t *Tracer) refreshIfDue() {
 	}
 	t.lastRefresh, t.unknownCode = time.Now(), false
 	t.releaseIfQuiet()
-	maps, err := t.target.Maps()
-	if err != nil || len(maps) == 0 {
-		return // it is just ending; exitWatch tells
+	if !t.readMappings() {
+		return
 	}
-	if sameCode(t.regions, maps) {
+	if !t.unpublished {
 		t.retryPython()
 		return
 	}
-	if t.replaced(maps) {
-		t.end = Execed
-		return
-	}
-	t.lastChange = time.Now()
-	t.regions = t.objects.regions(maps)
-	t.stacks.lookedUp = time.Now()
+	t.unpublished = false
 	if t.python == nil {
 		t.findPython()
 	}
@@ -43,6 +36,43 @@ func (t *Tracer) refreshIfDue() {
 		return
 	}
 	t.hookLate()
+}
+
+// refreshFor reads the mappings for an address that is in none that is known, unless that was in vain a moment ago. It
+// reports whether the address is in one now. The kernel gets to know them when a refresh is due: it can follow only so many.
+func (t *Tracer) refreshFor(pc uint64) bool {
+	if t.detached || pc == t.missing && time.Since(t.lastRefresh) < refreshEvery {
+		return false
+	}
+	t.unknownCode = true
+	if t.refreshIfDue(); findRegion(t.regions, pc) == nil {
+		t.readMappings()
+	}
+	if findRegion(t.regions, pc) == nil {
+		t.missing = pc
+		return false
+	}
+	return true
+}
+
+// readMappings brings the regions up to date. It reports whether the target could be read and is still the same program.
+func (t *Tracer) readMappings() bool {
+	maps, err := t.target.Maps()
+	if err != nil || len(maps) == 0 {
+		return false // it is just ending; exitWatch tells
+	}
+	if sameCode(t.regions, maps) {
+		return true
+	}
+	if t.replaced(maps) {
+		t.end = Execed
+		return false
+	}
+	t.lastChange = time.Now()
+	t.regions = t.objects.regions(maps)
+	t.stacks.lookedUp = time.Now()
+	t.unpublished = true
+	return true
 }
 
 // releaseIfQuiet gives back the memory that unwind tables and names took to make, once no name was looked up for a while:

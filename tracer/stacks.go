@@ -141,6 +141,19 @@ func findRegion(regions []region, pc uint64) *region {
 	return &regions[i]
 }
 
+// nativeFrames is how many a stack has; 0 for one that is not known.
+func (t *stackTable) nativeFrames(id event.StackID) int {
+	n := 0
+	if s := t.byID[id]; s != nil {
+		for i := range s.frames {
+			if !s.frames[i].python {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // stack names the frames of a stack.
 func (t *stackTable) stack(id event.StackID) *event.Stack {
 	s := t.byID[id]
@@ -148,9 +161,14 @@ func (t *stackTable) stack(id event.StackID) *event.Stack {
 		return nil
 	}
 	if s.named == nil {
-		s.named = &event.Stack{ID: id, Status: s.status, Frames: t.name(s.frames, s.status == event.StatusOK)}
+		s.named = &event.Stack{ID: id, Status: s.status, Frames: t.name(s.frames, reachesEnd(s.status))}
 	}
 	return s.named
+}
+
+// reachesEnd reports whether the walk did not break off.
+func reachesEnd(status event.StackStatus) bool {
+	return status.Complete() || status == event.StatusGuessed
 }
 
 // name names frames. A native frame that Python frames follow is the interpreter's loop, but for the one at which an
@@ -166,7 +184,7 @@ func (t *stackTable) name(raw []rawFrame, complete bool) []event.Frame {
 			continue
 		}
 		eval := i+1 < len(raw) && raw[i+1].python && (complete || hasNative(raw[i+2:]))
-		for _, n := range t.nativeFrames(f) {
+		for _, n := range t.namedFrames(f) {
 			n.Eval = eval
 			out = append(out, n)
 		}
@@ -189,8 +207,8 @@ func pythonFrame(f *rawFrame) event.Frame {
 	return out
 }
 
-// nativeFrames is the function of a frame, behind those that were inlined into it.
-func (t *stackTable) nativeFrames(f *rawFrame) []event.Frame {
+// namedFrames is the function of a frame, behind those that were inlined into it.
+func (t *stackTable) namedFrames(f *rawFrame) []event.Frame {
 	one := event.Frame{Kind: event.FrameNative, Addr: f.pc}
 	if f.region == nil {
 		return []event.Frame{one}

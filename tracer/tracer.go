@@ -79,6 +79,7 @@ type Tracer struct {
 	kernel  *kernel
 	probes  probeSet
 	stacks  *stackTable
+	raw     *rawTable
 	regions []region
 	python  *cpython.Runtime
 	found   Found
@@ -90,6 +91,8 @@ type Tracer struct {
 	record      ringbuf.Record
 	lastRefresh time.Time
 	unknownCode bool      // a stack met code in no known mapping
+	unpublished bool      // the kernel does not know the present regions yet
+	missing     uint64    // an address that was in no mapping when they were last read for it
 	crowded     bool      // more mappings than the kernel has room for: it was said
 	lastChange  time.Time // of the mappings, or the attach
 	warnings    []error
@@ -104,7 +107,7 @@ func Start(p *process.Process, o *Options) (*Tracer, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	t := &Tracer{target: p, objects: newObjects(p, o.CacheDir), stacks: newStackTable()}
+	t := &Tracer{target: p, objects: newObjects(p, o.CacheDir), stacks: newStackTable(), raw: newRawTable()}
 	if err := t.start(o); err != nil {
 		t.Close()
 		return nil, err
@@ -258,6 +261,15 @@ func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
 		}
 		t.stacks.add(r, t.regions, t.target, t.python)
 		return buf
+	case len(raw) >= rawPageHeader && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE):
+		if t.raw.addPage(raw) {
+			return buf
+		}
+	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW):
+		r, err := decodeStack(raw)
+		if err == nil && t.unwindRaw(r) == nil {
+			return buf
+		}
 	}
 	if t.malformed++; t.malformed == 1 {
 		t.warn(errMalformed)
@@ -270,7 +282,7 @@ func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 		Time: r.Time, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
 		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
-		Stack: event.StackID(r.Stack), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
+		Stack: t.raw.stack(event.StackID(r.Stack)), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
 	}
 	t.received[int(r.Hook)%maxHooks]++
 	if p := t.probes.byRow[int(r.Call)%maxHooks]; p != nil {
