@@ -3,7 +3,6 @@
 package tracer
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -140,7 +139,7 @@ func (k *kernel) publish(pid uint32, rows *rowStore, regions []region, py *cpyth
 	if err != nil {
 		return err
 	}
-	desc := descriptor(pid, mostRows(regions), py, block)
+	desc := descriptor(pid, firstMapped(regions), py, block)
 	if err := k.objs.Procs.Put(slot, desc); err != nil {
 		return fmt.Errorf("write the process descriptor: %w", err)
 	}
@@ -176,18 +175,18 @@ func (k *kernel) redirect(slot uint32) error {
 	return it.Err()
 }
 
-// mostRows chooses the mappings that the kernel has room for: those with the most unwind rows. Stacks stop in the others, and
-// say so. Programs with so many have compiled thousands of small libraries at run time.
-func mostRows(regions []region) []region {
+// firstMapped chooses the mappings that the kernel has room for, and is all of them mostly: the program, which lies below all
+// libraries, and those at the highest addresses, because Linux puts a new one below those that are there. Programs with so many
+// have compiled thousands of small libraries at run time. In the others stacks stop, and say so.
+func firstMapped(regions []region) []region {
 	if len(regions) <= maxMappings {
 		return regions
 	}
-	rows := func(r region) uint32 { return r.object.rowHi - r.object.rowLo }
-	chosen := slices.Clone(regions)
-	slices.SortStableFunc(chosen, func(a, b region) int { return cmp.Compare(rows(b), rows(a)) })
-	chosen = chosen[:maxMappings]
-	slices.SortFunc(chosen, func(a, b region) int { return cmp.Compare(a.Start, b.Start) })
-	return chosen
+	program := 1
+	for program < maxMappings && regions[program].Path == regions[0].Path {
+		program++
+	}
+	return slices.Concat(regions[:program], regions[len(regions)-maxMappings+program:])
 }
 
 // descriptor fills the C struct proc. Regions are sorted by address, no more than the kernel has room for.

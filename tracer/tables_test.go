@@ -233,33 +233,26 @@ func TestDescribeCall(t *testing.T) {
 	}
 }
 
-// TestDescriptorBounds: of too many mappings those stay that have the most rows, in the order of their addresses.
+// TestDescriptorBounds: of too many mappings those of the program stay, and those that were made first.
 func TestDescriptorBounds(t *testing.T) {
-	var maps []process.Mapping
+	maps := []process.Mapping{at(0x1000, 0x2000, "program"), at(0x2000, 0x3000, "program")}
 	for i := range uint64(maxMappings + 5) {
-		maps = append(maps, at(i<<12, (i+1)<<12, "x"))
+		maps = append(maps, at((i+10)<<12, (i+11)<<12, "x"))
 	}
-	regions := regionsOf(maps...)
-	for i := range regions {
-		regions[i].object.rowLo, regions[i].object.rowHi = 7, 9
-	}
-	small := []int{0, 3, 1000, maxMappings, maxMappings + 4}
-	for _, i := range small {
-		regions[i].object.rowHi = 8
-	}
-	d := descriptor(7, mostRows(regions), nil, nil)
+	d := descriptor(7, firstMapped(regionsOf(maps...)), nil, nil)
 	require.EqualValues(t, maxMappings, d.Nmappings)
-	at := 0
-	for i := range regions {
-		if slices.Contains(small, i) {
-			continue
-		}
-		require.Equal(t, maps[i].Start, d.Mapping[at].Start)
-		at++
+	kept := append(maps[:2:2], maps[len(maps)-maxMappings+2:]...)
+	for i := range kept {
+		require.Equal(t, kept[i].Start, d.Mapping[i].Start)
 	}
 	require.Zero(t, d.Python.Enabled)
 	require.Zero(t, d.Block.Count)
-	require.Len(t, mostRows(regions[:maxMappings]), maxMappings)
+
+	require.Len(t, firstMapped(regionsOf(maps[:maxMappings]...)), maxMappings)
+	for i := range maps {
+		maps[i].Path = "program"
+	}
+	require.Len(t, firstMapped(regionsOf(maps...)), maxMappings)
 }
 
 var define = regexp.MustCompile(`(?m)^#define\s+(\w+)\s+\(?([^\s/()]+)\)?`)

@@ -167,7 +167,7 @@ func (t *Tracer) publish() error {
 	t.objects.failed = nil
 	if n := len(t.regions); n > maxMappings && !t.crowded {
 		t.crowded = true
-		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in the smallest of the others", n, maxMappings))
+		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, maxMappings))
 	}
 	return t.kernel.publish(uint32(t.target.PID), &t.objects.rows, t.regions, t.python, findBlockLayout(t.regions))
 }
