@@ -30,6 +30,7 @@ enum record_type {
 	RECORD_STACK = 2,
 	RECORD_CODE = 3,
 	RECORD_CALL = 4, // an event with the operands of the call
+	RECORD_CODE_CHANGED = 5,
 };
 
 // Same numbers as event.Kind, event.Layer and event.StackStatus; a Go test compares them.
@@ -150,6 +151,14 @@ struct record_stack {
 	u64 words[MAX_WORDS];
 };
 
+// The process has other code than before. Stacks that come behind it can lead there.
+struct record_code_changed {
+	u8 type;
+	u8 pad[3];
+	u32 pid;
+	u64 change; // counts from 1, as code_changes
+};
+
 // What a Python code object looked like when a stack first showed it: the object itself and what its names and lines lie
 // in. By the time the tracer reads the ring the object may be gone, or another may have its address.
 enum code_chunk {
@@ -248,6 +257,7 @@ struct mapping {
 	u64 bias;   // address - link-time address
 	u32 row_lo; // its rows: [row_lo, row_hi); empty: no unwind information
 	u32 row_hi;
+	u64 inode;
 };
 
 // How an activation of CPython's eval loop ends (cpython.EntryKind).
@@ -303,7 +313,9 @@ struct block_layout {
 
 struct proc {
 	u64 salt;	  // changed with the mappings: empties the rule cache
-	u64 salt_process; // seed of stack hashes: the same for the life of the process
+	u64 salt_process; // seed of stack hashes: the same until code takes the place of other code
+	u64 code_pages;	  // executable pages of the process when its mappings were read (exec_vm of its mm_struct)
+	u64 doubts;	  // number of the last change that took code away since the mappings were read; 0: none
 	u32 pid;	  // as the tracer's PID namespace numbers it
 	u32 nmappings;
 	struct python python;

@@ -9,6 +9,7 @@
 //   static u64 *row_at(u32 index)                                NULL when out of range
 //   static u64 rule_at(u32 index)
 //   static struct cached_rule *cache_slot(u64 key)
+//   static bool mapping_holds(struct mapping *m, u64 pc)         whether the memory map agrees
 //   static u64 hijacked_return_address(u64 slot)                 what a return probe replaced at `slot`; 0: nothing
 
 // A rule is one word (package symbolize, Rule, says the same).
@@ -131,7 +132,7 @@ __noinline u64 find_rule(struct proc *p, u64 pc)
 	if (!p)
 		return 0;
 	struct mapping *m = find_mapping(p, pc);
-	if (!m)
+	if (!m || (p->doubts && !mapping_holds(m, pc)))
 		return RULE_NO_MAPPING;
 
 	u64 rel = pc - m->bias;

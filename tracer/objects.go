@@ -29,11 +29,13 @@ type object struct {
 	rowLo uint32           // its rows in the kernel: [rowLo, rowHi)
 	rowHi uint32
 	code  uint64 // bytes of code mapped
+	id    process.FileID
 
 	blockSites []inspect.BlockSite // of an allocator's library, once looked for
 }
 
-// objectKey identifies a file: two mappings of one file share it.
+// objectKey identifies a file while it is mapped: two mappings of one file share it. A file that is made later can have the same
+// number and path.
 type objectKey struct {
 	device string
 	inode  uint64
@@ -71,11 +73,11 @@ func (o *objects) regions(maps []process.Mapping) []region {
 		if !m.Exec || m.Path == "[vsyscall]" {
 			continue
 		}
-		key := objectKey{m.Device, m.Inode, m.Path}
+		key, id := objectKey{m.Device, m.Inode, m.Path}, o.target.FileID(&m)
 		obj := o.byKey[key]
-		if obj == nil {
+		if obj == nil || obj.id != id {
 			obj = o.open(&m)
-			obj.code = m.End - m.Start
+			obj.code, obj.id = m.End-m.Start, id
 			o.byKey[key] = obj
 			fresh = append(fresh, obj)
 		}

@@ -76,7 +76,8 @@ type Tracer struct {
 	kernel  *kernel
 	probes  probeSet
 	stacks  *stackTable
-	regions []region
+	regions []region // of now
+	known   []region // also those that are gone, where nothing else has come: stacks that still arrive lead there
 	python  *cpython.Runtime
 	found   Found
 
@@ -86,7 +87,10 @@ type Tracer struct {
 	exit        *exitWatch
 	record      ringbuf.Record
 	lastRefresh time.Time
-	unknownCode bool      // a stack met code in no known mapping
+	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
+	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read
+	pages       uint64    // of code, then
+	reused      uint64    // how often code has taken the place of other code
 	lastChange  time.Time // of the mappings, or the attach
 	warnings    []error
 	notices     []string
@@ -110,6 +114,7 @@ func Start(p *process.Process, o *Options) (*Tracer, error) {
 
 func (t *Tracer) start(o *Options) error {
 	begin := time.Now()
+	t.pages = t.target.CodePages()
 	maps, err := t.target.Maps()
 	if err != nil {
 		return err
@@ -122,18 +127,21 @@ func (t *Tracer) start(o *Options) error {
 	}
 	loaded := make(chan error, 1)
 	go func() { loaded <- t.load(o) }() // the verifier takes as long as the tables
-	t.regions = t.objects.regions(maps)
+	t.follow(maps)
 	t.findPython()
 	probes, err := t.discover()
 	if err := errors.Join(err, <-loaded); err != nil {
 		return err
 	}
-	if err := t.publish(); err != nil {
+	if err := t.publish(true); err != nil {
 		return err
 	}
 	t.found.Attached = bootTime()
 	if err := t.attach(probes); err != nil {
 		return err
+	}
+	if err := t.watchLinker(); err != nil {
+		t.warn(err)
 	}
 	t.lastRefresh = time.Now()
 	t.lastChange = t.lastRefresh
@@ -152,15 +160,18 @@ func (t *Tracer) load(o *Options) error {
 	return err
 }
 
-// publish gives the kernel the target's present mappings.
-func (t *Tracer) publish() error {
+// publish gives the kernel the mappings that were last read. See kernel.publish.
+func (t *Tracer) publish(force bool) error {
 	for _, r := range t.regions {
 		if err := t.kernel.addRows(r.object); err != nil {
 			r.object.table = nil
 			t.warn(fmt.Errorf("%s: stacks stop there: %w", r.Path, err))
 		}
 	}
-	return t.kernel.publish(uint32(t.target.PID), t.regions, t.python, findBlockLayout(t.regions))
+	pid := uint32(t.target.PID)
+	desc := descriptor(pid, t.regions, t.python, findBlockLayout(t.regions))
+	desc.CodePages, desc.SaltProcess = t.pages, stackSeed(pid, t.reused)
+	return t.kernel.publish(desc, t.changes, force)
 }
 
 func (t *Tracer) attach(probes []*Probe) error {
@@ -250,7 +261,12 @@ func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
 			t.unknownCode = true
 			t.refreshIfDue() // before the addresses are looked up
 		}
-		t.stacks.add(r, t.regions, t.target, t.python)
+		t.stacks.add(r, t.known, t.target, t.python)
+		return buf
+	case len(raw) >= codeChangedBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE_CHANGED):
+		if decodeCodeChanged(raw).Change > t.changes && !t.detached {
+			t.refresh()
+		}
 		return buf
 	}
 	if t.malformed++; t.malformed == 1 {
@@ -337,7 +353,8 @@ func (t *Tracer) checkEnd() {
 	switch {
 	case t.exit.ended():
 		t.end = Exited
-	case t.end == Execed:
+	case t.kernel.execed():
+		t.end = Execed
 	case t.stop.Load():
 		t.end = Stopped
 	default:
