@@ -29,8 +29,8 @@ var mayImport = map[string][]string{
 	"event/":       {"event"}, // for tests
 	"process":      {},
 	"bpf":          {},
-	"cpython":      {"process"},
 	"symbolize":    {"process"},
+	"cpython":      {"process", "symbolize"},
 	"inspect":      {"cpython", "process", "symbolize"},
 	"inspect/nvml": {"process", "symbolize"},
 	"inspect/who":  {"cpython", "inspect", "process", "symbolize"},

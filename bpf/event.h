@@ -20,9 +20,30 @@
 #define ARG_NONE     7
 #define MAX_DIMS     7
 
+// Stacks that are sent as they are, for user space to unwind.
+#define RAW_PAGE	  4096
+#define RAW_BELOW	  128	// of a stack below its pointer: what a function popped last lies in the red zone
+#define RAW_BYTES	  32768 // of a stack, about
+#define RAW_PER_SECOND	  2000	// stacks at most
+#define RAW_SHARE	  4	// of the ring may be full when one is sent: 1 / RAW_SHARE
+#define MAX_RETURN_PROBES 64	// pending in a thread: the kernel's limit, MAX_URETPROBE_DEPTH
+
 // Bit 63 of a stack word: a Python frame's code object follows; the word behind it is its instruction. User addresses
 // never have that bit.
 #define PYTHON_WORD (1ull << 63)
+
+// Marks in the words of a RECORD_RAW: where on the stack the activation lies whose Python frames follow (0: not known), and
+// where a return probe has put its own address; the real one is the next word.
+#define BOUNDARY_WORD (1ull << 62)
+#define SLOT_WORD     (1ull << 61)
+
+// The words of a RECORD_RAW that come before the marked ones: the registers in the order of DWARF, the id of the stack as far
+// as the kernel came.
+enum raw_word {
+	RAW_SP = 7,
+	RAW_PARTIAL = 17,
+	RAW_WORDS = 18,
+};
 
 // The first byte of every ring record.
 enum record_type {
@@ -30,7 +51,9 @@ enum record_type {
 	RECORD_STACK = 2,
 	RECORD_CODE = 3,
 	RECORD_CALL = 4, // an event with the operands of the call
-	RECORD_CODE_CHANGED = 5,
+	RECORD_RAW = 5,	 // a record_stack whose words are what user space unwinds with; behind the pages of its stack
+	RECORD_RAW_PAGE = 6,
+	RECORD_CODE_CHANGED = 7,
 };
 
 // Same numbers as event.Kind, event.Layer and event.StackStatus; a Go test compares them.
@@ -78,6 +101,10 @@ enum stack_status {
 	STACK_PYTHON_STATE = 7,
 	STACK_NO_SCRATCH = 8,
 	STACK_LOST = 9,
+	// Those of stacks that the tracer unwound from a copy.
+	STACK_UNWOUND = 10,
+	STACK_GUESSED = 11,
+	STACK_COPY_ENDS = 12,
 };
 
 // What became of one run of a probe. Every run has exactly one outcome, so hits = sum of outcomes.
@@ -159,6 +186,17 @@ struct record_code_changed {
 	u64 change; // counts from 1, as code_changes
 };
 
+// A piece of a stack that is sent as it is, at most up to the end of its page.
+struct record_raw_page {
+	u8 type;
+	u8 pad;
+	u16 len;
+	u32 pad2;
+	u64 id; // of the RECORD_RAW that follows
+	u64 addr;
+	u8 data[RAW_PAGE];
+};
+
 // What a Python code object looked like when a stack first showed it: the object itself and what its names and lines lie
 // in. By the time the tracer reads the ring the object may be gone, or another may have its address.
 enum code_chunk {
@@ -171,7 +209,7 @@ enum code_chunk {
 };
 
 #define CODE_OBJECT_BYTES    256
-#define CODE_OBJECT_NEEDED   144 // up to the last field that is read, co_linetable of 3.11
+#define CODE_OBJECT_NEEDED   160 // up to the last field that is read, co_linetable without a GIL
 #define CODE_QUALNAME_BYTES  320
 #define CODE_NAME_BYTES	     192
 #define CODE_FILENAME_BYTES  512
@@ -265,6 +303,14 @@ enum py_entry {
 	PY_ENTRY_EACH = 1, // 3.10: every frame is an activation of its own
 	PY_ENTRY_FLAG = 2, // 3.11: the frame whose is_entry is set is the last, and is a frame
 	PY_ENTRY_SHIM = 3, // 3.12 on: a shim frame on the C stack follows the last; it is no frame
+	PY_ENTRY_CODE = 4, // 3.8, 3.9: as EACH; the activation is the native frame whose pc is in the eval loop
+};
+
+#define EVAL_PARTS 4 // of the eval loop
+
+struct code_range {
+	u64 start;
+	u64 end;
 };
 
 // Offsets into CPython's structures; see package cpython.
@@ -289,7 +335,13 @@ struct python {
 	u16 co_filename;
 	u16 co_linetable;
 	u16 co_firstlineno;
-	u16 pad[3];
+	u16 tls_block; // the word at tls is a pointer, and the state that far behind where it leads; NO_FIELD: it is the state
+	u16 object_head; // sizeof(PyObject)
+	u16 f_copy;	 // which copy of the bytecode the frame runs; NO_FIELD: there are none
+	u16 co_copies;
+	u16 co_start;
+	u16 pad[2];
+	struct code_range eval[EVAL_PARTS];
 };
 
 // A call of the report function from the allocator, where the Block is at hand: at *(base + offset) when the return

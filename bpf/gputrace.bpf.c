@@ -106,7 +106,7 @@ static __always_inline u64 hijacked_return_address(u64 slot)
 	if (!utask)
 		return 0;
 	struct return_instance *ri = utask->return_instances;
-	for (int i = 0; i < 64 && ri; i++) { // the kernel nests at most 64 (MAX_URETPROBE_DEPTH)
+	for (int i = 0; i < MAX_RETURN_PROBES && ri; i++) {
 		if (ri->stack == slot)
 			original = ri->orig_ret_vaddr;
 		else if (original)
@@ -345,12 +345,13 @@ static __always_inline u64 mix_words(u64 id, u8 *from, u32 n)
 static __always_inline u64 code_id(struct record_code *r, struct python *py, u64 addr)
 {
 	u64 line = code_field(r, py->co_firstlineno & ~7) >> ((py->co_firstlineno & 4) * 8);
-	u64 id = mix_words((addr ^ (u32)line) * GOLDEN, r->object + 16, 3); // sizes or constants and names, by version
+	u32 head = py->object_head & 48; // behind it: sizes or constants and names, by version
+	u64 id = mix_words((addr ^ (u32)line) * GOLDEN, r->object + head, 3);
 
 	id = mix_words(id, (u8 *)&r->addr[CODE_QUALNAME], CODE_CHUNKS - CODE_QUALNAME);
-	id = mix_words(id, r->qualname + 40, 6);
-	id = mix_words(id, r->linetable + 16, 1);
-	return mix_words(id, r->linetable + 32, 6);
+	id = mix_words(id, r->qualname + head + 24, 6);
+	id = mix_words(id, r->linetable + head, 1);
+	return mix_words(id, r->linetable + head + 16, 6);
 }
 
 // Sends a code object unless it was sent before. Built in the Python window, which the walk has finished with.
@@ -424,6 +425,8 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 	*slot = w->rec.hash;
 }
 
+#include "raw.h"
+
 // Loads the first page of the stack, so that the words above the stack pointer are at hand.
 static __always_inline void walk_begin(struct hit *h)
 {
@@ -460,6 +463,12 @@ __noinline int walk_and_send(struct scratch *s, struct proc *p)
 	return s->walk.status;
 }
 
+static __noinline int capture_raw(struct hit *h)
+{
+	save_registers(&h->scratch->walk, h->ctx);
+	return send_raw(h->scratch, h->proc);
+}
+
 // Captures the stack: its id, and how complete it is in *status.
 static __always_inline u64 capture(struct hit *h, u8 *status)
 {
@@ -468,6 +477,8 @@ static __always_inline u64 capture(struct hit *h, u8 *status)
 		return 0;
 	}
 	*status = walk_and_send(h->scratch, h->proc);
+	if (raw_helps(*status))
+		capture_raw(h);
 	return *status == STACK_LOST ? 0 : h->scratch->walk.rec.hash;
 }
 
@@ -1213,4 +1224,6 @@ const enum py_entry *keep_py_entry __attribute__((unused));
 const struct record_event *keep_record_event __attribute__((unused));
 const struct record_stack *keep_record_stack __attribute__((unused));
 const struct record_code *keep_record_code __attribute__((unused));
+const struct record_raw_page *keep_record_raw_page __attribute__((unused));
+const enum raw_word *keep_raw_word __attribute__((unused));
 const enum code_chunk *keep_code_chunk __attribute__((unused));

@@ -187,7 +187,17 @@ type TraceProc struct {
 		CoFilename    uint16
 		CoLinetable   uint16
 		CoFirstlineno uint16
-		Pad           [3]uint16
+		TlsBlock      uint16
+		ObjectHead    uint16
+		F_copy        uint16
+		CoCopies      uint16
+		CoStart       uint16
+		Pad           [2]uint16
+		Eval          [4]struct {
+			_     structs.HostLayout
+			Start uint64
+			End   uint64
+		}
 	}
 	Block struct {
 		_         structs.HostLayout
@@ -222,6 +232,15 @@ const (
 	TracePyEntryPY_ENTRY_EACH TracePyEntry = 1
 	TracePyEntryPY_ENTRY_FLAG TracePyEntry = 2
 	TracePyEntryPY_ENTRY_SHIM TracePyEntry = 3
+	TracePyEntryPY_ENTRY_CODE TracePyEntry = 4
+)
+
+type TraceRawWord uint32
+
+const (
+	TraceRawWordRAW_SP      TraceRawWord = 7
+	TraceRawWordRAW_PARTIAL TraceRawWord = 17
+	TraceRawWordRAW_WORDS   TraceRawWord = 18
 )
 
 type TraceRecordCall struct {
@@ -281,6 +300,17 @@ type TraceRecordEvent struct {
 	Stack       uint64
 }
 
+type TraceRecordRawPage struct {
+	_    structs.HostLayout
+	Type uint8
+	Pad  uint8
+	Len  uint16
+	Pad2 uint32
+	Id   uint64
+	Addr uint64
+	Data [4096]uint8
+}
+
 type TraceRecordStack struct {
 	_      structs.HostLayout
 	Type   uint8
@@ -298,7 +328,9 @@ const (
 	TraceRecordTypeRECORD_STACK        TraceRecordType = 2
 	TraceRecordTypeRECORD_CODE         TraceRecordType = 3
 	TraceRecordTypeRECORD_CALL         TraceRecordType = 4
-	TraceRecordTypeRECORD_CODE_CHANGED TraceRecordType = 5
+	TraceRecordTypeRECORD_RAW          TraceRecordType = 5
+	TraceRecordTypeRECORD_RAW_PAGE     TraceRecordType = 6
+	TraceRecordTypeRECORD_CODE_CHANGED TraceRecordType = 7
 )
 
 type TraceRuleTable struct {
@@ -373,6 +405,9 @@ const (
 	TraceStackStatusSTACK_PYTHON_STATE TraceStackStatus = 7
 	TraceStackStatusSTACK_NO_SCRATCH   TraceStackStatus = 8
 	TraceStackStatusSTACK_LOST         TraceStackStatus = 9
+	TraceStackStatusSTACK_UNWOUND      TraceStackStatus = 10
+	TraceStackStatusSTACK_GUESSED      TraceStackStatus = 11
+	TraceStackStatusSTACK_COPY_ENDS    TraceStackStatus = 12
 )
 
 type TraceStatsTable struct {
@@ -415,14 +450,21 @@ const (
 	TraceVarKeepOperandName       = "keep_operand_name"
 	TraceVarKeepOutcome           = "keep_outcome"
 	TraceVarKeepPyEntry           = "keep_py_entry"
+	TraceVarKeepRawWord           = "keep_raw_word"
 	TraceVarKeepRecordCall        = "keep_record_call"
 	TraceVarKeepRecordCode        = "keep_record_code"
 	TraceVarKeepRecordCodeChanged = "keep_record_code_changed"
 	TraceVarKeepRecordEvent       = "keep_record_event"
+	TraceVarKeepRecordRawPage     = "keep_record_raw_page"
 	TraceVarKeepRecordStack       = "keep_record_stack"
 	TraceVarKeepRecordType        = "keep_record_type"
 	TraceVarKeepStackStatus       = "keep_stack_status"
 	TraceVarPidMisses             = "pid_misses"
+	TraceVarRawInSecond           = "raw_in_second"
+	TraceVarRawNoRoom             = "raw_no_room"
+	TraceVarRawOverRate           = "raw_over_rate"
+	TraceVarRawSecond             = "raw_second"
+	TraceVarRawSent               = "raw_sent"
 	TraceVarRuleCache             = "rule_cache"
 	TraceVarRules                 = "rules"
 	TraceVarSeen                  = "seen"
@@ -513,14 +555,21 @@ type TraceVariableSpecs struct {
 	KeepOperandName       *ebpf.VariableSpec `ebpf:"keep_operand_name"`
 	KeepOutcome           *ebpf.VariableSpec `ebpf:"keep_outcome"`
 	KeepPyEntry           *ebpf.VariableSpec `ebpf:"keep_py_entry"`
+	KeepRawWord           *ebpf.VariableSpec `ebpf:"keep_raw_word"`
 	KeepRecordCall        *ebpf.VariableSpec `ebpf:"keep_record_call"`
 	KeepRecordCode        *ebpf.VariableSpec `ebpf:"keep_record_code"`
 	KeepRecordCodeChanged *ebpf.VariableSpec `ebpf:"keep_record_code_changed"`
 	KeepRecordEvent       *ebpf.VariableSpec `ebpf:"keep_record_event"`
+	KeepRecordRawPage     *ebpf.VariableSpec `ebpf:"keep_record_raw_page"`
 	KeepRecordStack       *ebpf.VariableSpec `ebpf:"keep_record_stack"`
 	KeepRecordType        *ebpf.VariableSpec `ebpf:"keep_record_type"`
 	KeepStackStatus       *ebpf.VariableSpec `ebpf:"keep_stack_status"`
 	PidMisses             *ebpf.VariableSpec `ebpf:"pid_misses"`
+	RawInSecond           *ebpf.VariableSpec `ebpf:"raw_in_second"`
+	RawNoRoom             *ebpf.VariableSpec `ebpf:"raw_no_room"`
+	RawOverRate           *ebpf.VariableSpec `ebpf:"raw_over_rate"`
+	RawSecond             *ebpf.VariableSpec `ebpf:"raw_second"`
+	RawSent               *ebpf.VariableSpec `ebpf:"raw_sent"`
 	RuleCache             *ebpf.VariableSpec `ebpf:"rule_cache"`
 	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
 	Seen                  *ebpf.VariableSpec `ebpf:"seen"`
@@ -590,14 +639,21 @@ type TraceVariables struct {
 	KeepOperandName       *ebpf.Variable `ebpf:"keep_operand_name"`
 	KeepOutcome           *ebpf.Variable `ebpf:"keep_outcome"`
 	KeepPyEntry           *ebpf.Variable `ebpf:"keep_py_entry"`
+	KeepRawWord           *ebpf.Variable `ebpf:"keep_raw_word"`
 	KeepRecordCall        *ebpf.Variable `ebpf:"keep_record_call"`
 	KeepRecordCode        *ebpf.Variable `ebpf:"keep_record_code"`
 	KeepRecordCodeChanged *ebpf.Variable `ebpf:"keep_record_code_changed"`
 	KeepRecordEvent       *ebpf.Variable `ebpf:"keep_record_event"`
+	KeepRecordRawPage     *ebpf.Variable `ebpf:"keep_record_raw_page"`
 	KeepRecordStack       *ebpf.Variable `ebpf:"keep_record_stack"`
 	KeepRecordType        *ebpf.Variable `ebpf:"keep_record_type"`
 	KeepStackStatus       *ebpf.Variable `ebpf:"keep_stack_status"`
 	PidMisses             *ebpf.Variable `ebpf:"pid_misses"`
+	RawInSecond           *ebpf.Variable `ebpf:"raw_in_second"`
+	RawNoRoom             *ebpf.Variable `ebpf:"raw_no_room"`
+	RawOverRate           *ebpf.Variable `ebpf:"raw_over_rate"`
+	RawSecond             *ebpf.Variable `ebpf:"raw_second"`
+	RawSent               *ebpf.Variable `ebpf:"raw_sent"`
 	RuleCache             *ebpf.Variable `ebpf:"rule_cache"`
 	Rules                 *ebpf.Variable `ebpf:"rules"`
 	Seen                  *ebpf.Variable `ebpf:"seen"`

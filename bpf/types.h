@@ -38,6 +38,7 @@ enum {
 	BPF_RB_NO_WAKEUP = 1,
 	BPF_RB_FORCE_WAKEUP = 2
 };
+enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_RING_SIZE = 1 };
 
 #define RELOCATED __attribute__((preserve_access_index))
 

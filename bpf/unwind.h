@@ -170,6 +170,9 @@ static __always_inline u64 rule_for(struct proc *p, u64 pc)
 	return rule;
 }
 
+// The low bits of a pointer to a code object, which 3.14 uses for itself.
+#define CODE_TAGS 7ull
+
 // The field at `off` of the interpreter frame that starts at d in the Python window.
 #define PY_FIELD(w, d, off) (*(u64 *)((w)->pywin + (((d) + (off)) & (PYWINDOW - 8))))
 
@@ -185,8 +188,7 @@ static __always_inline int load_frame(struct walk *w, struct proc *p, u64 frame)
 		return -1;
 	u64 lo = frame & ~4095ull;
 	u32 len = (u32)(frame - lo) + size;
-	if (len > PYWINDOW - PYFRAME ||
-	    p->python.entry == PY_ENTRY_EACH) { // up to 3.10 a frame is an object of its own
+	if (len > PYWINDOW - PYFRAME || p->python.instr_size == 4) { // up to 3.10 a frame is an object of its own
 		lo = frame;
 		len = size;
 	}
@@ -205,9 +207,26 @@ static __always_inline int load_frame(struct walk *w, struct proc *p, u64 frame)
 	return 0;
 }
 
+// Whether the shims lead from one activation to the next, from 3.13 on: before, the cframes do.
+static __always_inline bool by_shim(struct proc *p)
+{
+	return p->python.ts_cframe == NO_FIELD && p->python.entry == PY_ENTRY_SHIM;
+}
+
 static __always_inline bool on_c_stack(struct walk *w, u64 addr)
 {
 	return addr > w->sp && addr < w->stack_top;
+}
+
+// A frame without a GIL may run its thread's own copy of the bytecode: the same instruction in the code object.
+__noinline u64 own_instruction(struct proc *p, u64 code, u64 instr, u32 copy)
+{
+	u64 list = 0, start = 0;
+
+	if (!p || !copy || read_user(&list, 8, code + p->python.co_copies) ||
+	    read_user(&start, 8, list + 8 + 8ull * copy))
+		return instr;
+	return instr - start + code + p->python.co_start;
 }
 
 // Queues the Python frame at py_frame and goes on to its caller. Returns 1 when the activation ends with it. A global
@@ -234,7 +253,10 @@ __noinline int collect_one(struct walk *w, struct proc *p)
 		w->py_bound = f;
 		return 1;
 	}
-	w->queue[n] = PY_FIELD(w, d, p->python.f_code) | PYTHON_WORD;
+	u64 code = PY_FIELD(w, d, p->python.f_code) & ~CODE_TAGS;
+	if (p->python.f_copy != NO_FIELD)
+		instr = own_instruction(p, code, instr, PY_FIELD(w, d, p->python.f_copy));
+	w->queue[n] = code | PYTHON_WORD;
 	w->queue[n + 1] = p->python.instr_size == 4 ? (u32)instr : instr;
 	w->nqueue = n + 2;
 	if (entry == PY_ENTRY_SHIM) {
@@ -243,7 +265,7 @@ __noinline int collect_one(struct walk *w, struct proc *p)
 		w->py_bound = w->py_frame; // only a shim can lie there: its own fields are read on arrival
 		return 1;
 	}
-	return entry == PY_ENTRY_EACH || owner;
+	return p->python.instr_size == 4 || owner; // up to 3.10 every frame is an activation
 }
 
 // Queues the frames of one eval-loop activation and leaves py_frame at the next one's. With shims it also sets py_bound:
@@ -299,6 +321,8 @@ __noinline int py_start(struct walk *w, struct proc *p)
 	w->py_state = PY_NONE;
 	if (!p->python.enabled || read_user(&state, 8, w->tp + p->python.tls) || !state)
 		return 0; // not a thread that runs Python
+	if (p->python.tls_block != NO_FIELD && (read_user(&state, 8, state + p->python.tls_block) || !state))
+		return 0;
 	w->py_lo = w->py_hi = 0;
 	if (read_user(w->pywin, PYTSTATE, state) || PY_FIELD(w, 0, p->python.ts_thread_id) != w->tp) {
 		w->status = STACK_PYTHON_STATE;
@@ -307,7 +331,7 @@ __noinline int py_start(struct walk *w, struct proc *p)
 	w->py_state = PY_ACTIVE;
 	w->py_frame = p->python.ts_frame == NO_FIELD ? 0 : PY_FIELD(w, 0, p->python.ts_frame);
 	w->py_cframe = p->python.ts_cframe == NO_FIELD ? 0 : PY_FIELD(w, 0, p->python.ts_cframe);
-	if (p->python.ts_cframe == NO_FIELD)
+	if (by_shim(p))
 		return collect(w, p);
 	return 0;
 }
@@ -317,7 +341,9 @@ __noinline int py_run(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
 		return -1;
-	if (p->python.ts_cframe == NO_FIELD) {
+	if (p->python.entry == PY_ENTRY_CODE)
+		return collect(w, p) ? -1 : flush(w);
+	if (by_shim(p)) {
 		u64 shim = w->py_bound;
 
 		flush(w);
@@ -342,12 +368,35 @@ __noinline int py_run(struct walk *w, struct proc *p)
 	return flush(w);
 }
 
+// Where on the C stack the eval loop lies whose Python frames come next; 0: not known.
+static __always_inline u64 py_boundary(struct walk *w, struct proc *p)
+{
+	if (p->python.entry == PY_ENTRY_CODE)
+		return 0;
+	return by_shim(p) ? w->py_bound : w->py_cframe;
+}
+
+// Whether the C frame's code is the eval loop's.
+static __always_inline bool in_eval_loop(struct walk *w, struct proc *p)
+{
+	u64 pc = w->pc - w->caller;
+
+	for (int i = 0; i < EVAL_PARTS; i++)
+		if (pc >= p->python.eval[i].start && pc < p->python.eval[i].end)
+			return 1;
+	return 0;
+}
+
 // Whether the C frame [w->sp, cfa) is the eval loop whose Python frames come next.
 static __always_inline bool is_eval_frame(struct walk *w, struct proc *p, u64 cfa)
 {
-	u64 at = p->python.ts_cframe == NO_FIELD ? w->py_bound : w->py_cframe;
+	if (w->py_state != PY_ACTIVE)
+		return 0;
+	if (p->python.entry == PY_ENTRY_CODE)
+		return in_eval_loop(w, p);
+	u64 at = py_boundary(w, p);
 
-	return w->py_state == PY_ACTIVE && at >= w->sp && at < cfa;
+	return at >= w->sp && at < cfa;
 }
 
 // The registers that a signal interrupted lie in the frame that the kernel pushed: struct ucontext (arch/x86/include/uapi/
@@ -467,20 +516,26 @@ __noinline int step(struct walk *w, struct proc *p)
 	return step_to_caller(w, rule, cfa);
 }
 
+// Whether there are Python frames that were not pushed.
+static __always_inline bool py_pending(struct walk *w, struct proc *p)
+{
+	if (w->py_state != PY_ACTIVE)
+		return 0;
+	if (p->python.entry == PY_ENTRY_CODE)
+		return w->py_frame != 0;
+	if (by_shim(p))
+		return w->nqueue || w->py_bound;
+	return w->py_cframe && (p->python.cf_frame != NO_FIELD || w->py_frame);
+}
+
 // Python frames that no native frame claimed: all of them are still wanted when the native walk broke off.
 __noinline int py_rest(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
 		return -1;
 	for (int i = 0; i < MAX_PYTHON; i++) {
-		if (w->py_state != PY_ACTIVE || w->python >= MAX_PYTHON)
+		if (w->python >= MAX_PYTHON || !py_pending(w, p))
 			return 0;
-		if (p->python.ts_cframe == NO_FIELD) {
-			if (!w->nqueue && !w->py_bound)
-				return 0;
-		} else if (!w->py_cframe || (p->python.cf_frame == NO_FIELD && !w->py_frame)) {
-			return 0;
-		}
 		py_run(w, p);
 	}
 	return 0;

@@ -148,11 +148,8 @@ func (h *Heap) Activation(img Image, frame uint64) (a Activation, ok bool) {
 		return a, false
 	}
 	a = Activation{Addr: frame, Code: img.Word(frame + uint64(l.frameCode)), Instr: img.Word(frame + uint64(l.frameInstr))}
-	switch { // f_lasti: in units of 2 bytes in 3.10, in bytes before
-	case h.Version.Minor == 10:
+	if h.Version.Minor <= 10 { // f_lasti: an int
 		a.Instr = uint64(uint32(a.Instr))
-	case h.Version.Minor < 10:
-		a.Instr = uint64(uint32(int32(a.Instr) >> 1))
 	}
 	t := h.TypeOf(img, a.Code)
 	return a, t != nil && t.Name == "code"

@@ -17,8 +17,9 @@ type Code struct {
 	// Hidden marks code that the interpreter runs for its own purposes and that Python's tracebacks do not show.
 	Hidden bool
 
-	start uint64 // address of the bytecode; 0 when frames hold an index
-	runs  []lineRun
+	start   uint64 // address of the bytecode; 0 when frames hold an index
+	inBytes bool   // the index counts bytes: to 3.9
+	runs    []lineRun
 }
 
 // Bounds on what one code object makes us allocate.
@@ -47,9 +48,10 @@ func (r *Runtime) code(mem process.Memory, addr uint64) (*Code, error) {
 		return nil, err
 	}
 	c := &Code{FirstLine: max(0, int(int32(binary.LittleEndian.Uint32(b[l.codeFirstLine:]))))}
-	if l.codeStart != NoField {
-		c.start = addr + uint64(l.codeStart)
+	if l.desc.CodeStart != NoField {
+		c.start = addr + uint64(l.desc.CodeStart)
 	}
+	c.inBytes = l.lines == lineOldPairs
 	for _, text := range []struct {
 		name string
 		at   uint16

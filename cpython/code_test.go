@@ -2,7 +2,6 @@ package cpython
 
 import (
 	"encoding/binary"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -13,11 +12,12 @@ import (
 func TestCodeLayouts(t *testing.T) {
 	tables := map[lineFormat][]byte{
 		linePairs:     {4, 1, 6, 0x80, 2, 3},
+		lineOldPairs:  {0, 1, 4, 5, 6, 0xfe},
 		lineLocations: {0x80 | 11<<3 | 1, 0, 5, 0x80 | 15<<3 | 2, 0x80 | 13<<3, 6},
 	}
 	for i := range layouts {
 		l := &layouts[i]
-		t.Run(fmt.Sprint(l.minor), func(t *testing.T) {
+		t.Run(l.String(), func(t *testing.T) {
 			r := &Runtime{layout: l}
 			m := codeImage(l, "f", "C.f", "/a/b.py", 10, tables[l.lines])
 			c, err := r.Code(m, addrCode)
@@ -27,20 +27,27 @@ func TestCodeLayouts(t *testing.T) {
 			assert.Equal(t, 10, c.FirstLine)
 			assert.False(t, c.Hidden)
 			start := uint64(0)
-			if l.codeStart == NoField {
+			if l.desc.CodeStart == NoField {
 				assert.Equal(t, "f", c.Qualname)
 			} else {
 				assert.Equal(t, "C.f", c.Qualname)
-				start = addrCode + uint64(l.codeStart)
+				start = addrCode + uint64(l.desc.CodeStart)
 			}
 			var got []int
 			for unit := range uint64(7) {
-				if start != 0 {
+				switch {
+				case start != 0:
 					unit = start + 2*unit
+				case l.lines == lineOldPairs:
+					unit *= 2
 				}
 				got = append(got, c.Line(unit))
 			}
-			assert.Equal(t, []int{11, 11, 0, 0, 0, 14, 0}, got)
+			want := []int{11, 11, 0, 0, 0, 14, 0}
+			if l.lines == lineOldPairs { // every instruction has a line there
+				want = []int{11, 11, 16, 16, 16, 14, 14}
+			}
+			assert.Equal(t, want, got)
 		})
 	}
 }
@@ -50,6 +57,7 @@ func TestLineEdges(t *testing.T) {
 	runs := []lineRun{{end: 3, line: 7}}
 	byIndex := &Code{FirstLine: 5, runs: runs}
 	byPointer := &Code{FirstLine: 5, runs: runs, start: 0x7000}
+	byByte := &Code{FirstLine: 5, runs: runs, inBytes: true}
 	for _, row := range []struct {
 		code  *Code
 		instr uint64
@@ -57,6 +65,7 @@ func TestLineEdges(t *testing.T) {
 	}{
 		{byIndex, 0, 7}, {byIndex, 2, 7}, {byIndex, 3, 0}, {byIndex, 1<<31 - 1, 0},
 		{byIndex, 0xffffffff, 5}, {byIndex, ^uint64(0), 5}, {byIndex, 0xfffffffe, 0},
+		{byByte, 0, 7}, {byByte, 5, 7}, {byByte, 6, 0}, {byByte, 0xffffffff, 5}, {byByte, 0xfffffffd, 0},
 		{byPointer, 0x7000, 7}, {byPointer, 0x7005, 7}, {byPointer, 0x7006, 0}, {byPointer, ^uint64(0), 0},
 		{byPointer, 0x6ffe, 5}, {byPointer, 0x6ffc, 0}, {byPointer, 0, 0},
 	} {
@@ -117,22 +126,22 @@ func TestCodeErrors(t *testing.T) {
 		want   string
 	}{
 		{"unmapped", func(_ *layout, m image) { delete(m, addrCode) }, "read code object 0x10000"},
-		{"no code", func(_ *layout, m image) { m.set(addrCode, objectType, addrTypes) }, `got an object of type "str", want code`},
-		{"no type", func(_ *layout, m image) { m.set(addrCode, objectType, 0) }, "type of object, want code"},
-		{"no type name", func(_ *layout, m image) { m.set(addrTypes+0x2000, typeName, 1) }, "name of type, want code"},
+		{"no code", func(l *layout, m image) { m.set(addrCode, objectType+uint16(l.shift()), addrTypes) }, `got an object of type "str", want code`},
+		{"no type", func(l *layout, m image) { m.set(addrCode, objectType+uint16(l.shift()), 0) }, "type of object, want code"},
+		{"no type name", func(l *layout, m image) { m.set(addrTypes+0x2000, typeName+uint16(l.shift()), 1) }, "name of type, want code"},
 		{"name is bytes", func(l *layout, m image) { m.set(addrCode, l.codeName, addrTable) }, `co_name: got an object of type "bytes", want str`},
 		{"null name", func(l *layout, m image) { m.set(addrCode, l.codeFilename, 0) }, "co_filename: "},
-		{"negative length", func(_ *layout, m image) { m.set(addrName, textLength, 1<<63) }, "length -9223372036854775808"},
-		{"kind 3", func(_ *layout, m image) { m[addrName][textState] = 3<<2 | 1<<5 }, "str of kind 3"},
-		{"kind 0", func(_ *layout, m image) { m[addrName][textState] = 0 }, "str of kind 0"},
+		{"negative length", func(l *layout, m image) { m.set(addrName, textLength+uint16(l.shift()), 1<<63) }, "length -9223372036854775808"},
+		{"kind 3", func(l *layout, m image) { m.set(addrName, textState+uint16(l.shift()), (3|1<<3)<<l.textKind) }, "str of kind 3"},
+		{"kind 0", func(l *layout, m image) { m.set(addrName, textState+uint16(l.shift()), 0) }, "str of kind 0"},
 		{"table is str", func(l *layout, m image) { m.set(addrCode, l.codeLineTable, addrName) }, `co_linetable: got an object of type "str", want bytes`},
-		{"huge table", func(_ *layout, m image) { m.set(addrTable, objectSize, huge) }, "want at most 4194304"},
-		{"negative table", func(_ *layout, m image) { m.set(addrTable, objectSize, ^uint64(0)) }, "bytes of length -1"},
-		{"long table", func(_ *layout, m image) { m.set(addrTable, objectSize, 1<<20) }, "read 1048576 bytes"},
+		{"huge table", func(l *layout, m image) { m.set(addrTable, objectSize+uint16(l.shift()), huge) }, "want at most 4194304"},
+		{"negative table", func(l *layout, m image) { m.set(addrTable, objectSize+uint16(l.shift()), ^uint64(0)) }, "bytes of length -1"},
+		{"long table", func(l *layout, m image) { m.set(addrTable, objectSize+uint16(l.shift()), 1<<20) }, "read 1048576 bytes"},
 	} {
 		for i := range layouts {
 			l := &layouts[i]
-			t.Run(fmt.Sprintf("%s/%d", row.name, l.minor), func(t *testing.T) {
+			t.Run(row.name+"/"+l.String(), func(t *testing.T) {
 				m := codeImage(l, "f", "C.f", "/a/b.py", 10, []byte{2, 0})
 				row.change(l, m)
 				c, err := (&Runtime{layout: l}).Code(m, addrCode)

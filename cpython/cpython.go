@@ -1,6 +1,6 @@
 // Package cpython reads a CPython interpreter from outside: it finds the interpreter in a running process, proves where
 // each thread keeps its thread state, and turns code objects into names and lines. It only reads memory; nothing in the
-// target is stopped or changed. x86-64 with glibc, CPython 3.10 to 3.13, builds with a GIL.
+// target is stopped or changed. x86-64 with glibc, CPython 3.8 to 3.14, 3.13 and 3.14 without a GIL too.
 package cpython
 
 import (
@@ -30,16 +30,6 @@ func (e *UnknownVersionError) Error() string {
 	return fmt.Sprintf("python %s: layout not known", e.Version)
 }
 
-// KeyError says that the thread state lies under a pthread key whose values are not in the thread's own control block:
-// glibc keeps keys from 32 on in a second level that the kernel side does not read.
-type KeyError struct {
-	Key int // the pthread key
-}
-
-func (e *KeyError) Error() string {
-	return fmt.Sprintf("python thread state under pthread key %d: keys from %d on are not supported", e.Key, tsdKeys)
-}
-
 // Runtime is one interpreter found in a process. Its methods may be called concurrently.
 type Runtime struct {
 	Version    Version
@@ -48,8 +38,8 @@ type Runtime struct {
 	Module string
 	// Address is that of _PyRuntime in the process.
 	Address uint64
-	// Eval are the addresses of the eval loop in the process, as far as symbols tell: a part that the compiler split off is
-	// known only when the file still has its full symbol table.
+	// Eval are the addresses of the eval loop in the process, with the parts that the compiler split off it. Empty when the
+	// layout does without: for all but EntryCode.
 	Eval []Range
 
 	layout *layout
@@ -68,8 +58,8 @@ const (
 	tryPause = 10 * time.Millisecond
 )
 
-// Find finds the interpreter of a process and proves its layout against the live threads. Errors: ErrNoPython,
-// ErrNotReady, *UnknownVersionError, *KeyError, and those of package process.
+// Find finds the interpreter of a process and proves its layout: against what its types say of themselves, and against the
+// live threads. Errors: ErrNoPython, ErrNotReady, *UnknownVersionError, *LayoutError, and those of package process.
 func Find(p *process.Process) (*Runtime, error) {
 	found, err := locate(p)
 	if err != nil {
@@ -77,6 +67,9 @@ func Find(p *process.Process) (*Runtime, error) {
 	}
 	defer found.file.close()
 	r, err := newRuntime(p, found)
+	if err == nil && r.Descriptor.Entry == EntryCode {
+		r.Eval, err = found.evalRanges(p)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find python of pid %d in %s: %w", p.PID, found.mapping.Path, err)
 	}
@@ -97,17 +90,20 @@ func newRuntime(mem process.Memory, found *located) (*Runtime, error) {
 			return nil, err
 		}
 	}
-	r := &Runtime{
-		Version: version, Descriptor: row.desc, Module: found.mapping.Path, Address: found.runtime, Eval: found.eval(), layout: row,
-	}
-	if r.Descriptor.TLSOffset, err = r.proveSlot(mem); err != nil {
+	r := &Runtime{Version: version, Descriptor: row.desc, Module: found.mapping.Path, Address: found.runtime, layout: row}
+	if err := r.proveTypes(mem, found.symbol); err != nil {
 		return nil, err
 	}
-	return r, nil
+	at, err := r.proveSlot(mem)
+	if err != nil {
+		return nil, err
+	}
+	r.Descriptor.TLSOffset, r.Descriptor.TLSBlock = at.offset, at.block
+	return r, r.proveThreads(mem)
 }
 
 // proveSlot finds the thread states and the slot that holds them, again while the target is changing its list.
-func (r *Runtime) proveSlot(mem process.Memory) (int64, error) {
+func (r *Runtime) proveSlot(mem process.Memory) (slot, error) {
 	var err error
 	for try := range tries {
 		if try > 0 {
@@ -117,13 +113,10 @@ func (r *Runtime) proveSlot(mem process.Memory) (int64, error) {
 		if threads, err = r.Threads(mem); err != nil {
 			continue
 		}
-		var slot int64
-		if slot, err = r.findSlot(mem, threads); err == nil {
-			return slot, nil
-		}
-		if key := (*KeyError)(nil); errors.As(err, &key) {
-			return 0, err
+		var at slot
+		if at, err = r.findSlot(mem, threads); err == nil {
+			return at, nil
 		}
 	}
-	return 0, err
+	return slot{}, err
 }

@@ -86,19 +86,9 @@ func HeapAt(mem process.Memory, v Version, runtime, typeType uint64) (*Heap, err
 		}
 	}
 	h := &Heap{Version: v, runtime: runtime, typeType: typeType, objects: objects, types: map[uint64]*Type{}, typeDicts: map[uint64]bool{}}
-	h.code.Version, h.code.layout = v, codeLayoutOf(v)
+	h.code.Version = v
+	h.code.layout, _ = layoutOf(v) // a version whose objects are known is in both tables
 	return h, nil
-}
-
-// codeLayoutOf is the row that reads code objects. 3.8 and 3.9 have the structures of 3.10 and older line tables.
-func codeLayoutOf(v Version) *layout {
-	if v.Minor >= 10 {
-		row, _ := layoutOf(v)
-		return row
-	}
-	row, _ := layoutOf(Version{Major: 3, Minor: 10})
-	row.minor, row.lines = v.Minor, lineOldPairs
-	return row
 }
 
 // debugObjects ties words of _Py_DebugOffsets of 3.13 (Include/internal/pycore_runtime.h) to fields of objectLayout: those

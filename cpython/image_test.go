@@ -50,21 +50,24 @@ const (
 // codeImage is the memory around one code object, laid out as a version has it.
 func codeImage(l *layout, name, qualname, filename string, first uint32, table []byte) image {
 	m := image{addrCode: make([]byte, 256)}
+	shift := uint16(l.shift())
 	for i, w := range wantedTypes {
 		at := uint64(addrTypes + 0x1000*i)
 		m[at] = make([]byte, 256)
-		m.set(at, typeName, at+200)
-		copy(m[at][200:], w.name)
-		m.set(at, typeFlags, w.flag)
+		m.set(at, typeName+shift, at+240)
+		copy(m[at][240:], w.name)
+		m.set(at, typeFlags+shift, w.flag)
 	}
-	m.set(addrCode, objectType, addrTypes+0x1000*uint64(typeCode))
+	m.set(addrCode, objectType+shift, addrTypes+0x1000*uint64(typeCode))
 	binary.LittleEndian.PutUint32(m[addrCode][l.codeFirstLine:], first)
 	m.set(addrCode, l.codeName, m.text(l, addrName, name))
 	m.set(addrCode, l.codeFilename, m.text(l, addrFilename, filename))
 	if l.codeQualname != NoField {
 		m.set(addrCode, l.codeQualname, m.text(l, addrQualname, qualname))
 	}
-	m.put(addrTable, 1, addrTypes+0x1000*uint64(typeBytes), uint64(len(table)), 0)
+	m[addrTable] = make([]byte, bytesHeader+shift)
+	m.set(addrTable, objectType+shift, addrTypes+0x1000*uint64(typeBytes))
+	m.set(addrTable, objectSize+shift, uint64(len(table)))
 	m[addrTable] = append(append(m[addrTable], table...), make([]byte, 32)...) // other objects follow
 	m.set(addrCode, l.codeLineTable, addrTable)
 	return m
@@ -72,11 +75,12 @@ func codeImage(l *layout, name, qualname, filename string, first uint32, table [
 
 // text lays out a compact ASCII str.
 func (m image) text(l *layout, at uint64, s string) uint64 {
-	const ascii = 1<<2 | 1<<5 | 1<<6
+	const ascii = 1 | 1<<3 | 1<<4
+	shift := uint16(l.shift())
 	m[at] = make([]byte, l.asciiSize)
-	m.set(at, objectType, addrTypes)
-	m.set(at, textLength, uint64(len(s)))
-	m.set(at, textState, ascii)
+	m.set(at, objectType+shift, addrTypes)
+	m.set(at, textLength+shift, uint64(len(s)))
+	binary.LittleEndian.PutUint32(m[at][textState+shift:], ascii<<l.textKind)
 	m[at] = append(m[at], s+"\x00"...)
 	return at
 }

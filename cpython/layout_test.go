@@ -14,95 +14,120 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// headerRow says what a field of the layout is in C, per minor version: an offset "Type.member", or an expression that
-// starts with "=". Empty: the version has no such field.
+// headerRow says what a field of the layout is in C: an offset "Type.member", or an expression that starts with "=". The key
+// is the first minor version for which it holds. Empty: the version has no such field.
 type headerRow struct {
-	field                  string
-	py10, py11, py12, py13 string
+	field string
+	c     map[int]string
+	// threaded holds instead of c in builds without a GIL.
+	threaded map[int]string
 }
 
-func (r *headerRow) expression(minor int) string {
-	return map[int]string{10: r.py10, 11: r.py11, 12: r.py12, 13: r.py13}[minor]
+func (r *headerRow) expression(l *layout) string {
+	expressions, at := r.c, 0
+	if l.freeThreaded && r.threaded != nil {
+		expressions = r.threaded
+	}
+	for minor := range expressions {
+		if minor <= l.minor {
+			at = max(at, minor)
+		}
+	}
+	return expressions[at]
 }
 
-func all(field, c string) headerRow { return headerRow{field, c, c, c, c} }
+func all(field, c string) headerRow { return headerRow{field, map[int]string{8: c}, nil} }
 
-const (
-	iframe     = "_PyInterpreterFrame."
-	iframeSize = "=offsetof(_PyInterpreterFrame, localsplus)"
-)
+// from is a field that versions from a minor one on have.
+func from(minor int, field, c string) headerRow {
+	return headerRow{field, map[int]string{minor: c}, nil}
+}
+
+const iframe = "_PyInterpreterFrame."
 
 var headerRows = []headerRow{
 	all("minor", "=PY_MINOR_VERSION"),
 	all("desc.TStateThreadID", "PyThreadState.thread_id"),
-	{"desc.TStateFrame", "PyThreadState.frame", "", "", "PyThreadState.current_frame"},
-	{"desc.TStateCFrame", "PyThreadState.cframe", "PyThreadState.cframe", "PyThreadState.cframe", ""},
-	{"desc.CFrameFrame", "", "_PyCFrame.current_frame", "_PyCFrame.current_frame", ""},
-	{"desc.CFramePrevious", "CFrame.previous", "_PyCFrame.previous", "_PyCFrame.previous", ""},
-	{"desc.FrameCode", "PyFrameObject.f_code", iframe + "f_code", iframe + "f_code", iframe + "f_executable"},
-	{"desc.FramePrevious", "PyFrameObject.f_back", iframe + "previous", iframe + "previous", iframe + "previous"},
-	{"desc.FrameInstr", "PyFrameObject.f_lasti", iframe + "prev_instr", iframe + "prev_instr", iframe + "instr_ptr"},
-	{"desc.FrameOwner", "", iframe + "is_entry", iframe + "owner", iframe + "owner"},
-	{"desc.FrameSize", "=(offsetof(PyFrameObject, f_lasti) + 4 + 7) / 8 * 8", iframeSize, iframeSize, iframeSize},
-	{
-		"desc.InstrSize", "=sizeof(((PyFrameObject *)0)->f_lasti)", "=sizeof(((_PyInterpreterFrame *)0)->prev_instr)",
-		"=sizeof(((_PyInterpreterFrame *)0)->prev_instr)", "=sizeof(((_PyInterpreterFrame *)0)->instr_ptr)",
-	},
-	{"desc.OwnerShim", "=0", "=0", "=FRAME_OWNED_BY_CSTACK", "=FRAME_OWNED_BY_CSTACK"},
+	{"desc.TStateFrame", map[int]string{8: "PyThreadState.frame", 11: "", 13: "PyThreadState.current_frame"}, nil},
+	{"desc.TStateCFrame", map[int]string{10: "PyThreadState.cframe", 13: ""}, nil},
+	{"desc.CFrameFrame", map[int]string{11: "_PyCFrame.current_frame", 13: ""}, nil},
+	{"desc.CFramePrevious", map[int]string{10: "CFrame.previous", 11: "_PyCFrame.previous", 13: ""}, nil},
+	{"desc.FrameCode", map[int]string{8: "PyFrameObject.f_code", 11: iframe + "f_code", 13: iframe + "f_executable"}, nil},
+	{"desc.FramePrevious", map[int]string{8: "PyFrameObject.f_back", 11: iframe + "previous"}, nil},
+	{"desc.FrameInstr", map[int]string{8: "PyFrameObject.f_lasti", 11: iframe + "prev_instr", 13: iframe + "instr_ptr"}, nil},
+	{"desc.FrameOwner", map[int]string{11: iframe + "is_entry", 12: iframe + "owner"}, nil},
+	{"desc.FrameSize", map[int]string{
+		8: "=(offsetof(PyFrameObject, f_lasti) + 4 + 7) / 8 * 8", 11: "=offsetof(_PyInterpreterFrame, localsplus)",
+	}, nil},
+	{"desc.FrameCopy", nil, map[int]string{14: iframe + "tlbc_index"}},
+	{"desc.CodeCopies", nil, map[int]string{14: "PyCodeObject.co_tlbc"}},
+	from(11, "desc.CodeStart", "PyCodeObject.co_code_adaptive"),
+	all("desc.ObjectHead", "=sizeof(PyObject)"),
+	{"desc.InstrSize", map[int]string{
+		8: "=sizeof(((PyFrameObject *)0)->f_lasti)", 11: "=sizeof(((_PyInterpreterFrame *)0)->prev_instr)",
+		13: "=sizeof(((_PyInterpreterFrame *)0)->instr_ptr)",
+	}, nil},
+	{"desc.OwnerShim", map[int]string{8: "=0", 12: "=FRAME_OWNED_BY_CSTACK", 14: "=FRAME_OWNED_BY_INTERPRETER"}, nil},
 	all("runtimeInterpreters", "_PyRuntimeState.interpreters.head"),
-	{
-		"runtimeKey", "_PyRuntimeState.gilstate.autoTSSkey", "_PyRuntimeState.gilstate.autoTSSkey", "_PyRuntimeState.autoTSSkey",
-		"_PyRuntimeState.autoTSSkey",
-	},
+	{"runtimeKey", map[int]string{8: "_PyRuntimeState.gilstate.autoTSSkey", 12: "_PyRuntimeState.autoTSSkey"}, nil},
 	all("interpNext", "PyInterpreterState.next"),
-	{
-		"interpThreads", "PyInterpreterState.tstate_head", "PyInterpreterState.threads.head", "PyInterpreterState.threads.head",
-		"PyInterpreterState.threads.head",
-	},
+	{"interpThreads", map[int]string{8: "PyInterpreterState.tstate_head", 11: "PyInterpreterState.threads.head"}, nil},
 	all("tstatePrev", "PyThreadState.prev"),
 	all("tstateNext", "PyThreadState.next"),
 	all("tstateInterp", "PyThreadState.interp"),
-	{
-		"tstateNativeID", "", "PyThreadState.native_thread_id", "PyThreadState.native_thread_id",
-		"PyThreadState.native_thread_id",
-	},
+	from(11, "tstateNativeID", "PyThreadState.native_thread_id"),
 	all("codeFilename", "PyCodeObject.co_filename"),
 	all("codeName", "PyCodeObject.co_name"),
-	{"codeQualname", "", "PyCodeObject.co_qualname", "PyCodeObject.co_qualname", "PyCodeObject.co_qualname"},
+	from(11, "codeQualname", "PyCodeObject.co_qualname"),
 	all("codeFirstLine", "PyCodeObject.co_firstlineno"),
-	all("codeLineTable", "PyCodeObject.co_linetable"),
-	{
-		"codeStart", "", "PyCodeObject.co_code_adaptive", "PyCodeObject.co_code_adaptive", "PyCodeObject.co_code_adaptive",
-	},
+	{"codeLineTable", map[int]string{8: "PyCodeObject.co_lnotab", 10: "PyCodeObject.co_linetable"}, nil},
+	{"codeBasic", map[int]string{8: "=sizeof(PyCodeObject)", 11: ""}, nil},
+	{"frameBasic", map[int]string{8: "=sizeof(PyFrameObject)", 11: ""}, nil},
+	from(11, "generatorBasic", "=offsetof(PyGenObject, gi_iframe) + offsetof(_PyInterpreterFrame, localsplus)"),
 	all("asciiSize", "=sizeof(PyASCIIObject)"),
 	all("compactSize", "=sizeof(PyCompactUnicodeObject)"),
+	all("textKind", "=kind_bit()"),
 }
 
 // notInHeaders are the fields that say how to use the others; the live tests prove them.
 var notInHeaders = map[string]bool{
-	"desc.TLSOffset": true, "desc.Entry": true, "debugOffsets": true, "lines": true,
+	"desc.TLSOffset": true, "desc.TLSBlock": true, "desc.Entry": true, "debugOffsets": true, "lines": true, "freeThreaded": true,
+}
+
+// movedRows are the constants that hold for all versions with a GIL; without one they are further behind by as much as the
+// head of an object is longer.
+var movedRows = map[string]uint64{
+	"PyObject.ob_type": objectType, "PyVarObject.ob_size": objectSize, "PyTypeObject.tp_name": typeName,
+	"PyTypeObject.tp_flags": typeFlags, "PyTypeObject.tp_basicsize": typeBasicSize, "PyTypeObject.tp_members": typeMembers,
+	"PyBytesObject.ob_sval": bytesHeader, "PyASCIIObject.length": textLength, "PyASCIIObject.state": textState,
 }
 
 // sharedRows are the constants that hold for all versions.
 var sharedRows = map[string]uint64{
-	"PyObject.ob_type": objectType, "PyVarObject.ob_size": objectSize, "PyTypeObject.tp_name": typeName,
-	"PyTypeObject.tp_flags": typeFlags, "PyBytesObject.ob_sval": bytesHeader, "PyASCIIObject.length": textLength,
-	"PyASCIIObject.state":          textState,
 	"=Py_TPFLAGS_UNICODE_SUBCLASS": wantedTypes[typeStr].flag, "=Py_TPFLAGS_BYTES_SUBCLASS": wantedTypes[typeBytes].flag,
+	"=sizeof(PyMemberDef)": memberSize, "PyMemberDef.offset": memberOffset,
 }
 
-// The table of layouts against the headers that each release installs.
+// The table of layouts against the headers that each release installs. Those of a build without a GIL are the same files.
 func TestLayoutsMatchHeaders(t *testing.T) {
-	require.Len(t, layouts, len(installed), "a version without a header to compare with")
-	for i, version := range installed {
-		t.Run(version, func(t *testing.T) {
-			checks := layoutChecks(t, &layouts[i])
-			got := compileAndRun(t, version, checks)
+	known := map[int]bool{}
+	for i := range layouts {
+		l := &layouts[i]
+		known[l.minor] = true
+		t.Run(l.String(), func(t *testing.T) {
+			checks := layoutChecks(t, l)
+			got := compileAndRun(t, l, checks)
 			for j, c := range checks {
 				assert.Equal(t, got[j], c.want, c.name)
 			}
 		})
 	}
+	require.Len(t, known, len(installed), "a version that no other test runs")
+}
+
+// String is the version of a row, for the names of tests.
+func (l *layout) String() string {
+	return Version{Major: 3, Minor: l.minor, Micro: -1, FreeThreaded: l.freeThreaded}.String()
 }
 
 // headerCheck is a value of ours and the C expression that it must equal.
@@ -119,7 +144,7 @@ func layoutChecks(t *testing.T, l *layout) []headerCheck {
 		value, ok := fields[row.field]
 		require.True(t, ok, "layout has no field %s", row.field)
 		delete(fields, row.field)
-		if x := row.expression(l.minor); x != "" {
+		if x := row.expression(l); x != "" {
 			out = append(out, headerCheck{row.field, x, value})
 		} else {
 			assert.Equal(t, uint64(NoField), value, row.field)
@@ -131,11 +156,16 @@ func layoutChecks(t *testing.T, l *layout) []headerCheck {
 	for x, value := range sharedRows {
 		out = append(out, headerCheck{x, x, value})
 	}
+	for x, value := range movedRows {
+		out = append(out, headerCheck{x, x, value + l.shift()})
+	}
 	// The pointer of a str that is not compact lies behind the larger header.
 	out = append(out, headerCheck{"str data", "PyUnicodeObject.data", uint64(l.compactSize)})
 	if l.debugOffsets {
-		for _, w := range debugWords13 {
-			out = append(out, headerCheck{w.name, "_Py_DebugOffsets." + w.name, 8 * uint64(w.word)})
+		for i := range debugWords {
+			if w := &debugWords[i]; l.word(w) != 0 {
+				out = append(out, headerCheck{w.name, "_Py_DebugOffsets." + w.name, 8 * uint64(l.word(w))})
+			}
 		}
 	}
 	return out
@@ -161,13 +191,43 @@ func flatten(prefix string, v reflect.Value) map[string]uint64 {
 	return out
 }
 
+// headerPrelude includes what the expressions name.
+const headerPrelude = `#define Py_BUILD_CORE 1
+#include <Python.h>
+#include <frameobject.h>
+#include <structmember.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#if PY_MINOR_VERSION > 8
+#include "internal/pycore_runtime.h"
+#include "internal/pycore_interp.h"
+#else
+#include "internal/pycore_pystate.h"
+#endif
+#if PY_MINOR_VERSION > 10
+#include "internal/pycore_frame.h"
+#endif
+#if PY_MINOR_VERSION > 13
+#include "internal/pycore_genobject.h"
+#include "internal/pycore_interpframe.h"
+#endif
+static size_t kind_bit(void) {
+	PyASCIIObject o;
+	unsigned state;
+	memset(&o, 0, sizeof o);
+	o.state.kind = 1;
+	memcpy(&state, &o.state, sizeof state);
+	return __builtin_ctz(state);
+}
+int main(void) {
+`
+
 // compileAndRun prints C expressions with the headers of a release.
-func compileAndRun(t *testing.T, version string, checks []headerCheck) []uint64 {
+func compileAndRun(t *testing.T, l *layout, checks []headerCheck) []uint64 {
 	t.Helper()
 	var src strings.Builder
-	src.WriteString("#define Py_BUILD_CORE 1\n#include <Python.h>\n#include <frameobject.h>\n#include <stddef.h>\n#include <stdio.h>\n" +
-		"#include \"internal/pycore_runtime.h\"\n#include \"internal/pycore_interp.h\"\n#if PY_MINOR_VERSION > 10\n" +
-		"#include \"internal/pycore_frame.h\"\n#endif\nint main(void) {\n")
+	src.WriteString(headerPrelude)
 	for _, c := range checks {
 		if x, ok := strings.CutPrefix(c.expression, "="); ok {
 			fmt.Fprintf(&src, "printf(\"%%zu\\n\", (size_t)(%s));\n", x)
@@ -180,8 +240,13 @@ func compileAndRun(t *testing.T, version string, checks []headerCheck) []uint64 
 	dir := t.TempDir()
 	file, binaryFile := filepath.Join(dir, "offsets.c"), filepath.Join(dir, "offsets")
 	require.NoError(t, os.WriteFile(file, []byte(src.String()), 0o600))
-	include := filepath.Join(pyenvPrefix(t, version), "include", "python"+version[:strings.LastIndexByte(version, '.')])
-	out, err := exec.Command("gcc", "-w", "-I"+include, "-I"+filepath.Join(include, "internal"), file, "-o", binaryFile).CombinedOutput()
+	args := []string{"-w", file, "-o", binaryFile}
+	if l.freeThreaded {
+		args = append(args, "-DPy_GIL_DISABLED=1")
+	}
+	include := includeOf(t, l.minor)
+	args = append(args, "-I"+include, "-I"+filepath.Join(include, "internal"), "-I"+filepath.Dir(include))
+	out, err := exec.Command("gcc", args...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	out, err = exec.Command(binaryFile).Output()
 	require.NoError(t, err)
@@ -197,53 +262,68 @@ func compileAndRun(t *testing.T, version string, checks []headerCheck) []uint64 
 }
 
 func TestDebugOffsetsAreBounded(t *testing.T) {
-	row, ok := layoutOf(Version{Major: 3, Minor: 13})
-	require.True(t, ok)
-	good := debugTable(row)
-	got, err := row.withDebugOffsets(image{0x1000: good}, 0x1000)
-	require.NoError(t, err)
-	assert.Equal(t, row, got)
+	for i := range layouts {
+		row := &layouts[i]
+		if !row.debugOffsets {
+			continue
+		}
+		t.Run(row.String(), func(t *testing.T) {
+			good := debugTable(row)
+			got, err := row.withDebugOffsets(image{0x1000: good}, 0x1000)
+			require.NoError(t, err)
+			assert.Equal(t, row, got)
 
-	moved := debugTable(row)
-	binary.LittleEndian.PutUint64(moved[8*33:], 78) // owner, where 3.14t has it
-	got, err = row.withDebugOffsets(image{0x1000: moved}, 0x1000)
-	require.NoError(t, err)
-	assert.Equal(t, uint16(78), got.desc.FrameOwner)
-	assert.Equal(t, uint16(80), got.desc.FrameSize)
+			moved := debugTable(row)
+			setWord(t, row, moved, "interpreter_frame.owner", 84)
+			got, err = row.withDebugOffsets(image{0x1000: moved}, 0x1000)
+			require.NoError(t, err)
+			assert.Equal(t, uint16(84), got.desc.FrameOwner)
+			assert.Equal(t, uint16(88), got.desc.FrameSize)
 
-	for _, bad := range []struct {
-		word  int
-		value uint64
-		want  string
-	}{
-		{9, maxLargeOffset, "interpreter_state.threads_head"},
-		{36, maxSmallOffset, "code_object.name"},
-		{31, ^uint64(0), "interpreter_frame.instr_ptr"},
-		{33, MaxFrameSize, "bytes of a frame"},
-	} {
-		b := debugTable(row)
-		binary.LittleEndian.PutUint64(b[8*bad.word:], bad.value)
-		_, err := row.withDebugOffsets(image{0x1000: b}, 0x1000)
-		assert.ErrorContains(t, err, bad.want)
+			for name, value := range map[string]uint64{
+				"interpreter_state.threads_head": maxLargeOffset, "code_object.name": maxSmallOffset,
+				"interpreter_frame.instr_ptr": ^uint64(0), "interpreter_frame.owner": MaxFrameSize,
+			} {
+				b := debugTable(row)
+				setWord(t, row, b, name, value)
+				_, err := row.withDebugOffsets(image{0x1000: b}, 0x1000)
+				if value == MaxFrameSize {
+					name = "bytes of a frame"
+				}
+				assert.ErrorContains(t, err, name)
+			}
+			_, err = row.withDebugOffsets(image{0x1000: good[:100]}, 0x1000)
+			assert.ErrorContains(t, err, "read debug offsets")
+		})
 	}
-	_, err = row.withDebugOffsets(image{0x1000: good[:100]}, 0x1000)
-	assert.ErrorContains(t, err, "read debug offsets")
+}
+
+func setWord(t *testing.T, l *layout, table []byte, name string, value uint64) {
+	t.Helper()
+	for i := range debugWords {
+		if debugWords[i].name == name {
+			binary.LittleEndian.PutUint64(table[8*l.word(&debugWords[i]):], value)
+			return
+		}
+	}
+	require.Fail(t, "no word "+name)
 }
 
 // debugTable is _Py_DebugOffsets as an interpreter with this layout has it.
 func debugTable(l *layout) []byte {
-	b := make([]byte, 8*44)
+	b := make([]byte, 8*50)
 	copy(b, debugCookie)
-	binary.LittleEndian.PutUint64(b[8:], 0x030d00f0)
+	binary.LittleEndian.PutUint64(b[8:], uint64(3<<24|l.minor<<16|0xf0))
 	c := *l
-	for _, w := range debugWords13 {
-		v := uint64(0)
-		if w.small != nil {
-			v = uint64(*w.small(&c))
-		} else {
-			v = uint64(*w.large(&c))
+	for i := range debugWords {
+		w := &debugWords[i]
+		switch at := l.word(w); {
+		case at == 0:
+		case w.small != nil:
+			binary.LittleEndian.PutUint64(b[8*at:], uint64(*w.small(&c)))
+		default:
+			binary.LittleEndian.PutUint64(b[8*at:], uint64(*w.large(&c)))
 		}
-		binary.LittleEndian.PutUint64(b[8*w.word:], v)
 	}
 	return b
 }

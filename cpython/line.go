@@ -8,12 +8,15 @@ type lineRun struct {
 	line int32  // 0: no line
 }
 
-// Line is the line that the frame is at. Instr is the raw word of the frame: a pointer (3.11+) or an index in 2-byte units
-// (3.10). 0: not known, or the instruction has no line.
+// Line is the line that the frame is at. Instr is the raw word of the frame: a pointer into the code object (3.11+) or an
+// index, in 2-byte units (3.10) or in bytes (to 3.9). 0: not known, or the instruction has no line.
 func (c *Code) Line(instr uint64) int {
 	unit := int64(int32(instr)) // index of the instruction, in units of 2 bytes
-	if c.start != 0 {
+	switch {
+	case c.start != 0:
 		unit = int64(instr-c.start) >> 1
+	case c.inBytes:
+		unit >>= 1
 	}
 	if unit == -1 {
 		return c.FirstLine // a frame that has not run its first instruction stands before it

@@ -114,15 +114,10 @@ func locateIn(p *process.Process, m *process.Mapping) (*located, error) {
 	return &located{mapping: *m, file: o, bias: bias, runtime: sym.addr + bias}, nil
 }
 
-// eval are the addresses of the eval loop and, where the symbol table still tells, of the parts split off it.
-func (l *located) eval() []Range {
-	var out []Range
-	for _, name := range []string{"_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault.cold"} {
-		if sym, ok := l.file.find(name); ok && sym.size > 0 {
-			out = append(out, Range{sym.addr + l.bias, sym.addr + l.bias + sym.size})
-		}
-	}
-	return out
+// symbol is the address in the process of a symbol that the file defines.
+func (l *located) symbol(name string) (addr uint64, ok bool) {
+	sym, ok := l.file.find(name)
+	return sym.addr + l.bias, ok
 }
 
 func newObject(r io.ReaderAt) (*object, error) {

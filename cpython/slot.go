@@ -29,9 +29,24 @@ type slots struct {
 	tcbs      int              // control blocks seen
 }
 
-// findSlot finds the word of the thread control block in which every thread keeps its own thread state. That is the
-// pthread key of the GIL-state API (autoTSSkey), which stays set while the GIL is released.
-func (r *Runtime) findSlot(mem process.Memory, threads []Thread) (int64, error) {
+// slot is where a thread keeps its thread state: at an offset from its thread pointer or, unless block is NoField, that far
+// behind where the pointer there leads.
+type slot struct {
+	offset int64
+	block  uint16
+}
+
+// slotOfKey is where glibc keeps the value of a pthread key.
+func slotOfKey(key int) slot {
+	if key < tsdKeys {
+		return slot{int64(tcbKeys + tsdSize*key + tsdData), NoField}
+	}
+	return slot{int64(tcbKeyBlocks + 8*(key/tsdKeys)), uint16(tsdSize*(key%tsdKeys) + tsdData)}
+}
+
+// findSlot finds where every thread keeps its own thread state. That is the pthread key of the GIL-state API (autoTSSkey),
+// which stays set while the GIL is released.
+func (r *Runtime) findSlot(mem process.Memory, threads []Thread) (slot, error) {
 	states := map[uint64]map[uint64]bool{} // per thread pointer; a thread has one state for each interpreter
 	for _, t := range threads {
 		if states[t.Handle] == nil {
@@ -46,15 +61,15 @@ func (r *Runtime) findSlot(mem process.Memory, threads []Thread) (int64, error) 
 		}
 	}
 	if s.tcbs == 0 {
-		return 0, fmt.Errorf("%w: no thread control block at any of %d thread ids", ErrNotReady, len(states))
+		return slot{}, fmt.Errorf("%w: no thread control block at any of %d thread ids", ErrNotReady, len(states))
 	}
 	if offset, ok := s.best(r.key(mem)); ok {
-		return int64(offset), nil
+		return slot{int64(offset), NoField}, nil
 	}
-	if key, ok := secondLevel(mem, states); ok {
-		return 0, &KeyError{key}
+	if key, ok := secondLevel(mem, states, r.key(mem)); ok {
+		return slotOfKey(key), nil
 	}
-	return 0, fmt.Errorf("%w: no slot of %d thread control blocks holds the thread state", ErrNotReady, s.tcbs)
+	return slot{}, fmt.Errorf("%w: no slot of %d thread control blocks holds the thread state", ErrNotReady, s.tcbs)
 }
 
 // controlBlock reads a control block, as much of it as can be read. It is nil when there is none: a thread may just have
@@ -117,35 +132,48 @@ func (r *Runtime) key(mem process.Memory) int {
 	return int(v >> 32)
 }
 
-// secondLevel finds the key of a thread state that lies behind the control block's pointers.
-func secondLevel(mem process.Memory, states map[uint64]map[uint64]bool) (int, bool) {
-	for tp, own := range states {
+// secondLevel finds the key of the thread states behind the control blocks' pointers: the interpreter's own, if the states
+// are there, or the lowest that holds those of most threads.
+func secondLevel(mem process.Memory, states map[uint64]map[uint64]bool, own int) (int, bool) {
+	matches := map[int]int{}
+	best, most := -1, 0
+	for tp, mine := range states {
 		tcb := controlBlock(mem, tp)
 		if len(tcb) < tcbKeyBlocks+8*tsdKeys {
 			continue
 		}
 		for block := 1; block < tsdKeys; block++ { // pointer 0 leads to the first block, inside
 			at := binary.LittleEndian.Uint64(tcb[tcbKeyBlocks+8*block:])
-			if i, ok := keyIn(mem, at, own); ok {
-				return block*tsdKeys + i, true
+			for _, i := range keysIn(mem, at, mine) {
+				matches[block*tsdKeys+i]++
 			}
 		}
 	}
-	return 0, false
+	if matches[own] > 0 {
+		return own, true
+	}
+	for key, n := range matches {
+		if n > most || n == most && key < best {
+			best, most = key, n
+		}
+	}
+	return best, best >= 0
 }
 
-func keyIn(mem process.Memory, block uint64, own map[uint64]bool) (int, bool) {
+// keysIn lists which of the 32 keys of a block hold a state of the thread's own.
+func keysIn(mem process.Memory, block uint64, own map[uint64]bool) []int {
 	if block == 0 {
-		return 0, false
+		return nil
 	}
 	b, err := read(mem, block, tsdKeys*tsdSize)
 	if err != nil {
-		return 0, false
+		return nil
 	}
+	var out []int
 	for i := range tsdKeys {
 		if own[binary.LittleEndian.Uint64(b[tsdSize*i+tsdData:])] {
-			return i, true
+			out = append(out, i)
 		}
 	}
-	return 0, false
+	return out
 }

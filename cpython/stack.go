@@ -20,26 +20,44 @@ const maxFrames = 1 << 16
 // Stack walks the Python frames of a thread, leaf first, as the kernel side does. State is a Thread's. The thread should be
 // blocked: frames of a running one change while they are read. With an error come the frames that were read before it.
 func (r *Runtime) Stack(mem process.Memory, state uint64) ([]PyFrame, error) {
+	var out []PyFrame
+	err := r.walk(mem, state, func(f PyFrame, shim bool) error {
+		if shim {
+			markRoot(out)
+		} else {
+			out = append(out, f)
+		}
+		return nil
+	})
+	if err == nil {
+		markRoot(out)
+	}
+	return out, err
+}
+
+// walk visits the frames of a thread and, between them, the shims that end activations.
+func (r *Runtime) walk(mem process.Memory, state uint64, visit func(f PyFrame, shim bool) error) error {
 	frame, err := r.innermost(mem, state)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out []PyFrame
 	var b [MaxFrameSize]byte
 	d := &r.Descriptor
 	for range maxFrames {
 		if frame == 0 {
-			markRoot(out)
-			return out, nil
+			return nil
 		}
 		f := b[:d.FrameSize]
 		if _, err := mem.ReadAt(f, frame); err != nil {
-			return out, fmt.Errorf("read frame at %#x: %w", frame, err)
+			return fmt.Errorf("read frame at %#x: %w", frame, err)
 		}
-		out = d.appendFrame(out, f)
+		next, shim := d.decodeFrame(f)
+		if err := visit(d.inCodeObject(mem, next, f), shim); err != nil {
+			return err
+		}
 		frame = binary.LittleEndian.Uint64(f[d.FramePrevious:])
 	}
-	return out, fmt.Errorf("stack of thread state %#x: more than %d frames", state, maxFrames)
+	return fmt.Errorf("stack of thread state %#x: more than %d frames", state, maxFrames)
 }
 
 func (r *Runtime) innermost(mem process.Memory, state uint64) (uint64, error) {
@@ -59,26 +77,48 @@ func (r *Runtime) innermost(mem process.Memory, state uint64) (uint64, error) {
 	return frame, nil
 }
 
-// appendFrame adds a frame, or, for a shim, ends the activation of the frame before.
-func (d *Descriptor) appendFrame(out []PyFrame, f []byte) []PyFrame {
-	next := PyFrame{Code: binary.LittleEndian.Uint64(f[d.FrameCode:])}
+// codeTags are the low bits of a pointer to a code object that 3.14 uses for itself (_PyStackRef).
+const codeTags = 7
+
+// decodeFrame reads a frame. A shim ends the activation of the frame before, and is no frame itself.
+func (d *Descriptor) decodeFrame(b []byte) (f PyFrame, shim bool) {
+	f.Code = binary.LittleEndian.Uint64(b[d.FrameCode:]) &^ codeTags
 	if d.InstrSize == 4 {
-		next.Instr = uint64(binary.LittleEndian.Uint32(f[d.FrameInstr:]))
+		f.Instr = uint64(binary.LittleEndian.Uint32(b[d.FrameInstr:]))
 	} else {
-		next.Instr = binary.LittleEndian.Uint64(f[d.FrameInstr:])
+		f.Instr = binary.LittleEndian.Uint64(b[d.FrameInstr:])
 	}
 	switch d.Entry {
-	case EntryEach:
-		next.Entry = true
+	case EntryEach, EntryCode:
+		f.Entry = true
 	case EntryFlag:
-		next.Entry = f[d.FrameOwner] == 1
+		f.Entry = b[d.FrameOwner] == 1
 	case EntryShim:
-		if f[d.FrameOwner] >= d.OwnerShim {
-			markRoot(out)
-			return out
-		}
+		shim = b[d.FrameOwner] >= d.OwnerShim
 	}
-	return append(out, next)
+	return f, shim
+}
+
+// inCodeObject turns the instruction of a frame that runs a copy of the bytecode into the same one in the code object. A
+// copy that cannot be read leaves it as it is.
+func (d *Descriptor) inCodeObject(mem process.Memory, f PyFrame, b []byte) PyFrame {
+	if d.FrameCopy == NoField {
+		return f
+	}
+	n := binary.LittleEndian.Uint32(b[d.FrameCopy:])
+	if n == 0 || n > maxThreads {
+		return f
+	}
+	list, err := process.Uint64(mem, f.Code+uint64(d.CodeCopies))
+	if err != nil {
+		return f
+	}
+	copied, err := process.Uint64(mem, list+8+8*uint64(n))
+	if err != nil {
+		return f
+	}
+	f.Instr += f.Code + uint64(d.CodeStart) - copied
+	return f
 }
 
 func markRoot(frames []PyFrame) {

@@ -10,7 +10,8 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// Offsets that all versions share (Include/object.h, Include/cpython/object.h, .../bytesobject.h, .../unicodeobject.h).
+// Offsets that all versions with a GIL share (Include/object.h, Include/cpython/object.h, .../bytesobject.h,
+// .../unicodeobject.h). Without a GIL an object has a longer head, and what is behind it moves by as much: see layout.shift.
 const (
 	objectType  = 8   // PyObject.ob_type
 	objectSize  = 16  // PyVarObject.ob_size
@@ -18,8 +19,11 @@ const (
 	typeFlags   = 168 // PyTypeObject.tp_flags
 	bytesHeader = 32  // offsetof(PyBytesObject, ob_sval)
 	textLength  = 16  // PyASCIIObject.length, code points
-	textState   = 32  // PyASCIIObject.state: interned 2 bits, kind 3, compact 1, ascii 1
+	textState   = 32  // PyASCIIObject.state: interned, kind 3 bits, compact 1, ascii 1
 )
+
+// shift is how much longer the head of an object is than in a build with a GIL, bytes.
+func (l *layout) shift() uint64 { return uint64(l.desc.ObjectHead) - 16 }
 
 // wantedType is a type that is expected somewhere.
 type wantedType int
@@ -45,16 +49,17 @@ var wantedTypes = [typeCount]struct {
 // checkType checks the type of the object that starts with b. The address of a type's own object is kept, once its name
 // was read: str, bytes and code are static and do not move.
 func (r *Runtime) checkType(mem process.Memory, b []byte, want wantedType) error {
-	typ := binary.LittleEndian.Uint64(b[objectType:])
+	shift := r.layout.shift()
+	typ := binary.LittleEndian.Uint64(b[objectType+shift:])
 	if typ != 0 && typ == r.types[want].Load() {
 		return nil
 	}
 	w := &wantedTypes[want]
-	t, err := read(mem, typ, typeFlags+8)
+	t, err := read(mem, typ, int(typeFlags+shift)+8)
 	if err != nil {
 		return fmt.Errorf("type of object, want %s: %w", w.name, err)
 	}
-	name, err := cString(mem, binary.LittleEndian.Uint64(t[typeName:]))
+	name, err := cString(mem, binary.LittleEndian.Uint64(t[typeName+shift:]))
 	if err != nil {
 		return fmt.Errorf("name of type, want %s: %w", w.name, err)
 	}
@@ -62,7 +67,7 @@ func (r *Runtime) checkType(mem process.Memory, b []byte, want wantedType) error
 		r.types[want].Store(typ)
 		return nil
 	}
-	if binary.LittleEndian.Uint64(t[typeFlags:])&w.flag == 0 {
+	if binary.LittleEndian.Uint64(t[typeFlags+shift:])&w.flag == 0 {
 		return fmt.Errorf("got an object of type %q, want %s", name, w.name)
 	}
 	return nil
@@ -87,18 +92,19 @@ const guess = 256
 
 // bytes reads a bytes object.
 func (r *Runtime) bytes(mem process.Memory, addr uint64) ([]byte, error) {
-	head, err := readFront(mem, addr, bytesHeader, guess)
+	shift := r.layout.shift()
+	head, err := readFront(mem, addr, int(bytesHeader+shift), guess)
 	if err != nil {
 		return nil, err
 	}
 	if err := r.checkType(mem, head, typeBytes); err != nil {
 		return nil, err
 	}
-	size := binary.LittleEndian.Uint64(head[objectSize:])
+	size := binary.LittleEndian.Uint64(head[objectSize+shift:])
 	if size > maxLineTable {
 		return nil, fmt.Errorf("bytes of length %d, want at most %d", int64(size), maxLineTable)
 	}
-	return readRest(mem, addr, head, addr+bytesHeader, int(size))
+	return readRest(mem, addr, head, addr+bytesHeader+shift, int(size))
 }
 
 // text reads a str: see PyASCIIObject in Include/cpython/unicodeobject.h (PEP 393). It is cut after maxName code points.
@@ -110,8 +116,8 @@ func (r *Runtime) text(mem process.Memory, addr uint64) (string, error) {
 	if err := r.checkType(mem, head, typeStr); err != nil {
 		return "", err
 	}
-	length := binary.LittleEndian.Uint64(head[textLength:])
-	kind := int(head[textState] >> 2 & 7)
+	length := binary.LittleEndian.Uint64(head[textLength+r.layout.shift():])
+	kind := int(r.textState(head) & 7)
 	if kind != 1 && kind != 2 && kind != 4 || int64(length) < 0 {
 		return "", fmt.Errorf("str of kind %d and length %d", kind, int64(length))
 	}
@@ -144,9 +150,14 @@ func readRest(mem process.Memory, addr uint64, front []byte, at uint64, n int) (
 	return read(mem, at, n)
 }
 
+// textState is PyASCIIObject.state from its kind on.
+func (r *Runtime) textState(head []byte) uint32 {
+	return binary.LittleEndian.Uint32(head[textState+r.layout.shift():]) >> r.layout.textKind
+}
+
 // textData is where the code points of a str are: behind its header or, in an instance of a subclass, elsewhere.
 func (r *Runtime) textData(head []byte, addr uint64) (uint64, error) {
-	compact, ascii := head[textState]>>5&1 == 1, head[textState]>>6&1 == 1
+	compact, ascii := r.textState(head)>>3&1 == 1, r.textState(head)>>4&1 == 1
 	switch {
 	case compact && ascii:
 		return addr + uint64(r.layout.asciiSize), nil

@@ -2,7 +2,6 @@ package cpython
 
 import (
 	"encoding/binary"
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -93,12 +92,12 @@ func TestSlot(t *testing.T) {
 	} {
 		for i := range layouts {
 			l := &layouts[i]
-			t.Run(fmt.Sprintf("%s/%d", row.name, l.minor), func(t *testing.T) {
+			t.Run(row.name+"/"+l.String(), func(t *testing.T) {
 				m := threadImage(l, 3, key)
 				row.change(l, m)
 				got, err := (&Runtime{Address: addrRuntime, layout: l}).proveSlot(m)
 				require.NoError(t, err)
-				assert.Equal(t, int64(row.want), got)
+				assert.Equal(t, slot{int64(row.want), NoField}, got)
 			})
 		}
 	}
@@ -132,7 +131,7 @@ func TestSlotErrors(t *testing.T) {
 	} {
 		for i := range layouts {
 			l := &layouts[i]
-			t.Run(fmt.Sprintf("%s/%d", row.name, l.minor), func(t *testing.T) {
+			t.Run(row.name+"/"+l.String(), func(t *testing.T) {
 				m := threadImage(l, 3, 3)
 				row.change(l, m)
 				r := &Runtime{Address: addrRuntime, layout: l}
@@ -179,17 +178,17 @@ func stackImage(l *layout, codes []uint64, entry func(i int) byte) image {
 func TestStackEntries(t *testing.T) {
 	// Leaf to root: two frames of one activation, then one. From 3.12 on each activation has a shim behind it.
 	frames := func(entries ...bool) []PyFrame {
-		return []PyFrame{{11, 1, entries[0]}, {12, 2, entries[1]}, {13, 3, entries[2]}}
+		return []PyFrame{{16, 1, entries[0]}, {24, 2, entries[1]}, {32, 3, entries[2]}}
 	}
 	for i := range layouts {
 		l := &layouts[i]
-		codes, want := []uint64{11, 12, 13}, frames(false, true, true)
+		codes, want := []uint64{16, 24, 32}, frames(false, true, true)
 		entry := func(i int) byte { return map[int]byte{1: 1, 2: 1}[i] }
 		switch l.desc.Entry {
-		case EntryEach:
+		case EntryEach, EntryCode:
 			want = frames(true, true, true)
 		case EntryShim:
-			codes = []uint64{11, 12, 99, 13, 98}
+			codes = []uint64{16, 24, 99, 32, 98}
 			entry = func(i int) byte { return map[int]byte{0: 1, 2: 3, 4: 4}[i] }
 			want[2].Instr = 4
 		}
@@ -197,7 +196,7 @@ func TestStackEntries(t *testing.T) {
 		m := stackImage(l, codes, entry)
 		got, err := r.Stack(m, addrTState)
 		require.NoError(t, err)
-		assert.Equal(t, want, got, "3.%d", l.minor)
+		assert.Equal(t, want, got, l)
 
 		// A frame that cannot be read ends the walk; what was read stays.
 		delete(m, addrFrame+0x1000)
@@ -229,18 +228,21 @@ func FuzzThreads(f *testing.F) {
 		if err != nil {
 			return
 		}
-		slot, err := r.findSlot(m, threads)
+		at, err := r.findSlot(m, threads)
 		if err != nil {
 			return
 		}
 		held := false
 		for _, th := range threads {
 			var b [8]byte
-			m.ReadAt(b[:], th.Handle+uint64(slot))
+			m.ReadAt(b[:], th.Handle+uint64(at.offset))
+			if at.block != NoField {
+				m.ReadAt(b[:], binary.LittleEndian.Uint64(b[:])+uint64(at.block))
+			}
 			held = held || binary.LittleEndian.Uint64(b[:]) == th.State
 		}
 		if !held {
-			t.Fatalf("slot %#x holds the state of none of %+v", slot, threads)
+			t.Fatalf("slot %+v holds the state of none of %+v", at, threads)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,7 +48,7 @@ func eventKey(e *event.Event, refused map[uint32]int) string {
 
 // TestPythonStacks compares captured stacks with the interpreter's own view, for every shape of Python code.
 func TestPythonStacks(t *testing.T) {
-	for _, minor := range []string{"3.10", "3.11", "3.12", "3.13"} {
+	for _, minor := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"} {
 		t.Run(minor, func(t *testing.T) {
 			dir := t.TempDir()
 			args := []string{filepath.Join(env.testdata, "programs", "pystacks.py"), filepath.Join(env.programs, "libc10.so"), filepath.Join(dir, "calls"),
@@ -65,9 +66,14 @@ func TestPythonStacks(t *testing.T) {
 	}
 }
 
-// python finds an interpreter by its version: one of pyenv's, or python3.N on the path.
+// python finds an interpreter by its version: Debian's 3.14, one of pyenv's, or python3.N on the path.
 func python(t *testing.T, minor string) string {
 	t.Helper()
+	if minor == "3.14" {
+		folder, err := output(filepath.Join(env.testdata, "debian-python.sh"))
+		require.NoError(t, err)
+		return filepath.Join(folder, "bin", "python"+minor)
+	}
 	if root, err := exec.Command("pyenv", "root").Output(); err == nil {
 		found, _ := filepath.Glob(filepath.Join(strings.TrimSpace(string(root)), "versions", minor+".*", "bin", "python3"))
 		if len(found) > 0 {
@@ -124,7 +130,7 @@ func checkStack(tr *trace, e *event.Event, c *stackCall) string {
 	switch {
 	case st == nil:
 		return "no stack"
-	case st.Status != event.StatusOK:
+	case !st.Status.Complete():
 		return "incomplete: " + st.Status.String()
 	case !sameFrames(tr.python(e.Stack), c.Frames):
 		return "Python frames differ"
@@ -136,6 +142,10 @@ func checkStack(tr *trace, e *event.Event, c *stackCall) string {
 		return "probe_realigned is missing"
 	case c.Shape == "qsort_callback" && !between(st, "probe_via_qsort"), c.Shape == "qsort_callback" && !between(st, "qsort"):
 		return "qsort does not lie between the Python frames"
+	case (c.Shape == "odd_frames") != (st.Status == event.StatusUnwound):
+		return "unwound by the wrong side: " + st.Status.String()
+	case c.Shape == "odd_frames" && !betweenOne(st, "probe_cfa_r", "probe_expression", "probe_return_in_r13"):
+		return "the odd frame does not lie between the Python frames"
 	case c.Shape == "python_native_python" && !between(st, "probe_call"):
 		return "probe_call does not lie between the Python frames"
 	}
@@ -180,6 +190,10 @@ func between(st *event.Stack, name string) bool {
 		}
 	}
 	return false
+}
+
+func betweenOne(st *event.Stack, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return between(st, name) })
 }
 
 // short keeps the leaf side of what is printed.

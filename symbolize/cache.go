@@ -92,6 +92,7 @@ func (f *File) unwindDigest() (digest [sha256.Size]byte, err error) {
 	if sec, err := f.frameSection(); err == nil && sec != nil {
 		fmt.Fprintln(h, sec.addr, sec.hdr, sec.exact)
 		h.Write(sec.data)
+		h.Write(f.searchTable(sec))
 	}
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }

@@ -3,11 +3,13 @@
 package tracer
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -15,8 +17,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
-	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
@@ -26,18 +26,14 @@ import (
 const (
 	chunkRows   = 65536
 	rowBytes    = 8
+	maxChunks   = 1024
+	maxRows     = maxChunks * chunkRows
 	maxRules    = len(bpf.TraceRuleTable{}.Rule)
 	maxMappings = len(bpf.TraceProc{}.Mapping)
 	maxHooks    = len(bpf.TraceHookTable{}.Row)
 	maxSlots    = 64
 	maxValues   = len(bpf.TraceRecordCall{}.Value)
 )
-
-// rowChunk is one piece of the kernel's table of unwind rows.
-type rowChunk struct {
-	m      *ebpf.Map
-	memory *ebpf.Memory
-}
 
 // slotGrace is how long a process descriptor that was replaced is left alone: a probe may still be reading it.
 const slotGrace = time.Second
@@ -47,9 +43,6 @@ type kernel struct {
 	watches  []link.Link // see threads end and programs be replaced
 	objs     bpf.TraceObjects
 	reader   *ringbuf.Reader
-	chunks   []*rowChunk
-	rowsUsed uint32
-	rules    ruleTable
 	slot     uint32
 	slotFree [maxSlots]time.Time // when a slot can be used again
 	multi    bool                // uprobe_multi links are used
@@ -64,8 +57,6 @@ type kernelOptions struct {
 
 // loadKernel loads the programs and maps, sized for the target.
 func loadKernel(o kernelOptions) (*kernel, error) {
-	// Kernels before 5.11 charge BPF memory to this limit. Later ones do not, and there it may fail without harm.
-	_ = rlimit.RemoveMemlock()
 	spec, err := bpf.LoadTrace()
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled programs: %w", err)
@@ -150,59 +141,7 @@ func (k *kernel) Close() {
 	for _, l := range k.watches {
 		l.Close()
 	}
-	for _, c := range k.chunks {
-		c.m.Close()
-	}
 	k.objs.Close()
-}
-
-// addRows copies a file's rows into the kernel, once.
-func (k *kernel) addRows(o *object) error {
-	if o.table == nil || o.rowHi > 0 {
-		return nil
-	}
-	b, err := k.rules.encode(o.table)
-	if err != nil {
-		return err
-	}
-	first := k.rowsUsed
-	for len(b) > 0 {
-		at := int64(k.rowsUsed % chunkRows)
-		if at == 0 {
-			if err := k.addChunk(); err != nil {
-				return fmt.Errorf("make room for %d unwind rows: %w", len(b)/rowBytes, err)
-			}
-		}
-		n := min(len(b), int(chunkRows-at)*rowBytes)
-		if _, err := k.chunks[len(k.chunks)-1].memory.WriteAt(b[:n], at*rowBytes); err != nil {
-			return fmt.Errorf("write %d unwind rows: %w", n/rowBytes, err)
-		}
-		k.rowsUsed += uint32(n / rowBytes)
-		b = b[n:]
-	}
-	o.rowLo, o.rowHi = first, k.rowsUsed
-	o.table = nil
-	return nil
-}
-
-// addChunk makes the next piece of the table.
-func (k *kernel) addChunk() error {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Type: ebpf.Array, KeySize: 4, ValueSize: chunkRows * rowBytes, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
-	})
-	if err != nil {
-		return err
-	}
-	memory, err := m.Memory()
-	if err == nil {
-		err = k.objs.Rows.Put(uint32(len(k.chunks)), m)
-	}
-	if err != nil {
-		m.Close()
-		return err
-	}
-	k.chunks = append(k.chunks, &rowChunk{m, memory})
-	return nil
 }
 
 // errCodeChanged: the process has loaded or unloaded code since its mappings were read.
@@ -211,9 +150,12 @@ var errCodeChanged = errors.New("the target loads code while its mappings are re
 // publish makes the kernel unwind the process by this descriptor from now on: rules first, then the descriptor in a slot
 // that no probe reads, then the switch. changes is what codeChanges said before the mappings were read; when the code has changed
 // since, nothing is switched and the error is errCodeChanged, unless it is forced.
-func (k *kernel) publish(desc *bpf.TraceProc, changes uint64, force bool) error {
+func (k *kernel) publish(desc *bpf.TraceProc, rows *rowStore, changes uint64, force bool) error {
+	if err := rows.link(k.objs.Rows); err != nil {
+		return err
+	}
 	rules := new(bpf.TraceRuleTable)
-	copy(rules.Rule[:], k.rules.rules)
+	copy(rules.Rule[:], rows.rules.rules)
 	if err := k.objs.Rules.Set(rules); err != nil {
 		return fmt.Errorf("write the unwind rules: %w", err)
 	}
@@ -276,13 +218,26 @@ func (k *kernel) redirect(slot uint32) error {
 	return it.Err()
 }
 
-// descriptor fills the C struct proc. Regions are sorted by address; those beyond the kernel's limit are left out, and
-// stacks through them say so. The salt is random in all bits: rules are cached by pc ^ salt, and with salts that differ in few
-// bits another pc would find what was cached before.
+// mostRows chooses the mappings that the kernel has room for: those with the most unwind rows. Stacks stop in the others, and
+// say so. Programs with so many have compiled thousands of small libraries at run time.
+func mostRows(regions []region) []region {
+	if len(regions) <= maxMappings {
+		return regions
+	}
+	rows := func(r region) uint32 { return r.object.rowHi - r.object.rowLo }
+	chosen := slices.Clone(regions)
+	slices.SortStableFunc(chosen, func(a, b region) int { return cmp.Compare(rows(b), rows(a)) })
+	chosen = chosen[:maxMappings]
+	slices.SortFunc(chosen, func(a, b region) int { return cmp.Compare(a.Start, b.Start) })
+	return chosen
+}
+
+// descriptor fills the C struct proc. Regions are sorted by address, no more than the kernel has room for. The salt is random in
+// all bits: rules are cached by pc ^ salt, and with salts that differ in few bits another pc would find what was cached before.
 func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) *bpf.TraceProc {
 	d := &bpf.TraceProc{Salt: rand.Uint64(), SaltProcess: stackSeed(pid, 0), Pid: pid}
-	d.Nmappings = uint32(min(len(regions), maxMappings))
-	for i := range d.Nmappings {
+	d.Nmappings = uint32(len(regions))
+	for i := range regions {
 		r, m := &regions[i], &d.Mapping[i]
 		m.Start, m.End, m.Bias = r.Start, r.End, r.bias
 		m.RowLo, m.RowHi, m.Inode = r.object.rowLo, r.object.rowHi, r.Inode
@@ -292,12 +247,6 @@ func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockL
 	}
 	block.describe(d)
 	return d
-}
-
-// stackSeed is what the hashes of a process's stacks begin with, when code has taken the place of other code `reused` times: the
-// same addresses are then another stack.
-func stackSeed(pid uint32, reused uint64) uint64 {
-	return (uint64(pid) + reused<<32) * 0x9E3779B97F4A7C15
 }
 
 func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
@@ -311,6 +260,11 @@ func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
 	d.Python.CoName, d.Python.CoQualname, d.Python.CoFilename = code.Name, code.Qualname, code.Filename
 	d.Python.CoLinetable, d.Python.CoFirstlineno = code.LineTable, code.FirstLine
 	d.Python.InstrSize, d.Python.Entry, d.Python.OwnerShim = p.InstrSize, uint8(p.Entry), p.OwnerShim
+	d.Python.TlsBlock, d.Python.ObjectHead = p.TLSBlock, p.ObjectHead
+	d.Python.F_copy, d.Python.CoCopies, d.Python.CoStart = p.FrameCopy, p.CodeCopies, p.CodeStart
+	for i, r := range py.Eval {
+		d.Python.Eval[i].Start, d.Python.Eval[i].End = r.Start, r.Limit
+	}
 }
 
 // setHooks writes the table that attach cookies index.
@@ -356,11 +310,12 @@ const (
 // stackRecord is a record_stack, decoded.
 type stackRecord struct {
 	status uint8
+	pid    uint32
 	hash   uint64
 	words  []uint64
 }
 
-// decodeStack reads a record_stack. Its words are copied.
+// decodeStack reads a record_stack, of a stack or of a raw one. Its words are copied.
 func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes, want at least %d", len(raw), stackHeaderBytes)
@@ -369,7 +324,9 @@ func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes+n*8 {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes for %d words", len(raw), n)
 	}
-	r := stackRecord{status: raw[1], hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n)}
+	r := stackRecord{
+		status: raw[1], pid: binary.NativeEndian.Uint32(raw[4:]), hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n),
+	}
 	for i := range r.words {
 		r.words[i] = binary.NativeEndian.Uint64(raw[stackHeaderBytes+i*8:])
 	}

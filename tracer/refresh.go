@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -21,58 +22,53 @@ func (t *Tracer) refreshIfDue() {
 	if t.detached || time.Since(t.lastRefresh) < t.refreshInterval() {
 		return
 	}
+	t.releaseIfQuiet()
 	t.refresh()
 }
 
-// refreshTries is how often the mappings are read again when code is mapped meanwhile.
+// refreshTries is how often the mappings are read again when the code changes meanwhile.
 const refreshTries = 4
 
 // refresh follows the target's mappings: libraries that it loads get unwind rows and probes. When there is no room in the kernel
-// for another list it is left for later.
+// for another list, it gets to know them later.
 func (t *Tracer) refresh() {
-	if _, ok := t.kernel.freeSlot(); !ok {
-		t.unknownCode = true
-		return
-	}
 	t.lastRefresh, t.unknownCode = time.Now(), false
-	for try := 1; ; try++ {
-		err := t.readMappings(try == refreshTries)
-		if err == nil || !errors.Is(err, errCodeChanged) {
-			if err != nil {
-				t.warn(err)
-			}
+	for try := 1; t.readMappings(); try++ {
+		if !t.unpublished {
+			t.retryPython()
 			return
 		}
+		if _, ok := t.kernel.freeSlot(); !ok {
+			t.unknownCode = true
+			return
+		}
+		if t.python == nil {
+			t.findPython()
+		}
+		err := t.publish(try == refreshTries)
+		if errors.Is(err, errCodeChanged) {
+			continue
+		}
+		t.unpublished = false
+		if err != nil {
+			t.warn(err)
+			return
+		}
+		t.hookLate()
+		return
 	}
-}
-
-// readMappings reads the mappings and gives the kernel those that have changed.
-func (t *Tracer) readMappings(force bool) error {
-	before := t.changes
-	t.changes, t.pages = t.kernel.codeChanges(), t.target.CodePages()
-	maps, err := t.target.Maps()
-	if err != nil || len(maps) == 0 {
-		return nil // it is just ending; exitWatch tells
-	}
-	if t.changes == before && sameCode(t.regions, maps) {
-		t.retryPython()
-		return nil
-	}
-	t.lastChange = time.Now()
-	t.follow(maps)
-	if t.python == nil {
-		t.findPython()
-	}
-	if err := t.publish(force); err != nil {
-		return err
-	}
-	t.hookLate()
-	return nil
 }
 
 // follow takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
 func (t *Tracer) follow(maps []process.Mapping) {
 	t.regions = t.objects.regions(maps)
+	for i := range t.regions {
+		r := &t.regions[i]
+		r.since = t.changes
+		if old := findRegion(t.known, r.Start); old != nil && old.Mapping == r.Mapping && old.object == r.object {
+			r.since = old.since
+		}
+	}
 	known := slices.Clone(t.regions)
 	reused := false
 	for _, old := range t.known {
@@ -87,6 +83,15 @@ func (t *Tracer) follow(maps []process.Mapping) {
 	}
 	slices.SortFunc(known, func(a, b region) int { return cmp.Compare(a.Start, b.Start) })
 	t.known = known
+}
+
+// knownAt finds the mapping of a pc in a stack that was read just now. The mappings can be newer than it.
+func (t *Tracer) knownAt(pc uint64) *region {
+	r := findRegion(t.known, pc)
+	if r == nil || r.since > t.reached {
+		return nil
+	}
+	return r
 }
 
 // overlapping gives those of a sorted list that share an address with a region.
@@ -138,6 +143,52 @@ func (t *Tracer) watchLinker() error {
 func (r *region) isLinker() bool {
 	base := path.Base(r.Path)
 	return strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "ld-musl") || strings.HasPrefix(base, "ld-2.") || base == "libc.so"
+}
+
+// refreshFor reads the mappings for an address that is in none that is known, unless that was in vain a moment ago. It
+// reports whether the address is in one now. The kernel gets to know them when a refresh is due: it can follow only so many.
+func (t *Tracer) refreshFor(pc uint64) bool {
+	if t.detached || pc == t.missing && time.Since(t.lastRefresh) < refreshEvery {
+		return false
+	}
+	t.unknownCode = true
+	if t.refreshIfDue(); findRegion(t.regions, pc) == nil {
+		t.readMappings()
+	}
+	if findRegion(t.regions, pc) == nil {
+		t.missing = pc
+		return false
+	}
+	return true
+}
+
+// readMappings brings the regions up to date. It reports whether the target could be read.
+func (t *Tracer) readMappings() bool {
+	changes, pages := t.kernel.codeChanges(), t.target.CodePages()
+	maps, err := t.target.Maps()
+	if err != nil || len(maps) == 0 {
+		return false // it is just ending; exitWatch tells
+	}
+	if changes == t.changes && sameCode(t.regions, maps) {
+		return true
+	}
+	t.changes, t.pages = changes, pages
+	t.lastChange = time.Now()
+	t.follow(maps)
+	t.stacks.lookedUp = time.Now()
+	t.unpublished = true
+	return true
+}
+
+// releaseIfQuiet gives back the memory that unwind tables and names took to make, once no name was looked up for a while:
+// most stacks are seen in the first seconds.
+func (t *Tracer) releaseIfQuiet() {
+	if t.stacks.lookedUp.IsZero() || time.Since(t.stacks.lookedUp) < quietFor {
+		return
+	}
+	t.stacks.lookedUp = time.Time{}
+	t.objects.release()
+	go debug.FreeOSMemory() // events must not wait for it
 }
 
 // hookLate adds the probes of libraries that were loaded after the attach.

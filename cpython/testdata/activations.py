@@ -1,4 +1,4 @@
-"""For gdb: prints, for each native frame of the eval loop, its thread's id and where it lies on the stack: [sp, sp of its caller)."""
+"""For gdb: prints, for each native frame of the eval loop, its thread's id and where it lies on the stack: [sp, sp of its caller), and its pc."""
 import gdb
 
 for thread in gdb.selected_inferior().threads():
@@ -8,5 +8,5 @@ for thread in gdb.selected_inferior().threads():
         older = frame.older()
         if frame.name() == "_PyEval_EvalFrameDefault":
             low, high = (int(f.read_register("rsp")) & (1 << 64) - 1 for f in (frame, older))
-            print("eval", thread.ptid[1], low, high)
+            print("eval", thread.ptid[1], low, high, frame.pc())
         frame = older

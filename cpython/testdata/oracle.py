@@ -1,10 +1,11 @@
 """Runs code of every kind, then writes what CPython says of itself to the file argv[1] as JSON and waits for stdin to close.
 
-codes:   every code object that can be reached: address, names, first line, address of the bytecode (0 before 3.11), and
-         from co_lines() the line of each [start, end) range of bytecode, in bytes (0: no line)
+codes:   every code object that can be reached: address, names, first line, address of the bytecode (0 before 3.11), how many
+         bytes an index of it counts, and the line of each [start, end) range of bytecode, in bytes (0: no line)
 threads: for each thread its ident, native id and frames, leaf first, from sys._current_frames()
 """
 import contextlib
+import dis
 import functools
 import gc
 import importlib
@@ -20,7 +21,7 @@ SKIP = {"antigravity", "this", "idlelib", "lib2to3", "turtle", "turtledemo", "tk
 for module in pkgutil.iter_modules():
     if module.name in SKIP or "site-packages" in getattr(module.module_finder, "path", "") or module.name.startswith("_test"):
         continue
-    if module.name in sys.stdlib_module_names:
+    if module.name in getattr(sys, "stdlib_module_names", [module.name]):
         with contextlib.suppress(Exception):
             importlib.import_module(module.name)
 
@@ -179,6 +180,9 @@ threads = [threading.Thread(target=b, name=f"body {i}", daemon=True) for i, b in
 
 
 def lines(code):
+    if sys.version_info < (3, 10):
+        starts = list(dis.findlinestarts(code)) + [(len(code.co_code), None)]
+        return [x for (start, line), (end, _) in zip(starts, starts[1:]) for x in (start, end, line)]
     return [x for start, end, line in code.co_lines() for x in (start, end, line or 0)]
 
 
@@ -223,6 +227,7 @@ def report():
             "filename": text(c.co_filename), "first": c.co_firstlineno, "lines": lines(c),
             # The bytecode is the variable part of the object.
             "start": address + types.CodeType.__basicsize__ if sys.version_info >= (3, 11) else 0,
+            "unit": 2 if sys.version_info >= (3, 10) else 1,
         } for address, c in codes.items()],
         "threads": [{
             "ident": ident, "native": native[ident], "frames": [{

@@ -292,7 +292,7 @@ __asm__(".type bare,@function\nbare: sub $40, %rsp\ncall *%rdi\nadd $40, %rsp\nr
 static void in_bare(void) { report("without_rules"); }
 static void in_outermost(void) { report("outermost"); }
 static void in_generated(void) { report("generated"); }
-static void generated(void) {
+CALL void generated(void) {
     caller *f = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (f == MAP_FAILED) abort();
     memcpy((void *)f, code, sizeof code);
@@ -356,8 +356,10 @@ static void come_and_go(char *list) {
         void *library = dlopen(path, RTLD_NOW);
         if (!library) fprintf(stderr, "natives: %s\n", dlerror()), exit(1);
         caller *f = (caller *)dlsym(library, "library_call");
-        for (int i = 0; i < 2000; i++)
+        for (int i = 0; i < 2000; i++) {
             f(in_library);
+            if (i % 100 == 99) usleep(20000); // so long that the tracer sees the library before it is gone
+        }
         printf("AT %p\n", (void *)f);
         dlclose(library);
     }

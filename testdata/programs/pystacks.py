@@ -2,7 +2,7 @@
 
 usage: pystacks.py LIBC10 OUT.jsonl [--rounds N] [--threads N] [--wait --go FILE] [--hold FILE]
 
-LIBC10 is the look-alike built from fakec10.c. Runs on CPython 3.10 and later, without other modules. A line of OUT is a
+LIBC10 is the look-alike built from fakec10.c. Runs on CPython 3.8 and later, without other modules. A line of OUT is a
 call: {"addr", "size", "tid", "shape", "frames": [[file, line, name, qualname]]}, innermost frame first, in the order of
 each thread's calls. qualname is null before 3.11, which does not keep it. A negative size is a free, the address 0 a
 report of out-of-memory. "tid" is 0, and "frames" empty, for a call made on a thread that has no Python in it.
@@ -22,7 +22,7 @@ import time
 
 POLL_SECONDS = 0.01
 FIRST_ADDRESS, BLOCK, NO_ADDRESS = 0x7000_0000_0000, 512, 0
-DEEP = 120
+DEEP = 120 if sys.version_info >= (3, 10) else 50  # below the limit of native frames: before, a call takes up to five
 SHAPES = []
 
 
@@ -93,6 +93,8 @@ class Probe:
         self.call = self.bind(released.probe_call, [self.callback])
         self.call_holding_gil = self.bind(kept.probe_call, [self.callback])
         self.on_thread = self.bind(released.probe_on_thread, [self.callback])
+        odd = (released.probe_cfa_rbx, released.probe_cfa_r12, released.probe_expression, released.probe_return_in_r13)
+        self.odd = [self.bind(function, [self.callback]) for function in odd]
 
     @staticmethod
     def bind(function, argtypes):
@@ -379,6 +381,9 @@ def contexts():
 
 @shape
 def matching():
+    if sys.version_info < (3, 10):
+        PROBE.alloc(*note(here()))
+        return
     exec("match 1:\n    case 1:\n        PROBE.alloc(*note(here()))", globals())
 
 
@@ -501,6 +506,16 @@ def python_native_python():
         return PROBE.call(PROBE.callback(inner))
 
     PROBE.call_holding_gil(PROBE.callback(outer))
+
+
+@shape
+def odd_frames():
+    def inner():
+        return PROBE.alloc(*note(here()))
+
+    for call in PROBE.odd:
+        call(PROBE.callback(inner))
+        call(PROBE.callback(lambda: max([1], key=lambda _: call(PROBE.callback(inner)))))  # noqa: B023
 
 
 @shape
