@@ -47,7 +47,7 @@ type region struct {
 	object *object
 	module *event.Module
 	bias   uint64
-	since  uint64 // number of the change of the code at which it was first seen
+	since  uint64 // number of the change of the code at which it has taken the place of other code; 0: it has not
 }
 
 // objects keeps every file that was ever mapped executable.

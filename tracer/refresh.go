@@ -64,9 +64,10 @@ func (t *Tracer) follow(maps []process.Mapping) {
 	t.regions = t.objects.regions(maps)
 	for i := range t.regions {
 		r := &t.regions[i]
-		r.since = t.changes
-		if old := findRegion(t.known, r.Start); old != nil && old.Mapping == r.Mapping && old.object == r.object {
-			r.since = old.since
+		if over := overlapping(t.known, r); len(over) == 1 && over[0].Mapping == r.Mapping && over[0].object == r.object {
+			r.since = over[0].since
+		} else if len(over) > 0 {
+			r.since = t.changes
 		}
 	}
 	known := slices.Clone(t.regions)
