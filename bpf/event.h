@@ -53,6 +53,7 @@ enum record_type {
 	RECORD_CALL = 4, // an event with the operands of the call
 	RECORD_RAW = 5,	 // a record_stack whose words are what user space unwinds with; behind the pages of its stack
 	RECORD_RAW_PAGE = 6,
+	RECORD_CODE_CHANGED = 7,
 };
 
 // Same numbers as event.Kind, event.Layer and event.StackStatus; a Go test compares them.
@@ -177,6 +178,14 @@ struct record_stack {
 	u64 words[MAX_WORDS];
 };
 
+// The process has other code than before. Stacks that come behind it can lead there.
+struct record_code_changed {
+	u8 type;
+	u8 pad[3];
+	u32 pid;
+	u64 change; // counts from 1, as code_changes
+};
+
 // A piece of a stack that is sent as it is, at most up to the end of its page.
 struct record_raw_page {
 	u8 type;
@@ -286,6 +295,7 @@ struct mapping {
 	u64 bias;   // address - link-time address
 	u32 row_lo; // its rows: [row_lo, row_hi); empty: no unwind information
 	u32 row_hi;
+	u64 inode;
 };
 
 // How an activation of CPython's eval loop ends (cpython.EntryKind).
@@ -355,7 +365,9 @@ struct block_layout {
 
 struct proc {
 	u64 salt;	  // changed with the mappings: empties the rule cache
-	u64 salt_process; // seed of stack hashes: the same for the life of the process
+	u64 salt_process; // seed of stack hashes: the same until code takes the place of other code
+	u64 code_pages;	  // executable pages of the process when its mappings were read (exec_vm of its mm_struct)
+	u64 doubts;	  // number of the last change that took code away since the mappings were read; 0: none
 	u32 pid;	  // as the tracer's PID namespace numbers it
 	u32 nmappings;
 	struct python python;

@@ -67,7 +67,10 @@ u32 memo_turns;
 u64 seen[SEEN];		    // hashes of stacks already sent; an overwritten slot only means that one is sent again
 u64 seen_codes[SEEN_CODES]; // the last code object sent, by address
 u64 stacks_lost;
-u64 pid_misses; // runs in a process that is not traced
+u64 code_changes; // how often the process was seen to have other code than before
+u32 slot_next;	  // descriptor that is about to be the process's, or is it
+u32 execs;	  // of the process
+u64 pid_misses;	  // runs in a process that is not traced
 
 static __always_inline int read_user(void *dst, u32 len, u64 addr)
 {
@@ -124,6 +127,29 @@ static __always_inline u64 hijacked_return_address(u64 slot)
 		ri = ri->next;
 	}
 	return original;
+}
+
+// Looks at the memory map itself.
+struct vma_check {
+	u64 start;
+	u64 inode;
+	u32 holds;
+};
+
+static long check_vma(struct task_struct *task __attribute__((unused)), struct vm_area_struct *vma, struct vma_check *c)
+{
+	struct file *file = vma->vm_file;
+
+	c->holds = vma->vm_start == c->start && (file ? file->f_inode->i_ino : 0) == c->inode;
+	return 0;
+}
+
+static __always_inline bool mapping_holds(struct mapping *m, u64 pc)
+{
+	struct vma_check c = { .start = m->start, .inode = m->inode };
+
+	bpf_find_vma(bpf_get_current_task_btf(), pc, check_vma, &c, 0); // an error: c.holds stays 0
+	return c.holds;
 }
 
 #include "unwind.h"
@@ -219,6 +245,38 @@ static __noinline u32 *slot_in_namespace(u32 tgid)
 	if (slot)
 		bpf_map_update_elem(&pids, &tgid, slot, 0);
 	return slot;
+}
+
+// Takes over how much code the process has. When some is gone, other code can come to its place: nothing that was looked up in
+// the descriptor before counts any more.
+static __always_inline void recount(struct proc *p, u64 pages, u64 change)
+{
+	if (pages < p->code_pages) {
+		p->doubts = change;
+		p->salt = p->salt * GOLDEN + 1;
+	}
+	p->code_pages = pages;
+}
+
+// Notices that libraries came or went: the number of executable pages is another one. The tracer is woken to read the mappings.
+// When libraries went, until then each mapping is checked against the kernel's before it is believed, and stacks have ids of
+// their own.
+__noinline int check_code(struct proc *p)
+{
+	if (!p)
+		return 0;
+	u64 pages = bpf_get_current_task_btf()->mm->exec_vm;
+	if (pages == p->code_pages)
+		return 0;
+	struct record_code_changed r = { .type = RECORD_CODE_CHANGED, .pid = p->pid };
+	struct proc *next = bpf_map_lookup_elem(&procs, &slot_next);
+
+	r.change = __sync_fetch_and_add(&code_changes, 1) + 1;
+	recount(p, pages, r.change);
+	if (next && next != p)
+		recount(next, pages, r.change);
+	bpf_ringbuf_output(&ring, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
+	return 0;
 }
 
 static __always_inline struct proc *current_proc(u32 tgid)
@@ -396,6 +454,7 @@ static __always_inline void walk_begin(struct hit *h)
 	struct walk *w = &h->scratch->walk;
 	struct task_struct *task = bpf_get_current_task_btf();
 
+	check_code(h->proc);
 	w->first_pc = h->ctx->ip;
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
@@ -1135,7 +1194,36 @@ int thread_exit(void *ctx __attribute__((unused)))
 	return 0;
 }
 
+// The dynamic linker tells debuggers that it has added or removed libraries by calling a function that does nothing (r_brk of
+// link.h): behind the mapping, before any code of a new library runs.
+SEC("uprobe")
+int libraries_changed(void *ctx __attribute__((unused)))
+{
+	struct proc *p = current_proc(bpf_get_current_pid_tgid() >> 32);
+
+	if (p)
+		check_code(p);
+	return 0;
+}
+
+// The process becomes another program, in which nothing is where it was: it is not traced any more.
+SEC("tp_btf/sched_process_exec")
+int program_replaced(void *ctx __attribute__((unused)))
+{
+	struct bpf_pidns_info info = {};
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+
+	if (!current_proc(tgid))
+		return 0;
+	__sync_fetch_and_add(&execs, 1);
+	bpf_map_delete_elem(&pids, &tgid);
+	if (!bpf_get_ns_current_pid_tgid(cfg_pidns_dev, cfg_pidns_ino, &info, sizeof(info)))
+		bpf_map_delete_elem(&ns_pids, &info.tgid);
+	return 0;
+}
+
 // Types that no map or variable mentions, kept in the BTF for the Go side.
+const struct record_code_changed *keep_record_code_changed __attribute__((unused));
 const struct record_call *keep_record_call __attribute__((unused));
 const enum event_object *keep_event_object __attribute__((unused));
 const enum operand_name *keep_operand_name __attribute__((unused));

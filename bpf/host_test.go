@@ -313,12 +313,12 @@ func tables(t *testing.T, files []*symbolize.File, maps []process.Mapping) []byt
 			}
 			rows = binary.LittleEndian.AppendUint64(rows, row&math.MaxUint32|number[rule]<<32)
 		}
-		for _, v := range []uint64{m.Start, m.End, bias, uint64(first) | uint64(len(rows)/8)<<32} {
+		for _, v := range []uint64{m.Start, m.End, bias, uint64(first) | uint64(len(rows)/8)<<32, m.Inode} {
 			regions = binary.LittleEndian.AppendUint64(regions, v)
 		}
 	}
 	var out []byte
-	for _, n := range []int{len(regions) / 32, len(rows) / 8, len(rules) / 8, 0} {
+	for _, n := range []int{len(regions) / 40, len(rows) / 8, len(rules) / 8, 0} {
 		out = binary.LittleEndian.AppendUint32(out, uint32(n))
 	}
 	return append(append(append(out, regions...), rows...), rules...)

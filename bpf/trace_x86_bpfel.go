@@ -191,6 +191,8 @@ type TraceProc struct {
 	_           structs.HostLayout
 	Salt        uint64
 	SaltProcess uint64
+	CodePages   uint64
+	Doubts      uint64
 	Pid         uint32
 	Nmappings   uint32
 	Python      struct {
@@ -250,6 +252,7 @@ type TraceProc struct {
 		Bias  uint64
 		RowLo uint32
 		RowHi uint32
+		Inode uint64
 	}
 }
 
@@ -290,6 +293,14 @@ type TraceRecordCode struct {
 	Name      [192]uint8
 	Filename  [512]uint8
 	Linetable [1536]uint8
+}
+
+type TraceRecordCodeChanged struct {
+	_      structs.HostLayout
+	Type   uint8
+	Pad    [3]uint8
+	Pid    uint32
+	Change uint64
 }
 
 type TraceRecordEvent struct {
@@ -343,12 +354,13 @@ type TraceRecordStack struct {
 type TraceRecordType uint32
 
 const (
-	TraceRecordTypeRECORD_EVENT    TraceRecordType = 1
-	TraceRecordTypeRECORD_STACK    TraceRecordType = 2
-	TraceRecordTypeRECORD_CODE     TraceRecordType = 3
-	TraceRecordTypeRECORD_CALL     TraceRecordType = 4
-	TraceRecordTypeRECORD_RAW      TraceRecordType = 5
-	TraceRecordTypeRECORD_RAW_PAGE TraceRecordType = 6
+	TraceRecordTypeRECORD_EVENT        TraceRecordType = 1
+	TraceRecordTypeRECORD_STACK        TraceRecordType = 2
+	TraceRecordTypeRECORD_CODE         TraceRecordType = 3
+	TraceRecordTypeRECORD_CALL         TraceRecordType = 4
+	TraceRecordTypeRECORD_RAW          TraceRecordType = 5
+	TraceRecordTypeRECORD_RAW_PAGE     TraceRecordType = 6
+	TraceRecordTypeRECORD_CODE_CHANGED TraceRecordType = 7
 )
 
 type TraceRuleTable struct {
@@ -480,51 +492,57 @@ type TraceStatsTable struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	TraceMapContexts          = "contexts"
-	TraceMapNsPids            = "ns_pids"
-	TraceMapPids              = "pids"
-	TraceMapProcs             = "procs"
-	TraceMapRing              = "ring"
-	TraceMapRows              = "rows"
-	TraceMapThreads           = "threads"
-	TraceProgProbeEnter       = "probe_enter"
-	TraceProgProbeReturn      = "probe_return"
-	TraceProgThreadExit       = "thread_exit"
-	TraceVarCfgFreeStacks     = "cfg_free_stacks"
-	TraceVarCfgPidnsDev       = "cfg_pidns_dev"
-	TraceVarCfgPidnsIno       = "cfg_pidns_ino"
-	TraceVarHooks             = "hooks"
-	TraceVarKeepCodeChunk     = "keep_code_chunk"
-	TraceVarKeepEventKind     = "keep_event_kind"
-	TraceVarKeepEventLayer    = "keep_event_layer"
-	TraceVarKeepEventObject   = "keep_event_object"
-	TraceVarKeepHookFlag      = "keep_hook_flag"
-	TraceVarKeepOperandFrom   = "keep_operand_from"
-	TraceVarKeepOperandName   = "keep_operand_name"
-	TraceVarKeepOutcome       = "keep_outcome"
-	TraceVarKeepPyEntry       = "keep_py_entry"
-	TraceVarKeepRawWord       = "keep_raw_word"
-	TraceVarKeepRecordCall    = "keep_record_call"
-	TraceVarKeepRecordCode    = "keep_record_code"
-	TraceVarKeepRecordEvent   = "keep_record_event"
-	TraceVarKeepRecordRawPage = "keep_record_raw_page"
-	TraceVarKeepRecordStack   = "keep_record_stack"
-	TraceVarKeepRecordType    = "keep_record_type"
-	TraceVarKeepStackStatus   = "keep_stack_status"
-	TraceVarMemoTurns         = "memo_turns"
-	TraceVarMemos             = "memos"
-	TraceVarPidMisses         = "pid_misses"
-	TraceVarRawInSecond       = "raw_in_second"
-	TraceVarRawNoRoom         = "raw_no_room"
-	TraceVarRawOverRate       = "raw_over_rate"
-	TraceVarRawSecond         = "raw_second"
-	TraceVarRawSent           = "raw_sent"
-	TraceVarRuleCache         = "rule_cache"
-	TraceVarRules             = "rules"
-	TraceVarSeen              = "seen"
-	TraceVarSeenCodes         = "seen_codes"
-	TraceVarStacksLost        = "stacks_lost"
-	TraceVarStats             = "stats"
+	TraceMapContexts              = "contexts"
+	TraceMapNsPids                = "ns_pids"
+	TraceMapPids                  = "pids"
+	TraceMapProcs                 = "procs"
+	TraceMapRing                  = "ring"
+	TraceMapRows                  = "rows"
+	TraceMapThreads               = "threads"
+	TraceProgLibrariesChanged     = "libraries_changed"
+	TraceProgProbeEnter           = "probe_enter"
+	TraceProgProbeReturn          = "probe_return"
+	TraceProgProgramReplaced      = "program_replaced"
+	TraceProgThreadExit           = "thread_exit"
+	TraceVarCfgFreeStacks         = "cfg_free_stacks"
+	TraceVarCfgPidnsDev           = "cfg_pidns_dev"
+	TraceVarCfgPidnsIno           = "cfg_pidns_ino"
+	TraceVarCodeChanges           = "code_changes"
+	TraceVarExecs                 = "execs"
+	TraceVarHooks                 = "hooks"
+	TraceVarKeepCodeChunk         = "keep_code_chunk"
+	TraceVarKeepEventKind         = "keep_event_kind"
+	TraceVarKeepEventLayer        = "keep_event_layer"
+	TraceVarKeepEventObject       = "keep_event_object"
+	TraceVarKeepHookFlag          = "keep_hook_flag"
+	TraceVarKeepOperandFrom       = "keep_operand_from"
+	TraceVarKeepOperandName       = "keep_operand_name"
+	TraceVarKeepOutcome           = "keep_outcome"
+	TraceVarKeepPyEntry           = "keep_py_entry"
+	TraceVarKeepRawWord           = "keep_raw_word"
+	TraceVarKeepRecordCall        = "keep_record_call"
+	TraceVarKeepRecordCode        = "keep_record_code"
+	TraceVarKeepRecordCodeChanged = "keep_record_code_changed"
+	TraceVarKeepRecordEvent       = "keep_record_event"
+	TraceVarKeepRecordRawPage     = "keep_record_raw_page"
+	TraceVarKeepRecordStack       = "keep_record_stack"
+	TraceVarKeepRecordType        = "keep_record_type"
+	TraceVarKeepStackStatus       = "keep_stack_status"
+	TraceVarMemoTurns             = "memo_turns"
+	TraceVarMemos                 = "memos"
+	TraceVarPidMisses             = "pid_misses"
+	TraceVarRawInSecond           = "raw_in_second"
+	TraceVarRawNoRoom             = "raw_no_room"
+	TraceVarRawOverRate           = "raw_over_rate"
+	TraceVarRawSecond             = "raw_second"
+	TraceVarRawSent               = "raw_sent"
+	TraceVarRuleCache             = "rule_cache"
+	TraceVarRules                 = "rules"
+	TraceVarSeen                  = "seen"
+	TraceVarSeenCodes             = "seen_codes"
+	TraceVarSlotNext              = "slot_next"
+	TraceVarStacksLost            = "stacks_lost"
+	TraceVarStats                 = "stats"
 )
 
 // LoadTrace returns the embedded CollectionSpec for Trace.
@@ -569,9 +587,11 @@ type TraceSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceProgramSpecs struct {
-	ProbeEnter  *ebpf.ProgramSpec `ebpf:"probe_enter"`
-	ProbeReturn *ebpf.ProgramSpec `ebpf:"probe_return"`
-	ThreadExit  *ebpf.ProgramSpec `ebpf:"thread_exit"`
+	LibrariesChanged *ebpf.ProgramSpec `ebpf:"libraries_changed"`
+	ProbeEnter       *ebpf.ProgramSpec `ebpf:"probe_enter"`
+	ProbeReturn      *ebpf.ProgramSpec `ebpf:"probe_return"`
+	ProgramReplaced  *ebpf.ProgramSpec `ebpf:"program_replaced"`
+	ThreadExit       *ebpf.ProgramSpec `ebpf:"thread_exit"`
 }
 
 // TraceMapSpecs contains maps before they are loaded into the kernel.
@@ -591,41 +611,45 @@ type TraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
-	CfgFreeStacks     *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
-	CfgPidnsDev       *ebpf.VariableSpec `ebpf:"cfg_pidns_dev"`
-	CfgPidnsIno       *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
-	Hooks             *ebpf.VariableSpec `ebpf:"hooks"`
-	KeepCodeChunk     *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
-	KeepEventKind     *ebpf.VariableSpec `ebpf:"keep_event_kind"`
-	KeepEventLayer    *ebpf.VariableSpec `ebpf:"keep_event_layer"`
-	KeepEventObject   *ebpf.VariableSpec `ebpf:"keep_event_object"`
-	KeepHookFlag      *ebpf.VariableSpec `ebpf:"keep_hook_flag"`
-	KeepOperandFrom   *ebpf.VariableSpec `ebpf:"keep_operand_from"`
-	KeepOperandName   *ebpf.VariableSpec `ebpf:"keep_operand_name"`
-	KeepOutcome       *ebpf.VariableSpec `ebpf:"keep_outcome"`
-	KeepPyEntry       *ebpf.VariableSpec `ebpf:"keep_py_entry"`
-	KeepRawWord       *ebpf.VariableSpec `ebpf:"keep_raw_word"`
-	KeepRecordCall    *ebpf.VariableSpec `ebpf:"keep_record_call"`
-	KeepRecordCode    *ebpf.VariableSpec `ebpf:"keep_record_code"`
-	KeepRecordEvent   *ebpf.VariableSpec `ebpf:"keep_record_event"`
-	KeepRecordRawPage *ebpf.VariableSpec `ebpf:"keep_record_raw_page"`
-	KeepRecordStack   *ebpf.VariableSpec `ebpf:"keep_record_stack"`
-	KeepRecordType    *ebpf.VariableSpec `ebpf:"keep_record_type"`
-	KeepStackStatus   *ebpf.VariableSpec `ebpf:"keep_stack_status"`
-	MemoTurns         *ebpf.VariableSpec `ebpf:"memo_turns"`
-	Memos             *ebpf.VariableSpec `ebpf:"memos"`
-	PidMisses         *ebpf.VariableSpec `ebpf:"pid_misses"`
-	RawInSecond       *ebpf.VariableSpec `ebpf:"raw_in_second"`
-	RawNoRoom         *ebpf.VariableSpec `ebpf:"raw_no_room"`
-	RawOverRate       *ebpf.VariableSpec `ebpf:"raw_over_rate"`
-	RawSecond         *ebpf.VariableSpec `ebpf:"raw_second"`
-	RawSent           *ebpf.VariableSpec `ebpf:"raw_sent"`
-	RuleCache         *ebpf.VariableSpec `ebpf:"rule_cache"`
-	Rules             *ebpf.VariableSpec `ebpf:"rules"`
-	Seen              *ebpf.VariableSpec `ebpf:"seen"`
-	SeenCodes         *ebpf.VariableSpec `ebpf:"seen_codes"`
-	StacksLost        *ebpf.VariableSpec `ebpf:"stacks_lost"`
-	Stats             *ebpf.VariableSpec `ebpf:"stats"`
+	CfgFreeStacks         *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
+	CfgPidnsDev           *ebpf.VariableSpec `ebpf:"cfg_pidns_dev"`
+	CfgPidnsIno           *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
+	CodeChanges           *ebpf.VariableSpec `ebpf:"code_changes"`
+	Execs                 *ebpf.VariableSpec `ebpf:"execs"`
+	Hooks                 *ebpf.VariableSpec `ebpf:"hooks"`
+	KeepCodeChunk         *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
+	KeepEventKind         *ebpf.VariableSpec `ebpf:"keep_event_kind"`
+	KeepEventLayer        *ebpf.VariableSpec `ebpf:"keep_event_layer"`
+	KeepEventObject       *ebpf.VariableSpec `ebpf:"keep_event_object"`
+	KeepHookFlag          *ebpf.VariableSpec `ebpf:"keep_hook_flag"`
+	KeepOperandFrom       *ebpf.VariableSpec `ebpf:"keep_operand_from"`
+	KeepOperandName       *ebpf.VariableSpec `ebpf:"keep_operand_name"`
+	KeepOutcome           *ebpf.VariableSpec `ebpf:"keep_outcome"`
+	KeepPyEntry           *ebpf.VariableSpec `ebpf:"keep_py_entry"`
+	KeepRawWord           *ebpf.VariableSpec `ebpf:"keep_raw_word"`
+	KeepRecordCall        *ebpf.VariableSpec `ebpf:"keep_record_call"`
+	KeepRecordCode        *ebpf.VariableSpec `ebpf:"keep_record_code"`
+	KeepRecordCodeChanged *ebpf.VariableSpec `ebpf:"keep_record_code_changed"`
+	KeepRecordEvent       *ebpf.VariableSpec `ebpf:"keep_record_event"`
+	KeepRecordRawPage     *ebpf.VariableSpec `ebpf:"keep_record_raw_page"`
+	KeepRecordStack       *ebpf.VariableSpec `ebpf:"keep_record_stack"`
+	KeepRecordType        *ebpf.VariableSpec `ebpf:"keep_record_type"`
+	KeepStackStatus       *ebpf.VariableSpec `ebpf:"keep_stack_status"`
+	MemoTurns             *ebpf.VariableSpec `ebpf:"memo_turns"`
+	Memos                 *ebpf.VariableSpec `ebpf:"memos"`
+	PidMisses             *ebpf.VariableSpec `ebpf:"pid_misses"`
+	RawInSecond           *ebpf.VariableSpec `ebpf:"raw_in_second"`
+	RawNoRoom             *ebpf.VariableSpec `ebpf:"raw_no_room"`
+	RawOverRate           *ebpf.VariableSpec `ebpf:"raw_over_rate"`
+	RawSecond             *ebpf.VariableSpec `ebpf:"raw_second"`
+	RawSent               *ebpf.VariableSpec `ebpf:"raw_sent"`
+	RuleCache             *ebpf.VariableSpec `ebpf:"rule_cache"`
+	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
+	Seen                  *ebpf.VariableSpec `ebpf:"seen"`
+	SeenCodes             *ebpf.VariableSpec `ebpf:"seen_codes"`
+	SlotNext              *ebpf.VariableSpec `ebpf:"slot_next"`
+	StacksLost            *ebpf.VariableSpec `ebpf:"stacks_lost"`
+	Stats                 *ebpf.VariableSpec `ebpf:"stats"`
 }
 
 // TraceObjects contains all objects after they have been loaded into the kernel.
@@ -673,56 +697,64 @@ func (m *TraceMaps) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
-	CfgFreeStacks     *ebpf.Variable `ebpf:"cfg_free_stacks"`
-	CfgPidnsDev       *ebpf.Variable `ebpf:"cfg_pidns_dev"`
-	CfgPidnsIno       *ebpf.Variable `ebpf:"cfg_pidns_ino"`
-	Hooks             *ebpf.Variable `ebpf:"hooks"`
-	KeepCodeChunk     *ebpf.Variable `ebpf:"keep_code_chunk"`
-	KeepEventKind     *ebpf.Variable `ebpf:"keep_event_kind"`
-	KeepEventLayer    *ebpf.Variable `ebpf:"keep_event_layer"`
-	KeepEventObject   *ebpf.Variable `ebpf:"keep_event_object"`
-	KeepHookFlag      *ebpf.Variable `ebpf:"keep_hook_flag"`
-	KeepOperandFrom   *ebpf.Variable `ebpf:"keep_operand_from"`
-	KeepOperandName   *ebpf.Variable `ebpf:"keep_operand_name"`
-	KeepOutcome       *ebpf.Variable `ebpf:"keep_outcome"`
-	KeepPyEntry       *ebpf.Variable `ebpf:"keep_py_entry"`
-	KeepRawWord       *ebpf.Variable `ebpf:"keep_raw_word"`
-	KeepRecordCall    *ebpf.Variable `ebpf:"keep_record_call"`
-	KeepRecordCode    *ebpf.Variable `ebpf:"keep_record_code"`
-	KeepRecordEvent   *ebpf.Variable `ebpf:"keep_record_event"`
-	KeepRecordRawPage *ebpf.Variable `ebpf:"keep_record_raw_page"`
-	KeepRecordStack   *ebpf.Variable `ebpf:"keep_record_stack"`
-	KeepRecordType    *ebpf.Variable `ebpf:"keep_record_type"`
-	KeepStackStatus   *ebpf.Variable `ebpf:"keep_stack_status"`
-	MemoTurns         *ebpf.Variable `ebpf:"memo_turns"`
-	Memos             *ebpf.Variable `ebpf:"memos"`
-	PidMisses         *ebpf.Variable `ebpf:"pid_misses"`
-	RawInSecond       *ebpf.Variable `ebpf:"raw_in_second"`
-	RawNoRoom         *ebpf.Variable `ebpf:"raw_no_room"`
-	RawOverRate       *ebpf.Variable `ebpf:"raw_over_rate"`
-	RawSecond         *ebpf.Variable `ebpf:"raw_second"`
-	RawSent           *ebpf.Variable `ebpf:"raw_sent"`
-	RuleCache         *ebpf.Variable `ebpf:"rule_cache"`
-	Rules             *ebpf.Variable `ebpf:"rules"`
-	Seen              *ebpf.Variable `ebpf:"seen"`
-	SeenCodes         *ebpf.Variable `ebpf:"seen_codes"`
-	StacksLost        *ebpf.Variable `ebpf:"stacks_lost"`
-	Stats             *ebpf.Variable `ebpf:"stats"`
+	CfgFreeStacks         *ebpf.Variable `ebpf:"cfg_free_stacks"`
+	CfgPidnsDev           *ebpf.Variable `ebpf:"cfg_pidns_dev"`
+	CfgPidnsIno           *ebpf.Variable `ebpf:"cfg_pidns_ino"`
+	CodeChanges           *ebpf.Variable `ebpf:"code_changes"`
+	Execs                 *ebpf.Variable `ebpf:"execs"`
+	Hooks                 *ebpf.Variable `ebpf:"hooks"`
+	KeepCodeChunk         *ebpf.Variable `ebpf:"keep_code_chunk"`
+	KeepEventKind         *ebpf.Variable `ebpf:"keep_event_kind"`
+	KeepEventLayer        *ebpf.Variable `ebpf:"keep_event_layer"`
+	KeepEventObject       *ebpf.Variable `ebpf:"keep_event_object"`
+	KeepHookFlag          *ebpf.Variable `ebpf:"keep_hook_flag"`
+	KeepOperandFrom       *ebpf.Variable `ebpf:"keep_operand_from"`
+	KeepOperandName       *ebpf.Variable `ebpf:"keep_operand_name"`
+	KeepOutcome           *ebpf.Variable `ebpf:"keep_outcome"`
+	KeepPyEntry           *ebpf.Variable `ebpf:"keep_py_entry"`
+	KeepRawWord           *ebpf.Variable `ebpf:"keep_raw_word"`
+	KeepRecordCall        *ebpf.Variable `ebpf:"keep_record_call"`
+	KeepRecordCode        *ebpf.Variable `ebpf:"keep_record_code"`
+	KeepRecordCodeChanged *ebpf.Variable `ebpf:"keep_record_code_changed"`
+	KeepRecordEvent       *ebpf.Variable `ebpf:"keep_record_event"`
+	KeepRecordRawPage     *ebpf.Variable `ebpf:"keep_record_raw_page"`
+	KeepRecordStack       *ebpf.Variable `ebpf:"keep_record_stack"`
+	KeepRecordType        *ebpf.Variable `ebpf:"keep_record_type"`
+	KeepStackStatus       *ebpf.Variable `ebpf:"keep_stack_status"`
+	MemoTurns             *ebpf.Variable `ebpf:"memo_turns"`
+	Memos                 *ebpf.Variable `ebpf:"memos"`
+	PidMisses             *ebpf.Variable `ebpf:"pid_misses"`
+	RawInSecond           *ebpf.Variable `ebpf:"raw_in_second"`
+	RawNoRoom             *ebpf.Variable `ebpf:"raw_no_room"`
+	RawOverRate           *ebpf.Variable `ebpf:"raw_over_rate"`
+	RawSecond             *ebpf.Variable `ebpf:"raw_second"`
+	RawSent               *ebpf.Variable `ebpf:"raw_sent"`
+	RuleCache             *ebpf.Variable `ebpf:"rule_cache"`
+	Rules                 *ebpf.Variable `ebpf:"rules"`
+	Seen                  *ebpf.Variable `ebpf:"seen"`
+	SeenCodes             *ebpf.Variable `ebpf:"seen_codes"`
+	SlotNext              *ebpf.Variable `ebpf:"slot_next"`
+	StacksLost            *ebpf.Variable `ebpf:"stacks_lost"`
+	Stats                 *ebpf.Variable `ebpf:"stats"`
 }
 
 // TracePrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TracePrograms struct {
-	ProbeEnter  *ebpf.Program `ebpf:"probe_enter"`
-	ProbeReturn *ebpf.Program `ebpf:"probe_return"`
-	ThreadExit  *ebpf.Program `ebpf:"thread_exit"`
+	LibrariesChanged *ebpf.Program `ebpf:"libraries_changed"`
+	ProbeEnter       *ebpf.Program `ebpf:"probe_enter"`
+	ProbeReturn      *ebpf.Program `ebpf:"probe_return"`
+	ProgramReplaced  *ebpf.Program `ebpf:"program_replaced"`
+	ThreadExit       *ebpf.Program `ebpf:"thread_exit"`
 }
 
 func (p *TracePrograms) Close() error {
 	return _TraceClose(
+		p.LibrariesChanged,
 		p.ProbeEnter,
 		p.ProbeReturn,
+		p.ProgramReplaced,
 		p.ThreadExit,
 	)
 }

@@ -31,7 +31,13 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
-enum { BPF_F_NO_PREALLOC = 1, BPF_F_MMAPABLE = 1024, BPF_LOCAL_STORAGE_GET_F_CREATE = 1, BPF_RB_NO_WAKEUP = 1 };
+enum {
+	BPF_F_NO_PREALLOC = 1,
+	BPF_F_MMAPABLE = 1024,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_FORCE_WAKEUP = 2
+};
 enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_RING_SIZE = 1 };
 
 #define RELOCATED __attribute__((preserve_access_index))
@@ -47,6 +53,20 @@ struct thread_struct {
 
 struct mm_struct {
 	unsigned long start_stack;
+	unsigned long exec_vm; // pages
+} RELOCATED;
+
+struct inode {
+	unsigned long i_ino;
+} RELOCATED;
+
+struct file {
+	struct inode *f_inode;
+} RELOCATED;
+
+struct vm_area_struct {
+	unsigned long vm_start;
+	struct file *vm_file;
 } RELOCATED;
 
 struct return_instance {

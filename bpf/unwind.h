@@ -9,6 +9,7 @@
 //   static u64 *row_at(u32 index)                                NULL when out of range
 //   static u64 rule_at(u32 index)
 //   static struct cached_rule *cache_slot(u64 key)
+//   static bool mapping_holds(struct mapping *m, u64 pc)         whether the memory map agrees
 //   static u64 hijacked_return_address(u64 slot)                 what a return probe replaced at `slot`; 0: nothing
 
 // A rule is one word (package symbolize, Rule, says the same).
@@ -151,7 +152,7 @@ __noinline u64 find_rule(struct proc *p, u64 pc)
 	if (!p)
 		return 0;
 	struct mapping *m = find_mapping(p, pc);
-	if (!m)
+	if (!m || (p->doubts && !mapping_holds(m, pc)))
 		return RULE_NO_MAPPING;
 
 	u64 rel = pc - m->bias;
@@ -683,7 +684,7 @@ static __always_inline void begin_walk(struct walk *w, struct proc *p)
 	w->py_bound = w->py_cframe = w->py_frame = 0;
 	w->rec.nwords = 0;
 	w->rec.pid = p->pid;
-	w->hash = p->salt_process;
+	w->hash = p->salt_process + p->doubts;
 	w->python_hash = 0;
 }
 

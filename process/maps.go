@@ -120,9 +120,22 @@ func (p *Process) OpenFile(m *Mapping) (*os.File, error) {
 	if err == nil && !st.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", m.Path)
 	}
+	if err == nil && !sameFile(st, m) {
+		err = fmt.Errorf("%s is another file than the one that is mapped: run as root, to read that one through map_files", m.Path)
+	}
 	if err != nil {
 		f.Close()
 		return nil, p.wrap("open "+m.Path+" of", err)
 	}
 	return f, nil
+}
+
+// FileID tells a file from another that has its path and its inode number, before or after it: by when it was made and written.
+// Zero: there is no file, or it cannot be reached.
+type FileID struct {
+	Size    uint64
+	Made    int64 // ns; 0 where the file system does not say
+	Written int64 // ns
+	Device  uint64
+	Inode   uint64
 }

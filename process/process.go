@@ -73,6 +73,20 @@ func (p *Process) Cmdline(limit int) []string {
 	return args[:min(len(args), limit)]
 }
 
+// CodePages is how many pages of the process are executable and not writable: exec_vm of the kernel's mm_struct, which status(5)
+// shows as VmExe and VmLib together, in kB. 0 when it cannot be read.
+func (p *Process) CodePages() uint64 {
+	status, err := p.status()
+	if err != nil {
+		return 0
+	}
+	kB := func(name string) uint64 {
+		n, _ := strconv.ParseUint(strings.TrimSuffix(status[name], " kB"), 10, 64)
+		return n
+	}
+	return (kB("VmExe") + kB("VmLib")) * 1024 / uint64(os.Getpagesize())
+}
+
 // UID is the effective user id of the process.
 func (p *Process) UID() (int, error) {
 	status, err := p.status()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,4 +54,22 @@ func (p *Process) Pidfd() (int, error) {
 		return -1, p.wrap("pidfd_open", err)
 	}
 	return fd, nil
+}
+
+// FileID identifies the file behind a mapping.
+func (p *Process) FileID(m *Mapping) FileID {
+	var st unix.Statx_t
+	if m.Inode == 0 || unix.Statx(unix.AT_FDCWD, p.FilePath(m), 0, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
+		return FileID{}
+	}
+	ns := func(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }
+	return FileID{
+		Size: st.Size, Made: ns(st.Btime), Written: ns(st.Mtime), Inode: st.Ino, Device: unix.Mkdev(st.Dev_major, st.Dev_minor),
+	}
+}
+
+// sameFile reports whether a file is the one that is mapped: by a path it may be one that took its place.
+func sameFile(st os.FileInfo, m *Mapping) bool {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	return ok && sys.Ino == m.Inode
 }

@@ -19,3 +19,8 @@ func (p *Process) OpenPath(path string) (*os.File, error) {
 
 // Pidfd is for Linux only: it returns errors.ErrUnsupported.
 func (p *Process) Pidfd() (int, error) { return -1, p.wrap("pidfd_open", errors.ErrUnsupported) }
+
+// FileID is zero: there is no Linux process here.
+func (p *Process) FileID(*Mapping) FileID { return FileID{} }
+
+func sameFile(os.FileInfo, *Mapping) bool { return false }

@@ -291,6 +291,18 @@ func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (lin
 	return ex.Uprobe(p.Symbol, k.objs.ProbeEnter, o)
 }
 
+// attachLinker places the probe that notices libraries come and go.
+func (k *kernel) attachLinker(path string, offset uint64, pid int) (link.Link, error) {
+	ex, err := link.OpenExecutable(path)
+	if err != nil {
+		return nil, err
+	}
+	if k.multi {
+		return ex.UprobeMulti(nil, k.objs.LibrariesChanged, &link.UprobeMultiOptions{PID: uint32(pid), Addresses: []uint64{offset}})
+	}
+	return ex.Uprobe(linkerBreak, k.objs.LibrariesChanged, &link.UprobeOptions{PID: pid, Address: offset})
+}
+
 // cookie is the row of the kernel's hook table that a side of the probe uses.
 func (p *Probe) cookie(ret bool) uint64 {
 	if ret {

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"syscall"
@@ -38,7 +39,7 @@ const slotGrace = time.Second
 
 // kernel is the kernel side, loaded: the tables that the unwinder reads, the counters, and the ring.
 type kernel struct {
-	exits    link.Link // sees threads end
+	watches  []link.Link // see threads end and programs be replaced
 	objs     bpf.TraceObjects
 	reader   *ringbuf.Reader
 	slot     uint32
@@ -67,15 +68,33 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
 		return nil, fmt.Errorf("load the programs into the kernel: %w", err)
 	}
-	if k.exits, err = link.AttachTracing(link.TracingOptions{Program: k.objs.ThreadExit}); err != nil {
+	if err := k.watch(); err != nil {
 		k.Close()
-		return nil, fmt.Errorf("attach to the end of threads: %w", err)
+		return nil, err
 	}
 	if k.reader, err = ringbuf.NewReader(k.objs.Ring); err != nil {
 		k.Close()
 		return nil, fmt.Errorf("open the event ring: %w", err)
 	}
 	return k, nil
+}
+
+// watch attaches what looks at the kernel itself.
+func (k *kernel) watch() error {
+	for _, w := range []struct {
+		program *ebpf.Program
+		what    string
+	}{
+		{k.objs.ThreadExit, "the end of threads"},
+		{k.objs.ProgramReplaced, "exec"},
+	} {
+		l, err := link.AttachTracing(link.TracingOptions{Program: w.program})
+		if err != nil {
+			return fmt.Errorf("attach to %s: %w", w.what, err)
+		}
+		k.watches = append(k.watches, l)
+	}
+	return nil
 }
 
 func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
@@ -96,7 +115,7 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 		}
 	}
 	if o.multi {
-		for _, name := range []string{bpf.TraceProgProbeEnter, bpf.TraceProgProbeReturn} {
+		for _, name := range []string{bpf.TraceProgProbeEnter, bpf.TraceProgProbeReturn, bpf.TraceProgLibrariesChanged} {
 			spec.Programs[name].AttachType = ebpf.AttachTraceUprobeMulti
 		}
 	}
@@ -118,15 +137,19 @@ func (k *kernel) Close() {
 	if k.reader != nil {
 		k.reader.Close()
 	}
-	if k.exits != nil {
-		k.exits.Close()
+	for _, l := range k.watches {
+		l.Close()
 	}
 	k.objs.Close()
 }
 
-// publish makes the kernel unwind the process by these mappings from now on: rules first, then the descriptor in a slot
-// that no probe reads, then the switch.
-func (k *kernel) publish(pid uint32, rows *rowStore, regions []region, py *cpython.Runtime, block *blockLayout) error {
+// errCodeChanged: the process has loaded or unloaded code since its mappings were read.
+var errCodeChanged = errors.New("the target loads code while its mappings are read")
+
+// publish makes the kernel unwind the process by this descriptor from now on: rules first, then the descriptor in a slot
+// that no probe reads, then the switch. changes is what codeChanges said before the mappings were read; when the code has changed
+// since, nothing is switched and the error is errCodeChanged, unless it is forced.
+func (k *kernel) publish(desc *bpf.TraceProc, rows *rowStore, changes uint64, force bool) error {
 	if err := rows.link(k.objs.Rows); err != nil {
 		return err
 	}
@@ -135,15 +158,21 @@ func (k *kernel) publish(pid uint32, rows *rowStore, regions []region, py *cpyth
 	if err := k.objs.Rules.Set(rules); err != nil {
 		return fmt.Errorf("write the unwind rules: %w", err)
 	}
-	slot, err := k.freeSlot()
-	if err != nil {
-		return err
+	slot, ok := k.freeSlot()
+	if !ok {
+		return errors.New("the target changes its mappings faster than they can be followed")
 	}
-	desc := descriptor(pid, firstMapped(regions), py, block)
+	// From here on a change makes the kernel doubt this descriptor too.
+	if err := k.objs.SlotNext.Set(slot); err != nil {
+		return fmt.Errorf("announce the process descriptor: %w", err)
+	}
 	if err := k.objs.Procs.Put(slot, desc); err != nil {
 		return fmt.Errorf("write the process descriptor: %w", err)
 	}
-	if err := k.objs.NsPids.Put(pid, slot); err != nil {
+	if !force && k.codeChanges() != changes {
+		return errCodeChanged
+	}
+	if err := k.objs.NsPids.Put(desc.Pid, slot); err != nil {
 		return fmt.Errorf("register the process: %w", err)
 	}
 	// The alias in the initial namespace, once it exists, must follow.
@@ -155,13 +184,26 @@ func (k *kernel) publish(pid uint32, rows *rowStore, regions []region, py *cpyth
 	return nil
 }
 
-func (k *kernel) freeSlot() (uint32, error) {
-	for i := range uint32(maxSlots) {
-		if i != k.slot && time.Now().After(k.slotFree[i]) {
-			return i, nil
-		}
-	}
-	return 0, errors.New("the target changes its mappings faster than they can be followed")
+// codeChanges is how often the process was seen to have other code than before.
+func (k *kernel) codeChanges() uint64 { return k.counter(k.objs.CodeChanges) }
+
+// execed reports whether the process has become another program.
+func (k *kernel) execed() bool {
+	var n uint32
+	_ = k.objs.Execs.Get(&n) // a read of mapped memory
+	return n > 0
+}
+
+func (k *kernel) counter(v *ebpf.Variable) uint64 {
+	var n uint64
+	_ = v.Get(&n) // a read of mapped memory
+	return n
+}
+
+// freeSlot finds a descriptor that no probe can be reading, the one that was left longest ago.
+func (k *kernel) freeSlot() (slot uint32, ok bool) {
+	slot = (k.slot + 1) % maxSlots
+	return slot, time.Now().After(k.slotFree[slot])
 }
 
 func (k *kernel) redirect(slot uint32) error {
@@ -189,14 +231,15 @@ func firstMapped(regions []region) []region {
 	return slices.Concat(regions[:program], regions[len(regions)-maxMappings+program:])
 }
 
-// descriptor fills the C struct proc. Regions are sorted by address, no more than the kernel has room for.
+// descriptor fills the C struct proc. Regions are sorted by address, no more than the kernel has room for. The salt is random in
+// all bits: rules are cached by pc ^ salt, and with salts that differ in few bits another pc would find what was cached before.
 func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) *bpf.TraceProc {
-	d := &bpf.TraceProc{Salt: uint64(time.Now().UnixNano()), SaltProcess: stackSeed(pid), Pid: pid}
+	d := &bpf.TraceProc{Salt: rand.Uint64(), SaltProcess: stackSeed(pid, 0), Pid: pid}
 	d.Nmappings = uint32(len(regions))
 	for i := range regions {
 		r, m := &regions[i], &d.Mapping[i]
 		m.Start, m.End, m.Bias = r.Start, r.End, r.bias
-		m.RowLo, m.RowHi = r.object.rowLo, r.object.rowHi
+		m.RowLo, m.RowHi, m.Inode = r.object.rowLo, r.object.rowHi, r.Inode
 	}
 	if py != nil {
 		describePython(d, py)
@@ -239,11 +282,7 @@ func (k *kernel) stats() (bpf.TraceStatsTable, error) {
 	return s, nil
 }
 
-func (k *kernel) stacksLost() uint64 {
-	var n uint64
-	_ = k.objs.StacksLost.Get(&n) // a read of mapped memory
-	return n
-}
+func (k *kernel) stacksLost() uint64 { return k.counter(k.objs.StacksLost) }
 
 // decodeEvent reads a record_event; its length was checked.
 func decodeEvent(raw []byte) *bpf.TraceRecordEvent {
@@ -255,7 +294,13 @@ func decodeCall(raw []byte) *bpf.TraceRecordCall {
 	return (*bpf.TraceRecordCall)(unsafe.Pointer(unsafe.SliceData(raw)))
 }
 
+// decodeCodeChanged reads a record_code_changed; its length was checked.
+func decodeCodeChanged(raw []byte) *bpf.TraceRecordCodeChanged {
+	return (*bpf.TraceRecordCodeChanged)(unsafe.Pointer(unsafe.SliceData(raw)))
+}
+
 const (
+	codeChangedBytes = int(unsafe.Sizeof(bpf.TraceRecordCodeChanged{}))
 	callBytes        = int(unsafe.Sizeof(bpf.TraceRecordCall{}))
 	eventBytes       = int(unsafe.Sizeof(bpf.TraceRecordEvent{}))
 	stackHeaderBytes = int(unsafe.Offsetof(bpf.TraceRecordStack{}.Words))

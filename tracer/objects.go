@@ -28,11 +28,13 @@ type object struct {
 	rowLo uint32 // its rows in the kernel: [rowLo, rowHi)
 	rowHi uint32
 	code  uint64 // bytes of code mapped
+	id    process.FileID
 
 	blockSites []inspect.BlockSite // of an allocator's library, once looked for
 }
 
-// objectKey identifies a file: two mappings of one file share it.
+// objectKey identifies a file while it is mapped: two mappings of one file share it. A file that is made later can have the same
+// number and path.
 type objectKey struct {
 	device string
 	inode  uint64
@@ -45,6 +47,7 @@ type region struct {
 	object *object
 	module *event.Module
 	bias   uint64
+	since  uint64 // number of the change of the code at which it has taken the place of other code; 0: it has not
 }
 
 // objects keeps every file that was ever mapped executable.
@@ -72,11 +75,11 @@ func (o *objects) regions(maps []process.Mapping) []region {
 		if !m.Exec || m.Path == "[vsyscall]" {
 			continue
 		}
-		key := objectKey{m.Device, m.Inode, m.Path}
+		key, id := objectKey{m.Device, m.Inode, m.Path}, o.target.FileID(&m)
 		obj := o.byKey[key]
-		if obj == nil {
+		if obj == nil || obj.id != id {
 			obj = o.open(&m)
-			obj.path, obj.code = m.Path, m.End-m.Start
+			obj.path, obj.code, obj.id = m.Path, m.End-m.Start, id
 			o.byKey[key] = obj
 			fresh = append(fresh, obj)
 		}

@@ -240,6 +240,7 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 	if end == symbolize.WalkNoMapping && t.refreshFor(frames[len(frames)-1].PC-1) {
 		frames, end = t.walkCopy(&raw, stack)
 	}
+	frames, end = withoutVain(frames, end)
 	status := statusOf(frames, end)
 	if python := event.StackStatus(r.status); status.Complete() && (python == event.StatusPythonState || python == event.StatusTooDeep) {
 		status = python
@@ -249,9 +250,9 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 		loop = t.python.Eval
 	}
 	words := raw.merge(frames, loop)
-	id := event.StackID(hashWords(stackSeed(r.pid), words))
+	id := event.StackID(hashWords(stackSeed(r.pid, t.reused), words))
 	if end == symbolize.WalkDone || len(frames) >= t.stacks.nativeFrames(raw.partial) {
-		t.stacks.add(stackRecord{status: uint8(status), hash: uint64(id), words: words}, t.regions, t.target, t.python)
+		t.stacks.add(stackRecord{status: uint8(status), hash: uint64(id), words: words}, t.knownAt, t.target, t.python)
 	} else {
 		id = raw.partial
 	}
@@ -276,10 +277,24 @@ func (t *Tracer) walkCopy(raw *rawWords, stack *stackCopy) ([]symbolize.StackFra
 	return u.Walk(raw.regs, maxNative)
 }
 
+// withoutVain takes out what a guess led to when it did not lead to the outermost frame: the stack ends at the frame without a
+// description.
+func withoutVain(frames []symbolize.StackFrame, end symbolize.WalkEnd) ([]symbolize.StackFrame, symbolize.WalkEnd) {
+	if end == symbolize.WalkDone {
+		return frames, end
+	}
+	for i := range frames {
+		if frames[i].Guessed {
+			return frames[:i+1], symbolize.WalkNoRow
+		}
+	}
+	return frames, end
+}
+
 // codeAt is what the target has at an address, as far as its mappings are known.
 func (t *Tracer) codeAt(addr uint64) symbolize.Code {
 	r := findRegion(t.regions, addr)
-	if r == nil {
+	if r == nil || r.since > t.reached { // the stack is from before
 		return symbolize.Code{}
 	}
 	return symbolize.Code{File: r.object.file, Bias: r.bias, Exec: true}
@@ -305,14 +320,35 @@ var walkEnds = map[symbolize.WalkEnd]event.StackStatus{
 
 const golden = 0x9E3779B97F4A7C15 // GOLDEN
 
-// stackSeed is what the hash of a process's stacks begins with.
-func stackSeed(pid uint32) uint64 { return uint64(pid) * golden }
+// stackSeed is what the hashes of a process's stacks begin with, when code has taken the place of other code `reused` times: the
+// same addresses are then another stack.
+func stackSeed(pid uint32, reused uint64) uint64 { return (uint64(pid) + reused<<32) * golden }
 
-// hashWords is the id of a stack: push of bpf/unwind.h, word by word.
+// hashWords is the id of a stack, as bpf/unwind.h makes it: of its native frames, and of its Python frames with how many native
+// ones there are up to each activation.
 func hashWords(seed uint64, words []uint64) uint64 {
-	for _, word := range words {
-		seed = (seed ^ word) * golden
-		seed ^= seed >> 29
+	native, python, frames := seed, uint64(0), uint64(0)
+	within := false // an activation
+	for i := 0; i < len(words); i++ {
+		if words[i]&pythonWord == 0 {
+			native = mix(native, words[i])
+			frames++
+			within = false
+			continue
+		}
+		if !within {
+			python = mix(python, frames)
+		}
+		within = true
+		python = mix(python, words[i])
+		if i++; i < len(words) {
+			python = mix(python, words[i])
+		}
 	}
-	return seed
+	return mix(native, python)
+}
+
+func mix(hash, word uint64) uint64 {
+	hash = (hash ^ word) * golden
+	return hash ^ hash>>29
 }

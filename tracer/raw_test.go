@@ -168,7 +168,8 @@ func TestRawStackOfBrokenPython(t *testing.T) {
 	for status, want := range map[event.StackStatus]event.StackStatus{
 		event.StatusBadRule: event.StatusUnwound, event.StatusPythonState: event.StatusPythonState, event.StatusTooDeep: event.StatusTooDeep,
 	} {
-		tr := &Tracer{stacks: newStackTable(), raw: newRawTable(), detached: true, regions: []region{newRegion(m, &object{file: file})}}
+		regions := []region{newRegion(m, &object{file: file})}
+		tr := &Tracer{stacks: newStackTable(), raw: newRawTable(), detached: true, regions: regions, known: regions}
 		words := rawWordsOf(6)
 		words[16] = base + offset&0xfff
 		record := rawBytes(5, words...)
@@ -199,4 +200,17 @@ func TestRawStackThatLeadsNowhere(t *testing.T) {
 	require.Len(t, stack.Frames, 2)
 	require.EqualValues(t, 16, stack.Frames[0].Addr, "the program counter")
 	require.Equal(t, event.FramePython, stack.Frames[1].Kind)
+}
+
+func TestWithoutVain(t *testing.T) {
+	frames := []symbolize.StackFrame{{PC: 1}, {PC: 2, Guessed: true}, {PC: 3}}
+	got, end := withoutVain(frames, symbolize.WalkDone)
+	require.Equal(t, frames, got)
+	require.Equal(t, symbolize.WalkDone, end)
+	got, end = withoutVain(frames, symbolize.WalkNoMapping)
+	require.Equal(t, frames[:2], got)
+	require.Equal(t, symbolize.WalkNoRow, end)
+	got, end = withoutVain(frames[2:], symbolize.WalkNoMapping)
+	require.Equal(t, frames[2:], got)
+	require.Equal(t, symbolize.WalkNoMapping, end)
 }

@@ -3,39 +3,147 @@
 package tracer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"path"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/process"
 )
 
-// refreshIfDue follows the target's mappings: libraries that it loads get unwind rows and probes, and when it becomes
-// another program the trace ends.
+// refreshIfDue reads the target's mappings from time to time, for what nothing announces: memory that another process which
+// shares it has mapped.
 func (t *Tracer) refreshIfDue() {
 	if t.detached || time.Since(t.lastRefresh) < t.refreshInterval() {
 		return
 	}
-	t.lastRefresh, t.unknownCode = time.Now(), false
 	t.releaseIfQuiet()
-	if !t.readMappings() {
+	t.refresh()
+}
+
+// refreshTries is how often the mappings are read again when the code changes meanwhile.
+const refreshTries = 4
+
+// refresh follows the target's mappings: libraries that it loads get unwind rows and probes. When there is no room in the kernel
+// for another list, it gets to know them later.
+func (t *Tracer) refresh() {
+	t.lastRefresh, t.unknownCode = time.Now(), false
+	for try := 1; t.readMappings(); try++ {
+		if !t.unpublished {
+			t.retryPython()
+			return
+		}
+		if _, ok := t.kernel.freeSlot(); !ok {
+			t.unknownCode = true
+			return
+		}
+		if t.python == nil {
+			t.findPython()
+		}
+		err := t.publish(try == refreshTries)
+		if errors.Is(err, errCodeChanged) {
+			continue
+		}
+		t.unpublished = false
+		if err != nil {
+			t.warn(err)
+			return
+		}
+		t.hookLate()
 		return
 	}
-	if !t.unpublished {
-		t.retryPython()
-		return
+}
+
+// follow takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
+func (t *Tracer) follow(maps []process.Mapping) {
+	t.regions = t.objects.regions(maps)
+	for i := range t.regions {
+		r := &t.regions[i]
+		if over := overlapping(t.known, r); len(over) == 1 && over[0].Mapping == r.Mapping && over[0].object == r.object {
+			r.since = over[0].since
+		} else if len(over) > 0 {
+			r.since = t.changes
+		}
 	}
-	t.unpublished = false
-	if t.python == nil {
-		t.findPython()
+	known := slices.Clone(t.regions)
+	reused := false
+	for _, old := range t.known {
+		over := overlapping(t.regions, &old)
+		if len(over) == 0 {
+			known = append(known, old)
+		}
+		reused = reused || slices.ContainsFunc(over, func(r region) bool { return r.object != old.object || r.bias != old.bias })
 	}
-	if err := t.publish(); err != nil {
-		t.warn(err)
-		return
+	if reused {
+		t.reused++
 	}
-	t.hookLate()
+	slices.SortFunc(known, func(a, b region) int { return cmp.Compare(a.Start, b.Start) })
+	t.known = known
+}
+
+// knownAt finds the mapping of a pc in a stack that was read just now. The mappings can be newer than it.
+func (t *Tracer) knownAt(pc uint64) *region {
+	r := findRegion(t.known, pc)
+	if r == nil || r.since > t.reached {
+		return nil
+	}
+	return r
+}
+
+// overlapping gives those of a sorted list that share an address with a region.
+func overlapping(sorted []region, r *region) []region {
+	from, _ := slices.BinarySearchFunc(sorted, r.Start, func(s region, start uint64) int {
+		if s.End <= start {
+			return -1
+		}
+		return 1
+	})
+	to := from
+	for to < len(sorted) && sorted[to].Start < r.End {
+		to++
+	}
+	return sorted[from:to]
+}
+
+// linkerBreak is the function that the dynamic linker calls when it has added or removed libraries, of glibc and of musl (link.h,
+// r_brk).
+const linkerBreak = "_dl_debug_state"
+
+// watchLinker places a probe where the dynamic linker tells that libraries came or went. Without one, the first stack that is
+// captured afterwards shows it.
+func (t *Tracer) watchLinker() error {
+	for i := range t.regions {
+		r := &t.regions[i]
+		if r.object.file == nil || !r.isLinker() {
+			continue
+		}
+		sym, ok := r.object.file.Find(linkerBreak)
+		if !ok {
+			continue
+		}
+		at, ok := r.object.file.FileOffset(sym.Addr)
+		if !ok {
+			continue
+		}
+		l, err := t.kernel.attachLinker(t.target.FilePath(&r.Mapping), at, t.target.PID)
+		if err != nil {
+			return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
+		}
+		t.probes.links = append(t.probes.links, l)
+		return nil
+	}
+	return nil // a static program
+}
+
+// isLinker reports whether a file is named as the dynamic linkers of glibc and musl are.
+func (r *region) isLinker() bool {
+	base := path.Base(r.Path)
+	return strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "ld-musl") || strings.HasPrefix(base, "ld-2.") || base == "libc.so"
 }
 
 // refreshFor reads the mappings for an address that is in none that is known, unless that was in vain a moment ago. It
@@ -55,21 +163,19 @@ func (t *Tracer) refreshFor(pc uint64) bool {
 	return true
 }
 
-// readMappings brings the regions up to date. It reports whether the target could be read and is still the same program.
+// readMappings brings the regions up to date. It reports whether the target could be read.
 func (t *Tracer) readMappings() bool {
+	changes, pages := t.kernel.codeChanges(), t.target.CodePages()
 	maps, err := t.target.Maps()
 	if err != nil || len(maps) == 0 {
 		return false // it is just ending; exitWatch tells
 	}
-	if sameCode(t.regions, maps) {
+	if changes == t.changes && sameCode(t.regions, maps) {
 		return true
 	}
-	if t.replaced(maps) {
-		t.end = Execed
-		return false
-	}
+	t.changes, t.pages = changes, pages
 	t.lastChange = time.Now()
-	t.regions = t.objects.regions(maps)
+	t.follow(maps)
 	t.stacks.lookedUp = time.Now()
 	t.unpublished = true
 	return true
@@ -129,7 +235,7 @@ func (t *Tracer) retryPython() {
 	if t.findPython(); t.python == nil {
 		return
 	}
-	if err := t.publish(); err != nil {
+	if err := t.publish(true); err != nil {
 		t.warn(err)
 	}
 	t.found = t.describe(t.found.Took)
@@ -148,19 +254,4 @@ func sameCode(regions []region, maps []process.Mapping) bool {
 		i++
 	}
 	return i == len(regions)
-}
-
-// replaced reports whether none of the files is mapped where it was: the process has called exec. One library that is gone
-// was only unloaded.
-func (t *Tracer) replaced(maps []process.Mapping) bool {
-	at := map[uint64]string{}
-	for _, m := range maps {
-		at[m.Start] = m.Path
-	}
-	for _, r := range t.regions {
-		if r.Inode != 0 && at[r.Start] == r.Path {
-			return false
-		}
-	}
-	return true
 }

@@ -63,7 +63,7 @@ func newStackTable() *stackTable {
 }
 
 // add keeps a stack that the kernel sent. A stack can come twice; the first is as good.
-func (t *stackTable) add(r stackRecord, regions []region, mem process.Memory, py *cpython.Runtime) {
+func (t *stackTable) add(r stackRecord, find func(pc uint64) *region, mem process.Memory, py *cpython.Runtime) {
 	id := event.StackID(r.hash)
 	if _, ok := t.byID[id]; ok {
 		return
@@ -73,7 +73,7 @@ func (t *stackTable) add(r stackRecord, regions []region, mem process.Memory, py
 		word := r.words[i]
 		if word&pythonWord == 0 {
 			f := rawFrame{pc: word, caller: len(s.frames) > 0}
-			f.region = findRegion(regions, f.lookupPC())
+			f.region = find(f.lookupPC())
 			s.frames = append(s.frames, f)
 			continue
 		}

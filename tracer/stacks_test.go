@@ -15,10 +15,15 @@ import (
 	"github.com/gputrace/gputrace/symbolize"
 )
 
+// in looks mappings up among regions.
+func in(regions []region) func(pc uint64) *region {
+	return func(pc uint64) *region { return findRegion(regions, pc) }
+}
+
 func TestStackFrames(t *testing.T) {
 	regions := regionsOf(at(0x1000, 0x2000, "/lib/a.so"), at(0x2000, 0x3000, "/lib/b.so"))
 	table := newStackTable()
-	table.add(stackRecord{status: 0, hash: 5, words: []uint64{0x1010, 0x2000, 1<<63 | 0x7000, 9, 0x9999, 1 << 63}}, regions, &image{}, nil)
+	table.add(stackRecord{status: 0, hash: 5, words: []uint64{0x1010, 0x2000, 1<<63 | 0x7000, 9, 0x9999, 1 << 63}}, in(regions), &image{}, nil)
 	s := table.stack(5)
 	require.NotNil(t, s)
 	require.Equal(t, event.StatusOK, s.Status)
@@ -45,9 +50,9 @@ func TestStackFrames(t *testing.T) {
 
 func TestStackIsKeptOnce(t *testing.T) {
 	table := newStackTable()
-	table.add(stackRecord{hash: 5, words: []uint64{1}}, nil, &image{}, nil)
+	table.add(stackRecord{hash: 5, words: []uint64{1}}, in(nil), &image{}, nil)
 	first := table.stack(5)
-	table.add(stackRecord{hash: 5, words: []uint64{1, 2}, status: 3}, nil, &image{}, nil)
+	table.add(stackRecord{hash: 5, words: []uint64{1, 2}, status: 3}, in(nil), &image{}, nil)
 	require.Same(t, first, table.stack(5))
 	require.Len(t, first.Frames, 1)
 	require.Nil(t, table.stack(0))
@@ -69,7 +74,7 @@ func TestEvalOfBrokenStack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newStackTable()
-			table.add(stackRecord{status: uint8(c.status), hash: 1, words: c.words}, nil, &image{}, nil)
+			table.add(stackRecord{status: uint8(c.status), hash: 1, words: c.words}, in(nil), &image{}, nil)
 			var got []bool
 			for _, f := range table.stack(1).Frames {
 				if f.Kind == event.FrameNative {
@@ -111,7 +116,7 @@ func TestNativeNames(t *testing.T) {
 			continue
 		}
 		table := newStackTable()
-		table.add(stackRecord{hash: 1, words: []uint64{base + sym.Value, base + sym.Value + sym.Size}}, regions, &image{}, nil)
+		table.add(stackRecord{hash: 1, words: []uint64{base + sym.Value, base + sym.Value + sym.Size}}, in(regions), &image{}, nil)
 		for _, frame := range table.stack(1).Frames {
 			require.Equal(t, file.BuildID(), frame.Module.BuildID)
 			require.NotEmpty(t, frame.Func)
@@ -153,7 +158,7 @@ func TestInlinedFrames(t *testing.T) {
 	regions := []region{newRegion(m, &object{file: file})}
 	regions[0].bias = base
 	table := newStackTable()
-	table.add(stackRecord{hash: 1, words: []uint64{base + outer.Addr, base + pc, 1<<63 | 0x7000, 9}}, regions, &image{}, nil)
+	table.add(stackRecord{hash: 1, words: []uint64{base + outer.Addr, base + pc, 1<<63 | 0x7000, 9}}, in(regions), &image{}, nil)
 	frames := table.stack(1).Frames
 	require.Len(t, frames, 4)
 	require.Equal(t, "outer", frames[0].Func)

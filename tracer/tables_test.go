@@ -70,12 +70,32 @@ func TestSameCode(t *testing.T) {
 	}
 }
 
-func TestReplaced(t *testing.T) {
-	a, b := at(0x1000, 0x2000, "python"), at(0x2000, 0x3000, "libc10.so")
-	tr := &Tracer{regions: regionsOf(a, b)}
-	require.False(t, tr.replaced([]process.Mapping{a, b}))
-	require.False(t, tr.replaced([]process.Mapping{a}), "a library was unloaded")
-	require.True(t, tr.replaced([]process.Mapping{at(0x7000, 0x8000, "python"), at(0x1000, 0x2000, "sh")}))
+func TestOverlapping(t *testing.T) {
+	a, b := at(0x1000, 0x2000, "a"), at(0x3000, 0x5000, "b")
+	for name, c := range map[string]struct {
+		start, end uint64
+		want       []region
+	}{
+		"before all":     {0, 0x1000, regionsOf()},
+		"into the first": {0, 0x1001, regionsOf(a)},
+		"inside":         {0x3800, 0x3900, regionsOf(b)},
+		"between":        {0x2000, 0x3000, regionsOf()},
+		"over a gap":     {0x1800, 0x3001, regionsOf(a, b)},
+		"over all":       {0, 0x9000, regionsOf(a, b)},
+		"behind all":     {0x5000, 0x6000, regionsOf()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []process.Mapping
+			for _, r := range overlapping(regionsOf(a, b), &regionsOf(at(c.start, c.end, "x"))[0]) {
+				got = append(got, r.Mapping)
+			}
+			var want []process.Mapping
+			for _, r := range c.want {
+				want = append(want, r.Mapping)
+			}
+			require.Equal(t, want, got)
+		})
+	}
 }
 
 // probe makes a probe of a row without a file behind it.

@@ -80,7 +80,8 @@ type Tracer struct {
 	probes  probeSet
 	stacks  *stackTable
 	raw     *rawTable
-	regions []region
+	regions []region // of now
+	known   []region // also those that are gone, where nothing else has come: stacks that still arrive lead there
 	python  *cpython.Runtime
 	found   Found
 
@@ -90,7 +91,11 @@ type Tracer struct {
 	exit        *exitWatch
 	record      ringbuf.Record
 	lastRefresh time.Time
-	unknownCode bool      // a stack met code in no known mapping
+	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
+	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read
+	pages       uint64    // of code, then
+	reached     uint64    // the last of those changes that the records which were read lie behind
+	reused      uint64    // how often code has taken the place of other code
 	unpublished bool      // the kernel does not know the present regions yet
 	missing     uint64    // an address that was in no mapping when they were last read for it
 	crowded     bool      // more mappings than the kernel has room for: it was said
@@ -119,6 +124,7 @@ func (t *Tracer) start(o *Options) error {
 	begin := time.Now()
 	// Kernels before 5.11 charge BPF memory to this limit. Later ones do not, and there it may fail without harm.
 	_ = rlimit.RemoveMemlock()
+	t.pages = t.target.CodePages()
 	maps, err := t.target.Maps()
 	if err != nil {
 		return err
@@ -131,18 +137,21 @@ func (t *Tracer) start(o *Options) error {
 	}
 	loaded := make(chan error, 1)
 	go func() { loaded <- t.load(o) }() // the verifier takes as long as the tables
-	t.regions = t.objects.regions(maps)
+	t.follow(maps)
 	t.findPython()
 	probes, err := t.discover()
 	if err := errors.Join(err, <-loaded); err != nil {
 		return err
 	}
-	if err := t.publish(); err != nil {
+	if err := t.publish(true); err != nil {
 		return err
 	}
 	t.found.Attached = bootTime()
 	if err := t.attach(probes); err != nil {
 		return err
+	}
+	if err := t.watchLinker(); err != nil {
+		t.warn(err)
 	}
 	t.lastRefresh = time.Now()
 	t.lastChange, t.stacks.lookedUp = t.lastRefresh, t.lastRefresh
@@ -161,15 +170,18 @@ func (t *Tracer) load(o *Options) error {
 	return err
 }
 
-// publish gives the kernel the target's present mappings.
-func (t *Tracer) publish() error {
+// publish gives the kernel the mappings that were last read. See kernel.publish.
+func (t *Tracer) publish(force bool) error {
 	t.warnings = append(t.warnings, t.objects.failed...)
 	t.objects.failed = nil
 	if n := len(t.regions); n > maxMappings && !t.crowded {
 		t.crowded = true
 		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, maxMappings))
 	}
-	return t.kernel.publish(uint32(t.target.PID), &t.objects.rows, t.regions, t.python, findBlockLayout(t.regions))
+	pid := uint32(t.target.PID)
+	desc := descriptor(pid, firstMapped(t.regions), t.python, findBlockLayout(t.regions))
+	desc.CodePages, desc.SaltProcess = t.pages, stackSeed(pid, t.reused)
+	return t.kernel.publish(desc, &t.objects.rows, t.changes, force)
 }
 
 func (t *Tracer) attach(probes []*Probe) error {
@@ -225,6 +237,7 @@ func (t *Tracer) Read(buf []event.Event) ([]event.Event, error) {
 		err := t.kernel.reader.ReadInto(&t.record)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			t.reached = max(t.reached, t.changes) // the ring is empty: also when the record of a change was lost
 			if t.detached {
 				return buf, io.EOF
 			}
@@ -259,7 +272,13 @@ func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
 			t.unknownCode = true
 			t.refreshIfDue() // before the addresses are looked up
 		}
-		t.stacks.add(r, t.regions, t.target, t.python)
+		t.stacks.add(r, t.knownAt, t.target, t.python)
+		return buf
+	case len(raw) >= codeChangedBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE_CHANGED):
+		t.reached = max(t.reached, decodeCodeChanged(raw).Change)
+		if t.reached > t.changes && !t.detached {
+			t.refresh()
+		}
 		return buf
 	case len(raw) >= rawPageHeader && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE):
 		if t.raw.addPage(raw) {
@@ -355,7 +374,8 @@ func (t *Tracer) checkEnd() {
 	switch {
 	case t.exit.ended():
 		t.end = Exited
-	case t.end == Execed:
+	case t.kernel.execed():
+		t.end = Execed
 	case t.stop.Load():
 		t.end = Stopped
 	default:

@@ -1,9 +1,11 @@
 // Reports of the allocator from native stacks of every kind, each beside what unwinding in the process says of it.
 //
-// natives --log FILE [--rounds N | --storm N [--threads N] | --libraries FILE,FILE...] [--go FILE] [--hold FILE]
+// natives --log FILE [--rounds N [--brief] | --storm N [--threads N] | --libraries FILE,FILE...] [--go FILE] [--hold
+// FILE]
 //
 // A round goes through all shapes; every round makes the same calls. The rounds after the first wait for FILE.<round>
 // of --go.
+// --brief leaves out the single steps.
 // --storm makes N reports in each of many threads, under timer signals, signals between threads and forks, instead.
 // The log has a line a report: "<address> <tid> <shape> <backtrace, leaf first>". Addresses are used once. Reports that
 // a child process makes are not in the log.
@@ -257,6 +259,7 @@ static void signals(void) {
 
 // ---- every instruction, from a handler that allocates
 
+static int brief;
 static volatile int stepping;
 static void on_step(int number, siginfo_t *info, void *context) {
     enum { TRAP_FLAG = 0x100 }; // of EFLAGS
@@ -289,7 +292,7 @@ __asm__(".type bare,@function\nbare: sub $40, %rsp\ncall *%rdi\nadd $40, %rsp\nr
 static void in_bare(void) { report("without_rules"); }
 static void in_outermost(void) { report("outermost"); }
 static void in_generated(void) { report("generated"); }
-static void generated(void) {
+CALL void generated(void) {
     caller *f = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (f == MAP_FAILED) abort();
     memcpy((void *)f, code, sizeof code);
@@ -329,7 +332,7 @@ static void children(void) {
     }
 }
 
-static void run_round(void) {
+CALL void run_round(void) {
     deep();
     stacks();
     cloned();
@@ -340,7 +343,7 @@ static void run_round(void) {
     signals();
     callbacks();
     generated();
-    steps();
+    if (!brief) steps();
     children();
 }
 
@@ -353,8 +356,10 @@ static void come_and_go(char *list) {
         void *library = dlopen(path, RTLD_NOW);
         if (!library) fprintf(stderr, "natives: %s\n", dlerror()), exit(1);
         caller *f = (caller *)dlsym(library, "library_call");
-        for (int i = 0; i < 2000; i++)
+        for (int i = 0; i < 2000; i++) {
             f(in_library);
+            if (i % 100 == 99) usleep(20000); // so long that the tracer sees the library before it is gone
+        }
         printf("AT %p\n", (void *)f);
         dlclose(library);
     }
@@ -394,9 +399,15 @@ static void run_storm(void) {
 int main(int argc, char **argv) {
     static const char *go, *hold, *log_path, *libraries;
     static int rounds = 1;
-    const struct option options[] = {
-        {"--go", NULL, &go}, {"--hold", NULL, &hold}, {"--log", NULL, &log_path},        {"--rounds", &rounds},
-        {"--storm", &storm}, {"--threads", &threads}, {"--libraries", NULL, &libraries}, {0}};
+    const struct option options[] = {{"--go", NULL, &go},
+                                     {"--hold", NULL, &hold},
+                                     {"--log", NULL, &log_path},
+                                     {"--rounds", &rounds},
+                                     {"--storm", &storm},
+                                     {"--threads", &threads},
+                                     {"--brief", .flag = &brief},
+                                     {"--libraries", NULL, &libraries},
+                                     {0}};
     parse_options(argc, argv, options);
     if (!log_path || threads < 1 || threads > 64) return fprintf(stderr, "natives: options out of range\n"), 2;
     log_memory =
