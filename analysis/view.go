@@ -83,13 +83,15 @@ func (v *View) site(s *heap.Site, resolve Resolve) Site {
 	return out
 }
 
-// Status says how complete the site's stack is, in words.
+// Status says how complete the site's stack is, in words. Who unwound it makes no difference.
 func (s *Site) Status() string {
 	switch {
 	case s.Site.Stack == 0:
 		return "no stack"
 	case s.Stack == nil:
 		return "unknown stack"
+	case s.Stack.Status.Complete():
+		return event.StatusOK.String()
 	}
 	return s.Stack.Status.String()
 }

@@ -73,7 +73,7 @@ func (l *live) load() load {
 		}
 		out.unique++
 		out.stacks += site.Alloc.Objects
-		if stack.Status == event.StatusOK {
+		if stack.Status.Complete() {
 			out.complete += site.Alloc.Objects
 		}
 		n := float64(site.Alloc.Objects)

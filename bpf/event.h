@@ -20,9 +20,30 @@
 #define ARG_NONE     7
 #define MAX_DIMS     7
 
+// Stacks that are sent as they are, for user space to unwind.
+#define RAW_PAGE	  4096
+#define RAW_BELOW	  128	// of a stack below its pointer: what a function popped last lies in the red zone
+#define RAW_BYTES	  32768 // of a stack, about
+#define RAW_PER_SECOND	  2000	// stacks at most
+#define RAW_SHARE	  4	// of the ring may be full when one is sent: 1 / RAW_SHARE
+#define MAX_RETURN_PROBES 64	// pending in a thread: the kernel's limit, MAX_URETPROBE_DEPTH
+
 // Bit 63 of a stack word: a Python frame's code object follows; the word behind it is its instruction. User addresses
 // never have that bit.
 #define PYTHON_WORD (1ull << 63)
+
+// Marks in the words of a RECORD_RAW: where on the stack the activation lies whose Python frames follow (0: not known), and
+// where a return probe has put its own address; the real one is the next word.
+#define BOUNDARY_WORD (1ull << 62)
+#define SLOT_WORD     (1ull << 61)
+
+// The words of a RECORD_RAW that come before the marked ones: the registers in the order of DWARF, the id of the stack as far
+// as the kernel came.
+enum raw_word {
+	RAW_SP = 7,
+	RAW_PARTIAL = 17,
+	RAW_WORDS = 18,
+};
 
 // The first byte of every ring record.
 enum record_type {
@@ -30,6 +51,8 @@ enum record_type {
 	RECORD_STACK = 2,
 	RECORD_CODE = 3,
 	RECORD_CALL = 4, // an event with the operands of the call
+	RECORD_RAW = 5,	 // a record_stack whose words are what user space unwinds with; behind the pages of its stack
+	RECORD_RAW_PAGE = 6,
 };
 
 // Same numbers as event.Kind, event.Layer and event.StackStatus; a Go test compares them.
@@ -77,6 +100,10 @@ enum stack_status {
 	STACK_PYTHON_STATE = 7,
 	STACK_NO_SCRATCH = 8,
 	STACK_LOST = 9,
+	// Those of stacks that the tracer unwound from a copy.
+	STACK_UNWOUND = 10,
+	STACK_GUESSED = 11,
+	STACK_COPY_ENDS = 12,
 };
 
 // What became of one run of a probe. Every run has exactly one outcome, so hits = sum of outcomes.
@@ -148,6 +175,17 @@ struct record_stack {
 	u32 pid;
 	u64 hash;
 	u64 words[MAX_WORDS];
+};
+
+// A piece of a stack that is sent as it is, at most up to the end of its page.
+struct record_raw_page {
+	u8 type;
+	u8 pad;
+	u16 len;
+	u32 pad2;
+	u64 id; // of the RECORD_RAW that follows
+	u64 addr;
+	u8 data[RAW_PAGE];
 };
 
 // What a Python code object looked like when a stack first showed it: the object itself and what its names and lines lie

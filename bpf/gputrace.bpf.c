@@ -103,7 +103,7 @@ static __always_inline u64 hijacked_return_address(u64 slot)
 	if (!utask)
 		return 0;
 	struct return_instance *ri = utask->return_instances;
-	for (int i = 0; i < 64 && ri; i++) { // the kernel nests at most 64 (MAX_URETPROBE_DEPTH)
+	for (int i = 0; i < MAX_RETURN_PROBES && ri; i++) {
 		if (ri->stack == slot)
 			original = ri->orig_ret_vaddr;
 		else if (original)
@@ -367,6 +367,8 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 	*slot = w->rec.hash;
 }
 
+#include "raw.h"
+
 // Loads the first page of the stack, so that the words above the stack pointer are at hand.
 static __always_inline void walk_begin(struct hit *h)
 {
@@ -401,6 +403,12 @@ __noinline int walk_and_send(struct scratch *s, struct proc *p)
 	return s->walk.status;
 }
 
+static __noinline int capture_raw(struct hit *h)
+{
+	save_registers(&h->scratch->walk, h->ctx);
+	return send_raw(h->scratch, h->proc);
+}
+
 // Captures the stack: its id, and how complete it is in *status.
 static __always_inline u64 capture(struct hit *h, u8 *status)
 {
@@ -409,6 +417,8 @@ static __always_inline u64 capture(struct hit *h, u8 *status)
 		return 0;
 	}
 	*status = walk_and_send(h->scratch, h->proc);
+	if (raw_helps(*status))
+		capture_raw(h);
 	return *status == STACK_LOST ? 0 : h->scratch->walk.rec.hash;
 }
 
@@ -1125,4 +1135,6 @@ const enum py_entry *keep_py_entry __attribute__((unused));
 const struct record_event *keep_record_event __attribute__((unused));
 const struct record_stack *keep_record_stack __attribute__((unused));
 const struct record_code *keep_record_code __attribute__((unused));
+const struct record_raw_page *keep_record_raw_page __attribute__((unused));
+const enum raw_word *keep_raw_word __attribute__((unused));
 const enum code_chunk *keep_code_chunk __attribute__((unused));

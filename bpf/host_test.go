@@ -6,8 +6,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +42,19 @@ type walked struct {
 	pcs    []uint64
 	oracle []uint64
 	linker bool // the walk ended in the dynamic linker
+
+	regs  symbolize.Registers
+	stack []byte // from RAW_BELOW under the stack pointer on
+}
+
+// ReadAt implements process.Memory.
+func (w *walked) ReadAt(b []byte, addr uint64) (int, error) {
+	const rsp, below = 7, 128 // RAW_BELOW
+	off := addr + below - w.regs[rsp]
+	if off > uint64(len(w.stack)) || uint64(len(b)) > uint64(len(w.stack))-off {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return copy(b, w.stack[off:]), nil
 }
 
 // TestWalkEqualsBacktrace walks native stacks of many shapes with the code and the tables that the kernel uses, and compares
@@ -49,13 +64,14 @@ func TestWalkEqualsBacktrace(t *testing.T) {
 		{"-O2", "-fomit-frame-pointer"}, {"-O0"}, {"-O2", "-fno-omit-frame-pointer", "-no-pie"}, {"-O3", "-fcf-protection=full"},
 	} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
-			stacks := walkAll(t, compile(t, flags...))
+			stacks, code := walkAll(t, compile(t, flags...), "walk")
 			seen := map[string]walked{}
 			broken := 0
 			for i := range stacks {
 				w := &stacks[i]
 				seen[strings.TrimRight(w.name, "0123456789 ")] = *w
 				compare(t, w)
+				compareCopy(t, w, code)
 				if w.status == event.StatusBadRule {
 					broken++
 				}
@@ -76,6 +92,57 @@ func TestWalkEqualsBacktrace(t *testing.T) {
 	}
 }
 
+// variants are the ways in which the functions of frames.c are compiled, by the prefix of their names.
+var variants = map[string][]string{
+	"O0": {"-O0"}, "O1": {"-O1"}, "O2": {"-O2", "-fomit-frame-pointer"}, "O3": {"-O3", "-mavx2", "-fstack-protector-all"},
+	"Os": {"-Os", "-fcf-protection=full"}, "FP": {"-O2", "-fno-omit-frame-pointer"}, "CL": {"-O2", "-fstack-clash-protection"},
+	"RE": {"-O2", "-mstackrealign", "-maccumulate-outgoing-args"}, "IN": {"-O3", "-fno-optimize-sibling-calls", "-fno-shrink-wrap"},
+}
+
+// compileVariants builds frames.c in all variants, and says which they are as the host program wants to be told.
+func compileVariants(t *testing.T) []string {
+	t.Helper()
+	var objects []string
+	list := "-DFRAMES(X)="
+	for _, name := range slices.Sorted(maps.Keys(variants)) {
+		object := filepath.Join(t.TempDir(), name+".o")
+		args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-c", "-o", object, "-DFLAVOR=" + name + "_", "../testdata/programs/frames.c"}, variants[name]...)
+		out, err := exec.Command("gcc", args...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		objects = append(objects, object)
+		list += "X(" + name + "_)"
+	}
+	return append(objects, list)
+}
+
+// TestStepThroughFunctions walks from every single instruction of functions with frames of all shapes, however the compiler
+// makes them, and of what they call in libc: prologues, epilogues and the linkage table, bound lazily, at once and with
+// landing pads.
+func TestStepThroughFunctions(t *testing.T) {
+	frames := compileVariants(t)
+	for _, flags := range [][]string{{"-Wl,-z,lazy"}, {"-Wl,-z,now"}, {"-Wl,-z,lazy,-z,ibtplt", "-no-pie"}} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			stacks, code := walkAll(t, compile(t, append(flags, frames...)...), "step")
+			seen, broken := map[string]int{}, map[string]int{}
+			for i := range stacks {
+				w := &stacks[i]
+				compare(t, w)
+				compareCopy(t, w, code)
+				variant := strings.Fields(w.name)[1]
+				seen[variant]++
+				if w.status == event.StatusBadRule && !w.linker {
+					broken[variant]++
+				}
+			}
+			for name := range variants {
+				require.Greater(t, seen[name+"_"], 1000, name)
+				require.Less(t, broken[name+"_"], seen[name+"_"]/50, name)
+			}
+			t.Logf("%d instructions, %v; no rule for %v", len(stacks), seen, broken)
+		})
+	}
+}
+
 // cut are the stacks that do not reach the outermost frame, and why.
 var cut = map[string]event.StackStatus{
 	"too deep": event.StatusTooDeep, "unreadable": event.StatusUnreadable,
@@ -91,7 +158,10 @@ func compare(t *testing.T, w *walked) {
 	status, isCut := cut[w.name]
 	// _dl_runtime_resolve counts its frame from rbx, which no rule expresses. It binds a symbol at its first call and is on no
 	// stack that allocates memory.
-	if w.linker && w.status == event.StatusBadRule {
+	// Between two instructions of a prologue that realigns or probes the stack the frame is counted from r10 or r11. Only a
+	// function that is interrupted there can be on a stack.
+	interrupted := strings.HasPrefix(w.name, "step") && len(w.pcs) == 1
+	if (w.linker || interrupted) && w.status == event.StatusBadRule {
 		status, isCut = event.StatusBadRule, true
 	}
 	require.Equal(t, status, w.status, w.name)
@@ -108,10 +178,37 @@ func compare(t *testing.T, w *walked) {
 	require.Equal(t, want, w.pcs, w.name)
 }
 
-// walkAll runs the program with the tables of its own mappings.
-func walkAll(t *testing.T, program string) []walked {
+// compareCopy unwinds a stack once more, as the tracer does those that the kernel cannot unwind: from the registers and a copy.
+// What ended the kernel's walk is no end here; only the copy can be too short: of a stack that is too deep or not readable, and
+// of a handler's own stack, which what the signal interrupted is not on.
+func compareCopy(t *testing.T, w *walked, code func(uint64) symbolize.Code) {
 	t.Helper()
-	cmd := exec.Command(program, "walk")
+	u := symbolize.Unwinder{Code: code, Stack: w}
+	frames, end := u.Walk(w.regs, math.MaxInt)
+	var pcs []uint64
+	for _, f := range frames {
+		require.False(t, f.Guessed, w.name)
+		pcs = append(pcs, f.PC)
+	}
+	want := w.oracle
+	if slices.Contains([]string{"too deep", "unreadable", "signal on another stack"}, w.name) {
+		require.Equal(t, symbolize.WalkNoMemory, end, w.name)
+		require.Greater(t, len(pcs), 2, w.name)
+		want = want[:len(pcs)]
+	} else {
+		require.Equal(t, symbolize.WalkDone, end, w.name)
+	}
+	if !strings.HasPrefix(w.name, "step") { // the innermost frame is at the walk there, at the call of backtrace here
+		require.InDelta(t, pcs[0], want[0], 1000, w.name)
+		pcs, want = pcs[1:], want[1:]
+	}
+	require.Equal(t, want, pcs, w.name)
+}
+
+// walkAll runs the program with the tables of its own mappings.
+func walkAll(t *testing.T, program, mode string) ([]walked, func(uint64) symbolize.Code) {
+	t.Helper()
+	cmd := exec.Command(program, mode)
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
@@ -125,7 +222,13 @@ func walkAll(t *testing.T, program string) []walked {
 	require.NoError(t, err)
 	require.Equal(t, "READY\n", ready)
 	maps := mappings(t, cmd.Process.Pid)
-	_, err = in.Write(tables(t, cmd.Process.Pid, maps))
+	p, err := process.Open(cmd.Process.Pid)
+	require.NoError(t, err)
+	files := make([]*symbolize.File, len(maps))
+	for i := range maps {
+		files[i] = open(t, p, &maps[i])
+	}
+	_, err = in.Write(tables(t, files, maps))
 	require.NoError(t, err)
 	stacks := parseStacks(t, lines)
 	require.NoError(t, cmd.Wait(), "%s", stderr.String())
@@ -135,7 +238,15 @@ func walkAll(t *testing.T, program string) []walked {
 			return strings.HasPrefix(m.Base(), "ld-linux") && m.Start <= pc && pc < m.End
 		})
 	}
-	return stacks
+	return stacks, func(addr uint64) symbolize.Code {
+		for i := range maps {
+			if m := &maps[i]; m.Start <= addr && addr < m.End {
+				bias, ok := files[i].Bias(m.Start, m.Offset)
+				return symbolize.Code{File: files[i], Bias: bias, Exec: ok}
+			}
+		}
+		return symbolize.Code{}
+	}
 }
 
 // mappings lists those that hold code.
@@ -158,11 +269,15 @@ func parseStacks(t *testing.T, lines *bufio.Reader) []walked {
 		}
 		require.NoError(t, err)
 		f := strings.Split(strings.TrimSuffix(line, "\n"), " :")
-		require.Len(t, f, 3, line)
+		require.Len(t, f, 5, line)
 		at := strings.LastIndexByte(f[0], ' ')
 		status, err := strconv.ParseUint(f[0][at+1:], 10, 8)
 		require.NoError(t, err)
-		stacks = append(stacks, walked{name: f[0][:at], status: event.StackStatus(status), pcs: addresses(t, f[1]), oracle: addresses(t, f[2])})
+		w := walked{name: f[0][:at], status: event.StackStatus(status), pcs: addresses(t, f[1]), oracle: addresses(t, f[2])}
+		require.Equal(t, len(w.regs), copy(w.regs[:], addresses(t, f[3])))
+		w.stack, err = hex.DecodeString(f[4][1:])
+		require.NoError(t, err)
+		stacks = append(stacks, w)
 	}
 }
 
@@ -178,15 +293,13 @@ func addresses(t *testing.T, text string) []uint64 {
 }
 
 // tables lays out what the program reads: the header, mappings as struct mapping, rows, rules.
-func tables(t *testing.T, pid int, maps []process.Mapping) []byte {
+func tables(t *testing.T, files []*symbolize.File, maps []process.Mapping) []byte {
 	t.Helper()
-	p, err := process.Open(pid)
-	require.NoError(t, err)
 	var regions, rows, rules []byte
 	number := map[uint64]uint64{}
 	for i := range maps {
 		m := &maps[i]
-		file := open(t, p, m)
+		file := files[i]
 		bias, ok := file.Bias(m.Start, m.Offset)
 		require.True(t, ok, m.Path)
 		table, _, err := new(symbolize.Cache).Table(file)

@@ -232,6 +232,14 @@ const (
 	TracePyEntryPY_ENTRY_CODE TracePyEntry = 4
 )
 
+type TraceRawWord uint32
+
+const (
+	TraceRawWordRAW_SP      TraceRawWord = 7
+	TraceRawWordRAW_PARTIAL TraceRawWord = 17
+	TraceRawWordRAW_WORDS   TraceRawWord = 18
+)
+
 type TraceRecordCall struct {
 	_       structs.HostLayout
 	Event   TraceRecordEvent
@@ -281,6 +289,17 @@ type TraceRecordEvent struct {
 	Stack       uint64
 }
 
+type TraceRecordRawPage struct {
+	_    structs.HostLayout
+	Type uint8
+	Pad  uint8
+	Len  uint16
+	Pad2 uint32
+	Id   uint64
+	Addr uint64
+	Data [4096]uint8
+}
+
 type TraceRecordStack struct {
 	_      structs.HostLayout
 	Type   uint8
@@ -294,10 +313,12 @@ type TraceRecordStack struct {
 type TraceRecordType uint32
 
 const (
-	TraceRecordTypeRECORD_EVENT TraceRecordType = 1
-	TraceRecordTypeRECORD_STACK TraceRecordType = 2
-	TraceRecordTypeRECORD_CODE  TraceRecordType = 3
-	TraceRecordTypeRECORD_CALL  TraceRecordType = 4
+	TraceRecordTypeRECORD_EVENT    TraceRecordType = 1
+	TraceRecordTypeRECORD_STACK    TraceRecordType = 2
+	TraceRecordTypeRECORD_CODE     TraceRecordType = 3
+	TraceRecordTypeRECORD_CALL     TraceRecordType = 4
+	TraceRecordTypeRECORD_RAW      TraceRecordType = 5
+	TraceRecordTypeRECORD_RAW_PAGE TraceRecordType = 6
 )
 
 type TraceRuleTable struct {
@@ -372,6 +393,9 @@ const (
 	TraceStackStatusSTACK_PYTHON_STATE TraceStackStatus = 7
 	TraceStackStatusSTACK_NO_SCRATCH   TraceStackStatus = 8
 	TraceStackStatusSTACK_LOST         TraceStackStatus = 9
+	TraceStackStatusSTACK_UNWOUND      TraceStackStatus = 10
+	TraceStackStatusSTACK_GUESSED      TraceStackStatus = 11
+	TraceStackStatusSTACK_COPY_ENDS    TraceStackStatus = 12
 )
 
 type TraceStatsTable struct {
@@ -387,42 +411,49 @@ type TraceStatsTable struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	TraceMapContexts        = "contexts"
-	TraceMapNsPids          = "ns_pids"
-	TraceMapPids            = "pids"
-	TraceMapProcs           = "procs"
-	TraceMapRing            = "ring"
-	TraceMapRows            = "rows"
-	TraceMapThreads         = "threads"
-	TraceProgProbeEnter     = "probe_enter"
-	TraceProgProbeReturn    = "probe_return"
-	TraceProgThreadExit     = "thread_exit"
-	TraceVarCfgFreeStacks   = "cfg_free_stacks"
-	TraceVarCfgPidnsDev     = "cfg_pidns_dev"
-	TraceVarCfgPidnsIno     = "cfg_pidns_ino"
-	TraceVarHooks           = "hooks"
-	TraceVarKeepCodeChunk   = "keep_code_chunk"
-	TraceVarKeepEventKind   = "keep_event_kind"
-	TraceVarKeepEventLayer  = "keep_event_layer"
-	TraceVarKeepEventObject = "keep_event_object"
-	TraceVarKeepHookFlag    = "keep_hook_flag"
-	TraceVarKeepOperandFrom = "keep_operand_from"
-	TraceVarKeepOperandName = "keep_operand_name"
-	TraceVarKeepOutcome     = "keep_outcome"
-	TraceVarKeepPyEntry     = "keep_py_entry"
-	TraceVarKeepRecordCall  = "keep_record_call"
-	TraceVarKeepRecordCode  = "keep_record_code"
-	TraceVarKeepRecordEvent = "keep_record_event"
-	TraceVarKeepRecordStack = "keep_record_stack"
-	TraceVarKeepRecordType  = "keep_record_type"
-	TraceVarKeepStackStatus = "keep_stack_status"
-	TraceVarPidMisses       = "pid_misses"
-	TraceVarRuleCache       = "rule_cache"
-	TraceVarRules           = "rules"
-	TraceVarSeen            = "seen"
-	TraceVarSeenCodes       = "seen_codes"
-	TraceVarStacksLost      = "stacks_lost"
-	TraceVarStats           = "stats"
+	TraceMapContexts          = "contexts"
+	TraceMapNsPids            = "ns_pids"
+	TraceMapPids              = "pids"
+	TraceMapProcs             = "procs"
+	TraceMapRing              = "ring"
+	TraceMapRows              = "rows"
+	TraceMapThreads           = "threads"
+	TraceProgProbeEnter       = "probe_enter"
+	TraceProgProbeReturn      = "probe_return"
+	TraceProgThreadExit       = "thread_exit"
+	TraceVarCfgFreeStacks     = "cfg_free_stacks"
+	TraceVarCfgPidnsDev       = "cfg_pidns_dev"
+	TraceVarCfgPidnsIno       = "cfg_pidns_ino"
+	TraceVarHooks             = "hooks"
+	TraceVarKeepCodeChunk     = "keep_code_chunk"
+	TraceVarKeepEventKind     = "keep_event_kind"
+	TraceVarKeepEventLayer    = "keep_event_layer"
+	TraceVarKeepEventObject   = "keep_event_object"
+	TraceVarKeepHookFlag      = "keep_hook_flag"
+	TraceVarKeepOperandFrom   = "keep_operand_from"
+	TraceVarKeepOperandName   = "keep_operand_name"
+	TraceVarKeepOutcome       = "keep_outcome"
+	TraceVarKeepPyEntry       = "keep_py_entry"
+	TraceVarKeepRawWord       = "keep_raw_word"
+	TraceVarKeepRecordCall    = "keep_record_call"
+	TraceVarKeepRecordCode    = "keep_record_code"
+	TraceVarKeepRecordEvent   = "keep_record_event"
+	TraceVarKeepRecordRawPage = "keep_record_raw_page"
+	TraceVarKeepRecordStack   = "keep_record_stack"
+	TraceVarKeepRecordType    = "keep_record_type"
+	TraceVarKeepStackStatus   = "keep_stack_status"
+	TraceVarPidMisses         = "pid_misses"
+	TraceVarRawInSecond       = "raw_in_second"
+	TraceVarRawNoRoom         = "raw_no_room"
+	TraceVarRawOverRate       = "raw_over_rate"
+	TraceVarRawSecond         = "raw_second"
+	TraceVarRawSent           = "raw_sent"
+	TraceVarRuleCache         = "rule_cache"
+	TraceVarRules             = "rules"
+	TraceVarSeen              = "seen"
+	TraceVarSeenCodes         = "seen_codes"
+	TraceVarStacksLost        = "stacks_lost"
+	TraceVarStats             = "stats"
 )
 
 // LoadTrace returns the embedded CollectionSpec for Trace.
@@ -489,32 +520,39 @@ type TraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
-	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
-	CfgPidnsDev     *ebpf.VariableSpec `ebpf:"cfg_pidns_dev"`
-	CfgPidnsIno     *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
-	Hooks           *ebpf.VariableSpec `ebpf:"hooks"`
-	KeepCodeChunk   *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
-	KeepEventKind   *ebpf.VariableSpec `ebpf:"keep_event_kind"`
-	KeepEventLayer  *ebpf.VariableSpec `ebpf:"keep_event_layer"`
-	KeepEventObject *ebpf.VariableSpec `ebpf:"keep_event_object"`
-	KeepHookFlag    *ebpf.VariableSpec `ebpf:"keep_hook_flag"`
-	KeepOperandFrom *ebpf.VariableSpec `ebpf:"keep_operand_from"`
-	KeepOperandName *ebpf.VariableSpec `ebpf:"keep_operand_name"`
-	KeepOutcome     *ebpf.VariableSpec `ebpf:"keep_outcome"`
-	KeepPyEntry     *ebpf.VariableSpec `ebpf:"keep_py_entry"`
-	KeepRecordCall  *ebpf.VariableSpec `ebpf:"keep_record_call"`
-	KeepRecordCode  *ebpf.VariableSpec `ebpf:"keep_record_code"`
-	KeepRecordEvent *ebpf.VariableSpec `ebpf:"keep_record_event"`
-	KeepRecordStack *ebpf.VariableSpec `ebpf:"keep_record_stack"`
-	KeepRecordType  *ebpf.VariableSpec `ebpf:"keep_record_type"`
-	KeepStackStatus *ebpf.VariableSpec `ebpf:"keep_stack_status"`
-	PidMisses       *ebpf.VariableSpec `ebpf:"pid_misses"`
-	RuleCache       *ebpf.VariableSpec `ebpf:"rule_cache"`
-	Rules           *ebpf.VariableSpec `ebpf:"rules"`
-	Seen            *ebpf.VariableSpec `ebpf:"seen"`
-	SeenCodes       *ebpf.VariableSpec `ebpf:"seen_codes"`
-	StacksLost      *ebpf.VariableSpec `ebpf:"stacks_lost"`
-	Stats           *ebpf.VariableSpec `ebpf:"stats"`
+	CfgFreeStacks     *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
+	CfgPidnsDev       *ebpf.VariableSpec `ebpf:"cfg_pidns_dev"`
+	CfgPidnsIno       *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
+	Hooks             *ebpf.VariableSpec `ebpf:"hooks"`
+	KeepCodeChunk     *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
+	KeepEventKind     *ebpf.VariableSpec `ebpf:"keep_event_kind"`
+	KeepEventLayer    *ebpf.VariableSpec `ebpf:"keep_event_layer"`
+	KeepEventObject   *ebpf.VariableSpec `ebpf:"keep_event_object"`
+	KeepHookFlag      *ebpf.VariableSpec `ebpf:"keep_hook_flag"`
+	KeepOperandFrom   *ebpf.VariableSpec `ebpf:"keep_operand_from"`
+	KeepOperandName   *ebpf.VariableSpec `ebpf:"keep_operand_name"`
+	KeepOutcome       *ebpf.VariableSpec `ebpf:"keep_outcome"`
+	KeepPyEntry       *ebpf.VariableSpec `ebpf:"keep_py_entry"`
+	KeepRawWord       *ebpf.VariableSpec `ebpf:"keep_raw_word"`
+	KeepRecordCall    *ebpf.VariableSpec `ebpf:"keep_record_call"`
+	KeepRecordCode    *ebpf.VariableSpec `ebpf:"keep_record_code"`
+	KeepRecordEvent   *ebpf.VariableSpec `ebpf:"keep_record_event"`
+	KeepRecordRawPage *ebpf.VariableSpec `ebpf:"keep_record_raw_page"`
+	KeepRecordStack   *ebpf.VariableSpec `ebpf:"keep_record_stack"`
+	KeepRecordType    *ebpf.VariableSpec `ebpf:"keep_record_type"`
+	KeepStackStatus   *ebpf.VariableSpec `ebpf:"keep_stack_status"`
+	PidMisses         *ebpf.VariableSpec `ebpf:"pid_misses"`
+	RawInSecond       *ebpf.VariableSpec `ebpf:"raw_in_second"`
+	RawNoRoom         *ebpf.VariableSpec `ebpf:"raw_no_room"`
+	RawOverRate       *ebpf.VariableSpec `ebpf:"raw_over_rate"`
+	RawSecond         *ebpf.VariableSpec `ebpf:"raw_second"`
+	RawSent           *ebpf.VariableSpec `ebpf:"raw_sent"`
+	RuleCache         *ebpf.VariableSpec `ebpf:"rule_cache"`
+	Rules             *ebpf.VariableSpec `ebpf:"rules"`
+	Seen              *ebpf.VariableSpec `ebpf:"seen"`
+	SeenCodes         *ebpf.VariableSpec `ebpf:"seen_codes"`
+	StacksLost        *ebpf.VariableSpec `ebpf:"stacks_lost"`
+	Stats             *ebpf.VariableSpec `ebpf:"stats"`
 }
 
 // TraceObjects contains all objects after they have been loaded into the kernel.
@@ -562,32 +600,39 @@ func (m *TraceMaps) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
-	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
-	CfgPidnsDev     *ebpf.Variable `ebpf:"cfg_pidns_dev"`
-	CfgPidnsIno     *ebpf.Variable `ebpf:"cfg_pidns_ino"`
-	Hooks           *ebpf.Variable `ebpf:"hooks"`
-	KeepCodeChunk   *ebpf.Variable `ebpf:"keep_code_chunk"`
-	KeepEventKind   *ebpf.Variable `ebpf:"keep_event_kind"`
-	KeepEventLayer  *ebpf.Variable `ebpf:"keep_event_layer"`
-	KeepEventObject *ebpf.Variable `ebpf:"keep_event_object"`
-	KeepHookFlag    *ebpf.Variable `ebpf:"keep_hook_flag"`
-	KeepOperandFrom *ebpf.Variable `ebpf:"keep_operand_from"`
-	KeepOperandName *ebpf.Variable `ebpf:"keep_operand_name"`
-	KeepOutcome     *ebpf.Variable `ebpf:"keep_outcome"`
-	KeepPyEntry     *ebpf.Variable `ebpf:"keep_py_entry"`
-	KeepRecordCall  *ebpf.Variable `ebpf:"keep_record_call"`
-	KeepRecordCode  *ebpf.Variable `ebpf:"keep_record_code"`
-	KeepRecordEvent *ebpf.Variable `ebpf:"keep_record_event"`
-	KeepRecordStack *ebpf.Variable `ebpf:"keep_record_stack"`
-	KeepRecordType  *ebpf.Variable `ebpf:"keep_record_type"`
-	KeepStackStatus *ebpf.Variable `ebpf:"keep_stack_status"`
-	PidMisses       *ebpf.Variable `ebpf:"pid_misses"`
-	RuleCache       *ebpf.Variable `ebpf:"rule_cache"`
-	Rules           *ebpf.Variable `ebpf:"rules"`
-	Seen            *ebpf.Variable `ebpf:"seen"`
-	SeenCodes       *ebpf.Variable `ebpf:"seen_codes"`
-	StacksLost      *ebpf.Variable `ebpf:"stacks_lost"`
-	Stats           *ebpf.Variable `ebpf:"stats"`
+	CfgFreeStacks     *ebpf.Variable `ebpf:"cfg_free_stacks"`
+	CfgPidnsDev       *ebpf.Variable `ebpf:"cfg_pidns_dev"`
+	CfgPidnsIno       *ebpf.Variable `ebpf:"cfg_pidns_ino"`
+	Hooks             *ebpf.Variable `ebpf:"hooks"`
+	KeepCodeChunk     *ebpf.Variable `ebpf:"keep_code_chunk"`
+	KeepEventKind     *ebpf.Variable `ebpf:"keep_event_kind"`
+	KeepEventLayer    *ebpf.Variable `ebpf:"keep_event_layer"`
+	KeepEventObject   *ebpf.Variable `ebpf:"keep_event_object"`
+	KeepHookFlag      *ebpf.Variable `ebpf:"keep_hook_flag"`
+	KeepOperandFrom   *ebpf.Variable `ebpf:"keep_operand_from"`
+	KeepOperandName   *ebpf.Variable `ebpf:"keep_operand_name"`
+	KeepOutcome       *ebpf.Variable `ebpf:"keep_outcome"`
+	KeepPyEntry       *ebpf.Variable `ebpf:"keep_py_entry"`
+	KeepRawWord       *ebpf.Variable `ebpf:"keep_raw_word"`
+	KeepRecordCall    *ebpf.Variable `ebpf:"keep_record_call"`
+	KeepRecordCode    *ebpf.Variable `ebpf:"keep_record_code"`
+	KeepRecordEvent   *ebpf.Variable `ebpf:"keep_record_event"`
+	KeepRecordRawPage *ebpf.Variable `ebpf:"keep_record_raw_page"`
+	KeepRecordStack   *ebpf.Variable `ebpf:"keep_record_stack"`
+	KeepRecordType    *ebpf.Variable `ebpf:"keep_record_type"`
+	KeepStackStatus   *ebpf.Variable `ebpf:"keep_stack_status"`
+	PidMisses         *ebpf.Variable `ebpf:"pid_misses"`
+	RawInSecond       *ebpf.Variable `ebpf:"raw_in_second"`
+	RawNoRoom         *ebpf.Variable `ebpf:"raw_no_room"`
+	RawOverRate       *ebpf.Variable `ebpf:"raw_over_rate"`
+	RawSecond         *ebpf.Variable `ebpf:"raw_second"`
+	RawSent           *ebpf.Variable `ebpf:"raw_sent"`
+	RuleCache         *ebpf.Variable `ebpf:"rule_cache"`
+	Rules             *ebpf.Variable `ebpf:"rules"`
+	Seen              *ebpf.Variable `ebpf:"seen"`
+	SeenCodes         *ebpf.Variable `ebpf:"seen_codes"`
+	StacksLost        *ebpf.Variable `ebpf:"stacks_lost"`
+	Stats             *ebpf.Variable `ebpf:"stats"`
 }
 
 // TracePrograms contains all programs after they have been loaded into the kernel.

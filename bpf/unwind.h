@@ -377,6 +377,14 @@ __noinline int py_run(struct walk *w, struct proc *p)
 	return flush(w);
 }
 
+// Where on the C stack the eval loop lies whose Python frames come next; 0: not known.
+static __always_inline u64 py_boundary(struct walk *w, struct proc *p)
+{
+	if (p->python.entry == PY_ENTRY_CODE)
+		return 0;
+	return by_shim(p) ? w->py_bound : w->py_cframe;
+}
+
 // Whether the C frame's code is the eval loop's.
 static __always_inline bool in_eval_loop(struct walk *w, struct proc *p)
 {
@@ -395,7 +403,7 @@ static __always_inline bool is_eval_frame(struct walk *w, struct proc *p, u64 cf
 		return 0;
 	if (p->python.entry == PY_ENTRY_CODE)
 		return in_eval_loop(w, p);
-	u64 at = by_shim(p) ? w->py_bound : w->py_cframe;
+	u64 at = py_boundary(w, p);
 
 	return at >= w->sp && at < cfa;
 }
@@ -458,6 +466,15 @@ static __always_inline int step_to_caller(struct walk *w, u64 rule, u64 cfa)
 	return w->pc == 0; // some outermost frames have no rule but a zero
 }
 
+// Whether a return address that follows no function's code is the first byte of one: no call can return there. Whoever made
+// the stack put it there, to run when the outermost function is done (makecontext of glibc).
+static __always_inline bool made_by_hand(struct proc *p, u64 pc)
+{
+	u64 rule = rule_for(p, pc);
+
+	return RULE_KIND(rule) == RULE_SP && RULE_CFA(rule) == 8;
+}
+
 // The rule of the current pc. A return probe of anybody's, still pending, replaced the return address: put the real one
 // back first.
 static __always_inline u64 current_rule(struct walk *w, struct proc *p)
@@ -468,7 +485,7 @@ static __always_inline u64 current_rule(struct walk *w, struct proc *p)
 		return rule;
 	u64 original = hijacked_return_address(w->sp - 8);
 	if (!original)
-		return rule;
+		return made_by_hand(p, w->pc) ? RULE_END : rule;
 	w->pc = original;
 	return rule_for(p, original - 1);
 }
@@ -508,25 +525,28 @@ __noinline int step(struct walk *w, struct proc *p)
 	return step_to_caller(w, rule, cfa);
 }
 
+// Whether there are Python frames that were not pushed.
+static __always_inline bool py_pending(struct walk *w, struct proc *p)
+{
+	if (w->py_state != PY_ACTIVE)
+		return 0;
+	if (p->python.entry == PY_ENTRY_CODE)
+		return w->py_frame != 0;
+	if (by_shim(p))
+		return w->nqueue || w->py_bound;
+	return w->py_cframe && (p->python.cf_frame != NO_FIELD || w->py_frame);
+}
+
 // Python frames that no native frame claimed: all of them are still wanted when the native walk broke off.
 __noinline int py_rest(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
 		return -1;
 	for (int i = 0; i < MAX_PYTHON; i++) {
-		if (w->py_state != PY_ACTIVE || w->python >= MAX_PYTHON)
+		if (w->python >= MAX_PYTHON || !py_pending(w, p))
 			return 0;
-		if (p->python.entry == PY_ENTRY_CODE) {
-			if (!w->py_frame)
-				return 0;
-			if (!w->status) // a frame without an activation, in a whole native stack
-				w->status = STACK_PYTHON_STATE;
-		} else if (by_shim(p)) {
-			if (!w->nqueue && !w->py_bound)
-				return 0;
-		} else if (!w->py_cframe || (p->python.cf_frame == NO_FIELD && !w->py_frame)) {
-			return 0;
-		}
+		if (p->python.entry == PY_ENTRY_CODE && !w->status)
+			w->status = STACK_PYTHON_STATE; // a frame without an activation, in a whole native stack
 		py_run(w, p);
 	}
 	return 0;

@@ -68,7 +68,7 @@ func TestPythonStacks(t *testing.T) {
 		pythons[minor] = python(t, minor)
 	}
 	if path := os.Getenv("GPUTRACE_STACK_PYTHON"); path != "" {
-		pythons[path] = path
+		pythons[filepath.Base(path)] = path
 	}
 	for name, path := range pythons {
 		t.Run(name, func(t *testing.T) {
@@ -163,17 +163,16 @@ func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []u
 		return "no stack"
 	}
 	ours, native := tr.python(e.Stack), returnAddresses(st)
-	status := event.StatusOK
-	if slices.Contains(beyondLimit, c.Shape) {
-		status = event.StatusTooDeep
+	deep := slices.Contains(beyondLimit, c.Shape)
+	if deep {
 		want, pcs = want[:min(len(ours), len(want))], pcs[:min(len(native), len(pcs))]
 	}
 	switch {
-	case st.Status != status:
+	case deep && st.Status != event.StatusTooDeep, !deep && !st.Status.Complete():
 		return "status: " + st.Status.String()
 	case !sameFrames(ours, want):
 		return "Python frames differ"
-	case status == event.StatusTooDeep && len(ours) < 20:
+	case deep && len(ours) < 20:
 		return "few Python frames are left"
 	case pcs != nil && !slices.Equal(native, pcs):
 		return fmt.Sprintf("return addresses differ: %x, want %x", native, pcs)
@@ -185,6 +184,10 @@ func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []u
 		return "probe_realigned is missing"
 	case c.Shape == "qsort_callback" && !between(st, "probe_via_qsort"), c.Shape == "qsort_callback" && !between(st, "qsort"):
 		return "qsort does not lie between the Python frames"
+	case (c.Shape == "odd_frames") != (st.Status == event.StatusUnwound):
+		return "unwound by the wrong side: " + st.Status.String()
+	case c.Shape == "odd_frames" && !betweenOne(st, "probe_cfa_r", "probe_expression", "probe_return_in_r13"):
+		return "the odd frame does not lie between the Python frames"
 	case c.Shape == "python_native_python" && !between(st, "probe_call"):
 		return "probe_call does not lie between the Python frames"
 	}
@@ -229,6 +232,10 @@ func between(st *event.Stack, name string) bool {
 		}
 	}
 	return false
+}
+
+func betweenOne(st *event.Stack, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return between(st, name) })
 }
 
 // short keeps the leaf side of what is printed.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ import (
 type trace struct {
 	*tracer.Tracer
 	events []event.Event // complete when finish has returned
+	seen   atomic.Int64  // events so far
 	err    error
 	ended  chan struct{}
 }
@@ -49,6 +51,7 @@ func (tr *trace) read() {
 	for tr.err == nil {
 		buf, tr.err = tr.Read(buf[:0])
 		tr.events = append(tr.events, buf...)
+		tr.seen.Add(int64(len(buf)))
 	}
 	if errors.Is(tr.err, io.EOF) {
 		tr.err = nil
@@ -151,7 +154,7 @@ func (tr *trace) quality(events []event.Event) quality {
 		}
 		q.events++
 		q.unique[e.Stack] = true
-		if st := tr.Stack(e.Stack); st != nil && st.Status == event.StatusOK {
+		if st := tr.Stack(e.Stack); st != nil && st.Status.Complete() {
 			q.complete++
 		}
 	}

@@ -135,7 +135,8 @@ type StackID uint64
 // StackStatus says how complete a stack is.
 type StackStatus uint8
 
-// Every reason for a stack that does not reach the outermost frame. StatusOK is the only complete one.
+// Every reason for a stack that does not reach the outermost frame, and how one does. The numbers are written to files: never
+// renumber.
 const (
 	StatusOK          StackStatus = 0
 	StatusNoMapping   StackStatus = 1 // a pc in no known executable mapping
@@ -147,15 +148,25 @@ const (
 	StatusPythonState StackStatus = 7 // native frames complete, Python frames not readable
 	StatusNoScratch   StackStatus = 8 // the kernel had no memory for the unwinder
 	StatusLost        StackStatus = 9 // the stack record did not fit the ring
+	// StatusUnwound is complete: the kernel could not unwind it, and it was unwound from a copy.
+	StatusUnwound StackStatus = 10
+	// StatusGuessed was unwound from a copy to the outermost frame, partly by frame pointers: code without unwind information,
+	// such as a JIT compiler's, lies in between. A frame next to it may be missing.
+	StatusGuessed  StackStatus = 11
+	StatusCopyEnds StackStatus = 12 // was unwound from a copy, and goes on behind what was copied
 )
 
 var statusNames = map[StackStatus]string{
 	StatusOK: "complete", StatusNoMapping: "no mapping", StatusNoRow: "no unwind row", StatusBadRule: "unsupported rule",
 	StatusUnreadable: "unreadable", StatusOrder: "frames out of order", StatusTooDeep: "too deep",
 	StatusPythonState: "no Python state", StatusNoScratch: "no scratch", StatusLost: "lost",
+	StatusUnwound: "complete, unwound from a copy", StatusGuessed: "partly guessed", StatusCopyEnds: "copy too short",
 }
 
 func (s StackStatus) String() string { return name(statusNames, s, "status") }
+
+// Complete reports whether the stack reaches the outermost frame and nothing in it is a guess.
+func (s StackStatus) Complete() bool { return s == StatusOK || s == StatusUnwound }
 
 // FrameKind says what a frame's code is.
 type FrameKind uint8

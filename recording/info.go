@@ -64,11 +64,13 @@ type End struct {
 	NotWritten uint64 `json:"not_written"`
 	Error      string `json:"error"` // why recording stopped before the trace did; empty: it did not
 
-	Hits             []Hits   `json:"hits"` // of every probe
-	StackRecordsLost uint64   `json:"stack_records_lost"`
-	Checks           *Checks  `json:"checks"`  // nil: the live set was not compared with the allocator's books
-	Memory           *Memory  `json:"memory"`  // nil: not asked for
-	Sources          []Source `json:"sources"` // the lines that hold memory
+	Hits             []Hits `json:"hits"` // of every probe
+	StackRecordsLost uint64 `json:"stack_records_lost"`
+	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none.
+	RawStacks *RawStacks `json:"raw_stacks,omitempty"`
+	Checks    *Checks    `json:"checks"`  // nil: the live set was not compared with the allocator's books
+	Memory    *Memory    `json:"memory"`  // nil: not asked for
+	Sources   []Source   `json:"sources"` // the lines that hold memory
 	// Holders says what held the live blocks at the end and, where more was live, at the highest moment that was looked into.
 	Holders []Holders `json:"holders"`
 	// Before is what held the blocks that lived at the end and before the first event; nil: not known.
@@ -91,6 +93,16 @@ type Hits struct {
 	Emitted uint64            `json:"emitted"`
 	Quiet   map[string]uint64 `json:"quiet"`   // without an event by design, by reason
 	Dropped map[string]uint64 `json:"dropped"` // by reason
+}
+
+// RawStacks counts the stacks that the kernel could not unwind.
+type RawStacks struct {
+	Sent     uint64 `json:"sent"`      // to be unwound outside it: Unwound + Guessed + Partial
+	Unwound  uint64 `json:"unwound"`   // to the outermost frame
+	Guessed  uint64 `json:"guessed"`   // so, with frames that are a guess
+	Partial  uint64 `json:"partial"`   // not so far
+	OverRate uint64 `json:"over_rate"` // not sent: too many a second
+	NoRoom   uint64 `json:"no_room"`   // not sent: the ring was filling up
 }
 
 // Checks counts comparisons of the live set with the allocator's books.

@@ -294,7 +294,8 @@ func TestInfoAndEnd(t *testing.T) {
 	unknown := Bytes(event.Unknown)
 	end := End{
 		Reason: ReasonExited, Duration: 5, Hits: []Hits{{"p", 3, 1, map[string]uint64{"call failed": 1}, map[string]uint64{"ring full": 1}}}, StackRecordsLost: 1,
-		Checks: &Checks{1, 2, 3}, Sources: []Source{{"f", 1, "text"}}, Libraries: []string{"/p"},
+		RawStacks: &RawStacks{6, 3, 2, 1, 4, 5},
+		Checks:    &Checks{1, 2, 3}, Sources: []Source{{"f", 1, "text"}}, Libraries: []string{"/p"},
 		Memory: &Memory{
 			Torch: []TorchMemory{{0, 5, 4, unknown, unknown, 1, 0}}, TorchWhy: "t", DriverWhy: "d", Moved: true, Whole: true,
 			Driver: []DriverUse{{-1, "GPU", "id", unknown, "why", 1 << 40, 0}},

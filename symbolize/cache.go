@@ -33,7 +33,7 @@ const (
 	cacheTempAge      = time.Hour // after which a temporary file's writer is gone
 
 	// cacheVersion changes with the form of the entries and with the meaning of Rule.
-	cacheVersion = 1
+	cacheVersion = 2
 	// cacheHeader is the size of an entry's head, bytes:
 	//
 	//	 0  magic
@@ -92,6 +92,7 @@ func (f *File) unwindDigest() (digest [sha256.Size]byte, err error) {
 	if sec, err := f.frameSection(); err == nil && sec != nil {
 		fmt.Fprintln(h, sec.addr, sec.hdr, sec.exact)
 		h.Write(sec.data)
+		h.Write(f.searchTable(sec))
 	}
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }

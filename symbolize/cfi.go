@@ -21,8 +21,8 @@ type cfiState struct {
 // regRule says where the caller's value of a register is.
 type regRule struct {
 	kind regKind
-	off  int64  // regAtCFA
-	expr []byte // regAtExpr
+	off  int64  // regAtCFA, regValueOffset; regInRegister: its number
+	expr []byte // regAtExpr, regValueExpr
 }
 
 type regKind uint8
@@ -31,10 +31,25 @@ const (
 	regUnspecified regKind = iota // the ABI says: callee-saved, so unchanged
 	regUndefined
 	regSame
-	regAtCFA  // saved at CFA + off
-	regAtExpr // saved at the address that the expression gives
-	regOther  // in another register, or a computed value
+	regAtCFA       // saved at CFA + off
+	regAtExpr      // saved at the address that the expression gives
+	regInRegister  // in another register
+	regValueOffset // CFA + off itself
+	regValueExpr   // what the expression gives
+	regBroken      // not to be told
 )
+
+// unchanged reports whether the caller's value is the callee's, or lost, which is the same for a register that is not needed.
+func (r *regRule) unchanged() bool { return r.kind <= regSame }
+
+// numRegisters is how many registers the full rules are kept of: the general ones of x86-64 and the return address.
+const numRegisters = 17
+
+// registerRules are the rules of all registers, beside a cfiState.
+type registerRules struct {
+	now, initial [numRegisters]regRule // initial: behind the CIE's instructions
+	remembered   [][numRegisters]regRule
+}
 
 // interpreter executes the instructions of one frame description after another. emit gets the state from each place on.
 type interpreter struct {
@@ -43,7 +58,8 @@ type interpreter struct {
 	state      cfiState
 	remembered []cfiState
 	loc, end   uint64
-	base       uint64 // address of the instructions' first byte
+	base       uint64         // address of the instructions' first byte
+	all        *registerRules // nil: only what the tables need is kept
 	emit       func(loc uint64, s *cfiState) error
 	err        error
 	broken     bool // an instruction that cannot be understood: what follows is worth nothing
@@ -54,7 +70,7 @@ func (s *frameSection) initialState(c *cie, program []byte, rec record) cfiState
 	x := interpreter{section: s, cie: c, base: s.addr + uint64(rec.pos)}
 	x.run(program)
 	if x.broken {
-		x.state.ra = regRule{kind: regOther}
+		x.state.ra = regRule{kind: regBroken}
 	}
 	return x.state
 }
@@ -65,7 +81,7 @@ func (x *interpreter) frame(c *cie, fr frame, program []byte, base uint64) error
 	x.loc, x.end, x.base, x.err, x.broken = uint64(fr.start), uint64(fr.end), base, nil, false
 	x.run(program)
 	if x.broken {
-		x.state.ra = regRule{kind: regOther}
+		x.state.ra = regRule{kind: regBroken}
 	}
 	if x.err == nil && x.loc < x.end {
 		x.err = x.emit(x.loc, &x.state)
@@ -174,7 +190,7 @@ var cfiOps = [64]cfiOp{
 	0x06: {operandULEB, operandNone, (*interpreter).restoreExtended},
 	0x07: {operandULEB, operandNone, (*interpreter).undefined},
 	0x08: {operandULEB, operandNone, (*interpreter).sameValue},
-	0x09: {operandULEB, operandULEB, (*interpreter).other}, // register
+	0x09: {operandULEB, operandULEB, (*interpreter).inRegister},
 	0x0a: {run: (*interpreter).remember},
 	0x0b: {run: (*interpreter).restoreState},
 	0x0c: {operandULEB, operandULEB, (*interpreter).defCFA},
@@ -185,12 +201,12 @@ var cfiOps = [64]cfiOp{
 	0x11: {operandULEB, operandScaledSigned, (*interpreter).offset},
 	0x12: {operandULEB, operandScaledSigned, (*interpreter).defCFA},
 	0x13: {operandScaledSigned, operandNone, (*interpreter).defCFAOffset},
-	0x14: {operandULEB, operandScaled, (*interpreter).other},       // val_offset
-	0x15: {operandULEB, operandScaledSigned, (*interpreter).other}, // val_offset_sf
-	0x16: {operandULEB, operandBlock, (*interpreter).other},        // val_expression
-	0x1d: {operandU64, operandNone, (*interpreter).advanceBy},      // MIPS_advance_loc8
-	0x2d: {run: (*interpreter).nothing},                            // AARCH64_negate_ra_state
-	0x2e: {operandULEB, operandNone, (*interpreter).nothing},       // GNU_args_size
+	0x14: {operandULEB, operandScaled, (*interpreter).valueOffset},
+	0x15: {operandULEB, operandScaledSigned, (*interpreter).valueOffset},
+	0x16: {operandULEB, operandBlock, (*interpreter).valueExpression},
+	0x1d: {operandU64, operandNone, (*interpreter).advanceBy}, // MIPS_advance_loc8
+	0x2d: {run: (*interpreter).nothing},                       // AARCH64_negate_ra_state
+	0x2e: {operandULEB, operandNone, (*interpreter).nothing},  // GNU_args_size
 	0x2f: {operandULEB, operandScaled, (*interpreter).offsetNegated},
 }
 
@@ -223,8 +239,11 @@ func (x *interpreter) moveTo(loc uint64) {
 	x.loc = min(loc, x.end)
 }
 
-// set stores the rule of a register that unwinding needs; others are of no interest.
+// set stores the rule of a register. The tables need two of them.
 func (x *interpreter) set(reg uint64, rule regRule) {
+	if x.all != nil && reg < numRegisters {
+		x.all.now[reg] = rule
+	}
 	switch m := x.section.machine; reg {
 	case m.fp:
 		x.state.fp = rule
@@ -234,6 +253,9 @@ func (x *interpreter) set(reg uint64, rule regRule) {
 }
 
 func (x *interpreter) restore(reg uint64) {
+	if x.all != nil && reg < numRegisters {
+		x.all.now[reg] = x.all.initial[reg]
+	}
 	switch m := x.section.machine; reg {
 	case m.fp:
 		x.state.fp = x.cie.initial.fp
@@ -252,9 +274,19 @@ func (x *interpreter) undefined(a cfiArgs) { x.set(a.a, regRule{kind: regUndefin
 
 func (x *interpreter) sameValue(a cfiArgs) { x.set(a.a, regRule{kind: regSame}) }
 
-func (x *interpreter) other(a cfiArgs) { x.set(a.a, regRule{kind: regOther}) }
+func (x *interpreter) inRegister(a cfiArgs) {
+	x.set(a.a, regRule{kind: regInRegister, off: int64(min(a.b, numRegisters))})
+}
 
 func (x *interpreter) expression(a cfiArgs) { x.set(a.a, regRule{kind: regAtExpr, expr: a.block}) }
+
+func (x *interpreter) valueOffset(a cfiArgs) {
+	x.set(a.a, regRule{kind: regValueOffset, off: int64(a.b)})
+}
+
+func (x *interpreter) valueExpression(a cfiArgs) {
+	x.set(a.a, regRule{kind: regValueExpr, expr: a.block})
+}
 
 func (x *interpreter) remember(cfiArgs) {
 	if len(x.remembered) == maxRemembered {
@@ -262,6 +294,9 @@ func (x *interpreter) remember(cfiArgs) {
 		return
 	}
 	x.remembered = append(x.remembered, x.state)
+	if x.all != nil {
+		x.all.remembered = append(x.all.remembered, x.all.now)
+	}
 }
 
 // restoreState takes the CFA back too, as gcc and gdb do (the standard's text leaves it open).
@@ -272,6 +307,9 @@ func (x *interpreter) restoreState(cfiArgs) {
 		return
 	}
 	x.state, x.remembered = x.remembered[n], x.remembered[:n]
+	if x.all != nil {
+		x.all.now, x.all.remembered = x.all.remembered[n], x.all.remembered[:n]
+	}
 }
 
 func (x *interpreter) defCFA(a cfiArgs) {

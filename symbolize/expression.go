@@ -53,6 +53,8 @@ func (s *cfiState) withFPExpression(m *machine, kind RuleKind, off int64) Rule {
 	switch {
 	case !ok || r.off != len(r.b):
 		return Rule(RuleUnsupported)
+	case reg == m.fp && s.frameGone(m):
+		return NewRule(kind, off, SavedFP{})
 	case reg == m.fp:
 		return NewRule(kind, off, SavedFP{Base: FPAtFP, Offset: n})
 	case reg == m.sp && kind == RuleSP:
@@ -60,6 +62,19 @@ func (s *cfiState) withFPExpression(m *machine, kind RuleKind, off int64) Rule {
 	default:
 		return Rule(RuleUnsupported)
 	}
+}
+
+// frameGone reports whether nothing is left of the frame but the return address. What was saved at a distance from the frame
+// pointer is then back in its register: at the return of a function that realigned its stack gcc leaves the descriptions standing.
+func (s *cfiState) frameGone(m *machine) bool {
+	return s.cfa == nil && s.cfaReg == m.sp && s.cfaOff == -m.returnOffset
+}
+
+// savedByFP reports whether a register was saved at a distance from the frame pointer.
+func (r *regRule) savedByFP(m *machine) bool {
+	e := reader{b: r.expr}
+	reg, _, ok := breg(&e)
+	return r.kind == regAtExpr && ok && reg == m.fp && e.off == len(e.b)
 }
 
 // expressionRule recognises the expressions for the CFA that occur: a saved pointer, a linkage table, a signal frame.
@@ -79,7 +94,7 @@ func (s *cfiState) expressionRule(m *machine, signal bool) Rule {
 		return s.withFP(m, RuleDerefFP, off)
 	case deref && reg == m.sp:
 		return s.withFP(m, RuleDerefSP, off)
-	case reg == m.sp && s.fp.kind != regAtCFA && s.fp.kind != regAtExpr && s.fp.kind != regOther:
+	case reg == m.sp && s.fp.unchanged():
 		return pltRule(m, &r, off)
 	default:
 		return Rule(RuleUnsupported)

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -58,11 +59,12 @@ type File struct {
 	main      *File // the file whose code this one, a debug file, describes; nil for a file that has its own
 	openDebug []func(path string) (*os.File, error)
 	debugOnce sync.Once
-	debug     *File
+	debug     atomic.Pointer[File]
 	miniOnce  sync.Once
 	mini      *File
-	linesOnce sync.Once
+	linesMu   sync.Mutex
 	lines     *lineTable
+	haveLines bool // lines was looked for since the last Release
 }
 
 // segment is a program header. data is what of it lies in the file.
@@ -127,8 +129,8 @@ func (f *File) Close() error {
 		return nil
 	}
 	f.mapped = false
-	if f.debug != nil {
-		f.debug.Close()
+	if d := f.debug.Load(); d != nil {
+		d.Close()
 	}
 	if err := unix.Munmap(f.data); err != nil {
 		return fmt.Errorf("unmap %s: %w", f.path, err)
@@ -136,9 +138,16 @@ func (f *File) Close() error {
 	return nil
 }
 
-// Release gives the pages of the file that were read back to the kernel. They come back, from the page cache, when they are
-// needed again.
+// Release gives the pages of the file that were read back to the kernel, those of its debug file too, and forgets what was
+// read of the debug information. All comes back when it is needed again: the pages from the page cache; the debug information
+// at the price of the first name.
 func (f *File) Release() {
+	f.linesMu.Lock()
+	f.lines, f.haveLines = nil, false
+	f.linesMu.Unlock()
+	if d := f.debug.Load(); d != nil {
+		d.Release()
+	}
 	if f.mapped {
 		_ = unix.Madvise(f.data, unix.MADV_DONTNEED) // advice
 	}

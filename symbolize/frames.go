@@ -83,12 +83,8 @@ func (s *frameSearch) find(vaddr uint64) (frame, bool) {
 	if i == 0 {
 		return frame{}, false
 	}
-	off := s.entry(8*(i-1)+4) - s.section.addr
-	if off >= uint64(len(s.section.data)) {
-		return frame{}, false
-	}
-	rec, err := s.section.record(int(off))
-	if err != nil || rec.body == nil || rec.isCIE() {
+	rec, ok := s.record(i - 1)
+	if !ok {
 		return frame{}, false
 	}
 	c, err := s.section.readCIE(rec.cie)
@@ -97,6 +93,16 @@ func (s *frameSearch) find(vaddr uint64) (frame, bool) {
 	}
 	fr, _, ok := s.section.readFDE(rec, c)
 	return fr, ok
+}
+
+// record is the description that an entry of the table leads to.
+func (s *frameSearch) record(i int) (record, bool) {
+	off := s.entry(8*i+4) - s.section.addr
+	if off >= uint64(len(s.section.data)) {
+		return record{}, false
+	}
+	rec, err := s.section.record(int(off))
+	return rec, err == nil && rec.body != nil && !rec.isCIE()
 }
 
 func (s *frameSearch) entry(i int) uint64 {
@@ -176,15 +182,43 @@ func (f *File) fillFrames(sec *frameSection) {
 	}
 }
 
-// scanFrames lists the frame descriptions that lie in executable segments, sorted by start, without two of one start.
+// scanFrames lists the frame descriptions that lie in executable segments, sorted by start, without two of one start. Behind
+// a damaged record, or where nothing says how long the section is, they are those that the table for the binary search has.
 func (f *File) scanFrames(sec *frameSection) ([]frame, error) {
+	frames, err := f.walkFrames(sec)
+	if err == nil && sec.exact {
+		return sortFrames(frames), nil
+	}
+	if listed := f.listedFrames(sec); len(listed) > len(frames) {
+		return sortFrames(listed), nil
+	}
+	return sortFrames(frames), err
+}
+
+// listedFrames are the frame descriptions in .eh_frame_hdr; nil when it has none.
+func (f *File) listedFrames(sec *frameSection) []frame {
+	search := frameSearch{section: sec, table: f.searchTable(sec)}
+	cies := cieCache{section: sec}
+	var frames []frame
+	for i := 0; i < len(search.table)/8 && i < maxFrames; i++ {
+		if rec, ok := search.record(i); ok {
+			if fr, ok := f.scanFrame(sec, rec, &cies); ok {
+				frames = append(frames, fr)
+			}
+		}
+	}
+	return frames
+}
+
+// walkFrames goes from record to record. What it has found before a damaged one comes with the error.
+func (f *File) walkFrames(sec *frameSection) ([]frame, error) {
 	const bytesPerFrame = 48 // about, to allocate once
 	frames := make([]frame, 0, len(sec.data)/bytesPerFrame)
 	cies := cieCache{section: sec}
 	for off := 0; off+4 <= len(sec.data); {
 		rec, err := sec.record(off)
 		if err != nil {
-			return nil, err
+			return frames, err
 		}
 		off = rec.next
 		if rec.body == nil && !sec.exact {
@@ -200,7 +234,7 @@ func (f *File) scanFrames(sec *frameSection) ([]frame, error) {
 			return nil, fmt.Errorf("more than %d frame descriptions: %w", maxFrames, ErrFormat)
 		}
 	}
-	return sortFrames(frames), nil
+	return frames, nil
 }
 
 func (f *File) scanFrame(sec *frameSection, rec record, cies *cieCache) (frame, bool) {

@@ -67,6 +67,7 @@ func exercise(t *testing.T, image []byte, vaddr uint64) {
 	if s, ok := e.SymbolAt(vaddr); ok && (s.Addr > vaddr || s.Size != 0 && vaddr-s.Addr >= s.Size) {
 		t.Fatalf("%#x in %+v", vaddr, s)
 	}
+	walkNoise(e, vaddr)
 	if start, end, ok := e.FunctionBounds(vaddr); ok && (vaddr < start || vaddr >= end) {
 		t.Fatalf("%#x from %#x to %#x", vaddr, start, end)
 	}
@@ -75,6 +76,68 @@ func exercise(t *testing.T, image []byte, vaddr uint64) {
 	e.Text(vaddr, 16)
 	e.FileOffset(vaddr)
 	e.Bias(vaddr, vaddr&0xffff)
+}
+
+// walkNoise unwinds from an address of a file, with registers and a stack that lead about in it.
+func walkNoise(e *File, vaddr uint64) {
+	const stack = 0x7000
+	memory := &words{base: stack}
+	for i := range uint64(64) {
+		memory.data = append(memory.data, [...]uint64{vaddr + i%3, stack + 8*i, i}[i%3])
+	}
+	var regs Registers
+	for i := range regs {
+		regs[i] = stack + 16*uint64(i)
+	}
+	regs[16] = vaddr
+	u := Unwinder{Code: func(uint64) Code { return Code{File: e, Exec: true} }, Stack: memory, Text: memory}
+	u.Walk(regs, 100)
+}
+
+// FuzzUnwind walks the stack that the bytes are, in a library of every form of description.
+func FuzzUnwind(f *testing.F) {
+	var source strings.Builder
+	for i := range asmRows {
+		source.WriteString(asmRows[i].source())
+	}
+	file := open(f, build(f, "rows.s", source.String()))
+	var pcs []uint64
+	for i := range asmRows {
+		sym, _ := file.Find(asmRows[i].name)
+		pcs = append(pcs, sym.Addr)
+	}
+	const stack = 0x7000
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7}, []byte{8, 9, 10}, uint8(3))
+	f.Fuzz(func(t *testing.T, registers, memory []byte, at uint8) {
+		image := &words{base: stack} // each byte of memory is an address in it, or of a function
+		for _, b := range memory {
+			if b < 128 {
+				image.data = append(image.data, pcs[int(b)%len(pcs)]+1)
+			} else {
+				image.data = append(image.data, stack+8*uint64(b-128))
+			}
+		}
+		regs := Registers{16: pcs[int(at)%len(pcs)], 7: stack}
+		for i, b := range registers[:min(len(registers), 16)] {
+			regs[i] = stack + 8*uint64(b)
+		}
+		u := Unwinder{Code: func(uint64) Code { return Code{File: file, Exec: true} }, Stack: image, Text: image}
+		if frames, _ := u.Walk(regs, 50); len(frames) == 0 || len(frames) > 50 {
+			t.Fatalf("%d frames", len(frames))
+		}
+	})
+}
+
+// FuzzEvaluate gives the expression itself.
+func FuzzEvaluate(f *testing.F) {
+	f.Add([]byte{0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22}, uint64(1))
+	f.Add([]byte{0x30, 0x3a, 0x16, 0x31, 0x22, 0x16, 0x31, 0x1c, 0x12, 0x28, 0xf6, 0xff, 0x13}, uint64(1))
+	f.Fuzz(func(t *testing.T, expr []byte, cfa uint64) {
+		regs := &registerValues{lost: uint32(cfa)}
+		if v, err := evaluate(expr, regs, &words{0, make([]uint64, 64)}, cfa); err != nil && v != 0 {
+			t.Fatalf("%d beside %v", v, err)
+		}
+	})
 }
 
 // FuzzFrames gives the section itself, so that the instructions are reached at once. The first seed is what a compiler
@@ -91,8 +154,16 @@ func FuzzFrames(f *testing.F) {
 		s := *sec
 		s.data = data
 		table, err := file.buildTable(&s)
-		if err == nil && table != nil {
-			checkShape(t, table)
+		if err != nil || table == nil {
+			return
+		}
+		checkShape(t, table)
+		frames, err := file.scanFrames(&s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fr := range frames {
+			s.fullRules(fr, uint64(fr.end-1))
 		}
 	})
 }

@@ -70,13 +70,17 @@ type lineRow struct {
 
 // debugLines is the file's own debug information, or that of the separate file; nil when there is none.
 func (f *File) debugLines() *lineTable {
-	f.linesOnce.Do(func() {
-		if t := f.openLines(f); t != nil {
-			f.lines = t
-		} else if d := f.debugFile(); d != nil {
+	f.linesMu.Lock()
+	defer f.linesMu.Unlock()
+	if f.haveLines {
+		return f.lines
+	}
+	f.haveLines = true
+	if f.lines = f.openLines(f); f.lines == nil {
+		if d := f.debugFile(); d != nil {
 			f.lines = f.openLines(d)
 		}
-	})
+	}
 	return f.lines
 }
 

@@ -56,8 +56,8 @@ func (f *File) DebugFrom(open ...func(path string) (*os.File, error)) { f.openDe
 
 // debugFile is the separate debug file; nil when there is none.
 func (f *File) debugFile() *File {
-	f.debugOnce.Do(func() { f.debug = f.findDebug() })
-	return f.debug
+	f.debugOnce.Do(func() { f.debug.Store(f.findDebug()) })
+	return f.debug.Load()
 }
 
 // miniFile is what .gnu_debugdata holds: an ELF file with a .symtab of the functions that .dynsym lacks. nil when the file

@@ -483,3 +483,55 @@ func TestNamesOfLibc(t *testing.T) {
 		t.Errorf("%d with a line, %d inlined calls", lined, inlined)
 	}
 }
+
+// residentPages counts the kilobytes of a file that are mapped into this process, as the kernel has it.
+func residentPages(t testing.TB, path string) (kB int) {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := false
+	for line := range strings.Lines(string(maps)) {
+		switch f := strings.Fields(line); {
+		case len(f) >= 5 && strings.Contains(f[0], "-"):
+			inside = strings.HasSuffix(strings.TrimSpace(line), " "+path)
+		case inside && f[0] == "Rss:":
+			n, err := strconv.Atoi(f[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			kB += n
+		}
+	}
+	return kB
+}
+
+// TestRelease: neither the file nor its debug file is in memory any more, and the names are the same when they are read again.
+func TestRelease(t *testing.T) {
+	lib := buildCXX(t, "inlined.cc", inlinedC, "-O2", "-g")
+	addrs := everyInstruction(t, lib)
+	o := newOracle(t, lib, addrs)
+	stripped, debug := split(t, lib)
+	output(t, "objcopy", "--add-gnu-debuglink="+debug, stripped)
+	at := filepath.Join(filepath.Dir(stripped), filepath.Base(debug))
+	put(t, debug, at)
+	f := open(t, stripped)
+	f.DebugFrom(os.Open)
+	for range 2 {
+		if lined, inlined := o.checkAll(t, f); lined < 200 || inlined < 100 {
+			t.Errorf("%d with a line, %d inlined calls", lined, inlined)
+		}
+		for _, path := range []string{stripped, at} {
+			if residentPages(t, path) == 0 {
+				t.Errorf("%s: nothing was read of it", path)
+			}
+		}
+		f.Release()
+		for _, path := range []string{stripped, at} {
+			if kB := residentPages(t, path); kB > 0 {
+				t.Errorf("%s: %d kB still mapped", path, kB)
+			}
+		}
+	}
+}

@@ -33,7 +33,8 @@ type cie struct {
 	encoding  byte // of pointers in FDEs
 	augmented bool // FDEs carry augmentation data
 	signal    bool
-	initial   cfiState // behind its own instructions
+	program   []byte   // its instructions
+	initial   cfiState // behind them
 }
 
 // record is a CIE or FDE, cut out.
@@ -171,7 +172,8 @@ func (s *frameSection) readCIE(off int) (*cie, error) {
 	if r.bad {
 		return bad("ends early, bytes", len(rec.body))
 	}
-	c.initial = s.initialState(c, r.b[r.off:], rec)
+	c.program = r.b[r.off:]
+	c.initial = s.initialState(c, c.program, rec)
 	return c, nil
 }
 

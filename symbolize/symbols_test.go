@@ -3,6 +3,7 @@ package symbolize
 import (
 	"cmp"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -264,6 +265,7 @@ thing: .quad 0
 // TestConcurrentUse is for the race detector: every lazy part is built by several callers at once.
 func TestConcurrentUse(t *testing.T) {
 	f := open(t, libc(t))
+	f.DebugFrom(os.Open)
 	want := tableOf(t, open(t, libc(t)))
 	var wg sync.WaitGroup
 	for range 4 {
@@ -277,6 +279,10 @@ func TestConcurrentUse(t *testing.T) {
 			}
 			if got, err := f.UnwindTable(); err != nil || !slices.Equal(got.Rows, want.Rows) {
 				t.Errorf("error %v, or other rows", err)
+			}
+			f.Release()
+			if names := f.Names(fork.Addr); len(names) == 0 {
+				t.Error("no name")
 			}
 		})
 	}

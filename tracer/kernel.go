@@ -3,10 +3,12 @@
 package tracer
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -14,8 +16,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
-	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
@@ -25,18 +25,14 @@ import (
 const (
 	chunkRows   = 65536
 	rowBytes    = 8
+	maxChunks   = 1024
+	maxRows     = maxChunks * chunkRows
 	maxRules    = len(bpf.TraceRuleTable{}.Rule)
 	maxMappings = len(bpf.TraceProc{}.Mapping)
 	maxHooks    = len(bpf.TraceHookTable{}.Row)
 	maxSlots    = 64
 	maxValues   = len(bpf.TraceRecordCall{}.Value)
 )
-
-// rowChunk is one piece of the kernel's table of unwind rows.
-type rowChunk struct {
-	m      *ebpf.Map
-	memory *ebpf.Memory
-}
 
 // slotGrace is how long a process descriptor that was replaced is left alone: a probe may still be reading it.
 const slotGrace = time.Second
@@ -46,9 +42,6 @@ type kernel struct {
 	exits    link.Link // sees threads end
 	objs     bpf.TraceObjects
 	reader   *ringbuf.Reader
-	chunks   []*rowChunk
-	rowsUsed uint32
-	rules    ruleTable
 	slot     uint32
 	slotFree [maxSlots]time.Time // when a slot can be used again
 	multi    bool                // uprobe_multi links are used
@@ -63,8 +56,6 @@ type kernelOptions struct {
 
 // loadKernel loads the programs and maps, sized for the target.
 func loadKernel(o kernelOptions) (*kernel, error) {
-	// Kernels before 5.11 charge BPF memory to this limit. Later ones do not, and there it may fail without harm.
-	_ = rlimit.RemoveMemlock()
 	spec, err := bpf.LoadTrace()
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled programs: %w", err)
@@ -131,66 +122,17 @@ func (k *kernel) Close() {
 	if k.exits != nil {
 		k.exits.Close()
 	}
-	for _, c := range k.chunks {
-		c.m.Close()
-	}
 	k.objs.Close()
-}
-
-// addRows copies a file's rows into the kernel, once.
-func (k *kernel) addRows(o *object) error {
-	if o.table == nil || o.rowHi > 0 {
-		return nil
-	}
-	b, err := k.rules.encode(o.table)
-	if err != nil {
-		return err
-	}
-	first := k.rowsUsed
-	for len(b) > 0 {
-		at := int64(k.rowsUsed % chunkRows)
-		if at == 0 {
-			if err := k.addChunk(); err != nil {
-				return fmt.Errorf("make room for %d unwind rows: %w", len(b)/rowBytes, err)
-			}
-		}
-		n := min(len(b), int(chunkRows-at)*rowBytes)
-		if _, err := k.chunks[len(k.chunks)-1].memory.WriteAt(b[:n], at*rowBytes); err != nil {
-			return fmt.Errorf("write %d unwind rows: %w", n/rowBytes, err)
-		}
-		k.rowsUsed += uint32(n / rowBytes)
-		b = b[n:]
-	}
-	o.rowLo, o.rowHi = first, k.rowsUsed
-	o.table = nil
-	return nil
-}
-
-// addChunk makes the next piece of the table.
-func (k *kernel) addChunk() error {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Type: ebpf.Array, KeySize: 4, ValueSize: chunkRows * rowBytes, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
-	})
-	if err != nil {
-		return err
-	}
-	memory, err := m.Memory()
-	if err == nil {
-		err = k.objs.Rows.Put(uint32(len(k.chunks)), m)
-	}
-	if err != nil {
-		m.Close()
-		return err
-	}
-	k.chunks = append(k.chunks, &rowChunk{m, memory})
-	return nil
 }
 
 // publish makes the kernel unwind the process by these mappings from now on: rules first, then the descriptor in a slot
 // that no probe reads, then the switch.
-func (k *kernel) publish(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) error {
+func (k *kernel) publish(pid uint32, rows *rowStore, regions []region, py *cpython.Runtime, block *blockLayout) error {
+	if err := rows.link(k.objs.Rows); err != nil {
+		return err
+	}
 	rules := new(bpf.TraceRuleTable)
-	copy(rules.Rule[:], k.rules.rules)
+	copy(rules.Rule[:], rows.rules.rules)
 	if err := k.objs.Rules.Set(rules); err != nil {
 		return fmt.Errorf("write the unwind rules: %w", err)
 	}
@@ -198,7 +140,7 @@ func (k *kernel) publish(pid uint32, regions []region, py *cpython.Runtime, bloc
 	if err != nil {
 		return err
 	}
-	desc := descriptor(pid, regions, py, block)
+	desc := descriptor(pid, mostRows(regions), py, block)
 	if err := k.objs.Procs.Put(slot, desc); err != nil {
 		return fmt.Errorf("write the process descriptor: %w", err)
 	}
@@ -234,12 +176,25 @@ func (k *kernel) redirect(slot uint32) error {
 	return it.Err()
 }
 
-// descriptor fills the C struct proc. Regions are sorted by address; those beyond the kernel's limit are left out, and
-// stacks through them say so.
+// mostRows chooses the mappings that the kernel has room for: those with the most unwind rows. Stacks stop in the others, and
+// say so. Programs with so many have compiled thousands of small libraries at run time.
+func mostRows(regions []region) []region {
+	if len(regions) <= maxMappings {
+		return regions
+	}
+	rows := func(r region) uint32 { return r.object.rowHi - r.object.rowLo }
+	chosen := slices.Clone(regions)
+	slices.SortStableFunc(chosen, func(a, b region) int { return cmp.Compare(rows(b), rows(a)) })
+	chosen = chosen[:maxMappings]
+	slices.SortFunc(chosen, func(a, b region) int { return cmp.Compare(a.Start, b.Start) })
+	return chosen
+}
+
+// descriptor fills the C struct proc. Regions are sorted by address, no more than the kernel has room for.
 func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) *bpf.TraceProc {
-	d := &bpf.TraceProc{Salt: uint64(time.Now().UnixNano()), SaltProcess: uint64(pid) * 0x9E3779B97F4A7C15, Pid: pid}
-	d.Nmappings = uint32(min(len(regions), maxMappings))
-	for i := range d.Nmappings {
+	d := &bpf.TraceProc{Salt: uint64(time.Now().UnixNano()), SaltProcess: stackSeed(pid), Pid: pid}
+	d.Nmappings = uint32(len(regions))
+	for i := range regions {
 		r, m := &regions[i], &d.Mapping[i]
 		m.Start, m.End, m.Bias = r.Start, r.End, r.bias
 		m.RowLo, m.RowHi = r.object.rowLo, r.object.rowHi
@@ -310,11 +265,12 @@ const (
 // stackRecord is a record_stack, decoded.
 type stackRecord struct {
 	status uint8
+	pid    uint32
 	hash   uint64
 	words  []uint64
 }
 
-// decodeStack reads a record_stack. Its words are copied.
+// decodeStack reads a record_stack, of a stack or of a raw one. Its words are copied.
 func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes, want at least %d", len(raw), stackHeaderBytes)
@@ -323,7 +279,9 @@ func decodeStack(raw []byte) (stackRecord, error) {
 	if len(raw) < stackHeaderBytes+n*8 {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes for %d words", len(raw), n)
 	}
-	r := stackRecord{status: raw[1], hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n)}
+	r := stackRecord{
+		status: raw[1], pid: binary.NativeEndian.Uint32(raw[4:]), hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n),
+	}
 	for i := range r.words {
 		r.words[i] = binary.NativeEndian.Uint64(raw[stackHeaderBytes+i*8:])
 	}

@@ -4,7 +4,6 @@ package tracer
 
 import (
 	"cmp"
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,9 +23,9 @@ import (
 // object is one file that the target executes, opened once. It stays usable after the target has gone.
 type object struct {
 	file  *symbolize.File
-	table *symbolize.Table // nil: no unwind information; dropped once the rows are in the kernel
-	err   error            // why file or table is missing
-	rowLo uint32           // its rows in the kernel: [rowLo, rowHi)
+	path  string // as the target sees it
+	err   error  // why the file or its unwind information is missing
+	rowLo uint32 // its rows in the kernel: [rowLo, rowHi)
 	rowHi uint32
 	code  uint64 // bytes of code mapped
 
@@ -52,8 +51,10 @@ type region struct {
 type objects struct {
 	target *process.Process
 	cache  *symbolize.Cache
+	rows   rowStore
 	byKey  map[objectKey]*object
-	hits   int // tables that came from the cache
+	hits   int     // tables that came from the cache
+	failed []error // why unwind information of a file is not in the kernel; the tracer takes them
 }
 
 // maxVDSO bounds what is read as the vdso; Linux's has two pages.
@@ -75,7 +76,7 @@ func (o *objects) regions(maps []process.Mapping) []region {
 		obj := o.byKey[key]
 		if obj == nil {
 			obj = o.open(&m)
-			obj.code = m.End - m.Start
+			obj.path, obj.code = m.Path, m.End-m.Start
 			o.byKey[key] = obj
 			fresh = append(fresh, obj)
 		}
@@ -144,73 +145,68 @@ func openOurs(path string) (*os.File, error) {
 	return f, nil
 }
 
-// build makes the unwind tables of new files, the largest first so that the cores end together.
+// built is an unwind table that was made, or why not.
+type built struct {
+	object *object
+	table  *symbolize.Table // nil: no unwind information
+	hit    bool             // it came from the cache
+	err    error
+}
+
+// build makes the unwind tables of new files, the largest first so that the cores end together. Each goes into the kernel as
+// soon as it is made, so that they are never in memory together.
 func (o *objects) build(fresh []*object) {
-	work := make(chan *object)
+	work, done := make(chan *object), make(chan built)
 	var wg sync.WaitGroup
-	var mu sync.Mutex
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for obj := range work {
 				table, hit, err := o.cache.Table(obj.file)
 				obj.file.Release()
-				obj.table = table
-				if err != nil {
-					obj.err = err
-				}
-				if hit {
-					mu.Lock()
-					o.hits++
-					mu.Unlock()
-				}
+				done <- built{obj, table, hit, err}
 			}
 		})
 	}
-	slices.SortStableFunc(fresh, func(a, b *object) int { return cmp.Compare(b.code, a.code) })
-	for _, obj := range fresh {
+	go func() {
+		slices.SortStableFunc(fresh, func(a, b *object) int { return cmp.Compare(b.code, a.code) })
+		for _, obj := range fresh {
+			if obj.file != nil {
+				work <- obj
+			}
+		}
+		close(work)
+		wg.Wait()
+		close(done)
+	}()
+	for b := range done {
+		o.keep(b)
+	}
+}
+
+// keep puts a table into the kernel.
+func (o *objects) keep(b built) {
+	if b.err != nil {
+		b.object.err = b.err
+	}
+	if b.hit {
+		o.hits++
+	}
+	if b.table == nil {
+		return
+	}
+	lo, hi, err := o.rows.add(b.table)
+	if err != nil {
+		o.failed = append(o.failed, fmt.Errorf("%s: stacks stop there: %w", b.object.path, err))
+		return
+	}
+	b.object.rowLo, b.object.rowHi = lo, hi
+}
+
+// release gives back the memory that is only needed while names are looked up.
+func (o *objects) release() {
+	for _, obj := range o.byKey {
 		if obj.file != nil {
-			work <- obj
+			obj.file.Release()
 		}
 	}
-	close(work)
-	wg.Wait()
-}
-
-// ruleTable numbers the different unwind rules of all files. The kernel holds it as one array.
-type ruleTable struct {
-	index map[uint64]uint32
-	rules []uint64
-}
-
-func (t *ruleTable) number(rule uint64) (uint32, bool) {
-	if n, ok := t.index[rule]; ok {
-		return n, true
-	}
-	if len(t.rules) == maxRules {
-		return 0, false
-	}
-	if t.index == nil {
-		t.index = map[uint64]uint32{}
-	}
-	n := uint32(len(t.rules))
-	t.index[rule] = n
-	t.rules = append(t.rules, rule)
-	return n, true
-}
-
-// encode gives the rows of a file as the kernel wants them: the rule indexes are those of the common table.
-func (t *ruleTable) encode(table *symbolize.Table) ([]byte, error) {
-	global := make([]uint64, len(table.Rules))
-	for i, rule := range table.Rules {
-		n, ok := t.number(rule)
-		if !ok {
-			return nil, fmt.Errorf("more than %d different unwind rules in the process", maxRules)
-		}
-		global[i] = uint64(n) << 32
-	}
-	out := make([]byte, 0, len(table.Rows)*8)
-	for _, row := range table.Rows {
-		out = binary.LittleEndian.AppendUint64(out, row&0xffffffff|global[row>>32])
-	}
-	return out, nil
 }

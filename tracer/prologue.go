@@ -29,7 +29,7 @@ func init() {
 var readOnly = []x86asm.Op{x86asm.CMP, x86asm.TEST, x86asm.NOP}
 
 // attachOffset is where in a function, bytes from its entry, the probe costs least: the first instruction that the kernel
-// emulates (push, nop, jmp, call; arch/x86/kernel/uprobes.c) instead of single-stepping it, which costs several
+// emulates (arch/x86/kernel/uprobes.c) instead of single-stepping it, which costs several
 // microseconds on a virtual machine. Up to there the code runs in a straight line, changes no argument and not the stack
 // pointer, so the arguments and the return address are where they are at the entry. 0 when there is none.
 func attachOffset(code []byte) uint64 {
@@ -46,13 +46,7 @@ func attachOffset(code []byte) uint64 {
 		if err != nil {
 			return 0
 		}
-		switch inst.Op {
-		case x86asm.PUSH:
-			if _, isReg := inst.Args[0].(x86asm.Reg); isReg {
-				return uint64(at)
-			}
-			return 0
-		case x86asm.NOP, x86asm.JMP, x86asm.CALL:
+		if emulated(inst) {
 			return uint64(at)
 		}
 		if endsStraightLine(inst) || writesArgument(inst) {
@@ -61,6 +55,24 @@ func attachOffset(code []byte) uint64 {
 		at += inst.Len
 	}
 	return 0
+}
+
+// emulated reports whether the kernel carries an instruction out itself: of pushes those of a register, of jumps and calls those
+// to an address that the instruction has. Conditional jumps are left out, although it does them too: one can close a loop, and
+// then the probe would be hit more than once in a call.
+func emulated(inst x86asm.Inst) bool {
+	switch inst.Op {
+	case x86asm.NOP:
+		return true
+	case x86asm.PUSH:
+		_, isReg := inst.Args[0].(x86asm.Reg)
+		return isReg
+	case x86asm.JMP, x86asm.CALL:
+		_, isRel := inst.Args[0].(x86asm.Rel)
+		return isRel
+	default:
+		return false
+	}
 }
 
 // endbr64 is f3 0f 1e fa, the landing pad of indirect branches (CET).

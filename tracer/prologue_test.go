@@ -47,6 +47,10 @@ func TestAttachOffset(t *testing.T) {
 		"push of memory, which is not emulated":    {"488b0511223300 ff35aabbccdd", 0},
 		"jump":                                     {"488b0511223300 e900000000", 7},
 		"call":                                     {"488b0511223300 e800000000", 7},
+		"short jump":                               {"488b0511223300 eb05", 7},
+		"jump through a register":                  {"488b0511223300 ffe0", 0},
+		"jump through memory":                      {"f30f1efa ff2511223300", 0},
+		"call through memory":                      {"488b0511223300 ff1511223300", 0},
 		"return":                                   {"488b0511223300 c3", 0},
 		"trap":                                     {"cc", 0},
 		"string instruction, which writes rdi":     {"aa 53", 0},
@@ -141,7 +145,7 @@ func disassemble(t *testing.T, lib string) []instruction {
 }
 
 var (
-	emulated  = regexp.MustCompile(`^(push|nop[wl]?|jmp|call)$`)
+	cheap     = regexp.MustCompile(`^(push|nop[wl]?|jmp|call)$`)
 	harmless  = regexp.MustCompile(`^(mov|movs|movz|movab|lea|cmp|test|xor|sub|add|and|or)[bwlqs]*$`)
 	reads     = regexp.MustCompile(`^(cmp|test)[bwlq]?$`)
 	arguments = regexp.MustCompile(`^%([er]?(di|si|dx|cx|sp)|dil|sil|d[lh]|c[lh]|spl|r[89][bwd]?)$`)
@@ -158,9 +162,9 @@ func bestOffset(lines []instruction) uint64 {
 		case l.addr-lines[0].addr >= prologueBytes:
 			return 0
 		case l.name == "endbr64":
-		case l.name == "push" && !strings.HasPrefix(l.args, "%"):
+		case l.name == "push" && !strings.HasPrefix(l.args, "%"), strings.HasPrefix(l.args, "*"):
 			return 0
-		case emulated.MatchString(l.name):
+		case cheap.MatchString(l.name):
 			return l.addr - lines[0].addr
 		case !harmless.MatchString(l.name):
 			return 0

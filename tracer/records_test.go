@@ -31,7 +31,7 @@ func stackRecordBytes(status uint8, hash uint64, words ...uint64) []byte {
 func TestDecodeStack(t *testing.T) {
 	got, err := decodeStack(stackRecordBytes(3, 0xabc, 1, 1<<63|2, 1<<64-1))
 	require.NoError(t, err)
-	require.Equal(t, stackRecord{status: 3, hash: 0xabc, words: []uint64{1, 1<<63 | 2, 1<<64 - 1}}, got)
+	require.Equal(t, stackRecord{status: 3, pid: 77, hash: 0xabc, words: []uint64{1, 1<<63 | 2, 1<<64 - 1}}, got)
 
 	got, err = decodeStack(stackRecordBytes(8, 1))
 	require.NoError(t, err)
@@ -87,10 +87,13 @@ func TestDecodeCountsMalformed(t *testing.T) {
 		"short event": append([]byte{uint8(bpf.TraceRecordTypeRECORD_EVENT)}, make([]byte, eventBytes-2)...),
 		"short stack": {uint8(bpf.TraceRecordTypeRECORD_STACK), 0, 255, 255},
 		"short code":  append([]byte{uint8(bpf.TraceRecordTypeRECORD_CODE)}, make([]byte, codeBytes-2)...),
+		"short page":  append([]byte{uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE)}, make([]byte, rawPageHeader-2)...),
+		"long page":   rawPageBytes(1, 0x1000, 9, 1),
+		"short raw":   rawBytes(1, make([]uint64, bpf.TraceRawWordRAW_WORDS-1)...),
 		"beyond":      {255},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr := &Tracer{stacks: newStackTable()}
+			tr := &Tracer{stacks: newStackTable(), raw: newRawTable()}
 			require.Empty(t, tr.decode(nil, raw))
 			require.EqualValues(t, 1, tr.malformed)
 		})
@@ -103,8 +106,10 @@ func FuzzDecode(f *testing.F) {
 	f.Add(stackRecordBytes(0, 5, 1<<63))
 	f.Add(append([]byte{uint8(bpf.TraceRecordTypeRECORD_EVENT)}, make([]byte, eventBytes)...))
 	f.Add(append([]byte{uint8(bpf.TraceRecordTypeRECORD_CODE)}, make([]byte, codeBytes)...))
+	f.Add(rawPageBytes(5, 0x1000, 16, 16))
+	f.Add(rawBytes(5, append(make([]uint64, bpf.TraceRawWordRAW_WORDS), boundaryWord|0x1000, pythonWord|0x7000, 9, slotWord|0x1008, 3)...))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		tr := &Tracer{stacks: newStackTable(), detached: true}
+		tr := &Tracer{stacks: newStackTable(), raw: newRawTable(), detached: true}
 		events := tr.decode(nil, raw)
 		for id := range tr.stacks.byID {
 			require.NotNil(t, tr.Stack(id))
@@ -213,6 +218,8 @@ func TestConstants(t *testing.T) {
 		uint32(bpf.TraceStackStatusSTACK_UNREADABLE): event.StatusUnreadable, uint32(bpf.TraceStackStatusSTACK_ORDER): event.StatusOrder,
 		uint32(bpf.TraceStackStatusSTACK_TOO_DEEP): event.StatusTooDeep, uint32(bpf.TraceStackStatusSTACK_PYTHON_STATE): event.StatusPythonState,
 		uint32(bpf.TraceStackStatusSTACK_NO_SCRATCH): event.StatusNoScratch, uint32(bpf.TraceStackStatusSTACK_LOST): event.StatusLost,
+		uint32(bpf.TraceStackStatusSTACK_UNWOUND): event.StatusUnwound, uint32(bpf.TraceStackStatusSTACK_GUESSED): event.StatusGuessed,
+		uint32(bpf.TraceStackStatusSTACK_COPY_ENDS): event.StatusCopyEnds,
 	} {
 		require.EqualValues(t, c, name)
 	}

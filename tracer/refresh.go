@@ -5,6 +5,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
@@ -18,20 +19,15 @@ func (t *Tracer) refreshIfDue() {
 		return
 	}
 	t.lastRefresh, t.unknownCode = time.Now(), false
-	maps, err := t.target.Maps()
-	if err != nil || len(maps) == 0 {
-		return // it is just ending; exitWatch tells
+	t.releaseIfQuiet()
+	if !t.readMappings() {
+		return
 	}
-	if sameCode(t.regions, maps) {
+	if !t.unpublished {
 		t.retryPython()
 		return
 	}
-	if t.replaced(maps) {
-		t.end = Execed
-		return
-	}
-	t.lastChange = time.Now()
-	t.regions = t.objects.regions(maps)
+	t.unpublished = false
 	if t.python == nil {
 		t.findPython()
 	}
@@ -40,6 +36,54 @@ func (t *Tracer) refreshIfDue() {
 		return
 	}
 	t.hookLate()
+}
+
+// refreshFor reads the mappings for an address that is in none that is known, unless that was in vain a moment ago. It
+// reports whether the address is in one now. The kernel gets to know them when a refresh is due: it can follow only so many.
+func (t *Tracer) refreshFor(pc uint64) bool {
+	if t.detached || pc == t.missing && time.Since(t.lastRefresh) < refreshEvery {
+		return false
+	}
+	t.unknownCode = true
+	if t.refreshIfDue(); findRegion(t.regions, pc) == nil {
+		t.readMappings()
+	}
+	if findRegion(t.regions, pc) == nil {
+		t.missing = pc
+		return false
+	}
+	return true
+}
+
+// readMappings brings the regions up to date. It reports whether the target could be read and is still the same program.
+func (t *Tracer) readMappings() bool {
+	maps, err := t.target.Maps()
+	if err != nil || len(maps) == 0 {
+		return false // it is just ending; exitWatch tells
+	}
+	if sameCode(t.regions, maps) {
+		return true
+	}
+	if t.replaced(maps) {
+		t.end = Execed
+		return false
+	}
+	t.lastChange = time.Now()
+	t.regions = t.objects.regions(maps)
+	t.stacks.lookedUp = time.Now()
+	t.unpublished = true
+	return true
+}
+
+// releaseIfQuiet gives back the memory that unwind tables and names took to make, once no name was looked up for a while:
+// most stacks are seen in the first seconds.
+func (t *Tracer) releaseIfQuiet() {
+	if t.stacks.lookedUp.IsZero() || time.Since(t.stacks.lookedUp) < quietFor {
+		return
+	}
+	t.stacks.lookedUp = time.Time{}
+	t.objects.release()
+	go debug.FreeOSMemory() // events must not wait for it
 }
 
 // hookLate adds the probes of libraries that were loaded after the attach.

@@ -4,6 +4,7 @@ package tracer
 
 import (
 	"slices"
+	"time"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
@@ -38,6 +39,8 @@ type stackTable struct {
 	byID  map[event.StackID]*rawStack
 	codes map[uint64]*cpython.Code
 	names map[codeKey][]codeName
+
+	lookedUp time.Time // when memory was last taken for names or unwind tables; zero: it was given back
 }
 
 // codeKey is a place in the code of a file.
@@ -138,6 +141,19 @@ func findRegion(regions []region, pc uint64) *region {
 	return &regions[i]
 }
 
+// nativeFrames is how many a stack has; 0 for one that is not known.
+func (t *stackTable) nativeFrames(id event.StackID) int {
+	n := 0
+	if s := t.byID[id]; s != nil {
+		for i := range s.frames {
+			if !s.frames[i].python {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // stack names the frames of a stack.
 func (t *stackTable) stack(id event.StackID) *event.Stack {
 	s := t.byID[id]
@@ -145,9 +161,14 @@ func (t *stackTable) stack(id event.StackID) *event.Stack {
 		return nil
 	}
 	if s.named == nil {
-		s.named = &event.Stack{ID: id, Status: s.status, Frames: t.name(s.frames, s.status == event.StatusOK)}
+		s.named = &event.Stack{ID: id, Status: s.status, Frames: t.name(s.frames, reachesEnd(s.status))}
 	}
 	return s.named
+}
+
+// reachesEnd reports whether the walk did not break off.
+func reachesEnd(status event.StackStatus) bool {
+	return status.Complete() || status == event.StatusGuessed
 }
 
 // name names frames. A native frame that Python frames follow is the interpreter's loop, but for the one at which an
@@ -163,7 +184,7 @@ func (t *stackTable) name(raw []rawFrame, complete bool) []event.Frame {
 			continue
 		}
 		eval := i+1 < len(raw) && raw[i+1].python && (complete || hasNative(raw[i+2:]))
-		for _, n := range t.nativeFrames(f) {
+		for _, n := range t.namedFrames(f) {
 			n.Eval = eval
 			out = append(out, n)
 		}
@@ -186,8 +207,8 @@ func pythonFrame(f *rawFrame) event.Frame {
 	return out
 }
 
-// nativeFrames is the function of a frame, behind those that were inlined into it.
-func (t *stackTable) nativeFrames(f *rawFrame) []event.Frame {
+// namedFrames is the function of a frame, behind those that were inlined into it.
+func (t *stackTable) namedFrames(f *rawFrame) []event.Frame {
 	one := event.Frame{Kind: event.FrameNative, Addr: f.pc}
 	if f.region == nil {
 		return []event.Frame{one}
@@ -216,6 +237,7 @@ func (t *stackTable) lookup(o *object, vaddr uint64) []codeName {
 	if n, ok := t.names[key]; ok {
 		return n
 	}
+	t.lookedUp = time.Now()
 	var out []codeName
 	for _, n := range o.file.Names(vaddr) {
 		out = append(out, codeName{n, symbolize.Demangle(n.Linkage)})

@@ -3,7 +3,6 @@
 package tracer
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"regexp"
@@ -18,44 +17,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
-
-// TestEncodeSharesRules: files bring their own numbering of rules; the kernel has one.
-func TestEncodeSharesRules(t *testing.T) {
-	first := &symbolize.Table{Rows: []uint64{0x10, 1<<32 | 0x20, 2<<32 | 0xffffffff}, Rules: []uint64{0, 111, 222}}
-	second := &symbolize.Table{Rows: []uint64{2<<32 | 0x30, 1<<32 | 0x40}, Rules: []uint64{0, 333, 111}}
-	var rules ruleTable
-	a, err := rules.encode(first)
-	require.NoError(t, err)
-	b, err := rules.encode(second)
-	require.NoError(t, err)
-	require.Equal(t, []uint64{0, 111, 222, 333}, rules.rules)
-	for _, c := range []struct {
-		bytes []byte
-		from  *symbolize.Table
-	}{{a, first}, {b, second}} {
-		require.Len(t, c.bytes, 8*len(c.from.Rows))
-		for i, row := range c.from.Rows {
-			got := binary.LittleEndian.Uint64(c.bytes[8*i:])
-			require.Equal(t, uint32(row), uint32(got), "the pc of row %d", i)
-			require.Equal(t, c.from.Rules[row>>32], rules.rules[got>>32], "the rule of row %d", i)
-		}
-	}
-}
-
-func TestEncodeBoundsRules(t *testing.T) {
-	table := &symbolize.Table{Rows: []uint64{0}}
-	for i := range uint64(maxRules) {
-		table.Rules = append(table.Rules, i)
-	}
-	var rules ruleTable
-	_, err := rules.encode(table)
-	require.NoError(t, err)
-	_, err = rules.encode(&symbolize.Table{Rows: []uint64{0}, Rules: []uint64{uint64(maxRules)}})
-	require.ErrorContains(t, err, "different unwind rules")
-}
 
 func at(start, end uint64, path string) process.Mapping {
 	return process.Mapping{Start: start, End: end, Exec: true, Inode: 1, Path: path}
@@ -270,16 +233,33 @@ func TestDescribeCall(t *testing.T) {
 	}
 }
 
+// TestDescriptorBounds: of too many mappings those stay that have the most rows, in the order of their addresses.
 func TestDescriptorBounds(t *testing.T) {
 	var maps []process.Mapping
 	for i := range uint64(maxMappings + 5) {
 		maps = append(maps, at(i<<12, (i+1)<<12, "x"))
 	}
-	d := descriptor(7, regionsOf(maps...), nil, nil)
+	regions := regionsOf(maps...)
+	for i := range regions {
+		regions[i].object.rowLo, regions[i].object.rowHi = 7, 9
+	}
+	small := []int{0, 3, 1000, maxMappings, maxMappings + 4}
+	for _, i := range small {
+		regions[i].object.rowHi = 8
+	}
+	d := descriptor(7, mostRows(regions), nil, nil)
 	require.EqualValues(t, maxMappings, d.Nmappings)
-	require.Equal(t, maps[maxMappings-1].Start, d.Mapping[maxMappings-1].Start)
+	at := 0
+	for i := range regions {
+		if slices.Contains(small, i) {
+			continue
+		}
+		require.Equal(t, maps[i].Start, d.Mapping[at].Start)
+		at++
+	}
 	require.Zero(t, d.Python.Enabled)
 	require.Zero(t, d.Block.Count)
+	require.Len(t, mostRows(regions[:maxMappings]), maxMappings)
 }
 
 var define = regexp.MustCompile(`(?m)^#define\s+(\w+)\s+\(?([^\s/()]+)\)?`)
@@ -305,7 +285,7 @@ func TestDefines(t *testing.T) {
 	c := defines(t)
 	for name, here := range map[string]uint64{
 		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_SLOTS": maxSlots, "MAX_DIMS": hook.MaxDims,
-		"ROW_CHUNK": chunkRows, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None), "PYFRAME": cpython.MaxFrameSize,
+		"ROW_CHUNK": chunkRows, "MAX_CHUNKS": maxChunks, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None), "PYFRAME": cpython.MaxFrameSize,
 	} {
 		require.Contains(t, c, name)
 		require.Equal(t, c[name], here, name)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
@@ -56,6 +57,8 @@ const (
 	refreshEvery = time.Second
 	refreshSoon  = 20 * time.Millisecond
 	loadingFor   = 2 * time.Second
+	// quietFor is how long no new name may have been looked up before the memory that this takes is given back.
+	quietFor = 2 * time.Second
 )
 
 // End says why a trace ended.
@@ -76,6 +79,7 @@ type Tracer struct {
 	kernel  *kernel
 	probes  probeSet
 	stacks  *stackTable
+	raw     *rawTable
 	regions []region
 	python  *cpython.Runtime
 	found   Found
@@ -87,6 +91,9 @@ type Tracer struct {
 	record      ringbuf.Record
 	lastRefresh time.Time
 	unknownCode bool      // a stack met code in no known mapping
+	unpublished bool      // the kernel does not know the present regions yet
+	missing     uint64    // an address that was in no mapping when they were last read for it
+	crowded     bool      // more mappings than the kernel has room for: it was said
 	lastChange  time.Time // of the mappings, or the attach
 	warnings    []error
 	notices     []string
@@ -100,7 +107,7 @@ func Start(p *process.Process, o *Options) (*Tracer, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	t := &Tracer{target: p, objects: newObjects(p, o.CacheDir), stacks: newStackTable()}
+	t := &Tracer{target: p, objects: newObjects(p, o.CacheDir), stacks: newStackTable(), raw: newRawTable()}
 	if err := t.start(o); err != nil {
 		t.Close()
 		return nil, err
@@ -110,6 +117,8 @@ func Start(p *process.Process, o *Options) (*Tracer, error) {
 
 func (t *Tracer) start(o *Options) error {
 	begin := time.Now()
+	// Kernels before 5.11 charge BPF memory to this limit. Later ones do not, and there it may fail without harm.
+	_ = rlimit.RemoveMemlock()
 	maps, err := t.target.Maps()
 	if err != nil {
 		return err
@@ -136,7 +145,7 @@ func (t *Tracer) start(o *Options) error {
 		return err
 	}
 	t.lastRefresh = time.Now()
-	t.lastChange = t.lastRefresh
+	t.lastChange, t.stacks.lookedUp = t.lastRefresh, t.lastRefresh
 	t.found = t.describe(time.Since(begin))
 	return nil
 }
@@ -154,13 +163,13 @@ func (t *Tracer) load(o *Options) error {
 
 // publish gives the kernel the target's present mappings.
 func (t *Tracer) publish() error {
-	for _, r := range t.regions {
-		if err := t.kernel.addRows(r.object); err != nil {
-			r.object.table = nil
-			t.warn(fmt.Errorf("%s: stacks stop there: %w", r.Path, err))
-		}
+	t.warnings = append(t.warnings, t.objects.failed...)
+	t.objects.failed = nil
+	if n := len(t.regions); n > maxMappings && !t.crowded {
+		t.crowded = true
+		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in the smallest of the others", n, maxMappings))
 	}
-	return t.kernel.publish(uint32(t.target.PID), t.regions, t.python, findBlockLayout(t.regions))
+	return t.kernel.publish(uint32(t.target.PID), &t.objects.rows, t.regions, t.python, findBlockLayout(t.regions))
 }
 
 func (t *Tracer) attach(probes []*Probe) error {
@@ -252,6 +261,15 @@ func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
 		}
 		t.stacks.add(r, t.regions, t.target, t.python)
 		return buf
+	case len(raw) >= rawPageHeader && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE):
+		if t.raw.addPage(raw) {
+			return buf
+		}
+	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW):
+		r, err := decodeStack(raw)
+		if err == nil && t.unwindRaw(r) == nil {
+			return buf
+		}
 	}
 	if t.malformed++; t.malformed == 1 {
 		t.warn(errMalformed)
@@ -264,7 +282,7 @@ func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 		Time: r.Time, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
 		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
-		Stack: event.StackID(r.Stack), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
+		Stack: t.raw.stack(event.StackID(r.Stack)), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
 	}
 	t.received[int(r.Hook)%maxHooks]++
 	if p := t.probes.byRow[int(r.Call)%maxHooks]; p != nil {
@@ -364,6 +382,7 @@ func (t *Tracer) Close() error {
 	if t.kernel != nil {
 		t.kernel.Close()
 	}
+	t.objects.rows.close()
 	if t.exit != nil {
 		t.exit.close()
 	}

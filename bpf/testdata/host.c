@@ -1,7 +1,9 @@
 // The unwinder of bpf/unwind.h, compiled for the host, walks stacks of its own process beside glibc's backtrace().
 //
 //   host walk           prints READY, reads unwind tables from stdin (struct tables and what follows it), then a line a stack:
-//                       NAME STATUS : WALKED PCS : PCS OF BACKTRACE
+//                       NAME STATUS : WALKED PCS : PCS OF BACKTRACE : REGISTERS : BYTES OF THE STACK
+//                       with the registers in the order of DWARF, and the stack from RAW_BELOW under the stack pointer on
+//   host step           the same, at every instruction of the functions of testdata/programs/frames.c, in all variants
 //   host fuzz SEED N    walks N times over memory and rules that are noise; ends with status 1 when a bound is broken
 #define _GNU_SOURCE
 #include <alloca.h>
@@ -29,6 +31,18 @@ static u64 rule_at(u32 index);
 static struct cached_rule *cache_slot(u64 key);
 static u64 hijacked_return_address(u64 slot);
 #include "../unwind.h"
+
+// The variants of frames.c that are linked in, as FRAMES(X): X(O0_) X(O2_).
+#ifndef FRAMES
+#define FRAMES(X)
+#endif
+#define DECLARE(flavor) int flavor##shapes(int n);
+#define LIST(flavor)	{ #flavor, flavor##shapes },
+FRAMES(DECLARE)
+static const struct variant {
+	const char *name;
+	int (*shapes)(int n);
+} variants[] = { FRAMES(LIST){ 0 } };
 
 #define CACHE  4096
 #define ORACLE 1024
@@ -148,7 +162,40 @@ static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
 	w->rec.hash = 1;
 }
 
-static void print_stack(const char *name, struct walk *w, void **oracle, int n)
+// The registers in the order of DWARF (System V ABI, AMD64 supplement, figure 3.36).
+enum { RBP = 6, RSP = 7, RIP = 16, REGISTERS = 17 };
+
+static u64 main_frame; // above it lie the frames that called main, then nothing of interest
+
+// What the tracer gets of a stack that the kernel cannot unwind.
+static void print_copy(const u64 *regs)
+{
+	static const char digits[] = "0123456789abcdef";
+	u8 page[RAW_PAGE];
+	u64 addr = regs[RSP] - RAW_BELOW, end = addr + RAW_BYTES;
+
+	if (addr < main_frame && end > main_frame + 1024)
+		end = main_frame + 1024;
+	printf(" :");
+	for (int i = 0; i < REGISTERS; i++)
+		printf(" %llx", regs[i]);
+	printf(" : ");
+	while (addr < end) {
+		u32 len = RAW_PAGE - (addr & (RAW_PAGE - 1));
+		if (len > end - addr)
+			len = end - addr;
+		if (read_user(page, len, addr))
+			break;
+		for (u32 i = 0; i < len; i++) {
+			putchar_unlocked(digits[page[i] >> 4]);
+			putchar_unlocked(digits[page[i] & 15]);
+		}
+		addr += len;
+	}
+	printf("\n");
+}
+
+static void print_stack(const char *name, struct walk *w, const u64 *regs, void **oracle, int n)
 {
 	printf("%s %u :", name, w->status);
 	for (u32 i = 0; i < w->rec.nwords; i++)
@@ -156,23 +203,30 @@ static void print_stack(const char *name, struct walk *w, void **oracle, int n)
 	printf(" :");
 	for (int i = 0; i < n; i++)
 		printf(" %lx", (unsigned long)oracle[i]);
-	printf("\n");
+	print_copy(regs);
 }
 
 static __noinline void capture(const char *name)
 {
 	static __thread struct walk w;
 	static __thread void *oracle[ORACLE];
-	u64 pc, sp, fp;
+	u64 regs[REGISTERS];
 
-	asm volatile("lea 0(%%rip), %0\n\tmov %%rsp, %1\n\tmov %%rbp, %2" : "=r"(pc), "=r"(sp), "=r"(fp));
-	begin(&w, pc, sp, fp);
+	asm volatile("mov %%rax, (%0)\n\tmov %%rdx, 8(%0)\n\tmov %%rcx, 16(%0)\n\tmov %%rbx, 24(%0)\n\t"
+		     "mov %%rsi, 32(%0)\n\tmov %%rdi, 40(%0)\n\tmov %%rbp, 48(%0)\n\tmov %%rsp, 56(%0)\n\t"
+		     "mov %%r8, 64(%0)\n\tmov %%r9, 72(%0)\n\tmov %%r10, 80(%0)\n\tmov %%r11, 88(%0)\n\t"
+		     "mov %%r12, 96(%0)\n\tmov %%r13, 104(%0)\n\tmov %%r14, 112(%0)\n\tmov %%r15, 120(%0)\n\t"
+		     "lea 0(%%rip), %%rax\n\tmov %%rax, 128(%0)"
+		     :
+		     : "r"(regs)
+		     : "rax", "memory");
+	begin(&w, regs[RIP], regs[RSP], regs[RBP]);
 	walk_stack(&w, &proc);
 	u64 slot = hijacked_slot;
 	if (slot) // glibc does not know what stands there
 		*(u64 *)slot = hijacked_address;
 	int n = backtrace(oracle, ORACLE);
-	print_stack(name, &w, oracle, n);
+	print_stack(name, &w, regs, oracle, n);
 }
 
 static __noinline int deep(int n, const char *name)
@@ -247,6 +301,7 @@ static __noinline int past_end_of_memory(void)
 }
 
 #define TRAP_FLAG 0x100ll // of EFLAGS: a trap behind every instruction
+#define RET	  0xc3	  // opcode
 
 // What ends a walk at its first frame.
 static void forced(const char *name, u64 rule)
@@ -274,13 +329,35 @@ static void ends(void)
 // Every single instruction of a piece of code, as a trap sees it.
 static u64 steps;
 static volatile bool stepping;
+static char step_name[32] = "step";
+static bool frames_only; // of what is stepped; else also those of the handler
+
+// A walk from a return instruction, kept until the next step shows where it returned to: the callers are those of that place.
+// gcc's rules for the frame pointer are wrong at the return of a function that realigned its stack, and glibc follows them.
+static struct walk returning;
+static u64 returning_regs[REGISTERS];
+static bool returns;
+
+static void print_return(void **oracle, int n)
+{
+	static void *callers[ORACLE];
+
+	callers[0] = (void *)returning.rec.words[0];
+	for (int i = 0; i < n && i + 1 < ORACLE; i++)
+		callers[i + 1] = oracle[i];
+	print_stack("step return", &returning, returning_regs, callers, n + 1);
+	returns = false;
+}
 
 static void on_step(int number, siginfo_t *info, void *context)
 {
 	static struct walk w;
 	static void *oracle[ORACLE];
+	static const int order[REGISTERS] = { REG_RAX, REG_RDX, REG_RCX, REG_RBX, REG_RSI, REG_RDI,
+					      REG_RBP, REG_RSP, REG_R8,	 REG_R9,  REG_R10, REG_R11,
+					      REG_R12, REG_R13, REG_R14, REG_R15, REG_RIP };
 	mcontext_t *m = &((ucontext_t *)context)->uc_mcontext;
-	u64 pc = m->gregs[REG_RIP];
+	u64 pc = m->gregs[REG_RIP], regs[REGISTERS];
 
 	(void)number, (void)info;
 	if (!stepping) {
@@ -289,15 +366,26 @@ static void on_step(int number, siginfo_t *info, void *context)
 	}
 	m->gregs[REG_EFL] |= TRAP_FLAG;
 	steps++;
-	begin(&w, pc, m->gregs[REG_RSP], m->gregs[REG_RBP]);
+	for (int i = 0; i < REGISTERS; i++)
+		regs[i] = m->gregs[order[i]];
+	begin(&w, pc, regs[RSP], regs[RBP]);
 	walk_stack(&w, &proc);
 	int n = backtrace(oracle, ORACLE), from = 0;
 	while (from < n && (u64)oracle[from] != pc)
 		from++;
-	char name[32];
-	snprintf(name, sizeof(name), "step %llu", steps);
-	print_stack(name, &w, oracle + from, n - from);
-	capture("through the handler");
+	if (returns)
+		print_return(oracle + from, n - from);
+	char name[64];
+	snprintf(name, sizeof(name), "%s %llu", step_name, steps);
+	if (*(u8 *)pc == RET) {
+		returning = w;
+		memcpy(returning_regs, regs, sizeof(regs));
+		returns = true;
+	} else {
+		print_stack(name, &w, regs, oracle + from, n - from);
+	}
+	if (!frames_only)
+		capture("through the handler");
 }
 
 static __noinline int stepped(int n)
@@ -355,17 +443,40 @@ static void read_tables(void)
 	read_all(rules, head.rules * 8ul);
 }
 
-static int walk(void)
+static void ready(void)
 {
 	void *oracle[1];
-	int numbers[] = { 3, 1, 2 };
-	pthread_t t;
 
 	setvbuf(stdout, 0, _IOFBF, 1 << 16);
 	backtrace(oracle, 1); // loads its library before the mappings are listed
 	printf("READY\n");
 	fflush(stdout);
 	read_tables();
+}
+
+static int step_frames(void)
+{
+	struct sigaction step_action = { .sa_sigaction = on_step, .sa_flags = SA_SIGINFO };
+
+	ready();
+	sigaction(SIGTRAP, &step_action, 0);
+	frames_only = true;
+	for (const struct variant *v = variants; v->shapes; v++) {
+		snprintf(step_name, sizeof(step_name), "step %s", v->name);
+		stepping = true;
+		raise(SIGTRAP);
+		v->shapes(2);
+		stepping = false;
+	}
+	return 0;
+}
+
+static int walk(void)
+{
+	int numbers[] = { 3, 1, 2 };
+	pthread_t t;
+
+	ready();
 	deep(0, "plain");
 	deep(100, "deep");
 	deep(MAX_NATIVE + 20, "too deep");
@@ -437,10 +548,13 @@ static int fuzz(u64 seed, u64 n)
 
 int main(int argc, char **argv)
 {
+	main_frame = (u64)__builtin_frame_address(0);
 	if (argc == 4 && !strcmp(argv[1], "fuzz"))
 		return fuzz(strtoull(argv[2], 0, 0), strtoull(argv[3], 0, 0));
 	if (argc == 2 && !strcmp(argv[1], "walk"))
 		return walk();
-	fprintf(stderr, "usage: host walk | host fuzz SEED N\n");
+	if (argc == 2 && !strcmp(argv[1], "step"))
+		return step_frames();
+	fprintf(stderr, "usage: host walk | host step | host fuzz SEED N\n");
 	return 2;
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -151,7 +152,9 @@ func (n *naming) failed() {
 func (n *naming) end() {
 	n.read, n.show = nil, false
 	n.next = time.Now().Add(peakPause)
-	n.over = n.last && !n.wanted
+	if n.over = n.last && !n.wanted; !n.over {
+		go debug.FreeOSMemory() // a reading takes a hundred megabytes; events must not wait
+	}
 }
 
 // join brings holders and events together, once all events up to the end of the reading are there.

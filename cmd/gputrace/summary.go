@@ -20,6 +20,10 @@ func summary(view *analysis.View, info *recording.Info, end *recording.End) tabl
 	}
 	in.Duration = end.Duration
 	in.Hits = hitsOf(end)
+	if end.RawStacks != nil {
+		raw := table.RawStacks(*end.RawStacks)
+		in.RawStacks = &raw
+	}
 	if c := end.Checks; c != nil {
 		in.Checks = &table.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
 	}

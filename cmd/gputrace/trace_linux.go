@@ -68,6 +68,9 @@ func (s *session) describeEnd(memory *analysis.BalanceInput) *recording.End {
 		Reason: recording.ReasonStopped, Duration: s.end.Sub(s.start), StackRecordsLost: s.tracer.StackRecordsLost(),
 		Memory: memoryOf(memory), Libraries: s.torchPrefixes(),
 	}
+	if raw := recording.RawStacks(s.tracer.RawStacks()); raw != (recording.RawStacks{}) {
+		end.RawStacks = &raw
+	}
 	switch s.tracer.End() {
 	case tracer.Exited:
 		end.Reason = recording.ReasonExited

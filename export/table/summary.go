@@ -31,8 +31,37 @@ type Input struct {
 	Top      int           // rows of each table; 0: 10
 	// Balance is where the memory of the process is, with the driver's own figures. nil: made from View alone.
 	Balance *analysis.Balance
+	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none, or it is not known.
+	RawStacks *RawStacks
 	// Checks is how the live set compared with the allocator's books; nil: it was not compared.
 	Checks *Checks
+}
+
+// RawStacks counts the stacks that the kernel could not unwind.
+type RawStacks struct {
+	Sent     uint64 // to be unwound outside it: Unwound + Guessed + Partial
+	Unwound  uint64 // to the outermost frame
+	Guessed  uint64 // so, with frames that are a guess
+	Partial  uint64 // not so far
+	OverRate uint64 // not sent: too many a second
+	NoRoom   uint64 // not sent: the ring was filling up
+}
+
+// text says how they fared.
+func (r *RawStacks) text() string {
+	out := fmt.Sprintf("outside the kernel: %s in full", plural(r.Unwound, "stack"))
+	for _, part := range []struct {
+		n    uint64
+		text string
+	}{
+		{r.Guessed, ", %s partly guessed"}, {r.Partial, ", %s in part"},
+		{r.OverRate, ", %s over the rate"}, {r.NoRoom, ", %s without room"},
+	} {
+		if part.n > 0 {
+			out += fmt.Sprintf(part.text, countText(part.n))
+		}
+	}
+	return out
 }
 
 // Checks counts comparisons of the live set with the allocator's books.
@@ -261,6 +290,9 @@ func (p *printer) losses() {
 	s := p.in.View.Snapshot
 	p.line("")
 	p.stacks()
+	if p.in.RawStacks != nil {
+		p.field("unwound", "%s", p.in.RawStacks.text())
+	}
 	if len(p.in.Hits) == 0 {
 		p.field("events", "%s; probe hits unknown", countText(s.Events))
 	} else {
@@ -389,6 +421,9 @@ func Comments(in Input) []string {
 		add("%s", t.equation())
 		add("events lost: %s", orNone(countText(total(t.Dropped)), reasonsText(t.Dropped)))
 		out = append(out, in.imbalances()...)
+	}
+	if in.RawStacks != nil {
+		add("unwound %s", in.RawStacks.text())
 	}
 	add("%s", continuity(s.Accounts))
 	return out

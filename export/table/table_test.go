@@ -132,8 +132,11 @@ func unbalanced() []Hits {
 var inputs = map[string]Input{
 	"training":  {View: view(training()), Hits: balanced(), Start: start, Duration: 48200 * time.Millisecond},
 	"recording": {View: view(training()), Top: 1},
-	"losses":    {View: view(broken()), Hits: unbalanced(), Start: start, Duration: 48200 * time.Millisecond},
-	"nothing":   {View: view(heap.New().Snapshot()), Hits: []Hits{{Probe: "torch report"}}, Duration: time.Second},
+	"losses": {
+		View: view(broken()), Hits: unbalanced(), Start: start, Duration: 48200 * time.Millisecond,
+		RawStacks: &RawStacks{Sent: 2000, Unwound: 1990, Guessed: 7, Partial: 3, OverRate: 12270, NoRoom: 1},
+	},
+	"nothing": {View: view(heap.New().Snapshot()), Hits: []Hits{{Probe: "torch report"}}, Duration: time.Second},
 }
 
 func golden(t *testing.T, name, got string) {

@@ -111,6 +111,8 @@ class Probe:
         self.call_holding_gil = self.bind(kept.probe_call, [self.callback])
         self.on_thread = self.bind(released.probe_on_thread, [self.callback])
         self.record = self.bind(released.probe_record, [ctypes.c_char_p])
+        odd = (released.probe_cfa_rbx, released.probe_cfa_r12, released.probe_expression, released.probe_return_in_r13)
+        self.odd = [self.bind(function, [self.callback]) for function in odd]
 
     @staticmethod
     def bind(function, argtypes):
@@ -542,6 +544,16 @@ def python_native_python():
         return PROBE.call(PROBE.callback(inner))
 
     PROBE.call_holding_gil(PROBE.callback(outer))
+
+
+@shape
+def odd_frames():
+    def inner():
+        return PROBE.alloc(*note(here()))
+
+    for call in PROBE.odd:
+        call(PROBE.callback(inner))
+        call(PROBE.callback(lambda: max([1], key=lambda _: call(PROBE.callback(inner)))))  # noqa: B023
 
 
 @shape

@@ -1,0 +1,318 @@
+//go:build linux
+
+package tracer
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+// Marks in the words of a RECORD_RAW (bpf/event.h).
+const (
+	boundaryWord = 1 << 62
+	slotWord     = 1 << 61
+)
+
+// What is kept of stacks that were sent raw. A thread sends one after the other, and its event soon after.
+const (
+	maxCopies = 256     // whose RECORD_RAW is still to come: at most one a thread, and what a full ring left over
+	maxRawIDs = 1 << 16 // whose event may still come: half a minute at the highest rate
+	maxNative = 320     // MAX_NATIVE
+)
+
+var errRawWords = errors.New("raw stack record whose words do not fit")
+
+// RawStacks counts the stacks that the kernel could not unwind and user space may.
+type RawStacks struct {
+	Sent    uint64 // by the kernel: Unwound + Guessed + Partial, when all were read
+	Unwound uint64 // to the outermost frame
+	Guessed uint64 // so, with frames that are a guess
+	Partial uint64 // not so far
+	// OverRate and NoRoom were not sent, because there were too many a second or because the ring was filling up. Their events
+	// have the stack as far as the kernel came.
+	OverRate uint64
+	NoRoom   uint64
+}
+
+// stackCopy is a piece of a thread's stack as it was at an event.
+type stackCopy struct {
+	base uint64
+	data []byte
+}
+
+// ReadAt implements process.Memory.
+func (c *stackCopy) ReadAt(b []byte, addr uint64) (int, error) {
+	off := addr - c.base
+	if off > uint64(len(c.data)) || uint64(len(b)) > uint64(len(c.data))-off {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return copy(b, c.data[off:]), nil
+}
+
+// set puts a word in place of another. What is not in the copy is no matter.
+func (c *stackCopy) set(addr, word uint64) {
+	if off := addr - c.base; off <= uint64(len(c.data)) && uint64(len(c.data))-off >= 8 {
+		binary.NativeEndian.PutUint64(c.data[off:], word)
+	}
+}
+
+// activation is a run of Python frames and where on the C stack its eval loop lies; 0: that is told by the loop's code.
+type activation struct {
+	at    uint64
+	words []uint64
+}
+
+// rawWords is what the words of a RECORD_RAW say.
+type rawWords struct {
+	regs    symbolize.Registers
+	partial event.StackID // the stack as far as the kernel came
+	slots   [][2]uint64   // addresses of return addresses that were replaced, and what they were
+	python  []activation
+}
+
+func parseRawWords(words []uint64) (rawWords, error) {
+	var r rawWords
+	if len(words) < int(bpf.TraceRawWordRAW_WORDS) {
+		return r, errRawWords
+	}
+	copy(r.regs[:], words)
+	r.partial = event.StackID(words[bpf.TraceRawWordRAW_PARTIAL])
+	for words = words[bpf.TraceRawWordRAW_WORDS:]; len(words) > 0; {
+		n := 2
+		switch word := words[0]; {
+		case word&pythonWord == 0 && word&boundaryWord != 0:
+			r.python = append(r.python, activation{at: word &^ boundaryWord})
+			n = 1
+		case len(words) < 2:
+			return r, errRawWords
+		case word&pythonWord != 0 && len(r.python) > 0:
+			last := &r.python[len(r.python)-1]
+			last.words = append(last.words, words[:2]...)
+		case word&pythonWord == 0 && word&slotWord != 0:
+			r.slots = append(r.slots, [2]uint64{word &^ slotWord, words[1]})
+		default:
+			return r, errRawWords
+		}
+		words = words[n:]
+	}
+	return r, nil
+}
+
+// runsIn reports whether a native frame is the activation's eval loop, whose code is in the ranges.
+func (a *activation) runsIn(f *symbolize.StackFrame, loop []cpython.Range) bool {
+	if a.at != 0 {
+		return a.at >= f.SP && a.at < f.CFA
+	}
+	pc := f.PC
+	if f.Caller {
+		pc--
+	}
+	return f.CFA > f.SP && slices.ContainsFunc(loop, func(r cpython.Range) bool { return pc >= r.Start && pc < r.Limit })
+}
+
+// merge puts the Python frames where their eval loops lie among the native ones, as the kernel does: those that no frame
+// claims come last. loop is the code of the eval loop, where that is needed to tell.
+func (r *rawWords) merge(frames []symbolize.StackFrame, loop []cpython.Range) []uint64 {
+	var out []uint64
+	python := r.python
+	for i := range frames {
+		out = append(out, frames[i].PC)
+		if len(python) > 0 && python[0].runsIn(&frames[i], loop) {
+			out = append(out, python[0].words...)
+			python = python[1:]
+		}
+	}
+	for i := range python {
+		out = append(out, python[i].words...)
+	}
+	return out
+}
+
+// rawTable follows stacks that are sent raw: their copies until they are unwound, then which stack each has turned out to be.
+type rawTable struct {
+	copies  map[uint64]*stackCopy
+	pending []uint64 // keys of copies, the oldest first
+	ids     map[event.StackID]event.StackID
+	known   []event.StackID // keys of ids, the oldest first, once there are maxRawIDs: a ring that begins at next
+	next    int
+	counts  RawStacks
+}
+
+func newRawTable() *rawTable {
+	return &rawTable{copies: map[uint64]*stackCopy{}, ids: map[event.StackID]event.StackID{}}
+}
+
+const rawPageHeader = int(unsafe.Offsetof(bpf.TraceRecordRawPage{}.Data))
+
+// addPage keeps a piece of a stack. Pieces come in the order of their addresses.
+func (t *rawTable) addPage(raw []byte) bool {
+	r := bpf.TraceRecordRawPage{
+		Len: binary.NativeEndian.Uint16(raw[2:]), Id: binary.NativeEndian.Uint64(raw[8:]), Addr: binary.NativeEndian.Uint64(raw[16:]),
+	}
+	data := raw[rawPageHeader:]
+	if int(r.Len) > len(data) {
+		return false
+	}
+	c := t.copies[r.Id]
+	if c == nil {
+		if len(t.pending) == maxCopies {
+			t.take(t.pending[0])
+		}
+		c = &stackCopy{base: r.Addr}
+		t.copies[r.Id], t.pending = c, append(t.pending, r.Id)
+	}
+	if r.Addr != c.base+uint64(len(c.data)) {
+		return false
+	}
+	c.data = append(c.data, data[:r.Len]...)
+	return true
+}
+
+// take gives the copy that belongs to a RECORD_RAW; an empty one when the kernel could read nothing.
+func (t *rawTable) take(id uint64) *stackCopy {
+	c := t.copies[id]
+	if c == nil {
+		return &stackCopy{}
+	}
+	delete(t.copies, id)
+	t.pending = slices.DeleteFunc(t.pending, func(p uint64) bool { return p == id })
+	return c
+}
+
+// resolved notes which stack a raw one has turned out to be.
+func (t *rawTable) resolved(id, stack event.StackID) {
+	t.ids[id] = stack
+	if len(t.known) < maxRawIDs {
+		t.known = append(t.known, id)
+		return
+	}
+	delete(t.ids, t.known[t.next])
+	t.known[t.next] = id
+	t.next = (t.next + 1) % maxRawIDs
+}
+
+// stack is the id that an event's stack has for good.
+func (t *rawTable) stack(id event.StackID) event.StackID {
+	if len(t.ids) == 0 {
+		return id
+	}
+	if s, ok := t.ids[id]; ok {
+		return s
+	}
+	return id
+}
+
+// RawStacks tells how the stacks fared that the kernel could not unwind.
+func (t *Tracer) RawStacks() RawStacks {
+	c := t.raw.counts
+	_ = t.kernel.objs.RawSent.Get(&c.Sent) // reads of mapped memory
+	_ = t.kernel.objs.RawOverRate.Get(&c.OverRate)
+	_ = t.kernel.objs.RawNoRoom.Get(&c.NoRoom)
+	return c
+}
+
+// unwindRaw unwinds a stack that the kernel sent raw. Its frames are hashed as the kernel does it, so that a stack has one id,
+// whoever unwound it.
+func (t *Tracer) unwindRaw(r stackRecord) error {
+	raw, err := parseRawWords(r.words)
+	if err != nil {
+		return err
+	}
+	if event.StackStatus(r.status) == event.StatusNoRow {
+		t.unknownCode = true // the kernel may go by what was mapped there before
+		t.refreshIfDue()
+	}
+	t.stacks.lookedUp = time.Now() // as for names, pages of the files are read
+	stack := t.raw.take(r.hash)
+	for _, s := range raw.slots {
+		stack.set(s[0], s[1])
+	}
+	frames, end := t.walkCopy(&raw, stack)
+	if end == symbolize.WalkNoMapping && t.refreshFor(frames[len(frames)-1].PC-1) {
+		frames, end = t.walkCopy(&raw, stack)
+	}
+	status := statusOf(frames, end)
+	if python := event.StackStatus(r.status); status.Complete() && (python == event.StatusPythonState || python == event.StatusTooDeep) {
+		status = python
+	}
+	var loop []cpython.Range
+	if t.python != nil {
+		loop = t.python.Eval
+	}
+	words := raw.merge(frames, loop)
+	id := event.StackID(hashWords(stackSeed(r.pid), words))
+	if end == symbolize.WalkDone || len(frames) >= t.stacks.nativeFrames(raw.partial) {
+		t.stacks.add(stackRecord{status: uint8(status), hash: uint64(id), words: words}, t.regions, t.target, t.python)
+	} else {
+		id = raw.partial
+	}
+	t.raw.resolved(event.StackID(r.hash), id)
+	t.raw.counts.add(status)
+	return nil
+}
+
+func (c *RawStacks) add(status event.StackStatus) {
+	switch status {
+	case event.StatusUnwound:
+		c.Unwound++
+	case event.StatusGuessed:
+		c.Guessed++
+	default:
+		c.Partial++
+	}
+}
+
+func (t *Tracer) walkCopy(raw *rawWords, stack *stackCopy) ([]symbolize.StackFrame, symbolize.WalkEnd) {
+	u := symbolize.Unwinder{Code: t.codeAt, Stack: stack, Text: t.target}
+	return u.Walk(raw.regs, maxNative)
+}
+
+// codeAt is what the target has at an address, as far as its mappings are known.
+func (t *Tracer) codeAt(addr uint64) symbolize.Code {
+	r := findRegion(t.regions, addr)
+	if r == nil {
+		return symbolize.Code{}
+	}
+	return symbolize.Code{File: r.object.file, Bias: r.bias, Exec: true}
+}
+
+// statusOf is the status of a stack that was unwound from a copy.
+func statusOf(frames []symbolize.StackFrame, end symbolize.WalkEnd) event.StackStatus {
+	if end != symbolize.WalkDone {
+		return walkEnds[end]
+	}
+	for i := range frames {
+		if frames[i].Guessed {
+			return event.StatusGuessed
+		}
+	}
+	return event.StatusUnwound
+}
+
+var walkEnds = map[symbolize.WalkEnd]event.StackStatus{
+	symbolize.WalkNoMapping: event.StatusNoMapping, symbolize.WalkNoRow: event.StatusNoRow, symbolize.WalkBadRule: event.StatusBadRule,
+	symbolize.WalkNoMemory: event.StatusCopyEnds, symbolize.WalkOrder: event.StatusOrder, symbolize.WalkLimit: event.StatusTooDeep,
+}
+
+const golden = 0x9E3779B97F4A7C15 // GOLDEN
+
+// stackSeed is what the hash of a process's stacks begins with.
+func stackSeed(pid uint32) uint64 { return uint64(pid) * golden }
+
+// hashWords is the id of a stack: push of bpf/unwind.h, word by word.
+func hashWords(seed uint64, words []uint64) uint64 {
+	for _, word := range words {
+		seed = (seed ^ word) * golden
+		seed ^= seed >> 29
+	}
+	return seed
+}

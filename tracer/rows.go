@@ -1,0 +1,148 @@
+//go:build linux
+
+package tracer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+// rowStore is the kernel's table of unwind rows: those of all files, one behind the other, in chunks. The rows go into the
+// kernel as they come; here is only what the last chunk has. It needs no program loaded before link.
+type rowStore struct {
+	rules  ruleTable
+	used   uint32 // rows in all
+	chunks []*ebpf.Map
+	linked int      // of them, those that the programs see
+	last   []uint64 // the rows of the last chunk
+	stale  bool     // the last chunk lacks some of them
+}
+
+// add takes a file's rows: they become [lo, hi) of the table. What an error leaves of them is never referred to.
+func (s *rowStore) add(table *symbolize.Table) (lo, hi uint32, err error) {
+	if uint64(s.used)+uint64(len(table.Rows)) > maxRows {
+		return 0, 0, fmt.Errorf("%d unwind rows, with those of other files more than %d", len(table.Rows), maxRows)
+	}
+	global, err := s.rules.numbers(table)
+	if err != nil {
+		return 0, 0, err
+	}
+	if s.last == nil {
+		s.last = make([]uint64, 0, chunkRows)
+	}
+	lo = s.used
+	for _, row := range table.Rows {
+		if len(s.last) == chunkRows {
+			if err := s.flush(); err != nil {
+				return 0, 0, err
+			}
+			s.last = s.last[:0]
+		}
+		s.last = append(s.last, row&0xffffffff|global[row>>32])
+		s.used++
+		s.stale = true
+	}
+	return lo, s.used, nil
+}
+
+// flush writes the last chunk. Rows that were in it before are written again as they are, so that a probe may read them.
+func (s *rowStore) flush() error {
+	if !s.stale {
+		return nil
+	}
+	number := int(s.used-1) / chunkRows
+	if number == len(s.chunks) {
+		m, err := ebpf.NewMap(&ebpf.MapSpec{
+			Type: ebpf.Array, KeySize: 4, ValueSize: chunkRows * rowBytes, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
+		})
+		if err != nil {
+			return fmt.Errorf("make room for unwind rows: %w", err)
+		}
+		s.chunks = append(s.chunks, m)
+	}
+	if err := s.chunks[number].Put(uint32(0), s.last[:chunkRows]); err != nil {
+		return fmt.Errorf("write unwind rows: %w", err)
+	}
+	s.stale = false
+	return nil
+}
+
+// link makes the programs see all rows, in their map of chunks.
+func (s *rowStore) link(outer *ebpf.Map) error {
+	if err := s.flush(); err != nil {
+		return err
+	}
+	var keys, values []uint32
+	for i := s.linked; i < len(s.chunks); i++ {
+		keys, values = append(keys, uint32(i)), append(values, uint32(s.chunks[i].FD()))
+	}
+	if err := putChunks(outer, keys, values); err != nil {
+		return fmt.Errorf("make unwind rows known: %w", err)
+	}
+	s.linked = len(s.chunks)
+	return nil
+}
+
+// putChunks stores maps in a map at once: after each call the kernel waits until no program can be running that has seen
+// the state before, some 10 ms. Kernels before 5.14 take them one by one only.
+func putChunks(outer *ebpf.Map, keys, values []uint32) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := outer.BatchUpdate(keys, values, nil)
+	if !errors.Is(err, ebpf.ErrNotSupported) {
+		return err
+	}
+	for i := range keys {
+		if err := outer.Put(keys[i], values[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *rowStore) close() {
+	for _, m := range s.chunks {
+		m.Close()
+	}
+}
+
+// ruleTable numbers the different unwind rules of all files. The kernel holds it as one array.
+type ruleTable struct {
+	index map[uint64]uint32
+	rules []uint64
+}
+
+func (t *ruleTable) number(rule uint64) (uint32, bool) {
+	if n, ok := t.index[rule]; ok {
+		return n, true
+	}
+	if len(t.rules) == maxRules {
+		return 0, false
+	}
+	if t.index == nil {
+		t.index = map[uint64]uint32{}
+	}
+	n := uint32(len(t.rules))
+	t.index[rule] = n
+	t.rules = append(t.rules, rule)
+	return n, true
+}
+
+// numbers gives each rule of a file its number in the common table, in the half of a row where it belongs.
+func (t *ruleTable) numbers(table *symbolize.Table) ([]uint64, error) {
+	global := make([]uint64, len(table.Rules))
+	for i, rule := range table.Rules {
+		n, ok := t.number(rule)
+		if !ok {
+			return nil, fmt.Errorf("more than %d different unwind rules in the process", maxRules)
+		}
+		global[i] = uint64(n) << 32
+	}
+	return global, nil
+}
