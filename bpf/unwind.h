@@ -40,13 +40,14 @@ enum rule_kind {
 // Makes the compiler read again what is in memory, behind what it wrote.
 #define FORGET() asm volatile("" ::: "memory")
 
-#define GOLDEN	 0x9E3779B97F4A7C15ull
-#define PAGE	 4096
-#define WINDOW	 16384
-#define PYWINDOW 4096
-#define PYFRAME	 128  // most bytes of an interpreter frame that are needed
-#define PYTSTATE 192  // most bytes of a thread state that are needed
-#define PYTHREAD 1024 // the thread state ends before, and no stack begins so near to it
+#define GOLDEN	  0x9E3779B97F4A7C15ull
+#define PAGE	  4096
+#define WINDOW	  16384
+#define PYWINDOW  4096
+#define PYFRAME	  128  // most bytes of an interpreter frame that are needed
+#define PYTSTATE  192  // most bytes of a thread state that are needed
+#define PYTHREAD  1024 // the thread state ends before, and no stack begins so near to it
+#define MAX_CHAIN 1024 // most frames of one activation that are gone through to its end
 
 enum { PY_UNREAD = 0, PY_ACTIVE = 1, PY_NONE = 2 };
 
@@ -258,7 +259,7 @@ __noinline int collect_one(struct walk *w, struct proc *p)
 	u64 f = w->py_frame;
 	u32 n = w->nqueue, entry = p->python.entry;
 
-	if (!f || n > 2 * MAX_PYTHON - 2)
+	if (!f)
 		return 1;
 	if (load_frame(w, p, f)) {
 		w->status = STACK_PYTHON_STATE;
@@ -276,9 +277,15 @@ __noinline int collect_one(struct walk *w, struct proc *p)
 	u64 code = PY_FIELD(w, d, p->python.f_code) & ~CODE_TAGS;
 	if (p->python.f_copy != NO_FIELD)
 		instr = own_instruction(p, code, instr, PY_FIELD(w, d, p->python.f_copy));
-	w->queue[n] = code | PYTHON_WORD;
-	w->queue[n + 1] = p->python.instr_size == 4 ? (u32)instr : instr;
-	w->nqueue = n + 2;
+	if (n <= 2 * MAX_PYTHON - 2) {
+		w->queue[n] = code | PYTHON_WORD;
+		w->queue[n + 1] = p->python.instr_size == 4 ? (u32)instr : instr;
+		w->nqueue = n + 2;
+	} else {
+		w->status = STACK_TOO_DEEP;
+		if (!by_shim(p)) // whose place in the native stack is behind the rest of the chain
+			return 1;
+	}
 	if (entry == PY_ENTRY_SHIM) {
 		if (!on_c_stack(w, w->py_frame))
 			return 0;
@@ -294,7 +301,7 @@ static __always_inline int collect(struct walk *w, struct proc *p)
 {
 	w->nqueue = 0;
 	w->py_bound = 0;
-	for (int i = 0; i < MAX_PYTHON; i++) {
+	for (int i = 0; i < MAX_CHAIN; i++) {
 		if (collect_one(w, p))
 			break;
 	}
@@ -363,8 +370,11 @@ __noinline int py_run(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
 		return -1;
-	if (p->python.entry == PY_ENTRY_CODE)
+	if (p->python.entry == PY_ENTRY_CODE) {
+		if (!w->py_frame) // an activation without a frame: those before it may have got their callers'
+			w->status = STACK_PYTHON_STATE;
 		return collect(w, p) ? -1 : flush(w);
+	}
 	if (by_shim(p)) {
 		u64 shim = w->py_bound;
 
@@ -662,6 +672,8 @@ __noinline int py_rest(struct walk *w, struct proc *p)
 	for (int i = 0; i < MAX_PYTHON; i++) {
 		if (w->python >= MAX_PYTHON || !py_pending(w, p))
 			return 0;
+		if (p->python.entry == PY_ENTRY_CODE && !w->status)
+			w->status = STACK_PYTHON_STATE; // a frame without an activation, in a whole native stack
 		py_run(w, p);
 	}
 	return 0;
@@ -702,7 +714,7 @@ static __always_inline void walk_stack(struct walk *w, struct proc *p)
 	if (!done)
 		w->status = STACK_TOO_DEEP;
 	u32 claimed = w->python;
-	if (w->status != STACK_TOO_DEEP)
+	if (done && (w->status != STACK_TOO_DEEP || w->nqueue))
 		py_rest(w, p);
 	if (w->python != claimed)
 		w->repeatable = 0;

@@ -3,11 +3,12 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,11 +20,11 @@ import (
 
 // stackCall is a call of the report function as the interpreter sees it (testdata/programs/pystacks.py).
 type stackCall struct {
-	Addr   uint64    `json:"addr"`
-	Size   int64     `json:"size"` // negative: a free
-	TID    uint32    `json:"tid"`  // 0: a thread without Python
-	Shape  string    `json:"shape"`
-	Frames []pyFrame `json:"frames"`
+	Addr  uint64 `json:"addr"`
+	Size  int64  `json:"size"` // negative: a free
+	TID   uint32 `json:"tid"`  // 0: a thread without Python
+	Shape string `json:"shape"`
+	Stack int    `json:"stack"`
 }
 
 // key finds the event of a call. Addresses are used once; refusals have none and come in the order of their thread.
@@ -46,24 +47,55 @@ func eventKey(e *event.Event, refused map[uint32]int) string {
 	return fmt.Sprint(e.Kind, e.Addr)
 }
 
-// TestPythonStacks compares captured stacks with the interpreter's own view, for every shape of Python code.
+// The calls of each shape of Python code are few in CI. GPUTRACE_STACK_CALLS sets another number; more than stackRun are made
+// in several runs. GPUTRACE_STACK_PYTHON adds an interpreter, by its path.
+const (
+	stackCalls = 30
+	stackRun   = 10_000
+)
+
+// TestPythonStacks compares captured stacks, for every shape of Python code, with the interpreter's own view, and their
+// return addresses with those that glibc's backtrace() found at the same call.
 func TestPythonStacks(t *testing.T) {
+	calls := stackCalls
+	if v := os.Getenv("GPUTRACE_STACK_CALLS"); v != "" {
+		var err error
+		calls, err = strconv.Atoi(v)
+		require.NoError(t, err)
+	}
+	pythons := map[string]string{}
 	for _, minor := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"} {
-		t.Run(minor, func(t *testing.T) {
-			dir := t.TempDir()
-			args := []string{filepath.Join(env.testdata, "programs", "pystacks.py"), filepath.Join(env.programs, "libc10.so"), filepath.Join(dir, "calls"),
-				"--wait", "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"), "--threads", "2", "--rounds", "3"}
-			p := startIn(t, dir, nil, python(t, minor), args...).ready(t)
-			o := options()
-			o.FreeStacks = true
-			tr := attach(t, p.pid, o, nil)
-			require.Contains(t, tr.Found().Python, minor)
-			p.release(t)
-			p.done(t)
-			tr.finishWhole(t)
-			checkCallsOf(t, tr, readStackCalls(t, filepath.Join(dir, "calls")))
+		pythons[minor] = python(t, minor)
+	}
+	if path := os.Getenv("GPUTRACE_STACK_PYTHON"); path != "" {
+		pythons[filepath.Base(path)] = path
+	}
+	for name, path := range pythons {
+		t.Run(name, func(t *testing.T) {
+			for done := 0; done < calls; done += stackRun {
+				checkPythonStacks(t, path, min(calls-done, stackRun))
+			}
 		})
 	}
+}
+
+func checkPythonStacks(t *testing.T, python string, calls int) {
+	t.Helper()
+	version, err := output(python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	args := []string{filepath.Join(env.testdata, "programs", "pystacks.py"), filepath.Join(env.programs, "libc10.so"), filepath.Join(dir, "calls"),
+		"--native", filepath.Join(dir, "native"), "--wait", "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"),
+		"--threads", "2", "--calls", fmt.Sprint(calls)}
+	p := startIn(t, dir, nil, python, args...).ready(t)
+	o := options()
+	o.FreeStacks = true
+	tr := attach(t, p.pid, o, nil)
+	require.Contains(t, tr.Found().Python, version)
+	p.release(t)
+	p.done(t)
+	tr.finishWhole(t)
+	checkCallsOf(t, tr, readStackOracle(t, dir), calls)
 }
 
 // python finds an interpreter by its version: Debian's 3.14, one of pyenv's, or python3.N on the path.
@@ -85,55 +117,65 @@ func python(t *testing.T, minor string) string {
 	return path
 }
 
-func readStackCalls(t *testing.T, path string) []stackCall {
-	t.Helper()
-	var out []stackCall
-	eachLine(t, path, func(b []byte) {
-		var c stackCall
-		require.NoError(t, json.Unmarshal(b, &c), "%s", b)
-		out = append(out, c)
-	})
-	require.NotEmpty(t, out)
-	return out
-}
-
-func checkCallsOf(t *testing.T, tr *trace, calls []stackCall) {
+func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 	t.Helper()
 	events := map[string]*event.Event{}
 	refused := map[uint32]int{}
 	for i := range tr.events {
 		events[eventKey(&tr.events[i], refused)] = &tr.events[i]
 	}
-	require.Len(t, tr.events, len(calls))
+	require.Equal(t, len(tr.events), len(o.calls))
 	refused = map[uint32]int{}
-	wrong, shapes := map[string]int{}, map[string]bool{}
-	for i := range calls {
-		c := &calls[i]
-		shapes[c.Shape] = true
-		e := events[c.key(refused)]
+	wrong, shapes, native := map[string]int{}, map[string]int{}, 0
+	for i := range o.calls {
+		c := &o.calls[i]
+		shapes[c.Shape]++
+		key := c.key(refused)
+		e := events[key]
 		require.NotNil(t, e, "no event of %+v", c)
-		if fault := checkStack(tr, e, c); fault != "" {
+		pcs := o.native[key]
+		if pcs != 0 {
+			native++
+		}
+		if fault := o.check(tr, e, c, pcs); fault != "" {
 			if wrong[c.Shape]++; wrong[c.Shape] == 1 {
-				t.Logf("%s: %s\n  ours   %v\n  python %v\n  stack  %s", c.Shape, fault, short(tr.python(e.Stack)), short(c.Frames), short(outline(tr.Stack(e.Stack))))
+				t.Logf("%s: %s\n  ours   %v\n  python %v\n  stack  %s", c.Shape, fault, short(tr.python(e.Stack)), short(o.stacks[c.Stack]), short(outline(tr.Stack(e.Stack))))
 			}
 		}
 	}
 	assert.Empty(t, wrong, "calls whose stacks differ, by shape")
 	require.Greater(t, len(shapes), 25)
+	for shape, n := range shapes {
+		require.GreaterOrEqual(t, n, atLeast, shape)
+	}
+	require.Greater(t, native, len(o.calls)*9/10, "calls with native stacks to compare with")
 	q := tr.quality(tr.events)
-	t.Logf("%d calls in %d shapes, %d unique stacks, %d of %d complete", len(calls), len(shapes), len(q.unique), q.complete, q.events)
+	t.Logf("%d calls in %d shapes, %d unique stacks, %d of %d complete", len(o.calls), len(shapes), len(q.unique), q.complete, q.events)
 }
 
+// beyondLimit are the shapes that are deeper than a stack can be: the leaf side is kept.
+var beyondLimit = []string{"too_deep", "too_deep_native"}
+
 // checkStack says what is wrong with the stack of a call; empty: nothing.
-func checkStack(tr *trace, e *event.Event, c *stackCall) string {
+func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []uint64) string {
 	st := tr.Stack(e.Stack)
-	switch {
-	case st == nil:
+	if st == nil {
 		return "no stack"
-	case !st.Status.Complete():
-		return "incomplete: " + st.Status.String()
-	case !sameFrames(tr.python(e.Stack), c.Frames):
+	}
+	ours, native := tr.python(e.Stack), returnAddresses(st)
+	deep := slices.Contains(beyondLimit, c.Shape)
+	if deep {
+		want, pcs = want[:min(len(ours), len(want))], pcs[:min(len(native), len(pcs))]
+	}
+	switch {
+	case deep && st.Status != event.StatusTooDeep, !deep && !st.Status.Complete():
+		return "status: " + st.Status.String()
+	case !sameFrames(ours, want):
 		return "Python frames differ"
+	case deep && len(ours) < 20:
+		return "few Python frames are left"
+	case pcs != nil && !slices.Equal(native, pcs):
+		return fmt.Sprintf("return addresses differ: %x, want %x", native, pcs)
 	case st.Frames[0].Kind != event.FrameNative:
 		return "the leaf is not native, but a C function made the call"
 	case c.Shape == "native_recursion" && !oneOf(nativeFrames(st, "probe_deep"), 1, 30):

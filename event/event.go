@@ -145,7 +145,7 @@ const (
 	StatusUnreadable  StackStatus = 4 // a stack page that could not be read
 	StatusOrder       StackStatus = 5 // a frame that does not lie above its callee
 	StatusTooDeep     StackStatus = 6 // more frames than fit; the root side is cut
-	StatusPythonState StackStatus = 7 // native frames complete, Python frames not readable
+	StatusPythonState StackStatus = 7 // native frames complete, Python frames not readable, or more or fewer than eval loops ran (3.8, 3.9)
 	StatusNoScratch   StackStatus = 8 // the kernel had no memory for the unwinder
 	StatusLost        StackStatus = 9 // the stack record did not fit the ring
 	// StatusUnwound is complete: the kernel could not unwind it, and it was unwound from a copy.

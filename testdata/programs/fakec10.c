@@ -4,10 +4,12 @@
 // probe_alloc keeps the totals that an allocator would, so a tracer's arithmetic on them can be checked.
 #define _GNU_SOURCE
 #include <alloca.h>
+#include <execinfo.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +42,37 @@ __attribute__((noipa)) void _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE(
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER;
 static size_t total_allocated, total_reserved;
 
+// What glibc's backtrace() sees at the calls, as text: "S ID ADDRESS...", return addresses in hex, innermost first,
+// behind that of the call of record; "C ADDR SIZE ID" a call. A stack can come again.
+static FILE *record_file;
+static uint64_t recorded[1 << 16];
+
+// probe_record starts to write to the file at path; NULL ends it.
+long probe_record(const char *path) {
+    pthread_mutex_lock(&mu);
+    if (record_file) fclose(record_file);
+    record_file = path ? fopen(path, "w") : NULL;
+    pthread_mutex_unlock(&mu);
+    return 0;
+}
+
+static __attribute__((noipa)) void record(unsigned long addr, long size) {
+    static void *pcs[1024];
+    int n = backtrace(pcs, sizeof pcs / sizeof pcs[0]);
+    uint64_t id = 14695981039346656037ull; // FNV-1a, by words
+    for (int i = 1; i < n; i++)
+        id = (id ^ (uint64_t)pcs[i]) * 1099511628211ull;
+    uint64_t *seen = &recorded[id >> 48];
+    if (*seen != id) {
+        fprintf(record_file, "S %lx", id);
+        for (int i = 1; i < n; i++)
+            fprintf(record_file, " %lx", (unsigned long)pcs[i]);
+        fputc('\n', record_file);
+        *seen = id;
+    }
+    fprintf(record_file, "C %lx %ld %lx\n", addr, size, id);
+}
+
 // probe_alloc reports a block of size bytes at addr; a negative size gives it back. It returns the bytes now allocated.
 // The report is made under the lock: the totals of successive reports form a chain.
 long probe_alloc(unsigned long addr, long size) {
@@ -47,6 +80,7 @@ long probe_alloc(unsigned long addr, long size) {
     total_allocated += (size_t)size;
     if (total_reserved < total_allocated) total_reserved = total_allocated;
     size_t now = total_allocated;
+    if (record_file) record(addr, size);
     _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE((void *)addr, size, now, total_reserved, cuda0);
     pthread_mutex_unlock(&mu);
     return (long)now;

@@ -1,11 +1,12 @@
 """Calls the probe from many shapes of Python code and writes down the stack of each call, as the interpreter sees it.
 
-usage: pystacks.py LIBC10 OUT.jsonl [--rounds N] [--threads N] [--wait --go FILE] [--hold FILE]
+usage: pystacks.py LIBC10 OUT [--calls N] [--threads N] [--native FILE] [--wait --go FILE] [--hold FILE]
 
 LIBC10 is the look-alike built from fakec10.c. Runs on CPython 3.8 and later, without other modules. A line of OUT is a
-call: {"addr", "size", "tid", "shape", "frames": [[file, line, name, qualname]]}, innermost frame first, in the order of
-each thread's calls. qualname is null before 3.11, which does not keep it. A negative size is a free, the address 0 a
-report of out-of-memory. "tid" is 0, and "frames" empty, for a call made on a thread that has no Python in it.
+stack, {"stack", "frames": [[file, line, name, qualname]]}, innermost frame first, or a call that was made with it:
+{"addr", "size", "tid", "shape", "stack"}, in the order of each thread's calls. qualname is null before 3.11, which does not
+keep it. A negative size is a free, the address 0 a report of out-of-memory. "tid" is 0, and the stack empty, for a call
+made on a thread that has no Python in it.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import time
 POLL_SECONDS = 0.01
 FIRST_ADDRESS, BLOCK, NO_ADDRESS = 0x7000_0000_0000, 512, 0
 DEEP = 120 if sys.version_info >= (3, 10) else 50  # below the limit of native frames: before, a call takes up to five
+BEYOND = 200  # frames: more than a stack can have
 SHAPES = []
 
 
@@ -35,36 +37,51 @@ def shape(function):
 # ---- the oracle
 
 
+class Local(threading.local):
+    """What a thread does: a shape, and how many calls it has made for it."""
+
+    shape, made = "", 0
+
+
 class Recorder:
     """Hands out addresses and keeps the stack of each call."""
 
     def __init__(self):
         self.addresses = itertools.count(FIRST_ADDRESS, BLOCK)  # next() is atomic
-        self.local = threading.local()
+        self.numbers = itertools.count()
+        self.local = Local()
+        self.stacks = {}
+        self.written = set()
         self.calls = []
 
     def note(self, frame, size=BLOCK, addr=None):
         """Record the stack at frame; returns the arguments of the call, which must be on the same source line."""
-        addr = next(self.addresses) if addr is None else addr
         frames = []
         while frame is not None:
             code = frame.f_code
             qualname = getattr(code, "co_qualname", None)
             frames.append((code.co_filename, frame.f_lineno or 0, code.co_name, qualname))
             frame = frame.f_back
-        shape_name = getattr(self.local, "shape", "")
-        self.calls.append((addr, size, threading.get_native_id(), shape_name, frames))
-        return addr, size
+        return self.keep(threading.get_native_id(), tuple(frames), size, addr)
 
     def note_no_python(self, size=BLOCK):
-        addr = next(self.addresses)
-        self.calls.append((addr, size, 0, self.local.shape, []))
+        return self.keep(0, (), size, None)
+
+    def keep(self, tid, frames, size, addr):
+        addr = next(self.addresses) if addr is None else addr
+        stack = self.stacks.setdefault(frames, next(self.numbers))
+        self.calls.append((addr, size, tid, self.local.shape, stack))
+        self.local.made += 1
         return addr, size
 
     def write(self, file):
         calls, self.calls = self.calls, []
+        for frames, stack in self.stacks.items():
+            if stack not in self.written:
+                self.written.add(stack)
+                file.write(json.dumps({"stack": stack, "frames": frames}) + "\n")
         for call in calls:
-            file.write(json.dumps(dict(zip(("addr", "size", "tid", "shape", "frames"), call))) + "\n")
+            file.write(json.dumps(dict(zip(("addr", "size", "tid", "shape", "stack"), call))) + "\n")
         file.flush()
         return calls
 
@@ -93,6 +110,7 @@ class Probe:
         self.call = self.bind(released.probe_call, [self.callback])
         self.call_holding_gil = self.bind(kept.probe_call, [self.callback])
         self.on_thread = self.bind(released.probe_on_thread, [self.callback])
+        self.record = self.bind(released.probe_record, [ctypes.c_char_p])
         odd = (released.probe_cfa_rbx, released.probe_cfa_r12, released.probe_expression, released.probe_return_in_r13)
         self.odd = [self.bind(function, [self.callback]) for function in odd]
 
@@ -152,6 +170,26 @@ def deep_recursion():
         return descend(n - 1)
 
     return descend(DEEP)
+
+
+@shape
+def too_deep():
+    def descend(n):
+        if n == 0:
+            return PROBE.alloc(*note(here()))
+        return descend(n - 1)
+
+    return descend(BEYOND)
+
+
+@shape
+def too_deep_native():
+    def descend(n):
+        if n == 0:
+            return PROBE.alloc(*note(here()))
+        return functools.partial(descend, n - 1)()
+
+    return descend(BEYOND)
 
 
 @shape
@@ -527,23 +565,30 @@ def native_thread():
 # ---- running
 
 
-def run_shapes():
-    for function in SHAPES:
-        RECORDER.local.shape = function.__name__
-        function()
+def run_shapes(calls):
+    """Runs every shape until it has made so many calls, the shapes in turn."""
+    made = dict.fromkeys(SHAPES, 0)
+    while made:
+        for function in list(made):
+            RECORDER.local.shape, RECORDER.local.made = function.__name__, made[function]
+            function()
+            made[function] = RECORDER.local.made
+            if made[function] >= calls:
+                del made[function]
 
 
-def run_round(threads):
-    workers = [threading.Thread(target=run_shapes) for _ in range(threads)]
+def run_threads(threads, calls):
+    each = -(-calls // (threads + 1))
+    workers = [threading.Thread(target=run_shapes, args=(each,)) for _ in range(threads)]
     for worker in workers:
         worker.start()
-    run_shapes()
+    run_shapes(each)
     for worker in workers:
         worker.join()
 
 
 def free_all(calls):
-    RECORDER.local.shape = "free"
+    RECORDER.local.shape, RECORDER.local.made = "free", 0
     for addr, size, *_ in calls:
         if addr != NO_ADDRESS:
             PROBE.alloc(*note(here(), -size, addr))
@@ -558,7 +603,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("libc10")
     parser.add_argument("out")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--calls", type=int, default=1, help="calls of each shape, in all threads together; a few more are made")
+    parser.add_argument("--native", metavar="FILE", help="write return addresses there: see probe_record in fakec10.c")
     parser.add_argument("--threads", type=int, default=2, help="Python threads beside the main one")
     parser.add_argument("--wait", action="store_true", help="print READY <pid> and wait for --go")
     parser.add_argument("--go", metavar="FILE", help="start when FILE exists")
@@ -576,11 +622,13 @@ def main():
     if options.wait:
         print("READY", os.getpid(), flush=True)
         wait_for_file(options.go)
+    if options.native:
+        PROBE.record(os.fsencode(options.native))
     with open(options.out, "w") as file:
-        for _ in range(options.rounds):
-            run_round(options.threads)
-            free_all(RECORDER.write(file))
-            RECORDER.write(file)
+        run_threads(options.threads, options.calls)
+        free_all(RECORDER.write(file))
+        RECORDER.write(file)
+    PROBE.record(None)
     print("CALLS", (next(RECORDER.addresses) - FIRST_ADDRESS) // BLOCK, flush=True)
     if options.hold:
         print("DONE", flush=True)
