@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/gputrace/gputrace/process"
 )
@@ -30,6 +31,7 @@ type books struct {
 	device int
 	addr   uint64 // of the object of the device
 	limit  uint64 // bytes of it that may be looked at
+	stats  uint64 // address of its statistics, which lie behind its mutex
 	shape  shape
 	known  *places // nil: they are looked for
 	// live is the same memory without a copy. When it is set, what does not fit is left out, and counted in skipped: the
@@ -47,7 +49,7 @@ type books struct {
 
 func newBooks(m process.Memory, number int, d device, s shape) *books {
 	return &books{
-		memory: m, device: number, addr: d.addr, limit: d.limit, shape: s,
+		memory: m, device: number, addr: d.addr, limit: d.limit, stats: d.stats, shape: s,
 		pools: map[uint64]Pool{}, tiles: map[uint64]*tile{}, raw: make([]byte, s.end()),
 	}
 }
@@ -84,7 +86,7 @@ func (b *books) read() error {
 		}
 	}
 	for _, t := range b.activeTables(tables) {
-		if err := b.readActive(&t); err != nil {
+		if err := b.readActive(b.memory, &t); err != nil {
 			return err
 		}
 	}
@@ -107,30 +109,54 @@ func (b *books) activeTables(tables []table) []table {
 }
 
 // again reads the table of active blocks a second time, as it is now: a block can have moved within it while it was read
-// the first time. It is read until it is whole, a few times.
+// the first time.
 func (b *books) again() error {
 	from := len(b.list)
-	for n := 0; b.places.active == 0 && n < lookAgain; n++ { // its head was just being written
+	err := b.untilWhole(lookAgain, func() (bool, error) { // its head may just have been written
 		for _, t := range scan(b.live, b.addr, b.limit).tables {
-			if err := b.readActive(&t); err != nil {
-				return err
+			if b.places.active != 0 {
+				break
+			}
+			if err := b.readActive(b.live, &t); err != nil {
+				return false, err
 			}
 		}
-	}
-	if b.places.active == 0 {
-		return nil
+		return b.places.active != 0, nil
+	})
+	if err != nil || b.places.active == 0 {
+		return err
 	}
 	b.known = &b.places
-	for whole, n := false, 0; !whole && n < maxAgain; n++ {
+	err = b.untilWhole(maxAgain, func() (whole bool, err error) {
 		for _, t := range b.activeTables(nil) {
 			values, err := t.values(b.live, activeStride)
 			whole = err == nil
 			if err := b.take(pointersOf(values), func(t *tile) { t.active = true }); err != nil {
-				return err
+				return false, err
 			}
 		}
+		return whole, nil
+	})
+	if err != nil {
+		return err
 	}
 	return b.walk(from)
+}
+
+// untilWhole reads something that is being changed until it is whole: a few times, and on as long as the device's mutex was
+// held before, since the thread that refills the table may have been stopped in the middle. It waits no longer than settle.
+func (b *books) untilWhole(often int, read func() (bool, error)) error {
+	end := time.Now().Add(settlePatience)
+	for n := 1; ; n++ {
+		held := lockOf(b.live, b.stats) == lockHeld
+		whole, err := read()
+		if whole || err != nil || n >= often && (!held || time.Now().After(end)) {
+			return err
+		}
+		if n >= often {
+			time.Sleep(pollPause)
+		}
+	}
 }
 
 // containers finds the pools, also private ones, and the tables one of which has the active blocks.
@@ -184,9 +210,9 @@ func (b *books) take(addrs []uint64, mark func(*tile)) error {
 // activeStride is the size of an entry of the table of active blocks: the distance, and the pointer.
 const activeStride = 16
 
-// readActive takes in the blocks of a table, if it is the one of active blocks: all of its values are blocks.
-func (b *books) readActive(t *table) error {
-	values, err := t.values(b.memory, activeStride)
+// readActive takes in the blocks of a table in memory, if it is the one of active blocks: all of its values are blocks.
+func (b *books) readActive(m process.Memory, t *table) error {
+	values, err := t.values(m, activeStride)
 	if err != nil && b.live == nil || len(values) == 0 {
 		return nil // a table of something else
 	}

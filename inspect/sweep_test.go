@@ -133,3 +133,60 @@ func checkApart(t *testing.T, segments []Segment) map[uint64]Block {
 	}
 	return at
 }
+
+// refilled is books whose table of active blocks is empty, and whose mutex is held, until that was looked at often enough.
+type refilled struct {
+	*image
+	mutex, entries, end uint64
+	looks               int // that are still to come
+}
+
+func (r *refilled) ReadAt(b []byte, addr uint64) (int, error) {
+	if addr == r.mutex && len(b) == mutexSize {
+		clear(b)
+		b[mutexKind] = mutexRecursive
+		if r.looks--; r.looks > 0 {
+			b[0] = 1
+		}
+		return len(b), nil
+	}
+	n, err := r.image.ReadAt(b, addr)
+	for i := range b {
+		if at := addr + uint64(i); r.looks > 0 && at >= r.entries && at < r.end && (at-r.entries)%activeStride == 0 {
+			b[i] = 0xff // an entry's distance: it is empty
+		}
+	}
+	return n, err
+}
+
+// TestSweepRefill sweeps books whose table of active blocks grew just now, by a thread that was then held up: the sweep waits
+// until the table is full again.
+func TestSweepRefill(t *testing.T) {
+	for name, m := range images(t) {
+		t.Run(name, func(t *testing.T) {
+			a := m.allocator()
+			whole, err := a.Map()
+			require.NoError(t, err)
+			devices, err := a.devices()
+			require.NoError(t, err)
+			require.NotNil(t, a.places)
+			head := devices[0].addr + a.places.active
+			w, err := words(m, head, tableSize/8)
+			require.NoError(t, err)
+			entries, ok := newTable(head, w)
+			require.True(t, ok)
+
+			sweep := func(looks int) []Segment {
+				a.memory = &refilled{
+					m, devices[0].stats - mutexSize, entries.entries,
+					entries.entries + activeStride*(entries.slots+entries.lookups-1), looks,
+				}
+				got, err := sweepOf(a)
+				require.NoError(t, err)
+				return got.Segments
+			}
+			require.Equal(t, whole.Devices[0].Segments, sweep(50))
+			require.NotEqual(t, whole.Devices[0].Segments, sweep(1<<30), "nothing hangs on the table")
+		})
+	}
+}
