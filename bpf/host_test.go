@@ -232,6 +232,10 @@ func walkAll(t *testing.T, program, mode string) ([]walked, func(uint64) symboli
 	require.NoError(t, err)
 	stacks := parseStacks(t, lines)
 	require.NoError(t, cmd.Wait(), "%s", stderr.String())
+	var walks, recalled int
+	_, err = fmt.Sscanf(stderr.String(), "%d walks, %d recalled", &walks, &recalled)
+	require.NoError(t, err, stderr.String())
+	require.Greater(t, 2*recalled, walks, "most walks are recalled, and then equal") // not those of deep stacks
 	for i := range stacks {
 		pc := stacks[i].pcs[len(stacks[i].pcs)-1]
 		stacks[i].linker = slices.ContainsFunc(maps, func(m process.Mapping) bool {

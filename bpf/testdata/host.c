@@ -184,7 +184,7 @@ static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
 	w->win_lo = w->win_hi = 0;
 }
 
-static u64 recalled; // walks
+static u64 walks, recalled;
 
 // Walks, and looks whether what was kept of the walk is recalled as it was.
 static void walk_both(struct walk *w)
@@ -192,6 +192,7 @@ static void walk_both(struct walk *w)
 	static __thread struct walk again;
 
 	walk_stack(w, &proc);
+	walks++;
 	again = *w;
 	begin_walk(&again, &proc);
 	if (!recall(&again, &proc))
@@ -495,6 +496,13 @@ static void ready(void)
 	read_tables();
 }
 
+// Says how much of this was a test of what is recalled.
+static int done(void)
+{
+	fprintf(stderr, "%llu walks, %llu recalled\n", walks, recalled);
+	return 0;
+}
+
 static int step_frames(void)
 {
 	struct sigaction step_action = { .sa_sigaction = on_step, .sa_flags = SA_SIGINFO };
@@ -509,7 +517,7 @@ static int step_frames(void)
 		v->shapes(2);
 		stepping = false;
 	}
-	return 0;
+	return done();
 }
 
 static int walk(void)
@@ -529,7 +537,7 @@ static int walk(void)
 	past_end_of_memory();
 	ends();
 	signals();
-	return 0;
+	return done();
 }
 
 // Noise in every field that the tracer takes from a target's files and memory.
