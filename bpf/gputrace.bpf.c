@@ -8,6 +8,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include "event.h"
+#include "direct.h"
 
 char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL programs
 
@@ -19,6 +20,7 @@ char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL program
 const volatile u32 cfg_free_stacks; // 1: frees get a stack too
 const volatile u64 cfg_pidns_dev;   // the tracer's PID namespace, as stat(2) numbers it
 const volatile u64 cfg_pidns_ino;
+const volatile struct direct_map cfg_direct;
 
 // Sorted unwind rows of all files, in chunks that are added as they are needed and filled through mmap. A row: pc relative
 // to the file's link-time address in the low half, index of its rule in the high half.
@@ -152,6 +154,23 @@ static __always_inline bool mapping_holds(struct mapping *m, u64 pc)
 	return c.holds;
 }
 
+#define DIRECT (cfg_direct.base != 0)
+
+static __always_inline int show(struct view *v, u64 tables, u64 addr)
+{
+	return find_page(&cfg_direct, tables, addr, v);
+}
+
+static __always_inline u64 shown_word(u64 at)
+{
+	return kernel_word(at);
+}
+
+static __always_inline bool still_shows(struct view *v)
+{
+	return still_shown(&cfg_direct, v);
+}
+
 #include "unwind.h"
 
 // What has become of a call so far.
@@ -180,7 +199,7 @@ struct call {
 	u8 pad[7];
 };
 
-_Static_assert(sizeof(struct record_code) <= PYWINDOW, "a code record is built in the Python window");
+_Static_assert(sizeof(struct record_code) <= PAGE, "a code record is built in the copy of Python's memory");
 
 struct scratch {
 	struct walk walk;
@@ -367,12 +386,12 @@ static __always_inline u64 code_id(struct record_code *r, struct python *py, u64
 	return mix_words(id, r->linetable + head + 16, 6);
 }
 
-// Sends a code object unless it was sent before. Built in the Python window, which the walk has finished with.
+// Sends a code object unless it was sent before. Built in the copy of Python's memory, which the walk has finished with.
 __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 {
 	if (!w || !p)
 		return 0;
-	struct record_code *r = (struct record_code *)w->pywin;
+	struct record_code *r = (struct record_code *)w->copy[ELSEWHERE];
 	struct python *py = &p->python;
 
 	r->len[CODE_OBJECT] = copy_chunk(r->object, CODE_OBJECT_BYTES, addr);
@@ -434,8 +453,10 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 	u32 n = w->rec.nwords;
 	if (n > MAX_WORDS)
 		return;
-	if (w->python)
+	if (w->python) {
 		send_codes(w, p);
+		w->view[ELSEWHERE].hi = w->view[ELSEWHERE].lo; // its copy is overwritten
+	}
 	w->rec.type = RECORD_STACK;
 	if (bpf_ringbuf_output(&ring, &w->rec, __builtin_offsetof(struct record_stack, words) + n * 8,
 			       BPF_RB_NO_WAKEUP)) {
@@ -459,6 +480,8 @@ static __always_inline void walk_begin(struct hit *h)
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
 	w->tp = task->thread.fsbase;
+	w->tables = (u64)task->mm->pgd;
+	w->direct = DIRECT;
 	w->stack_top = w->tp; // glibc puts a thread's descriptor on top of its stack
 	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
 		w->stack_top = task->mm->start_stack;
@@ -542,31 +565,49 @@ struct block {
 	u64 pool;
 };
 
-// The allocator's Block, through the caller's spill slot: requested size, stream and pool without a second probe. What it
-// says is believed only when its address and size are those of the report.
+// Where the caller of the report has the address of the Block; 0: not known.
+static __always_inline u64 block_slot(struct hit *h, struct block_layout *l)
+{
+	u64 ret = 0;
+
+	if (!l->count || read_stack(&h->scratch->walk, h->ctx->sp, &ret))
+		return 0;
+	for (u32 i = 0; i < MAX_SITES; i++)
+		if (i < l->count && l->site[i].ret == ret)
+			return (l->site[i].base_sp ? h->ctx->sp + 8 : h->ctx->bp) + l->site[i].offset;
+	return 0;
+}
+
+// Reads the Block whose address is at `slot`. What it says is believed only when its address and size are those of the report.
+static __always_inline void take_block(struct walk *w, struct block_layout *l, u64 slot, u64 addr, u64 size,
+				       struct block *out)
+{
+	u64 at, ptr, bytes;
+	struct block b;
+
+	if (read_stack(w, slot, &at) || read_elsewhere(w, at + l->ptr, &ptr) ||
+	    read_elsewhere(w, at + l->size, &bytes) || ptr != addr || bytes != size ||
+	    read_elsewhere(w, at + l->requested, &b.requested) || read_elsewhere(w, at + l->stream, &b.stream) ||
+	    read_elsewhere(w, at + l->pool, &b.pool))
+		return;
+	*out = b;
+}
+
+// The allocator's Block, through the caller's spill slot: requested size, stream and pool without a second probe.
 static __always_inline void read_block(struct hit *h, u64 addr, u64 size, struct block *out)
 {
-	struct block_layout *l = &h->proc->block;
 	struct walk *w = &h->scratch->walk;
-	u64 ret = 0, block = 0;
+	const struct block unknown = *out;
 
-	if (!l->count || read_stack(w, h->ctx->sp, &ret))
-		return;
-	for (u32 i = 0; i < MAX_SITES; i++) {
-		if (i >= l->count || l->site[i].ret != ret)
-			continue;
-		u64 base = l->site[i].base_sp ? h->ctx->sp + 8 : h->ctx->bp;
-		if (read_stack(w, base + l->site[i].offset, &block))
+	for (int i = 0; i < 2; i++) {
+		struct block_layout *l = &h->proc->block;
+		u64 slot = block_slot(h, l);
+		if (slot)
+			take_block(w, l, slot, addr, size, out);
+		if (settled(w))
 			return;
-		u8 *raw = w->pywin; // the Python frames have been read
-		if (bpf_probe_read_user(raw, 128, (void *)block))
-			return;
-		if (*(u64 *)(raw + (l->ptr & 120)) != addr || *(u64 *)(raw + (l->size & 120)) != size)
-			return;
-		out->requested = *(u64 *)(raw + (l->requested & 120));
-		out->stream = *(u64 *)(raw + (l->stream & 120));
-		out->pool = *(u64 *)(raw + (l->pool & 120));
-		return;
+		*out = unknown;
+		read_by_copy(w);
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/tracer"
 )
 
 // stackCall is a call of the report function as the interpreter sees it (testdata/programs/pystacks.py).
@@ -73,13 +74,20 @@ func TestPythonStacks(t *testing.T) {
 	for name, path := range pythons {
 		t.Run(name, func(t *testing.T) {
 			for done := 0; done < calls; done += stackRun {
-				checkPythonStacks(t, path, min(calls-done, stackRun))
+				checkPythonStacks(t, path, min(calls-done, stackRun), options())
 			}
+		})
+	}
+	for _, minor := range []string{"3.9", "3.13"} {
+		t.Run(minor+" copied", func(t *testing.T) {
+			o := options()
+			o.CopyMemory = true
+			checkPythonStacks(t, pythons[minor], stackCalls, o)
 		})
 	}
 }
 
-func checkPythonStacks(t *testing.T, python string, calls int) {
+func checkPythonStacks(t *testing.T, python string, calls int, o *tracer.Options) {
 	t.Helper()
 	version, err := output(python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])")
 	require.NoError(t, err)
@@ -88,7 +96,6 @@ func checkPythonStacks(t *testing.T, python string, calls int) {
 		"--native", filepath.Join(dir, "native"), "--wait", "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"),
 		"--threads", "2", "--calls", fmt.Sprint(calls)}
 	p := startIn(t, dir, nil, python, args...).ready(t)
-	o := options()
 	o.FreeStacks = true
 	tr := attach(t, p.pid, o, nil)
 	require.Contains(t, tr.Found().Python, version)

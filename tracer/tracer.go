@@ -44,6 +44,8 @@ type Options struct {
 	FreeStacks bool
 	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
 	PerfUprobes bool
+	// CopyMemory copies what is read of the target's memory, as kernels before 6.2 need it, also where it can be read in place.
+	CopyMemory bool
 	// CacheDir holds unwind tables between runs. Empty: none are kept.
 	CacheDir string
 }
@@ -166,7 +168,9 @@ func (t *Tracer) load(o *Options) error {
 		ring = defaultRing
 	}
 	var err error
-	t.kernel, err = loadKernel(kernelOptions{ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes})
+	t.kernel, err = loadKernel(kernelOptions{
+		ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes, copyMemory: o.CopyMemory,
+	})
 	return err
 }
 
