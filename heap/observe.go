@@ -229,10 +229,10 @@ type liveBlock struct {
 
 // live gives the heap's blocks by address.
 func (j *join) live() []liveBlock {
-	out := make([]liveBlock, 0, len(j.account.live))
-	for addr, i := range j.account.live {
+	out := make([]liveBlock, 0, j.account.live.n)
+	for i := range j.account.live.all() {
 		b := &j.heap.blocks.blocks[i]
-		out = append(out, liveBlock{addr, b.size, b.time, i})
+		out = append(out, liveBlock{b.addr, b.size, b.time, i})
 	}
 	slices.SortFunc(out, func(x, y liveBlock) int { return compareAddr(x.addr, y.addr) })
 	return out
@@ -285,7 +285,6 @@ func (j *join) apply() {
 		j.result.Retired.add(b.size, b.requested)
 		a.LostFrees++
 		h.retireTorch(a, i)
-		delete(a.live, b.addr)
 	}
 	for _, b := range j.added {
 		j.result.Added.add(b.Size, b.Requested)

@@ -28,8 +28,8 @@ func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 	if a == nil || !a.based || !a.complete {
 		return Parts{}, false
 	}
-	blocks := make([]extent, 0, len(a.live))
-	for _, i := range a.live {
+	blocks := make([]extent, 0, a.live.n)
+	for i := range a.live.all() {
 		b := &h.blocks.blocks[i]
 		blocks = append(blocks, extent{b.addr, b.addr + b.size})
 		p.Allocated += b.size

@@ -41,11 +41,11 @@ func signed(e *event.Event) int64 {
 func checkAccounts(t testing.TB, h *Heap) {
 	for _, a := range h.accounts {
 		var bytes uint64
-		for _, i := range a.live {
+		for i := range a.live.all() {
 			bytes += h.blocks.blocks[i].size
 		}
-		if bytes != a.Live.Bytes+a.BeforeBlocks.Bytes || uint64(len(a.live)) != a.Live.Objects+a.BeforeBlocks.Objects {
-			t.Fatalf("live is %d bytes in %d blocks, booked %+v and before %+v", bytes, len(a.live), a.Live, a.BeforeBlocks)
+		if bytes != a.Live.Bytes+a.BeforeBlocks.Bytes || uint64(a.live.n) != a.Live.Objects+a.BeforeBlocks.Objects {
+			t.Fatalf("live is %d bytes in %d blocks, booked %+v and before %+v", bytes, a.live.n, a.Live, a.BeforeBlocks)
 		}
 		if a.Before < a.BeforeBlocks.Bytes {
 			t.Fatalf("of %d bytes before, %d are in known blocks", a.Before, a.BeforeBlocks.Bytes)
@@ -388,9 +388,9 @@ func decodeObservation(h *Heap, b []byte) event.Observation {
 		o.Segments = append(o.Segments, event.ObservedSegment{Addr: uint64(b[5+i]) << 8, Size: uint64(b[10]) / uint64(b[11]&3), Expandable: b[12]&1 == 0})
 	}
 	if a := h.accounts[accountKey{o.PID, o.Device}]; a != nil && b[13]&1 == 0 { // so that it can be right
-		for addr, i := range a.live {
+		for i := range a.live.all() {
 			blk := &h.blocks.blocks[i]
-			o.Blocks = append(o.Blocks, event.Observed{Addr: addr, Size: blk.size, Requested: blk.requested, Stream: blk.stream})
+			o.Blocks = append(o.Blocks, event.Observed{Addr: blk.addr, Size: blk.size, Requested: blk.requested, Stream: blk.stream})
 		}
 		o.Allocated = a.Allocated
 	}

@@ -192,7 +192,7 @@ func (h *Heap) Snapshot() *Snapshot {
 func (h *Heap) Blocks() iter.Seq[Block] {
 	return func(yield func(Block) bool) {
 		for _, a := range h.accounts {
-			for _, i := range a.live {
+			for i := range a.live.all() {
 				if !yield(h.torchBlock(&h.blocks.blocks[i])) {
 					return
 				}

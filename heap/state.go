@@ -1,6 +1,7 @@
 package heap
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -450,7 +451,7 @@ func (s *state) driver(k *driverKey, v **DriverAccount) {
 
 func (s *state) account(k *accountKey, v **account) {
 	if s.load {
-		*v = &account{live: map[uint64]uint32{}}
+		*v = &account{live: newBlockIndex()}
 	}
 	a := *v
 	s.fixed(&a.Account)
@@ -466,12 +467,13 @@ func (s *state) account(k *accountKey, v **account) {
 
 // blocks is the live blocks of a caching allocator, by address.
 func (s *state) blocks(a *account) {
-	addrs := slices.Sorted(maps.Keys(a.live))
+	held := &s.heap.blocks
+	numbers := slices.SortedFunc(a.live.all(), func(i, j uint32) int { return cmp.Compare(held.blocks[i].addr, held.blocks[j].addr) })
 	last := uint64(0)
-	list(s, &addrs, func(addr *uint64) {
+	list(s, &numbers, func(i *uint32) {
 		var b block
 		if !s.load {
-			b = s.heap.blocks.blocks[a.live[*addr]]
+			b = held.blocks[*i]
 		}
 		distance := b.addr - last
 		s.numbers(&distance, &b.size, &b.requested, &b.stream, &b.time)
@@ -481,7 +483,11 @@ func (s *state) blocks(a *account) {
 				s.fail("a block of site %d of %d", b.site, len(s.heap.sites.list))
 				return
 			}
-			a.live[b.addr] = s.heap.blocks.add(b)
+			if _, ok := a.live.find(b.addr, held); ok {
+				s.fail("two blocks at %#x", b.addr)
+				return
+			}
+			a.live.add(b.addr, held.add(b))
 		}
 		last = b.addr
 	})

@@ -18,7 +18,7 @@ type accountKey struct {
 type account struct {
 	Account
 	based   bool // a total has been seen: allocated, before and lost mean something
-	live    map[uint64]uint32
+	live    blockIndex
 	process *process
 	moment  moment // of Peak
 
@@ -37,7 +37,7 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 	}
 	a := h.accounts[key]
 	if a == nil {
-		a = &account{live: map[uint64]uint32{}, process: h.process(pid)}
+		a = &account{live: newBlockIndex(), process: h.process(pid)}
 		a.PID, a.Device = pid, device
 		a.Allocated, a.Reserved, a.SegmentBytes = event.Unknown, event.Unknown, event.Unknown
 		a.driver = h.drivers[driverKey{pid, event.LayerDevice, device}]
@@ -139,7 +139,7 @@ func (h *Heap) gap(a *account, bytes int64, time uint64) {
 }
 
 func (h *Heap) allocTorch(a *account, e *event.Event) {
-	if i, ok := a.live[e.Addr]; ok { // its free did not come through
+	if i, ok := a.live.find(e.Addr, &h.blocks); ok { // its free did not come through
 		a.LostFrees++
 		a.Lost += int64(h.blocks.blocks[i].size)
 		h.retireTorch(a, i)
@@ -158,7 +158,7 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 	if a.process.watch != nil {
 		a.process.watch.note(a, e)
 	}
-	i, ok := a.live[e.Addr]
+	i, ok := a.live.find(e.Addr, &h.blocks)
 	if !ok {
 		a.UnknownFrees++
 		taken := min(a.Before-a.BeforeBlocks.Bytes, e.Size)
@@ -169,13 +169,12 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 	// Another size: a free and an allocation at this address did not come through.
 	a.Lost += int64(h.blocks.blocks[i].size) - int64(e.Size)
 	h.retireTorch(a, i)
-	delete(a.live, e.Addr)
 }
 
 // enterTorch makes a block live.
 func (h *Heap) enterTorch(a *account, b block) {
 	i := h.blocks.add(b)
-	a.live[b.addr] = i
+	a.live.add(b.addr, i)
 	h.bornTorch(i)
 	site := h.change(b.site)
 	site.Inuse.add(b.size, b.requested)
@@ -190,10 +189,11 @@ func (h *Heap) enterTorch(a *account, b block) {
 	a.Live.add(b.size, b.requested)
 }
 
-// retireTorch is the inverse of enterTorch, but for the entry in a.live.
+// retireTorch is the inverse of enterTorch.
 func (h *Heap) retireTorch(a *account, i uint32) {
 	h.goneTorch(i)
 	b := &h.blocks.blocks[i]
+	a.live.remove(b.addr, i)
 	site := h.change(b.site)
 	site.Inuse.remove(b.size, b.requested)
 	h.blocks.drop(i)

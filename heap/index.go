@@ -1,0 +1,105 @@
+package heap
+
+import (
+	"iter"
+	"math/bits"
+	"math/rand/v2"
+)
+
+// blockIndex finds the live blocks of one caching allocator in the slab by their addresses. With more of them than fit into
+// the processor's caches an event costs what its memory accesses cost: here one for the index, where a Go map needs several.
+type blockIndex struct {
+	// slots has hash<<32 | number in the slab + 1, or 0: free. A block is in the first slot that was free from its home on, and
+	// stays so that no free one lies between. Their number is a power of two; the home is the top bits of the hash, so that
+	// growing keeps the order and needs no block.
+	slots []uint64
+	n     int
+	seed  uint64 // the addresses are the target's to choose: without it they could all be made to have one home
+}
+
+// leastSlots is how many slots an index has that is not empty.
+const leastSlots = 16
+
+func newBlockIndex() blockIndex { return blockIndex{seed: rand.Uint64()} }
+
+// hash spreads an address over 32 bits: the halves of a product, as wyhash does it.
+func (x *blockIndex) hash(addr uint64) uint64 {
+	hi, lo := bits.Mul64(addr^x.seed, 0x9e3779b97f4a7c15)
+	return (hi ^ lo) >> 32
+}
+
+// home is the slot where the search for a hash begins.
+func (x *blockIndex) home(hash uint64) int {
+	return int(hash >> (33 - bits.Len(uint(len(x.slots)))))
+}
+
+// find gives the number of the block at an address.
+func (x *blockIndex) find(addr uint64, s *slab) (uint32, bool) {
+	if x.n == 0 {
+		return 0, false
+	}
+	hash, mask := x.hash(addr), len(x.slots)-1
+	for at := x.home(hash); x.slots[at] != 0; at = (at + 1) & mask {
+		if x.slots[at]>>32 == hash {
+			if i := uint32(x.slots[at]) - 1; s.blocks[i].addr == addr {
+				return i, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// add enters a block at an address that has none.
+func (x *blockIndex) add(addr uint64, i uint32) {
+	if (x.n+1)*4 > len(x.slots)*3 {
+		x.grow()
+	}
+	hash := x.hash(addr)
+	x.place(hash, hash<<32|uint64(i+1))
+	x.n++
+}
+
+func (x *blockIndex) place(hash, slot uint64) {
+	at, mask := x.home(hash), len(x.slots)-1
+	for x.slots[at] != 0 {
+		at = (at + 1) & mask
+	}
+	x.slots[at] = slot
+}
+
+func (x *blockIndex) grow() {
+	old := x.slots
+	x.slots = make([]uint64, max(leastSlots, 2*len(old)))
+	for _, slot := range old {
+		if slot != 0 {
+			x.place(slot>>32, slot)
+		}
+	}
+}
+
+// remove takes out a block that is there. Those behind it move up, where that brings them nearer to their homes.
+func (x *blockIndex) remove(addr uint64, i uint32) {
+	at, mask := x.home(x.hash(addr)), len(x.slots)-1
+	for uint32(x.slots[at]) != i+1 {
+		at = (at + 1) & mask
+	}
+	for next := (at + 1) & mask; x.slots[next] != 0; next = (next + 1) & mask {
+		if away := (next - x.home(x.slots[next]>>32)) & mask; away >= (next-at)&mask {
+			x.slots[at] = x.slots[next]
+			at = next
+		}
+	}
+	x.slots[at] = 0
+	x.n--
+}
+
+// all yields the numbers of the blocks, in no order.
+func (x *blockIndex) all() iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		for _, slot := range x.slots {
+			if slot != 0 && !yield(uint32(slot)-1) {
+				return
+			}
+		}
+	}
+}

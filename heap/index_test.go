@@ -1,0 +1,67 @@
+package heap
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestBlockIndex compares the index with a map, with addresses that crowd a few homes and with many.
+func TestBlockIndex(t *testing.T) {
+	for name, addrs := range map[string]uint64{"few": 20, "some": 300, "many": 100_000} {
+		t.Run(name, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(addrs, 1))
+			x, s, want := newBlockIndex(), slab{}, map[uint64]uint32{}
+			for range 4 * addrs {
+				addr := 512 * rng.Uint64N(addrs)
+				i, ok := x.find(addr, &s)
+				known, there := want[addr]
+				if there != ok || known != i {
+					t.Fatalf("address %#x: block %d, %t; want %d, %t", addr, i, ok, known, there)
+				}
+				if ok {
+					x.remove(addr, i)
+					s.drop(i)
+					delete(want, addr)
+					continue
+				}
+				i = s.add(block{addr: addr})
+				x.add(addr, i)
+				want[addr] = i
+			}
+			require.Equal(t, slices.Sorted(maps.Values(want)), slices.Sorted(x.all()))
+			require.Equal(t, len(want), x.n)
+			require.LessOrEqual(t, len(x.slots), max(leastSlots, 4*int(addrs)))
+		})
+	}
+}
+
+// TestBlockIndexCollisions: blocks of one home are found, and what is behind a block that goes is found still.
+func TestBlockIndexCollisions(t *testing.T) {
+	x, s := blockIndex{seed: 7}, slab{}
+	x.slots = make([]uint64, 4*leastSlots)
+	var crowd []uint64
+	for addr := uint64(0); len(crowd) < leastSlots; addr += 512 {
+		if home := x.home(x.hash(addr)); home >= len(x.slots)-3 { // so that the search goes over the end
+			crowd = append(crowd, addr)
+		}
+	}
+	for _, addr := range crowd {
+		x.add(addr, s.add(block{addr: addr}))
+	}
+	for n, addr := range crowd {
+		for _, other := range crowd[n:] {
+			i, ok := x.find(other, &s)
+			require.True(t, ok)
+			require.Equal(t, other, s.blocks[i].addr)
+		}
+		i, _ := x.find(addr, &s)
+		x.remove(addr, i)
+		_, ok := x.find(addr, &s)
+		require.False(t, ok)
+	}
+	require.Equal(t, make([]uint64, len(x.slots)), x.slots)
+}
