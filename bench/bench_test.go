@@ -98,6 +98,7 @@ func TestOptions(t *testing.T) {
 		"-only hotloop40 -window 100ms": {rounds: 5, window: 100 * time.Millisecond, only: "hotloop40"},
 		"-only who":                     {rounds: 5, window: 2 * time.Second, only: "who"},
 		"-only recording":               {rounds: 5, window: 2 * time.Second, only: "recording"},
+		"-only feed":                    {rounds: 5, window: 2 * time.Second, only: "feed"},
 	} {
 		got, err := parseOptions(strings.Fields(args), io.Discard)
 		require.NoError(t, err, args)

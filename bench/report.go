@@ -25,6 +25,7 @@ type report struct {
 
 	recording []recordingResult
 	views     *viewsResult // nil: not measured
+	feed      *feedsResult // the same
 }
 
 // goal is the largest price of a hit in a training loop, in microseconds beyond an empty uprobe.
@@ -66,6 +67,9 @@ func printReport(out io.Writer, r report) error {
 	}
 	if r.views != nil {
 		viewsTimes(r.views, w)
+	}
+	if r.feed != nil {
+		feedTimes(r.feed, w)
 	}
 	return w.Flush()
 }

@@ -36,6 +36,9 @@ type driverKey struct {
 }
 
 func (h *Heap) driver(pid uint32, layer event.Layer, device event.Device) *DriverAccount {
+	if d := h.lastDriver; d != nil && d.PID == pid && d.Layer == layer && d.Device == device {
+		return d
+	}
 	key := driverKey{pid, layer, device}
 	d := h.drivers[key]
 	if d == nil {
@@ -45,6 +48,7 @@ func (h *Heap) driver(pid uint32, layer event.Layer, device event.Device) *Drive
 			a.driver = d
 		}
 	}
+	h.lastDriver = d
 	return d
 }
 

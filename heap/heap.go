@@ -34,6 +34,8 @@ type Heap struct {
 	lastKey accountKey // of the torch event before: most runs have one process and one device
 	last    *account
 
+	lastDriver *DriverAccount // of the call before
+
 	events, ignored, failures uint64
 	first, now                uint64
 }
