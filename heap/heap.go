@@ -34,6 +34,7 @@ type Heap struct {
 	lastKey accountKey // of the torch event before: most runs have one process and one device
 	last    *account
 
+	read       uint64         // the sum of what touch read: it is of no use
 	lastDriver *DriverAccount // of the call before
 
 	events, ignored, failures uint64
@@ -76,6 +77,43 @@ func (h *Heap) Apply(e *event.Event) {
 		h.applyTorch(e)
 	default:
 		h.applyDriver(e)
+	}
+}
+
+const (
+	// ahead is how many events are looked at before they are applied.
+	ahead = 16
+	// cached is how many places of an index are in the processor's caches anyway.
+	cached = 1 << 14
+)
+
+// ApplyAll applies events one after the other. With many live blocks that is faster than Apply for each, which waits for what
+// it reads: of these events all is asked of the memory at once.
+func (h *Heap) ApplyAll(events []event.Event) {
+	for len(events) > 0 {
+		next := events[:min(ahead, len(events))]
+		h.touch(next)
+		for i := range next {
+			h.Apply(&next[i])
+		}
+		events = events[len(next):]
+	}
+}
+
+// touch reads where the index and the blocks of the events are, so that they are in the processor's caches.
+func (h *Heap) touch(events []event.Event) {
+	a := h.last
+	if a == nil || len(a.live.slots) < cached {
+		return
+	}
+	var at [ahead]uint64
+	for i := range events {
+		at[i] = a.live.slots[a.live.home(a.live.hash(events[i].Addr))]
+	}
+	for _, slot := range at[:len(events)] {
+		if slot != 0 {
+			h.read += h.blocks.blocks[uint32(slot)-1].addr
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package heap
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -229,4 +230,39 @@ func TestBlocks(t *testing.T) {
 		event.LayerDevice: {PID: pid, Layer: event.LayerDevice, Device: cuda0, Addr: 4096, Size: 4096, Requested: event.Unknown, Stream: event.Unknown,
 			Time: 1, Stack: 2, Call: "cudaMalloc", Segment: true},
 	}, got)
+}
+
+// TestApplyAll: with many blocks on two devices and some of a driver, batches of any length lead to what Apply leads to.
+func TestApplyAll(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	live, total := map[uint64]bool{}, [2]uint64{}
+	var events []event.Event
+	for range 4 * cached {
+		device := rng.IntN(2)
+		addr := 512*rng.Uint64N(4*cached) + 1<<40*uint64(device+1)
+		size := int64(512)
+		if live[addr] {
+			size = -size
+		}
+		live[addr] = size > 0
+		total[device] += uint64(size)
+		e := *torchEvent(addr, size, total[device])
+		e.Device.Index = int8(device)
+		events = append(events, e)
+		if rng.IntN(50) == 0 {
+			events = append(events, *deviceEvent(event.KindAlloc, addr, 512))
+		}
+	}
+	one, all := New(), New()
+	for i := range events {
+		one.Apply(&events[i])
+	}
+	for rest := events; len(rest) > 0; {
+		n := min(len(rest), 1+rng.IntN(3*ahead))
+		all.ApplyAll(rest[:n])
+		rest = rest[n:]
+	}
+	require.Greater(t, len(all.last.live.slots), cached, "so few blocks that nothing is read ahead")
+	require.Equal(t, one.Snapshot(), all.Snapshot())
+	require.Equal(t, blocksOf(one), blocksOf(all))
 }

@@ -15,9 +15,7 @@ type ledger struct {
 
 // take applies events, and gives the recording its turn: also without events.
 func (l *ledger) take(events []event.Event) {
-	for i := range events {
-		l.Apply(&events[i])
-	}
+	l.ApplyAll(events)
 	if l.writer != nil {
 		l.told(l.writer.Write(events))
 	}
