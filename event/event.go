@@ -132,6 +132,13 @@ type Event struct {
 // StackID identifies a stack within a process: a hash made in the kernel from the process and its frames.
 type StackID uint64
 
+// StackOverLimit stands for every stack that a source came upon when it had as many different ones as it may keep. It has one
+// frame, of the name OverLimit.
+const (
+	StackOverLimit StackID = 1<<64 - 1
+	OverLimit              = "[over the limit]"
+)
+
 // StackStatus says how complete a stack is.
 type StackStatus uint8
 
@@ -154,6 +161,8 @@ const (
 	// such as a JIT compiler's, lies in between. A frame next to it may be missing.
 	StatusGuessed  StackStatus = 11
 	StatusCopyEnds StackStatus = 12 // was unwound from a copy, and goes on behind what was copied
+	// StatusOverLimit is StackOverLimit's.
+	StatusOverLimit StackStatus = 13
 )
 
 var statusNames = map[StackStatus]string{
@@ -161,6 +170,7 @@ var statusNames = map[StackStatus]string{
 	StatusUnreadable: "unreadable", StatusOrder: "frames out of order", StatusTooDeep: "too deep",
 	StatusPythonState: "no Python state", StatusNoScratch: "no scratch", StatusLost: "lost",
 	StatusUnwound: "complete, unwound from a copy", StatusGuessed: "partly guessed", StatusCopyEnds: "copy too short",
+	StatusOverLimit: "over the limit",
 }
 
 func (s StackStatus) String() string { return name(statusNames, s, "status") }

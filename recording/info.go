@@ -66,6 +66,8 @@ type End struct {
 
 	Hits             []Hits `json:"hits"` // of every probe
 	StackRecordsLost uint64 `json:"stack_records_lost"`
+	// StacksOverLimit is events whose stack was not kept, because there were so many different ones.
+	StacksOverLimit uint64 `json:"stacks_over_limit,omitempty"`
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none.
 	RawStacks *RawStacks `json:"raw_stacks,omitempty"`
 	Checks    *Checks    `json:"checks"`  // nil: the live set was not compared with the allocator's books

@@ -10,7 +10,7 @@ type Decoder struct{ tracer *Tracer }
 
 // NewDecoder gives a decoder that has seen nothing.
 func NewDecoder() *Decoder {
-	return &Decoder{&Tracer{stacks: newStackTable(), raw: newRawTable(), detached: true}}
+	return &Decoder{&Tracer{stacks: newStackTable(DefaultStacks), raw: newRawTable(), detached: true}}
 }
 
 // Decode appends the event of a record, as bpf/event.h lays it out, to buf. Of a record that is no event it appends

@@ -98,5 +98,8 @@ func (t *Tracer) Lost() uint64 {
 	return n
 }
 
+// StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.
+func (t *Tracer) StacksOverLimit() uint64 { return t.stacks.over }
+
 // StackRecordsLost counts stacks that did not fit the ring; their events say so.
 func (t *Tracer) StackRecordsLost() uint64 { return t.kernel.stacksLost() }

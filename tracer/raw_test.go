@@ -169,7 +169,7 @@ func TestRawStackOfBrokenPython(t *testing.T) {
 		event.StatusBadRule: event.StatusUnwound, event.StatusPythonState: event.StatusPythonState, event.StatusTooDeep: event.StatusTooDeep,
 	} {
 		regions := []region{newRegion(m, &object{file: file})}
-		tr := &Tracer{stacks: newStackTable(), raw: newRawTable(), detached: true, regions: regions, known: regions}
+		tr := &Tracer{stacks: newStackTable(DefaultStacks), raw: newRawTable(), detached: true, regions: regions, known: regions}
 		words := rawWordsOf(6)
 		words[16] = base + offset&0xfff
 		record := rawBytes(5, words...)
@@ -184,7 +184,7 @@ func TestRawStackOfBrokenPython(t *testing.T) {
 
 // TestRawStackThatLeadsNowhere: the stack that the kernel came to stays when the copy does not lead as far.
 func TestRawStackThatLeadsNowhere(t *testing.T) {
-	tr := &Tracer{stacks: newStackTable(), raw: newRawTable(), detached: true}
+	tr := &Tracer{stacks: newStackTable(DefaultStacks), raw: newRawTable(), detached: true}
 	for _, r := range [][]byte{
 		stackRecordBytes(uint8(event.StatusBadRule), 7, 1, 2, 3), rawPageBytes(8, 0x1000, 16, 16), rawBytes(8, rawWordsOf(7)...),
 	} {

@@ -29,8 +29,9 @@ type rawFrame struct {
 
 type rawStack struct {
 	status event.StackStatus
-	frames []rawFrame
-	named  *event.Stack
+	frames []rawFrame   // nil once they have names
+	native int          // how many of them are native
+	named  *event.Stack // nil: not asked for yet
 }
 
 // stackTable turns stack ids into frames. Python code objects come from the kernel before the stacks that show them, because
@@ -39,6 +40,8 @@ type stackTable struct {
 	byID  map[event.StackID]*rawStack
 	codes map[uint64]*cpython.Code
 	names map[codeKey][]codeName
+	limit int    // of byID
+	over  uint64 // events with a stack that came when there were so many
 
 	lookedUp time.Time // when memory was last taken for names or unwind tables; zero: it was given back
 }
@@ -55,17 +58,39 @@ type codeName struct {
 	function string
 }
 
-func newStackTable() *stackTable {
+func newStackTable(limit int) *stackTable {
 	return &stackTable{
-		byID: map[event.StackID]*rawStack{}, codes: map[uint64]*cpython.Code{},
+		limit: limit,
+		byID:  map[event.StackID]*rawStack{}, codes: map[uint64]*cpython.Code{},
 		names: map[codeKey][]codeName{},
 	}
+}
+
+// full reports whether no further stack is kept.
+func (t *stackTable) full() bool { return len(t.byID) >= t.limit }
+
+// within gives the id under which an event's stack is known.
+func (t *stackTable) within(id event.StackID) event.StackID {
+	if id == 0 || !t.full() {
+		return id
+	}
+	if _, ok := t.byID[id]; ok {
+		return id
+	}
+	t.over++
+	return event.StackOverLimit
+}
+
+// overLimit is what there is to see of the stacks that were not kept.
+var overLimit = &event.Stack{
+	ID: event.StackOverLimit, Status: event.StatusOverLimit,
+	Frames: []event.Frame{{Kind: event.FrameNative, Func: event.OverLimit}},
 }
 
 // add keeps a stack that the kernel sent. A stack can come twice; the first is as good.
 func (t *stackTable) add(r stackRecord, find func(pc uint64) *region, mem process.Memory, py *cpython.Runtime) {
 	id := event.StackID(r.hash)
-	if _, ok := t.byID[id]; ok {
+	if _, ok := t.byID[id]; ok || t.full() {
 		return
 	}
 	s := &rawStack{status: event.StackStatus(r.status)}
@@ -75,6 +100,7 @@ func (t *stackTable) add(r stackRecord, find func(pc uint64) *region, mem proces
 			f := rawFrame{pc: word, caller: len(s.frames) > 0}
 			f.region = find(f.lookupPC())
 			s.frames = append(s.frames, f)
+			s.native++
 			continue
 		}
 		f := rawFrame{python: true, pc: word &^ pythonWord}
@@ -92,7 +118,7 @@ func (t *stackTable) add(r stackRecord, find func(pc uint64) *region, mem proces
 func (t *stackTable) addCode(r *bpf.TraceRecordCode, mem process.Memory, py *cpython.Runtime) {
 	addr := r.Addr[bpf.TraceCodeChunkCODE_OBJECT]
 	delete(t.codes, addr)
-	if py == nil {
+	if py == nil || t.full() {
 		return
 	}
 	if c, err := py.Code(&codeImage{r, mem}, addr); err == nil {
@@ -143,25 +169,24 @@ func findRegion(regions []region, pc uint64) *region {
 
 // nativeFrames is how many a stack has; 0 for one that is not known.
 func (t *stackTable) nativeFrames(id event.StackID) int {
-	n := 0
 	if s := t.byID[id]; s != nil {
-		for i := range s.frames {
-			if !s.frames[i].python {
-				n++
-			}
-		}
+		return s.native
 	}
-	return n
+	return 0
 }
 
 // stack names the frames of a stack.
 func (t *stackTable) stack(id event.StackID) *event.Stack {
+	if id == event.StackOverLimit {
+		return overLimit
+	}
 	s := t.byID[id]
 	if s == nil {
 		return nil
 	}
 	if s.named == nil {
 		s.named = &event.Stack{ID: id, Status: s.status, Frames: t.name(s.frames, reachesEnd(s.status))}
+		s.frames = nil
 	}
 	return s.named
 }

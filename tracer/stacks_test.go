@@ -8,9 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/symbolize"
 )
@@ -22,7 +24,7 @@ func in(regions []region) func(pc uint64) *region {
 
 func TestStackFrames(t *testing.T) {
 	regions := regionsOf(at(0x1000, 0x2000, "/lib/a.so"), at(0x2000, 0x3000, "/lib/b.so"))
-	table := newStackTable()
+	table := newStackTable(DefaultStacks)
 	table.add(stackRecord{status: 0, hash: 5, words: []uint64{0x1010, 0x2000, 1<<63 | 0x7000, 9, 0x9999, 1 << 63}}, in(regions), &image{}, nil)
 	s := table.stack(5)
 	require.NotNil(t, s)
@@ -49,7 +51,7 @@ func TestStackFrames(t *testing.T) {
 }
 
 func TestStackIsKeptOnce(t *testing.T) {
-	table := newStackTable()
+	table := newStackTable(DefaultStacks)
 	table.add(stackRecord{hash: 5, words: []uint64{1}}, in(nil), &image{}, nil)
 	first := table.stack(5)
 	table.add(stackRecord{hash: 5, words: []uint64{1, 2}, status: 3}, in(nil), &image{}, nil)
@@ -73,7 +75,7 @@ func TestEvalOfBrokenStack(t *testing.T) {
 		"two Python frames of it": {event.StatusUnreadable, []uint64{1, 2, py, 0, py, 0}, []bool{false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			table := newStackTable()
+			table := newStackTable(DefaultStacks)
 			table.add(stackRecord{status: uint8(c.status), hash: 1, words: c.words}, in(nil), &image{}, nil)
 			var got []bool
 			for _, f := range table.stack(1).Frames {
@@ -115,7 +117,7 @@ func TestNativeNames(t *testing.T) {
 		if sym.Size < 2 {
 			continue
 		}
-		table := newStackTable()
+		table := newStackTable(DefaultStacks)
 		table.add(stackRecord{hash: 1, words: []uint64{base + sym.Value, base + sym.Value + sym.Size}}, in(regions), &image{}, nil)
 		for _, frame := range table.stack(1).Frames {
 			require.Equal(t, file.BuildID(), frame.Module.BuildID)
@@ -157,7 +159,7 @@ func TestInlinedFrames(t *testing.T) {
 	m := at(base, base+1<<20, lib)
 	regions := []region{newRegion(m, &object{file: file})}
 	regions[0].bias = base
-	table := newStackTable()
+	table := newStackTable(DefaultStacks)
 	table.add(stackRecord{hash: 1, words: []uint64{base + outer.Addr, base + pc, 1<<63 | 0x7000, 9}}, in(regions), &image{}, nil)
 	frames := table.stack(1).Frames
 	require.Len(t, frames, 4)
@@ -189,4 +191,30 @@ func TestOpenOurs(t *testing.T) {
 	}
 	_, err := openOurs("/usr/lib/debug/.build-id")
 	require.Error(t, err, "a folder")
+}
+
+// TestStackLimit: what comes beyond the limit is one stack; what was there before stays, and no event is lost.
+func TestStackLimit(t *testing.T) {
+	tr := &Tracer{stacks: newStackTable(3), raw: newRawTable(), detached: true}
+	var events []event.Event
+	for round := range 2 {
+		for hash := uint64(1); hash <= 5; hash++ {
+			require.Empty(t, tr.decode(nil, stackRecordBytes(0, hash, 0x1000*hash)))
+			record := bpf.TraceRecordEvent{Type: uint8(bpf.TraceRecordTypeRECORD_EVENT), Stack: hash}
+			events = tr.decode(events, unsafe.Slice((*byte)(unsafe.Pointer(&record)), eventBytes))
+			require.Len(t, events, round*5+int(hash))
+		}
+	}
+	var got []event.StackID
+	for i := range events {
+		got = append(got, events[i].Stack)
+	}
+	const over = event.StackOverLimit
+	require.Equal(t, []event.StackID{1, 2, 3, over, over, 1, 2, 3, over, over}, got)
+	require.EqualValues(t, 4, tr.StacksOverLimit())
+	require.Len(t, tr.stacks.byID, 3)
+	require.EqualValues(t, 0x3000, tr.Stack(3).Frames[0].Addr)
+	require.Equal(t, "[over the limit]", tr.Stack(over).Frames[0].Label())
+	require.False(t, tr.Stack(over).Status.Complete())
+	require.Zero(t, tr.event(&bpf.TraceRecordEvent{}).Stack, "an event without a stack has none")
 }

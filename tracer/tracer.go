@@ -6,6 +6,7 @@
 package tracer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -46,9 +47,16 @@ type Options struct {
 	PerfUprobes bool
 	// CopyMemory copies what is read of the target's memory, as kernels before 6.2 need it, also where it can be read in place.
 	CopyMemory bool
+	// MaxStacks is how many different stacks are kept. What comes beyond is counted on one stack, event.StackOverLimit. 0 means
+	// DefaultStacks.
+	MaxStacks int
 	// CacheDir holds unwind tables between runs. Empty: none are kept.
 	CacheDir string
 }
+
+// DefaultStacks is how many different stacks are kept when nothing else is said. A training job has some thousands; a stack of 50
+// frames takes 10 kB.
+const DefaultStacks = 1 << 16
 
 const (
 	defaultRing = 32 << 20
@@ -114,7 +122,7 @@ func Start(p *process.Process, o *Options) (*Tracer, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	t := &Tracer{target: p, objects: newObjects(p, o.CacheDir), stacks: newStackTable(), raw: newRawTable()}
+	t := &Tracer{target: p, objects: newObjects(p, o.CacheDir), stacks: newStackTable(cmp.Or(o.MaxStacks, DefaultStacks)), raw: newRawTable()}
 	if err := t.start(o); err != nil {
 		t.Close()
 		return nil, err
@@ -305,7 +313,7 @@ func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 		Time: r.Time, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
 		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
-		Stack: t.raw.stack(event.StackID(r.Stack)), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
+		Stack: t.stacks.within(t.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
 	}
 	t.received[int(r.Hook)%maxHooks]++
 	if p := t.probes.byRow[int(r.Call)%maxHooks]; p != nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/recording/pytorch"
 )
@@ -85,6 +86,9 @@ func (o *opened) warn(warn func(error)) {
 	}
 	if o.end.Error != "" {
 		warn(fmt.Errorf("%s; the last %d events are not in it", o.end.Error, o.end.NotWritten))
+	}
+	if o.end.StacksOverLimit > 0 {
+		warn(fmt.Errorf("%d events have a stack that came when there were too many: they are counted as %s", o.end.StacksOverLimit, event.OverLimit))
 	}
 	if o.end.StackRecordsLost > 0 {
 		warn(fmt.Errorf("%d stacks did not fit the ring: their events have none", o.end.StackRecordsLost))

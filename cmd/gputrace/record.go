@@ -24,6 +24,7 @@ type recordOptions struct {
 	ringBytes  int
 	maxSize    int           // of the recording, bytes; 0: no limit
 	maxAge     time.Duration // that the recording reaches back; 0: to the attach
+	maxStacks  int
 	freeStacks bool
 	fullStacks bool
 	formats    string // beside the profiles and the recording, as of -f; empty: none
@@ -51,6 +52,7 @@ func recordCommand() *cli.Command {
 			&cli.StringFlag{Name: "ring-size", Value: "32MiB", Usage: "`BYTES` of the ring between kernel and gputrace, a power of two"},
 			&cli.StringFlag{Name: "max-size", Value: "1GiB", Usage: "drop the oldest part of the recording when it has `BYTES`; 0: never"},
 			&cli.StringFlag{Name: "max-age", Usage: "keep only the last `TIME` in the recording, such as 1h (default: all)"},
+			&cli.IntFlag{Name: "max-stacks", Value: 65536, Usage: "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as [over the limit]"},
 			&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 			&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
 			&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
@@ -82,7 +84,7 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	o := recordOptions{
 		output: c.String("output"), force: c.Bool("force"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
 		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-names"),
-		cacheDir: c.String("cache-dir"),
+		cacheDir: c.String("cache-dir"), maxStacks: c.Int("max-stacks"),
 	}
 	var err error
 	if o.duration, err = durationFlag(c, "duration"); err != nil {
@@ -106,6 +108,9 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	}
 	if o.maxSize, err = parseBytes(c.String("max-size")); err != nil || o.maxSize > 0 && o.maxSize < leastTrace {
 		return o, usage("--max-size %s: not a size of at least 4MiB, or 0", c.String("max-size"))
+	}
+	if o.maxStacks < 1 {
+		return o, usage("--max-stacks %d: not a number of at least 1", o.maxStacks)
 	}
 	if o.maxAge > 0 && o.maxAge < time.Second {
 		return o, usage("--max-age %s: not a time of at least 1s, or 0", o.maxAge)

@@ -46,6 +46,7 @@ type session struct {
 
 	trace     string // where the recording is; empty: there is none
 	viewErr   error  // why a format of -f is missing
+	limited   bool   // it was said that there are too many stacks
 	announced bool
 	readyErr  error
 }
@@ -87,7 +88,7 @@ func record(o recordOptions) error {
 
 // attach starts the tracer; with --wait, as soon as there is something to trace.
 func (s *session) attach(signals <-chan os.Signal) error {
-	options := &tracer.Options{RingBytes: s.opts.ringBytes, FreeStacks: s.opts.freeStacks, CacheDir: s.opts.cacheDir}
+	options := &tracer.Options{RingBytes: s.opts.ringBytes, FreeStacks: s.opts.freeStacks, MaxStacks: s.opts.maxStacks, CacheDir: s.opts.cacheDir}
 	for waiting := false; ; waiting = true {
 		t, err := tracer.Start(s.target, options)
 		if err == nil {
@@ -180,9 +181,7 @@ func (s *session) drain() error {
 		for _, n := range s.tracer.Notices() {
 			s.screen.say("  %s", n)
 		}
-		for _, w := range s.tracer.Warnings() {
-			s.screen.warn(w)
-		}
+		s.tellWarnings()
 		if errors.Is(err, io.EOF) {
 			s.resync.stop()
 			s.naming.stop()
@@ -212,6 +211,18 @@ func (s *session) drain() error {
 			s.tracer.Stop()
 		}
 		s.screen.live(s)
+	}
+}
+
+// tellWarnings says what went wrong since it was last called.
+func (s *session) tellWarnings() {
+	for _, w := range s.tracer.Warnings() {
+		s.screen.warn(w)
+	}
+	if !s.limited && s.tracer.StacksOverLimit() > 0 {
+		s.limited = true
+		s.screen.warn(fmt.Errorf("there are more than %d different stacks: further ones are counted as %s (--max-stacks)",
+			s.opts.maxStacks, event.OverLimit))
 	}
 }
 

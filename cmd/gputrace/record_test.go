@@ -30,7 +30,7 @@ func parse(args string) (recordOptions, error) {
 func TestParseRecord(t *testing.T) {
 	dir := t.TempDir()
 	plain := func(change func(*recordOptions)) recordOptions {
-		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, formats: "html", maxSize: 1 << 30, cacheDir: defaultCacheDir()}
+		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, formats: "html", maxSize: 1 << 30, maxStacks: 65536, cacheDir: defaultCacheDir()}
 		change(&o)
 		return o
 	}
@@ -44,6 +44,7 @@ func TestParseRecord(t *testing.T) {
 		"--ring-size 4096":       plain(func(o *recordOptions) { o.ringBytes = 4096 }),
 		"--ring-size 64KiB":      plain(func(o *recordOptions) { o.ringBytes = 64 << 10 }),
 		"--ring-size 1GiB":       plain(func(o *recordOptions) { o.ringBytes = 1 << 30 }),
+		"--max-stacks 1":         plain(func(o *recordOptions) { o.maxStacks = 1 }),
 		"--max-size 0":           plain(func(o *recordOptions) { o.maxSize = 0 }),
 		"--max-size 4MiB":        plain(func(o *recordOptions) { o.maxSize = 4 << 20 }),
 		"--max-size 64GiB":       plain(func(o *recordOptions) { o.maxSize = 64 << 30 }),
@@ -108,6 +109,8 @@ func TestParseRecordRefuses(t *testing.T) {
 		"-p 42 --ring-size x":        "not a power of two",
 		"-p 42 --ring-size -4096":    "not a power of two",
 		"-p 42 --max-size 4194303":   "at least 4MiB",
+		"-p 42 --max-stacks 0":       "at least 1",
+		"-p 42 --max-stacks x":       "invalid",
 		"-p 42 --max-size x":         "at least 4MiB",
 		"-p 42 --max-age 999ms":      "at least 1s",
 		"-p 42 --max-age -1s":        "not a time",

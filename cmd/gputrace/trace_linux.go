@@ -66,7 +66,8 @@ func (s *session) describe() *recording.Info {
 func (s *session) describeEnd(memory *analysis.BalanceInput) *recording.End {
 	end := &recording.End{
 		Reason: recording.ReasonStopped, Duration: s.end.Sub(s.start), StackRecordsLost: s.tracer.StackRecordsLost(),
-		Memory: memoryOf(memory), Libraries: s.torchPrefixes(),
+		StacksOverLimit: s.tracer.StacksOverLimit(),
+		Memory:          memoryOf(memory), Libraries: s.torchPrefixes(),
 	}
 	if raw := recording.RawStacks(s.tracer.RawStacks()); raw != (recording.RawStacks{}) {
 		end.RawStacks = &raw
