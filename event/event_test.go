@@ -15,7 +15,7 @@ func TestNumbers(t *testing.T) {
 		StackStatus(0): "complete", StackStatus(1): "no mapping", StackStatus(2): "no unwind row", StackStatus(3): "unsupported rule",
 		StackStatus(4): "unreadable", StackStatus(5): "frames out of order", StackStatus(6): "too deep",
 		MarkKind(1): "watch", MarkKind(2): "unwatch", MarkKind(3): "observed", MarkKind(4): "baseline", MarkKind(5): "from_start",
-		MarkKind(6): "checkpoint", StackStatus(7): "no Python state", StackStatus(8): "no scratch", StackStatus(9): "lost",
+		MarkKind(6): "checkpoint", MarkKind(7): "lost", StackStatus(7): "no Python state", StackStatus(8): "no scratch", StackStatus(9): "lost",
 		StackStatus(13): "over the limit",
 	} {
 		require.Equal(t, want, value.String())

@@ -26,6 +26,12 @@ type Observation struct {
 	Allocated, Reserved uint64
 }
 
+// Loss is events that happened and did not come through.
+type Loss struct {
+	From, To uint64 // between these times, CLOCK_BOOTTIME nanoseconds, as in the events
+	Events   uint64
+}
+
 // MarkKind says what a mark is.
 type MarkKind uint8
 
@@ -37,11 +43,12 @@ const (
 	MarkBaseline   MarkKind = 4 // the books of Device held Allocated and Reserved before the first event
 	MarkFromStart  MarkKind = 5 // the events of PID begin before it first used the GPU
 	MarkCheckpoint MarkKind = 6 // State is all that the events and marks before come to
+	MarkLost       MarkKind = 7 // Loss: events of PID are missing
 )
 
 var markNames = map[MarkKind]string{
 	MarkWatch: "watch", MarkUnwatch: "unwatch", MarkObserved: "observed", MarkBaseline: "baseline",
-	MarkFromStart: "from_start", MarkCheckpoint: "checkpoint",
+	MarkFromStart: "from_start", MarkCheckpoint: "checkpoint", MarkLost: "lost",
 }
 
 func (k MarkKind) String() string { return name(markNames, k, "mark") }
@@ -54,6 +61,7 @@ type Mark struct {
 	Device              Device // of a baseline
 	Allocated, Reserved uint64 // of a baseline, bytes; Unknown when not known
 	Observation         *Observation
+	Loss                Loss
 	State               []byte // of a checkpoint: as the package that keeps the live set wrote it
 }
 

@@ -9,10 +9,11 @@ import (
 
 // Limits of what is believed of an event and of what is kept. Events beyond them are counted as ignored.
 const (
-	maxBytes = 1 << 57 // an x86-64 process has 57 address bits at most (5-level paging)
-	maxSites = 1 << 20 // further stacks of a layer are booked on its stack 0
-	maxCalls = 1 << 12 // function names; the hook table has well under a thousand
-	keptGaps = 1000
+	maxBytes  = 1 << 57 // an x86-64 process has 57 address bits at most (5-level paging)
+	maxSites  = 1 << 20 // further stacks of a layer are booked on its stack 0
+	maxCalls  = 1 << 12 // function names; the hook table has well under a thousand
+	keptGaps  = 1000
+	keptHoles = 1000
 	// undoable is how many frees can be put back, over all threads. A thread has one free in flight, so this is also the
 	// number of threads that may be inside one at once.
 	undoable = 4096
@@ -27,6 +28,8 @@ type Heap struct {
 	sites     sites
 	blocks    slab
 	gaps      gapLog
+	holes     []Hole
+	holeCount uint64
 	undo      undoLog
 	follower  Follower // nil: nobody
 	told      Block    // that the follower is told of: an allocation each would be most of what following costs

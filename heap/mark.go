@@ -23,6 +23,8 @@ func (h *Heap) Mark(m *event.Mark) error {
 		h.SetBaseline(m.PID, m.Device, m.Allocated, m.Reserved)
 	case event.MarkFromStart:
 		h.FromStart(m.PID)
+	case event.MarkLost:
+		h.Lose(m.PID, m.Loss)
 	case event.MarkObserved:
 		_, err := h.Reconcile(*m.Observation)
 		return err

@@ -92,6 +92,13 @@ type Gap struct {
 	Bytes  int64 // net bytes of the missing events
 }
 
+// Hole is a time in which events of a process were lost, of any layer. What lives at one end of it may be unlike what the events
+// say of the other.
+type Hole struct {
+	PID uint32
+	event.Loss
+}
+
 // Books are the totals, without the sites.
 type Books struct {
 	First, Time uint64 // of the first and the last event, CLOCK_BOOTTIME nanoseconds; 0: no event
@@ -99,10 +106,12 @@ type Books struct {
 	Ignored     uint64 // of Events: with sizes, kinds or addresses that cannot be meant
 	Failures    uint64 // failed frees whose free was not seen, so that there was nothing to undo
 
-	Accounts []Account       // by PID and device
-	Drivers  []DriverAccount // by PID, layer and device
-	Gaps     []Gap           // the last 1000, oldest first
-	GapCount uint64          // all of them
+	Accounts  []Account       // by PID and device
+	Drivers   []DriverAccount // by PID, layer and device
+	Gaps      []Gap           // the last 1000, oldest first
+	GapCount  uint64          // all of them
+	Holes     []Hole          // the last 1000, oldest first
+	HoleCount uint64          // all of them
 }
 
 // Site is all allocations of one layer made by one stack.
@@ -151,6 +160,7 @@ func (h *Heap) Books() Books {
 	b := Books{
 		First: h.first, Time: h.now, Events: h.events, Ignored: h.ignored, Failures: h.failures,
 		Gaps: h.gaps.list(), GapCount: h.gaps.total,
+		Holes: append([]Hole{}, h.holes...), HoleCount: h.holeCount,
 	}
 	for _, a := range h.accounts {
 		b.Accounts = append(b.Accounts, a.export())

@@ -12,7 +12,10 @@ import (
 )
 
 // stateVersion is that of State's format: what a field means or where it is. It is written to files.
-const stateVersion = 1
+const (
+	stateVersion      = 2
+	stateWithoutHoles = 1
+)
 
 // ErrState: bytes that are no state of this version.
 var ErrState = errors.New("not the state of a live set")
@@ -243,8 +246,8 @@ func (s *state) addRoot(r *root) {
 func (s *state) all() {
 	h := s.heap
 	version := stateVersion
-	if number(s, &version); version != stateVersion {
-		s.fail("version %d, want %d", version, stateVersion)
+	if number(s, &version); version != stateVersion && version != stateWithoutHoles {
+		s.fail("version %d, want %d or %d", version, stateVersion, stateWithoutHoles)
 	}
 	s.numbers(&h.events, &h.ignored, &h.failures, &h.first, &h.now, &h.gaps.total)
 	list(s, &h.gaps.ring, func(g *Gap) { s.fixed(g) })
@@ -257,6 +260,10 @@ func (s *state) all() {
 	table(s, h.accounts, s.account)
 	s.moments()
 	s.undoLog(&h.undo)
+	if version != stateWithoutHoles {
+		number(s, &h.holeCount)
+		list(s, &h.holes, func(x *Hole) { s.fixed(x) })
+	}
 	s.check()
 }
 
@@ -290,6 +297,9 @@ func (s *state) check() {
 			s.fail("a segment of site %d of %d", r.site, sites)
 			return
 		}
+	}
+	if n := len(s.heap.holes); n > keptHoles || uint64(n) > s.heap.holeCount {
+		s.fail("%d of %d holes", n, s.heap.holeCount)
 	}
 	if g := &s.heap.gaps; len(g.ring) > keptGaps || g.total < uint64(len(g.ring)) || len(g.ring) < keptGaps && g.total > uint64(len(g.ring)) {
 		s.fail("%d of %d gaps", len(g.ring), g.total)

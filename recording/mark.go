@@ -9,6 +9,7 @@ import (
 //
 //	watch, unwatch, from start   pid
 //	baseline                     pid, device, allocated + 1, reserved + 1
+//	lost                         pid, from, to - from, events
 //	observed                     pid, device, from, to, allocated + 1, reserved + 1,
 //	                             blocks    n, then n times: address - end of the last (signed), size, size - requested
 //	                                       (signed; 0 when that is Unknown), stream + 1, is requested known
@@ -26,6 +27,10 @@ func appendMark(out *column, m *event.Mark) {
 		c.number(m.Reserved + 1)
 	case event.MarkObserved:
 		c.observation(m.Observation)
+	case event.MarkLost:
+		c.number(m.Loss.From)
+		c.number(m.Loss.To - m.Loss.From)
+		c.number(m.Loss.Events)
 	}
 	out.number(uint64(m.Kind))
 	out.number(uint64(len(c)))
@@ -86,7 +91,7 @@ func (c *column) truth(b bool) {
 func readMark(c *cursor) event.Mark {
 	m := event.Mark{Kind: event.MarkKind(c.index(256))}
 	body := cursor{data: c.bytes(c.number())}
-	if c.err != nil || m.Kind == 0 || m.Kind >= event.MarkCheckpoint {
+	if c.err != nil || m.Kind == 0 || m.Kind == event.MarkCheckpoint || m.Kind > event.MarkLost {
 		return m
 	}
 	m.PID = uint32(body.index(1 << 32))
@@ -95,6 +100,10 @@ func readMark(c *cursor) event.Mark {
 		m.Device, m.Allocated, m.Reserved = body.device(), body.number()-1, body.number()-1
 	case event.MarkObserved:
 		m.Observation = body.observation(m.PID)
+	case event.MarkLost:
+		m.Loss.From = body.number()
+		m.Loss.To = m.Loss.From + body.number()
+		m.Loss.Events = body.number()
 	}
 	if body.err != nil {
 		c.fail("mark %s: %w", m.Kind, body.err)

@@ -112,9 +112,14 @@ func (j *job) tame() event.Event {
 }
 
 func (j *job) mark() event.Mark {
-	m := event.Mark{Kind: event.MarkKind(1 + j.rng.IntN(5)), PID: uint32(j.any())}
+	kinds := []event.MarkKind{
+		event.MarkWatch, event.MarkUnwatch, event.MarkObserved, event.MarkBaseline, event.MarkFromStart, event.MarkLost,
+	}
+	m := event.Mark{Kind: kinds[j.rng.IntN(len(kinds))], PID: uint32(j.any())}
 	device := event.Device{Type: event.DeviceType(j.any()), Index: int8(j.any())}
 	switch m.Kind {
+	case event.MarkLost:
+		m.Loss = event.Loss{From: j.any(), To: j.any(), Events: j.any()}
 	case event.MarkBaseline:
 		m.Device, m.Allocated, m.Reserved = device, j.any(), j.any()
 	case event.MarkObserved:

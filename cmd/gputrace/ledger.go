@@ -52,6 +52,12 @@ func (l *ledger) Unwatch(pid uint32) {
 	l.mark(event.Mark{Kind: event.MarkUnwatch, PID: pid})
 }
 
+// Lose is Heap.Lose, recorded.
+func (l *ledger) Lose(pid uint32, loss event.Loss) {
+	l.Heap.Lose(pid, loss)
+	l.mark(event.Mark{Kind: event.MarkLost, PID: pid, Loss: loss})
+}
+
 // Reconcile is Heap.Reconcile, recorded if it changed something.
 func (l *ledger) Reconcile(o event.Observation) (heap.Result, error) {
 	r, err := l.Heap.Reconcile(o)

@@ -38,6 +38,7 @@ type session struct {
 	driver  *driver
 	resync  *resync
 	naming  *naming
+	lost    lossWatch
 	start   time.Time
 	end     time.Time
 	signal  os.Signal
@@ -71,6 +72,7 @@ func record(o recordOptions) error {
 		return explain(err, o)
 	}
 	defer s.tracer.Close()
+	s.lost.looked = s.tracer.Found().Attached
 	s.startTrace()
 	s.resync = newResync(s)
 	s.naming = newNaming(s)
@@ -178,6 +180,7 @@ func (s *session) drain() error {
 		begun := bootNanos()
 		buf, err = s.tracer.Read(buf[:0])
 		s.heap.take(buf)
+		s.lost.look(s)
 		for _, n := range s.tracer.Notices() {
 			s.screen.say("  %s", n)
 		}

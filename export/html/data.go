@@ -81,9 +81,16 @@ type losses struct {
 	Events   number           `json:"events"`
 	Gaps     uint64           `json:"gaps"`
 	GapBytes uint64           `json:"gapBytes"`
+	Holes    list[hole]       `json:"holes"` // the last 1000
 	Ignored  uint64           `json:"ignored"`
 	Stacks   list[stackShare] `json:"stacks"`
 	Cut      int              `json:"cut"` // stacks that are shown as their own line alone
+}
+
+type hole struct {
+	From   int64  `json:"from"`
+	To     int64  `json:"to"`
+	Events uint64 `json:"events"`
 }
 
 type stackShare struct {
@@ -277,7 +284,7 @@ func headOf(in *Input) *head {
 	for _, r := range b.Refusals {
 		h.Refusals = append(h.Refusals, refusal{since(r.Time), r.Part, number(r.Bytes), r.Moment, r.Own, r.TID})
 	}
-	h.Losses = lossesOf(in)
+	h.Losses = lossesOf(in, since)
 	return h
 }
 
@@ -295,11 +302,14 @@ func partOf(p *analysis.Part, since func(uint64) int64) partData {
 	return out
 }
 
-func lossesOf(in *Input) losses {
+func lossesOf(in *Input, since func(uint64) int64) losses {
 	s := in.View.Snapshot
 	out := losses{Events: number(in.Lost), Gaps: s.GapCount, Ignored: s.Ignored, Cut: in.Browse.CutStacks}
 	for i := range s.Accounts {
 		out.GapBytes += s.Accounts[i].GapBytes
+	}
+	for _, l := range s.Holes {
+		out.Holes = append(out.Holes, hole{since(l.From), since(l.To), l.Events})
 	}
 	for _, u := range in.View.Stacks() {
 		out.Stacks = append(out.Stacks, stackShare{u.Status, u.Bytes})

@@ -385,6 +385,34 @@ func TestSelected(t *testing.T) {
 	require.Equal(t, []uint64{500, 2000}, []uint64{from, to})
 }
 
+// TestHoles: the times in which events were lost are said, and red in the curve.
+func TestHoles(t *testing.T) {
+	s := stream(27, 3000)
+	in := pageOf(t, traceOf(t, s), nil)
+	first, last := s.Events[0].Time, s.Events[2999].Time
+	third := (last - first) / 3
+	in.Lost = 12
+	red := `(() => {
+		const c = document.querySelector('canvas'), d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+		let most = 0; // of a row, red pixels
+		for (let y = 25 * devicePixelRatio; y < c.height; y++) { // below the marks of refused requests
+			let n = 0;
+			for (let x = 0; x < c.width; x++) {
+				const i = 4 * (y * c.width + x);
+				if (d[i] === 0xc9 && d[i + 1] === 0x2a && d[i + 2] === 0x2a) n++; // --bad
+			}
+			most = Math.max(most, n);
+		}
+		return String(Math.round(10 * most / c.width));
+	})()`
+	require.Equal(t, "0", open(t, in).text(red))
+	in.View.Snapshot.Holes = []heap.Hole{{PID: 1, Loss: event.Loss{From: first + third, To: first + 2*third, Events: 12}}}
+	p := open(t, in)
+	require.Regexp(t, `between \S+ s and \S+ s`, p.text(`document.querySelector('[data-name=lost]').textContent`))
+	require.Equal(t, "3", p.text(red), "tenths of the width")
+	p.shoot("holes")
+}
+
 // What is not known is unknown, and a trace without anything in it is drawn too.
 func TestNothing(t *testing.T) {
 	in := pageOf(t, traceOf(t, &eventtest.Stream{}), nil)

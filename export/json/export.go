@@ -49,10 +49,18 @@ type exportSummary struct {
 	Events   uint64     `json:"events"`
 	Ignored  uint64     `json:"ignored"`
 	Gaps     uint64     `json:"gaps"`
+	Holes    []hole     `json:"holes,omitempty"` // the last 1000
 	First    uint64     `json:"first_boottime_ns,omitempty"`
 	Last     uint64     `json:"last_boottime_ns,omitempty"`
 	FirstUTC *time.Time `json:"first,omitempty"`
 	LastUTC  *time.Time `json:"last,omitempty"`
+}
+
+type hole struct {
+	PID    uint32 `json:"pid"`
+	From   uint64 `json:"from_boottime_ns"`
+	To     uint64 `json:"to_boottime_ns"`
+	Events uint64 `json:"events"`
 }
 
 type exportAccount struct {
@@ -164,6 +172,9 @@ func newExportSummary(x *Export) exportSummary {
 	s := x.View.Snapshot
 	out := exportSummary{
 		Bytes: x.View.Total(), Events: s.Events, Ignored: s.Ignored, Gaps: s.GapCount, First: s.First, Last: s.Time,
+	}
+	for _, h := range s.Holes {
+		out.Holes = append(out.Holes, hole{h.PID, h.From, h.To, h.Events})
 	}
 	if !x.Boot.IsZero() && s.Events > 0 {
 		first, last := x.Boot.Add(time.Duration(s.First)).UTC(), x.Boot.Add(time.Duration(s.Time)).UTC()

@@ -86,6 +86,11 @@ func offsetText(at, start uint64) string {
 	return fmt.Sprintf("%+.1f s", (time.Duration(at) - time.Duration(start)).Seconds())
 }
 
+// exactOffset is the same in milliseconds.
+func exactOffset(at, start uint64) string {
+	return fmt.Sprintf("%+.3f s", (time.Duration(at) - time.Duration(start)).Seconds())
+}
+
 // Printable drops what could move a terminal's cursor: names come from the program that is watched.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {

@@ -303,6 +303,7 @@ func (p *printer) losses() {
 		}
 		p.field("lost", "%s", orNone(plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
 	}
+	p.holes()
 	p.gaps()
 	p.checks()
 	p.oddities()
@@ -349,6 +350,26 @@ func orNone(count, reasons string) string {
 }
 
 func (p *printer) stacks() { p.stacksOf(p.in.View) }
+
+// shownLosses is how many times without events are listed one by one.
+const shownLosses = 5
+
+// holes says when events were lost.
+func (p *printer) holes() {
+	s := p.in.View.Snapshot
+	name := "lost" // of a recording that was cut off nothing else is known
+	if len(p.in.Hits) > 0 {
+		name = ""
+	}
+	last := s.Holes[max(0, len(s.Holes)-shownLosses):]
+	for _, h := range last {
+		p.field(name, "%s from %s to %s, pid %d", plural(h.Events, "event"), exactOffset(h.From, p.in.start()), exactOffset(h.To, p.in.start()), h.PID)
+		name = ""
+	}
+	if more := s.HoleCount - uint64(len(last)); more > 0 {
+		p.field("", "and in %s before", plural(more, "hole"))
+	}
+}
 
 // shownGaps is how many gaps are listed one by one.
 const shownGaps = 5

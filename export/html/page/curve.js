@@ -58,6 +58,7 @@ class CurveView {
     c.beginPath();
     c.rect(this.pad.left, 0, this.width - this.pad.left - this.pad.right, this.height - this.pad.bottom + 1);
     c.clip();
+    this.drawHoles(c);
     this.drawRange(c);
     SERIES.forEach((s, q) => this.drawSeries(c, q));
     this.drawCourse(c);
@@ -206,6 +207,18 @@ class CurveView {
     c.strokeStyle = this.color('--match');
     c.lineWidth = 1.5;
     c.stroke();
+  }
+
+  // drawHoles marks when events were lost.
+  drawHoles(c) {
+    for (const h of this.model.head.losses.holes) {
+      const [left, right] = [Math.max(this.x(h.from), this.pad.left), Math.min(this.x(h.to), this.width - this.pad.right)];
+      if (left > right) continue;
+      c.fillStyle = this.color('--bad-soft');
+      c.fillRect(left, this.pad.top, Math.max(1, right - left), this.height - this.pad.top - this.pad.bottom);
+      c.fillStyle = this.color('--bad');
+      c.fillRect(left, this.pad.top, Math.max(1, right - left), 2);
+    }
   }
 
   drawRange(c) {

@@ -90,8 +90,13 @@ function lossTile() {
   const stacks = l.stacks.reduce((n, s) => n + s.bytes, 0);
   const complete = l.stacks.filter((s) => s.status === 'complete').reduce((n, s) => n + s.bytes, 0);
   const more = [`${plural(l.gaps, 'gap')} of the totals, ${bytesText(l.gapBytes)}`];
+  if (l.holes.length > 0) {
+    const [first, last] = [l.holes[0], l.holes[l.holes.length - 1]];
+    const start = model.head.start;
+    more.push(`${l.holes.length === 1 ? 'between' : `in ${plural(l.holes.length, 'hole')} between`} ${seconds(first.from - start)} and ${seconds(last.to - start)}`);
+  }
   if (stacks > 0) more.push(`stacks ${share(complete, stacks)} complete`);
-  return tile('Events lost', count(l.events), more.join('; '), { id: 'lost', bad: l.events > 0 || l.gaps > 0 });
+  return tile('Events lost', count(l.events), more.join('; '), { id: 'lost', bad: l.events > 0 || l.gaps > 0 || l.holes.length > 0 });
 }
 
 function drawHead() {
