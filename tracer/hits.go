@@ -51,8 +51,8 @@ var droppedOutcomes = map[bpf.TraceOutcome]string{
 
 // Hits reads the counters of every probe.
 func (t *Tracer) Hits() ([]Hits, error) {
-	stats, err := t.kernel.stats()
-	if err != nil {
+	var stats bpf.TraceStatsTable
+	if err := t.kernel.stats(&stats); err != nil {
 		return nil, err
 	}
 	var out []Hits
@@ -83,16 +83,21 @@ func (t *Tracer) hits(name string, stats *bpf.TraceStatsTable, row uint32) Hits 
 	return h
 }
 
-// Lost is the number of events lost so far, over all probes.
+// Lost is the number of events lost so far, over all probes. It is asked for at every read: call it from the goroutine that
+// reads.
 func (t *Tracer) Lost() uint64 {
-	stats, err := t.kernel.stats()
-	if err != nil {
+	if t.counters == nil {
+		t.counters = &bpf.TraceStatsTable{}
+	}
+	if err := t.kernel.stats(t.counters); err != nil {
 		return 0
 	}
 	var n uint64
 	for i := range t.probes.used {
-		for o := range droppedOutcomes {
-			n += stats.Row[i].Outcome[o]
+		if s := &t.counters.Row[i]; s.Hits > 0 {
+			for o := range droppedOutcomes {
+				n += s.Outcome[o]
+			}
 		}
 	}
 	return n

@@ -114,6 +114,7 @@ type Tracer struct {
 	notices     []string
 	malformed   uint64 // records
 	received    [maxHooks]uint64
+	counters    *bpf.TraceStatsTable // the last that Lost read
 }
 
 // Start attaches to a process. Before the first probe is in place, everything that the unwinder needs is: the first event
