@@ -29,7 +29,7 @@ const (
 // that are skipped.
 const (
 	Major = 1
-	Minor = 1 // 1.1 marks inlined frames
+	Minor = 2 // 1.1 marks inlined frames, 1.2 when events were lost
 )
 
 // frameType says what a frame holds. Readers skip the types that they do not know.
