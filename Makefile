@@ -28,6 +28,12 @@ test-versions: ## books, exactness and names of holders on every PyTorch from 1.
 	@.ci/install test
 	.ci/versions all $(VERSIONS)
 
+SOAK ?= 1h
+soak: ## PyTorch at full speed in 16 threads for an hour, or SOAK=10m: nothing lost unseen, the live set exact, no growth (root)
+	@.ci/install test
+	@testdata/setup.sh
+	GPUTRACE_SOAK=$(SOAK) GPUTRACE_ROUNDS=50 go test ./e2e -count=1 -v -timeout 0 -run 'TestSoak|TestFire|KilledAnywhere'
+
 bench: ## measure what tracing costs, as tables for the README (root, 10 minutes)
 	@.ci/install test
 	@testdata/setup.sh
@@ -50,4 +56,4 @@ drift: ## check that what is generated (BPF object, docs/coverage.md) is what th
 clean: ## remove what was built here
 	rm -rf gputrace testdata/.work
 
-.PHONY: help demo build test test-versions bench generate coverage lint drift clean
+.PHONY: help demo build test test-versions soak bench generate coverage lint drift clean

@@ -1,0 +1,310 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// fire allocates and frees in 16 threads and as many streams at full speed, while another thread forks children that end at
+// once. Each line of DIR/counters is progress. When it is released, it holds what it has.
+const fire = `
+import os, random, threading, time, torch, warnings
+warnings.simplefilter('ignore')
+threads, kept, made = 16, {}, [0] * 16
+go = lambda: os.path.exists('DIR/go')
+def work(n):
+    r, mine = random.Random(n), []
+    with torch.cuda.stream(torch.cuda.Stream()):
+        while not go():
+            for _ in range(200):
+                mine.append(torch.empty(r.choice((1, 700, 5000, 300000, 3000000)), dtype=torch.uint8, device='cuda'))
+                if len(mine) > 40:
+                    del mine[::r.randrange(2, 5)]
+            made[n] += 1
+            if r.random() < 0.02:
+                torch.cuda.empty_cache()
+    kept[n] = mine
+def storm():
+    while not go():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+def beat():
+    last = 0
+    with open('DIR/counters', 'w') as f:
+        while not go():
+            time.sleep(0.01)
+            if sum(made) > last:
+                last = sum(made)
+                print(file=f, flush=True)
+before = [torch.empty(1000 * n, dtype=torch.uint8, device='cuda') for n in range(1, 50)]
+all = [threading.Thread(target=work, args=(n,)) for n in range(threads)] + [threading.Thread(target=f) for f in (storm, beat)]
+for t in all:
+    t.start()
+print('READY', os.getpid(), flush=True)
+for t in all:
+    t.join()
+print('DONE', torch.cuda.memory_allocated(), flush=True)
+while not os.path.exists('DIR/hold'):
+    time.sleep(0.01)
+`
+
+// readBack is a recording that was read to its end.
+type readBack struct {
+	heap   *heap.Heap
+	events uint64
+	info   *recording.Info
+	end    *recording.End // nil: it was cut off
+	err    error          // that ended it; nil: the end of the file
+}
+
+func readRecording(t *testing.T, path string) *readBack {
+	t.Helper()
+	r, err := recording.Open(path)
+	require.NoError(t, err)
+	defer r.Close()
+	out := &readBack{heap: heap.New(), info: r.Info()}
+	out.err = out.heap.Replay(r)
+	out.events, out.end = out.heap.Books().Events, r.End()
+	return out
+}
+
+// checkLaw checks that each run of each probe has one outcome, that what was emitted is in the recording, and that what was lost
+// lies in its holes. It gives the number of lost events.
+func (r *readBack) checkLaw(t *testing.T) uint64 {
+	t.Helper()
+	require.NoError(t, r.err)
+	require.NotNil(t, r.end)
+	var emitted, dropped uint64
+	for _, h := range r.end.Hits {
+		sum := h.Emitted
+		for _, n := range h.Quiet {
+			sum += n
+		}
+		for reason, n := range h.Dropped {
+			sum, dropped = sum+n, dropped+n
+			require.True(t, n == 0 || reason == "ring full", "%s: %d", reason, n)
+		}
+		require.Equal(t, h.Hits, sum, "%+v", h)
+		emitted += h.Emitted
+	}
+	require.Equal(t, emitted, r.events)
+	books, last, inHoles := r.heap.Books(), r.info.Attached, uint64(0)
+	for _, h := range books.Holes {
+		require.GreaterOrEqual(t, h.From, last, "%+v", books.Holes)
+		require.Greater(t, h.To, h.From)
+		last, inHoles = h.To, inHoles+h.Events
+	}
+	require.Equal(t, dropped, inHoles)
+	for _, g := range books.Gaps {
+		require.NotEmpty(t, books.Holes, "a gap, and no event was lost: %+v", g)
+		require.Greater(t, g.Time, books.Holes[0].From)
+	}
+	return dropped
+}
+
+var lostSoFar = regexp.MustCompile(`lost (\d[\d,]*) events`)
+
+// lost is what the last line on the terminal says.
+func (c *command) lost() int {
+	all := lostSoFar.FindAllStringSubmatch(c.stderr.String(), -1)
+	if all == nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(strings.ReplaceAll(all[len(all)-1][1], ",", ""))
+	return n
+}
+
+// TestFire: a small ring, 16 threads and a storm of forks. Thousands of events are lost; each of them is counted, the time of it is
+// told, and once it is over the live set is the allocator's again, block for block.
+func TestFire(t *testing.T) {
+	p := startPython(t, fire).ready(t)
+	c := startCommand(t, p, "--ring-size", "64KiB")
+	eventually(t, "losses", func() bool { return c.lost() > 1000 })
+	p.release(t)
+	line := p.await(t, "DONE")
+	eventually(t, "the comparison after the losses", func() bool { return strings.Contains(c.stderr.String(), "put the live set right") })
+	healed := bootTime()
+	c.interrupt(t)
+	inuse, _ := c.profiles(t)
+	checkAllocated(t, inuse, line)
+	for _, s := range inuse.Sample {
+		require.Positive(t, s.Value[2], "no bytes without a block: %v", s.Label)
+	}
+	r := readRecording(t, filepath.Join(c.out(), "trace.gputrace"))
+	dropped := r.checkLaw(t)
+	require.Greater(t, dropped, uint64(1000))
+	holes := r.heap.Books().Holes
+	require.Less(t, holes[len(holes)-1].To, healed, "the hole is over")
+	require.Zero(t, r.heap.Books().Accounts[0].Lost)
+	said := regexp.MustCompile(`lost +[\d,]+ events: ring full [\d,]+\n +[\d,]+ events? from \+\d+\.\d{3} s to \+\d+\.\d{3} s, pid \d+\n`)
+	require.Regexp(t, said, c.stdout.String())
+	again, _ := report(t, c.out())
+	require.Equal(t, said.FindString(c.stdout.String()), said.FindString(again))
+	t.Logf("%d of %d events lost in %d holes", dropped, r.events+dropped, len(holes))
+}
+
+// fireRounds is how often something is killed at a random point; GPUTRACE_ROUNDS says more.
+func fireRounds(t *testing.T, n int) int {
+	t.Helper()
+	if text := os.Getenv("GPUTRACE_ROUNDS"); text != "" {
+		var err error
+		n, err = strconv.Atoi(text)
+		require.NoError(t, err)
+	}
+	return n
+}
+
+// TestTargetKilledAnywhere kills a job at full speed: what came through is all written, and adds up.
+func TestTargetKilledAnywhere(t *testing.T) {
+	loop := func(t *testing.T) *target {
+		return startIn(t, t.TempDir(), nil, filepath.Join(env.programs, "hotloop"), "--batches", "1000000000", "--calls", "2000")
+	}
+	threads := func(t *testing.T) *target { return startPython(t, fire).ready(t) }
+	for name, tt := range map[string]struct {
+		start  func(t *testing.T) *target
+		rounds int
+	}{"one thread": {loop, 4}, "16 threads": {threads, 1}} {
+		t.Run(name, func(t *testing.T) {
+			for range fireRounds(t, tt.rounds) {
+				p := tt.start(t)
+				c := startCommand(t, p, "--ring-size", "64KiB", "-f", "none", "--no-names")
+				time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // any moment will do
+				p.signal(t, syscall.SIGKILL)
+				require.Contains(t, []int{0, 8}, c.code(t), c.stderr.String())
+				r := readRecording(t, filepath.Join(c.out(), "trace.gputrace"))
+				require.Equal(t, recording.ReasonExited, r.end.Reason)
+				t.Logf("%d events, %d lost", r.events, r.checkLaw(t))
+				require.NotContains(t, c.stderr.String(), "please report")
+			}
+		})
+	}
+}
+
+// TestKilledAnywhere kills gputrace at any moment between its start and half a second of tracing, again and again: the job goes
+// on, its code is as before, what was recorded can be read up to the last whole frame, and the next attach finds nothing wrong.
+func TestKilledAnywhere(t *testing.T) {
+	p := startPython(t, fire).ready(t)
+	all := functions(t, p, "libc10.so", "_ZN3c1027reportMemoryUsageToProfilerE", "_ZN3c1027reportOutOfMemoryToProfilerE")
+	all = append(all, functions(t, p, "libcuda.so", "cuMemAlloc_v2", "cuMemFree_v2")...)
+	begin := time.Now()
+	c := startCommand(t, p, "-f", "none")
+	most := time.Since(begin) + 500*time.Millisecond
+	for round := range fireRounds(t, 4) {
+		if round > 0 {
+			c = newCommand(t, "-p", fmt.Sprint(p.pid), "-o", "OUT", "-f", "none").start(t)
+			time.Sleep(time.Duration(rand.Int64N(int64(most))))
+		}
+		c.signal(t, syscall.SIGKILL)
+		require.Equal(t, -1, c.code(t))
+		eventually(t, "the probes to be gone", func() bool { return len(changed(t, p, all)) == 0 })
+		p.awaitSteps(t, p.steps()+3)
+		checkCutOff(t, c)
+	}
+	c = startCommand(t, p, "-f", "none", "--no-names")
+	p.awaitSteps(t, p.steps()+3)
+	p.release(t)
+	line := p.await(t, "DONE")
+	c.interrupt(t)
+	inuse, _ := readProfiles(t, c.out(), "trace.gputrace")
+	checkAllocated(t, inuse, line)
+	readRecording(t, filepath.Join(c.out(), "trace.gputrace")).checkLaw(t)
+	require.NotContains(t, c.stderr.String(), "please report")
+	p.touch(t, "hold")
+	p.wait(t)
+}
+
+// checkCutOff reads what a killed gputrace has left, if it came to record anything.
+func checkCutOff(t *testing.T, c *command) {
+	t.Helper()
+	path := c.out() + ".gputrace"
+	if st, err := os.Stat(path); err != nil || st.Size() == 0 { // it did not come so far
+		return
+	}
+	r := readRecording(t, path)
+	if r.err != nil {
+		var damage *recording.DamageError
+		require.ErrorAs(t, r.err, &damage)
+	}
+	require.Nil(t, r.end)
+	books := r.heap.Books()
+	require.Zero(t, books.Ignored)
+	for i := range books.Accounts {
+		a := &books.Accounts[i]
+		require.Equal(t, int64(a.Allocated), int64(a.Live.Bytes+a.Before)+a.Lost)
+	}
+	t.Logf("%d events until %v", r.events, r.err)
+}
+
+// anonymousLine is memory that no file is behind.
+var anonymousLine = regexp.MustCompile(`(?m)^RssAnon:\s+(\d+) kB`)
+
+// soakGrowth is how much more memory gputrace may have in the end than in the second quarter of the time, kB.
+const soakGrowth = 32 << 10
+
+// TestSoak runs the fire for seconds, or, as make soak has it, for an hour: no run of a probe without an outcome, in the end
+// the live set is the allocator's, and gputrace does not grow.
+func TestSoak(t *testing.T) {
+	lasts := 8 * time.Second
+	if text := os.Getenv("GPUTRACE_SOAK"); text != "" {
+		var err error
+		lasts, err = time.ParseDuration(text)
+		require.NoError(t, err)
+	}
+	p := startPython(t, fire).ready(t)
+	c := startCommand(t, p, "--max-size", "32MiB", "--max-stacks", "1000", "-f", "none")
+	var sizes []int
+	for end := time.Now().Add(lasts); time.Now().Before(end); time.Sleep(max(100*time.Millisecond, lasts/1000)) {
+		sizes = append(sizes, anonymousSize(t, c))
+		p.awaitSteps(t, p.steps()+1)
+	}
+	p.release(t)
+	line := p.await(t, "DONE")
+	eventually(t, "all losses to be put right", func() bool {
+		return c.lost() == 0 || strings.Contains(c.stderr.String(), "put the live set right")
+	})
+	c.interrupt(t)
+	inuse, alloc := readProfiles(t, c.out(), "trace.gputrace")
+	checkAllocated(t, inuse, line)
+	r := readRecording(t, filepath.Join(c.out(), "trace.gputrace"))
+	dropped := r.checkLaw(t)
+	require.NotContains(t, c.stderr.String(), "please report")
+	quarter := len(sizes) / 4
+	first, last := median(sizes[quarter:2*quarter+1]), median(sizes[3*quarter:])
+	t.Logf("%d allocations, %d events, %d lost; %d kB in the second quarter of the time, %d kB in the last",
+		sum(t, alloc, "alloc_objects", "torch"), r.events, dropped, first, last)
+	require.LessOrEqual(t, last, first+soakGrowth)
+}
+
+// median of sizes: a reading of holders takes much memory for a moment.
+func median(sizes []int) int {
+	return slices.Sorted(slices.Values(sizes))[len(sizes)/2]
+}
+
+func anonymousSize(t *testing.T, c *command) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	require.NoError(t, err)
+	m := anonymousLine.FindSubmatch(b)
+	require.NotNil(t, m, "%s", b)
+	n, err := strconv.Atoi(string(m[1]))
+	require.NoError(t, err)
+	return n
+}
