@@ -418,20 +418,20 @@ __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 	return 0;
 }
 
-// Sends the code objects of the stack in the scratch.
-static __always_inline void send_codes(struct walk *w, struct proc *p)
+// Sends the code objects of the stack in the scratch. An instruction's word, behind that of its code, has no such mark.
+__noinline int send_codes(struct walk *w, struct proc *p)
 {
-	u32 n = w->rec.nwords;
-
+	if (!w || !p)
+		return 0;
 	for (u32 i = 0; i < MAX_WORDS; i++) {
-		if (i >= n)
+		if (i >= w->rec.nwords)
 			break;
 		u64 word = w->rec.words[i];
-		if (word & PYTHON_WORD) {
+		if (word & PYTHON_WORD)
 			send_code(w, p, word & ~PYTHON_WORD);
-			i++; // its instruction
-		}
 	}
+	w->view[ELSEWHERE].hi = w->view[ELSEWHERE].lo; // its copy is overwritten
+	return 0;
 }
 
 static __always_inline u64 *seen_slot(u64 hash)
@@ -453,10 +453,8 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 	u32 n = w->rec.nwords;
 	if (n > MAX_WORDS)
 		return;
-	if (w->python) {
+	if (w->python)
 		send_codes(w, p);
-		w->view[ELSEWHERE].hi = w->view[ELSEWHERE].lo; // its copy is overwritten
-	}
 	w->rec.type = RECORD_STACK;
 	if (bpf_ringbuf_output(&ring, &w->rec, __builtin_offsetof(struct record_stack, words) + n * 8,
 			       BPF_RB_NO_WAKEUP)) {
