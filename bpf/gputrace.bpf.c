@@ -239,6 +239,7 @@ struct {
 // One run of one probe.
 struct hit {
 	struct pt_regs *ctx;
+	struct task_struct *task;
 	struct proc *proc;
 	struct scratch *scratch;
 	struct hook *hook;
@@ -280,12 +281,9 @@ static __always_inline void recount(struct proc *p, u64 pages, u64 change)
 // Notices that libraries came or went: the number of executable pages is another one. The tracer is woken to read the mappings.
 // When libraries went, until then each mapping is checked against the kernel's before it is believed, and stacks have ids of
 // their own.
-__noinline int check_code(struct proc *p)
+__noinline int code_changed(struct proc *p, u64 pages)
 {
 	if (!p)
-		return 0;
-	u64 pages = bpf_get_current_task_btf()->mm->exec_vm;
-	if (pages == p->code_pages)
 		return 0;
 	struct record_code_changed r = { .type = RECORD_CODE_CHANGED, .pid = p->pid };
 	struct proc *next = bpf_map_lookup_elem(&procs, &slot_next);
@@ -296,6 +294,14 @@ __noinline int check_code(struct proc *p)
 		recount(next, pages, r.change);
 	bpf_ringbuf_output(&ring, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
 	return 0;
+}
+
+static __always_inline void check_code(struct proc *p, struct task_struct *task)
+{
+	u64 pages = task->mm->exec_vm;
+
+	if (pages != p->code_pages)
+		code_changed(p, pages);
 }
 
 static __always_inline struct proc *current_proc(u32 tgid)
@@ -310,9 +316,8 @@ static __always_inline struct proc *current_proc(u32 tgid)
 // Starts a run: counts the hit, finds the process. 0: go on.
 static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 {
-	u64 id = bpf_get_current_pid_tgid();
-
 	h->ctx = ctx;
+	h->task = bpf_get_current_task_btf();
 	h->args[0] = ctx->di;
 	h->args[1] = ctx->si;
 	h->args[2] = ctx->dx;
@@ -320,10 +325,10 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 	h->args[4] = ctx->r8;
 	h->args[5] = ctx->r9;
 	h->args[6] = h->args[ARG_NONE] = UNKNOWN;
-	h->tid = (u32)id;
+	h->tid = h->task->pid;
 	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
 	h->hook = &hooks.row[h->row];
-	h->proc = current_proc(id >> 32);
+	h->proc = current_proc(h->task->tgid);
 	if (!h->proc) {
 		__sync_fetch_and_add(&pid_misses, 1);
 		return -1;
@@ -336,7 +341,7 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 // Finds the thread's scratch; the reports of frees do without it.
 static __always_inline void find_scratch(struct hit *h)
 {
-	h->scratch = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	h->scratch = bpf_task_storage_get(&threads, h->task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 // Argument n of the call under the probe; UNKNOWN for ARG_NONE.
@@ -471,9 +476,9 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 static __always_inline void walk_begin(struct hit *h)
 {
 	struct walk *w = &h->scratch->walk;
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = h->task;
 
-	check_code(h->proc);
+	check_code(h->proc, task);
 	w->first_pc = h->ctx->ip;
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
@@ -1241,7 +1246,7 @@ int libraries_changed(void *ctx __attribute__((unused)))
 	struct proc *p = current_proc(bpf_get_current_pid_tgid() >> 32);
 
 	if (p)
-		check_code(p);
+		check_code(p, bpf_get_current_task_btf());
 	return 0;
 }
 
