@@ -110,6 +110,16 @@ static __always_inline u32 memo_turn(void)
 	return memo_turns++;
 }
 
+static __always_inline u64 *seen_slot(u64 hash)
+{
+	return &seen[hash & (SEEN - 1)];
+}
+
+static __always_inline bool was_sent(u64 hash)
+{
+	return *seen_slot(hash) == hash;
+}
+
 // Return probes, ours or another tool's, put the address of a trampoline into the return slot; the kernel keeps the real
 // one in a list of the task. Several probes on one call chain entries with the same slot: the last has the real address.
 static __always_inline u64 hijacked_return_address(u64 slot)
@@ -439,16 +449,6 @@ __noinline int send_codes(struct walk *w, struct proc *p)
 	return 0;
 }
 
-static __always_inline u64 *seen_slot(u64 hash)
-{
-	return &seen[hash & (SEEN - 1)];
-}
-
-static __always_inline bool was_sent(u64 hash)
-{
-	return *seen_slot(hash) == hash;
-}
-
 // Sends the stack in the scratch unless it was sent before. It goes before its event, in the same ring, so a reader always
 // knows it. It is marked as sent only when it was.
 static __always_inline void send_stack(struct walk *w, struct proc *p)
@@ -496,7 +496,7 @@ __noinline int walk_and_send(struct scratch *s, struct proc *p)
 {
 	if (!s || !p)
 		return STACK_NO_SCRATCH;
-	if (recall(&s->walk, p) && was_sent(s->walk.rec.hash))
+	if (recall(&s->walk, p))
 		return STACK_OK;
 	walk_stack(&s->walk, p);
 	send_stack(&s->walk, p);
