@@ -23,4 +23,9 @@ func (p *Process) Pidfd() (int, error) { return -1, p.wrap("pidfd_open", errors.
 // FileID is zero: there is no Linux process here.
 func (p *Process) FileID(*Mapping) FileID { return FileID{} }
 
-func sameFile(os.FileInfo, *Mapping) bool { return false }
+// Exists is for Linux only: there is no Linux process here.
+func (p *Process) Exists(string) bool { return false }
+
+func (p *Process) find(*Mapping) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+func reopen(*os.File, string) (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -70,7 +70,7 @@ func (t *Tracer) discover() ([]*Probe, error) {
 		if !slices.ContainsFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(r.Path) }) {
 			continue
 		}
-		probes := findProbes(r, t.target.FilePath(&r.Mapping))
+		probes := findProbes(r)
 		if len(probes) == 0 && !slices.Contains(empty, r.Path) {
 			empty = append(empty, r.Path)
 		}

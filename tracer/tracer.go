@@ -165,6 +165,7 @@ func (t *Tracer) load(o *Options) error {
 	if ring == 0 {
 		ring = defaultRing
 	}
+	readVersion()
 	var err error
 	t.kernel, err = loadKernel(kernelOptions{ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes})
 	return err
@@ -192,7 +193,7 @@ func (t *Tracer) attach(probes []*Probe) error {
 	if err := t.kernel.setHooks(&t.probes.table); err != nil {
 		return err
 	}
-	failed, err := t.probes.attach(t.kernel, t.target.PID, fresh)
+	failed, err := t.probes.attach(t.kernel, t.target, fresh)
 	for _, f := range failed {
 		t.warn(f)
 	}
