@@ -108,7 +108,7 @@ func newApp() *cli.App {
 		Version:   version,
 		Flags:     append(slices.Clone(record.Flags), cli.HelpFlag), // cli adds it only where no command is called help
 		Commands: []*cli.Command{
-			record, reportCommand(), exportCommand(), diffCommand(), dumpCommand(), whoCommand(),
+			record, reportCommand(), exportCommand(), diffCommand(), dumpCommand(), whoCommand(), doctorCommand(),
 			completionCommand(), completeCommand(), manCommand(), helpCommand(), versionCommand(),
 		},
 		HideHelpCommand: true,
