@@ -60,6 +60,7 @@ var restricted = []struct {
 	{"SYS_BPF", []string{"tracer"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},
+	{"kernel.org/pub/linux/libs/security/libcap/psx", []string{"tracer"}, "rights are given up once, in one place"},
 	{"ProcessVMReadv", []string{"process", "inspect"}, "reads of the target's memory are bounded"},
 	{"ProcessVMWritev", nil, "the target is never changed"},
 	{"PtraceAttach", nil, "the target is never stopped"},

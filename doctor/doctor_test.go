@@ -5,6 +5,7 @@ package doctor
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,11 +63,12 @@ func TestOwnRights(t *testing.T) {
 	require.Equal(t, uint64(data[1].Effective)<<32|uint64(data[0].Effective), r.effective)
 }
 
-// TestAdmin: CAP_SYS_ADMIN includes those that were split off it (5.8, 5.9), and not CAP_SYS_PTRACE.
+// TestAdmin: CAP_SYS_ADMIN includes those that were split off it (5.8, 5.9), and no others.
 func TestAdmin(t *testing.T) {
 	r := rights{effective: 1 << unix.CAP_SYS_ADMIN}
 	for _, c := range Capabilities {
-		require.Equal(t, c.Name != "CAP_SYS_PTRACE", r.has(c), c.Name)
+		split := slices.Contains([]string{"CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE"}, c.Name)
+		require.Equal(t, split, r.has(c), c.Name)
 	}
 }
 
@@ -84,6 +86,18 @@ func TestGive(t *testing.T) {
 	require.Equal(t, []string{"docker", "kubernetes"}, places(rights{bounding: all, noNewPrivs: true}))
 	c := (&rights{bounding: all, noNewPrivs: true}).check(Capabilities[0])
 	require.Contains(t, c.Says, "neither sudo nor setcap")
+}
+
+// TestPerf: without uprobe_multi links it is CAP_SYS_ADMIN that decides.
+func TestPerf(t *testing.T) {
+	few := rights{effective: 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_PTRACE}
+	c := few.checkPerf(Check{Name: "uprobe_multi links"}, "6.6")
+	require.Equal(t, Failed, c.State)
+	require.True(t, c.Needed)
+	require.NotEmpty(t, c.Fixes)
+	c = (&rights{effective: 1 << unix.CAP_SYS_ADMIN}).checkPerf(Check{}, "6.6")
+	require.Equal(t, Unknown, c.State)
+	require.False(t, c.Needed)
 }
 
 func TestLockdown(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 func Run(o Options) *Report {
 	r := &Report{PID: o.PID}
 	checkKernel(r)
-	checkRights(r)
+	checkRights(r, &o)
 	checkLimits(r)
 	ownOnly := r.failed("")
 	r.add(testAttach())
@@ -62,7 +62,8 @@ func checkFeature(f *tracer.Feature) Check {
 	switch err := f.Probe(); {
 	case err == nil:
 	case errors.Is(err, tracer.ErrNoFeature) && f.Optional:
-		c.State, c.Says = Unknown, fmt.Sprintf("not in this kernel, Linux has it since %s: each function is attached by itself, which takes longer", f.Version)
+		own, _ := ownRights()
+		return own.checkPerf(c, f.Version)
 	case f.Name == tracer.KernelTypes:
 		c.State, c.Says = Failed, firstLine(err.Error())
 		c.Fixes = []Fix{
@@ -77,6 +78,21 @@ func checkFeature(f *tracer.Feature) Check {
 		c.State, c.Says = Unknown, "not permitted to ask the kernel"
 	default:
 		c.State, c.Says = Unknown, firstLine(err.Error())
+	}
+	return c
+}
+
+// checkPerf is for a kernel without uprobe_multi links: an uprobe by a perf event takes CAP_SYS_ADMIN, CAP_PERFMON is not enough
+// (perf_uprobe_event_init, kernel/events/core.c).
+func (r *rights) checkPerf(c Check, version string) Check {
+	c.State, c.Says = Unknown, "not in this kernel, Linux has it since "+version+": each function is attached by a perf event"
+	if r.effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		c.State, c.Needed, c.Says = Failed, true, c.Says+", which takes CAP_SYS_ADMIN"
+		c.Fixes = []Fix{
+			{"host", "sudo gputrace ...    # or boot Linux " + version + " or newer"},
+			{"docker", "docker run --cap-add SYS_ADMIN --cap-add SYS_PTRACE ..."},
+			{"kubernetes", `securityContext: {capabilities: {add: ["SYS_ADMIN", "SYS_PTRACE"]}}`},
+		}
 	}
 	return c
 }

@@ -3,6 +3,10 @@
 package tracer
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -62,5 +66,36 @@ func TestSelf(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, r.Calls, r.Hits)
 		require.Equal(t, !perf, r.Multi)
+	}
+}
+
+// TestSelfRights: which capabilities each way of attaching takes, as docs/privileges.md says. We run ourselves as nobody.
+func TestSelfRights(t *testing.T) {
+	const child = "GPUTRACE_TEST_SELF_RIGHTS"
+	if how := os.Getenv(child); how != "" {
+		_, err := TestAttach(&Options{PerfUprobes: how == "perf"})
+		fmt.Println("attach:", err)
+		return
+	}
+	dir, err := os.MkdirTemp("", "gputrace-tracer-") // below t.TempDir another user may not even look
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	program := filepath.Join(dir, "test")
+	require.NoError(t, exec.Command("cp", os.Args[0], program).Run())
+	for _, c := range []struct{ how, rights, want string }{
+		{"multi", "+bpf,+perfmon", "attach: <nil>"},
+		{"multi", "+bpf", "operation not permitted"},
+		{"multi", "+perfmon", "operation not permitted"},
+		{"perf", "+bpf,+perfmon", "permission denied"},
+		{"perf", "+sys_admin", "attach: <nil>"},
+	} {
+		cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,"+c.rights, "--ambient-caps=-all,"+c.rights,
+			program, "-test.run", "^TestSelfRights$")
+		cmd.Dir = "/"
+		cmd.Env = append(os.Environ(), child+"="+c.how)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), c.want, "%s with %s", c.how, c.rights)
 	}
 }

@@ -70,6 +70,7 @@ func record(o recordOptions) error {
 		return explain(err, o)
 	}
 	defer s.tracer.Close()
+	s.dropRights()
 	s.startTrace()
 	s.resync = newResync(s)
 	s.naming = newNaming(s)
@@ -96,6 +97,9 @@ func (s *session) attach(signals <-chan os.Signal) error {
 			s.driver.look(s.target)
 			return nil
 		}
+		if waiting && !s.target.Alive() {
+			return coded(exitTargetEnded, fmt.Errorf("pid %d ended before it used CUDA", s.target.PID))
+		}
 		if !s.opts.wait || !errors.Is(err, tracer.ErrNoCUDA) {
 			return err
 		}
@@ -106,9 +110,6 @@ func (s *session) attach(signals <-chan os.Signal) error {
 		case <-signals:
 			return coded(exitInterrupted, errors.New("interrupted before there was anything to trace"))
 		case <-time.After(5 * time.Millisecond):
-		}
-		if !s.target.Alive() {
-			return coded(exitTargetEnded, fmt.Errorf("pid %d ended before it used CUDA", s.target.PID))
 		}
 	}
 }
