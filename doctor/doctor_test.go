@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -169,4 +170,28 @@ func TestFilesWithoutFunctions(t *testing.T) {
 		require.Contains(t, c.Says, want)
 		require.Equal(t, len(f.Functions) > 0, c.State == OK)
 	}
+}
+
+// FuzzRights: what is accepted says the same when it is written as the kernel does.
+func FuzzRights(f *testing.F) {
+	own, err := os.ReadFile("/proc/self/status")
+	require.NoError(f, err)
+	f.Add(string(own))
+	f.Add("CapEff:\t1\nCapEff:\tx\n")
+	f.Fuzz(func(t *testing.T, status string) {
+		r, err := parseRights(status)
+		if err != nil {
+			return
+		}
+		again, err := parseRights(fmt.Sprintf("CapEff:\t%016x\nCapBnd:\t%016x\nNoNewPrivs:\t%d\nSeccomp:\t%d\n", r.effective, r.bounding, btoi(r.noNewPrivs), r.seccomp))
+		require.NoError(t, err)
+		require.Equal(t, r, again)
+	})
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

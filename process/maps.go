@@ -20,7 +20,7 @@ type Mapping struct {
 	Device     string // major:minor, hex
 	Inode      uint64 // 0: no file behind it
 	// Path is the file as the process's own mount namespace names it, or "[heap]", "[vdso]", or empty. A deleted file's
-	// path is without the kernel's " (deleted)".
+	// path is without the kernel's " (deleted)". A newline in it is \012, as the kernel writes it: a path is shown in one line.
 	Path    string
 	Deleted bool
 }
@@ -90,8 +90,7 @@ func parseMapping(line string) (Mapping, error) {
 		return bad("inode")
 	}
 	if len(f) == 6 {
-		path := strings.ReplaceAll(strings.TrimLeft(f[5], " "), `\012`, "\n")
-		m.Path, m.Deleted = strings.CutSuffix(path, " (deleted)")
+		m.Path, m.Deleted = strings.CutSuffix(strings.TrimLeft(f[5], " "), " (deleted)")
 	}
 	return m, nil
 }

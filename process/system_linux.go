@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,43 +28,21 @@ func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 	return n, nil
 }
 
-// OpenPath opens a regular file by the path that the process itself would use, within its own root directory: a link in
-// its file system cannot lead out of it. What is no regular file is not opened: that can do something, or wait.
-func (p *Process) OpenPath(path string) (*os.File, error) {
-	place, err := p.locate(path, 0)
-	if err != nil {
-		return nil, p.wrap("open "+path+" of", err)
-	}
-	defer place.Close()
-	f, err := reopen(place, path)
-	if err != nil {
-		return nil, p.wrap("open "+path+" of", err)
-	}
-	return f, nil
-}
-
-// locate finds what a path leads to within the process's root directory, without opening it (O_PATH of open(2)).
-func (p *Process) locate(path string, flags uint64) (*os.File, error) {
-	root, err := unix.Open(p.root+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open the root directory: %w", err)
-	}
-	defer unix.Close(root)
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(root, path, &how)
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
-// find is locate for the file behind a mapping.
+// find finds the file behind a mapping, without opening it (O_PATH of open(2)).
 func (p *Process) find(m *Mapping) (*os.File, error) {
 	fd, err := unix.Open(p.mapFile(m), unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err == nil {
 		return os.NewFile(uintptr(fd), m.Path), nil
 	}
-	place, err := p.locate(m.Path, 0)
+	root, err := p.Root()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	place, err := root.locate(m.Path, 0)
+	if errors.Is(err, unix.ENOENT) {
+		place, err = root.locate(strings.ReplaceAll(m.Path, `\012`, "\n"), 0)
+	}
 	if err != nil {
 		return nil, mapFilesHelp(m, err)
 	}
@@ -104,16 +83,6 @@ func reopen(place *os.File, path string) (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), path), nil
-}
-
-// Exists reports whether the process can see a path, in its own root directory. It does not follow a link at the path's end.
-func (p *Process) Exists(path string) bool {
-	place, err := p.locate(path, unix.O_NOFOLLOW)
-	if err != nil {
-		return false
-	}
-	place.Close()
-	return true
 }
 
 // Pidfd opens a descriptor that becomes readable when the process ends (pidfd_open(2), Linux 5.3). The caller closes it.

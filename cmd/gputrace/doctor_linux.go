@@ -64,8 +64,3 @@ func writeReport(w io.Writer, r *doctor.Report) error {
 	_, err := io.WriteString(w, b.String())
 	return err
 }
-
-// oneLine makes a text from the target harmless: no line of it can be taken for one of ours.
-func oneLine(s string) string {
-	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
-}
