@@ -167,6 +167,7 @@ func (t *Tracer) load(o *Options) error {
 	if ring == 0 {
 		ring = defaultRing
 	}
+	readVersion()
 	k := kernelOptions{ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes}
 	if !o.CopyMemory {
 		if d, err := findDirectMap(); err == nil { // else stacks take longer, and are the same
@@ -204,7 +205,7 @@ func (t *Tracer) attach(probes []*Probe) error {
 	if err := t.kernel.setHooks(&t.probes.table); err != nil {
 		return err
 	}
-	failed, err := t.probes.attach(t.kernel, t.target.PID, fresh)
+	failed, err := t.probes.attach(t.kernel, t.target, fresh)
 	for _, f := range failed {
 		t.warn(f)
 	}
