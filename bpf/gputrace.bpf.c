@@ -110,6 +110,16 @@ static __always_inline u32 memo_turn(void)
 	return memo_turns++;
 }
 
+static __always_inline u64 *seen_slot(u64 hash)
+{
+	return &seen[hash & (SEEN - 1)];
+}
+
+static __always_inline bool was_sent(u64 hash)
+{
+	return *seen_slot(hash) == hash;
+}
+
 // Return probes, ours or another tool's, put the address of a trampoline into the return slot; the kernel keeps the real
 // one in a list of the task. Several probes on one call chain entries with the same slot: the last has the real address.
 static __always_inline u64 hijacked_return_address(u64 slot)
@@ -239,6 +249,7 @@ struct {
 // One run of one probe.
 struct hit {
 	struct pt_regs *ctx;
+	struct task_struct *task;
 	struct proc *proc;
 	struct scratch *scratch;
 	struct hook *hook;
@@ -280,12 +291,9 @@ static __always_inline void recount(struct proc *p, u64 pages, u64 change)
 // Notices that libraries came or went: the number of executable pages is another one. The tracer is woken to read the mappings.
 // When libraries went, until then each mapping is checked against the kernel's before it is believed, and stacks have ids of
 // their own.
-__noinline int check_code(struct proc *p)
+__noinline int code_changed(struct proc *p, u64 pages)
 {
 	if (!p)
-		return 0;
-	u64 pages = bpf_get_current_task_btf()->mm->exec_vm;
-	if (pages == p->code_pages)
 		return 0;
 	struct record_code_changed r = { .type = RECORD_CODE_CHANGED, .pid = p->pid };
 	struct proc *next = bpf_map_lookup_elem(&procs, &slot_next);
@@ -296,6 +304,14 @@ __noinline int check_code(struct proc *p)
 		recount(next, pages, r.change);
 	bpf_ringbuf_output(&ring, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
 	return 0;
+}
+
+static __always_inline void check_code(struct proc *p, struct task_struct *task)
+{
+	u64 pages = task->mm->exec_vm;
+
+	if (pages != p->code_pages)
+		code_changed(p, pages);
 }
 
 static __always_inline struct proc *current_proc(u32 tgid)
@@ -310,9 +326,8 @@ static __always_inline struct proc *current_proc(u32 tgid)
 // Starts a run: counts the hit, finds the process. 0: go on.
 static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 {
-	u64 id = bpf_get_current_pid_tgid();
-
 	h->ctx = ctx;
+	h->task = bpf_get_current_task_btf();
 	h->args[0] = ctx->di;
 	h->args[1] = ctx->si;
 	h->args[2] = ctx->dx;
@@ -320,10 +335,10 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 	h->args[4] = ctx->r8;
 	h->args[5] = ctx->r9;
 	h->args[6] = h->args[ARG_NONE] = UNKNOWN;
-	h->tid = (u32)id;
+	h->tid = h->task->pid;
 	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
 	h->hook = &hooks.row[h->row];
-	h->proc = current_proc(id >> 32);
+	h->proc = current_proc(h->task->tgid);
 	if (!h->proc) {
 		__sync_fetch_and_add(&pid_misses, 1);
 		return -1;
@@ -336,7 +351,7 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 // Finds the thread's scratch; the reports of frees do without it.
 static __always_inline void find_scratch(struct hit *h)
 {
-	h->scratch = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	h->scratch = bpf_task_storage_get(&threads, h->task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 // Argument n of the call under the probe; UNKNOWN for ARG_NONE.
@@ -418,30 +433,20 @@ __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 	return 0;
 }
 
-// Sends the code objects of the stack in the scratch.
-static __always_inline void send_codes(struct walk *w, struct proc *p)
+// Sends the code objects of the stack in the scratch. An instruction's word, behind that of its code, has no such mark.
+__noinline int send_codes(struct walk *w, struct proc *p)
 {
-	u32 n = w->rec.nwords;
-
+	if (!w || !p)
+		return 0;
 	for (u32 i = 0; i < MAX_WORDS; i++) {
-		if (i >= n)
+		if (i >= w->rec.nwords)
 			break;
 		u64 word = w->rec.words[i];
-		if (word & PYTHON_WORD) {
+		if (word & PYTHON_WORD)
 			send_code(w, p, word & ~PYTHON_WORD);
-			i++; // its instruction
-		}
 	}
-}
-
-static __always_inline u64 *seen_slot(u64 hash)
-{
-	return &seen[hash & (SEEN - 1)];
-}
-
-static __always_inline bool was_sent(u64 hash)
-{
-	return *seen_slot(hash) == hash;
+	w->view[ELSEWHERE].hi = w->view[ELSEWHERE].lo; // its copy is overwritten
+	return 0;
 }
 
 // Sends the stack in the scratch unless it was sent before. It goes before its event, in the same ring, so a reader always
@@ -453,10 +458,8 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 	u32 n = w->rec.nwords;
 	if (n > MAX_WORDS)
 		return;
-	if (w->python) {
+	if (w->python)
 		send_codes(w, p);
-		w->view[ELSEWHERE].hi = w->view[ELSEWHERE].lo; // its copy is overwritten
-	}
 	w->rec.type = RECORD_STACK;
 	if (bpf_ringbuf_output(&ring, &w->rec, __builtin_offsetof(struct record_stack, words) + n * 8,
 			       BPF_RB_NO_WAKEUP)) {
@@ -473,9 +476,9 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 static __always_inline void walk_begin(struct hit *h)
 {
 	struct walk *w = &h->scratch->walk;
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = h->task;
 
-	check_code(h->proc);
+	check_code(h->proc, task);
 	w->first_pc = h->ctx->ip;
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
@@ -493,7 +496,7 @@ __noinline int walk_and_send(struct scratch *s, struct proc *p)
 {
 	if (!s || !p)
 		return STACK_NO_SCRATCH;
-	if (recall(&s->walk, p) && was_sent(s->walk.rec.hash))
+	if (recall(&s->walk, p))
 		return STACK_OK;
 	walk_stack(&s->walk, p);
 	send_stack(&s->walk, p);
@@ -1243,7 +1246,7 @@ int libraries_changed(void *ctx __attribute__((unused)))
 	struct proc *p = current_proc(bpf_get_current_pid_tgid() >> 32);
 
 	if (p)
-		check_code(p);
+		check_code(p, bpf_get_current_task_btf());
 	return 0;
 }
 

@@ -86,6 +86,8 @@ struct uprobe_task {
 } RELOCATED;
 
 struct task_struct {
+	int pid; // of the thread, in the initial PID namespace
+	int tgid;
 	struct thread_struct thread;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;

@@ -160,9 +160,12 @@ static __always_inline bool settled(struct walk *w)
 	return !w->moved;
 }
 
-// The mapping that holds pc. Runs once per pc: the rule is cached.
-static __always_inline struct mapping *find_mapping(struct proc *p, u64 pc)
+// The number of the mapping that holds pc; MAX_MAPPINGS: none does. A function that is verified by itself, so that the many
+// ways through it do not multiply with those of its callers.
+__noinline u32 mapping_number(struct proc *p, u64 pc)
 {
+	if (!p)
+		return MAX_MAPPINGS;
 	u32 lo = 0, hi = p->nmappings;
 
 	for (int i = 0; i < 12; i++) { // 2^11 = MAX_MAPPINGS
@@ -170,19 +173,25 @@ static __always_inline struct mapping *find_mapping(struct proc *p, u64 pc)
 			break;
 		u32 mid = (lo + hi) >> 1;
 		if (mid >= MAX_MAPPINGS)
-			return 0;
+			return MAX_MAPPINGS;
 		if (p->mapping[mid].start <= pc)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
 	if (lo == 0 || lo > MAX_MAPPINGS)
-		return 0;
-	struct mapping *m = &p->mapping[(lo - 1) & (MAX_MAPPINGS - 1)];
-	return pc < m->end ? m : 0;
+		return MAX_MAPPINGS;
+	return pc < p->mapping[(lo - 1) & (MAX_MAPPINGS - 1)].end ? lo - 1 : MAX_MAPPINGS;
 }
 
-// Twice a binary search: mapping, then row.
+static __always_inline struct mapping *find_mapping(struct proc *p, u64 pc)
+{
+	u32 i = mapping_number(p, pc);
+
+	return i < MAX_MAPPINGS ? &p->mapping[i & (MAX_MAPPINGS - 1)] : 0;
+}
+
+// Twice a binary search: mapping, then row. Runs once per pc: the rule is cached.
 __noinline u64 find_rule(struct proc *p, u64 pc)
 {
 	if (!p)
@@ -681,10 +690,12 @@ static __always_inline void begin_walk(struct walk *w, struct proc *p)
 	w->python_hash = 0;
 }
 
-static __always_inline void walk_once(struct walk *w, struct proc *p)
+__noinline int walk_once(struct walk *w, struct proc *p)
 {
 	int done = 0;
 
+	if (!w || !p)
+		return 0;
 	begin_walk(w, p);
 	for (int i = 0; i < MAX_NATIVE; i++) {
 		done = step(w, p);
@@ -700,14 +711,14 @@ static __always_inline void walk_once(struct walk *w, struct proc *p)
 		w->repeatable = 0;
 	w->rec.hash = mix(w->hash, w->python_hash);
 	w->rec.status = w->status;
+	return settled(w);
 }
 
 // Walks; the stack is then in w->rec. When a page was moved meanwhile, once more, by copies.
 static __always_inline void walk_stack(struct walk *w, struct proc *p)
 {
 	for (int i = 0; i < 2; i++) {
-		walk_once(w, p);
-		if (settled(w))
+		if (walk_once(w, p))
 			break;
 		read_by_copy(w);
 	}

@@ -87,7 +87,40 @@ func TestPythonStacks(t *testing.T) {
 	}
 }
 
-func checkPythonStacks(t *testing.T, python string, calls int, o *tracer.Options) {
+// TestCompiledStacks does the same with modules made by Cython and pybind11 between the Python frames.
+func TestCompiledStacks(t *testing.T) {
+	tools, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "python") // it has what requirements.txt lists
+	require.NoError(t, err)
+	for _, minor := range []string{"3.9", "3.11", "3.13"} { // the three ways to find an eval loop
+		t.Run(minor, func(t *testing.T) {
+			interpreter, dir := python(t, minor), t.TempDir()
+			compileModules(t, tools, interpreter, dir)
+			checkPythonStacks(t, interpreter, stackCalls, options(), "--modules", dir)
+		})
+	}
+}
+
+// compileModules makes cyshapes and pbshapes for an interpreter.
+func compileModules(t *testing.T, tools, interpreter, dir string) {
+	t.Helper()
+	out, err := output(interpreter, "-c", "import sysconfig; print(sysconfig.get_path('include'), sysconfig.get_config_var('EXT_SUFFIX'))")
+	require.NoError(t, err)
+	include, suffix, _ := strings.Cut(strings.TrimSpace(out), " ")
+	pybind, err := output(tools, "-c", "import pybind11; print(pybind11.get_include())")
+	require.NoError(t, err)
+	programs, c := filepath.Join(env.testdata, "programs"), filepath.Join(dir, "cyshapes.c")
+	for _, command := range [][]string{
+		{tools, "-m", "cython", filepath.Join(programs, "cyshapes.pyx"), "-o", c},
+		{"gcc", "-O1", "-g", "-fPIC", "-shared", "-fomit-frame-pointer", "-I", include, c, "-o", filepath.Join(dir, "cyshapes"+suffix)},
+		{"g++", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-std=c++17", "-I", include, "-I", strings.TrimSpace(pybind),
+			filepath.Join(programs, "pbshapes.cpp"), "-o", filepath.Join(dir, "pbshapes"+suffix)},
+	} {
+		_, err := output(command[0], command[1:]...)
+		require.NoError(t, err)
+	}
+}
+
+func checkPythonStacks(t *testing.T, python string, calls int, o *tracer.Options, more ...string) {
 	t.Helper()
 	version, err := output(python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])")
 	require.NoError(t, err)
@@ -95,6 +128,7 @@ func checkPythonStacks(t *testing.T, python string, calls int, o *tracer.Options
 	args := []string{filepath.Join(env.testdata, "programs", "pystacks.py"), filepath.Join(env.programs, "libc10.so"), filepath.Join(dir, "calls"),
 		"--native", filepath.Join(dir, "native"), "--wait", "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"),
 		"--threads", "2", "--calls", fmt.Sprint(calls)}
+	args = append(args, more...)
 	p := startIn(t, dir, nil, python, args...).ready(t)
 	o.FreeStacks = true
 	tr := attach(t, p.pid, o, nil)
@@ -133,7 +167,7 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 	}
 	require.Equal(t, len(tr.events), len(o.calls))
 	refused = map[uint32]int{}
-	wrong, shapes, native := map[string]int{}, map[string]int{}, 0
+	wrong, shapes, native, left := map[string]int{}, map[string]int{}, 0, uint64(0)
 	for i := range o.calls {
 		c := &o.calls[i]
 		shapes[c.Shape]++
@@ -144,6 +178,9 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 		if pcs != 0 {
 			native++
 		}
+		if leftRaw(tr, e, c) {
+			left++
+		}
 		if fault := o.check(tr, e, c, pcs); fault != "" {
 			if wrong[c.Shape]++; wrong[c.Shape] == 1 {
 				t.Logf("%s: %s\n  ours   %v\n  python %v\n  stack  %s", c.Shape, fault, short(tr.python(e.Stack)), short(o.stacks[c.Stack]), short(outline(tr.Stack(e.Stack))))
@@ -151,6 +188,8 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 		}
 	}
 	assert.Empty(t, wrong, "calls whose stacks differ, by shape")
+	raw := tr.RawStacks()
+	require.Equal(t, raw.OverRate+raw.NoRoom, left, "each stack that was not sent raw is counted, and no other ends early")
 	require.Greater(t, len(shapes), 25)
 	for shape, n := range shapes {
 		require.GreaterOrEqual(t, n, atLeast, shape)
@@ -162,6 +201,12 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 
 // beyondLimit are the shapes that are deeper than a stack can be: the leaf side is kept.
 var beyondLimit = []string{"too_deep", "too_deep_native"}
+
+// leftRaw reports whether a stack that the kernel cannot unwind was not sent raw: there were too many of them in a second.
+func leftRaw(tr *trace, e *event.Event, c *stackCall) bool {
+	st := tr.Stack(e.Stack)
+	return c.Shape == "odd_frames" && st != nil && st.Status == event.StatusBadRule
+}
 
 // checkStack says what is wrong with the stack of a call; empty: nothing.
 func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []uint64) string {
@@ -175,10 +220,12 @@ func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []u
 		want, pcs = want[:min(len(ours), len(want))], pcs[:min(len(native), len(pcs))]
 	}
 	switch {
-	case deep && st.Status != event.StatusTooDeep, !deep && !st.Status.Complete():
-		return "status: " + st.Status.String()
 	case !sameFrames(ours, want):
 		return "Python frames differ"
+	case leftRaw(tr, e, c) && len(native) < len(pcs) && slices.Equal(native, pcs[:len(native)]):
+		return ""
+	case deep && st.Status != event.StatusTooDeep, !deep && !st.Status.Complete():
+		return "status: " + st.Status.String()
 	case deep && len(ours) < 20:
 		return "few Python frames are left"
 	case pcs != nil && !slices.Equal(native, pcs):
@@ -195,6 +242,10 @@ func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []u
 		return "unwound by the wrong side: " + st.Status.String()
 	case c.Shape == "odd_frames" && !betweenOne(st, "probe_cfa_r", "probe_expression", "probe_return_in_r13"):
 		return "the odd frame does not lie between the Python frames"
+	case c.Shape == "cython" && !betweenOne(st, "__pyx_", "__Pyx_"):
+		return "no function of Cython's lies between the Python frames"
+	case c.Shape == "pybind11" && !between(st, "pybind11::") && len(want) > 1:
+		return "no function of pybind11's lies between the Python frames"
 	case c.Shape == "python_native_python" && !between(st, "probe_call"):
 		return "probe_call does not lie between the Python frames"
 	}

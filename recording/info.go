@@ -36,7 +36,7 @@ type Info struct {
 	Attached    uint64 `json:"attached_boot_ns"` // when the first probe was set, CLOCK_BOOTTIME nanoseconds
 
 	PID     uint32   `json:"pid"`
-	Name    string   `json:"name"` // of the program, as the kernel has it
+	Name    string   `json:"name"` // of the program; what is not printable is escaped as in Go
 	Exe     string   `json:"exe"`
 	Cmdline []string `json:"cmdline"` // the first arguments
 	Python  string   `json:"python"`

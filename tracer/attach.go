@@ -5,11 +5,13 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/cilium/ebpf/link"
 
 	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -25,21 +27,24 @@ type Probe struct {
 	Offset  uint64 // of the probe from the function's entry, bytes
 
 	row    *hook.Row
-	index  uint32 // in the kernel's hook table: entry; the return is index+1 for calls
-	other  *Probe // the function's other meaning, where row's guard does not hold; it is not attached itself
-	live   bool   // what begins now is in the trace
-	target uint64 // file offset
-	path   string // for the kernel
+	index  uint32          // in the kernel's hook table: entry; the return is index+1 for calls
+	other  *Probe          // the function's other meaning, where row's guard does not hold; it is not attached itself
+	live   bool            // what begins now is in the trace
+	target uint64          // file offset
+	mapped process.Mapping // of the file
 }
 
 // returns reports whether the probe has a return side.
 func (p *Probe) returns() bool { return p.row.Paired() }
 
+// file identifies the file of the probe.
+func (p *Probe) file() objectKey { return objectKey{p.mapped.Device, p.mapped.Inode, p.File} }
+
 // Label is the function's name for people.
 func (p *Probe) Label() string { return p.row.Label() }
 
 // findProbes lists the functions of the hook table that a file defines.
-func findProbes(r *region, path string) []*Probe {
+func findProbes(r *region) []*Probe {
 	var out []*Probe
 	for i := range hook.Rows {
 		row := &hook.Rows[i]
@@ -55,7 +60,7 @@ func findProbes(r *region, path string) []*Probe {
 			if !ok {
 				continue
 			}
-			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, path: path})
+			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, mapped: r.Mapping})
 		}
 	}
 	return out
@@ -156,7 +161,7 @@ func (s *probeSet) add(probes []*Probe) ([]*Probe, error) {
 // at finds the probe that is in the same place.
 func (s *probeSet) at(p *Probe) *Probe {
 	for _, q := range s.probes {
-		if q.File == p.File && q.target == p.target {
+		if q.file() == p.file() && q.target == p.target {
 			return q
 		}
 	}
@@ -200,15 +205,16 @@ func (s *probeSet) traces(l *hook.Library) bool {
 
 // attach puts the probes into the process's memory. A probe that cannot be placed is an error among others; err is set
 // when none could.
-func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, err error) {
+func (s *probeSet) attach(k *kernel, target *process.Process, probes []*Probe) (failed []error, err error) {
 	before := len(s.links)
 	for _, file := range byFile(probes) {
-		ex, err := link.OpenExecutable(file[0].path)
+		ex, f, err := openExecutable(target, &file[0].mapped)
 		if err != nil {
-			failed = append(failed, fmt.Errorf("open %s: %w", file[0].File, err))
+			failed = append(failed, err)
 			continue
 		}
-		failed = append(failed, s.attachFile(k, ex, pid, file)...)
+		failed = append(failed, s.attachFile(k, ex, target.PID, file)...)
+		f.Close()
 	}
 	if len(s.links) == before && len(failed) > 0 {
 		return nil, errors.Join(failed...)
@@ -216,15 +222,30 @@ func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, 
 	return failed, nil
 }
 
+// openExecutable opens the file behind a mapping as package link takes it, by a path: that of our own descriptor, which nothing
+// in the target's file system can lead elsewhere. The caller closes the file when the probes are attached.
+func openExecutable(p *process.Process, m *process.Mapping) (*link.Executable, *os.File, error) {
+	f, err := p.OpenFile(m)
+	if err != nil {
+		return nil, nil, err
+	}
+	ex, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("open %s: %w", m.Path, err)
+	}
+	return ex, f, nil
+}
+
 // byFile groups probes by their file, in their order.
 func byFile(probes []*Probe) [][]*Probe {
 	var out [][]*Probe
-	at := map[string]int{}
+	at := map[objectKey]int{}
 	for _, p := range probes {
-		i, ok := at[p.path]
+		i, ok := at[p.file()]
 		if !ok {
 			i = len(out)
-			at[p.path] = i
+			at[p.file()] = i
 			out = append(out, nil)
 		}
 		out[i] = append(out[i], p)
@@ -292,15 +313,16 @@ func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (lin
 }
 
 // attachLinker places the probe that notices libraries come and go.
-func (k *kernel) attachLinker(path string, offset uint64, pid int) (link.Link, error) {
-	ex, err := link.OpenExecutable(path)
+func (k *kernel) attachLinker(p *process.Process, m *process.Mapping, offset uint64) (link.Link, error) {
+	ex, f, err := openExecutable(p, m)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
 	if k.multi {
-		return ex.UprobeMulti(nil, k.objs.LibrariesChanged, &link.UprobeMultiOptions{PID: uint32(pid), Addresses: []uint64{offset}})
+		return ex.UprobeMulti(nil, k.objs.LibrariesChanged, &link.UprobeMultiOptions{PID: uint32(p.PID), Addresses: []uint64{offset}})
 	}
-	return ex.Uprobe(linkerBreak, k.objs.LibrariesChanged, &link.UprobeOptions{PID: pid, Address: offset})
+	return ex.Uprobe(linkerBreak, k.objs.LibrariesChanged, &link.UprobeOptions{PID: p.PID, Address: offset})
 }
 
 // cookie is the row of the kernel's hook table that a side of the probe uses.

@@ -52,7 +52,7 @@ type kernelOptions struct {
 	ringBytes  int
 	freeStacks bool
 	multi      bool
-	copyMemory bool // even where it can be read in place
+	direct     bpf.TraceDirectMap // zero: memory is copied
 }
 
 // loadKernel loads the programs and maps, sized for the target.
@@ -107,16 +107,10 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	if o.freeStacks {
 		freeStacks = 1
 	}
-	direct := bpf.TraceDirectMap{}
-	if !o.copyMemory {
-		if d, err := findDirectMap(); err == nil { // else it takes longer, but gives the same
-			direct = *d
-		}
-	}
 	for name, value := range map[string]any{
 		bpf.TraceVarCfgFreeStacks: freeStacks,
 		bpf.TraceVarCfgPidnsDev:   dev, bpf.TraceVarCfgPidnsIno: ino,
-		bpf.TraceVarCfgDirect: direct,
+		bpf.TraceVarCfgDirect: o.direct,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)

@@ -130,7 +130,7 @@ func (t *Tracer) watchLinker() error {
 		if !ok {
 			continue
 		}
-		l, err := t.kernel.attachLinker(t.target.FilePath(&r.Mapping), at, t.target.PID)
+		l, err := t.kernel.attachLinker(t.target, &r.Mapping, at)
 		if err != nil {
 			return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
 		}

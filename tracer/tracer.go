@@ -176,10 +176,19 @@ func (t *Tracer) load(o *Options) error {
 	if ring == 0 {
 		ring = defaultRing
 	}
+	readVersion()
+	k := kernelOptions{ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes}
+	if !o.CopyMemory {
+		if d, err := findDirectMap(); err == nil { // else stacks take longer, and are the same
+			k.direct = *d
+		}
+	}
 	var err error
-	t.kernel, err = loadKernel(kernelOptions{
-		ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes, copyMemory: o.CopyMemory,
-	})
+	t.kernel, err = loadKernel(k)
+	if err != nil && k.direct.Base != 0 { // a kernel that refuses just that
+		k.direct = bpf.TraceDirectMap{}
+		t.kernel, err = loadKernel(k)
+	}
 	return err
 }
 
@@ -205,7 +214,7 @@ func (t *Tracer) attach(probes []*Probe) error {
 	if err := t.kernel.setHooks(&t.probes.table); err != nil {
 		return err
 	}
-	failed, err := t.probes.attach(t.kernel, t.target.PID, fresh)
+	failed, err := t.probes.attach(t.kernel, t.target, fresh)
 	for _, f := range failed {
 		t.warn(f)
 	}

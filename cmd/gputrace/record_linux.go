@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +32,8 @@ type session struct {
 	name    string // of the program
 	exe     string
 	cmdline []string
+	cwd     string        // of the target, at the attach
+	files   *process.Root // of the target, also when it has ended; nil: they cannot be read
 	tracer  *tracer.Tracer
 	heap    *ledger
 	info    *recording.Info // of the recording
@@ -68,11 +71,16 @@ func record(o recordOptions) error {
 	s.heap = &ledger{Heap: heap.New(), warn: s.screen.warn}
 	s.name, s.cmdline = p.Name(), p.Cmdline(32)
 	s.exe, _ = p.Exe()
+	s.cwd = p.Cwd()
+	if s.files, err = p.Root(); err == nil {
+		defer s.files.Close()
+	}
 	if err := s.attach(signals); err != nil {
 		return explain(err, o)
 	}
 	defer s.tracer.Close()
 	s.lost.looked = s.tracer.Found().Attached
+	s.dropRights()
 	s.startTrace()
 	s.resync = newResync(s)
 	s.naming = newNaming(s)
@@ -99,6 +107,9 @@ func (s *session) attach(signals <-chan os.Signal) error {
 			s.driver.look(s.target)
 			return nil
 		}
+		if waiting && !s.target.Alive() {
+			return coded(exitTargetEnded, fmt.Errorf("pid %d ended before it used CUDA", s.target.PID))
+		}
 		if !s.opts.wait || !errors.Is(err, tracer.ErrNoCUDA) {
 			return err
 		}
@@ -109,9 +120,6 @@ func (s *session) attach(signals <-chan os.Signal) error {
 		case <-signals:
 			return coded(exitInterrupted, errors.New("interrupted before there was anything to trace"))
 		case <-time.After(5 * time.Millisecond):
-		}
-		if !s.target.Alive() {
-			return coded(exitTargetEnded, fmt.Errorf("pid %d ended before it used CUDA", s.target.PID))
 		}
 	}
 }
@@ -350,13 +358,14 @@ func (s *session) verdict(snapshot *heap.Snapshot) error {
 // source opens a Python file as the target sees it, for the text of its lines.
 func (s *session) source(path string) io.Reader {
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(s.target.Cwd(), path)
+		path = filepath.Join(cmp.Or(s.target.Cwd(), s.cwd), path)
 	}
-	f, err := s.target.OpenPath(path)
-	if err != nil { // the target may be gone: its files are mostly still there
-		if f, err = os.Open(path); err != nil {
-			return nil
-		}
+	if s.files == nil {
+		return nil
+	}
+	f, err := s.files.Open(path)
+	if err != nil {
+		return nil
 	}
 	return f
 }
