@@ -8,6 +8,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include "event.h"
+#include "direct.h"
 
 char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL programs
 
@@ -19,6 +20,7 @@ char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL program
 const volatile u32 cfg_free_stacks; // 1: frees get a stack too
 const volatile u64 cfg_pidns_dev;   // the tracer's PID namespace, as stat(2) numbers it
 const volatile u64 cfg_pidns_ino;
+const volatile struct direct_map cfg_direct;
 
 // Sorted unwind rows of all files, in chunks that are added as they are needed and filled through mmap. A row: pc relative
 // to the file's link-time address in the low half, index of its rule in the high half.
@@ -108,6 +110,16 @@ static __always_inline u32 memo_turn(void)
 	return memo_turns++;
 }
 
+static __always_inline u64 *seen_slot(u64 hash)
+{
+	return &seen[hash & (SEEN - 1)];
+}
+
+static __always_inline bool was_sent(u64 hash)
+{
+	return *seen_slot(hash) == hash;
+}
+
 // Return probes, ours or another tool's, put the address of a trampoline into the return slot; the kernel keeps the real
 // one in a list of the task. Several probes on one call chain entries with the same slot: the last has the real address.
 static __always_inline u64 hijacked_return_address(u64 slot)
@@ -152,6 +164,23 @@ static __always_inline bool mapping_holds(struct mapping *m, u64 pc)
 	return c.holds;
 }
 
+#define DIRECT (cfg_direct.base != 0)
+
+static __always_inline int show(struct view *v, u64 tables, u64 addr)
+{
+	return find_page(&cfg_direct, tables, addr, v);
+}
+
+static __always_inline u64 shown_word(u64 at)
+{
+	return kernel_word(at);
+}
+
+static __always_inline bool still_shows(struct view *v)
+{
+	return still_shown(&cfg_direct, v);
+}
+
 #include "unwind.h"
 
 // What has become of a call so far.
@@ -180,7 +209,7 @@ struct call {
 	u8 pad[7];
 };
 
-_Static_assert(sizeof(struct record_code) <= PYWINDOW, "a code record is built in the Python window");
+_Static_assert(sizeof(struct record_code) <= PAGE, "a code record is built in the copy of Python's memory");
 
 struct scratch {
 	struct walk walk;
@@ -220,6 +249,7 @@ struct {
 // One run of one probe.
 struct hit {
 	struct pt_regs *ctx;
+	struct task_struct *task;
 	struct proc *proc;
 	struct scratch *scratch;
 	struct hook *hook;
@@ -261,12 +291,9 @@ static __always_inline void recount(struct proc *p, u64 pages, u64 change)
 // Notices that libraries came or went: the number of executable pages is another one. The tracer is woken to read the mappings.
 // When libraries went, until then each mapping is checked against the kernel's before it is believed, and stacks have ids of
 // their own.
-__noinline int check_code(struct proc *p)
+__noinline int code_changed(struct proc *p, u64 pages)
 {
 	if (!p)
-		return 0;
-	u64 pages = bpf_get_current_task_btf()->mm->exec_vm;
-	if (pages == p->code_pages)
 		return 0;
 	struct record_code_changed r = { .type = RECORD_CODE_CHANGED, .pid = p->pid };
 	struct proc *next = bpf_map_lookup_elem(&procs, &slot_next);
@@ -277,6 +304,14 @@ __noinline int check_code(struct proc *p)
 		recount(next, pages, r.change);
 	bpf_ringbuf_output(&ring, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
 	return 0;
+}
+
+static __always_inline void check_code(struct proc *p, struct task_struct *task)
+{
+	u64 pages = task->mm->exec_vm;
+
+	if (pages != p->code_pages)
+		code_changed(p, pages);
 }
 
 static __always_inline struct proc *current_proc(u32 tgid)
@@ -291,9 +326,8 @@ static __always_inline struct proc *current_proc(u32 tgid)
 // Starts a run: counts the hit, finds the process. 0: go on.
 static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 {
-	u64 id = bpf_get_current_pid_tgid();
-
 	h->ctx = ctx;
+	h->task = bpf_get_current_task_btf();
 	h->args[0] = ctx->di;
 	h->args[1] = ctx->si;
 	h->args[2] = ctx->dx;
@@ -301,10 +335,10 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 	h->args[4] = ctx->r8;
 	h->args[5] = ctx->r9;
 	h->args[6] = h->args[ARG_NONE] = UNKNOWN;
-	h->tid = (u32)id;
+	h->tid = h->task->pid;
 	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
 	h->hook = &hooks.row[h->row];
-	h->proc = current_proc(id >> 32);
+	h->proc = current_proc(h->task->tgid);
 	if (!h->proc) {
 		__sync_fetch_and_add(&pid_misses, 1);
 		return -1;
@@ -317,7 +351,7 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 // Finds the thread's scratch; the reports of frees do without it.
 static __always_inline void find_scratch(struct hit *h)
 {
-	h->scratch = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	h->scratch = bpf_task_storage_get(&threads, h->task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 // Argument n of the call under the probe; UNKNOWN for ARG_NONE.
@@ -367,12 +401,12 @@ static __always_inline u64 code_id(struct record_code *r, struct python *py, u64
 	return mix_words(id, r->linetable + head + 16, 6);
 }
 
-// Sends a code object unless it was sent before. Built in the Python window, which the walk has finished with.
+// Sends a code object unless it was sent before. Built in the copy of Python's memory, which the walk has finished with.
 __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 {
 	if (!w || !p)
 		return 0;
-	struct record_code *r = (struct record_code *)w->pywin;
+	struct record_code *r = (struct record_code *)w->copy[ELSEWHERE];
 	struct python *py = &p->python;
 
 	r->len[CODE_OBJECT] = copy_chunk(r->object, CODE_OBJECT_BYTES, addr);
@@ -399,30 +433,20 @@ __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 	return 0;
 }
 
-// Sends the code objects of the stack in the scratch.
-static __always_inline void send_codes(struct walk *w, struct proc *p)
+// Sends the code objects of the stack in the scratch. An instruction's word, behind that of its code, has no such mark.
+__noinline int send_codes(struct walk *w, struct proc *p)
 {
-	u32 n = w->rec.nwords;
-
+	if (!w || !p)
+		return 0;
 	for (u32 i = 0; i < MAX_WORDS; i++) {
-		if (i >= n)
+		if (i >= w->rec.nwords)
 			break;
 		u64 word = w->rec.words[i];
-		if (word & PYTHON_WORD) {
+		if (word & PYTHON_WORD)
 			send_code(w, p, word & ~PYTHON_WORD);
-			i++; // its instruction
-		}
 	}
-}
-
-static __always_inline u64 *seen_slot(u64 hash)
-{
-	return &seen[hash & (SEEN - 1)];
-}
-
-static __always_inline bool was_sent(u64 hash)
-{
-	return *seen_slot(hash) == hash;
+	w->view[ELSEWHERE].hi = w->view[ELSEWHERE].lo; // its copy is overwritten
+	return 0;
 }
 
 // Sends the stack in the scratch unless it was sent before. It goes before its event, in the same ring, so a reader always
@@ -452,13 +476,15 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 static __always_inline void walk_begin(struct hit *h)
 {
 	struct walk *w = &h->scratch->walk;
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = h->task;
 
-	check_code(h->proc);
+	check_code(h->proc, task);
 	w->first_pc = h->ctx->ip;
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
 	w->tp = task->thread.fsbase;
+	w->tables = (u64)task->mm->pgd;
+	w->direct = DIRECT;
 	w->stack_top = w->tp; // glibc puts a thread's descriptor on top of its stack
 	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
 		w->stack_top = task->mm->start_stack;
@@ -470,7 +496,7 @@ __noinline int walk_and_send(struct scratch *s, struct proc *p)
 {
 	if (!s || !p)
 		return STACK_NO_SCRATCH;
-	if (recall(&s->walk, p) && was_sent(s->walk.rec.hash))
+	if (recall(&s->walk, p))
 		return STACK_OK;
 	walk_stack(&s->walk, p);
 	send_stack(&s->walk, p);
@@ -542,31 +568,49 @@ struct block {
 	u64 pool;
 };
 
-// The allocator's Block, through the caller's spill slot: requested size, stream and pool without a second probe. What it
-// says is believed only when its address and size are those of the report.
+// Where the caller of the report has the address of the Block; 0: not known.
+static __always_inline u64 block_slot(struct hit *h, struct block_layout *l)
+{
+	u64 ret = 0;
+
+	if (!l->count || read_stack(&h->scratch->walk, h->ctx->sp, &ret))
+		return 0;
+	for (u32 i = 0; i < MAX_SITES; i++)
+		if (i < l->count && l->site[i].ret == ret)
+			return (l->site[i].base_sp ? h->ctx->sp + 8 : h->ctx->bp) + l->site[i].offset;
+	return 0;
+}
+
+// Reads the Block whose address is at `slot`. What it says is believed only when its address and size are those of the report.
+static __always_inline void take_block(struct walk *w, struct block_layout *l, u64 slot, u64 addr, u64 size,
+				       struct block *out)
+{
+	u64 at, ptr, bytes;
+	struct block b;
+
+	if (read_stack(w, slot, &at) || read_elsewhere(w, at + l->ptr, &ptr) ||
+	    read_elsewhere(w, at + l->size, &bytes) || ptr != addr || bytes != size ||
+	    read_elsewhere(w, at + l->requested, &b.requested) || read_elsewhere(w, at + l->stream, &b.stream) ||
+	    read_elsewhere(w, at + l->pool, &b.pool))
+		return;
+	*out = b;
+}
+
+// The allocator's Block, through the caller's spill slot: requested size, stream and pool without a second probe.
 static __always_inline void read_block(struct hit *h, u64 addr, u64 size, struct block *out)
 {
-	struct block_layout *l = &h->proc->block;
 	struct walk *w = &h->scratch->walk;
-	u64 ret = 0, block = 0;
+	const struct block unknown = *out;
 
-	if (!l->count || read_stack(w, h->ctx->sp, &ret))
-		return;
-	for (u32 i = 0; i < MAX_SITES; i++) {
-		if (i >= l->count || l->site[i].ret != ret)
-			continue;
-		u64 base = l->site[i].base_sp ? h->ctx->sp + 8 : h->ctx->bp;
-		if (read_stack(w, base + l->site[i].offset, &block))
+	for (int i = 0; i < 2; i++) {
+		struct block_layout *l = &h->proc->block;
+		u64 slot = block_slot(h, l);
+		if (slot)
+			take_block(w, l, slot, addr, size, out);
+		if (settled(w))
 			return;
-		u8 *raw = w->pywin; // the Python frames have been read
-		if (bpf_probe_read_user(raw, 128, (void *)block))
-			return;
-		if (*(u64 *)(raw + (l->ptr & 120)) != addr || *(u64 *)(raw + (l->size & 120)) != size)
-			return;
-		out->requested = *(u64 *)(raw + (l->requested & 120));
-		out->stream = *(u64 *)(raw + (l->stream & 120));
-		out->pool = *(u64 *)(raw + (l->pool & 120));
-		return;
+		*out = unknown;
+		read_by_copy(w);
 	}
 }
 
@@ -1202,7 +1246,7 @@ int libraries_changed(void *ctx __attribute__((unused)))
 	struct proc *p = current_proc(bpf_get_current_pid_tgid() >> 32);
 
 	if (p)
-		check_code(p);
+		check_code(p, bpf_get_current_task_btf());
 	return 0;
 }
 

@@ -37,6 +37,14 @@ type TraceContextKey struct {
 	Pad     uint32
 }
 
+type TraceDirectMap struct {
+	_      structs.HostLayout
+	Base   uint64
+	Mask   uint64
+	Levels uint32
+	Pad    uint32
+}
+
 type TraceEventKind uint32
 
 const (
@@ -123,24 +131,18 @@ type TraceMemo struct {
 	Pc         uint64
 	Sp         uint64
 	Fp         uint64
+	Early      [2]uint64
 	Hash       uint64
 	NativeHash uint64
+	Sent       uint64
 	Nwords     uint16
 	Nevals     uint16
-	Npieces    uint16
-	Pad        uint16
-	Piece      [8]struct {
-		_     structs.HostLayout
-		From  uint32
-		Bytes uint16
-		At    uint16
-	}
-	Eval [32]struct {
+	Pad        [2]uint16
+	Eval       [32]struct {
 		_      structs.HostLayout
 		From   uint32
 		To     uint32
-		Piece  uint16
-		Native uint16
+		Native uint32
 	}
 	Word [160]uint16
 }
@@ -207,7 +209,6 @@ type TraceProc struct {
 		F_previous    uint16
 		F_instr       uint16
 		F_owner       uint16
-		F_size        uint16
 		InstrSize     uint8
 		Entry         uint8
 		OwnerShim     uint8
@@ -222,7 +223,7 @@ type TraceProc struct {
 		F_copy        uint16
 		CoCopies      uint16
 		CoStart       uint16
-		Pad           [2]uint16
+		Pad           [3]uint16
 		Eval          [4]struct {
 			_     structs.HostLayout
 			Start uint64
@@ -371,15 +372,19 @@ type TraceRuleTable struct {
 type TraceScratch struct {
 	_    structs.HostLayout
 	Walk struct {
-		_          structs.HostLayout
-		Pc         uint64
-		Sp         uint64
-		Fp         uint64
-		WinLo      uint64
-		WinHi      uint64
-		WinAt      uint64
-		PyLo       uint64
-		PyHi       uint64
+		_    structs.HostLayout
+		Pc   uint64
+		Sp   uint64
+		Fp   uint64
+		View [2]struct {
+			_       structs.HostLayout
+			Lo      uint64
+			Hi      uint64
+			At      uint64
+			EntryAt uint64
+			Entry   uint64
+		}
+		Tables     uint64
 		Tp         uint64
 		StackTop   uint64
 		PyThread   uint64
@@ -399,6 +404,8 @@ type TraceScratch struct {
 		FirstFp    uint64
 		FpFrom     uint64
 		Repeatable uint32
+		Direct     uint32
+		Moved      uint32
 		Pad        uint32
 		Queue      [256]uint64
 		Rec        TraceRecordStack
@@ -410,29 +417,22 @@ type TraceScratch struct {
 			Pc         uint64
 			Sp         uint64
 			Fp         uint64
+			Early      [2]uint64
 			Hash       uint64
 			NativeHash uint64
+			Sent       uint64
 			Nwords     uint16
 			Nevals     uint16
-			Npieces    uint16
-			Pad        uint16
-			Piece      [8]struct {
-				_     structs.HostLayout
-				From  uint32
-				Bytes uint16
-				At    uint16
-			}
-			Eval [32]struct {
+			Pad        [2]uint16
+			Eval       [32]struct {
 				_      structs.HostLayout
 				From   uint32
 				To     uint32
-				Piece  uint16
-				Native uint16
+				Native uint32
 			}
 			Word [160]uint16
 		}
-		Win   [16384]uint8
-		Pywin [4096]uint8
+		Copy [2][4096]uint8
 	}
 	Call [8]struct {
 		_           structs.HostLayout
@@ -504,6 +504,7 @@ const (
 	TraceProgProbeReturn          = "probe_return"
 	TraceProgProgramReplaced      = "program_replaced"
 	TraceProgThreadExit           = "thread_exit"
+	TraceVarCfgDirect             = "cfg_direct"
 	TraceVarCfgFreeStacks         = "cfg_free_stacks"
 	TraceVarCfgPidnsDev           = "cfg_pidns_dev"
 	TraceVarCfgPidnsIno           = "cfg_pidns_ino"
@@ -611,6 +612,7 @@ type TraceMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
+	CfgDirect             *ebpf.VariableSpec `ebpf:"cfg_direct"`
 	CfgFreeStacks         *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgPidnsDev           *ebpf.VariableSpec `ebpf:"cfg_pidns_dev"`
 	CfgPidnsIno           *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
@@ -697,6 +699,7 @@ func (m *TraceMaps) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
+	CfgDirect             *ebpf.Variable `ebpf:"cfg_direct"`
 	CfgFreeStacks         *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgPidnsDev           *ebpf.Variable `ebpf:"cfg_pidns_dev"`
 	CfgPidnsIno           *ebpf.Variable `ebpf:"cfg_pidns_ino"`

@@ -54,6 +54,7 @@ struct thread_struct {
 struct mm_struct {
 	unsigned long start_stack;
 	unsigned long exec_vm; // pages
+	void *pgd;
 } RELOCATED;
 
 struct inode {
@@ -85,6 +86,8 @@ struct uprobe_task {
 } RELOCATED;
 
 struct task_struct {
+	int pid; // of the thread, in the initial PID namespace
+	int tgid;
 	struct thread_struct thread;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;

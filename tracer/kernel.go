@@ -52,6 +52,7 @@ type kernelOptions struct {
 	ringBytes  int
 	freeStacks bool
 	multi      bool
+	direct     bpf.TraceDirectMap // zero: memory is copied
 }
 
 // loadKernel loads the programs and maps, sized for the target.
@@ -109,6 +110,7 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	for name, value := range map[string]any{
 		bpf.TraceVarCfgFreeStacks: freeStacks,
 		bpf.TraceVarCfgPidnsDev:   dev, bpf.TraceVarCfgPidnsIno: ino,
+		bpf.TraceVarCfgDirect: o.direct,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
@@ -254,8 +256,8 @@ func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
 	d.Python.Tls = p.TLSOffset
 	d.Python.TsThreadId, d.Python.TsFrame, d.Python.TsCframe = p.TStateThreadID, p.TStateFrame, p.TStateCFrame
 	d.Python.CfFrame, d.Python.CfPrevious = p.CFrameFrame, p.CFramePrevious
-	d.Python.F_code, d.Python.F_previous, d.Python.F_instr = p.FrameCode, p.FramePrevious, p.FrameInstr
-	d.Python.F_owner, d.Python.F_size = p.FrameOwner, p.FrameSize
+	d.Python.F_code, d.Python.F_previous = p.FrameCode, p.FramePrevious
+	d.Python.F_instr, d.Python.F_owner = p.FrameInstr, p.FrameOwner
 	d.Python.CoName, d.Python.CoQualname, d.Python.CoFilename = code.Name, code.Qualname, code.Filename
 	d.Python.CoLinetable, d.Python.CoFirstlineno = code.LineTable, code.FirstLine
 	d.Python.InstrSize, d.Python.Entry, d.Python.OwnerShim = p.InstrSize, uint8(p.Entry), p.OwnerShim

@@ -44,6 +44,8 @@ type Options struct {
 	FreeStacks bool
 	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
 	PerfUprobes bool
+	// CopyMemory copies what is read of the target's memory, as kernels before 6.2 need it, also where it can be read in place.
+	CopyMemory bool
 	// CacheDir holds unwind tables between runs. Empty: none are kept.
 	CacheDir string
 }
@@ -166,8 +168,18 @@ func (t *Tracer) load(o *Options) error {
 		ring = defaultRing
 	}
 	readVersion()
+	k := kernelOptions{ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes}
+	if !o.CopyMemory {
+		if d, err := findDirectMap(); err == nil { // else stacks take longer, and are the same
+			k.direct = *d
+		}
+	}
 	var err error
-	t.kernel, err = loadKernel(kernelOptions{ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes})
+	t.kernel, err = loadKernel(k)
+	if err != nil && k.direct.Base != 0 { // a kernel that refuses just that
+		k.direct = bpf.TraceDirectMap{}
+		t.kernel, err = loadKernel(k)
+	}
 	return err
 }
 

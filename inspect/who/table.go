@@ -24,7 +24,7 @@ func (t *table) slot(key uint64) int {
 func (t *table) get(key uint64) (uint32, bool) {
 	for i := t.slot(key); ; i = (i + 1) & (len(t.keys) - 1) {
 		switch t.keys[i] {
-		case 0: // also when that is what is looked for: no object lies there
+		case 0: // also for the key 0, which is never set
 			return 0, false
 		case key:
 			return t.values[i], true
