@@ -230,12 +230,15 @@ func memoryLeft(cgroups, root string) (left uint64, ok bool) {
 	return left, ok
 }
 
+// memlockHint is what package ebpf adds when the kernel says EPERM: most kernels by now mean something else.
+const memlockHint = " (MEMLOCK may be too low, consider rlimit.RemoveMemlock)"
+
 // testAttach proves the machinery on a function of our own.
 func testAttach() Check {
 	c := Check{Group: Attach, Name: "probe of our own", Needed: true}
 	r, err := tracer.TestAttach(nil)
 	if err != nil {
-		c.State, c.Says, c.Fixes = Failed, firstLine(err.Error()), attachFixes(err)
+		c.State, c.Says, c.Fixes = Failed, strings.TrimSuffix(firstLine(err.Error()), memlockHint), attachFixes(err)
 		return c
 	}
 	how := "perf uprobe"
