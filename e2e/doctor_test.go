@@ -172,6 +172,13 @@ func TestDoctorFilter(t *testing.T) {
 	require.Contains(t, says, "seccomp filter")
 }
 
+// TestDoctorFilterUnused: perf_event_open(2) is not made where there are uprobe_multi links; what reads the process is.
+func TestDoctorFilterUnused(t *testing.T) {
+	forbid := filepath.Join(env.programs, "forbid")
+	examine(t, 0, []string{forbid, "perf_event_open"}).works(t)
+	examine(t, 0, []string{forbid, "process_vm_readv"}).fails(t, "system calls", "kubernetes")
+}
+
 // TestDoctorTarget looks at PyTorch on the stand-in while it trains.
 func TestDoctorTarget(t *testing.T) {
 	p := startTraining(t, "gpt.py", "--steps", "100000", "--counters", "DIR/counters").ready(t)

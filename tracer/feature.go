@@ -98,8 +98,9 @@ func readsInPlace() error {
 
 // SystemCall is a call of the kernel that tracing makes, and that a filter can forbid.
 type SystemCall struct {
-	Name string
-	Err  error // it is refused: EPERM, EACCES or ENOSYS
+	Name   string
+	Err    error // it is refused: EPERM, EACCES or ENOSYS
+	Unused bool  // it is not made on this kernel
 }
 
 // SystemCalls makes each of them in a way that does nothing: with arguments that the kernel looks at before it asks for rights,
@@ -116,11 +117,11 @@ func SystemCalls() []SystemCall {
 	}
 	bad := ^uintptr(0)
 	return []SystemCall{
-		{"bpf", raw(unix.SYS_BPF, 1<<30)},
-		{"perf_event_open", raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad)},
-		{"process_vm_readv", raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
-		{"pidfd_open", raw(unix.SYS_PIDFD_OPEN, bad)},
-		{"openat2", raw(unix.SYS_OPENAT2, bad)},
+		{Name: "bpf", Err: raw(unix.SYS_BPF, 1<<30)},
+		{Name: "perf_event_open", Err: raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad), Unused: haveUprobeMulti()},
+		{Name: "process_vm_readv", Err: raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
+		{Name: "pidfd_open", Err: raw(unix.SYS_PIDFD_OPEN, bad)},
+		{Name: "openat2", Err: raw(unix.SYS_OPENAT2, bad)},
 	}
 }
 
