@@ -84,9 +84,39 @@ struct uprobe_task {
 	struct return_instance *return_instances;
 } RELOCATED;
 
+struct ns_common {
+	unsigned int inum;
+} RELOCATED;
+
+struct pid_namespace {
+	struct ns_common ns;
+} RELOCATED;
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+} RELOCATED;
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+} RELOCATED;
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live; // threads
+} RELOCATED;
+
 struct task_struct {
+	int pid;
+	int tgid;
 	struct thread_struct thread;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;
+	struct pid *thread_pid;
+	struct signal_struct *signal;
 } RELOCATED;
 #endif

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -30,6 +31,7 @@ type Probe struct {
 	live   bool   // what begins now is in the trace
 	target uint64 // file offset
 	path   string // for the kernel
+	id     process.FileID
 }
 
 // returns reports whether the probe has a return side.
@@ -55,7 +57,7 @@ func findProbes(r *region, path string) []*Probe {
 			if !ok {
 				continue
 			}
-			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, path: path})
+			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, path: path, id: r.object.id})
 		}
 	}
 	return out
@@ -156,7 +158,7 @@ func (s *probeSet) add(probes []*Probe) ([]*Probe, error) {
 // at finds the probe that is in the same place.
 func (s *probeSet) at(p *Probe) *Probe {
 	for _, q := range s.probes {
-		if q.File == p.File && q.target == p.target {
+		if q.id == p.id && q.target == p.target && (p.id != process.FileID{} || q.File == p.File) {
 			return q
 		}
 	}
@@ -198,7 +200,7 @@ func (s *probeSet) traces(l *hook.Library) bool {
 	return l != nil && slices.ContainsFunc(s.probes, func(p *Probe) bool { return p.Library == l })
 }
 
-// attach puts the probes into the process's memory. A probe that cannot be placed is an error among others; err is set
+// attach puts the probes into a process's memory; pid 0: into that of each that maps the files. A probe that cannot be placed is an error among others; err is set
 // when none could.
 func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, err error) {
 	before := len(s.links)

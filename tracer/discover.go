@@ -95,8 +95,8 @@ func wanted() string {
 
 func (t *Tracer) describe(took time.Duration) Found {
 	f := t.found
-	f.Took, f.Multi, f.Probes = took, t.kernel.multi, t.probes.probes
-	f.Rows, f.Cached = int(t.objects.rows.used), t.objects.hits
+	f.Took, f.Multi, f.Probes = took, t.kernel.multi, t.mine
+	f.Rows, f.Cached = int(t.rows.used), t.objects.hits
 	if t.python != nil {
 		f.Python = t.python.Version.String()
 	}

@@ -59,8 +59,8 @@ func (t *Tracer) refresh() {
 	}
 }
 
-// follow takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
-func (t *Tracer) follow(maps []process.Mapping) {
+// followMappings takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
+func (t *Tracer) followMappings(maps []process.Mapping) {
 	t.regions = t.objects.regions(maps)
 	for i := range t.regions {
 		r := &t.regions[i]
@@ -119,7 +119,7 @@ const linkerBreak = "_dl_debug_state"
 func (t *Tracer) watchLinker() error {
 	for i := range t.regions {
 		r := &t.regions[i]
-		if r.object.file == nil || !r.isLinker() {
+		if r.object.file == nil || !isLinker(r.Path) {
 			continue
 		}
 		sym, ok := r.object.file.Find(linkerBreak)
@@ -130,19 +130,17 @@ func (t *Tracer) watchLinker() error {
 		if !ok {
 			continue
 		}
-		l, err := t.kernel.attachLinker(t.target.FilePath(&r.Mapping), at, t.target.PID)
-		if err != nil {
+		if err := t.attachLinker(t.target.FilePath(&r.Mapping), r.object.id, at); err != nil {
 			return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
 		}
-		t.probes.links = append(t.probes.links, l)
 		return nil
 	}
 	return nil // a static program
 }
 
 // isLinker reports whether a file is named as the dynamic linkers of glibc and musl are.
-func (r *region) isLinker() bool {
-	base := path.Base(r.Path)
+func isLinker(file string) bool {
+	base := path.Base(file)
 	return strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "ld-musl") || strings.HasPrefix(base, "ld-2.") || base == "libc.so"
 }
 
@@ -165,7 +163,7 @@ func (t *Tracer) refreshFor(pc uint64) bool {
 
 // readMappings brings the regions up to date. It reports whether the target could be read.
 func (t *Tracer) readMappings() bool {
-	changes, pages := t.kernel.codeChanges(), t.target.CodePages()
+	changes, pages := t.kernel.codeChanges(t.member), t.target.CodePages()
 	maps, err := t.target.Maps()
 	if err != nil || len(maps) == 0 {
 		return false // it is just ending; exitWatch tells
@@ -175,7 +173,7 @@ func (t *Tracer) readMappings() bool {
 	}
 	t.changes, t.pages = changes, pages
 	t.lastChange = time.Now()
-	t.follow(maps)
+	t.followMappings(maps)
 	t.stacks.lookedUp = time.Now()
 	t.unpublished = true
 	return true
@@ -197,6 +195,9 @@ func (t *Tracer) hookLate() {
 	probes, _ := t.discover() // what was there before is still there
 	before := len(t.probes.probes)
 	if err := t.attach(probes); err != nil {
+		t.warn(err)
+	}
+	if err := t.watchLinker(); err != nil {
 		t.warn(err)
 	}
 	t.notices = append(t.notices, loadedNotices(t.probes.probes[before:])...)

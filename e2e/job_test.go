@@ -1,0 +1,217 @@
+//go:build linux
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// part is what came of one process of a job.
+type part struct {
+	*tracer.Tracer
+	heap    *heap.Heap
+	events  []event.Event
+	program int // how many programs the process had been before
+}
+
+// job is a trace of several processes in this process, with a goroutine that reads it.
+type job struct {
+	*tracer.Session
+	now   map[uint32]*part // by PID
+	parts []*part          // in the order in which they were found
+	err   error
+	ended chan struct{}
+}
+
+// attachJob traces processes; with children those that they make too.
+func attachJob(t *testing.T, o *tracer.Options, targets ...*target) *job {
+	t.Helper()
+	o.Job = true
+	s, err := tracer.Open(o)
+	require.NoError(t, err)
+	j := &job{Session: s, now: map[uint32]*part{}, ended: make(chan struct{})}
+	t.Cleanup(func() { _ = s.Close() })
+	for _, p := range targets {
+		opened, err := process.Open(p.pid)
+		require.NoError(t, err)
+		tr, err := s.Add(opened)
+		require.NoError(t, err)
+		j.arrive(tr)
+	}
+	go func() {
+		defer close(j.ended)
+		j.read()
+	}()
+	return j
+}
+
+func (j *job) arrive(tr *tracer.Tracer) {
+	p := &part{Tracer: tr, heap: heap.New()}
+	if old := j.now[tr.PID()]; old != nil {
+		p.program = old.program + 1
+	}
+	j.now[tr.PID()] = p
+	j.parts = append(j.parts, p)
+}
+
+func (j *job) read() {
+	buf := make([]event.Event, 0, 4096)
+	for j.err == nil {
+		buf, j.err = j.Session.Read(buf[:0])
+		for _, tr := range j.Arrived() {
+			j.arrive(tr)
+		}
+		for i := range buf {
+			p := j.now[buf[i].PID]
+			p.heap.Apply(&buf[i])
+			p.events = append(p.events, buf[i])
+		}
+	}
+	if errors.Is(j.err, io.EOF) {
+		j.err = nil
+	}
+}
+
+// finish waits for the end of the job, and checks that every run of every probe is accounted for and nothing was lost.
+func (j *job) finish(t *testing.T) {
+	t.Helper()
+	<-j.ended
+	require.NoError(t, j.err)
+	require.Empty(t, j.Session.Warnings())
+	hits, err := j.Session.Hits()
+	require.NoError(t, err)
+	var emitted, received uint64
+	events := 0
+	for _, h := range hits {
+		sum := h.Emitted
+		for _, n := range h.Quiet {
+			sum += n
+		}
+		require.Equal(t, h.Runs, sum, "%+v", h)
+		emitted += h.Emitted
+		received += h.Received
+	}
+	for _, p := range j.parts {
+		events += len(p.events)
+	}
+	require.Equal(t, emitted, received)
+	require.EqualValues(t, received, events)
+	require.Zero(t, j.Session.StackRecordsLost())
+}
+
+// allocated is what the process's allocators hold at the last event of its part, bytes.
+func (p *part) allocated() (n uint64) {
+	books := p.heap.Books()
+	for i := range books.Accounts {
+		n += books.Accounts[i].Allocated
+	}
+	return n
+}
+
+// TestJobOfTwo traces two processes at once: each has its own books, to the byte, and its own stacks.
+func TestJobOfTwo(t *testing.T) {
+	first := startTraining(t, "mlp.py", "--steps", "120", "--counters", "DIR/counters").ready(t)
+	second := startTraining(t, "gpt.py", "--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000", "--counters", "DIR/counters").ready(t)
+	j := attachJob(t, options(), first, second)
+	first.release(t)
+	second.release(t)
+	first.done(t)
+	second.done(t)
+	j.Stop()
+	j.finish(t)
+	require.Len(t, j.parts, 2)
+	for i, p := range []*target{first, second} {
+		part := j.parts[i]
+		require.EqualValues(t, p.pid, part.PID())
+		checkBoundaries(t, &trace{events: part.events}, readCounters(t, p), false)
+		script := []string{"mlp.py", "gpt.py"}[i]
+		require.Greater(t, stacksThrough(part, script), 100, "stacks through %s", script)
+		require.Equal(t, tracer.Stopped, part.End())
+	}
+}
+
+// stacksThrough counts the complete stacks of events that lead through a Python file; a stack that leads through another script
+// fails.
+func stacksThrough(p *part, script string) (n int) {
+	for i := range p.events {
+		st := p.Stack(p.events[i].Stack)
+		if st == nil || !st.Status.Complete() {
+			continue
+		}
+		for _, f := range st.Frames {
+			if f.Kind == event.FramePython && filepath.Base(f.File) == script {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// TestChildren: a process that is made while its parent is traced is covered from its first allocation.
+func TestChildren(t *testing.T) {
+	for name, args := range map[string][]string{
+		"forked":                 {"--children", "20", "--at-once", "4"},
+		"forked by the forked":   {"--children", "10", "--at-once", "4", "--nested"},
+		"another program":        {"--children", "10", "--at-once", "4", "--exec"},
+		"so many that end early": {"--children", "2000", "--at-once", "8", "--calls", "2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			p := startIn(t, dir, nil, filepath.Join(env.programs, "forks"), append(args, "--go", filepath.Join(dir, "go"))...).ready(t)
+			o := options()
+			o.Children = true
+			j := attachJob(t, o, p)
+			p.release(t)
+			line := p.await(t, "DONE")
+			j.finish(t)
+			named := checkChildren(t, j, p, line)
+			if name != "another program" { // it ends before its mappings can be read: nothing is stopped
+				require.Equal(t, len(j.parts)-1, named)
+			}
+		})
+	}
+}
+
+// checkChildren compares what each process says that it has allocated with the events that came from it. It returns how many first
+// stacks have the name of the function that they lead through.
+func checkChildren(t *testing.T, j *job, p *target, done string) int {
+	t.Helper()
+	want := map[uint32][]uint64{}
+	for _, line := range p.output() {
+		var pid uint32
+		var bytes uint64
+		if n, _ := fmt.Sscanf(line, "CHILD %d %d", &pid, &bytes); n == 2 {
+			want[pid] = append(want[pid], bytes)
+		}
+	}
+	root := j.parts[0]
+	require.Equal(t, done, fmt.Sprint("DONE ", root.allocated()))
+	got, named := map[uint32][]uint64{}, 0
+	for _, part := range j.parts[1:] {
+		a := part.heap.Books().Accounts
+		require.Len(t, a, 1)
+		require.Zero(t, a[0].Gaps)
+		require.Equal(t, tracer.Exited, part.End())
+		got[part.PID()] = append(got[part.PID()], a[0].Live.Bytes)
+		st := part.Stack(part.events[0].Stack)
+		require.NotNil(t, st)
+		if slices.ContainsFunc(st.Frames, func(f event.Frame) bool { return f.Func == "allocate" }) {
+			named++
+		}
+	}
+	require.Equal(t, want, got)
+	return named
+}
