@@ -30,6 +30,7 @@ type member struct {
 	told   bool             // the kernel was told of it; else it told us
 	root   bool             // the user named it
 	execed bool             // it may have mapped anything
+	began  bool             // its program did so while it was traced
 	from   *Tracer          // whose memory map it was made with; nil: not known, or it is another program by now
 	tracer *Tracer          // nil: it has not used anything
 	target *process.Process // nil: not looked at yet
@@ -108,6 +109,22 @@ func (s *Session) Waiting() int {
 		}
 	}
 	return n
+}
+
+// MaxChildren is how many processes that were made under our eyes can be traced at a time.
+const MaxChildren = maxTraced - toldPlaces
+
+// ChildrenLost is how many new processes there was no place for: they were not traced.
+func (s *Session) ChildrenLost() uint64 { return s.kernel.counter(s.kernel.objs.ChildrenLost) }
+
+// Ended reports whether all processes that were added have ended.
+func (s *Session) Ended() bool {
+	for _, m := range s.members {
+		if m.root {
+			return false
+		}
+	}
+	return true
 }
 
 // attachTo hooks what a process has mapped, and has it traced.
@@ -435,7 +452,7 @@ func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 func (s *Session) execed(m *member) {
 	s.retire(m, Execed)
 	s.kernel.leave(m.slot)
-	m.slot, m.execed, m.from, m.target = noCode, true, nil, nil
+	m.slot, m.execed, m.began, m.from, m.target = noCode, true, true, nil, nil
 	m.close()
 	if !s.options.Children {
 		s.release(m)

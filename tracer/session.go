@@ -45,6 +45,7 @@ type Session struct {
 	detached  bool
 	record    ringbuf.Record
 	held      bool // the record is still to be decoded
+	empty     bool // the last Read came to the end of the ring
 	warnings  []error
 	notices   []string
 	malformed uint64 // records
@@ -138,10 +139,12 @@ func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 		s.refreshIfDue()
 	}
 	s.kernel.reader.SetDeadline(time.Now().Add(pollEvery))
+	s.empty = false
 	for len(buf) < cap(buf) {
 		err := s.next()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			s.empty = true
 			s.emptied(gone)
 			if s.detached {
 				return buf, io.EOF
@@ -158,6 +161,9 @@ func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	}
 	return buf, nil
 }
+
+// Emptied reports whether everything from before the last Read was read by it.
+func (s *Session) Emptied() bool { return s.empty }
 
 // next makes the next record the present one.
 func (s *Session) next() error {

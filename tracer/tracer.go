@@ -88,6 +88,7 @@ type Tracer struct {
 
 	end         End
 	arrived     bool // it was said that it is there
+	began       bool // under our eyes
 	lastRefresh time.Time
 	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
 	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read
@@ -137,6 +138,7 @@ func (s *Session) attachAlone(p *process.Process) (*Tracer, error) {
 func (s *Session) newTracer(m *member) *Tracer {
 	t := &Tracer{Session: s, member: m, target: m.target, objects: newObjects(m.target, s), stacks: newStackTable()}
 	t.stacks.byID, t.stacks.names = s.stacks, s.names
+	t.began = m.began
 	t.reused = s.instances[m.pid] << instanceShift
 	return t
 }
@@ -223,6 +225,9 @@ func (t *Tracer) End() End { return t.end }
 
 // PID is the number of the process.
 func (t *Tracer) PID() uint32 { return t.member.pid }
+
+// Began reports whether the process, or the program that it runs, began while it was traced.
+func (t *Tracer) Began() bool { return t.began }
 
 // Target is the process.
 func (t *Tracer) Target() *process.Process { return t.target }
