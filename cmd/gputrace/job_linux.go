@@ -282,6 +282,7 @@ func (j *job) finish() error {
 	if len(j.all) == 0 {
 		return coded(exitTargetEnded, errors.New("no process was seen to use CUDA. One that ends within a moment of loading it is not seen"))
 	}
+	j.leaveOutIdle()
 	if len(j.all) == 1 {
 		c := j.done[j.all[0]]
 		if err := printSummary(j.out, c.in, c.held); err != nil {
@@ -296,6 +297,22 @@ func (j *job) finish() error {
 	}
 	j.tellWritten(path)
 	return j.verdict()
+}
+
+// leaveOutIdle takes out of the results what used no GPU memory, such as launchers, unless nothing else is there.
+func (j *job) leaveOutIdle() {
+	idle := func(s *session) bool { return j.done[s].snapshot.Events == 0 }
+	busy := slices.DeleteFunc(slices.Clone(j.all), idle)
+	if len(busy) == 0 {
+		return
+	}
+	for _, s := range j.all {
+		if idle(s) {
+			j.screen.say("%s used no GPU memory", s.who())
+			s.dropTrace()
+		}
+	}
+	j.all = busy
 }
 
 // sayUnseen tells of processes that allocated before their libraries were hooked, although they began under our eyes.

@@ -68,6 +68,22 @@ func (r rank) recorded() *recording.Rank {
 	return &recording.Rank{Rank: r.global - 1, Local: r.local - 1, World: r.world}
 }
 
+// rankIn is the inverse of recorded.
+func rankIn(info *recording.Info) rank {
+	if info.Rank == nil {
+		return rank{}
+	}
+	return rank{info.Rank.Rank + 1, info.Rank.Local + 1, info.Rank.World}
+}
+
+// who names a process for people.
+func (r rank) who(pid int) string {
+	if !r.known() {
+		return fmt.Sprintf("pid %d", pid)
+	}
+	return fmt.Sprintf("%s, pid %d", r.label(), pid)
+}
+
 // folder is the name of the folder of a process.
 func (r rank) folder(pid int) string {
 	if !r.known() {

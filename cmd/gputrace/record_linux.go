@@ -370,13 +370,7 @@ func (s *session) comments() []string {
 }
 
 // who names the process for people.
-func (s *session) who() string {
-	pid := fmt.Sprintf("pid %d", s.target.PID)
-	if s.rank.known() {
-		return s.rank.label() + ", " + pid
-	}
-	return pid
-}
+func (s *session) who() string { return s.rank.who(s.target.PID) }
 
 // verdict is the exit code when everything went well.
 func (s *session) verdict(snapshot *heap.Snapshot) error {

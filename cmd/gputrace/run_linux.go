@@ -108,13 +108,15 @@ func (p *launched) wait(err error) error {
 	if status.Signaled() {
 		code = 128 + int(status.Signal())
 	}
+	var c *codedError
+	if code != 0 || errors.As(err, &c) && c.code == exitTargetEnded { // that it used no GPU is not its fault
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "gputrace:", printable(err.Error()))
+		}
+		err = nil
+	}
 	if code != 0 {
 		return coded(code, errors.New(""))
-	}
-	var c *codedError
-	if errors.As(err, &c) && c.code == exitTargetEnded { // that it used no GPU is not its fault
-		fmt.Fprintln(os.Stderr, "gputrace:", printable(err.Error()))
-		return nil
 	}
 	return err
 }

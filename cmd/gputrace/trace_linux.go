@@ -132,6 +132,17 @@ func (s *session) adoptTrace(folder *outputFolder) {
 	s.trace = to
 }
 
+// dropTrace removes a recording in which there is nothing.
+func (s *session) dropTrace() {
+	if s.trace == "" {
+		return
+	}
+	if err := os.Remove(s.trace); err != nil {
+		s.screen.warn(err)
+	}
+	s.trace = ""
+}
+
 // giveBackTrace saves the recording from a folder that could not be finished.
 func (s *session) giveBackTrace(folder *outputFolder) error {
 	if filepath.Dir(s.trace) != folder.tmp {
