@@ -17,8 +17,7 @@ char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL program
 #define SEEN_CODES (1 << 15) // entries: 256 KiB
 
 const volatile u32 cfg_free_stacks; // 1: frees get a stack too
-const volatile u64 cfg_pidns_dev;   // the tracer's PID namespace, as stat(2) numbers it
-const volatile u64 cfg_pidns_ino;
+const volatile u64 cfg_pidns_ino;   // the tracer's PID namespace, as stat(2) numbers it
 
 // Sorted unwind rows of all files, in chunks that are added as they are needed and filled through mmap. A row: pc relative
 // to the file's link-time address in the low half, index of its rule in the high half.

@@ -554,7 +554,6 @@ const (
 	TraceProgProgramReplaced      = "program_replaced"
 	TraceProgThreadExit           = "thread_exit"
 	TraceVarCfgFreeStacks         = "cfg_free_stacks"
-	TraceVarCfgPidnsDev           = "cfg_pidns_dev"
 	TraceVarCfgPidnsIno           = "cfg_pidns_ino"
 	TraceVarChildrenLost          = "children_lost"
 	TraceVarHooks                 = "hooks"
@@ -667,7 +666,6 @@ type TraceMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
 	CfgFreeStacks         *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
-	CfgPidnsDev           *ebpf.VariableSpec `ebpf:"cfg_pidns_dev"`
 	CfgPidnsIno           *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
 	ChildrenLost          *ebpf.VariableSpec `ebpf:"children_lost"`
 	Hooks                 *ebpf.VariableSpec `ebpf:"hooks"`
@@ -760,7 +758,6 @@ func (m *TraceMaps) Close() error {
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
 	CfgFreeStacks         *ebpf.Variable `ebpf:"cfg_free_stacks"`
-	CfgPidnsDev           *ebpf.Variable `ebpf:"cfg_pidns_dev"`
 	CfgPidnsIno           *ebpf.Variable `ebpf:"cfg_pidns_ino"`
 	ChildrenLost          *ebpf.Variable `ebpf:"children_lost"`
 	Hooks                 *ebpf.Variable `ebpf:"hooks"`

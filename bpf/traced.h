@@ -34,29 +34,8 @@ u32 traced_turn;
 u64 children_lost;     // new processes that are not traced: there was no place
 u64 process_news_lost; // records of processes that did not fit the ring
 
-// The number of the current process in the tracer's own PID namespace, for a tracer in a container.
-static __noinline u32 *traced_in_namespace(u32 tgid)
-{
-	struct bpf_pidns_info info = {};
-
-	if (bpf_get_ns_current_pid_tgid(cfg_pidns_dev, cfg_pidns_ino, &info, sizeof(info)))
-		return 0;
-	u32 pid = info.tgid;
-	u32 *index = bpf_map_lookup_elem(&ns_pids, &pid);
-	if (index)
-		bpf_map_update_elem(&pids, &tgid, index, 0);
-	return index;
-}
-
-// The index of the current process; 0: it is not traced.
-static __always_inline u32 *current_traced(u32 tgid)
-{
-	u32 *index = bpf_map_lookup_elem(&pids, &tgid);
-
-	return index ? index : traced_in_namespace(tgid);
-}
-
-// The number of another process in the tracer's PID namespace; 0: it has none.
+// The number of a process in the tracer's PID namespace, which may be further out than the process's own; 0: it has none. The task
+// is its first thread.
 static __always_inline u32 pid_in_namespace(struct task_struct *task)
 {
 	struct pid *pid = task->thread_pid;
@@ -71,6 +50,25 @@ static __always_inline u32 pid_in_namespace(struct task_struct *task)
 			return BPF_CORE_READ(u, nr);
 	}
 	return 0;
+}
+
+// Finds a process by the number that user space knows.
+static __noinline u32 *traced_in_namespace(u32 tgid)
+{
+	u32 pid = pid_in_namespace(bpf_get_current_task_btf()->group_leader);
+	u32 *index = pid ? bpf_map_lookup_elem(&ns_pids, &pid) : 0;
+
+	if (index)
+		bpf_map_update_elem(&pids, &tgid, index, 0);
+	return index;
+}
+
+// The index of the current process; 0: it is not traced.
+static __always_inline u32 *current_traced(u32 tgid)
+{
+	u32 *index = bpf_map_lookup_elem(&pids, &tgid);
+
+	return index ? index : traced_in_namespace(tgid);
 }
 
 static __always_inline void send_process(struct traced *t, u32 index, u8 change, u32 parent, u64 wakeup)

@@ -75,11 +75,6 @@ struct return_instance {
 	struct return_instance *next;
 } RELOCATED;
 
-struct bpf_pidns_info {
-	u32 pid;
-	u32 tgid;
-};
-
 struct uprobe_task {
 	struct return_instance *return_instances;
 } RELOCATED;
@@ -116,6 +111,7 @@ struct task_struct {
 	struct thread_struct thread;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;
+	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	struct signal_struct *signal;
 } RELOCATED;

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -41,13 +42,23 @@ func attachJob(t *testing.T, o *tracer.Options, targets ...*target) *job {
 	o.Job = true
 	s, err := tracer.Open(o)
 	require.NoError(t, err)
-	j := &job{Session: s, now: map[uint32]*part{}, ended: make(chan struct{})}
-	t.Cleanup(func() { _ = s.Close() })
+	var added []*tracer.Tracer
 	for _, p := range targets {
 		opened, err := process.Open(p.pid)
 		require.NoError(t, err)
 		tr, err := s.Add(opened)
 		require.NoError(t, err)
+		added = append(added, tr)
+	}
+	return readJob(t, s, added...)
+}
+
+// readJob begins to read a job.
+func readJob(t *testing.T, s *tracer.Session, added ...*tracer.Tracer) *job {
+	t.Helper()
+	j := &job{Session: s, now: map[uint32]*part{}, ended: make(chan struct{})}
+	t.Cleanup(func() { _ = s.Close() })
+	for _, tr := range added {
 		j.arrive(tr)
 	}
 	go func() {
@@ -185,18 +196,102 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-// checkChildren compares what each process says that it has allocated with the events that came from it. It returns how many first
-// stacks have the name of the function that they lead through.
-func checkChildren(t *testing.T, j *job, p *target, done string) int {
+// TestChildrenDriver: so are allocations by the driver, which the parent has loaded and not used.
+func TestChildrenDriver(t *testing.T) {
+	dir := t.TempDir()
+	p := startIn(t, dir, []string{"RUN_PROGRAM=" + filepath.Join(env.programs, "forks")}, filepath.Join(env.testdata, "run"),
+		"--cuda", "--children", "12", "--at-once", "4", "--go", filepath.Join(dir, "go")).ready(t)
+	o := options()
+	o.Children = true
+	j := attachJob(t, o, p)
+	p.release(t)
+	p.await(t, "DONE")
+	j.finish(t)
+	want, got := printedByChildren(p), map[uint32][]uint64{}
+	require.Len(t, want, 12)
+	for _, part := range j.parts[1:] {
+		drivers := part.heap.Books().Drivers
+		i := slices.IndexFunc(drivers, func(d heap.DriverAccount) bool { return d.Layer == event.LayerDevice })
+		require.GreaterOrEqual(t, i, 0)
+		require.Zero(t, drivers[i].UnknownFrees)
+		require.EqualValues(t, 0, drivers[i].Device.Index)
+		got[part.PID()] = append(got[part.PID()], drivers[i].Live.Bytes)
+	}
+	require.Equal(t, want, got)
+}
+
+// TestContainer traces a job in a PID and a mount namespace of its own, whose files are deleted when they are mapped: by its first
+// process, which has nothing to trace itself.
+func TestContainer(t *testing.T) {
+	dir := t.TempDir()
+	hidden := filepath.Join(dir, "hidden")
+	require.NoError(t, os.Mkdir(hidden, 0o755))
+	script := `mount -t tmpfs none "$1" && cp "$2" "$3" "$1" && "$1/forks" --children 10 --at-once 4 --go "$4/go" && true`
+	p := startIn(t, dir, nil, "unshare", "--mount", "--pid", "--fork", "sh", "-c", script, "sh", hidden,
+		filepath.Join(env.programs, "forks"), filepath.Join(env.programs, "libc10.so"), dir)
+	inner := p.await(t, "READY")
+	require.NotEqual(t, fmt.Sprint("READY ", p.pid), inner)
+	for _, name := range []string{"forks", "libc10.so"} {
+		require.NoError(t, os.Remove(fmt.Sprintf("/proc/%d/root%s/%s", leafOf(t, p.pid), hidden, name)))
+	}
+	o := options()
+	o.Children, o.Job = true, true
+	s, err := tracer.Open(o)
+	require.NoError(t, err)
+	root, err := process.Open(p.pid)
+	require.NoError(t, err)
+	require.NoError(t, s.Expect(root))
+	j := readJob(t, s)
+	p.release(t)
+	line := p.await(t, "DONE")
+	j.finish(t)
+	require.Len(t, j.parts, 11, "the parent and its children")
+	require.Equal(t, line, fmt.Sprint("DONE ", j.parts[0].allocated()))
+	var want, got []uint64
+	for _, bytes := range printedByChildren(p) {
+		want = append(want, bytes...)
+	}
+	for _, part := range j.parts[1:] {
+		got = append(got, part.heap.Books().Accounts[0].Live.Bytes)
+		st := part.Stack(part.events[0].Stack)
+		require.True(t, slices.ContainsFunc(st.Frames, func(f event.Frame) bool { return f.Func == "allocate" }), "%+v", st)
+	}
+	require.Equal(t, want, got)
+}
+
+// leafOf is the last of a chain of processes that each have one child.
+func leafOf(t *testing.T, pid int) int {
 	t.Helper()
-	want := map[uint32][]uint64{}
+	for {
+		p, err := process.Open(pid)
+		require.NoError(t, err)
+		children := p.Children()
+		if len(children) == 0 {
+			return pid
+		}
+		require.Len(t, children, 1)
+		pid = children[0]
+	}
+}
+
+// printedByChildren is what they say that they have allocated, by PID.
+func printedByChildren(p *target) map[uint32][]uint64 {
+	out := map[uint32][]uint64{}
 	for _, line := range p.output() {
 		var pid uint32
 		var bytes uint64
 		if n, _ := fmt.Sscanf(line, "CHILD %d %d", &pid, &bytes); n == 2 {
-			want[pid] = append(want[pid], bytes)
+			out[pid] = append(out[pid], bytes)
 		}
 	}
+	return out
+}
+
+// checkChildren compares what each process says that it has allocated with the events that came from it. It returns how many first
+// stacks have the name of the function that they lead through.
+func checkChildren(t *testing.T, j *job, p *target, done string) int {
+	t.Helper()
+	want := printedByChildren(p)
 	root := j.parts[0]
 	require.Equal(t, done, fmt.Sprint("DONE ", root.allocated()))
 	got, named := map[uint32][]uint64{}, 0

@@ -25,10 +25,22 @@ func torchrun(ranks int, args ...string) []string {
 // TestRunRanks starts jobs of several ranks with loader workers: what each rank says is allocated is what is known of it, to the byte,
 // in the combined profile and in its own recording.
 func TestRunRanks(t *testing.T) {
-	for _, ranks := range []int{2, 4} {
-		t.Run(fmt.Sprint(ranks, " ranks"), func(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ranks int
+		by    []string // what starts gputrace
+	}{
+		"2 ranks": {ranks: 2}, "4 ranks": {ranks: 4},
+		"2 ranks, and the tracer, in a PID namespace": {ranks: 2, by: []string{"unshare", "--pid", "--fork", "--mount-proc"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks := tt.ranks
 			c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--no-names", "--"}, torchrun(ranks)...)...)
 			c.cmd.Env = append(c.cmd.Env, "OMP_NUM_THREADS=1")
+			if tt.by != nil {
+				path, err := exec.LookPath(tt.by[0])
+				require.NoError(t, err)
+				c.cmd.Path, c.cmd.Args = path, append(slices.Clone(tt.by), c.cmd.Args...)
+			}
 			c.start(t).succeeds(t)
 			checkRanks(t, c, ranks, c.stdout.String())
 			require.Contains(t, c.stderr.String(), fmt.Sprintf("total of %d", ranks))

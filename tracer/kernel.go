@@ -123,7 +123,7 @@ func (k *kernel) watch(children bool) error {
 }
 
 func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
-	dev, ino, err := pidNamespace()
+	namespace, err := pidNamespace()
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	}
 	for name, value := range map[string]any{
 		bpf.TraceVarCfgFreeStacks: freeStacks,
-		bpf.TraceVarCfgPidnsDev:   dev, bpf.TraceVarCfgPidnsIno: ino,
+		bpf.TraceVarCfgPidnsIno:   namespace,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
@@ -147,14 +147,13 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	return nil
 }
 
-// pidNamespace identifies the namespace whose process numbers we use, as bpf_get_ns_current_pid_tgid wants it.
-func pidNamespace() (dev, ino uint64, err error) {
+// pidNamespace identifies the namespace whose process numbers we use: the inode is the kernel's own number of it (nsfs).
+func pidNamespace() (uint64, error) {
 	st, err := os.Stat("/proc/self/ns/pid")
 	if err != nil {
-		return 0, 0, fmt.Errorf("find the PID namespace: %w", err)
+		return 0, fmt.Errorf("find the PID namespace: %w", err)
 	}
-	sys := st.Sys().(*syscall.Stat_t)
-	return sys.Dev, sys.Ino, nil
+	return st.Sys().(*syscall.Stat_t).Ino, nil
 }
 
 // Close releases everything in the kernel. Probes must be detached before.
