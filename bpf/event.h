@@ -8,9 +8,9 @@
 #define MAX_PYTHON   128
 #define MAX_WORDS    (MAX_NATIVE + 2 * MAX_PYTHON)
 #define MAX_MAPPINGS 2048
-#define MAX_SLOTS    64	  // process descriptors; an update takes a fresh one. Of whole jobs there are more
-#define MAX_TRACED   4096 // processes at a time
-#define NO_CODE	     0	  // the descriptor of a process of which no mapping is known yet
+#define MAX_SLOTS    64	   // process descriptors; an update takes a fresh one. Of whole jobs there are more
+#define MAX_TRACED   16384 // processes at a time
+#define NO_CODE	     0	   // the descriptor of a process of which no mapping is known yet
 #define MAX_HOOKS    1024
 #define MAX_SITES    4
 #define MAX_RULES    65536

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -194,6 +195,41 @@ func TestChildren(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestForkStorm: with a ring that overflows, also with the records of beginnings and ends, what was lost is counted, and processes come
+// and go as before.
+func TestForkStorm(t *testing.T) {
+	children := 3000
+	if n, err := strconv.Atoi(os.Getenv("GPUTRACE_FORKS")); err == nil {
+		children = n
+	}
+	dir := t.TempDir()
+	p := startIn(t, dir, nil, filepath.Join(env.programs, "forks"), "--children", itoa(children), "--at-once", "16", "--calls", "40",
+		"--go", filepath.Join(dir, "go")).ready(t)
+	o := options()
+	o.Children, o.RingBytes = true, 64<<10
+	j := attachJob(t, o, p)
+	p.release(t)
+	p.await(t, "DONE")
+	<-j.ended
+	require.NoError(t, j.err)
+	require.Empty(t, j.Session.Warnings())
+	require.Zero(t, j.ChildrenLost())
+	hits, err := j.Session.Hits()
+	require.NoError(t, err)
+	var runs, emitted, received, lost uint64
+	for _, h := range hits {
+		sum := h.Emitted + h.Lost()
+		for _, n := range h.Quiet {
+			sum += n
+		}
+		require.Equal(t, h.Runs, sum, "%+v", h)
+		runs, emitted, received, lost = runs+h.Runs, emitted+h.Emitted, received+h.Received, lost+h.Lost()
+	}
+	require.Equal(t, uint64(children*61), runs, "40 allocations and 20 frees of each, and one of the parent")
+	require.Equal(t, emitted, received)
+	t.Logf("%d runs, %d lost, %d of %d children seen", runs, lost, len(j.parts)-1, children)
 }
 
 // TestChildrenDriver: so are allocations by the driver, which the parent has loaded and not used.

@@ -30,7 +30,7 @@ const (
 	maxRules    = len(bpf.TraceRuleTable{}.Rule)
 	maxMappings = len(bpf.TraceProc{}.Mapping)
 	maxHooks    = len(bpf.TraceHookTable{}.Row)
-	maxTraced   = 4096
+	maxTraced   = 16384
 	noCode      = 0 // NO_CODE
 	maxValues   = len(bpf.TraceRecordCall{}.Value)
 )
@@ -294,27 +294,31 @@ func (k *kernel) free(index uint32) {
 	_ = k.objs.Traced.Put(index, &bpf.TraceTraced{}) // every index is there
 }
 
-// allTraced is the kernel's table of processes, without places that are free.
-func (k *kernel) allTraced() map[uint32]bpf.TraceTraced {
-	out := map[uint32]bpf.TraceTraced{}
-	var index uint32
-	var t bpf.TraceTraced
-	for it := k.objs.Traced.Iterate(); it.Next(&index, &t); {
-		if t.State != uint32(bpf.TraceTracedStateTRACED_FREE) {
-			out[index] = t
-		}
+// allTraced is the kernel's table of processes.
+func (k *kernel) allTraced() ([]bpf.TraceTraced, error) {
+	out := make([]bpf.TraceTraced, maxTraced)
+	indexes := make([]uint32, maxTraced)
+	var cursor ebpf.MapBatchCursor
+	n, err := k.objs.Traced.BatchLookup(&cursor, indexes, out, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || n != maxTraced { // that error is the end of the table
+		return nil, fmt.Errorf("read the table of processes: %d of %d: %w", n, maxTraced, err)
 	}
-	return out
+	return out, nil
 }
 
-// findTraced is the place of a process; ok false: it is not traced.
+// findTraced is the place of a process, which may have ended a moment ago; ok false: it is not traced.
 func (k *kernel) findTraced(pid uint32) (index uint32, ok bool) {
-	for i, t := range k.allTraced() {
-		if t.Pid == pid && t.State == uint32(bpf.TraceTracedStateTRACED_NOW) {
-			return i, true
+	all, err := k.allTraced()
+	if err != nil {
+		return 0, false
+	}
+	for i, t := range all {
+		running := t.State == uint32(bpf.TraceTracedStateTRACED_NOW)
+		if t.Pid == pid && (running || !ok && t.State == uint32(bpf.TraceTracedStateTRACED_ENDED)) {
+			index, ok = uint32(i), true
 		}
 	}
-	return 0, false
+	return index, ok
 }
 
 // firstMapped chooses the mappings that the kernel has room for, and is all of them mostly: the program, which lies below all

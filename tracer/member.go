@@ -371,14 +371,14 @@ func (s *Session) refreshIfDue() {
 	for _, t := range slices.Clone(s.tracers) {
 		t.refreshIfDue()
 	}
-	if s.sole != nil || time.Since(s.looked) < lookEvery {
+	if s.sole != nil {
+		return
+	}
+	s.collectIfLost()
+	if time.Since(s.looked) < lookEvery {
 		return
 	}
 	s.looked = time.Now()
-	if lost := s.kernel.counter(s.kernel.objs.ProcessNewsLost); lost != s.newsLost {
-		s.newsLost = lost
-		s.sweep()
-	}
 	for _, m := range s.members {
 		if m.tracer != nil || !m.execed {
 			continue
@@ -389,18 +389,42 @@ func (s *Session) refreshIfDue() {
 	}
 }
 
-// sweep takes over what the kernel's table says of processes, when records of them were lost.
-func (s *Session) sweep() {
-	for index, k := range s.kernel.allTraced() {
-		if k.State != uint32(bpf.TraceTracedStateTRACED_ENDED) {
-			continue
-		}
-		if m := s.members[k.Pid]; m != nil && m.index == index {
-			s.ended(m)
-		} else {
-			s.kernel.free(index)
+// collectEvery is how often the kernel's table is read while records of processes do not fit the ring.
+const collectEvery = 20 * time.Millisecond
+
+// collectIfLost looks for processes whose end was not told, because a record did not fit the ring. What they have sent may still be
+// in it.
+func (s *Session) collectIfLost() {
+	lost := s.kernel.counter(s.kernel.objs.ProcessNewsLost)
+	if lost == s.newsLost || time.Since(s.collected) < collectEvery {
+		return
+	}
+	all, err := s.kernel.allTraced()
+	if err != nil {
+		s.warn(err)
+		return
+	}
+	s.newsLost, s.collected, s.dead = lost, time.Now(), s.dead[:0]
+	for i, t := range all {
+		if t.State == uint32(bpf.TraceTracedStateTRACED_ENDED) {
+			s.dead = append(s.dead, placed{uint32(i), t.Pid})
 		}
 	}
+}
+
+// placed is a process at a place of the kernel's table.
+type placed struct{ index, pid uint32 }
+
+// sweep ends those that collect has found, now that all that they have sent was read.
+func (s *Session) sweep() {
+	for _, d := range s.dead {
+		if m := s.members[d.pid]; m != nil && m.index == d.index {
+			s.ended(m)
+		} else if s.kernel.tracedAt(d.index).State == uint32(bpf.TraceTracedStateTRACED_ENDED) {
+			s.kernel.free(d.index)
+		}
+	}
+	s.dead = s.dead[:0]
 }
 
 // changed follows what a record says of a process.

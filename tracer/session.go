@@ -39,7 +39,9 @@ type Session struct {
 	instances map[uint32]uint64 // how many programs a PID has been
 	places    []uint32          // of the kernel's table, free for processes that it is told of
 	looked    time.Time         // when those that are not attached to were last looked at
-	newsLost  uint64
+	newsLost  uint64            // records of processes
+	collected time.Time         // when they were last made up for
+	dead      []placed
 
 	stop      atomic.Bool
 	detached  bool
@@ -182,6 +184,7 @@ func (s *Session) emptied(gone []*member) {
 	for _, m := range gone {
 		s.ended(m)
 	}
+	s.sweep()
 }
 
 func (s *Session) decode(buf []event.Event, raw []byte) []event.Event {
