@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
 )
 
 func TestQuantile(t *testing.T) {
@@ -142,7 +144,19 @@ func TestRun(t *testing.T) {
 	require.Greater(t, number(t, clock[1]), number(t, clock[0]), "gputrace's program takes longer than the empty one")
 	load := cells(t, rows[2][1])
 	require.Greater(t, number(t, load[0]), 1000.0, "events")
-	require.Equal(t, []string{"0", "100.000 %"}, load[1:3], "lost, complete")
+	require.Equal(t, []string{"0", "100.000 %", "0.000 %", "-"}, load[1:5], "lost, complete, raw, partial")
+}
+
+// TestShares: what is not complete is told apart by its reason.
+func TestShares(t *testing.T) {
+	l := load{stacks: 8, ends: map[event.StackStatus]uint64{
+		event.StatusOK: 4, event.StatusUnwound: 2, event.StatusGuessed: 1, event.StatusTooDeep: 1,
+	}}
+	complete, raw, partial := l.shares()
+	require.Equal(t, []string{"75.000 %", "25.000 %"}, []string{complete, raw})
+	require.Equal(t, event.StatusTooDeep.String()+" 12.500 %, "+event.StatusGuessed.String()+" 12.500 %", partial)
+	complete, raw, partial = (&load{}).shares()
+	require.Equal(t, []string{"-", "-", "-"}, []string{complete, raw, partial})
 }
 
 func cells(t *testing.T, row string) []string {

@@ -21,10 +21,10 @@ type live struct {
 // load is what a trace had to do.
 type load struct {
 	hits, lost     uint64
-	stacks         uint64  // allocations that have one
-	complete       uint64  // of stacks: that reach the outermost frame
-	native, python float64 // mean frames of a stack
-	unique         int     // different stacks
+	stacks         uint64                       // allocations that have one
+	ends           map[event.StackStatus]uint64 // stacks by how they end
+	native, python float64                      // mean frames of a stack
+	unique         int                          // different stacks
 }
 
 func startLive(j *job, e *environment, freeStacks bool) (*live, error) {
@@ -64,7 +64,7 @@ func (l *live) stop() (load, error) {
 
 func (l *live) load() load {
 	s := l.heap.Snapshot()
-	out := load{hits: s.Events, lost: l.tracer.Lost()}
+	out := load{hits: s.Events, lost: l.tracer.Lost(), ends: map[event.StackStatus]uint64{}}
 	for i := range s.Sites {
 		site := &s.Sites[i]
 		stack := l.tracer.Stack(site.Stack)
@@ -73,9 +73,7 @@ func (l *live) load() load {
 		}
 		out.unique++
 		out.stacks += site.Alloc.Objects
-		if stack.Status.Complete() {
-			out.complete += site.Alloc.Objects
-		}
+		out.ends[stack.Status] += site.Alloc.Objects
 		n := float64(site.Alloc.Objects)
 		for k := range stack.Frames {
 			if stack.Frames[k].Kind == event.FramePython {

@@ -6,13 +6,17 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/event"
 )
 
 // report is everything that was measured.
@@ -116,19 +120,34 @@ func orMissing(s series) string {
 }
 
 func loads(results []result, w io.Writer) {
-	fmt.Fprintf(w, "What the tracer had to do, in the last window.\n\n")
-	t := table{{"workload", "events", "lost", "stacks complete", "different stacks", "files with code", "unwind rows", "Python", "PyTorch", "probe"}}
+	fmt.Fprintf(w, "What the tracer had to do, in the last window. Raw stacks are complete ones that user space unwound from a copy.\n\n")
+	t := table{{"workload", "events", "lost", "stacks complete", "of these raw", "partial, by reason", "different stacks", "files with code", "unwind rows",
+		"Python", "PyTorch", "probe"}}
 	for i := range results {
 		r := &results[i]
-		complete := "-"
-		if r.load.stacks > 0 {
-			complete = fmt.Sprintf("%.3f %%", 100*float64(r.load.complete)/float64(r.load.stacks))
-		}
-		t.row(r.workload.title, fmt.Sprint(r.load.hits), fmt.Sprint(r.load.lost), complete, fmt.Sprint(r.load.unique),
+		complete, raw, partial := r.load.shares()
+		t.row(r.workload.title, fmt.Sprint(r.load.hits), fmt.Sprint(r.load.lost), complete, raw, partial, fmt.Sprint(r.load.unique),
 			fmt.Sprint(r.found.Libraries), fmt.Sprint(r.found.Rows), orDash(r.found.Python), orDash(r.found.PyTorch),
 			fmt.Sprintf("%s, entry+%d", path.Base(r.probe.File), r.probe.Offset))
 	}
 	t.print(w)
+}
+
+// shares are those of all stacks that are complete, that are so thanks to a copy, and that are not.
+func (l *load) shares() (complete, raw, partial string) {
+	if l.stacks == 0 {
+		return "-", "-", "-"
+	}
+	share := func(n uint64) string { return fmt.Sprintf("%.3f %%", 100*float64(n)/float64(l.stacks)) }
+	whole, reasons := uint64(0), []string{}
+	for _, status := range slices.Sorted(maps.Keys(l.ends)) {
+		if status.Complete() {
+			whole += l.ends[status]
+		} else {
+			reasons = append(reasons, status.String()+" "+share(l.ends[status]))
+		}
+	}
+	return share(whole), share(l.ends[event.StatusUnwound]), orDash(strings.Join(reasons, ", "))
 }
 
 func orDash(s string) string {

@@ -345,7 +345,6 @@ struct python {
 	u16 f_previous;
 	u16 f_instr;
 	u16 f_owner;
-	u16 f_size;
 	u8 instr_size;
 	u8 entry;
 	u8 owner_shim;
@@ -360,7 +359,7 @@ struct python {
 	u16 f_copy;	 // which copy of the bytecode the frame runs; NO_FIELD: there are none
 	u16 co_copies;
 	u16 co_start;
-	u16 pad[2];
+	u16 pad[3];
 	struct code_range eval[EVAL_PARTS];
 };
 
@@ -408,11 +407,11 @@ struct traced {
 	u32 children; // 1: its children are traced too
 	u32 execs;
 	u64 changes;	// how often it was seen to have other code than before
-	u64 code_pages; // executable pages (exec_vm of its mm_struct), while its view is borrowed
+	u64 code_pages; // executable pages (exec_vm of its mm_struct), while its descriptor is borrowed
 };
 
 // Where a process's descriptor is. User space writes it, and the kernel when a process is new or becomes another program.
-struct view {
+struct place {
 	u32 slot;
 	u32 next;     // descriptor that is about to be the process's, or is it; NO_CODE: none
 	u32 borrowed; // the descriptor is the parent's, or NO_CODE
@@ -426,24 +425,25 @@ struct cached_rule {
 	u64 rule;
 };
 
-#define MEMO_WORDS  160
-#define MEMO_EVALS  32
-#define MEMO_PIECES 8
-#define PIECE_BYTES 4096
+// Makes the compiler read again what is in memory, behind what it wrote.
+#define FORGET() asm volatile("" ::: "memory")
 
-// A piece of a stack: where it begins, bytes from where the walk began, and in the copy.
-struct memo_piece {
-	u32 from;
-	u16 bytes;
-	u16 at;
+// A piece of a page of the target that can be read, and where.
+struct view {
+	u64 lo, hi;   // user addresses
+	u64 at;	      // kernel address of lo in the direct map; 0: it was copied
+	u64 entry_at; // kernel address of the page table's entry that led there
+	u64 entry;
 };
 
-// A frame of the eval loop on the C stack, bytes from where the walk began; the piece that its activation's record is in, and
-// how many native frames there are up to it.
+#define MEMO_WORDS 160
+#define MEMO_EVALS 32
+#define MEMO_EARLY 2
+
+// A frame of the eval loop on the C stack, bytes from where the walk began, and how many native frames there are up to it.
 struct memo_eval {
 	u32 from, to;
-	u16 piece;
-	u16 native;
+	u32 native;
 };
 
 // A native walk that can be recalled (recall.h).
@@ -451,13 +451,13 @@ struct memo {
 	u32 version; // odd: being written
 	u32 needs_fp;
 	u64 salt;
-	u64 pc, sp, fp;	 // of the probe
-	u64 hash;	 // of the words
-	u64 native_hash; // of the frames
-	u16 nwords, nevals, npieces, pad;
-	struct memo_piece piece[MEMO_PIECES];
+	u64 pc, sp, fp;	       // of the probe
+	u64 early[MEMO_EARLY]; // hashes of the first words, when there are more
+	u64 hash;	       // of all words
+	u64 native_hash;       // of the frames
+	u16 nwords, nevals, pad[2];
 	struct memo_eval eval[MEMO_EVALS];
-	union { // where in the copy the words are that the walk depended on, in words
+	union { // where the words are that the walk depended on, in words from where the walk began
 		u16 word[MEMO_WORDS];
 		u64 four[MEMO_WORDS / 4];
 	};

@@ -8,6 +8,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include "event.h"
+#include "direct.h"
 
 char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL programs
 
@@ -18,6 +19,7 @@ char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL program
 
 const volatile u32 cfg_free_stacks; // 1: frees get a stack too
 const volatile u64 cfg_pidns_ino;   // the tracer's PID namespace, as stat(2) numbers it
+const volatile struct direct_map cfg_direct;
 
 // Sorted unwind rows of all files, in chunks that are added as they are needed and filled through mmap. A row: pc relative
 // to the file's link-time address in the low half, index of its rule in the high half.
@@ -139,6 +141,23 @@ static __always_inline bool mapping_holds(struct mapping *m, u64 pc)
 	return c.holds;
 }
 
+#define DIRECT (cfg_direct.base != 0)
+
+static __always_inline int show(struct view *v, u64 tables, u64 addr)
+{
+	return find_page(&cfg_direct, tables, addr, v);
+}
+
+static __always_inline u64 shown_word(u64 at)
+{
+	return kernel_word(at);
+}
+
+static __always_inline bool still_shows(struct view *v)
+{
+	return still_shown(&cfg_direct, v);
+}
+
 #include "unwind.h"
 #include "traced.h"
 
@@ -168,7 +187,7 @@ struct call {
 	u8 pad[7];
 };
 
-_Static_assert(sizeof(struct record_code) <= PYWINDOW, "a code record is built in the Python window");
+_Static_assert(sizeof(struct record_code) <= PAGE, "a code record is built in the copy of Python's memory");
 
 struct scratch {
 	struct walk walk;
@@ -210,7 +229,7 @@ struct {
 struct hit {
 	struct pt_regs *ctx;
 	struct traced *traced;
-	struct view *view;
+	struct place *place;
 	struct proc *proc;
 	struct scratch *scratch;
 	struct hook *hook;
@@ -242,8 +261,8 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 	h->hook = &hooks.row[h->row];
 	u32 *index = current_traced(id >> 32);
 	h->traced = index ? bpf_map_lookup_elem(&traced, index) : 0;
-	h->view = index ? bpf_map_lookup_elem(&views, index) : 0;
-	h->proc = h->view ? bpf_map_lookup_elem(&procs, &h->view->slot) : 0;
+	h->place = index ? bpf_map_lookup_elem(&places, index) : 0;
+	h->proc = h->place ? bpf_map_lookup_elem(&procs, &h->place->slot) : 0;
 	if (!h->proc || !h->traced) {
 		__sync_fetch_and_add(&pid_misses, 1);
 		return -1;
@@ -306,12 +325,12 @@ static __always_inline u64 code_id(struct record_code *r, struct python *py, u64
 	return mix_words(id, r->linetable + head + 16, 6);
 }
 
-// Sends a code object unless it was sent before. Built in the Python window, which the walk has finished with.
+// Sends a code object unless it was sent before. Built in the copy of Python's memory, which the walk has finished with.
 __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 {
 	if (!w || !p)
 		return 0;
-	struct record_code *r = (struct record_code *)w->pywin;
+	struct record_code *r = (struct record_code *)w->copy[ELSEWHERE];
 	struct python *py = &p->python;
 
 	r->len[CODE_OBJECT] = copy_chunk(r->object, CODE_OBJECT_BYTES, addr);
@@ -338,20 +357,20 @@ __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 	return 0;
 }
 
-// Sends the code objects of the stack in the scratch.
-static __always_inline void send_codes(struct walk *w, struct proc *p)
+// Sends the code objects of the stack in the scratch. An instruction's word, behind that of its code, has no such mark.
+__noinline int send_codes(struct walk *w, struct proc *p)
 {
-	u32 n = w->rec.nwords;
-
+	if (!w || !p)
+		return 0;
 	for (u32 i = 0; i < MAX_WORDS; i++) {
-		if (i >= n)
+		if (i >= w->rec.nwords)
 			break;
 		u64 word = w->rec.words[i];
-		if (word & PYTHON_WORD) {
+		if (word & PYTHON_WORD)
 			send_code(w, p, word & ~PYTHON_WORD);
-			i++; // its instruction
-		}
 	}
+	w->view[ELSEWHERE].hi = w->view[ELSEWHERE].lo; // its copy is overwritten
+	return 0;
 }
 
 static __always_inline u64 *seen_slot(u64 hash)
@@ -393,11 +412,13 @@ static __always_inline void walk_begin(struct hit *h)
 	struct walk *w = &h->scratch->walk;
 	struct task_struct *task = bpf_get_current_task_btf();
 
-	check_code(h->traced, h->view, h->proc);
+	check_code(h->traced, h->place, h->proc);
 	w->first_pc = h->ctx->ip;
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
 	w->tp = task->thread.fsbase;
+	w->tables = (u64)task->mm->pgd;
+	w->direct = DIRECT;
 	w->stack_top = w->tp; // glibc puts a thread's descriptor on top of its stack
 	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
 		w->stack_top = task->mm->start_stack;
@@ -483,31 +504,49 @@ struct block {
 	u64 pool;
 };
 
-// The allocator's Block, through the caller's spill slot: requested size, stream and pool without a second probe. What it
-// says is believed only when its address and size are those of the report.
+// Where the caller of the report has the address of the Block; 0: not known.
+static __always_inline u64 block_slot(struct hit *h, struct block_layout *l)
+{
+	u64 ret = 0;
+
+	if (!l->count || read_stack(&h->scratch->walk, h->ctx->sp, &ret))
+		return 0;
+	for (u32 i = 0; i < MAX_SITES; i++)
+		if (i < l->count && l->site[i].ret == ret)
+			return (l->site[i].base_sp ? h->ctx->sp + 8 : h->ctx->bp) + l->site[i].offset;
+	return 0;
+}
+
+// Reads the Block whose address is at `slot`. What it says is believed only when its address and size are those of the report.
+static __always_inline void take_block(struct walk *w, struct block_layout *l, u64 slot, u64 addr, u64 size,
+				       struct block *out)
+{
+	u64 at, ptr, bytes;
+	struct block b;
+
+	if (read_stack(w, slot, &at) || read_elsewhere(w, at + l->ptr, &ptr) ||
+	    read_elsewhere(w, at + l->size, &bytes) || ptr != addr || bytes != size ||
+	    read_elsewhere(w, at + l->requested, &b.requested) || read_elsewhere(w, at + l->stream, &b.stream) ||
+	    read_elsewhere(w, at + l->pool, &b.pool))
+		return;
+	*out = b;
+}
+
+// The allocator's Block, through the caller's spill slot: requested size, stream and pool without a second probe.
 static __always_inline void read_block(struct hit *h, u64 addr, u64 size, struct block *out)
 {
-	struct block_layout *l = &h->proc->block;
 	struct walk *w = &h->scratch->walk;
-	u64 ret = 0, block = 0;
+	const struct block unknown = *out;
 
-	if (!l->count || read_stack(w, h->ctx->sp, &ret))
-		return;
-	for (u32 i = 0; i < MAX_SITES; i++) {
-		if (i >= l->count || l->site[i].ret != ret)
-			continue;
-		u64 base = l->site[i].base_sp ? h->ctx->sp + 8 : h->ctx->bp;
-		if (read_stack(w, base + l->site[i].offset, &block))
+	for (int i = 0; i < 2; i++) {
+		struct block_layout *l = &h->proc->block;
+		u64 slot = block_slot(h, l);
+		if (slot)
+			take_block(w, l, slot, addr, size, out);
+		if (settled(w))
 			return;
-		u8 *raw = w->pywin; // the Python frames have been read
-		if (bpf_probe_read_user(raw, 128, (void *)block))
-			return;
-		if (*(u64 *)(raw + (l->ptr & 120)) != addr || *(u64 *)(raw + (l->size & 120)) != size)
-			return;
-		out->requested = *(u64 *)(raw + (l->requested & 120));
-		out->stream = *(u64 *)(raw + (l->stream & 120));
-		out->pool = *(u64 *)(raw + (l->pool & 120));
-		return;
+		*out = unknown;
+		read_by_copy(w);
 	}
 }
 
@@ -1148,7 +1187,7 @@ int libraries_changed(void *ctx __attribute__((unused)))
 {
 	u32 *index = current_traced(bpf_get_current_pid_tgid() >> 32);
 	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
-	struct view *v = index ? bpf_map_lookup_elem(&views, index) : 0;
+	struct place *v = index ? bpf_map_lookup_elem(&places, index) : 0;
 	struct proc *p = v ? bpf_map_lookup_elem(&procs, &v->slot) : 0;
 
 	if (t && p)

@@ -89,6 +89,7 @@ static __always_inline void raw_python(struct walk *w, struct proc *p)
 {
 	w->python = w->nqueue = w->status = 0;
 	w->py_bound = w->py_cframe = w->py_frame = 0;
+	read_by_copy(w);
 	py_start(w, p);
 	for (int i = 0; i < MAX_PYTHON; i++) {
 		if (w->python >= MAX_PYTHON || !py_pending(w, p))

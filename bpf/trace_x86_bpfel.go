@@ -37,6 +37,14 @@ type TraceContextKey struct {
 	Pad     uint32
 }
 
+type TraceDirectMap struct {
+	_      structs.HostLayout
+	Base   uint64
+	Mask   uint64
+	Levels uint32
+	Pad    uint32
+}
+
 type TraceEventKind uint32
 
 const (
@@ -123,24 +131,17 @@ type TraceMemo struct {
 	Pc         uint64
 	Sp         uint64
 	Fp         uint64
+	Early      [2]uint64
 	Hash       uint64
 	NativeHash uint64
 	Nwords     uint16
 	Nevals     uint16
-	Npieces    uint16
-	Pad        uint16
-	Piece      [8]struct {
-		_     structs.HostLayout
-		From  uint32
-		Bytes uint16
-		At    uint16
-	}
-	Eval [32]struct {
+	Pad        [2]uint16
+	Eval       [32]struct {
 		_      structs.HostLayout
 		From   uint32
 		To     uint32
-		Piece  uint16
-		Native uint16
+		Native uint32
 	}
 	Word [160]uint16
 }
@@ -187,6 +188,14 @@ const (
 	TraceOutcomeOUTCOME_COUNT   TraceOutcome = 15
 )
 
+type TracePlace struct {
+	_        structs.HostLayout
+	Slot     uint32
+	Next     uint32
+	Borrowed uint32
+	Pad      uint32
+}
+
 type TraceProc struct {
 	_           structs.HostLayout
 	Salt        uint64
@@ -207,7 +216,6 @@ type TraceProc struct {
 		F_previous    uint16
 		F_instr       uint16
 		F_owner       uint16
-		F_size        uint16
 		InstrSize     uint8
 		Entry         uint8
 		OwnerShim     uint8
@@ -222,7 +230,7 @@ type TraceProc struct {
 		F_copy        uint16
 		CoCopies      uint16
 		CoStart       uint16
-		Pad           [2]uint16
+		Pad           [3]uint16
 		Eval          [4]struct {
 			_     structs.HostLayout
 			Start uint64
@@ -390,15 +398,19 @@ type TraceRuleTable struct {
 type TraceScratch struct {
 	_    structs.HostLayout
 	Walk struct {
-		_          structs.HostLayout
-		Pc         uint64
-		Sp         uint64
-		Fp         uint64
-		WinLo      uint64
-		WinHi      uint64
-		WinAt      uint64
-		PyLo       uint64
-		PyHi       uint64
+		_    structs.HostLayout
+		Pc   uint64
+		Sp   uint64
+		Fp   uint64
+		View [2]struct {
+			_       structs.HostLayout
+			Lo      uint64
+			Hi      uint64
+			At      uint64
+			EntryAt uint64
+			Entry   uint64
+		}
+		Tables     uint64
 		Tp         uint64
 		StackTop   uint64
 		PyThread   uint64
@@ -418,6 +430,8 @@ type TraceScratch struct {
 		FirstFp    uint64
 		FpFrom     uint64
 		Repeatable uint32
+		Direct     uint32
+		Moved      uint32
 		Pad        uint32
 		Queue      [256]uint64
 		Rec        TraceRecordStack
@@ -429,29 +443,21 @@ type TraceScratch struct {
 			Pc         uint64
 			Sp         uint64
 			Fp         uint64
+			Early      [2]uint64
 			Hash       uint64
 			NativeHash uint64
 			Nwords     uint16
 			Nevals     uint16
-			Npieces    uint16
-			Pad        uint16
-			Piece      [8]struct {
-				_     structs.HostLayout
-				From  uint32
-				Bytes uint16
-				At    uint16
-			}
-			Eval [32]struct {
+			Pad        [2]uint16
+			Eval       [32]struct {
 				_      structs.HostLayout
 				From   uint32
 				To     uint32
-				Piece  uint16
-				Native uint16
+				Native uint32
 			}
 			Word [160]uint16
 		}
-		Win   [16384]uint8
-		Pywin [4096]uint8
+		Copy [2][4096]uint8
 	}
 	Call [8]struct {
 		_           structs.HostLayout
@@ -526,14 +532,6 @@ const (
 	TraceTracedStateTRACED_ENDED TraceTracedState = 2
 )
 
-type TraceView struct {
-	_        structs.HostLayout
-	Slot     uint32
-	Next     uint32
-	Borrowed uint32
-	Pad      uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -541,18 +539,19 @@ const (
 	TraceMapContexts              = "contexts"
 	TraceMapNsPids                = "ns_pids"
 	TraceMapPids                  = "pids"
+	TraceMapPlaces                = "places"
 	TraceMapProcs                 = "procs"
 	TraceMapRing                  = "ring"
 	TraceMapRows                  = "rows"
 	TraceMapThreads               = "threads"
 	TraceMapTraced                = "traced"
-	TraceMapViews                 = "views"
 	TraceProgLibrariesChanged     = "libraries_changed"
 	TraceProgProbeEnter           = "probe_enter"
 	TraceProgProbeReturn          = "probe_return"
 	TraceProgProcessForked        = "process_forked"
 	TraceProgProgramReplaced      = "program_replaced"
 	TraceProgThreadExit           = "thread_exit"
+	TraceVarCfgDirect             = "cfg_direct"
 	TraceVarCfgFreeStacks         = "cfg_free_stacks"
 	TraceVarCfgPidnsIno           = "cfg_pidns_ino"
 	TraceVarChildrenLost          = "children_lost"
@@ -653,18 +652,19 @@ type TraceMapSpecs struct {
 	Contexts *ebpf.MapSpec `ebpf:"contexts"`
 	NsPids   *ebpf.MapSpec `ebpf:"ns_pids"`
 	Pids     *ebpf.MapSpec `ebpf:"pids"`
+	Places   *ebpf.MapSpec `ebpf:"places"`
 	Procs    *ebpf.MapSpec `ebpf:"procs"`
 	Ring     *ebpf.MapSpec `ebpf:"ring"`
 	Rows     *ebpf.MapSpec `ebpf:"rows"`
 	Threads  *ebpf.MapSpec `ebpf:"threads"`
 	Traced   *ebpf.MapSpec `ebpf:"traced"`
-	Views    *ebpf.MapSpec `ebpf:"views"`
 }
 
 // TraceVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
+	CfgDirect             *ebpf.VariableSpec `ebpf:"cfg_direct"`
 	CfgFreeStacks         *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgPidnsIno           *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
 	ChildrenLost          *ebpf.VariableSpec `ebpf:"children_lost"`
@@ -731,12 +731,12 @@ type TraceMaps struct {
 	Contexts *ebpf.Map `ebpf:"contexts"`
 	NsPids   *ebpf.Map `ebpf:"ns_pids"`
 	Pids     *ebpf.Map `ebpf:"pids"`
+	Places   *ebpf.Map `ebpf:"places"`
 	Procs    *ebpf.Map `ebpf:"procs"`
 	Ring     *ebpf.Map `ebpf:"ring"`
 	Rows     *ebpf.Map `ebpf:"rows"`
 	Threads  *ebpf.Map `ebpf:"threads"`
 	Traced   *ebpf.Map `ebpf:"traced"`
-	Views    *ebpf.Map `ebpf:"views"`
 }
 
 func (m *TraceMaps) Close() error {
@@ -744,12 +744,12 @@ func (m *TraceMaps) Close() error {
 		m.Contexts,
 		m.NsPids,
 		m.Pids,
+		m.Places,
 		m.Procs,
 		m.Ring,
 		m.Rows,
 		m.Threads,
 		m.Traced,
-		m.Views,
 	)
 }
 
@@ -757,6 +757,7 @@ func (m *TraceMaps) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
+	CfgDirect             *ebpf.Variable `ebpf:"cfg_direct"`
 	CfgFreeStacks         *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgPidnsIno           *ebpf.Variable `ebpf:"cfg_pidns_ino"`
 	ChildrenLost          *ebpf.Variable `ebpf:"children_lost"`

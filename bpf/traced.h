@@ -7,7 +7,7 @@
 #define CLAIM_TRIES 64 // places that are looked at for a new process
 #define PID_LEVELS  33 // PID namespaces inside each other: MAX_PID_NS_LEVEL and the first
 
-// Process -> index of `traced` and `views`, in the initial PID namespace (what the kernel tells us cheaply). Entries are made on
+// Process -> index of `traced` and `places`, in the initial PID namespace (what the kernel tells us cheaply). Entries are made on
 // the first hit, from ns_pids, which user space fills with the numbers that it sees, and for new processes.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -27,8 +27,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_TRACED);
 	__type(key, u32);
-	__type(value, struct view);
-} views SEC(".maps");
+	__type(value, struct place);
+} places SEC(".maps");
 
 u32 traced_turn;
 u64 children_lost;     // new processes that are not traced: there was no place
@@ -94,9 +94,9 @@ static __always_inline u32 claim_place(void)
 }
 
 // Traces a new process by its parent's descriptor.
-__noinline int borrow_view(struct traced *t, u32 from, u32 to)
+__noinline int borrow_place(struct traced *t, u32 from, u32 to)
 {
-	struct view *theirs = bpf_map_lookup_elem(&views, &from), *v = bpf_map_lookup_elem(&views, &to);
+	struct place *theirs = bpf_map_lookup_elem(&places, &from), *v = bpf_map_lookup_elem(&places, &to);
 	struct traced *c = bpf_map_lookup_elem(&traced, &to);
 
 	if (!t || !theirs || !v || !c)
@@ -127,7 +127,7 @@ static __always_inline void trace_child(struct traced *t, u32 parent, struct tas
 		return;
 	}
 	c->pid = pid_in_namespace(child);
-	if (borrow_view(t, parent, index) || bpf_map_update_elem(&pids, &tgid, &index, 0)) {
+	if (borrow_place(t, parent, index) || bpf_map_update_elem(&pids, &tgid, &index, 0)) {
 		c->state = TRACED_FREE;
 		__sync_fetch_and_add(&children_lost, 1);
 		return;
@@ -153,7 +153,7 @@ static __always_inline void process_ended(struct traced *t, u32 index, u32 tgid)
 // The program that the process has become is traced when its children are: it is one that the job has started.
 static __always_inline void process_execed(struct traced *t, u32 index, u32 tgid)
 {
-	struct view *v = bpf_map_lookup_elem(&views, &index);
+	struct place *v = bpf_map_lookup_elem(&places, &index);
 
 	__sync_fetch_and_add(&t->execs, 1);
 	if (!t->children)
@@ -178,7 +178,7 @@ static __always_inline void recount(struct proc *p, u64 pages, u64 change)
 }
 
 // A descriptor that is not the process's own is not for it to doubt: it does without one.
-static __always_inline void recount_borrowed(struct traced *t, struct view *v, u64 pages)
+static __always_inline void recount_borrowed(struct traced *t, struct place *v, u64 pages)
 {
 	if (pages < t->code_pages)
 		v->slot = NO_CODE;
@@ -188,7 +188,7 @@ static __always_inline void recount_borrowed(struct traced *t, struct view *v, u
 // Notices that libraries came or went: the number of executable pages is another one. The tracer is woken to read the mappings.
 // When libraries went, until then each mapping is checked against the kernel's before it is believed, and stacks have ids of
 // their own.
-__noinline int check_code(struct traced *t, struct view *v, struct proc *p)
+__noinline int check_code(struct traced *t, struct place *v, struct proc *p)
 {
 	if (!t || !v || !p)
 		return 0;

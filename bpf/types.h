@@ -54,6 +54,7 @@ struct thread_struct {
 struct mm_struct {
 	unsigned long start_stack;
 	unsigned long exec_vm; // pages
+	void *pgd;
 } RELOCATED;
 
 struct inode {

@@ -1,6 +1,6 @@
 // The unwinder: native frames by rows made from .eh_frame, CPython frames from the interpreter's own chain, interleaved
-// where they belong. Everything it needs from outside is in the five functions named below, so that the same source
-// compiles for the host, where it is tested.
+// where they belong. Everything it needs from outside is in the functions named below, so that the same source compiles for
+// the host, where it is tested.
 #pragma once
 #include "event.h"
 
@@ -11,6 +11,10 @@
 //   static struct cached_rule *cache_slot(u64 key)
 //   static bool mapping_holds(struct mapping *m, u64 pc)         whether the memory map agrees
 //   static u64 hijacked_return_address(u64 slot)                 what a return probe replaced at `slot`; 0: nothing
+// and, where memory can be read without a copy of it (DIRECT is not 0; direct.h):
+//   static int show(struct view *v, u64 tables, u64 addr)        finds addr's page; -1: it must be copied
+//   static bool still_shows(struct view *v)                      whether it is still that page
+//   static u64 shown_word(u64 at)
 
 // A rule is one word (package symbolize, Rule, says the same).
 #define RULE_KIND(r)	  ((u32)(r) & 15)
@@ -37,32 +41,28 @@ enum rule_kind {
 // Hides a value's history from the compiler, so that it emits the check that the verifier wants to see.
 #define KEEP(v) asm volatile("" : "+r"(v))
 
-// Makes the compiler read again what is in memory, behind what it wrote.
-#define FORGET() asm volatile("" ::: "memory")
-
 #define GOLDEN	  0x9E3779B97F4A7C15ull
 #define PAGE	  4096
-#define WINDOW	  16384
-#define PYWINDOW  4096
-#define PYFRAME	  128  // most bytes of an interpreter frame that are needed
-#define PYTSTATE  192  // most bytes of a thread state that are needed
+#define PYBLOCK	  1024 // bytes of Python's memory that are copied at once
 #define PYTHREAD  1024 // the thread state ends before, and no stack begins so near to it
 #define MAX_CHAIN 1024 // most frames of one activation that are gone through to its end
 
 enum { PY_UNREAD = 0, PY_ACTIVE = 1, PY_NONE = 2 };
 
+// What is read: each has a view of its own.
+enum { ON_STACK = 0, ELSEWHERE = 1 };
+
 // What one walk needs. It belongs to one task: probes can be preempted, so nothing per CPU would be safe.
 struct walk {
 	u64 pc, sp, fp;
-	u64 win_lo, win_hi; // user range held in win
-	u64 win_at;	    // from there on
-	u64 py_lo, py_hi;   // user range held in pywin
-	u64 tp;		    // thread pointer
-	u64 stack_top;	    // 0: not known
-	u64 py_thread;	    // the thread state
-	u64 py_frame;	    // next Python frame to push
-	u64 py_cframe;	    // innermost cframe not yet passed (3.10 to 3.12)
-	u64 py_bound;	    // C stack address that lies in the eval frame whose Python frames come next; 0: none
+	struct view view[2];
+	u64 tables;    // the process's page tables
+	u64 tp;	       // thread pointer
+	u64 stack_top; // 0: not known
+	u64 py_thread; // the thread state
+	u64 py_frame;  // next Python frame to push
+	u64 py_cframe; // innermost cframe not yet passed (3.10 to 3.12)
+	u64 py_bound;  // C stack address that lies in the eval frame whose Python frames come next; 0: none
 	u32 py_state;
 	u32 caller; // pc is a return address
 	u32 native, python;
@@ -73,12 +73,13 @@ struct walk {
 	u64 first_pc, first_sp, first_fp; // where the walk began
 	u64 fp_from;			  // address that fp was read from; 0: it is the register's
 	u32 repeatable;			  // what the walk depends on is in memo
+	u32 direct;			  // memory is read without a copy
+	u32 moved;			  // a page was replaced while it was read
 	u32 pad;
 	u64 queue[2 * MAX_PYTHON]; // Python words of the activation that was read ahead
 	struct record_stack rec;
 	struct memo memo;
-	u8 win[WINDOW];
-	u8 pywin[PYWINDOW];
+	u8 copy[2][PAGE]; // of what the views show, where that is not read in place
 };
 
 static __always_inline u64 mix(u64 hash, u64 word)
@@ -100,34 +101,71 @@ static __always_inline void push(struct walk *w, u64 word)
 	w->hash = mix(w->hash, word);
 }
 
-// Reads the word at addr of the user stack through a window of one page. It is filled to the end of addr's page and never
-// across: one absent page fails the whole copy and costs an exception.
-static __always_inline int read_stack(struct walk *w, u64 addr, u64 *out)
+// Makes a view show the word at addr. A copy never reaches beyond addr's page: one absent page fails the whole copy and costs
+// an exception.
+__noinline int turn_to(struct walk *w, u32 which, u64 addr)
 {
-	if (addr < w->win_lo || addr + 8 > w->win_hi) {
-		u64 lo = addr & ~7ull;
-		u64 hi = (lo + PAGE) & ~(PAGE - 1ull);
-		u32 len = hi - lo;
+	if (!w)
+		return -1;
+	which &= 1;
+	struct view *v = &w->view[which];
+	u64 end = (addr + PAGE) & ~(PAGE - 1ull);
 
-		if (addr < w->win_lo || (addr & 7)) // behind us, or odd: not worth moving the window
-			return read_user(out, 8, addr);
-		if (len > PAGE)
-			return -1;
-		if (read_user(w->win, len, lo)) {
-			w->win_lo = w->win_hi = lo;
-			return -1;
-		}
-		w->win_lo = lo;
-		w->win_hi = hi;
-		w->win_at = 0;
+	if (DIRECT && w->direct) {
+		if (v->at && !still_shows(v))
+			w->moved = 1;
+		if (!show(v, w->tables, addr))
+			return 0;
 	}
-	*out = *(u64 *)(w->win + ((addr - w->win_lo + w->win_at) & (WINDOW - 8)));
+	v->at = 0;
+	v->lo = which == ON_STACK ? addr : addr & ~(PYBLOCK - 1ull);
+	v->hi = which == ON_STACK ? end : v->lo + PYBLOCK;
+	u32 len = v->hi - v->lo;
+	if (len > PAGE || read_user(w->copy[which], len, v->lo)) {
+		v->hi = v->lo;
+		return -1;
+	}
 	return 0;
 }
 
-// The mapping that holds pc. Runs once per pc: the rule is cached.
-static __always_inline struct mapping *find_mapping(struct proc *p, u64 pc)
+// Reads the word at addr of the target's memory.
+static __always_inline int read_word(struct walk *w, u32 which, u64 addr, u64 *out)
 {
+	struct view *v = &w->view[which];
+
+	if (addr & 7) // garbage: not worth a view
+		return read_user(out, 8, addr);
+	if ((addr < v->lo || addr >= v->hi) && turn_to(w, which, addr))
+		return -1;
+	u64 at = addr - v->lo;
+	if (DIRECT && v->at)
+		*out = shown_word(v->at + at);
+	else
+		*out = *(u64 *)(w->copy[which] + (at & (PAGE - 8)));
+	return 0;
+}
+
+static __always_inline int read_stack(struct walk *w, u64 addr, u64 *out)
+{
+	return read_word(w, ON_STACK, addr, out);
+}
+
+// Whether all that was read without a copy was the target's memory.
+static __always_inline bool settled(struct walk *w)
+{
+	FORGET();
+	for (u32 i = 0; i < 2; i++)
+		if (DIRECT && w->view[i].at && !still_shows(&w->view[i]))
+			w->moved = 1;
+	return !w->moved;
+}
+
+// The number of the mapping that holds pc; MAX_MAPPINGS: none does. A function that is verified by itself, so that the many
+// ways through it do not multiply with those of its callers.
+__noinline u32 mapping_number(struct proc *p, u64 pc)
+{
+	if (!p)
+		return MAX_MAPPINGS;
 	u32 lo = 0, hi = p->nmappings;
 
 	for (int i = 0; i < 12; i++) { // 2^11 = MAX_MAPPINGS
@@ -135,19 +173,25 @@ static __always_inline struct mapping *find_mapping(struct proc *p, u64 pc)
 			break;
 		u32 mid = (lo + hi) >> 1;
 		if (mid >= MAX_MAPPINGS)
-			return 0;
+			return MAX_MAPPINGS;
 		if (p->mapping[mid].start <= pc)
 			lo = mid + 1;
 		else
 			hi = mid;
 	}
 	if (lo == 0 || lo > MAX_MAPPINGS)
-		return 0;
-	struct mapping *m = &p->mapping[(lo - 1) & (MAX_MAPPINGS - 1)];
-	return pc < m->end ? m : 0;
+		return MAX_MAPPINGS;
+	return pc < p->mapping[(lo - 1) & (MAX_MAPPINGS - 1)].end ? lo - 1 : MAX_MAPPINGS;
 }
 
-// Twice a binary search: mapping, then row.
+static __always_inline struct mapping *find_mapping(struct proc *p, u64 pc)
+{
+	u32 i = mapping_number(p, pc);
+
+	return i < MAX_MAPPINGS ? &p->mapping[i & (MAX_MAPPINGS - 1)] : 0;
+}
+
+// Twice a binary search: mapping, then row. Runs once per pc: the rule is cached.
 __noinline u64 find_rule(struct proc *p, u64 pc)
 {
 	if (!p)
@@ -194,38 +238,9 @@ static __always_inline u64 rule_for(struct proc *p, u64 pc)
 // The low bits of a pointer to a code object, which 3.14 uses for itself.
 #define CODE_TAGS 7ull
 
-// The field at `off` of the interpreter frame that starts at d in the Python window.
-#define PY_FIELD(w, d, off) (*(u64 *)((w)->pywin + (((d) + (off)) & (PYWINDOW - 8))))
-
-// Makes the Python window hold [frame, frame + f_size). Frames of 3.11 and later lie in the thread's data stack, callee
-// above caller, so a read from the start of the page serves the callers too.
-static __always_inline int load_frame(struct walk *w, struct proc *p, u64 frame)
+static __always_inline int read_elsewhere(struct walk *w, u64 addr, u64 *out)
 {
-	u32 size = p->python.f_size;
-
-	if (frame >= w->py_lo && frame + size <= w->py_hi)
-		return 0;
-	if (size > PYFRAME)
-		return -1;
-	u64 lo = frame & ~4095ull;
-	u32 len = (u32)(frame - lo) + size;
-	if (len > PYWINDOW - PYFRAME || p->python.instr_size == 4) { // up to 3.10 a frame is an object of its own
-		lo = frame;
-		len = size;
-	}
-	if (len > PYWINDOW)
-		return -1;
-	if (read_user(w->pywin, len, lo)) {
-		lo = frame;
-		len = size;
-		if (read_user(w->pywin, len & (PYFRAME * 2 - 1), lo)) {
-			w->py_lo = w->py_hi = 0;
-			return -1;
-		}
-	}
-	w->py_lo = lo;
-	w->py_hi = lo + len;
-	return 0;
+	return read_word(w, ELSEWHERE, addr, out);
 }
 
 // Whether the shims lead from one activation to the next, from 3.13 on: before, the cframes do.
@@ -256,27 +271,28 @@ __noinline int collect_one(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
 		return 1;
-	u64 f = w->py_frame;
+	u64 f = w->py_frame, instr = 0, owners = 0, code = 0, copy = 0;
 	u32 n = w->nqueue, entry = p->python.entry;
 
 	if (!f)
 		return 1;
-	if (load_frame(w, p, f)) {
+	if (read_elsewhere(w, f + p->python.f_instr, &instr) ||
+	    (p->python.instr_size != 4 && read_elsewhere(w, f + (p->python.f_owner & ~7), &owners)) ||
+	    read_elsewhere(w, f + p->python.f_previous, &w->py_frame) ||
+	    read_elsewhere(w, f + p->python.f_code, &code) ||
+	    (p->python.f_copy != NO_FIELD && read_elsewhere(w, f + p->python.f_copy, &copy))) {
 		w->status = STACK_PYTHON_STATE;
 		w->py_state = PY_NONE;
 		return 1;
 	}
-	u64 d = f - w->py_lo, instr = PY_FIELD(w, d, p->python.f_instr);
-	u8 owner = PY_FIELD(w, d, p->python.f_owner & ~7) >> ((p->python.f_owner & 7) * 8);
-
-	w->py_frame = PY_FIELD(w, d, p->python.f_previous);
+	u8 owner = owners >> ((p->python.f_owner & 7) * 8);
 	if (entry == PY_ENTRY_SHIM && owner >= p->python.owner_shim) {
 		w->py_bound = f;
 		return 1;
 	}
-	u64 code = PY_FIELD(w, d, p->python.f_code) & ~CODE_TAGS;
+	code &= ~CODE_TAGS;
 	if (p->python.f_copy != NO_FIELD)
-		instr = own_instruction(p, code, instr, PY_FIELD(w, d, p->python.f_copy));
+		instr = own_instruction(p, code, instr, copy);
 	if (n <= 2 * MAX_PYTHON - 2) {
 		w->queue[n] = code | PYTHON_WORD;
 		w->queue[n + 1] = p->python.instr_size == 4 ? (u32)instr : instr;
@@ -344,22 +360,22 @@ __noinline int py_start(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
 		return -1;
-	u64 state = 0;
+	u64 state = 0, thread = 0;
 
 	w->py_state = PY_NONE;
-	if (!p->python.enabled || read_user(&state, 8, w->tp + p->python.tls) || !state)
+	w->py_frame = w->py_cframe = 0;
+	if (!p->python.enabled || read_elsewhere(w, w->tp + p->python.tls, &state) || !state)
 		return 0; // not a thread that runs Python
-	if (p->python.tls_block != NO_FIELD && (read_user(&state, 8, state + p->python.tls_block) || !state))
+	if (p->python.tls_block != NO_FIELD && (read_elsewhere(w, state + p->python.tls_block, &state) || !state))
 		return 0;
-	w->py_lo = w->py_hi = 0;
-	if (read_user(w->pywin, PYTSTATE, state) || PY_FIELD(w, 0, p->python.ts_thread_id) != w->tp) {
+	if (read_elsewhere(w, state + p->python.ts_thread_id, &thread) || thread != w->tp ||
+	    (p->python.ts_frame != NO_FIELD && read_elsewhere(w, state + p->python.ts_frame, &w->py_frame)) ||
+	    (p->python.ts_cframe != NO_FIELD && read_elsewhere(w, state + p->python.ts_cframe, &w->py_cframe))) {
 		w->status = STACK_PYTHON_STATE;
 		return -1;
 	}
 	w->py_state = PY_ACTIVE;
 	w->py_thread = state;
-	w->py_frame = p->python.ts_frame == NO_FIELD ? 0 : PY_FIELD(w, 0, p->python.ts_frame);
-	w->py_cframe = p->python.ts_cframe == NO_FIELD ? 0 : PY_FIELD(w, 0, p->python.ts_cframe);
 	if (by_shim(p))
 		return collect(w, p);
 	return 0;
@@ -431,53 +447,18 @@ static __always_inline bool is_eval_frame(struct walk *w, struct proc *p, u64 cf
 	return at >= w->sp && at < cfa;
 }
 
-// How far apart two words may be that one read brings, bytes: a read costs about as much as copying this.
-#define MEMO_GAP 1024
-
-// The piece of the stack that holds what lies at `at`, made or made longer when there is none. A walk goes up the stack, so it
-// is mostly the last.
-__noinline u32 memo_piece(struct walk *w, u64 at, u32 bytes)
-{
-	if (!w)
-		return 0;
-	u32 n = w->memo.npieces, last = (n - 1) & (MEMO_PIECES - 1);
-	struct memo_piece *p = &w->memo.piece[last];
-	u64 end = at + bytes - p->from;
-
-	if (n && at >= p->from && at <= p->from + p->bytes + MEMO_GAP && end <= PIECE_BYTES) {
-		if (end > p->bytes)
-			p->bytes = end;
-		return last;
-	}
-	for (u32 i = 0; i < MEMO_PIECES; i++) {
-		struct memo_piece *q = &w->memo.piece[i];
-		if (i < n && at >= q->from && at + bytes <= q->from + q->bytes)
-			return i;
-	}
-	KEEP(n);
-	u32 free = n ? p->at + p->bytes : 0;
-	if (n >= MEMO_PIECES || free > WINDOW - PIECE_BYTES) {
-		w->repeatable = 0;
-		return 0;
-	}
-	w->memo.piece[n] = (struct memo_piece){ .from = at, .bytes = bytes, .at = free };
-	w->memo.npieces = n + 1;
-	return n;
-}
-
 // Notes that what the walk finds depends on the word at addr.
 static __always_inline void depends_on(struct walk *w, u64 addr)
 {
 	u64 at = addr - w->first_sp;
 	u32 n = w->memo.nwords;
 
-	KEEP(n); // the bound must be checked on what is used
-	if (at >> 31 || (at & 7) || n >= MEMO_WORDS || !w->repeatable) {
+	KEEP(n);				       // the bound must be checked on what is used
+	if (at >> 19 || (at & 7) || n >= MEMO_WORDS) { // 16 bits for the word's number
 		w->repeatable = 0;
 		return;
 	}
-	struct memo_piece *p = &w->memo.piece[memo_piece(w, at, 8) & (MEMO_PIECES - 1)];
-	w->memo.word[n] = (p->at + at - p->from) / 8;
+	w->memo.word[n] = at / 8;
 	w->memo.nwords = n + 1;
 }
 
@@ -490,22 +471,18 @@ static __always_inline void depends_on_fp(struct walk *w)
 		w->memo.needs_fp = 1;
 }
 
-#define ACTIVATION_RECORD 32 // most bytes of a cframe, or of a shim up to its link, that are read
-
 // Notes that the frame [w->sp, cfa) is an eval loop's.
-static __always_inline void note_eval(struct walk *w, struct proc *p, u64 cfa)
+static __always_inline void note_eval(struct walk *w, u64 cfa)
 {
-	u32 n = w->memo.nevals, piece = 0;
-	u64 from = w->sp - w->first_sp, to = cfa - w->first_sp, record = py_boundary(w, p);
+	u32 n = w->memo.nevals;
+	u64 from = w->sp - w->first_sp, to = cfa - w->first_sp;
 
 	KEEP(n);
-	if (n >= MEMO_EVALS || to >> 31 || !w->repeatable) {
+	if (n >= MEMO_EVALS || to >> 31) {
 		w->repeatable = 0;
 		return;
 	}
-	if (record)
-		piece = memo_piece(w, record - w->first_sp, ACTIVATION_RECORD);
-	w->memo.eval[n] = (struct memo_eval){ from, to, piece, w->native };
+	w->memo.eval[n] = (struct memo_eval){ from, to, w->native };
 	w->memo.nevals = n + 1;
 }
 
@@ -526,7 +503,6 @@ static __always_inline int step_signal(struct walk *w)
 	w->fp_from = frame + 120;
 	w->sp = sp;
 	w->caller = 0;
-	w->win_lo = w->win_hi = 0; // the handler may have run on a stack of its own, above or below
 	return 0;
 }
 
@@ -644,7 +620,7 @@ __noinline int step(struct walk *w, struct proc *p)
 	if (w->py_state == PY_UNREAD)
 		py_start(w, p);
 	if (is_eval_frame(w, p, cfa)) {
-		note_eval(w, p, cfa);
+		note_eval(w, cfa);
 		py_run(w, p);
 	}
 	return step_to_caller(w, rule, cfa);
@@ -681,6 +657,20 @@ __noinline int py_rest(struct walk *w, struct proc *p)
 
 #include "recall.h"
 
+static __always_inline void close_views(struct walk *w)
+{
+	w->moved = 0;
+	for (int i = 0; i < 2; i++)
+		w->view[i].lo = w->view[i].hi = w->view[i].at = 0;
+}
+
+// Reads by copies from here on.
+static __always_inline void read_by_copy(struct walk *w)
+{
+	close_views(w);
+	w->direct = 0;
+}
+
 // Goes to where the walk begins: to the registers that first_pc and so on hold.
 static __always_inline void begin_walk(struct walk *w, struct proc *p)
 {
@@ -688,23 +678,24 @@ static __always_inline void begin_walk(struct walk *w, struct proc *p)
 	w->sp = w->first_sp;
 	w->fp = w->first_fp;
 	w->fp_from = 0;
-	w->win_lo = w->win_hi = 0;
 	w->repeatable = !(w->sp & 7);
-	w->memo.needs_fp = w->memo.npieces = w->memo.nwords = w->memo.nevals = 0;
+	w->memo.needs_fp = w->memo.nwords = w->memo.nevals = 0;
 	w->caller = w->native = w->python = w->status = w->nqueue = 0;
 	w->py_state = PY_UNREAD;
 	w->py_bound = w->py_cframe = w->py_frame = 0;
 	w->rec.nwords = 0;
+	close_views(w);
 	w->rec.pid = p->pid;
 	w->hash = p->salt_process + p->doubts;
 	w->python_hash = 0;
 }
 
-// Walks; the stack is then in w->rec.
-static __always_inline void walk_stack(struct walk *w, struct proc *p)
+__noinline int walk_once(struct walk *w, struct proc *p)
 {
 	int done = 0;
 
+	if (!w || !p)
+		return 0;
 	begin_walk(w, p);
 	for (int i = 0; i < MAX_NATIVE; i++) {
 		done = step(w, p);
@@ -720,5 +711,16 @@ static __always_inline void walk_stack(struct walk *w, struct proc *p)
 		w->repeatable = 0;
 	w->rec.hash = mix(w->hash, w->python_hash);
 	w->rec.status = w->status;
+	return settled(w);
+}
+
+// Walks; the stack is then in w->rec. When a page was moved meanwhile, once more, by copies.
+static __always_inline void walk_stack(struct walk *w, struct proc *p)
+{
+	for (int i = 0; i < 2; i++) {
+		if (walk_once(w, p))
+			break;
+		read_by_copy(w);
+	}
 	remember(w, p);
 }

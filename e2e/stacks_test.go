@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/tracer"
 )
 
 // stackCall is a call of the report function as the interpreter sees it (testdata/programs/pystacks.py).
@@ -73,13 +74,53 @@ func TestPythonStacks(t *testing.T) {
 	for name, path := range pythons {
 		t.Run(name, func(t *testing.T) {
 			for done := 0; done < calls; done += stackRun {
-				checkPythonStacks(t, path, min(calls-done, stackRun))
+				checkPythonStacks(t, path, min(calls-done, stackRun), options())
 			}
+		})
+	}
+	for _, minor := range []string{"3.9", "3.13"} {
+		t.Run(minor+" copied", func(t *testing.T) {
+			o := options()
+			o.CopyMemory = true
+			checkPythonStacks(t, pythons[minor], stackCalls, o)
 		})
 	}
 }
 
-func checkPythonStacks(t *testing.T, python string, calls int) {
+// TestCompiledStacks does the same with modules made by Cython and pybind11 between the Python frames.
+func TestCompiledStacks(t *testing.T) {
+	tools, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "python") // it has what requirements.txt lists
+	require.NoError(t, err)
+	for _, minor := range []string{"3.9", "3.11", "3.13"} { // the three ways to find an eval loop
+		t.Run(minor, func(t *testing.T) {
+			interpreter, dir := python(t, minor), t.TempDir()
+			compileModules(t, tools, interpreter, dir)
+			checkPythonStacks(t, interpreter, stackCalls, options(), "--modules", dir)
+		})
+	}
+}
+
+// compileModules makes cyshapes and pbshapes for an interpreter.
+func compileModules(t *testing.T, tools, interpreter, dir string) {
+	t.Helper()
+	out, err := output(interpreter, "-c", "import sysconfig; print(sysconfig.get_path('include'), sysconfig.get_config_var('EXT_SUFFIX'))")
+	require.NoError(t, err)
+	include, suffix, _ := strings.Cut(strings.TrimSpace(out), " ")
+	pybind, err := output(tools, "-c", "import pybind11; print(pybind11.get_include())")
+	require.NoError(t, err)
+	programs, c := filepath.Join(env.testdata, "programs"), filepath.Join(dir, "cyshapes.c")
+	for _, command := range [][]string{
+		{tools, "-m", "cython", filepath.Join(programs, "cyshapes.pyx"), "-o", c},
+		{"gcc", "-O1", "-g", "-fPIC", "-shared", "-fomit-frame-pointer", "-I", include, c, "-o", filepath.Join(dir, "cyshapes"+suffix)},
+		{"g++", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-std=c++17", "-I", include, "-I", strings.TrimSpace(pybind),
+			filepath.Join(programs, "pbshapes.cpp"), "-o", filepath.Join(dir, "pbshapes"+suffix)},
+	} {
+		_, err := output(command[0], command[1:]...)
+		require.NoError(t, err)
+	}
+}
+
+func checkPythonStacks(t *testing.T, python string, calls int, o *tracer.Options, more ...string) {
 	t.Helper()
 	version, err := output(python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])")
 	require.NoError(t, err)
@@ -87,8 +128,8 @@ func checkPythonStacks(t *testing.T, python string, calls int) {
 	args := []string{filepath.Join(env.testdata, "programs", "pystacks.py"), filepath.Join(env.programs, "libc10.so"), filepath.Join(dir, "calls"),
 		"--native", filepath.Join(dir, "native"), "--wait", "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"),
 		"--threads", "2", "--calls", fmt.Sprint(calls)}
+	args = append(args, more...)
 	p := startIn(t, dir, nil, python, args...).ready(t)
-	o := options()
 	o.FreeStacks = true
 	tr := attach(t, p.pid, o, nil)
 	require.Contains(t, tr.Found().Python, version)
@@ -188,6 +229,10 @@ func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []u
 		return "unwound by the wrong side: " + st.Status.String()
 	case c.Shape == "odd_frames" && !betweenOne(st, "probe_cfa_r", "probe_expression", "probe_return_in_r13"):
 		return "the odd frame does not lie between the Python frames"
+	case c.Shape == "cython" && !betweenOne(st, "__pyx_", "__Pyx_"):
+		return "no function of Cython's lies between the Python frames"
+	case c.Shape == "pybind11" && !between(st, "pybind11::") && len(want) > 1:
+		return "no function of pybind11's lies between the Python frames"
 	case c.Shape == "python_native_python" && !between(st, "probe_call"):
 		return "probe_call does not lie between the Python frames"
 	}

@@ -67,6 +67,7 @@ type kernelOptions struct {
 	multi      bool
 	job        bool // more than one process
 	children   bool // and those that they make
+	direct     bpf.TraceDirectMap // zero: memory is copied
 }
 
 // loadKernel loads the programs and maps, sized for the target.
@@ -134,6 +135,7 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	for name, value := range map[string]any{
 		bpf.TraceVarCfgFreeStacks: freeStacks,
 		bpf.TraceVarCfgPidnsIno:   namespace,
+		bpf.TraceVarCfgDirect: o.direct,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
@@ -186,13 +188,13 @@ func (k *kernel) publish(m *member, desc *bpf.TraceProc, rows *rowStore, changes
 	if !ok {
 		return errors.New("mappings change faster than they can be followed")
 	}
-	var view bpf.TraceView
-	if err := k.objs.Views.Lookup(m.index, &view); err != nil {
+	var at bpf.TracePlace
+	if err := k.objs.Places.Lookup(m.index, &at); err != nil {
 		return fmt.Errorf("read the process's place: %w", err)
 	}
 	// From here on a change makes the kernel doubt this descriptor too.
-	view.Next = to
-	if err := k.objs.Views.Put(m.index, &view); err != nil {
+	at.Next = to
+	if err := k.objs.Places.Put(m.index, &at); err != nil {
 		return fmt.Errorf("announce the process descriptor: %w", err)
 	}
 	if err := k.objs.Procs.Put(to, desc); err != nil {
@@ -201,7 +203,7 @@ func (k *kernel) publish(m *member, desc *bpf.TraceProc, rows *rowStore, changes
 	if !force && k.codeChanges(m) != changes {
 		return errCodeChanged
 	}
-	if err := k.objs.Views.Put(m.index, &bpf.TraceView{Slot: to, Next: to}); err != nil {
+	if err := k.objs.Places.Put(m.index, &bpf.TracePlace{Slot: to, Next: to}); err != nil {
 		return fmt.Errorf("switch the process descriptor: %w", err)
 	}
 	k.leave(m.slot)
@@ -248,14 +250,14 @@ func (k *kernel) leave(s uint32) {
 
 // borrow notes which descriptor a new process goes by.
 func (k *kernel) borrow(index uint32) uint32 {
-	var view bpf.TraceView
-	if k.objs.Views.Lookup(index, &view) != nil || view.Slot >= uint32(len(k.slots)) {
+	var at bpf.TracePlace
+	if k.objs.Places.Lookup(index, &at) != nil || at.Slot >= uint32(len(k.slots)) {
 		return noCode
 	}
-	if view.Slot != noCode {
-		k.slots[view.Slot].users++
+	if at.Slot != noCode {
+		k.slots[at.Slot].users++
 	}
-	return view.Slot
+	return at.Slot
 }
 
 // follow has a process traced, by the descriptor that was published for its place, else by none.
@@ -265,7 +267,7 @@ func (k *kernel) follow(m *member, children bool) error {
 		t.Children = 1
 	}
 	if m.slot == noCode {
-		if err := k.objs.Views.Put(m.index, &bpf.TraceView{Borrowed: 1}); err != nil {
+		if err := k.objs.Places.Put(m.index, &bpf.TracePlace{Borrowed: 1}); err != nil {
 			return fmt.Errorf("make a place for the process: %w", err)
 		}
 	}
@@ -358,8 +360,8 @@ func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
 	d.Python.Tls = p.TLSOffset
 	d.Python.TsThreadId, d.Python.TsFrame, d.Python.TsCframe = p.TStateThreadID, p.TStateFrame, p.TStateCFrame
 	d.Python.CfFrame, d.Python.CfPrevious = p.CFrameFrame, p.CFramePrevious
-	d.Python.F_code, d.Python.F_previous, d.Python.F_instr = p.FrameCode, p.FramePrevious, p.FrameInstr
-	d.Python.F_owner, d.Python.F_size = p.FrameOwner, p.FrameSize
+	d.Python.F_code, d.Python.F_previous = p.FrameCode, p.FramePrevious
+	d.Python.F_instr, d.Python.F_owner = p.FrameInstr, p.FrameOwner
 	d.Python.CoName, d.Python.CoQualname, d.Python.CoFilename = code.Name, code.Qualname, code.Filename
 	d.Python.CoLinetable, d.Python.CoFirstlineno = code.LineTable, code.FirstLine
 	d.Python.InstrSize, d.Python.Entry, d.Python.OwnerShim = p.InstrSize, uint8(p.Entry), p.OwnerShim

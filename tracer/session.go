@@ -89,11 +89,21 @@ func (s *Session) load() error {
 	if ring == 0 {
 		ring = defaultRing
 	}
-	var err error
-	s.kernel, err = loadKernel(kernelOptions{
+	k := kernelOptions{
 		ringBytes: ring, freeStacks: s.options.FreeStacks, multi: haveUprobeMulti() && !s.options.PerfUprobes,
 		job: s.options.Job, children: s.options.Children,
-	})
+	}
+	if !s.options.CopyMemory {
+		if d, err := findDirectMap(); err == nil { // else stacks take longer, and are the same
+			k.direct = *d
+		}
+	}
+	var err error
+	s.kernel, err = loadKernel(k)
+	if err != nil && k.direct.Base != 0 { // a kernel that refuses just that
+		k.direct = bpf.TraceDirectMap{}
+		s.kernel, err = loadKernel(k)
+	}
 	return err
 }
 

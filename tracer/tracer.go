@@ -40,6 +40,8 @@ type Options struct {
 	FreeStacks bool
 	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
 	PerfUprobes bool
+	// CopyMemory copies what is read of the target's memory, as kernels before 6.2 need it, also where it can be read in place.
+	CopyMemory bool
 	// CacheDir holds unwind tables between runs. Empty: none are kept.
 	CacheDir string
 	// Job is for Open: probes are placed in a file for all processes that map it, and the kernel side tells which are traced.

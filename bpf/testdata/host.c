@@ -33,6 +33,11 @@ static bool mapping_holds(struct mapping *m, u64 pc);
 static u64 hijacked_return_address(u64 slot);
 static struct memo *memo_at(u32 index);
 static u32 memo_turn(void);
+static int show(struct view *v, u64 tables, u64 addr);
+static bool still_shows(struct view *v);
+static u64 shown_word(u64 at);
+static bool in_place; // memory is read without a copy
+#define DIRECT in_place
 #include "../unwind.h"
 
 // The variants of frames.c that are linked in, as FRAMES(X): X(O0_) X(O2_).
@@ -115,6 +120,36 @@ static int read_user(void *dst, u32 len, u64 addr)
 	return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == (ssize_t)len ? 0 : -1;
 }
 
+// A page is its own direct map. What read_user refuses is not there.
+static int show(struct view *v, u64 tables, u64 addr)
+{
+	u64 page = addr & ~(PAGE - 1ull), word;
+
+	(void)tables;
+	if (noise ? !(next() & 15) : page + PAGE > unreadable_from || read_user(&word, 8, page))
+		return -1;
+	*v = (struct view){ .lo = page, .hi = page + PAGE, .at = page, .entry_at = page };
+	return 0;
+}
+
+static u64 moves; // how many more views are of pages that will have moved
+
+static bool still_shows(struct view *v)
+{
+	(void)v;
+	if (noise)
+		return next() & 63;
+	if (!moves)
+		return 1;
+	moves--;
+	return 0;
+}
+
+static u64 shown_word(u64 at)
+{
+	return noise ? noise_word() : *(u64 *)at;
+}
+
 static u64 *row_at(u32 index)
 {
 	static u64 row;
@@ -181,27 +216,41 @@ static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
 	w->first_pc = pc;
 	w->first_sp = sp;
 	w->first_fp = fp;
-	w->win_lo = w->win_hi = 0;
+	w->direct = in_place;
 }
 
 static u64 walks, recalled;
 
-// Walks, and looks whether what was kept of the walk is recalled as it was.
+static void same(const char *what, struct walk *a, struct walk *b)
+{
+	if (a->rec.hash == b->rec.hash)
+		return;
+	fprintf(stderr, "host: %s is another walk\n", what);
+	abort();
+}
+
+// Walks, and looks whether it is the same without copies, while pages move, and when it is recalled.
 static void walk_both(struct walk *w)
 {
 	static __thread struct walk again;
 
-	walk_stack(w, &proc);
-	walks++;
 	again = *w;
-	begin_walk(&again, &proc);
-	if (!recall(&again, &proc))
-		return;
-	recalled++;
-	if (again.rec.hash == w->rec.hash)
-		return;
-	fprintf(stderr, "host: a walk was recalled as another\n");
-	abort();
+	walk_stack(w, &proc);
+	in_place = 1;
+	again.direct = 1;
+	moves = walks++ % 8 == 0;
+	walk_stack(&again, &proc);
+	same("one in place", w, &again);
+	for (int direct = 0; direct < 2; direct++) {
+		again.direct = direct;
+		begin_walk(&again, &proc);
+		if (!recall(&again, &proc))
+			break;
+		same("a recalled one", w, &again);
+		recalled += direct;
+	}
+	in_place = 0;
+	moves = 0;
 }
 
 // The registers in the order of DWARF (System V ABI, AMD64 supplement, figure 3.36).
@@ -549,7 +598,6 @@ static void fill_noise(void)
 	for (size_t i = 0; i < sizeof(proc.python); i++)
 		python[i] = next() >> 32;
 	proc.python.enabled = r & 1;
-	proc.python.f_size = r & 2 ? (r >> 8) % (PYFRAME + 1) : (u16)(r >> 8);
 	proc.python.entry = 1 + (r >> 24) % 4;
 	if (r & 16)
 		proc.python.eval[0] = (struct code_range){ 0x7000, 0x8000 };
@@ -576,6 +624,7 @@ static int fuzz(u64 seed, u64 n)
 	for (u64 i = 0; i < n; i++) {
 		fill_noise();
 		memset(cache, 0, sizeof(cache));
+		in_place = next() & 1;
 		begin(w, noise_word(), noise_word(), noise_word());
 		w->tp = noise_word();
 		w->stack_top = noise_word();

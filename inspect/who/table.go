@@ -24,10 +24,10 @@ func (t *table) slot(key uint64) int {
 func (t *table) get(key uint64) (uint32, bool) {
 	for i := t.slot(key); ; i = (i + 1) & (len(t.keys) - 1) {
 		switch t.keys[i] {
+		case 0: // also for the key 0, which is never set
+			return 0, false
 		case key:
 			return t.values[i], true
-		case 0:
-			return 0, false
 		}
 	}
 }

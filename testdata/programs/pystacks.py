@@ -1,6 +1,6 @@
 """Calls the probe from many shapes of Python code and writes down the stack of each call, as the interpreter sees it.
 
-usage: pystacks.py LIBC10 OUT [--calls N] [--threads N] [--native FILE] [--wait --go FILE] [--hold FILE]
+usage: pystacks.py LIBC10 OUT [--calls N] [--threads N] [--native FILE] [--modules DIR] [--wait --go FILE] [--hold FILE]
 
 LIBC10 is the look-alike built from fakec10.c. Runs on CPython 3.8 and later, without other modules. A line of OUT is a
 stack, {"stack", "frames": [[file, line, name, qualname]]}, innermost frame first, or a call that was made with it:
@@ -562,6 +562,48 @@ def native_thread():
     PROBE.from_thread(*RECORDER.note_no_python())
 
 
+# ---- compiled modules
+
+
+def add_compiled_shapes():
+    """Shapes of the modules that are made of cyshapes.pyx and pbshapes.cpp."""
+    import cyshapes
+    import pbshapes
+
+    def call():
+        PROBE.alloc(*note(here()))
+        return 1
+
+    class Derived(pbshapes.Caller):
+        def act(self):
+            PROBE.alloc(*note(here()))
+            return super().act()
+
+    @shape
+    def cython():
+        caller = cyshapes.Caller(call)
+        cyshapes.plain(call)
+        cyshapes.nested(lambda: cyshapes.plain(call))
+        caller()
+        caller.value
+        caller["key"]
+        sorted([caller, cyshapes.Caller(call)])
+        caller.method()
+        list(cyshapes.generator(call))
+        asyncio.run(cyshapes.coroutine(call, Pause))
+        cyshapes.guarded(call)
+
+    @shape
+    def pybind11():
+        pbshapes.plain(call)
+        pbshapes.plain(lambda: pbshapes.released(call))
+        pbshapes.converted(call)
+        pbshapes.released(call)
+        pbshapes.on_thread(call)
+        pbshapes.unwound(call)
+        Derived().twice()
+
+
 # ---- running
 
 
@@ -605,6 +647,7 @@ def parse_arguments():
     parser.add_argument("out")
     parser.add_argument("--calls", type=int, default=1, help="calls of each shape, in all threads together; a few more are made")
     parser.add_argument("--native", metavar="FILE", help="write return addresses there: see probe_record in fakec10.c")
+    parser.add_argument("--modules", metavar="DIR", help="also run the shapes of the compiled modules there")
     parser.add_argument("--threads", type=int, default=2, help="Python threads beside the main one")
     parser.add_argument("--wait", action="store_true", help="print READY <pid> and wait for --go")
     parser.add_argument("--go", metavar="FILE", help="start when FILE exists")
@@ -619,6 +662,9 @@ def main():
     global PROBE
     options = parse_arguments()
     PROBE = Probe(options.libc10)
+    if options.modules:
+        sys.path.insert(0, options.modules)
+        add_compiled_shapes()
     if options.wait:
         print("READY", os.getpid(), flush=True)
         wait_for_file(options.go)

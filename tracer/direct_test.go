@@ -1,0 +1,86 @@
+//go:build linux
+
+package tracer
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"os"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/bpf"
+)
+
+// TestDirectMap reads memory of all kinds in place, by the map that was found, and by others.
+func TestDirectMap(t *testing.T) {
+	found, err := findDirectMap()
+	require.NoError(t, err)
+	right := bpf.ProveDirectMap{Base: found.Base, Mask: found.Mask, Levels: found.Levels}
+	spec, err := bpf.LoadProve()
+	require.NoError(t, err)
+	var objs bpf.ProveObjects
+	require.NoError(t, spec.LoadAndAssign(&objs, nil))
+	defer objs.Close()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	const huge = 2 << 20
+	anonymous := mapped(t, -1, 4*huge, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	require.NoError(t, unix.Madvise(anonymous, unix.MADV_HUGEPAGE))
+	_, _ = rand.Read(anonymous)
+	for at := 0; at < len(anonymous); at += 40 * 8 {
+		word, err := readInPlace(&objs, right, anonymous, at)
+		require.NoError(t, err)
+		require.Equal(t, binary.LittleEndian.Uint64(anonymous[at:]), word, "at %#x", at)
+	}
+
+	self, err := os.Open("/proc/self/exe")
+	require.NoError(t, err)
+	defer self.Close()
+	file := mapped(t, int(self.Fd()), pageBytes, unix.PROT_READ, unix.MAP_PRIVATE)
+	want := binary.LittleEndian.Uint64(file[16:])
+	word, err := readInPlace(&objs, right, file, 16)
+	require.NoError(t, err)
+	assert.Equal(t, want, word)
+
+	for name, memory := range map[string][]byte{
+		"never touched": mapped(t, -1, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON),
+		"no access":     anonymous[huge:],
+	} {
+		if name == "no access" {
+			require.NoError(t, unix.Mprotect(memory, unix.PROT_NONE))
+		}
+		word, err := readInPlace(&objs, right, memory, 0)
+		require.NoError(t, err)
+		assert.Zero(t, word, name)
+	}
+
+	page := anonymous[:pageBytes]
+	for name, wrong := range map[string]bpf.ProveDirectMap{
+		"below":  {Base: right.Base - mapStep, Mask: right.Mask, Levels: right.Levels},
+		"above":  {Base: right.Base + mapStep, Mask: right.Mask, Levels: right.Levels},
+		"levels": {Base: right.Base, Mask: right.Mask, Levels: 9 - right.Levels},
+		"mask":   {Base: right.Base, Mask: right.Mask &^ (1<<20 - 1), Levels: right.Levels},
+		"none":   {},
+	} {
+		proved, err := proveDirectMap(&objs, wrong, page)
+		require.NoError(t, err)
+		assert.False(t, proved, name)
+	}
+	proved, err := proveDirectMap(&objs, right, page)
+	require.NoError(t, err)
+	assert.True(t, proved)
+}
+
+func mapped(t *testing.T, fd, size, protection, flags int) []byte {
+	t.Helper()
+	b, err := unix.Mmap(fd, 0, size, protection, flags)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Munmap(b) })
+	return b
+}
