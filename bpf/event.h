@@ -202,8 +202,9 @@ struct record_process {
 	u8 change;
 	u8 pad[2];
 	u32 pid;
-	u32 parent; // of a new one
-	u32 index;  // in `traced`
+	u32 parent;  // of a new one
+	u32 index;   // in `traced`
+	u8 name[16]; // of the program, as the kernel has it (TASK_COMM_LEN)
 };
 
 // A piece of a stack that is sent as it is, at most up to the end of its page.

@@ -354,6 +354,7 @@ type TraceRecordProcess struct {
 	Pid    uint32
 	Parent uint32
 	Index  uint32
+	Name   [16]uint8
 }
 
 type TraceRecordRawPage struct {

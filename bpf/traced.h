@@ -77,6 +77,7 @@ static __always_inline void send_process(struct traced *t, u32 index, u8 change,
 		.type = RECORD_PROCESS, .change = change, .pid = t->pid, .parent = parent, .index = index
 	};
 
+	bpf_get_current_comm(r.name, sizeof(r.name));
 	if (bpf_ringbuf_output(&ring, &r, sizeof(r), wakeup))
 		__sync_fetch_and_add(&process_news_lost, 1);
 }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -120,6 +121,34 @@ func byRank(t *testing.T, p *profile.Profile) map[string]int64 {
 func lived(p *profile.Profile) int64 {
 	bytes, _ := leaf(p, "before attach")
 	return bytes
+}
+
+// TestRunLinked: the libraries that a program is linked with are hooked before it runs, so that one which allocates at once is covered
+// too, and so are its children.
+func TestRunLinked(t *testing.T) {
+	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--no-names", "--", filepath.Join(env.programs, "forks"), "--children", "5", "--calls", "1000").start(t)
+	c.succeeds(t)
+	var want []int64
+	children := 0
+	for line := range strings.Lines(c.stdout.String()) {
+		var pid int
+		var bytes int64
+		if n, _ := fmt.Sscanf(line, "CHILD %d %d", &pid, &bytes); n == 2 {
+			children++
+		} else if n, _ := fmt.Sscanf(line, "DONE %d", &bytes); n != 1 {
+			continue
+		}
+		want = append(want, bytes)
+	}
+	require.Equal(t, 5, children)
+	by := map[string]int64{} // what was allocated since the process began, and lives: without what a child took over of its parent
+	for _, s := range readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")).Sample {
+		require.Equal(t, "torch", s.Label["layer"][0])
+		by[s.Label["pid"][0]] += s.Value[len(s.Value)-1]
+	}
+	require.ElementsMatch(t, want, slices.Collect(maps.Values(by)))
+	require.Contains(t, c.stderr.String(), "total of 6")
+	require.NotContains(t, c.stderr.String(), "warning")
 }
 
 // TestRunPasses: standard input and output, the exit code and signals are the program's.

@@ -62,10 +62,18 @@ func (p *Process) Pidfd() (int, error) {
 	return fd, nil
 }
 
-// FileID identifies the file behind a mapping.
+// FileID identifies the file behind a mapping; the zero value when that is not known.
 func (p *Process) FileID(m *Mapping) FileID {
+	if m.Inode == 0 {
+		return FileID{}
+	}
+	return FileIDOf(p.FilePath(m))
+}
+
+// FileIDOf identifies a file of ours; the zero value when there is none.
+func FileIDOf(path string) FileID {
 	var st unix.Statx_t
-	if m.Inode == 0 || unix.Statx(unix.AT_FDCWD, p.FilePath(m), 0, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
+	if unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
 		return FileID{}
 	}
 	ns := func(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }

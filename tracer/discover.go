@@ -61,13 +61,18 @@ func Traceable(p *process.Process) bool {
 	return err == nil && anyLibrary(p, maps) == nil
 }
 
+// Hookable reports whether a file is named as a library of the hook table.
+func Hookable(file string) bool {
+	return slices.ContainsFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(file) })
+}
+
 // discover lists the probes of all mapped files.
 func (t *Tracer) discover() ([]*Probe, error) {
 	var out []*Probe
 	var empty []string
 	for i := range t.regions {
 		r := &t.regions[i]
-		if !slices.ContainsFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(r.Path) }) {
+		if !Hookable(r.Path) {
 			continue
 		}
 		probes := findProbes(r, t.target.FilePath(&r.Mapping))

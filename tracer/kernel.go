@@ -65,8 +65,8 @@ type kernelOptions struct {
 	ringBytes  int
 	freeStacks bool
 	multi      bool
-	job        bool // more than one process
-	children   bool // and those that they make
+	job        bool               // more than one process
+	children   bool               // and those that they make
 	direct     bpf.TraceDirectMap // zero: memory is copied
 }
 
@@ -135,7 +135,7 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	for name, value := range map[string]any{
 		bpf.TraceVarCfgFreeStacks: freeStacks,
 		bpf.TraceVarCfgPidnsIno:   namespace,
-		bpf.TraceVarCfgDirect: o.direct,
+		bpf.TraceVarCfgDirect:     o.direct,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)

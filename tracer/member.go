@@ -4,6 +4,7 @@ package tracer
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -25,6 +26,7 @@ const lookEvery = time.Second
 // member is a process that the kernel side traces, whether or not it has used anything yet.
 type member struct {
 	pid    uint32
+	name   string           // of its program; empty: not told
 	index  uint32           // in the kernel's tables
 	slot   uint32           // the descriptor that it goes by
 	told   bool             // the kernel was told of it; else it told us
@@ -299,6 +301,9 @@ func (s *Session) find(pid uint32) *member {
 	return m
 }
 
+// errEndedEarly stands until a process has been looked at.
+var errEndedEarly = errors.New("it ended before it could be looked at")
+
 // surface makes a tracer for a process that has used something. A child begins with what is known of its parent, whose memory map
 // it has.
 func (s *Session) surface(m *member) {
@@ -307,6 +312,9 @@ func (s *Session) surface(m *member) {
 	if from := m.from; from != nil {
 		t.regions, t.known, t.python, t.found, t.mine = from.regions, from.known, from.python, from.found, from.mine
 		t.stacks.codes = from.stacks.codes // the kernel sends those that have changed since
+	}
+	if t.python == nil {
+		t.found.PythonErr = errEndedEarly
 	}
 	t.found.Attached = bootTime()
 	t.unpublished, t.unknownCode = true, true
@@ -438,6 +446,7 @@ func (s *Session) changed(r *bpf.TraceRecordProcess) {
 		s.forked(m, r)
 	case bpf.TraceProcessChangePROCESS_EXECED:
 		if m != nil && m.index == r.Index {
+			m.name = nameIn(r)
 			s.execed(m)
 		}
 	case bpf.TraceProcessChangePROCESS_ENDED:
@@ -462,7 +471,7 @@ func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 	if old != nil {
 		s.ended(old)
 	}
-	m := &member{pid: r.Pid, index: r.Index, slot: s.kernel.borrow(r.Index), execed: true}
+	m := &member{pid: r.Pid, index: r.Index, name: nameIn(r), slot: s.kernel.borrow(r.Index), execed: true}
 	if p := s.members[r.Parent]; p != nil {
 		m.execed, m.from = p.execed, p.from
 		if p.tracer != nil {
@@ -542,6 +551,8 @@ func (s *Session) gone() (gone []*member, over bool) {
 	}
 	return gone, !root && len(s.tracers) == 0
 }
+
+func nameIn(r *bpf.TraceRecordProcess) string { return unix.ByteSliceToString(r.Name[:]) }
 
 const processBytes = int(unsafe.Sizeof(bpf.TraceRecordProcess{}))
 

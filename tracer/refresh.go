@@ -115,27 +115,36 @@ func overlapping(sorted []region, r *region) []region {
 const linkerBreak = "_dl_debug_state"
 
 // watchLinker places a probe where the dynamic linker tells that libraries came or went. Without one, the first stack that is
-// captured afterwards shows it.
+// captured afterwards shows it. A static program has no linker.
 func (t *Tracer) watchLinker() error {
 	for i := range t.regions {
 		r := &t.regions[i]
-		if r.object.file == nil || !isLinker(r.Path) {
-			continue
+		if r.object.file != nil && isLinker(r.Path) {
+			if err := t.watchLinkerIn(r, t.target.FilePath(&r.Mapping)); err != nil {
+				return err
+			}
 		}
-		sym, ok := r.object.file.Find(linkerBreak)
-		if !ok {
-			continue
-		}
-		at, ok := r.object.file.FileOffset(sym.Addr)
-		if !ok {
-			continue
-		}
-		if err := t.attachLinker(t.target.FilePath(&r.Mapping), r.object.id, at); err != nil {
-			return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
-		}
+	}
+	return nil
+}
+
+// watchLinkerIn does so in one file, which a path of ours leads to.
+func (s *Session) watchLinkerIn(r *region, path string) error {
+	sym, ok := r.object.file.Find(linkerBreak)
+	if !ok {
 		return nil
 	}
-	return nil // a static program
+	at, ok := r.object.file.FileOffset(sym.Addr)
+	if !ok || s.linkers[r.object.id] {
+		return nil
+	}
+	l, err := s.kernel.attachLinker(path, at, s.scope())
+	if err != nil {
+		return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
+	}
+	s.linkers[r.object.id] = true
+	s.probes.links = append(s.probes.links, l)
+	return nil
 }
 
 // isLinker reports whether a file is named as the dynamic linkers of glibc and musl are.

@@ -272,20 +272,6 @@ func (s *Session) detach() error {
 	return errors.Join(s.kernel.setHooks(&s.probes.table), s.probes.detach())
 }
 
-// attachLinker has the kernel tell when a process that uses this dynamic linker has loaded or unloaded libraries.
-func (s *Session) attachLinker(path string, id process.FileID, offset uint64) error {
-	if s.linkers[id] {
-		return nil
-	}
-	l, err := s.kernel.attachLinker(path, offset, s.scope())
-	if err != nil {
-		return err
-	}
-	s.linkers[id] = true
-	s.probes.links = append(s.probes.links, l)
-	return nil
-}
-
 // Close releases everything. The stacks stay resolvable.
 func (s *Session) Close() error {
 	err := s.ready() // it must not come up behind us

@@ -198,24 +198,13 @@ func (t *Tracer) publish(force bool) error {
 }
 
 func (t *Tracer) attach(probes []*Probe) error {
-	fresh, err := t.probes.add(probes)
-	if err != nil {
-		t.warn(err)
-	}
+	err := t.hook(probes)
 	for _, p := range probes {
 		if at := t.probes.at(p); at != nil && !slices.Contains(t.mine, at) {
 			t.mine = append(t.mine, at)
 		}
 	}
-	if err := t.kernel.setHooks(&t.probes.table); err != nil {
-		return err
-	}
-	failed, err := t.probes.attach(t.kernel, t.scope(), fresh)
-	for _, f := range failed {
-		t.warn(f)
-	}
-	t.probes.set(fresh, true)
-	return errors.Join(err, t.kernel.setHooks(&t.probes.table))
+	return err
 }
 
 func (t *Tracer) findPython() {
@@ -230,6 +219,9 @@ func (t *Tracer) PID() uint32 { return t.member.pid }
 
 // Began reports whether the process, or the program that it runs, began while it was traced.
 func (t *Tracer) Began() bool { return t.began }
+
+// Name is the program's name as the kernel told it; empty: it did not. A process that has ended cannot be asked.
+func (t *Tracer) Name() string { return t.member.name }
 
 // Target is the process.
 func (t *Tracer) Target() *process.Process { return t.target }

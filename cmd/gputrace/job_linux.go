@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -102,6 +103,7 @@ func (j *job) arrive(t *tracer.Tracer) {
 	d := *j.driver
 	s := newSession(j.opts, t.Target(), &d, j.screen)
 	s.out, s.tracer, s.start = j.out, t, time.Now()
+	s.name = cmp.Or(s.name, t.Name())
 	s.folder = s.rank.folder(int(t.PID()))
 	if j.names[s.folder]++; j.names[s.folder] > 1 {
 		s.folder = fmt.Sprintf("%s.%d", s.folder, j.names[s.folder])

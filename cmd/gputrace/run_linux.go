@@ -1,15 +1,19 @@
 package main
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
 )
 
 // startFD is the pipe on which the starter waits.
@@ -39,6 +43,11 @@ func (j *job) startProgram() error {
 		return err
 	}
 	j.program, j.out = p, os.Stderr // standard output is the program's
+	for _, file := range linkedFiles(path) {
+		if err := j.tracer.HookFile(file); err != nil {
+			j.screen.warn(err)
+		}
+	}
 	target, err := process.Open(p.cmd.Process.Pid)
 	if err == nil {
 		err = j.tracer.Expect(target)
@@ -50,6 +59,38 @@ func (j *job) startProgram() error {
 	}
 	j.screen.say("gputrace %s · pid %d %s · Linux %s", version, target.PID, commandLine(j.opts.command, path), kernelRelease())
 	return p.release()
+}
+
+// linkedFiles are what a program is linked with and gputrace hooks, and its dynamic linker, as that would find them. What it loads
+// later is not among them. None for what is no program, such as a script.
+func linkedFiles(path string) []string {
+	f, err := elf.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	section := f.Section(".interp")
+	if section == nil {
+		return nil
+	}
+	b, err := section.Data()
+	linker := strings.TrimRight(string(b), "\x00")
+	if err != nil || !filepath.IsAbs(linker) {
+		return nil
+	}
+	out := []string{linker}
+	list, err := exec.Command(linker, "--list", path).Output() // the linker alone runs: it says what it would map
+	if err != nil {
+		return out
+	}
+	for line := range strings.Lines(string(list)) {
+		_, file, _ := strings.Cut(line, "=> ")
+		file, _, _ = strings.Cut(strings.TrimSpace(file), " (0x")
+		if tracer.Hookable(file) {
+			out = append(out, file)
+		}
+	}
+	return out
 }
 
 // newProgram starts the starter: this program, which waits for the release and then becomes the other one. So the process is known
