@@ -4,8 +4,9 @@
 #include "event.h"
 #include <bpf/bpf_core_read.h>
 
-#define CLAIM_TRIES 64 // places that are looked at for a new process
-#define PID_LEVELS  33 // PID namespaces inside each other: MAX_PID_NS_LEVEL and the first
+#define CLAIM_TRIES 64		// places that are looked at for a new process
+#define PID_LEVELS  33		// PID namespaces inside each other: MAX_PID_NS_LEVEL and the first
+#define FIRST_PIDNS 0xEFFFFFFCu // the inode of the first one (PROC_PID_INIT_INO, linux/proc_ns.h)
 
 // Process -> index of `traced` and `places`, in the initial PID namespace (what the kernel tells us cheaply). Entries are made on
 // the first hit, from ns_pids, which user space fills with the numbers that it sees, and for new processes.
@@ -38,6 +39,8 @@ u64 process_news_lost; // records of processes that did not fit the ring
 // is its first thread.
 static __always_inline u32 pid_in_namespace(struct task_struct *task)
 {
+	if (cfg_pidns_ino == FIRST_PIDNS)
+		return task->pid;
 	struct pid *pid = task->thread_pid;
 	u32 level = pid->level;
 

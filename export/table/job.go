@@ -28,6 +28,13 @@ type JobRow struct {
 	Allocated uint64 // allocations of the caching allocator
 }
 
+func several(word string, n int) string {
+	if n == 1 {
+		return word
+	}
+	return word + "es"
+}
+
 // JobRows makes the rows of a process.
 func JobRows(process string, b *heap.Books) []JobRow {
 	var out []JobRow
@@ -64,8 +71,10 @@ func Job(w io.Writer, in JobInput) error {
 	p.line("")
 	p.line(jobRow, "process", "device", "torch", "peak", "reserved", "other", "blocks")
 	var total JobRow
+	processes := map[string]bool{}
 	for i := range in.Rows {
 		r := &in.Rows[i]
+		processes[r.Process] = true
 		name := []rune(r.Process)
 		if len(name) > 52 {
 			name = append(name[:51], '…')
@@ -74,7 +83,7 @@ func Job(w io.Writer, in JobInput) error {
 		total.Live, total.Reserved = plus(total.Live, r.Live), plus(total.Reserved, r.Reserved)
 		total.Other, total.Allocated = plus(total.Other, r.Other), total.Allocated+r.Allocated
 	}
-	p.line(jobRow, fmt.Sprintf("total of %d", len(in.Rows)), "", Bytes(total.Live), "", Bytes(total.Reserved), Bytes(total.Other), countText(total.Allocated))
+	p.line(jobRow, fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(total.Live), "", Bytes(total.Reserved), Bytes(total.Other), countText(total.Allocated))
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the processes: %w", err)
 	}
