@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -177,6 +178,7 @@ func TestChildren(t *testing.T) {
 	for name, args := range map[string][]string{
 		"forked":                 {"--children", "20", "--at-once", "4"},
 		"forked by the forked":   {"--children", "10", "--at-once", "4", "--nested"},
+		"by perf events, forked": {"--children", "10", "--at-once", "4"},
 		"another program":        {"--children", "10", "--at-once", "4", "--exec"},
 		"so many that end early": {"--children", "2000", "--at-once", "8", "--calls", "2"},
 	} {
@@ -184,7 +186,7 @@ func TestChildren(t *testing.T) {
 			dir := t.TempDir()
 			p := startIn(t, dir, nil, filepath.Join(env.programs, "forks"), append(args, "--go", filepath.Join(dir, "go"))...).ready(t)
 			o := options()
-			o.Children = true
+			o.Children, o.PerfUprobes = true, strings.HasPrefix(name, "by perf events")
 			j := attachJob(t, o, p)
 			p.release(t)
 			line := p.await(t, "DONE")

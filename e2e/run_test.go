@@ -187,6 +187,43 @@ func TestRunPasses(t *testing.T) {
 	})
 }
 
+// TestRunKilled: a program goes on when gputrace is killed.
+func TestRunKilled(t *testing.T) {
+	c := newCommand(t, "run", "-o", "OUT", "--", filepath.Join(env.programs, "forks"), "--children", "3", "--go", filepath.Join(t.TempDir(), "go"))
+	c.start(t)
+	eventually(t, "the program", func() bool { return strings.HasPrefix(c.stdout.String(), "READY ") })
+	require.NoError(t, c.cmd.Process.Kill())
+	require.NoError(t, os.WriteFile(c.cmd.Args[len(c.cmd.Args)-1], nil, 0o644))
+	<-c.exited // and so the program: it has the other end of the output
+	require.Contains(t, c.stdout.String(), "DONE ")
+}
+
+// TestAll attaches to every process that uses CUDA: in a PID namespace of its own, where there are only two.
+func TestAll(t *testing.T) {
+	dir := t.TempDir()
+	c := newCommand(t, "--all", "-o", "OUT", "-f", "none", "--no-names")
+	script := `program=$1 dir=$2
+shift 2
+for i in 1 2; do "$program" --children "$i" --calls 10 --go "$dir/go" --hold "$dir/hold" & done
+until [ "$(cat /proc/[0-9]*/maps | grep -c 'r-xp.*/libc10\.so')" = 2 ]; do sleep 0.01; done
+"$@"`
+	path, err := exec.LookPath("unshare")
+	require.NoError(t, err)
+	c.cmd.Path = path
+	c.cmd.Args = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", filepath.Join(env.programs, "forks"), dir}, c.cmd.Args...)
+	c.start(t).ready(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o644))
+	eventually(t, "both programs", func() bool { return strings.Count(c.stdout.String(), "DONE ") == 2 })
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "hold"), nil, 0o644))
+	c.succeeds(t)
+	require.Contains(t, c.stdout.String(), "total of 2")
+	by := map[string]int64{}
+	for _, s := range readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")).Sample {
+		by[s.Label["pid"][0]] += s.Value[len(s.Value)-1]
+	}
+	require.ElementsMatch(t, []int64{1024, 2048}, slices.Collect(maps.Values(by)), "a block for each child; the children are not traced")
+}
+
 // TestNamed finds processes by an expression, and says which.
 func TestNamed(t *testing.T) {
 	dir := t.TempDir()

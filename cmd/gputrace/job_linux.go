@@ -37,7 +37,11 @@ type job struct {
 	program *launched     // that was started; nil: none
 	ready   bool          // it was said that the probes are live
 	batches map[*session][]event.Event
+	turns   chan struct{} // for the search for holders
 }
+
+// searches is how many processes are searched for holders at a time: each takes a core and a hundred megabytes.
+const searches = 2
 
 // recordJob records several processes.
 func recordJob(o recordOptions, signals <-chan os.Signal) error {
@@ -50,7 +54,7 @@ func recordJob(o recordOptions, signals <-chan os.Signal) error {
 	j := &job{
 		opts: o, tracer: s, driver: openDriver(), screen: newScreen(os.Stderr), out: os.Stdout, now: map[uint32]*session{},
 		done: map[*session]*concluded{}, names: map[string]int{}, start: time.Now(), ending: make(chan struct{}),
-		batches: map[*session][]event.Event{},
+		batches: map[*session][]event.Event{}, turns: make(chan struct{}, searches),
 	}
 	defer j.tracer.Close()
 	if o.command != nil {
@@ -102,7 +106,7 @@ func (j *job) addAll() error {
 func (j *job) arrive(t *tracer.Tracer) {
 	d := *j.driver
 	s := newSession(j.opts, t.Target(), &d, j.screen)
-	s.out, s.tracer, s.start = j.out, t, time.Now()
+	s.out, s.tracer, s.start, s.turns = j.out, t, time.Now(), j.turns
 	s.name = cmp.Or(s.name, t.Name())
 	s.folder = s.rank.folder(int(t.PID()))
 	if j.names[s.folder]++; j.names[s.folder] > 1 {

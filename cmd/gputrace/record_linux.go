@@ -46,6 +46,8 @@ type session struct {
 	out     io.Writer // for the summary
 	rank    rank      // of a job; zero: not known
 	folder  string    // in that of the job; empty: the process is traced alone
+	// turns bounds how many processes of a job are searched for holders at a time; nil: this is the only one.
+	turns chan struct{}
 
 	trace     string // where the recording is; empty: there is none
 	viewErr   error  // why a format of -f is missing
