@@ -225,7 +225,7 @@ const maxLive = 16
 // liveJob shows the state of a job, at most once a second: its total, and on a terminal a line a process above it.
 func (s *screen) liveJob(j *job) {
 	now := time.Now()
-	if now.Before(s.next) || len(j.now) == 0 {
+	if now.Before(s.next) || len(j.now) == 0 || s.terminal && j.program != nil { // whose output may be the same terminal
 		return
 	}
 	s.next = now.Add(time.Second)
