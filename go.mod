@@ -43,6 +43,7 @@ require (
 	github.com/ulikunitz/xz v0.5.17
 	gonum.org/v1/plot v0.17.0
 	google.golang.org/protobuf v1.36.12
+	kernel.org/pub/linux/libs/security/libcap/psx v1.2.78
 )
 
 tool github.com/cilium/ebpf/cmd/bpf2go

@@ -36,6 +36,7 @@ var mayImport = map[string][]string{
 	"inspect/who":  {"cpython", "inspect", "process", "symbolize"},
 	"tracer/hook":  {"event"},
 	"tracer":       {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook"},
+	"doctor":       {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/hook"},
 	"darwin":       {"event", "process"},
 	"recording":    {"event"},
 	"recording/":   {"event", "recording"},
@@ -54,11 +55,12 @@ var restricted = []struct {
 	only []string
 	why  string
 }{
-	// cmd/gputrace recognises the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "tracer", "cmd/gputrace", "bench", "e2e"}, "BPF is the tracer's"},
+	// cmd/gputrace and doctor recognise the verifier's error, to explain it.
+	{"github.com/cilium/ebpf", []string{"bpf", "tracer", "doctor", "cmd/gputrace", "bench", "e2e"}, "BPF is the tracer's"},
 	{"SYS_BPF", []string{"tracer"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},
+	{"kernel.org/pub/linux/libs/security/libcap/psx", []string{"tracer"}, "rights are given up once, in one place"},
 	{"ProcessVMReadv", []string{"process", "inspect"}, "reads of the target's memory are bounded"},
 	{"ProcessVMWritev", nil, "the target is never changed"},
 	{"PtraceAttach", nil, "the target is never stopped"},

@@ -456,6 +456,7 @@ struct memo {
 	u64 early[MEMO_EARLY]; // hashes of the first words, when there are more
 	u64 hash;	       // of all words
 	u64 native_hash;       // of the frames
+	u64 sent;	       // hash of a whole stack that the tracer has
 	u16 nwords, nevals, pad[2];
 	struct memo_eval eval[MEMO_EVALS];
 	union { // where the words are that the walk depended on, in words from where the walk began

@@ -97,6 +97,16 @@ static __always_inline u32 memo_turn(void)
 	return memo_turns++;
 }
 
+static __always_inline u64 *seen_slot(u64 hash)
+{
+	return &seen[hash & (SEEN - 1)];
+}
+
+static __always_inline bool was_sent(u64 hash)
+{
+	return *seen_slot(hash) == hash;
+}
+
 // Return probes, ours or another tool's, put the address of a trampoline into the return slot; the kernel keeps the real
 // one in a list of the task. Several probes on one call chain entries with the same slot: the last has the real address.
 static __always_inline u64 hijacked_return_address(u64 slot)
@@ -228,6 +238,7 @@ struct {
 // One run of one probe.
 struct hit {
 	struct pt_regs *ctx;
+	struct task_struct *task;
 	struct traced *traced;
 	struct place *place;
 	struct proc *proc;
@@ -246,9 +257,8 @@ static __always_inline void outcome(u32 row, enum outcome what)
 // Starts a run: counts the hit, finds the process. 0: go on.
 static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 {
-	u64 id = bpf_get_current_pid_tgid();
-
 	h->ctx = ctx;
+	h->task = bpf_get_current_task_btf();
 	h->args[0] = ctx->di;
 	h->args[1] = ctx->si;
 	h->args[2] = ctx->dx;
@@ -256,10 +266,10 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 	h->args[4] = ctx->r8;
 	h->args[5] = ctx->r9;
 	h->args[6] = h->args[ARG_NONE] = UNKNOWN;
-	h->tid = (u32)id;
+	h->tid = h->task->pid;
 	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
 	h->hook = &hooks.row[h->row];
-	u32 *index = current_traced(id >> 32);
+	u32 *index = current_traced(h->task->tgid);
 	h->traced = index ? bpf_map_lookup_elem(&traced, index) : 0;
 	h->place = index ? bpf_map_lookup_elem(&places, index) : 0;
 	h->proc = h->place ? bpf_map_lookup_elem(&procs, &h->place->slot) : 0;
@@ -275,7 +285,7 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 // Finds the thread's scratch; the reports of frees do without it.
 static __always_inline void find_scratch(struct hit *h)
 {
-	h->scratch = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	h->scratch = bpf_task_storage_get(&threads, h->task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 }
 
 // Argument n of the call under the probe; UNKNOWN for ARG_NONE.
@@ -373,16 +383,6 @@ __noinline int send_codes(struct walk *w, struct proc *p)
 	return 0;
 }
 
-static __always_inline u64 *seen_slot(u64 hash)
-{
-	return &seen[hash & (SEEN - 1)];
-}
-
-static __always_inline bool was_sent(u64 hash)
-{
-	return *seen_slot(hash) == hash;
-}
-
 // Sends the stack in the scratch unless it was sent before. It goes before its event, in the same ring, so a reader always
 // knows it. It is marked as sent only when it was.
 static __always_inline void send_stack(struct walk *w, struct proc *p)
@@ -410,9 +410,9 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 static __always_inline void walk_begin(struct hit *h)
 {
 	struct walk *w = &h->scratch->walk;
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = h->task;
 
-	check_code(h->traced, h->place, h->proc);
+	check_code(h->traced, h->place, h->proc, task);
 	w->first_pc = h->ctx->ip;
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
@@ -431,7 +431,7 @@ __noinline int walk_and_send(struct scratch *s, struct proc *p)
 {
 	if (!s || !p)
 		return STACK_NO_SCRATCH;
-	if (recall(&s->walk, p) && was_sent(s->walk.rec.hash))
+	if (recall(&s->walk, p))
 		return STACK_OK;
 	walk_stack(&s->walk, p);
 	s->walk.rec.pid = s->pid;
@@ -1191,7 +1191,7 @@ int libraries_changed(void *ctx __attribute__((unused)))
 	struct proc *p = v ? bpf_map_lookup_elem(&procs, &v->slot) : 0;
 
 	if (t && p)
-		check_code(t, v, p);
+		check_code(t, v, p, bpf_get_current_task_btf());
 	return 0;
 }
 

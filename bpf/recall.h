@@ -9,6 +9,7 @@
 // Provided by the includer, beside what unwind.h wants:
 //   static struct memo *memo_at(u32 index)                       of any index
 //   static u32 memo_turn(void)                                   which way to give up
+//   static bool was_sent(u64 hash)                               whether the tracer has the stack
 
 static __always_inline u32 memo_set(u64 sp, u64 pc)
 {
@@ -93,7 +94,18 @@ static __always_inline bool recall_python(struct walk *w, struct proc *p, struct
 	return w->python == claimed && !w->status;
 }
 
-// Finds the stack's hash without a walk. Returns whether it could. The memos are shared by all CPUs: the version of one is
+// Whether the tracer has the stack. A memo keeps the hash that was last asked for, which is mostly the next one, too.
+static __always_inline bool memo_sent(struct memo *m, u64 hash)
+{
+	if (m->sent == hash)
+		return 1;
+	if (!was_sent(hash))
+		return 0;
+	m->sent = hash;
+	return 1;
+}
+
+// Finds the hash of a stack that the tracer has, without a walk. Returns whether it could. The memos are shared by all CPUs: the version of one is
 // odd while it is being written.
 __noinline int recall(struct walk *w, struct proc *p)
 {
@@ -111,7 +123,7 @@ __noinline int recall(struct walk *w, struct proc *p)
 			return 0;
 		FORGET();
 		w->rec.hash = mix(w->hash, w->python_hash);
-		return m->version == version;
+		return m->version == version && memo_sent(m, w->rec.hash);
 	}
 	return 0;
 }
@@ -144,6 +156,7 @@ __noinline int remember(struct walk *w, struct proc *p)
 	w->memo.sp = w->first_sp;
 	w->memo.fp = w->first_fp;
 	w->memo.native_hash = w->hash;
+	w->memo.sent = 0;
 	w->memo.version = version + 1;
 	__builtin_memcpy(m, &w->memo, sizeof(*m));
 	FORGET();

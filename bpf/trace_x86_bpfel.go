@@ -134,6 +134,7 @@ type TraceMemo struct {
 	Early      [2]uint64
 	Hash       uint64
 	NativeHash uint64
+	Sent       uint64
 	Nwords     uint16
 	Nevals     uint16
 	Pad        [2]uint16
@@ -447,6 +448,7 @@ type TraceScratch struct {
 			Early      [2]uint64
 			Hash       uint64
 			NativeHash uint64
+			Sent       uint64
 			Nwords     uint16
 			Nevals     uint16
 			Pad        [2]uint16

@@ -192,12 +192,9 @@ static __always_inline void recount_borrowed(struct traced *t, struct place *v, 
 // Notices that libraries came or went: the number of executable pages is another one. The tracer is woken to read the mappings.
 // When libraries went, until then each mapping is checked against the kernel's before it is believed, and stacks have ids of
 // their own.
-__noinline int check_code(struct traced *t, struct place *v, struct proc *p)
+__noinline int code_changed(struct traced *t, struct place *v, struct proc *p, u64 pages)
 {
 	if (!t || !v || !p)
-		return 0;
-	u64 pages = bpf_get_current_task_btf()->mm->exec_vm;
-	if (pages == (v->borrowed ? t->code_pages : p->code_pages))
 		return 0;
 	struct record_code_changed r = { .type = RECORD_CODE_CHANGED, .pid = t->pid };
 	struct proc *next = bpf_map_lookup_elem(&procs, &v->next);
@@ -211,4 +208,12 @@ __noinline int check_code(struct traced *t, struct place *v, struct proc *p)
 		recount(next, pages, r.change);
 	bpf_ringbuf_output(&ring, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
 	return 0;
+}
+
+static __always_inline void check_code(struct traced *t, struct place *v, struct proc *p, struct task_struct *task)
+{
+	u64 pages = task->mm->exec_vm, known = v->borrowed ? t->code_pages : p->code_pages;
+
+	if (pages != known)
+		code_changed(t, v, p, pages);
 }

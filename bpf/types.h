@@ -107,7 +107,7 @@ struct signal_struct {
 } RELOCATED;
 
 struct task_struct {
-	int pid;
+	int pid; // of the thread, in the initial PID namespace
 	int tgid;
 	struct thread_struct thread;
 	struct mm_struct *mm;

@@ -57,7 +57,7 @@ func mappingOf(t *testing.T, p *target, library string) (process.Mapping, string
 	require.NoError(t, err)
 	for _, m := range maps {
 		if m.Exec && strings.HasPrefix(filepath.Base(m.Path), library) {
-			return m, proc.FilePath(&m)
+			return m, fmt.Sprintf("/proc/%d/map_files/%x-%x", p.pid, m.Start, m.End)
 		}
 	}
 	require.FailNow(t, library+" is not mapped")

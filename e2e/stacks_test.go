@@ -167,7 +167,7 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 	}
 	require.Equal(t, len(tr.events), len(o.calls))
 	refused = map[uint32]int{}
-	wrong, shapes, native := map[string]int{}, map[string]int{}, 0
+	wrong, shapes, native, left := map[string]int{}, map[string]int{}, 0, uint64(0)
 	for i := range o.calls {
 		c := &o.calls[i]
 		shapes[c.Shape]++
@@ -178,6 +178,9 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 		if pcs != 0 {
 			native++
 		}
+		if leftRaw(tr, e, c) {
+			left++
+		}
 		if fault := o.check(tr, e, c, pcs); fault != "" {
 			if wrong[c.Shape]++; wrong[c.Shape] == 1 {
 				t.Logf("%s: %s\n  ours   %v\n  python %v\n  stack  %s", c.Shape, fault, short(tr.python(e.Stack)), short(o.stacks[c.Stack]), short(outline(tr.Stack(e.Stack))))
@@ -185,6 +188,8 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 		}
 	}
 	assert.Empty(t, wrong, "calls whose stacks differ, by shape")
+	raw := tr.RawStacks()
+	require.Equal(t, raw.OverRate+raw.NoRoom, left, "each stack that was not sent raw is counted, and no other ends early")
 	require.Greater(t, len(shapes), 25)
 	for shape, n := range shapes {
 		require.GreaterOrEqual(t, n, atLeast, shape)
@@ -196,6 +201,12 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 
 // beyondLimit are the shapes that are deeper than a stack can be: the leaf side is kept.
 var beyondLimit = []string{"too_deep", "too_deep_native"}
+
+// leftRaw reports whether a stack that the kernel cannot unwind was not sent raw: there were too many of them in a second.
+func leftRaw(tr *trace, e *event.Event, c *stackCall) bool {
+	st := tr.Stack(e.Stack)
+	return c.Shape == "odd_frames" && st != nil && st.Status == event.StatusBadRule
+}
 
 // checkStack says what is wrong with the stack of a call; empty: nothing.
 func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []uint64) string {
@@ -209,10 +220,12 @@ func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []u
 		want, pcs = want[:min(len(ours), len(want))], pcs[:min(len(native), len(pcs))]
 	}
 	switch {
-	case deep && st.Status != event.StatusTooDeep, !deep && !st.Status.Complete():
-		return "status: " + st.Status.String()
 	case !sameFrames(ours, want):
 		return "Python frames differ"
+	case leftRaw(tr, e, c) && len(native) < len(pcs) && slices.Equal(native, pcs[:len(native)]):
+		return ""
+	case deep && st.Status != event.StatusTooDeep, !deep && !st.Status.Complete():
+		return "status: " + st.Status.String()
 	case deep && len(ours) < 20:
 		return "few Python frames are left"
 	case pcs != nil && !slices.Equal(native, pcs):

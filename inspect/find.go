@@ -136,7 +136,7 @@ func className(m process.Memory, object uint64) (name string, vtable uint64, err
 	b := make([]byte, maxTypeName)
 	n, _ := m.ReadAt(b, at) // what could be read is enough when the name ends in it
 	end := bytes.IndexByte(b[:n], 0)
-	if end <= 0 {
+	if end <= 0 || bytes.ContainsFunc(b[:end], func(r rune) bool { return r <= ' ' || r > '~' }) { // it is shown
 		return "", 0, fmt.Errorf("no name at %#x", at)
 	}
 	return string(b[:end]), vtable, nil

@@ -20,7 +20,7 @@ type Mapping struct {
 	Device     string // major:minor, hex
 	Inode      uint64 // 0: no file behind it
 	// Path is the file as the process's own mount namespace names it, or "[heap]", "[vdso]", or empty. A deleted file's
-	// path is without the kernel's " (deleted)".
+	// path is without the kernel's " (deleted)". A newline in it is \012, as the kernel writes it: a path is shown in one line.
 	Path    string
 	Deleted bool
 }
@@ -90,44 +90,33 @@ func parseMapping(line string) (Mapping, error) {
 		return bad("inode")
 	}
 	if len(f) == 6 {
-		path := strings.ReplaceAll(strings.TrimLeft(f[5], " "), `\012`, "\n")
-		m.Path, m.Deleted = strings.CutSuffix(path, " (deleted)")
+		m.Path, m.Deleted = strings.CutSuffix(strings.TrimLeft(f[5], " "), " (deleted)")
 	}
 	return m, nil
 }
 
-// FilePath is a path in our own mount namespace that leads to the very file behind the mapping, also when it was deleted,
-// replaced or lies in a container. It is valid while the mapping exists.
-func (p *Process) FilePath(m *Mapping) string {
-	// The names in map_files have no leading zeros, unlike the lines of maps.
-	direct := fmt.Sprintf("%s/map_files/%x-%x", p.root, m.Start, m.End)
-	if _, err := os.Stat(direct); err == nil {
-		return direct
-	}
-	return p.root + "/root" + m.Path // without CAP_CHECKPOINT_RESTORE map_files cannot be followed
-}
-
-// OpenFile opens the file behind a mapping for reading.
+// OpenFile opens the very file behind a mapping for reading, also when it was deleted, replaced or lies in a container: through
+// /proc/PID/map_files, which takes CAP_CHECKPOINT_RESTORE, else by its path within the process's root directory, where it must
+// have the mapping's inode. The error then says so.
 func (p *Process) OpenFile(m *Mapping) (*os.File, error) {
 	if m.Inode == 0 {
 		return nil, fmt.Errorf("open mapping %x-%x of pid %d: no file behind it", m.Start, m.End, p.PID)
 	}
-	f, err := os.Open(p.FilePath(m))
+	place, err := p.find(m)
 	if err != nil {
 		return nil, p.wrap("open "+m.Path+" of", err)
 	}
-	st, err := f.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", m.Path)
-	}
-	if err == nil && !sameFile(st, m) {
-		err = fmt.Errorf("%s is another file than the one that is mapped: run as root, to read that one through map_files", m.Path)
-	}
+	defer place.Close()
+	f, err := reopen(place, m.Path)
 	if err != nil {
-		f.Close()
 		return nil, p.wrap("open "+m.Path+" of", err)
 	}
 	return f, nil
+}
+
+// mapFile is the kernel's link to the file behind a mapping. Its name has no leading zeros, unlike the lines of maps.
+func (p *Process) mapFile(m *Mapping) string {
+	return fmt.Sprintf("%s/map_files/%x-%x", p.root, m.Start, m.End)
 }
 
 // FileID tells a file from another that has its path and its inode number, before or after it: by when it was made and written.

@@ -33,7 +33,7 @@ func TestParseMapping(t *testing.T) {
 		},
 		"newline in the name": {
 			`1000-2000 r--p 00000000 00:01 7 /tmp/a\012b`,
-			Mapping{Start: 0x1000, End: 0x2000, Device: "00:01", Inode: 7, Path: "/tmp/a\nb"},
+			Mapping{Start: 0x1000, End: 0x2000, Device: "00:01", Inode: 7, Path: `/tmp/a\012b`},
 		},
 		"no file": {
 			"1000-2000 rw-p 00000000 00:00 0 ",
@@ -125,7 +125,7 @@ func format(m Mapping) string {
 	if m.Exec {
 		perms[2] = 'x'
 	}
-	path := strings.ReplaceAll(m.Path, "\n", `\012`)
+	path := m.Path
 	if m.Deleted {
 		path += " (deleted)"
 	}
@@ -211,4 +211,43 @@ func TestOpenFileRefusesWhatIsNoFile(t *testing.T) {
 	// /dev/zero is mapped by programs; reading it would never end.
 	_, err := self(t).OpenFile(&Mapping{Start: 0, End: 0x1000, Inode: 5, Path: "/dev/zero"})
 	require.ErrorContains(t, err, "not a regular file")
+}
+
+// FuzzParseMaps reads whole lists, as /proc/PID/maps of a process is that names its files: what is accepted has a mapping a line.
+func FuzzParseMaps(f *testing.F) {
+	own, err := os.ReadFile("/proc/self/maps")
+	require.NoError(f, err)
+	f.Add(string(own))
+	f.Add("0-1 r-xp 0 00:00 0 /a\\012 2-3 rwxp 0 0 0 /b\n\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		maps, err := parseMaps(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		require.LessOrEqual(t, len(maps), strings.Count(text, "\n")+1)
+		for i := range maps {
+			require.NotContains(t, maps[i].Path, "\n")
+		}
+	})
+}
+
+// FuzzCredentials reads the status of a process that gives itself names and groups.
+func FuzzCredentials(f *testing.F) {
+	own, err := os.ReadFile("/proc/self/status")
+	require.NoError(f, err)
+	f.Add(string(own))
+	f.Add("Uid:\t0\t0\t0\t99999999999\nGid:\t0\t0\t0\t0\n")
+	f.Add("Name:\tx\nUid:\t5\nUid:\t1\t2\t3\t4\nGid:\t-1\t0\t0\t0\nGroups:\t\n")
+	f.Fuzz(func(t *testing.T, status string) {
+		p := &Process{PID: 1, root: t.TempDir()}
+		require.NoError(t, os.WriteFile(p.root+"/status", []byte(status), 0o644))
+		c, err := p.credentials()
+		if err == nil {
+			require.NotEmpty(t, c.groups)
+		}
+		for i, pid := range p.PIDs() {
+			require.True(t, i > 0 || pid == 1)
+		}
+		p.CodePages()
+	})
 }

@@ -27,6 +27,46 @@ func (p *Process) PIDs() []int {
 	return out
 }
 
+// Namespace identifies the namespace of a kind (pid, mnt, user ...) that the process is in, such as "pid:[4026531836]"
+// (namespaces(7)).
+func (p *Process) Namespace(kind string) (string, error) {
+	link, err := os.Readlink(p.root + "/ns/" + kind)
+	if err != nil {
+		return "", p.wrap("read the "+kind+" namespace of", err)
+	}
+	return link, nil
+}
+
+// Cgroup is the control group of the process in the unified hierarchy (cgroups(7)); of several hierarchies the last that is
+// listed. Empty when it cannot be read.
+func (p *Process) Cgroup() string {
+	b, _ := os.ReadFile(p.root + "/cgroup")
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	f := strings.SplitN(lines[len(lines)-1], ":", 3)
+	return f[len(f)-1]
+}
+
+// Inside finds the processes that have a number in a PID namespace further in than ours, as a shell in their container
+// shows it.
+func Inside(pid int) []*Process {
+	var out []*Process
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		outer, err := strconv.Atoi(e.Name())
+		if err != nil || outer == pid {
+			continue
+		}
+		p, err := Open(outer)
+		if err != nil {
+			continue
+		}
+		if numbers := p.PIDs(); numbers[len(numbers)-1] == pid {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
 // Environ is the environment that the process was started with, as "NAME=value". What it has set itself since is not in it.
 func (p *Process) Environ() ([]string, error) {
 	f, err := os.Open(p.root + "/environ")
@@ -42,10 +82,4 @@ func (p *Process) Environ() ([]string, error) {
 		return nil, nil
 	}
 	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00"), nil
-}
-
-// Exists reports whether the process can see a path, in its own root directory. It does not follow a link at the path's end.
-func (p *Process) Exists(path string) bool {
-	_, err := os.Lstat(p.root + "/root" + path)
-	return err == nil
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -61,15 +62,27 @@ func (p *Process) Alive() bool {
 	return err == nil && !strings.HasPrefix(status["State"], "Z") && !strings.HasPrefix(status["State"], "X")
 }
 
-// Name is the process's command name (at most 15 bytes). Empty when it cannot be read.
+// Name is the process's command name (at most 15 bytes). It gives itself that: what is not printable is escaped as in Go, so
+// that it can be shown. Empty when it cannot be read.
 func (p *Process) Name() string {
 	b, _ := os.ReadFile(p.root + "/comm")
-	return string(bytes.TrimSpace(b))
+	quoted := strconv.Quote(string(bytes.TrimSpace(b)))
+	return quoted[1 : len(quoted)-1]
 }
 
-// Cmdline is the command line, at most limit arguments. Empty for a kernel thread or when it cannot be read.
+// maxCmdline bounds what is read of a command line, bytes: a process can say that any part of its memory is that
+// (PR_SET_MM_MAP of prctl(2)).
+const maxCmdline = 256 << 10
+
+// Cmdline is the command line, at most limit arguments, as the process has written them. Empty for a kernel thread or when it
+// cannot be read.
 func (p *Process) Cmdline(limit int) []string {
-	b, err := os.ReadFile(p.root + "/cmdline")
+	f, err := os.Open(p.root + "/cmdline")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxCmdline))
 	if err != nil || len(b) == 0 {
 		return nil
 	}

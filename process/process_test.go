@@ -196,7 +196,7 @@ func TestOpenPathStaysInRoot(t *testing.T) {
 		require.NoError(t, os.Symlink(to, filepath.Join(root, link)))
 	}
 	require.NoError(t, unix.Mkfifo(filepath.Join(root, "pipe"), 0o644))
-	p := rooted(t, root)
+	p := rooted(t, root, 0)
 
 	for _, path := range []string{"/inside", "inside", "/relative", "/absolute", "/dir/../../../inside"} {
 		f, err := p.OpenPath(path)
@@ -213,11 +213,119 @@ func TestOpenPathStaysInRoot(t *testing.T) {
 	}
 }
 
-// rooted gives a process whose /proc entry is a folder in which "root" leads to dir, as the kernel's magic link would.
-func rooted(t *testing.T, dir string) *Process {
+// TestOpenPathAsTheUser: what the process's user may not read is not read for it, on whatever way it leads there.
+func TestOpenPathAsTheUser(t *testing.T) {
+	const user, team, other = 1234, 77, 4321
+	root := t.TempDir()
+	write := func(name string, mode os.FileMode, uid, gid int) {
+		path := filepath.Join(root, name)
+		require.NoError(t, os.WriteFile(path, []byte("text"), 0o600))
+		require.NoError(t, os.Chown(path, uid, gid))
+		require.NoError(t, os.Chmod(path, mode))
+	}
+	for dir, mode := range map[string]os.FileMode{"open": 0o755, "closed": 0o700, "closed/below": 0o755, "search": 0o711} {
+		require.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+		defer os.Chmod(filepath.Join(root, dir), 0o755)
+		require.NoError(t, os.Chmod(filepath.Join(root, dir), mode))
+	}
+	write("open/public", 0o644, other, other)
+	write("open/secret", 0o600, other, other)
+	write("open/mine", 0o400, user, other)
+	write("open/denied", 0o044, user, other) // its owner may not, whatever others may
+	write("open/team", 0o640, other, team)
+	write("open/team-denied", 0o604, other, team)
+	write("closed/public", 0o644, other, other)
+	write("closed/below/public", 0o644, other, other)
+	write("search/public", 0o644, other, other)
+	for link, to := range map[string]string{"to-closed": "closed/below", "open/to-public": "public", "open/to-secret": "/open/secret"} {
+		require.NoError(t, os.Symlink(to, filepath.Join(root, link)))
+	}
+	require.NoError(t, os.Chmod(root, 0o755))
+	for path, want := range map[string]map[int]bool{ // by user: root reads all
+		"/open/public": {0: true, user: true}, "/open/secret": {0: true}, "/open/mine": {0: true, user: true}, "/open/denied": {0: true},
+		"/open/team": {0: true, user: true}, "/open/team-denied": {0: true}, "/closed/public": {0: true}, "/closed/below/public": {0: true},
+		"/search/public": {0: true, user: true}, "/to-closed/public": {0: true}, "/open/to-public": {0: true, user: true},
+		"/open/to-secret": {0: true}, "/open/../open/public": {0: true, user: true},
+	} {
+		for _, uid := range []int{0, user} {
+			f, err := rooted(t, root, uid, 5, team).OpenPath(path)
+			require.Equal(t, want[uid], err == nil, "%s by %d: %v", path, uid, err)
+			if err == nil {
+				f.Close()
+			} else {
+				require.ErrorIs(t, err, ErrPermission)
+			}
+		}
+	}
+}
+
+// TestRootOutlives: a root directory that is held can be looked into when its process has ended.
+func TestRootOutlives(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "text")
+	require.NoError(t, os.WriteFile(path, []byte("text"), 0o644))
+	cmd := exec.Command("/bin/sh", "-c", "echo; read x")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	p, err := Open(cmd.Process.Pid)
+	require.NoError(t, err)
+	r, err := p.Root()
+	require.NoError(t, err)
+	defer r.Close()
+	in.Close()
+	_ = cmd.Wait()
+	require.False(t, p.Alive())
+	f, err := r.Open(path)
+	require.NoError(t, err)
+	f.Close()
+	_, err = p.OpenPath(path)
+	require.ErrorIs(t, err, ErrNotExist)
+}
+
+// TestOpenFileStaysInRoot: where the kernel's link to a mapped file cannot be followed, its path leads no further than the
+// process's own root directory, and to no other file than the mapped one.
+func TestOpenFileStaysInRoot(t *testing.T) {
+	root, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
+	require.NoError(t, os.WriteFile(outside, []byte("outside"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "inside"), []byte("inside"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(root, "new\nline"), []byte("inside"), 0o644))
+	require.NoError(t, os.Symlink(outside, filepath.Join(root, "escape")))
+	require.NoError(t, os.Symlink("../../../../../.."+outside, filepath.Join(root, "climb")))
+	p := rooted(t, root, 0)
+	inode := func(path string) uint64 {
+		var st unix.Stat_t
+		require.NoError(t, unix.Stat(path, &st))
+		return st.Ino
+	}
+	for path, ok := range map[string]bool{"/inside": true, "/escape": false, "/climb": false, outside: false, `/new\012line`: true} {
+		m := &Mapping{Start: 0x1000, End: 0x2000, Inode: inode(outside), Path: path}
+		if ok {
+			m.Inode = inode(filepath.Join(root, strings.ReplaceAll(path, `\012`, "\n")))
+		}
+		f, err := p.OpenFile(m)
+		require.Equal(t, ok, err == nil, "%s: %v", path, err)
+		require.Equal(t, ok, p.FileID(m) != FileID{}, path)
+		if err == nil {
+			f.Close()
+		}
+	}
+	_, err := p.OpenFile(&Mapping{Start: 0x1000, End: 0x2000, Inode: inode(outside), Path: "/inside"})
+	require.ErrorContains(t, err, "another file")
+	require.ErrorContains(t, err, "CAP_CHECKPOINT_RESTORE")
+	require.False(t, p.Exists(outside))
+	require.False(t, p.Exists("/escape/x"))
+	require.True(t, p.Exists("/escape"), "a link at the end is not followed")
+}
+
+// rooted gives a process of a user and groups whose /proc entry is a folder in which "root" leads to dir, as the kernel's magic link
+// would.
+func rooted(t *testing.T, dir string, uid int, gids ...int) *Process {
 	t.Helper()
 	proc := t.TempDir()
 	require.NoError(t, os.Symlink(dir, filepath.Join(proc, "root")))
+	ids := append(gids, 9)
+	status := fmt.Sprintf("Name:\tx\nUid:\t1\t1\t1\t%d\nGid:\t1\t1\t1\t%d\nGroups:\t%s\n", uid, ids[0], strings.Trim(fmt.Sprint(ids[1:]), "[]"))
+	require.NoError(t, os.WriteFile(filepath.Join(proc, "status"), []byte(status), 0o644))
 	return &Process{PID: os.Getpid(), root: proc}
 }
 

@@ -1,9 +1,11 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -29,25 +31,61 @@ func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 	return n, nil
 }
 
-// OpenPath opens a regular file by the path that the process itself would use, within its own root directory: a link in
-// its file system cannot lead out of it.
-func (p *Process) OpenPath(path string) (*os.File, error) {
-	root, err := unix.Open(p.root+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// find finds the file behind a mapping, without opening it (O_PATH of open(2)).
+func (p *Process) find(m *Mapping) (*os.File, error) {
+	fd, err := unix.Open(p.mapFile(m), unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == nil {
+		return os.NewFile(uintptr(fd), m.Path), nil
+	}
+	root, err := p.Root()
 	if err != nil {
-		return nil, p.wrap("open the root directory of", err)
+		return nil, err
 	}
-	defer unix.Close(root)
-	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(root, path, &how)
+	defer root.Close()
+	place, err := root.locate(m.Path, 0)
+	if errors.Is(err, unix.ENOENT) {
+		place, err = root.locate(strings.ReplaceAll(m.Path, `\012`, "\n"), 0)
+	}
 	if err != nil {
-		return nil, p.wrap("open "+path+" of", err)
+		return nil, mapFilesHelp(m, err)
 	}
-	f := os.NewFile(uintptr(fd), path)
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		f.Close()
-		return nil, fmt.Errorf("open %s of pid %d: not a regular file", path, p.PID)
+	st, err := place.Stat()
+	switch {
+	case err != nil:
+	case !st.Mode().IsRegular():
+		err = fmt.Errorf("%s is not a regular file", m.Path)
+	case !sameFile(st, m):
+		err = mapFilesHelp(m, errors.New("it is another file than the one that is mapped"))
 	}
-	return f, nil
+	if err != nil {
+		place.Close()
+		return nil, err
+	}
+	return place, nil
+}
+
+// mapFilesHelp says what would reach a file that its path does not lead to any more.
+func mapFilesHelp(m *Mapping, err error) error {
+	if m.Deleted || !errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("%w: CAP_CHECKPOINT_RESTORE or root reaches the mapped one, through map_files", err)
+	}
+	return fmt.Errorf("%w: CAP_DAC_READ_SEARCH or root may read it", err)
+}
+
+// reopen opens for reading what locate found, if it is a regular file.
+func reopen(place *os.File, path string) (*os.File, error) {
+	st, err := place.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", place.Fd()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // Pidfd opens a descriptor that becomes readable when the process ends (pidfd_open(2), Linux 5.3). The caller closes it.
@@ -67,13 +105,18 @@ func (p *Process) FileID(m *Mapping) FileID {
 	if m.Inode == 0 {
 		return FileID{}
 	}
-	return FileIDOf(p.FilePath(m))
+	place, err := p.find(m)
+	if err != nil {
+		return FileID{}
+	}
+	defer place.Close()
+	return FileIDOf(place)
 }
 
-// FileIDOf identifies a file of ours; the zero value when there is none.
-func FileIDOf(path string) FileID {
+// FileIDOf identifies an open file; the zero value when it cannot be looked at.
+func FileIDOf(f *os.File) FileID {
 	var st unix.Statx_t
-	if unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
+	if unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
 		return FileID{}
 	}
 	ns := func(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }

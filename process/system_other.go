@@ -12,10 +12,19 @@ func (p *Process) ReadAt([]byte, uint64) (int, error) {
 	return 0, p.wrap("read memory of", errors.ErrUnsupported)
 }
 
-// OpenPath is for Linux only so far: it returns errors.ErrUnsupported.
-func (p *Process) OpenPath(path string) (*os.File, error) {
-	return nil, p.wrap("open "+path+" of", errors.ErrUnsupported)
+// Root is for Linux only so far.
+type Root struct{}
+
+// Root is for Linux only so far: it returns errors.ErrUnsupported.
+func (p *Process) Root() (*Root, error) {
+	return nil, p.wrap("open the root directory of", errors.ErrUnsupported)
 }
+
+// Close does nothing: there is no Root here.
+func (r *Root) Close() error { return nil }
+
+// Open is for Linux only so far: it returns errors.ErrUnsupported.
+func (r *Root) Open(string) (*os.File, error) { return nil, errors.ErrUnsupported }
 
 // Pidfd is for Linux only: it returns errors.ErrUnsupported.
 func (p *Process) Pidfd() (int, error) { return -1, p.wrap("pidfd_open", errors.ErrUnsupported) }
@@ -23,7 +32,11 @@ func (p *Process) Pidfd() (int, error) { return -1, p.wrap("pidfd_open", errors.
 // FileID is zero: there is no Linux process here.
 func (p *Process) FileID(*Mapping) FileID { return FileID{} }
 
-// FileIDOf is not yet possible here.
-func FileIDOf(string) FileID { return FileID{} }
+// FileIDOf is zero: there is no Linux file here.
+func FileIDOf(*os.File) FileID { return FileID{} }
 
-func sameFile(os.FileInfo, *Mapping) bool { return false }
+func (r *Root) exists(string) bool { return false }
+
+func (p *Process) find(*Mapping) (*os.File, error) { return nil, errors.ErrUnsupported }
+
+func reopen(*os.File, string) (*os.File, error) { return nil, errors.ErrUnsupported }

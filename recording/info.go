@@ -37,7 +37,7 @@ type Info struct {
 
 	PID     uint32   `json:"pid"`
 	Rank    *Rank    `json:"rank,omitempty"` // nil: not one of a job, as far as is known
-	Name    string   `json:"name"`           // of the program, as the kernel has it
+	Name    string   `json:"name"`           // of the program; what is not printable is escaped as in Go
 	Exe     string   `json:"exe"`
 	Cmdline []string `json:"cmdline"` // the first arguments
 	Python  string   `json:"python"`

@@ -5,6 +5,7 @@ package tracer
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/cilium/ebpf/link"
@@ -30,18 +31,41 @@ type Probe struct {
 	other  *Probe // the function's other meaning, where row's guard does not hold; it is not attached itself
 	live   bool   // what begins now is in the trace
 	target uint64 // file offset
-	path   string // for the kernel
 	id     process.FileID
+	open   opener // of the file
 }
 
 // returns reports whether the probe has a return side.
 func (p *Probe) returns() bool { return p.row.Paired() }
 
+// file identifies the file of the probe.
+func (p *Probe) file() fileKey {
+	if p.id == (process.FileID{}) {
+		return fileKey{path: p.File}
+	}
+	return fileKey{id: p.id}
+}
+
+// fileKey identifies a file: where nothing else is known, by the path that the process has for it.
+type fileKey struct {
+	id   process.FileID
+	path string
+}
+
+// opener opens a file for probes. The caller closes it.
+type opener func() (*os.File, error)
+
+// openMapped opens what a process has mapped.
+func openMapped(p *process.Process, m *process.Mapping) opener {
+	mapped := *m
+	return func() (*os.File, error) { return p.OpenFile(&mapped) }
+}
+
 // Label is the function's name for people.
 func (p *Probe) Label() string { return p.row.Label() }
 
 // findProbes lists the functions of the hook table that a file defines.
-func findProbes(r *region, path string) []*Probe {
+func findProbes(r *region, open opener) []*Probe {
 	var out []*Probe
 	for i := range hook.Rows {
 		row := &hook.Rows[i]
@@ -57,7 +81,7 @@ func findProbes(r *region, path string) []*Probe {
 			if !ok {
 				continue
 			}
-			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, path: path, id: r.object.id})
+			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, id: r.object.id, open: open})
 		}
 	}
 	return out
@@ -158,7 +182,7 @@ func (s *probeSet) add(probes []*Probe) ([]*Probe, error) {
 // at finds the probe that is in the same place.
 func (s *probeSet) at(p *Probe) *Probe {
 	for _, q := range s.probes {
-		if q.id == p.id && q.target == p.target && (p.id != process.FileID{} || q.File == p.File) {
+		if q.file() == p.file() && q.target == p.target {
 			return q
 		}
 	}
@@ -200,17 +224,18 @@ func (s *probeSet) traces(l *hook.Library) bool {
 	return l != nil && slices.ContainsFunc(s.probes, func(p *Probe) bool { return p.Library == l })
 }
 
-// attach puts the probes into a process's memory; pid 0: into that of each that maps the files. A probe that cannot be placed is an error among others; err is set
-// when none could.
+// attach puts the probes into a process's memory; pid 0: into that of each that maps the files. A probe that cannot be placed is
+// an error among others; err is set when none could.
 func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, err error) {
 	before := len(s.links)
 	for _, file := range byFile(probes) {
-		ex, err := link.OpenExecutable(file[0].path)
+		ex, f, err := openExecutable(file[0].open)
 		if err != nil {
-			failed = append(failed, fmt.Errorf("open %s: %w", file[0].File, err))
+			failed = append(failed, err)
 			continue
 		}
 		failed = append(failed, s.attachFile(k, ex, pid, file)...)
+		f.Close()
 	}
 	if len(s.links) == before && len(failed) > 0 {
 		return nil, errors.Join(failed...)
@@ -218,15 +243,30 @@ func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, 
 	return failed, nil
 }
 
+// openExecutable opens the file behind a mapping as package link takes it, by a path: that of our own descriptor, which nothing
+// in the target's file system can lead elsewhere. The caller closes the file when the probes are attached.
+func openExecutable(open opener) (*link.Executable, *os.File, error) {
+	f, err := open()
+	if err != nil {
+		return nil, nil, err
+	}
+	ex, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		f.Close()
+		return nil, nil, fmt.Errorf("open %s: %w", f.Name(), err)
+	}
+	return ex, f, nil
+}
+
 // byFile groups probes by their file, in their order.
 func byFile(probes []*Probe) [][]*Probe {
 	var out [][]*Probe
-	at := map[string]int{}
+	at := map[fileKey]int{}
 	for _, p := range probes {
-		i, ok := at[p.path]
+		i, ok := at[p.file()]
 		if !ok {
 			i = len(out)
-			at[p.path] = i
+			at[p.file()] = i
 			out = append(out, nil)
 		}
 		out[i] = append(out[i], p)
@@ -294,11 +334,12 @@ func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (lin
 }
 
 // attachLinker places the probe that notices libraries come and go.
-func (k *kernel) attachLinker(path string, offset uint64, pid int) (link.Link, error) {
-	ex, err := link.OpenExecutable(path)
+func (k *kernel) attachLinker(open opener, offset uint64, pid int) (link.Link, error) {
+	ex, f, err := openExecutable(open)
 	if err != nil {
 		return nil, err
 	}
+	defer f.Close()
 	if k.multi {
 		return ex.UprobeMulti(nil, k.objs.LibrariesChanged, &link.UprobeMultiOptions{PID: uint32(pid), Addresses: []uint64{offset}})
 	}

@@ -4,6 +4,8 @@ package tracer
 
 import (
 	"bufio"
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -70,30 +72,41 @@ func Hookable(file string) bool {
 func (t *Tracer) discover() ([]*Probe, error) {
 	var out []*Probe
 	var empty []string
+	var unread error // the last file that could not be read
 	for i := range t.regions {
 		r := &t.regions[i]
 		if !Hookable(r.Path) {
 			continue
 		}
-		probes := findProbes(r, t.target.FilePath(&r.Mapping))
+		probes := findProbes(r, openMapped(t.target, &r.Mapping))
 		if len(probes) == 0 && !slices.Contains(empty, r.Path) {
 			empty = append(empty, r.Path)
+			unread = cmp.Or(r.object.err, unread)
 		}
 		out = append(out, probes...)
 	}
 	t.found.Empty = empty
-	if len(out) == 0 {
-		return nil, fmt.Errorf("pid %d: %w in %s: looked for %s", t.target.PID, ErrNoSymbol, strings.Join(empty, ", "), wanted())
+	switch {
+	case len(out) > 0:
+		return out, nil
+	case errors.Is(unread, process.ErrPermission):
+		return nil, unread
+	default:
+		return nil, fmt.Errorf("pid %d: %w in %s: looked for %s", t.target.PID, ErrNoSymbol, strings.Join(empty, ", "), wanted(empty))
 	}
-	return out, nil
 }
 
-func wanted() string {
+// wanted names the first functions of the libraries that files belong to.
+func wanted(files []string) string {
+	const shown = 6
 	var names []string
-	for i := range hook.Rows {
-		if n := hook.Rows[i].Symbol; !slices.Contains(names, n) {
-			names = append(names, n)
+	for _, l := range hook.Libraries {
+		if slices.ContainsFunc(files, l.Matches) {
+			names = append(names, l.Symbols()...)
 		}
+	}
+	if n := len(names); n > shown {
+		names = append(names[:shown], fmt.Sprintf("and %d more", n-shown))
 	}
 	return strings.Join(names, ", ")
 }

@@ -23,11 +23,12 @@ func (s *Session) HookFile(path string) error {
 		return fmt.Errorf("hook %s: %w", path, err)
 	}
 	defer file.Close()
-	r := region{Mapping: process.Mapping{Path: path}, object: &object{file: file, path: path, id: process.FileIDOf(path)}}
+	r := region{Mapping: process.Mapping{Path: path}, object: &object{file: file, path: path, id: process.FileIDOf(f)}}
+	open := func() (*os.File, error) { return os.Open(path) }
 	if isLinker(path) {
-		return s.watchLinkerIn(&r, path)
+		return s.watchLinkerIn(&r, open)
 	}
-	return s.hook(findProbes(&r, path))
+	return s.hook(findProbes(&r, open))
 }
 
 // hook places probes, each in its file for all that is traced. Those that are there already are left as they are.

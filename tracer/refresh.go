@@ -120,7 +120,7 @@ func (t *Tracer) watchLinker() error {
 	for i := range t.regions {
 		r := &t.regions[i]
 		if r.object.file != nil && isLinker(r.Path) {
-			if err := t.watchLinkerIn(r, t.target.FilePath(&r.Mapping)); err != nil {
+			if err := t.watchLinkerIn(r, openMapped(t.target, &r.Mapping)); err != nil {
 				return err
 			}
 		}
@@ -128,8 +128,8 @@ func (t *Tracer) watchLinker() error {
 	return nil
 }
 
-// watchLinkerIn does so in one file, which a path of ours leads to.
-func (s *Session) watchLinkerIn(r *region, path string) error {
+// watchLinkerIn does so in one file.
+func (s *Session) watchLinkerIn(r *region, open opener) error {
 	sym, ok := r.object.file.Find(linkerBreak)
 	if !ok {
 		return nil
@@ -138,7 +138,7 @@ func (s *Session) watchLinkerIn(r *region, path string) error {
 	if !ok || s.linkers[r.object.id] {
 		return nil
 	}
-	l, err := s.kernel.attachLinker(path, at, s.scope())
+	l, err := s.kernel.attachLinker(open, at, s.scope())
 	if err != nil {
 		return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
 	}

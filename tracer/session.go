@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
-	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
@@ -77,8 +76,7 @@ func newSession(o *Options) *Session {
 	for i := uint32(toldPlaces); i > 0; i-- {
 		s.places = append(s.places, i-1)
 	}
-	// Kernels before 5.11 charge BPF memory to this limit. Later ones do not, and there it may fail without harm.
-	_ = rlimit.RemoveMemlock()
+	_ = LockedMemory()                   // where it is needed, loading fails without it
 	go func() { s.loaded <- s.load() }() // the verifier takes as long as the tables of a process
 	return s
 }
@@ -89,6 +87,7 @@ func (s *Session) load() error {
 	if ring == 0 {
 		ring = defaultRing
 	}
+	readVersion()
 	k := kernelOptions{
 		ringBytes: ring, freeStacks: s.options.FreeStacks, multi: haveUprobeMulti() && !s.options.PerfUprobes,
 		job: s.options.Job, children: s.options.Children,

@@ -33,6 +33,7 @@ static bool mapping_holds(struct mapping *m, u64 pc);
 static u64 hijacked_return_address(u64 slot);
 static struct memo *memo_at(u32 index);
 static u32 memo_turn(void);
+static bool was_sent(u64 hash);
 static int show(struct view *v, u64 tables, u64 addr);
 static bool still_shows(struct view *v);
 static u64 shown_word(u64 at);
@@ -189,6 +190,12 @@ static struct memo *memo_at(u32 index)
 	static struct memo memos[MEMOS];
 
 	return &memos[index & (MEMOS - 1)];
+}
+
+static bool was_sent(u64 hash)
+{
+	(void)hash;
+	return 1;
 }
 
 static u32 memo_turn(void)

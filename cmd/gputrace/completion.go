@@ -91,7 +91,7 @@ var argumentValues = map[string]func(app *cli.App) []completion{
 	"":           commandNames,
 	"help":       commandNames,
 	"completion": func(*cli.App) []completion { return valuesOf(shells) },
-	"record":     noArguments, "dump": noArguments, "who": noArguments, "man": noArguments, "version": noArguments,
+	"record":     noArguments, "dump": noArguments, "who": noArguments, "doctor": noArguments, "man": noArguments, "version": noArguments,
 }
 
 func noArguments(*cli.App) []completion { return nil }

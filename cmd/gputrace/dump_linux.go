@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/doctor"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/snapshot"
 	"github.com/gputrace/gputrace/export/table"
@@ -119,7 +120,7 @@ func explainLook(command string, err error, pid int) error {
 
 // readHelp says what forbids to read another process, and how to be allowed (ptrace(2), "Ptrace access mode checking").
 func readHelp(command string, pid int) string {
-	scope := ptraceScope()
+	scope := doctor.PtraceScope()
 	switch {
 	case scope == "3":
 		return scopeForbidsAll

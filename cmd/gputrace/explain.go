@@ -5,12 +5,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/gputrace/gputrace/doctor"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 )
@@ -36,56 +36,30 @@ func explain(err error, o recordOptions) error {
 	return err
 }
 
-// neededCapabilities are those that tracing takes, by bit number (capabilities(7), linux/capability.h).
-var neededCapabilities = []struct {
-	bit  uint
-	name string
-	why  string
-}{
-	{39, "CAP_BPF", "to load programs"},
-	{38, "CAP_PERFMON", "to attach probes and read user memory from them"},
-	{19, "CAP_SYS_PTRACE", "to read another user's process"},
-}
-
-const capSysAdmin = 21
-
-// permissionHelp says which capability or setting is missing.
+// permissionHelp says which capability or setting is missing, and the lines that give it.
 func permissionHelp(pid int) string {
-	var missing []string
-	caps, err := effectiveCapabilities()
-	for _, c := range neededCapabilities {
-		if err == nil && caps&(1<<c.bit|1<<capSysAdmin) == 0 {
-			missing = append(missing, fmt.Sprintf("  missing %s (%s)", c.name, c.why))
-		}
+	var lines []string
+	missing, _ := doctor.Missing()
+	for _, c := range missing {
+		lines = append(lines, fmt.Sprintf("  missing %s (%s)", c.Name, c.Why))
 	}
 	if len(missing) > 0 {
-		return strings.Join(missing, "\n") + fmt.Sprintf("\n  try: sudo gputrace -p %d", pid)
+		lines = append(lines, fmt.Sprintf("  try: sudo gputrace -p %d", pid), "  or give it the capabilities once:")
+		for _, f := range doctor.Give() {
+			lines = append(lines, fmt.Sprintf("    %-11s %s", f.Where+":", f.Line))
+		}
+		return strings.Join(lines, "\n")
 	}
-	if ptraceScope() == "3" {
+	if doctor.PtraceScope() == "3" {
 		return scopeForbidsAll
 	}
-	if b, err := os.ReadFile("/sys/kernel/security/lockdown"); err == nil && strings.Contains(string(b), "[confidentiality]") {
+	if doctor.LockedDown() {
 		return "  the kernel is locked down (confidentiality): BPF may not read memory; boot with lockdown=integrity"
 	}
-	return "  the capabilities are there; a seccomp filter or the container's runtime may forbid bpf(2) or perf_event_open(2)"
+	return fmt.Sprintf("  the capabilities are there; what else forbids it is found by: gputrace doctor -p %d", pid)
 }
 
 const scopeForbidsAll = "  kernel.yama.ptrace_scope is 3: no process may be looked into until the next boot"
-
-// ptraceScope is kernel.yama.ptrace_scope; empty where there is no Yama.
-func ptraceScope() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
-	return strings.TrimSpace(string(b))
-}
-
-func effectiveCapabilities() (uint64, error) {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return 0, err
-	}
-	return uint64(data[1].Effective)<<32 | uint64(data[0].Effective), nil
-}
 
 // noCUDAHelp names a child that uses CUDA, or how to wait.
 func noCUDAHelp(pid int) string {

@@ -66,7 +66,8 @@ func TestPermissionHelpNamesCapability(t *testing.T) {
 		"-sys_admin,-perfmon":        {"missing CAP_PERFMON"},
 		"-sys_admin,-sys_ptrace":     {"missing CAP_SYS_PTRACE"},
 		"-all":                       {"missing CAP_BPF", "missing CAP_PERFMON", "missing CAP_SYS_PTRACE"},
-		"-bpf,-perfmon,-sys_ptrace ": {"the capabilities are there"}, // CAP_SYS_ADMIN stands for them
+		"-bpf,-perfmon":              {"the capabilities are there", "gputrace doctor -p 42"}, // CAP_SYS_ADMIN stands for them
+		"-bpf,-perfmon,-sys_ptrace ": {"missing CAP_SYS_PTRACE", "--cap-add SYS_PTRACE", `"SYS_PTRACE"]`},
 	} {
 		cmd := exec.Command("setpriv", "--bounding-set", strings.TrimSpace(drop), "--inh-caps", strings.TrimSpace(drop), os.Args[0], "-test.run", "^TestPermissionHelpNamesCapability$")
 		cmd.Env = append(os.Environ(), child+"=1")

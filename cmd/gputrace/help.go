@@ -45,6 +45,10 @@ var examples = map[string][]example{
 		{"gputrace who -p 4242 --top 5", "the five that hold the most"},
 		{"gputrace who -p 4242 --by module", "by the module whose parameters, gradients and buffers they are"},
 	},
+	"doctor": {
+		{"sudo gputrace doctor", "whether this machine can be traced on, and what to do when it cannot"},
+		{"sudo gputrace doctor -p 4242", "what would be hooked in process 4242, with a test of a second"},
+	},
 	"completion": {
 		{"source <(gputrace completion bash)", "complete in this shell; in ~/.bashrc, in every one"},
 		{"gputrace completion fish > ~/.config/fish/completions/gputrace.fish", "in every fish"},

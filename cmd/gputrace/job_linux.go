@@ -65,6 +65,12 @@ func recordJob(o recordOptions, signals <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
+	dropRights(j.tracer, j.screen)
+	defer func() {
+		for _, s := range j.all {
+			s.closeFiles()
+		}
+	}()
 	go j.stopOn(signals)
 	if err := j.drain(); err != nil {
 		j.screen.warn(err) // what was captured is still written

@@ -89,14 +89,20 @@ func run(args []string) int {
 	return code
 }
 
-// printable replaces control characters: names and paths come from the target, which must not steer our terminal.
+// printable replaces what is neither a sign nor a newline or tab: names and paths come from the target, which must not steer our
+// terminal, nor turn the direction of what follows.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
 			return unicode.ReplacementChar
 		}
 		return r
 	}, s)
+}
+
+// oneLine makes a text from the target harmless: no line of it can be taken for one of ours.
+func oneLine(s string) string {
+	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
 }
 
 func newApp() *cli.App {
@@ -108,7 +114,7 @@ func newApp() *cli.App {
 		Version:   version,
 		Flags:     append(slices.Clone(record.Flags), cli.HelpFlag), // cli adds it only where no command is called help
 		Commands: []*cli.Command{
-			record, runCommand(), reportCommand(), exportCommand(), diffCommand(), dumpCommand(), whoCommand(),
+			record, runCommand(), reportCommand(), exportCommand(), diffCommand(), dumpCommand(), whoCommand(), doctorCommand(),
 			completionCommand(), completeCommand(), startCommand(), manCommand(), helpCommand(), versionCommand(),
 		},
 		HideHelpCommand: true,
@@ -143,7 +149,7 @@ func onUsageError(c *cli.Context, err error, _ bool) error {
 // commandLine shortens a command line to what identifies it. It comes from the target: control characters are escaped.
 func commandLine(args []string, name string) string {
 	if len(args) == 0 {
-		return name
+		return name // which is escaped
 	}
 	args = append([]string{path.Base(args[0])}, args[1:]...)
 	line := strings.Trim(strconv.Quote(strings.Join(args, " ")), `"`)

@@ -15,7 +15,7 @@ var exitCodes = []struct {
 	what string
 }{
 	{exitOK, "all is well"},
-	{exitError, "an error that none of the others is"},
+	{exitError, "an error that none of the others is; of doctor: tracing will not work"},
 	{exitUsage, "the command line is wrong, or an output exists already"},
 	{exitInvalid, "a file is not what it should be"},
 	{exitNotPermitted, "not permitted; the message says which capability is missing"},

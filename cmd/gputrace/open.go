@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/recording"
@@ -95,7 +96,7 @@ func (o *opened) warn(warn func(error)) {
 		return
 	}
 	if o.end.Error != "" {
-		warn(fmt.Errorf("%s; the last %d events are not in it", o.end.Error, o.end.NotWritten))
+		warn(fmt.Errorf("%s; the last %d events are not in it", oneLine(o.end.Error), o.end.NotWritten))
 	}
 	if o.end.StackRecordsLost > 0 {
 		warn(fmt.Errorf("%d stacks did not fit the ring: their events have none", o.end.StackRecordsLost))
@@ -136,9 +137,13 @@ func openSnapshot(path string, warn func(error)) (*opened, error) {
 	return &opened{path: path, trace: t, info: s.Info(), close: func() error { return nil }}, nil
 }
 
-// openSource opens a Python file of this machine: a recording that was cut off has no lines.
+// openSource opens a Python file of this machine: a recording that was cut off has no lines. Its path comes from the program that
+// was traced: it can be anything.
 func openSource(path string) io.Reader {
-	f, err := os.Open(path)
+	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // by now it can be a pipe, which waits
 	if err != nil {
 		return nil
 	}

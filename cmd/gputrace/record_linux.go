@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +32,8 @@ type session struct {
 	name    string // of the program
 	exe     string
 	cmdline []string
+	cwd     string        // of the target, at the attach
+	files   *process.Root // of the target, also when it has ended; nil: they cannot be read
 	tracer  *tracer.Tracer
 	heap    *ledger
 	info    *recording.Info // of the recording
@@ -71,10 +74,12 @@ func record(o recordOptions) error {
 		return explain(err, o)
 	}
 	s := newSession(o, p, openDriver(), newScreen(os.Stderr))
+	defer s.closeFiles()
 	if err := s.attach(signals); err != nil {
 		return explain(err, o)
 	}
 	defer s.tracer.Close()
+	dropRights(s.tracer.Session, s.screen)
 	s.begin()
 	s.screen.banner(s)
 	go s.stopOn(signals)
@@ -92,9 +97,18 @@ func newSession(o recordOptions, p *process.Process, d *driver, sc *screen) *ses
 	s.heap = &ledger{Heap: heap.New(), warn: s.screen.warn}
 	s.name, s.cmdline = p.Name(), p.Cmdline(32)
 	s.exe, _ = p.Exe()
+	s.cwd = p.Cwd()
+	s.files, _ = p.Root()     // nil: not readable
 	environ, _ := p.Environ() // not readable: the rank is not known
 	s.rank = rankOf(environ)
 	return s
+}
+
+// closeFiles gives up the way to the target's files.
+func (s *session) closeFiles() {
+	if s.files != nil {
+		s.files.Close()
+	}
 }
 
 // begin starts all that goes on beside the events, once the tracer is there.
@@ -116,6 +130,9 @@ func (s *session) attach(signals <-chan os.Signal) error {
 			s.driver.look(s.target)
 			return nil
 		}
+		if waiting && !s.target.Alive() {
+			return coded(exitTargetEnded, fmt.Errorf("pid %d ended before it used CUDA", s.target.PID))
+		}
 		if !s.opts.wait || !errors.Is(err, tracer.ErrNoCUDA) {
 			return err
 		}
@@ -126,9 +143,6 @@ func (s *session) attach(signals <-chan os.Signal) error {
 		case <-signals:
 			return coded(exitInterrupted, errors.New("interrupted before there was anything to trace"))
 		case <-time.After(5 * time.Millisecond):
-		}
-		if !s.target.Alive() {
-			return coded(exitTargetEnded, fmt.Errorf("pid %d ended before it used CUDA", s.target.PID))
 		}
 	}
 }
@@ -392,13 +406,14 @@ func (s *session) verdict(snapshot *heap.Snapshot) error {
 // source opens a Python file as the target sees it, for the text of its lines.
 func (s *session) source(path string) io.Reader {
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(s.target.Cwd(), path)
+		path = filepath.Join(cmp.Or(s.target.Cwd(), s.cwd), path)
 	}
-	f, err := s.target.OpenPath(path)
-	if err != nil { // the target may be gone: its files are mostly still there
-		if f, err = os.Open(path); err != nil {
-			return nil
-		}
+	if s.files == nil {
+		return nil
+	}
+	f, err := s.files.Open(path)
+	if err != nil {
+		return nil
 	}
 	return f
 }

@@ -4,7 +4,9 @@ package who
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 
@@ -28,6 +30,9 @@ type run struct{ addr, pages uint64 }
 // presentRuns lists the present pages of the heap regions, by address.
 func presentRuns(p *process.Process, regions []region) (runs []run, notes []string, err error) {
 	f, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/pagemap")
+	if errors.Is(err, fs.ErrPermission) { // the file is its user's own (proc(5))
+		err = fmt.Errorf("%w: %w: it takes root or, for another user's process, CAP_DAC_READ_SEARCH", process.ErrPermission, err)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("read which pages of pid %d are present: %w", p.PID, err)
 	}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/gputrace/gputrace/doctor"
+)
+
+// examine writes what the doctor finds; the error has no text: the verdict is the last line.
+func examine(o doctorOptions) error {
+	r := doctor.Run(doctor.Options{PID: o.pid, For: o.duration, CacheDir: o.cacheDir})
+	write := writeReport
+	if o.json {
+		write = writeReportJSON
+	}
+	if err := write(os.Stdout, r); err != nil {
+		return err
+	}
+	if !r.Works {
+		return coded(exitError, errors.New(""))
+	}
+	return nil
+}
+
+// doctorVersion is that of the JSON: it changes when the meaning of a field does.
+const doctorVersion = 1
+
+func writeReportJSON(w io.Writer, r *doctor.Report) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(struct {
+		Format   string `json:"format"`
+		Version  int    `json:"version"`
+		Gputrace string `json:"gputrace"`
+		*doctor.Report
+	}{"gputrace doctor", doctorVersion, version, r})
+}
+
+// writeReport writes a line a check, and below those that failed the lines that mend it.
+func writeReport(w io.Writer, r *doctor.Report) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "gputrace %s", version)
+	if r.PID != 0 {
+		fmt.Fprintf(&b, " · pid %d %s", r.PID, oneLine(r.Program))
+	}
+	b.WriteString("\n")
+	group := doctor.Group("")
+	for _, c := range r.Checks {
+		if c.Group != group {
+			group = c.Group
+			fmt.Fprintf(&b, "\n%s\n", group)
+		}
+		fmt.Fprintf(&b, "  %-8s %-28s %s\n", c.State, c.Name, oneLine(c.Says))
+		for _, f := range c.Fixes {
+			fmt.Fprintf(&b, "           %-12s %s\n", f.Where+":", oneLine(f.Line))
+		}
+	}
+	fmt.Fprintf(&b, "\n%s\n", oneLine(r.Verdict))
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,197 @@
+//go:build linux
+
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// TestVerdict: the first check that is needed and failed is the reason; others are none.
+func TestVerdict(t *testing.T) {
+	bad := Check{Name: "CAP_BPF", State: Failed, Needed: true, Says: "missing\nsecond line"}
+	for name, c := range map[string]struct {
+		report Report
+		works  bool
+		want   string
+	}{
+		"all well":     {Report{Checks: []Check{{State: OK, Needed: true}}}, true, "tracing will work on this machine; gputrace doctor -p PID looks at a process"},
+		"a process":    {Report{PID: 42}, true, "tracing will work: gputrace -p 42"},
+		"not needed":   {Report{PID: 42, Checks: []Check{{State: Failed}}}, true, "tracing will work: gputrace -p 42"},
+		"not known":    {Report{PID: 42, Checks: []Check{{State: Unknown, Needed: true}}}, true, "tracing will work: gputrace -p 42"},
+		"failed":       {Report{PID: 42, Checks: []Check{{State: Failed}, bad, {Name: "later", State: Failed, Needed: true}}}, false, "tracing will not work: CAP_BPF: missing"},
+		"without a -p": {Report{Checks: []Check{bad}}, false, "tracing will not work: CAP_BPF: missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.report.judge()
+			require.Equal(t, c.works, c.report.Works)
+			require.Equal(t, c.want, c.report.Verdict)
+		})
+	}
+}
+
+func TestParseRights(t *testing.T) {
+	r, err := parseRights("Name:\tx\nCapEff:\t000000c000080000\nCapBnd:\t000001ffffffffff\nNoNewPrivs:\t1\nSeccomp:\t2\n")
+	require.NoError(t, err)
+	require.True(t, r.noNewPrivs)
+	require.Equal(t, 2, r.seccomp)
+	for _, c := range Capabilities {
+		require.Equal(t, !c.Optional, r.has(c), c.Name)
+	}
+	for _, status := range []string{"", "CapEff:\tzz\nCapBnd:\t0\n", "CapEff:\t1ffffffffffffffff\n", "CapEff:\t0\nCapBnd:\t0\nSeccomp:\tmany\n"} {
+		_, err := parseRights(status)
+		require.Error(t, err, status)
+	}
+}
+
+// TestOwnRights compares with what the system call says.
+func TestOwnRights(t *testing.T) {
+	r, err := ownRights()
+	require.NoError(t, err)
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	require.NoError(t, unix.Capget(&header, &data[0]))
+	require.Equal(t, uint64(data[1].Effective)<<32|uint64(data[0].Effective), r.effective)
+}
+
+// TestAdmin: CAP_SYS_ADMIN includes those that were split off it (5.8, 5.9), and no others.
+func TestAdmin(t *testing.T) {
+	r := rights{effective: 1 << unix.CAP_SYS_ADMIN}
+	for _, c := range Capabilities {
+		split := slices.Contains([]string{"CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE"}, c.Name)
+		require.Equal(t, split, r.has(c), c.Name)
+	}
+}
+
+// TestGive: no line is given that cannot work.
+func TestGive(t *testing.T) {
+	all := ^uint64(0)
+	places := func(r rights) (out []string) {
+		for _, f := range r.give(true) {
+			out = append(out, f.Where)
+		}
+		return out
+	}
+	require.Equal(t, []string{"host", "docker", "kubernetes"}, places(rights{bounding: all}))
+	require.Equal(t, []string{"docker", "kubernetes"}, places(rights{bounding: all &^ (1 << unix.CAP_PERFMON)}))
+	require.Equal(t, []string{"docker", "kubernetes"}, places(rights{bounding: all, noNewPrivs: true}))
+	c := (&rights{bounding: all, noNewPrivs: true}).check(Capabilities[0])
+	require.Contains(t, c.Says, "neither sudo nor setcap")
+}
+
+// TestPerf: without uprobe_multi links it is CAP_SYS_ADMIN that decides.
+func TestPerf(t *testing.T) {
+	few := rights{effective: 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_PTRACE}
+	c := few.checkPerf(Check{Name: "uprobe_multi links"}, "6.6")
+	require.Equal(t, Failed, c.State)
+	require.True(t, c.Needed)
+	require.NotEmpty(t, c.Fixes)
+	c = (&rights{effective: 1 << unix.CAP_SYS_ADMIN}).checkPerf(Check{}, "6.6")
+	require.Equal(t, Unknown, c.State)
+	require.False(t, c.Needed)
+}
+
+func TestLockdown(t *testing.T) {
+	for mode, want := range map[string]struct {
+		state State
+		says  string
+	}{
+		"":                                  {OK, "none"},
+		"[none] integrity confidentiality":  {OK, "none"},
+		"none [integrity] confidentiality":  {OK, "integrity"},
+		"none integrity [confidentiality]":  {Failed, "confidentiality: BPF may not read memory"},
+		"none integrity [confidentiality]x": {Failed, "confidentiality: BPF may not read memory"},
+	} {
+		c := checkLockdown(mode)
+		require.Equal(t, want.state, c.State, mode)
+		require.Equal(t, want.says, c.Says, mode)
+		require.Equal(t, c.State == Failed, len(c.Fixes) > 0)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	require.Equal(t, OK, checkPtraceScope("").State)
+	require.Equal(t, OK, checkPtraceScope("2").State)
+	require.Equal(t, Failed, checkPtraceScope("3").State)
+	require.NotEmpty(t, checkPtraceScope("3").Fixes)
+	require.Contains(t, checkParanoid("4").Says, "CAP_SYS_ADMIN")
+	require.NotContains(t, checkParanoid("2").Says, "CAP_SYS_ADMIN")
+}
+
+// TestMemoryLeft lays out control groups of both versions: the tightest on the way to the root counts.
+func TestMemoryLeft(t *testing.T) {
+	root := t.TempDir()
+	write := func(path, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(root, path)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(root, path), []byte(text+"\n"), 0o644))
+	}
+	write("a/b/memory.max", "max")
+	write("a/b/memory.current", "1000")
+	write("a/memory.max", "5000")
+	write("a/memory.current", "2000")
+	write("full/memory.max", "100")
+	write("full/memory.current", "120")
+	write("memory/v1/memory.limit_in_bytes", "9223372036854771712")
+	write("memory/v1/memory.usage_in_bytes", "1")
+	write("memory/v1/low/memory.limit_in_bytes", "700")
+	write("memory/v1/low/memory.usage_in_bytes", "100")
+	for cgroups, want := range map[string]int{
+		"0::/a/b": 3000, "0::/full": 0, "0::/": -1, "": -1, "0::/nowhere": -1, "nonsense": -1,
+		"4:memory:/v1/low\n3:cpu:/full\n0::/": 600, "4:memory:/v1": -1, "0::/../../a": 3000,
+	} {
+		left, ok := memoryLeft(cgroups, root)
+		require.Equal(t, want >= 0, ok, cgroups)
+		if ok {
+			require.Equal(t, want, int(left), cgroups)
+		}
+	}
+}
+
+// TestFilesWithoutFunctions tells apart why none was found.
+func TestFilesWithoutFunctions(t *testing.T) {
+	for want, f := range map[string]tracer.File{
+		"stripped of all symbols":                         {},
+		"names 7 functions, but none of the 2":            {Symbols: 7, Absent: []string{"a", "b"}},
+		"libc10.so: 1 of 2 functions, build-id ab, delet": {Functions: []string{"a"}, Absent: []string{"b"}, BuildID: "ab", Deleted: true},
+		"not permitted":                                   {Err: process.ErrPermission},
+	} {
+		f.Library, f.Path = hook.Torch, "/x/libc10.so"
+		c := checkFile(&f)
+		require.Contains(t, c.Says, want)
+		require.Equal(t, len(f.Functions) > 0, c.State == OK)
+	}
+}
+
+// FuzzRights: what is accepted says the same when it is written as the kernel does.
+func FuzzRights(f *testing.F) {
+	own, err := os.ReadFile("/proc/self/status")
+	require.NoError(f, err)
+	f.Add(string(own))
+	f.Add("CapEff:\t1\nCapEff:\tx\n")
+	f.Fuzz(func(t *testing.T, status string) {
+		r, err := parseRights(status)
+		if err != nil {
+			return
+		}
+		again, err := parseRights(fmt.Sprintf("CapEff:\t%016x\nCapBnd:\t%016x\nNoNewPrivs:\t%d\nSeccomp:\t%d\n", r.effective, r.bounding, btoi(r.noNewPrivs), r.seccomp))
+		require.NoError(t, err)
+		require.Equal(t, r, again)
+	})
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,260 @@
+//go:build linux
+
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// Run looks at this machine, and at a process when one is named.
+func Run(o Options) *Report {
+	r := &Report{PID: o.PID}
+	checkKernel(r)
+	checkRights(r, &o)
+	checkLimits(r)
+	ownOnly := r.failed("")
+	r.add(testAttach())
+	if o.PID != 0 {
+		checkTarget(r, &o, ownOnly == nil)
+	}
+	r.judge()
+	return r
+}
+
+func checkKernel(r *Report) {
+	r.add(checkRelease())
+	for i := range tracer.Features {
+		r.add(checkFeature(&tracer.Features[i]))
+	}
+}
+
+// builtFor is the machine that the compiled programs are for.
+const builtFor = "amd64"
+
+func checkRelease() Check {
+	c := Check{Group: Kernel, Name: "Linux", Needed: true}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		c.State, c.Says = Unknown, err.Error()
+		return c
+	}
+	c.Says = unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+	if runtime.GOARCH != builtFor {
+		c.State, c.Says = Failed, c.Says+": the programs are built for x86_64"
+		c.Fixes = []Fix{{"host", "run gputrace on an x86_64 machine"}}
+	}
+	return c
+}
+
+func checkFeature(f *tracer.Feature) Check {
+	c := Check{Group: Kernel, Name: f.Name, Needed: !f.Optional, Says: "Linux has it since " + f.Version}
+	switch err := f.Probe(); {
+	case err == nil:
+	case errors.Is(err, tracer.ErrNoFeature) && f.Optional:
+		own, _ := ownRights()
+		return own.checkPerf(c, f.Version)
+	case f.Name == tracer.KernelTypes:
+		c.State, c.Says = Failed, firstLine(err.Error())
+		c.Fixes = []Fix{
+			{"host", "mount -t sysfs sysfs /sys    # /sys/kernel/btf/vmlinux; else boot a kernel with CONFIG_DEBUG_INFO_BTF=y"},
+			{"docker", "docker run -v /sys/kernel/btf:/sys/kernel/btf:ro ..."},
+			{"kubernetes", "volumes: [{name: btf, hostPath: {path: /sys/kernel/btf}}], mounted at /sys/kernel/btf"},
+		}
+	case errors.Is(err, tracer.ErrNoFeature):
+		c.State, c.Says = Failed, "not in this kernel, Linux has it since "+f.Version
+		c.Fixes = []Fix{{"host", "boot Linux " + f.Version + " or newer"}}
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		c.State, c.Says = Unknown, "not permitted to ask the kernel"
+	default:
+		c.State, c.Says = Unknown, firstLine(err.Error())
+	}
+	return c
+}
+
+// checkPerf is for a kernel without uprobe_multi links: an uprobe by a perf event takes CAP_SYS_ADMIN, CAP_PERFMON is not enough
+// (perf_uprobe_event_init, kernel/events/core.c).
+func (r *rights) checkPerf(c Check, version string) Check {
+	c.State, c.Says = Unknown, "not in this kernel, Linux has it since "+version+": each function is attached by a perf event"
+	if r.effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
+		c.State, c.Needed, c.Says = Failed, true, c.Says+", which takes CAP_SYS_ADMIN"
+		c.Fixes = []Fix{
+			{"host", "sudo gputrace ...    # or boot Linux " + version + " or newer"},
+			{"docker", "docker run --cap-add SYS_ADMIN --cap-add SYS_PTRACE ..."},
+			{"kubernetes", `securityContext: {capabilities: {add: ["SYS_ADMIN", "SYS_PTRACE"]}}`},
+		}
+	}
+	return c
+}
+
+// setting reads a file of one line in /proc or /sys; empty when there is none.
+func setting(path string) string {
+	b, _ := os.ReadFile(path)
+	return strings.TrimSpace(string(b))
+}
+
+func checkLimits(r *Report) {
+	r.add(checkLockdown(setting("/sys/kernel/security/lockdown")), checkPtraceScope(PtraceScope()),
+		checkUnprivileged(setting("/proc/sys/kernel/unprivileged_bpf_disabled")), checkParanoid(setting("/proc/sys/kernel/perf_event_paranoid")),
+		checkLocked(), checkMemory())
+}
+
+// LockedDown reports whether the kernel is in the mode that keeps even root from reading memory by BPF.
+func LockedDown() bool {
+	return strings.Contains(setting("/sys/kernel/security/lockdown"), confidentiality)
+}
+
+const confidentiality = "[confidentiality]" // kernel_lockdown(7): the mode in brackets is the one that holds
+
+func checkLockdown(mode string) Check {
+	c := Check{Group: Limits, Name: "lockdown", Needed: true, Says: "none"}
+	if _, rest, ok := strings.Cut(mode, "["); ok {
+		c.Says, _, _ = strings.Cut(rest, "]")
+	}
+	if strings.Contains(mode, confidentiality) {
+		c.State, c.Says = Failed, "confidentiality: BPF may not read memory"
+		c.Fixes = []Fix{{"host", "boot with lockdown=integrity"}}
+	}
+	return c
+}
+
+// PtraceScope is kernel.yama.ptrace_scope; empty where there is no Yama.
+func PtraceScope() string { return setting("/proc/sys/kernel/yama/ptrace_scope") }
+
+func checkPtraceScope(scope string) Check {
+	c := Check{Group: Limits, Name: "ptrace_scope", Needed: true, Says: scope + ": CAP_SYS_PTRACE reads every process"}
+	switch scope {
+	case "":
+		c.Says = "there is no Yama: CAP_SYS_PTRACE reads every process"
+	case "3":
+		c.State, c.Says = Failed, "3: no process may be looked into until the next boot"
+		c.Fixes = []Fix{{"sysctl", "kernel.yama.ptrace_scope=2    # in /etc/sysctl.d, then boot"}}
+	}
+	return c
+}
+
+func checkUnprivileged(value string) Check {
+	c := Check{Group: Limits, Name: "unprivileged_bpf_disabled", Says: value + ": CAP_BPF is needed, and is asked for above"}
+	if value == "0" || value == "" {
+		c.Says = "0: but tracing takes CAP_BPF anyway"
+	}
+	return c
+}
+
+// checkParanoid: CAP_PERFMON is stronger than the setting but in kernels of distributions that ask for CAP_SYS_ADMIN.
+func checkParanoid(value string) Check {
+	c := Check{Group: Limits, Name: "perf_event_paranoid", Says: value + ": of no matter to uprobe_multi links"}
+	if n, err := strconv.Atoi(value); err == nil && n > 2 {
+		c.Says += "; where they are not there, Debian's and Ubuntu's 3 and 4 ask for CAP_SYS_ADMIN"
+	}
+	return c
+}
+
+// checkLocked: kernels before 5.11 charge BPF memory to the limit of locked memory.
+func checkLocked() Check {
+	c := Check{Group: Limits, Name: "locked memory", Needed: true, Says: "enough, or not what BPF memory is charged to"}
+	err := tracer.LockedMemory()
+	if err == nil {
+		return c
+	}
+	c.State, c.Says = Unknown, firstLine(err.Error())
+	if own, e := ownRights(); e == nil && own.has(Capabilities[0]) { // without CAP_BPF that cannot be told
+		c.State = Failed
+		c.Fixes = []Fix{
+			{"host", "ulimit -l unlimited"}, {"docker", "docker run --ulimit memlock=-1 ..."}, {"host", "systemd: LimitMEMLOCK=infinity"},
+		}
+	}
+	return c
+}
+
+// checkMemory: later ones charge it to the control group.
+func checkMemory() Check {
+	c := Check{Group: Limits, Name: "memory of the control group", Needed: true, Says: "no limit"}
+	need, err := tracer.KernelMemory()
+	if err != nil {
+		c.State, c.Says = Unknown, err.Error()
+		return c
+	}
+	left, ok := memoryLeft(setting("/proc/self/cgroup"), "/sys/fs/cgroup")
+	if !ok {
+		return c
+	}
+	c.Says = fmt.Sprintf("%d MiB left, %d MiB and the unwind rows are needed", left>>20, need>>20)
+	if left < need {
+		c.State = Failed
+		c.Fixes = []Fix{
+			{"docker", "docker run --memory 1g ..."}, {"kubernetes", `resources: {limits: {memory: "1Gi"}}`}, {"host", "gputrace --ring-size 4MiB"},
+		}
+	}
+	return c
+}
+
+// memoryLeft is the least that a control group of ours may still take, bytes; not ok: nothing limits it. cgroups is what
+// /proc/self/cgroup says, root where the hierarchies are mounted (cgroups(7)).
+func memoryLeft(cgroups, root string) (left uint64, ok bool) {
+	for line := range strings.Lines(cgroups) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) < 3 {
+			continue
+		}
+		dir, limit, usage := root, "memory.max", "memory.current"
+		switch {
+		case f[1] == "memory":
+			dir, limit, usage = filepath.Join(root, "memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"
+		case f[1] != "":
+			continue
+		}
+		for path := filepath.Clean("/" + f[2]); ; path = filepath.Dir(path) {
+			most, err := strconv.ParseUint(setting(filepath.Join(dir, path, limit)), 10, 64)
+			used, uerr := strconv.ParseUint(setting(filepath.Join(dir, path, usage)), 10, 64)
+			if err == nil && uerr == nil && most < 1<<62 { // cgroup v1 writes no limit as a very large one
+				if free := most - min(used, most); !ok || free < left {
+					left, ok = free, true
+				}
+			}
+			if path == "/" {
+				break
+			}
+		}
+	}
+	return left, ok
+}
+
+// testAttach proves the machinery on a function of our own.
+func testAttach() Check {
+	c := Check{Group: Attach, Name: "probe of our own", Needed: true}
+	r, err := tracer.TestAttach(nil)
+	if err != nil {
+		c.State, c.Says, c.Fixes = Failed, firstLine(err.Error()), attachFixes(err)
+		return c
+	}
+	how := "perf uprobe"
+	if r.Multi {
+		how = "uprobe_multi"
+	}
+	c.Says = fmt.Sprintf("%d of %d calls counted, %s, in %.1f s", r.Hits, r.Calls, how, r.Took.Seconds())
+	if r.Hits != r.Calls {
+		c.State = Failed
+		c.Fixes = []Fix{{"host", "report it, with the output of: uname -a; gputrace doctor --json"}}
+	}
+	return c
+}
+
+// attachFixes are for what has no check of its own.
+func attachFixes(err error) []Fix {
+	var v *ebpf.VerifierError
+	if errors.As(err, &v) {
+		return []Fix{{"host", "report it, with the output of: uname -a; gputrace doctor --json"}}
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+//go:build linux
+
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// Capability is a right of the kernel's (capabilities(7)).
+type Capability struct {
+	Bit      uint // linux/capability.h
+	Name     string
+	Why      string
+	Optional bool
+	admin    bool // CAP_SYS_ADMIN includes it
+}
+
+// Capabilities are those that tracing takes.
+var Capabilities = []Capability{
+	{unix.CAP_BPF, "CAP_BPF", "to load programs", false, true},
+	{unix.CAP_PERFMON, "CAP_PERFMON", "to attach probes and read user memory from them", false, true},
+	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "to read another user's process", false, false},
+	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "to read another user's private files, and who holds the blocks of that user's process", true, false},
+	{unix.CAP_CHECKPOINT_RESTORE, "CAP_CHECKPOINT_RESTORE", "to read libraries that were deleted or replaced", true, true},
+}
+
+// Missing are the capabilities of tracing, without the optional ones, that we do not have.
+func Missing() ([]Capability, error) {
+	r, err := ownRights()
+	if err != nil {
+		return nil, err
+	}
+	var out []Capability
+	for _, c := range Capabilities {
+		if !c.Optional && !r.has(c) {
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+// Give are the lines that give capabilities to gputrace.
+func Give() []Fix {
+	r, err := ownRights()
+	return r.give(err == nil)
+}
+
+// rights are what /proc/self/status says of our own, as of proc(5).
+type rights struct {
+	effective  uint64
+	bounding   uint64 // what a program can get at all
+	noNewPrivs bool   // neither sudo nor setcap gives more
+	seccomp    int    // 0: no filter
+}
+
+func ownRights() (rights, error) {
+	b, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		return rights{}, fmt.Errorf("read our own rights: %w", err)
+	}
+	return parseRights(string(b))
+}
+
+func parseRights(status string) (rights, error) {
+	var r rights
+	seen := 0
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		var err error
+		switch name {
+		case "CapEff":
+			r.effective, err = strconv.ParseUint(value, 16, 64)
+		case "CapBnd":
+			r.bounding, err = strconv.ParseUint(value, 16, 64)
+		case "NoNewPrivs":
+			r.noNewPrivs = value == "1"
+		case "Seccomp":
+			r.seccomp, err = strconv.Atoi(value)
+		default:
+			continue
+		}
+		if err != nil {
+			return rights{}, fmt.Errorf("read our own rights: %s is %q", name, value)
+		}
+		seen++
+	}
+	if seen < 2 {
+		return rights{}, fmt.Errorf("read our own rights: no capabilities in status")
+	}
+	return r, nil
+}
+
+func (r *rights) has(c Capability) bool {
+	return r.effective&(1<<c.Bit) != 0 || c.admin && r.effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// give are the lines that give all that is needed. A capability outside of the bounding set can only be given from outside.
+func (r *rights) give(known bool) []Fix {
+	var low, high []string
+	mine := true
+	for _, c := range Capabilities {
+		if c.Optional {
+			continue
+		}
+		name := strings.TrimPrefix(c.Name, "CAP_")
+		low, high = append(low, strings.ToLower(c.Name)), append(high, name)
+		mine = mine && (!known || r.bounding&(1<<c.Bit) != 0)
+	}
+	var out []Fix
+	if mine && !r.noNewPrivs {
+		out = append(out, Fix{"host", "sudo setcap " + strings.Join(low, ",") + "+ep " + ownPath() + "    # or: sudo gputrace ..."})
+	}
+	return append(out,
+		Fix{"docker", "docker run --cap-add " + strings.Join(high, " --cap-add ") + " ..."},
+		Fix{"kubernetes", `securityContext: {capabilities: {add: ["` + strings.Join(high, `", "`) + `"]}}`})
+}
+
+func ownPath() string {
+	path, err := os.Executable()
+	if err != nil {
+		return "gputrace"
+	}
+	return path
+}
+
+// checkRights looks at capabilities, the user namespace that they are of, and filters of system calls.
+func checkRights(r *Report, o *Options) {
+	own, err := ownRights()
+	if err != nil {
+		r.add(Check{Group: Rights, Name: "capabilities", State: Unknown, Says: err.Error()})
+		return
+	}
+	for _, c := range Capabilities {
+		check := own.check(c)
+		if c.Bit == unix.CAP_SYS_PTRACE && check.State == Failed && o.PID != 0 {
+			check.State, check.Says = Unknown, "missing: another user's process cannot be read; whether this one can is found below"
+		}
+		r.add(check)
+	}
+	r.add(checkUserNamespace(), own.checkFilter())
+}
+
+func (r *rights) check(c Capability) Check {
+	out := Check{Group: Rights, Name: c.Name, Says: c.Why, Needed: !c.Optional}
+	switch {
+	case r.effective&(1<<c.Bit) != 0:
+	case r.has(c):
+		out.Says += ": CAP_SYS_ADMIN includes it"
+	case c.Optional:
+		out.State, out.Says = Unknown, "missing, not needed: it is there "+c.Why
+	default:
+		out.State, out.Says, out.Fixes = Failed, "missing: it is there "+c.Why, r.give(true)
+		if r.noNewPrivs {
+			out.Says += "; no_new_privs is set: neither sudo nor setcap helps in here"
+		}
+	}
+	return out
+}
+
+// initialUserNamespace is the inode of the user namespace in which a machine starts (PROC_USER_INIT_INO, linux/proc_ns.h).
+const initialUserNamespace = "user:[4026531837]"
+
+// checkUserNamespace: the kernel asks for the capabilities in the initial user namespace.
+func checkUserNamespace() Check {
+	c := Check{Group: Rights, Name: "user namespace", Needed: true, Says: "the machine's own"}
+	link, err := os.Readlink("/proc/self/ns/user")
+	switch {
+	case err != nil:
+		c.State, c.Says = Unknown, err.Error()
+	case link != initialUserNamespace:
+		c.State = Failed
+		c.Says = link + " is not the machine's own: capabilities in here, as of a rootless container, do not count for BPF"
+		c.Fixes = []Fix{
+			{"host", "run gputrace outside of the container, as root: it traces processes in containers too"},
+			{"docker", "sudo docker run --userns=host ...    # by the daemon of root, not a rootless one"},
+			{"kubernetes", "hostUsers: true"},
+		}
+	}
+	return c
+}
+
+// checkFilter asks whether system calls are refused.
+func (r *rights) checkFilter() Check {
+	c := Check{Group: Rights, Name: "system calls", Needed: true, Says: "none is refused"}
+	var refused []string
+	unsure := false
+	for _, call := range tracer.SystemCalls() {
+		if call.Err != nil {
+			refused = append(refused, fmt.Sprintf("%s (%v)", call.Name, call.Err))
+			unsure = unsure || call.Name == "bpf" && !r.has(Capabilities[0])
+		}
+	}
+	switch {
+	case len(refused) == 0:
+		return c
+	case unsure && len(refused) == 1:
+		c.State, c.Says = Unknown, "bpf is refused, as it is without CAP_BPF"
+		return c
+	}
+	c.State, c.Says = Failed, "refused: "+strings.Join(refused, ", ")
+	if r.seccomp == 0 {
+		c.Says += "; there is no seccomp filter: a security module (AppArmor, SELinux) or the kernel's configuration does it"
+		c.Fixes = []Fix{{"docker", "docker run --security-opt apparmor=unconfined --security-opt label=disable ..."}}
+		return c
+	}
+	c.Says += ": by a seccomp filter"
+	c.Fixes = []Fix{
+		{"docker", "docker run --security-opt seccomp=unconfined ..."},
+		{"kubernetes", "securityContext: {seccompProfile: {type: Unconfined}}"},
+		{"host", "systemd: SystemCallFilter=@system-service bpf perf_event_open process_vm_readv pidfd_open openat2"},
+	}
+	return c
+}

@@ -1,0 +1,322 @@
+//go:build linux
+
+package doctor
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/nvml"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// checkTarget looks at a process; able: nothing on this machine keeps it from being traced.
+func checkTarget(r *Report, o *Options, able bool) {
+	p, err := process.Open(o.PID)
+	if err != nil {
+		r.add(absent(o.PID, err))
+		return
+	}
+	r.Program = p.Name()
+	r.add(checkProcess(p), checkNamespaces(p), checkReadable(p))
+	if r.failed(Target) != nil {
+		return
+	}
+	survey, err := tracer.NewSurvey(p)
+	if err != nil {
+		r.add(Check{Group: Library, Name: "mappings", State: Failed, Needed: true, Says: err.Error()})
+		return
+	}
+	r.add(checkLibraries(p, survey)...)
+	r.add(checkDriver(), checkTorch(survey), checkBackend(p), checkPython(p))
+	if able && r.failed("") == nil {
+		r.add(testTarget(p, o))
+	}
+}
+
+// absent says where a number may come from that is no process.
+func absent(pid int, err error) Check {
+	c := Check{Group: Target, Name: "process", State: Failed, Needed: true, Says: err.Error()}
+	for _, p := range process.Inside(pid) {
+		c.Says = fmt.Sprintf("no process %d in our PID namespace; it is the number of %d (%s) in its container", pid, p.PID, p.Name())
+		c.Fixes = append(c.Fixes, Fix{"host", fmt.Sprintf("gputrace doctor -p %d", p.PID)})
+	}
+	return Check{c.Group, c.Name, c.State, c.Says, c.Needed, append(c.Fixes,
+		Fix{"docker", "docker run --pid=host ...    # when gputrace runs in a container: only then it sees others"},
+		Fix{"kubernetes", "hostPID: true"}), nil}
+}
+
+func checkProcess(p *process.Process) Check {
+	says := p.Name()
+	if uid, err := p.UID(); err == nil {
+		says += ", user " + userName(uid)
+	}
+	if group := p.Cgroup(); group != "" {
+		says += ", control group " + group
+	}
+	return Check{Group: Target, Name: "process", Says: says, Needed: true}
+}
+
+func userName(uid int) string {
+	u, err := user.LookupId(strconv.Itoa(uid))
+	if err != nil {
+		return strconv.Itoa(uid)
+	}
+	return u.Username
+}
+
+// checkNamespaces names those that the process does not share with us.
+func checkNamespaces(p *process.Process) Check {
+	c := Check{Group: Target, Name: "namespaces", Says: "all are ours"}
+	own, err := process.Open(os.Getpid())
+	if err != nil {
+		c.State, c.Says = Unknown, err.Error()
+		return c
+	}
+	var other []string
+	for _, kind := range []string{"pid", "mnt", "user", "net"} {
+		theirs, err := p.Namespace(kind)
+		if err != nil {
+			c.State, c.Says = Unknown, err.Error()
+			return c
+		}
+		if ours, err := own.Namespace(kind); err == nil && ours != theirs {
+			other = append(other, theirs)
+		}
+	}
+	if len(other) > 0 {
+		c.Says = "of its own: " + strings.Join(other, ", ")
+		if pids := p.PIDs(); len(pids) > 1 {
+			c.Says += fmt.Sprintf("; it is process %d in there", pids[len(pids)-1])
+		}
+	}
+	return c
+}
+
+// checkReadable reads what tracing reads: mappings, a library through its link, memory.
+func checkReadable(p *process.Process) Check {
+	c := Check{Group: Target, Name: "reading it", Needed: true, Says: "mappings, files and memory"}
+	maps, err := p.Maps()
+	if err == nil && len(maps) == 0 {
+		err = errors.New("it has no memory: a thread of the kernel, or it is ending")
+	}
+	if err == nil {
+		err = readOnce(p, maps)
+	}
+	if err != nil {
+		c.State, c.Says = Failed, err.Error()
+		if errors.Is(err, process.ErrPermission) {
+			c.Fixes = Give()
+		}
+	}
+	return c
+}
+
+func readOnce(p *process.Process, maps []process.Mapping) error {
+	i := slices.IndexFunc(maps, func(m process.Mapping) bool { return m.Exec && m.Inode != 0 })
+	if i < 0 {
+		return errors.New("it runs no code of a file")
+	}
+	if _, err := p.ReadAt(make([]byte, 8), maps[i].Start); err != nil {
+		return err
+	}
+	f, err := p.OpenFile(&maps[i])
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// checkLibraries has a check for each file that would be hooked, and for each kind of library of which there is none.
+func checkLibraries(p *process.Process, s *tracer.Survey) []Check {
+	var out []Check
+	any := false
+	for i := range s.Files {
+		c := checkFile(&s.Files[i])
+		any = any || c.State == OK
+		out = append(out, c)
+	}
+	for _, l := range []*hook.Library{hook.Torch, hook.Driver, hook.Runtime} {
+		if !slices.ContainsFunc(s.Files, func(f tracer.File) bool { return f.Library == l }) {
+			out = append(out, unmapped(l, s))
+		}
+	}
+	if !any {
+		out = append(out, nothingToHook(p, s))
+	}
+	return out
+}
+
+func checkFile(f *tracer.File) Check {
+	c := Check{Group: Library, Name: f.Library.Name, File: &File{f.Path, f.BuildID, f.Functions, f.Absent}}
+	total := len(f.Functions) + len(f.Absent)
+	switch {
+	case f.Err != nil:
+		c.State, c.Says = Failed, f.Err.Error()
+		if errors.Is(f.Err, process.ErrPermission) || f.Deleted {
+			c.Fixes = []Fix{{"host", "sudo setcap cap_bpf,cap_perfmon,cap_sys_ptrace,cap_checkpoint_restore,cap_dac_read_search+ep " + ownPath()}}
+		}
+		return c
+	case len(f.Functions) == 0 && f.Symbols == 0:
+		c.State, c.Says = Failed, f.Path+" names no function: it is stripped of all symbols"
+		c.Fixes = []Fix{{"host", "install the library as its maker ships it: its exported names are how it is hooked"}}
+		return c
+	case len(f.Functions) == 0:
+		c.State, c.Says = Failed, fmt.Sprintf("%s names %d functions, but none of the %d that are looked for: it is of another make", f.Path, f.Symbols, total)
+		return c
+	}
+	c.Says = fmt.Sprintf("%s: %d of %d functions", f.Path, len(f.Functions), total)
+	if f.BuildID != "" {
+		c.Says += ", build-id " + f.BuildID
+	}
+	if f.Deleted {
+		c.Says += ", deleted on disk"
+	}
+	return c
+}
+
+// unmapped says what it means that there is no file of a library.
+func unmapped(l *hook.Library, s *tracer.Survey) Check {
+	c := Check{Group: Library, Name: l.Name, State: Unknown, Says: "no " + strings.Join(l.Globs, " or ") + " is mapped: "}
+	switch {
+	case l == hook.Runtime && s.Static != "":
+		c.Says += "the runtime is linked statically into " + s.Static + "; the driver's functions see the same memory"
+	case l == hook.Runtime:
+		c.Says += "it is linked statically, not loaded yet, or not used; the driver's functions see the same memory"
+	case l == hook.Torch:
+		c.Says += "the program does not use PyTorch, or has not imported it yet"
+	default:
+		c.Says += "the program does not use CUDA, or has not started to"
+	}
+	return c
+}
+
+// nothingToHook is what keeps a process from being traced that has no function of the table.
+func nothingToHook(p *process.Process, s *tracer.Survey) Check {
+	c := Check{Group: Library, Name: "functions to trace", State: Failed, Needed: true}
+	if len(s.Files) > 0 {
+		c.Says = "the libraries are there, but none of their functions could be found"
+		return c
+	}
+	c.Says = fmt.Sprintf("%s uses no CUDA: no libcuda.so, libcudart or libc10 among its %d files with code", p.Name(), s.Programs)
+	for _, child := range p.Children() {
+		if q, err := process.Open(child); err == nil && tracer.Traceable(q) {
+			c.Fixes = append(c.Fixes, Fix{"host", fmt.Sprintf("gputrace doctor -p %d    # its child %s uses CUDA", child, q.Name())})
+		}
+	}
+	c.Fixes = append(c.Fixes, Fix{"host", fmt.Sprintf("gputrace -p %d --wait    # if it will load a library later", p.PID)})
+	return c
+}
+
+// checkDriver asks the driver for its version. Tracing does without.
+func checkDriver() Check {
+	c := Check{Group: Runtime, Name: "NVML", State: Unknown}
+	l, err := nvml.Open(nil)
+	if err != nil {
+		c.Says = err.Error() + "; figures of nvidia-smi will be missing"
+		return c
+	}
+	defer l.Close()
+	reading, err := l.Read()
+	if err != nil {
+		c.Says = err.Error()
+		return c
+	}
+	c.State, c.Says = OK, fmt.Sprintf("%s, %d devices", cmp.Or(reading.Driver, "version unknown"), len(reading.Devices))
+	return c
+}
+
+func checkTorch(s *tracer.Survey) Check {
+	c := Check{Group: Runtime, Name: "PyTorch", Says: s.PyTorch}
+	switch {
+	case s.PyTorch == "":
+		c.State, c.Says = Unknown, "no version was found"
+	case s.CUDA != "":
+		c.Says += ", built for CUDA " + s.CUDA
+	}
+	return c
+}
+
+func checkBackend(p *process.Process) Check {
+	c := Check{Group: Runtime, Name: "allocator", Says: "PyTorch's native one: its books can be read and compared"}
+	if _, err := inspect.Find(p); err != nil {
+		c.State, c.Says = Unknown, err.Error()
+		if errors.Is(err, inspect.ErrOtherBackend) {
+			c.Says += ": it is seen at the driver, without blocks of PyTorch"
+		}
+	}
+	return c
+}
+
+func checkPython(p *process.Process) Check {
+	c := Check{Group: Runtime, Name: "Python"}
+	r, err := cpython.Find(p)
+	if err != nil {
+		c.State, c.Says = Unknown, err.Error()+": stacks will have native frames only"
+		if errors.Is(err, cpython.ErrNotReady) {
+			c.Says = "the interpreter is just starting"
+		}
+		return c
+	}
+	c.Says = r.Version.String() + ", its frames can be walked"
+	return c
+}
+
+// testTarget attaches as a recording does, and counts calls for a moment.
+func testTarget(p *process.Process, o *Options) Check {
+	c := Check{Group: Attach, Name: "probes on the process", Needed: true}
+	t, err := tracer.Start(p, &tracer.Options{CacheDir: o.CacheDir})
+	if err != nil {
+		c.State, c.Says, c.Fixes = Failed, firstLine(err.Error()), attachFixes(err)
+		return c
+	}
+	defer t.Close()
+	events, err := count(t, o.duration())
+	hits, herr := t.Hits()
+	if err = errors.Join(err, herr); err != nil {
+		c.State, c.Says = Failed, firstLine(err.Error())
+		return c
+	}
+	var runs, lost uint64
+	for _, h := range hits {
+		runs += h.Runs
+		lost += h.Lost()
+	}
+	c.Says = fmt.Sprintf("%d functions hooked, %d calls and %d events in %s, %d lost", len(t.Found().Probes), runs, events, o.duration(), lost)
+	if runs == 0 {
+		c.Says += ": the job does not allocate just now"
+	}
+	for _, w := range t.Warnings() {
+		c.Says += "; " + firstLine(w.Error())
+	}
+	return c
+}
+
+func count(t *tracer.Tracer, d time.Duration) (events int, err error) {
+	timer := time.AfterFunc(d, t.Stop)
+	defer timer.Stop()
+	buf := make([]event.Event, 0, 4096)
+	for {
+		buf, err = t.Read(buf[:0])
+		events += len(buf)
+		if errors.Is(err, io.EOF) {
+			return events, nil
+		}
+		if err != nil {
+			return events, err
+		}
+	}
+}

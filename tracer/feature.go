@@ -1,0 +1,132 @@
+//go:build linux
+
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/bpf"
+)
+
+// ErrNoFeature: the kernel was asked, and does not have it.
+var ErrNoFeature = errors.New("this kernel does not have it")
+
+// Feature is something that tracing uses of the kernel.
+type Feature struct {
+	Name     string
+	Version  string // of Linux that has it first
+	Optional bool   // there is another way
+	probe    func() error
+}
+
+// Probe asks the kernel. nil: it has the feature; ErrNoFeature: it does not; any other error: that is not known, such as for
+// want of the right to ask. Answers are kept for as long as gputrace runs.
+func (f *Feature) Probe() error {
+	readVersion()
+	err := f.probe()
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		return fmt.Errorf("%w: %w", ErrNoFeature, err)
+	}
+	return err
+}
+
+// KernelTypes is the name of the feature that is a file: a container can lack it on a kernel that has it.
+const KernelTypes = "BTF of the kernel"
+
+// Features are those that the compiled programs use. Versions are those of bpf-helpers(7) and of the commits that bring the map
+// and link types.
+var Features = []Feature{
+	{Name: KernelTypes, Version: "5.4", probe: kernelTypes},
+	{Name: "ring buffer", Version: "5.8", probe: mapType(ebpf.RingBuf)},
+	{Name: "bpf_probe_read_user", Version: "5.5", probe: helper(asm.FnProbeReadUser)},
+	{Name: "bpf_probe_read_kernel", Version: "5.5", probe: helper(asm.FnProbeReadKernel)},
+	{Name: "tracing programs", Version: "5.5", probe: tracingProgram},
+	{Name: "task storage", Version: "5.11", probe: mapType(ebpf.TaskStorage)},
+	{Name: "bpf_task_storage_get", Version: "5.11", probe: helper(asm.FnTaskStorageGet)},
+	{Name: "bpf_task_storage_delete", Version: "5.11", probe: helper(asm.FnTaskStorageDelete)},
+	{Name: "bpf_get_current_task_btf", Version: "5.11", probe: helper(asm.FnGetCurrentTaskBtf)},
+	{Name: "bpf_get_attach_cookie", Version: "5.15", probe: helper(asm.FnGetAttachCookie)},
+	{Name: "bpf_find_vma", Version: "5.17", probe: helper(asm.FnFindVma)},
+	{Name: "uprobe_multi links", Version: "6.6", Optional: true, probe: features.HaveBPFLinkUprobeMulti},
+}
+
+func mapType(t ebpf.MapType) func() error { return func() error { return features.HaveMapType(t) } }
+
+// tracingProgram loads one that does nothing, for where ours are.
+func tracingProgram() error {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.Tracing, AttachType: ebpf.AttachTraceRawTp, AttachTo: "sched_process_exit", License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		return err
+	}
+	return p.Close()
+}
+
+// helper asks for a function that programs on uprobes call.
+func helper(f asm.BuiltinFunc) func() error {
+	return func() error { return features.HaveProgramHelper(ebpf.Kprobe, f) }
+}
+
+// kernelTypes reads what a kernel built with CONFIG_DEBUG_INFO_BTF shows in /sys/kernel/btf/vmlinux.
+func kernelTypes() error {
+	_, err := btf.LoadKernelSpec()
+	return err
+}
+
+// SystemCall is a call of the kernel that tracing makes, and that a filter can forbid.
+type SystemCall struct {
+	Name string
+	Err  error // it is refused: EPERM, EACCES or ENOSYS
+}
+
+// SystemCalls makes each of them in a way that does nothing: with arguments that the kernel looks at before it asks for rights,
+// so that it is a filter that refuses. bpf(2) of kernels that ask first is also refused without CAP_BPF.
+func SystemCalls() []SystemCall {
+	raw := func(number uintptr, args ...uintptr) error {
+		args = append(args, 0, 0, 0, 0, 0, 0)
+		_, _, errno := unix.Syscall6(number, args[0], args[1], args[2], args[3], args[4], args[5])
+		switch errno {
+		case unix.EPERM, unix.EACCES, unix.ENOSYS:
+			return errno
+		}
+		return nil
+	}
+	bad := ^uintptr(0)
+	return []SystemCall{
+		{"bpf", raw(unix.SYS_BPF, 1<<30)},
+		{"perf_event_open", raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad)},
+		{"process_vm_readv", raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
+		{"pidfd_open", raw(unix.SYS_PIDFD_OPEN, bad)},
+		{"openat2", raw(unix.SYS_OPENAT2, bad)},
+	}
+}
+
+// LockedMemory raises the limit of locked memory, which kernels before 5.11 charge BPF memory to. Later ones do not need it.
+func LockedMemory() error { return rlimit.RemoveMemlock() }
+
+// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of the default size, bytes. Unwind rows
+// come to it: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
+func KernelMemory() (uint64, error) {
+	spec, err := bpf.LoadTrace()
+	if err != nil {
+		return 0, fmt.Errorf("read the compiled programs: %w", err)
+	}
+	n := uint64(defaultRing)
+	for _, m := range spec.Maps {
+		if m.Type == ebpf.Array {
+			n += uint64(m.MaxEntries) * uint64(m.ValueSize)
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,42 @@
+//go:build linux
+
+package tracer
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/psx"
+)
+
+// kept are the capabilities that a trace uses until its end: to make tables for libraries that are loaded later, and to read the
+// target's memory and files.
+const kept = 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_CHECKPOINT_RESTORE | 1<<unix.CAP_DAC_READ_SEARCH
+
+// DropRights gives up, in all threads of the program, the capabilities that tracing does not need from here on, but for those
+// in also (bits of linux/capability.h), and the way to get others by running a program. It waits for all threads: one that hangs in
+// a driver keeps it waiting.
+func (s *Session) DropRights(also uint64) error {
+	keep := kept | also
+	if !s.kernel.multi {
+		keep |= 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_ADMIN // probes in libraries that are loaded later are perf events too
+	}
+	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return fmt.Errorf("read our own capabilities: %w", err)
+	}
+	for i := range data {
+		part := uint32(keep >> (32 * i))
+		data[i].Effective &= part
+		data[i].Permitted &= part
+		data[i].Inheritable = 0
+	}
+	if _, _, errno := psx.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data[0])), 0); errno != 0 {
+		return fmt.Errorf("give up capabilities: %w", errno)
+	}
+	if _, _, errno := psx.Syscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); errno != 0 {
+		return fmt.Errorf("set no_new_privs: %w", errno)
+	}
+	return nil
+}

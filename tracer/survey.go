@@ -1,0 +1,96 @@
+//go:build linux
+
+package tracer
+
+import (
+	"path"
+	"slices"
+
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// File is a file of a library of the hook table that a process has mapped.
+type File struct {
+	Library   *hook.Library
+	Path      string // as the process sees it
+	Deleted   bool
+	BuildID   string   // hex; empty: it has none
+	Functions []string // that would be traced
+	Absent    []string // functions of the table that the file does not define
+	Symbols   int      // functions that its symbol tables name, when none of the table's is among them
+	Err       error    // the file cannot be read
+}
+
+// Survey is what an attach would find.
+type Survey struct {
+	Files    []File
+	Programs int    // files with code
+	Static   string // the program, when it has the CUDA runtime linked into itself; empty: not known to
+	PyTorch  string // "2.15.0"; empty: not found
+	CUDA     string // that PyTorch was built for; empty: not known
+}
+
+// NewSurvey looks at the mappings of a process as an attach does, and attaches nothing.
+func NewSurvey(p *process.Process) (*Survey, error) {
+	maps, err := p.Maps()
+	if err != nil {
+		return nil, err
+	}
+	t := &Tracer{target: p, objects: newObjects(p, &Session{})}
+	exe, _ := p.Exe()
+	s, seen := &Survey{}, map[objectKey]bool{}
+	for _, m := range maps {
+		key := objectKey{m.Device, m.Inode, m.Path}
+		if !m.Exec || m.Inode == 0 || seen[key] {
+			continue
+		}
+		seen[key] = true
+		s.Programs++
+		i := slices.IndexFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(m.Path) })
+		if i < 0 && m.Path != exe {
+			continue
+		}
+		r := newRegion(m, t.objects.open(&m))
+		t.regions = append(t.regions, r)
+		if i >= 0 {
+			s.Files = append(s.Files, surveyFile(hook.Libraries[i], &r))
+		} else if f := r.object.file; f != nil {
+			if _, ok := f.Find("cudaMalloc"); ok {
+				s.Static = m.Path
+			}
+		}
+	}
+	s.PyTorch, s.CUDA = t.torchVersion()
+	for i := range t.regions {
+		if f := t.regions[i].object.file; f != nil {
+			f.Close()
+		}
+	}
+	return s, nil
+}
+
+func surveyFile(l *hook.Library, r *region) File {
+	f := File{Library: l, Path: r.Path, Deleted: r.Deleted, Err: r.object.err}
+	if r.object.file == nil {
+		return f
+	}
+	f.BuildID = r.object.file.BuildID()
+	for _, p := range findProbes(r, nil) { // which are not placed
+		if !slices.Contains(f.Functions, p.Label()) {
+			f.Functions = append(f.Functions, p.Label())
+		}
+	}
+	for _, name := range l.Symbols() {
+		if !slices.Contains(f.Functions, name) {
+			f.Absent = append(f.Absent, name)
+		}
+	}
+	if len(f.Functions) == 0 {
+		f.Symbols = len(r.object.file.FindPrefix(""))
+	}
+	return f
+}
+
+// Base is the last element of the file's path.
+func (f *File) Base() string { return path.Base(f.Path) }
