@@ -50,11 +50,12 @@ const UprobeMulti = "uprobe_multi links"
 var Features = []Feature{
 	{Name: KernelTypes, Version: "5.4", probe: kernelTypes},
 	{Name: "ring buffer", Version: "5.8", probe: mapType(ebpf.RingBuf)},
-	{Name: "bpf_get_ns_current_pid_tgid", Version: "5.7", probe: helper(asm.FnGetNsCurrentPidTgid)},
 	{Name: "bpf_probe_read_user", Version: "5.5", probe: helper(asm.FnProbeReadUser)},
+	{Name: "bpf_probe_read_kernel", Version: "5.5", probe: helper(asm.FnProbeReadKernel)},
 	{Name: "tracing programs", Version: "5.5", probe: tracingProgram},
 	{Name: "task storage", Version: "5.11", probe: mapType(ebpf.TaskStorage)},
 	{Name: "bpf_task_storage_get", Version: "5.11", probe: helper(asm.FnTaskStorageGet)},
+	{Name: "bpf_task_storage_delete", Version: "5.11", probe: helper(asm.FnTaskStorageDelete)},
 	{Name: "bpf_get_current_task_btf", Version: "5.11", probe: helper(asm.FnGetCurrentTaskBtf)},
 	{Name: "bpf_get_attach_cookie", Version: "5.15", probe: helper(asm.FnGetAttachCookie)},
 	{Name: "bpf_find_vma", Version: "5.17", probe: helper(asm.FnFindVma)},

@@ -50,47 +50,47 @@ var droppedOutcomes = map[bpf.TraceOutcome]string{
 }
 
 // Hits reads the counters of every probe.
-func (t *Tracer) Hits() ([]Hits, error) {
-	stats, err := t.kernel.stats()
+func (s *Session) Hits() ([]Hits, error) {
+	stats, err := s.kernel.stats()
 	if err != nil {
 		return nil, err
 	}
 	var out []Hits
-	for _, p := range t.probes.probes {
+	for _, p := range s.probes.probes {
 		name := path.Base(p.File) + " " + p.Label()
-		out = append(out, t.hits(name, &stats, p.index))
+		out = append(out, s.hits(name, &stats, p.index))
 		if p.returns() {
-			out = append(out, t.hits(name+" return", &stats, p.index+1))
+			out = append(out, s.hits(name+" return", &stats, p.index+1))
 		}
 	}
 	return out, nil
 }
 
-func (t *Tracer) hits(name string, stats *bpf.TraceStatsTable, row uint32) Hits {
-	s := &stats.Row[row]
+func (s *Session) hits(name string, stats *bpf.TraceStatsTable, row uint32) Hits {
+	r := &stats.Row[row]
 	h := Hits{
-		Probe: name, Runs: s.Hits, Emitted: s.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: t.received[row],
+		Probe: name, Runs: r.Hits, Emitted: r.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: s.received[row],
 		Quiet: map[string]uint64{}, Dropped: map[string]uint64{},
 	}
 	for o, reason := range quietOutcomes {
-		if n := s.Outcome[o]; n > 0 {
+		if n := r.Outcome[o]; n > 0 {
 			h.Quiet[reason] = n
 		}
 	}
 	for o, reason := range droppedOutcomes {
-		h.Dropped[reason] = s.Outcome[o]
+		h.Dropped[reason] = r.Outcome[o]
 	}
 	return h
 }
 
 // Lost is the number of events lost so far, over all probes.
-func (t *Tracer) Lost() uint64 {
-	stats, err := t.kernel.stats()
+func (s *Session) Lost() uint64 {
+	stats, err := s.kernel.stats()
 	if err != nil {
 		return 0
 	}
 	var n uint64
-	for i := range t.probes.used {
+	for i := range s.probes.used {
 		for o := range droppedOutcomes {
 			n += stats.Row[i].Outcome[o]
 		}
@@ -99,4 +99,4 @@ func (t *Tracer) Lost() uint64 {
 }
 
 // StackRecordsLost counts stacks that did not fit the ring; their events say so.
-func (t *Tracer) StackRecordsLost() uint64 { return t.kernel.stacksLost() }
+func (s *Session) StackRecordsLost() uint64 { return s.kernel.stacksLost() }
