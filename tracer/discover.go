@@ -176,4 +176,7 @@ func parseTorchVersion(f io.Reader) (torch, cuda string) {
 }
 
 // haveUprobeMulti probes the kernel once for links to many uprobes (6.6).
-func haveUprobeMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }
+func haveUprobeMulti() bool {
+	readVersion()
+	return features.HaveBPFLinkUprobeMulti() == nil
+}
