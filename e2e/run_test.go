@@ -57,7 +57,8 @@ func TestChildrenOfLauncher(t *testing.T) {
 	args := torchrun(2, "--wait", "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"))
 	p := startIn(t, dir, nil, args[0], args[1:]...)
 	eventually(t, "two ranks at their start signal", func() bool { return countLines(p.output(), "READY ") == 2 })
-	c := newCommand(t, "-p", itoa(p.pid), "--children", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	one := strings.TrimPrefix(p.await(t, "READY "), "READY ") // named too, and not traced twice
+	c := newCommand(t, "-p", itoa(p.pid)+","+one, "--children", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
 	p.release(t)
 	eventually(t, "two ranks", func() bool { return countLines(p.output(), "RANK ") == 2 })
 	p.touch(t, "hold")

@@ -67,11 +67,12 @@ func (w *exitWatch) ended() bool {
 func (w *exitWatch) close() { _ = unix.Close(w.fd) }
 
 // Add attaches to a process of a job. With Options.Children its descendants are traced too: those that are there, and each new
-// one from its first instruction. Errors are those of Start. A process that is traced already is left as it is.
+// one from its first instruction. Errors are those of Start. nil without an error: it is traced already, as a descendant of another,
+// and Arrived tells of it.
 func (s *Session) Add(p *process.Process) (*Tracer, error) {
 	if m := s.members[uint32(p.PID)]; m != nil {
 		m.root = true
-		return m.tracer, nil
+		return nil, nil
 	}
 	t, err := s.attachTo(p)
 	if err != nil {
@@ -461,7 +462,9 @@ func (s *Session) changed(r *bpf.TraceRecordProcess) {
 // forked notes a new process. One of the same number has ended.
 func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 	if old != nil && old.told && old.target.Alive() { // we came to it from /proc in the same moment
+		_ = s.kernel.objs.NsPids.Delete(r.Pid)
 		s.kernel.free(old.index)
+		s.places = append(s.places, old.index)
 		old.index, old.told = r.Index, false
 		if old.tracer != nil {
 			old.tracer.unpublished = true

@@ -88,22 +88,40 @@ func (j *job) addAll() error {
 	if err != nil {
 		return err
 	}
+	found := j.opts.name != "" || j.opts.all // then one that cannot be attached to is no reason to do without the others
+	var failed error
 	for _, p := range targets {
-		one := j.opts
-		one.pid = p.PID
-		t, err := j.tracer.Add(p)
-		if errors.Is(err, tracer.ErrNoCUDA) && (j.opts.children || j.opts.wait) {
-			err = j.tracer.Expect(p)
+		err := j.add(p)
+		if err != nil && !found {
+			return err
 		}
 		if err != nil {
-			return explain(err, one)
+			j.screen.warn(err)
+			failed = err
 		}
-		if t != nil {
-			j.arrive(t)
-		}
+	}
+	if len(j.all) == 0 && j.tracer.Waiting() == 0 {
+		return failed
 	}
 	if n := j.tracer.Waiting(); n > 0 {
 		j.screen.say("  following %s with nothing to trace so far", processes(n))
+	}
+	return nil
+}
+
+// add attaches to a process; when it has nothing to trace yet and that is waited for, it is followed.
+func (j *job) add(p *process.Process) error {
+	t, err := j.tracer.Add(p)
+	if errors.Is(err, tracer.ErrNoCUDA) && (j.opts.children || j.opts.wait) {
+		err = j.tracer.Expect(p)
+	}
+	if err != nil {
+		one := j.opts
+		one.pid = p.PID
+		return explain(err, one)
+	}
+	if t != nil {
+		j.arrive(t)
 	}
 	return nil
 }
