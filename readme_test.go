@@ -26,6 +26,7 @@ var expected = []struct{ command, stdout string }{
 	{"gputrace report", "allocator totals continuous"},
 	{"gputrace export", ""}, // says on standard error what it wrote
 	{"gputrace diff", "in use by Python line"},
+	{"gputrace doctor", "tracing will work: gputrace -p "},
 	{"gputrace dump", "reserved"},
 	{"gputrace who", "live by holder"},
 	{"go tool pprof", "Showing nodes accounting for "},

@@ -8,7 +8,9 @@
 #define MAX_PYTHON   128
 #define MAX_WORDS    (MAX_NATIVE + 2 * MAX_PYTHON)
 #define MAX_MAPPINGS 2048
-#define MAX_SLOTS    64 // process descriptors; an update takes a fresh one
+#define MAX_SLOTS    64	   // process descriptors; an update takes a fresh one. Of whole jobs there are more
+#define MAX_TRACED   16384 // processes at a time
+#define NO_CODE	     0	   // the descriptor of a process of which no mapping is known yet
 #define MAX_HOOKS    1024
 #define MAX_SITES    4
 #define MAX_RULES    65536
@@ -54,6 +56,14 @@ enum record_type {
 	RECORD_RAW = 5,	 // a record_stack whose words are what user space unwinds with; behind the pages of its stack
 	RECORD_RAW_PAGE = 6,
 	RECORD_CODE_CHANGED = 7,
+	RECORD_PROCESS = 8,
+};
+
+// What has become of a process.
+enum process_change {
+	PROCESS_FORKED = 1, // it is new
+	PROCESS_EXECED = 2, // it has become another program
+	PROCESS_ENDED = 3,
 };
 
 // Same numbers as event.Kind, event.Layer and event.StackStatus; a Go test compares them.
@@ -184,6 +194,17 @@ struct record_code_changed {
 	u8 pad[3];
 	u32 pid;
 	u64 change; // counts from 1, as code_changes
+};
+
+// A process that is traced begins, becomes another program or ends. All that it sent before lies before this.
+struct record_process {
+	u8 type;
+	u8 change;
+	u8 pad[2];
+	u32 pid;
+	u32 parent;  // of a new one
+	u32 index;   // in `traced`
+	u8 name[16]; // of the program, as the kernel has it (TASK_COMM_LEN)
 };
 
 // A piece of a stack that is sent as it is, at most up to the end of its page.
@@ -367,11 +388,35 @@ struct proc {
 	u64 salt_process; // seed of stack hashes: the same until code takes the place of other code
 	u64 code_pages;	  // executable pages of the process when its mappings were read (exec_vm of its mm_struct)
 	u64 doubts;	  // number of the last change that took code away since the mappings were read; 0: none
-	u32 pid;	  // as the tracer's PID namespace numbers it
+	u32 pid;	  // of the process whose it is; its children may use it too
 	u32 nmappings;
 	struct python python;
 	struct block_layout block;
 	struct mapping mapping[MAX_MAPPINGS];
+};
+
+enum traced_state {
+	TRACED_FREE = 0,
+	TRACED_NOW = 1,
+	TRACED_ENDED = 2, // its place is free when user space has read so
+};
+
+// A process that is traced, as the kernel side follows it.
+struct traced {
+	u32 state;
+	u32 pid;      // as the tracer's PID namespace numbers it
+	u32 children; // 1: its children are traced too
+	u32 execs;
+	u64 changes;	// how often it was seen to have other code than before
+	u64 code_pages; // executable pages (exec_vm of its mm_struct), while its descriptor is borrowed
+};
+
+// Where a process's descriptor is. User space writes it, and the kernel when a process is new or becomes another program.
+struct place {
+	u32 slot;
+	u32 next;     // descriptor that is about to be the process's, or is it; NO_CODE: none
+	u32 borrowed; // the descriptor is the parent's, or NO_CODE
+	u32 pad;
 };
 
 // pc -> rule, direct mapped, shared by all CPUs without a lock: `check` holds key ^ rule, so an entry written by two CPUs

@@ -18,8 +18,7 @@ char LICENSE[] SEC("license") = "GPL"; // bpf_probe_read_user is for GPL program
 #define SEEN_CODES (1 << 15) // entries: 256 KiB
 
 const volatile u32 cfg_free_stacks; // 1: frees get a stack too
-const volatile u64 cfg_pidns_dev;   // the tracer's PID namespace, as stat(2) numbers it
-const volatile u64 cfg_pidns_ino;
+const volatile u64 cfg_pidns_ino;   // the tracer's PID namespace, as stat(2) numbers it
 const volatile struct direct_map cfg_direct;
 
 // Sorted unwind rows of all files, in chunks that are added as they are needed and filled through mmap. A row: pc relative
@@ -46,15 +45,6 @@ struct {
 	__type(value, struct proc);
 } procs SEC(".maps");
 
-// Process -> slot of `procs`, in the initial PID namespace (what the kernel tells us cheaply). Entries are made on the
-// first hit, from ns_pids, which user space fills with the numbers that it sees.
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, u32);
-	__type(value, u32);
-} pids SEC(".maps"), ns_pids SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 32 << 20); // set at load
@@ -69,10 +59,7 @@ u32 memo_turns;
 u64 seen[SEEN];		    // hashes of stacks already sent; an overwritten slot only means that one is sent again
 u64 seen_codes[SEEN_CODES]; // the last code object sent, by address
 u64 stacks_lost;
-u64 code_changes; // how often the process was seen to have other code than before
-u32 slot_next;	  // descriptor that is about to be the process's, or is it
-u32 execs;	  // of the process
-u64 pid_misses;	  // runs in a process that is not traced
+u64 pid_misses; // runs in a process that is not traced
 
 static __always_inline int read_user(void *dst, u32 len, u64 addr)
 {
@@ -182,6 +169,7 @@ static __always_inline bool still_shows(struct view *v)
 }
 
 #include "unwind.h"
+#include "traced.h"
 
 // What has become of a call so far.
 enum call_state {
@@ -222,7 +210,8 @@ struct scratch {
 		u64 device;
 	} below[MAX_DEPTH]; // what a pop brings back
 	u32 nbelow;	    // more than MAX_DEPTH: the rest is not known
-	u32 pad;
+	u32 pid;	    // of the process, whose descriptor may be its parent's
+	u64 first_sp;	    // of the first call that was seen: those around it began before. 0: none was
 };
 
 struct {
@@ -250,6 +239,8 @@ struct {
 struct hit {
 	struct pt_regs *ctx;
 	struct task_struct *task;
+	struct traced *traced;
+	struct place *place;
 	struct proc *proc;
 	struct scratch *scratch;
 	struct hook *hook;
@@ -261,66 +252,6 @@ struct hit {
 static __always_inline void outcome(u32 row, enum outcome what)
 {
 	__sync_fetch_and_add(&stats.row[row & (MAX_HOOKS - 1)].outcome[what], 1);
-}
-
-// The number of the current process in the tracer's own PID namespace, for a tracer in a container.
-static __noinline u32 *slot_in_namespace(u32 tgid)
-{
-	struct bpf_pidns_info info = {};
-
-	if (bpf_get_ns_current_pid_tgid(cfg_pidns_dev, cfg_pidns_ino, &info, sizeof(info)))
-		return 0;
-	u32 pid = info.tgid;
-	u32 *slot = bpf_map_lookup_elem(&ns_pids, &pid);
-	if (slot)
-		bpf_map_update_elem(&pids, &tgid, slot, 0);
-	return slot;
-}
-
-// Takes over how much code the process has. When some is gone, other code can come to its place: nothing that was looked up in
-// the descriptor before counts any more.
-static __always_inline void recount(struct proc *p, u64 pages, u64 change)
-{
-	if (pages < p->code_pages) {
-		p->doubts = change;
-		p->salt = p->salt * GOLDEN + 1;
-	}
-	p->code_pages = pages;
-}
-
-// Notices that libraries came or went: the number of executable pages is another one. The tracer is woken to read the mappings.
-// When libraries went, until then each mapping is checked against the kernel's before it is believed, and stacks have ids of
-// their own.
-__noinline int code_changed(struct proc *p, u64 pages)
-{
-	if (!p)
-		return 0;
-	struct record_code_changed r = { .type = RECORD_CODE_CHANGED, .pid = p->pid };
-	struct proc *next = bpf_map_lookup_elem(&procs, &slot_next);
-
-	r.change = __sync_fetch_and_add(&code_changes, 1) + 1;
-	recount(p, pages, r.change);
-	if (next && next != p)
-		recount(next, pages, r.change);
-	bpf_ringbuf_output(&ring, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
-	return 0;
-}
-
-static __always_inline void check_code(struct proc *p, struct task_struct *task)
-{
-	u64 pages = task->mm->exec_vm;
-
-	if (pages != p->code_pages)
-		code_changed(p, pages);
-}
-
-static __always_inline struct proc *current_proc(u32 tgid)
-{
-	u32 *slot = bpf_map_lookup_elem(&pids, &tgid);
-
-	if (!slot)
-		slot = slot_in_namespace(tgid);
-	return slot ? bpf_map_lookup_elem(&procs, slot) : 0;
 }
 
 // Starts a run: counts the hit, finds the process. 0: go on.
@@ -338,8 +269,11 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 	h->tid = h->task->pid;
 	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
 	h->hook = &hooks.row[h->row];
-	h->proc = current_proc(h->task->tgid);
-	if (!h->proc) {
+	u32 *index = current_traced(h->task->tgid);
+	h->traced = index ? bpf_map_lookup_elem(&traced, index) : 0;
+	h->place = index ? bpf_map_lookup_elem(&places, index) : 0;
+	h->proc = h->place ? bpf_map_lookup_elem(&procs, &h->place->slot) : 0;
+	if (!h->proc || !h->traced) {
 		__sync_fetch_and_add(&pid_misses, 1);
 		return -1;
 	}
@@ -419,13 +353,13 @@ __noinline int send_code(struct walk *w, struct proc *p, u64 addr)
 	r->addr[CODE_LINETABLE] = code_field(r, py->co_linetable);
 	r->len[CODE_QUALNAME] = copy_chunk(r->qualname, CODE_QUALNAME_BYTES, r->addr[CODE_QUALNAME]);
 	r->len[CODE_LINETABLE] = copy_chunk(r->linetable, CODE_LINETABLE_BYTES, r->addr[CODE_LINETABLE]);
-	u64 id = code_id(r, py, addr);
+	u64 id = code_id(r, py, addr) ^ p->salt_process;
 	// By address, so that what lay there last is what the tracer has: an object that comes back is sent again.
 	u64 *slot = &seen_codes[((addr * GOLDEN) >> 40) & (SEEN_CODES - 1)];
 	if (*slot == id)
 		return 0;
 	r->type = RECORD_CODE;
-	r->pid = p->pid;
+	r->pid = w->rec.pid;
 	r->len[CODE_NAME] = copy_chunk(r->name, CODE_NAME_BYTES, r->addr[CODE_NAME]);
 	r->len[CODE_FILENAME] = copy_chunk(r->filename, CODE_FILENAME_BYTES, r->addr[CODE_FILENAME]);
 	if (!bpf_ringbuf_output(&ring, r, sizeof(*r), BPF_RB_NO_WAKEUP))
@@ -478,7 +412,7 @@ static __always_inline void walk_begin(struct hit *h)
 	struct walk *w = &h->scratch->walk;
 	struct task_struct *task = h->task;
 
-	check_code(h->proc, task);
+	check_code(h->traced, h->place, h->proc, task);
 	w->first_pc = h->ctx->ip;
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
@@ -489,6 +423,7 @@ static __always_inline void walk_begin(struct hit *h)
 	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
 		w->stack_top = task->mm->start_stack;
 	begin_walk(w, h->proc);
+	h->scratch->pid = h->traced->pid;
 }
 
 // Finds and sends the stack of the registers in the scratch. A global function: the verifier looks at it once.
@@ -499,6 +434,7 @@ __noinline int walk_and_send(struct scratch *s, struct proc *p)
 	if (recall(&s->walk, p))
 		return STACK_OK;
 	walk_stack(&s->walk, p);
+	s->walk.rec.pid = s->pid;
 	send_stack(&s->walk, p);
 	return s->walk.status;
 }
@@ -533,7 +469,7 @@ static __always_inline void fill_event(struct hit *h, struct record_event *e)
 		.device_index = -1,
 		.hook = h->row,
 		.call = h->row,
-		.pid = h->proc->pid,
+		.pid = h->traced->pid,
 		.tid = h->tid,
 		.time = bpf_ktime_get_boot_ns(),
 		.requested = UNKNOWN,
@@ -851,11 +787,11 @@ static __noinline int emit_call(struct hit *h, struct call *c, u8 kind, u32 name
 // Frees that were applied at their entry, and whose calls were left: they are taken for failed ones. That is right when a call
 // was left before the library did anything; else the address shows it when it is handed out again. Each counts as a run of
 // the return probe, which did not run.
-__noinline int abandon(struct scratch *s, struct proc *p, u32 from, u32 to)
+__noinline int abandon(struct scratch *s, struct traced *t, u32 from, u32 to)
 {
-	if (!s || !p)
+	if (!s || !t)
 		return 0;
-	struct hit h = { .scratch = s, .proc = p, .tid = (u32)bpf_get_current_pid_tgid() };
+	struct hit h = { .scratch = s, .traced = t, .tid = (u32)bpf_get_current_pid_tgid() };
 	for (u32 i = 0; i < MAX_DEPTH; i++) {
 		struct call *c = call_at(s, i);
 		if (i < from || i >= to || c->state != CALL_EMITTED)
@@ -886,7 +822,7 @@ static __always_inline u32 drop_stale(struct hit *h, u64 sp)
 		depth--;
 	}
 	if (applied)
-		abandon(s, h->proc, depth, before);
+		abandon(s, h->traced, depth, before);
 	s->depth = depth;
 	return depth;
 }
@@ -902,7 +838,7 @@ static __always_inline int made_within(struct hit *h, u64 sp, u32 depth)
 		return 0;
 	if (called_from(h->proc, caller, call_at(s, depth - 1)->ip))
 		return 1;
-	abandon(s, h->proc, 0, depth);
+	abandon(s, h->traced, 0, depth);
 	return 0;
 }
 
@@ -945,6 +881,8 @@ static __always_inline void call_enter(struct hit *h)
 		return;
 	}
 	u64 sp = h->ctx->sp;
+	if (!s->first_sp)
+		s->first_sp = sp;
 	u32 depth = drop_stale(h, sp);
 	u8 within = made_within(h, sp, depth);
 	if (!within && depth > MAX_DEPTH / 2)
@@ -1030,7 +968,7 @@ static __always_inline struct call *leave(struct hit *h)
 			break;
 		if (c->sp == sp && c->probe + 1 == h->row) {
 			if (depth + 1 < s->depth)
-				abandon(s, h->proc, depth + 1, s->depth); // those above it never returned
+				abandon(s, h->traced, depth + 1, s->depth); // those above it never returned
 			s->depth = depth;
 			return c;
 		}
@@ -1066,7 +1004,7 @@ static __always_inline void pop_context(struct scratch *s)
 
 static __always_inline void learn_context(struct hit *h, u64 context, u32 device)
 {
-	struct context_key key = { .context = context, .pid = h->proc->pid };
+	struct context_key key = { .context = context, .pid = h->traced->pid };
 	u32 value = device + 1;
 
 	bpf_map_update_elem(&contexts, &key, &value, 0);
@@ -1094,7 +1032,7 @@ static __always_inline void choose(struct hit *h, struct call *c)
 	}
 	if (h->hook->flags & HOOK_PUSH)
 		push_context(s);
-	struct context_key key = { .context = context, .pid = h->proc->pid };
+	struct context_key key = { .context = context, .pid = h->traced->pid };
 	u32 *device = bpf_map_lookup_elem(&contexts, &key);
 	s->context = context;
 	s->device = device ? *device : 0;
@@ -1211,7 +1149,7 @@ int probe_return(struct pt_regs *ctx)
 		h.hook = hook_of(c);
 	u32 rc = ctx->ax; // CUresult, cudaError_t, hipError_t and ze_result_t are ints, 0 is success
 	if (!c)
-		outcome(h.row, DROP_UNPAIRED);
+		outcome(h.row, !h.scratch->first_sp || ctx->sp - 8 > h.scratch->first_sp ? OUT_OUTSIDE : DROP_UNPAIRED);
 	else if (c->state == CALL_OTHER)
 		outcome(h.row, OUT_OTHER);
 	else if (c->state == CALL_OUTSIDE)
@@ -1223,18 +1161,22 @@ int probe_return(struct pt_regs *ctx)
 	return 0;
 }
 
-// A thread ends: what it has left on the way will not return.
+// A thread ends: what it has left on the way will not return. With the last one the process ends.
 SEC("tp_btf/sched_process_exit")
 int thread_exit(void *ctx __attribute__((unused)))
 {
-	u64 id = bpf_get_current_pid_tgid();
-	struct proc *p = current_proc(id >> 32);
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	u32 *index = current_traced(tgid);
+	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
 
-	if (!p)
+	if (!t)
 		return 0;
-	struct scratch *s = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	struct scratch *s = bpf_task_storage_get(&threads, task, 0, 0);
 	if (s)
-		abandon(s, p, 0, s->depth);
+		abandon(s, t, 0, s->depth);
+	if (!task->signal->live.counter)
+		process_ended(t, *index, tgid);
 	return 0;
 }
 
@@ -1243,31 +1185,49 @@ int thread_exit(void *ctx __attribute__((unused)))
 SEC("uprobe")
 int libraries_changed(void *ctx __attribute__((unused)))
 {
-	struct proc *p = current_proc(bpf_get_current_pid_tgid() >> 32);
+	u32 *index = current_traced(bpf_get_current_pid_tgid() >> 32);
+	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
+	struct place *v = index ? bpf_map_lookup_elem(&places, index) : 0;
+	struct proc *p = v ? bpf_map_lookup_elem(&procs, &v->slot) : 0;
 
-	if (p)
-		check_code(p, bpf_get_current_task_btf());
+	if (t && p)
+		check_code(t, v, p, bpf_get_current_task_btf());
 	return 0;
 }
 
-// The process becomes another program, in which nothing is where it was: it is not traced any more.
+// A child of a process whose children are traced is known before it runs.
+SEC("tp_btf/sched_process_fork")
+int process_forked(u64 *args)
+{
+	struct task_struct *child = (struct task_struct *)args[1];
+	u32 *index = current_traced(bpf_get_current_pid_tgid() >> 32);
+	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
+
+	if (t && t->children && child->pid == child->tgid)
+		trace_child(t, *index, child);
+	return 0;
+}
+
+// The process becomes another program, in which nothing is where it was.
 SEC("tp_btf/sched_process_exec")
 int program_replaced(void *ctx __attribute__((unused)))
 {
-	struct bpf_pidns_info info = {};
 	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	u32 *index = current_traced(tgid);
+	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
 
-	if (!current_proc(tgid))
+	if (!t)
 		return 0;
-	__sync_fetch_and_add(&execs, 1);
-	bpf_map_delete_elem(&pids, &tgid);
-	if (!bpf_get_ns_current_pid_tgid(cfg_pidns_dev, cfg_pidns_ino, &info, sizeof(info)))
-		bpf_map_delete_elem(&ns_pids, &info.tgid);
+	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
+	process_execed(t, *index, tgid);
 	return 0;
 }
 
 // Types that no map or variable mentions, kept in the BTF for the Go side.
 const struct record_code_changed *keep_record_code_changed __attribute__((unused));
+const struct record_process *keep_record_process __attribute__((unused));
+const enum process_change *keep_process_change __attribute__((unused));
+const enum traced_state *keep_traced_state __attribute__((unused));
 const struct record_call *keep_record_call __attribute__((unused));
 const enum event_object *keep_event_object __attribute__((unused));
 const enum operand_name *keep_operand_name __attribute__((unused));

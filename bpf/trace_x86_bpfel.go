@@ -189,6 +189,14 @@ const (
 	TraceOutcomeOUTCOME_COUNT   TraceOutcome = 15
 )
 
+type TracePlace struct {
+	_        structs.HostLayout
+	Slot     uint32
+	Next     uint32
+	Borrowed uint32
+	Pad      uint32
+}
+
 type TraceProc struct {
 	_           structs.HostLayout
 	Salt        uint64
@@ -256,6 +264,14 @@ type TraceProc struct {
 		Inode uint64
 	}
 }
+
+type TraceProcessChange uint32
+
+const (
+	TraceProcessChangePROCESS_FORKED TraceProcessChange = 1
+	TraceProcessChangePROCESS_EXECED TraceProcessChange = 2
+	TraceProcessChangePROCESS_ENDED  TraceProcessChange = 3
+)
 
 type TracePyEntry uint32
 
@@ -331,6 +347,17 @@ type TraceRecordEvent struct {
 	Stack       uint64
 }
 
+type TraceRecordProcess struct {
+	_      structs.HostLayout
+	Type   uint8
+	Change uint8
+	Pad    [2]uint8
+	Pid    uint32
+	Parent uint32
+	Index  uint32
+	Name   [16]uint8
+}
+
 type TraceRecordRawPage struct {
 	_    structs.HostLayout
 	Type uint8
@@ -362,6 +389,7 @@ const (
 	TraceRecordTypeRECORD_RAW          TraceRecordType = 5
 	TraceRecordTypeRECORD_RAW_PAGE     TraceRecordType = 6
 	TraceRecordTypeRECORD_CODE_CHANGED TraceRecordType = 7
+	TraceRecordTypeRECORD_PROCESS      TraceRecordType = 8
 )
 
 type TraceRuleTable struct {
@@ -457,8 +485,9 @@ type TraceScratch struct {
 		Context uint64
 		Device  uint64
 	}
-	Nbelow uint32
-	Pad    uint32
+	Nbelow  uint32
+	Pid     uint32
+	FirstSp uint64
 }
 
 type TraceStackStatus uint32
@@ -488,6 +517,24 @@ type TraceStatsTable struct {
 	}
 }
 
+type TraceTraced struct {
+	_         structs.HostLayout
+	State     uint32
+	Pid       uint32
+	Children  uint32
+	Execs     uint32
+	Changes   uint64
+	CodePages uint64
+}
+
+type TraceTracedState uint32
+
+const (
+	TraceTracedStateTRACED_FREE  TraceTracedState = 0
+	TraceTracedStateTRACED_NOW   TraceTracedState = 1
+	TraceTracedStateTRACED_ENDED TraceTracedState = 2
+)
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -495,21 +542,22 @@ const (
 	TraceMapContexts              = "contexts"
 	TraceMapNsPids                = "ns_pids"
 	TraceMapPids                  = "pids"
+	TraceMapPlaces                = "places"
 	TraceMapProcs                 = "procs"
 	TraceMapRing                  = "ring"
 	TraceMapRows                  = "rows"
 	TraceMapThreads               = "threads"
+	TraceMapTraced                = "traced"
 	TraceProgLibrariesChanged     = "libraries_changed"
 	TraceProgProbeEnter           = "probe_enter"
 	TraceProgProbeReturn          = "probe_return"
+	TraceProgProcessForked        = "process_forked"
 	TraceProgProgramReplaced      = "program_replaced"
 	TraceProgThreadExit           = "thread_exit"
 	TraceVarCfgDirect             = "cfg_direct"
 	TraceVarCfgFreeStacks         = "cfg_free_stacks"
-	TraceVarCfgPidnsDev           = "cfg_pidns_dev"
 	TraceVarCfgPidnsIno           = "cfg_pidns_ino"
-	TraceVarCodeChanges           = "code_changes"
-	TraceVarExecs                 = "execs"
+	TraceVarChildrenLost          = "children_lost"
 	TraceVarHooks                 = "hooks"
 	TraceVarKeepCodeChunk         = "keep_code_chunk"
 	TraceVarKeepEventKind         = "keep_event_kind"
@@ -519,19 +567,23 @@ const (
 	TraceVarKeepOperandFrom       = "keep_operand_from"
 	TraceVarKeepOperandName       = "keep_operand_name"
 	TraceVarKeepOutcome           = "keep_outcome"
+	TraceVarKeepProcessChange     = "keep_process_change"
 	TraceVarKeepPyEntry           = "keep_py_entry"
 	TraceVarKeepRawWord           = "keep_raw_word"
 	TraceVarKeepRecordCall        = "keep_record_call"
 	TraceVarKeepRecordCode        = "keep_record_code"
 	TraceVarKeepRecordCodeChanged = "keep_record_code_changed"
 	TraceVarKeepRecordEvent       = "keep_record_event"
+	TraceVarKeepRecordProcess     = "keep_record_process"
 	TraceVarKeepRecordRawPage     = "keep_record_raw_page"
 	TraceVarKeepRecordStack       = "keep_record_stack"
 	TraceVarKeepRecordType        = "keep_record_type"
 	TraceVarKeepStackStatus       = "keep_stack_status"
+	TraceVarKeepTracedState       = "keep_traced_state"
 	TraceVarMemoTurns             = "memo_turns"
 	TraceVarMemos                 = "memos"
 	TraceVarPidMisses             = "pid_misses"
+	TraceVarProcessNewsLost       = "process_news_lost"
 	TraceVarRawInSecond           = "raw_in_second"
 	TraceVarRawNoRoom             = "raw_no_room"
 	TraceVarRawOverRate           = "raw_over_rate"
@@ -541,9 +593,9 @@ const (
 	TraceVarRules                 = "rules"
 	TraceVarSeen                  = "seen"
 	TraceVarSeenCodes             = "seen_codes"
-	TraceVarSlotNext              = "slot_next"
 	TraceVarStacksLost            = "stacks_lost"
 	TraceVarStats                 = "stats"
+	TraceVarTracedTurn            = "traced_turn"
 )
 
 // LoadTrace returns the embedded CollectionSpec for Trace.
@@ -591,6 +643,7 @@ type TraceProgramSpecs struct {
 	LibrariesChanged *ebpf.ProgramSpec `ebpf:"libraries_changed"`
 	ProbeEnter       *ebpf.ProgramSpec `ebpf:"probe_enter"`
 	ProbeReturn      *ebpf.ProgramSpec `ebpf:"probe_return"`
+	ProcessForked    *ebpf.ProgramSpec `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.ProgramSpec `ebpf:"program_replaced"`
 	ThreadExit       *ebpf.ProgramSpec `ebpf:"thread_exit"`
 }
@@ -602,10 +655,12 @@ type TraceMapSpecs struct {
 	Contexts *ebpf.MapSpec `ebpf:"contexts"`
 	NsPids   *ebpf.MapSpec `ebpf:"ns_pids"`
 	Pids     *ebpf.MapSpec `ebpf:"pids"`
+	Places   *ebpf.MapSpec `ebpf:"places"`
 	Procs    *ebpf.MapSpec `ebpf:"procs"`
 	Ring     *ebpf.MapSpec `ebpf:"ring"`
 	Rows     *ebpf.MapSpec `ebpf:"rows"`
 	Threads  *ebpf.MapSpec `ebpf:"threads"`
+	Traced   *ebpf.MapSpec `ebpf:"traced"`
 }
 
 // TraceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -614,10 +669,8 @@ type TraceMapSpecs struct {
 type TraceVariableSpecs struct {
 	CfgDirect             *ebpf.VariableSpec `ebpf:"cfg_direct"`
 	CfgFreeStacks         *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
-	CfgPidnsDev           *ebpf.VariableSpec `ebpf:"cfg_pidns_dev"`
 	CfgPidnsIno           *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
-	CodeChanges           *ebpf.VariableSpec `ebpf:"code_changes"`
-	Execs                 *ebpf.VariableSpec `ebpf:"execs"`
+	ChildrenLost          *ebpf.VariableSpec `ebpf:"children_lost"`
 	Hooks                 *ebpf.VariableSpec `ebpf:"hooks"`
 	KeepCodeChunk         *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
 	KeepEventKind         *ebpf.VariableSpec `ebpf:"keep_event_kind"`
@@ -627,19 +680,23 @@ type TraceVariableSpecs struct {
 	KeepOperandFrom       *ebpf.VariableSpec `ebpf:"keep_operand_from"`
 	KeepOperandName       *ebpf.VariableSpec `ebpf:"keep_operand_name"`
 	KeepOutcome           *ebpf.VariableSpec `ebpf:"keep_outcome"`
+	KeepProcessChange     *ebpf.VariableSpec `ebpf:"keep_process_change"`
 	KeepPyEntry           *ebpf.VariableSpec `ebpf:"keep_py_entry"`
 	KeepRawWord           *ebpf.VariableSpec `ebpf:"keep_raw_word"`
 	KeepRecordCall        *ebpf.VariableSpec `ebpf:"keep_record_call"`
 	KeepRecordCode        *ebpf.VariableSpec `ebpf:"keep_record_code"`
 	KeepRecordCodeChanged *ebpf.VariableSpec `ebpf:"keep_record_code_changed"`
 	KeepRecordEvent       *ebpf.VariableSpec `ebpf:"keep_record_event"`
+	KeepRecordProcess     *ebpf.VariableSpec `ebpf:"keep_record_process"`
 	KeepRecordRawPage     *ebpf.VariableSpec `ebpf:"keep_record_raw_page"`
 	KeepRecordStack       *ebpf.VariableSpec `ebpf:"keep_record_stack"`
 	KeepRecordType        *ebpf.VariableSpec `ebpf:"keep_record_type"`
 	KeepStackStatus       *ebpf.VariableSpec `ebpf:"keep_stack_status"`
+	KeepTracedState       *ebpf.VariableSpec `ebpf:"keep_traced_state"`
 	MemoTurns             *ebpf.VariableSpec `ebpf:"memo_turns"`
 	Memos                 *ebpf.VariableSpec `ebpf:"memos"`
 	PidMisses             *ebpf.VariableSpec `ebpf:"pid_misses"`
+	ProcessNewsLost       *ebpf.VariableSpec `ebpf:"process_news_lost"`
 	RawInSecond           *ebpf.VariableSpec `ebpf:"raw_in_second"`
 	RawNoRoom             *ebpf.VariableSpec `ebpf:"raw_no_room"`
 	RawOverRate           *ebpf.VariableSpec `ebpf:"raw_over_rate"`
@@ -649,9 +706,9 @@ type TraceVariableSpecs struct {
 	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
 	Seen                  *ebpf.VariableSpec `ebpf:"seen"`
 	SeenCodes             *ebpf.VariableSpec `ebpf:"seen_codes"`
-	SlotNext              *ebpf.VariableSpec `ebpf:"slot_next"`
 	StacksLost            *ebpf.VariableSpec `ebpf:"stacks_lost"`
 	Stats                 *ebpf.VariableSpec `ebpf:"stats"`
+	TracedTurn            *ebpf.VariableSpec `ebpf:"traced_turn"`
 }
 
 // TraceObjects contains all objects after they have been loaded into the kernel.
@@ -677,10 +734,12 @@ type TraceMaps struct {
 	Contexts *ebpf.Map `ebpf:"contexts"`
 	NsPids   *ebpf.Map `ebpf:"ns_pids"`
 	Pids     *ebpf.Map `ebpf:"pids"`
+	Places   *ebpf.Map `ebpf:"places"`
 	Procs    *ebpf.Map `ebpf:"procs"`
 	Ring     *ebpf.Map `ebpf:"ring"`
 	Rows     *ebpf.Map `ebpf:"rows"`
 	Threads  *ebpf.Map `ebpf:"threads"`
+	Traced   *ebpf.Map `ebpf:"traced"`
 }
 
 func (m *TraceMaps) Close() error {
@@ -688,10 +747,12 @@ func (m *TraceMaps) Close() error {
 		m.Contexts,
 		m.NsPids,
 		m.Pids,
+		m.Places,
 		m.Procs,
 		m.Ring,
 		m.Rows,
 		m.Threads,
+		m.Traced,
 	)
 }
 
@@ -701,10 +762,8 @@ func (m *TraceMaps) Close() error {
 type TraceVariables struct {
 	CfgDirect             *ebpf.Variable `ebpf:"cfg_direct"`
 	CfgFreeStacks         *ebpf.Variable `ebpf:"cfg_free_stacks"`
-	CfgPidnsDev           *ebpf.Variable `ebpf:"cfg_pidns_dev"`
 	CfgPidnsIno           *ebpf.Variable `ebpf:"cfg_pidns_ino"`
-	CodeChanges           *ebpf.Variable `ebpf:"code_changes"`
-	Execs                 *ebpf.Variable `ebpf:"execs"`
+	ChildrenLost          *ebpf.Variable `ebpf:"children_lost"`
 	Hooks                 *ebpf.Variable `ebpf:"hooks"`
 	KeepCodeChunk         *ebpf.Variable `ebpf:"keep_code_chunk"`
 	KeepEventKind         *ebpf.Variable `ebpf:"keep_event_kind"`
@@ -714,19 +773,23 @@ type TraceVariables struct {
 	KeepOperandFrom       *ebpf.Variable `ebpf:"keep_operand_from"`
 	KeepOperandName       *ebpf.Variable `ebpf:"keep_operand_name"`
 	KeepOutcome           *ebpf.Variable `ebpf:"keep_outcome"`
+	KeepProcessChange     *ebpf.Variable `ebpf:"keep_process_change"`
 	KeepPyEntry           *ebpf.Variable `ebpf:"keep_py_entry"`
 	KeepRawWord           *ebpf.Variable `ebpf:"keep_raw_word"`
 	KeepRecordCall        *ebpf.Variable `ebpf:"keep_record_call"`
 	KeepRecordCode        *ebpf.Variable `ebpf:"keep_record_code"`
 	KeepRecordCodeChanged *ebpf.Variable `ebpf:"keep_record_code_changed"`
 	KeepRecordEvent       *ebpf.Variable `ebpf:"keep_record_event"`
+	KeepRecordProcess     *ebpf.Variable `ebpf:"keep_record_process"`
 	KeepRecordRawPage     *ebpf.Variable `ebpf:"keep_record_raw_page"`
 	KeepRecordStack       *ebpf.Variable `ebpf:"keep_record_stack"`
 	KeepRecordType        *ebpf.Variable `ebpf:"keep_record_type"`
 	KeepStackStatus       *ebpf.Variable `ebpf:"keep_stack_status"`
+	KeepTracedState       *ebpf.Variable `ebpf:"keep_traced_state"`
 	MemoTurns             *ebpf.Variable `ebpf:"memo_turns"`
 	Memos                 *ebpf.Variable `ebpf:"memos"`
 	PidMisses             *ebpf.Variable `ebpf:"pid_misses"`
+	ProcessNewsLost       *ebpf.Variable `ebpf:"process_news_lost"`
 	RawInSecond           *ebpf.Variable `ebpf:"raw_in_second"`
 	RawNoRoom             *ebpf.Variable `ebpf:"raw_no_room"`
 	RawOverRate           *ebpf.Variable `ebpf:"raw_over_rate"`
@@ -736,9 +799,9 @@ type TraceVariables struct {
 	Rules                 *ebpf.Variable `ebpf:"rules"`
 	Seen                  *ebpf.Variable `ebpf:"seen"`
 	SeenCodes             *ebpf.Variable `ebpf:"seen_codes"`
-	SlotNext              *ebpf.Variable `ebpf:"slot_next"`
 	StacksLost            *ebpf.Variable `ebpf:"stacks_lost"`
 	Stats                 *ebpf.Variable `ebpf:"stats"`
+	TracedTurn            *ebpf.Variable `ebpf:"traced_turn"`
 }
 
 // TracePrograms contains all programs after they have been loaded into the kernel.
@@ -748,6 +811,7 @@ type TracePrograms struct {
 	LibrariesChanged *ebpf.Program `ebpf:"libraries_changed"`
 	ProbeEnter       *ebpf.Program `ebpf:"probe_enter"`
 	ProbeReturn      *ebpf.Program `ebpf:"probe_return"`
+	ProcessForked    *ebpf.Program `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.Program `ebpf:"program_replaced"`
 	ThreadExit       *ebpf.Program `ebpf:"thread_exit"`
 }
@@ -757,6 +821,7 @@ func (p *TracePrograms) Close() error {
 		p.LibrariesChanged,
 		p.ProbeEnter,
 		p.ProbeReturn,
+		p.ProcessForked,
 		p.ProgramReplaced,
 		p.ThreadExit,
 	)

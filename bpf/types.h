@@ -76,13 +76,34 @@ struct return_instance {
 	struct return_instance *next;
 } RELOCATED;
 
-struct bpf_pidns_info {
-	u32 pid;
-	u32 tgid;
-};
-
 struct uprobe_task {
 	struct return_instance *return_instances;
+} RELOCATED;
+
+struct ns_common {
+	unsigned int inum;
+} RELOCATED;
+
+struct pid_namespace {
+	struct ns_common ns;
+} RELOCATED;
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+} RELOCATED;
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+} RELOCATED;
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live; // threads
 } RELOCATED;
 
 struct task_struct {
@@ -91,5 +112,8 @@ struct task_struct {
 	struct thread_struct thread;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	struct signal_struct *signal;
 } RELOCATED;
 #endif

@@ -92,11 +92,13 @@ func TestGive(t *testing.T) {
 // TestPerf: without uprobe_multi links it is CAP_SYS_ADMIN that decides.
 func TestPerf(t *testing.T) {
 	few := rights{effective: 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_PTRACE}
-	c := few.checkPerf(Check{Name: "uprobe_multi links"}, "6.6")
+	c := Check{Name: tracer.UprobeMulti, State: Unknown}
+	few.checkPerf(&c, "6.6")
 	require.Equal(t, Failed, c.State)
 	require.True(t, c.Needed)
 	require.NotEmpty(t, c.Fixes)
-	c = (&rights{effective: 1 << unix.CAP_SYS_ADMIN}).checkPerf(Check{}, "6.6")
+	c = Check{Name: tracer.UprobeMulti, State: Unknown}
+	(&rights{effective: 1 << unix.CAP_SYS_ADMIN}).checkPerf(&c, "6.6")
 	require.Equal(t, Unknown, c.State)
 	require.False(t, c.Needed)
 }

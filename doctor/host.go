@@ -58,12 +58,14 @@ func checkRelease() Check {
 }
 
 func checkFeature(f *tracer.Feature) Check {
-	c := Check{Group: Kernel, Name: f.Name, Needed: !f.Optional, Says: "Linux has it since " + f.Version}
+	c := Check{Group: Kernel, Name: f.Name, Needed: f.Without == "", Says: "Linux has it since " + f.Version}
 	switch err := f.Probe(); {
 	case err == nil:
-	case errors.Is(err, tracer.ErrNoFeature) && f.Optional:
-		own, _ := ownRights()
-		return own.checkPerf(c, f.Version)
+	case errors.Is(err, tracer.ErrNoFeature) && f.Without != "":
+		c.State, c.Says = Unknown, "not in this kernel, Linux has it since "+f.Version+": "+f.Without
+		if own, err := ownRights(); err == nil && f.Name == tracer.UprobeMulti {
+			own.checkPerf(&c, f.Version)
+		}
 	case f.Name == tracer.KernelTypes:
 		c.State, c.Says = Failed, firstLine(err.Error())
 		c.Fixes = []Fix{
@@ -84,8 +86,7 @@ func checkFeature(f *tracer.Feature) Check {
 
 // checkPerf is for a kernel without uprobe_multi links: an uprobe by a perf event takes CAP_SYS_ADMIN, CAP_PERFMON is not enough
 // (perf_uprobe_event_init, kernel/events/core.c).
-func (r *rights) checkPerf(c Check, version string) Check {
-	c.State, c.Says = Unknown, "not in this kernel, Linux has it since "+version+": each function is attached by a perf event"
+func (r *rights) checkPerf(c *Check, version string) {
 	if r.effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
 		c.State, c.Needed, c.Says = Failed, true, c.Says+", which takes CAP_SYS_ADMIN"
 		c.Fixes = []Fix{
@@ -94,7 +95,6 @@ func (r *rights) checkPerf(c Check, version string) Check {
 			{"kubernetes", `securityContext: {capabilities: {add: ["SYS_ADMIN", "SYS_PTRACE"]}}`},
 		}
 	}
-	return c
 }
 
 // setting reads a file of one line in /proc or /sys; empty when there is none.
@@ -230,12 +230,15 @@ func memoryLeft(cgroups, root string) (left uint64, ok bool) {
 	return left, ok
 }
 
+// memlockHint is what package ebpf adds when the kernel says EPERM: most kernels by now mean something else.
+const memlockHint = " (MEMLOCK may be too low, consider rlimit.RemoveMemlock)"
+
 // testAttach proves the machinery on a function of our own.
 func testAttach() Check {
 	c := Check{Group: Attach, Name: "probe of our own", Needed: true}
 	r, err := tracer.TestAttach(nil)
 	if err != nil {
-		c.State, c.Says, c.Fixes = Failed, firstLine(err.Error()), attachFixes(err)
+		c.State, c.Says, c.Fixes = Failed, strings.TrimSuffix(firstLine(err.Error()), memlockHint), attachFixes(err)
 		return c
 	}
 	how := "perf uprobe"

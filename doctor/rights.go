@@ -141,7 +141,8 @@ func checkRights(r *Report, o *Options) {
 	for _, c := range Capabilities {
 		check := own.check(c)
 		if c.Bit == unix.CAP_SYS_PTRACE && check.State == Failed && o.PID != 0 {
-			check.State, check.Says = Unknown, "missing: another user's process cannot be read; whether this one can is found below"
+			check.State, check.Fixes = Unknown, nil
+			check.Says = "missing: another user's process cannot be read; whether this one can is found below"
 		}
 		r.add(check)
 	}
@@ -155,9 +156,9 @@ func (r *rights) check(c Capability) Check {
 	case r.has(c):
 		out.Says += ": CAP_SYS_ADMIN includes it"
 	case c.Optional:
-		out.State, out.Says = Unknown, "missing, not needed: it is there "+c.Why
+		out.State, out.Says = Unknown, "missing, and only needed "+c.Why
 	default:
-		out.State, out.Says, out.Fixes = Failed, "missing: it is there "+c.Why, r.give(true)
+		out.State, out.Says, out.Fixes = Failed, "missing, needed "+c.Why, r.give(true)
 		if r.noNewPrivs {
 			out.Says += "; no_new_privs is set: neither sudo nor setcap helps in here"
 		}
@@ -189,11 +190,11 @@ func checkUserNamespace() Check {
 
 // checkFilter asks whether system calls are refused.
 func (r *rights) checkFilter() Check {
-	c := Check{Group: Rights, Name: "system calls", Needed: true, Says: "none is refused"}
+	c := Check{Group: Rights, Name: "system calls", Needed: true, Says: "none that is made is refused"}
 	var refused []string
 	unsure := false
 	for _, call := range tracer.SystemCalls() {
-		if call.Err != nil {
+		if call.Err != nil && !call.Unused {
 			refused = append(refused, fmt.Sprintf("%s (%v)", call.Name, call.Err))
 			unsure = unsure || call.Name == "bpf" && !r.has(Capabilities[0])
 		}

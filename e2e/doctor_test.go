@@ -37,7 +37,11 @@ type diagnosis struct {
 // examine runs gputrace doctor, behind the words of a wrapper, as a user.
 func examine(t *testing.T, uid uint32, wrapper []string, args ...string) *diagnosis {
 	t.Helper()
-	words := append(append(wrapper, env.binary, "doctor", "--json", "--cache-dir", ""), args...)
+	cache := ""
+	if uid == 0 && wrapper == nil {
+		cache = env.cache
+	}
+	words := append(append(wrapper, env.binary, "doctor", "--json", "--cache-dir", cache), args...)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	return diagnose(t, cmd)
@@ -168,11 +172,18 @@ func TestDoctorFilter(t *testing.T) {
 	require.Contains(t, says, "seccomp filter")
 }
 
+// TestDoctorFilterUnused: perf_event_open(2) is not made where there are uprobe_multi links; what reads the process is.
+func TestDoctorFilterUnused(t *testing.T) {
+	forbid := filepath.Join(env.programs, "forbid")
+	examine(t, 0, []string{forbid, "perf_event_open"}).works(t)
+	examine(t, 0, []string{forbid, "process_vm_readv"}).fails(t, "system calls", "kubernetes")
+}
+
 // TestDoctorTarget looks at PyTorch on the stand-in while it trains.
 func TestDoctorTarget(t *testing.T) {
-	p := startTraining(t, "gpt.py", "--steps", "100000").ready(t)
+	p := startTraining(t, "gpt.py", "--steps", "100000", "--counters", "DIR/counters").ready(t)
 	p.release(t)
-	p.await(t, "step")
+	p.awaitSteps(t, 2)
 	d := examine(t, 0, nil, "-p", itoa(p.pid), "-d", "2s")
 	d.works(t)
 	require.Equal(t, "tracing will work: gputrace -p "+itoa(p.pid), d.Verdict)
@@ -250,6 +261,26 @@ func TestDoctorStripped(t *testing.T) {
 	require.Equal(t, "failed", state)
 	require.Contains(t, says, library+" names no function: it is stripped")
 	require.Contains(t, d.Verdict, "functions to trace")
+}
+
+// TestDoctorStatic looks at a program that has the CUDA runtime linked into itself, and does not use it yet.
+func TestDoctorStatic(t *testing.T) {
+	dir := t.TempDir()
+	source, program := filepath.Join(dir, "static.c"), filepath.Join(dir, "static")
+	require.NoError(t, os.WriteFile(source, []byte(`#include <stdio.h>
+#include <unistd.h>
+int cudaMalloc(void **p, size_t n) { return p && n ? 2 : 1; }
+int main(void) { puts("READY"); fflush(stdout); pause(); return cudaMalloc(0, 0); }
+`), 0o644))
+	_, err := output("gcc", "-o", program, source)
+	require.NoError(t, err)
+	p := startIn(t, dir, nil, program)
+	p.await(t, "READY")
+	d := examine(t, 0, nil, "-p", itoa(p.pid))
+	require.Contains(t, d.fails(t, "functions to trace", "host"), "--wait")
+	state, says := d.says(t, "runtime")
+	require.Equal(t, "unknown", state)
+	require.Contains(t, says, "linked statically into "+program+"; the driver's functions see the same memory")
 }
 
 // TestDoctorText is what a person sees; the name of the process is not obeyed by the terminal.

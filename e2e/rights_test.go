@@ -136,6 +136,17 @@ func TestRootDrops(t *testing.T) {
 	require.Equal(t, effective, permitted)
 }
 
+// TestAdminStays: who has CAP_SYS_ADMIN in place of CAP_BPF keeps it, for libraries that are loaded later.
+func TestAdminStays(t *testing.T) {
+	dir := t.TempDir()
+	p := startIn(t, dir, nil, env.programs+"/hotloop", "--go", dir+"/go")
+	p.await(t, "READY")
+	c := as(t, nobody, "sys_admin,sys_ptrace,net_admin", "-p", itoa(p.pid)).start(t).ready(t)
+	effective, permitted, _ := rightsOf(t, c.cmd.Process.Pid)
+	require.EqualValues(t, 1<<unix.CAP_SYS_ADMIN|1<<unix.CAP_SYS_PTRACE, effective)
+	require.Equal(t, effective, permitted)
+}
+
 // TestMissingRight: each capability that is missing is named, with the lines that give it.
 func TestMissingRight(t *testing.T) {
 	dir := t.TempDir()

@@ -29,6 +29,7 @@ type Process struct {
 	StartTime uint64
 
 	root string // "/proc/PID"
+	gone bool   // it must not be asked for: its number can be another's
 }
 
 // Open finds a process. The error wraps ErrNotExist or ErrPermission. A thread id is accepted only when it is that of the
@@ -47,6 +48,9 @@ func Open(pid int) (*Process, error) {
 	}
 	return p, nil
 }
+
+// Gone is a process that had ended before it could be opened: everything that is asked of it fails.
+func Gone(pid int) *Process { return &Process{PID: pid, root: "/proc/0", gone: true} }
 
 // Alive reports whether the process still runs: not gone, not a zombie, and not another process under the same PID.
 func (p *Process) Alive() bool {

@@ -16,6 +16,9 @@ func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
+	if p.gone {
+		return 0, p.wrap("read the memory of", unix.ESRCH)
+	}
 	local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 	remote := []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}
 	n, err := unix.ProcessVMReadv(p.PID, local, remote, 0)
@@ -87,6 +90,9 @@ func reopen(place *os.File, path string) (*os.File, error) {
 
 // Pidfd opens a descriptor that becomes readable when the process ends (pidfd_open(2), Linux 5.3). The caller closes it.
 func (p *Process) Pidfd() (int, error) {
+	if p.gone {
+		return -1, p.wrap("pidfd_open", unix.ESRCH)
+	}
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if err != nil {
 		return -1, p.wrap("pidfd_open", err)
@@ -94,7 +100,7 @@ func (p *Process) Pidfd() (int, error) {
 	return fd, nil
 }
 
-// FileID identifies the file behind a mapping.
+// FileID identifies the file behind a mapping; the zero value when that is not known.
 func (p *Process) FileID(m *Mapping) FileID {
 	if m.Inode == 0 {
 		return FileID{}
@@ -104,8 +110,13 @@ func (p *Process) FileID(m *Mapping) FileID {
 		return FileID{}
 	}
 	defer place.Close()
+	return FileIDOf(place)
+}
+
+// FileIDOf identifies an open file; the zero value when it cannot be looked at.
+func FileIDOf(f *os.File) FileID {
 	var st unix.Statx_t
-	if unix.Statx(int(place.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
+	if unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st) != nil {
 		return FileID{}
 	}
 	ns := func(t unix.StatxTimestamp) int64 { return t.Sec*1e9 + int64(t.Nsec) }

@@ -32,6 +32,9 @@ func (p *Process) Pidfd() (int, error) { return -1, p.wrap("pidfd_open", errors.
 // FileID is zero: there is no Linux process here.
 func (p *Process) FileID(*Mapping) FileID { return FileID{} }
 
+// FileIDOf is zero: there is no Linux file here.
+func FileIDOf(*os.File) FileID { return FileID{} }
+
 func (r *Root) exists(string) bool { return false }
 
 func (p *Process) find(*Mapping) (*os.File, error) { return nil, errors.ErrUnsupported }

@@ -36,7 +36,8 @@ type Info struct {
 	Attached    uint64 `json:"attached_boot_ns"` // when the first probe was set, CLOCK_BOOTTIME nanoseconds
 
 	PID     uint32   `json:"pid"`
-	Name    string   `json:"name"` // of the program; what is not printable is escaped as in Go
+	Rank    *Rank    `json:"rank,omitempty"` // nil: not one of a job, as far as is known
+	Name    string   `json:"name"`           // of the program; what is not printable is escaped as in Go
 	Exe     string   `json:"exe"`
 	Cmdline []string `json:"cmdline"` // the first arguments
 	Python  string   `json:"python"`
@@ -47,6 +48,13 @@ type Info struct {
 	Hooks   []Hook   `json:"hooks"`
 	// Libraries are prefixes of Python files that are not the program's own.
 	Libraries []string `json:"libraries"`
+}
+
+// Rank is the place of a process in a job.
+type Rank struct {
+	Rank  int `json:"rank"`
+	Local int `json:"local"` // on its host; -1: not known
+	World int `json:"world"` // ranks of the job; 0: not known
 }
 
 // Hook is the functions of one file that were hooked at the attach.

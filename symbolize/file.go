@@ -99,7 +99,9 @@ func Open(f *os.File, path string) (file *File, err error) {
 	if !st.Mode().IsRegular() || st.Size() < ehdrSize || int64(int(st.Size())) != st.Size() {
 		return nil, fmt.Errorf("open %s: %d bytes, mode %s: %w", path, st.Size(), st.Mode(), ErrFormat)
 	}
-	b, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	// The kernel writes breakpoints into every private mapping of a file that is probed for all processes, ours too; a shared
+	// one it leaves alone (valid_vma of kernel/events/uprobes.c).
+	b, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", path, err)
 	}

@@ -27,24 +27,45 @@ type Probe struct {
 	Offset  uint64 // of the probe from the function's entry, bytes
 
 	row    *hook.Row
-	index  uint32          // in the kernel's hook table: entry; the return is index+1 for calls
-	other  *Probe          // the function's other meaning, where row's guard does not hold; it is not attached itself
-	live   bool            // what begins now is in the trace
-	target uint64          // file offset
-	mapped process.Mapping // of the file
+	index  uint32 // in the kernel's hook table: entry; the return is index+1 for calls
+	other  *Probe // the function's other meaning, where row's guard does not hold; it is not attached itself
+	live   bool   // what begins now is in the trace
+	target uint64 // file offset
+	id     process.FileID
+	open   opener // of the file
 }
 
 // returns reports whether the probe has a return side.
 func (p *Probe) returns() bool { return p.row.Paired() }
 
 // file identifies the file of the probe.
-func (p *Probe) file() objectKey { return objectKey{p.mapped.Device, p.mapped.Inode, p.File} }
+func (p *Probe) file() fileKey {
+	if p.id == (process.FileID{}) {
+		return fileKey{path: p.File}
+	}
+	return fileKey{id: p.id}
+}
+
+// fileKey identifies a file: where nothing else is known, by the path that the process has for it.
+type fileKey struct {
+	id   process.FileID
+	path string
+}
+
+// opener opens a file for probes. The caller closes it.
+type opener func() (*os.File, error)
+
+// openMapped opens what a process has mapped.
+func openMapped(p *process.Process, m *process.Mapping) opener {
+	mapped := *m
+	return func() (*os.File, error) { return p.OpenFile(&mapped) }
+}
 
 // Label is the function's name for people.
 func (p *Probe) Label() string { return p.row.Label() }
 
 // findProbes lists the functions of the hook table that a file defines.
-func findProbes(r *region) []*Probe {
+func findProbes(r *region, open opener) []*Probe {
 	var out []*Probe
 	for i := range hook.Rows {
 		row := &hook.Rows[i]
@@ -60,7 +81,7 @@ func findProbes(r *region) []*Probe {
 			if !ok {
 				continue
 			}
-			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, mapped: r.Mapping})
+			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, id: r.object.id, open: open})
 		}
 	}
 	return out
@@ -203,17 +224,17 @@ func (s *probeSet) traces(l *hook.Library) bool {
 	return l != nil && slices.ContainsFunc(s.probes, func(p *Probe) bool { return p.Library == l })
 }
 
-// attach puts the probes into the process's memory. A probe that cannot be placed is an error among others; err is set
-// when none could.
-func (s *probeSet) attach(k *kernel, target *process.Process, probes []*Probe) (failed []error, err error) {
+// attach puts the probes into a process's memory; pid 0: into that of each that maps the files. A probe that cannot be placed is
+// an error among others; err is set when none could.
+func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, err error) {
 	before := len(s.links)
 	for _, file := range byFile(probes) {
-		ex, f, err := openExecutable(target, &file[0].mapped)
+		ex, f, err := openExecutable(file[0].open)
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		failed = append(failed, s.attachFile(k, ex, target.PID, file)...)
+		failed = append(failed, s.attachFile(k, ex, pid, file)...)
 		f.Close()
 	}
 	if len(s.links) == before && len(failed) > 0 {
@@ -224,15 +245,15 @@ func (s *probeSet) attach(k *kernel, target *process.Process, probes []*Probe) (
 
 // openExecutable opens the file behind a mapping as package link takes it, by a path: that of our own descriptor, which nothing
 // in the target's file system can lead elsewhere. The caller closes the file when the probes are attached.
-func openExecutable(p *process.Process, m *process.Mapping) (*link.Executable, *os.File, error) {
-	f, err := p.OpenFile(m)
+func openExecutable(open opener) (*link.Executable, *os.File, error) {
+	f, err := open()
 	if err != nil {
 		return nil, nil, err
 	}
 	ex, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	if err != nil {
 		f.Close()
-		return nil, nil, fmt.Errorf("open %s: %w", m.Path, err)
+		return nil, nil, fmt.Errorf("open %s: %w", f.Name(), err)
 	}
 	return ex, f, nil
 }
@@ -240,7 +261,7 @@ func openExecutable(p *process.Process, m *process.Mapping) (*link.Executable, *
 // byFile groups probes by their file, in their order.
 func byFile(probes []*Probe) [][]*Probe {
 	var out [][]*Probe
-	at := map[objectKey]int{}
+	at := map[fileKey]int{}
 	for _, p := range probes {
 		i, ok := at[p.file()]
 		if !ok {
@@ -313,16 +334,16 @@ func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (lin
 }
 
 // attachLinker places the probe that notices libraries come and go.
-func (k *kernel) attachLinker(p *process.Process, m *process.Mapping, offset uint64) (link.Link, error) {
-	ex, f, err := openExecutable(p, m)
+func (k *kernel) attachLinker(open opener, offset uint64, pid int) (link.Link, error) {
+	ex, f, err := openExecutable(open)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	if k.multi {
-		return ex.UprobeMulti(nil, k.objs.LibrariesChanged, &link.UprobeMultiOptions{PID: uint32(p.PID), Addresses: []uint64{offset}})
+		return ex.UprobeMulti(nil, k.objs.LibrariesChanged, &link.UprobeMultiOptions{PID: uint32(pid), Addresses: []uint64{offset}})
 	}
-	return ex.Uprobe(linkerBreak, k.objs.LibrariesChanged, &link.UprobeOptions{PID: p.PID, Address: offset})
+	return ex.Uprobe(linkerBreak, k.objs.LibrariesChanged, &link.UprobeOptions{PID: pid, Address: offset})
 }
 
 // cookie is the row of the kernel's hook table that a side of the probe uses.

@@ -10,14 +10,21 @@ type Decoder struct{ tracer *Tracer }
 
 // NewDecoder gives a decoder that has seen nothing.
 func NewDecoder() *Decoder {
-	return &Decoder{&Tracer{stacks: newStackTable(DefaultStacks), raw: newRawTable(), detached: true}}
+	return &Decoder{loneTracer()}
 }
 
 // Decode appends the event of a record, as bpf/event.h lays it out, to buf. Of a record that is no event it appends
 // nothing. The record is not kept.
 func (d *Decoder) Decode(buf []event.Event, record []byte) []event.Event {
-	return d.tracer.decode(buf, record)
+	return d.tracer.Session.decode(buf, record)
 }
 
 // Stack is event.Source's.
 func (d *Decoder) Stack(id event.StackID) *event.Stack { return d.tracer.Stack(id) }
+
+// loneTracer is a tracer of one process, to which all records belong, without a kernel side.
+func loneTracer() *Tracer {
+	t := &Tracer{Session: &Session{raw: newRawTable(), detached: true}, stacks: newStackTable(DefaultStacks), member: &member{}}
+	t.sole = t
+	return t
+}

@@ -63,6 +63,11 @@ func Traceable(p *process.Process) bool {
 	return err == nil && anyLibrary(p, maps) == nil
 }
 
+// Hookable reports whether a file is named as a library of the hook table.
+func Hookable(file string) bool {
+	return slices.ContainsFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(file) })
+}
+
 // discover lists the probes of all mapped files.
 func (t *Tracer) discover() ([]*Probe, error) {
 	var out []*Probe
@@ -70,10 +75,10 @@ func (t *Tracer) discover() ([]*Probe, error) {
 	var unread error // the last file that could not be read
 	for i := range t.regions {
 		r := &t.regions[i]
-		if !slices.ContainsFunc(hook.Libraries, func(l *hook.Library) bool { return l.Matches(r.Path) }) {
+		if !Hookable(r.Path) {
 			continue
 		}
-		probes := findProbes(r)
+		probes := findProbes(r, openMapped(t.target, &r.Mapping))
 		if len(probes) == 0 && !slices.Contains(empty, r.Path) {
 			empty = append(empty, r.Path)
 			unread = cmp.Or(r.object.err, unread)
@@ -108,8 +113,8 @@ func wanted(files []string) string {
 
 func (t *Tracer) describe(took time.Duration) Found {
 	f := t.found
-	f.Took, f.Multi, f.Probes = took, t.kernel.multi, t.probes.probes
-	f.Rows, f.Cached = int(t.objects.rows.used), t.objects.hits
+	f.Took, f.Multi, f.Probes = took, t.kernel.multi, t.mine
+	f.Rows, f.Cached = int(t.rows.used), t.objects.hits
 	if t.python != nil {
 		f.Python = t.python.Version.String()
 	}
@@ -171,4 +176,7 @@ func parseTorchVersion(f io.Reader) (torch, cuda string) {
 }
 
 // haveUprobeMulti probes the kernel once for links to many uprobes (6.6).
-func haveUprobeMulti() bool { return features.HaveBPFLinkUprobeMulti() == nil }
+func haveUprobeMulti() bool {
+	readVersion()
+	return features.HaveBPFLinkUprobeMulti() == nil
+}

@@ -22,10 +22,10 @@ var ErrNoFeature = errors.New("this kernel does not have it")
 
 // Feature is something that tracing uses of the kernel.
 type Feature struct {
-	Name     string
-	Version  string // of Linux that has it first
-	Optional bool   // there is another way
-	probe    func() error
+	Name    string
+	Version string // of Linux that has it first
+	Without string // what is done without it; empty: it is needed
+	probe   func() error
 }
 
 // Probe asks the kernel. nil: it has the feature; ErrNoFeature: it does not; any other error: that is not known, such as for
@@ -42,20 +42,25 @@ func (f *Feature) Probe() error {
 // KernelTypes is the name of the feature that is a file: a container can lack it on a kernel that has it.
 const KernelTypes = "BTF of the kernel"
 
+// UprobeMulti is the name of the feature without which tracing takes CAP_SYS_ADMIN.
+const UprobeMulti = "uprobe_multi links"
+
 // Features are those that the compiled programs use. Versions are those of bpf-helpers(7) and of the commits that bring the map
 // and link types.
 var Features = []Feature{
 	{Name: KernelTypes, Version: "5.4", probe: kernelTypes},
 	{Name: "ring buffer", Version: "5.8", probe: mapType(ebpf.RingBuf)},
-	{Name: "bpf_get_ns_current_pid_tgid", Version: "5.7", probe: helper(asm.FnGetNsCurrentPidTgid)},
 	{Name: "bpf_probe_read_user", Version: "5.5", probe: helper(asm.FnProbeReadUser)},
+	{Name: "bpf_probe_read_kernel", Version: "5.5", probe: helper(asm.FnProbeReadKernel)},
 	{Name: "tracing programs", Version: "5.5", probe: tracingProgram},
 	{Name: "task storage", Version: "5.11", probe: mapType(ebpf.TaskStorage)},
 	{Name: "bpf_task_storage_get", Version: "5.11", probe: helper(asm.FnTaskStorageGet)},
+	{Name: "bpf_task_storage_delete", Version: "5.11", probe: helper(asm.FnTaskStorageDelete)},
 	{Name: "bpf_get_current_task_btf", Version: "5.11", probe: helper(asm.FnGetCurrentTaskBtf)},
 	{Name: "bpf_get_attach_cookie", Version: "5.15", probe: helper(asm.FnGetAttachCookie)},
 	{Name: "bpf_find_vma", Version: "5.17", probe: helper(asm.FnFindVma)},
-	{Name: "uprobe_multi links", Version: "6.6", Optional: true, probe: features.HaveBPFLinkUprobeMulti},
+	{Name: "reading memory in place", Version: "6.2", Without: "stacks cost twice as much", probe: readsInPlace},
+	{Name: UprobeMulti, Version: "6.6", Without: "each function is attached by a perf event", probe: features.HaveBPFLinkUprobeMulti},
 }
 
 func mapType(t ebpf.MapType) func() error { return func() error { return features.HaveMapType(t) } }
@@ -83,10 +88,20 @@ func kernelTypes() error {
 	return err
 }
 
+// readsInPlace also says no where the kernel has the means but its memory cannot be found.
+func readsInPlace() error {
+	_, err := findDirectMap()
+	if err != nil && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: %w", ErrNoFeature, err)
+	}
+	return err
+}
+
 // SystemCall is a call of the kernel that tracing makes, and that a filter can forbid.
 type SystemCall struct {
-	Name string
-	Err  error // it is refused: EPERM, EACCES or ENOSYS
+	Name   string
+	Err    error // it is refused: EPERM, EACCES or ENOSYS
+	Unused bool  // it is not made on this kernel
 }
 
 // SystemCalls makes each of them in a way that does nothing: with arguments that the kernel looks at before it asks for rights,
@@ -103,11 +118,11 @@ func SystemCalls() []SystemCall {
 	}
 	bad := ^uintptr(0)
 	return []SystemCall{
-		{"bpf", raw(unix.SYS_BPF, 1<<30)},
-		{"perf_event_open", raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad)},
-		{"process_vm_readv", raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
-		{"pidfd_open", raw(unix.SYS_PIDFD_OPEN, bad)},
-		{"openat2", raw(unix.SYS_OPENAT2, bad)},
+		{Name: "bpf", Err: raw(unix.SYS_BPF, 1<<30)},
+		{Name: "perf_event_open", Err: raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad), Unused: haveUprobeMulti()},
+		{Name: "process_vm_readv", Err: raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
+		{Name: "pidfd_open", Err: raw(unix.SYS_PIDFD_OPEN, bad)},
+		{Name: "openat2", Err: raw(unix.SYS_OPENAT2, bad)},
 	}
 }
 

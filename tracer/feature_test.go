@@ -24,13 +24,13 @@ func TestFeatures(t *testing.T) {
 	}
 	asked := map[asm.BuiltinFunc]bool{}
 	for _, f := range []asm.BuiltinFunc{
-		asm.FnGetNsCurrentPidTgid, asm.FnProbeReadUser, asm.FnTaskStorageGet, asm.FnGetCurrentTaskBtf, asm.FnGetAttachCookie, asm.FnFindVma,
+		asm.FnProbeReadUser, asm.FnProbeReadKernel, asm.FnTaskStorageGet, asm.FnTaskStorageDelete, asm.FnGetCurrentTaskBtf, asm.FnGetAttachCookie, asm.FnFindVma,
 	} {
 		asked[f] = true
 	}
 	// As old as the ring buffer, or older (bpf-helpers(7)).
 	for _, f := range []asm.BuiltinFunc{
-		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetCurrentPidTgid, asm.FnKtimeGetNs, asm.FnKtimeGetBootNs,
+		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetCurrentPidTgid, asm.FnGetCurrentComm, asm.FnKtimeGetNs, asm.FnKtimeGetBootNs,
 		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnRingbufOutput, asm.FnRingbufQuery,
 	} {
 		asked[f] = true

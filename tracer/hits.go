@@ -50,53 +50,53 @@ var droppedOutcomes = map[bpf.TraceOutcome]string{
 }
 
 // Hits reads the counters of every probe.
-func (t *Tracer) Hits() ([]Hits, error) {
+func (s *Session) Hits() ([]Hits, error) {
 	var stats bpf.TraceStatsTable
-	if err := t.kernel.stats(&stats); err != nil {
+	if err := s.kernel.stats(&stats); err != nil {
 		return nil, err
 	}
 	var out []Hits
-	for _, p := range t.probes.probes {
+	for _, p := range s.probes.probes {
 		name := path.Base(p.File) + " " + p.Label()
-		out = append(out, t.hits(name, &stats, p.index))
+		out = append(out, s.hits(name, &stats, p.index))
 		if p.returns() {
-			out = append(out, t.hits(name+" return", &stats, p.index+1))
+			out = append(out, s.hits(name+" return", &stats, p.index+1))
 		}
 	}
 	return out, nil
 }
 
-func (t *Tracer) hits(name string, stats *bpf.TraceStatsTable, row uint32) Hits {
-	s := &stats.Row[row]
+func (s *Session) hits(name string, stats *bpf.TraceStatsTable, row uint32) Hits {
+	r := &stats.Row[row]
 	h := Hits{
-		Probe: name, Runs: s.Hits, Emitted: s.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: t.received[row],
+		Probe: name, Runs: r.Hits, Emitted: r.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: s.received[row],
 		Quiet: map[string]uint64{}, Dropped: map[string]uint64{},
 	}
 	for o, reason := range quietOutcomes {
-		if n := s.Outcome[o]; n > 0 {
+		if n := r.Outcome[o]; n > 0 {
 			h.Quiet[reason] = n
 		}
 	}
 	for o, reason := range droppedOutcomes {
-		h.Dropped[reason] = s.Outcome[o]
+		h.Dropped[reason] = r.Outcome[o]
 	}
 	return h
 }
 
 // Lost is the number of events lost so far, over all probes. It is asked for at every read: call it from the goroutine that
 // reads.
-func (t *Tracer) Lost() uint64 {
-	if t.counters == nil {
-		t.counters = &bpf.TraceStatsTable{}
+func (s *Session) Lost() uint64 {
+	if s.counters == nil {
+		s.counters = &bpf.TraceStatsTable{}
 	}
-	if err := t.kernel.stats(t.counters); err != nil {
+	if err := s.kernel.stats(s.counters); err != nil {
 		return 0
 	}
 	var n uint64
-	for i := range t.probes.used {
-		if s := &t.counters.Row[i]; s.Hits > 0 {
+	for i := range s.probes.used {
+		if row := &s.counters.Row[i]; row.Hits > 0 {
 			for o := range droppedOutcomes {
-				n += s.Outcome[o]
+				n += row.Outcome[o]
 			}
 		}
 	}
@@ -107,4 +107,4 @@ func (t *Tracer) Lost() uint64 {
 func (t *Tracer) StacksOverLimit() uint64 { return t.stacks.over }
 
 // StackRecordsLost counts stacks that did not fit the ring; their events say so.
-func (t *Tracer) StackRecordsLost() uint64 { return t.kernel.stacksLost() }
+func (s *Session) StackRecordsLost() uint64 { return s.kernel.stacksLost() }

@@ -30,8 +30,15 @@ const (
 	maxRules    = len(bpf.TraceRuleTable{}.Rule)
 	maxMappings = len(bpf.TraceProc{}.Mapping)
 	maxHooks    = len(bpf.TraceHookTable{}.Row)
-	maxSlots    = 64
+	maxTraced   = 16384
+	noCode      = 0 // NO_CODE
 	maxValues   = len(bpf.TraceRecordCall{}.Value)
+)
+
+// Descriptors of one process, and of a whole job. Each takes 100 KB of the kernel's memory.
+const (
+	soleSlots = 64
+	jobSlots  = 256
 )
 
 // slotGrace is how long a process descriptor that was replaced is left alone: a probe may still be reading it.
@@ -39,12 +46,18 @@ const slotGrace = time.Second
 
 // kernel is the kernel side, loaded: the tables that the unwinder reads, the counters, and the ring.
 type kernel struct {
-	watches  []link.Link // see threads end and programs be replaced
-	objs     bpf.TraceObjects
-	reader   *ringbuf.Reader
-	slot     uint32
-	slotFree [maxSlots]time.Time // when a slot can be used again
-	multi    bool                // uprobe_multi links are used
+	watches []link.Link // see threads end, programs be replaced and children begin
+	objs    bpf.TraceObjects
+	reader  *ringbuf.Reader
+	slots   []slot
+	last    uint32 // slot that was taken last
+	multi   bool   // uprobe_multi links are used
+}
+
+// slot is one of the kernel's process descriptors.
+type slot struct {
+	users int       // processes that go by it
+	free  time.Time // when it can be used again, once it has none
 }
 
 // kernelOptions are what must be known before the programs are loaded.
@@ -52,6 +65,8 @@ type kernelOptions struct {
 	ringBytes  int
 	freeStacks bool
 	multi      bool
+	job        bool               // more than one process
+	children   bool               // and those that they make
 	direct     bpf.TraceDirectMap // zero: memory is copied
 }
 
@@ -61,15 +76,20 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled programs: %w", err)
 	}
-	k := &kernel{multi: o.multi}
+	k := &kernel{multi: o.multi, slots: make([]slot, soleSlots)}
+	if o.job {
+		k.slots = make([]slot, jobSlots)
+	}
+	k.slots[noCode].users = 1
 	spec.Maps[bpf.TraceMapRing].MaxEntries = uint32(o.ringBytes)
+	spec.Maps[bpf.TraceMapProcs].MaxEntries = uint32(len(k.slots))
 	if err := k.configure(spec, o); err != nil {
 		return nil, err
 	}
 	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
 		return nil, fmt.Errorf("load the programs into the kernel: %w", err)
 	}
-	if err := k.watch(); err != nil {
+	if err := k.watch(o.children); err != nil {
 		k.Close()
 		return nil, err
 	}
@@ -81,14 +101,19 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 }
 
 // watch attaches what looks at the kernel itself.
-func (k *kernel) watch() error {
+func (k *kernel) watch(children bool) error {
 	for _, w := range []struct {
 		program *ebpf.Program
 		what    string
+		wanted  bool
 	}{
-		{k.objs.ThreadExit, "the end of threads"},
-		{k.objs.ProgramReplaced, "exec"},
+		{k.objs.ThreadExit, "the end of threads", true},
+		{k.objs.ProgramReplaced, "exec", true},
+		{k.objs.ProcessForked, "fork", children},
 	} {
+		if !w.wanted {
+			continue
+		}
 		l, err := link.AttachTracing(link.TracingOptions{Program: w.program})
 		if err != nil {
 			return fmt.Errorf("attach to %s: %w", w.what, err)
@@ -99,7 +124,7 @@ func (k *kernel) watch() error {
 }
 
 func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
-	dev, ino, err := pidNamespace()
+	namespace, err := pidNamespace()
 	if err != nil {
 		return err
 	}
@@ -109,8 +134,8 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	}
 	for name, value := range map[string]any{
 		bpf.TraceVarCfgFreeStacks: freeStacks,
-		bpf.TraceVarCfgPidnsDev:   dev, bpf.TraceVarCfgPidnsIno: ino,
-		bpf.TraceVarCfgDirect: o.direct,
+		bpf.TraceVarCfgPidnsIno:   namespace,
+		bpf.TraceVarCfgDirect:     o.direct,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
@@ -124,14 +149,13 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	return nil
 }
 
-// pidNamespace identifies the namespace whose process numbers we use, as bpf_get_ns_current_pid_tgid wants it.
-func pidNamespace() (dev, ino uint64, err error) {
+// pidNamespace identifies the namespace whose process numbers we use: the inode is the kernel's own number of it (nsfs).
+func pidNamespace() (uint64, error) {
 	st, err := os.Stat("/proc/self/ns/pid")
 	if err != nil {
-		return 0, 0, fmt.Errorf("find the PID namespace: %w", err)
+		return 0, fmt.Errorf("find the PID namespace: %w", err)
 	}
-	sys := st.Sys().(*syscall.Stat_t)
-	return sys.Dev, sys.Ino, nil
+	return st.Sys().(*syscall.Stat_t).Ino, nil
 }
 
 // Close releases everything in the kernel. Probes must be detached before.
@@ -148,10 +172,10 @@ func (k *kernel) Close() {
 // errCodeChanged: the process has loaded or unloaded code since its mappings were read.
 var errCodeChanged = errors.New("the target loads code while its mappings are read")
 
-// publish makes the kernel unwind the process by this descriptor from now on: rules first, then the descriptor in a slot
-// that no probe reads, then the switch. changes is what codeChanges said before the mappings were read; when the code has changed
-// since, nothing is switched and the error is errCodeChanged, unless it is forced.
-func (k *kernel) publish(desc *bpf.TraceProc, rows *rowStore, changes uint64, force bool) error {
+// publish makes the kernel unwind a process by this descriptor from now on: rules first, then the descriptor in a slot that no
+// probe reads, then the switch. changes is what codeChanges said before the mappings were read; when the code has changed since,
+// nothing is switched and the error is errCodeChanged, unless it is forced.
+func (k *kernel) publish(m *member, desc *bpf.TraceProc, rows *rowStore, changes uint64, force bool) error {
 	if err := rows.link(k.objs.Rows); err != nil {
 		return err
 	}
@@ -160,40 +184,41 @@ func (k *kernel) publish(desc *bpf.TraceProc, rows *rowStore, changes uint64, fo
 	if err := k.objs.Rules.Set(rules); err != nil {
 		return fmt.Errorf("write the unwind rules: %w", err)
 	}
-	slot, ok := k.freeSlot()
+	to, ok := k.freeSlot()
 	if !ok {
-		return errors.New("the target changes its mappings faster than they can be followed")
+		return errors.New("mappings change faster than they can be followed")
+	}
+	var at bpf.TracePlace
+	if err := k.objs.Places.Lookup(m.index, &at); err != nil {
+		return fmt.Errorf("read the process's place: %w", err)
 	}
 	// From here on a change makes the kernel doubt this descriptor too.
-	if err := k.objs.SlotNext.Set(slot); err != nil {
+	at.Next = to
+	if err := k.objs.Places.Put(m.index, &at); err != nil {
 		return fmt.Errorf("announce the process descriptor: %w", err)
 	}
-	if err := k.objs.Procs.Put(slot, desc); err != nil {
+	if err := k.objs.Procs.Put(to, desc); err != nil {
 		return fmt.Errorf("write the process descriptor: %w", err)
 	}
-	if !force && k.codeChanges() != changes {
+	if !force && k.codeChanges(m) != changes {
 		return errCodeChanged
 	}
-	if err := k.objs.NsPids.Put(desc.Pid, slot); err != nil {
-		return fmt.Errorf("register the process: %w", err)
+	if err := k.objs.Places.Put(m.index, &bpf.TracePlace{Slot: to, Next: to}); err != nil {
+		return fmt.Errorf("switch the process descriptor: %w", err)
 	}
-	// The alias in the initial namespace, once it exists, must follow.
-	if err := k.redirect(slot); err != nil {
-		return err
-	}
-	k.slotFree[k.slot] = time.Now().Add(slotGrace)
-	k.slot = slot
+	k.leave(m.slot)
+	m.slot, k.last = to, to
+	k.slots[to].users = 1
 	return nil
 }
 
-// codeChanges is how often the process was seen to have other code than before.
-func (k *kernel) codeChanges() uint64 { return k.counter(k.objs.CodeChanges) }
+// codeChanges is how often a process was seen to have other code than before.
+func (k *kernel) codeChanges(m *member) uint64 { return k.tracedAt(m.index).Changes }
 
-// execed reports whether the process has become another program.
-func (k *kernel) execed() bool {
-	var n uint32
-	_ = k.objs.Execs.Get(&n) // a read of mapped memory
-	return n > 0
+// tracedAt is what the kernel knows of the process at a place.
+func (k *kernel) tracedAt(index uint32) (t bpf.TraceTraced) {
+	_ = k.objs.Traced.Lookup(index, &t) // every index is there
+	return t
 }
 
 func (k *kernel) counter(v *ebpf.Variable) uint64 {
@@ -203,20 +228,99 @@ func (k *kernel) counter(v *ebpf.Variable) uint64 {
 }
 
 // freeSlot finds a descriptor that no probe can be reading, the one that was left longest ago.
-func (k *kernel) freeSlot() (slot uint32, ok bool) {
-	slot = (k.slot + 1) % maxSlots
-	return slot, time.Now().After(k.slotFree[slot])
-}
-
-func (k *kernel) redirect(slot uint32) error {
-	var tgid, old uint32
-	it := k.objs.Pids.Iterate()
-	for it.Next(&tgid, &old) {
-		if err := k.objs.Pids.Put(tgid, slot); err != nil {
-			return fmt.Errorf("switch the process descriptor: %w", err)
+func (k *kernel) freeSlot() (to uint32, ok bool) {
+	now := time.Now()
+	for i := range uint32(len(k.slots)) {
+		to = (k.last + 1 + i) % uint32(len(k.slots))
+		if s := &k.slots[to]; s.users == 0 && now.After(s.free) {
+			return to, true
 		}
 	}
-	return it.Err()
+	return 0, false
+}
+
+// leave notes that a process does not go by a descriptor any more.
+func (k *kernel) leave(s uint32) {
+	if s == noCode {
+		return
+	}
+	k.slots[s].users--
+	k.slots[s].free = time.Now().Add(slotGrace)
+}
+
+// borrow notes which descriptor a new process goes by.
+func (k *kernel) borrow(index uint32) uint32 {
+	var at bpf.TracePlace
+	if k.objs.Places.Lookup(index, &at) != nil || at.Slot >= uint32(len(k.slots)) {
+		return noCode
+	}
+	if at.Slot != noCode {
+		k.slots[at.Slot].users++
+	}
+	return at.Slot
+}
+
+// follow has a process traced, by the descriptor that was published for its place, else by none.
+func (k *kernel) follow(m *member, children bool) error {
+	t := bpf.TraceTraced{State: uint32(bpf.TraceTracedStateTRACED_NOW), Pid: m.pid}
+	if children {
+		t.Children = 1
+	}
+	if m.slot == noCode {
+		if err := k.objs.Places.Put(m.index, &bpf.TracePlace{Borrowed: 1}); err != nil {
+			return fmt.Errorf("make a place for the process: %w", err)
+		}
+	}
+	if err := k.objs.Traced.Put(m.index, &t); err != nil {
+		return fmt.Errorf("make a place for the process: %w", err)
+	}
+	if err := k.objs.NsPids.Put(m.pid, m.index); err != nil {
+		return fmt.Errorf("register the process: %w", err)
+	}
+	return nil
+}
+
+// unfollow ends the trace of a process that follow began.
+func (k *kernel) unfollow(m *member) {
+	_ = k.objs.NsPids.Delete(m.pid) // not there: it has ended
+	var tgid, index uint32
+	for it := k.objs.Pids.Iterate(); it.Next(&tgid, &index); {
+		if index == m.index {
+			_ = k.objs.Pids.Delete(tgid) // likewise
+		}
+	}
+}
+
+// free makes room for another process.
+func (k *kernel) free(index uint32) {
+	_ = k.objs.Traced.Put(index, &bpf.TraceTraced{}) // every index is there
+}
+
+// allTraced is the kernel's table of processes.
+func (k *kernel) allTraced() ([]bpf.TraceTraced, error) {
+	out := make([]bpf.TraceTraced, maxTraced)
+	indexes := make([]uint32, maxTraced)
+	var cursor ebpf.MapBatchCursor
+	n, err := k.objs.Traced.BatchLookup(&cursor, indexes, out, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || n != maxTraced { // that error is the end of the table
+		return nil, fmt.Errorf("read the table of processes: %d of %d: %w", n, maxTraced, err)
+	}
+	return out, nil
+}
+
+// findTraced is the place of a process, which may have ended a moment ago; ok false: it is not traced.
+func (k *kernel) findTraced(pid uint32) (index uint32, ok bool) {
+	all, err := k.allTraced()
+	if err != nil {
+		return 0, false
+	}
+	for i, t := range all {
+		running := t.State == uint32(bpf.TraceTracedStateTRACED_NOW)
+		if t.Pid == pid && (running || !ok && t.State == uint32(bpf.TraceTracedStateTRACED_ENDED)) {
+			index, ok = uint32(i), true
+		}
+	}
+	return index, ok
 }
 
 // firstMapped chooses the mappings that the kernel has room for, and is all of them mostly: the program, which lies below all

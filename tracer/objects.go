@@ -54,7 +54,8 @@ type region struct {
 type objects struct {
 	target *process.Process
 	cache  *symbolize.Cache
-	rows   rowStore
+	rows   *rowStore                  // of all processes
+	files  map[process.FileID]*object // likewise
 	byKey  map[objectKey]*object
 	hits   int     // tables that came from the cache
 	failed []error // why unwind information of a file is not in the kernel; the tracer takes them
@@ -63,8 +64,10 @@ type objects struct {
 // maxVDSO bounds what is read as the vdso; Linux's has two pages.
 const maxVDSO = 64 << 10
 
-func newObjects(p *process.Process, cacheDir string) *objects {
-	return &objects{target: p, cache: &symbolize.Cache{Dir: cacheDir}, byKey: map[objectKey]*object{}}
+func newObjects(p *process.Process, s *Session) *objects {
+	return &objects{
+		target: p, cache: &symbolize.Cache{Dir: s.options.CacheDir}, rows: s.rows, files: s.files, byKey: map[objectKey]*object{},
+	}
 }
 
 // regions lists the executable mappings, opens the files that are new and builds their unwind tables, all cores at work.
@@ -78,15 +81,26 @@ func (o *objects) regions(maps []process.Mapping) []region {
 		key, id := objectKey{m.Device, m.Inode, m.Path}, o.target.FileID(&m)
 		obj := o.byKey[key]
 		if obj == nil || obj.id != id {
-			obj = o.open(&m)
-			obj.path, obj.code, obj.id = m.Path, m.End-m.Start, id
+			if obj = o.shared(id); obj == nil {
+				obj = o.open(&m)
+				obj.path, obj.code, obj.id = m.Path, m.End-m.Start, id
+				fresh = append(fresh, obj)
+			}
 			o.byKey[key] = obj
-			fresh = append(fresh, obj)
+			o.files[id] = obj
 		}
 		out = append(out, newRegion(m, obj))
 	}
 	o.build(fresh)
 	return out
+}
+
+// shared is a file that another process has mapped too; nil: none has.
+func (o *objects) shared(id process.FileID) *object {
+	if id == (process.FileID{}) {
+		return nil
+	}
+	return o.files[id]
 }
 
 func newRegion(m process.Mapping, obj *object) region {

@@ -212,11 +212,21 @@ func (t *rawTable) stack(id event.StackID) event.StackID {
 }
 
 // RawStacks tells how the stacks fared that the kernel could not unwind.
+func (s *Session) RawStacks() RawStacks {
+	c := s.raw.counts
+	_ = s.kernel.objs.RawSent.Get(&c.Sent) // reads of mapped memory
+	_ = s.kernel.objs.RawOverRate.Get(&c.OverRate)
+	_ = s.kernel.objs.RawNoRoom.Get(&c.NoRoom)
+	return c
+}
+
+// RawStacks is Session.RawStacks. Of a job, it is what was read of this process.
 func (t *Tracer) RawStacks() RawStacks {
-	c := t.raw.counts
-	_ = t.kernel.objs.RawSent.Get(&c.Sent) // reads of mapped memory
-	_ = t.kernel.objs.RawOverRate.Get(&c.OverRate)
-	_ = t.kernel.objs.RawNoRoom.Get(&c.NoRoom)
+	if t.sole != nil {
+		return t.Session.RawStacks()
+	}
+	c := t.counts
+	c.Sent = c.Unwound + c.Guessed + c.Partial
 	return c
 }
 
@@ -258,6 +268,7 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 	}
 	t.raw.resolved(event.StackID(r.hash), id)
 	t.raw.counts.add(status)
+	t.counts.add(status)
 	return nil
 }
 

@@ -169,12 +169,13 @@ func TestRawStackOfBrokenPython(t *testing.T) {
 		event.StatusBadRule: event.StatusUnwound, event.StatusPythonState: event.StatusPythonState, event.StatusTooDeep: event.StatusTooDeep,
 	} {
 		regions := []region{newRegion(m, &object{file: file})}
-		tr := &Tracer{stacks: newStackTable(DefaultStacks), raw: newRawTable(), detached: true, regions: regions, known: regions}
+		tr := loneTracer()
+		tr.regions, tr.known = regions, regions
 		words := rawWordsOf(6)
 		words[16] = base + offset&0xfff
 		record := rawBytes(5, words...)
 		record[1] = uint8(status)
-		tr.decode(nil, record)
+		tr.Session.decode(nil, record)
 		stack := tr.Stack(tr.raw.stack(5))
 		require.NotNil(t, stack)
 		require.Equal(t, want, stack.Status)
@@ -184,17 +185,17 @@ func TestRawStackOfBrokenPython(t *testing.T) {
 
 // TestRawStackThatLeadsNowhere: the stack that the kernel came to stays when the copy does not lead as far.
 func TestRawStackThatLeadsNowhere(t *testing.T) {
-	tr := &Tracer{stacks: newStackTable(DefaultStacks), raw: newRawTable(), detached: true}
+	tr := loneTracer()
 	for _, r := range [][]byte{
 		stackRecordBytes(uint8(event.StatusBadRule), 7, 1, 2, 3), rawPageBytes(8, 0x1000, 16, 16), rawBytes(8, rawWordsOf(7)...),
 	} {
-		require.Empty(t, tr.decode(nil, r))
+		require.Empty(t, tr.Session.decode(nil, r))
 	}
 	require.Zero(t, tr.malformed)
 	require.EqualValues(t, 7, tr.raw.stack(8))
 	require.Equal(t, RawStacks{Partial: 1}, tr.raw.counts)
 
-	tr.decode(nil, rawBytes(9, rawWordsOf(6, boundaryWord|1, pythonWord|0x7000, 9)...))
+	tr.Session.decode(nil, rawBytes(9, rawWordsOf(6, boundaryWord|1, pythonWord|0x7000, 9)...))
 	stack := tr.Stack(tr.raw.stack(9))
 	require.Equal(t, event.StatusNoMapping, stack.Status, "the partial stack was lost: this is better than none")
 	require.Len(t, stack.Frames, 2)

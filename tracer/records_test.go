@@ -93,8 +93,8 @@ func TestDecodeCountsMalformed(t *testing.T) {
 		"beyond":      {255},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr := &Tracer{stacks: newStackTable(DefaultStacks), raw: newRawTable()}
-			require.Empty(t, tr.decode(nil, raw))
+			tr := loneTracer()
+			require.Empty(t, tr.Session.decode(nil, raw))
 			require.EqualValues(t, 1, tr.malformed)
 		})
 	}
@@ -109,8 +109,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(rawPageBytes(5, 0x1000, 16, 16))
 	f.Add(rawBytes(5, append(make([]uint64, bpf.TraceRawWordRAW_WORDS), boundaryWord|0x1000, pythonWord|0x7000, 9, slotWord|0x1008, 3)...))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		tr := &Tracer{stacks: newStackTable(DefaultStacks), raw: newRawTable(), detached: true}
-		events := tr.decode(nil, raw)
+		tr := loneTracer()
+		events := tr.Session.decode(nil, raw)
 		for id := range tr.stacks.byID {
 			require.NotNil(t, tr.Stack(id))
 		}
@@ -255,7 +255,7 @@ func TestHitsAddUp(t *testing.T) {
 		runs += 1 << o
 	}
 	stats.Row[2].Hits = runs
-	h := (&Tracer{}).hits("probe", stats, 2)
+	h := (&Session{}).hits("probe", stats, 2)
 	sum := h.Emitted + h.Lost()
 	for _, n := range h.Quiet {
 		sum += n

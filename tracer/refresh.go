@@ -59,8 +59,8 @@ func (t *Tracer) refresh() {
 	}
 }
 
-// follow takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
-func (t *Tracer) follow(maps []process.Mapping) {
+// followMappings takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
+func (t *Tracer) followMappings(maps []process.Mapping) {
 	t.regions = t.objects.regions(maps)
 	for i := range t.regions {
 		r := &t.regions[i]
@@ -115,34 +115,41 @@ func overlapping(sorted []region, r *region) []region {
 const linkerBreak = "_dl_debug_state"
 
 // watchLinker places a probe where the dynamic linker tells that libraries came or went. Without one, the first stack that is
-// captured afterwards shows it.
+// captured afterwards shows it. A static program has no linker.
 func (t *Tracer) watchLinker() error {
 	for i := range t.regions {
 		r := &t.regions[i]
-		if r.object.file == nil || !r.isLinker() {
-			continue
+		if r.object.file != nil && isLinker(r.Path) {
+			if err := t.watchLinkerIn(r, openMapped(t.target, &r.Mapping)); err != nil {
+				return err
+			}
 		}
-		sym, ok := r.object.file.Find(linkerBreak)
-		if !ok {
-			continue
-		}
-		at, ok := r.object.file.FileOffset(sym.Addr)
-		if !ok {
-			continue
-		}
-		l, err := t.kernel.attachLinker(t.target, &r.Mapping, at)
-		if err != nil {
-			return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
-		}
-		t.probes.links = append(t.probes.links, l)
+	}
+	return nil
+}
+
+// watchLinkerIn does so in one file.
+func (s *Session) watchLinkerIn(r *region, open opener) error {
+	sym, ok := r.object.file.Find(linkerBreak)
+	if !ok {
 		return nil
 	}
-	return nil // a static program
+	at, ok := r.object.file.FileOffset(sym.Addr)
+	if !ok || s.linkers[r.object.id] {
+		return nil
+	}
+	l, err := s.kernel.attachLinker(open, at, s.scope())
+	if err != nil {
+		return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
+	}
+	s.linkers[r.object.id] = true
+	s.probes.links = append(s.probes.links, l)
+	return nil
 }
 
 // isLinker reports whether a file is named as the dynamic linkers of glibc and musl are.
-func (r *region) isLinker() bool {
-	base := path.Base(r.Path)
+func isLinker(file string) bool {
+	base := path.Base(file)
 	return strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "ld-musl") || strings.HasPrefix(base, "ld-2.") || base == "libc.so"
 }
 
@@ -165,7 +172,7 @@ func (t *Tracer) refreshFor(pc uint64) bool {
 
 // readMappings brings the regions up to date. It reports whether the target could be read.
 func (t *Tracer) readMappings() bool {
-	changes, pages := t.kernel.codeChanges(), t.target.CodePages()
+	changes, pages := t.kernel.codeChanges(t.member), t.target.CodePages()
 	maps, err := t.target.Maps()
 	if err != nil || len(maps) == 0 {
 		return false // it is just ending; exitWatch tells
@@ -175,7 +182,7 @@ func (t *Tracer) readMappings() bool {
 	}
 	t.changes, t.pages = changes, pages
 	t.lastChange = time.Now()
-	t.follow(maps)
+	t.followMappings(maps)
 	t.stacks.lookedUp = time.Now()
 	t.unpublished = true
 	return true
@@ -197,6 +204,9 @@ func (t *Tracer) hookLate() {
 	probes, _ := t.discover() // what was there before is still there
 	before := len(t.probes.probes)
 	if err := t.attach(probes); err != nil {
+		t.warn(err)
+	}
+	if err := t.watchLinker(); err != nil {
 		t.warn(err)
 	}
 	t.notices = append(t.notices, loadedNotices(t.probes.probes[before:])...)

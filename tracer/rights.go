@@ -15,16 +15,19 @@ import (
 const kept = 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_CHECKPOINT_RESTORE | 1<<unix.CAP_DAC_READ_SEARCH
 
 // DropRights gives up, in all threads of the program, the capabilities that tracing does not need from here on, but for those
-// in also (bits of linux/capability.h), and the way to get others by running a program. It waits for all threads: one that hangs in
-// a driver keeps it waiting.
-func (t *Tracer) DropRights(also uint64) error {
+// in also (bits of linux/capability.h), and the way to get others by running a program. Another Start afterwards takes CAP_PERFMON,
+// which must then be in also. It waits for all threads: one that hangs in a driver keeps it waiting.
+func (s *Session) DropRights(also uint64) error {
 	keep := kept | also
-	if !t.kernel.multi {
-		keep |= 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_ADMIN // probes in libraries that are loaded later are perf events too
-	}
 	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return fmt.Errorf("read our own capabilities: %w", err)
+	}
+	if !s.kernel.multi {
+		keep |= 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_ADMIN // probes in libraries that are loaded later are perf events too
+	}
+	if data[unix.CAP_BPF/32].Effective&(1<<(unix.CAP_BPF%32)) == 0 {
+		keep |= 1 << unix.CAP_SYS_ADMIN // in place of CAP_BPF
 	}
 	for i := range data {
 		part := uint32(keep >> (32 * i))

@@ -30,9 +30,6 @@ func probed(r *SelfTest) { r.Calls++ }
 // TestAttach loads the programs and attaches them as a trace does, but to a function of our own, and calls that a few times.
 // Nil options are the default ones.
 func TestAttach(o *Options) (*SelfTest, error) {
-	if o == nil {
-		o = &Options{}
-	}
 	begin := time.Now()
 	p, err := process.Open(os.Getpid())
 	if err != nil {
@@ -42,30 +39,37 @@ func TestAttach(o *Options) (*SelfTest, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tracer{target: p, objects: newObjects(p, "")}
-	defer t.Close()
-	_ = LockedMemory() // as in start
-	if err := t.load(o); err != nil {
+	s := newSession(o)
+	defer s.Close()
+	m, err := s.newMember(p)
+	if err != nil {
 		return nil, err
 	}
-	if err := t.publish(true); err != nil {
+	s.sole = s.newTracer(m)
+	if err := s.ready(); err != nil {
 		return nil, err
 	}
-	if _, err := t.probes.add([]*Probe{probe}); err != nil {
+	if err := s.sole.publish(true); err != nil {
 		return nil, err
 	}
-	if err := t.kernel.setHooks(&t.probes.table); err != nil {
+	if err := s.follow(m); err != nil {
 		return nil, err
 	}
-	if _, err := t.probes.attach(t.kernel, p, t.probes.probes); err != nil {
+	if _, err := s.probes.add([]*Probe{probe}); err != nil {
 		return nil, err
 	}
-	r := &SelfTest{Multi: t.kernel.multi}
+	if err := s.kernel.setHooks(&s.probes.table); err != nil {
+		return nil, err
+	}
+	if _, err := s.probes.attach(s.kernel, s.scope(), s.probes.probes); err != nil {
+		return nil, err
+	}
+	r := &SelfTest{Multi: s.kernel.multi}
 	for range 3 {
 		probed(r)
 	}
 	var stats bpf.TraceStatsTable
-	if err := t.kernel.stats(&stats); err != nil {
+	if err := s.kernel.stats(&stats); err != nil {
 		return nil, err
 	}
 	r.Hits, r.Took = stats.Row[probe.index].Hits, time.Since(begin)
@@ -82,7 +86,7 @@ func probeOfOurs(p *process.Process) (*Probe, error) {
 	for _, m := range maps {
 		if m.Start <= pc && pc < m.End {
 			row := slices.IndexFunc(hook.Rows, func(r hook.Row) bool { return r.Program == hook.TorchReport })
-			return &Probe{Library: hook.Torch, File: m.Path, Symbol: "probed", row: &hook.Rows[row], target: pc - m.Start + m.Offset, mapped: m}, nil
+			return &Probe{Library: hook.Torch, File: m.Path, Symbol: "probed", row: &hook.Rows[row], target: pc - m.Start + m.Offset, open: openMapped(p, &m)}, nil
 		}
 	}
 	return nil, fmt.Errorf("no mapping of ours has %#x", pc)

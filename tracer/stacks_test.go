@@ -195,13 +195,14 @@ func TestOpenOurs(t *testing.T) {
 
 // TestStackLimit: what comes beyond the limit is one stack; what was there before stays, and no event is lost.
 func TestStackLimit(t *testing.T) {
-	tr := &Tracer{stacks: newStackTable(3), raw: newRawTable(), detached: true}
+	tr := loneTracer()
+	tr.stacks.limit = 3
 	var events []event.Event
 	for round := range 2 {
 		for hash := uint64(1); hash <= 5; hash++ {
-			require.Empty(t, tr.decode(nil, stackRecordBytes(0, hash, 0x1000*hash)))
+			require.Empty(t, tr.Session.decode(nil, stackRecordBytes(0, hash, 0x1000*hash)))
 			record := bpf.TraceRecordEvent{Type: uint8(bpf.TraceRecordTypeRECORD_EVENT), Stack: hash}
-			events = tr.decode(events, unsafe.Slice((*byte)(unsafe.Pointer(&record)), eventBytes))
+			events = tr.Session.decode(events, unsafe.Slice((*byte)(unsafe.Pointer(&record)), eventBytes))
 			require.Len(t, events, round*5+int(hash))
 		}
 	}

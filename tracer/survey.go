@@ -37,7 +37,7 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tracer{target: p, objects: newObjects(p, "")}
+	t := &Tracer{target: p, objects: newObjects(p, &Session{})}
 	exe, _ := p.Exe()
 	s, seen := &Survey{}, map[objectKey]bool{}
 	for _, m := range maps {
@@ -76,7 +76,7 @@ func surveyFile(l *hook.Library, r *region) File {
 		return f
 	}
 	f.BuildID = r.object.file.BuildID()
-	for _, p := range findProbes(r) {
+	for _, p := range findProbes(r, nil) { // which are not placed
 		if !slices.Contains(f.Functions, p.Label()) {
 			f.Functions = append(f.Functions, p.Label())
 		}

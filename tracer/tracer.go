@@ -9,14 +9,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
-	"sync/atomic"
+	"slices"
 	"time"
 
-	"github.com/cilium/ebpf/ringbuf"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
@@ -52,6 +48,10 @@ type Options struct {
 	MaxStacks int
 	// CacheDir holds unwind tables between runs. Empty: none are kept.
 	CacheDir string
+	// Job is for Open: probes are placed in a file for all processes that map it, and the kernel side tells which are traced.
+	Job bool
+	// Children has the descendants of what is added to a job traced too, those to come from their first instruction.
+	Children bool
 }
 
 // DefaultStacks is how many different stacks are kept when nothing else is said. A training job has some thousands; a stack of 50
@@ -82,24 +82,23 @@ const (
 	Execed      // the target became another program
 )
 
-// Tracer is an event.Source. Read and Stack must be called from one goroutine; Stop from any.
+// Tracer is one process, from when it is known until it ends or becomes another program. One that Start made is an event.Source:
+// its session is about it alone.
 type Tracer struct {
+	*Session
+	member  *member
 	target  *process.Process
 	objects *objects
-	kernel  *kernel
-	probes  probeSet
 	stacks  *stackTable
-	raw     *rawTable
 	regions []region // of now
 	known   []region // also those that are gone, where nothing else has come: stacks that still arrive lead there
 	python  *cpython.Runtime
 	found   Found
+	mine    []*Probe // those in files that it has mapped
 
-	stop        atomic.Bool
 	end         End
-	detached    bool
-	exit        *exitWatch
-	record      ringbuf.Record
+	arrived     bool // it was said that it is there
+	began       bool // under our eyes
 	lastRefresh time.Time
 	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
 	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read
@@ -110,31 +109,55 @@ type Tracer struct {
 	missing     uint64    // an address that was in no mapping when they were last read for it
 	crowded     bool      // more mappings than the kernel has room for: it was said
 	lastChange  time.Time // of the mappings, or the attach
-	warnings    []error
-	notices     []string
-	malformed   uint64 // records
-	received    [maxHooks]uint64
-	counters    *bpf.TraceStatsTable // the last that Lost read
+	counts      RawStacks // of this process
 }
 
 // Start attaches to a process. Before the first probe is in place, everything that the unwinder needs is: the first event
 // has a stack. Errors: ErrNoCUDA, ErrNoSymbol, those of package process, and what the kernel said.
 func Start(p *process.Process, o *Options) (*Tracer, error) {
-	if o == nil {
-		o = &Options{}
+	maps, err := p.Maps()
+	if err != nil {
+		return nil, err
 	}
-	t := &Tracer{target: p, objects: newObjects(p, o.CacheDir), stacks: newStackTable(cmp.Or(o.MaxStacks, DefaultStacks)), raw: newRawTable()}
-	if err := t.start(o); err != nil {
-		t.Close()
+	if err := anyLibrary(p, maps); err != nil {
+		return nil, err
+	}
+	s := newSession(o)
+	t, err := s.attachAlone(p)
+	if err != nil {
+		_ = s.Close() // the first error counts
 		return nil, err
 	}
 	return t, nil
 }
 
-func (t *Tracer) start(o *Options) error {
+// attachAlone makes the session one of this process.
+func (s *Session) attachAlone(p *process.Process) (*Tracer, error) {
+	m, err := s.newMember(p)
+	if err != nil {
+		return nil, err
+	}
+	s.sole = s.newTracer(m)
+	if err := s.sole.start(); err != nil {
+		return nil, err
+	}
+	s.install(s.sole)
+	return s.sole, nil
+}
+
+func (s *Session) newTracer(m *member) *Tracer {
+	t := &Tracer{Session: s, member: m, target: m.target, objects: newObjects(m.target, s), stacks: newStackTable(cmp.Or(s.options.MaxStacks, DefaultStacks))}
+	t.stacks.byID, t.stacks.names = s.stacks, s.names
+	t.began = m.began
+	t.reused = s.instances[m.pid] << instanceShift
+	return t
+}
+
+// instanceShift keeps the stacks of programs apart that had the same number one after the other.
+const instanceShift = 20
+
+func (t *Tracer) start() error {
 	begin := time.Now()
-	// Kernels before 5.11 charge BPF memory to this limit. Later ones do not, and there it may fail without harm.
-	_ = rlimit.RemoveMemlock()
 	t.pages = t.target.CodePages()
 	maps, err := t.target.Maps()
 	if err != nil {
@@ -143,18 +166,16 @@ func (t *Tracer) start(o *Options) error {
 	if err := anyLibrary(t.target, maps); err != nil {
 		return err
 	}
-	if t.exit, err = watchExit(t.target); err != nil {
-		return err
-	}
-	loaded := make(chan error, 1)
-	go func() { loaded <- t.load(o) }() // the verifier takes as long as the tables
-	t.follow(maps)
+	t.followMappings(maps)
 	t.findPython()
 	probes, err := t.discover()
-	if err := errors.Join(err, <-loaded); err != nil {
+	if err := errors.Join(err, t.ready()); err != nil {
 		return err
 	}
 	if err := t.publish(true); err != nil {
+		return err
+	}
+	if err := t.follow(t.member); err != nil {
 		return err
 	}
 	t.found.Attached = bootTime()
@@ -170,28 +191,6 @@ func (t *Tracer) start(o *Options) error {
 	return nil
 }
 
-// load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
-func (t *Tracer) load(o *Options) error {
-	ring := o.RingBytes
-	if ring == 0 {
-		ring = defaultRing
-	}
-	readVersion()
-	k := kernelOptions{ringBytes: ring, freeStacks: o.FreeStacks, multi: haveUprobeMulti() && !o.PerfUprobes}
-	if !o.CopyMemory {
-		if d, err := findDirectMap(); err == nil { // else stacks take longer, and are the same
-			k.direct = *d
-		}
-	}
-	var err error
-	t.kernel, err = loadKernel(k)
-	if err != nil && k.direct.Base != 0 { // a kernel that refuses just that
-		k.direct = bpf.TraceDirectMap{}
-		t.kernel, err = loadKernel(k)
-	}
-	return err
-}
-
 // publish gives the kernel the mappings that were last read. See kernel.publish.
 func (t *Tracer) publish(force bool) error {
 	t.warnings = append(t.warnings, t.objects.failed...)
@@ -203,119 +202,70 @@ func (t *Tracer) publish(force bool) error {
 	pid := uint32(t.target.PID)
 	desc := descriptor(pid, firstMapped(t.regions), t.python, findBlockLayout(t.regions))
 	desc.CodePages, desc.SaltProcess = t.pages, stackSeed(pid, t.reused)
-	return t.kernel.publish(desc, &t.objects.rows, t.changes, force)
+	return t.kernel.publish(t.member, desc, t.rows, t.changes, force)
 }
 
 func (t *Tracer) attach(probes []*Probe) error {
-	fresh, err := t.probes.add(probes)
-	if err != nil {
-		t.warn(err)
+	err := t.hook(probes)
+	for _, p := range probes {
+		if at := t.probes.at(p); at != nil && !slices.Contains(t.mine, at) {
+			t.mine = append(t.mine, at)
+		}
 	}
-	if err := t.kernel.setHooks(&t.probes.table); err != nil {
-		return err
-	}
-	failed, err := t.probes.attach(t.kernel, t.target, fresh)
-	for _, f := range failed {
-		t.warn(f)
-	}
-	t.probes.set(fresh, true)
-	return errors.Join(err, t.kernel.setHooks(&t.probes.table))
+	return err
 }
 
 func (t *Tracer) findPython() {
 	t.python, t.found.PythonErr = cpython.Find(t.target)
 }
 
-func (t *Tracer) warn(err error) { t.warnings = append(t.warnings, err) }
-
-// Warnings returns, once each, what went wrong without ending the trace.
-func (t *Tracer) Warnings() []error {
-	w := t.warnings
-	t.warnings = nil
-	return w
-}
-
-// Notices returns, once each, what was done since the attach: libraries that were hooked when they were loaded.
-func (t *Tracer) Notices() []string {
-	n := t.notices
-	t.notices = nil
-	return n
-}
-
-// Stop ends the trace: probes are removed, what is in the ring is still delivered, then Read returns io.EOF.
-func (t *Tracer) Stop() { t.stop.Store(true) }
-
-// End says why the trace ended, or Running.
+// End says why the trace of the process ended, or Running.
 func (t *Tracer) End() End { return t.end }
 
-// Read implements event.Source.
-func (t *Tracer) Read(buf []event.Event) ([]event.Event, error) {
-	t.checkEnd()
-	if !t.detached {
-		t.refreshIfDue()
-	}
-	t.kernel.reader.SetDeadline(time.Now().Add(pollEvery))
-	for len(buf) < cap(buf) {
-		err := t.kernel.reader.ReadInto(&t.record)
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			t.reached = max(t.reached, t.changes) // the ring is empty: also when the record of a change was lost
-			if t.detached {
-				return buf, io.EOF
-			}
-			return buf, nil
-		case err != nil:
-			return buf, fmt.Errorf("read the event ring: %w", err)
-		}
-		buf = t.decode(buf, t.record.RawSample)
-	}
-	return buf, nil
-}
+// PID is the number of the process.
+func (t *Tracer) PID() uint32 { return t.member.pid }
 
-func (t *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
+// Began reports whether the process, or the program that it runs, began while it was traced.
+func (t *Tracer) Began() bool { return t.began }
+
+// Name is the program's name as the kernel told it; empty: it did not. A process that has ended cannot be asked.
+func (t *Tracer) Name() string { return t.member.name }
+
+// Target is the process.
+func (t *Tracer) Target() *process.Process { return t.target }
+
+// decode takes a record of the process. ok false: it cannot be read.
+func (t *Tracer) decode(buf []event.Event, raw []byte) (out []event.Event, ok bool) {
 	switch {
 	case len(raw) >= eventBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_EVENT):
-		return append(buf, t.event(decodeEvent(raw)))
+		return append(buf, t.event(decodeEvent(raw))), true
 	case len(raw) >= callBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CALL):
-		return append(buf, t.call(decodeCall(raw)))
-	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE):
+		return append(buf, t.call(decodeCall(raw))), true
+	case raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE):
 		r, err := decodeCode(raw)
-		if err != nil {
-			break
+		if err == nil {
+			t.stacks.addCode(r, t.target, t.python)
 		}
-		t.stacks.addCode(r, t.target, t.python)
-		return buf
-	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_STACK):
+		return buf, err == nil
+	case raw[0] == uint8(bpf.TraceRecordTypeRECORD_STACK):
 		r, err := decodeStack(raw)
-		if err != nil {
-			break
+		if err == nil {
+			t.stack(r)
 		}
-		if s := event.StackStatus(r.status); s == event.StatusNoMapping || s == event.StatusNoRow {
-			t.unknownCode = true
-			t.refreshIfDue() // before the addresses are looked up
-		}
-		t.stacks.add(r, t.knownAt, t.target, t.python)
-		return buf
-	case len(raw) >= codeChangedBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE_CHANGED):
-		t.reached = max(t.reached, decodeCodeChanged(raw).Change)
-		if t.reached > t.changes && !t.detached {
-			t.refresh()
-		}
-		return buf
-	case len(raw) >= rawPageHeader && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE):
-		if t.raw.addPage(raw) {
-			return buf
-		}
-	case len(raw) > 0 && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW):
+		return buf, err == nil
+	case raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW):
 		r, err := decodeStack(raw)
-		if err == nil && t.unwindRaw(r) == nil {
-			return buf
-		}
+		return buf, err == nil && t.unwindRaw(r) == nil
 	}
-	if t.malformed++; t.malformed == 1 {
-		t.warn(errMalformed)
+	return buf, false
+}
+
+func (t *Tracer) stack(r stackRecord) {
+	if s := event.StackStatus(r.status); s == event.StatusNoMapping || s == event.StatusNoRow {
+		t.unknownCode = true
+		t.refreshIfDue() // before the addresses are looked up
 	}
-	return buf
+	t.stacks.add(r, t.knownAt, t.target, t.python)
 }
 
 func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
@@ -388,71 +338,9 @@ func ordinal(v uint64) int8 {
 // Stack implements event.Source.
 func (t *Tracer) Stack(id event.StackID) *event.Stack { return t.stacks.stack(id) }
 
-// checkEnd notices the end of the trace and removes the probes.
-func (t *Tracer) checkEnd() {
-	if t.detached {
-		return
-	}
-	switch {
-	case t.exit.ended():
-		t.end = Exited
-	case t.kernel.execed():
-		t.end = Execed
-	case t.stop.Load():
-		t.end = Stopped
-	default:
-		return
-	}
-	if err := t.detach(); err != nil {
-		t.warn(fmt.Errorf("detach: %w", err))
-	}
-	t.detached = true
-}
-
-// detach ends the trace of all functions at one moment, then takes the probes out.
-func (t *Tracer) detach() error {
-	if len(t.probes.links) == 0 {
-		return nil
-	}
-	t.probes.set(t.probes.probes, false)
-	return errors.Join(t.kernel.setHooks(&t.probes.table), t.probes.detach())
-}
-
-// Close releases everything. The stacks stay resolvable.
-func (t *Tracer) Close() error {
-	err := t.detach()
-	if t.kernel != nil {
-		t.kernel.Close()
-	}
-	t.objects.rows.close()
-	if t.exit != nil {
-		t.exit.close()
-	}
-	return err
-}
-
 // bootTime is the clock that events carry, nanoseconds.
 func bootTime() uint64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock
 	return uint64(ts.Nano())
 }
-
-// exitWatch tells whether a process has ended. Its descriptor stands for that very process, not for its number.
-type exitWatch struct{ fd int }
-
-func watchExit(p *process.Process) (*exitWatch, error) {
-	fd, err := p.Pidfd()
-	if err != nil {
-		return nil, err
-	}
-	return &exitWatch{fd}, nil
-}
-
-func (w *exitWatch) ended() bool {
-	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	return err == nil && n > 0
-}
-
-func (w *exitWatch) close() { _ = unix.Close(w.fd) }

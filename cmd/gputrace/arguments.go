@@ -176,7 +176,7 @@ func (a *arranger) checkWords(dashes bool) error {
 		return nil
 	}
 	if dashes {
-		return usage("gputrace starts no program: start it, then type gputrace PID; see gputrace --help")
+		return usage("to start a program: gputrace run -- %s; see gputrace run --help", a.words[0])
 	}
 	return unknownCommand(a.app, a.words[0])
 }

@@ -92,10 +92,10 @@ func TestArrangeRefuses(t *testing.T) {
 		"try -f a -f b":    "-f is given twice",
 		"try -f a --all":   "",
 		"try -f a --force": "unknown flag --force",
-		"-p 4 --pid 5":     "--pid is given twice",
+		"-p 4 --pid 5":     "",
 		"-p 42 report x":   "unknown flag -p",
-		"-- python x.py":   "starts no program",
-		"-p 4 -- sleep":    "starts no program",
+		"-- python x.py":   "gputrace run -- python",
+		"-p 4 -- sleep":    "gputrace run -- sleep",
 	} {
 		_, err := arrangeLine(line)
 		if want == "" {

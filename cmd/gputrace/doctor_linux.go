@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/doctor"
@@ -49,14 +50,19 @@ func writeReport(w io.Writer, r *doctor.Report) error {
 		fmt.Fprintf(&b, " · pid %d %s", r.PID, oneLine(r.Program))
 	}
 	b.WriteString("\n")
-	group := doctor.Group("")
+	group, shown := doctor.Group(""), []doctor.Fix(nil)
 	for _, c := range r.Checks {
 		if c.Group != group {
 			group = c.Group
 			fmt.Fprintf(&b, "\n%s\n", group)
 		}
 		fmt.Fprintf(&b, "  %-8s %-28s %s\n", c.State, c.Name, oneLine(c.Says))
+		if len(c.Fixes) > 0 && slices.Equal(c.Fixes, shown) {
+			b.WriteString("           mended by the same\n")
+			continue
+		}
 		for _, f := range c.Fixes {
+			shown = c.Fixes
 			fmt.Fprintf(&b, "           %-12s %s\n", f.Where+":", oneLine(f.Line))
 		}
 	}

@@ -27,13 +27,21 @@ func explain(err error, o recordOptions) error {
 	case errors.Is(err, process.ErrNotExist):
 		return coded(exitNothing, fmt.Errorf("no process %d: %w", o.pid, err))
 	case errors.Is(err, process.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return coded(exitNotPermitted, fmt.Errorf("not permitted to trace pid %d: %w\n%s", o.pid, err, permissionHelp(o.pid)))
+		return coded(exitNotPermitted, fmt.Errorf("not permitted to trace %s: %w\n%s", o.what(), err, permissionHelp(o.pid)))
 	case errors.Is(err, tracer.ErrNoCUDA):
 		return coded(exitNothing, fmt.Errorf("%w\n%s", err, noCUDAHelp(o.pid)))
 	case errors.Is(err, tracer.ErrNoSymbol):
 		return coded(exitNothing, fmt.Errorf("%w\n  the library is of an unknown make, or damaged", err))
 	}
 	return err
+}
+
+// what names what is to be traced.
+func (o *recordOptions) what() string {
+	if o.pid == 0 {
+		return "a job"
+	}
+	return fmt.Sprintf("pid %d", o.pid)
 }
 
 // permissionHelp says which capability or setting is missing, and the lines that give it.
@@ -44,7 +52,11 @@ func permissionHelp(pid int) string {
 		lines = append(lines, fmt.Sprintf("  missing %s (%s)", c.Name, c.Why))
 	}
 	if len(missing) > 0 {
-		lines = append(lines, fmt.Sprintf("  try: sudo gputrace -p %d", pid), "  or give it the capabilities once:")
+		try := fmt.Sprintf("  try: sudo gputrace -p %d", pid)
+		if pid == 0 { // of a job
+			try = "  try the same with sudo"
+		}
+		lines = append(lines, try, "  or give it the capabilities once:")
 		for _, f := range doctor.Give() {
 			lines = append(lines, fmt.Sprintf("    %-11s %s", f.Where+":", f.Line))
 		}
@@ -73,7 +85,7 @@ func noCUDAHelp(pid int) string {
 			continue
 		}
 		if tracer.Traceable(c) {
-			return fmt.Sprintf("  its child %d (%s) does: sudo gputrace -p %d", child, c.Name(), child)
+			return fmt.Sprintf("  its child %d (%s) does: sudo gputrace -p %d, or all of them: -p %d --children", child, c.Name(), child, pid)
 		}
 	}
 	return fmt.Sprintf("  if it will load one later: sudo gputrace -p %d --wait", pid)

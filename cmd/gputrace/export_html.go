@@ -39,6 +39,7 @@ func pageFacts(in *exportInput) []html.Fact {
 	if in.Info.PID != 0 {
 		add("pid", fmt.Sprint(in.Info.PID))
 	}
+	add("job", rankIn(in.Info).label())
 	if in.End != nil && in.End.Memory != nil {
 		for _, d := range in.End.Memory.Driver {
 			add(fmt.Sprintf("device %d", d.Device), d.Name)

@@ -20,6 +20,7 @@ func writePprofAlloc(w io.Writer, in *exportInput, view *analysis.View) error {
 
 func writeProfile(w io.Writer, in *exportInput, view *analysis.View, kind pprof.Kind) error {
 	p := pprof.Input{View: view, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in), Joined: in.Joined}
+	p.Rank = rankIn(in.Info).label()
 	if in.End != nil {
 		p.Time = p.Time.Add(in.End.Duration)
 		p.Duration = in.End.Duration
@@ -34,7 +35,7 @@ func writeProfile(w io.Writer, in *exportInput, view *analysis.View, kind pprof.
 func exportComments(in *exportInput) []string {
 	title := in.Info.Name
 	if in.Info.PID != 0 { // a snapshot does not tell it
-		title = fmt.Sprintf("gputrace %s, pid %d: %s", in.Info.Gputrace, in.Info.PID, commandLine(in.Info.Cmdline, in.Info.Name))
+		title = fmt.Sprintf("gputrace %s, %s: %s", in.Info.Gputrace, rankIn(in.Info).who(int(in.Info.PID)), commandLine(in.Info.Cmdline, in.Info.Name))
 	}
 	out := []string{title, in.Moment}
 	if in.Trace.Damage != nil {

@@ -19,6 +19,10 @@ var examples = map[string][]example{
 	"record": {
 		{"sudo gputrace record -p 4242 -d 10s -o result", "ten seconds of it, into the new folder result"},
 		{"sudo gputrace 4242 --wait --max-age 1h", "from its first allocation on, and keep the last hour"},
+		{"sudo gputrace record -p 4242 --children -o result", "a launcher with its ranks and loader workers, also those to come"},
+	},
+	"run": {
+		{"sudo gputrace run -o result -- torchrun --nproc-per-node 8 train.py", "every rank and every worker, from its first allocation"},
 	},
 	"report": {
 		{"gputrace report result/trace.gputrace", "what was printed at the end, again"},

@@ -114,8 +114,8 @@ func newApp() *cli.App {
 		Version:   version,
 		Flags:     append(slices.Clone(record.Flags), cli.HelpFlag), // cli adds it only where no command is called help
 		Commands: []*cli.Command{
-			record, reportCommand(), exportCommand(), diffCommand(), dumpCommand(), whoCommand(), doctorCommand(),
-			completionCommand(), completeCommand(), manCommand(), helpCommand(), versionCommand(),
+			record, runCommand(), reportCommand(), exportCommand(), diffCommand(), dumpCommand(), whoCommand(), doctorCommand(),
+			completionCommand(), completeCommand(), startCommand(), manCommand(), helpCommand(), versionCommand(),
 		},
 		HideHelpCommand: true,
 		Action:          record.Action,

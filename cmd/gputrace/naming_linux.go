@@ -90,9 +90,13 @@ func (n *naming) maybeBegin(now time.Time) {
 		return
 	}
 	n.wanted = false
-	results, target := make(chan whoNames, 1), n.session.target
+	results, target, turns := make(chan whoNames, 1), n.session.target, n.session.turns
 	n.results = results
 	go func() {
+		if turns != nil {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+		}
 		report, err := holders.Read(target, nil)
 		results <- whoNames{report, err}
 	}()

@@ -29,7 +29,10 @@ func openTrace(path string, warn func(error)) (*opened, error) { return openWatc
 
 // openWatched is openTrace with a line on the terminal, whenever the file is read.
 func openWatched(path string, p *progress, warn func(error)) (*opened, error) {
-	path = recordingIn(path)
+	path, err := recordingIn(path)
+	if err != nil {
+		return nil, err
+	}
 	if isSnapshot(path) {
 		return openSnapshot(path, warn)
 	}
@@ -62,14 +65,22 @@ func openWatched(path string, p *progress, warn func(error)) (*opened, error) {
 	return o, nil
 }
 
-// recordingIn is the recording of a folder of results; any other path is itself.
-func recordingIn(path string) string {
-	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		if trace := filepath.Join(path, traceName); exists(trace) {
-			return trace
-		}
+// recordingIn is the recording of a folder of results, of a job's when it has just one; any other path is itself.
+func recordingIn(path string) (string, error) {
+	if st, err := os.Stat(path); err != nil || !st.IsDir() {
+		return path, nil // whoever opens it says what is wrong
 	}
-	return path
+	if trace := filepath.Join(path, traceName); exists(trace) {
+		return trace, nil
+	}
+	found, err := filepath.Glob(filepath.Join(path, "*", traceName))
+	if err != nil || len(found) == 0 {
+		return path, nil
+	}
+	if len(found) > 1 {
+		return "", usage("%s has the recordings of %d processes: give the folder of one, such as %s", path, len(found), filepath.Dir(found[0]))
+	}
+	return found[0], nil
 }
 
 func exists(path string) bool {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 )
@@ -64,6 +65,9 @@ func (e existsError) Error() string {
 
 func (e existsError) Unwrap() error { return fs.ErrExist }
 
+// partFolder is the name of a folder with the results of one process of a job.
+var partFolder = regexp.MustCompile(`^(rank\d+-)?pid\d+(\.\d+)?$`)
+
 // checkResults says whether a folder has nothing in it but what gputrace wrote.
 func checkResults(path string) error {
 	entries, err := os.ReadDir(path)
@@ -71,6 +75,12 @@ func checkResults(path string) error {
 		return fmt.Errorf("output %s: %w", path, err)
 	}
 	for _, e := range entries {
+		if e.IsDir() && partFolder.MatchString(e.Name()) {
+			if err := checkResults(filepath.Join(path, e.Name())); err != nil {
+				return err
+			}
+			continue
+		}
 		if !e.Type().IsRegular() || !slices.Contains(resultFiles(), e.Name()) {
 			return fmt.Errorf("output %s holds %s, which gputrace did not write: --force would remove it; give another with -o",
 				path, strconv.Quote(e.Name()))
@@ -102,6 +112,15 @@ func createFolder(path string, force bool) (*outputFolder, error) {
 		return nil, fmt.Errorf("output %s: %w", path, err)
 	}
 	return &outputFolder{path: path, tmp: tmp, force: force}, nil
+}
+
+// part makes a folder in it for the results of one process. It appears with the whole.
+func (o *outputFolder) part(name string) (*outputFolder, error) {
+	tmp := filepath.Join(o.tmp, name)
+	if err := os.Mkdir(tmp, 0o755); err != nil {
+		return nil, fmt.Errorf("output %s: %w", o.path, err)
+	}
+	return &outputFolder{path: filepath.Join(o.path, name), tmp: tmp}, nil
 }
 
 // write makes one of resultFiles in it.

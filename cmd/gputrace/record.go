@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"time"
@@ -16,6 +17,11 @@ import (
 // recordOptions is a parsed record command line.
 type recordOptions struct {
 	pid        int
+	others     []int         // further processes
+	name       string        // expression for processes; empty: none
+	all        bool          // every process that can be traced
+	children   bool          // the descendants too
+	command    []string      // to start
 	output     string        // folder; empty: gputrace.PID.TIME
 	force      bool          // a folder of results of that name is replaced
 	duration   time.Duration // 0: until it is stopped
@@ -41,23 +47,13 @@ func recordCommand() *cli.Command {
 		Name:      "record",
 		Usage:     "attach to a running process, record until stopped, write profiles",
 		UsageText: "sudo gputrace record -p PID [-d 10s] [-o FOLDER]",
-		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "attach to process `PID`"},
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FOLDER` (default gputrace.PID.TIME)"},
-			forceFlag(),
-			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Value: "html", Usage: "write `FORMAT` too, or several, separated by commas, or none; see gputrace export --help"},
-			&cli.StringFlag{Name: "duration", Aliases: []string{"d"}, Usage: "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)"},
+		Flags: append([]cli.Flag{
+			&cli.StringSliceFlag{Name: "pid", Aliases: []string{"p"}, Usage: "attach to process `PID`, or several, separated by commas or with -p before each"},
+			&cli.StringFlag{Name: "name", Usage: "attach to each process whose command line or program name matches `REGEX`"},
+			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA"},
+			&cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first allocation"},
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it"},
-			&cli.StringFlag{Name: "ready-file", Usage: "create `PATH` when the probes are live"},
-			&cli.StringFlag{Name: "ring-size", Value: "32MiB", Usage: "`BYTES` of the ring between kernel and gputrace, a power of two"},
-			&cli.StringFlag{Name: "max-size", Value: "1GiB", Usage: "drop the oldest part of the recording when it has `BYTES`; 0: never"},
-			&cli.StringFlag{Name: "max-age", Usage: "keep only the last `TIME` in the recording, such as 1h (default: all)"},
-			&cli.IntFlag{Name: "max-stacks", Value: 65536, Usage: "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as [over the limit]"},
-			&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
-			&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
-			&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
-			&cli.StringFlag{Name: "cache-dir", Value: defaultCacheDir(), Usage: "keep unwind tables in `FOLDER` between runs; empty: do not"},
-		},
+		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := parseRecord(c)
 			if err != nil {
@@ -65,6 +61,25 @@ func recordCommand() *cli.Command {
 			}
 			return record(o)
 		},
+	}
+}
+
+// recordingFlags are those of every command that records.
+func recordingFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FOLDER` (default gputrace.PID.TIME)"},
+		forceFlag(),
+		&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Value: "html", Usage: "write `FORMAT` too, or several, separated by commas, or none; see gputrace export --help"},
+		&cli.StringFlag{Name: "duration", Aliases: []string{"d"}, Usage: "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)"},
+		&cli.StringFlag{Name: "ready-file", Usage: "create `PATH` when the probes are live"},
+		&cli.StringFlag{Name: "ring-size", Value: "32MiB", Usage: "`BYTES` of the ring between kernel and gputrace, a power of two"},
+		&cli.StringFlag{Name: "max-size", Value: "1GiB", Usage: "drop the oldest part of the recording when it has `BYTES`; 0: never"},
+		&cli.StringFlag{Name: "max-age", Usage: "keep only the last `TIME` in the recording, such as 1h (default: all)"},
+		&cli.IntFlag{Name: "max-stacks", Value: 65536, Usage: "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as [over the limit]"},
+		&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
+		&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
+		&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
+		&cli.StringFlag{Name: "cache-dir", Value: defaultCacheDir(), Usage: "keep unwind tables in `FOLDER` between runs; empty: do not"},
 	}
 }
 
@@ -81,8 +96,76 @@ func defaultCacheDir() string {
 }
 
 func parseRecord(c *cli.Context) (recordOptions, error) {
+	o, err := parseRecording(c)
+	if err != nil {
+		return o, err
+	}
+	o.name, o.all, o.children, o.wait = c.String("name"), c.Bool("all"), c.Bool("children"), c.Bool("wait")
+	if _, err := regexp.Compile(o.name); err != nil {
+		return o, usage("--name: %w", err)
+	}
+	pids, err := pidsFlag(c)
+	if err != nil {
+		return o, err
+	}
+	if len(pids) == 0 && o.name == "" && !o.all {
+		return o, usage("which process? give -p PID; see gputrace --help")
+	}
+	if len(pids) > 0 {
+		o.pid = pids[0]
+	}
+	if len(pids) > 1 {
+		o.others = pids[1:]
+	}
+	return o, o.chooseOutput()
+}
+
+// isJob reports whether there may be more than one process.
+func (o *recordOptions) isJob() bool {
+	return len(o.others) > 0 || o.name != "" || o.all || o.children || o.command != nil
+}
+
+// chooseOutput names the folder of results, and says whether it could be written.
+func (o *recordOptions) chooseOutput() error {
+	if o.output == "" {
+		what := "job"
+		if !o.isJob() {
+			what = strconv.Itoa(o.pid)
+		}
+		o.output = fmt.Sprintf("gputrace.%s.%s", what, time.Now().Format("20060102-150405"))
+	}
+	if err := checkFolder(o.output, o.force); err != nil {
+		return coded(exitUsage, err)
+	}
+	return nil
+}
+
+// pidsFlag reads the processes: -p PID as often as one likes, with commas in between too, or a number alone. None is no error.
+func pidsFlag(c *cli.Context) ([]int, error) {
+	texts, words := c.StringSlice("pid"), c.Args().Slice()
+	if len(texts) == 0 && len(words) > 0 && isNumber(words[0]) {
+		texts, words = words[:1], words[1:]
+	}
+	if len(words) > 0 {
+		return nil, usage("unknown argument %q; see gputrace --help", words[0])
+	}
+	var out []int
+	for _, text := range texts {
+		pid, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || pid <= 0 {
+			return nil, usage("-p %s: not a process id", strconv.Quote(text))
+		}
+		if !slices.Contains(out, int(pid)) {
+			out = append(out, int(pid))
+		}
+	}
+	return out, nil
+}
+
+// parseRecording reads the flags of every command that records.
+func parseRecording(c *cli.Context) (recordOptions, error) {
 	o := recordOptions{
-		output: c.String("output"), force: c.Bool("force"), wait: c.Bool("wait"), readyFile: c.String("ready-file"),
+		output: c.String("output"), force: c.Bool("force"), readyFile: c.String("ready-file"),
 		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-names"),
 		cacheDir: c.String("cache-dir"), maxStacks: c.Int("max-stacks"),
 	}
@@ -91,9 +174,6 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 		return o, err
 	}
 	if o.maxAge, err = durationFlag(c, "max-age"); err != nil {
-		return o, err
-	}
-	if o.pid, err = pidFlag(c, "gputrace --help"); err != nil {
 		return o, err
 	}
 	if o.formats = c.String("format"); o.formats == "none" {
@@ -114,12 +194,6 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	}
 	if o.maxAge > 0 && o.maxAge < time.Second {
 		return o, usage("--max-age %s: not a time of at least 1s, or 0", o.maxAge)
-	}
-	if o.output == "" {
-		o.output = fmt.Sprintf("gputrace.%d.%s", o.pid, time.Now().Format("20060102-150405"))
-	}
-	if err := checkFolder(o.output, o.force); err != nil {
-		return o, coded(exitUsage, err)
 	}
 	return o, nil
 }

@@ -47,6 +47,11 @@ type session struct {
 	signal  os.Signal
 	ending  chan struct{} // closed when the recording is to end
 	screen  *screen
+	out     io.Writer // for the summary
+	rank    rank      // of a job; zero: not known
+	folder  string    // in that of the job; empty: the process is traced alone
+	// turns bounds how many processes of a job are searched for holders at a time; nil: this is the only one.
+	turns chan struct{}
 
 	trace     string // where the recording is; empty: there is none
 	viewErr   error  // why a format of -f is missing
@@ -63,28 +68,22 @@ func record(o recordOptions) error {
 	// A reader of our output that goes away must not cost the profiles. SIGUSR1 means something while we record.
 	signal.Ignore(syscall.SIGPIPE, syscall.SIGUSR1)
 
+	if o.isJob() {
+		return recordJob(o, signals)
+	}
 	p, err := process.Open(o.pid)
 	if err != nil {
 		return explain(err, o)
 	}
-	s := &session{opts: o, target: p, driver: openDriver(), ending: make(chan struct{}), screen: newScreen(os.Stderr)}
-	s.heap = &ledger{Heap: heap.New(), warn: s.screen.warn}
-	s.name, s.cmdline = p.Name(), p.Cmdline(32)
-	s.exe, _ = p.Exe()
-	s.cwd = p.Cwd()
-	if s.files, err = p.Root(); err == nil {
-		defer s.files.Close()
-	}
+	s := newSession(o, p, openDriver(), newScreen(os.Stderr))
+	defer s.closeFiles()
 	if err := s.attach(signals); err != nil {
 		return explain(err, o)
 	}
 	defer s.tracer.Close()
 	s.lost.looked = s.tracer.Found().Attached
-	s.dropRights()
-	s.startTrace()
-	s.resync = newResync(s)
-	s.naming = newNaming(s)
-	s.readBooks()
+	dropRights(s.tracer.Session, s.screen)
+	s.begin()
 	s.screen.banner(s)
 	go s.stopOn(signals)
 	if err := s.drain(); err != nil {
@@ -94,6 +93,33 @@ func record(o recordOptions) error {
 		return s.readyErr
 	}
 	return s.finish()
+}
+
+func newSession(o recordOptions, p *process.Process, d *driver, sc *screen) *session {
+	s := &session{opts: o, target: p, driver: d, ending: make(chan struct{}), screen: sc, out: os.Stdout}
+	s.heap = &ledger{Heap: heap.New(), warn: s.screen.warn}
+	s.name, s.cmdline = p.Name(), p.Cmdline(32)
+	s.exe, _ = p.Exe()
+	s.cwd = p.Cwd()
+	s.files, _ = p.Root()     // nil: not readable
+	environ, _ := p.Environ() // not readable: the rank is not known
+	s.rank = rankOf(environ)
+	return s
+}
+
+// closeFiles gives up the way to the target's files.
+func (s *session) closeFiles() {
+	if s.files != nil {
+		s.files.Close()
+	}
+}
+
+// begin starts all that goes on beside the events, once the tracer is there.
+func (s *session) begin() {
+	s.startTrace()
+	s.resync = newResync(s)
+	s.naming = newNaming(s)
+	s.readBooks()
 }
 
 // attach starts the tracer; with --wait, as soon as there is something to trace.
@@ -130,13 +156,18 @@ func (s *session) announce() error {
 		return nil
 	}
 	s.announced = true
-	if s.opts.readyFile == "" {
+	return writeReadyFile(s.opts.readyFile)
+}
+
+// writeReadyFile makes the file that tells scripts so. Empty path: none.
+func writeReadyFile(path string) error {
+	if path == "" {
 		return nil
 	}
-	if err := os.WriteFile(s.opts.readyFile, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {
+	if err := os.WriteFile(path, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {
 		return fmt.Errorf("ready file: %w", err)
 	}
-	return giveToUser(s.opts.readyFile)
+	return giveToUser(path)
 }
 
 // lastCheck is how long the end of a recording may be put off, to compare the live set with the allocator's books while the
@@ -188,7 +219,7 @@ func (s *session) drain() error {
 		begun := bootNanos()
 		buf, err = s.tracer.Read(buf[:0])
 		s.heap.take(buf)
-		s.lost.look(s)
+		s.lost.look(s.tracer.Session, s.lose)
 		for _, n := range s.tracer.Notices() {
 			s.screen.say("  %s", n)
 		}
@@ -209,12 +240,7 @@ func (s *session) drain() error {
 			s.naming.finish()
 		default:
 		}
-		s.resync.applied(begun, buf)
-		s.resync.step()
-		s.naming.step()
-		if s.resync.round == nil {
-			s.heap.checkpoint()
-		}
+		s.advance(begun, buf, s.tracer.Emptied())
 		if s.readyErr = s.announce(); s.readyErr != nil {
 			return nil
 		}
@@ -230,6 +256,11 @@ func (s *session) tellWarnings() {
 	for _, w := range s.tracer.Warnings() {
 		s.screen.warn(w)
 	}
+	s.tellLimit()
+}
+
+// tellLimit says once that not all stacks are kept.
+func (s *session) tellLimit() {
 	if !s.limited && s.tracer.StacksOverLimit() > 0 {
 		s.limited = true
 		s.screen.warn(fmt.Errorf("there are more than %d different stacks: further ones are counted as %s (--max-stacks)",
@@ -237,8 +268,26 @@ func (s *session) tellWarnings() {
 	}
 }
 
-// finish prints the summary and writes the folder.
-func (s *session) finish() error {
+// advance goes on with what is done beside the events: those of a read that began at a time were applied.
+func (s *session) advance(begun uint64, events []event.Event, emptied bool) {
+	s.resync.applied(begun, events, emptied)
+	s.resync.step()
+	s.naming.step()
+	if s.resync.round == nil {
+		s.heap.checkpoint()
+	}
+}
+
+// concluded is a recording that is complete but for its files.
+type concluded struct {
+	profiled
+	in       table.Input
+	held     []table.HeldInput
+	snapshot *heap.Snapshot
+}
+
+// conclude ends the recording itself.
+func (s *session) conclude() *concluded {
 	s.end = time.Now()
 	s.screen.endLive()
 	s.completeBaseline()
@@ -254,11 +303,17 @@ func (s *session) finish() error {
 	if n := end.StackRecordsLost; n > 0 {
 		s.screen.warn(fmt.Errorf("%d stacks did not fit the ring: their events have none (--ring-size)", n))
 	}
+	return &concluded{profiled{view, joined, table.Comments(in)}, in, held, snapshot}
+}
+
+// finish prints the summary and writes the folder.
+func (s *session) finish() error {
+	c := s.conclude()
 	s.screen.ended(s)
-	if err := printSummary(os.Stdout, in, held); err != nil {
+	if err := printSummary(s.out, c.in, c.held); err != nil {
 		s.screen.warn(err)
 	}
-	written, err := s.writeSomewhere(profiled{view, joined, table.Comments(in)}, s.end)
+	written, err := s.writeSomewhere(c.profiled, s.end)
 	if err != nil {
 		return err
 	}
@@ -269,7 +324,7 @@ func (s *session) finish() error {
 	if s.viewErr != nil {
 		s.screen.warn(s.viewErr)
 	}
-	return s.verdict(snapshot)
+	return s.verdict(c.snapshot)
 }
 
 // view puts the recording so far in order.
@@ -307,6 +362,17 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 		return err
 	}
 	defer folder.discard()
+	if err := s.fill(folder, p, end); err != nil {
+		return err
+	}
+	if err := folder.finish(); err != nil {
+		return errors.Join(err, s.giveBackTrace(folder))
+	}
+	return nil
+}
+
+// fill writes the files of the results. The recording is moved to them last.
+func (s *session) fill(folder *outputFolder, p profiled, end time.Time) error {
 	detail := pprof.Sited
 	if s.opts.fullStacks {
 		detail = pprof.Full
@@ -316,6 +382,7 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 		"peak.pb.gz":  {Kind: pprof.InUse, View: p.view.AtPeak()},
 		"alloc.pb.gz": {Kind: pprof.Alloc, View: p.view},
 	} {
+		in.Rank = s.rank.label()
 		in.Binary, in.Comments, in.Time, in.Duration, in.Detail = s.exe, append(s.comments(), p.comments...), end, end.Sub(s.start), detail
 		err := folder.write(name, func(w io.Writer) error { return pprof.Write(w, in) })
 		if err != nil {
@@ -324,9 +391,6 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 	}
 	s.viewErr = s.writeViews(folder) // may take its time: until then the recording is where it can be found
 	s.adoptTrace(folder)
-	if err := folder.finish(); err != nil {
-		return errors.Join(err, s.giveBackTrace(folder))
-	}
 	return nil
 }
 
@@ -334,11 +398,14 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 func (s *session) comments() []string {
 	f := s.tracer.Found()
 	return []string{
-		fmt.Sprintf("gputrace %s, pid %d: %s", version, s.target.PID, commandLine(s.cmdline, s.name)),
+		fmt.Sprintf("gputrace %s, %s: %s", version, s.who(), commandLine(s.cmdline, s.name)),
 		fmt.Sprintf("%s, %s, %s", pythonLine(f), torchLine(f), driverLine(f, s.driver.version)),
 		fmt.Sprintf("attached at %s for %.1f s", s.start.Format(time.RFC3339), time.Since(s.start).Seconds()),
 	}
 }
+
+// who names the process for people.
+func (s *session) who() string { return s.rank.who(s.target.PID) }
 
 // verdict is the exit code when everything went well.
 func (s *session) verdict(snapshot *heap.Snapshot) error {

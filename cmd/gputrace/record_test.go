@@ -59,6 +59,11 @@ func TestParseRecord(t *testing.T) {
 		"--cache-dir=":           plain(func(o *recordOptions) { o.cacheDir = "" }),
 		"--wait --full-stacks":   plain(func(o *recordOptions) { o.wait, o.fullStacks = true, true }),
 		"--pid 43":               plain(func(o *recordOptions) { o.pid = 43 }),
+		"-p 43 -p 44,45":         plain(func(o *recordOptions) { o.pid, o.others = 43, []int{44, 45} }),
+		"-p 43,43":               plain(func(o *recordOptions) { o.pid = 43 }),
+		"--children":             plain(func(o *recordOptions) { o.children = true }),
+		"-p 43 --name train":     plain(func(o *recordOptions) { o.pid, o.name = 43, "train" }),
+		"--all":                  plain(func(o *recordOptions) { o.all = true }),
 		"-p 2147483647":          plain(func(o *recordOptions) { o.pid = 1<<31 - 1 }),
 		"--output " + dir + "/o": plain(func(o *recordOptions) { o.output = dir + "/o" }),
 	} {
@@ -97,6 +102,8 @@ func TestParseRecordRefuses(t *testing.T) {
 		"-p 1.5":                     "not a process id",
 		"-p 2147483648":              "not a process id",
 		"-p 99999999999999999999":    "not a process id",
+		"-p 42,x":                    "not a process id",
+		"-p 42 --name (":             "--name: error parsing regexp",
 		"-p 42 extra":                `unknown argument "extra"`,
 		"train.py":                   `unknown argument "train.py"`,
 		"-p 42 -d -1s":               "not a time",
@@ -127,6 +134,31 @@ func TestParseRecordRefuses(t *testing.T) {
 		require.True(t, errors.As(err, &c), "%s: no exit code with %v", line, err)
 		require.Equal(t, exitUsage, c.code, line)
 	}
+}
+
+// TestParseRun: what is behind -- is the program's, also what looks like flags of ours.
+func TestParseRun(t *testing.T) {
+	dir := t.TempDir()
+	var got recordOptions
+	app := newApp()
+	run := app.Command("run")
+	run.Action = func(c *cli.Context) (err error) {
+		got, err = parseRun(c)
+		return err
+	}
+	line := "gputrace run -d 10s -o " + dir + "/out -- python -p 7 train.py --wait -- x"
+	args, err := arrange(app, strings.Fields(line))
+	require.NoError(t, err)
+	require.NoError(t, app.Run(args))
+	require.Equal(t, []string{"python", "-p", "7", "train.py", "--wait", "--", "x"}, got.command)
+	require.Equal(t, 10*time.Second, got.duration)
+	require.True(t, got.children)
+	require.True(t, got.isJob())
+	require.Zero(t, got.pid)
+
+	args, err = arrange(app, strings.Fields("gputrace run -d 10s"))
+	require.NoError(t, err)
+	requireUsage(t, app.Run(args), "which program?")
 }
 
 // TestParseRecordNumber: a number alone is a process, wherever the flags stand.

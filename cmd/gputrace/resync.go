@@ -96,11 +96,12 @@ func bootNanos() uint64 {
 	return uint64(ts.Nano())
 }
 
-// applied takes down which events the heap has: those of a read that began at a time and, when it was not full, emptied the
-// ring.
-func (r *resync) applied(begun uint64, events []event.Event) {
-	if len(events) < cap(events) {
+// applied takes down which events the heap has: those of a read that began at a time and may have emptied the ring.
+func (r *resync) applied(begun uint64, events []event.Event, emptied bool) {
+	if emptied {
 		r.drained = begun
+	} else if len(events) == 0 {
+		return
 	} else if last := events[len(events)-1].Time; last > lateBy {
 		r.drained = max(r.drained, last-lateBy)
 	}

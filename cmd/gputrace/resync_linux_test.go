@@ -68,18 +68,20 @@ func TestObservation(t *testing.T) {
 	require.Equal(t, hip1, s.observation(sweep).Device)
 }
 
-// All events before a reading that emptied the ring are applied; of one that filled the buffer, those before its last.
+// All events before a reading that emptied the ring are applied; of one that did not, those before its last.
 func TestApplied(t *testing.T) {
 	r := &resync{}
-	r.applied(100, make([]event.Event, 0, 2))
+	r.applied(100, make([]event.Event, 0, 2), true)
 	require.EqualValues(t, 100, r.drained)
-	r.applied(200, []event.Event{{Time: 150}, {Time: 160}}[:1])
+	r.applied(200, []event.Event{{Time: 150}, {Time: 160}}[:1], true)
 	require.EqualValues(t, 200, r.drained)
 	full := []event.Event{{Time: 1}, {Time: lateBy + 300}}
-	r.applied(500, full[:2:2])
+	r.applied(500, full[:2:2], false)
 	require.EqualValues(t, 300, r.drained)
-	r.applied(600, []event.Event{{Time: 7}}[:1:1])
+	r.applied(600, []event.Event{{Time: 7}}[:1:1], false)
 	require.EqualValues(t, 300, r.drained)
+	r.applied(700, nil, false)
+	require.EqualValues(t, 300, r.drained, "a batch that ended before a new process, and was empty")
 }
 
 func TestReport(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/tracer"
 )
 
 // forResults are the capabilities with which root writes results into a folder of the user who called sudo, and gives them to
@@ -16,15 +18,15 @@ const forResults = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FO
 const dropPatience = 3 * time.Second
 
 // dropRights gives up what is not needed once the probes are in place.
-func (s *session) dropRights() {
+func dropRights(t *tracer.Session, sc *screen) {
 	done := make(chan error, 1)
-	go func() { done <- s.tracer.DropRights(forResults) }()
+	go func() { done <- t.DropRights(forResults) }()
 	select {
 	case err := <-done:
 		if err != nil {
-			s.screen.warn(err)
+			sc.warn(err)
 		}
 	case <-time.After(dropPatience):
-		s.screen.warn(fmt.Errorf("capabilities are still held: a thread does not answer for %v", dropPatience))
+		sc.warn(fmt.Errorf("capabilities are still held: a thread does not answer for %v", dropPatience))
 	}
 }

@@ -26,6 +26,7 @@ type screen struct {
 	terminal bool
 	next     time.Time // of the next live line
 	shown    bool      // a live line stands on the terminal
+	lines    int       // above it, of the same
 	allocs   uint64    // at the last live line
 	at       time.Time
 	warned   map[string]bool
@@ -103,6 +104,13 @@ func plural(word string, n int) string {
 		return word
 	}
 	return word + "s"
+}
+
+func processes(n int) string {
+	if n == 1 {
+		return "1 process"
+	}
+	return fmt.Sprintf("%d processes", n)
 }
 
 // wanted names the first functions that were looked for in a library.
@@ -205,11 +213,75 @@ func (s *screen) live(r *session) {
 	s.next = now.Add(time.Second)
 }
 
+// arrived says that a process of a job is traced.
+func (s *screen) arrived(r *session) {
+	f := r.tracer.Found()
+	s.say("  %s %s · %s · %s · %d functions hooked", r.who(), commandLine(r.cmdline, r.name), pythonLine(f), torchLine(f), len(f.Probes))
+}
+
+// maxLive is how many processes have a live line of their own.
+const maxLive = 16
+
+// liveJob shows the state of a job, at most once a second: its total, and on a terminal a line a process above it.
+func (s *screen) liveJob(j *job) {
+	now := time.Now()
+	if now.Before(s.next) || len(j.now) == 0 || s.terminal && j.program != nil { // whose output may be the same terminal
+		return
+	}
+	s.next = now.Add(time.Second)
+	books := j.books()
+	allocs := uint64(0)
+	for i := range books.Accounts {
+		allocs += books.Accounts[i].Allocs
+	}
+	rate := 0.0
+	if !s.at.IsZero() && allocs > s.allocs { // processes that end take theirs with them
+		rate = float64(allocs-s.allocs) / now.Sub(s.at).Seconds()
+	}
+	s.allocs, s.at = allocs, now
+	lost := j.tracer.Lost()
+	total := fmt.Sprintf("%s · %s", processes(len(j.now)), table.LiveLine(&books, table.Live{Now: now, Rate: rate, Lost: lost}))
+	if !s.terminal {
+		fmt.Fprintln(s.out, total)
+		return
+	}
+	s.rewrite(append(s.processLines(j), total))
+}
+
+// processLines is a line for each of the first processes.
+func (s *screen) processLines(j *job) []string {
+	var out []string
+	for _, r := range j.ordered() {
+		if j.done[r] != nil {
+			continue
+		}
+		if len(out) == maxLive {
+			break
+		}
+		books := r.heap.Books()
+		var live, reserved uint64
+		for i := range books.Accounts {
+			live, reserved = live+books.Accounts[i].Allocated, reserved+books.Accounts[i].Reserved
+		}
+		out = append(out, fmt.Sprintf("  %-24s torch %s  reserved %s", r.who(), table.Bytes(live), table.Bytes(reserved)))
+	}
+	return out
+}
+
+// rewrite puts lines where those of the last time are.
+func (s *screen) rewrite(lines []string) {
+	for range s.lines {
+		fmt.Fprint(s.out, "\x1b[A\x1b[2K")
+	}
+	fmt.Fprintf(s.out, "\r\x1b[K%s", strings.Join(lines, "\n"))
+	s.lines, s.shown = len(lines)-1, true
+}
+
 // endLive leaves the live line as it stands.
 func (s *screen) endLive() {
 	if s.shown {
 		fmt.Fprintln(s.out)
-		s.shown = false
+		s.shown, s.lines = false, 0
 	}
 }
 

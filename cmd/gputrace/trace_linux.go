@@ -20,9 +20,17 @@ import (
 // stays there when gputrace is killed.
 func tracePath(output string) string { return filepath.Clean(output) + ".gputrace" }
 
+// tracePath is that of this process: those of a job lie beside each other.
+func (s *session) tracePath() string {
+	if s.folder == "" {
+		return tracePath(s.opts.output)
+	}
+	return tracePath(filepath.Clean(s.opts.output) + "." + s.folder)
+}
+
 // startTrace begins the recording. Without one the session goes on: the summary and the profiles need none.
 func (s *session) startTrace() {
-	path := tracePath(s.opts.output)
+	path := s.tracePath()
 	o := &recording.Options{MaxSize: int64(s.opts.maxSize), MaxAge: s.opts.maxAge}
 	s.info = s.describe()
 	w, err := recording.Create(path, s.info, s.tracer.Stack, o)
@@ -42,7 +50,7 @@ func (s *session) describe() *recording.Info {
 	driver, _ := s.driver.told()
 	info := &recording.Info{
 		Gputrace: version, Started: time.Now().UTC(), StartedBoot: bootNanos(), Attached: f.Attached, PID: uint32(s.target.PID),
-		Name: s.name, Exe: s.exe, Cmdline: s.cmdline, Python: f.Python, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver,
+		Rank: s.rank.recorded(), Name: s.name, Exe: s.exe, Cmdline: s.cmdline, Python: f.Python, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver,
 		Kernel: kernelRelease(), Libraries: s.torchPrefixes(),
 	}
 	if info.Driver == "" {
@@ -125,12 +133,23 @@ func (s *session) adoptTrace(folder *outputFolder) {
 	s.trace = to
 }
 
+// dropTrace removes a recording in which there is nothing.
+func (s *session) dropTrace() {
+	if s.trace == "" {
+		return
+	}
+	if err := os.Remove(s.trace); err != nil {
+		s.screen.warn(err)
+	}
+	s.trace = ""
+}
+
 // giveBackTrace saves the recording from a folder that could not be finished.
 func (s *session) giveBackTrace(folder *outputFolder) error {
 	if filepath.Dir(s.trace) != folder.tmp {
 		return nil
 	}
-	path := tracePath(s.opts.output)
+	path := s.tracePath()
 	if err := os.Rename(s.trace, path); err != nil {
 		return err
 	}
@@ -190,8 +209,8 @@ func (s *session) writeViews(folder *outputFolder) error {
 
 // tellWritten says where everything is, and what opens it.
 func (s *session) tellWritten(folder string) {
-	row := func(files, open string) { fmt.Printf("  %-41s %s\n", files, open) }
-	fmt.Printf("\nwrote %s/\n", folder)
+	row := func(files, open string) { fmt.Fprintf(s.out, "  %-41s %s\n", files, open) }
+	fmt.Fprintf(s.out, "\nwrote %s/\n", folder)
 	row(strings.Join(profileNames, "  "), "go tool pprof -top "+filepath.Join(folder, profileNames[0]))
 	formats, _ := recordFormats(s.opts.formats)
 	for _, f := range formats {
@@ -204,6 +223,6 @@ func (s *session) tellWritten(folder string) {
 	case exists(path):
 		row(traceName, "gputrace report "+path)
 	default:
-		fmt.Printf("the recording is at %s\n", s.trace)
+		fmt.Fprintf(s.out, "the recording is at %s\n", s.trace)
 	}
 }

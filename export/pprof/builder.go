@@ -20,6 +20,7 @@ const (
 // themselves, because -tagroot shows them without their key.
 type labels struct {
 	layer, device, pid, site, call, stack string
+	rank                                  string // empty in profiles without ranks
 	// Of a part of a site; empty in profiles without parts.
 	thread, stream string
 	bytes, age     uint64 // event.Unknown: the sample has none
@@ -31,6 +32,9 @@ func (l labels) export() map[string][]string {
 	}
 	out := map[string][]string{
 		"layer": {l.layer}, "device": {l.device}, "pid": {l.pid}, "site": {text(l.site)}, "call": {text(l.call)}, "stack": {l.stack},
+	}
+	if l.rank != "" {
+		out["rank"] = []string{l.rank}
 	}
 	if l.thread != "" {
 		out["thread"], out["stream"] = []string{l.thread}, []string{l.stream}
@@ -69,6 +73,7 @@ type builder struct {
 	detail  Detail
 	parted  bool // the view's sites have parts
 	whole   bool // but there are too many
+	rank    string
 	// main is mapping[0], "the main binary". It is completed by the first frame in that file.
 	main *profile.Mapping
 

@@ -57,7 +57,21 @@ type Input struct {
 	Detail   Detail
 	// Joined splits what lived before the first event by what holds it; nil: it is one sample.
 	Joined *analysis.Joined
+	// Rank is the label of the view's process in a job, such as "rank 0". Empty where no part has one: samples have no such label.
+	Rank string
+	// More are further processes of a job.
+	More []Part
 }
+
+// Part is a further process of a profile; its fields are Input's.
+type Part struct {
+	View   *analysis.View
+	Joined *analysis.Joined
+	Rank   string
+}
+
+// NoRank is the label of a process whose rank is not known, in a profile of others whose rank is.
+const NoRank = "rank unknown"
 
 // The sample values, by position.
 const (
@@ -105,11 +119,7 @@ func Write(w io.Writer, in Input) error {
 	if kind.lasts {
 		p.DurationNanos = in.Duration.Nanoseconds()
 	}
-	n := partsOf(in.View)
-	b.parted, b.whole = n > 0, n > maxParts
-	for portion := range in.View.Portions(kind.measure, in.Joined) {
-		b.portion(&portion)
-	}
+	b.add(append([]Part{{in.View, in.Joined, in.Rank}}, in.More...), kind.measure)
 	if b.whole {
 		p.Comments = append(p.Comments, tooManyParts)
 	}
@@ -121,6 +131,24 @@ func Write(w io.Writer, in Input) error {
 		return fmt.Errorf("write profile: %w", err)
 	}
 	return nil
+}
+
+// add makes the samples of all processes.
+func (b *builder) add(parts []Part, measure analysis.Measure) {
+	n, ranked := 0, false
+	for i := range parts {
+		n += partsOf(parts[i].View)
+		ranked = ranked || parts[i].Rank != ""
+	}
+	b.parted, b.whole = n > 0, n > maxParts
+	for _, p := range parts {
+		if b.rank = p.Rank; ranked && p.Rank == "" {
+			b.rank = NoRank
+		}
+		for portion := range p.View.Portions(measure, p.Joined) {
+			b.portion(&portion)
+		}
+	}
 }
 
 // maxParts is how many samples there may be because of parts: beyond, pprof takes long to open a profile.
@@ -140,7 +168,7 @@ func partsOf(v *analysis.View) (n int) {
 // portion adds the samples of a stack.
 func (b *builder) portion(p *analysis.Portion) {
 	l := labels{
-		layer: p.Layer.String(), device: p.Device.String(), pid: pidLabel(p.PID), site: p.Name, stack: "no stack",
+		layer: p.Layer.String(), device: p.Device.String(), pid: pidLabel(p.PID), rank: b.rank, site: p.Name, stack: "no stack",
 		bytes: event.Unknown, age: event.Unknown,
 	}
 	if b.parted {

@@ -60,7 +60,7 @@ func cutText(s string) string {
 		return s
 	}
 	cut := maxStepText
-	for !utf8.RuneStart(s[cut]) {
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
 		cut--
 	}
 	return s[:cut]

@@ -1,0 +1,219 @@
+// Which processes are traced, and what becomes of them. A child is covered from its first instruction: it has the memory map of
+// its parent, so it borrows the parent's descriptor until it has one of its own.
+#pragma once
+#include "event.h"
+#include <bpf/bpf_core_read.h>
+
+#define CLAIM_TRIES 64		// places that are looked at for a new process
+#define PID_LEVELS  33		// PID namespaces inside each other: MAX_PID_NS_LEVEL and the first
+#define FIRST_PIDNS 0xEFFFFFFCu // the inode of the first one (PROC_PID_INIT_INO, linux/proc_ns.h)
+
+// Process -> index of `traced` and `places`, in the initial PID namespace (what the kernel tells us cheaply). Entries are made on
+// the first hit, from ns_pids, which user space fills with the numbers that it sees, and for new processes.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 2 * MAX_TRACED);
+	__type(key, u32);
+	__type(value, u32);
+} pids SEC(".maps"), ns_pids SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_TRACED);
+	__type(key, u32);
+	__type(value, struct traced);
+} traced SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_TRACED);
+	__type(key, u32);
+	__type(value, struct place);
+} places SEC(".maps");
+
+u32 traced_turn;
+u64 children_lost;     // new processes that are not traced: there was no place
+u64 process_news_lost; // records of processes that did not fit the ring
+
+// The number of a process in the tracer's PID namespace, which may be further out than the process's own; 0: it has none. The task
+// is its first thread.
+static __always_inline u32 pid_in_namespace(struct task_struct *task)
+{
+	if (cfg_pidns_ino == FIRST_PIDNS)
+		return task->pid;
+	struct pid *pid = task->thread_pid;
+	u32 level = pid->level;
+
+	for (u32 i = 0; i < PID_LEVELS; i++) {
+		if (i > level)
+			break;
+		struct upid *u =
+			(void *)pid + bpf_core_field_offset(struct pid, numbers) + i * bpf_core_type_size(struct upid);
+		if (BPF_CORE_READ(u, ns, ns.inum) == cfg_pidns_ino)
+			return BPF_CORE_READ(u, nr);
+	}
+	return 0;
+}
+
+// Finds a process by the number that user space knows.
+static __noinline u32 *traced_in_namespace(u32 tgid)
+{
+	u32 pid = pid_in_namespace(bpf_get_current_task_btf()->group_leader);
+	u32 *index = pid ? bpf_map_lookup_elem(&ns_pids, &pid) : 0;
+
+	if (index)
+		bpf_map_update_elem(&pids, &tgid, index, 0);
+	return index;
+}
+
+// The index of the current process; 0: it is not traced.
+static __always_inline u32 *current_traced(u32 tgid)
+{
+	u32 *index = bpf_map_lookup_elem(&pids, &tgid);
+
+	return index ? index : traced_in_namespace(tgid);
+}
+
+static __always_inline void send_process(struct traced *t, u32 index, u8 change, u32 parent, u64 wakeup)
+{
+	struct record_process r = {
+		.type = RECORD_PROCESS, .change = change, .pid = t->pid, .parent = parent, .index = index
+	};
+
+	bpf_get_current_comm(r.name, sizeof(r.name));
+	if (bpf_ringbuf_output(&ring, &r, sizeof(r), wakeup))
+		__sync_fetch_and_add(&process_news_lost, 1);
+}
+
+// Finds a free place. The second half is the kernel's: user space takes the first for processes that it is told of.
+static __always_inline u32 claim_place(void)
+{
+	for (u32 i = 0; i < CLAIM_TRIES; i++) {
+		u32 index = MAX_TRACED / 2 + (__sync_fetch_and_add(&traced_turn, 1) & (MAX_TRACED / 2 - 1));
+		struct traced *t = bpf_map_lookup_elem(&traced, &index);
+		if (t && !t->state && !__sync_val_compare_and_swap(&t->state, TRACED_FREE, TRACED_NOW))
+			return index;
+	}
+	return 0;
+}
+
+// Traces a new process by its parent's descriptor.
+__noinline int borrow_place(struct traced *t, u32 from, u32 to)
+{
+	struct place *theirs = bpf_map_lookup_elem(&places, &from), *v = bpf_map_lookup_elem(&places, &to);
+	struct traced *c = bpf_map_lookup_elem(&traced, &to);
+
+	if (!t || !theirs || !v || !c)
+		return -1;
+	c->children = 1;
+	c->execs = 0;
+	c->changes = 0;
+	c->code_pages = t->code_pages;
+	if (!theirs->borrowed) {
+		struct proc *p = bpf_map_lookup_elem(&procs, &theirs->slot);
+		if (!p)
+			return -1;
+		c->code_pages = p->code_pages;
+	}
+	v->slot = theirs->slot;
+	v->next = NO_CODE;
+	v->borrowed = 1;
+	return 0;
+}
+
+static __always_inline void trace_child(struct traced *t, u32 parent, struct task_struct *child)
+{
+	u32 tgid = child->tgid, index = claim_place();
+	struct traced *c = index ? bpf_map_lookup_elem(&traced, &index) : 0;
+
+	if (!c) {
+		__sync_fetch_and_add(&children_lost, 1);
+		return;
+	}
+	c->pid = pid_in_namespace(child);
+	if (borrow_place(t, parent, index) || bpf_map_update_elem(&pids, &tgid, &index, 0)) {
+		c->state = TRACED_FREE;
+		__sync_fetch_and_add(&children_lost, 1);
+		return;
+	}
+	send_process(c, index, PROCESS_FORKED, t->pid, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline void forget_process(struct traced *t, u32 tgid)
+{
+	u32 pid = t->pid;
+
+	bpf_map_delete_elem(&pids, &tgid);
+	bpf_map_delete_elem(&ns_pids, &pid);
+}
+
+static __always_inline void process_ended(struct traced *t, u32 index, u32 tgid)
+{
+	forget_process(t, tgid);
+	t->state = TRACED_ENDED;
+	send_process(t, index, PROCESS_ENDED, 0, BPF_RB_NO_WAKEUP);
+}
+
+// The program that the process has become is traced when its children are: it is one that the job has started.
+static __always_inline void process_execed(struct traced *t, u32 index, u32 tgid)
+{
+	struct place *v = bpf_map_lookup_elem(&places, &index);
+
+	__sync_fetch_and_add(&t->execs, 1);
+	if (!t->children)
+		forget_process(t, tgid);
+	if (!v)
+		return;
+	t->code_pages = 0;
+	v->borrowed = 1;
+	v->slot = v->next = NO_CODE;
+	send_process(t, index, PROCESS_EXECED, 0, BPF_RB_FORCE_WAKEUP);
+}
+
+// Takes over how much code the process has. When some is gone, other code can come to its place: nothing that was looked up in
+// the descriptor before counts any more.
+static __always_inline void recount(struct proc *p, u64 pages, u64 change)
+{
+	if (pages < p->code_pages) {
+		p->doubts = change;
+		p->salt = p->salt * GOLDEN + 1;
+	}
+	p->code_pages = pages;
+}
+
+// A descriptor that is not the process's own is not for it to doubt: it does without one.
+static __always_inline void recount_borrowed(struct traced *t, struct place *v, u64 pages)
+{
+	if (pages < t->code_pages)
+		v->slot = NO_CODE;
+	t->code_pages = pages;
+}
+
+// Notices that libraries came or went: the number of executable pages is another one. The tracer is woken to read the mappings.
+// When libraries went, until then each mapping is checked against the kernel's before it is believed, and stacks have ids of
+// their own.
+__noinline int code_changed(struct traced *t, struct place *v, struct proc *p, u64 pages)
+{
+	if (!t || !v || !p)
+		return 0;
+	struct record_code_changed r = { .type = RECORD_CODE_CHANGED, .pid = t->pid };
+	struct proc *next = bpf_map_lookup_elem(&procs, &v->next);
+
+	r.change = __sync_fetch_and_add(&t->changes, 1) + 1;
+	if (v->borrowed)
+		recount_borrowed(t, v, pages);
+	else
+		recount(p, pages, r.change);
+	if (next && next != p && v->next != NO_CODE)
+		recount(next, pages, r.change);
+	bpf_ringbuf_output(&ring, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
+	return 0;
+}
+
+static __always_inline void check_code(struct traced *t, struct place *v, struct proc *p, struct task_struct *task)
+{
+	u64 pages = task->mm->exec_vm, known = v->borrowed ? t->code_pages : p->code_pages;
+
+	if (pages != known)
+		code_changed(t, v, p, pages);
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// folderWith makes a folder that has empty files.
+func folderWith(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "result")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	for _, f := range files {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, f), nil, 0o644))
+	}
+	return dir
+}
+
+// TestRecordingInJob: the folder of a job stands for its recording as long as it has one.
+func TestRecordingInJob(t *testing.T) {
+	one := folderWith(t, "inuse.pb.gz", "pid7/trace.gputrace")
+	got, err := recordingIn(one)
+	require.NoError(t, err)
+	require.Equal(t, one+"/pid7/trace.gputrace", got)
+
+	two := folderWith(t, "inuse.pb.gz", "rank0-pid7/trace.gputrace", "rank1-pid8/trace.gputrace")
+	_, err = recordingIn(two)
+	requireUsage(t, err, "recordings of 2 processes: give the folder of one, such as "+two+"/rank0-pid7")
+	got, err = recordingIn(two + "/rank1-pid8")
+	require.NoError(t, err)
+	require.Equal(t, two+"/rank1-pid8/trace.gputrace", got)
+
+	none := folderWith(t, "inuse.pb.gz")
+	got, err = recordingIn(none)
+	require.NoError(t, err)
+	require.Equal(t, none, got)
+}
+
+// TestForceOnJob: a folder of a job's results can be replaced, and no other with folders in it.
+func TestForceOnJob(t *testing.T) {
+	require.NoError(t, checkFolder(folderWith(t, "inuse.pb.gz", "rank0-pid7/trace.gputrace", "pid8.2/alloc.pb.gz"), true))
+	require.ErrorContains(t, checkFolder(folderWith(t, "inuse.pb.gz", "rank0-pid7/thesis.tex"), true), "thesis.tex")
+	require.ErrorContains(t, checkFolder(folderWith(t, "inuse.pb.gz", "src/trace.gputrace"), true), `"src"`)
+	require.ErrorContains(t, checkFolder(folderWith(t, "pid7/pid8/pid9/x"), true), `"x"`)
+}

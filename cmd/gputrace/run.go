@@ -1,0 +1,47 @@
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+)
+
+func runCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "run",
+		Usage:     "start a program, and record it and its children from their first allocation",
+		UsageText: "sudo gputrace run [-o FOLDER] -- PROGRAM [ARGUMENTS]",
+		Description: "The program has gputrace's standard input and output; what gputrace says goes to standard error. Signals are passed on, " +
+			"and the exit code is the program's, or 128 and the signal that ended it.",
+		Flags: recordingFlags(),
+		Action: func(c *cli.Context) error {
+			o, err := parseRun(c)
+			if err != nil {
+				return err
+			}
+			return record(o)
+		},
+	}
+}
+
+func parseRun(c *cli.Context) (recordOptions, error) {
+	o, err := parseRecording(c)
+	if err != nil {
+		return o, err
+	}
+	o.children, o.command = true, c.Args().Slice()
+	if len(o.command) == 0 {
+		return o, usage("which program? give it behind --; see gputrace run --help")
+	}
+	return o, o.chooseOutput()
+}
+
+// startName is the hidden command that becomes the program, once it is traced.
+const startName = "__start"
+
+func startCommand() *cli.Command {
+	return &cli.Command{
+		Name:            startName,
+		Hidden:          true,
+		SkipFlagParsing: true,
+		Action:          func(c *cli.Context) error { return startHere(c.Args().Slice()) },
+	}
+}

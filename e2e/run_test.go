@@ -1,0 +1,254 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/pprof/profile"
+	"github.com/stretchr/testify/require"
+)
+
+// torchrun is the command line of a job on the stand-in.
+func torchrun(ranks int, args ...string) []string {
+	launcher := []string{filepath.Join(env.testdata, "run"), "-m", "torch.distributed.run", "--nproc-per-node", itoa(ranks), workload("ranks.py")}
+	return append(launcher, args...)
+}
+
+// TestRunRanks starts jobs of several ranks with loader workers: what each rank says is allocated is what is known of it, to the byte,
+// in the combined profile and in its own recording.
+func TestRunRanks(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ranks int
+		by    []string // what starts gputrace
+	}{
+		"2 ranks": {ranks: 2}, "4 ranks": {ranks: 4},
+		"2 ranks, and the tracer, in a PID namespace": {ranks: 2, by: []string{"unshare", "--pid", "--fork", "--mount-proc"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks := tt.ranks
+			c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--no-names", "--"}, torchrun(ranks)...)...)
+			c.cmd.Env = append(c.cmd.Env, "OMP_NUM_THREADS=1")
+			if tt.by != nil {
+				path, err := exec.LookPath(tt.by[0])
+				require.NoError(t, err)
+				c.cmd.Path, c.cmd.Args = path, append(slices.Clone(tt.by), c.cmd.Args...)
+			}
+			c.start(t).succeeds(t)
+			checkRanks(t, c, ranks, c.stdout.String())
+			require.Contains(t, c.stderr.String(), fmt.Sprintf("total of %d", ranks))
+			require.NotContains(t, c.stderr.String(), "warning")
+			require.NotContains(t, c.stdout.String(), "wrote", "standard output is the program's")
+		})
+	}
+}
+
+// TestChildrenOfLauncher attaches to the launcher of a job that runs already: its ranks are found.
+func TestChildrenOfLauncher(t *testing.T) {
+	dir := t.TempDir()
+	args := torchrun(2, "--wait", "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold"))
+	p := startIn(t, dir, nil, args[0], args[1:]...)
+	eventually(t, "two ranks at their start signal", func() bool { return countLines(p.output(), "READY ") == 2 })
+	one := strings.TrimPrefix(p.await(t, "READY "), "READY ") // named too, and not traced twice
+	c := newCommand(t, "-p", itoa(p.pid)+","+one, "--children", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	p.release(t)
+	eventually(t, "two ranks", func() bool { return countLines(p.output(), "RANK ") == 2 })
+	p.touch(t, "hold")
+	c.succeeds(t)
+	checkRanks(t, c, 2, strings.Join(p.output(), "\n"))
+	require.Contains(t, c.stdout.String(), "total of 2")
+}
+
+func countLines(lines []string, prefix string) (n int) {
+	for _, l := range lines {
+		if strings.HasPrefix(l, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// checkRanks compares what the ranks printed with the results.
+func checkRanks(t *testing.T, c *command, ranks int, printed string) {
+	t.Helper()
+	requireNoLeftovers(t, c.dir)
+	want := map[string]int64{}
+	names := []string{}
+	for line := range strings.Lines(printed) {
+		var rank, pid int
+		var bytes int64
+		if n, _ := fmt.Sscanf(line, "RANK %d %d %d", &rank, &pid, &bytes); n != 3 {
+			continue
+		}
+		require.Positive(t, bytes)
+		want[fmt.Sprintf("rank %d pid %d", rank, pid)] = bytes
+		names = append(names, fmt.Sprintf("rank%d-pid%d", rank, pid))
+	}
+	require.Len(t, want, ranks, printed)
+	whole := exec.Command(env.binary, "report", c.out())
+	said, err := whole.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(said), fmt.Sprintf("has the recordings of %d processes", ranks))
+	inuse, _ := readProfiles(t, c.out(), names...)
+	require.Equal(t, want, byRank(t, inuse))
+	for key, bytes := range want {
+		folder := filepath.Join(c.out(), strings.ReplaceAll(strings.Replace(key, " pid ", "-pid", 1), " ", ""))
+		own := readProfile(t, filepath.Join(folder, "inuse.pb.gz"))
+		require.Equal(t, map[string]int64{key: bytes}, byRank(t, own))
+		require.Zero(t, lived(own), "what lived before the first event")
+		again := filepath.Join(t.TempDir(), "again.pb.gz")
+		gputrace(t, "export", folder, "-f", "pprof", "-o", again)
+		require.Equal(t, map[string]int64{key: bytes}, byRank(t, readProfile(t, again)))
+	}
+}
+
+// byRank adds up the torch bytes in use by the labels of the process.
+func byRank(t *testing.T, p *profile.Profile) map[string]int64 {
+	t.Helper()
+	out := map[string]int64{}
+	for _, s := range p.Sample {
+		if s.Label["layer"][0] == "torch" {
+			require.Len(t, s.Label["device"], 1)
+			out[s.Label["rank"][0]+" "+s.Label["pid"][0]] += s.Value[len(s.Value)-1]
+		}
+	}
+	return out
+}
+
+func lived(p *profile.Profile) int64 {
+	bytes, _ := leaf(p, "before attach")
+	return bytes
+}
+
+// TestRunLinked: the libraries that a program is linked with are hooked before it runs, so that one which allocates at once is covered
+// too, and so are its children.
+func TestRunLinked(t *testing.T) {
+	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--no-names", "--", filepath.Join(env.programs, "forks"), "--children", "5", "--calls", "1000").start(t)
+	c.succeeds(t)
+	var want []int64
+	children := 0
+	for line := range strings.Lines(c.stdout.String()) {
+		var pid int
+		var bytes int64
+		if n, _ := fmt.Sscanf(line, "CHILD %d %d", &pid, &bytes); n == 2 {
+			children++
+		} else if n, _ := fmt.Sscanf(line, "DONE %d", &bytes); n != 1 {
+			continue
+		}
+		want = append(want, bytes)
+	}
+	require.Equal(t, 5, children)
+	by := map[string]int64{} // what was allocated since the process began, and lives: without what a child took over of its parent
+	for _, s := range readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")).Sample {
+		require.Equal(t, "torch", s.Label["layer"][0])
+		by[s.Label["pid"][0]] += s.Value[len(s.Value)-1]
+	}
+	require.ElementsMatch(t, want, slices.Collect(maps.Values(by)))
+	require.Contains(t, c.stderr.String(), "total of 6")
+	require.NotContains(t, c.stderr.String(), "warning")
+}
+
+// TestRunPasses: standard input and output, the exit code and signals are the program's.
+func TestRunPasses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		script string
+		code   int
+		signal syscall.Signal
+	}{
+		"ends well":       {script: "cat", code: 0},
+		"ends badly":      {script: "cat; exit 7", code: 7},
+		"kills itself":    {script: "cat; kill -9 $$", code: 128 + 9},
+		"gets a signal":   {script: "cat; echo started; trap 'exit 5' TERM; while :; do sleep 0.05; done", code: 5, signal: syscall.SIGTERM},
+		"ends by signals": {script: "cat; echo started; exec sleep 1000", code: 128 + 15, signal: syscall.SIGTERM},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCommand(t, "run", "-o", "OUT", "--", "sh", "-c", tt.script)
+			c.cmd.Stdin = strings.NewReader("from the input\n")
+			c.start(t)
+			want := "from the input\n"
+			if tt.signal != 0 {
+				want += "started\n"
+				eventually(t, "the program", func() bool { return strings.HasSuffix(c.stdout.String(), "started\n") })
+				c.signal(t, tt.signal)
+			}
+			require.Equal(t, tt.code, c.code(t), c.stderr.String())
+			require.Equal(t, want, c.stdout.String())
+			require.Contains(t, c.stderr.String(), "no process was seen to use CUDA")
+			require.False(t, exists(c.out()))
+		})
+	}
+	t.Run("is not there", func(t *testing.T) {
+		c := newCommand(t, "run", "-o", "OUT", "--", "no-such-program").start(t)
+		require.Equal(t, 127, c.code(t))
+		require.Contains(t, c.stderr.String(), "no-such-program")
+	})
+}
+
+// TestRunKilled: a program goes on when gputrace is killed.
+func TestRunKilled(t *testing.T) {
+	c := newCommand(t, "run", "-o", "OUT", "--", filepath.Join(env.programs, "forks"), "--children", "3", "--go", filepath.Join(t.TempDir(), "go"))
+	c.start(t)
+	eventually(t, "the program", func() bool { return strings.HasPrefix(c.stdout.String(), "READY ") })
+	require.NoError(t, c.cmd.Process.Kill())
+	require.NoError(t, os.WriteFile(c.cmd.Args[len(c.cmd.Args)-1], nil, 0o644))
+	<-c.exited // and so the program: it has the other end of the output
+	require.Contains(t, c.stdout.String(), "DONE ")
+}
+
+// TestAll attaches to every process that uses CUDA: in a PID namespace of its own, where there are only two.
+func TestAll(t *testing.T) {
+	dir := t.TempDir()
+	c := newCommand(t, "--all", "-o", "OUT", "-f", "none", "--no-names")
+	script := `program=$1 dir=$2
+shift 2
+for i in 1 2; do "$program" --children "$i" --calls 10 --go "$dir/go" --hold "$dir/hold" & done
+until [ "$(cat /proc/[0-9]*/maps | grep -c 'r-xp.*/libc10\.so')" = 2 ]; do sleep 0.01; done
+"$@"`
+	path, err := exec.LookPath("unshare")
+	require.NoError(t, err)
+	c.cmd.Path = path
+	c.cmd.Args = append([]string{"unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", script, "sh", filepath.Join(env.programs, "forks"), dir}, c.cmd.Args...)
+	c.start(t).ready(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o644))
+	eventually(t, "both programs", func() bool { return strings.Count(c.stdout.String(), "DONE ") == 2 })
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "hold"), nil, 0o644))
+	c.succeeds(t)
+	require.Contains(t, c.stdout.String(), "total of 2")
+	by := map[string]int64{}
+	for _, s := range readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")).Sample {
+		by[s.Label["pid"][0]] += s.Value[len(s.Value)-1]
+	}
+	require.ElementsMatch(t, []int64{1024, 2048}, slices.Collect(maps.Values(by)), "a block for each child; the children are not traced")
+}
+
+// TestNamed finds processes by an expression, and says which.
+func TestNamed(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "wanted-by-name")
+	require.NoError(t, os.Symlink(filepath.Join(env.programs, "forks"), program))
+	var started []*target
+	for range 2 {
+		own := t.TempDir()
+		p := startIn(t, own, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--children", "1", "--go", filepath.Join(own, "go"), "--hold", filepath.Join(own, "hold"))
+		started = append(started, p.ready(t))
+	}
+	c := newCommand(t, "--name", "wanted-by-[n]ame", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	for _, p := range started {
+		require.Contains(t, c.stderr.String(), fmt.Sprintf("pid %d wanted-by-name", p.pid))
+		p.release(t)
+		p.done(t)
+		p.touch(t, "hold")
+	}
+	c.succeeds(t)
+	require.Contains(t, c.stdout.String(), "total of 2")
+	none := exec.Command(env.binary, "--name", "no-program-is-called-so")
+	require.ErrorContains(t, none.Run(), "exit status 7")
+}

@@ -1,0 +1,47 @@
+package pprof
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/google/pprof/profile"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/event/eventtest"
+)
+
+// TestMoreProcesses: the profile of several has the samples of each, to be told apart by their labels.
+func TestMoreProcesses(t *testing.T) {
+	var parts []Part
+	want := map[string]int64{}
+	for seed, rank := range []string{"rank 0", "rank 1", ""} {
+		trace, err := analysis.NewTrace(eventtest.Random(uint64(seed+1), 2000), nil)
+		require.NoError(t, err)
+		v, err := trace.Select(analysis.Selection{})
+		require.NoError(t, err)
+		parts = append(parts, Part{View: v, Rank: rank})
+		if rank == "" {
+			rank = NoRank
+		}
+		for portion := range v.Portions(analysis.InUse, nil) {
+			want[rank] += portion.Bytes
+		}
+	}
+	var b bytes.Buffer
+	require.NoError(t, Write(&b, Input{View: parts[0].View, Rank: parts[0].Rank, More: parts[1:]}))
+	p, err := profile.ParseData(b.Bytes())
+	require.NoError(t, err)
+	got := map[string]int64{}
+	for _, s := range p.Sample {
+		require.Len(t, s.Label["rank"], 1)
+		got[s.Label["rank"][0]] += s.Value[inuseSpace]
+	}
+	require.Equal(t, want, got)
+
+	b.Reset()
+	require.NoError(t, Write(&b, Input{View: parts[2].View}))
+	alone, err := profile.ParseData(b.Bytes())
+	require.NoError(t, err)
+	require.NotContains(t, alone.Sample[0].Label, "rank", "where no process has a rank")
+}

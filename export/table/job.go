@@ -1,0 +1,91 @@
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// JobInput is what Job prints.
+type JobInput struct {
+	Duration time.Duration // of the recording
+	Lost     uint64        // events, of all processes
+	Rows     []JobRow
+}
+
+// JobRow is a process on one device. Bytes are event.Unknown where nothing told.
+type JobRow struct {
+	Process   string // "rank 0, pid 4711 python train.py"
+	Device    string // "cuda:0"; "-": it has used none
+	Live      uint64 // of the caching allocator at the end, bytes
+	Peak      uint64 // likewise, the highest
+	Reserved  uint64 // bytes of its segments
+	Other     uint64 // device memory that is not the caching allocator's, bytes
+	Allocated uint64 // allocations of the caching allocator
+}
+
+func several(word string, n int) string {
+	if n == 1 {
+		return word
+	}
+	return word + "es"
+}
+
+// JobRows makes the rows of a process.
+func JobRows(process string, b *heap.Books) []JobRow {
+	var out []JobRow
+	for i := range b.Accounts {
+		a := &b.Accounts[i]
+		out = append(out, JobRow{
+			Process: process, Device: a.Device.String(), Live: a.Allocated, Peak: a.Peak, Reserved: a.Reserved,
+			Other: otherOn(b, &a.Device), Allocated: a.Allocs,
+		})
+	}
+	if out == nil {
+		out = []JobRow{{Process: process, Device: "-", Other: otherOn(b, nil)}}
+	}
+	return out
+}
+
+// otherOn is what is not the caching allocator's on a device; nil: on all.
+func otherOn(b *heap.Books, on *event.Device) (n uint64) {
+	for i := range b.Drivers {
+		if d := &b.Drivers[i]; d.Layer == event.LayerDevice && (on == nil || d.Device == *on) {
+			n += d.Live.Bytes - d.Segments.Bytes
+		}
+	}
+	return n
+}
+
+const jobRow = "%-52s %-8s %11s %11s %11s %11s %10s"
+
+// Job prints a line for each process of a job, and their total.
+func Job(w io.Writer, in JobInput) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	p.line("%.1f s · %s lost", in.Duration.Seconds(), plural(in.Lost, "event"))
+	p.line("")
+	p.line(jobRow, "process", "device", "torch", "peak", "reserved", "other", "blocks")
+	var total JobRow
+	processes := map[string]bool{}
+	for i := range in.Rows {
+		r := &in.Rows[i]
+		processes[r.Process] = true
+		name := []rune(r.Process)
+		if len(name) > 52 {
+			name = append(name[:51], '…')
+		}
+		p.line(jobRow, string(name), r.Device, Bytes(r.Live), Bytes(r.Peak), Bytes(r.Reserved), Bytes(r.Other), countText(r.Allocated))
+		total.Live, total.Reserved = plus(total.Live, r.Live), plus(total.Reserved, r.Reserved)
+		total.Other, total.Allocated = plus(total.Other, r.Other), total.Allocated+r.Allocated
+	}
+	p.line(jobRow, fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(total.Live), "", Bytes(total.Reserved), Bytes(total.Other), countText(total.Allocated))
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the processes: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,43 @@
+package table
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// TestJob: a row for each process and device, and their sums; one that is not known makes the sum unknown.
+func TestJob(t *testing.T) {
+	cuda := func(i int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: i} }
+	two := &heap.Books{
+		Accounts: []heap.Account{
+			{Device: cuda(0), Allocated: 3 << 20, Peak: 4 << 20, Reserved: 8 << 20, Allocs: 7},
+			{Device: cuda(1), Allocated: 1 << 20, Peak: 1 << 20, Reserved: 2 << 20, Allocs: 1000},
+		},
+		Drivers: []heap.DriverAccount{
+			{Layer: event.LayerDevice, Device: cuda(0), Live: heap.Count{Bytes: 9 << 20}, Segments: heap.Count{Bytes: 8 << 20}},
+			{Layer: event.LayerHost, Device: cuda(0), Live: heap.Count{Bytes: 5 << 20}},
+		},
+	}
+	rows := append(JobRows("rank 0, pid 7 train.py", two), JobRows("pid 8 "+strings.Repeat("x", 60), &heap.Books{})...)
+	var b strings.Builder
+	require.NoError(t, Job(&b, JobInput{Duration: 1500 * time.Millisecond, Lost: 1, Rows: rows}))
+	require.Equal(t, `1.5 s · 1 event lost
+
+process                                              device         torch        peak    reserved       other     blocks
+rank 0, pid 7 train.py                               cuda:0       3.0 MiB     4.0 MiB     8.0 MiB     1.0 MiB          7
+rank 0, pid 7 train.py                               cuda:1       1.0 MiB     1.0 MiB     2.0 MiB         0 B      1,000
+pid 8 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… -                0 B         0 B         0 B         0 B          0
+total of 2 processes                                              4.0 MiB                10.0 MiB     1.0 MiB      1,007
+`, b.String())
+
+	rows[0].Live = event.Unknown
+	b.Reset()
+	require.NoError(t, Job(&b, JobInput{Rows: rows}))
+	require.Regexp(t, `total of 2 processes +unknown +10\.0 MiB`, b.String())
+}

@@ -1,0 +1,52 @@
+//go:build linux
+
+package tracer
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+// HookFile hooks a library before any process of the job has mapped it, so that the first call is seen. Of a dynamic linker, it has
+// it tell of the libraries that are loaded. A file that is neither is left alone.
+func (s *Session) HookFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("hook %s: %w", path, err)
+	}
+	defer f.Close()
+	file, err := symbolize.Open(f, path)
+	if err != nil {
+		return fmt.Errorf("hook %s: %w", path, err)
+	}
+	defer file.Close()
+	r := region{Mapping: process.Mapping{Path: path}, object: &object{file: file, path: path, id: process.FileIDOf(f)}}
+	open := func() (*os.File, error) { return os.Open(path) }
+	if isLinker(path) {
+		return s.watchLinkerIn(&r, open)
+	}
+	return s.hook(findProbes(&r, open))
+}
+
+// hook places probes, each in its file for all that is traced. Those that are there already are left as they are.
+func (s *Session) hook(probes []*Probe) error {
+	fresh, err := s.probes.add(probes)
+	if err != nil {
+		s.warn(err)
+	}
+	if err := s.kernel.setHooks(&s.probes.table); err != nil {
+		return err
+	}
+	failed, err := s.probes.attach(s.kernel, s.scope(), fresh)
+	for _, f := range failed {
+		s.warn(f)
+	}
+	s.probes.set(fresh, true)
+	if err != nil {
+		return err
+	}
+	return s.kernel.setHooks(&s.probes.table)
+}

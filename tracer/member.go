@@ -1,0 +1,565 @@
+//go:build linux
+
+package tracer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/process"
+)
+
+// toldPlaces are those of the kernel's table that it leaves for processes which it is told of (claim_place in bpf/traced.h).
+const toldPlaces = maxTraced / 2
+
+// lookEvery is how often processes that have used nothing to trace are looked at: what they load is announced by their dynamic
+// linker, if it is one that is known.
+const lookEvery = time.Second
+
+// member is a process that the kernel side traces, whether or not it has used anything yet.
+type member struct {
+	pid    uint32
+	name   string           // of its program; empty: not told
+	index  uint32           // in the kernel's tables
+	slot   uint32           // the descriptor that it goes by
+	told   bool             // the kernel was told of it; else it told us
+	root   bool             // the user named it
+	execed bool             // it may have mapped anything
+	began  bool             // its program did so while it was traced
+	from   *Tracer          // whose memory map it was made with; nil: not known, or it is another program by now
+	tracer *Tracer          // nil: it has not used anything
+	target *process.Process // nil: not looked at yet
+	exit   *exitWatch       // nil: its end is told by a record
+	pages  uint64           // of code, when it was last looked at
+}
+
+func (m *member) close() {
+	if m != nil && m.exit != nil {
+		m.exit.close()
+		m.exit = nil
+	}
+}
+
+// exitWatch tells whether a process has ended. Its descriptor stands for that very process, not for its number.
+type exitWatch struct{ fd int }
+
+func watchExit(p *process.Process) (*exitWatch, error) {
+	fd, err := p.Pidfd()
+	if err != nil {
+		return nil, err
+	}
+	return &exitWatch{fd}, nil
+}
+
+func (w *exitWatch) ended() bool {
+	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
+}
+
+func (w *exitWatch) close() { _ = unix.Close(w.fd) }
+
+// Add attaches to a process of a job. With Options.Children its descendants are traced too: those that are there, and each new
+// one from its first instruction. Errors are those of Start. nil without an error: it is traced already, as a descendant of another,
+// and Arrived tells of it.
+func (s *Session) Add(p *process.Process) (*Tracer, error) {
+	if m := s.members[uint32(p.PID)]; m != nil {
+		m.root = true
+		return nil, nil
+	}
+	t, err := s.attachTo(p)
+	if err != nil {
+		return nil, err
+	}
+	t.member.root, t.arrived = true, true
+	s.addDescendants(p)
+	return t, nil
+}
+
+// Expect follows a process of a job that may have nothing to trace yet, and attaches to it and its descendants when they have.
+// It may be called before the process runs its program.
+func (s *Session) Expect(p *process.Process) error {
+	m, err := s.expect(p)
+	if err != nil {
+		return err
+	}
+	m.root = true
+	s.addDescendants(p)
+	s.look(m)
+	return nil
+}
+
+// Arrived returns, once each, the processes that were found to use what is traced after they were added, or that are new.
+func (s *Session) Arrived() []*Tracer {
+	a := s.arrived
+	s.arrived = nil
+	return a
+}
+
+// Waiting is how many processes are followed that have used nothing to trace so far.
+func (s *Session) Waiting() int {
+	n := 0
+	for _, m := range s.members {
+		if m.tracer == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// MaxChildren is how many processes that were made under our eyes can be traced at a time.
+const MaxChildren = maxTraced - toldPlaces
+
+// ChildrenLost is how many new processes there was no place for: they were not traced.
+func (s *Session) ChildrenLost() uint64 { return s.kernel.counter(s.kernel.objs.ChildrenLost) }
+
+// Ended reports whether all processes that were added have ended.
+func (s *Session) Ended() bool {
+	for _, m := range s.members {
+		if m.root {
+			return false
+		}
+	}
+	return true
+}
+
+// attachTo hooks what a process has mapped, and has it traced.
+func (s *Session) attachTo(p *process.Process) (*Tracer, error) {
+	m, err := s.newMember(p)
+	if err != nil {
+		return nil, err
+	}
+	t := s.newTracer(m)
+	if err := t.start(); err != nil {
+		s.drop(m)
+		return nil, err
+	}
+	s.install(t)
+	return t, nil
+}
+
+// expect has a process traced that has nothing to hook.
+func (s *Session) expect(p *process.Process) (*member, error) {
+	m, err := s.newMember(p)
+	if err == nil {
+		err = s.ready()
+	}
+	if err == nil {
+		err = s.follow(m)
+	}
+	if err != nil {
+		s.drop(m)
+		return nil, err
+	}
+	return m, nil
+}
+
+func (s *Session) newMember(p *process.Process) (*member, error) {
+	exit, err := watchExit(p)
+	if err != nil {
+		return nil, err
+	}
+	m := &member{pid: uint32(p.PID), told: true, execed: true, target: p, exit: exit}
+	if m.index, err = s.place(); err != nil {
+		m.close()
+		return nil, err
+	}
+	s.members[m.pid] = m
+	return m, nil
+}
+
+// follow makes the kernel side trace a process.
+func (s *Session) follow(m *member) error {
+	if err := s.kernel.follow(m, s.options.Children); err != nil {
+		return err
+	}
+	if !m.target.Alive() { // its number must not become another's
+		return fmt.Errorf("pid %d has ended: %w", m.pid, process.ErrNotExist)
+	}
+	return nil
+}
+
+func (s *Session) place() (uint32, error) {
+	if len(s.places) == 0 {
+		return 0, fmt.Errorf("more than %d processes at a time", toldPlaces)
+	}
+	last := len(s.places) - 1
+	index := s.places[last]
+	s.places = s.places[:last]
+	return index, nil
+}
+
+// drop ends the trace of a process that could not be attached to.
+func (s *Session) drop(m *member) {
+	if m == nil {
+		return
+	}
+	if s.kernel != nil {
+		s.kernel.unfollow(m)
+		s.release(m)
+	}
+	m.close()
+	delete(s.members, m.pid)
+}
+
+// knows reports whether a process is traced already.
+func (s *Session) knows(pid uint32) bool {
+	if s.members[pid] != nil {
+		return true
+	}
+	_, ok := s.kernel.findTraced(pid)
+	return ok
+}
+
+// addDescendants follows those of a process that the kernel did not tell of. The process is followed already: what it forks from
+// now on is told.
+func (s *Session) addDescendants(p *process.Process) {
+	if !s.options.Children {
+		return
+	}
+	for _, pid := range p.Children() {
+		child, err := process.Open(pid)
+		if err != nil || s.knows(uint32(pid)) {
+			continue
+		}
+		if Traceable(child) {
+			t, err := s.attachTo(child)
+			if err != nil {
+				s.warn(err)
+				continue
+			}
+			s.arrived = append(s.arrived, t)
+			t.arrived = true
+		} else if _, err := s.expect(child); err != nil {
+			continue // it has just ended
+		}
+		s.addDescendants(child)
+	}
+}
+
+// recordPID is the process that a record is from.
+func recordPID(raw []byte) (pid uint32, ok bool) {
+	at := 4 // behind the type
+	if isEvent(raw) {
+		at = int(unsafe.Offsetof(bpf.TraceRecordEvent{}.Pid))
+	}
+	if len(raw) < at+4 {
+		return 0, false
+	}
+	return binary.NativeEndian.Uint32(raw[at:]), true
+}
+
+func isEvent(raw []byte) bool {
+	return len(raw) > 0 && (raw[0] == uint8(bpf.TraceRecordTypeRECORD_EVENT) || raw[0] == uint8(bpf.TraceRecordTypeRECORD_CALL))
+}
+
+// begins reports whether a record is the first event of a process.
+func (s *Session) begins(raw []byte) bool {
+	if s.sole != nil || !isEvent(raw) {
+		return false
+	}
+	pid, ok := recordPID(raw)
+	m := s.members[pid]
+	return ok && (m == nil || m.tracer == nil || !m.tracer.arrived)
+}
+
+// tracerOf finds the process that a record is from; nil: it is not known.
+func (s *Session) tracerOf(pid uint32, isEvent bool) *Tracer {
+	if s.sole != nil {
+		return s.sole
+	}
+	m := s.members[pid]
+	if m == nil {
+		if m = s.find(pid); m == nil {
+			return nil
+		}
+	}
+	if m.tracer == nil {
+		s.surface(m)
+	}
+	if t := m.tracer; isEvent && !t.arrived {
+		t.arrived = true
+		s.arrived = append(s.arrived, t)
+	}
+	return m.tracer
+}
+
+// find looks a process up whose beginning was not told because the ring was full.
+func (s *Session) find(pid uint32) *member {
+	index, ok := s.kernel.findTraced(pid)
+	if !ok {
+		return nil
+	}
+	m := &member{pid: pid, index: index, execed: true}
+	s.members[pid] = m
+	return m
+}
+
+// errEndedEarly stands until a process has been looked at.
+var errEndedEarly = errors.New("it ended before it could be looked at")
+
+// surface makes a tracer for a process that has used something. A child begins with what is known of its parent, whose memory map
+// it has.
+func (s *Session) surface(m *member) {
+	s.open(m)
+	t := s.newTracer(m)
+	if from := m.from; from != nil {
+		t.regions, t.known, t.python, t.found, t.mine = from.regions, from.known, from.python, from.found, from.mine
+		t.stacks.codes = from.stacks.codes // the kernel sends those that have changed since
+	}
+	if t.python == nil {
+		t.found.PythonErr = errEndedEarly
+	}
+	t.found.Attached = bootTime()
+	t.unpublished, t.unknownCode = true, true
+	s.install(t)
+	if !s.detached {
+		t.refresh()
+	}
+}
+
+// open looks at the process itself, which may be gone already.
+func (s *Session) open(m *member) {
+	if m.target != nil {
+		return
+	}
+	p, err := process.Open(int(m.pid))
+	if err != nil {
+		m.target = process.Gone(int(m.pid))
+		return
+	}
+	m.target = p
+	m.exit, _ = watchExit(p) // without it, its end is told by a record
+}
+
+func (s *Session) install(t *Tracer) {
+	t.member.tracer = t
+	s.tracers = append(s.tracers, t)
+}
+
+// look hooks what a process has loaded that used nothing so far.
+func (s *Session) look(m *member) {
+	s.open(m)
+	m.pages = m.target.CodePages()
+	maps, err := m.target.Maps()
+	if err != nil {
+		return
+	}
+	s.lookAtLinker(m, maps)
+	if anyLibrary(m.target, maps) == nil {
+		s.surface(m)
+	}
+}
+
+// lookAtLinker places the probe that tells of further libraries in a dynamic linker that was not seen before.
+func (s *Session) lookAtLinker(m *member, maps []process.Mapping) {
+	for i := range maps {
+		if !maps[i].Exec || !isLinker(maps[i].Path) {
+			continue
+		}
+		if id := m.target.FileID(&maps[i]); s.linkers[id] {
+			continue
+		}
+		t := Tracer{Session: s, target: m.target, objects: newObjects(m.target, s)}
+		t.regions = t.objects.regions(maps[i : i+1])
+		if err := t.watchLinker(); err != nil {
+			s.warn(err)
+		}
+	}
+}
+
+// refreshIfDue reads mappings from time to time, for what nothing announces.
+func (s *Session) refreshIfDue() {
+	for _, t := range slices.Clone(s.tracers) {
+		t.refreshIfDue()
+	}
+	if s.sole != nil {
+		return
+	}
+	s.collectIfLost()
+	if time.Since(s.looked) < lookEvery {
+		return
+	}
+	s.looked = time.Now()
+	for _, m := range s.members {
+		if m.tracer != nil || !m.execed {
+			continue
+		}
+		if s.open(m); m.target.CodePages() != m.pages {
+			s.look(m)
+		}
+	}
+}
+
+// collectEvery is how often the kernel's table is read while records of processes do not fit the ring.
+const collectEvery = 20 * time.Millisecond
+
+// collectIfLost looks for processes whose end was not told, because a record did not fit the ring. What they have sent may still be
+// in it.
+func (s *Session) collectIfLost() {
+	lost := s.kernel.counter(s.kernel.objs.ProcessNewsLost)
+	if lost == s.newsLost || time.Since(s.collected) < collectEvery {
+		return
+	}
+	all, err := s.kernel.allTraced()
+	if err != nil {
+		s.warn(err)
+		return
+	}
+	s.newsLost, s.collected, s.dead = lost, time.Now(), s.dead[:0]
+	for i, t := range all {
+		if t.State == uint32(bpf.TraceTracedStateTRACED_ENDED) {
+			s.dead = append(s.dead, placed{uint32(i), t.Pid})
+		}
+	}
+}
+
+// placed is a process at a place of the kernel's table.
+type placed struct{ index, pid uint32 }
+
+// sweep ends those that collect has found, now that all that they have sent was read.
+func (s *Session) sweep() {
+	for _, d := range s.dead {
+		if m := s.members[d.pid]; m != nil && m.index == d.index {
+			s.ended(m)
+		} else if s.kernel.tracedAt(d.index).State == uint32(bpf.TraceTracedStateTRACED_ENDED) {
+			s.kernel.free(d.index)
+		}
+	}
+	s.dead = s.dead[:0]
+}
+
+// changed follows what a record says of a process.
+func (s *Session) changed(r *bpf.TraceRecordProcess) {
+	if s.sole != nil {
+		return // gone asks for what is said here
+	}
+	m := s.members[r.Pid]
+	switch bpf.TraceProcessChange(r.Change) {
+	case bpf.TraceProcessChangePROCESS_FORKED:
+		s.forked(m, r)
+	case bpf.TraceProcessChangePROCESS_EXECED:
+		if m != nil && m.index == r.Index {
+			m.name = nameIn(r)
+			s.execed(m)
+		}
+	case bpf.TraceProcessChangePROCESS_ENDED:
+		if m != nil && m.index == r.Index {
+			s.ended(m)
+		} else if r.Index >= toldPlaces {
+			s.kernel.free(r.Index)
+		}
+	}
+}
+
+// forked notes a new process. One of the same number has ended.
+func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
+	if old != nil && old.told && old.target.Alive() { // we came to it from /proc in the same moment
+		_ = s.kernel.objs.NsPids.Delete(r.Pid)
+		s.kernel.free(old.index)
+		s.places = append(s.places, old.index)
+		old.index, old.told = r.Index, false
+		if old.tracer != nil {
+			old.tracer.unpublished = true
+		}
+		return
+	}
+	if old != nil {
+		s.ended(old)
+	}
+	m := &member{pid: r.Pid, index: r.Index, name: nameIn(r), slot: s.kernel.borrow(r.Index), execed: true}
+	if p := s.members[r.Parent]; p != nil {
+		m.execed, m.from = p.execed, p.from
+		if p.tracer != nil {
+			m.execed, m.from = false, p.tracer
+		}
+	}
+	s.members[m.pid] = m
+}
+
+// execed ends the trace of a program; the one that the process has become begins a new one, if it is to be traced.
+func (s *Session) execed(m *member) {
+	s.retire(m, Execed)
+	s.kernel.leave(m.slot)
+	m.slot, m.execed, m.began, m.from, m.target = noCode, true, true, nil, nil
+	m.close()
+	if !s.options.Children {
+		s.release(m)
+		delete(s.members, m.pid)
+		return
+	}
+	if !s.detached {
+		s.look(m)
+	}
+}
+
+func (s *Session) ended(m *member) {
+	if s.members[m.pid] != m {
+		return
+	}
+	s.retire(m, Exited)
+	s.release(m)
+	delete(s.members, m.pid)
+}
+
+// retire ends the trace of what a process has been so far.
+func (s *Session) retire(m *member, why End) {
+	t := m.tracer
+	m.tracer = nil
+	if t == nil {
+		return
+	}
+	s.instances[m.pid]++
+	if t.end == Running {
+		t.end = why
+	}
+	s.tracers = slices.DeleteFunc(s.tracers, func(o *Tracer) bool { return o == t })
+}
+
+// release gives back what a process that has ended had of the kernel's tables.
+func (s *Session) release(m *member) {
+	s.kernel.leave(m.slot)
+	s.kernel.free(m.index)
+	if m.told {
+		s.places = append(s.places, m.index)
+	}
+	m.close()
+}
+
+// gone are the processes that have ended, as far as that is not told by records. over: with them the trace ends.
+func (s *Session) gone() (gone []*member, over bool) {
+	if t := s.sole; t != nil {
+		switch {
+		case t.end != Running:
+		case t.member.exit.ended():
+			t.end = Exited
+		case s.kernel.tracedAt(t.member.index).Execs > 0:
+			t.end = Execed
+		}
+		return nil, t.end != Running
+	}
+	root := false
+	for _, m := range s.members {
+		root = root || m.root
+		if m.exit != nil && m.exit.ended() {
+			gone = append(gone, m)
+		}
+	}
+	return gone, !root && len(s.tracers) == 0
+}
+
+func nameIn(r *bpf.TraceRecordProcess) string { return unix.ByteSliceToString(r.Name[:]) }
+
+const processBytes = int(unsafe.Sizeof(bpf.TraceRecordProcess{}))
+
+// decodeProcess reads a record_process; its length was checked.
+func decodeProcess(raw []byte) *bpf.TraceRecordProcess {
+	return (*bpf.TraceRecordProcess)(unsafe.Pointer(unsafe.SliceData(raw)))
+}

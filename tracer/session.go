@@ -1,0 +1,292 @@
+//go:build linux
+
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
+)
+
+// Session traces one process or those of a whole job: one set of programs, one ring, one table of unwind rows for all. It is an
+// event.Source but for Stack, which each Tracer has for its process. Its methods must be called from one goroutine; Stop from any.
+type Session struct {
+	options Options
+	kernel  *kernel
+	loaded  chan error // of the kernel side, which is loaded beside what else is to do; nil: it was received
+	probes  probeSet
+	linkers map[process.FileID]bool // in which a probe tells that libraries came or went
+	rows    *rowStore
+	files   map[process.FileID]*object  // of all processes
+	names   map[codeKey][]codeName      // likewise
+	stacks  map[event.StackID]*rawStack // likewise: the seeds of their ids are of a process, and of those that have its memory map
+	raw     *rawTable
+
+	sole      *Tracer // all that comes is this one's; nil: a whole job is traced
+	members   map[uint32]*member
+	tracers   []*Tracer // that have not ended
+	arrived   []*Tracer
+	instances map[uint32]uint64 // how many programs a PID has been
+	places    []uint32          // of the kernel's table, free for processes that it is told of
+	looked    time.Time         // when those that are not attached to were last looked at
+	newsLost  uint64            // records of processes
+	collected time.Time         // when they were last made up for
+	dead      []placed
+
+	stop      atomic.Bool
+	detached  bool
+	record    ringbuf.Record
+	held      bool // the record is still to be decoded
+	empty     bool // the last Read came to the end of the ring
+	warnings  []error
+	notices   []string
+	malformed uint64 // records
+	received  [maxHooks]uint64
+	counters  *bpf.TraceStatsTable // the last that Lost read
+}
+
+// Open begins a session for a whole job. o may be nil. Until the first process is added there is nothing to read.
+func Open(o *Options) (*Session, error) {
+	s := newSession(o)
+	if err := s.ready(); err != nil {
+		_ = s.Close() // the first error counts
+		return nil, err
+	}
+	return s, nil
+}
+
+// newSession begins to load the kernel side.
+func newSession(o *Options) *Session {
+	if o == nil {
+		o = &Options{}
+	}
+	s := &Session{
+		options: *o, loaded: make(chan error, 1), linkers: map[process.FileID]bool{}, rows: &rowStore{},
+		members: map[uint32]*member{}, files: map[process.FileID]*object{}, names: map[codeKey][]codeName{},
+		stacks: map[event.StackID]*rawStack{}, raw: newRawTable(), instances: map[uint32]uint64{},
+	}
+	for i := uint32(toldPlaces); i > 0; i-- {
+		s.places = append(s.places, i-1)
+	}
+	_ = LockedMemory()                   // where it is needed, loading fails without it
+	go func() { s.loaded <- s.load() }() // the verifier takes as long as the tables of a process
+	return s
+}
+
+// load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
+func (s *Session) load() error {
+	ring := s.options.RingBytes
+	if ring == 0 {
+		ring = defaultRing
+	}
+	readVersion()
+	k := kernelOptions{
+		ringBytes: ring, freeStacks: s.options.FreeStacks, multi: haveUprobeMulti() && !s.options.PerfUprobes,
+		job: s.options.Job, children: s.options.Children,
+	}
+	if !s.options.CopyMemory {
+		if d, err := findDirectMap(); err == nil { // else stacks take longer, and are the same
+			k.direct = *d
+		}
+	}
+	var err error
+	s.kernel, err = loadKernel(k)
+	if err != nil && k.direct.Base != 0 { // a kernel that refuses just that
+		k.direct = bpf.TraceDirectMap{}
+		s.kernel, err = loadKernel(k)
+	}
+	return err
+}
+
+// ready waits for the kernel side.
+func (s *Session) ready() error {
+	if s.loaded == nil {
+		return nil
+	}
+	err := <-s.loaded
+	s.loaded = nil
+	return err
+}
+
+// scope is the process for which probes are placed; 0: for each that maps the file.
+func (s *Session) scope() int {
+	if s.sole != nil {
+		return s.sole.target.PID
+	}
+	return 0
+}
+
+func (s *Session) warn(err error) { s.warnings = append(s.warnings, err) }
+
+// Warnings returns, once each, what went wrong without ending the trace.
+func (s *Session) Warnings() []error {
+	w := s.warnings
+	s.warnings = nil
+	return w
+}
+
+// Notices returns, once each, what was done since the attach: libraries that were hooked when they were loaded.
+func (s *Session) Notices() []string {
+	n := s.notices
+	s.notices = nil
+	return n
+}
+
+// Stop ends the trace: probes are removed, what is in the ring is still delivered, then Read returns io.EOF.
+func (s *Session) Stop() { s.stop.Store(true) }
+
+// Read implements event.Source. The first event of a process that was not known before begins a batch: Arrived then has it.
+func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
+	gone := s.checkEnd()
+	if !s.detached {
+		s.refreshIfDue()
+	}
+	s.kernel.reader.SetDeadline(time.Now().Add(pollEvery))
+	s.empty = false
+	for len(buf) < cap(buf) {
+		err := s.next()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			s.empty = true
+			s.emptied(gone)
+			if s.detached {
+				return buf, io.EOF
+			}
+			return buf, nil
+		case err != nil:
+			return buf, fmt.Errorf("read the event ring: %w", err)
+		}
+		if len(buf) > 0 && s.begins(s.record.RawSample) {
+			s.held = true
+			return buf, nil
+		}
+		buf = s.decode(buf, s.record.RawSample)
+	}
+	return buf, nil
+}
+
+// Emptied reports whether everything from before the last Read was read by it.
+func (s *Session) Emptied() bool { return s.empty }
+
+// next makes the next record the present one.
+func (s *Session) next() error {
+	if s.held {
+		s.held = false
+		return nil
+	}
+	return s.kernel.reader.ReadInto(&s.record)
+}
+
+// emptied notes that everything from before the present read was read: also when a record was lost that something waits for.
+func (s *Session) emptied(gone []*member) {
+	for _, t := range s.tracers {
+		t.reached = max(t.reached, t.changes)
+	}
+	for _, m := range gone {
+		s.ended(m)
+	}
+	s.sweep()
+}
+
+func (s *Session) decode(buf []event.Event, raw []byte) []event.Event {
+	if len(raw) >= processBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_PROCESS) {
+		s.changed(decodeProcess(raw))
+		return buf
+	}
+	if len(raw) >= rawPageHeader && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE) && s.raw.addPage(raw) {
+		return buf
+	}
+	if len(raw) >= codeChangedBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE_CHANGED) {
+		s.codeChanged(decodeCodeChanged(raw))
+		return buf
+	}
+	if pid, ok := recordPID(raw); ok {
+		if t := s.tracerOf(pid, isEvent(raw)); t != nil {
+			if out, ok := t.decode(buf, raw); ok {
+				return out
+			}
+		}
+	}
+	if s.malformed++; s.malformed == 1 {
+		s.warn(errMalformed)
+	}
+	return buf
+}
+
+// codeChanged follows what the kernel has noticed.
+func (s *Session) codeChanged(r *bpf.TraceRecordCodeChanged) {
+	m := s.members[r.Pid]
+	t := s.sole
+	if t == nil && m != nil {
+		t = m.tracer
+	}
+	switch {
+	case t != nil:
+		t.reached = max(t.reached, r.Change)
+		if t.reached > t.changes && !s.detached {
+			t.refresh()
+		}
+	case m != nil && !s.detached:
+		s.look(m)
+	}
+}
+
+// checkEnd notices the end of the trace and removes the probes. It returns the processes that have ended without a word so far:
+// what they have sent is in the ring.
+func (s *Session) checkEnd() []*member {
+	if s.detached {
+		return nil
+	}
+	gone, over := s.gone()
+	if s.stop.Load() {
+		for _, t := range s.tracers {
+			t.end = Stopped
+		}
+		over = true
+	}
+	if !over {
+		return gone
+	}
+	if err := s.detach(); err != nil {
+		s.warn(fmt.Errorf("detach: %w", err))
+	}
+	s.detached = true
+	return gone
+}
+
+// detach ends the trace of all functions at one moment, then takes the probes out.
+func (s *Session) detach() error {
+	if len(s.probes.links) == 0 {
+		return nil
+	}
+	s.probes.set(s.probes.probes, false)
+	return errors.Join(s.kernel.setHooks(&s.probes.table), s.probes.detach())
+}
+
+// Close releases everything. The stacks stay resolvable.
+func (s *Session) Close() error {
+	err := s.ready() // it must not come up behind us
+	if err != nil || s.kernel == nil {
+		err = nil // it was reported
+	} else {
+		err = s.detach()
+		s.kernel.Close()
+	}
+	s.rows.close()
+	for _, m := range s.members {
+		m.close()
+	}
+	if s.sole != nil {
+		s.sole.member.close()
+	}
+	return err
+}
