@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -316,4 +317,43 @@ func anonymousSize(t *testing.T, c *command) int {
 	n, err := strconv.Atoi(string(m[1]))
 	require.NoError(t, err)
 	return n
+}
+
+// TestFireOfJob: two processes share a small ring. The recording of each has the holes, and of each what lives is the allocator's again.
+func TestFireOfJob(t *testing.T) {
+	both := []*target{startPython(t, fire), startPython(t, fire)}
+	for _, p := range both {
+		p.ready(t)
+	}
+	pids := fmt.Sprintf("%d,%d", both[0].pid, both[1].pid)
+	c := newCommand(t, "-p", pids, "-o", "OUT", "--ring-size", "64KiB", "-f", "none", "--no-names").start(t).ready(t)
+	eventually(t, "losses", func() bool { return c.lost() > 1000 })
+	want := map[uint32]uint64{}
+	for _, p := range both {
+		p.release(t)
+		n, err := strconv.ParseUint(strings.TrimPrefix(p.await(t, "DONE"), "DONE "), 10, 64)
+		require.NoError(t, err)
+		want[uint32(p.pid)] = n
+	}
+	eventually(t, "the comparisons after the losses", func() bool { return strings.Count(c.stderr.String(), "put the live set right") >= 2 })
+	c.interrupt(t)
+	paths, err := filepath.Glob(filepath.Join(c.out(), "*", "trace.gputrace"))
+	require.NoError(t, err)
+	got, holes := map[uint32]uint64{}, [][]event.Loss{}
+	for _, path := range paths {
+		r := readRecording(t, path)
+		require.NoError(t, r.err)
+		r.checkTotals(t)
+		books := r.heap.Books()
+		got[books.Accounts[0].PID] = books.Accounts[0].Allocated
+		require.Zero(t, books.Accounts[0].Lost)
+		var times []event.Loss
+		for _, h := range books.Holes {
+			times = append(times, h.Loss)
+		}
+		holes = append(holes, times)
+	}
+	require.Equal(t, want, got)
+	require.NotEmpty(t, holes[0])
+	require.Equal(t, holes[0], holes[1], "the ring is one, and whose events were lost is not known")
 }
