@@ -1,6 +1,7 @@
 // Walks that need not be repeated. What a native walk finds depends on the registers at the probe and on the words that it
 // reads from the stack: return addresses, and saved frame pointers that a rule then uses. When all of them are what they were,
-// so is what it found. So the places of those words are kept with the result, and the next time only they are read. Python frames are walked each time: the same native frames run many Python lines.
+// so is what it found. So the places of those words are kept with the result, and the next time only they are read. Python
+// frames are walked each time: the same native frames run many Python lines.
 #pragma once
 #include "event.h"
 
@@ -105,8 +106,8 @@ static __always_inline bool memo_sent(struct memo *m, u64 hash)
 	return 1;
 }
 
-// Finds the hash of a stack that the tracer has, without a walk. Returns whether it could. The memos are shared by all CPUs: the version of one is
-// odd while it is being written.
+// Finds the hash of a stack that the tracer has, without a walk. Returns whether it could. The memos are shared by all CPUs:
+// the version of one is odd while it is being written.
 __noinline int recall(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
