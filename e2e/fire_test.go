@@ -153,6 +153,11 @@ func TestFire(t *testing.T) {
 	eventually(t, "losses", func() bool { return c.lost() > 1000 })
 	p.release(t)
 	line := p.await(t, "DONE")
+	eventually(t, "the end of the losses", func() bool {
+		before := c.lost()
+		time.Sleep(time.Second)
+		return c.lost() == before
+	})
 	eventually(t, "the comparison after the losses", func() bool { return strings.Contains(c.stderr.String(), "put the live set right") })
 	healed := bootTime()
 	c.interrupt(t)

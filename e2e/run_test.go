@@ -156,6 +156,27 @@ func TestRunLinked(t *testing.T) {
 	require.NotContains(t, c.stderr.String(), "warning")
 }
 
+// TestRunRankOfEnded: processes that had ended before gputrace came to their first event are named by what was known of them.
+func TestRunRankOfEnded(t *testing.T) {
+	start := filepath.Join(t.TempDir(), "go")
+	program := []string{filepath.Join(env.programs, "forks"), "--children", "2", "--go", start}
+	c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--no-names", "--"}, program...)...)
+	c.cmd.Env = append(c.cmd.Env, "RANK=3", "WORLD_SIZE=8")
+	c.start(t)
+	eventually(t, "the first event", func() bool { return strings.Contains(c.stderr.String(), "rank 3, pid ") })
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGSTOP))
+	require.NoError(t, os.WriteFile(start, nil, 0o644))
+	eventually(t, "the end of the program", func() bool { return strings.Contains(c.stdout.String(), "DONE ") })
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
+	c.succeeds(t)
+	by := map[string]int{}
+	for _, s := range readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")).Sample {
+		require.Equal(t, []string{"rank 3"}, s.Label["rank"], s.Label["pid"])
+		by[s.Label["pid"][0]]++
+	}
+	require.Len(t, by, 3)
+}
+
 // TestRunPasses: standard input and output, the exit code and signals are the program's.
 func TestRunPasses(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -38,6 +38,7 @@ type books struct {
 	// books change while they are read.
 	live    process.Memory
 	skipped int
+	stuck   bool   // a call that was changing something did not end
 	places  places // where things are
 	plain   bool   // all blocks are mapped: PyTorch 2.0 has no flag for it
 	pools   map[uint64]Pool
@@ -109,10 +110,12 @@ func (b *books) activeTables(tables []table) []table {
 }
 
 // again reads the table of active blocks a second time, as it is now: a block can have moved within it while it was read
-// the first time.
+// the first time. Blocks that were not seen before are read as they are now, too: of the pages that were copied first, much
+// can be out of date by now.
 func (b *books) again() error {
 	from := len(b.list)
 	err := b.untilWhole(lookAgain, func() (bool, error) { // its head may just have been written
+		b.memory = newPages(b.live)
 		for _, t := range scan(b.live, b.addr, b.limit).tables {
 			if b.places.active != 0 {
 				break
@@ -127,10 +130,13 @@ func (b *books) again() error {
 		return err
 	}
 	b.known = &b.places
-	err = b.untilWhole(maxAgain, func() (whole bool, err error) {
+	err = b.untilWhole(maxAgain, func() (bool, error) {
+		b.memory = newPages(b.live)
+		before, _ := readStats(b.live, b.stats)
+		whole := false
 		for _, t := range b.activeTables(nil) {
 			values, err := t.values(b.live, activeStride)
-			whole = err == nil
+			whole = err == nil && before != nil && b.enough(before, len(values))
 			if err := b.take(pointersOf(values), func(t *tile) { t.active = true }); err != nil {
 				return false, err
 			}
@@ -143,17 +149,32 @@ func (b *books) again() error {
 	return b.walk(from)
 }
 
+// enough reports whether so many values were all active blocks at some moment since the statistics were before. A table
+// that grows begins empty, with a count that fits what is in it again so far, so that only the statistics tell: they count
+// a block right after it came into the table, and right after it left it.
+func (b *books) enough(before *stats, values int) bool {
+	after, err := readStats(b.live, b.stats)
+	if err != nil {
+		return false
+	}
+	came := int64(after.word(statAllocation, 0, 2) - before.word(statAllocation, 0, 2)) // below 0: the program reset it
+	return came >= 0 && int64(values)+came+1 >= int64(after.current(statActive, 0))
+}
+
 // untilWhole reads something that is being changed until it is whole: a few times, and on as long as the device's mutex was
-// held before, since the thread that refills the table may have been stopped in the middle. It waits no longer than settle.
+// held before, since the thread that refills the table may have been stopped in the middle.
 func (b *books) untilWhole(often int, read func() (bool, error)) error {
-	end := time.Now().Add(settlePatience)
+	end := time.Now().Add(refillPatience)
 	for n := 1; ; n++ {
 		held := lockOf(b.live, b.stats) == lockHeld
 		whole, err := read()
-		if whole || err != nil || n >= often && (!held || time.Now().After(end)) {
+		switch {
+		case whole || err != nil || n >= often && !held:
 			return err
-		}
-		if n >= often {
+		case n >= often && time.Now().After(end):
+			b.stuck = true
+			return nil
+		case n >= often:
 			time.Sleep(pollPause)
 		}
 	}

@@ -38,6 +38,9 @@ const (
 	lookAgain = 16
 	// maxAgain is how often the table of active blocks is read once more: it is refilled, one by one, when it grows.
 	maxAgain = 4
+	// refillPatience is how long a thread that holds the mutex is waited for, which the scheduler may have stopped while it
+	// refills that table.
+	refillPatience = time.Second
 )
 
 // Sweep reads the books of every device once, whatever the program does meanwhile: it does not wait for a quiet moment, as
@@ -89,6 +92,9 @@ func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w W
 		_, _ = copied.compareCold()
 	}
 	b, err := a.collect(copied, d, i)
+	for n := 0; n < lookAgain && err == nil && len(b.list) == 0 && before.current(statReservedBytes, 0) > 0; n++ {
+		b, err = a.collect(newPages(a.memory), d, i) // what was copied first is out of date
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +106,7 @@ func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w W
 		return nil, err
 	}
 	w.To, w.Settled = a.settle(d, after)
+	w.Settled = w.Settled && !b.stuck
 	out := &DeviceSweep{Before: before.totals(i), After: after.totals(i), Window: w, Segments: b.pieces(), Skipped: b.skipped}
 	if len(out.Segments) == 0 && min(out.Before.Reserved, out.After.Reserved) > 0 {
 		return nil, fmt.Errorf("%w: no block is recognised", ErrUnknownLayout)
@@ -126,7 +133,7 @@ func (a *Allocator) collect(copied *pages, d device, i int) (*books, error) {
 		if best == nil || len(b.list)-b.skipped > len(best.list)-best.skipped {
 			best = b
 		}
-		if len(b.list) >= b.skipped {
+		if len(b.list) > 0 && len(b.list) >= b.skipped {
 			break
 		}
 	}

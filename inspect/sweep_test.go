@@ -134,11 +134,12 @@ func checkApart(t *testing.T, segments []Segment) map[uint64]Block {
 	return at
 }
 
-// refilled is books whose table of active blocks is empty, and whose mutex is held, until that was looked at often enough.
+// refilled is books whose table of active blocks has just been emptied, to be filled again, and whose mutex is held, until
+// that was looked at often enough.
 type refilled struct {
 	*image
-	mutex, entries, end uint64
-	looks               int // that are still to come
+	mutex, head, entries, end uint64
+	looks                     int // that are still to come
 }
 
 func (r *refilled) ReadAt(b []byte, addr uint64) (int, error) {
@@ -152,15 +153,19 @@ func (r *refilled) ReadAt(b []byte, addr uint64) (int, error) {
 	}
 	n, err := r.image.ReadAt(b, addr)
 	for i := range b {
-		if at := addr + uint64(i); r.looks > 0 && at >= r.entries && at < r.end && (at-r.entries)%activeStride == 0 {
+		switch at := addr + uint64(i); {
+		case r.looks <= 0:
+		case at >= r.entries && at < r.end && (at-r.entries)%activeStride == 0:
 			b[i] = 0xff // an entry's distance: it is empty
+		case at >= r.head+tableSize-8 && at < r.head+tableSize:
+			b[i] = 0 // the count
 		}
 	}
 	return n, err
 }
 
 // TestSweepRefill sweeps books whose table of active blocks grew just now, by a thread that was then held up: the sweep waits
-// until the table is full again.
+// until the table is full again, or says that it did not see the end of it.
 func TestSweepRefill(t *testing.T) {
 	for name, m := range images(t) {
 		t.Run(name, func(t *testing.T) {
@@ -173,20 +178,64 @@ func TestSweepRefill(t *testing.T) {
 			head := devices[0].addr + a.places.active
 			w, err := words(m, head, tableSize/8)
 			require.NoError(t, err)
-			entries, ok := newTable(head, w)
+			table, ok := newTable(head, w)
 			require.True(t, ok)
-
-			sweep := func(looks int) []Segment {
+			sweep := func(looks int) *DeviceSweep {
 				a.memory = &refilled{
-					m, devices[0].stats - mutexSize, entries.entries,
-					entries.entries + activeStride*(entries.slots+entries.lookups-1), looks,
+					m, devices[0].stats - mutexSize, head, table.entries, table.entries + activeStride*(table.slots+table.lookups-1), looks,
 				}
 				got, err := sweepOf(a)
 				require.NoError(t, err)
-				return got.Segments
+				return got
 			}
-			require.Equal(t, whole.Devices[0].Segments, sweep(50))
-			require.NotEqual(t, whole.Devices[0].Segments, sweep(1<<30), "nothing hangs on the table")
+			late := sweep(50)
+			require.Equal(t, whole.Devices[0].Segments, late.Segments)
+			require.True(t, late.Window.Settled)
+			never := sweep(1 << 30)
+			require.NotEqual(t, whole.Devices[0].Segments, never.Segments, "nothing hangs on the table")
+			require.False(t, never.Window.Settled)
+		})
+	}
+}
+
+// outOfDate is books whose pages, when they are first read, are as they were before there was a block.
+type outOfDate struct {
+	*image
+	blocks []*tile
+	size   uint64 // of a block
+	read   map[uint64]bool
+}
+
+func (o *outOfDate) ReadAt(b []byte, addr uint64) (int, error) {
+	n, err := o.image.ReadAt(b, addr)
+	page := addr &^ (pageSize - 1)
+	if o.read[page] {
+		return n, err
+	}
+	o.read[page] = true
+	for _, x := range o.blocks {
+		if from, to := max(x.at, addr), min(x.at+o.size, addr+uint64(len(b))); from < to {
+			clear(b[from-addr : to-addr])
+		}
+	}
+	return n, err
+}
+
+// TestSweepOutOfDate sweeps books that have filled since they were copied: everything in use is seen.
+func TestSweepOutOfDate(t *testing.T) {
+	for name, m := range images(t) {
+		t.Run(name, func(t *testing.T) {
+			a := m.allocator()
+			whole, err := a.Map()
+			require.NoError(t, err)
+			devices, err := a.devices()
+			require.NoError(t, err)
+			b := newBooks(m, 0, devices[0], m.shape())
+			require.NoError(t, b.read())
+			a.memory = &outOfDate{m, b.list, b.shape.end(), map[uint64]bool{}}
+			got, err := sweepOf(a)
+			require.NoError(t, err)
+			checkElsewhere(t, whole.Devices[0].Segments, got.Segments, &tile{})
 		})
 	}
 }

@@ -36,6 +36,7 @@ type member struct {
 	from   *Tracer          // whose memory map it was made with; nil: not known, or it is another program by now
 	tracer *Tracer          // nil: it has not used anything
 	target *process.Process // nil: not looked at yet
+	about  process.About    // of its program; empty: not known
 	exit   *exitWatch       // nil: its end is told by a record
 	pages  uint64           // of code, when it was last looked at
 }
@@ -166,7 +167,7 @@ func (s *Session) newMember(p *process.Process) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &member{pid: uint32(p.PID), told: true, execed: true, target: p, exit: exit}
+	m := &member{pid: uint32(p.PID), told: true, execed: true, target: p, about: *p.About(), exit: exit}
 	if m.index, err = s.place(); err != nil {
 		m.close()
 		return nil, err
@@ -336,6 +337,9 @@ func (s *Session) open(m *member) {
 		return
 	}
 	m.target = p
+	if about := p.About(); p.Alive() {
+		m.about = *about
+	}
 	m.exit, _ = watchExit(p) // without it, its end is told by a record
 }
 
@@ -476,7 +480,7 @@ func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 	}
 	m := &member{pid: r.Pid, index: r.Index, name: nameIn(r), slot: s.kernel.borrow(r.Index), execed: true}
 	if p := s.members[r.Parent]; p != nil {
-		m.execed, m.from = p.execed, p.from
+		m.execed, m.from, m.about = p.execed, p.from, p.about
 		if p.tracer != nil {
 			m.execed, m.from = false, p.tracer
 		}
@@ -488,7 +492,7 @@ func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 func (s *Session) execed(m *member) {
 	s.retire(m, Execed)
 	s.kernel.leave(m.slot)
-	m.slot, m.execed, m.began, m.from, m.target = noCode, true, true, nil, nil
+	m.slot, m.execed, m.began, m.from, m.target, m.about = noCode, true, true, nil, nil, process.About{}
 	m.close()
 	if !s.options.Children {
 		s.release(m)

@@ -228,8 +228,19 @@ func (t *Tracer) PID() uint32 { return t.member.pid }
 // Began reports whether the process, or the program that it runs, began while it was traced.
 func (t *Tracer) Began() bool { return t.began }
 
-// Name is the program's name as the kernel told it; empty: it did not. A process that has ended cannot be asked.
-func (t *Tracer) Name() string { return t.member.name }
+// About is what the process says of itself, and when it has ended, what it said while it ran.
+func (t *Tracer) About() *process.About {
+	kept := t.member.about
+	if t.target.Alive() {
+		if now := t.target.About(); t.target.Alive() {
+			return now
+		}
+	}
+	if kept.Name == "" {
+		kept.Name = t.member.name
+	}
+	return &kept
+}
 
 // Target is the process.
 func (t *Tracer) Target() *process.Process { return t.target }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -130,9 +129,8 @@ func (j *job) add(p *process.Process) error {
 // arrive begins the session of a process.
 func (j *job) arrive(t *tracer.Tracer) {
 	d := *j.driver
-	s := newSession(j.opts, t.Target(), &d, j.screen)
+	s := newSession(j.opts, t.Target(), t.About(), &d, j.screen)
 	s.out, s.tracer, s.start, s.turns = j.out, t, time.Now(), j.turns
-	s.name = cmp.Or(s.name, t.Name())
 	s.folder = s.rank.folder(int(t.PID()))
 	if j.names[s.folder]++; j.names[s.folder] > 1 {
 		s.folder = fmt.Sprintf("%s.%d", s.folder, j.names[s.folder])

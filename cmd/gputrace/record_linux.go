@@ -75,7 +75,7 @@ func record(o recordOptions) error {
 	if err != nil {
 		return explain(err, o)
 	}
-	s := newSession(o, p, openDriver(), newScreen(os.Stderr))
+	s := newSession(o, p, p.About(), openDriver(), newScreen(os.Stderr))
 	defer s.closeFiles()
 	if err := s.attach(signals); err != nil {
 		return explain(err, o)
@@ -95,15 +95,12 @@ func record(o recordOptions) error {
 	return s.finish()
 }
 
-func newSession(o recordOptions, p *process.Process, d *driver, sc *screen) *session {
+func newSession(o recordOptions, p *process.Process, about *process.About, d *driver, sc *screen) *session {
 	s := &session{opts: o, target: p, driver: d, ending: make(chan struct{}), screen: sc, out: os.Stdout}
 	s.heap = &ledger{Heap: heap.New(), warn: s.screen.warn}
-	s.name, s.cmdline = p.Name(), p.Cmdline(32)
-	s.exe, _ = p.Exe()
-	s.cwd = p.Cwd()
-	s.files, _ = p.Root()     // nil: not readable
-	environ, _ := p.Environ() // not readable: the rank is not known
-	s.rank = rankOf(environ)
+	s.name, s.cmdline, s.exe, s.cwd = about.Name, about.Cmdline, about.Exe, about.Cwd
+	s.rank = rankOf(about.Environ)
+	s.files, _ = p.Root() // nil: not readable
 	return s
 }
 
