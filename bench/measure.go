@@ -149,6 +149,20 @@ func (r *result) compare(mode, base string, f func(mode, base figure) float64) s
 	return out
 }
 
+// added is what a mode adds to a step, as a share of what another one adds to it in the same round.
+func (r *result) added(mode, other string) series {
+	var out series
+	for _, round := range r.rounds {
+		m, ok1 := round[mode]
+		o, ok2 := round[other]
+		b, ok3 := round[untraced]
+		if ok1 && ok2 && ok3 && o.ns > b.ns {
+			out = append(out, (m.ns-b.ns)/(o.ns-b.ns))
+		}
+	}
+	return out
+}
+
 // quietQuantile of all samples of a mode is what it costs while nothing else disturbs the machine.
 const quietQuantile = 0.1
 

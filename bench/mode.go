@@ -32,6 +32,9 @@ const (
 	empty      = "empty uprobe"
 	traced     = "gputrace"
 	freeStacks = "gputrace --free-stacks"
+
+	recorderPython = `recorder, stacks="python"`
+	recorderAll    = `recorder, stacks="all"`
 )
 
 // modes lists what is compared. Each leaves the job as it found it.
@@ -42,8 +45,8 @@ var modes = []mode{
 	}},
 	{name: traced, ours: true, on: func(s *subject) (func() error, error) { return s.trace(false) }},
 	{name: freeStacks, ours: true, on: func(s *subject) (func() error, error) { return s.trace(true) }},
-	{name: `recorder, stacks="python"`, on: recorder("python"), training: true},
-	{name: `recorder, stacks="all"`, on: recorder("all"), training: true},
+	{name: recorderPython, on: recorder("python"), training: true},
+	{name: recorderAll, on: recorder("all"), training: true},
 	{name: "bpftrace, counting only", on: (*subject).count, training: true},
 }
 

@@ -58,6 +58,7 @@ func printReport(out io.Writer, r report) error {
 		costs(r.results, w)
 		kernelTimes(r.results, w)
 		slowdowns(r.results, w)
+		shares(r.results, w)
 		loads(r.results, w)
 	}
 	if len(r.attach.cold) > 0 {
@@ -112,6 +113,17 @@ func slowdowns(results []result, w io.Writer) {
 			row = append(row, orMissing(r.compare(m.name, untraced, slowdown)))
 		}
 		t.row(row...)
+	}
+	t.print(w)
+}
+
+func shares(results []result, w io.Writer) {
+	fmt.Fprintf(w, "What gputrace adds to a step, as a share of what PyTorch's own recorder adds to it in the same round. Goal for gpt.py: 0.8 of the latter.\n\n")
+	t := table{{"script", recorderPython, recorderAll}}
+	for i := range results {
+		if r := &results[i]; r.workload.training {
+			t.row(r.workload.title, orMissing(r.added(traced, recorderPython)), orMissing(r.added(traced, recorderAll)))
+		}
 	}
 	t.print(w)
 }

@@ -60,14 +60,32 @@ static __always_inline int find_page(const volatile struct direct_map *d, u64 ta
 			continue;
 		if (entry & PAGE_ODD)
 			return -1;
-		v->lo = addr & ~4095ull;
-		v->hi = v->lo + 4096;
-		v->at = (table & ~(size - 1)) + (v->lo & (size - 1));
+		v->lo = addr & ~(size - 1);
+		v->hi = v->lo + size;
+		v->at = table & ~(size - 1);
+		v->table = shift == 12 ? at & ~4095ull : 0;
 		v->entry_at = at;
 		v->entry = entry;
 		return 0;
 	}
 	return -1;
+}
+
+// The same for a page whose entry lies beside that of the page in view, in one page table of 2 MiB. -1: it does not, or is not
+// there.
+static __always_inline int find_beside(const volatile struct direct_map *d, u64 addr, struct view *v)
+{
+	if (!v->table || (addr ^ v->lo) >> 21)
+		return -1;
+	u64 at = v->table + (addr >> 12 & 511) * 8, entry = kernel_word(at);
+	if ((entry & (PAGE_PRESENT | PAGE_USER | PAGE_ODD)) != (PAGE_PRESENT | PAGE_USER))
+		return -1;
+	v->lo = addr & ~4095ull;
+	v->hi = v->lo + 4096;
+	v->at = d->base + (entry & d->mask);
+	v->entry_at = at;
+	v->entry = entry;
+	return 0;
 }
 
 // Whether the page is still the one that was found.

@@ -360,7 +360,8 @@ struct python {
 	u16 f_copy;	 // which copy of the bytecode the frame runs; NO_FIELD: there are none
 	u16 co_copies;
 	u16 co_start;
-	u16 pad[3];
+	u16 f_size; // of what is read of a frame lies in so many bytes
+	u16 pad[2];
 	struct code_range eval[EVAL_PARTS];
 };
 
@@ -433,6 +434,7 @@ struct cached_rule {
 struct view {
 	u64 lo, hi;   // user addresses
 	u64 at;	      // kernel address of lo in the direct map; 0: it was copied
+	u64 table;    // kernel address of the page table of the last level that led there; 0: none did
 	u64 entry_at; // kernel address of the page table's entry that led there
 	u64 entry;
 };

@@ -158,6 +158,11 @@ static __always_inline int show(struct view *v, u64 tables, u64 addr)
 	return find_page(&cfg_direct, tables, addr, v);
 }
 
+static __always_inline int show_beside(struct view *v, u64 addr)
+{
+	return find_beside(&cfg_direct, addr, v);
+}
+
 static __always_inline u64 shown_word(u64 at)
 {
 	return kernel_word(at);
@@ -269,9 +274,9 @@ static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 	h->tid = h->task->pid;
 	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
 	h->hook = &hooks.row[h->row];
-	u32 *index = current_traced(h->task->tgid);
-	h->traced = index ? bpf_map_lookup_elem(&traced, index) : 0;
-	h->place = index ? bpf_map_lookup_elem(&places, index) : 0;
+	u32 index;
+	h->traced = current_traced(h->task->tgid, &index);
+	h->place = h->traced ? bpf_map_lookup_elem(&places, &index) : 0;
 	h->proc = h->place ? bpf_map_lookup_elem(&procs, &h->place->slot) : 0;
 	if (!h->proc || !h->traced) {
 		__sync_fetch_and_add(&pid_misses, 1);
@@ -524,10 +529,12 @@ static __always_inline void take_block(struct walk *w, struct block_layout *l, u
 	u64 at, ptr, bytes;
 	struct block b;
 
-	if (read_stack(w, slot, &at) || read_elsewhere(w, at + l->ptr, &ptr) ||
-	    read_elsewhere(w, at + l->size, &bytes) || ptr != addr || bytes != size ||
-	    read_elsewhere(w, at + l->requested, &b.requested) || read_elsewhere(w, at + l->stream, &b.stream) ||
-	    read_elsewhere(w, at + l->pool, &b.pool))
+	if (read_word(w, ON_STACK, slot, &at, 1))
+		return;
+	shows(w, ELSEWHERE, at + l->ptr, 8);
+	if (read_elsewhere(w, at + l->ptr, &ptr) || read_elsewhere(w, at + l->size, &bytes) || ptr != addr ||
+	    bytes != size || read_elsewhere(w, at + l->requested, &b.requested) ||
+	    read_elsewhere(w, at + l->stream, &b.stream) || read_elsewhere(w, at + l->pool, &b.pool))
 		return;
 	*out = b;
 }
@@ -1166,9 +1173,8 @@ SEC("tp_btf/sched_process_exit")
 int thread_exit(void *ctx __attribute__((unused)))
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	u32 *index = current_traced(tgid);
-	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
+	u32 tgid = bpf_get_current_pid_tgid() >> 32, index;
+	struct traced *t = current_traced(tgid, &index);
 
 	if (!t)
 		return 0;
@@ -1176,7 +1182,7 @@ int thread_exit(void *ctx __attribute__((unused)))
 	if (s)
 		abandon(s, t, 0, s->depth);
 	if (!task->signal->live.counter)
-		process_ended(t, *index, tgid);
+		process_ended(t, index, tgid);
 	return 0;
 }
 
@@ -1185,9 +1191,9 @@ int thread_exit(void *ctx __attribute__((unused)))
 SEC("uprobe")
 int libraries_changed(void *ctx __attribute__((unused)))
 {
-	u32 *index = current_traced(bpf_get_current_pid_tgid() >> 32);
-	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
-	struct place *v = index ? bpf_map_lookup_elem(&places, index) : 0;
+	u32 index;
+	struct traced *t = current_traced(bpf_get_current_pid_tgid() >> 32, &index);
+	struct place *v = t ? bpf_map_lookup_elem(&places, &index) : 0;
 	struct proc *p = v ? bpf_map_lookup_elem(&procs, &v->slot) : 0;
 
 	if (t && p)
@@ -1200,11 +1206,11 @@ SEC("tp_btf/sched_process_fork")
 int process_forked(u64 *args)
 {
 	struct task_struct *child = (struct task_struct *)args[1];
-	u32 *index = current_traced(bpf_get_current_pid_tgid() >> 32);
-	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
+	u32 index;
+	struct traced *t = current_traced(bpf_get_current_pid_tgid() >> 32, &index);
 
 	if (t && t->children && child->pid == child->tgid)
-		trace_child(t, *index, child);
+		trace_child(t, index, child);
 	return 0;
 }
 
@@ -1212,14 +1218,13 @@ int process_forked(u64 *args)
 SEC("tp_btf/sched_process_exec")
 int program_replaced(void *ctx __attribute__((unused)))
 {
-	u32 tgid = bpf_get_current_pid_tgid() >> 32;
-	u32 *index = current_traced(tgid);
-	struct traced *t = index ? bpf_map_lookup_elem(&traced, index) : 0;
+	u32 tgid = bpf_get_current_pid_tgid() >> 32, index;
+	struct traced *t = current_traced(tgid, &index);
 
 	if (!t)
 		return 0;
 	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
-	process_execed(t, *index, tgid);
+	process_execed(t, index, tgid);
 	return 0;
 }
 

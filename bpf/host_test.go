@@ -357,12 +357,12 @@ func TestWalkOfNoise(t *testing.T) {
 	}
 	out, err := exec.Command(program, "fuzz", "1", strconv.Itoa(walks)).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	var native, python int
+	var native, python, recalled int
 	status := make([]int, 10)
-	n, err := fmt.Sscanf(string(out), "%d native %d python %d %d %d %d %d %d %d %d", &native, &python,
-		&status[0], &status[1], &status[2], &status[3], &status[4], &status[5], &status[6], &status[7])
+	_, err = fmt.Sscanf(string(out), "%d native %d python %d %d %d %d %d %d %d %d %d %d %d recalled", &native, &python, &status[0], &status[1],
+		&status[2], &status[3], &status[4], &status[5], &status[6], &status[7], &status[8], &status[9], &recalled)
 	require.NoError(t, err, "%s", out)
-	require.Equal(t, 10, n)
+	require.NotZero(t, recalled)
 	require.Greater(t, native, 2*walks, "the noise leads nowhere")
 	require.NotZero(t, python)
 	for s := event.StatusOK; s <= event.StatusPythonState; s++ {

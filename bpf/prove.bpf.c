@@ -25,7 +25,7 @@ int prove(void *ctx __attribute__((unused)))
 	found = 0;
 	if (!candidate.base || find_page(&candidate, tables, wanted, &v))
 		return 0;
-	word = kernel_word(v.at + (wanted & 4088));
+	word = kernel_word(v.at + ((wanted - v.lo) & ~7ull));
 	found = still_shown(&candidate, &v);
 	return 0;
 }

@@ -25,7 +25,7 @@ static __always_inline bool memo_begins(struct memo *m, struct walk *w, struct p
 // Reads one of the words that a walk depended on.
 static __always_inline int memo_word(struct walk *w, u64 at, u64 *out)
 {
-	return read_stack(w, w->first_sp + (at & 0xffff) * 8, out);
+	return read_word(w, ON_STACK, w->first_sp + (at & 0xffff) * 8, out, 1);
 }
 
 #define EARLY_WORDS 16 // behind which a hash of those so far is kept, MEMO_EARLY times
@@ -36,6 +36,7 @@ __noinline int memo_hash(struct walk *w, struct memo *m, u32 keep)
 {
 	if (!w || !m)
 		return 0;
+	shows(w, ON_STACK, w->first_sp, 8);
 	u64 a = 1, b = 2, c = 3, d = 4, w0, w1, w2, w3;
 
 	for (u32 i = 0; i < MEMO_WORDS / 4; i++) {
@@ -72,27 +73,158 @@ static __always_inline bool memo_holds(struct walk *w, struct proc *p, struct me
 	return 1;
 }
 
-// Walks the Python frames of the eval loops that are known. Returns whether each was in its place.
+// Reads the fields of a frame where it goes over the end of a page, or must be copied.
+__noinline int frame_fields(struct walk *w, struct proc *p, u64 f)
+{
+	if (!w || !p)
+		return -1;
+	struct python *py = &p->python;
+	struct py_hash *s = &w->frame;
+
+	return read_elsewhere(w, f + py->f_instr, &s->instr) ||
+			       (py->instr_size != 4 && read_elsewhere(w, f + (py->f_owner & ~7), &s->owners)) ||
+			       read_elsewhere(w, f + py->f_previous, &s->previous) ||
+			       read_elsewhere(w, f + py->f_code, &s->code) ||
+			       (py->f_copy != NO_FIELD && read_elsewhere(w, f + py->f_copy, &s->copy))
+		       ? -1
+		       : 0;
+}
+
+// The same of one that does not. Returns whether it is one.
+static __always_inline bool frame_fields_shown(struct walk *w, struct proc *p, u64 f)
+{
+	struct python *py = &p->python;
+	struct py_hash *s = &w->frame;
+
+	if (!shows(w, ELSEWHERE, f, py->f_size))
+		return 0;
+	u64 at = w->view[ELSEWHERE].at + (f - w->view[ELSEWHERE].lo);
+	s->instr = shown_word(at + py->f_instr);
+	s->previous = shown_word(at + py->f_previous);
+	s->code = shown_word(at + py->f_code);
+	if (py->instr_size != 4)
+		s->owners = shown_word(at + (py->f_owner & ~7));
+	if (py->f_copy != NO_FIELD)
+		s->copy = shown_word(at + py->f_copy);
+	return 1;
+}
+
+// Reads the frame at py_frame and goes on to its caller, as collect_one does. Returns whether it could.
+static __always_inline bool py_step(struct walk *w, struct proc *p)
+{
+	struct python *py = &p->python;
+	struct py_hash *s = &w->frame;
+	u64 f = w->py_frame;
+
+	s->pushed = 0;
+	s->last = 1;
+	if (!f)
+		return 1;
+	s->owners = s->copy = 0;
+	if (!frame_fields_shown(w, p, f) && frame_fields(w, p, f))
+		return 0;
+	FORGET();
+	w->py_frame = s->previous;
+	u8 owner = s->owners >> ((py->f_owner & 7) * 8);
+	if (py->entry == PY_ENTRY_SHIM && owner >= py->owner_shim) {
+		w->py_bound = f;
+		return 1;
+	}
+	s->pushed = 1;
+	s->code &= ~CODE_TAGS;
+	if (s->copy)
+		s->instr = own_instruction(p, s->code, s->instr, s->copy);
+	if (py->instr_size == 4)
+		s->instr = (u32)s->instr;
+	if (py->entry != PY_ENTRY_SHIM)
+		s->last = py->instr_size == 4 || owner;
+	else if (on_c_stack(w, w->py_frame))
+		w->py_bound = w->py_frame;
+	else
+		s->last = 0;
+	return 1;
+}
+
+static __always_inline struct memo_eval *eval_of(struct walk *w, struct memo *m)
+{
+	return &m->eval[w->frame.evals & (MEMO_EVALS - 1)];
+}
+
+// Goes to the frames of the next activation, where its eval loop is what leads to them. Returns whether it is where it was.
+static __always_inline bool py_enter(struct walk *w, struct proc *p, struct memo_eval *e)
+{
+	struct python *py = &p->python;
+	u64 at = w->py_cframe;
+
+	w->sp = w->first_sp + e->from;
+	if (py->entry == PY_ENTRY_CODE)
+		return w->py_frame != 0;
+	return at >= w->sp && at < w->first_sp + e->to &&
+	       !read_word(w, ON_STACK, at + py->cf_previous, &w->py_cframe, 1) &&
+	       (py->cf_frame == NO_FIELD || !read_word(w, ON_STACK, at + py->cf_frame, &w->py_frame, 1));
+}
+
+// The same behind the frames of an activation, where they lead to the shim in the eval loop's own frame.
+static __always_inline bool py_leave(struct walk *w, struct proc *p, struct memo_eval *e)
+{
+	u64 shim = w->py_bound;
+
+	w->sp = w->first_sp + e->from;
+	return shim >= w->sp && shim < w->first_sp + e->to &&
+	       (w->py_frame != shim || !read_word(w, ON_STACK, shim + p->python.f_previous, &w->py_frame, 1));
+}
+
+static __always_inline void hash_frame(struct walk *w, struct memo_eval *e)
+{
+	struct py_hash *s = &w->frame;
+
+	if (s->empty)
+		w->python_hash = mix(w->python_hash, e->native);
+	w->python_hash = mix(mix(w->python_hash, s->code | PYTHON_WORD), s->instr);
+	s->empty = 0;
+}
+
+// Hashes the Python frames of the eval loops that are known, as py_run pushes them. Returns whether each was in its place. It is
+// one loop for the frames of all activations, and what is known is forgotten between its parts, because the verifier goes each
+// way for everything that it knows.
 static __always_inline bool recall_python(struct walk *w, struct proc *p, struct memo *m)
 {
-	u32 n = m->nevals;
+	struct py_hash *s = &w->frame;
 
-	py_start(w, p);
-	for (u32 i = 0; i < MEMO_EVALS; i++) {
-		if (i >= n)
-			break;
-		struct memo_eval *e = &m->eval[i];
-		u64 at = py_boundary(w, p);
-		w->sp = w->first_sp + e->from;
-		w->native = e->native;
-		if (w->py_state != PY_ACTIVE || (at && (at < w->sp || at >= w->first_sp + e->to)) ||
-		    (!at && p->python.entry != PY_ENTRY_CODE))
+	if (py_thread(w, p) || w->py_state != PY_ACTIVE)
+		return !m->nevals && !w->status;
+	s->evals = 0;
+	s->begins = 1;
+	for (u32 i = 0; i < MAX_PYTHON + MEMO_EVALS; i++) {
+		FORGET();
+		if (s->begins) {
+			if (!by_shim(p) && s->evals >= m->nevals)
+				return !py_pending(w, p);
+			if (!by_shim(p) && !py_enter(w, p, eval_of(w, m)))
+				return 0;
+			s->begins = 0;
+			s->empty = 1;
+			w->py_bound = 0;
+		}
+		FORGET();
+		if (!py_step(w, p))
 			return 0;
-		py_run(w, p);
+		FORGET();
+		if (s->pushed)
+			hash_frame(w, eval_of(w, m));
+		FORGET();
+		if (!s->last)
+			continue;
+		if (by_shim(p)) {
+			if (s->evals >= m->nevals)
+				return s->empty && !w->py_bound;
+			if (!py_leave(w, p, eval_of(w, m)))
+				return 0;
+		}
+		s->evals++;
+		s->begins = 1;
 	}
-	u32 claimed = w->python;
-	py_rest(w, p);
-	return w->python == claimed && !w->status;
+	return 0;
 }
 
 // Whether the tracer has the stack. A memo keeps the hash that was last asked for, which is mostly the next one, too.
@@ -106,27 +238,38 @@ static __always_inline bool memo_sent(struct memo *m, u64 hash)
 	return 1;
 }
 
-// Finds the hash of a stack that the tracer has, without a walk. Returns whether it could. The memos are shared by all CPUs:
-// the version of one is odd while it is being written.
-__noinline int recall(struct walk *w, struct proc *p)
+// Finds what holds of what is known of walks from here; 0: nothing does. The memos are shared by all CPUs: the version of one is
+// odd while it is being written.
+static __always_inline struct memo *find_memo(struct walk *w, struct proc *p, u32 *version)
 {
-	if (!w || !p)
-		return 0;
 	u32 set = memo_set(w->first_sp, w->first_pc);
 
+	w->memo_found = MEMO_WAYS;
 	for (u32 i = 0; i < MEMO_WAYS; i++) {
 		struct memo *m = memo_at(set + i);
-		u32 version = m->version;
+		w->memo_version = m->version;
 		FORGET();
-		if ((version & 1) || !memo_holds(w, p, m))
-			continue;
-		if (!recall_python(w, p, m) || !settled(w))
-			return 0;
-		FORGET();
-		w->rec.hash = mix(w->hash, w->python_hash);
-		return m->version == version && memo_sent(m, w->rec.hash);
+		if (!(w->memo_version & 1) && memo_holds(w, p, m)) {
+			w->memo_found = i;
+			break;
+		}
 	}
-	return 0;
+	FORGET();
+	*version = w->memo_version;
+	return w->memo_found < MEMO_WAYS ? memo_at(set + w->memo_found) : 0;
+}
+
+// Finds the hash of a stack that the tracer has, without a walk. Returns whether it could.
+static __always_inline int recall(struct walk *w, struct proc *p)
+{
+	u32 version;
+	struct memo *m = find_memo(w, p, &version);
+
+	if (!m || !recall_python(w, p, m) || !settled(w))
+		return 0;
+	FORGET();
+	w->rec.hash = mix(w->hash, w->python_hash);
+	return m->version == version && memo_sent(m, w->rec.hash);
 }
 
 // Keeps what the walk found.

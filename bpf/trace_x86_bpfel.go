@@ -231,7 +231,8 @@ type TraceProc struct {
 		F_copy        uint16
 		CoCopies      uint16
 		CoStart       uint16
-		Pad           [3]uint16
+		F_size        uint16
+		Pad           [2]uint16
 		Eval          [4]struct {
 			_     structs.HostLayout
 			Start uint64
@@ -409,35 +410,52 @@ type TraceScratch struct {
 			Lo      uint64
 			Hi      uint64
 			At      uint64
+			Table   uint64
 			EntryAt uint64
 			Entry   uint64
 		}
-		Tables     uint64
-		Tp         uint64
-		StackTop   uint64
-		PyThread   uint64
-		PyFrame    uint64
-		PyCframe   uint64
-		PyBound    uint64
-		PyState    uint32
-		Caller     uint32
-		Native     uint32
-		Python     uint32
-		Status     uint32
-		Nqueue     uint32
-		Hash       uint64
-		PythonHash uint64
-		FirstPc    uint64
-		FirstSp    uint64
-		FirstFp    uint64
-		FpFrom     uint64
-		Repeatable uint32
-		Direct     uint32
-		Moved      uint32
-		Pad        uint32
-		Queue      [256]uint64
-		Rec        TraceRecordStack
-		Memo       struct {
+		Tables      uint64
+		Tp          uint64
+		StackTop    uint64
+		PyThread    uint64
+		PyFrame     uint64
+		PyCframe    uint64
+		PyBound     uint64
+		PyState     uint32
+		Caller      uint32
+		Native      uint32
+		Python      uint32
+		Status      uint32
+		Nqueue      uint32
+		Hash        uint64
+		PythonHash  uint64
+		FirstPc     uint64
+		FirstSp     uint64
+		FirstFp     uint64
+		FpFrom      uint64
+		Repeatable  uint32
+		Direct      uint32
+		Moved       uint32
+		MemoFound   uint32
+		MemoVersion uint32
+		Pad         uint32
+		Frame       struct {
+			_        structs.HostLayout
+			Code     uint64
+			Instr    uint64
+			Previous uint64
+			Owners   uint64
+			Copy     uint64
+			Evals    uint32
+			Begins   uint32
+			Empty    uint32
+			Pushed   uint32
+			Last     uint32
+			Pad      uint32
+		}
+		Queue [256]uint64
+		Rec   TraceRecordStack
+		Memo  struct {
 			_          structs.HostLayout
 			Version    uint32
 			NeedsFp    uint32
@@ -580,6 +598,7 @@ const (
 	TraceVarKeepRecordType        = "keep_record_type"
 	TraceVarKeepStackStatus       = "keep_stack_status"
 	TraceVarKeepTracedState       = "keep_traced_state"
+	TraceVarKnown                 = "known"
 	TraceVarMemoTurns             = "memo_turns"
 	TraceVarMemos                 = "memos"
 	TraceVarPidMisses             = "pid_misses"
@@ -693,6 +712,7 @@ type TraceVariableSpecs struct {
 	KeepRecordType        *ebpf.VariableSpec `ebpf:"keep_record_type"`
 	KeepStackStatus       *ebpf.VariableSpec `ebpf:"keep_stack_status"`
 	KeepTracedState       *ebpf.VariableSpec `ebpf:"keep_traced_state"`
+	Known                 *ebpf.VariableSpec `ebpf:"known"`
 	MemoTurns             *ebpf.VariableSpec `ebpf:"memo_turns"`
 	Memos                 *ebpf.VariableSpec `ebpf:"memos"`
 	PidMisses             *ebpf.VariableSpec `ebpf:"pid_misses"`
@@ -786,6 +806,7 @@ type TraceVariables struct {
 	KeepRecordType        *ebpf.Variable `ebpf:"keep_record_type"`
 	KeepStackStatus       *ebpf.Variable `ebpf:"keep_stack_status"`
 	KeepTracedState       *ebpf.Variable `ebpf:"keep_traced_state"`
+	Known                 *ebpf.Variable `ebpf:"known"`
 	MemoTurns             *ebpf.Variable `ebpf:"memo_turns"`
 	Memos                 *ebpf.Variable `ebpf:"memos"`
 	PidMisses             *ebpf.Variable `ebpf:"pid_misses"`

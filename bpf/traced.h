@@ -55,6 +55,15 @@ static __always_inline u32 pid_in_namespace(struct task_struct *task)
 	return 0;
 }
 
+// Processes that were found last, by their number in the initial PID namespace: that number, the index and the other number in one
+// word. It is believed when the place still has a process of that number.
+#define KNOWN	 1024
+#define PID_BITS 22 // PID_MAX_LIMIT of linux/threads.h
+#define PID_MASK ((1u << PID_BITS) - 1)
+_Static_assert(MAX_TRACED <= 1 << (64 - 2 * PID_BITS), "an index has what is left");
+
+u64 known[KNOWN];
+
 // Finds a process by the number that user space knows.
 static __noinline u32 *traced_in_namespace(u32 tgid)
 {
@@ -66,12 +75,34 @@ static __noinline u32 *traced_in_namespace(u32 tgid)
 	return index;
 }
 
-// The index of the current process; 0: it is not traced.
-static __always_inline u32 *current_traced(u32 tgid)
+static __noinline struct traced *find_traced(u32 tgid, u32 *at)
 {
 	u32 *index = bpf_map_lookup_elem(&pids, &tgid);
 
-	return index ? index : traced_in_namespace(tgid);
+	if (!index)
+		index = traced_in_namespace(tgid);
+	if (!index)
+		return 0;
+	*at = *index;
+	struct traced *t = bpf_map_lookup_elem(&traced, index);
+	if (t)
+		known[tgid & (KNOWN - 1)] = (u64)*index << 2 * PID_BITS | (u64)t->pid << PID_BITS | tgid;
+	return t;
+}
+
+// The current process and its index; 0: it is not traced. A look at the table of processes costs three times as much as a word that
+// is there or not.
+static __always_inline struct traced *current_traced(u32 tgid, u32 *index)
+{
+	u64 k = known[tgid & (KNOWN - 1)];
+
+	*index = k >> 2 * PID_BITS;
+	if ((k & PID_MASK) == tgid) {
+		struct traced *t = bpf_map_lookup_elem(&traced, index);
+		if (t && t->state == TRACED_NOW && t->pid == (k >> PID_BITS & PID_MASK))
+			return t;
+	}
+	return find_traced(tgid, index);
 }
 
 static __always_inline void send_process(struct traced *t, u32 index, u8 change, u32 parent, u64 wakeup)
@@ -143,6 +174,7 @@ static __always_inline void forget_process(struct traced *t, u32 tgid)
 {
 	u32 pid = t->pid;
 
+	known[tgid & (KNOWN - 1)] = 0; // no other thread of the process can be about to bring it back: they have ended
 	bpf_map_delete_elem(&pids, &tgid);
 	bpf_map_delete_elem(&ns_pids, &pid);
 }

@@ -13,6 +13,7 @@
 //   static u64 hijacked_return_address(u64 slot)                 what a return probe replaced at `slot`; 0: nothing
 // and, where memory can be read without a copy of it (DIRECT is not 0; direct.h):
 //   static int show(struct view *v, u64 tables, u64 addr)        finds addr's page; -1: it must be copied
+//   static int show_beside(struct view *v, u64 addr)             the same, from a page nearby; -1: it is not
 //   static bool still_shows(struct view *v)                      whether it is still that page
 //   static u64 shown_word(u64 at)
 
@@ -52,6 +53,17 @@ enum { PY_UNREAD = 0, PY_ACTIVE = 1, PY_NONE = 2 };
 // What is read: each has a view of its own.
 enum { ON_STACK = 0, ELSEWHERE = 1 };
 
+// Where recall_python is.
+struct py_hash {
+	u64 code, instr, previous, owners, copy; // fields of the frame that was read
+	u32 evals;				 // activations so far
+	u32 begins;				 // the next frame is the first of its activation
+	u32 empty;				 // the activation had no frame so far
+	u32 pushed;				 // the frame is one of the program's
+	u32 last;				 // of its activation
+	u32 pad;
+};
+
 // What one walk needs. It belongs to one task: probes can be preempted, so nothing per CPU would be safe.
 struct walk {
 	u64 pc, sp, fp;
@@ -75,7 +87,9 @@ struct walk {
 	u32 repeatable;			  // what the walk depends on is in memo
 	u32 direct;			  // memory is read without a copy
 	u32 moved;			  // a page was replaced while it was read
+	u32 memo_found, memo_version;	  // the one that holds
 	u32 pad;
+	struct py_hash frame;
 	u64 queue[2 * MAX_PYTHON]; // Python words of the activation that was read ahead
 	struct record_stack rec;
 	struct memo memo;
@@ -117,7 +131,7 @@ __noinline int turn_to(struct walk *w, u32 which, u64 addr)
 		if (!show(v, w->tables, addr))
 			return 0;
 	}
-	v->at = 0;
+	v->at = v->table = 0;
 	v->lo = which == ON_STACK ? addr : addr & ~(PYBLOCK - 1ull);
 	v->hi = which == ON_STACK ? end : v->lo + PYBLOCK;
 	u32 len = v->hi - v->lo;
@@ -128,16 +142,49 @@ __noinline int turn_to(struct walk *w, u32 which, u64 addr)
 	return 0;
 }
 
+// The same, for a page near the one in view, without a call: the return from one costs as much as to find a page.
+static __always_inline int turn_near(struct walk *w, u32 which, u64 addr)
+{
+	struct view *v = &w->view[which];
+
+	if (DIRECT && v->at) {
+		if (!still_shows(v))
+			w->moved = 1;
+		if (!show_beside(v, addr))
+			return 0;
+	}
+	return turn_to(w, which, addr);
+}
+
+// Makes a view show all of `len` bytes without a copy, and without a call. Returns whether it does.
+static __always_inline bool shows(struct walk *w, u32 which, u64 addr, u32 len)
+{
+	struct view *v = &w->view[which];
+
+	if (!DIRECT || !w->direct || (addr & 7))
+		return 0;
+	if (addr - v->lo >= v->hi - v->lo) {
+		if (v->at && !still_shows(v))
+			w->moved = 1;
+		if (show(v, w->tables, addr))
+			return 0;
+	}
+	return v->at && v->hi - addr >= len;
+}
+
 // Reads the word at addr of the target's memory.
-static __always_inline int read_word(struct walk *w, u32 which, u64 addr, u64 *out)
+static __always_inline int read_word(struct walk *w, u32 which, u64 addr, u64 *out, bool fast)
 {
 	struct view *v = &w->view[which];
 
 	if (addr & 7) // garbage: not worth a view
-		return read_user(out, 8, addr);
-	if ((addr < v->lo || addr >= v->hi) && turn_to(w, which, addr))
-		return -1;
+		return fast ? -1 : read_user(out, 8, addr);
 	u64 at = addr - v->lo;
+	if (at >= v->hi - v->lo) {
+		if (fast ? turn_near(w, which, addr) : turn_to(w, which, addr))
+			return -1;
+		at = addr - v->lo;
+	}
 	if (DIRECT && v->at)
 		*out = shown_word(v->at + at);
 	else
@@ -147,7 +194,7 @@ static __always_inline int read_word(struct walk *w, u32 which, u64 addr, u64 *o
 
 static __always_inline int read_stack(struct walk *w, u64 addr, u64 *out)
 {
-	return read_word(w, ON_STACK, addr, out);
+	return read_word(w, ON_STACK, addr, out, 0);
 }
 
 // Whether all that was read without a copy was the target's memory.
@@ -240,7 +287,7 @@ static __always_inline u64 rule_for(struct proc *p, u64 pc)
 
 static __always_inline int read_elsewhere(struct walk *w, u64 addr, u64 *out)
 {
-	return read_word(w, ELSEWHERE, addr, out);
+	return read_word(w, ELSEWHERE, addr, out, 0);
 }
 
 // Whether the shims lead from one activation to the next, from 3.13 on: before, the cframes do.
@@ -356,18 +403,20 @@ __noinline int flush(struct walk *w)
 
 // Finds this thread's PyThreadState through its pthread key (right with the GIL released too), proves it by its thread id,
 // and takes the head of the frame chain.
-__noinline int py_start(struct walk *w, struct proc *p)
+static __always_inline int py_thread(struct walk *w, struct proc *p)
 {
-	if (!w || !p)
-		return -1;
 	u64 state = 0, thread = 0;
 
 	w->py_state = PY_NONE;
 	w->py_frame = w->py_cframe = 0;
-	if (!p->python.enabled || read_elsewhere(w, w->tp + p->python.tls, &state) || !state)
+	if (!p->python.enabled)
+		return 0;
+	shows(w, ELSEWHERE, w->tp + p->python.tls, 8);
+	if (read_elsewhere(w, w->tp + p->python.tls, &state) || !state)
 		return 0; // not a thread that runs Python
 	if (p->python.tls_block != NO_FIELD && (read_elsewhere(w, state + p->python.tls_block, &state) || !state))
 		return 0;
+	shows(w, ELSEWHERE, state + p->python.ts_thread_id, 8);
 	if (read_elsewhere(w, state + p->python.ts_thread_id, &thread) || thread != w->tp ||
 	    (p->python.ts_frame != NO_FIELD && read_elsewhere(w, state + p->python.ts_frame, &w->py_frame)) ||
 	    (p->python.ts_cframe != NO_FIELD && read_elsewhere(w, state + p->python.ts_cframe, &w->py_cframe))) {
@@ -376,7 +425,14 @@ __noinline int py_start(struct walk *w, struct proc *p)
 	}
 	w->py_state = PY_ACTIVE;
 	w->py_thread = state;
-	if (by_shim(p))
+	return 0;
+}
+
+__noinline int py_start(struct walk *w, struct proc *p)
+{
+	if (!w || !p || py_thread(w, p))
+		return -1;
+	if (w->py_state == PY_ACTIVE && by_shim(p))
 		return collect(w, p);
 	return 0;
 }
@@ -661,7 +717,7 @@ static __always_inline void close_views(struct walk *w)
 {
 	w->moved = 0;
 	for (int i = 0; i < 2; i++)
-		w->view[i].lo = w->view[i].hi = w->view[i].at = 0;
+		w->view[i].lo = w->view[i].hi = w->view[i].at = w->view[i].table = 0;
 }
 
 // Reads by copies from here on.

@@ -361,7 +361,7 @@ func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
 	d.Python.TsThreadId, d.Python.TsFrame, d.Python.TsCframe = p.TStateThreadID, p.TStateFrame, p.TStateCFrame
 	d.Python.CfFrame, d.Python.CfPrevious = p.CFrameFrame, p.CFramePrevious
 	d.Python.F_code, d.Python.F_previous = p.FrameCode, p.FramePrevious
-	d.Python.F_instr, d.Python.F_owner = p.FrameInstr, p.FrameOwner
+	d.Python.F_instr, d.Python.F_owner, d.Python.F_size = p.FrameInstr, p.FrameOwner, p.FrameSize
 	d.Python.CoName, d.Python.CoQualname, d.Python.CoFilename = code.Name, code.Qualname, code.Filename
 	d.Python.CoLinetable, d.Python.CoFirstlineno = code.LineTable, code.FirstLine
 	d.Python.InstrSize, d.Python.Entry, d.Python.OwnerShim = p.InstrSize, uint8(p.Entry), p.OwnerShim

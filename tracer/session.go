@@ -45,6 +45,7 @@ type Session struct {
 	stop      atomic.Bool
 	detached  bool
 	record    ringbuf.Record
+	taken     int  // bytes of records since the ring was empty
 	held      bool // the record is still to be decoded
 	empty     bool // the last Read came to the end of the ring
 	warnings  []error
@@ -74,6 +75,9 @@ func newSession(o *Options) *Session {
 		members: map[uint32]*member{}, files: map[process.FileID]*object{}, names: map[codeKey][]codeName{},
 		stacks: map[event.StackID]*rawStack{}, raw: newRawTable(), instances: map[uint32]uint64{},
 	}
+	if s.options.RingBytes == 0 {
+		s.options.RingBytes = defaultRing
+	}
 	for i := uint32(toldPlaces); i > 0; i-- {
 		s.places = append(s.places, i-1)
 	}
@@ -84,13 +88,9 @@ func newSession(o *Options) *Session {
 
 // load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
 func (s *Session) load() error {
-	ring := s.options.RingBytes
-	if ring == 0 {
-		ring = defaultRing
-	}
 	readVersion()
 	k := kernelOptions{
-		ringBytes: ring, freeStacks: s.options.FreeStacks, multi: haveUprobeMulti() && !s.options.PerfUprobes,
+		ringBytes: s.options.RingBytes, freeStacks: s.options.FreeStacks, multi: haveUprobeMulti() && !s.options.PerfUprobes,
 		job: s.options.Job, children: s.options.Children,
 	}
 	if !s.options.CopyMemory {
@@ -150,7 +150,10 @@ func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	if !s.detached {
 		s.refreshIfDue()
 	}
-	s.kernel.reader.SetDeadline(time.Now().Add(pollEvery))
+	s.kernel.reader.SetDeadline(time.Now().Add(s.patience()))
+	if s.empty {
+		s.taken = 0
+	}
 	s.empty = false
 	for len(buf) < cap(buf) {
 		err := s.next()
@@ -174,6 +177,14 @@ func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	return buf, nil
 }
 
+// patience is how long to wait for events.
+func (s *Session) patience() time.Duration {
+	if ring := s.options.RingBytes; ring < smallRing || s.taken >= ring/pollShare {
+		return pollSoon
+	}
+	return pollEvery
+}
+
 // Emptied reports whether everything from before the last Read was read by it.
 func (s *Session) Emptied() bool { return s.empty }
 
@@ -183,8 +194,13 @@ func (s *Session) next() error {
 		s.held = false
 		return nil
 	}
-	return s.kernel.reader.ReadInto(&s.record)
+	err := s.kernel.reader.ReadInto(&s.record)
+	s.taken += ringHeader + len(s.record.RawSample)
+	return err
 }
+
+// ringHeader is what the kernel puts before each record, bytes (BPF_RINGBUF_HDR_SZ).
+const ringHeader = 8
 
 // emptied notes that everything from before the present read was read: also when a record was lost that something waits for.
 func (s *Session) emptied(gone []*member) {

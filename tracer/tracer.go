@@ -60,8 +60,13 @@ const DefaultStacks = 1 << 16
 
 const (
 	defaultRing = 32 << 20
-	// pollEvery is how long events may lie in the ring. The kernel does not wake us for them: that would cost the target.
-	pollEvery = 10 * time.Millisecond
+	// pollEvery is how long events may lie in the ring. The kernel does not wake us for them: that would cost the target, and
+	// so does each time that we wake ourselves. pollSoon holds for a ring below smallRing, and while a pollShare of a larger one
+	// is filled meanwhile.
+	pollEvery = 40 * time.Millisecond
+	pollSoon  = 10 * time.Millisecond
+	smallRing = 8 << 20
+	pollShare = 8
 	// refreshEvery is how often the mappings are looked at, refreshSoon how often when libraries are being loaded: for as
 	// long as loadingFor after the last one came.
 	refreshEvery = time.Second

@@ -35,6 +35,7 @@ static struct memo *memo_at(u32 index);
 static u32 memo_turn(void);
 static bool was_sent(u64 hash);
 static int show(struct view *v, u64 tables, u64 addr);
+static int show_beside(struct view *v, u64 addr);
 static bool still_shows(struct view *v);
 static u64 shown_word(u64 at);
 static bool in_place; // memory is read without a copy
@@ -131,6 +132,11 @@ static int show(struct view *v, u64 tables, u64 addr)
 		return -1;
 	*v = (struct view){ .lo = page, .hi = page + PAGE, .at = page, .entry_at = page };
 	return 0;
+}
+
+static int show_beside(struct view *v, u64 addr)
+{
+	return (addr ^ v->lo) >> 21 ? -1 : show(v, 0, addr);
 }
 
 static u64 moves; // how many more views are of pages that will have moved
@@ -621,6 +627,25 @@ static int check(struct walk *w)
 	       w->status <= STACK_LOST && w->nqueue <= 2 * MAX_PYTHON;
 }
 
+static u64 hashed; // how many were recalled
+
+// Recalls a walk of which nothing is known but where its eval loops were.
+static void recall_noise(struct walk *w)
+{
+	struct memo *m = memo_at(memo_set(w->first_sp, w->first_pc));
+
+	memset(m, 0, sizeof(*m));
+	m->salt = proc.salt;
+	m->pc = w->first_pc;
+	m->sp = w->first_sp;
+	m->nevals = next() % (MEMO_EVALS + 1);
+	for (u32 i = 0; i < m->nevals; i++)
+		m->eval[i] = (struct memo_eval){ next() & 0xff, next() & 7 ? ~0u : next() & 0xfff, i };
+	begin_walk(w, &proc);
+	memo_hash(w, m, 1);
+	hashed += recall(w, &proc);
+}
+
 static int fuzz(u64 seed, u64 n)
 {
 	struct walk *w = malloc(sizeof(*w)); // so that the sanitizer sees its end
@@ -636,18 +661,21 @@ static int fuzz(u64 seed, u64 n)
 		w->tp = noise_word();
 		w->stack_top = noise_word();
 		walk_stack(w, &proc);
-		if (!check(w)) {
+		u32 ended = w->status, native = w->native, frames_of_python = w->python;
+		bool bound = check(w);
+		recall_noise(w);
+		if (!bound || !check(w)) {
 			fprintf(stderr, "host: walk %llu of seed %llu broke a bound\n", i, seed);
 			return 1;
 		}
-		frames += w->native;
-		python += w->python;
-		status[w->status]++;
+		frames += native;
+		python += frames_of_python;
+		status[ended]++;
 	}
 	printf("%llu native %llu python", frames, python);
 	for (int i = 0; i <= STACK_LOST; i++)
 		printf(" %llu", status[i]);
-	printf("\n");
+	printf(" %llu recalled\n", hashed);
 	free(w);
 	return 0;
 }
