@@ -156,6 +156,59 @@ func TestRunLinked(t *testing.T) {
 	require.NotContains(t, c.stderr.String(), "warning")
 }
 
+// TestLinkedRuntime: of a program that has the runtime inside, and loads the driver with its first call, every allocation is seen.
+func TestLinkedRuntime(t *testing.T) {
+	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
+	require.NoError(t, err)
+	settings := []string{"LD_LIBRARY_PATH=" + standin}
+	program := filepath.Join(env.programs, "linked")
+	check := func(t *testing.T, c *command, done string) {
+		t.Helper()
+		var want int64
+		_, err := fmt.Sscanf(done, "DONE %d", &want)
+		require.NoError(t, err)
+		got, functions := int64(0), map[string]bool{}
+		for _, s := range readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")).Sample {
+			require.Equal(t, []string{"device"}, s.Label["layer"])
+			got += s.Value[len(s.Value)-1]
+			for _, l := range s.Location {
+				functions[l.Line[0].Function.Name] = true
+			}
+		}
+		require.Equal(t, want, got)
+		for _, name := range []string{"cuMemAlloc_v2", "cudaMalloc", "allocate", "main"} {
+			require.Contains(t, functions, name)
+		}
+	}
+	t.Run("run", func(t *testing.T) {
+		hold := filepath.Join(t.TempDir(), "hold")
+		c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--", program, "--calls", "1001", "--hold", hold)
+		c.cmd.Env = append(c.cmd.Env, settings...)
+		c.start(t)
+		eventually(t, "the end of the calls", func() bool { return strings.Contains(c.stdout.String(), "DONE ") })
+		eventually(t, "the first event", func() bool { return strings.Contains(c.stderr.String(), " functions hooked") })
+		require.NoError(t, os.WriteFile(hold, nil, 0o644))
+		c.succeeds(t)
+		require.NotContains(t, c.stderr.String(), "warning")
+		check(t, c, c.stdout.String())
+	})
+	t.Run("attach before", func(t *testing.T) {
+		dir := t.TempDir()
+		p := startIn(t, dir, settings, program, "--calls", "1001", "--go", filepath.Join(dir, "go"), "--loaded", filepath.Join(dir, "loaded"),
+			"--hold", filepath.Join(dir, "hold")).ready(t)
+		c := newCommand(t, "-p", itoa(p.pid), "--wait", "-o", "OUT", "-f", "none").start(t)
+		eventually(t, "gputrace to wait", func() bool { return strings.Contains(c.stderr.String(), "waiting for pid") })
+		p.release(t)
+		p.await(t, "LOADED")
+		c.ready(t)
+		p.touch(t, "loaded")
+		line := p.await(t, "DONE ")
+		p.touch(t, "hold")
+		c.succeeds(t)
+		check(t, c, line)
+	})
+}
+
 // TestRunRankOfEnded: processes that had ended before gputrace came to their first event are named by what was known of them.
 func TestRunRankOfEnded(t *testing.T) {
 	start := filepath.Join(t.TempDir(), "go")

@@ -43,7 +43,7 @@ func (j *job) startProgram() error {
 		return err
 	}
 	j.program, j.out = p, os.Stderr // standard output is the program's
-	for _, file := range linkedFiles(path) {
+	for _, file := range append(linkedFiles(path), loadedFiles(os.Getenv("LD_LIBRARY_PATH"))...) {
 		if err := j.tracer.HookFile(file); err != nil {
 			j.screen.warn(err)
 		}
@@ -61,8 +61,8 @@ func (j *job) startProgram() error {
 	return p.release()
 }
 
-// linkedFiles are what a program is linked with and gputrace hooks, and its dynamic linker, as that would find them. What it loads
-// later is not among them. None for what is no program, such as a script.
+// linkedFiles are what a program is linked with and gputrace hooks, and its dynamic linker, as that would find them. None for what
+// is no program, such as a script.
 func linkedFiles(path string) []string {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -91,6 +91,41 @@ func linkedFiles(path string) []string {
 		}
 	}
 	return out
+}
+
+// driverNames are libraries that programs load by name when they first use a GPU: the CUDA runtime does, also where it is linked
+// statically (dlopen of its soname).
+var driverNames = []string{"libcuda.so.1"}
+
+// loadedFiles are the files of driverNames that the dynamic linker would find: in the folders of a search path, else in its cache,
+// which ldconfig prints (ld.so(8)).
+func loadedFiles(searchPath string) []string {
+	var out []string
+	list, _ := exec.Command("/sbin/ldconfig", "-p").Output() // without it the cache is not known
+	for _, name := range driverNames {
+		if file := inFolders(filepath.SplitList(searchPath), name); file != "" {
+			out = append(out, file)
+			continue
+		}
+		for line := range strings.Lines(string(list)) {
+			entry, file, _ := strings.Cut(strings.TrimSpace(line), " => ")
+			if strings.HasPrefix(entry, name+" (") && strings.Contains(entry, "x86-64") && tracer.Hookable(file) {
+				out = append(out, file)
+			}
+		}
+	}
+	return out
+}
+
+func inFolders(folders []string, name string) string {
+	for _, f := range folders {
+		if file := filepath.Join(f, name); filepath.IsAbs(file) && tracer.Hookable(file) {
+			if _, err := os.Stat(file); err == nil {
+				return file
+			}
+		}
+	}
+	return ""
 }
 
 // newProgram starts the starter: this program, which waits for the release and then becomes the other one. So the process is known
