@@ -259,6 +259,13 @@ static __always_inline void outcome(u32 row, enum outcome what)
 	__sync_fetch_and_add(&stats.row[row & (MAX_HOOKS - 1)].outcome[what], 1);
 }
 
+// An event of the process is lost. Who sees the outcome also sees that it was this process's.
+static __always_inline void drop(struct hit *h, enum outcome what)
+{
+	__sync_fetch_and_add(&h->traced->lost, 1);
+	outcome(h->row, what);
+}
+
 // Starts a run: counts the hit, finds the process. 0: go on.
 static __always_inline int begin(struct hit *h, struct pt_regs *ctx)
 {
@@ -490,7 +497,7 @@ static __always_inline struct record_event *reserve(struct hit *h)
 	struct record_event *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
 
 	if (!e) {
-		outcome(h->row, DROP_RING_FULL);
+		drop(h, DROP_RING_FULL);
 		return 0;
 	}
 	fill_event(h, e);
@@ -771,7 +778,7 @@ static __noinline int emit_call(struct hit *h, struct call *c, u8 kind, u32 name
 	struct record_call *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
 
 	if (!r) {
-		outcome(h->row, DROP_RING_FULL);
+		drop(h, DROP_RING_FULL);
 		return 0;
 	}
 	fill_event(h, &r->event);
@@ -884,7 +891,7 @@ static __always_inline void call_enter(struct hit *h)
 	struct scratch *s = h->scratch;
 
 	if (!s) {
-		outcome(h->row, DROP_NO_SCRATCH);
+		drop(h, DROP_NO_SCRATCH);
 		return;
 	}
 	u64 sp = h->ctx->sp;
@@ -895,7 +902,7 @@ static __always_inline void call_enter(struct hit *h)
 	if (!within && depth > MAX_DEPTH / 2)
 		depth = 0; // makes room
 	if (depth >= MAX_DEPTH) {
-		outcome(h->row, DROP_DEPTH);
+		drop(h, DROP_DEPTH);
 		return;
 	}
 	struct call *c = call_at(s, depth);
@@ -1118,7 +1125,7 @@ static __always_inline void leave_alloc(struct hit *h, struct call *c, u32 rc)
 		return;
 	}
 	if (!read_results(k, c)) {
-		outcome(h->row, DROP_UNREADABLE);
+		drop(h, DROP_UNREADABLE);
 		return;
 	}
 	u64 addr = c->value[VALUE_ADDR];
@@ -1148,15 +1155,17 @@ int probe_return(struct pt_regs *ctx)
 		return 0;
 	find_scratch(&h);
 	if (!h.scratch) {
-		outcome(h.row, DROP_NO_SCRATCH);
+		drop(&h, DROP_NO_SCRATCH);
 		return 0;
 	}
 	struct call *c = leave(&h);
 	if (c)
 		h.hook = hook_of(c);
 	u32 rc = ctx->ax; // CUresult, cudaError_t, hipError_t and ze_result_t are ints, 0 is success
-	if (!c)
-		outcome(h.row, !h.scratch->first_sp || ctx->sp - 8 > h.scratch->first_sp ? OUT_OUTSIDE : DROP_UNPAIRED);
+	if (!c && (!h.scratch->first_sp || ctx->sp - 8 > h.scratch->first_sp))
+		outcome(h.row, OUT_OUTSIDE);
+	else if (!c)
+		drop(&h, DROP_UNPAIRED);
 	else if (c->state == CALL_OTHER)
 		outcome(h.row, OUT_OTHER);
 	else if (c->state == CALL_OUTSIDE)

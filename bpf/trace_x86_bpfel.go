@@ -541,6 +541,7 @@ type TraceTraced struct {
 	Pid       uint32
 	Children  uint32
 	Execs     uint32
+	Lost      uint64
 	Changes   uint64
 	CodePages uint64
 }

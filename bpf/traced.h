@@ -138,6 +138,7 @@ __noinline int borrow_place(struct traced *t, u32 from, u32 to)
 		return -1;
 	c->children = 1;
 	c->execs = 0;
+	c->lost = 0;
 	c->changes = 0;
 	c->code_pages = t->code_pages;
 	if (!theirs->borrowed) {

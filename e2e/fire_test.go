@@ -17,7 +17,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -330,7 +329,9 @@ func TestFireOfJob(t *testing.T) {
 	for _, p := range both {
 		p.ready(t)
 	}
-	pids := fmt.Sprintf("%d,%d", both[0].pid, both[1].pid)
+	dir := t.TempDir()
+	quiet := startIn(t, dir, nil, filepath.Join(env.programs, "forks"), "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
+	pids := fmt.Sprintf("%d,%d,%d", both[0].pid, both[1].pid, quiet.pid)
 	c := newCommand(t, "-p", pids, "-o", "OUT", "--ring-size", "64KiB", "-f", "none", "--no-names").start(t).ready(t)
 	eventually(t, "losses", func() bool { return c.lost() > 1000 })
 	want := map[uint32]uint64{}
@@ -341,10 +342,14 @@ func TestFireOfJob(t *testing.T) {
 		want[uint32(p.pid)] = n
 	}
 	eventually(t, "the comparisons after the losses", func() bool { return strings.Count(c.stderr.String(), "put the live set right") >= 2 })
+	quiet.release(t)
+	quiet.done(t)
+	time.Sleep(time.Second) // what the small ring holds
 	c.interrupt(t)
 	paths, err := filepath.Glob(filepath.Join(c.out(), "*", "trace.gputrace"))
 	require.NoError(t, err)
-	got, holes := map[uint32]uint64{}, [][]event.Loss{}
+	require.Len(t, paths, 3)
+	got, holes, lost, dropped := map[uint32]uint64{}, map[int]int{}, uint64(0), uint64(0)
 	for _, path := range paths {
 		r := readRecording(t, path)
 		require.NoError(t, r.err)
@@ -352,13 +357,21 @@ func TestFireOfJob(t *testing.T) {
 		books := r.heap.Books()
 		got[books.Accounts[0].PID] = books.Accounts[0].Allocated
 		require.Zero(t, books.Accounts[0].Lost)
-		var times []event.Loss
 		for _, h := range books.Holes {
-			times = append(times, h.Loss)
+			lost += h.Events
 		}
-		holes = append(holes, times)
+		holes[int(books.Accounts[0].PID)] = len(books.Holes)
+		dropped = 0 // of all: the probes are the session's
+		for _, h := range r.end.Hits {
+			for _, n := range h.Dropped {
+				dropped += n
+			}
+		}
 	}
+	want[uint32(quiet.pid)] = 4096 + 1024 // a block before the start, and one for the child
 	require.Equal(t, want, got)
-	require.NotEmpty(t, holes[0])
-	require.Equal(t, holes[0], holes[1], "the ring is one, and whose events were lost is not known")
+	require.NotZero(t, holes[both[0].pid])
+	require.NotZero(t, holes[both[1].pid])
+	require.Zero(t, holes[quiet.pid], "it lost nothing")
+	require.Equal(t, dropped, lost)
 }

@@ -103,6 +103,14 @@ func (s *Session) Lost() uint64 {
 	return n
 }
 
+// Lost is the number of events of this process lost so far, of those that Session.Lost counts. Also when it has ended.
+func (t *Tracer) Lost() uint64 {
+	if m := t.member; m.tracer == t {
+		t.lost = max(t.lost, m.lostNow(t.kernel))
+	}
+	return t.lost
+}
+
 // StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.
 func (t *Tracer) StacksOverLimit() uint64 { return t.stacks.over }
 

@@ -39,6 +39,7 @@ type member struct {
 	about  process.About    // of its program; empty: not known
 	exit   *exitWatch       // nil: its end is told by a record
 	pages  uint64           // of code, when it was last looked at
+	lost   uint64           // events of its program, that the kernel counted at another place; less those of an earlier program
 }
 
 func (m *member) close() {
@@ -47,6 +48,9 @@ func (m *member) close() {
 		m.exit = nil
 	}
 }
+
+// lostNow is how many events of its present program were lost.
+func (m *member) lostNow(k *kernel) uint64 { return m.lost + k.tracedAt(m.index).Lost }
 
 // exitWatch tells whether a process has ended. Its descriptor stands for that very process, not for its number.
 type exitWatch struct{ fd int }
@@ -467,6 +471,7 @@ func (s *Session) changed(r *bpf.TraceRecordProcess) {
 func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 	if old != nil && old.told && old.target.Alive() { // we came to it from /proc in the same moment
 		_ = s.kernel.objs.NsPids.Delete(r.Pid)
+		old.lost = old.lostNow(s.kernel)
 		s.kernel.free(old.index)
 		s.places = append(s.places, old.index)
 		old.index, old.told = r.Index, false
@@ -491,6 +496,7 @@ func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 // execed ends the trace of a program; the one that the process has become begins a new one, if it is to be traced.
 func (s *Session) execed(m *member) {
 	s.retire(m, Execed)
+	m.lost = -s.kernel.tracedAt(m.index).Lost
 	s.kernel.leave(m.slot)
 	m.slot, m.execed, m.began, m.from, m.target, m.about = noCode, true, true, nil, nil, process.About{}
 	m.close()
@@ -516,10 +522,11 @@ func (s *Session) ended(m *member) {
 // retire ends the trace of what a process has been so far.
 func (s *Session) retire(m *member, why End) {
 	t := m.tracer
-	m.tracer = nil
 	if t == nil {
 		return
 	}
+	t.Lost() // for the last time: its place is given back
+	m.tracer = nil
 	s.instances[m.pid]++
 	if t.end == Running {
 		t.end = why

@@ -102,8 +102,9 @@ type Tracer struct {
 	mine    []*Probe // those in files that it has mapped
 
 	end         End
-	arrived     bool // it was said that it is there
-	began       bool // under our eyes
+	lost        uint64 // events, when that was last asked for
+	arrived     bool   // it was said that it is there
+	began       bool   // under our eyes
 	lastRefresh time.Time
 	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
 	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read

@@ -31,6 +31,7 @@ type job struct {
 	done    map[*session]*concluded
 	names   map[string]int // how often a folder was named so
 	start   time.Time
+	begun   uint64 // CLOCK_BOOTTIME nanoseconds of start
 	signal  os.Signal
 	ending  chan struct{} // closed when the recording is to end
 	program *launched     // that was started; nil: none
@@ -54,8 +55,9 @@ func recordJob(o recordOptions, signals <-chan os.Signal) error {
 	j := &job{
 		opts: o, tracer: s, driver: openDriver(), screen: newScreen(os.Stderr), out: os.Stdout, now: map[uint32]*session{},
 		done: map[*session]*concluded{}, names: map[string]int{}, start: time.Now(), ending: make(chan struct{}),
-		batches: map[*session][]event.Event{}, turns: make(chan struct{}, searches), lost: lossWatch{looked: bootNanos()},
+		batches: map[*session][]event.Event{}, turns: make(chan struct{}, searches), begun: bootNanos(),
 	}
+	j.lost.looked = j.begun
 	defer j.tracer.Close()
 	if o.command != nil {
 		err = j.startProgram()
@@ -137,6 +139,7 @@ func (j *job) arrive(t *tracer.Tracer) {
 	}
 	d.look(s.target)
 	s.begin()
+	s.loseOwn(j.begun, bootNanos()) // before its first event came through
 	j.now[t.PID()] = s
 	j.all = append(j.all, s)
 	j.screen.arrived(s)
@@ -205,10 +208,18 @@ func (j *job) deal(events []event.Event) {
 	}
 }
 
-// lose tells each session of events that were lost: all have one ring, and whose they were is not known.
+// lose tells the sessions of events that were lost, each of its own.
 func (j *job) lose(l event.Loss) {
 	for _, s := range j.now {
-		s.lose(l)
+		s.loseOwn(l.From, l.To)
+	}
+}
+
+// loseOwn is told when events of any process were lost.
+func (s *session) loseOwn(from, to uint64) {
+	if n := s.tracer.Lost(); n > s.lost.events {
+		s.lose(event.Loss{From: from, To: to, Events: n - s.lost.events})
+		s.lost.events = n
 	}
 }
 
