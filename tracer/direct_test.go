@@ -16,6 +16,21 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 )
 
+// TestLoadInPlace: this kernel takes the programs that read memory in place, and its verifier is far from giving up.
+func TestLoadInPlace(t *testing.T) {
+	found, err := findDirectMap()
+	require.NoError(t, err)
+	k, err := loadKernel(kernelOptions{ringBytes: 1 << 16, multi: haveUprobeMulti(), direct: *found})
+	require.NoError(t, err)
+	defer k.Close()
+	info, err := k.objs.ProbeEnter.Info()
+	require.NoError(t, err)
+	n, ok := info.VerifiedInstructions()
+	require.True(t, ok)
+	t.Log(n, "instructions verified")
+	require.Less(t, n, uint32(800_000), "of a million")
+}
+
 // TestDirectMap reads memory of all kinds in place, by the map that was found, and by others.
 func TestDirectMap(t *testing.T) {
 	found, err := findDirectMap()

@@ -23,6 +23,7 @@ type Session struct {
 	options Options
 	kernel  *kernel
 	loaded  chan error // of the kernel side, which is loaded beside what else is to do; nil: it was received
+	refused error      // why the kernel did not take programs that read memory in place; nil: it did, or was not asked
 	probes  probeSet
 	linkers map[process.FileID]bool // in which a probe tells that libraries came or went
 	rows    *rowStore
@@ -101,7 +102,7 @@ func (s *Session) load() error {
 	var err error
 	s.kernel, err = loadKernel(k)
 	if err != nil && k.direct.Base != 0 { // a kernel that refuses just that
-		k.direct = bpf.TraceDirectMap{}
+		k.direct, s.refused = bpf.TraceDirectMap{}, err
 		s.kernel, err = loadKernel(k)
 	}
 	return err
@@ -114,6 +115,9 @@ func (s *Session) ready() error {
 	}
 	err := <-s.loaded
 	s.loaded = nil
+	if s.refused != nil && err == nil {
+		s.warn(fmt.Errorf("the kernel side copies memory instead of reading it in place, stacks take longer: %w", s.refused))
+	}
 	return err
 }
 
