@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -180,11 +179,14 @@ func cpuTime() float64 {
 func (out *recordingResult) report(e *environment, path string) error {
 	cmd := exec.Command(e.gputrace, "report", path)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	if err := forgetPeak(); err != nil {
+		return err
+	}
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("gputrace report: %w\n%s", err, text)
 	}
 	out.open = append(out.open, (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
-	out.memory = append(out.memory, float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss)/1024)
+	out.memory = append(out.memory, largest(cmd.ProcessState))
 	return nil
 }
 

@@ -103,6 +103,9 @@ func (r *whoResult) askOutside(e *environment, pid int) error {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command(e.gputrace, "who", "-p", strconv.Itoa(pid), "--json")
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := forgetPeak(); err != nil {
+		return err
+	}
 	begin := time.Now()
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("gputrace who: %w\n%s", err, stderr.String())
@@ -114,8 +117,7 @@ func (r *whoResult) askOutside(e *environment, pid int) error {
 		return fmt.Errorf("read the output of gputrace who: %w", err)
 	}
 	r.read = append(r.read, float64(report.Cost.BytesRead)/(1<<20))
-	// It starts with our own size, which is less than what gputrace needs.
-	r.memory = append(r.memory, float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss)/1024)
+	r.memory = append(r.memory, largest(cmd.ProcessState))
 	r.objects, r.blocks, r.named = report.Cost.Objects, len(report.Blocks), 0
 	for _, b := range report.Blocks {
 		if len(b.Path) > 0 || b.Class != "" {
