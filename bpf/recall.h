@@ -81,13 +81,12 @@ __noinline int frame_fields(struct walk *w, struct proc *p, u64 f)
 	struct python *py = &p->python;
 	struct py_hash *s = &w->frame;
 
-	return read_elsewhere(w, f + py->f_instr, &s->instr) ||
-			       (py->instr_size != 4 && read_elsewhere(w, f + (py->f_owner & ~7), &s->owners)) ||
-			       read_elsewhere(w, f + py->f_previous, &s->previous) ||
-			       read_elsewhere(w, f + py->f_code, &s->code) ||
-			       (py->f_copy != NO_FIELD && read_elsewhere(w, f + py->f_copy, &s->copy))
-		       ? -1
-		       : 0;
+	if (read_elsewhere(w, f + py->f_instr, &s->instr) || read_elsewhere(w, f + py->f_previous, &s->previous) ||
+	    read_elsewhere(w, f + py->f_code, &s->code) ||
+	    (py->instr_size != 4 && read_elsewhere(w, f + (py->f_owner & ~7), &s->owners)) ||
+	    (py->f_copy != NO_FIELD && read_elsewhere(w, f + py->f_copy, &s->copy)))
+		return -1;
+	return 0;
 }
 
 // The same of one that does not. Returns whether it is one.
