@@ -134,12 +134,25 @@ func checkApart(t *testing.T, segments []Segment) map[uint64]Block {
 	return at
 }
 
-// refilled is books whose table of active blocks has just been emptied, to be filled again, and whose mutex is held, until
+// wholeMap is the map of recorded books, and the device that it is of.
+func wholeMap(t *testing.T, a *Allocator) ([]Segment, device) {
+	t.Helper()
+	whole, err := a.Map()
+	require.NoError(t, err)
+	devices, err := a.devices()
+	require.NoError(t, err)
+	return whole.Devices[0].Segments, devices[0]
+}
+
+// refilled is books whose table of active blocks is being filled again, has some of them so far, and whose mutex is held, until
 // that was looked at often enough.
 type refilled struct {
 	*image
-	mutex, head, entries, end uint64
-	looks                     int // that are still to come
+	mutex uint64
+	table table
+	some  uint64 // entries of the table that are filled, from the first on
+	count uint64 // blocks in them
+	looks int    // that are still to come
 }
 
 func (r *refilled) ReadAt(b []byte, addr uint64) (int, error) {
@@ -152,13 +165,14 @@ func (r *refilled) ReadAt(b []byte, addr uint64) (int, error) {
 		return len(b), nil
 	}
 	n, err := r.image.ReadAt(b, addr)
+	from, to := r.table.entries+activeStride*r.some, r.table.entries+activeStride*(r.table.slots+r.table.lookups-1)
 	for i := range b {
 		switch at := addr + uint64(i); {
 		case r.looks <= 0:
-		case at >= r.entries && at < r.end && (at-r.entries)%activeStride == 0:
+		case at >= from && at < to && (at-from)%activeStride == 0:
 			b[i] = 0xff // an entry's distance: it is empty
-		case at >= r.head+tableSize-8 && at < r.head+tableSize:
-			b[i] = 0 // the count
+		case at >= r.table.at+tableSize-8 && at < r.table.at+tableSize:
+			b[i] = byte(r.count >> (8 * (at - r.table.at - tableSize + 8)))
 		}
 	}
 	return n, err
@@ -170,32 +184,43 @@ func TestSweepRefill(t *testing.T) {
 	for name, m := range images(t) {
 		t.Run(name, func(t *testing.T) {
 			a := m.allocator()
-			whole, err := a.Map()
-			require.NoError(t, err)
-			devices, err := a.devices()
-			require.NoError(t, err)
+			want, d := wholeMap(t, a)
 			require.NotNil(t, a.places)
-			head := devices[0].addr + a.places.active
+			head := d.addr + a.places.active
 			w, err := words(m, head, tableSize/8)
 			require.NoError(t, err)
-			table, ok := newTable(head, w)
+			full, ok := newTable(head, w)
 			require.True(t, ok)
-			sweep := func(looks int) *DeviceSweep {
-				a.memory = &refilled{
-					m, devices[0].stats - mutexSize, head, table.entries, table.entries + activeStride*(table.slots+table.lookups-1), looks,
+			for _, some := range []uint64{0, full.slots / 2} {
+				sweep := func(looks int) *DeviceSweep {
+					a.memory = &refilled{m, d.stats - mutexSize, full, some, filled(t, m, full, some), looks}
+					got, err := sweepOf(a)
+					require.NoError(t, err)
+					return got
 				}
-				got, err := sweepOf(a)
-				require.NoError(t, err)
-				return got
+				late := sweep(50)
+				require.Equal(t, want, late.Segments)
+				require.True(t, late.Window.Settled)
+				never := sweep(1 << 30)
+				require.NotEqual(t, want, never.Segments, "nothing hangs on the table")
+				require.False(t, never.Window.Settled)
 			}
-			late := sweep(50)
-			require.Equal(t, whole.Devices[0].Segments, late.Segments)
-			require.True(t, late.Window.Settled)
-			never := sweep(1 << 30)
-			require.NotEqual(t, whole.Devices[0].Segments, never.Segments, "nothing hangs on the table")
-			require.False(t, never.Window.Settled)
 		})
 	}
+}
+
+// filled is how many of the first entries of a table have a block.
+func filled(t *testing.T, m *image, of table, entries uint64) (n uint64) {
+	t.Helper()
+	var distance [8]byte
+	for i := range entries {
+		_, err := m.ReadAt(distance[:], of.entries+activeStride*i)
+		require.NoError(t, err)
+		if int8(distance[0]) >= 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // outOfDate is books whose pages, when they are first read, are as they were before there was a block.
@@ -226,16 +251,13 @@ func TestSweepOutOfDate(t *testing.T) {
 	for name, m := range images(t) {
 		t.Run(name, func(t *testing.T) {
 			a := m.allocator()
-			whole, err := a.Map()
-			require.NoError(t, err)
-			devices, err := a.devices()
-			require.NoError(t, err)
-			b := newBooks(m, 0, devices[0], m.shape())
+			want, d := wholeMap(t, a)
+			b := newBooks(m, 0, d, m.shape())
 			require.NoError(t, b.read())
 			a.memory = &outOfDate{m, b.list, b.shape.end(), map[uint64]bool{}}
 			got, err := sweepOf(a)
 			require.NoError(t, err)
-			checkElsewhere(t, whole.Devices[0].Segments, got.Segments, &tile{})
+			checkElsewhere(t, want, got.Segments, &tile{})
 		})
 	}
 }
