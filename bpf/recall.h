@@ -73,77 +73,6 @@ static __always_inline bool memo_holds(struct walk *w, struct proc *p, struct me
 	return 1;
 }
 
-// Reads the fields of a frame where it goes over the end of a page, or must be copied.
-__noinline int frame_fields(struct walk *w, struct proc *p, u64 f)
-{
-	if (!w || !p)
-		return -1;
-	struct python *py = &p->python;
-	struct py_hash *s = &w->frame;
-
-	if (read_elsewhere(w, f + py->f_instr, &s->instr) || read_elsewhere(w, f + py->f_previous, &s->previous) ||
-	    read_elsewhere(w, f + py->f_code, &s->code) ||
-	    (py->instr_size != 4 && read_elsewhere(w, f + (py->f_owner & ~7), &s->owners)) ||
-	    (py->f_copy != NO_FIELD && read_elsewhere(w, f + py->f_copy, &s->copy)))
-		return -1;
-	return 0;
-}
-
-// The same of one that does not. Returns whether it is one.
-static __always_inline bool frame_fields_shown(struct walk *w, struct proc *p, u64 f)
-{
-	struct python *py = &p->python;
-	struct py_hash *s = &w->frame;
-
-	if (!shows(w, ELSEWHERE, f, py->f_size))
-		return 0;
-	u64 at = w->view[ELSEWHERE].at + (f - w->view[ELSEWHERE].lo);
-	s->instr = shown_word(at + py->f_instr);
-	s->previous = shown_word(at + py->f_previous);
-	s->code = shown_word(at + py->f_code);
-	if (py->instr_size != 4)
-		s->owners = shown_word(at + (py->f_owner & ~7));
-	if (py->f_copy != NO_FIELD)
-		s->copy = shown_word(at + py->f_copy);
-	return 1;
-}
-
-// Reads the frame at py_frame and goes on to its caller, as collect_one does. Returns whether it could.
-static __always_inline bool py_step(struct walk *w, struct proc *p)
-{
-	struct python *py = &p->python;
-	struct py_hash *s = &w->frame;
-	u64 f = w->py_frame;
-
-	s->pushed = 0;
-	s->last = 1;
-	if (!f)
-		return 1;
-	s->owners = s->copy = 0;
-	if (!frame_fields_shown(w, p, f) && frame_fields(w, p, f))
-		return 0;
-	FORGET();
-	w->py_frame = s->previous;
-	u8 owner = s->owners >> ((py->f_owner & 7) * 8);
-	if (py->entry == PY_ENTRY_SHIM && owner >= py->owner_shim) {
-		w->py_bound = f;
-		return 1;
-	}
-	s->pushed = 1;
-	s->code &= ~CODE_TAGS;
-	if (s->copy)
-		s->instr = own_instruction(p, s->code, s->instr, s->copy);
-	if (py->instr_size == 4)
-		s->instr = (u32)s->instr;
-	if (py->entry != PY_ENTRY_SHIM)
-		s->last = py->instr_size == 4 || owner;
-	else if (on_c_stack(w, w->py_frame))
-		w->py_bound = w->py_frame;
-	else
-		s->last = 0;
-	return 1;
-}
-
 static __always_inline struct memo_eval *eval_of(struct walk *w, struct memo *m)
 {
 	return &m->eval[w->frame.evals & (MEMO_EVALS - 1)];
@@ -175,7 +104,7 @@ static __always_inline bool py_leave(struct walk *w, struct proc *p, struct memo
 
 static __always_inline void hash_frame(struct walk *w, struct memo_eval *e)
 {
-	struct py_hash *s = &w->frame;
+	struct py_frame *s = &w->frame;
 
 	if (s->empty)
 		w->python_hash = mix(w->python_hash, e->native);
@@ -188,7 +117,7 @@ static __always_inline void hash_frame(struct walk *w, struct memo_eval *e)
 // way for everything that it knows.
 static __always_inline bool recall_python(struct walk *w, struct proc *p, struct memo *m)
 {
-	struct py_hash *s = &w->frame;
+	struct py_frame *s = &w->frame;
 
 	if (py_thread(w, p) || w->py_state != PY_ACTIVE)
 		return !m->nevals && !w->status;
@@ -239,7 +168,7 @@ static __always_inline bool memo_sent(struct memo *m, u64 hash)
 
 // Finds what holds of what is known of walks from here; 0: nothing does. The memos are shared by all CPUs: the version of one is
 // odd while it is being written.
-static __always_inline struct memo *find_memo(struct walk *w, struct proc *p, u32 *version)
+static __always_inline struct memo *find_memo(struct walk *w, struct proc *p)
 {
 	u32 set = memo_set(w->first_sp, w->first_pc);
 
@@ -254,21 +183,19 @@ static __always_inline struct memo *find_memo(struct walk *w, struct proc *p, u3
 		}
 	}
 	FORGET();
-	*version = w->memo_version;
 	return w->memo_found < MEMO_WAYS ? memo_at(set + w->memo_found) : 0;
 }
 
 // Finds the hash of a stack that the tracer has, without a walk. Returns whether it could.
 static __always_inline int recall(struct walk *w, struct proc *p)
 {
-	u32 version;
-	struct memo *m = find_memo(w, p, &version);
+	struct memo *m = find_memo(w, p);
 
 	if (!m || !recall_python(w, p, m) || !settled(w))
 		return 0;
 	FORGET();
 	w->rec.hash = mix(w->hash, w->python_hash);
-	return m->version == version && memo_sent(m, w->rec.hash);
+	return m->version == w->memo_version && memo_sent(m, w->rec.hash);
 }
 
 // Keeps what the walk found.

@@ -53,8 +53,8 @@ enum { PY_UNREAD = 0, PY_ACTIVE = 1, PY_NONE = 2 };
 // What is read: each has a view of its own.
 enum { ON_STACK = 0, ELSEWHERE = 1 };
 
-// Where recall_python is.
-struct py_hash {
+// The Python frame that was read last, and where recall_python is.
+struct py_frame {
 	u64 code, instr, previous, owners, copy; // fields of the frame that was read
 	u32 evals;				 // activations so far
 	u32 begins;				 // the next frame is the first of its activation
@@ -89,7 +89,7 @@ struct walk {
 	u32 moved;			  // a page was replaced while it was read
 	u32 memo_found, memo_version;	  // the one that holds
 	u32 pad;
-	struct py_hash frame;
+	struct py_frame frame;
 	u64 queue[2 * MAX_PYTHON]; // Python words of the activation that was read ahead
 	struct record_stack rec;
 	struct memo memo;
@@ -115,6 +115,13 @@ static __always_inline void push(struct walk *w, u64 word)
 	w->hash = mix(w->hash, word);
 }
 
+// Notes whether the page in view has stayed the one that was read.
+static __always_inline void turn_away(struct walk *w, struct view *v)
+{
+	if (v->at && !still_shows(v))
+		w->moved = 1;
+}
+
 // Makes a view show the word at addr. A copy never reaches beyond addr's page: one absent page fails the whole copy and costs
 // an exception.
 __noinline int turn_to(struct walk *w, u32 which, u64 addr)
@@ -126,8 +133,7 @@ __noinline int turn_to(struct walk *w, u32 which, u64 addr)
 	u64 end = (addr + PAGE) & ~(PAGE - 1ull);
 
 	if (DIRECT && w->direct) {
-		if (v->at && !still_shows(v))
-			w->moved = 1;
+		turn_away(w, v);
 		if (!show(v, w->tables, addr))
 			return 0;
 	}
@@ -148,8 +154,7 @@ static __always_inline int turn_near(struct walk *w, u32 which, u64 addr)
 	struct view *v = &w->view[which];
 
 	if (DIRECT && v->at) {
-		if (!still_shows(v))
-			w->moved = 1;
+		turn_away(w, v);
 		if (!show_beside(v, addr))
 			return 0;
 	}
@@ -164,8 +169,7 @@ static __always_inline bool shows(struct walk *w, u32 which, u64 addr, u32 len)
 	if (!DIRECT || !w->direct || (addr & 7))
 		return 0;
 	if (addr - v->lo >= v->hi - v->lo) {
-		if (v->at && !still_shows(v))
-			w->moved = 1;
+		turn_away(w, v);
 		if (show(v, w->tables, addr))
 			return 0;
 	}
@@ -202,8 +206,8 @@ static __always_inline bool settled(struct walk *w)
 {
 	FORGET();
 	for (u32 i = 0; i < 2; i++)
-		if (DIRECT && w->view[i].at && !still_shows(&w->view[i]))
-			w->moved = 1;
+		if (DIRECT)
+			turn_away(w, &w->view[i]);
 	return !w->moved;
 }
 
@@ -312,50 +316,104 @@ __noinline u64 own_instruction(struct proc *p, u64 code, u64 instr, u32 copy)
 	return instr - start + code + p->python.co_start;
 }
 
+// Reads the fields of a frame where it goes over the end of a page, or must be copied.
+__noinline int frame_fields(struct walk *w, struct proc *p, u64 f)
+{
+	if (!w || !p)
+		return -1;
+	struct python *py = &p->python;
+	struct py_frame *s = &w->frame;
+
+	if (read_elsewhere(w, f + py->f_instr, &s->instr) || read_elsewhere(w, f + py->f_previous, &s->previous) ||
+	    read_elsewhere(w, f + py->f_code, &s->code) ||
+	    (py->instr_size != 4 && read_elsewhere(w, f + (py->f_owner & ~7), &s->owners)) ||
+	    (py->f_copy != NO_FIELD && read_elsewhere(w, f + py->f_copy, &s->copy)))
+		return -1;
+	return 0;
+}
+
+// The same of one that does not. Returns whether it is one.
+static __always_inline bool frame_fields_shown(struct walk *w, struct proc *p, u64 f)
+{
+	struct python *py = &p->python;
+	struct py_frame *s = &w->frame;
+
+	if (!shows(w, ELSEWHERE, f, py->f_size))
+		return 0;
+	u64 at = w->view[ELSEWHERE].at + (f - w->view[ELSEWHERE].lo);
+	s->instr = shown_word(at + py->f_instr);
+	s->previous = shown_word(at + py->f_previous);
+	s->code = shown_word(at + py->f_code);
+	if (py->instr_size != 4)
+		s->owners = shown_word(at + (py->f_owner & ~7));
+	if (py->f_copy != NO_FIELD)
+		s->copy = shown_word(at + py->f_copy);
+	return 1;
+}
+
+// Reads the frame at py_frame and goes on to its caller. Returns whether it could; w->frame then says what it was.
+static __always_inline bool py_step(struct walk *w, struct proc *p)
+{
+	struct python *py = &p->python;
+	struct py_frame *s = &w->frame;
+	u64 f = w->py_frame;
+
+	s->pushed = 0;
+	s->last = 1;
+	if (!f)
+		return 1;
+	s->owners = s->copy = 0;
+	if (!frame_fields_shown(w, p, f) && frame_fields(w, p, f))
+		return 0;
+	FORGET();
+	w->py_frame = s->previous;
+	u8 owner = s->owners >> ((py->f_owner & 7) * 8);
+	if (py->entry == PY_ENTRY_SHIM && owner >= py->owner_shim) {
+		w->py_bound = f;
+		return 1;
+	}
+	s->pushed = 1;
+	s->code &= ~CODE_TAGS;
+	if (s->copy)
+		s->instr = own_instruction(p, s->code, s->instr, s->copy);
+	if (py->instr_size == 4)
+		s->instr = (u32)s->instr;
+	if (py->entry != PY_ENTRY_SHIM)
+		s->last = py->instr_size == 4 || owner; // up to 3.10 every frame is an activation
+	else if (on_c_stack(w, w->py_frame))
+		w->py_bound = w->py_frame; // only a shim can lie there: its own fields are read on arrival
+	else
+		s->last = 0;
+	return 1;
+}
+
 // Queues the Python frame at py_frame and goes on to its caller. Returns 1 when the activation ends with it. A global
 // function is verified once, whatever loop calls it.
 __noinline int collect_one(struct walk *w, struct proc *p)
 {
 	if (!w || !p)
 		return 1;
-	u64 f = w->py_frame, instr = 0, owners = 0, code = 0, copy = 0;
-	u32 n = w->nqueue, entry = p->python.entry;
+	struct py_frame *s = &w->frame;
+	u32 n = w->nqueue;
 
-	if (!f)
-		return 1;
-	if (read_elsewhere(w, f + p->python.f_instr, &instr) ||
-	    (p->python.instr_size != 4 && read_elsewhere(w, f + (p->python.f_owner & ~7), &owners)) ||
-	    read_elsewhere(w, f + p->python.f_previous, &w->py_frame) ||
-	    read_elsewhere(w, f + p->python.f_code, &code) ||
-	    (p->python.f_copy != NO_FIELD && read_elsewhere(w, f + p->python.f_copy, &copy))) {
+	if (!py_step(w, p)) {
 		w->status = STACK_PYTHON_STATE;
 		w->py_state = PY_NONE;
 		return 1;
 	}
-	u8 owner = owners >> ((p->python.f_owner & 7) * 8);
-	if (entry == PY_ENTRY_SHIM && owner >= p->python.owner_shim) {
-		w->py_bound = f;
+	FORGET();
+	if (!s->pushed)
 		return 1;
-	}
-	code &= ~CODE_TAGS;
-	if (p->python.f_copy != NO_FIELD)
-		instr = own_instruction(p, code, instr, copy);
 	if (n <= 2 * MAX_PYTHON - 2) {
-		w->queue[n] = code | PYTHON_WORD;
-		w->queue[n + 1] = p->python.instr_size == 4 ? (u32)instr : instr;
+		w->queue[n] = s->code | PYTHON_WORD;
+		w->queue[n + 1] = s->instr;
 		w->nqueue = n + 2;
 	} else {
 		w->status = STACK_TOO_DEEP;
 		if (!by_shim(p)) // whose place in the native stack is behind the rest of the chain
 			return 1;
 	}
-	if (entry == PY_ENTRY_SHIM) {
-		if (!on_c_stack(w, w->py_frame))
-			return 0;
-		w->py_bound = w->py_frame; // only a shim can lie there: its own fields are read on arrival
-		return 1;
-	}
-	return p->python.instr_size == 4 || owner; // up to 3.10 every frame is an activation
+	return s->last;
 }
 
 // Queues the frames of one eval-loop activation and leaves py_frame at the next one's. With shims it also sets py_bound:
