@@ -323,14 +323,62 @@ func anonymousSize(t *testing.T, c *command) int {
 	return n
 }
 
+// atRest reports whether gputrace has nothing to do for a while: no thread of it runs, or wants to.
+func (c *command) atRest() bool {
+	tasks := filepath.Join("/proc", itoa(c.cmd.Process.Pid), "task", "*", "stat")
+	for range 20 {
+		paths, _ := filepath.Glob(tasks)
+		for _, path := range paths {
+			b, err := os.ReadFile(path)
+			if _, state, ok := strings.Cut(string(b), ") "); err == nil && (!ok || state[0] != 'S') {
+				return false
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return true
+}
+
+// startFake starts a program that reports as PyTorch does. It waits at release, and holds at its end where it has a --hold.
+func startFake(t *testing.T, name string, args ...string) *target {
+	t.Helper()
+	dir := t.TempDir()
+	args = append(args, "--go", filepath.Join(dir, "go"))
+	if name == "forks" {
+		args = append(args, "--hold", filepath.Join(dir, "hold"))
+	}
+	return startIn(t, dir, nil, filepath.Join(env.programs, name), args...)
+}
+
+// TestFireOfOneEvent: of a process that made one event all is lost, by what another one did. That is not a process which used no memory.
+func TestFireOfOneEvent(t *testing.T) {
+	noisy := startFake(t, "hotloop", "--batches", "1", "--calls", "100000").ready(t)
+	one := startFake(t, "forks").ready(t)
+	c := newCommand(t, "-p", fmt.Sprintf("%d,%d", noisy.pid, one.pid), "-o", "OUT", "--ring-size", "64KiB", "-f", "none").start(t).ready(t)
+	c.freeze(t)
+	noisy.release(t)
+	noisy.await(t, "batch 1")
+	one.release(t)
+	one.done(t)
+	c.thaw(t)
+	c.interrupt(t)
+	require.NotContains(t, c.stderr.String(), "used no GPU memory")
+	require.Regexp(t, fmt.Sprintf(`(?m)^pid %d .* - +unknown +unknown +unknown +unknown +0$`, one.pid), c.stdout.String())
+	r := readRecording(t, filepath.Join(c.out(), fmt.Sprintf("pid%d", one.pid), "trace.gputrace"))
+	require.NoError(t, r.err)
+	require.Zero(t, r.events)
+	books := r.heap.Books()
+	require.Len(t, books.Holes, 1)
+	require.EqualValues(t, 1, books.Holes[0].Events)
+}
+
 // TestFireOfJob: two processes share a small ring. The recording of each has the holes, and of each what lives is the allocator's again.
 func TestFireOfJob(t *testing.T) {
 	both := []*target{startPython(t, fire), startPython(t, fire)}
 	for _, p := range both {
 		p.ready(t)
 	}
-	dir := t.TempDir()
-	quiet := startIn(t, dir, nil, filepath.Join(env.programs, "forks"), "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
+	quiet := startFake(t, "forks").ready(t)
 	pids := fmt.Sprintf("%d,%d,%d", both[0].pid, both[1].pid, quiet.pid)
 	c := newCommand(t, "-p", pids, "-o", "OUT", "--ring-size", "64KiB", "-f", "none", "--no-names").start(t).ready(t)
 	eventually(t, "losses", func() bool { return c.lost() > 1000 })
@@ -342,6 +390,7 @@ func TestFireOfJob(t *testing.T) {
 		want[uint32(p.pid)] = n
 	}
 	eventually(t, "the comparisons after the losses", func() bool { return strings.Count(c.stderr.String(), "put the live set right") >= 2 })
+	eventually(t, "an empty ring", c.atRest)
 	quiet.release(t)
 	quiet.done(t)
 	time.Sleep(time.Second) // what the small ring holds

@@ -326,3 +326,77 @@ func TestNamed(t *testing.T) {
 	none := exec.Command(env.binary, "--name", "no-program-is-called-so")
 	require.ErrorContains(t, none.Run(), "exit status 7")
 }
+
+// comesLater is a PyTorch that begins to be one at the start signal.
+const comesLater = `# comes-later
+import os, time
+print('READY', os.getpid(), flush=True)
+while not os.path.exists('DIR/go'): time.sleep(0.01)
+import torch
+kept = [torch.empty(1000 * n, device='cuda') for n in range(1, 100)][::2]
+print('MADE', torch.cuda.memory_allocated(), torch.cuda.memory_stats()['allocation.all.allocated'], flush=True)
+while not os.path.exists('DIR/found'): time.sleep(0.01)
+kept.append(torch.empty(1000, device='cuda'))
+print('DONE', torch.cuda.memory_allocated(), flush=True)
+while not os.path.exists('DIR/hold'): time.sleep(0.01)
+os._exit(0)`
+
+// awaitFound waits until gputrace says that it has found a process.
+func (c *command) awaitFound(t *testing.T, p *target) {
+	t.Helper()
+	eventually(t, "the process to be found", func() bool { return strings.Contains(c.stderr.String(), fmt.Sprintf("pid %d ", p.pid)) })
+}
+
+// TestNamedLater: nothing was there when gputrace began. A program that uses CUDA at once is attached to, a PyTorch is followed from
+// before it loads CUDA, so that each of its allocations is seen. With the last of them the recording ends.
+func TestNamedLater(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "comes-later")
+	require.NoError(t, os.Symlink(filepath.Join(env.programs, "forks"), program))
+	c := newCommand(t, "--name", "comes-[l]ater", "--wait", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	require.Contains(t, c.stderr.String(), "waiting for a process")
+	first := startIn(t, dir, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
+	c.awaitFound(t, first)
+	second := startPython(t, comesLater).ready(t)
+	c.awaitFound(t, second)
+	first.release(t)
+	first.done(t)
+	first.touch(t, "hold")
+	second.release(t)
+	var live, made int64
+	_, err := fmt.Sscanf(second.await(t, "MADE"), "MADE %d %d", &live, &made)
+	require.NoError(t, err)
+	second.touch(t, "found")
+	line := second.await(t, "DONE")
+	second.touch(t, "hold")
+	c.succeeds(t)
+	require.Contains(t, c.stdout.String(), "total of 2")
+	require.NotContains(t, c.stderr.String(), "before its libraries were hooked")
+	inuse, alloc := readProfiles(t, filepath.Join(c.out(), fmt.Sprintf("pid%d", second.pid)), "trace.gputrace")
+	checkAllocated(t, inuse, line)
+	require.Equal(t, made+1, sum(t, alloc, "alloc_objects", "torch"))
+}
+
+// TestLoadedLater: a process that is meant, but used no CUDA when gputrace began, is attached to when it does.
+func TestLoadedLater(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "loads-later")
+	require.NoError(t, os.Symlink(filepath.Join(env.programs, "forks"), program))
+	first := startIn(t, dir, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
+	second := startPython(t, strings.ReplaceAll(comesLater, "comes", "loads")).ready(t)
+	c := newCommand(t, "--name", "loads-[l]ater", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	require.NotContains(t, c.stderr.String(), fmt.Sprintf("pid %d ", second.pid))
+	second.release(t)
+	second.await(t, "MADE")
+	c.awaitFound(t, second)
+	eventually(t, "it to be attached to", func() bool { return strings.Count(c.stderr.String(), fmt.Sprintf("pid %d ", second.pid)) >= 2 })
+	second.touch(t, "found")
+	line := second.await(t, "DONE")
+	for _, p := range []*target{first, second} {
+		p.touch(t, "go")
+		p.touch(t, "hold")
+	}
+	c.succeeds(t)
+	inuse, _ := readProfiles(t, filepath.Join(c.out(), fmt.Sprintf("pid%d", second.pid)), "trace.gputrace")
+	checkAllocated(t, inuse, line)
+}

@@ -101,6 +101,12 @@ func (s *Session) Expect(p *process.Process) error {
 	return nil
 }
 
+// Await keeps the trace from ending before a process was added or expected.
+func (s *Session) Await() { s.awaits = true }
+
+// Knows reports whether a process is traced or followed.
+func (s *Session) Knows(pid int) bool { return s.knows(uint32(pid)) }
+
 // Arrived returns, once each, the processes that were found to use what is traced after they were added, or that are new.
 func (s *Session) Arrived() []*Tracer {
 	a := s.arrived
@@ -177,6 +183,7 @@ func (s *Session) newMember(p *process.Process) (*member, error) {
 		return nil, err
 	}
 	s.members[m.pid] = m
+	s.awaits = false
 	return m, nil
 }
 
@@ -563,7 +570,7 @@ func (s *Session) gone() (gone []*member, over bool) {
 			gone = append(gone, m)
 		}
 	}
-	return gone, !root && len(s.tracers) == 0
+	return gone, !root && len(s.tracers) == 0 && !s.awaits
 }
 
 func nameIn(r *bpf.TraceRecordProcess) string { return unix.ByteSliceToString(r.Name[:]) }

@@ -36,6 +36,7 @@ type Session struct {
 	members   map[uint32]*member
 	tracers   []*Tracer // that have not ended
 	arrived   []*Tracer
+	awaits    bool              // a process is still to come
 	instances map[uint32]uint64 // how many programs a PID has been
 	places    []uint32          // of the kernel's table, free for processes that it is told of
 	looked    time.Time         // when those that are not attached to were last looked at

@@ -35,6 +35,7 @@ type job struct {
 	signal  os.Signal
 	ending  chan struct{} // closed when the recording is to end
 	program *launched     // that was started; nil: none
+	search  *search       // for processes; nil: none
 	ready   bool          // it was said that the probes are live
 	batches map[*session][]event.Event
 	lost    lossWatch
@@ -86,11 +87,11 @@ func recordJob(o recordOptions, signals <-chan os.Signal) error {
 
 // addAll attaches to the processes that the command line names.
 func (j *job) addAll() error {
-	targets, err := findTargets(&j.opts, j.screen)
+	targets, err := j.findTargets()
 	if err != nil {
 		return err
 	}
-	found := j.opts.name != "" || j.opts.all // then one that cannot be attached to is no reason to do without the others
+	found := j.search != nil // then one that cannot be attached to is no reason to do without the others
 	var failed error
 	for _, p := range targets {
 		err := j.add(p)
@@ -101,6 +102,11 @@ func (j *job) addAll() error {
 			j.screen.warn(err)
 			failed = err
 		}
+	}
+	if len(targets) == 0 {
+		j.tracer.Await()
+		j.screen.say("  waiting for a process")
+		return nil
 	}
 	if len(j.all) == 0 && j.tracer.Waiting() == 0 {
 		return failed
@@ -177,6 +183,9 @@ func (j *job) drain() error {
 		default:
 		}
 		j.advance(begun, buf)
+		if ending != nil {
+			j.searchAgain()
+		}
 		if err := j.announce(false); err != nil {
 			return err
 		}
@@ -350,9 +359,10 @@ func (j *job) finish() error {
 	return j.verdict()
 }
 
-// leaveOutIdle takes out of the results what used no GPU memory, such as launchers, unless nothing else is there.
+// leaveOutIdle takes out of the results what used no GPU memory, such as launchers, unless nothing else is there. Of a process whose
+// events were all lost that cannot be said.
 func (j *job) leaveOutIdle() {
-	idle := func(s *session) bool { return j.done[s].snapshot.Events == 0 }
+	idle := func(s *session) bool { return j.done[s].snapshot.Events == 0 && s.lost.events == 0 }
 	busy := slices.DeleteFunc(slices.Clone(j.all), idle)
 	if len(busy) == 0 {
 		return
@@ -549,31 +559,37 @@ func (j *job) books() heap.Books {
 }
 
 // findTargets lists the processes that a command line means, and says which they are when it does not name them.
-func findTargets(o *recordOptions, sc *screen) ([]*process.Process, error) {
+func (j *job) findTargets() ([]*process.Process, error) {
 	var out []*process.Process
-	if o.pid != 0 {
-		for _, pid := range append([]int{o.pid}, o.others...) {
+	if j.opts.pid != 0 {
+		for _, pid := range append([]int{j.opts.pid}, j.opts.others...) {
 			p, err := process.Open(pid)
 			if err != nil {
-				one := *o
+				one := j.opts
 				one.pid = pid
 				return nil, explain(err, one)
 			}
 			out = append(out, p)
 		}
 	}
-	found, err := searchProcesses(o)
-	if err != nil {
+	var err error
+	if j.search, err = newSearch(&j.opts); err != nil {
 		return nil, err
 	}
-	for _, p := range found {
-		if !slices.ContainsFunc(out, func(q *process.Process) bool { return q.PID == p.PID }) {
-			sc.say("  pid %d %s", p.PID, commandLine(p.Cmdline(32), p.Name()))
-			out = append(out, p)
+	if j.search != nil {
+		found, err := j.search.look()
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range found {
+			if !slices.ContainsFunc(out, func(q *process.Process) bool { return q.PID == p.PID }) {
+				j.screen.say("  pid %d %s", p.PID, commandLine(p.Cmdline(32), p.Name()))
+				out = append(out, p)
+			}
 		}
 	}
-	if len(out) == 0 {
-		return nil, coded(exitNothing, errors.New("no process that uses CUDA was found: start it, or see gputrace run --help"))
+	if len(out) == 0 && !j.opts.wait {
+		return nil, coded(exitNothing, errors.New("no process that uses CUDA was found: start it, wait for it (--wait), or see gputrace run --help"))
 	}
 	return out, nil
 }

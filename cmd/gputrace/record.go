@@ -49,10 +49,10 @@ func recordCommand() *cli.Command {
 		UsageText: "sudo gputrace record -p PID [-d 10s] [-o FOLDER]",
 		Flags: append([]cli.Flag{
 			&cli.StringSliceFlag{Name: "pid", Aliases: []string{"p"}, Usage: "attach to process `PID`, or several, separated by commas or with -p before each"},
-			&cli.StringFlag{Name: "name", Usage: "attach to each process whose command line or program name matches `REGEX`"},
-			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA"},
+			&cli.StringFlag{Name: "name", Usage: "attach to each process whose command line or program name matches `REGEX`, also to those that begin later"},
+			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA, also to those that begin to"},
 			&cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first allocation"},
-			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it"},
+			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it; with --name or --all, wait for a process"},
 		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := parseRecord(c)

@@ -45,7 +45,10 @@ func JobRows(process string, b *heap.Books) []JobRow {
 			Other: otherOn(b, &a.Device), Allocated: a.Allocs,
 		})
 	}
-	if out == nil {
+	switch {
+	case out == nil && b.HoleCount > 0: // it may have used any
+		out = []JobRow{{Process: process, Device: "-", Live: event.Unknown, Peak: event.Unknown, Reserved: event.Unknown, Other: event.Unknown}}
+	case out == nil:
 		out = []JobRow{{Process: process, Device: "-", Other: otherOn(b, nil)}}
 	}
 	return out
