@@ -83,6 +83,9 @@ func (h *Heap) applyDriver(e *event.Event) {
 	case event.KindOutOfMemory:
 		h.driver(e.PID, e.Layer, e.Device).OOMs++
 	}
+	for _, a := range p.accounts {
+		a.followSegments()
+	}
 }
 
 func (h *Heap) allocDriver(p *process, e *event.Event) {

@@ -20,6 +20,7 @@ type process struct {
 	loose []span
 	torch bool
 
+	accounts  []*account              // of its caching allocators
 	contexts  map[uint64]event.Device // that the process was seen to use, with their devices
 	primaries map[int8]uint64         // the primary context of a device
 	devices   map[int8]struct{}       // ordinals that the process was seen to use

@@ -91,3 +91,14 @@ func (a *account) compareSegments() {
 		a.SegmentBytes = bytes
 	}
 }
+
+// followSegments keeps what an allocator has reserved up to date while it says nothing: it gives segments back (empty_cache, or to
+// make room) without a word, and says what is left with its next block. Where what the driver's events tell was the same as the
+// allocator's figure, it still is.
+func (a *account) followSegments() {
+	if a.driver == nil || a.SegmentBytes != a.Reserved || a.Reserved == event.Unknown {
+		return
+	}
+	a.SegmentBytes = a.driver.Segments.Bytes
+	a.Reserved = a.SegmentBytes
+}

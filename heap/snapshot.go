@@ -18,7 +18,7 @@ type Account struct {
 	Device event.Device
 
 	Allocated uint64 // the allocator's own total at the last event, bytes; Unknown when it never said (PyTorch up to 1.9)
-	Reserved  uint64 // bytes of its segments at the last event; Unknown when it never said
+	Reserved  uint64 // bytes of its segments, less those that were given back since it last said it; Unknown when it never said
 	Live      Count  // blocks that were allocated since the first event and still live
 	Recovered Count  // of Live: blocks whose allocation did not come through, from the allocator's books
 	Before    uint64 // bytes that lived before the first event and were not freed since; Unknown without a total

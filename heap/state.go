@@ -474,6 +474,7 @@ func (s *state) account(k *accountKey, v **account) {
 	if s.load {
 		*k = accountKey{a.PID, a.Device}
 		a.process = s.heap.process(a.PID)
+		a.process.accounts = append(a.process.accounts, a)
 		a.driver = s.heap.drivers[driverKey{a.PID, event.LayerDevice, a.Device}]
 	}
 }

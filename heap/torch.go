@@ -41,6 +41,7 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 		a.PID, a.Device = pid, device
 		a.Allocated, a.Reserved, a.SegmentBytes = event.Unknown, event.Unknown, event.Unknown
 		a.driver = h.drivers[driverKey{pid, event.LayerDevice, device}]
+		a.process.accounts = append(a.process.accounts, a)
 		a.process.hasTorch(device)
 		h.accounts[key] = a
 		h.adopt(a)
