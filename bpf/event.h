@@ -408,7 +408,8 @@ struct traced {
 	u32 pid;      // as the tracer's PID namespace numbers it
 	u32 children; // 1: its children are traced too
 	u32 execs;
-	u64 lost;	// events
+	u64 lost; // events
+	u64 stacks_lost;
 	u64 changes;	// how often it was seen to have other code than before
 	u64 code_pages; // executable pages (exec_vm of its mm_struct), while its descriptor is borrowed
 };

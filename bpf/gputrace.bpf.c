@@ -58,8 +58,7 @@ struct memo memos[MEMOS];
 u32 memo_turns;
 u64 seen[SEEN];		    // hashes of stacks already sent; an overwritten slot only means that one is sent again
 u64 seen_codes[SEEN_CODES]; // the last code object sent, by address
-u64 stacks_lost;
-u64 pid_misses; // runs in a process that is not traced
+u64 pid_misses;		    // runs in a process that is not traced
 
 static __always_inline int read_user(void *dst, u32 len, u64 addr)
 {
@@ -410,7 +409,6 @@ static __always_inline void send_stack(struct walk *w, struct proc *p)
 	if (bpf_ringbuf_output(&ring, &w->rec, __builtin_offsetof(struct record_stack, words) + n * 8,
 			       BPF_RB_NO_WAKEUP)) {
 		w->status = STACK_LOST;
-		__sync_fetch_and_add(&stacks_lost, 1);
 		return;
 	}
 	*seen_slot(w->rec.hash) = w->rec.hash;
@@ -467,7 +465,10 @@ static __always_inline u64 capture(struct hit *h, u8 *status)
 	*status = walk_and_send(h->scratch, h->proc);
 	if (raw_helps(*status))
 		capture_raw(h);
-	return *status == STACK_LOST ? 0 : h->scratch->walk.rec.hash;
+	if (*status != STACK_LOST)
+		return h->scratch->walk.rec.hash;
+	__sync_fetch_and_add(&h->traced->stacks_lost, 1);
+	return 0;
 }
 
 static __always_inline void fill_event(struct hit *h, struct record_event *e)

@@ -536,14 +536,15 @@ type TraceStatsTable struct {
 }
 
 type TraceTraced struct {
-	_         structs.HostLayout
-	State     uint32
-	Pid       uint32
-	Children  uint32
-	Execs     uint32
-	Lost      uint64
-	Changes   uint64
-	CodePages uint64
+	_          structs.HostLayout
+	State      uint32
+	Pid        uint32
+	Children   uint32
+	Execs      uint32
+	Lost       uint64
+	StacksLost uint64
+	Changes    uint64
+	CodePages  uint64
 }
 
 type TraceTracedState uint32
@@ -613,7 +614,6 @@ const (
 	TraceVarRules                 = "rules"
 	TraceVarSeen                  = "seen"
 	TraceVarSeenCodes             = "seen_codes"
-	TraceVarStacksLost            = "stacks_lost"
 	TraceVarStats                 = "stats"
 	TraceVarTracedTurn            = "traced_turn"
 )
@@ -727,7 +727,6 @@ type TraceVariableSpecs struct {
 	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
 	Seen                  *ebpf.VariableSpec `ebpf:"seen"`
 	SeenCodes             *ebpf.VariableSpec `ebpf:"seen_codes"`
-	StacksLost            *ebpf.VariableSpec `ebpf:"stacks_lost"`
 	Stats                 *ebpf.VariableSpec `ebpf:"stats"`
 	TracedTurn            *ebpf.VariableSpec `ebpf:"traced_turn"`
 }
@@ -821,7 +820,6 @@ type TraceVariables struct {
 	Rules                 *ebpf.Variable `ebpf:"rules"`
 	Seen                  *ebpf.Variable `ebpf:"seen"`
 	SeenCodes             *ebpf.Variable `ebpf:"seen_codes"`
-	StacksLost            *ebpf.Variable `ebpf:"stacks_lost"`
 	Stats                 *ebpf.Variable `ebpf:"stats"`
 	TracedTurn            *ebpf.Variable `ebpf:"traced_turn"`
 }

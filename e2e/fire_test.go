@@ -370,6 +370,15 @@ func TestFireOfOneEvent(t *testing.T) {
 	books := r.heap.Books()
 	require.Len(t, books.Holes, 1)
 	require.EqualValues(t, 1, books.Holes[0].Events)
+	require.EqualValues(t, 1, *r.end.Lost)
+	require.NotContains(t, c.stdout.String(), "received", "the equation must hold")
+}
+
+func sumHoles(b *heap.Books) (n uint64) {
+	for _, h := range b.Holes {
+		n += h.Events
+	}
+	return n
 }
 
 // TestFireOfJob: two processes share a small ring. The recording of each has the holes, and of each what lives is the allocator's again.
@@ -406,9 +415,7 @@ func TestFireOfJob(t *testing.T) {
 		books := r.heap.Books()
 		got[books.Accounts[0].PID] = books.Accounts[0].Allocated
 		require.Zero(t, books.Accounts[0].Lost)
-		for _, h := range books.Holes {
-			lost += h.Events
-		}
+		lost += sumHoles(&books)
 		holes[int(books.Accounts[0].PID)] = len(books.Holes)
 		dropped = 0 // of all: the probes are the session's
 		for _, h := range r.end.Hits {
@@ -416,6 +423,7 @@ func TestFireOfJob(t *testing.T) {
 				dropped += n
 			}
 		}
+		require.Equal(t, sumHoles(&books), *r.end.Lost)
 	}
 	want[uint32(quiet.pid)] = 4096 + 1024 // a block before the start, and one for the child
 	require.Equal(t, want, got)

@@ -118,10 +118,10 @@ func (j *job) finish(t *testing.T) {
 	}
 	for _, p := range j.parts {
 		events += len(p.events)
+		require.Zero(t, p.StackRecordsLost())
 	}
 	require.Equal(t, emitted, received)
 	require.EqualValues(t, received, events)
-	require.Zero(t, j.Session.StackRecordsLost())
 }
 
 // allocated is what the process's allocators hold at the last event of its part, bytes.

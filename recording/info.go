@@ -72,8 +72,11 @@ type End struct {
 	NotWritten uint64 `json:"not_written"`
 	Error      string `json:"error"` // why recording stopped before the trace did; empty: it did not
 
-	Hits             []Hits `json:"hits"` // of every probe
-	StackRecordsLost uint64 `json:"stack_records_lost"`
+	Hits []Hits `json:"hits"` // of every probe
+	// Lost is events of the process that were lost, in the recording of one of a job: Hits are those of all processes then. nil: Hits
+	// are its own, and tell.
+	Lost             *uint64 `json:"lost,omitempty"`
+	StackRecordsLost uint64  `json:"stack_records_lost"`
 	// StacksOverLimit is events whose stack was not kept, because there were so many different ones.
 	StacksOverLimit uint64 `json:"stacks_over_limit,omitempty"`
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none.

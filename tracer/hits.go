@@ -104,15 +104,18 @@ func (s *Session) Lost() uint64 {
 }
 
 // Lost is the number of events of this process lost so far, of those that Session.Lost counts. Also when it has ended.
-func (t *Tracer) Lost() uint64 {
+func (t *Tracer) Lost() uint64 { return t.countLost().events }
+
+// StackRecordsLost counts stacks of this process that did not fit the ring; their events say so. Also when it has ended.
+func (t *Tracer) StackRecordsLost() uint64 { return t.countLost().stacks }
+
+func (t *Tracer) countLost() losses {
 	if m := t.member; m.tracer == t {
-		t.lost = max(t.lost, m.lostNow(t.kernel))
+		now := m.lostNow(t.kernel)
+		t.lost = losses{max(t.lost.events, now.events), max(t.lost.stacks, now.stacks)}
 	}
 	return t.lost
 }
 
 // StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.
 func (t *Tracer) StacksOverLimit() uint64 { return t.stacks.over }
-
-// StackRecordsLost counts stacks that did not fit the ring; their events say so.
-func (s *Session) StackRecordsLost() uint64 { return s.kernel.stacksLost() }

@@ -388,7 +388,6 @@ func (k *kernel) stats(s *bpf.TraceStatsTable) error {
 	return nil
 }
 
-func (k *kernel) stacksLost() uint64 { return k.counter(k.objs.StacksLost) }
 
 // decodeEvent reads a record_event; its length was checked.
 func decodeEvent(raw []byte) *bpf.TraceRecordEvent {

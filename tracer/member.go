@@ -39,7 +39,7 @@ type member struct {
 	about  process.About    // of its program; empty: not known
 	exit   *exitWatch       // nil: its end is told by a record
 	pages  uint64           // of code, when it was last looked at
-	lost   uint64           // events of its program, that the kernel counted at another place; less those of an earlier program
+	lost   losses           // of its program, that the kernel counted at another place; less those of an earlier program
 }
 
 func (m *member) close() {
@@ -49,8 +49,14 @@ func (m *member) close() {
 	}
 }
 
-// lostNow is how many events of its present program were lost.
-func (m *member) lostNow(k *kernel) uint64 { return m.lost + k.tracedAt(m.index).Lost }
+// losses are what did not fit the ring, or was lost otherwise.
+type losses struct{ events, stacks uint64 }
+
+// lostNow is what was lost of its present program.
+func (m *member) lostNow(k *kernel) losses {
+	t := k.tracedAt(m.index)
+	return losses{m.lost.events + t.Lost, m.lost.stacks + t.StacksLost}
+}
 
 // exitWatch tells whether a process has ended. Its descriptor stands for that very process, not for its number.
 type exitWatch struct{ fd int }
@@ -503,7 +509,8 @@ func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 // execed ends the trace of a program; the one that the process has become begins a new one, if it is to be traced.
 func (s *Session) execed(m *member) {
 	s.retire(m, Execed)
-	m.lost = -s.kernel.tracedAt(m.index).Lost
+	before := s.kernel.tracedAt(m.index)
+	m.lost = losses{-before.Lost, -before.StacksLost}
 	s.kernel.leave(m.slot)
 	m.slot, m.execed, m.began, m.from, m.target, m.about = noCode, true, true, nil, nil, process.About{}
 	m.close()
@@ -532,7 +539,7 @@ func (s *Session) retire(m *member, why End) {
 	if t == nil {
 		return
 	}
-	t.Lost() // for the last time: its place is given back
+	t.countLost() // for the last time: its place is given back
 	m.tracer = nil
 	s.instances[m.pid]++
 	if t.end == Running {

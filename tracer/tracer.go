@@ -102,7 +102,7 @@ type Tracer struct {
 	mine    []*Probe // those in files that it has mapped
 
 	end         End
-	lost        uint64 // events, when that was last asked for
+	lost        losses // when that was last asked for
 	arrived     bool   // it was said that it is there
 	began       bool   // under our eyes
 	lastRefresh time.Time

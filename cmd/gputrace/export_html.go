@@ -9,7 +9,6 @@ import (
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/export/html"
-	"github.com/gputrace/gputrace/export/table"
 )
 
 // writePage writes the page. All of the trace is in it: a selection is what is selected when it opens.
@@ -21,10 +20,12 @@ func writePage(w io.Writer, in *exportInput) error {
 	if err != nil {
 		return err
 	}
+	end := in.Trace.End()
+	told := summary(end, in.Info, in.End)
 	program := cmp.Or(strings.Join(in.Info.Cmdline, " "), in.Info.Name, in.Path)
 	return html.Write(w, html.Input{
-		Browse: b, View: in.Trace.End(), Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
-		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: table.Lost(hitsOf(in.End)), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
+		Browse: b, View: end, Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
+		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: told.EventsLost(), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
 	})
 }
 

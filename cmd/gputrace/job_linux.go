@@ -393,7 +393,14 @@ func (j *job) sayUnseen() {
 
 // summary is a line for each process and device.
 func (j *job) summary(end time.Time) table.JobInput {
-	in := table.JobInput{Duration: end.Sub(j.start), Lost: j.tracer.Lost()}
+	hits, err := j.tracer.Hits()
+	if err != nil {
+		j.screen.warn(err)
+	}
+	in := table.JobInput{Duration: end.Sub(j.start), Hits: hitsOf(recordedHits(hits))}
+	for _, c := range j.done {
+		in.Received += c.snapshot.Events
+	}
 	for _, s := range j.ordered() {
 		books := s.heap.Books()
 		in.Rows = append(in.Rows, table.JobRows(s.who()+" "+commandLine(s.cmdline, s.name), &books)...)

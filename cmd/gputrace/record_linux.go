@@ -298,7 +298,7 @@ func (s *session) conclude() *concluded {
 	s.endTrace(end, view)
 	in := summary(view, s.info, end)
 	if n := end.StackRecordsLost; n > 0 {
-		s.screen.warn(fmt.Errorf("%d stacks did not fit the ring: their events have none (--ring-size)", n))
+		s.screen.warn(fmt.Errorf("%s: %d stacks did not fit the ring: their events have none (--ring-size)", s.who(), n))
 	}
 	return &concluded{profiled{view, joined, table.Comments(in)}, in, held, snapshot}
 }

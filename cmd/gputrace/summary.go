@@ -19,7 +19,7 @@ func summary(view *analysis.View, info *recording.Info, end *recording.End) tabl
 		return in
 	}
 	in.Duration = end.Duration
-	in.Hits = hitsOf(end)
+	in.Hits, in.Lost = hitsOf(end.Hits), end.Lost
 	if end.RawStacks != nil {
 		raw := table.RawStacks(*end.RawStacks)
 		in.RawStacks = &raw
@@ -33,13 +33,10 @@ func summary(view *analysis.View, info *recording.Info, end *recording.End) tabl
 	return in
 }
 
-// hitsOf is what became of the runs of every probe; nil: not known.
-func hitsOf(end *recording.End) []table.Hits {
-	if end == nil {
-		return nil
-	}
+// hitsOf is what became of the runs of every probe.
+func hitsOf(hits []recording.Hits) []table.Hits {
 	var out []table.Hits
-	for _, h := range end.Hits {
+	for _, h := range hits {
 		out = append(out, table.Hits{Probe: h.Probe, Hits: h.Hits, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
 	}
 	return out

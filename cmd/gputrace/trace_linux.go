@@ -90,13 +90,23 @@ func (s *session) describeEnd(memory *analysis.BalanceInput) *recording.End {
 	if err != nil {
 		s.screen.warn(err)
 	}
-	for _, h := range hits {
-		end.Hits = append(end.Hits, recording.Hits{Probe: h.Probe, Hits: h.Runs, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
+	end.Hits = recordedHits(hits)
+	if s.opts.isJob() {
+		lost := s.tracer.Lost()
+		end.Lost = &lost
 	}
 	if c := s.resync.report(); c != nil {
 		end.Checks = &recording.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
 	}
 	return end
+}
+
+func recordedHits(hits []tracer.Hits) []recording.Hits {
+	var out []recording.Hits
+	for _, h := range hits {
+		out = append(out, recording.Hits{Probe: h.Probe, Hits: h.Runs, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
+	}
+	return out
 }
 
 // endTrace completes the recording.

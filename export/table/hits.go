@@ -58,6 +58,20 @@ func Lost(probes []Hits) uint64 {
 	return total(totalHits(probes).Dropped)
 }
 
+// imbalances are the probes whose hits do not add up, and events that left the kernel without being received.
+func imbalances(probes []Hits, received uint64) []string {
+	var out []string
+	for i := range probes {
+		if wrong := probes[i].imbalance(); wrong != "" {
+			out = append(out, Printable(probes[i].Probe)+": "+wrong)
+		}
+	}
+	if t := totalHits(probes); t.Emitted != received {
+		out = append(out, fmt.Sprintf("%s emitted, %s received", plural(t.Emitted, "event"), countText(received)))
+	}
+	return out
+}
+
 // reasonsText is "ring full 10, no scratch 2", largest first; empty without any.
 func reasonsText(reasons map[string]uint64) string {
 	keys := slices.Collect(maps.Keys(reasons))

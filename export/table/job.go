@@ -13,7 +13,8 @@ import (
 // JobInput is what Job prints.
 type JobInput struct {
 	Duration time.Duration // of the recording
-	Lost     uint64        // events, of all processes
+	Hits     []Hits        // of every probe, by all processes
+	Received uint64        // events, of all processes
 	Rows     []JobRow
 }
 
@@ -70,10 +71,10 @@ const jobRow = "%-52s %-8s %11s %11s %11s %11s %10s"
 func Job(w io.Writer, in JobInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
-	p.line("%.1f s · %s lost", in.Duration.Seconds(), plural(in.Lost, "event"))
+	p.line("%.1f s · %s lost", in.Duration.Seconds(), plural(Lost(in.Hits), "event"))
 	p.line("")
 	p.line(jobRow, "process", "device", "torch", "peak", "reserved", "other", "blocks")
-	var total JobRow
+	var sum JobRow
 	processes := map[string]bool{}
 	for i := range in.Rows {
 		r := &in.Rows[i]
@@ -83,10 +84,17 @@ func Job(w io.Writer, in JobInput) error {
 			name = append(name[:51], '…')
 		}
 		p.line(jobRow, string(name), r.Device, Bytes(r.Live), Bytes(r.Peak), Bytes(r.Reserved), Bytes(r.Other), countText(r.Allocated))
-		total.Live, total.Reserved = plus(total.Live, r.Live), plus(total.Reserved, r.Reserved)
-		total.Other, total.Allocated = plus(total.Other, r.Other), total.Allocated+r.Allocated
+		sum.Live, sum.Reserved = plus(sum.Live, r.Live), plus(sum.Reserved, r.Reserved)
+		sum.Other, sum.Allocated = plus(sum.Other, r.Other), sum.Allocated+r.Allocated
 	}
-	p.line(jobRow, fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(total.Live), "", Bytes(total.Reserved), Bytes(total.Other), countText(total.Allocated))
+	p.line(jobRow, fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(sum.Live), "", Bytes(sum.Reserved), Bytes(sum.Other), countText(sum.Allocated))
+	p.line("")
+	t := totalHits(in.Hits)
+	p.field("events", "%s", t.equation())
+	for _, wrong := range imbalances(in.Hits, in.Received) {
+		p.field("", "%s", wrong)
+	}
+	p.field("lost", "%s", orNone(plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the processes: %w", err)
 	}

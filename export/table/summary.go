@@ -25,6 +25,8 @@ const (
 type Input struct {
 	View *analysis.View
 	Hits []Hits // of every probe; empty: not known, as for a recording
+	// Lost is events of the process that were lost, where Hits are those of all processes of a job; nil: Hits are its own.
+	Lost *uint64
 	// Start is when the recording began, CLOCK_BOOTTIME nanoseconds. 0: at the first event.
 	Start    uint64
 	Duration time.Duration // of the recording; 0: up to the last event
@@ -133,7 +135,7 @@ func (p *printer) header() {
 }
 
 func (p *printer) lostEvents() string {
-	n := Lost(p.in.Hits)
+	n := p.in.EventsLost()
 	if n == event.Unknown {
 		return "events lost unknown"
 	}
@@ -296,12 +298,11 @@ func (p *printer) losses() {
 	if len(p.in.Hits) == 0 {
 		p.field("events", "%s; probe hits unknown", countText(s.Events))
 	} else {
-		t := totalHits(p.in.Hits)
-		p.field("events", "%s", t.equation())
+		p.field("events", "%s", p.in.equation())
 		for _, wrong := range p.in.imbalances() {
 			p.field("", "%s", wrong)
 		}
-		p.field("lost", "%s", orNone(plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
+		p.field("lost", "%s", p.in.withReasons(plural(p.in.EventsLost(), "event")))
 	}
 	p.holes()
 	p.gaps()
@@ -328,18 +329,38 @@ func (p *printer) checks() {
 	p.field("books", "%s)", text)
 }
 
-// imbalances are the probes whose hits do not add up, and events that left the kernel without reaching the heap.
+// EventsLost is how many events of the process were lost, for all reasons; event.Unknown where the hits are not known.
+func (in *Input) EventsLost() uint64 {
+	if in.Lost != nil {
+		return *in.Lost
+	}
+	return Lost(in.Hits)
+}
+
+// equation says what became of the hits. Those of a job are told at its end; of one of its processes, what came of it.
+func (in *Input) equation() string {
+	if in.Lost != nil {
+		return plural(in.View.Snapshot.Events, "event") + " of this process"
+	}
+	t := totalHits(in.Hits)
+	return t.equation()
+}
+
+// withReasons is a text of the lost events, with the reasons where they are known.
+func (in *Input) withReasons(lost string) string {
+	if in.Lost != nil {
+		return lost
+	}
+	return orNone(lost, reasonsText(totalHits(in.Hits).Dropped))
+}
+
+// imbalances are the probes whose hits do not add up, and events that left the kernel without reaching the heap. Of a process of a
+// job that cannot be told: its hits are not known.
 func (in *Input) imbalances() []string {
-	var out []string
-	for i := range in.Hits {
-		if wrong := in.Hits[i].imbalance(); wrong != "" {
-			out = append(out, Printable(in.Hits[i].Probe)+": "+wrong)
-		}
+	if in.Lost != nil {
+		return nil
 	}
-	if t := totalHits(in.Hits); t.Emitted != in.View.Snapshot.Events {
-		out = append(out, fmt.Sprintf("%s emitted, %s received", plural(t.Emitted, "event"), countText(in.View.Snapshot.Events)))
-	}
-	return out
+	return imbalances(in.Hits, in.View.Snapshot.Events)
 }
 
 func orNone(count, reasons string) string {
@@ -438,9 +459,8 @@ func Comments(in Input) []string {
 	if len(in.Hits) == 0 {
 		add("probe hits unknown")
 	} else {
-		t := totalHits(in.Hits)
-		add("%s", t.equation())
-		add("events lost: %s", orNone(countText(total(t.Dropped)), reasonsText(t.Dropped)))
+		add("%s", in.equation())
+		add("events lost: %s", in.withReasons(countText(in.EventsLost())))
 		out = append(out, in.imbalances()...)
 	}
 	if in.RawStacks != nil {

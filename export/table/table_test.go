@@ -136,6 +136,7 @@ var inputs = map[string]Input{
 		View: view(broken()), Hits: unbalanced(), Start: start, Duration: 48200 * time.Millisecond,
 		RawStacks: &RawStacks{Sent: 2000, Unwound: 1990, Guessed: 7, Partial: 3, OverRate: 12270, NoRoom: 1},
 	},
+	"member":  {View: view(training()), Hits: unbalanced(), Lost: new(uint64(3)), Start: start, Duration: 48200 * time.Millisecond},
 	"nothing": {View: view(heap.New().Snapshot()), Hits: []Hits{{Probe: "torch report"}}, Duration: time.Second},
 }
 
