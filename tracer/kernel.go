@@ -388,7 +388,6 @@ func (k *kernel) stats(s *bpf.TraceStatsTable) error {
 	return nil
 }
 
-
 // decodeEvent reads a record_event; its length was checked.
 func decodeEvent(raw []byte) *bpf.TraceRecordEvent {
 	return (*bpf.TraceRecordEvent)(unsafe.Pointer(unsafe.SliceData(raw)))
