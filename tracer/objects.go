@@ -219,6 +219,29 @@ func (o *objects) keep(b built) {
 	b.object.rowLo, b.object.rowHi = lo, hi
 }
 
+// Prepare makes the unwind tables of what a process has mapped and keeps them in dir (Options.CacheDir), where Session.Add finds them:
+// a program that was never seen takes seconds, in which nobody reads the ring. It may run beside anything. What goes wrong is Add's
+// to report.
+func Prepare(p *process.Process, dir string) {
+	maps, err := p.Maps()
+	if err != nil || dir == "" {
+		return
+	}
+	o, cache, done := &objects{target: p}, &symbolize.Cache{Dir: dir}, map[process.FileID]bool{}
+	for i := range maps {
+		m := &maps[i]
+		if id := p.FileID(m); !m.Exec || m.Inode == 0 || done[id] {
+			continue
+		} else if id != (process.FileID{}) {
+			done[id] = true
+		}
+		if file := o.open(m).file; file != nil {
+			_, _, _ = cache.Table(file)
+			file.Release()
+		}
+	}
+}
+
 // release gives back the memory that is only needed while names are looked up.
 func (o *objects) release() {
 	for _, obj := range o.byKey {

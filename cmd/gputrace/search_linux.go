@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gputrace/gputrace/process"
@@ -27,6 +28,10 @@ type search struct {
 	wanted *regexp.Regexp
 	seen   map[int]sight
 	next   time.Time // when to look again; zero: there was no look
+
+	preparing map[int]bool // processes whose tables are being made
+	prepared  chan *process.Process
+	turn      sync.Mutex // one at a time
 }
 
 // sight is what was seen of a process.
@@ -44,7 +49,7 @@ func newSearch(o *recordOptions) (*search, error) {
 	if err != nil {
 		return nil, usage("--name: %w", err)
 	}
-	return &search{opts: o, wanted: wanted, seen: map[int]sight{}}, nil
+	return &search{opts: o, wanted: wanted, seen: map[int]sight{}, preparing: map[int]bool{}, prepared: make(chan *process.Process)}, nil
 }
 
 // look finds what is new since the last look: processes that began, and those that have loaded code.
@@ -88,31 +93,61 @@ func (s *search) means(p *process.Process, begun bool) bool {
 
 // searchAgain attaches to the processes that have come since the last look.
 func (j *job) searchAgain() {
-	if j.search == nil || j.search.next.After(time.Now()) {
+	s := j.search
+	if s == nil {
 		return
 	}
-	targets, err := j.search.look()
+	select {
+	case p := <-s.prepared:
+		delete(s.preparing, p.PID)
+		j.addFound(p)
+	default:
+	}
+	if s.next.After(time.Now()) {
+		return
+	}
+	targets, err := s.look()
 	if err != nil {
 		j.screen.warn(err)
 	}
 	for _, p := range targets {
-		if j.tracer.Knows(p.PID) {
-			continue
+		switch {
+		case s.preparing[p.PID]:
+		case tracer.Traceable(p):
+			s.preparing[p.PID] = true
+			go s.prepare(p)
+		default:
+			j.addFound(p)
 		}
-		t, err := j.tracer.Add(p)
-		if errors.Is(err, tracer.ErrNoCUDA) {
-			err = j.tracer.Expect(p)
-		}
-		switch one := j.opts; {
-		case err == nil:
-			j.screen.say("  pid %d %s", p.PID, commandLine(p.Cmdline(32), p.Name()))
-		case p.Alive():
-			one.pid = p.PID
-			j.screen.warn(explain(err, one))
-		}
-		if t != nil {
-			j.arrive(t)
-		}
+	}
+}
+
+// prepare makes what takes long before a process can be attached to, beside the reading of events.
+func (s *search) prepare(p *process.Process) {
+	s.turn.Lock()
+	tracer.Prepare(p, s.opts.cacheDir)
+	s.turn.Unlock()
+	s.prepared <- p
+}
+
+// addFound attaches to a process that has come, or follows it until it uses CUDA.
+func (j *job) addFound(p *process.Process) {
+	if j.tracer.Knows(p.PID) {
+		return
+	}
+	t, err := j.tracer.Add(p)
+	if errors.Is(err, tracer.ErrNoCUDA) {
+		err = j.tracer.Expect(p)
+	}
+	switch one := j.opts; {
+	case err == nil:
+		j.screen.say("  pid %d %s", p.PID, commandLine(p.Cmdline(32), p.Name()))
+	case p.Alive():
+		one.pid = p.PID
+		j.screen.warn(explain(err, one))
+	}
+	if t != nil {
+		j.arrive(t)
 	}
 }
 
