@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && amd64
 
 // Command bench measures what tracing costs and prints it as Markdown tables: microseconds per hit beyond an empty uprobe at
 // the same place, slowdown of training scripts beside PyTorch's own recorder, time to attach, the tracer's load and how many events it

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && amd64
 
 // Package tracer is the live source on Linux: it finds what to probe in a running process, prepares the unwinder, attaches,
 // and turns what the kernel sends into events. Nothing runs in the target; when the tracer dies, the kernel removes the

@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux || !amd64
 
 package main
 
@@ -8,5 +8,5 @@ import (
 )
 
 func examine(doctorOptions) error {
-	return fmt.Errorf("there is nothing to examine yet on %s: gputrace runs on Linux for now", runtime.GOOS)
+	return fmt.Errorf("there is nothing to examine yet on %s/%s: gputrace traces on Linux on x86-64 for now", runtime.GOOS, runtime.GOARCH)
 }

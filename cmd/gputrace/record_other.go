@@ -1,4 +1,4 @@
-//go:build !linux
+//go:build !linux || !amd64
 
 package main
 
@@ -8,7 +8,7 @@ import (
 )
 
 func record(recordOptions) error {
-	return fmt.Errorf("attaching is not yet possible on %s: gputrace runs on Linux for now", runtime.GOOS)
+	return fmt.Errorf("attaching is not yet possible on %s/%s: gputrace traces on Linux on x86-64 for now", runtime.GOOS, runtime.GOARCH)
 }
 
 func startHere([]string) error { return record(recordOptions{}) }
