@@ -33,7 +33,8 @@ type search struct {
 
 	preparing map[int]bool // processes whose tables are being made
 	prepared  chan *process.Process
-	turn      sync.Mutex // one at a time
+	turn      sync.Mutex     // one at a time
+	failed    map[int]uint64 // processes that could not be attached to, with their start times: it is said once
 }
 
 // sight is what was seen of a process.
@@ -51,7 +52,10 @@ func newSearch(o *recordOptions) (*search, error) {
 	if err != nil {
 		return nil, usage("--name: %w", err)
 	}
-	return &search{opts: o, wanted: wanted, seen: map[int]sight{}, preparing: map[int]bool{}, prepared: make(chan *process.Process)}, nil
+	return &search{
+		opts: o, wanted: wanted, seen: map[int]sight{}, preparing: map[int]bool{}, prepared: make(chan *process.Process),
+		failed: map[int]uint64{},
+	}, nil
 }
 
 // look finds what is new since the last look: processes that began, and those that have loaded code.
@@ -114,7 +118,7 @@ func (j *job) searchAgain() {
 	}
 	for _, p := range targets {
 		switch {
-		case s.preparing[p.PID]:
+		case s.preparing[p.PID], j.tracer.Knows(p.PID):
 		case tracer.Traceable(p):
 			s.preparing[p.PID] = true
 			go s.prepare(p)
@@ -144,7 +148,8 @@ func (j *job) addFound(p *process.Process) {
 	switch one := j.opts; {
 	case err == nil:
 		j.screen.say("  pid %d %s", p.PID, commandLine(p.Cmdline(32), p.Name()))
-	case p.Alive():
+	case p.Alive() && j.search.failed[p.PID] != p.StartTime:
+		j.search.failed[p.PID] = p.StartTime
 		one.pid = p.PID
 		j.screen.warn(explain(err, one))
 	}
