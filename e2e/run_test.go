@@ -45,7 +45,7 @@ func TestRunRanks(t *testing.T) {
 			c.start(t).succeeds(t)
 			checkRanks(t, c, ranks, c.stdout.String())
 			require.Contains(t, c.stderr.String(), fmt.Sprintf("total of %d", ranks))
-			require.Regexp(t, `(?m)^events   [0-9,]+ probe hits = [0-9,]+ emitted \+ [0-9,]+ without an event \+ 0 dropped\n\S`, c.stderr.String())
+			require.Regexp(t, `(?m)^job      [0-9,]+ probe hits = [0-9,]+ emitted \+ [0-9,]+ without an event \+ 0 dropped\n\S`, c.stderr.String())
 			require.NotContains(t, c.stderr.String(), "warning")
 			require.NotContains(t, c.stdout.String(), "wrote", "standard output is the program's")
 		})

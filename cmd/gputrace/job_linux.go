@@ -345,12 +345,7 @@ func (j *job) finish() error {
 		return coded(exitTargetEnded, errors.New("no process was seen to use CUDA. One that ends within a moment of loading it is not seen"))
 	}
 	j.leaveOutIdle()
-	if len(j.all) == 1 {
-		c := j.done[j.all[0]]
-		if err := printSummary(j.out, c.in, c.held); err != nil {
-			j.screen.warn(err)
-		}
-	} else if err := table.Job(j.out, j.summary(end)); err != nil {
+	if err := j.print(end); err != nil {
 		j.screen.warn(err)
 	}
 	path, err := j.writeSomewhere(end)
@@ -359,6 +354,17 @@ func (j *job) finish() error {
 	}
 	j.tellWritten(path)
 	return j.verdict()
+}
+
+func (j *job) print(end time.Time) error {
+	if len(j.all) > 1 {
+		return table.Job(j.out, j.summary(end))
+	}
+	c := j.done[j.all[0]]
+	if err := printSummary(j.out, c.in, c.held); err != nil {
+		return err
+	}
+	return table.JobHits(j.out, j.summary(end))
 }
 
 // leaveOutIdle takes out of the results what used no GPU memory, such as launchers, unless nothing else is there. Of a process whose

@@ -88,15 +88,30 @@ func Job(w io.Writer, in JobInput) error {
 		sum.Other, sum.Allocated = plus(sum.Other, r.Other), sum.Allocated+r.Allocated
 	}
 	p.line(jobRow, fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(sum.Live), "", Bytes(sum.Reserved), Bytes(sum.Other), countText(sum.Allocated))
-	p.line("")
-	t := totalHits(in.Hits)
-	p.field("events", "%s", t.equation())
-	for _, wrong := range imbalances(in.Hits, in.Received) {
-		p.field("", "%s", wrong)
-	}
-	p.field("lost", "%s", orNone(plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
+	p.jobHits(&in)
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the processes: %w", err)
 	}
 	return nil
+}
+
+// JobHits prints what became of the hits of a job, where only one of its processes used the GPU: below the Summary of that.
+func JobHits(w io.Writer, in JobInput) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	p.jobHits(&in)
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the hits: %w", err)
+	}
+	return nil
+}
+
+func (p *printer) jobHits(in *JobInput) {
+	t := totalHits(in.Hits)
+	p.line("")
+	p.field("job", "%s", t.equation())
+	for _, wrong := range imbalances(in.Hits, in.Received) {
+		p.field("", "%s", wrong)
+	}
+	p.field("lost", "%s", orNone(plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
 }

@@ -36,7 +36,7 @@ rank 0, pid 7 train.py                               cuda:1       1.0 MiB     1.
 pid 8 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx… -                0 B         0 B         0 B         0 B          0
 total of 2 processes                                              4.0 MiB                10.0 MiB     1.0 MiB      1,007
 
-events   6 probe hits = 4 emitted + 1 without an event + 1 dropped
+job      6 probe hits = 4 emitted + 1 without an event + 1 dropped
 lost     1 event: ring full 1
 `, b.String())
 
