@@ -77,7 +77,7 @@ func TestStepParser(t *testing.T) {
 // TestFigures uses windows whose differences are known: a step of 1 ms with 100 hits, 0.5 µs for the trap, 2 µs for the rest.
 func TestFigures(t *testing.T) {
 	at := func(us float64) figure {
-		return figure{ns: us * 1000, cpu: series{us * 1000, us*1000 + 1, us*1000 + 2}, hits: 100}
+		return figure{ns: us * 1000, bare: 1000 * 1000, cpu: series{us * 1000, us*1000 + 1, us*1000 + 2}, hits: 100}
 	}
 	r := result{workload: findWorkload("gpt")}
 	for range 3 {
@@ -88,6 +88,11 @@ func TestFigures(t *testing.T) {
 	require.InDelta(t, 2, r.compare(traced, empty, perHit).median(), 1e-6)
 	require.InDelta(t, 1.25, r.compare(traced, untraced, slowdown).median(), 1e-6)
 	require.Nil(t, r.quietPerHit(freeStacks, empty), "a mode that was not measured")
+	require.Empty(t, r.added(traced, recorderAll), "likewise")
+	r.rounds = append(r.rounds, map[string]figure{traced: {ns: 1500, bare: 1000}, recorderAll: {ns: 2400, bare: 1400}}) // the machine became slower between them
+	require.Equal(t, series{0.5}, r.added(traced, recorderAll))
+	require.Equal(t, figure{ns: 2, bare: 2, hits: 7, cpu: series{1, 2, 3}},
+		together([]figure{{ns: 1, hits: 7, cpu: series{1}}, {ns: 2, hits: 7, cpu: series{2}}, {ns: 9, hits: 7, cpu: series{3}}}))
 	require.Empty(t, r.compare(freeStacks, untraced, slowdown))
 }
 

@@ -68,6 +68,7 @@ type result struct {
 // figure is one window.
 type figure struct {
 	ns   float64 // median of the samples' wall times
+	bare float64 // the same untraced, just before and after
 	cpu  series  // the samples' CPU times
 	hits float64 // median of the samples
 }
@@ -99,11 +100,17 @@ func (w *workload) measure(e *environment, o options) (result, error) {
 	return out, err
 }
 
+// round measures each mode once, and the untraced job before and after each: the machine's speed changes from minute to minute.
 func (s *subject) round(w *workload, o options, round int) (map[string]figure, error) {
 	progress("%s: round %d of %d", w.name, round+1, o.rounds)
-	out := map[string]figure{}
-	for i := range modes {
-		m := &modes[(i+round)%len(modes)]
+	bare, others := &modes[0], modes[1:]
+	before, err := s.window(bare, o)
+	if err != nil {
+		return nil, err
+	}
+	out, plain := map[string]figure{}, []figure{before}
+	for i := range others {
+		m := &others[(i+round)%len(others)]
 		if m.training && !w.training {
 			continue
 		}
@@ -114,9 +121,26 @@ func (s *subject) round(w *workload, o options, round int) (map[string]figure, e
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.name, err)
 		}
-		out[m.name] = f
+		after, err := s.window(bare, o)
+		if err != nil {
+			return nil, err
+		}
+		f.bare = (before.ns + after.ns) / 2
+		out[m.name], before, plain = f, after, append(plain, after)
 	}
+	out[bare.name] = together(plain)
 	return out, nil
+}
+
+// together is what several windows of one mode say.
+func together(windows []figure) (out figure) {
+	var ns, hits series
+	for _, f := range windows {
+		ns, hits, out.cpu = append(ns, f.ns), append(hits, f.hits), append(out.cpu, f.cpu...)
+	}
+	out.ns, out.hits = ns.median(), hits.median()
+	out.bare = out.ns
+	return out
 }
 
 // window measures one mode once.
@@ -155,9 +179,8 @@ func (r *result) added(mode, other string) series {
 	for _, round := range r.rounds {
 		m, ok1 := round[mode]
 		o, ok2 := round[other]
-		b, ok3 := round[untraced]
-		if ok1 && ok2 && ok3 && o.ns > b.ns {
-			out = append(out, (m.ns-b.ns)/(o.ns-b.ns))
+		if ok1 && ok2 && o.ns > o.bare {
+			out = append(out, (m.ns-m.bare)/(o.ns-o.bare))
 		}
 	}
 	return out
@@ -190,5 +213,5 @@ func perHit(mode, base figure) float64 {
 	return (mode.cpu.median() - base.cpu.median()) / base.hits / 1000
 }
 
-// slowdown is how many times longer a step takes.
-func slowdown(mode, base figure) float64 { return mode.ns / base.ns }
+// slowdown is how many times longer a step takes than untraced.
+func slowdown(mode, _ figure) float64 { return mode.ns / mode.bare }
