@@ -224,7 +224,7 @@ func TestOpenPathAsTheUser(t *testing.T) {
 		require.NoError(t, os.Chmod(path, mode))
 	}
 	for dir, mode := range map[string]os.FileMode{"open": 0o755, "closed": 0o700, "closed/below": 0o755, "search": 0o711} {
-		require.NoError(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755)) // one may come before the one that it is in
 		defer os.Chmod(filepath.Join(root, dir), 0o755)
 		require.NoError(t, os.Chmod(filepath.Join(root, dir), mode))
 	}
