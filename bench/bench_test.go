@@ -76,24 +76,27 @@ func TestStepParser(t *testing.T) {
 
 // TestFigures uses windows whose differences are known: a step of 1 ms with 100 hits, 0.5 µs for the trap, 2 µs for the rest.
 func TestFigures(t *testing.T) {
+	bare := cost{ns: 1e6, cpu: 0.9e6}
 	at := func(us float64) figure {
-		return figure{ns: us * 1000, bare: 1000 * 1000, cpu: series{us * 1000, us*1000 + 1, us*1000 + 2}, hits: 100}
+		return figure{cost: cost{ns: 1e6 + us*1000, cpu: 0.9e6 + us*1000}, bare: bare, hits: 100}
 	}
 	r := result{workload: findWorkload("gpt")}
 	for range 3 {
-		r.rounds = append(r.rounds, map[string]figure{untraced: at(1000), empty: at(1050), traced: at(1250)})
+		r.rounds = append(r.rounds, map[string]figure{untraced: at(0), empty: at(50), traced: at(250)})
 	}
-	require.InDelta(t, 0.5, r.quietPerHit(empty, untraced)[0], 1e-6)
-	require.InDelta(t, 2, r.quietPerHit(traced, empty)[0], 1e-6)
-	require.InDelta(t, 2, r.compare(traced, empty, perHit).median(), 1e-6)
-	require.InDelta(t, 1.25, r.compare(traced, untraced, slowdown).median(), 1e-6)
-	require.Nil(t, r.quietPerHit(freeStacks, empty), "a mode that was not measured")
+	require.InDelta(t, 0.5, r.of(empty, perHit).median(), 1e-6)
+	require.InDelta(t, 2, r.beyond(traced, empty).median(), 1e-6)
+	require.InDelta(t, 1.25, r.of(traced, slowdown).median(), 1e-6)
+	require.Nil(t, r.beyond(freeStacks, empty), "a mode that was not measured")
+	require.Empty(t, r.of(freeStacks, slowdown), "likewise")
 	require.Empty(t, r.added(traced, recorderAll), "likewise")
-	r.rounds = append(r.rounds, map[string]figure{traced: {ns: 1500, bare: 1000}, recorderAll: {ns: 2400, bare: 1400}}) // the machine became slower between them
+	slower := cost{ns: 1.4e6, cpu: 1.3e6} // the machine became slower between them
+	r.rounds = append(r.rounds, map[string]figure{traced: at(500), recorderAll: {cost: cost{ns: 2.4e6}, bare: slower}})
 	require.Equal(t, series{0.5}, r.added(traced, recorderAll))
-	require.Equal(t, figure{ns: 2, bare: 2, hits: 7, cpu: series{1, 2, 3}},
-		together([]figure{{ns: 1, hits: 7, cpu: series{1}}, {ns: 2, hits: 7, cpu: series{2}}, {ns: 9, hits: 7, cpu: series{3}}}))
-	require.Empty(t, r.compare(freeStacks, untraced, slowdown))
+
+	windows := []figure{{cost: cost{1, 30}, hits: 7}, {cost: cost{9, 10}, hits: 7}, {cost: cost{2, 20}, hits: 7}}
+	require.Equal(t, cost{5, 20}, between(windows[0], windows[1]))
+	require.Equal(t, figure{cost: cost{2, 20}, bare: cost{2, 20}, hits: 7}, together(windows))
 }
 
 func TestOptions(t *testing.T) {

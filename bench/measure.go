@@ -67,11 +67,19 @@ type result struct {
 
 // figure is one window.
 type figure struct {
-	ns   float64 // median of the samples' wall times
-	bare float64 // the same untraced, just before and after
-	cpu  series  // the samples' CPU times
+	cost
+	bare cost    // of the untraced job just before and after
 	hits float64 // median of the samples
 }
+
+// cost is what a step took in a window, nanoseconds.
+type cost struct {
+	ns  float64 // median of the wall times
+	cpu float64 // median of the CPU times
+}
+
+// between is the mean of two windows.
+func between(a, b figure) cost { return cost{(a.ns + b.ns) / 2, (a.cpu + b.cpu) / 2} }
 
 // measure runs the modes in turn, starting with another in each round so that drift hits all alike.
 func (w *workload) measure(e *environment, o options) (result, error) {
@@ -125,21 +133,21 @@ func (s *subject) round(w *workload, o options, round int) (map[string]figure, e
 		if err != nil {
 			return nil, err
 		}
-		f.bare = (before.ns + after.ns) / 2
+		f.bare = between(before, after)
 		out[m.name], before, plain = f, after, append(plain, after)
 	}
 	out[bare.name] = together(plain)
 	return out, nil
 }
 
-// together is what several windows of one mode say.
+// together is what several windows of the untraced job say.
 func together(windows []figure) (out figure) {
-	var ns, hits series
+	var ns, cpu, hits series
 	for _, f := range windows {
-		ns, hits, out.cpu = append(ns, f.ns), append(hits, f.hits), append(out.cpu, f.cpu...)
+		ns, cpu, hits = append(ns, f.ns), append(cpu, f.cpu), append(hits, f.hits)
 	}
-	out.ns, out.hits = ns.median(), hits.median()
-	out.bare = out.ns
+	out.cost, out.hits = cost{ns.median(), cpu.median()}, hits.median()
+	out.bare = out.cost
 	return out
 }
 
@@ -157,17 +165,28 @@ func (s *subject) window(m *mode, o options) (figure, error) {
 	for _, x := range samples {
 		ns, cpu, hits = append(ns, x.ns), append(cpu, x.cpu), append(hits, x.hits)
 	}
-	return figure{ns: ns.median(), cpu: cpu, hits: hits.median()}, nil
+	return figure{cost: cost{ns.median(), cpu.median()}, hits: hits.median()}, nil
 }
 
-// compare gives f of two modes' figures, a value a round. Rounds in which one is missing are left out.
-func (r *result) compare(mode, base string, f func(mode, base figure) float64) series {
+// of gives f of a mode's figures, a value a round. Rounds in which it is missing are left out.
+func (r *result) of(mode string, f func(figure) float64) series {
+	var out series
+	for _, round := range r.rounds {
+		if m, ok := round[mode]; ok {
+			out = append(out, f(m))
+		}
+	}
+	return out
+}
+
+// beyond is what a hit costs in a mode beyond what it costs in another one of the same round, in microseconds of CPU time.
+func (r *result) beyond(mode, other string) series {
 	var out series
 	for _, round := range r.rounds {
 		m, ok1 := round[mode]
-		b, ok2 := round[base]
+		o, ok2 := round[other]
 		if ok1 && ok2 {
-			out = append(out, f(m, b))
+			out = append(out, perHit(m)-perHit(o))
 		}
 	}
 	return out
@@ -179,39 +198,15 @@ func (r *result) added(mode, other string) series {
 	for _, round := range r.rounds {
 		m, ok1 := round[mode]
 		o, ok2 := round[other]
-		if ok1 && ok2 && o.ns > o.bare {
-			out = append(out, (m.ns-m.bare)/(o.ns-o.bare))
+		if ok1 && ok2 && o.ns > o.bare.ns {
+			out = append(out, (m.ns-m.bare.ns)/(o.ns-o.bare.ns))
 		}
 	}
 	return out
 }
 
-// quietQuantile of all samples of a mode is what it costs while nothing else disturbs the machine.
-const quietQuantile = 0.1
-
-// quietPerHit is the difference of two modes in microseconds of CPU time per allocator event, each in its quiet moments.
-func (r *result) quietPerHit(mode, base string) series {
-	m, _ := r.pool(mode)
-	b, hits := r.pool(base)
-	if len(m) == 0 || len(b) == 0 {
-		return nil
-	}
-	return series{(m.quantile(quietQuantile) - b.quantile(quietQuantile)) / hits / 1000}
-}
-
-// pool is the CPU times of a mode's samples in all rounds, and the hits of one.
-func (r *result) pool(mode string) (cpu series, hits float64) {
-	for _, round := range r.rounds {
-		f := round[mode]
-		cpu, hits = append(cpu, f.cpu...), f.hits
-	}
-	return cpu, hits
-}
-
-// perHit is the difference of two modes in microseconds of CPU time per allocator event, in one round.
-func perHit(mode, base figure) float64 {
-	return (mode.cpu.median() - base.cpu.median()) / base.hits / 1000
-}
+// perHit is what a mode costs the program for each allocator event, in microseconds of CPU time.
+func perHit(f figure) float64 { return (f.cpu - f.bare.cpu) / f.hits / 1000 }
 
 // slowdown is how many times longer a step takes than untraced.
-func slowdown(mode, _ figure) float64 { return mode.ns / mode.bare }
+func slowdown(f figure) float64 { return f.ns / f.bare.ns }

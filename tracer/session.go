@@ -293,7 +293,7 @@ func (s *Session) detach() error {
 	return errors.Join(s.kernel.setHooks(&s.probes.table), s.probes.detach())
 }
 
-// Close releases everything. The stacks stay resolvable.
+// Close releases everything. The stacks stay resolvable: their files stay mapped, without their memory.
 func (s *Session) Close() error {
 	err := s.ready() // it must not come up behind us
 	if err != nil || s.kernel == nil {
@@ -303,6 +303,9 @@ func (s *Session) Close() error {
 		s.kernel.Close()
 	}
 	s.rows.close()
+	for _, t := range s.tracers {
+		t.objects.release()
+	}
 	for _, m := range s.members {
 		m.close()
 	}
