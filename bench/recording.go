@@ -192,7 +192,7 @@ func (out *recordingResult) report(e *environment, path string) error {
 
 func recordingTimes(results []recordingResult, w io.Writer) {
 	fmt.Fprintf(w, "The recording, `trace.gputrace`: %s of each script, late attach. What was recorded is then written again and again to %d M events, "+
-		"and `gputrace report` opens that on one core. CPU times. Goals: 10.5 B and 100 ns an event, 10 s, 500 MiB.\n\n", recordFor, recordEvents/1_000_000)
+		"and `gputrace report` opens that on one core. CPU times. The sizes are upper bounds: the kernel counts from what the bench itself has. Goals: 10.5 B and 100 ns an event, 10 s, 500 MiB.\n\n", recordFor, recordEvents/1_000_000)
 	t := table{{"script", "events recorded", "bytes an event, with all names", "to write an event, ns", "to report 10 M events, s", "events replayed a second, M", "largest resident size, MiB"}}
 	for i := range results {
 		r := &results[i]

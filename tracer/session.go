@@ -303,8 +303,10 @@ func (s *Session) Close() error {
 		s.kernel.Close()
 	}
 	s.rows.close()
-	for _, t := range s.tracers {
-		t.objects.release()
+	for _, obj := range s.files { // those of processes that have ended too
+		if obj.file != nil {
+			obj.file.Release()
+		}
 	}
 	for _, m := range s.members {
 		m.close()
