@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -68,11 +67,11 @@ func TestAttach(o *Options) (*SelfTest, error) {
 	for range 3 {
 		probed(r)
 	}
-	var stats bpf.TraceStatsTable
-	if err := s.kernel.stats(&stats); err != nil {
+	counted, err := s.kernel.stats(probe.index)
+	if err != nil {
 		return nil, err
 	}
-	r.Hits, r.Took = stats.Row[probe.index].Hits, time.Since(begin)
+	r.Hits, r.Took = counted.Hits, time.Since(begin)
 	return r, nil
 }
 

@@ -53,8 +53,10 @@ type Session struct {
 	warnings  []error
 	notices   []string
 	malformed uint64 // records
+	crowded   bool   // there was no unwind info for a process
 	received  [maxHooks]uint64
-	counters  *bpf.TraceStatsTable // the last that Lost read
+	lost      uint64 // events, when the counters were last read
+	suspended uint64 // suspendedTime, when the ring was last read
 }
 
 // Open begins a session for a whole job. o may be nil. Until the first process is added there is nothing to read.
@@ -152,6 +154,9 @@ func (s *Session) Stop() { s.stop.Store(true) }
 // Read implements event.Source. The first event of a process that was not known before begins a batch: Arrived then has it.
 func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	gone := s.checkEnd()
+	if now := suspendedTime(); now > s.suspended+uint64(time.Millisecond) {
+		s.suspended = now // only then: between two readings of the clocks any time can pass
+	}
 	if !s.detached {
 		s.refreshIfDue()
 	}
