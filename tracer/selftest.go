@@ -20,9 +20,8 @@ type SelfTest struct {
 	Hits  uint64 // of the probe on it
 	Multi bool   // uprobe_multi
 	Took  time.Duration
-	// Memory is how the target's memory would be read, and Notices what the kernel side does without.
-	Memory  MemoryUse
-	Notices []string
+	// Memory is how the target's memory would be read.
+	Memory MemoryUse
 }
 
 // probed is what TestAttach probes.
@@ -67,7 +66,7 @@ func TestAttach(o *Options) (*SelfTest, error) {
 	if _, err := s.probes.attach(s.kernel, s.scope(), s.probes.probes); err != nil {
 		return nil, err
 	}
-	r := &SelfTest{Multi: s.kernel.multi, Memory: s.Memory(), Notices: s.Notices()}
+	r := &SelfTest{Multi: s.kernel.multi, Memory: s.Memory()}
 	for range 3 {
 		probed(r)
 	}
