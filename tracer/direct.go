@@ -47,17 +47,24 @@ func findDirectMap() (*directMap, error) {
 		return nil, err
 	}
 	p := readProcessor(cpuid)
-	return askTellers(tellers, p.addressMask(), tables, prover.proves)
+	mask := p.addressMask()
+	return askTellers(tellers, mask, place{tables, min(readMemoryEnd(), mask+pageBytes)}, prover.proves)
+}
+
+// place is what is known of the direct map without asking for it: it has the page tables of this process, and ends where memory does.
+type place struct {
+	tables uint64 // where the kernel sees them
+	end    uint64 // of physical memory
 }
 
 // askTellers believes the first who tells what can be true and is proved. A base that cannot be true is not tried: every load of a proof
 // is to lie in memory.
-func askTellers(tellers []teller, mask, tables uint64, proves func(bpf.ProveDirectMap) (bool, error)) (*directMap, error) {
+func askTellers(tellers []teller, mask uint64, known place, proves func(bpf.ProveDirectMap) (bool, error)) (*directMap, error) {
 	why := []error{errNoDirectMap}
 	for _, t := range tellers {
 		base, err := t.ask(mask)
 		if err == nil {
-			err = possibleBase(base, tables, mask)
+			err = known.possible(base)
 		}
 		if err != nil {
 			why = append(why, fmt.Errorf("%s: %w", t.name, err))
@@ -75,18 +82,18 @@ func askTellers(tellers []teller, mask, tables uint64, proves func(bpf.ProveDire
 	return nil, joinReasons(why)
 }
 
-// possibleBase checks what is true of every direct map: its place, its alignment, and that it has the page tables of this process, at a
-// physical address that the processor can have.
-func possibleBase(base, tables, mask uint64) error {
+// possible checks what is true of every direct map: where it can begin, its alignment, and that it has the page tables of this process,
+// which lie in memory.
+func (p place) possible(base uint64) error {
 	lowest := uint64(lowestMap4)
-	if levelsOf(tables) == 5 {
+	if levelsOf(p.tables) == 5 {
 		lowest = lowestMap5
 	}
 	if base < lowest || base%mapStep != 0 {
 		return fmt.Errorf("%#x cannot be where it begins", base)
 	}
-	if tables < base || (tables-base)&^mask&^(pageBytes-1) != 0 {
-		return fmt.Errorf("%#x cannot be where it begins with page tables at %#x", base, tables)
+	if p.tables < base || p.tables-base >= p.end {
+		return fmt.Errorf("%#x cannot be where it begins with page tables at %#x and %#x bytes of memory", base, p.tables, p.end)
 	}
 	return nil
 }

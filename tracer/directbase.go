@@ -232,6 +232,58 @@ func baseOfTable(entry, at, mask uint64) (uint64, error) {
 	return at&^(pageBytes-1) - entry&mask, nil
 }
 
+// readMemoryEnd is the physical address at which memory ends; the highest number when that is not known.
+func readMemoryEnd() uint64 {
+	f, err := os.Open("/proc/zoneinfo")
+	if err != nil {
+		return ^uint64(0)
+	}
+	defer f.Close()
+	end, err := parseZones(f)
+	if err != nil {
+		return ^uint64(0)
+	}
+	return end
+}
+
+// maxPages is more than physical addresses have room for.
+const maxPages = 1 << 52 / pageBytes
+
+// parseZones finds the end of the last zone of memory in what /proc/zoneinfo says (mm/vmstat.c): for each its first page, and how many
+// pages it spans. Memory of devices is none.
+func parseZones(r io.Reader) (end uint64, err error) {
+	var first, spanned uint64
+	device := false
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		switch {
+		case len(f) == 4 && f[0] == "Node":
+			first, spanned, device = 0, 0, f[3] == "Device"
+			continue
+		case len(f) == 2 && f[0] == "spanned":
+			spanned, err = strconv.ParseUint(f[1], 10, 64)
+		case len(f) == 2 && f[0] == "start_pfn:":
+			first, err = strconv.ParseUint(f[1], 10, 64)
+		default:
+			continue
+		}
+		if err != nil || first > maxPages || spanned > maxPages {
+			return 0, fmt.Errorf("%q is no number of pages", lines.Text())
+		}
+		if spanned > 0 && !device && f[0] == "start_pfn:" { // which is the last that is said of a zone
+			end = max(end, (first+spanned)*pageBytes)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return 0, err
+	}
+	if end == 0 {
+		return 0, errors.New("no zone of memory")
+	}
+	return end, nil
+}
+
 // findTables gives the address at which the kernel sees our own page tables: in the direct map.
 func findTables() (tables uint64, err error) {
 	var objs struct {

@@ -7,11 +7,13 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 )
@@ -166,6 +168,52 @@ func TestTellers(t *testing.T) {
 	require.Equal(t, found.Base, base)
 }
 
+func TestParseZones(t *testing.T) {
+	zone := func(name string, first, spanned uint64) string {
+		return fmt.Sprintf("Node 0, zone %8s\n  pages free 3840\n        spanned  %d\n        present  1\n  start_pfn:           %d\n", name, spanned, first)
+	}
+	for name, c := range map[string]struct {
+		text string
+		end  uint64
+		err  string
+	}{
+		"a machine":    {zone("DMA", 1, 4095) + zone("DMA32", 4096, 1044480) + zone("Normal", 1048576, 5505024) + zone("Movable", 0, 0), (1048576 + 5505024) * 4096, ""},
+		"two nodes":    {zone("Normal", 1<<21, 1<<20) + strings.ReplaceAll(zone("Normal", 1<<20, 1<<20), "Node 0", "Node 1"), 3 << 32, ""},
+		"with devices": {zone("Normal", 1, 99) + zone("Device", 1<<30, 1<<20), 100 * 4096, ""},
+		"none":         {zone("Movable", 0, 0), 0, "no zone of memory"},
+		"empty":        {"", 0, "no zone of memory"},
+		"too large":    {zone("Normal", 1<<41, 1), 0, "no number of pages"},
+		"a word":       {"Node 0, zone Normal\n spanned many\n", 0, "no number of pages"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			end, err := parseZones(strings.NewReader(c.text))
+			if c.err != "" {
+				require.ErrorContains(t, err, c.err)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.end, end)
+		})
+	}
+}
+
+// TestMemoryEnd: memory ends behind as much as there is.
+func TestMemoryEnd(t *testing.T) {
+	var info unix.Sysinfo_t
+	require.NoError(t, unix.Sysinfo(&info))
+	end := readMemoryEnd()
+	require.Greater(t, end, info.Totalram*uint64(info.Unit))
+	require.Less(t, end, uint64(1<<52))
+}
+
+func FuzzParseZones(f *testing.F) {
+	f.Add("Node 0, zone Normal\n spanned 12\n start_pfn: 4\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		end, err := parseZones(strings.NewReader(text))
+		require.Equal(t, err == nil, end != 0)
+	})
+}
+
 func TestBaseOfTable(t *testing.T) {
 	base, err := baseOfTable(1<<51|0x123456067, aBase+0x123456ff8, 1<<48-4096)
 	require.NoError(t, err)
@@ -178,7 +226,8 @@ func TestBaseOfTable(t *testing.T) {
 
 // TestAskTellers: nothing is tried but what was told and can be true, and the first that is proved is believed.
 func TestAskTellers(t *testing.T) {
-	const mask, tables = 1<<46 - 4096, aBase + 5<<30 + 0x3000
+	const mask = 1<<46 - 4096
+	known := place{tables: aBase + 5<<30 + 0x3000, end: 8 << 30}
 	say := func(base uint64) teller {
 		return teller{"someone", func(uint64) (uint64, error) { return base, nil }}
 	}
@@ -195,7 +244,8 @@ func TestAskTellers(t *testing.T) {
 		"none":               {nil, nil, errNoDirectMap.Error()},
 		"all reasons":        {[]teller{silent, say(aBase + mapStep)}, []uint64{aBase + mapStep}, "says nothing; someone: 0xffff9c2f80000000 is not where it is"},
 		"above the tables":   {[]teller{say(aBase + 6<<30)}, nil, "cannot be where it begins with page tables"},
-		"too far below":      {[]teller{say(aBase - 1<<46)}, nil, "cannot be where it begins"},
+		"too far below":      {[]teller{say(aBase - 3<<30)}, nil, "cannot be where it begins with page tables"},
+		"the lowest":         {[]teller{say(aBase - 2<<30)}, []uint64{aBase - 2<<30}, "is not where it is"},
 		"not aligned":        {[]teller{say(aBase + 4096)}, nil, "cannot be where it begins"},
 		"below the lowest":   {[]teller{say(lowestMap4 - mapStep)}, nil, "cannot be where it begins"},
 		"zero":               {[]teller{say(0)}, nil, "cannot be where it begins"},
@@ -204,7 +254,7 @@ func TestAskTellers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var tried []uint64
-			d, err := askTellers(c.tellers, mask, tables, func(d bpf.ProveDirectMap) (bool, error) {
+			d, err := askTellers(c.tellers, mask, known, func(d bpf.ProveDirectMap) (bool, error) {
 				require.Equal(t, uint32(4), d.Levels)
 				require.Equal(t, uint64(mask), d.Mask)
 				tried = append(tried, d.Base)
@@ -221,9 +271,9 @@ func TestAskTellers(t *testing.T) {
 			require.Equal(t, "someone", d.told)
 		})
 	}
-	_, err := askTellers([]teller{say(aBase)}, mask, tables, func(bpf.ProveDirectMap) (bool, error) { return false, errors.New("cannot be run") })
+	_, err := askTellers([]teller{say(aBase)}, mask, known, func(bpf.ProveDirectMap) (bool, error) { return false, errors.New("cannot be run") })
 	require.ErrorContains(t, err, "cannot be run")
-	d, err := askTellers([]teller{say(lowestMap5)}, mask, lowestMap5+4096, func(bpf.ProveDirectMap) (bool, error) { return true, nil })
+	d, err := askTellers([]teller{say(lowestMap5)}, mask, place{lowestMap5 + 4096, 8 << 30}, func(bpf.ProveDirectMap) (bool, error) { return true, nil })
 	require.NoError(t, err)
 	require.Equal(t, uint32(5), d.Levels)
 }
