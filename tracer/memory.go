@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,6 +71,7 @@ func seriesOf(release string) (major, minor int, err error) {
 type kernelFacts struct {
 	release string
 	config  map[string]string // what was set when the kernel was built; nil: that cannot be read
+	atOnce  bool              // it has freesAtOnce
 }
 
 func readKernelFacts() kernelFacts {
@@ -77,18 +79,19 @@ func readKernelFacts() kernelFacts {
 	if unix.Uname(&u) != nil {
 		return kernelFacts{}
 	}
-	k := kernelFacts{release: unix.ByteSliceToString(u.Release[:])}
+	k := kernelFacts{release: unix.ByteSliceToString(u.Release[:]), atOnce: hasFunction(freesAtOnce)}
 	k.config = readKernelConfig("/proc/config.gz", "/boot/config-"+k.release, "/lib/modules/"+k.release+"/config")
 	return k
 }
 
-// Since which kernel page tables of x86-64 are given back behind an RCU grace period however it was built (v6.15, "x86/mm: Make
-// MMU_GATHER_RCU_TABLE_FREE unconditional"). In 6.14 it depends on CONFIG_PT_RECLAIM. Before, a machine that is no guest frees them as soon as
-// no processor has them in its TLB: native_tlb_remove_table of arch/x86/kernel/paravirt.c.
+// Page tables of x86-64 are given back behind an RCU grace period since 6.15, however the kernel was built (commit a37259732a7d, "x86/mm: Make
+// MMU_GATHER_RCU_TABLE_FREE unconditional"; stable kernels before may have it too), and with rcuReclaim, which came with 6.14. Before, a
+// kernel built with rcuOption has freesAtOnce: unless it is a guest of some hypervisors it frees a table as soon as no processor has it in its TLB.
 const (
 	rcuMajor, rcuMinor = 6, 15
-	rcuBefore          = "CONFIG_PT_RECLAIM"
 	rcuOption          = "CONFIG_MMU_GATHER_RCU_TABLE_FREE"
+	rcuReclaim         = "CONFIG_PT_RECLAIM"
+	freesAtOnce        = "native_tlb_remove_table" // arch/x86/kernel/paravirt.c
 )
 
 // safe says why memory is better copied on this kernel; nil: it can be read in place.
@@ -103,10 +106,23 @@ func (k *kernelFacts) safe() error {
 	switch {
 	case k.config != nil && k.config[rcuOption] != "y":
 		return fmt.Errorf("this kernel does not free page tables by RCU (%s)", rcuOption)
-	case major < rcuMajor || major == rcuMajor && minor < rcuMinor && k.config[rcuBefore] != "y":
-		return fmt.Errorf("Linux %d.%d can free a page table while it is read, %d.%d and later cannot", major, minor, rcuMajor, rcuMinor)
+	case k.config[rcuReclaim] == "y":
+	case k.atOnce:
+		return fmt.Errorf("this kernel can free a page table while it is read (%s)", freesAtOnce)
+	case k.config == nil && (major < rcuMajor || major == rcuMajor && minor < rcuMinor):
+		return fmt.Errorf("Linux %d.%d can free a page table while it is read, and how it was built cannot be read", major, minor)
 	}
 	return nil
+}
+
+// hasFunction reports whether the kernel has a function; also where that cannot be found out.
+func hasFunction(name string) bool {
+	types, err := btf.LoadKernelSpec()
+	if err != nil {
+		return true
+	}
+	var f *btf.Func
+	return !errors.Is(types.TypeByName(name, &f), btf.ErrNotFound)
 }
 
 // maxConfig bounds a kernel's configuration, bytes: they have 150 to 300 kB.

@@ -50,33 +50,42 @@ func TestSeriesOf(t *testing.T) {
 }
 
 func TestSafe(t *testing.T) {
-	byRCU, notByRCU, before := map[string]string{rcuOption: "y"}, map[string]string{"CONFIG_X86": "y"}, map[string]string{rcuOption: "y", rcuBefore: "y"}
+	byRCU, notByRCU, reclaim := map[string]string{rcuOption: "y"}, map[string]string{"CONFIG_X86": "y"}, map[string]string{rcuOption: "y", rcuReclaim: "y"}
 	for _, c := range []struct {
-		release string
-		config  map[string]string
-		why     string // empty: it is safe
+		kernelFacts
+		why string // empty: it is safe
 	}{
-		{"6.18.44", byRCU, ""},
-		{"6.18.44", nil, ""},
-		{"6.16.12+deb13-amd64", nil, ""},
-		{"7.3.4", byRCU, ""},
-		{"6.18.44", notByRCU, "does not free page tables by RCU"},
-		{"6.12.111", nil, "can free a page table while it is read"},
-		{"6.12.111", byRCU, "can free a page table while it is read"},
-		{"6.12.111", before, ""},
-		{"6.14.1", before, "none of those on which reading in place is tested"},
-		{"6.6.1", byRCU, "none of those on which"},
-		{"6.180.1", byRCU, "none of those on which"},
-		{"7.4.0", byRCU, "Linux 7.4 is none of those"},
-		{"", nil, "no number"},
+		{kernelFacts{"6.18.44", byRCU, false}, ""},
+		{kernelFacts{"6.18.44", nil, false}, ""},
+		{kernelFacts{"6.16.12+deb13-amd64", nil, false}, ""},
+		{kernelFacts{"7.3.4", reclaim, false}, ""},
+		{kernelFacts{"6.18.44", notByRCU, false}, "does not free page tables by RCU"},
+		{kernelFacts{"6.12.111", notByRCU, false}, "does not free page tables by RCU"},
+		{kernelFacts{"6.12.111", byRCU, true}, "can free a page table while it is read (native_tlb_remove_table)"},
+		{kernelFacts{"6.12.111", nil, true}, "can free a page table"},
+		{kernelFacts{"6.12.111", byRCU, false}, ""}, // a stable kernel that has got the change
+		{kernelFacts{"6.12.111", reclaim, true}, ""},
+		{kernelFacts{"6.12.111", nil, false}, "how it was built cannot be read"},
+		{kernelFacts{"6.14.1", reclaim, true}, "none of those on which reading in place is tested"},
+		{kernelFacts{"6.6.1", byRCU, false}, "none of those on which"},
+		{kernelFacts{"6.180.1", byRCU, false}, "none of those on which"},
+		{kernelFacts{"7.4.0", byRCU, false}, "Linux 7.4 is none of those"},
+		{kernelFacts{"", nil, false}, "no number"},
 	} {
-		err := (&kernelFacts{c.release, c.config}).safe()
+		err := c.safe()
 		if c.why == "" {
 			require.NoError(t, err, "%v", c)
 		} else {
 			require.ErrorContains(t, err, c.why, "%v", c)
 		}
 	}
+}
+
+func TestHasFunction(t *testing.T) {
+	require.True(t, hasFunction("handle_mm_fault"))
+	require.False(t, hasFunction("no_such_function"))
+	k := readKernelFacts()
+	t.Log(k.release, len(k.config), k.atOnce, k.safe())
 }
 
 func TestParseKernelConfig(t *testing.T) {
