@@ -79,19 +79,19 @@ func readKernelFacts() kernelFacts {
 	if unix.Uname(&u) != nil {
 		return kernelFacts{}
 	}
-	k := kernelFacts{release: unix.ByteSliceToString(u.Release[:]), atOnce: hasFunction(freesAtOnce)}
+	k := kernelFacts{release: unix.ByteSliceToString(u.Release[:]), atOnce: hasField("pv_mmu_ops", freesAtOnce)}
 	k.config = readKernelConfig("/proc/config.gz", "/boot/config-"+k.release, "/lib/modules/"+k.release+"/config")
 	return k
 }
 
-// Page tables of x86-64 are given back behind an RCU grace period since 6.15, however the kernel was built (commit a37259732a7d, "x86/mm: Make
-// MMU_GATHER_RCU_TABLE_FREE unconditional"; stable kernels before may have it too), and with rcuReclaim, which came with 6.14. Before, a
-// kernel built with rcuOption has freesAtOnce: unless it is a guest of some hypervisors it frees a table as soon as no processor has it in its TLB.
+// Page tables of x86-64 are given back behind an RCU grace period since 6.15, however the kernel was built (commits a37259732a7d and f2c5c2105827, "x86/mm:
+// Make MMU_GATHER_RCU_TABLE_FREE unconditional" and "Remove pv_ops.mmu.tlb_remove_table call"), and with rcuReclaim, which came with 6.14. Before, a
+// kernel built with rcuOption leaves it to freesAtOnce: unless it is a guest of some hypervisors that frees a table as soon as no processor has it in its TLB.
 const (
 	rcuMajor, rcuMinor = 6, 15
 	rcuOption          = "CONFIG_MMU_GATHER_RCU_TABLE_FREE"
 	rcuReclaim         = "CONFIG_PT_RECLAIM"
-	freesAtOnce        = "native_tlb_remove_table" // arch/x86/kernel/paravirt.c
+	freesAtOnce        = "tlb_remove_table" // a field of struct pv_mmu_ops, arch/x86/include/asm/paravirt_types.h
 )
 
 // safe says why memory is better copied on this kernel; nil: it can be read in place.
@@ -101,7 +101,7 @@ func (k *kernelFacts) safe() error {
 		return err
 	}
 	if series := fmt.Sprintf("%d.%d", major, minor); !slices.Contains(bootedSeries, series) {
-		return fmt.Errorf("Linux %s is none of those on which reading in place is tested", series)
+		return fmt.Errorf("reading in place is not tested on Linux %s", series)
 	}
 	switch {
 	case k.config != nil && k.config[rcuOption] != "y":
@@ -110,19 +110,22 @@ func (k *kernelFacts) safe() error {
 	case k.atOnce:
 		return fmt.Errorf("this kernel can free a page table while it is read (%s)", freesAtOnce)
 	case k.config == nil && (major < rcuMajor || major == rcuMajor && minor < rcuMinor):
-		return fmt.Errorf("Linux %d.%d can free a page table while it is read, and how it was built cannot be read", major, minor)
+		return fmt.Errorf("a page table can be freed while it is read on Linux %d.%d, whose configuration is not known", major, minor)
 	}
 	return nil
 }
 
-// hasFunction reports whether the kernel has a function; also where that cannot be found out.
-func hasFunction(name string) bool {
+// hasField reports whether a structure of the kernel has a field; also where that cannot be found out.
+func hasField(structure, field string) bool {
 	types, err := btf.LoadKernelSpec()
 	if err != nil {
 		return true
 	}
-	var f *btf.Func
-	return !errors.Is(types.TypeByName(name, &f), btf.ErrNotFound)
+	var found *btf.Struct
+	if err := types.TypeByName(structure, &found); err != nil {
+		return !errors.Is(err, btf.ErrNotFound)
+	}
+	return slices.ContainsFunc(found.Members, func(m btf.Member) bool { return m.Name == field })
 }
 
 // maxConfig bounds a kernel's configuration, bytes: they have 150 to 300 kB.

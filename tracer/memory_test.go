@@ -61,15 +61,15 @@ func TestSafe(t *testing.T) {
 		{kernelFacts{"7.3.4", reclaim, false}, ""},
 		{kernelFacts{"6.18.44", notByRCU, false}, "does not free page tables by RCU"},
 		{kernelFacts{"6.12.111", notByRCU, false}, "does not free page tables by RCU"},
-		{kernelFacts{"6.12.111", byRCU, true}, "can free a page table while it is read (native_tlb_remove_table)"},
+		{kernelFacts{"6.12.111", byRCU, true}, "can free a page table while it is read (tlb_remove_table)"},
 		{kernelFacts{"6.12.111", nil, true}, "can free a page table"},
 		{kernelFacts{"6.12.111", byRCU, false}, ""}, // a stable kernel that has got the change
 		{kernelFacts{"6.12.111", reclaim, true}, ""},
-		{kernelFacts{"6.12.111", nil, false}, "how it was built cannot be read"},
-		{kernelFacts{"6.14.1", reclaim, true}, "none of those on which reading in place is tested"},
-		{kernelFacts{"6.6.1", byRCU, false}, "none of those on which"},
-		{kernelFacts{"6.180.1", byRCU, false}, "none of those on which"},
-		{kernelFacts{"7.4.0", byRCU, false}, "Linux 7.4 is none of those"},
+		{kernelFacts{"6.12.111", nil, false}, "whose configuration is not known"},
+		{kernelFacts{"6.14.1", reclaim, true}, "not tested on Linux 6.14"},
+		{kernelFacts{"6.6.1", byRCU, false}, "not tested on Linux"},
+		{kernelFacts{"6.180.1", byRCU, false}, "not tested on Linux"},
+		{kernelFacts{"7.4.0", byRCU, false}, "not tested on Linux 7.4"},
 		{kernelFacts{"", nil, false}, "no number"},
 	} {
 		err := c.safe()
@@ -81,9 +81,10 @@ func TestSafe(t *testing.T) {
 	}
 }
 
-func TestHasFunction(t *testing.T) {
-	require.True(t, hasFunction("handle_mm_fault"))
-	require.False(t, hasFunction("no_such_function"))
+func TestHasField(t *testing.T) {
+	require.True(t, hasField("task_struct", "pid"))
+	require.False(t, hasField("task_struct", "no_such_field"))
+	require.False(t, hasField("no_such_struct", "pid"))
 	k := readKernelFacts()
 	t.Log(k.release, len(k.config), k.atOnce, k.safe())
 }
@@ -138,7 +139,7 @@ func TestPlanMemory(t *testing.T) {
 	}{
 		{MemoryAuto, safe, nil, MemoryUse{InPlace: true, Told: "someone"}, "", ""},
 		{MemoryAuto, safe, missing, MemoryUse{}, "no map", ""},
-		{MemoryAuto, unknown, nil, MemoryUse{}, "Linux 6.5 is none of those", ""},
+		{MemoryAuto, unknown, nil, MemoryUse{}, "not tested on Linux 6.5", ""},
 		{MemoryCopy, safe, nil, MemoryUse{}, "", ""},
 		{MemoryCopy, unknown, missing, MemoryUse{}, "", ""},
 		{MemoryInPlace, safe, nil, MemoryUse{InPlace: true, Told: "someone"}, "", ""},
