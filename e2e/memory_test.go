@@ -51,3 +51,15 @@ func TestNativeStacksCopied(t *testing.T) {
 	o.Memory = tracer.MemoryCopy
 	checkNativesBy(t, startNatives(t, nativesProgram("natives")), o)
 }
+
+// TestSecretStacks: stacks that lie in memory which the kernel itself has not mapped (memfd_secret) are whole: there, what is read in place
+// is 0, so an end that a 0 makes is looked at again by copies.
+func TestSecretStacks(t *testing.T) {
+	for _, m := range []tracer.Memory{tracer.MemoryCopy, tracer.MemoryAuto} {
+		t.Run(m.String(), func(t *testing.T) {
+			o := options()
+			o.Memory = m
+			checkNativesBy(t, startNatives(t, nativesProgram("natives"), "--secret", "100"), o)
+		})
+	}
+}
