@@ -3,6 +3,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -101,6 +102,24 @@ func TestPerf(t *testing.T) {
 	(&rights{effective: 1 << unix.CAP_SYS_ADMIN}).checkPerf(&c, "6.6")
 	require.Equal(t, Unknown, c.State)
 	require.False(t, c.Needed)
+}
+
+func TestMemoryUse(t *testing.T) {
+	for want, u := range map[string]tracer.MemoryUse{
+		"copied, as asked for":                                  {},
+		"in place, where the kernel has it by page_offset_base": {InPlace: true, Told: "page_offset_base"},
+		"copied, stacks take longer: Linux 5.19":                {Why: errors.New("Linux 5.19\nand more")},
+	} {
+		c := checkMemoryUse(&u)
+		require.Equal(t, want, c.Says)
+		require.Equal(t, OK, c.State)
+	}
+}
+
+// TestMemoryChoice: what a user may ask for is what the tracer knows.
+func TestMemoryChoice(t *testing.T) {
+	require.Equal(t, tracer.MemoryAuto, (&Options{}).memory())
+	require.Equal(t, tracer.MemoryInPlace, (&Options{Memory: "in-place"}).memory())
 }
 
 func TestLockdown(t *testing.T) {

@@ -24,7 +24,7 @@ func Run(o Options) *Report {
 	checkRights(r, &o)
 	checkLimits(r)
 	ownOnly := r.failed("")
-	r.add(testAttach())
+	r.add(testAttach(&o)...)
 	if o.PID != 0 {
 		checkTarget(r, &o, ownOnly == nil)
 	}
@@ -233,13 +233,19 @@ func memoryLeft(cgroups, root string) (left uint64, ok bool) {
 // memlockHint is what package ebpf adds when the kernel says EPERM: most kernels by now mean something else.
 const memlockHint = " (MEMLOCK may be too low, consider rlimit.RemoveMemlock)"
 
-// testAttach proves the machinery on a function of our own.
-func testAttach() Check {
+// memory is how the tracer is to read memory.
+func (o *Options) memory() tracer.Memory {
+	m, _ := tracer.ParseMemory(o.Memory) // the zero value is auto
+	return m
+}
+
+// testAttach proves the machinery on a function of our own, and says how memory is read.
+func testAttach(o *Options) []Check {
 	c := Check{Group: Attach, Name: "probe of our own", Needed: true}
-	r, err := tracer.TestAttach(nil)
+	r, err := tracer.TestAttach(&tracer.Options{Memory: o.memory()})
 	if err != nil {
 		c.State, c.Says, c.Fixes = Failed, strings.TrimSuffix(firstLine(err.Error()), memlockHint), attachFixes(err)
-		return c
+		return []Check{c}
 	}
 	how := "perf uprobe"
 	if r.Multi {
@@ -249,6 +255,18 @@ func testAttach() Check {
 	if r.Hits != r.Calls {
 		c.State = Failed
 		c.Fixes = []Fix{{"host", "report it, with the output of: uname -a; gputrace doctor --json"}}
+	}
+	return []Check{c, checkMemoryUse(&r.Memory)}
+}
+
+// checkMemoryUse says how the memory of programs is read. Either way is well.
+func checkMemoryUse(u *tracer.MemoryUse) Check {
+	c := Check{Group: Attach, Name: "reading memory", Says: "copied, as asked for"}
+	switch {
+	case u.InPlace:
+		c.Says = "in place, where the kernel has it by " + u.Told
+	case u.Why != nil:
+		c.Says = "copied, stacks take longer: " + strings.TrimSuffix(firstLine(u.Why.Error()), memlockHint)
 	}
 	return c
 }

@@ -278,7 +278,7 @@ func checkPython(p *process.Process) Check {
 // testTarget attaches as a recording does, and counts calls for a moment.
 func testTarget(p *process.Process, o *Options) Check {
 	c := Check{Group: Attach, Name: "probes on the process", Needed: true}
-	t, err := tracer.Start(p, &tracer.Options{CacheDir: o.CacheDir})
+	t, err := tracer.Start(p, &tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
 	if err != nil {
 		c.State, c.Says, c.Fixes = Failed, firstLine(err.Error()), attachFixes(err)
 		return c

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
 )
 
 // nativeReport is a report of testdata/programs/natives.c, with the stack that the program has unwound itself.
@@ -68,7 +69,12 @@ func TestNativeStacks(t *testing.T) {
 // checkNatives traces a target of one round.
 func checkNatives(t *testing.T, p *target) {
 	t.Helper()
-	tr := attach(t, p.pid, options(), nil)
+	checkNativesBy(t, p, options())
+}
+
+func checkNativesBy(t *testing.T, p *target, o *tracer.Options) {
+	t.Helper()
+	tr := attach(t, p.pid, o, nil)
 	p.release(t)
 	p.done(t)
 	linker := linkerOf(t, p)

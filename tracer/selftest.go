@@ -19,6 +19,8 @@ type SelfTest struct {
 	Hits  uint64 // of the probe on it
 	Multi bool   // uprobe_multi
 	Took  time.Duration
+	// Memory is how the target's memory would be read.
+	Memory MemoryUse
 }
 
 // probed is what TestAttach probes.
@@ -63,7 +65,7 @@ func TestAttach(o *Options) (*SelfTest, error) {
 	if _, err := s.probes.attach(s.kernel, s.scope(), s.probes.probes); err != nil {
 		return nil, err
 	}
-	r := &SelfTest{Multi: s.kernel.multi}
+	r := &SelfTest{Multi: s.kernel.multi, Memory: s.Memory()}
 	for range 3 {
 		probed(r)
 	}

@@ -41,8 +41,8 @@ type Options struct {
 	FreeStacks bool
 	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
 	PerfUprobes bool
-	// CopyMemory copies what is read of the target's memory, as kernels before 6.2 need it, also where it can be read in place.
-	CopyMemory bool
+	// Memory is how the target's memory is read. Reading in place takes Linux 6.2.
+	Memory Memory
 	// MaxStacks is how many different stacks are kept. What comes beyond is counted on one stack, event.StackOverLimit. 0 means
 	// DefaultStacks.
 	MaxStacks int
