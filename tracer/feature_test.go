@@ -59,16 +59,6 @@ func TestSystemCalls(t *testing.T) {
 	}
 }
 
-// TestSelf: every call of our own function is counted, both ways of attaching.
-func TestSelf(t *testing.T) {
-	for _, perf := range []bool{false, true} {
-		r, err := TestAttach(&Options{PerfUprobes: perf})
-		require.NoError(t, err)
-		require.Equal(t, r.Calls, r.Hits)
-		require.Equal(t, !perf, r.Multi)
-	}
-}
-
 // TestSelfRights: which capabilities each way of attaching takes, as docs/privileges.md says. We run ourselves as nobody.
 func TestSelfRights(t *testing.T) {
 	const child = "GPUTRACE_TEST_SELF_RIGHTS"

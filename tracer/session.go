@@ -44,17 +44,18 @@ type Session struct {
 	collected time.Time         // when they were last made up for
 	dead      []placed
 
-	stop      atomic.Bool
-	detached  bool
-	record    ringbuf.Record
-	taken     int  // bytes of records since the ring was empty
-	held      bool // the record is still to be decoded
-	empty     bool // the last Read came to the end of the ring
-	warnings  []error
-	notices   []string
-	malformed uint64 // records
-	received  [maxHooks]uint64
-	counters  *bpf.TraceStatsTable // the last that Lost read
+	stop       atomic.Bool
+	detached   bool
+	record     ringbuf.Record
+	taken      int  // bytes of records since the ring was empty
+	held       bool // the record is still to be decoded
+	empty      bool // the last Read came to the end of the ring
+	warnings   []error
+	notices    []string
+	malformed  uint64 // records
+	toldUnsafe bool   // that return probes are not placed
+	received   [maxHooks]uint64
+	counters   *bpf.TraceStatsTable // the last that Lost read
 }
 
 // Open begins a session for a whole job. o may be nil. Until the first process is added there is nothing to read.

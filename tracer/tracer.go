@@ -188,6 +188,9 @@ func (t *Tracer) start() error {
 	if err := t.attach(probes); err != nil {
 		return err
 	}
+	if len(t.mine) == 0 && t.toldUnsafe {
+		return fmt.Errorf("pid %d: %w", t.target.PID, ErrUnsafeReturns)
+	}
 	if err := t.watchLinker(); err != nil {
 		t.warn(err)
 	}
