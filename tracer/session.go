@@ -110,17 +110,20 @@ func (s *Session) load() error {
 	return err
 }
 
-// ready waits for the kernel side.
+// ready waits for the kernel side. The error is ErrNotLoaded.
 func (s *Session) ready() error {
 	if s.loaded == nil {
 		return nil
 	}
 	err := <-s.loaded
 	s.loaded = nil
-	if s.refused != nil && err == nil {
+	if err != nil {
+		return &loadError{err}
+	}
+	if s.refused != nil {
 		s.warn(fmt.Errorf("the kernel side copies memory instead of reading it in place, stacks take longer: %w", s.refused))
 	}
-	return err
+	return nil
 }
 
 // scope is the process for which probes are placed; 0: for each that maps the file.
