@@ -54,6 +54,7 @@ type Session struct {
 	notices    []string
 	malformed  uint64 // records
 	toldUnsafe bool   // that return probes are not placed
+	stackless  stackless
 	received   [maxHooks]uint64
 	counters   *bpf.TraceStatsTable // the last that Lost read
 }
