@@ -185,16 +185,13 @@ func TestPrograms(t *testing.T) {
 
 // TestMissingFeature: one that is not there counts only where the programs do not load.
 func TestMissingFeature(t *testing.T) {
-	missing := func(without string) *tracer.Feature {
-		return tracer.NewFeature("x", "9.9", without, func() error { return tracer.ErrNoFeature })
-	}
 	for _, c := range []struct {
 		without string
 		refused bool
 		state   State
 		needed  bool
 	}{{"", false, Unknown, true}, {"", true, Failed, true}, {"stacks cost more", false, Unknown, false}, {"stacks cost more", true, Unknown, false}} {
-		got := checkFeature(missing(c.without), c.refused)
+		got := checkFeature(&tracer.Feature{Name: "x", Version: "9.9", Without: c.without}, tracer.ErrNoFeature, c.refused)
 		require.Equal(t, c.state, got.State, "%+v", c)
 		require.Equal(t, c.needed, got.Needed, "%+v", c)
 	}

@@ -37,7 +37,8 @@ func Run(o Options) *Report {
 func checkKernel(r *Report, err error) {
 	r.add(checkRelease())
 	for i := range tracer.Features {
-		r.add(checkFeature(&tracer.Features[i], errors.Is(err, tracer.ErrNotLoaded)))
+		f := &tracer.Features[i]
+		r.add(checkFeature(f, f.Probe(), errors.Is(err, tracer.ErrNotLoaded)))
 	}
 	r.add(checkPrograms(err))
 }
@@ -81,10 +82,10 @@ func checkRelease() Check {
 	return c
 }
 
-// checkFeature asks for what the programs use. Where they load, what is missing was not needed after all.
-func checkFeature(f *tracer.Feature, refused bool) Check {
+// checkFeature judges what the kernel said when it was asked. Where the programs load, what is missing was not needed after all.
+func checkFeature(f *tracer.Feature, err error, refused bool) Check {
 	c := Check{Group: Kernel, Name: f.Name, Needed: f.Without == "", Says: "Linux has it since " + f.Version}
-	switch err := f.Probe(); {
+	switch {
 	case err == nil:
 	case errors.Is(err, tracer.ErrNoFeature) && f.Without != "":
 		c.State, c.Says = Unknown, "not in this kernel, Linux has it since "+f.Version+": "+f.Without

@@ -60,11 +60,6 @@ type Feature struct {
 	probe   func() error
 }
 
-// NewFeature makes one that is asked for by a function. without: what is done without it; empty: it is needed.
-func NewFeature(name, version, without string, probe func() error) *Feature {
-	return &Feature{name, version, without, probe}
-}
-
 // Probe asks the kernel. nil: it has the feature; ErrNoFeature: it does not; any other error: that is not known, such as for
 // want of the right to ask. Answers are kept for as long as gputrace runs.
 func (f *Feature) Probe() error {

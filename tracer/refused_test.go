@@ -3,7 +3,6 @@
 package tracer
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -26,14 +25,6 @@ func inKernel(t *testing.T) (n int) {
 		}
 	}
 	return n
-}
-
-// probed reports whether a process has, or has had, a probe that was hit: the kernel then maps a page for it.
-func probed(t *testing.T, p *process.Process) bool {
-	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", p.PID))
-	require.NoError(t, err)
-	return strings.Contains(string(b), "[uprobes]")
 }
 
 // TestNothingHalfAttached: whatever keeps a trace from beginning, nothing of it is left, in the kernel or in the process.
@@ -59,7 +50,7 @@ func TestNothingHalfAttached(t *testing.T) {
 				require.ErrorIs(t, startAndClose(p, c.options, job), c.want)
 				require.Equal(t, before, inKernel(t))
 				require.NoError(t, o.step(3))
-				require.False(t, probed(t, p))
+				require.False(t, hasProbePage(t, p))
 			})
 		}
 	}
@@ -95,6 +86,6 @@ func TestRefusal(t *testing.T) {
 	all := Features
 	t.Cleanup(func() { Features = all })
 	lacks := func() error { return ErrNoFeature }
-	Features = []Feature{*NewFeature("a map", "9.1", "", lacks), *NewFeature("a luxury", "9.2", "is done without", lacks), *NewFeature("a helper", "9.3", "", lacks)}
+	Features = []Feature{{"a map", "9.1", "", lacks}, {"a luxury", "9.2", "is done without", lacks}, {"a helper", "9.3", "", lacks}}
 	require.Regexp(t, `^Linux \S+ cannot be traced on, it lacks a map \(since 9.1\), a helper \(since 9.3\): argument list too long$`, Refusal(err))
 }
