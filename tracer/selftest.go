@@ -165,12 +165,20 @@ func (r *SelfTest) compareNative(t *Tracer, code *ownCode, name string, frames b
 			continue
 		}
 		want := append(code.stack(c.call, frames), code.address["returns_start"])
-		if err := compareStack(t.Stack(e.Stack), e.Stack, want, true); err != nil {
+		if err := t.compareStack(e.Stack, want, true); err != nil {
 			return err
 		}
 		r.Stacks++
 	}
 	return nil
+}
+
+// compareStack is compareStack of an event's stack. Of one that was not recorded it says why.
+func (t *Tracer) compareStack(id event.StackID, want []uint64, whole bool) error {
+	if id == 0 && t.stackless.without > 0 {
+		return fmt.Errorf("%w: one of %d frames was not recorded: %s", errNoStacks, len(want), t.stackless.reason())
+	}
+	return compareStack(t.Stack(id), id, want, whole)
 }
 
 // compareStack compares addresses in our program with those of the frames of a stack, from the leaf on. whole: there are no others.
@@ -329,10 +337,10 @@ func (r *SelfTest) comparePython(t *Tracer, code *ownCode, want []pyFrame) error
 	if len(events) != 1 {
 		return fmt.Errorf("%d events of 1 call came through; lost: %d", len(events), t.Session.Lost())
 	}
-	stack := t.Stack(events[0].Stack)
-	if err := compareStack(stack, events[0].Stack, code.stack(ownReport, calledFrom), false); err != nil {
+	if err := t.compareStack(events[0].Stack, code.stack(ownReport, calledFrom), false); err != nil {
 		return err
 	}
+	stack := t.Stack(events[0].Stack)
 	var got []pyFrame
 	for i := range stack.Frames {
 		if f := &stack.Frames[i]; f.Kind == event.FramePython {

@@ -105,6 +105,17 @@ func TestCompareStack(t *testing.T) {
 	}
 }
 
+// TestStackNotRecorded: it is said why.
+func TestStackNotRecorded(t *testing.T) {
+	s := newSession(nil)
+	defer s.Close()
+	tr := &Tracer{Session: s, stacks: newStackTable(DefaultStacks)}
+	s.watchStacks(&event.Event{Kind: event.KindAlloc}, event.StatusNoScratch)
+	err := tr.compareStack(0, []uint64{1, 2}, true)
+	require.ErrorIs(t, err, errNoStacks)
+	require.ErrorContains(t, err, "one of 2 frames was not recorded: no scratch")
+}
+
 func TestComparePythonFrames(t *testing.T) {
 	want := []pyFrame{{"leaf", 3}, {"<lambda>", 5}, {"<module>", 9}}
 	for name, c := range map[string]struct {

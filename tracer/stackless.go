@@ -67,14 +67,20 @@ var stacklessHelp = map[event.StackStatus]string{
 	event.StatusLost:      "they do not fit the ring: take a larger one (--ring-size)",
 }
 
-// warning is a line: how many, why, and what to do.
-func (w *stackless) warning() error {
+// reason is the most frequent one.
+func (w *stackless) reason() event.StackStatus {
 	reason, most := event.StatusOK, uint64(0)
 	for status, n := range w.reasons {
 		if n > most || n == most && status < reason {
 			reason, most = status, n
 		}
 	}
+	return reason
+}
+
+// warning is a line: how many, why, and what to do.
+func (w *stackless) warning() error {
+	reason := w.reason()
 	help, ok := stacklessHelp[reason]
 	if !ok {
 		help = "gputrace doctor says whether stacks can be taken on this machine"
