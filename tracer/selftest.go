@@ -361,11 +361,11 @@ func comparePythonFrames(got, want []pyFrame) error {
 		}
 		name := got[i].name[strings.LastIndexByte(got[i].name, '.')+1:] // some versions know the qualified one
 		if name != w.name || got[i].line != w.line {
-			return fmt.Errorf("Python frames are wrong: %d of %d is %s:%d, and not %s:%d", i, len(want), got[i].name, got[i].line, w.name, w.line)
+			return fmt.Errorf("frames of Python are wrong: %d of %d is %s:%d, and not %s:%d", i, len(want), got[i].name, got[i].line, w.name, w.line)
 		}
 	}
 	if len(got) > len(want) {
-		return fmt.Errorf("Python frames are wrong: %d, and not %d", len(got), len(want))
+		return fmt.Errorf("frames of Python are wrong: %d, and not %d", len(got), len(want))
 	}
 	return nil
 }
