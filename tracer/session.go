@@ -45,19 +45,21 @@ type Session struct {
 	collected time.Time         // when they were last made up for
 	dead      []placed
 
-	stop      atomic.Bool
-	detached  bool
-	record    ringbuf.Record
-	taken     int  // bytes of records since the ring was empty
-	held      bool // the record is still to be decoded
-	empty     bool // the last Read came to the end of the ring
-	warnings  []error
-	notices   []string
-	malformed uint64 // records
-	crowded   bool   // there was no unwind info for a process
-	received  [maxHooks]uint64
-	lost      uint64 // events, when the counters were last read
-	suspended uint64 // suspendedTime, when the ring was last read
+	stop       atomic.Bool
+	detached   bool
+	record     ringbuf.Record
+	taken      int  // bytes of records since the ring was empty
+	held       bool // the record is still to be decoded
+	empty      bool // the last Read came to the end of the ring
+	warnings   []error
+	notices    []string
+	malformed  uint64 // records
+	crowded    bool   // there was no unwind info for a process
+	toldUnsafe bool   // that return probes are not placed
+	stackless  stackless
+	received   [maxHooks]uint64
+	lost       uint64 // events, when the counters were last read
+	suspended  uint64 // suspendedTime, when the ring was last read
 }
 
 // Open begins a session for a whole job. o may be nil. Until the first process is added there is nothing to read.
@@ -115,7 +117,7 @@ func (s *Session) load() error {
 	return err
 }
 
-// ready waits for the kernel side, and says what is not as it could be.
+// ready waits for the kernel side, and says what is not as it could be. The error is ErrNotLoaded.
 func (s *Session) ready() error {
 	if s.loaded == nil {
 		return nil
@@ -123,7 +125,7 @@ func (s *Session) ready() error {
 	err := <-s.loaded
 	s.loaded = nil
 	if err != nil {
-		return err
+		return &loadError{err}
 	}
 	for _, r := range s.refused {
 		s.notices = append(s.notices, r.Error())

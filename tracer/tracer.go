@@ -119,7 +119,8 @@ type Tracer struct {
 }
 
 // Start attaches to a process. Before the first probe is in place, everything that the unwinder needs is: the first event
-// has a stack. Errors: ErrNoCUDA, ErrNoSymbol, those of package process, and what the kernel said.
+// has a stack. Errors: ErrNoCUDA, ErrNoSymbol, ErrNotLoaded, ErrUnsafeReturns, those of package process, and what the kernel said.
+// After an error nothing is attached.
 func Start(p *process.Process, o *Options) (*Tracer, error) {
 	maps, err := p.Maps()
 	if err != nil {
@@ -187,6 +188,9 @@ func (t *Tracer) start() error {
 	t.found.Attached = bootTime()
 	if err := t.attach(probes); err != nil {
 		return err
+	}
+	if len(t.mine) == 0 && t.toldUnsafe {
+		return fmt.Errorf("pid %d: %w", t.target.PID, ErrUnsafeReturns)
 	}
 	if err := t.watchLinker(); err != nil {
 		t.warn(err)
@@ -295,6 +299,7 @@ func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 		Stack: t.stacks.within(t.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
 	}
 	t.received[int(r.Hook)%maxHooks]++
+	t.watchStacks(&e, event.StackStatus(r.StackStatus))
 	if p := t.probes.byRow[int(r.Call)%maxHooks]; p != nil {
 		e.Call = p.row.Name()
 	}
