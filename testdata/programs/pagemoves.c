@@ -1,6 +1,6 @@
 // Reports of the allocator from threads on stacks whose pages another thread keeps moving: out to swap or to their
 // file, to another node, by compaction, into huge pages and apart again, by copies on write, into one shared page; and
-// on a stack that the kernel itself cannot read.
+// on a stack in secret memory, which is not in the direct map.
 //
 // pagemoves --log FILE [--go FILE] [--hold FILE] [--descents N] [--only KIND]
 //
@@ -16,7 +16,6 @@
 #include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/mman.h>
