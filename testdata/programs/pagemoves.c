@@ -60,6 +60,7 @@ struct kind {
     const char *(*make)(struct stack *); // maps memory; what it returns is why it cannot
     void (*move)(struct stack *);        // NULL: the memory is odd by itself
     int moves;                           // at least
+    int step;                            // between the depths of two descents
 };
 
 // ---- what the machine can do
@@ -260,7 +261,7 @@ static void collapse(struct stack *s) {
 // merge waits until the kernel has merged pages of the stack, which are all alike, and takes them apart.
 static void merge(struct stack *s) {
     long before = s->moved;
-    for (int i = 0; i < 200 && s->moved == before && !s->stop; i++) {
+    for (int i = 0; i < 100 && s->moved == before && !s->stop; i++) {
         usleep(2000);
         look(s);
     }
@@ -268,16 +269,17 @@ static void merge(struct stack *s) {
     look(s);
 }
 
+// Only pages that no bottom of the stack has been in are alike, so where pages are merged there are few bottoms.
 static const struct kind kinds[] = {
-    {"swapped", for_swap, page_out, 50},
-    {"file", in_file, page_out, 20},
-    {"shared_memory", in_shared_memory, page_out, 50},
-    {"nodes", for_nodes, to_other_node, 50},
-    {"compacted", for_compaction, compact, 3},
-    {"collapsed", for_huge, collapse, 50},
-    {"forked", small_pages, fork_and_touch, 50},
-    {"merged", for_merging, merge, 5},
-    {"secret", in_secret, NULL, 0},
+    {"swapped", for_swap, page_out, 50, 7},
+    {"file", in_file, page_out, 20, 7},
+    {"shared_memory", in_shared_memory, page_out, 50, 7},
+    {"nodes", for_nodes, to_other_node, 50, 7},
+    {"compacted", for_compaction, compact, 3, 7},
+    {"collapsed", for_huge, collapse, 50, 7},
+    {"forked", small_pages, fork_and_touch, 50, 7},
+    {"merged", for_merging, merge, 2, 45},
+    {"secret", in_secret, NULL, 0, 7},
 };
 
 // ---- reports
@@ -309,7 +311,7 @@ static struct stack *current;
 static void descend(void) {
     struct stack *s = current;
     for (int i = 0; !s->stop; i++) {
-        pages(10 + i * 7 % 90, reports, s);
+        pages(10 + i * s->kind->step % 90, reports, s);
         s->bottom = NULL;
         s->descents++;
     }
