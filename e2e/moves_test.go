@@ -55,7 +55,10 @@ func TestMovedPages(t *testing.T) {
 	for name, copied := range map[string]bool{"in place": false, "copied": true} {
 		t.Run(name, func(t *testing.T) {
 			o := options()
-			o.CopyMemory = copied
+			o.Memory = tracer.MemoryInPlace
+			if copied {
+				o.Memory = tracer.MemoryCopy
+			}
 			p := startNatives(t, nativesProgram("pagemoves"), "--descents", itoa(descents))
 			tr := attach(t, p.pid, o, nil)
 			p.release(t)
