@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/tracer"
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/event"

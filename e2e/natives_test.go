@@ -132,7 +132,7 @@ func requireReports(t *testing.T, tr *trace, reports []nativeReport, linker []pr
 func (r *nativeReport) fault(st *event.Stack) string {
 	pcs, want := nativePCs(st), r.pcs
 	if statuses, ok := partialShapes[r.shape]; ok {
-		if !slices.Contains(statuses, st.Status) || r.shape == "too_deep" && len(pcs) < 300 {
+		if !slices.Contains(statuses, st.Status) || r.shape == "too_deep" && len(pcs) < 2500 {
 			return "does not say that it is cut"
 		}
 		if st.Status == event.StatusGuessed { // further than the program's own unwinding

@@ -42,7 +42,7 @@ void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *, int64_t, size
 
 // ---- reports
 
-enum { FRAMES = 64, DEEP = 700, LOG_WORDS = 1 << 25 };
+enum { FRAMES = 64, SHALLOW = 700, DEEP = 5000, LOG_WORDS = 1 << 25 };
 struct entry {
     unsigned long addr;
     const char *shape;
@@ -82,13 +82,15 @@ static void write_log(const char *path) {
 
 // ---- stacks: deep, wide, in odd places
 
+static _Thread_local int recorded = SHALLOW; // frames at most: some threads have little stack
+
 CALL void descend(int n, const char *shape) {
     volatile char locals[256];
     locals[n & 255] = 1;
     if (n > 0)
         descend(n - 1, shape);
     else
-        report_up_to(DEEP * locals[0], shape);
+        report_up_to(recorded * locals[0], shape);
 }
 CALL void wide(int n) {
     volatile char locals[3 * 4096 + 8];
@@ -100,8 +102,10 @@ CALL void wide(int n) {
 }
 static void deep(void) {
     descend(1, "plain");
-    descend(250, "deep");
-    descend(2000, "too_deep");
+    recorded = DEEP;
+    descend(1100, "deep");
+    descend(4000, "too_deep");
+    recorded = SHALLOW;
     wide(4);
 }
 
