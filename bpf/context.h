@@ -50,6 +50,8 @@ static __always_inline void learn_context(struct hit *h, u64 context, u32 device
 	struct context_key key = { .context = context, .pid = h->traced->pid };
 	u32 value = device + 1;
 
+	if (!bpf_map_lookup_elem(&contexts, &key))
+		count(contexts_made);
 	bpf_map_update_elem(&contexts, &key, &value, 0);
 }
 

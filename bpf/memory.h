@@ -14,7 +14,8 @@
 #include "window.h"
 
 #define PAGE_BYTES  4096
-#define PIECE_BYTES 1024 /* of what is no stack that are copied at once */
+#define PIECE_BYTES 1024      /* of what is no stack that are copied at once */
+#define SPAN_BYTES  (1 << 14) /* of a stack that are copied at once, at most */
 
 enum window_of { ON_STACK = 0, ELSEWHERE = 1 };
 
@@ -24,7 +25,8 @@ struct memory {
 	u64 moved;    /* not 0: a page was replaced while it was read */
 	u32 in_place; /* memory is read without a copy */
 	u32 pad;
-	u8 copy[2][PAGE_BYTES];
+	u8 stack[SPAN_BYTES]; /* what the windows show, where it is copied */
+	u8 other[PAGE_BYTES];
 };
 
 static __always_inline void memory_close_windows(struct memory *m)
@@ -42,6 +44,11 @@ static __always_inline void memory_copy_only(struct memory *m)
 {
 	memory_close_windows(m);
 	m->in_place = 0;
+}
+
+static __always_inline u8 *copy_of(struct memory *m, u32 which)
+{
+	return which == ON_STACK ? m->stack : m->other;
 }
 
 /* Notes whether the page in a window has stayed the one that was read. */
@@ -82,7 +89,7 @@ BPF_GLOBAL int window_move(struct memory *m, u32 which, u64 addr)
 	v->lo = which == ON_STACK ? addr : addr & ~(PIECE_BYTES - 1ull);
 	v->hi = which == ON_STACK ? end : v->lo + PIECE_BYTES;
 	u32 len = v->hi - v->lo;
-	if (len > PAGE_BYTES || target_read(m->copy[which], len, v->lo)) {
+	if (len > PAGE_BYTES || target_read(copy_of(m, which), len, v->lo)) {
 		v->hi = v->lo;
 		return -EFAULT;
 	}
@@ -121,6 +128,29 @@ static __always_inline bool window_cover(struct memory *m, u32 which, u64 addr, 
 	return v->at && v->hi - addr >= len;
 }
 
+/*
+ * Makes the stack's window show `len` bytes from addr on by one copy: a call costs more than a page
+ * of what it copies. What it does not show is left to others.
+ */
+static __always_inline void window_copy_span(struct memory *m, u64 addr, u32 len)
+{
+	struct window *v = &m->window[ON_STACK];
+
+	barrier_var(len);
+	if ((addr >= v->lo && addr + len <= v->hi) || len > SPAN_BYTES)
+		return;
+	v->at = v->table = 0;
+	v->lo = v->hi = addr;
+	if (!target_read(m->stack, len, addr))
+		v->hi = addr + len;
+}
+
+static __always_inline u64 copied_word(struct memory *m, u32 which, u64 at)
+{
+	return which == ON_STACK ? *(u64 *)(m->stack + (at & (SPAN_BYTES - 8)))
+				 : *(u64 *)(m->other + (at & (PAGE_BYTES - 8)));
+}
+
 /* Reads the word at `at` bytes into a window that shows it. */
 static __always_inline u64 window_word(struct memory *m, u32 which, u64 at)
 {
@@ -128,7 +158,7 @@ static __always_inline u64 window_word(struct memory *m, u32 which, u64 at)
 
 	if (target_in_place() && v->at)
 		return target_shown_word(v->at + at);
-	return *(u64 *)(m->copy[which] + (at & (PAGE_BYTES - 8)));
+	return copied_word(m, which, at);
 }
 
 /* Reads the word at addr; it may be 0 where it is not. 0 or -EFAULT. */
@@ -176,6 +206,6 @@ static __always_inline int read_word_fast(struct memory *m, u32 which, u64 addr,
 		*out = target_shown_word(v->at + (addr - v->lo));
 		return 0;
 	}
-	*out = *(u64 *)(m->copy[which] + ((addr - v->lo) & (PAGE_BYTES - 8)));
+	*out = copied_word(m, which, addr - v->lo);
 	return 0;
 }

@@ -122,7 +122,7 @@ BPF_GLOBAL int send_code(struct walk *w, struct unwind_info *p, u64 addr)
 {
 	if (!w || !p)
 		return -EINVAL;
-	struct record_code *r = (struct record_code *)w->mem.copy[ELSEWHERE];
+	struct record_code *r = (struct record_code *)w->mem.other;
 	struct python *py = &p->python;
 
 	r->len[CODE_OBJECT] = copy_chunk(r->object, CODE_OBJECT_BYTES, addr);

@@ -73,6 +73,7 @@ struct cpu_counters {
 	u64 walks_stored;  /* of these, kept in the cache */
 	u64 walks_by_copy; /* of these, begun in place and made again by copies: a page had moved */
 	u64 no_slot;	   /* walks for which no memory was free: STACK_NO_SCRATCH */
+	u64 contexts_made; /* whose device is known: more than MAX_CONTEXTS push others out */
 	u64 context_unknown; /* a thread chose a context whose device is not known */
 	u64 site_unknown;    /* allocations from a call site without a known place of the block */
 };

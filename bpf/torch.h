@@ -70,9 +70,11 @@ BPF_GLOBAL int find_origin(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p)
 		return 0;
+	int found = cached_walk_find(w, p);
+
 	if (w->report.kind == KIND_ALLOC)
 		read_block(w, &p->block);
-	return cached_walk_find(w, p);
+	return found;
 }
 
 /*

@@ -33,7 +33,7 @@ type TraceCachedWalk struct {
 	Sent       uint64
 	Nwords     uint16
 	Nevals     uint16
-	Pad        [2]uint16
+	Span       uint32
 	Eval       [32]struct {
 		_      structs.HostLayout
 		From   uint32
@@ -69,6 +69,7 @@ type TraceCpuCounters struct {
 	WalksStored    uint64
 	WalksByCopy    uint64
 	NoSlot         uint64
+	ContextsMade   uint64
 	ContextUnknown uint64
 	SiteUnknown    uint64
 }
@@ -587,7 +588,8 @@ type TraceWalkSlot struct {
 			Moved   uint64
 			InPlace uint32
 			Pad     uint32
-			Copy    [2][4096]uint8
+			Stack   [16384]uint8
+			Other   [4096]uint8
 		}
 		Rec TraceRecordStack
 	}

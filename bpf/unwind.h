@@ -55,7 +55,7 @@ static __always_inline void walk_begin(struct walk *w, struct unwind_info *p)
 	w->fp_from = 0;
 	w->cacheable = !(w->sp & 7);
 	w->cache_key = p->cache_key;
-	w->deps.needs_fp = w->deps.nwords = w->deps.nevals = 0;
+	w->deps.needs_fp = w->deps.nwords = w->deps.nevals = w->deps.span = 0;
 	w->caller = w->native = w->python = w->status = w->nqueue = 0;
 	w->py_state = PY_UNREAD;
 	w->py_bound = w->py_cframe = w->py_frame = 0;

@@ -21,6 +21,8 @@ static __always_inline void depends_on(struct walk *w, u64 addr)
 	}
 	w->deps.word[n] = at / 8;
 	w->deps.nwords = n + 1;
+	if (at + 8 > w->deps.span)
+		w->deps.span = at + 8;
 }
 
 /* Notes that it depends on the frame pointer, wherever that came from. */

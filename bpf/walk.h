@@ -48,7 +48,8 @@ struct cached_walk {
 	u64 hash;		 /* of all words */
 	u64 native_hash;	 /* of the frames */
 	u64 sent;		 /* hash of a whole stack that the tracer has */
-	u16 nwords, nevals, pad[2];
+	u16 nwords, nevals;
+	u32 span; /* bytes from where the walk began to behind the last word */
 	struct cached_eval eval[CACHED_EVALS];
 	union { /* where the words are that the walk depended on, in words from where it began */
 		u16 word[CACHED_WORDS];

@@ -41,7 +41,10 @@ BPF_GLOBAL int hash_words(struct walk *w, struct cached_walk *c, u32 store)
 
 	if (!w || !c)
 		return 0;
-	window_cover(&w->mem, ON_STACK, w->first_sp, 8);
+	if (target_in_place())
+		window_cover(&w->mem, ON_STACK, w->first_sp, 8);
+	else
+		window_copy_span(&w->mem, w->first_sp, c->span);
 	for (u32 i = 0; i < CACHED_WORDS / 4; i++) {
 		if (i * 4 >= c->nwords)
 			break;

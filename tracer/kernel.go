@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -100,7 +101,7 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 	if err := k.configure(spec, o); err != nil {
 		return nil, err
 	}
-	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
+	if err := loadSideBySide(spec, &k.objs); err != nil {
 		return nil, fmt.Errorf("load the programs into the kernel: %w", err)
 	}
 	if err := k.makeBarrier(); err != nil {
@@ -116,6 +117,55 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 		return nil, fmt.Errorf("open the event ring: %w", err)
 	}
 	return k, nil
+}
+
+// loadSideBySide loads the programs at the same time, over one set of maps: it is the verifier that takes long, and it takes one CPU
+// for each.
+func loadSideBySide(spec *ebpf.CollectionSpec, objs *bpf.TraceObjects) error {
+	maps := spec.Copy()
+	maps.Programs = nil
+	all, err := ebpf.NewCollection(maps)
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	all.Programs = map[string]*ebpf.Program{}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var failed []error
+	for name := range spec.Programs {
+		wg.Go(func() {
+			p, err := loadOne(spec, name, all.Maps)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				all.Programs[name] = p
+			} else {
+				failed = append(failed, err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(failed) > 0 {
+		return failed[0] // the others are mostly the same
+	}
+	return all.Assign(objs)
+}
+
+// loadOne loads one program that uses maps which are there.
+func loadOne(spec *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map) (*ebpf.Program, error) {
+	one := spec.Copy()
+	for other := range one.Programs {
+		if other != name {
+			delete(one.Programs, other)
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{MapReplacements: maps})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return c.DetachProgram(name), nil
 }
 
 // watch attaches what looks at the kernel itself.
@@ -497,6 +547,7 @@ func (k *kernel) counters() (sum bpf.TraceCpuCounters, err error) {
 		sum.WalksStored += c.WalksStored
 		sum.WalksByCopy += c.WalksByCopy
 		sum.NoSlot += c.NoSlot
+		sum.ContextsMade += c.ContextsMade
 		sum.ContextUnknown += c.ContextUnknown
 		sum.SiteUnknown += c.SiteUnknown
 	}

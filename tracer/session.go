@@ -301,6 +301,7 @@ func (s *Session) checkEnd() []*member {
 	if err := s.detach(); err != nil {
 		s.warn(fmt.Errorf("detach: %w", err))
 	}
+	s.warnLimits()
 	s.detached = true
 	return gone
 }

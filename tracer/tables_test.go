@@ -297,7 +297,7 @@ func defines(t *testing.T) map[string]uint64 {
 func TestDefines(t *testing.T) {
 	c := defines(t)
 	for name, here := range map[string]uint64{
-		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_INFOS": soleInfos, "MAX_TRACED": maxTraced, "NO_INFO": noInfo, "MAX_DIMS": hook.MaxDims,
+		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_INFOS": soleInfos, "MAX_TRACED": maxTraced, "NO_INFO": noInfo, "MAX_CONTEXTS": maxContexts, "CACHED_WALKS": cachedWalks, "MAX_DIMS": hook.MaxDims,
 		"ROW_CHUNK": chunkRows, "MAX_CHUNKS": maxChunks, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None),
 	} {
 		require.Contains(t, c, name)

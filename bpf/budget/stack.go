@@ -80,6 +80,7 @@ func Measure(insns asm.Instructions) (*Program, error) {
 		if f.Deepest, err = f.deepest(); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.Name, err)
 		}
+		f.Deepest += f.inlinedLoops()
 		p.Functions = append(p.Functions, f.Function)
 	}
 	for i := range insns {
@@ -143,6 +144,19 @@ func split(insns asm.Instructions) ([]*body, error) {
 		}
 	}
 	return out, nil
+}
+
+// loopRegisters are the bytes in which the verifier keeps the registers of a bpf_loop that it inlines (optimize_bpf_loop in
+// kernel/bpf/verifier.c, Linux 5.19), once a function.
+const loopRegisters = 3 * 8
+
+func (f *body) inlinedLoops() int {
+	for i := range f.insns {
+		if f.insns[i].IsBuiltinCall() && asm.BuiltinFunc(f.insns[i].Constant) == asm.FnLoop {
+			return loopRegisters
+		}
+	}
+	return 0
 }
 
 const (

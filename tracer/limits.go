@@ -1,0 +1,78 @@
+//go:build linux && amd64
+
+package tracer
+
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/bpf"
+)
+
+// Sizes of bpf/limits.h that warnings name; a test compares them.
+const (
+	maxContexts = 1024
+	cachedWalks = 4096
+)
+
+// crowdedCache is how often each place of the cache of walks must have been written before it is said that it is too small, and only
+// where fewer stacks are found in it than are not.
+const crowdedCache = 16
+
+// Walks is how the kernel side came to the stacks of PyTorch's layer. Cached is about: it is counted without a lock.
+type Walks struct {
+	Cached uint64 // found in the cache of walks
+	Made   uint64 // walked, those of the driver's calls among them
+	Stored uint64 // of these, kept in the cache
+	ByCopy uint64 // of these, begun in place and made again by copies, because a page had moved
+}
+
+// Walks reads the counters.
+func (s *Session) Walks() (w Walks, err error) {
+	c, err := s.kernel.counters()
+	if err != nil {
+		return w, err
+	}
+	w = Walks{Made: c.WalksMade, Stored: c.WalksStored, ByCopy: c.WalksByCopy}
+	for _, p := range s.probes.probes {
+		r, err := s.kernel.stats(p.index)
+		if err != nil {
+			return w, err
+		}
+		w.Cached += r.Cached
+	}
+	return w, nil
+}
+
+// warnLimits says which limits of the kernel side were reached.
+func (s *Session) warnLimits() {
+	c, err := s.kernel.counters()
+	if err != nil {
+		s.warn(err)
+		return
+	}
+	w, err := s.Walks()
+	if err != nil {
+		s.warn(err)
+		return
+	}
+	for _, err := range limitsReached(&c, w) {
+		s.warn(err)
+	}
+}
+
+// limitsReached has an error for each limit, with what it meant.
+func limitsReached(c *bpf.TraceCpuCounters, w Walks) (out []error) {
+	if c.NoSlot > 0 {
+		out = append(out, fmt.Errorf("%d events have no stack: more threads were interrupted in a walk than there is memory for walks", c.NoSlot))
+	}
+	if c.ContextUnknown > 0 && c.ContextsMade > maxContexts {
+		out = append(out, fmt.Errorf("%d times a thread chose a context whose device is not known: %d contexts were made, and %d are kept", c.ContextUnknown, c.ContextsMade, maxContexts))
+	}
+	if c.SiteUnknown > 0 {
+		out = append(out, fmt.Errorf("of %d allocations the requested size, stream and pool are not known: PyTorch's allocator reported them from a place that is not known", c.SiteUnknown))
+	}
+	if w.Stored > crowdedCache*cachedWalks && w.Cached < w.Made {
+		out = append(out, fmt.Errorf("stacks cost more than they should: %d of %d were walked, there are more different ones than the %d that are kept", w.Made, w.Made+w.Cached, cachedWalks))
+	}
+	return out
+}
