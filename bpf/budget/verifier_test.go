@@ -62,6 +62,9 @@ func TestVerifierAgreesOnObjects(t *testing.T) {
 				m.MaxEntries = 1 << 16
 			}
 		}
+		if v := spec.Variables["cfg_free_stacks"]; v != nil {
+			require.NoError(t, v.Set(uint32(1))) // else a whole program is without its walk
+		}
 		c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}})
 		require.NoError(t, err, file)
 		for name, program := range c.Programs {
