@@ -1,0 +1,156 @@
+//go:build linux && amd64
+
+// Command kernels boots Debian's kernels in QEMU, without the hardware's help, and has gputrace trace in each: docs/kernels.md has
+// what it looks at and what came of it. It ends with 1 when anything does not hold.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// tooOld is the newest series that tracing is not meant for: gputrace must say so.
+const tooOld = "5.10"
+
+// options are those of the command line.
+type options struct {
+	work       string
+	series     []string
+	must       []string
+	update     bool
+	budget     bool
+	checks     string
+	parameters string
+	limit      time.Duration
+	memory     int
+	cpus       int
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("kernels: ")
+	o := parseOptions()
+	failed, err := run(context.Background(), o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+func parseOptions() *options {
+	o := &options{}
+	flag.StringVar(&o.work, "work", cmp.Or(os.Getenv("GPUTRACE_WORK"), "testdata/.work"), "folder of what is fetched and built")
+	must := flag.String("must", "", "series that must be had, such as \"6.1 6.12\"; the others are left out, with a word, when the mirror has them not")
+	flag.BoolVar(&o.update, "update", false, "write the tables of README.md and docs/kernels.md")
+	flag.BoolVar(&o.budget, "budget", false, fmt.Sprintf("fail when a program takes more than %d verified instructions on the oldest or the newest kernel", budget))
+	flag.StringVar(&o.checks, "checks", "", "only those whose names this expression matches; it has no spaces")
+	flag.StringVar(&o.parameters, "parameters", "", "more parameters for the kernel, such as preempt=full")
+	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "how long a kernel may take")
+	flag.IntVar(&o.memory, "memory", 2048, "MiB of a guest")
+	flag.IntVar(&o.cpus, "cpus", 2, "CPUs of a guest")
+	flag.Usage = func() {
+		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12; by default all, and %s, which is too old.\n\n", tooOld)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	o.series, o.must = flag.Args(), strings.Fields(*must)
+	return o
+}
+
+// run boots all, prints the tables, and reports whether something failed.
+func run(ctx context.Context, o *options) (failed bool, err error) {
+	work, err := filepath.Abs(filepath.Join(o.work, "kernels"))
+	if err != nil {
+		return false, err
+	}
+	kernels, err := fetch(ctx, work, o.series)
+	if err != nil {
+		return false, err
+	}
+	m, err := buildImage(work)
+	if err != nil {
+		return false, err
+	}
+	image := filepath.Join(work, "image.cpio")
+	if err := m.write(image); err != nil {
+		return false, err
+	}
+	var results []*result
+	for _, k := range kernels {
+		if k.why != "" {
+			fmt.Printf("%s: not to be had: %s\n", k.Series, k.why)
+			failed = failed || slices.Contains(o.must, k.Series)
+			continue
+		}
+		guest := ""
+		if k.Series == tooOld {
+			guest = "refused"
+		}
+		r, err := boot(ctx, k, o, guest, image, filepath.Join(work, k.Release+".log"))
+		if err != nil {
+			return false, err
+		}
+		r.print(os.Stdout)
+		results = append(results, r)
+	}
+	failed = overBudget(os.Stdout, results, o.budget) || failed
+	printTable(os.Stdout, results)
+	for _, r := range results {
+		failed = failed || r.failed()
+	}
+	if o.update {
+		return failed, update(results)
+	}
+	return failed, nil
+}
+
+// fetch brings the kernels, and says which.
+func fetch(ctx context.Context, work string, series []string) ([]kernel, error) {
+	if len(series) == 0 {
+		all, err := fetchSeries(ctx, work)
+		if err != nil {
+			return nil, err
+		}
+		old, err := fetchSeries(ctx, work, tooOld)
+		return append(old, all...), err
+	}
+	return fetchSeries(ctx, work, series...)
+}
+
+func fetchSeries(ctx context.Context, work string, series ...string) ([]kernel, error) {
+	cmd := exec.CommandContext(ctx, "e2e/kernels/fetch", append([]string{work}, series...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("fetch the kernels: %w", err)
+	}
+	var kernels []kernel
+	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
+		words := strings.SplitN(s.Text(), " ", 3)
+		if len(words) != 3 {
+			return nil, fmt.Errorf("fetch the kernels: line %q", s.Text())
+		}
+		k := kernel{Series: words[0], Release: words[1], folder: words[2]}
+		if k.Release == "none" {
+			k.why = words[2]
+		}
+		kernels = append(kernels, k)
+	}
+	return kernels, nil
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
