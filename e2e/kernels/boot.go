@@ -19,7 +19,7 @@ import (
 type kernel struct {
 	Series  string // "6.12"
 	Release string // what uname -r says
-	folder  string // where it is unpacked
+	file    string // its image
 	why     string // it could not be had
 }
 
@@ -50,7 +50,7 @@ func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (
 	// Every CPU that QEMU can emulate; the clock of -cpu max is right by itself, tsc=reliable makes it run too fast.
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "max",
 		"-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(o.memory), "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
-		"-kernel", k.folder+"/boot/vmlinuz-"+k.Release, "-initrd", image,
+		"-kernel", k.file, "-initrd", image,
 		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off nowatchdog KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
 	cmd.Stdout, cmd.Stderr = &serial, &serial
 	err := cmd.Run()

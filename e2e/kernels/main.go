@@ -144,7 +144,7 @@ func fetchSeries(ctx context.Context, work string, series ...string) ([]kernel, 
 		if len(words) != 3 {
 			return nil, fmt.Errorf("fetch the kernels: line %q", s.Text())
 		}
-		k := kernel{Series: words[0], Release: words[1], folder: words[2]}
+		k := kernel{Series: words[0], Release: words[1], file: words[2]}
 		if k.Release == "none" {
 			k.why = words[2]
 		}
