@@ -40,6 +40,9 @@ type checked struct {
 	log          []string
 }
 
+// torchMemory is what PyTorch takes more, MiB: its files lie in memory, for a while twice.
+const torchMemory = 4096
+
 // boot runs a kernel in QEMU until it powers off, and reads what its guest says. The serial line is kept in the file log. Guest is
 // what it shall do: "", "refused" or "torch".
 func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (*result, error) {
@@ -47,9 +50,13 @@ func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (
 	defer cancel()
 	begin := time.Now()
 	var serial bytes.Buffer
+	memory := o.memory
+	if guest == "torch" {
+		memory += torchMemory
+	}
 	// Every CPU that QEMU can emulate; the clock of -cpu max is right by itself, tsc=reliable makes it run too fast.
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "max",
-		"-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(o.memory), "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
+		"-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(memory), "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
 		"-kernel", k.file, "-initrd", image,
 		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off nowatchdog KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
 	cmd.Stdout, cmd.Stderr = &serial, &serial

@@ -36,8 +36,8 @@ type file struct {
 // repository is where the tests find the sources in the guest.
 const repository = "/repo"
 
-// buildImage makes the image that all kernels boot. Work is the folder of what is built.
-func buildImage(work string) (*image, error) {
+// buildImage makes the image that kernels boot. Work is the folder of what is built.
+func buildImage(work string, torch bool) (*image, error) {
 	m := &image{files: map[string]file{}}
 	built := filepath.Join(work, "bin")
 	for _, b := range [][]string{
@@ -57,6 +57,9 @@ func buildImage(work string) (*image, error) {
 	m.addTestdata()
 	for _, minor := range pythons {
 		m.addPython(minor)
+	}
+	if torch {
+		m.addTorch()
 	}
 	m.addLibraries()
 	return m, m.err
@@ -80,9 +83,23 @@ func (m *image) fail(err error) {
 
 // add puts a file into the image, or all that is in a folder.
 func (m *image) add(to, from string) {
-	m.fail(filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+	m.addBut(to, from)
+}
+
+// addBut leaves out what has one of some names.
+func (m *image) addBut(to, from string, but ...string) {
+	root := from
+	if info, err := os.Stat(from); err == nil && info.IsDir() {
+		root += "/" // also when it is a link
+	}
+	m.fail(filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
 			return err
+		case d.IsDir() && slices.Contains(but, d.Name()):
+			return filepath.SkipDir
+		case d.IsDir() || strings.Contains(d.Name(), ".opt-"): // that Python is not run so
+			return nil
 		}
 		info, err := os.Stat(name)
 		if err != nil {
@@ -116,23 +133,32 @@ func (m *image) addShell() {
 
 // addTestdata adds the programs of testdata. What makes them, here as in the tests, is a script that says where they are.
 func (m *image) addTestdata() {
-	value := func(name string) string {
-		out, err := exec.Command("testdata/setup.sh", "--print", name).Output()
-		m.fail(err)
-		return strings.TrimSpace(string(out))
-	}
 	const work = repository + "/testdata/.work"
-	m.add(work+"/programs", value("programs"))
-	m.add(work+"/standin/lib", value("standin"))
+	m.add(work+"/programs", m.value("programs"))
+	m.add(work+"/standin/lib", m.value("standin"))
 	for _, name := range []string{"run", "programs/pystacks.py", "standin/standin-run", "workloads"} {
 		m.add(repository+"/testdata/"+name, "testdata/"+name)
 	}
-	m.script(repository+"/testdata/setup.sh", fmt.Sprintf("case $2 in\nkind) echo standin ;;\nprograms) echo %s/programs ;;\nstandin) echo %s/standin/lib ;;\nesac\n", work, work))
+	m.script(repository+"/testdata/setup.sh", fmt.Sprintf(`case $2 in
+kind) echo standin ;;
+programs) echo %s/programs ;;
+standin) echo %s/standin/lib ;;
+python) echo %s ;;
+site) echo %s ;;
+esac
+`, work, work, m.value("python"), m.value("site")))
 	m.script("/usr/bin/go", "cp /usr/bin/gputrace \"$3\" # go build -o FILE\n")
 }
 
+// value asks testdata/setup.sh.
+func (m *image) value(name string) string {
+	out, err := exec.Command("testdata/setup.sh", "--print", name).Output()
+	m.fail(err)
+	return strings.TrimSpace(string(out))
+}
+
 // notNeeded are the folders of Python's own that no program here uses.
-var notNeeded = []string{"site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "distutils", "unittest", "pydoc_data"}
+var notNeeded = []string{"site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip"}
 
 // addPython adds one of pyenv's, at its own place.
 func (m *image) addPython(minor string) {
@@ -151,17 +177,29 @@ func (m *image) addPython(minor string) {
 	home := found[len(found)-1]
 	m.add(filepath.Join(home, "bin/python3"), filepath.Join(home, "bin/python"+minor))
 	library := filepath.Join(home, "lib/python"+minor)
-	m.fail(filepath.WalkDir(library, func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (slices.Contains(notNeeded, d.Name()) || strings.HasPrefix(d.Name(), "config-")):
-			return filepath.SkipDir
-		case !d.IsDir() && !strings.Contains(d.Name(), ".opt-"):
-			m.add(name, name)
-		}
-		return nil
-	}))
+	m.addBut(library, library, append(notNeeded, filepath.Base(matchOne(library, "config-*")))...)
+}
+
+// matchOne gives the first file of a folder that matches.
+func matchOne(folder, pattern string) string {
+	found, _ := filepath.Glob(filepath.Join(folder, pattern))
+	return append(found, "")[0]
+}
+
+// torchNeeds are the packages that PyTorch imports, beside itself.
+var torchNeeds = []string{
+	"torch", "torchgen", "functorch", "typing_extensions.py", "filelock", "fsspec", "jinja2", "markupsafe", "mpmath", "sympy", "networkx", "numpy", "numpy.libs",
+}
+
+// addTorch adds the Python that has PyTorch, at its own place.
+func (m *image) addTorch() {
+	python, site := m.value("python"), m.value("site")
+	m.add(python, python)
+	config := filepath.Join(filepath.Dir(filepath.Dir(python)), "pyvenv.cfg")
+	m.add(config, config)
+	for _, name := range torchNeeds {
+		m.addBut(filepath.Join(site, name), filepath.Join(site, name), "include", "test", "tests", "share")
+	}
 }
 
 // loadedLater are libraries that programs load when they run: for backtrace and for the end of a thread.

@@ -33,6 +33,7 @@ type options struct {
 	budget     bool
 	checks     string
 	parameters string
+	torch      string
 	limit      time.Duration
 	memory     int
 	cpus       int
@@ -58,9 +59,10 @@ func parseOptions() *options {
 	flag.BoolVar(&o.update, "update", false, "write the tables of README.md and docs/kernels.md")
 	flag.BoolVar(&o.budget, "budget", false, fmt.Sprintf("fail when a program takes more than %d verified instructions on the oldest or the newest kernel", budget))
 	flag.StringVar(&o.checks, "checks", "", "only those whose names this expression matches; it has no spaces")
+	flag.StringVar(&o.torch, "torch", "ends", "on which kernels PyTorch trains, too: ends (the oldest and the newest), all or none")
 	flag.StringVar(&o.parameters, "parameters", "", "more parameters for the kernel, such as preempt=full")
 	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "how long a kernel may take")
-	flag.IntVar(&o.memory, "memory", 2048, "MiB of a guest")
+	flag.IntVar(&o.memory, "memory", 2048, "MiB of a guest; one with PyTorch has 4096 more")
 	flag.IntVar(&o.cpus, "cpus", 2, "CPUs of a guest")
 	flag.Usage = func() {
 		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12; by default all, and %s, which is too old.\n\n", tooOld)
@@ -81,14 +83,13 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	m, err := buildImage(work)
-	if err != nil {
-		return false, err
+	images := map[string]string{}
+	for guest, torch := range map[string]bool{"": false, "torch": o.torch != "none"} {
+		if images[guest], err = writeImage(work, torch); err != nil {
+			return false, err
+		}
 	}
-	image := filepath.Join(work, "image.cpio")
-	if err := m.write(image); err != nil {
-		return false, err
-	}
+	images["refused"] = images[""]
 	var results []*result
 	for _, k := range kernels {
 		if k.why != "" {
@@ -96,11 +97,8 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 			failed = failed || slices.Contains(o.must, k.Series)
 			continue
 		}
-		guest := ""
-		if k.Series == tooOld {
-			guest = "refused"
-		}
-		r, err := boot(ctx, k, o, guest, image, filepath.Join(work, k.Release+".log"))
+		guest := o.guest(kernels, &k)
+		r, err := boot(ctx, k, o, guest, images[guest], filepath.Join(work, k.Release+".log"))
 		if err != nil {
 			return false, err
 		}
@@ -116,6 +114,32 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 		return failed, update(results)
 	}
 	return failed, nil
+}
+
+// guest is what a kernel is to do: "refused", "torch" or "".
+func (o *options) guest(all []kernel, k *kernel) string {
+	supported := slices.DeleteFunc(slices.Clone(all), func(k kernel) bool { return k.why != "" || k.Series == tooOld })
+	end := len(supported) > 0 && (k.Series == supported[0].Series || k.Series == supported[len(supported)-1].Series)
+	switch {
+	case k.Series == tooOld:
+		return "refused"
+	case o.torch == "all", o.torch == "ends" && end:
+		return "torch"
+	}
+	return ""
+}
+
+// writeImage makes an image and gives its file.
+func writeImage(work string, torch bool) (string, error) {
+	m, err := buildImage(work, torch)
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(work, "image.cpio")
+	if torch {
+		name = filepath.Join(work, "image-torch.cpio")
+	}
+	return name, m.write(name)
 }
 
 // fetch brings the kernels, and says which.

@@ -42,7 +42,11 @@ var whole = []check{
 }
 
 // torch are those that need PyTorch.
-var torch = []check{}
+var torch = []check{
+	{"PyTorch", compared{"TestTotals/^mlp$", `(\d+) step boundaries`, 100, "steps equal PyTorch's own counters to the byte", ""}.run},
+	{"dump", compared{"TestDumpTraining", "", 0, "the map equals PyTorch's snapshot", ""}.run},
+	{"who", compared{"TestWhoTraining/^mlp.py$", "", 0, "the holders are those that the program knows", ""}.run},
+}
 
 // refused are those of a kernel that is too old.
 var refused = []check{{"refuses", refuses}}
