@@ -12,9 +12,9 @@ demo: ## train a GPT (on the GPU if there is one), attach for 10 s, show the pro
 	@go build -o gputrace ./cmd/gputrace
 	@testdata/demo.sh
 
-build: ## ./gputrace, and the size of its BPF programs beside the last known
+build: ## ./gputrace, and size and stack of its BPF programs beside the last known; BUDGET="-max N -max-value N" lets more through
 	@go build -o gputrace ./cmd/gputrace
-	@go run .ci/bpfsize.go
+	@go run .ci/bpfsize.go $(BUDGET)
 
 test: ## install what the tests need, run all of them (root)
 	@.ci/install test

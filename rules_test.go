@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"event/":       {"event"}, // for tests
 	"process":      {},
 	"bpf":          {},
+	"bpf/budget":   {},
 	"symbolize":    {"process"},
 	"cpython":      {"process", "symbolize"},
 	"inspect":      {"cpython", "process", "symbolize"},
@@ -56,7 +57,7 @@ var restricted = []struct {
 	why  string
 }{
 	// cmd/gputrace and doctor recognise the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "tracer", "doctor", "cmd/gputrace", "bench", "e2e"}, "BPF is the tracer's"},
+	{"github.com/cilium/ebpf", []string{"bpf", "bpf/budget", "tracer", "doctor", "cmd/gputrace", "bench", "e2e"}, "BPF is the tracer's"},
 	{"SYS_BPF", []string{"tracer"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},

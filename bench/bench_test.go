@@ -55,6 +55,24 @@ func TestParseBatch(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestTotalParser(t *testing.T) {
+	var p totalParser
+	var got []sample
+	for _, line := range []string{
+		"READY 12", "total 1000 ns 5000000 cpu_ns 100", "total 1000 ns 5500000 cpu_ns 200", "total 3000 ns 6000000 cpu_ns 2000100", "total 3000 ns",
+	} {
+		s, ok, err := p.parse([]byte(line))
+		require.NoError(t, err)
+		if ok {
+			got = append(got, s)
+		}
+	}
+	require.Equal(t, []sample{{ns: 500, cpu: 1000, hits: 1}}, got)
+	require.InDelta(t, 2, rate(figure{cost: cost{ns: got[0].ns}}), 1e-9, "millions a second")
+	_, _, err := p.parse([]byte("total x ns 1 cpu_ns 2"))
+	require.Error(t, err)
+}
+
 func TestStepParser(t *testing.T) {
 	var p stepParser
 	var got []sample
@@ -87,7 +105,9 @@ func TestFigures(t *testing.T) {
 	require.InDelta(t, 0.5, r.of(empty, perHit).median(), 1e-6)
 	require.InDelta(t, 2, r.beyond(traced, empty).median(), 1e-6)
 	require.InDelta(t, 1.25, r.of(traced, slowdown).median(), 1e-6)
+	require.InDelta(t, 5, r.dearer(traced, empty).median(), 1e-6)
 	require.Nil(t, r.beyond(freeStacks, empty), "a mode that was not measured")
+	require.Nil(t, r.dearer(freeStacks, empty), "likewise")
 	require.Empty(t, r.of(freeStacks, slowdown), "likewise")
 	require.Empty(t, r.added(traced, recorderAll), "likewise")
 	slower := cost{ns: 1.4e6, cpu: 1.3e6} // the machine became slower between them
@@ -108,6 +128,8 @@ func TestOptions(t *testing.T) {
 		"-only hotloop40 -window 100ms": {rounds: 5, window: 100 * time.Millisecond, only: "hotloop40"},
 		"-only who":                     {rounds: 5, window: 2 * time.Second, only: "who"},
 		"-only recording":               {rounds: 5, window: 2 * time.Second, only: "recording"},
+		"-only frees":                   {rounds: 5, window: 2 * time.Second, only: "frees"},
+		"-only cores":                   {rounds: 5, window: 2 * time.Second, only: "cores"},
 		"-only feed":                    {rounds: 5, window: 2 * time.Second, only: "feed"},
 	} {
 		got, err := parseOptions(strings.Fields(args), io.Discard)
@@ -154,6 +176,30 @@ func TestRun(t *testing.T) {
 	load := cells(t, rows[2][1])
 	require.Greater(t, number(t, load[0]), 1000.0, "events")
 	require.Equal(t, []string{"0", "100.000 %", "0.000 %", "-"}, load[1:5], "lost, complete, raw, partial")
+}
+
+// TestRunCores measures two threads, as briefly as it can.
+func TestRunCores(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts and traces a program")
+	}
+	require.Zero(t, os.Geteuid(), "root is needed to attach")
+	e, err := newEnvironment()
+	require.NoError(t, err)
+	defer e.close()
+	results, err := measureCores(e, options{rounds: 1, window: 300 * time.Millisecond}, []int{2})
+	require.NoError(t, err)
+	var out bytes.Buffer
+	require.NoError(t, printReport(&out, report{cores: results}))
+	row := regexp.MustCompile(`(?m)^\| 2 \|(.*)\|$`).FindStringSubmatch(out.String())
+	require.NotNil(t, row, out.String())
+	cells := cells(t, row[1])
+	require.Len(t, cells, 7)
+	for _, c := range cells[:6] {
+		number(t, c)
+	}
+	require.Greater(t, number(t, cells[1]), 0.0, "events a second")
+	require.Regexp(t, `^[0-9.]+ %$`, cells[6])
 }
 
 // TestShares: what is not complete is told apart by its reason.

@@ -27,6 +27,9 @@ type sample struct {
 	hits float64 // allocator events in it
 }
 
+// parser makes a sample of a line, if there is one in it.
+type parser func(line []byte) (sample, bool, error)
+
 // job is a running program that leaves its samples in a file. The file is read only after a window, so that the reading
 // disturbs nothing.
 type job struct {
@@ -34,7 +37,7 @@ type job struct {
 	target *process.Process
 	file   *os.File
 	rest   []byte // of a line that is still being written
-	parse  func(line []byte) (sample, bool, error)
+	parse  parser
 
 	switchFile string // for PyTorch's recorder; empty: the program has none
 }
@@ -54,8 +57,8 @@ func startTraining(e *environment, script string) (*job, error) {
 	return j, j.start(counters)
 }
 
-// startLoop starts a program that prints a line a batch.
-func startLoop(e *environment, name string, args ...string) (*job, error) {
+// startLoop starts a program that prints lines of which parse makes samples.
+func startLoop(e *environment, name string, parse parser, args ...string) (*job, error) {
 	path := e.unique(name + ".batches")
 	out, err := os.Create(path)
 	if err != nil {
@@ -64,7 +67,7 @@ func startLoop(e *environment, name string, args ...string) (*job, error) {
 	defer out.Close()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout = out
-	j := &job{cmd: cmd, parse: parseBatch}
+	j := &job{cmd: cmd, parse: parse}
 	return j, j.start(path)
 }
 

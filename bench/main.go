@@ -1,9 +1,8 @@
 //go:build linux && amd64
 
 // Command bench measures what tracing costs and prints it as Markdown tables: microseconds per hit beyond an empty uprobe at
-// the same place, slowdown of training scripts beside PyTorch's own recorder, time to attach, the tracer's load and how many events it
-// can take. All
-// modes of a workload are measured in turn in one process, window by window, so every figure is relative to its own run.
+// the same place, slowdown of training scripts beside PyTorch's own recorder, time to attach, the tracer's load and how many
+// events it can take, from many threads too. All modes of a workload are measured in turn in one process, window by window, so every figure is relative to its own run.
 package main
 
 import (
@@ -12,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -45,7 +45,7 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f.SetOutput(out)
 	f.IntVar(&o.rounds, "rounds", 5, "measure every mode `N` times, in turn")
 	f.DurationVar(&o.window, "window", 2*time.Second, "`TIME` of one measurement")
-	f.StringVar(&o.only, "only", "", "measure one `WORKLOAD`: hotloop20, hotloop40, pyloop, mlp, gpt, resnet, who, recording, views, feed")
+	f.StringVar(&o.only, "only", "", "measure one `WORKLOAD`: hotloop20, hotloop40, frees, pyloop, mlp, gpt, resnet, who, recording, views, feed, cores")
 	quick := f.Bool("quick", false, "two rounds of 1.5 s: for a look, not for a table")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -68,7 +68,7 @@ func (o *options) check(args int) error {
 		return fmt.Errorf("-rounds %d: want at least 1", o.rounds)
 	case o.window < 100*time.Millisecond:
 		return fmt.Errorf("-window %s: want at least 100ms", o.window)
-	case o.only != "" && o.only != whoName && o.only != recordingName && o.only != viewsName && o.only != feedName && findWorkload(o.only) == nil:
+	case o.only != "" && !slices.Contains([]string{whoName, recordingName, viewsName, feedName, coresName}, o.only) && findWorkload(o.only) == nil:
 		return fmt.Errorf("-only %s: no such workload", o.only)
 	}
 	return nil
@@ -100,6 +100,9 @@ func run(o options, out io.Writer) error {
 	}
 	if err == nil && (o.only == "" || o.only == feedName) {
 		r.feed, err = measureFeed(env, o)
+	}
+	if err == nil && o.only == coresName {
+		r.cores, err = measureCores(env, o, coreThreads)
 	}
 	return errors.Join(err, printReport(out, r)) // what was measured before an error is shown
 }

@@ -15,6 +15,7 @@ type workload struct {
 	name     string
 	title    string
 	training bool
+	threads  int // that hit the probe at once, in a table of their own; 0: it is as it is
 	start    func(*environment) (*job, error)
 }
 
@@ -24,6 +25,7 @@ const forever = "1000000000"
 var workloads = []workload{
 	{name: "hotloop20", title: "hot loop in C, 20 calls deep", start: hotloop("20")},
 	{name: "hotloop40", title: "hot loop in C, 40 calls deep", start: hotloop("40")},
+	{name: "frees", title: "hot loop in C, 20 calls deep, frees alone", start: hotloop("20", "--frees")},
 	{name: "pyloop", title: "hot loop in Python, 10 calls deep", start: pyloop("10")},
 	{name: "mlp", title: "mlp.py", training: true, start: training("mlp")},
 	{name: "gpt", title: "gpt.py", training: true, start: training("gpt")},
@@ -39,16 +41,22 @@ func findWorkload(name string) *workload {
 	return nil
 }
 
-func hotloop(depth string) func(*environment) (*job, error) {
+func hotloop(depth string, more ...string) func(*environment) (*job, error) {
 	return func(e *environment) (*job, error) {
-		return startLoop(e, "hotloop"+depth, filepath.Join(e.programs, "hotloop"), "--depth", depth, "--batches", forever, "--calls", "2000")
+		args := append([]string{filepath.Join(e.programs, "hotloop"), "--depth", depth, "--batches", forever, "--calls", "2000"}, more...)
+		return startLoop(e, "hotloop"+depth, parseBatch, args...)
 	}
 }
 
 func pyloop(depth string) func(*environment) (*job, error) {
 	return func(e *environment) (*job, error) {
-		return startLoop(e, "pyloop", e.python, e.path("pyloop.py"), filepath.Join(e.programs, "libc10.so"), depth)
+		return startLoop(e, "pyloop", parseBatch, e.python, e.path("pyloop.py"), filepath.Join(e.programs, "libc10.so"), depth)
 	}
+}
+
+// leavesOut tells if a mode has no place in the workload's tables.
+func (w *workload) leavesOut(m *mode) bool {
+	return m.training && !w.training || w.threads > 0 && m.name == freeStacks
 }
 
 func training(script string) func(*environment) (*job, error) {
@@ -104,7 +112,7 @@ func (w *workload) measure(e *environment, o options) (result, error) {
 		out.rounds = append(out.rounds, figures)
 	}
 	out.load = s.load
-	out.clocks, err = s.clockPrograms(o)
+	out.clocks, err = s.clockPrograms(w, o)
 	return out, err
 }
 
@@ -119,7 +127,7 @@ func (s *subject) round(w *workload, o options, round int) (map[string]figure, e
 	out, plain := map[string]figure{}, []figure{before}
 	for i := range others {
 		m := &others[(i+round)%len(others)]
-		if m.training && !w.training {
+		if w.leavesOut(m) {
 			continue
 		}
 		f, err := s.window(m, o)

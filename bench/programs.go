@@ -40,7 +40,7 @@ func (c *clocked) perRun() float64 {
 
 // clockPrograms runs the modes that have programs of ours once more with the kernel's clock on, which costs a little itself:
 // the empty program shows how much.
-func (s *subject) clockPrograms(o options) ([]clocked, error) {
+func (s *subject) clockPrograms(w *workload, o options) ([]clocked, error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		return nil, fmt.Errorf("start the kernel's clock: %w", err)
@@ -48,7 +48,7 @@ func (s *subject) clockPrograms(o options) ([]clocked, error) {
 	defer stats.Close()
 	var out []clocked
 	for i := range modes {
-		if !modes[i].ours {
+		if !modes[i].ours || w.leavesOut(&modes[i]) {
 			continue
 		}
 		times, err := s.clockMode(&modes[i], o)

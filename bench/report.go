@@ -30,6 +30,7 @@ type report struct {
 	recording []recordingResult
 	views     *viewsResult // nil: not measured
 	feed      *feedsResult // the same
+	cores     []result     // by the number of threads
 }
 
 // goal is the largest price of a hit in a training loop, in microseconds beyond an empty uprobe.
@@ -75,6 +76,9 @@ func printReport(out io.Writer, r report) error {
 	}
 	if r.feed != nil {
 		feedTimes(r.feed, w)
+	}
+	if len(r.cores) > 0 {
+		coresTimes(r.cores, w)
 	}
 	return w.Flush()
 }

@@ -17,6 +17,7 @@ type ProveDirectMap struct {
 	_      structs.HostLayout
 	Base   uint64
 	Mask   uint64
+	End    uint64
 	Levels uint32
 	Pad    uint32
 }
@@ -25,12 +26,17 @@ type ProveDirectMap struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	ProveProgProve    = "prove"
-	ProveVarCandidate = "candidate"
-	ProveVarFound     = "found"
-	ProveVarTables    = "tables"
-	ProveVarWanted    = "wanted"
-	ProveVarWord      = "word"
+	ProveProgFindTables   = "find_tables"
+	ProveProgPageFault    = "page_fault"
+	ProveProgProve        = "prove"
+	ProveProgReadVariable = "read_variable"
+	ProveVarCandidate     = "candidate"
+	ProveVarFound         = "found"
+	ProveVarLowerAt       = "lower_at"
+	ProveVarTables        = "tables"
+	ProveVarUpperEntry    = "upper_entry"
+	ProveVarWanted        = "wanted"
+	ProveVarWord          = "word"
 )
 
 // LoadProve returns the embedded CollectionSpec for Prove.
@@ -75,7 +81,10 @@ type ProveSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProveProgramSpecs struct {
-	Prove *ebpf.ProgramSpec `ebpf:"prove"`
+	FindTables   *ebpf.ProgramSpec `ebpf:"find_tables"`
+	PageFault    *ebpf.ProgramSpec `ebpf:"page_fault"`
+	Prove        *ebpf.ProgramSpec `ebpf:"prove"`
+	ReadVariable *ebpf.ProgramSpec `ebpf:"read_variable"`
 }
 
 // ProveMapSpecs contains maps before they are loaded into the kernel.
@@ -88,11 +97,13 @@ type ProveMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ProveVariableSpecs struct {
-	Candidate *ebpf.VariableSpec `ebpf:"candidate"`
-	Found     *ebpf.VariableSpec `ebpf:"found"`
-	Tables    *ebpf.VariableSpec `ebpf:"tables"`
-	Wanted    *ebpf.VariableSpec `ebpf:"wanted"`
-	Word      *ebpf.VariableSpec `ebpf:"word"`
+	Candidate  *ebpf.VariableSpec `ebpf:"candidate"`
+	Found      *ebpf.VariableSpec `ebpf:"found"`
+	LowerAt    *ebpf.VariableSpec `ebpf:"lower_at"`
+	Tables     *ebpf.VariableSpec `ebpf:"tables"`
+	UpperEntry *ebpf.VariableSpec `ebpf:"upper_entry"`
+	Wanted     *ebpf.VariableSpec `ebpf:"wanted"`
+	Word       *ebpf.VariableSpec `ebpf:"word"`
 }
 
 // ProveObjects contains all objects after they have been loaded into the kernel.
@@ -125,23 +136,31 @@ func (m *ProveMaps) Close() error {
 //
 // It can be passed to LoadProveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProveVariables struct {
-	Candidate *ebpf.Variable `ebpf:"candidate"`
-	Found     *ebpf.Variable `ebpf:"found"`
-	Tables    *ebpf.Variable `ebpf:"tables"`
-	Wanted    *ebpf.Variable `ebpf:"wanted"`
-	Word      *ebpf.Variable `ebpf:"word"`
+	Candidate  *ebpf.Variable `ebpf:"candidate"`
+	Found      *ebpf.Variable `ebpf:"found"`
+	LowerAt    *ebpf.Variable `ebpf:"lower_at"`
+	Tables     *ebpf.Variable `ebpf:"tables"`
+	UpperEntry *ebpf.Variable `ebpf:"upper_entry"`
+	Wanted     *ebpf.Variable `ebpf:"wanted"`
+	Word       *ebpf.Variable `ebpf:"word"`
 }
 
 // ProvePrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadProveObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ProvePrograms struct {
-	Prove *ebpf.Program `ebpf:"prove"`
+	FindTables   *ebpf.Program `ebpf:"find_tables"`
+	PageFault    *ebpf.Program `ebpf:"page_fault"`
+	Prove        *ebpf.Program `ebpf:"prove"`
+	ReadVariable *ebpf.Program `ebpf:"read_variable"`
 }
 
 func (p *ProvePrograms) Close() error {
 	return _ProveClose(
+		p.FindTables,
+		p.PageFault,
 		p.Prove,
+		p.ReadVariable,
 	)
 }
 

@@ -19,6 +19,30 @@ type TraceCachedRule struct {
 	Rule  uint64
 }
 
+type TraceCachedWalk struct {
+	_          structs.HostLayout
+	Version    uint32
+	NeedsFp    uint32
+	CacheKey   uint64
+	Pc         uint64
+	Sp         uint64
+	Fp         uint64
+	Early      [2]uint64
+	Hash       uint64
+	NativeHash uint64
+	Sent       uint64
+	Nwords     uint16
+	Nevals     uint16
+	Pad        [2]uint16
+	Eval       [32]struct {
+		_      structs.HostLayout
+		From   uint32
+		To     uint32
+		Native uint32
+	}
+	Word [160]uint16
+}
+
 type TraceCodeChunk uint32
 
 const (
@@ -37,10 +61,23 @@ type TraceContextKey struct {
 	Pad     uint32
 }
 
+type TraceCpuCounters struct {
+	_              structs.HostLayout
+	EventsLost     uint64
+	NotTraced      uint64
+	WalksMade      uint64
+	WalksStored    uint64
+	WalksByCopy    uint64
+	NoSlot         uint64
+	ContextUnknown uint64
+	SiteUnknown    uint64
+}
+
 type TraceDirectMap struct {
 	_      structs.HostLayout
 	Base   uint64
 	Mask   uint64
+	End    uint64
 	Levels uint32
 	Pad    uint32
 }
@@ -92,6 +129,13 @@ const (
 	TraceHookFlagHOOK_OFF     TraceHookFlag = 8
 )
 
+type TraceHookStats struct {
+	_       structs.HostLayout
+	Hits    uint64
+	Cached  uint64
+	Outcome [15]uint64
+}
+
 type TraceHookTable struct {
 	_   structs.HostLayout
 	Row [1024]struct {
@@ -123,28 +167,12 @@ type TraceHookTable struct {
 	}
 }
 
-type TraceMemo struct {
-	_          structs.HostLayout
-	Version    uint32
-	NeedsFp    uint32
-	Salt       uint64
-	Pc         uint64
-	Sp         uint64
-	Fp         uint64
-	Early      [2]uint64
-	Hash       uint64
-	NativeHash uint64
-	Sent       uint64
-	Nwords     uint16
-	Nevals     uint16
-	Pad        [2]uint16
-	Eval       [32]struct {
-		_      structs.HostLayout
-		From   uint32
-		To     uint32
-		Native uint32
-	}
-	Word [160]uint16
+type TraceInfoRef struct {
+	_        structs.HostLayout
+	Info     uint32
+	Next     uint32
+	Borrowed uint32
+	Pad      uint32
 }
 
 type TraceOperandFrom uint32
@@ -165,7 +193,6 @@ const (
 	TraceOperandNameVALUE_HANDLE TraceOperandName = 1
 	TraceOperandNameVALUE_DEVICE TraceOperandName = 2
 	TraceOperandNameVALUE_DIMS   TraceOperandName = 3
-	TraceOperandNameMAX_VALUES   TraceOperandName = 10
 )
 
 type TraceOutcome uint32
@@ -188,83 +215,6 @@ const (
 	TraceOutcomeOUT_OUTSIDE     TraceOutcome = 14
 	TraceOutcomeOUTCOME_COUNT   TraceOutcome = 15
 )
-
-type TracePlace struct {
-	_        structs.HostLayout
-	Slot     uint32
-	Next     uint32
-	Borrowed uint32
-	Pad      uint32
-}
-
-type TraceProc struct {
-	_           structs.HostLayout
-	Salt        uint64
-	SaltProcess uint64
-	CodePages   uint64
-	Doubts      uint64
-	Pid         uint32
-	Nmappings   uint32
-	Python      struct {
-		_             structs.HostLayout
-		Tls           int64
-		TsThreadId    uint16
-		TsFrame       uint16
-		TsCframe      uint16
-		CfFrame       uint16
-		CfPrevious    uint16
-		F_code        uint16
-		F_previous    uint16
-		F_instr       uint16
-		F_owner       uint16
-		InstrSize     uint8
-		Entry         uint8
-		OwnerShim     uint8
-		Enabled       uint8
-		CoQualname    uint16
-		CoName        uint16
-		CoFilename    uint16
-		CoLinetable   uint16
-		CoFirstlineno uint16
-		TlsBlock      uint16
-		ObjectHead    uint16
-		F_copy        uint16
-		CoCopies      uint16
-		CoStart       uint16
-		F_size        uint16
-		Pad           [2]uint16
-		Eval          [4]struct {
-			_     structs.HostLayout
-			Start uint64
-			End   uint64
-		}
-	}
-	Block struct {
-		_         structs.HostLayout
-		Stream    uint16
-		Size      uint16
-		Requested uint16
-		Pool      uint16
-		Ptr       uint16
-		Count     uint16
-		Pad       uint32
-		Site      [4]struct {
-			_      structs.HostLayout
-			Ret    uint64
-			Offset int32
-			BaseSp uint32
-		}
-	}
-	Mapping [2048]struct {
-		_     structs.HostLayout
-		Start uint64
-		End   uint64
-		Bias  uint64
-		RowLo uint32
-		RowHi uint32
-		Inode uint64
-	}
-}
 
 type TraceProcessChange uint32
 
@@ -348,6 +298,23 @@ type TraceRecordEvent struct {
 	Stack       uint64
 }
 
+type TraceRecordFree struct {
+	_           structs.HostLayout
+	Type        uint8
+	DeviceType  uint8
+	DeviceIndex int8
+	Pad         uint8
+	Hook        uint16
+	Pad2        uint16
+	Pid         uint32
+	Tid         uint32
+	Time        uint64
+	Addr        uint64
+	Size        uint64
+	Allocated   uint64
+	Reserved    uint64
+}
+
 type TraceRecordProcess struct {
 	_      structs.HostLayout
 	Type   uint8
@@ -377,7 +344,7 @@ type TraceRecordStack struct {
 	Nwords uint16
 	Pid    uint32
 	Hash   uint64
-	Words  [576]uint64
+	Words  [3584]uint64
 }
 
 type TraceRecordType uint32
@@ -391,122 +358,8 @@ const (
 	TraceRecordTypeRECORD_RAW_PAGE     TraceRecordType = 6
 	TraceRecordTypeRECORD_CODE_CHANGED TraceRecordType = 7
 	TraceRecordTypeRECORD_PROCESS      TraceRecordType = 8
+	TraceRecordTypeRECORD_FREE         TraceRecordType = 9
 )
-
-type TraceRuleTable struct {
-	_    structs.HostLayout
-	Rule [65536]uint64
-}
-
-type TraceScratch struct {
-	_    structs.HostLayout
-	Walk struct {
-		_    structs.HostLayout
-		Pc   uint64
-		Sp   uint64
-		Fp   uint64
-		View [2]struct {
-			_       structs.HostLayout
-			Lo      uint64
-			Hi      uint64
-			At      uint64
-			Table   uint64
-			EntryAt uint64
-			Entry   uint64
-		}
-		Tables      uint64
-		Tp          uint64
-		StackTop    uint64
-		PyThread    uint64
-		PyFrame     uint64
-		PyCframe    uint64
-		PyBound     uint64
-		PyState     uint32
-		Caller      uint32
-		Native      uint32
-		Python      uint32
-		Status      uint32
-		Nqueue      uint32
-		Hash        uint64
-		PythonHash  uint64
-		FirstPc     uint64
-		FirstSp     uint64
-		FirstFp     uint64
-		FpFrom      uint64
-		Repeatable  uint32
-		Direct      uint32
-		Moved       uint32
-		MemoFound   uint32
-		MemoVersion uint32
-		Pad         uint32
-		Frame       struct {
-			_        structs.HostLayout
-			Code     uint64
-			Instr    uint64
-			Previous uint64
-			Owners   uint64
-			Copy     uint64
-			Evals    uint32
-			Begins   uint32
-			Empty    uint32
-			Pushed   uint32
-			Last     uint32
-			Pad      uint32
-		}
-		Queue [256]uint64
-		Rec   TraceRecordStack
-		Memo  struct {
-			_          structs.HostLayout
-			Version    uint32
-			NeedsFp    uint32
-			Salt       uint64
-			Pc         uint64
-			Sp         uint64
-			Fp         uint64
-			Early      [2]uint64
-			Hash       uint64
-			NativeHash uint64
-			Sent       uint64
-			Nwords     uint16
-			Nevals     uint16
-			Pad        [2]uint16
-			Eval       [32]struct {
-				_      structs.HostLayout
-				From   uint32
-				To     uint32
-				Native uint32
-			}
-			Word [160]uint16
-		}
-		Copy [2][4096]uint8
-	}
-	Call [8]struct {
-		_           structs.HostLayout
-		Sp          uint64
-		Value       [10]uint64
-		Stack       uint64
-		Inner       uint64
-		Ip          uint64
-		Probe       uint16
-		Hook        uint16
-		Name        uint16
-		StackStatus uint8
-		State       uint8
-		Within      uint8
-		Pad         [7]uint8
-	}
-	Depth   uint32
-	Device  uint32
-	Context uint64
-	Below   [8]struct {
-		_       structs.HostLayout
-		Context uint64
-		Device  uint64
-	}
-	Nbelow  uint32
-	Pid     uint32
-	FirstSp uint64
-}
 
 type TraceStackStatus uint32
 
@@ -526,13 +379,40 @@ const (
 	TraceStackStatusSTACK_COPY_ENDS    TraceStackStatus = 12
 )
 
-type TraceStatsTable struct {
-	_   structs.HostLayout
-	Row [1024]struct {
-		_       structs.HostLayout
-		Hits    uint64
-		Outcome [15]uint64
+type TraceThread struct {
+	_    structs.HostLayout
+	Call [8]struct {
+		_           structs.HostLayout
+		Sp          uint64
+		Value       [10]uint64
+		Stack       uint64
+		Inner       uint64
+		Ip          uint64
+		Probe       uint16
+		Hook        uint16
+		Name        uint16
+		Kind        uint8
+		StackStatus uint8
+		State       uint8
+		Nested      uint8
+		Pad         [6]uint8
 	}
+	Args struct {
+		_   structs.HostLayout
+		Reg [8]uint64
+		Sp  uint64
+	}
+	FirstSp uint64
+	Context uint64
+	Depth   uint32
+	Device  uint32
+	Below   [8]struct {
+		_       structs.HostLayout
+		Context uint64
+		Device  uint64
+	}
+	Nbelow uint32
+	Pad    uint32
 }
 
 type TraceTraced struct {
@@ -555,67 +435,209 @@ const (
 	TraceTracedStateTRACED_ENDED TraceTracedState = 2
 )
 
+type TraceUnwindInfo struct {
+	_             structs.HostLayout
+	CacheKey      uint64
+	StackSeed     uint64
+	CodePages     uint64
+	MappingsStale uint64
+	Pid           uint32
+	Nmappings     uint32
+	Python        struct {
+		_             structs.HostLayout
+		Tls           int64
+		TsThreadId    uint16
+		TsFrame       uint16
+		TsCframe      uint16
+		CfFrame       uint16
+		CfPrevious    uint16
+		F_code        uint16
+		F_previous    uint16
+		F_instr       uint16
+		F_owner       uint16
+		InstrSize     uint8
+		Entry         uint8
+		OwnerShim     uint8
+		Enabled       uint8
+		CoQualname    uint16
+		CoName        uint16
+		CoFilename    uint16
+		CoLinetable   uint16
+		CoFirstlineno uint16
+		TlsBlock      uint16
+		ObjectHead    uint16
+		F_copy        uint16
+		CoCopies      uint16
+		CoStart       uint16
+		F_size        uint16
+		Pad           [2]uint16
+		Eval          [4]struct {
+			_     structs.HostLayout
+			Start uint64
+			End   uint64
+		}
+	}
+	Block struct {
+		_         structs.HostLayout
+		Stream    uint16
+		Size      uint16
+		Requested uint16
+		Pool      uint16
+		Ptr       uint16
+		Count     uint16
+		Pad       uint32
+		Site      [4]struct {
+			_      structs.HostLayout
+			Ret    uint64
+			Offset int32
+			BaseSp uint32
+		}
+	}
+	Mapping [2048]struct {
+		_     structs.HostLayout
+		Start uint64
+		End   uint64
+		Bias  uint64
+		RowLo uint32
+		RowHi uint32
+		Inode uint64
+	}
+}
+
+type TraceWalkSlot struct {
+	_     structs.HostLayout
+	Taken uint32
+	Pad   uint32
+	Walk  struct {
+		_            structs.HostLayout
+		Pc           uint64
+		Sp           uint64
+		Fp           uint64
+		Tp           uint64
+		StackTop     uint64
+		PyThread     uint64
+		PyFrame      uint64
+		PyCframe     uint64
+		PyBound      uint64
+		PyState      uint32
+		Caller       uint32
+		Native       uint32
+		Python       uint32
+		Status       uint32
+		Nqueue       uint32
+		Hash         uint64
+		PythonHash   uint64
+		FirstPc      uint64
+		FirstSp      uint64
+		FirstFp      uint64
+		CacheKey     uint64
+		FpFrom       uint64
+		Cacheable    uint32
+		Found        uint32
+		FoundVersion uint32
+		Pad          uint32
+		Report       struct {
+			_         structs.HostLayout
+			Addr      uint64
+			Size      uint64
+			Allocated uint64
+			Reserved  uint64
+			Device    uint16
+			Kind      uint8
+			Pad       [5]uint8
+		}
+		Block struct {
+			_           structs.HostLayout
+			Requested   uint64
+			Stream      uint64
+			Pool        uint64
+			Stack       uint64
+			StackStatus uint32
+			Pad         uint32
+		}
+		Frame struct {
+			_        structs.HostLayout
+			Code     uint64
+			Instr    uint64
+			Previous uint64
+			Owners   uint64
+			Copy     uint64
+			Evals    uint32
+			Begins   uint32
+			Empty    uint32
+			Pushed   uint32
+			Last     uint32
+			Pad      uint32
+		}
+		Deps     TraceCachedWalk
+		Queue    [1024]uint64
+		CodeWord [512]uint16
+		Mem      struct {
+			_      structs.HostLayout
+			Window [2]struct {
+				_       structs.HostLayout
+				Lo      uint64
+				Hi      uint64
+				At      uint64
+				Table   uint64
+				EntryAt uint64
+				Entry   uint64
+			}
+			Tables  uint64
+			Moved   uint64
+			InPlace uint32
+			Pad     uint32
+			Copy    [2][4096]uint8
+		}
+		Rec TraceRecordStack
+	}
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	TraceMapContexts              = "contexts"
-	TraceMapNsPids                = "ns_pids"
-	TraceMapPids                  = "pids"
-	TraceMapPlaces                = "places"
-	TraceMapProcs                 = "procs"
-	TraceMapRing                  = "ring"
-	TraceMapRows                  = "rows"
-	TraceMapThreads               = "threads"
-	TraceMapTraced                = "traced"
-	TraceProgLibrariesChanged     = "libraries_changed"
-	TraceProgProbeEnter           = "probe_enter"
-	TraceProgProbeReturn          = "probe_return"
-	TraceProgProcessForked        = "process_forked"
-	TraceProgProgramReplaced      = "program_replaced"
-	TraceProgThreadExit           = "thread_exit"
-	TraceVarCfgDirect             = "cfg_direct"
-	TraceVarCfgFreeStacks         = "cfg_free_stacks"
-	TraceVarCfgPidnsIno           = "cfg_pidns_ino"
-	TraceVarChildrenLost          = "children_lost"
-	TraceVarHooks                 = "hooks"
-	TraceVarKeepCodeChunk         = "keep_code_chunk"
-	TraceVarKeepEventKind         = "keep_event_kind"
-	TraceVarKeepEventLayer        = "keep_event_layer"
-	TraceVarKeepEventObject       = "keep_event_object"
-	TraceVarKeepHookFlag          = "keep_hook_flag"
-	TraceVarKeepOperandFrom       = "keep_operand_from"
-	TraceVarKeepOperandName       = "keep_operand_name"
-	TraceVarKeepOutcome           = "keep_outcome"
-	TraceVarKeepProcessChange     = "keep_process_change"
-	TraceVarKeepPyEntry           = "keep_py_entry"
-	TraceVarKeepRawWord           = "keep_raw_word"
-	TraceVarKeepRecordCall        = "keep_record_call"
-	TraceVarKeepRecordCode        = "keep_record_code"
-	TraceVarKeepRecordCodeChanged = "keep_record_code_changed"
-	TraceVarKeepRecordEvent       = "keep_record_event"
-	TraceVarKeepRecordProcess     = "keep_record_process"
-	TraceVarKeepRecordRawPage     = "keep_record_raw_page"
-	TraceVarKeepRecordStack       = "keep_record_stack"
-	TraceVarKeepRecordType        = "keep_record_type"
-	TraceVarKeepStackStatus       = "keep_stack_status"
-	TraceVarKeepTracedState       = "keep_traced_state"
-	TraceVarKnown                 = "known"
-	TraceVarMemoTurns             = "memo_turns"
-	TraceVarMemos                 = "memos"
-	TraceVarPidMisses             = "pid_misses"
-	TraceVarProcessNewsLost       = "process_news_lost"
-	TraceVarRawInSecond           = "raw_in_second"
-	TraceVarRawNoRoom             = "raw_no_room"
-	TraceVarRawOverRate           = "raw_over_rate"
-	TraceVarRawSecond             = "raw_second"
-	TraceVarRawSent               = "raw_sent"
-	TraceVarRuleCache             = "rule_cache"
-	TraceVarRules                 = "rules"
-	TraceVarSeen                  = "seen"
-	TraceVarSeenCodes             = "seen_codes"
-	TraceVarStats                 = "stats"
-	TraceVarTracedTurn            = "traced_turn"
+	TraceMapCachedWalks       = "cached_walks"
+	TraceMapContexts          = "contexts"
+	TraceMapCounters          = "counters"
+	TraceMapInfoRefs          = "info_refs"
+	TraceMapNsPids            = "ns_pids"
+	TraceMapPids              = "pids"
+	TraceMapRing              = "ring"
+	TraceMapRows              = "rows"
+	TraceMapRuleCache         = "rule_cache"
+	TraceMapRules             = "rules"
+	TraceMapSeenCodes         = "seen_codes"
+	TraceMapSeenStacks        = "seen_stacks"
+	TraceMapStats             = "stats"
+	TraceMapThreads           = "threads"
+	TraceMapTraced            = "traced"
+	TraceMapUnwindInfos       = "unwind_infos"
+	TraceMapWalkSlots         = "walk_slots"
+	TraceProgEnter            = "enter"
+	TraceProgEnterOnlyFree    = "enter_only_free"
+	TraceProgLeave            = "leave"
+	TraceProgLibrariesChanged = "libraries_changed"
+	TraceProgProcessForked    = "process_forked"
+	TraceProgProgramReplaced  = "program_replaced"
+	TraceProgReport           = "report"
+	TraceProgThreadExit       = "thread_exit"
+	TraceVarCfgDirect         = "cfg_direct"
+	TraceVarCfgFindVma        = "cfg_find_vma"
+	TraceVarCfgFreeStacks     = "cfg_free_stacks"
+	TraceVarCfgPidnsIno       = "cfg_pidns_ino"
+	TraceVarCfgSlotMask       = "cfg_slot_mask"
+	TraceVarChildrenLost      = "children_lost"
+	TraceVarClaimNext         = "claim_next"
+	TraceVarHooks             = "hooks"
+	TraceVarKeepTypes         = "keep_types"
+	TraceVarKnown             = "known"
+	TraceVarProcessNewsLost   = "process_news_lost"
+	TraceVarRawInSecond       = "raw_in_second"
+	TraceVarRawNoRoom         = "raw_no_room"
+	TraceVarRawOverRate       = "raw_over_rate"
+	TraceVarRawSecond         = "raw_second"
+	TraceVarRawSent           = "raw_sent"
 )
 
 // LoadTrace returns the embedded CollectionSpec for Trace.
@@ -660,11 +682,13 @@ type TraceSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceProgramSpecs struct {
+	Enter            *ebpf.ProgramSpec `ebpf:"enter"`
+	EnterOnlyFree    *ebpf.ProgramSpec `ebpf:"enter_only_free"`
+	Leave            *ebpf.ProgramSpec `ebpf:"leave"`
 	LibrariesChanged *ebpf.ProgramSpec `ebpf:"libraries_changed"`
-	ProbeEnter       *ebpf.ProgramSpec `ebpf:"probe_enter"`
-	ProbeReturn      *ebpf.ProgramSpec `ebpf:"probe_return"`
 	ProcessForked    *ebpf.ProgramSpec `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.ProgramSpec `ebpf:"program_replaced"`
+	Report           *ebpf.ProgramSpec `ebpf:"report"`
 	ThreadExit       *ebpf.ProgramSpec `ebpf:"thread_exit"`
 }
 
@@ -672,63 +696,45 @@ type TraceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceMapSpecs struct {
-	Contexts *ebpf.MapSpec `ebpf:"contexts"`
-	NsPids   *ebpf.MapSpec `ebpf:"ns_pids"`
-	Pids     *ebpf.MapSpec `ebpf:"pids"`
-	Places   *ebpf.MapSpec `ebpf:"places"`
-	Procs    *ebpf.MapSpec `ebpf:"procs"`
-	Ring     *ebpf.MapSpec `ebpf:"ring"`
-	Rows     *ebpf.MapSpec `ebpf:"rows"`
-	Threads  *ebpf.MapSpec `ebpf:"threads"`
-	Traced   *ebpf.MapSpec `ebpf:"traced"`
+	CachedWalks *ebpf.MapSpec `ebpf:"cached_walks"`
+	Contexts    *ebpf.MapSpec `ebpf:"contexts"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	InfoRefs    *ebpf.MapSpec `ebpf:"info_refs"`
+	NsPids      *ebpf.MapSpec `ebpf:"ns_pids"`
+	Pids        *ebpf.MapSpec `ebpf:"pids"`
+	Ring        *ebpf.MapSpec `ebpf:"ring"`
+	Rows        *ebpf.MapSpec `ebpf:"rows"`
+	RuleCache   *ebpf.MapSpec `ebpf:"rule_cache"`
+	Rules       *ebpf.MapSpec `ebpf:"rules"`
+	SeenCodes   *ebpf.MapSpec `ebpf:"seen_codes"`
+	SeenStacks  *ebpf.MapSpec `ebpf:"seen_stacks"`
+	Stats       *ebpf.MapSpec `ebpf:"stats"`
+	Threads     *ebpf.MapSpec `ebpf:"threads"`
+	Traced      *ebpf.MapSpec `ebpf:"traced"`
+	UnwindInfos *ebpf.MapSpec `ebpf:"unwind_infos"`
+	WalkSlots   *ebpf.MapSpec `ebpf:"walk_slots"`
 }
 
 // TraceVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceVariableSpecs struct {
-	CfgDirect             *ebpf.VariableSpec `ebpf:"cfg_direct"`
-	CfgFreeStacks         *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
-	CfgPidnsIno           *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
-	ChildrenLost          *ebpf.VariableSpec `ebpf:"children_lost"`
-	Hooks                 *ebpf.VariableSpec `ebpf:"hooks"`
-	KeepCodeChunk         *ebpf.VariableSpec `ebpf:"keep_code_chunk"`
-	KeepEventKind         *ebpf.VariableSpec `ebpf:"keep_event_kind"`
-	KeepEventLayer        *ebpf.VariableSpec `ebpf:"keep_event_layer"`
-	KeepEventObject       *ebpf.VariableSpec `ebpf:"keep_event_object"`
-	KeepHookFlag          *ebpf.VariableSpec `ebpf:"keep_hook_flag"`
-	KeepOperandFrom       *ebpf.VariableSpec `ebpf:"keep_operand_from"`
-	KeepOperandName       *ebpf.VariableSpec `ebpf:"keep_operand_name"`
-	KeepOutcome           *ebpf.VariableSpec `ebpf:"keep_outcome"`
-	KeepProcessChange     *ebpf.VariableSpec `ebpf:"keep_process_change"`
-	KeepPyEntry           *ebpf.VariableSpec `ebpf:"keep_py_entry"`
-	KeepRawWord           *ebpf.VariableSpec `ebpf:"keep_raw_word"`
-	KeepRecordCall        *ebpf.VariableSpec `ebpf:"keep_record_call"`
-	KeepRecordCode        *ebpf.VariableSpec `ebpf:"keep_record_code"`
-	KeepRecordCodeChanged *ebpf.VariableSpec `ebpf:"keep_record_code_changed"`
-	KeepRecordEvent       *ebpf.VariableSpec `ebpf:"keep_record_event"`
-	KeepRecordProcess     *ebpf.VariableSpec `ebpf:"keep_record_process"`
-	KeepRecordRawPage     *ebpf.VariableSpec `ebpf:"keep_record_raw_page"`
-	KeepRecordStack       *ebpf.VariableSpec `ebpf:"keep_record_stack"`
-	KeepRecordType        *ebpf.VariableSpec `ebpf:"keep_record_type"`
-	KeepStackStatus       *ebpf.VariableSpec `ebpf:"keep_stack_status"`
-	KeepTracedState       *ebpf.VariableSpec `ebpf:"keep_traced_state"`
-	Known                 *ebpf.VariableSpec `ebpf:"known"`
-	MemoTurns             *ebpf.VariableSpec `ebpf:"memo_turns"`
-	Memos                 *ebpf.VariableSpec `ebpf:"memos"`
-	PidMisses             *ebpf.VariableSpec `ebpf:"pid_misses"`
-	ProcessNewsLost       *ebpf.VariableSpec `ebpf:"process_news_lost"`
-	RawInSecond           *ebpf.VariableSpec `ebpf:"raw_in_second"`
-	RawNoRoom             *ebpf.VariableSpec `ebpf:"raw_no_room"`
-	RawOverRate           *ebpf.VariableSpec `ebpf:"raw_over_rate"`
-	RawSecond             *ebpf.VariableSpec `ebpf:"raw_second"`
-	RawSent               *ebpf.VariableSpec `ebpf:"raw_sent"`
-	RuleCache             *ebpf.VariableSpec `ebpf:"rule_cache"`
-	Rules                 *ebpf.VariableSpec `ebpf:"rules"`
-	Seen                  *ebpf.VariableSpec `ebpf:"seen"`
-	SeenCodes             *ebpf.VariableSpec `ebpf:"seen_codes"`
-	Stats                 *ebpf.VariableSpec `ebpf:"stats"`
-	TracedTurn            *ebpf.VariableSpec `ebpf:"traced_turn"`
+	CfgDirect       *ebpf.VariableSpec `ebpf:"cfg_direct"`
+	CfgFindVma      *ebpf.VariableSpec `ebpf:"cfg_find_vma"`
+	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
+	CfgPidnsIno     *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
+	CfgSlotMask     *ebpf.VariableSpec `ebpf:"cfg_slot_mask"`
+	ChildrenLost    *ebpf.VariableSpec `ebpf:"children_lost"`
+	ClaimNext       *ebpf.VariableSpec `ebpf:"claim_next"`
+	Hooks           *ebpf.VariableSpec `ebpf:"hooks"`
+	KeepTypes       *ebpf.VariableSpec `ebpf:"keep_types"`
+	Known           *ebpf.VariableSpec `ebpf:"known"`
+	ProcessNewsLost *ebpf.VariableSpec `ebpf:"process_news_lost"`
+	RawInSecond     *ebpf.VariableSpec `ebpf:"raw_in_second"`
+	RawNoRoom       *ebpf.VariableSpec `ebpf:"raw_no_room"`
+	RawOverRate     *ebpf.VariableSpec `ebpf:"raw_over_rate"`
+	RawSecond       *ebpf.VariableSpec `ebpf:"raw_second"`
+	RawSent         *ebpf.VariableSpec `ebpf:"raw_sent"`
 }
 
 // TraceObjects contains all objects after they have been loaded into the kernel.
@@ -751,28 +757,44 @@ func (o *TraceObjects) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceMaps struct {
-	Contexts *ebpf.Map `ebpf:"contexts"`
-	NsPids   *ebpf.Map `ebpf:"ns_pids"`
-	Pids     *ebpf.Map `ebpf:"pids"`
-	Places   *ebpf.Map `ebpf:"places"`
-	Procs    *ebpf.Map `ebpf:"procs"`
-	Ring     *ebpf.Map `ebpf:"ring"`
-	Rows     *ebpf.Map `ebpf:"rows"`
-	Threads  *ebpf.Map `ebpf:"threads"`
-	Traced   *ebpf.Map `ebpf:"traced"`
+	CachedWalks *ebpf.Map `ebpf:"cached_walks"`
+	Contexts    *ebpf.Map `ebpf:"contexts"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	InfoRefs    *ebpf.Map `ebpf:"info_refs"`
+	NsPids      *ebpf.Map `ebpf:"ns_pids"`
+	Pids        *ebpf.Map `ebpf:"pids"`
+	Ring        *ebpf.Map `ebpf:"ring"`
+	Rows        *ebpf.Map `ebpf:"rows"`
+	RuleCache   *ebpf.Map `ebpf:"rule_cache"`
+	Rules       *ebpf.Map `ebpf:"rules"`
+	SeenCodes   *ebpf.Map `ebpf:"seen_codes"`
+	SeenStacks  *ebpf.Map `ebpf:"seen_stacks"`
+	Stats       *ebpf.Map `ebpf:"stats"`
+	Threads     *ebpf.Map `ebpf:"threads"`
+	Traced      *ebpf.Map `ebpf:"traced"`
+	UnwindInfos *ebpf.Map `ebpf:"unwind_infos"`
+	WalkSlots   *ebpf.Map `ebpf:"walk_slots"`
 }
 
 func (m *TraceMaps) Close() error {
 	return _TraceClose(
+		m.CachedWalks,
 		m.Contexts,
+		m.Counters,
+		m.InfoRefs,
 		m.NsPids,
 		m.Pids,
-		m.Places,
-		m.Procs,
 		m.Ring,
 		m.Rows,
+		m.RuleCache,
+		m.Rules,
+		m.SeenCodes,
+		m.SeenStacks,
+		m.Stats,
 		m.Threads,
 		m.Traced,
+		m.UnwindInfos,
+		m.WalkSlots,
 	)
 }
 
@@ -780,69 +802,47 @@ func (m *TraceMaps) Close() error {
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TraceVariables struct {
-	CfgDirect             *ebpf.Variable `ebpf:"cfg_direct"`
-	CfgFreeStacks         *ebpf.Variable `ebpf:"cfg_free_stacks"`
-	CfgPidnsIno           *ebpf.Variable `ebpf:"cfg_pidns_ino"`
-	ChildrenLost          *ebpf.Variable `ebpf:"children_lost"`
-	Hooks                 *ebpf.Variable `ebpf:"hooks"`
-	KeepCodeChunk         *ebpf.Variable `ebpf:"keep_code_chunk"`
-	KeepEventKind         *ebpf.Variable `ebpf:"keep_event_kind"`
-	KeepEventLayer        *ebpf.Variable `ebpf:"keep_event_layer"`
-	KeepEventObject       *ebpf.Variable `ebpf:"keep_event_object"`
-	KeepHookFlag          *ebpf.Variable `ebpf:"keep_hook_flag"`
-	KeepOperandFrom       *ebpf.Variable `ebpf:"keep_operand_from"`
-	KeepOperandName       *ebpf.Variable `ebpf:"keep_operand_name"`
-	KeepOutcome           *ebpf.Variable `ebpf:"keep_outcome"`
-	KeepProcessChange     *ebpf.Variable `ebpf:"keep_process_change"`
-	KeepPyEntry           *ebpf.Variable `ebpf:"keep_py_entry"`
-	KeepRawWord           *ebpf.Variable `ebpf:"keep_raw_word"`
-	KeepRecordCall        *ebpf.Variable `ebpf:"keep_record_call"`
-	KeepRecordCode        *ebpf.Variable `ebpf:"keep_record_code"`
-	KeepRecordCodeChanged *ebpf.Variable `ebpf:"keep_record_code_changed"`
-	KeepRecordEvent       *ebpf.Variable `ebpf:"keep_record_event"`
-	KeepRecordProcess     *ebpf.Variable `ebpf:"keep_record_process"`
-	KeepRecordRawPage     *ebpf.Variable `ebpf:"keep_record_raw_page"`
-	KeepRecordStack       *ebpf.Variable `ebpf:"keep_record_stack"`
-	KeepRecordType        *ebpf.Variable `ebpf:"keep_record_type"`
-	KeepStackStatus       *ebpf.Variable `ebpf:"keep_stack_status"`
-	KeepTracedState       *ebpf.Variable `ebpf:"keep_traced_state"`
-	Known                 *ebpf.Variable `ebpf:"known"`
-	MemoTurns             *ebpf.Variable `ebpf:"memo_turns"`
-	Memos                 *ebpf.Variable `ebpf:"memos"`
-	PidMisses             *ebpf.Variable `ebpf:"pid_misses"`
-	ProcessNewsLost       *ebpf.Variable `ebpf:"process_news_lost"`
-	RawInSecond           *ebpf.Variable `ebpf:"raw_in_second"`
-	RawNoRoom             *ebpf.Variable `ebpf:"raw_no_room"`
-	RawOverRate           *ebpf.Variable `ebpf:"raw_over_rate"`
-	RawSecond             *ebpf.Variable `ebpf:"raw_second"`
-	RawSent               *ebpf.Variable `ebpf:"raw_sent"`
-	RuleCache             *ebpf.Variable `ebpf:"rule_cache"`
-	Rules                 *ebpf.Variable `ebpf:"rules"`
-	Seen                  *ebpf.Variable `ebpf:"seen"`
-	SeenCodes             *ebpf.Variable `ebpf:"seen_codes"`
-	Stats                 *ebpf.Variable `ebpf:"stats"`
-	TracedTurn            *ebpf.Variable `ebpf:"traced_turn"`
+	CfgDirect       *ebpf.Variable `ebpf:"cfg_direct"`
+	CfgFindVma      *ebpf.Variable `ebpf:"cfg_find_vma"`
+	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
+	CfgPidnsIno     *ebpf.Variable `ebpf:"cfg_pidns_ino"`
+	CfgSlotMask     *ebpf.Variable `ebpf:"cfg_slot_mask"`
+	ChildrenLost    *ebpf.Variable `ebpf:"children_lost"`
+	ClaimNext       *ebpf.Variable `ebpf:"claim_next"`
+	Hooks           *ebpf.Variable `ebpf:"hooks"`
+	KeepTypes       *ebpf.Variable `ebpf:"keep_types"`
+	Known           *ebpf.Variable `ebpf:"known"`
+	ProcessNewsLost *ebpf.Variable `ebpf:"process_news_lost"`
+	RawInSecond     *ebpf.Variable `ebpf:"raw_in_second"`
+	RawNoRoom       *ebpf.Variable `ebpf:"raw_no_room"`
+	RawOverRate     *ebpf.Variable `ebpf:"raw_over_rate"`
+	RawSecond       *ebpf.Variable `ebpf:"raw_second"`
+	RawSent         *ebpf.Variable `ebpf:"raw_sent"`
 }
 
 // TracePrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TracePrograms struct {
+	Enter            *ebpf.Program `ebpf:"enter"`
+	EnterOnlyFree    *ebpf.Program `ebpf:"enter_only_free"`
+	Leave            *ebpf.Program `ebpf:"leave"`
 	LibrariesChanged *ebpf.Program `ebpf:"libraries_changed"`
-	ProbeEnter       *ebpf.Program `ebpf:"probe_enter"`
-	ProbeReturn      *ebpf.Program `ebpf:"probe_return"`
 	ProcessForked    *ebpf.Program `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.Program `ebpf:"program_replaced"`
+	Report           *ebpf.Program `ebpf:"report"`
 	ThreadExit       *ebpf.Program `ebpf:"thread_exit"`
 }
 
 func (p *TracePrograms) Close() error {
 	return _TraceClose(
+		p.Enter,
+		p.EnterOnlyFree,
+		p.Leave,
 		p.LibrariesChanged,
-		p.ProbeEnter,
-		p.ProbeReturn,
 		p.ProcessForked,
 		p.ProgramReplaced,
+		p.Report,
 		p.ThreadExit,
 	)
 }

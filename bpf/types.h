@@ -1,5 +1,9 @@
-// Integer types, and the few kernel structures that the programs touch. Offsets are relocated against the running
-// kernel's BTF when the object is loaded (CO-RE), so only names and types must be right here, not layouts.
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Integer types, and the few kernel structures that the programs touch. Their offsets are relocated
+ * against the running kernel's BTF when the object is loaded (CO-RE), so only names and types must
+ * be right here, not layouts.
+ */
 #pragma once
 
 typedef unsigned char u8;
@@ -26,6 +30,7 @@ typedef _Bool bool;
 enum bpf_map_type {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_RINGBUF = 27,
@@ -40,11 +45,23 @@ enum {
 };
 enum { BPF_RB_AVAIL_DATA = 0, BPF_RB_RING_SIZE = 1 };
 
+/* uapi/asm-generic/errno-base.h */
+#define ENOENT 2
+#define E2BIG  7
+#define EAGAIN 11
+#define EFAULT 14
+#define EINVAL 22
+#define ENOSPC 28
+
 #define RELOCATED __attribute__((preserve_access_index))
 
-// The user-visible register frame of x86-64 (arch/x86/include/asm/ptrace.h), the context of a uprobe program.
+/*
+ * The user-visible register frame of x86-64 (arch/x86/include/asm/ptrace.h), the context of a
+ * uprobe program.
+ */
 struct pt_regs {
-	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
+	unsigned long orig_ax, ip, cs, flags, sp, ss;
 } RELOCATED;
 
 struct thread_struct {
@@ -53,7 +70,7 @@ struct thread_struct {
 
 struct mm_struct {
 	unsigned long start_stack;
-	unsigned long exec_vm; // pages
+	unsigned long exec_vm; /* pages */
 	void *pgd;
 } RELOCATED;
 
@@ -71,8 +88,8 @@ struct vm_area_struct {
 } RELOCATED;
 
 struct return_instance {
-	unsigned long stack;	      // address of the hijacked return slot
-	unsigned long orig_ret_vaddr; // what the slot held
+	unsigned long stack;	      /* address of the return slot that a return probe replaced */
+	unsigned long orig_ret_vaddr; /* what the slot held */
 	struct return_instance *next;
 } RELOCATED;
 
@@ -103,11 +120,11 @@ typedef struct {
 } atomic_t;
 
 struct signal_struct {
-	atomic_t live; // threads
+	atomic_t live; /* threads */
 } RELOCATED;
 
 struct task_struct {
-	int pid; // of the thread, in the initial PID namespace
+	int pid; /* of the thread, in the initial PID namespace */
 	int tgid;
 	struct thread_struct thread;
 	struct mm_struct *mm;
@@ -116,4 +133,7 @@ struct task_struct {
 	struct pid *thread_pid;
 	struct signal_struct *signal;
 } RELOCATED;
+#else
+#include <errno.h>
+#include <stdbool.h>
 #endif

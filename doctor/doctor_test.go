@@ -3,12 +3,14 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -103,6 +105,24 @@ func TestPerf(t *testing.T) {
 	require.False(t, c.Needed)
 }
 
+func TestMemoryUse(t *testing.T) {
+	for want, u := range map[string]tracer.MemoryUse{
+		"copied, as asked for":                                  {},
+		"in place, where the kernel has it by page_offset_base": {InPlace: true, Told: "page_offset_base"},
+		"copied, stacks take longer: Linux 5.19":                {Why: errors.New("Linux 5.19\nand more")},
+	} {
+		c := checkMemoryUse(&u)
+		require.Equal(t, want, c.Says)
+		require.Equal(t, OK, c.State)
+	}
+}
+
+// TestMemoryChoice: what a user may ask for is what the tracer knows.
+func TestMemoryChoice(t *testing.T) {
+	require.Equal(t, tracer.MemoryAuto, (&Options{}).memory())
+	require.Equal(t, tracer.MemoryInPlace, (&Options{Memory: "in-place"}).memory())
+}
+
 func TestLockdown(t *testing.T) {
 	for mode, want := range map[string]struct {
 		state State
@@ -156,6 +176,85 @@ func TestMemoryLeft(t *testing.T) {
 		if ok {
 			require.Equal(t, want, int(left), cgroups)
 		}
+	}
+}
+
+// TestPrograms: what decides is whether they load; for want of rights that is not known.
+func TestPrograms(t *testing.T) {
+	loading := func(err error) error { return fmt.Errorf("%w: %w", tracer.ErrNotLoaded, err) }
+	for name, c := range map[string]struct {
+		err   error
+		state State
+		says  string
+	}{
+		"loaded":        {nil, OK, "the kernel has taken them"},
+		"not attached":  {unix.EPERM, OK, "the kernel has taken them"},
+		"no right":      {loading(unix.EPERM), Unknown, "not permitted"},
+		"verifier":      {loading(&ebpf.VerifierError{Cause: unix.EACCES}), Failed, "refuses them"},
+		"map too large": {loading(unix.E2BIG), Failed, "argument list too long"},
+	} {
+		got := checkPrograms(c.err)
+		require.Equal(t, c.state, got.State, name)
+		require.Contains(t, got.Says, c.says, name)
+		require.Equal(t, c.state == Failed, len(got.Fixes) > 0, name)
+		require.True(t, got.Needed)
+	}
+}
+
+// TestMissingFeature: one that is not there counts only where the programs do not load.
+func TestMissingFeature(t *testing.T) {
+	for _, c := range []struct {
+		without string
+		refused bool
+		state   State
+		needed  bool
+	}{{"", false, Unknown, true}, {"", true, Failed, true}, {"stacks cost more", false, Unknown, false}, {"stacks cost more", true, Unknown, false}} {
+		got := checkFeature(&tracer.Feature{Name: "x", Version: "9.9", Without: c.without}, tracer.ErrNoFeature, c.refused)
+		require.Equal(t, c.state, got.State, "%+v", c)
+		require.Equal(t, c.needed, got.Needed, "%+v", c)
+	}
+}
+
+// TestOwnStacks: a kernel on which the trace would be without stacks is none to trace on; a machine without Python is.
+func TestOwnStacks(t *testing.T) {
+	wrong := errors.New("a trace would be without stacks: no scratch")
+	good := tracer.SelfTest{Calls: 24, Hits: 24, Stacks: 12, Interpreter: "3.11.7", Driver: true, Multi: true}
+	for name, c := range map[string]struct {
+		change func(*tracer.SelfTest)
+		err    error
+		fails  string // the check, and what it says
+		notes  string
+	}{
+		"well":           {func(*tracer.SelfTest) {}, nil, "", ""},
+		"not attached":   {nil, unix.EPERM, "probe of our own: operation not permitted", ""},
+		"not counted":    {func(r *tracer.SelfTest) { r.Hits = 23 }, nil, "probe of our own: 23 of 24 calls counted", ""},
+		"no stacks":      {func(r *tracer.SelfTest) { r.Native = wrong }, nil, "stacks of our own: a trace would be without stacks: no scratch", ""},
+		"no Python ones": {func(r *tracer.SelfTest) { r.Python = wrong }, nil, "stacks through Python: a trace would be without stacks", ""},
+		"no Python here": {func(r *tracer.SelfTest) { r.NoPython = errors.New("no python3 here") }, nil, "", "not tried: no python3 here"},
+		"no returns":     {func(r *tracer.SelfTest) { r.Driver = false }, nil, "", "return probes would end the process"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test := good
+			if c.change != nil {
+				c.change(&test)
+			}
+			r := &Report{}
+			r.add(checkTest(&test, c.err)...)
+			r.judge()
+			require.Equal(t, c.fails == "", r.Works, r.Verdict)
+			require.Contains(t, r.Verdict, c.fails)
+			require.Contains(t, fmt.Sprint(r.Checks), c.notes)
+		})
+	}
+}
+
+// TestReturns: a process without a filter needs no test; of one that cannot be asked it is not known.
+func TestReturns(t *testing.T) {
+	require.Contains(t, checkReturns(false, nil).Says, "no seccomp filter")
+	for _, c := range []Check{checkReturns(true, nil), checkReturns(false, process.ErrPermission)} {
+		require.Equal(t, OK, c.State) // the kernel that the tests run on exempts them
+		require.Contains(t, c.Says, "lives")
+		require.False(t, c.Needed)
 	}
 }
 

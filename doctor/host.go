@@ -20,11 +20,12 @@ import (
 // Run looks at this machine, and at a process when one is named.
 func Run(o Options) *Report {
 	r := &Report{PID: o.PID}
-	checkKernel(r)
+	test, err := tracer.TestAttach(&tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
+	checkKernel(r, err)
 	checkRights(r, &o)
 	checkLimits(r)
+	r.add(checkTest(test, err)...)
 	ownOnly := r.failed("")
-	r.add(testAttach())
 	if o.PID != 0 {
 		checkTarget(r, &o, ownOnly == nil)
 	}
@@ -32,12 +33,36 @@ func Run(o Options) *Report {
 	return r
 }
 
-func checkKernel(r *Report) {
+// checkKernel has a row for each feature, and one for what decides: whether the programs load. err is of the attach test.
+func checkKernel(r *Report, err error) {
 	r.add(checkRelease())
 	for i := range tracer.Features {
-		r.add(checkFeature(&tracer.Features[i]))
+		f := &tracer.Features[i]
+		r.add(checkFeature(f, f.Probe(), errors.Is(err, tracer.ErrNotLoaded)))
 	}
+	r.add(checkPrograms(err))
 }
+
+func checkPrograms(err error) Check {
+	c := Check{Group: Kernel, Name: "programs", Needed: true, Says: "the kernel has taken them"}
+	switch {
+	case !errors.Is(err, tracer.ErrNotLoaded):
+	case forbidden(err):
+		c.State, c.Says = Unknown, "not permitted to load them"
+	default:
+		c.State, c.Says, c.Fixes = Failed, tracer.Refusal(err), []Fix{reportIt}
+	}
+	return c
+}
+
+// forbidden reports whether it was for want of a right. The verifier refuses by EACCES too.
+func forbidden(err error) bool {
+	var v *ebpf.VerifierError
+	return !errors.As(err, &v) && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES))
+}
+
+// reportIt is what is left to do where nothing is known to help.
+var reportIt = Fix{"host", "report it, with the output of: uname -a; gputrace doctor --json"}
 
 // builtFor is the machine that the compiled programs are for.
 const builtFor = "amd64"
@@ -57,9 +82,10 @@ func checkRelease() Check {
 	return c
 }
 
-func checkFeature(f *tracer.Feature) Check {
+// checkFeature judges what the kernel said when it was asked. Where the programs load, what is missing was not needed after all.
+func checkFeature(f *tracer.Feature, err error, refused bool) Check {
 	c := Check{Group: Kernel, Name: f.Name, Needed: f.Without == "", Says: "Linux has it since " + f.Version}
-	switch err := f.Probe(); {
+	switch {
 	case err == nil:
 	case errors.Is(err, tracer.ErrNoFeature) && f.Without != "":
 		c.State, c.Says = Unknown, "not in this kernel, Linux has it since "+f.Version+": "+f.Without
@@ -73,6 +99,8 @@ func checkFeature(f *tracer.Feature) Check {
 			{"docker", "docker run -v /sys/kernel/btf:/sys/kernel/btf:ro ..."},
 			{"kubernetes", "volumes: [{name: btf, hostPath: {path: /sys/kernel/btf}}], mounted at /sys/kernel/btf"},
 		}
+	case errors.Is(err, tracer.ErrNoFeature) && !refused:
+		c.State, c.Says = Unknown, "not found in this kernel, and not missed: the programs load"
 	case errors.Is(err, tracer.ErrNoFeature):
 		c.State, c.Says = Failed, "not in this kernel, Linux has it since "+f.Version
 		c.Fixes = []Fix{{"host", "boot Linux " + f.Version + " or newer"}}
@@ -233,22 +261,60 @@ func memoryLeft(cgroups, root string) (left uint64, ok bool) {
 // memlockHint is what package ebpf adds when the kernel says EPERM: most kernels by now mean something else.
 const memlockHint = " (MEMLOCK may be too low, consider rlimit.RemoveMemlock)"
 
-// testAttach proves the machinery on a function of our own.
-func testAttach() Check {
-	c := Check{Group: Attach, Name: "probe of our own", Needed: true}
-	r, err := tracer.TestAttach(nil)
+// memory is how the tracer is to read memory.
+func (o *Options) memory() tracer.Memory {
+	m, _ := tracer.ParseMemory(o.Memory) // the zero value is auto
+	return m
+}
+
+// checkTest has rows for what programs of our own have shown, whose calls and stacks are known.
+func checkTest(r *tracer.SelfTest, err error) []Check {
+	attach := Check{Group: Attach, Name: "probe of our own", Needed: true}
 	if err != nil {
-		c.State, c.Says, c.Fixes = Failed, strings.TrimSuffix(firstLine(err.Error()), memlockHint), attachFixes(err)
-		return c
+		attach.State, attach.Says, attach.Fixes = Failed, strings.TrimSuffix(firstLine(err.Error()), memlockHint), attachFixes(err)
+		return []Check{attach}
 	}
 	how := "perf uprobe"
 	if r.Multi {
 		how = "uprobe_multi"
 	}
-	c.Says = fmt.Sprintf("%d of %d calls counted, %s, in %.1f s", r.Hits, r.Calls, how, r.Took.Seconds())
+	attach.Says = fmt.Sprintf("%d of %d calls counted, %s, in %.1f s", r.Hits, r.Calls, how, r.Took.Seconds())
 	if r.Hits != r.Calls {
-		c.State = Failed
-		c.Fixes = []Fix{{"host", "report it, with the output of: uname -a; gputrace doctor --json"}}
+		attach.State, attach.Fixes = Failed, []Fix{reportIt}
+	}
+	return []Check{attach, checkStacks(r), checkMixedStacks(r), checkMemoryUse(&r.Memory)}
+}
+
+func checkStacks(r *tracer.SelfTest) Check {
+	c := Check{Group: Attach, Name: "stacks of our own", Needed: true, Says: fmt.Sprintf("%d, each frame is what the program knows it to be", r.Stacks)}
+	if !r.Driver {
+		c.Says += "; of PyTorch's layer only: " + tracer.ErrUnsafeReturns.Error()
+	}
+	if r.Native != nil {
+		c.State, c.Says, c.Fixes = Failed, r.Native.Error(), []Fix{reportIt}
+	}
+	return c
+}
+
+func checkMixedStacks(r *tracer.SelfTest) Check {
+	c := Check{Group: Attach, Name: "stacks through Python", Needed: true, Says: "Python " + r.Interpreter + ", each frame is what it knows it to be"}
+	switch {
+	case r.Python != nil:
+		c.State, c.Says, c.Fixes = Failed, r.Python.Error(), []Fix{reportIt}
+	case r.NoPython != nil:
+		c.State, c.Says = Unknown, "not tried: "+firstLine(r.NoPython.Error())
+	}
+	return c
+}
+
+// checkMemoryUse says how the memory of programs is read. Either way is well.
+func checkMemoryUse(u *tracer.MemoryUse) Check {
+	c := Check{Group: Attach, Name: "reading memory", Says: "copied, as asked for"}
+	switch {
+	case u.InPlace:
+		c.Says = "in place, where the kernel has it by " + u.Told
+	case u.Why != nil:
+		c.Says = "copied, stacks take longer: " + strings.TrimSuffix(firstLine(u.Why.Error()), memlockHint)
 	}
 	return c
 }
@@ -257,7 +323,7 @@ func testAttach() Check {
 func attachFixes(err error) []Fix {
 	var v *ebpf.VerifierError
 	if errors.As(err, &v) {
-		return []Fix{{"host", "report it, with the output of: uname -a; gputrace doctor --json"}}
+		return []Fix{reportIt}
 	}
 	return nil
 }

@@ -32,6 +32,9 @@ func checkTarget(r *Report, o *Options, able bool) {
 	}
 	r.Program = p.Name()
 	r.add(checkProcess(p), checkNamespaces(p), checkReadable(p))
+	if able {
+		r.add(checkReturns(p.Filtered()))
+	}
 	if r.failed(Target) != nil {
 		return
 	}
@@ -68,6 +71,23 @@ func checkProcess(p *process.Process) Check {
 		says += ", control group " + group
 	}
 	return Check{Group: Target, Name: "process", Says: says, Needed: true}
+}
+
+// checkReturns says whether calls of the driver can be traced: their results are seen when they return.
+func checkReturns(filtered bool, err error) Check {
+	c := Check{Group: Target, Name: "return probes"}
+	safe, says := tracer.CheckReturns(filtered || err != nil)
+	c.Says = says
+	if !safe {
+		c.State = Failed
+		c.Says += ": the driver's and the runtime's calls will not be traced, PyTorch's blocks will"
+		c.Fixes = []Fix{
+			{"host", "boot Linux 6.14 or newer"},
+			{"docker", "docker run --security-opt seccomp=unconfined ...    # the job's container"},
+			{"kubernetes", "securityContext: {seccompProfile: {type: Unconfined}}    # of the job's container"},
+		}
+	}
+	return c
 }
 
 func userName(uid int) string {
@@ -278,7 +298,7 @@ func checkPython(p *process.Process) Check {
 // testTarget attaches as a recording does, and counts calls for a moment.
 func testTarget(p *process.Process, o *Options) Check {
 	c := Check{Group: Attach, Name: "probes on the process", Needed: true}
-	t, err := tracer.Start(p, &tracer.Options{CacheDir: o.CacheDir})
+	t, err := tracer.Start(p, &tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
 	if err != nil {
 		c.State, c.Says, c.Fixes = Failed, firstLine(err.Error()), attachFixes(err)
 		return c

@@ -78,7 +78,7 @@ func TestPythonStacks(t *testing.T) {
 	for _, minor := range []string{"3.9", "3.13"} {
 		t.Run(minor+" copied", func(t *testing.T) {
 			o := options()
-			o.CopyMemory = true
+			o.Memory = tracer.MemoryCopy
 			checkPythonStacks(t, python(t, minor), stackCalls, o)
 		})
 	}

@@ -45,6 +45,7 @@ type Info struct {
 	CUDA    string   `json:"cuda"` // that PyTorch was built for
 	Driver  string   `json:"driver"`
 	Kernel  string   `json:"kernel"` // release
+	Memory  string   `json:"memory"` // how it was read: "memory in place" or "memory copied"; empty: not known
 	Hooks   []Hook   `json:"hooks"`
 	// Libraries are prefixes of Python files that are not the program's own.
 	Libraries []string `json:"libraries"`

@@ -8,9 +8,11 @@ import (
 	"os"
 	"slices"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/hook"
@@ -282,10 +284,42 @@ func (s *probeSet) attachFile(k *kernel, ex *link.Executable, pid int, probes []
 			returns = append(returns, p)
 		}
 	}
-	return append(s.attachSide(k, ex, pid, probes, false), s.attachSide(k, ex, pid, returns, true)...)
+	var failed []error
+	for _, same := range k.byProgram(probes) {
+		failed = append(failed, s.attachSide(k, ex, pid, same, false)...)
+	}
+	return append(failed, s.attachSide(k, ex, pid, returns, true)...)
 }
 
-// attachSide attaches the entry or the return side of probes: with one link where the kernel can, else, or when one of them
+// program is what runs at the entry of a function.
+func (k *kernel) program(p *Probe) *ebpf.Program {
+	switch {
+	case p.row.Layer == event.LayerTorch:
+		return k.objs.Report
+	case p.row.Retires() && (p.other == nil || p.other.row.Retires()):
+		return k.objs.EnterOnlyFree
+	default:
+		return k.objs.Enter
+	}
+}
+
+// byProgram groups probes by what runs at their entry, in their order.
+func (k *kernel) byProgram(probes []*Probe) [][]*Probe {
+	var out [][]*Probe
+	at := map[*ebpf.Program]int{}
+	for _, p := range probes {
+		i, ok := at[k.program(p)]
+		if !ok {
+			i = len(out)
+			at[k.program(p)] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], p)
+	}
+	return out
+}
+
+// attachSide attaches the entry or the return side of probes, all of one program: with one link where the kernel can, else, or when one of them
 // is refused, each with its own.
 func (s *probeSet) attachSide(k *kernel, ex *link.Executable, pid int, probes []*Probe, ret bool) []error {
 	if len(probes) == 0 {
@@ -317,9 +351,9 @@ func attachMany(k *kernel, ex *link.Executable, pid int, probes []*Probe, ret bo
 		o.Cookies = append(o.Cookies, p.cookie(ret))
 	}
 	if ret {
-		return ex.UretprobeMulti(nil, k.objs.ProbeReturn, o)
+		return ex.UretprobeMulti(nil, k.objs.Leave, o)
 	}
-	return ex.UprobeMulti(nil, k.objs.ProbeEnter, o)
+	return ex.UprobeMulti(nil, k.program(probes[0]), o)
 }
 
 func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (link.Link, error) {
@@ -328,9 +362,9 @@ func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (lin
 	}
 	o := &link.UprobeOptions{Address: p.target, Cookie: p.cookie(ret), PID: pid}
 	if ret {
-		return ex.Uretprobe(p.Symbol, k.objs.ProbeReturn, o)
+		return ex.Uretprobe(p.Symbol, k.objs.Leave, o)
 	}
-	return ex.Uprobe(p.Symbol, k.objs.ProbeEnter, o)
+	return ex.Uprobe(p.Symbol, k.program(p), o)
 }
 
 // attachLinker places the probe that notices libraries come and go.

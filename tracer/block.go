@@ -50,7 +50,7 @@ func matchesAny(globs []string, file string) bool {
 const largestBlockOffset = 120
 
 // describe fills the C struct block_layout. Sites of another layout than the first's are left out.
-func (l *blockLayout) describe(d *bpf.TraceProc) {
+func (l *blockLayout) describe(d *bpf.TraceUnwindInfo) {
 	if l == nil {
 		return
 	}

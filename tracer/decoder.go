@@ -13,7 +13,7 @@ func NewDecoder() *Decoder {
 	return &Decoder{loneTracer()}
 }
 
-// Decode appends the event of a record, as bpf/event.h lays it out, to buf. Of a record that is no event it appends
+// Decode appends the event of a record, as bpf/records.h lays it out, to buf. Of a record that is no event it appends
 // nothing. The record is not kept.
 func (d *Decoder) Decode(buf []event.Event, record []byte) []event.Event {
 	return d.tracer.Session.decode(buf, record)

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -16,85 +15,150 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 )
 
-// The kernel's direct map of all physical memory (Documentation/arch/x86/x86_64/mm.rst) begins at a multiple of 1 GiB, at
-// lowestMap4 or above it, or at lowestMap5 with five levels of page tables. The page tables themselves are in it.
+// The kernel's direct map of all physical memory (Documentation/arch/x86/x86_64/mm.rst) begins at a multiple of 1 GiB, at lowestMap4 or
+// above it, or at lowestMap5 with five levels of page tables. The page tables themselves are in it.
 const (
 	lowestMap4 = 0xffff888000000000
 	lowestMap5 = 0xff11000000000000
 	half4      = 0xffff800000000000 // where the kernel's half begins with four levels
 	mapStep    = 1 << 30
-	maxMap     = 1 << 46 // bytes of physical addresses: 64 TiB, what four levels have room for
-	pageBytes  = 4096
 	proofWords = 8 // that must be right, at random places
 )
 
-// addressBits are what of an entry of a page table may be a physical address. With encrypted memory (AMD SME and SEV) one of
-// the bits, 51 or 47, says that a page is encrypted.
-var addressBits = []uint64{
-	1<<52 - pageBytes,
-	1<<51 - pageBytes,
-	1<<52 - pageBytes - 1<<47,
-}
-
 // errNoDirectMap: memory cannot be read in place here.
-var errNoDirectMap = errors.New("no direct map found that gives what our own memory holds")
+var errNoDirectMap = errors.New("no direct map is known that gives what our own memory holds")
 
-// findDirectMap proves where the kernel has its direct map: memory of our own is read there, by bpf/prove.bpf.c, and must be
-// what we wrote. The error wraps errNoDirectMap, or says that the kernel cannot load the program (before 6.2).
-func findDirectMap() (*bpf.TraceDirectMap, error) {
-	spec, err := bpf.LoadProve()
-	if err != nil {
-		return nil, fmt.Errorf("read the compiled program: %w", err)
-	}
-	var objs bpf.ProveObjects
-	if err := spec.LoadAndAssign(&objs, nil); err != nil {
-		return nil, fmt.Errorf("load the program that reads memory in place: %w", err)
-	}
-	defer objs.Close()
-	page, err := unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	if err != nil {
-		return nil, fmt.Errorf("get a page: %w", err)
-	}
-	defer func() { _ = unix.Munmap(page) }()
-	_, _ = rand.Read(page) // never fails
-	runtime.LockOSThread() // the program reads the memory of whoever runs it; all threads share it
-	defer runtime.UnlockOSThread()
-	return searchDirectMap(&objs, page)
+// directMap is where memory can be read in place, and who said so.
+type directMap struct {
+	bpf.TraceDirectMap
+	told string
 }
 
-// searchDirectMap tries the places where the map can begin: below the page tables of this process, which lie in it.
-func searchDirectMap(objs *bpf.ProveObjects, page []byte) (*bpf.TraceDirectMap, error) {
-	if _, err := readInPlace(objs, bpf.ProveDirectMap{}, page, 0); err != nil {
+// findDirectMap asks the kernel where its direct map is, and believes what reads memory of our own as we wrote it. The error wraps
+// errNoDirectMap, or says that the kernel cannot load the program (before 6.2).
+func findDirectMap() (*directMap, error) {
+	prover, err := newProver()
+	if err != nil {
 		return nil, err
 	}
-	var tables uint64
-	if err := objs.Tables.Get(&tables); err != nil {
-		return nil, fmt.Errorf("find the page tables: %w", err)
+	defer prover.close()
+	tables, err := findTables()
+	if err != nil {
+		return nil, err
 	}
-	d, lowest := bpf.ProveDirectMap{Levels: 4}, uint64(lowestMap4)
-	if tables < half4 {
-		d.Levels, lowest = 5, lowestMap5
-	}
-	for _, d.Mask = range addressBits {
-		highest := tables &^ (mapStep - 1)
-		for d.Base = highest; d.Base >= lowest && highest-d.Base < maxMap; d.Base -= mapStep {
-			right, err := proveDirectMap(objs, d, page)
-			if err != nil {
-				return nil, err
-			}
-			if right {
-				return &bpf.TraceDirectMap{Base: d.Base, Mask: d.Mask, Levels: d.Levels}, nil
-			}
-		}
-	}
-	return nil, fmt.Errorf("%w: page tables at %#x", errNoDirectMap, tables)
+	p := readProcessor(cpuid)
+	mask := p.addressMask()
+	return askTellers(tellers, mask, place{tables, min(readMemoryEnd(), mask+pageBytes)}, prover.proves)
 }
 
-// proveDirectMap compares words of a page with what is read in place.
-func proveDirectMap(objs *bpf.ProveObjects, d bpf.ProveDirectMap, page []byte) (bool, error) {
+// place is what is known of the direct map without asking for it: it has the page tables of this process, and ends where memory does.
+type place struct {
+	tables uint64 // where the kernel sees them
+	end    uint64 // of physical memory
+}
+
+// askTellers believes the first who tells what can be true and is proved. A base that cannot be true is not tried: every load of a proof
+// is to lie in memory.
+func askTellers(tellers []teller, mask uint64, known place, proves func(bpf.ProveDirectMap) (bool, error)) (*directMap, error) {
+	why := []error{errNoDirectMap}
+	for _, t := range tellers {
+		base, err := t.ask(mask)
+		if err == nil {
+			err = known.possible(base)
+		}
+		if err != nil {
+			why = append(why, fmt.Errorf("%s: %w", t.name, err))
+			continue
+		}
+		d := bpf.ProveDirectMap{Base: base, Mask: mask, End: known.end, Levels: levelsOf(base)}
+		switch right, err := proves(d); {
+		case err != nil:
+			return nil, err
+		case right:
+			return &directMap{bpf.TraceDirectMap{Base: d.Base, Mask: d.Mask, End: d.End, Levels: d.Levels}, t.name}, nil
+		}
+		why = append(why, fmt.Errorf("%s: %#x is not where it is", t.name, base))
+	}
+	return nil, joinReasons(why)
+}
+
+// possible checks what is true of every direct map: where it can begin, its alignment, and that it has the page tables of this process,
+// which lie in memory.
+func (p place) possible(base uint64) error {
+	lowest := uint64(lowestMap4)
+	if levelsOf(p.tables) == 5 {
+		lowest = lowestMap5
+	}
+	if base < lowest || base%mapStep != 0 {
+		return fmt.Errorf("%#x cannot be where it begins", base)
+	}
+	if p.tables < base || p.tables-base >= p.end {
+		return fmt.Errorf("%#x cannot be where it begins with page tables at %#x and %#x bytes of memory", base, p.tables, p.end)
+	}
+	return nil
+}
+
+// levelsOf is how many levels of page tables there are when the direct map has an address.
+func levelsOf(addr uint64) uint32 {
+	if addr < half4 {
+		return 5
+	}
+	return 4
+}
+
+// joinReasons makes one line of several errors.
+func joinReasons(errs []error) error {
+	out := errs[0]
+	for i, err := range errs[1:] {
+		separator := ":"
+		if i > 0 {
+			separator = ";"
+		}
+		out = fmt.Errorf("%w%s %w", out, separator, err)
+	}
+	return out
+}
+
+// prover reads memory of our own in place.
+type prover struct {
+	objs proverObjects
+	page []byte // random
+}
+
+type proverObjects struct {
+	Program   *ebpf.Program  `ebpf:"prove"`
+	Candidate *ebpf.Variable `ebpf:"candidate"`
+	Wanted    *ebpf.Variable `ebpf:"wanted"`
+	Found     *ebpf.Variable `ebpf:"found"`
+	Word      *ebpf.Variable `ebpf:"word"`
+}
+
+func newProver() (*prover, error) {
+	p := &prover{}
+	if err := loadProve(&p.objs); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.page, err = unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
+		p.objs.Program.Close()
+		return nil, fmt.Errorf("get a page: %w", err)
+	}
+	_, _ = rand.Read(p.page) // never fails
+	return p, nil
+}
+
+func (p *prover) close() {
+	_ = unix.Munmap(p.page)
+	p.objs.Program.Close()
+}
+
+// proves reports whether words of the page are as we wrote them when they are read in place.
+func (p *prover) proves(d bpf.ProveDirectMap) (bool, error) { return p.provesBy(d, p.page) }
+
+func (p *prover) provesBy(d bpf.ProveDirectMap, page []byte) (bool, error) {
 	for i := range proofWords {
 		at := i * (len(page) / proofWords)
-		word, err := readInPlace(objs, d, page, at)
+		word, err := p.read(d, page, at)
 		if err != nil || word != binary.LittleEndian.Uint64(page[at:]) {
 			return false, err
 		}
@@ -102,22 +166,22 @@ func proveDirectMap(objs *bpf.ProveObjects, d bpf.ProveDirectMap, page []byte) (
 	return true, nil
 }
 
-// readInPlace gives the word at an offset of a page as the program reads it; 0: it found none.
-func readInPlace(objs *bpf.ProveObjects, d bpf.ProveDirectMap, page []byte, at int) (word uint64, err error) {
+// read gives the word at an offset of memory of ours as the program reads it; 0: it found none.
+func (p *prover) read(d bpf.ProveDirectMap, memory []byte, at int) (word uint64, err error) {
 	var found uint32
 	for _, err := range []error{
-		objs.Candidate.Set(d), objs.Wanted.Set(uint64(uintptr(unsafe.Pointer(&page[at])))), objs.Word.Set(uint64(0)),
+		p.objs.Candidate.Set(d), p.objs.Wanted.Set(uint64(uintptr(unsafe.Pointer(&memory[at])))), p.objs.Word.Set(uint64(0)),
 	} {
 		if err != nil {
 			return 0, fmt.Errorf("set what is to be proved: %w", err)
 		}
 	}
-	if _, err := objs.Prove.Run(&ebpf.RunOptions{Context: make([]byte, 64)}); err != nil {
-		return 0, fmt.Errorf("run the program that reads memory in place: %w", err)
-	}
-	if err := objs.Found.Get(&found); err != nil || found == 0 {
+	if err := runOnce(p.objs.Program); err != nil {
 		return 0, err
 	}
-	err = objs.Word.Get(&word)
+	if err := p.objs.Found.Get(&found); err != nil || found == 0 {
+		return 0, err
+	}
+	err = p.objs.Word.Get(&word)
 	return word, err
 }

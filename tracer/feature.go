@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -20,10 +21,41 @@ import (
 // ErrNoFeature: the kernel was asked, and does not have it.
 var ErrNoFeature = errors.New("this kernel does not have it")
 
-// Feature is something that tracing uses of the kernel.
+// ErrNotLoaded: the kernel does not take the programs, or they may not be loaded. Only loading them can tell: a kernel can have all that
+// they use and refuse them all the same, and one that lacks something may have been given it by its distribution.
+var ErrNotLoaded = errors.New("the kernel side could not be loaded")
+
+// loadError marks an error as ErrNotLoaded; its text is that of the cause.
+type loadError struct{ error }
+
+func (e *loadError) Is(target error) bool { return target == ErrNotLoaded }
+func (e *loadError) Unwrap() error        { return e.error }
+
+// Refusal says in one sentence why a kernel did not take the programs, of an error that is ErrNotLoaded: what it lacks, where it
+// lacks something, and what it said.
+func Refusal(err error) string {
+	release := "this kernel"
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		release = "Linux " + unix.ByteSliceToString(u.Release[:])
+	}
+	var missing []string
+	for i := range Features {
+		if f := &Features[i]; f.Without == "" && errors.Is(f.Probe(), ErrNoFeature) {
+			missing = append(missing, fmt.Sprintf("%s (since %s)", f.Name, f.Version))
+		}
+	}
+	cause, _, _ := strings.Cut(err.Error(), "\n")
+	if len(missing) > 0 {
+		return fmt.Sprintf("%s cannot be traced on, it lacks %s: %s", release, strings.Join(missing, ", "), cause)
+	}
+	return fmt.Sprintf("%s has all that the programs use, and refuses them: %s", release, cause)
+}
+
+// Feature is something that tracing uses of the kernel. It explains; what decides is whether the programs load.
 type Feature struct {
 	Name    string
-	Version string // of Linux that has it first
+	Version string // of Linux that has it first, for people
 	Without string // what is done without it; empty: it is needed
 	probe   func() error
 }
@@ -58,7 +90,7 @@ var Features = []Feature{
 	{Name: "bpf_task_storage_delete", Version: "5.11", probe: helper(asm.FnTaskStorageDelete)},
 	{Name: "bpf_get_current_task_btf", Version: "5.11", probe: helper(asm.FnGetCurrentTaskBtf)},
 	{Name: "bpf_get_attach_cookie", Version: "5.15", probe: helper(asm.FnGetAttachCookie)},
-	{Name: "bpf_find_vma", Version: "5.17", probe: helper(asm.FnFindVma)},
+	{Name: "bpf_find_vma", Version: "5.17", Without: "stacks that are taken while libraries change end early", probe: helper(asm.FnFindVma)},
 	{Name: "reading memory in place", Version: "6.2", Without: "stacks cost twice as much", probe: readsInPlace},
 	{Name: UprobeMulti, Version: "6.6", Without: "each function is attached by a perf event", probe: features.HaveBPFLinkUprobeMulti},
 }
@@ -91,7 +123,8 @@ func kernelTypes() error {
 // readsInPlace also says no where the kernel has the means but its memory cannot be found.
 func readsInPlace() error {
 	_, err := findDirectMap()
-	if err != nil && !errors.Is(err, unix.EPERM) {
+	var refused *ebpf.VerifierError
+	if errors.Is(err, errNoDirectMap) || errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w: %w", ErrNoFeature, err)
 	}
 	return err

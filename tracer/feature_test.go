@@ -30,7 +30,7 @@ func TestFeatures(t *testing.T) {
 	}
 	// As old as the ring buffer, or older (bpf-helpers(7)).
 	for _, f := range []asm.BuiltinFunc{
-		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetCurrentPidTgid, asm.FnGetCurrentComm, asm.FnKtimeGetNs, asm.FnKtimeGetBootNs,
+		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetCurrentPidTgid, asm.FnGetCurrentComm, asm.FnKtimeGetNs, asm.FnGetPrandomU32, asm.FnGetSmpProcessorId,
 		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnRingbufOutput, asm.FnRingbufQuery,
 	} {
 		asked[f] = true
@@ -59,30 +59,13 @@ func TestSystemCalls(t *testing.T) {
 	}
 }
 
-// TestSelf: every call of our own function is counted, both ways of attaching.
-func TestSelf(t *testing.T) {
-	for _, perf := range []bool{false, true} {
-		r, err := TestAttach(&Options{PerfUprobes: perf})
-		require.NoError(t, err)
-		require.Equal(t, r.Calls, r.Hits)
-		require.Equal(t, !perf, r.Multi)
-	}
-}
-
 // TestSelfRights: which capabilities each way of attaching takes, as docs/privileges.md says. We run ourselves as nobody.
 func TestSelfRights(t *testing.T) {
-	const child = "GPUTRACE_TEST_SELF_RIGHTS"
-	if how := os.Getenv(child); how != "" {
+	if how := os.Getenv(childTest); how != "" {
 		_, err := TestAttach(&Options{PerfUprobes: how == "perf"})
 		fmt.Println("attach:", err)
 		return
 	}
-	dir, err := os.MkdirTemp("", "gputrace-tracer-") // below t.TempDir another user may not even look
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	require.NoError(t, os.Chmod(dir, 0o755))
-	program := filepath.Join(dir, "test")
-	require.NoError(t, exec.Command("cp", os.Args[0], program).Run())
 	for _, c := range []struct{ how, rights, want string }{
 		{"multi", "+bpf,+perfmon", "attach: <nil>"},
 		{"multi", "+bpf", "operation not permitted"},
@@ -90,12 +73,27 @@ func TestSelfRights(t *testing.T) {
 		{"perf", "+bpf,+perfmon", "permission denied"},
 		{"perf", "+sys_admin", "attach: <nil>"},
 	} {
-		cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,"+c.rights, "--ambient-caps=-all,"+c.rights,
-			program, "-test.run", "^TestSelfRights$")
-		cmd.Dir = "/"
-		cmd.Env = append(os.Environ(), child+"="+c.how)
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		require.Contains(t, string(out), c.want, "%s with %s", c.how, c.rights)
+		require.Contains(t, runAsNobody(t, t.Name(), c.how, c.rights), c.want, "%s with %s", c.how, c.rights)
 	}
+}
+
+// childTest says to a test that it runs in a process of its own, and how.
+const childTest = "GPUTRACE_TEST_CHILD"
+
+// runAsNobody runs a test of ours in a process with these capabilities only, and gives what it prints.
+func runAsNobody(t *testing.T, test, how, rights string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gputrace-tracer-") // below t.TempDir another user may not even look
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	program := filepath.Join(dir, "test")
+	require.NoError(t, exec.Command("cp", os.Args[0], program).Run())
+	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,"+rights, "--ambient-caps=-all,"+rights,
+		program, "-test.run", "^"+test+"$")
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), childTest+"="+how)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
 }

@@ -33,7 +33,7 @@ func (s *Session) HookFile(path string) error {
 
 // hook places probes, each in its file for all that is traced. Those that are there already are left as they are.
 func (s *Session) hook(probes []*Probe) error {
-	fresh, err := s.probes.add(probes)
+	fresh, err := s.probes.add(s.safeProbes(probes))
 	if err != nil {
 		s.warn(err)
 	}

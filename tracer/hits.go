@@ -28,7 +28,7 @@ func (h *Hits) Lost() uint64 {
 	return n
 }
 
-// outcomes names what bpf/event.h numbers. Every outcome but OUT_EMITTED is in one of the two; a test checks that.
+// outcomes names what bpf/records.h numbers. Every outcome but OUT_EMITTED is in one of the two; a test checks that.
 var quietOutcomes = map[bpf.TraceOutcome]string{
 	bpf.TraceOutcomeOUT_ENTERED:     "call entered",
 	bpf.TraceOutcomeOUT_RETURNED:    "free returned",
@@ -51,25 +51,28 @@ var droppedOutcomes = map[bpf.TraceOutcome]string{
 
 // Hits reads the counters of every probe.
 func (s *Session) Hits() ([]Hits, error) {
-	var stats bpf.TraceStatsTable
-	if err := s.kernel.stats(&stats); err != nil {
-		return nil, err
-	}
 	var out []Hits
 	for _, p := range s.probes.probes {
 		name := path.Base(p.File) + " " + p.Label()
-		out = append(out, s.hits(name, &stats, p.index))
+		rows := []string{name}
 		if p.returns() {
-			out = append(out, s.hits(name+" return", &stats, p.index+1))
+			rows = append(rows, name+" return")
+		}
+		for i, name := range rows {
+			row := p.index + uint32(i)
+			counted, err := s.kernel.stats(row)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, hitsOf(name, &counted, s.received[row]))
 		}
 	}
 	return out, nil
 }
 
-func (s *Session) hits(name string, stats *bpf.TraceStatsTable, row uint32) Hits {
-	r := &stats.Row[row]
+func hitsOf(name string, r *bpf.TraceHookStats, received uint64) Hits {
 	h := Hits{
-		Probe: name, Runs: r.Hits, Emitted: r.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: s.received[row],
+		Probe: name, Runs: r.Hits, Emitted: r.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: received,
 		Quiet: map[string]uint64{}, Dropped: map[string]uint64{},
 	}
 	for o, reason := range quietOutcomes {
@@ -86,21 +89,10 @@ func (s *Session) hits(name string, stats *bpf.TraceStatsTable, row uint32) Hits
 // Lost is the number of events lost so far, over all probes. It is asked for at every read: call it from the goroutine that
 // reads.
 func (s *Session) Lost() uint64 {
-	if s.counters == nil {
-		s.counters = &bpf.TraceStatsTable{}
+	if c, err := s.kernel.counters(); err == nil {
+		s.lost = c.EventsLost
 	}
-	if err := s.kernel.stats(s.counters); err != nil {
-		return 0
-	}
-	var n uint64
-	for i := range s.probes.used {
-		if row := &s.counters.Row[i]; row.Hits > 0 {
-			for o := range droppedOutcomes {
-				n += row.Outcome[o]
-			}
-		}
-	}
-	return n
+	return s.lost
 }
 
 // Lost is the number of events of this process lost so far, of those that Session.Lost counts. Also when it has ended.

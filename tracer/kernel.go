@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -21,43 +20,52 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 )
 
-// Sizes that the C side fixes (bpf/event.h); the array types generated from it prove them.
+// Sizes that the C side fixes (bpf/limits.h); a test compares them.
 const (
 	chunkRows   = 65536
 	rowBytes    = 8
 	maxChunks   = 1024
 	maxRows     = maxChunks * chunkRows
-	maxRules    = len(bpf.TraceRuleTable{}.Rule)
-	maxMappings = len(bpf.TraceProc{}.Mapping)
+	maxRules    = 65536
+	maxMappings = len(bpf.TraceUnwindInfo{}.Mapping)
 	maxHooks    = len(bpf.TraceHookTable{}.Row)
 	maxTraced   = 16384
-	noCode      = 0 // NO_CODE
+	noInfo      = 0 // NO_INFO
 	maxValues   = len(bpf.TraceRecordCall{}.Value)
 )
 
-// Descriptors of one process, and of a whole job. Each takes 100 KB of the kernel's memory.
+// Unwind infos of one process, and of a whole job. Each takes 82 KB of the kernel's memory.
 const (
-	soleSlots = 64
-	jobSlots  = 256
+	soleInfos = 64
+	jobInfos  = 256
 )
 
-// slotGrace is how long a process descriptor that was replaced is left alone: a probe may still be reading it.
-const slotGrace = time.Second
+// walkSlots is how many walks can be under way at a time on a machine of so many CPUs: a power of two, since the programs take
+// an index modulo it. A program can be preempted in a walk, so there are more than CPUs.
+func walkSlots(cpus int) uint32 {
+	n := uint32(64)
+	for n < uint32(2*cpus) {
+		n *= 2
+	}
+	return n
+}
 
 // kernel is the kernel side, loaded: the tables that the unwinder reads, the counters, and the ring.
 type kernel struct {
 	watches []link.Link // see threads end, programs be replaced and children begin
 	objs    bpf.TraceObjects
 	reader  *ringbuf.Reader
-	slots   []slot
-	last    uint32 // slot that was taken last
-	multi   bool   // uprobe_multi links are used
+	infos   []unwindInfo
+	last    uint32 // info that was taken last
+	rules   int    // that the kernel has
+	barrier [2]*ebpf.Map
+	multi   bool // uprobe_multi links are used
 }
 
-// slot is one of the kernel's process descriptors.
-type slot struct {
-	users int       // processes that go by it
-	free  time.Time // when it can be used again, once it has none
+// unwindInfo is one of the kernel's unwind infos.
+type unwindInfo struct {
+	users int  // processes that go by it
+	read  bool // a program may still be reading it: it was in use since the last barrier
 }
 
 // kernelOptions are what must be known before the programs are loaded.
@@ -68,6 +76,7 @@ type kernelOptions struct {
 	job        bool               // more than one process
 	children   bool               // and those that they make
 	direct     bpf.TraceDirectMap // zero: memory is copied
+	noFindVMA  bool               // bpf_find_vma is not used (before 5.17): stacks stop in libraries while others are unloaded
 }
 
 // loadKernel loads the programs and maps, sized for the target.
@@ -76,18 +85,27 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled programs: %w", err)
 	}
-	k := &kernel{multi: o.multi, slots: make([]slot, soleSlots)}
+	k := &kernel{multi: o.multi, infos: make([]unwindInfo, soleInfos)}
 	if o.job {
-		k.slots = make([]slot, jobSlots)
+		k.infos = make([]unwindInfo, jobInfos)
 	}
-	k.slots[noCode].users = 1
+	k.infos[noInfo].users = 1
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("count the CPUs: %w", err)
+	}
 	spec.Maps[bpf.TraceMapRing].MaxEntries = uint32(o.ringBytes)
-	spec.Maps[bpf.TraceMapProcs].MaxEntries = uint32(len(k.slots))
+	spec.Maps[bpf.TraceMapUnwindInfos].MaxEntries = uint32(len(k.infos))
+	spec.Maps[bpf.TraceMapWalkSlots].MaxEntries = walkSlots(cpus)
 	if err := k.configure(spec, o); err != nil {
 		return nil, err
 	}
 	if err := spec.LoadAndAssign(&k.objs, nil); err != nil {
 		return nil, fmt.Errorf("load the programs into the kernel: %w", err)
+	}
+	if err := k.makeBarrier(); err != nil {
+		k.Close()
+		return nil, err
 	}
 	if err := k.watch(o.children); err != nil {
 		k.Close()
@@ -128,12 +146,10 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 	if err != nil {
 		return err
 	}
-	freeStacks := uint32(0)
-	if o.freeStacks {
-		freeStacks = 1
-	}
 	for name, value := range map[string]any{
-		bpf.TraceVarCfgFreeStacks: freeStacks,
+		bpf.TraceVarCfgFreeStacks: oneIf(o.freeStacks),
+		bpf.TraceVarCfgFindVma:    oneIf(!o.noFindVMA),
+		bpf.TraceVarCfgSlotMask:   spec.Maps[bpf.TraceMapWalkSlots].MaxEntries - 1,
 		bpf.TraceVarCfgPidnsIno:   namespace,
 		bpf.TraceVarCfgDirect:     o.direct,
 	} {
@@ -142,11 +158,20 @@ func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
 		}
 	}
 	if o.multi {
-		for _, name := range []string{bpf.TraceProgProbeEnter, bpf.TraceProgProbeReturn, bpf.TraceProgLibrariesChanged} {
-			spec.Programs[name].AttachType = ebpf.AttachTraceUprobeMulti
+		for _, p := range spec.Programs {
+			if p.Type == ebpf.Kprobe {
+				p.AttachType = ebpf.AttachTraceUprobeMulti
+			}
 		}
 	}
 	return nil
+}
+
+func oneIf(set bool) uint32 {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // pidNamespace identifies the namespace whose process numbers we use: the inode is the kernel's own number of it (nsfs).
@@ -166,49 +191,90 @@ func (k *kernel) Close() {
 	for _, l := range k.watches {
 		l.Close()
 	}
+	for _, m := range k.barrier {
+		if m != nil {
+			m.Close()
+		}
+	}
 	k.objs.Close()
+}
+
+// makeBarrier makes the maps that wait uses.
+func (k *kernel) makeBarrier() (err error) {
+	inner := ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+	if k.barrier[1], err = ebpf.NewMap(&inner); err != nil {
+		return fmt.Errorf("make a map: %w", err)
+	}
+	k.barrier[0], err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: &inner})
+	if err != nil {
+		return fmt.Errorf("make a map of maps: %w", err)
+	}
+	return nil
+}
+
+// wait returns when every program that runs now has ended: the kernel waits for that in each change of a map of maps
+// (maybe_wait_bpf_programs in kernel/bpf/syscall.c), some 10 ms.
+func (k *kernel) wait() error {
+	if err := k.barrier[0].Put(uint32(0), k.barrier[1]); err != nil {
+		return fmt.Errorf("wait for the programs that run: %w", err)
+	}
+	return nil
 }
 
 // errCodeChanged: the process has loaded or unloaded code since its mappings were read.
 var errCodeChanged = errors.New("the target loads code while its mappings are read")
 
-// publish makes the kernel unwind a process by this descriptor from now on: rules first, then the descriptor in a slot that no
-// probe reads, then the switch. changes is what codeChanges said before the mappings were read; when the code has changed since,
+// publish makes the kernel unwind a process by this info from now on: rules first, then the info in a place that no program
+// reads, then the switch. changes is what codeChanges said before the mappings were read; when the code has changed since,
 // nothing is switched and the error is errCodeChanged, unless it is forced.
-func (k *kernel) publish(m *member, desc *bpf.TraceProc, rows *rowStore, changes uint64, force bool) error {
+func (k *kernel) publish(m *member, info *bpf.TraceUnwindInfo, rows *rowStore, changes uint64, force bool) error {
 	if err := rows.link(k.objs.Rows); err != nil {
 		return err
 	}
-	rules := new(bpf.TraceRuleTable)
-	copy(rules.Rule[:], rows.rules.rules)
-	if err := k.objs.Rules.Set(rules); err != nil {
-		return fmt.Errorf("write the unwind rules: %w", err)
+	if err := k.addRules(rows.rules.rules); err != nil {
+		return err
 	}
-	to, ok := k.freeSlot()
-	if !ok {
-		return errors.New("mappings change faster than they can be followed")
+	to, err := k.freeInfo()
+	if err != nil {
+		return err
 	}
-	var at bpf.TracePlace
-	if err := k.objs.Places.Lookup(m.index, &at); err != nil {
+	var at bpf.TraceInfoRef
+	if err := k.objs.InfoRefs.Lookup(m.index, &at); err != nil {
 		return fmt.Errorf("read the process's place: %w", err)
 	}
-	// From here on a change makes the kernel doubt this descriptor too.
+	// From here on a change makes this info stale too.
 	at.Next = to
-	if err := k.objs.Places.Put(m.index, &at); err != nil {
-		return fmt.Errorf("announce the process descriptor: %w", err)
+	if err := k.objs.InfoRefs.Put(m.index, &at); err != nil {
+		return fmt.Errorf("announce the unwind info: %w", err)
 	}
-	if err := k.objs.Procs.Put(to, desc); err != nil {
-		return fmt.Errorf("write the process descriptor: %w", err)
+	if err := k.objs.UnwindInfos.Put(to, info); err != nil {
+		return fmt.Errorf("write the unwind info: %w", err)
 	}
 	if !force && k.codeChanges(m) != changes {
 		return errCodeChanged
 	}
-	if err := k.objs.Places.Put(m.index, &bpf.TracePlace{Slot: to, Next: to}); err != nil {
-		return fmt.Errorf("switch the process descriptor: %w", err)
+	if err := k.objs.InfoRefs.Put(m.index, &bpf.TraceInfoRef{Info: to, Next: to}); err != nil {
+		return fmt.Errorf("switch the unwind info: %w", err)
 	}
-	k.leave(m.slot)
-	m.slot, k.last = to, to
-	k.slots[to].users = 1
+	k.leave(m.info)
+	m.info, k.last = to, to
+	k.infos[to] = unwindInfo{users: 1}
+	return nil
+}
+
+// addRules writes those of the table that the kernel does not have yet.
+func (k *kernel) addRules(rules []uint64) error {
+	if k.rules == len(rules) {
+		return nil
+	}
+	var keys []uint32
+	for i := k.rules; i < len(rules); i++ {
+		keys = append(keys, uint32(i))
+	}
+	if _, err := k.objs.Rules.BatchUpdate(keys, rules[k.rules:], nil); err != nil {
+		return fmt.Errorf("write the unwind rules: %w", err)
+	}
+	k.rules = len(rules)
 	return nil
 }
 
@@ -227,47 +293,68 @@ func (k *kernel) counter(v *ebpf.Variable) uint64 {
 	return n
 }
 
-// freeSlot finds a descriptor that no probe can be reading, the one that was left longest ago.
-func (k *kernel) freeSlot() (to uint32, ok bool) {
-	now := time.Now()
-	for i := range uint32(len(k.slots)) {
-		to = (k.last + 1 + i) % uint32(len(k.slots))
-		if s := &k.slots[to]; s.users == 0 && now.After(s.free) {
+// errNoInfo: there are more processes with code of their own than unwind infos.
+var errNoInfo = fmt.Errorf("more than %d processes at a time have code of their own", jobInfos-1)
+
+// freeInfo finds an unwind info that no program can be reading, the one that was left longest ago. The error is errNoInfo, or what
+// the kernel said.
+func (k *kernel) freeInfo() (to uint32, err error) {
+	if to, ok := k.unusedInfo(false); ok {
+		return to, nil
+	}
+	to, ok := k.unusedInfo(true)
+	if !ok {
+		return 0, errNoInfo
+	}
+	if err := k.wait(); err != nil {
+		return 0, err
+	}
+	for i := range k.infos {
+		k.infos[i].read = k.infos[i].read && k.infos[i].users > 0
+	}
+	return to, nil
+}
+
+// unusedInfo finds one that no process goes by; read: programs may still be reading it.
+func (k *kernel) unusedInfo(read bool) (uint32, bool) {
+	for i := range uint32(len(k.infos)) {
+		to := (k.last + 1 + i) % uint32(len(k.infos))
+		if s := &k.infos[to]; s.users == 0 && s.read == read {
 			return to, true
 		}
 	}
 	return 0, false
 }
 
-// leave notes that a process does not go by a descriptor any more.
-func (k *kernel) leave(s uint32) {
-	if s == noCode {
+// leave notes that a process does not go by an unwind info any more.
+func (k *kernel) leave(info uint32) {
+	if info == noInfo {
 		return
 	}
-	k.slots[s].users--
-	k.slots[s].free = time.Now().Add(slotGrace)
+	k.infos[info].users--
+	k.infos[info].read = true
 }
 
-// borrow notes which descriptor a new process goes by.
+// borrow notes which unwind info a new process goes by.
 func (k *kernel) borrow(index uint32) uint32 {
-	var at bpf.TracePlace
-	if k.objs.Places.Lookup(index, &at) != nil || at.Slot >= uint32(len(k.slots)) {
-		return noCode
+	var at bpf.TraceInfoRef
+	if k.objs.InfoRefs.Lookup(index, &at) != nil || at.Info >= uint32(len(k.infos)) {
+		return noInfo
 	}
-	if at.Slot != noCode {
-		k.slots[at.Slot].users++
+	if at.Info != noInfo {
+		k.infos[at.Info].users++
 	}
-	return at.Slot
+	return at.Info
 }
 
-// follow has a process traced, by the descriptor that was published for its place, else by none.
+// follow has a process traced, by the unwind info that was published for it, else by none.
 func (k *kernel) follow(m *member, children bool) error {
 	t := bpf.TraceTraced{State: uint32(bpf.TraceTracedStateTRACED_NOW), Pid: m.pid}
 	if children {
 		t.Children = 1
 	}
-	if m.slot == noCode {
-		if err := k.objs.Places.Put(m.index, &bpf.TracePlace{Borrowed: 1}); err != nil {
+	if m.info == noInfo {
+		if err := k.objs.InfoRefs.Put(m.index, &bpf.TraceInfoRef{Borrowed: 1}); err != nil {
 			return fmt.Errorf("make a place for the process: %w", err)
 		}
 	}
@@ -337,10 +424,10 @@ func firstMapped(regions []region) []region {
 	return slices.Concat(regions[:program], regions[len(regions)-maxMappings+program:])
 }
 
-// descriptor fills the C struct proc. Regions are sorted by address, no more than the kernel has room for. The salt is random in
-// all bits: rules are cached by pc ^ salt, and with salts that differ in few bits another pc would find what was cached before.
-func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) *bpf.TraceProc {
-	d := &bpf.TraceProc{Salt: rand.Uint64(), SaltProcess: stackSeed(pid, 0), Pid: pid}
+// newInfo fills the C struct unwind_info. Regions are sorted by address, no more than the kernel has room for. The key is random in
+// all bits: rules are cached by pc ^ key, and with keys that differ in few bits another pc would find what was cached before.
+func newInfo(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) *bpf.TraceUnwindInfo {
+	d := &bpf.TraceUnwindInfo{CacheKey: rand.Uint64(), StackSeed: stackSeed(pid, 0), Pid: pid}
 	d.Nmappings = uint32(len(regions))
 	for i := range regions {
 		r, m := &regions[i], &d.Mapping[i]
@@ -354,7 +441,7 @@ func descriptor(pid uint32, regions []region, py *cpython.Runtime, block *blockL
 	return d
 }
 
-func describePython(d *bpf.TraceProc, py *cpython.Runtime) {
+func describePython(d *bpf.TraceUnwindInfo, py *cpython.Runtime) {
 	p, code := &py.Descriptor, py.CodeFields()
 	d.Python.Enabled = 1
 	d.Python.Tls = p.TLSOffset
@@ -380,12 +467,40 @@ func (k *kernel) setHooks(hooks *bpf.TraceHookTable) error {
 	return nil
 }
 
-// stats copies the counters: 139 kB.
-func (k *kernel) stats(s *bpf.TraceStatsTable) error {
-	if err := k.objs.Stats.Get(s); err != nil {
-		return fmt.Errorf("read the counters: %w", err)
+// stats adds up the counters of a row over all CPUs.
+func (k *kernel) stats(row uint32) (sum bpf.TraceHookStats, err error) {
+	var cpus []bpf.TraceHookStats
+	if err := k.objs.Stats.Lookup(row, &cpus); err != nil {
+		return sum, fmt.Errorf("read the counters of row %d: %w", row, err)
 	}
-	return nil
+	for i := range cpus {
+		sum.Hits += cpus[i].Hits
+		sum.Cached += cpus[i].Cached
+		for o := range cpus[i].Outcome {
+			sum.Outcome[o] += cpus[i].Outcome[o]
+		}
+	}
+	return sum, nil
+}
+
+// counters adds up those that are of no row over all CPUs.
+func (k *kernel) counters() (sum bpf.TraceCpuCounters, err error) {
+	var cpus []bpf.TraceCpuCounters
+	if err := k.objs.Counters.Lookup(uint32(0), &cpus); err != nil {
+		return sum, fmt.Errorf("read the counters: %w", err)
+	}
+	for i := range cpus {
+		c := &cpus[i]
+		sum.EventsLost += c.EventsLost
+		sum.NotTraced += c.NotTraced
+		sum.WalksMade += c.WalksMade
+		sum.WalksStored += c.WalksStored
+		sum.WalksByCopy += c.WalksByCopy
+		sum.NoSlot += c.NoSlot
+		sum.ContextUnknown += c.ContextUnknown
+		sum.SiteUnknown += c.SiteUnknown
+	}
+	return sum, nil
 }
 
 // decodeEvent reads a record_event; its length was checked.
@@ -398,6 +513,11 @@ func decodeCall(raw []byte) *bpf.TraceRecordCall {
 	return (*bpf.TraceRecordCall)(unsafe.Pointer(unsafe.SliceData(raw)))
 }
 
+// decodeFree reads a record_free; its length was checked.
+func decodeFree(raw []byte) *bpf.TraceRecordFree {
+	return (*bpf.TraceRecordFree)(unsafe.Pointer(unsafe.SliceData(raw)))
+}
+
 // decodeCodeChanged reads a record_code_changed; its length was checked.
 func decodeCodeChanged(raw []byte) *bpf.TraceRecordCodeChanged {
 	return (*bpf.TraceRecordCodeChanged)(unsafe.Pointer(unsafe.SliceData(raw)))
@@ -407,6 +527,7 @@ const (
 	codeChangedBytes = int(unsafe.Sizeof(bpf.TraceRecordCodeChanged{}))
 	callBytes        = int(unsafe.Sizeof(bpf.TraceRecordCall{}))
 	eventBytes       = int(unsafe.Sizeof(bpf.TraceRecordEvent{}))
+	freeBytes        = int(unsafe.Sizeof(bpf.TraceRecordFree{}))
 	stackHeaderBytes = int(unsafe.Offsetof(bpf.TraceRecordStack{}.Words))
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// toldPlaces are those of the kernel's table that it leaves for processes which it is told of (claim_place in bpf/traced.h).
+// toldPlaces are those of the kernel's table that it leaves for processes which it is told of (claim_place in bpf/process.h).
 const toldPlaces = maxTraced / 2
 
 // lookEvery is how often processes that have used nothing to trace are looked at: what they load is announced by their dynamic
@@ -28,7 +28,7 @@ type member struct {
 	pid    uint32
 	name   string           // of its program; empty: not told
 	index  uint32           // in the kernel's tables
-	slot   uint32           // the descriptor that it goes by
+	info   uint32           // the unwind info that it goes by
 	told   bool             // the kernel was told of it; else it told us
 	root   bool             // the user named it
 	execed bool             // it may have mapped anything
@@ -275,7 +275,15 @@ func recordPID(raw []byte) (pid uint32, ok bool) {
 }
 
 func isEvent(raw []byte) bool {
-	return len(raw) > 0 && (raw[0] == uint8(bpf.TraceRecordTypeRECORD_EVENT) || raw[0] == uint8(bpf.TraceRecordTypeRECORD_CALL))
+	if len(raw) == 0 {
+		return false
+	}
+	switch bpf.TraceRecordType(raw[0]) {
+	case bpf.TraceRecordTypeRECORD_EVENT, bpf.TraceRecordTypeRECORD_CALL, bpf.TraceRecordTypeRECORD_FREE:
+		return true
+	default:
+		return false
+	}
 }
 
 // begins reports whether a record is the first event of a process.
@@ -496,7 +504,7 @@ func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 	if old != nil {
 		s.ended(old)
 	}
-	m := &member{pid: r.Pid, index: r.Index, name: nameIn(r), slot: s.kernel.borrow(r.Index), execed: true}
+	m := &member{pid: r.Pid, index: r.Index, name: nameIn(r), info: s.kernel.borrow(r.Index), execed: true}
 	if p := s.members[r.Parent]; p != nil {
 		m.execed, m.from, m.about = p.execed, p.from, p.about
 		if p.tracer != nil {
@@ -511,8 +519,8 @@ func (s *Session) execed(m *member) {
 	s.retire(m, Execed)
 	before := s.kernel.tracedAt(m.index)
 	m.lost = losses{-before.Lost, -before.StacksLost}
-	s.kernel.leave(m.slot)
-	m.slot, m.execed, m.began, m.from, m.target, m.about = noCode, true, true, nil, nil, process.About{}
+	s.kernel.leave(m.info)
+	m.info, m.execed, m.began, m.from, m.target, m.about = noInfo, true, true, nil, nil, process.About{}
 	m.close()
 	if !s.options.Children {
 		s.release(m)
@@ -550,7 +558,7 @@ func (s *Session) retire(m *member, why End) {
 
 // release gives back what a process that has ended had of the kernel's tables.
 func (s *Session) release(m *member) {
-	s.kernel.leave(m.slot)
+	s.kernel.leave(m.info)
 	s.kernel.free(m.index)
 	if m.told {
 		s.places = append(s.places, m.index)

@@ -16,7 +16,7 @@ import (
 	"github.com/gputrace/gputrace/symbolize"
 )
 
-// Marks in the words of a RECORD_RAW (bpf/event.h).
+// Marks in the words of a RECORD_RAW (bpf/records.h).
 const (
 	boundaryWord = 1 << 62
 	slotWord     = 1 << 61

@@ -16,7 +16,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// stackRecordBytes lays a stack record out by hand: type, status, number of words, pid, hash, words (bpf/event.h).
+// stackRecordBytes lays a stack record out by hand: type, status, number of words, pid, hash, words (bpf/records.h).
 func stackRecordBytes(status uint8, hash uint64, words ...uint64) []byte {
 	b := []byte{uint8(bpf.TraceRecordTypeRECORD_STACK), status}
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(words)))
@@ -248,14 +248,14 @@ func TestOutcomesAreNamed(t *testing.T) {
 
 // TestHitsAddUp gives each outcome a count of its own and expects to find all of them.
 func TestHitsAddUp(t *testing.T) {
-	stats := new(bpf.TraceStatsTable)
+	var stats bpf.TraceHookStats
 	var runs uint64
 	for o := range bpf.TraceOutcomeOUTCOME_COUNT {
-		stats.Row[2].Outcome[o] = 1 << o
+		stats.Outcome[o] = 1 << o
 		runs += 1 << o
 	}
-	stats.Row[2].Hits = runs
-	h := (&Session{}).hits("probe", stats, 2)
+	stats.Hits = runs
+	h := hitsOf("probe", &stats, 0)
 	sum := h.Emitted + h.Lost()
 	for _, n := range h.Quiet {
 		sum += n

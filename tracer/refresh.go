@@ -38,8 +38,8 @@ func (t *Tracer) refresh() {
 			t.retryPython()
 			return
 		}
-		if _, ok := t.kernel.freeSlot(); !ok {
-			t.unknownCode = true
+		if _, err := t.kernel.freeInfo(); err != nil {
+			t.crowdedOut(err)
 			return
 		}
 		if t.python == nil {
@@ -264,4 +264,13 @@ func sameCode(regions []region, maps []process.Mapping) bool {
 		i++
 	}
 	return i == len(regions)
+}
+
+// crowdedOut notes that there is no room for the process's mappings: it goes by those of its parent, or by none, until another
+// process has ended.
+func (t *Tracer) crowdedOut(err error) {
+	if !t.Session.crowded {
+		t.Session.crowded = true
+		t.warn(fmt.Errorf("stacks of some processes are not complete: %w", err))
+	}
 }

@@ -3,91 +3,370 @@
 package tracer
 
 import (
+	"bufio"
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
-	"reflect"
-	"slices"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"time"
 
-	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/tracer/hook"
 )
 
-// SelfTest is what TestAttach did.
+// SelfTest is what TestAttach did, with programs of our own whose stacks are known (own/).
 type SelfTest struct {
-	Calls uint64 // of the function
-	Hits  uint64 // of the probe on it
-	Multi bool   // uprobe_multi
-	Took  time.Duration
+	Calls  uint64 // of functions that a trace probes: entries, and returns of the driver's
+	Hits   uint64 // of the probes on them
+	Stacks int    // that are, frame by frame, what the program knows them to be
+	// Native says what is wrong with stacks or events of a program; nil: nothing.
+	Native error
+	// Python says what is wrong with stacks through an interpreter, NoPython why there were none; both nil: they are right, frame by frame.
+	Python, NoPython error
+	Interpreter      string // "3.11.7"; empty: NoPython
+	Driver           bool   // calls of the driver were traced; else return probes are not placed here
+	Multi            bool   // uprobe_multi
+	Took             time.Duration
+	// Memory is how the target's memory would be read.
+	Memory MemoryUse
 }
 
-// probed is what TestAttach probes.
-//
-//go:noinline
-func probed(r *SelfTest) { r.Calls++ }
+// The stacks that are compared: from so many frames of a program, and from so many calls of a Python function.
+var (
+	selfFrames = []byte{0, 3, 40, 3}
+	selfPython = []int{1, 6, 25, 6}
+)
 
-// TestAttach loads the programs and attaches them as a trace does, but to a function of our own, and calls that a few times.
-// Nil options are the default ones.
+// selfRing is enough for what is compared at a time; a small ring is looked at more often.
+const selfRing = 1 << 20
+
+// errNoStacks: stacks are not recorded, or are not complete.
+var errNoStacks = errors.New("a trace would be without stacks")
+
+//go:embed own/frames.py
+var framesProgram string
+
+// TestAttach loads the programs and attaches them as the trace of a job does, but to programs of our own, and compares every event and
+// every stack with what those know. Nil options are the default ones. The error is of what keeps a trace from beginning.
 func TestAttach(o *Options) (*SelfTest, error) {
 	begin := time.Now()
-	p, err := process.Open(os.Getpid())
+	if o == nil {
+		o = &Options{}
+	}
+	options := *o
+	options.Job = true
+	options.RingBytes = cmp.Or(options.RingBytes, selfRing)
+	dir, err := placeOwn(ownTorch, ownDriver)
 	if err != nil {
 		return nil, err
 	}
-	probe, err := probeOfOurs(p)
+	defer os.RemoveAll(dir)
+	python, noPython := startPython(filepath.Join(dir, ownTorch)) // starts while the kernel side is loaded
+	defer python.close()
+	s, err := Open(&options)
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(o)
 	defer s.Close()
-	m, err := s.newMember(p)
-	if err != nil {
+	r := &SelfTest{Multi: s.kernel.multi, Memory: s.Memory(), NoPython: noPython}
+	if err := r.testNative(s, dir); err != nil {
 		return nil, err
 	}
-	s.sole = s.newTracer(m)
-	if err := s.ready(); err != nil {
-		return nil, err
+	if python != nil {
+		r.testPython(s, python)
 	}
-	if err := s.sole.publish(true); err != nil {
-		return nil, err
-	}
-	if err := s.follow(m); err != nil {
-		return nil, err
-	}
-	if _, err := s.probes.add([]*Probe{probe}); err != nil {
-		return nil, err
-	}
-	if err := s.kernel.setHooks(&s.probes.table); err != nil {
-		return nil, err
-	}
-	if _, err := s.probes.attach(s.kernel, s.scope(), s.probes.probes); err != nil {
-		return nil, err
-	}
-	r := &SelfTest{Multi: s.kernel.multi}
-	for range 3 {
-		probed(r)
-	}
-	var stats bpf.TraceStatsTable
-	if err := s.kernel.stats(&stats); err != nil {
-		return nil, err
-	}
-	r.Hits, r.Took = stats.Row[probe.index].Hits, time.Since(begin)
+	r.Took = time.Since(begin)
 	return r, nil
 }
 
-// probeOfOurs is a probe on probed. It makes no event: its row is never live.
-func probeOfOurs(p *process.Process) (*Probe, error) {
-	pc := uint64(reflect.ValueOf(probed).Pointer())
-	maps, err := p.Maps()
+// testNative traces the program as PyTorch's library and as the driver's. The error is of the attach.
+func (r *SelfTest) testNative(s *Session, dir string) error {
+	code, err := readOwn()
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{ownTorch, ownDriver} {
+		o, err := startOwn(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		defer o.close()
+		p, err := process.Open(o.cmd.Process.Pid)
+		if err != nil {
+			return err
+		}
+		t, err := s.Add(p)
+		if name == ownDriver && errors.Is(err, ErrUnsafeReturns) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		r.Driver = name == ownDriver
+		for _, frames := range selfFrames {
+			if err := o.step(frames); err != nil {
+				return err
+			}
+			r.Native = cmp.Or(r.Native, r.compareNative(t, code, name, frames))
+		}
+	}
+	return r.countHits(s)
+}
+
+// countHits compares the counters with how often each function was called.
+func (r *SelfTest) countHits(s *Session) error {
+	for _, p := range s.probes.probes {
+		rows := []uint32{p.index}
+		if p.returns() { // the one function of PyTorch's reports allocations and frees
+			rows = append(rows, p.index+1)
+		}
+		for _, row := range rows {
+			counted, err := s.kernel.stats(row)
+			if err != nil {
+				return err
+			}
+			r.Hits += counted.Hits
+		}
+		r.Calls += 2 * uint64(len(selfFrames))
+	}
+	return nil
+}
+
+// ownCalls are the calls of a step under the name of a library, and what is to be seen of each.
+var ownCalls = map[string][]struct {
+	call int
+	kind event.Kind
+	size uint64
+}{
+	ownTorch:  {{ownReport, event.KindAlloc, 512}, {ownReportFree, event.KindFree, 512}},
+	ownDriver: {{ownAllocate, event.KindAlloc, 4096}, {ownFree, event.KindFree, event.Unknown}},
+}
+
+// compareNative compares the events of a step and their stacks.
+func (r *SelfTest) compareNative(t *Tracer, code *ownCode, name string, frames byte) error {
+	events, err := readOwnEvents(t.Session)
+	if err != nil {
+		return err
+	}
+	calls := ownCalls[name]
+	if len(events) != len(calls) {
+		return fmt.Errorf("%d events of %d calls came through; lost: %d", len(events), len(calls), t.Session.Lost())
+	}
+	for i, c := range calls {
+		e := &events[i]
+		if e.Kind != c.kind || c.size != event.Unknown && e.Size != c.size {
+			return fmt.Errorf("an event is %s of %d bytes, the call was %s of %d", e.Kind, e.Size, c.kind, c.size)
+		}
+		if e.Kind != event.KindAlloc {
+			continue
+		}
+		want := append(code.stack(c.call, frames), code.address["returns_start"])
+		if err := t.compareStack(e.Stack, want, true); err != nil {
+			return err
+		}
+		r.Stacks++
+	}
+	return nil
+}
+
+// compareStack is compareStack of an event's stack. Of one that was not recorded it says why.
+func (t *Tracer) compareStack(id event.StackID, want []uint64, whole bool) error {
+	if id == 0 && t.stackless.without > 0 {
+		return fmt.Errorf("%w: one of %d frames was not recorded: %s", errNoStacks, len(want), t.stackless.reason())
+	}
+	return compareStack(t.Stack(id), id, want, whole)
+}
+
+// compareStack compares addresses in our program with those of the frames of a stack, from the leaf on. whole: there are no others.
+func compareStack(stack *event.Stack, id event.StackID, want []uint64, whole bool) error {
+	if stack == nil {
+		return fmt.Errorf("%w: a stack of %d frames was not recorded (id %#x)", errNoStacks, len(want), uint64(id))
+	}
+	frames := stack.Frames
+	right := 0
+	for right < min(len(want), len(frames)) && frames[right].Kind == event.FrameNative && frames[right].Offset == want[right] {
+		right++
+	}
+	switch {
+	case !stack.Status.Complete():
+		return fmt.Errorf("%w: of %d frames %d are there: %s", errNoStacks, len(want), right, stack.Status)
+	case right == len(want):
+	case right == len(frames):
+		return fmt.Errorf("stacks are wrong: %d frames, and not %d", len(frames), len(want))
+	default:
+		f := &frames[right]
+		return fmt.Errorf("stacks are wrong: frame %d of %d is %s at %#x, and not at %#x", right, len(want), f.Label(), f.Offset, want[right])
+	}
+	if whole && len(frames) != len(want) {
+		return fmt.Errorf("stacks are wrong: %d frames, and not %d", len(frames), len(want))
+	}
+	return nil
+}
+
+// readOwnEvents reads what a step has made: all of it was in the ring when the step was over.
+func readOwnEvents(s *Session) ([]event.Event, error) {
+	var out []event.Event
+	buf := make([]event.Event, 0, 256)
+	for {
+		var err error
+		if buf, err = s.Read(buf[:0]); err != nil {
+			return out, err
+		}
+		out = append(out, buf...)
+		if s.Emptied() {
+			return out, nil
+		}
+	}
+}
+
+// python is a Python program of ours that runs.
+type python struct {
+	own
+	lines *bufio.Scanner
+}
+
+// startPython runs it by the machine's Python, without the modules that were added to that.
+func startPython(library string) (*python, error) {
+	interpreter, err := exec.LookPath("python3")
+	if err != nil {
+		return nil, errors.New("no python3 here")
+	}
+	o, err := startOwn(interpreter, "-I", "-S", "-c", framesProgram, library)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range maps {
-		if m.Start <= pc && pc < m.End {
-			row := slices.IndexFunc(hook.Rows, func(r hook.Row) bool { return r.Program == hook.TorchReport })
-			return &Probe{Library: hook.Torch, File: m.Path, Symbol: "probed", row: &hook.Rows[row], target: pc - m.Start + m.Offset, open: openMapped(p, &m)}, nil
+	return &python{*o, bufio.NewScanner(o.out)}, nil
+}
+
+// close ends it. Nil is allowed.
+func (p *python) close() {
+	if p != nil {
+		p.own.close()
+	}
+}
+
+// pyFrame is a frame as the program itself knows it.
+type pyFrame struct {
+	name string
+	line int
+}
+
+// answer is the next line of the program: the frames that it names.
+func (p *python) answer() ([]pyFrame, error) {
+	_ = p.out.SetReadDeadline(time.Now().Add(ownPatience)) // a pipe has deadlines
+	if !p.lines.Scan() {
+		return nil, fmt.Errorf("python3 does not answer: %w", cmp.Or(p.lines.Err(), errors.New("it has ended, or has no ctypes")))
+	}
+	var rows [][2]any
+	if err := json.Unmarshal(p.lines.Bytes(), &rows); err != nil {
+		return nil, fmt.Errorf("python3 said %.80q: %w", p.lines.Text(), err)
+	}
+	out := make([]pyFrame, len(rows))
+	for i, row := range rows {
+		name, _ := row[0].(string)
+		line, _ := row[1].(float64)
+		out[i] = pyFrame{name, int(line)}
+	}
+	return out, nil
+}
+
+// descend has it make its call, and says from which frames.
+func (p *python) descend(calls int) ([]pyFrame, error) {
+	if _, err := fmt.Fprintln(p.in, calls); err != nil {
+		return nil, err
+	}
+	frames, err := p.answer()
+	if err != nil {
+		return nil, err
+	}
+	_, err = p.answer()
+	return frames, err
+}
+
+// testPython traces it. What the interpreter does not have, or is not known of it, is no fault of the kernel's.
+func (r *SelfTest) testPython(s *Session, py *python) {
+	_, err := py.answer()
+	var t *Tracer
+	if err == nil {
+		t, err = r.addPython(s, py)
+	}
+	if err != nil {
+		r.NoPython = err
+		return
+	}
+	r.Interpreter = t.found.Python
+	code, err := readOwn()
+	if err != nil {
+		r.Python = err
+		return
+	}
+	for _, calls := range selfPython {
+		want, err := py.descend(calls)
+		if err != nil {
+			r.NoPython = err
+			return
+		}
+		r.Python = cmp.Or(r.Python, r.comparePython(t, code, want))
+	}
+}
+
+func (r *SelfTest) addPython(s *Session, py *python) (*Tracer, error) {
+	p, err := process.Open(py.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.Add(p)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.found.PythonErr
+}
+
+// calledFrom is how many frames of our program leaf goes through in frames.py.
+const calledFrom = 4
+
+func (r *SelfTest) comparePython(t *Tracer, code *ownCode, want []pyFrame) error {
+	events, err := readOwnEvents(t.Session)
+	if err != nil {
+		return err
+	}
+	if len(events) != 1 {
+		return fmt.Errorf("%d events of 1 call came through; lost: %d", len(events), t.Session.Lost())
+	}
+	if err := t.compareStack(events[0].Stack, code.stack(ownReport, calledFrom), false); err != nil {
+		return err
+	}
+	stack := t.Stack(events[0].Stack)
+	var got []pyFrame
+	for i := range stack.Frames {
+		if f := &stack.Frames[i]; f.Kind == event.FramePython {
+			got = append(got, pyFrame{f.Func, f.Line})
 		}
 	}
-	return nil, fmt.Errorf("no mapping of ours has %#x", pc)
+	if err := comparePythonFrames(got, want); err != nil {
+		return err
+	}
+	r.Stacks++
+	return nil
+}
+
+func comparePythonFrames(got, want []pyFrame) error {
+	for i, w := range want {
+		if i >= len(got) {
+			return fmt.Errorf("%w through Python: %d of %d of its frames", errNoStacks, len(got), len(want))
+		}
+		name := got[i].name[strings.LastIndexByte(got[i].name, '.')+1:] // some versions know the qualified one
+		if name != w.name || got[i].line != w.line {
+			return fmt.Errorf("frames of Python are wrong: %d of %d is %s:%d, and not %s:%d", i, len(want), got[i].name, got[i].line, w.name, w.line)
+		}
+	}
+	if len(got) > len(want) {
+		return fmt.Errorf("frames of Python are wrong: %d, and not %d", len(got), len(want))
+	}
+	return nil
 }

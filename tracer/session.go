@@ -23,7 +23,8 @@ type Session struct {
 	options Options
 	kernel  *kernel
 	loaded  chan error // of the kernel side, which is loaded beside what else is to do; nil: it was received
-	refused error      // why the kernel did not take programs that read memory in place; nil: it did, or was not asked
+	memory  MemoryUse  // as loaded
+	refused []refusal  // forms of the kernel side that the kernel did not take
 	probes  probeSet
 	linkers map[process.FileID]bool // in which a probe tells that libraries came or went
 	rows    *rowStore
@@ -44,17 +45,21 @@ type Session struct {
 	collected time.Time         // when they were last made up for
 	dead      []placed
 
-	stop      atomic.Bool
-	detached  bool
-	record    ringbuf.Record
-	taken     int  // bytes of records since the ring was empty
-	held      bool // the record is still to be decoded
-	empty     bool // the last Read came to the end of the ring
-	warnings  []error
-	notices   []string
-	malformed uint64 // records
-	received  [maxHooks]uint64
-	counters  *bpf.TraceStatsTable // the last that Lost read
+	stop       atomic.Bool
+	detached   bool
+	record     ringbuf.Record
+	taken      int  // bytes of records since the ring was empty
+	held       bool // the record is still to be decoded
+	empty      bool // the last Read came to the end of the ring
+	warnings   []error
+	notices    []string
+	malformed  uint64 // records
+	crowded    bool   // there was no unwind info for a process
+	toldUnsafe bool   // that return probes are not placed
+	stackless  stackless
+	received   [maxHooks]uint64
+	lost       uint64 // events, when the counters were last read
+	suspended  uint64 // suspendedTime, when the ring was last read
 }
 
 // Open begins a session for a whole job. o may be nil. Until the first process is added there is nothing to read.
@@ -95,32 +100,44 @@ func (s *Session) load() error {
 		ringBytes: s.options.RingBytes, freeStacks: s.options.FreeStacks, multi: haveUprobeMulti() && !s.options.PerfUprobes,
 		job: s.options.Job, children: s.options.Children,
 	}
-	if !s.options.CopyMemory {
-		if d, err := findDirectMap(); err == nil { // else stacks take longer, and are the same
-			k.direct = *d
-		}
+	facts := readKernelFacts()
+	d, use, err := planMemory(s.options.Memory, &facts, findDirectMap)
+	if err != nil {
+		return err
 	}
-	var err error
-	s.kernel, err = loadKernel(k)
-	if err != nil && k.direct.Base != 0 { // a kernel that refuses just that
-		k.direct, s.refused = bpf.TraceDirectMap{}, err
-		s.kernel, err = loadKernel(k)
+	if d != nil {
+		k.direct = d.TraceDirectMap
 	}
+	var used kernelOptions
+	s.kernel, used, s.refused, err = loadVariant(variants, k, s.options.Memory == MemoryInPlace, loadKernel)
+	if use.InPlace && used.direct.Base == 0 {
+		use = MemoryUse{Why: s.refused[0]}
+	}
+	s.memory = use
 	return err
 }
 
-// ready waits for the kernel side.
+// ready waits for the kernel side, and says what is not as it could be. The error is ErrNotLoaded.
 func (s *Session) ready() error {
 	if s.loaded == nil {
 		return nil
 	}
 	err := <-s.loaded
 	s.loaded = nil
-	if s.refused != nil && err == nil {
-		s.warn(fmt.Errorf("the kernel side copies memory instead of reading it in place, stacks take longer: %w", s.refused))
+	if err != nil {
+		return &loadError{err}
 	}
-	return err
+	for _, r := range s.refused {
+		s.notices = append(s.notices, r.Error())
+	}
+	if s.memory.Why != nil && len(s.refused) == 0 {
+		s.notices = append(s.notices, "memory is copied, not read in place, stacks take longer: "+shortened(s.memory.Why))
+	}
+	return nil
 }
+
+// Memory is how the kernel side reads the target's memory.
+func (s *Session) Memory() MemoryUse { return s.memory }
 
 // scope is the process for which probes are placed; 0: for each that maps the file.
 func (s *Session) scope() int {
@@ -139,7 +156,8 @@ func (s *Session) Warnings() []error {
 	return w
 }
 
-// Notices returns, once each, what was done since the attach: libraries that were hooked when they were loaded.
+// Notices returns, once each, what is good to know: libraries that were hooked when they were loaded, and what the kernel
+// side does without.
 func (s *Session) Notices() []string {
 	n := s.notices
 	s.notices = nil
@@ -152,6 +170,9 @@ func (s *Session) Stop() { s.stop.Store(true) }
 // Read implements event.Source. The first event of a process that was not known before begins a batch: Arrived then has it.
 func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	gone := s.checkEnd()
+	if now := suspendedTime(); now > s.suspended+uint64(time.Millisecond) {
+		s.suspended = now // only then: between two readings of the clocks any time can pass
+	}
 	if !s.detached {
 		s.refreshIfDue()
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/symbolize"
 )
 
-// pythonWord marks a stack word as a Python frame's code object; the next word is its instruction (bpf/event.h).
+// pythonWord marks a stack word as a Python frame's code object; the next word is its instruction (bpf/records.h).
 const pythonWord = 1 << 63
 
 // rawFrame is one frame as the kernel saw it, with what must be looked up before the target changes: the module of a

@@ -253,13 +253,13 @@ func TestDescribeCall(t *testing.T) {
 	}
 }
 
-// TestDescriptorBounds: of too many mappings those of the program stay, and those that were made first.
-func TestDescriptorBounds(t *testing.T) {
+// TestInfoBounds: of too many mappings those of the program stay, and those that were made first.
+func TestInfoBounds(t *testing.T) {
 	maps := []process.Mapping{at(0x1000, 0x2000, "program"), at(0x2000, 0x3000, "program")}
 	for i := range uint64(maxMappings + 5) {
 		maps = append(maps, at((i+10)<<12, (i+11)<<12, "x"))
 	}
-	d := descriptor(7, firstMapped(regionsOf(maps...)), nil, nil)
+	d := newInfo(7, firstMapped(regionsOf(maps...)), nil, nil)
 	require.EqualValues(t, maxMappings, d.Nmappings)
 	kept := append(maps[:2:2], maps[len(maps)-maxMappings+2:]...)
 	for i := range kept {
@@ -281,7 +281,7 @@ var define = regexp.MustCompile(`(?m)^#define\s+(\w+)\s+\(?([^\s/()]+)\)?`)
 func defines(t *testing.T) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
-	for _, header := range []string{"../bpf/event.h", "../bpf/unwind.h"} {
+	for _, header := range []string{"../bpf/limits.h", "../bpf/tables.h"} {
 		text, err := os.ReadFile(header)
 		require.NoError(t, err)
 		for _, m := range define.FindAllStringSubmatch(string(text), -1) {
@@ -297,7 +297,7 @@ func defines(t *testing.T) map[string]uint64 {
 func TestDefines(t *testing.T) {
 	c := defines(t)
 	for name, here := range map[string]uint64{
-		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_SLOTS": soleSlots, "MAX_TRACED": maxTraced, "NO_CODE": noCode, "MAX_DIMS": hook.MaxDims,
+		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_INFOS": soleInfos, "MAX_TRACED": maxTraced, "NO_INFO": noInfo, "MAX_DIMS": hook.MaxDims,
 		"ROW_CHUNK": chunkRows, "MAX_CHUNKS": maxChunks, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None),
 	} {
 		require.Contains(t, c, name)
@@ -310,7 +310,7 @@ func TestBlockLayoutDescribe(t *testing.T) {
 		return inspect.BlockSite{Return: ret, BaseSP: true, Offset: -8, SizeOffset: size, PtrOffset: 32}
 	}
 	l := &blockLayout{bias: 0x10000, sites: []inspect.BlockSite{site(1, 24), site(2, 40), site(3, 24)}}
-	d := new(bpf.TraceProc)
+	d := new(bpf.TraceUnwindInfo)
 	l.describe(d)
 	require.EqualValues(t, 2, d.Block.Count, "a site of another layout is left out")
 	require.EqualValues(t, 0x10001, d.Block.Site[0].Ret)
@@ -322,7 +322,7 @@ func TestBlockLayoutDescribe(t *testing.T) {
 	for range 3 * len(d.Block.Site) {
 		l.sites = append(l.sites, site(9, 24))
 	}
-	full := new(bpf.TraceProc)
+	full := new(bpf.TraceUnwindInfo)
 	l.describe(full)
 	require.EqualValues(t, len(full.Block.Site), full.Block.Count)
 
@@ -331,7 +331,7 @@ func TestBlockLayoutDescribe(t *testing.T) {
 		"size behind what is read":    {sites: []inspect.BlockSite{{SizeOffset: 112, PtrOffset: 8}}},
 		"address behind what is read": {sites: []inspect.BlockSite{{SizeOffset: 24, PtrOffset: 128}}},
 	} {
-		d := new(bpf.TraceProc)
+		d := new(bpf.TraceUnwindInfo)
 		bad.describe(d)
 		require.Zero(t, d.Block.Count, name)
 	}

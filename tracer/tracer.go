@@ -30,7 +30,7 @@ var (
 	ErrNoSymbol = errors.New("no function to trace")
 )
 
-// errMalformed is a record that does not have the form which event.h gives it. What it said is lost.
+// errMalformed is a record that does not have the form which records.h gives it. What it said is lost.
 var errMalformed = errors.New("the kernel side sent a record that cannot be read: something is lost")
 
 // Options may be nil.
@@ -41,8 +41,8 @@ type Options struct {
 	FreeStacks bool
 	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
 	PerfUprobes bool
-	// CopyMemory copies what is read of the target's memory, as kernels before 6.2 need it, also where it can be read in place.
-	CopyMemory bool
+	// Memory is how the target's memory is read. Reading in place takes Linux 6.2.
+	Memory Memory
 	// MaxStacks is how many different stacks are kept. What comes beyond is counted on one stack, event.StackOverLimit. 0 means
 	// DefaultStacks.
 	MaxStacks int
@@ -119,7 +119,8 @@ type Tracer struct {
 }
 
 // Start attaches to a process. Before the first probe is in place, everything that the unwinder needs is: the first event
-// has a stack. Errors: ErrNoCUDA, ErrNoSymbol, those of package process, and what the kernel said.
+// has a stack. Errors: ErrNoCUDA, ErrNoSymbol, ErrNotLoaded, ErrUnsafeReturns, those of package process, and what the kernel said.
+// After an error nothing is attached.
 func Start(p *process.Process, o *Options) (*Tracer, error) {
 	maps, err := p.Maps()
 	if err != nil {
@@ -188,6 +189,9 @@ func (t *Tracer) start() error {
 	if err := t.attach(probes); err != nil {
 		return err
 	}
+	if len(t.mine) == 0 && t.toldUnsafe {
+		return fmt.Errorf("pid %d: %w", t.target.PID, ErrUnsafeReturns)
+	}
 	if err := t.watchLinker(); err != nil {
 		t.warn(err)
 	}
@@ -206,9 +210,9 @@ func (t *Tracer) publish(force bool) error {
 		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, maxMappings))
 	}
 	pid := uint32(t.target.PID)
-	desc := descriptor(pid, firstMapped(t.regions), t.python, findBlockLayout(t.regions))
-	desc.CodePages, desc.SaltProcess = t.pages, stackSeed(pid, t.reused)
-	return t.kernel.publish(t.member, desc, t.rows, t.changes, force)
+	info := newInfo(pid, firstMapped(t.regions), t.python, findBlockLayout(t.regions))
+	info.CodePages, info.StackSeed = t.pages, stackSeed(pid, t.reused)
+	return t.kernel.publish(t.member, info, t.rows, t.changes, force)
 }
 
 func (t *Tracer) attach(probes []*Probe) error {
@@ -258,6 +262,8 @@ func (t *Tracer) decode(buf []event.Event, raw []byte) (out []event.Event, ok bo
 		return append(buf, t.event(decodeEvent(raw))), true
 	case len(raw) >= callBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CALL):
 		return append(buf, t.call(decodeCall(raw))), true
+	case len(raw) >= freeBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_FREE):
+		return append(buf, t.free(decodeFree(raw))), true
 	case raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE):
 		r, err := decodeCode(raw)
 		if err == nil {
@@ -287,13 +293,29 @@ func (t *Tracer) stack(r stackRecord) {
 
 func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 	e := event.Event{
-		Time: r.Time, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
+		Time: r.Time + t.suspended, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
 		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
 		Stack: t.stacks.within(t.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
 	}
 	t.received[int(r.Hook)%maxHooks]++
+	t.watchStacks(&e, event.StackStatus(r.StackStatus))
 	if p := t.probes.byRow[int(r.Call)%maxHooks]; p != nil {
+		e.Call = p.row.Name()
+	}
+	return e
+}
+
+// free makes the event of a block that is taken back.
+func (t *Tracer) free(r *bpf.TraceRecordFree) event.Event {
+	e := event.Event{
+		Time: r.Time + t.suspended, PID: r.Pid, TID: r.Tid, Kind: event.KindFree, Layer: event.LayerTorch,
+		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
+		Addr:   r.Addr, Size: r.Size, Requested: event.Unknown, Stream: event.Unknown, Allocated: r.Allocated, Reserved: r.Reserved,
+		Handle: event.Unknown, Context: event.Unknown,
+	}
+	t.received[int(r.Hook)%maxHooks]++
+	if p := t.probes.byRow[int(r.Hook)%maxHooks]; p != nil {
 		e.Call = p.row.Name()
 	}
 	return e
@@ -356,8 +378,22 @@ func ordinal(v uint64) int8 {
 func (t *Tracer) Stack(id event.StackID) *event.Stack { return t.stacks.stack(id) }
 
 // bootTime is the clock that events carry, nanoseconds.
-func bootTime() uint64 {
+func bootTime() uint64 { return readClock(unix.CLOCK_BOOTTIME) }
+
+// suspendedTime is how long the machine was suspended since it was booted, nanoseconds: what CLOCK_BOOTTIME is ahead of
+// CLOCK_MONOTONIC, which the kernel side uses. A few hundred nanoseconds pass between the clocks, so what is below a millisecond is
+// none.
+func suspendedTime() uint64 {
+	monotonic := readClock(unix.CLOCK_MONOTONIC)
+	ahead := bootTime() - monotonic
+	if ahead < uint64(time.Millisecond) {
+		return 0
+	}
+	return ahead
+}
+
+func readClock(clock int32) uint64 {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock
+	_ = unix.ClockGettime(clock, &ts) // cannot fail with a known clock
 	return uint64(ts.Nano())
 }

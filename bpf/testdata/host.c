@@ -1,10 +1,14 @@
-// The unwinder of bpf/unwind.h, compiled for the host, walks stacks of its own process beside glibc's backtrace().
+// The unwinder of bpf/unwind.h, compiled for the host, walks stacks of its own process beside
+// glibc's backtrace().
 //
-//   host walk           prints READY, reads unwind tables from stdin (struct tables and what follows it), then a line a stack:
-//                       NAME STATUS : WALKED PCS : PCS OF BACKTRACE : REGISTERS : BYTES OF THE STACK
-//                       with the registers in the order of DWARF, and the stack from RAW_BELOW under the stack pointer on
-//   host step           the same, at every instruction of the functions of testdata/programs/frames.c, in all variants
-//   host fuzz SEED N    walks N times over memory and rules that are noise; ends with status 1 when a bound is broken
+//   host walk           prints READY, reads unwind tables from stdin (struct tables and what
+//   follows it), then a line a stack:
+//                       NAME STATUS : WALKED PCS : PCS OF BACKTRACE : REGISTERS : BYTES OF THE
+//                       STACK with the registers in the order of DWARF, and the stack from
+//                       RAW_BELOW under the stack pointer on
+//   host step           the same, at every instruction of the functions of
+//   testdata/programs/frames.c, in all variants host fuzz SEED N    walks N times over memory and
+//   rules that are noise; ends with status 1 when a bound is broken
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <execinfo.h>
@@ -22,25 +26,12 @@
 #undef __always_inline
 #define __always_inline inline __attribute__((always_inline))
 #define __noinline	__attribute__((noinline, noclone))
-#include "../types.h"
-#include "../event.h"
-
-static int read_user(void *dst, u32 len, u64 addr);
-static u64 *row_at(u32 index);
-static u64 rule_at(u32 index);
-static struct cached_rule *cache_slot(u64 key);
-static bool mapping_holds(struct mapping *m, u64 pc);
-static u64 hijacked_return_address(u64 slot);
-static struct memo *memo_at(u32 index);
-static u32 memo_turn(void);
-static bool was_sent(u64 hash);
-static int show(struct view *v, u64 tables, u64 addr);
-static int show_beside(struct view *v, u64 addr);
-static bool still_shows(struct view *v);
-static u64 shown_word(u64 at);
-static bool in_place; // memory is read without a copy
-#define DIRECT in_place
 #include "../unwind.h"
+#include "../walk_cache.h"
+
+#define PAGE PAGE_BYTES
+
+static bool in_place; // memory is read without a copy
 
 // The variants of frames.c that are linked in, as FRAMES(X): X(O0_) X(O2_).
 #ifndef FRAMES
@@ -55,8 +46,8 @@ static const struct variant {
 } variants[] = { FRAMES(LIST){ 0 } };
 
 #define CACHE  4096
-#define MEMOS  64
-#define ORACLE 1024
+#define CACHED 64
+#define ORACLE 4096
 
 // What stdin holds, followed by mappings, rows and rules.
 struct tables {
@@ -65,7 +56,7 @@ struct tables {
 
 static struct tables head;
 static u64 *rows, *rules;
-static struct proc proc;
+static struct unwind_info proc;
 static struct cached_rule cache[CACHE];
 static u64 unreadable_from = ~0ull; // addresses that read_user refuses
 static u64 hijacked_slot, hijacked_address;
@@ -112,7 +103,7 @@ static int read_noise(void *dst, u32 len)
 }
 
 // As bpf_probe_read_user: all or nothing.
-static int read_user(void *dst, u32 len, u64 addr)
+static int target_read(void *dst, u32 len, u64 addr)
 {
 	if (noise)
 		return read_noise(dst, len);
@@ -123,57 +114,64 @@ static int read_user(void *dst, u32 len, u64 addr)
 }
 
 // A page is its own direct map. What read_user refuses is not there.
-static int show(struct view *v, u64 tables, u64 addr)
+static int target_show(struct window *v, u64 tables, u64 addr)
 {
 	u64 page = addr & ~(PAGE - 1ull), word;
 
 	(void)tables;
-	if (noise ? !(next() & 15) : page + PAGE > unreadable_from || read_user(&word, 8, page))
+	if (noise ? !(next() & 15) : page + PAGE > unreadable_from || target_read(&word, 8, page))
 		return -1;
-	*v = (struct view){ .lo = page, .hi = page + PAGE, .at = page, .entry_at = page };
+	*v = (struct window){ .lo = page, .hi = page + PAGE, .at = page, .entry_at = page };
 	return 0;
 }
 
-static int show_beside(struct view *v, u64 addr)
+static int target_show_beside(struct window *v, u64 addr)
 {
-	return (addr ^ v->lo) >> 21 ? -1 : show(v, 0, addr);
+	return (addr ^ v->lo) >> 21 ? -1 : target_show(v, 0, addr);
+}
+
+static bool target_in_place(void)
+{
+	return in_place;
 }
 
 static u64 moves; // how many more views are of pages that will have moved
 
-static bool still_shows(struct view *v)
+static u64 target_page_changed(struct window *v)
 {
 	(void)v;
 	if (noise)
-		return next() & 63;
+		return !(next() & 63);
 	if (!moves)
-		return 1;
+		return 0;
 	moves--;
-	return 0;
+	return 1;
 }
 
-static u64 shown_word(u64 at)
+static u64 target_shown_word(u64 at)
 {
 	return noise ? noise_word() : *(u64 *)at;
 }
 
-static u64 *row_at(u32 index)
+static u64 *target_row(u32 index)
 {
 	static u64 row;
 
 	if (!noise)
 		return index < head.rows ? &rows[index] : 0;
-	row = next() << 32 | (forced_rule ? 0 : next() & 0x3fff); // a pc that is mostly below those of noise_word
-	return next() & 4095 ? &row : 0;
+	row = next() << 32 |
+	      (forced_rule ? 0 : next() & 0x3fff); // a pc that is mostly below those of noise_word
+	return forced_rule || next() & 4095 ? &row : 0;
 }
 
-static u64 rule_at(u32 index)
+static u64 target_rule(u32 index)
 {
 	if (forced_rule)
 		return *forced_rule;
 	if (!noise)
 		return index < head.rules ? rules[index] : 0;
-	u64 r = next(), offset = (r >> 8 & 0x1f8) << 8 | (r >> 20 & 0x3f8) << 32; // small offsets lead on
+	u64 r = next(), offset = (r >> 8 & 0x1f8) << 8 | (r >> 20 & 0x3f8)
+								 << 32; // small offsets lead on
 	switch (r & 15) {
 	case 0:
 		return next();
@@ -186,38 +184,38 @@ static u64 rule_at(u32 index)
 	}
 }
 
-static struct cached_rule *cache_slot(u64 key)
+static struct cached_rule *target_rule_cache(u64 key)
 {
 	return &cache[(key >> 48) & (CACHE - 1)];
 }
 
-static struct memo *memo_at(u32 index)
+static struct cached_walk *target_cached_walk(u32 index)
 {
-	static struct memo memos[MEMOS];
+	static struct cached_walk walks[CACHED];
 
-	return &memos[index & (MEMOS - 1)];
+	return &walks[index & (CACHED - 1)];
 }
 
-static bool was_sent(u64 hash)
+static bool target_stack_sent(u64 hash)
 {
 	(void)hash;
 	return 1;
 }
 
-static u32 memo_turn(void)
+static u32 target_random(void)
 {
 	static u32 turns;
 
 	return turns++;
 }
 
-static bool mapping_holds(struct mapping *m, u64 pc)
+static bool target_mapping_holds(struct mapping *m, u64 pc)
 {
 	(void)m, (void)pc;
 	return !noise || next() & 7;
 }
 
-static u64 hijacked_return_address(u64 slot)
+static u64 target_replaced_return(u64 slot)
 {
 	if (noise)
 		return next() & 1 ? noise_word() : 0;
@@ -229,7 +227,7 @@ static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
 	w->first_pc = pc;
 	w->first_sp = sp;
 	w->first_fp = fp;
-	w->direct = in_place;
+	w->mem.in_place = in_place;
 }
 
 static u64 walks, recalled;
@@ -242,22 +240,29 @@ static void same(const char *what, struct walk *a, struct walk *b)
 	abort();
 }
 
-// Walks, and looks whether it is the same without copies, while pages move, and when it is recalled.
+static void walk_and_store(struct walk *w)
+{
+	walk_stack(w, &proc);
+	cached_walk_store(w);
+}
+
+// Walks, and looks whether it is the same without copies, while pages move, and when it is
+// recalled.
 static void walk_both(struct walk *w)
 {
 	static __thread struct walk again;
 
 	again = *w;
-	walk_stack(w, &proc);
+	walk_and_store(w);
 	in_place = 1;
-	again.direct = 1;
+	again.mem.in_place = 1;
 	moves = walks++ % 8 == 0;
-	walk_stack(&again, &proc);
+	walk_and_store(&again);
 	same("one in place", w, &again);
 	for (int direct = 0; direct < 2; direct++) {
-		again.direct = direct;
-		begin_walk(&again, &proc);
-		if (!recall(&again, &proc))
+		again.mem.in_place = in_place = direct;
+		walk_begin(&again, &proc);
+		if (!cached_walk_find(&again, &proc))
 			break;
 		same("a recalled one", w, &again);
 		recalled += direct;
@@ -288,7 +293,7 @@ static void print_copy(const u64 *regs)
 		u32 len = RAW_PAGE - (addr & (RAW_PAGE - 1));
 		if (len > end - addr)
 			len = end - addr;
-		if (read_user(page, len, addr))
+		if (target_read(page, len, addr))
 			break;
 		for (u32 i = 0; i < len; i++) {
 			putchar_unlocked(digits[page[i] >> 4]);
@@ -316,14 +321,17 @@ static __noinline void capture(const char *name)
 	static __thread void *oracle[ORACLE];
 	u64 regs[REGISTERS];
 
-	asm volatile("mov %%rax, (%0)\n\tmov %%rdx, 8(%0)\n\tmov %%rcx, 16(%0)\n\tmov %%rbx, 24(%0)\n\t"
-		     "mov %%rsi, 32(%0)\n\tmov %%rdi, 40(%0)\n\tmov %%rbp, 48(%0)\n\tmov %%rsp, 56(%0)\n\t"
-		     "mov %%r8, 64(%0)\n\tmov %%r9, 72(%0)\n\tmov %%r10, 80(%0)\n\tmov %%r11, 88(%0)\n\t"
-		     "mov %%r12, 96(%0)\n\tmov %%r13, 104(%0)\n\tmov %%r14, 112(%0)\n\tmov %%r15, 120(%0)\n\t"
-		     "lea 0(%%rip), %%rax\n\tmov %%rax, 128(%0)"
-		     :
-		     : "r"(regs)
-		     : "rax", "memory");
+	asm volatile(
+		"mov %%rax, (%0)\n\tmov %%rdx, 8(%0)\n\tmov %%rcx, 16(%0)\n\tmov %%rbx, 24(%0)\n\t"
+		"mov %%rsi, 32(%0)\n\tmov %%rdi, 40(%0)\n\tmov %%rbp, 48(%0)\n\tmov %%rsp, "
+		"56(%0)\n\t"
+		"mov %%r8, 64(%0)\n\tmov %%r9, 72(%0)\n\tmov %%r10, 80(%0)\n\tmov %%r11, 88(%0)\n\t"
+		"mov %%r12, 96(%0)\n\tmov %%r13, 104(%0)\n\tmov %%r14, 112(%0)\n\tmov %%r15, "
+		"120(%0)\n\t"
+		"lea 0(%%rip), %%rax\n\tmov %%rax, 128(%0)"
+		:
+		: "r"(regs)
+		: "rax", "memory");
 	begin(&w, regs[RIP], regs[RSP], regs[RBP]);
 	walk_both(&w);
 	u64 slot = hijacked_slot;
@@ -436,8 +444,9 @@ static volatile bool stepping;
 static char step_name[32] = "step";
 static bool frames_only; // of what is stepped; else also those of the handler
 
-// A walk from a return instruction, kept until the next step shows where it returned to: the callers are those of that place.
-// gcc's rules for the frame pointer are wrong at the return of a function that realigned its stack, and glibc follows them.
+// A walk from a return instruction, kept until the next step shows where it returned to: the
+// callers are those of that place. gcc's rules for the frame pointer are wrong at the return of a
+// function that realigned its stack, and glibc follows them.
 static struct walk returning;
 static u64 returning_regs[REGISTERS];
 static bool returns;
@@ -539,7 +548,7 @@ static void read_tables(void)
 	if (head.mappings > MAX_MAPPINGS)
 		exit(2);
 	proc.nmappings = head.mappings;
-	proc.salt = 1;
+	proc.cache_key = 1;
 	read_all(proc.mapping, head.mappings * sizeof(struct mapping));
 	rows = malloc(head.rows * 8ul);
 	rules = malloc(head.rules * 8ul);
@@ -616,9 +625,10 @@ static void fill_noise(void)
 		proc.python.eval[0] = (struct code_range){ 0x7000, 0x8000 };
 	proc.python.ts_cframe = r & 4 ? NO_FIELD : (r >> 28) % 256;
 	proc.python.cf_frame = r & 8 ? NO_FIELD : (r >> 36) % 64;
-	proc.doubts = r >> 40 & 1;
+	proc.mappings_stale = r >> 40 & 1;
 	proc.nmappings = r >> 44 & 15 ? 1 : (r >> 48) % (MAX_MAPPINGS + 1);
-	proc.mapping[0] = (struct mapping){ .start = 0, .end = ~0ull, .row_lo = 0, .row_hi = 1 << 20 };
+	proc.mapping[0] =
+		(struct mapping){ .start = 0, .end = ~0ull, .row_lo = 0, .row_hi = 1 << 20 };
 }
 
 static int check(struct walk *w)
@@ -632,18 +642,19 @@ static u64 hashed; // how many were recalled
 // Recalls a walk of which nothing is known but where its eval loops were.
 static void recall_noise(struct walk *w)
 {
-	struct memo *m = memo_at(memo_set(w->first_sp, w->first_pc));
+	struct cached_walk *m = target_cached_walk(cache_set(w->first_sp, w->first_pc));
 
 	memset(m, 0, sizeof(*m));
-	m->salt = proc.salt;
+	m->cache_key = proc.cache_key;
 	m->pc = w->first_pc;
 	m->sp = w->first_sp;
-	m->nevals = next() % (MEMO_EVALS + 1);
+	m->nevals = next() % (CACHED_EVALS + 1);
 	for (u32 i = 0; i < m->nevals; i++)
-		m->eval[i] = (struct memo_eval){ next() & 0xff, next() & 7 ? ~0u : next() & 0xfff, i };
-	begin_walk(w, &proc);
-	memo_hash(w, m, 1);
-	hashed += recall(w, &proc);
+		m->eval[i] =
+			(struct cached_eval){ next() & 0xff, next() & 7 ? ~0u : next() & 0xfff, i };
+	walk_begin(w, &proc);
+	hash_words(w, m, 1);
+	hashed += cached_walk_find(w, &proc);
 }
 
 static int fuzz(u64 seed, u64 n)
@@ -652,7 +663,7 @@ static int fuzz(u64 seed, u64 n)
 	u64 frames = 0, python = 0, status[STACK_LOST + 1] = { 0 }, leads_on = RULE_SP | 8 << 8;
 
 	noise = true;
-	state = seed * GOLDEN | 1;
+	state = seed * HASH_MULT | 1;
 	for (u64 i = 0; i < n; i++) {
 		fill_noise();
 		memset(cache, 0, sizeof(cache));

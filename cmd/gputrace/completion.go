@@ -74,6 +74,9 @@ type completion struct{ word, what string }
 // flagValues are the values of flags that have a few only, by command and flag. The bare gputrace is record.
 var flagValues = map[string][]string{
 	"record format": append(formatNames(), "none"),
+	"record memory": memoryModes,
+	"run memory":    memoryModes,
+	"doctor memory": memoryModes,
 	"dump format":   dumpFormats,
 	"who by":        analysis.GroupingNames,
 	"export format": formatNames(),

@@ -11,6 +11,7 @@ type doctorOptions struct {
 	pid      int           // 0: none
 	duration time.Duration // that calls are counted
 	json     bool
+	memory   string // how it is read, one of memoryModes
 	cacheDir string
 }
 
@@ -29,6 +30,7 @@ func doctorCommand() *cli.Command {
 			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "look at process `PID` too"},
 			&cli.StringFlag{Name: "duration", Aliases: []string{"d"}, Usage: "count the process's calls for `TIME` (default 1s)"},
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with the names of all functions"},
+			memoryFlag(),
 			&cli.StringFlag{Name: "cache-dir", Value: defaultCacheDir(), Usage: "keep unwind tables in `FOLDER` between runs; empty: do not"},
 		},
 		Action: func(c *cli.Context) error {
@@ -50,6 +52,9 @@ func parseDoctor(c *cli.Context) (doctorOptions, error) {
 		}
 	}
 	if o.duration, err = durationFlag(c, "duration"); err != nil {
+		return o, err
+	}
+	if o.memory, err = parseMemory(c); err != nil {
 		return o, err
 	}
 	if o.duration > maxCounting {

@@ -16,7 +16,7 @@ import (
 
 // examine writes what the doctor finds; the error has no text: the verdict is the last line.
 func examine(o doctorOptions) error {
-	r := doctor.Run(doctor.Options{PID: o.pid, For: o.duration, CacheDir: o.cacheDir})
+	r := doctor.Run(doctor.Options{PID: o.pid, For: o.duration, CacheDir: o.cacheDir, Memory: o.memory})
 	write := writeReport
 	if o.json {
 		write = writeReportJSON

@@ -61,11 +61,12 @@ func TestWriteReportJSON(t *testing.T) {
 
 func TestDoctorRefuses(t *testing.T) {
 	for line, want := range map[string]string{
-		"doctor -p x":      "not a process id",
-		"doctor -d 1h":     "more than 1m0s",
-		"doctor -d x":      "not a time",
-		"doctor 42 x":      `unknown argument "x"`,
-		"doctor something": `unknown argument "something"`,
+		"doctor -p x":       "not a process id",
+		"doctor -d 1h":      "more than 1m0s",
+		"doctor -d x":       "not a time",
+		"doctor --memory x": `--memory "x": not auto`,
+		"doctor 42 x":       `unknown argument "x"`,
+		"doctor something":  `unknown argument "something"`,
 	} {
 		_, stderr, code := gputrace(t, strings.Fields(line)...)
 		require.Equal(t, exitUsage, code, line)

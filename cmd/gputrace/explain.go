@@ -22,6 +22,10 @@ func explain(err error, o recordOptions) error {
 	switch {
 	case errors.As(err, &c):
 		return err
+	case errors.Is(err, tracer.ErrNotLoaded) && !forbidden(err):
+		return coded(exitNothing, fmt.Errorf("%w\n  nothing was attached; to find out more: gputrace doctor", refusal{err}))
+	case errors.Is(err, tracer.ErrUnsafeReturns):
+		return coded(exitNothing, fmt.Errorf("%w\n  nothing was attached; boot Linux 6.14 or newer, or run the job without a filter (seccomp=unconfined)", err))
 	case errors.As(err, &v): // before the permissions: the kernel says EACCES here too
 		return fmt.Errorf("this kernel refuses the programs: %w\n  please report it with the output of uname -r", err)
 	case errors.Is(err, process.ErrNotExist):
@@ -35,6 +39,19 @@ func explain(err error, o recordOptions) error {
 	}
 	return err
 }
+
+// forbidden reports whether programs were refused for want of a right. The verifier, which refuses what a program does, says EACCES
+// too.
+func forbidden(err error) bool {
+	var v *ebpf.VerifierError
+	return !errors.As(err, &v) && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES))
+}
+
+// refusal says in a sentence why this kernel did not take the programs.
+type refusal struct{ error }
+
+func (r refusal) Error() string { return tracer.Refusal(r.error) }
+func (r refusal) Unwrap() error { return r.error }
 
 // what names what is to be traced.
 func (o *recordOptions) what() string {

@@ -21,21 +21,28 @@ import (
 )
 
 func TestExplain(t *testing.T) {
+	loading := func(err error) error { return fmt.Errorf("%w: load: %w", tracer.ErrNotLoaded, err) }
 	o := recordOptions{pid: os.Getpid()}
 	for name, c := range map[string]struct {
 		err  error
 		code int
 		says string
 	}{
-		"gone":           {fmt.Errorf("open pid 1: %w", process.ErrNotExist), exitNothing, fmt.Sprintf("no process %d", o.pid)},
-		"not permitted":  {fmt.Errorf("read maps: %w", process.ErrPermission), exitNotPermitted, "not permitted to trace"},
-		"EPERM":          {fmt.Errorf("load: %w", unix.EPERM), exitNotPermitted, "not permitted to trace"},
-		"EACCES":         {fmt.Errorf("attach: %w", unix.EACCES), exitNotPermitted, "not permitted to trace"},
-		"no CUDA":        {fmt.Errorf("pid 1: %w", tracer.ErrNoCUDA), exitNothing, "--wait"},
-		"no symbol":      {fmt.Errorf("pid 1: %w", tracer.ErrNoSymbol), exitNothing, "unknown make"},
-		"has a code":     {coded(exitTargetEnded, errors.New("ended")), exitTargetEnded, "ended"},
-		"verifier":       {fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EINVAL}), exitError, "uname -r"},
-		"something else": {errors.New("the ring broke"), exitError, "the ring broke"},
+		"gone":                 {fmt.Errorf("open pid 1: %w", process.ErrNotExist), exitNothing, fmt.Sprintf("no process %d", o.pid)},
+		"not permitted":        {fmt.Errorf("read maps: %w", process.ErrPermission), exitNotPermitted, "not permitted to trace"},
+		"EPERM":                {fmt.Errorf("load: %w", unix.EPERM), exitNotPermitted, "not permitted to trace"},
+		"EACCES":               {fmt.Errorf("attach: %w", unix.EACCES), exitNotPermitted, "not permitted to trace"},
+		"no CUDA":              {fmt.Errorf("pid 1: %w", tracer.ErrNoCUDA), exitNothing, "--wait"},
+		"no symbol":            {fmt.Errorf("pid 1: %w", tracer.ErrNoSymbol), exitNothing, "unknown make"},
+		"has a code":           {coded(exitTargetEnded, errors.New("ended")), exitTargetEnded, "ended"},
+		"verifier":             {fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EINVAL}), exitError, "uname -r"},
+		"not loaded, verifier": {loading(&ebpf.VerifierError{Cause: unix.EACCES}), exitNothing, "and refuses them"},
+		"not loaded, feature":  {loading(unix.E2BIG), exitNothing, "nothing was attached"},
+		"no BPF at all":        {loading(unix.ENOSYS), exitNothing, "gputrace doctor"},
+		"not loaded, EPERM":    {loading(unix.EPERM), exitNotPermitted, "not permitted to trace"},
+		"not loaded, EACCES":   {loading(unix.EACCES), exitNotPermitted, "not permitted to trace"},
+		"unsafe returns":       {fmt.Errorf("pid 1: %w", tracer.ErrUnsafeReturns), exitNothing, "seccomp=unconfined"},
+		"something else":       {errors.New("the ring broke"), exitError, "the ring broke"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := explain(c.err, o)

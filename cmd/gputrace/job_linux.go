@@ -50,7 +50,8 @@ const searches = 2
 // recordJob records several processes.
 func recordJob(o recordOptions, signals <-chan os.Signal) error {
 	s, err := tracer.Open(&tracer.Options{
-		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Job: true, Children: o.children,
+		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.tracerMemory(),
+		Job: true, Children: o.children,
 	})
 	if err != nil {
 		return explain(err, o)

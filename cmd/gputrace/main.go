@@ -27,7 +27,7 @@ const (
 	exitUsage        = 2
 	exitInvalid      = 5 // a file that is not what it should be
 	exitNotPermitted = 6
-	exitNothing      = 7 // no such process, no CUDA
+	exitNothing      = 7 // no such process, no CUDA, a kernel that does not take the programs
 	exitTargetEnded  = 8 // the target ended before any data
 	exitInterrupted  = 130
 )

@@ -19,7 +19,7 @@ var exitCodes = []struct {
 	{exitUsage, "the command line is wrong, or an output exists already"},
 	{exitInvalid, "a file is not what it should be"},
 	{exitNotPermitted, "not permitted; the message says which capability is missing"},
-	{exitNothing, "nothing to trace: no such process, or it uses no CUDA"},
+	{exitNothing, "nothing to trace: no such process, it uses no CUDA, or this kernel cannot be traced on"},
 	{exitTargetEnded, "the process ended before any data"},
 	{exitInterrupted, "interrupted before any data"},
 }

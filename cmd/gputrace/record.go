@@ -36,6 +36,7 @@ type recordOptions struct {
 	formats    string // beside the profiles and the recording, as of -f; empty: none
 	asked      bool   // for the formats, by -f
 	noNames    bool
+	memory     string // how the program's is read, one of memoryModes
 	cacheDir   string
 }
 
@@ -79,8 +80,26 @@ func recordingFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 		&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
 		&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
+		memoryFlag(),
 		&cli.StringFlag{Name: "cache-dir", Value: defaultCacheDir(), Usage: "keep unwind tables in `FOLDER` between runs; empty: do not"},
 	}
+}
+
+// memoryModes are the ways of reading a program's memory (docs/reading-memory.md); the first is the default.
+var memoryModes = []string{"auto", "copy", "in-place"}
+
+// memoryFlag is of every command that attaches.
+func memoryFlag() cli.Flag {
+	return &cli.StringFlag{Name: "memory", Value: memoryModes[0], Usage: "read stacks by `WAY`: in-place, which is faster, copy, or auto: in place where that is tested"}
+}
+
+// parseMemory reads it.
+func parseMemory(c *cli.Context) (string, error) {
+	mode := c.String("memory")
+	if !slices.Contains(memoryModes, mode) {
+		return "", usage("--memory %s: not %s", strconv.Quote(mode), joinOr(memoryModes))
+	}
+	return mode, nil
 }
 
 // defaultCacheDir is root's own when root runs us: files of other users are not trusted.
@@ -188,6 +207,9 @@ func parseRecording(c *cli.Context) (recordOptions, error) {
 	}
 	if o.maxSize, err = parseBytes(c.String("max-size")); err != nil || o.maxSize > 0 && o.maxSize < leastTrace {
 		return o, usage("--max-size %s: not a size of at least 4MiB, or 0", c.String("max-size"))
+	}
+	if o.memory, err = parseMemory(c); err != nil {
+		return o, err
 	}
 	if o.maxStacks < 1 {
 		return o, usage("--max-stacks %d: not a number of at least 1", o.maxStacks)

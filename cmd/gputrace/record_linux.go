@@ -97,6 +97,12 @@ func record(o recordOptions) error {
 	return s.finish()
 }
 
+// tracerMemory is how the tracer is to read memory.
+func (o *recordOptions) tracerMemory() tracer.Memory {
+	m, _ := tracer.ParseMemory(o.memory) // was checked when the command line was read
+	return m
+}
+
 func newSession(o recordOptions, p *process.Process, about *process.About, d *driver, sc *screen) *session {
 	s := &session{opts: o, target: p, driver: d, ending: make(chan struct{}), screen: sc, out: os.Stdout}
 	s.heap = &ledger{Heap: heap.New(), warn: s.screen.warn}
@@ -123,7 +129,9 @@ func (s *session) begin() {
 
 // attach starts the tracer; with --wait, as soon as there is something to trace.
 func (s *session) attach(signals <-chan os.Signal) error {
-	options := &tracer.Options{RingBytes: s.opts.ringBytes, FreeStacks: s.opts.freeStacks, MaxStacks: s.opts.maxStacks, CacheDir: s.opts.cacheDir}
+	options := &tracer.Options{
+		RingBytes: s.opts.ringBytes, FreeStacks: s.opts.freeStacks, MaxStacks: s.opts.maxStacks, CacheDir: s.opts.cacheDir, Memory: s.opts.tracerMemory(),
+	}
 	for waiting := false; ; waiting = true {
 		t, err := tracer.Start(s.target, options)
 		if err == nil {

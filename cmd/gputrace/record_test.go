@@ -30,7 +30,7 @@ func parse(args string) (recordOptions, error) {
 func TestParseRecord(t *testing.T) {
 	dir := t.TempDir()
 	plain := func(change func(*recordOptions)) recordOptions {
-		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, formats: "html", maxSize: 1 << 30, maxStacks: 65536, cacheDir: defaultCacheDir()}
+		o := recordOptions{pid: 42, output: dir + "/out", ringBytes: 32 << 20, formats: "html", maxSize: 1 << 30, maxStacks: 65536, memory: "auto", cacheDir: defaultCacheDir()}
 		change(&o)
 		return o
 	}
@@ -52,6 +52,9 @@ func TestParseRecord(t *testing.T) {
 		"--max-age 1s":           plain(func(o *recordOptions) { o.maxAge = time.Second }),
 		"-f png,folded":          plain(func(o *recordOptions) { o.formats, o.asked = "png,folded", true }),
 		"--format none":          plain(func(o *recordOptions) { o.formats, o.asked = "", true }),
+		"--memory copy":          plain(func(o *recordOptions) { o.memory = "copy" }),
+		"--memory in-place":      plain(func(o *recordOptions) { o.memory = "in-place" }),
+		"--memory=auto":          plain(func(*recordOptions) {}),
 		"--force":                plain(func(o *recordOptions) { o.force = true }),
 		"--free-stacks":          plain(func(o *recordOptions) { o.freeStacks = true }),
 		"--full-stacks":          plain(func(o *recordOptions) { o.fullStacks = true }),
@@ -108,6 +111,8 @@ func TestParseRecordRefuses(t *testing.T) {
 		"train.py":                   `unknown argument "train.py"`,
 		"-p 42 -d -1s":               "not a time",
 		"-p 42 -d soon":              "not a time",
+		"-p 42 --memory no":          `--memory "no": not auto, copy or in-place`,
+		"-p 42 --memory=":            `--memory "": not auto`,
 		"-p 42 --ring-size 0":        "not a power of two",
 		"-p 42 --ring-size 2048":     "not a power of two",
 		"-p 42 --ring-size 5000":     "not a power of two",

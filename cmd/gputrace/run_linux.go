@@ -59,7 +59,8 @@ func (j *job) startProgram() error {
 		<-p.done
 		return explain(err, j.opts)
 	}
-	j.screen.say("gputrace %s · pid %d %s · Linux %s", version, target.PID, commandLine(j.opts.command, path), kernelRelease())
+	memory := j.tracer.Memory()
+	j.screen.say("gputrace %s · pid %d %s · Linux %s, %s", version, target.PID, commandLine(j.opts.command, path), kernelRelease(), memory.String())
 	return p.release()
 }
 

@@ -56,7 +56,8 @@ func (s *screen) banner(r *session) {
 	if f.Multi {
 		how = "uprobe_multi"
 	}
-	s.say("gputrace %s · pid %d %s%s · Linux %s, %s", version, r.target.PID, commandLine(r.cmdline, r.name), owner(r), kernelRelease(), how)
+	memory := r.tracer.Memory()
+	s.say("gputrace %s · pid %d %s%s · Linux %s, %s, %s", version, r.target.PID, commandLine(r.cmdline, r.name), owner(r), kernelRelease(), how, memory.String())
 	version, devices := r.driver.told()
 	s.say("  %s", strings.Join(append([]string{pythonLine(f), torchLine(f), driverLine(f, version)}, devices...), " · "))
 	title := "hooked"

@@ -55,6 +55,8 @@ func (s *session) describe() *recording.Info {
 		Rank: s.rank.recorded(), Name: s.name, Exe: s.exe, Cmdline: s.cmdline, Python: f.Python, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver,
 		Kernel: kernelRelease(), Libraries: s.torchPrefixes(),
 	}
+	memory := s.tracer.Memory()
+	info.Memory = memory.String()
 	if info.Driver == "" {
 		info.Driver = driver
 	}

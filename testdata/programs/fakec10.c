@@ -57,7 +57,7 @@ long probe_record(const char *path) {
 }
 
 static __attribute__((noipa)) void record(unsigned long addr, long size) {
-    static void *pcs[1024];
+    static void *pcs[8192];
     int n = backtrace(pcs, sizeof pcs / sizeof pcs[0]);
     uint64_t id = 14695981039346656037ull; // FNV-1a, by words
     for (int i = 1; i < n; i++)

@@ -1,11 +1,13 @@
 // Reports of the allocator from native stacks of every kind, each beside what unwinding in the process says of it.
 //
-// natives --log FILE [--rounds N [--brief] | --storm N [--threads N] | --libraries FILE,FILE...] [--go FILE] [--hold
-// FILE]
+// natives --log FILE [--rounds N [--brief] | --storm N [--threads N] | --libraries FILE,FILE... | --secret N]
+// [--go FILE] [--hold FILE]
 //
 // A round goes through all shapes; every round makes the same calls. The rounds after the first wait for FILE.<round>
 // of --go.
 // --brief leaves out the single steps.
+// --secret makes N reports from stacks in memory that even the kernel has not mapped, and N from elsewhere in turn,
+// instead.
 // --storm makes N reports in each of many threads, under timer signals, signals between threads and forks, instead.
 // The log has a line a report: "<address> <tid> <shape> <backtrace, leaf first>". Addresses are used once. Reports that
 // a child process makes are not in the log.
@@ -40,7 +42,7 @@ void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *, int64_t, size
 
 // ---- reports
 
-enum { FRAMES = 64, DEEP = 700, LOG_WORDS = 1 << 25 };
+enum { FRAMES = 64, SHALLOW = 700, DEEP = 5000, LOG_WORDS = 1 << 25 };
 struct entry {
     unsigned long addr;
     const char *shape;
@@ -80,13 +82,15 @@ static void write_log(const char *path) {
 
 // ---- stacks: deep, wide, in odd places
 
+static _Thread_local int recorded = SHALLOW; // frames at most: some threads have little stack
+
 CALL void descend(int n, const char *shape) {
     volatile char locals[256];
     locals[n & 255] = 1;
     if (n > 0)
         descend(n - 1, shape);
     else
-        report_up_to(DEEP * locals[0], shape);
+        report_up_to(recorded * locals[0], shape);
 }
 CALL void wide(int n) {
     volatile char locals[3 * 4096 + 8];
@@ -98,8 +102,10 @@ CALL void wide(int n) {
 }
 static void deep(void) {
     descend(1, "plain");
-    descend(250, "deep");
-    descend(2000, "too_deep");
+    recorded = DEEP;
+    descend(1100, "deep");
+    descend(4000, "too_deep");
+    recorded = SHALLOW;
     wide(4);
 }
 
@@ -169,6 +175,28 @@ static void fibers(void) {
     report("between_fibers");
     swapcontext(&outside, &fiber);
     free(fiber.uc_stack.ss_sp);
+}
+
+// Memory that the kernel has taken out of its own map of all memory (memfd_secret, Linux 5.14; up to 6.4 it takes the
+// boot parameter secretmem.enable). The process can read it, and copies can. No thread can wait in it, so it is a
+// fiber's.
+static int secret;
+static void secret_main(void) { descend(2, "secret_stack"); }
+static void secrets(void) {
+    enum { SIZE = 64 << 10, MEMFD_SECRET = 447 };
+    int file = (int)syscall(MEMFD_SECRET, 0);
+    if (file < 0 || ftruncate(file, SIZE)) perror("natives: memfd_secret"), exit(1);
+    void *stack = map(NULL, SIZE, 0, file);
+    for (int i = 0; i < secret; i++) {
+        getcontext(&fiber);
+        fiber.uc_stack = (stack_t){.ss_sp = stack, .ss_size = SIZE};
+        fiber.uc_link = &outside;
+        makecontext(&fiber, secret_main, 0);
+        swapcontext(&outside, &fiber);
+        descend(3, "plain");
+    }
+    munmap(stack, SIZE);
+    close(file);
 }
 
 // ---- the end of a thread
@@ -403,6 +431,7 @@ int main(int argc, char **argv) {
                                      {"--hold", NULL, &hold},
                                      {"--log", NULL, &log_path},
                                      {"--rounds", &rounds},
+                                     {"--secret", &secret},
                                      {"--storm", &storm},
                                      {"--threads", &threads},
                                      {"--brief", .flag = &brief},
@@ -417,8 +446,9 @@ int main(int argc, char **argv) {
     backtrace(pc, 1); // loads its library
     wait_for_go(go);
     if (storm) run_storm();
+    if (secret) secrets();
     if (libraries) come_and_go(strdup(libraries));
-    for (int i = 0; !storm && !libraries && i < rounds; i++) {
+    for (int i = 0; !storm && !secret && !libraries && i < rounds; i++) {
         run_round();
         printf("ROUND %d\n", i + 1);
         fflush(stdout);

@@ -23,9 +23,11 @@ import time
 
 POLL_SECONDS = 0.01
 FIRST_ADDRESS, BLOCK, NO_ADDRESS = 0x7000_0000_0000, 512, 0
-DEEP = 120 if sys.version_info >= (3, 10) else 50  # below the limit of native frames: before, a call takes up to five
-BEYOND = 200  # frames: more than a stack can have
+DEEP = 500  # frames: with those around them as many as a stack can have (MAX_PYTHON in bpf/limits.h)
+BEYOND = 700  # more
 SHAPES = []
+sys.setrecursionlimit(4 * BEYOND)
+threading.stack_size(64 << 20)  # of frames that a call in C makes, too
 
 
 def shape(function):

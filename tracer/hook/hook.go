@@ -54,7 +54,7 @@ var (
 // Libraries lists them in the order in which they are shown.
 var Libraries = []*Library{Torch, Driver, Runtime, HIP, LevelZero}
 
-// MaxDims is how many dimensions a row can have: MAX_DIMS in bpf/event.h.
+// MaxDims is how many dimensions a row can have: MAX_DIMS in bpf/limits.h.
 const MaxDims = 7
 
 // Matches reports whether a mapped file belongs to the library.

@@ -1,6 +1,6 @@
 package hook
 
-// From says where a value of a call is. The numbers are those of enum operand_from in bpf/event.h.
+// From says where a value of a call is. The numbers are those of enum operand_from in bpf/tables.h.
 type From uint8
 
 const (

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * One run of one probe. Each run that counts as a hit has exactly one outcome, so that
+ * hits = emitted + without an event + dropped can be checked from outside.
+ */
+#pragma once
+#include <bpf/bpf_tracing.h>
+#include "process.h"
+#include "target_bpf.h"
+
+struct hit {
+	struct pt_regs *ctx;
+	struct traced *traced;
+	struct hook *hook;
+	struct hook_stats *stats;
+	u32 index; /* of the process */
+	u32 row;   /* of the hook table */
+};
+
+static __always_inline struct hook_stats *stats_of(u32 row)
+{
+	return bpf_map_lookup_elem(&stats, &row);
+}
+
+static __always_inline void count_outcome(struct hook_stats *s, enum outcome what)
+{
+	__sync_fetch_and_add(&s->outcome[what], 1);
+}
+
+static __always_inline void outcome(struct hit *h, enum outcome what)
+{
+	count_outcome(h->stats, what);
+}
+
+/* An event of the process is lost. Who sees the outcome also sees that it was this process's. */
+static __always_inline void drop(struct hit *h, enum outcome what)
+{
+	__sync_fetch_and_add(&h->traced->lost, 1);
+	count(events_lost);
+	outcome(h, what);
+}
+
+/* Starts a run: finds the process and counts the hit. 0, or -ENOENT: it is not traced. */
+static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	h->ctx = ctx;
+	h->traced = current_traced(task->tgid, &h->index);
+	if (!h->traced) {
+		count(not_traced);
+		return -ENOENT;
+	}
+	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
+	h->hook = &hooks.row[h->row];
+	h->stats = stats_of(h->row);
+	if (!h->stats)
+		return -ENOENT;
+	__sync_fetch_and_add(&h->stats->hits, 1);
+	return 0;
+}
+
+static __always_inline void fill_event(struct record_event *e, struct traced *t, struct hook *k,
+				       u32 row)
+{
+	e->type = RECORD_EVENT;
+	e->kind = k->kind;
+	e->layer = k->layer;
+	e->stack_status = STACK_OK;
+	e->device_type = k->device_type;
+	e->device_index = -1;
+	e->hook = row;
+	e->pid = t->pid;
+	e->tid = (u32)bpf_get_current_pid_tgid();
+	e->call = row;
+	e->object = k->object;
+	e->pad = 0;
+	e->meaning = e->pad2 = 0;
+	e->time = bpf_ktime_get_ns();
+	e->addr = e->size = e->stack = 0;
+	e->requested = e->stream = e->pool = UNKNOWN;
+	e->allocated = e->reserved = UNKNOWN;
+}
+
+static __always_inline void submit(struct hit *h, void *record)
+{
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	outcome(h, OUT_EMITTED);
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * All maps and variables. Kernels before 6.0 take no array value above 4 MiB (KMALLOC_MAX_SIZE),
+ * and what is not in a map of its own is in one value: so large tables are maps.
+ */
+#pragma once
+#include <bpf/bpf_helpers.h>
+#include "pagetable.h"
+#include "walk.h"
+
+const volatile u32 cfg_free_stacks; /* 1: frees get a stack too */
+const volatile u32 cfg_find_vma;    /* 1: the kernel has bpf_find_vma (5.17) */
+const volatile u32 cfg_slot_mask;   /* of walk_slots: their number, a power of two, less 1 */
+const volatile u64 cfg_pidns_ino;   /* the tracer's PID namespace, as stat(2) numbers it */
+const volatile struct direct_map cfg_direct;
+
+/* 80 KiB. What attach cookies index; user space writes it. */
+struct hook_table hooks;
+
+/*
+ * Sorted unwind rows of all files, in chunks that are added as they are needed and filled through
+ * mmap: 8 bytes a row. A row: pc relative to the file's link-time address in the low half, index of
+ * its rule in the high half.
+ */
+struct row_chunk {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__uint(value_size, ROW_CHUNK * 8);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_CHUNKS);
+	__type(key, u32);
+	__array(values, struct row_chunk);
+} rows SEC(".maps");
+
+#define ARRAY(name, entries, of)                                                                   \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
+		__uint(max_entries, entries);                                                      \
+		__type(key, u32);                                                                  \
+		__type(value, of);                                                                 \
+	} name SEC(".maps")
+
+ARRAY(rules, MAX_RULES, u64);				     /* 512 KiB: what rows index */
+ARRAY(rule_cache, 1 << RULE_CACHE_BITS, struct cached_rule); /* 1 MiB: pc -> rule */
+ARRAY(cached_walks, CACHED_WALKS, struct cached_walk);	     /* 3.4 MiB */
+ARRAY(seen_stacks, SEEN_STACKS,
+      u64);			    /* 2 MiB: hashes of sent ones; one that is lost is sent again */
+ARRAY(seen_codes, SEEN_CODES, u64); /* 256 KiB: the last code object sent, by its address */
+ARRAY(unwind_infos, MAX_INFOS, struct unwind_info); /* 82 KiB each; user space sets how many */
+ARRAY(traced, MAX_TRACED, struct traced);	    /* 768 KiB */
+ARRAY(info_refs, MAX_TRACED, struct info_ref);	    /* 256 KiB */
+
+/* Memory for one walk, which a task has while it is at it: 46 KiB each. */
+struct walk_slot {
+	u32 taken;
+	u32 pad;
+	struct walk walk;
+};
+
+ARRAY(walk_slots, 64, struct walk_slot); /* user space sets how many: twice the CPUs, at least 64 */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 32 << 20); /* user space sets it */
+} ring SEC(".maps");
+
+/* Counters of a CPU, so that no two CPUs write one line at each hit. */
+#define PERCPU(name, entries, of)                                                                  \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                           \
+		__uint(max_entries, entries);                                                      \
+		__type(key, u32);                                                                  \
+		__type(value, of);                                                                 \
+	} name SEC(".maps")
+
+PERCPU(stats, MAX_HOOKS, struct hook_stats);
+PERCPU(counters, 1, struct cpu_counters);
+
+/*
+ * Adds to a counter of this CPU. The program can be moved to another CPU between the lookup and the
+ * addition, so it is atomic.
+ */
+#define count(name)                                                                                \
+	do {                                                                                       \
+		u32 zero_ = 0;                                                                     \
+		struct cpu_counters *c_ = bpf_map_lookup_elem(&counters, &zero_);                  \
+		if (c_)                                                                            \
+			__sync_fetch_and_add(&c_->name, 1);                                        \
+	} while (0)

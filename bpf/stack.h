@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The stack of a hit: found in the cache of walks, else walked and, when user space does not have
+ * it, sent before its event, in the same ring, so that a reader always knows it.
+ */
+#pragma once
+#include "hit.h"
+#include "unwind.h"
+#include "walk_cache.h"
+
+_Static_assert(sizeof(struct record_code) <= PAGE_BYTES,
+	       "a code record is built in the copy of Python's memory");
+
+/*
+ * Takes memory for a walk. A program can be preempted, so that no memory is a CPU's: a task keeps
+ * its slot until its run ends. Each CPU begins at slots of its own, which stay in its caches. NULL:
+ * all that were looked at are taken.
+ */
+static __always_inline struct walk_slot *slot_take(void)
+{
+	u32 first = bpf_get_smp_processor_id() * 2;
+
+	for (u32 i = 0; i < SLOT_TRIES; i++) {
+		u32 index = (first + i) & cfg_slot_mask;
+		struct walk_slot *s = bpf_map_lookup_elem(&walk_slots, &index);
+
+		if (s && !s->taken && !__sync_val_compare_and_swap(&s->taken, 0, 1))
+			return s;
+	}
+	count(no_slot);
+	return 0;
+}
+
+static __always_inline void slot_give_back(struct walk_slot *s)
+{
+	barrier();
+	*(volatile u32 *)&s->taken = 0;
+}
+
+/* Goes to the registers at the probe. */
+static __always_inline void stack_begin(struct hit *h, struct walk *w, struct info_ref *ref,
+					struct unwind_info *p)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	check_code(h->traced, ref, p, task);
+	w->first_pc = h->ctx->ip;
+	w->first_sp = h->ctx->sp;
+	w->first_fp = h->ctx->bp;
+	w->tp = task->thread.fsbase;
+	w->mem.tables = (u64)task->mm->pgd;
+	w->mem.in_place = target_in_place();
+	w->stack_top = w->tp; /* glibc puts a thread's descriptor on top of its stack */
+	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
+		w->stack_top = task->mm->start_stack;
+	w->rec.pid = h->traced->pid;
+	walk_begin(w, p);
+}
+
+/*
+ * Copies what lies at `addr`: all of `len`, or up to the end of the page when the next one is not
+ * there. Returns the bytes.
+ */
+static __always_inline u32 copy_chunk(u8 *dst, u32 len, u64 addr)
+{
+	if (!target_read(dst, len, addr))
+		return len;
+	u32 in_page = PAGE_BYTES - (addr & (PAGE_BYTES - 1));
+	if (in_page >= len)
+		return 0;
+	barrier_var(in_page);
+	if (in_page >= len)
+		return 0;
+	return target_read(dst, in_page, addr) ? 0 : in_page;
+}
+
+/* The pointer field at `off` of the code object in the record. */
+static __always_inline u64 code_field(struct record_code *r, u16 off)
+{
+	return *(u64 *)(r->object + (off & (CODE_OBJECT_BYTES - 8)));
+}
+
+static __always_inline u64 hash_words_of(u64 id, u8 *from, u32 n)
+{
+	for (u32 i = 0; i < n; i++)
+		id = (id ^ *(u64 *)(from + i * 8) ^ id >> 29) * HASH_MULT;
+	return id;
+}
+
+/*
+ * Tells a code object from another that had its address before, whose parts may have had the same
+ * addresses too: by where its parts are, and by the front of its name and of its line table, behind
+ * their headers.
+ */
+static __always_inline u64 code_id(struct record_code *r, struct python *py, u64 addr)
+{
+	u64 line = code_field(r, py->co_firstlineno & ~7) >> ((py->co_firstlineno & 4) * 8);
+	u32 head = py->object_head & 48; /* behind it: sizes or constants and names, by version */
+	u64 id = hash_words_of((addr ^ (u32)line) * HASH_MULT, r->object + head, 3);
+
+	id = hash_words_of(id, (u8 *)&r->addr[CODE_QUALNAME], CODE_CHUNKS - CODE_QUALNAME);
+	id = hash_words_of(id, r->qualname + head + 24, 6);
+	id = hash_words_of(id, r->linetable + head, 1);
+	return hash_words_of(id, r->linetable + head + 16, 6);
+}
+
+/* Whether the code object was not sent before; then its slot is in *seen. */
+static __always_inline bool code_is_new(u64 addr, u64 id, u64 **seen)
+{
+	u32 index = ((addr * HASH_MULT) >> 40) & (SEEN_CODES - 1);
+
+	*seen = bpf_map_lookup_elem(&seen_codes, &index);
+	return *seen && **seen != id;
+}
+
+/*
+ * Sends a code object unless it was sent before. Built in the copy of Python's memory, which the
+ * walk has finished with. What was sent is noted by address, so that what lay there last is what
+ * the tracer has: an object that comes back is sent again.
+ */
+BPF_GLOBAL int send_code(struct walk *w, struct unwind_info *p, u64 addr)
+{
+	if (!w || !p)
+		return -EINVAL;
+	struct record_code *r = (struct record_code *)w->mem.copy[ELSEWHERE];
+	struct python *py = &p->python;
+
+	r->len[CODE_OBJECT] = copy_chunk(r->object, CODE_OBJECT_BYTES, addr);
+	if (r->len[CODE_OBJECT] < CODE_OBJECT_NEEDED)
+		return -EFAULT;
+	r->addr[CODE_OBJECT] = addr;
+	r->addr[CODE_QUALNAME] = code_field(r, py->co_qualname);
+	r->addr[CODE_NAME] = code_field(r, py->co_name);
+	r->addr[CODE_FILENAME] = code_field(r, py->co_filename);
+	r->addr[CODE_LINETABLE] = code_field(r, py->co_linetable);
+	r->len[CODE_QUALNAME] =
+		copy_chunk(r->qualname, CODE_QUALNAME_BYTES, r->addr[CODE_QUALNAME]);
+	r->len[CODE_LINETABLE] =
+		copy_chunk(r->linetable, CODE_LINETABLE_BYTES, r->addr[CODE_LINETABLE]);
+	u64 id = code_id(r, py, addr) ^ p->stack_seed, *seen;
+	if (!code_is_new(addr, id, &seen))
+		return 0;
+	r->type = RECORD_CODE;
+	r->pid = w->rec.pid;
+	r->len[CODE_NAME] = copy_chunk(r->name, CODE_NAME_BYTES, r->addr[CODE_NAME]);
+	r->len[CODE_FILENAME] =
+		copy_chunk(r->filename, CODE_FILENAME_BYTES, r->addr[CODE_FILENAME]);
+	if (bpf_ringbuf_output(&ring, r, sizeof(*r), BPF_RB_NO_WAKEUP))
+		return -ENOSPC;
+	*seen = id;
+	return 0;
+}
+
+/* Sends the code object of the Python frame of a number. Returns 1 when there is no such frame. */
+BPF_GLOBAL int send_code_of(struct walk *w, struct unwind_info *p, u32 number)
+{
+	if (!w || !p || number >= w->python || number >= MAX_PYTHON)
+		return 1;
+	u32 at = w->code_word[number];
+	if (at < MAX_WORDS)
+		send_code(w, p, w->rec.words[at] & ~PYTHON_WORD);
+	return 0;
+}
+
+/* Sends the code objects of the stack. */
+BPF_GLOBAL int send_codes(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p)
+		return -EINVAL;
+	for (u32 i = 0; i < MAX_PYTHON; i++) {
+		if (send_code_of(w, p, i))
+			break;
+	}
+	w->mem.window[ELSEWHERE].hi = w->mem.window[ELSEWHERE].lo; /* its copy is overwritten */
+	return 0;
+}
+
+/* Sends the words of a stack as a record of its type. 0 or -ENOSPC. */
+static __always_inline int send_words(struct walk *w)
+{
+	u32 n = w->rec.nwords;
+
+	if (n > MAX_WORDS)
+		return -E2BIG;
+	return bpf_ringbuf_output(&ring, &w->rec,
+				  __builtin_offsetof(struct record_stack, words) + n * 8,
+				  BPF_RB_NO_WAKEUP)
+		       ? -ENOSPC
+		       : 0;
+}
+
+/* Sends the stack unless it was sent before. It is marked as sent only when it was. */
+static __always_inline void send_stack(struct walk *w, struct unwind_info *p)
+{
+	u64 *seen = seen_stack(w->rec.hash);
+
+	if (!seen || *seen == w->rec.hash)
+		return;
+	if (w->python)
+		send_codes(w, p);
+	w->rec.type = RECORD_STACK;
+	if (send_words(w))
+		w->status = STACK_LOST;
+	else
+		*seen = w->rec.hash;
+}
+
+/* Walks and sends the stack. Returns its status. */
+BPF_GLOBAL int stack_walk(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p)
+		return STACK_NO_SCRATCH;
+	count(walks_made);
+	if (walk_stack(w, p) > 1)
+		count(walks_by_copy);
+	send_stack(w, p);
+	return w->status;
+}

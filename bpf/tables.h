@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The tables that user space fills and the programs read, and what both count in: hooks, processes,
+ * unwind infos, CPython's and the allocator's layouts.
+ */
+#pragma once
+#include "records.h"
+
+#define NO_FIELD 0xffff
+#define ARG_NONE 7
+
+/*
+ * Where a value is that a call takes or gives. Arguments 0 to 5 are in registers, 6 and on in the
+ * words on the stack behind the return address, where structs that are passed by value lie too.
+ */
+enum operand_from {
+	FROM_NONE = 0,
+	FROM_ARG = 1,
+	FROM_ARG32 = 2,
+	FROM_FIELD = 3,	  /* at entry, u64 at `offset` of what the argument points to */
+	FROM_FIELD32 = 4, /* the same, u32 */
+	FROM_OUT = 5,	  /* at return, u64 at `offset` of what the argument points to */
+};
+
+struct operand {
+	u8 from;
+	u8 arg;
+	u16 offset;
+};
+
+enum hook_flag {
+	HOOK_DEFER = 1,	  /* a free: the library below is traced and sees the call; this one only
+			     gives the name */
+	HOOK_CURRENT = 2, /* the context that the call makes is put on top of the thread's others */
+	HOOK_PUSH = 4,	  /* so is the one that it names; a pop brings the former back */
+	HOOK_OFF = 8, /* the probes are being attached or taken out: what begins now is not in the
+			 trace */
+};
+
+/*
+ * One row of the hook table. The torch reports have an argument (0 to 5, or ARG_NONE) for each
+ * value, calls have operands.
+ */
+struct hook {
+	u8 kind;
+	u8 layer;
+	u8 object;
+	u8 device_type; /* for layers whose call does not say */
+	u8 arg_ptr;
+	u8 arg_size;
+	u8 arg_allocated;
+	u8 arg_reserved;
+	u8 arg_device;
+	u8 flags;
+	u16 other; /* row that holds when the guard does not; 0: none */
+	struct operand operand[MAX_VALUES];
+	struct operand guard; /* the call is about memory only when this is guard_value */
+	u32 guard_value;
+};
+
+/* Counters of one probe, of one CPU. Each run has one outcome, so hits = sum of outcome. */
+struct hook_stats {
+	u64 hits;
+	u64 cached; /* stacks that were found without a walk, about */
+	u64 outcome[OUTCOME_COUNT];
+};
+
+/* Other counters of one CPU. */
+struct cpu_counters {
+	u64 events_lost;   /* runs with an outcome that is a drop */
+	u64 not_traced;	   /* runs in a process that is not traced */
+	u64 walks_made;	   /* stacks that were walked */
+	u64 walks_stored;  /* of these, kept in the cache */
+	u64 walks_by_copy; /* of these, begun in place and made again by copies: a page had moved */
+	u64 no_slot;	   /* walks for which no memory was free: STACK_NO_SCRATCH */
+	u64 context_unknown; /* a thread chose a context whose device is not known */
+	u64 site_unknown;    /* allocations from a call site without a known place of the block */
+};
+
+struct hook_table {
+	struct hook row[MAX_HOOKS];
+};
+
+struct mapping {
+	u64 start;
+	u64 end;
+	u64 bias;   /* address - link-time address */
+	u32 row_lo; /* its rows: [row_lo, row_hi); empty: no unwind information */
+	u32 row_hi;
+	u64 inode;
+};
+
+/* How an activation of CPython's eval loop ends (cpython.EntryKind). */
+enum py_entry {
+	PY_ENTRY_EACH = 1, /* 3.10: every frame is an activation of its own */
+	PY_ENTRY_FLAG = 2, /* 3.11: the frame whose is_entry is set is the last, and is a frame */
+	PY_ENTRY_SHIM =
+		3, /* 3.12 on: a shim frame on the C stack follows the last; it is no frame */
+	PY_ENTRY_CODE = 4, /* 3.8, 3.9: as EACH; the activation is the native frame whose pc is in
+			      the eval loop */
+};
+
+struct code_range {
+	u64 start;
+	u64 end;
+};
+
+/* Offsets into CPython's structures; see package cpython. */
+struct python {
+	s64 tls;
+	u16 ts_thread_id;
+	u16 ts_frame;
+	u16 ts_cframe;
+	u16 cf_frame;
+	u16 cf_previous;
+	u16 f_code;
+	u16 f_previous;
+	u16 f_instr;
+	u16 f_owner;
+	u8 instr_size;
+	u8 entry;
+	u8 owner_shim;
+	u8 enabled;
+	u16 co_qualname;
+	u16 co_name;
+	u16 co_filename;
+	u16 co_linetable;
+	u16 co_firstlineno;
+	u16 tls_block;	 /* the word at tls is a pointer, and the state that far behind where it
+			    leads; NO_FIELD: it is the state */
+	u16 object_head; /* sizeof(PyObject) */
+	u16 f_copy;	 /* which copy of the bytecode the frame runs; NO_FIELD: there are none */
+	u16 co_copies;
+	u16 co_start;
+	u16 f_size; /* of what is read of a frame lies in so many bytes */
+	u16 pad[2];
+	struct code_range eval[EVAL_PARTS];
+};
+
+/*
+ * A call of the report function from the allocator, where the Block is at hand: at *(base +
+ * offset) when the return address is `ret`.
+ */
+struct block_site {
+	u64 ret;
+	s32 offset;
+	u32 base_sp; /* 1: from the caller's stack pointer, 0: from rbp */
+};
+
+struct block_layout {
+	u16 stream;
+	u16 size;
+	u16 requested;
+	u16 pool;
+	u16 ptr;
+	u16 count; /* of sites; 0: the layout is not known */
+	u32 pad;
+	struct block_site site[MAX_SITES];
+};
+
+/*
+ * What is needed to unwind a process. User space makes a new one when the mappings change, and then
+ * has the process's info_ref lead to it.
+ */
+struct unwind_info {
+	u64 cache_key;	/* changed with the mappings: what was cached is not found any more */
+	u64 stack_seed; /* of stack hashes: the same until code takes the place of other code */
+	u64 code_pages; /* executable pages (exec_vm of mm_struct) when the mappings were read */
+	u64 mappings_stale; /* number of the last change that took code away since; 0: none did */
+	u32 pid;	    /* of the process whose it is; its children may use it too */
+	u32 nmappings;
+	struct python python;
+	struct block_layout block;
+	struct mapping mapping[MAX_MAPPINGS];
+};
+
+enum traced_state {
+	TRACED_FREE = 0,
+	TRACED_NOW = 1,
+	TRACED_ENDED = 2, /* its place is free when user space has read so */
+};
+
+/* A process that is traced, as the kernel side follows it. */
+struct traced {
+	u32 state;
+	u32 pid;      /* as the tracer's PID namespace numbers it */
+	u32 children; /* 1: its children are traced too */
+	u32 execs;
+	u64 lost; /* events */
+	u64 stacks_lost;
+	u64 changes;	/* how often it was seen to have other code than before */
+	u64 code_pages; /* executable pages (exec_vm of its mm_struct), while its descriptor is
+			   borrowed */
+};
+
+/*
+ * Where a process's unwind info is. User space writes it, and the kernel when a process is new or
+ * becomes another program.
+ */
+struct info_ref {
+	u32 info;
+	u32 next;     /* info that is about to be the process's, or is it; NO_INFO: none */
+	u32 borrowed; /* the info is the parent's, or NO_INFO */
+	u32 pad;
+};
+
+/*
+ * pc -> rule, direct mapped, shared by all CPUs without a lock: `check` holds key ^ rule, so an
+ * entry written by two CPUs at once matches no key.
+ */
+struct cached_rule {
+	u64 check;
+	u64 rule;
+};

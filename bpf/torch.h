@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The reports of PyTorch's caching allocator: a block handed out or taken back, with its totals,
+ * and the request that it gives up on. The row says which argument is what.
+ */
+#pragma once
+#include "stack_raw.h"
+
+/* Where the caller of the report has the address of the Block; 0: not known. */
+static __always_inline u64 block_slot(struct walk *w, struct block_layout *l)
+{
+	u64 *ret = &w->block.stack;
+
+	if (!l->count || read_stack(w, w->first_sp, ret))
+		return 0;
+	for (u32 i = 0; i < MAX_SITES; i++)
+		if (i < l->count && l->site[i].ret == *ret)
+			return (l->site[i].base_sp ? w->first_sp + 8 : w->first_fp) +
+			       l->site[i].offset;
+	count(site_unknown);
+	return 0;
+}
+
+static __always_inline void block_unknown(struct block *b)
+{
+	b->requested = b->stream = b->pool = UNKNOWN;
+}
+
+/*
+ * Reads the Block whose address is at `slot`. What it says is believed only when its address and
+ * size are those of the report.
+ */
+static __always_inline void take_block(struct walk *w, struct block_layout *l, u64 slot)
+{
+	struct block *b = &w->block;
+	u64 at;
+
+	if (read_word_fast(&w->mem, ON_STACK, slot, &at))
+		return;
+	window_cover(&w->mem, ELSEWHERE, at + l->ptr, 8);
+	/* The fields of w->block hold what is compared, too: the stack of BPF has no room. */
+	if (read_elsewhere(w, at + l->ptr, &b->pool) ||
+	    read_elsewhere(w, at + l->size, &b->requested) || b->pool != w->report.addr ||
+	    b->requested != w->report.size || read_elsewhere(w, at + l->requested, &b->requested) ||
+	    read_word_unsure(&w->mem, ELSEWHERE, at + l->stream, &b->stream) ||
+	    read_elsewhere(w, at + l->pool, &b->pool))
+		block_unknown(b);
+}
+
+/* The allocator's Block, through a stack slot of its caller: no second probe is needed for it. */
+static __always_inline void read_block(struct walk *w, struct block_layout *l)
+{
+	for (int i = 0; i < 2; i++) {
+		u64 slot = block_slot(w, l);
+
+		if (slot)
+			take_block(w, l, slot);
+		if (memory_was_stable(&w->mem))
+			return;
+		block_unknown(&w->block);
+		memory_copy_only(&w->mem);
+	}
+}
+
+/*
+ * Reads the Block of an allocation, and looks for its stack among the cached walks. Returns whether
+ * it is there.
+ */
+BPF_GLOBAL int find_origin(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p)
+		return 0;
+	if (w->report.kind == KIND_ALLOC)
+		read_block(w, &p->block);
+	return cached_walk_find(w, p);
+}
+
+/*
+ * Reads the register arguments of the function under the probe, in the order of the System V ABI,
+ * by what its row says. The kind is then that of the event.
+ */
+static __always_inline void read_report(struct hit *h, struct report *r)
+{
+	u64 arg[8] = { h->ctx->di, h->ctx->si, h->ctx->dx, h->ctx->cx,
+		       h->ctx->r8, h->ctx->r9, UNKNOWN,	   UNKNOWN };
+	struct hook *k = h->hook;
+
+	r->addr = arg[k->arg_ptr & 7];
+	r->size = arg[k->arg_size & 7];
+	r->allocated = arg[k->arg_allocated & 7];
+	r->reserved = arg[k->arg_reserved & 7];
+	r->device = arg[k->arg_device & 7];
+	r->kind = k->kind;
+	if (r->kind == KIND_OUT_OF_MEMORY) {
+		r->addr = 0;
+	} else if ((s64)r->size < 0) {
+		r->kind = KIND_FREE;
+		r->size = -r->size;
+	}
+}
+
+/* A block that is taken back: a short record, unless its stack is wanted. */
+static __always_inline void torch_free(struct hit *h)
+{
+	struct record_free *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+	struct report r;
+
+	if (!e) {
+		drop(h, DROP_RING_FULL);
+		return;
+	}
+	read_report(h, &r);
+	e->type = RECORD_FREE;
+	e->device_type = r.device;
+	e->device_index = r.device >> 8;
+	e->pad = 0;
+	e->hook = h->row;
+	e->pad2 = 0;
+	e->pid = h->traced->pid;
+	e->tid = (u32)bpf_get_current_pid_tgid();
+	e->time = bpf_ktime_get_ns();
+	e->addr = r.addr;
+	e->size = r.size;
+	e->allocated = r.allocated;
+	e->reserved = r.reserved;
+	submit(h, e);
+}
+
+/* An event with what memory for a walk has of it; w NULL: there was none. */
+static __always_inline void torch_event(struct hit *h, struct report *r, struct walk *w)
+{
+	struct record_event *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+
+	if (!e) {
+		drop(h, DROP_RING_FULL);
+		return;
+	}
+	fill_event(e, h->traced, h->hook, h->row);
+	e->kind = r->kind;
+	e->device_type = r->device;
+	e->device_index = r->device >> 8;
+	e->addr = r->addr;
+	e->size = r->size;
+	e->allocated = r->allocated;
+	e->reserved = r->reserved;
+	e->stack_status = STACK_NO_SCRATCH;
+	if (w) {
+		e->stack_status = w->block.stack_status;
+		e->stack = w->block.stack;
+		e->requested = w->block.requested;
+		e->stream = w->block.stream;
+		e->pool = w->block.pool;
+	}
+	submit(h, e);
+}
+
+static __always_inline void torch_event_with_stack(struct hit *h)
+{
+	struct info_ref *ref = bpf_map_lookup_elem(&info_refs, &h->index);
+	struct unwind_info *p = ref ? info_of(ref) : 0;
+	struct walk_slot *s = p ? slot_take() : 0;
+
+	if (!s) {
+		struct report r;
+
+		read_report(h, &r);
+		torch_event(h, &r, 0);
+		return;
+	}
+	struct walk *w = &s->walk;
+	u8 status = STACK_OK;
+
+	read_report(h, &w->report);
+	block_unknown(&w->block);
+	stack_begin(h, w, ref, p);
+	if (find_origin(w, p)) {
+		w->block.stack = w->rec.hash;
+		h->stats->cached++; /* not atomic: one that is lost now and then does no harm */
+	} else {
+		w->block.stack = stack_made(h, w, p, &status);
+		if (status == STACK_OK && cached_walk_store(w))
+			count(walks_stored);
+	}
+	w->block.stack_status = status;
+	torch_event(h, &w->report, w);
+	slot_give_back(s);
+}
+
+/* A register argument that decides what the report is. */
+static __always_inline u64 one_argument(struct hit *h, u8 n)
+{
+	u64 arg[8] = { h->ctx->di, h->ctx->si, h->ctx->dx, h->ctx->cx,
+		       h->ctx->r8, h->ctx->r9, UNKNOWN,	   UNKNOWN };
+
+	return arg[n & 7];
+}
+
+/*
+ * c10::reportMemoryUsageToProfiler: one block handed out (positive size) or taken back, and
+ * c10::reportOutOfMemoryToProfiler.
+ */
+static __always_inline void torch_report(struct hit *h)
+{
+	bool is_request = h->hook->kind == KIND_OUT_OF_MEMORY;
+	s64 size = one_argument(h, h->hook->arg_size);
+
+	if (h->hook->flags & HOOK_OFF)
+		outcome(h, OUT_OUTSIDE);
+	else if ((u8)one_argument(h, h->hook->arg_device) == 0) /* c10::DeviceType::CPU */
+		outcome(h, OUT_NOT_DEVICE);
+	else if (!size && !is_request)
+		outcome(h, OUT_NOTHING);
+	else if (size < 0 && !is_request && !cfg_free_stacks)
+		torch_free(h);
+	else
+		torch_event_with_stack(h);
+}

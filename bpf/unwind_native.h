@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * One native frame: from the rule of its pc to its caller's pc, stack pointer and frame pointer.
+ * What the result depends on, words of the stack and the frame pointer at the probe, is noted in
+ * w->deps for the cache of walks.
+ */
+#pragma once
+#include "unwind_rules.h"
+#include "walk.h"
+
+/* Notes that what the walk finds depends on the word at addr. */
+static __always_inline void depends_on(struct walk *w, u64 addr)
+{
+	u64 at = addr - w->first_sp;
+	u32 n = w->deps.nwords;
+
+	barrier_var(n); /* the bound must be checked on what is used */
+	if (at >> 19 || (at & 7) || n >= CACHED_WORDS) { /* 16 bits for the word's number */
+		w->cacheable = 0;
+		return;
+	}
+	w->deps.word[n] = at / 8;
+	w->deps.nwords = n + 1;
+}
+
+/* Notes that it depends on the frame pointer, wherever that came from. */
+static __always_inline void depends_on_fp(struct walk *w)
+{
+	if (w->fp_from)
+		depends_on(w, w->fp_from);
+	else
+		w->deps.needs_fp = 1;
+}
+
+/* Notes that the frame [w->sp, cfa) is an eval loop's. */
+static __always_inline void note_eval(struct walk *w, u64 cfa)
+{
+	u32 n = w->deps.nevals;
+	u64 from = w->sp - w->first_sp, to = cfa - w->first_sp;
+
+	barrier_var(n);
+	if (n >= CACHED_EVALS || to >> 31) {
+		w->cacheable = 0;
+		return;
+	}
+	w->deps.eval[n] = (struct cached_eval){ from, to, w->native };
+	w->deps.nevals = n + 1;
+}
+
+/*
+ * The registers that a signal interrupted lie in the frame that the kernel pushed: struct ucontext
+ * (arch/x86/include/uapi/asm/ucontext.h, sigcontext.h) starts at the trampoline's stack pointer,
+ * general registers at +40. 0 or -EFAULT, with the status set.
+ */
+static __always_inline int step_signal(struct walk *w)
+{
+	u64 frame = w->sp, sp = 0;
+
+	if (read_stack(w, frame + 120, &w->fp) || read_stack(w, frame + 160, &sp) ||
+	    read_stack(w, frame + 168, &w->pc)) {
+		w->status = STACK_UNREADABLE;
+		return -EFAULT;
+	}
+	depends_on(w, frame + 120);
+	depends_on(w, frame + 160);
+	depends_on(w, frame + 168);
+	w->fp_from = frame + 120;
+	w->sp = sp;
+	w->caller = 0;
+	return 0;
+}
+
+/* The canonical frame address: the stack pointer in the caller. 0: cannot be told. */
+static __always_inline u64 frame_address(struct walk *w, u64 rule)
+{
+	u64 cfa = 0, from = w->sp;
+
+	switch (RULE_KIND(rule)) {
+	case RULE_SP:
+		return w->sp + RULE_CFA(rule);
+	case RULE_FP_REG:
+		depends_on_fp(w);
+		return w->fp + RULE_CFA(rule);
+	case RULE_PLT:
+		return w->sp + RULE_CFA(rule) +
+		       ((w->pc & 15) >= RULE_PLT_FROM(rule) ? RULE_PLT_ADD(rule) : 0);
+	case RULE_DEREF_FP:
+		depends_on_fp(w);
+		from = w->fp;
+		break;
+	case RULE_DEREF_SP:
+		break;
+	default:
+		return 0;
+	}
+	depends_on(w, from + RULE_CFA(rule));
+	if (read_stack(w, from + RULE_CFA(rule), &cfa))
+		w->status = STACK_UNREADABLE;
+	return cfa;
+}
+
+/* Where the caller's frame pointer is saved; 0: it is in the register. */
+static __always_inline u64 saved_fp(struct walk *w, u64 rule, u64 cfa)
+{
+	if (RULE_KIND(rule) == RULE_PLT)
+		return 0;
+	if (RULE_FP_AT_FP(rule)) {
+		depends_on_fp(w);
+		return w->fp + RULE_FP(rule);
+	}
+	return RULE_FP_AT_CFA(rule) ? cfa + RULE_FP(rule) : 0;
+}
+
+/* Goes on to the caller of the frame that ends at cfa. 0 or -EFAULT, with the status set. */
+static __always_inline int step_to_caller(struct walk *w, u64 rule, u64 cfa)
+{
+	u64 fp = w->fp, fp_at = saved_fp(w, rule, cfa);
+
+	if ((fp_at && read_stack(w, fp_at, &fp)) || read_stack(w, cfa - 8, &w->pc)) {
+		w->status = STACK_UNREADABLE;
+		return -EFAULT;
+	}
+	depends_on(w, cfa - 8);
+	if (fp_at)
+		w->fp_from = fp_at;
+	w->fp = fp;
+	w->sp = cfa;
+	w->caller = 1;
+	return 0;
+}
+
+/*
+ * Whether a return address that follows no function's code is the first byte of one: no call can
+ * return there. Whoever made the stack put it there, to run when the outermost function is done
+ * (makecontext of glibc).
+ */
+static __always_inline bool is_made_stack(struct unwind_info *p, u64 pc)
+{
+	u64 rule = rule_for(p, pc);
+
+	return RULE_KIND(rule) == RULE_SP && RULE_CFA(rule) == 8;
+}
+
+/*
+ * The rule of the current pc. A return probe of anybody's, still pending, replaced the return
+ * address: the real one is put back first.
+ */
+static __always_inline u64 current_rule(struct walk *w, struct unwind_info *p)
+{
+	u64 rule = rule_for(p, w->pc - w->caller);
+
+	if (RULE_KIND(rule) != RULE_NONE || !w->caller)
+		return rule;
+	w->cacheable = 0;
+	u64 original = target_replaced_return(w->sp - 8);
+	if (!original)
+		return is_made_stack(p, w->pc) ? RULE_END : rule;
+	w->pc = original;
+	return rule_for(p, original - 1);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a walk of a stack knows. The stack that it walks, from the top of the drawing down:
+ *
+ *        low addresses
+ *   first_sp ─► ┌──────────────────────────┐  pc: in the probed function (first_pc)
+ *               │ locals of function 1     │
+ *               │ saved frame pointer      │  at cfa - 16, where the rule says so
+ *               │ return address           │  at cfa - 8: the caller's pc
+ *   sp ───────► ├──────────────────────────┤  = cfa of function 1: what the rule computes
+ *               │ locals of function 2     │
+ *               │ return address           │
+ *               ├──────────────────────────┤
+ *               │ the eval loop of CPython │  an activation: one native frame that runs
+ *               │  ┌────────────────────┐  │  1..n Python frames. It holds
+ *               │  │ shim or cframe     │◄─┼─ py_bound (3.12 on) or py_cframe (3.10, 3.11)
+ *               │  └────────────────────┘  │
+ *               │ return address           │     thread state ─► py_frame: f ─► g ─► shim ─► h
+ *               ├──────────────────────────┤     the chain of Python frames, innermost first. f
+ *               │ ...                      │     and g run in this activation, h in the next one
+ *   stack_top ─►└──────────────────────────┘     below: where the shim lies says which.
+ *        high addresses
+ *
+ * The words of the record are the native pcs in this order. Behind the pc of an eval loop follow
+ * its Python frames.
+ */
+#pragma once
+#include "memory.h"
+
+#define CACHED_EARLY 2
+
+/*
+ * A frame of the eval loop on the C stack, in bytes from where the walk began, and how many native
+ * frames there are up to it.
+ */
+struct cached_eval {
+	u32 from, to;
+	u32 native;
+};
+
+/* A native walk that need not be repeated (walk_cache.h). */
+struct cached_walk {
+	u32 version; /* odd: being written */
+	u32 needs_fp;
+	u64 cache_key;
+	u64 pc, sp, fp;		 /* of the probe */
+	u64 early[CACHED_EARLY]; /* hashes of the first words, when there are more */
+	u64 hash;		 /* of all words */
+	u64 native_hash;	 /* of the frames */
+	u64 sent;		 /* hash of a whole stack that the tracer has */
+	u16 nwords, nevals, pad[2];
+	struct cached_eval eval[CACHED_EVALS];
+	union { /* where the words are that the walk depended on, in words from where it began */
+		u16 word[CACHED_WORDS];
+		u64 four[CACHED_WORDS / 4];
+	};
+};
+
+enum py_state { PY_UNREAD = 0, PY_ACTIVE = 1, PY_NONE = 2 };
+
+/* The Python frame that was read last, and where cached_python_holds is. */
+struct py_frame {
+	u64 code, instr, previous, owners, copy; /* its fields */
+	u32 evals;				 /* activations so far */
+	u32 begins;				 /* the next frame is the first of its activation */
+	u32 empty;				 /* the activation had no frame so far */
+	u32 pushed;				 /* the frame is one of the program's */
+	u32 last;				 /* of its activation */
+	u32 pad;
+};
+
+/* What PyTorch's allocator reports. */
+struct report {
+	u64 addr;
+	u64 size;
+	u64 allocated;
+	u64 reserved;
+	u16 device; /* c10::Device: type, index */
+	u8 kind;    /* enum event_kind */
+	u8 pad[5];
+};
+
+/* What an event has beside the report. */
+struct block {
+	u64 requested;
+	u64 stream;
+	u64 pool;
+	u64 stack;
+	u32 stack_status;
+	u32 pad;
+};
+
+/* The memory of one walk. It lies in a slot that one task has at a time (stack.h). */
+struct walk {
+	u64 pc, sp, fp;
+	u64 tp;	       /* thread pointer */
+	u64 stack_top; /* 0: not known */
+	u64 py_thread; /* the thread state */
+	u64 py_frame;  /* next Python frame to push */
+	u64 py_cframe; /* innermost cframe not yet passed (3.10 to 3.12) */
+	u64 py_bound;  /* address in the eval frame whose Python frames come next; 0: none */
+	u32 py_state;
+	u32 caller; /* pc is a return address */
+	u32 native, python;
+	u32 status;
+	u32 nqueue;
+	u64 hash;			  /* of the native frames */
+	u64 python_hash;		  /* of the Python frames, and where they go among them */
+	u64 first_pc, first_sp, first_fp; /* where the walk began */
+	u64 cache_key;			  /* the info's when it began */
+	u64 fp_from;		  /* address that fp was read from; 0: it is the register's */
+	u32 cacheable;		  /* what the walk depends on is in deps */
+	u32 found, found_version; /* the cached walk that holds */
+	u32 pad;
+	struct report report;
+	struct block block;
+	struct py_frame frame;
+	struct cached_walk deps;
+	u64 queue[2 * MAX_PYTHON]; /* Python words of the activation that was read ahead */
+	u16 code_word[MAX_PYTHON]; /* where in the record the Python frames are */
+	struct memory mem;
+	struct record_stack rec;
+};
+
+static __always_inline void push_word(struct walk *w, u64 word)
+{
+	u32 n = w->rec.nwords;
+
+	barrier_var(n); /* of two pushes in a row the second is to be checked as the first */
+	if (n >= MAX_WORDS) {
+		w->status = STACK_TOO_DEEP;
+		return;
+	}
+	w->rec.words[n] = word;
+	w->rec.nwords = n + 1;
+	w->hash = hash_add(w->hash, word);
+}
+
+static __always_inline int read_stack(struct walk *w, u64 addr, u64 *out)
+{
+	return read_word(&w->mem, ON_STACK, addr, out);
+}
+
+static __always_inline int read_elsewhere(struct walk *w, u64 addr, u64 *out)
+{
+	return read_word(&w->mem, ELSEWHERE, addr, out);
+}

@@ -1,0 +1,19 @@
+//go:build amd64
+
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// TestMemoryModesOfTracer: the flag takes what the tracer knows, by the same names.
+func TestMemoryModesOfTracer(t *testing.T) {
+	require.Equal(t, tracer.MemoryNames, memoryModes)
+	for i, mode := range memoryModes {
+		require.Equal(t, tracer.Memory(i), (&recordOptions{memory: mode}).tracerMemory())
+	}
+}

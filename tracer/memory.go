@@ -1,0 +1,191 @@
+//go:build linux && amd64
+
+package tracer
+
+import (
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+)
+
+// Memory is how the kernel side reads the target's memory (docs/reading-memory.md).
+type Memory uint8
+
+// The ways. MemoryAuto reads in place where that is known to be safe, else it copies. MemoryInPlace fails where it cannot be had.
+const (
+	MemoryAuto Memory = iota
+	MemoryCopy
+	MemoryInPlace
+)
+
+// MemoryNames are the ways as a user types them, by their number.
+var MemoryNames = []string{"auto", "copy", "in-place"}
+
+func (m Memory) String() string { return MemoryNames[m] }
+
+// ParseMemory is the reverse of String.
+func ParseMemory(name string) (Memory, error) {
+	i := slices.Index(MemoryNames, name)
+	if i < 0 {
+		return 0, fmt.Errorf("memory is read %s, not %q", strings.Join(MemoryNames, ", "), name)
+	}
+	return Memory(i), nil
+}
+
+// MemoryUse is how a session reads memory.
+type MemoryUse struct {
+	InPlace bool
+	Told    string // who told where the kernel's direct map is; empty: memory is copied
+	Why     error  // memory is copied although that was not asked for; nil: it was, or memory is read in place
+}
+
+// String is "memory in place" or "memory copied".
+func (u *MemoryUse) String() string {
+	if u.InPlace {
+		return "memory in place"
+	}
+	return "memory copied"
+}
+
+// bootedSeries are the kernels that the project's own tests boot. On others MemoryAuto copies. docs/kernels.md and
+// e2e/kernels/series.txt have the same list; a test compares. (6.1 cannot read in place: bpf_rdonly_cast came with 6.2.)
+var bootedSeries = []string{"6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3"}
+
+// seriesOf gives major and minor number of a release: "6.18" of "6.18.44-cloud".
+func seriesOf(release string) (major, minor int, err error) {
+	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil || n != 2 || major < 0 || minor < 0 {
+		return 0, 0, fmt.Errorf("the release %q of the kernel has no number", release)
+	}
+	return major, minor, nil
+}
+
+// kernelFacts are what decides whether memory may be read in place without being asked for.
+type kernelFacts struct {
+	release string
+	config  map[string]string // what was set when the kernel was built; nil: that cannot be read
+	atOnce  bool              // it has freesAtOnce
+}
+
+func readKernelFacts() kernelFacts {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return kernelFacts{}
+	}
+	k := kernelFacts{release: unix.ByteSliceToString(u.Release[:]), atOnce: hasField("pv_mmu_ops", freesAtOnce)}
+	k.config = readKernelConfig("/proc/config.gz", "/boot/config-"+k.release, "/lib/modules/"+k.release+"/config")
+	return k
+}
+
+// Page tables of x86-64 are given back behind an RCU grace period since 6.15, however the kernel was built (commits a37259732a7d and f2c5c2105827, "x86/mm:
+// Make MMU_GATHER_RCU_TABLE_FREE unconditional" and "Remove pv_ops.mmu.tlb_remove_table call"), and with rcuReclaim, which came with 6.14. Before, a
+// kernel built with rcuOption leaves it to freesAtOnce: unless it is a guest of some hypervisors that frees a table as soon as no processor has it in its TLB.
+const (
+	rcuMajor, rcuMinor = 6, 15
+	rcuOption          = "CONFIG_MMU_GATHER_RCU_TABLE_FREE"
+	rcuReclaim         = "CONFIG_PT_RECLAIM"
+	freesAtOnce        = "tlb_remove_table" // a field of struct pv_mmu_ops, arch/x86/include/asm/paravirt_types.h
+)
+
+// safe says why memory is better copied on this kernel; nil: it can be read in place.
+func (k *kernelFacts) safe() error {
+	major, minor, err := seriesOf(k.release)
+	if err != nil {
+		return err
+	}
+	if series := fmt.Sprintf("%d.%d", major, minor); !slices.Contains(bootedSeries, series) {
+		return fmt.Errorf("reading in place is not tested on Linux %s", series)
+	}
+	switch {
+	case k.config != nil && k.config[rcuOption] != "y":
+		return fmt.Errorf("this kernel does not free page tables by RCU (%s)", rcuOption)
+	case k.config[rcuReclaim] == "y":
+	case k.atOnce:
+		return fmt.Errorf("this kernel can free a page table while it is read (%s)", freesAtOnce)
+	case k.config == nil && (major < rcuMajor || major == rcuMajor && minor < rcuMinor):
+		return fmt.Errorf("a page table can be freed while it is read on Linux %d.%d, whose configuration is not known", major, minor)
+	}
+	return nil
+}
+
+// hasField reports whether a structure of the kernel has a field; also where that cannot be found out.
+func hasField(structure, field string) bool {
+	types, err := btf.LoadKernelSpec()
+	if err != nil {
+		return true
+	}
+	var found *btf.Struct
+	if err := types.TypeByName(structure, &found); err != nil {
+		return !errors.Is(err, btf.ErrNotFound)
+	}
+	return slices.ContainsFunc(found.Members, func(m btf.Member) bool { return m.Name == field })
+}
+
+// maxConfig bounds a kernel's configuration, bytes: they have 150 to 300 kB.
+const maxConfig = 4 << 20
+
+// readKernelConfig reads the first of the files that is there; nil: none is, or it cannot be read.
+func readKernelConfig(paths ...string) map[string]string {
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		defer f.Close()
+		var r io.Reader = f
+		if strings.HasSuffix(path, ".gz") {
+			if r, err = gzip.NewReader(f); err != nil {
+				continue
+			}
+		}
+		if c, err := parseKernelConfig(r); err == nil {
+			return c
+		}
+	}
+	return nil
+}
+
+// parseKernelConfig reads lines as kconfig writes them: CONFIG_NAME=value, and comments for what is not set.
+func parseKernelConfig(r io.Reader) (map[string]string, error) {
+	out := map[string]string{}
+	lines := bufio.NewScanner(io.LimitReader(r, maxConfig))
+	for lines.Scan() {
+		if name, value, ok := strings.Cut(lines.Text(), "="); ok && strings.HasPrefix(name, "CONFIG_") {
+			out[name] = value
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read the kernel's configuration: %w", err)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("the kernel's configuration is empty")
+	}
+	return out, nil
+}
+
+// planMemory decides how memory is to be read. d is where; nil: it is copied, and use says why. The error is for MemoryInPlace only.
+func planMemory(m Memory, k *kernelFacts, find func() (*directMap, error)) (d *directMap, use MemoryUse, err error) {
+	if m == MemoryCopy {
+		return nil, MemoryUse{}, nil
+	}
+	if m == MemoryAuto {
+		if err := k.safe(); err != nil {
+			return nil, MemoryUse{Why: err}, nil
+		}
+	}
+	d, err = find()
+	switch {
+	case err == nil:
+		return d, MemoryUse{InPlace: true, Told: d.told}, nil
+	case m == MemoryInPlace:
+		return nil, MemoryUse{}, fmt.Errorf("memory cannot be read in place here: %w", err)
+	}
+	return nil, MemoryUse{Why: err}, nil
+}

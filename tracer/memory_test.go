@@ -1,0 +1,268 @@
+//go:build linux && amd64
+
+package tracer
+
+import (
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/bpf"
+)
+
+func TestParseMemory(t *testing.T) {
+	for m := MemoryAuto; m <= MemoryInPlace; m++ {
+		got, err := ParseMemory(m.String())
+		require.NoError(t, err)
+		require.Equal(t, m, got)
+	}
+	for _, name := range []string{"", "in place", "Copy", "1"} {
+		_, err := ParseMemory(name)
+		require.ErrorContains(t, err, "auto, copy, in-place")
+	}
+}
+
+// TestBootedSeries: the list is that of the project's own tests, which boot a kernel of each series.
+func TestBootedSeries(t *testing.T) {
+	b, err := os.ReadFile("../e2e/kernels/series.txt")
+	require.NoError(t, err)
+	require.Equal(t, strings.Fields(string(b)), bootedSeries)
+}
+
+func TestSeriesOf(t *testing.T) {
+	for release, want := range map[string]string{"6.18.44-fc-v669": "6.18", "7.2.13+deb14-cloud-amd64": "7.2", "6.1-rc1": "6.1", "10.0": "10.0"} {
+		major, minor, err := seriesOf(release)
+		require.NoError(t, err)
+		require.Equal(t, want, fmt.Sprintf("%d.%d", major, minor))
+	}
+	for _, release := range []string{"", "6", "six.one", "-6.1", "6.-1"} {
+		_, _, err := seriesOf(release)
+		require.Error(t, err, release)
+	}
+}
+
+func TestSafe(t *testing.T) {
+	byRCU, notByRCU, reclaim := map[string]string{rcuOption: "y"}, map[string]string{"CONFIG_X86": "y"}, map[string]string{rcuOption: "y", rcuReclaim: "y"}
+	for _, c := range []struct {
+		kernelFacts
+		why string // empty: it is safe
+	}{
+		{kernelFacts{"6.18.44", byRCU, false}, ""},
+		{kernelFacts{"6.18.44", nil, false}, ""},
+		{kernelFacts{"6.16.12+deb13-amd64", nil, false}, ""},
+		{kernelFacts{"7.3.4", reclaim, false}, ""},
+		{kernelFacts{"6.18.44", notByRCU, false}, "does not free page tables by RCU"},
+		{kernelFacts{"6.12.111", notByRCU, false}, "does not free page tables by RCU"},
+		{kernelFacts{"6.12.111", byRCU, true}, "can free a page table while it is read (tlb_remove_table)"},
+		{kernelFacts{"6.12.111", nil, true}, "can free a page table"},
+		{kernelFacts{"6.12.111", byRCU, false}, ""}, // a stable kernel that has got the change
+		{kernelFacts{"6.12.111", reclaim, true}, ""},
+		{kernelFacts{"6.12.111", nil, false}, "whose configuration is not known"},
+		{kernelFacts{"6.14.1", reclaim, true}, "not tested on Linux 6.14"},
+		{kernelFacts{"6.6.1", byRCU, false}, "not tested on Linux"},
+		{kernelFacts{"6.180.1", byRCU, false}, "not tested on Linux"},
+		{kernelFacts{"7.4.0", byRCU, false}, "not tested on Linux 7.4"},
+		{kernelFacts{"", nil, false}, "no number"},
+	} {
+		err := c.safe()
+		if c.why == "" {
+			require.NoError(t, err, "%v", c)
+		} else {
+			require.ErrorContains(t, err, c.why, "%v", c)
+		}
+	}
+}
+
+func TestHasField(t *testing.T) {
+	require.True(t, hasField("task_struct", "pid"))
+	require.False(t, hasField("task_struct", "no_such_field"))
+	require.False(t, hasField("no_such_struct", "pid"))
+	k := readKernelFacts()
+	t.Log(k.release, len(k.config), k.atOnce, k.safe())
+}
+
+func TestParseKernelConfig(t *testing.T) {
+	c, err := parseKernelConfig(strings.NewReader("# CONFIG_XEN is not set\nCONFIG_A=y\nCONFIG_B=\"a=b\"\nNOT_A_CONFIG=y\n"))
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"CONFIG_A": "y", "CONFIG_B": `"a=b"`}, c)
+	for _, text := range []string{"", "no config\n", strings.Repeat("x", 1<<20)} {
+		_, err := parseKernelConfig(strings.NewReader(text))
+		require.Error(t, err)
+	}
+}
+
+func FuzzParseKernelConfig(f *testing.F) {
+	f.Add("# CONFIG_XEN is not set\nCONFIG_A=y\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := parseKernelConfig(strings.NewReader(text))
+		require.Equal(t, err == nil, len(c) > 0)
+	})
+}
+
+// TestReadKernelConfig: the first file that can be read counts, packed or not.
+func TestReadKernelConfig(t *testing.T) {
+	dir := t.TempDir()
+	plain, packed, damaged := filepath.Join(dir, "config"), filepath.Join(dir, "config.gz"), filepath.Join(dir, "damaged.gz")
+	require.NoError(t, os.WriteFile(plain, []byte("CONFIG_A=plain\n"), 0o644))
+	require.NoError(t, os.WriteFile(damaged, []byte("CONFIG_A=damaged\n"), 0o644))
+	f, err := os.Create(packed)
+	require.NoError(t, err)
+	z := gzip.NewWriter(f)
+	_, err = z.Write([]byte("CONFIG_A=packed\n"))
+	require.NoError(t, errors.Join(err, z.Close(), f.Close()))
+	none := filepath.Join(dir, "none")
+	require.Nil(t, readKernelConfig(none))
+	require.Nil(t, readKernelConfig(damaged))
+	require.Equal(t, "plain", readKernelConfig(none, plain, packed)["CONFIG_A"])
+	require.Equal(t, "packed", readKernelConfig(damaged, packed, plain)["CONFIG_A"])
+}
+
+func TestPlanMemory(t *testing.T) {
+	safe, unknown := &kernelFacts{release: "6.18.1"}, &kernelFacts{release: "6.5.0"}
+	there := &directMap{bpf.TraceDirectMap{Base: aBase}, "someone"}
+	missing := errors.New("no map")
+	for _, c := range []struct {
+		mode    Memory
+		kernel  *kernelFacts
+		missing error
+		use     MemoryUse
+		why     string // of use
+		err     string
+	}{
+		{MemoryAuto, safe, nil, MemoryUse{InPlace: true, Told: "someone"}, "", ""},
+		{MemoryAuto, safe, missing, MemoryUse{}, "no map", ""},
+		{MemoryAuto, unknown, nil, MemoryUse{}, "not tested on Linux 6.5", ""},
+		{MemoryCopy, safe, nil, MemoryUse{}, "", ""},
+		{MemoryCopy, unknown, missing, MemoryUse{}, "", ""},
+		{MemoryInPlace, safe, nil, MemoryUse{InPlace: true, Told: "someone"}, "", ""},
+		{MemoryInPlace, unknown, nil, MemoryUse{InPlace: true, Told: "someone"}, "", ""},
+		{MemoryInPlace, safe, missing, MemoryUse{}, "", "cannot be read in place here: no map"},
+	} {
+		name, asked := fmt.Sprint(c.mode, c.kernel.release, c.missing), false
+		d, use, err := planMemory(c.mode, c.kernel, func() (*directMap, error) {
+			asked = true
+			if c.missing != nil {
+				return nil, c.missing
+			}
+			return there, nil
+		})
+		require.Equal(t, c.use.InPlace, d != nil, name)
+		require.Equal(t, c.use.InPlace || c.missing != nil && c.mode != MemoryCopy, asked, "%s: nothing is asked of the kernel for a copy", name)
+		require.Equal(t, c.use.InPlace, use.InPlace, name)
+		require.Equal(t, c.use.Told, use.Told, name)
+		if c.why == "" {
+			require.NoError(t, use.Why, name)
+		} else {
+			require.ErrorContains(t, use.Why, c.why, name)
+		}
+		if c.err == "" {
+			require.NoError(t, err, name)
+		} else {
+			require.ErrorContains(t, err, c.err, name)
+		}
+	}
+}
+
+// TestLoadVariant: the kernel takes the first of the variants that it does not refuse.
+func TestLoadVariant(t *testing.T) {
+	direct := kernelOptions{direct: bpf.TraceDirectMap{Base: aBase}}
+	verifier := &ebpf.VerifierError{Cause: unix.EACCES, Log: []string{"R2 type=mem expected=fp"}}
+	for name, c := range map[string]struct {
+		most    kernelOptions
+		inPlace bool
+		takes   func(kernelOptions) error
+		used    kernelOptions
+		refused int
+		err     error
+	}{
+		"all":                 {direct, false, func(kernelOptions) error { return nil }, direct, 0, nil},
+		"copies only":         {direct, false, refusesInPlace(verifier), kernelOptions{}, 1, nil},
+		"nothing to refuse":   {kernelOptions{}, false, refusesInPlace(verifier), kernelOptions{}, 0, nil},
+		"no bpf_find_vma":     {direct, false, refusesFindVMA(verifier), kernelOptions{noFindVMA: true}, 2, nil},
+		"nothing":             {direct, false, func(kernelOptions) error { return verifier }, kernelOptions{noFindVMA: true}, 3, verifier},
+		"nothing of one":      {kernelOptions{}, false, func(kernelOptions) error { return verifier }, kernelOptions{noFindVMA: true}, 2, verifier},
+		"no rights":           {direct, false, func(kernelOptions) error { return unix.EPERM }, direct, 1, unix.EPERM},
+		"in place or nothing": {direct, true, refusesInPlace(verifier), direct, 1, verifier},
+		"in place":            {direct, true, func(kernelOptions) error { return nil }, direct, 0, nil},
+		"in place, no map":    {kernelOptions{}, true, func(kernelOptions) error { return nil }, kernelOptions{}, 0, errNoDirectMap},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, used, refused, err := loadVariant(variants, c.most, c.inPlace, func(o kernelOptions) (*kernel, error) {
+				if err := c.takes(o); err != nil {
+					return nil, fmt.Errorf("load: %w", err)
+				}
+				return &kernel{}, nil
+			})
+			require.ErrorIs(t, err, c.err)
+			require.Equal(t, c.err == nil, k != nil)
+			require.Equal(t, c.used, used)
+			require.Len(t, refused, c.refused)
+			if c.inPlace && c.err != nil {
+				require.ErrorContains(t, err, "cannot be read in place here")
+			}
+		})
+	}
+}
+
+func refusesFindVMA(err error) func(kernelOptions) error {
+	return func(o kernelOptions) error {
+		if o.noFindVMA {
+			return nil
+		}
+		return err
+	}
+}
+
+func refusesInPlace(err error) func(kernelOptions) error {
+	return func(o kernelOptions) error {
+		if o.direct.Base != 0 {
+			return err
+		}
+		return nil
+	}
+}
+
+func TestShortened(t *testing.T) {
+	require.Equal(t, "one line", shortened(errors.New("one line\nand another")))
+	long := shortened(errors.New(strings.Repeat("é", shownError)))
+	require.Equal(t, strings.Repeat("é", shownError/2)+"...", long)
+	r := refusal{"that read memory in place", errors.New("R2 type=mem\nmore")}
+	require.Equal(t, "this kernel refuses the programs that read memory in place: R2 type=mem", r.Error())
+}
+
+// TestMemoryModes loads the real programs in each way.
+func TestMemoryModes(t *testing.T) {
+	facts := readKernelFacts()
+	for _, m := range []Memory{MemoryAuto, MemoryCopy, MemoryInPlace} {
+		t.Run(m.String(), func(t *testing.T) {
+			s, err := Open(&Options{Memory: m, RingBytes: 1 << 16})
+			require.NoError(t, err)
+			defer s.Close()
+			use := s.Memory()
+			copies := m == MemoryAuto && facts.safe() != nil
+			require.Equal(t, m != MemoryCopy && !copies, use.InPlace, "%v", use.Why)
+			require.Equal(t, use.InPlace, use.Told != "")
+			require.Equal(t, copies, len(s.Notices()) > 0)
+			require.Empty(t, s.Warnings())
+		})
+	}
+}
+
+// TestMemoryRights: memory is read in place with no more rights than tracing takes.
+func TestMemoryRights(t *testing.T) {
+	if os.Getenv(childTest) != "" {
+		r, err := TestAttach(&Options{Memory: MemoryInPlace})
+		require.NoError(t, err)
+		fmt.Println("memory:", r.Memory.Told)
+		return
+	}
+	require.Contains(t, runAsNobody(t, t.Name(), "yes", "+bpf,+perfmon"), "memory: "+tellers[len(tellers)-1].name)
+}

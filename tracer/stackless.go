@@ -1,0 +1,89 @@
+//go:build linux && amd64
+
+package tracer
+
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// How many allocations are looked at before it is said that they have no stacks: of the first ones all, of more a part.
+const (
+	stacklessFirst = 100
+	stacklessMany  = 1000
+	stacklessShare = 2 // 1 / stacklessShare of them
+)
+
+// stackless counts allocations whose stack was not recorded, so that a trace without stacks is not found out at its end.
+type stackless struct {
+	seen, without uint64
+	reasons       map[event.StackStatus]uint64
+	some          bool // enough of earlier ones had a stack
+	told          bool
+}
+
+// watchStacks warns once when stacks are missing.
+func (s *Session) watchStacks(e *event.Event, status event.StackStatus) {
+	w := &s.stackless
+	if w.told || e.Kind != event.KindAlloc {
+		return
+	}
+	w.take(e.Stack != 0, status)
+	if w.due() {
+		w.told = true
+		s.warn(w.warning())
+	}
+}
+
+func (w *stackless) take(recorded bool, status event.StackStatus) {
+	w.seen++
+	if recorded {
+		return
+	}
+	w.without++
+	if w.reasons == nil {
+		w.reasons = map[event.StackStatus]uint64{}
+	}
+	w.reasons[status]++
+}
+
+// due reports whether it is time to say so. After many with few without it begins anew.
+func (w *stackless) due() bool {
+	switch {
+	case w.seen >= stacklessMany && w.without > w.seen/stacklessShare:
+		return true
+	case w.seen >= stacklessMany:
+		*w = stackless{some: true}
+		return false
+	default:
+		return !w.some && w.seen >= stacklessFirst && w.without == w.seen
+	}
+}
+
+// stacklessHelp is what to do, by the reason.
+var stacklessHelp = map[event.StackStatus]string{
+	event.StatusNoScratch: "the kernel gives the unwinder no memory; gputrace doctor says whether it does so on this machine at all",
+	event.StatusLost:      "they do not fit the ring: take a larger one (--ring-size)",
+}
+
+// reason is the most frequent one.
+func (w *stackless) reason() event.StackStatus {
+	reason, most := event.StatusOK, uint64(0)
+	for status, n := range w.reasons {
+		if n > most || n == most && status < reason {
+			reason, most = status, n
+		}
+	}
+	return reason
+}
+
+// warning is a line: how many, why, and what to do.
+func (w *stackless) warning() error {
+	reason := w.reason()
+	help, ok := stacklessHelp[reason]
+	if !ok {
+		help = "gputrace doctor says whether stacks can be taken on this machine"
+	}
+	return fmt.Errorf("%d of the last %d allocations have no stack (%s): %s", w.without, w.seen, reason, help)
+}
