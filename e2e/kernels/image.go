@@ -37,7 +37,7 @@ type file struct {
 const repository = "/repo"
 
 // buildImage makes the image that kernels boot. Work is the folder of what is built.
-func buildImage(work string, torch bool) (*image, error) {
+func buildImage(work string, kernels []kernel, torch bool) (*image, error) {
 	m := &image{files: map[string]file{}}
 	built := filepath.Join(work, "bin")
 	for _, b := range [][]string{
@@ -57,6 +57,11 @@ func buildImage(work string, torch bool) (*image, error) {
 	m.addTestdata()
 	for _, minor := range pythons {
 		m.addPython(minor)
+	}
+	for _, k := range kernels { // Debian has it there; tracing looks at how the kernel was built
+		if config := filepath.Join(filepath.Dir(k.file), "config-"+k.Release); exists(config) {
+			m.add("/boot/config-"+k.Release, config)
+		}
 	}
 	if torch {
 		m.addTorch()
@@ -175,6 +180,7 @@ func (m *image) addPython(minor string) {
 		return
 	}
 	home := found[len(found)-1]
+	m.link("/usr/bin/python3", filepath.Join(home, "bin/python3"))
 	m.add(filepath.Join(home, "bin/python3"), filepath.Join(home, "bin/python"+minor))
 	library := filepath.Join(home, "lib/python"+minor)
 	m.addBut(library, library, append(notNeeded, filepath.Base(matchOne(library, "config-*")))...)
@@ -235,6 +241,11 @@ func (m *image) addLibrary(line string) {
 	if _, there := m.files[name]; ok && !there && strings.HasPrefix(name, "/") {
 		m.add(name, name)
 	}
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
 }
 
 // isDynamic reports whether a file is an ELF file that names libraries.

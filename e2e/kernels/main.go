@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -18,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -37,6 +39,7 @@ type options struct {
 	limit      time.Duration
 	memory     int
 	cpus       int
+	parallel   int
 }
 
 func main() {
@@ -55,7 +58,6 @@ func main() {
 func parseOptions() *options {
 	o := &options{}
 	flag.StringVar(&o.work, "work", cmp.Or(os.Getenv("GPUTRACE_WORK"), "testdata/.work"), "folder of what is fetched and built")
-	must := flag.String("must", "", "series that must be had, such as \"6.1 6.12\"; the others are left out, with a word, when the mirror has them not")
 	flag.BoolVar(&o.update, "update", false, "write the tables of README.md and docs/kernels.md")
 	flag.BoolVar(&o.budget, "budget", false, fmt.Sprintf("fail when a program takes more than %d verified instructions on the oldest or the newest kernel", budget))
 	flag.StringVar(&o.checks, "checks", "", "only those whose names this expression matches; it has no spaces")
@@ -63,13 +65,14 @@ func parseOptions() *options {
 	flag.StringVar(&o.parameters, "parameters", "", "more parameters for the kernel, such as preempt=full")
 	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "how long a kernel may take")
 	flag.IntVar(&o.memory, "memory", 2048, "MiB of a guest; one with PyTorch has 4096 more")
+	flag.IntVar(&o.parallel, "parallel", 2, "how many kernels run at a time")
 	flag.IntVar(&o.cpus, "cpus", 2, "CPUs of a guest")
 	flag.Usage = func() {
-		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12; by default all, and %s, which is too old.\n\n", tooOld)
+		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12, or newest; it must be had. By default all that can be had, and %s, which is too old.\n\n", tooOld)
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	o.series, o.must = flag.Args(), strings.Fields(*must)
+	o.series = flag.Args()
 	return o
 }
 
@@ -83,27 +86,19 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	images := map[string]string{}
-	for guest, torch := range map[string]bool{"": false, "torch": o.torch != "none"} {
-		if images[guest], err = writeImage(work, torch); err != nil {
-			return false, err
-		}
+	images, err := writeImages(work, kernels, o)
+	if err != nil {
+		return false, err
 	}
-	images["refused"] = images[""]
-	var results []*result
+	results, err := bootAll(ctx, kernels, o, work, images)
+	if err != nil {
+		return false, err
+	}
 	for _, k := range kernels {
 		if k.why != "" {
-			fmt.Printf("%s: not to be had: %s\n", k.Series, k.why)
-			failed = failed || slices.Contains(o.must, k.Series)
-			continue
+			fmt.Printf("Linux %s is not to be had: %s\n", k.Series, k.why)
+			failed = failed || len(o.series) > 0
 		}
-		guest := o.guest(kernels, &k)
-		r, err := boot(ctx, k, o, guest, images[guest], filepath.Join(work, k.Release+".log"))
-		if err != nil {
-			return false, err
-		}
-		r.print(os.Stdout)
-		results = append(results, r)
 	}
 	failed = overBudget(os.Stdout, results, o.budget) || failed
 	printTable(os.Stdout, results)
@@ -114,6 +109,32 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 		return failed, update(results)
 	}
 	return failed, nil
+}
+
+// bootAll boots several kernels at a time. What it gives is in their order; what it prints, in that of their ends.
+func bootAll(ctx context.Context, kernels []kernel, o *options, work string, images map[string]string) ([]*result, error) {
+	results, errs := make([]*result, len(kernels)), make([]error, len(kernels))
+	var group sync.WaitGroup
+	var printing sync.Mutex
+	free := make(chan bool, o.parallel)
+	for i, k := range kernels {
+		if k.why != "" {
+			continue
+		}
+		free <- true
+		group.Go(func() {
+			defer func() { <-free }()
+			guest := o.guest(kernels, &k)
+			results[i], errs[i] = boot(ctx, k, o, guest, images[guest], filepath.Join(work, k.Release+".log"))
+			printing.Lock()
+			defer printing.Unlock()
+			if results[i] != nil {
+				results[i].print(os.Stdout)
+			}
+		})
+	}
+	group.Wait()
+	return slices.DeleteFunc(results, func(r *result) bool { return r == nil }), errors.Join(errs...)
 }
 
 // guest is what a kernel is to do: "refused", "torch" or "".
@@ -129,17 +150,23 @@ func (o *options) guest(all []kernel, k *kernel) string {
 	return ""
 }
 
-// writeImage makes an image and gives its file.
-func writeImage(work string, torch bool) (string, error) {
-	m, err := buildImage(work, torch)
-	if err != nil {
-		return "", err
+// writeImages makes the images for what guests do, and gives their files.
+func writeImages(work string, kernels []kernel, o *options) (map[string]string, error) {
+	plain := filepath.Join(work, "image.cpio")
+	images := map[string]string{"": plain, "refused": plain, "torch": filepath.Join(work, "image-torch.cpio")}
+	for _, guest := range []string{"", "torch"} {
+		if guest == "torch" && o.torch == "none" {
+			continue
+		}
+		m, err := buildImage(work, kernels, guest == "torch")
+		if err != nil {
+			return nil, err
+		}
+		if err := m.write(images[guest]); err != nil {
+			return nil, err
+		}
 	}
-	name := filepath.Join(work, "image.cpio")
-	if torch {
-		name = filepath.Join(work, "image-torch.cpio")
-	}
-	return name, m.write(name)
+	return images, nil
 }
 
 // fetch brings the kernels, and says which.
