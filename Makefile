@@ -28,6 +28,11 @@ test-versions: ## books, exactness and names of holders on every PyTorch from 1.
 	@.ci/install test
 	.ci/versions all $(VERSIONS)
 
+kernels: ## boot each kernel that Debian has from 6.1 on, or KERNELS="6.1 7.3", in QEMU, and trace in it (root, 2 to 5 minutes each)
+	@.ci/install kernels
+	@testdata/setup.sh
+	@go run ./e2e/kernels $(KERNELS_FLAGS) $(KERNELS)
+
 SOAK ?= 1h
 soak: ## PyTorch at full speed in 16 threads for an hour, or SOAK=10m: nothing lost unseen, the live set exact, no growth (root)
 	@.ci/install test
@@ -56,4 +61,4 @@ drift: ## check that what is generated (BPF object, docs/coverage.md) is what th
 clean: ## remove what was built here
 	rm -rf gputrace testdata/.work
 
-.PHONY: help demo build test test-versions soak bench generate coverage lint drift clean
+.PHONY: help demo build test test-versions kernels soak bench generate coverage lint drift clean

@@ -1,0 +1,128 @@
+//go:build linux && amd64
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// kernel is a kernel that was fetched.
+type kernel struct {
+	Series  string // "6.12"
+	Release string // what uname -r says
+	file    string // its image
+	why     string // it could not be had
+}
+
+// result is what a guest has said.
+type result struct {
+	kernel
+	Facts    map[string]string
+	Programs map[string]int // instructions that the verifier has looked at
+	Checks   []checked
+	Took     time.Duration
+}
+
+// checked is one check.
+type checked struct {
+	Name, Detail string
+	OK           bool
+	Seconds      int
+	log          []string
+}
+
+// torchMemory is what PyTorch takes more, MiB: its files lie in memory, for a while twice.
+const torchMemory = 4096
+
+// boot runs a kernel in QEMU until it powers off, and reads what its guest says. The serial line is kept in the file log. Guest is
+// what it shall do: "", "refused" or "torch".
+func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (*result, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	defer cancel()
+	begin := time.Now()
+	var serial bytes.Buffer
+	memory := o.memory
+	if guest == "torch" {
+		memory += torchMemory
+	}
+	// Every CPU that QEMU can emulate; the clock of -cpu max is right by itself, tsc=reliable makes it run too fast.
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "max",
+		"-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(memory), "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
+		"-kernel", k.file, "-initrd", image,
+		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off nowatchdog KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
+	cmd.Stdout, cmd.Stderr = &serial, &serial
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("it did not end in %s", o.limit)
+	}
+	if err := os.WriteFile(log, serial.Bytes(), 0o644); err != nil {
+		return nil, fmt.Errorf("keep the serial line: %w", err)
+	}
+	r := &result{kernel: k, Facts: map[string]string{}, Programs: map[string]int{}, Took: time.Since(begin)}
+	r.parse(serial.String())
+	if err == nil && r.Facts["end"] == "" {
+		err = errors.New("the guest ended before all checks were made")
+	}
+	if err != nil {
+		r.Checks = append(r.Checks, checked{Name: "boot", Detail: err.Error(), log: lastLines(serial.String(), 20)})
+	}
+	return r, nil
+}
+
+// parse reads the lines of e2e/kernels/guest. Others are the kernel's.
+func (r *result) parse(serial string) {
+	s := bufio.NewScanner(strings.NewReader(serial))
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(s.Text()), " ")
+		switch kind {
+		case "FACT":
+			name, value, _ := strings.Cut(rest, " ")
+			r.Facts[name] = value
+		case "PROGRAM":
+			name, n, _ := strings.Cut(rest, " ")
+			r.Programs[name], _ = strconv.Atoi(n)
+		case "CHECK":
+			r.Checks = append(r.Checks, parseCheck(rest))
+		case "LOG":
+			if n := len(r.Checks); n > 0 {
+				r.Checks[n-1].log = append(r.Checks[n-1].log, rest)
+			}
+		}
+	}
+}
+
+// parseCheck reads "<name> ok|FAIL <seconds> <words>". A line that is cut is a failure.
+func parseCheck(line string) checked {
+	for _, word := range []string{" ok ", " FAIL "} {
+		if name, rest, found := strings.Cut(line, word); found {
+			seconds, detail, _ := strings.Cut(rest, " ")
+			n, _ := strconv.Atoi(seconds)
+			return checked{Name: name, Detail: detail, OK: word == " ok ", Seconds: n}
+		}
+	}
+	return checked{Name: line, Detail: "the line is cut"}
+}
+
+func (r *result) failed() bool {
+	for _, c := range r.Checks {
+		if !c.OK {
+			return true
+		}
+	}
+	return len(r.Checks) == 0
+}
+
+func lastLines(s string, n int) []string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[max(0, len(lines)-n):]
+}

@@ -1,0 +1,115 @@
+//go:build linux && amd64
+
+// Command guest runs in a kernel that e2e/kernels has booted, and says on standard output, in lines that the host reads, how
+// gputrace does there:
+//
+//	FACT <name> <words>                       what was found
+//	PROGRAM <name> <verified instructions>    of a BPF program, as the trace has loaded it; 0: the kernel does not tell
+//	CHECK <name> ok|FAIL <seconds> <words>    a check has ended
+//	LOG <line>                                what belongs to the failed check before
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Where the host has put things.
+const (
+	binary   = "/usr/bin/gputrace"
+	tests    = "/repo/e2e/e2e.test"
+	folder   = "/repo/e2e"
+	programs = "/repo/testdata/.work/programs"
+)
+
+// tail is how many lines of a failed command are told.
+const tail = 30
+
+// patience bounds what a check may take. Nothing that works comes near it.
+const patience = 5 * time.Minute
+
+// check is one thing that must hold. run gives what to tell of it.
+type check struct {
+	name string
+	run  func(ctx context.Context) (string, error)
+}
+
+// failure is an error with the end of the output that shows it.
+type failure struct {
+	error
+	output string
+}
+
+func main() {
+	var u unix.Utsname
+	_ = unix.Uname(&u) // cannot fail
+	fmt.Printf("FACT release %s\n", unix.ByteSliceToString(u.Release[:]))
+	checks := whole
+	switch os.Getenv("KERNELS_GUEST") {
+	case "refused":
+		checks = refused
+	case "torch":
+		checks = append(checks, torch...)
+	}
+	only, err := regexp.Compile(os.Getenv("KERNELS_CHECKS"))
+	if err != nil {
+		fmt.Println("FACT error", err)
+		return
+	}
+	for _, c := range checks {
+		if only.MatchString(c.name) {
+			c.report()
+		}
+	}
+	fmt.Println("FACT end all checks were made")
+}
+
+// report runs a check and prints what comes of it.
+func (c *check) report() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	begin := time.Now()
+	detail, err := c.run(ctx)
+	result := "ok"
+	if err != nil {
+		result, detail = "FAIL", firstLine(err.Error())
+	}
+	fmt.Printf("CHECK %s %s %.0f %s\n", c.name, result, time.Since(begin).Seconds(), detail)
+	if f := (*failure)(nil); errors.As(err, &f) {
+		for _, line := range lastLines(f.output, tail) {
+			fmt.Println("LOG", line)
+		}
+	}
+}
+
+// output runs a command that must end well.
+func output(ctx context.Context, environment []string, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env, cmd.WaitDelay = folder, append(os.Environ(), environment...), 5*time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return string(out), &failure{fmt.Errorf("%s: %w", name, err), string(out)}
+	}
+	return string(out), nil
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+func lastLines(s string, n int) []string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return lines[max(0, len(lines)-n):]
+}

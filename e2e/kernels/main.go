@@ -1,0 +1,207 @@
+//go:build linux && amd64
+
+// Command kernels boots Debian's kernels in QEMU, without the hardware's help, and has gputrace trace in each: docs/kernels.md has
+// what it looks at and what came of it. It ends with 1 when anything does not hold.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// tooOld is the newest series that tracing is not meant for: gputrace must say so.
+const tooOld = "5.10"
+
+// options are those of the command line.
+type options struct {
+	work       string
+	series     []string
+	must       []string
+	update     bool
+	budget     bool
+	checks     string
+	parameters string
+	torch      string
+	limit      time.Duration
+	memory     int
+	cpus       int
+	parallel   int
+}
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("kernels: ")
+	o := parseOptions()
+	failed, err := run(context.Background(), o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+func parseOptions() *options {
+	o := &options{}
+	flag.StringVar(&o.work, "work", cmp.Or(os.Getenv("GPUTRACE_WORK"), "testdata/.work"), "folder of what is fetched and built")
+	flag.BoolVar(&o.update, "update", false, "write the tables of README.md and docs/kernels.md")
+	flag.BoolVar(&o.budget, "budget", false, fmt.Sprintf("fail when a program takes more than %d verified instructions on the oldest or the newest kernel", budget))
+	flag.StringVar(&o.checks, "checks", "", "only those whose names this expression matches; it has no spaces")
+	flag.StringVar(&o.torch, "torch", "ends", "on which kernels PyTorch trains, too: ends (the oldest and the newest), all or none")
+	flag.StringVar(&o.parameters, "parameters", "", "more parameters for the kernel, such as preempt=full")
+	flag.DurationVar(&o.limit, "limit", 15*time.Minute, "how long a kernel may take")
+	flag.IntVar(&o.memory, "memory", 2048, "MiB of a guest; one with PyTorch has 4096 more")
+	flag.IntVar(&o.parallel, "parallel", 2, "how many kernels run at a time")
+	flag.IntVar(&o.cpus, "cpus", 2, "CPUs of a guest")
+	flag.Usage = func() {
+		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12, or newest; it must be had. By default all that can be had, and %s, which is too old.\n\n", tooOld)
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	o.series = flag.Args()
+	return o
+}
+
+// run boots all, prints the tables, and reports whether something failed.
+func run(ctx context.Context, o *options) (failed bool, err error) {
+	work, err := filepath.Abs(filepath.Join(o.work, "kernels"))
+	if err != nil {
+		return false, err
+	}
+	kernels, err := fetch(ctx, work, o.series)
+	if err != nil {
+		return false, err
+	}
+	images, err := writeImages(work, kernels, o)
+	if err != nil {
+		return false, err
+	}
+	results, err := bootAll(ctx, kernels, o, work, images)
+	if err != nil {
+		return false, err
+	}
+	for _, k := range kernels {
+		if k.why != "" {
+			fmt.Printf("Linux %s is not to be had: %s\n", k.Series, k.why)
+			failed = failed || len(o.series) > 0
+		}
+	}
+	failed = overBudget(os.Stdout, results, o.budget) || failed
+	printTable(os.Stdout, results)
+	for _, r := range results {
+		failed = failed || r.failed()
+	}
+	if o.update {
+		return failed, update(results)
+	}
+	return failed, nil
+}
+
+// bootAll boots several kernels at a time. What it gives is in their order; what it prints, in that of their ends.
+func bootAll(ctx context.Context, kernels []kernel, o *options, work string, images map[string]string) ([]*result, error) {
+	results, errs := make([]*result, len(kernels)), make([]error, len(kernels))
+	var group sync.WaitGroup
+	var printing sync.Mutex
+	free := make(chan bool, o.parallel)
+	for i, k := range kernels {
+		if k.why != "" {
+			continue
+		}
+		free <- true
+		group.Go(func() {
+			defer func() { <-free }()
+			guest := o.guest(kernels, &k)
+			results[i], errs[i] = boot(ctx, k, o, guest, images[guest], filepath.Join(work, k.Release+".log"))
+			printing.Lock()
+			defer printing.Unlock()
+			if results[i] != nil {
+				results[i].print(os.Stdout)
+			}
+		})
+	}
+	group.Wait()
+	return slices.DeleteFunc(results, func(r *result) bool { return r == nil }), errors.Join(errs...)
+}
+
+// guest is what a kernel is to do: "refused", "torch" or "".
+func (o *options) guest(all []kernel, k *kernel) string {
+	supported := slices.DeleteFunc(slices.Clone(all), func(k kernel) bool { return k.why != "" || k.Series == tooOld })
+	end := len(supported) > 0 && (k.Series == supported[0].Series || k.Series == supported[len(supported)-1].Series)
+	switch {
+	case k.Series == tooOld:
+		return "refused"
+	case o.torch == "all", o.torch == "ends" && end:
+		return "torch"
+	}
+	return ""
+}
+
+// writeImages makes the images for what guests do, and gives their files.
+func writeImages(work string, kernels []kernel, o *options) (map[string]string, error) {
+	plain := filepath.Join(work, "image.cpio")
+	images := map[string]string{"": plain, "refused": plain, "torch": filepath.Join(work, "image-torch.cpio")}
+	for _, guest := range []string{"", "torch"} {
+		if guest == "torch" && o.torch == "none" {
+			continue
+		}
+		m, err := buildImage(work, kernels, guest == "torch")
+		if err != nil {
+			return nil, err
+		}
+		if err := m.write(images[guest]); err != nil {
+			return nil, err
+		}
+	}
+	return images, nil
+}
+
+// fetch brings the kernels, and says which.
+func fetch(ctx context.Context, work string, series []string) ([]kernel, error) {
+	if len(series) == 0 {
+		all, err := fetchSeries(ctx, work)
+		if err != nil {
+			return nil, err
+		}
+		old, err := fetchSeries(ctx, work, tooOld)
+		return append(old, all...), err
+	}
+	return fetchSeries(ctx, work, series...)
+}
+
+func fetchSeries(ctx context.Context, work string, series ...string) ([]kernel, error) {
+	cmd := exec.CommandContext(ctx, "e2e/kernels/fetch", append([]string{work}, series...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("fetch the kernels: %w", err)
+	}
+	var kernels []kernel
+	for s := bufio.NewScanner(bytes.NewReader(out)); s.Scan(); {
+		words := strings.SplitN(s.Text(), " ", 3)
+		if len(words) != 3 {
+			return nil, fmt.Errorf("fetch the kernels: line %q", s.Text())
+		}
+		k := kernel{Series: words[0], Release: words[1], file: words[2]}
+		if k.Release == "none" {
+			k.why = words[2]
+		}
+		kernels = append(kernels, k)
+	}
+	return kernels, nil
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
