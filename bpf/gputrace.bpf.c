@@ -26,6 +26,7 @@ int report(struct pt_regs *ctx)
 {
 	struct hit h;
 
+	USE_STACK_OF_THREAD(ctx);
 	if (!hit_begin(&h, ctx))
 		torch_report(&h);
 	return 0;
@@ -37,6 +38,7 @@ int enter(struct pt_regs *ctx)
 {
 	struct hit h;
 
+	USE_STACK_OF_THREAD(ctx);
 	if (!hit_begin(&h, ctx))
 		call_enter(&h, 0);
 	return 0;
@@ -48,6 +50,7 @@ int enter_only_free(struct pt_regs *ctx)
 {
 	struct hit h;
 
+	USE_STACK_OF_THREAD(ctx);
 	if (!hit_begin(&h, ctx))
 		call_enter(&h, 1);
 	return 0;
@@ -59,6 +62,7 @@ int leave(struct pt_regs *ctx)
 {
 	struct hit h;
 
+	USE_STACK_OF_THREAD(ctx);
 	if (!hit_begin(&h, ctx))
 		call_return(&h);
 	return 0;
@@ -69,8 +73,9 @@ int leave(struct pt_regs *ctx)
  * that does nothing (r_brk of link.h): behind the mapping, before any code of a new library runs.
  */
 SEC("uprobe")
-int libraries_changed(void *ctx __attribute__((unused)))
+int libraries_changed(void *ctx)
 {
+	USE_STACK_OF_THREAD(ctx);
 	u32 index;
 	struct traced *t = current_traced(bpf_get_current_pid_tgid() >> 32, &index);
 	struct info_ref *ref = t ? bpf_map_lookup_elem(&info_refs, &index) : 0;

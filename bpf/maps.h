@@ -11,6 +11,7 @@
 const volatile u32 cfg_free_stacks; /* 1: frees get a stack too */
 const volatile u32 cfg_find_vma;    /* 1: the kernel has bpf_find_vma (5.17) */
 const volatile u32 cfg_slot_mask;   /* of walk_slots: their number, a power of two, less 1 */
+const volatile u32 cfg_never;	    /* 0 */
 const volatile u64 cfg_pidns_ino;   /* the tracer's PID namespace, as stat(2) numbers it */
 const volatile struct direct_map cfg_direct;
 
@@ -91,4 +92,24 @@ PERCPU(counters, 1, struct cpu_counters);
 		struct cpu_counters *c_ = bpf_map_lookup_elem(&counters, &zero_);                  \
 		if (c_)                                                                            \
 			__sync_fetch_and_add(&c_->name, 1);                                        \
+	} while (0)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} no_programs SEC(".maps");
+
+/*
+ * Has the program run on the thread's own stack. From Linux 6.13 on, functions with 64 bytes or more
+ * get a stack of the CPU instead (bpf_enable_priv_stack in kernel/bpf/verifier.c), which is right for
+ * kprobes: they are not preempted. A uprobe's program is of the same type and is: the next thread on
+ * that CPU would use the same stack in the midst of its run. A program with a tail call is left as it
+ * is; this one is never made, and the verifier takes it out.
+ */
+#define USE_STACK_OF_THREAD(ctx)                                                                   \
+	do {                                                                                       \
+		if (cfg_never)                                                                     \
+			bpf_tail_call(ctx, &no_programs, 0);                                       \
 	} while (0)

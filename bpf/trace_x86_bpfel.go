@@ -603,6 +603,7 @@ const (
 	TraceMapContexts          = "contexts"
 	TraceMapCounters          = "counters"
 	TraceMapInfoRefs          = "info_refs"
+	TraceMapNoPrograms        = "no_programs"
 	TraceMapNsPids            = "ns_pids"
 	TraceMapPids              = "pids"
 	TraceMapRing              = "ring"
@@ -627,6 +628,7 @@ const (
 	TraceVarCfgDirect         = "cfg_direct"
 	TraceVarCfgFindVma        = "cfg_find_vma"
 	TraceVarCfgFreeStacks     = "cfg_free_stacks"
+	TraceVarCfgNever          = "cfg_never"
 	TraceVarCfgPidnsIno       = "cfg_pidns_ino"
 	TraceVarCfgSlotMask       = "cfg_slot_mask"
 	TraceVarChildrenLost      = "children_lost"
@@ -702,6 +704,7 @@ type TraceMapSpecs struct {
 	Contexts    *ebpf.MapSpec `ebpf:"contexts"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	InfoRefs    *ebpf.MapSpec `ebpf:"info_refs"`
+	NoPrograms  *ebpf.MapSpec `ebpf:"no_programs"`
 	NsPids      *ebpf.MapSpec `ebpf:"ns_pids"`
 	Pids        *ebpf.MapSpec `ebpf:"pids"`
 	Ring        *ebpf.MapSpec `ebpf:"ring"`
@@ -724,6 +727,7 @@ type TraceVariableSpecs struct {
 	CfgDirect       *ebpf.VariableSpec `ebpf:"cfg_direct"`
 	CfgFindVma      *ebpf.VariableSpec `ebpf:"cfg_find_vma"`
 	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
+	CfgNever        *ebpf.VariableSpec `ebpf:"cfg_never"`
 	CfgPidnsIno     *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
 	CfgSlotMask     *ebpf.VariableSpec `ebpf:"cfg_slot_mask"`
 	ChildrenLost    *ebpf.VariableSpec `ebpf:"children_lost"`
@@ -763,6 +767,7 @@ type TraceMaps struct {
 	Contexts    *ebpf.Map `ebpf:"contexts"`
 	Counters    *ebpf.Map `ebpf:"counters"`
 	InfoRefs    *ebpf.Map `ebpf:"info_refs"`
+	NoPrograms  *ebpf.Map `ebpf:"no_programs"`
 	NsPids      *ebpf.Map `ebpf:"ns_pids"`
 	Pids        *ebpf.Map `ebpf:"pids"`
 	Ring        *ebpf.Map `ebpf:"ring"`
@@ -784,6 +789,7 @@ func (m *TraceMaps) Close() error {
 		m.Contexts,
 		m.Counters,
 		m.InfoRefs,
+		m.NoPrograms,
 		m.NsPids,
 		m.Pids,
 		m.Ring,
@@ -807,6 +813,7 @@ type TraceVariables struct {
 	CfgDirect       *ebpf.Variable `ebpf:"cfg_direct"`
 	CfgFindVma      *ebpf.Variable `ebpf:"cfg_find_vma"`
 	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
+	CfgNever        *ebpf.Variable `ebpf:"cfg_never"`
 	CfgPidnsIno     *ebpf.Variable `ebpf:"cfg_pidns_ino"`
 	CfgSlotMask     *ebpf.Variable `ebpf:"cfg_slot_mask"`
 	ChildrenLost    *ebpf.Variable `ebpf:"children_lost"`

@@ -30,7 +30,7 @@ func TestFeatures(t *testing.T) {
 	}
 	// As old as the ring buffer, or older (bpf-helpers(7)).
 	for _, f := range []asm.BuiltinFunc{
-		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetCurrentPidTgid, asm.FnGetCurrentComm, asm.FnKtimeGetNs, asm.FnGetPrandomU32, asm.FnGetSmpProcessorId,
+		asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnGetCurrentPidTgid, asm.FnGetCurrentComm, asm.FnKtimeGetNs, asm.FnGetPrandomU32, asm.FnTailCall, asm.FnGetSmpProcessorId,
 		asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnRingbufOutput, asm.FnRingbufQuery,
 	} {
 		asked[f] = true

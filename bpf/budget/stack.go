@@ -69,7 +69,7 @@ type Program struct {
 }
 
 // Measure reads a program's instructions, in which those of all functions that it calls follow its own, as in a loaded
-// collection's spec. Errors are ErrNotComputed (recursion, tail calls) and jumps to nowhere.
+// collection's spec. Errors are ErrNotComputed (recursion, tail calls in functions) and jumps to nowhere.
 func Measure(insns asm.Instructions) (*Program, error) {
 	fs, err := split(insns)
 	if err != nil {
@@ -114,9 +114,6 @@ func split(insns asm.Instructions) ([]*body, error) {
 		if insns[i].IsFunctionReference() {
 			called[insns[i].Reference()] = true
 		}
-		if insns[i].IsBuiltinCall() && asm.BuiltinFunc(insns[i].Constant) == asm.FnTailCall {
-			return nil, fmt.Errorf("instruction %d is a tail call: %w", i, ErrNotComputed)
-		}
 	}
 	var out []*body
 	byName := map[string]*body{}
@@ -129,8 +126,11 @@ func split(insns asm.Instructions) ([]*body, error) {
 		f := out[len(out)-1]
 		f.insns = append(f.insns, insns[i])
 	}
-	for _, f := range out {
+	for n, f := range out {
 		for i := range f.insns {
+			if n > 0 && isTailCall(&f.insns[i]) {
+				return nil, fmt.Errorf("%s, instruction %d is a tail call: %w", f.Name, i, ErrNotComputed)
+			}
 			if !f.insns[i].IsFunctionReference() {
 				continue
 			}
@@ -144,6 +144,12 @@ func split(insns asm.Instructions) ([]*body, error) {
 		}
 	}
 	return out, nil
+}
+
+// isTailCall: in the program itself a tail call leaves the stack as it was. In a function the kernel has a limit of its own for what
+// is below it.
+func isTailCall(i *asm.Instruction) bool {
+	return i.IsBuiltinCall() && asm.BuiltinFunc(i.Constant) == asm.FnTailCall
 }
 
 // loopRegisters are the bytes in which the verifier keeps the registers of a bpf_loop that it inlines (optimize_bpf_loop in

@@ -115,7 +115,7 @@ func TestNotComputed(t *testing.T) {
 	}{
 		"empty":       {nil, "no instructions"},
 		"recursion":   {append(function("a", call("b"), asm.Return()), function("b", call("a"), asm.Return())...), "a calls itself"},
-		"tail call":   {function("a", asm.FnTailCall.Call(), asm.Return()), "instruction 0 is a tail call"},
+		"tail call":   {append(function("a", call("b"), asm.Return()), function("b", asm.FnTailCall.Call(), asm.Return())...), "b, instruction 0 is a tail call"},
 		"missing":     {function("a", call("b"), asm.Return()), `a calls "b", which is not there`},
 		"no end":      {function("a", asm.Mov.Imm(asm.R0, 0)), "instruction 0 is the last"},
 		"jump beyond": {function("a", asm.Ja.Label("b"), asm.Return()), "instruction 0 jumps out of the function"},
