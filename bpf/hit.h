@@ -4,8 +4,8 @@
  * hits = emitted + without an event + dropped can be checked from outside.
  */
 #pragma once
-#include <bpf/bpf_tracing.h>
 #include "process.h"
+#include <bpf/bpf_tracing.h>
 #include "target_bpf.h"
 
 struct hit {

@@ -4,6 +4,7 @@
  * and what is not in a map of its own is in one value: so large tables are maps.
  */
 #pragma once
+#include "types.h"
 #include <bpf/bpf_helpers.h>
 #include "pagetable.h"
 #include "walk.h"
@@ -11,7 +12,7 @@
 const volatile u32 cfg_free_stacks; /* 1: frees get a stack too */
 const volatile u32 cfg_find_vma;    /* 1: the kernel has bpf_find_vma (5.17) */
 const volatile u32 cfg_slot_mask;   /* of walk_slots: their number, a power of two, less 1 */
-const volatile u32 cfg_never;	    /* 0 */
+const volatile u32 cfg_never;	    /* 0: see USE_STACK_OF_THREAD */
 const volatile u64 cfg_pidns_ino;   /* the tracer's PID namespace, as stat(2) numbers it */
 const volatile struct direct_map cfg_direct;
 
@@ -48,15 +49,14 @@ struct {
 
 ARRAY(rules, MAX_RULES, u64);				     /* 512 KiB: what rows index */
 ARRAY(rule_cache, 1 << RULE_CACHE_BITS, struct cached_rule); /* 1 MiB: pc -> rule */
-ARRAY(cached_walks, CACHED_WALKS, struct cached_walk);	     /* 3.4 MiB */
-ARRAY(seen_stacks, SEEN_STACKS,
-      u64);			    /* 2 MiB: hashes of sent ones; one that is lost is sent again */
-ARRAY(seen_codes, SEEN_CODES, u64); /* 256 KiB: the last code object sent, by its address */
+ARRAY(cached_walks, CACHED_WALKS, struct cached_walk);	     /* 3.1 MiB */
+ARRAY(seen_stacks, SEEN_STACKS, u64); /* 2 MiB: hashes of those that were sent */
+ARRAY(seen_codes, SEEN_CODES, u64);   /* 256 KiB: the last code object sent, by its address */
 ARRAY(unwind_infos, MAX_INFOS, struct unwind_info); /* 82 KiB each; user space sets how many */
 ARRAY(traced, MAX_TRACED, struct traced);	    /* 768 KiB */
 ARRAY(info_refs, MAX_TRACED, struct info_ref);	    /* 256 KiB */
 
-/* Memory for one walk, which a task has while it is at it: 46 KiB each. */
+/* Memory for one walk, which a task has while it is at it: 58 KiB each. */
 struct walk_slot {
 	u32 taken;
 	u32 pad;

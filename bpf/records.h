@@ -123,8 +123,7 @@ enum outcome {
 	DROP_UNPAIRED = 11,   /* lost: a return whose entry was not seen */
 	OUT_OTHER = 12,	      /* a general function, called for something else than memory */
 	OUT_CHOSEN = 13,      /* the thread chose its device or context */
-	OUT_OUTSIDE =
-		14, /* it began before all probes were attached, or after the end of the trace */
+	OUT_OUTSIDE = 14,     /* it began before all probes were attached, or after the end */
 	OUTCOME_COUNT = 15,
 };
 

@@ -95,10 +95,8 @@ struct mapping {
 enum py_entry {
 	PY_ENTRY_EACH = 1, /* 3.10: every frame is an activation of its own */
 	PY_ENTRY_FLAG = 2, /* 3.11: the frame whose is_entry is set is the last, and is a frame */
-	PY_ENTRY_SHIM =
-		3, /* 3.12 on: a shim frame on the C stack follows the last; it is no frame */
-	PY_ENTRY_CODE = 4, /* 3.8, 3.9: as EACH; the activation is the native frame whose pc is in
-			      the eval loop */
+	PY_ENTRY_SHIM = 3, /* 3.12 on: a shim frame on the C stack follows the last; it is none */
+	PY_ENTRY_CODE = 4, /* 3.8, 3.9: as EACH; a native frame with its pc in the eval loop */
 };
 
 struct code_range {
@@ -127,8 +125,7 @@ struct python {
 	u16 co_filename;
 	u16 co_linetable;
 	u16 co_firstlineno;
-	u16 tls_block;	 /* the word at tls is a pointer, and the state that far behind where it
-			    leads; NO_FIELD: it is the state */
+	u16 tls_block;	 /* the word at tls leads to the state, so far behind; NO_FIELD: it is it */
 	u16 object_head; /* sizeof(PyObject) */
 	u16 f_copy;	 /* which copy of the bytecode the frame runs; NO_FIELD: there are none */
 	u16 co_copies;

@@ -12,20 +12,6 @@
 #pragma once
 #include "tables.h"
 
-#define BPF_GLOBAL __attribute__((noinline))
-
-#ifndef __always_inline
-#define __always_inline inline __attribute__((always_inline))
-#endif
-#ifndef barrier
-/* Makes the compiler, and with it the verifier, forget what it knows of memory. */
-#define barrier() asm volatile("" ::: "memory")
-#endif
-#ifndef barrier_var
-/* Hides a value's history from the compiler, so that it emits the check that the verifier needs. */
-#define barrier_var(v) asm volatile("" : "+r"(v))
-#endif
-
 #define HASH_MULT 0x9E3779B97F4A7C15ull /* 2^64 / golden ratio, odd: Fibonacci hashing */
 
 struct cached_walk;

@@ -138,3 +138,18 @@ struct task_struct {
 #include <errno.h>
 #include <stdbool.h>
 #endif
+
+/* A function that the verifier checks once, by itself: target.h. */
+#define BPF_GLOBAL __attribute__((noinline))
+
+#ifndef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#endif
+#ifndef barrier
+/* Makes the compiler, and with it the verifier, forget what it knows of memory. */
+#define barrier() asm volatile("" ::: "memory")
+#endif
+#ifndef barrier_var
+/* Hides a value's history from the compiler, so that it emits the check that the verifier needs. */
+#define barrier_var(v) asm volatile("" : "+r"(v))
+#endif
