@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -59,13 +60,16 @@ func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (
 		"-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(memory), "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
 		"-kernel", k.file, "-initrd", image,
 		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off nowatchdog KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
-	cmd.Stdout, cmd.Stderr = &serial, &serial
-	err := cmd.Run()
+	file, err := os.Create(log)
+	if err != nil {
+		return nil, fmt.Errorf("keep the serial line: %w", err)
+	}
+	defer file.Close()
+	cmd.Stdout = io.MultiWriter(&serial, file)
+	cmd.Stderr = cmd.Stdout
+	err = cmd.Run()
 	if ctx.Err() != nil {
 		err = fmt.Errorf("it did not end in %s", o.limit)
-	}
-	if err := os.WriteFile(log, serial.Bytes(), 0o644); err != nil {
-		return nil, fmt.Errorf("keep the serial line: %w", err)
 	}
 	r := &result{kernel: k, Facts: map[string]string{}, Programs: map[string]int{}, Took: time.Since(begin)}
 	r.parse(serial.String())
