@@ -317,7 +317,8 @@ func refuses(ctx context.Context) (string, error) {
 	code := t.gputrace.ProcessState.ExitCode()
 	said := strings.TrimSpace(t.out.String())
 	what := fmt.Sprintf("exit code %d: %s", code, firstLine(said))
-	if code != notPermitted && code != nothing || strings.Contains(said, "\n") {
+	oneSentence := !strings.Contains(strings.ReplaceAll(said, "\n  ", ""), "\n") // what may follow is advice, set in
+	if code != notPermitted && code != nothing || !oneSentence {
 		return "", &failure{fmt.Errorf("%s (%w)", what, err), said}
 	}
 	return what, nil
