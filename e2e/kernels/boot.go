@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -44,6 +45,9 @@ type checked struct {
 // torchMemory is what PyTorch takes more, MiB: its files lie in memory, for a while twice.
 const torchMemory = 4096
 
+// trouble is how the kernel begins to tell of a fault of its own.
+var trouble = regexp.MustCompile(`BUG: |WARNING: |Oops: |general protection fault`)
+
 // boot runs a kernel in QEMU until it powers off, and reads what its guest says. The serial line is kept in the file log. Guest is
 // what it shall do: "", "refused" or "torch".
 func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (*result, error) {
@@ -59,7 +63,7 @@ func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "max",
 		"-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(memory), "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
 		"-kernel", k.file, "-initrd", image,
-		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off nowatchdog KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
+		"-append", "console=ttyS0 oops=panic panic=-1 loglevel=4 mitigations=off nowatchdog KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
 	file, err := os.Create(log)
 	if err != nil {
 		return nil, fmt.Errorf("keep the serial line: %w", err)
@@ -73,6 +77,9 @@ func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (
 	}
 	r := &result{kernel: k, Facts: map[string]string{}, Programs: map[string]int{}, Took: time.Since(begin)}
 	r.parse(serial.String())
+	if at := trouble.FindStringIndex(serial.String()); at != nil {
+		r.Checks = append(r.Checks, checked{Name: "kernel", Detail: "it is in trouble itself", log: firstLines(serial.String()[at[0]:], 50)})
+	}
 	if err == nil && r.Facts["end"] == "" {
 		err = errors.New("the guest ended before all checks were made")
 	}
@@ -124,6 +131,11 @@ func (r *result) failed() bool {
 		}
 	}
 	return len(r.Checks) == 0
+}
+
+func firstLines(s string, n int) []string {
+	lines := strings.Split(s, "\n")
+	return lines[:min(len(lines), n)]
 }
 
 func lastLines(s string, n int) []string {
