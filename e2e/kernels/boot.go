@@ -8,8 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +45,9 @@ type checked struct {
 // torchMemory is what PyTorch takes more, MiB: its files lie in memory, for a while twice.
 const torchMemory = 4096
 
+// trouble is how the kernel begins to tell of a fault of its own.
+var trouble = regexp.MustCompile(`BUG: |WARNING: |Oops: |general protection fault`)
+
 // boot runs a kernel in QEMU until it powers off, and reads what its guest says. The serial line is kept in the file log. Guest is
 // what it shall do: "", "refused" or "torch".
 func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (*result, error) {
@@ -58,17 +63,23 @@ func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-machine", "q35", "-cpu", "max",
 		"-smp", strconv.Itoa(o.cpus), "-m", strconv.Itoa(memory), "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
 		"-kernel", k.file, "-initrd", image,
-		"-append", "console=ttyS0 panic=-1 loglevel=4 mitigations=off nowatchdog KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
-	cmd.Stdout, cmd.Stderr = &serial, &serial
-	err := cmd.Run()
+		"-append", "console=ttyS0 oops=panic panic=-1 loglevel=4 mitigations=off nowatchdog KERNELS_GUEST="+guest+" KERNELS_CHECKS="+o.checks+" "+o.parameters)
+	file, err := os.Create(log)
+	if err != nil {
+		return nil, fmt.Errorf("keep the serial line: %w", err)
+	}
+	defer file.Close()
+	cmd.Stdout = io.MultiWriter(&serial, file)
+	cmd.Stderr = cmd.Stdout
+	err = cmd.Run()
 	if ctx.Err() != nil {
 		err = fmt.Errorf("it did not end in %s", o.limit)
 	}
-	if err := os.WriteFile(log, serial.Bytes(), 0o644); err != nil {
-		return nil, fmt.Errorf("keep the serial line: %w", err)
-	}
 	r := &result{kernel: k, Facts: map[string]string{}, Programs: map[string]int{}, Took: time.Since(begin)}
 	r.parse(serial.String())
+	if at := trouble.FindStringIndex(serial.String()); at != nil {
+		r.Checks = append(r.Checks, checked{Name: "kernel", Detail: "it is in trouble itself", log: firstLines(serial.String()[at[0]:], 50)})
+	}
 	if err == nil && r.Facts["end"] == "" {
 		err = errors.New("the guest ended before all checks were made")
 	}
@@ -120,6 +131,11 @@ func (r *result) failed() bool {
 		}
 	}
 	return len(r.Checks) == 0
+}
+
+func firstLines(s string, n int) []string {
+	lines := strings.Split(s, "\n")
+	return lines[:min(len(lines), n)]
 }
 
 func lastLines(s string, n int) []string {

@@ -207,7 +207,7 @@ var summaryLines = []struct {
 	{"hits", regexp.MustCompile(`(?m)^events +([\d,]+) probe hits`)},
 	{"lost", regexp.MustCompile(`(?m)^lost +([\d,]+) events`)},
 	{"live", regexp.MustCompile(`(?m)^live .*?([\d,]+) B\)? = `)},
-	{"complete", regexp.MustCompile(`(?m)^stacks .* ([\d.]+) % complete`)},
+	{"stacks", regexp.MustCompile(`(?m)^stacks .*?: (.*)`)},
 }
 
 // summary compares what gputrace prints at its end with what lives by the program's own books.
@@ -220,14 +220,16 @@ func summary(out string, live uint64) (string, error) {
 		}
 		found[s.name] = strings.ReplaceAll(m[1], ",", "")
 	}
-	fmt.Println("FACT complete", found["complete"], "%")
-	memory := "in place"
-	if strings.Contains(out, "copies memory") {
-		memory = "by copies"
+	complete := "0 %"
+	if m := regexp.MustCompile(`([\d.]+ %) complete`).FindStringSubmatch(found["stacks"]); m != nil {
+		complete = m[1]
 	}
-	fmt.Println("FACT memory", memory)
-	what := fmt.Sprintf("%s hits, %s lost, %s %% of the stacks complete, %s B live", found["hits"], found["lost"], found["complete"], found["live"])
-	if found["lost"] != "0" || found["complete"] != "100.0" || found["live"] != strconv.FormatUint(live, 10) {
+	fmt.Println("FACT complete", complete)
+	if m := regexp.MustCompile(`memory (in place|copied)`).FindStringSubmatch(out); m != nil {
+		fmt.Println("FACT memory", m[1])
+	}
+	what := fmt.Sprintf("%s hits, %s lost, %s of the stacks complete, %s B live", found["hits"], found["lost"], complete, found["live"])
+	if found["lost"] != "0" || complete != "100.0 %" || found["live"] != strconv.FormatUint(live, 10) {
 		return "", &failure{fmt.Errorf("%s; the program has %d B", what, live), out}
 	}
 	return what, nil
@@ -315,7 +317,8 @@ func refuses(ctx context.Context) (string, error) {
 	code := t.gputrace.ProcessState.ExitCode()
 	said := strings.TrimSpace(t.out.String())
 	what := fmt.Sprintf("exit code %d: %s", code, firstLine(said))
-	if code != notPermitted && code != nothing || strings.Contains(said, "\n") {
+	oneSentence := !strings.Contains(strings.ReplaceAll(said, "\n  ", ""), "\n") // what may follow is advice, set in
+	if code != notPermitted && code != nothing || !oneSentence {
 		return "", &failure{fmt.Errorf("%s (%w)", what, err), said}
 	}
 	return what, nil
