@@ -65,10 +65,56 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
+/*
+ * The same for threads to which the kernel gave no storage at their first call: it does not while
+ * another thread on that CPU was interrupted in asking for some.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_LATE_THREADS);
+	__type(key, u64); /* bpf_get_current_pid_tgid */
+	__type(value, struct thread);
+} late_threads SEC(".maps");
+
+struct thread no_calls; /* zero */
+
+static __always_inline struct thread *find_late_thread(void)
+{
+	u64 key = bpf_get_current_pid_tgid();
+
+	return bpf_map_lookup_elem(&late_threads, &key);
+}
+
+/* Finds memory for a thread at its first call; NULL: there is none. */
+static __noinline struct thread *new_thread(void)
+{
+	u64 key = bpf_get_current_pid_tgid();
+	struct thread *th = find_late_thread();
+
+	if (th)
+		return th;
+	th = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0,
+				  BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (th)
+		return th;
+	bpf_map_update_elem(&late_threads, &key, &no_calls, 0);
+	return bpf_map_lookup_elem(&late_threads, &key);
+}
+
 static __always_inline struct thread *find_thread(void)
 {
-	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0,
-				    BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct thread *th = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+
+	return th ? th : new_thread();
+}
+
+/* Gives up what a thread has that ends, or that becomes another program. */
+static __always_inline void forget_thread(void)
+{
+	u64 key = bpf_get_current_pid_tgid();
+
+	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
+	bpf_map_delete_elem(&late_threads, &key);
 }
 
 static __always_inline struct call *call_at(struct thread *th, u32 i)

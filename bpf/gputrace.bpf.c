@@ -108,7 +108,7 @@ int program_replaced(void *ctx __attribute__((unused)))
 
 	if (!t)
 		return 0;
-	bpf_task_storage_delete(&threads, bpf_get_current_task_btf());
+	forget_thread();
 	process_execed(t, index, tgid);
 	return 0;
 }
@@ -127,8 +127,11 @@ int thread_exit(void *ctx __attribute__((unused)))
 	if (!t)
 		return 0;
 	struct thread *th = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!th)
+		th = find_late_thread();
 	if (th)
 		abandon_calls(th, t, 0, th->depth);
+	forget_thread();
 	if (!task->signal->live.counter)
 		process_ended(t, index, tgid);
 	return 0;

@@ -29,6 +29,7 @@
 #define MAX_DEPTH	  8    /* nested calls of a thread; beyond it DROP_DEPTH */
 #define MAX_DIMS	  7    /* sizes that a call takes; a test of the hook table knows it */
 #define MAX_VALUES	  10   /* VALUE_DIMS + MAX_DIMS */
+#define MAX_LATE_THREADS  1024 /* without storage of the kernel; beyond it DROP_NO_SCRATCH */
 #define MAX_CONTEXTS	  1024 /* of all processes; the ones that were not used go: context_unknown */
 #define MAX_RETURN_PROBES 64   /* pending in a thread: the kernel's MAX_URETPROBE_DEPTH */
 

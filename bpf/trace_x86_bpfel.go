@@ -603,6 +603,7 @@ const (
 	TraceMapContexts          = "contexts"
 	TraceMapCounters          = "counters"
 	TraceMapInfoRefs          = "info_refs"
+	TraceMapLateThreads       = "late_threads"
 	TraceMapNoPrograms        = "no_programs"
 	TraceMapNsPids            = "ns_pids"
 	TraceMapPids              = "pids"
@@ -636,6 +637,7 @@ const (
 	TraceVarHooks             = "hooks"
 	TraceVarKeepTypes         = "keep_types"
 	TraceVarKnown             = "known"
+	TraceVarNoCalls           = "no_calls"
 	TraceVarProcessNewsLost   = "process_news_lost"
 	TraceVarRawInSecond       = "raw_in_second"
 	TraceVarRawNoRoom         = "raw_no_room"
@@ -704,6 +706,7 @@ type TraceMapSpecs struct {
 	Contexts    *ebpf.MapSpec `ebpf:"contexts"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	InfoRefs    *ebpf.MapSpec `ebpf:"info_refs"`
+	LateThreads *ebpf.MapSpec `ebpf:"late_threads"`
 	NoPrograms  *ebpf.MapSpec `ebpf:"no_programs"`
 	NsPids      *ebpf.MapSpec `ebpf:"ns_pids"`
 	Pids        *ebpf.MapSpec `ebpf:"pids"`
@@ -735,6 +738,7 @@ type TraceVariableSpecs struct {
 	Hooks           *ebpf.VariableSpec `ebpf:"hooks"`
 	KeepTypes       *ebpf.VariableSpec `ebpf:"keep_types"`
 	Known           *ebpf.VariableSpec `ebpf:"known"`
+	NoCalls         *ebpf.VariableSpec `ebpf:"no_calls"`
 	ProcessNewsLost *ebpf.VariableSpec `ebpf:"process_news_lost"`
 	RawInSecond     *ebpf.VariableSpec `ebpf:"raw_in_second"`
 	RawNoRoom       *ebpf.VariableSpec `ebpf:"raw_no_room"`
@@ -767,6 +771,7 @@ type TraceMaps struct {
 	Contexts    *ebpf.Map `ebpf:"contexts"`
 	Counters    *ebpf.Map `ebpf:"counters"`
 	InfoRefs    *ebpf.Map `ebpf:"info_refs"`
+	LateThreads *ebpf.Map `ebpf:"late_threads"`
 	NoPrograms  *ebpf.Map `ebpf:"no_programs"`
 	NsPids      *ebpf.Map `ebpf:"ns_pids"`
 	Pids        *ebpf.Map `ebpf:"pids"`
@@ -789,6 +794,7 @@ func (m *TraceMaps) Close() error {
 		m.Contexts,
 		m.Counters,
 		m.InfoRefs,
+		m.LateThreads,
 		m.NoPrograms,
 		m.NsPids,
 		m.Pids,
@@ -821,6 +827,7 @@ type TraceVariables struct {
 	Hooks           *ebpf.Variable `ebpf:"hooks"`
 	KeepTypes       *ebpf.Variable `ebpf:"keep_types"`
 	Known           *ebpf.Variable `ebpf:"known"`
+	NoCalls         *ebpf.Variable `ebpf:"no_calls"`
 	ProcessNewsLost *ebpf.Variable `ebpf:"process_news_lost"`
 	RawInSecond     *ebpf.Variable `ebpf:"raw_in_second"`
 	RawNoRoom       *ebpf.Variable `ebpf:"raw_no_room"`

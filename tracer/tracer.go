@@ -380,16 +380,23 @@ func (t *Tracer) Stack(id event.StackID) *event.Stack { return t.stacks.stack(id
 // bootTime is the clock that events carry, nanoseconds.
 func bootTime() uint64 { return readClock(unix.CLOCK_BOOTTIME) }
 
+// clocksTogether is how long reading the clocks may take, nanoseconds: we can be interrupted between them.
+const clocksTogether = uint64(100 * time.Microsecond)
+
 // suspendedTime is how long the machine was suspended since it was booted, nanoseconds: what CLOCK_BOOTTIME is ahead of
-// CLOCK_MONOTONIC, which the kernel side uses. A few hundred nanoseconds pass between the clocks, so what is below a millisecond is
-// none.
+// CLOCK_MONOTONIC, which the kernel side uses. What is below a millisecond is none.
 func suspendedTime() uint64 {
-	monotonic := readClock(unix.CLOCK_MONOTONIC)
-	ahead := bootTime() - monotonic
-	if ahead < uint64(time.Millisecond) {
-		return 0
+	for {
+		before, boot := readClock(unix.CLOCK_MONOTONIC), bootTime()
+		after := readClock(unix.CLOCK_MONOTONIC)
+		if after-before > clocksTogether {
+			continue
+		}
+		if boot < before+uint64(time.Millisecond) {
+			return 0
+		}
+		return boot - before
 	}
-	return ahead
 }
 
 func readClock(clock int32) uint64 {
