@@ -30,7 +30,6 @@ const tooOld = "5.10"
 type options struct {
 	work       string
 	series     []string
-	must       []string
 	update     bool
 	budget     bool
 	checks     string
