@@ -61,7 +61,6 @@ static __always_inline void walk_begin(struct walk *w, struct unwind_info *p)
 	w->py_bound = w->py_cframe = w->py_frame = 0;
 	w->rec.nwords = 0;
 	memory_close_windows(&w->mem);
-	w->rec.pid = p->pid;
 	w->hash = p->stack_seed + p->mappings_stale;
 	w->python_hash = 0;
 }
