@@ -17,7 +17,6 @@
 #define EARLY_WORDS    16 /* behind which a hash of those so far is kept, CACHED_EARLY times */
 #define PYTHON_BATCH   12 /* frames that one call reads: the verifier checks so many */
 #define PYTHON_BATCHES 12
-#define CACHED_PYTHON  (PYTHON_BATCH * PYTHON_BATCHES) /* frames and activations */
 
 static __always_inline u32 cache_set(u64 sp, u64 pc)
 {
