@@ -14,12 +14,6 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// version is printed by --version and at every attach.
-const version = "0.1.0"
-
-// versionDate is when that version began; the manual page has it.
-const versionDate = "2026-11-22"
-
 // Exit codes, for every command. Never renumber.
 const (
 	exitOK           = 0

@@ -5,9 +5,54 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 )
+
+// release and releaseDate (YYYY-MM-DD) are set by the linker where a release is built; see "make release".
+var release, releaseDate string
+
+// version is printed by --version and at every attach, and is in every recording. versionDate is the date of the manual page.
+var version, versionDate = identify(release, releaseDate, readBuild())
+
+// readBuild returns what the Go toolchain wrote into this program; nothing where it wrote nothing.
+func readBuild() debug.BuildInfo {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return *info
+	}
+	return debug.BuildInfo{}
+}
+
+// identify returns the version of a build and its date: those that a release was given, else those of the commit that it was
+// built from, without the v of its tag. A build that knows no commit (go test, a source tree without git) is "devel", of today.
+func identify(release, date string, info debug.BuildInfo) (version, day string) {
+	version, day = release, date
+	if version == "" {
+		version = strings.TrimPrefix(strings.Trim(info.Main.Version, "()"), "v")
+	}
+	if version == "" {
+		version = "devel"
+	}
+	if commit := setting(info, "vcs.time"); day == "" && len(commit) >= len(time.DateOnly) {
+		day = commit[:len(time.DateOnly)]
+	}
+	if day == "" {
+		day = time.Now().UTC().Format(time.DateOnly)
+	}
+	return version, day
+}
+
+// setting returns the value of a build setting; empty where there is none.
+func setting(info debug.BuildInfo, key string) string {
+	for _, s := range info.Settings {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
+}
 
 // build is what identifies this program.
 type build struct {
@@ -19,20 +64,11 @@ type build struct {
 }
 
 func thisBuild() build {
-	b := build{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return b
+	info := readBuild()
+	return build{
+		Version: version, Commit: setting(info, "vcs.revision"), Modified: setting(info, "vcs.modified") == "true",
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			b.Commit = s.Value
-		case "vcs.modified":
-			b.Modified = s.Value == "true"
-		}
-	}
-	return b
 }
 
 func versionCommand() *cli.Command {
