@@ -340,7 +340,7 @@ func TestBrowseWild(t *testing.T) {
 type later struct {
 	*eventtest.Stream
 	state []byte
-	marks []event.Mark
+	marks []event.Annotation
 	begun bool
 }
 
@@ -348,11 +348,11 @@ func (l *later) Read(buf []event.Event) ([]event.Event, error) {
 	if l.begun {
 		return l.Stream.Read(buf)
 	}
-	l.begun, l.marks = true, []event.Mark{{Kind: event.MarkCheckpoint, State: l.state}}
+	l.begun, l.marks = true, []event.Annotation{{Kind: event.AnnotationCheckpoint, State: l.state}}
 	return buf, nil
 }
 
-func (l *later) Marks() []event.Mark {
+func (l *later) Annotations() []event.Annotation {
 	m := l.marks
 	l.marks = nil
 	return m
@@ -398,6 +398,6 @@ func TestBrowseEmpty(t *testing.T) {
 	b := browse(t, &eventtest.Stream{}, nil)
 	require.Len(t, b.Moments, 1)
 	require.Empty(t, b.Lives)
-	var books heap.Books
+	var books heap.Totals
 	require.Equal(t, books.Events, b.Events)
 }

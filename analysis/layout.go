@@ -108,8 +108,8 @@ func (l *layouter) walk() error {
 		return err
 	}
 	if l.peaks == nil {
-		for _, a := range h.Books().Accounts {
-			l.capture(h, &a, cmp.Or(l.until, h.Books().Time))
+		for _, a := range h.Totals().Accounts {
+			l.capture(h, &a, cmp.Or(l.until, h.Totals().Time))
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ func TestLayouts(t *testing.T) {
 			o := analysis.LayoutOptions{Selection: analysis.Selection{At: s.Events[n-1].Time}}
 			layouts, err := trace.Layouts(o)
 			require.NoError(t, err)
-			require.Len(t, layouts, len(h.Books().Accounts))
+			require.Len(t, layouts, len(h.Totals().Accounts))
 			for i := range layouts {
 				l := &layouts[i]
 				a, ok := h.Account(l.PID, l.Device)

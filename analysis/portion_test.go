@@ -15,7 +15,7 @@ func TestPortions(t *testing.T) {
 	cuda0 := event.Device{Type: event.DeviceCUDA}
 	account := heap.Account{PID: 7, Device: cuda0, Allocated: 700, Before: 300, Lost: -100, BeforeBlocks: heap.Count{Bytes: 300, Objects: 2}}
 	s := &heap.Snapshot{
-		Books: heap.Books{Accounts: []heap.Account{account, {PID: 8, Allocated: event.Unknown, Live: heap.Count{Bytes: 50}}}},
+		Totals: heap.Totals{Accounts: []heap.Account{account, {PID: 8, Allocated: event.Unknown, Live: heap.Count{Bytes: 50}}}},
 		Sites: []heap.Site{
 			{PID: 7, Layer: event.LayerTorch, Device: cuda0, Stack: 1, Alloc: heap.Count{Objects: 9, Bytes: 900}, Inuse: heap.Count{Objects: 5, Bytes: 500}},
 			{PID: 7, Layer: event.LayerTorch, Device: cuda0, Origin: heap.OriginBefore, Inuse: heap.Count{Objects: 2, Bytes: 300}},

@@ -143,7 +143,7 @@ func (p *picker) walk() (*heap.Heap, error) {
 		return nil, err
 	}
 	if !peak {
-		p.capture(cmp.Or(until, h.Books().Time), func(sitePartKey) bool { return true })
+		p.capture(cmp.Or(until, h.Totals().Time), func(sitePartKey) bool { return true })
 	}
 	return h, nil
 }

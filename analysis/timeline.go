@@ -207,7 +207,7 @@ func (p *playback) before(e *event.Event, h *heap.Heap) {
 // begin shows what there is at the beginning of the range.
 func (p *playback) begin(h *heap.Heap) {
 	p.begun = true
-	books := h.Books()
+	books := h.Totals()
 	for i := range books.Accounts {
 		p.totals(h, accountID{books.Accounts[i].PID, books.Accounts[i].Device}, p.tl.From, true)
 	}

@@ -9,7 +9,7 @@ import (
 
 // Input is events that can be replayed as often as wanted.
 type Input interface {
-	event.Recorded
+	event.Replayable
 	// Rewind makes the first event the next to be read.
 	Rewind() error
 }
@@ -38,7 +38,7 @@ func NewTrace(in Input, o *Options) (*Trace, error) {
 	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]string{}}
 	h := heap.New()
 	t.Damage = h.Replay(in)
-	if s := h.Books(); t.Damage != nil && s.Events == 0 && len(s.Accounts)+len(s.Drivers) == 0 {
+	if s := h.Totals(); t.Damage != nil && s.Events == 0 && len(s.Accounts)+len(s.Drivers) == 0 {
 		return nil, t.Damage
 	}
 	t.end = t.view(h.Snapshot())
@@ -206,15 +206,15 @@ type visit struct {
 	event *event.Event // that is being applied; nil: none
 }
 
-// Born implements heap.Follower.
-func (w *visit) Born(b *heap.Block) {
+// Allocated implements heap.Follower.
+func (w *visit) Allocated(b *heap.Block) {
 	if w.Visitor.Born != nil {
 		w.Visitor.Born(b, w.event)
 	}
 }
 
-// Gone implements heap.Follower.
-func (w *visit) Gone(b *heap.Block, time uint64) {
+// Freed implements heap.Follower.
+func (w *visit) Freed(b *heap.Block, time uint64) {
 	if w.Visitor.Gone != nil {
 		w.Visitor.Gone(b, w.event, time)
 	}
@@ -230,6 +230,6 @@ func (w *visit) Moved(from, to *heap.Block) {
 	if w.event != nil {
 		time = w.event.Time
 	}
-	w.Gone(from, time)
-	w.Born(to)
+	w.Freed(from, time)
+	w.Allocated(to)
 }

@@ -41,7 +41,7 @@ func snapshot() *heap.Snapshot {
 	segment := site(event.LayerDevice, 7, 9, 1, 1<<21)
 	segment.Segment = true
 	return &heap.Snapshot{
-		Books: heap.Books{Accounts: []heap.Account{{PID: 7, Device: cuda0, Allocated: 10000, Before: 4000, Live: heap.Count{Bytes: 6000}}}},
+		Totals: heap.Totals{Accounts: []heap.Account{{PID: 7, Device: cuda0, Allocated: 10000, Before: 4000, Live: heap.Count{Bytes: 6000}}}},
 		Sites: []heap.Site{
 			site(event.LayerTorch, 7, 0, 1, 100),
 			site(event.LayerTorch, 7, 1, 3, 3000),

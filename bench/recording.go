@@ -118,7 +118,7 @@ func readEvents(r *recording.Reader) ([]event.Event, error) {
 	for {
 		events, err := r.Read(buf)
 		out = append(out, events...)
-		r.Marks() // those of the session: a writer costs what its events do
+		r.Annotations() // those of the session: a writer costs what its events do
 		if errors.Is(err, io.EOF) {
 			if len(out) == 0 {
 				return nil, errors.New("nothing was recorded")

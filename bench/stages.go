@@ -87,7 +87,7 @@ func (a *applying) take(from, to int) error {
 }
 
 func (a *applying) close() error {
-	b := a.heap.Books()
+	b := a.heap.Totals()
 	wrong := b.GapCount + b.Ignored
 	for i := range b.Accounts {
 		wrong += b.Accounts[i].UnknownFrees + b.Accounts[i].LostFrees

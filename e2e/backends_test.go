@@ -236,7 +236,7 @@ func (r *replay) checkTensors(t *testing.T, books *torchBooks) {
 // checkTotals compares the totals of every device.
 func (r *replay) checkTotals(t *testing.T, books *torchBooks) {
 	t.Helper()
-	all := r.heap.Books()
+	all := r.heap.Totals()
 	accounts := map[int8]heap.Account{}
 	for _, a := range all.Accounts {
 		require.Zero(t, a.Lost)
@@ -344,7 +344,7 @@ const poolGrain = 512
 // checkCounted compares with PyTorch's only figure where it has no blocks: bytes allocated.
 func (r *replay) checkCounted(t *testing.T, books *torchBooks) {
 	t.Helper()
-	require.Empty(t, r.heap.Books().Accounts, "blocks were reported after all")
+	require.Empty(t, r.heap.Totals().Accounts, "blocks were reported after all")
 	require.Empty(t, books.Segments)
 	if r.counted == "" {
 		return
@@ -374,7 +374,7 @@ func (r *replay) requireUse(t *testing.T) {
 	require.Equal(t, r.refused, r.refusals > 0)
 	require.Equal(t, r.pending, r.pendings > 0)
 	frees := 0
-	for _, d := range r.heap.Books().Drivers {
+	for _, d := range r.heap.Totals().Drivers {
 		frees += int(d.Frees)
 		require.Zero(t, d.LostFrees)
 		require.Zero(t, d.UnknownFrees)

@@ -283,7 +283,7 @@ func TestCalls(t *testing.T) {
 				r := runCalls(t, p.name, options(), tt.env, tt.args...)
 				requireActs(t, r.calls.acts(), actsOf(r.events))
 				r.requireNames(t)
-				for _, d := range r.requireLive(t).Books().Drivers {
+				for _, d := range r.requireLive(t).Totals().Drivers {
 					require.Zero(t, d.LostFrees, "%+v", d)
 					if tt.resets { // every call's context is known there
 						require.Zero(t, d.Doubtful, "%+v", d)

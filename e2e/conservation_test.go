@@ -61,7 +61,7 @@ func checkGaps(t *testing.T, tr *trace, last counters) {
 	for i := range tr.events {
 		h.Apply(&tr.events[i])
 	}
-	books := h.Books()
+	books := h.Totals()
 	require.Len(t, books.Accounts, 1)
 	a := books.Accounts[0]
 	require.Equal(t, last.Allocated, a.Allocated)

@@ -82,7 +82,7 @@ func readRecording(t *testing.T, path string) *readBack {
 	defer r.Close()
 	out := &readBack{heap: heap.New(), info: r.Info()}
 	out.err = out.heap.Replay(r)
-	out.events, out.end = out.heap.Books().Events, r.End()
+	out.events, out.end = out.heap.Totals().Events, r.End()
 	return out
 }
 
@@ -106,17 +106,17 @@ func (r *readBack) checkLaw(t *testing.T) uint64 {
 		emitted += h.Emitted
 	}
 	require.Equal(t, emitted, r.events)
-	books, last, inHoles := r.heap.Books(), r.info.Attached, uint64(0)
-	for _, h := range books.Holes {
-		require.GreaterOrEqual(t, h.From, last, "%+v", books.Holes)
+	books, last, inHoles := r.heap.Totals(), r.info.Attached, uint64(0)
+	for _, h := range books.LossIntervals {
+		require.GreaterOrEqual(t, h.From, last, "%+v", books.LossIntervals)
 		require.Greater(t, h.To, h.From)
 		last, inHoles = h.To, inHoles+h.Events
 	}
 	require.Equal(t, dropped, inHoles)
 	r.checkTotals(t)
 	for _, g := range books.Gaps {
-		require.NotEmpty(t, books.Holes, "a gap, and no event was lost: %+v", g)
-		require.Greater(t, g.Time, books.Holes[0].From)
+		require.NotEmpty(t, books.LossIntervals, "a gap, and no event was lost: %+v", g)
+		require.Greater(t, g.Time, books.LossIntervals[0].From)
 	}
 	return dropped
 }
@@ -124,7 +124,7 @@ func (r *readBack) checkLaw(t *testing.T) uint64 {
 // checkTotals checks that what is known and what was lost add up to the totals that the allocator's events carry.
 func (r *readBack) checkTotals(t *testing.T) {
 	t.Helper()
-	books := r.heap.Books()
+	books := r.heap.Totals()
 	require.Zero(t, books.Ignored)
 	for i := range books.Accounts {
 		a := &books.Accounts[i]
@@ -168,9 +168,9 @@ func TestFire(t *testing.T) {
 	r := readRecording(t, filepath.Join(c.out(), "trace.gputrace"))
 	dropped := r.checkLaw(t)
 	require.Greater(t, dropped, uint64(1000))
-	holes := r.heap.Books().Holes
+	holes := r.heap.Totals().LossIntervals
 	require.Less(t, holes[len(holes)-1].To, healed, "the hole is over")
-	require.Zero(t, r.heap.Books().Accounts[0].Lost)
+	require.Zero(t, r.heap.Totals().Accounts[0].Lost)
 	said := regexp.MustCompile(`lost +[\d,]+ events: ring full [\d,]+\n +[\d,]+ events? from \+\d+\.\d{3} s to \+\d+\.\d{3} s, pid \d+\n`)
 	require.Regexp(t, said, c.stdout.String())
 	again, _ := report(t, c.out())
@@ -367,15 +367,15 @@ func TestFireOfOneEvent(t *testing.T) {
 	r := readRecording(t, filepath.Join(c.out(), fmt.Sprintf("pid%d", one.pid), "trace.gputrace"))
 	require.NoError(t, r.err)
 	require.Zero(t, r.events)
-	books := r.heap.Books()
-	require.Len(t, books.Holes, 1)
-	require.EqualValues(t, 1, books.Holes[0].Events)
+	books := r.heap.Totals()
+	require.Len(t, books.LossIntervals, 1)
+	require.EqualValues(t, 1, books.LossIntervals[0].Events)
 	require.EqualValues(t, 1, *r.end.Lost)
 	require.NotContains(t, c.stdout.String(), "received", "the equation must hold")
 }
 
-func sumHoles(b *heap.Books) (n uint64) {
-	for _, h := range b.Holes {
+func sumHoles(b *heap.Totals) (n uint64) {
+	for _, h := range b.LossIntervals {
 		n += h.Events
 	}
 	return n
@@ -412,11 +412,11 @@ func TestFireOfJob(t *testing.T) {
 		r := readRecording(t, path)
 		require.NoError(t, r.err)
 		r.checkTotals(t)
-		books := r.heap.Books()
+		books := r.heap.Totals()
 		got[books.Accounts[0].PID] = books.Accounts[0].Allocated
 		require.Zero(t, books.Accounts[0].Lost)
 		lost += sumHoles(&books)
-		holes[int(books.Accounts[0].PID)] = len(books.Holes)
+		holes[int(books.Accounts[0].PID)] = len(books.LossIntervals)
 		dropped = 0 // of all: the probes are the session's
 		for _, h := range r.end.Hits {
 			for _, n := range h.Dropped {

@@ -126,7 +126,7 @@ func (j *job) finish(t *testing.T) {
 
 // allocated is what the process's allocators hold at the last event of its part, bytes.
 func (p *part) allocated() (n uint64) {
-	books := p.heap.Books()
+	books := p.heap.Totals()
 	for i := range books.Accounts {
 		n += books.Accounts[i].Allocated
 	}
@@ -248,7 +248,7 @@ func TestChildrenDriver(t *testing.T) {
 	want, got := printedByChildren(p), map[uint32][]uint64{}
 	require.Len(t, want, 12)
 	for _, part := range j.parts[1:] {
-		drivers := part.heap.Books().Drivers
+		drivers := part.heap.Totals().Drivers
 		i := slices.IndexFunc(drivers, func(d heap.DriverAccount) bool { return d.Layer == event.LayerDevice })
 		require.GreaterOrEqual(t, i, 0)
 		require.Zero(t, drivers[i].UnknownFrees)
@@ -290,7 +290,7 @@ func TestContainer(t *testing.T) {
 		want = append(want, bytes...)
 	}
 	for _, part := range j.parts[1:] {
-		got = append(got, part.heap.Books().Accounts[0].Live.Bytes)
+		got = append(got, part.heap.Totals().Accounts[0].Live.Bytes)
 		st := part.Stack(part.events[0].Stack)
 		require.True(t, slices.ContainsFunc(st.Frames, func(f event.Frame) bool { return f.Func == "allocate" }), "%+v", st)
 	}
@@ -334,7 +334,7 @@ func checkChildren(t *testing.T, j *job, p *target, done string) int {
 	require.Equal(t, done, fmt.Sprint("DONE ", root.allocated()))
 	got, named := map[uint32][]uint64{}, 0
 	for _, part := range j.parts[1:] {
-		a := part.heap.Books().Accounts
+		a := part.heap.Totals().Accounts
 		require.Len(t, a, 1)
 		require.Zero(t, a[0].Gaps)
 		require.Equal(t, tracer.Exited, part.End())

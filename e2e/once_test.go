@@ -36,7 +36,7 @@ func TestOnce(t *testing.T) {
 				r := runCalls(t, p.name, options(), tt.env, tt.args...)
 				requireActs(t, lasting(r.calls.acts()), lasting(actsOf(r.events)))
 				r.requireNames(t)
-				for _, d := range r.requireLive(t).Books().Drivers {
+				for _, d := range r.requireLive(t).Totals().Drivers {
 					require.Zero(t, d.LostFrees, "%+v", d)
 					require.Zero(t, d.Doubtful, "%+v", d)
 				}

@@ -36,7 +36,7 @@ func recorded(t *testing.T, path string) ([]event.Event, *pytorch.Source) {
 				out = append(out, e)
 			}
 		}
-		s.Marks()
+		s.Annotations()
 		if errors.Is(err, io.EOF) {
 			return out, s
 		}

@@ -63,7 +63,7 @@ func replayTrace(t *testing.T, path string, moments []moment) *replayed {
 	t.Cleanup(func() { reader.Close() })
 	r := &replayed{end: heap.New(), reader: reader}
 	totals := func() {
-		a := r.end.Books().Accounts
+		a := r.end.Totals().Accounts
 		if len(a) == 0 {
 			r.live, r.reserved = append(r.live, event.Unknown), append(r.reserved, event.Unknown)
 			return
@@ -80,8 +80,8 @@ func replayTrace(t *testing.T, path string, moments []moment) *replayed {
 			}
 			r.end.Apply(&events[i])
 		}
-		for _, m := range reader.Marks() {
-			require.NoError(t, r.end.Mark(&m))
+		for _, m := range reader.Annotations() {
+			require.NoError(t, r.end.Annotate(&m))
 		}
 	}
 	if errors.Is(r.err, io.EOF) {
@@ -141,7 +141,7 @@ func TestReport(t *testing.T) {
 				require.Equal(t, m.Reserved, r.reserved[i], "step %d", m.Step)
 			}
 			if !tt.late {
-				require.Equal(t, moments[len(moments)-1].MaxAllocated, r.end.Books().Accounts[0].Peak)
+				require.Equal(t, moments[len(moments)-1].MaxAllocated, r.end.Totals().Accounts[0].Peak)
 			}
 			require.EqualValues(t, p.pid, r.reader.Info().PID)
 			require.Equal(t, recording.ReasonStopped, r.reader.End().Reason)
@@ -163,7 +163,7 @@ func TestReportAfterKill(t *testing.T) {
 		defer r.Close()
 		h := heap.New()
 		_ = h.Replay(r) // it is still written
-		return p.steps() > 30 && h.Books().Time > readMoments(t, p)[20].Boottime
+		return p.steps() > 30 && h.Totals().Time > readMoments(t, p)[20].Boottime
 	})
 	c.signal(t, syscall.SIGKILL)
 	<-c.exited
@@ -180,7 +180,7 @@ func TestReportAfterKill(t *testing.T) {
 		require.Equal(t, moments[i].Allocated, r.live[i], "step %d", moments[i].Step)
 		require.Equal(t, moments[i].Reserved, r.reserved[i], "step %d", moments[i].Step)
 	}
-	books := r.end.Books()
+	books := r.end.Totals()
 	require.Zero(t, books.GapCount)
 	a := books.Accounts[0]
 	require.Equal(t, moments[len(r.live)-1].MaxAllocated, a.Peak, "the same in every step")

@@ -113,7 +113,7 @@ func (j *joined) round(t *testing.T) (heap.Result, error) {
 			o.Segments = append(o.Segments, event.ObservedSegment{Addr: g.Addr, Size: g.Size, Expandable: g.Expandable})
 		}
 		for addr, b := range held(g.Blocks) {
-			o.Blocks = append(o.Blocks, event.Observed{Addr: addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
 		}
 	}
 	return j.heap.Reconcile(o)
@@ -161,7 +161,7 @@ func TestReconcileRunningJob(t *testing.T) {
 			require.True(t, r.SegmentsProved)
 			require.Zero(t, j.tracer.Lost())
 			checkLiveIsBooks(t, j)
-			t.Logf("%d of 60 readings were proved, of %d the segments too; %d events", proved, segments, j.heap.Books().Events)
+			t.Logf("%d of 60 readings were proved, of %d the segments too; %d events", proved, segments, j.heap.Totals().Events)
 			require.Greater(t, proved, 5)
 		})
 	}
@@ -182,7 +182,7 @@ func checkLiveIsBooks(t *testing.T, j *joined) {
 		}
 	}
 	require.Equal(t, want, got)
-	a := j.heap.Books().Accounts[0]
+	a := j.heap.Totals().Accounts[0]
 	require.Zero(t, a.Lost)
 	require.Equal(t, m.Devices[0].Allocated, a.Live.Bytes+a.Before)
 	require.Equal(t, []uint64{m.Devices[0].Reserved, m.Devices[0].Reserved}, []uint64{a.Reserved, a.SegmentBytes})

@@ -65,7 +65,7 @@ func TestTimelineBesideProfiler(t *testing.T) {
 	}
 	compareWithKineto(t, readChrome(t, filepath.Join(p.dir, "kineto.json")), readChrome(t, ours))
 
-	accounts := replayTrace(t, trace, nil).end.Books().Accounts
+	accounts := replayTrace(t, trace, nil).end.Totals().Accounts
 	require.Len(t, accounts, 1)
 	require.Equal(t, accounts[0].Allocated, foldedTorch(t, filepath.Join(folder, "memory.folded")))
 	require.Equal(t, accounts[0].Allocated, perfettoTorch(t, filepath.Join(folder, "timeline.pftrace.gz")))

@@ -51,7 +51,7 @@ func checkBoundaries(t *testing.T, tr *trace, steps []counters, late bool) {
 			continue
 		}
 		checked++
-		books := h.Books()
+		books := h.Totals()
 		require.Len(t, books.Accounts, 1)
 		a := books.Accounts[0]
 		require.Equal(t, c.Allocated, a.Allocated, "step %d", c.Step)
@@ -90,7 +90,7 @@ func TestSegments(t *testing.T) {
 		h.Apply(&tr.events[i])
 	}
 	var live, segments uint64
-	for _, d := range h.Books().Drivers {
+	for _, d := range h.Totals().Drivers {
 		if d.Layer == event.LayerDevice {
 			live += d.Live.Bytes
 			segments += d.Segments.Bytes

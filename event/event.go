@@ -7,22 +7,22 @@ import "fmt"
 // Unknown marks a size, stream or total that was not observed. It is never 0: 0 is a real value.
 const Unknown = ^uint64(0)
 
-// Kind says what happened.
+// Kind is what happened.
 type Kind uint8
 
 // The kinds are written to files: never renumber.
 const (
-	KindAlloc       Kind = 1 // memory was handed out: Addr, Size
-	KindFree        Kind = 2 // memory was taken back: Addr; applied when the call is entered
-	KindFreeFailed  Kind = 3 // what this thread just took back (KindFree, KindUnmap, KindReset of Addr) was not: put it back
+	KindAlloc       Kind = 1 // memory was allocated: Addr, Size
+	KindFree        Kind = 2 // memory was freed: Addr; applied when the call is entered
+	KindFreeFailed  Kind = 3 // this thread's last KindFree, KindUnmap or KindReset of Addr failed: undo it
 	KindOutOfMemory Kind = 4 // a request of Size bytes was refused
 	KindMap         Kind = 5 // the physical memory Handle was mapped at Addr: Size
-	KindUnmap       Kind = 6 // what is mapped from Addr on, Size bytes, no longer is; applied when the call is entered
-	KindRetain      Kind = 7 // the handle Addr has one more reference: it takes one more free to give it back
-	// KindReset: the context Addr is gone, and with it all memory in it; applied when the call is entered. Addr 0: the
+	KindUnmap       Kind = 6 // Size bytes from Addr on were unmapped; applied when the call is entered
+	KindRetain      Kind = 7 // the handle Addr has one more reference: it takes one more free to free it
+	// KindReset: the context Addr was destroyed with all memory in it; applied when the call is entered. Addr 0: the
 	// primary context of the device, and the memory of its pools.
 	KindReset Kind = 8
-	KindTrim  Kind = 9 // the pool Addr gave unused memory back to the driver, but for Size bytes. Addr 0: the graphs' pool
+	KindTrim  Kind = 9 // the pool Addr returned unused memory to the driver, except Size bytes. Addr 0: the graphs' pool
 )
 
 var kindNames = map[Kind]string{
@@ -32,7 +32,7 @@ var kindNames = map[Kind]string{
 
 func (k Kind) String() string { return name(kindNames, k, "kind") }
 
-// Layer says whose books the memory is in. Layers nest: a torch block lies inside a device allocation (a segment).
+// Layer is who counts the memory. Layers nest: a torch block lies inside a device allocation (a segment).
 type Layer uint8
 
 // The layers are written to files: never renumber.
@@ -42,7 +42,7 @@ const (
 	LayerHost    Layer = 3 // pinned host memory
 	LayerShared  Layer = 4 // memory that another process or API owns, and that was opened or imported here
 	LayerVirtual Layer = 5 // addresses without memory of their own: reserved ranges, graph nodes, multicast objects
-	LayerHolder  Layer = 6 // what holds memory and is none: contexts, pools, imported external memory
+	LayerHolder  Layer = 6 // what contains memory and is none itself: contexts, pools, imported external memory
 )
 
 var layerNames = map[Layer]string{
@@ -52,7 +52,7 @@ var layerNames = map[Layer]string{
 
 func (l Layer) String() string { return name(layerNames, l, "layer") }
 
-// Object says what Addr is: an address, or a handle of some sort. Handles of different sorts can have the same number.
+// Object is what Addr is: an address, or a handle of some sort. Handles of different sorts can have the same number.
 type Object uint8
 
 // The objects are written to files: never renumber.
@@ -115,7 +115,7 @@ type Event struct {
 	// Size is bytes: of the block (torch), as passed to the call or computed from its dimensions (other layers). Unknown
 	// for a free of another layer than torch's, and for memory that was opened or imported without a size.
 	Size uint64
-	// Handle is the physical memory (KindMap) or the pool (KindAlloc) that the memory is from; Unknown when not told.
+	// Handle is the physical memory (KindMap) or the pool (KindAlloc) that the memory is from; Unknown when not known.
 	Handle uint64
 	// Context is the context that was current, as far as the thread was seen to choose one; Unknown otherwise.
 	Context uint64
@@ -139,11 +139,10 @@ const (
 	OverLimit              = "[over the limit]"
 )
 
-// StackStatus says how complete a stack is.
+// StackStatus is how complete a stack is.
 type StackStatus uint8
 
-// Every reason for a stack that does not reach the outermost frame, and how one does. The numbers are written to files: never
-// renumber.
+// Why a stack does not reach the outermost frame, or how it does. The numbers are written to files: never renumber.
 const (
 	StatusOK          StackStatus = 0
 	StatusNoMapping   StackStatus = 1 // a pc in no known executable mapping
@@ -160,8 +159,8 @@ const (
 	// StatusGuessed was unwound from a copy to the outermost frame, partly by frame pointers: code without unwind information,
 	// such as a JIT compiler's, lies in between. A frame next to it may be missing.
 	StatusGuessed  StackStatus = 11
-	StatusCopyEnds StackStatus = 12 // was unwound from a copy, and goes on behind what was copied
-	// StatusOverLimit is StackOverLimit's.
+	StatusCopyEnds StackStatus = 12 // it was unwound from a copy that ends before the outermost frame
+	// StatusOverLimit is the status of StackOverLimit.
 	StatusOverLimit StackStatus = 13
 )
 
@@ -178,7 +177,7 @@ func (s StackStatus) String() string { return name(statusNames, s, "status") }
 // Complete reports whether the stack reaches the outermost frame and nothing in it is a guess.
 func (s StackStatus) Complete() bool { return s == StatusOK || s == StatusUnwound }
 
-// FrameKind says what a frame's code is.
+// FrameKind is the kind of a frame's code.
 type FrameKind uint8
 
 // A native frame has a Module and an Addr, a Python frame a File and a Line.
@@ -202,14 +201,14 @@ type Frame struct {
 	Addr   uint64  // native: the pc in the process. Of a caller, the return address
 	// Offset is Addr relative to the module's link-time addresses (what addr2line takes), bytes.
 	Offset uint64
-	// Eval marks a native frame that is the interpreter's own loop: the Python frames that it runs follow it, rootward.
+	// Eval: a native frame is the interpreter's own loop. The Python frames that it runs follow it, rootward.
 	Eval bool
-	// Inlined marks a native frame whose code the compiler put into the next one, rootward, which has the same Addr: Line is
+	// Inlined: the compiler put this native frame's code into the next one, rootward, which has the same Addr: Line is
 	// in this function, that of the next frame is the line of the call. Such frames are known where there is debug information.
 	Inlined bool
 }
 
-// Label names the frame for people: its function, or "lib+0xoffset", or the bare address.
+// Label is a name for people: the frame's function, or "lib+0xoffset", or the bare address.
 func (f *Frame) Label() string {
 	switch {
 	case f.Func != "":
@@ -252,7 +251,7 @@ type Source interface {
 	// Read appends up to cap(buf)-len(buf) events to buf. It blocks until there is at least one, a short time has passed
 	// (then it may return none), or the source is exhausted: io.EOF, after the last event.
 	Read(buf []Event) ([]Event, error)
-	// Stack resolves an id. The result is shared: do not change it. It is nil for 0 and for an id never seen.
+	// Stack resolves an id. The result is shared: do not change it. It is nil for 0 and for an unknown id.
 	Stack(id StackID) *Stack
 }
 

@@ -14,8 +14,8 @@ func TestNumbers(t *testing.T) {
 		DeviceType(0): "cpu", DeviceType(1): "cuda", DeviceType(6): "hip", DeviceType(12): "xpu",
 		StackStatus(0): "complete", StackStatus(1): "no mapping", StackStatus(2): "no unwind row", StackStatus(3): "unsupported rule",
 		StackStatus(4): "unreadable", StackStatus(5): "frames out of order", StackStatus(6): "too deep",
-		MarkKind(1): "watch", MarkKind(2): "unwatch", MarkKind(3): "observed", MarkKind(4): "baseline", MarkKind(5): "from_start",
-		MarkKind(6): "checkpoint", MarkKind(7): "lost", StackStatus(7): "no Python state", StackStatus(8): "no scratch", StackStatus(9): "lost",
+		AnnotationKind(1): "watch", AnnotationKind(2): "unwatch", AnnotationKind(3): "observed", AnnotationKind(4): "baseline", AnnotationKind(5): "from_start",
+		AnnotationKind(6): "checkpoint", AnnotationKind(7): "lost", StackStatus(7): "no Python state", StackStatus(8): "no scratch", StackStatus(9): "lost",
 		StackStatus(13): "over the limit",
 	} {
 		require.Equal(t, want, value.String())

@@ -6,12 +6,12 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// taken is what a reset took.
+// taken is what a reset freed.
 type taken struct {
-	gone    []*object // that were live
-	pending []*object // whose free was in flight: should that fail, they are gone nevertheless
-	doubted []*object // that it may have taken
-	context uint64    // that is no longer used; 0: none
+	gone    []*object // that were live and are freed
+	pending []*object // whose free was in flight: they stay freed if that free fails
+	doubted []*object // that it may have freed
+	context uint64    // that no longer exists; 0: none
 	device  event.Device
 }
 
@@ -22,7 +22,7 @@ type scope struct {
 	device  int8
 }
 
-// addContext takes down a context that was made or that a reference was taken of.
+// addContext records a context that was made, or one more reference of it.
 func (p *process) addContext(o *object, e *event.Event) {
 	p.contexts[e.Addr] = e.Device
 	o.primary = !strings.Contains(e.Call, "CtxCreate") // all other calls are about the primary one
@@ -32,7 +32,7 @@ func (p *process) addContext(o *object, e *event.Event) {
 	}
 }
 
-// freeContext gives a reference back. With the last one everything in the context goes.
+// freeContext drops a reference. The last one frees everything in the context.
 func (h *Heap) freeContext(p *process, e *event.Event) {
 	addr := e.Addr
 	if addr == 0 {
@@ -89,7 +89,7 @@ func (h *Heap) reset(p *process, e *event.Event) {
 	h.undo.push(e, u)
 }
 
-// forget: a context is no longer used.
+// forget removes a context that no longer exists.
 func (u *undo) forget(p *process, context uint64) {
 	if device, ok := p.contexts[context]; ok {
 		u.context, u.device = context, device
@@ -97,7 +97,7 @@ func (u *undo) forget(p *process, context uint64) {
 	}
 }
 
-// takeAll retires what a reset takes: memory and arrays on the device, and host memory.
+// takeAll retires what a reset frees: memory and arrays on the device, and host memory.
 func (h *Heap) takeAll(p *process, u *undo, s scope, e *event.Event) {
 	t := &taken{}
 	p.driven = max(p.driven, e.Time)
@@ -146,7 +146,7 @@ func (h *Heap) takeOne(p *process, t *taken, s scope, o *object) {
 	}
 }
 
-// takePending takes what other calls have begun to take.
+// takePending retires what other calls have begun to free.
 func (h *Heap) takePending(p *process, t *taken, s scope, o *object) {
 	if yes, doubt := s.covers(p, h.key(o), o); yes {
 		t.pending = append(t.pending, o)
@@ -160,7 +160,7 @@ func (h *Heap) doubt(t *taken, o *object) {
 	t.doubted = append(t.doubted, o)
 }
 
-// setDoubt changes how many resets may have taken an object.
+// setDoubt changes the number of resets that may have freed an object.
 func (h *Heap) setDoubt(o *object, change int32) {
 	d, origin := h.owner(o), h.key(o).origin
 	if o.live {
@@ -172,7 +172,7 @@ func (h *Heap) setDoubt(o *object, change int32) {
 	}
 }
 
-// covers reports whether a reset takes an object; doubt: it may.
+// covers reports whether a reset frees an object; doubt: it may.
 func (s scope) covers(p *process, k *siteKey, o *object) (yes, doubt bool) {
 	if k.layer != event.LayerDevice && k.layer != event.LayerHost || o.sort != event.ObjectMemory && o.sort != event.ObjectArray {
 		return false, false

@@ -54,7 +54,7 @@ func sample() []*event.Event {
 	}
 }
 
-// liveBytes adds up what lives; the sizes of sample tell what that is.
+// liveBytes adds up the live set; the sizes of sample identify its blocks.
 func liveBytes(h *Heap) uint64 {
 	sum := uint64(0)
 	for b := range h.Blocks() {
@@ -102,13 +102,13 @@ func TestReset(t *testing.T) {
 			apply(h, row.events...)
 			require.EqualValues(t, all-row.taken, liveBytes(h))
 			var resets, objects, bytes uint64
-			for _, d := range h.Books().Drivers {
+			for _, d := range h.Totals().Drivers {
 				resets, objects, bytes = resets+d.Resets, objects+d.ResetFrees, bytes+d.Doubtful.Objects
 			}
 			require.Equal(t, row.resets, resets)
 			require.Equal(t, row.taken == 0, objects == 0)
 			require.Zero(t, bytes)
-			require.Zero(t, h.Books().Ignored+h.Books().Failures)
+			require.Zero(t, h.Totals().Ignored+h.Totals().Failures)
 			checkSums(t, h)
 			checkStructure(t, h)
 		})
@@ -195,7 +195,7 @@ func TestResetOfUnknownContexts(t *testing.T) {
 	require.EqualValues(t, 16, liveBytes(h))
 }
 
-// Of two calls that take the same thing at the same time one fails; it is gone whichever that is.
+// Of two calls that free the same object at the same time one fails; the object is freed, whichever that is.
 func TestResetWhileAFreeIsInFlight(t *testing.T) {
 	block := func() *event.Event {
 		return in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x30000, 4), contextA, 0)

@@ -6,26 +6,26 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// object is one thing that the driver gave out: memory, a handle, a context.
+// object is something that the driver allocated: memory, a handle, a context.
 type object struct {
 	addr    uint64 // or handle
 	size    uint64 // bytes; event.Unknown where nobody said
 	time    uint64 // of the allocation
 	touched uint64 // time of the last event about it
-	listed  uint64 // number of the event that made the address or handle its own
+	listed  uint64 // number of the event that assigned it the address or handle
 	context uint64 // in which it was allocated; 0: not known
 	site    uint32
-	// refs is how many frees it takes to give it back, less those that have begun too many: 0 or less means that it is
-	// given back. maps is how many mappings it has.
+	// refs is how many frees it takes to free it, less frees in flight beyond that: 0 or less means that it is freed. maps
+	// is how many mappings it has.
 	refs, maps int32
-	doubts     int32 // resets that may have taken it
+	doubts     int32 // resets that may have freed it
 	sort       event.Object
 	segment    bool // as in its site
 	live       bool // it is counted: it has a reference or a mapping
-	ordered    bool // by a stream: it is a pool's, of no context
+	ordered    bool // by a stream: it is from a pool, and in no context
 	primary    bool // a device's primary context
-	dead       bool // a call that took it has returned: it does not come back
-	uncertain  bool // a context with references from before the first event
+	dead       bool // a call that freed it has returned: that cannot be undone
+	uncertain  bool // a context that may have references from before the first event
 	root       *root
 }
 
@@ -52,7 +52,7 @@ func (h *Heap) driver(pid uint32, layer event.Layer, device event.Device) *Drive
 	return d
 }
 
-// owner is the account that an object was booked on; the event that frees it may name another device.
+// owner is the account that counts an object; the event that frees it may name another device.
 func (h *Heap) owner(o *object) *DriverAccount {
 	k := h.key(o)
 	return h.driver(k.pid, k.layer, k.device)
@@ -96,7 +96,7 @@ func (h *Heap) allocDriver(p *process, e *event.Event) {
 		return
 	}
 	s := p.space(e.Layer, e.Object)
-	if o := s[e.Addr]; o != nil { // its free did not come through
+	if o := s[e.Addr]; o != nil { // its free was lost
 		h.lose(p, o)
 	}
 	if e.Layer == event.LayerDevice && e.Object == event.ObjectMemory && e.Size != event.Unknown {
@@ -228,7 +228,7 @@ func (h *Heap) settle(p *process, o *object) {
 // enter makes an object live.
 func (h *Heap) enter(p *process, o *object) {
 	o.live = true
-	h.bornDriver(o)
+	h.notifyDriverAlloc(o)
 	h.change(o.site).Inuse.add(o.size, event.Unknown)
 	d := h.owner(o)
 	d.add(o, h.key(o).origin)
@@ -244,7 +244,7 @@ func (h *Heap) enter(p *process, o *object) {
 // retire is the inverse of enter.
 func (h *Heap) retire(p *process, o *object) {
 	o.live = false
-	h.goneDriver(o)
+	h.notifyDriverFree(o)
 	h.change(o.site).Inuse.remove(o.size, event.Unknown)
 	h.owner(o).remove(o, h.key(o).origin)
 	if !o.segment && o.sort == event.ObjectMemory {

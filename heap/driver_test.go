@@ -25,7 +25,7 @@ func TestFreeIsRetiredAtEntryAndRestored(t *testing.T) {
 	apply(h, alloc)
 	born := h.Snapshot()
 	apply(h, deviceEvent(event.KindFree, 1*mib, event.Unknown))
-	require.Zero(t, h.Books().Drivers[0].Live)
+	require.Zero(t, h.Totals().Drivers[0].Live)
 	require.Zero(t, inuse(h, event.LayerDevice)["cudaMalloc"])
 
 	failed := deviceEvent(event.KindFreeFailed, 1*mib, event.Unknown)
@@ -46,7 +46,7 @@ func TestAddressReusedWhileFreeIsInFlight(t *testing.T) {
 	second := deviceEvent(event.KindAlloc, 1*mib, 8192)
 	second.TID, second.Stack = pid+1, 3
 	apply(h, deviceEvent(event.KindAlloc, 1*mib, 4096), deviceEvent(event.KindFree, 1*mib, event.Unknown), second)
-	d := h.Books().Drivers[0]
+	d := h.Totals().Drivers[0]
 	require.Equal(t, Count{Objects: 1, Bytes: 8192}, d.Live)
 	require.Zero(t, d.LostFrees)
 }
@@ -58,22 +58,22 @@ func TestFailedFreeGoesToItsThread(t *testing.T) {
 	stranger := deviceEvent(event.KindFreeFailed, 1*mib, event.Unknown)
 	stranger.TID = pid + 2
 	apply(h, deviceEvent(event.KindAlloc, 1*mib, 4096), other, stranger)
-	require.Zero(t, h.Books().Drivers[0].Live)
-	require.EqualValues(t, 1, h.Books().Failures)
+	require.Zero(t, h.Totals().Drivers[0].Live)
+	require.EqualValues(t, 1, h.Totals().Failures)
 
 	own := deviceEvent(event.KindFreeFailed, 1*mib, event.Unknown)
 	own.TID = pid + 1
 	apply(h, own, own) // a failure undoes one free, once
-	require.EqualValues(t, 4096, h.Books().Drivers[0].Live.Bytes)
-	require.EqualValues(t, 2, h.Books().Failures)
+	require.EqualValues(t, 4096, h.Totals().Drivers[0].Live.Bytes)
+	require.EqualValues(t, 2, h.Totals().Failures)
 }
 
 func TestFailedFreeOfUnknownAddress(t *testing.T) {
 	h := New()
 	apply(h, deviceEvent(event.KindFree, 9*mib, event.Unknown))
-	require.EqualValues(t, 1, h.Books().Drivers[0].UnknownFrees)
+	require.EqualValues(t, 1, h.Totals().Drivers[0].UnknownFrees)
 	apply(h, deviceEvent(event.KindFreeFailed, 9*mib, event.Unknown))
-	d := h.Books().Drivers[0]
+	d := h.Totals().Drivers[0]
 	require.Equal(t, []uint64{0, 0, 1}, []uint64{d.UnknownFrees, d.Frees, d.FailedFrees})
 }
 
@@ -84,9 +84,9 @@ func TestUndoIsBounded(t *testing.T) {
 	}
 	require.LessOrEqual(t, len(h.blocks.blocks), undoable+1)
 	apply(h, deviceEvent(event.KindFreeFailed, 2*undoable*4096, event.Unknown)) // out of the ring by one
-	require.EqualValues(t, 1, h.Books().Failures)
+	require.EqualValues(t, 1, h.Totals().Failures)
 	apply(h, deviceEvent(event.KindFreeFailed, (2*undoable+1)*4096, event.Unknown)) // the oldest in it
-	require.EqualValues(t, 1, h.Books().Drivers[0].Live.Objects)
+	require.EqualValues(t, 1, h.Totals().Drivers[0].Live.Objects)
 }
 
 func TestSegments(t *testing.T) {
@@ -124,7 +124,7 @@ func TestSegments(t *testing.T) {
 				apply(h, deviceEvent(event.KindAlloc, start, 2*mib))
 			}
 			apply(h, row.events...)
-			d := h.Books().Drivers[0]
+			d := h.Totals().Drivers[0]
 			require.Equal(t, row.loose, inuse(h, event.LayerDevice)["cudaMalloc"])
 			require.Equal(t, row.loose, d.Live.Bytes-d.Segments.Bytes)
 			require.Equal(t, row.segments, d.Segments.Bytes)
@@ -155,7 +155,7 @@ func TestFreeFromAnotherDevice(t *testing.T) {
 	free := deviceEvent(event.KindFree, mib, event.Unknown)
 	free.Device.Index = -1
 	apply(h, deviceEvent(event.KindAlloc, mib, 4096), free)
-	b := h.Books()
+	b := h.Totals()
 	require.Len(t, b.Drivers, 1)
 	require.Equal(t, []uint64{0, 1, 0}, []uint64{b.Drivers[0].Live.Bytes, b.Drivers[0].Frees, b.Drivers[0].UnknownFrees})
 }

@@ -2,7 +2,7 @@ package heap
 
 import "github.com/gputrace/gputrace/event"
 
-// BlockKey tells a block from all others that live.
+// BlockKey identifies a live block.
 type BlockKey struct {
 	PID    uint32
 	Layer  event.Layer
@@ -11,25 +11,26 @@ type BlockKey struct {
 	Time   uint64 // of the allocation; 0: not known
 }
 
-// Key is the block's. It is the same all its life; Requested and Stream of a block can become known later than its birth, from
-// the allocator's books.
+// Key identifies the block for its whole lifetime; Requested and Stream can become known after the allocation, from the
+// allocator state.
 func (b *Block) Key() BlockKey { return BlockKey{b.PID, b.Layer, b.Object, b.Addr, b.Time} }
 
-// Follower is told what lives, in all layers, as the heap books it. A block is valid during the call only.
+// Follower is called for every allocation and free, in all layers. A block is valid during the call only.
 type Follower interface {
-	// Born: the block lives. A free that failed makes a block live again: its Time is that of its allocation, as before.
-	Born(b *Block)
-	// Gone: the block no longer lives. time is that of the event that showed it, CLOCK_BOOTTIME nanoseconds.
-	Gone(b *Block, time uint64)
-	// Moved: a block that lives is booked at another site from now on, with all that was counted for it: device memory turned
-	// out to be a segment.
+	// Allocated is called when a block joins the live set. A failed free puts a block back with the Time of its allocation.
+	Allocated(b *Block)
+	// Freed is called when a block leaves the live set. time is that of the event that showed it, CLOCK_BOOTTIME nanoseconds.
+	Freed(b *Block, time uint64)
+	// Moved is called when a live block changes its site, with all that was counted for it: device memory turned out to be a
+	// segment.
 	Moved(from, to *Block)
 }
 
-// Follow tells f what happens from now on; nil: nobody. What lives already is not told, but what SetState makes live is.
+// Follow sets the follower of what happens from now on; nil removes it. It is not called for blocks that are live already, but
+// for those that SetState adds.
 func (h *Heap) Follow(f Follower) { h.follower = f }
 
-// Account copies the books of one caching allocator; false: it has none yet.
+// Account copies the account of one caching allocator; false: it has none yet.
 func (h *Heap) Account(pid uint32, device event.Device) (Account, bool) {
 	a := h.accounts[accountKey{pid, device}]
 	if a == nil {
@@ -38,7 +39,7 @@ func (h *Heap) Account(pid uint32, device event.Device) (Account, bool) {
 	return a.export(), true
 }
 
-// Driver copies the books of one layer of the driver's memory; false: it has none yet.
+// Driver copies the account of one layer of the driver's memory; false: it has none yet.
 func (h *Heap) Driver(pid uint32, layer event.Layer, device event.Device) (DriverAccount, bool) {
 	d := h.drivers[driverKey{pid, layer, device}]
 	if d == nil {
@@ -47,40 +48,40 @@ func (h *Heap) Driver(pid uint32, layer event.Layer, device event.Device) (Drive
 	return *d, true
 }
 
-func (h *Heap) bornTorch(i uint32) {
+func (h *Heap) notifyTorchAlloc(i uint32) {
 	if h.follower != nil {
-		h.told = h.torchBlock(&h.blocks.blocks[i])
-		h.follower.Born(&h.told)
+		h.scratch = h.torchBlock(&h.blocks.blocks[i])
+		h.follower.Allocated(&h.scratch)
 	}
 }
 
-func (h *Heap) goneTorch(i uint32) {
+func (h *Heap) notifyTorchFree(i uint32) {
 	if h.follower != nil {
-		h.told = h.torchBlock(&h.blocks.blocks[i])
-		h.follower.Gone(&h.told, h.now)
+		h.scratch = h.torchBlock(&h.blocks.blocks[i])
+		h.follower.Freed(&h.scratch, h.now)
 	}
 }
 
-func (h *Heap) bornDriver(o *object) {
+func (h *Heap) notifyDriverAlloc(o *object) {
 	if h.follower != nil {
-		h.told = h.driverBlock(o)
-		h.follower.Born(&h.told)
+		h.scratch = h.driverBlock(o)
+		h.follower.Allocated(&h.scratch)
 	}
 }
 
-func (h *Heap) goneDriver(o *object) {
+func (h *Heap) notifyDriverFree(o *object) {
 	if h.follower != nil {
-		h.told = h.driverBlock(o)
-		h.follower.Gone(&h.told, h.now)
+		h.scratch = h.driverBlock(o)
+		h.follower.Freed(&h.scratch, h.now)
 	}
 }
 
-// tellAll tells the follower of all that lives.
-func (h *Heap) tellAll() {
+// notifyAll calls the follower for every live block.
+func (h *Heap) notifyAll() {
 	if h.follower == nil {
 		return
 	}
 	for b := range h.Blocks() {
-		h.follower.Born(&b)
+		h.follower.Allocated(&b)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// told is what a follower knows of a block from its birth on.
+// told is what a follower knows of a block from its allocation on.
 type told struct {
 	key     BlockKey
 	size    uint64
@@ -20,10 +20,10 @@ type told struct {
 
 func tell(b *Block) told { return told{b.Key(), b.Size, b.Stack, b.Segment, b.Origin} }
 
-// followed keeps the blocks of which a follower was told.
+// followed keeps the blocks that are live by the follower's calls.
 type followed struct {
 	live  map[told]int
-	wrong []Block // that were gone or moved, but did not live
+	wrong []Block // that were freed or moved, but were not live
 }
 
 func follow(h *Heap) *followed {
@@ -32,9 +32,9 @@ func follow(h *Heap) *followed {
 	return f
 }
 
-func (f *followed) Born(b *Block) { f.live[tell(b)]++ }
+func (f *followed) Allocated(b *Block) { f.live[tell(b)]++ }
 
-func (f *followed) Gone(b *Block, _ uint64) {
+func (f *followed) Freed(b *Block, _ uint64) {
 	if f.live[tell(b)]--; f.live[tell(b)] < 0 {
 		f.wrong = append(f.wrong, *b)
 	}
@@ -44,11 +44,11 @@ func (f *followed) Gone(b *Block, _ uint64) {
 }
 
 func (f *followed) Moved(from, to *Block) {
-	f.Gone(from, 0)
-	f.Born(to)
+	f.Freed(from, 0)
+	f.Allocated(to)
 }
 
-// check compares what was told with what lives.
+// check compares the followed blocks with the live set.
 func (f *followed) check(t *testing.T, h *Heap, step int) {
 	t.Helper()
 	live := map[told]int{}
@@ -59,7 +59,7 @@ func (f *followed) check(t *testing.T, h *Heap, step int) {
 	require.Equal(t, live, f.live, "step %d", step)
 }
 
-// A follower is told of exactly what lives, with failed frees, mappings, contexts and segments.
+// A follower sees exactly the live set, with failed frees, mappings, contexts and segments.
 func TestFollower(t *testing.T) {
 	for seed := range uint64(20) {
 		truth, h := newTruth(seed), New()
@@ -76,7 +76,7 @@ func TestFollower(t *testing.T) {
 	}
 }
 
-// What a checkpoint or the allocator's books make live is told, and what they retire.
+// A follower sees the blocks that a checkpoint or a check adds, and those that a check retires.
 func TestFollowerOfStateAndBooks(t *testing.T) {
 	for seed := range uint64(10) {
 		p, h := newPool(seed, seed%2 == 0), New()
@@ -106,7 +106,7 @@ func TestFollowerOfStateAndBooks(t *testing.T) {
 	}
 }
 
-// The copies of accounts are those of Books.
+// The copies of accounts are those of Totals.
 func TestAccountAlone(t *testing.T) {
 	h := New()
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -115,7 +115,7 @@ func TestAccountAlone(t *testing.T) {
 		apply(h, oracle.step())
 	}
 	apply(h, deviceEvent(event.KindAlloc, 0x100000, 1<<21))
-	want := h.Books()
+	want := h.Totals()
 	a, ok := h.Account(want.Accounts[0].PID, want.Accounts[0].Device)
 	require.True(t, ok)
 	require.Equal(t, want.Accounts[0], a)

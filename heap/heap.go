@@ -1,50 +1,50 @@
-// Package heap replays events into the exact live set: what is allocated now, by whom, and how that agrees with the
-// allocator's own totals and, where they can be read, with its books, block for block. Torch blocks and driver memory are
-// kept apart, and a segment of the caching allocator is never counted beside the blocks in it.
+// Package heap replays events into the exact live set: what is allocated now, by which stacks, and whether that agrees with
+// the allocator's own totals and, where it can be read, with the allocator state, block for block. Torch blocks and driver
+// memory are separate, and a segment of the caching allocator is never counted in addition to the blocks in it.
 package heap
 
 import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Limits of what is believed of an event and of what is kept. Events beyond them are counted as ignored.
+// Limits of plausible events, and of what is kept. Events beyond them are counted as ignored.
 const (
-	maxBytes  = 1 << 57 // an x86-64 process has 57 address bits at most (5-level paging)
-	maxSites  = 1 << 20 // further stacks of a layer are booked on its stack 0
-	maxCalls  = 1 << 12 // function names; the hook table has well under a thousand
-	keptGaps  = 1000
-	keptHoles = 1000
-	// undoable is how many frees can be put back, over all threads. A thread has one free in flight, so this is also the
-	// number of threads that may be inside one at once.
+	maxBytes         = 1 << 57 // an x86-64 process has 57 address bits at most (5-level paging)
+	maxSites         = 1 << 20 // further stacks of a layer are counted on its stack 0
+	maxCalls         = 1 << 12 // function names; the hook table has well under a thousand
+	maxGaps          = 1000
+	maxLossIntervals = 1000
+	// undoable is how many frees can be undone, over all threads. A thread has one free in flight, so this is also the number
+	// of threads that can be inside one at once.
 	undoable = 4096
 )
 
 // Heap is the live set of all processes and devices whose events it was given. Not safe for concurrent use.
 type Heap struct {
-	accounts  map[accountKey]*account
-	processes map[uint32]*process
-	drivers   map[driverKey]*DriverAccount
-	moments   map[driverKey]*moment
-	sites     sites
-	blocks    slab
-	gaps      gapLog
-	holes     []Hole
-	holeCount uint64
-	undo      undoLog
-	follower  Follower // nil: nobody
-	told      Block    // that the follower is told of: an allocation each would be most of what following costs
+	accounts          map[accountKey]*account
+	processes         map[uint32]*process
+	drivers           map[driverKey]*DriverAccount
+	moments           map[driverKey]*moment
+	sites             sites
+	blocks            slab
+	gaps              gapLog
+	lossIntervals     []LossInterval
+	lossIntervalCount uint64
+	undo              undoLog
+	follower          Follower // nil: none
+	scratch           Block    // the argument of the follower's methods: allocating one a call would be most of the cost
 
-	lastKey accountKey // of the torch event before: most runs have one process and one device
+	lastKey accountKey // of the previous torch event: most runs have one process and one device
 	last    *account
 
-	read       uint64         // the sum of what touch read: it is of no use
-	lastDriver *DriverAccount // of the call before
+	read       uint64         // the sum of what touch read, so that the reads are not optimized away
+	lastDriver *DriverAccount // of the previous driver event
 
 	events, ignored, failures uint64
 	first, now                uint64
 }
 
-// New gives an empty heap.
+// New returns an empty heap.
 func New() *Heap {
 	return &Heap{
 		accounts:  map[accountKey]*account{},
@@ -55,18 +55,18 @@ func New() *Heap {
 	}
 }
 
-// Apply books one event. Events of a process must come in the order in which they happened. The event is not kept.
+// Apply applies one event. Events of a process must come in the order in which they happened. The event is not kept.
 //
-// On the driver's layers memory is known by process, layer, object and address or handle. What each kind does:
+// On the driver's layers memory is identified by process, layer, object and address or handle. What each kind does:
 //
-//   - KindAlloc: the memory lives. Where it can be had twice (shared memory, contexts, an import of a handle that is known
-//     here) one more reference is counted.
-//   - KindFree: it is gone, or, with references, one of them. A free by address or handle that is not of the device layer
-//     is looked for in the host, shared and virtual layers too: one function gives all of them back.
-//   - KindRetain, KindMap, KindUnmap: physical memory lives as long as it has a reference or is mapped, and is counted once.
-//   - KindReset: everything that was allocated in the context, or on the device, is gone, but for physical memory; see
-//     DriverAccount.Doubtful for what is not known to be in it.
-//   - KindFreeFailed: what the same thread last took back there comes back, whatever happened in between.
+//   - KindAlloc adds the memory. Where the driver returns the same memory again (shared memory, contexts, an import of a
+//     handle that is known here) it adds one more reference.
+//   - KindFree removes it, or one of its references. A free by address or handle is looked for in the device, host, shared
+//     and virtual layers: one function frees all of them.
+//   - KindRetain, KindMap, KindUnmap: physical memory is live as long as it has a reference or a mapping, and is counted once.
+//   - KindReset removes everything that was allocated in the context, or on the device, except physical memory; see
+//     DriverAccount.Doubtful for what may not be in it.
+//   - KindFreeFailed undoes the same thread's last free of that address or handle, whatever happened in between.
 func (h *Heap) Apply(e *event.Event) {
 	if h.events == 0 {
 		h.first = e.Time
@@ -84,14 +84,14 @@ func (h *Heap) Apply(e *event.Event) {
 }
 
 const (
-	// ahead is how many events are looked at before they are applied.
+	// ahead is how many events are prefetched before they are applied.
 	ahead = 16
-	// cached is how many places of an index are in the processor's caches anyway.
+	// cached is the size of an index that is in the processor's caches anyway.
 	cached = 1 << 14
 )
 
-// ApplyAll applies events one after the other. With many live blocks that is faster than Apply for each, which waits for what
-// it reads: of these events all is asked of the memory at once.
+// ApplyAll applies events in order. With many live blocks that is faster than Apply for each: the memory accesses of a batch of
+// events overlap, where each Apply waits for its own.
 func (h *Heap) ApplyAll(events []event.Event) {
 	for len(events) > 0 {
 		next := events[:min(ahead, len(events))]
@@ -103,7 +103,7 @@ func (h *Heap) ApplyAll(events []event.Event) {
 	}
 }
 
-// touch reads where the index and the blocks of the events are, so that they are in the processor's caches.
+// touch reads the index and the blocks of the events, so that they are in the processor's caches.
 func (h *Heap) touch(events []event.Event) {
 	a := h.last
 	if a == nil || len(a.live.slots) < cached {
@@ -120,7 +120,7 @@ func (h *Heap) touch(events []event.Event) {
 	}
 }
 
-// plausible refuses what no allocator can mean, so that sums cannot overflow and 0 never names a block.
+// plausible rejects what no allocator can mean, so that sums cannot overflow and no block has address 0.
 func plausible(e *event.Event) bool {
 	if !plausibleSize(e.Requested) || !plausibleSize(e.Allocated) || !plausibleSize(e.Reserved) {
 		return false
@@ -131,7 +131,7 @@ func plausible(e *event.Event) bool {
 		case event.KindAlloc, event.KindFree:
 			return addressed && e.Size < maxBytes
 		}
-		return e.Kind == event.KindOutOfMemory // a refused request may be of any size
+		return e.Kind == event.KindOutOfMemory // a request that was refused can have any size
 	}
 	if e.Layer > event.LayerHolder || e.Layer == 0 || e.Object > event.ObjectExternal {
 		return false
@@ -142,7 +142,7 @@ func plausible(e *event.Event) bool {
 	case event.KindMap:
 		return addressed && e.Size > 0 && e.Size < maxBytes
 	case event.KindFree:
-		return addressed || e.Addr == 0 && e.Object == event.ObjectContext // the primary context is given back by device
+		return addressed || e.Addr == 0 && e.Object == event.ObjectContext // the primary context is released by device
 	case event.KindRetain:
 		return addressed
 	case event.KindFreeFailed, event.KindReset, event.KindTrim:
@@ -159,7 +159,7 @@ type block struct {
 	site                                uint32
 }
 
-// slab holds blocks by index, without pointers, so that neither the allocator nor the collector sees them one by one.
+// slab holds blocks by index, without pointers, so that the garbage collector does not scan them.
 type slab struct {
 	blocks []block
 	free   []uint32
@@ -185,15 +185,15 @@ type gapLog struct {
 }
 
 func (l *gapLog) add(g Gap) {
-	if len(l.ring) < keptGaps {
+	if len(l.ring) < maxGaps {
 		l.ring = append(l.ring, g)
 	} else {
-		l.ring[l.total%keptGaps] = g
+		l.ring[l.total%maxGaps] = g
 	}
 	l.total++
 }
 
-// list gives the kept gaps, oldest first.
+// list returns the kept gaps, oldest first.
 func (l *gapLog) list() []Gap {
 	out := make([]Gap, 0, len(l.ring))
 	for i := range l.ring {

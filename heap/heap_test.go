@@ -104,9 +104,9 @@ func TestTorchAccount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := New()
 			apply(h, row.events...)
-			a := h.Books().Accounts[0]
+			a := h.Totals().Accounts[0]
 			require.Equal(t, row.want, want{a.Live.Bytes, a.Before, a.Allocated, a.Peak, a.Lost, a.Gaps, a.UnknownFrees, a.LostFrees})
-			require.Zero(t, h.Books().Ignored)
+			require.Zero(t, h.Totals().Ignored)
 		})
 	}
 }
@@ -114,15 +114,15 @@ func TestTorchAccount(t *testing.T) {
 func TestBaselineFromOutside(t *testing.T) {
 	h := New()
 	h.SetBaseline(pid, cuda0, 1000, 2000)
-	a := h.Books().Accounts[0]
+	a := h.Totals().Accounts[0]
 	require.Equal(t, []uint64{1000, 2000, 1000, 1000, 1000}, []uint64{a.Allocated, a.Reserved, a.Before, a.Baseline, a.Peak})
 
 	apply(h, torchEvent(100, 512, 1612)) // 100 bytes came between the reading and this event
 	h.SetBaseline(pid, cuda0, 5, 5)      // too late
-	a = h.Books().Accounts[0]
+	a = h.Totals().Accounts[0]
 	require.Equal(t, []uint64{1612, 1000, 512}, []uint64{a.Allocated, a.Before, a.Live.Bytes})
 	require.EqualValues(t, 100, a.Lost)
-	require.Equal(t, []Gap{{Time: 1, PID: pid, Device: cuda0, Bytes: 100}}, h.Books().Gaps)
+	require.Equal(t, []Gap{{Time: 1, PID: pid, Device: cuda0, Bytes: 100}}, h.Totals().Gaps)
 }
 
 func TestOutOfMemory(t *testing.T) {
@@ -131,7 +131,7 @@ func TestOutOfMemory(t *testing.T) {
 	oom.Kind, oom.Size = event.KindOutOfMemory, 1<<60
 	refused := deviceEvent(event.KindOutOfMemory, 0, 1<<60)
 	apply(h, oom, refused, torchEvent(100, 512, 3512))
-	b := h.Books()
+	b := h.Totals()
 	require.EqualValues(t, 1, b.Accounts[0].OOMs)
 	require.EqualValues(t, 1, b.Drivers[0].OOMs)
 	require.EqualValues(t, 3000, b.Accounts[0].Before)
@@ -145,7 +145,7 @@ func TestAccountsAreSeparate(t *testing.T) {
 	child := torchEvent(100, 32, 32)
 	child.PID = pid + 1
 	apply(h, torchEvent(100, 512, 512), other, child, torchEvent(100, -512, 0))
-	b := h.Books()
+	b := h.Totals()
 	require.Len(t, b.Accounts, 3)
 	for i, live := range []uint64{0, 64, 32} {
 		require.Equal(t, live, b.Accounts[i].Live.Bytes)
@@ -169,16 +169,16 @@ func TestRequestedBytes(t *testing.T) {
 func TestGapsKeepTheLast(t *testing.T) {
 	h := New()
 	total := uint64(0)
-	for i := range uint64(keptGaps + 5) {
+	for i := range uint64(maxGaps + 5) {
 		total += 512 + i // i bytes too many
 		apply(h, torchEvent(4096+i*512, 512, total))
 	}
-	b := h.Books()
-	require.EqualValues(t, keptGaps+4, b.GapCount) // the first event has no gap: 0 bytes
-	require.Len(t, b.Gaps, keptGaps)
-	require.EqualValues(t, keptGaps+4, b.Gaps[keptGaps-1].Bytes)
+	b := h.Totals()
+	require.EqualValues(t, maxGaps+4, b.GapCount) // the first event has no gap: 0 bytes
+	require.Len(t, b.Gaps, maxGaps)
+	require.EqualValues(t, maxGaps+4, b.Gaps[maxGaps-1].Bytes)
 	require.EqualValues(t, 5, b.Gaps[0].Bytes)
-	require.EqualValues(t, (keptGaps+4)*(keptGaps+5)/2, b.Accounts[0].GapBytes)
+	require.EqualValues(t, (maxGaps+4)*(maxGaps+5)/2, b.Accounts[0].GapBytes)
 }
 
 func TestIgnored(t *testing.T) {

@@ -6,23 +6,23 @@ import (
 	"math/rand/v2"
 )
 
-// blockIndex finds the live blocks of one caching allocator in the slab by their addresses. With more of them than fit into
-// the processor's caches an event costs what its memory accesses cost: here one for the index, where a Go map needs several.
+// blockIndex finds the live blocks of one caching allocator in the slab by their addresses. When they do not fit into the
+// processor's caches, memory accesses are the cost of an event: here one for the index, where a Go map needs several.
 type blockIndex struct {
-	// slots has hash<<32 | number in the slab + 1, or 0: free. A block is in the first slot that was free from its home on, and
-	// stays so that no free one lies between. Their number is a power of two; the home is the top bits of the hash, so that
-	// growing keeps the order and needs no block.
+	// slots has hash<<32 | number in the slab + 1, or 0: free. It is a hash table with linear probing: no free slot lies
+	// between a block's home and its slot. The number of slots is a power of two. The home is the top bits of the hash, so
+	// growing keeps the order and reads no block.
 	slots []uint64
 	n     int
-	seed  uint64 // the addresses are the target's to choose: without it they could all be made to have one home
+	seed  uint64 // the target chooses the addresses: without a seed it could give all of them one home
 }
 
-// leastSlots is how many slots an index has that is not empty.
+// leastSlots is the smallest size of an index that is not empty.
 const leastSlots = 16
 
 func newBlockIndex() blockIndex { return blockIndex{seed: rand.Uint64()} }
 
-// hash spreads an address over 32 bits: the halves of a product, as wyhash does it.
+// hash maps an address to 32 bits: it mixes the halves of a product, as wyhash does.
 func (x *blockIndex) hash(addr uint64) uint64 {
 	hi, lo := bits.Mul64(addr^x.seed, 0x9e3779b97f4a7c15)
 	return (hi ^ lo) >> 32
@@ -33,7 +33,7 @@ func (x *blockIndex) home(hash uint64) int {
 	return int(hash >> (33 - bits.Len(uint(len(x.slots)))))
 }
 
-// find gives the number of the block at an address.
+// find returns the number of the block at an address.
 func (x *blockIndex) find(addr uint64, s *slab) (uint32, bool) {
 	if x.n == 0 {
 		return 0, false
@@ -49,7 +49,7 @@ func (x *blockIndex) find(addr uint64, s *slab) (uint32, bool) {
 	return 0, false
 }
 
-// add enters a block at an address that has none.
+// add adds a block at an address that has none.
 func (x *blockIndex) add(addr uint64, i uint32) {
 	if (x.n+1)*4 > len(x.slots)*3 {
 		x.grow()
@@ -77,7 +77,7 @@ func (x *blockIndex) grow() {
 	}
 }
 
-// remove takes out a block that is there. Those behind it move up, where that brings them nearer to their homes.
+// remove removes a block that is in the index. Blocks behind it move up where that brings them nearer to their homes.
 func (x *blockIndex) remove(addr uint64, i uint32) {
 	at, mask := x.home(x.hash(addr)), len(x.slots)-1
 	for uint32(x.slots[at]) != i+1 {

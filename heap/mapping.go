@@ -9,9 +9,9 @@ import (
 // mapping is physical memory at an address.
 type mapping struct {
 	addr, size uint64
-	behind     *object // nil: of a handle that was not seen to be made
-	gone       int     // unmaps that took it
-	device     bool    // behind is on the device layer: not memory of another owner, not the host's
+	behind     *object // nil: the handle's allocation was not seen
+	gone       int     // unmaps that removed it
+	device     bool    // behind is on the device layer: not memory of another process, not the host's
 }
 
 func compareMapping(m *mapping, addr uint64) int { return compareAddr(m.addr, addr) }
@@ -26,8 +26,8 @@ func compareAddr(x, y uint64) int {
 	return 0
 }
 
-// overlapping gives the elements from:to of a list, sorted by address and without overlaps, that overlap [lo, hi); where
-// there are none, both are where such an element would be.
+// overlapping returns the elements from:to of a list, sorted by address and without overlaps, that overlap [lo, hi). If there
+// are none, both are the index at which such an element would be inserted.
 func overlapping[T any](list []T, bounds func(T) (uint64, uint64), lo, hi uint64) (from, to int) {
 	to, _ = slices.BinarySearchFunc(list, hi, func(x T, addr uint64) int {
 		start, _ := bounds(x)
@@ -47,7 +47,7 @@ func (h *Heap) mapMemory(p *process, e *event.Event) {
 	d := h.driver(e.PID, e.Layer, e.Device)
 	d.Maps++
 	end := e.Addr + e.Size
-	for _, old := range h.unmap(p, e.Addr, end, e.Time) { // its unmap did not come through
+	for _, old := range h.unmap(p, e.Addr, end, e.Time) { // its unmap was lost
 		d.LostFrees++
 		if old.behind != nil {
 			h.settle(p, old.behind)
@@ -174,8 +174,8 @@ func (h *Heap) retain(p *process, e *event.Event) {
 	h.take(p, o, e.Time)
 }
 
-// orphan is physical memory that is only mapped, by the handle that it had: a mapping's memory can be given a handle again.
-// Of several that had it, the one that was used last.
+// orphan returns physical memory that is only mapped, by the handle that it had: cuMemRetainAllocationHandle can give it a
+// handle again. Of several that had the handle, it is the one that was used last.
 func (p *process) orphan(handle uint64) *object {
 	var found *object
 	for o := range p.orphans {

@@ -48,9 +48,9 @@ func failed(e *event.Event) *event.Event {
 	return &out
 }
 
-// account is the books of a layer on a device; all zero when there are none.
+// account is the account of a layer on a device; all zero when there is none.
 func accountOf(h *Heap, layer event.Layer, device int8) DriverAccount {
-	for _, d := range h.Books().Drivers {
+	for _, d := range h.Totals().Drivers {
 		if d.Layer == layer && d.Device.Index == device {
 			return d
 		}
@@ -92,7 +92,7 @@ func TestPhysicalMemory(t *testing.T) {
 			h := New()
 			apply(h, row.events...)
 			require.Equal(t, row.live*unit, accountOf(h, event.LayerDevice, 0).Live.Bytes)
-			require.Zero(t, h.Books().Ignored+h.Books().Failures)
+			require.Zero(t, h.Totals().Ignored+h.Totals().Failures)
 			checkStructure(t, h)
 			checkSums(t, h)
 		})
@@ -183,7 +183,7 @@ func TestSegmentTakesTheDeviceOfItsBlocks(t *testing.T) {
 		free := deviceEvent(event.KindFree, mib, event.Unknown)
 		free.Device = device
 		apply(h, alloc, torchEvent(mib, 512, 512))
-		b := h.Books()
+		b := h.Totals()
 		for _, d := range b.Drivers {
 			want := Count{}
 			if d.Device == cuda0 {
@@ -209,7 +209,7 @@ func TestSegmentBytes(t *testing.T) {
 	apply(h, deviceEvent(event.KindAlloc, 2*mib, 2*mib), torch(2*mib, 512, 512, 2*mib))
 	says := func(segments, reserved uint64) {
 		t.Helper()
-		a := h.Books().Accounts[0]
+		a := h.Totals().Accounts[0]
 		require.Equal(t, []uint64{segments, reserved}, []uint64{a.SegmentBytes, a.Reserved})
 	}
 	says(2*mib, 2*mib)
@@ -225,9 +225,9 @@ func TestSegmentBytes(t *testing.T) {
 
 	late := New()
 	apply(late, deviceEvent(event.KindAlloc, 8*mib, mib), torch(8*mib, 512, 4096, 4*mib))
-	require.Equal(t, event.Unknown, late.Books().Accounts[0].SegmentBytes) // from before
+	require.Equal(t, event.Unknown, late.Totals().Accounts[0].SegmentBytes) // from before
 
 	based := New()
 	based.SetBaseline(pid, cuda0, 0, 0)
-	require.Zero(t, based.Books().Accounts[0].SegmentBytes)
+	require.Zero(t, based.Totals().Accounts[0].SegmentBytes)
 }

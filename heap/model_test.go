@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// truth is a driver, as simple as it can be said: what lives, by what it is. Its threads begin calls that give memory back
+// truth is a minimal model of a driver: its live objects, by sort. Its threads begin calls that free memory
 // and that can fail; whether they will is decided when they begin.
 type truth struct {
 	rng      *rand.Rand
@@ -120,7 +120,7 @@ func (t *truth) step() *event.Event {
 	}
 }
 
-// kinds of memory, each with its own addresses: what one function gives back is told apart by the address alone.
+// kinds of memory, each with its own addresses: what one function frees is distinguished by the address alone.
 var truthSpaces = []truthKey{
 	{event.LayerDevice, event.ObjectMemory, 0x1 << 32},
 	{event.LayerHost, event.ObjectMemory, 0x2 << 32},
@@ -297,7 +297,7 @@ func (t *truth) torch() []*event.Event {
 	addr, found := pick(t, t.mapped, cmp.Compare[uint64])
 	switch {
 	case len(t.failing) > 0:
-		return nil // the heap has it out of its books for the moment
+		return nil // the heap does not count it at the moment
 	case found && t.rng.IntN(2) == 0:
 		behind := t.mapped[addr].behind
 		behind.segment = behind.segment || behind.layer == event.LayerDevice
@@ -325,7 +325,7 @@ type truthLine struct {
 	segment bool
 }
 
-// list is what lives, by address or handle: several, of physical memory.
+// list is the live objects, by address or handle: several, of physical memory.
 func (t *truth) list() map[uint64][]truthLine {
 	out := map[uint64][]truthLine{}
 	for k, m := range t.memory {
@@ -376,7 +376,7 @@ func TestDriverMatchesTruth(t *testing.T) {
 		require.Equal(t, driver.list(), listHeap(h), "seed %d", seed)
 		checkSums(t, h)
 		checkStructure(t, h)
-		b := h.Books()
+		b := h.Totals()
 		require.Zero(t, b.Ignored+b.Failures)
 		for _, d := range b.Drivers {
 			require.Zero(t, d.LostFrees+d.Doubtful.Objects+d.UnknownMaps+d.UnknownRetains, "seed %d: %+v", seed, d)

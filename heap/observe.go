@@ -126,7 +126,7 @@ type join struct {
 	result      *Result
 
 	total  uint64 // that the blocks must add up to, bytes
-	added  []event.Observed
+	added  []event.ObservedBlock
 	retire []uint32
 	learn  []learned
 }
@@ -134,7 +134,7 @@ type join struct {
 // learned is a block of which the books know more than its event.
 type learned struct {
 	block uint32
-	event.Observed
+	event.ObservedBlock
 }
 
 // blocks finds out which blocks to add and to retire, and proves the outcome.
@@ -209,9 +209,9 @@ func (j *join) findTotal() error {
 }
 
 // sorted gives the observed blocks by address.
-func (j *join) sorted() ([]event.Observed, error) {
+func (j *join) sorted() ([]event.ObservedBlock, error) {
 	out := slices.Clone(j.observation.Blocks)
-	slices.SortFunc(out, func(x, y event.Observed) int { return compareAddr(x.Addr, y.Addr) })
+	slices.SortFunc(out, func(x, y event.ObservedBlock) int { return compareAddr(x.Addr, y.Addr) })
 	out = slices.Compact(out)
 	for i := range out {
 		if b := &out[i]; b.Addr == 0 || b.Addr >= 1<<63 || b.Size == 0 || b.Size >= maxBytes || !plausibleSize(b.Requested) {
@@ -260,7 +260,7 @@ func (j *join) only(b liveBlock) bool {
 }
 
 // both decides about a block of one address, and gives its size.
-func (j *join) both(b liveBlock, o event.Observed) uint64 {
+func (j *join) both(b liveBlock, o event.ObservedBlock) uint64 {
 	known := &j.heap.blocks.blocks[b.index]
 	switch {
 	case b.time >= j.observation.From:

@@ -16,7 +16,7 @@ import (
 type pool struct {
 	rng      *rand.Rand
 	time     uint64
-	blocks   map[uint64]event.Observed
+	blocks   map[uint64]event.ObservedBlock
 	segments map[uint64]uint64 // address to bytes; expandable: of each page
 	total    uint64
 	reserved uint64
@@ -36,13 +36,13 @@ const (
 
 func newPool(seed uint64, pages bool) *pool {
 	return &pool{
-		rng: rand.New(rand.NewPCG(seed, 6)), blocks: map[uint64]event.Observed{}, segments: map[uint64]uint64{}, handles: map[uint64]uint64{},
+		rng: rand.New(rand.NewPCG(seed, 6)), blocks: map[uint64]event.ObservedBlock{}, segments: map[uint64]uint64{}, handles: map[uint64]uint64{},
 		pages: pages, time: 1000, ticks: func(int) {}, send: func(*event.Event) {},
 	}
 }
 
 // report sends what the allocator reports after a change.
-func (p *pool) report(b event.Observed, kind event.Kind) {
+func (p *pool) report(b event.ObservedBlock, kind event.Kind) {
 	e := torchEvent(b.Addr, int64(b.Size), p.total)
 	e.Kind, e.Requested, e.Stream, e.Reserved = kind, b.Requested, b.Stream, p.reserved
 	p.emit(e)
@@ -98,7 +98,7 @@ func (p *pool) step() {
 		}
 		addr = p.grow()
 	}
-	b := event.Observed{Addr: addr, Size: size, Requested: size - p.rng.Uint64N(4), Stream: p.rng.Uint64N(2)}
+	b := event.ObservedBlock{Addr: addr, Size: size, Requested: size - p.rng.Uint64N(4), Stream: p.rng.Uint64N(2)}
 	p.blocks[addr] = b
 	p.total += size
 	p.ticks(1)
@@ -207,12 +207,12 @@ func (p *pool) observe(steps int) event.Observation {
 // compare asserts that the heap has the pool's blocks and segments, and nothing unexplained.
 func (p *pool) compare(t *testing.T, h *Heap, seed uint64) {
 	t.Helper()
-	got := map[uint64]event.Observed{}
+	got := map[uint64]event.ObservedBlock{}
 	segments := uint64(0)
 	for b := range h.Blocks() {
 		switch {
 		case b.Layer == event.LayerTorch:
-			got[b.Addr] = event.Observed{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream}
+			got[b.Addr] = event.ObservedBlock{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream}
 		case b.Segment:
 			segments += b.Size
 		}
@@ -224,7 +224,7 @@ func (p *pool) compare(t *testing.T, h *Heap, seed uint64) {
 	if len(h.accounts) == 0 {
 		return
 	}
-	a := h.Books().Accounts[0]
+	a := h.Totals().Accounts[0]
 	require.Zero(t, a.Lost)
 	require.Equal(t, a.Before, a.BeforeBlocks.Bytes)
 	require.Equal(t, p.total, a.Live.Bytes+a.Before)
@@ -233,7 +233,7 @@ func (p *pool) compare(t *testing.T, h *Heap, seed uint64) {
 // compareSegments asserts that the heap has the pool's segments.
 func (p *pool) compareSegments(t *testing.T, h *Heap, seed uint64) {
 	t.Helper()
-	a := h.Books().Accounts[0]
+	a := h.Totals().Accounts[0]
 	require.Equal(t, a.Reserved, a.SegmentBytes, "seed %d", seed)
 	got := map[uint64]uint64{}
 	add := func(lo, hi uint64) {
@@ -302,7 +302,7 @@ func TestReconcileMatchesPool(t *testing.T) {
 				proved++
 			}
 			retired, recovered = retired+r.Retired.Objects, recovered+r.Added.Objects
-			unknown := h.Books().Accounts[0].UnknownFrees
+			unknown := h.Totals().Accounts[0].UnknownFrees
 			for range 30 {
 				p.step()
 				p.compare(t, h, seed)
@@ -310,7 +310,7 @@ func TestReconcileMatchesPool(t *testing.T) {
 					p.compareSegments(t, h, seed)
 				}
 			}
-			require.Equal(t, unknown, h.Books().Accounts[0].UnknownFrees, "all blocks are known")
+			require.Equal(t, unknown, h.Totals().Accounts[0].UnknownFrees, "all blocks are known")
 		}
 	}
 	require.Greater(t, proved, 300)
@@ -357,7 +357,7 @@ func TestReconcileWithLossesMeanwhile(t *testing.T) {
 func books(h *Heap, addrs ...uint64) event.Observation {
 	o := event.Observation{PID: pid, Device: cuda0, From: h.now + 1, To: h.now + 2, Reserved: event.Unknown}
 	for _, a := range addrs {
-		o.Blocks = append(o.Blocks, event.Observed{Addr: a, Size: 512, Requested: 500, Stream: 0})
+		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: a, Size: 512, Requested: 500, Stream: 0})
 		o.Allocated += 512
 	}
 	return o
@@ -402,7 +402,7 @@ func TestReconcileOnce(t *testing.T) {
 			_, err := h.Reconcile(books(h, row.seen...))
 			require.NoError(t, err)
 			apply(h, row.after...)
-			a := h.Books().Accounts[0]
+			a := h.Totals().Accounts[0]
 			require.Equal(t, row.want, want{a.Live.Objects, a.BeforeBlocks.Objects, a.Recovered.Objects, a.UnknownFrees, a.LostFrees, a.Gaps, a.Lost})
 			require.Equal(t, a.Before, a.BeforeBlocks.Bytes)
 			checkAccounts(t, h)
@@ -430,18 +430,21 @@ func TestReconcileRefuses(t *testing.T) {
 		"other total":     func(o *event.Observation) { o.Allocated++ },
 		"total not known": func(o *event.Observation) { o.Allocated = event.Unknown },
 		"block missing":   func(o *event.Observation) { o.Blocks = nil },
-		"block too many":  func(o *event.Observation) { o.Blocks = append(o.Blocks, event.Observed{Addr: 0x8000, Size: 512}) },
+		"block too many":  func(o *event.Observation) { o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: 0x8000, Size: 512}) },
 		"blocks overlap": func(o *event.Observation) {
-			o.Blocks = append(o.Blocks, event.Observed{Addr: 0x10ff, Size: 512})
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: 0x10ff, Size: 512})
 			o.Allocated += 512
 		},
-		"block without size": func(o *event.Observation) { o.Blocks = append(o.Blocks, event.Observed{Addr: 0x8000}) },
-		"block at 0":         func(o *event.Observation) { o.Blocks = append(o.Blocks, event.Observed{Size: 512}); o.Allocated += 512 },
+		"block without size": func(o *event.Observation) { o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: 0x8000}) },
+		"block at 0": func(o *event.Observation) {
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Size: 512})
+			o.Allocated += 512
+		},
 		"sizes that overflow": func(o *event.Observation) {
-			o.Blocks = append(o.Blocks, event.Observed{Addr: 0x8000, Size: 1 << 63}, event.Observed{Addr: 0x9000, Size: 1 << 63})
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: 0x8000, Size: 1 << 63}, event.ObservedBlock{Addr: 0x9000, Size: 1 << 63})
 		},
 		"addresses that overflow": func(o *event.Observation) {
-			o.Blocks = append(o.Blocks, event.Observed{Addr: 1<<64 - 512, Size: 512})
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: 1<<64 - 512, Size: 512})
 			o.Allocated += 512
 		},
 	} {
@@ -470,14 +473,14 @@ func TestReconcileOfSeveralDevices(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, r.First && r.Agreed())
 	}
-	b := h.Books()
+	b := h.Totals()
 	require.Len(t, b.Accounts, 2, "a device that is not used has no account")
 	require.Equal(t, []uint64{1024, 512}, []uint64{b.Accounts[0].Before, b.Accounts[1].Before})
-	unused.Blocks, unused.Allocated = []event.Observed{{Addr: 0x5000, Size: 512}}, 512
+	unused.Blocks, unused.Allocated = []event.ObservedBlock{{Addr: 0x5000, Size: 512}}, 512
 	r, err := h.Reconcile(unused)
 	require.NoError(t, err)
 	require.False(t, r.Agreed(), "it was empty when it was looked at first")
-	require.Equal(t, []uint64{0, 512}, []uint64{h.Books().Accounts[2].Before, h.Books().Accounts[2].Recovered.Bytes})
+	require.Equal(t, []uint64{0, 512}, []uint64{h.Totals().Accounts[2].Before, h.Totals().Accounts[2].Recovered.Bytes})
 }
 
 // The books know more of a block than an event that could not be read in full; and that it is another one.
@@ -490,7 +493,7 @@ func TestReconcileLearns(t *testing.T) {
 	r, err := h.Reconcile(books(h, 0x1000, 0x2000))
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1, 1, 1}, []uint64{r.Kept, r.Added.Objects, r.Retired.Objects}) // 400 bytes were asked for, then 500
-	a := h.Books().Accounts[0]
+	a := h.Totals().Accounts[0]
 	require.Equal(t, Count{Objects: 1, Bytes: 512, Requested: 500, RequestedObjects: 1}, a.Live)
 	require.Equal(t, Count{Objects: 1, Bytes: 512, Requested: 500, RequestedObjects: 1}, a.BeforeBlocks)
 	for b := range h.Blocks() {
@@ -601,7 +604,7 @@ func TestSegmentsKnownInPart(t *testing.T) {
 	require.EqualValues(t, 4*unit, r.SegmentsAdded.Bytes) // pages 0, 2, 5, and 4, of a handle from before
 	d := accountOf(h, event.LayerDevice, 0)
 	require.Equal(t, []uint64{7 * unit, 7 * unit, 4 * unit}, []uint64{d.Segments.Bytes, d.Live.Bytes, d.Found.Bytes})
-	require.EqualValues(t, 7*unit, h.Books().Accounts[0].SegmentBytes)
+	require.EqualValues(t, 7*unit, h.Totals().Accounts[0].SegmentBytes)
 	checkSums(t, h)
 	checkStructure(t, h)
 	for n := range uint64(6) {
@@ -635,7 +638,7 @@ func BenchmarkReconcile(b *testing.B) {
 	h.Watch(pid)
 	o := books(h)
 	for i := range uint64(blocks) {
-		o.Blocks = append(o.Blocks, event.Observed{Addr: 1<<40 + i*1024, Size: 512, Requested: 500})
+		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: 1<<40 + i*1024, Size: 512, Requested: 500})
 	}
 	rand.New(rand.NewPCG(1, 1)).Shuffle(blocks, func(i, j int) { o.Blocks[i], o.Blocks[j] = o.Blocks[j], o.Blocks[i] })
 	o.Allocated = blocks * 512

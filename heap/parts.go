@@ -7,21 +7,21 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Parts is how the caching allocator's segments on one device are used, by the events. Sizes are bytes.
+// Parts is the use of the caching allocator's segments on one device, computed from events. Sizes are bytes.
 //
-//	Reserved == Allocated + Holes + Free
+//	Reserved == Allocated + InactiveSplit + Free
 type Parts struct {
 	Reserved  uint64 // segments
 	Allocated uint64 // blocks that the program holds
 	Requested uint64 // of Allocated, what the program asked for; event.Unknown when that of a block is not known
-	// Holes is what no block is in, of segments with blocks: free, or given back and waiting for another stream's work.
-	Holes uint64
-	Free  uint64 // segments without a block
+	// InactiveSplit is what is free in segments with blocks, with blocks that were freed and wait for another stream's work.
+	InactiveSplit uint64
+	Free          uint64 // segments without a block
 }
 
 type extent struct{ start, end uint64 }
 
-// Parts adds up one device of a process at the last event. ok is false when not every block and segment is known: then the
+// Parts adds up one device of a process at the last event. ok is false when some block or segment is not known, so that the
 // sums are not those of the allocator.
 func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 	a := h.accounts[accountKey{pid, device}]
@@ -53,7 +53,7 @@ func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 		if used == 0 {
 			p.Free += s.Size
 		} else {
-			p.Holes += s.Size - used
+			p.InactiveSplit += s.Size - used
 		}
 	}
 	return p, len(blocks) == 0 && p.Allocated == a.Allocated && p.Reserved == a.Reserved
@@ -63,16 +63,16 @@ func sortExtents(list []extent) {
 	slices.SortFunc(list, func(x, y extent) int { return cmp.Compare(x.start, y.start) })
 }
 
-// Segment is a segment of a caching allocator; of an expandable one, a part that is mapped without a gap.
+// Segment is a segment of a caching allocator; of an expandable one, a contiguously mapped part.
 type Segment struct {
 	Addr, Size uint64 // bytes
-	// Stack is that of its allocation; 0: not known, or it was mapped in more than one go.
+	// Stack is that of its allocation; 0: not known, or it was mapped by more than one call.
 	Stack  event.StackID
 	Mapped bool // it is expandable
 }
 
 // Segments lists the segments of a device, by address, as torch.cuda.memory_snapshot() does: those in which torch blocks were
-// seen, and those that the allocator's books told of.
+// seen, and those of the allocator state.
 func (h *Heap) Segments(pid uint32, device event.Device) []Segment {
 	a := h.accounts[accountKey{pid, device}]
 	if a == nil {
@@ -109,7 +109,7 @@ func (h *Heap) segments(a *account) []Segment {
 	return whole
 }
 
-// joinMapped makes one segment of what is mapped without a gap.
+// joinMapped makes one segment of mappings that touch each other.
 func joinMapped(mapped []Segment) []Segment {
 	sortSegments(mapped)
 	var out []Segment

@@ -35,7 +35,7 @@ func (p *pool) parts() Parts {
 		if used == 0 {
 			out.Free += end - start
 		} else {
-			out.Holes += end - start - used
+			out.InactiveSplit += end - start - used
 		}
 	}
 	return out
@@ -54,9 +54,9 @@ func TestPartsMatchPool(t *testing.T) {
 					continue
 				}
 				require.Equal(t, p.parts(), got, "seed %d", seed)
-				require.Equal(t, got.Reserved, got.Allocated+got.Holes+got.Free)
+				require.Equal(t, got.Reserved, got.Allocated+got.InactiveSplit+got.Free)
 				exact++
-				if got.Holes > 0 {
+				if got.InactiveSplit > 0 {
 					holes++
 				}
 				if got.Free > 0 {

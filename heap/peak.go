@@ -2,11 +2,11 @@ package heap
 
 import "github.com/gputrace/gputrace/event"
 
-// moment is when something was at its peak: the sites that belong to it know what was in use then. A site that has not
-// changed since has it in use still, so that a peak costs no more than the sites that changed since the one before.
+// moment is the last peak of an account: each site that belongs to it knows what was in use then. A site that has not changed
+// since then has the same in use now, so a new peak costs only the sites that changed since the previous one.
 type moment struct{ changed []uint32 }
 
-// change gives a site that is about to change.
+// change returns a site that is about to change, after it kept what was in use at the peak.
 func (h *Heap) change(i uint32) *siteCounts {
 	s := &h.sites.list[i]
 	if s.changed {
@@ -20,7 +20,7 @@ func (h *Heap) change(i uint32) *siteCounts {
 	return s
 }
 
-// mark makes now the moment.
+// mark makes the present the peak.
 func (h *Heap) mark(m *moment) {
 	for _, i := range m.changed {
 		if s := &h.sites.list[i]; s.moment == m {
@@ -30,7 +30,7 @@ func (h *Heap) mark(m *moment) {
 	m.changed = m.changed[:0]
 }
 
-// peak is what was in use at the site's moment.
+// peak is what was in use at the site's peak.
 func (s *siteCounts) peak() Count {
 	if s.changed {
 		return s.atPeak
@@ -38,7 +38,7 @@ func (s *siteCounts) peak() Count {
 	return s.Inuse
 }
 
-// momentOf is the peak of the caching allocator on a site's device or, where there is none, of the site's layer there.
+// momentOf returns the peak of the caching allocator on a site's device or, where there is none, of the site's layer there.
 func (h *Heap) momentOf(k *siteKey) *moment {
 	if a := h.accounts[accountKey{k.pid, k.device}]; a != nil {
 		return &a.moment
@@ -55,7 +55,7 @@ func (h *Heap) driverMoment(k driverKey) *moment {
 	return m
 }
 
-// adopt makes the peak of an account that is new the moment of the sites on its device that were there before.
+// adopt gives the existing sites on the device of a new account that account's peak.
 func (h *Heap) adopt(a *account) {
 	for i := range h.sites.list {
 		if s := &h.sites.list[i]; s.key.pid == a.PID && s.key.device == a.Device && s.moment != nil {
@@ -64,7 +64,7 @@ func (h *Heap) adopt(a *account) {
 	}
 }
 
-// peaked takes down that an account is at its peak.
+// peaked records that an account is at its peak.
 func (h *Heap) peaked(a *account, total, time uint64) {
 	a.Peak, a.PeakTime, a.PeakReserved = total, time, a.Reserved
 	a.PeakBefore, a.PeakLost = event.Unknown, 0

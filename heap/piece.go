@@ -6,15 +6,15 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// root is a segment of which only the allocator's books told. What is left of it is kept as pieces: an expandable segment
-// is unmapped page by page, and how large its pages are is not known. Pieces of one root never touch each other, so that
-// what is left determines them.
+// root is a segment that is known from the allocator state only. What is left of it is kept as pieces: an expandable segment
+// is unmapped page by page, and the size of its pages is not known. Pieces of one segment never touch each other, so what is
+// left determines them.
 type root struct {
 	site       uint32
 	expandable bool
 }
 
-// cut is a range that was taken out of a root's pieces.
+// cut is a range that was removed from a segment's pieces.
 type cut struct {
 	root   *root
 	lo, hi uint64
@@ -22,7 +22,7 @@ type cut struct {
 
 func (o *object) bounds() (uint64, uint64) { return o.addr, o.addr + o.size }
 
-// piece is the one that begins at an address, or nil.
+// piece returns the piece that begins at an address, or nil.
 func (p *process) piece(addr uint64) *object {
 	from, to := overlapping(p.pieces, (*object).bounds, addr, addr+1)
 	if from == to || p.pieces[from].addr != addr {
@@ -31,7 +31,7 @@ func (p *process) piece(addr uint64) *object {
 	return p.pieces[from]
 }
 
-// cut takes [lo, hi) out of the pieces and returns what was there.
+// cut removes [lo, hi) from the pieces and returns what was there.
 func (h *Heap) cut(p *process, lo, hi uint64) []cut {
 	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
 	if from == to {
@@ -54,7 +54,7 @@ func (h *Heap) cut(p *process, lo, hi uint64) []cut {
 	return out
 }
 
-// addPiece adds a range where no piece is.
+// addPiece adds a piece where there is none.
 func (h *Heap) addPiece(p *process, r *root, lo, hi uint64) {
 	o := &object{addr: lo, size: hi - lo, touched: h.now, site: r.site, refs: 1, sort: event.ObjectMemory, segment: true, root: r}
 	if r.expandable {
@@ -65,7 +65,7 @@ func (h *Heap) addPiece(p *process, r *root, lo, hi uint64) {
 	h.settle(p, o)
 }
 
-// mend undoes a cut, unless other memory is there by now.
+// mend puts a removed range back, unless other memory is there by now.
 func (h *Heap) mend(p *process, d *DriverAccount, c cut, time uint64) {
 	if p.used(c.lo, c.hi) {
 		d.LostFrees++
@@ -92,7 +92,7 @@ func (p *process) used(lo, hi uint64) bool {
 	return from != to || p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}][lo] != nil
 }
 
-// losePieces retires the pieces in [lo, hi), where other memory is now: their frees did not come through.
+// losePieces retires the pieces in [lo, hi), where other memory is now: their frees were lost.
 func (h *Heap) losePieces(p *process, lo, hi uint64) {
 	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
 	for _, o := range slices.Clone(p.pieces[from:to]) {

@@ -6,17 +6,17 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// process is what is known of one process: its driver memory, and what it has shown of itself.
+// process is what is known of one process: its driver memory, contexts and devices.
 type process struct {
 	pid    uint32
-	spaces map[spaceKey]map[uint64]*object // what has a reference, by address or handle
+	spaces map[spaceKey]map[uint64]*object // objects with a reference, by address or handle
 
 	mappings []*mapping           // by address; they do not overlap
 	orphans  map[*object]struct{} // physical memory without a reference that is still mapped
-	pieces   []*object            // segments that only the allocator's books told of, by address; they do not overlap
+	pieces   []*object            // segments known from the allocator state only, by address; they do not overlap
 
-	// loose are the device allocations and mappings in which no torch block has been seen, by address: there are few, every
-	// segment leaves as soon as its first block is handed out. It is kept from the first torch event on.
+	// loose are the device allocations and mappings in which no torch block was seen, by address. They are few: a segment
+	// leaves the list with the allocation of its first block. The list is kept from the first torch event on.
 	loose []span
 	torch bool
 
@@ -24,15 +24,15 @@ type process struct {
 	contexts  map[uint64]event.Device // that the process was seen to use, with their devices
 	primaries map[int8]uint64         // the primary context of a device
 	devices   map[int8]struct{}       // ordinals that the process was seen to use
-	fromStart bool                    // nothing happened before the first event
+	fromStart bool                    // the process did not use the GPU before the first event
 	driven    uint64                  // time of the last event of device memory
 
 	watch    *watch
-	observed map[event.Device]bool // there was an observation of its blocks before
-	surveyed map[event.Device]bool // and of its segments
+	observed map[event.Device]bool // whose blocks were compared with the allocator state before
+	surveyed map[event.Device]bool // and whose segments were
 }
 
-// spaceKey names a set of addresses or handles: those of different objects can have the same number.
+// spaceKey identifies a set of addresses or handles: those of different sorts can have the same number.
 type spaceKey struct {
 	layer event.Layer
 	sort  event.Object
@@ -51,12 +51,12 @@ func (h *Heap) process(pid uint32) *process {
 	return p
 }
 
-// FromStart states that the events of a process begin before it first used the GPU, so that the references of its contexts
-// that are seen are all there are: without that the last cuDevicePrimaryCtxRelease cannot be told from others, and none of
-// them retires the context's memory. Call it before the process's first event.
+// FromStart states that the events of a process begin before it first used the GPU, so that no reference of its contexts is
+// unknown. Without that, the last cuDevicePrimaryCtxRelease looks like any other, and none of them retires the context's
+// memory. Call it before the process's first event.
 func (h *Heap) FromStart(pid uint32) { h.process(pid).fromStart = true }
 
-// space is the objects of one sort on one layer.
+// space returns the objects of one sort on one layer.
 func (p *process) space(layer event.Layer, sort event.Object) map[uint64]*object {
 	key := spaceKey{layer, sort}
 	s := p.spaces[key]
@@ -67,7 +67,7 @@ func (p *process) space(layer event.Layer, sort event.Object) map[uint64]*object
 	return s
 }
 
-// backing lists the layers in which the driver's functions that take back device memory find it.
+// backing lists the layers in which the driver's functions that free device memory look for it.
 var backing = []event.Layer{event.LayerDevice, event.LayerHost, event.LayerShared, event.LayerVirtual}
 
 // find looks an object up as the driver would.
@@ -83,7 +83,7 @@ func (p *process) find(layer event.Layer, sort event.Object, addr uint64) *objec
 	return nil
 }
 
-// note remembers the contexts and devices that a process uses.
+// note records the contexts and devices that a process uses.
 func (p *process) note(e *event.Event) {
 	if e.Device.Index >= 0 {
 		p.devices[e.Device.Index] = struct{}{}
@@ -98,7 +98,7 @@ func (p *process) note(e *event.Event) {
 	}
 }
 
-// contextOf is the context of an event, or 0.
+// contextOf returns the context of an event, or 0.
 func contextOf(e *event.Event) uint64 {
 	if e.Context == event.Unknown {
 		return 0
@@ -106,7 +106,7 @@ func contextOf(e *event.Event) uint64 {
 	return e.Context
 }
 
-// hasTorch begins to look for segments.
+// hasTorch starts the list in which segments are found.
 func (p *process) hasTorch(device event.Device) {
 	if device.Index >= 0 {
 		p.devices[device.Index] = struct{}{}

@@ -59,7 +59,7 @@ func checkAccounts(t testing.TB, h *Heap) {
 	}
 }
 
-// Without losses the live set is the allocator's, block by block; what lived before is told apart.
+// Without losses the live set is the allocator's, block by block; blocks from before the first event are separate.
 func TestExactWithoutLosses(t *testing.T) {
 	for seed := range uint64(50) {
 		oracle := &allocator{rand.New(rand.NewPCG(seed, 1)), map[uint64]uint64{}, 0}
@@ -75,7 +75,7 @@ func TestExactWithoutLosses(t *testing.T) {
 			peak = max(peak, oracle.total)
 			checkAccounts(t, h)
 		}
-		a := h.Books().Accounts[0]
+		a := h.Totals().Accounts[0]
 		require.Equal(t, []uint64{oracle.total, peak, 0, 0}, []uint64{a.Allocated, a.Peak, a.Gaps, a.LostFrees})
 		require.Zero(t, a.Lost)
 		want := map[uint64]uint64{}
@@ -111,13 +111,13 @@ func TestConservationWithLosses(t *testing.T) {
 			withheld, pending = withheld+pending, 0
 			apply(h, e)
 			checkAccounts(t, h)
-			require.Equal(t, e.Allocated, h.Books().Accounts[0].Allocated)
+			require.Equal(t, e.Allocated, h.Totals().Accounts[0].Allocated)
 		}
 		var gaps int64
-		for _, g := range h.Books().Gaps {
+		for _, g := range h.Totals().Gaps {
 			gaps += g.Bytes
 		}
-		require.Less(t, h.Books().GapCount, uint64(keptGaps))
+		require.Less(t, h.Totals().GapCount, uint64(maxGaps))
 		require.Equal(t, withheld, gaps)
 	}
 }
@@ -382,7 +382,7 @@ func decodeObservation(h *Heap, b []byte) event.Observation {
 		To: h.now + 2, Allocated: uint64(b[8]) << 6, Reserved: uint64(b[10]),
 	}
 	for i := range int(b[6] & 3) {
-		o.Blocks = append(o.Blocks, event.Observed{Addr: uint64(b[5+i]) << 8, Size: uint64(b[9+i]) << 6, Requested: uint64(b[7]), Stream: 0})
+		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: uint64(b[5+i]) << 8, Size: uint64(b[9+i]) << 6, Requested: uint64(b[7]), Stream: 0})
 	}
 	for i := range int(b[11] & 3) {
 		o.Segments = append(o.Segments, event.ObservedSegment{Addr: uint64(b[5+i]) << 8, Size: uint64(b[10]) / uint64(b[11]&3), Expandable: b[12]&1 == 0})
@@ -390,7 +390,7 @@ func decodeObservation(h *Heap, b []byte) event.Observation {
 	if a := h.accounts[accountKey{o.PID, o.Device}]; a != nil && b[13]&1 == 0 { // so that it can be right
 		for i := range a.live.all() {
 			blk := &h.blocks.blocks[i]
-			o.Blocks = append(o.Blocks, event.Observed{Addr: blk.addr, Size: blk.size, Requested: blk.requested, Stream: blk.stream})
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: blk.addr, Size: blk.size, Requested: blk.requested, Stream: blk.stream})
 		}
 		o.Allocated = a.Allocated
 	}
@@ -494,7 +494,7 @@ func TestApplyDoesNotAllocate(t *testing.T) {
 	}
 	run()
 	require.Zero(t, testing.AllocsPerRun(20, run))
-	require.Zero(t, h.Books().GapCount)
+	require.Zero(t, h.Totals().GapCount)
 }
 
 // Nothing that can be fed breaks what the lists, indexes and counters promise each other.

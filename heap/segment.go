@@ -14,13 +14,13 @@ type span struct {
 
 func compareSpan(s span, addr uint64) int { return compareAddr(s.start, addr) }
 
-// loosen takes a range into the list of those in which no torch block was seen.
+// loosen adds a range to the list of those in which no torch block was seen.
 func (p *process) loosen(s span) {
 	at, _ := slices.BinarySearchFunc(p.loose, s.start, compareSpan)
 	p.loose = slices.Insert(p.loose, at, s)
 }
 
-// tighten removes an object's range from the list, if it is there.
+// tighten removes an object's range from that list, if it is there.
 func (p *process) tighten(start uint64, o *object) {
 	at, _ := slices.BinarySearchFunc(p.loose, start, compareSpan)
 	for ; at < len(p.loose) && p.loose[at].start == start; at++ {
@@ -31,8 +31,8 @@ func (p *process) tighten(start uint64, o *object) {
 	}
 }
 
-// markSegments books the device memory at [lo, hi), where a torch block lies, as segments of the caching allocator. One
-// block can span several: an expandable segment is mapped piece by piece.
+// markSegments counts the device memory at [lo, hi), where a torch block lies, as segments of the caching allocator. One block
+// can span several: an expandable segment is mapped piece by piece.
 func (h *Heap) markSegments(p *process, lo, hi uint64, device event.Device) {
 	at, _ := slices.BinarySearchFunc(p.loose, hi, compareSpan)
 	from := at
@@ -43,15 +43,15 @@ func (h *Heap) markSegments(p *process, lo, hi uint64, device event.Device) {
 	p.loose = slices.Delete(p.loose, from, at)
 }
 
-// markSegment books an object as a segment, on the device that its torch blocks are on: the driver's call does not always
-// tell that, or tells another type for the same device.
+// markSegment counts an object as a segment, on the device of its torch blocks: the driver's call does not always have the
+// device, or has another type for it.
 func (h *Heap) markSegment(o *object, device event.Device) {
 	if o.segment {
 		return
 	}
 	key := *h.key(o)
 	from := h.owner(o)
-	from.remove(o, OriginEvent) // what the books told of is a segment from the beginning
+	from.remove(o, OriginEvent) // what is known from the allocator state is a segment from the beginning
 	key.segment, key.device = true, device
 	o.segment = true
 	o.touched = h.now
@@ -80,21 +80,21 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 	o.site = site
 }
 
-// compareSegments takes down what the segments come to at a moment at which the allocator's own figure is known too.
+// compareSegments records the sum of the segments at an event that has the allocator's own figure too.
 func (a *account) compareSegments() {
 	bytes := uint64(0)
 	if a.driver != nil {
 		bytes = a.driver.Segments.Bytes
 	}
-	a.complete = a.complete || bytes == a.Reserved // what is known is part of what there is
+	a.complete = a.complete || bytes == a.Reserved // the known segments are a part of all, so equal sums mean all
 	if a.complete {
 		a.SegmentBytes = bytes
 	}
 }
 
-// followSegments keeps what an allocator has reserved up to date while it says nothing: it gives segments back (empty_cache, or to
-// make room) without a word, and says what is left with its next block. Where what the driver's events tell was the same as the
-// allocator's figure, it still is.
+// followSegments keeps Reserved up to date between reports of the allocator: it frees segments (empty_cache, or to make room)
+// silently, and reports what is left with its next block. Where the sum of the driver's events was equal to the allocator's
+// figure, it still is.
 func (a *account) followSegments() {
 	if a.driver == nil || a.SegmentBytes != a.Reserved || a.Reserved == event.Unknown {
 		return

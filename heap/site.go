@@ -7,9 +7,9 @@ import (
 // Count is a number of allocations and their bytes.
 type Count struct {
 	Objects uint64
-	Bytes   uint64 // as booked by the layer: block sizes for torch
+	Bytes   uint64 // as the layer counts them: block sizes for torch
 	Unsized uint64 // of Objects: of unknown size; they are not in Bytes
-	// Requested is what the program asked for, in bytes, of the RequestedObjects allocations of which that is known.
+	// Requested is the bytes that the program asked for, of the RequestedObjects allocations for which that is known.
 	Requested        uint64
 	RequestedObjects uint64
 }
@@ -42,14 +42,14 @@ func (c *Count) remove(bytes, requested uint64) {
 	}
 }
 
-// Origin says how an allocation is known.
+// Origin is how an allocation became known.
 type Origin uint8
 
 // The origins.
 const (
-	OriginEvent     Origin = iota // it was seen to be made
-	OriginBefore                  // from before the first event: the allocator's books had it
-	OriginRecovered               // the event of it was lost: the allocator's books have it
+	OriginEvent     Origin = iota // by its event
+	OriginBefore                  // by the allocator state: it is from before the first event
+	OriginRecovered               // by the allocator state: its event was lost
 )
 
 type siteKey struct {
@@ -65,12 +65,12 @@ type siteKey struct {
 type siteCounts struct {
 	key          siteKey
 	Alloc, Inuse Count
-	atPeak       Count   // Inuse at the moment, when it has changed since
-	moment       *moment // nil: nothing was in use yet
+	atPeak       Count   // Inuse at the peak, if it has changed since
+	moment       *moment // nil: nothing was in use so far
 	changed      bool
 }
 
-// sites adds up allocations by where they were made.
+// sites adds up allocations by their stacks.
 type sites struct {
 	index map[siteKey]uint32
 	list  []siteCounts

@@ -12,26 +12,26 @@ import (
 //
 //	Live.Bytes + Before + Lost == Allocated
 //
-// After Reconcile, until something is lost again, Lost is 0 and each byte of Before is in a known block.
+// After Reconcile, until more events are lost, Lost is 0 and each byte of Before is in a known block.
 type Account struct {
 	PID    uint32
 	Device event.Device
 
-	Allocated uint64 // the allocator's own total at the last event, bytes; Unknown when it never said (PyTorch up to 1.9)
-	Reserved  uint64 // bytes of its segments, less those that were given back since it last said it; Unknown when it never said
-	Live      Count  // blocks that were allocated since the first event and still live
-	Recovered Count  // of Live: blocks whose allocation did not come through, from the allocator's books
-	Before    uint64 // bytes that lived before the first event and were not freed since; Unknown without a total
-	// BeforeBlocks is the blocks of Before that are known by their address, from the allocator's books.
+	Allocated uint64 // the allocator's own total at the last event, bytes; Unknown when it reports none (PyTorch up to 1.9)
+	Reserved  uint64 // bytes of its segments, less those that were freed since its last report; Unknown without a report
+	Live      Count  // blocks that were allocated since the first event and not freed
+	Recovered Count  // of Live: blocks whose allocation was lost, from the allocator state
+	Before    uint64 // bytes that were allocated before the first event and not freed since; Unknown without a total
+	// BeforeBlocks is the blocks of Before whose addresses are known, from the allocator state.
 	BeforeBlocks Count
 	Baseline     uint64 // Before at the start, bytes; Unknown without a total
-	Lost         int64  // net bytes of what did not come through; negative: more frees than allocations
+	Lost         int64  // net bytes of lost events; negative: more frees than allocations
 
-	// SegmentBytes is what the segments that the driver's events (and the allocator's books, for older ones) tell of
-	// came to when Reserved was said, bytes. Unknown until all of them are known. A difference to Reserved is lost driver
-	// events, or segments that an allocator outside PyTorch cut out of larger memory.
+	// SegmentBytes is the sum of the segments that are known from the driver's events (and, for older ones, from the
+	// allocator state) when Reserved was reported, bytes. Unknown until all of them are known. A difference to Reserved is
+	// lost driver events, or segments that an allocator outside PyTorch took from larger memory.
 	SegmentBytes uint64
-	Checks       uint64 // how often Reconcile compared it with the allocator's books
+	Checks       uint64 // how often Reconcile compared it with the allocator state
 
 	Gaps     uint64 // steps of the total that no event explains
 	GapBytes uint64 // their sizes added up without sign
@@ -46,24 +46,24 @@ type Account struct {
 
 	Allocs, Frees uint64 // events
 	UnknownFrees  uint64 // of Frees: of blocks that are not known, mostly from before
-	LostFrees     uint64 // blocks whose free was lost: the address was handed out again, or the books do not have them
+	LostFrees     uint64 // blocks whose free was lost: the address was allocated again, or the allocator state does not have them
 	OOMs          uint64 // requests refused
 }
 
 // DriverAccount is what one process obtained from the driver in one layer on one device since the first event, and the
-// segments that the allocator's books told of. What else it had before is not known to this layer.
+// segments of the allocator state. What else it had before is not known to this layer.
 type DriverAccount struct {
 	PID    uint32
 	Layer  event.Layer  // any but LayerTorch
 	Device event.Device // of memory in which torch blocks lie, the one that torch names
 
 	Live     Count
-	Segments Count // of Live: a torch block in it showed it to be a segment of the caching allocator, or the books did
-	Found    Count // of Live: from the allocator's books, not from an event
-	// ByObject is Live by what it is: index event.Object. Of ObjectPhysical each handle is counted once, however often it
+	Segments Count // of Live: segments of the caching allocator, by a torch block in them or by the allocator state
+	Found    Count // of Live: from the allocator state, not from an event
+	// ByObject is Live by its sort: index event.Object. Of ObjectPhysical each handle is counted once, however often it
 	// is mapped, and as long as it has a reference or a mapping.
 	ByObject [event.ObjectExternal + 1]Count
-	// Doubtful is what of Live may be gone: a context was destroyed, and whether this was allocated in it is not known.
+	// Doubtful is what of Live may be freed: a context was destroyed, and it is not known whether this was allocated in it.
 	Doubtful Count
 
 	Peak     uint64 // largest Live.Bytes
@@ -72,13 +72,13 @@ type DriverAccount struct {
 	Allocs, Frees uint64 // calls that took effect
 	FailedFrees   uint64 // frees, unmaps and resets that were undone
 	UnknownFrees  uint64 // of Frees: of memory not seen to be allocated
-	LostFrees     uint64 // allocations or mappings whose end was lost: there is something else by now, or nothing
-	ResetFrees    uint64 // allocations that went with their context
+	LostFrees     uint64 // allocations or mappings whose free was lost: something else is there by now, or nothing
+	ResetFrees    uint64 // allocations that were freed with their context
 
 	Retains        uint64 // further references of a handle, of shared memory or of a context
-	UnknownRetains uint64 // of Retains: of a handle that was not seen to be made
+	UnknownRetains uint64 // of Retains: of a handle whose allocation was not seen
 	Maps, Unmaps   uint64 // calls that took effect, of physical memory
-	UnknownMaps    uint64 // of Maps: of a handle that was not seen to be made; its bytes are not known
+	UnknownMaps    uint64 // of Maps: of a handle whose allocation was not seen; its bytes are not known
 	UnknownUnmaps  uint64 // of Unmaps: where nothing was seen to be mapped
 	Resets, Trims  uint64 // calls, of the holder layer
 	OOMs           uint64 // requests refused
@@ -92,26 +92,26 @@ type Gap struct {
 	Bytes  int64 // net bytes of the missing events
 }
 
-// Hole is a time in which events of a process were lost, of any layer. What lives at one end of it may be unlike what the events
-// say of the other.
-type Hole struct {
+// LossInterval is a time in which events of a process were lost, of any layer. The live set at its end may differ from what the
+// events say.
+type LossInterval struct {
 	PID uint32
 	event.Loss
 }
 
-// Books are the totals, without the sites.
-type Books struct {
+// Totals are the heap's own sums, without the sites.
+type Totals struct {
 	First, Time uint64 // of the first and the last event, CLOCK_BOOTTIME nanoseconds; 0: no event
 	Events      uint64
-	Ignored     uint64 // of Events: with sizes, kinds or addresses that cannot be meant
-	Failures    uint64 // failed frees whose free was not seen, so that there was nothing to undo
+	Ignored     uint64 // of Events: with implausible sizes, kinds or addresses
+	Failures    uint64 // failed frees whose free was not seen, so that nothing was undone
 
-	Accounts  []Account       // by PID and device
-	Drivers   []DriverAccount // by PID, layer and device
-	Gaps      []Gap           // the last 1000, oldest first
-	GapCount  uint64          // all of them
-	Holes     []Hole          // the last 1000, oldest first
-	HoleCount uint64          // all of them
+	Accounts          []Account       // by PID and device
+	Drivers           []DriverAccount // by PID, layer and device
+	Gaps              []Gap           // the last 1000, oldest first
+	GapCount          uint64          // all of them
+	LossIntervals     []LossInterval  // the last 1000, oldest first
+	LossIntervalCount uint64          // all of them
 }
 
 // Site is all allocations of one layer made by one stack.
@@ -121,21 +121,21 @@ type Site struct {
 	PID    uint32
 	Stack  event.StackID
 	Call   string // as in the events
-	// Segment: device memory that the caching allocator deals out as blocks, so that the torch layer counts it too.
+	// Segment: device memory that the caching allocator divides into blocks, so that the torch layer counts it too.
 	Segment bool
 	Origin  Origin
 
-	Alloc Count // that were seen to be made
-	Inuse Count // not given back; of Alloc, but for what only the allocator's books told of
-	// Peak is Inuse when the allocator's total on the site's device was at its peak (Account.PeakTime). Where no caching
-	// allocator is on the device: when the site's layer was (DriverAccount.PeakTime).
+	Alloc Count // whose events were seen
+	Inuse Count // not freed; of Alloc, or known from the allocator state only
+	// Peak is Inuse when the allocator's total on the site's device was at its peak (Account.PeakTime). On a device without a
+	// caching allocator: when the site's layer was (DriverAccount.PeakTime).
 	Peak Count
 }
 
 // Snapshot is a copy of everything at one moment. It does not change when the heap does.
 type Snapshot struct {
-	Books
-	Sites []Site // those that allocated or have something in use, in an order that depends on nothing but their names
+	Totals
+	Sites []Site // those that allocated or have something in use, in an order that depends on their fields only
 }
 
 // Block is one live allocation.
@@ -145,22 +145,22 @@ type Block struct {
 	Device    event.Device
 	Object    event.Object // what Addr is
 	Addr      uint64       // or handle
-	Size      uint64       // bytes; Unknown where nobody said
+	Size      uint64       // bytes; Unknown when not known
 	Requested uint64       // bytes; Unknown when not observed
 	Stream    uint64       // torch: raw handle; Unknown when not observed, and elsewhere
-	Time      uint64       // of the allocation, CLOCK_BOOTTIME nanoseconds; 0: not known, only the books told of it
+	Time      uint64       // of the allocation, CLOCK_BOOTTIME nanoseconds; 0: not known, it is from the allocator state
 	Stack     event.StackID
 	Call      string
 	Segment   bool   // as in Site
 	Origin    Origin // as in Site
 }
 
-// Books copies the totals.
-func (h *Heap) Books() Books {
-	b := Books{
+// Totals copies the heap's sums.
+func (h *Heap) Totals() Totals {
+	b := Totals{
 		First: h.first, Time: h.now, Events: h.events, Ignored: h.ignored, Failures: h.failures,
 		Gaps: h.gaps.list(), GapCount: h.gaps.total,
-		Holes: append([]Hole{}, h.holes...), HoleCount: h.holeCount,
+		LossIntervals: append([]LossInterval{}, h.lossIntervals...), LossIntervalCount: h.lossIntervalCount,
 	}
 	for _, a := range h.accounts {
 		b.Accounts = append(b.Accounts, a.export())
@@ -177,15 +177,15 @@ func (h *Heap) Books() Books {
 	return b
 }
 
-// GapCount is Books.GapCount alone.
+// GapCount is Totals.GapCount alone.
 func (h *Heap) GapCount() uint64 { return h.gaps.total }
 
 // Snapshot copies the totals and the sites.
 func (h *Heap) Snapshot() *Snapshot {
-	s := &Snapshot{Books: h.Books(), Sites: make([]Site, 0, len(h.sites.list))}
+	s := &Snapshot{Totals: h.Totals(), Sites: make([]Site, 0, len(h.sites.list))}
 	for i := range h.sites.list {
 		c := &h.sites.list[i]
-		if c.Alloc.Objects+c.Inuse.Objects == 0 { // all of it became segments, or was only found
+		if c.Alloc.Objects+c.Inuse.Objects == 0 { // all of it became segments, or was known from the allocator state only
 			continue
 		}
 		k := &c.key

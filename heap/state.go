@@ -39,7 +39,7 @@ func (h *Heap) SetState(data []byte) error {
 	if s.err != nil {
 		return fmt.Errorf("%w: %w", ErrState, s.err)
 	}
-	h.tellAll()
+	h.notifyAll()
 	return nil
 }
 
@@ -246,7 +246,7 @@ func (s *state) addRoot(r *root) {
 func (s *state) all() {
 	h := s.heap
 	version := stateVersion
-	if h.holeCount == 0 { // programs of before can read it
+	if h.lossIntervalCount == 0 { // programs of before can read it
 		version = stateWithoutHoles
 	}
 	if number(s, &version); version != stateVersion && version != stateWithoutHoles {
@@ -264,8 +264,8 @@ func (s *state) all() {
 	s.moments()
 	s.undoLog(&h.undo)
 	if version != stateWithoutHoles {
-		number(s, &h.holeCount)
-		list(s, &h.holes, func(x *Hole) { s.fixed(x) })
+		number(s, &h.lossIntervalCount)
+		list(s, &h.lossIntervals, func(x *LossInterval) { s.fixed(x) })
 	}
 	s.check()
 }
@@ -301,10 +301,10 @@ func (s *state) check() {
 			return
 		}
 	}
-	if n := len(s.heap.holes); n > keptHoles || uint64(n) > s.heap.holeCount {
-		s.fail("%d of %d holes", n, s.heap.holeCount)
+	if n := len(s.heap.lossIntervals); n > maxLossIntervals || uint64(n) > s.heap.lossIntervalCount {
+		s.fail("%d of %d holes", n, s.heap.lossIntervalCount)
 	}
-	if g := &s.heap.gaps; len(g.ring) > keptGaps || g.total < uint64(len(g.ring)) || len(g.ring) < keptGaps && g.total > uint64(len(g.ring)) {
+	if g := &s.heap.gaps; len(g.ring) > maxGaps || g.total < uint64(len(g.ring)) || len(g.ring) < maxGaps && g.total > uint64(len(g.ring)) {
 		s.fail("%d of %d gaps", len(g.ring), g.total)
 	}
 }

@@ -53,7 +53,7 @@ func TestStateGoesOn(t *testing.T) {
 			applyFuzz(h, input())
 		}
 		for n := range uint64(rng.IntN(3)) {
-			h.Lose(uint32(n), event.Loss{From: n, To: n + 5, Events: seed})
+			h.RecordLoss(uint32(n), event.Loss{From: n, To: n + 5, Events: seed})
 		}
 		unwatchAll(h)
 		other := copyOf(t, h)
@@ -64,7 +64,7 @@ func TestStateGoesOn(t *testing.T) {
 			checkStructure(t, other)
 			checkSums(t, other)
 			b := input()
-			if b[2] >= 250 { // what a reset or a join takes in which order is not told
+			if b[2] >= 250 { // the order in which a reset or a reconciliation frees objects is not defined
 				continue
 			}
 			e := decodeEvent(b)
@@ -74,7 +74,7 @@ func TestStateGoesOn(t *testing.T) {
 	}
 }
 
-// TestStateOfPool: a state in the middle of a pool's life, with segments that only the books told of.
+// TestStateOfPool: a state in the middle of a pool's work, with segments that are known from the allocator state only.
 func TestStateOfPool(t *testing.T) {
 	for seed := range uint64(10) {
 		p, h := newPool(seed, seed%2 == 0), New()
@@ -161,7 +161,7 @@ func FuzzState(f *testing.F) {
 // tape is a recording of events with one mark behind each batch.
 type tape struct {
 	batches [][]event.Event
-	marks   []event.Mark
+	marks   []event.Annotation
 	err     error
 	at      int
 }
@@ -174,7 +174,7 @@ func (r *tape) Read(buf []event.Event) ([]event.Event, error) {
 	return append(buf, r.batches[r.at-1]...), nil
 }
 
-func (r *tape) Marks() []event.Mark {
+func (r *tape) Annotations() []event.Annotation {
 	if r.at == 0 || r.at > len(r.marks) {
 		return nil
 	}
@@ -183,7 +183,7 @@ func (r *tape) Marks() []event.Mark {
 
 func (r *tape) Stack(event.StackID) *event.Stack { return nil }
 
-// TestReplay: events and marks in their order lead to the heap that was told the same.
+// TestReplay: replaying events and annotations in their order leads to an equal heap.
 func TestReplay(t *testing.T) {
 	h := New()
 	h.FromStart(pid)
@@ -191,16 +191,16 @@ func TestReplay(t *testing.T) {
 	h.Watch(pid)
 	h.Apply(alloc)
 	o := withSegments(h, segmentAt(64*mib, mib, false))
-	o.Blocks = append(o.Blocks, event.Observed{Addr: 64 * mib, Size: 512, Requested: 500})
+	o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: 64 * mib, Size: 512, Requested: 500})
 	o.From, o.To, o.Allocated = alloc.Time+1, alloc.Time+2, 512
 	_, err := h.Reconcile(o)
 	require.NoError(t, err)
 	h.Unwatch(pid)
 	h.SetBaseline(pid, event.Device{Type: event.DeviceCUDA, Index: 3}, 7, 9)
 
-	marks := []event.Mark{
-		{Kind: event.MarkFromStart, PID: pid}, {Kind: event.MarkWatch, PID: pid}, {Kind: event.MarkObserved, PID: pid, Observation: &o},
-		{Kind: event.MarkUnwatch, PID: pid}, {Kind: event.MarkBaseline, PID: pid, Device: event.Device{Type: event.DeviceCUDA, Index: 3}, Allocated: 7, Reserved: 9},
+	marks := []event.Annotation{
+		{Kind: event.AnnotationFromStart, PID: pid}, {Kind: event.AnnotationWatch, PID: pid}, {Kind: event.AnnotationObserved, PID: pid, Observation: &o},
+		{Kind: event.AnnotationUnwatch, PID: pid}, {Kind: event.AnnotationBaseline, PID: pid, Device: event.Device{Type: event.DeviceCUDA, Index: 3}, Allocated: 7, Reserved: 9},
 		{Kind: 99},
 	}
 	got := New()
@@ -210,7 +210,7 @@ func TestReplay(t *testing.T) {
 	require.Nil(t, got.processes[pid].watch)
 
 	late := New()
-	require.NoError(t, late.Replay(&tape{batches: [][]event.Event{nil}, marks: []event.Mark{{Kind: event.MarkCheckpoint, State: h.State()}}, err: io.EOF}))
+	require.NoError(t, late.Replay(&tape{batches: [][]event.Event{nil}, marks: []event.Annotation{{Kind: event.AnnotationCheckpoint, State: h.State()}}, err: io.EOF}))
 	require.Equal(t, h.Snapshot(), late.Snapshot())
 
 	cut := errors.New("cut off")

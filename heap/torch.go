@@ -13,17 +13,17 @@ type accountKey struct {
 //
 //	live bytes + before + lost == allocated
 //
-// where live is what was seen to be allocated, or found in the books later, before what lived at the attach and still does,
-// and lost the net bytes of everything that did not come through.
+// where live is the blocks whose allocation was seen, or that were found in the allocator state later, before is what was
+// allocated before the attach and not freed since, and lost is the net bytes of lost events.
 type account struct {
 	Account
-	based   bool // a total has been seen: allocated, before and lost mean something
+	based   bool // a total was seen: Allocated, Before and Lost are valid
 	live    blockIndex
 	process *process
 	moment  moment // of Peak
 
 	driver   *DriverAccount // of the same device, where its segments are; nil until there is one
-	complete bool           // no segment is unknown: SegmentBytes means something
+	complete bool           // all segments are known: SegmentBytes is valid
 
 	last    uint64 // time of the last event
 	lastGap uint64 // time of the last gap
@@ -54,8 +54,8 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 	return a
 }
 
-// SetBaseline states what the allocator's books held before the first event, in bytes, when they were read from outside.
-// The first event is then checked against it. Without effect once the account's total is known.
+// SetBaseline sets the allocator's totals before the first event, in bytes, as they were read from the allocator state. The
+// first event is then checked against them. It has no effect once the account's total is known.
 func (h *Heap) SetBaseline(pid uint32, device event.Device, allocated, reserved uint64) {
 	a := h.account(pid, device)
 	if a.based || allocated >= maxBytes {
@@ -90,7 +90,7 @@ func (h *Heap) applyTorch(e *event.Event) {
 	}
 }
 
-// balance compares the allocator's total with the one that this event must lead to.
+// balance compares the total in an event with the one that the event must lead to.
 func (h *Heap) balance(a *account, e *event.Event) {
 	if e.Reserved != event.Unknown {
 		a.Reserved = e.Reserved
@@ -117,9 +117,9 @@ func (h *Heap) balance(a *account, e *event.Event) {
 	a.Allocated = uint64(now)
 }
 
-// base starts the books at a total, which is that before the event at hand: what is not known to live lived before.
+// base starts an account at a total, that before the current event: bytes of it that are in no known block are Before.
 func (h *Heap) base(a *account, total int64, time uint64) {
-	total = max(0, total) // a total below 0 shows as a gap, as the event's step from 0
+	total = max(0, total) // a total below 0 becomes a gap: the event's step from 0
 	before := total - int64(a.Live.Bytes)
 	a.based = true
 	a.Allocated = uint64(total)
@@ -140,7 +140,7 @@ func (h *Heap) gap(a *account, bytes int64, time uint64) {
 }
 
 func (h *Heap) allocTorch(a *account, e *event.Event) {
-	if i, ok := a.live.find(e.Addr, &h.blocks); ok { // its free did not come through
+	if i, ok := a.live.find(e.Addr, &h.blocks); ok { // its free was lost
 		a.LostFrees++
 		a.Lost += int64(h.blocks.blocks[i].size)
 		h.retireTorch(a, i)
@@ -167,16 +167,16 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 		a.Lost -= int64(e.Size - taken)
 		return
 	}
-	// Another size: a free and an allocation at this address did not come through.
+	// Another size: a free and an allocation at this address were lost.
 	a.Lost += int64(h.blocks.blocks[i].size) - int64(e.Size)
 	h.retireTorch(a, i)
 }
 
-// enterTorch makes a block live.
+// enterTorch adds a block to the live set.
 func (h *Heap) enterTorch(a *account, b block) {
 	i := h.blocks.add(b)
 	a.live.add(b.addr, i)
-	h.bornTorch(i)
+	h.notifyTorchAlloc(i)
 	site := h.change(b.site)
 	site.Inuse.add(b.size, b.requested)
 	switch site.key.origin {
@@ -192,7 +192,7 @@ func (h *Heap) enterTorch(a *account, b block) {
 
 // retireTorch is the inverse of enterTorch.
 func (h *Heap) retireTorch(a *account, i uint32) {
-	h.goneTorch(i)
+	h.notifyTorchFree(i)
 	b := &h.blocks.blocks[i]
 	a.live.remove(b.addr, i)
 	site := h.change(b.site)

@@ -123,7 +123,7 @@ func (b *blockWriter) addTotals(s *shape, e *event.Event) {
 }
 
 // mark adds a mark between the events before and those to come.
-func (b *blockWriter) mark(m *event.Mark) {
+func (b *blockWriter) mark(m *event.Annotation) {
 	b.marks++
 	b.column[columnMarks].number(uint64(b.n))
 	appendMark(&b.column[columnMarks], m)
@@ -216,8 +216,8 @@ func (b *blockReader) read(out []event.Event) ([]event.Event, error) {
 }
 
 // readMarks gives the marks that come now.
-func (b *blockReader) readMarks() ([]event.Mark, error) {
-	var out []event.Mark
+func (b *blockReader) readMarks() ([]event.Annotation, error) {
+	var out []event.Annotation
 	for b.marks > 0 && b.nextAt <= b.at {
 		m := readMark(&b.column[columnMarks])
 		b.marks--

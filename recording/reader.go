@@ -49,7 +49,7 @@ type Reader struct {
 	first   Epoch
 	decoder *zstd.Decoder
 	block   *blockReader
-	marks   []event.Mark
+	marks   []event.Annotation
 	older   *names // of the epoch before: that of a file that was cut off may have no names yet
 	// complete is the names known when the file was read to its end: all that there are, for those who read it again.
 	complete []*names
@@ -143,8 +143,8 @@ func (r *Reader) End() *End { return r.end }
 // First is where the file begins: an epoch later than 0 when the beginning of the trace was dropped.
 func (r *Reader) First() Epoch { return r.first }
 
-// Marks implements event.Recorded.
-func (r *Reader) Marks() []event.Mark {
+// Annotations implements event.Replayable.
+func (r *Reader) Annotations() []event.Annotation {
 	m := r.marks
 	r.marks = nil
 	return m
@@ -240,7 +240,7 @@ func (r *Reader) begin(payload []byte) error {
 	r.older = r.block.names
 	r.block = newBlockReader()
 	if len(state) > 0 {
-		r.marks = append(r.marks, event.Mark{Kind: event.MarkCheckpoint, State: append([]byte(nil), state...)})
+		r.marks = append(r.marks, event.Annotation{Kind: event.AnnotationCheckpoint, State: append([]byte(nil), state...)})
 	}
 	return nil
 }

@@ -111,21 +111,21 @@ func (j *job) tame() event.Event {
 	return e
 }
 
-func (j *job) mark() event.Mark {
-	kinds := []event.MarkKind{
-		event.MarkWatch, event.MarkUnwatch, event.MarkObserved, event.MarkBaseline, event.MarkFromStart, event.MarkLost,
+func (j *job) mark() event.Annotation {
+	kinds := []event.AnnotationKind{
+		event.AnnotationWatch, event.AnnotationUnwatch, event.AnnotationObserved, event.AnnotationBaseline, event.AnnotationFromStart, event.AnnotationLost,
 	}
-	m := event.Mark{Kind: kinds[j.rng.IntN(len(kinds))], PID: uint32(j.any())}
+	m := event.Annotation{Kind: kinds[j.rng.IntN(len(kinds))], PID: uint32(j.any())}
 	device := event.Device{Type: event.DeviceType(j.any()), Index: int8(j.any())}
 	switch m.Kind {
-	case event.MarkLost:
+	case event.AnnotationLost:
 		m.Loss = event.Loss{From: j.any(), To: j.any(), Events: j.any()}
-	case event.MarkBaseline:
+	case event.AnnotationBaseline:
 		m.Device, m.Allocated, m.Reserved = device, j.any(), j.any()
-	case event.MarkObserved:
+	case event.AnnotationObserved:
 		o := &event.Observation{PID: m.PID, Device: device, From: j.any(), To: j.any(), Allocated: j.any(), Reserved: j.any()}
 		for range j.rng.IntN(5) {
-			o.Blocks = append(o.Blocks, event.Observed{Addr: j.any(), Size: j.any(), Requested: j.any(), Stream: j.any()})
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: j.any(), Size: j.any(), Requested: j.any(), Stream: j.any()})
 		}
 		if j.rng.IntN(3) > 0 {
 			o.Segments = []event.ObservedSegment{}
@@ -141,7 +141,7 @@ func (j *job) mark() event.Mark {
 // step is one thing that a writer is told.
 type step struct {
 	event *event.Event
-	mark  *event.Mark // of a checkpoint, with its state
+	mark  *event.Annotation // of a checkpoint, with its state
 }
 
 // steps makes a trace.
@@ -153,7 +153,7 @@ func (j *job) steps(n int) []step {
 			m := j.mark()
 			out = append(out, step{mark: &m})
 		case k == 1 && j.rng.IntN(8) == 0:
-			out = append(out, step{mark: &event.Mark{Kind: event.MarkCheckpoint, State: []byte(j.word() + "state")}})
+			out = append(out, step{mark: &event.Annotation{Kind: event.AnnotationCheckpoint, State: []byte(j.word() + "state")}})
 		case k < 40:
 			e := j.wild()
 			out = append(out, step{event: &e})
@@ -183,10 +183,10 @@ func (j *job) write(w *Writer, steps []step) error {
 		}
 		errs = append(errs, w.Write(batch))
 		batch = batch[:0]
-		if s.mark.Kind == event.MarkCheckpoint {
+		if s.mark.Kind == event.AnnotationCheckpoint {
 			errs = append(errs, w.Checkpoint(s.mark.State, j.ids))
 		} else {
-			errs = append(errs, w.Mark(s.mark))
+			errs = append(errs, w.Annotate(s.mark))
 		}
 	}
 	return errors.Join(append(errs, w.Write(batch))...)
@@ -200,7 +200,7 @@ func read(r *Reader, batch int) ([]step, error) {
 		for i := range events {
 			out = append(out, step{event: &events[i]})
 		}
-		marks := r.Marks()
+		marks := r.Annotations()
 		for i := range marks {
 			out = append(out, step{mark: &marks[i]})
 		}

@@ -167,7 +167,7 @@ func TestSeek(t *testing.T) {
 	for i, s := range want {
 		if s.event != nil {
 			events++
-		} else if s.mark.Kind == event.MarkCheckpoint {
+		} else if s.mark.Kind == event.AnnotationCheckpoint {
 			n++
 			require.Equal(t, uint64(n), epochs[n].Number)
 			require.Equal(t, events, epochs[n].Events)

@@ -158,8 +158,8 @@ func (w *Writer) Write(events []event.Event) error {
 	return w.err
 }
 
-// Mark takes a mark, which may be reused afterwards. For a checkpoint there is Checkpoint.
-func (w *Writer) Mark(m *event.Mark) error {
+// Annotate writes an annotation, which may be reused afterwards. For a checkpoint there is Checkpoint.
+func (w *Writer) Annotate(m *event.Annotation) error {
 	if w.err != nil {
 		return w.err
 	}

@@ -226,7 +226,7 @@ func (s *session) balance(m *moment, view *analysis.View) *analysis.BalanceInput
 // every device.
 func (s *session) torchParts() []analysis.TorchMemory {
 	var out []analysis.TorchMemory
-	books := s.heap.Books()
+	books := s.heap.Totals()
 	for i := range books.Accounts {
 		a := &books.Accounts[i]
 		p, ok := s.heap.Parts(a.PID, a.Device)
@@ -234,7 +234,7 @@ func (s *session) torchParts() []analysis.TorchMemory {
 			return nil
 		}
 		out = append(out, analysis.TorchMemory{Device: int(a.Device.Index), Memory: analysis.Memory{
-			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, Holes: p.Holes, Free: p.Free,
+			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, Holes: p.InactiveSplit, Free: p.Free,
 		}})
 	}
 	return out

@@ -391,7 +391,7 @@ func (j *job) sayUnseen() {
 		j.screen.warn(fmt.Errorf("%d new processes were not traced: more than %d at a time", n, tracer.MaxChildren))
 	}
 	for _, s := range j.all {
-		books := s.heap.Books()
+		books := s.heap.Totals()
 		for i := range books.Accounts {
 			if a := &books.Accounts[i]; s.tracer.Began() && a.Baseline != event.Unknown && a.Baseline > 0 {
 				j.screen.warn(fmt.Errorf("%s: %s on %s were allocated before its libraries were hooked", s.who(), table.Bytes(a.Baseline), a.Device))
@@ -411,7 +411,7 @@ func (j *job) summary(end time.Time) table.JobInput {
 		in.Received += c.snapshot.Events
 	}
 	for _, s := range j.ordered() {
-		books := s.heap.Books()
+		books := s.heap.Totals()
 		in.Rows = append(in.Rows, table.JobRows(s.who()+" "+commandLine(s.cmdline, s.name), &books)...)
 	}
 	return in
@@ -564,10 +564,10 @@ func (j *job) verdict() error {
 }
 
 // books are the totals of all processes that run, as if they were one's.
-func (j *job) books() heap.Books {
-	var out heap.Books
+func (j *job) books() heap.Totals {
+	var out heap.Totals
 	for _, s := range j.now {
-		b := s.heap.Books()
+		b := s.heap.Totals()
 		out.Accounts = append(out.Accounts, b.Accounts...)
 		out.Drivers = append(out.Drivers, b.Drivers...)
 	}

@@ -34,35 +34,35 @@ func (l *ledger) told(err error) {
 	}
 }
 
-func (l *ledger) mark(m event.Mark) {
+func (l *ledger) mark(m event.Annotation) {
 	if l.writer != nil {
-		l.told(l.writer.Mark(&m))
+		l.told(l.writer.Annotate(&m))
 	}
 }
 
 // Watch is Heap.Watch, recorded.
 func (l *ledger) Watch(pid uint32) {
 	l.Heap.Watch(pid)
-	l.mark(event.Mark{Kind: event.MarkWatch, PID: pid})
+	l.mark(event.Annotation{Kind: event.AnnotationWatch, PID: pid})
 }
 
 // Unwatch is Heap.Unwatch, recorded.
 func (l *ledger) Unwatch(pid uint32) {
 	l.Heap.Unwatch(pid)
-	l.mark(event.Mark{Kind: event.MarkUnwatch, PID: pid})
+	l.mark(event.Annotation{Kind: event.AnnotationUnwatch, PID: pid})
 }
 
 // Lose is Heap.Lose, recorded.
 func (l *ledger) Lose(pid uint32, loss event.Loss) {
-	l.Heap.Lose(pid, loss)
-	l.mark(event.Mark{Kind: event.MarkLost, PID: pid, Loss: loss})
+	l.Heap.RecordLoss(pid, loss)
+	l.mark(event.Annotation{Kind: event.AnnotationLost, PID: pid, Loss: loss})
 }
 
 // Reconcile is Heap.Reconcile, recorded if it changed something.
 func (l *ledger) Reconcile(o event.Observation) (heap.Result, error) {
 	r, err := l.Heap.Reconcile(o)
 	if err == nil {
-		l.mark(event.Mark{Kind: event.MarkObserved, PID: o.PID, Observation: &o})
+		l.mark(event.Annotation{Kind: event.AnnotationObserved, PID: o.PID, Observation: &o})
 	}
 	return r, err
 }
@@ -70,5 +70,5 @@ func (l *ledger) Reconcile(o event.Observation) (heap.Result, error) {
 // SetBaseline is Heap.SetBaseline, recorded.
 func (l *ledger) SetBaseline(pid uint32, device event.Device, allocated, reserved uint64) {
 	l.Heap.SetBaseline(pid, device, allocated, reserved)
-	l.mark(event.Mark{Kind: event.MarkBaseline, PID: pid, Device: device, Allocated: allocated, Reserved: reserved})
+	l.mark(event.Annotation{Kind: event.AnnotationBaseline, PID: pid, Device: device, Allocated: allocated, Reserved: reserved})
 }

@@ -19,7 +19,7 @@ type trader struct {
 	rng   *rand.Rand
 	time  uint64
 	total [2]uint64
-	live  [2][]event.Observed
+	live  [2][]event.ObservedBlock
 	next  uint64
 }
 
@@ -39,7 +39,7 @@ func (p *trader) step() event.Event {
 		e.Kind, e.Addr, e.Size = event.KindFree, b.Addr, b.Size
 	} else {
 		p.next++
-		b := event.Observed{Addr: p.next << 12, Size: 512 * (1 + p.rng.Uint64N(8)), Requested: event.Unknown}
+		b := event.ObservedBlock{Addr: p.next << 12, Size: 512 * (1 + p.rng.Uint64N(8)), Requested: event.Unknown}
 		p.live[d] = append(p.live[d], b)
 		p.total[d] += b.Size
 		e.Addr, e.Size, e.Stack = b.Addr, b.Size, event.StackID(1+p.rng.Uint64N(500))
@@ -53,7 +53,7 @@ func (p *trader) observe(d int) event.Observation {
 	p.time += 2
 	return event.Observation{
 		PID: 7, Device: event.Device{Type: event.DeviceCUDA, Index: int8(d)}, From: p.time - 1, To: p.time, Allocated: p.total[d],
-		Reserved: event.Unknown, Blocks: append([]event.Observed(nil), p.live[d]...),
+		Reserved: event.Unknown, Blocks: append([]event.ObservedBlock(nil), p.live[d]...),
 	}
 }
 
@@ -107,7 +107,7 @@ func TestLedger(t *testing.T) {
 			require.Equal(t, size > 0, r.First().Number > 0)
 			require.Equal(t, l.Snapshot(), h.Snapshot())
 			for d := range p.total {
-				require.Equal(t, p.total[d], h.Books().Accounts[d].Allocated)
+				require.Equal(t, p.total[d], h.Totals().Accounts[d].Allocated)
 			}
 		})
 	}

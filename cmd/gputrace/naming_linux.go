@@ -122,7 +122,7 @@ func (n *naming) higher(now time.Time) bool {
 // allocated is what the allocators of all devices have handed out, bytes, as far as it is known.
 func (s *session) allocated() uint64 {
 	var sum uint64
-	books := s.heap.Books()
+	books := s.heap.Totals()
 	for i := range books.Accounts {
 		if a := &books.Accounts[i]; a.Allocated != event.Unknown {
 			sum += a.Allocated

@@ -367,7 +367,7 @@ func (s *session) observation(d *inspect.DeviceSweep) event.Observation {
 		}
 		for _, b := range g.Blocks {
 			if b.State == inspect.StateAllocated {
-				o.Blocks = append(o.Blocks, event.Observed{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
+				o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
 			}
 		}
 	}
@@ -380,7 +380,7 @@ func (s *session) observation(d *inspect.DeviceSweep) event.Observation {
 // torchDevice is a device of the books as the events name it: PyTorch for ROCm reports its devices as CUDA's or as HIP's.
 func (s *session) torchDevice(index int) event.Device {
 	d := event.Device{Type: event.DeviceCUDA, Index: int8(index)}
-	books := s.heap.Books()
+	books := s.heap.Totals()
 	for i := range books.Accounts {
 		if a := &books.Accounts[i]; a.Device.Index == d.Index && a.Device.Type == event.DeviceHIP {
 			return a.Device

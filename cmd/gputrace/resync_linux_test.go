@@ -51,7 +51,7 @@ func TestObservation(t *testing.T) {
 	}
 	cuda1 := event.Device{Type: event.DeviceCUDA, Index: 1}
 	want := event.Observation{
-		PID: 7, Device: cuda1, From: 3, To: 9, Blocks: []event.Observed{{Addr: 0x1000, Size: 512, Requested: 500, Stream: 4}},
+		PID: 7, Device: cuda1, From: 3, To: 9, Blocks: []event.ObservedBlock{{Addr: 0x1000, Size: 512, Requested: 500, Stream: 4}},
 		Segments: []event.ObservedSegment{{Addr: 0x1000, Size: 2048, Expandable: true}}, Allocated: 512, Reserved: 2048,
 	}
 	require.Equal(t, want, s.observation(sweep))

@@ -191,7 +191,7 @@ func (s *screen) live(r *session) {
 	if now.Before(s.next) {
 		return
 	}
-	books := r.heap.Books()
+	books := r.heap.Totals()
 	if s.at.IsZero() {
 		r.sayBefore(books.Accounts)
 	}
@@ -259,7 +259,7 @@ func (s *screen) processLines(j *job) []string {
 		if len(out) == maxLive {
 			break
 		}
-		books := r.heap.Books()
+		books := r.heap.Totals()
 		var live, reserved uint64
 		for i := range books.Accounts {
 			live, reserved = live+books.Accounts[i].Allocated, reserved+books.Accounts[i].Reserved

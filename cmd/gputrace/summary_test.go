@@ -53,7 +53,7 @@ func TestReportOfForeignFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.gputrace")
 	w, err := recording.Create(path, &recording.Info{PID: 7}, nil, nil)
 	require.NoError(t, err)
-	require.NoError(t, w.Mark(&event.Mark{Kind: event.MarkObserved, PID: 7, Observation: &event.Observation{PID: 7}}))
+	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationObserved, PID: 7, Observation: &event.Observation{PID: 7}}))
 	require.NoError(t, w.Close(&recording.End{}))
 	var c *codedError
 	require.ErrorAs(t, report(reportOptions{path: path}), &c)

@@ -201,7 +201,7 @@ func (s *session) writeViews(folder *outputFolder) error {
 	if s.trace == "" {
 		return errors.New("there is no recording to make the formats of -f from")
 	}
-	if n := s.heap.Books().Events; !s.opts.asked && n > unaskedEvents {
+	if n := s.heap.Totals().Events; !s.opts.asked && n > unaskedEvents {
 		return fmt.Errorf("of %d events -f %s would take long: gputrace export makes it of %s", n, s.opts.formats, traceName)
 	}
 	in, err := openWatched(s.trace, newProgress(os.Stderr), s.screen.warn)

@@ -36,8 +36,8 @@ func (s *Stream) Read(buf []event.Event) ([]event.Event, error) {
 // Stack implements event.Source.
 func (s *Stream) Stack(id event.StackID) *event.Stack { return s.Stacks[id] }
 
-// Marks implements event.Recorded.
-func (s *Stream) Marks() []event.Mark { return nil }
+// Annotations implements event.Replayable.
+func (s *Stream) Annotations() []event.Annotation { return nil }
 
 // Rewind makes the first event the next.
 func (s *Stream) Rewind() error {

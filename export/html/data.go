@@ -308,7 +308,7 @@ func lossesOf(in *Input, since func(uint64) int64) losses {
 	for i := range s.Accounts {
 		out.GapBytes += s.Accounts[i].GapBytes
 	}
-	for _, l := range s.Holes {
+	for _, l := range s.LossIntervals {
 		out.Holes = append(out.Holes, hole{since(l.From), since(l.To), l.Events})
 	}
 	for _, u := range in.View.Stacks() {

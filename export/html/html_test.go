@@ -53,7 +53,7 @@ func liveAfter(t *testing.T, s *eventtest.Stream, n uint64) (sum amount, threads
 		sum = sum.plus(1, b.Size)
 		threads[tid[b.Key()]] = threads[tid[b.Key()]].plus(1, b.Size)
 	}
-	for _, a := range h.Books().Accounts {
+	for _, a := range h.Totals().Accounts {
 		sum.bytes += a.Before + uint64(a.Lost)
 	}
 	return sum, threads
@@ -406,7 +406,7 @@ func TestHoles(t *testing.T) {
 		return String(Math.round(10 * most / c.width));
 	})()`
 	require.Equal(t, "0", open(t, in).text(red))
-	in.View.Snapshot.Holes = []heap.Hole{{PID: 1, Loss: event.Loss{From: first + third, To: first + 2*third, Events: 12}}}
+	in.View.Snapshot.LossIntervals = []heap.LossInterval{{PID: 1, Loss: event.Loss{From: first + third, To: first + 2*third, Events: 12}}}
 	p := open(t, in)
 	require.Regexp(t, `between \S+ s and \S+ s`, p.text(`document.querySelector('[data-name=lost]').textContent`))
 	require.Equal(t, "3", p.text(red), "tenths of the width")

@@ -173,7 +173,7 @@ func newExportSummary(x *Export) exportSummary {
 	out := exportSummary{
 		Bytes: x.View.Total(), Events: s.Events, Ignored: s.Ignored, Gaps: s.GapCount, First: s.First, Last: s.Time,
 	}
-	for _, h := range s.Holes {
+	for _, h := range s.LossIntervals {
 		out.Holes = append(out.Holes, hole{h.PID, h.From, h.To, h.Events})
 	}
 	if !x.Boot.IsZero() && s.Events > 0 {

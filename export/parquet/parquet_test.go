@@ -175,7 +175,7 @@ func peakOfBlocks(trace *analysis.Trace, device string) int64 {
 	peak := uint64(0)
 	_ = trace.Replay(&analysis.Visitor{
 		Event: func(_ *event.Event, h *heap.Heap) {
-			for _, a := range h.Books().Accounts {
+			for _, a := range h.Totals().Accounts {
 				if a.Device.String() == device {
 					peak = max(peak, a.Live.Bytes+a.BeforeBlocks.Bytes)
 				}

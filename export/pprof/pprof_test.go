@@ -94,7 +94,7 @@ func (r *recorder) device(stack event.StackID, layer event.Layer, size uint64) u
 }
 
 func (r *recorder) apply(e event.Event) {
-	e.Time = r.h.Books().Time + 1
+	e.Time = r.h.Totals().Time + 1
 	r.h.Apply(&e)
 }
 
@@ -411,11 +411,11 @@ func TestBlocksOfTheBooks(t *testing.T) {
 	seen := r.torch(7, cuda0, 1, 512)
 	for _, blocks := range [][]uint64{{0x1000, 0x2000}, {0x1000, 0x2000, 0x5000}} {
 		r.h.Watch(7)
-		o := event.Observation{PID: 7, Device: cuda0, From: r.h.Books().Time + 1, To: r.h.Books().Time + 2, Reserved: event.Unknown}
+		o := event.Observation{PID: 7, Device: cuda0, From: r.h.Totals().Time + 1, To: r.h.Totals().Time + 2, Reserved: event.Unknown}
 		for _, addr := range blocks {
-			o.Blocks = append(o.Blocks, event.Observed{Addr: addr, Size: 1536, Requested: 1500})
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: addr, Size: 1536, Requested: 1500})
 		}
-		o.Blocks = append(o.Blocks, event.Observed{Addr: seen, Size: 512, Requested: 500})
+		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: seen, Size: 512, Requested: 500})
 		o.Allocated = 512 + 1536*uint64(len(blocks))
 		_, err := r.h.Reconcile(o)
 		require.NoError(t, err)

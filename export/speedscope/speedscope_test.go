@@ -113,8 +113,8 @@ func TestFrames(t *testing.T) {
 	}}
 	count := heap.Count{Objects: 1, Bytes: 512}
 	s := &heap.Snapshot{
-		Books: heap.Books{Accounts: []heap.Account{{PID: 7, Allocated: 500, Live: count, Lost: -12}}},
-		Sites: []heap.Site{{PID: 7, Layer: event.LayerTorch, Stack: 1, Alloc: count, Inuse: count}},
+		Totals: heap.Totals{Accounts: []heap.Account{{PID: 7, Allocated: 500, Live: count, Lost: -12}}},
+		Sites:  []heap.Site{{PID: 7, Layer: event.LayerTorch, Stack: 1, Alloc: count, Inuse: count}},
 	}
 	v := analysis.New(s, func(event.StackID) *event.Stack { return st }, nil)
 	d := write(t, speedscope.Input{Profiles: []speedscope.Profile{{View: v}}})

@@ -37,7 +37,7 @@ func several(word string, n int) string {
 }
 
 // JobRows makes the rows of a process.
-func JobRows(process string, b *heap.Books) []JobRow {
+func JobRows(process string, b *heap.Totals) []JobRow {
 	var out []JobRow
 	for i := range b.Accounts {
 		a := &b.Accounts[i]
@@ -47,7 +47,7 @@ func JobRows(process string, b *heap.Books) []JobRow {
 		})
 	}
 	switch {
-	case out == nil && b.HoleCount > 0: // it may have used any
+	case out == nil && b.LossIntervalCount > 0: // it may have used any
 		out = []JobRow{{Process: process, Device: "-", Live: event.Unknown, Peak: event.Unknown, Reserved: event.Unknown, Other: event.Unknown}}
 	case out == nil:
 		out = []JobRow{{Process: process, Device: "-", Other: otherOn(b, nil)}}
@@ -56,7 +56,7 @@ func JobRows(process string, b *heap.Books) []JobRow {
 }
 
 // otherOn is what is not the caching allocator's on a device; nil: on all.
-func otherOn(b *heap.Books, on *event.Device) (n uint64) {
+func otherOn(b *heap.Totals, on *event.Device) (n uint64) {
 	for i := range b.Drivers {
 		if d := &b.Drivers[i]; d.Layer == event.LayerDevice && (on == nil || d.Device == *on) {
 			n += d.Live.Bytes - d.Segments.Bytes

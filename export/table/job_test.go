@@ -14,7 +14,7 @@ import (
 // TestJob: a row for each process and device, and their sums; one that is not known makes the sum unknown.
 func TestJob(t *testing.T) {
 	cuda := func(i int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: i} }
-	two := &heap.Books{
+	two := &heap.Totals{
 		Accounts: []heap.Account{
 			{Device: cuda(0), Allocated: 3 << 20, Peak: 4 << 20, Reserved: 8 << 20, Allocs: 7},
 			{Device: cuda(1), Allocated: 1 << 20, Peak: 1 << 20, Reserved: 2 << 20, Allocs: 1000},
@@ -24,7 +24,7 @@ func TestJob(t *testing.T) {
 			{Layer: event.LayerHost, Device: cuda(0), Live: heap.Count{Bytes: 5 << 20}},
 		},
 	}
-	rows := append(JobRows("rank 0, pid 7 train.py", two), JobRows("pid 8 "+strings.Repeat("x", 60), &heap.Books{})...)
+	rows := append(JobRows("rank 0, pid 7 train.py", two), JobRows("pid 8 "+strings.Repeat("x", 60), &heap.Totals{})...)
 	var b strings.Builder
 	hits := []Hits{{Probe: "p", Hits: 6, Emitted: 4, Quiet: map[string]uint64{"call entered": 1}, Dropped: map[string]uint64{"ring full": 1}}}
 	require.NoError(t, Job(&b, JobInput{Duration: 1500 * time.Millisecond, Hits: hits, Received: 4, Rows: rows}))
@@ -46,6 +46,6 @@ lost     1 event: ring full 1
 	require.Regexp(t, `total of 2 processes +unknown +10\.0 MiB`, b.String())
 	require.Contains(t, b.String(), "4 events emitted, 3 received\n")
 
-	lost := JobRows("pid 9", &heap.Books{HoleCount: 1})
+	lost := JobRows("pid 9", &heap.Totals{LossIntervalCount: 1})
 	require.Equal(t, []uint64{event.Unknown, event.Unknown, event.Unknown, event.Unknown}, []uint64{lost[0].Live, lost[0].Peak, lost[0].Reserved, lost[0].Other})
 }

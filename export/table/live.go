@@ -18,7 +18,7 @@ type Live struct {
 // LiveLine is the state of a running job in one line, without a line end. Figures are sums over processes and devices; a
 // sum of which one part is unknown is unknown. The peak is left out when there are several, because theirs are of
 // different moments.
-func LiveLine(b *heap.Books, l Live) string {
+func LiveLine(b *heap.Totals, l Live) string {
 	var allocated, reserved, other uint64
 	peak := ""
 	for i := range b.Accounts {

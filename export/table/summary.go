@@ -382,12 +382,12 @@ func (p *printer) holes() {
 	if len(p.in.Hits) > 0 {
 		name = ""
 	}
-	last := s.Holes[max(0, len(s.Holes)-shownLosses):]
+	last := s.LossIntervals[max(0, len(s.LossIntervals)-shownLosses):]
 	for _, h := range last {
 		p.field(name, "%s from %s to %s, pid %d", plural(h.Events, "event"), exactOffset(h.From, p.in.start()), exactOffset(h.To, p.in.start()), h.PID)
 		name = ""
 	}
-	if more := s.HoleCount - uint64(len(last)); more > 0 {
+	if more := s.LossIntervalCount - uint64(len(last)); more > 0 {
 		p.field("", "and in %s before", plural(more, "hole"))
 	}
 }

@@ -73,7 +73,7 @@ func training() *heap.Snapshot {
 	segment := site(event.LayerDevice, cuda0, 1, 12, 6*gib)
 	segment.Segment = true
 	return &heap.Snapshot{
-		Books: heap.Books{
+		Totals: heap.Totals{
 			First: start + second/2, Time: start + 48200*1000*1000, Events: 121215,
 			Accounts: []heap.Account{{
 				PID: 48211, Device: cuda0, Allocated: 27*gib + 800*mib, Reserved: 33*gib + 512*mib, Live: heap.Count{Objects: 2300, Bytes: 6*gib + 400*mib},
@@ -201,15 +201,15 @@ func TestSummaryError(t *testing.T) {
 
 func TestLiveLine(t *testing.T) {
 	now := Live{Now: time.Date(2026, 11, 21, 14, 2, 31, 0, time.UTC), Rate: 312.4}
-	one, both := training().Books, broken().Books
+	one, both := training().Totals, broken().Totals
 	one.Drivers[0].Live.Bytes, one.Drivers[0].Segments.Bytes = 7*gib, 6*gib
-	for want, b := range map[string]heap.Books{
+	for want, b := range map[string]heap.Totals{
 		"14:02:31  torch 27.8 GiB (peak 31.2 GiB)  reserved 33.5 GiB  other device 1.0 GiB  312 blocks/s  lost 0 events": one,
 		"14:02:31  torch unknown  reserved unknown  other device 0 B  312 blocks/s  lost 0 events":                       both,
 	} {
 		require.Equal(t, want, LiveLine(&b, now))
 	}
-	empty := heap.New().Books()
+	empty := heap.New().Totals()
 	require.Contains(t, LiveLine(&empty, Live{Lost: 1}), "torch unknown  reserved unknown  other device 0 B  0 blocks/s  lost 1 event")
 }
 

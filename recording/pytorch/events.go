@@ -39,7 +39,7 @@ func (s *Source) advance() {
 // baselines makes marks of the totals with which the books begin.
 func (s *Source) baselines() {
 	for d, h := range s.devices {
-		m := event.Mark{Kind: event.MarkBaseline, Device: cuda(d), Reserved: h.reserved}
+		m := event.Annotation{Kind: event.AnnotationBaseline, Device: cuda(d), Reserved: h.reserved}
 		for i := range h.before {
 			if b := &h.before[i]; b.allocated && b.stack == 0 {
 				m.Allocated += b.size
@@ -53,7 +53,7 @@ func (s *Source) baselines() {
 
 // look makes the marks of a look into the allocator's books.
 func (s *Source) look(time uint64, books func(device int) event.Observation) {
-	s.marks = append(s.marks, event.Mark{Kind: event.MarkWatch})
+	s.marks = append(s.marks, event.Annotation{Kind: event.AnnotationWatch})
 	for d := range s.devices {
 		o := books(d)
 		o.Device, o.From, o.To = cuda(d), time, time
@@ -63,9 +63,9 @@ func (s *Source) look(time uint64, books func(device int) event.Observation) {
 		for _, g := range o.Segments {
 			o.Reserved += g.Size
 		}
-		s.marks = append(s.marks, event.Mark{Kind: event.MarkObserved, Observation: &o})
+		s.marks = append(s.marks, event.Annotation{Kind: event.AnnotationObserved, Observation: &o})
 	}
-	s.marks = append(s.marks, event.Mark{Kind: event.MarkUnwatch})
+	s.marks = append(s.marks, event.Annotation{Kind: event.AnnotationUnwatch})
 }
 
 func cuda(device int) event.Device {
@@ -86,7 +86,7 @@ func (s *Source) before(device int, want func(stack uint32) bool) event.Observat
 	h, o := s.devices[device], event.Observation{Segments: []event.ObservedSegment{}}
 	for i := range h.before {
 		if b := &h.before[i]; b.allocated && want(b.stack) {
-			o.Blocks = append(o.Blocks, event.Observed{Addr: b.addr, Size: b.size, Requested: b.requested, Stream: b.stream})
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: b.addr, Size: b.size, Requested: b.requested, Stream: b.stream})
 		}
 	}
 	for i := range h.segments {
@@ -107,7 +107,7 @@ func (s *Source) atEnd(device int) event.Observation {
 		o.Segments = append(o.Segments, event.ObservedSegment{Addr: g.addr, Size: g.size, Expandable: g.expandable})
 		for _, b := range g.blocks {
 			if b.allocated {
-				o.Blocks = append(o.Blocks, event.Observed{Addr: b.addr, Size: b.size, Requested: b.requested, Stream: g.stream})
+				o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: b.addr, Size: b.size, Requested: b.requested, Stream: g.stream})
 			}
 		}
 	}

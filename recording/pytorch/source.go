@@ -44,7 +44,7 @@ type Source struct {
 	handles uint64
 	totals  []totals
 	queue   []event.Event
-	marks   []event.Mark
+	marks   []event.Annotation
 }
 
 // number is an entry of a device.
@@ -256,8 +256,8 @@ func (s *Source) Info() *recording.Info {
 // Stack implements event.Source.
 func (s *Source) Stack(id event.StackID) *event.Stack { return s.contents.stacks.stack(id) }
 
-// Marks implements event.Recorded.
-func (s *Source) Marks() []event.Mark {
+// Annotations implements event.Replayable.
+func (s *Source) Annotations() []event.Annotation {
 	m := s.marks
 	s.marks = nil
 	return m

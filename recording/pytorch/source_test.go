@@ -82,7 +82,7 @@ func TestEqualsPyTorch(t *testing.T) {
 			s, err := Open(path)
 			require.NoError(t, err)
 			h, totals := replay(t, s)
-			books := h.Books()
+			books := h.Totals()
 			require.Len(t, books.Accounts, 1)
 			a := books.Accounts[0]
 			require.Equal(t, uint64(want.Stats["allocated_bytes.all.current"]), a.Allocated)
@@ -172,7 +172,7 @@ func TestKept(t *testing.T) {
 			s, err := New(bytes.NewReader(b))
 			require.NoError(t, err)
 			h, _ := replay(t, s)
-			a := h.Books().Accounts[0]
+			a := h.Totals().Accounts[0]
 			unseen := uint64(0)
 			if name == "torch-2.0.1.pickle" { // does not tell that a block from before the history was given back
 				unseen = 3 << 20
@@ -193,10 +193,10 @@ func TestRewind(t *testing.T) {
 	for name, b := range snapshots(t) {
 		s, err := New(bytes.NewReader(b))
 		require.NoError(t, err)
-		read := func(size int) (events []event.Event, marks []event.Mark) {
+		read := func(size int) (events []event.Event, marks []event.Annotation) {
 			for {
 				got, err := s.Read(make([]event.Event, 0, size))
-				events, marks = append(events, got...), append(marks, s.Marks()...)
+				events, marks = append(events, got...), append(marks, s.Annotations()...)
 				if err != nil {
 					require.ErrorIs(t, err, io.EOF)
 					return events, marks
@@ -284,7 +284,7 @@ func FuzzNew(f *testing.F) {
 				}
 			}
 		}
-		for _, a := range h.Books().Accounts {
+		for _, a := range h.Totals().Accounts {
 			if a.Allocated != want[a.Device] {
 				t.Fatalf("%s: %d bytes, want %d", a.Device, a.Allocated, want[a.Device])
 			}

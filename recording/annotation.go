@@ -17,17 +17,17 @@ import (
 //
 // A device is its type and its index, signed. A checkpoint is a frame of its own.
 
-func appendMark(out *column, m *event.Mark) {
+func appendMark(out *column, m *event.Annotation) {
 	var c column
 	c.number(uint64(m.PID))
 	switch m.Kind {
-	case event.MarkBaseline:
+	case event.AnnotationBaseline:
 		c.device(m.Device)
 		c.number(m.Allocated + 1)
 		c.number(m.Reserved + 1)
-	case event.MarkObserved:
+	case event.AnnotationObserved:
 		c.observation(m.Observation)
-	case event.MarkLost:
+	case event.AnnotationLost:
 		c.number(m.Loss.From)
 		c.number(m.Loss.To - m.Loss.From)
 		c.number(m.Loss.Events)
@@ -88,19 +88,19 @@ func (c *column) truth(b bool) {
 }
 
 // readMark reads a mark. Of a kind that is not known, only Kind is set.
-func readMark(c *cursor) event.Mark {
-	m := event.Mark{Kind: event.MarkKind(c.index(256))}
+func readMark(c *cursor) event.Annotation {
+	m := event.Annotation{Kind: event.AnnotationKind(c.index(256))}
 	body := cursor{data: c.bytes(c.number())}
-	if c.err != nil || m.Kind == 0 || m.Kind == event.MarkCheckpoint || m.Kind > event.MarkLost {
+	if c.err != nil || m.Kind == 0 || m.Kind == event.AnnotationCheckpoint || m.Kind > event.AnnotationLost {
 		return m
 	}
 	m.PID = uint32(body.index(1 << 32))
 	switch m.Kind {
-	case event.MarkBaseline:
+	case event.AnnotationBaseline:
 		m.Device, m.Allocated, m.Reserved = body.device(), body.number()-1, body.number()-1
-	case event.MarkObserved:
+	case event.AnnotationObserved:
 		m.Observation = body.observation(m.PID)
-	case event.MarkLost:
+	case event.AnnotationLost:
 		m.Loss.From = body.number()
 		m.Loss.To = m.Loss.From + body.number()
 		m.Loss.Events = body.number()
@@ -117,7 +117,7 @@ func (c *cursor) observation(pid uint32) *event.Observation {
 	}
 	end := uint64(0)
 	for range c.count(5) {
-		b := event.Observed{Addr: end + c.signed(), Size: c.number()}
+		b := event.ObservedBlock{Addr: end + c.signed(), Size: c.number()}
 		b.Requested, b.Stream = b.Size-c.signed(), c.number()-1
 		if c.number() == 0 {
 			b.Requested = event.Unknown

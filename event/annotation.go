@@ -1,0 +1,73 @@
+package event
+
+// ObservedBlock is one block that was read from the allocator state: allocated, and not freed.
+type ObservedBlock struct {
+	Addr, Size uint64 // bytes
+	Requested  uint64 // bytes; Unknown when not known
+	Stream     uint64 // raw handle; Unknown when not known
+}
+
+// ObservedSegment is one segment that was read from the allocator state.
+type ObservedSegment struct {
+	Addr, Size uint64 // bytes; of an expandable segment, a contiguously mapped part
+	Expandable bool   // it is mapped page by page
+}
+
+// Observation is one reading of a device's allocator state while the program runs. It is not of one moment: each block is as it
+// was at some moment between From and To. A block that was allocated all that time is in it.
+type Observation struct {
+	PID      uint32
+	Device   Device
+	From, To uint64 // CLOCK_BOOTTIME nanoseconds, as in the events
+	Blocks   []ObservedBlock
+	Segments []ObservedSegment // nil, with Reserved unknown: they were not read
+	// Allocated and Reserved are the allocator's own totals, bytes, when they were the same at From and at To; else
+	// Unknown.
+	Allocated, Reserved uint64
+}
+
+// Loss is events that happened and were not received.
+type Loss struct {
+	From, To uint64 // between these times, CLOCK_BOOTTIME nanoseconds, as in the events
+	Events   uint64
+}
+
+// MarkKind says what an annotation is.
+type AnnotationKind uint8
+
+// The kinds of annotations are written to files: never renumber.
+const (
+	AnnotationWatch      AnnotationKind = 1 // the live set remembers from here on what changes in PID, for an observation to come
+	AnnotationUnwatch    AnnotationKind = 2 // the end of AnnotationWatch
+	AnnotationObserved   AnnotationKind = 3 // the live set was reconciled with Observation
+	AnnotationBaseline   AnnotationKind = 4 // the allocator state of Device had Allocated and Reserved before the first event
+	AnnotationFromStart  AnnotationKind = 5 // the events of PID begin before it first used the GPU
+	AnnotationCheckpoint AnnotationKind = 6 // State is the result of all events and annotations before
+	AnnotationLost       AnnotationKind = 7 // Loss: events of PID are missing
+)
+
+var annotationNames = map[AnnotationKind]string{
+	AnnotationWatch: "watch", AnnotationUnwatch: "unwatch", AnnotationObserved: "observed", AnnotationBaseline: "baseline",
+	AnnotationFromStart: "from_start", AnnotationCheckpoint: "checkpoint", AnnotationLost: "lost",
+}
+
+func (k AnnotationKind) String() string { return name(annotationNames, k, "annotation") }
+
+// Annotation is an input of the live set that is not an event. Replaying events and annotations in their order leads to the same
+// live set.
+type Annotation struct {
+	Kind                AnnotationKind
+	PID                 uint32 // not of a checkpoint; of an observation, the same as there
+	Device              Device // of a baseline
+	Allocated, Reserved uint64 // of a baseline, bytes; Unknown when not known
+	Observation         *Observation
+	Loss                Loss
+	State               []byte // of a checkpoint: as package heap encoded it
+}
+
+// Replayable is a source of events and annotations.
+type Replayable interface {
+	Source
+	// Annotations returns, once each, the annotations between the events of the last Read and those of the next.
+	Annotations() []Annotation
+}

@@ -1,0 +1,26 @@
+package heap
+
+import "github.com/gputrace/gputrace/event"
+
+// lossMergeWindow is how long no event must be lost for an interval to end, nanoseconds.
+const lossMergeWindow = 1e9
+
+// RecordLoss notes that events of a process were lost. Losses must come in the order of their times; those that follow each
+// other within lossMergeWindow are one interval.
+func (h *Heap) RecordLoss(pid uint32, l event.Loss) {
+	for i := len(h.lossIntervals) - 1; i >= 0; i-- {
+		if last := &h.lossIntervals[i]; last.PID == pid {
+			if l.From <= last.To+lossMergeWindow {
+				last.To = max(last.To, l.To)
+				last.Events += l.Events
+				return
+			}
+			break
+		}
+	}
+	if len(h.lossIntervals) == maxLossIntervals {
+		h.lossIntervals = append(h.lossIntervals[:0], h.lossIntervals[1:]...)
+	}
+	h.lossIntervals = append(h.lossIntervals, LossInterval{pid, l})
+	h.lossIntervalCount++
+}
