@@ -25,26 +25,27 @@ var downstream = []string{"bench", "cmd/gputrace", "e2e", "e2e/kernels", "e2e/ke
 // mayImport is the flow of the data: for each package, the packages of ours that it may import. A name that ends in "/"
 // stands for every package below it. A new package needs a row here.
 var mayImport = map[string][]string{
-	"event":        {},
-	"event/":       {"event"}, // for tests
-	"process":      {},
-	"bpf":          {},
-	"bpf/budget":   {},
-	"symbolize":    {"process"},
-	"cpython":      {"process", "symbolize"},
-	"inspect":      {"cpython", "process", "symbolize"},
-	"inspect/nvml": {"process", "symbolize"},
-	"inspect/who":  {"cpython", "inspect", "process", "symbolize"},
-	"tracer/hook":  {"event"},
-	"tracer":       {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook"},
-	"doctor":       {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/hook"},
-	"darwin":       {"event", "process"},
-	"recording":    {"event"},
-	"recording/":   {"event", "recording"},
-	"heap":         {"event"},
-	"analysis":     {"event", "heap", "inspect", "inspect/who"},
-	"export/":      {"analysis", "event", "heap"},
-	"export/chart": {"analysis", "event", "export/table"}, // a size is written as it is there
+	"event":         {},
+	"event/":        {"event"}, // for tests
+	"process":       {},
+	"process/words": {},
+	"bpf":           {},
+	"bpf/budget":    {},
+	"symbolize":     {"process"},
+	"cpython":       {"process", "symbolize"},
+	"inspect":       {"cpython", "process", "symbolize"},
+	"inspect/nvml":  {"process", "symbolize"},
+	"inspect/who":   {"cpython", "inspect", "process", "symbolize"},
+	"tracer/hook":   {"event"},
+	"tracer":        {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook"},
+	"doctor":        {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/hook"},
+	"darwin":        {"event", "process"},
+	"recording":     {"event"},
+	"recording/":    {"event", "recording"},
+	"heap":          {"event"},
+	"analysis":      {"event", "heap", "inspect", "inspect/who", "process/words"},
+	"export/":       {"analysis", "event", "heap"},
+	"export/chart":  {"analysis", "event", "export/table"}, // a size is written as it is there
 	// Tables of allocations have the same columns in every format.
 	"export/csv":     {"analysis", "event", "heap", "export/rows"},
 	"export/parquet": {"analysis", "event", "heap", "export/rows"},

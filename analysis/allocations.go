@@ -7,6 +7,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Allocation is one allocation from its birth to its end, as tables have it.
@@ -23,7 +24,7 @@ type Allocation struct {
 // each, or of reading.
 func (t *Trace) Allocations(s Selection, each func(*Allocation) error) error {
 	l := &lister{s: s, each: each, live: map[heap.BlockKey]*Allocation{}, held: map[heap.BlockKey]*Allocation{}}
-	h, err := t.replay(&Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}, func(e *event.Event) bool {
+	h, err := t.ReplayWhile(&Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}, func(e *event.Event) bool {
 		return l.err == nil && (s.To == 0 || e.Time <= s.To)
 	})
 	if err := cmp.Or(l.err, err); err != nil {
@@ -109,15 +110,6 @@ func (l *lister) tell(a *Allocation) {
 	}
 }
 
-// StackText is a stack in one line, outermost frame first, frames separated by "; ": what Present shows of it.
-func StackText(st *event.Stack) string {
-	if st == nil {
-		return ""
-	}
-	frames := Present(st)
-	return joinCalls(len(frames), func(i int) string { return siteName(&frames[i]) })
-}
-
 // PythonLine is the program's own innermost Python line of a stack, "/home/anna/train.py:38"; empty when it has none.
 func (t *Trace) PythonLine(id event.StackID) string {
 	st := t.Stack(id)
@@ -137,5 +129,5 @@ func (t *Trace) PythonLine(id event.StackID) string {
 
 // fileLine is position with the whole path.
 func fileLine(f *event.Frame) string {
-	return clean(path.Dir(f.File) + "/" + position(f))
+	return words.Line(path.Dir(f.File) + "/" + Position(f))
 }

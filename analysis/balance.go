@@ -252,11 +252,11 @@ func (b *balancer) addSites() {
 				b.device(where).add(s)
 			}
 		case event.LayerHost:
-			b.out.Host = sum(b.out.Host, s.Inuse)
+			b.out.Host = b.out.Host.Plus(s.Inuse)
 		case event.LayerShared:
-			b.out.Shared = sum(b.out.Shared, s.Inuse)
+			b.out.Shared = b.out.Shared.Plus(s.Inuse)
 		case event.LayerVirtual:
-			b.out.Virtual = sum(b.out.Virtual, s.Inuse)
+			b.out.Virtual = b.out.Virtual.Plus(s.Inuse)
 		}
 	}
 	for where, d := range b.devices {
@@ -326,19 +326,19 @@ func (d *DeviceBalance) add(s *Site) {
 	case !s.Segment:
 		d.addOwner(s)
 	default:
-		d.Segments = sum(d.Segments, s.Inuse)
+		d.Segments = d.Segments.Plus(s.Inuse)
 	}
 }
 
 func (d *DeviceBalance) addOwner(s *Site) {
-	d.Other = sum(d.Other, s.Inuse)
+	d.Other = d.Other.Plus(s.Inuse)
 	if strings.Contains(s.Call, "Managed") {
 		d.Managed += s.Inuse.Bytes
 	}
-	owner := s.owner()
+	owner := OwnerOf(s.Stack, s.Name)
 	for i := range d.Owners {
 		if d.Owners[i].Owner == owner {
-			d.Owners[i].Count = sum(d.Owners[i].Count, s.Inuse)
+			d.Owners[i].Count = d.Owners[i].Count.Plus(s.Inuse)
 			return
 		}
 	}

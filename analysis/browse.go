@@ -131,7 +131,7 @@ type Group struct {
 }
 
 // Counted is as Site.Counted.
-func (g *Group) Counted() bool { return counted(g.Layer, g.Origin, g.Segment) }
+func (g *Group) Counted() bool { return Counted(g.Layer, g.Origin, g.Segment) }
 
 // Lives is blocks of one group that were born and have died between the same moments. They were live at the moments from Born
 // on, and no longer at Died: Born <= moment < Died. Those with Born == Died were live at no moment.

@@ -88,7 +88,7 @@ func (l *lives) sample(h *heap.Heap) {
 		case p.Torch: // what its first event will tell of
 			p.Before[l.at], p.Allocated[l.at] = l.baseline(p), l.baseline(p)
 		}
-		p.Driver[l.at] = totalsOf(h, accountID{p.PID, p.Device}).Used
+		p.Driver[l.at] = TotalsOf(h, p.PID, p.Device).Used
 	}
 }
 

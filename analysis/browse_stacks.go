@@ -56,7 +56,7 @@ func (r *segmentRule) holds(b *heap.Block) bool {
 	yes, ok := r.known[b.Stack]
 	if !ok {
 		st := r.trace.Stack(b.Stack)
-		yes = st != nil && isSegment(st)
+		yes = st != nil && IsSegment(st)
 		r.known[b.Stack] = yes
 	}
 	return yes
@@ -101,7 +101,7 @@ func (s *stackTree) site(b *heap.Block) (node, own int32) {
 	key := treeSite{b.Stack, b.Origin}
 	p, ok := s.sites[key]
 	if !ok {
-		site := s.trace.end.site(blockSite(b), s.trace.Stack)
+		site := s.trace.Site(b)
 		p = s.place(key, &site)
 	}
 	return p.node, p.own
@@ -149,7 +149,7 @@ func (s *stackTree) show(f *event.Frame) TreeFrame {
 		return out
 	}
 	out := TreeFrame{Kind: TreeOwn, Name: f.Func, File: f.File, Line: max(0, f.Line)}
-	if isLibrary(f.File, s.trace.end.options.Library) {
+	if s.trace.End().IsLibrary(f.File) {
 		out.Kind = TreeLibrary
 	}
 	return out
@@ -177,16 +177,17 @@ func (s *stackTree) nodeOf(n TreeNode) int32 {
 
 // fill hands the tree over, with the text of the lines.
 func (s *stackTree) fill(b *Browse) {
-	var rows []Row
-	var of []int
+	var places []Place
 	for i := range s.frames {
 		if f := &s.frames[i]; f.Kind == TreeOwn || f.Kind == TreeLibrary {
-			rows, of = append(rows, Row{File: f.File, Line: f.Line}), append(of, i)
+			places = append(places, Place{f.File, f.Line})
 		}
 	}
-	s.trace.end.readSources(rows)
-	for i := range rows {
-		s.frames[of[i]].Source = rows[i].Source
+	text := s.trace.End().SourceLines(places)
+	for i := range s.frames {
+		if f := &s.frames[i]; f.Kind == TreeOwn || f.Kind == TreeLibrary {
+			f.Source = text[Place{f.File, f.Line}]
+		}
 	}
 	b.Frames, b.Nodes, b.CutStacks = s.frames, s.nodes, s.cut
 }

@@ -105,7 +105,7 @@ func (p *surveyPart) torch(a *heap.Account) {
 }
 
 func (p *surveyPart) driver(h *heap.Heap) {
-	p.now[QuantityDriver] = totalsOf(h, accountID{p.PID, p.Device}).Used
+	p.now[QuantityDriver] = TotalsOf(h, p.PID, p.Device).Used
 }
 
 func (s *survey) event(e *event.Event, h *heap.Heap) {

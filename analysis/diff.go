@@ -264,7 +264,7 @@ func pairFiles(before, after []string) map[string]string {
 			}
 		}
 	}
-	library := func(f string) bool { return isLibrary(f, nil) }
+	library := func(f string) bool { return IsLibrary(f, nil) }
 	before, after = slices.DeleteFunc(before, library), slices.DeleteFunc(after, library)
 	if len(before) == 1 && len(after) == 1 {
 		pairs[before[0]] = after[0]

@@ -44,7 +44,7 @@ func CallOf(f *event.Frame) Call {
 	if f.Kind != event.FramePython {
 		return Call{Name: f.Label()}
 	}
-	return Call{Name: position(f), Func: f.Func, File: f.File, Line: max(0, f.Line)}
+	return Call{Name: Position(f), Func: f.Func, File: f.File, Line: max(0, f.Line)}
 }
 
 // Entries is what is in use, a portion each. They add up to Total.
@@ -70,13 +70,13 @@ func (v *View) EntriesOf(m Measure) []Entry {
 }
 
 func (v *View) readEntrySources(entries []Entry) {
-	rows := make([]Row, len(entries))
+	places := make([]Place, len(entries))
 	for i := range entries {
-		rows[i].File, rows[i].Line = entries[i].File, entries[i].Line
+		places[i] = Place{entries[i].File, entries[i].Line}
 	}
-	v.readSources(rows)
+	text := v.SourceLines(places)
 	for i := range entries {
-		entries[i].Source = rows[i].Source
+		entries[i].Source = text[places[i]]
 	}
 }
 

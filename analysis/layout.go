@@ -55,17 +55,17 @@ type LayoutBlock struct {
 
 // Layouts is the layout of every caching allocator, by process and device. With Selection.Peak each is at its own peak; the
 // error wraps ErrPeakGone when that was before the first event.
-func (t *Trace) Layouts(o LayoutOptions) ([]Layout, error) {
+func Layouts(t *Trace, o LayoutOptions) ([]Layout, error) {
 	l := &layouter{trace: t, o: o, until: o.Selection.At, live: map[allocatorID]*chronicle{}}
 	if o.Selection.To != 0 {
 		l.until = o.Selection.To
 	} else if o.Selection.Peak {
 		l.until = 0
-		for _, p := range peaksOf(t.end.Snapshot) {
-			if p.layer == event.LayerTorch && p.time == 0 {
-				return nil, fmt.Errorf("%w: that of %s was before the first event", ErrPeakGone, p.device)
+		for _, p := range NewPeaks(t.End().Snapshot) {
+			if p.Layer == event.LayerTorch && p.Time == 0 {
+				return nil, fmt.Errorf("%w: that of %s was before the first event", ErrPeakGone, p.Device)
 			}
-			if p.layer == event.LayerTorch {
+			if p.Layer == event.LayerTorch {
 				l.peaks = append(l.peaks, p)
 			}
 		}
@@ -89,8 +89,8 @@ type allocatorID struct {
 type layouter struct {
 	trace *Trace
 	o     LayoutOptions
-	until uint64   // 0: the end
-	peaks []peakAt // that are asked for; nil: one moment for all
+	until uint64 // 0: the end
+	peaks Peaks  // that are asked for; nil: one moment for all
 	live  map[allocatorID]*chronicle
 	done  int // peaks
 	out   []Layout
@@ -101,7 +101,7 @@ func (l *layouter) walk() error {
 		l.happened(e)
 		l.look(h, e)
 	}}
-	h, err := l.trace.replay(v, func(e *event.Event) bool {
+	h, err := l.trace.ReplayWhile(v, func(e *event.Event) bool {
 		return (l.until == 0 || e.Time <= l.until) && (len(l.peaks) == 0 || l.done < len(l.peaks))
 	})
 	if err != nil {
@@ -117,9 +117,9 @@ func (l *layouter) walk() error {
 
 // look captures the devices that are at their peak.
 func (l *layouter) look(h *heap.Heap, e *event.Event) {
-	for k := range peaked(l.peaks, h, e) {
+	for k := range l.peaks.Reached(h, e) {
 		l.done++
-		a, _ := h.Account(k.pid, k.device)
+		a, _ := h.Account(k.PID, k.Device)
 		l.capture(h, &a, e.Time)
 	}
 }
@@ -153,7 +153,7 @@ func (l *layouter) capture(h *heap.Heap, a *heap.Account, now uint64) {
 // dealsOut reports whether device memory is a segment although no block was seen in it.
 func (l *layouter) dealsOut(b *heap.Block) bool {
 	st := l.trace.Stack(b.Stack)
-	return b.Segment || st != nil && isSegment(st)
+	return b.Segment || st != nil && IsSegment(st)
 }
 
 // place puts the blocks into the segments; both are by address.
@@ -186,7 +186,7 @@ func (l *Layout) makeUp(blocks []heap.Block, end uint64) []heap.Block {
 	for len(blocks) > 0 && blocks[0].Addr == at && (end == 0 || at < end) && (at == first.Addr || blocks[0].Stream == first.Stream) {
 		out.add(&blocks[0])
 		at += blocks[0].Size
-		l.MadeUp = sum(l.MadeUp, countOf(blocks[0].Size, blocks[0].Requested))
+		l.MadeUp = l.MadeUp.Plus(heap.CountOf(blocks[0].Size, blocks[0].Requested))
 		blocks = blocks[1:]
 	}
 	out.Size = at - out.Addr

@@ -20,7 +20,7 @@ func TestLayouts(t *testing.T) {
 		for _, n := range []int{500, 1234, 2000} {
 			h := applied(s, n)
 			o := analysis.LayoutOptions{Selection: analysis.Selection{At: s.Events[n-1].Time}}
-			layouts, err := trace.Layouts(o)
+			layouts, err := analysis.Layouts(trace, o)
 			require.NoError(t, err)
 			require.Len(t, layouts, len(h.Totals().Accounts))
 			for i := range layouts {
@@ -93,7 +93,7 @@ func TestLayoutsAtPeak(t *testing.T) {
 	s := eventtest.Random(1, 3000)
 	trace, err := analysis.NewTrace(s, nil)
 	require.NoError(t, err)
-	layouts, err := trace.Layouts(analysis.LayoutOptions{Selection: analysis.Selection{Peak: true}})
+	layouts, err := analysis.Layouts(trace, analysis.LayoutOptions{Selection: analysis.Selection{Peak: true}})
 	require.NoError(t, err)
 	accounts := trace.End().Snapshot.Accounts
 	require.Len(t, layouts, len(accounts))
@@ -109,12 +109,12 @@ func TestLayoutHistoryIsCut(t *testing.T) {
 	s := eventtest.Random(2, 3000)
 	trace, err := analysis.NewTrace(s, nil)
 	require.NoError(t, err)
-	whole, err := trace.Layouts(analysis.LayoutOptions{})
+	whole, err := analysis.Layouts(trace, analysis.LayoutOptions{})
 	require.NoError(t, err)
-	cut, err := trace.Layouts(analysis.LayoutOptions{Entries: 50})
+	cut, err := analysis.Layouts(trace, analysis.LayoutOptions{Entries: 50})
 	require.NoError(t, err)
 	from := s.Events[1500].Time
-	ranged, err := trace.Layouts(analysis.LayoutOptions{Selection: analysis.Selection{From: from, To: trace.Last()}})
+	ranged, err := analysis.Layouts(trace, analysis.LayoutOptions{Selection: analysis.Selection{From: from, To: trace.Last()}})
 	require.NoError(t, err)
 	for i := range whole {
 		all := whole[i].History
@@ -153,7 +153,7 @@ func TestLayoutMakesUpSegments(t *testing.T) {
 	s.Events = kept
 	trace, err := analysis.NewTrace(s, nil)
 	require.NoError(t, err)
-	layouts, err := trace.Layouts(analysis.LayoutOptions{})
+	layouts, err := analysis.Layouts(trace, analysis.LayoutOptions{})
 	require.NoError(t, err)
 	h := applied(s, len(s.Events))
 	for i := range layouts {

@@ -16,9 +16,9 @@ const (
 	LostEvents   = "[lost events]"   // the event of it was lost
 )
 
-// isLibrary says whether a Python file is not the program's own: the standard library, an installed package, or under one
+// IsLibrary says whether a Python file is not the program's own: the standard library, an installed package, or under one
 // of the extra prefixes.
-func isLibrary(file string, extra []string) bool {
+func IsLibrary(file string, extra []string) bool {
 	if strings.HasPrefix(file, "<frozen ") || hasPrefix(file, extra) {
 		return true
 	}
@@ -68,7 +68,7 @@ func OwnFrame(frames []event.Frame, library []string) int {
 			continue
 		}
 		if f.Kind == event.FramePython {
-			if !isLibrary(f.File, library) {
+			if !IsLibrary(f.File, library) {
 				return i
 			}
 			python = firstOf(python, i)
@@ -97,16 +97,16 @@ func firstOf(index, other int) int {
 	return other
 }
 
-// siteName is how a stack is called in one line: "gpt.py:38 Block.forward", or the native symbol.
-func siteName(f *event.Frame) string {
+// FrameName is how a stack that is named after a frame is called in one line: "gpt.py:38 Block.forward", or the native symbol.
+func FrameName(f *event.Frame) string {
 	if f.Kind != event.FramePython {
 		return f.Label()
 	}
-	return fmt.Sprintf("%s %s", position(f), f.Func)
+	return fmt.Sprintf("%s %s", Position(f), f.Func)
 }
 
-// position is "gpt.py:38"; a line that is not known is left out.
-func position(f *event.Frame) string {
+// Position is "gpt.py:38"; a line that is not known is left out.
+func Position(f *event.Frame) string {
 	if f.Line <= 0 {
 		return path.Base(f.File)
 	}

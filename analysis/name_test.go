@@ -31,7 +31,7 @@ func TestIsLibrary(t *testing.T) {
 		"/src/torch/nn/modules/linear.py":                      true, // by the extra prefix below
 		"/src/torchtitan/train.py":                             false,
 	} {
-		require.Equal(t, want, isLibrary(file, []string{"/src/torch/"}), file)
+		require.Equal(t, want, IsLibrary(file, []string{"/src/torch/"}), file)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestOwnFrame(t *testing.T) {
 		report:                                                                      "c10::reportMemoryUsageToProfiler",
 	} {
 		st := stack(in)
-		require.Equal(t, want, siteName(&st.Frames[OwnFrame(st.Frames, nil)]), in)
+		require.Equal(t, want, FrameName(&st.Frames[OwnFrame(st.Frames, nil)]), in)
 	}
 	require.Equal(t, -1, OwnFrame(nil, nil))
 }

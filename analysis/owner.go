@@ -41,23 +41,23 @@ type Owner struct {
 	File string // path of the library; empty for a line, and where it is not known
 }
 
-// owner names whoever asked for a site's memory.
-func (s *Site) owner() Owner {
-	if s.Stack == nil {
-		return Owner{Name: s.Name}
+// OwnerOf names whoever asked for the memory of a stack that is called name; st may be nil.
+func OwnerOf(st *event.Stack, name string) Owner {
+	if st == nil {
+		return Owner{Name: name}
 	}
-	frames := s.Stack.Frames
+	frames := st.Frames
 	i := 1 // the leaf is the driver's call, whatever its library is called
 	for i < len(frames) && frames[i].Kind == event.FrameNative && inModule(&frames[i], driverModules) {
 		i++
 	}
 	if i >= len(frames) {
-		return Owner{Name: s.Name}
+		return Owner{Name: name}
 	}
 	if f := &frames[i]; f.Kind == event.FrameNative && !isBinding(f) {
 		return nativeOwner(frames[i:])
 	}
-	return Owner{Name: s.Name}
+	return Owner{Name: name}
 }
 
 // nativeOwner names the library of the first frame.

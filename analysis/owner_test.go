@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/heap"
 )
 
 // paths gives the modules of a stack, which stack() names only, their paths.
@@ -53,19 +52,10 @@ func TestOwner(t *testing.T) {
 			if tt.dir != "" {
 				st = paths(st, tt.dir)
 			}
-			v := New(oneSite(1), func(event.StackID) *event.Stack { return st }, nil)
-			got := v.Sites[0].owner()
+			got := OwnerOf(st, FrameName(&st.Frames[OwnFrame(st.Frames, nil)]))
 			require.Equal(t, tt.owner, got.Name)
 			require.Equal(t, tt.file, got.File != "", got.File)
 		})
 	}
-	for id, want := range map[event.StackID]string{0: NoStack, 1: UnknownStack} {
-		v := New(oneSite(id), func(event.StackID) *event.Stack { return nil }, nil)
-		require.Equal(t, Owner{Name: want}, v.Sites[0].owner())
-	}
-}
-
-// oneSite is a snapshot of one allocation of device memory.
-func oneSite(id event.StackID) *heap.Snapshot {
-	return &heap.Snapshot{Sites: []heap.Site{site(event.LayerDevice, 7, id, 1, 100)}}
+	require.Equal(t, Owner{Name: NoStack}, OwnerOf(nil, NoStack))
 }

@@ -35,7 +35,7 @@ func (v *View) AtPeak() *View {
 func addLive(accounts []heap.Account, s *Site) {
 	for i := range accounts {
 		if a := &accounts[i]; a.PID == s.PID && a.Device == s.Device {
-			a.Live = sum(a.Live, s.Inuse)
+			a.Live = a.Live.Plus(s.Inuse)
 		}
 	}
 }

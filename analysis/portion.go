@@ -137,7 +137,7 @@ func (p *Portion) Labels() []Label {
 
 // BlockLabels is the stack of a block, as Portion.Labels.
 func (t *Trace) BlockLabels(b *heap.Block) []Label {
-	s := t.end.site(blockSite(b), t.Stack)
+	s := t.Site(b)
 	return (&Portion{Site: &s, Name: s.Name}).Labels()
 }
 
@@ -148,7 +148,7 @@ func frameLabel(f *event.Frame) string {
 		if name = f.Func; name == "" {
 			name = noName
 		}
-		return name + " (" + position(f) + ")"
+		return name + " (" + Position(f) + ")"
 	}
 	return name
 }

@@ -123,9 +123,9 @@ func isCoveredLoop(frames []event.Frame) bool {
 	return false
 }
 
-// isSegment says whether device memory was obtained by the caching allocator: its frames come right behind those of the
+// IsSegment says whether device memory was obtained by the caching allocator: its frames come right behind those of the
 // driver. That also finds segments in which no block was seen yet.
-func isSegment(st *event.Stack) bool {
+func IsSegment(st *event.Stack) bool {
 	for i := range st.Frames {
 		f := &st.Frames[i]
 		if f.Kind != event.FrameNative {

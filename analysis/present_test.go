@@ -72,7 +72,7 @@ func TestIsSegment(t *testing.T) {
 		"libcuda.so.1!cuMemAlloc_v2":                                                                      false,
 		"":                                                                                                false,
 	} {
-		require.Equal(t, want, isSegment(stack(in)), in)
+		require.Equal(t, want, IsSegment(stack(in)), in)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestInlined(t *testing.T) {
 
 func TestIsSegmentOfInlined(t *testing.T) {
 	st := stack("libcuda.so.1!cuMemCreate libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc " + own)
-	require.False(t, isSegment(st))
+	require.False(t, IsSegment(st))
 	st.Frames[1].Inlined = true
-	require.True(t, isSegment(st))
+	require.True(t, IsSegment(st))
 }

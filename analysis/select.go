@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"iter"
 	"math/bits"
 
 	"github.com/gputrace/gputrace/event"
@@ -59,7 +58,7 @@ func (t *Trace) Select(s Selection) (*View, error) {
 		p.split(&out)
 		return &out, nil
 	}
-	if s.Peak && s.To == 0 && !p.atPeak() {
+	if s.Peak && s.To == 0 && !p.peaks.Passed() {
 		return nil, fmt.Errorf("%w: leave the least size out, or name another moment", ErrPeakGone)
 	}
 	p.reduce(&out)
@@ -113,16 +112,7 @@ type picker struct {
 	index   map[sitePartKey]int
 	threads map[heap.BlockKey]uint32 // of driver memory, also when it is gone: freeing it may fail
 	inuse   map[aged]heap.Count      // at the moment
-	peaks   []peakAt
-}
-
-// peakAt is the peak of an account that is still to come.
-type peakAt struct {
-	pid         uint32
-	layer       event.Layer
-	device      event.Device
-	bytes, time uint64
-	over        bool
+	peaks   Peaks
 }
 
 // walk replays up to the moment, and takes down what lives then.
@@ -135,10 +125,10 @@ func (p *picker) walk() (*heap.Heap, error) {
 	v := &Visitor{Born: p.born, Gone: p.gone, Moved: p.moved}
 	peak := p.s.Peak && p.s.To == 0
 	if peak {
-		p.peaks = peaksOf(p.trace.end.Snapshot)
+		p.peaks = NewPeaks(p.trace.end.Snapshot)
 		v.Event = func(e *event.Event, h *heap.Heap) { p.look(h, e) }
 	}
-	h, err := p.trace.replay(v, func(e *event.Event) bool { return until == 0 || e.Time <= until })
+	h, err := p.trace.ReplayWhile(v, func(e *event.Event) bool { return until == 0 || e.Time <= until })
 	if err != nil {
 		return nil, err
 	}
@@ -217,27 +207,11 @@ func (p *picker) part(b *heap.Block, tid uint32) int {
 }
 
 func addTo(c *heap.Count, b *heap.Block) {
-	*c = sum(*c, countOf(b.Size, b.Requested))
+	*c = c.Plus(heap.CountOf(b.Size, b.Requested))
 }
 
 func takeFrom(c *heap.Count, b *heap.Block) {
-	d := countOf(b.Size, b.Requested)
-	*c = heap.Count{
-		Objects: c.Objects - d.Objects, Bytes: c.Bytes - d.Bytes, Unsized: c.Unsized - d.Unsized,
-		Requested: c.Requested - d.Requested, RequestedObjects: c.RequestedObjects - d.RequestedObjects,
-	}
-}
-
-// countOf is the count of one block; both may be event.Unknown.
-func countOf(size, requested uint64) heap.Count {
-	c := heap.Count{Objects: 1, Bytes: size}
-	if size == event.Unknown {
-		c.Bytes, c.Unsized = 0, 1
-	}
-	if requested != event.Unknown {
-		c.Requested, c.RequestedObjects = requested, 1
-	}
-	return c
+	*c = c.Minus(heap.CountOf(b.Size, b.Requested))
 }
 
 // capture adds up what lives now, of the parts that are asked for.
@@ -245,7 +219,7 @@ func (p *picker) capture(now uint64, of func(sitePartKey) bool) {
 	for key, b := range p.live {
 		if of(p.parts[b.part]) {
 			at := aged{b.part, ageClass(key.Time, now)}
-			p.inuse[at] = sum(p.inuse[at], countOf(b.size, b.requested))
+			p.inuse[at] = p.inuse[at].Plus(heap.CountOf(b.size, b.requested))
 		}
 	}
 }
@@ -264,69 +238,14 @@ func ageClass(born, now uint64) uint64 {
 	return age
 }
 
-// peaksOf lists when what was at its peak, as heap.Site.Peak has it.
-func peaksOf(s *heap.Snapshot) []peakAt {
-	var out []peakAt
-	torch := map[uint32]map[event.Device]bool{}
-	for i := range s.Accounts {
-		a := &s.Accounts[i]
-		out = append(out, peakAt{a.PID, event.LayerTorch, a.Device, a.Peak, a.PeakTime, false})
-		if torch[a.PID] == nil {
-			torch[a.PID] = map[event.Device]bool{}
-		}
-		torch[a.PID][a.Device] = true
-	}
-	for i := range s.Drivers {
-		if d := &s.Drivers[i]; !torch[d.PID][d.Device] {
-			out = append(out, peakAt{d.PID, d.Layer, d.Device, d.Peak, d.PeakTime, false})
-		}
-	}
-	return out
-}
-
 // look takes down what lives on a device that is at its peak.
 func (p *picker) look(h *heap.Heap, e *event.Event) {
-	for k := range peaked(p.peaks, h, e) {
+	for k := range p.peaks.Reached(h, e) {
 		p.capture(e.Time, func(part sitePartKey) bool {
 			s := &part.site
-			return s.pid == k.pid && s.device == k.device && (k.layer == event.LayerTorch || k.layer == s.layer)
+			return s.pid == k.PID && s.device == k.Device && (k.Layer == event.LayerTorch || k.Layer == s.layer)
 		})
 	}
-}
-
-// peaked yields the peaks that an event has led to, each once.
-func peaked(peaks []peakAt, h *heap.Heap, e *event.Event) iter.Seq[*peakAt] {
-	return func(yield func(*peakAt) bool) {
-		for i := range peaks {
-			k := &peaks[i]
-			if k.over || k.time != e.Time || k.pid != e.PID || !k.reached(h) {
-				continue
-			}
-			k.over = true
-			if !yield(k) {
-				return
-			}
-		}
-	}
-}
-
-func (k *peakAt) reached(h *heap.Heap) bool {
-	if k.layer == event.LayerTorch {
-		a, ok := h.Account(k.pid, k.device)
-		return ok && a.Peak == k.bytes
-	}
-	d, ok := h.Driver(k.pid, k.layer, k.device)
-	return ok && d.Peak == k.bytes
-}
-
-// atPeak reports whether all peaks were come by.
-func (p *picker) atPeak() bool {
-	for i := range p.peaks {
-		if !p.peaks[i].over {
-			return false
-		}
-	}
-	return true
 }
 
 // bySite is the parts of each site.
@@ -338,9 +257,9 @@ func (p *picker) bySite() map[siteID][]SitePart {
 	}
 	for at, c := range p.inuse {
 		alloc := heap.Count{}
-		if p.parts[at.part].site.origin == heap.OriginEvent && within(c, p.alloc[at.part]) {
+		if p.parts[at.part].site.origin == heap.OriginEvent && p.alloc[at.part].Contains(c) {
 			alloc = c
-			p.alloc[at.part] = less(p.alloc[at.part], c)
+			p.alloc[at.part] = p.alloc[at.part].Minus(c)
 		}
 		part(at.part, at.age, alloc, c)
 	}

@@ -22,31 +22,17 @@ func (p *picker) split(v *View) {
 func completed(parts []SitePart, s *Site) []SitePart {
 	var alloc, inuse heap.Count
 	for i := range parts {
-		alloc, inuse = sum(alloc, parts[i].Alloc), sum(inuse, parts[i].Inuse)
+		alloc, inuse = alloc.Plus(parts[i].Alloc), inuse.Plus(parts[i].Inuse)
 	}
 	rest := SitePart{Stream: event.Unknown, Size: event.Unknown, Age: event.Unknown, Alloc: s.Alloc, Inuse: s.Inuse}
-	if !within(alloc, s.Alloc) || !within(inuse, s.Inuse) {
+	if !s.Alloc.Contains(alloc) || !s.Inuse.Contains(inuse) {
 		return []SitePart{rest}
 	}
-	rest.Alloc, rest.Inuse = less(s.Alloc, alloc), less(s.Inuse, inuse)
+	rest.Alloc, rest.Inuse = s.Alloc.Minus(alloc), s.Inuse.Minus(inuse)
 	if rest.Alloc.Objects+rest.Inuse.Objects > 0 {
 		parts = append(parts, rest)
 	}
 	return parts
-}
-
-// within reports whether one count is part of another.
-func within(part, whole heap.Count) bool {
-	return part.Objects <= whole.Objects && part.Bytes <= whole.Bytes && part.Unsized <= whole.Unsized &&
-		part.Requested <= whole.Requested && part.RequestedObjects <= whole.RequestedObjects
-}
-
-// less is the rest of a count without a part of it.
-func less(whole, part heap.Count) heap.Count {
-	return heap.Count{
-		Objects: whole.Objects - part.Objects, Bytes: whole.Bytes - part.Bytes, Unsized: whole.Unsized - part.Unsized,
-		Requested: whole.Requested - part.Requested, RequestedObjects: whole.RequestedObjects - part.RequestedObjects,
-	}
 }
 
 func sortParts(parts []SitePart) {
@@ -70,7 +56,7 @@ func (p *picker) reduce(v *View) {
 		site.Alloc, site.Inuse = heap.Count{}, heap.Count{}
 		site.Parts = parts[idOf(&s.Sites[i])]
 		for _, part := range site.Parts {
-			site.Alloc, site.Inuse = sum(site.Alloc, part.Alloc), sum(site.Inuse, part.Inuse)
+			site.Alloc, site.Inuse = site.Alloc.Plus(part.Alloc), site.Inuse.Plus(part.Inuse)
 		}
 		if site.Layer != event.LayerTorch {
 			continue
@@ -105,11 +91,11 @@ func (p *picker) reduceAccount(a *heap.Account, sites []Site) {
 // bookSelected adds a site's memory in use to its account.
 func bookSelected(a *heap.Account, s *Site) {
 	if s.Origin == heap.OriginBefore {
-		a.BeforeBlocks = sum(a.BeforeBlocks, s.Inuse)
+		a.BeforeBlocks = a.BeforeBlocks.Plus(s.Inuse)
 		if a.Before != event.Unknown {
 			a.Before += s.Inuse.Bytes
 		}
 		return
 	}
-	a.Live = sum(a.Live, s.Inuse)
+	a.Live = a.Live.Plus(s.Inuse)
 }

@@ -4,8 +4,8 @@ import (
 	"bufio"
 	"io"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Limits of what is read of a source file: the path comes from the program that is watched.
@@ -14,24 +14,38 @@ const (
 	maxSourceLine  = 4096 // of a longer line only the front is kept, in bytes
 )
 
-// readSources fills in the text of the rows' lines, each file read once.
-func (v *View) readSources(rows []Row) {
-	if v.options.Source == nil {
-		return
-	}
-	byFile := map[string][]*Row{}
-	for i := range rows {
-		if rows[i].Line > 0 {
-			byFile[rows[i].File] = append(byFile[rows[i].File], &rows[i])
-		}
-	}
-	for file, rows := range byFile {
-		v.readSource(file, rows)
-	}
+// Place is a line of a Python file.
+type Place struct {
+	File string // the whole path
+	Line int    // 0: not known
 }
 
-func (v *View) readSource(file string, rows []*Row) {
-	r := v.options.Source(file)
+// SourceLines reads the text of lines, trimmed and printable, each file once; a line that cannot be read is left out. open gives
+// a file as the program sees it, or nil; what it returns is closed when it is an io.Closer. open nil: there is nothing to read.
+func SourceLines(open func(path string) io.Reader, places []Place) map[Place]string {
+	out := map[Place]string{}
+	if open == nil {
+		return out
+	}
+	byFile := map[string]map[int]bool{}
+	for _, p := range places {
+		if p.Line <= 0 {
+			continue
+		}
+		if byFile[p.File] == nil {
+			byFile[p.File] = map[int]bool{}
+		}
+		byFile[p.File][p.Line] = true
+	}
+	for file, wanted := range byFile {
+		readSource(open, file, wanted, out)
+	}
+	return out
+}
+
+// readSource reads the wanted lines of one file.
+func readSource(open func(path string) io.Reader, file string, wanted map[int]bool, out map[Place]string) {
+	r := open(file)
 	if r == nil {
 		return
 	}
@@ -39,8 +53,8 @@ func (v *View) readSource(file string, rows []*Row) {
 		defer c.Close()
 	}
 	last := 0
-	for _, row := range rows {
-		last = max(last, row.Line)
+	for line := range wanted {
+		last = max(last, line)
 	}
 	lines := bufio.NewReaderSize(io.LimitReader(r, maxSourceBytes), maxSourceLine)
 	for n := 1; n <= last; n++ {
@@ -48,10 +62,8 @@ func (v *View) readSource(file string, rows []*Row) {
 		if !ok {
 			return
 		}
-		for _, row := range rows {
-			if row.Line == n {
-				row.Source = clean(text)
-			}
+		if wanted[n] {
+			out[Place{file, n}] = strings.TrimSpace(words.Line(text))
 		}
 	}
 }
@@ -67,21 +79,4 @@ func readLine(r *bufio.Reader) (string, bool) {
 		_, more, err = r.ReadLine()
 	}
 	return text, true
-}
-
-// clean makes one printable line of text: nothing in it can move a terminal's cursor.
-func clean(text string) string {
-	if !utf8.ValidString(text) {
-		text = strings.ToValidUTF8(text, "?")
-	}
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, text)
-	return strings.TrimSpace(text)
 }

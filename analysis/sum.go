@@ -3,7 +3,8 @@ package analysis
 import (
 	"cmp"
 	"slices"
-	"strings"
+
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Sum is the memory of a view that has something in common.
@@ -30,7 +31,7 @@ func (v *View) SumBy(by RowKind) []Sum {
 			if !ok {
 				i = len(out)
 				index[key] = i
-				out = append(out, Sum{Name: e.text(by), File: clean(e.File), Line: e.Line})
+				out = append(out, Sum{Name: e.text(by), File: words.Line(e.File), Line: e.Line})
 			}
 			if m == InUse {
 				out[i].Bytes, out[i].Blocks = e.Bytes, e.Blocks
@@ -49,18 +50,9 @@ func (v *View) SumBy(by RowKind) []Sum {
 func (e *Entry) text(by RowKind) string {
 	switch {
 	case by == ByStack && len(e.Stack) > 0:
-		return joinCalls(len(e.Stack), func(i int) string { return e.Stack[i].Text() })
+		return Join(len(e.Stack), func(i int) string { return e.Stack[i].Text() })
 	case e.Func == "" || e.Func == e.Name:
-		return clean(e.Name)
+		return words.Line(e.Name)
 	}
-	return clean(e.Name + " " + e.Func)
-}
-
-// joinCalls is a stack in one line, of calls that are given leaf first: outermost first, separated by "; ".
-func joinCalls(n int, text func(int) string) string {
-	names := make([]string, n)
-	for i := range n {
-		names[n-1-i] = strings.ReplaceAll(clean(text(i)), ";", ",")
-	}
-	return strings.Join(names, "; ")
+	return words.Line(e.Name + " " + e.Func)
 }

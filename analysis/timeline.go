@@ -247,6 +247,12 @@ func (p *playback) event(e *event.Event, h *heap.Heap) {
 	p.touched = p.touched[:0]
 }
 
+// accountID names what a process has on a device.
+type accountID struct {
+	pid    uint32
+	device event.Device
+}
+
 // shownLayers are those whose allocations are memory.
 var shownLayers = map[event.Layer]bool{event.LayerTorch: true, event.LayerDevice: true, event.LayerHost: true}
 
@@ -287,7 +293,7 @@ func (p *playback) spend() bool {
 
 // totals shows what a device has now, when that is worth it; always: when it is other than what was shown.
 func (p *playback) totals(h *heap.Heap, id accountID, time uint64, always bool) {
-	t := totalsOf(h, id)
+	t := TotalsOf(h, id.pid, id.device)
 	last, known := p.shown[id]
 	if t == last || t == (Totals{PID: id.pid, Device: id.device, Allocated: event.Unknown, Reserved: event.Unknown, Used: event.Unknown}) {
 		return
@@ -308,16 +314,17 @@ func distance(x, y uint64) uint64 {
 	return max(x, y) - min(x, y)
 }
 
-func totalsOf(h *heap.Heap, id accountID) Totals {
-	t := Totals{PID: id.pid, Device: id.device, Allocated: event.Unknown, Reserved: event.Unknown, Used: event.Unknown}
-	a, torch := h.Account(id.pid, id.device)
+// TotalsOf is what a process has of a device now.
+func TotalsOf(h *heap.Heap, pid uint32, device event.Device) Totals {
+	t := Totals{PID: pid, Device: device, Allocated: event.Unknown, Reserved: event.Unknown, Used: event.Unknown}
+	a, torch := h.Account(pid, device)
 	if torch {
 		t.Allocated, t.Reserved = a.Allocated, a.Reserved
 		if t.Allocated == event.Unknown {
 			t.Allocated = a.Live.Bytes
 		}
 	}
-	d, driver := h.Driver(id.pid, event.LayerDevice, id.device)
+	d, driver := h.Driver(pid, event.LayerDevice, device)
 	if driver {
 		t.Used = d.Live.Bytes
 	}

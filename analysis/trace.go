@@ -65,15 +65,18 @@ func (t *Trace) Stack(id event.StackID) *event.Stack {
 	return s
 }
 
+// Site is the site of a block, with its name and stack, and no counts.
+func (t *Trace) Site(b *heap.Block) Site { return t.end.site(blockSite(b), t.Stack) }
+
 // SiteName is what the blocks of a stack are named after, as in Site.Name.
 func (t *Trace) SiteName(b *heap.Block) string {
 	if b.Stack == 0 || b.Origin != heap.OriginEvent {
-		s := t.end.site(blockSite(b), t.Stack)
+		s := t.Site(b)
 		return s.Name
 	}
 	name, ok := t.names[b.Stack]
 	if !ok {
-		s := t.end.site(blockSite(b), t.Stack)
+		s := t.Site(b)
 		name = s.Name
 		t.names[b.Stack] = name
 	}
@@ -159,12 +162,12 @@ type Visitor struct {
 
 // Replay goes through the whole input once more.
 func (t *Trace) Replay(v *Visitor) error {
-	_, err := t.replay(v, func(*event.Event) bool { return true })
+	_, err := t.ReplayWhile(v, func(*event.Event) bool { return true })
 	return err
 }
 
-// replay goes through the input as long as the next event is wanted, and gives what lives then.
-func (t *Trace) replay(v *Visitor, wanted func(e *event.Event) bool) (*heap.Heap, error) {
+// ReplayWhile goes through the input as long as the next event is wanted, and gives what lives then.
+func (t *Trace) ReplayWhile(v *Visitor, wanted func(e *event.Event) bool) (*heap.Heap, error) {
 	if err := t.input.Rewind(); err != nil {
 		return nil, fmt.Errorf("read the recording again: %w", err)
 	}

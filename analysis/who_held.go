@@ -38,11 +38,6 @@ type Joined struct {
 	before map[accountID][]HeldPart
 }
 
-type accountID struct {
-	pid    uint32
-	device event.Device
-}
-
 // HeldBefore is a part of what lived before the first event on one device of one process.
 type HeldBefore struct {
 	PID    uint32
@@ -58,17 +53,19 @@ func (j *Joined) AllBefore() []HeldBefore {
 			out = append(out, HeldBefore{account.pid, account.device, p})
 		}
 	}
-	slices.SortFunc(out, func(x, y HeldBefore) int {
-		return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.Device.Type, y.Device.Type), cmp.Compare(x.Device.Index, y.Device.Index),
-			cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
-	})
+	slices.SortFunc(out, compareBefore)
 	return out
+}
+
+func compareBefore(x, y HeldBefore) int {
+	return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.Device.Type, y.Device.Type), cmp.Compare(x.Device.Index, y.Device.Index),
+		cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
 }
 
 // NewJoined is a Joined of which only Before means something, from what AllBefore gave.
 func NewJoined(before []HeldBefore) *Joined {
 	j := &Joined{before: map[accountID][]HeldPart{}}
-	for _, p := range before {
+	for _, p := range slices.SortedFunc(slices.Values(before), compareBefore) {
 		account := accountID{p.PID, p.Device}
 		j.before[account] = append(j.before[account], p.HeldPart)
 	}

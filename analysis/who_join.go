@@ -5,6 +5,7 @@ package analysis
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
@@ -15,15 +16,22 @@ import (
 // heldKey is what the blocks of a row have in common.
 type heldKey struct{ born, holder string }
 
+// beforeKey is what the blocks of a part of what lived before the first event have in common.
+type beforeKey struct {
+	pid    uint32
+	device event.Device
+	holder string
+}
+
 // Join finds the holders of a recording's live torch blocks: those of heap.Heap.Blocks. The heap must have applied all events
 // up to the end of the report (its Time and Stats.Confirm), so that a block which was freed meanwhile is not in it any more;
 // what is younger than the report has no holder in it. Blocks of other processes than the report's are left out.
 func (h *Holders) Join(v *View, blocks iter.Seq[heap.Block]) *Joined {
-	j := &Joined{before: map[accountID][]HeldPart{}}
-	names := v.siteNames()
+	var bytes uint64
+	names := siteNames(v)
 	rows := map[heldKey][]int{} // numbers in the report; negative: not in it
 	sizes := map[heldKey]HeldSite{}
-	before := map[accountID]map[string]*HeldPart{}
+	before := map[beforeKey]HeldBefore{}
 	for b := range blocks {
 		if b.Layer != event.LayerTorch || b.PID != uint32(h.Report.PID) {
 			continue
@@ -34,13 +42,16 @@ func (h *Holders) Join(v *View, blocks iter.Seq[heap.Block]) *Joined {
 		row := sizes[key]
 		row.Bytes, row.Blocks = row.Bytes+b.Size, row.Blocks+1
 		sizes[key] = row
-		j.Bytes += b.Size
+		bytes += b.Size
 		if b.Origin == heap.OriginBefore {
-			addPart(before, accountID{b.PID, b.Device}, holder, b.Size)
+			part := HeldBefore{b.PID, b.Device, HeldPart{holder, b.Size, 1}}
+			had := before[beforeKey{b.PID, b.Device, holder}]
+			part.Bytes, part.Blocks = part.Bytes+had.Bytes, part.Blocks+had.Blocks
+			before[beforeKey{b.PID, b.Device, holder}] = part
 		}
 	}
-	j.setRows(h, rows, sizes)
-	j.setParts(before)
+	j := NewJoined(slices.Collect(maps.Values(before)))
+	j.Bytes, j.Rows = bytes, h.heldSites(bytes, rows, sizes)
 	return j
 }
 
@@ -53,20 +64,9 @@ func (h *Holders) holderOf(b *heap.Block) (int, string) {
 	return i, h.owners[i]
 }
 
-func addPart(before map[accountID]map[string]*HeldPart, account accountID, holder string, size uint64) {
-	parts := before[account]
-	if parts == nil {
-		parts = map[string]*HeldPart{}
-		before[account] = parts
-	}
-	if parts[holder] == nil {
-		parts[holder] = &HeldPart{Holder: holder}
-	}
-	parts[holder].Bytes += size
-	parts[holder].Blocks++
-}
-
-func (j *Joined) setRows(h *Holders, rows map[heldKey][]int, sizes map[heldKey]HeldSite) {
+// heldSites is the rows, by bytes, largest first.
+func (h *Holders) heldSites(bytes uint64, rows map[heldKey][]int, sizes map[heldKey]HeldSite) []HeldSite {
+	var out []HeldSite
 	for key, of := range rows {
 		row := sizes[key]
 		row.Born, row.Name, row.Holder = key.born, key.holder, key.holder
@@ -74,25 +74,15 @@ func (j *Joined) setRows(h *Holders, rows map[heldKey][]int, sizes map[heldKey]H
 			row.What = h.what(of)
 			row.Where, row.Holder = splitName(key.holder, h.Report.Blocks[of[0]].Path)
 		}
-		if j.Bytes > 0 {
-			row.Share = float64(row.Bytes) / float64(j.Bytes)
+		if bytes > 0 {
+			row.Share = float64(row.Bytes) / float64(bytes)
 		}
-		j.Rows = append(j.Rows, row)
+		out = append(out, row)
 	}
-	slices.SortFunc(j.Rows, func(x, y HeldSite) int {
+	slices.SortFunc(out, func(x, y HeldSite) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Born, y.Born), cmp.Compare(x.Name, y.Name))
 	})
-}
-
-func (j *Joined) setParts(before map[accountID]map[string]*HeldPart) {
-	for account, parts := range before {
-		for _, p := range parts {
-			j.before[account] = append(j.before[account], *p)
-		}
-		slices.SortFunc(j.before[account], func(x, y HeldPart) int {
-			return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
-		})
-	}
+	return out
 }
 
 // siteKey is what tells the site of a block.
@@ -110,7 +100,7 @@ func siteOf(b *heap.Block) siteKey {
 }
 
 // siteNames are the names of the torch layer's sites.
-func (v *View) siteNames() map[siteKey]string {
+func siteNames(v *View) map[siteKey]string {
 	out := map[siteKey]string{}
 	for i := range v.Sites {
 		s := &v.Sites[i]

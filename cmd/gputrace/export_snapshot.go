@@ -18,7 +18,7 @@ func writeSnapshot(w io.Writer, in *exportInput) error {
 	if o.Selection.To != 0 {
 		o.Entries = 0
 	}
-	layouts, err := in.Trace.Layouts(o)
+	layouts, err := analysis.Layouts(in.Trace, o)
 	switch {
 	case errors.Is(err, analysis.ErrPeakGone):
 		return coded(exitError, err)

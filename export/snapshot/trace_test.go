@@ -47,7 +47,7 @@ func kept(t *testing.T) map[string]*analysis.Trace {
 // exported writes a moment, and gives its layouts too.
 func exported(t *testing.T, trace *analysis.Trace, o analysis.LayoutOptions) ([]byte, []analysis.Layout) {
 	t.Helper()
-	layouts, err := trace.Layouts(o)
+	layouts, err := analysis.Layouts(trace, o)
 	require.NoError(t, err)
 	var buf bytes.Buffer
 	require.NoError(t, WriteTrace(&buf, TraceInput{Layouts: layouts, Stack: trace.Stack, Boot: time.Unix(1_700_000_000, 0)}))
@@ -268,7 +268,7 @@ func TestWriteTraceNothing(t *testing.T) {
 
 func TestWriteTraceError(t *testing.T) {
 	trace := newTrace(t, eventtest.Random(1, 500))
-	layouts, err := trace.Layouts(analysis.LayoutOptions{})
+	layouts, err := analysis.Layouts(trace, analysis.LayoutOptions{})
 	require.NoError(t, err)
 	require.ErrorIs(t, WriteTrace(fullDisk{}, TraceInput{Layouts: layouts, Stack: trace.Stack}), errFull)
 }
