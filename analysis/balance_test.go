@@ -159,9 +159,9 @@ func TestBalanceByTotals(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.account.PID, tt.account.Device = pid, cuda0
-			view := watched()
-			view.Snapshot.Accounts = []heap.Account{tt.account, {PID: 8, Device: cuda0, Reserved: 1 << 30}}
-			b := NewBalance(&BalanceInput{PID: pid, TorchWhy: tt.why, View: view, Driver: []DriverUse{driverSays(0, 130)}})
+			v := watched()
+			v.Snapshot.Accounts = []heap.Account{tt.account, {PID: 8, Device: cuda0, Reserved: 1 << 30}}
+			b := NewBalance(&BalanceInput{PID: pid, TorchWhy: tt.why, View: v, Driver: []DriverUse{driverSays(0, 130)}})
 			require.Len(t, b.Devices, 1)
 			require.Equal(t, tt.want, b.Devices[0].Torch)
 			if tt.want.Reserved == unknown {
@@ -227,19 +227,19 @@ func TestBalanceUnplaced(t *testing.T) {
 }
 
 func TestBalanceNotes(t *testing.T) {
-	view := watched(
+	v := watched(
 		called("cudaMallocManaged", site(event.LayerDevice, pid, 1, 1, 40)),
 		called("cuMemAllocAsync", heap.Site{Layer: event.LayerDevice, PID: pid, Device: cuda0, Alloc: heap.Count{Objects: 3}}),
 		segment(cuda0, 90),
 	)
-	view.Snapshot.Accounts = []heap.Account{{PID: pid, Device: cuda0, Reserved: 100, SegmentBytes: 90}}
-	view.Snapshot.Drivers = []heap.DriverAccount{
+	v.Snapshot.Accounts = []heap.Account{{PID: pid, Device: cuda0, Reserved: 100, SegmentBytes: 90}}
+	v.Snapshot.Drivers = []heap.DriverAccount{
 		{PID: pid, Layer: event.LayerDevice, Device: anyDevice, Doubtful: heap.Count{Bytes: 3}},
 		{PID: pid, Layer: event.LayerDevice, Device: cuda0, Doubtful: heap.Count{Bytes: 4}},
 		{PID: pid, Layer: event.LayerHost, Device: cuda0, Doubtful: heap.Count{Bytes: 8}},
 		{PID: 8, Layer: event.LayerDevice, Device: cuda0, Doubtful: heap.Count{Bytes: 16}},
 	}
-	b := NewBalance(&BalanceInput{PID: pid, Torch: []TorchMemory{torch(0)}, View: view})
+	b := NewBalance(&BalanceInput{PID: pid, Torch: []TorchMemory{torch(0)}, View: v})
 	d := b.Devices[0]
 	require.EqualValues(t, 40, d.Managed)
 	require.EqualValues(t, 40, d.Other.Bytes)
@@ -249,8 +249,8 @@ func TestBalanceNotes(t *testing.T) {
 	gap, known := d.SegmentGap()
 	require.True(t, known)
 	require.EqualValues(t, 10, gap)
-	view.Snapshot.Accounts[0].SegmentBytes = unknown
-	b = NewBalance(&BalanceInput{PID: pid, View: view})
+	v.Snapshot.Accounts[0].SegmentBytes = unknown
+	b = NewBalance(&BalanceInput{PID: pid, View: v})
 	_, known = b.Devices[0].SegmentGap()
 	require.False(t, known)
 }

@@ -172,7 +172,7 @@ func TestBrowsePeak(t *testing.T) {
 }
 
 // flow is what the events say of a range: what was allocated in it, and what of that lives behind it.
-func flow(events []event.Event, from, to uint64, stacks func(event.StackID) *event.Stack) (allocated, leaked map[string]amount) {
+func flow(events []event.Event, from, to uint64, resolve func(event.StackID) *event.Stack) (allocated, leaked map[string]amount) {
 	type block struct {
 		name string
 		size uint64

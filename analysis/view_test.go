@@ -26,7 +26,7 @@ func site(layer event.Layer, pid uint32, stack event.StackID, objects, bytes uin
 	return s
 }
 
-var stacks = map[event.StackID]*event.Stack{
+var knownStacks = map[event.StackID]*event.Stack{
 	1: stack("a.so!at::empty " + lib + " " + own),
 	2: stack("b.so!at::zeros " + own),
 	3: stack(report + " libc10_cuda.so!? a.so!at::empty libc.so.6!start_thread"),
@@ -35,7 +35,7 @@ var stacks = map[event.StackID]*event.Stack{
 	6: {ID: 6, Status: event.StatusLost},
 }
 
-func resolve(id event.StackID) *event.Stack { return stacks[id] }
+func resolve(id event.StackID) *event.Stack { return knownStacks[id] }
 
 func snapshot() *heap.Snapshot {
 	segment := site(event.LayerDevice, 7, 9, 1, 1<<21)

@@ -149,11 +149,11 @@ func readMoment(p *process.Process, d *driver, allocator *inspect.Allocator) *mo
 }
 
 // readBooks reports whether the books could be read. Those that were read before stay.
-func (m *moment) readBooks(allocator *inspect.Allocator) bool {
-	if allocator == nil {
+func (m *moment) readBooks(source *inspect.Allocator) bool {
+	if source == nil {
 		return true
 	}
-	read, err := allocator.Map()
+	read, err := source.Map()
 	switch {
 	case err == nil:
 		m.books = analysis.NewBooks(read)

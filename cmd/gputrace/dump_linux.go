@@ -17,7 +17,7 @@ import (
 	"github.com/gputrace/gputrace/export/snapshot"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
-	holders "github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/inspect/who"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -63,12 +63,12 @@ type blockNames struct {
 	why     string
 }
 
-// readNames looks for the holders. A map is of use without them.
+// readNames looks for the who. A map is of use without them.
 func readNames(p *process.Process, o dumpOptions) blockNames {
 	if o.noNames {
 		return blockNames{}
 	}
-	r, err := holders.Read(p, nil)
+	r, err := who.Read(p, nil)
 	if err != nil {
 		return blockNames{why: err.Error()}
 	}

@@ -20,23 +20,23 @@ func warnOverdrawn(in *exportInput, views ...*analysis.View) {
 	}
 }
 
-func writeFolded(w io.Writer, in *exportInput, view *analysis.View) error {
-	warnOverdrawn(in, view)
-	return folded.Write(w, view)
+func writeFolded(w io.Writer, in *exportInput, v *analysis.View) error {
+	warnOverdrawn(in, v)
+	return folded.Write(w, v)
 }
 
-func writeSpeedscope(w io.Writer, in *exportInput, view *analysis.View) error {
+func writeSpeedscope(w io.Writer, in *exportInput, v *analysis.View) error {
 	s := speedscope.Input{
 		Name: commandLine(in.Info.Cmdline, in.Info.Name), Exporter: "gputrace " + version,
-		Profiles: []speedscope.Profile{{Name: "in use, " + in.Moment, View: view}},
+		Profiles: []speedscope.Profile{{Name: "in use, " + in.Moment, View: v}},
 	}
-	views := []*analysis.View{view}
+	views := []*analysis.View{v}
 	if in.Selection == (analysis.Selection{}) {
 		peak := in.Trace.Peak()
 		views = append(views, peak)
 		s.Profiles = append(s.Profiles, speedscope.Profile{Name: "in use, at the peak of each device", View: peak})
 	}
-	s.Profiles = append(s.Profiles, speedscope.Profile{Name: "allocated", View: view, Measure: analysis.Allocated})
+	s.Profiles = append(s.Profiles, speedscope.Profile{Name: "allocated", View: v, Measure: analysis.Allocated})
 	warnOverdrawn(in, views...)
 	return speedscope.Write(w, s)
 }

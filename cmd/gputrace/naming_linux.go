@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
-	holders "github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/inspect/who"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 	peakPause = 10 * time.Second
 	// peakGrowth is how much higher than the last one a peak is whose holders are read anew: one part in so many.
 	peakGrowth = 20
-	// lastNames is how long the end of a recording may be put off for the holders.
+	// lastNames is how long the end of a recording may be put off for the who.
 	lastNames = 15 * time.Second
 )
 
@@ -34,17 +34,17 @@ const (
 type naming struct {
 	session *session
 	asked   chan os.Signal
-	results chan whoNames   // of the reading in progress; nil: none
-	read    *holders.Report // done, but not all events of its time are applied
-	show    bool            // the reading was asked for
-	peak    bool            // it is that of a peak
-	wanted  bool            // at once
-	last    bool            // the recording is about to end
-	over    bool            // the last reading was made, or none can be
-	next    time.Time       // no reading of a peak before
-	looked  time.Time       // when the live bytes were last looked at
-	height  uint64          // of highest, bytes
-	sought  uint64          // live bytes at which the holders of a peak were last sought
+	results chan whoNames // of the reading in progress; nil: none
+	read    *who.Report   // done, but not all events of its time are applied
+	show    bool          // the reading was asked for
+	peak    bool          // it is that of a peak
+	wanted  bool          // at once
+	last    bool          // the recording is about to end
+	over    bool          // the last reading was made, or none can be
+	next    time.Time     // no reading of a peak before
+	looked  time.Time     // when the live bytes were last looked at
+	height  uint64        // of highest, bytes
+	sought  uint64        // live bytes at which the holders of a peak were last sought
 	latest  *analysis.Holders
 	highest *analysis.Joined // at height
 	err     error            // why there was no reading, last
@@ -52,7 +52,7 @@ type naming struct {
 
 // whoNames is what one reading gave.
 type whoNames struct {
-	report *holders.Report
+	report *who.Report
 	err    error
 }
 
@@ -99,7 +99,7 @@ func (n *naming) maybeBegin(now time.Time) {
 			turns <- struct{}{}
 			defer func() { <-turns }()
 		}
-		report, err := holders.Read(target, nil)
+		report, err := who.Read(target, nil)
 		results <- whoNames{report, err}
 	}()
 }

@@ -166,10 +166,10 @@ const maxSources = 10000
 
 // sourcesOf is the lines of the program that a view shows, at its end and at the peak, so that a recording shows them on
 // another machine too.
-func sourcesOf(view *analysis.View) []recording.Source {
+func sourcesOf(end *analysis.View) []recording.Source {
 	var out []recording.Source
 	known := map[recording.Source]bool{}
-	for _, v := range []*analysis.View{view, view.AtPeak()} {
+	for _, v := range []*analysis.View{end, end.AtPeak()} {
 		for _, row := range v.ByPython(maxSources).Rows {
 			source := recording.Source{File: row.File, Line: row.Line, Text: row.Source}
 			if row.Source != "" && !known[source] {

@@ -49,7 +49,7 @@ func whoCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return who(o)
+			return showHolders(o)
 		},
 	}
 }

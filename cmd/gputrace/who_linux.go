@@ -11,24 +11,24 @@ import (
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
-	holders "github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/inspect/who"
 	"github.com/gputrace/gputrace/process"
 )
 
 // shownOthers is how many further holders of one block are named.
 const shownOthers = 20
 
-// who reads who holds a process's memory and writes it.
-func who(o whoOptions) error {
+// showHolders reads who holds a process's memory and writes it.
+func showHolders(o whoOptions) error {
 	p, err := process.Open(o.pid)
 	if err != nil {
 		return explainWho(err, o.pid)
 	}
-	options := &holders.Options{Freeze: o.freeze}
+	options := &who.Options{Freeze: o.freeze}
 	if o.one {
 		options.Others = shownOthers
 	}
-	report, err := holders.Read(p, options)
+	report, err := who.Read(p, options)
 	if err != nil {
 		return explainWho(err, o.pid)
 	}
@@ -67,7 +67,7 @@ func whoContent(o whoOptions, p *process.Process, h *analysis.Holders, boot time
 
 // explainWho gives an error of reading the holders its exit code and the next step to take.
 func explainWho(err error, pid int) error {
-	if errors.Is(err, holders.ErrFreeze) {
+	if errors.Is(err, who.ErrFreeze) {
 		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
 	}
 	return explainLook("who", err, pid)

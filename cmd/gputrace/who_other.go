@@ -7,6 +7,6 @@ import (
 	"runtime"
 )
 
-func who(whoOptions) error {
+func showHolders(whoOptions) error {
 	return fmt.Errorf("reading another process is not yet possible on %s/%s: gputrace traces on Linux on x86-64 for now", runtime.GOOS, runtime.GOARCH)
 }

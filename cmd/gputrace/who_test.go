@@ -17,7 +17,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis"
 	"github.com/gputrace/gputrace/inspect"
-	holders "github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/inspect/who"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -92,7 +92,7 @@ func TestExplainWho(t *testing.T) {
 		{process.ErrPermission, exitNotPermitted, "not permitted to read pid 42"},
 		{inspect.ErrNoAllocator, exitNothing, "no caching allocator"},
 		{inspect.ErrChanged, exitError, "run it again"},
-		{holders.ErrFreeze, exitError, "without --freeze"},
+		{who.ErrFreeze, exitError, "without --freeze"},
 	} {
 		err := explainWho(fmt.Errorf("step: %w", tt.err), 42)
 		require.ErrorIs(t, err, tt.err)
@@ -110,9 +110,9 @@ func TestExplainWho(t *testing.T) {
 func TestWhoContent(t *testing.T) {
 	p, err := process.Open(os.Getpid())
 	require.NoError(t, err)
-	h := analysis.NewHolders(&holders.Report{
-		Devices: []holders.Device{{Active: 512}},
-		Blocks:  []holders.Block{{Block: inspect.Block{Addr: 0x2000, Size: 512}, Class: "cuBLAS workspace"}},
+	h := analysis.NewHolders(&who.Report{
+		Devices: []who.Device{{Active: 512}},
+		Blocks:  []who.Block{{Block: inspect.Block{Addr: 0x2000, Size: 512}, Class: "cuBLAS workspace"}},
 	})
 	for want, o := range map[string]whoOptions{
 		"live by holder":          {},

@@ -18,8 +18,8 @@ import (
 	"github.com/gputrace/gputrace/inspect/who"
 )
 
-// holders has a block with everything, one with nothing, and numbers that a float64 would round.
-func holders() *who.Report {
+// heldReport has a block with everything, one with nothing, and numbers that a float64 would round.
+func heldReport() *who.Report {
 	key := who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: "model"}}
 	path := who.Path{
 		{Kind: who.StepFrame, Frame: &who.Frame{Thread: 77, Depth: 2, Function: "main", File: "/job/<a>.py", Line: 9}},
@@ -51,8 +51,8 @@ func holders() *who.Report {
 func TestWriteWho(t *testing.T) {
 	boot := time.Unix(1795000000, 0)
 	for name, w := range map[string]Who{
-		"all":     {Holders: analysis.NewHolders(holders()), Command: []string{"python", "a\x1b[2J<b>"}, Boot: boot, Only: -1},
-		"one":     {Holders: analysis.NewHolders(holders()), Boot: boot, By: analysis.ByDType, Top: 1, Only: 1},
+		"all":     {Holders: analysis.NewHolders(heldReport()), Command: []string{"python", "a\x1b[2J<b>"}, Boot: boot, Only: -1},
+		"one":     {Holders: analysis.NewHolders(heldReport()), Boot: boot, By: analysis.ByDType, Top: 1, Only: 1},
 		"nothing": {Holders: analysis.NewHolders(&who.Report{PID: 1}), Boot: boot, Only: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,5 +82,5 @@ func goldenWho(t *testing.T, name string, text []byte) {
 }
 
 func TestWriteWhoError(t *testing.T) {
-	require.ErrorIs(t, WriteWho(fullDisk{}, Who{Holders: analysis.NewHolders(holders()), Only: -1}), errFull)
+	require.ErrorIs(t, WriteWho(fullDisk{}, Who{Holders: analysis.NewHolders(heldReport()), Only: -1}), errFull)
 }

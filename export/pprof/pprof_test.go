@@ -53,7 +53,7 @@ func line(file string, n int, function string) event.Frame {
 	return event.Frame{Kind: event.FramePython, File: file, Line: n, StartLine: n, Func: function}
 }
 
-var stacks = map[event.StackID]*event.Stack{
+var knownStacks = map[event.StackID]*event.Stack{
 	1: {ID: 1, Frames: []event.Frame{report, block, block, empty, linear, forward, module, loop, start}},
 	2: {ID: 2, Frames: []event.Frame{report, block, empty, lambda, module, loop, start}},
 	3: {ID: 3, Frames: []event.Frame{report, block, empty, native(torch, 0x500, "", "")}, Status: event.StatusNoRow},
@@ -63,7 +63,7 @@ var stacks = map[event.StackID]*event.Stack{
 	7: {ID: 7, Status: event.StatusLost},
 }
 
-func resolve(id event.StackID) *event.Stack { return stacks[id] }
+func resolve(id event.StackID) *event.Stack { return knownStacks[id] }
 
 // recorder feeds a heap and keeps the allocator's totals.
 type recorder struct {
