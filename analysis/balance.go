@@ -56,18 +56,11 @@ type TorchParts struct {
 }
 
 // Rounding is the bytes that the allocator added to what was asked for; event.Unknown.
-func (t *TorchParts) Rounding() uint64 { return minus(t.Allocated, t.Requested) }
+func (t *TorchParts) Rounding() uint64 { return event.Sub(t.Allocated, t.Requested) }
 
 // Cached is what no block of the program is in: Pending, Holes and Free, also when they are not known one by one;
 // event.Unknown.
-func (t *TorchParts) Cached() uint64 { return minus(t.Reserved, t.Allocated) }
-
-func minus(x, y uint64) uint64 {
-	if x == event.Unknown || y == event.Unknown {
-		return event.Unknown
-	}
-	return x - y
-}
+func (t *TorchParts) Cached() uint64 { return event.Sub(t.Reserved, t.Allocated) }
 
 // OwnerUse is the device memory that one library, or line of the program, holds beside the caching allocator.
 type OwnerUse struct {

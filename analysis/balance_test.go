@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -41,9 +42,9 @@ func called(call string, s heap.Site) heap.Site {
 }
 
 var owned = map[event.StackID]*event.Stack{
-	1: stack("libcuda.so.1!cuMemCreate libnccl.so.2!ncclCommInitRank"),
-	2: stack("libcuda.so.1!cuMemAlloc_v2 libcublas.so.13!cublasCreate_v2 " + own),
-	3: stack("libcuda.so.1!cuMemAlloc_v2 libcublas.so.13!other " + own),
+	1: eventtest.Stack("libcuda.so.1!cuMemCreate libnccl.so.2!ncclCommInitRank"),
+	2: eventtest.Stack("libcuda.so.1!cuMemAlloc_v2 libcublas.so.13!cublasCreate_v2 " + eventtest.Own),
+	3: eventtest.Stack("libcuda.so.1!cuMemAlloc_v2 libcublas.so.13!other " + eventtest.Own),
 }
 
 func watched(sites ...heap.Site) *View {
@@ -69,7 +70,7 @@ func TestBalance(t *testing.T) {
 	b := NewBalance(&BalanceInput{
 		PID: pid, Torch: []TorchMemory{torch(0), {Device: 1}}, Whole: true,
 		View: watched(
-			segment(cuda0, 100),
+			segment(cuda(0), 100),
 			site(event.LayerDevice, pid, 2, 1, 16),
 			site(event.LayerDevice, pid, 1, 2, 40),
 			site(event.LayerDevice, pid, 3, 3, 8),
@@ -84,7 +85,7 @@ func TestBalance(t *testing.T) {
 	})
 	require.Len(t, b.Devices, 1)
 	d := b.Devices[0]
-	require.Equal(t, cuda0, d.Device)
+	require.Equal(t, cuda(0), d.Device)
 	require.Equal(t, parts, d.Torch)
 	require.EqualValues(t, 10, d.Torch.Rounding())
 	require.EqualValues(t, 40, d.Torch.Cached())
@@ -158,9 +159,9 @@ func TestBalanceByTotals(t *testing.T) {
 			TorchParts{100, 60, unknown, unknown, unknown, unknown}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.account.PID, tt.account.Device = pid, cuda0
+			tt.account.PID, tt.account.Device = pid, cuda(0)
 			v := watched()
-			v.Snapshot.Accounts = []heap.Account{tt.account, {PID: 8, Device: cuda0, Reserved: 1 << 30}}
+			v.Snapshot.Accounts = []heap.Account{tt.account, {PID: 8, Device: cuda(0), Reserved: 1 << 30}}
 			b := NewBalance(&BalanceInput{PID: pid, TorchWhy: tt.why, View: v, Driver: []DriverUse{driverSays(0, 130)}})
 			require.Len(t, b.Devices, 1)
 			require.Equal(t, tt.want, b.Devices[0].Torch)
@@ -187,14 +188,14 @@ func TestBalancePlaces(t *testing.T) {
 		want      []event.Device // that have entries
 		elsewhere uint64
 	}{
-		{"by the driver", BalanceInput{Torch: two, Driver: []DriverUse{driverSays(0, 1000), driverSays(1, unknown)}}, []event.Device{cuda0}, 0},
-		{"the driver sees another", BalanceInput{Torch: two, Driver: []DriverUse{driverSays(0, 1000), driverSays(1, 300)}}, []event.Device{cuda0, cuda1, anyDevice}, 40},
-		{"there is only one", BalanceInput{Torch: two[:1], DriverWhy: "blind"}, []event.Device{cuda0}, 0},
-		{"there may be another", BalanceInput{Torch: two, DriverWhy: "blind"}, []event.Device{cuda0, anyDevice}, 40},
-		{"torch has two", BalanceInput{Torch: []TorchMemory{torch(0), torch(1)}, Driver: []DriverUse{driverSays(0, 1000)}}, []event.Device{cuda0, cuda1, anyDevice}, 40},
+		{"by the driver", BalanceInput{Torch: two, Driver: []DriverUse{driverSays(0, 1000), driverSays(1, unknown)}}, []event.Device{cuda(0)}, 0},
+		{"the driver sees another", BalanceInput{Torch: two, Driver: []DriverUse{driverSays(0, 1000), driverSays(1, 300)}}, []event.Device{cuda(0), cuda1, anyDevice}, 40},
+		{"there is only one", BalanceInput{Torch: two[:1], DriverWhy: "blind"}, []event.Device{cuda(0)}, 0},
+		{"there may be another", BalanceInput{Torch: two, DriverWhy: "blind"}, []event.Device{cuda(0), anyDevice}, 40},
+		{"torch has two", BalanceInput{Torch: []TorchMemory{torch(0), torch(1)}, Driver: []DriverUse{driverSays(0, 1000)}}, []event.Device{cuda(0), cuda1, anyDevice}, 40},
 		{"no torch, one device", BalanceInput{Driver: []DriverUse{driverSays(1, 1000)}}, []event.Device{cuda1}, 0},
 		{"no torch, the driver's device has no number", BalanceInput{Driver: []DriverUse{driverSays(-1, 1000)}}, []event.Device{anyDevice}, 0},
-		{"torch's device is the driver's", BalanceInput{Torch: two, Driver: []DriverUse{driverSays(-1, 1000)}}, []event.Device{cuda0}, 0},
+		{"torch's device is the driver's", BalanceInput{Torch: two, Driver: []DriverUse{driverSays(-1, 1000)}}, []event.Device{cuda(0)}, 0},
 		{"nothing but the memory", BalanceInput{DriverWhy: "blind"}, []event.Device{anyDevice}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -229,15 +230,15 @@ func TestBalanceUnplaced(t *testing.T) {
 func TestBalanceNotes(t *testing.T) {
 	v := watched(
 		called("cudaMallocManaged", site(event.LayerDevice, pid, 1, 1, 40)),
-		called("cuMemAllocAsync", heap.Site{Layer: event.LayerDevice, PID: pid, Device: cuda0, Alloc: heap.Count{Objects: 3}}),
-		segment(cuda0, 90),
+		called("cuMemAllocAsync", heap.Site{Layer: event.LayerDevice, PID: pid, Device: cuda(0), Alloc: heap.Count{Objects: 3}}),
+		segment(cuda(0), 90),
 	)
-	v.Snapshot.Accounts = []heap.Account{{PID: pid, Device: cuda0, Reserved: 100, SegmentBytes: 90}}
+	v.Snapshot.Accounts = []heap.Account{{PID: pid, Device: cuda(0), Reserved: 100, SegmentBytes: 90}}
 	v.Snapshot.Drivers = []heap.DriverAccount{
 		{PID: pid, Layer: event.LayerDevice, Device: anyDevice, Doubtful: heap.Count{Bytes: 3}},
-		{PID: pid, Layer: event.LayerDevice, Device: cuda0, Doubtful: heap.Count{Bytes: 4}},
-		{PID: pid, Layer: event.LayerHost, Device: cuda0, Doubtful: heap.Count{Bytes: 8}},
-		{PID: 8, Layer: event.LayerDevice, Device: cuda0, Doubtful: heap.Count{Bytes: 16}},
+		{PID: pid, Layer: event.LayerDevice, Device: cuda(0), Doubtful: heap.Count{Bytes: 4}},
+		{PID: pid, Layer: event.LayerHost, Device: cuda(0), Doubtful: heap.Count{Bytes: 8}},
+		{PID: 8, Layer: event.LayerDevice, Device: cuda(0), Doubtful: heap.Count{Bytes: 16}},
 	}
 	b := NewBalance(&BalanceInput{PID: pid, Torch: []TorchMemory{torch(0)}, View: v})
 	d := b.Devices[0]

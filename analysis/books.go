@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -113,7 +114,7 @@ func segmentMemory(s *inspect.Segment) Memory {
 	for _, b := range s.Blocks {
 		switch b.State {
 		case inspect.StateAllocated:
-			m.Allocated, m.Requested, m.AllocatedCount = m.Allocated+b.Size, plus(m.Requested, b.Requested), m.AllocatedCount+1
+			m.Allocated, m.Requested, m.AllocatedCount = m.Allocated+b.Size, event.Add(m.Requested, b.Requested), m.AllocatedCount+1
 		case inspect.StatePending:
 			m.Pending, m.PendingCount = m.Pending+b.Size, m.PendingCount+1
 		default:

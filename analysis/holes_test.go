@@ -68,7 +68,7 @@ func TestTorchOfBooks(t *testing.T) {
 	require.Len(t, rows, 2)
 	require.Equal(t, TorchMemory{0, b.Devices[0].Memory}, rows[0])
 	require.Equal(t, TorchMemory{Device: 1}, rows[1])
-	balance := NewBalance(&BalanceInput{PID: pid, Torch: rows})
+	balance := NewBalance(&BalanceInput{PID: 7, Torch: rows})
 	d := balance.Devices[0].Torch
 	require.Equal(t, d.Reserved, d.Allocated+d.Pending+d.Holes+d.Free)
 }

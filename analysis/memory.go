@@ -21,19 +21,12 @@ type Memory struct {
 }
 
 // Rounding is the bytes that the allocator added to what was asked for; event.Unknown.
-func (m *Memory) Rounding() uint64 { return minus(m.Allocated, m.Requested) }
+func (m *Memory) Rounding() uint64 { return event.Sub(m.Allocated, m.Requested) }
 
 func (m *Memory) add(n *Memory) {
-	m.Reserved, m.Allocated, m.Requested = m.Reserved+n.Reserved, m.Allocated+n.Allocated, plus(m.Requested, n.Requested)
+	m.Reserved, m.Allocated, m.Requested = m.Reserved+n.Reserved, m.Allocated+n.Allocated, event.Add(m.Requested, n.Requested)
 	m.Pending, m.Holes, m.Free = m.Pending+n.Pending, m.Holes+n.Holes, m.Free+n.Free
 	m.LargestHole = max(m.LargestHole, n.LargestHole)
 	m.SegmentCount, m.FreeSegmentCount = m.SegmentCount+n.SegmentCount, m.FreeSegmentCount+n.FreeSegmentCount
 	m.AllocatedCount, m.PendingCount, m.HoleCount = m.AllocatedCount+n.AllocatedCount, m.PendingCount+n.PendingCount, m.HoleCount+n.HoleCount
-}
-
-func plus(x, y uint64) uint64 {
-	if x == event.Unknown || y == event.Unknown {
-		return event.Unknown
-	}
-	return x + y
 }

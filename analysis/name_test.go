@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event/eventtest"
 )
 
 func TestIsLibrary(t *testing.T) {
@@ -61,7 +63,7 @@ func TestOwnFrame(t *testing.T) {
 		"<shim>:1:x libc10_cuda.so!? " + report:                                     "libc10_cuda.so+0x11",
 		report:                                                                      "c10::reportMemoryUsageToProfiler",
 	} {
-		st := stack(in)
+		st := eventtest.Stack(in)
 		require.Equal(t, want, FrameName(&st.Frames[OwnFrame(st.Frames, nil)]), in)
 	}
 	require.Equal(t, -1, OwnFrame(nil, nil))

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
 )
 
 // paths gives the modules of a stack, which stack() names only, their paths.
@@ -48,7 +49,7 @@ func TestOwner(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			st := stack(tt.stack)
+			st := eventtest.Stack(tt.stack)
 			if tt.dir != "" {
 				st = paths(st, tt.dir)
 			}

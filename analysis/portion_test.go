@@ -6,12 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // TestPortions: the portions add up to what the allocators and the driver said, by pid, layer and device.
 func TestPortions(t *testing.T) {
-	stack1 := stack("libc10.so!c10::reportMemoryUsageToProfiler libtorch_cpu.so!at::empty " + own)
+	stack1 := eventtest.Stack("libc10.so!c10::reportMemoryUsageToProfiler libtorch_cpu.so!at::empty " + eventtest.Own)
 	cuda0 := event.Device{Type: event.DeviceCUDA}
 	account := heap.Account{PID: 7, Device: cuda0, Allocated: 700, Before: 300, Lost: -100, BeforeBlocks: heap.Count{Bytes: 300, Objects: 2}}
 	s := &heap.Snapshot{

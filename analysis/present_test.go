@@ -7,12 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
 )
 
 const (
-	report = "libc10.so!c10::reportMemoryUsageToProfiler"
-	own    = "/home/a/gpt.py:38:Block.forward"
-	lib    = "/v/lib/python3.11/site-packages/torch/nn/modules/linear.py:125:Linear.forward"
+	report = eventtest.Report
+	own    = eventtest.Own
+	lib    = eventtest.Library
 )
 
 func TestPresent(t *testing.T) {
@@ -54,10 +55,10 @@ func TestPresent(t *testing.T) {
 		"allocator below Python, no native": {report + " " + own, own},
 	} {
 		t.Run(name, func(t *testing.T) {
-			st := stack(row.in)
-			got := text(Present(st))
+			st := eventtest.Stack(row.in)
+			got := eventtest.Text(Present(st))
 			require.Equal(t, strings.Join(strings.Fields(row.want), "~~"), got)
-			require.Equal(t, strings.Join(strings.Fields(row.in), "~~"), text(st.Frames), "the stack was changed")
+			require.Equal(t, strings.Join(strings.Fields(row.in), "~~"), eventtest.Text(st.Frames), "the stack was changed")
 		})
 	}
 }
@@ -72,7 +73,7 @@ func TestIsSegment(t *testing.T) {
 		"libcuda.so.1!cuMemAlloc_v2":                                                                      false,
 		"":                                                                                                false,
 	} {
-		require.Equal(t, want, IsSegment(stack(in)), in)
+		require.Equal(t, want, IsSegment(eventtest.Stack(in)), in)
 	}
 }
 
@@ -85,7 +86,7 @@ func FuzzPresent(f *testing.F) {
 		for _, c := range b[:min(len(b), 200)] {
 			in = append(in, words[int(c)%len(words)])
 		}
-		st := stack(strings.Join(in, " "))
+		st := eventtest.Stack(strings.Join(in, " "))
 		out := Present(st)
 		if (len(out) == 0) != (len(st.Frames) == 0) {
 			t.Fatalf("%d frames of %d", len(out), len(st.Frames))
@@ -102,10 +103,10 @@ func FuzzPresent(f *testing.F) {
 // TestInlined: what the compiler put into a function of the caching allocator is the allocator's, whatever its name; what it
 // put into another's is that one's.
 func TestInlined(t *testing.T) {
-	st := stack(report + " libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc" +
+	st := eventtest.Stack(report + " libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc" +
 		" libtorch_cpu.so!std::vector libtorch_cpu.so!at::empty " + own)
 	st.Frames[1].Inlined, st.Frames[3].Inlined = true, true
-	require.Equal(t, strings.Join([]string{"libtorch_cpu.so!std::vector", "libtorch_cpu.so!at::empty", own}, "~~"), text(Present(st)))
+	require.Equal(t, strings.Join([]string{"libtorch_cpu.so!std::vector", "libtorch_cpu.so!at::empty", own}, "~~"), eventtest.Text(Present(st)))
 	st.Frames = st.Frames[:5] // a thread without Python is named after what is not the allocator's
 	require.Equal(t, 3, OwnFrame(st.Frames, nil))
 	st.Frames[1].Inlined = false
@@ -114,7 +115,7 @@ func TestInlined(t *testing.T) {
 }
 
 func TestIsSegmentOfInlined(t *testing.T) {
-	st := stack("libcuda.so.1!cuMemCreate libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc " + own)
+	st := eventtest.Stack("libcuda.so.1!cuMemCreate libc10_cuda.so!std::unique_lock libc10_cuda.so!c10::cuda::CUDACachingAllocator::Native::malloc " + own)
 	require.False(t, IsSegment(st))
 	st.Frames[1].Inlined = true
 	require.True(t, IsSegment(st))

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -27,11 +28,11 @@ func site(layer event.Layer, pid uint32, stack event.StackID, objects, bytes uin
 }
 
 var knownStacks = map[event.StackID]*event.Stack{
-	1: stack("a.so!at::empty " + lib + " " + own),
-	2: stack("b.so!at::zeros " + own),
-	3: stack(report + " libc10_cuda.so!? a.so!at::empty libc.so.6!start_thread"),
-	4: stack("libcuda.so.1!cuMemAlloc_v2 libcudart.so.13!cudaMalloc libc10_cuda.so!? " + own),
-	5: stack("libcuda.so.1!cuMemCreate libnccl.so.2!ncclCommInit /home/a/t.py:9:main"),
+	1: eventtest.Stack("a.so!at::empty " + eventtest.Library + " " + eventtest.Own),
+	2: eventtest.Stack("b.so!at::zeros " + eventtest.Own),
+	3: eventtest.Stack(eventtest.Report + " libc10_cuda.so!? a.so!at::empty libc.so.6!start_thread"),
+	4: eventtest.Stack("libcuda.so.1!cuMemAlloc_v2 libcudart.so.13!cudaMalloc libc10_cuda.so!? " + eventtest.Own),
+	5: eventtest.Stack("libcuda.so.1!cuMemCreate libnccl.so.2!ncclCommInit /home/a/t.py:9:main"),
 	6: {ID: 6, Status: event.StatusLost},
 }
 
@@ -123,7 +124,7 @@ func TestUnknownTotalCountsWhatWasSeen(t *testing.T) {
 func TestSource(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "gpt.py")
-	long := strings.Repeat("x", 3*maxSourceLine)
+	long := strings.Repeat("x", 3*4096)
 	content := strings.Repeat("\n", 36) + long + "\n\t x =\ty + \x1b[31m\xff z\n" // line 37 is long, 38 is asked for
 	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
 	var opened []string

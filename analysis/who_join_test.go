@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/inspect/who"
 )
@@ -16,13 +17,13 @@ import (
 // live is a live torch block of process 7, of the same address and size as block i of mixedReport.
 func live(r *who.Report, i int, origin heap.Origin, stack event.StackID) heap.Block {
 	b := &r.Blocks[i]
-	return heap.Block{PID: 7, Layer: event.LayerTorch, Device: cuda0, Addr: b.Addr, Size: b.Size, Stack: stack, Origin: origin, Time: 10}
+	return heap.Block{PID: 7, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, Addr: b.Addr, Size: b.Size, Stack: stack, Origin: origin, Time: 10}
 }
 
 func TestJoin(t *testing.T) {
 	r := mixedReport()
 	r.Time = 100
-	young := live(r, 4, heap.OriginEvent, 1) // the address is in the report, but of the block before
+	young := live(r, 4, heap.OriginEvent, 1) // the address is in the eventtest.Report, but of the block before
 	young.Time = 101
 	other := live(r, 1, heap.OriginEvent, 1)
 	other.PID = 8
@@ -34,12 +35,11 @@ func TestJoin(t *testing.T) {
 		live(r, 0, heap.OriginBefore, 0), live(r, 1, heap.OriginBefore, 0), live(r, 3, heap.OriginEvent, 1),
 		live(r, 5, heap.OriginBefore, 0), young, other, resized, segment,
 	}
-	s := snapshot()
-	s.Sites = nil
+	s := &heap.Snapshot{}
 	for _, b := range blocks {
 		s.Sites = append(s.Sites, heap.Site{Layer: b.Layer, Device: b.Device, PID: b.PID, Stack: b.Stack, Origin: b.Origin})
 	}
-	v := New(s, resolve, nil)
+	v := New(s, func(event.StackID) *event.Stack { return eventtest.Stack(eventtest.Own) }, nil)
 	j := NewHolders(r).Join(v, slices.Values(blocks))
 	line, average := v.Sites[2].Name, "opt.state[model.blocks[0].mlp.weight]['exp_avg']"
 	require.NotEqual(t, BeforeAttach, line)
@@ -54,7 +54,7 @@ func TestJoin(t *testing.T) {
 		{line, NoHolder, "", NoHolder, "", kib(3), 1, share(kib(3))},
 	}, j.Rows)
 
-	account := heap.Account{PID: 7, Device: cuda0, Before: kib(23) + 512}
+	account := heap.Account{PID: 7, Device: event.Device{Type: event.DeviceCUDA}, Before: kib(23) + 512}
 	require.Equal(t, []HeldPart{{"model.*", kib(16), 2}, {NoHolder, kib(7) + 512, 2}}, j.Before(&account))
 	account.Before += 4096 // blocks that nobody knows
 	require.Equal(t, []HeldPart{{"model.*", kib(16), 2}, {NoHolder, kib(11) + 512, 0}}, j.Before(&account))

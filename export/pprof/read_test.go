@@ -27,9 +27,9 @@ func sanitized(entries []analysis.Entry) []analysis.Entry {
 	return entries
 }
 
-// TestEntriesOfOurs: a profile has the tables of the view that it was made of, in any detail.
+// TestEntriesOfOurs: a profile has the tables of the v that it was made of, in any detail.
 func TestEntriesOfOurs(t *testing.T) {
-	view, _ := recording()
+	v, _ := recording()
 	for _, detail := range []Detail{Sited, Presented, Full} {
 		_, p := write(t, func(in *Input) { in.Detail = detail })
 		for by := range analysis.RowKindNames {
@@ -37,7 +37,7 @@ func TestEntriesOfOurs(t *testing.T) {
 			if kind == analysis.ByStack && detail == Full {
 				continue // it has more frames
 			}
-			require.Equal(t, analysis.GroupEntries(sanitized(view.Entries()), kind), analysis.GroupEntries(Entries(p), kind), "%s, detail %d", kind, detail)
+			require.Equal(t, analysis.GroupEntries(sanitized(v.Entries()), kind), analysis.GroupEntries(Entries(p), kind), "%s, detail %d", kind, detail)
 		}
 	}
 }

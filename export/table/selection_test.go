@@ -36,18 +36,18 @@ func column(t *testing.T, text, title string) (blocks, rows int) {
 func TestSelection(t *testing.T) {
 	trace, err := analysis.NewTrace(eventtest.Random(7, 4000), nil)
 	require.NoError(t, err)
-	view, err := trace.Select(analysis.Selection{At: trace.First() + (trace.Last()-trace.First())/2})
+	v, err := trace.Select(analysis.Selection{At: trace.First() + (trace.Last()-trace.First())/2})
 	require.NoError(t, err)
 	want := 0
-	for p := range view.Portions(analysis.InUse, nil) {
+	for p := range v.Portions(analysis.InUse, nil) {
 		want += int(p.Objects)
 	}
 	for by := range analysis.RowKindNames {
 		for _, top := range []int{1, 3, 1000} {
 			var out bytes.Buffer
-			in := SelectionInput{View: view, Title: "at \x1b[31m+1 s", By: analysis.RowKind(by), Top: top}
+			in := SelectionInput{View: v, Title: "at \x1b[31m+1 s", By: analysis.RowKind(by), Top: top}
 			require.NoError(t, Selection(&out, in))
-			require.True(t, strings.HasPrefix(out.String(), "at [31m+1 s\n\nlive by "+analysis.RowKindNames[by]+": "+exactText(view.Total())+" in all"), out.String())
+			require.True(t, strings.HasPrefix(out.String(), "at [31m+1 s\n\nlive by "+analysis.RowKindNames[by]+": "+exactText(v.Total())+" in all"), out.String())
 			blocks, rows := column(t, out.String(), "live by")
 			require.Equal(t, want, blocks, out.String())
 			require.LessOrEqual(t, rows, top+1)
@@ -63,13 +63,13 @@ func TestSelectionOfRange(t *testing.T) {
 	trace, err := analysis.NewTrace(eventtest.Random(8, 4000), nil)
 	require.NoError(t, err)
 	middle := trace.First() + (trace.Last()-trace.First())/2
-	view, err := trace.Select(analysis.Selection{From: middle, To: trace.Last()})
+	v, err := trace.Select(analysis.Selection{From: middle, To: trace.Last()})
 	require.NoError(t, err)
 	var out bytes.Buffer
-	require.NoError(t, Selection(&out, SelectionInput{View: view, Title: "x", Range: true, Top: 2}))
+	require.NoError(t, Selection(&out, SelectionInput{View: v, Title: "x", Range: true, Top: 2}))
 	for m, title := range map[analysis.Measure]string{analysis.Allocated: "\nallocated by line", analysis.InUse: "\nof it, live at the end by line"} {
 		want := 0
-		for p := range view.Portions(m, nil) {
+		for p := range v.Portions(m, nil) {
 			want += int(p.Objects)
 		}
 		blocks, _ := column(t, out.String(), title)

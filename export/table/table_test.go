@@ -39,7 +39,7 @@ func python(id event.StackID, file string, line int, function string) *event.Sta
 	return &event.Stack{ID: id, Frames: []event.Frame{{Kind: event.FramePython, File: file, Line: line, Func: function}}}
 }
 
-var stacks = map[event.StackID]*event.Stack{
+var knownStacks = map[event.StackID]*event.Stack{
 	1: python(1, "/home/a/model.py", 88, "Block.forward"),
 	2: python(2, "/home/a/train.py", 41, "main"),
 	3: python(3, "/home/a/"+strings.Repeat("deep_", 10)+"name.py", 12345, strings.Repeat("Outer.<locals>.", 4)+"f\x1b[2J"),
@@ -58,8 +58,8 @@ func source(path string) io.Reader {
 	return strings.NewReader(text)
 }
 
-func view(s *heap.Snapshot) *analysis.View {
-	return analysis.New(s, func(id event.StackID) *event.Stack { return stacks[id] }, &analysis.Options{Source: source})
+func viewOf(s *heap.Snapshot) *analysis.View {
+	return analysis.New(s, func(id event.StackID) *event.Stack { return knownStacks[id] }, &analysis.Options{Source: source})
 }
 
 func site(layer event.Layer, device event.Device, stack event.StackID, objects, bytes uint64) heap.Site {
@@ -130,14 +130,14 @@ func unbalanced() []Hits {
 }
 
 var inputs = map[string]Input{
-	"training":  {View: view(training()), Hits: balanced(), Start: start, Duration: 48200 * time.Millisecond},
-	"recording": {View: view(training()), Top: 1},
+	"training":  {View: viewOf(training()), Hits: balanced(), Start: start, Duration: 48200 * time.Millisecond},
+	"recording": {View: viewOf(training()), Top: 1},
 	"losses": {
-		View: view(broken()), Hits: unbalanced(), Start: start, Duration: 48200 * time.Millisecond,
+		View: viewOf(broken()), Hits: unbalanced(), Start: start, Duration: 48200 * time.Millisecond,
 		RawStacks: &RawStacks{Sent: 2000, Unwound: 1990, Guessed: 7, Partial: 3, OverRate: 12270, NoRoom: 1},
 	},
-	"member":  {View: view(training()), Hits: unbalanced(), Lost: new(uint64(3)), Start: start, Duration: 48200 * time.Millisecond},
-	"nothing": {View: view(heap.New().Snapshot()), Hits: []Hits{{Probe: "torch report"}}, Duration: time.Second},
+	"member":  {View: viewOf(training()), Hits: unbalanced(), Lost: new(uint64(3)), Start: start, Duration: 48200 * time.Millisecond},
+	"nothing": {View: viewOf(heap.New().Snapshot()), Hits: []Hits{{Probe: "torch report"}}, Duration: time.Second},
 }
 
 func golden(t *testing.T, name, got string) {

@@ -1,4 +1,4 @@
-package analysis
+package eventtest
 
 import (
 	"fmt"
@@ -8,9 +8,19 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// stack reads frames from text, leaf first, separated by spaces: "lib!symbol" is native (a symbol of "?" is none), the
+// Frames as Stack reads them.
+const (
+	// Report is PyTorch's report of an allocation, the leaf of the stacks of torch blocks.
+	Report = "libc10.so!c10::reportMemoryUsageToProfiler"
+	// Own is a line of the program.
+	Own = "/home/a/gpt.py:38:Block.forward"
+	// Library is a line of an installed package.
+	Library = "/v/lib/python3.11/site-packages/torch/nn/modules/linear.py:125:Linear.forward"
+)
+
+// Stack reads frames from text, leaf first, separated by spaces: "lib!symbol" is native (a symbol of "?" is none), the
 // interpreter's loop when it is "lib!eval"; "file:line:function" is Python. "~" stands for a space in a name.
-func stack(text string) *event.Stack {
+func Stack(text string) *event.Stack {
 	st := &event.Stack{ID: 1}
 	for i, word := range strings.Fields(text) {
 		word = strings.ReplaceAll(word, "~", " ")
@@ -35,8 +45,8 @@ func stack(text string) *event.Stack {
 	return st
 }
 
-// text is the inverse of stack.
-func text(frames []event.Frame) string {
+// Text is the inverse of Stack.
+func Text(frames []event.Frame) string {
 	var out []string
 	for i := range frames {
 		f := &frames[i]
