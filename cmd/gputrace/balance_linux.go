@@ -8,7 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
@@ -117,7 +119,7 @@ func loadsDriver(p *process.Process) bool {
 
 // moment is what the driver and the caching allocator's books say of a process, both at the same time if they can be had so.
 type moment struct {
-	books     *analysis.Books
+	books     *allocator.State
 	booksErr  error
 	uses      []nvml.Use
 	driverErr error
@@ -156,7 +158,7 @@ func (m *moment) readBooks(source *inspect.Allocator) bool {
 	read, err := source.Map()
 	switch {
 	case err == nil:
-		m.books = analysis.NewBooks(read)
+		m.books = allocator.New(read)
 	case m.books == nil:
 		m.booksErr = err
 	}
@@ -168,8 +170,8 @@ func sameUse(x, y nvml.Use) bool {
 }
 
 // input puts the moment into the form that can be added up.
-func (m *moment) input(pid int) *analysis.BalanceInput {
-	in := &analysis.BalanceInput{PID: uint32(pid), Moved: m.moved}
+func (m *moment) input(pid int) *balance.Input {
+	in := &balance.Input{PID: uint32(pid), Moved: m.moved}
 	if m.books != nil {
 		in.Torch = m.books.Torch()
 	}
@@ -182,8 +184,8 @@ func (m *moment) input(pid int) *analysis.BalanceInput {
 	return in
 }
 
-func driverUse(u *nvml.Use) analysis.DriverUse {
-	out := analysis.DriverUse{
+func driverUse(u *nvml.Use) balance.DriverUse {
+	out := balance.DriverUse{
 		Device: u.Ordinal, Used: unknown(u.Used), Name: u.Device.Name, UUID: u.Device.UUID, Total: unknown(u.Device.Total), All: unknown(u.Device.Used),
 	}
 	if u.Err != nil {
@@ -200,7 +202,7 @@ func unknown(n uint64) uint64 {
 }
 
 // balance is what tells where the target's memory is, at the end of the recording.
-func (s *session) balance(m *moment, view *analysis.View) *analysis.BalanceInput {
+func (s *session) balance(m *moment, view *view.View) *balance.Input {
 	in := m.input(s.target.PID)
 	in.View = view
 	in.Whole = s.driver.fresh
@@ -224,8 +226,8 @@ func (s *session) balance(m *moment, view *analysis.View) *analysis.BalanceInput
 
 // torchParts is how the caching allocator's segments are used at the last event, by the events; nil when that is not known of
 // every device.
-func (s *session) torchParts() []analysis.TorchMemory {
-	var out []analysis.TorchMemory
+func (s *session) torchParts() []allocator.TorchMemory {
+	var out []allocator.TorchMemory
 	books := s.heap.Totals()
 	for i := range books.Accounts {
 		a := &books.Accounts[i]
@@ -233,18 +235,18 @@ func (s *session) torchParts() []analysis.TorchMemory {
 		if !ok || a.Device.Index < 0 {
 			return nil
 		}
-		out = append(out, analysis.TorchMemory{Device: int(a.Device.Index), Memory: analysis.Memory{
-			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, Holes: p.InactiveSplit, Free: p.Free,
+		out = append(out, allocator.TorchMemory{Device: int(a.Device.Index), Memory: allocator.Memory{
+			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, Inactive: p.InactiveSplit, Free: p.Free,
 		}})
 	}
 	return out
 }
 
 // sameMoment says whether the books tell of the same blocks as the events.
-func sameMoment(books, events []analysis.TorchMemory) bool {
-	empty := func(t analysis.TorchMemory) bool { return t.Reserved == 0 }
+func sameMoment(books, events []allocator.TorchMemory) bool {
+	empty := func(t allocator.TorchMemory) bool { return t.Reserved == 0 }
 	books, events = slices.DeleteFunc(slices.Clone(books), empty), slices.DeleteFunc(slices.Clone(events), empty)
-	return slices.EqualFunc(books, events, func(x, y analysis.TorchMemory) bool {
+	return slices.EqualFunc(books, events, func(x, y allocator.TorchMemory) bool {
 		return x.Device == y.Device && x.Allocated == y.Allocated && x.Reserved == y.Reserved
 	})
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/inspect"
@@ -31,7 +31,7 @@ func TestMomentInput(t *testing.T) {
 	require.True(t, in.Moved)
 	require.Equal(t, nvml.ErrOrder.Error(), in.DriverWhy)
 	require.Nil(t, in.Torch)
-	require.Equal(t, []analysis.DriverUse{
+	require.Equal(t, []balance.DriverUse{
 		{Device: 1, Used: 7, Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, All: event.Unknown},
 		{Device: -1, Used: event.Unknown, Why: nvml.ErrNotListed.Error(), Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, All: event.Unknown},
 	}, in.Driver)
@@ -81,7 +81,7 @@ func TestBalanceWithoutBooks(t *testing.T) {
 			s := &session{target: p, driver: &driver{fresh: true}, heap: &ledger{Heap: heap.New()}}
 			s.books.err = tt.found
 			m := &moment{booksErr: tt.read, uses: []nvml.Use{{Device: h200(0), Used: 7}}}
-			b := analysis.NewBalance(s.balance(m, nil))
+			b := balance.New(s.balance(m, nil))
 			require.Len(t, b.Devices, 1)
 			require.True(t, b.Devices[0].Whole)
 			require.Equal(t, tt.want, b.Devices[0].Torch.Reserved)
@@ -93,7 +93,7 @@ func TestBalanceWithoutBooks(t *testing.T) {
 	gone := *p
 	gone.StartTime++
 	s := &session{target: &gone, driver: &driver{}, heap: &ledger{Heap: heap.New()}}
-	b := analysis.NewBalance(s.balance(&moment{uses: []nvml.Use{{Device: h200(0), Used: 7}}}, nil))
+	b := balance.New(s.balance(&moment{uses: []nvml.Use{{Device: h200(0), Used: 7}}}, nil))
 	require.Empty(t, b.Devices, "what is said of another process of that number is not believed")
 	require.Equal(t, "the process has ended", b.DriverWhy)
 }

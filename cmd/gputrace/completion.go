@@ -8,7 +8,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // shells are those for which there is a script; it asks the hidden command below what can follow.
@@ -78,13 +79,13 @@ var flagValues = map[string][]string{
 	"run memory":    memoryModes,
 	"doctor memory": memoryModes,
 	"dump format":   dumpFormats,
-	"who by":        analysis.GroupingNames,
+	"who by":        holders.GroupingNames,
 	"export format": formatNames(),
-	"export by":     analysis.RowKindNames,
-	"report by":     analysis.RowKindNames,
+	"export by":     view.RowKindNames,
+	"report by":     view.RowKindNames,
 	"report at":     {"end", "peak"},
 	"diff format":   diffFormatNames(),
-	"diff by":       analysis.RowKindNames,
+	"diff by":       view.RowKindNames,
 	"diff at":       {"end", "peak"},
 	"export at":     {"end", "peak"},
 }

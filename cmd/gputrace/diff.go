@@ -14,7 +14,7 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/pprof"
@@ -50,7 +50,7 @@ func diffFormatNames() []string {
 type diffOptions struct {
 	paths  []string // one, compared with itself, or two
 	at     []string // moments: none, one or two
-	by     analysis.RowKind
+	by     view.RowKind
 	format diffFormat
 	top    int    // rows of the text; 0: all
 	output string // file; empty: standard output
@@ -66,7 +66,7 @@ func diffCommand() *cli.Command {
 			"is clear which is meant.\n\nMoments: " + momentUsage + ".",
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "at", Usage: "compare what is in use at `MOMENT` (default: end); given twice, the second is that of AFTER; of one FILE alone, with the end"},
-			&cli.StringFlag{Name: "by", Value: analysis.RowKindNames[0], Usage: "a row for each `WHAT`: " + joinOr(analysis.RowKindNames)},
+			&cli.StringFlag{Name: "by", Value: view.RowKindNames[0], Usage: "a row for each `WHAT`: " + joinOr(view.RowKindNames)},
 			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Value: diffFormats[0].name, Usage: "`FORMAT`: " + joinOr(diffFormatNames())},
 			&cli.StringFlag{Name: "top", Value: strconv.Itoa(defaultDiffTop), Usage: "show the `N` largest changes; 0: all"},
 			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FILE` (default and -: standard output)"},
@@ -93,8 +93,8 @@ func parseDiff(c *cli.Context) (diffOptions, error) {
 	case len(o.paths) == 1 && len(o.at) == 0:
 		return o, usage("one file: give another one to compare it with, or a moment with --at; see gputrace diff --help")
 	}
-	if o.by, err = analysis.FindRowKind(c.String("by")); err != nil {
-		return o, usage("--by %s: not one of %s", strconv.Quote(c.String("by")), joinOr(analysis.RowKindNames))
+	if o.by, err = view.FindRowKind(c.String("by")); err != nil {
+		return o, usage("--by %s: not one of %s", strconv.Quote(c.String("by")), joinOr(view.RowKindNames))
 	}
 	i := slices.Index(diffFormatNames(), c.String("format"))
 	if i < 0 {
@@ -200,7 +200,7 @@ func (d *diffFile) close() {
 // diffSide is what is compared.
 type diffSide struct {
 	name    string
-	entries []analysis.Entry
+	entries []view.Entry
 	profile func() (*profile.Profile, error)
 }
 
@@ -237,7 +237,7 @@ func (d *diffFile) side(at string) (*diffSide, error) {
 }
 
 // momentView is the view of a moment, without the parts of sites, for which the file would be read again.
-func momentView(t *analysis.Trace, s analysis.Selection) (*analysis.View, error) {
+func momentView(t *view.Trace, s view.Selection) (*view.View, error) {
 	switch {
 	case s.Peak:
 		return t.Peak(), nil
@@ -248,17 +248,17 @@ func momentView(t *analysis.Trace, s analysis.Selection) (*analysis.View, error)
 }
 
 func diffText(w io.Writer, before, after *diffSide, o *diffOptions) error {
-	d := analysis.Diff(before.entries, after.entries, o.by)
+	d := view.Diff(before.entries, after.entries, o.by)
 	return table.Diff(w, table.DiffInput{Difference: d, Before: before.name, After: after.name, Top: o.top})
 }
 
 func diffJSON(w io.Writer, before, after *diffSide, o *diffOptions) error {
-	d := analysis.Diff(before.entries, after.entries, o.by)
+	d := view.Diff(before.entries, after.entries, o.by)
 	return json.WriteDiff(w, json.Diff{Difference: d, Before: before.name, After: after.name})
 }
 
 func diffHTML(w io.Writer, before, after *diffSide, o *diffOptions) error {
-	d := analysis.Diff(before.entries, after.entries, o.by)
+	d := view.Diff(before.entries, after.entries, o.by)
 	return html.WriteDiff(w, html.DiffInput{Difference: d, Before: before.name, After: after.name})
 }
 

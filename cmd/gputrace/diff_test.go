@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // parseDiffLine runs a command line up to the point where files would be opened.
@@ -33,17 +33,17 @@ func TestParseDiff(t *testing.T) {
 	type want struct {
 		paths         string
 		before, after string
-		by            analysis.RowKind
+		by            view.RowKind
 		format        string
 		top           int
 	}
 	for line, w := range map[string]want{
-		"a b":                         {"a b", "end", "end", analysis.ByLine, "text", 20},
-		"a b --at peak":               {"a b", "peak", "peak", analysis.ByLine, "text", 20},
-		"a --at peak b --at end":      {"a b", "peak", "end", analysis.ByLine, "text", 20},
-		"a --at 10s":                  {"a", "10s", "end", analysis.ByLine, "text", 20},
-		"a --at 10s --at 20s --top 0": {"a", "10s", "20s", analysis.ByLine, "text", 0},
-		"a b --by stack -f json":      {"a b", "end", "end", analysis.ByStack, "json", 20},
+		"a b":                         {"a b", "end", "end", view.ByLine, "text", 20},
+		"a b --at peak":               {"a b", "peak", "peak", view.ByLine, "text", 20},
+		"a --at peak b --at end":      {"a b", "peak", "end", view.ByLine, "text", 20},
+		"a --at 10s":                  {"a", "10s", "end", view.ByLine, "text", 20},
+		"a --at 10s --at 20s --top 0": {"a", "10s", "20s", view.ByLine, "text", 0},
+		"a b --by stack -f json":      {"a b", "end", "end", view.ByStack, "json", 20},
 	} {
 		o, err := parseDiffLine(t, line)
 		require.NoError(t, err, line)

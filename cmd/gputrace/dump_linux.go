@@ -11,7 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/doctor"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/snapshot"
@@ -59,7 +60,7 @@ func bootTime() (time.Time, error) {
 
 // blockNames are the holders of a process's blocks, or why they are not known; neither when they were not asked for.
 type blockNames struct {
-	holders *analysis.Holders
+	holders *holders.Index
 	why     string
 }
 
@@ -72,12 +73,12 @@ func readNames(p *process.Process, o dumpOptions) blockNames {
 	if err != nil {
 		return blockNames{why: err.Error()}
 	}
-	return blockNames{holders: analysis.NewHolders(r)}
+	return blockNames{holders: holders.New(r)}
 }
 
 func dumpContent(format string, p *process.Process, m *moment, n blockNames, boot time.Time) func(io.Writer) error {
 	args := p.Cmdline(32)
-	balance := analysis.NewBalance(m.input(p.PID))
+	balance := balance.New(m.input(p.PID))
 	switch format {
 	case "json":
 		return func(w io.Writer) error {

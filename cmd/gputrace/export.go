@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -42,22 +42,22 @@ var exportFormats = []exportFormat{
 
 // exportInput is what a format is made of.
 type exportInput struct {
-	Trace     *analysis.Trace
-	Info      *recording.Info    // never nil; of a snapshot, mostly empty
-	End       *recording.End     // nil: cut off, or a snapshot
-	Selection analysis.Selection // the moment or range that is asked for
-	Joined    *analysis.Joined   // what holds what lived before the first event; nil: not known, as at any moment but the end
-	By        string             // as --by has it
-	Path      string             // of the input
-	File      string             // name of the output; empty: standard output
-	Moment    string             // Selection in words
+	Trace     *view.Trace
+	Info      *recording.Info // never nil; of a snapshot, mostly empty
+	End       *recording.End  // nil: cut off, or a snapshot
+	Selection view.Selection  // the moment or range that is asked for
+	Joined    *view.Joined    // what holds what lived before the first event; nil: not known, as at any moment but the end
+	By        string          // as --by has it
+	Path      string          // of the input
+	File      string          // name of the output; empty: standard output
+	Moment    string          // Selection in words
 	Warn      func(error)
 
-	view *analysis.View
+	view *view.View
 }
 
 // View is of the selection. It is made when it is asked for: many formats show the course of time.
-func (in *exportInput) View() (*analysis.View, error) {
+func (in *exportInput) View() (*view.View, error) {
 	if in.view == nil {
 		view, err := in.Trace.Select(in.Selection)
 		if err != nil {
@@ -69,7 +69,7 @@ func (in *exportInput) View() (*analysis.View, error) {
 }
 
 // ofView is a format of a moment or a range.
-func ofView(write func(w io.Writer, in *exportInput, view *analysis.View) error) func(io.Writer, *exportInput) error {
+func ofView(write func(w io.Writer, in *exportInput, view *view.View) error) func(io.Writer, *exportInput) error {
 	return func(w io.Writer, in *exportInput) error {
 		view, err := in.View()
 		if err != nil {
@@ -188,7 +188,7 @@ func newExportInput(in *opened, flags selectionFlags, warn func(error)) (*export
 	out := &exportInput{
 		Trace: in.trace, Info: in.info, End: in.end, Selection: selection, Path: in.path, Moment: m.text(selection), Warn: warn,
 	}
-	if selection == (analysis.Selection{}) {
+	if selection == (view.Selection{}) {
 		out.Joined = joinedBefore(in.end)
 	}
 	return out, nil

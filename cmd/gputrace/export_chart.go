@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/export/chart"
 )
 
@@ -13,7 +13,7 @@ func writePNG(w io.Writer, in *exportInput) error { return writeChart(w, in, cha
 func writeSVG(w io.Writer, in *exportInput) error { return writeChart(w, in, chart.SVG) }
 
 func writeChart(w io.Writer, in *exportInput, f chart.Format) error {
-	b, err := analysis.NewCurves(in.Trace, &analysis.BrowseOptions{Points: chart.Points})
+	b, err := pagemodel.NewCurves(in.Trace, &pagemodel.Options{Points: chart.Points})
 	if err != nil {
 		return err
 	}

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/speedscope"
 )
 
 // warnOverdrawn says by what a flame graph exceeds the allocators' totals: it cannot show less than nothing.
-func warnOverdrawn(in *exportInput, views ...*analysis.View) {
+func warnOverdrawn(in *exportInput, views ...*view.View) {
 	most := uint64(0)
 	for _, v := range views {
 		most = max(most, v.Overdrawn())
@@ -20,23 +20,23 @@ func warnOverdrawn(in *exportInput, views ...*analysis.View) {
 	}
 }
 
-func writeFolded(w io.Writer, in *exportInput, v *analysis.View) error {
+func writeFolded(w io.Writer, in *exportInput, v *view.View) error {
 	warnOverdrawn(in, v)
 	return folded.Write(w, v)
 }
 
-func writeSpeedscope(w io.Writer, in *exportInput, v *analysis.View) error {
+func writeSpeedscope(w io.Writer, in *exportInput, v *view.View) error {
 	s := speedscope.Input{
 		Name: commandLine(in.Info.Cmdline, in.Info.Name), Exporter: "gputrace " + version,
 		Profiles: []speedscope.Profile{{Name: "in use, " + in.Moment, View: v}},
 	}
-	views := []*analysis.View{v}
-	if in.Selection == (analysis.Selection{}) {
+	views := []*view.View{v}
+	if in.Selection == (view.Selection{}) {
 		peak := in.Trace.Peak()
 		views = append(views, peak)
 		s.Profiles = append(s.Profiles, speedscope.Profile{Name: "in use, at the peak of each device", View: peak})
 	}
-	s.Profiles = append(s.Profiles, speedscope.Profile{Name: "allocated", View: v, Measure: analysis.Allocated})
+	s.Profiles = append(s.Profiles, speedscope.Profile{Name: "allocated", View: v, Measure: view.Allocated})
 	warnOverdrawn(in, views...)
 	return speedscope.Write(w, s)
 }

@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/export/html"
 )
 
@@ -16,7 +16,7 @@ func writePage(w io.Writer, in *exportInput) error {
 	if in.Selection.MinSize > 0 {
 		in.Warn(errors.New("the page shows blocks of all sizes, with a filter by size: --min-size is left out"))
 	}
-	b, err := analysis.NewBrowse(in.Trace, nil)
+	b, err := pagemodel.New(in.Trace, nil)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func pageFacts(in *exportInput) []html.Fact {
 }
 
 // pageNotes say what limits the figures.
-func pageNotes(in *exportInput, b *analysis.Browse) []string {
+func pageNotes(in *exportInput, b *pagemodel.Model) []string {
 	var out []string
 	if b.First > in.Trace.First() {
 		out = append(out, "The recording kept its last part only (--max-size, --max-age). What lived when that begins is in the figures, with its "+

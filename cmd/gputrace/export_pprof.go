@@ -5,20 +5,20 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
 )
 
-func writePprof(w io.Writer, in *exportInput, view *analysis.View) error {
+func writePprof(w io.Writer, in *exportInput, view *view.View) error {
 	return writeProfile(w, in, view, pprof.InUse)
 }
 
-func writePprofAlloc(w io.Writer, in *exportInput, view *analysis.View) error {
+func writePprofAlloc(w io.Writer, in *exportInput, view *view.View) error {
 	return writeProfile(w, in, view, pprof.Alloc)
 }
 
-func writeProfile(w io.Writer, in *exportInput, view *analysis.View, kind pprof.Kind) error {
+func writeProfile(w io.Writer, in *exportInput, view *view.View, kind pprof.Kind) error {
 	p := pprof.Input{View: view, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in), Joined: in.Joined}
 	p.Rank = rankIn(in.Info).label()
 	if in.End != nil {

@@ -4,7 +4,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/csv"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/parquet"
@@ -38,7 +38,7 @@ func writeCSV(w io.Writer, in *exportInput) error {
 		}
 		return csv.WriteAllocations(w, rowsOf(in), in.Selection)
 	}
-	by, err := analysis.FindRowKind(in.By)
+	by, err := view.FindRowKind(in.By)
 	if err != nil {
 		return usage("--by: %w", err)
 	}
@@ -57,7 +57,7 @@ func wholeTrace(in *exportInput, format string) error {
 	return nil
 }
 
-func writeJSON(w io.Writer, in *exportInput, view *analysis.View) error {
+func writeJSON(w io.Writer, in *exportInput, view *view.View) error {
 	return json.WriteExport(w, json.Export{
 		View: view, Gputrace: in.Info.Gputrace, PID: in.Info.PID, Command: in.Info.Cmdline, PyTorch: in.Info.PyTorch, Boot: bootOf(in),
 		Moment: in.Moment, Damage: in.Trace.Damage,

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/chrome"
 	"github.com/gputrace/gputrace/export/perfetto"
 )
@@ -22,14 +22,14 @@ const (
 )
 
 // timelineOf chooses what a timeline of at most so many events shows.
-func timelineOf(in *exportInput, events uint64) (*analysis.Timeline, error) {
+func timelineOf(in *exportInput, events uint64) (*view.Timeline, error) {
 	s := in.Selection
-	o := &analysis.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments}
+	o := &view.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments}
 	if s.To != 0 {
 		o.From, o.To = s.From+1, s.To // a selection begins after From
 	}
 	tl, err := in.Trace.Timeline(o)
-	if errors.Is(err, analysis.ErrEmptyRange) {
+	if errors.Is(err, view.ErrEmptyRange) {
 		return nil, usage("%w", err)
 	}
 	return tl, err
@@ -48,7 +48,7 @@ func zipped(w io.Writer, file string, content func(io.Writer) error) error {
 }
 
 // warnLeft says what a timeline left out of what it was asked for.
-func warnLeft(in *exportInput, tl *analysis.Timeline, events uint64) {
+func warnLeft(in *exportInput, tl *view.Timeline, events uint64) {
 	if tl.MinSize > in.Selection.MinSize {
 		in.Warn(fmt.Errorf("more than %d events: allocations below %d bytes are left out; --from and --to choose a part, --min-size a size",
 			events, tl.MinSize))

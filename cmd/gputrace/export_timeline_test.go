@@ -14,14 +14,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/recording"
 )
 
 // recorded writes random events to a file, and gives what they come to.
-func recorded(t *testing.T, seed uint64, n int) (string, *analysis.Trace) {
+func recorded(t *testing.T, seed uint64, n int) (string, *view.Trace) {
 	t.Helper()
 	s := eventtest.Random(seed, n)
 	path := filepath.Join(t.TempDir(), "trace.gputrace")
@@ -33,7 +33,7 @@ func recorded(t *testing.T, seed uint64, n int) (string, *analysis.Trace) {
 	require.NoError(t, err)
 	require.NoError(t, w.Write(s.Events))
 	require.NoError(t, w.Close(&recording.End{Reason: recording.ReasonStopped, Duration: time.Second}))
-	trace, err := analysis.NewTrace(s, nil)
+	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	return path, trace
 }
@@ -116,23 +116,23 @@ func TestWarnLeft(t *testing.T) {
 	left, shown := heap.Count{Objects: 2, Bytes: 1024}, heap.Count{Objects: 1, Bytes: 4096}
 	for _, tt := range []struct {
 		name string
-		tl   analysis.Timeline
+		tl   view.Timeline
 		want []string
 	}{
-		{"all", analysis.Timeline{To: 9, Until: 9, Shown: shown}, nil},
-		{"asked for", analysis.Timeline{To: 9, Until: 9, MinSize: 512, Shown: shown, Left: left}, nil},
-		{"by size", analysis.Timeline{To: 9, Until: 9, MinSize: 2048, Shown: shown, Left: left}, []string{
+		{"all", view.Timeline{To: 9, Until: 9, Shown: shown}, nil},
+		{"asked for", view.Timeline{To: 9, Until: 9, MinSize: 512, Shown: shown, Left: left}, nil},
+		{"by size", view.Timeline{To: 9, Until: 9, MinSize: 2048, Shown: shown, Left: left}, []string{
 			"more than 5 events: allocations below 2048 bytes are left out; --from and --to choose a part, --min-size a size",
 			"2 of 3 allocations are left out, 1024 of 5120 bytes",
 		}},
-		{"by time", analysis.Timeline{To: 3e9, Until: 1e9, MinSize: 512, Shown: shown, Left: left}, []string{
+		{"by time", view.Timeline{To: 3e9, Until: 1e9, MinSize: 512, Shown: shown, Left: left}, []string{
 			"more than 5 events: nothing is shown of the last 2.000 s but what lives; --from and --to choose another part",
 			"2 of 3 allocations are left out, 1024 of 5120 bytes",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got []string
-			in := &exportInput{Selection: analysis.Selection{MinSize: 512}, Warn: func(err error) { got = append(got, err.Error()) }}
+			in := &exportInput{Selection: view.Selection{MinSize: 512}, Warn: func(err error) { got = append(got, err.Error()) }}
 			if tt.name == "all" {
 				in.Selection.MinSize = 0
 			}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/table"
 )
 
@@ -88,8 +88,8 @@ func selectionFlagsFrom(c *cli.Context) selectionFlags {
 }
 
 // selection reads the flags.
-func (m *moments) selection(f selectionFlags) (analysis.Selection, error) {
-	var s analysis.Selection
+func (m *moments) selection(f selectionFlags) (view.Selection, error) {
+	var s view.Selection
 	var err error
 	if f.minSize != "" {
 		n, err := parseBytes(f.minSize)
@@ -112,7 +112,7 @@ func (m *moments) selection(f selectionFlags) (analysis.Selection, error) {
 	return s, err
 }
 
-func (m *moments) rangeOf(s analysis.Selection, f selectionFlags) (analysis.Selection, error) {
+func (m *moments) rangeOf(s view.Selection, f selectionFlags) (view.Selection, error) {
 	var err error
 	s.From, s.To = m.attached-min(m.attached, 1), m.end
 	if f.from != "" {
@@ -132,7 +132,7 @@ func (m *moments) rangeOf(s analysis.Selection, f selectionFlags) (analysis.Sele
 }
 
 // momentText says in words what is selected.
-func (m *moments) text(s analysis.Selection) string {
+func (m *moments) text(s view.Selection) string {
 	since := func(at uint64) string {
 		return fmt.Sprintf("%+.3f s", (time.Duration(at) - time.Duration(m.attached)).Seconds())
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // testMoments is a recording of 20 s, attached at 100 s of the machine's clock.
@@ -37,16 +37,16 @@ func TestMoments(t *testing.T) {
 func TestSelectionFlags(t *testing.T) {
 	m := testMoments()
 	for f, want := range map[selectionFlags]struct {
-		s    analysis.Selection
+		s    view.Selection
 		text string
 	}{
-		{}:                                      {analysis.Selection{}, "at the end, +20.000 s"},
-		{at: "end"}:                             {analysis.Selection{}, "at the end, +20.000 s"},
-		{at: "peak"}:                            {analysis.Selection{Peak: true}, "at the peak, +12.000 s"},
-		{at: "1s", minSize: "1MiB"}:             {analysis.Selection{At: 101e9, MinSize: 1 << 20}, "at +1.000 s, blocks of at least 1.0 MiB"},
-		{from: "1s"}:                            {analysis.Selection{From: 101e9, To: 120e9}, "allocated from +1.000 s to +20.000 s"},
-		{to: "-1s"}:                             {analysis.Selection{From: 100e9 - 1, To: 119e9}, "allocated from +0.000 s to +19.000 s"},
-		{from: "5", to: "2026-01-02T03:04:15Z"}: {analysis.Selection{From: 105e9, To: 109e9}, "allocated from +5.000 s to +9.000 s"},
+		{}:                                      {view.Selection{}, "at the end, +20.000 s"},
+		{at: "end"}:                             {view.Selection{}, "at the end, +20.000 s"},
+		{at: "peak"}:                            {view.Selection{Peak: true}, "at the peak, +12.000 s"},
+		{at: "1s", minSize: "1MiB"}:             {view.Selection{At: 101e9, MinSize: 1 << 20}, "at +1.000 s, blocks of at least 1.0 MiB"},
+		{from: "1s"}:                            {view.Selection{From: 101e9, To: 120e9}, "allocated from +1.000 s to +20.000 s"},
+		{to: "-1s"}:                             {view.Selection{From: 100e9 - 1, To: 119e9}, "allocated from +0.000 s to +19.000 s"},
+		{from: "5", to: "2026-01-02T03:04:15Z"}: {view.Selection{From: 105e9, To: 109e9}, "allocated from +5.000 s to +9.000 s"},
 	} {
 		s, err := m.selection(f)
 		require.NoError(t, err, "%+v", f)

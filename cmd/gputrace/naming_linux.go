@@ -11,7 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
@@ -45,9 +46,9 @@ type naming struct {
 	looked  time.Time     // when the live bytes were last looked at
 	height  uint64        // of highest, bytes
 	sought  uint64        // live bytes at which the holders of a peak were last sought
-	latest  *analysis.Holders
-	highest *analysis.Joined // at height
-	err     error            // why there was no reading, last
+	latest  *holders.Index
+	highest *view.Joined // at height
+	err     error        // why there was no reading, last
 }
 
 // whoNames is what one reading gave.
@@ -169,7 +170,7 @@ func (n *naming) join() {
 	if n.session.resync.drained <= report.Time+uint64(report.Stats.Confirm) {
 		return
 	}
-	n.latest = analysis.NewHolders(report)
+	n.latest = holders.New(report)
 	if n.peak || n.show {
 		joined := n.joined(n.session.view())
 		if joined.Bytes > n.height {
@@ -186,7 +187,7 @@ func (n *naming) join() {
 }
 
 // joined is the live blocks with the holders of the latest reading; nil when there was none.
-func (n *naming) joined(v *analysis.View) *analysis.Joined {
+func (n *naming) joined(v *view.View) *view.Joined {
 	if n.latest == nil {
 		return nil
 	}
@@ -196,13 +197,13 @@ func (n *naming) joined(v *analysis.View) *analysis.Joined {
 // stop ends it, also in the middle. The process may be gone: what was read of it before stays.
 func (n *naming) stop() {
 	if n.read != nil {
-		n.latest = analysis.NewHolders(n.read)
+		n.latest = holders.New(n.read)
 	}
 	n.read, n.over = nil, true
 }
 
 // tables are the holders at the end and, where more was live then, at the highest peak that was looked into.
-func (n *naming) tables(now *analysis.Joined) []table.HeldInput {
+func (n *naming) tables(now *view.Joined) []table.HeldInput {
 	if n.err != nil {
 		n.session.screen.warn(fmt.Errorf("who holds the live blocks could not be read: %w", n.err))
 	}

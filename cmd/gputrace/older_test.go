@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
@@ -56,7 +56,7 @@ func said(t *testing.T, path string) string {
 	require.NoError(t, err)
 	var out strings.Builder
 	fmt.Fprintln(&out, o.info.PID, o.info.Cmdline, o.info.Started, o.info.PyTorch, o.end.Reason, o.end.Duration, o.end.Sources)
-	for _, v := range []*analysis.View{o.trace.End(), middle} {
+	for _, v := range []*view.View{o.trace.End(), middle} {
 		fmt.Fprintln(&out, "events", v.Snapshot.Events, "first", v.Snapshot.First, "last", v.Snapshot.Time, "total", v.Total())
 		for i := range v.Snapshot.Accounts {
 			a := &v.Snapshot.Accounts[i]
@@ -79,7 +79,7 @@ func said(t *testing.T, path string) string {
 	return out.String()
 }
 
-func framesOf(s *analysis.Site) []event.Frame {
+func framesOf(s *view.Site) []event.Frame {
 	if s.Stack == nil {
 		return nil
 	}

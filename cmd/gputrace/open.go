@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/recording/pytorch"
@@ -17,7 +17,7 @@ import (
 // opened is a file that can be looked at: a recording, or a snapshot of PyTorch's.
 type opened struct {
 	path  string
-	trace *analysis.Trace
+	trace *view.Trace
 	info  *recording.Info // never nil; of a snapshot mostly empty
 	end   *recording.End  // nil: the recording was cut off, or it is a snapshot
 	first recording.Epoch // where the file begins
@@ -44,7 +44,7 @@ func openWatched(path string, p *progress, warn func(error)) (*opened, error) {
 	case err != nil:
 		return nil, coded(exitError, err)
 	}
-	t, err := analysis.NewTrace(r, &analysis.Options{Library: r.Info().Libraries, Source: openSource})
+	t, err := view.NewTrace(r, &view.Options{Library: r.Info().Libraries, Source: openSource})
 	p.clear()
 	if err == nil && t.Damage != nil {
 		var damage *recording.DamageError
@@ -56,7 +56,7 @@ func openWatched(path string, p *progress, warn func(error)) (*opened, error) {
 		return nil, errors.Join(coded(exitInvalid, fmt.Errorf("%s: %w", path, err)), r.Close())
 	}
 	if end := r.End(); end != nil {
-		t.SetOptions(&analysis.Options{
+		t.SetOptions(&view.Options{
 			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) },
 		})
 	}
@@ -128,7 +128,7 @@ func openSnapshot(path string, warn func(error)) (*opened, error) {
 	case err != nil:
 		return nil, coded(exitError, err)
 	}
-	t, err := analysis.NewTrace(s, &analysis.Options{Source: openSource})
+	t, err := view.NewTrace(s, &view.Options{Source: openSource})
 	if err == nil && t.Damage != nil {
 		err = t.Damage
 	}

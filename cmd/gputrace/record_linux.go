@@ -14,7 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
@@ -335,16 +336,16 @@ func (s *session) finish() error {
 }
 
 // view puts the recording so far in order.
-func (s *session) view() *analysis.View { return s.viewOf(s.heap.Snapshot()) }
+func (s *session) view() *view.View { return s.viewOf(s.heap.Snapshot()) }
 
-func (s *session) viewOf(snapshot *heap.Snapshot) *analysis.View {
-	return analysis.New(snapshot, s.tracer.Stack, &analysis.Options{Library: s.torchPrefixes(), Source: s.source})
+func (s *session) viewOf(snapshot *heap.Snapshot) *view.View {
+	return view.New(snapshot, s.tracer.Stack, &view.Options{Library: s.torchPrefixes(), Source: s.source})
 }
 
 // profiled is what goes into the profiles.
 type profiled struct {
-	view     *analysis.View
-	joined   *analysis.Joined // nil: holders are not known
+	view     *view.View
+	joined   *view.Joined // nil: holders are not known
 	comments []string
 }
 
@@ -448,7 +449,7 @@ func (s *session) source(path string) io.Reader {
 func (s *session) torchPrefixes() []string {
 	var out []string
 	for _, p := range s.tracer.Found().Probes {
-		if prefix := analysis.PackagePrefix(p.File); prefix != "" {
+		if prefix := stacks.PackagePrefix(p.File); prefix != "" {
 			out = append(out, prefix)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -21,7 +21,7 @@ func reportCommand() *cli.Command {
 			"   gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
 		Description: "Without a moment, a range or --by it prints what the session printed at its end.\n\nMoments: " + momentUsage + ".",
 		Flags: append(selectionFlagsOf(),
-			&cli.StringFlag{Name: "by", Usage: "one row for each `KIND`: " + strings.Join(analysis.RowKindNames, ", ") + " (default: line)"},
+			&cli.StringFlag{Name: "by", Usage: "one row for each `KIND`: " + strings.Join(view.RowKindNames, ", ") + " (default: line)"},
 			&cli.IntFlag{Name: "top", Usage: "`ROWS` of each table (default: 10)"},
 		),
 		Action: func(c *cli.Context) error {
@@ -84,10 +84,10 @@ func titleOf(info *recording.Info) string {
 
 // reportSelection prints a moment or a range.
 func reportSelection(o reportOptions, in *opened, p *progress) error {
-	by := analysis.ByLine
+	by := view.ByLine
 	if o.by != "" {
 		var err error
-		if by, err = analysis.FindRowKind(o.by); err != nil {
+		if by, err = view.FindRowKind(o.by); err != nil {
 			return usage("--by: %w", err)
 		}
 	}

@@ -6,14 +6,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recording"
 )
 
 // summary is what the end of a session prints: made from the live set and what the recording says of beginning and end, so
 // that the recording gives the same again. end nil: the recording was cut off.
-func summary(view *analysis.View, info *recording.Info, end *recording.End) table.Input {
+func summary(view *view.View, info *recording.Info, end *recording.End) table.Input {
 	in := table.Input{View: view, Start: info.Attached}
 	if end == nil {
 		return in
@@ -28,7 +30,7 @@ func summary(view *analysis.View, info *recording.Info, end *recording.End) tabl
 		in.Checks = &table.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
 	}
 	if end.Memory != nil {
-		in.Balance = analysis.NewBalance(balanceInput(end.Memory, info.PID, view))
+		in.Balance = balance.New(balanceInput(end.Memory, info.PID, view))
 	}
 	return in
 }
@@ -74,7 +76,7 @@ func holdersOf(tables []table.HeldInput) []recording.Holders {
 }
 
 // beforeOf is what a recording keeps of who holds what lived before it; joined nil: it is not known.
-func beforeOf(joined *analysis.Joined) []recording.HeldBefore {
+func beforeOf(joined *view.Joined) []recording.HeldBefore {
 	if joined == nil {
 		return nil
 	}
@@ -86,17 +88,17 @@ func beforeOf(joined *analysis.Joined) []recording.HeldBefore {
 }
 
 // joinedBefore is the inverse of beforeOf.
-func joinedBefore(end *recording.End) *analysis.Joined {
+func joinedBefore(end *recording.End) *view.Joined {
 	if end == nil || end.Before == nil {
 		return nil
 	}
-	var parts []analysis.HeldBefore
+	var parts []view.HeldBefore
 	for _, p := range end.Before {
-		parts = append(parts, analysis.HeldBefore{
-			PID: p.PID, Device: p.Device, HeldPart: analysis.HeldPart{Holder: p.Holder, Bytes: p.Bytes, Blocks: p.Blocks},
+		parts = append(parts, view.HeldBefore{
+			PID: p.PID, Device: p.Device, HeldPart: view.HeldPart{Holder: p.Holder, Bytes: p.Bytes, Blocks: p.Blocks},
 		})
 	}
-	return analysis.NewJoined(parts)
+	return view.NewJoined(parts)
 }
 
 // heldTables is the inverse of holdersOf.
@@ -106,9 +108,9 @@ func heldTables(end *recording.End) []table.HeldInput {
 	}
 	var out []table.HeldInput
 	for _, h := range end.Holders {
-		j := &analysis.Joined{Bytes: h.Bytes}
+		j := &view.Joined{Bytes: h.Bytes}
 		for _, r := range h.Rows {
-			row := analysis.HeldSite{Born: r.Born, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks}
+			row := view.HeldSite{Born: r.Born, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks}
 			if h.Bytes > 0 {
 				row.Share = float64(r.Bytes) / float64(h.Bytes)
 			}
@@ -120,13 +122,13 @@ func heldTables(end *recording.End) []table.HeldInput {
 }
 
 // memoryOf is what a recording keeps of what is added up at the end.
-func memoryOf(in *analysis.BalanceInput) *recording.Memory {
+func memoryOf(in *balance.Input) *recording.Memory {
 	m := &recording.Memory{TorchWhy: in.TorchWhy, DriverWhy: in.DriverWhy, Moved: in.Moved, Whole: in.Whole}
 	for i := range in.Torch {
 		t := &in.Torch[i]
 		m.Torch = append(m.Torch, recording.TorchMemory{
 			Device: t.Device, Reserved: recording.Bytes(t.Reserved), Allocated: recording.Bytes(t.Allocated),
-			Requested: recording.Bytes(t.Requested), Pending: recording.Bytes(t.Pending), Holes: recording.Bytes(t.Holes),
+			Requested: recording.Bytes(t.Requested), Pending: recording.Bytes(t.Pending), Holes: recording.Bytes(t.Inactive),
 			Free: recording.Bytes(t.Free),
 		})
 	}
@@ -141,20 +143,20 @@ func memoryOf(in *analysis.BalanceInput) *recording.Memory {
 }
 
 // balanceInput is the inverse of memoryOf.
-func balanceInput(m *recording.Memory, pid uint32, view *analysis.View) *analysis.BalanceInput {
-	in := &analysis.BalanceInput{
+func balanceInput(m *recording.Memory, pid uint32, view *view.View) *balance.Input {
+	in := &balance.Input{
 		PID: pid, View: view, TorchWhy: m.TorchWhy, DriverWhy: m.DriverWhy, Moved: m.Moved, Whole: m.Whole,
 	}
 	for i := range m.Torch {
 		t := &m.Torch[i]
-		in.Torch = append(in.Torch, analysis.TorchMemory{Device: t.Device, Memory: analysis.Memory{
+		in.Torch = append(in.Torch, allocator.TorchMemory{Device: t.Device, Memory: allocator.Memory{
 			Reserved: uint64(t.Reserved), Allocated: uint64(t.Allocated), Requested: uint64(t.Requested), Pending: uint64(t.Pending),
-			Holes: uint64(t.Holes), Free: uint64(t.Free),
+			Inactive: uint64(t.Holes), Free: uint64(t.Free),
 		}})
 	}
 	for i := range m.Driver {
 		d := &m.Driver[i]
-		in.Driver = append(in.Driver, analysis.DriverUse{
+		in.Driver = append(in.Driver, balance.DriverUse{
 			Device: d.Device, Name: d.Name, UUID: d.UUID, Used: uint64(d.Used), Why: d.Why, Total: uint64(d.Total), All: uint64(d.All),
 		})
 	}
@@ -166,10 +168,10 @@ const maxSources = 10000
 
 // sourcesOf is the lines of the program that a view shows, at its end and at the peak, so that a recording shows them on
 // another machine too.
-func sourcesOf(end *analysis.View) []recording.Source {
+func sourcesOf(end *view.View) []recording.Source {
 	var out []recording.Source
 	known := map[recording.Source]bool{}
-	for _, v := range []*analysis.View{end, end.AtPeak()} {
+	for _, v := range []*view.View{end, end.AtPeak()} {
 		for _, row := range v.ByPython(maxSources).Rows {
 			source := recording.Source{File: row.File, Line: row.Line, Text: row.Source}
 			if row.Source != "" && !known[source] {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recording"
@@ -18,14 +20,14 @@ import (
 
 // TestMemoryRoundTrip: what is added up at the end goes through the file as it is, unknown figures too.
 func TestMemoryRoundTrip(t *testing.T) {
-	for name, in := range map[string]analysis.BalanceInput{
+	for name, in := range map[string]balance.Input{
 		"nothing": {PID: 7},
 		"all": {
 			PID: 7, TorchWhy: "a", DriverWhy: "b", Whole: true, Moved: true,
-			Torch: []analysis.TorchMemory{{Device: 1, Memory: analysis.Memory{
-				Reserved: math.MaxUint64 - 1, Allocated: 2, Requested: event.Unknown, Pending: 4, Holes: 5, Free: 0,
+			Torch: []allocator.TorchMemory{{Device: 1, Memory: allocator.Memory{
+				Reserved: math.MaxUint64 - 1, Allocated: 2, Requested: event.Unknown, Pending: 4, Inactive: 5, Free: 0,
 			}}},
-			Driver: []analysis.DriverUse{{Device: -1, Used: event.Unknown, Why: "w", Name: "n", UUID: "u", Total: 1 << 60, All: 3}},
+			Driver: []balance.DriverUse{{Device: -1, Used: event.Unknown, Why: "w", Name: "n", UUID: "u", Total: 1 << 60, All: 3}},
 		},
 		"no devices": {PID: 7, Torch: nil, Driver: nil},
 	} {
@@ -68,15 +70,15 @@ func TestReportOfForeignFiles(t *testing.T) {
 
 // TestHoldersRoundTrip: a recording gives the tables of holders again as they were, but for the rows beyond its limit.
 func TestHoldersRoundTrip(t *testing.T) {
-	j := &analysis.Joined{Bytes: 1 << 30}
+	j := &view.Joined{Bytes: 1 << 30}
 	for i := range maxHolders + 5 {
-		j.Rows = append(j.Rows, analysis.HeldSite{
+		j.Rows = append(j.Rows, view.HeldSite{
 			Born: "train.py:41 main", Name: "train.py:9 main() local kept[*]", Where: "train.py:9 main()", Holder: "kept[*]", What: "other tensors",
 			Bytes: 1 << 20, Blocks: uint64(i), Share: 1.0 / 1024,
 		})
 	}
 	in := []table.HeldInput{{Title: "live in torch", Joined: j}}
 	got := heldTables(&recording.End{Holders: holdersOf(in)})
-	require.Equal(t, []table.HeldInput{{Title: "live in torch", Joined: &analysis.Joined{Bytes: j.Bytes, Rows: j.Rows[:maxHolders]}}}, got)
+	require.Equal(t, []table.HeldInput{{Title: "live in torch", Joined: &view.Joined{Bytes: j.Bytes, Rows: j.Rows[:maxHolders]}}}, got)
 	require.Nil(t, heldTables(nil))
 }

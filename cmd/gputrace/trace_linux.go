@@ -13,7 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/tracer"
 )
@@ -75,7 +76,7 @@ func (s *session) describe() *recording.Info {
 }
 
 // describeEnd is what a recording ends with, but for the lines of source.
-func (s *session) describeEnd(memory *analysis.BalanceInput) *recording.End {
+func (s *session) describeEnd(memory *balance.Input) *recording.End {
 	end := &recording.End{
 		Reason: recording.ReasonStopped, Duration: s.end.Sub(s.start), StackRecordsLost: s.tracer.StackRecordsLost(),
 		StacksOverLimit: s.tracer.StacksOverLimit(),
@@ -114,7 +115,7 @@ func recordedHits(hits []tracer.Hits) []recording.Hits {
 }
 
 // endTrace completes the recording.
-func (s *session) endTrace(end *recording.End, view *analysis.View) {
+func (s *session) endTrace(end *recording.End, view *view.View) {
 	if s.heap.writer == nil {
 		return
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 // whoOptions is a parsed who command line.
 type whoOptions struct {
 	pid     int
-	by      analysis.Grouping
+	by      holders.Grouping
 	address uint64
 	one     bool // address was given
 	top     int  // rows; 0: all
@@ -36,7 +36,7 @@ func whoCommand() *cli.Command {
 		UsageText: "gputrace who -p PID [--by owner|module|dtype|shape|category] [--address ADDR] [--top N] [--json] [-o FILE]",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "look into process `PID`"},
-			&cli.StringFlag{Name: "by", Value: analysis.GroupingNames[0], Usage: "a row for each `WHAT`: " + joinOr(analysis.GroupingNames)},
+			&cli.StringFlag{Name: "by", Value: holders.GroupingNames[0], Usage: "a row for each `WHAT`: " + joinOr(holders.GroupingNames)},
 			&cli.StringFlag{Name: "address", Usage: "show all that is known of the block at `ADDR`, a device address"},
 			&cli.StringFlag{Name: "top", Value: strconv.Itoa(defaultWhoTop), Usage: "show the `N` largest rows; 0: all"},
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with every block"},
@@ -60,11 +60,11 @@ func parseWho(c *cli.Context) (whoOptions, error) {
 	if o.pid, err = pidFlag(c, "gputrace who --help"); err != nil {
 		return o, err
 	}
-	by := slices.Index(analysis.GroupingNames, c.String("by"))
+	by := slices.Index(holders.GroupingNames, c.String("by"))
 	if by < 0 {
-		return o, usage("--by %s: not one of %s", strconv.Quote(c.String("by")), joinOr(analysis.GroupingNames))
+		return o, usage("--by %s: not one of %s", strconv.Quote(c.String("by")), joinOr(holders.GroupingNames))
 	}
-	o.by = analysis.Grouping(by)
+	o.by = holders.Grouping(by)
 	if o.one {
 		if o.address, err = strconv.ParseUint(c.String("address"), 0, 64); err != nil {
 			return o, usage("--address %s: not an address, such as 0x7f2a80000000", strconv.Quote(c.String("address")))

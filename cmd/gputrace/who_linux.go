@@ -8,7 +8,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect/who"
@@ -36,14 +36,14 @@ func showHolders(o whoOptions) error {
 	if err != nil {
 		return err
 	}
-	content, err := whoContent(o, p, analysis.NewHolders(report), boot)
+	content, err := whoContent(o, p, holders.New(report), boot)
 	if err != nil {
 		return err
 	}
 	return writeOutput(o.output, o.force, false, content)
 }
 
-func whoContent(o whoOptions, p *process.Process, h *analysis.Holders, boot time.Time) (func(io.Writer) error, error) {
+func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Time) (func(io.Writer) error, error) {
 	block := -1
 	if o.one {
 		var ok bool

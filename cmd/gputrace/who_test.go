@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/who"
 	"github.com/gputrace/gputrace/process"
@@ -39,8 +39,8 @@ func TestParseWho(t *testing.T) {
 	for line, want := range map[string]whoOptions{
 		"-p 42":                          {pid: 42, top: 20},
 		"--pid 42 --by owner --top 0":    {pid: 42},
-		"-p 42 --by module --top 5":      {pid: 42, by: analysis.ByModule, top: 5},
-		"-p 42 --by category":            {pid: 42, by: analysis.ByCategory, top: 20},
+		"-p 42 --by module --top 5":      {pid: 42, by: holders.ByModule, top: 5},
+		"-p 42 --by category":            {pid: 42, by: holders.ByCategory, top: 20},
 		"-p 42 --json -o -":              {pid: 42, top: 20, json: true},
 		"-p 42 -o " + dir + "/x":         {pid: 42, top: 20, output: dir + "/x"},
 		"-p 42 --address 0":              {pid: 42, top: 20, one: true},
@@ -110,13 +110,13 @@ func TestExplainWho(t *testing.T) {
 func TestWhoContent(t *testing.T) {
 	p, err := process.Open(os.Getpid())
 	require.NoError(t, err)
-	h := analysis.NewHolders(&who.Report{
+	h := holders.New(&who.Report{
 		Devices: []who.Device{{Active: 512}},
 		Blocks:  []who.Block{{Block: inspect.Block{Addr: 0x2000, Size: 512}, Class: "cuBLAS workspace"}},
 	})
 	for want, o := range map[string]whoOptions{
 		"live by holder":          {},
-		"live by dtype":           {by: analysis.ByDType},
+		"live by dtype":           {by: holders.ByDType},
 		`"format":"gputrace who"`: {json: true},
 		"block    0x2000":         {one: true, address: 0x21ff},
 	} {

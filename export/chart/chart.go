@@ -15,7 +15,7 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 	"gonum.org/v1/plot/vg/vgsvg"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 )
@@ -34,7 +34,7 @@ const Points = 900
 
 // Input is what Write draws.
 type Input struct {
-	Browse *analysis.Browse // of which the curves, the peaks and the refusals are drawn
+	Browse *pagemodel.Model // of which the curves, the peaks and the refusals are drawn
 	// Start is where the time axis begins, CLOCK_BOOTTIME nanoseconds; 0: at the first event.
 	Start uint64
 	// From and To limit the time axis, CLOCK_BOOTTIME nanoseconds; 0: they do not.
@@ -88,7 +88,7 @@ func Write(w io.Writer, f Format, in Input) error {
 }
 
 // shown is the devices that are drawn, and how many are not.
-func shown(b *analysis.Browse) (parts []*analysis.Part, left int) {
+func shown(b *pagemodel.Model) (parts []*pagemodel.Part, left int) {
 	for i := range b.Parts {
 		if p := &b.Parts[i]; p.Torch || p.Peak > 0 {
 			parts = append(parts, p)
@@ -100,16 +100,16 @@ func shown(b *analysis.Browse) (parts []*analysis.Part, left int) {
 
 // lines are the quantities that are drawn, the lowest layer first.
 var lines = []struct {
-	quantity analysis.Quantity
+	quantity pagemodel.Quantity
 	name     string
 	line     color.Color
 	fill     color.Color // nil: none
 	dashes   []vg.Length
 	torch    bool // only where there is a caching allocator
 }{
-	{analysis.QuantityDriver, "device memory", color.NRGBA{0x8a, 0x8f, 0x98, 0xff}, nil, []vg.Length{1, 2}, false},
-	{analysis.QuantityReserved, "reserved", color.NRGBA{0xd9, 0x8a, 0x2b, 0xff}, nil, []vg.Length{5, 3}, true},
-	{analysis.QuantityAllocated, "allocated", color.NRGBA{0x2f, 0x6f, 0xde, 0xff}, color.NRGBA{0x2f, 0x6f, 0xde, 0x46}, nil, true},
+	{pagemodel.QuantityDriver, "device memory", color.NRGBA{0x8a, 0x8f, 0x98, 0xff}, nil, []vg.Length{1, 2}, false},
+	{pagemodel.QuantityReserved, "reserved", color.NRGBA{0xd9, 0x8a, 0x2b, 0xff}, nil, []vg.Length{5, 3}, true},
+	{pagemodel.QuantityAllocated, "allocated", color.NRGBA{0x2f, 0x6f, 0xde, 0xff}, color.NRGBA{0x2f, 0x6f, 0xde, 0x46}, nil, true},
 }
 
 // lineLength is how many stretches are drawn at once: the rasterizer's time grows with the square of them.
@@ -123,7 +123,7 @@ var (
 	refusedColor = color.NRGBA{0xc6, 0x28, 0x28, 0xff}
 )
 
-func panel(in *Input, part *analysis.Part, first bool) (*plot.Plot, error) {
+func panel(in *Input, part *pagemodel.Part, first bool) (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text = fmt.Sprintf("%s · pid %d", part.Device, part.PID)
 	if first {
@@ -199,7 +199,7 @@ func (a *axis) x(time uint64) float64 { return float64(int64(time)-int64(a.start
 
 // points is a stepped line: at each point of the curve it goes from what was before to the bounds of the stretch and on to what
 // was last. high is its largest value, bytes.
-func (a *axis) points(c analysis.Curve, q analysis.Quantity) (out plotter.XYs, high uint64) {
+func (a *axis) points(c pagemodel.Curve, q pagemodel.Quantity) (out plotter.XYs, high uint64) {
 	last := event.Unknown
 	for i := range c {
 		pt := &c[i]
@@ -231,9 +231,9 @@ func (a *axis) points(c analysis.Curve, q analysis.Quantity) (out plotter.XYs, h
 }
 
 // marks draws the peak and the requests that were refused.
-func (a *axis) marks(p *plot.Plot, in *Input, part *analysis.Part) error {
-	for i := range in.Browse.Refusals {
-		r := &in.Browse.Refusals[i]
+func (a *axis) marks(p *plot.Plot, in *Input, part *pagemodel.Part) error {
+	for i := range in.Browse.OOMs {
+		r := &in.Browse.OOMs[i]
 		if r.Time < a.from || r.Time > a.to || &in.Browse.Parts[r.Part] != part {
 			continue
 		}

@@ -12,17 +12,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/table"
 )
 
-func browse(t *testing.T, s *eventtest.Stream) *analysis.Browse {
+func browse(t *testing.T, s *eventtest.Stream) *pagemodel.Model {
 	t.Helper()
-	trace, err := analysis.NewTrace(s, nil)
+	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
-	b, err := analysis.NewCurves(trace, &analysis.BrowseOptions{Points: Points})
+	b, err := pagemodel.NewCurves(trace, &pagemodel.Options{Points: Points})
 	require.NoError(t, err)
 	return b
 }
@@ -119,7 +120,7 @@ func TestPNGIsToScale(t *testing.T) {
 // Nothing seen is said, not drawn as 0.
 func TestNothingToDraw(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, Write(&out, SVG, Input{Browse: &analysis.Browse{}, Title: "nothing"}))
+	require.NoError(t, Write(&out, SVG, Input{Browse: &pagemodel.Model{}, Title: "nothing"}))
 	require.Contains(t, texts(t, out.Bytes()), "no GPU memory was seen")
 }
 
@@ -129,11 +130,11 @@ func TestRange(t *testing.T) {
 	from := b.First + (b.Last-b.First)/2
 	for i := range b.Parts {
 		a := axis{start: b.First, from: from, to: b.Last}
-		xys, _ := a.points(b.Parts[i].Curve, analysis.QuantityAllocated)
+		xys, _ := a.points(b.Parts[i].Curve, pagemodel.QuantityAllocated)
 		before := uint64(0)
 		for _, p := range b.Parts[i].Curve {
 			if p.Time < from {
-				before = p.Last[analysis.QuantityAllocated]
+				before = p.Last[pagemodel.QuantityAllocated]
 			}
 		}
 		require.Equal(t, a.x(from), xys[0].X)

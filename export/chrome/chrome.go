@@ -12,16 +12,16 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // Input is what Write needs.
 type Input struct {
-	Timeline *analysis.Timeline
+	Timeline *view.Timeline
 	// Trace is the one that the timeline is of.
-	Trace *analysis.Trace
+	Trace *view.Trace
 	PID   uint32 // the process that Name is of
 	Name  string // empty: not known
 	// Started is a wall clock time, and StartedBoot the same moment on the clock of the events, CLOCK_BOOTTIME nanoseconds.
@@ -45,7 +45,7 @@ func Write(w io.Writer, in Input) error {
 	t.text(`{"displayTimeUnit":"ms","baseTimeNanoseconds":`)
 	t.text(strconv.FormatInt(t.base, 10))
 	t.text(`,"traceEvents":[`)
-	err := in.Timeline.Visit(&analysis.TimelineVisitor{Totals: t.totals, Alloc: t.alloc, OutOfMemory: t.outOfMemory})
+	err := in.Timeline.Visit(&view.TimelineVisitor{Totals: t.totals, Alloc: t.alloc, OutOfMemory: t.outOfMemory})
 	if err != nil {
 		return fmt.Errorf("write timeline: %w", err)
 	}
@@ -181,7 +181,7 @@ func (t *trace) process(pid uint32) {
 }
 
 // totals writes those of a device's totals that are known and new, a counter each: viewers stack the values of one.
-func (t *trace) totals(time uint64, totals *analysis.Totals) {
+func (t *trace) totals(time uint64, totals *view.Totals) {
 	for _, x := range []arg{{"allocated", totals.Allocated}, {"reserved", totals.Reserved}, {"device memory", totals.Used}} {
 		c := counter{totals.PID, totals.Device, x.name}
 		if last, ok := t.last[c]; x.value == event.Unknown || ok && last == x.value {

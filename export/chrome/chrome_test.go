@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/chrome"
@@ -27,7 +27,7 @@ const (
 	boot    = 900_000_000
 )
 
-func write(t testing.TB, trace *analysis.Trace, o *analysis.TimelineOptions) ([]byte, *analysis.Timeline) {
+func write(t testing.TB, trace *view.Trace, o *view.TimelineOptions) ([]byte, *view.Timeline) {
 	t.Helper()
 	tl, err := trace.Timeline(o)
 	require.NoError(t, err)
@@ -99,9 +99,9 @@ func number(v any) uint64 { return uint64(v.(float64)) }
 func TestEvents(t *testing.T) {
 	for seed := range uint64(4) {
 		s := eventtest.Random(seed, 3000)
-		trace, err := analysis.NewTrace(s, nil)
+		trace, err := view.NewTrace(s, nil)
 		require.NoError(t, err)
-		out, _ := write(t, trace, &analysis.TimelineOptions{Lifetimes: 30})
+		out, _ := write(t, trace, &view.TimelineOptions{Lifetimes: 30})
 		d := decode(t, out)
 		want := map[uint64]*event.Event{}
 		for i := range s.Events {
@@ -147,9 +147,9 @@ func TestEvents(t *testing.T) {
 
 // TestLeftOut: what is left out is said to be.
 func TestLeftOut(t *testing.T) {
-	trace, err := analysis.NewTrace(eventtest.Random(5, 3000), nil)
+	trace, err := view.NewTrace(eventtest.Random(5, 3000), nil)
 	require.NoError(t, err)
-	out, tl := write(t, trace, &analysis.TimelineOptions{MinSize: 1 << 15})
+	out, tl := write(t, trace, &view.TimelineOptions{MinSize: 1 << 15})
 	d := decode(t, out)
 	require.NotZero(t, tl.Left.Objects)
 	require.Equal(t, tl.Left.Objects, number(d.Other["left_out_allocations"]))
@@ -164,7 +164,7 @@ func TestLeftOut(t *testing.T) {
 // TestUnknownClock: without a wall clock, times are those of the events.
 func TestUnknownClock(t *testing.T) {
 	s := eventtest.Random(1, 10)
-	trace, err := analysis.NewTrace(s, nil)
+	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	tl, err := trace.Timeline(nil)
 	require.NoError(t, err)
@@ -188,7 +188,7 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 var errFull = errors.New("full")
 
 func TestWriteError(t *testing.T) {
-	trace, err := analysis.NewTrace(eventtest.Random(1, 300), nil)
+	trace, err := view.NewTrace(eventtest.Random(1, 300), nil)
 	require.NoError(t, err)
 	tl, err := trace.Timeline(nil)
 	require.NoError(t, err)
@@ -198,9 +198,9 @@ func TestWriteError(t *testing.T) {
 // BenchmarkWrite gives the time and the bytes of an event.
 func BenchmarkWrite(b *testing.B) {
 	const events = 200_000
-	trace, err := analysis.NewTrace(eventtest.Random(1, events), nil)
+	trace, err := view.NewTrace(eventtest.Random(1, events), nil)
 	require.NoError(b, err)
-	tl, err := trace.Timeline(&analysis.TimelineOptions{Lifetimes: 1000})
+	tl, err := trace.Timeline(&view.TimelineOptions{Lifetimes: 1000})
 	require.NoError(b, err)
 	for b.Loop() {
 		var n counter

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/rows"
 )
 
@@ -19,7 +19,7 @@ import (
 const timeLayout = "2006-01-02T15:04:05.000000000Z07:00"
 
 // WriteAllocations writes the allocations of a selection, with the columns of rows.Row. What is not known is empty.
-func WriteAllocations(w io.Writer, t *rows.Table, s analysis.Selection) error {
+func WriteAllocations(w io.Writer, t *rows.Table, s view.Selection) error {
 	out := csv.NewWriter(w)
 	kind := reflect.TypeFor[rows.Row]()
 	record := make([]string, kind.NumField())
@@ -86,7 +86,7 @@ func moment(ns *int64) string {
 }
 
 // WriteSums writes the memory of a view, a row for each line, function, stack, layer or device.
-func WriteSums(w io.Writer, v *analysis.View, by analysis.RowKind) error {
+func WriteSums(w io.Writer, v *view.View, by view.RowKind) error {
 	sums := v.SumBy(by)
 	out := csv.NewWriter(w)
 	if err := out.Write([]string{by.String(), "file", "line_number", "bytes", "blocks", "alloc_bytes", "alloc_blocks"}); err != nil {

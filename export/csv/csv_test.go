@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/csv"
@@ -33,9 +33,9 @@ print(json.dumps(list(csv.DictReader(io.TextIOWrapper(sys.stdin.buffer, newline=
 	return got
 }
 
-func newTrace(t *testing.T, in analysis.Input) *analysis.Trace {
+func newTrace(t *testing.T, in view.Input) *view.Trace {
 	t.Helper()
-	trace, err := analysis.NewTrace(in, nil)
+	trace, err := view.NewTrace(in, nil)
 	require.NoError(t, err)
 	return trace
 }
@@ -44,10 +44,10 @@ func newTrace(t *testing.T, in analysis.Input) *analysis.Trace {
 func TestAllocations(t *testing.T) {
 	trace := newTrace(t, eventtest.Random(1, 5000))
 	var buf bytes.Buffer
-	require.NoError(t, csv.WriteAllocations(&buf, &rows.Table{Trace: trace, Boot: time.Unix(1_700_000_000, 0)}, analysis.Selection{}))
+	require.NoError(t, csv.WriteAllocations(&buf, &rows.Table{Trace: trace, Boot: time.Unix(1_700_000_000, 0)}, view.Selection{}))
 	got := read(t, buf.Bytes())
 	live, n := map[string]uint64{}, 0
-	require.NoError(t, trace.Allocations(analysis.Selection{}, func(a *analysis.Allocation) error {
+	require.NoError(t, trace.Allocations(view.Selection{}, func(a *view.Allocation) error {
 		r := got[n]
 		n++
 		require.Len(t, r, 20)
@@ -78,9 +78,9 @@ func TestAllocations(t *testing.T) {
 // TestSums: Python reads the sums, which add up to the total.
 func TestSums(t *testing.T) {
 	trace := newTrace(t, eventtest.Random(2, 5000))
-	for i, by := range analysis.RowKindNames {
+	for i, by := range view.RowKindNames {
 		var buf bytes.Buffer
-		require.NoError(t, csv.WriteSums(&buf, trace.Peak(), analysis.RowKind(i)))
+		require.NoError(t, csv.WriteSums(&buf, trace.Peak(), view.RowKind(i)))
 		total := int64(0)
 		for _, r := range read(t, buf.Bytes()) {
 			require.NotEmpty(t, r[by])
@@ -107,13 +107,13 @@ func TestHostileNames(t *testing.T) {
 	}
 	trace := newTrace(t, s)
 	var buf bytes.Buffer
-	require.NoError(t, csv.WriteAllocations(&buf, &rows.Table{Trace: trace}, analysis.Selection{}))
+	require.NoError(t, csv.WriteAllocations(&buf, &rows.Table{Trace: trace}, view.Selection{}))
 	got := read(t, buf.Bytes())
 	require.Len(t, got, 1)
 	require.Equal(t, "cu\"Mem,\nAlloc", got[0]["call"])
-	for i := range analysis.RowKindNames {
+	for i := range view.RowKindNames {
 		var sums bytes.Buffer
-		require.NoError(t, csv.WriteSums(&sums, trace.End(), analysis.RowKind(i)))
+		require.NoError(t, csv.WriteSums(&sums, trace.End(), view.RowKind(i)))
 		for _, r := range append(read(t, sums.Bytes()), got[0]) {
 			for name, v := range r {
 				require.NotRegexp(t, "^[=+@-]", v, name)
@@ -130,6 +130,6 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 
 func TestWriteError(t *testing.T) {
 	trace := newTrace(t, eventtest.Random(1, 500))
-	require.ErrorIs(t, csv.WriteAllocations(fullDisk{}, &rows.Table{Trace: trace}, analysis.Selection{}), errFull)
-	require.ErrorIs(t, csv.WriteSums(fullDisk{}, trace.End(), analysis.ByLine), errFull)
+	require.ErrorIs(t, csv.WriteAllocations(fullDisk{}, &rows.Table{Trace: trace}, view.Selection{}), errFull)
+	require.ErrorIs(t, csv.WriteSums(fullDisk{}, trace.End(), view.ByLine), errFull)
 }

@@ -12,14 +12,14 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // Write writes what is in use in a view, a line for each stack, in the order of their text. The bytes add up to View.Total and
 // View.Overdrawn: the format has no negative numbers.
-func Write(w io.Writer, v *analysis.View) error {
+func Write(w io.Writer, v *view.View) error {
 	lines := map[string]int64{}
-	for p := range v.Portions(analysis.InUse, nil) {
+	for p := range v.Samples(view.InUse, nil) {
 		if p.Bytes > 0 {
 			lines[stack(&p)] += p.Bytes
 		}
@@ -38,7 +38,7 @@ func Write(w io.Writer, v *analysis.View) error {
 }
 
 // stack is a portion's frames, outermost first.
-func stack(p *analysis.Portion) string {
+func stack(p *view.Sample) string {
 	labels := p.Labels()
 	names := make([]string, 0, len(labels))
 	for i := len(labels) - 1; i >= 0; i-- {

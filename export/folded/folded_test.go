@@ -13,7 +13,7 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/folded"
@@ -37,7 +37,7 @@ func parse(t *testing.T, text string) map[string]uint64 {
 	return out
 }
 
-func write(t *testing.T, v *analysis.View) map[string]uint64 {
+func write(t *testing.T, v *view.View) map[string]uint64 {
 	t.Helper()
 	var buf bytes.Buffer
 	require.NoError(t, folded.Write(&buf, v))
@@ -45,7 +45,7 @@ func write(t *testing.T, v *analysis.View) map[string]uint64 {
 }
 
 // fromProfile folds what a profile of the same view has.
-func fromProfile(t *testing.T, v *analysis.View) map[string]uint64 {
+func fromProfile(t *testing.T, v *view.View) map[string]uint64 {
 	t.Helper()
 	var buf bytes.Buffer
 	require.NoError(t, pprof.Write(&buf, pprof.Input{View: v}))
@@ -72,11 +72,11 @@ func fromProfile(t *testing.T, v *analysis.View) map[string]uint64 {
 func TestSameAsProfile(t *testing.T) {
 	for seed := range uint64(20) {
 		s := eventtest.Random(seed, 3000)
-		trace, err := analysis.NewTrace(s, nil)
+		trace, err := view.NewTrace(s, nil)
 		require.NoError(t, err)
 		at, err := trace.At(s.Events[1500].Time)
 		require.NoError(t, err)
-		for _, v := range []*analysis.View{trace.End(), trace.Peak(), at} {
+		for _, v := range []*view.View{trace.End(), trace.Peak(), at} {
 			got := write(t, v)
 			sum := uint64(0)
 			for _, n := range got {
@@ -95,7 +95,7 @@ func TestLosses(t *testing.T) {
 		s := eventtest.Random(seed, 2000)
 		rng := rand.New(rand.NewPCG(seed, 3))
 		s.Events = slices.DeleteFunc(s.Events, func(event.Event) bool { return rng.IntN(10) == 0 })
-		trace, err := analysis.NewTrace(s, nil)
+		trace, err := view.NewTrace(s, nil)
 		require.NoError(t, err)
 		sum := uint64(0)
 		for _, n := range write(t, trace.End()) {
@@ -121,7 +121,7 @@ func TestNames(t *testing.T) {
 		Totals: heap.Totals{Accounts: []heap.Account{{PID: 7, Allocated: 500, Live: count, Lost: -12}}},
 		Sites:  []heap.Site{{PID: 7, Layer: event.LayerTorch, Stack: 1, Alloc: count, Inuse: count}},
 	}
-	v := analysis.New(s, func(event.StackID) *event.Stack { return st }, nil)
+	v := view.New(s, func(event.StackID) *event.Stack { return st }, nil)
 	require.Equal(t, map[string]uint64{
 		"g\ufffd?[2J 99? (x y.py);[no name] (b:c.py:3);std::f(int:? 12);b:c.py:3 ": 512,
 	}, write(t, v))
@@ -135,7 +135,7 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 var errFull = errors.New("full")
 
 func TestWriteError(t *testing.T) {
-	trace, err := analysis.NewTrace(eventtest.Random(1, 100), nil)
+	trace, err := view.NewTrace(eventtest.Random(1, 100), nil)
 	require.NoError(t, err)
 	require.ErrorIs(t, folded.Write(fullDisk{}, trace.End()), errFull)
 }

@@ -24,7 +24,8 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 var (
@@ -260,9 +261,9 @@ func theme(name string) *emulation.MediaFeature {
 }
 
 // pageOf condenses a trace and makes its input.
-func pageOf(t *testing.T, trace *analysis.Trace, o *analysis.BrowseOptions) Input {
+func pageOf(t *testing.T, trace *view.Trace, o *pagemodel.Options) Input {
 	t.Helper()
-	b, err := analysis.NewBrowse(trace, o)
+	b, err := pagemodel.New(trace, o)
 	require.NoError(t, err)
 	return Input{Browse: b, View: trace.End(), Program: "python train.py", PID: 4242, Lost: 0}
 }

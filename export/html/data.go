@@ -13,7 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -197,7 +197,7 @@ func (n numbers) MarshalJSON() ([]byte, error) {
 // encode makes the blocks.
 func encode(in *Input) ([]template.HTML, error) {
 	b := in.Browse
-	curves := []analysis.Curve{b.All}
+	curves := []pagemodel.Curve{b.All}
 	if len(b.Parts) > 1 {
 		for i := range b.Parts {
 			curves = append(curves, b.Parts[i].Curve)
@@ -220,7 +220,7 @@ func encode(in *Input) ([]template.HTML, error) {
 	for _, part := range []struct {
 		id   string
 		data []byte
-	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lives", livesColumns(b.Lives)}} {
+	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lives", livesColumns(b.Lifetimes)}} {
 		data, err := pack(part.data)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part.id, err)
@@ -251,7 +251,7 @@ func headOf(in *Input) *head {
 	since := func(time uint64) int64 { return int64(time - b.First) }
 	h := &head{
 		Version: dataVersion, Program: printable(in.Program), PID: in.PID, Last: since(b.Last), Events: b.Events, Exact: b.Exact,
-		Refused: b.RefusalCount, Select: selection{-1, -1, -1},
+		Refused: b.OOMCount, Select: selection{-1, -1, -1},
 	}
 	if !in.Started.IsZero() {
 		h.Started = in.Started.UTC().Format("2006-01-02T15:04:05Z")
@@ -281,14 +281,14 @@ func headOf(in *Input) *head {
 		h.Moments.Kind = append(h.Moments.Kind, int(m.Kind))
 		h.Moments.Events = append(h.Moments.Events, m.Event)
 	}
-	for _, r := range b.Refusals {
+	for _, r := range b.OOMs {
 		h.Refusals = append(h.Refusals, refusal{since(r.Time), r.Part, number(r.Bytes), r.Moment, r.Own, r.TID})
 	}
 	h.Losses = lossesOf(in, since)
 	return h
 }
 
-func partOf(p *analysis.Part, since func(uint64) int64) partData {
+func partOf(p *pagemodel.Part, since func(uint64) int64) partData {
 	out := partData{
 		PID: p.PID, Device: p.Device.String(), Torch: p.Torch, Peak: number(p.Peak), PeakTime: -1, PeakMoment: p.PeakMoment,
 		Before: p.Before, Known: p.Known, Lost: p.Lost, Allocated: p.Allocated, Reserved: p.Reserved, Driver: p.Driver,
@@ -334,9 +334,9 @@ func (t *texts) of(s string) int {
 	return i
 }
 
-func treeOf(b *analysis.Browse) *tree {
+func treeOf(b *pagemodel.Model) *tree {
 	names := &texts{list: []string{""}, at: map[string]int{"": 0}}
-	t := &tree{Lives: len(b.Lives)}
+	t := &tree{Lives: len(b.Lifetimes)}
 	for i := range b.Frames {
 		f, to := &b.Frames[i], &t.Frames
 		to.Kind, to.Line = append(to.Kind, int(f.Kind)), append(to.Line, f.Line)
@@ -355,14 +355,14 @@ func treeOf(b *analysis.Browse) *tree {
 	return t
 }
 
-func memoryOf(g *analysis.Group) int {
+func memoryOf(g *pagemodel.Group) int {
 	if g.Segment && g.Layer == event.LayerDevice {
 		return memorySegments
 	}
 	return memories[g.Layer]
 }
 
-func flagsOf(g *analysis.Group) int {
+func flagsOf(g *pagemodel.Group) int {
 	flags := 0
 	if g.Counted() {
 		flags |= flagCounted
@@ -375,7 +375,7 @@ func flagsOf(g *analysis.Group) int {
 
 // curveColumns is the points of curves, as columns of varints: of each curve the distances of the times, then of each quantity
 // the steps of Last, Last above Low, High above Last. Values are one more than they are, so that 0 is what is not known.
-func curveColumns(curves []analysis.Curve, first uint64) []byte {
+func curveColumns(curves []pagemodel.Curve, first uint64) []byte {
 	var out []byte
 	for _, c := range curves {
 		time := first
@@ -383,7 +383,7 @@ func curveColumns(curves []analysis.Curve, first uint64) []byte {
 			out = binary.AppendUvarint(out, max(c[i].Time, time)-time)
 			time = max(c[i].Time, time)
 		}
-		for q := range analysis.Quantities {
+		for q := range pagemodel.Quantities {
 			last := uint64(0)
 			for i := range c {
 				out = binary.AppendVarint(out, int64(c[i].Last[q]+1-last))
@@ -402,7 +402,7 @@ func curveColumns(curves []analysis.Curve, first uint64) []byte {
 
 // livesColumns is the lives, as columns of varints: steps of the group, steps of the birth (from 0 in each group), moments
 // lived, blocks, and bytes.
-func livesColumns(lives []analysis.Lives) []byte {
+func livesColumns(lives []pagemodel.Lifetimes) []byte {
 	var out []byte
 	group := uint32(0)
 	for i := range lives {
@@ -414,13 +414,13 @@ func livesColumns(lives []analysis.Lives) []byte {
 		if i == 0 || lives[i].Group != lives[i-1].Group {
 			born = 0
 		}
-		out = binary.AppendUvarint(out, uint64(lives[i].Born-born))
-		born = lives[i].Born
+		out = binary.AppendUvarint(out, uint64(lives[i].Alloc-born))
+		born = lives[i].Alloc
 	}
-	for _, column := range []func(l *analysis.Lives) uint64{
-		func(l *analysis.Lives) uint64 { return uint64(l.Died - l.Born) },
-		func(l *analysis.Lives) uint64 { return l.Blocks },
-		func(l *analysis.Lives) uint64 { return l.Bytes },
+	for _, column := range []func(l *pagemodel.Lifetimes) uint64{
+		func(l *pagemodel.Lifetimes) uint64 { return uint64(l.Free - l.Alloc) },
+		func(l *pagemodel.Lifetimes) uint64 { return l.Blocks },
+		func(l *pagemodel.Lifetimes) uint64 { return l.Bytes },
 	} {
 		for i := range lives {
 			out = binary.AppendUvarint(out, column(&lives[i]))

@@ -7,12 +7,12 @@ import (
 	"html/template"
 	"io"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // DiffInput is what WriteDiff shows.
 type DiffInput struct {
-	Difference    *analysis.Difference
+	Difference    *view.Difference
 	Before, After string // what was compared: a file and a moment
 }
 
@@ -109,7 +109,7 @@ func diffOf(in *DiffInput) *diffData {
 	return out
 }
 
-func diffRowOf(c *analysis.Change) diffRow {
+func diffRowOf(c *view.Change) diffRow {
 	out := diffRow{Bytes: c.Bytes(), Moved: c.Moved, Edited: c.Edited, Before: diffEntryOf(c.Before), After: diffEntryOf(c.After)}
 	if blocks := c.Blocks(); c.BlocksKnown() {
 		out.Blocks = &blocks
@@ -118,7 +118,7 @@ func diffRowOf(c *analysis.Change) diffRow {
 }
 
 // restOf is one row for all that are left out.
-func restOf(rows []analysis.Change) diffRow {
+func restOf(rows []view.Change) diffRow {
 	name := fmt.Sprintf("[%d more rows]", len(rows))
 	out := diffRow{Before: &diffEntry{Name: name}, After: &diffEntry{Name: name}}
 	for i := range rows {
@@ -134,7 +134,7 @@ func restOf(rows []analysis.Change) diffRow {
 	return out
 }
 
-func diffEntryOf(e *analysis.Entry) *diffEntry {
+func diffEntryOf(e *view.Entry) *diffEntry {
 	if e == nil {
 		return nil
 	}

@@ -8,25 +8,26 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // line is memory of a line of train.py.
-func line(folder string, n int, source string, bytes int64, blocks uint64) analysis.Entry {
-	return analysis.Entry{Name: fmt.Sprintf("train.py:%d", n), Func: "main", File: folder + "/train.py", Line: n, Source: source, Bytes: bytes, Blocks: blocks}
+func line(folder string, n int, source string, bytes int64, blocks uint64) view.Entry {
+	return view.Entry{Name: fmt.Sprintf("train.py:%d", n), Func: "main", File: folder + "/train.py", Line: n, Source: source, Bytes: bytes, Blocks: blocks}
 }
 
-func compared() *analysis.Difference {
-	before := []analysis.Entry{
+func compared() *view.Difference {
+	before := []view.Entry{
 		line("/a", 38, "x = self.attention(self.norm(x))", 64<<20, 8), line("/a", 41, "buffer = torch.zeros(1 << 20)", 4<<20, 1),
 		line("/a", 60, "loss.backward()", 48<<20, 3), line("/a", 70, "optimizer.step()", 1<<30, 100), {Name: "cuBLAS", Bytes: 8519680, Blocks: 2},
-		{Name: analysis.LostEvents, Bytes: -1},
+		{Name: stacks.LostEvents, Bytes: -1},
 	}
-	after := []analysis.Entry{
+	after := []view.Entry{
 		line("/b", 41, "x = self.attention(self.norm(x))", 96<<20, 12), line("/b", 42, "y = self.mlp(x)", 3<<20, 96), line("/b", 43, "z", 1, 1),
-		line("/b", 70, "optimizer.step()", 1<<30, 100), {Name: "cuBLAS", Bytes: 8519679, Blocks: 1}, {Name: analysis.LostEvents, Bytes: -1},
+		line("/b", 70, "optimizer.step()", 1<<30, 100), {Name: "cuBLAS", Bytes: 8519679, Blocks: 1}, {Name: stacks.LostEvents, Bytes: -1},
 	}
-	return analysis.Diff(before, after, analysis.ByLine)
+	return view.Diff(before, after, view.ByLine)
 }
 
 func diffPage(in DiffInput) func(*bytes.Buffer) error {
@@ -63,12 +64,12 @@ func TestDiffPage(t *testing.T) {
 
 // TestDiffPageHostile: names are text.
 func TestDiffPageHostile(t *testing.T) {
-	var entries []analysis.Entry
+	var entries []view.Entry
 	for i, name := range hostile {
-		call := analysis.Call{Name: name, Func: name, File: name, Line: i + 1}
-		entries = append(entries, analysis.Entry{Name: name, Func: name, File: name, Line: i + 1, Source: name, Stack: []analysis.Call{call}, Bytes: int64(i + 1), Blocks: 1})
+		call := view.Call{Name: name, Func: name, File: name, Line: i + 1}
+		entries = append(entries, view.Entry{Name: name, Func: name, File: name, Line: i + 1, Source: name, Stack: []view.Call{call}, Bytes: int64(i + 1), Blocks: 1})
 	}
-	d := analysis.Diff(nil, entries, analysis.ByStack)
+	d := view.Diff(nil, entries, view.ByStack)
 	p := openPage(t, diffPage(DiffInput{Difference: d, Before: hostile[0], After: hostile[1]}))
 	require.Equal(t, "What changed · gputrace", p.text(`document.title`))
 	require.EqualValues(t, len(hostile), p.number(`document.querySelectorAll('td.name').length`))
@@ -79,11 +80,11 @@ func TestDiffPageHostile(t *testing.T) {
 
 // TestDiffPageLong: many rows are shown bit by bit, and those that are too many add up in one.
 func TestDiffPageLong(t *testing.T) {
-	var entries []analysis.Entry
+	var entries []view.Entry
 	for i := range maxDiffRows + 7 {
-		entries = append(entries, analysis.Entry{Name: fmt.Sprintf("f%d", i), Bytes: int64(i + 1), Blocks: 1})
+		entries = append(entries, view.Entry{Name: fmt.Sprintf("f%d", i), Bytes: int64(i + 1), Blocks: 1})
 	}
-	d := analysis.Diff(entries[:10], entries, analysis.ByLine)
+	d := view.Diff(entries[:10], entries, view.ByLine)
 	p := openPage(t, diffPage(DiffInput{Difference: d}))
 	rows := `document.querySelectorAll('#table tbody tr').length`
 	require.EqualValues(t, 200, p.number(rows))

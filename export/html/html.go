@@ -14,14 +14,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // Input is what Write shows.
 type Input struct {
-	Browse *analysis.Browse
+	Browse *pagemodel.Model
 	// View is of the end: the losses are its.
-	View *analysis.View
+	View *view.View
 
 	Program string    // command line; it is the title
 	PID     uint32    // of the program; 0: not known

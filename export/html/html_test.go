@@ -13,7 +13,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
@@ -25,9 +26,9 @@ func (a amount) plus(blocks, bytes uint64) amount { return amount{a.blocks + blo
 
 func stream(seed uint64, n int) *eventtest.Stream { return eventtest.Random(seed, n) }
 
-func traceOf(t *testing.T, s *eventtest.Stream) *analysis.Trace {
+func traceOf(t *testing.T, s *eventtest.Stream) *view.Trace {
 	t.Helper()
-	trace, err := analysis.NewTrace(s, nil)
+	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	return trace
 }
@@ -102,7 +103,7 @@ func TestPeakAndEnd(t *testing.T) {
 	p.shoot("end")
 }
 
-func shareComplete(v *analysis.View) string {
+func shareComplete(v *view.View) string {
 	var complete, all uint64
 	for _, u := range v.Stacks() {
 		all += u.Bytes
@@ -134,7 +135,7 @@ func TestRefused(t *testing.T) {
 
 // A click on the curve shows what a heap that stops there has: with every event a moment, and with fewer.
 func TestMoments(t *testing.T) {
-	for name, o := range map[string]*analysis.BrowseOptions{"some": {Moments: 100}, "every event": {Moments: 5000}} {
+	for name, o := range map[string]*pagemodel.Options{"some": {Moments: 100}, "every event": {Moments: 5000}} {
 		t.Run(name, func(t *testing.T) {
 			s := stream(22, 3000)
 			trace := traceOf(t, s)
@@ -183,7 +184,7 @@ func TestRange(t *testing.T) {
 // The wheel zooms in at the pointer, where the moments lie further apart then; Esc shows everything again.
 func TestZoom(t *testing.T) {
 	s := stream(30, 3000)
-	p := open(t, pageOf(t, traceOf(t, s), &analysis.BrowseOptions{Moments: 5000}))
+	p := open(t, pageOf(t, traceOf(t, s), &pagemodel.Options{Moments: 5000}))
 	x, y := p.place(0.5)
 	p.clickAt(0.5)
 	_, before := p.chosen()
@@ -376,7 +377,7 @@ func TestThemes(t *testing.T) {
 // The page opens with the moment or the range that was asked for.
 func TestSelected(t *testing.T) {
 	s := stream(26, 3000)
-	in := pageOf(t, traceOf(t, s), &analysis.BrowseOptions{Moments: 5000})
+	in := pageOf(t, traceOf(t, s), &pagemodel.Options{Moments: 5000})
 	in.At = s.Events[999].Time
 	_, to := open(t, in).chosen()
 	require.EqualValues(t, 1000, to)
@@ -472,7 +473,7 @@ func TestLarge(t *testing.T) {
 			return eval[float64](p, `performance.getEntriesByName('`+name+`')[0].startTime`)
 		}
 		t.Logf("%d events: %d bytes, condensed in %v, curve after %.0f ms, all after %.0f ms; %d lives, %d moments", *largeEvents, out.Len(), condensed,
-			mark("curve"), mark("ready"), len(in.Browse.Lives), len(in.Browse.Moments))
+			mark("curve"), mark("ready"), len(in.Browse.Lifetimes), len(in.Browse.Moments))
 		picture = min(picture, mark("curve"))
 	}
 	require.Less(t, picture, 2000.0, "milliseconds")

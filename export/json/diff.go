@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // diffVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
@@ -13,7 +13,7 @@ const diffVersion = 1
 
 // Diff is what WriteDiff writes.
 type Diff struct {
-	Difference    *analysis.Difference
+	Difference    *view.Difference
 	Before, After string // what was compared: a file and a moment
 }
 
@@ -83,7 +83,7 @@ func WriteDiff(w io.Writer, d Diff) error {
 	return nil
 }
 
-func diffEntryOf(e *analysis.Entry) *diffEntry {
+func diffEntryOf(e *view.Entry) *diffEntry {
 	if e == nil {
 		return nil
 	}

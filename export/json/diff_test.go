@@ -8,18 +8,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // TestWriteDiff reads back what is written: what is not known is null, what is not there too, and no number is rounded.
 func TestWriteDiff(t *testing.T) {
-	line := analysis.Entry{Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3, Source: "x = <b>", Bytes: 1<<53 + 1, Blocks: 1<<53 + 1}
+	line := view.Entry{Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3, Source: "x = <b>", Bytes: 1<<53 + 1, Blocks: 1<<53 + 1}
 	moved := line
 	moved.Name, moved.Line, moved.Bytes = "a.py:5", 5, 1<<53+4
-	before := []analysis.Entry{line, {Name: analysis.BeforeAttach, Bytes: 100}}
-	after := []analysis.Entry{moved, {Name: "cuBLAS", Bytes: 7, Blocks: 2}, {Name: analysis.BeforeAttach, Bytes: 100}}
+	before := []view.Entry{line, {Name: stacks.BeforeAttach, Bytes: 100}}
+	after := []view.Entry{moved, {Name: "cuBLAS", Bytes: 7, Blocks: 2}, {Name: stacks.BeforeAttach, Bytes: 100}}
 	var buf bytes.Buffer
-	require.NoError(t, WriteDiff(&buf, Diff{Difference: analysis.Diff(before, after, analysis.ByLine), Before: "a", After: "b\x1b"}))
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(before, after, view.ByLine), Before: "a", After: "b\x1b"}))
 	require.NotContains(t, buf.String(), "\x1b")
 
 	d := json.NewDecoder(&buf)
@@ -47,9 +48,9 @@ func TestWriteDiff(t *testing.T) {
 }
 
 func TestWriteDiffStacks(t *testing.T) {
-	e := analysis.Entry{Name: "at::empty", Bytes: 1, Blocks: 1, Stack: []analysis.Call{{Name: "at::empty"}, {Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3}}}
+	e := view.Entry{Name: "at::empty", Bytes: 1, Blocks: 1, Stack: []view.Call{{Name: "at::empty"}, {Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3}}}
 	var buf bytes.Buffer
-	require.NoError(t, WriteDiff(&buf, Diff{Difference: analysis.Diff(nil, []analysis.Entry{e}, analysis.ByStack)}))
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(nil, []view.Entry{e}, view.ByStack)}))
 	var got diffFile
 	require.NoError(t, json.Unmarshal(buf.Bytes(), &got))
 	require.Equal(t, []diffCall{{Name: "at::empty"}, {Name: "a.py:3", Function: "f", File: "/x/a.py", Line: 3}}, got.Rows[0].After.Stack)
@@ -57,9 +58,9 @@ func TestWriteDiffStacks(t *testing.T) {
 
 func TestWriteDiffNothing(t *testing.T) {
 	var buf bytes.Buffer
-	require.NoError(t, WriteDiff(&buf, Diff{Difference: analysis.Diff(nil, nil, analysis.ByLine)}))
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(nil, nil, view.ByLine)}))
 	require.Contains(t, buf.String(), `"rows": []`)
-	require.ErrorIs(t, WriteDiff(short{}, Diff{Difference: analysis.Diff(nil, nil, analysis.ByLine)}), io.ErrShortWrite)
+	require.ErrorIs(t, WriteDiff(short{}, Diff{Difference: view.Diff(nil, nil, view.ByLine)}), io.ErrShortWrite)
 }
 
 type short struct{}

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/holders"
 )
 
 // dumpVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
@@ -17,14 +19,14 @@ const dumpVersion = 1
 
 // Dump is what WriteDump writes.
 type Dump struct {
-	Books   *analysis.Books
+	Books   *allocator.State
 	PID     int
 	Command []string  // the command line; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0
 	// Balance has the driver's figures; nil: it was not asked.
-	Balance *analysis.Balance
+	Balance *balance.Process
 	// Holders name the blocks; nil: they are not known, for the reason that HoldersWhy says, or were not asked for.
-	Holders    *analysis.Holders
+	Holders    *holders.Index
 	HoldersWhy string
 }
 
@@ -160,13 +162,13 @@ func WriteDump(w io.Writer, d Dump) error {
 	return nil
 }
 
-func newDumpDevice(d *analysis.DeviceBooks, boot time.Time) dumpDevice {
+func newDumpDevice(d *allocator.DeviceState, boot time.Time) dumpDevice {
 	out := dumpDevice{
 		Device: d.Counted.Device, Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
 		Counted: dumpCounted{d.Counted.Allocated, d.Counted.Reserved}, Unexplained: d.Unexplained(),
 		Pools: make([]dumpPool, len(d.Pools)), Holes: []dumpHoles{}, Segments: make([]dumpSegment, len(d.Segments)),
 	}
-	for _, h := range d.HolesByPool() {
+	for _, h := range d.InactiveByPool() {
 		out.Holes = append(out.Holes, newDumpHoles(&h))
 	}
 	for i := range d.Pools {
@@ -180,7 +182,7 @@ func newDumpDevice(d *analysis.DeviceBooks, boot time.Time) dumpDevice {
 }
 
 // addBalance adds the driver's figures to the devices that they belong to.
-func (f *dumpFile) addBalance(b *analysis.Balance) {
+func (f *dumpFile) addBalance(b *balance.Process) {
 	f.DriverWhy, f.Moved = b.DriverWhy, b.Moved
 	for i := range b.Unplaced {
 		f.Unplaced = append(f.Unplaced, newDumpDriver(&b.Unplaced[i]))
@@ -201,7 +203,7 @@ func (f *dumpFile) addBalance(b *analysis.Balance) {
 	}
 }
 
-func newDumpDriver(u *analysis.DriverUse) dumpDriver {
+func newDumpDriver(u *balance.DriverUse) dumpDriver {
 	return dumpDriver{Used: known(u.Used), Why: u.Why, Name: u.Name, UUID: u.UUID, Total: known(u.Total), All: known(u.All)}
 }
 
@@ -220,7 +222,7 @@ func (f *dumpFile) addHolders(d *Dump) {
 	}
 }
 
-func newDumpHoles(h *analysis.Holes) dumpHoles {
+func newDumpHoles(h *allocator.InactiveSplits) dumpHoles {
 	out := dumpHoles{Pool: poolName(h.Pool.Small, h.Pool.ID), Stream: h.Stream, Count: h.Count, Bytes: h.Bytes, Largest: h.Largest}
 	for _, c := range h.Classes {
 		out.Classes = append(out.Classes, dumpHoleClass(c))
@@ -235,24 +237,24 @@ func poolName(small bool, id [2]uint64) dumpPoolName {
 	return dumpPoolName{"large", id}
 }
 
-func newDumpMemory(m *analysis.Memory) dumpMemory {
+func newDumpMemory(m *allocator.Memory) dumpMemory {
 	return dumpMemory{
 		Reserved: m.Reserved, Allocated: m.Allocated, Requested: known(m.Requested), Rounding: known(m.Rounding()), Pending: m.Pending,
-		Holes: m.Holes, Free: m.Free, LargestHole: m.LargestHole, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
-		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, HoleCount: m.HoleCount,
+		Holes: m.Inactive, Free: m.Free, LargestHole: m.LargestInactive, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
+		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, HoleCount: m.InactiveCount,
 	}
 }
 
-func newDumpSegment(s *analysis.SegmentBooks) dumpSegment {
+func newDumpSegment(s *allocator.SegmentState) dumpSegment {
 	out := dumpSegment{
 		Address: s.Addr, Size: s.Size, Pool: poolName(s.Pool.Small, s.Pool.ID), Stream: s.Stream, Expandable: s.Expandable,
-		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(), LargestHole: s.LargestHole,
+		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(), LargestHole: s.LargestInactive,
 		Blocks: make([]dumpBlock, len(s.Blocks)),
 	}
 	for i := range s.Blocks {
 		b := &s.Blocks[i]
 		out.Blocks[i] = dumpBlock{Address: b.Addr, Size: b.Size, Stream: b.Stream, State: b.State.String()}
-		if analysis.Held(b) {
+		if allocator.Held(b) {
 			out.Blocks[i].Requested = known(b.Requested)
 		}
 	}

@@ -15,7 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/who"
@@ -41,15 +43,15 @@ func sample() Dump {
 		},
 		{DeviceTotals: inspect.DeviceTotals{Device: 1}, Time: 7},
 	}}
-	return Dump{Books: analysis.NewBooks(m), PID: 4821, Command: []string{"python", "a\x1b[2J<b>"}, Boot: time.Unix(1795000000, 0)}
+	return Dump{Books: allocator.New(m), PID: 4821, Command: []string{"python", "a\x1b[2J<b>"}, Boot: time.Unix(1795000000, 0)}
 }
 
 // balanced has figures of the driver: known, unknown, and of no known device.
 func balanced(moved bool) Dump {
 	d := sample()
-	d.Balance = analysis.NewBalance(&analysis.BalanceInput{
+	d.Balance = balance.New(&balance.Input{
 		PID: 4821, Torch: d.Books.Torch(), DriverWhy: "which device is which is not known", Moved: moved,
-		Driver: []analysis.DriverUse{
+		Driver: []balance.DriverUse{
 			{Device: 0, Used: 1<<60 + 1, Name: "NVIDIA H200", UUID: "GPU-1", Total: 1 << 61, All: event.Unknown},
 			{Device: 1, Used: 1 << 20, Name: "NVIDIA H200", UUID: "MIG-2", Total: event.Unknown, All: event.Unknown},
 			{Device: -1, Used: event.Unknown, Why: "not listed", Total: event.Unknown, All: event.Unknown},
@@ -67,7 +69,7 @@ func named() Dump {
 		{Block: d.Books.Devices[0].Segments[0].Blocks[1], Category: who.CategoryTensor, Path: path},
 	}
 	blocks[1].State = inspect.StateAllocated
-	d.Holders = analysis.NewHolders(&who.Report{Blocks: blocks})
+	d.Holders = holders.New(&who.Report{Blocks: blocks})
 	return d
 }
 
@@ -76,7 +78,7 @@ func TestWriteDump(t *testing.T) {
 	unnamed.HoldersWhy = "no Python to read"
 	for name, d := range map[string]Dump{
 		"names": named(), "names.none": unnamed,
-		"all": sample(), "nothing": {Books: analysis.NewBooks(&inspect.Map{}), PID: 1}, "balance": balanced(true),
+		"all": sample(), "nothing": {Books: allocator.New(&inspect.Map{}), PID: 1}, "balance": balanced(true),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer

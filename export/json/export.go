@@ -8,7 +8,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -18,7 +19,7 @@ const exportVersion = 1
 
 // Export is what WriteExport writes.
 type Export struct {
-	View     *analysis.View
+	View     *view.View
 	Gputrace string // version that recorded; empty: not known
 	PID      uint32 // 0: not known
 	Command  []string
@@ -134,7 +135,7 @@ type exportFrame struct {
 
 // WriteExport writes a view as one JSON object on one line.
 func WriteExport(w io.Writer, x Export) error {
-	lines := x.View.SumBy(analysis.ByLine)
+	lines := x.View.SumBy(view.ByLine)
 	f := exportFile{
 		Format: "gputrace export", Version: exportVersion, Gputrace: x.Gputrace, PID: x.PID, Command: x.Command, PyTorch: x.PyTorch,
 		Moment: x.Moment, Summary: newExportSummary(&x), Accounts: []exportAccount{}, Drivers: []exportDriver{},
@@ -203,7 +204,7 @@ func newExportCount(c heap.Count) exportCount {
 	return out
 }
 
-func newExportSite(s *analysis.Site) exportSite {
+func newExportSite(s *view.Site) exportSite {
 	out := exportSite{
 		Name: s.Name, PID: s.PID, Layer: s.Layer.String(), Device: s.Device.String(), Call: s.Call, Segment: s.Segment,
 		Counted: s.Counted(), Inuse: newExportCount(s.Inuse), Alloc: newExportCount(s.Alloc), Status: s.Status(), Stack: []exportFrame{},
@@ -211,7 +212,7 @@ func newExportSite(s *analysis.Site) exportSite {
 	if s.Stack == nil {
 		return out
 	}
-	for _, f := range analysis.Present(s.Stack) {
+	for _, f := range stacks.VisibleFrames(s.Stack) {
 		frame := exportFrame{Kind: "native", Function: f.Func, File: f.File, Line: max(0, f.Line), Offset: f.Offset}
 		if f.Kind == event.FramePython {
 			frame.Kind = "python"

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/recording/pytorch"
@@ -49,14 +49,14 @@ print(json.dumps({
 
 // TestExport: what Python adds up of lines, and of sites with what was there before, is the total.
 func TestExport(t *testing.T) {
-	inputs := map[string]analysis.Input{"random": eventtest.Random(1, 5000)}
+	inputs := map[string]view.Input{"random": eventtest.Random(1, 5000)}
 	s, err := pytorch.Open("../../recording/pytorch/testdata/torch-2.15.0.pickle")
 	require.NoError(t, err)
 	inputs["snapshot"] = s
 	for name, in := range inputs {
-		trace, err := analysis.NewTrace(in, nil)
+		trace, err := view.NewTrace(in, nil)
 		require.NoError(t, err)
-		for _, v := range []*analysis.View{trace.End(), trace.Peak()} {
+		for _, v := range []*view.View{trace.End(), trace.Peak()} {
 			got := addUp(t, json.Export{View: v, Moment: "now", Boot: time.Unix(1_700_000_000, 0)})
 			require.Equal(t, v.Total(), got.Bytes, name)
 			require.Equal(t, got.Bytes, got.Lines, name)
@@ -70,7 +70,7 @@ func TestExport(t *testing.T) {
 }
 
 func TestExportDamage(t *testing.T) {
-	trace, err := analysis.NewTrace(eventtest.Random(1, 100), nil)
+	trace, err := view.NewTrace(eventtest.Random(1, 100), nil)
 	require.NoError(t, err)
 	got := addUp(t, json.Export{View: trace.End(), PID: 7, Gputrace: "1", PyTorch: "2", Command: []string{"a"}, Damage: errors.New("cut")})
 	require.Contains(t, got.Keys, "damage")
@@ -85,7 +85,7 @@ var errNoDisk = errors.New("full")
 func (noDisk) Write([]byte) (int, error) { return 0, errNoDisk }
 
 func TestExportError(t *testing.T) {
-	trace, err := analysis.NewTrace(eventtest.Random(1, 100), nil)
+	trace, err := view.NewTrace(eventtest.Random(1, 100), nil)
 	require.NoError(t, err)
 	require.ErrorIs(t, json.WriteExport(noDisk{}, json.Export{View: trace.End()}), errNoDisk)
 }

@@ -8,7 +8,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
 )
 
 // whoVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
@@ -16,11 +16,11 @@ const whoVersion = 1
 
 // Who is what WriteWho writes.
 type Who struct {
-	Holders *analysis.Holders
+	Holders *holders.Index
 	Command []string  // the command line; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0
 	// By is the grouping of the rows, and Top how many of them are written; 0: all. The blocks are always written.
-	By  analysis.Grouping
+	By  holders.Grouping
 	Top int
 	// Only is the number of the one block that is written, as analysis.Holders counts; negative: all.
 	Only int
@@ -185,7 +185,7 @@ func newWhoFile(w *Who) *whoFile {
 	f := &whoFile{
 		Format: "gputrace who", Version: whoVersion, PID: r.PID, Command: w.Command, Python: r.Python, Torch: r.Torch,
 		Time: w.Boot.Add(time.Duration(r.Time)).UTC(), BootTime: r.Time, Devices: []whoDevice{}, Totals: []whoTotal{},
-		By: analysis.GroupingNames[w.By], Rows: []whoRow{}, More: t.More, Unknown: []whoReason{}, Counts: whoCounts(c),
+		By: holders.GroupingNames[w.By], Rows: []whoRow{}, More: t.More, Unknown: []whoReason{}, Counts: whoCounts(c),
 		Views: []whoView{}, Blocks: []whoBlock{}, Notes: append([]string{}, r.Notes...), Cost: newWhoCost(r),
 	}
 	for _, d := range r.Devices {
@@ -211,7 +211,7 @@ func newWhoFile(w *Who) *whoFile {
 	return f
 }
 
-func newWhoCost(r *analysis.HolderReport) whoCost {
+func newWhoCost(r *holders.Report) whoCost {
 	s := &r.Stats
 	return whoCost{
 		BytesRead: s.BytesRead, BytesHeld: s.BytesHeld, Objects: s.Objects, Native: s.Native, Frozen: int64(s.Frozen),
@@ -219,7 +219,7 @@ func newWhoCost(r *analysis.HolderReport) whoCost {
 	}
 }
 
-func newWhoBlock(b *analysis.HeldBlock, group string) whoBlock {
+func newWhoBlock(b *holders.Block, group string) whoBlock {
 	out := whoBlock{
 		Device: b.Device, Address: b.Addr, Size: b.Size, Requested: known(b.Requested), Stream: b.Stream, State: b.State.String(),
 		Pool: poolName(b.Pool.Small, b.Pool.ID), Category: b.Category.String(), Name: b.Name(), Group: group,
@@ -235,7 +235,7 @@ func newWhoBlock(b *analysis.HeldBlock, group string) whoBlock {
 	return out
 }
 
-func newWhoTensor(t *analysis.HeldTensor) whoTensor {
+func newWhoTensor(t *holders.Tensor) whoTensor {
 	out := whoTensor{
 		Impl: t.Impl, Object: t.Object, Class: t.Class, DType: t.DType, RequiresGrad: t.RequiresGrad.String(), Kind: t.Kind.String(),
 	}
@@ -253,12 +253,12 @@ func list(n []int64) *[]int64 {
 	return &n
 }
 
-func newWhoSteps(p analysis.HolderPath) []whoStep {
+func newWhoSteps(p holders.Path) []whoStep {
 	var out []whoStep
 	for i := range p {
 		s := &p[i]
 		step := whoStep{
-			Kind: analysis.StepName(s), Name: s.Name, Index: s.Index, Key: analysis.KeyName(s), KeyAddr: s.KeyAddr,
+			Kind: holders.StepName(s), Name: s.Name, Index: s.Index, Key: holders.KeyName(s), KeyAddr: s.KeyAddr,
 			KeyPath: newWhoSteps(s.KeyPath), KeyType: s.KeyType, Addr: s.Addr, Type: s.Type,
 		}
 		if s.Frame != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/who"
 )
@@ -51,9 +51,9 @@ func heldReport() *who.Report {
 func TestWriteWho(t *testing.T) {
 	boot := time.Unix(1795000000, 0)
 	for name, w := range map[string]Who{
-		"all":     {Holders: analysis.NewHolders(heldReport()), Command: []string{"python", "a\x1b[2J<b>"}, Boot: boot, Only: -1},
-		"one":     {Holders: analysis.NewHolders(heldReport()), Boot: boot, By: analysis.ByDType, Top: 1, Only: 1},
-		"nothing": {Holders: analysis.NewHolders(&who.Report{PID: 1}), Boot: boot, Only: -1},
+		"all":     {Holders: holders.New(heldReport()), Command: []string{"python", "a\x1b[2J<b>"}, Boot: boot, Only: -1},
+		"one":     {Holders: holders.New(heldReport()), Boot: boot, By: holders.ByDType, Top: 1, Only: 1},
+		"nothing": {Holders: holders.New(&who.Report{PID: 1}), Boot: boot, Only: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
@@ -82,5 +82,5 @@ func goldenWho(t *testing.T, name string, text []byte) {
 }
 
 func TestWriteWhoError(t *testing.T) {
-	require.ErrorIs(t, WriteWho(fullDisk{}, Who{Holders: analysis.NewHolders(heldReport()), Only: -1}), errFull)
+	require.ErrorIs(t, WriteWho(fullDisk{}, Who{Holders: holders.New(heldReport()), Only: -1}), errFull)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/rows"
 )
 
@@ -20,7 +20,7 @@ const batch = 4096
 const groupRows = 1 << 16
 
 // Write writes the allocations of a selection, each when it ended, those that live last. What is not known is null.
-func Write(w io.Writer, t *rows.Table, s analysis.Selection) error {
+func Write(w io.Writer, t *rows.Table, s view.Selection) error {
 	out := parquet.NewGenericWriter[rows.Row](w, parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}),
 		parquet.CreatedBy("gputrace", t.Version, ""), parquet.MaxRowsPerRowGroup(groupRows))
 	buf := make([]rows.Row, 0, batch)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/parquet"
@@ -63,7 +63,7 @@ print(json.dumps(answers, default=lambda v: int(v) if hasattr(v, "__int__") else
 	return answers
 }
 
-func write(t *testing.T, trace *analysis.Trace, s analysis.Selection) string {
+func write(t *testing.T, trace *view.Trace, s view.Selection) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "allocations.parquet")
 	var buf bytes.Buffer
@@ -72,11 +72,11 @@ func write(t *testing.T, trace *analysis.Trace, s analysis.Selection) string {
 	return file
 }
 
-func traces(t *testing.T) map[string]*analysis.Trace {
+func traces(t *testing.T) map[string]*view.Trace {
 	t.Helper()
-	out := map[string]*analysis.Trace{}
-	add := func(name string, in analysis.Input) {
-		trace, err := analysis.NewTrace(in, nil)
+	out := map[string]*view.Trace{}
+	add := func(name string, in view.Input) {
+		trace, err := view.NewTrace(in, nil)
 		require.NoError(t, err)
 		out[name] = trace
 	}
@@ -107,7 +107,7 @@ func asInt(t *testing.T, v any) int64 {
 func TestDuckDB(t *testing.T) {
 	for name, trace := range traces(t) {
 		t.Run(name, func(t *testing.T) {
-			file := write(t, trace, analysis.Selection{})
+			file := write(t, trace, view.Selection{})
 			answers := ask(t, file,
 				`SELECT layer, device, stack_id, count(*), sum(bytes), sum(requested) FROM FILE WHERE free_ts IS NULL GROUP BY ALL`,
 				`WITH steps AS (
@@ -134,7 +134,7 @@ type place struct {
 }
 
 // inUse is what lives, by the heap.
-func inUse(v *analysis.View) map[place][3]int64 {
+func inUse(v *view.View) map[place][3]int64 {
 	out := map[place][3]int64{}
 	for i := range v.Sites {
 		s := &v.Sites[i]
@@ -171,9 +171,9 @@ func answered(t *testing.T, table [][]any) map[place][3]int64 {
 }
 
 // peakOfBlocks is the largest sum of known blocks on a device, event by event.
-func peakOfBlocks(trace *analysis.Trace, device string) int64 {
+func peakOfBlocks(trace *view.Trace, device string) int64 {
 	peak := uint64(0)
-	_ = trace.Replay(&analysis.Visitor{
+	_ = trace.Replay(&view.Visitor{
 		Event: func(_ *event.Event, h *heap.Heap) {
 			for _, a := range h.Totals().Accounts {
 				if a.Device.String() == device {
@@ -188,12 +188,12 @@ func peakOfBlocks(trace *analysis.Trace, device string) int64 {
 // TestNulls: what is not known is null, and never 0.
 func TestNulls(t *testing.T) {
 	unknown := event.Unknown
-	trace, err := analysis.NewTrace(&eventtest.Stream{Events: []event.Event{{
+	trace, err := view.NewTrace(&eventtest.Stream{Events: []event.Event{{
 		Time: 5, Kind: event.KindAlloc, Layer: event.LayerShared, Addr: 4096, Size: unknown, Handle: unknown, Context: unknown,
 		Requested: unknown, Stream: unknown, Allocated: unknown, Reserved: unknown, Device: event.Device{Type: event.DeviceCUDA, Index: -1},
 	}}}, nil)
 	require.NoError(t, err)
-	got := ask(t, write(t, trace, analysis.Selection{}), `SELECT free_ts, dur, bytes, requested, stream, pid, tid, call, stack_id, stack, leaf_py FROM FILE`,
+	got := ask(t, write(t, trace, view.Selection{}), `SELECT free_ts, dur, bytes, requested, stream, pid, tid, call, stack_id, stack, leaf_py FROM FILE`,
 		`SELECT epoch_ns(ts), device, name, origin, object, layer, segment FROM FILE`)
 	require.Equal(t, make([]any, 11), got[0][0])
 	require.Equal(t, []any{json.Number("1700000000000000005"), "cuda:?", "[no stack]", "event", "memory", "shared", false}, got[1][0])
@@ -203,9 +203,9 @@ func TestNulls(t *testing.T) {
 func TestStacks(t *testing.T) {
 	s, err := pytorch.Open("../../recording/pytorch/testdata/torch-2.15.0.pickle")
 	require.NoError(t, err)
-	trace, err := analysis.NewTrace(s, nil)
+	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
-	got := ask(t, write(t, trace, analysis.Selection{}), `SELECT DISTINCT stack, leaf_py, name FROM FILE WHERE stack LIKE '%step%' AND layer = 'torch' ORDER BY stack`)
+	got := ask(t, write(t, trace, view.Selection{}), `SELECT DISTINCT stack, leaf_py, name FROM FILE WHERE stack LIKE '%step%' AND layer = 'torch' ORDER BY stack`)
 	require.Equal(t, []any{"run.py:25 <module>; train.py:14 <module>; train.py:7 step; train.py:3 keep", "/home/anna/train.py:3", "train.py:3 keep"}, got[0][0])
 }
 
@@ -216,17 +216,17 @@ var errFull = errors.New("full")
 func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 
 func TestWriteError(t *testing.T) {
-	trace, err := analysis.NewTrace(eventtest.Random(1, 100), nil)
+	trace, err := view.NewTrace(eventtest.Random(1, 100), nil)
 	require.NoError(t, err)
-	require.ErrorIs(t, parquet.Write(fullDisk{}, &rows.Table{Trace: trace}, analysis.Selection{}), errFull)
+	require.ErrorIs(t, parquet.Write(fullDisk{}, &rows.Table{Trace: trace}, view.Selection{}), errFull)
 }
 
 // TestSelection: a range has what was born in it.
 func TestSelection(t *testing.T) {
 	trace := traces(t)["random"]
-	s := analysis.Selection{From: trace.First() + (trace.Last()-trace.First())/2, To: trace.Last(), MinSize: 1024}
+	s := view.Selection{From: trace.First() + (trace.Last()-trace.First())/2, To: trace.Last(), MinSize: 1024}
 	want := 0
-	require.NoError(t, trace.Allocations(s, func(*analysis.Allocation) error {
+	require.NoError(t, trace.Allocations(s, func(*view.Allocation) error {
 		want++
 		return nil
 	}))
@@ -251,7 +251,7 @@ func TestDocumentedQueries(t *testing.T) {
 	found := make([]int, len(queries))
 	all := traces(t)
 	for _, name := range []string{"random", "torch-2.15.0.pickle"} {
-		for i, rows := range ask(t, write(t, all[name], analysis.Selection{}), queries...) {
+		for i, rows := range ask(t, write(t, all[name], view.Selection{}), queries...) {
 			found[i] += len(rows)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -39,18 +39,18 @@ type sample struct {
 }
 
 // moment writes what lives as a heap profile of each heap.
-func (t *trace) moment(time uint64, v *analysis.View) {
+func (t *trace) moment(time uint64, v *view.View) {
 	for _, d := range t.dumps {
 		for _, u := range d.stacks {
 			u.before, u.now = u.now, sample{}
 		}
 	}
-	for p := range v.Portions(analysis.Allocated, nil) {
+	for p := range v.Samples(view.Allocated, nil) {
 		u := t.usage(&p)
 		u.now.allocated += p.Bytes
 		u.now.allocs += int64(p.Objects)
 	}
-	for p := range v.Portions(analysis.InUse, nil) {
+	for p := range v.Samples(view.InUse, nil) {
 		u := t.usage(&p)
 		u.now.live += p.Bytes
 		u.now.blocks += int64(p.Objects)
@@ -61,7 +61,7 @@ func (t *trace) moment(time uint64, v *analysis.View) {
 }
 
 // usage is what the stack of a portion has.
-func (t *trace) usage(p *analysis.Portion) *usage {
+func (t *trace) usage(p *view.Sample) *usage {
 	key := heapKey{p.PID, p.Layer, p.Device}
 	d := t.dumps[key]
 	if d == nil {

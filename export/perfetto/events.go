@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // totals writes those of a device's totals that are known and new.
-func (t *trace) totals(time uint64, totals *analysis.Totals) {
+func (t *trace) totals(time uint64, totals *view.Totals) {
 	for rank, value := range [rankUsed + 1]uint64{totals.Allocated, totals.Reserved, totals.Used} {
 		if value == event.Unknown {
 			continue
@@ -118,7 +118,7 @@ type lane struct {
 type boundary struct {
 	time uint64
 	end  bool
-	life *analysis.Lifetime
+	life *view.Lifetime
 	lane uint64
 }
 
@@ -126,7 +126,7 @@ type boundary struct {
 // blocks that live at one time; Perfetto shows those of one name as one.
 func (t *trace) lifetimes() {
 	lives := slices.Clone(t.in.Timeline.Lifetimes)
-	slices.SortStableFunc(lives, func(x, y analysis.Lifetime) int { return cmp.Compare(x.Block.Time, y.Block.Time) })
+	slices.SortStableFunc(lives, func(x, y view.Lifetime) int { return cmp.Compare(x.Block.Time, y.Block.Time) })
 	lanes := map[heapKey][]*lane{}
 	var all []boundary
 	for i := range lives {

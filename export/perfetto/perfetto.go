@@ -8,16 +8,16 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // Input is what Write needs.
 type Input struct {
-	Timeline *analysis.Timeline
+	Timeline *view.Timeline
 	// Trace is the one that the timeline is of.
-	Trace *analysis.Trace
+	Trace *view.Trace
 	PID   uint32 // the process that Name and Cmdline are of
 	Name  string // empty: not known
 	// Cmdline is the first arguments; nil: not known.
@@ -37,7 +37,7 @@ type Attribute struct{ Key, Text string }
 func Write(w io.Writer, in Input) error {
 	t := newTrace(w, &in)
 	t.clocks()
-	err := in.Timeline.Visit(&analysis.TimelineVisitor{
+	err := in.Timeline.Visit(&view.TimelineVisitor{
 		Totals: t.totals, Alloc: t.alloc, OutOfMemory: t.outOfMemory, Moment: t.moment,
 	})
 	if err != nil {
@@ -137,5 +137,5 @@ func attribute(m *message, key string, value func()) {
 
 // callstack is the number of a block's stack.
 func (t *trace) callstack(s *sequence, b *heap.Block) uint64 {
-	return s.callstack(labelKey{stack: b.Stack, origin: b.Origin}, func() []analysis.Label { return t.in.Trace.BlockLabels(b) })
+	return s.callstack(labelKey{stack: b.Stack, origin: b.Origin}, func() []view.Label { return t.in.Trace.BlockLabels(b) })
 }

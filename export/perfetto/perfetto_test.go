@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/perfetto"
@@ -88,14 +88,14 @@ func decode(t testing.TB, trace []byte) *decoded {
 	return &d
 }
 
-func newTrace(t testing.TB, s *eventtest.Stream) *analysis.Trace {
+func newTrace(t testing.TB, s *eventtest.Stream) *view.Trace {
 	t.Helper()
-	trace, err := analysis.NewTrace(s, nil)
+	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	return trace
 }
 
-func write(t testing.TB, trace *analysis.Trace, o *analysis.TimelineOptions) ([]byte, *analysis.Timeline) {
+func write(t testing.TB, trace *view.Trace, o *view.TimelineOptions) ([]byte, *view.Timeline) {
 	t.Helper()
 	tl, err := trace.Timeline(o)
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestPython(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			s := eventtest.Random(seed, 4000)
 			trace := newTrace(t, s)
-			out, tl := write(t, trace, &analysis.TimelineOptions{Lifetimes: 40, Moments: 10})
+			out, tl := write(t, trace, &view.TimelineOptions{Lifetimes: 40, Moments: 10})
 			d := decode(t, out)
 			require.Equal(t, map[string]uint64{"1": 1_700_000_000_000_000_005, "4": 900_000_000, "6": 900_000_000}, d.Clocks)
 			require.Equal(t, []any{"python", "python", "train\ufffd.py"}, d.Processes[fmt.Sprint(eventtest.PID)])
@@ -134,7 +134,7 @@ func TestPython(t *testing.T) {
 }
 
 // checkInstants: each allocation is there, with its bytes and its stack, and each refusal.
-func checkInstants(t *testing.T, s *eventtest.Stream, trace *analysis.Trace, d *decoded) {
+func checkInstants(t *testing.T, s *eventtest.Stream, trace *view.Trace, d *decoded) {
 	t.Helper()
 	var allocated, weights uint64
 	at := map[uint64]*event.Event{}
@@ -223,7 +223,7 @@ func checkCounters(t *testing.T, s *eventtest.Stream, d *decoded) {
 }
 
 // checkDumps: at each moment the profiles add up to what lived then, and nothing in them ever becomes less.
-func checkDumps(t *testing.T, trace *analysis.Trace, d *decoded) {
+func checkDumps(t *testing.T, trace *view.Trace, d *decoded) {
 	t.Helper()
 	live := map[uint64]int64{}
 	before := map[string][]uint64{}
@@ -317,7 +317,7 @@ func disturbed(seed uint64) *eventtest.Stream {
 func TestDisturbed(t *testing.T) {
 	for seed := range uint64(8) {
 		trace := newTrace(t, disturbed(seed))
-		out, tl := write(t, trace, &analysis.TimelineOptions{Lifetimes: 100, Moments: 5})
+		out, tl := write(t, trace, &view.TimelineOptions{Lifetimes: 100, Moments: 5})
 		d := decode(t, out)
 		checkDumps(t, trace, d)
 		weights := uint64(0)
@@ -339,7 +339,7 @@ func TestDisturbed(t *testing.T) {
 // TestMinSize: what is smaller is left out, and said to be; the totals stay near.
 func TestMinSize(t *testing.T) {
 	s := eventtest.Random(7, 4000)
-	out, tl := write(t, newTrace(t, s), &analysis.TimelineOptions{MinSize: 1 << 14, Moments: 3})
+	out, tl := write(t, newTrace(t, s), &view.TimelineOptions{MinSize: 1 << 14, Moments: 3})
 	d := decode(t, out)
 	var left, shown uint64
 	for i := range s.Events {
@@ -373,7 +373,7 @@ func TestMaxEvents(t *testing.T) {
 		s.Events = append(s.Events, event.Event{Time: 10 + i, PID: 1, Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: 1<<20 + i<<10, Size: 512,
 			Requested: event.Unknown, Stream: event.Unknown, Allocated: 512 * (1 + i), Reserved: 1 << 20})
 	}
-	out, tl := write(t, newTrace(t, s), &analysis.TimelineOptions{MaxEvents: 40})
+	out, tl := write(t, newTrace(t, s), &view.TimelineOptions{MaxEvents: 40})
 	d := decode(t, out)
 	require.Len(t, d.Instants, 21)
 	last := d.Instants[20]
@@ -392,7 +392,7 @@ func TestHostileNames(t *testing.T) {
 		{Kind: event.FramePython, File: "/a\n\xff.py", Line: -5},
 		{Kind: event.FramePython, Func: strings.Repeat("x", 1<<16), File: "/b.py", Line: 1 << 40},
 	}}
-	out, _ := write(t, newTrace(t, s), &analysis.TimelineOptions{Moments: 2, Lifetimes: 100})
+	out, _ := write(t, newTrace(t, s), &view.TimelineOptions{Moments: 2, Lifetimes: 100})
 	d := decode(t, out)
 	i := slices.IndexFunc(d.Instants, func(x occurrence) bool { return len(x.Stack) > 3 && strings.Contains(x.Stack[2], "0xffffffffffffffff") })
 	require.NotEqual(t, -1, i)
@@ -404,7 +404,7 @@ func TestRange(t *testing.T) {
 	s := eventtest.Random(8, 4000)
 	from, to := s.Events[1000].Time, s.Events[2000].Time
 	trace := newTrace(t, s)
-	out, tl := write(t, trace, &analysis.TimelineOptions{From: from, To: to, Moments: 4, Lifetimes: 10})
+	out, tl := write(t, trace, &view.TimelineOptions{From: from, To: to, Moments: 4, Lifetimes: 10})
 	d := decode(t, out)
 	require.Equal(t, []uint64{from, to}, []uint64{tl.From, tl.To})
 	var times []uint64
@@ -444,7 +444,7 @@ func TestWriteError(t *testing.T) {
 func BenchmarkWrite(b *testing.B) {
 	const events = 200_000
 	trace := newTrace(b, eventtest.Random(1, events))
-	tl, err := trace.Timeline(&analysis.TimelineOptions{Lifetimes: 1000, Moments: 24})
+	tl, err := trace.Timeline(&view.TimelineOptions{Lifetimes: 1000, Moments: 24})
 	require.NoError(b, err)
 	for b.Loop() {
 		var n counter

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -68,7 +68,7 @@ type labelKey struct {
 }
 
 // callstack is the number of a stack, whose labels are made once.
-func (s *sequence) callstack(key labelKey, labels func() []analysis.Label) uint64 {
+func (s *sequence) callstack(key labelKey, labels func() []view.Label) uint64 {
 	iid, ok := s.known[key]
 	if !ok {
 		iid = s.addStack(labels())
@@ -77,7 +77,7 @@ func (s *sequence) callstack(key labelKey, labels func() []analysis.Label) uint6
 	return iid
 }
 
-func (s *sequence) addStack(labels []analysis.Label) uint64 {
+func (s *sequence) addStack(labels []view.Label) uint64 {
 	var key []byte
 	for i := len(labels) - 1; i >= 0; i-- { // outermost first
 		key = binary.AppendUvarint(key, s.frame(&labels[i]))
@@ -106,7 +106,7 @@ const (
 
 // frame is the number of a frame. Perfetto tells frames apart by mapping, pc and name: a Python frame has its file for a
 // mapping and its line for a pc.
-func (s *sequence) frame(l *analysis.Label) uint64 {
+func (s *sequence) frame(l *view.Label) uint64 {
 	key := frameKey{function: s.text(internedFunctions, l.Text)}
 	switch f := l.Frame; {
 	case f == nil:

@@ -4,7 +4,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -26,7 +26,7 @@ func BenchmarkWrite(b *testing.B) {
 	snapshot := r.h.Snapshot()
 	b.ReportAllocs()
 	for b.Loop() {
-		v := analysis.New(snapshot, func(id event.StackID) *event.Stack { return known[id] }, nil)
+		v := view.New(snapshot, func(id event.StackID) *event.Stack { return known[id] }, nil)
 		if err := Write(io.Discard, Input{View: v}); err != nil {
 			b.Fatal(err)
 		}

@@ -7,13 +7,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // inlinedView has one block whose stack is a call three functions deep in one place of the code, below a recursive one.
-func inlinedView() *analysis.View {
+func inlinedView() *view.View {
 	at := func(name string, line int, inlined bool, offset uint64) event.Frame {
 		f := native(nccl, offset, name, name)
 		f.File, f.Line, f.StartLine, f.Inlined = "/src/comm.cc", line, line-1, inlined
@@ -28,7 +28,7 @@ func inlinedView() *analysis.View {
 	}}
 	r := &recorder{heap.New(), map[event.Device]uint64{}, 1 << 40}
 	r.torch(7, cuda0, 1, 4096)
-	return analysis.New(r.h.Snapshot(), func(event.StackID) *event.Stack { return st }, nil)
+	return view.New(r.h.Snapshot(), func(event.StackID) *event.Stack { return st }, nil)
 }
 
 func TestInlinedFrames(t *testing.T) {

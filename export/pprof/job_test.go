@@ -7,7 +7,7 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/eventtest"
 )
 
@@ -16,15 +16,15 @@ func TestMoreProcesses(t *testing.T) {
 	var parts []Part
 	want := map[string]int64{}
 	for seed, rank := range []string{"rank 0", "rank 1", ""} {
-		trace, err := analysis.NewTrace(eventtest.Random(uint64(seed+1), 2000), nil)
+		trace, err := view.NewTrace(eventtest.Random(uint64(seed+1), 2000), nil)
 		require.NoError(t, err)
-		v, err := trace.Select(analysis.Selection{})
+		v, err := trace.Select(view.Selection{})
 		require.NoError(t, err)
 		parts = append(parts, Part{View: v, Rank: rank})
 		if rank == "" {
 			rank = NoRank
 		}
-		for portion := range v.Portions(analysis.InUse, nil) {
+		for portion := range v.Samples(view.InUse, nil) {
 			want[rank] += portion.Bytes
 		}
 	}

@@ -17,18 +17,18 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // parted writes the profile of a moment of a random trace, with its parts.
-func parted(t *testing.T, seed uint64) (file string, p *profile.Profile, trace *analysis.Trace, v *analysis.View) {
+func parted(t *testing.T, seed uint64) (file string, p *profile.Profile, trace *view.Trace, v *view.View) {
 	t.Helper()
-	trace, err := analysis.NewTrace(eventtest.Random(seed, 5000), nil)
+	trace, err := view.NewTrace(eventtest.Random(seed, 5000), nil)
 	require.NoError(t, err)
-	v, err = trace.Select(analysis.Selection{})
+	v, err = trace.Select(view.Selection{})
 	require.NoError(t, err)
 	var b bytes.Buffer
 	require.NoError(t, Write(&b, Input{View: v}))
@@ -44,7 +44,7 @@ func TestPartsAreLabels(t *testing.T) {
 	_, p, trace, v := parted(t, 3)
 	want := map[string]int64{}
 	threads := map[heap.BlockKey]uint32{}
-	require.NoError(t, trace.Replay(&analysis.Visitor{
+	require.NoError(t, trace.Replay(&view.Visitor{
 		Born: func(b *heap.Block, e *event.Event) { threads[b.Key()] = e.TID },
 		Done: func(h *heap.Heap) {
 			for b := range h.Blocks() {
@@ -110,7 +110,7 @@ func TestWholeSites(t *testing.T) {
 	_, p, _, v := parted(t, 5)
 	b := newBuilder("", Sited)
 	b.parted, b.whole = true, true
-	for portion := range v.Portions(analysis.InUse, nil) {
+	for portion := range v.Samples(view.InUse, nil) {
 		b.portion(&portion)
 	}
 	require.Less(t, len(b.profile.Sample), len(p.Sample))

@@ -9,7 +9,8 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -37,15 +38,15 @@ const (
 
 // Names of the samples that stand for memory without a stack.
 const (
-	BeforeAttach = analysis.BeforeAttach // lived before the first event and still does
+	BeforeAttach = stacks.BeforeAttach // lived before the first event and still does
 	// LostEvents is blocks whose events were lost, as far as the allocator's books have them, and the net bytes of other
 	// events that did not come through, which can be negative.
-	LostEvents = analysis.LostEvents
+	LostEvents = stacks.LostEvents
 )
 
 // Input is what Write needs beside the zero values.
 type Input struct {
-	View *analysis.View
+	View *view.View
 	Kind Kind
 	// Binary is the path of the program's main executable; it names the profile. Empty: "[python]".
 	Binary   string
@@ -56,7 +57,7 @@ type Input struct {
 	Duration time.Duration
 	Detail   Detail
 	// Joined splits what lived before the first event by what holds it; nil: it is one sample.
-	Joined *analysis.Joined
+	Joined *view.Joined
 	// Rank is the label of the view's process in a job, such as "rank 0". Empty where no part has one: samples have no such label.
 	Rank string
 	// More are further processes of a job.
@@ -65,8 +66,8 @@ type Input struct {
 
 // Part is a further process of a profile; its fields are Input's.
 type Part struct {
-	View   *analysis.View
-	Joined *analysis.Joined
+	View   *view.View
+	Joined *view.Joined
 	Rank   string
 }
 
@@ -92,12 +93,12 @@ var sampleTypes = [valueCount]profile.ValueType{
 // kinds are the differences between the two profiles.
 var kinds = map[Kind]struct {
 	sampleType string
-	measure    analysis.Measure
+	measure    view.Measure
 	lasts      bool
 	others     string // what the other two values are of
 }{
-	InUse: {"inuse_space", analysis.InUse, false, "alloc_objects and alloc_space are of stacks with memory in use only; alloc.pb.gz has all"},
-	Alloc: {"alloc_space", analysis.Allocated, true, "inuse_objects and inuse_space are without what lived at the attach; inuse.pb.gz has all"},
+	InUse: {"inuse_space", view.InUse, false, "alloc_objects and alloc_space are of stacks with memory in use only; alloc.pb.gz has all"},
+	Alloc: {"alloc_space", view.Allocated, true, "inuse_objects and inuse_space are without what lived at the attach; inuse.pb.gz has all"},
 }
 
 // Write writes one profile, gzipped. It has no doc_url (Perfetto refuses such files) and no frame filters: what is to be
@@ -134,7 +135,7 @@ func Write(w io.Writer, in Input) error {
 }
 
 // add makes the samples of all processes.
-func (b *builder) add(parts []Part, measure analysis.Measure) {
+func (b *builder) add(parts []Part, measure view.Measure) {
 	n, ranked := 0, false
 	for i := range parts {
 		n += partsOf(parts[i].View)
@@ -145,7 +146,7 @@ func (b *builder) add(parts []Part, measure analysis.Measure) {
 		if b.rank = p.Rank; ranked && p.Rank == "" {
 			b.rank = NoRank
 		}
-		for portion := range p.View.Portions(measure, p.Joined) {
+		for portion := range p.View.Samples(measure, p.Joined) {
 			b.portion(&portion)
 		}
 	}
@@ -158,7 +159,7 @@ const maxParts = 50_000
 const tooManyParts = "too many samples: those of one site are not told apart by thread, stream, size and age"
 
 // partsOf is how many parts the sites of a view have; 0: it was not made with any.
-func partsOf(v *analysis.View) (n int) {
+func partsOf(v *view.View) (n int) {
 	for i := range v.Sites {
 		n += len(v.Sites[i].Parts)
 	}
@@ -166,7 +167,7 @@ func partsOf(v *analysis.View) (n int) {
 }
 
 // portion adds the samples of a stack.
-func (b *builder) portion(p *analysis.Portion) {
+func (b *builder) portion(p *view.Sample) {
 	l := labels{
 		layer: p.Layer.String(), device: p.Device.String(), pid: pidLabel(p.PID), rank: b.rank, site: p.Name, stack: "no stack",
 		bytes: event.Unknown, age: event.Unknown,
@@ -217,7 +218,7 @@ func streamLabel(stream uint64) string {
 }
 
 // stack is the locations of a site, or the one of its name.
-func (b *builder) stack(p *analysis.Portion) []*profile.Location {
+func (b *builder) stack(p *view.Sample) []*profile.Location {
 	frames := p.Frames()
 	if b.detail == Full && frames != nil {
 		frames = p.Site.Stack.Frames
@@ -226,7 +227,7 @@ func (b *builder) stack(p *analysis.Portion) []*profile.Location {
 		return b.named(p.Names()...)
 	}
 	var out []*profile.Location
-	if b.detail == Sited && p.Sited(frames) {
+	if b.detail == Sited && p.NeedsName(frames) {
 		out = b.named(p.Name)
 	}
 	for len(frames) > 0 {

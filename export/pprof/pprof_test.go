@@ -16,7 +16,8 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -99,7 +100,7 @@ func (r *recorder) apply(e event.Event) {
 }
 
 // recording is a run with all that a profile can hold. The allocators' totals at its end are returned.
-func recording() (*analysis.View, map[event.Device]uint64) {
+func recording() (*view.View, map[event.Device]uint64) {
 	r := &recorder{heap.New(), map[event.Device]uint64{cuda0: 5 << 20, cuda1: 0}, 1 << 40}
 	r.next = r.device(4, event.LayerDevice, 2<<20) - 1<<20 // a segment: the next block lies in it
 	r.torch(7, cuda0, 1, 512<<10)
@@ -117,7 +118,7 @@ func recording() (*analysis.View, map[event.Device]uint64) {
 	r.total[cuda0] += 1536         // an allocation that is not seen
 	r.torch(7, cuda0, 1, 512)
 	r.torch(8, cuda1, 6, 2048)
-	return analysis.New(r.h.Snapshot(), resolve, nil), r.total
+	return view.New(r.h.Snapshot(), resolve, nil), r.total
 }
 
 func write(t *testing.T, change func(*Input)) (string, *profile.Profile) {
@@ -265,8 +266,8 @@ func TestStacks(t *testing.T) {
 	require.Equal(t, []string{"at::detail::empty_generic < libtorch_cpu.so+0x500"}, stackOf(p, "at::detail::empty_generic"))
 	require.Equal(t, []string{BeforeAttach}, stackOf(p, BeforeAttach))
 	require.Equal(t, []string{LostEvents}, stackOf(p, LostEvents))
-	require.Equal(t, []string{analysis.NoStack}, stackOf(p, analysis.NoStack))
-	require.Equal(t, []string{analysis.UnknownStack, analysis.UnknownStack}, stackOf(p, analysis.UnknownStack)) // lost, and never seen
+	require.Equal(t, []string{stacks.NoStack}, stackOf(p, stacks.NoStack))
+	require.Equal(t, []string{stacks.UnknownStack, stacks.UnknownStack}, stackOf(p, stacks.UnknownStack)) // lost, and never seen
 
 	_, p = write(t, func(in *Input) { in.Detail = Full })
 	require.Equal(t, []string{
@@ -397,7 +398,7 @@ func TestPprofDiff(t *testing.T) {
 
 func TestEmpty(t *testing.T) {
 	var buf bytes.Buffer
-	require.NoError(t, Write(&buf, Input{View: analysis.New(heap.New().Snapshot(), resolve, nil)}))
+	require.NoError(t, Write(&buf, Input{View: view.New(heap.New().Snapshot(), resolve, nil)}))
 	p, err := profile.Parse(&buf)
 	require.NoError(t, err)
 	require.Empty(t, p.Sample)
@@ -420,7 +421,7 @@ func TestBlocksOfTheBooks(t *testing.T) {
 		_, err := r.h.Reconcile(o)
 		require.NoError(t, err)
 	}
-	view := analysis.New(r.h.Snapshot(), resolve, nil)
+	view := view.New(r.h.Snapshot(), resolve, nil)
 	_, p := write(t, func(in *Input) { in.View = view })
 	for name, want := range map[string][2]int64{BeforeAttach: {2, 3072}, LostEvents: {1, 1536}} {
 		require.Equal(t, want, [2]int64{sum(p, inuseObjects, "site", name), sum(p, inuseSpace, "site", name)}, name)

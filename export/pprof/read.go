@@ -10,7 +10,8 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -66,12 +67,12 @@ func valueIndex(p *profile.Profile, kind string) int {
 
 // Entries is what a profile says of memory in use. One of ours has the entries of the view that it was made of; in one of
 // another tool an entry is named after the line nearest to the leaf that is not a library's.
-func Entries(p *profile.Profile) []analysis.Entry {
+func Entries(p *profile.Profile) []view.Entry {
 	bytes, blocks := valueIndex(p, "inuse_space"), valueIndex(p, "inuse_objects")
-	var out []analysis.Entry
+	var out []view.Entry
 	for _, s := range p.Sample {
 		frames, names := framesOf(s)
-		e := analysis.Entry{Layer: label(s, "layer"), Device: label(s, "device"), Bytes: s.Value[bytes]}
+		e := view.Entry{Layer: label(s, "layer"), Device: label(s, "device"), Bytes: s.Value[bytes]}
 		if blocks >= 0 {
 			e.Blocks = uint64(max(0, s.Value[blocks]))
 		}
@@ -79,7 +80,7 @@ func Entries(p *profile.Profile) []analysis.Entry {
 			continue
 		}
 		for i := range frames {
-			e.Stack = append(e.Stack, analysis.CallOf(&frames[i]))
+			e.Stack = append(e.Stack, view.CallOf(&frames[i]))
 		}
 		name(&e, label(s, "site"), frames, names)
 		out = append(out, e)
@@ -153,25 +154,25 @@ func moduleOf(loc *profile.Location) *event.Module {
 var systemFolders = []string{"/usr/lib/", "/usr/include/", "/usr/local/go/src/"}
 
 // name gives an entry the name of its site.
-func name(e *analysis.Entry, site string, frames []event.Frame, names []string) {
+func name(e *view.Entry, site string, frames []event.Frame, names []string) {
 	own := -1
 	switch {
 	case site != unlabelled:
 		e.Name = site
 		own = slices.IndexFunc(frames, func(f event.Frame) bool {
-			c := analysis.CallOf(&f)
+			c := view.CallOf(&f)
 			return f.Kind == event.FramePython && c.Text() == site
 		})
 	case len(frames) == 0 && len(names) > 0:
 		e.Name = names[len(names)-1]
 	default:
-		e.Name = analysis.NoStack
-		if own = analysis.OwnFrame(frames, systemFolders); own >= 0 {
-			e.Name = analysis.CallOf(&frames[own]).Name
+		e.Name = stacks.NoStack
+		if own = stacks.OwnFrame(frames, systemFolders); own >= 0 {
+			e.Name = view.CallOf(&frames[own]).Name
 		}
 	}
 	if own >= 0 {
-		c := analysis.CallOf(&frames[own])
+		c := view.CallOf(&frames[own])
 		e.Name, e.Func, e.File, e.Line = c.Name, c.Func, c.File, c.Line
 	}
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // sanitized is entries as a profile has them: its strings are UTF-8, and it has no text of lines.
-func sanitized(entries []analysis.Entry) []analysis.Entry {
+func sanitized(entries []view.Entry) []view.Entry {
 	for i := range entries {
 		e := &entries[i]
 		e.Name, e.Func, e.File, e.Source = text(e.Name), text(e.Func), text(e.File), ""
@@ -32,12 +33,12 @@ func TestEntriesOfOurs(t *testing.T) {
 	v, _ := recording()
 	for _, detail := range []Detail{Sited, Presented, Full} {
 		_, p := write(t, func(in *Input) { in.Detail = detail })
-		for by := range analysis.RowKindNames {
-			kind := analysis.RowKind(by)
-			if kind == analysis.ByStack && detail == Full {
+		for by := range view.RowKindNames {
+			kind := view.RowKind(by)
+			if kind == view.ByStack && detail == Full {
 				continue // it has more frames
 			}
-			require.Equal(t, analysis.GroupEntries(sanitized(v.Entries()), kind), analysis.GroupEntries(Entries(p), kind), "%s, detail %d", kind, detail)
+			require.Equal(t, view.GroupEntries(sanitized(v.Entries()), kind), view.GroupEntries(Entries(p), kind), "%s, detail %d", kind, detail)
 		}
 	}
 }
@@ -62,21 +63,21 @@ func TestEntriesOfOthers(t *testing.T) {
 	const site = "/venv/lib/python3.11/site-packages/torch/nn.py"
 	for name, c := range map[string]struct {
 		p    *profile.Profile
-		want analysis.Entry
+		want view.Entry
 	}{
 		"the leaf": {
 			foreign([3]string{"/a/x.py", "===", "f"}, [3]string{"/a/x.py", "=", "main"}),
-			analysis.Entry{Name: "x.py:3", Func: "f", File: "/a/x.py", Line: 3},
+			view.Entry{Name: "x.py:3", Func: "f", File: "/a/x.py", Line: 3},
 		},
 		"libraries": {
 			foreign([3]string{"", "", "malloc"}, [3]string{site, "=", "Linear"}, [3]string{"/usr/lib/python3/x.py", "=", "g"}, [3]string{"/a/x.py", "==", "f"}),
-			analysis.Entry{Name: "x.py:2", Func: "f", File: "/a/x.py", Line: 2},
+			view.Entry{Name: "x.py:2", Func: "f", File: "/a/x.py", Line: 2},
 		},
 		"all libraries": {
-			foreign([3]string{"", "", "malloc"}, [3]string{site, "=", "Linear"}), analysis.Entry{Name: "nn.py:1", Func: "Linear", File: site, Line: 1},
+			foreign([3]string{"", "", "malloc"}, [3]string{site, "=", "Linear"}), view.Entry{Name: "nn.py:1", Func: "Linear", File: site, Line: 1},
 		},
-		"native":   {foreign([3]string{"", "", "malloc"}), analysis.Entry{Name: "malloc"}},
-		"no stack": {foreign(), analysis.Entry{Name: analysis.NoStack}},
+		"native":   {foreign([3]string{"", "", "malloc"}), view.Entry{Name: "malloc"}},
+		"no stack": {foreign(), view.Entry{Name: stacks.NoStack}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, c.p.CheckValid())
@@ -104,7 +105,7 @@ func TestEntriesOfGo(t *testing.T) {
 	p, err := Parse(&buf)
 	require.NoError(t, err)
 	bytes := int64(0)
-	for _, e := range analysis.GroupEntries(Entries(p), analysis.ByLine) {
+	for _, e := range view.GroupEntries(Entries(p), view.ByLine) {
 		if strings.HasPrefix(e.Name, "read_test.go:") && strings.HasSuffix(e.Func, "TestEntriesOfGo") {
 			bytes += e.Bytes
 		}

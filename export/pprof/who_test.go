@@ -8,7 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/inspect"
@@ -16,7 +17,7 @@ import (
 )
 
 // joined has holders of three blocks that lived before the first event, 3 MiB of the recording's 4.
-func joined(view *analysis.View) *analysis.Joined {
+func joined(view *view.View) *view.Joined {
 	r := &who.Report{PID: 7, Time: 1}
 	var blocks []heap.Block
 	for i, name := range []string{"kept", "kept", "\xffcache"} {
@@ -25,7 +26,7 @@ func joined(view *analysis.View) *analysis.Joined {
 		r.Blocks = append(r.Blocks, who.Block{Block: b, Category: who.CategoryTensor, Path: path})
 		blocks = append(blocks, heap.Block{PID: 7, Layer: event.LayerTorch, Device: cuda0, Addr: b.Addr, Size: b.Size, Origin: heap.OriginBefore})
 	}
-	return analysis.NewHolders(r).Join(view, slices.Values(blocks))
+	return holders.New(r).Join(view, slices.Values(blocks))
 }
 
 // TestBeforeAttachByHolder: what lived before has the leaves that say what holds it, and adds up to the same.

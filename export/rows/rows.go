@@ -6,7 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -40,7 +41,7 @@ var origins = map[heap.Origin]string{heap.OriginEvent: "event", heap.OriginBefor
 
 // Table makes rows of a trace.
 type Table struct {
-	Trace *analysis.Trace
+	Trace *view.Trace
 	// Boot is when CLOCK_BOOTTIME was 0. The zero value: not known, and the times begin in 1970.
 	Boot    time.Time
 	Version string // of gputrace, for files that name their writer
@@ -55,13 +56,13 @@ type named struct {
 }
 
 // Each calls do with every allocation of a selection, as analysis.Trace.Allocations. The row is valid during the call only.
-func (t *Table) Each(s analysis.Selection, do func(*Row) error) error {
+func (t *Table) Each(s view.Selection, do func(*Row) error) error {
 	t.stacks = map[event.StackID]*named{}
 	boot := int64(0)
 	if !t.Boot.IsZero() {
 		boot = t.Boot.UnixNano()
 	}
-	err := t.Trace.Allocations(s, func(a *analysis.Allocation) error {
+	err := t.Trace.Allocations(s, func(a *view.Allocation) error {
 		r := t.row(a, boot)
 		return do(&r)
 	})
@@ -71,7 +72,7 @@ func (t *Table) Each(s analysis.Selection, do func(*Row) error) error {
 	return nil
 }
 
-func (t *Table) row(a *analysis.Allocation, boot int64) Row {
+func (t *Table) row(a *view.Allocation, boot int64) Row {
 	b := &a.Block
 	r := Row{
 		ID: int64(a.ID), TS: at(b.Time, boot), FreeTS: at(a.Freed, boot), Bytes: size(b.Size), Requested: size(b.Requested),
@@ -95,7 +96,7 @@ func (t *Table) row(a *analysis.Allocation, boot int64) Row {
 func (t *Table) named(id event.StackID) *named {
 	n := t.stacks[id]
 	if n == nil {
-		n = &named{uint64(id), analysis.StackText(t.Trace.Stack(id)), t.Trace.PythonLine(id)}
+		n = &named{uint64(id), stacks.Text(t.Trace.Stack(id)), t.Trace.PythonLine(id)}
 		t.stacks[id] = n
 	}
 	return n

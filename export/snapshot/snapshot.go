@@ -7,16 +7,17 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
 )
 
 // Write writes the segments and blocks of all devices as a pickle of protocol 2, which every version of the viewer reads.
 // There are no stacks and no history in it: each list of frames and each device's trace is empty. requested_size of a free
 // block is 0, where PyTorch leaves what its last owner asked for.
-func Write(w io.Writer, b *analysis.Books) error { return write(w, b, nil) }
+func Write(w io.Writer, b *allocator.State) error { return write(w, b, nil) }
 
-func write(w io.Writer, b *analysis.Books, held *analysis.Holders) error {
+func write(w io.Writer, b *allocator.State, held *holders.Index) error {
 	out := bufio.NewWriter(w)
 	p := &bookPickler{newPickler(out), held}
 	segments := allSegments(b)
@@ -35,16 +36,16 @@ func write(w io.Writer, b *analysis.Books, held *analysis.Holders) error {
 // bookPickler writes the allocator's books.
 type bookPickler struct {
 	*pickler
-	held *analysis.Holders // nil: blocks have no frames
+	held *holders.Index // nil: blocks have no frames
 }
 
 // segment is a segment with the number of its device.
 type segment struct {
 	device int
-	*analysis.SegmentBooks
+	*allocator.SegmentState
 }
 
-func allSegments(b *analysis.Books) []segment {
+func allSegments(b *allocator.State) []segment {
 	var out []segment
 	for i := range b.Devices {
 		d := &b.Devices[i]
@@ -56,7 +57,7 @@ func allSegments(b *analysis.Books) []segment {
 }
 
 // traces is how many lists of events there must be: the viewer looks a device's up by its number.
-func traces(b *analysis.Books) int {
+func traces(b *allocator.State) int {
 	n := 0
 	for i := range b.Devices {
 		n = max(n, b.Devices[i].Counted.Device+1)

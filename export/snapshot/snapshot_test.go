@@ -17,7 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -110,7 +110,7 @@ var viewer = strings.Fields(`PROTO FRAME MEMOIZE BINPUT LONG_BINPUT BINGET LONG_
 	BINUNICODE NONE NEWTRUE NEWFALSE STOP`)
 
 // books have two devices, one of them empty, two streams, all states, and more blocks than a batch holds.
-func books() *analysis.Books {
+func books() *allocator.State {
 	one := inspect.Segment{Addr: 0x7f0000000000, Size: 20 << 20, Stream: 0x55b7f448d430, Pool: inspect.Pool{ID: [2]uint64{1, 0}}, Expandable: true, Blocks: []inspect.Block{
 		{Addr: 0x7f0000000000, Size: 5 << 20, Requested: 5<<20 - 3, Stream: 0x55b7f448d430, State: inspect.StateAllocated},
 		{Addr: 0x7f0000500000, Size: 5 << 20, Requested: 5<<20 - 5, Stream: 0x55b7f448d430, State: inspect.StatePending},
@@ -124,13 +124,13 @@ func books() *analysis.Books {
 		}
 		many.Blocks = append(many.Blocks, b)
 	}
-	return analysis.NewBooks(&inspect.Map{Devices: []inspect.DeviceMap{
+	return allocator.New(&inspect.Map{Devices: []inspect.DeviceMap{
 		{DeviceTotals: inspect.DeviceTotals{Device: 0}},
 		{DeviceTotals: inspect.DeviceTotals{Device: 1}, Segments: []inspect.Segment{one, many}},
 	}})
 }
 
-func written(t *testing.T, b *analysis.Books) []byte {
+func written(t *testing.T, b *allocator.State) []byte {
 	t.Helper()
 	var buf bytes.Buffer
 	require.NoError(t, Write(&buf, b))
@@ -206,7 +206,7 @@ func TestViewer(t *testing.T) {
 
 func TestWriteNothing(t *testing.T) {
 	var got map[string]any
-	python(t, readValue, written(t, analysis.NewBooks(&inspect.Map{})), &got)
+	python(t, readValue, written(t, allocator.New(&inspect.Map{})), &got)
 	require.Equal(t, map[string]any{"segments": []any{}, "device_traces": []any{}, "external_annotations": []any{}}, got)
 }
 

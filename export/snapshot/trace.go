@@ -8,7 +8,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -24,7 +25,7 @@ const (
 
 // TraceInput is what WriteTrace writes.
 type TraceInput struct {
-	Layouts []analysis.Layout // of one process
+	Layouts []allocator.Layout // of one process
 	// Stack gives a stack its frames: analysis.Trace's Stack.
 	Stack func(event.StackID) *event.Stack
 	// Boot is when CLOCK_BOOTTIME was 0. The zero value: not known, and the times begin in 1970.
@@ -64,11 +65,11 @@ func WriteTrace(w io.Writer, in TraceInput) error {
 // laid is a segment with the number of its device.
 type laid struct {
 	device int
-	*analysis.LayoutSegment
+	*allocator.LayoutSegment
 }
 
 // deviceOf is the number of a device; one that has none is the first.
-func deviceOf(l *analysis.Layout) int { return max(0, int(l.Device.Index)) }
+func deviceOf(l *allocator.Layout) int { return max(0, int(l.Device.Index)) }
 
 type tracePickler struct {
 	*pickler
@@ -103,7 +104,7 @@ func (p *tracePickler) segment(s *laid) {
 }
 
 // requestedSize is what was asked for; where no one saw it, the size of the block: the viewer needs a number.
-func requestedSize(b *analysis.LayoutBlock) uint64 {
+func requestedSize(b *allocator.LayoutBlock) uint64 {
 	if b.Requested == event.Unknown {
 		return b.Size
 	}
@@ -118,7 +119,7 @@ func streamOf(stream uint64) uint64 {
 	return stream
 }
 
-func (p *tracePickler) block(b *analysis.LayoutBlock) {
+func (p *tracePickler) block(b *allocator.LayoutBlock) {
 	state := "inactive"
 	if b.Live {
 		state = "active_allocated"
@@ -133,18 +134,18 @@ func (p *tracePickler) block(b *analysis.LayoutBlock) {
 }
 
 // actions are the entries of a history, as PyTorch names them.
-var actions = map[analysis.HappeningKind][]string{
-	analysis.HappeningAlloc:        {"alloc"},
-	analysis.HappeningFree:         {"free_requested", "free_completed"},
-	analysis.HappeningSegmentAlloc: {"segment_alloc"},
-	analysis.HappeningSegmentFree:  {"segment_free"},
-	analysis.HappeningSegmentMap:   {"segment_map"},
-	analysis.HappeningSegmentUnmap: {"segment_unmap"},
-	analysis.HappeningOutOfMemory:  {"oom"},
+var actions = map[allocator.HistoryKind][]string{
+	allocator.HistoryAlloc:        {"alloc"},
+	allocator.HistoryFree:         {"free_requested", "free_completed"},
+	allocator.HistorySegmentAlloc: {"segment_alloc"},
+	allocator.HistorySegmentFree:  {"segment_free"},
+	allocator.HistorySegmentMap:   {"segment_map"},
+	allocator.HistorySegmentUnmap: {"segment_unmap"},
+	allocator.HistoryOutOfMemory:  {"oom"},
 }
 
 // Entries is how many entries the history of a layout has in a snapshot.
-func Entries(l *analysis.Layout) int {
+func Entries(l *allocator.Layout) int {
 	n := 0
 	for i := range l.History {
 		n += len(actions[l.History[i].Kind])
@@ -155,7 +156,7 @@ func Entries(l *analysis.Layout) int {
 // history writes the entries of one device.
 func (p *tracePickler) history(device int) {
 	type entry struct {
-		*analysis.Happening
+		*allocator.HistoryEvent
 		action string
 	}
 	var entries []entry
@@ -170,16 +171,16 @@ func (p *tracePickler) history(device int) {
 			}
 		}
 	}
-	p.list(len(entries), func(i int) { p.entry(entries[i].Happening, entries[i].action) })
+	p.list(len(entries), func(i int) { p.entry(entries[i].HistoryEvent, entries[i].action) })
 }
 
-func (p *tracePickler) entry(x *analysis.Happening, action string) {
+func (p *tracePickler) entry(x *allocator.HistoryEvent, action string) {
 	size := x.Size
 	if x.Requested != event.Unknown { // as in PyTorch, of blocks
 		size = x.Requested
 	}
 	items := []item{p.word("action", action)}
-	if x.Kind == analysis.HappeningOutOfMemory {
+	if x.Kind == allocator.HistoryOutOfMemory {
 		items = append(items, p.number("device_free", 0)) // not known; the viewer needs a number
 	} else {
 		items = append(items, p.number("addr", x.Addr))
@@ -207,7 +208,7 @@ func (p *tracePickler) stack(id event.StackID) {
 		return
 	}
 	p.once(id, func() {
-		frames := analysis.Present(st)
+		frames := stacks.VisibleFrames(st)
 		p.list(len(frames), func(i int) { p.frame(&frames[i]) })
 	})
 }

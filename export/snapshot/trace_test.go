@@ -14,28 +14,29 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/recording/pytorch"
 )
 
-func newTrace(t *testing.T, in analysis.Input) *analysis.Trace {
+func newTrace(t *testing.T, in view.Input) *view.Trace {
 	t.Helper()
-	trace, err := analysis.NewTrace(in, nil)
+	trace, err := view.NewTrace(in, nil)
 	require.NoError(t, err)
 	require.NoError(t, trace.Damage)
 	return trace
 }
 
 // kept are snapshots of PyTorch's own.
-func kept(t *testing.T) map[string]*analysis.Trace {
+func kept(t *testing.T) map[string]*view.Trace {
 	t.Helper()
 	files, err := filepath.Glob("../../recording/pytorch/testdata/*.pickle")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	out := map[string]*analysis.Trace{}
+	out := map[string]*view.Trace{}
 	for _, f := range files {
 		s, err := pytorch.Open(f)
 		require.NoError(t, err)
@@ -45,9 +46,9 @@ func kept(t *testing.T) map[string]*analysis.Trace {
 }
 
 // exported writes a moment, and gives its layouts too.
-func exported(t *testing.T, trace *analysis.Trace, o analysis.LayoutOptions) ([]byte, []analysis.Layout) {
+func exported(t *testing.T, trace *view.Trace, o allocator.LayoutOptions) ([]byte, []allocator.Layout) {
 	t.Helper()
-	layouts, err := analysis.Layouts(trace, o)
+	layouts, err := allocator.Layouts(trace, o)
 	require.NoError(t, err)
 	var buf bytes.Buffer
 	require.NoError(t, WriteTrace(&buf, TraceInput{Layouts: layouts, Stack: trace.Stack, Boot: time.Unix(1_700_000_000, 0)}))
@@ -55,7 +56,7 @@ func exported(t *testing.T, trace *analysis.Trace, o analysis.LayoutOptions) ([]
 }
 
 // readBack is what our own reader makes of it.
-func readBack(t *testing.T, b []byte) *analysis.Trace {
+func readBack(t *testing.T, b []byte) *view.Trace {
 	t.Helper()
 	s, err := pytorch.New(bytes.NewReader(b))
 	require.NoError(t, err)
@@ -64,7 +65,7 @@ func readBack(t *testing.T, b []byte) *analysis.Trace {
 }
 
 // lines is what is in use on the torch layer by line of the program.
-func lines(v *analysis.View) map[string]uint64 {
+func lines(v *view.View) map[string]uint64 {
 	out := map[string]uint64{}
 	for i := range v.Sites {
 		if s := &v.Sites[i]; s.Layer == event.LayerTorch && s.Inuse.Bytes > 0 {
@@ -78,9 +79,9 @@ func lines(v *analysis.View) map[string]uint64 {
 func TestRoundTrip(t *testing.T) {
 	for name, trace := range kept(t) {
 		t.Run(name, func(t *testing.T) {
-			b, _ := exported(t, trace, analysis.LayoutOptions{})
+			b, _ := exported(t, trace, allocator.LayoutOptions{})
 			got := readBack(t, b)
-			for _, pair := range [][2]*analysis.View{{trace.End(), got.End()}, {trace.Peak(), got.Peak()}} {
+			for _, pair := range [][2]*view.View{{trace.End(), got.End()}, {trace.Peak(), got.Peak()}} {
 				want, got := pair[0], pair[1]
 				require.Equal(t, totals(want.Snapshot), totals(got.Snapshot))
 				require.Equal(t, lines(want), lines(got))
@@ -104,9 +105,9 @@ func TestRoundTripOfMoments(t *testing.T) {
 	for seed := range uint64(5) {
 		s := eventtest.Random(seed, 3000)
 		trace := newTrace(t, s)
-		for _, o := range []analysis.LayoutOptions{
-			{}, {Entries: 100}, {Selection: analysis.Selection{Peak: true}}, {Selection: analysis.Selection{At: s.Events[1000].Time}},
-			{Selection: analysis.Selection{From: s.Events[1000].Time, To: s.Events[2000].Time}},
+		for _, o := range []allocator.LayoutOptions{
+			{}, {Entries: 100}, {Selection: view.Selection{Peak: true}}, {Selection: view.Selection{At: s.Events[1000].Time}},
+			{Selection: view.Selection{From: s.Events[1000].Time, To: s.Events[2000].Time}},
 		} {
 			b, layouts := exported(t, trace, o)
 			got := readBack(t, b).End()
@@ -130,7 +131,7 @@ func TestRoundTripOfMoments(t *testing.T) {
 }
 
 // named is lines of what has a name that a snapshot can tell.
-func named(v *analysis.View) map[string]uint64 {
+func named(v *view.View) map[string]uint64 {
 	out := lines(v)
 	for k := range out {
 		if strings.Contains(k, "[") {
@@ -143,7 +144,7 @@ func named(v *analysis.View) map[string]uint64 {
 // TestWriteTrace: CPython reads what PyTorch's viewer needs, by opcodes that it knows, in batches that it can take.
 func TestWriteTrace(t *testing.T) {
 	s := eventtest.Random(1, 20_000)
-	b, layouts := exported(t, newTrace(t, s), analysis.LayoutOptions{})
+	b, layouts := exported(t, newTrace(t, s), allocator.LayoutOptions{})
 	var got struct {
 		Segments []struct {
 			Device        int
@@ -202,7 +203,7 @@ func TestViewerOfTraces(t *testing.T) {
 	inputs := kept(t)
 	inputs["random"] = newTrace(t, eventtest.Random(3, 5000))
 	for name, trace := range inputs {
-		b, layouts := exported(t, trace, analysis.LayoutOptions{})
+		b, layouts := exported(t, trace, allocator.LayoutOptions{})
 		file := filepath.Join(t.TempDir(), "snapshot.pickle")
 		require.NoError(t, os.WriteFile(file, b, 0o644))
 		view := func(args ...string) string {
@@ -222,9 +223,9 @@ func TestViewerOfTraces(t *testing.T) {
 			}
 			for _, x := range layouts[i].History {
 				switch x.Kind {
-				case analysis.HappeningAlloc:
+				case allocator.HistoryAlloc:
 					allocs++
-				case analysis.HappeningFree:
+				case allocator.HistoryFree:
 					frees++
 				}
 			}
@@ -268,7 +269,7 @@ func TestWriteTraceNothing(t *testing.T) {
 
 func TestWriteTraceError(t *testing.T) {
 	trace := newTrace(t, eventtest.Random(1, 500))
-	layouts, err := analysis.Layouts(trace, analysis.LayoutOptions{})
+	layouts, err := allocator.Layouts(trace, allocator.LayoutOptions{})
 	require.NoError(t, err)
 	require.ErrorIs(t, WriteTrace(fullDisk{}, TraceInput{Layouts: layouts, Stack: trace.Stack}), errFull)
 }

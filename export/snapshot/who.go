@@ -5,19 +5,20 @@ package snapshot
 import (
 	"io"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/holders"
 )
 
 // WriteHeld is Write with holders: a block's list of frames says, innermost first, what holds it, with its shape and dtype, the
 // group that it belongs to, and its category. So the viewer shows names where PyTorch's own snapshot has the stack of the
 // allocation, and adds up by them. A block that the holders do not have, as it is in the books, has no frames.
-func WriteHeld(w io.Writer, b *analysis.Books, h *analysis.Holders) error { return write(w, b, h) }
+func WriteHeld(w io.Writer, b *allocator.State, h *holders.Index) error { return write(w, b, h) }
 
 // frame is shown by the viewer as "file:line:name".
 type frame struct{ file, name string }
 
 // framesOf is nil when no holder is known.
-func framesOf(h *analysis.Holders, b *analysis.Block) []frame {
+func framesOf(h *holders.Index, b *allocator.Block) []frame {
 	if h == nil {
 		return nil
 	}
@@ -29,7 +30,7 @@ func framesOf(h *analysis.Holders, b *analysis.Block) []frame {
 	name := held.Name()
 	frames := []frame{{"holder", name}}
 	if len(held.Tensors) > 0 && held.Tensors[0].Shape != nil {
-		frames[0].name += " " + analysis.ShapeText(held.Tensors[0].Shape) + " " + held.Tensors[0].DType
+		frames[0].name += " " + holders.ShapeText(held.Tensors[0].Shape) + " " + held.Tensors[0].DType
 	}
 	if group := h.Owner(i); group != name {
 		frames = append(frames, frame{"group", group})

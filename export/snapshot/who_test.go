@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/who"
 )
@@ -25,7 +25,7 @@ func heldBooks(t *testing.T) []byte {
 			Path: who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: name}, {Kind: who.StepIndex, Index: int64(addr >> 9 & 1)}},
 		}
 	}
-	h := analysis.NewHolders(&who.Report{Blocks: []who.Block{
+	h := holders.New(&who.Report{Blocks: []who.Block{
 		held(0x7f0000000000, 5<<20, 5<<20-3, 0x55b7f448d430, who.CategoryParameter, "weights", who.Tensor{Shape: []int64{5, 1 << 20}, DType: "uint8"}),
 		held(0x7f1000000000, 512, 1, 0, who.CategoryTensor, "kept"),
 		held(0x7f1000000400, 512, 3, 0, who.CategoryTensor, "kept"),
@@ -101,5 +101,5 @@ for segment in snapshot["segments"]:
 }
 
 func TestWriteHeldError(t *testing.T) {
-	require.ErrorIs(t, WriteHeld(fullDisk{}, books(), analysis.NewHolders(&who.Report{})), errFull)
+	require.ErrorIs(t, WriteHeld(fullDisk{}, books(), holders.New(&who.Report{})), errFull)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/speedscope"
@@ -153,7 +153,7 @@ func TestBrowser(t *testing.T) {
 	require.NoError(t, folded.Write(&lines, v))
 	ours := open(t, ctx, page, "memory.speedscope.json", own.Bytes())
 	require.Equal(t, v.Total(), ours.sum)
-	require.EqualValues(t, 7<<10, ours.self[analysis.BeforeAttach])
+	require.EqualValues(t, 7<<10, ours.self[stacks.BeforeAttach])
 	require.Equal(t, ours, open(t, ctx, page, "inuse.pb.gz", profile.Bytes()))
 	require.Equal(t, v.Total(), open(t, ctx, page, "memory.folded", lines.Bytes()).sum)
 }

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // Input is what Write needs.
@@ -20,8 +20,8 @@ type Input struct {
 // Profile is one of the flame graphs among which a reader chooses. The first is shown.
 type Profile struct {
 	Name    string
-	View    *analysis.View
-	Measure analysis.Measure
+	View    *view.View
+	Measure view.Measure
 }
 
 // schema is what the format calls itself; nothing is fetched from there.
@@ -79,7 +79,7 @@ type table struct {
 
 func (t *table) profile(in *Profile) sampled {
 	out := sampled{Type: "sampled", Name: in.Name, Unit: "bytes", Samples: [][]int{}, Weights: []uint64{}}
-	for p := range in.View.Portions(in.Measure, nil) {
+	for p := range in.View.Samples(in.Measure, nil) {
 		if p.Bytes <= 0 {
 			continue
 		}
@@ -95,7 +95,7 @@ func (t *table) profile(in *Profile) sampled {
 	return out
 }
 
-func (t *table) frame(l *analysis.Label) int {
+func (t *table) frame(l *view.Label) int {
 	f := frame{Name: l.Text}
 	if l.Frame != nil {
 		f.File, f.Line = l.Frame.File, max(0, l.Frame.Line)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/speedscope"
@@ -18,7 +18,7 @@ import (
 
 // small is a view whose figures speedscope, which rounds to two decimals, shows to the byte: less than 1 MiB of each function,
 // in multiples of 256 bytes.
-func small(t *testing.T) *analysis.View {
+func small(t *testing.T) *view.View {
 	t.Helper()
 	s := eventtest.Random(1, 0)
 	allocated := uint64(7 << 10) // from before
@@ -32,7 +32,7 @@ func small(t *testing.T) *analysis.View {
 		e.Allocated = allocated
 		s.Events = append(s.Events, e)
 	}
-	trace, err := analysis.NewTrace(s, nil)
+	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	require.Equal(t, allocated, trace.End().Total())
 	return trace.End()
@@ -76,7 +76,7 @@ func write(t *testing.T, in speedscope.Input) *decoded {
 // TestTotals: each flame graph adds up to the figure of its view.
 func TestTotals(t *testing.T) {
 	for seed := range uint64(10) {
-		trace, err := analysis.NewTrace(eventtest.Random(seed, 3000), nil)
+		trace, err := view.NewTrace(eventtest.Random(seed, 3000), nil)
 		require.NoError(t, err)
 		end, peak, allocated := trace.End(), trace.Peak(), uint64(0)
 		for i := range end.Sites {
@@ -85,7 +85,7 @@ func TestTotals(t *testing.T) {
 			}
 		}
 		d := write(t, speedscope.Input{Name: "a", Exporter: "b", Profiles: []speedscope.Profile{
-			{Name: "end", View: end}, {Name: "peak", View: peak}, {Name: "allocated", View: end, Measure: analysis.Allocated},
+			{Name: "end", View: end}, {Name: "peak", View: peak}, {Name: "allocated", View: end, Measure: view.Allocated},
 		}})
 		require.Equal(t, []string{"https://www.speedscope.app/file-format-schema.json", "b", "a"}, []string{d.Schema, d.Exporter, d.Name})
 		for i, want := range []uint64{end.Total() + end.Overdrawn(), peak.Total() + peak.Overdrawn(), allocated} {
@@ -116,7 +116,7 @@ func TestFrames(t *testing.T) {
 		Totals: heap.Totals{Accounts: []heap.Account{{PID: 7, Allocated: 500, Live: count, Lost: -12}}},
 		Sites:  []heap.Site{{PID: 7, Layer: event.LayerTorch, Stack: 1, Alloc: count, Inuse: count}},
 	}
-	v := analysis.New(s, func(event.StackID) *event.Stack { return st }, nil)
+	v := view.New(s, func(event.StackID) *event.Stack { return st }, nil)
 	d := write(t, speedscope.Input{Profiles: []speedscope.Profile{{View: v}}})
 	require.EqualValues(t, 512, d.Profiles[0].End)
 	require.Equal(t, [][]int{{0, 1, 2}}, d.Profiles[0].Samples)

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -25,7 +25,7 @@ type term struct {
 }
 
 // torchParts are the terms of the caching allocator's memory; none without an allocator.
-func torchParts(d *analysis.DeviceBalance) []term {
+func torchParts(d *balance.Device) []term {
 	t := &d.Torch
 	switch {
 	case t.Reserved == 0:
@@ -37,18 +37,18 @@ func torchParts(d *analysis.DeviceBalance) []term {
 	if t.Requested != event.Unknown {
 		out = []term{{"torch", t.Requested, "what the program asked for, of blocks that it holds"}, {"rounding", t.Rounding(), "added to it by the allocator"}}
 	}
-	if t.Holes == event.Unknown || t.Free == event.Unknown {
+	if t.Inactive == event.Unknown || t.Free == event.Unknown {
 		return append(out, term{"cached", t.Cached(), "reserved, in no block; " + d.TorchWhy})
 	}
 	if t.Pending == event.Unknown { // the events do not tell which blocks wait
-		return append(out, term{"holes", t.Holes, "no block of the program, in segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+		return append(out, term{"holes", t.Inactive, "no block of the program, in segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
 	}
 	return append(out, term{"pending", t.Pending, "given back, waiting for another stream's work"},
-		term{"holes", t.Holes, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+		term{"holes", t.Inactive, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
 }
 
 // ownerParts are the terms of the memory that is not the caching allocator's: the largest, and the others in one.
-func ownerParts(d *analysis.DeviceBalance, n int) []term {
+func ownerParts(d *balance.Device, n int) []term {
 	var out []term
 	rest := d.Other
 	for i := range d.Owners[:min(n, len(d.Owners))] {
@@ -67,7 +67,7 @@ func ownerParts(d *analysis.DeviceBalance, n int) []term {
 }
 
 // restText says what the remainder of a device is made of.
-func restText(d *analysis.DeviceBalance) string {
+func restText(d *balance.Device) string {
 	switch {
 	case !d.Watched:
 		return "context, other libraries; attach to see whose"
@@ -79,7 +79,7 @@ func restText(d *analysis.DeviceBalance) string {
 }
 
 // restName is the remainder in a word or two.
-func restName(d *analysis.DeviceBalance) string {
+func restName(d *balance.Device) string {
 	if !d.Watched {
 		return "beside torch"
 	}
@@ -87,7 +87,7 @@ func restName(d *analysis.DeviceBalance) string {
 }
 
 // usedText says what the driver's figure is of.
-func usedText(d *analysis.DeviceBalance) string {
+func usedText(d *balance.Device) string {
 	out := "the driver's figure"
 	if d.Driver.All != event.Unknown && d.Driver.Total != event.Unknown {
 		out += fmt.Sprintf("; all processes %s of %s", Bytes(d.Driver.All), Bytes(d.Driver.Total))
@@ -97,7 +97,7 @@ func usedText(d *analysis.DeviceBalance) string {
 
 // deviceLine is a balance in one sum: "35.1 GiB (37,688,967,168 B) = torch 27.8 GiB + NCCL 921.0 MiB + ...". Terms of 0 are
 // left out.
-func (p *printer) deviceLine(d *analysis.DeviceBalance) {
+func (p *printer) deviceLine(d *balance.Device) {
 	var terms []string
 	for _, t := range append(torchParts(d), ownerParts(d, 3)...) {
 		if t.bytes != 0 && (t.bytes != event.Unknown || d.Used != event.Unknown) {
@@ -126,7 +126,7 @@ func (p *printer) deviceLine(d *analysis.DeviceBalance) {
 }
 
 // balanceComment is what the driver counts, and how much of it is explained.
-func balanceComment(d *analysis.DeviceBalance) string {
+func balanceComment(d *balance.Device) string {
 	if rest, known := d.Remainder(); known {
 		return fmt.Sprintf("pid %d %s: used by the driver's count %s, of it not explained %s B", d.PID, d.Device, exactText(d.Used), signedCount(rest))
 	}
@@ -156,7 +156,7 @@ func breakAt(text []rune) int {
 }
 
 // balanceRows prints a balance as a column of exact numbers.
-func (p *printer) balanceRows(d *analysis.DeviceBalance) {
+func (p *printer) balanceRows(d *balance.Device) {
 	for _, t := range append(torchParts(d), ownerParts(d, shownOwner)...) {
 		p.balanceRow(t.name, Bytes(t.bytes), bytesText(t.bytes), t.text)
 	}
@@ -186,12 +186,12 @@ func (p *printer) balanceRow(name, bytes, exact, text string) {
 }
 
 // hasNotes says whether balanceNotes would print anything.
-func hasNotes(b *analysis.Balance) bool {
+func hasNotes(b *balance.Process) bool {
 	return len(b.Unplaced) > 0 || b.Elsewhere() > 0 || b.Moved || b.Host.Objects+b.Shared.Objects+b.Virtual.Objects > 0
 }
 
 // balanceNotes are the lines about a process that belong to none of its devices.
-func (p *printer) balanceNotes(b *analysis.Balance) {
+func (p *printer) balanceNotes(b *balance.Process) {
 	for i := range b.Unplaced {
 		u := &b.Unplaced[i]
 		p.field("device", "%s on %s, one that is not known by its number", exactText(u.Used), Printable(strings.TrimSpace(u.Name+" "+u.UUID)))

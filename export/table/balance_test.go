@@ -9,25 +9,26 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // parts is a caching allocator whose books are known: those of training().
-var parts = analysis.TorchParts{
-	Reserved: 33*gib + 512*mib, Allocated: 27*gib + 800*mib, Requested: 27*gib + 700*mib, Pending: 12 * mib, Holes: gib, Free: 4*gib + 724*mib,
+var parts = balance.Torch{
+	Reserved: 33*gib + 512*mib, Allocated: 27*gib + 800*mib, Requested: 27*gib + 700*mib, Pending: 12 * mib, Inactive: gib, Free: 4*gib + 724*mib,
 }
 
-func owner(name, file string, objects, bytes uint64) analysis.OwnerUse {
-	return analysis.OwnerUse{Owner: analysis.Owner{Name: name, File: file}, Count: heap.Count{Objects: objects, Bytes: bytes}}
+func owner(name, file string, objects, bytes uint64) balance.OwnerUse {
+	return balance.OwnerUse{Owner: stacks.Owner{Name: name, File: file}, Count: heap.Count{Objects: objects, Bytes: bytes}}
 }
 
 // balanceOf is a balance of which the terms are chosen and the sum of the owners is made.
-func balanceOf(device event.Device, used uint64, torch analysis.TorchParts, owners ...analysis.OwnerUse) analysis.DeviceBalance {
-	d := analysis.DeviceBalance{
+func balanceOf(device event.Device, used uint64, torch balance.Torch, owners ...balance.OwnerUse) balance.Device {
+	d := balance.Device{
 		PID: 48211, Device: device, Used: used, Torch: torch, Owners: owners, Watched: true, SegmentBytes: event.Unknown, Total: event.Unknown,
-		Driver: analysis.DriverUse{Used: used, Name: "NVIDIA H200", UUID: "GPU-1", Total: 140 * gib, All: 50 * gib},
+		Driver: balance.DriverUse{Used: used, Name: "NVIDIA H200", UUID: "GPU-1", Total: 140 * gib, All: 50 * gib},
 	}
 	for _, o := range owners {
 		d.Other.Objects, d.Other.Bytes = d.Other.Objects+o.Objects, d.Other.Bytes+o.Bytes
@@ -36,8 +37,8 @@ func balanceOf(device event.Device, used uint64, torch analysis.TorchParts, owne
 }
 
 // crowded has more owners than are listed, and a name that a program could choose.
-func crowded() analysis.DeviceBalance {
-	owners := []analysis.OwnerUse{
+func crowded() balance.Device {
+	owners := []balance.OwnerUse{
 		owner("NCCL", "/opt/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2", 9, 921*mib), owner("cuBLAS", "/x/libcublas.so.13", 2, 16*mib),
 		owner(strings.Repeat("deep_", 10)+"name.py:12345 f\x1b[2J", "", 1, 8*mib), owner("libfoo.so", "/x/libfoo.so.3", 1, 4*mib),
 	}
@@ -49,10 +50,10 @@ func crowded() analysis.DeviceBalance {
 	return d
 }
 
-var balances = map[string]analysis.Balance{
-	"whole": {Devices: []analysis.DeviceBalance{func() analysis.DeviceBalance { d := crowded(); d.Whole = true; return d }()}},
+var balances = map[string]balance.Process{
+	"whole": {Devices: []balance.Device{func() balance.Device { d := crowded(); d.Whole = true; return d }()}},
 	"late": {
-		Devices: []analysis.DeviceBalance{func() analysis.DeviceBalance {
+		Devices: []balance.Device{func() balance.Device {
 			d := crowded()
 			d.Used, d.Pools, d.Managed, d.Doubtful, d.SegmentBytes = 34*gib, true, 8*mib, 4*mib, parts.Reserved-2*mib
 			return d
@@ -61,27 +62,27 @@ var balances = map[string]analysis.Balance{
 		Moved: true,
 	},
 	"odd": {
-		Devices: []analysis.DeviceBalance{
-			func() analysis.DeviceBalance {
-				d := balanceOf(cuda0, event.Unknown, analysis.TorchParts{Reserved: gib, Allocated: mib, Requested: event.Unknown, Pending: event.Unknown, Holes: event.Unknown, Free: event.Unknown})
+		Devices: []balance.Device{
+			func() balance.Device {
+				d := balanceOf(cuda0, event.Unknown, balance.Torch{Reserved: gib, Allocated: mib, Requested: event.Unknown, Pending: event.Unknown, Inactive: event.Unknown, Free: event.Unknown})
 				d.Why, d.TorchWhy = "NVML lists the process without its memory", "the process has ended"
 				return d
 			}(),
-			func() analysis.DeviceBalance {
-				d := balanceOf(cuda1, 3*gib, analysis.TorchParts{Reserved: event.Unknown})
+			func() balance.Device {
+				d := balanceOf(cuda1, 3*gib, balance.Torch{Reserved: event.Unknown})
 				d.TorchWhy = "this build of PyTorch is not known"
 				return d
 			}(),
-			func() analysis.DeviceBalance {
-				d := balanceOf(odd, event.Unknown, analysis.TorchParts{}, owner("NCCL", "", 1, 64*mib))
+			func() balance.Device {
+				d := balanceOf(odd, event.Unknown, balance.Torch{}, owner("NCCL", "", 1, 64*mib))
 				d.Why = "which device it is on is not known"
 				return d
 			}(),
 		},
-		Unplaced:  []analysis.DriverUse{{Device: -1, Used: 5 * gib, Name: "Tesla\x1b T4", UUID: "GPU-2"}, {Device: -1, Used: event.Unknown, Name: "Tesla T4"}},
+		Unplaced:  []balance.DriverUse{{Device: -1, Used: 5 * gib, Name: "Tesla\x1b T4", UUID: "GPU-2"}, {Device: -1, Used: event.Unknown, Name: "Tesla T4"}},
 		DriverWhy: "which device is which is not known: CUDA numbers NVIDIA H200 and Tesla T4 by their speed; set CUDA_DEVICE_ORDER=PCI_BUS_ID for the job",
 	},
-	"raw": {Devices: []analysis.DeviceBalance{balanceOf(cuda0, 100*mib, analysis.TorchParts{})}},
+	"raw": {Devices: []balance.Device{balanceOf(cuda0, 100*mib, balance.Torch{})}},
 }
 
 func TestSummaryBalance(t *testing.T) {
@@ -107,7 +108,7 @@ func TestSummaryBalance(t *testing.T) {
 }
 
 // addsUp adds up the terms as they are shown.
-func addsUp(t *testing.T, d *analysis.DeviceBalance) {
+func addsUp(t *testing.T, d *balance.Device) {
 	t.Helper()
 	rest, known := d.Remainder()
 	if !known {

@@ -7,12 +7,12 @@ import (
 	"path"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // DiffInput is what Diff prints.
 type DiffInput struct {
-	Difference *analysis.Difference
+	Difference *view.Difference
 	// Before and After say what was compared: a file and a moment.
 	Before, After string
 	Top           int // rows with a change; 0: all
@@ -80,7 +80,7 @@ func (p *diffPrinter) rows() {
 	}
 }
 
-func (p *diffPrinter) change(c *analysis.Change) {
+func (p *diffPrinter) change(c *view.Change) {
 	before, after := "-", "-"
 	if c.Before != nil {
 		before = signed(c.Before.Bytes)
@@ -102,7 +102,7 @@ func (p *diffPrinter) change(c *analysis.Change) {
 	}
 }
 
-func entryColumns(e *analysis.Entry) string {
+func entryColumns(e *view.Entry) string {
 	if e.File == "" || e.Line == 0 && e.Func == e.Name {
 		return fit(e.Name, widthDiffTitle)
 	}
@@ -110,7 +110,7 @@ func entryColumns(e *analysis.Entry) string {
 }
 
 // remark says what became of a row.
-func remark(c *analysis.Change) string {
+func remark(c *view.Change) string {
 	switch {
 	case c.Before == nil:
 		return "new"
@@ -125,7 +125,7 @@ func remark(c *analysis.Change) string {
 }
 
 // movedFrom is where a row was before; empty: it has no place of its own, as a stack has not.
-func movedFrom(c *analysis.Change) string {
+func movedFrom(c *view.Change) string {
 	switch {
 	case c.Before.Line > 0 && c.Before.Name != c.After.Name:
 		return c.Before.Name
@@ -136,7 +136,7 @@ func movedFrom(c *analysis.Change) string {
 }
 
 // stackText is a stack in one line, what is called first.
-func stackText(stack []analysis.Call) string {
+func stackText(stack []view.Call) string {
 	text := ""
 	for i := range stack {
 		if i > 0 {
@@ -167,7 +167,7 @@ type diffSum struct {
 	blocks        int64
 }
 
-func (s *diffSum) add(c *analysis.Change) {
+func (s *diffSum) add(c *view.Change) {
 	s.rows++
 	s.blocks += c.Blocks()
 	if c.Before != nil {

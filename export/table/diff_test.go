@@ -9,59 +9,60 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
-func entry(file string, line int, function, source string, bytes int64, blocks uint64) analysis.Entry {
+func entry(file string, line int, function, source string, bytes int64, blocks uint64) view.Entry {
 	name := file[len("/a/"):]
 	if line > 0 {
 		name += ":" + strconv.Itoa(line)
 	}
-	return analysis.Entry{Name: name, Func: function, File: file, Line: line, Source: source, Bytes: bytes, Blocks: blocks}
+	return view.Entry{Name: name, Func: function, File: file, Line: line, Source: source, Bytes: bytes, Blocks: blocks}
 }
 
 // diffEntries are two sides with every kind of row.
-func diffEntries() (before, after []analysis.Entry) {
-	before = []analysis.Entry{
+func diffEntries() (before, after []view.Entry) {
+	before = []view.Entry{
 		entry("/a/train.py", 38, "Block.forward", "x = x + self.attention(self.norm(x))", 64*mib, 8),
 		entry("/a/train.py", 41, "main", "buffer = torch.zeros(1 << 20)", 4*mib, 1),
 		entry("/a/train.py", 60, "main", "loss.backward()", 5*mib, 3),
 		entry("/a/net.py", 7, "Head.forward", "return self.out(x)", 2*mib, 2),
 		entry("/a/train.py", 70, "main", "optimizer.step()", gib, 100),
 		{Name: "cuBLAS", Bytes: 8519680, Blocks: 1},
-		{Name: analysis.BeforeAttach, Bytes: 3 * gib},
-		{Name: analysis.LostEvents, Bytes: -512},
+		{Name: stacks.BeforeAttach, Bytes: 3 * gib},
+		{Name: stacks.LostEvents, Bytes: -512},
 	}
-	after = []analysis.Entry{
+	after = []view.Entry{
 		entry("/a/train.py", 41, "Block.forward", "x = x + self.attention(self.norm(x))", 96*mib, 12),
 		entry("/a/train.py", 41, "main", "buffer = torch.zeros(1 << 22)", 16*mib, 1),
 		entry("/a/train.py", 99, "keep\x1b[2J", "kept.append(loss)\u202e", 3*mib, 96),
 		entry("/a/head.py", 1204, "Head.forward", "return self.out(x)", 3*mib, 3),
 		entry("/a/train.py", 70, "main", "optimizer.step()", gib, 100),
 		{Name: "cuBLAS", Bytes: 8519681, Blocks: 1},
-		{Name: analysis.BeforeAttach, Bytes: 4 * gib},
-		{Name: analysis.LostEvents, Bytes: -1024},
+		{Name: stacks.BeforeAttach, Bytes: 4 * gib},
+		{Name: stacks.LostEvents, Bytes: -1024},
 	}
 	return before, after
 }
 
 func TestDiff(t *testing.T) {
 	before, after := diffEntries()
-	stacks := func(entries []analysis.Entry, root int) []analysis.Entry {
+	stacks := func(entries []view.Entry, root int) []view.Entry {
 		entries = entries[:3:3]
 		for i := range entries {
-			leaf := analysis.Call{Name: entries[i].Name, Func: entries[i].Func, File: entries[i].File, Line: entries[i].Line}
-			entries[i].Stack = []analysis.Call{{Name: "at::empty"}, leaf, {Name: "train.py:" + strconv.Itoa(root), Func: "main", File: "/a/train.py", Line: root}}
+			leaf := view.Call{Name: entries[i].Name, Func: entries[i].Func, File: entries[i].File, Line: entries[i].Line}
+			entries[i].Stack = []view.Call{{Name: "at::empty"}, leaf, {Name: "train.py:" + strconv.Itoa(root), Func: "main", File: "/a/train.py", Line: root}}
 		}
 		return entries
 	}
 	for name, in := range map[string]DiffInput{
-		"line":     {Difference: analysis.Diff(before, after, analysis.ByLine)},
-		"function": {Difference: analysis.Diff(before, after, analysis.ByFunction)},
-		"top":      {Difference: analysis.Diff(before, after, analysis.ByLine), Top: 2},
-		"same":     {Difference: analysis.Diff(before, before, analysis.ByLine)},
-		"nothing":  {Difference: analysis.Diff(nil, nil, analysis.ByDevice)},
-		"stack":    {Difference: analysis.Diff(stacks(before, 120), stacks(after, 121), analysis.ByStack)},
+		"line":     {Difference: view.Diff(before, after, view.ByLine)},
+		"function": {Difference: view.Diff(before, after, view.ByFunction)},
+		"top":      {Difference: view.Diff(before, after, view.ByLine), Top: 2},
+		"same":     {Difference: view.Diff(before, before, view.ByLine)},
+		"nothing":  {Difference: view.Diff(nil, nil, view.ByDevice)},
+		"stack":    {Difference: view.Diff(stacks(before, 120), stacks(after, 121), view.ByStack)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in.Before, in.After = "old/trace.gputrace, at the end, +12.000 s", "new/tr\x1bace.gputrace, at the peak of each device"
@@ -77,7 +78,7 @@ func TestDiff(t *testing.T) {
 
 func TestDiffError(t *testing.T) {
 	before, after := diffEntries()
-	require.ErrorIs(t, Diff(failingWriter{}, DiffInput{Difference: analysis.Diff(before, after, analysis.ByLine)}), io.ErrShortWrite)
+	require.ErrorIs(t, Diff(failingWriter{}, DiffInput{Difference: view.Diff(before, after, view.ByLine)}), io.ErrShortWrite)
 }
 
 type failingWriter struct{}

@@ -9,21 +9,23 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
 )
 
 // DumpInput is what Dump prints.
 type DumpInput struct {
-	Books   *analysis.Books
+	Books   *allocator.State
 	PID     int
 	Command string    // of the program; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
 	Top     int       // segments listed of each device; 0: 10
 	// Balance has the driver's figures; nil: it was not asked.
-	Balance *analysis.Balance
+	Balance *balance.Process
 	// Holders name the blocks; nil: they are not known, for the reason that HoldersWhy says, or were not asked for.
-	Holders    *analysis.Holders
+	Holders    *holders.Index
 	HoldersWhy string
 }
 
@@ -61,7 +63,7 @@ func Dump(w io.Writer, in DumpInput) error {
 	return nil
 }
 
-func (p *printer) dumpDevice(d *analysis.DeviceBooks, in *DumpInput) {
+func (p *printer) dumpDevice(d *allocator.DeviceState, in *DumpInput) {
 	p.line("")
 	b := in.balance(d.Counted.Device)
 	title := fmt.Sprintf("cuda:%d at %s", d.Counted.Device, in.Boot.Add(time.Duration(d.Time)).Format("15:04:05.000"))
@@ -80,11 +82,11 @@ func (p *printer) dumpDevice(d *analysis.DeviceBooks, in *DumpInput) {
 	most, all := d.MostFree(in.Top)
 	p.dumpSegments(d, most, all)
 	p.dumpHoles(most, in.Holders)
-	p.dumpClasses(d.HolesByPool())
+	p.dumpClasses(d.InactiveByPool())
 }
 
 // balance is the balance of a device, by its number; nil when there is none.
-func (in *DumpInput) balance(device int) *analysis.DeviceBalance {
+func (in *DumpInput) balance(device int) *balance.Device {
 	if in.Balance == nil {
 		return nil
 	}
@@ -97,7 +99,7 @@ func (in *DumpInput) balance(device int) *analysis.DeviceBalance {
 }
 
 // dumpUsed prints what the driver counts, and how much of it is not the caching allocator's.
-func (p *printer) dumpUsed(b *analysis.DeviceBalance) {
+func (p *printer) dumpUsed(b *balance.Device) {
 	if b == nil {
 		return
 	}
@@ -124,7 +126,7 @@ func (p *printer) dumpNotes(in *DumpInput) {
 }
 
 // dumpParts says where every reserved byte is, and that they add up to what the allocator counts by itself.
-func (p *printer) dumpParts(d *analysis.DeviceBooks) {
+func (p *printer) dumpParts(d *allocator.DeviceState) {
 	part := func(name string, bytes uint64, format string, args ...any) {
 		p.line("  %-12s %10s %21s  %s", name, Bytes(bytes), bytesText(bytes), fmt.Sprintf(format, args...))
 	}
@@ -132,7 +134,7 @@ func (p *printer) dumpParts(d *analysis.DeviceBooks) {
 	part("  requested", d.Requested, "of it, as the program asked")
 	part("  rounding", d.Rounding(), "of it, added by the allocator")
 	part("pending", d.Pending, "in %s given back, waiting for another stream", plural(d.PendingCount, "block"))
-	part("holes", d.Holes, "in %s of segments that are in use, the largest %s", plural(d.HoleCount, "free block"), Bytes(d.LargestHole))
+	part("holes", d.Inactive, "in %s of segments that are in use, the largest %s", plural(d.InactiveCount, "free block"), Bytes(d.LargestInactive))
 	part("free", d.Free, "in %s without a block in use", plural(d.FreeSegmentCount, "segment"))
 	part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
 	p.line("  balance      allocated + pending + holes + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
@@ -155,7 +157,7 @@ func poolText(small bool, id [2]uint64) string {
 // widthPool is the width of a pool's name in characters.
 const widthPool = 24
 
-func (p *printer) dumpPools(d *analysis.DeviceBooks) {
+func (p *printer) dumpPools(d *allocator.DeviceState) {
 	p.line("")
 	row := func(name, segments, reserved, allocated, pending, holes, largest, free string) {
 		p.line("  %s %9s %10s %10s %10s %10s %12s %10s", fit(name, widthPool), segments, reserved, allocated, pending, holes, largest, free)
@@ -164,11 +166,11 @@ func (p *printer) dumpPools(d *analysis.DeviceBooks) {
 	for i := range d.Pools {
 		m := &d.Pools[i]
 		row(poolText(m.Pool.Small, m.Pool.ID), countText(m.SegmentCount), Bytes(m.Reserved), Bytes(m.Allocated), Bytes(m.Pending),
-			Bytes(m.Holes), Bytes(m.LargestHole), Bytes(m.Free))
+			Bytes(m.Inactive), Bytes(m.LargestInactive), Bytes(m.Free))
 	}
 }
 
-func (p *printer) dumpSegments(d *analysis.DeviceBooks, most []analysis.SegmentBooks, all int) {
+func (p *printer) dumpSegments(d *allocator.DeviceState, most []allocator.SegmentState, all int) {
 	if all == 0 {
 		return
 	}
@@ -179,7 +181,7 @@ func (p *printer) dumpSegments(d *analysis.DeviceBooks, most []analysis.SegmentB
 	row("segment", "size", "pool", "stream", "allocated", "pending", "free", "largest hole")
 	for i := range most {
 		s := &most[i]
-		largest := Bytes(s.LargestHole)
+		largest := Bytes(s.LargestInactive)
 		if s.FreeSegmentCount > 0 {
 			largest = "whole"
 		}
@@ -190,8 +192,8 @@ func (p *printer) dumpSegments(d *analysis.DeviceBooks, most []analysis.SegmentB
 }
 
 // dumpRest counts the segments that are not listed.
-func (p *printer) dumpRest(d *analysis.DeviceBooks, most []analysis.SegmentBooks, all int) {
-	free := d.Holes + d.Free
+func (p *printer) dumpRest(d *allocator.DeviceState, most []allocator.SegmentState, all int) {
+	free := d.Inactive + d.Free
 	for i := range most {
 		free -= most[i].FreeBytes()
 	}
@@ -212,11 +214,11 @@ func streamText(stream uint64) string {
 }
 
 // dumpHoles lists, for the segments listed before, the free blocks and what keeps the segment.
-func (p *printer) dumpHoles(most []analysis.SegmentBooks, h *analysis.Holders) {
+func (p *printer) dumpHoles(most []allocator.SegmentState, h *holders.Index) {
 	titled := false
 	for i := range most {
 		s := &most[i]
-		if s.HoleCount == 0 {
+		if s.InactiveCount == 0 {
 			continue
 		}
 		if !titled {
@@ -224,15 +226,15 @@ func (p *printer) dumpHoles(most []analysis.SegmentBooks, h *analysis.Holders) {
 			p.line("  holes of these segments, and the blocks that pin them")
 			titled = true
 		}
-		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.Holes), plural(s.HoleCount, "hole"))
-		p.line("    holes   %s", blockTexts(s, s.Gaps(), shownHoles))
+		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.Inactive), plural(s.InactiveCount, "hole"))
+		p.line("    holes   %s", blockTexts(s, s.FreeBlocks(), shownHoles))
 		p.line("    pinned  %s", blockTexts(s, s.Pins(), shownPins))
 		p.dumpPinners(s.Pins(), h)
 	}
 }
 
 // dumpPinners names what holds the blocks that pin a segment.
-func (p *printer) dumpPinners(pins []analysis.Block, h *analysis.Holders) {
+func (p *printer) dumpPinners(pins []allocator.Block, h *holders.Index) {
 	if h == nil {
 		return
 	}
@@ -247,7 +249,7 @@ func (p *printer) dumpPinners(pins []analysis.Block, h *analysis.Holders) {
 const widthPinner = 88
 
 // blockTexts lists the first of a segment's blocks, and counts the rest.
-func blockTexts(s *analysis.SegmentBooks, blocks []analysis.Block, n int) string {
+func blockTexts(s *allocator.SegmentState, blocks []allocator.Block, n int) string {
 	var out []string
 	for i := range blocks[:min(n, len(blocks))] {
 		b := &blocks[i]
@@ -255,7 +257,7 @@ func blockTexts(s *analysis.SegmentBooks, blocks []analysis.Block, n int) string
 		if b.Stream != s.Stream {
 			text += " of stream " + streamText(b.Stream)
 		}
-		if analysis.Pending(b) {
+		if allocator.Pending(b) {
 			text += " pending"
 		}
 		out = append(out, text)
@@ -267,7 +269,7 @@ func blockTexts(s *analysis.SegmentBooks, blocks []analysis.Block, n int) string
 }
 
 // dumpClasses lists all holes by size. A request is served from one hole of its pool and stream.
-func (p *printer) dumpClasses(holes []analysis.Holes) {
+func (p *printer) dumpClasses(holes []allocator.InactiveSplits) {
 	if len(holes) == 0 {
 		return
 	}

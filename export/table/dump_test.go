@@ -11,7 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/who"
@@ -73,7 +75,7 @@ func TestDump(t *testing.T) {
 	for name, m := range map[string]*inspect.Map{"odds": odds(), "crowd": crowd(), "nothing": {}} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
-			in := DumpInput{Books: analysis.NewBooks(m), PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC()}
+			in := DumpInput{Books: allocator.New(m), PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC()}
 			require.NoError(t, Dump(&buf, in))
 			golden(t, "dump."+name, buf.String())
 			for _, l := range strings.Split(buf.String(), "\n") {
@@ -85,22 +87,22 @@ func TestDump(t *testing.T) {
 
 // TestDumpBalance: the driver's figures, as far as there are any.
 func TestDumpBalance(t *testing.T) {
-	books := analysis.NewBooks(odds())
-	says := func(device int, used uint64) analysis.DriverUse {
-		return analysis.DriverUse{Device: device, Used: used, Name: "NVIDIA H200", UUID: "GPU-\x1b1", Total: 400 * gib, All: 350 * gib}
+	books := allocator.New(odds())
+	says := func(device int, used uint64) balance.DriverUse {
+		return balance.DriverUse{Device: device, Used: used, Name: "NVIDIA H200", UUID: "GPU-\x1b1", Total: 400 * gib, All: 350 * gib}
 	}
 	blind := says(0, event.Unknown)
 	blind.Why = "NVML does not list the process"
-	for name, in := range map[string]analysis.BalanceInput{
-		"driver":   {Driver: []analysis.DriverUse{says(0, 301*gib), says(1, 500*mib), says(2, 1024)}},
-		"blind":    {Driver: []analysis.DriverUse{blind}},
+	for name, in := range map[string]balance.Input{
+		"driver":   {Driver: []balance.DriverUse{says(0, 301*gib), says(1, 500*mib), says(2, 1024)}},
+		"blind":    {Driver: []balance.DriverUse{blind}},
 		"none":     {DriverWhy: "NVML is not there"},
-		"unplaced": {Driver: []analysis.DriverUse{says(-1, 301*gib), says(-1, 2*gib)}, DriverWhy: "which device is which is not known", Moved: true},
+		"unplaced": {Driver: []balance.DriverUse{says(-1, 301*gib), says(-1, 2*gib)}, DriverWhy: "which device is which is not known", Moved: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in.Torch = books.Torch()
 			var buf bytes.Buffer
-			dump := DumpInput{Books: books, PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC(), Balance: analysis.NewBalance(&in), Top: 1}
+			dump := DumpInput{Books: books, PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC(), Balance: balance.New(&in), Top: 1}
 			require.NoError(t, Dump(&buf, dump))
 			golden(t, "dump.balance."+name, buf.String())
 			for _, l := range strings.Split(buf.String(), "\n") {
@@ -113,13 +115,13 @@ func TestDumpBalance(t *testing.T) {
 
 func TestDumpTop(t *testing.T) {
 	var buf bytes.Buffer
-	require.NoError(t, Dump(&buf, DumpInput{Books: analysis.NewBooks(crowd()), Top: 14}))
+	require.NoError(t, Dump(&buf, DumpInput{Books: allocator.New(crowd()), Top: 14}))
 	require.NotContains(t, buf.String(), "more segment")
 	require.Equal(t, 14, strings.Count(buf.String(), "pinned"))
 }
 
 func TestDumpError(t *testing.T) {
-	require.ErrorIs(t, Dump(fullDisk{}, DumpInput{Books: analysis.NewBooks(crowd())}), errFull)
+	require.ErrorIs(t, Dump(fullDisk{}, DumpInput{Books: allocator.New(crowd())}), errFull)
 }
 
 // TestDumpHolders: the blocks that pin a segment are named, as far as they are the same ones.
@@ -135,9 +137,9 @@ func TestDumpHolders(t *testing.T) {
 	held[1].Requested++ // another block by now
 	held[2].Path[1].Name = strings.Repeat("long", 100)
 	for name, in := range map[string]DumpInput{
-		"holders": {Holders: analysis.NewHolders(&who.Report{Blocks: held})}, "holders.none": {HoldersWhy: "no Python\x1b to read"},
+		"holders": {Holders: holders.New(&who.Report{Blocks: held})}, "holders.none": {HoldersWhy: "no Python\x1b to read"},
 	} {
-		in.Books, in.Top, in.Boot = analysis.NewBooks(m), 2, time.Unix(0, 0).UTC()
+		in.Books, in.Top, in.Boot = allocator.New(m), 2, time.Unix(0, 0).UTC()
 		var buf bytes.Buffer
 		require.NoError(t, Dump(&buf, in))
 		golden(t, "dump."+name, buf.String())

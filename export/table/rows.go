@@ -3,7 +3,7 @@ package table
 import (
 	"fmt"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // The widths of the tables' columns, in characters; with two spaces in front and one between they make maxWidth.
@@ -33,14 +33,14 @@ func (p *printer) tables() {
 // peakMatters is how much more than what is live at the end a peak must be to be shown: one part in so many.
 const peakMatters = 20
 
-func pythonColumns(r *analysis.Row) string {
+func pythonColumns(r *view.Row) string {
 	return fitTail(r.Name, widthName) + " " + fit(r.Func, widthFunc) + " " + fit(r.Source, widthSource)
 }
 
-func nativeColumn(r *analysis.Row) string { return fit(r.Name, widthName+1+widthFunc+1+widthSource) }
+func nativeColumn(r *view.Row) string { return fit(r.Name, widthName+1+widthFunc+1+widthSource) }
 
 // table prints nothing for a table without rows.
-func (p *printer) table(title string, t analysis.Table, name func(*analysis.Row) string) {
+func (p *printer) table(title string, t view.Table, name func(*view.Row) string) {
 	if len(t.Rows) == 0 {
 		return
 	}

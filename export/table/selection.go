@@ -8,15 +8,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // SelectionInput is what Selection prints.
 type SelectionInput struct {
-	View  *analysis.View // as Trace.Select gives it
-	Title string         // what is selected: "at the peak of each device"
-	Range bool           // it is a range: what was allocated in it is shown too
-	By    analysis.RowKind
+	View  *view.View // as Trace.Select gives it
+	Title string     // what is selected: "at the peak of each device"
+	Range bool       // it is a range: what was allocated in it is shown too
+	By    view.RowKind
 	Top   int // rows of each table; 0: 10
 }
 
@@ -30,10 +30,10 @@ func Selection(w io.Writer, in SelectionInput) error {
 	}
 	p.line("%s", Printable(in.Title))
 	if in.Range {
-		p.entries("allocated by "+in.By.String(), in.View.EntriesOf(analysis.Allocated), &in)
-		p.entries("of it, live at the end by "+in.By.String(), in.View.EntriesOf(analysis.InUse), &in)
+		p.entries("allocated by "+in.By.String(), in.View.EntriesOf(view.Allocated), &in)
+		p.entries("of it, live at the end by "+in.By.String(), in.View.EntriesOf(view.InUse), &in)
 	} else {
-		p.entries("live by "+in.By.String(), in.View.EntriesOf(analysis.InUse), &in)
+		p.entries("live by "+in.By.String(), in.View.EntriesOf(view.InUse), &in)
 	}
 	p.line("")
 	p.stacksOf(in.View)
@@ -44,8 +44,8 @@ func Selection(w io.Writer, in SelectionInput) error {
 }
 
 // entries prints one table, with its sum in the title.
-func (p *printer) entries(title string, entries []analysis.Entry, in *SelectionInput) {
-	rows := analysis.GroupEntries(entries, in.By)
+func (p *printer) entries(title string, entries []view.Entry, in *SelectionInput) {
+	rows := view.GroupEntries(entries, in.By)
 	total, blocks := int64(0), uint64(0)
 	for i := range rows {
 		total, blocks = total+rows[i].Bytes, blocks+rows[i].Blocks
@@ -67,7 +67,7 @@ func (p *printer) entries(title string, entries []analysis.Entry, in *SelectionI
 	}
 }
 
-func (p *printer) entry(e *analysis.Entry, by analysis.RowKind, total int64) {
+func (p *printer) entry(e *view.Entry, by view.RowKind, total int64) {
 	name := fit(e.Name, widthName+1+widthFunc+1+widthSource)
 	switch {
 	case e.Func == "":
@@ -81,10 +81,10 @@ func (p *printer) entry(e *analysis.Entry, by analysis.RowKind, total int64) {
 		blocks = "unknown"
 	}
 	p.columns("  "+name, entryBytes(e.Bytes), blocks, shareOf(e.Bytes, total))
-	if by != analysis.ByStack {
+	if by != view.ByStack {
 		return
 	}
-	python := slices.ContainsFunc(e.Stack, func(c analysis.Call) bool { return c.Func != "" })
+	python := slices.ContainsFunc(e.Stack, func(c view.Call) bool { return c.Func != "" })
 	for i := range e.Stack { // leaf first
 		if c := &e.Stack[i]; c.Func != "" || !python || i == 0 {
 			p.line("    %s", Printable(c.Text()))
@@ -107,7 +107,7 @@ func shareOf(part, whole int64) string {
 }
 
 // stacksOf says how complete the stacks of a view are.
-func (p *printer) stacksOf(v *analysis.View) {
+func (p *printer) stacksOf(v *view.View) {
 	var parts []string
 	uses := v.Stacks()
 	var all uint64

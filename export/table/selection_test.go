@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/eventtest"
 )
 
@@ -34,20 +34,20 @@ func column(t *testing.T, text, title string) (blocks, rows int) {
 
 // A table of any kind of rows has all blocks, whether they are shown or not, and is at most as wide as all others.
 func TestSelection(t *testing.T) {
-	trace, err := analysis.NewTrace(eventtest.Random(7, 4000), nil)
+	trace, err := view.NewTrace(eventtest.Random(7, 4000), nil)
 	require.NoError(t, err)
-	v, err := trace.Select(analysis.Selection{At: trace.First() + (trace.Last()-trace.First())/2})
+	v, err := trace.Select(view.Selection{At: trace.First() + (trace.Last()-trace.First())/2})
 	require.NoError(t, err)
 	want := 0
-	for p := range v.Portions(analysis.InUse, nil) {
+	for p := range v.Samples(view.InUse, nil) {
 		want += int(p.Objects)
 	}
-	for by := range analysis.RowKindNames {
+	for by := range view.RowKindNames {
 		for _, top := range []int{1, 3, 1000} {
 			var out bytes.Buffer
-			in := SelectionInput{View: v, Title: "at \x1b[31m+1 s", By: analysis.RowKind(by), Top: top}
+			in := SelectionInput{View: v, Title: "at \x1b[31m+1 s", By: view.RowKind(by), Top: top}
 			require.NoError(t, Selection(&out, in))
-			require.True(t, strings.HasPrefix(out.String(), "at [31m+1 s\n\nlive by "+analysis.RowKindNames[by]+": "+exactText(v.Total())+" in all"), out.String())
+			require.True(t, strings.HasPrefix(out.String(), "at [31m+1 s\n\nlive by "+view.RowKindNames[by]+": "+exactText(v.Total())+" in all"), out.String())
 			blocks, rows := column(t, out.String(), "live by")
 			require.Equal(t, want, blocks, out.String())
 			require.LessOrEqual(t, rows, top+1)
@@ -60,16 +60,16 @@ func TestSelection(t *testing.T) {
 
 // A range shows what was allocated, and what of it stays.
 func TestSelectionOfRange(t *testing.T) {
-	trace, err := analysis.NewTrace(eventtest.Random(8, 4000), nil)
+	trace, err := view.NewTrace(eventtest.Random(8, 4000), nil)
 	require.NoError(t, err)
 	middle := trace.First() + (trace.Last()-trace.First())/2
-	v, err := trace.Select(analysis.Selection{From: middle, To: trace.Last()})
+	v, err := trace.Select(view.Selection{From: middle, To: trace.Last()})
 	require.NoError(t, err)
 	var out bytes.Buffer
 	require.NoError(t, Selection(&out, SelectionInput{View: v, Title: "x", Range: true, Top: 2}))
-	for m, title := range map[analysis.Measure]string{analysis.Allocated: "\nallocated by line", analysis.InUse: "\nof it, live at the end by line"} {
+	for m, title := range map[view.Measure]string{view.Allocated: "\nallocated by line", view.InUse: "\nof it, live at the end by line"} {
 		want := 0
-		for p := range v.Portions(m, nil) {
+		for p := range v.Samples(m, nil) {
 			want += int(p.Objects)
 		}
 		blocks, _ := column(t, out.String(), title)

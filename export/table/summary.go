@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -23,7 +24,7 @@ const (
 
 // Input is what Summary and Comments print.
 type Input struct {
-	View *analysis.View
+	View *view.View
 	Hits []Hits // of every probe; empty: not known, as for a recording
 	// Lost is events of the process that were lost, where Hits are those of all processes of a job; nil: Hits are its own.
 	Lost *uint64
@@ -32,7 +33,7 @@ type Input struct {
 	Duration time.Duration // of the recording; 0: up to the last event
 	Top      int           // rows of each table; 0: 10
 	// Balance is where the memory of the process is, with the driver's own figures. nil: made from View alone.
-	Balance *analysis.Balance
+	Balance *balance.Process
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none, or it is not known.
 	RawStacks *RawStacks
 	// Checks is how the live set compared with the allocator's books; nil: it was not compared.
@@ -169,11 +170,11 @@ type part struct {
 	pid     uint32
 	device  event.Device
 	torch   *heap.Account
-	balance *analysis.DeviceBalance
+	balance *balance.Device
 }
 
 // balances are those of all processes.
-func (in *Input) balances() []*analysis.Balance {
+func (in *Input) balances() []*balance.Process {
 	pids := map[uint32]bool{} // and whether it has a caching allocator
 	for i := range in.View.Sites {
 		pids[in.View.Sites[i].PID] = false
@@ -181,16 +182,16 @@ func (in *Input) balances() []*analysis.Balance {
 	for i := range in.View.Snapshot.Accounts {
 		pids[in.View.Snapshot.Accounts[i].PID] = true
 	}
-	var out []*analysis.Balance
+	var out []*balance.Process
 	for _, pid := range slices.Sorted(maps.Keys(pids)) {
 		if in.Balance != nil && in.Balance.PID == pid {
 			continue
 		}
-		input := analysis.BalanceInput{PID: pid, View: in.View, DriverWhy: "it was not asked"}
+		input := balance.Input{PID: pid, View: in.View, DriverWhy: "it was not asked"}
 		if pids[pid] {
 			input.TorchWhy = "the allocator's books were not read"
 		}
-		out = append(out, analysis.NewBalance(&input))
+		out = append(out, balance.New(&input))
 	}
 	if in.Balance != nil {
 		out = append(out, in.Balance)
@@ -198,7 +199,7 @@ func (in *Input) balances() []*analysis.Balance {
 	return out
 }
 
-func (in *Input) parts(balances []*analysis.Balance) []part {
+func (in *Input) parts(balances []*balance.Process) []part {
 	var out []part
 	accounts := in.View.Snapshot.Accounts
 	for i := range accounts {
@@ -277,7 +278,7 @@ func lostText(lost int64) string {
 	return ""
 }
 
-func (p *printer) device(d *analysis.DeviceBalance) {
+func (p *printer) device(d *balance.Device) {
 	if n, known := d.SegmentGap(); known {
 		p.field("segments", "%s by the driver's calls; what the allocator reports differs by %s B", exactText(d.SegmentBytes), signedCount(n))
 	} else if d.Segments.Objects > 0 {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -58,8 +58,8 @@ func source(path string) io.Reader {
 	return strings.NewReader(text)
 }
 
-func viewOf(s *heap.Snapshot) *analysis.View {
-	return analysis.New(s, func(id event.StackID) *event.Stack { return knownStacks[id] }, &analysis.Options{Source: source})
+func viewOf(s *heap.Snapshot) *view.View {
+	return view.New(s, func(id event.StackID) *event.Stack { return knownStacks[id] }, &view.Options{Source: source})
 }
 
 func site(layer event.Layer, device event.Device, stack event.StackID, objects, bytes uint64) heap.Site {

@@ -8,15 +8,15 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
 )
 
 // WhoInput is what Who and WhoBlock print.
 type WhoInput struct {
-	Holders *analysis.Holders
+	Holders *holders.Index
 	Command string    // of the program; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
-	By      analysis.Grouping
+	By      holders.Grouping
 	Top     int // rows of the table; 0: all
 }
 
@@ -46,8 +46,8 @@ func Who(w io.Writer, in WhoInput) error {
 		p.line("")
 		p.line("no device: CUDA is not initialised")
 	} else {
-		p.whoRows("category", in.Holders.By(analysis.ByCategory, 0), false)
-		if in.By != analysis.ByCategory {
+		p.whoRows("category", in.Holders.By(holders.ByCategory, 0), false)
+		if in.By != holders.ByCategory {
 			p.whoRows(groupTitles[in.By], in.Holders.By(in.By, in.Top), true)
 		}
 	}
@@ -88,7 +88,7 @@ func stoppedText(frozen time.Duration) string {
 	return fmt.Sprintf("the process was stopped for %d ms", frozen.Milliseconds())
 }
 
-func (p *printer) whoRows(title string, t analysis.HolderTable, details bool) {
+func (p *printer) whoRows(title string, t holders.Table, details bool) {
 	p.line("")
 	p.whoRow("live by "+title, "", "", "bytes", "blocks", "share")
 	for i := range t.Rows {
@@ -123,7 +123,7 @@ func (p *printer) whoRow(name, where, what, bytes, blocks, share string) {
 }
 
 // whatText says what the blocks of a row are, as far as its name does not.
-func whatText(r *analysis.HolderRow) string {
+func whatText(r *holders.Row) string {
 	if r.What == "other tensors" && r.Tensors != "" && r.Tensors != r.Name {
 		return r.Tensors
 	}
@@ -131,7 +131,7 @@ func whatText(r *analysis.HolderRow) string {
 }
 
 // whoViews prints what small views keep.
-func (p *printer) whoViews(h *analysis.Holders) {
+func (p *printer) whoViews(h *holders.Index) {
 	views := h.Views()
 	if len(views) == 0 {
 		return
@@ -148,7 +148,7 @@ func (p *printer) whoViews(h *analysis.Holders) {
 }
 
 // whoKnown says how much of it is known, and why not all.
-func (p *printer) whoKnown(h *analysis.Holders) {
+func (p *printer) whoKnown(h *holders.Index) {
 	p.line("")
 	var counted uint64
 	for _, d := range h.Report.Devices {

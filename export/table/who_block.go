@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
 )
 
 // WhoBlock prints everything that is known of one block, the one of that number in the report. Its lines are as long as
@@ -56,7 +56,7 @@ func (p *blockPrinter) field(name, format string, args ...any) {
 	p.line("%-9s%s", name, fmt.Sprintf(format, args...))
 }
 
-func confirmedText(b *analysis.HeldBlock) string {
+func confirmedText(b *holders.Block) string {
 	switch {
 	case len(b.Path) == 0:
 		return ""
@@ -67,7 +67,7 @@ func confirmedText(b *analysis.HeldBlock) string {
 }
 
 // foundText says how many holders there are, and whether that is all.
-func foundText(b *analysis.HeldBlock) string {
+func foundText(b *holders.Block) string {
 	switch b.Complete.String() {
 	case "yes":
 		return fmt.Sprintf("all %d found, as the reference counts prove", b.Holders)
@@ -77,14 +77,14 @@ func foundText(b *analysis.HeldBlock) string {
 	return fmt.Sprintf("%d found; the reference counts do not tell whether that is all", b.Holders)
 }
 
-func (p *blockPrinter) tensor(i int, t *analysis.HeldTensor) {
+func (p *blockPrinter) tensor(i int, t *holders.Tensor) {
 	name := "tensor"
 	if i > 0 {
 		name = ""
 	}
 	shape := "of unknown shape"
 	if t.Shape != nil {
-		shape = fmt.Sprintf("%s, strides %s, offset %d", analysis.ShapeText(t.Shape), analysis.ShapeText(t.Strides), t.Offset)
+		shape = fmt.Sprintf("%s, strides %s, offset %d", holders.ShapeText(t.Shape), holders.ShapeText(t.Strides), t.Offset)
 	}
 	dtype := t.DType
 	if dtype == "" {
@@ -99,14 +99,14 @@ func (p *blockPrinter) tensor(i int, t *analysis.HeldTensor) {
 }
 
 // steps prints a path step by step, with the addresses that id() gives.
-func (p *blockPrinter) steps(path analysis.HolderPath) {
+func (p *blockPrinter) steps(path holders.Path) {
 	for i := range path {
 		name := "path"
 		if i > 0 {
 			name = ""
 		}
 		s := &path[i]
-		p.field(name, "%-12s %-40s %-20s %#x", analysis.StepName(s), stepText(s), s.Type, s.Addr)
+		p.field(name, "%-12s %-40s %-20s %#x", holders.StepName(s), stepText(s), s.Type, s.Addr)
 	}
 }
 
@@ -114,7 +114,7 @@ func (p *blockPrinter) steps(path analysis.HolderPath) {
 var numbered = []string{"index", "key", "temporary", "next", "saved", "elided"}
 
 // stepText is what a step has beside its kind.
-func stepText(s *analysis.HolderStep) string {
+func stepText(s *holders.Step) string {
 	switch {
 	case s.Frame != nil && s.Frame.Function != "":
 		return fmt.Sprintf("%s:%d %s()", s.Frame.File, s.Frame.Line, s.Frame.Function)
@@ -124,9 +124,9 @@ func stepText(s *analysis.HolderStep) string {
 		return "[" + s.KeyPath.String() + "]"
 	case s.Name != "":
 		return s.Name
-	case analysis.KeyName(s) == "object":
+	case holders.KeyName(s) == "object":
 		return s.KeyType
-	case slices.Contains(numbered, analysis.StepName(s)):
+	case slices.Contains(numbered, holders.StepName(s)):
 		return fmt.Sprint(s.Index)
 	}
 	return ""

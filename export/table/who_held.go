@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 )
 
 // The widths of the columns of Held, in characters; with the columns behind them they make maxWidth.
@@ -17,7 +17,7 @@ const (
 
 // HeldInput is what Held prints.
 type HeldInput struct {
-	Joined *analysis.Joined
+	Joined *view.Joined
 	Title  string // of what the blocks are: "live in torch"
 	Top    int    // most rows; 0: 10
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/who"
 )
@@ -66,18 +68,18 @@ func heldReport() *who.Report {
 	return r
 }
 
-func whoInput(r *who.Report, by analysis.Grouping, top int) WhoInput {
-	return WhoInput{Holders: analysis.NewHolders(r), Command: "python train\x1b.py", Boot: time.Unix(0, 0).UTC(), By: by, Top: top}
+func whoInput(r *who.Report, by holders.Grouping, top int) WhoInput {
+	return WhoInput{Holders: holders.New(r), Command: "python train\x1b.py", Boot: time.Unix(0, 0).UTC(), By: by, Top: top}
 }
 
 func TestWho(t *testing.T) {
 	stopped := heldReport()
 	stopped.Stats.Frozen = 250 * time.Millisecond
 	for name, in := range map[string]WhoInput{
-		"owner":    whoInput(heldReport(), analysis.ByOwner, 4),
-		"shape":    whoInput(stopped, analysis.ByShape, 0),
-		"category": whoInput(heldReport(), analysis.ByCategory, 0),
-		"nothing":  whoInput(&who.Report{PID: 1}, analysis.ByOwner, 0),
+		"owner":    whoInput(heldReport(), holders.ByOwner, 4),
+		"shape":    whoInput(stopped, holders.ByShape, 0),
+		"category": whoInput(heldReport(), holders.ByCategory, 0),
+		"nothing":  whoInput(&who.Report{PID: 1}, holders.ByOwner, 0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
@@ -113,7 +115,7 @@ func TestWhoBlock(t *testing.T) {
 	for i, name := range []string{"path", "graph", "workspace", "long", "lost"} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
-			require.NoError(t, WhoBlock(&buf, whoInput(r, analysis.ByOwner, 0), i))
+			require.NoError(t, WhoBlock(&buf, whoInput(r, holders.ByOwner, 0), i))
 			golden(t, "who.block."+name, buf.String())
 			requirePlain(t, buf.String())
 		})
@@ -121,8 +123,8 @@ func TestWhoBlock(t *testing.T) {
 }
 
 func TestWhoError(t *testing.T) {
-	require.ErrorIs(t, Who(fullDisk{}, whoInput(heldReport(), analysis.ByOwner, 0)), errFull)
-	require.ErrorIs(t, WhoBlock(fullDisk{}, whoInput(heldReport(), analysis.ByOwner, 0), 0), errFull)
+	require.ErrorIs(t, Who(fullDisk{}, whoInput(heldReport(), holders.ByOwner, 0)), errFull)
+	require.ErrorIs(t, WhoBlock(fullDisk{}, whoInput(heldReport(), holders.ByOwner, 0), 0), errFull)
 }
 
 func TestFitMiddle(t *testing.T) {
@@ -134,10 +136,10 @@ func TestFitMiddle(t *testing.T) {
 }
 
 func TestHeld(t *testing.T) {
-	j := &analysis.Joined{Bytes: 400 * mib, Rows: []analysis.HeldSite{
+	j := &view.Joined{Bytes: 400 * mib, Rows: []view.HeldSite{
 		{Born: "a_long_folder_name/and_a_file.py:41 Trainer.step", Where: "train.py:108 Trainer.fit_all()", Holder: "kept_" + strings.Repeat("x", 60) + "[0..11]", Bytes: 300 * mib, Blocks: 12, Share: 0.75},
-		{Born: analysis.BeforeAttach, Holder: "model\x1b.*", Bytes: 60 * mib, Blocks: 4, Share: 0.15},
-		{Born: "t.py:9 main", Holder: analysis.NoHolder, Bytes: 40 * mib, Blocks: 1, Share: 0.1},
+		{Born: stacks.BeforeAttach, Holder: "model\x1b.*", Bytes: 60 * mib, Blocks: 4, Share: 0.15},
+		{Born: "t.py:9 main", Holder: view.NoHolder, Bytes: 40 * mib, Blocks: 1, Share: 0.1},
 	}}
 	var buf bytes.Buffer
 	require.NoError(t, Held(&buf, HeldInput{Joined: j, Title: "live in torch", Top: 2}))
@@ -150,7 +152,7 @@ func TestHeld(t *testing.T) {
 	require.NoError(t, Held(&buf, HeldInput{Joined: j, Title: "live in torch"}))
 	require.NotContains(t, buf.String(), "more row")
 	buf.Reset()
-	require.NoError(t, Held(&buf, HeldInput{Joined: &analysis.Joined{}}))
+	require.NoError(t, Held(&buf, HeldInput{Joined: &view.Joined{}}))
 	require.Empty(t, buf.String())
 	require.ErrorIs(t, Held(fullDisk{}, HeldInput{Joined: j}), errFull)
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -154,7 +154,7 @@ print(json.dumps(lines))`
 func linesOf(t *testing.T, s *Source) map[string]uint64 {
 	t.Helper()
 	require.NoError(t, s.Rewind())
-	trace, err := analysis.NewTrace(s, nil)
+	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
 	require.NoError(t, trace.Damage)
 	lines := map[string]uint64{}

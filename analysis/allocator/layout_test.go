@@ -1,0 +1,179 @@
+package allocator_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// A layout has the blocks that live at its moment, in segments without gaps, and its history leads there.
+func TestLayouts(t *testing.T) {
+	for seed := range uint64(5) {
+		s := eventtest.Random(seed, 2000)
+		trace, err := view.NewTrace(s, nil)
+		require.NoError(t, err)
+		for _, n := range []int{500, 1234, 2000} {
+			h := applied(s, n)
+			o := allocator.LayoutOptions{Selection: view.Selection{At: s.Events[n-1].Time}}
+			layouts, err := allocator.Layouts(trace, o)
+			require.NoError(t, err)
+			require.Len(t, layouts, len(h.Totals().Accounts))
+			for i := range layouts {
+				l := &layouts[i]
+				a, ok := h.Account(l.PID, l.Device)
+				require.True(t, ok)
+				require.Equal(t, int64(a.Allocated), int64(l.Allocated)+l.Unplaced)
+				require.Equal(t, a.Live.Bytes, l.Allocated)
+				require.Equal(t, liveBlocks(h, l), layoutBlocks(t, l))
+				require.Equal(t, l.Allocated, historyBytes(l))
+				require.Zero(t, l.LeftOut)
+			}
+		}
+	}
+}
+
+// block is what both have of a live block.
+type block struct {
+	size, requested uint64
+	stack           event.StackID
+}
+
+func liveBlocks(h *heap.Heap, l *allocator.Layout) map[uint64]block {
+	out := map[uint64]block{}
+	for b := range h.Blocks() {
+		if b.Layer == event.LayerTorch && b.PID == l.PID && b.Device == l.Device {
+			out[b.Addr] = block{b.Size, b.Requested, b.Stack}
+		}
+	}
+	return out
+}
+
+func layoutBlocks(t *testing.T, l *allocator.Layout) map[uint64]block {
+	t.Helper()
+	out, end, reserved := map[uint64]block{}, uint64(0), uint64(0)
+	for _, s := range l.Segments {
+		require.GreaterOrEqual(t, s.Addr, end)
+		end, reserved = s.Addr, reserved+s.Size
+		for i, b := range s.Blocks {
+			require.Equal(t, end, b.Addr)
+			end += b.Size
+			if b.Live {
+				out[b.Addr] = block{b.Size, b.Requested, b.Stack}
+			} else {
+				require.True(t, i == 0 || s.Blocks[i-1].Live, "two gaps beside each other")
+			}
+		}
+		require.Equal(t, s.Addr+s.Size, end)
+	}
+	require.Equal(t, l.Reserved, reserved)
+	return out
+}
+
+// historyBytes is what the history adds up to.
+func historyBytes(l *allocator.Layout) uint64 {
+	bytes := uint64(0)
+	for _, x := range l.History {
+		switch x.Kind {
+		case allocator.HistoryAlloc:
+			bytes += x.Size
+		case allocator.HistoryFree:
+			bytes -= x.Size
+		}
+	}
+	return bytes
+}
+
+// At the peak each device has its own moment, and is as large as its peak.
+func TestLayoutsAtPeak(t *testing.T) {
+	s := eventtest.Random(1, 3000)
+	trace, err := view.NewTrace(s, nil)
+	require.NoError(t, err)
+	layouts, err := allocator.Layouts(trace, allocator.LayoutOptions{Selection: view.Selection{Peak: true}})
+	require.NoError(t, err)
+	accounts := trace.End().Snapshot.Accounts
+	require.Len(t, layouts, len(accounts))
+	for i := range layouts {
+		require.Equal(t, accounts[i].Device, layouts[i].Device)
+		require.Equal(t, accounts[i].PeakTime, layouts[i].Time)
+		require.Equal(t, int64(accounts[i].Peak), int64(layouts[i].Allocated)+layouts[i].Unplaced)
+	}
+}
+
+// The history is cut at its beginning, and what is left out is counted.
+func TestLayoutHistoryIsCut(t *testing.T) {
+	s := eventtest.Random(2, 3000)
+	trace, err := view.NewTrace(s, nil)
+	require.NoError(t, err)
+	whole, err := allocator.Layouts(trace, allocator.LayoutOptions{})
+	require.NoError(t, err)
+	cut, err := allocator.Layouts(trace, allocator.LayoutOptions{Entries: 50})
+	require.NoError(t, err)
+	from := s.Events[1500].Time
+	ranged, err := allocator.Layouts(trace, allocator.LayoutOptions{Selection: view.Selection{From: from, To: trace.Last()}})
+	require.NoError(t, err)
+	for i := range whole {
+		all := whole[i].History
+		last := cut[i].History
+		require.Equal(t, all[len(all)-len(last):], last)
+		require.InDelta(t, 50, entries(last), 1)
+		require.LessOrEqual(t, entries(last), 50)
+		require.EqualValues(t, entries(all)-entries(last), cut[i].LeftOut)
+		require.Equal(t, whole[i].Segments, cut[i].Segments)
+		require.Equal(t, entries(all), entries(ranged[i].History)+int(ranged[i].LeftOut))
+		require.Equal(t, all[len(all)-len(ranged[i].History):], ranged[i].History)
+		require.Greater(t, ranged[i].History[0].Time, from)
+	}
+}
+
+// entries is how many entries PyTorch has of a history.
+func entries(list []allocator.HistoryEvent) int {
+	n := 0
+	for _, x := range list {
+		if n++; x.Kind == allocator.HistoryFree {
+			n++
+		}
+	}
+	return n
+}
+
+// Blocks of which the segment is not known have one that is made up.
+func TestLayoutMakesUpSegments(t *testing.T) {
+	s := eventtest.Random(4, 1000)
+	kept := s.Events[:0]
+	for _, e := range s.Events {
+		if e.Layer == event.LayerTorch {
+			kept = append(kept, e)
+		}
+	}
+	s.Events = kept
+	trace, err := view.NewTrace(s, nil)
+	require.NoError(t, err)
+	layouts, err := allocator.Layouts(trace, allocator.LayoutOptions{})
+	require.NoError(t, err)
+	h := applied(s, len(s.Events))
+	for i := range layouts {
+		l := &layouts[i]
+		require.Equal(t, liveBlocks(h, l), layoutBlocks(t, l))
+		require.Equal(t, l.Allocated, l.MadeUp.Bytes)
+		require.Equal(t, l.Allocated, l.Reserved)
+		for _, g := range l.Segments {
+			require.True(t, g.MadeUp)
+		}
+	}
+}
+
+// applied is the live set after the first n events, without a trace.
+func applied(s *eventtest.Stream, n int) *heap.Heap {
+	h := heap.New()
+	for i := range s.Events[:n] {
+		e := s.Events[i]
+		h.Apply(&e)
+	}
+	return h
+}

@@ -1,0 +1,159 @@
+//go:build linux
+
+package allocator
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/inspect"
+)
+
+// Block is one tile of a segment, as the allocator knows it.
+type Block = inspect.Block
+
+// Books is what the caching allocator's own map of memory adds up to.
+type State struct {
+	Devices []DeviceState // by their number; also those without memory
+}
+
+// DeviceBooks is the figures of one device.
+type DeviceState struct {
+	Memory
+	// Counted is the allocator's own totals, which it keeps apart from its map. They are equal to Allocated and Reserved
+	// in a map that balances.
+	Counted  inspect.DeviceTotals
+	Time     uint64         // when it was read, CLOCK_BOOTTIME, nanoseconds
+	Pools    []PoolState    // the common ones first, then by id; large before small
+	Segments []SegmentState // by address
+}
+
+// Unexplained is the bytes reserved by the allocator's own count that are in none of the four parts, less those that are
+// in too many. It is 0 in a map that balances.
+func (d *DeviceState) Unexplained() int64 {
+	return int64(d.Counted.Reserved - d.Allocated - d.Pending - d.Inactive - d.Free)
+}
+
+// Miscounted is the bytes allocated by the allocator's own count, less those of the blocks. It is 0 in a map that balances.
+func (d *DeviceState) Miscounted() int64 { return int64(d.Counted.Allocated - d.Allocated) }
+
+// PoolBooks is the figures of one pool of one device.
+type PoolState struct {
+	Memory
+	Pool inspect.Pool
+}
+
+// SegmentBooks is the figures of one segment.
+type SegmentState struct {
+	Memory
+	*inspect.Segment // shared with the map
+}
+
+// FreeBytes is the bytes of the segment that no block holds, in holes or as a whole.
+func (s *SegmentState) FreeBytes() uint64 { return s.Inactive + s.Free }
+
+// Gaps lists the free blocks, largest first.
+func (s *SegmentState) FreeBlocks() []Block {
+	out := s.blocks(false)
+	slices.SortStableFunc(out, func(x, y Block) int { return cmp.Compare(y.Size, x.Size) })
+	return out
+}
+
+// Pins lists the blocks that keep the segment from being returned to the driver, by address.
+func (s *SegmentState) Pins() []Block {
+	return s.blocks(true)
+}
+
+func (s *SegmentState) blocks(held bool) []Block {
+	var out []Block
+	for i := range s.Blocks {
+		if Held(&s.Blocks[i]) == held {
+			out = append(out, s.Blocks[i])
+		}
+	}
+	return out
+}
+
+// Held reports whether a block is not free: the program holds it, or another stream's work does.
+func Held(b *Block) bool { return b.State != inspect.StateFree }
+
+// Pending reports whether a block was given back and waits for another stream's work.
+func Pending(b *Block) bool { return b.State == inspect.StatePending }
+
+// NewBooks adds up a map. The map must not change afterwards: it is shared.
+func New(m *inspect.Map) *State {
+	out := &State{Devices: make([]DeviceState, len(m.Devices))}
+	for i := range m.Devices {
+		out.Devices[i] = newDeviceState(&m.Devices[i])
+	}
+	return out
+}
+
+func newDeviceState(m *inspect.DeviceMap) DeviceState {
+	d := DeviceState{Counted: m.DeviceTotals, Time: m.Time, Segments: make([]SegmentState, len(m.Segments))}
+	pools := map[inspect.Pool]*Memory{}
+	for i := range m.Segments {
+		s := &m.Segments[i]
+		d.Segments[i] = SegmentState{segmentMemory(s), s}
+		d.add(&d.Segments[i].Memory)
+		if pools[s.Pool] == nil {
+			pools[s.Pool] = &Memory{}
+		}
+		pools[s.Pool].add(&d.Segments[i].Memory)
+	}
+	for p, memory := range pools {
+		d.Pools = append(d.Pools, PoolState{*memory, p})
+	}
+	slices.SortFunc(d.Pools, func(x, y PoolState) int { return comparePools(x.Pool, y.Pool) })
+	return d
+}
+
+func segmentMemory(s *inspect.Segment) Memory {
+	m := Memory{Reserved: s.Size, SegmentCount: 1}
+	for _, b := range s.Blocks {
+		switch b.State {
+		case inspect.StateAllocated:
+			m.Allocated, m.Requested, m.AllocatedCount = m.Allocated+b.Size, event.Add(m.Requested, b.Requested), m.AllocatedCount+1
+		case inspect.StatePending:
+			m.Pending, m.PendingCount = m.Pending+b.Size, m.PendingCount+1
+		default:
+			m.Inactive, m.InactiveCount, m.LargestInactive = m.Inactive+b.Size, m.InactiveCount+1, max(m.LargestInactive, b.Size)
+		}
+	}
+	if m.AllocatedCount+m.PendingCount == 0 {
+		m.Free, m.FreeSegmentCount = m.Inactive, 1
+		m.Inactive, m.InactiveCount, m.LargestInactive = 0, 0, 0
+	}
+	return m
+}
+
+func comparePools(x, y inspect.Pool) int {
+	small := func(p inspect.Pool) int {
+		if p.Small {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(slices.Compare(x.ID[:], y.ID[:]), cmp.Compare(small(x), small(y)))
+}
+
+// MostFree gives the n segments with the most bytes that no block holds, and how many with such bytes there are in all.
+func (d *DeviceState) MostFree(n int) (most []SegmentState, all int) {
+	for i := range d.Segments {
+		if d.Segments[i].FreeBytes() > 0 {
+			most = append(most, d.Segments[i])
+		}
+	}
+	slices.SortStableFunc(most, func(x, y SegmentState) int { return cmp.Compare(y.FreeBytes(), x.FreeBytes()) })
+	return most[:min(n, len(most))], len(most)
+}
+
+// Torch is the allocator's memory by device, also of devices without any.
+func (b *State) Torch() []TorchMemory {
+	out := make([]TorchMemory, len(b.Devices))
+	for i := range b.Devices {
+		out[i] = TorchMemory{Device: b.Devices[i].Counted.Device, Memory: b.Devices[i].Memory}
+	}
+	return out
+}

@@ -1,0 +1,223 @@
+//go:build linux
+
+package holders
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gputrace/gputrace/inspect/who"
+)
+
+// Folding: the blocks that a user would call one thing are one group. Their paths are the same but for
+//
+//	numbers        kept[0], kept[1], ...                    kept[0..11]
+//	keys           opt.state[model.head.weight]['exp_avg']  opt.state[*]['exp_avg']
+//	modules        model.blocks[3].mlp[0].weight            model.*
+//	graph nodes    losses[4].grad_fn<...> ... saved by ...  losses[0..99].grad_fn …
+//
+// A path is rendered with a number in place of each part that may differ; numbers that nobody would use are put in, so that
+// they can be found in the text again.
+const (
+	// firstHole stands for the first part that differs, the next number for the second, and so on.
+	firstHole = 8_207_316_450_000_000_000
+	maxHoles  = 64
+	// maxNamedKeys is how many different string keys at one place are shown one by one.
+	maxNamedKeys = 8
+
+	anyKey    = "*"
+	anyModule = "*"
+	graphTail = " …"
+)
+
+// template is a path with holes.
+type template struct {
+	text  string // holes are the numbers from firstHole on
+	holes []hole
+}
+
+// hole is what a path has in one place.
+type hole struct {
+	number int64
+	key    string // quoted; empty: number counts
+	object bool   // a key that is neither a number nor a string
+}
+
+// ownerNames names the group of each block.
+func ownerNames(blocks []who.Block) []string {
+	templates := make([]template, len(blocks))
+	groups := map[string][]int{}
+	for i := range blocks {
+		templates[i] = newTemplate(&blocks[i])
+		groups[templates[i].text] = append(groups[templates[i].text], i)
+	}
+	out := make([]string, len(blocks))
+	for _, of := range groups {
+		nameGroup(templates, of, out)
+	}
+	count := map[string]int{}
+	for _, name := range out {
+		count[name]++
+	}
+	for i := range out {
+		if count[out[i]] == 1 { // nothing is folded
+			out[i] = blocks[i].Name()
+		}
+	}
+	return out
+}
+
+// nameGroup names blocks of one template. Few different keys keep their names, and make a group each.
+func nameGroup(templates []template, of []int, out []string) {
+	spots := map[int]bool{}
+	for n := range templates[of[0]].holes {
+		keys := map[string]bool{}
+		for _, i := range of {
+			keys[templates[i].holes[n].key] = true
+		}
+		spots[n] = len(keys) <= maxNamedKeys && !keys[""]
+	}
+	parts := map[string][]int{}
+	for _, i := range of {
+		var names []string
+		for n, h := range templates[i].holes {
+			if spots[n] {
+				names = append(names, h.key)
+			}
+		}
+		id := strings.Join(names, "\x00")
+		parts[id] = append(parts[id], i)
+	}
+	for _, part := range parts {
+		name := filled(templates, part)
+		for _, i := range part {
+			out[i] = name
+		}
+	}
+}
+
+// filled is the text of a template with what its blocks have in place of the holes, which come in their order.
+func filled(templates []template, of []int) string {
+	t := &templates[of[0]]
+	var out strings.Builder
+	rest := t.text
+	for n := range t.holes {
+		before, after, found := strings.Cut(rest, holeText(n))
+		if !found {
+			break
+		}
+		out.WriteString(before + "[" + spanText(templates, of, n) + "]")
+		rest = after
+	}
+	return out.String() + rest
+}
+
+// holeText is how a hole is rendered.
+func holeText(n int) string { return fmt.Sprintf("[%d]", firstHole+n) }
+
+// spanText is what stands for a hole: the number or key that all have, the numbers from the first to the last when none is
+// missing, or "*".
+func spanText(templates []template, of []int, n int) string {
+	first := templates[of[0]].holes[n]
+	same, numbers := true, map[int64]bool{}
+	low, high := first.number, first.number
+	for _, i := range of {
+		h := templates[i].holes[n]
+		same = same && h == first
+		if h.object || h.key != "" {
+			low, high = 0, -1 // no numbers
+		}
+		numbers[h.number] = true
+		if low <= high {
+			low, high = min(low, h.number), max(high, h.number)
+		}
+	}
+	switch {
+	case first.object:
+		return anyKey
+	case same && first.key != "":
+		return first.key
+	case same:
+		return fmt.Sprint(first.number)
+	case low <= high && high-low == int64(len(numbers))-1:
+		return fmt.Sprintf("%d..%d", low, high)
+	}
+	return anyKey
+}
+
+func newTemplate(b *who.Block) template {
+	if len(b.Path) == 0 {
+		return template{text: b.Name()}
+	}
+	var t template
+	var p who.Path
+	inModules := false
+	for i := 0; i < len(b.Path); i++ {
+		s := b.Path[i]
+		switch s.Kind {
+		case who.StepGradFn:
+			return t.of(p, ".grad_fn"+graphTail)
+		case who.StepNext, who.StepSaved:
+			return t.of(p, graphTail)
+		}
+		n := moduleSteps(b.Path[i:])
+		switch {
+		case n > 0 && !inModules:
+			p = append(p, who.Step{Kind: who.StepAttribute, Name: anyModule})
+		case n == 0 && i > 0 && b.Path[i-1].Kind == who.StepDict: // an attribute
+			p = append(p, s)
+		case n == 0:
+			p = append(p, t.hide(s))
+		}
+		inModules = n > 0
+		i += max(n-1, 0)
+	}
+	return t.of(p, "")
+}
+
+func (t template) of(p who.Path, tail string) template {
+	t.text = p.String() + tail
+	return t
+}
+
+// partNames are the attributes in which an nn.Module keeps its parts (torch/nn/modules/module.py).
+var partNames = []string{"_modules", "_parameters", "_buffers"}
+
+// moduleSteps is how many steps lead from a module to one of its parts; 0: the path goes elsewhere.
+func moduleSteps(p who.Path) int {
+	n := 0
+	if len(p) > 0 && p[0].Kind == who.StepDict {
+		n = 1
+	}
+	switch {
+	case len(p) < n+2 || !slices.Contains(partNames, p[n].Name) || p[n+1].Kind != who.StepKey:
+		return 0
+	case p[n].Kind == who.StepAttribute || p[n].Kind == who.StepKey:
+		return n + 2
+	}
+	return 0
+}
+
+// hide puts a hole where a step has something that may differ.
+func (t *template) hide(s who.Step) who.Step {
+	n := len(t.holes)
+	if n == maxHoles || s.Name != "" && s.Kind == who.StepIndex { // a field of a named tuple
+		return s
+	}
+	switch {
+	case s.Kind == who.StepIndex:
+		t.holes = append(t.holes, hole{number: s.Index})
+	case s.Kind != who.StepKey:
+		return s
+	case s.KeyKind == who.KeyInt:
+		t.holes = append(t.holes, hole{number: s.Index})
+	case s.KeyKind == who.KeyString:
+		text := who.Path{s}.String() // in brackets
+		t.holes = append(t.holes, hole{key: strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")})
+	default:
+		t.holes = append(t.holes, hole{object: true})
+	}
+	s.Index, s.KeyKind, s.Name, s.KeyPath = int64(firstHole+n), who.KeyInt, "", nil
+	return s
+}

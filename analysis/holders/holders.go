@@ -1,0 +1,363 @@
+//go:build linux
+
+package holders
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/who"
+)
+
+// What a report of holders is made of.
+type (
+	Report = who.Report
+	Block  = who.Block
+	Path   = who.Path
+	Step   = who.Step
+	Tensor = who.Tensor
+)
+
+// Holders is who holds the blocks of a process's caching allocator, for people. It does not change; safe for concurrent use.
+type Index struct {
+	Report *who.Report // shared
+	Bytes  uint64      // of the live blocks
+	Blocks uint64
+
+	owners []string       // of each block, the name of its group
+	index  map[uint64]int // number of the block at an address
+}
+
+// Names of the rows of blocks that have not what a grouping asks for.
+const (
+	NoTensor     = "[no tensor]"
+	NoModule     = "[no module]"
+	UnknownDType = "[unknown dtype]"
+	UnknownShape = "[unknown shape]"
+)
+
+// HolderRow is blocks that are shown together.
+type Row struct {
+	Name string
+	// Where and Holder are the two parts of Name: the frame in which it is a local variable, "train.py:108 train()", and the
+	// rest, "kept[0..11]". Where is empty, and Holder is Name, when it begins in a module, or is no path.
+	Where, Holder string
+	// What the blocks are: their category, or several with a comma between them.
+	What string
+	// Tensors is the shape and dtype of the blocks' tensors when they are all the same, else what they have in common;
+	// empty when nothing is known.
+	Tensors string
+	Bytes   uint64
+	Blocks  uint64
+	Share   float64 // of Holders.Bytes, 0 to 1; 0 when that is 0
+	Of      []int   // which blocks of the report, largest first
+}
+
+// HolderTable is the largest rows.
+type Table struct {
+	Rows   []Row  // by bytes, largest first; by category: in the order of who.Categories, those without a block too
+	More   int    // rows left out
+	Bytes  uint64 // of all rows, also of those left out
+	Blocks uint64
+}
+
+// NewHolders groups a report. The report must not change afterwards: it is shared.
+func New(r *who.Report) *Index {
+	h := &Index{Report: r, Blocks: uint64(len(r.Blocks)), owners: ownerNames(r.Blocks), index: map[uint64]int{}}
+	for i := range r.Blocks {
+		h.Bytes += r.Blocks[i].Size
+		h.index[r.Blocks[i].Addr] = i
+	}
+	return h
+}
+
+// Owner is the name of the group that block i of the report belongs to by owner.
+func (h *Index) Owner(i int) string { return h.owners[i] }
+
+// At is the number of the live block that contains a device address; ok is false when there is none. The addresses of all
+// devices of a process are different (unified virtual addressing).
+func (h *Index) At(addr uint64) (i int, ok bool) {
+	i = slices.IndexFunc(h.Report.Blocks, func(b who.Block) bool { return b.Addr <= addr && addr-b.Addr < b.Size })
+	return i, i >= 0
+}
+
+// Find is the number in the report of a block of the allocator's map. It must be the same block there, by its address, sizes,
+// stream and state; ok is false when it is not, or was read at another moment.
+func (h *Index) Find(b *inspect.Block) (i int, ok bool) {
+	i, ok = h.index[b.Addr]
+	return i, ok && h.Report.Blocks[i].Block == *b
+}
+
+// By groups the blocks. n limits the rows; 0: all.
+func (h *Index) By(g Grouping, n int) Table {
+	rows := map[string]*Row{}
+	for i := range h.Report.Blocks {
+		name := h.groupName(g, i)
+		r := rows[name]
+		if r == nil {
+			r = &Row{Name: name}
+			rows[name] = r
+		}
+		r.Of = append(r.Of, i)
+		r.Bytes, r.Blocks = r.Bytes+h.Report.Blocks[i].Size, r.Blocks+1
+	}
+	t := Table{Bytes: h.Bytes, Blocks: h.Blocks}
+	if g == ByCategory {
+		t.Rows = h.categories(rows)
+		return t
+	}
+	for _, r := range rows {
+		t.Rows = append(t.Rows, h.complete(r))
+	}
+	slices.SortFunc(t.Rows, func(x, y Row) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), cmp.Compare(x.Name, y.Name))
+	})
+	if n > 0 && len(t.Rows) > n {
+		t.More = len(t.Rows) - n
+		t.Rows = t.Rows[:n]
+	}
+	return t
+}
+
+// categories lists all of them, so that it shows what there is nothing of.
+func (h *Index) categories(rows map[string]*Row) []Row {
+	var out []Row
+	for _, c := range who.Categories() {
+		if r := rows[c.String()]; r != nil {
+			out = append(out, h.complete(r))
+		} else {
+			out = append(out, Row{Name: c.String(), Holder: c.String()})
+		}
+	}
+	return out
+}
+
+// complete sets what follows from a row's blocks.
+func (h *Index) complete(r *Row) Row {
+	slices.SortStableFunc(r.Of, func(x, y int) int {
+		return cmp.Compare(h.Report.Blocks[y].Size, h.Report.Blocks[x].Size)
+	})
+	if h.Bytes > 0 {
+		r.Share = float64(r.Bytes) / float64(h.Bytes)
+	}
+	r.What, r.Tensors = h.what(r.Of), h.tensors(r.Of)
+	r.Where, r.Holder = splitName(r.Name, h.Report.Blocks[r.Of[0]].Path)
+	return *r
+}
+
+// splitName takes the frame off a name.
+func splitName(name string, path who.Path) (where, rest string) {
+	if len(path) < 2 || path[0].Kind != who.StepFrame {
+		return "", name
+	}
+	where = path[:1].String()
+	rest, ok := strings.CutPrefix(name, where+" ")
+	if !ok {
+		return "", name
+	}
+	return where, strings.TrimPrefix(rest, "local ")
+}
+
+func (h *Index) groupName(g Grouping, i int) string {
+	b := &h.Report.Blocks[i]
+	switch g {
+	case ByModule:
+		return moduleName(b)
+	case ByDType:
+		return dtypeName(b)
+	case ByShape:
+		return shapeName(b)
+	case ByCategory:
+		return b.Category.String()
+	}
+	return h.owners[i]
+}
+
+// what joins the categories of some blocks, the one with the most bytes first.
+func (h *Index) what(of []int) string {
+	bytes := map[who.Category]uint64{}
+	for _, i := range of {
+		bytes[h.Report.Blocks[i].Category] += h.Report.Blocks[i].Size
+	}
+	var all []who.Category
+	for c := range bytes {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(x, y who.Category) int { return cmp.Or(cmp.Compare(bytes[y], bytes[x]), cmp.Compare(x, y)) })
+	var names []string
+	for _, c := range all {
+		names = append(names, c.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// tensors is what the tensors of some blocks have in common.
+func (h *Index) tensors(of []int) string {
+	shapes, dtypes := map[string]bool{}, map[string]bool{}
+	for _, i := range of {
+		b := &h.Report.Blocks[i]
+		if len(b.Tensors) > 0 {
+			shapes[shapeName(b)] = true
+			dtypes[dtypeName(b)] = true
+		}
+	}
+	switch {
+	case len(shapes) == 0:
+		return ""
+	case len(shapes) == 1:
+		return only(shapes)
+	case len(dtypes) == 1:
+		return only(dtypes)
+	}
+	return fmt.Sprintf("%d dtypes", len(dtypes))
+}
+
+func only(set map[string]bool) string {
+	for s := range set {
+		return s
+	}
+	return ""
+}
+
+func dtypeName(b *who.Block) string {
+	switch {
+	case len(b.Tensors) == 0:
+		return NoTensor
+	case b.Tensors[0].DType == "":
+		return UnknownDType
+	}
+	return b.Tensors[0].DType
+}
+
+func shapeName(b *who.Block) string {
+	switch {
+	case len(b.Tensors) == 0:
+		return NoTensor
+	case b.Tensors[0].Shape == nil:
+		return UnknownShape
+	}
+	return ShapeText(b.Tensors[0].Shape) + " " + dtypeName(b)
+}
+
+// ShapeText is a shape as PyTorch prints it: "[8, 512, 768]", "[]" of a scalar.
+func ShapeText(shape []int64) string {
+	var dims []string
+	for _, d := range shape {
+		dims = append(dims, strconv.FormatInt(d, 10))
+	}
+	return "[" + strings.Join(dims, ", ") + "]"
+}
+
+// moduleName is the module that a block works for: as a parameter or buffer of it, or as the gradient or the optimizer's
+// state of one.
+func moduleName(b *who.Block) string {
+	if name, ok := moduleOf(b.Path); ok {
+		return name
+	}
+	for i := range b.Path {
+		if name, ok := moduleOf(b.Path[i].KeyPath); ok {
+			return name
+		}
+	}
+	return NoModule
+}
+
+func moduleOf(p who.Path) (string, bool) {
+	if n := len(p); n > 0 && p[n-1].Kind == who.StepGrad {
+		p = p[:n-1]
+	}
+	root, name, ok := p.Module()
+	switch {
+	case !ok:
+		return "", false
+	case name == "":
+		return root, true
+	}
+	return root + "." + name, true
+}
+
+// UnknownReason is blocks of which a holder is not known for one reason.
+type UnknownReason struct {
+	Why    string
+	Bytes  uint64
+	Blocks uint64
+}
+
+// Unknown says why blocks have no known holder, the most bytes first.
+func (h *Index) Unknown() []UnknownReason {
+	reasons := map[string]*UnknownReason{}
+	for i := range h.Report.Blocks {
+		b := &h.Report.Blocks[i]
+		if b.Category != who.CategoryUnknown {
+			continue
+		}
+		why := cmp.Or(b.Why, "nothing that is known refers to it")
+		if reasons[why] == nil {
+			reasons[why] = &UnknownReason{Why: why}
+		}
+		reasons[why].Bytes += b.Size
+		reasons[why].Blocks++
+	}
+	var out []UnknownReason
+	for _, r := range reasons {
+		out = append(out, *r)
+	}
+	slices.SortFunc(out, func(x, y UnknownReason) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Why, y.Why))
+	})
+	return out
+}
+
+// Completeness says of how many blocks with tensors all holders were found.
+type Completeness struct {
+	All     uint64 // blocks of which the reference counts prove it
+	Some    uint64 // blocks that have holders which were not found
+	Missing uint64 // how many holders those are
+	Unknown uint64 // blocks of which the reference counts tell nothing
+}
+
+// Completeness adds up what the reference counts say.
+func (h *Index) Completeness() Completeness {
+	var out Completeness
+	for i := range h.Report.Blocks {
+		b := &h.Report.Blocks[i]
+		switch {
+		case len(b.Tensors) == 0:
+		case b.Complete == who.Yes:
+			out.All++
+		case b.Complete == who.No:
+			out.Some++
+			out.Missing += uint64(b.Missing)
+		default:
+			out.Unknown++
+		}
+	}
+	return out
+}
+
+// stepNames are what programs call the kinds of step.
+var stepNames = map[who.StepKind]string{
+	who.StepModule: "module", who.StepFrame: "frame", who.StepException: "exception", who.StepThreadState: "thread_state",
+	who.StepGarbage: "garbage", who.StepNative: "native",
+	who.StepLocal: "local", who.StepTemporary: "temporary", who.StepAttribute: "attribute", who.StepIndex: "index",
+	who.StepKey: "key", who.StepKeyItself: "key_itself", who.StepCell: "cell", who.StepDict: "dict",
+	who.StepSuspended: "suspended", who.StepFrameObject: "frame_object", who.StepSlot: "slot",
+	who.StepGrad: "grad", who.StepGradFn: "grad_fn", who.StepNext: "next", who.StepSaved: "saved",
+	who.StepVariable: "variable", who.StepBase: "base", who.StepHook: "hook", who.StepContext: "context", who.StepNode: "node",
+	who.StepStorage: "storage", who.StepElided: "elided",
+}
+
+// StepName is what programs call the kind of a step.
+func StepName(s *Step) string {
+	return cmp.Or(stepNames[s.Kind], fmt.Sprintf("step %d", s.Kind))
+}
+
+// keyNames are what programs call the kinds of key.
+var keyNames = map[who.KeyKind]string{who.KeyNone: "", who.KeyString: "string", who.KeyInt: "int", who.KeyObject: "object"}
+
+// KeyName is what programs call the kind of a step's key; empty for a step without one.
+func KeyName(s *Step) string { return keyNames[s.KeyKind] }

@@ -1,0 +1,284 @@
+//go:build linux
+
+package holders
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/who"
+)
+
+// The steps of paths, short.
+func mainModule() who.Step           { return who.Step{Kind: who.StepModule, Name: "__main__"} }
+func attribute(name string) who.Step { return who.Step{Kind: who.StepAttribute, Name: name} }
+func index(i int64) who.Step         { return who.Step{Kind: who.StepIndex, Index: i} }
+func word(key string) who.Step {
+	return who.Step{Kind: who.StepKey, KeyKind: who.KeyString, Name: key}
+}
+func number(key int64) who.Step {
+	return who.Step{Kind: who.StepKey, KeyKind: who.KeyInt, Index: key}
+}
+func object(key who.Path) who.Step {
+	return who.Step{Kind: who.StepKey, KeyKind: who.KeyObject, KeyPath: key, KeyType: "Parameter"}
+}
+func part(kind, name string) []who.Step { return []who.Step{attribute(kind), word(name)} }
+func frame(line int) who.Step {
+	return who.Step{Kind: who.StepFrame, Frame: &who.Frame{File: "/job/train.py", Function: "train", Line: line}}
+}
+func local(name string) who.Step { return who.Step{Kind: who.StepLocal, Name: name} }
+
+// route joins steps and lists of them.
+func route(parts ...any) who.Path {
+	var out who.Path
+	for _, p := range parts {
+		switch p := p.(type) {
+		case who.Step:
+			out = append(out, p)
+		case []who.Step:
+			out = append(out, p...)
+		}
+	}
+	return out
+}
+
+func weight(block string) who.Path {
+	return route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", block), part("_modules", "mlp"), part("_parameters", "weight"))
+}
+
+// held makes a block of a path. Its size is n KiB.
+func held(n uint64, c who.Category, p who.Path, tensors ...who.Tensor) who.Block {
+	return who.Block{
+		Block: inspect.Block{Addr: 0x1000_0000 * n, Size: n << 10, Requested: n << 10, State: inspect.StateAllocated},
+		Path:  p, Category: c, Tensors: tensors, Holders: len(tensors), Complete: who.Yes, Confirmed: true,
+	}
+}
+
+func floats(shape ...int64) who.Tensor { return who.Tensor{Shape: shape, DType: "float32"} }
+
+func ownersOf(blocks []who.Block) []string {
+	return New(&who.Report{Blocks: blocks}).owners
+}
+
+// requireOne checks that all blocks are one group of that name.
+func requireOne(t *testing.T, name string, blocks ...who.Block) {
+	t.Helper()
+	for _, got := range ownersOf(blocks) {
+		require.Equal(t, name, got)
+	}
+}
+
+func TestFoldNumbers(t *testing.T) {
+	kept := func(numbers ...int64) (out []who.Block) {
+		for _, n := range numbers {
+			out = append(out, held(1, who.CategoryTensor, route(mainModule(), attribute("kept"), index(n))))
+		}
+		return out
+	}
+	requireOne(t, "kept[0..2]", kept(0, 1, 2)...)
+	requireOne(t, "kept[5..7]", kept(7, 5, 6)...)
+	requireOne(t, "kept[4]", kept(4)...)
+	requireOne(t, "kept[4]", kept(4, 4)...)
+	requireOne(t, "kept[*]", kept(0, 2)...)
+	var grid []who.Block
+	for i := range 12 {
+		grid = append(grid, held(1, who.CategoryTensor, route(frame(108), local("cache"), number(int64(i/4)), index(int64(i%4)), index(1))))
+	}
+	requireOne(t, "train.py:108 train() local cache[0..2][0..3][1]", grid...)
+}
+
+func TestFoldModules(t *testing.T) {
+	requireOne(t, "model.*", held(1, who.CategoryParameter, weight("0")), held(1, who.CategoryParameter, weight("1")))
+	requireOne(t, "model.*.grad", held(1, who.CategoryGradient, append(weight("0"), who.Step{Kind: who.StepGrad})),
+		held(1, who.CategoryGradient, append(weight("3"), who.Step{Kind: who.StepGrad})))
+	plain := route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", "3"), attribute("cache"), index(0))
+	requireOne(t, "model.blocks[3].cache[0]", held(1, who.CategoryTensor, plain))
+	requireOne(t, "model.*.cache[0]", held(1, who.CategoryTensor, plain), held(2, who.CategoryTensor, plain))
+	slow := route(mainModule(), attribute("model"), who.Step{Kind: who.StepDict}, word("_modules"), word("blocks"), who.Step{Kind: who.StepDict}, word("_parameters"), word("w"))
+	requireOne(t, "model.*", held(1, who.CategoryParameter, slow), held(1, who.CategoryParameter, weight("0")))
+	state := func(block, name string) who.Block {
+		return held(1, who.CategoryOptimizer, route(mainModule(), attribute("opt"), attribute("state"), object(weight(block)), word(name)))
+	}
+	got := ownersOf([]who.Block{state("0", "exp_avg"), state("0", "exp_avg_sq"), state("1", "exp_avg"), state("1", "exp_avg_sq")})
+	require.Equal(t, []string{"opt.state[*]['exp_avg']", "opt.state[*]['exp_avg_sq']", "opt.state[*]['exp_avg']", "opt.state[*]['exp_avg_sq']"}, got)
+}
+
+// TestFoldKeys: a few keys are names, many are numbers in other clothes.
+func TestFoldKeys(t *testing.T) {
+	cache := func(n int) (out []who.Block) {
+		for i := range n {
+			out = append(out, held(1, who.CategoryTensor, route(mainModule(), attribute("cache"), word(fmt.Sprint("user", i)), index(0))))
+		}
+		return out
+	}
+	got := ownersOf(cache(maxNamedKeys))
+	for i := range got {
+		require.Equal(t, fmt.Sprintf("cache['user%d'][0]", i), got[i])
+	}
+	requireOne(t, "cache[*][0]", cache(maxNamedKeys+1)...)
+	attributes := route(mainModule(), attribute("server"), who.Step{Kind: who.StepDict}, word("pool"))
+	requireOne(t, "server.pool", held(1, who.CategoryTensor, attributes))
+}
+
+func TestFoldGraphs(t *testing.T) {
+	chain := func(i int64, more ...who.Step) who.Block {
+		p := route(mainModule(), attribute("losses"), index(i), who.Step{Kind: who.StepGradFn, Name: "MeanBackward0"})
+		return held(1, who.CategoryGraph, append(p, more...))
+	}
+	next := who.Step{Kind: who.StepNext, Name: "PowBackward0"}
+	saved := who.Step{Kind: who.StepSaved, Name: "self", Index: -1}
+	requireOne(t, "losses[0..1].grad_fn …", chain(0, saved), chain(1, next, saved), chain(1, next, next, saved))
+	running := route(who.Step{Kind: who.StepNative, Name: "torch::autograd::Engine"}, next, saved)
+	requireOne(t, "C++ torch::autograd::Engine …", held(1, who.CategoryGraph, running), held(1, who.CategoryGraph, append(running[:2:2], next, saved)))
+}
+
+// TestFoldHostileNames: what the target calls its things cannot be taken for a hole.
+func TestFoldHostileNames(t *testing.T) {
+	p := route(mainModule(), attribute("a"), word(holeText(1)), word(holeText(0)), word("["), word("]"), word(""), index(3))
+	got := ownersOf([]who.Block{held(1, who.CategoryTensor, p)})
+	require.Equal(t, []string{p.String()}, got)
+	deep := route(mainModule(), attribute("deep"))
+	for range maxHoles + 5 {
+		deep = append(deep, index(1))
+	}
+	require.Equal(t, []string{deep.String()}, ownersOf([]who.Block{held(1, who.CategoryTensor, deep)}))
+}
+
+// mixedReport has blocks of many kinds.
+func mixedReport() *who.Report {
+	state := route(mainModule(), attribute("opt"), attribute("state"), object(weight("0")), word("exp_avg"))
+	pending := who.Block{Block: inspect.Block{Addr: 0x9000_0000, Size: 4 << 10, State: inspect.StatePending}, Category: who.CategoryPending}
+	lost := held(5, who.CategoryUnknown, nil, floats(10))
+	lost.Why, lost.Complete, lost.Confirmed = "its path did not hold", who.Unknown, false
+	short := held(3, who.CategoryTensor, route(frame(9), local("x")), who.Tensor{Shape: []int64{}, DType: "bool"})
+	short.Complete, short.Missing = who.No, 2
+	r := &who.Report{PID: 7, Blocks: []who.Block{
+		held(8, who.CategoryParameter, weight("0"), floats(32, 64)),
+		held(8, who.CategoryParameter, weight("1"), floats(32, 64)),
+		held(2, who.CategoryGradient, append(weight("0"), who.Step{Kind: who.StepGrad}), floats(32, 16)),
+		held(6, who.CategoryOptimizer, state, floats(32, 64)),
+		short, lost, pending,
+	}}
+	for _, c := range who.Categories() {
+		total := who.Total{Category: c}
+		for i := range r.Blocks {
+			if r.Blocks[i].Category == c {
+				total.Blocks, total.Bytes = total.Blocks+1, total.Bytes+r.Blocks[i].Size
+			}
+		}
+		r.Totals = append(r.Totals, total)
+	}
+	return r
+}
+
+// requireSums checks that every block is in exactly one row.
+func requireSums(t *testing.T, h *Index, rows []Row) {
+	t.Helper()
+	var bytes, blocks uint64
+	seen := map[int]bool{}
+	for _, r := range rows {
+		bytes, blocks = bytes+r.Bytes, blocks+r.Blocks
+		for _, i := range r.Of {
+			require.False(t, seen[i], "block %d is in two rows", i)
+			seen[i] = true
+		}
+	}
+	require.Equal(t, h.Bytes, bytes)
+	require.Equal(t, h.Blocks, blocks)
+	require.Len(t, seen, len(h.Report.Blocks))
+}
+
+func TestGroupings(t *testing.T) {
+	h := New(mixedReport())
+	require.EqualValues(t, 36<<10, h.Bytes)
+	for by, want := range map[Grouping][]string{
+		ByOwner:    {"model.*", "opt.state[model.blocks[0].mlp.weight]['exp_avg']", "<unknown: its path did not hold>", "<waiting for a stream>", "train.py:9 train() local x", "model.blocks[0].mlp.weight.grad"},
+		ByModule:   {"model.blocks.0.mlp", NoModule, "model.blocks.1.mlp"},
+		ByDType:    {"float32", NoTensor, "bool"},
+		ByShape:    {"[32, 64] float32", "[10] float32", NoTensor, "[] bool", "[32, 16] float32"},
+		ByCategory: {"parameters", "buffers", "gradients", "optimizer state"},
+	} {
+		table := h.By(by, 0)
+		requireSums(t, h, table.Rows)
+		require.Equal(t, h.Bytes, table.Bytes)
+		var names []string
+		for _, r := range table.Rows {
+			names = append(names, r.Name)
+		}
+		if by == ByCategory {
+			require.Len(t, names, len(who.Categories()), "those without a block too")
+			names = names[:len(want)]
+		}
+		require.Equal(t, want, names, GroupingNames[by])
+	}
+	top := h.By(ByOwner, 2)
+	require.Len(t, top.Rows, 2)
+	require.Equal(t, 4, top.More)
+	require.Equal(t, h.Bytes, top.Bytes)
+	require.Equal(t, Row{
+		Name: "model.*", Holder: "model.*", What: "parameters", Tensors: "[32, 64] float32", Bytes: 16 << 10, Blocks: 2, Share: 16.0 / 36, Of: []int{0, 1},
+	}, top.Rows[0])
+	row := firstRow(h, ByOwner, "train.py:9 train() local x")
+	require.Equal(t, []string{"train.py:9 train()", "x"}, []string{row.Where, row.Holder})
+	require.Equal(t, "parameters, optimizer state, gradients", firstRow(h, ByModule, "model.blocks.0.mlp").What)
+	require.Equal(t, "float32", firstRow(h, ByModule, "model.blocks.0.mlp").Tensors)
+}
+
+func firstRow(h *Index, by Grouping, name string) Row {
+	for _, r := range h.By(by, 0).Rows {
+		if r.Name == name {
+			return r
+		}
+	}
+	return Row{}
+}
+
+func TestHoldersAt(t *testing.T) {
+	h := New(mixedReport())
+	i, ok := h.At(0x1000_0000*6 + 6<<10 - 1)
+	require.True(t, ok)
+	require.Equal(t, 3, i)
+	_, ok = h.At(0x1000_0000*6 + 6<<10)
+	require.False(t, ok)
+	_, ok = h.At(0)
+	require.False(t, ok)
+}
+
+func TestWhatIsUnknown(t *testing.T) {
+	h := New(mixedReport())
+	require.Equal(t, []UnknownReason{{"its path did not hold", 5 << 10, 1}}, h.Unknown())
+	require.Equal(t, Completeness{All: 4, Some: 1, Missing: 2, Unknown: 1}, h.Completeness())
+}
+
+func TestHeldViews(t *testing.T) {
+	block := func(size uint64, tensors ...who.Tensor) who.Block {
+		return held(size>>10, who.CategoryTensor, nil, tensors...)
+	}
+	unsure := block(8<<20, floats(1))
+	unsure.Complete = who.Unknown
+	h := New(&who.Report{Blocks: []who.Block{
+		block(4<<20, floats(1024, 1024)),                      // all of it
+		block(4<<20, floats(100)),                             // a corner
+		block(16<<20, floats(1), floats(2)),                   // two corners
+		block(4<<20, who.Tensor{Shape: []int64{1}}),           // of an unknown dtype
+		block(4<<20, who.Tensor{DType: "float32"}, floats(1)), // of an unknown shape
+		block(512<<10, floats(1)),                             // small
+		block(4 << 20),                                        // no tensor
+		block(4<<20, floats(300, 1024), floats(300, 1024)),    // together more than half
+		unsure,
+	}})
+	require.Equal(t, []PartView{{2, 12, 16 << 20}, {1, 400, 4 << 20}}, h.Views())
+}
+
+func TestEveryStepHasAName(t *testing.T) {
+	seen := map[string]bool{}
+	for kind, name := range stepNames {
+		require.False(t, seen[name], name)
+		seen[name] = true
+		require.Equal(t, name, StepName(&who.Step{Kind: kind}))
+	}
+	require.Equal(t, "step 255", StepName(&who.Step{Kind: 255}))
+}

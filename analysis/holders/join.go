@@ -1,0 +1,113 @@
+//go:build linux
+
+package holders
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/inspect/who"
+)
+
+// heldKey is what the blocks of a row have in common.
+type heldKey struct{ born, holder string }
+
+// beforeKey is what the blocks of a part of what lived before the first event have in common.
+type beforeKey struct {
+	pid    uint32
+	device event.Device
+	holder string
+}
+
+// Join finds the holders of a recording's live torch blocks: those of heap.Heap.Blocks. The heap must have applied all events
+// up to the end of the report (its Time and Stats.Confirm), so that a block which was freed meanwhile is not in it any more;
+// what is younger than the report has no holder in it. Blocks of other processes than the report's are left out.
+func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
+	var bytes uint64
+	names := siteNames(v)
+	rows := map[heldKey][]int{} // numbers in the report; negative: not in it
+	sizes := map[heldKey]view.HeldSite{}
+	before := map[beforeKey]view.HeldBefore{}
+	for b := range blocks {
+		if b.Layer != event.LayerTorch || b.PID != uint32(h.Report.PID) {
+			continue
+		}
+		i, holder := h.holderOf(&b)
+		key := heldKey{names[siteOf(&b)], holder}
+		rows[key] = append(rows[key], i)
+		row := sizes[key]
+		row.Bytes, row.Blocks = row.Bytes+b.Size, row.Blocks+1
+		sizes[key] = row
+		bytes += b.Size
+		if b.Origin == heap.OriginBefore {
+			part := view.HeldBefore{PID: b.PID, Device: b.Device, HeldPart: view.HeldPart{Holder: holder, Bytes: b.Size, Blocks: 1}}
+			had := before[beforeKey{b.PID, b.Device, holder}]
+			part.Bytes, part.Blocks = part.Bytes+had.Bytes, part.Blocks+had.Blocks
+			before[beforeKey{b.PID, b.Device, holder}] = part
+		}
+	}
+	j := view.NewJoined(slices.Collect(maps.Values(before)))
+	j.Bytes, j.Rows = bytes, h.heldSites(bytes, rows, sizes)
+	return j
+}
+
+// holderOf is the number in the report of a live block, negative when it is not the same one there, and its holder.
+func (h *Index) holderOf(b *heap.Block) (int, string) {
+	i, ok := h.index[b.Addr]
+	if !ok || h.Report.Blocks[i].Size != b.Size || b.Time > h.Report.Time || h.Report.Blocks[i].Category == who.CategoryUnknown {
+		return -1, view.NoHolder
+	}
+	return i, h.owners[i]
+}
+
+// heldSites is the rows, by bytes, largest first.
+func (h *Index) heldSites(bytes uint64, rows map[heldKey][]int, sizes map[heldKey]view.HeldSite) []view.HeldSite {
+	var out []view.HeldSite
+	for key, of := range rows {
+		row := sizes[key]
+		row.Born, row.Name, row.Holder = key.born, key.holder, key.holder
+		if key.holder != view.NoHolder {
+			row.What = h.what(of)
+			row.Where, row.Holder = splitName(key.holder, h.Report.Blocks[of[0]].Path)
+		}
+		if bytes > 0 {
+			row.Share = float64(row.Bytes) / float64(bytes)
+		}
+		out = append(out, row)
+	}
+	slices.SortFunc(out, func(x, y view.HeldSite) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Born, y.Born), cmp.Compare(x.Name, y.Name))
+	})
+	return out
+}
+
+// siteKey is what tells the site of a block.
+type siteKey struct {
+	device  event.Device
+	stack   event.StackID
+	call    string
+	segment bool
+	origin  heap.Origin
+	pid     uint32
+}
+
+func siteOf(b *heap.Block) siteKey {
+	return siteKey{b.Device, b.Stack, b.Call, b.Segment, b.Origin, b.PID}
+}
+
+// siteNames are the names of the torch layer's sites.
+func siteNames(v *view.View) map[siteKey]string {
+	out := map[siteKey]string{}
+	for i := range v.Sites {
+		s := &v.Sites[i]
+		if s.Layer == event.LayerTorch {
+			out[siteKey{s.Device, s.Site.Stack, s.Call, s.Site.Segment, s.Origin, s.PID}] = s.Name
+		}
+	}
+	return out
+}

@@ -1,0 +1,321 @@
+package pagemodel
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// fewestStretches is where a Browse stops to give up moments.
+const fewestStretches = 16
+
+// lives goes through a trace for who lived between which moments.
+type lifetimes struct {
+	trace   *view.Trace
+	model   *Model
+	options Options
+	segment segmentRule
+	tree    *stackTree
+
+	number  uint64 // events so far
+	at      int    // the moment to come
+	parts   map[partKey]int
+	groups  map[Group]uint32
+	open    map[heap.BlockKey]openLifetime
+	closed  map[heap.BlockKey]openLifetime // of the driver's memory, since the moment before
+	counts  map[lifetimeKey]lifetimeCount
+	allowed int // counts
+}
+
+type openLifetime struct {
+	group uint32
+	alloc uint16
+	size  uint64
+}
+
+type lifetimeKey struct {
+	group       uint32
+	alloc, free uint16
+}
+
+type lifetimeCount struct{ blocks, bytes uint64 }
+
+func newLifetimes(t *view.Trace, b *Model, o Options) *lifetimes {
+	l := &lifetimes{
+		trace: t, model: b, options: o, segment: newSegmentRule(t), tree: newStackTree(t, o.Nodes), parts: map[partKey]int{},
+		groups: map[Group]uint32{}, open: map[heap.BlockKey]openLifetime{}, closed: map[heap.BlockKey]openLifetime{},
+		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes,
+	}
+	for i := range b.Parts {
+		p := &b.Parts[i]
+		l.parts[partKey{p.PID, p.Device}] = i
+		n := len(b.Moments)
+		p.Before, p.Known, p.Lost = make([]uint64, n), make([]uint64, n), make([]int64, n)
+		p.Allocated, p.Reserved, p.Driver = make([]uint64, n), make([]uint64, n), make([]uint64, n)
+	}
+	return l
+}
+
+// before passes the moment that the events and marks so far come to.
+func (l *lifetimes) before(_ *event.Event, h *heap.Heap) {
+	if l.at < len(l.model.Moments)-1 && l.model.Moments[l.at].Event == l.number {
+		l.sample(h)
+		l.at++
+		clear(l.closed)
+	}
+}
+
+func (l *lifetimes) event(_ *event.Event, _ *heap.Heap) { l.number++ }
+
+func (l *lifetimes) done(h *heap.Heap) {
+	l.at = len(l.model.Moments) - 1
+	l.sample(h)
+}
+
+// sample takes down the totals at a moment.
+func (l *lifetimes) sample(h *heap.Heap) {
+	for i := range l.model.Parts {
+		p := &l.model.Parts[i]
+		p.Before[l.at], p.Allocated[l.at], p.Reserved[l.at] = event.Unknown, event.Unknown, event.Unknown
+		a, ok := h.Account(p.PID, p.Device)
+		switch {
+		case ok:
+			p.Before[l.at], p.Known[l.at], p.Lost[l.at] = a.Before, a.BeforeBlocks.Objects, a.Lost
+			p.Allocated[l.at], p.Reserved[l.at] = a.Allocated, a.Reserved
+		case p.Torch: // what its first event will tell of
+			p.Before[l.at], p.Allocated[l.at] = l.baseline(p), l.baseline(p)
+		}
+		p.Driver[l.at] = view.TotalsOf(h, p.PID, p.Device).Used
+	}
+}
+
+func (l *lifetimes) baseline(p *Part) uint64 {
+	for i := range l.trace.End().Snapshot.Accounts {
+		if a := &l.trace.End().Snapshot.Accounts[i]; a.PID == p.PID && a.Device == p.Device {
+			return a.Baseline
+		}
+	}
+	return event.Unknown
+}
+
+func (l *lifetimes) born(b *heap.Block, e *event.Event) {
+	if skipped(b) {
+		return
+	}
+	again := e == nil && l.number > 0 || e != nil && e.Kind != event.KindAlloc
+	key := b.Key()
+	if was, ok := l.closed[key]; again && ok { // it was not given back after all, and no moment thought so
+		l.count(was, l.at, -1)
+		l.open[key] = was
+		return
+	}
+	tid := uint32(0)
+	if e != nil {
+		tid = e.TID
+	}
+	l.open[key] = openLifetime{l.group(b, tid, again), uint16(l.at), b.Size}
+}
+
+// skipped says whether a block is in the books' totals already: those from before the first event are in Part.Before.
+func skipped(b *heap.Block) bool { return b.Layer == event.LayerTorch && b.Origin == heap.OriginBefore }
+
+func (l *lifetimes) gone(b *heap.Block, _ *event.Event, _ uint64) {
+	key := b.Key()
+	o, ok := l.open[key]
+	if !ok {
+		return
+	}
+	delete(l.open, key)
+	l.count(o, l.at, 1)
+	if b.Layer != event.LayerTorch {
+		l.closed[key] = o
+	}
+}
+
+// moved books a block elsewhere. A stack that shows a segment has told so before.
+func (l *lifetimes) moved(from, to *heap.Block) {
+	o, ok := l.open[from.Key()]
+	if !ok || l.segment.holds(from) == l.segment.holds(to) && from.Device == to.Device {
+		return
+	}
+	was := l.model.Groups[o.group]
+	delete(l.open, from.Key())
+	if int(o.alloc) != l.at {
+		l.count(o, l.at, 1)
+		was.Again = true
+	}
+	was.Part, was.Segment = l.parts[partKey{to.PID, to.Device}], l.segment.holds(to)
+	l.open[to.Key()] = openLifetime{l.number32(was), uint16(l.at), o.size}
+}
+
+func (l *lifetimes) count(o openLifetime, died int, sign int64) {
+	key := lifetimeKey{o.group, o.alloc, uint16(died)}
+	c := l.counts[key]
+	c.blocks += uint64(sign)
+	if o.size != event.Unknown {
+		c.bytes += uint64(sign * int64(o.size))
+	}
+	l.counts[key] = c
+	if c.blocks == 0 {
+		delete(l.counts, key)
+	}
+	if len(l.counts) > l.allowed && !l.coarsen() {
+		l.allowed *= 2
+	}
+}
+
+func (l *lifetimes) group(b *heap.Block, tid uint32, again bool) uint32 {
+	node, own := l.tree.site(b)
+	return l.number32(Group{
+		Part: l.parts[partKey{b.PID, b.Device}], Layer: b.Layer, Segment: l.segment.holds(b), Origin: b.Origin,
+		Node: node, Own: own, TID: tid, Class: sizeClass(b.Size), Again: again,
+	})
+}
+
+// number32 is the group's number.
+func (l *lifetimes) number32(g Group) uint32 {
+	i, ok := l.groups[g]
+	if !ok {
+		i = uint32(len(l.model.Groups))
+		l.groups[g] = i
+		l.model.Groups = append(l.model.Groups, g)
+	}
+	return i
+}
+
+func sizeClass(size uint64) uint8 {
+	if size == event.Unknown {
+		return 0
+	}
+	return uint8(bits.Len64(max(1, size)-1)) + 1
+}
+
+// coarsen gives up about half of the moments. It reports false when there are too few.
+func (l *lifetimes) coarsen() bool {
+	b := l.model
+	kept, ok := halve(b.Moments)
+	if !ok {
+		return false
+	}
+	to, n := make([]uint16, len(b.Moments)+1), 0
+	for i := range b.Moments {
+		to[i] = uint16(n)
+		if kept[i] {
+			n++
+		}
+	}
+	to[len(b.Moments)] = uint16(n)
+	counts := make(map[lifetimeKey]lifetimeCount, len(l.counts))
+	for k, c := range l.counts {
+		k.alloc, k.free = to[k.alloc], to[k.free]
+		had := counts[k]
+		counts[k] = lifetimeCount{had.blocks + c.blocks, had.bytes + c.bytes}
+	}
+	l.counts = counts
+	for _, m := range []map[heap.BlockKey]openLifetime{l.open, l.closed} {
+		for k, o := range m {
+			o.alloc = to[o.alloc]
+			m[k] = o
+		}
+	}
+	l.at = int(to[l.at])
+	b.keep(kept)
+	for i := range b.Parts {
+		if p := &b.Parts[i]; p.PeakMoment >= 0 {
+			p.PeakMoment = int(to[p.PeakMoment])
+		}
+	}
+	for i := range b.OOMs {
+		r := &b.OOMs[i]
+		if r.Moment >= 0 && !kept[r.Moment] {
+			r.Moment = -1
+		} else if r.Moment >= 0 {
+			r.Moment = int(to[r.Moment])
+		}
+	}
+	b.Exact = false
+	return true
+}
+
+// halve joins every two stretches of time, and says which moments are kept: of each stretch the highest and the lowest.
+func halve(moments []Moment) ([]bool, bool) {
+	kept := make([]bool, len(moments))
+	high, low, stretches := -1, -1, 0
+	for i := range moments {
+		m := &moments[i]
+		if i == 0 || moments[i-1].stretch != m.stretch/2 {
+			high, low = -1, -1
+			stretches++
+		}
+		m.stretch /= 2
+		kept[i] = m.Kind&pinned != 0
+		if kept[i] {
+			continue
+		}
+		if high < 0 || m.total >= moments[high].total {
+			unkeep(moments, kept, high, low)
+			high = i
+		}
+		if low < 0 || m.total <= moments[low].total {
+			unkeep(moments, kept, low, high)
+			low = i
+		}
+		kept[i] = high == i || low == i
+	}
+	return kept, stretches >= fewestStretches
+}
+
+// unkeep gives up a moment that is not the highest or lowest any more, unless it is the other of the two.
+func unkeep(moments []Moment, kept []bool, i, other int) {
+	if i >= 0 && i != other && moments[i].Kind&pinned == 0 {
+		kept[i] = false
+	}
+}
+
+// keep leaves out the other moments.
+func (b *Model) keep(kept []bool) {
+	b.Moments = filter(b.Moments, kept)
+	for i := range b.Parts {
+		p := &b.Parts[i]
+		for _, list := range []*[]uint64{&p.Before, &p.Known, &p.Allocated, &p.Reserved, &p.Driver} {
+			*list = filter(*list, kept)
+		}
+		p.Lost = filter(p.Lost, kept)
+	}
+}
+
+func filter[T any](list []T, kept []bool) []T {
+	out := list[:0]
+	for i, v := range list {
+		if kept[i] {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// finish makes the lives of the counts.
+func (l *lifetimes) finish() {
+	for len(l.counts) > l.options.Lifetimes && l.coarsen() {
+	}
+	b := l.model
+	l.allowed = len(l.counts) + len(l.open) // no moment is given up any more
+	for _, o := range l.open {
+		l.count(o, len(b.Moments), 1)
+	}
+	for k, c := range l.counts {
+		b.Lifetimes = append(b.Lifetimes, Lifetimes{k.group, k.alloc, k.free, c.blocks, c.bytes})
+	}
+	slices.SortFunc(b.Lifetimes, func(x, y Lifetimes) int {
+		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Alloc, y.Alloc), cmp.Compare(x.Free, y.Free))
+	})
+	for i := range b.OOMs {
+		r := &b.OOMs[i]
+		r.Node, r.Own = l.tree.site(&heap.Block{PID: b.Parts[r.Part].PID, Stack: r.stack})
+	}
+	l.tree.fill(b)
+}

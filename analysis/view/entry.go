@@ -1,0 +1,184 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/event"
+)
+
+// Entry is memory in use that has one origin: of a view, a Portion; of a table, all that the table has in one row.
+type Entry struct {
+	Name   string // "gpt.py:38", a native symbol, or BeforeAttach and its like; of a table by layer or device, that
+	Func   string // of Python, the function; else empty
+	File   string // of Python, the whole path; else empty
+	Line   int    // of a Python line; 0: unknown
+	Source string // text of the line, trimmed; empty: unknown
+	Layer  string // empty in a table, but in one by layer, where it is Name
+	Device string // likewise
+	Stack  []Call // leaf first; nil in tables, but those by stack
+	Bytes  int64  // negative only for LostEvents
+	Blocks uint64 // 0 where only the bytes are known
+}
+
+// Call is a frame of an entry's stack.
+type Call struct {
+	Name string // "gpt.py:38", or the native symbol
+	Func string // of Python, the function; else empty
+	File string // of Python, the whole path; else empty
+	Line int    // of Python; 0: unknown
+}
+
+// Text is "gpt.py:38 Block.forward", or the native symbol.
+func (c *Call) Text() string {
+	if c.Func == "" {
+		return c.Name
+	}
+	return c.Name + " " + c.Func
+}
+
+// CallOf describes a frame.
+func CallOf(f *event.Frame) Call {
+	if f.Kind != event.FramePython {
+		return Call{Name: f.Label()}
+	}
+	return Call{Name: stacks.Position(f), Func: f.Func, File: f.File, Line: max(0, f.Line)}
+}
+
+// Entries is what is in use, a portion each. They add up to Total.
+func (v *View) Entries() []Entry { return v.EntriesOf(InUse) }
+
+// EntriesOf is what a view has of a measure, a portion each.
+func (v *View) EntriesOf(m Measure) []Entry {
+	var out []Entry
+	for p := range v.Samples(m, nil) {
+		e := Entry{Name: p.Name, Layer: p.Layer.String(), Device: p.Device.String(), Bytes: p.Bytes, Blocks: p.Objects}
+		if p.Site != nil {
+			r := row(p.Site)
+			e.Name, e.Func, e.File, e.Line = r.Name, r.Func, r.File, r.Line
+		}
+		frames := p.Frames()
+		for i := range frames {
+			e.Stack = append(e.Stack, CallOf(&frames[i]))
+		}
+		out = append(out, e)
+	}
+	v.readEntrySources(out)
+	return out
+}
+
+func (v *View) readEntrySources(entries []Entry) {
+	places := make([]stacks.Place, len(entries))
+	for i := range entries {
+		places[i] = stacks.Place{File: entries[i].File, Line: entries[i].Line}
+	}
+	text := v.SourceLines(places)
+	for i := range entries {
+		entries[i].Source = text[places[i]]
+	}
+}
+
+// RowKind is what of the memory in use makes a row of a table.
+type RowKind uint8
+
+const (
+	ByLine     RowKind = iota // the program's own Python line, or the native symbol where there is none
+	ByFunction                // the function of that line, or the native symbol
+	ByStack                   // the whole stack
+	ByLayer                   // torch, device
+	ByDevice                  // "cuda:0"
+)
+
+// RowKindNames are the kinds, by their numbers.
+var RowKindNames = []string{"line", "function", "stack", "layer", "device"}
+
+// FindRowKind is the kind of a name.
+func FindRowKind(name string) (RowKind, error) {
+	i := slices.Index(RowKindNames, name)
+	if i < 0 {
+		return 0, fmt.Errorf("rows by %q: not one of %s", name, strings.Join(RowKindNames, ", "))
+	}
+	return RowKind(i), nil
+}
+
+// String is its name.
+func (k RowKind) String() string { return RowKindNames[k] }
+
+// GroupEntries is the rows of a table, by bytes, largest first. They add up to the same.
+func GroupEntries(entries []Entry, by RowKind) []Entry {
+	index := map[string]int{}
+	var out []Entry
+	for i := range entries {
+		e := entries[i].as(by)
+		key := e.key(func(file string) string { return file }, true)
+		at, ok := index[key]
+		if !ok {
+			at = len(out)
+			index[key] = at
+			out = append(out, e)
+			continue
+		}
+		out[at].Bytes += e.Bytes
+		out[at].Blocks += e.Blocks
+		out[at].Source = cmp.Or(out[at].Source, e.Source)
+	}
+	slices.SortFunc(out, func(x, y Entry) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), compareEntry(&x, &y))
+	})
+	return out
+}
+
+// compareEntry orders entries by what they are called.
+func compareEntry(x, y *Entry) int {
+	return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.File, y.File), cmp.Compare(x.Line, y.Line), cmp.Compare(x.Func, y.Func),
+		slices.CompareFunc(x.Stack, y.Stack, compareCall))
+}
+
+func compareCall(x, y Call) int {
+	return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Func, y.Func), cmp.Compare(x.File, y.File), cmp.Compare(x.Line, y.Line))
+}
+
+// as keeps of an entry what a row of that kind has.
+func (e Entry) as(by RowKind) Entry {
+	out := Entry{Name: e.Name, Func: e.Func, File: e.File, Bytes: e.Bytes, Blocks: e.Blocks}
+	switch by {
+	case ByLine:
+		out.Line, out.Source = e.Line, e.Source
+	case ByFunction:
+		if e.Func != "" {
+			out.Name = e.Func
+		}
+	case ByStack:
+		out.Line, out.Source, out.Stack = e.Line, e.Source, e.Stack
+	case ByLayer:
+		out.Name, out.Func, out.File, out.Layer = e.Layer, "", "", e.Layer
+	case ByDevice:
+		out.Name, out.Func, out.File, out.Device = e.Device, "", "", e.Device
+	}
+	return out
+}
+
+// key tells rows of one kind apart. Files are what file makes of them; without lines, rows that differ by lines only are the
+// same.
+func (e *Entry) key(file func(string) string, lines bool) string {
+	var b strings.Builder
+	part := func(name, function, path string, line int) {
+		if path == "" {
+			fmt.Fprintf(&b, "%q\n", name)
+			return
+		}
+		if !lines {
+			line = 0
+		}
+		fmt.Fprintf(&b, "%q %q %d\n", file(path), function, line)
+	}
+	part(e.Name, e.Func, e.File, e.Line)
+	for i := range e.Stack {
+		c := &e.Stack[i]
+		part(c.Name, c.Func, c.File, c.Line)
+	}
+	return b.String()
+}

@@ -1,0 +1,96 @@
+package view
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// NoHolder stands for the holder of live blocks of which none is known, or which came and went around the report.
+const NoHolder = "[holder not known]"
+
+// HeldSite is live blocks that were allocated at one site and have one holder: born there, held by that.
+type HeldSite struct {
+	Born string // Site.Name: "train.py:41 main", BeforeAttach
+	Name string // as Holders.Owner, or NoHolder
+	// Where and Holder are the two parts of Name, as in HolderRow.
+	Where, Holder string
+	What          string // their categories; empty with NoHolder
+	Bytes         uint64
+	Blocks        uint64
+	Share         float64 // of Joined.Bytes, 0 to 1
+}
+
+// HeldPart is a part of what lived before the first event.
+type HeldPart struct {
+	Holder string // as Holders.Owner, or NoHolder
+	Bytes  uint64
+	Blocks uint64 // 0: not known
+}
+
+// Joined is a recording's live torch blocks with their holders.
+type Joined struct {
+	Rows  []HeldSite // by bytes, largest first
+	Bytes uint64     // of the live torch blocks that are known by their address
+
+	before map[accountID][]HeldPart
+}
+
+// HeldBefore is a part of what lived before the first event on one device of one process.
+type HeldBefore struct {
+	PID    uint32
+	Device event.Device
+	HeldPart
+}
+
+// AllBefore lists what Before splits by, of known blocks: by process, device and bytes.
+func (j *Joined) AllBefore() []HeldBefore {
+	var out []HeldBefore
+	for account, parts := range j.before {
+		for _, p := range parts {
+			out = append(out, HeldBefore{account.pid, account.device, p})
+		}
+	}
+	slices.SortFunc(out, compareBefore)
+	return out
+}
+
+func compareBefore(x, y HeldBefore) int {
+	return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.Device.Type, y.Device.Type), cmp.Compare(x.Device.Index, y.Device.Index),
+		cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
+}
+
+// NewJoined is a Joined of which only Before means something, from what AllBefore gave.
+func NewJoined(before []HeldBefore) *Joined {
+	j := &Joined{before: map[accountID][]HeldPart{}}
+	for _, p := range slices.SortedFunc(slices.Values(before), compareBefore) {
+		account := accountID{p.PID, p.Device}
+		j.before[account] = append(j.before[account], p.HeldPart)
+	}
+	return j
+}
+
+// Before splits what lived before the first event, and still does, by holder. The bytes of the parts add up to the account's
+// Before, which must be known; what is in no known block is a part without a holder.
+func (j *Joined) Before(a *heap.Account) []HeldPart {
+	parts := slices.Clone(j.before[accountID{a.PID, a.Device}])
+	rest := a.Before
+	none := -1
+	for i, p := range parts {
+		rest -= min(rest, p.Bytes)
+		if p.Holder == NoHolder {
+			none = i
+		}
+	}
+	switch {
+	case rest == 0:
+	case none >= 0:
+		parts[none].Bytes += rest
+		parts[none].Blocks = 0 // how many blocks the rest is, is not known
+	default:
+		parts = append(parts, HeldPart{Holder: NoHolder, Bytes: rest})
+	}
+	return parts
+}

@@ -1,0 +1,275 @@
+package view
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// ErrPeakGone: a selection at the peak needs the blocks that lived then, but a bounded recording begins later, or the peak was
+// before the first event.
+var ErrPeakGone = errors.New("the blocks of the peak are not in the recording")
+
+// Selection says what of a trace is looked at. The zero value is the end, with everything.
+type Selection struct {
+	At   uint64 // a moment, CLOCK_BOOTTIME nanoseconds; 0: the end
+	Peak bool   // the peak of each device instead, as in View.AtPeak
+	// From and To make it a range: what was allocated after From and up to To is selected, and is in use when it lives at To.
+	// CLOCK_BOOTTIME nanoseconds; To 0: no range. At and Peak mean nothing then.
+	From, To uint64
+	MinSize  uint64 // of blocks, bytes; smaller ones are left out. 0: none is
+}
+
+// SitePart is the allocations of a site that have more in common.
+type SitePart struct {
+	TID    uint32 // thread that allocated; 0: not known
+	Stream uint64 // raw handle; event.Unknown when not observed
+	Size   uint64 // bytes, rounded up to a power of two; event.Unknown where a size is not known, or what has none in common
+	// Age is the least that the blocks in use have lived, of Ages, nanoseconds; event.Unknown for what is no longer in use.
+	Age   uint64
+	Alloc heap.Count
+	Inuse heap.Count
+}
+
+// Ages are the bounds between which blocks are counted as equally old, nanoseconds.
+var Ages = []uint64{0, 1e6, 10e6, 100e6, 1e9, 10e9, 60e9, 600e9, 3600e9}
+
+// Select is the view of a selection, with its sites in parts. Without range and least size it is that of End, Peak or At.
+func (t *Trace) Select(s Selection) (*View, error) {
+	p := &picker{trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{}}
+	h, err := p.walk()
+	if err != nil {
+		return nil, err
+	}
+	v := t.end
+	switch {
+	case s.To != 0 || s.At != 0:
+		v = t.view(h.Snapshot())
+	case s.Peak:
+		v = v.AtPeak()
+	}
+	out := *v
+	out.Sites = append([]Site(nil), v.Sites...)
+	if s.To == 0 && s.MinSize == 0 {
+		p.split(&out)
+		return &out, nil
+	}
+	if s.Peak && s.To == 0 && !p.peaks.Passed() {
+		return nil, fmt.Errorf("%w: leave the least size out, or name another moment", ErrPeakGone)
+	}
+	p.reduce(&out)
+	return &out, nil
+}
+
+// sitePartKey is what the allocations of a part have in common, but for their age.
+type sitePartKey struct {
+	site   siteID
+	tid    uint32
+	stream uint64
+	size   uint64
+}
+
+// siteID names a site.
+type siteID struct {
+	layer   event.Layer
+	device  event.Device
+	pid     uint32
+	stack   event.StackID
+	call    string
+	segment bool
+	origin  heap.Origin
+}
+
+func idOf(s *heap.Site) siteID {
+	return siteID{s.Layer, s.Device, s.PID, s.Stack, s.Call, s.Segment, s.Origin}
+}
+
+// picked is a block that lives.
+type picked struct {
+	part            int
+	size, requested uint64
+	counted         bool // its allocation is counted in its part
+}
+
+// aged is a part of which the blocks are equally old.
+type aged struct {
+	part int
+	age  uint64
+}
+
+// picker goes through a trace and adds up parts.
+type picker struct {
+	trace *Trace
+	s     Selection
+
+	live    map[heap.BlockKey]picked
+	parts   []sitePartKey
+	alloc   []heap.Count
+	index   map[sitePartKey]int
+	threads map[heap.BlockKey]uint32 // of driver memory, also when it is gone: freeing it may fail
+	inuse   map[aged]heap.Count      // at the moment
+	peaks   Peaks
+}
+
+// walk replays up to the moment, and takes down what lives then.
+func (p *picker) walk() (*heap.Heap, error) {
+	p.inuse = map[aged]heap.Count{}
+	until := p.s.At
+	if p.s.To != 0 {
+		until = p.s.To
+	}
+	v := &Visitor{Born: p.born, Gone: p.gone, Moved: p.moved}
+	peak := p.s.Peak && p.s.To == 0
+	if peak {
+		p.peaks = NewPeaks(p.trace.end.Snapshot)
+		v.Event = func(e *event.Event, h *heap.Heap) { p.look(h, e) }
+	}
+	h, err := p.trace.ReplayWhile(v, func(e *event.Event) bool { return until == 0 || e.Time <= until })
+	if err != nil {
+		return nil, err
+	}
+	if !peak {
+		p.capture(cmp.Or(until, h.Totals().Time), func(sitePartKey) bool { return true })
+	}
+	return h, nil
+}
+
+// powerOfTwo is bytes rounded up to a power of two.
+func powerOfTwo(bytes uint64) uint64 {
+	if bytes == event.Unknown || bytes <= 1 || bytes > 1<<62 {
+		return bytes
+	}
+	return 1 << bits.Len64(bytes-1)
+}
+
+// wanted reports whether a block is selected, but for what lives at the moment.
+func (p *picker) wanted(b *heap.Block) bool {
+	if p.s.To != 0 && (b.Time <= p.s.From || b.Origin != heap.OriginEvent) {
+		return false
+	}
+	return b.Size >= p.s.MinSize // event.Unknown is not small
+}
+
+func (p *picker) born(b *heap.Block, e *event.Event) {
+	if !p.wanted(b) {
+		return
+	}
+	key := b.Key()
+	made := e != nil && e.Kind == event.KindAlloc && e.Time == b.Time
+	tid := uint32(0)
+	if made {
+		tid = e.TID
+	}
+	if b.Layer != event.LayerTorch {
+		if made {
+			p.threads[key] = tid
+		}
+		tid = p.threads[key]
+	}
+	part := p.part(b, tid)
+	if made {
+		addTo(&p.alloc[part], b)
+	}
+	p.live[key] = picked{part, b.Size, b.Requested, made}
+}
+
+func (p *picker) gone(b *heap.Block, _ *event.Event, _ uint64) { delete(p.live, b.Key()) }
+
+func (p *picker) moved(from, to *heap.Block) {
+	old, ok := p.live[from.Key()]
+	if !ok {
+		return
+	}
+	part := p.part(to, p.parts[old.part].tid)
+	if old.counted {
+		takeFrom(&p.alloc[old.part], from)
+		addTo(&p.alloc[part], from)
+	}
+	old.part = part
+	p.live[to.Key()] = old
+}
+
+// part is the number of a block's part.
+func (p *picker) part(b *heap.Block, tid uint32) int {
+	key := sitePartKey{idOf(blockSite(b)), tid, b.Stream, powerOfTwo(b.Size)}
+	i, ok := p.index[key]
+	if !ok {
+		i = len(p.parts)
+		p.index[key] = i
+		p.parts = append(p.parts, key)
+		p.alloc = append(p.alloc, heap.Count{})
+	}
+	return i
+}
+
+func addTo(c *heap.Count, b *heap.Block) {
+	*c = c.Plus(heap.CountOf(b.Size, b.Requested))
+}
+
+func takeFrom(c *heap.Count, b *heap.Block) {
+	*c = c.Minus(heap.CountOf(b.Size, b.Requested))
+}
+
+// capture adds up what lives now, of the parts that are asked for.
+func (p *picker) capture(now uint64, of func(sitePartKey) bool) {
+	for key, b := range p.live {
+		if of(p.parts[b.part]) {
+			at := aged{b.part, ageClass(key.Time, now)}
+			p.inuse[at] = p.inuse[at].Plus(heap.CountOf(b.size, b.requested))
+		}
+	}
+}
+
+// ageClass is the least age of a block, of Ages; event.Unknown when it is not known when it was allocated.
+func ageClass(born, now uint64) uint64 {
+	if born == 0 {
+		return event.Unknown
+	}
+	age := uint64(0)
+	for _, a := range Ages {
+		if now >= born && now-born >= a {
+			age = a
+		}
+	}
+	return age
+}
+
+// look takes down what lives on a device that is at its peak.
+func (p *picker) look(h *heap.Heap, e *event.Event) {
+	for k := range p.peaks.Reached(h, e) {
+		p.capture(e.Time, func(part sitePartKey) bool {
+			s := &part.site
+			return s.pid == k.PID && s.device == k.Device && (k.Layer == event.LayerTorch || k.Layer == s.layer)
+		})
+	}
+}
+
+// bySite is the parts of each site.
+func (p *picker) bySite() map[siteID][]SitePart {
+	out := map[siteID][]SitePart{}
+	part := func(i int, age uint64, alloc, inuse heap.Count) {
+		k := &p.parts[i]
+		out[k.site] = append(out[k.site], SitePart{TID: k.tid, Stream: k.stream, Size: k.size, Age: age, Alloc: alloc, Inuse: inuse})
+	}
+	for at, c := range p.inuse {
+		alloc := heap.Count{}
+		if p.parts[at.part].site.origin == heap.OriginEvent && p.alloc[at.part].Contains(c) {
+			alloc = c
+			p.alloc[at.part] = p.alloc[at.part].Minus(c)
+		}
+		part(at.part, at.age, alloc, c)
+	}
+	for i, c := range p.alloc {
+		if c.Objects > 0 {
+			part(i, event.Unknown, c, heap.Count{})
+		}
+	}
+	for _, parts := range out {
+		sortParts(parts)
+	}
+	return out
+}

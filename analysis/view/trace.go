@@ -1,0 +1,238 @@
+package view
+
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Input is events that can be replayed as often as wanted.
+type Input interface {
+	event.Replayable
+	// Rewind makes the first event the next to be read.
+	Rewind() error
+}
+
+// seeker is an input that has checkpoints.
+type seeker interface {
+	// SeekTime makes the last checkpoint at or before a time, CLOCK_BOOTTIME nanoseconds, the next to be read.
+	SeekTime(time uint64) error
+}
+
+// Trace is an input that is looked at from all sides: at any moment, over any range, event by event. Not safe for concurrent
+// use.
+type Trace struct {
+	// Damage says why the input ends early; nil: it is whole. What comes before is in the trace.
+	Damage error
+
+	input   Input
+	options *Options
+	end     *View
+	stacks  map[event.StackID]*event.Stack
+	names   map[event.StackID]string
+}
+
+// NewTrace replays an input once. Where it is damaged, the trace is what is whole; see Trace.Damage. o as in New.
+func NewTrace(in Input, o *Options) (*Trace, error) {
+	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]string{}}
+	h := heap.New()
+	t.Damage = h.Replay(in)
+	if s := h.Totals(); t.Damage != nil && s.Events == 0 && len(s.Accounts)+len(s.Drivers) == 0 {
+		return nil, t.Damage
+	}
+	t.end = t.view(h.Snapshot())
+	return t, nil
+}
+
+// SetOptions changes how sites are named from now on, and makes the view of the end anew: what an input says of that is known
+// once it was read. nil: as in New.
+func (t *Trace) SetOptions(o *Options) {
+	t.options = o
+	clear(t.names)
+	t.end = t.view(t.end.Snapshot)
+}
+
+func (t *Trace) view(s *heap.Snapshot) *View { return New(s, t.Stack, t.options) }
+
+// Stack resolves an id, as event.Source's Stack.
+func (t *Trace) Stack(id event.StackID) *event.Stack {
+	s, ok := t.stacks[id]
+	if !ok {
+		s = t.input.Stack(id)
+		t.stacks[id] = s
+	}
+	return s
+}
+
+// Site is the site of a block, with its name and stack, and no counts.
+func (t *Trace) Site(b *heap.Block) Site { return t.end.site(blockSite(b), t.Stack) }
+
+// SiteName is what the blocks of a stack are named after, as in Site.Name.
+func (t *Trace) SiteName(b *heap.Block) string {
+	if b.Stack == 0 || b.Origin != heap.OriginEvent {
+		s := t.Site(b)
+		return s.Name
+	}
+	name, ok := t.names[b.Stack]
+	if !ok {
+		s := t.Site(b)
+		name = s.Name
+		t.names[b.Stack] = name
+	}
+	return name
+}
+
+// blockSite is the site of a block, with no counts.
+func blockSite(b *heap.Block) *heap.Site {
+	return &heap.Site{
+		Layer: b.Layer, Device: b.Device, PID: b.PID, Stack: b.Stack, Call: b.Call, Segment: b.Segment, Origin: b.Origin,
+	}
+}
+
+// First is the time of the first event, CLOCK_BOOTTIME nanoseconds, also of those that a bounded recording no longer has.
+// 0: there is none.
+func (t *Trace) First() uint64 { return t.end.Snapshot.First }
+
+// Last is the time of the last event, CLOCK_BOOTTIME nanoseconds. 0: there is none.
+func (t *Trace) Last() uint64 { return t.end.Snapshot.Time }
+
+// End is the view of the end.
+func (t *Trace) End() *View { return t.end }
+
+// Peak is View.AtPeak of the end.
+func (t *Trace) Peak() *View { return t.end.AtPeak() }
+
+// At is the view of a moment, CLOCK_BOOTTIME nanoseconds: before the first event that is later.
+func (t *Trace) At(time uint64) (*View, error) {
+	h, err := t.replayTo(time)
+	if err != nil {
+		return nil, err
+	}
+	return t.view(h.Snapshot()), nil
+}
+
+// replayTo is the live set of a moment.
+func (t *Trace) replayTo(time uint64) (*heap.Heap, error) {
+	if err := t.seek(time); err != nil {
+		return nil, err
+	}
+	h := heap.New()
+	err := h.Walk(t.input, heap.Walker{Before: func(e *event.Event) bool { return e.Time <= time }})
+	return h, t.expected(err)
+}
+
+func (t *Trace) seek(time uint64) error {
+	rewind := t.input.Rewind
+	if s, ok := t.input.(seeker); ok {
+		rewind = func() error { return s.SeekTime(time) }
+	}
+	if err := rewind(); err != nil {
+		return fmt.Errorf("read the recording again: %w", err)
+	}
+	return nil
+}
+
+// expected is nil for the damage that is known.
+func (t *Trace) expected(err error) error {
+	if t.Damage != nil {
+		return nil
+	}
+	return err
+}
+
+// Visitor is told what a replay comes by. Any function may be nil; what is pointed to is valid during the call only.
+type Visitor struct {
+	// Before: the event is applied next; all marks in front of it were followed.
+	Before func(e *event.Event, h *heap.Heap)
+	// Event was applied.
+	Event func(e *event.Event, h *heap.Heap)
+	// Born: the block lives, because of e. e nil: a checkpoint has it, or the allocator's books told of it. A block that was
+	// born before comes back when freeing it failed: it has the same key, heap.Block's PID, Layer, Object, Addr and Time.
+	Born func(b *heap.Block, e *event.Event)
+	// Gone: the block does not live any more, because of e. e nil: the allocator's books do not have it. time is the end of
+	// its life, CLOCK_BOOTTIME nanoseconds.
+	Gone func(b *heap.Block, e *event.Event, time uint64)
+	// Moved: what was told of from is that of to: device memory turned out to be a segment. nil: Gone and Born are called,
+	// with the event that showed it.
+	Moved func(from, to *heap.Block)
+	// Done is called at the end, with all that lives then.
+	Done func(h *heap.Heap)
+}
+
+// Replay goes through the whole input once more.
+func (t *Trace) Replay(v *Visitor) error {
+	_, err := t.ReplayWhile(v, func(*event.Event) bool { return true })
+	return err
+}
+
+// ReplayWhile goes through the input as long as the next event is wanted, and gives what lives then.
+func (t *Trace) ReplayWhile(v *Visitor, wanted func(e *event.Event) bool) (*heap.Heap, error) {
+	if err := t.input.Rewind(); err != nil {
+		return nil, fmt.Errorf("read the recording again: %w", err)
+	}
+	h := heap.New()
+	w := &visit{Visitor: v}
+	if v.Born != nil || v.Gone != nil || v.Moved != nil {
+		h.Follow(w)
+	}
+	err := t.expected(h.Walk(t.input, heap.Walker{
+		Before: func(e *event.Event) bool {
+			if !wanted(e) {
+				return false
+			}
+			if v.Before != nil {
+				v.Before(e, h)
+			}
+			w.event = e
+			return true
+		},
+		After: func(e *event.Event) {
+			w.event = nil
+			if v.Event != nil {
+				v.Event(e, h)
+			}
+		},
+	}))
+	if err != nil {
+		return nil, err
+	}
+	if v.Done != nil {
+		v.Done(h)
+	}
+	return h, nil
+}
+
+// visit is the heap's follower of a visitor.
+type visit struct {
+	*Visitor
+	event *event.Event // that is being applied; nil: none
+}
+
+// Allocated implements heap.Follower.
+func (w *visit) Allocated(b *heap.Block) {
+	if w.Visitor.Born != nil {
+		w.Visitor.Born(b, w.event)
+	}
+}
+
+// Freed implements heap.Follower.
+func (w *visit) Freed(b *heap.Block, time uint64) {
+	if w.Visitor.Gone != nil {
+		w.Visitor.Gone(b, w.event, time)
+	}
+}
+
+// Moved implements heap.Follower.
+func (w *visit) Moved(from, to *heap.Block) {
+	if w.Visitor.Moved != nil {
+		w.Visitor.Moved(from, to)
+		return
+	}
+	time := from.Time
+	if w.event != nil {
+		time = w.event.Time
+	}
+	w.Freed(from, time)
+	w.Allocated(to)
+}
