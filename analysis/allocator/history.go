@@ -8,7 +8,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// HappeningKind says what an entry of a history is.
+// HistoryKind says what an entry of a history is.
 type HistoryKind uint8
 
 // The kinds are those of PyTorch's history; what the two of them about a free block have in common is told once.
@@ -22,7 +22,7 @@ const (
 	HistoryOutOfMemory
 )
 
-// Happening is an entry of the history of a caching allocator.
+// HistoryEvent is an entry of the history of a caching allocator.
 type HistoryEvent struct {
 	Kind      HistoryKind
 	Time      uint64 // CLOCK_BOOTTIME nanoseconds
@@ -41,7 +41,7 @@ func (x *HistoryEvent) weight() int {
 	return 1
 }
 
-// chronicle is the history of one account as it is collected.
+// history is the history of one account as it is collected.
 type history struct {
 	entries []HistoryEvent
 	dropped uint64 // entries as PyTorch counts

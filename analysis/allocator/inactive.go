@@ -9,7 +9,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 )
 
-// Holes is the free blocks of segments that are in use, as far as one request could be served from any of them: the
+// InactiveSplits is the free blocks of segments that are in use, as far as one request could be served from any of them: the
 // allocator gives a block only to a request of its pool and stream. Sizes are bytes.
 type InactiveSplits struct {
 	Pool    inspect.Pool
@@ -17,10 +17,10 @@ type InactiveSplits struct {
 	Count   uint64
 	Bytes   uint64
 	Largest uint64
-	Classes []SizeClass // by size, those without a hole left out
+	Classes []SizeClass // by size, those without any left out
 }
 
-// HoleClass is the holes of a range of sizes, in bytes.
+// SizeClass is the inactive splits of a range of sizes, in bytes.
 type SizeClass struct {
 	From    uint64 // the smallest size of the class
 	Below   uint64 // the smallest size of the next
@@ -36,7 +36,7 @@ const (
 	maxClass      = 1 << 61 // times the factor does not overflow: no device has as much
 )
 
-// HolesByPool lists the holes by pool and stream: pools in the order of Pools, streams by handle.
+// InactiveByPool lists the inactive splits by pool and stream: pools in the order of Pools, streams by handle.
 func (d *DeviceState) InactiveByPool() []InactiveSplits {
 	type key struct {
 		pool   inspect.Pool

@@ -4,7 +4,7 @@ package allocator
 
 import "github.com/gputrace/gputrace/event"
 
-// Memory is a sum over segments: each byte of them is in exactly one of Allocated, Pending, Holes and Free. All sizes are
+// Memory is a sum over segments: each byte of them is in exactly one of Allocated, Pending, InactiveSplit and Free. All sizes are
 // bytes.
 type Memory struct {
 	Reserved  uint64 // segments

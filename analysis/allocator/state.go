@@ -13,12 +13,12 @@ import (
 // Block is one tile of a segment, as the allocator knows it.
 type Block = inspect.Block
 
-// Books is what the caching allocator's own map of memory adds up to.
+// State is what the caching allocator's own map of memory adds up to.
 type State struct {
 	Devices []DeviceState // by their number; also those without memory
 }
 
-// DeviceBooks is the figures of one device.
+// DeviceState is the figures of one device.
 type DeviceState struct {
 	Memory
 	// Counted is the allocator's own totals, which it keeps apart from its map. They are equal to Allocated and Reserved
@@ -38,22 +38,22 @@ func (d *DeviceState) Unexplained() int64 {
 // Miscounted is the bytes allocated by the allocator's own count, less those of the blocks. It is 0 in a map that balances.
 func (d *DeviceState) Miscounted() int64 { return int64(d.Counted.Allocated - d.Allocated) }
 
-// PoolBooks is the figures of one pool of one device.
+// PoolState is the figures of one pool of one device.
 type PoolState struct {
 	Memory
 	Pool inspect.Pool
 }
 
-// SegmentBooks is the figures of one segment.
+// SegmentState is the figures of one segment.
 type SegmentState struct {
 	Memory
 	*inspect.Segment // shared with the map
 }
 
-// FreeBytes is the bytes of the segment that no block holds, in holes or as a whole.
+// FreeBytes is the bytes of the segment that no block holdsin inactive splits or as a whole.
 func (s *SegmentState) FreeBytes() uint64 { return s.Inactive + s.Free }
 
-// Gaps lists the free blocks, largest first.
+// FreeBlocks lists the free blocks, largest first.
 func (s *SegmentState) FreeBlocks() []Block {
 	out := s.blocks(false)
 	slices.SortStableFunc(out, func(x, y Block) int { return cmp.Compare(y.Size, x.Size) })
@@ -81,7 +81,7 @@ func Held(b *Block) bool { return b.State != inspect.StateFree }
 // Pending reports whether a block was given back and waits for another stream's work.
 func Pending(b *Block) bool { return b.State == inspect.StatePending }
 
-// NewBooks adds up a map. The map must not change afterwards: it is shared.
+// New adds up a map. The map must not change afterwards: it is shared.
 func New(m *inspect.Map) *State {
 	out := &State{Devices: make([]DeviceState, len(m.Devices))}
 	for i := range m.Devices {

@@ -25,7 +25,7 @@ type DriverUse struct {
 	All    uint64 // by all processes; event.Unknown
 }
 
-// BalanceInput is what NewBalance adds up: one process, at one moment as far as that can be had.
+// Input is what New adds up: one process, at one moment as far as that can be had.
 type Input struct {
 	PID uint32
 	// Torch has a row for every device that the allocator knows, also without memory. Nil with an empty TorchWhy: the process
@@ -43,13 +43,13 @@ type Input struct {
 	Moved bool
 }
 
-// TorchParts is the caching allocator's memory on one device, in bytes. Each may be event.Unknown; without an allocator all
-// are 0. When all are known, Reserved == Allocated + Pending + Holes + Free.
+// Torch is the caching allocator's memory on one device, in bytes. Each may be event.Unknown; without an allocator all
+// are 0. When all are known, Reserved == Allocated + Pending + InactiveSplit + Free.
 type Torch struct {
 	Reserved  uint64 // segments
 	Allocated uint64 // blocks that the program holds
 	Requested uint64 // of Allocated, what the program asked for
-	Pending   uint64 // blocks given back that wait for another stream's work; event.Unknown: they are in Holes
+	Pending   uint64 // blocks given back that wait for another stream's work; event.Unknown: they are in InactiveSplit
 	Inactive  uint64 // free blocks of segments that are in use
 	Free      uint64 // segments that are free as a whole
 }
@@ -57,7 +57,7 @@ type Torch struct {
 // Rounding is the bytes that the allocator added to what was asked for; event.Unknown.
 func (t *Torch) Rounding() uint64 { return event.Sub(t.Allocated, t.Requested) }
 
-// Cached is what no block of the program is in: Pending, Holes and Free, also when they are not known one by one;
+// Cached is what no block of the program is in: Pending, InactiveSplit and Free, also when they are not known one by one;
 // event.Unknown.
 func (t *Torch) Cached() uint64 { return event.Sub(t.Reserved, t.Allocated) }
 
@@ -67,7 +67,7 @@ type OwnerUse struct {
 	heap.Count
 }
 
-// DeviceBalance says where the memory is that a process uses on one device. When everything is known,
+// Device says where the memory is that a process uses on one device. When everything is known,
 //
 //	Used == Torch.Reserved + Other.Bytes + Remainder
 type Device struct {
@@ -116,7 +116,7 @@ func (d *Device) SegmentGap() (bytes int64, known bool) {
 	return int64(d.Total - d.SegmentBytes), true
 }
 
-// Balance is where the memory of one process is.
+// Process is where the memory of one process is.
 type Process struct {
 	PID     uint32
 	Devices []Device // by their number; last the one that stands for what is on no known device
@@ -141,7 +141,7 @@ func (b *Process) Elsewhere() uint64 {
 	return 0
 }
 
-// NewBalance adds up a process's memory.
+// New adds up a process's memory.
 func New(in *Input) *Process {
 	b := &balancer{in: in, devices: map[event.Device]*Device{}, out: &Process{PID: in.PID, DriverWhy: in.DriverWhy, Moved: in.Moved}}
 	b.addTorch()

@@ -22,7 +22,7 @@ type (
 	Tensor = who.Tensor
 )
 
-// Holders is who holds the blocks of a process's caching allocator, for people. It does not change; safe for concurrent use.
+// Index is who holds the blocks of a process's caching allocator, for people. It does not change; safe for concurrent use.
 type Index struct {
 	Report *who.Report // shared
 	Bytes  uint64      // of the live blocks
@@ -40,7 +40,7 @@ const (
 	UnknownShape = "[unknown shape]"
 )
 
-// HolderRow is blocks that are shown together.
+// Row is blocks that are shown together.
 type Row struct {
 	Name string
 	// Where and Holder are the two parts of Name: the frame in which it is a local variable, "train.py:108 train()", and the
@@ -53,11 +53,11 @@ type Row struct {
 	Tensors string
 	Bytes   uint64
 	Blocks  uint64
-	Share   float64 // of Holders.Bytes, 0 to 1; 0 when that is 0
+	Share   float64 // of Index.Bytes, 0 to 1; 0 when that is 0
 	Of      []int   // which blocks of the report, largest first
 }
 
-// HolderTable is the largest rows.
+// Table is the largest rows.
 type Table struct {
 	Rows   []Row  // by bytes, largest first; by category: in the order of who.Categories, those without a block too
 	More   int    // rows left out
@@ -65,7 +65,7 @@ type Table struct {
 	Blocks uint64
 }
 
-// NewHolders groups a report. The report must not change afterwards: it is shared.
+// New groups a report. The report must not change afterwards: it is shared.
 func New(r *who.Report) *Index {
 	h := &Index{Report: r, Blocks: uint64(len(r.Blocks)), owners: ownerNames(r.Blocks), index: map[uint64]int{}}
 	for i := range r.Blocks {

@@ -9,7 +9,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/who"
 )
 
-// HeldView is a block of which the tensors that keep it show only a small part: a view of what was large.
+// PartView is a block of which the tensors that keep it show only a small part: a view of what was large.
 type PartView struct {
 	Block int    // number in the report
 	Seen  uint64 // bytes of its tensors, added up; what they share counts twice, so that it may be less

@@ -2,7 +2,7 @@ package pagemodel
 
 import "github.com/gputrace/gputrace/analysis/view"
 
-// NewCurves is NewBrowse with the curves, the peaks and what was refused alone: no groups and lives. It replays the trace once.
+// NewCurves is New with the curves, the peaks and what was refused alone: no groups and lifetimes. It replays the trace once.
 func NewCurves(t *view.Trace, o *Options) (*Model, error) {
 	s := newSurvey(t, o.withDefaults())
 	if err := t.Replay(&view.Visitor{Before: s.before, Event: s.event, Born: s.born, Gone: s.gone, Moved: s.moved, Done: s.done}); err != nil {

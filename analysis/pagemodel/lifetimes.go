@@ -10,10 +10,10 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// fewestStretches is where a Browse stops to give up moments.
+// fewestStretches is where a model stops to give up moments.
 const fewestStretches = 16
 
-// lives goes through a trace for who lived between which moments.
+// lifetimes goes through a trace for what was in use between which moments.
 type lifetimes struct {
 	trace   *view.Trace
 	model   *Model
@@ -298,7 +298,7 @@ func filter[T any](list []T, kept []bool) []T {
 	return out
 }
 
-// finish makes the lives of the counts.
+// finish makes the lifetimes of the counts.
 func (l *lifetimes) finish() {
 	for len(l.counts) > l.options.Lifetimes && l.coarsen() {
 	}

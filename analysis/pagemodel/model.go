@@ -8,7 +8,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// Limits of a Browse that BrowseOptions leaves to NewBrowse.
+// Limits of a model that Options leaves to New.
 const (
 	defaultPoints    = 8192   // of a curve
 	defaultMoments   = 1024   // beside those that are always there
@@ -18,15 +18,15 @@ const (
 	pinnedOOMs       = 50 // of them that are moments
 )
 
-// BrowseOptions limits the size of a Browse. nil and 0: the defaults.
+// Options limits the size of a model. nil and 0: the defaults.
 type Options struct {
 	Points    int // of each curve, about; of several, each has less. 0: 8192
-	Moments   int // about; peaks, refusals, beginning and end are moments beside them; 0: 1024
+	Moments   int // about; peaks, refused requests, beginning and end are moments beside them; 0: 1024
 	Lifetimes int // 0: 400,000. There are fewer moments where they would be more.
 	Nodes     int // of the tree of stacks, about; 0: 60,000
 }
 
-// Browse is a trace condensed, so that what was live at any of its moments, and what was allocated or leaked between any two of
+// Model is a trace condensed, so that what was live at any of its moments, and what was allocated or leaked between any two of
 // them, can be added up without the trace. At each moment all sums are exact, to the byte.
 type Model struct {
 	First, Last uint64 // time of the first and last event, CLOCK_BOOTTIME nanoseconds
@@ -39,7 +39,7 @@ type Model struct {
 	Frames    []TreeFrame
 	Nodes     []TreeNode // node 0 is the root and has no frame; a parent comes before its children
 	Groups    []Group
-	Lifetimes []Lifetimes // by group, birth and end
+	Lifetimes []Lifetimes // by group, allocation and free
 
 	OOMs     []OOM  // the first 1000
 	OOMCount uint64 // all of them
@@ -136,17 +136,17 @@ type Group struct {
 // Counted is as Site.Counted.
 func (g *Group) Counted() bool { return view.Counted(g.Layer, g.Origin, g.Segment) }
 
-// Lives is blocks of one group that were born and have died between the same moments. They were live at the moments from Born
-// on, and no longer at Died: Born <= moment < Died. Those with Born == Died were live at no moment.
+// Lifetimes is blocks of one group that were allocated, and freed, between the same moments. They were in use at the moments from Alloc
+// on, and no longer at Free: Alloc <= moment < Free. Those with Alloc == Free were in use at no moment.
 type Lifetimes struct {
 	Group  uint32
-	Alloc  uint16 // index of the first moment at or after the birth
-	Free   uint16 // index of the first moment at or after the end; len(Moments): they live on
+	Alloc  uint16 // index of the first moment at or after the allocation
+	Free   uint16 // index of the first moment at or after the free; len(Moments): they are in use at the end
 	Blocks uint64
 	Bytes  uint64
 }
 
-// Refusal is a request that was refused: out of memory.
+// OOM is a request that was refused: out of memory.
 type OOM struct {
 	Time   uint64 // CLOCK_BOOTTIME nanoseconds
 	Part   int
@@ -160,7 +160,7 @@ type OOM struct {
 	stack  event.StackID
 }
 
-// NewBrowse condenses a trace. It replays it twice.
+// New condenses a trace. It replays it twice.
 func New(t *view.Trace, o *Options) (*Model, error) {
 	s := newSurvey(t, o.withDefaults())
 	if err := t.Replay(&view.Visitor{Before: s.before, Event: s.event, Born: s.born, Gone: s.gone, Moved: s.moved, Done: s.done}); err != nil {

@@ -29,7 +29,7 @@ type amount struct{ blocks, bytes uint64 }
 
 func (a amount) plus(blocks, bytes uint64) amount { return amount{a.blocks + blocks, a.bytes + bytes} }
 
-// browsed adds up the lives that a choice takes.
+// browsed adds up the lifetimes that a choice takes.
 func browsed(b *pagemodel.Model, choose func(l *pagemodel.Lifetimes, g *pagemodel.Group) bool) map[shown]amount {
 	out := map[shown]amount{}
 	for i := range b.Lifetimes {
@@ -45,7 +45,7 @@ func browsed(b *pagemodel.Model, choose func(l *pagemodel.Lifetimes, g *pagemode
 	return out
 }
 
-// ownName is the name of a site as analysis.Site has it.
+// ownName is the name of a site as view.Site has it.
 func ownName(f *pagemodel.TreeFrame) string {
 	if f.Kind == pagemodel.TreeOwn || f.Kind == pagemodel.TreeLibrary {
 		return fmt.Sprintf("%s:%d %s", f.File[len(f.File)-len("train.py"):], f.Line, f.Name)

@@ -298,7 +298,7 @@ func (s *survey) done(h *heap.Heap) {
 	}
 }
 
-// browse is what was found, without the lives.
+// model is what was found, without the lifetimes.
 func (s *survey) model() *Model {
 	b := &Model{
 		First: s.first, Last: s.trace.Last(), Events: s.number, All: s.all, OOMs: s.ooms, OOMCount: s.oomCount,

@@ -49,7 +49,7 @@ func isStdlibZip(dir string) bool {
 }
 
 // PackagePrefix is the prefix of the files of the torch package to which a library belongs ("/opt/torch/lib/libc10.so"
-// gives "/opt/torch/"), for Options.Library; empty when the path does not look like one. It tells PyTorch's own Python
+// gives "/opt/torch/"), for view.Options.Library; empty when the path does not look like one. It tells PyTorch's own Python
 // files when they are not under site-packages: a source checkout, an image that sets PYTHONPATH.
 func PackagePrefix(library string) string {
 	dir, _, ok := strings.Cut(library, "/torch/lib/lib")
@@ -61,7 +61,7 @@ func PackagePrefix(library string) string {
 
 // OwnFrame is the index of the frame that a stack is named after: the innermost Python frame that is no library's, else the
 // innermost Python frame, else the autograd node that runs, else the innermost native frame that is neither the allocator's
-// nor the driver's, else the innermost frame that Present would show. -1 without frames.
+// nor the driver's, else the innermost frame that VisibleFrames would show. -1 without frames.
 func OwnFrame(frames []event.Frame, library []string) int {
 	python, node, native, shown := -1, -1, -1, -1
 	for i := range frames {

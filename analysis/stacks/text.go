@@ -7,7 +7,7 @@ import (
 	"github.com/gputrace/gputrace/process/words"
 )
 
-// StackText is a stack in one line, outermost frame first, frames separated by "; ": what Present shows of it.
+// Text is a stack in one line, outermost frame first, frames separated by "; ": what VisibleFrames shows of it.
 func Text(st *event.Stack) string {
 	if st == nil {
 		return ""

@@ -30,7 +30,7 @@ var driverModules = []string{"libcuda.so", "libcudart", "libamdhip64", "libhsa-r
 // the trampoline that cleans up after __init__ (CPython, Objects/codeobject.c and Python/specialize.c).
 var pseudoNames = []string{"<shim>", "<interpreter trampoline>", "<trampoline>"}
 
-// Present is what of a stack is worth showing, leaf first: without the caching allocator's frames at the leaf, the
+// VisibleFrames is what of a stack is worth showing, leaf first: without the caching allocator's frames at the leaf, the
 // interpreter's loop where the Python frames that it runs follow it, its pseudo frames, and the native frames that
 // started the outermost Python frame. It is never empty for a stack that has frames. The stack is not changed.
 func VisibleFrames(st *event.Stack) []event.Frame {

@@ -10,9 +10,9 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Entry is memory in use that has one origin: of a view, a Portion; of a table, all that the table has in one row.
+// Entry is memory in use that has one origin: of a view, a Sample; of a table, all that the table has in one row.
 type Entry struct {
-	Name   string // "gpt.py:38", a native symbol, or BeforeAttach and its like; of a table by layer or device, that
+	Name   string // "gpt.py:38", a native symbol, or stacks.BeforeAttach and its like; of a table by layer or device, that
 	Func   string // of Python, the function; else empty
 	File   string // of Python, the whole path; else empty
 	Line   int    // of a Python line; 0: unknown
@@ -20,7 +20,7 @@ type Entry struct {
 	Layer  string // empty in a table, but in one by layer, where it is Name
 	Device string // likewise
 	Stack  []Call // leaf first; nil in tables, but those by stack
-	Bytes  int64  // negative only for LostEvents
+	Bytes  int64  // negative only for stacks.LostEvents
 	Blocks uint64 // 0 where only the bytes are known
 }
 
@@ -48,10 +48,10 @@ func CallOf(f *event.Frame) Call {
 	return Call{Name: stacks.Position(f), Func: f.Func, File: f.File, Line: max(0, f.Line)}
 }
 
-// Entries is what is in use, a portion each. They add up to Total.
+// Entries is what is in use, a sample each. They add up to Total.
 func (v *View) Entries() []Entry { return v.EntriesOf(InUse) }
 
-// EntriesOf is what a view has of a measure, a portion each.
+// EntriesOf is what a view has of a measure, a sample each.
 func (v *View) EntriesOf(m Measure) []Entry {
 	var out []Entry
 	for p := range v.Samples(m, nil) {

@@ -13,9 +13,9 @@ const NoHolder = "[holder not known]"
 
 // HeldSite is live blocks that were allocated at one site and have one holder: born there, held by that.
 type HeldSite struct {
-	Born string // Site.Name: "train.py:41 main", BeforeAttach
-	Name string // as Holders.Owner, or NoHolder
-	// Where and Holder are the two parts of Name, as in HolderRow.
+	Born string // Site.Name: "train.py:41 main", stacks.BeforeAttach
+	Name string // as holders.Index.Owner, or NoHolder
+	// Where and Holder are the two parts of Name, as in holders.Row.
 	Where, Holder string
 	What          string // their categories; empty with NoHolder
 	Bytes         uint64
@@ -25,7 +25,7 @@ type HeldSite struct {
 
 // HeldPart is a part of what lived before the first event.
 type HeldPart struct {
-	Holder string // as Holders.Owner, or NoHolder
+	Holder string // as holders.Index.Owner, or NoHolder
 	Bytes  uint64
 	Blocks uint64 // 0: not known
 }

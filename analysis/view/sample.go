@@ -8,30 +8,30 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// Measure is a figure of which a view's memory is portioned out by stack.
+// Measure is a figure of which a view's memory is split by stack.
 type Measure uint8
 
 const (
-	InUse     Measure = iota // in use; the portions add up to View.Total
+	InUse     Measure = iota // in use; the samples add up to View.Total
 	Allocated                // allocated since the first event, also what is freed by now; what lived before is not in it
 )
 
-// Portion is the memory of a view that has one stack, or a name instead of one.
+// Sample is the memory of a view that has one stack, or a name instead of one.
 type Sample struct {
 	Site   *Site // nil: memory that only the allocator's total tells of
 	PID    uint32
 	Layer  event.Layer
 	Device event.Device
-	Name   string // Site.Name; BeforeAttach or LostEvents without a site
-	Holder string // of BeforeAttach: what holds it; NoHolder or empty when that is not known
-	// Bytes is negative for LostEvents when more frees than allocations were lost.
+	Name   string // Site.Name; stacks.BeforeAttach or stacks.LostEvents without a site
+	Holder string // of stacks.BeforeAttach: what holds it; NoHolder or empty when that is not known
+	// Bytes is negative for stacks.LostEvents when more frees than allocations were lost.
 	Bytes   int64
 	Objects uint64 // 0 where only the bytes are known
 }
 
-// Portions yields what a view has of a measure, the sites in their order, then what the allocators' totals contain beside
+// Samples yields what a view has of a measure, the sites in their order, then what the allocators' totals contain beside
 // them. Every profile and flame graph is made of these. j splits what lived before the first event by what holds it; nil: it
-// is one portion.
+// is one sample.
 func (v *View) Samples(m Measure, j *Joined) iter.Seq[Sample] {
 	return func(yield func(Sample) bool) {
 		for i := range v.Sites {
@@ -80,7 +80,7 @@ func unseen(a *heap.Account, j *Joined, yield func(Sample) bool) bool {
 	return p.Bytes == 0 || yield(p)
 }
 
-// Frames is what of the portion's stack is worth showing, leaf first, as Present has it; nil when there is only a name.
+// Frames is what of the sample's stack is worth showing, leaf first, as stacks.VisibleFrames has it; nil when there is only a name.
 func (p *Sample) Frames() []event.Frame {
 	if p.Site == nil || p.Site.Stack == nil || len(p.Site.Stack.Frames) == 0 {
 		return nil
@@ -88,7 +88,7 @@ func (p *Sample) Frames() []event.Frame {
 	return stacks.VisibleFrames(p.Site.Stack)
 }
 
-// Names is what stands for a portion without frames, leaf first.
+// Names is what stands for a sample without frames, leaf first.
 func (p *Sample) Names() []string {
 	if p.Holder == "" || p.Holder == NoHolder {
 		return []string{p.Name}
@@ -96,13 +96,13 @@ func (p *Sample) Names() []string {
 	return []string{p.Holder, p.Name}
 }
 
-// Sited says whether the portion's name says more than the leaf of its frames does, so that it is to be shown at the leaf.
+// NeedsName says whether the sample's name says more than the leaf of its frames does, so that it is to be shown at the leaf.
 func (p *Sample) NeedsName(frames []event.Frame) bool {
 	return len(frames) > 0 && frames[0] != *p.Site.Own
 }
 
 // Overdrawn is the bytes by which what is known to be in use is more than the allocators' totals, since frees were lost: the
-// negative portions, for formats that cannot have any. Their sum is View.Total plus this.
+// negative samples, for formats that cannot have any. Their sum is View.Total plus this.
 func (v *View) Overdrawn() uint64 {
 	var n uint64
 	for i := range v.Snapshot.Accounts {
@@ -120,7 +120,7 @@ type Label struct {
 	Frame *event.Frame
 }
 
-// Labels is the portion's stack, leaf first: its frames, below them its name where that says more, or its names alone. It is
+// Labels is the sample's stack, leaf first: its frames, below them its name where that says more, or its names alone. It is
 // never empty.
 func (p *Sample) Labels() []Label {
 	frames := p.Frames()
@@ -136,7 +136,7 @@ func (p *Sample) Labels() []Label {
 	return out
 }
 
-// BlockLabels is the stack of a block, as Portion.Labels.
+// BlockLabels is the stack of a block, as Sample.Labels.
 func (t *Trace) BlockLabels(b *heap.Block) []Label {
 	s := t.Site(b)
 	return (&Sample{Site: &s, Name: s.Name}).Labels()

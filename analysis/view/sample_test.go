@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// TestPortions: the portions add up to what the allocators and the driver said, by pid, layer and device.
+// TestSamples: the samples add up to what the allocators and the driver said, by pid, layer and device.
 func TestPortions(t *testing.T) {
 	stack1 := eventtest.Stack("libc10.so!c10::reportMemoryUsageToProfiler libtorch_cpu.so!at::empty " + eventtest.Own)
 	cuda0 := event.Device{Type: event.DeviceCUDA}

@@ -13,7 +13,7 @@ type Sum struct {
 	Name string // the line, function, stack, layer or device, in one line of printable text
 	File string // of lines and functions of Python, the whole path; else empty
 	Line int    // of lines of Python; 0: not known
-	// In use; the sums add up to View.Total. Bytes is negative for LostEvents when more frees than allocations were lost.
+	// In use; the sums add up to View.Total. Bytes is negative for stacks.LostEvents when more frees than allocations were lost.
 	Bytes  int64
 	Blocks uint64
 	// Allocated since the first event, or in the range.

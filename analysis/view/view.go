@@ -14,7 +14,7 @@ import (
 
 // Options may be nil.
 type Options struct {
-	// Library lists prefixes of Python files that are not the program's own, beside the usual places. See PackagePrefix.
+	// Library lists prefixes of Python files that are not the program's own, beside the usual places. See stacks.PackagePrefix.
 	Library []string
 	// Source opens a Python file as the program sees it, or returns nil. nil: no source lines. What it returns is closed
 	// when it is an io.Closer.
@@ -36,7 +36,7 @@ type View struct {
 type Site struct {
 	heap.Site
 	Stack *event.Stack // shared; nil when there is none or it is not known
-	Name  string       // "gpt.py:38 Block.forward", a native symbol, or one of NoStack and its like
+	Name  string       // "gpt.py:38 Block.forward", a native symbol, or one of stacks.NoStack and its like
 	Own   *event.Frame // the frame of that name; shared; nil without frames
 	Parts []SitePart   // that add up to Alloc and Inuse; nil: it was not asked for, as of Trace.Select
 }

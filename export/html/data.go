@@ -25,7 +25,7 @@ const dataVersion = 1
 const longestName = 1000
 
 // head is the first block: all that is needed for the first picture but the curves' points. Times are nanoseconds since
-// analysis.Browse.First, sizes bytes; -1: not known.
+// pagemodel.Model.First, sizes bytes; -1: not known.
 type head struct {
 	Version  int             `json:"version"`
 	Program  string          `json:"program"`
@@ -64,7 +64,7 @@ type partData struct {
 
 type momentData struct {
 	Time   list[int64]  `json:"time"`
-	Kind   list[int]    `json:"kind"` // analysis.MomentKind
+	Kind   list[int]    `json:"kind"` // pagemodel.MomentKind
 	Events list[uint64] `json:"events"`
 }
 

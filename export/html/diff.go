@@ -91,7 +91,7 @@ func WriteDiff(w io.Writer, in DiffInput) error {
 	return nil
 }
 
-// diffTitles are what stands above the names, by analysis.RowKind.
+// diffTitles are what stands above the names, by view.RowKind.
 var diffTitles = []string{"Line", "Function", "Leaf and stack", "Layer", "Device"}
 
 func diffOf(in *DiffInput) *diffData {

@@ -22,7 +22,7 @@ type Who struct {
 	// By is the grouping of the rows, and Top how many of them are written; 0: all. The blocks are always written.
 	By  holders.Grouping
 	Top int
-	// Only is the number of the one block that is written, as analysis.Holders counts; negative: all.
+	// Only is the number of the one block that is written, as holders.Index counts; negative: all.
 	Only int
 }
 

@@ -27,12 +27,12 @@ const (
 type Detail uint8
 
 const (
-	// Sited is analysis.Present under one frame more: at the leaf, what the site is named after, the program's own line
+	// Sited is stacks.VisibleFrames under one frame more: at the leaf, what the site is named after, the program's own line
 	// ("train.py:41 main") or a native function, in the mapping [gputrace]. A profile's flat values are those of its leaves,
 	// so the program's own lines are what pprof -top lists; without it that would be a handful of functions in which PyTorch
 	// obtains memory.
 	Sited     Detail = iota
-	Presented        // analysis.Present: what a reader wants to see of the stack
+	Presented        // stacks.VisibleFrames: what a reader wants to see of the stack
 	Full             // every frame
 )
 

@@ -55,7 +55,7 @@ type named struct {
 	text, python string
 }
 
-// Each calls do with every allocation of a selection, as analysis.Trace.Allocations. The row is valid during the call only.
+// Each calls do with every allocation of a selection, as view.Trace.Allocations. The row is valid during the call only.
 func (t *Table) Each(s view.Selection, do func(*Row) error) error {
 	t.stacks = map[event.StackID]*named{}
 	boot := int64(0)

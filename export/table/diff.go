@@ -45,7 +45,7 @@ func Diff(w io.Writer, in DiffInput) error {
 	return nil
 }
 
-// rowTitles are what stands above the rows, by analysis.RowKind.
+// rowTitles are what stands above the rows, by view.RowKind.
 var rowTitles = []string{"Python line, or native symbol", "function", "stack", "layer", "device"}
 
 type diffPrinter struct {
