@@ -45,7 +45,7 @@ func (d *DeviceState) InactiveByPool() []InactiveSplits {
 	found := map[key]*InactiveSplits{}
 	for i := range d.Segments {
 		s := &d.Segments[i]
-		if s.InactiveCount == 0 {
+		if s.InactiveSplitCount == 0 {
 			continue
 		}
 		for _, b := range s.blocks(false) {

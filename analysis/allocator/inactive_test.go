@@ -49,7 +49,7 @@ func TestHolesByPool(t *testing.T) {
 			count, bytes, largest = count+c.Count, bytes+c.Bytes, max(largest, c.Largest)
 		}
 	}
-	require.Equal(t, []uint64{d.InactiveCount, d.Memory.Inactive, d.LargestInactive}, []uint64{count, bytes, largest})
+	require.Equal(t, []uint64{d.InactiveSplitCount, d.Memory.InactiveSplit, d.LargestInactiveSplit}, []uint64{count, bytes, largest})
 }
 
 func TestHolesOfAnySize(t *testing.T) {
@@ -69,5 +69,5 @@ func TestTorchOfBooks(t *testing.T) {
 	require.Equal(t, TorchMemory{0, b.Devices[0].Memory}, rows[0])
 	require.Equal(t, TorchMemory{Device: 1}, rows[1])
 	d := &rows[0]
-	require.Equal(t, d.Reserved, d.Allocated+d.Pending+d.Inactive+d.Free)
+	require.Equal(t, d.Reserved, d.Allocated+d.Pending+d.InactiveSplit+d.Free)
 }

@@ -7,19 +7,19 @@ import "github.com/gputrace/gputrace/event"
 // Memory is a sum over segments: each byte of them is in exactly one of Allocated, Pending, InactiveSplit and Free. All sizes are
 // bytes.
 type Memory struct {
-	Reserved  uint64 // segments
-	Allocated uint64 // blocks that the program holds
-	Requested uint64 // of Allocated, what the program asked for; event.Unknown where the allocator does not keep it
-	Pending   uint64 // blocks given back that wait for another stream's work
-	Inactive  uint64 // free blocks of segments that a block which is not free keeps from being returned to the driver
-	Free      uint64 // segments that are free as a whole
+	Reserved      uint64 // segments
+	Allocated     uint64 // blocks that the program holds
+	Requested     uint64 // of Allocated, what the program asked for; event.Unknown where the allocator does not keep it
+	Pending       uint64 // blocks given back that wait for another stream's work
+	InactiveSplit uint64 // free blocks of segments that a block which is not free keeps from being returned to the driver
+	Free          uint64 // segments that are free as a whole
 
-	LargestInactive  uint64
-	SegmentCount     uint64
-	FreeSegmentCount uint64 // of those that are free as a whole
-	AllocatedCount   uint64 // of the blocks that the program holds
-	PendingCount     uint64
-	InactiveCount    uint64
+	LargestInactiveSplit uint64
+	SegmentCount         uint64
+	FreeSegmentCount     uint64 // of those that are free as a whole
+	AllocatedCount       uint64 // of the blocks that the program holds
+	PendingCount         uint64
+	InactiveSplitCount   uint64
 }
 
 // Rounding is the bytes that the allocator added to what was asked for; event.Unknown.
@@ -27,10 +27,10 @@ func (m *Memory) Rounding() uint64 { return event.Sub(m.Allocated, m.Requested) 
 
 func (m *Memory) add(n *Memory) {
 	m.Reserved, m.Allocated, m.Requested = m.Reserved+n.Reserved, m.Allocated+n.Allocated, event.Add(m.Requested, n.Requested)
-	m.Pending, m.Inactive, m.Free = m.Pending+n.Pending, m.Inactive+n.Inactive, m.Free+n.Free
-	m.LargestInactive = max(m.LargestInactive, n.LargestInactive)
+	m.Pending, m.InactiveSplit, m.Free = m.Pending+n.Pending, m.InactiveSplit+n.InactiveSplit, m.Free+n.Free
+	m.LargestInactiveSplit = max(m.LargestInactiveSplit, n.LargestInactiveSplit)
 	m.SegmentCount, m.FreeSegmentCount = m.SegmentCount+n.SegmentCount, m.FreeSegmentCount+n.FreeSegmentCount
-	m.AllocatedCount, m.PendingCount, m.InactiveCount = m.AllocatedCount+n.AllocatedCount, m.PendingCount+n.PendingCount, m.InactiveCount+n.InactiveCount
+	m.AllocatedCount, m.PendingCount, m.InactiveSplitCount = m.AllocatedCount+n.AllocatedCount, m.PendingCount+n.PendingCount, m.InactiveSplitCount+n.InactiveSplitCount
 }
 
 // TorchMemory is what the caching allocator says of one device.

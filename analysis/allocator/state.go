@@ -32,7 +32,7 @@ type DeviceState struct {
 // Unexplained is the bytes reserved by the allocator's own count that are in none of the four parts, less those that are
 // in too many. It is 0 in a map that balances.
 func (d *DeviceState) Unexplained() int64 {
-	return int64(d.Counted.Reserved - d.Allocated - d.Pending - d.Inactive - d.Free)
+	return int64(d.Counted.Reserved - d.Allocated - d.Pending - d.InactiveSplit - d.Free)
 }
 
 // Miscounted is the bytes allocated by the allocator's own count, less those of the blocks. It is 0 in a map that balances.
@@ -51,7 +51,7 @@ type SegmentState struct {
 }
 
 // FreeBytes is the bytes of the segment that no block holdsin inactive splits or as a whole.
-func (s *SegmentState) FreeBytes() uint64 { return s.Inactive + s.Free }
+func (s *SegmentState) FreeBytes() uint64 { return s.InactiveSplit + s.Free }
 
 // FreeBlocks lists the free blocks, largest first.
 func (s *SegmentState) FreeBlocks() []Block {
@@ -118,12 +118,12 @@ func segmentMemory(s *inspect.Segment) Memory {
 		case inspect.StatePending:
 			m.Pending, m.PendingCount = m.Pending+b.Size, m.PendingCount+1
 		default:
-			m.Inactive, m.InactiveCount, m.LargestInactive = m.Inactive+b.Size, m.InactiveCount+1, max(m.LargestInactive, b.Size)
+			m.InactiveSplit, m.InactiveSplitCount, m.LargestInactiveSplit = m.InactiveSplit+b.Size, m.InactiveSplitCount+1, max(m.LargestInactiveSplit, b.Size)
 		}
 	}
 	if m.AllocatedCount+m.PendingCount == 0 {
-		m.Free, m.FreeSegmentCount = m.Inactive, 1
-		m.Inactive, m.InactiveCount, m.LargestInactive = 0, 0, 0
+		m.Free, m.FreeSegmentCount = m.InactiveSplit, 1
+		m.InactiveSplit, m.InactiveSplitCount, m.LargestInactiveSplit = 0, 0, 0
 	}
 	return m
 }

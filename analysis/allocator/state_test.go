@@ -61,8 +61,8 @@ func TestBooks(t *testing.T) {
 	require.Len(t, b.Devices, 2)
 	d := &b.Devices[0]
 	require.Equal(t, Memory{
-		Reserved: 46 * mib, Allocated: 12*mib + 512, Requested: 12*mib - 96, Pending: mib + 512, Inactive: 23*mib - 1024, Free: 10 * mib,
-		LargestInactive: 15 * mib, SegmentCount: 5, FreeSegmentCount: 1, AllocatedCount: 3, PendingCount: 2, InactiveCount: 5,
+		Reserved: 46 * mib, Allocated: 12*mib + 512, Requested: 12*mib - 96, Pending: mib + 512, InactiveSplit: 23*mib - 1024, Free: 10 * mib,
+		LargestInactiveSplit: 15 * mib, SegmentCount: 5, FreeSegmentCount: 1, AllocatedCount: 3, PendingCount: 2, InactiveSplitCount: 5,
 	}, d.Memory)
 	require.EqualValues(t, 608, d.Rounding())
 	require.Zero(t, d.Unexplained())
@@ -83,8 +83,8 @@ func TestBooksPools(t *testing.T) {
 	require.Equal(t, []inspect.Pool{large, small, private}, pools)
 	require.Equal(t, d.Memory, sum)
 	require.Equal(t, Memory{
-		Reserved: 30 * mib, Allocated: 12 * mib, Requested: 12*mib - 100, Inactive: 18 * mib, LargestInactive: 15 * mib,
-		SegmentCount: 2, AllocatedCount: 2, InactiveCount: 2,
+		Reserved: 30 * mib, Allocated: 12 * mib, Requested: 12*mib - 100, InactiveSplit: 18 * mib, LargestInactiveSplit: 15 * mib,
+		SegmentCount: 2, AllocatedCount: 2, InactiveSplitCount: 2,
 	}, d.Pools[0].Memory)
 }
 

@@ -201,7 +201,7 @@ func cuda(ordinal int) event.Device {
 func (b *balancer) addTorch() {
 	for i := range b.in.Torch {
 		if t := &b.in.Torch[i]; t.Reserved > 0 {
-			b.device(cuda(t.Device)).Torch = Torch{t.Reserved, t.Allocated, t.Requested, t.Pending, t.Inactive, t.Free}
+			b.device(cuda(t.Device)).Torch = Torch{t.Reserved, t.Allocated, t.Requested, t.Pending, t.InactiveSplit, t.Free}
 		}
 	}
 }

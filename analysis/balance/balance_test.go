@@ -55,7 +55,7 @@ func watched(sites ...heap.Site) *view.View {
 
 // torch is the books of a device: 60 allocated, of them 50 requested, 5 pending, 15 in holes, 20 free.
 func torch(device int) allocator.TorchMemory {
-	return allocator.TorchMemory{Device: device, Memory: allocator.Memory{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, Inactive: 15, Free: 20}}
+	return allocator.TorchMemory{Device: device, Memory: allocator.Memory{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, InactiveSplit: 15, Free: 20}}
 }
 
 var parts = Torch{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, Inactive: 15, Free: 20}

@@ -236,7 +236,7 @@ func (s *session) torchParts() []allocator.TorchMemory {
 			return nil
 		}
 		out = append(out, allocator.TorchMemory{Device: int(a.Device.Index), Memory: allocator.Memory{
-			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, Inactive: p.InactiveSplit, Free: p.Free,
+			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, InactiveSplit: p.InactiveSplit, Free: p.Free,
 		}})
 	}
 	return out

@@ -128,7 +128,7 @@ func memoryOf(in *balance.Input) *recording.Memory {
 		t := &in.Torch[i]
 		m.Torch = append(m.Torch, recording.TorchMemory{
 			Device: t.Device, Reserved: recording.Bytes(t.Reserved), Allocated: recording.Bytes(t.Allocated),
-			Requested: recording.Bytes(t.Requested), Pending: recording.Bytes(t.Pending), Holes: recording.Bytes(t.Inactive),
+			Requested: recording.Bytes(t.Requested), Pending: recording.Bytes(t.Pending), Holes: recording.Bytes(t.InactiveSplit),
 			Free: recording.Bytes(t.Free),
 		})
 	}
@@ -151,7 +151,7 @@ func balanceInput(m *recording.Memory, pid uint32, view *view.View) *balance.Inp
 		t := &m.Torch[i]
 		in.Torch = append(in.Torch, allocator.TorchMemory{Device: t.Device, Memory: allocator.Memory{
 			Reserved: uint64(t.Reserved), Allocated: uint64(t.Allocated), Requested: uint64(t.Requested), Pending: uint64(t.Pending),
-			Inactive: uint64(t.Holes), Free: uint64(t.Free),
+			InactiveSplit: uint64(t.Holes), Free: uint64(t.Free),
 		}})
 	}
 	for i := range m.Driver {

@@ -25,7 +25,7 @@ func TestMemoryRoundTrip(t *testing.T) {
 		"all": {
 			PID: 7, TorchWhy: "a", DriverWhy: "b", Whole: true, Moved: true,
 			Torch: []allocator.TorchMemory{{Device: 1, Memory: allocator.Memory{
-				Reserved: math.MaxUint64 - 1, Allocated: 2, Requested: event.Unknown, Pending: 4, Inactive: 5, Free: 0,
+				Reserved: math.MaxUint64 - 1, Allocated: 2, Requested: event.Unknown, Pending: 4, InactiveSplit: 5, Free: 0,
 			}}},
 			Driver: []balance.DriverUse{{Device: -1, Used: event.Unknown, Why: "w", Name: "n", UUID: "u", Total: 1 << 60, All: 3}},
 		},

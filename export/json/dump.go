@@ -240,15 +240,15 @@ func poolName(small bool, id [2]uint64) dumpPoolName {
 func newDumpMemory(m *allocator.Memory) dumpMemory {
 	return dumpMemory{
 		Reserved: m.Reserved, Allocated: m.Allocated, Requested: known(m.Requested), Rounding: known(m.Rounding()), Pending: m.Pending,
-		Holes: m.Inactive, Free: m.Free, LargestHole: m.LargestInactive, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
-		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, HoleCount: m.InactiveCount,
+		Holes: m.InactiveSplit, Free: m.Free, LargestHole: m.LargestInactiveSplit, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
+		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, HoleCount: m.InactiveSplitCount,
 	}
 }
 
 func newDumpSegment(s *allocator.SegmentState) dumpSegment {
 	out := dumpSegment{
 		Address: s.Addr, Size: s.Size, Pool: poolName(s.Pool.Small, s.Pool.ID), Stream: s.Stream, Expandable: s.Expandable,
-		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(), LargestHole: s.LargestInactive,
+		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(), LargestHole: s.LargestInactiveSplit,
 		Blocks: make([]dumpBlock, len(s.Blocks)),
 	}
 	for i := range s.Blocks {

@@ -134,7 +134,7 @@ func (p *printer) dumpParts(d *allocator.DeviceState) {
 	part("  requested", d.Requested, "of it, as the program asked")
 	part("  rounding", d.Rounding(), "of it, added by the allocator")
 	part("pending", d.Pending, "in %s given back, waiting for another stream", plural(d.PendingCount, "block"))
-	part("holes", d.Inactive, "in %s of segments that are in use, the largest %s", plural(d.InactiveCount, "free block"), Bytes(d.LargestInactive))
+	part("holes", d.InactiveSplit, "in %s of segments that are in use, the largest %s", plural(d.InactiveSplitCount, "free block"), Bytes(d.LargestInactiveSplit))
 	part("free", d.Free, "in %s without a block in use", plural(d.FreeSegmentCount, "segment"))
 	part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
 	p.line("  balance      allocated + pending + holes + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
@@ -166,7 +166,7 @@ func (p *printer) dumpPools(d *allocator.DeviceState) {
 	for i := range d.Pools {
 		m := &d.Pools[i]
 		row(poolText(m.Pool.Small, m.Pool.ID), countText(m.SegmentCount), Bytes(m.Reserved), Bytes(m.Allocated), Bytes(m.Pending),
-			Bytes(m.Inactive), Bytes(m.LargestInactive), Bytes(m.Free))
+			Bytes(m.InactiveSplit), Bytes(m.LargestInactiveSplit), Bytes(m.Free))
 	}
 }
 
@@ -181,7 +181,7 @@ func (p *printer) dumpSegments(d *allocator.DeviceState, most []allocator.Segmen
 	row("segment", "size", "pool", "stream", "allocated", "pending", "free", "largest hole")
 	for i := range most {
 		s := &most[i]
-		largest := Bytes(s.LargestInactive)
+		largest := Bytes(s.LargestInactiveSplit)
 		if s.FreeSegmentCount > 0 {
 			largest = "whole"
 		}
@@ -193,7 +193,7 @@ func (p *printer) dumpSegments(d *allocator.DeviceState, most []allocator.Segmen
 
 // dumpRest counts the segments that are not listed.
 func (p *printer) dumpRest(d *allocator.DeviceState, most []allocator.SegmentState, all int) {
-	free := d.Inactive + d.Free
+	free := d.InactiveSplit + d.Free
 	for i := range most {
 		free -= most[i].FreeBytes()
 	}
@@ -218,7 +218,7 @@ func (p *printer) dumpHoles(most []allocator.SegmentState, h *holders.Index) {
 	titled := false
 	for i := range most {
 		s := &most[i]
-		if s.InactiveCount == 0 {
+		if s.InactiveSplitCount == 0 {
 			continue
 		}
 		if !titled {
@@ -226,7 +226,7 @@ func (p *printer) dumpHoles(most []allocator.SegmentState, h *holders.Index) {
 			p.line("  holes of these segments, and the blocks that pin them")
 			titled = true
 		}
-		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.Inactive), plural(s.InactiveCount, "hole"))
+		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.InactiveSplit), plural(s.InactiveSplitCount, "hole"))
 		p.line("    holes   %s", blockTexts(s, s.FreeBlocks(), shownHoles))
 		p.line("    pinned  %s", blockTexts(s, s.Pins(), shownPins))
 		p.dumpPinners(s.Pins(), h)
