@@ -46,12 +46,12 @@ type Input struct {
 // Torch is the caching allocator's memory on one device, in bytes. Each may be event.Unknown; without an allocator all
 // are 0. When all are known, Reserved == Allocated + Pending + InactiveSplit + Free.
 type Torch struct {
-	Reserved  uint64 // segments
-	Allocated uint64 // blocks that the program holds
-	Requested uint64 // of Allocated, what the program asked for
-	Pending   uint64 // blocks given back that wait for another stream's work; event.Unknown: they are in InactiveSplit
-	Inactive  uint64 // free blocks of segments that are in use
-	Free      uint64 // segments that are free as a whole
+	Reserved      uint64 // segments
+	Allocated     uint64 // blocks that the program holds
+	Requested     uint64 // of Allocated, what the program asked for
+	Pending       uint64 // blocks given back that wait for another stream's work; event.Unknown: they are in InactiveSplit
+	InactiveSplit uint64 // free blocks of segments that are in use
+	Free          uint64 // segments that are free as a whole
 }
 
 // Rounding is the bytes that the allocator added to what was asked for; event.Unknown.

@@ -58,7 +58,7 @@ func torch(device int) allocator.TorchMemory {
 	return allocator.TorchMemory{Device: device, Memory: allocator.Memory{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, InactiveSplit: 15, Free: 20}}
 }
 
-var parts = Torch{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, Inactive: 15, Free: 20}
+var parts = Torch{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, InactiveSplit: 15, Free: 20}
 
 func driverSays(device int, used uint64) DriverUse {
 	u := DriverUse{Device: device, Used: used, Name: "H200", Total: 1 << 30, All: used}

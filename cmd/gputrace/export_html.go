@@ -24,7 +24,7 @@ func writePage(w io.Writer, in *exportInput) error {
 	told := summary(end, in.Info, in.End)
 	program := cmp.Or(strings.Join(in.Info.Cmdline, " "), in.Info.Name, in.Path)
 	return html.Write(w, html.Input{
-		Browse: b, View: end, Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
+		Model: b, View: end, Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
 		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: told.EventsLost(), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
 	})
 }

@@ -504,13 +504,13 @@ func (j *job) writeProfiles(folder *outputFolder, end time.Time) error {
 		}
 		in := pprof.Input{
 			View: parts[0].View, Joined: parts[0].Joined, Rank: parts[0].Rank, More: parts[1:], Kind: kind, Binary: j.all[0].exe,
-			Comments: j.comments(), Time: end, Duration: end.Sub(j.start), Detail: pprof.Sited,
+			Comments: j.comments(), Time: end, Duration: end.Sub(j.start), Detail: pprof.DetailSite,
 		}
 		if name == "peak.pb.gz" && len(parts) > 1 {
 			in.Comments = append(in.Comments, "each process at its own peak: their sum was never in use at one moment")
 		}
 		if j.opts.fullStacks {
-			in.Detail = pprof.Full
+			in.Detail = pprof.DetailFull
 		}
 		if len(parts) == 1 {
 			in.Comments = append(in.Comments, first.comments...)

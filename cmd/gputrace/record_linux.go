@@ -381,9 +381,9 @@ func (s *session) write(path string, p profiled, end time.Time) error {
 
 // fill writes the files of the results. The recording is moved to them last.
 func (s *session) fill(folder *outputFolder, p profiled, end time.Time) error {
-	detail := pprof.Sited
+	detail := pprof.DetailSite
 	if s.opts.fullStacks {
-		detail = pprof.Full
+		detail = pprof.DetailFull
 	}
 	for name, in := range map[string]pprof.Input{
 		"inuse.pb.gz": {Kind: pprof.InUse, View: p.view, Joined: p.joined},

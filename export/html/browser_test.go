@@ -265,7 +265,7 @@ func pageOf(t *testing.T, trace *view.Trace, o *pagemodel.Options) Input {
 	t.Helper()
 	b, err := pagemodel.New(trace, o)
 	require.NoError(t, err)
-	return Input{Browse: b, View: trace.End(), Program: "python train.py", PID: 4242, Lost: 0}
+	return Input{Model: b, View: trace.End(), Program: "python train.py", PID: 4242, Lost: 0}
 }
 
 // The browser is not asked for what is not there.

@@ -196,7 +196,7 @@ func (n numbers) MarshalJSON() ([]byte, error) {
 
 // encode makes the blocks.
 func encode(in *Input) ([]template.HTML, error) {
-	b := in.Browse
+	b := in.Model
 	curves := []pagemodel.Curve{b.All}
 	if len(b.Parts) > 1 {
 		for i := range b.Parts {
@@ -247,7 +247,7 @@ func pack(data []byte) ([]byte, error) {
 }
 
 func headOf(in *Input) *head {
-	b := in.Browse
+	b := in.Model
 	since := func(time uint64) int64 { return int64(time - b.First) }
 	h := &head{
 		Version: dataVersion, Program: printable(in.Program), PID: in.PID, Last: since(b.Last), Events: b.Events, Exact: b.Exact,
@@ -304,7 +304,7 @@ func partOf(p *pagemodel.Part, since func(uint64) int64) partData {
 
 func lossesOf(in *Input, since func(uint64) int64) losses {
 	s := in.View.Snapshot
-	out := losses{Events: number(in.Lost), Gaps: s.GapCount, Ignored: s.Ignored, Cut: in.Browse.CutStacks}
+	out := losses{Events: number(in.Lost), Gaps: s.GapCount, Ignored: s.Ignored, Cut: in.Model.CutStacks}
 	for i := range s.Accounts {
 		out.GapBytes += s.Accounts[i].GapBytes
 	}

@@ -20,7 +20,7 @@ import (
 
 // Input is what Write shows.
 type Input struct {
-	Browse *pagemodel.Model
+	Model *pagemodel.Model
 	// View is of the end: the losses are its.
 	View *view.View
 
@@ -62,7 +62,7 @@ func element(start string, text []byte, end string) template.HTML {
 
 // Write writes the page. It is complete in itself: no address of another file is in it.
 func Write(w io.Writer, in Input) error {
-	if in.Browse == nil || in.View == nil {
+	if in.Model == nil || in.View == nil {
 		return errors.New("page: no trace")
 	}
 	style, err := files.ReadFile("page/page.css")

@@ -473,7 +473,7 @@ func TestLarge(t *testing.T) {
 			return eval[float64](p, `performance.getEntriesByName('`+name+`')[0].startTime`)
 		}
 		t.Logf("%d events: %d bytes, condensed in %v, curve after %.0f ms, all after %.0f ms; %d lives, %d moments", *largeEvents, out.Len(), condensed,
-			mark("curve"), mark("ready"), len(in.Browse.Lifetimes), len(in.Browse.Moments))
+			mark("curve"), mark("ready"), len(in.Model.Lifetimes), len(in.Model.Moments))
 		picture = min(picture, mark("curve"))
 	}
 	require.Less(t, picture, 2000.0, "milliseconds")

@@ -32,7 +32,7 @@ func inlinedView() *view.View {
 }
 
 func TestInlinedFrames(t *testing.T) {
-	file, p := write(t, func(in *Input) { in.View, in.Detail = inlinedView(), Presented })
+	file, p := write(t, func(in *Input) { in.View, in.Detail = inlinedView(), DetailVisible })
 	var got []string
 	for _, l := range p.Sample[0].Location {
 		var names []string
@@ -57,7 +57,7 @@ func TestInlinedFrames(t *testing.T) {
 
 // TestInlinedFramesAgain: a profile that is read back says the same of its frames.
 func TestInlinedFramesAgain(t *testing.T) {
-	_, p := write(t, func(in *Input) { in.View, in.Detail = inlinedView(), Presented })
+	_, p := write(t, func(in *Input) { in.View, in.Detail = inlinedView(), DetailVisible })
 	frames, _ := framesOf(p.Sample[0])
 	var inlined []string
 	for _, f := range frames {

@@ -108,7 +108,7 @@ func TestPartsInPprof(t *testing.T) {
 // TestWholeSites: where there would be too many samples, sites are whole, and the profile says so.
 func TestWholeSites(t *testing.T) {
 	_, p, _, v := parted(t, 5)
-	b := newBuilder("", Sited)
+	b := newBuilder("", DetailSite)
 	b.parted, b.whole = true, true
 	for portion := range v.Samples(view.InUse, nil) {
 		b.portion(&portion)

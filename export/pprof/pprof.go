@@ -27,13 +27,13 @@ const (
 type Detail uint8
 
 const (
-	// Sited is stacks.VisibleFrames under one frame more: at the leaf, what the site is named after, the program's own line
+	// DetailSite is stacks.VisibleFrames under one frame more: at the leaf, what the site is named after, the program's own line
 	// ("train.py:41 main") or a native function, in the mapping [gputrace]. A profile's flat values are those of its leaves,
 	// so the program's own lines are what pprof -top lists; without it that would be a handful of functions in which PyTorch
 	// obtains memory.
-	Sited     Detail = iota
-	Presented        // stacks.VisibleFrames: what a reader wants to see of the stack
-	Full             // every frame
+	DetailSite    Detail = iota
+	DetailVisible        // stacks.VisibleFrames: what a reader wants to see of the stack
+	DetailFull           // every frame
 )
 
 // Names of the samples that stand for memory without a stack.
@@ -220,14 +220,14 @@ func streamLabel(stream uint64) string {
 // stack is the locations of a site, or the one of its name.
 func (b *builder) stack(p *view.Sample) []*profile.Location {
 	frames := p.Frames()
-	if b.detail == Full && frames != nil {
+	if b.detail == DetailFull && frames != nil {
 		frames = p.Site.Stack.Frames
 	}
 	if frames == nil {
 		return b.named(p.Names()...)
 	}
 	var out []*profile.Location
-	if b.detail == Sited && p.NeedsName(frames) {
+	if b.detail == DetailSite && p.NeedsName(frames) {
 		out = b.named(p.Name)
 	}
 	for len(frames) > 0 {

@@ -166,7 +166,7 @@ func TestHeader(t *testing.T) {
 	require.Equal(t, []string{"a comment", kinds[InUse].others}, p.Comments)
 	require.Equal(t, python.Path, p.Mapping[0].File)
 
-	_, p = write(t, func(in *Input) { in.Detail = Full })
+	_, p = write(t, func(in *Input) { in.Detail = DetailFull })
 	main := p.Mapping[0] // completed by the frames in it
 	require.Equal(t, []any{python.Path, "aa", python.Start}, []any{main.File, main.BuildID, main.Start})
 
@@ -269,13 +269,13 @@ func TestStacks(t *testing.T) {
 	require.Equal(t, []string{stacks.NoStack}, stackOf(p, stacks.NoStack))
 	require.Equal(t, []string{stacks.UnknownStack, stacks.UnknownStack}, stackOf(p, stacks.UnknownStack)) // lost, and never seen
 
-	_, p = write(t, func(in *Input) { in.Detail = Full })
+	_, p = write(t, func(in *Input) { in.Detail = DetailFull })
 	require.Equal(t, []string{
 		"c10::reportMemoryUsageToProfiler < libc10_cuda.so+0x20 < libc10_cuda.so+0x20 < at::detail::empty_generic < Linear.forward < Block.forward < <module> < _PyEval_EvalFrameDefault < main",
 		"c10::reportMemoryUsageToProfiler < libc10_cuda.so+0x20 < at::detail::empty_generic < Linear.forward < Block.forward < <module> < _PyEval_EvalFrameDefault < main",
 	}, stackOf(p, "gpt.py:38 Block.forward"))
 
-	_, p = write(t, func(in *Input) { in.Detail = Presented })
+	_, p = write(t, func(in *Input) { in.Detail = DetailVisible })
 	require.Equal(t, []string{"at::detail::empty_generic < Linear.forward < Block.forward < <module>"}, stackOf(p, "gpt.py:38 Block.forward"))
 	require.Equal(t, []string{"at::detail::empty_generic < libtorch_cpu.so+0x500"}, stackOf(p, "at::detail::empty_generic"))
 }

@@ -31,11 +31,11 @@ func sanitized(entries []view.Entry) []view.Entry {
 // TestEntriesOfOurs: a profile has the tables of the v that it was made of, in any detail.
 func TestEntriesOfOurs(t *testing.T) {
 	v, _ := recording()
-	for _, detail := range []Detail{Sited, Presented, Full} {
+	for _, detail := range []Detail{DetailSite, DetailVisible, DetailFull} {
 		_, p := write(t, func(in *Input) { in.Detail = detail })
 		for by := range view.RowKindNames {
 			kind := view.RowKind(by)
-			if kind == view.ByStack && detail == Full {
+			if kind == view.ByStack && detail == DetailFull {
 				continue // it has more frames
 			}
 			require.Equal(t, view.GroupEntries(sanitized(v.Entries()), kind), view.GroupEntries(Entries(p), kind), "%s, detail %d", kind, detail)

@@ -37,14 +37,14 @@ func torchParts(d *balance.Device) []term {
 	if t.Requested != event.Unknown {
 		out = []term{{"torch", t.Requested, "what the program asked for, of blocks that it holds"}, {"rounding", t.Rounding(), "added to it by the allocator"}}
 	}
-	if t.Inactive == event.Unknown || t.Free == event.Unknown {
+	if t.InactiveSplit == event.Unknown || t.Free == event.Unknown {
 		return append(out, term{"cached", t.Cached(), "reserved, in no block; " + d.TorchWhy})
 	}
 	if t.Pending == event.Unknown { // the events do not tell which blocks wait
-		return append(out, term{"holes", t.Inactive, "no block of the program, in segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+		return append(out, term{"holes", t.InactiveSplit, "no block of the program, in segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
 	}
 	return append(out, term{"pending", t.Pending, "given back, waiting for another stream's work"},
-		term{"holes", t.Inactive, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+		term{"holes", t.InactiveSplit, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
 }
 
 // ownerParts are the terms of the memory that is not the caching allocator's: the largest, and the others in one.

@@ -17,7 +17,7 @@ import (
 
 // parts is a caching allocator whose books are known: those of training().
 var parts = balance.Torch{
-	Reserved: 33*gib + 512*mib, Allocated: 27*gib + 800*mib, Requested: 27*gib + 700*mib, Pending: 12 * mib, Inactive: gib, Free: 4*gib + 724*mib,
+	Reserved: 33*gib + 512*mib, Allocated: 27*gib + 800*mib, Requested: 27*gib + 700*mib, Pending: 12 * mib, InactiveSplit: gib, Free: 4*gib + 724*mib,
 }
 
 func owner(name, file string, objects, bytes uint64) balance.OwnerUse {
@@ -64,7 +64,7 @@ var balances = map[string]balance.Process{
 	"odd": {
 		Devices: []balance.Device{
 			func() balance.Device {
-				d := balanceOf(cuda0, event.Unknown, balance.Torch{Reserved: gib, Allocated: mib, Requested: event.Unknown, Pending: event.Unknown, Inactive: event.Unknown, Free: event.Unknown})
+				d := balanceOf(cuda0, event.Unknown, balance.Torch{Reserved: gib, Allocated: mib, Requested: event.Unknown, Pending: event.Unknown, InactiveSplit: event.Unknown, Free: event.Unknown})
 				d.Why, d.TorchWhy = "NVML lists the process without its memory", "the process has ended"
 				return d
 			}(),
