@@ -53,7 +53,7 @@ func commands(t *testing.T) []string {
 	return out
 }
 
-// TestReadmeCommands runs every command of the README as it stands there, against a training script on the stand-in. Only
+// TestReadmeCommands runs every command of the README as it is printed there, against a training script on the stand-in. Only
 // PID, sudo and the binary's place differ.
 func TestReadmeCommands(t *testing.T) {
 	dir := t.TempDir()

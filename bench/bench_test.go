@@ -202,7 +202,7 @@ func TestRunCores(t *testing.T) {
 	require.Regexp(t, `^[0-9.]+ %$`, cells[6])
 }
 
-// TestShares: what is not complete is told apart by its reason.
+// TestShares: what is not complete is counted by its reason.
 func TestShares(t *testing.T) {
 	l := load{stacks: 8, ends: map[event.StackStatus]uint64{
 		event.StatusOK: 4, event.StatusUnwound: 2, event.StatusGuessed: 1, event.StatusTooDeep: 1,

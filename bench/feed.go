@@ -23,7 +23,7 @@ const (
 )
 
 // feed is ring records of a program that allocates and frees at random, as the kernel writes them, made beforehand. Its cycle
-// ends where it began: each block that it frees and each that it allocates is there again as before, so that it can be gone
+// ends where it began: each block that it frees and each that it allocates is there again as before, so that it can be read
 // through again and again.
 type feed struct {
 	stacks [][]byte // record_stack
@@ -36,7 +36,7 @@ type feed struct {
 	rng       *rand.Rand
 	allocated uint64 // bytes
 	now       uint64
-	live      []uint64 // numbers of the places where a block lives
+	live      []uint64 // numbers of the places of a live block
 	unused    []uint64 // and of the others, as a queue
 }
 

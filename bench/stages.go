@@ -69,7 +69,7 @@ func (d *decoding) take(from, to int) error {
 
 func (d *decoding) close() error { return nil }
 
-// applying books events.
+// applying counts events.
 type applying struct {
 	heap   *heap.Heap
 	events []event.Event

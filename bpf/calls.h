@@ -334,7 +334,7 @@ BPF_GLOBAL int abandon_calls(struct thread *th, struct traced *t, u32 from, u32 
 }
 
 /*
- * Forgets calls whose frame is gone: an exception or longjmp left them without a return. Another
+ * Forgets calls whose frame has ended: an exception or longjmp left them without a return. Another
  * function may have jumped here, and have the same return address on the stack. Returns the depth.
  */
 static __always_inline u32 drop_left_calls(struct hit *h, struct thread *th, u64 sp)

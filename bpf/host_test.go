@@ -99,7 +99,7 @@ var variants = map[string][]string{
 	"RE": {"-O2", "-mstackrealign", "-maccumulate-outgoing-args"}, "IN": {"-O3", "-fno-optimize-sibling-calls", "-fno-shrink-wrap"},
 }
 
-// compileVariants builds frames.c in all variants, and says which they are as the host program wants to be told.
+// compileVariants builds frames.c in all variants, and returns their names as the host program takes them.
 func compileVariants(t *testing.T) []string {
 	t.Helper()
 	var objects []string

@@ -9,7 +9,7 @@
 #define MAX_NATIVE 2560 /* frames; CPython 3.8 to 3.10 takes two to five for each of its own */
 #define MAX_PYTHON 512	/* frames */
 #define MAX_WORDS  (MAX_NATIVE + 2 * MAX_PYTHON) /* a native frame has 1, a Python frame 2 */
-#define MAX_CHAIN  1024 /* Python frames of one activation that are gone through to its end */
+#define MAX_CHAIN  1024 /* Python frames of one activation that are followed to its end */
 
 /* A process. */
 #define MAX_TRACED   16384 /* at a time; beyond it a new one is not traced: children_lost */

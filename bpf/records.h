@@ -238,7 +238,7 @@ struct record_raw_page {
 
 /*
  * What a Python code object looked like when a stack first showed it: the object itself and what
- * its names and lines lie in. By the time the tracer reads the ring the object may be gone, or
+ * its names and lines lie in. By the time the tracer reads the ring the object may be freed, or
  * another may have its address.
  */
 enum code_chunk {

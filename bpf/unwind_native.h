@@ -72,7 +72,7 @@ static __always_inline int step_signal(struct walk *w)
 	return 0;
 }
 
-/* The canonical frame address: the stack pointer in the caller. 0: cannot be told. */
+/* The canonical frame address: the stack pointer in the caller. 0: not known. */
 static __always_inline u64 frame_address(struct walk *w, u64 rule)
 {
 	u64 cfa = 0, from = w->sp;

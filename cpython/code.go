@@ -28,7 +28,7 @@ const (
 	maxLineTable = 4 << 20 // bytes
 )
 
-// Code reads the code object at an address. All text is valid UTF-8. A code object lives as long as the function, so read
+// Code reads the code object at an address. All text is valid UTF-8. A code object exists as long as its function, so read
 // it soon after its address was seen; when something else lies there now, the error says what did not fit.
 func (r *Runtime) Code(mem process.Memory, code uint64) (*Code, error) {
 	c, err := r.code(mem, code)

@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/symbolize"
 )
 
-// The eval loop of the versions that are told by it is the function that the symbol table gives, where the library is mapped.
+// The eval loop of the versions that are recognized by it is the function that the symbol table gives, where the library is mapped.
 func TestEvalRanges(t *testing.T) {
 	for _, version := range installed {
 		t.Run(version, func(t *testing.T) {

@@ -19,7 +19,7 @@ func (c *Code) Line(instr uint64) int {
 		unit >>= 1
 	}
 	if unit == -1 {
-		return c.FirstLine // a frame that has not run its first instruction stands before it
+		return c.FirstLine // a frame that has not run its first instruction is before it
 	}
 	if unit < 0 {
 		return 0

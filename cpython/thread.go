@@ -15,7 +15,7 @@ type Thread struct {
 	Interp uint64 // address of its PyInterpreterState
 }
 
-// Bounds on lists that the target may be changing under our eyes.
+// Bounds on lists that the target may change while they are read.
 const (
 	maxInterpreters = 1024
 	maxThreads      = 65536

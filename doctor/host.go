@@ -196,7 +196,7 @@ func checkLocked() Check {
 		return c
 	}
 	c.State, c.Says = Unknown, firstLine(err.Error())
-	if own, e := ownRights(); e == nil && own.has(Capabilities[0]) { // without CAP_BPF that cannot be told
+	if own, e := ownRights(); e == nil && own.has(Capabilities[0]) { // without CAP_BPF that is not known
 		c.State = Failed
 		c.Fixes = []Fix{
 			{"host", "ulimit -l unlimited"}, {"docker", "docker run --ulimit memlock=-1 ..."}, {"host", "systemd: LimitMEMLOCK=infinity"},

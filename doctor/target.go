@@ -271,7 +271,7 @@ func checkTorch(s *tracer.Survey) Check {
 }
 
 func checkBackend(p *process.Process) Check {
-	c := Check{Group: Runtime, Name: "allocator", Says: "PyTorch's native one: its books can be read and compared"}
+	c := Check{Group: Runtime, Name: "allocator", Says: "PyTorch's native one: its state can be read and compared"}
 	if _, err := inspect.Find(p); err != nil {
 		c.State, c.Says = Unknown, err.Error()
 		if errors.Is(err, inspect.ErrOtherBackend) {

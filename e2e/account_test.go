@@ -397,7 +397,7 @@ type holding struct {
 // holdings is what is live: bytes, by name.
 type holdings map[holding]uint64
 
-// item is something in the account. It lives while it has a reference or is mapped.
+// item is something in the account. It is live while it has a reference or is mapped.
 type item struct {
 	size       uint64
 	refs, maps int
@@ -423,7 +423,7 @@ func newAccount() *account {
 	return &account{items: map[holding]*item{}, orphans: map[*item]holding{}, mappings: map[uint64]mapped{}}
 }
 
-// book applies calls.
+// book applies calls to the account.
 func (a *account) book(t *testing.T, calls ledgerCalls) {
 	t.Helper()
 	for i := range calls {
@@ -563,7 +563,7 @@ func (a *account) reset(c *ledgerCall) {
 	}
 }
 
-// live gives what lives now.
+// live returns what is live now.
 func (a *account) live() holdings {
 	out := holdings{}
 	for h, o := range a.items {

@@ -83,7 +83,7 @@ var backends = []backend{
 	{name: "pluggable, pool", job: "plain", args: []string{"--allocator", "pool"}},
 }
 
-// torchBooks are PyTorch's own at a step: a line of --books (testdata/workloads/sidecar.py).
+// torchBooks are PyTorch's own figures at a step: a line of the sidecar's output (testdata/workloads/sidecar.py).
 type torchBooks struct {
 	Step      int
 	Boottime  uint64    `json:"boottime_ns"`
@@ -124,7 +124,7 @@ func readBooks(t *testing.T, p *target) []torchBooks {
 const backendSteps = 15
 
 // TestBackends runs PyTorch on each of its backends from its first byte on. At every step, what gputrace's events say is
-// compared with the driver's ledger, with PyTorch's own books, and with the addresses of tensors.
+// compared with the driver's ledger, with PyTorch's own figures, and with the addresses of tensors.
 func TestBackends(t *testing.T) {
 	for i := range backends {
 		b := &backends[i]
@@ -207,7 +207,7 @@ func eventsUntil(events []event.Event, time uint64) (before, after []event.Event
 	return events, nil
 }
 
-// checkTensors looks for tensors in what lives: each lies in a torch block or, without a caching allocator, is device memory.
+// checkTensors looks for tensors in the live set: each lies in a torch block or, without a caching allocator, is device memory.
 func (r *replay) checkTensors(t *testing.T, books *torchBooks) {
 	t.Helper()
 	lowest := event.LayerTorch

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// balanceJob trains on device 1 with gradients reduced by NCCL, and holds memory of every kind: blocks, holes, blocks that
+// balanceJob trains on device 1 with gradients reduced by NCCL, and holds memory of every kind: blocks, splits, blocks that
 // wait for a stream, segments without a block, a library's, its own on both devices, and pinned memory. It waits before it
 // loads anything. What PyTorch says at the end goes to a file.
 const balanceJob = `
@@ -156,10 +156,10 @@ func (b *balanced) requireTorch(t *testing.T, rows map[string]int64) {
 	require.Equal(t, requested, rows["torch"])
 	require.Equal(t, s["allocated_bytes"]-requested, rows["rounding"])
 	require.Equal(t, s["active_bytes"]-s["allocated_bytes"], rows["pending"])
-	require.Equal(t, s["inactive_split_bytes"], rows["holes"])
+	require.Equal(t, s["inactive_split_bytes"], rows["inactive split"])
 	require.Equal(t, s["inactive"]-s["inactive_split_bytes"], rows["free segments"])
-	require.Equal(t, s["reserved_bytes"], rows["torch"]+rows["rounding"]+rows["pending"]+rows["holes"]+rows["free segments"])
-	for _, name := range []string{"torch", "rounding", "pending", "holes", "free segments"} {
+	require.Equal(t, s["reserved_bytes"], rows["torch"]+rows["rounding"]+rows["pending"]+rows["inactive split"]+rows["free segments"])
+	for _, name := range []string{"torch", "rounding", "pending", "inactive split", "free segments"} {
 		require.Positive(t, rows[name], name)
 	}
 }
@@ -262,16 +262,16 @@ func TestBalanceLate(t *testing.T) {
 	require.Nil(t, d[0].Driver, "the job uses nothing there")
 	require.Equal(t, used, *d[1].Driver.Used)
 	require.Equal(t, rest, *d[1].BesideTorch)
-	var holes, free uint64
+	var splits, free uint64
 	for _, h := range d[1].Holes {
 		for _, class := range h.Classes {
 			require.LessOrEqual(t, class.Largest, h.Largest)
-			holes += class.Bytes
+			splits += class.Bytes
 		}
 	}
 	free = uint64(rows["free segments"])
-	require.EqualValues(t, rows["holes"], holes)
-	require.EqualValues(t, b.stats(t)["inactive"], holes+free)
+	require.EqualValues(t, rows["inactive split"], splits)
+	require.EqualValues(t, b.stats(t)["inactive"], splits+free)
 }
 
 // interrupt0 is Ctrl-C before anything has happened.
@@ -428,7 +428,7 @@ time.sleep(600)
 	require.Nil(t, d[1].Driver)
 }
 
-// standinUsed is the account that the stand-in's driver keeps of the job (struct books of testdata/standin/standin.h): bytes
+// standinUsed is the account that the stand-in's driver keeps of the job (in testdata/standin/standin.h): bytes
 // by device.
 func standinUsed(t *testing.T, b *balanced) []int64 {
 	t.Helper()

@@ -105,7 +105,7 @@ func undone(t *testing.T, events []event.Event) map[int]int {
 	return out
 }
 
-// requireLive compares what lives at every pause, and gives the heap of the end. Pauses in which a call that was left is still
+// requireLive compares the live set at every pause, and returns the heap of the end. Pauses in which a call that was left is still
 // taken for a free are passed over.
 func (r *callRun) requireLive(t *testing.T) *heap.Heap {
 	t.Helper()
@@ -259,7 +259,7 @@ var callPrograms = []struct {
 var failing = []string{"STANDIN_FAIL_FREE=7", "STANDIN_FAIL_ALLOC=11"}
 
 // TestCalls drives every row of the hook table from C and compares what is said of each call with the ledger: kind, address or
-// handle, size, device, context, pool, and the name of the function that the program called. What lives is compared
+// handle, size, device, context, pool, and the name of the function that the program called. The live set is compared
 // whenever no call is under way.
 func TestCalls(t *testing.T) {
 	for _, p := range callPrograms {

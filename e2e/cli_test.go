@@ -88,7 +88,7 @@ func (c *command) code(t *testing.T) int {
 	t.Helper()
 	select {
 	case <-c.exited:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		require.FailNow(t, "gputrace does not end:\n"+c.stderr.String())
 	}
 	return c.cmd.ProcessState.ExitCode()

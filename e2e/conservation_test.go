@@ -54,7 +54,7 @@ func TestConservation(t *testing.T) {
 	t.Logf("%d runs, %d dropped", runs, dropped)
 }
 
-// checkGaps checks that what is lost is known to the byte once events come through again.
+// checkGaps checks that what is lost is known to the byte once events are received again.
 func checkGaps(t *testing.T, tr *trace, last counters) {
 	t.Helper()
 	h := heap.New()

@@ -24,7 +24,7 @@ type container struct {
 	name   string
 }
 
-// startContainer waits until the program stands at its start signal. dir is there under its own name.
+// startContainer waits until the program waits for its start signal. dir is there under its own name.
 func startContainer(t *testing.T, dir string, program string, args ...string) *container {
 	t.Helper()
 	home, err := os.MkdirTemp("", "gputrace-ctr-") // below t.TempDir paths are too long for its sockets
@@ -75,7 +75,7 @@ func rootOf(t *testing.T, home, program string) string {
 	return root
 }
 
-// TestPodman traces a program in a container with the default seccomp profile, from its first call of the driver on. It lives, and
+// TestPodman traces a program in a container with the default seccomp profile, from its first call of the driver on. It survives, and
 // every call is seen that the driver has in its ledger.
 func TestPodman(t *testing.T) {
 	dir := t.TempDir()

@@ -224,7 +224,7 @@ func requireDiffBase(t *testing.T, before, after string) {
 	require.Contains(t, got[0], "train.py")
 }
 
-// requireMoments: between two moments of one recording lives what was kept in between.
+// requireMoments: the difference of two moments of one recording is what was kept in between.
 func requireMoments(t *testing.T, trace string) {
 	t.Helper()
 	d := diffJSON(t, trace, "--at", "0s")

@@ -87,7 +87,7 @@ func readRecording(t *testing.T, path string) *readBack {
 }
 
 // checkLaw checks that each run of each probe has one outcome, that what was emitted is in the recording, and that what was lost
-// lies in its holes. It gives the number of lost events.
+// lies in its loss intervals. It gives the number of lost events.
 func (r *readBack) checkLaw(t *testing.T) uint64 {
 	t.Helper()
 	require.NoError(t, r.err)
@@ -145,7 +145,7 @@ func (c *command) lost() int {
 }
 
 // TestFire: a small ring, 16 threads and a storm of forks. Thousands of events are lost; each of them is counted, the time of it is
-// told, and once it is over the live set is the allocator's again, block for block.
+// known, and once it is over the live set is the allocator's again, block for block.
 func TestFire(t *testing.T) {
 	p := startPython(t, fire).ready(t)
 	c := startCommand(t, p, "--ring-size", "64KiB")
@@ -168,14 +168,14 @@ func TestFire(t *testing.T) {
 	r := readRecording(t, filepath.Join(c.out(), "trace.gputrace"))
 	dropped := r.checkLaw(t)
 	require.Greater(t, dropped, uint64(1000))
-	holes := r.heap.Totals().LossIntervals
-	require.Less(t, holes[len(holes)-1].To, healed, "the hole is over")
+	losses := r.heap.Totals().LossIntervals
+	require.Less(t, losses[len(losses)-1].To, healed, "the loss is over")
 	require.Zero(t, r.heap.Totals().Accounts[0].Lost)
 	said := regexp.MustCompile(`lost +[\d,]+ events: ring full [\d,]+\n +[\d,]+ events? from \+\d+\.\d{3} s to \+\d+\.\d{3} s, pid \d+\n`)
 	require.Regexp(t, said, c.stdout.String())
 	again, _ := report(t, c.out())
 	require.Equal(t, said.FindString(c.stdout.String()), said.FindString(again))
-	t.Logf("%d of %d events lost in %d holes", dropped, r.events+dropped, len(holes))
+	t.Logf("%d of %d events lost in %d loss intervals", dropped, r.events+dropped, len(losses))
 }
 
 // fireRounds is how often something is killed at a random point; GPUTRACE_ROUNDS says more.
@@ -189,7 +189,7 @@ func fireRounds(t *testing.T, n int) int {
 	return n
 }
 
-// TestTargetKilledAnywhere kills a job at full speed: what came through is all written, and adds up.
+// TestTargetKilledAnywhere kills a job at full speed: all that was received is written, and adds up.
 func TestTargetKilledAnywhere(t *testing.T) {
 	loop := func(t *testing.T) *target {
 		return startIn(t, t.TempDir(), nil, filepath.Join(env.programs, "hotloop"), "--batches", "1000000000", "--calls", "2000")
@@ -381,7 +381,7 @@ func sumHoles(b *heap.Totals) (n uint64) {
 	return n
 }
 
-// TestFireOfJob: two processes share a small ring. The recording of each has the holes, and of each what lives is the allocator's again.
+// TestFireOfJob: two processes share a small ring. The recording of each has the loss intervals, and the live set of each is the allocator's again.
 func TestFireOfJob(t *testing.T) {
 	both := []*target{startPython(t, fire), startPython(t, fire)}
 	for _, p := range both {
@@ -407,7 +407,7 @@ func TestFireOfJob(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(c.out(), "*", "trace.gputrace"))
 	require.NoError(t, err)
 	require.Len(t, paths, 3)
-	got, holes, lost, dropped := map[uint32]uint64{}, map[int]int{}, uint64(0), uint64(0)
+	got, losses, lost, dropped := map[uint32]uint64{}, map[int]int{}, uint64(0), uint64(0)
 	for _, path := range paths {
 		r := readRecording(t, path)
 		require.NoError(t, r.err)
@@ -416,7 +416,7 @@ func TestFireOfJob(t *testing.T) {
 		got[books.Accounts[0].PID] = books.Accounts[0].Allocated
 		require.Zero(t, books.Accounts[0].Lost)
 		lost += sumHoles(&books)
-		holes[int(books.Accounts[0].PID)] = len(books.LossIntervals)
+		losses[int(books.Accounts[0].PID)] = len(books.LossIntervals)
 		dropped = 0 // of all: the probes are the session's
 		for _, h := range r.end.Hits {
 			for _, n := range h.Dropped {
@@ -427,8 +427,8 @@ func TestFireOfJob(t *testing.T) {
 	}
 	want[uint32(quiet.pid)] = 4096 + 1024 // a block before the start, and one for the child
 	require.Equal(t, want, got)
-	require.NotZero(t, holes[both[0].pid])
-	require.NotZero(t, holes[both[1].pid])
-	require.Zero(t, holes[quiet.pid], "it lost nothing")
+	require.NotZero(t, losses[both[0].pid])
+	require.NotZero(t, losses[both[1].pid])
+	require.Zero(t, losses[quiet.pid], "it lost nothing")
 	require.Equal(t, dropped, lost)
 }

@@ -133,7 +133,7 @@ func (p *part) allocated() (n uint64) {
 	return n
 }
 
-// TestJobOfTwo traces two processes at once: each has its own books, to the byte, and its own stacks.
+// TestJobOfTwo traces two processes at once: each has its own totals, to the byte, and its own stacks.
 func TestJobOfTwo(t *testing.T) {
 	first := startTraining(t, "mlp.py", "--steps", "120", "--counters", "DIR/counters").ready(t)
 	second := startTraining(t, "gpt.py", "--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000", "--counters", "DIR/counters").ready(t)

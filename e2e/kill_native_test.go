@@ -27,7 +27,7 @@ func TestKillNative(t *testing.T) {
 	requireNoLeftovers(t, c.dir)
 }
 
-// awaitMore waits until hotloop has gone on.
+// awaitMore waits until hotloop has made progress.
 func awaitMore(t *testing.T, p *target) {
 	t.Helper()
 	batches := func() int { return countLines(p.output(), "batch ") }

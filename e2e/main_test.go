@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience bounds every wait for an event. It only ever passes when something is broken.
-const patience = 3 * time.Minute
+// timeout bounds every wait for an event. It passes only when something is broken.
+const timeout = 3 * time.Minute
 
 // env is what all tests share.
 var env struct {
@@ -75,7 +75,7 @@ func output(name string, args ...string) (string, error) {
 // eventually waits for a condition outside this process that nothing announces.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			require.FailNow(t, "timed out waiting for "+what)
 		}

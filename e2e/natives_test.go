@@ -230,7 +230,7 @@ func requireLibrary(t *testing.T, tr *trace, reports []nativeReport, library str
 	return complete
 }
 
-// TestReplacedFiles: a program whose file, and that of the library with the probe, are gone, or are other files by now, is traced
+// TestReplacedFiles: a program whose file, and that of the library with the probe, were removed, or are other files by now, is traced
 // by what it has mapped.
 func TestReplacedFiles(t *testing.T) {
 	for name, replace := range map[string]func(t *testing.T, path string){

@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// TestOnce: whatever becomes of a call, its memory is counted once, and as long as it lives. Threads take and give back small
+// TestOnce: whatever becomes of a call, its memory is counted once, and as long as it is allocated. Threads allocate and free small
 // pieces whose addresses come again at once, calls fail, and calls are left on the way: by the end of their thread or by
 // longjmp, before the driver is reached, in it, and when it has done its work. (An exception cannot pass a function whose
 // return is traced: see docs/known-issues.md.)

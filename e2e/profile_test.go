@@ -63,7 +63,7 @@ func firstPython(rows []string) string {
 	return ""
 }
 
-// TestLateAttach attaches in the middle of training: what lived before is named by what holds it, and the total is exact.
+// TestLateAttach attaches in the middle of training: what was allocated before is named by its holders, and the total is exact.
 func TestLateAttach(t *testing.T) {
 	p := startTraining(t, "mlp.py", "--steps", "60", "--counters", "DIR/counters", "--snapshot", "DIR/snapshot").ready(t)
 	p.release(t)

@@ -65,7 +65,7 @@ func TestRecordNames(t *testing.T) {
 	require.Regexp(t, `<lambda> +tower\[0\.\.4\] +200\.0 MiB +5 +96\.2 %`, high)
 }
 
-// TestRecordWithoutNames: the process's memory is left alone, but for the allocator's books.
+// TestRecordWithoutNames: the process's memory is left alone, but for the allocator state.
 func TestRecordWithoutNames(t *testing.T) {
 	p := startPython(t, holders).ready(t)
 	c := startCommand(t, p, "--no-names")

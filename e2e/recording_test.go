@@ -55,7 +55,7 @@ type replayed struct {
 	err            error // io.EOF, or how the recording ended
 }
 
-// replayTrace follows a recording and takes down what was live at the moments.
+// replayTrace replays a recording and notes what was live at the moments.
 func replayTrace(t *testing.T, path string, moments []moment) *replayed {
 	t.Helper()
 	reader, err := recording.Open(path)

@@ -53,7 +53,7 @@ func bootTime() uint64 {
 	return uint64(ts.Nano())
 }
 
-// joined is a trace into a heap that is compared with the books.
+// joined is a trace into a heap that is compared with the allocator state.
 type joined struct {
 	tracer    *tracer.Tracer
 	heap      *heap.Heap
@@ -91,7 +91,7 @@ func (j *joined) drain(t *testing.T, to uint64) {
 	}
 }
 
-// round reads the books once beside the running program and joins them with the events.
+// round reads the allocator state once beside the running program and reconciles the heap with it.
 func (j *joined) round(t *testing.T) (heap.Result, error) {
 	t.Helper()
 	j.heap.Watch(j.pid)
@@ -195,7 +195,7 @@ func TestRecordComparesWithBooks(t *testing.T) {
 	c.signal(t, syscall.SIGUSR1)
 	eventually(t, "the comparison that was asked for", func() bool { return strings.Contains(c.stderr.String(), "live = books: ") })
 	c.interrupt(t)
-	require.Regexp(t, `books +live = books \(checked [2-9] times, 0 differences\)`, c.stdout.String())
+	require.Regexp(t, `checks +live set = allocator state \(checked [2-9] times, 0 differences\)`, c.stdout.String())
 	require.NotContains(t, c.stderr.String(), "warning")
 }
 
@@ -215,7 +215,7 @@ func TestRecordHealsLosses(t *testing.T) {
 	for _, s := range inuse.Sample {
 		require.Positive(t, s.Value[2], "no bytes without a block: %v", s.Label)
 	}
-	require.Regexp(t, `books +live differed from the allocator's books \(checked \d+ times?, [1-9]`, c.stdout.String())
+	require.Regexp(t, `checks +live set differed from the allocator state \(checked \d+ times?, [1-9]`, c.stdout.String())
 }
 
 // TestAttachToRunningCalls: an attach to threads that are in the middle of calls loses none.

@@ -70,7 +70,7 @@ func rightsOf(t *testing.T, pid int) (effective, permitted uint64, noNewPrivs st
 	return effective, permitted, first[2]
 }
 
-// keeping allocates in a function of its own, once it is told to.
+// keeping allocates in a function of its own, at a signal.
 const keeping = `
 import os, time, torch
 def wait(name):

@@ -147,7 +147,7 @@ func TestRunLinked(t *testing.T) {
 		want = append(want, bytes)
 	}
 	require.Equal(t, 5, children)
-	by := map[string]int64{} // what was allocated since the process began, and lives: without what a child took over of its parent
+	by := map[string]int64{} // what was allocated since the process began, and is live: without what a child inherited from its parent
 	for _, s := range readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")).Sample {
 		require.Equal(t, "torch", s.Label["layer"][0])
 		by[s.Label["pid"][0]] += s.Value[len(s.Value)-1]

@@ -133,7 +133,7 @@ func (p *target) output() []string {
 // await waits for a line of output.
 func (p *target) await(t *testing.T, prefix string) string {
 	t.Helper()
-	timeout := time.After(patience)
+	expired := time.After(timeout)
 	for {
 		line, ok, news := p.find(prefix)
 		if ok {
@@ -146,13 +146,13 @@ func (p *target) await(t *testing.T, prefix string) string {
 				return line
 			}
 			require.FailNow(t, fmt.Sprintf("target ended before it printed %q:\n%s", prefix, p.stderr.String()))
-		case <-timeout:
+		case <-expired:
 			require.FailNow(t, fmt.Sprintf("target did not print %q:\n%s", prefix, p.stderr.String()))
 		}
 	}
 }
 
-// ready waits until the target stands at its start signal.
+// ready waits until the target waits for its start signal.
 func (p *target) ready(t *testing.T) *target {
 	t.Helper()
 	require.Equal(t, fmt.Sprint("READY ", p.pid), p.await(t, "READY"), "the launcher must not stay in between")
@@ -176,7 +176,7 @@ func (p *target) wait(t *testing.T) {
 	t.Helper()
 	select {
 	case <-p.exited:
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		require.FailNow(t, "target does not end")
 	}
 }

@@ -132,8 +132,8 @@ type Event struct {
 // StackID identifies a stack within a process: a hash made in the kernel from the process and its frames.
 type StackID uint64
 
-// StackOverLimit stands for every stack that a source came upon when it had as many different ones as it may keep. It has one
-// frame, of the name OverLimit.
+// StackOverLimit is the stack of events whose own stack was not kept, because the source had as many different ones as it may
+// keep. It has one frame, with the name OverLimit.
 const (
 	StackOverLimit StackID = 1<<64 - 1
 	OverLimit              = "[over the limit]"

@@ -6,13 +6,13 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// taken is what a reset freed.
-type taken struct {
-	gone    []*object // that were live and are freed
-	pending []*object // whose free was in flight: they stay freed if that free fails
-	doubted []*object // that it may have freed
-	context uint64    // that no longer exists; 0: none
-	device  event.Device
+// resetEffect is what a reset freed.
+type resetEffect struct {
+	freed     []*object // that were live and are freed
+	pending   []*object // whose free was in flight: they stay freed if that free fails
+	uncertain []*object // that it may have freed
+	context   uint64    // that no longer exists; 0: none
+	device    event.Device
 }
 
 // scope is what a reset is about: a context or, when that is 0, a device's primary context with the memory of the device's
@@ -38,26 +38,26 @@ func (h *Heap) freeContext(p *process, e *event.Event) {
 	if addr == 0 {
 		addr = p.primary(e.Device.Index)
 	}
-	u := undo{process: p}
+	u := undoRecord{process: p}
 	o := p.find(e.Layer, e.Object, addr)
 	if o == nil {
 		u.account, u.unknown = h.driver(e.PID, e.Layer, e.Device), true
 		u.account.UnknownFrees++
 	} else {
-		u.account = h.owner(o)
+		u.account = h.accountOf(o)
 		if !o.uncertain {
 			u.object = o
-			h.drop(p, o, e.Time)
+			h.dropRef(p, o, e.Time)
 		}
 	}
 	u.account.Frees++
 	switch {
 	case u.object == nil || o.refs > 0:
 	case o.primary:
-		h.takeAll(p, &u, scope{device: p.contexts[addr].Index}, e)
+		h.resetAll(p, &u, scope{device: p.contexts[addr].Index}, e)
 		u.forget(p, addr)
 	default:
-		h.takeAll(p, &u, scope{context: addr}, e)
+		h.resetAll(p, &u, scope{context: addr}, e)
 		u.forget(p, addr)
 	}
 	h.undo.push(e, u)
@@ -75,14 +75,14 @@ func (p *process) primary(device int8) uint64 {
 }
 
 func (h *Heap) reset(p *process, e *event.Event) {
-	u := undo{process: p, account: h.driver(e.PID, e.Layer, e.Device)}
+	u := undoRecord{process: p, account: h.driver(e.PID, e.Layer, e.Device)}
 	u.account.Resets++
 	if e.Addr == 0 {
-		h.takeAll(p, &u, scope{device: e.Device.Index}, e)
+		h.resetAll(p, &u, scope{device: e.Device.Index}, e)
 	} else {
-		h.takeAll(p, &u, scope{context: e.Addr}, e)
+		h.resetAll(p, &u, scope{context: e.Addr}, e)
 		if u.object = p.find(event.LayerHolder, event.ObjectContext, e.Addr); u.object != nil {
-			h.drop(p, u.object, e.Time)
+			h.dropRef(p, u.object, e.Time)
 		}
 		u.forget(p, e.Addr)
 	}
@@ -90,33 +90,33 @@ func (h *Heap) reset(p *process, e *event.Event) {
 }
 
 // forget removes a context that no longer exists.
-func (u *undo) forget(p *process, context uint64) {
+func (u *undoRecord) forget(p *process, context uint64) {
 	if device, ok := p.contexts[context]; ok {
 		u.context, u.device = context, device
 		delete(p.contexts, context)
 	}
 }
 
-// takeAll retires what a reset frees: memory and arrays on the device, and host memory.
-func (h *Heap) takeAll(p *process, u *undo, s scope, e *event.Event) {
-	t := &taken{}
-	p.driven = max(p.driven, e.Time)
+// resetAll retires what a reset frees: memory and arrays on the device, and host memory.
+func (h *Heap) resetAll(p *process, u *undoRecord, s scope, e *event.Event) {
+	t := &resetEffect{}
+	p.lastDriverEvent = max(p.lastDriverEvent, e.Time)
 	for _, l := range []event.Layer{event.LayerDevice, event.LayerHost} {
 		for _, sort := range []event.Object{event.ObjectMemory, event.ObjectArray} {
 			for _, o := range p.spaces[spaceKey{l, sort}] {
-				h.takeOne(p, t, s, o)
+				h.resetObject(p, t, s, o)
 			}
 		}
 	}
 	for _, o := range append([]*object(nil), p.pieces...) {
-		if o.root.expandable {
+		if o.segmentOf.expandable {
 			continue
 		}
 		if yes, doubt := s.covers(p, h.key(o), o); yes {
-			h.owner(o).ResetFrees++
-			u.cuts = append(u.cuts, h.cut(p, o.addr, o.addr+o.size)...)
+			h.accountOf(o).ResetFrees++
+			u.ranges = append(u.ranges, h.removePieces(p, o.addr, o.addr+o.size)...)
 		} else if doubt {
-			h.doubt(t, o)
+			h.markUncertain(t, o)
 		}
 	}
 	seen := map[*object]bool{}
@@ -124,49 +124,49 @@ func (h *Heap) takeAll(p *process, u *undo, s scope, e *event.Event) {
 		for o := range other.objects {
 			if !seen[o] && !o.dead {
 				seen[o] = true
-				h.takePending(p, t, s, o)
+				h.resetPending(p, t, s, o)
 			}
 		}
 	}
-	for _, o := range t.gone {
-		h.owner(o).ResetFrees++
-		h.drop(p, o, e.Time)
+	for _, o := range t.freed {
+		h.accountOf(o).ResetFrees++
+		h.dropRef(p, o, e.Time)
 	}
 	for _, o := range t.pending {
-		h.drop(p, o, e.Time)
+		h.dropRef(p, o, e.Time)
 	}
-	u.taken = t
+	u.resetEffect = t
 }
 
-func (h *Heap) takeOne(p *process, t *taken, s scope, o *object) {
+func (h *Heap) resetObject(p *process, t *resetEffect, s scope, o *object) {
 	if yes, doubt := s.covers(p, h.key(o), o); yes {
-		t.gone = append(t.gone, o)
+		t.freed = append(t.freed, o)
 	} else if doubt {
-		h.doubt(t, o)
+		h.markUncertain(t, o)
 	}
 }
 
-// takePending retires what other calls have begun to free.
-func (h *Heap) takePending(p *process, t *taken, s scope, o *object) {
+// resetPending retires what other calls have begun to free.
+func (h *Heap) resetPending(p *process, t *resetEffect, s scope, o *object) {
 	if yes, doubt := s.covers(p, h.key(o), o); yes {
 		t.pending = append(t.pending, o)
 	} else if doubt {
-		h.doubt(t, o)
+		h.markUncertain(t, o)
 	}
 }
 
-func (h *Heap) doubt(t *taken, o *object) {
-	h.setDoubt(o, 1)
-	t.doubted = append(t.doubted, o)
+func (h *Heap) markUncertain(t *resetEffect, o *object) {
+	h.setUncertain(o, 1)
+	t.uncertain = append(t.uncertain, o)
 }
 
-// setDoubt changes the number of resets that may have freed an object.
-func (h *Heap) setDoubt(o *object, change int32) {
-	d, origin := h.owner(o), h.key(o).origin
+// setUncertain changes the number of resets that may have freed an object.
+func (h *Heap) setUncertain(o *object, change int32) {
+	d, origin := h.accountOf(o), h.key(o).origin
 	if o.live {
 		d.remove(o, origin)
 	}
-	o.doubts += change
+	o.uncertainResets += change
 	if o.live {
 		d.add(o, origin)
 	}
@@ -228,20 +228,20 @@ func (p *process) uses(device int8) bool {
 	return ok
 }
 
-// untake undoes a reset.
-func (h *Heap) untake(p *process, t *taken, time uint64) {
-	for _, o := range t.gone {
-		d := h.owner(o)
+// undoReset undoes a reset.
+func (h *Heap) undoReset(p *process, t *resetEffect, time uint64) {
+	for _, o := range t.freed {
+		d := h.accountOf(o)
 		d.ResetFrees--
-		if !h.take(p, o, time) {
+		if !h.restoreRef(p, o, time) {
 			d.LostFrees++
 		}
 	}
 	for _, o := range t.pending {
-		h.take(p, o, time)
+		h.restoreRef(p, o, time)
 	}
-	for _, o := range t.doubted {
-		h.setDoubt(o, -1)
+	for _, o := range t.uncertain {
+		h.setUncertain(o, -1)
 	}
 	if t.context != 0 {
 		p.contexts[t.context] = t.device

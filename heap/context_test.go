@@ -25,7 +25,7 @@ func made(context uint64, device int8, name string) *event.Event {
 	return e
 }
 
-func gone(context uint64, device int8) *event.Event {
+func freedSite(context uint64, device int8) *event.Event {
 	return in(call(event.KindReset, event.LayerHolder, event.ObjectContext, context, event.Unknown), event.Unknown, device)
 }
 
@@ -74,23 +74,23 @@ func TestReset(t *testing.T) {
 		resets    uint64
 		fromStart bool
 	}{
-		"context":                      {[]*event.Event{gone(contextA, -1)}, inA, 1, false},
-		"other context":                {[]*event.Event{gone(contextB, -1)}, inB, 1, false},
-		"unknown context":              {[]*event.Event{gone(0xc000, -1)}, 0, 1, false},
-		"device":                       {[]*event.Event{gone(0, 0)}, ofDevice0, 1, false},
-		"other device":                 {[]*event.Event{gone(0, 1)}, inB, 1, false},
-		"failed":                       {[]*event.Event{gone(0, 0), failed(gone(0, 0))}, 0, 0, false},
-		"both, one failed":             {[]*event.Event{gone(contextA, -1), gone(0, 1), failed(gone(0, 1))}, inA, 1, false},
-		"failed, then in earnest":      {[]*event.Event{gone(contextA, -1), failed(gone(contextA, -1)), gone(contextA, -1)}, inA, 1, false},
+		"context":                      {[]*event.Event{freedSite(contextA, -1)}, inA, 1, false},
+		"other context":                {[]*event.Event{freedSite(contextB, -1)}, inB, 1, false},
+		"unknown context":              {[]*event.Event{freedSite(0xc000, -1)}, 0, 1, false},
+		"device":                       {[]*event.Event{freedSite(0, 0)}, ofDevice0, 1, false},
+		"other device":                 {[]*event.Event{freedSite(0, 1)}, inB, 1, false},
+		"failed":                       {[]*event.Event{freedSite(0, 0), failed(freedSite(0, 0))}, 0, 0, false},
+		"both, one failed":             {[]*event.Event{freedSite(contextA, -1), freedSite(0, 1), failed(freedSite(0, 1))}, inA, 1, false},
+		"failed, then in earnest":      {[]*event.Event{freedSite(contextA, -1), failed(freedSite(contextA, -1)), freedSite(contextA, -1)}, inA, 1, false},
 		"last reference":               {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1)}, inB, 0, true},
 		"last reference, failed":       {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1), failed(givenBack(1))}, 0, 0, true},
 		"not the last reference":       {[]*event.Event{made(contextB, 1, "cudaMalloc"), made(contextB, 1, "cudaMalloc"), givenBack(1)}, 0, 0, true},
 		"references from before":       {[]*event.Event{made(contextB, 1, "cuDevicePrimaryCtxRetain"), givenBack(1), givenBack(1)}, 0, 0, false},
 		"reference of unknown context": {[]*event.Event{givenBack(1)}, 0, 0, true},
-		"device, context created":      {[]*event.Event{made(contextA, 0, "cuCtxCreate"), gone(0, 0)}, 1 + 2, 1, false},
-		"device, another is primary":   {[]*event.Event{made(0xc000, 0, "cuDevicePrimaryCtxRetain"), gone(0, 0)}, 1 + 2, 1, false},
-		"device, it is primary":        {[]*event.Event{made(contextA, 0, "cudaSetDevice"), gone(0, 0)}, ofDevice0, 1, false},
-		"created, destroyed":           {[]*event.Event{made(contextA, 0, "cuCtxCreate"), gone(contextA, -1)}, inA, 1, false},
+		"device, context created":      {[]*event.Event{made(contextA, 0, "cuCtxCreate"), freedSite(0, 0)}, 1 + 2, 1, false},
+		"device, another is primary":   {[]*event.Event{made(0xc000, 0, "cuDevicePrimaryCtxRetain"), freedSite(0, 0)}, 1 + 2, 1, false},
+		"device, it is primary":        {[]*event.Event{made(contextA, 0, "cudaSetDevice"), freedSite(0, 0)}, ofDevice0, 1, false},
+		"created, destroyed":           {[]*event.Event{made(contextA, 0, "cuCtxCreate"), freedSite(contextA, -1)}, inA, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := New()
@@ -121,9 +121,9 @@ func TestContextsAreCounted(t *testing.T) {
 	apply(h, made(contextA, 0, "cuDevicePrimaryCtxRetain"), made(contextA, 0, "cuDevicePrimaryCtxRetain"), made(contextB, 0, "cuCtxCreate"))
 	d := accountOf(h, event.LayerHolder, 0)
 	require.Equal(t, []uint64{2, 2, 1}, []uint64{d.Live.Objects, d.Allocs, d.Retains})
-	apply(h, givenBack(0), gone(contextB, -1), failed(gone(contextB, -1)))
+	apply(h, givenBack(0), freedSite(contextB, -1), failed(freedSite(contextB, -1)))
 	require.EqualValues(t, 2, accountOf(h, event.LayerHolder, 0).Live.Objects)
-	apply(h, givenBack(-1), gone(contextB, -1)) // the only primary context there is
+	apply(h, givenBack(-1), freedSite(contextB, -1)) // the only primary context there is
 	d = accountOf(h, event.LayerHolder, 0)
 	require.Equal(t, []uint64{0, 2, 0}, []uint64{d.Live.Objects, d.Frees, d.UnknownFrees})
 }
@@ -151,7 +151,7 @@ func TestFailedFreeOfAnAddressInUse(t *testing.T) {
 		return in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x30000, 4), context, 0)
 	}
 	free := call(event.KindFree, event.LayerDevice, event.ObjectMemory, 0x30000, event.Unknown)
-	for _, taken := range []*event.Event{free, gone(contextA, -1)} {
+	for _, taken := range []*event.Event{free, freedSite(contextA, -1)} {
 		h := New()
 		apply(h, alloc(contextA), taken, alloc(contextB), failed(taken))
 		d := accountOf(h, event.LayerDevice, 0)
@@ -167,21 +167,21 @@ func TestResetOfUnknownContexts(t *testing.T) {
 		return in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x30000, 4), event.Unknown, -1)
 	}
 	h := New()
-	apply(h, plain(), gone(contextA, -1))
+	apply(h, plain(), freedSite(contextA, -1))
 	require.Zero(t, liveBytes(h), "no other context was seen")
 
 	h = New()
-	apply(h, plain(), gone(0, 0))
+	apply(h, plain(), freedSite(0, 0))
 	require.Zero(t, liveBytes(h), "no other device was seen")
 
 	h = New()
-	apply(h, plain(), in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x40000, 8), contextB, 1), gone(contextA, -1))
+	apply(h, plain(), in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x40000, 8), contextB, 1), freedSite(contextA, -1))
 	d := accountOf(h, event.LayerDevice, -1)
 	require.Equal(t, Count{Objects: 1, Bytes: 4}, d.Doubtful)
 	require.Equal(t, Count{Objects: 1, Bytes: 4}, d.Live)
-	apply(h, failed(gone(contextA, -1)))
+	apply(h, failed(freedSite(contextA, -1)))
 	require.Zero(t, accountOf(h, event.LayerDevice, -1).Doubtful)
-	apply(h, gone(0, 0), gone(0, -1))
+	apply(h, freedSite(0, 0), freedSite(0, -1))
 	require.Equal(t, Count{Objects: 1, Bytes: 4}, accountOf(h, event.LayerDevice, -1).Doubtful, "in doubt twice, counted once")
 	require.Equal(t, Count{Objects: 1, Bytes: 8}, accountOf(h, event.LayerDevice, 1).Doubtful, "which device was reset is not known")
 	apply(h, deviceEvent(event.KindFree, 0x30000, event.Unknown))
@@ -190,7 +190,7 @@ func TestResetOfUnknownContexts(t *testing.T) {
 
 	h = New()
 	elsewhere := in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x50000, 16), event.Unknown, 1)
-	apply(h, made(contextA, 0, "cuCtxCreate"), made(contextB, 1, "cuCtxCreate"), elsewhere, gone(contextA, -1))
+	apply(h, made(contextA, 0, "cuCtxCreate"), made(contextB, 1, "cuCtxCreate"), elsewhere, freedSite(contextA, -1))
 	require.Zero(t, accountOf(h, event.LayerDevice, 1).Doubtful, "the context is of another device")
 	require.EqualValues(t, 16, liveBytes(h))
 }
@@ -201,7 +201,7 @@ func TestResetWhileAFreeIsInFlight(t *testing.T) {
 		return in(call(event.KindAlloc, event.LayerDevice, event.ObjectMemory, 0x30000, 4), contextA, 0)
 	}
 	free := call(event.KindFree, event.LayerDevice, event.ObjectMemory, 0x30000, event.Unknown)
-	reset := gone(contextA, -1)
+	reset := freedSite(contextA, -1)
 	reset.TID = pid + 1
 	for name, row := range map[string]struct {
 		events []*event.Event

@@ -17,16 +17,16 @@ type object struct {
 	site    uint32
 	// refs is how many frees it takes to free it, less frees in flight beyond that: 0 or less means that it is freed. maps
 	// is how many mappings it has.
-	refs, maps int32
-	doubts     int32 // resets that may have freed it
-	sort       event.Object
-	segment    bool // as in its site
-	live       bool // it is counted: it has a reference or a mapping
-	ordered    bool // by a stream: it is from a pool, and in no context
-	primary    bool // a device's primary context
-	dead       bool // a call that freed it has returned: that cannot be undone
-	uncertain  bool // a context that may have references from before the first event
-	root       *root
+	refs, maps      int32
+	uncertainResets int32 // resets that may have freed it
+	sort            event.Object
+	segment         bool // as in its site
+	live            bool // it is counted: it has a reference or a mapping
+	ordered         bool // by a stream: it is from a pool, and in no context
+	primary         bool // a device's primary context
+	dead            bool // a call that freed it has returned: that cannot be undone
+	uncertain       bool // a context that may have references from before the first event
+	segmentOf       *pieceSegment
 }
 
 type driverKey struct {
@@ -52,8 +52,8 @@ func (h *Heap) driver(pid uint32, layer event.Layer, device event.Device) *Drive
 	return d
 }
 
-// owner is the account that counts an object; the event that frees it may name another device.
-func (h *Heap) owner(o *object) *DriverAccount {
+// accountOf is the account that counts an object; the event that frees it may name another device.
+func (h *Heap) accountOf(o *object) *DriverAccount {
 	k := h.key(o)
 	return h.driver(k.pid, k.layer, k.device)
 }
@@ -92,15 +92,15 @@ func (h *Heap) allocDriver(p *process, e *event.Event) {
 	if o := p.referenced(e); o != nil {
 		o.refs++
 		o.touched = e.Time
-		h.owner(o).Retains++
+		h.accountOf(o).Retains++
 		return
 	}
 	s := p.space(e.Layer, e.Object)
 	if o := s[e.Addr]; o != nil { // its free was lost
-		h.lose(p, o)
+		h.retireLost(p, o)
 	}
 	if e.Layer == event.LayerDevice && e.Object == event.ObjectMemory && e.Size != event.Unknown {
-		h.losePieces(p, e.Addr, e.Addr+e.Size)
+		h.retireLostPieces(p, e.Addr, e.Addr+e.Size)
 	}
 	o := &object{
 		addr: e.Addr, size: e.Size, time: e.Time, touched: e.Time, context: contextOf(e), site: h.sites.at(e), refs: 1, sort: e.Object,
@@ -110,14 +110,14 @@ func (h *Heap) allocDriver(p *process, e *event.Event) {
 		p.addContext(o, e)
 	}
 	h.sites.list[o.site].Alloc.add(e.Size, event.Unknown)
-	d := h.owner(o)
+	d := h.accountOf(o)
 	d.Allocs++
 	s[o.addr], o.listed = o, h.events
 	h.settle(p, o)
 }
 
-// referenced is the object of which an allocation is one more reference: the driver gives the same address, handle or
-// context again, and counts.
+// referenced returns the object of which an allocation is one more reference: the driver returns the same address, handle or
+// context again, and counts references.
 func (p *process) referenced(e *event.Event) *object {
 	switch {
 	case !counted(e.Layer, e.Object):
@@ -129,7 +129,7 @@ func (p *process) referenced(e *event.Event) *object {
 	}
 }
 
-// counted reports whether an allocation of what lives already is one more reference: for primary contexts
+// counted reports whether an allocation of what is live already is one more reference: for primary contexts
 // (cuDevicePrimaryCtxRetain), memory of another process that is opened again (cuIpcOpenMemHandle) and imported handles.
 func counted(layer event.Layer, sort event.Object) bool {
 	return sort == event.ObjectContext || layer == event.LayerShared && (sort == event.ObjectMemory || sort == event.ObjectPhysical)
@@ -140,31 +140,31 @@ func (h *Heap) freeDriver(p *process, e *event.Event) {
 		h.freeContext(p, e)
 		return
 	}
-	u := undo{process: p}
+	u := undoRecord{process: p}
 	o := p.find(e.Layer, e.Object, e.Addr)
 	switch {
 	case o != nil:
 		u.object = o
-		u.account = h.owner(o)
+		u.account = h.accountOf(o)
 	case e.Object == event.ObjectMemory && p.piece(e.Addr) != nil:
 		o := p.piece(e.Addr)
-		u.account = h.owner(o)
-		u.cuts = h.cut(p, o.addr, o.addr+o.size)
+		u.account = h.accountOf(o)
+		u.ranges = h.removePieces(p, o.addr, o.addr+o.size)
 	default:
 		u.account = h.driver(e.PID, e.Layer, e.Device)
 		u.account.UnknownFrees++
 		u.unknown = true
-		u.object = h.undo.inFlight(p, e.Object, e.Addr, e.TID)
+		u.object = h.undo.objectInFlight(p, e.Object, e.Addr, e.TID)
 	}
 	u.account.Frees++
 	if u.object != nil {
-		h.drop(p, u.object, e.Time)
+		h.dropRef(p, u.object, e.Time)
 	}
 	h.undo.push(e, u)
 }
 
-// drop takes one reference away.
-func (h *Heap) drop(p *process, o *object, time uint64) {
+// dropRef takes one reference away.
+func (h *Heap) dropRef(p *process, o *object, time uint64) {
 	o.refs--
 	o.touched = max(o.touched, time)
 	if o.refs == 0 {
@@ -173,9 +173,9 @@ func (h *Heap) drop(p *process, o *object, time uint64) {
 	h.settle(p, o)
 }
 
-// take gives a reference back that drop took. It reports false when the address or handle was handed out again meanwhile,
+// restoreRef gives a reference back that dropRef took. It reports false when the address or handle was allocated again meanwhile,
 // so that the memory was given back after all: by a call that was lost.
-func (h *Heap) take(p *process, o *object, time uint64) bool {
+func (h *Heap) restoreRef(p *process, o *object, time uint64) bool {
 	o.refs++
 	o.touched = max(o.touched, time)
 	if o.refs == 1 {
@@ -196,9 +196,9 @@ func (h *Heap) take(p *process, o *object, time uint64) bool {
 	return true
 }
 
-// lose retires an object of which the last free did not come through.
-func (h *Heap) lose(p *process, o *object) {
-	h.owner(o).LostFrees++
+// retireLost retires an object whose last free was lost.
+func (h *Heap) retireLost(p *process, o *object) {
+	h.accountOf(o).LostFrees++
 	o.refs = 0
 	h.unlist(p, o)
 	h.settle(p, o)
@@ -229,15 +229,15 @@ func (h *Heap) settle(p *process, o *object) {
 func (h *Heap) enter(p *process, o *object) {
 	o.live = true
 	h.notifyDriverAlloc(o)
-	h.change(o.site).Inuse.add(o.size, event.Unknown)
-	d := h.owner(o)
+	h.siteForChange(o.site).Inuse.add(o.size, event.Unknown)
+	d := h.accountOf(o)
 	d.add(o, h.key(o).origin)
 	if d.Live.Bytes > d.Peak {
 		d.Peak, d.PeakTime = d.Live.Bytes, h.now
-		h.mark(h.driverMoment(driverKey{d.PID, d.Layer, d.Device}))
+		h.setPeak(h.driverPeak(driverKey{d.PID, d.Layer, d.Device}))
 	}
 	if p.torch && !o.segment && d.Layer == event.LayerDevice && o.sort == event.ObjectMemory && o.size != event.Unknown {
-		p.loosen(span{o.addr, o.addr + o.size, o})
+		p.addUnclaimed(span{o.addr, o.addr + o.size, o})
 	}
 }
 
@@ -245,14 +245,14 @@ func (h *Heap) enter(p *process, o *object) {
 func (h *Heap) retire(p *process, o *object) {
 	o.live = false
 	h.notifyDriverFree(o)
-	h.change(o.site).Inuse.remove(o.size, event.Unknown)
-	h.owner(o).remove(o, h.key(o).origin)
+	h.siteForChange(o.site).Inuse.remove(o.size, event.Unknown)
+	h.accountOf(o).remove(o, h.key(o).origin)
 	if !o.segment && o.sort == event.ObjectMemory {
-		p.tighten(o.addr, o)
+		p.removeUnclaimed(o.addr, o)
 	}
 }
 
-// add books a live object.
+// add counts a live object.
 func (d *DriverAccount) add(o *object, origin Origin) {
 	for _, c := range d.counts(o, origin) {
 		if c != nil {
@@ -275,7 +275,7 @@ func (d *DriverAccount) counts(o *object, origin Origin) [5]*Count {
 	if o.segment {
 		out[2] = &d.Segments
 	}
-	if o.doubts > 0 {
+	if o.uncertainResets > 0 {
 		out[3] = &d.Doubtful
 	}
 	if origin != OriginEvent {

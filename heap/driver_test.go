@@ -23,7 +23,7 @@ func TestFreeIsRetiredAtEntryAndRestored(t *testing.T) {
 	h := New()
 	alloc := deviceEvent(event.KindAlloc, 1*mib, 4096)
 	apply(h, alloc)
-	born := h.Snapshot()
+	allocatedBlock := h.Snapshot()
 	apply(h, deviceEvent(event.KindFree, 1*mib, event.Unknown))
 	require.Zero(t, h.Totals().Drivers[0].Live)
 	require.Zero(t, inuse(h, event.LayerDevice)["cudaMalloc"])
@@ -32,7 +32,7 @@ func TestFreeIsRetiredAtEntryAndRestored(t *testing.T) {
 	failed.Stack = 99 // the stack that counts is that of the allocation
 	apply(h, failed)
 	after := h.Snapshot()
-	require.Equal(t, born.Sites, after.Sites)
+	require.Equal(t, allocatedBlock.Sites, after.Sites)
 	require.EqualValues(t, 4096, after.Drivers[0].Live.Bytes)
 	require.Equal(t, []uint64{0, 1}, []uint64{after.Drivers[0].Frees, after.Drivers[0].FailedFrees})
 	for b := range h.Blocks() {
@@ -79,13 +79,13 @@ func TestFailedFreeOfUnknownAddress(t *testing.T) {
 
 func TestUndoIsBounded(t *testing.T) {
 	h := New()
-	for i := range uint64(3 * undoable) {
+	for i := range uint64(3 * maxUndo) {
 		apply(h, deviceEvent(event.KindAlloc, (i+1)*4096, 4096), deviceEvent(event.KindFree, (i+1)*4096, event.Unknown))
 	}
-	require.LessOrEqual(t, len(h.blocks.blocks), undoable+1)
-	apply(h, deviceEvent(event.KindFreeFailed, 2*undoable*4096, event.Unknown)) // out of the ring by one
+	require.LessOrEqual(t, len(h.blocks.blocks), maxUndo+1)
+	apply(h, deviceEvent(event.KindFreeFailed, 2*maxUndo*4096, event.Unknown)) // out of the ring by one
 	require.EqualValues(t, 1, h.Totals().Failures)
-	apply(h, deviceEvent(event.KindFreeFailed, (2*undoable+1)*4096, event.Unknown)) // the oldest in it
+	apply(h, deviceEvent(event.KindFreeFailed, (2*maxUndo+1)*4096, event.Unknown)) // the oldest in it
 	require.EqualValues(t, 1, h.Totals().Drivers[0].Live.Objects)
 }
 

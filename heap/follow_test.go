@@ -9,8 +9,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// told is what a follower knows of a block from its allocation on.
-type told struct {
+// followedBlock is what a follower knows of a block from its allocation on.
+type followedBlock struct {
 	key     BlockKey
 	size    uint64
 	stack   event.StackID
@@ -18,16 +18,18 @@ type told struct {
 	origin  Origin
 }
 
-func tell(b *Block) told { return told{b.Key(), b.Size, b.Stack, b.Segment, b.Origin} }
+func tell(b *Block) followedBlock {
+	return followedBlock{b.Key(), b.Size, b.Stack, b.Segment, b.Origin}
+}
 
 // followed keeps the blocks that are live by the follower's calls.
 type followed struct {
-	live  map[told]int
+	live  map[followedBlock]int
 	wrong []Block // that were freed or moved, but were not live
 }
 
 func follow(h *Heap) *followed {
-	f := &followed{live: map[told]int{}}
+	f := &followed{live: map[followedBlock]int{}}
 	h.Follow(f)
 	return f
 }
@@ -51,7 +53,7 @@ func (f *followed) Moved(from, to *Block) {
 // check compares the followed blocks with the live set.
 func (f *followed) check(t *testing.T, h *Heap, step int) {
 	t.Helper()
-	live := map[told]int{}
+	live := map[followedBlock]int{}
 	for b := range h.Blocks() {
 		live[tell(&b)]++
 	}
@@ -77,7 +79,7 @@ func TestFollower(t *testing.T) {
 }
 
 // A follower sees the blocks that a checkpoint or a check adds, and those that a check retires.
-func TestFollowerOfStateAndBooks(t *testing.T) {
+func TestFollowerOfStateAndReconcile(t *testing.T) {
 	for seed := range uint64(10) {
 		p, h := newPool(seed, seed%2 == 0), New()
 		for range 200 {

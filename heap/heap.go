@@ -14,9 +14,9 @@ const (
 	maxCalls         = 1 << 12 // function names; the hook table has well under a thousand
 	maxGaps          = 1000
 	maxLossIntervals = 1000
-	// undoable is how many frees can be undone, over all threads. A thread has one free in flight, so this is also the number
+	// maxUndo is how many frees can be undone, over all threads. A thread has one free in flight, so this is also the number
 	// of threads that can be inside one at once.
-	undoable = 4096
+	maxUndo = 4096
 )
 
 // Heap is the live set of all processes and devices whose events it was given. Not safe for concurrent use.
@@ -24,9 +24,9 @@ type Heap struct {
 	accounts          map[accountKey]*account
 	processes         map[uint32]*process
 	drivers           map[driverKey]*DriverAccount
-	moments           map[driverKey]*moment
+	driverPeaks       map[driverKey]*peakState
 	sites             sites
-	blocks            slab
+	blocks            blockTable
 	gaps              gapLog
 	lossIntervals     []LossInterval
 	lossIntervalCount uint64
@@ -37,7 +37,7 @@ type Heap struct {
 	lastKey accountKey // of the previous torch event: most runs have one process and one device
 	last    *account
 
-	read       uint64         // the sum of what touch read, so that the reads are not optimized away
+	prefetched uint64         // the sum of what prefetch read, so that the reads are not optimized away
 	lastDriver *DriverAccount // of the previous driver event
 
 	events, ignored, failures uint64
@@ -47,11 +47,11 @@ type Heap struct {
 // New returns an empty heap.
 func New() *Heap {
 	return &Heap{
-		accounts:  map[accountKey]*account{},
-		processes: map[uint32]*process{},
-		drivers:   map[driverKey]*DriverAccount{},
-		moments:   map[driverKey]*moment{},
-		sites:     newSites(),
+		accounts:    map[accountKey]*account{},
+		processes:   map[uint32]*process{},
+		drivers:     map[driverKey]*DriverAccount{},
+		driverPeaks: map[driverKey]*peakState{},
+		sites:       newSites(),
 	}
 }
 
@@ -84,18 +84,18 @@ func (h *Heap) Apply(e *event.Event) {
 }
 
 const (
-	// ahead is how many events are prefetched before they are applied.
-	ahead = 16
-	// cached is the size of an index that is in the processor's caches anyway.
-	cached = 1 << 14
+	// prefetchBatch is how many events are prefetched before they are applied.
+	prefetchBatch = 16
+	// prefetchMinSlots is the size of an index that is in the processor's caches anyway.
+	prefetchMinSlots = 1 << 14
 )
 
 // ApplyAll applies events in order. With many live blocks that is faster than Apply for each: the memory accesses of a batch of
 // events overlap, where each Apply waits for its own.
 func (h *Heap) ApplyAll(events []event.Event) {
 	for len(events) > 0 {
-		next := events[:min(ahead, len(events))]
-		h.touch(next)
+		next := events[:min(prefetchBatch, len(events))]
+		h.prefetch(next)
 		for i := range next {
 			h.Apply(&next[i])
 		}
@@ -103,19 +103,19 @@ func (h *Heap) ApplyAll(events []event.Event) {
 	}
 }
 
-// touch reads the index and the blocks of the events, so that they are in the processor's caches.
-func (h *Heap) touch(events []event.Event) {
+// prefetch reads the index and the blocks of the events, so that they are in the processor's caches.
+func (h *Heap) prefetch(events []event.Event) {
 	a := h.last
-	if a == nil || len(a.live.slots) < cached {
+	if a == nil || len(a.live.slots) < prefetchMinSlots {
 		return
 	}
-	var at [ahead]uint64
+	var at [prefetchBatch]uint64
 	for i := range events {
 		at[i] = a.live.slots[a.live.home(a.live.hash(events[i].Addr))]
 	}
 	for _, slot := range at[:len(events)] {
 		if slot != 0 {
-			h.read += h.blocks.blocks[uint32(slot)-1].addr
+			h.prefetched += h.blocks.blocks[uint32(slot)-1].addr
 		}
 	}
 }
@@ -159,13 +159,13 @@ type block struct {
 	site                                uint32
 }
 
-// slab holds blocks by index, without pointers, so that the garbage collector does not scan them.
-type slab struct {
+// blockTable holds blocks by index, without pointers, so that the garbage collector does not scan them.
+type blockTable struct {
 	blocks []block
 	free   []uint32
 }
 
-func (s *slab) add(b block) uint32 {
+func (s *blockTable) add(b block) uint32 {
 	if n := len(s.free); n > 0 {
 		i := s.free[n-1]
 		s.free = s.free[:n-1]
@@ -176,7 +176,7 @@ func (s *slab) add(b block) uint32 {
 	return uint32(len(s.blocks) - 1)
 }
 
-func (s *slab) drop(i uint32) { s.free = append(s.free, i) }
+func (s *blockTable) drop(i uint32) { s.free = append(s.free, i) }
 
 // gapLog keeps the last gaps in a ring.
 type gapLog struct {

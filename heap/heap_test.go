@@ -237,9 +237,9 @@ func TestApplyAll(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	live, total := map[uint64]bool{}, [2]uint64{}
 	var events []event.Event
-	for range 4 * cached {
+	for range 4 * prefetchMinSlots {
 		device := rng.IntN(2)
-		addr := 512*rng.Uint64N(4*cached) + 1<<40*uint64(device+1)
+		addr := 512*rng.Uint64N(4*prefetchMinSlots) + 1<<40*uint64(device+1)
 		size := int64(512)
 		if live[addr] {
 			size = -size
@@ -258,11 +258,11 @@ func TestApplyAll(t *testing.T) {
 		one.Apply(&events[i])
 	}
 	for rest := events; len(rest) > 0; {
-		n := min(len(rest), 1+rng.IntN(3*ahead))
+		n := min(len(rest), 1+rng.IntN(3*prefetchBatch))
 		all.ApplyAll(rest[:n])
 		rest = rest[n:]
 	}
-	require.Greater(t, len(all.last.live.slots), cached, "so few blocks that nothing is read ahead")
+	require.Greater(t, len(all.last.live.slots), prefetchMinSlots, "so few blocks that nothing is read ahead")
 	require.Equal(t, one.Snapshot(), all.Snapshot())
 	require.Equal(t, blocksOf(one), blocksOf(all))
 }

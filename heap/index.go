@@ -6,10 +6,10 @@ import (
 	"math/rand/v2"
 )
 
-// blockIndex finds the live blocks of one caching allocator in the slab by their addresses. When they do not fit into the
+// blockIndex finds the live blocks of one caching allocator in the table by their addresses. When they do not fit into the
 // processor's caches, memory accesses are the cost of an event: here one for the index, where a Go map needs several.
 type blockIndex struct {
-	// slots has hash<<32 | number in the slab + 1, or 0: free. It is a hash table with linear probing: no free slot lies
+	// slots has hash<<32 | number in the table + 1, or 0: free. It is a hash table with linear probing: no free slot lies
 	// between a block's home and its slot. The number of slots is a power of two. The home is the top bits of the hash, so
 	// growing keeps the order and reads no block.
 	slots []uint64
@@ -17,8 +17,8 @@ type blockIndex struct {
 	seed  uint64 // the target chooses the addresses: without a seed it could give all of them one home
 }
 
-// leastSlots is the smallest size of an index that is not empty.
-const leastSlots = 16
+// minSlots is the smallest size of an index that is not empty.
+const minSlots = 16
 
 func newBlockIndex() blockIndex { return blockIndex{seed: rand.Uint64()} }
 
@@ -34,7 +34,7 @@ func (x *blockIndex) home(hash uint64) int {
 }
 
 // find returns the number of the block at an address.
-func (x *blockIndex) find(addr uint64, s *slab) (uint32, bool) {
+func (x *blockIndex) find(addr uint64, s *blockTable) (uint32, bool) {
 	if x.n == 0 {
 		return 0, false
 	}
@@ -69,7 +69,7 @@ func (x *blockIndex) place(hash, slot uint64) {
 
 func (x *blockIndex) grow() {
 	old := x.slots
-	x.slots = make([]uint64, max(leastSlots, 2*len(old)))
+	x.slots = make([]uint64, max(minSlots, 2*len(old)))
 	for _, slot := range old {
 		if slot != 0 {
 			x.place(slot>>32, slot)

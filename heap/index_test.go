@@ -14,7 +14,7 @@ func TestBlockIndex(t *testing.T) {
 	for name, addrs := range map[string]uint64{"few": 20, "some": 300, "many": 100_000} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(addrs, 1))
-			x, s, want := newBlockIndex(), slab{}, map[uint64]uint32{}
+			x, s, want := newBlockIndex(), blockTable{}, map[uint64]uint32{}
 			for range 4 * addrs {
 				addr := 512 * rng.Uint64N(addrs)
 				i, ok := x.find(addr, &s)
@@ -34,17 +34,17 @@ func TestBlockIndex(t *testing.T) {
 			}
 			require.Equal(t, slices.Sorted(maps.Values(want)), slices.Sorted(x.all()))
 			require.Equal(t, len(want), x.n)
-			require.LessOrEqual(t, len(x.slots), max(leastSlots, 4*int(addrs)))
+			require.LessOrEqual(t, len(x.slots), max(minSlots, 4*int(addrs)))
 		})
 	}
 }
 
 // TestBlockIndexCollisions: blocks of one home are found, and what is behind a block that goes is found still.
 func TestBlockIndexCollisions(t *testing.T) {
-	x, s := blockIndex{seed: 7}, slab{}
-	x.slots = make([]uint64, 4*leastSlots)
+	x, s := blockIndex{seed: 7}, blockTable{}
+	x.slots = make([]uint64, 4*minSlots)
 	var crowd []uint64
-	for addr := uint64(0); len(crowd) < leastSlots; addr += 512 {
+	for addr := uint64(0); len(crowd) < minSlots; addr += 512 {
 		if home := x.home(x.hash(addr)); home >= len(x.slots)-3 { // so that the search goes over the end
 			crowd = append(crowd, addr)
 		}

@@ -28,9 +28,9 @@ func TestLossIntervals(t *testing.T) {
 	for i := range uint64(maxLossIntervals) {
 		lose(3, 10_000*(i+1), 10_000*(i+1)+1, i)
 	}
-	books := h.Totals()
-	require.EqualValues(t, maxLossIntervals+3, books.LossIntervalCount)
-	require.Len(t, books.LossIntervals, maxLossIntervals)
-	require.EqualValues(t, 0, books.LossIntervals[0].Events)
-	require.EqualValues(t, maxLossIntervals-1, books.LossIntervals[maxLossIntervals-1].Events)
+	totals := h.Totals()
+	require.EqualValues(t, maxLossIntervals+3, totals.LossIntervalCount)
+	require.Len(t, totals.LossIntervals, maxLossIntervals)
+	require.EqualValues(t, 0, totals.LossIntervals[0].Events)
+	require.EqualValues(t, maxLossIntervals-1, totals.LossIntervals[maxLossIntervals-1].Events)
 }

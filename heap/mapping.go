@@ -10,7 +10,7 @@ import (
 type mapping struct {
 	addr, size uint64
 	behind     *object // nil: the handle's allocation was not seen
-	gone       int     // unmaps that removed it
+	unmaps     int     // unmaps that removed it
 	device     bool    // behind is on the device layer: not memory of another process, not the host's
 }
 
@@ -53,21 +53,21 @@ func (h *Heap) mapMemory(p *process, e *event.Event) {
 			h.settle(p, old.behind)
 		}
 	}
-	h.losePieces(p, e.Addr, end)
+	h.retireLostPieces(p, e.Addr, end)
 	m := &mapping{addr: e.Addr, size: e.Size, behind: p.find(event.LayerDevice, event.ObjectPhysical, e.Handle)}
 	if m.behind == nil {
-		m.behind = h.undo.inFlight(p, event.ObjectPhysical, e.Handle, e.TID)
+		m.behind = h.undo.objectInFlight(p, event.ObjectPhysical, e.Handle, e.TID)
 	}
 	if m.behind == nil {
 		d.UnknownMaps++
 	} else {
 		m.device = h.key(m.behind).layer == event.LayerDevice
 	}
-	h.place(p, m, e.Time)
+	h.insertMapping(p, m, e.Time)
 }
 
-// place adds a mapping where none is.
-func (h *Heap) place(p *process, m *mapping, time uint64) {
+// insertMapping adds a mapping where none is.
+func (h *Heap) insertMapping(p *process, m *mapping, time uint64) {
 	at, _ := slices.BinarySearchFunc(p.mappings, m.addr, compareMapping)
 	p.mappings = slices.Insert(p.mappings, at, m)
 	o := m.behind
@@ -81,7 +81,7 @@ func (h *Heap) place(p *process, m *mapping, time uint64) {
 	}
 	h.settle(p, o)
 	if p.torch && m.markable() {
-		p.loosen(span{m.addr, m.addr + m.size, o})
+		p.addUnclaimed(span{m.addr, m.addr + m.size, o})
 	}
 }
 
@@ -96,13 +96,13 @@ func (h *Heap) unmapMemory(p *process, e *event.Event) {
 		end = p.mappingEnd(e.Addr)
 	}
 	inFlight := h.undo.unmapping(p, e.Addr, end, e.TID)
-	u := undo{process: p, account: d, mappings: h.unmap(p, e.Addr, end, e.Time), cuts: h.cut(p, e.Addr, end)}
-	if len(u.mappings)+len(u.cuts) == 0 {
+	u := undoRecord{process: p, account: d, mappings: h.unmap(p, e.Addr, end, e.Time), ranges: h.removePieces(p, e.Addr, end)}
+	if len(u.mappings)+len(u.ranges) == 0 {
 		d.UnknownUnmaps++
 		u.unknown = true
 	}
 	for _, m := range inFlight {
-		m.gone++
+		m.unmaps++
 		u.mappings = append(u.mappings, m)
 	}
 	h.undo.push(e, u)
@@ -125,14 +125,14 @@ func (h *Heap) unmap(p *process, lo, hi, time uint64) []*mapping {
 	out := slices.Clone(p.mappings[from:to])
 	p.mappings = slices.Delete(p.mappings, from, to)
 	for _, m := range out {
-		m.gone = 1
+		m.unmaps = 1
 		if o := m.behind; o != nil {
 			o.maps--
 			o.touched = max(o.touched, time)
 			if o.maps == 0 {
 				delete(p.orphans, o)
 			}
-			p.tighten(m.addr, o)
+			p.removeUnclaimed(m.addr, o)
 			h.settle(p, o)
 		}
 	}
@@ -141,14 +141,14 @@ func (h *Heap) unmap(p *process, lo, hi, time uint64) []*mapping {
 
 // remap undoes an unmap, unless something else is mapped there by now.
 func (h *Heap) remap(p *process, d *DriverAccount, m *mapping, time uint64) {
-	if m.gone--; m.gone > 0 {
+	if m.unmaps--; m.unmaps > 0 {
 		return
 	}
 	if from, to := overlapping(p.mappings, (*mapping).bounds, m.addr, m.addr+m.size); from != to {
 		d.LostFrees++
 		return
 	}
-	h.place(p, m, time)
+	h.insertMapping(p, m, time)
 }
 
 func (h *Heap) retain(p *process, e *event.Event) {
@@ -165,13 +165,13 @@ func (h *Heap) retain(p *process, e *event.Event) {
 		d.UnknownRetains++
 		return
 	}
-	h.owner(o).Retains++
+	h.accountOf(o).Retains++
 	if o.refs > 0 {
 		o.refs++
 		o.touched = e.Time
 		return
 	}
-	h.take(p, o, e.Time)
+	h.restoreRef(p, o, e.Time)
 }
 
 // orphan returns physical memory that is only mapped, by the handle that it had: cuMemRetainAllocationHandle can give it a

@@ -10,15 +10,15 @@ import (
 
 // Errors on which callers branch.
 var (
-	// ErrUnproved: what the books and the events say together does not add up to the allocator's total: the reading raced
-	// with events that were lost, or with more than it can stand. Nothing was changed; read again.
-	ErrUnproved = errors.New("books and events do not add up")
-	// ErrNotWatched: the events during the observation are not known, because Watch was not called before it, or too much
-	// was freed since. Nothing was changed; watch, and read again.
+	// ErrUnproved: the allocator state and the events together do not add up to the allocator's total: events were lost
+	// during the reading, or it is torn. Nothing was changed; read again.
+	ErrUnproved = errors.New("allocator state and events do not add up")
+	// ErrNotWatched: the frees during the observation are not known, because Watch was not called before it, or there were
+	// too many. Nothing was changed; watch, and read again.
 	ErrNotWatched = errors.New("not watched since the observation began")
 )
 
-// maxFreed is how many frees of one device are remembered while it is watched: 64 MiB.
+// maxFreed is how many frees of one device are kept while it is watched: 64 MiB.
 const maxFreed = 1 << 22
 
 // Result is what Reconcile did. After the first time, without losses, nothing is added and nothing retired.
@@ -38,30 +38,30 @@ type Result struct {
 	SegmentsRetired Count // that only the driver's events had
 }
 
-// Agreed reports whether books and events were the same. What is found at the first look is from before the first event.
+// Agreed reports whether allocator state and events were the same. Blocks that the first check adds are from before the first event.
 func (r *Result) Agreed() bool {
 	return r.Retired.Objects+r.SegmentsRetired.Objects == 0 && r.Missing == 0 &&
 		(r.First || r.Added.Objects == 0) && (r.SegmentsFirst || r.SegmentsAdded.Objects == 0)
 }
 
-// watch is what is remembered of a process between Watch and Unwatch.
+// watch is what is kept of a process between Watch and Unwatch.
 type watch struct {
 	since  uint64 // time of the last event before
 	pushed uint64 // undoLog.pushes at that time
 	full   bool
 }
 
-// note remembers a free.
+// note keeps a free.
 func (w *watch) note(a *account, e *event.Event) {
-	if len(a.freed) >= maxFreed {
+	if len(a.frees) >= maxFreed {
 		w.full = true
 		return
 	}
-	a.freed = append(a.freed, stamp{e.Addr, e.Time})
+	a.frees = append(a.frees, freeRecord{e.Addr, e.Time})
 }
 
-// stamp is when an address was taken back.
-type stamp struct{ addr, time uint64 }
+// freeRecord is when an address was freed.
+type freeRecord struct{ addr, time uint64 }
 
 // Watch begins, or begins anew, to remember what events change in a process, so that an observation that is made from now
 // on can be joined with them. It costs memory until Unwatch.
@@ -69,7 +69,7 @@ func (h *Heap) Watch(pid uint32) {
 	h.process(pid).watch = &watch{since: h.now, pushed: h.undo.pushes}
 	for key, a := range h.accounts {
 		if key.pid == pid {
-			a.freed = a.freed[:0]
+			a.frees = a.frees[:0]
 		}
 	}
 }
@@ -79,12 +79,12 @@ func (h *Heap) Unwatch(pid uint32) {
 	h.process(pid).watch = nil
 	for key, a := range h.accounts {
 		if key.pid == pid {
-			a.freed = nil
+			a.frees = nil
 		}
 	}
 }
 
-// Reconcile joins what events say with an observation of the allocator's books, so that the live set is that of the
+// Reconcile joins what events say with an observation of the allocator state, so that the live set is that of the
 // allocator, block for block, whatever was lost before the observation began. It must be called when all events up to
 // Observation.To are applied; later ones do no harm. Each address that events touched since Observation.From is decided by
 // the events, all others by the observation: a block that only the heap has is retired, one that only the observation has is
@@ -97,29 +97,29 @@ func (h *Heap) Reconcile(o event.Observation) (Result, error) {
 	if p.watch == nil || p.watch.full || o.From < p.watch.since || o.To < o.From {
 		return Result{}, fmt.Errorf("reconcile pid %d %s: %w", o.PID, o.Device, ErrNotWatched)
 	}
-	r := Result{First: !p.observed[o.Device]}
+	r := Result{First: !p.blocksObserved[o.Device]}
 	a := h.accounts[accountKey{o.PID, o.Device}]
 	if a == nil && len(o.Blocks)+len(o.Segments) == 0 && o.Allocated == 0 && o.Reserved == 0 {
-		r.SegmentsProved, r.SegmentsFirst = true, !p.surveyed[o.Device]
-		p.observed[o.Device], p.surveyed[o.Device] = true, true // a device that is not used
+		r.SegmentsProved, r.SegmentsFirst = true, !p.segmentsObserved[o.Device]
+		p.blocksObserved[o.Device], p.segmentsObserved[o.Device] = true, true // a device that is not used
 		return r, nil
 	}
-	j := &join{heap: h, account: a, observation: &o, result: &r}
+	j := &reconciliation{heap: h, account: a, observation: &o, result: &r}
 	if a == nil {
 		j.account = &account{}
 	}
-	if err := j.blocks(); err != nil {
+	if err := j.decideBlocks(); err != nil {
 		return Result{}, fmt.Errorf("reconcile pid %d %s: %w", o.PID, o.Device, err)
 	}
 	j.account = h.account(o.PID, o.Device)
 	j.apply()
-	j.joinSegments()
-	p.observed[o.Device] = true
+	j.reconcileSegments()
+	p.blocksObserved[o.Device] = true
 	return r, nil
 }
 
-// join is one call of Reconcile.
-type join struct {
+// reconciliation is one call of Reconcile.
+type reconciliation struct {
 	heap        *Heap
 	account     *account
 	observation *event.Observation
@@ -128,17 +128,17 @@ type join struct {
 	total  uint64 // that the blocks must add up to, bytes
 	added  []event.ObservedBlock
 	retire []uint32
-	learn  []learned
+	refine []refinement
 }
 
-// learned is a block of which the books know more than its event.
-type learned struct {
+// refinement is a block of which the allocator state has more fields than its event.
+type refinement struct {
 	block uint32
 	event.ObservedBlock
 }
 
-// blocks finds out which blocks to add and to retire, and proves the outcome.
-func (j *join) blocks() error {
+// decideBlocks finds out which blocks to add and to retire, and proves the outcome.
+func (j *reconciliation) decideBlocks() error {
 	if err := j.findTotal(); err != nil {
 		return err
 	}
@@ -168,12 +168,12 @@ func (j *join) blocks() error {
 			}
 			seen = seen[1:]
 		case len(seen) == 0 || live[0].addr < seen[0].Addr:
-			if j.only(live[0]) {
+			if j.decideHeapOnly(live[0]) {
 				err = take(live[0].addr, live[0].size)
 			}
 			live = live[1:]
 		default:
-			err = take(live[0].addr, j.both(live[0], seen[0]))
+			err = take(live[0].addr, j.decideBoth(live[0], seen[0]))
 			live, seen = live[1:], seen[1:]
 		}
 		if err != nil {
@@ -188,28 +188,28 @@ func (j *join) blocks() error {
 
 // findTotal decides which total is that of the joined blocks: that of the last event, or, when there was none since the
 // observation began, the observation's.
-func (j *join) findTotal() error {
+func (j *reconciliation) findTotal() error {
 	a, o := j.account, j.observation
 	switch {
-	case a.last >= o.From && a.lastGap >= o.From:
+	case a.lastEvent >= o.From && a.lastGap >= o.From:
 		return fmt.Errorf("%w: events were lost meanwhile", ErrUnproved)
-	case a.last >= o.From && a.based:
+	case a.lastEvent >= o.From && a.hasTotal:
 		j.total = a.Allocated
-	case a.last >= o.From:
+	case a.lastEvent >= o.From:
 		return fmt.Errorf("%w: the events carry no totals", ErrUnproved)
 	case o.Allocated == event.Unknown:
 		return fmt.Errorf("%w: the allocator's total moved, and no event came", ErrUnproved)
 	default:
 		j.total = o.Allocated
-		if a.based {
+		if a.hasTotal {
 			j.result.Missing = int64(o.Allocated) - int64(a.Allocated)
 		}
 	}
 	return nil
 }
 
-// sorted gives the observed blocks by address.
-func (j *join) sorted() ([]event.ObservedBlock, error) {
+// sorted returns the observed blocks by address.
+func (j *reconciliation) sorted() ([]event.ObservedBlock, error) {
 	out := slices.Clone(j.observation.Blocks)
 	slices.SortFunc(out, func(x, y event.ObservedBlock) int { return compareAddr(x.Addr, y.Addr) })
 	out = slices.Compact(out)
@@ -227,8 +227,8 @@ type liveBlock struct {
 	index            uint32
 }
 
-// live gives the heap's blocks by address.
-func (j *join) live() []liveBlock {
+// live returns the heap's blocks by address.
+func (j *reconciliation) live() []liveBlock {
 	out := make([]liveBlock, 0, j.account.live.n)
 	for i := range j.account.live.all() {
 		b := &j.heap.blocks.blocks[i]
@@ -239,9 +239,9 @@ func (j *join) live() []liveBlock {
 }
 
 // freed is the addresses that events freed since the observation began.
-func (j *join) freed() map[uint64]struct{} {
+func (j *reconciliation) freed() map[uint64]struct{} {
 	out := map[uint64]struct{}{}
-	for _, s := range j.account.freed {
+	for _, s := range j.account.frees {
 		if s.time >= j.observation.From {
 			out[s.addr] = struct{}{}
 		}
@@ -249,8 +249,8 @@ func (j *join) freed() map[uint64]struct{} {
 	return out
 }
 
-// only decides about a block that the observation does not have, and reports whether it stays.
-func (j *join) only(b liveBlock) bool {
+// decideHeapOnly decides about a block that the observation does not have, and reports whether it stays.
+func (j *reconciliation) decideHeapOnly(b liveBlock) bool {
 	if b.time >= j.observation.From {
 		j.result.Dirty++
 		return true
@@ -259,8 +259,8 @@ func (j *join) only(b liveBlock) bool {
 	return false
 }
 
-// both decides about a block of one address, and gives its size.
-func (j *join) both(b liveBlock, o event.ObservedBlock) uint64 {
+// decideBoth decides about a block of one address, and gives its size.
+func (j *reconciliation) decideBoth(b liveBlock, o event.ObservedBlock) uint64 {
 	known := &j.heap.blocks.blocks[b.index]
 	switch {
 	case b.time >= j.observation.From:
@@ -271,14 +271,14 @@ func (j *join) both(b liveBlock, o event.ObservedBlock) uint64 {
 		j.added = append(j.added, o)
 		return o.Size
 	case known.requested == event.Unknown && o.Requested != event.Unknown, known.stream == event.Unknown:
-		j.learn = append(j.learn, learned{b.index, o})
+		j.refine = append(j.refine, refinement{b.index, o})
 	}
 	j.result.Kept++
 	return b.size
 }
 
 // apply changes the blocks.
-func (j *join) apply() {
+func (j *reconciliation) apply() {
 	h, a := j.heap, j.account
 	for _, i := range j.retire {
 		b := h.blocks.blocks[i]
@@ -291,10 +291,10 @@ func (j *join) apply() {
 		site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerTorch, origin: origin(j.result.First)})
 		h.enterTorch(a, block{addr: b.Addr, size: b.Size, requested: b.Requested, stream: b.Stream, site: site})
 	}
-	for _, l := range j.learn {
-		h.learn(a, l)
+	for _, l := range j.refine {
+		h.refineBlock(a, l)
 	}
-	j.close()
+	j.finish()
 }
 
 // origin is how something is known that only an observation has, the first one or a later one.
@@ -305,8 +305,8 @@ func origin(first bool) Origin {
 	return OriginRecovered
 }
 
-// learn takes over what the event of a block did not tell.
-func (h *Heap) learn(a *account, l learned) {
+// refineBlock takes over what the event of a block did not tell.
+func (h *Heap) refineBlock(a *account, l refinement) {
 	b := &h.blocks.blocks[l.block]
 	if b.stream == event.Unknown {
 		b.stream = l.Stream
@@ -315,7 +315,7 @@ func (h *Heap) learn(a *account, l learned) {
 		return
 	}
 	b.requested = l.Requested
-	site := h.change(b.site)
+	site := h.siteForChange(b.site)
 	counts := []*Count{&site.Inuse}
 	switch site.key.origin {
 	case OriginEvent:
@@ -331,25 +331,25 @@ func (h *Heap) learn(a *account, l learned) {
 	}
 }
 
-// close brings the sums up to date: nothing is unknown any more.
-func (j *join) close() {
+// finish brings the sums up to date: nothing is unknown any more.
+func (j *reconciliation) finish() {
 	a := j.account
 	if j.result.Missing != 0 {
 		j.heap.gap(a, j.result.Missing, j.observation.To)
 	}
 	a.Allocated, a.Before, a.Lost = j.total, a.BeforeBlocks.Bytes, 0
-	if !a.based {
-		a.based, a.Baseline = true, a.Before
+	if !a.hasTotal {
+		a.hasTotal, a.Baseline = true, a.Before
 	}
 	a.Baseline = max(a.Baseline, a.Before)
 	if a.Allocated > a.Peak {
-		j.heap.peaked(a, a.Allocated, j.peakTime())
+		j.heap.recordPeak(a, a.Allocated, j.peakTime())
 	}
 	a.Checks++
 }
 
-// peakTime is when a total was that no event told: before the first, or when it was read.
-func (j *join) peakTime() uint64 {
+// peakTime is the time of a total that is in no event: before the first, or when it was read.
+func (j *reconciliation) peakTime() uint64 {
 	if j.result.First {
 		return 0
 	}

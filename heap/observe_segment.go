@@ -7,36 +7,36 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// inFlightFor is how long a call that gives memory back may take: cudaFree waits for the device. The driver's events say
-// that it began; the allocator's books still have the segment until it returns. Nanoseconds.
+// inFlightFor is how long a call that frees memory can take: cudaFree waits for the device. The driver's event is at its
+// entry; the allocator state has the segment until it returns. Nanoseconds.
 const inFlightFor = 60e9
 
-// segmentJoin compares the segments of an observation with those that the driver's events make out.
-type segmentJoin struct {
-	*join
+// segmentReconciliation compares the segments of an observation with those that the driver's events make out.
+type segmentReconciliation struct {
+	*reconciliation
 	process *process
 	driver  *DriverAccount // nil: none yet
 	seen    []event.ObservedSegment
 
-	mark   []*object // that are segments, although no event showed a torch block in them
-	add    []event.ObservedSegment
-	lose   []*object // that are no segments any more
-	pieces []cut     // the same, of pieces
+	mark          []*object // that are segments, although no event showed a torch block in them
+	add           []event.ObservedSegment
+	retireObjects []*object    // that are no segments any more
+	retirePieces  []pieceRange // the same, of pieces
 }
 
-// joinSegments adds and retires segments when the outcome is proved: it adds up to the allocator's reserved bytes.
-func (j *join) joinSegments() {
+// reconcileSegments adds and retires segments when the outcome is proved: it adds up to the allocator's reserved bytes.
+func (j *reconciliation) reconcileSegments() {
 	if j.observation.Segments == nil && j.observation.Reserved == event.Unknown {
 		return // they were not looked at
 	}
 	p := j.heap.processes[j.observation.PID]
-	s := &segmentJoin{join: j, process: p, driver: j.heap.drivers[driverKey{p.pid, event.LayerDevice, j.observation.Device}]}
+	s := &segmentReconciliation{reconciliation: j, process: p, driver: j.heap.drivers[driverKey{p.pid, event.LayerDevice, j.observation.Device}]}
 	total, ok := s.reserved()
 	if !ok || !s.sort() {
 		return
 	}
 	s.cover()
-	s.loseUnseen()
+	s.retireUnseen()
 	if s.sum() != total {
 		return
 	}
@@ -44,20 +44,20 @@ func (j *join) joinSegments() {
 }
 
 // reserved is the bytes that the segments must add up to.
-func (s *segmentJoin) reserved() (uint64, bool) {
+func (s *segmentReconciliation) reserved() (uint64, bool) {
 	a, o := s.account, s.observation
-	quiet := s.process.driven < o.From
+	quiet := s.process.lastDriverEvent < o.From
 	switch {
 	case quiet && o.Reserved != event.Unknown:
 		return o.Reserved, true
-	case a.last >= o.From && a.last > s.process.driven:
+	case a.lastEvent >= o.From && a.lastEvent > s.process.lastDriverEvent:
 		return a.Reserved, a.Reserved != event.Unknown
 	}
 	return 0, false
 }
 
 // sort gives the observed segments by address, or refuses them.
-func (s *segmentJoin) sort() bool {
+func (s *segmentReconciliation) sort() bool {
 	s.seen = slices.Clone(s.observation.Segments)
 	slices.SortFunc(s.seen, func(x, y event.ObservedSegment) int { return compareAddr(x.Addr, y.Addr) })
 	end := uint64(1)
@@ -71,7 +71,7 @@ func (s *segmentJoin) sort() bool {
 }
 
 // known lists the device memory of the process, by address: allocations, pieces, and mappings of which the memory is known.
-func (s *segmentJoin) known() []span {
+func (s *segmentReconciliation) known() []span {
 	var out []span
 	for _, o := range s.process.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
 		if o.size != event.Unknown {
@@ -91,7 +91,7 @@ func (s *segmentJoin) known() []span {
 }
 
 // cover finds out what of the observed segments is known memory. The rest is to be added.
-func (s *segmentJoin) cover() {
+func (s *segmentReconciliation) cover() {
 	known := s.known()
 	marked := map[*object]bool{}
 	for _, g := range s.seen {
@@ -115,7 +115,7 @@ func (s *segmentJoin) cover() {
 }
 
 // uncovered adds [lo, hi) of an observed segment, if there is such a part and it is not just being given back.
-func (s *segmentJoin) uncovered(g event.ObservedSegment, lo, hi uint64) {
+func (s *segmentReconciliation) uncovered(g event.ObservedSegment, lo, hi uint64) {
 	if lo >= hi {
 		return
 	}
@@ -129,17 +129,17 @@ func (s *segmentJoin) uncovered(g event.ObservedSegment, lo, hi uint64) {
 }
 
 // overlaps reports whether the call took something in [lo, hi).
-func (u *undo) overlaps(lo, hi uint64) bool {
+func (u *undoRecord) overlaps(lo, hi uint64) bool {
 	if o := u.object; o != nil && o.sort == event.ObjectMemory && o.size != event.Unknown && o.addr < hi && lo < o.addr+o.size {
 		return true
 	}
 	return slices.ContainsFunc(u.mappings, func(m *mapping) bool { return m.addr < hi && lo < m.addr+m.size }) ||
-		slices.ContainsFunc(u.cuts, func(c cut) bool { return c.lo < hi && lo < c.hi }) ||
-		u.unknown && lo <= u.addr && u.addr < hi || u.taken != nil
+		slices.ContainsFunc(u.ranges, func(c pieceRange) bool { return c.lo < hi && lo < c.hi }) ||
+		u.unknown && lo <= u.addr && u.addr < hi || u.resetEffect != nil
 }
 
-// loseUnseen finds the segments that the observation does not have, although nothing happened to them meanwhile.
-func (s *segmentJoin) loseUnseen() {
+// retireUnseen finds the segments that the observation does not have, although nothing happened to them meanwhile.
+func (s *segmentReconciliation) retireUnseen() {
 	p := s.process
 	mapped := map[*object]bool{} // physical memory that is mapped into an observed segment
 	for _, m := range p.mappings {
@@ -152,51 +152,51 @@ func (s *segmentJoin) loseUnseen() {
 	}
 	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
 		if unseen(o) && (o.size == event.Unknown || !s.inSegment(o.addr, o.addr+o.size)) {
-			s.lose = append(s.lose, o)
+			s.retireObjects = append(s.retireObjects, o)
 		}
 	}
 	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectPhysical}] {
 		if unseen(o) && !mapped[o] {
-			s.lose = append(s.lose, o)
+			s.retireObjects = append(s.retireObjects, o)
 		}
 	}
 	for o := range p.orphans {
 		if unseen(o) && !mapped[o] {
-			s.lose = append(s.lose, o)
+			s.retireObjects = append(s.retireObjects, o)
 		}
 	}
 	for _, o := range p.pieces {
 		if unseen(o) {
-			s.loseParts(o)
+			s.retireParts(o)
 		}
 	}
 }
 
 // inSegment reports whether [lo, hi) overlaps an observed segment.
-func (s *segmentJoin) inSegment(lo, hi uint64) bool {
+func (s *segmentReconciliation) inSegment(lo, hi uint64) bool {
 	from, to := overlapping(s.seen, segmentBounds, lo, hi)
 	return from != to
 }
 
 func segmentBounds(g event.ObservedSegment) (uint64, uint64) { return g.Addr, g.Addr + g.Size }
 
-// loseParts finds what of a piece the observation does not have.
-func (s *segmentJoin) loseParts(o *object) {
+// retireParts finds what of a piece the observation does not have.
+func (s *segmentReconciliation) retireParts(o *object) {
 	at, end := o.bounds()
 	from, to := overlapping(s.seen, segmentBounds, at, end)
 	for _, g := range s.seen[from:to] {
 		if at < g.Addr {
-			s.pieces = append(s.pieces, cut{o.root, at, g.Addr})
+			s.retirePieces = append(s.retirePieces, pieceRange{o.segmentOf, at, g.Addr})
 		}
 		at = g.Addr + g.Size
 	}
 	if at < end {
-		s.pieces = append(s.pieces, cut{o.root, at, end})
+		s.retirePieces = append(s.retirePieces, pieceRange{o.segmentOf, at, end})
 	}
 }
 
 // sum is what the segments will add up to, bytes.
-func (s *segmentJoin) sum() uint64 {
+func (s *segmentReconciliation) sum() uint64 {
 	sum := uint64(0)
 	if s.driver != nil {
 		sum = s.driver.Segments.Bytes
@@ -209,27 +209,27 @@ func (s *segmentJoin) sum() uint64 {
 	for _, g := range s.add {
 		sum += g.Size
 	}
-	for _, o := range s.lose {
+	for _, o := range s.retireObjects {
 		if o.size != event.Unknown {
 			sum -= o.size
 		}
 	}
-	for _, c := range s.pieces {
+	for _, c := range s.retirePieces {
 		sum -= c.hi - c.lo
 	}
 	return sum
 }
 
-func (s *segmentJoin) commit(total uint64) {
+func (s *segmentReconciliation) commit(total uint64) {
 	h, p, a := s.heap, s.process, s.account
-	s.result.SegmentsProved, s.result.SegmentsFirst = true, !p.surveyed[a.Device]
-	for _, c := range s.pieces {
+	s.result.SegmentsProved, s.result.SegmentsFirst = true, !p.segmentsObserved[a.Device]
+	for _, c := range s.retirePieces {
 		s.result.SegmentsRetired.add(c.hi-c.lo, event.Unknown)
-		h.losePieces(p, c.lo, c.hi)
+		h.retireLostPieces(p, c.lo, c.hi)
 	}
-	for _, o := range s.lose {
+	for _, o := range s.retireObjects {
 		s.result.SegmentsRetired.add(o.size, event.Unknown)
-		h.loseMapped(p, o)
+		h.retireLostMapped(p, o)
 	}
 	for _, o := range s.mark {
 		h.markSegment(o, a.Device)
@@ -237,14 +237,14 @@ func (s *segmentJoin) commit(total uint64) {
 	for _, g := range s.add {
 		s.addSegment(g)
 	}
-	p.surveyed[a.Device] = true
+	p.segmentsObserved[a.Device] = true
 	a.Reserved = total
 	a.compareSegments()
 }
 
-// addSegment books a segment that only the observation had. If it was there before the first event, it was there at the
+// addSegment counts a segment that only the observation had. If it was there before the first event, it was there at the
 // peak too.
-func (s *segmentJoin) addSegment(g event.ObservedSegment) {
+func (s *segmentReconciliation) addSegment(g event.ObservedSegment) {
 	h, a := s.heap, s.account
 	s.result.SegmentsAdded.add(g.Size, event.Unknown)
 	if s.result.SegmentsFirst {
@@ -253,11 +253,11 @@ func (s *segmentJoin) addSegment(g event.ObservedSegment) {
 		d.PeakTime = cmp.Or(d.PeakTime, s.observation.From)
 	}
 	site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerDevice, segment: true, origin: origin(s.result.SegmentsFirst)})
-	h.addPiece(s.process, &root{site, g.Expandable}, g.Addr, g.Addr+g.Size)
+	h.addPiece(s.process, &pieceSegment{site, g.Expandable}, g.Addr, g.Addr+g.Size)
 }
 
-// loseMapped retires memory with all its mappings: what gave it back did not come through.
-func (h *Heap) loseMapped(p *process, o *object) {
+// retireLostMapped retires memory with all its mappings: the call that freed it was lost.
+func (h *Heap) retireLostMapped(p *process, o *object) {
 	for i := 0; o.maps > 0 && i < len(p.mappings); {
 		if m := p.mappings[i]; m.behind == o {
 			h.unmap(p, m.addr, m.addr+m.size, h.now)
@@ -265,5 +265,5 @@ func (h *Heap) loseMapped(p *process, o *object) {
 		}
 		i++
 	}
-	h.lose(p, o)
+	h.retireLost(p, o)
 }

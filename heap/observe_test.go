@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// pool is a caching allocator with its books, which take time to change: reports come after the change, the driver's
+// pool is a caching allocator with its state, which takes time to change: reports come after the change, the driver's
 // events before it. Expandable segments are pages mapped one by one.
 type pool struct {
 	rng      *rand.Rand
@@ -24,7 +24,7 @@ type pool struct {
 	handles  map[uint64]uint64 // of each page
 	handle   uint64
 
-	ticks func(int)          // lets time go by while the books are half changed
+	ticks func(int)          // lets time go by while the state is half changed
 	send  func(*event.Event) // takes what the kernel sends
 }
 
@@ -151,7 +151,7 @@ func (p *pool) trim() {
 	}
 }
 
-// observe reads the books while the pool goes on for some steps: each address at a moment of its own.
+// observe reads the allocator state while the pool goes on for some steps: each address at a moment of its own.
 func (p *pool) observe(steps int) event.Observation {
 	p.time++
 	o := event.Observation{PID: pid, Device: cuda0, From: p.time, Allocated: p.total, Reserved: p.reserved}
@@ -274,7 +274,7 @@ func (p *pool) reconcile(t *testing.T, h *Heap, steps int) Result {
 	return Result{}
 }
 
-// Whatever lived before, whatever was lost, and however the reading races with the program: afterwards the heap has what
+// Whatever was allocated before, whatever was lost, and however the reading races with the program: afterwards the heap has what
 // the allocator has, and goes on exactly.
 func TestReconcileMatchesPool(t *testing.T) {
 	proved, retired, recovered := 0, uint64(0), uint64(0)
@@ -318,7 +318,7 @@ func TestReconcileMatchesPool(t *testing.T) {
 	require.Greater(t, recovered, uint64(100))
 }
 
-// Losses while the books are read are either healed or refused.
+// Losses while the allocator state is read are either corrected or refused.
 func TestReconcileWithLossesMeanwhile(t *testing.T) {
 	refused, healed := 0, 0
 	for seed := range uint64(400) {
@@ -353,8 +353,8 @@ func TestReconcileWithLossesMeanwhile(t *testing.T) {
 	require.Greater(t, healed, 50)
 }
 
-// books is an observation of some blocks of 512 bytes, made now.
-func books(h *Heap, addrs ...uint64) event.Observation {
+// observed is an observation of some blocks of 512 bytes, made now.
+func observed(h *Heap, addrs ...uint64) event.Observation {
 	o := event.Observation{PID: pid, Device: cuda0, From: h.now + 1, To: h.now + 2, Reserved: event.Unknown}
 	for _, a := range addrs {
 		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: a, Size: 512, Requested: 500, Stream: 0})
@@ -395,11 +395,11 @@ func TestReconcileOnce(t *testing.T) {
 			h.Watch(pid)
 			apply(h, row.before...)
 			if row.first != nil {
-				_, err := h.Reconcile(books(h, row.first...))
+				_, err := h.Reconcile(observed(h, row.first...))
 				require.NoError(t, err)
 			}
 			apply(h, row.then...)
-			_, err := h.Reconcile(books(h, row.seen...))
+			_, err := h.Reconcile(observed(h, row.seen...))
 			require.NoError(t, err)
 			apply(h, row.after...)
 			a := h.Totals().Accounts[0]
@@ -413,16 +413,16 @@ func TestReconcileOnce(t *testing.T) {
 
 func TestReconcileRefuses(t *testing.T) {
 	h := New()
-	_, err := h.Reconcile(books(h))
+	_, err := h.Reconcile(observed(h))
 	require.ErrorIs(t, err, ErrNotWatched)
 	apply(h, torchEvent(0x1000, 512, 512))
 	h.Watch(pid)
-	old := books(h, 0x1000)
+	old := observed(h, 0x1000)
 	old.From = h.now - 1
 	_, err = h.Reconcile(old)
 	require.ErrorIs(t, err, ErrNotWatched)
 	h.Unwatch(pid)
-	_, err = h.Reconcile(books(h, 0x1000))
+	_, err = h.Reconcile(observed(h, 0x1000))
 	require.ErrorIs(t, err, ErrNotWatched)
 
 	h.Watch(pid)
@@ -449,13 +449,13 @@ func TestReconcileRefuses(t *testing.T) {
 		},
 	} {
 		before := h.Snapshot()
-		o := books(h, 0x1000)
+		o := observed(h, 0x1000)
 		change(&o)
 		_, err := h.Reconcile(o)
 		require.ErrorIs(t, err, ErrUnproved, name)
 		require.Equal(t, before, h.Snapshot(), name)
 	}
-	o := books(h, 0x1000)
+	o := observed(h, 0x1000)
 	o.Blocks = append(o.Blocks, o.Blocks...) // the same twice does no harm
 	_, err = h.Reconcile(o)
 	require.NoError(t, err)
@@ -464,11 +464,11 @@ func TestReconcileRefuses(t *testing.T) {
 func TestReconcileOfSeveralDevices(t *testing.T) {
 	h := New()
 	h.Watch(pid)
-	one := books(h, 0x1000)
+	one := observed(h, 0x1000)
 	one.Device.Index = 1
-	unused := books(h)
+	unused := observed(h)
 	unused.Device.Index, unused.Reserved = 2, 0
-	for _, o := range []event.Observation{books(h, 0x1000, 0x2000), one, unused} {
+	for _, o := range []event.Observation{observed(h, 0x1000, 0x2000), one, unused} {
 		r, err := h.Reconcile(o)
 		require.NoError(t, err)
 		require.True(t, r.First && r.Agreed())
@@ -483,14 +483,14 @@ func TestReconcileOfSeveralDevices(t *testing.T) {
 	require.Equal(t, []uint64{0, 512}, []uint64{h.Totals().Accounts[2].Before, h.Totals().Accounts[2].Recovered.Bytes})
 }
 
-// The books know more of a block than an event that could not be read in full; and that it is another one.
+// The allocator state has more fields of a block than an event that could not be read in full; and that it is another one.
 func TestReconcileLearns(t *testing.T) {
 	h := New()
 	h.Watch(pid)
 	other := torchEvent(0x2000, 512, 1024)
 	other.Requested = 400
 	apply(h, torchEvent(0x1000, 512, 512), other)
-	r, err := h.Reconcile(books(h, 0x1000, 0x2000))
+	r, err := h.Reconcile(observed(h, 0x1000, 0x2000))
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1, 1, 1}, []uint64{r.Kept, r.Added.Objects, r.Retired.Objects}) // 400 bytes were asked for, then 500
 	a := h.Totals().Accounts[0]
@@ -510,16 +510,16 @@ func TestWatchIsBounded(t *testing.T) {
 	h.Watch(pid)
 	apply(h, torchEvent(0x1000, 512, 512))
 	a := h.accounts[accountKey{pid, cuda0}]
-	a.freed = make([]stamp, maxFreed)
+	a.frees = make([]freeRecord, maxFreed)
 	apply(h, torchEvent(0x1000, -512, 0))
-	require.Len(t, a.freed, maxFreed)
-	_, err := h.Reconcile(books(h))
+	require.Len(t, a.frees, maxFreed)
+	_, err := h.Reconcile(observed(h))
 	require.ErrorIs(t, err, ErrNotWatched)
 	h.Watch(pid)
-	_, err = h.Reconcile(books(h))
+	_, err = h.Reconcile(observed(h))
 	require.NoError(t, err)
 	h.Unwatch(pid)
-	require.Nil(t, a.freed)
+	require.Nil(t, a.frees)
 }
 
 func segmentAt(addr, size uint64, expandable bool) event.ObservedSegment {
@@ -528,7 +528,7 @@ func segmentAt(addr, size uint64, expandable bool) event.ObservedSegment {
 
 // withSegments is an observation of segments, none of which has a block in use.
 func withSegments(h *Heap, segments ...event.ObservedSegment) event.Observation {
-	o := books(h)
+	o := observed(h)
 	o.Segments, o.Reserved = segments, 0
 	for _, s := range segments {
 		o.Reserved += s.Size
@@ -540,7 +540,7 @@ func TestSegmentsFromBefore(t *testing.T) {
 	const unit = 2 * mib
 	at := func(n uint64) uint64 { return 64*mib + n*unit }
 	seen := []event.ObservedSegment{segmentAt(at(0), unit, false), segmentAt(at(4), 4*unit, true)}
-	gone := segmentAt(at(0), unit, false)
+	freedBlock := segmentAt(at(0), unit, false)
 	for name, row := range map[string]struct {
 		events []*event.Event
 		units  uint64 // of segments in the end
@@ -581,7 +581,7 @@ func TestSegmentsFromBefore(t *testing.T) {
 	h.Watch(pid)
 	_, err := h.Reconcile(withSegments(h, seen...))
 	require.NoError(t, err)
-	r, err := h.Reconcile(withSegments(h, gone, segmentAt(at(4), unit, true), segmentAt(at(6), unit, true), segmentAt(at(9), unit, false)))
+	r, err := h.Reconcile(withSegments(h, freedBlock, segmentAt(at(4), unit, true), segmentAt(at(6), unit, true), segmentAt(at(9), unit, false)))
 	require.NoError(t, err)
 	require.True(t, r.SegmentsProved)
 	require.Equal(t, Count{Objects: 1, Bytes: unit}, r.SegmentsAdded)
@@ -614,7 +614,7 @@ func TestSegmentsKnownInPart(t *testing.T) {
 	require.EqualValues(t, unit, accountOf(h, event.LayerDevice, 0).Live.Bytes)
 }
 
-// The books have a segment until the driver is done with it.
+// The allocator state has a segment until the driver is done with it.
 func TestSegmentThatIsJustGivenBack(t *testing.T) {
 	for name, give := range map[string][]*event.Event{
 		"known":   {deviceEvent(event.KindAlloc, 64*mib, mib), deviceEvent(event.KindFree, 64*mib, event.Unknown)},
@@ -636,7 +636,7 @@ func BenchmarkReconcile(b *testing.B) {
 	const blocks = 100_000
 	h := New()
 	h.Watch(pid)
-	o := books(h)
+	o := observed(h)
 	for i := range uint64(blocks) {
 		o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: 1<<40 + i*1024, Size: 512, Requested: 500})
 	}

@@ -25,7 +25,7 @@ type extent struct{ start, end uint64 }
 // sums are not those of the allocator.
 func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 	a := h.accounts[accountKey{pid, device}]
-	if a == nil || !a.based || !a.complete {
+	if a == nil || !a.hasTotal || !a.complete {
 		return Parts{}, false
 	}
 	blocks := make([]extent, 0, a.live.n)
@@ -93,7 +93,7 @@ func (h *Heap) segments(a *account) []Segment {
 	for _, o := range p.pieces {
 		switch {
 		case !of(o):
-		case o.root.expandable:
+		case o.segmentOf.expandable:
 			mapped = append(mapped, Segment{o.addr, o.size, 0, true})
 		default:
 			whole = append(whole, Segment{o.addr, o.size, 0, false})

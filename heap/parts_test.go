@@ -43,7 +43,7 @@ func (p *pool) parts() Parts {
 
 func TestPartsMatchPool(t *testing.T) {
 	for _, pages := range []bool{false, true} {
-		exact, holes, free := 0, 0, 0
+		exact, losses, free := 0, 0, 0
 		for seed := range uint64(20) {
 			p, h := newPool(seed, pages), New()
 			p.send = h.Apply
@@ -57,7 +57,7 @@ func TestPartsMatchPool(t *testing.T) {
 				require.Equal(t, got.Reserved, got.Allocated+got.InactiveSplit+got.Free)
 				exact++
 				if got.InactiveSplit > 0 {
-					holes++
+					losses++
 				}
 				if got.Free > 0 {
 					free++
@@ -65,7 +65,7 @@ func TestPartsMatchPool(t *testing.T) {
 			}
 		}
 		require.Greater(t, exact, 3000)
-		require.NotZero(t, holes)
+		require.NotZero(t, losses)
 		require.NotZero(t, free)
 	}
 }

@@ -2,32 +2,32 @@ package heap
 
 import "github.com/gputrace/gputrace/event"
 
-// moment is the last peak of an account: each site that belongs to it knows what was in use then. A site that has not changed
+// peakState is the last peak of an account: each site that belongs to it knows what was in use then. A site that has not changed
 // since then has the same in use now, so a new peak costs only the sites that changed since the previous one.
-type moment struct{ changed []uint32 }
+type peakState struct{ changedSites []uint32 }
 
-// change returns a site that is about to change, after it kept what was in use at the peak.
-func (h *Heap) change(i uint32) *siteCounts {
+// siteForChange returns a site that is about to change, after it kept what was in use at the peak.
+func (h *Heap) siteForChange(i uint32) *siteCounts {
 	s := &h.sites.list[i]
 	if s.changed {
 		return s
 	}
-	if s.moment == nil {
-		s.moment = h.momentOf(&s.key)
+	if s.peakState == nil {
+		s.peakState = h.peakStateOf(&s.key)
 	}
 	s.changed, s.atPeak = true, s.Inuse
-	s.moment.changed = append(s.moment.changed, i)
+	s.peakState.changedSites = append(s.peakState.changedSites, i)
 	return s
 }
 
-// mark makes the present the peak.
-func (h *Heap) mark(m *moment) {
-	for _, i := range m.changed {
-		if s := &h.sites.list[i]; s.moment == m {
+// setPeak makes the present the peak.
+func (h *Heap) setPeak(m *peakState) {
+	for _, i := range m.changedSites {
+		if s := &h.sites.list[i]; s.peakState == m {
 			s.changed = false
 		}
 	}
-	m.changed = m.changed[:0]
+	m.changedSites = m.changedSites[:0]
 }
 
 // peak is what was in use at the site's peak.
@@ -38,38 +38,38 @@ func (s *siteCounts) peak() Count {
 	return s.Inuse
 }
 
-// momentOf returns the peak of the caching allocator on a site's device or, where there is none, of the site's layer there.
-func (h *Heap) momentOf(k *siteKey) *moment {
+// peakStateOf returns the peak of the caching allocator on a site's device or, where there is none, of the site's layer there.
+func (h *Heap) peakStateOf(k *siteKey) *peakState {
 	if a := h.accounts[accountKey{k.pid, k.device}]; a != nil {
-		return &a.moment
+		return &a.peak
 	}
-	return h.driverMoment(driverKey{k.pid, k.layer, k.device})
+	return h.driverPeak(driverKey{k.pid, k.layer, k.device})
 }
 
-func (h *Heap) driverMoment(k driverKey) *moment {
-	m := h.moments[k]
+func (h *Heap) driverPeak(k driverKey) *peakState {
+	m := h.driverPeaks[k]
 	if m == nil {
-		m = &moment{}
-		h.moments[k] = m
+		m = &peakState{}
+		h.driverPeaks[k] = m
 	}
 	return m
 }
 
-// adopt gives the existing sites on the device of a new account that account's peak.
-func (h *Heap) adopt(a *account) {
+// adoptSites gives the existing sites on the device of a new account that account's peak.
+func (h *Heap) adoptSites(a *account) {
 	for i := range h.sites.list {
-		if s := &h.sites.list[i]; s.key.pid == a.PID && s.key.device == a.Device && s.moment != nil {
-			s.moment, s.changed = &a.moment, false
+		if s := &h.sites.list[i]; s.key.pid == a.PID && s.key.device == a.Device && s.peakState != nil {
+			s.peakState, s.changed = &a.peak, false
 		}
 	}
 }
 
-// peaked records that an account is at its peak.
-func (h *Heap) peaked(a *account, total, time uint64) {
+// recordPeak records that an account is at its peak.
+func (h *Heap) recordPeak(a *account, total, time uint64) {
 	a.Peak, a.PeakTime, a.PeakReserved = total, time, a.Reserved
 	a.PeakBefore, a.PeakLost = event.Unknown, 0
-	if a.based {
+	if a.hasTotal {
 		a.PeakBefore, a.PeakLost = a.Before, a.Lost
 	}
-	h.mark(&a.moment)
+	h.setPeak(&a.peak)
 }

@@ -6,18 +6,18 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// root is a segment that is known from the allocator state only. What is left of it is kept as pieces: an expandable segment
+// pieceSegment is a segment that is known from the allocator state only. What is left of it is kept as pieces: an expandable segment
 // is unmapped page by page, and the size of its pages is not known. Pieces of one segment never touch each other, so what is
 // left determines them.
-type root struct {
+type pieceSegment struct {
 	site       uint32
 	expandable bool
 }
 
-// cut is a range that was removed from a segment's pieces.
-type cut struct {
-	root   *root
-	lo, hi uint64
+// pieceRange is a range that was removed from a segment's pieces.
+type pieceRange struct {
+	segmentOf *pieceSegment
+	lo, hi    uint64
 }
 
 func (o *object) bounds() (uint64, uint64) { return o.addr, o.addr + o.size }
@@ -31,32 +31,32 @@ func (p *process) piece(addr uint64) *object {
 	return p.pieces[from]
 }
 
-// cut removes [lo, hi) from the pieces and returns what was there.
-func (h *Heap) cut(p *process, lo, hi uint64) []cut {
+// removePieces removes [lo, hi) from the pieces and returns what was there.
+func (h *Heap) removePieces(p *process, lo, hi uint64) []pieceRange {
 	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
 	if from == to {
 		return nil
 	}
 	old := slices.Clone(p.pieces[from:to])
 	p.pieces = slices.Delete(p.pieces, from, to)
-	var out []cut
+	var out []pieceRange
 	for _, o := range old {
 		start, end := o.bounds()
-		h.drop(p, o, h.now)
+		h.dropRef(p, o, h.now)
 		if start < lo {
-			h.addPiece(p, o.root, start, lo)
+			h.addPiece(p, o.segmentOf, start, lo)
 		}
 		if end > hi {
-			h.addPiece(p, o.root, hi, end)
+			h.addPiece(p, o.segmentOf, hi, end)
 		}
-		out = append(out, cut{o.root, max(start, lo), min(end, hi)})
+		out = append(out, pieceRange{o.segmentOf, max(start, lo), min(end, hi)})
 	}
 	return out
 }
 
 // addPiece adds a piece where there is none.
-func (h *Heap) addPiece(p *process, r *root, lo, hi uint64) {
-	o := &object{addr: lo, size: hi - lo, touched: h.now, site: r.site, refs: 1, sort: event.ObjectMemory, segment: true, root: r}
+func (h *Heap) addPiece(p *process, r *pieceSegment, lo, hi uint64) {
+	o := &object{addr: lo, size: hi - lo, touched: h.now, site: r.site, refs: 1, sort: event.ObjectMemory, segment: true, segmentOf: r}
 	if r.expandable {
 		o.sort = event.ObjectPhysical
 	}
@@ -65,8 +65,8 @@ func (h *Heap) addPiece(p *process, r *root, lo, hi uint64) {
 	h.settle(p, o)
 }
 
-// mend puts a removed range back, unless other memory is there by now.
-func (h *Heap) mend(p *process, d *DriverAccount, c cut, time uint64) {
+// restorePieces puts a removed range back, unless other memory is there by now.
+func (h *Heap) restorePieces(p *process, d *DriverAccount, c pieceRange, time uint64) {
 	if p.used(c.lo, c.hi) {
 		d.LostFrees++
 		return
@@ -74,13 +74,13 @@ func (h *Heap) mend(p *process, d *DriverAccount, c cut, time uint64) {
 	lo, hi := c.lo, c.hi
 	from, to := overlapping(p.pieces, (*object).bounds, lo-1, hi+1)
 	for _, o := range slices.Clone(p.pieces[from:to]) {
-		if o.root == c.root {
+		if o.segmentOf == c.segmentOf {
 			start, end := o.bounds()
 			lo, hi = min(lo, start), max(hi, end)
-			h.cut(p, start, end)
+			h.removePieces(p, start, end)
 		}
 	}
-	h.addPiece(p, c.root, lo, hi)
+	h.addPiece(p, c.segmentOf, lo, hi)
 }
 
 // used reports whether something is mapped in [lo, hi), a piece is there, or memory begins there.
@@ -92,11 +92,11 @@ func (p *process) used(lo, hi uint64) bool {
 	return from != to || p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}][lo] != nil
 }
 
-// losePieces retires the pieces in [lo, hi), where other memory is now: their frees were lost.
-func (h *Heap) losePieces(p *process, lo, hi uint64) {
+// retireLostPieces retires the pieces in [lo, hi), where other memory is now: their frees were lost.
+func (h *Heap) retireLostPieces(p *process, lo, hi uint64) {
 	from, to := overlapping(p.pieces, (*object).bounds, lo, hi)
 	for _, o := range slices.Clone(p.pieces[from:to]) {
-		h.owner(o).LostFrees++
-		h.cut(p, max(lo, o.addr), min(hi, o.addr+o.size))
+		h.accountOf(o).LostFrees++
+		h.removePieces(p, max(lo, o.addr), min(hi, o.addr+o.size))
 	}
 }

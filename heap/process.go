@@ -15,21 +15,21 @@ type process struct {
 	orphans  map[*object]struct{} // physical memory without a reference that is still mapped
 	pieces   []*object            // segments known from the allocator state only, by address; they do not overlap
 
-	// loose are the device allocations and mappings in which no torch block was seen, by address. They are few: a segment
+	// unclaimed are the device allocations and mappings in which no torch block was seen, by address. They are few: a segment
 	// leaves the list with the allocation of its first block. The list is kept from the first torch event on.
-	loose []span
-	torch bool
+	unclaimed []span
+	torch     bool
 
-	accounts  []*account              // of its caching allocators
-	contexts  map[uint64]event.Device // that the process was seen to use, with their devices
-	primaries map[int8]uint64         // the primary context of a device
-	devices   map[int8]struct{}       // ordinals that the process was seen to use
-	fromStart bool                    // the process did not use the GPU before the first event
-	driven    uint64                  // time of the last event of device memory
+	accounts        []*account              // of its caching allocators
+	contexts        map[uint64]event.Device // that the process was seen to use, with their devices
+	primaries       map[int8]uint64         // the primary context of a device
+	devices         map[int8]struct{}       // ordinals that the process was seen to use
+	fromStart       bool                    // the process did not use the GPU before the first event
+	lastDriverEvent uint64                  // time of the last event of device memory
 
-	watch    *watch
-	observed map[event.Device]bool // whose blocks were compared with the allocator state before
-	surveyed map[event.Device]bool // and whose segments were
+	watch            *watch
+	blocksObserved   map[event.Device]bool // whose blocks were compared with the allocator state before
+	segmentsObserved map[event.Device]bool // and whose segments were
 }
 
 // spaceKey identifies a set of addresses or handles: those of different sorts can have the same number.
@@ -44,7 +44,7 @@ func (h *Heap) process(pid uint32) *process {
 		p = &process{
 			pid: pid, spaces: map[spaceKey]map[uint64]*object{}, orphans: map[*object]struct{}{},
 			contexts: map[uint64]event.Device{}, primaries: map[int8]uint64{}, devices: map[int8]struct{}{},
-			observed: map[event.Device]bool{}, surveyed: map[event.Device]bool{},
+			blocksObserved: map[event.Device]bool{}, segmentsObserved: map[event.Device]bool{},
 		}
 		h.processes[pid] = p
 	}
@@ -94,7 +94,7 @@ func (p *process) note(e *event.Event) {
 		}
 	}
 	if e.Layer == event.LayerDevice {
-		p.driven = max(p.driven, e.Time)
+		p.lastDriverEvent = max(p.lastDriverEvent, e.Time)
 	}
 }
 
@@ -117,13 +117,13 @@ func (p *process) hasTorch(device event.Device) {
 	p.torch = true
 	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
 		if !o.segment && o.size != event.Unknown {
-			p.loose = append(p.loose, span{o.addr, o.addr + o.size, o})
+			p.unclaimed = append(p.unclaimed, span{o.addr, o.addr + o.size, o})
 		}
 	}
 	for _, m := range p.mappings {
 		if m.markable() {
-			p.loose = append(p.loose, span{m.addr, m.addr + m.size, m.behind})
+			p.unclaimed = append(p.unclaimed, span{m.addr, m.addr + m.size, m.behind})
 		}
 	}
-	slices.SortFunc(p.loose, func(x, y span) int { return compareSpan(x, y.start) })
+	slices.SortFunc(p.unclaimed, func(x, y span) int { return compareSpan(x, y.start) })
 }

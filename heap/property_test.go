@@ -50,10 +50,10 @@ func checkAccounts(t testing.TB, h *Heap) {
 		if a.Before < a.BeforeBlocks.Bytes {
 			t.Fatalf("of %d bytes before, %d are in known blocks", a.Before, a.BeforeBlocks.Bytes)
 		}
-		if a.based && a.Live.Bytes+a.Before+uint64(a.Lost) != a.Allocated {
+		if a.hasTotal && a.Live.Bytes+a.Before+uint64(a.Lost) != a.Allocated {
 			t.Fatalf("live %d + before %d + lost %d is not allocated %d", a.Live.Bytes, a.Before, a.Lost, a.Allocated)
 		}
-		if a.based && a.Before > a.Baseline {
+		if a.hasTotal && a.Before > a.Baseline {
 			t.Fatalf("before grew from %d to %d", a.Baseline, a.Before)
 		}
 	}
@@ -206,7 +206,7 @@ func checkSums(t testing.TB, h *Heap) {
 		key
 		object event.Object
 	}
-	blocks, sites, books := map[key]Count{}, map[key]Count{}, map[key]Count{}
+	blocks, sites, totals := map[key]Count{}, map[key]Count{}, map[key]Count{}
 	parts, found := map[part]Count{}, map[part]Count{}
 	for b := range h.Blocks() {
 		k := key{b.Layer, b.PID, b.Device, b.Segment}
@@ -225,19 +225,19 @@ func checkSums(t testing.TB, h *Heap) {
 		}
 	}
 	for _, a := range s.Accounts {
-		books[key{event.LayerTorch, a.PID, a.Device, false}] = plus(a.Live, a.BeforeBlocks)
+		totals[key{event.LayerTorch, a.PID, a.Device, false}] = plus(a.Live, a.BeforeBlocks)
 		compareCount(t, "found", plus(a.Recovered, a.BeforeBlocks), found[part{key: key{event.LayerTorch, a.PID, a.Device, false}}])
 	}
 	for _, d := range s.Drivers {
 		k := key{d.Layer, d.PID, d.Device, false}
-		books[key{d.Layer, d.PID, d.Device, true}] = d.Segments
-		books[k] = minus(d.Live, d.Segments)
+		totals[key{d.Layer, d.PID, d.Device, true}] = d.Segments
+		totals[k] = minus(d.Live, d.Segments)
 		compareCount(t, "found", d.Found, found[part{key: k}])
 		for i := range d.ByObject {
 			compareCount(t, event.Object(i).String(), d.ByObject[i], parts[part{k, event.Object(i)}])
 		}
 	}
-	for _, m := range []map[key]Count{sites, books} {
+	for _, m := range []map[key]Count{sites, totals} {
 		for k, v := range m {
 			compareCount(t, fmt.Sprint(k), v, blocks[k])
 		}
@@ -311,7 +311,7 @@ func checkStructure(t testing.TB, h *Heap) {
 func checkPieces(t testing.TB, p *process) {
 	for i, o := range p.pieces[min(1, len(p.pieces)):] {
 		before := p.pieces[i]
-		if end := before.addr + before.size; end > o.addr || end == o.addr && before.root == o.root {
+		if end := before.addr + before.size; end > o.addr || end == o.addr && before.segmentOf == o.segmentOf {
 			t.Fatalf("pieces %+v and %+v", before, o)
 		}
 	}
@@ -330,8 +330,8 @@ func checkLoose(t testing.TB, h *Heap, p *process) {
 			want[span{m.addr, m.addr + m.size, m.behind}]++
 		}
 	}
-	for i, s := range p.loose {
-		if i > 0 && p.loose[i-1].start > s.start {
+	for i, s := range p.unclaimed {
+		if i > 0 && p.unclaimed[i-1].start > s.start {
 			t.Fatalf("loose ranges out of order at %#x", s.start)
 		}
 		if want[s]--; want[s] < 0 && !s.object.segment { // another mapping of a segment stays in the list

@@ -77,8 +77,8 @@ func (h *Heap) Walk(r event.Replayable, w Walker) error {
 func (h *Heap) walkEvents(events []event.Event, w Walker) bool {
 	for i := range events {
 		e := &events[i]
-		if i%ahead == 0 {
-			h.touch(events[i:min(i+ahead, len(events))])
+		if i%prefetchBatch == 0 {
+			h.prefetch(events[i:min(i+prefetchBatch, len(events))])
 		}
 		if w.Before != nil && !w.Before(e) {
 			return false

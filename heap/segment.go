@@ -14,18 +14,18 @@ type span struct {
 
 func compareSpan(s span, addr uint64) int { return compareAddr(s.start, addr) }
 
-// loosen adds a range to the list of those in which no torch block was seen.
-func (p *process) loosen(s span) {
-	at, _ := slices.BinarySearchFunc(p.loose, s.start, compareSpan)
-	p.loose = slices.Insert(p.loose, at, s)
+// addUnclaimed adds a range to the list of those in which no torch block was seen.
+func (p *process) addUnclaimed(s span) {
+	at, _ := slices.BinarySearchFunc(p.unclaimed, s.start, compareSpan)
+	p.unclaimed = slices.Insert(p.unclaimed, at, s)
 }
 
-// tighten removes an object's range from that list, if it is there.
-func (p *process) tighten(start uint64, o *object) {
-	at, _ := slices.BinarySearchFunc(p.loose, start, compareSpan)
-	for ; at < len(p.loose) && p.loose[at].start == start; at++ {
-		if p.loose[at].object == o {
-			p.loose = slices.Delete(p.loose, at, at+1)
+// removeUnclaimed removes an object's range from that list, if it is there.
+func (p *process) removeUnclaimed(start uint64, o *object) {
+	at, _ := slices.BinarySearchFunc(p.unclaimed, start, compareSpan)
+	for ; at < len(p.unclaimed) && p.unclaimed[at].start == start; at++ {
+		if p.unclaimed[at].object == o {
+			p.unclaimed = slices.Delete(p.unclaimed, at, at+1)
 			return
 		}
 	}
@@ -34,13 +34,13 @@ func (p *process) tighten(start uint64, o *object) {
 // markSegments counts the device memory at [lo, hi), where a torch block lies, as segments of the caching allocator. One block
 // can span several: an expandable segment is mapped piece by piece.
 func (h *Heap) markSegments(p *process, lo, hi uint64, device event.Device) {
-	at, _ := slices.BinarySearchFunc(p.loose, hi, compareSpan)
+	at, _ := slices.BinarySearchFunc(p.unclaimed, hi, compareSpan)
 	from := at
-	for from > 0 && p.loose[from-1].end > lo {
+	for from > 0 && p.unclaimed[from-1].end > lo {
 		from--
-		h.markSegment(p.loose[from].object, device)
+		h.markSegment(p.unclaimed[from].object, device)
 	}
-	p.loose = slices.Delete(p.loose, from, at)
+	p.unclaimed = slices.Delete(p.unclaimed, from, at)
 }
 
 // markSegment counts an object as a segment, on the device of its torch blocks: the driver's call does not always have the
@@ -50,7 +50,7 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 		return
 	}
 	key := *h.key(o)
-	from := h.owner(o)
+	from := h.accountOf(o)
 	from.remove(o, OriginEvent) // what is known from the allocator state is a segment from the beginning
 	key.segment, key.device = true, device
 	o.segment = true
@@ -63,10 +63,10 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 	to.add(o, OriginEvent)
 	if to.Live.Bytes > to.Peak {
 		to.Peak, to.PeakTime = to.Live.Bytes, h.now
-		h.mark(h.driverMoment(driverKey{to.PID, to.Layer, to.Device}))
+		h.setPeak(h.driverPeak(driverKey{to.PID, to.Layer, to.Device}))
 	}
 	site := h.sites.find(key)
-	src, dst := h.change(o.site), h.change(site)
+	src, dst := h.siteForChange(o.site), h.siteForChange(site)
 	src.Inuse.remove(o.size, event.Unknown)
 	dst.Inuse.add(o.size, event.Unknown)
 	src.Alloc.remove(o.size, event.Unknown)

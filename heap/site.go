@@ -65,8 +65,8 @@ type siteKey struct {
 type siteCounts struct {
 	key          siteKey
 	Alloc, Inuse Count
-	atPeak       Count   // Inuse at the peak, if it has changed since
-	moment       *moment // nil: nothing was in use so far
+	atPeak       Count      // Inuse at the peak, if it has changed since
+	peakState    *peakState // nil: nothing was in use so far
 	changed      bool
 }
 

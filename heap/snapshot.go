@@ -38,8 +38,8 @@ type Account struct {
 
 	Peak     uint64 // largest total seen, bytes; of Live alone when Allocated is unknown
 	PeakTime uint64 // when, CLOCK_BOOTTIME nanoseconds; 0: before the first event
-	// PeakBefore, PeakLost and PeakReserved are Before, Lost and Reserved then. The Site.Peak of the layer's sites that are not
-	// from before, PeakBefore and PeakLost add up to Peak.
+	// PeakBefore, PeakLost and PeakReserved are Before, Lost and Reserved at the peak. Site.Peak of the layer's sites that are
+	// not from before, PeakBefore and PeakLost add up to Peak.
 	PeakBefore   uint64
 	PeakLost     int64
 	PeakReserved uint64
@@ -261,7 +261,7 @@ func (h *Heap) siteBlock(site uint32) Block {
 
 func (a *account) export() Account {
 	out := a.Account
-	if !a.based {
+	if !a.hasTotal {
 		out.Allocated, out.Before, out.Baseline, out.Lost = event.Unknown, event.Unknown, event.Unknown, 0
 	}
 	return out

@@ -13,8 +13,8 @@ import (
 
 // stateVersion is that of State's format: what a field means or where it is. It is written to files.
 const (
-	stateVersion      = 2
-	stateWithoutHoles = 1
+	stateVersion       = 2
+	stateWithoutLosses = 1
 )
 
 // ErrState: bytes that are no state of this version.
@@ -23,7 +23,7 @@ var ErrState = errors.New("not the state of a live set")
 // State is everything that the heap knows, but for what Watch remembers: a heap that SetState gave it goes on as this one.
 // It is the content of a checkpoint.
 func (h *Heap) State() []byte {
-	s := &state{heap: h, objectAt: map[*object]int{}, mappingAt: map[*mapping]int{}, rootAt: map[*root]int{}}
+	s := &state{heap: h, objectAt: map[*object]int{}, mappingAt: map[*mapping]int{}, rootAt: map[*pieceSegment]int{}}
 	s.collect()
 	s.all()
 	return s.data
@@ -67,11 +67,11 @@ type state struct {
 
 	objects  []*object
 	mappings []*mapping
-	roots    []*root
+	roots    []*pieceSegment
 
 	objectAt  map[*object]int
 	mappingAt map[*mapping]int
-	rootAt    map[*root]int
+	rootAt    map[*pieceSegment]int
 }
 
 func (s *state) fail(format string, args ...any) {
@@ -180,9 +180,9 @@ func pointer[T any](s *state, v **T, all []*T, at map[*T]int, needed bool) {
 	}
 }
 
-func (s *state) object(o **object, needed bool) { pointer(s, o, s.objects, s.objectAt, needed) }
-func (s *state) mapping(m **mapping)            { pointer(s, m, s.mappings, s.mappingAt, true) }
-func (s *state) root(r **root, needed bool)     { pointer(s, r, s.roots, s.rootAt, needed) }
+func (s *state) object(o **object, needed bool)     { pointer(s, o, s.objects, s.objectAt, needed) }
+func (s *state) mapping(m **mapping)                { pointer(s, m, s.mappings, s.mappingAt, true) }
+func (s *state) root(r **pieceSegment, needed bool) { pointer(s, r, s.roots, s.rootAt, needed) }
 
 // collect fills the tables.
 func (s *state) collect() {
@@ -193,7 +193,7 @@ func (s *state) collect() {
 		for _, m := range p.mappings {
 			s.addMapping(m)
 		}
-		for _, l := range p.loose {
+		for _, l := range p.unclaimed {
 			s.addObject(l.object)
 		}
 	}
@@ -203,11 +203,11 @@ func (s *state) collect() {
 		for _, m := range u.mappings {
 			s.addMapping(m)
 		}
-		for _, c := range u.cuts {
-			s.addRoot(c.root)
+		for _, c := range u.ranges {
+			s.addRoot(c.segmentOf)
 		}
-		if u.taken != nil {
-			for _, o := range slices.Concat(u.gone, u.pending, u.doubted) {
+		if u.resetEffect != nil {
+			for _, o := range slices.Concat(u.freed, u.pending, u.uncertain) {
 				s.addObject(o)
 			}
 		}
@@ -221,7 +221,7 @@ func (s *state) addObject(o *object) {
 	if _, ok := s.objectAt[o]; !ok {
 		s.objectAt[o] = len(s.objects)
 		s.objects = append(s.objects, o)
-		s.addRoot(o.root)
+		s.addRoot(o.segmentOf)
 	}
 }
 
@@ -233,7 +233,7 @@ func (s *state) addMapping(m *mapping) {
 	}
 }
 
-func (s *state) addRoot(r *root) {
+func (s *state) addRoot(r *pieceSegment) {
 	if r == nil {
 		return
 	}
@@ -247,10 +247,10 @@ func (s *state) all() {
 	h := s.heap
 	version := stateVersion
 	if h.lossIntervalCount == 0 { // programs of before can read it
-		version = stateWithoutHoles
+		version = stateWithoutLosses
 	}
-	if number(s, &version); version != stateVersion && version != stateWithoutHoles {
-		s.fail("version %d, want %d or %d", version, stateVersion, stateWithoutHoles)
+	if number(s, &version); version != stateVersion && version != stateWithoutLosses {
+		s.fail("version %d, want %d or %d", version, stateVersion, stateWithoutLosses)
 	}
 	s.numbers(&h.events, &h.ignored, &h.failures, &h.first, &h.now, &h.gaps.total)
 	list(s, &h.gaps.ring, func(g *Gap) { s.fixed(g) })
@@ -263,7 +263,7 @@ func (s *state) all() {
 	table(s, h.accounts, s.account)
 	s.moments()
 	s.undoLog(&h.undo)
-	if version != stateWithoutHoles {
+	if version != stateWithoutLosses {
 		number(s, &h.lossIntervalCount)
 		list(s, &h.lossIntervals, func(x *LossInterval) { s.fixed(x) })
 	}
@@ -277,8 +277,8 @@ func (s *state) moments() {
 	}
 	for i := range s.heap.sites.list {
 		if c := &s.heap.sites.list[i]; c.changed {
-			c.moment = s.heap.momentOf(&c.key)
-			c.moment.changed = append(c.moment.changed, uint32(i))
+			c.peakState = s.heap.peakStateOf(&c.key)
+			c.peakState.changedSites = append(c.peakState.changedSites, uint32(i))
 		}
 	}
 }
@@ -302,7 +302,7 @@ func (s *state) check() {
 		}
 	}
 	if n := len(s.heap.lossIntervals); n > maxLossIntervals || uint64(n) > s.heap.lossIntervalCount {
-		s.fail("%d of %d holes", n, s.heap.lossIntervalCount)
+		s.fail("%d of %d loss intervals", n, s.heap.lossIntervalCount)
 	}
 	if g := &s.heap.gaps; len(g.ring) > maxGaps || g.total < uint64(len(g.ring)) || len(g.ring) < maxGaps && g.total > uint64(len(g.ring)) {
 		s.fail("%d of %d gaps", len(g.ring), g.total)
@@ -362,9 +362,9 @@ func (s *state) text(v *string) {
 	*v, s.data = string(s.data[:n]), s.data[n:]
 }
 
-func (s *state) rootFields(r **root) {
+func (s *state) rootFields(r **pieceSegment) {
 	if s.load {
-		*r = &root{}
+		*r = &pieceSegment{}
 	}
 	number(s, &(*r).site)
 	s.flags(&(*r).expandable)
@@ -377,12 +377,12 @@ func (s *state) objectFields(v **object) {
 	o := *v
 	s.numbers(&o.addr, &o.size, &o.time, &o.touched, &o.listed, &o.context)
 	number(s, &o.site)
-	for _, n := range []*int32{&o.refs, &o.maps, &o.doubts} {
+	for _, n := range []*int32{&o.refs, &o.maps, &o.uncertainResets} {
 		s.fixed(n)
 	}
 	number(s, &o.sort)
 	s.flags(&o.segment, &o.live, &o.ordered, &o.primary, &o.dead, &o.uncertain)
-	s.root(&o.root, false)
+	s.root(&o.segmentOf, false)
 }
 
 func (s *state) mappingFields(v **mapping) {
@@ -391,7 +391,7 @@ func (s *state) mappingFields(v **mapping) {
 	}
 	m := *v
 	s.numbers(&m.addr, &m.size)
-	number(s, &m.gone)
+	number(s, &m.unmaps)
 	s.flags(&m.device)
 	s.object(&m.behind, false)
 }
@@ -407,7 +407,7 @@ func (s *state) process(pid *uint32, v **process) {
 	orphans := slices.Collect(maps.Keys(p.orphans))
 	list(s, &orphans, func(o **object) { s.object(o, true) })
 	list(s, &p.pieces, func(o **object) { s.object(o, true) })
-	list(s, &p.loose, func(l *span) {
+	list(s, &p.unclaimed, func(l *span) {
 		s.numbers(&l.start, &l.end)
 		s.object(&l.object, true)
 	})
@@ -421,8 +421,8 @@ func (s *state) process(pid *uint32, v **process) {
 	})
 	table(s, p.devices, func(k *int8, _ *struct{}) { s.fixed(k) })
 	s.flags(&p.torch, &p.fromStart)
-	number(s, &p.driven)
-	for _, m := range []map[event.Device]bool{p.observed, p.surveyed} {
+	number(s, &p.lastDriverEvent)
+	for _, m := range []map[event.Device]bool{p.blocksObserved, p.segmentsObserved} {
 		table(s, m, func(d *event.Device, yes *bool) {
 			s.fixed(d)
 			s.flags(yes)
@@ -435,7 +435,7 @@ func (s *state) process(pid *uint32, v **process) {
 		p.orphans[o] = struct{}{}
 	}
 	for _, o := range p.pieces {
-		if o.root == nil {
+		if o.segmentOf == nil {
 			s.fail("a piece of no segment")
 		}
 	}
@@ -468,8 +468,8 @@ func (s *state) account(k *accountKey, v **account) {
 	}
 	a := *v
 	s.fixed(&a.Account)
-	s.flags(&a.based, &a.complete)
-	s.numbers(&a.last, &a.lastGap)
+	s.flags(&a.hasTotal, &a.complete)
+	s.numbers(&a.lastEvent, &a.lastGap)
 	s.blocks(a)
 	if s.load {
 		*k = accountKey{a.PID, a.Device}
@@ -520,12 +520,12 @@ func (s *state) undoLog(l *undoLog) {
 			s.fail("free %d of %d", *at, len(l.ring))
 		}
 	})
-	if n := len(l.ring); s.load && (n > undoable || l.next < 0 || l.next > 0 && l.next >= n) {
+	if n := len(l.ring); s.load && (n > maxUndo || l.next < 0 || l.next > 0 && l.next >= n) {
 		s.fail("free %d of %d is next", l.next, n)
 	}
 }
 
-func (s *state) undo(u *undo) {
+func (s *state) undo(u *undoRecord) {
 	number(s, &u.tid)
 	known := u.process != nil
 	if s.flags(&known); !known {
@@ -546,23 +546,23 @@ func (s *state) undo(u *undo) {
 	s.fixed(&key.device)
 	s.object(&u.object, false)
 	list(s, &u.mappings, s.mapping)
-	list(s, &u.cuts, func(c *cut) {
-		s.root(&c.root, true)
+	list(s, &u.ranges, func(c *pieceRange) {
+		s.root(&c.segmentOf, true)
 		s.numbers(&c.lo, &c.hi)
 	})
-	reset := u.taken != nil
+	reset := u.resetEffect != nil
 	if s.flags(&reset); s.load {
 		u.process, u.account = s.heap.process(u.pid), s.heap.driver(key.pid, key.layer, key.device)
 		if reset {
-			u.taken = &taken{}
+			u.resetEffect = &resetEffect{}
 		}
 	}
 	if !reset {
 		return
 	}
-	for _, l := range []*[]*object{&u.gone, &u.pending, &u.doubted} {
+	for _, l := range []*[]*object{&u.freed, &u.pending, &u.uncertain} {
 		list(s, l, func(o **object) { s.object(o, true) })
 	}
 	number(s, &u.context)
-	s.fixed(&u.taken.device)
+	s.fixed(&u.resetEffect.device)
 }

@@ -9,7 +9,7 @@ type accountKey struct {
 	device event.Device
 }
 
-// account is the torch layer of one process and device. Once based, at any time
+// account is the torch layer of one process and device. Once hasTotal, at any time
 //
 //	live bytes + before + lost == allocated
 //
@@ -17,17 +17,17 @@ type accountKey struct {
 // allocated before the attach and not freed since, and lost is the net bytes of lost events.
 type account struct {
 	Account
-	based   bool // a total was seen: Allocated, Before and Lost are valid
-	live    blockIndex
-	process *process
-	moment  moment // of Peak
+	hasTotal bool // a total was seen: Allocated, Before and Lost are valid
+	live     blockIndex
+	process  *process
+	peak     peakState // of Peak
 
 	driver   *DriverAccount // of the same device, where its segments are; nil until there is one
 	complete bool           // all segments are known: SegmentBytes is valid
 
-	last    uint64 // time of the last event
-	lastGap uint64 // time of the last gap
-	freed   []stamp
+	lastEvent uint64 // time of the last event
+	lastGap   uint64 // time of the last gap
+	frees     []freeRecord
 }
 
 func (h *Heap) account(pid uint32, device event.Device) *account {
@@ -44,10 +44,10 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 		a.process.accounts = append(a.process.accounts, a)
 		a.process.hasTorch(device)
 		h.accounts[key] = a
-		h.adopt(a)
-		if a.process.observed[device] { // to be empty
+		h.adoptSites(a)
+		if a.process.blocksObserved[device] { // to be empty
 			a.Reserved = 0
-			h.base(a, 0, 0)
+			h.startTotals(a, 0, 0)
 		}
 	}
 	h.lastKey, h.last = key, a
@@ -58,20 +58,20 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 // first event is then checked against them. It has no effect once the account's total is known.
 func (h *Heap) SetBaseline(pid uint32, device event.Device, allocated, reserved uint64) {
 	a := h.account(pid, device)
-	if a.based || allocated >= maxBytes {
+	if a.hasTotal || allocated >= maxBytes {
 		return
 	}
 	if reserved < maxBytes {
 		a.Reserved = reserved
 	}
-	h.base(a, int64(allocated), 0)
+	h.startTotals(a, int64(allocated), 0)
 	a.compareSegments()
 }
 
 func (h *Heap) applyTorch(e *event.Event) {
 	a := h.account(e.PID, e.Device)
-	a.last = e.Time
-	h.balance(a, e)
+	a.lastEvent = e.Time
+	h.checkTotal(a, e)
 	switch e.Kind {
 	case event.KindAlloc:
 		h.allocTorch(a, e)
@@ -82,16 +82,16 @@ func (h *Heap) applyTorch(e *event.Event) {
 	}
 	a.compareSegments()
 	total := a.Allocated
-	if !a.based {
+	if !a.hasTotal {
 		total = a.Live.Bytes
 	}
 	if total > a.Peak || a.PeakTime == 0 && total == a.Peak {
-		h.peaked(a, total, e.Time)
+		h.recordPeak(a, total, e.Time)
 	}
 }
 
-// balance compares the total in an event with the one that the event must lead to.
-func (h *Heap) balance(a *account, e *event.Event) {
+// checkTotal compares the total in an event with the one that the event must lead to.
+func (h *Heap) checkTotal(a *account, e *event.Event) {
 	if e.Reserved != event.Unknown {
 		a.Reserved = e.Reserved
 	}
@@ -104,12 +104,12 @@ func (h *Heap) balance(a *account, e *event.Event) {
 	}
 	now := int64(e.Allocated)
 	switch {
-	case e.Allocated == event.Unknown && !a.based:
+	case e.Allocated == event.Unknown && !a.hasTotal:
 		return // PyTorch up to 1.9 reports no totals
 	case e.Allocated == event.Unknown:
 		now = max(0, int64(a.Allocated)+change)
-	case !a.based:
-		h.base(a, now-change, e.Time)
+	case !a.hasTotal:
+		h.startTotals(a, now-change, e.Time)
 	}
 	if gap := now - change - int64(a.Allocated); gap != 0 {
 		h.gap(a, gap, e.Time)
@@ -117,17 +117,17 @@ func (h *Heap) balance(a *account, e *event.Event) {
 	a.Allocated = uint64(now)
 }
 
-// base starts an account at a total, that before the current event: bytes of it that are in no known block are Before.
-func (h *Heap) base(a *account, total int64, time uint64) {
+// startTotals starts an account at a total, that before the current event: bytes of it that are in no known block are Before.
+func (h *Heap) startTotals(a *account, total int64, time uint64) {
 	total = max(0, total) // a total below 0 becomes a gap: the event's step from 0
 	before := total - int64(a.Live.Bytes)
-	a.based = true
+	a.hasTotal = true
 	a.Allocated = uint64(total)
 	a.Before = uint64(max(0, before))
 	a.Baseline = a.Before
 	a.Lost = min(0, before)
 	if a.Allocated > a.Peak {
-		h.peaked(a, a.Allocated, time)
+		h.recordPeak(a, a.Allocated, time)
 	}
 }
 
@@ -149,7 +149,7 @@ func (h *Heap) allocTorch(a *account, e *event.Event) {
 	site := h.sites.at(e)
 	h.sites.list[site].Alloc.add(e.Size, e.Requested)
 	h.enterTorch(a, block{e.Addr, e.Size, e.Requested, e.Stream, e.Time, site})
-	if len(a.process.loose) > 0 {
+	if len(a.process.unclaimed) > 0 {
 		h.markSegments(a.process, e.Addr, e.Addr+e.Size, e.Device)
 	}
 }
@@ -177,7 +177,7 @@ func (h *Heap) enterTorch(a *account, b block) {
 	i := h.blocks.add(b)
 	a.live.add(b.addr, i)
 	h.notifyTorchAlloc(i)
-	site := h.change(b.site)
+	site := h.siteForChange(b.site)
 	site.Inuse.add(b.size, b.requested)
 	switch site.key.origin {
 	case OriginBefore:
@@ -195,7 +195,7 @@ func (h *Heap) retireTorch(a *account, i uint32) {
 	h.notifyTorchFree(i)
 	b := &h.blocks.blocks[i]
 	a.live.remove(b.addr, i)
-	site := h.change(b.site)
+	site := h.siteForChange(b.site)
 	site.Inuse.remove(b.size, b.requested)
 	h.blocks.drop(i)
 	switch site.key.origin {

@@ -6,40 +6,40 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// undo is a free, unmap or reset that may yet turn out to have failed: what it took.
-type undo struct {
+// undoRecord is a free, unmap or reset that may yet turn out to have failed: what it took.
+type undoRecord struct {
 	addr, time uint64
 	pid, tid   uint32
 	layer      event.Layer
 	sort       event.Object
 	kind       event.Kind
 
-	process  *process
-	account  *DriverAccount // that it was counted on
-	unknown  bool           // it was of nothing that was known
-	finished bool           // the thread has made another call since
-	object   *object        // that lost a reference; nil: none
-	mappings []*mapping     // that were undone
-	cuts     []cut          // that were taken out of pieces
-	*taken                  // by a reset; nil: it is none
+	process      *process
+	account      *DriverAccount // that it was counted on
+	unknown      bool           // it was of nothing that was known
+	finished     bool           // the thread has made another call since
+	object       *object        // that lost a reference; nil: none
+	mappings     []*mapping     // that were undone
+	ranges       []pieceRange   // that were removed from pieces
+	*resetEffect                // by a reset; nil: it is none
 }
 
 // undoLog is a ring of the last frees of the driver layers.
 type undoLog struct {
-	ring   []undo
+	ring   []undoRecord
 	next   int
 	last   map[uint32]int // index in ring of each thread's latest
 	pushes uint64         // forgotten ones too
 }
 
-func (l *undoLog) push(e *event.Event, u undo) {
+func (l *undoLog) push(e *event.Event, u undoRecord) {
 	u.addr, u.time, u.pid, u.tid, u.layer, u.sort, u.kind = e.Addr, e.Time, e.PID, e.TID, e.Layer, e.Object, e.Kind
 	l.pushes++
 	if i, ok := l.last[u.tid]; ok { // the thread's call before has returned
 		l.ring[i].finish()
 	}
 	at := l.next
-	if len(l.ring) < undoable {
+	if len(l.ring) < maxUndo {
 		at = len(l.ring)
 		l.ring = append(l.ring, u)
 	} else {
@@ -49,7 +49,7 @@ func (l *undoLog) push(e *event.Event, u undo) {
 			delete(l.last, old.tid)
 		}
 		*old = u
-		l.next = (at + 1) % undoable
+		l.next = (at + 1) % maxUndo
 	}
 	if l.last == nil {
 		l.last = map[uint32]int{}
@@ -58,7 +58,7 @@ func (l *undoLog) push(e *event.Event, u undo) {
 }
 
 // finish: the call is over, and has not failed.
-func (u *undo) finish() {
+func (u *undoRecord) finish() {
 	if u.finished || u.process == nil {
 		return
 	}
@@ -69,11 +69,11 @@ func (u *undo) finish() {
 }
 
 // objects yields what the call took a reference of.
-func (u *undo) objects(yield func(*object) bool) {
-	if u.object != nil && !yield(u.object) || u.taken == nil {
+func (u *undoRecord) objects(yield func(*object) bool) {
+	if u.object != nil && !yield(u.object) || u.resetEffect == nil {
 		return
 	}
-	for _, list := range [][]*object{u.gone, u.pending} {
+	for _, list := range [][]*object{u.freed, u.pending} {
 		for _, o := range list {
 			if !yield(o) {
 				return
@@ -83,7 +83,7 @@ func (u *undo) objects(yield func(*object) bool) {
 }
 
 // latest yields the entries, latest first.
-func (l *undoLog) latest(yield func(*undo) bool) {
+func (l *undoLog) latest(yield func(*undoRecord) bool) {
 	n := len(l.ring)
 	for i := range n {
 		if u := &l.ring[(l.next+2*n-1-i)%n]; u.process != nil && !yield(u) {
@@ -93,20 +93,20 @@ func (l *undoLog) latest(yield func(*undo) bool) {
 }
 
 // take finds the latest free that a failure is about, and forgets it.
-func (l *undoLog) take(e *event.Event) (undo, bool) {
+func (l *undoLog) take(e *event.Event) (undoRecord, bool) {
 	for u := range l.latest {
 		if u.addr == e.Addr && u.pid == e.PID && u.tid == e.TID && u.layer == e.Layer && u.sort == e.Object {
 			found := *u
-			*u = undo{tid: u.tid}
+			*u = undoRecord{tid: u.tid}
 			return found, true
 		}
 	}
-	return undo{}, false
+	return undoRecord{}, false
 }
 
 // running yields the calls of a process's other threads that may not have returned: of each its latest, at most.
-func (l *undoLog) running(p *process, tid uint32) func(func(*undo) bool) {
-	return func(yield func(*undo) bool) {
+func (l *undoLog) running(p *process, tid uint32) func(func(*undoRecord) bool) {
+	return func(yield func(*undoRecord) bool) {
 		for _, i := range l.last {
 			if u := &l.ring[i]; u.process == p && u.tid != tid && !u.finished && !yield(u) {
 				return
@@ -115,9 +115,9 @@ func (l *undoLog) running(p *process, tid uint32) func(func(*undo) bool) {
 	}
 }
 
-// inFlight is the object of an address or handle that another thread's call may just be taking: should that fail, it was
-// there all the time. Of several it is the one that had the address or handle last: the others are gone since.
-func (l *undoLog) inFlight(p *process, sort event.Object, addr uint64, tid uint32) *object {
+// objectInFlight is the object of an address or handle that another thread's call may just be taking: should that fail, it was
+// there all the time. Of several it is the one that had the address or handle last: the others were freed since.
+func (l *undoLog) objectInFlight(p *process, sort event.Object, addr uint64, tid uint32) *object {
 	var found *object
 	for u := range l.running(p, tid) {
 		for o := range u.objects {
@@ -155,7 +155,7 @@ func (l *undoLog) unmapping(p *process, lo, hi uint64, tid uint32) []*mapping {
 	return out
 }
 
-// restore undoes what the same thread last began to take back there.
+// restore undoes the same thread's last free there.
 func (h *Heap) restore(e *event.Event) {
 	u, ok := h.undo.take(e)
 	if !ok {
@@ -178,16 +178,16 @@ func (h *Heap) restore(e *event.Event) {
 	case event.KindReset:
 		d.Resets--
 	}
-	if u.object != nil && !h.take(p, u.object, e.Time) && !u.unknown {
+	if u.object != nil && !h.restoreRef(p, u.object, e.Time) && !u.unknown {
 		d.LostFrees++
 	}
 	for _, m := range u.mappings {
 		h.remap(p, d, m, e.Time)
 	}
-	for _, c := range u.cuts {
-		h.mend(p, d, c, e.Time)
+	for _, c := range u.ranges {
+		h.restorePieces(p, d, c, e.Time)
 	}
-	if u.taken != nil {
-		h.untake(p, u.taken, e.Time)
+	if u.resetEffect != nil {
+		h.undoReset(p, u.resetEffect, e.Time)
 	}
 }

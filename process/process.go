@@ -22,14 +22,14 @@ var (
 	ErrPermission = errors.New("not permitted")
 )
 
-// Process is one process. It is identified by PID and start time, so that a reused PID is told apart.
+// Process is one process. It is identified by PID and start time, so that a reused PID is not mistaken for it.
 type Process struct {
 	PID int
 	// StartTime is when it started, in clock ticks since boot (field 22 of /proc/PID/stat, proc(5)).
 	StartTime uint64
 
-	root string // "/proc/PID"
-	gone bool   // it must not be asked for: its number can be another's
+	root  string // "/proc/PID"
+	ended bool   // it must not be asked for: its number can be another's
 }
 
 // Open finds a process. The error wraps ErrNotExist or ErrPermission. A thread id is accepted only when it is that of the
@@ -49,10 +49,10 @@ func Open(pid int) (*Process, error) {
 	return p, nil
 }
 
-// Gone is a process that had ended before it could be opened: everything that is asked of it fails.
-func Gone(pid int) *Process { return &Process{PID: pid, root: "/proc/0", gone: true} }
+// Ended returns a process that ended before it could be opened: all its methods fail.
+func Ended(pid int) *Process { return &Process{PID: pid, root: "/proc/0", ended: true} }
 
-// Alive reports whether the process still runs: not gone, not a zombie, and not another process under the same PID.
+// Alive reports whether the process still runs: not ended, not a zombie, and not another process under the same PID.
 func (p *Process) Alive() bool {
 	start, err := p.startTime()
 	if err != nil || start != p.StartTime {

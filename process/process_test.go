@@ -119,7 +119,7 @@ func TestOpenThread(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("thread of process %d", os.Getpid()))
 }
 
-func TestGone(t *testing.T) {
+func TestEnded(t *testing.T) {
 	cmd, _ := child(t, "echo ready; read x")
 	p, err := Open(cmd.Process.Pid)
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ func (p *Process) ReadAt(b []byte, addr uint64) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
-	if p.gone {
+	if p.ended {
 		return 0, p.wrap("read the memory of", unix.ESRCH)
 	}
 	local := []unix.Iovec{{Base: &b[0], Len: uint64(len(b))}}
@@ -90,7 +90,7 @@ func reopen(place *os.File, path string) (*os.File, error) {
 
 // Pidfd opens a descriptor that becomes readable when the process ends (pidfd_open(2), Linux 5.3). The caller closes it.
 func (p *Process) Pidfd() (int, error) {
-	if p.gone {
+	if p.ended {
 		return -1, p.wrap("pidfd_open", unix.ESRCH)
 	}
 	fd, err := unix.PidfdOpen(p.PID, 0)

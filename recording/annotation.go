@@ -4,7 +4,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// A mark is its kind, its length and its fields, so that a kind that is not known can be skipped. Numbers are varints;
+// An annotation is its kind, its length and its fields, so that an unknown kind can be skipped. Numbers are varints;
 // those that can be event.Unknown are written plus one, modulo 2^64.
 //
 //	watch, unwatch, from start   pid
@@ -17,7 +17,7 @@ import (
 //
 // A device is its type and its index, signed. A checkpoint is a frame of its own.
 
-func appendMark(out *column, m *event.Annotation) {
+func appendAnnotation(out *column, m *event.Annotation) {
 	var c column
 	c.number(uint64(m.PID))
 	switch m.Kind {
@@ -87,8 +87,8 @@ func (c *column) truth(b bool) {
 	}
 }
 
-// readMark reads a mark. Of a kind that is not known, only Kind is set.
-func readMark(c *cursor) event.Annotation {
+// readAnnotation reads an annotation. Of an unknown kind, only Kind is set.
+func readAnnotation(c *cursor) event.Annotation {
 	m := event.Annotation{Kind: event.AnnotationKind(c.index(256))}
 	body := cursor{data: c.bytes(c.number())}
 	if c.err != nil || m.Kind == 0 || m.Kind == event.AnnotationCheckpoint || m.Kind > event.AnnotationLost {
@@ -106,7 +106,7 @@ func readMark(c *cursor) event.Annotation {
 		m.Loss.Events = body.number()
 	}
 	if body.err != nil {
-		c.fail("mark %s: %w", m.Kind, body.err)
+		c.fail("annotation %s: %w", m.Kind, body.err)
 	}
 	return m
 }

@@ -46,8 +46,8 @@ func spans(t *testing.T, data []byte) []span {
 		switch data[at] {
 		case 4:
 			events, n := binary.Uvarint(payload)
-			marks, _ := binary.Uvarint(payload[n:])
-			steps += int(events + marks)
+			annotations, _ := binary.Uvarint(payload[n:])
+			steps += int(events + annotations)
 		case 2:
 			if epoch, _ := binary.Uvarint(payload); epoch > 0 {
 				steps++ // its state
@@ -109,11 +109,11 @@ func TestCut(t *testing.T) {
 	for _, s := range list[1:] {
 		cuts = append(cuts, s.start, s.start+15, s.start+16, s.end-1)
 	}
-	least := 1000
+	minimum := 1000
 	if testing.Short() {
-		least = 100
+		minimum = 100
 	}
-	for len(cuts) < least {
+	for len(cuts) < minimum {
 		cuts = append(cuts, first+rng.IntN(len(data)-first))
 	}
 	for _, n := range cuts {
@@ -146,8 +146,8 @@ func TestFlip(t *testing.T) {
 	}
 }
 
-// TestHole: zeros, as a file system leaves them after a power cut, are no frames.
-func TestHole(t *testing.T) {
+// TestMissingPart: zeros, as a file system leaves them after a power cut, are no frames.
+func TestMissingPart(t *testing.T) {
 	want, data := small(t, 5)
 	list := spans(t, data)
 	for _, s := range list[2:] {
@@ -334,28 +334,28 @@ func TestKill(t *testing.T) {
 		out, err := child.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, child.Start())
-		told := 0
+		reported := 0
 		lines := bufio.NewScanner(out)
 		for n := 1 + rng.IntN(12); n > 0 && lines.Scan(); n-- {
-			told, err = strconv.Atoi(lines.Text())
+			reported, err = strconv.Atoi(lines.Text())
 			require.NoError(t, err)
 		}
 		for range rng.IntN(1 << 20) { // a moment anywhere between two lines
-			told += 0
+			reported += 0
 		}
 		require.NoError(t, child.Process.Kill())
 		for lines.Scan() {
 			if n, err := strconv.Atoi(lines.Text()); err == nil {
-				told = n
+				reported = n
 			}
 		}
 		require.Error(t, child.Wait())
-		requirePrefix(t, path, told, i)
+		requirePrefix(t, path, reported, i)
 	}
 }
 
-// requirePrefix checks that a file has the first steps of recordForever, at least as many as it told.
-func requirePrefix(t *testing.T, path string, told, i int) {
+// requirePrefix checks that a file has the first steps of recordForever, at least as many as it reported.
+func requirePrefix(t *testing.T, path string, reported, i int) {
 	t.Helper()
 	r, err := Open(path)
 	require.NoError(t, err)
@@ -363,7 +363,7 @@ func requirePrefix(t *testing.T, path string, told, i int) {
 	got, err := read(r, 4096)
 	var damage *DamageError
 	require.ErrorAs(t, err, &damage, "kill %d", i)
-	require.GreaterOrEqual(t, len(got), told, "kill %d", i)
+	require.GreaterOrEqual(t, len(got), reported, "kill %d", i)
 	j, f := newJob(77), &memoryFile{room: -1}
 	w, err := newWriter(f, &Info{}, j.resolve, nil)
 	require.NoError(t, err)

@@ -4,18 +4,18 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// A frame of events has these columns. Its payload is the number of events, the number of marks, the length of each column,
-// and the columns. Which of them has a value for an event, its shape says.
+// A frame of events has these columns. Its payload is the number of events, the number of annotations, the length of each column,
+// and the columns. The shape of an event says which of them has a value for it.
 const (
-	columnShape     = iota // number of the shape
-	columnTime             // nanoseconds since the event before, signed
-	columnAddr             // bytes from the address of the event before, signed; divided by alignment if isAligned
-	columnStack            // number of the stack
-	columnSize             // bytes
-	columnRequested        // size less requested bytes, signed
-	columnTotals           // allocated bytes, less those expected, then reserved bytes, less those before; signed
-	columnHandle           // handle
-	columnMarks            // marks: number of events before, then as in mark.go
+	columnShape       = iota // number of the shape
+	columnTime               // nanoseconds since the event before, signed
+	columnAddr               // bytes from the address of the event before, signed; divided by alignment if isAligned
+	columnStack              // number of the stack
+	columnSize               // bytes
+	columnRequested          // size less requested bytes, signed
+	columnTotals             // allocated bytes, less those expected, then reserved bytes, less those before; signed
+	columnHandle             // handle
+	columnAnnotations        // annotations: number of events before, then as in annotation.go
 	columns
 )
 
@@ -27,10 +27,10 @@ type blockWriter struct {
 	names  *nameWriter
 	memory *memory
 
-	n, marks int
-	column   [columns]column
-	recent   []recentStack // by the low bits of the id
-	payload  []byte
+	n, annotations int
+	column         [columns]column
+	recent         []recentStack // by the low bits of the id
+	payload        []byte
 }
 
 // stackSlots is how many stacks are found without a map.
@@ -87,15 +87,15 @@ func (b *blockWriter) stack(id event.StackID, resolve func(event.StackID) *event
 
 func (b *blockWriter) addSizes(s *shape, e *event.Event) {
 	if e.Size != event.Unknown {
-		s.how |= toldValue
+		s.how |= encodedValue
 		b.column[columnSize].number(e.Size)
 	}
 	switch e.Requested {
 	case event.Unknown:
 	case e.Size:
-		s.how |= toldAsSize << howRequested
+		s.how |= encodedAsSize << howRequested
 	default:
-		s.how |= toldValue << howRequested
+		s.how |= encodedValue << howRequested
 		b.column[columnRequested].signed(e.Size - e.Requested)
 	}
 }
@@ -106,27 +106,27 @@ func (b *blockWriter) addTotals(s *shape, e *event.Event) {
 	switch e.Allocated {
 	case event.Unknown:
 	case expected:
-		s.how |= toldAsBefore << howAllocated
+		s.how |= encodedAsBefore << howAllocated
 	default:
-		s.how |= toldValue << howAllocated
+		s.how |= encodedValue << howAllocated
 		b.column[columnTotals].signed(e.Allocated - expected)
 	}
 	switch e.Reserved {
 	case event.Unknown:
 	case t.reserved:
-		s.how |= toldAsBefore << howReserved
+		s.how |= encodedAsBefore << howReserved
 	default:
-		s.how |= toldValue << howReserved
+		s.how |= encodedValue << howReserved
 		b.column[columnTotals].signed(e.Reserved - t.reserved)
 	}
 	t.take(e.Allocated, e.Reserved)
 }
 
-// mark adds a mark between the events before and those to come.
-func (b *blockWriter) mark(m *event.Annotation) {
-	b.marks++
-	b.column[columnMarks].number(uint64(b.n))
-	appendMark(&b.column[columnMarks], m)
+// annotate adds an annotation between the events before and those to come.
+func (b *blockWriter) annotate(m *event.Annotation) {
+	b.annotations++
+	b.column[columnAnnotations].number(uint64(b.n))
+	appendAnnotation(&b.column[columnAnnotations], m)
 }
 
 // bytes is about how long the payload would be.
@@ -140,12 +140,12 @@ func (b *blockWriter) bytes() int {
 
 // take gives the payload, which is valid until the next call, and where in it the columns begin; nil: there is nothing.
 func (b *blockWriter) take() (payload []byte, starts []int) {
-	if b.n+b.marks == 0 {
+	if b.n+b.annotations == 0 {
 		return nil, nil
 	}
 	out := column(b.payload[:0])
 	out.number(uint64(b.n))
-	out.number(uint64(b.marks))
+	out.number(uint64(b.annotations))
 	for i := range b.column {
 		out.number(uint64(len(b.column[i])))
 	}
@@ -154,7 +154,7 @@ func (b *blockWriter) take() (payload []byte, starts []int) {
 		out = append(out, b.column[i]...)
 		b.column[i] = b.column[i][:0]
 	}
-	b.n, b.marks, b.payload = 0, 0, out
+	b.n, b.annotations, b.payload = 0, 0, out
 	return out, starts
 }
 
@@ -164,10 +164,10 @@ type blockReader struct {
 	memory  *memory
 	account []int // of each shape, into memory.totals; -1: not looked up
 
-	n, at  int // events of the frame, and those that were given
-	marks  int // that are left
-	nextAt int // events before the next mark
-	column [columns]cursor
+	n, at       int // events of the frame, and those that were given
+	annotations int // that are left
+	nextAt      int // events before the next annotation
+	column      [columns]cursor
 }
 
 func newBlockReader() *blockReader { return &blockReader{names: newNames(), memory: newMemory()} }
@@ -175,9 +175,9 @@ func newBlockReader() *blockReader { return &blockReader{names: newNames(), memo
 // begin takes the payload of a frame, which must not change until the frame was read.
 func (b *blockReader) begin(payload []byte) error {
 	c := cursor{data: payload}
-	n, marks := c.number(), c.number()
-	if n > maxBlock || marks > uint64(len(payload)) {
-		c.fail("%d events and %d marks in a frame: at most %d", n, marks, maxBlock)
+	n, annotations := c.number(), c.number()
+	if n > maxBlock || annotations > uint64(len(payload)) {
+		c.fail("%d events and %d annotations in a frame: at most %d", n, annotations, maxBlock)
 	}
 	var length [columns]uint64
 	for i := range length {
@@ -186,23 +186,23 @@ func (b *blockReader) begin(payload []byte) error {
 	for i := range length {
 		b.column[i] = cursor{data: c.bytes(length[i])}
 	}
-	b.n, b.at, b.marks = int(n), 0, int(marks)
-	b.findMark()
+	b.n, b.at, b.annotations = int(n), 0, int(annotations)
+	b.findAnnotation()
 	if c.err != nil {
 		return c.err
 	}
-	return b.column[columnMarks].err
+	return b.column[columnAnnotations].err
 }
 
-// findMark reads where the next mark is.
-func (b *blockReader) findMark() {
+// findAnnotation reads the position of the next annotation.
+func (b *blockReader) findAnnotation() {
 	b.nextAt = b.n + 1
-	if b.marks > 0 {
-		b.nextAt = int(min(b.column[columnMarks].number(), uint64(b.n)))
+	if b.annotations > 0 {
+		b.nextAt = int(min(b.column[columnAnnotations].number(), uint64(b.n)))
 	}
 }
 
-// read appends events up to the next mark, the end of the frame or the capacity of out.
+// read appends events up to the next annotation, the end of the frame or the capacity of out.
 func (b *blockReader) read(out []event.Event) ([]event.Event, error) {
 	for b.at < min(b.n, b.nextAt) && len(out) < cap(out) {
 		out = out[:len(out)+1]
@@ -215,14 +215,14 @@ func (b *blockReader) read(out []event.Event) ([]event.Event, error) {
 	return out, nil
 }
 
-// readMarks gives the marks that come now.
-func (b *blockReader) readMarks() ([]event.Annotation, error) {
+// readAnnotations returns the annotations at the present position.
+func (b *blockReader) readAnnotations() ([]event.Annotation, error) {
 	var out []event.Annotation
-	for b.marks > 0 && b.nextAt <= b.at {
-		m := readMark(&b.column[columnMarks])
-		b.marks--
-		b.findMark()
-		if err := b.column[columnMarks].err; err != nil {
+	for b.annotations > 0 && b.nextAt <= b.at {
+		m := readAnnotation(&b.column[columnAnnotations])
+		b.annotations--
+		b.findAnnotation()
+		if err := b.column[columnAnnotations].err; err != nil {
 			return out, err
 		}
 		out = append(out, m)
@@ -231,7 +231,7 @@ func (b *blockReader) readMarks() ([]event.Annotation, error) {
 }
 
 // over reports whether everything of the frame was given.
-func (b *blockReader) over() bool { return b.at >= b.n && b.marks == 0 }
+func (b *blockReader) over() bool { return b.at >= b.n && b.annotations == 0 }
 
 func (b *blockReader) err() error {
 	for i := range b.column {
@@ -267,7 +267,7 @@ func (b *blockReader) event(e *event.Event) {
 		e.Stack = b.names.ids[stack]
 	}
 	b.sizes(s, e)
-	if s.how.allocated()|s.how.reserved() != toldUnknown {
+	if s.how.allocated()|s.how.reserved() != encodedUnknown {
 		b.totals(number, s, e)
 	}
 	if s.how&hasHandle != 0 {
@@ -276,13 +276,13 @@ func (b *blockReader) event(e *event.Event) {
 }
 
 func (b *blockReader) sizes(s *shape, e *event.Event) {
-	if e.Size = event.Unknown; s.how.size() == toldValue {
+	if e.Size = event.Unknown; s.how.size() == encodedValue {
 		e.Size = b.column[columnSize].number()
 	}
 	switch s.how.requested() {
-	case toldUnknown:
+	case encodedUnknown:
 		e.Requested = event.Unknown
-	case toldAsSize:
+	case encodedAsSize:
 		e.Requested = e.Size
 	default:
 		e.Requested = e.Size - b.column[columnRequested].signed()
@@ -299,15 +299,15 @@ func (b *blockReader) totals(number int, s *shape, e *event.Event) {
 	t := &b.memory.totals[b.account[number]]
 	expected := t.expect(e.Kind, e.Size)
 	switch s.how.allocated() {
-	case toldAsBefore:
+	case encodedAsBefore:
 		e.Allocated = expected
-	case toldValue:
+	case encodedValue:
 		e.Allocated = expected + b.column[columnTotals].signed()
 	}
 	switch s.how.reserved() {
-	case toldAsBefore:
+	case encodedAsBefore:
 		e.Reserved = t.reserved
-	case toldValue:
+	case encodedValue:
 		e.Reserved = t.reserved + b.column[columnTotals].signed()
 	}
 	t.take(e.Allocated, e.Reserved)

@@ -40,7 +40,7 @@ const (
 	frameInfo       frameType = 1 // Info as JSON
 	frameCheckpoint frameType = 2 // begins an epoch: what comes behind it needs nothing from before
 	frameNames      frameType = 3 // strings, modules, frames, stacks and shapes that are used from here on
-	frameEvents     frameType = 4 // columns of events, and the marks between them
+	frameEvents     frameType = 4 // columns of events, and the annotations between them
 	frameEnd        frameType = 5 // End as JSON; the last frame
 )
 

@@ -33,7 +33,7 @@ type Info struct {
 	Started  time.Time `json:"started"`  // wall clock
 	// StartedBoot is Started on the clock of the events, CLOCK_BOOTTIME nanoseconds.
 	StartedBoot uint64 `json:"started_boot_ns"`
-	Attached    uint64 `json:"attached_boot_ns"` // when the first probe was set, CLOCK_BOOTTIME nanoseconds
+	Attached    uint64 `json:"attached_boot_ns"` // when the first probe was attached, CLOCK_BOOTTIME nanoseconds
 
 	PID     uint32   `json:"pid"`
 	Rank    *Rank    `json:"rank,omitempty"` // nil: not one of a job, as far as is known
@@ -82,18 +82,18 @@ type End struct {
 	StacksOverLimit uint64 `json:"stacks_over_limit,omitempty"`
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none.
 	RawStacks *RawStacks `json:"raw_stacks,omitempty"`
-	Checks    *Checks    `json:"checks"`  // nil: the live set was not compared with the allocator's books
+	Checks    *Checks    `json:"checks"`  // nil: the live set was not compared with the allocator state
 	Memory    *Memory    `json:"memory"`  // nil: not asked for
 	Sources   []Source   `json:"sources"` // the lines that hold memory
-	// Holders says what held the live blocks at the end and, where more was live, at the highest moment that was looked into.
+	// Holders is the holders of the live blocks at the end and, if more was live then, at the highest moment that was scanned.
 	Holders []Holders `json:"holders"`
-	// Before is what held the blocks that lived at the end and before the first event; nil: not known.
+	// Before is the holders of the blocks from before the first event that are in use at the end; nil: not known.
 	Before []HeldBefore `json:"held_before,omitempty"`
 	// Libraries is Info.Libraries with what was loaded since.
 	Libraries []string `json:"libraries"`
 }
 
-// The reasons for the end of a recording, as they stand in files.
+// The reasons for the end of a recording, as they are written to files.
 const (
 	ReasonStopped = "stopped"
 	ReasonExited  = "target_exited"
@@ -119,32 +119,32 @@ type RawStacks struct {
 	NoRoom   uint64 `json:"no_room"`   // not sent: the ring was filling up
 }
 
-// Checks counts comparisons of the live set with the allocator's books.
+// Checks counts comparisons of the live set with the allocator state.
 type Checks struct {
 	Made        uint64 `json:"made"`
 	Differences uint64 `json:"differences"` // of Made: those that found a difference
 	Failed      uint64 `json:"failed"`      // that could not be made
 }
 
-// Memory is what the driver and the allocator's books said of the process at the end.
+// Memory is the driver's and the allocator's figures of the process at the end.
 type Memory struct {
 	Torch     []TorchMemory `json:"torch"`
-	TorchWhy  string        `json:"torch_why"` // why the books are not known; empty: they are
+	TorchWhy  string        `json:"torch_why"` // why Torch is not known; empty: it is
 	Driver    []DriverUse   `json:"driver"`
 	DriverWhy string        `json:"driver_why"`
-	Moved     bool          `json:"moved"` // the driver's figures changed while the books were read
+	Moved     bool          `json:"moved"` // the driver's figures changed while the allocator state was read
 	Whole     bool          `json:"whole"` // the process had no device memory before the attach
 }
 
 // TorchMemory is the caching allocator's memory on one device, bytes.
 type TorchMemory struct {
-	Device    int   `json:"device"`
-	Reserved  Bytes `json:"reserved"`
-	Allocated Bytes `json:"allocated"`
-	Requested Bytes `json:"requested"` // of Allocated, what the program asked for
-	Pending   Bytes `json:"pending"`
-	Holes     Bytes `json:"holes"`
-	Free      Bytes `json:"free"` // segments without a block
+	Device        int   `json:"device"`
+	Reserved      Bytes `json:"reserved"`
+	Allocated     Bytes `json:"allocated"`
+	Requested     Bytes `json:"requested"` // of Allocated, what the program asked for
+	Pending       Bytes `json:"pending"`
+	InactiveSplit Bytes `json:"holes"`
+	Free          Bytes `json:"free"` // segments without a block
 }
 
 // DriverUse is the driver's figures of one device, bytes.
@@ -158,16 +158,16 @@ type DriverUse struct {
 	All    Bytes  `json:"all"` // used by all processes
 }
 
-// Holders is blocks of the caching allocator by where they were born and what held them, at one moment.
+// Holders is blocks of the caching allocator by site and holder, at one moment.
 type Holders struct {
 	Title string   `json:"title"` // what the blocks are
 	Bytes uint64   `json:"bytes"` // of all of them
 	Rows  []Holder `json:"rows"`  // by bytes, largest first; the first 10,000
 }
 
-// Holder is blocks that were born at one place and had one holder.
+// Holder is blocks that were allocated at one site and had one holder.
 type Holder struct {
-	Born   string `json:"born"`
+	Site   string `json:"born"`
 	Name   string `json:"name"`   // of the holder; empty in Where and Holder when it is not known
 	Where  string `json:"where"`  // the frame, thread or module that Name begins with
 	Holder string `json:"holder"` // Name without it
@@ -183,7 +183,7 @@ type Source struct {
 	Text string `json:"text"`
 }
 
-// HeldBefore is blocks of one process and device that lived before the first event and have one holder.
+// HeldBefore is blocks of one process and device that were allocated before the first event and have one holder.
 type HeldBefore struct {
 	PID    uint32       `json:"pid"`
 	Device event.Device `json:"device"`

@@ -349,7 +349,7 @@ func (n *names) readShape(c *cursor) {
 		call: n.string(c), stream: c.number() - 1, context: c.number() - 1, how: how(c.index(1 << 32)),
 	}
 	if c.err == nil && !s.how.valid() {
-		c.fail("a shape with fields told as %#x", uint32(s.how))
+		c.fail("a shape with fields encoded as %#x", uint32(s.how))
 	}
 	n.shapes = append(n.shapes, s)
 }

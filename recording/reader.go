@@ -1,6 +1,6 @@
-// Package recording keeps a trace in a file: events in compressed columns, the names of their stacks, what the live set was
-// told beside them, and checkpoints from which it can be rebuilt. A file is readable up to its last whole frame at any time,
-// on any machine. See docs/recording.md.
+// Package recording writes and reads the .gputrace file: events in compressed columns, the names of their stacks, annotations
+// between them, and checkpoints from which the live set can be rebuilt. A file is readable up to its last whole frame at any
+// time, on any machine. See docs/recording.md.
 package recording
 
 import (
@@ -30,13 +30,13 @@ func (e *DamageError) Error() string {
 	return fmt.Sprintf("the recording is damaged at byte %d: %v; the %d bytes from there on are lost", e.Offset, e.Err, e.Lost)
 }
 
-// Unwrap gives what is wrong.
+// Unwrap returns what is wrong.
 func (e *DamageError) Unwrap() error { return e.Err }
 
 // errNoEnd is what is wrong with a recording that only lacks its end.
 var errNoEnd = errors.New("no end record")
 
-// Reader reads a recording. It implements event.Recorded. Not safe for concurrent use.
+// Reader reads a recording. It implements event.Replayable. Not safe for concurrent use.
 type Reader struct {
 	r      io.ReaderAt
 	closer io.Closer
@@ -44,13 +44,13 @@ type Reader struct {
 	start  int64 // of the first epoch
 	offset int64 // of the next frame
 
-	info    Info
-	end     *End
-	first   Epoch
-	decoder *zstd.Decoder
-	block   *blockReader
-	marks   []event.Annotation
-	older   *names // of the epoch before: that of a file that was cut off may have no names yet
+	info        Info
+	end         *End
+	first       Epoch
+	decoder     *zstd.Decoder
+	block       *blockReader
+	annotations []event.Annotation
+	older       *names // of the epoch before: that of a file that was cut off may have no names yet
 	// complete is the names known when the file was read to its end: all that there are, for those who read it again.
 	complete []*names
 
@@ -145,8 +145,8 @@ func (r *Reader) First() Epoch { return r.first }
 
 // Annotations implements event.Replayable.
 func (r *Reader) Annotations() []event.Annotation {
-	m := r.marks
-	r.marks = nil
+	m := r.annotations
+	r.annotations = nil
 	return m
 }
 
@@ -174,7 +174,7 @@ func (r *Reader) Stack(id event.StackID) *event.Stack {
 // Read implements event.Source. It returns fewer events than fit where marks follow, and io.EOF after the end record;
 // where there is none, or something cannot be read, a *DamageError.
 func (r *Reader) Read(buf []event.Event) ([]event.Event, error) {
-	for r.err == nil && len(r.marks) == 0 && len(buf) < cap(buf) {
+	for r.err == nil && len(r.annotations) == 0 && len(buf) < cap(buf) {
 		if r.block.over() {
 			r.err = r.next()
 			continue
@@ -183,7 +183,7 @@ func (r *Reader) Read(buf []event.Event) ([]event.Event, error) {
 		before := len(buf)
 		buf, err = r.block.read(buf)
 		if err == nil {
-			r.marks, err = r.block.readMarks()
+			r.annotations, err = r.block.readAnnotations()
 		}
 		if err != nil {
 			r.err = r.damage(r.offset-frameBytes-int64(len(r.stored)), err)
@@ -191,7 +191,7 @@ func (r *Reader) Read(buf []event.Event) ([]event.Event, error) {
 			break // the batch of one frame
 		}
 	}
-	if r.err != nil && len(buf) == 0 && len(r.marks) == 0 {
+	if r.err != nil && len(buf) == 0 && len(r.annotations) == 0 {
 		r.keepNames()
 		return buf, r.err
 	}
@@ -240,7 +240,7 @@ func (r *Reader) begin(payload []byte) error {
 	r.older = r.block.names
 	r.block = newBlockReader()
 	if len(state) > 0 {
-		r.marks = append(r.marks, event.Annotation{Kind: event.AnnotationCheckpoint, State: append([]byte(nil), state...)})
+		r.annotations = append(r.annotations, event.Annotation{Kind: event.AnnotationCheckpoint, State: append([]byte(nil), state...)})
 	}
 	return nil
 }
@@ -322,7 +322,7 @@ func (r *Reader) keepNames() {
 
 // Seek makes an epoch the next to be read; its checkpoint is the first mark. It must be of this reader.
 func (r *Reader) Seek(e Epoch) {
-	r.offset, r.err, r.marks, r.older, r.block = e.offset, nil, nil, nil, newBlockReader()
+	r.offset, r.err, r.annotations, r.older, r.block = e.offset, nil, nil, nil, newBlockReader()
 }
 
 // Rewind makes the first event the next to be read. What was read to its end keeps all its names.

@@ -111,7 +111,7 @@ func (j *job) tame() event.Event {
 	return e
 }
 
-func (j *job) mark() event.Annotation {
+func (j *job) annotation() event.Annotation {
 	kinds := []event.AnnotationKind{
 		event.AnnotationWatch, event.AnnotationUnwatch, event.AnnotationObserved, event.AnnotationBaseline, event.AnnotationFromStart, event.AnnotationLost,
 	}
@@ -138,10 +138,10 @@ func (j *job) mark() event.Annotation {
 	return m
 }
 
-// step is one thing that a writer is told.
+// step is one call of a writer.
 type step struct {
-	event *event.Event
-	mark  *event.Annotation // of a checkpoint, with its state
+	event      *event.Event
+	annotation *event.Annotation // of a checkpoint, with its state
 }
 
 // steps makes a trace.
@@ -150,10 +150,10 @@ func (j *job) steps(n int) []step {
 	for range n {
 		switch k := j.rng.IntN(200); {
 		case k == 0:
-			m := j.mark()
-			out = append(out, step{mark: &m})
+			m := j.annotation()
+			out = append(out, step{annotation: &m})
 		case k == 1 && j.rng.IntN(8) == 0:
-			out = append(out, step{mark: &event.Annotation{Kind: event.AnnotationCheckpoint, State: []byte(j.word() + "state")}})
+			out = append(out, step{annotation: &event.Annotation{Kind: event.AnnotationCheckpoint, State: []byte(j.word() + "state")}})
 		case k < 40:
 			e := j.wild()
 			out = append(out, step{event: &e})
@@ -183,10 +183,10 @@ func (j *job) write(w *Writer, steps []step) error {
 		}
 		errs = append(errs, w.Write(batch))
 		batch = batch[:0]
-		if s.mark.Kind == event.AnnotationCheckpoint {
-			errs = append(errs, w.Checkpoint(s.mark.State, j.ids))
+		if s.annotation.Kind == event.AnnotationCheckpoint {
+			errs = append(errs, w.Checkpoint(s.annotation.State, j.ids))
 		} else {
-			errs = append(errs, w.Annotate(s.mark))
+			errs = append(errs, w.Annotate(s.annotation))
 		}
 	}
 	return errors.Join(append(errs, w.Write(batch))...)
@@ -200,9 +200,9 @@ func read(r *Reader, batch int) ([]step, error) {
 		for i := range events {
 			out = append(out, step{event: &events[i]})
 		}
-		marks := r.Annotations()
-		for i := range marks {
-			out = append(out, step{mark: &marks[i]})
+		annotations := r.Annotations()
+		for i := range annotations {
+			out = append(out, step{annotation: &annotations[i]})
 		}
 		if err != nil {
 			return out, err

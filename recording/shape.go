@@ -4,8 +4,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// shape is what most events of a program have in common: all fields that take few values, and how the others are told. It
-// is sent once, and its events name it by number.
+// shape is what many events of a program have in common: all fields that take few values, and how the others are encoded. It
+// is written once, and its events refer to it by number.
 type shape struct {
 	pid, tid uint32
 	kind     event.Kind
@@ -18,23 +18,23 @@ type shape struct {
 	how      how
 }
 
-// how says how the fields of an event that are not in its shape are told, four bits a field:
+// how is the encoding of the fields of an event that are not in its shape, four bits a field:
 //
 //	bit  15      12      11     8 7      4 3      0
 //	     | unused | reserved | allocated | requested | size |   and above it, one bit each: handle, stack, aligned
 type how uint32
 
-// How a size is told. They are written to files: never renumber.
+// How a size is encoded. They are written to files: never renumber.
 const (
-	toldUnknown how = 0 // event.Unknown
-	toldValue   how = 1 // in its column
-	// toldAsBefore: the reserved bytes are as in the event of this allocator before; the allocated ones follow from it and
-	// the size.
-	toldAsBefore how = 2
-	toldAsSize   how = 3 // the requested bytes are the size
+	encodedUnknown how = 0 // event.Unknown
+	encodedValue   how = 1 // in its column
+	// encodedAsBefore: the reserved bytes are those of this allocator's previous event; the allocated ones follow from that and the
+	// size.
+	encodedAsBefore how = 2
+	encodedAsSize   how = 3 // the requested bytes are the size
 )
 
-// Where the fields of how are.
+// The positions of the fields of how.
 const (
 	howRequested = 4
 	howAllocated = 8
@@ -53,13 +53,13 @@ func (h how) requested() how { return h >> howRequested & 15 }
 func (h how) allocated() how { return h >> howAllocated & 15 }
 func (h how) reserved() how  { return h >> howReserved & 15 }
 
-// valid refuses what a writer of this version does not say.
+// valid rejects what no writer of this version writes.
 func (h how) valid() bool {
-	return h <= howKnown && h.size() <= toldValue && h.requested() <= toldAsSize && h.requested() != toldAsBefore &&
-		h.allocated() <= toldAsBefore && h.reserved() <= toldAsBefore
+	return h <= howKnown && h.size() <= encodedValue && h.requested() <= encodedAsSize && h.requested() != encodedAsBefore &&
+		h.allocated() <= encodedAsBefore && h.reserved() <= encodedAsBefore
 }
 
-// totalsKey names a caching allocator.
+// totalsKey identifies a caching allocator.
 type totalsKey struct {
 	pid    uint32
 	device event.Device
@@ -68,10 +68,9 @@ type totalsKey struct {
 // totals is an allocator's totals at its last event, bytes; both may be event.Unknown.
 type totals struct{ allocated, reserved uint64 }
 
-// memory is what writer and reader both remember of the events before, since the epoch began: what can be told from that is
-// not written.
+// memory is what writer and reader both remember of earlier events of the epoch: what follows from it is not written.
 type memory struct {
-	time, addr uint64 // of the event before
+	time, addr uint64 // of the previous event
 	totals     []totals
 	ofKey      map[totalsKey]int
 	lastKey    totalsKey // most programs have one allocator
@@ -97,7 +96,7 @@ func (m *memory) account(key totalsKey) int {
 	return i
 }
 
-// expect gives the totals to expect after an event of the caching allocator.
+// expect returns the allocated bytes to expect after an event of the caching allocator.
 func (t *totals) expect(kind event.Kind, size uint64) uint64 {
 	switch {
 	case t.allocated == event.Unknown || size == event.Unknown:
@@ -110,7 +109,7 @@ func (t *totals) expect(kind event.Kind, size uint64) uint64 {
 	return t.allocated
 }
 
-// take remembers the totals of an event, as far as it has them.
+// take remembers the totals of an event, if it has them.
 func (t *totals) take(allocated, reserved uint64) {
 	if allocated != event.Unknown {
 		t.allocated = allocated

@@ -79,8 +79,8 @@ func requireTail(t *testing.T, path string, events []event.Event, j *job, growin
 	require.NotZero(t, at)
 	require.Equal(t, events[at-1].Time, r.First().Time)
 	for i, s := range got {
-		if s.mark != nil {
-			require.Equal(t, count(at), s.mark.State, "step %d", i)
+		if s.annotation != nil {
+			require.Equal(t, count(at), s.annotation.State, "step %d", i)
 			continue
 		}
 		require.Equal(t, events[at], *s.event)
@@ -167,7 +167,7 @@ func TestSeek(t *testing.T) {
 	for i, s := range want {
 		if s.event != nil {
 			events++
-		} else if s.mark.Kind == event.AnnotationCheckpoint {
+		} else if s.annotation.Kind == event.AnnotationCheckpoint {
 			n++
 			require.Equal(t, uint64(n), epochs[n].Number)
 			require.Equal(t, events, epochs[n].Events)

@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// When a writer hands over to the file what it has, and how often it begins an epoch.
+// When a writer writes to the file, and how often it begins an epoch.
 const (
 	flushEvery = time.Second
 	flushBytes = 1 << 20 // of columns: only blocks with observations are so large
@@ -23,11 +23,11 @@ const (
 	epochEvery = time.Minute
 	// epochGrowth is how many times larger an epoch must be than the checkpoint that it begins with.
 	epochGrowth = 8
-	// epochNames is how many stacks or shapes are told apart in one epoch; then the next begins.
+	// epochNames is the largest number of different stacks or shapes of one epoch; then the next begins.
 	epochNames = 1 << 20
 )
 
-// MinSize is the least Options.MaxSize that is not 0, bytes.
+// MinSize is the smallest Options.MaxSize other than 0, bytes.
 const MinSize = 4 << 20
 
 // Options may be nil.
@@ -41,7 +41,7 @@ type Options struct {
 	MaxAge time.Duration
 }
 
-// Resolve gives a stack its frames: event.Source's Stack. nil: not known, perhaps not yet.
+// Resolve returns the frames of a stack: event.Source's Stack. nil: not known, perhaps not yet.
 type Resolve func(event.StackID) *event.Stack
 
 // file is what a Writer needs of *os.File.
@@ -163,7 +163,7 @@ func (w *Writer) Annotate(m *event.Annotation) error {
 	if w.err != nil {
 		return w.err
 	}
-	w.block.mark(m)
+	w.block.annotate(m)
 	if w.block.bytes() > flushBytes {
 		w.flush()
 	}

@@ -358,7 +358,7 @@ func (s *Session) open(m *member) {
 	}
 	p, err := process.Open(int(m.pid))
 	if err != nil {
-		m.target = process.Gone(int(m.pid))
+		m.target = process.Ended(int(m.pid))
 		return
 	}
 	m.target = p

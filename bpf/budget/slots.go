@@ -13,7 +13,7 @@ const elsewhere = math.MaxInt32
 // slot is what the verifier keeps track of the stack in, bytes (BPF_REG_SIZE).
 const slot = 8
 
-// bottom ends a loop that lowers a pointer: nothing that is deeper is told apart.
+// bottom ends a loop that lowers a pointer: deeper slots are treated as one.
 const bottom = -4096
 
 // pointers holds for each register how far from the frame pointer it points at the least, or elsewhere.

@@ -19,7 +19,7 @@ import (
 // stackDepth is the verifier's own word for what each function reaches, in the order of their instructions.
 var stackDepth = regexp.MustCompile(`stack depth ([0-9+]+)`)
 
-// TestVerifierAgrees asks the running kernel about small programs, in which every way is gone.
+// TestVerifierAgrees asks the running kernel about small programs, of which it walks every path.
 func TestVerifierAgrees(t *testing.T) {
 	call := func(name string) asm.Instruction { return asm.Call.Label(name) }
 	insns := asm.Instructions{

@@ -82,7 +82,7 @@ func dumpContent(format string, p *process.Process, m *moment, n blockNames, boo
 	switch format {
 	case "json":
 		return func(w io.Writer) error {
-			return json.WriteDump(w, json.Dump{Books: m.books, PID: p.PID, Command: args, Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
+			return json.WriteDump(w, json.Dump{State: m.books, PID: p.PID, Command: args, Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
 		}
 	case "snapshot":
 		if n.holders != nil {
@@ -92,7 +92,7 @@ func dumpContent(format string, p *process.Process, m *moment, n blockNames, boo
 	default:
 		return func(w io.Writer) error {
 			return table.Dump(w, table.DumpInput{
-				Books: m.books, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot, Balance: balance,
+				State: m.books, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot, Balance: balance,
 				Holders: n.holders, HoldersWhy: n.why,
 			})
 		}

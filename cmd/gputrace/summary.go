@@ -67,7 +67,7 @@ func holdersOf(tables []table.HeldInput) []recording.Holders {
 		h := recording.Holders{Title: t.Title, Bytes: t.Joined.Bytes}
 		for _, r := range t.Joined.Rows[:min(maxHolders, len(t.Joined.Rows))] {
 			h.Rows = append(h.Rows, recording.Holder{
-				Born: r.Born, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks,
+				Site: r.Born, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks,
 			})
 		}
 		out = append(out, h)
@@ -110,7 +110,7 @@ func heldTables(end *recording.End) []table.HeldInput {
 	for _, h := range end.Holders {
 		j := &view.Joined{Bytes: h.Bytes}
 		for _, r := range h.Rows {
-			row := view.HeldSite{Born: r.Born, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks}
+			row := view.HeldSite{Born: r.Site, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks}
 			if h.Bytes > 0 {
 				row.Share = float64(r.Bytes) / float64(h.Bytes)
 			}
@@ -128,7 +128,7 @@ func memoryOf(in *balance.Input) *recording.Memory {
 		t := &in.Torch[i]
 		m.Torch = append(m.Torch, recording.TorchMemory{
 			Device: t.Device, Reserved: recording.Bytes(t.Reserved), Allocated: recording.Bytes(t.Allocated),
-			Requested: recording.Bytes(t.Requested), Pending: recording.Bytes(t.Pending), Holes: recording.Bytes(t.InactiveSplit),
+			Requested: recording.Bytes(t.Requested), Pending: recording.Bytes(t.Pending), InactiveSplit: recording.Bytes(t.InactiveSplit),
 			Free: recording.Bytes(t.Free),
 		})
 	}
@@ -151,7 +151,7 @@ func balanceInput(m *recording.Memory, pid uint32, view *view.View) *balance.Inp
 		t := &m.Torch[i]
 		in.Torch = append(in.Torch, allocator.TorchMemory{Device: t.Device, Memory: allocator.Memory{
 			Reserved: uint64(t.Reserved), Allocated: uint64(t.Allocated), Requested: uint64(t.Requested), Pending: uint64(t.Pending),
-			InactiveSplit: uint64(t.Holes), Free: uint64(t.Free),
+			InactiveSplit: uint64(t.InactiveSplit), Free: uint64(t.Free),
 		}})
 	}
 	for i := range m.Driver {

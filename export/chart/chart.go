@@ -29,7 +29,7 @@ const (
 	SVG
 )
 
-// Points is how many points a curve should have: two for each pixel of the drawing's width would not be told apart.
+// Points is how many points a curve should have: two for each pixel of the drawing's width would look like one.
 const Points = 900
 
 // Input is what Write draws.

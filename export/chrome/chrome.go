@@ -217,7 +217,7 @@ func (t *trace) outOfMemory(time uint64, e *event.Event) {
 	t.end()
 }
 
-// lifetimes writes the largest blocks, each as a row of its own: they overlap. One that lives at the end ends there.
+// lifetimes writes the largest blocks, each as a row of its own: they overlap. One that is in use at the end ends there.
 func (t *trace) lifetimes() {
 	tl := t.in.Timeline
 	for i := range tl.Lifetimes {
@@ -241,7 +241,7 @@ func (t *trace) lifetimes() {
 	}
 }
 
-// id is that of a row, told from those of other traces.
+// id is that of a row, different from those of other traces.
 func (t *trace) id(i int) string {
 	h := fnv.New64a()
 	fmt.Fprint(h, t.in.Trace.First(), " ", t.in.PID, " ", i)

@@ -40,7 +40,7 @@ func newTrace(t *testing.T, in view.Input) *view.Trace {
 	return trace
 }
 
-// TestAllocations: Python reads the rows that the other tables have, and what lives adds up to what the heap has.
+// TestAllocations: Python reads the rows that the other tables have, and those in use add up to what the heap has.
 func TestAllocations(t *testing.T) {
 	trace := newTrace(t, eventtest.Random(1, 5000))
 	var buf bytes.Buffer

@@ -108,7 +108,7 @@ func openPage(t *testing.T, write func(*bytes.Buffer) error, media ...*emulation
 
 	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)
-	require.NoError(t, chromedp.Do(ctx)) // the tab lives as long as this context
+	require.NoError(t, chromedp.Do(ctx)) // the tab exists as long as this context
 	ctx, cancelTime := context.WithTimeout(ctx, browserTimeout)
 	t.Cleanup(cancelTime)
 	p := &tab{t: t, ctx: ctx}

@@ -78,16 +78,16 @@ type refusal struct {
 }
 
 type losses struct {
-	Events   number           `json:"events"`
-	Gaps     uint64           `json:"gaps"`
-	GapBytes uint64           `json:"gapBytes"`
-	Holes    list[hole]       `json:"holes"` // the last 1000
-	Ignored  uint64           `json:"ignored"`
-	Stacks   list[stackShare] `json:"stacks"`
-	Cut      int              `json:"cut"` // stacks that are shown as their own line alone
+	Events        number             `json:"events"`
+	Gaps          uint64             `json:"gaps"`
+	GapBytes      uint64             `json:"gapBytes"`
+	LossIntervals list[lossInterval] `json:"lossIntervals"` // the last 1000
+	Ignored       uint64             `json:"ignored"`
+	Stacks        list[stackShare]   `json:"stacks"`
+	Cut           int                `json:"cut"` // stacks that are shown as their own line alone
 }
 
-type hole struct {
+type lossInterval struct {
 	From   int64  `json:"from"`
 	To     int64  `json:"to"`
 	Events uint64 `json:"events"`
@@ -106,11 +106,11 @@ type selection struct {
 
 // tree is the third block: names, stacks and groups, as columns.
 type tree struct {
-	Text   list[string] `json:"text"`
-	Frames frameData    `json:"frames"`
-	Nodes  nodeData     `json:"nodes"`
-	Groups groupData    `json:"groups"`
-	Lives  int          `json:"lives"` // in the block "lives"
+	Text      list[string] `json:"text"`
+	Frames    frameData    `json:"frames"`
+	Nodes     nodeData     `json:"nodes"`
+	Groups    groupData    `json:"groups"`
+	Lifetimes int          `json:"lifetimes"` // in the block "lifetimes"
 }
 
 // frameData: Name, File and Source are indices in tree.Text.
@@ -220,7 +220,7 @@ func encode(in *Input) ([]template.HTML, error) {
 	for _, part := range []struct {
 		id   string
 		data []byte
-	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lives", livesColumns(b.Lifetimes)}} {
+	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lifetimes", lifetimeColumns(b.Lifetimes)}} {
 		data, err := pack(part.data)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part.id, err)
@@ -309,7 +309,7 @@ func lossesOf(in *Input, since func(uint64) int64) losses {
 		out.GapBytes += s.Accounts[i].GapBytes
 	}
 	for _, l := range s.LossIntervals {
-		out.Holes = append(out.Holes, hole{since(l.From), since(l.To), l.Events})
+		out.LossIntervals = append(out.LossIntervals, lossInterval{since(l.From), since(l.To), l.Events})
 	}
 	for _, u := range in.View.Stacks() {
 		out.Stacks = append(out.Stacks, stackShare{u.Status, u.Bytes})
@@ -336,7 +336,7 @@ func (t *texts) of(s string) int {
 
 func treeOf(b *pagemodel.Model) *tree {
 	names := &texts{list: []string{""}, at: map[string]int{"": 0}}
-	t := &tree{Lives: len(b.Lifetimes)}
+	t := &tree{Lifetimes: len(b.Lifetimes)}
 	for i := range b.Frames {
 		f, to := &b.Frames[i], &t.Frames
 		to.Kind, to.Line = append(to.Kind, int(f.Kind)), append(to.Line, f.Line)
@@ -400,30 +400,30 @@ func curveColumns(curves []pagemodel.Curve, first uint64) []byte {
 	return out
 }
 
-// livesColumns is the lives, as columns of varints: steps of the group, steps of the birth (from 0 in each group), moments
-// lived, blocks, and bytes.
-func livesColumns(lives []pagemodel.Lifetimes) []byte {
+// lifetimeColumns is the lifetimes, as columns of varints: steps of the group, steps of the allocation (from 0 in each group), moments
+// in use, blocks, and bytes.
+func lifetimeColumns(lifetimes []pagemodel.Lifetimes) []byte {
 	var out []byte
 	group := uint32(0)
-	for i := range lives {
-		out = binary.AppendUvarint(out, uint64(lives[i].Group-group))
-		group = lives[i].Group
+	for i := range lifetimes {
+		out = binary.AppendUvarint(out, uint64(lifetimes[i].Group-group))
+		group = lifetimes[i].Group
 	}
-	born := uint16(0)
-	for i := range lives {
-		if i == 0 || lives[i].Group != lives[i-1].Group {
-			born = 0
+	allocated := uint16(0)
+	for i := range lifetimes {
+		if i == 0 || lifetimes[i].Group != lifetimes[i-1].Group {
+			allocated = 0
 		}
-		out = binary.AppendUvarint(out, uint64(lives[i].Alloc-born))
-		born = lives[i].Alloc
+		out = binary.AppendUvarint(out, uint64(lifetimes[i].Alloc-allocated))
+		allocated = lifetimes[i].Alloc
 	}
 	for _, column := range []func(l *pagemodel.Lifetimes) uint64{
 		func(l *pagemodel.Lifetimes) uint64 { return uint64(l.Free - l.Alloc) },
 		func(l *pagemodel.Lifetimes) uint64 { return l.Blocks },
 		func(l *pagemodel.Lifetimes) uint64 { return l.Bytes },
 	} {
-		for i := range lives {
-			out = binary.AppendUvarint(out, column(&lives[i]))
+		for i := range lifetimes {
+			out = binary.AppendUvarint(out, column(&lifetimes[i]))
 		}
 	}
 	return out

@@ -43,7 +43,7 @@ type diffRow struct {
 	Moved  bool       `json:"moved,omitempty"`
 	Edited bool       `json:"edited,omitempty"`
 	Before *diffEntry `json:"before,omitempty"` // none: the row is new
-	After  *diffEntry `json:"after,omitempty"`  // none: the row is gone
+	After  *diffEntry `json:"after,omitempty"`  // none: the row was removed
 }
 
 type diffEntry struct {
@@ -91,7 +91,7 @@ func WriteDiff(w io.Writer, in DiffInput) error {
 	return nil
 }
 
-// diffTitles are what stands above the names, by view.RowKind.
+// diffTitles are the headings of the names, by view.RowKind.
 var diffTitles = []string{"Line", "Function", "Leaf and stack", "Layer", "Device"}
 
 func diffOf(in *DiffInput) *diffData {

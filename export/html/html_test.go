@@ -60,7 +60,7 @@ func liveAfter(t *testing.T, s *eventtest.Stream, n uint64) (sum amount, threads
 	return sum, threads
 }
 
-// flow is what the events of a range allocated, and what of that lives at its end; segments aside.
+// flow is what the events of a range allocated, and what of that is in use at its end; segments aside.
 func flow(s *eventtest.Stream, from, to uint64) (allocated, leaked amount) {
 	live := map[uint64]uint64{}
 	for i, e := range s.Events[:to] {
@@ -386,8 +386,8 @@ func TestSelected(t *testing.T) {
 	require.Equal(t, []uint64{500, 2000}, []uint64{from, to})
 }
 
-// TestHoles: the times in which events were lost are said, and red in the curve.
-func TestHoles(t *testing.T) {
+// TestLossIntervals: the times in which events were lost are said, and red in the curve.
+func TestLossIntervals(t *testing.T) {
 	s := stream(27, 3000)
 	in := pageOf(t, traceOf(t, s), nil)
 	first, last := s.Events[0].Time, s.Events[2999].Time
@@ -411,7 +411,7 @@ func TestHoles(t *testing.T) {
 	p := open(t, in)
 	require.Regexp(t, `between \S+ s and \S+ s`, p.text(`document.querySelector('[data-name=lost]').textContent`))
 	require.Equal(t, "3", p.text(red), "tenths of the width")
-	p.shoot("holes")
+	p.shoot("losses")
 }
 
 // What is not known is unknown, and a trace without anything in it is drawn too.

@@ -39,7 +39,7 @@ type diffRow struct {
 	Moved  bool       `json:"moved"`
 	Edited bool       `json:"edited"`
 	Before *diffEntry `json:"before"` // null: the row is new
-	After  *diffEntry `json:"after"`  // null: the row is gone
+	After  *diffEntry `json:"after"`  // null: the row was removed
 }
 
 type diffEntry struct {

@@ -15,11 +15,11 @@ import (
 )
 
 // dumpVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
-const dumpVersion = 1
+const dumpVersion = 2
 
 // Dump is what WriteDump writes.
 type Dump struct {
-	Books   *allocator.State
+	State   *allocator.State
 	PID     int
 	Command []string  // the command line; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0
@@ -45,33 +45,33 @@ type dumpFile struct {
 }
 
 type dumpDevice struct {
-	Device      int           `json:"device"`
-	Time        time.Time     `json:"time"`
-	BootTime    uint64        `json:"boottime_ns"`
-	Memory      dumpMemory    `json:"memory"`
-	Counted     dumpCounted   `json:"counted"`
-	Unexplained int64         `json:"unexplained"`
-	Driver      *dumpDriver   `json:"driver,omitempty"`
-	BesideTorch *int64        `json:"beside_torch,omitempty"`
-	Pools       []dumpPool    `json:"pools"`
-	Holes       []dumpHoles   `json:"holes"`
-	Segments    []dumpSegment `json:"segments"`
+	Device         int                  `json:"device"`
+	Time           time.Time            `json:"time"`
+	BootTime       uint64               `json:"boottime_ns"`
+	Memory         dumpMemory           `json:"memory"`
+	Counted        dumpCounted          `json:"counted"`
+	Unexplained    int64                `json:"unexplained"`
+	Driver         *dumpDriver          `json:"driver,omitempty"`
+	BesideTorch    *int64               `json:"beside_torch,omitempty"`
+	Pools          []dumpPool           `json:"pools"`
+	InactiveSplits []dumpInactiveSplits `json:"inactive_splits"`
+	Segments       []dumpSegment        `json:"segments"`
 }
 
 type dumpMemory struct {
-	Reserved         uint64  `json:"reserved"`
-	Allocated        uint64  `json:"allocated"`
-	Requested        *uint64 `json:"requested,omitempty"`
-	Rounding         *uint64 `json:"rounding,omitempty"`
-	Pending          uint64  `json:"pending"`
-	Holes            uint64  `json:"holes"`
-	Free             uint64  `json:"free"`
-	LargestHole      uint64  `json:"largest_hole"`
-	SegmentCount     uint64  `json:"segment_count"`
-	FreeSegmentCount uint64  `json:"free_segment_count"`
-	AllocatedCount   uint64  `json:"allocated_count"`
-	PendingCount     uint64  `json:"pending_count"`
-	HoleCount        uint64  `json:"hole_count"`
+	Reserved             uint64  `json:"reserved"`
+	Allocated            uint64  `json:"allocated"`
+	Requested            *uint64 `json:"requested,omitempty"`
+	Rounding             *uint64 `json:"rounding,omitempty"`
+	Pending              uint64  `json:"pending"`
+	InactiveSplit        uint64  `json:"inactive_split"`
+	Free                 uint64  `json:"free"`
+	LargestInactiveSplit uint64  `json:"largest_inactive_split"`
+	SegmentCount         uint64  `json:"segment_count"`
+	FreeSegmentCount     uint64  `json:"free_segment_count"`
+	AllocatedCount       uint64  `json:"allocated_count"`
+	PendingCount         uint64  `json:"pending_count"`
+	InactiveSplitCount   uint64  `json:"inactive_split_count"`
 }
 
 type dumpCounted struct {
@@ -100,16 +100,16 @@ type dumpDriver struct {
 	All   *uint64 `json:"used_by_all,omitempty"`
 }
 
-type dumpHoles struct {
-	Pool    dumpPoolName    `json:"pool"`
-	Stream  uint64          `json:"stream"`
-	Count   uint64          `json:"count"`
-	Bytes   uint64          `json:"bytes"`
-	Largest uint64          `json:"largest"`
-	Classes []dumpHoleClass `json:"classes"`
+type dumpInactiveSplits struct {
+	Pool    dumpPoolName             `json:"pool"`
+	Stream  uint64                   `json:"stream"`
+	Count   uint64                   `json:"count"`
+	Bytes   uint64                   `json:"bytes"`
+	Largest uint64                   `json:"largest"`
+	Classes []dumpInactiveSplitClass `json:"classes"`
 }
 
-type dumpHoleClass struct {
+type dumpInactiveSplitClass struct {
 	From    uint64 `json:"from"`
 	Below   uint64 `json:"below"`
 	Count   uint64 `json:"count"`
@@ -118,17 +118,17 @@ type dumpHoleClass struct {
 }
 
 type dumpSegment struct {
-	Address     uint64       `json:"address"`
-	Size        uint64       `json:"size"`
-	Pool        dumpPoolName `json:"pool"`
-	Stream      uint64       `json:"stream"`
-	Expandable  bool         `json:"expandable"`
-	Allocated   uint64       `json:"allocated"`
-	Requested   *uint64      `json:"requested,omitempty"`
-	Pending     uint64       `json:"pending"`
-	Free        uint64       `json:"free"`
-	LargestHole uint64       `json:"largest_hole"`
-	Blocks      []dumpBlock  `json:"blocks"`
+	Address              uint64       `json:"address"`
+	Size                 uint64       `json:"size"`
+	Pool                 dumpPoolName `json:"pool"`
+	Stream               uint64       `json:"stream"`
+	Expandable           bool         `json:"expandable"`
+	Allocated            uint64       `json:"allocated"`
+	Requested            *uint64      `json:"requested,omitempty"`
+	Pending              uint64       `json:"pending"`
+	Free                 uint64       `json:"free"`
+	LargestInactiveSplit uint64       `json:"largest_inactive_split"`
+	Blocks               []dumpBlock  `json:"blocks"`
 }
 
 type dumpBlock struct {
@@ -145,8 +145,8 @@ type dumpBlock struct {
 // WriteDump writes the allocator's map and its figures as one JSON object on one line.
 func WriteDump(w io.Writer, d Dump) error {
 	f := dumpFile{Format: "gputrace dump", Version: dumpVersion, PID: d.PID, Command: d.Command, HoldersWhy: d.HoldersWhy, Devices: []dumpDevice{}}
-	for i := range d.Books.Devices {
-		f.Devices = append(f.Devices, newDumpDevice(&d.Books.Devices[i], d.Boot))
+	for i := range d.State.Devices {
+		f.Devices = append(f.Devices, newDumpDevice(&d.State.Devices[i], d.Boot))
 	}
 	if d.Balance != nil {
 		f.addBalance(d.Balance)
@@ -166,10 +166,10 @@ func newDumpDevice(d *allocator.DeviceState, boot time.Time) dumpDevice {
 	out := dumpDevice{
 		Device: d.Counted.Device, Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
 		Counted: dumpCounted{d.Counted.Allocated, d.Counted.Reserved}, Unexplained: d.Unexplained(),
-		Pools: make([]dumpPool, len(d.Pools)), Holes: []dumpHoles{}, Segments: make([]dumpSegment, len(d.Segments)),
+		Pools: make([]dumpPool, len(d.Pools)), InactiveSplits: []dumpInactiveSplits{}, Segments: make([]dumpSegment, len(d.Segments)),
 	}
 	for _, h := range d.InactiveByPool() {
-		out.Holes = append(out.Holes, newDumpHoles(&h))
+		out.InactiveSplits = append(out.InactiveSplits, newDumpInactiveSplits(&h))
 	}
 	for i := range d.Pools {
 		p := &d.Pools[i]
@@ -209,9 +209,9 @@ func newDumpDriver(u *balance.DriverUse) dumpDriver {
 
 // addHolders adds what holds the blocks, as far as it was read of the same ones.
 func (f *dumpFile) addHolders(d *Dump) {
-	for i := range d.Books.Devices {
-		for j := range d.Books.Devices[i].Segments {
-			blocks := d.Books.Devices[i].Segments[j].Blocks
+	for i := range d.State.Devices {
+		for j := range d.State.Devices[i].Segments {
+			blocks := d.State.Devices[i].Segments[j].Blocks
 			for k := range blocks {
 				if n, ok := d.Holders.Find(&blocks[k]); ok {
 					held, out := &d.Holders.Report.Blocks[n], &f.Devices[i].Segments[j].Blocks[k]
@@ -222,10 +222,10 @@ func (f *dumpFile) addHolders(d *Dump) {
 	}
 }
 
-func newDumpHoles(h *allocator.InactiveSplits) dumpHoles {
-	out := dumpHoles{Pool: poolName(h.Pool.Small, h.Pool.ID), Stream: h.Stream, Count: h.Count, Bytes: h.Bytes, Largest: h.Largest}
+func newDumpInactiveSplits(h *allocator.InactiveSplits) dumpInactiveSplits {
+	out := dumpInactiveSplits{Pool: poolName(h.Pool.Small, h.Pool.ID), Stream: h.Stream, Count: h.Count, Bytes: h.Bytes, Largest: h.Largest}
 	for _, c := range h.Classes {
-		out.Classes = append(out.Classes, dumpHoleClass(c))
+		out.Classes = append(out.Classes, dumpInactiveSplitClass(c))
 	}
 	return out
 }
@@ -240,15 +240,15 @@ func poolName(small bool, id [2]uint64) dumpPoolName {
 func newDumpMemory(m *allocator.Memory) dumpMemory {
 	return dumpMemory{
 		Reserved: m.Reserved, Allocated: m.Allocated, Requested: known(m.Requested), Rounding: known(m.Rounding()), Pending: m.Pending,
-		Holes: m.InactiveSplit, Free: m.Free, LargestHole: m.LargestInactiveSplit, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
-		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, HoleCount: m.InactiveSplitCount,
+		InactiveSplit: m.InactiveSplit, Free: m.Free, LargestInactiveSplit: m.LargestInactiveSplit, SegmentCount: m.SegmentCount, FreeSegmentCount: m.FreeSegmentCount,
+		AllocatedCount: m.AllocatedCount, PendingCount: m.PendingCount, InactiveSplitCount: m.InactiveSplitCount,
 	}
 }
 
 func newDumpSegment(s *allocator.SegmentState) dumpSegment {
 	out := dumpSegment{
 		Address: s.Addr, Size: s.Size, Pool: poolName(s.Pool.Small, s.Pool.ID), Stream: s.Stream, Expandable: s.Expandable,
-		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(), LargestHole: s.LargestInactiveSplit,
+		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(), LargestInactiveSplit: s.LargestInactiveSplit,
 		Blocks: make([]dumpBlock, len(s.Blocks)),
 	}
 	for i := range s.Blocks {

@@ -43,14 +43,14 @@ func sample() Dump {
 		},
 		{DeviceTotals: inspect.DeviceTotals{Device: 1}, Time: 7},
 	}}
-	return Dump{Books: allocator.New(m), PID: 4821, Command: []string{"python", "a\x1b[2J<b>"}, Boot: time.Unix(1795000000, 0)}
+	return Dump{State: allocator.New(m), PID: 4821, Command: []string{"python", "a\x1b[2J<b>"}, Boot: time.Unix(1795000000, 0)}
 }
 
 // balanced has figures of the driver: known, unknown, and of no known device.
 func balanced(moved bool) Dump {
 	d := sample()
 	d.Balance = balance.New(&balance.Input{
-		PID: 4821, Torch: d.Books.Torch(), DriverWhy: "which device is which is not known", Moved: moved,
+		PID: 4821, Torch: d.State.Torch(), DriverWhy: "which device is which is not known", Moved: moved,
 		Driver: []balance.DriverUse{
 			{Device: 0, Used: 1<<60 + 1, Name: "NVIDIA H200", UUID: "GPU-1", Total: 1 << 61, All: event.Unknown},
 			{Device: 1, Used: 1 << 20, Name: "NVIDIA H200", UUID: "MIG-2", Total: event.Unknown, All: event.Unknown},
@@ -65,8 +65,8 @@ func named() Dump {
 	d := sample()
 	path := who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: "loss"}}
 	blocks := []who.Block{
-		{Block: d.Books.Devices[0].Segments[0].Blocks[0], Category: who.CategoryTensor, Path: path},
-		{Block: d.Books.Devices[0].Segments[0].Blocks[1], Category: who.CategoryTensor, Path: path},
+		{Block: d.State.Devices[0].Segments[0].Blocks[0], Category: who.CategoryTensor, Path: path},
+		{Block: d.State.Devices[0].Segments[0].Blocks[1], Category: who.CategoryTensor, Path: path},
 	}
 	blocks[1].State = inspect.StateAllocated
 	d.Holders = holders.New(&who.Report{Blocks: blocks})
@@ -78,7 +78,7 @@ func TestWriteDump(t *testing.T) {
 	unnamed.HoldersWhy = "no Python to read"
 	for name, d := range map[string]Dump{
 		"names": named(), "names.none": unnamed,
-		"all": sample(), "nothing": {Books: allocator.New(&inspect.Map{}), PID: 1}, "balance": balanced(true),
+		"all": sample(), "nothing": {State: allocator.New(&inspect.Map{}), PID: 1}, "balance": balanced(true),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer

@@ -15,7 +15,7 @@ import (
 )
 
 // exportVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
-const exportVersion = 1
+const exportVersion = 2
 
 // Export is what WriteExport writes.
 type Export struct {
@@ -46,18 +46,18 @@ type exportFile struct {
 }
 
 type exportSummary struct {
-	Bytes    uint64     `json:"bytes"`
-	Events   uint64     `json:"events"`
-	Ignored  uint64     `json:"ignored"`
-	Gaps     uint64     `json:"gaps"`
-	Holes    []hole     `json:"holes,omitempty"` // the last 1000
-	First    uint64     `json:"first_boottime_ns,omitempty"`
-	Last     uint64     `json:"last_boottime_ns,omitempty"`
-	FirstUTC *time.Time `json:"first,omitempty"`
-	LastUTC  *time.Time `json:"last,omitempty"`
+	Bytes         uint64         `json:"bytes"`
+	Events        uint64         `json:"events"`
+	Ignored       uint64         `json:"ignored"`
+	Gaps          uint64         `json:"gaps"`
+	LossIntervals []lossInterval `json:"loss_intervals,omitempty"` // the last 1000
+	First         uint64         `json:"first_boottime_ns,omitempty"`
+	Last          uint64         `json:"last_boottime_ns,omitempty"`
+	FirstUTC      *time.Time     `json:"first,omitempty"`
+	LastUTC       *time.Time     `json:"last,omitempty"`
 }
 
-type hole struct {
+type lossInterval struct {
 	PID    uint32 `json:"pid"`
 	From   uint64 `json:"from_boottime_ns"`
 	To     uint64 `json:"to_boottime_ns"`
@@ -175,7 +175,7 @@ func newExportSummary(x *Export) exportSummary {
 		Bytes: x.View.Total(), Events: s.Events, Ignored: s.Ignored, Gaps: s.GapCount, First: s.First, Last: s.Time,
 	}
 	for _, h := range s.LossIntervals {
-		out.Holes = append(out.Holes, hole{h.PID, h.From, h.To, h.Events})
+		out.LossIntervals = append(out.LossIntervals, lossInterval{h.PID, h.From, h.To, h.Events})
 	}
 	if !x.Boot.IsZero() && s.Events > 0 {
 		first, last := x.Boot.Add(time.Duration(s.First)).UTC(), x.Boot.Add(time.Duration(s.Time)).UTC()

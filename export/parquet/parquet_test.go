@@ -133,7 +133,7 @@ type place struct {
 	layer, device, stack string
 }
 
-// inUse is what lives, by the heap.
+// inUse is the live set of the heap.
 func inUse(v *view.View) map[place][3]int64 {
 	out := map[place][3]int64{}
 	for i := range v.Sites {
@@ -221,7 +221,7 @@ func TestWriteError(t *testing.T) {
 	require.ErrorIs(t, parquet.Write(fullDisk{}, &rows.Table{Trace: trace}, view.Selection{}), errFull)
 }
 
-// TestSelection: a range has what was born in it.
+// TestSelection: a range has what was allocated in it.
 func TestSelection(t *testing.T) {
 	trace := traces(t)["random"]
 	s := view.Selection{From: trace.First() + (trace.Last()-trace.First())/2, To: trace.Last(), MinSize: 1024}

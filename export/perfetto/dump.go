@@ -38,7 +38,7 @@ type sample struct {
 	allocs, blocks  int64
 }
 
-// moment writes what lives as a heap profile of each heap.
+// moment writes the live set as a heap profile of each heap.
 func (t *trace) moment(time uint64, v *view.View) {
 	for _, d := range t.dumps {
 		for _, u := range d.stacks {

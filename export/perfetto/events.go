@@ -125,12 +125,12 @@ type boundary struct {
 // lifetimes writes the largest blocks, from birth to end. Slices of one track must nest, so that there are as many tracks as
 // blocks that live at one time; Perfetto shows those of one name as one.
 func (t *trace) lifetimes() {
-	lives := slices.Clone(t.in.Timeline.Lifetimes)
-	slices.SortStableFunc(lives, func(x, y view.Lifetime) int { return cmp.Compare(x.Block.Time, y.Block.Time) })
+	lifetimes := slices.Clone(t.in.Timeline.Lifetimes)
+	slices.SortStableFunc(lifetimes, func(x, y view.Lifetime) int { return cmp.Compare(x.Block.Time, y.Block.Time) })
 	lanes := map[heapKey][]*lane{}
 	var all []boundary
-	for i := range lives {
-		l := &lives[i]
+	for i := range lifetimes {
+		l := &lifetimes[i]
 		key := heapKey{l.Block.PID, l.Block.Layer, l.Block.Device}
 		begin := max(l.Block.Time, t.in.Timeline.From)
 		lane := t.lane(lanes, key, begin)

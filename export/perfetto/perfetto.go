@@ -1,5 +1,5 @@
 // Package perfetto writes a recording as a trace that ui.perfetto.dev and trace_processor read: totals of every device as
-// counters, each allocation with its stack and bytes, what lives at a number of moments as heap profiles, the largest blocks
+// counters, each allocation with its stack and bytes, the live set of some moments as heap profiles, the largest blocks
 // from birth to end. The format is a row of protobuf packets.
 package perfetto
 

@@ -174,7 +174,7 @@ func checkInstants(t *testing.T, s *eventtest.Stream, trace *view.Trace, d *deco
 	require.Equal(t, allocated, weights)
 }
 
-// checkCounters: every total that an event told is on the track at that time, and nothing else.
+// checkCounters: every total of an event is on the track at that time, and nothing else.
 func checkCounters(t *testing.T, s *eventtest.Stream, d *decoded) {
 	t.Helper()
 	type key struct {
@@ -209,7 +209,7 @@ func checkCounters(t *testing.T, s *eventtest.Stream, d *decoded) {
 			used[device] -= live[e.Addr]
 		}
 		if value, ok := got[key{device, "device memory", e.Time}]; ok && e.Layer == event.LayerDevice && last[device] != 0 {
-			// The stream's reserved figure is larger than the segment that it has told of: the rest is from before.
+			// The stream's reserved figure is larger than its one segment: the rest is from before.
 			require.Equal(t, used[device]-200<<22+1<<32, value)
 		}
 	}
@@ -222,7 +222,7 @@ func checkCounters(t *testing.T, s *eventtest.Stream, d *decoded) {
 	require.Equal(t, changes, n)
 }
 
-// checkDumps: at each moment the profiles add up to what lived then, and nothing in them ever becomes less.
+// checkDumps: at each moment the profiles add up to what was in use then, and nothing in them ever becomes less.
 func checkDumps(t *testing.T, trace *view.Trace, d *decoded) {
 	t.Helper()
 	live := map[uint64]int64{}
@@ -257,13 +257,13 @@ func checkDumps(t *testing.T, trace *view.Trace, d *decoded) {
 func checkSlices(t *testing.T, s *eventtest.Stream, d *decoded, n int) {
 	t.Helper()
 	type life struct{ born, end, size, addr uint64 }
-	lives := map[event.Layer][]*life{}
+	lifetimes := map[event.Layer][]*life{}
 	open := map[uint64]*life{}
 	for i := range s.Events {
 		switch e := &s.Events[i]; e.Kind {
 		case event.KindAlloc:
 			l := &life{e.Time, 0, e.Size, e.Addr}
-			open[e.Addr], lives[e.Layer] = l, append(lives[e.Layer], l)
+			open[e.Addr], lifetimes[e.Layer] = l, append(lifetimes[e.Layer], l)
 		case event.KindFree:
 			if open[e.Addr] != nil {
 				open[e.Addr].end = e.Time
@@ -271,7 +271,7 @@ func checkSlices(t *testing.T, s *eventtest.Stream, d *decoded, n int) {
 		}
 	}
 	var want, got []life
-	for _, l := range lives {
+	for _, l := range lifetimes {
 		slices.SortStableFunc(l, func(x, y *life) int { return int(y.size) - int(x.size) })
 		for _, x := range l[:min(n, len(l))] {
 			want = append(want, *x)

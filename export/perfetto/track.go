@@ -36,7 +36,7 @@ type device struct {
 
 var counterNames = [rankUsed + 1]string{"allocated", "reserved", "device memory"}
 
-// uuid makes the number of a track. It is told from those of other processes and traces, so that files can be merged.
+// uuid makes the number of a track. It differs from those of other processes and traces, so that files can be merged.
 func (t *trace) uuid(parts ...any) uint64 {
 	h := fnv.New64a()
 	_ = binary.Write(h, binary.LittleEndian, t.in.Trace.First())

@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event/eventtest"
 )
 
-// TestMoreProcesses: the profile of several has the samples of each, to be told apart by their labels.
+// TestMoreProcesses: the profile of several has the samples of each, with labels that say whose they are.
 func TestMoreProcesses(t *testing.T) {
 	var parts []Part
 	want := map[string]int64{}

@@ -19,8 +19,8 @@ import (
 type Kind uint8
 
 const (
-	InUse Kind = iota // what lives now; its torch samples add up to the allocator's own total
-	Alloc             // everything allocated since the attach; what lived before is not in it
+	InUse Kind = iota // what is in use now; its torch samples add up to the allocator's own total
+	Alloc             // everything allocated since the attach; what was allocated before is not in it
 )
 
 // Detail says how much of each stack is written.
@@ -38,9 +38,9 @@ const (
 
 // Names of the samples that stand for memory without a stack.
 const (
-	BeforeAttach = stacks.BeforeAttach // lived before the first event and still does
-	// LostEvents is blocks whose events were lost, as far as the allocator's books have them, and the net bytes of other
-	// events that did not come through, which can be negative.
+	BeforeAttach = stacks.BeforeAttach // allocated before the first event and not freed since
+	// LostEvents is blocks whose events were lost, as far as the allocator state has them, and the net bytes of other lost
+	// events, which can be negative.
 	LostEvents = stacks.LostEvents
 )
 
@@ -56,7 +56,7 @@ type Input struct {
 	// difference and divide by it.
 	Duration time.Duration
 	Detail   Detail
-	// Joined splits what lived before the first event by what holds it; nil: it is one sample.
+	// Joined splits what was allocated before the first event by its holders; nil: it is one sample.
 	Joined *view.Joined
 	// Rank is the label of the view's process in a job, such as "rank 0". Empty where no part has one: samples have no such label.
 	Rank string
@@ -98,7 +98,7 @@ var kinds = map[Kind]struct {
 	others     string // what the other two values are of
 }{
 	InUse: {"inuse_space", view.InUse, false, "alloc_objects and alloc_space are of stacks with memory in use only; alloc.pb.gz has all"},
-	Alloc: {"alloc_space", view.Allocated, true, "inuse_objects and inuse_space are without what lived at the attach; inuse.pb.gz has all"},
+	Alloc: {"alloc_space", view.Allocated, true, "inuse_objects and inuse_space are without what was allocated before the attach; inuse.pb.gz has all"},
 }
 
 // Write writes one profile, gzipped. It has no doc_url (Perfetto refuses such files) and no frame filters: what is to be
@@ -156,7 +156,7 @@ func (b *builder) add(parts []Part, measure view.Measure) {
 const maxParts = 50_000
 
 // tooManyParts is the comment of a profile whose sites were left whole.
-const tooManyParts = "too many samples: those of one site are not told apart by thread, stream, size and age"
+const tooManyParts = "too many samples: those of one site are not divided by thread, stream, size and age"
 
 // partsOf is how many parts the sites of a view have; 0: it was not made with any.
 func partsOf(v *view.View) (n int) {

@@ -114,7 +114,7 @@ func recording() (*view.View, map[event.Device]uint64) {
 	r.torch(7, cuda0, 7, 512)
 	r.torch(7, cuda0, 99, 512)
 	r.free(7, cuda0, freed, 4096)
-	r.free(7, cuda0, 1<<50, 1<<20) // lived before
+	r.free(7, cuda0, 1<<50, 1<<20) // allocated before
 	r.total[cuda0] += 1536         // an allocation that is not seen
 	r.torch(7, cuda0, 1, 512)
 	r.torch(8, cuda1, 6, 2048)
@@ -389,7 +389,7 @@ func TestPprofAlloc(t *testing.T) {
 	require.NotContains(t, out, BeforeAttach)
 }
 
-// Two profiles of one run subtract: what is the same is gone.
+// Two profiles of one run subtract: equal samples disappear.
 func TestPprofDiff(t *testing.T) {
 	file, _ := write(t, inUse)
 	out := pprof(t, "-top", "-diff_base="+file, "-unit=B", file)
@@ -405,9 +405,9 @@ func TestEmpty(t *testing.T) {
 	require.Equal(t, "[python]", p.Mapping[0].File)
 }
 
-// With the allocator's books, what lived before is known block by block, and what was lost is found. Neither was seen to be
+// With the allocator state, what was allocated before is known block by block, and what was lost is found. Neither was seen to be
 // allocated.
-func TestBlocksOfTheBooks(t *testing.T) {
+func TestBlocksOfTheAllocatorState(t *testing.T) {
 	r := &recorder{heap.New(), map[event.Device]uint64{cuda0: 3072}, 1 << 40}
 	seen := r.torch(7, cuda0, 1, 512)
 	for _, blocks := range [][]uint64{{0x1000, 0x2000}, {0x1000, 0x2000, 0x5000}} {

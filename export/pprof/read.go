@@ -98,7 +98,7 @@ func label(s *profile.Sample, key string) string {
 	return unlabelled
 }
 
-// framesOf is the frames of a sample, leaf first, and the names that stand in ours for what has no frames, or before them.
+// framesOf is the frames of a sample, leaf first, and in our profiles the names of what has no frames.
 func framesOf(s *profile.Sample) (frames []event.Frame, names []string) {
 	_, ours := s.Label["site"]
 	for _, loc := range s.Location {

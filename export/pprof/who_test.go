@@ -16,7 +16,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/who"
 )
 
-// joined has holders of three blocks that lived before the first event, 3 MiB of the recording's 4.
+// joined has holders of three blocks from before the first event, 3 MiB of the recording's 4.
 func joined(view *view.View) *view.Joined {
 	r := &who.Report{PID: 7, Time: 1}
 	var blocks []heap.Block
@@ -29,7 +29,7 @@ func joined(view *view.View) *view.Joined {
 	return holders.New(r).Join(view, slices.Values(blocks))
 }
 
-// TestBeforeAttachByHolder: what lived before has the leaves that say what holds it, and adds up to the same.
+// TestBeforeAttachByHolder: what was allocated before has leaves that name its holders, and adds up to the same.
 func TestBeforeAttachByHolder(t *testing.T) {
 	_, whole := write(t, inUse)
 	_, p := write(t, func(in *Input) { in.Joined = joined(in.View) })

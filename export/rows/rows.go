@@ -16,8 +16,8 @@ import (
 type Row struct {
 	ID        int64   `parquet:"id,delta"`
 	TS        *int64  `parquet:"ts,optional,timestamp(nanosecond:local)"`      // birth, UTC
-	FreeTS    *int64  `parquet:"free_ts,optional,timestamp(nanosecond:local)"` // end, UTC; nil: it lives
-	Dur       *int64  `parquet:"dur,optional"`                                 // nanoseconds; nil: it lives
+	FreeTS    *int64  `parquet:"free_ts,optional,timestamp(nanosecond:local)"` // of the free, UTC; nil: in use
+	Dur       *int64  `parquet:"dur,optional"`                                 // nanoseconds; nil: in use
 	Bytes     *int64  `parquet:"bytes,optional"`
 	Requested *int64  `parquet:"requested,optional"`
 	Layer     string  `parquet:"layer,dict"`

@@ -19,7 +19,7 @@ func Write(w io.Writer, b *allocator.State) error { return write(w, b, nil) }
 
 func write(w io.Writer, b *allocator.State, held *holders.Index) error {
 	out := bufio.NewWriter(w)
-	p := &bookPickler{newPickler(out), held}
+	p := &statePickler{newPickler(out), held}
 	segments := allSegments(b)
 	p.dict(
 		item{"segments", func() { p.list(len(segments), func(i int) { p.segment(&segments[i]) }) }},
@@ -33,8 +33,8 @@ func write(w io.Writer, b *allocator.State, held *holders.Index) error {
 	return nil
 }
 
-// bookPickler writes the allocator's books.
-type bookPickler struct {
+// statePickler writes the allocator state.
+type statePickler struct {
 	*pickler
 	held *holders.Index // nil: blocks have no frames
 }
@@ -65,7 +65,7 @@ func traces(b *allocator.State) int {
 	return n
 }
 
-func (p *bookPickler) segment(s *segment) {
+func (p *statePickler) segment(s *segment) {
 	kind := "large"
 	if s.Pool.Small {
 		kind = "small"
@@ -102,7 +102,7 @@ func requestedOf(s *segment) (active, requested uint64) {
 	return active, requested
 }
 
-func (p *bookPickler) block(s *segment, i int) {
+func (p *statePickler) block(s *segment, i int) {
 	b := &s.Blocks[i]
 	items := []item{
 		p.number("address", b.Addr),

@@ -109,8 +109,8 @@ var viewer = strings.Fields(`PROTO FRAME MEMOIZE BINPUT LONG_BINPUT BINGET LONG_
 	TUPLE1 TUPLE2 TUPLE3 LIST DICT APPEND APPENDS SETITEM SETITEMS BININT BININT1 BININT2 LONG1 BINFLOAT SHORT_BINUNICODE
 	BINUNICODE NONE NEWTRUE NEWFALSE STOP`)
 
-// books have two devices, one of them empty, two streams, all states, and more blocks than a batch holds.
-func books() *allocator.State {
+// the state has two devices, one of them empty, two streams, all states, and more blocks than a batch holds.
+func state() *allocator.State {
 	one := inspect.Segment{Addr: 0x7f0000000000, Size: 20 << 20, Stream: 0x55b7f448d430, Pool: inspect.Pool{ID: [2]uint64{1, 0}}, Expandable: true, Blocks: []inspect.Block{
 		{Addr: 0x7f0000000000, Size: 5 << 20, Requested: 5<<20 - 3, Stream: 0x55b7f448d430, State: inspect.StateAllocated},
 		{Addr: 0x7f0000500000, Size: 5 << 20, Requested: 5<<20 - 5, Stream: 0x55b7f448d430, State: inspect.StatePending},
@@ -138,7 +138,7 @@ func written(t *testing.T, b *allocator.State) []byte {
 }
 
 func TestWrite(t *testing.T) {
-	b := written(t, books())
+	b := written(t, state())
 	var got struct {
 		Segments []map[string]any
 		Traces   [][]any `json:"device_traces"`
@@ -186,7 +186,7 @@ func viewerTool(t *testing.T) (interpreter, tool string) {
 func TestViewer(t *testing.T) {
 	interpreter, tool := viewerTool(t)
 	file := filepath.Join(t.TempDir(), "snapshot.pickle")
-	require.NoError(t, os.WriteFile(file, written(t, books()), 0o644))
+	require.NoError(t, os.WriteFile(file, written(t, state()), 0o644))
 	for command, want := range map[string]string{
 		"stats": "22.0MiB", "trace": "", "segment_plot": "<html", "trace_plot": "<html",
 	} {
@@ -217,5 +217,5 @@ var errFull = errors.New("full")
 func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 
 func TestWriteError(t *testing.T) {
-	require.ErrorIs(t, Write(fullDisk{}, books()), errFull)
+	require.ErrorIs(t, Write(fullDisk{}, state()), errFull)
 }

@@ -100,7 +100,7 @@ func totals(s *heap.Snapshot) [][5]uint64 {
 	return out
 }
 
-// TestRoundTripOfMoments: read back, a snapshot of any moment of any trace has what lived then, by line.
+// TestRoundTripOfMoments: read back, a snapshot of any moment of any recording has the live set of then, by line.
 func TestRoundTripOfMoments(t *testing.T) {
 	for seed := range uint64(5) {
 		s := eventtest.Random(seed, 3000)

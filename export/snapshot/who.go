@@ -11,7 +11,7 @@ import (
 
 // WriteHeld is Write with holders: a block's list of frames says, innermost first, what holds it, with its shape and dtype, the
 // group that it belongs to, and its category. So the viewer shows names where PyTorch's own snapshot has the stack of the
-// allocation, and adds up by them. A block that the holders do not have, as it is in the books, has no frames.
+// allocation, and adds up by them. A block that the holders do not have has no frames.
 func WriteHeld(w io.Writer, b *allocator.State, h *holders.Index) error { return write(w, b, h) }
 
 // frame is shown by the viewer as "file:line:name".

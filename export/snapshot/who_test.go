@@ -16,8 +16,8 @@ import (
 	"github.com/gputrace/gputrace/inspect/who"
 )
 
-// heldBooks are books and the holders of two of their blocks; another is known as something else by now.
-func heldBooks(t *testing.T) []byte {
+// heldState is an allocator state and the holders of two of its blocks; another block has changed since.
+func heldState(t *testing.T) []byte {
 	t.Helper()
 	held := func(addr, size, requested, stream uint64, c who.Category, name string, tensors ...who.Tensor) who.Block {
 		return who.Block{
@@ -32,7 +32,7 @@ func heldBooks(t *testing.T) []byte {
 		held(0x7f1000000800, 512, 6, 0, who.CategoryTensor, "kept"),
 	}})
 	var buf bytes.Buffer
-	require.NoError(t, WriteHeld(&buf, books(), h))
+	require.NoError(t, WriteHeld(&buf, state(), h))
 	return buf.Bytes()
 }
 
@@ -49,7 +49,7 @@ func TestWriteHeld(t *testing.T) {
 			}
 		}
 	}
-	b := heldBooks(t)
+	b := heldState(t)
 	python(t, readValue, b, &got)
 	frames := map[uint64][]frame{}
 	for _, s := range got.Segments {
@@ -75,7 +75,7 @@ func TestWriteHeld(t *testing.T) {
 func TestViewerShowsHolders(t *testing.T) {
 	interpreter, tool := viewerTool(t)
 	file := filepath.Join(t.TempDir(), "snapshot.pickle")
-	require.NoError(t, os.WriteFile(file, heldBooks(t), 0o644))
+	require.NoError(t, os.WriteFile(file, heldState(t), 0o644))
 	program := `
 import importlib.util, pickle, sys
 spec = importlib.util.spec_from_file_location("viz", sys.argv[1])
@@ -101,5 +101,5 @@ for segment in snapshot["segments"]:
 }
 
 func TestWriteHeldError(t *testing.T) {
-	require.ErrorIs(t, WriteHeld(fullDisk{}, books(), holders.New(&who.Report{})), errFull)
+	require.ErrorIs(t, WriteHeld(fullDisk{}, state(), holders.New(&who.Report{})), errFull)
 }

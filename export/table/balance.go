@@ -40,11 +40,11 @@ func torchParts(d *balance.Device) []term {
 	if t.InactiveSplit == event.Unknown || t.Free == event.Unknown {
 		return append(out, term{"cached", t.Cached(), "reserved, in no block; " + d.TorchWhy})
 	}
-	if t.Pending == event.Unknown { // the events do not tell which blocks wait
-		return append(out, term{"holes", t.InactiveSplit, "no block of the program, in segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+	if t.Pending == event.Unknown { // the which blocks wait is not in the events
+		return append(out, term{"inactive split", t.InactiveSplit, "no block of the program, in segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
 	}
-	return append(out, term{"pending", t.Pending, "given back, waiting for another stream's work"},
-		term{"holes", t.InactiveSplit, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
+	return append(out, term{"pending", t.Pending, "freed, waiting for another stream's work"},
+		term{"inactive split", t.InactiveSplit, "free blocks of segments that are in use"}, term{"free segments", t.Free, "without a block in use"})
 }
 
 // ownerParts are the terms of the memory that is not the caching allocator's: the largest, and the others in one.
@@ -174,7 +174,7 @@ func (p *printer) balanceRows(d *balance.Device) {
 		p.line("  what is given back to a stream-ordered pool stays with the driver, in %q", restName(d))
 	}
 	if d.Doubtful > 0 {
-		p.line("  %s of it may be gone: a context was destroyed, and whether this was in it is not known", Bytes(d.Doubtful))
+		p.line("  %s of it may be freed: a context was destroyed, and whether this was in it is not known", Bytes(d.Doubtful))
 	}
 	if d.Managed > 0 {
 		p.line("  %s of it is managed memory: the driver counts only those of its pages that are on the device", Bytes(d.Managed))

@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// parts is a caching allocator whose books are known: those of training().
+// parts is a caching allocator whose state is known: that of training().
 var parts = balance.Torch{
 	Reserved: 33*gib + 512*mib, Allocated: 27*gib + 800*mib, Requested: 27*gib + 700*mib, Pending: 12 * mib, InactiveSplit: gib, Free: 4*gib + 724*mib,
 }

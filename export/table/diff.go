@@ -45,7 +45,7 @@ func Diff(w io.Writer, in DiffInput) error {
 	return nil
 }
 
-// rowTitles are what stands above the rows, by view.RowKind.
+// rowTitles are the headings of the rows, by view.RowKind.
 var rowTitles = []string{"Python line, or native symbol", "function", "stack", "layer", "device"}
 
 type diffPrinter struct {
@@ -115,7 +115,7 @@ func remark(c *view.Change) string {
 	case c.Before == nil:
 		return "new"
 	case c.After == nil:
-		return "gone"
+		return "removed"
 	case c.Moved:
 		return "moved"
 	case c.Edited:

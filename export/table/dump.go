@@ -17,7 +17,7 @@ import (
 
 // DumpInput is what Dump prints.
 type DumpInput struct {
-	Books   *allocator.State
+	State   *allocator.State
 	PID     int
 	Command string    // of the program; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
@@ -30,14 +30,14 @@ type DumpInput struct {
 }
 
 const (
-	// shownHoles is how many holes of a segment are listed one by one.
-	shownHoles = 3
+	// shownInactiveSplits is how many free blocks of a segment are listed one by one.
+	shownInactiveSplits = 3
 	// shownPins is how many blocks that keep a segment are listed one by one.
 	shownPins = 3
 )
 
 // Dump prints the caching allocator's map: for each device where every byte is, as the driver counts, the reserved ones by
-// pool, the segments with the most free bytes, their holes and what pins them, and the holes by size.
+// pool, the segments with the most free bytes, their inactive splits and what pins them, and the inactive splits by size.
 func Dump(w io.Writer, in DumpInput) error {
 	if in.Top == 0 {
 		in.Top = defaultTop
@@ -45,12 +45,12 @@ func Dump(w io.Writer, in DumpInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
 	p.line("pid %d %s · the caching allocator's map", in.PID, in.Command)
-	if len(in.Books.Devices) == 0 {
+	if len(in.State.Devices) == 0 {
 		p.line("")
 		p.line("no device: CUDA is not initialised")
 	}
-	for i := range in.Books.Devices {
-		p.dumpDevice(&in.Books.Devices[i], &in)
+	for i := range in.State.Devices {
+		p.dumpDevice(&in.State.Devices[i], &in)
 	}
 	p.dumpNotes(&in)
 	if in.HoldersWhy != "" {
@@ -81,7 +81,7 @@ func (p *printer) dumpDevice(d *allocator.DeviceState, in *DumpInput) {
 	p.dumpPools(d)
 	most, all := d.MostFree(in.Top)
 	p.dumpSegments(d, most, all)
-	p.dumpHoles(most, in.Holders)
+	p.inactiveSplits(most, in.Holders)
 	p.dumpClasses(d.InactiveByPool())
 }
 
@@ -104,12 +104,12 @@ func (p *printer) dumpUsed(b *balance.Device) {
 		return
 	}
 	if b.Used == event.Unknown {
-		p.line("  %-12s %10s %21s  %s", "device", "unknown", "", Printable(b.Why))
+		p.line("  %-14s %10s %21s  %s", "device", "unknown", "", Printable(b.Why))
 		return
 	}
-	p.line("  %-12s %10s %21s  %s", "device", Bytes(b.Used), bytesText(b.Used), usedText(b))
+	p.line("  %-14s %10s %21s  %s", "device", Bytes(b.Used), bytesText(b.Used), usedText(b))
 	rest, _ := b.Remainder()
-	p.line("  %-12s %10s %21s  %s", restName(b), signedText(rest), signedCount(rest)+" B", restText(b))
+	p.line("  %-14s %10s %21s  %s", restName(b), signedText(rest), signedCount(rest)+" B", restText(b))
 }
 
 // dumpNotes prints what belongs to no device, and why the driver's figures are missing.
@@ -128,18 +128,18 @@ func (p *printer) dumpNotes(in *DumpInput) {
 // dumpParts says where every reserved byte is, and that they add up to what the allocator counts by itself.
 func (p *printer) dumpParts(d *allocator.DeviceState) {
 	part := func(name string, bytes uint64, format string, args ...any) {
-		p.line("  %-12s %10s %21s  %s", name, Bytes(bytes), bytesText(bytes), fmt.Sprintf(format, args...))
+		p.line("  %-14s %10s %21s  %s", name, Bytes(bytes), bytesText(bytes), fmt.Sprintf(format, args...))
 	}
 	part("allocated", d.Allocated, "in %s", plural(d.AllocatedCount, "block"))
 	part("  requested", d.Requested, "of it, as the program asked")
 	part("  rounding", d.Rounding(), "of it, added by the allocator")
-	part("pending", d.Pending, "in %s given back, waiting for another stream", plural(d.PendingCount, "block"))
-	part("holes", d.InactiveSplit, "in %s of segments that are in use, the largest %s", plural(d.InactiveSplitCount, "free block"), Bytes(d.LargestInactiveSplit))
+	part("pending", d.Pending, "in %s, freed but waiting for another stream", plural(d.PendingCount, "block"))
+	part("inactive split", d.InactiveSplit, "in %s of segments that are in use, the largest %s", plural(d.InactiveSplitCount, "free block"), Bytes(d.LargestInactiveSplit))
 	part("free", d.Free, "in %s without a block in use", plural(d.FreeSegmentCount, "segment"))
 	part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
-	p.line("  balance      allocated + pending + holes + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
+	p.line("  balance        allocated + pending + inactive split + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
 	if n := d.Miscounted(); n != 0 {
-		p.line("  balance      blocks - allocated as counted by the allocator = %s B", signedCount(-n))
+		p.line("  balance        blocks - allocated as counted by the allocator = %s B", signedCount(-n))
 	}
 }
 
@@ -159,10 +159,10 @@ const widthPool = 24
 
 func (p *printer) dumpPools(d *allocator.DeviceState) {
 	p.line("")
-	row := func(name, segments, reserved, allocated, pending, holes, largest, free string) {
-		p.line("  %s %9s %10s %10s %10s %10s %12s %10s", fit(name, widthPool), segments, reserved, allocated, pending, holes, largest, free)
+	row := func(name, segments, reserved, allocated, pending, inactive, largest, free string) {
+		p.line("  %s %9s %10s %10s %10s %14s %13s %10s", fit(name, widthPool), segments, reserved, allocated, pending, inactive, largest, free)
 	}
-	row("pool", "segments", "reserved", "allocated", "pending", "holes", "largest hole", "free")
+	row("pool", "segments", "reserved", "allocated", "pending", "inactive split", "largest split", "free")
 	for i := range d.Pools {
 		m := &d.Pools[i]
 		row(poolText(m.Pool.Small, m.Pool.ID), countText(m.SegmentCount), Bytes(m.Reserved), Bytes(m.Allocated), Bytes(m.Pending),
@@ -176,9 +176,9 @@ func (p *printer) dumpSegments(d *allocator.DeviceState, most []allocator.Segmen
 	}
 	p.line("")
 	row := func(address, size, pool, stream, allocated, pending, free, largest string) {
-		p.line("  %-14s %10s %s %14s %10s %10s %10s %12s", address, size, fit(pool, widthPool), stream, allocated, pending, free, largest)
+		p.line("  %-14s %10s %s %14s %10s %10s %10s %13s", address, size, fit(pool, widthPool), stream, allocated, pending, free, largest)
 	}
-	row("segment", "size", "pool", "stream", "allocated", "pending", "free", "largest hole")
+	row("segment", "size", "pool", "stream", "allocated", "pending", "free", "largest split")
 	for i := range most {
 		s := &most[i]
 		largest := Bytes(s.LargestInactiveSplit)
@@ -213,8 +213,8 @@ func streamText(stream uint64) string {
 	return fmt.Sprintf("%#x", stream)
 }
 
-// dumpHoles lists, for the segments listed before, the free blocks and what keeps the segment.
-func (p *printer) dumpHoles(most []allocator.SegmentState, h *holders.Index) {
+// inactiveSplits lists, for the segments listed before, the free blocks and what keeps the segment.
+func (p *printer) inactiveSplits(most []allocator.SegmentState, h *holders.Index) {
 	titled := false
 	for i := range most {
 		s := &most[i]
@@ -223,11 +223,11 @@ func (p *printer) dumpHoles(most []allocator.SegmentState, h *holders.Index) {
 		}
 		if !titled {
 			p.line("")
-			p.line("  holes of these segments, and the blocks that pin them")
+			p.line("  inactive splits of these segments, and the blocks that pin them")
 			titled = true
 		}
-		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.InactiveSplit), plural(s.InactiveSplitCount, "hole"))
-		p.line("    holes   %s", blockTexts(s, s.FreeBlocks(), shownHoles))
+		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.InactiveSplit), plural(s.InactiveSplitCount, "free block"))
+		p.line("    free    %s", blockTexts(s, s.FreeBlocks(), shownInactiveSplits))
 		p.line("    pinned  %s", blockTexts(s, s.Pins(), shownPins))
 		p.dumpPinners(s.Pins(), h)
 	}
@@ -268,18 +268,18 @@ func blockTexts(s *allocator.SegmentState, blocks []allocator.Block, n int) stri
 	return strings.Join(out, ", ")
 }
 
-// dumpClasses lists all holes by size. A request is served from one hole of its pool and stream.
-func (p *printer) dumpClasses(holes []allocator.InactiveSplits) {
-	if len(holes) == 0 {
+// dumpClasses lists all inactive splits by size. A request is served from one free block of its pool and stream.
+func (p *printer) dumpClasses(splits []allocator.InactiveSplits) {
+	if len(splits) == 0 {
 		return
 	}
 	p.line("")
 	row := func(pool, stream, size, count, bytes, largest string) {
-		p.line("  %s %14s %22s %9s %10s %12s", fit(pool, widthPool), stream, size, count, bytes, largest)
+		p.line("  %s %14s %22s %9s %10s %13s", fit(pool, widthPool), stream, size, count, bytes, largest)
 	}
-	row("holes by size", "stream", "size", "holes", "bytes", "largest hole")
-	for i := range holes {
-		h := &holes[i]
+	row("inactive splits by size", "stream", "size", "blocks", "bytes", "largest split")
+	for i := range splits {
+		h := &splits[i]
 		pool, stream := poolText(h.Pool.Small, h.Pool.ID), streamText(h.Stream)
 		for _, c := range h.Classes {
 			row(pool, stream, fmt.Sprintf("%s to %s", Bytes(c.From), Bytes(c.Below)), countText(c.Count), Bytes(c.Bytes), Bytes(c.Largest))

@@ -75,7 +75,7 @@ func TestDump(t *testing.T) {
 	for name, m := range map[string]*inspect.Map{"odds": odds(), "crowd": crowd(), "nothing": {}} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
-			in := DumpInput{Books: allocator.New(m), PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC()}
+			in := DumpInput{State: allocator.New(m), PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC()}
 			require.NoError(t, Dump(&buf, in))
 			golden(t, "dump."+name, buf.String())
 			for _, l := range strings.Split(buf.String(), "\n") {
@@ -87,7 +87,7 @@ func TestDump(t *testing.T) {
 
 // TestDumpBalance: the driver's figures, as far as there are any.
 func TestDumpBalance(t *testing.T) {
-	books := allocator.New(odds())
+	state := allocator.New(odds())
 	says := func(device int, used uint64) balance.DriverUse {
 		return balance.DriverUse{Device: device, Used: used, Name: "NVIDIA H200", UUID: "GPU-\x1b1", Total: 400 * gib, All: 350 * gib}
 	}
@@ -100,9 +100,9 @@ func TestDumpBalance(t *testing.T) {
 		"unplaced": {Driver: []balance.DriverUse{says(-1, 301*gib), says(-1, 2*gib)}, DriverWhy: "which device is which is not known", Moved: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in.Torch = books.Torch()
+			in.Torch = state.Torch()
 			var buf bytes.Buffer
-			dump := DumpInput{Books: books, PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC(), Balance: balance.New(&in), Top: 1}
+			dump := DumpInput{State: state, PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC(), Balance: balance.New(&in), Top: 1}
 			require.NoError(t, Dump(&buf, dump))
 			golden(t, "dump.balance."+name, buf.String())
 			for _, l := range strings.Split(buf.String(), "\n") {
@@ -115,13 +115,13 @@ func TestDumpBalance(t *testing.T) {
 
 func TestDumpTop(t *testing.T) {
 	var buf bytes.Buffer
-	require.NoError(t, Dump(&buf, DumpInput{Books: allocator.New(crowd()), Top: 14}))
+	require.NoError(t, Dump(&buf, DumpInput{State: allocator.New(crowd()), Top: 14}))
 	require.NotContains(t, buf.String(), "more segment")
 	require.Equal(t, 14, strings.Count(buf.String(), "pinned"))
 }
 
 func TestDumpError(t *testing.T) {
-	require.ErrorIs(t, Dump(fullDisk{}, DumpInput{Books: allocator.New(crowd())}), errFull)
+	require.ErrorIs(t, Dump(fullDisk{}, DumpInput{State: allocator.New(crowd())}), errFull)
 }
 
 // TestDumpHolders: the blocks that pin a segment are named, as far as they are the same ones.
@@ -139,7 +139,7 @@ func TestDumpHolders(t *testing.T) {
 	for name, in := range map[string]DumpInput{
 		"holders": {Holders: holders.New(&who.Report{Blocks: held})}, "holders.none": {HoldersWhy: "no Python\x1b to read"},
 	} {
-		in.Books, in.Top, in.Boot = allocator.New(m), 2, time.Unix(0, 0).UTC()
+		in.State, in.Top, in.Boot = allocator.New(m), 2, time.Unix(0, 0).UTC()
 		var buf bytes.Buffer
 		require.NoError(t, Dump(&buf, in))
 		golden(t, "dump."+name, buf.String())

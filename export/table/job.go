@@ -18,7 +18,7 @@ type JobInput struct {
 	Rows     []JobRow
 }
 
-// JobRow is a process on one device. Bytes are event.Unknown where nothing told.
+// JobRow is a process on one device. Bytes are event.Unknown where they are not known.
 type JobRow struct {
 	Process   string // "rank 0, pid 4711 python train.py"
 	Device    string // "cuda:0"; "-": it has used none

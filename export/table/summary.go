@@ -36,7 +36,7 @@ type Input struct {
 	Balance *balance.Process
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none, or it is not known.
 	RawStacks *RawStacks
-	// Checks is how the live set compared with the allocator's books; nil: it was not compared.
+	// Checks is how the live set compared with the allocator state; nil: it was not compared.
 	Checks *Checks
 }
 
@@ -67,7 +67,7 @@ func (r *RawStacks) text() string {
 	return out
 }
 
-// Checks counts comparisons of the live set with the allocator's books.
+// Checks counts comparisons of the live set with the allocator state.
 type Checks struct {
 	Made        uint64 // comparisons
 	Differences uint64 // of Made: those that found a difference
@@ -189,7 +189,7 @@ func (in *Input) balances() []*balance.Process {
 		}
 		input := balance.Input{PID: pid, View: in.View, DriverWhy: "it was not asked"}
 		if pids[pid] {
-			input.TorchWhy = "the allocator's books were not read"
+			input.TorchWhy = "the allocator state was not read"
 		}
 		out = append(out, balance.New(&input))
 	}
@@ -260,7 +260,7 @@ func (p *printer) torch(a *heap.Account) {
 	}
 	p.field("reserved", "%s", exactText(a.Reserved))
 	if a.Baseline != event.Unknown {
-		p.field("before", "%s lived at the attach, their stacks are not known", exactText(a.Baseline))
+		p.field("before", "%s allocated before the attach, stacks unknown", exactText(a.Baseline))
 	}
 	if a.OOMs > 0 {
 		p.field("oom", "%s refused", plural(a.OOMs, "request"))
@@ -305,7 +305,7 @@ func (p *printer) losses() {
 		}
 		p.field("lost", "%s", p.in.withReasons(plural(p.in.EventsLost(), "event")))
 	}
-	p.holes()
+	p.lossIntervals()
 	p.gaps()
 	p.checks()
 	p.oddities()
@@ -316,18 +316,18 @@ func (p *printer) checks() {
 	if c == nil {
 		return
 	}
-	same := "live = books"
+	same := "live set = allocator state"
 	switch {
 	case c.Made == 0:
-		same = "live = books unknown"
+		same = "live set not compared"
 	case c.Differences > 0:
-		same = "live differed from the allocator's books"
+		same = "live set differed from the allocator state"
 	}
 	text := fmt.Sprintf("%s (checked %s, %s", same, plural(c.Made, "time"), plural(c.Differences, "difference"))
 	if c.Failed > 0 {
 		text += fmt.Sprintf("; %s not possible", plural(c.Failed, "check"))
 	}
-	p.field("books", "%s)", text)
+	p.field("checks", "%s)", text)
 }
 
 // EventsLost is how many events of the process were lost, for all reasons; event.Unknown where the hits are not known.
@@ -338,7 +338,7 @@ func (in *Input) EventsLost() uint64 {
 	return Lost(in.Hits)
 }
 
-// equation says what became of the hits. Those of a job are told at its end; of one of its processes, what came of it.
+// equation is the equation of the hits. That of a job is printed at its end; of one of its processes, its events.
 func (in *Input) equation() string {
 	if in.Lost != nil {
 		return plural(in.View.Snapshot.Events, "event") + " of this process"
@@ -355,8 +355,8 @@ func (in *Input) withReasons(lost string) string {
 	return orNone(lost, reasonsText(totalHits(in.Hits).Dropped))
 }
 
-// imbalances are the probes whose hits do not add up, and events that left the kernel without reaching the heap. Of a process of a
-// job that cannot be told: its hits are not known.
+// imbalances are the probes whose hits do not add up, and events that left the kernel without reaching the heap. Of one
+// process of a job they are not known, as its hits are not.
 func (in *Input) imbalances() []string {
 	if in.Lost != nil {
 		return nil
@@ -376,8 +376,8 @@ func (p *printer) stacks() { p.stacksOf(p.in.View) }
 // shownLosses is how many times without events are listed one by one.
 const shownLosses = 5
 
-// holes says when events were lost.
-func (p *printer) holes() {
+// lossIntervals says when events were lost.
+func (p *printer) lossIntervals() {
 	s := p.in.View.Snapshot
 	name := "lost" // of a recording that was cut off nothing else is known
 	if len(p.in.Hits) > 0 {
@@ -389,7 +389,7 @@ func (p *printer) holes() {
 		name = ""
 	}
 	if more := s.LossIntervalCount - uint64(len(last)); more > 0 {
-		p.field("", "and in %s before", plural(more, "hole"))
+		p.field("", "and in %s before", plural(more, "interval"))
 	}
 }
 

@@ -167,10 +167,10 @@ func TestSummary(t *testing.T) {
 
 func TestChecks(t *testing.T) {
 	for want, c := range map[string]*Checks{
-		"\nbooks    live = books (checked 3 times, 0 differences)\n":                                                   {Made: 3},
-		"\nbooks    live differed from the allocator's books (checked 1 time, 1 difference)\n":                         {Made: 1, Differences: 1},
-		"\nbooks    live = books unknown (checked 0 times, 0 differences; 2 checks not possible)\n":                    {Failed: 2},
-		"\nbooks    live differed from the allocator's books (checked 5 times, 2 differences; 1 check not possible)\n": {Made: 5, Differences: 2, Failed: 1},
+		"\nchecks   live set = allocator state (checked 3 times, 0 differences)\n":                                       {Made: 3},
+		"\nchecks   live set differed from the allocator state (checked 1 time, 1 difference)\n":                         {Made: 1, Differences: 1},
+		"\nchecks   live set not compared (checked 0 times, 0 differences; 2 checks not possible)\n":                     {Failed: 2},
+		"\nchecks   live set differed from the allocator state (checked 5 times, 2 differences; 1 check not possible)\n": {Made: 5, Differences: 2, Failed: 1},
 	} {
 		in := inputs["training"]
 		in.Checks = c

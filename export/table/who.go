@@ -33,7 +33,7 @@ const (
 	inAll           = "in all"
 )
 
-// groupTitles are what stands above the rows, by holders.Grouping.
+// groupTitles are the headings of the rows, by holders.Grouping.
 var groupTitles = []string{"holder", "module", "dtype", "shape", "category"}
 
 // Who prints who holds the blocks of the caching allocator: totals by category, the largest groups, what is not known and

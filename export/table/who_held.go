@@ -10,7 +10,7 @@ import (
 
 // The widths of the columns of Held, in characters; with the columns behind them they make maxWidth.
 const (
-	widthBorn = 27
+	widthSite = 27
 	widthHeld = 33
 	widthIn   = 24
 )
@@ -35,10 +35,10 @@ func Held(w io.Writer, in HeldInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
 	p.line("")
-	p.columns(fit(in.Title+", born at", widthBorn+2)+" "+fit("held by", widthHeld)+" "+fit("in", widthIn), "bytes", "blocks", "share")
+	p.columns(fit(in.Title+", allocated at", widthSite+2)+" "+fit("held by", widthHeld)+" "+fit("in", widthIn), "bytes", "blocks", "share")
 	for i := range j.Rows[:min(top, len(j.Rows))] {
 		r := &j.Rows[i]
-		p.columns("  "+fitTail(r.Born, widthBorn)+" "+fitMiddle(r.Holder, widthHeld)+" "+fitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+		p.columns("  "+fitTail(r.Born, widthSite)+" "+fitMiddle(r.Holder, widthHeld)+" "+fitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
 	}
 	if more := len(j.Rows) - top; more > 0 {
 		p.line("  and %s", plural(uint64(more), "more row"))

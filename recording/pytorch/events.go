@@ -13,7 +13,7 @@ func mapKeys(m map[string]int) iter.Seq[string] { return maps.Keys(m) }
 func (s *Source) advance() {
 	s.queue = s.queue[:0]
 	switch s.stage {
-	case stageBooks:
+	case stageState:
 		s.baselines()
 		s.look(s.from-3, s.unnamed)
 	case stageBefore:
@@ -36,7 +36,7 @@ func (s *Source) advance() {
 	s.stage++
 }
 
-// baselines makes marks of the totals with which the books begin.
+// baselines makes annotations of the totals before the history.
 func (s *Source) baselines() {
 	for d, h := range s.devices {
 		m := event.Annotation{Kind: event.AnnotationBaseline, Device: cuda(d), Reserved: h.reserved}
@@ -46,16 +46,16 @@ func (s *Source) baselines() {
 			}
 		}
 		if len(h.entries)+len(h.before)+len(h.segments)+len(h.mapped) > 0 { // the device is used
-			s.marks = append(s.marks, m)
+			s.annotations = append(s.annotations, m)
 		}
 	}
 }
 
-// look makes the marks of a look into the allocator's books.
-func (s *Source) look(time uint64, books func(device int) event.Observation) {
-	s.marks = append(s.marks, event.Annotation{Kind: event.AnnotationWatch})
+// look makes the annotations of one reading of the allocator state.
+func (s *Source) look(time uint64, totals func(device int) event.Observation) {
+	s.annotations = append(s.annotations, event.Annotation{Kind: event.AnnotationWatch})
 	for d := range s.devices {
-		o := books(d)
+		o := totals(d)
 		o.Device, o.From, o.To = cuda(d), time, time
 		for _, b := range o.Blocks {
 			o.Allocated += b.Size
@@ -63,21 +63,21 @@ func (s *Source) look(time uint64, books func(device int) event.Observation) {
 		for _, g := range o.Segments {
 			o.Reserved += g.Size
 		}
-		s.marks = append(s.marks, event.Annotation{Kind: event.AnnotationObserved, Observation: &o})
+		s.annotations = append(s.annotations, event.Annotation{Kind: event.AnnotationObserved, Observation: &o})
 	}
-	s.marks = append(s.marks, event.Annotation{Kind: event.AnnotationUnwatch})
+	s.annotations = append(s.annotations, event.Annotation{Kind: event.AnnotationUnwatch})
 }
 
 func cuda(device int) event.Device {
 	return event.Device{Type: event.DeviceCUDA, Index: int8(device)}
 }
 
-// unnamed is what lived before the history and has no stack.
+// unnamed is the blocks from before the history that have no stack.
 func (s *Source) unnamed(device int) event.Observation {
 	return s.before(device, func(stack uint32) bool { return stack == 0 })
 }
 
-// atBeginning is all that lived before the history.
+// atBeginning is all blocks from before the history.
 func (s *Source) atBeginning(device int) event.Observation {
 	return s.before(device, func(uint32) bool { return true })
 }

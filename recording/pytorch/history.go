@@ -6,8 +6,8 @@ import (
 )
 
 // history is what happened on one device: the entries, and what they leave out. An entry has the size that was asked for, not
-// that of the block; what lived before the first entry is not in it at all. Both are found by following the allocator's rules
-// from the beginning, and by the blocks at the end, whose sizes are told.
+// that of the block; what was allocated before the first entry is not in it at all. Both are found by following the allocator's rules
+// from the beginning, and by the blocks at the end, whose sizes are known.
 type history struct {
 	settings *settings
 	entries  []entry
@@ -28,15 +28,15 @@ type history struct {
 	held     places // segments that are not expandable
 }
 
-// unborn is the birth of no block.
-const unborn = int(^uint(0) >> 1)
+// unallocated is the birth of no block.
+const unallocated = int(^uint(0) >> 1)
 
 type phase uint8
 
 const (
 	phaseLive phase = iota + 1
 	phasePending
-	phaseGone
+	phaseFreed
 )
 
 // before is a block from before the first entry.
@@ -44,7 +44,7 @@ type before struct {
 	block
 	stream uint64
 	exact  bool // its size is known
-	told   bool // by the state at the end
+	known  bool // by the state at the end
 }
 
 // segmentBefore is a segment from before the first entry that is not expandable.
@@ -81,7 +81,7 @@ func (h *history) follow() {
 	for i := range h.entries {
 		e := &h.entries[i]
 		p := h.phases[e.addr]
-		h.births[i] = unborn
+		h.births[i] = unallocated
 		switch e.action {
 		case actionAlloc:
 			h.check(p != phaseLive && p != phasePending)
@@ -96,7 +96,7 @@ func (h *history) follow() {
 				h.check(p == phaseLive && requested || p == phasePending && !requested)
 			}
 			h.births[i] = h.now[e.addr]
-			if h.phases[e.addr] = phaseGone; requested {
+			if h.phases[e.addr] = phaseFreed; requested {
 				h.phases[e.addr] = phasePending
 			}
 		}
@@ -143,13 +143,13 @@ func (h *history) end(segments []segment) {
 				h.compare(&h.entries[n], b.size)
 			} else if ok {
 				old := &h.before[^n]
-				old.size, old.stack, old.exact, old.told = b.size, b.stack, true, true
+				old.size, old.stack, old.exact, old.known = b.size, b.stack, true, true
 			}
 		}
 	}
 }
 
-// compare notes when the rules would not have led to the size of a block that is told.
+// compare notes when the rules do not lead to the known size of a block.
 func (h *history) compare(e *entry, size uint64) {
 	rounded := h.settings.round(e.size)
 	switch more := size - rounded; {
@@ -214,7 +214,7 @@ func (h *history) settleBefore() {
 			next = min(next, s.end)
 		}
 		switch end := b.addr + b.size; {
-		case end > next && !b.told:
+		case end > next && !b.known:
 			h.contradictions++
 			b.size, b.exact = next-b.addr, true
 		case b.exact:
@@ -237,7 +237,7 @@ func (h *history) apart() []int {
 	end := uint64(0)
 	return slices.DeleteFunc(order, func(i int) bool {
 		b := &h.before[i]
-		if b.told {
+		if b.known {
 			end = b.addr + b.size
 			return false
 		}
@@ -267,7 +267,7 @@ func (h *history) replay() {
 	for i := range h.entries {
 		switch n := h.births[i]; {
 		case h.entries[i].action != actionFreeRequested && h.entries[i].action != actionFreeCompleted:
-		case n == unborn:
+		case n == unallocated:
 			h.sizes[i] = h.settings.round(h.entries[i].size)
 		case n >= 0:
 			h.sizes[i] = h.sizes[n]
@@ -277,7 +277,7 @@ func (h *history) replay() {
 	}
 }
 
-// alloc finds the size of a block, unless the end told it: a block is taken from the front of a free one.
+// alloc finds the size of a block that is not known from the end: a block is taken from the front of a free one.
 func (h *history) alloc(i int) {
 	e := &h.entries[i]
 	rounded := h.settings.round(e.size)

@@ -28,8 +28,8 @@ const (
 // maxParts is in how many parts the memory of expandable segments may be mapped.
 const maxParts = 1 << 22
 
-// Source is a snapshot as events. The process has the number 0 and no threads: a snapshot does not tell them. What lived
-// before the history comes first: as allocations where the snapshot has their stacks, as the allocator's books otherwise.
+// Source is a snapshot as events. The process has the number 0 and no threads: a snapshot does not have them. What was allocated
+// before the history comes first: as allocations where the snapshot has their stacks, from the allocator state otherwise.
 // The times are UTC, nanoseconds since 1970. It implements event.Recorded. Not safe for concurrent use.
 type Source struct {
 	contents *contents
@@ -39,12 +39,12 @@ type Source struct {
 	from, to uint64 // times before and behind all entries
 	notes    []string
 
-	stage   stage
-	next    int
-	handles uint64
-	totals  []totals
-	queue   []event.Event
-	marks   []event.Annotation
+	stage       stage
+	next        int
+	handles     uint64
+	totals      []totals
+	queue       []event.Event
+	annotations []event.Annotation
 }
 
 // number is an entry of a device.
@@ -59,9 +59,9 @@ type totals struct{ allocated, reserved uint64 }
 type stage uint8
 
 const (
-	stageBooks stage = iota // what lived before and has no stack
+	stageState stage = iota // what was allocated before and has no stack
 	stageBefore
-	stageChecked // what lived before is complete
+	stageChecked // what was allocated before is complete
 	stageEntries
 	stageEnd
 	stageOver
@@ -258,21 +258,21 @@ func (s *Source) Stack(id event.StackID) *event.Stack { return s.contents.stacks
 
 // Annotations implements event.Replayable.
 func (s *Source) Annotations() []event.Annotation {
-	m := s.marks
-	s.marks = nil
+	m := s.annotations
+	s.annotations = nil
 	return m
 }
 
 // Rewind makes the first event the next to be read. The error is nil.
 func (s *Source) Rewind() error {
-	s.stage, s.next, s.handles, s.queue, s.marks = stageBooks, 0, 0, nil, nil
+	s.stage, s.next, s.handles, s.queue, s.annotations = stageState, 0, 0, nil, nil
 	s.totals = make([]totals, len(s.devices))
 	return nil
 }
 
 // Read implements event.Source.
 func (s *Source) Read(buf []event.Event) ([]event.Event, error) {
-	for len(s.marks) == 0 && len(buf) < cap(buf) {
+	for len(s.annotations) == 0 && len(buf) < cap(buf) {
 		if len(s.queue) == 0 && s.stage == stageOver {
 			if len(buf) == 0 {
 				return buf, io.EOF

@@ -64,7 +64,7 @@ func TestEqualsPyTorch(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
 		args         []string
-		late         bool // blocks from before the history were given back in it, whose sizes are not told
+		late         bool // blocks from before the history were freed in it, and their sizes are not known
 		forgotten    bool // the history is of the last steps only
 		plain        bool // it has none
 	}{
@@ -82,16 +82,16 @@ func TestEqualsPyTorch(t *testing.T) {
 			s, err := Open(path)
 			require.NoError(t, err)
 			h, totals := replay(t, s)
-			books := h.Totals()
-			require.Len(t, books.Accounts, 1)
-			a := books.Accounts[0]
+			sums := h.Totals()
+			require.Len(t, sums.Accounts, 1)
+			a := sums.Accounts[0]
 			require.Equal(t, uint64(want.Stats["allocated_bytes.all.current"]), a.Allocated)
 			require.Equal(t, uint64(want.Stats["reserved_bytes.all.current"]), a.Reserved)
 			require.Equal(t, a.Allocated, a.Live.Bytes+a.BeforeBlocks.Bytes, "in known blocks")
 			require.Equal(t, a.Reserved, a.SegmentBytes)
-			require.Zero(t, a.Gaps+a.LostFrees+a.UnknownFrees+books.Ignored)
-			told := tt.config == "" || tt.plain || s.contents.settings.known // PyTorch 2.1 does not tell its settings
-			if !told && !s.contents.mapped() {
+			require.Zero(t, a.Gaps+a.LostFrees+a.UnknownFrees+sums.Ignored)
+			known := tt.config == "" || tt.plain || s.contents.settings.known // PyTorch 2.1 does not tell its settings
+			if !known && !s.contents.mapped() {
 				require.ErrorContains(t, notes(s), "settings that the snapshot does not tell")
 			} else if !tt.forgotten {
 				require.Equal(t, uint64(want.Stats["allocated_bytes.all.peak"]), a.Peak)
@@ -99,7 +99,7 @@ func TestEqualsPyTorch(t *testing.T) {
 			}
 			if tt.late {
 				require.ErrorContains(t, notes(s), "from before the history were given back in it")
-			} else if !tt.plain && told && s.contents.timed {
+			} else if !tt.plain && known && s.contents.timed {
 				require.Empty(t, s.Notes())
 			}
 			require.Equal(t, linesByPython(t, path), linesOf(t, s))
@@ -193,21 +193,21 @@ func TestRewind(t *testing.T) {
 	for name, b := range snapshots(t) {
 		s, err := New(bytes.NewReader(b))
 		require.NoError(t, err)
-		read := func(size int) (events []event.Event, marks []event.Annotation) {
+		read := func(size int) (events []event.Event, annotations []event.Annotation) {
 			for {
 				got, err := s.Read(make([]event.Event, 0, size))
-				events, marks = append(events, got...), append(marks, s.Annotations()...)
+				events, annotations = append(events, got...), append(annotations, s.Annotations()...)
 				if err != nil {
 					require.ErrorIs(t, err, io.EOF)
-					return events, marks
+					return events, annotations
 				}
 			}
 		}
-		events, marks := read(1000)
+		events, annotations := read(1000)
 		require.NoError(t, s.Rewind())
-		again, marksAgain := read(1)
+		again, annotationsAgain := read(1)
 		require.Equal(t, events, again, name)
-		require.Equal(t, marks, marksAgain, name)
+		require.Equal(t, annotations, annotationsAgain, name)
 		require.NotEmpty(t, events)
 	}
 }

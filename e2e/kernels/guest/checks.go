@@ -61,7 +61,7 @@ type compared struct {
 }
 
 func (c compared) run(ctx context.Context) (string, error) {
-	args := []string{"-test.v", "-test.timeout", patience.String(), "-test.run", "^" + strings.Replace(c.tests, "/", "$/", 1)}
+	args := []string{"-test.v", "-test.timeout", timeout.String(), "-test.run", "^" + strings.Replace(c.tests, "/", "$/", 1)}
 	out, err := output(ctx, []string{c.environment}, tests, args...)
 	switch {
 	case err != nil:
@@ -94,7 +94,7 @@ func firstFault(out string, err error) string {
 	return err.Error()
 }
 
-// traced is a program in C that stands at its start signal, and gputrace that records it.
+// traced is a program in C that waits for its start signal, and gputrace that records it.
 type traced struct {
 	dir               string // of the side files
 	program, gputrace *exec.Cmd
@@ -167,7 +167,7 @@ func (t *traced) stop() {
 }
 
 // record traces the C program by the command line, tells how the kernel has taken the programs, and demands that nothing was lost,
-// that all stacks are complete, and that what lives is what the program says.
+// that all stacks are complete, and that what is in use is what the program says.
 func record(ctx context.Context) (string, error) {
 	t, err := startTraced(ctx)
 	if err != nil {
@@ -210,7 +210,7 @@ var summaryLines = []struct {
 	{"stacks", regexp.MustCompile(`(?m)^stacks .*?: (.*)`)},
 }
 
-// summary compares what gputrace prints at its end with what lives by the program's own books.
+// summary compares what gputrace prints at its end with the program's own account.
 func summary(out string, live uint64) (string, error) {
 	found := map[string]string{}
 	for _, s := range summaryLines {
@@ -248,7 +248,7 @@ func printPrograms() {
 	}
 	for id, err := ebpf.ProgramGetNextID(0); err == nil; id, err = ebpf.ProgramGetNextID(id) {
 		p, err := ebpf.NewProgramFromID(id)
-		if err != nil { // it is gone
+		if err != nil { // it has ended
 			continue
 		}
 		if info, err := p.Info(); err == nil && slices.Contains(ours, info.Name) {

@@ -30,11 +30,11 @@ const (
 	programs = "/repo/testdata/.work/programs"
 )
 
-// tail is how many lines of a failed command are told.
+// tail is how many lines of a failed command are printed.
 const tail = 30
 
-// patience bounds what a check may take. Nothing that works comes near it.
-const patience = 5 * time.Minute
+// timeout bounds what a check may take. Nothing that works comes near it.
+const timeout = 5 * time.Minute
 
 // check is one thing that must hold. run gives what to tell of it.
 type check struct {
@@ -74,7 +74,7 @@ func main() {
 
 // report runs a check and prints what comes of it.
 func (c *check) report() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	begin := time.Now()
 	detail, err := c.run(ctx)

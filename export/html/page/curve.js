@@ -211,7 +211,7 @@ class CurveView {
 
   // drawHoles marks when events were lost.
   drawHoles(c) {
-    for (const h of this.model.head.losses.holes) {
+    for (const h of this.model.head.losses.lossIntervals) {
       const [left, right] = [Math.max(this.x(h.from), this.pad.left), Math.min(this.x(h.to), this.width - this.pad.right)];
       if (left > right) continue;
       c.fillStyle = this.color('--bad-soft');

@@ -60,16 +60,16 @@ function decodeCurves(data, points) {
   });
 }
 
-function decodeLives(data, n) {
+function decodeLifetimes(data, n) {
   const columns = new Columns(data);
-  const lives = { count: n, group: new Uint32Array(n), born: new Uint16Array(n), died: new Uint16Array(n), blocks: new Float64Array(n), bytes: new Float64Array(n) };
-  for (let i = 0, g = 0; i < n; i++) lives.group[i] = g += columns.unsigned();
+  const lifetimes = { count: n, group: new Uint32Array(n), allocated: new Uint16Array(n), freed: new Uint16Array(n), blocks: new Float64Array(n), bytes: new Float64Array(n) };
+  for (let i = 0, g = 0; i < n; i++) lifetimes.group[i] = g += columns.unsigned();
   for (let i = 0, b = 0; i < n; i++) {
-    if (i === 0 || lives.group[i] !== lives.group[i - 1]) b = 0;
-    lives.born[i] = b += columns.unsigned();
+    if (i === 0 || lifetimes.group[i] !== lifetimes.group[i - 1]) b = 0;
+    lifetimes.allocated[i] = b += columns.unsigned();
   }
-  for (let i = 0; i < n; i++) lives.died[i] = lives.born[i] + columns.unsigned();
-  for (let i = 0; i < n; i++) lives.blocks[i] = columns.unsigned();
-  for (let i = 0; i < n; i++) lives.bytes[i] = columns.unsigned();
-  return lives;
+  for (let i = 0; i < n; i++) lifetimes.freed[i] = lifetimes.allocated[i] + columns.unsigned();
+  for (let i = 0; i < n; i++) lifetimes.blocks[i] = columns.unsigned();
+  for (let i = 0; i < n; i++) lifetimes.bytes[i] = columns.unsigned();
+  return lifetimes;
 }

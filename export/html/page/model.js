@@ -1,4 +1,4 @@
-// The model adds up what lived when. Every sum of the page is made here.
+// The model adds up what was in use when. Every sum of the page is made here.
 
 const MEMORIES = [
   "torch's blocks", "driver memory, not torch's", "torch's segments", 'pinned host memory', 'memory of others, shared', 'addresses without memory', 'contexts and pools',
@@ -19,14 +19,14 @@ class Model {
     this.views = {};
   }
 
-  // setTree enters stacks, groups and lives. What only the allocators' totals tell of becomes groups too.
-  setTree(tree, lives) {
+  // setTree enters stacks, groups and lifetimes. What is known from the allocators' totals only becomes groups too.
+  setTree(tree, lifetimes) {
     this.frames = tree.frames.kind.map((kind, i) => ({
       kind, name: tree.text[tree.frames.name[i]], file: tree.text[tree.frames.file[i]], line: tree.frames.line[i], source: tree.text[tree.frames.source[i]],
     }));
     this.nodes = tree.nodes;
     this.groups = tree.groups;
-    this.lives = lives;
+    this.lifetimes = lifetimes;
     this.series = new Map(); // of groups that are totals: { bytes, blocks } by moment
     this.head.parts.forEach((part, i) => {
       if (!part.torch) return;
@@ -89,18 +89,18 @@ class Model {
     for (const measure of ['live', 'allocated', 'leaked']) out[measure] = { bytes: new Float64Array(this.count), blocks: new Float64Array(this.count) };
     const at = s.from < 0 ? s.at : s.to;
     const from = s.from < 0 ? at : s.from;
-    const { group, born, died, bytes, blocks, count: n } = this.lives;
+    const { group, allocated, freed, bytes, blocks, count: n } = this.lifetimes;
     const add = (to, g, i) => {
       to.bytes[g] += bytes[i];
       to.blocks[g] += blocks[i];
     };
     for (let i = 0; i < n; i++) {
       const g = group[i];
-      if (!mask[g] || born[i] > at) continue;
-      if (died[i] > at) add(out.live, g, i);
-      if (born[i] <= from || this.groups.flags[g] & AGAIN) continue;
+      if (!mask[g] || allocated[i] > at) continue;
+      if (freed[i] > at) add(out.live, g, i);
+      if (allocated[i] <= from || this.groups.flags[g] & AGAIN) continue;
       add(out.allocated, g, i);
-      if (died[i] > at) add(out.leaked, g, i);
+      if (freed[i] > at) add(out.leaked, g, i);
     }
     for (const [g, series] of this.series) {
       if (!mask[g]) continue;
@@ -123,11 +123,11 @@ class Model {
   // course is the bytes of some groups at every moment.
   course(mask) {
     const out = new Float64Array(this.moments.length + 1);
-    const { group, born, died, bytes, count: n } = this.lives;
+    const { group, allocated, freed, bytes, count: n } = this.lifetimes;
     for (let i = 0; i < n; i++) {
-      if (!mask[group[i]] || born[i] === died[i]) continue;
-      out[born[i]] += bytes[i];
-      out[died[i]] -= bytes[i];
+      if (!mask[group[i]] || allocated[i] === freed[i]) continue;
+      out[allocated[i]] += bytes[i];
+      out[freed[i]] -= bytes[i];
     }
     for (let i = 1; i < out.length; i++) out[i] += out[i - 1];
     for (const [g, series] of this.series) {

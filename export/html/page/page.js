@@ -1,4 +1,4 @@
-// The page: what is chosen, and who is told.
+// The page: what is selected, and what is drawn anew for it.
 
 const $ = (id) => document.getElementById(id);
 
@@ -90,13 +90,13 @@ function lossTile() {
   const stacks = l.stacks.reduce((n, s) => n + s.bytes, 0);
   const complete = l.stacks.filter((s) => s.status === 'complete').reduce((n, s) => n + s.bytes, 0);
   const more = [`${plural(l.gaps, 'gap')} of the totals, ${bytesText(l.gapBytes)}`];
-  if (l.holes.length > 0) {
-    const [first, last] = [l.holes[0], l.holes[l.holes.length - 1]];
+  if (l.lossIntervals.length > 0) {
+    const [first, last] = [l.lossIntervals[0], l.lossIntervals[l.lossIntervals.length - 1]];
     const start = model.head.start;
-    more.push(`${l.holes.length === 1 ? 'between' : `in ${plural(l.holes.length, 'hole')} between`} ${seconds(first.from - start)} and ${seconds(last.to - start)}`);
+    more.push(`${l.lossIntervals.length === 1 ? 'between' : `in ${plural(l.lossIntervals.length, 'interval')} between`} ${seconds(first.from - start)} and ${seconds(last.to - start)}`);
   }
   if (stacks > 0) more.push(`stacks ${share(complete, stacks)} complete`);
-  return tile('Events lost', count(l.events), more.join('; '), { id: 'lost', bad: l.events > 0 || l.gaps > 0 || l.holes.length > 0 });
+  return tile('Events lost', count(l.events), more.join('; '), { id: 'lost', bad: l.events > 0 || l.gaps > 0 || l.lossIntervals.length > 0 });
 }
 
 function drawHead() {
@@ -418,7 +418,7 @@ async function start() {
   update();
   performance.mark('curve');
   const tree = await inflateJSON('tree');
-  model.setTree(tree, decodeLives(await inflate('lives'), tree.lives));
+  model.setTree(tree, decodeLifetimes(await inflate('lifetimes'), tree.lifetimes));
   drawFilters();
   listen();
   update();
