@@ -55,14 +55,11 @@ type LayoutBlock struct {
 	Stack     event.StackID // of its allocation; 0: not known, or a gap
 }
 
-// Layouts is the layout of every caching allocator, by process and device. With Selection.Peak each is at its own peak; the
+// Layouts is the layout of every caching allocator, by process and device. At the peak each is at its own; the
 // error wraps ErrPeakGone when that was before the first event.
 func Layouts(t *view.Trace, o LayoutOptions) ([]Layout, error) {
-	l := &layouter{trace: t, o: o, until: o.Selection.At, live: map[allocatorID]*history{}}
-	if o.Selection.To != 0 {
-		l.until = o.Selection.To
-	} else if o.Selection.Peak {
-		l.until = 0
+	l := &layouter{trace: t, o: o, until: o.Selection.Until(), live: map[allocatorID]*history{}}
+	if o.Selection.AtPeak() {
 		for _, p := range view.NewPeaks(t.End().Snapshot) {
 			if p.Layer == event.LayerTorch && p.Time == 0 {
 				return nil, fmt.Errorf("%w: that of %s was before the first event", view.ErrPeakGone, p.Device)

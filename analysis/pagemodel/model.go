@@ -24,6 +24,8 @@ type Options struct {
 	Moments   int // about; peaks, refused requests, beginning and end are moments beside them; 0: 1024
 	Lifetimes int // 0: 400,000. There are fewer moments where they would be more.
 	Nodes     int // of the tree of stacks, about; 0: 60,000
+	// Asked are times that are moments, CLOCK_BOOTTIME nanoseconds: each is before the first event that is later.
+	Asked []uint64
 }
 
 // Model is a trace condensed, so that what was live at any of its moments, and what was allocated or leaked between any two of
@@ -102,10 +104,11 @@ const (
 	MomentOOM                          // a request was refused
 	MomentStart                        // before the first event
 	MomentEnd
+	MomentAsked // of BrowseOptions.Asked
 )
 
 // pinned moments are never given up.
-const pinned = MomentPeak | MomentOOM | MomentStart | MomentEnd
+const pinned = MomentPeak | MomentOOM | MomentStart | MomentEnd | MomentAsked
 
 // Moment is the state after one event, with the marks that follow it.
 type Moment struct {

@@ -32,6 +32,8 @@ type survey struct {
 	moments  []Moment
 	ooms     []OOM
 	oomCount uint64
+	pins     []Moment // that were asked for
+	asked    []uint64 // times that are still to come, in order
 }
 
 type surveyPart struct {
@@ -45,7 +47,7 @@ type surveyPart struct {
 
 func newSurvey(t *view.Trace, o Options) *survey {
 	end := t.End().Snapshot
-	s := &survey{trace: t, options: o, segment: newSegmentRule(t), events: end.Events, index: map[partKey]int{}, allPoint: -1}
+	s := &survey{trace: t, options: o, asked: slices.Sorted(slices.Values(o.Asked)), segment: newSegmentRule(t), events: end.Events, index: map[partKey]int{}, allPoint: -1}
 	for i := range end.Accounts {
 		s.part(end.Accounts[i].PID, end.Accounts[i].Device).Torch = true
 	}
@@ -72,6 +74,11 @@ func (s *survey) part(pid uint32, device event.Device) *surveyPart {
 
 // before takes down what there is before the first event.
 func (s *survey) before(e *event.Event, h *heap.Heap) {
+	for len(s.asked) > 0 && s.asked[0] < e.Time {
+		if s.asked = s.asked[1:]; s.number > 0 { // before the first event is the first moment
+			s.pins = append(s.pins, Moment{Event: s.number, Time: s.time, Kind: MomentAsked})
+		}
+	}
 	if s.number > 0 {
 		return
 	}
@@ -304,7 +311,7 @@ func (s *survey) model() *Model {
 		First: s.first, Last: s.trace.Last(), Events: s.number, All: s.all, OOMs: s.ooms, OOMCount: s.oomCount,
 		Exact: s.events <= uint64(s.options.Moments),
 	}
-	pins := []Moment{{Event: s.number, Time: s.time, Kind: MomentEnd}}
+	pins := append(s.pins, Moment{Event: s.number, Time: s.time, Kind: MomentEnd})
 	for _, p := range s.parts {
 		if p.found {
 			pins = append(pins, Moment{Event: p.peak, Time: max(p.PeakTime, s.first), Kind: MomentPeak})

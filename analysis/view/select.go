@@ -16,12 +16,31 @@ var ErrPeakGone = errors.New("the blocks of the peak are not in the recording")
 
 // Selection says what of a trace is looked at. The zero value is the end, with everything.
 type Selection struct {
-	At   uint64 // a moment, CLOCK_BOOTTIME nanoseconds; 0: the end
-	Peak bool   // the peak of each device instead, as in View.AtPeak
+	// Moment is whose blocks are in use, with its Time. Of the peak each device has its own, as in View.AtPeak.
+	Moment event.Moment
 	// From and To make it a range: what was allocated after From and up to To is selected, and is in use when it lives at To.
-	// CLOCK_BOOTTIME nanoseconds; To 0: no range. At and Peak mean nothing then.
+	// CLOCK_BOOTTIME nanoseconds; To 0: no range. Moment means nothing then.
 	From, To uint64
 	MinSize  uint64 // of blocks, bytes; smaller ones are left out. 0: none is
+}
+
+// AtEnd reports whether it is all of the trace at its end.
+func (s *Selection) AtEnd() bool {
+	return s.To == 0 && s.MinSize == 0 && s.Moment.Kind <= event.MomentEnd
+}
+
+// AtPeak reports whether it is the peak of each device.
+func (s *Selection) AtPeak() bool { return s.To == 0 && s.Moment.Kind == event.MomentPeak }
+
+// Until is the time up to which events count, CLOCK_BOOTTIME nanoseconds; 0: to the end.
+func (s *Selection) Until() uint64 {
+	switch {
+	case s.To != 0:
+		return s.To
+	case s.Moment.IsTime():
+		return s.Moment.Time
+	}
+	return 0
 }
 
 // SitePart is the allocations of a site that have more in common.
@@ -47,9 +66,9 @@ func (t *Trace) Select(s Selection) (*View, error) {
 	}
 	v := t.end
 	switch {
-	case s.To != 0 || s.At != 0:
+	case s.Until() != 0:
 		v = t.view(h.Snapshot())
-	case s.Peak:
+	case s.AtPeak():
 		v = v.AtPeak()
 	}
 	out := *v
@@ -58,7 +77,7 @@ func (t *Trace) Select(s Selection) (*View, error) {
 		p.split(&out)
 		return &out, nil
 	}
-	if s.Peak && s.To == 0 && !p.peaks.Passed() {
+	if s.AtPeak() && !p.peaks.Passed() {
 		return nil, fmt.Errorf("%w: leave the least size out, or name another moment", ErrPeakGone)
 	}
 	p.reduce(&out)
@@ -118,12 +137,9 @@ type picker struct {
 // walk replays up to the moment, and takes down what lives then.
 func (p *picker) walk() (*heap.Heap, error) {
 	p.inuse = map[aged]heap.Count{}
-	until := p.s.At
-	if p.s.To != 0 {
-		until = p.s.To
-	}
+	until := p.s.Until()
 	v := &Visitor{Born: p.born, Gone: p.gone, Moved: p.moved}
-	peak := p.s.Peak && p.s.To == 0
+	peak := p.s.AtPeak()
 	if peak {
 		p.peaks = NewPeaks(p.trace.end.Snapshot)
 		v.Event = func(e *event.Event, h *heap.Heap) { p.look(h, e) }

@@ -71,8 +71,8 @@ func TestSelectParts(t *testing.T) {
 			want *view.View
 			s    view.Selection
 		}{
-			"end": {trace.End(), view.Selection{}}, "peak": {trace.Peak(), view.Selection{Peak: true}},
-			"moment": {moment, view.Selection{At: at}},
+			"end": {trace.End(), view.Selection{}}, "peak": {trace.Peak(), view.Selection{Moment: event.Moment{Kind: event.MomentPeak}}},
+			"moment": {moment, view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: at}}},
 		} {
 			got, err := trace.Select(c.s)
 			require.NoError(t, err, name)
@@ -131,7 +131,7 @@ func TestSelectRangeAndSize(t *testing.T) {
 			{view.Selection{From: first, To: middle}, first, middle, 0},
 			{view.Selection{From: middle, To: last, MinSize: 1 << 16}, middle, last, 0},
 			{view.Selection{MinSize: 1 << 16}, 0, last, 1 << 20},
-			{view.Selection{At: middle, MinSize: 1 << 16}, 0, middle, 1 << 20},
+			{view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: middle}, MinSize: 1 << 16}, 0, middle, 1 << 20},
 		} {
 			v, err := trace.Select(c.s)
 			require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestSelectPeakAndSize(t *testing.T) {
 	s := eventtest.Random(1, 3000)
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
-	v, err := trace.Select(view.Selection{Peak: true, MinSize: 1 << 16})
+	v, err := trace.Select(view.Selection{Moment: event.Moment{Kind: event.MomentPeak}, MinSize: 1 << 16})
 	require.NoError(t, err)
 	for i := range trace.End().Snapshot.Accounts {
 		a := &trace.End().Snapshot.Accounts[i]

@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -31,13 +32,18 @@ type Trace struct {
 	end     *View
 	stacks  map[event.StackID]*event.Stack
 	names   map[event.StackID]string
+	refused []event.Event // the first requests that were refused, in all layers
 }
 
 // NewTrace replays an input once. Where it is damaged, the trace is what is whole; see Trace.Damage. o as in New.
 func NewTrace(in Input, o *Options) (*Trace, error) {
 	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]string{}}
 	h := heap.New()
-	t.Damage = h.Replay(in)
+	t.Damage = h.Walk(in, heap.Walker{After: func(e *event.Event) {
+		if e.Kind == event.KindOutOfMemory && len(t.refused) < keptOOMs {
+			t.refused = append(t.refused, *e)
+		}
+	}})
 	if s := h.Totals(); t.Damage != nil && s.Events == 0 && len(s.Accounts)+len(s.Drivers) == 0 {
 		return nil, t.Damage
 	}
@@ -96,6 +102,23 @@ func (t *Trace) First() uint64 { return t.end.Snapshot.First }
 
 // Last is the time of the last event, CLOCK_BOOTTIME nanoseconds. 0: there is none.
 func (t *Trace) Last() uint64 { return t.end.Snapshot.Time }
+
+// OutOfMemory is when the first requests were refused, CLOCK_BOOTTIME nanoseconds, in order: at most 1000 of them. What a driver
+// refuses its caching allocator is none yet.
+func (t *Trace) OutOfMemory() []uint64 {
+	var out []uint64
+	for i := range t.refused {
+		e := &t.refused[i]
+		torch := slices.ContainsFunc(t.end.Snapshot.Accounts, func(a heap.Account) bool { return a.PID == e.PID && a.Device == e.Device })
+		if torch == (e.Layer == event.LayerTorch) {
+			out = append(out, e.Time)
+		}
+	}
+	return out
+}
+
+// keptOOMs is of how many refused requests the times are kept.
+const keptOOMs = 1000
 
 // End is the view of the end.
 func (t *Trace) End() *View { return t.end }

@@ -207,26 +207,3 @@ func startOnTerminal(t *testing.T, path string, args []string, dir string, env [
 	require.NoError(t, cmd.Start())
 	return master, cmd
 }
-
-func TestCompleteAfterDashes(t *testing.T) {
-	kind, words := complete(newApp(), []string{"report", "--", "-"})
-	require.Equal(t, completeFiles, kind)
-	require.Empty(t, words)
-	kind, words = complete(newApp(), nil)
-	require.Equal(t, completeWords, kind)
-	require.NotEmpty(t, words)
-}
-
-// TestCompletionKnows: the tables name only what exists.
-func TestCompletionKnows(t *testing.T) {
-	app := newApp()
-	for key := range flagValues {
-		command, name, _ := strings.Cut(key, " ")
-		c := app.Command(command)
-		require.NotNil(t, c, key)
-		require.NotNil(t, flagNamed(c.Flags, name), key)
-	}
-	for command := range argumentValues {
-		require.True(t, command == "" || app.Command(command) != nil, command)
-	}
-}

@@ -15,10 +15,14 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/output"
 )
 
 const defaultDiffTop = 20
@@ -48,8 +52,8 @@ func diffFormatNames() []string {
 
 // diffOptions is a parsed diff command line.
 type diffOptions struct {
-	paths  []string // one, compared with itself, or two
-	at     []string // moments: none, one or two
+	paths  []string       // one, compared with itself, or two
+	at     []event.Moment // none, one or two
 	by     view.RowKind
 	format diffFormat
 	top    int    // rows of the text; 0: all
@@ -63,14 +67,13 @@ func diffCommand() *cli.Command {
 		Usage:     "show what changed between two recordings, snapshots or profiles, or two moments of one recording",
 		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by line|function|stack|layer|device] [-f text|json|html|pprof] [-o FILE]\ngputrace diff FILE --at MOMENT [--at MOMENT]",
 		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, where it " +
-			"is clear which is meant.\n\nMoments: " + momentUsage + ".",
+			"is clear which is meant.\n\nMoments: " + event.MomentUsage + ".",
 		Flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "at", Usage: "compare what is in use at `MOMENT` (default: end); given twice, the second is that of AFTER; of one FILE alone, with the end"},
-			&cli.StringFlag{Name: "by", Value: view.RowKindNames[0], Usage: "a row for each `WHAT`: " + joinOr(view.RowKindNames)},
-			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Value: diffFormats[0].name, Usage: "`FORMAT`: " + joinOr(diffFormatNames())},
-			&cli.StringFlag{Name: "top", Value: strconv.Itoa(defaultDiffTop), Usage: "show the `N` largest changes; 0: all"},
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FILE` (default and -: standard output)"},
-			forceFlag(),
+			flags.Moments("at", "compare what is in use at `MOMENT` (default: end); given twice, the second is that of AFTER; of one FILE alone, with the end"),
+			rowsFlag(view.RowKindNames[0], "a row for each `WHAT`: "),
+			flags.Choice("format,f", diffFormats[0].name, "`FORMAT`: "+flags.Or(diffFormatNames()), diffFormatNames()),
+			flags.Count("top", strconv.Itoa(defaultDiffTop), "show the `N` largest changes; 0: all", 0, "rows"),
+			outputFlag(), forceFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			o, err := parseDiff(c)
@@ -83,8 +86,10 @@ func diffCommand() *cli.Command {
 }
 
 func parseDiff(c *cli.Context) (diffOptions, error) {
-	o := diffOptions{paths: c.Args().Slice(), at: c.StringSlice("at"), force: c.Bool("force")}
-	var err error
+	o := diffOptions{
+		paths: c.Args().Slice(), at: flags.Get[[]event.Moment](c, "at"), force: c.Bool("force"), top: flags.Get[int](c, "top"),
+		format: diffFormats[slices.Index(diffFormatNames(), flags.Get[string](c, "format"))],
+	}
 	switch {
 	case len(o.paths) == 0 || len(o.paths) > 2:
 		return o, usage("which files? give two, or one and --at; see gputrace diff --help")
@@ -93,32 +98,26 @@ func parseDiff(c *cli.Context) (diffOptions, error) {
 	case len(o.paths) == 1 && len(o.at) == 0:
 		return o, usage("one file: give another one to compare it with, or a moment with --at; see gputrace diff --help")
 	}
-	if o.by, err = view.FindRowKind(c.String("by")); err != nil {
-		return o, usage("--by %s: not one of %s", strconv.Quote(c.String("by")), joinOr(view.RowKindNames))
-	}
-	i := slices.Index(diffFormatNames(), c.String("format"))
-	if i < 0 {
-		return o, usage("-f %s: not one of %s", strconv.Quote(c.String("format")), joinOr(diffFormatNames()))
-	}
-	o.format = diffFormats[i]
-	if o.top, err = strconv.Atoi(c.String("top")); err != nil || o.top < 0 {
-		return o, usage("--top %s: not a number of rows", strconv.Quote(c.String("top")))
-	}
-	if o.output, err = outputFile(c.String("output"), o.force); err != nil {
+	var err error
+	if o.by, err = view.FindRowKind(flags.Get[string](c, "by")); err != nil {
 		return o, err
 	}
-	return o, checkTerminal(o.output, o.format.binary)
+	if o.output, err = output.File(flags.Get[string](c, "output"), o.force); err != nil {
+		return o, err
+	}
+	return o, output.CheckTerminal(o.output, o.format.binary)
 }
 
 // moments are those of the two sides.
-func (o *diffOptions) moments() (before, after string) {
+func (o *diffOptions) moments() (before, after event.Moment) {
+	end := event.Moment{Kind: event.MomentEnd}
 	switch {
 	case len(o.at) == 2:
 		return o.at[0], o.at[1]
 	case len(o.at) == 0:
-		return "end", "end"
+		return end, end
 	case len(o.paths) == 1:
-		return o.at[0], "end"
+		return o.at[0], end
 	}
 	return o.at[0], o.at[0]
 }
@@ -153,13 +152,13 @@ func diff(o *diffOptions) error {
 		return err
 	}
 	p.stop()
-	return writeOutput(o.output, o.force, o.format.binary, func(w io.Writer) error { return o.format.write(w, before, after, o) })
+	return output.Write(o.output, o.force, o.format.binary, func(w io.Writer) error { return o.format.write(w, before, after, o) })
 }
 
 // diffFile is one that can be compared: what is opened, or a profile.
 type diffFile struct {
 	path    string
-	opened  *opened
+	opened  *export.Source
 	profile *profile.Profile // nil: it is none
 	warn    func(error)
 }
@@ -193,7 +192,7 @@ func isProfile(head []byte) bool {
 
 func (d *diffFile) close() {
 	if d.opened != nil {
-		_ = d.opened.close()
+		_ = d.opened.Close()
 	}
 }
 
@@ -205,7 +204,7 @@ type diffSide struct {
 }
 
 // side is a moment of a file. A profile has only one.
-func (d *diffFile) side(at string) (*diffSide, error) {
+func (d *diffFile) side(at event.Moment) (*diffSide, error) {
 	if d.profile != nil {
 		name := d.path
 		if d.profile.TimeNanos > 0 {
@@ -213,36 +212,31 @@ func (d *diffFile) side(at string) (*diffSide, error) {
 		}
 		return &diffSide{name: name, entries: pprof.Entries(d.profile), profile: func() (*profile.Profile, error) { return d.profile, nil }}, nil
 	}
-	m := momentsOf(d.opened)
-	s, err := m.selection(selectionFlags{at: at})
+	in, err := d.opened.Input(&export.Window{At: at}, version, d.warn)
 	if err != nil {
 		return nil, err
 	}
-	view, err := momentView(d.opened.trace, s)
+	view, err := momentView(d.opened.Trace, in.Selection.Moment)
 	if err != nil {
 		return nil, coded(exitError, fmt.Errorf("%s: %w", d.path, err))
 	}
 	made := func() (*profile.Profile, error) {
-		in, err := newExportInput(d.opened, selectionFlags{at: at}, d.warn)
-		if err != nil {
-			return nil, err
-		}
 		var b bytes.Buffer
-		if err := ofView(writePprof)(&b, in); err != nil {
+		if err := export.Formats[0].Write(&b, in); err != nil {
 			return nil, err
 		}
 		return pprof.Parse(&b)
 	}
-	return &diffSide{name: d.path + ", " + m.text(s), entries: view.Entries(), profile: made}, nil
+	return &diffSide{name: d.path + ", " + in.Moment, entries: view.Entries(), profile: made}, nil
 }
 
 // momentView is the view of a moment, without the parts of sites, for which the file would be read again.
-func momentView(t *view.Trace, s view.Selection) (*view.View, error) {
+func momentView(t *view.Trace, m event.Moment) (*view.View, error) {
 	switch {
-	case s.Peak:
+	case m.Kind == event.MomentPeak:
 		return t.Peak(), nil
-	case s.At != 0:
-		return t.At(s.At)
+	case m.IsTime():
+		return t.At(m.Time)
 	}
 	return t.End(), nil
 }

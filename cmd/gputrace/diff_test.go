@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	flags "github.com/gputrace/gputrace/internal/cli"
+
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
@@ -24,7 +26,7 @@ func parseDiffLine(t *testing.T, line string) (diffOptions, error) {
 		got, err = parseDiff(c)
 		return err
 	}
-	args, err := arrange(app, append([]string{"gputrace", "diff"}, strings.Fields(line)...))
+	args, err := flags.Order(app, append([]string{"gputrace", "diff"}, strings.Fields(line)...))
 	require.NoError(t, err)
 	return got, app.Run(args)
 }
@@ -48,7 +50,7 @@ func TestParseDiff(t *testing.T) {
 		o, err := parseDiffLine(t, line)
 		require.NoError(t, err, line)
 		before, after := o.moments()
-		require.Equal(t, w, want{strings.Join(o.paths, " "), before, after, o.by, o.format.name, o.top}, line)
+		require.Equal(t, w, want{strings.Join(o.paths, " "), before.String(), after.String(), o.by, o.format.name, o.top}, line)
 	}
 }
 

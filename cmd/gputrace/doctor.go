@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	flags "github.com/gputrace/gputrace/internal/cli"
 )
 
 // doctorOptions is a parsed doctor command line.
@@ -27,11 +29,10 @@ func doctorCommand() *cli.Command {
 			"looks at the process, and attaches to it for a moment. The last line is the verdict. The exit code is 0 when tracing will\n" +
 			"work, 1 when it will not.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "look at process `PID` too"},
-			&cli.StringFlag{Name: "duration", Aliases: []string{"d"}, Usage: "count the process's calls for `TIME` (default 1s)"},
+			flags.PID("pid,p", "look at process `PID` too"),
+			flags.Duration("duration,d", "count the process's calls for `TIME` (default 1s)", 0, maxCounting),
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with the names of all functions"},
-			memoryFlag(),
-			&cli.StringFlag{Name: "cache-dir", Value: defaultCacheDir(), Usage: "keep unwind tables in `FOLDER` between runs; empty: do not"},
+			memoryFlag(), cacheFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			o, err := parseDoctor(c)
@@ -44,21 +45,14 @@ func doctorCommand() *cli.Command {
 }
 
 func parseDoctor(c *cli.Context) (doctorOptions, error) {
-	o := doctorOptions{json: c.Bool("json"), cacheDir: c.String("cache-dir")}
+	o := doctorOptions{
+		json: c.Bool("json"), cacheDir: flags.Get[string](c, "cache-dir"), duration: flags.Get[time.Duration](c, "duration"),
+		memory: flags.Get[string](c, "memory"),
+	}
+	if !c.IsSet("pid") && c.NArg() == 0 {
+		return o, nil
+	}
 	var err error
-	if c.String("pid") != "" || c.NArg() > 0 {
-		if o.pid, err = pidFlag(c, "gputrace doctor --help"); err != nil {
-			return o, err
-		}
-	}
-	if o.duration, err = durationFlag(c, "duration"); err != nil {
-		return o, err
-	}
-	if o.memory, err = parseMemory(c); err != nil {
-		return o, err
-	}
-	if o.duration > maxCounting {
-		return o, usage("--duration %s: more than %s", c.String("duration"), maxCounting)
-	}
-	return o, nil
+	o.pid, err = pidOf(c)
+	return o, err
 }

@@ -64,7 +64,7 @@ func TestDoctorRefuses(t *testing.T) {
 		"doctor -p x":       "not a process id",
 		"doctor -d 1h":      "more than 1m0s",
 		"doctor -d x":       "not a time",
-		"doctor --memory x": `--memory "x": not auto`,
+		"doctor --memory x": `--memory "x": not one of auto`,
 		"doctor 42 x":       `unknown argument "x"`,
 		"doctor something":  `unknown argument "something"`,
 	} {

@@ -19,13 +19,14 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 )
 
 // dump reads the allocator's map of a process and writes it in one form.
 func dump(o dumpOptions) error {
 	binary := o.format == "snapshot"
-	if err := checkTerminal(o.output, binary); err != nil {
+	if err := output.CheckTerminal(o.output, binary); err != nil {
 		return err
 	}
 	p, err := process.Open(o.pid)
@@ -46,7 +47,7 @@ func dump(o dumpOptions) error {
 		return err
 	}
 	content := dumpContent(o.format, p, now, readNames(p, o), boot)
-	return writeOutput(o.output, o.force, binary, content)
+	return output.Write(o.output, o.force, binary, content)
 }
 
 // bootTime is the time of day when CLOCK_BOOTTIME was 0.

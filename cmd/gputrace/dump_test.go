@@ -10,10 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	flags "github.com/gputrace/gputrace/internal/cli"
+
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -26,7 +29,10 @@ func parseDumpLine(args string) (dumpOptions, error) {
 		return err
 	}
 	app.Writer, app.ErrWriter = io.Discard, io.Discard
-	err := app.Run(append([]string{"gputrace", "dump"}, strings.Fields(args)...))
+	ordered, err := flags.Order(app, append([]string{"gputrace", "dump"}, strings.Fields(args)...))
+	if err == nil {
+		err = app.Run(ordered)
+	}
 	return got, err
 }
 
@@ -65,13 +71,11 @@ func TestParseDumpRefuses(t *testing.T) {
 		"-p 42 -o " + dir:             "exists already",
 		"-p 42 -o " + dir + "/file":   "exists already",
 		"-p 42 -o " + dir + "/no/dir": "its folder",
-		"-p 42 --nothing":             "not defined",
+		"-p 42 --nothing":             "unknown flag --nothing",
 	} {
 		_, err := parseDumpLine(line)
 		require.ErrorContains(t, err, want, line)
-		var c *codedError
-		require.True(t, errors.As(err, &c), "%s: no exit code with %v", line, err)
-		require.Equal(t, exitUsage, c.code, line)
+		require.Equal(t, exitUsage, exit.Code(err), line)
 	}
 }
 
@@ -84,9 +88,7 @@ func TestDumpToTerminal(t *testing.T) {
 	os.Stdout = terminal
 	err = dump(dumpOptions{pid: os.Getpid(), format: "snapshot"})
 	os.Stdout = stdout
-	var c *codedError
-	require.True(t, errors.As(err, &c))
-	require.Equal(t, exitUsage, c.code)
+	require.Equal(t, exitUsage, exit.Code(err))
 	require.ErrorContains(t, err, "give -o FILE")
 }
 
@@ -108,16 +110,12 @@ func TestExplainDump(t *testing.T) {
 		err := explainDump(fmt.Errorf("step: %w", tt.err), 42)
 		require.ErrorIs(t, err, tt.err)
 		require.ErrorContains(t, err, tt.text)
-		code := exitError
-		if c := (*codedError)(nil); errors.As(err, &c) {
-			code = c.code
-		}
-		require.Equal(t, tt.code, code, tt.err)
+		require.Equal(t, tt.code, exit.Code(err), tt.err)
 	}
 }
 
 func TestJoinOr(t *testing.T) {
-	require.Equal(t, "a", joinOr([]string{"a"}))
-	require.Equal(t, "a or b", joinOr([]string{"a", "b"}))
-	require.Equal(t, "a, b or c", joinOr([]string{"a", "b", "c"}))
+	require.Equal(t, "a", flags.Or([]string{"a"}))
+	require.Equal(t, "a or b", flags.Or([]string{"a", "b"}))
+	require.Equal(t, "a, b or c", flags.Or([]string{"a", "b", "c"}))
 }

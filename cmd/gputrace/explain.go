@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/doctor"
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 )
 
 // explain gives an attach error its exit code and the next step to take.
 func explain(err error, o recordOptions) error {
-	var c *codedError
 	var v *ebpf.VerifierError
 	switch {
-	case errors.As(err, &c):
+	case exit.Has(err):
 		return err
 	case errors.Is(err, tracer.ErrNotLoaded) && !forbidden(err):
 		return coded(exitNothing, fmt.Errorf("%w\n  nothing was attached; to find out more: gputrace doctor", refusal{err}))

@@ -9,12 +9,12 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
@@ -48,12 +48,7 @@ func TestExplain(t *testing.T) {
 			got := explain(c.err, o)
 			require.ErrorIs(t, got, c.err, "the cause stays")
 			require.ErrorContains(t, got, c.says)
-			code := exitError
-			var e *codedError
-			if errors.As(got, &e) {
-				code = e.code
-			}
-			require.Equal(t, c.code, code)
+			require.Equal(t, c.code, exit.Code(got))
 		})
 	}
 }
@@ -92,27 +87,6 @@ func TestPermissionHelpNamesCapability(t *testing.T) {
 func TestNoCUDAHelp(t *testing.T) {
 	require.Contains(t, noCUDAHelp(os.Getpid()), fmt.Sprintf("sudo gputrace -p %d --wait", os.Getpid()))
 	require.Empty(t, noCUDAHelp(1<<30), "no such process: nothing to add")
-}
-
-// TestCommandLine: what the target calls itself must not write to our terminal.
-func TestCommandLine(t *testing.T) {
-	for name, c := range map[string]struct {
-		args []string
-		comm string
-		want string
-	}{
-		"plain":             {[]string{"/usr/bin/python3", "train.py", "--lr", "1"}, "python3", "python3 train.py --lr 1"},
-		"kernel thread":     {nil, "kworker", "kworker"},
-		"escape characters": {[]string{"python", "\x1b[2Jx\n"}, "python", `python \x1b[2Jx\n`},
-		"not UTF-8":         {[]string{"python", "\xff"}, "python", `python \xff`},
-		"other scripts":     {[]string{"python", "größe.py"}, "python", "python größe.py"},
-		"direction marks":   {[]string{"python", "a\u202eb"}, "python", `python a\u202eb`},
-	} {
-		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, commandLine(c.args, c.comm)) })
-	}
-	long := commandLine([]string{"python", strings.Repeat("ö", 500)}, "python")
-	require.Equal(t, 60, utf8.RuneCountInString(long))
-	require.True(t, utf8.ValidString(long))
 }
 
 func TestCount(t *testing.T) {

@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -28,11 +30,14 @@ type pageHead struct {
 		Peak      uint64  `json:"peak"`
 		Allocated []int64 `json:"allocated"`
 	} `json:"parts"`
+	Moments struct {
+		Events []uint64 `json:"events"`
+	} `json:"moments"`
 	Losses struct {
 		Events int64 `json:"events"`
 	} `json:"losses"`
 	Select struct {
-		At, From, To int64
+		At, From, To int
 	} `json:"select"`
 }
 
@@ -81,8 +86,10 @@ func TestExportPage(t *testing.T) {
 	require.EqualValues(t, 2000, h.Events)
 	require.EqualValues(t, -500, h.Start)
 	require.EqualValues(t, 5, h.Losses.Events)
-	require.EqualValues(t, 1_000_000-500, h.Select.From)
-	require.EqualValues(t, 2_000_000-500, h.Select.To)
+	for index, want := range map[int]uint64{h.Select.From: 1_000_000 - 500, h.Select.To: 2_000_000 - 500} {
+		at := slices.IndexFunc(s.Events, func(e event.Event) bool { return e.Time-s.Events[0].Time > want })
+		require.EqualValues(t, at, h.Moments.Events[index], "the moment is before the first event that is later")
+	}
 	require.Len(t, h.Parts, 2)
 	for i, p := range h.Parts {
 		require.Equal(t, peaks[i], p.Peak)

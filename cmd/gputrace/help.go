@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	flags "github.com/gputrace/gputrace/internal/cli"
 )
 
 // example is a command line and what it is for.
@@ -87,7 +89,7 @@ func helpCommand() *cli.Command {
 			case name == "":
 				return c.App.Run([]string{c.App.Name, "--help"})
 			case c.App.Command(name) == nil:
-				return unknownCommand(c.App, name)
+				return flags.UnknownCommand(c.App, name)
 			default:
 				return c.App.Run([]string{c.App.Name, name, "--help"})
 			}

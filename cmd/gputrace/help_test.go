@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	flags "github.com/gputrace/gputrace/internal/cli"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -14,9 +16,8 @@ func TestHelp(t *testing.T) {
 	list, stderr, code := gputrace(t, "--help")
 	require.Zero(t, code, stderr)
 	require.Contains(t, list, "sudo gputrace 4242")
-	require.NotContains(t, list, completeName)
 	for _, c := range newApp().VisibleCommands() {
-		require.Contains(t, list, "\n   "+c.Name+" ", "the list of commands")
+		require.Regexp(t, "\n   "+strings.Join(c.Names(), ", ")+" ", list, "the list of commands")
 		help, stderr, code := gputrace(t, c.Name, "--help")
 		require.Zero(t, code, stderr)
 		if c.Name == "help" { // cli shows that of the program
@@ -29,7 +30,7 @@ func TestHelp(t *testing.T) {
 			require.Contains(t, help, "   "+e.line+"\n      "+e.what+"\n")
 		}
 		for _, f := range c.VisibleFlags() {
-			require.Contains(t, help, dash(f.Names()[0]))
+			require.Contains(t, help, flags.Dash(f.Names()[0]))
 		}
 		for _, line := range [][]string{{c.Name, "-h"}, {"-h", c.Name}, {"help", c.Name}} {
 			other, stderr, code := gputrace(t, line...)
@@ -77,5 +78,24 @@ func TestVersion(t *testing.T) {
 	require.Equal(t, runtime.Version(), got["go"])
 	for _, key := range []string{"commit", "modified", "platform"} {
 		require.Contains(t, got, key)
+	}
+}
+
+// TestExamplesAreRead: what the help shows can be typed.
+func TestExamplesAreRead(t *testing.T) {
+	for command, list := range examples {
+		require.NotEmpty(t, list, command)
+		for _, e := range list {
+			line, _, _ := strings.Cut(e.line, " | ")
+			line, _, _ = strings.Cut(line, " > ")
+			line = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(line, "source <("), "sudo "), ")")
+			words := strings.Fields(line)
+			require.Equal(t, "gputrace", words[0], e.line)
+			out, err := flags.Order(newApp(), words)
+			require.NoError(t, err, e.line)
+			if command != "" && strings.Trim(words[1], "0123456789") != "" {
+				require.Equal(t, command, out[1], e.line)
+			}
+		}
 	}
 }

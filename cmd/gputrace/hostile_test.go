@@ -20,6 +20,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -93,8 +94,8 @@ func TestHostileText(t *testing.T) {
 func TestHostileFiles(t *testing.T) {
 	path, dir := hostile(t), t.TempDir()
 	var names []string
-	for _, f := range exportFormats {
-		names = append(names, f.name)
+	for _, f := range export.Formats {
+		names = append(names, f.Name)
 	}
 	_, stderr, code := gputrace(t, "export", path, "-f", strings.Join(names, ","), "-o", dir)
 	require.Zero(t, code, stderr)
@@ -123,7 +124,7 @@ func TestHostileFiles(t *testing.T) {
 		require.Regexp(t, regexp.MustCompile(`^.+ \d+\n$`), line)
 		requireHarmless(t, line, "folded")
 	}
-	require.Equal(t, len(exportFormats), len(folderNames(t, dir)))
+	require.Equal(t, len(export.Formats), len(folderNames(t, dir)))
 
 	svg := xml.NewDecoder(bytes.NewReader(read("memory.svg")))
 	for {

@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 )
@@ -362,7 +364,7 @@ func (j *job) print(end time.Time) error {
 		return table.Job(j.out, j.summary(end))
 	}
 	c := j.done[j.all[0]]
-	if err := printSummary(j.out, c.in, c.held); err != nil {
+	if err := export.PrintSummary(j.out, c.in, c.held); err != nil {
 		return err
 	}
 	return table.JobHits(j.out, j.summary(end))
@@ -406,7 +408,7 @@ func (j *job) summary(end time.Time) table.JobInput {
 	if err != nil {
 		j.screen.warn(err)
 	}
-	in := table.JobInput{Duration: end.Sub(j.start), Hits: hitsOf(recordedHits(hits))}
+	in := table.JobInput{Duration: end.Sub(j.start), Hits: export.Hits(recordedHits(hits))}
 	for _, c := range j.done {
 		in.Received += c.snapshot.Events
 	}
@@ -451,16 +453,16 @@ func (j *job) writeSomewhere(end time.Time) (string, error) {
 
 // write writes the results: combined profiles, and a folder for each process.
 func (j *job) write(path string, end time.Time) error {
-	folder, err := createFolder(path, j.opts.force)
+	folder, err := output.CreateFolder(path, j.opts.results())
 	if err != nil {
 		return err
 	}
-	defer folder.discard()
+	defer folder.Discard()
 	if err := j.writeProfiles(folder, end); err != nil {
 		return err
 	}
 	for _, s := range j.all {
-		part, err := folder.part(s.folder)
+		part, err := folder.Part(s.folder)
 		if err == nil {
 			err = s.fill(part, j.done[s].profiled, s.end)
 		}
@@ -471,23 +473,23 @@ func (j *job) write(path string, end time.Time) error {
 			j.screen.warn(fmt.Errorf("%s: %w", s.who(), s.viewErr))
 		}
 	}
-	if err := folder.finish(); err != nil {
+	if err := folder.Finish(); err != nil {
 		return errors.Join(err, j.giveBack(folder))
 	}
 	return nil
 }
 
 // giveBack saves the recordings from a folder that could not be finished.
-func (j *job) giveBack(folder *outputFolder) error {
+func (j *job) giveBack(folder *output.Folder) error {
 	var errs []error
 	for _, s := range j.all {
-		errs = append(errs, s.giveBackTrace(&outputFolder{tmp: filepath.Join(folder.tmp, s.folder)}))
+		errs = append(errs, s.giveBackTrace(&output.Folder{Dir: filepath.Join(folder.Dir, s.folder)}))
 	}
 	return errors.Join(errs...)
 }
 
 // writeProfiles writes the profiles of all processes together.
-func (j *job) writeProfiles(folder *outputFolder, end time.Time) error {
+func (j *job) writeProfiles(folder *output.Folder, end time.Time) error {
 	first := j.done[j.all[0]]
 	for name, kind := range map[string]pprof.Kind{"inuse.pb.gz": pprof.InUse, "peak.pb.gz": pprof.InUse, "alloc.pb.gz": pprof.Alloc} {
 		var parts []pprof.Part
@@ -515,7 +517,7 @@ func (j *job) writeProfiles(folder *outputFolder, end time.Time) error {
 		if len(parts) == 1 {
 			in.Comments = append(in.Comments, first.comments...)
 		}
-		if err := folder.write(name, func(w io.Writer) error { return pprof.Write(w, in) }); err != nil {
+		if err := folder.Write(name, func(w io.Writer) error { return pprof.Write(w, in) }); err != nil {
 			return err
 		}
 	}

@@ -2,60 +2,52 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path"
 	"slices"
-	"strconv"
-	"strings"
-	"unicode"
 
 	"github.com/urfave/cli/v2"
+
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/process/words"
 )
 
-// Exit codes, for every command. Never renumber.
+// Short names of what every file here uses.
 const (
-	exitOK           = 0
-	exitError        = 1
-	exitUsage        = 2
-	exitInvalid      = 5 // a file that is not what it should be
-	exitNotPermitted = 6
-	exitNothing      = 7 // no such process, no CUDA, a kernel that does not take the programs
-	exitTargetEnded  = 8 // the target ended before any data
-	exitInterrupted  = 130
+	exitOK           = exit.OK
+	exitError        = exit.Error
+	exitUsage        = exit.Misuse
+	exitInvalid      = exit.Invalid
+	exitNotPermitted = exit.NotPermitted
+	exitNothing      = exit.Nothing
+	exitTargetEnded  = exit.TargetEnded
+	exitInterrupted  = exit.Interrupted
 )
 
-// codedError carries an exit code with an error.
-type codedError struct {
-	code int
-	err  error
-}
+var (
+	coded       = exit.With
+	usage       = exit.Usage
+	printable   = words.Text
+	oneLine     = words.Line
+	commandLine = words.CommandLine
+)
 
-func (e *codedError) Error() string { return e.err.Error() }
-func (e *codedError) Unwrap() error { return e.err }
-
-func coded(code int, err error) error { return &codedError{code, err} }
-
-func usage(format string, args ...any) error { return coded(exitUsage, fmt.Errorf(format, args...)) }
-
-// pidFlag reads the process of a command whose help is shown by `help`: -p PID, or the number alone.
-func pidFlag(c *cli.Context, help string) (int, error) {
-	text, words := c.String("pid"), c.Args().Slice()
-	if text == "" && len(words) > 0 && isNumber(words[0]) {
-		text, words = words[0], words[1:]
+// pidOf is the process of a command: -p PID, or the number alone.
+func pidOf(c *cli.Context) (int, error) {
+	pid, words := flags.Get[int](c, "pid"), c.Args().Slice()
+	if pid == 0 && len(words) > 0 {
+		if n, err := flags.ParsePID(words[0]); err == nil {
+			pid, words = n, words[1:]
+		}
 	}
 	if len(words) > 0 {
-		return 0, usage("unknown argument %q; see %s", words[0], help)
+		return 0, usage("unknown argument %q; see %s --help", words[0], c.Command.HelpName)
 	}
-	if text == "" {
-		return 0, usage("which process? give -p PID; see %s", help)
+	if pid == 0 {
+		return 0, usage("which process? give -p PID; see %s --help", c.Command.HelpName)
 	}
-	pid, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || pid <= 0 {
-		return 0, usage("-p %s: not a process id", strconv.Quote(text))
-	}
-	return int(pid), nil
+	return pid, nil
 }
 
 func main() {
@@ -65,38 +57,17 @@ func main() {
 // run executes a command line and returns its exit code.
 func run(args []string) int {
 	app := newApp()
-	args, err := arrange(app, args)
+	var err error
+	if !completes(app, args) {
+		args, err = flags.Order(app, args)
+	}
 	if err == nil {
 		err = app.Run(args)
 	}
-	if err == nil {
-		return exitOK
+	if err != nil && err.Error() != "" {
+		fmt.Fprintln(os.Stderr, "gputrace:", printable(err.Error()))
 	}
-	code := exitError
-	var c *codedError
-	if errors.As(err, &c) {
-		code = c.code
-	}
-	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(os.Stderr, "gputrace:", printable(msg))
-	}
-	return code
-}
-
-// printable replaces what is neither a sign nor a newline or tab: names and paths come from the target, which must not steer our
-// terminal, nor turn the direction of what follows.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
-}
-
-// oneLine makes a text from the target harmless: no line of it can be taken for one of ours.
-func oneLine(s string) string {
-	return strings.NewReplacer("\n", " ", "\t", " ").Replace(printable(s))
+	return exit.Code(err)
 }
 
 func newApp() *cli.App {
@@ -109,19 +80,26 @@ func newApp() *cli.App {
 		Flags:     append(slices.Clone(record.Flags), cli.HelpFlag), // cli adds it only where no command is called help
 		Commands: []*cli.Command{
 			record, runCommand(), reportCommand(), exportCommand(), diffCommand(), dumpCommand(), whoCommand(), doctorCommand(),
-			completionCommand(), completeCommand(), startCommand(), manCommand(), helpCommand(), versionCommand(),
+			completionCommand(), startCommand(), manCommand(), helpCommand(), versionCommand(),
 		},
-		HideHelpCommand: true,
-		Action:          record.Action,
-		OnUsageError:    onUsageError,
-		ExitErrHandler:  func(*cli.Context, error) {}, // run decides
+		HideHelpCommand:        true,
+		Suggest:                true,
+		UseShortOptionHandling: true,
+		Action: func(c *cli.Context) error {
+			if err := flags.CheckWord(c); err != nil {
+				return err
+			}
+			return record.Action(c)
+		},
+		OnUsageError:   flags.UsageError,
+		ExitErrHandler: func(*cli.Context, error) {}, // run decides
 	}
 	app.CustomAppHelpTemplate = helpTemplate(cli.AppHelpTemplate, "")
 	hideFalse(app.Flags)
 	for _, c := range app.Commands {
 		hideFalse(c.Flags)
 		c.HideHelpCommand = true // "help" is an argument there
-		c.OnUsageError = onUsageError
+		c.OnUsageError = flags.UsageError
 		c.CustomHelpTemplate = helpTemplate(cli.CommandHelpTemplate, c.Name)
 	}
 	return app
@@ -136,19 +114,17 @@ func hideFalse(flags []cli.Flag) {
 	}
 }
 
-func onUsageError(c *cli.Context, err error, _ bool) error {
-	return usage("%w; see %s --help", err, c.Command.HelpName)
+// forceFlag is --force of every command that writes files.
+func forceFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "force", Usage: "replace an output of that name"}
 }
 
-// commandLine shortens a command line to what identifies it. It comes from the target: control characters are escaped.
-func commandLine(args []string, name string) string {
-	if len(args) == 0 {
-		return name // which is escaped
-	}
-	args = append([]string{path.Base(args[0])}, args[1:]...)
-	line := strings.Trim(strconv.Quote(strings.Join(args, " ")), `"`)
-	if r := []rune(line); len(r) > 60 {
-		line = string(r[:59]) + "…"
-	}
-	return line
+// outputFlag is -o of the commands that write one file.
+func outputFlag() cli.Flag {
+	return flags.Text("output,o", "", "write into the new `FILE` (default and -: standard output)")
+}
+
+func fileExists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }

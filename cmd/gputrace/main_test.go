@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/internal/exit"
 )
 
 // asProgram makes, in its environment, this test's executable gputrace itself.
@@ -45,8 +47,17 @@ func gputrace(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), talk.String(), cmd.ProcessState.ExitCode()
 }
 
-// A process can give itself and its files names that are terminal commands.
-func TestPrintable(t *testing.T) {
-	require.Equal(t, "no process \ufffd[2Jx\n  try\tthis größe", printable("no process \x1b[2Jx\n  try\tthis größe"))
-	require.Equal(t, "\ufffd\ufffd", printable("\x7f\u009b"))
+// requireUsage checks that an error is one of usage, and what it says.
+func requireUsage(t *testing.T, err error, text string) {
+	t.Helper()
+	require.ErrorContains(t, err, text)
+	require.Equal(t, exitUsage, exit.Code(err))
+}
+
+// withStdout runs f with another standard output.
+func withStdout(out *os.File, f func()) {
+	stdout := os.Stdout
+	defer func() { os.Stdout = stdout }()
+	os.Stdout = out
+	f()
 }

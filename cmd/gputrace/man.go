@@ -7,22 +7,10 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
-)
 
-// exitCodes are all codes with which gputrace ends, for people.
-var exitCodes = []struct {
-	code int
-	what string
-}{
-	{exitOK, "all is well"},
-	{exitError, "an error that none of the others is; of doctor: tracing will not work"},
-	{exitUsage, "the command line is wrong, or an output exists already"},
-	{exitInvalid, "a file is not what it should be"},
-	{exitNotPermitted, "not permitted; the message says which capability is missing"},
-	{exitNothing, "nothing to trace: no such process, it uses no CUDA, or this kernel cannot be traced on"},
-	{exitTargetEnded, "the process ended before any data"},
-	{exitInterrupted, "interrupted before any data"},
-}
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/exit"
+)
 
 func manCommand() *cli.Command {
 	return &cli.Command{
@@ -55,8 +43,8 @@ func writeManual(w io.Writer, app *cli.App) error {
 		m.command(c)
 	}
 	m.section("EXIT STATUS")
-	for _, e := range exitCodes {
-		m.item(fmt.Sprint(e.code), e.what)
+	for _, e := range exit.Codes {
+		m.item(fmt.Sprint(e.Code), e.Meaning)
 	}
 	m.section("EXAMPLES")
 	m.examples("")
@@ -152,10 +140,10 @@ func (m *manual) examples(command string) {
 func flagTerm(f cli.Flag, d cli.DocGenerationFlag) string {
 	var names []string
 	for _, n := range f.Names() {
-		names = append(names, dash(n))
+		names = append(names, flags.Dash(n))
 	}
 	term := strings.Join(names, ", ")
-	if place, _ := placeholder(d.GetUsage()); place != "" && d.TakesValue() {
+	if place, _ := flags.Placeholder(d.GetUsage()); place != "" && d.TakesValue() {
 		term += " " + place
 	}
 	return term
@@ -163,21 +151,11 @@ func flagTerm(f cli.Flag, d cli.DocGenerationFlag) string {
 
 // flagText is what a flag does, and its default.
 func flagText(d cli.DocGenerationFlag) string {
-	_, text := placeholder(d.GetUsage())
+	_, text := flags.Placeholder(d.GetUsage())
 	if value := d.GetDefaultText(); d.TakesValue() && value != "" && value != `""` && value != "0s" {
 		text += fmt.Sprintf(" (default: %s)", value)
 	}
 	return text
-}
-
-// placeholder takes the name of a flag's value out of its backquotes, as cli does for its help.
-func placeholder(usage string) (name, text string) {
-	before, rest, ok := strings.Cut(usage, "`")
-	name, after, closed := strings.Cut(rest, "`")
-	if !ok || !closed {
-		return "", usage
-	}
-	return name, before + name + after
 }
 
 // roff escapes text: a backslash, a hyphen that is to be a minus sign, and what would be a request at the start of a line.

@@ -7,7 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	flags "github.com/gputrace/gputrace/internal/cli"
+
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/internal/exit"
 )
 
 // tool skips a test that needs a program which is not there; in CI it fails.
@@ -41,18 +46,18 @@ func TestManual(t *testing.T) {
 		require.Contains(t, text, "\n   "+c.Name+"\n")
 		for _, f := range c.Flags {
 			for _, name := range f.Names() {
-				require.Contains(t, text, dash(name))
+				require.Contains(t, text, flags.Dash(name))
 			}
 		}
 		for _, e := range examples[c.Name] {
 			require.Contains(t, text, e.line)
 		}
 	}
-	for _, f := range exportFormats {
-		require.Regexp(t, `(?m)^\s+`+f.name+`\s`, text)
+	for _, f := range export.Formats {
+		require.Regexp(t, `(?m)^\s+`+f.Name+`\s`, text)
 	}
-	for _, e := range exitCodes {
-		require.Regexp(t, fmt.Sprintf(`(?m)^\s+%d\s+%s`, e.code, e.what), text)
+	for _, e := range exit.Codes {
+		require.Regexp(t, fmt.Sprintf(`(?m)^\s+%d\s+%s`, e.Code, e.Meaning), text)
 	}
 }
 
@@ -73,8 +78,8 @@ func plain(s string) string {
 func TestExitCodesDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/cli.md")
 	require.NoError(t, err)
-	for _, e := range exitCodes {
-		require.Contains(t, string(page), fmt.Sprintf("| %d | %s |\n", e.code, e.what))
+	for _, e := range exit.Codes {
+		require.Contains(t, string(page), fmt.Sprintf("| %d | %s |\n", e.Code, e.Meaning))
 	}
 }
 
@@ -83,14 +88,5 @@ func TestRoff(t *testing.T) {
 		"a-b": `a\-b`, ".x": `\&.x`, "'x": `\&'x`, `\n`: `\en`, "~/x": `\(ti/x`, "": "",
 	} {
 		require.Equal(t, want, roff(text))
-	}
-}
-
-func TestPlaceholder(t *testing.T) {
-	for usage, want := range map[string][2]string{
-		"write into `FILE` now": {"FILE", "write into FILE now"}, "write": {"", "write"}, "a `b": {"", "a `b"}, "`A` or `B`": {"A", "A or `B`"},
-	} {
-		name, text := placeholder(usage)
-		require.Equal(t, want, [2]string{name, text})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -49,14 +50,14 @@ func madeRecording(t *testing.T, path string, s *eventtest.Stream) {
 // said is what a recording says, in words of this test's own: how a report looks may change.
 func said(t *testing.T, path string) string {
 	t.Helper()
-	o, err := openTrace(path, func(err error) { require.NoError(t, err) })
+	o, err := export.Open(path, &export.OpenOptions{Warn: func(err error) { require.NoError(t, err) }})
 	require.NoError(t, err)
-	defer o.close()
-	middle, err := o.trace.At(o.trace.First() + (o.trace.Last()-o.trace.First())/4*3) // behind the checkpoint
+	defer o.Close()
+	middle, err := o.Trace.At(o.Trace.First() + (o.Trace.Last()-o.Trace.First())/4*3) // behind the checkpoint
 	require.NoError(t, err)
 	var out strings.Builder
-	fmt.Fprintln(&out, o.info.PID, o.info.Cmdline, o.info.Started, o.info.PyTorch, o.end.Reason, o.end.Duration, o.end.Sources)
-	for _, v := range []*view.View{o.trace.End(), middle} {
+	fmt.Fprintln(&out, o.Info.PID, o.Info.Cmdline, o.Info.Started, o.Info.PyTorch, o.End.Reason, o.End.Duration, o.End.Sources)
+	for _, v := range []*view.View{o.Trace.End(), middle} {
 		fmt.Fprintln(&out, "events", v.Snapshot.Events, "first", v.Snapshot.First, "last", v.Snapshot.Time, "total", v.Total())
 		for i := range v.Snapshot.Accounts {
 			a := &v.Snapshot.Accounts[i]
@@ -107,8 +108,8 @@ func TestOlderRecordings(t *testing.T) {
 // A folder of results stands for its recording.
 func TestOpenFolder(t *testing.T) {
 	dir := t.TempDir()
-	madeRecording(t, filepath.Join(dir, traceName), eventtest.Random(1, 100))
-	require.Equal(t, said(t, filepath.Join(dir, traceName)), said(t, dir))
-	_, err := openTrace(t.TempDir(), nil)
+	madeRecording(t, filepath.Join(dir, export.TraceName), eventtest.Random(1, 100))
+	require.Equal(t, said(t, filepath.Join(dir, export.TraceName)), said(t, dir))
+	_, err := export.Open(t.TempDir(), nil)
 	require.ErrorContains(t, err, "it is no file")
 }

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/output"
 )
 
 const (
@@ -32,7 +34,7 @@ type progress struct {
 // newProgress shows a line on a file when that is a terminal, and nobody asked for a quiet one (no-color.org; CI is what build
 // systems set).
 func newProgress(out *os.File) *progress {
-	if !isTerminal(out) || os.Getenv("NO_COLOR") != "" || os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
+	if !output.IsTerminal(out) || os.Getenv("NO_COLOR") != "" || os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
 		return &progress{}
 	}
 	return &progress{out: out, after: progressAfter}
@@ -111,4 +113,9 @@ func (w *watched) ReadAt(b []byte, offset int64) (int, error) {
 	n, err := w.ReaderAt.ReadAt(b, offset)
 	w.progress.at(offset+int64(n), w.size, w.name)
 	return n, err
+}
+
+// openWatched opens a file, with a line on the terminal whenever it is read.
+func openWatched(path string, p *progress, warn func(error)) (*export.Source, error) {
+	return export.Open(path, &export.OpenOptions{Warn: warn, Watch: p.watch, Done: p.clear})
 }

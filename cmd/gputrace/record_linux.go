@@ -17,9 +17,11 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/tracer"
@@ -175,7 +177,7 @@ func writeReadyFile(path string) error {
 	if err := os.WriteFile(path, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {
 		return fmt.Errorf("ready file: %w", err)
 	}
-	return giveToUser(path)
+	return output.GiveToUser(path)
 }
 
 // lastCheck is how long the end of a recording may be put off, to compare the live set with the allocator's books while the
@@ -305,9 +307,9 @@ func (s *session) conclude() *concluded {
 	joined := s.naming.joined(view)
 	end := s.describeEnd(s.balance(now, view))
 	held := s.naming.tables(joined)
-	end.Holders, end.Before = holdersOf(held), beforeOf(joined)
+	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
 	s.endTrace(end, view)
-	in := summary(view, s.info, end)
+	in := export.Summary(view, s.info, end)
 	if n := end.StackRecordsLost; n > 0 {
 		s.screen.warn(fmt.Errorf("%s: %d stacks did not fit the ring: their events have none (--ring-size)", s.who(), n))
 	}
@@ -318,7 +320,7 @@ func (s *session) conclude() *concluded {
 func (s *session) finish() error {
 	c := s.conclude()
 	s.screen.ended(s)
-	if err := printSummary(s.out, c.in, c.held); err != nil {
+	if err := export.PrintSummary(s.out, c.in, c.held); err != nil {
 		s.screen.warn(err)
 	}
 	written, err := s.writeSomewhere(c.profiled, s.end)
@@ -365,22 +367,22 @@ func (s *session) writeSomewhere(p profiled, end time.Time) (string, error) {
 }
 
 func (s *session) write(path string, p profiled, end time.Time) error {
-	folder, err := createFolder(path, s.opts.force)
+	folder, err := output.CreateFolder(path, s.opts.results())
 	if err != nil {
 		return err
 	}
-	defer folder.discard()
+	defer folder.Discard()
 	if err := s.fill(folder, p, end); err != nil {
 		return err
 	}
-	if err := folder.finish(); err != nil {
+	if err := folder.Finish(); err != nil {
 		return errors.Join(err, s.giveBackTrace(folder))
 	}
 	return nil
 }
 
 // fill writes the files of the results. The recording is moved to them last.
-func (s *session) fill(folder *outputFolder, p profiled, end time.Time) error {
+func (s *session) fill(folder *output.Folder, p profiled, end time.Time) error {
 	detail := pprof.DetailSite
 	if s.opts.fullStacks {
 		detail = pprof.DetailFull
@@ -392,7 +394,7 @@ func (s *session) fill(folder *outputFolder, p profiled, end time.Time) error {
 	} {
 		in.Rank = s.rank.label()
 		in.Binary, in.Comments, in.Time, in.Duration, in.Detail = s.exe, append(s.comments(), p.comments...), end, end.Sub(s.start), detail
-		err := folder.write(name, func(w io.Writer) error { return pprof.Write(w, in) })
+		err := folder.Write(name, func(w io.Writer) error { return pprof.Write(w, in) })
 		if err != nil {
 			return err
 		}

@@ -3,13 +3,15 @@ package main
 import (
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
+	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -19,29 +21,30 @@ func reportCommand() *cli.Command {
 		Usage: "show what a recording says: peak, live memory by line of the program, losses",
 		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
 			"   gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
-		Description: "Without a moment, a range or --by it prints what the session printed at its end.\n\nMoments: " + momentUsage + ".",
-		Flags: append(selectionFlagsOf(),
-			&cli.StringFlag{Name: "by", Usage: "one row for each `KIND`: " + strings.Join(view.RowKindNames, ", ") + " (default: line)"},
-			&cli.IntFlag{Name: "top", Usage: "`ROWS` of each table (default: 10)"},
+		Description: "Without a moment, a range or --by it prints what the session printed at its end.\n\nMoments: " + event.MomentUsage + ".",
+		Flags: append(windowFlags(),
+			rowsFlag("", "one row for each `KIND` (default: line): "),
+			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),
 		),
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace report --help")
 			}
-			if c.Int("top") < 0 {
-				return usage("--top %d: negative", c.Int("top"))
+			w, err := windowOf(c)
+			if err != nil {
+				return err
 			}
-			return report(reportOptions{path: c.Args().First(), flags: selectionFlagsFrom(c), by: c.String("by"), top: c.Int("top")})
+			return report(reportOptions{path: c.Args().First(), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top")})
 		},
 	}
 }
 
 // reportOptions is a parsed report command line.
 type reportOptions struct {
-	path  string
-	flags selectionFlags
-	by    string
-	top   int // 0: the default
+	path   string
+	window export.Window
+	by     string
+	top    int // 0: the default
 }
 
 // report prints the summary of a recording, as the session did at its end, or what is selected of it.
@@ -54,21 +57,21 @@ func report(o reportOptions) error {
 	if err != nil {
 		return err
 	}
-	defer in.close()
-	info := in.info
+	defer in.Close()
+	info := in.Info
 	say("%s", titleOf(info))
 	for _, w := range warnings {
 		say("gputrace: warning: %v", w)
 	}
-	if in.first.Number > 0 {
-		say("  the first %d events were dropped by --max-size or --max-age; the figures are complete all the same", in.first.Events)
+	if in.First.Number > 0 {
+		say("  the first %d events were dropped by --max-size or --max-age; the figures are complete all the same", in.First.Events)
 	}
-	if o.by != "" || o.flags != (selectionFlags{}) {
+	if o.by != "" || o.window != (export.Window{}) {
 		return reportSelection(o, in, p)
 	}
-	s := summary(in.trace.End(), info, in.end)
+	s := export.Summary(in.Trace.End(), info, in.End)
 	s.Top = o.top
-	return printSummary(os.Stdout, s, heldTables(in.end))
+	return export.PrintSummary(os.Stdout, s, export.HeldTables(in.End))
 }
 
 // titleOf says what a file is of. A snapshot tells no more than when it was made, and without a history not even that.
@@ -83,7 +86,7 @@ func titleOf(info *recording.Info) string {
 }
 
 // reportSelection prints a moment or a range.
-func reportSelection(o reportOptions, in *opened, p *progress) error {
+func reportSelection(o reportOptions, in *export.Source, p *progress) error {
 	by := view.ByLine
 	if o.by != "" {
 		var err error
@@ -91,7 +94,7 @@ func reportSelection(o reportOptions, in *opened, p *progress) error {
 			return usage("--by: %w", err)
 		}
 	}
-	input, err := newExportInput(in, o.flags, nil)
+	input, err := in.Input(&o.window, version, nil)
 	p.stop()
 	if err != nil {
 		return err

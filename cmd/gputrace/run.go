@@ -23,10 +23,7 @@ func runCommand() *cli.Command {
 }
 
 func parseRun(c *cli.Context) (recordOptions, error) {
-	o, err := parseRecording(c)
-	if err != nil {
-		return o, err
-	}
+	o := parseRecording(c)
 	o.children, o.command = true, c.Args().Slice()
 	if len(o.command) == 0 {
 		return o, usage("which program? give it behind --; see gputrace run --help")

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 )
@@ -187,8 +188,7 @@ func (p *launched) wait(err error) error {
 	if status.Signaled() {
 		code = 128 + int(status.Signal())
 	}
-	var c *codedError
-	if code != 0 || errors.As(err, &c) && c.code == exitTargetEnded { // that it used no GPU is not its fault
+	if code != 0 || exit.Code(err) == exitTargetEnded { // that it used no GPU is not its fault
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "gputrace:", printable(err.Error()))
 		}

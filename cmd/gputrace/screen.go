@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -33,7 +34,7 @@ type screen struct {
 }
 
 func newScreen(out *os.File) *screen {
-	return &screen{out: out, terminal: isTerminal(out), warned: map[string]bool{}}
+	return &screen{out: out, terminal: output.IsTerminal(out), warned: map[string]bool{}}
 }
 
 func (s *screen) say(format string, args ...any) {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/export"
 )
 
 // torchSnapshot is a snapshot that PyTorch wrote.
@@ -53,11 +55,11 @@ func TestWrongSnapshots(t *testing.T) {
 // Every format can be made of a snapshot.
 func TestExportOfSnapshot(t *testing.T) {
 	dir := t.TempDir()
-	_, talk, code := gputrace(t, "export", torchSnapshot, "-f", strings.Join(formatNames(), ","), "-o", dir)
+	_, talk, code := gputrace(t, "export", torchSnapshot, "-f", strings.Join(export.Names(), ","), "-o", dir)
 	require.Equal(t, exitOK, code, talk)
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, files, len(exportFormats))
+	require.Len(t, files, len(export.Formats))
 
 	profile, talk, code := gputrace(t, "export", torchSnapshot, "-f", "pprof", "-o", "-")
 	require.Equal(t, exitOK, code, talk)
@@ -85,9 +87,9 @@ func TestExportRefuses(t *testing.T) {
 		want string
 	}{
 		{[]string{"-f", "snapshot", "--min-size", "1KiB"}, "a snapshot has all blocks"},
-		{[]string{"-f", "parquet", "--at", "peak"}, "-f parquet has every allocation"},
-		{[]string{"-f", "csv", "--at", "peak"}, "-f csv has every allocation"},
-		{[]string{"-f", "csv", "--by", "moon"}, `rows by "moon": not one of line, function, stack, layer, device`},
+		{[]string{"-f", "parquet", "--at", "peak"}, "-f parquet shows the course of time"},
+		{[]string{"-f", "csv", "--at", "peak"}, "-f csv shows the course of time"},
+		{[]string{"-f", "csv", "--by", "moon"}, `--by "moon": not one of line, function, stack, layer or device`},
 	} {
 		file := filepath.Join(t.TempDir(), "out")
 		_, talk, code := gputrace(t, append([]string{"export", torchSnapshot, "-o", file}, tt.args...)...)

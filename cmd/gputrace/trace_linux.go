@@ -15,6 +15,8 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/tracer"
 )
@@ -38,11 +40,11 @@ func (s *session) startTrace() {
 	s.info = s.describe()
 	w, err := recording.Create(path, s.info, s.tracer.Stack, o)
 	if err != nil {
-		s.screen.warn(fmt.Errorf("%w: there will be no %s", err, traceName))
+		s.screen.warn(fmt.Errorf("%w: there will be no %s", err, export.TraceName))
 		return
 	}
 	s.heap.writer, s.trace = w, path
-	if err := giveToUser(path); err != nil {
+	if err := output.GiveToUser(path); err != nil {
 		s.screen.warn(err)
 	}
 }
@@ -80,7 +82,7 @@ func (s *session) describeEnd(memory *balance.Input) *recording.End {
 	end := &recording.End{
 		Reason: recording.ReasonStopped, Duration: s.end.Sub(s.start), StackRecordsLost: s.tracer.StackRecordsLost(),
 		StacksOverLimit: s.tracer.StacksOverLimit(),
-		Memory:          memoryOf(memory), Libraries: s.torchPrefixes(),
+		Memory:          export.RecordedMemory(memory), Libraries: s.torchPrefixes(),
 	}
 	if raw := recording.RawStacks(s.tracer.RawStacks()); raw != (recording.RawStacks{}) {
 		end.RawStacks = &raw
@@ -119,7 +121,7 @@ func (s *session) endTrace(end *recording.End, view *view.View) {
 	if s.heap.writer == nil {
 		return
 	}
-	end.Sources = sourcesOf(view)
+	end.Sources = export.RecordedSources(view)
 	err := s.heap.writer.Close(end)
 	if end.NotWritten > 0 {
 		err = fmt.Errorf("%w: %d events are not in it", err, end.NotWritten)
@@ -130,11 +132,11 @@ func (s *session) endTrace(end *recording.End, view *view.View) {
 }
 
 // adoptTrace moves the recording into the folder of results. When there is no room for it there, it stays where it is.
-func (s *session) adoptTrace(folder *outputFolder) {
+func (s *session) adoptTrace(folder *output.Folder) {
 	if s.trace == "" {
 		return
 	}
-	to := filepath.Join(folder.tmp, traceName)
+	to := filepath.Join(folder.Dir, export.TraceName)
 	err := os.Rename(s.trace, to)
 	if errors.Is(err, unix.EXDEV) {
 		if err = copyFile(s.trace, to); err == nil {
@@ -160,8 +162,8 @@ func (s *session) dropTrace() {
 }
 
 // giveBackTrace saves the recording from a folder that could not be finished.
-func (s *session) giveBackTrace(folder *outputFolder) error {
-	if filepath.Dir(s.trace) != folder.tmp {
+func (s *session) giveBackTrace(folder *output.Folder) error {
+	if filepath.Dir(s.trace) != folder.Dir {
 		return nil
 	}
 	path := s.tracePath()
@@ -194,7 +196,7 @@ func copyFile(from, to string) error {
 const unaskedEvents = 5_000_000
 
 // writeViews writes what -f asks for, made of the recording. What could not be made is no reason to lose the rest.
-func (s *session) writeViews(folder *outputFolder) error {
+func (s *session) writeViews(folder *output.Folder) error {
 	formats, err := recordFormats(s.opts.formats)
 	if len(formats) == 0 || err != nil {
 		return err
@@ -203,21 +205,21 @@ func (s *session) writeViews(folder *outputFolder) error {
 		return errors.New("there is no recording to make the formats of -f from")
 	}
 	if n := s.heap.Totals().Events; !s.opts.asked && n > unaskedEvents {
-		return fmt.Errorf("of %d events -f %s would take long: gputrace export makes it of %s", n, s.opts.formats, traceName)
+		return fmt.Errorf("of %d events -f %s would take long: gputrace export makes it of %s", n, s.opts.formats, export.TraceName)
 	}
 	in, err := openWatched(s.trace, newProgress(os.Stderr), s.screen.warn)
 	if err != nil {
 		return err
 	}
-	defer in.close()
-	input, err := newExportInput(in, selectionFlags{}, s.screen.warn)
+	defer in.Close()
+	input, err := in.Input(nil, version, s.screen.warn)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, f := range formats {
-		input.File = f.file
-		errs = append(errs, folder.write(f.file, func(w io.Writer) error { return f.write(w, input) }))
+		input.File = f.File
+		errs = append(errs, folder.Write(f.File, func(w io.Writer) error { return f.Write(w, input) }))
 	}
 	return errors.Join(errs...)
 }
@@ -229,14 +231,14 @@ func (s *session) tellWritten(folder string) {
 	row(strings.Join(profileNames, "  "), "go tool pprof -top "+filepath.Join(folder, profileNames[0]))
 	formats, _ := recordFormats(s.opts.formats)
 	for _, f := range formats {
-		if path := filepath.Join(folder, f.file); exists(path) {
-			row(f.file, f.what)
+		if path := filepath.Join(folder, f.File); fileExists(path) {
+			row(f.File, f.What)
 		}
 	}
-	switch path := filepath.Join(folder, traceName); {
+	switch path := filepath.Join(folder, export.TraceName); {
 	case s.trace == "":
-	case exists(path):
-		row(traceName, "gputrace report "+path)
+	case fileExists(path):
+		row(export.TraceName, "gputrace report "+path)
 	default:
 		fmt.Fprintf(s.out, "the recording is at %s\n", s.trace)
 	}

@@ -8,6 +8,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/output"
 )
 
 const (
@@ -32,16 +34,16 @@ type whoOptions struct {
 func whoCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "who",
+		Aliases:   []string{"holders"},
 		Usage:     "show who holds PyTorch's memory now: the variable, module, cache or graph behind each block (no probes, no pause)",
 		UsageText: "gputrace who -p PID [--by owner|module|dtype|shape|category] [--address ADDR] [--top N] [--json] [-o FILE]",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "pid", Aliases: []string{"p"}, Usage: "look into process `PID`"},
-			&cli.StringFlag{Name: "by", Value: holders.GroupingNames[0], Usage: "a row for each `WHAT`: " + joinOr(holders.GroupingNames)},
-			&cli.StringFlag{Name: "address", Usage: "show all that is known of the block at `ADDR`, a device address"},
-			&cli.StringFlag{Name: "top", Value: strconv.Itoa(defaultWhoTop), Usage: "show the `N` largest rows; 0: all"},
+			flags.PID("pid,p", "look into process `PID`"),
+			flags.Choice("by", holders.GroupingNames[0], "a row for each `WHAT`: "+flags.Or(holders.GroupingNames), holders.GroupingNames),
+			flags.Address("address", "show all that is known of the block at `ADDR`, a device address"),
+			flags.Count("top", strconv.Itoa(defaultWhoTop), "show the `N` largest rows; 0: all", 0, "rows"),
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with every block"},
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write into the new `FILE` (default and -: standard output)"},
-			forceFlag(),
+			outputFlag(), forceFlag(),
 			&cli.DurationFlag{Name: "freeze", Usage: "stop the process while its memory is copied, at most for `TIME`, such as 500ms (default: do not stop it)"},
 		},
 		Action: func(c *cli.Context) error {
@@ -55,29 +57,18 @@ func whoCommand() *cli.Command {
 }
 
 func parseWho(c *cli.Context) (whoOptions, error) {
-	o := whoOptions{json: c.Bool("json"), output: c.String("output"), force: c.Bool("force"), freeze: c.Duration("freeze"), one: c.IsSet("address")}
+	o := whoOptions{
+		json: c.Bool("json"), force: c.Bool("force"), freeze: c.Duration("freeze"), one: c.IsSet("address"),
+		by:      holders.Grouping(slices.Index(holders.GroupingNames, flags.Get[string](c, "by"))),
+		address: flags.Get[uint64](c, "address"), top: flags.Get[int](c, "top"),
+	}
 	var err error
-	if o.pid, err = pidFlag(c, "gputrace who --help"); err != nil {
+	if o.pid, err = pidOf(c); err != nil {
 		return o, err
-	}
-	by := slices.Index(holders.GroupingNames, c.String("by"))
-	if by < 0 {
-		return o, usage("--by %s: not one of %s", strconv.Quote(c.String("by")), joinOr(holders.GroupingNames))
-	}
-	o.by = holders.Grouping(by)
-	if o.one {
-		if o.address, err = strconv.ParseUint(c.String("address"), 0, 64); err != nil {
-			return o, usage("--address %s: not an address, such as 0x7f2a80000000", strconv.Quote(c.String("address")))
-		}
-	}
-	if o.top, err = strconv.Atoi(c.String("top")); err != nil || o.top < 0 {
-		return o, usage("--top %s: not a number of rows", strconv.Quote(c.String("top")))
 	}
 	if c.IsSet("freeze") && (o.freeze <= 0 || o.freeze > maxFreeze) {
 		return o, usage("--freeze %s: not between 1ms and %s", o.freeze, maxFreeze)
 	}
-	if o.output, err = outputFile(o.output, o.force); err != nil {
-		return o, err
-	}
-	return o, nil
+	o.output, err = output.File(flags.Get[string](c, "output"), o.force)
+	return o, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -40,7 +41,7 @@ func showHolders(o whoOptions) error {
 	if err != nil {
 		return err
 	}
-	return writeOutput(o.output, o.force, false, content)
+	return output.Write(o.output, o.force, false, content)
 }
 
 func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Time) (func(io.Writer) error, error) {

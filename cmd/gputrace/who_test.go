@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,12 +11,15 @@ import (
 	"testing"
 	"time"
 
+	flags "github.com/gputrace/gputrace/internal/cli"
+
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -30,7 +32,10 @@ func parseWhoLine(args string) (whoOptions, error) {
 		return err
 	}
 	app.Writer, app.ErrWriter = io.Discard, io.Discard
-	err := app.Run(append([]string{"gputrace", "who"}, strings.Fields(args)...))
+	ordered, err := flags.Order(app, append([]string{"gputrace", "who"}, strings.Fields(args)...))
+	if err == nil {
+		err = app.Run(ordered)
+	}
 	return got, err
 }
 
@@ -70,15 +75,13 @@ func TestParseWhoRefuses(t *testing.T) {
 		"-p 42 --freeze 0s":           "not between",
 		"-p 42 --freeze -1s":          "not between",
 		"-p 42 --freeze 10.1s":        "not between",
-		"-p 42 --freeze 5":            "invalid value",
+		"-p 42 --freeze 5":            "parse error",
 		"-p 42 -o " + dir:             "exists already",
 		"-p 42 -o " + dir + "/no/dir": "its folder",
 	} {
 		_, err := parseWhoLine(line)
 		require.ErrorContains(t, err, want, line)
-		var c *codedError
-		require.True(t, errors.As(err, &c), "%s: no exit code with %v", line, err)
-		require.Equal(t, exitUsage, c.code, line)
+		require.Equal(t, exitUsage, exit.Code(err), line)
 	}
 }
 
@@ -98,11 +101,7 @@ func TestExplainWho(t *testing.T) {
 		require.ErrorIs(t, err, tt.err)
 		require.ErrorContains(t, err, tt.text)
 		require.NotContains(t, err.Error(), "gputrace dump")
-		code := exitError
-		if c := (*codedError)(nil); errors.As(err, &c) {
-			code = c.code
-		}
-		require.Equal(t, tt.code, code, tt.err)
+		require.Equal(t, tt.code, exit.Code(err), tt.err)
 	}
 }
 

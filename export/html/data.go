@@ -98,10 +98,11 @@ type stackShare struct {
 	Bytes  uint64 `json:"bytes"`
 }
 
+// selection is indices of moments; -1: not asked for.
 type selection struct {
-	At   int64 `json:"at"`
-	From int64 `json:"from"`
-	To   int64 `json:"to"`
+	At   int `json:"at"`
+	From int `json:"from"`
+	To   int `json:"to"`
 }
 
 // tree is the third block: names, stacks and groups, as columns.
@@ -251,21 +252,13 @@ func headOf(in *Input) *head {
 	since := func(time uint64) int64 { return int64(time - b.First) }
 	h := &head{
 		Version: dataVersion, Program: printable(in.Program), PID: in.PID, Last: since(b.Last), Events: b.Events, Exact: b.Exact,
-		Refused: b.OOMCount, Select: selection{-1, -1, -1},
+		Refused: b.OOMCount, Select: selectionOf(in),
 	}
 	if !in.Started.IsZero() {
 		h.Started = in.Started.UTC().Format("2006-01-02T15:04:05Z")
 	}
 	if in.Start != 0 {
 		h.Start = since(in.Start)
-	}
-	for _, s := range []struct {
-		time uint64
-		to   *int64
-	}{{in.At, &h.Select.At}, {in.From, &h.Select.From}, {in.To, &h.Select.To}} {
-		if s.time != 0 {
-			*s.to = max(0, since(s.time))
-		}
 	}
 	for _, f := range in.Facts {
 		h.Facts = append(h.Facts, [2]string{printable(f.Name), printable(f.Value)})
@@ -286,6 +279,31 @@ func headOf(in *Input) *head {
 	}
 	h.Losses = lossesOf(in, since)
 	return h
+}
+
+// selectionOf is what is chosen when the page opens; of the peak, nothing: that is the page's own choice.
+func selectionOf(in *Input) selection {
+	s, out := &in.Selection, selection{-1, -1, -1}
+	switch {
+	case s.To != 0:
+		out.From, out.To = momentAt(in.Model, s.From), momentAt(in.Model, s.To)
+	case s.Moment.Kind == event.MomentEnd:
+		out.At = len(in.Model.Moments) - 1
+	case s.Moment.IsTime():
+		out.At = momentAt(in.Model, s.Moment.Time)
+	}
+	return out
+}
+
+// momentAt is the index of the last moment that is not later than a time; before the first event it is 0.
+func momentAt(b *pagemodel.Model, time uint64) int {
+	at := 0
+	for i := range b.Moments {
+		if b.Moments[i].Event > 0 && b.Moments[i].Time <= time {
+			at = i
+		}
+	}
+	return at
 }
 
 func partOf(p *pagemodel.Part, since func(uint64) int64) partData {

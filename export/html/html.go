@@ -32,9 +32,9 @@ type Input struct {
 	Notes   []string  // what a reader must know of the figures: damage, what was dropped
 
 	Lost uint64 // events that were lost; event.Unknown
-	// At, From and To are the moment or the range that is selected when the page opens, CLOCK_BOOTTIME nanoseconds. 0: not
-	// asked for; without any it is the peak.
-	At, From, To uint64
+	// Selection is the moment or the range that is chosen when the page opens; where it is not given, it is the highest peak. Its
+	// times are moments of Browse (pagemodel.Options.Asked). The page shows blocks of all sizes.
+	Selection view.Selection
 }
 
 // Fact is a line of the head.

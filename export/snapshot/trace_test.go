@@ -106,7 +106,7 @@ func TestRoundTripOfMoments(t *testing.T) {
 		s := eventtest.Random(seed, 3000)
 		trace := newTrace(t, s)
 		for _, o := range []allocator.LayoutOptions{
-			{}, {Entries: 100}, {Selection: view.Selection{Peak: true}}, {Selection: view.Selection{At: s.Events[1000].Time}},
+			{}, {Entries: 100}, {Selection: view.Selection{Moment: event.Moment{Kind: event.MomentPeak}}}, {Selection: view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: s.Events[1000].Time}}},
 			{Selection: view.Selection{From: s.Events[1000].Time, To: s.Events[2000].Time}},
 		} {
 			b, layouts := exported(t, trace, o)
@@ -117,11 +117,11 @@ func TestRoundTripOfMoments(t *testing.T) {
 				require.Zero(t, a.Gaps+a.LostFrees)
 			}
 			require.Len(t, got.Snapshot.Accounts, len(layouts))
-			if o.Selection.To == 0 && !o.Selection.Peak && o.Entries == 0 {
+			if o.Selection.To == 0 && o.Selection.Moment.Kind != event.MomentPeak && o.Entries == 0 {
 				want := trace.End()
-				if o.Selection.At != 0 {
+				if o.Selection.Moment.IsTime() {
 					var err error
-					want, err = trace.At(o.Selection.At)
+					want, err = trace.At(o.Selection.Moment.Time)
 					require.NoError(t, err)
 				}
 				require.Equal(t, named(want), named(got))

@@ -3,6 +3,8 @@
 package words
 
 import (
+	"path"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -52,4 +54,21 @@ func printable(r rune) rune {
 		return r
 	}
 	return unicode.ReplacementChar
+}
+
+// maxCommandLine is the length of a shortened command line, characters.
+const maxCommandLine = 60
+
+// CommandLine shortens a command line to what identifies it, with what is not printable quoted. Without arguments it is name,
+// which must be printable.
+func CommandLine(args []string, name string) string {
+	if len(args) == 0 {
+		return name
+	}
+	args = append([]string{path.Base(args[0])}, args[1:]...)
+	line := strings.Trim(strconv.Quote(strings.Join(args, " ")), `"`)
+	if r := []rune(line); len(r) > maxCommandLine {
+		line = string(r[:maxCommandLine-1]) + "…"
+	}
+	return line
 }

@@ -1,11 +1,16 @@
 # Completion of gputrace for bash: source <(gputrace completion bash)
 _gputrace() {
-    local kind word cur=${COMP_WORDS[COMP_CWORD]} program=${COMP_WORDS[0]/#\~/$HOME}
+    local kind=files word cur=${COMP_WORDS[COMP_CWORD]} program=${COMP_WORDS[0]/#\~/$HOME}
     COMPREPLY=()
-    {
-        read -r kind || return
-        while IFS=$'\t' read -r word _; do COMPREPLY+=("$word"); done
-    } < <("$program" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+        [ "$word" != -- ] || program= # what follows is run, not completed
+    done
+    if [ -n "$program" ]; then
+        {
+            read -r kind || return
+            while IFS=$'\t' read -r word _; do COMPREPLY+=("$word"); done
+        } < <("$program" "${COMP_WORDS[@]:1:COMP_CWORD}" --generate-bash-completion 2>/dev/null)
+    fi
     [ "$cur" != = ] || cur= # bash takes --format= apart
     case $kind in
     files) mapfile -t COMPREPLY < <(compgen -f -- "$cur") ;;

@@ -2,7 +2,10 @@
 function __gputrace_complete
     set -l words (commandline -opc)
     set -l current (commandline -ct)
-    set -l lines (command $words[1] __complete $words[2..-1] "$current" 2>/dev/null)
+    set -l lines files
+    if not contains -- -- $words "$current" # what follows is run, not completed
+        set lines (command $words[1] $words[2..-1] "$current" --generate-bash-completion 2>/dev/null)
+    end
     switch "$lines[1]"
         case files
             __fish_complete_path "$current"

@@ -3,7 +3,11 @@
 _gputrace() {
     local -a lines described
     local line
-    lines=("${(@f)$(${~words[1]} __complete "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
+    if (( ${words[(I)--]} )); then
+        lines=(files) # what follows is run, not completed
+    else
+        lines=("${(@f)$(${~words[1]} "${(@Q)words[2,CURRENT]}" --generate-bash-completion 2>/dev/null)}")
+    fi
     case $lines[1] in
     files) _files ;;
     folders) _files -/ ;;

@@ -365,11 +365,10 @@ function firstChoice() {
   const torch = head.parts.filter((p) => p.torch);
   const highest = () => model.moments.map((_, i) => totalAt(torch.map((p) => p.allocated), i)).reduce((best, v, i, all) => (v > all[best] ? i : best), model.moments.length - 1);
   state.at = main < 0 ? highest() : head.parts[main].peakMoment;
-  if (s.from >= 0 || s.to >= 0) {
-    const [from, to] = [s.from < 0 ? 0 : model.last(s.from), s.to < 0 ? model.moments.length - 1 : model.last(s.to)];
-    if (from < to) Object.assign(state, { at: to, from, to, measure: 'allocated' });
+  if (s.to >= 0) {
+    if (s.from < s.to) Object.assign(state, { at: s.to, from: s.from, to: s.to, measure: 'allocated' });
   } else if (s.at >= 0) {
-    state.at = model.last(s.at);
+    state.at = s.at;
   }
 }
 

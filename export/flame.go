@@ -1,4 +1,4 @@
-package main
+package export
 
 import (
 	"fmt"
@@ -7,10 +7,11 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/speedscope"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // warnOverdrawn says by what a flame graph exceeds the allocators' totals: it cannot show less than nothing.
-func warnOverdrawn(in *exportInput, views ...*view.View) {
+func warnOverdrawn(in *Input, views ...*view.View) {
 	most := uint64(0)
 	for _, v := range views {
 		most = max(most, v.Overdrawn())
@@ -20,18 +21,18 @@ func warnOverdrawn(in *exportInput, views ...*view.View) {
 	}
 }
 
-func writeFolded(w io.Writer, in *exportInput, v *view.View) error {
+func writeFolded(w io.Writer, in *Input, v *view.View) error {
 	warnOverdrawn(in, v)
 	return folded.Write(w, v)
 }
 
-func writeSpeedscope(w io.Writer, in *exportInput, v *view.View) error {
+func writeSpeedscope(w io.Writer, in *Input, v *view.View) error {
 	s := speedscope.Input{
-		Name: commandLine(in.Info.Cmdline, in.Info.Name), Exporter: "gputrace " + version,
+		Name: words.CommandLine(in.Info.Cmdline, in.Info.Name), Exporter: "gputrace " + in.Version,
 		Profiles: []speedscope.Profile{{Name: "in use, " + in.Moment, View: v}},
 	}
 	views := []*view.View{v}
-	if in.Selection == (view.Selection{}) {
+	if in.Selection.AtEnd() {
 		peak := in.Trace.Peak()
 		views = append(views, peak)
 		s.Profiles = append(s.Profiles, speedscope.Profile{Name: "in use, at the peak of each device", View: peak})

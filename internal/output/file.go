@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"bufio"
@@ -12,45 +12,42 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/gputrace/gputrace/internal/exit"
 )
 
 // outputBuffer is how much is collected before it is written, bytes: some formats write a field at a time.
 const outputBuffer = 64 << 10
 
-// stdoutName stands for standard output as the value of -o.
-const stdoutName = "-"
+// Stdout stands for standard output as the value of -o.
+const Stdout = "-"
 
-// forceFlag is --force of every command that writes files.
-func forceFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "force", Usage: "replace an output of that name"}
-}
-
-// outputFile checks the file that -o names, before any work is done for it; "-" and nothing stand for standard output, and
+// File checks the file that -o names, before any work is done for it; "-" and nothing stand for standard output, and
 // give nothing.
-func outputFile(path string, force bool) (string, error) {
-	if path == stdoutName || path == "" {
+func File(path string, force bool) (string, error) {
+	if path == Stdout || path == "" {
 		return "", nil
 	}
 	if _, err := outputPlace(path, force); err != nil {
-		return "", coded(exitUsage, err)
+		return "", exit.With(exit.Misuse, err)
 	}
 	return path, nil
 }
 
-// writeOutput writes what content gives to a file, which appears under its name when it is complete and belongs to the user
+// Write writes what content gives to a file, which appears under its name when it is complete and belongs to the user
 // who called sudo. A file of that name is left alone without force. An empty path and "-" are standard output; binary output
 // is not written to a terminal.
-func writeOutput(path string, force, binary bool, content func(io.Writer) error) error {
-	if err := checkTerminal(path, binary); err != nil {
+func Write(path string, force, binary bool, content func(io.Writer) error) error {
+	if err := CheckTerminal(path, binary); err != nil {
 		return err
 	}
-	if path == "" || path == stdoutName {
+	if path == "" || path == Stdout {
 		return writeBuffered(os.Stdout, content)
 	}
 	place, err := outputPlace(path, force)
 	if err != nil {
-		return coded(exitUsage, err)
+		return exit.With(exit.Misuse, err)
 	}
 	if place.device {
 		return writeDevice(path, content)
@@ -61,13 +58,16 @@ func writeOutput(path string, force, binary bool, content func(io.Writer) error)
 	return nil
 }
 
-// checkTerminal refuses to write a binary format to a terminal.
-func checkTerminal(path string, binary bool) error {
-	if binary && (path == "" || path == stdoutName) && isTerminal(os.Stdout) {
-		return usage("this is a binary format, of no use on a terminal: give -o FILE, or pipe it to another program")
+// CheckTerminal refuses to write a binary format to a terminal.
+func CheckTerminal(path string, binary bool) error {
+	if binary && (path == "" || path == Stdout) && IsTerminal(os.Stdout) {
+		return exit.Usage("this is a binary format, of no use on a terminal: give -o FILE, or pipe it to another program")
 	}
 	return nil
 }
+
+// IsTerminal reports whether a file is a terminal.
+func IsTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // place is where a file is to be written.
 type place struct {
@@ -135,7 +135,7 @@ func writeBeside(path string, force bool, content func(io.Writer) error) error {
 	if err := errors.Join(writeBuffered(tmp, content), tmp.Sync(), tmp.Close()); err != nil {
 		return err
 	}
-	if err := giveToUser(name); err != nil {
+	if err := GiveToUser(name); err != nil {
 		return err
 	}
 	if force {
@@ -152,7 +152,7 @@ func removeOnSignal(path string) (stop func()) {
 		select {
 		case <-signals:
 			_ = os.Remove(path)
-			os.Exit(exitInterrupted)
+			os.Exit(exit.Interrupted)
 		case <-done:
 		}
 	}()

@@ -1,4 +1,6 @@
-package main
+// Package output writes what a command makes: a file or a folder that appears under its name when it is complete, that belongs to
+// the user behind sudo, and that replaces nothing unless that is asked for.
+package output
 
 import (
 	"errors"
@@ -12,31 +14,25 @@ import (
 	"strconv"
 )
 
-// traceName is the recording in the folder of results.
-const traceName = "trace.gputrace"
-
-// profileNames are the files that record always writes, beside the recording.
-var profileNames = []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}
-
-// resultFiles are the files that a folder of results can hold. With --force a folder that holds nothing else is replaced.
-func resultFiles() []string {
-	out := append([]string{traceName}, profileNames...)
-	for _, f := range exportFormats {
-		out = append(out, f.file)
-	}
-	return out
+// Results says what a folder of results may hold: with force, a folder that holds nothing else is replaced.
+type Results struct {
+	Files []string       // names of files
+	Parts *regexp.Regexp // names of folders that hold the same kind of files; nil: there are none
+	Force bool           // a folder of results that has the name already is replaced
 }
 
-// outputFolder is a folder of results that appears under its name only when it is complete.
-type outputFolder struct {
-	path  string
-	tmp   string
-	force bool // a folder of results that has the name already is replaced
+// Folder is a folder of results that appears under its name only when it is complete.
+type Folder struct {
+	// Dir is where it is until then: a hidden folder beside it.
+	Dir string
+
+	path    string
+	results *Results
 }
 
-// checkFolder says, before anything is traced, whether a folder of that name could be written.
-func checkFolder(path string, force bool) error {
-	if path == stdoutName {
+// CheckFolder says, before anything is traced, whether a folder of that name could be written.
+func CheckFolder(path string, r *Results) error {
+	if path == Stdout {
 		return fmt.Errorf("output -: the results are several files: give a folder")
 	}
 	if err := checkParent(path); err != nil {
@@ -48,12 +44,12 @@ func checkFolder(path string, force bool) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("output %s: %w", path, err)
-	case !force:
+	case !r.Force:
 		return existsError(path)
 	case !st.IsDir():
 		return fmt.Errorf("output %s exists already and is not a folder: give another with -o", path)
 	}
-	return checkResults(path)
+	return r.check(path)
 }
 
 // existsError is the path of an output that is there already.
@@ -65,23 +61,20 @@ func (e existsError) Error() string {
 
 func (e existsError) Unwrap() error { return fs.ErrExist }
 
-// partFolder is the name of a folder with the results of one process of a job.
-var partFolder = regexp.MustCompile(`^(rank\d+-)?pid\d+(\.\d+)?$`)
-
-// checkResults says whether a folder has nothing in it but what gputrace wrote.
-func checkResults(path string) error {
+// check says whether a folder has nothing in it but what gputrace wrote.
+func (r *Results) check(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
 		return fmt.Errorf("output %s: %w", path, err)
 	}
 	for _, e := range entries {
-		if e.IsDir() && partFolder.MatchString(e.Name()) {
-			if err := checkResults(filepath.Join(path, e.Name())); err != nil {
+		if e.IsDir() && r.Parts != nil && r.Parts.MatchString(e.Name()) {
+			if err := r.check(filepath.Join(path, e.Name())); err != nil {
 				return err
 			}
 			continue
 		}
-		if !e.Type().IsRegular() || !slices.Contains(resultFiles(), e.Name()) {
+		if !e.Type().IsRegular() || !slices.Contains(r.Files, e.Name()) {
 			return fmt.Errorf("output %s holds %s, which gputrace did not write: --force would remove it; give another with -o",
 				path, strconv.Quote(e.Name()))
 		}
@@ -102,33 +95,33 @@ func checkParent(path string) error {
 	return nil
 }
 
-// createFolder starts a folder under a temporary name beside its final one.
-func createFolder(path string, force bool) (*outputFolder, error) {
-	if err := checkFolder(path, force); err != nil {
+// CreateFolder starts a folder under a temporary name beside its final one.
+func CreateFolder(path string, r *Results) (*Folder, error) {
+	if err := CheckFolder(path, r); err != nil {
 		return nil, err
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
 	if err != nil {
 		return nil, fmt.Errorf("output %s: %w", path, err)
 	}
-	return &outputFolder{path: path, tmp: tmp, force: force}, nil
+	return &Folder{Dir: tmp, path: path, results: r}, nil
 }
 
-// part makes a folder in it for the results of one process. It appears with the whole.
-func (o *outputFolder) part(name string) (*outputFolder, error) {
-	tmp := filepath.Join(o.tmp, name)
+// Part makes a folder in it for the results of one process. It appears with the whole.
+func (o *Folder) Part(name string) (*Folder, error) {
+	tmp := filepath.Join(o.Dir, name)
 	if err := os.Mkdir(tmp, 0o755); err != nil {
 		return nil, fmt.Errorf("output %s: %w", o.path, err)
 	}
-	return &outputFolder{path: filepath.Join(o.path, name), tmp: tmp}, nil
+	return &Folder{Dir: tmp, path: filepath.Join(o.path, name), results: o.results}, nil
 }
 
-// write makes one of resultFiles in it.
-func (o *outputFolder) write(name string, content func(io.Writer) error) error {
-	if !slices.Contains(resultFiles(), name) {
+// Write makes one of its Results' Files in it.
+func (o *Folder) Write(name string, content func(io.Writer) error) error {
+	if !slices.Contains(o.results.Files, name) {
 		return fmt.Errorf("write %s: not one of the files of a result", filepath.Join(o.path, name))
 	}
-	f, err := os.OpenFile(filepath.Join(o.tmp, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := os.OpenFile(filepath.Join(o.Dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Join(o.path, name), err)
 	}
@@ -139,24 +132,24 @@ func (o *outputFolder) write(name string, content func(io.Writer) error) error {
 	return nil
 }
 
-// finish gives the folder to the user behind sudo and makes it appear.
-func (o *outputFolder) finish() error {
-	if err := os.Chmod(o.tmp, 0o755); err != nil {
+// Finish gives the folder to the user behind sudo and makes it appear.
+func (o *Folder) Finish() error {
+	if err := os.Chmod(o.Dir, 0o755); err != nil {
 		return fmt.Errorf("output %s: %w", o.path, err)
 	}
-	if err := giveToUser(o.tmp); err != nil {
+	if err := GiveToUser(o.Dir); err != nil {
 		return err
 	}
-	if err := checkFolder(o.path, o.force); err != nil { // rename would replace an empty folder
+	if err := CheckFolder(o.path, o.results); err != nil { // rename would replace an empty folder
 		return err
 	}
-	old := o.tmp + ".old"
+	old := o.Dir + ".old"
 	err := os.Rename(o.path, old)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("output %s: %w", o.path, err)
 	}
 	replaced := err == nil
-	if err := os.Rename(o.tmp, o.path); err != nil {
+	if err := os.Rename(o.Dir, o.path); err != nil {
 		if replaced {
 			err = errors.Join(err, os.Rename(old, o.path))
 		}
@@ -168,11 +161,11 @@ func (o *outputFolder) finish() error {
 	return nil
 }
 
-// discard removes what was written.
-func (o *outputFolder) discard() { _ = os.RemoveAll(o.tmp) }
+// Discard removes what was written; of a folder that was finished, nothing.
+func (o *Folder) Discard() { _ = os.RemoveAll(o.Dir) }
 
-// giveToUser makes a file or folder belong to the user who called sudo, if there is one.
-func giveToUser(path string) error {
+// GiveToUser makes a file or folder belong to the user who called sudo, if there is one.
+func GiveToUser(path string) error {
 	uid, err1 := strconv.Atoi(os.Getenv("SUDO_UID"))
 	gid, err2 := strconv.Atoi(os.Getenv("SUDO_GID"))
 	if err1 != nil || err2 != nil || os.Geteuid() != 0 {

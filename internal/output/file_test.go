@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"errors"
@@ -10,15 +10,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/internal/exit"
 )
 
 // requireUsage checks that an error is one of usage, and what it says.
 func requireUsage(t *testing.T, err error, text string) {
 	t.Helper()
 	require.ErrorContains(t, err, text)
-	var c *codedError
-	require.ErrorAs(t, err, &c)
-	require.Equal(t, exitUsage, c.code)
+	require.Equal(t, exit.Misuse, exit.Code(err))
 }
 
 // withStdout runs f with another standard output.
@@ -32,11 +32,11 @@ func withStdout(out *os.File, f func()) {
 func TestWriteOutput(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
-	require.NoError(t, writeOutput(path, false, true, put("one")))
+	require.NoError(t, Write(path, false, true, put("one")))
 	requireFile(t, path, "one")
-	requireUsage(t, writeOutput(path, false, false, put("two")), "--force")
+	requireUsage(t, Write(path, false, false, put("two")), "--force")
 	requireFile(t, path, "one")
-	require.NoError(t, writeOutput(path, true, false, put("three")))
+	require.NoError(t, Write(path, true, false, put("three")))
 	requireFile(t, path, "three")
 	st, err := os.Stat(path)
 	require.NoError(t, err)
@@ -57,18 +57,18 @@ func TestWriteOutputFails(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("old"), 0o644))
 	full := errors.New("full")
 	content := func(w io.Writer) error { return errors.Join(put("half")(w), full) }
-	err := writeOutput(path, true, false, content)
+	err := Write(path, true, false, content)
 	require.ErrorIs(t, err, full)
 	require.ErrorContains(t, err, path)
 	requireFile(t, path, "old")
 	require.Equal(t, []string{"out"}, names(t, dir), "nothing half-written is left")
-	requireUsage(t, writeOutput(filepath.Join(dir, "no", "out"), false, false, put("")), "its folder")
+	requireUsage(t, Write(filepath.Join(dir, "no", "out"), false, false, put("")), "its folder")
 }
 
 // TestWriteOutputTaken: another program made the file while we wrote ours.
 func TestWriteOutputTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")
-	err := writeOutput(path, false, false, func(w io.Writer) error { return os.WriteFile(path, []byte("theirs"), 0o644) })
+	err := Write(path, false, false, func(w io.Writer) error { return os.WriteFile(path, []byte("theirs"), 0o644) })
 	require.ErrorIs(t, err, os.ErrExist)
 	requireFile(t, path, "theirs")
 }
@@ -81,21 +81,21 @@ func TestWriteOutputPlaces(t *testing.T) {
 	require.NoError(t, os.Symlink("/no/where", dangling))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o755))
 
-	requireUsage(t, writeOutput(link, false, false, put("new")), "exists already")
-	require.NoError(t, writeOutput(link, true, false, put("new")))
+	requireUsage(t, Write(link, false, false, put("new")), "exists already")
+	require.NoError(t, Write(link, true, false, put("new")))
 	requireFile(t, file, "new")
 	to, err := os.Readlink(link)
 	require.NoError(t, err, "a link stays one: /dev/stdout is one")
 	require.Equal(t, "file", to)
 
-	requireUsage(t, writeOutput(dangling, false, false, put("new")), "exists already")
-	requireUsage(t, writeOutput(dangling, true, false, put("new")), "output")
-	requireUsage(t, writeOutput(filepath.Join(dir, "folder"), true, false, put("new")), "is not a file")
+	requireUsage(t, Write(dangling, false, false, put("new")), "exists already")
+	requireUsage(t, Write(dangling, true, false, put("new")), "output")
+	requireUsage(t, Write(filepath.Join(dir, "folder"), true, false, put("new")), "is not a file")
 
 	before, err := os.Stat(os.DevNull)
 	require.NoError(t, err)
 	for _, force := range []bool{false, true} {
-		require.NoError(t, writeOutput(os.DevNull, force, true, put("new")))
+		require.NoError(t, Write(os.DevNull, force, true, put("new")))
 	}
 	after, err := os.Stat(os.DevNull)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestWriteOutputStdout(t *testing.T) {
 	for _, path := range []string{"", "-"} {
 		r, w, err := os.Pipe()
 		require.NoError(t, err)
-		withStdout(w, func() { err = writeOutput(path, false, true, put("binary")) })
+		withStdout(w, func() { err = Write(path, false, true, put("binary")) })
 		require.NoError(t, err)
 		require.NoError(t, w.Close())
 		b, err := io.ReadAll(r)
@@ -121,8 +121,8 @@ func TestWriteOutputTerminal(t *testing.T) {
 	require.NoError(t, err)
 	defer terminal.Close()
 	withStdout(terminal, func() {
-		requireUsage(t, writeOutput("-", true, true, put("binary")), "-o FILE")
-		require.NoError(t, writeOutput("-", false, false, put("text\n")))
+		requireUsage(t, Write("-", true, true, put("binary")), "-o FILE")
+		require.NoError(t, Write("-", false, false, put("text\n")))
 	})
 }
 
@@ -134,7 +134,7 @@ func TestWriteOutputToUser(t *testing.T) {
 	t.Setenv("SUDO_UID", "12345")
 	t.Setenv("SUDO_GID", "23456")
 	path := filepath.Join(t.TempDir(), "out")
-	require.NoError(t, writeOutput(path, false, false, put("x")))
+	require.NoError(t, Write(path, false, false, put("x")))
 	require.Equal(t, [2]uint32{12345, 23456}, owners(t, path))
 }
 
@@ -144,36 +144,36 @@ const interruptedFile = "GPUTRACE_TEST_INTERRUPTED"
 // TestWriteOutputInterrupted: Ctrl-C leaves nothing half-written behind.
 func TestWriteOutputInterrupted(t *testing.T) {
 	if path := os.Getenv(interruptedFile); path != "" {
-		_ = writeOutput(path, false, false, func(w io.Writer) error {
+		_ = Write(path, false, false, func(w io.Writer) error {
 			if err := syscall.Kill(os.Getpid(), syscall.SIGINT); err != nil {
 				return err
 			}
 			select {} // the signal ends this process
 		})
-		os.Exit(exitOK)
+		os.Exit(exit.OK)
 	}
 	path := filepath.Join(t.TempDir(), "out")
 	child := exec.Command(os.Args[0], "-test.run=^TestWriteOutputInterrupted$", "-test.timeout=60s")
 	child.Env = append(os.Environ(), interruptedFile+"="+path)
-	var exit *exec.ExitError
-	require.ErrorAs(t, child.Run(), &exit)
-	require.Equal(t, exitInterrupted, exit.ExitCode())
+	var ended *exec.ExitError
+	require.ErrorAs(t, child.Run(), &ended)
+	require.Equal(t, exit.Interrupted, ended.ExitCode())
 	require.Empty(t, names(t, filepath.Dir(path)))
 }
 
 func TestOutputFile(t *testing.T) {
 	for _, path := range []string{"", "-"} {
-		got, err := outputFile(path, false)
+		got, err := File(path, false)
 		require.NoError(t, err)
 		require.Empty(t, got)
 	}
 	path := filepath.Join(t.TempDir(), "out")
-	got, err := outputFile(path, false)
+	got, err := File(path, false)
 	require.NoError(t, err)
 	require.Equal(t, path, got)
 	require.NoError(t, os.WriteFile(path, nil, 0o644))
-	_, err = outputFile(path, false)
+	_, err = File(path, false)
 	requireUsage(t, err, "exists already")
-	_, err = outputFile(path, true)
+	_, err = File(path, true)
 	require.NoError(t, err)
 }

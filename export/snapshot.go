@@ -1,4 +1,4 @@
-package main
+package export
 
 import (
 	"errors"
@@ -8,21 +8,19 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/snapshot"
+	"github.com/gputrace/gputrace/internal/exit"
 )
 
 // writeSnapshot writes the moment, or the end of the range, with the history that leads there.
-func writeSnapshot(w io.Writer, in *exportInput) error {
+func writeSnapshot(w io.Writer, in *Input) error {
 	o := allocator.LayoutOptions{Selection: in.Selection, Entries: snapshot.MaxEntries}
-	if o.Selection.MinSize > 0 {
-		return usage("--min-size: a snapshot has all blocks, or its segments would not be what they are")
-	}
 	if o.Selection.To != 0 {
 		o.Entries = 0
 	}
 	layouts, err := allocator.Layouts(in.Trace, o)
 	switch {
 	case errors.Is(err, view.ErrPeakGone):
-		return coded(exitError, err)
+		return exit.With(exit.Error, err)
 	case err != nil:
 		return err
 	}
@@ -33,7 +31,7 @@ func writeSnapshot(w io.Writer, in *exportInput) error {
 }
 
 // warnOfLayout says what is not as in a snapshot of PyTorch's own.
-func warnOfLayout(l *allocator.Layout, in *exportInput) {
+func warnOfLayout(l *allocator.Layout, in *Input) {
 	if l.LeftOut > 0 && in.Selection.To == 0 {
 		in.Warn(fmt.Errorf("%s: the history has the last %d entries; %d before are left out, for the viewer's sake: --from and --to choose others",
 			l.Device, snapshot.Entries(l), l.LeftOut))

@@ -1,11 +1,9 @@
-package main
+package export
 
 import (
 	"encoding/json"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,7 +29,7 @@ func TestMemoryRoundTrip(t *testing.T) {
 		},
 		"no devices": {PID: 7, Torch: nil, Driver: nil},
 	} {
-		text, err := json.Marshal(memoryOf(&in))
+		text, err := json.Marshal(RecordedMemory(&in))
 		require.NoError(t, err)
 		var m recording.Memory
 		require.NoError(t, json.Unmarshal(text, &m))
@@ -50,24 +48,6 @@ func TestSourceText(t *testing.T) {
 	require.Nil(t, sourceText(sources, "c.py"))
 }
 
-// TestReportOfForeignFiles: the exit code says that the file is at fault, and a mark that leads nowhere is no crash.
-func TestReportOfForeignFiles(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "x.gputrace")
-	w, err := recording.Create(path, &recording.Info{PID: 7}, nil, nil)
-	require.NoError(t, err)
-	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationObserved, PID: 7, Observation: &event.Observation{PID: 7}}))
-	require.NoError(t, w.Close(&recording.End{}))
-	var c *codedError
-	require.ErrorAs(t, report(reportOptions{path: path}), &c)
-	require.Equal(t, exitInvalid, c.code)
-	require.ErrorContains(t, c, "replay observed")
-	require.NoError(t, os.Truncate(path, 30))
-	require.ErrorAs(t, report(reportOptions{path: path}), &c)
-	require.Equal(t, exitInvalid, c.code)
-	require.ErrorAs(t, report(reportOptions{path: path + "x"}), &c)
-	require.Equal(t, exitError, c.code)
-}
-
 // TestHoldersRoundTrip: a recording gives the tables of holders again as they were, but for the rows beyond its limit.
 func TestHoldersRoundTrip(t *testing.T) {
 	j := &view.Joined{Bytes: 1 << 30}
@@ -78,7 +58,7 @@ func TestHoldersRoundTrip(t *testing.T) {
 		})
 	}
 	in := []table.HeldInput{{Title: "live in torch", Joined: j}}
-	got := heldTables(&recording.End{Holders: holdersOf(in)})
+	got := HeldTables(&recording.End{Holders: RecordedHolders(in)})
 	require.Equal(t, []table.HeldInput{{Title: "live in torch", Joined: &view.Joined{Bytes: j.Bytes, Rows: j.Rows[:maxHolders]}}}, got)
-	require.Nil(t, heldTables(nil))
+	require.Nil(t, HeldTables(nil))
 }

@@ -1,4 +1,4 @@
-package main
+package export
 
 import (
 	"os"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/internal/exit"
 )
 
 // folderWith makes a folder that has empty files.
@@ -29,7 +31,8 @@ func TestRecordingInJob(t *testing.T) {
 
 	two := folderWith(t, "inuse.pb.gz", "rank0-pid7/trace.gputrace", "rank1-pid8/trace.gputrace")
 	_, err = recordingIn(two)
-	requireUsage(t, err, "recordings of 2 processes: give the folder of one, such as "+two+"/rank0-pid7")
+	require.Equal(t, exit.Misuse, exit.Code(err))
+	require.ErrorContains(t, err, "recordings of 2 processes: give the folder of one, such as "+two+"/rank0-pid7")
 	got, err = recordingIn(two + "/rank1-pid8")
 	require.NoError(t, err)
 	require.Equal(t, two+"/rank1-pid8/trace.gputrace", got)
@@ -38,12 +41,4 @@ func TestRecordingInJob(t *testing.T) {
 	got, err = recordingIn(none)
 	require.NoError(t, err)
 	require.Equal(t, none, got)
-}
-
-// TestForceOnJob: a folder of a job's results can be replaced, and no other with folders in it.
-func TestForceOnJob(t *testing.T) {
-	require.NoError(t, checkFolder(folderWith(t, "inuse.pb.gz", "rank0-pid7/trace.gputrace", "pid8.2/alloc.pb.gz"), true))
-	require.ErrorContains(t, checkFolder(folderWith(t, "inuse.pb.gz", "rank0-pid7/thesis.tex"), true), "thesis.tex")
-	require.ErrorContains(t, checkFolder(folderWith(t, "inuse.pb.gz", "src/trace.gputrace"), true), `"src"`)
-	require.ErrorContains(t, checkFolder(folderWith(t, "pid7/pid8/pid9/x"), true), `"x"`)
 }

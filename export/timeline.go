@@ -1,4 +1,4 @@
-package main
+package export
 
 import (
 	"compress/gzip"
@@ -11,6 +11,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/chrome"
 	"github.com/gputrace/gputrace/export/perfetto"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // What a timeline shows unless it is asked for less. Browsers hold 2 to 4 GB of a trace.
@@ -22,7 +24,7 @@ const (
 )
 
 // timelineOf chooses what a timeline of at most so many events shows.
-func timelineOf(in *exportInput, events uint64) (*view.Timeline, error) {
+func timelineOf(in *Input, events uint64) (*view.Timeline, error) {
 	s := in.Selection
 	o := &view.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments}
 	if s.To != 0 {
@@ -30,7 +32,7 @@ func timelineOf(in *exportInput, events uint64) (*view.Timeline, error) {
 	}
 	tl, err := in.Trace.Timeline(o)
 	if errors.Is(err, view.ErrEmptyRange) {
-		return nil, usage("%w", err)
+		return nil, exit.Usage("%w", err)
 	}
 	return tl, err
 }
@@ -48,7 +50,7 @@ func zipped(w io.Writer, file string, content func(io.Writer) error) error {
 }
 
 // warnLeft says what a timeline left out of what it was asked for.
-func warnLeft(in *exportInput, tl *view.Timeline, events uint64) {
+func warnLeft(in *Input, tl *view.Timeline, events uint64) {
 	if tl.MinSize > in.Selection.MinSize {
 		in.Warn(fmt.Errorf("more than %d events: allocations below %d bytes are left out; --from and --to choose a part, --min-size a size",
 			events, tl.MinSize))
@@ -63,7 +65,7 @@ func warnLeft(in *exportInput, tl *view.Timeline, events uint64) {
 	}
 }
 
-func writePerfetto(w io.Writer, in *exportInput) error {
+func writePerfetto(w io.Writer, in *Input) error {
 	tl, err := timelineOf(in, perfettoEvents)
 	if err != nil {
 		return err
@@ -82,13 +84,13 @@ func writePerfetto(w io.Writer, in *exportInput) error {
 	return nil
 }
 
-func writeChrome(w io.Writer, in *exportInput) error {
+func writeChrome(w io.Writer, in *Input) error {
 	tl, err := timelineOf(in, chromeEvents)
 	if err != nil {
 		return err
 	}
 	c := chrome.Input{
-		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: commandLine(in.Info.Cmdline, in.Info.Name),
+		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: words.CommandLine(in.Info.Cmdline, in.Info.Name),
 		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Comments: exportComments(in),
 	}
 	if err := zipped(w, in.File, func(w io.Writer) error { return chrome.Write(w, c) }); err != nil {

@@ -1,4 +1,4 @@
-package main
+package export
 
 import (
 	"fmt"
@@ -8,19 +8,20 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/process/words"
 )
 
-func writePprof(w io.Writer, in *exportInput, view *view.View) error {
+func writePprof(w io.Writer, in *Input, view *view.View) error {
 	return writeProfile(w, in, view, pprof.InUse)
 }
 
-func writePprofAlloc(w io.Writer, in *exportInput, view *view.View) error {
+func writePprofAlloc(w io.Writer, in *Input, view *view.View) error {
 	return writeProfile(w, in, view, pprof.Alloc)
 }
 
-func writeProfile(w io.Writer, in *exportInput, view *view.View, kind pprof.Kind) error {
+func writeProfile(w io.Writer, in *Input, view *view.View, kind pprof.Kind) error {
 	p := pprof.Input{View: view, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in), Joined: in.Joined}
-	p.Rank = rankIn(in.Info).label()
+	p.Rank = in.Info.Rank.Label()
 	if in.End != nil {
 		p.Time = p.Time.Add(in.End.Duration)
 		p.Duration = in.End.Duration
@@ -32,14 +33,14 @@ func writeProfile(w io.Writer, in *exportInput, view *view.View, kind pprof.Kind
 }
 
 // exportComments identify the run, and say what is missing.
-func exportComments(in *exportInput) []string {
+func exportComments(in *Input) []string {
 	title := in.Info.Name
 	if in.Info.PID != 0 { // a snapshot does not tell it
-		title = fmt.Sprintf("gputrace %s, %s: %s", in.Info.Gputrace, rankIn(in.Info).who(int(in.Info.PID)), commandLine(in.Info.Cmdline, in.Info.Name))
+		title = fmt.Sprintf("gputrace %s, %s: %s", in.Info.Gputrace, in.Info.Rank.Process(int(in.Info.PID)), words.CommandLine(in.Info.Cmdline, in.Info.Name))
 	}
 	out := []string{title, in.Moment}
 	if in.Trace.Damage != nil {
 		out = append(out, in.Trace.Damage.Error())
 	}
-	return append(out, table.Comments(summary(in.Trace.End(), in.Info, in.End))...)
+	return append(out, table.Comments(Summary(in.Trace.End(), in.Info, in.End))...)
 }

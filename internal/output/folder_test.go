@@ -1,4 +1,4 @@
-package main
+package output
 
 import (
 	"errors"
@@ -6,11 +6,20 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+// results are those of a job.
+func results(force bool) *Results {
+	return &Results{
+		Files: []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz", "trace.gputrace"},
+		Parts: regexp.MustCompile(`^(rank\d+-)?pid\d+(\.\d+)?$`), Force: force,
+	}
+}
 
 func put(text string) func(io.Writer) error {
 	return func(w io.Writer) error {
@@ -34,13 +43,13 @@ func names(t *testing.T, dir string) []string {
 func TestFolderAppearsWhole(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "out")
-	o, err := createFolder(path, false)
+	o, err := CreateFolder(path, results(false))
 	require.NoError(t, err)
-	require.NoError(t, o.write("inuse.pb.gz", put("first")))
-	require.NoError(t, o.write("peak.pb.gz", put("second")))
+	require.NoError(t, o.Write("inuse.pb.gz", put("first")))
+	require.NoError(t, o.Write("peak.pb.gz", put("second")))
 	require.NoDirExists(t, path, "before it is complete")
-	require.NoError(t, o.finish())
-	o.discard() // as record does when it leaves
+	require.NoError(t, o.Finish())
+	o.Discard() // as record does when it leaves
 
 	require.Equal(t, []string{"out"}, names(t, dir), "nothing else is left")
 	require.Equal(t, []string{"inuse.pb.gz", "peak.pb.gz"}, names(t, path))
@@ -54,23 +63,23 @@ func TestFolderAppearsWhole(t *testing.T) {
 
 func TestFolderDiscarded(t *testing.T) {
 	dir := t.TempDir()
-	o, err := createFolder(filepath.Join(dir, "out"), false)
+	o, err := CreateFolder(filepath.Join(dir, "out"), results(false))
 	require.NoError(t, err)
-	require.NoError(t, o.write("inuse.pb.gz", put("x")))
-	o.discard()
+	require.NoError(t, o.Write("inuse.pb.gz", put("x")))
+	o.Discard()
 	require.Empty(t, names(t, dir))
 }
 
 func TestFolderWriteFails(t *testing.T) {
 	dir := t.TempDir()
-	o, err := createFolder(filepath.Join(dir, "out"), false)
+	o, err := CreateFolder(filepath.Join(dir, "out"), results(false))
 	require.NoError(t, err)
 	cause := errors.New("disk full")
-	err = o.write("inuse.pb.gz", func(io.Writer) error { return cause })
+	err = o.Write("inuse.pb.gz", func(io.Writer) error { return cause })
 	require.ErrorIs(t, err, cause)
 	require.ErrorContains(t, err, filepath.Join(dir, "out", "inuse.pb.gz"), "the name that the user gave")
-	require.Error(t, o.write("inuse.pb.gz", put("again")), "a file is written once")
-	require.ErrorContains(t, o.write("notes.txt", put("x")), "not one of the files", "--force must know it")
+	require.Error(t, o.Write("inuse.pb.gz", put("again")), "a file is written once")
+	require.ErrorContains(t, o.Write("notes.txt", put("x")), "not one of the files", "--force must know it")
 }
 
 // TestFolderTakenMeanwhile: another program made the folder while we recorded. It keeps its own.
@@ -82,13 +91,13 @@ func TestFolderTakenMeanwhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "out")
-			o, err := createFolder(path, false)
+			o, err := CreateFolder(path, results(false))
 			require.NoError(t, err)
-			require.NoError(t, o.write("inuse.pb.gz", put("ours")))
+			require.NoError(t, o.Write("inuse.pb.gz", put("ours")))
 			require.NoError(t, take(path))
-			require.ErrorContains(t, o.finish(), "exists already")
+			require.ErrorContains(t, o.Finish(), "exists already")
 			require.NoFileExists(t, filepath.Join(path, "inuse.pb.gz"))
-			o.discard()
+			o.Discard()
 			require.Equal(t, []string{"out"}, names(t, filepath.Dir(path)))
 		})
 	}
@@ -101,7 +110,7 @@ func TestCreateFolderRefuses(t *testing.T) {
 		dir: "exists already", dir + "/file": "exists already", dir + "/none/out": "its folder", dir + "/file/out": "output",
 		dir + "/nul\x00": "output", "-": "give a folder",
 	} {
-		_, err := createFolder(path, false)
+		_, err := CreateFolder(path, results(false))
 		require.ErrorContains(t, err, want, "%q", path)
 	}
 	require.Equal(t, []string{"file"}, names(t, dir))
@@ -110,12 +119,12 @@ func TestCreateFolderRefuses(t *testing.T) {
 // TestFolderForced: what gputrace wrote is replaced as a whole; nothing else ever is.
 func TestFolderForced(t *testing.T) {
 	make := func(t *testing.T, path string) error {
-		o, err := createFolder(path, true)
+		o, err := CreateFolder(path, results(true))
 		if err != nil {
 			return err
 		}
-		require.NoError(t, o.write("peak.pb.gz", put("new")))
-		return o.finish()
+		require.NoError(t, o.Write("peak.pb.gz", put("new")))
+		return o.Finish()
 	}
 	for name, old := range map[string][]string{"nothing": nil, "a result": {"inuse.pb.gz", "trace.gputrace"}, "an empty folder": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -172,11 +181,11 @@ func TestGiveToUser(t *testing.T) {
 			other := filepath.Join(t.TempDir(), "not ours")
 			require.NoError(t, os.WriteFile(other, nil, 0o600))
 			path := filepath.Join(dir, "out")
-			o, err := createFolder(path, false)
+			o, err := CreateFolder(path, results(false))
 			require.NoError(t, err)
-			require.NoError(t, o.write("inuse.pb.gz", put("x")))
-			require.NoError(t, os.Symlink(other, filepath.Join(o.tmp, "link")))
-			require.NoError(t, o.finish())
+			require.NoError(t, o.Write("inuse.pb.gz", put("x")))
+			require.NoError(t, os.Symlink(other, filepath.Join(o.Dir, "link")))
+			require.NoError(t, o.Finish())
 			for _, p := range []string{path, path + "/inuse.pb.gz", path + "/link"} {
 				require.Equal(t, c.want, owners(t, p), p)
 			}
@@ -193,4 +202,24 @@ func owners(t *testing.T, path string) [2]uint32 {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	require.True(t, ok, fmt.Sprintf("%T", st.Sys()))
 	return [2]uint32{sys.Uid, sys.Gid}
+}
+
+// folderWith makes a folder that has empty files.
+func folderWith(t *testing.T, files ...string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "result")
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	for _, f := range files {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, f), nil, 0o644))
+	}
+	return dir
+}
+
+// TestForceOnJob: a folder of a job's results can be replaced, and no other with folders in it.
+func TestForceOnJob(t *testing.T) {
+	require.NoError(t, CheckFolder(folderWith(t, "inuse.pb.gz", "rank0-pid7/trace.gputrace", "pid8.2/alloc.pb.gz"), results(true)))
+	require.ErrorContains(t, CheckFolder(folderWith(t, "inuse.pb.gz", "rank0-pid7/thesis.tex"), results(true)), "thesis.tex")
+	require.ErrorContains(t, CheckFolder(folderWith(t, "inuse.pb.gz", "src/trace.gputrace"), results(true)), `"src"`)
+	require.ErrorContains(t, CheckFolder(folderWith(t, "pid7/pid8/pid9/x"), results(true)), `"x"`)
 }

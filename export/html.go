@@ -1,4 +1,4 @@
-package main
+package export
 
 import (
 	"cmp"
@@ -8,29 +8,41 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/html"
 )
 
 // writePage writes the page. All of the trace is in it: a selection is what is selected when it opens.
-func writePage(w io.Writer, in *exportInput) error {
+func writePage(w io.Writer, in *Input) error {
 	if in.Selection.MinSize > 0 {
 		in.Warn(errors.New("the page shows blocks of all sizes, with a filter by size: --min-size is left out"))
 	}
-	b, err := pagemodel.New(in.Trace, nil)
+	b, err := pagemodel.New(in.Trace, &pagemodel.Options{Asked: askedOf(in.Selection)})
 	if err != nil {
 		return err
 	}
 	end := in.Trace.End()
-	told := summary(end, in.Info, in.End)
+	sum := Summary(end, in.Info, in.End)
 	program := cmp.Or(strings.Join(in.Info.Cmdline, " "), in.Info.Name, in.Path)
 	return html.Write(w, html.Input{
 		Model: b, View: end, Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
-		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: told.EventsLost(), At: in.Selection.At, From: in.Selection.From, To: in.Selection.To,
+		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: sum.EventsLost(), Selection: in.Selection,
 	})
 }
 
+// askedOf are the times at which a page must have a moment, to show what was asked for as every other format does.
+func askedOf(s view.Selection) []uint64 {
+	switch {
+	case s.To != 0:
+		return []uint64{s.From, s.To}
+	case s.Moment.IsTime():
+		return []uint64{s.Moment.Time}
+	}
+	return nil
+}
+
 // pageFacts are what is known of program and machine.
-func pageFacts(in *exportInput) []html.Fact {
+func pageFacts(in *Input) []html.Fact {
 	var out []html.Fact
 	add := func(name, value string) {
 		if value != "" {
@@ -40,7 +52,7 @@ func pageFacts(in *exportInput) []html.Fact {
 	if in.Info.PID != 0 {
 		add("pid", fmt.Sprint(in.Info.PID))
 	}
-	add("job", rankIn(in.Info).label())
+	add("job", in.Info.Rank.Label())
 	if in.End != nil && in.End.Memory != nil {
 		for _, d := range in.End.Memory.Driver {
 			add(fmt.Sprintf("device %d", d.Device), d.Name)
@@ -56,7 +68,7 @@ func pageFacts(in *exportInput) []html.Fact {
 }
 
 // pageNotes say what limits the figures.
-func pageNotes(in *exportInput, b *pagemodel.Model) []string {
+func pageNotes(in *Input, b *pagemodel.Model) []string {
 	var out []string
 	if b.First > in.Trace.First() {
 		out = append(out, "The recording kept its last part only (--max-size, --max-age). What lived when that begins is in the figures, with its "+

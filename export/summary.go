@@ -1,4 +1,4 @@
-package main
+package export
 
 import (
 	"cmp"
@@ -13,15 +13,15 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// summary is what the end of a session prints: made from the live set and what the recording says of beginning and end, so
+// Summary is what the end of a session prints: made from the live set and what the recording says of beginning and end, so
 // that the recording gives the same again. end nil: the recording was cut off.
-func summary(view *view.View, info *recording.Info, end *recording.End) table.Input {
+func Summary(view *view.View, info *recording.Info, end *recording.End) table.Input {
 	in := table.Input{View: view, Start: info.Attached}
 	if end == nil {
 		return in
 	}
 	in.Duration = end.Duration
-	in.Hits, in.Lost = hitsOf(end.Hits), end.Lost
+	in.Hits, in.Lost = Hits(end.Hits), end.Lost
 	if end.RawStacks != nil {
 		raw := table.RawStacks(*end.RawStacks)
 		in.RawStacks = &raw
@@ -35,8 +35,8 @@ func summary(view *view.View, info *recording.Info, end *recording.End) table.In
 	return in
 }
 
-// hitsOf is what became of the runs of every probe.
-func hitsOf(hits []recording.Hits) []table.Hits {
+// Hits is what became of the runs of every probe.
+func Hits(hits []recording.Hits) []table.Hits {
 	var out []table.Hits
 	for _, h := range hits {
 		out = append(out, table.Hits{Probe: h.Probe, Hits: h.Hits, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
@@ -44,8 +44,8 @@ func hitsOf(hits []recording.Hits) []table.Hits {
 	return out
 }
 
-// printSummary prints a summary, and below it what holds the live blocks.
-func printSummary(w io.Writer, in table.Input, held []table.HeldInput) error {
+// PrintSummary prints a summary, and below it what holds the live blocks.
+func PrintSummary(w io.Writer, in table.Input, held []table.HeldInput) error {
 	if err := table.Summary(w, in); err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func printSummary(w io.Writer, in table.Input, held []table.HeldInput) error {
 // maxHolders is how many rows of a table of holders a recording keeps.
 const maxHolders = 10000
 
-// holdersOf is what a recording keeps of tables of holders.
-func holdersOf(tables []table.HeldInput) []recording.Holders {
+// RecordedHolders is what a recording keeps of tables of holders.
+func RecordedHolders(tables []table.HeldInput) []recording.Holders {
 	var out []recording.Holders
 	for _, t := range tables {
 		h := recording.Holders{Title: t.Title, Bytes: t.Joined.Bytes}
@@ -75,8 +75,8 @@ func holdersOf(tables []table.HeldInput) []recording.Holders {
 	return out
 }
 
-// beforeOf is what a recording keeps of who holds what lived before it; joined nil: it is not known.
-func beforeOf(joined *view.Joined) []recording.HeldBefore {
+// RecordedBefore is what a recording keeps of who holds what lived before it; joined nil: it is not known.
+func RecordedBefore(joined *view.Joined) []recording.HeldBefore {
 	if joined == nil {
 		return nil
 	}
@@ -87,7 +87,7 @@ func beforeOf(joined *view.Joined) []recording.HeldBefore {
 	return out[:min(maxHolders, len(out))]
 }
 
-// joinedBefore is the inverse of beforeOf.
+// joinedBefore is the inverse of RecordedBefore.
 func joinedBefore(end *recording.End) *view.Joined {
 	if end == nil || end.Before == nil {
 		return nil
@@ -101,8 +101,8 @@ func joinedBefore(end *recording.End) *view.Joined {
 	return view.NewJoined(parts)
 }
 
-// heldTables is the inverse of holdersOf.
-func heldTables(end *recording.End) []table.HeldInput {
+// HeldTables is the inverse of RecordedHolders.
+func HeldTables(end *recording.End) []table.HeldInput {
 	if end == nil {
 		return nil
 	}
@@ -121,8 +121,8 @@ func heldTables(end *recording.End) []table.HeldInput {
 	return out
 }
 
-// memoryOf is what a recording keeps of what is added up at the end.
-func memoryOf(in *balance.Input) *recording.Memory {
+// RecordedMemory is what a recording keeps of what is added up at the end.
+func RecordedMemory(in *balance.Input) *recording.Memory {
 	m := &recording.Memory{TorchWhy: in.TorchWhy, DriverWhy: in.DriverWhy, Moved: in.Moved, Whole: in.Whole}
 	for i := range in.Torch {
 		t := &in.Torch[i]
@@ -142,7 +142,7 @@ func memoryOf(in *balance.Input) *recording.Memory {
 	return m
 }
 
-// balanceInput is the inverse of memoryOf.
+// balanceInput is the inverse of RecordedMemory.
 func balanceInput(m *recording.Memory, pid uint32, view *view.View) *balance.Input {
 	in := &balance.Input{
 		PID: pid, View: view, TorchWhy: m.TorchWhy, DriverWhy: m.DriverWhy, Moved: m.Moved, Whole: m.Whole,
@@ -166,9 +166,9 @@ func balanceInput(m *recording.Memory, pid uint32, view *view.View) *balance.Inp
 // maxSources is how many lines of source a recording keeps: those that hold the most memory.
 const maxSources = 10000
 
-// sourcesOf is the lines of the program that a view shows, at its end and at the peak, so that a recording shows them on
+// RecordedSources is the lines of the program that a view shows, at its end and at the peak, so that a recording shows them on
 // another machine too.
-func sourcesOf(end *view.View) []recording.Source {
+func RecordedSources(end *view.View) []recording.Source {
 	var out []recording.Source
 	known := map[recording.Source]bool{}
 	for _, v := range []*view.View{end, end.AtPeak()} {

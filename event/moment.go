@@ -1,0 +1,102 @@
+package event
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MomentKind says by what a Moment is given.
+type MomentKind uint8
+
+// The kinds of moments.
+const (
+	// MomentUnset: no moment is given. It is the end, and of what shows the course of time all of it.
+	MomentUnset MomentKind = iota
+	MomentEnd
+	MomentPeak        // of each device: the view of several devices has each at its own peak
+	MomentSinceStart  // Offset since the recording began
+	MomentBeforeEnd   // Offset before the end
+	MomentTimeOfDay   // Clock
+	MomentOutOfMemory // the refused request of Number, from 1
+)
+
+// MomentUsage is how a moment is written, for people.
+const MomentUsage = "peak, end, a time since the attach such as 12.5s, one before the end such as -3s, 2026-01-31T12:00:05Z, or " +
+	"oom and oom:2 for the first and the second refused request"
+
+// Moment is a point of a recording at which its memory is looked at. It is the one form that a moment has, from a flag to every
+// output. A moment is before the first event that is later than it.
+type Moment struct {
+	Kind   MomentKind
+	Offset time.Duration // not negative
+	Clock  time.Time
+	Number int
+
+	// Time is CLOCK_BOOTTIME nanoseconds: known once the moment was found in a recording. 0 of a peak: devices have their own,
+	// or it was before the first event.
+	Time uint64
+}
+
+// maxOffset is the longest offset that is believed, seconds.
+const maxOffset = 1e9
+
+// ParseMoment reads a moment as MomentUsage has it.
+func ParseMoment(text string) (Moment, error) {
+	word, number, numbered := strings.Cut(text, ":")
+	switch {
+	case text == "end":
+		return Moment{Kind: MomentEnd}, nil
+	case text == "peak":
+		return Moment{Kind: MomentPeak}, nil
+	case text == "oom":
+		return Moment{Kind: MomentOutOfMemory, Number: 1}, nil
+	case word == "oom" && numbered:
+		n, err := strconv.ParseUint(number, 10, 31)
+		if err == nil && n > 0 {
+			return Moment{Kind: MomentOutOfMemory, Number: int(n)}, nil
+		}
+	}
+	if d, err := ParseOffset(text); err == nil && d > math.MinInt64 {
+		if strings.HasPrefix(text, "-") {
+			return Moment{Kind: MomentBeforeEnd, Offset: -d}, nil
+		}
+		return Moment{Kind: MomentSinceStart, Offset: d}, nil
+	}
+	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return Moment{Kind: MomentTimeOfDay, Clock: at}, nil
+	}
+	return Moment{}, fmt.Errorf("not a moment: %s", MomentUsage)
+}
+
+// ParseOffset reads a duration such as 1.5s or 2h, or a number of seconds.
+func ParseOffset(text string) (time.Duration, error) {
+	if s, err := strconv.ParseFloat(text, 64); err == nil && math.Abs(s) < maxOffset {
+		return time.Duration(s * 1e9), nil
+	}
+	return time.ParseDuration(text)
+}
+
+// String is the moment as it is written; of one that is not given it is empty.
+func (m Moment) String() string {
+	switch m.Kind {
+	case MomentEnd:
+		return "end"
+	case MomentPeak:
+		return "peak"
+	case MomentSinceStart:
+		return m.Offset.String()
+	case MomentBeforeEnd:
+		return "-" + m.Offset.String()
+	case MomentTimeOfDay:
+		return m.Clock.Format(time.RFC3339Nano)
+	case MomentOutOfMemory:
+		return fmt.Sprintf("oom:%d", m.Number)
+	}
+	return ""
+}
+
+// IsTime reports whether it is a time that is neither the end nor the peak: only what happened up to Time counts then.
+func (m Moment) IsTime() bool { return m.Kind > MomentPeak }

@@ -1,0 +1,141 @@
+// Package export turns a recording, or a memory snapshot of PyTorch's, into files of other formats. Each format has a package of its
+// own below this one, which knows nothing of recordings; here are the table of them, and what a recording says beside its events.
+package export
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// Format is one output format.
+type Format struct {
+	Name string // as in -f
+	File string // default name of its file
+	What string // for people
+	Text bool   // can be written to a terminal
+	// Course: it shows the course of time, of which --from and --to choose a part, and no moment.
+	Course bool
+
+	write func(w io.Writer, in *Input) error
+}
+
+// Write writes a source in the format. An error of what is asked for, which the format cannot show, is one of usage.
+func (f *Format) Write(w io.Writer, in *Input) error { return f.write(w, in) }
+
+// Check says what of a window the format cannot show; by is what the rows of tables are, as Input's By.
+func (f *Format) Check(w *Window, by string) error {
+	sums := f.Name == "csv" && by != ""
+	switch {
+	case f.Course && !sums && w.At.Kind != event.MomentUnset:
+		return exit.Usage("--at: -f %s shows the course of time, no moment; --from and --to choose a part of it, and csv --by adds up a moment", f.Name)
+	case f.Name == "snapshot" && w.MinSize > 0:
+		return exit.Usage("--min-size: a snapshot has all blocks, or its segments would not be what they are")
+	}
+	return nil
+}
+
+// FileFor is the default name of the format's file of a window.
+func (f *Format) FileFor(w *Window) string {
+	switch {
+	case f.Name == "pprof" && w.At.Kind == event.MomentPeak:
+		return "peak.pb.gz"
+	case f.Name == "pprof" && w.isRange():
+		return "range.pb.gz"
+	}
+	return f.File
+}
+
+// Formats are all formats, in the order in which help shows them.
+var Formats = []Format{
+	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", write: ofView(writePprof)},
+	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", write: ofView(writePprofAlloc)},
+	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", write: writeSnapshot},
+	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like", Course: true, write: writeParquet},
+	{Name: "csv", File: "allocations.csv", What: "every allocation as a table; with --by, what is in use", Text: true, Course: true, write: writeCSV},
+	{Name: "json", File: "memory.json", What: "all figures and stacks, for programs", Text: true, write: ofView(writeJSON)},
+	{Name: "png", File: "memory.png", What: "picture of the memory over time", Course: true, write: writePNG},
+	{Name: "svg", File: "memory.svg", What: "the same, as lines", Text: true, Course: true, write: writeSVG},
+	{Name: "perfetto", File: "timeline.pftrace.gz", What: "timeline with stacks, for ui.perfetto.dev", Course: true, write: writePerfetto},
+	{Name: "chrome", File: "timeline.json.gz", What: "timeline that can be merged with torch.profiler's", Text: true, Course: true, write: writeChrome},
+	{Name: "speedscope", File: "memory.speedscope.json", What: "flame graphs for speedscope.app", Text: true, write: ofView(writeSpeedscope)},
+	{Name: "folded", File: "memory.folded", What: "stacks as lines, for flamegraph.pl and its like", Text: true, write: ofView(writeFolded)},
+	{Name: "html", File: "report.html", What: "page for a browser: curve, flame graph and table of any moment or range", Text: true, write: writePage},
+}
+
+// Names are the names of all formats.
+func Names() []string {
+	var out []string
+	for _, f := range Formats {
+		out = append(out, f.Name)
+	}
+	return out
+}
+
+// Files are the default names of the files of all formats.
+func Files() []string {
+	var out []string
+	for _, f := range Formats {
+		out = append(out, f.File)
+	}
+	return out
+}
+
+// Find reads a list of names, separated by commas.
+func Find(list string) ([]Format, error) {
+	var out []Format
+	for name := range strings.SplitSeq(list, ",") {
+		i := slices.IndexFunc(Formats, func(f Format) bool { return f.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("%q is not a format: there are %s", name, strings.Join(Names(), ", "))
+		}
+		out = append(out, Formats[i])
+	}
+	return out, nil
+}
+
+// Input is what a format is made of.
+type Input struct {
+	Trace     *view.Trace
+	Info      *recording.Info // never nil; of a snapshot, mostly empty
+	End       *recording.End  // nil: cut off, or a snapshot
+	Selection view.Selection  // the moment or range that is asked for
+	Joined    *view.Joined    // what holds what lived before the first event; nil: not known, as at any moment but the end
+	By        string          // rows of tables, one of view.RowKindNames; empty: the format's own
+	Path      string          // of the source
+	File      string          // name of the output; empty: standard output
+	Moment    string          // Selection in words
+	Version   string          // of gputrace
+	Warn      func(error)
+
+	view *view.View
+}
+
+// View is of the selection. It is made when it is asked for: many formats show the course of time.
+func (in *Input) View() (*view.View, error) {
+	if in.view == nil {
+		view, err := in.Trace.Select(in.Selection)
+		if err != nil {
+			return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", in.Path, err))
+		}
+		in.view = view
+	}
+	return in.view, nil
+}
+
+// ofView is a format of a moment or a range.
+func ofView(write func(w io.Writer, in *Input, view *view.View) error) func(io.Writer, *Input) error {
+	return func(w io.Writer, in *Input) error {
+		view, err := in.View()
+		if err != nil {
+			return err
+		}
+		return write(w, in, view)
+	}
+}

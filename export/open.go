@@ -1,0 +1,214 @@
+package export
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/recording"
+	"github.com/gputrace/gputrace/recording/pytorch"
+)
+
+// TraceName is the recording in a folder of results.
+const TraceName = "trace.gputrace"
+
+// Source is a file that is opened and was read once: a recording, or a memory snapshot of PyTorch's. Close it.
+type Source struct {
+	Path  string
+	Trace *view.Trace
+	Info  *recording.Info // never nil; of a snapshot mostly empty
+	End   *recording.End  // nil: the recording was cut off, or it is a snapshot
+	First recording.Epoch // where the file begins
+
+	close func() error
+}
+
+// Close closes the file; the trace cannot be replayed any more.
+func (s *Source) Close() error { return s.close() }
+
+// Input is what all formats of a window are made of: the window is found in the source once, for all of them. version is that of
+// gputrace; warn is called with what a format leaves out.
+func (s *Source) Input(w *Window, version string, warn func(error)) (*Input, error) {
+	c := clockOf(s)
+	selection, err := c.find(w)
+	if err != nil {
+		return nil, err
+	}
+	in := &Input{
+		Trace: s.Trace, Info: s.Info, End: s.End, Selection: selection, Path: s.Path, Moment: c.words(selection), Version: version, Warn: warn,
+	}
+	if selection.AtEnd() {
+		in.Joined = joinedBefore(s.End)
+	}
+	return in, nil
+}
+
+// OpenOptions are what Open tells of its work. nil and nil fields: nothing.
+type OpenOptions struct {
+	// Warn is called with what the file does not have: damage, events and stacks that were lost.
+	Warn func(error)
+	// Watch wraps the reader of a recording, which is read from its beginning at every replay, to show how far it is.
+	Watch func(r io.ReaderAt, size int64, path string) io.ReaderAt
+	// Done is called after each replay that Open makes.
+	Done func()
+}
+
+func (o *OpenOptions) withDefaults() OpenOptions {
+	out := OpenOptions{}
+	if o != nil {
+		out = *o
+	}
+	if out.Warn == nil {
+		out.Warn = func(error) {}
+	}
+	if out.Watch == nil {
+		out.Watch = func(r io.ReaderAt, _ int64, _ string) io.ReaderAt { return r }
+	}
+	if out.Done == nil {
+		out.Done = func() {}
+	}
+	return out
+}
+
+// Open opens a recording, a folder of results for the recording in it, or a snapshot, and replays it once. Damage is a warning. An
+// error carries its exit code: a file that is none of them is exit.Invalid.
+func Open(path string, o *OpenOptions) (*Source, error) {
+	options := o.withDefaults()
+	path, err := recordingIn(path)
+	if err != nil {
+		return nil, err
+	}
+	if isSnapshot(path) {
+		return openSnapshot(path, options.Warn)
+	}
+	r, err := recording.OpenAs(path, func(r io.ReaderAt, size int64) io.ReaderAt { return options.Watch(r, size, path) })
+	options.Done()
+	switch {
+	case errors.Is(err, recording.ErrFormat):
+		return nil, exit.With(exit.Invalid, err)
+	case err != nil:
+		return nil, exit.With(exit.Error, err)
+	}
+	t, err := traceOf(r)
+	options.Done()
+	if err != nil {
+		return nil, errors.Join(exit.With(exit.Invalid, fmt.Errorf("%s: %w", path, err)), r.Close())
+	}
+	out := &Source{Path: path, Trace: t, Info: r.Info(), End: r.End(), First: r.First(), close: r.Close}
+	out.warn(options.Warn)
+	return out, nil
+}
+
+// traceOf replays a recording. What it says at its end, of libraries and lines of source, names its sites.
+func traceOf(r *recording.Reader) (*view.Trace, error) {
+	t, err := view.NewTrace(r, &view.Options{Library: r.Info().Libraries, Source: openSource})
+	if err != nil {
+		return nil, err
+	}
+	var damage *recording.DamageError
+	if t.Damage != nil && !errors.As(t.Damage, &damage) {
+		return nil, t.Damage
+	}
+	if end := r.End(); end != nil {
+		t.SetOptions(&view.Options{
+			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) },
+		})
+	}
+	return t, nil
+}
+
+// recordingIn is the recording of a folder of results, of a job's when it has just one; any other path is itself.
+func recordingIn(path string) (string, error) {
+	if st, err := os.Stat(path); err != nil || !st.IsDir() {
+		return path, nil // whoever opens it says what is wrong
+	}
+	if trace := filepath.Join(path, TraceName); exists(trace) {
+		return trace, nil
+	}
+	found, err := filepath.Glob(filepath.Join(path, "*", TraceName))
+	if err != nil || len(found) == 0 {
+		return path, nil
+	}
+	if len(found) > 1 {
+		return "", exit.Usage("%s has the recordings of %d processes: give the folder of one, such as %s", path, len(found), filepath.Dir(found[0]))
+	}
+	return found[0], nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// warn says what the file does not have.
+func (s *Source) warn(warn func(error)) {
+	if s.Trace.Damage != nil {
+		warn(s.Trace.Damage)
+	}
+	if s.End == nil {
+		return
+	}
+	if s.End.Error != "" {
+		warn(fmt.Errorf("%s; the last %d events are not in it", words.Line(s.End.Error), s.End.NotWritten))
+	}
+	if s.End.StacksOverLimit > 0 {
+		warn(fmt.Errorf("%d events have a stack that came when there were too many: they are counted as %s", s.End.StacksOverLimit, event.OverLimit))
+	}
+	if s.End.StackRecordsLost > 0 {
+		warn(fmt.Errorf("%d stacks did not fit the ring: their events have none", s.End.StackRecordsLost))
+	}
+}
+
+// isSnapshot reports whether a file is a pickle. What cannot be read is none.
+func isSnapshot(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var head [2]byte
+	_, err = io.ReadFull(f, head[:])
+	return err == nil && pytorch.IsSnapshot(head[:])
+}
+
+// openSnapshot opens a memory snapshot of PyTorch's.
+func openSnapshot(path string, warn func(error)) (*Source, error) {
+	s, err := pytorch.Open(path)
+	switch {
+	case errors.Is(err, pytorch.ErrFormat):
+		return nil, exit.With(exit.Invalid, err)
+	case err != nil:
+		return nil, exit.With(exit.Error, err)
+	}
+	t, err := view.NewTrace(s, &view.Options{Source: openSource})
+	if err == nil && t.Damage != nil {
+		err = t.Damage
+	}
+	if err != nil {
+		return nil, exit.With(exit.Invalid, fmt.Errorf("%s: %w", path, err))
+	}
+	for _, note := range s.Notes() {
+		warn(errors.New(note))
+	}
+	return &Source{Path: path, Trace: t, Info: s.Info(), close: func() error { return nil }}, nil
+}
+
+// openSource opens a Python file of this machine: a recording that was cut off has no lines. Its path comes from the program that
+// was traced: it can be anything.
+func openSource(path string) io.Reader {
+	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // by now it can be a pipe, which waits
+	if err != nil {
+		return nil
+	}
+	return f
+}

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+	"github.com/xrash/smetrics"
+
+	"github.com/gputrace/gputrace/internal/exit"
+)
+
+// refused is how package flag says that a value was not read.
+var refused = regexp.MustCompile(`(?s)^invalid (?:boolean )?value (".*") for (?:flag )?-([^ :]+): (.*)$`)
+
+// unknownFlag is how it says that there is no such flag.
+const unknownFlag = "flag provided but not defined: -"
+
+// UsageError puts an error of the library into the words of the program: the flag first, and the command that explains it. It is
+// a cli.OnUsageErrorFunc.
+func UsageError(c *cli.Context, err error, isCommand bool) error {
+	command := c.Command
+	if !isCommand {
+		command = nil
+	}
+	text := err.Error()
+	if m := refused.FindStringSubmatch(text); m != nil {
+		if m[3] == errTwice.Error() {
+			return exit.Usage("%s is given twice; see %s", Dash(m[2]), helpOf(command))
+		}
+		return exit.Usage("%s %s: %s; see %s", Dash(m[2]), m[1], m[3], helpOf(command))
+	}
+	if name, ok := strings.CutPrefix(text, unknownFlag); ok {
+		guess := cli.SuggestFlag(flagsOf(c.App, command), name, true)
+		return exit.Usage("unknown flag %s%s; see %s", Dash(name), meant(name, strings.TrimLeft(guess, "-"), guess), helpOf(command))
+	}
+	return exit.Usage("%w; see %s", err, helpOf(command))
+}
+
+// CheckWord refuses a first argument of the program itself that is neither a command nor the number of a process.
+func CheckWord(c *cli.Context) error {
+	if word := c.Args().First(); word != "" && !isNumber(word) {
+		return UnknownCommand(c.App, word)
+	}
+	return nil
+}
+
+// UnknownCommand is the error of a word in the place of a command that is none.
+func UnknownCommand(app *cli.App, word string) error {
+	var guess string
+	// The library gives its guess in a sentence.
+	_, _ = fmt.Sscanf(cli.SuggestCommand(app.VisibleCommands(), word), cli.SuggestDidYouMeanTemplate, &guess)
+	return exit.Usage("unknown command %q%s; see %s", word, meant(word, guess, guess), helpOf(nil))
+}
+
+// The library always has a guess; one that is less like the word than leastLike, by the measure by which it chose it, is not passed on.
+const leastLike = 0.8
+
+// meant asks whether a guess was meant.
+func meant(word, guess, shown string) string {
+	const boost, prefix = 0.7, 4 // as in the library's suggestions.go
+	if len(word) < 3 || len(guess) < 2 || smetrics.JaroWinkler(strings.ToLower(word), guess, boost, prefix) < leastLike {
+		return ""
+	}
+	return fmt.Sprintf(": did you mean %q?", shown)
+}

@@ -1,0 +1,247 @@
+// Package cli has the flags and the habits of gputrace's command line, for github.com/urfave/cli/v2: typed values whose errors arise
+// where they are read, flags behind arguments, what was probably meant by an unknown word, and what can follow in a shell.
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// Value is the value of a flag; it implements cli.Generic. A flag that is given twice with different values is an error, unless
+// it has a list.
+type Value[T any] struct {
+	parse   func(string) (T, error)
+	add     func(list, more T) T // nil: one value
+	choices []string             // nil: any
+	value   T
+	text    string
+	set     bool
+}
+
+// errTwice: a flag with one value has two.
+var errTwice = errors.New("given twice")
+
+// Set implements cli.Generic. The library sets a flag again, to the text that it has, under each of its other names.
+func (v *Value[T]) Set(text string) error {
+	if v.set && v.add == nil && text == v.text {
+		return nil
+	}
+	if v.set && v.add == nil {
+		return errTwice
+	}
+	value, err := v.parse(text)
+	if err != nil {
+		return err
+	}
+	if v.set {
+		value, text = v.add(v.value, value), v.text+","+text
+	}
+	v.value, v.text, v.set = value, text, true
+	return nil
+}
+
+// String is the text of the value.
+func (v *Value[T]) String() string {
+	if v == nil {
+		return ""
+	}
+	return v.text
+}
+
+// Choices are the words that the value, or each of a list, can be; nil: any.
+func (v *Value[T]) Choices() []string { return v.choices }
+
+// IsList reports whether the flag can be given several times.
+func (v *Value[T]) IsList() bool { return v.add != nil }
+
+// Get is the value of a flag of this package.
+func Get[T any](c *cli.Context, name string) T {
+	v, ok := c.Generic(name).(*Value[T])
+	if !ok {
+		panic(fmt.Sprintf("flag %s is no %T", name, v))
+	}
+	return v.value
+}
+
+// flag makes a flag of a value; initial is the text of its default, empty: the zero value. names are separated by commas, the long one
+// first.
+func (v *Value[T]) flag(names, initial, usage string) *cli.GenericFlag {
+	if initial != "" {
+		value, err := v.parse(initial)
+		if err != nil {
+			panic(fmt.Sprintf("flag %s: default %s: %v", names, initial, err))
+		}
+		v.value, v.text = value, initial
+	}
+	all := strings.Split(names, ",")
+	return &cli.GenericFlag{Name: all[0], Aliases: all[1:], Value: v, Usage: usage}
+}
+
+// Text is a flag with any text.
+func Text(names, initial, usage string) cli.Flag {
+	v := &Value[string]{parse: func(s string) (string, error) { return s, nil }}
+	return v.flag(names, initial, usage)
+}
+
+// Choice is a flag with one of a few words; initial empty: none of them.
+func Choice(names, initial, usage string, words []string) cli.Flag {
+	v := &Value[string]{choices: words, parse: func(s string) (string, error) {
+		if !slices.Contains(words, s) {
+			return "", fmt.Errorf("not one of %s", Or(words))
+		}
+		return s, nil
+	}}
+	return v.flag(names, initial, usage)
+}
+
+// Words is a flag with a list of words, separated by commas, which check refuses; shells offer words.
+func Words(names, initial, usage string, words []string, check func(string) error) cli.Flag {
+	v := &Value[string]{choices: words, parse: func(s string) (string, error) { return s, check(s) }}
+	return v.flag(names, initial, usage)
+}
+
+// Bytes is a flag with a size; check, which may be nil, refuses some.
+func Bytes(names, initial, usage string, check func(int) error) cli.Flag {
+	v := &Value[int]{parse: func(s string) (int, error) {
+		n, err := ParseBytes(s)
+		if err == nil && check != nil {
+			err = check(n)
+		}
+		return n, err
+	}}
+	return v.flag(names, initial, usage)
+}
+
+// ParseBytes reads a number with an optional binary unit: 65536, 64KiB, 32MiB.
+func ParseBytes(s string) (int, error) {
+	for _, u := range []struct {
+		suffix string
+		shift  uint
+	}{{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"", 0}} {
+		number, ok := strings.CutSuffix(s, u.suffix)
+		if !ok {
+			continue
+		}
+		v, err := strconv.ParseUint(number, 10, 30)
+		if err != nil {
+			break
+		}
+		return int(v << u.shift), nil
+	}
+	return 0, errors.New("not a size, such as 65536, 64KiB or 1GiB")
+}
+
+// Duration is a flag with a time that is at least and at most so long, or 0, which is no limit. A number without a unit is seconds.
+func Duration(names, usage string, least, most time.Duration) cli.Flag {
+	v := &Value[time.Duration]{parse: func(s string) (time.Duration, error) {
+		d, err := event.ParseOffset(s)
+		switch {
+		case err != nil || d < 0:
+			return 0, errors.New("not a time, such as 10s")
+		case d > 0 && d < least:
+			return 0, fmt.Errorf("not a time of at least %s, or 0", least)
+		case most > 0 && d > most:
+			return 0, fmt.Errorf("more than %s", most)
+		}
+		return d, nil
+	}}
+	return v.flag(names, "", usage)
+}
+
+// Count is a flag with a number of at least so many of what the error names.
+func Count(names, initial, usage string, least int, what string) cli.Flag {
+	v := &Value[int]{parse: func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < least {
+			return 0, fmt.Errorf("not a number of %s", what)
+		}
+		return n, nil
+	}}
+	return v.flag(names, initial, usage)
+}
+
+// Address is a flag with a device address.
+func Address(names, usage string) cli.Flag {
+	v := &Value[uint64]{parse: func(s string) (uint64, error) {
+		n, err := strconv.ParseUint(s, 0, 64)
+		if err != nil {
+			return 0, errors.New("not an address, such as 0x7f2a80000000")
+		}
+		return n, nil
+	}}
+	return v.flag(names, "", usage)
+}
+
+// PID is a flag with one process.
+func PID(names, usage string) cli.Flag {
+	return (&Value[int]{parse: ParsePID}).flag(names, "", usage)
+}
+
+// PIDs is a flag with processes: separated by commas, and given as often as wanted. None comes twice.
+func PIDs(names, usage string) cli.Flag {
+	v := &Value[[]int]{add: union, parse: func(s string) ([]int, error) {
+		var out []int
+		for text := range strings.SplitSeq(s, ",") {
+			pid, err := ParsePID(text)
+			if err != nil {
+				return nil, err
+			}
+			out = union(out, []int{pid})
+		}
+		return out, nil
+	}}
+	return v.flag(names, "", usage)
+}
+
+func union(list, more []int) []int {
+	for _, n := range more {
+		if !slices.Contains(list, n) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// ParsePID reads the number of a process.
+func ParsePID(s string) (int, error) {
+	pid, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || pid <= 0 || pid > math.MaxInt32 {
+		return 0, errors.New("not a process id")
+	}
+	return int(pid), nil
+}
+
+// Moment is a flag with a moment of a recording.
+func Moment(names, usage string) cli.Flag {
+	return (&Value[event.Moment]{parse: event.ParseMoment, choices: momentWords}).flag(names, "", usage)
+}
+
+// Moments is a flag with moments, given as often as wanted.
+func Moments(names, usage string) cli.Flag {
+	v := &Value[[]event.Moment]{choices: momentWords, parse: func(s string) ([]event.Moment, error) {
+		m, err := event.ParseMoment(s)
+		return []event.Moment{m}, err
+	}}
+	v.add = func(list, more []event.Moment) []event.Moment { return append(list, more...) }
+	return v.flag(names, "", usage)
+}
+
+// momentWords are the moments that shells offer.
+var momentWords = []string{"end", "peak", "oom"}
+
+// Or is "a, b or c".
+func Or(words []string) string {
+	if n := len(words); n > 1 {
+		return strings.Join(words[:n-1], ", ") + " or " + words[n-1]
+	}
+	return strings.Join(words, "")
+}
