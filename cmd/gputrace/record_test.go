@@ -114,7 +114,7 @@ func TestParseRecordRefuses(t *testing.T) {
 		"-p 2147483648":              "not a process id",
 		"-p 99999999999999999999":    "not a process id",
 		"-p 42,x":                    "not a process id",
-		"-p 42 --name (":             "--name: error parsing regexp",
+		"-p 42 --name (":             "error parsing regexp",
 		"-p 42 extra":                `unknown argument "extra"`,
 		"train.py":                   `unknown argument "train.py"`,
 		"-p 42 -d -1s":               "not a time",
