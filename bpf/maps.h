@@ -56,12 +56,12 @@ ARRAY(unwind_infos, MAX_INFOS, struct unwind_info); /* 82 KiB each; user space s
 ARRAY(traced, MAX_TRACED, struct traced);	    /* 768 KiB */
 ARRAY(info_refs, MAX_TRACED, struct info_ref);	    /* 256 KiB */
 
-/* Memory for one walk, which a task has while it is at it: 58 KiB each. */
+/* Memory for one walk, which a task has while it is at it: 60 KiB each. */
 struct walk_slot {
 	u32 taken;
 	u32 pad;
 	struct walk walk;
-};
+} __attribute__((aligned(PAGE_BYTES)));
 
 ARRAY(walk_slots, 64, struct walk_slot); /* user space sets how many: twice the CPUs, at least 64 */
 

@@ -53,7 +53,7 @@ static __always_inline void stack_begin(struct hit *h, struct walk *w, struct in
 	w->stack_top = w->tp; /* glibc puts a thread's descriptor on top of its stack */
 	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
 		w->stack_top = task->mm->start_stack;
-	w->rec.pid = h->traced->pid;
+	w->pid = h->traced->pid;
 	walk_begin(w, p);
 }
 

@@ -176,7 +176,7 @@ static __always_inline void torch_event_with_stack(struct hit *h)
 	block_unknown(&w->block);
 	stack_begin(h, w, ref, p);
 	if (find_origin(w, p)) {
-		w->block.stack = w->rec.hash;
+		w->block.stack = w->found;
 		h->stats->cached++; /* not atomic: one that is lost now and then does no harm */
 	} else {
 		w->block.stack = stack_made(h, w, p, &status);

@@ -534,8 +534,9 @@ type TraceWalkSlot struct {
 		CacheKey     uint64
 		FpFrom       uint64
 		Cacheable    uint32
-		Found        uint32
 		FoundVersion uint32
+		Found        uint64
+		Pid          uint32
 		Pad          uint32
 		Report       struct {
 			_         structs.HostLayout
@@ -570,10 +571,7 @@ type TraceWalkSlot struct {
 			Last     uint32
 			Pad      uint32
 		}
-		Deps     TraceCachedWalk
-		Queue    [1024]uint64
-		CodeWord [512]uint16
-		Mem      struct {
+		Mem struct {
 			_      structs.HostLayout
 			Window [2]struct {
 				_       structs.HostLayout
@@ -591,8 +589,12 @@ type TraceWalkSlot struct {
 			Stack   [16384]uint8
 			Other   [4096]uint8
 		}
-		Rec TraceRecordStack
+		Deps     TraceCachedWalk
+		Queue    [1024]uint64
+		CodeWord [512]uint16
+		Rec      TraceRecordStack
 	}
+	_ [1816]byte
 }
 
 // Names of all BPF objects in the ELF.

@@ -55,11 +55,9 @@ static __always_inline void walk_begin(struct walk *w, struct unwind_info *p)
 	w->fp_from = 0;
 	w->cacheable = !(w->sp & 7);
 	w->cache_key = p->cache_key;
-	w->deps.needs_fp = w->deps.nwords = w->deps.nevals = w->deps.span = 0;
 	w->caller = w->native = w->python = w->status = w->nqueue = 0;
 	w->py_state = PY_UNREAD;
 	w->py_bound = w->py_cframe = w->py_frame = 0;
-	w->rec.nwords = 0;
 	memory_close_windows(&w->mem);
 	w->hash = p->stack_seed + p->mappings_stale;
 	w->python_hash = 0;
@@ -73,6 +71,9 @@ BPF_GLOBAL int walk_once(struct walk *w, struct unwind_info *p)
 	if (!w || !p)
 		return 0;
 	walk_begin(w, p);
+	w->deps.needs_fp = w->deps.nwords = w->deps.nevals = w->deps.span = 0;
+	w->rec.nwords = 0;
+	w->rec.pid = w->pid;
 	for (int i = 0; i < MAX_NATIVE; i++) {
 		done = walk_step(w, p);
 		if (done)

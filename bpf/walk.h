@@ -91,7 +91,10 @@ struct block {
 	u32 pad;
 };
 
-/* The memory of one walk. It lies in a slot that one task has at a time (stack.h). */
+/*
+ * The memory of one walk. It lies in a slot that one task has at a time (stack.h). What a walk that
+ * is found in the cache needs comes first, up to the windows of `mem`: on one page.
+ */
 struct walk {
 	u64 pc, sp, fp;
 	u64 tp;	       /* thread pointer */
@@ -109,17 +112,19 @@ struct walk {
 	u64 python_hash;		  /* of the Python frames, and where they go among them */
 	u64 first_pc, first_sp, first_fp; /* where the walk began */
 	u64 cache_key;			  /* the info's when it began */
-	u64 fp_from;		  /* address that fp was read from; 0: it is the register's */
-	u32 cacheable;		  /* what the walk depends on is in deps */
-	u32 found, found_version; /* the cached walk that holds */
+	u64 fp_from;	   /* address that fp was read from; 0: it is the register's */
+	u32 cacheable;	   /* what the walk depends on is in deps */
+	u32 found_version; /* of the cached walk that holds */
+	u64 found;	   /* its stack */
+	u32 pid;
 	u32 pad;
 	struct report report;
 	struct block block;
 	struct py_frame frame;
+	struct memory mem;
 	struct cached_walk deps;
 	u64 queue[2 * MAX_PYTHON]; /* Python words of the activation that was read ahead */
 	u16 code_word[MAX_PYTHON]; /* where in the record the Python frames are */
-	struct memory mem;
 	struct record_stack rec;
 };
 

@@ -18,27 +18,63 @@
 #define PYTHON_BATCH   12 /* frames that one call reads: the verifier checks so many */
 #define PYTHON_BATCHES 12
 
-static __always_inline u32 cache_set(u64 sp, u64 pc)
+/* Where a walk is looked for first: the other ways of its set follow, and then those before. */
+static __always_inline u32 cache_first(u64 sp, u64 pc)
 {
-	return (((sp >> 3) ^ pc) * HASH_MULT >> 40) * CACHE_WAYS;
+	return ((sp >> 3) ^ pc) * HASH_MULT >> 40;
 }
 
-/* Reads one of the words that a walk depended on. */
-static __always_inline int cached_word(struct walk *w, u64 at, u64 *out)
+/* The place that is looked at `n`th. */
+static __always_inline u32 cache_place(u32 first, u32 n)
 {
-	return read_word_fast(&w->mem, ON_STACK, w->first_sp + (at & 0xffff) * 8, out);
+	return (first & ~(CACHE_WAYS - 1)) | ((first + n) & (CACHE_WAYS - 1));
+}
+
+/* The address of the `k`th of four words. */
+static __always_inline u64 word_at(struct walk *w, u64 four, u32 k)
+{
+	return w->first_sp + (four >> 16 * k & 0xffff) * 8;
+}
+
+/* Hashes four words that one window shows in place. Returns whether it does. */
+static __always_inline bool hash_shown(struct walk *w, u64 four, u64 *hash)
+{
+	struct window *v = &w->mem.window[ON_STACK];
+	u64 lo = v->lo, shift = v->at - lo;
+
+	if (!target_in_place() || !v->at ||
+	    ((word_at(w, four, 0) ^ lo) | (word_at(w, four, 1) ^ lo) | (word_at(w, four, 2) ^ lo) |
+	     (word_at(w, four, 3) ^ lo)) >= v->hi - lo)
+		return 0;
+	shift += w->first_sp;
+	for (u32 k = 0; k < 4; k++)
+		hash[k] =
+			hash_add(hash[k], target_shown_word(shift + (four >> 16 * k & 0xffff) * 8));
+	return 1;
+}
+
+/* Hashes four words wherever they are. Returns whether they could be read. */
+static __always_inline bool hash_anywhere(struct walk *w, u64 four, u64 *hash)
+{
+	for (u32 k = 0; k < 4; k++) {
+		u64 word;
+
+		if (read_word_fast(&w->mem, ON_STACK, word_at(w, four, k), &word))
+			return 0;
+		hash[k] = hash_add(hash[k], word);
+	}
+	return 1;
 }
 
 /*
- * Hashes the words that a walk depended on, four at a time, which do not wait for each other. To
- * store, the hashes are noted in the entry; to find, it ends where one differs. Returns whether the
- * words could be read, and are those.
+ * Hashes the words that a walk depended on, four at a time. To store, the hashes are noted in the
+ * entry; to find, it ends where one differs. Returns whether the words could be read, and are those.
  */
 BPF_GLOBAL int hash_words(struct walk *w, struct cached_walk *c, u32 store)
 {
-	u64 a0 = 1, a1 = 2, a2 = 3, a3 = 4;
+	u64 hash[4] = { 1, 2, 3, 4 }; /* that do not wait for each other */
 
-	if (!w || !c)
+	if (!w || !c || (w->first_sp & 7))
 		return 0;
 	if (target_in_place())
 		window_cover(&w->mem, ON_STACK, w->first_sp, 8);
@@ -49,32 +85,20 @@ BPF_GLOBAL int hash_words(struct walk *w, struct cached_walk *c, u32 store)
 			break;
 		if (i && i % (EARLY_WORDS / 4) == 0 && i / (EARLY_WORDS / 4) <= CACHED_EARLY) {
 			u64 *early = &c->early[(i / (EARLY_WORDS / 4) - 1) & (CACHED_EARLY - 1)];
-			u64 hash = a0 ^ a1 ^ a2 ^ a3;
+			u64 so_far = hash[0] ^ hash[1] ^ hash[2] ^ hash[3];
 
 			if (store)
-				*early = hash;
-			else if (*early != hash)
+				*early = so_far;
+			else if (*early != so_far)
 				return 0;
 		}
-		u64 at = c->four[i], word;
-
-		if (cached_word(w, at, &word))
+		if (!hash_shown(w, c->four[i], hash) && !hash_anywhere(w, c->four[i], hash))
 			return 0;
-		a0 = hash_add(a0, word);
-		if (cached_word(w, at >> 16, &word))
-			return 0;
-		a1 = hash_add(a1, word);
-		if (cached_word(w, at >> 32, &word))
-			return 0;
-		a2 = hash_add(a2, word);
-		if (cached_word(w, at >> 48, &word))
-			return 0;
-		a3 = hash_add(a3, word);
 	}
-	u64 hash = hash_add(hash_add(hash_add(a0, a1), a2), a3);
+	u64 all = hash_add(hash_add(hash_add(hash[0], hash[1]), hash[2]), hash[3]);
 	if (store)
-		c->hash = hash;
-	return hash == c->hash;
+		c->hash = all;
+	return all == c->hash;
 }
 
 /* Whether the native walk of an entry holds. */
@@ -220,17 +244,17 @@ static __always_inline bool cached_sent(struct cached_walk *c, u64 hash)
 /* Finds the entry whose native walk holds; NULL: none does. */
 static __always_inline struct cached_walk *find_native(struct walk *w, struct unwind_info *p)
 {
-	w->found = cache_set(w->first_sp, w->first_pc);
+	u32 first = cache_first(w->first_sp, w->first_pc);
+
 	for (u32 i = 0; i < CACHE_WAYS; i++) {
-		struct cached_walk *c = target_cached_walk(w->found);
+		struct cached_walk *c = target_cached_walk(cache_place(first, i));
 
 		if (!c)
 			break;
 		w->found_version = c->version;
 		barrier();
 		if (!(w->found_version & 1) && cached_native_holds(w, p, c))
-			return target_cached_walk(w->found);
-		w->found++;
+			return target_cached_walk(cache_place(first, i));
 	}
 	return 0;
 }
@@ -246,8 +270,8 @@ static __always_inline bool cached_walk_find(struct walk *w, struct unwind_info 
 	if (!c || !cached_python_holds(w, p, c) || !memory_was_stable(&w->mem))
 		return 0;
 	barrier();
-	w->rec.hash = hash_add(w->hash, w->python_hash);
-	return c->version == w->found_version && cached_sent(c, w->rec.hash);
+	w->found = hash_add(w->hash, w->python_hash);
+	return c->version == w->found_version && cached_sent(c, w->found);
 }
 
 /* Words are hashed four at a time: the last is repeated. Returns whether there are any. */
@@ -269,14 +293,28 @@ static __always_inline bool pad_words(struct cached_walk *c)
 	return 1;
 }
 
+/*
+ * Finds a place for a walk: the first that has none of this process, so that it is found at the
+ * first look, else any.
+ */
+static __always_inline struct cached_walk *cache_room(struct walk *w, u32 first)
+{
+	for (u32 i = 0; i < CACHE_WAYS; i++) {
+		struct cached_walk *c = target_cached_walk(cache_place(first, i));
+
+		if (c && !(c->version & 1) && c->cache_key != w->cache_key)
+			return c;
+	}
+	return target_cached_walk(cache_place(first, target_random()));
+}
+
 /* Keeps what the walk found, under the key that the process had when the walk began. */
 BPF_GLOBAL int cached_walk_store(struct walk *w)
 {
 	if (!w || !w->cacheable || w->status || !pad_words(&w->deps) ||
 	    !hash_words(w, &w->deps, 1) || !memory_was_stable(&w->mem))
 		return 0;
-	u32 set = cache_set(w->first_sp, w->first_pc);
-	struct cached_walk *c = target_cached_walk(set + target_random() % CACHE_WAYS);
+	struct cached_walk *c = cache_room(w, cache_first(w->first_sp, w->first_pc));
 
 	if (!c)
 		return 0;

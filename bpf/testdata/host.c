@@ -232,9 +232,9 @@ static void begin(struct walk *w, u64 pc, u64 sp, u64 fp)
 
 static u64 walks, recalled;
 
-static void same(const char *what, struct walk *a, struct walk *b)
+static void same(const char *what, struct walk *a, u64 hash)
 {
-	if (a->rec.hash == b->rec.hash)
+	if (a->rec.hash == hash)
 		return;
 	fprintf(stderr, "host: %s is another walk\n", what);
 	abort();
@@ -258,13 +258,13 @@ static void walk_both(struct walk *w)
 	again.mem.in_place = 1;
 	moves = walks++ % 8 == 0;
 	walk_and_store(&again);
-	same("one in place", w, &again);
+	same("one in place", w, again.rec.hash);
 	for (int direct = 0; direct < 2; direct++) {
 		again.mem.in_place = in_place = direct;
 		walk_begin(&again, &proc);
 		if (!cached_walk_find(&again, &proc))
 			break;
-		same("a recalled one", w, &again);
+		same("a recalled one", w, again.found);
 		recalled += direct;
 	}
 	in_place = 0;
@@ -642,7 +642,7 @@ static u64 hashed; // how many were recalled
 // Recalls a walk of which nothing is known but where its eval loops were.
 static void recall_noise(struct walk *w)
 {
-	struct cached_walk *m = target_cached_walk(cache_set(w->first_sp, w->first_pc));
+	struct cached_walk *m = target_cached_walk(cache_first(w->first_sp, w->first_pc));
 
 	memset(m, 0, sizeof(*m));
 	m->cache_key = proc.cache_key;
