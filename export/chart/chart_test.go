@@ -130,16 +130,15 @@ func TestRange(t *testing.T) {
 	from := b.First + (b.Last-b.First)/2
 	for i := range b.Parts {
 		a := axis{start: b.First, from: from, to: b.Last}
-		xys, _ := a.points(b.Parts[i].Curve, pagemodel.QuantityAllocated)
+		values, _ := a.points(b.Parts[i].Curve, pagemodel.QuantityAllocated)
 		before := uint64(0)
 		for _, p := range b.Parts[i].Curve {
 			if p.Time < from {
 				before = p.Last[pagemodel.QuantityAllocated]
 			}
 		}
-		require.Equal(t, a.x(from), xys[0].X)
-		require.Equal(t, float64(before), xys[0].Y)
-		require.Equal(t, a.x(b.Last), xys[len(xys)-1].X)
+		require.Equal(t, value{from, before}, values[0])
+		require.Equal(t, b.Last, values[len(values)-1].time)
 	}
 }
 
@@ -151,8 +150,8 @@ func TestByteTicks(t *testing.T) {
 		1:       "0 B 1 B",
 	} {
 		var got []string
-		for _, tick := range (byteTicks{}).Ticks(0, high) {
-			got = append(got, tick.Label)
+		for _, tick := range byteTicks(high) {
+			got = append(got, tick.label)
 		}
 		require.Equal(t, want, strings.Join(got, " "))
 	}
@@ -163,9 +162,37 @@ func TestSecondTicks(t *testing.T) {
 		1.9: "0.0 0.5 1.0 1.5", 0.004: "0.0000 0.0005 0.0010 0.0015 0.0020 0.0025 0.0030 0.0035 0.0040", 3600: "0 500 1000 1500 2000 2500 3000 3500",
 	} {
 		var got []string
-		for _, tick := range (secondTicks{}).Ticks(0, high) {
-			got = append(got, tick.Label)
+		for _, tick := range secondTicks(0, high) {
+			got = append(got, tick.label)
 		}
 		require.Equal(t, want, strings.Join(got, " "))
 	}
+}
+
+// The drawn parts of a line and its gaps are as long as the dashes say, around corners too.
+func TestDash(t *testing.T) {
+	drawn := dash([]float64{3, 2}, []point{{0, 0}, {4, 0}, {4, 4}, {4, 4}})
+	require.Equal(t, [][2]point{{{0, 0}, {3, 0}}, {{4, 1}, {4, 4}}}, drawn)
+	require.Empty(t, dash([]float64{3, 2}, []point{{1, 1}}))
+}
+
+// Of refusals that are too close to each other for their names, all are drawn and some are named; no name leaves the panel.
+func TestRefusalsAreLegible(t *testing.T) {
+	b := browse(t, eventtest.Random(2, 4000))
+	var out bytes.Buffer
+	require.NoError(t, Write(&out, SVG, Input{Browse: b, Title: "many"}))
+	named := strings.Count(out.String(), ">out of memory<")
+	require.Positive(t, named)
+	require.Less(t, named, len(b.OOMs))
+	require.Equal(t, len(b.OOMs), strings.Count(out.String(), `stroke="#c62828"`))
+}
+
+func TestTitleIsCut(t *testing.T) {
+	f, err := newTypeface(dpi)
+	require.NoError(t, err)
+	long := strings.Repeat("python train.py ", 20)
+	cut := f.cut(long, titleSize, 200)
+	require.LessOrEqual(t, f.width(cut, titleSize), 200.0)
+	require.True(t, strings.HasSuffix(cut, "…") && strings.HasPrefix(long, strings.TrimSuffix(cut, "…")), cut)
+	require.Equal(t, "short", f.cut("short", titleSize, 200))
 }

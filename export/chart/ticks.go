@@ -3,22 +3,22 @@ package chart
 import (
 	"math"
 	"strconv"
-
-	"gonum.org/v1/plot"
 )
 
-// byteTicks marks round numbers of binary units: powers of two apart.
-type byteTicks struct{}
+// tick is a round number on an axis.
+type tick struct {
+	value float64
+	label string
+}
 
 // ticks is how many steps there are at most.
 const ticks = 8
 
-// Ticks implements plot.Ticker.
-func (byteTicks) Ticks(low, high float64) []plot.Tick {
-	step := math.Exp2(math.Ceil(math.Log2(math.Max(1, (high-low)/ticks))))
-	var out []plot.Tick
-	for v := math.Ceil(low/step) * step; v <= high; v += step {
-		out = append(out, plot.Tick{Value: v, Label: tickLabel(v)})
+// byteTicks marks round numbers of binary units, from 0 on: powers of two apart.
+func byteTicks(high float64) (out []tick) {
+	step := math.Exp2(math.Ceil(math.Log2(math.Max(1, high/ticks))))
+	for v := 0.0; v <= high; v += step {
+		out = append(out, tick{v, tickLabel(v)})
 	}
 	return out
 }
@@ -35,10 +35,7 @@ func tickLabel(v float64) string {
 }
 
 // secondTicks marks round numbers of seconds.
-type secondTicks struct{}
-
-// Ticks implements plot.Ticker.
-func (secondTicks) Ticks(low, high float64) []plot.Tick {
+func secondTicks(low, high float64) (out []tick) {
 	step := math.Pow(10, math.Floor(math.Log10((high-low)/ticks)))
 	for _, times := range []float64{1, 2, 5, 10} {
 		if (high-low)/(step*times) <= ticks {
@@ -46,10 +43,9 @@ func (secondTicks) Ticks(low, high float64) []plot.Tick {
 			break
 		}
 	}
-	var out []plot.Tick
 	digits := max(0, int(-math.Floor(math.Log10(step))))
 	for i := math.Ceil(low / step); i*step <= high; i++ {
-		out = append(out, plot.Tick{Value: i * step, Label: strconv.FormatFloat(i*step, 'f', digits, 64)})
+		out = append(out, tick{i * step, strconv.FormatFloat(i*step, 'f', digits, 64)})
 	}
 	return out
 }

@@ -1,0 +1,55 @@
+package chart
+
+import (
+	"fmt"
+	"sync"
+
+	"golang.org/x/image/font"
+	"golang.org/x/image/font/gofont/goregular"
+	"golang.org/x/image/font/opentype"
+)
+
+// goRegular is the only font of pictures: Go Regular has what Latin, Greek and Cyrillic need in 150 kB.
+var goRegular = sync.OnceValues(func() (*opentype.Font, error) { return opentype.Parse(goregular.TTF) })
+
+// typeface gives the font in sizes, for pictures of one resolution. Not safe for concurrent use.
+type typeface struct {
+	font  *opentype.Font
+	dpi   float64
+	faces map[float64]font.Face // by size, points
+}
+
+func newTypeface(dpi float64) (*typeface, error) {
+	f, err := goRegular()
+	if err != nil {
+		return nil, fmt.Errorf("read the font: %w", err)
+	}
+	return &typeface{f, dpi, map[float64]font.Face{}}, nil
+}
+
+func (t *typeface) face(size float64) font.Face {
+	f, ok := t.faces[size]
+	if !ok {
+		// NewFace checks nothing of the font: it has no error to give.
+		f, _ = opentype.NewFace(t.font, &opentype.FaceOptions{Size: size, DPI: t.dpi, Hinting: font.HintingNone})
+		t.faces[size] = f
+	}
+	return f
+}
+
+// width is how long a text is, in points.
+func (t *typeface) width(s string, size float64) float64 {
+	return float64(font.MeasureString(t.face(size), s)) / 64 * 72 / t.dpi
+}
+
+// cut shortens a text that is wider than a number of points.
+func (t *typeface) cut(s string, size, width float64) string {
+	if t.width(s, size) <= width {
+		return s
+	}
+	runes := []rune(s)
+	for len(runes) > 0 && t.width(string(runes)+"…", size) > width {
+		runes = runes[:len(runes)-1]
+	}
+	return string(runes) + "…"
+}
