@@ -6,7 +6,7 @@ package nvml
 
 // #cgo LDFLAGS: -ldl
 // #include <stdlib.h>
-// #include "choose.h"
+// #include "library.h"
 import "C"
 
 import (
@@ -19,11 +19,15 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
+// Built says whether this program can load NVML at all: it can on Linux, when it was built with cgo.
+const Built = true
+
 // calls keeps calls apart: go-nvml chooses between versions of functions in variables of its package.
 var calls sync.Mutex
 
 // library is NVML through go-nvml.
 type library struct {
+	handle unsafe.Pointer // of open_library
 	nvml   nvml.Interface
 	driver string
 }
@@ -35,19 +39,29 @@ func load(path string) (backend, error) {
 	path = cmp.Or(path, "libnvidia-ml.so.1")
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
-	C.choose_library(name)
-	l := &library{nvml: nvml.New(nvml.WithLibraryPath(path))}
-	switch rc := l.nvml.Init(); rc {
-	case nvml.SUCCESS:
-	case nvml.ERROR_LIBRARY_NOT_FOUND:
+	handle := C.open_library(name)
+	if handle == nil {
 		return nil, fmt.Errorf("%w: %s cannot be loaded", ErrNoLibrary, path)
-	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return nil, fmt.Errorf("%w: the driver is not loaded", ErrNoLibrary)
-	default:
-		return nil, failed("nvmlInit", rc)
+	}
+	l := &library{handle: handle, nvml: nvml.New(nvml.WithLibraryPath(path))}
+	if err := startError(l.nvml.Init(), path); err != nil {
+		C.close_library(handle)
+		return nil, err
 	}
 	l.driver, _ = told(l.nvml.SystemGetDriverVersion())
 	return l, nil
+}
+
+func startError(rc nvml.Return, path string) error {
+	switch rc {
+	case nvml.SUCCESS:
+		return nil
+	case nvml.ERROR_LIBRARY_NOT_FOUND:
+		return fmt.Errorf("%w: %s cannot be loaded", ErrNoLibrary, path)
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return fmt.Errorf("%w: the driver is not loaded", ErrNoLibrary)
+	}
+	return failed("nvmlInit", rc)
 }
 
 // failed is the error of a call. Its text is made at once: it comes from the library, which may be unloaded later.
@@ -75,6 +89,7 @@ func number(value int, rc nvml.Return) int {
 func (l *library) close() error {
 	calls.Lock()
 	defer calls.Unlock()
+	defer C.close_library(l.handle)
 	if rc := l.nvml.Shutdown(); rc != nvml.SUCCESS {
 		return failed("nvmlShutdown", rc)
 	}

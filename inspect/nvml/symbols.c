@@ -2,42 +2,57 @@
 //go:build linux && cgo
 // clang-format on
 
-// Every NVML function that go-nvml calls, found by name at each call. Without these definitions the program would refer
-// to them itself, and the dynamic linker would end it when one is missing: at its start where programs are linked with
-// -z now (Ubuntu's default), else at the first call of a function that the driver's library is too old to have.
-#include "choose.h"
+// The NVML functions that go-nvml's C code refers to. Without definitions here the program would refer to the library
+// itself, and the dynamic linker would end it when a function is missing: at its start where programs are linked with
+// -z now (Ubuntu's default; the opposite, -z lazy, is no flag that cgo accepts of a package), else at the first call of
+// a function that the driver's library is too old to have.
+//
+// Those that are called (functions.h) have their own prototypes and are looked up once, when the library is loaded. The
+// others (symbols.h), some 370, have one definition in common that finds nothing. It is there for the linker: nothing
+// calls it.
+#include "functions.h"
+#include "library.h"
 #include <dlfcn.h>
 #include <stddef.h>
-#include <stdio.h>
-
-enum { FUNCTION_NOT_FOUND = 13 }; // NVML_ERROR_FUNCTION_NOT_FOUND
-
-static char library[4096];
-
-void choose_library(const char *path) { snprintf(library, sizeof library, "%s", path); }
-
-// find looks in the library that go-nvml has loaded. It stays loaded: go-nvml holds it too.
-static void *find(const char *name) {
-    void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
-    if (!handle) return NULL;
-    void *found = dlsym(handle, name);
-    dlclose(handle);
-    return found;
-}
-
-// The functions take up to six integers and pointers, which travel in registers on x86-64 and arm64, and return an
-// integer.
-typedef long function(long, long, long, long, long, long);
 
 #define HIDDEN __attribute__((visibility("hidden"))) // the library's own calls must not end up here
-#define NVML(name)                                                                                                     \
-    HIDDEN long name(long a, long b, long c, long d, long e, long f) {                                                 \
-        function *found = (function *)find(#name);                                                                     \
-        return found ? found(a, b, c, d, e, f) : FUNCTION_NOT_FOUND;                                                   \
-    }
-#include "symbols.h"
 
-HIDDEN const char *nvmlErrorString(int rc) {
-    const char *(*found)(int) = (const char *(*)(int))find("nvmlErrorString");
-    return found ? found(rc) : "no text";
+#define NVML_DEFINE(name, parameters, arguments)                                                                       \
+    HIDDEN nvmlReturn_t name parameters;                                                                               \
+    static __typeof__(name) *found_##name;                                                                             \
+    nvmlReturn_t name parameters { return found_##name ? found_##name arguments : NVML_ERROR_FUNCTION_NOT_FOUND; }
+NVML_FUNCTIONS(NVML_DEFINE)
+
+HIDDEN const char *nvmlErrorString(nvmlReturn_t result);
+static __typeof__(nvmlErrorString) *found_nvmlErrorString;
+const char *nvmlErrorString(nvmlReturn_t result) {
+    return found_nvmlErrorString ? found_nvmlErrorString(result) : "no text";
 }
+
+// look_up finds the functions in a library, or none in NULL.
+static void look_up(void *library) {
+#define NVML_FIND(name, parameters, arguments)                                                                         \
+    found_##name = library ? (__typeof__(name) *)dlsym(library, #name) : NULL;
+    NVML_FUNCTIONS(NVML_FIND)
+    NVML_FIND(nvmlErrorString, , )
+}
+
+static int opened;
+
+void *open_library(const char *path) {
+    void *library = dlopen(path, RTLD_LAZY);
+    if (!library) return NULL;
+    opened++;
+    look_up(library);
+    return library;
+}
+
+void close_library(void *library) {
+    if (--opened == 0) look_up(NULL);
+    dlclose(library);
+}
+
+static nvmlReturn_t not_called(void) { return NVML_ERROR_FUNCTION_NOT_FOUND; }
+
+#define NVML(name) HIDDEN extern __typeof__(not_called) name __attribute__((alias("not_called")));
+#include "symbols.h"
