@@ -126,6 +126,21 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// TestHeaderFlip: a wrong bit of the header is not taken for another version, nor read over: its checksum finds it.
+func TestHeaderFlip(t *testing.T) {
+	_, data := small(t, 4)
+	for bit := range 8 * headerBytes {
+		broken := bytes.Clone(data)
+		broken[bit/8] ^= 1 << (bit % 8)
+		_, err := NewReader(bytes.NewReader(broken), int64(len(broken)))
+		require.ErrorIs(t, err, ErrFormat, "bit %d", bit)
+		require.NotErrorIs(t, err, ErrNewer, "bit %d", bit)
+		if bit >= 8*len(magic) {
+			require.ErrorContains(t, err, "checksum", "bit %d", bit)
+		}
+	}
+}
+
 // TestFlip: a bit that is wrong anywhere is found, and all whole frames before it are given.
 func TestFlip(t *testing.T) {
 	want, data := small(t, 4)
