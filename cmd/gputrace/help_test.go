@@ -76,7 +76,7 @@ func TestVersion(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(text), &got))
 	require.Equal(t, version, got["version"])
 	require.Equal(t, runtime.Version(), got["go"])
-	for _, key := range []string{"commit", "modified", "platform"} {
+	for _, key := range []string{"commit", "modified", "platform", "nvml"} {
 		require.Contains(t, got, key)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/inspect/nvml"
 )
 
 // release and releaseDate (YYYY-MM-DD) are set by the linker where a release is built; see "make release".
@@ -61,13 +63,14 @@ type build struct {
 	Modified bool   `json:"modified"` // the source was not quite that of the commit
 	Go       string `json:"go"`
 	Platform string `json:"platform"` // "linux/amd64"
+	NVML     bool   `json:"nvml"`     // it can ask the driver for what nvidia-smi shows
 }
 
 func thisBuild() build {
 	info := readBuild()
 	return build{
 		Version: version, Commit: setting(info, "vcs.revision"), Modified: setting(info, "vcs.modified") == "true",
-		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, NVML: nvml.Built,
 	}
 }
 
@@ -87,7 +90,11 @@ func versionCommand() *cli.Command {
 				e.SetIndent("", "  ")
 				return e.Encode(b)
 			}
-			_, err := fmt.Fprintf(c.App.Writer, "gputrace %s (%s, %s)\n", b.Version, b.Go, b.Platform)
+			without := ""
+			if runtime.GOOS == "linux" && !b.NVML {
+				without = ", without NVML: built without cgo"
+			}
+			_, err := fmt.Fprintf(c.App.Writer, "gputrace %s (%s, %s%s)\n", b.Version, b.Go, b.Platform, without)
 			return err
 		},
 	}
