@@ -21,6 +21,7 @@ test: ## install what the tests need, run all of them (root)
 	@testdata/setup.sh
 	python3 testdata/selftest.py
 	go test -timeout 45m ./...
+	go -C e2e/browser test -timeout 20m ./...
 	go test -timeout 20m -race -short $(RACE)
 	.ci/versions short $(ALSO)
 

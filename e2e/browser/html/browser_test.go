@@ -1,9 +1,8 @@
-package html
+package html_test
 
 import (
 	"bytes"
 	"context"
-	"errors"
 	"flag"
 	"net/url"
 	"os"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export/html"
 )
 
 var (
@@ -93,9 +93,9 @@ type tab struct {
 }
 
 // open writes a page and opens it. The test fails when the page asks for anything, or says anything on the console.
-func open(t *testing.T, in Input, media ...*emulation.MediaFeature) *tab {
+func open(t *testing.T, in html.Input, media ...*emulation.MediaFeature) *tab {
 	t.Helper()
-	return openPage(t, func(b *bytes.Buffer) error { return Write(b, in) }, media...)
+	return openPage(t, func(b *bytes.Buffer) error { return html.Write(b, in) }, media...)
 }
 
 func openPage(t *testing.T, write func(*bytes.Buffer) error, media ...*emulation.MediaFeature) *tab {
@@ -261,11 +261,11 @@ func theme(name string) *emulation.MediaFeature {
 }
 
 // pageOf condenses a trace and makes its input.
-func pageOf(t *testing.T, trace *view.Trace, o *pagemodel.Options) Input {
+func pageOf(t *testing.T, trace *view.Trace, o *pagemodel.Options) html.Input {
 	t.Helper()
 	b, err := pagemodel.New(trace, o)
 	require.NoError(t, err)
-	return Input{Model: b, View: trace.End(), Program: "python train.py", PID: 4242, Lost: 0}
+	return html.Input{Model: b, View: trace.End(), Program: "python train.py", PID: 4242, Lost: 0}
 }
 
 // The browser is not asked for what is not there.
@@ -296,12 +296,4 @@ func TestBrowserSees(t *testing.T) {
 	p.mu.Lock()
 	p.seen = nil
 	p.mu.Unlock()
-	require.Error(t, Write(errorWriter{}, Input{}), "no trace")
-	require.ErrorIs(t, Write(errorWriter{}, pageOf(t, traceOf(t, stream(1, 100)), nil)), errFull)
 }
-
-var errFull = errors.New("no space left on device")
-
-type errorWriter struct{}
-
-func (errorWriter) Write([]byte) (int, error) { return 0, errFull }

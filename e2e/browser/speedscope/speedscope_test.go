@@ -19,10 +19,35 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/speedscope"
 )
+
+// small is a view whose figures speedscope, which rounds to two decimals, shows to the byte: less than 1 MiB of each function,
+// in multiples of 256 bytes.
+func small(t *testing.T) *view.View {
+	t.Helper()
+	s := eventtest.Random(1, 0)
+	allocated := uint64(7 << 10) // from before
+	for i := range uint64(200) {
+		e := event.Event{
+			Time: 1 + i, PID: eventtest.PID, TID: eventtest.PID, Kind: event.KindAlloc, Layer: event.LayerTorch,
+			Device: event.Device{Type: event.DeviceCUDA}, Addr: 1<<40 + i<<20, Size: 512 * (1 + i%5), Stack: event.StackID(i % 25),
+			Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown, Reserved: 1 << 30,
+		}
+		allocated += e.Size
+		e.Allocated = allocated
+		s.Events = append(s.Events, e)
+	}
+	trace, err := view.NewTrace(s, nil)
+	require.NoError(t, err)
+	require.Equal(t, allocated, trace.End().Total())
+	return trace.End()
+}
 
 // missing skips a test for the lack of a tool; in CI that is a failure.
 func missing(t *testing.T, format string, args ...any) {
@@ -39,7 +64,7 @@ func release(t *testing.T) string {
 	if testing.Short() {
 		t.Skip("a browser is looked at once, not under the race detector again")
 	}
-	out, err := exec.Command("../../testdata/setup.sh", "--print", "speedscope").Output()
+	out, err := exec.Command("../../../testdata/setup.sh", "--print", "speedscope").Output()
 	if err != nil {
 		missing(t, "speedscope is not there: %v", err)
 	}
