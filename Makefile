@@ -52,7 +52,7 @@ coverage: ## docs/coverage.md: fetch the headers of CUDA, HIP and Level Zero, co
 	@.ci/headers $${GPUTRACE_WORK:-testdata/.work}/headers
 	@go run ./tracer/hook/coverage -headers $${GPUTRACE_WORK:-testdata/.work}/headers
 
-lint: ## formatting, vet on every platform, staticcheck, shellcheck, C style
+lint: ## formatting, vet on every platform, staticcheck, known vulnerabilities, shellcheck, C style
 	@.ci/install lint
 	@.ci/lint
 
