@@ -34,6 +34,10 @@ kernels: ## boot each kernel that Debian has from 6.1 on, or KERNELS="6.1 7.3", 
 	@testdata/setup.sh
 	@go run ./e2e/kernels $(KERNELS_FLAGS) $(KERNELS)
 
+MUTANTS ?= ./heap ./recording ./analysis/...
+mutants: ## break these packages in 200 small ways, count what their tests notice, or MUTANTS_FLAGS="-n 50 -seed 2" (30 minutes)
+	@go run .ci/mutants.go $(MUTANTS_FLAGS) $(MUTANTS)
+
 SOAK ?= 1h
 soak: ## PyTorch at full speed in 16 threads for an hour, or SOAK=10m: nothing lost unseen, the live set exact, no growth (root)
 	@.ci/install test
@@ -62,4 +66,4 @@ drift: ## check that what is generated (BPF object, docs/coverage.md) is what th
 clean: ## remove what was built here
 	rm -rf gputrace testdata/.work
 
-.PHONY: help demo build test test-versions kernels soak bench generate coverage lint drift clean
+.PHONY: help mutants demo build test test-versions kernels soak bench generate coverage lint drift clean

@@ -1,0 +1,320 @@
+//go:build ignore
+
+// Command mutants breaks the program in many small ways, one at a time, and counts how many of them the tests notice:
+//
+//	go run .ci/mutants.go [-n 200] [-seed 1] [-least 90] PATTERN...
+//
+// Each pattern names packages, such as ./heap or ./analysis/...; a change in one of them is tried against the tests of all of
+// them, with -short. The changes are chosen at random among all that are possible, the same for the same seed, evenly among the
+// patterns. A change that does not compile is replaced by another. No file is changed: the go command is given an overlay.
+//
+// Printed are the changes that no test noticed. Those that cannot be noticed, because the program does the same with them, are
+// listed in .ci/mutants.txt and not tried. It fails when less than a share of the changes is noticed.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"log"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// equivalent has a line for each change that makes no difference: as it is printed, without its line number, and why.
+const equivalent = ".ci/mutants.txt"
+
+// change replaces a part of a file.
+type change struct {
+	file       string // from the root
+	function   string
+	line       int
+	start, end int    // offsets of what is replaced
+	new        string // by this
+	old, shown string // the expression or statement before and after
+}
+
+func (c *change) String() string {
+	return fmt.Sprintf("%s: %s: %s -> %s", c.file, c.function, oneLine(c.old), oneLine(c.shown))
+}
+
+// oneLine is the front of a piece of source.
+func oneLine(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if r := []rune(s); len(r) > 60 {
+		s = string(r[:59]) + "…"
+	}
+	return s
+}
+
+type options struct {
+	count   int
+	seed    uint64
+	least   int
+	timeout time.Duration
+}
+
+func main() {
+	log.SetFlags(0)
+	var o options
+	flag.IntVar(&o.count, "n", 200, "changes to try")
+	flag.Uint64Var(&o.seed, "seed", 1, "of the choice")
+	flag.IntVar(&o.least, "least", 90, "percent of the changes that tests must notice")
+	flag.DurationVar(&o.timeout, "timeout", 3*time.Minute, "for the tests of one change; longer is noticed")
+	flag.Parse()
+	if err := run(&o, flag.Args()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(o *options, patterns []string) error {
+	if len(patterns) == 0 {
+		return errors.New("no packages; see the comment of .ci/mutants.go")
+	}
+	skip, err := readEquivalent()
+	if err != nil {
+		return err
+	}
+	rng := rand.New(rand.NewPCG(o.seed, 0))
+	tried, noticed := 0, 0
+	for i, pattern := range patterns {
+		all, err := changesOf(pattern)
+		if err != nil {
+			return err
+		}
+		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		n := o.count*(i+1)/len(patterns) - o.count*i/len(patterns)
+		t, k, err := try(o, pattern, all, skip, n)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%s: %d of %d noticed, of %d possible changes\n", pattern, k, t, len(all))
+		tried, noticed = tried+t, noticed+k
+	}
+	fmt.Printf("all: %d of %d noticed (%.1f %%)\n", noticed, tried, 100*float64(noticed)/float64(max(tried, 1)))
+	if noticed*100 < tried*o.least {
+		return fmt.Errorf("less than %d %% of the changes are noticed", o.least)
+	}
+	return nil
+}
+
+func readEquivalent() (map[string]bool, error) {
+	f, err := os.Open(equivalent)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	out := map[string]bool{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if text, _, ok := strings.Cut(s.Text(), " # "); ok {
+			out[strings.TrimSpace(text)] = true
+		}
+	}
+	return out, nil
+}
+
+// try tests changes in turn until n of them were.
+func try(o *options, pattern string, all []change, skip map[string]bool, n int) (tried, noticed int, err error) {
+	for i := range all {
+		c := &all[i]
+		if tried == n {
+			break
+		}
+		if skip[c.String()] {
+			continue
+		}
+		result, err := test(o, pattern, c)
+		if err != nil {
+			return tried, noticed, err
+		}
+		switch result {
+		case builds:
+			tried++
+			fmt.Printf("not noticed: %s:%d: %s\n", c.file, c.line, c)
+		case fails:
+			tried++
+			noticed++
+		}
+	}
+	return tried, noticed, nil
+}
+
+type result uint8
+
+const (
+	doesNotBuild result = iota
+	builds              // and its tests pass
+	fails               // a test does, or takes too long
+)
+
+// test runs the tests with one change.
+func test(o *options, pattern string, c *change) (result, error) {
+	dir, err := os.MkdirTemp("", "mutant")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	source, err := os.ReadFile(c.file)
+	if err != nil {
+		return 0, err
+	}
+	changed := string(source[:c.start]) + c.new + string(source[c.end:])
+	from, err := filepath.Abs(c.file)
+	if err != nil {
+		return 0, err
+	}
+	to, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
+	text, err := json.Marshal(map[string]map[string]string{"Replace": {from: to}})
+	if err != nil {
+		return 0, err
+	}
+	if err := errors.Join(os.WriteFile(to, []byte(changed), 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
+		return 0, err
+	}
+	out, err := exec.Command("go", "test", "-short", "-failfast", "-vet=off", "-timeout", o.timeout.String(), "-overlay", overlay, pattern).CombinedOutput()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return builds, nil
+	case !errors.As(err, &exit):
+		return 0, err
+	case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
+		return doesNotBuild, nil
+	}
+	return fails, nil
+}
+
+// changesOf lists all changes of the packages that a pattern names, in the order of their files.
+func changesOf(pattern string) ([]change, error) {
+	out, err := exec.Command("go", "list", "-f", `{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`, pattern).Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list %s: %w", pattern, err)
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	var all []change
+	for _, file := range strings.Fields(string(out)) {
+		name, err := filepath.Rel(root, file)
+		if err != nil {
+			return nil, err
+		}
+		changes, err := changesIn(name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, changes...)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s: nothing to change", pattern)
+	}
+	return all, nil
+}
+
+func changesIn(name string) ([]change, error) {
+	source, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, name, source, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil || ast.IsGenerated(file) {
+		return nil, err
+	}
+	v := &visitor{file: name, source: string(source), set: set}
+	for _, d := range file.Decls {
+		v.function = "-"
+		if f, ok := d.(*ast.FuncDecl); ok {
+			v.function = f.Name.Name
+		}
+		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.IMPORT {
+			continue
+		}
+		ast.Inspect(d, func(n ast.Node) bool { return v.visit(n) })
+	}
+	return v.changes, nil
+}
+
+// visitor collects the changes of a file.
+type visitor struct {
+	file, source, function string
+	set                    *token.FileSet
+	around                 ast.Node // in which the number lies that is visited next
+	changes                []change
+}
+
+// opposite is what an operator becomes: comparisons lose or gain the case of equality, conditions and sums their opposite.
+var opposite = map[token.Token]token.Token{
+	token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR, token.EQL: token.NEQ, token.NEQ: token.EQL,
+	token.LAND: token.LOR, token.LOR: token.LAND, token.ADD: token.SUB, token.SUB: token.ADD,
+	token.ADD_ASSIGN: token.SUB_ASSIGN, token.SUB_ASSIGN: token.ADD_ASSIGN,
+}
+
+func (v *visitor) visit(n ast.Node) bool {
+	switch n.(type) {
+	case *ast.BinaryExpr, *ast.CallExpr, *ast.IndexExpr, *ast.SliceExpr, *ast.AssignStmt, *ast.ValueSpec, *ast.ReturnStmt, *ast.KeyValueExpr:
+		v.around = n
+	}
+	switch n := n.(type) {
+	case *ast.Field: // types and tags
+		return false
+	case *ast.BinaryExpr:
+		if to, ok := opposite[n.Op]; ok {
+			v.replace(n, n.OpPos, n.OpPos+token.Pos(len(n.Op.String())), to.String())
+		}
+	case *ast.IfStmt:
+		v.replace(n.Cond, n.Cond.Pos(), n.Cond.End(), "!("+v.text(n.Cond.Pos(), n.Cond.End())+")")
+	case *ast.BasicLit:
+		if value, err := strconv.ParseInt(strings.ReplaceAll(n.Value, "_", ""), 0, 63); n.Kind == token.INT && err == nil {
+			v.replace(v.outer(n), n.Pos(), n.End(), strconv.FormatInt(value+1, 10))
+		}
+	case *ast.AssignStmt:
+		if to, ok := opposite[n.Tok]; ok {
+			v.replace(n, n.TokPos, n.TokPos+token.Pos(len(n.Tok.String())), to.String())
+		}
+		if n.Tok != token.DEFINE {
+			v.drop(n)
+		}
+	case *ast.ExprStmt, *ast.IncDecStmt, *ast.SendStmt, *ast.BranchStmt, *ast.DeferStmt:
+		v.drop(n)
+	}
+	return true
+}
+
+// outer is the expression or statement in which a number is shown.
+func (v *visitor) outer(n ast.Node) ast.Node {
+	if v.around != nil && v.around.Pos() <= n.Pos() && n.End() <= v.around.End() {
+		return v.around
+	}
+	return n
+}
+
+// drop leaves a statement out.
+func (v *visitor) drop(n ast.Node) { v.replace(n, n.Pos(), n.End(), "{}") }
+
+func (v *visitor) text(from, to token.Pos) string {
+	return v.source[v.set.Position(from).Offset:v.set.Position(to).Offset]
+}
+
+// replace adds a change of a part of an expression or a statement.
+func (v *visitor) replace(n ast.Node, from, to token.Pos, text string) {
+	start := v.set.Position(from)
+	v.changes = append(v.changes, change{
+		file: v.file, function: v.function, line: start.Line, start: start.Offset, end: v.set.Position(to).Offset, new: text,
+		old: v.text(n.Pos(), n.End()), shown: v.text(n.Pos(), from) + text + v.text(to, n.End()),
+	})
+}
