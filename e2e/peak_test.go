@@ -46,5 +46,9 @@ func TestPeakProfile(t *testing.T) {
 	require.Equal(t, map[string]int64{"[before attach]": 3 << 20}, leaves(peak, "[before attach]"))
 	inuse, _ := c.profiles(t)
 	require.EqualValues(t, 3<<20, sum(t, inuse, "inuse_space", "torch"))
-	require.Regexp(t, `at the peak by Python line +bytes +blocks +share\n +<string>:12 +work `, c.stdout.String())
+	require.Contains(t, c.stdout.String(), "at the peak by Python line")
+	high := exportJSON(t, filepath.Join(c.out(), traceFile), "--at", "peak")
+	require.Equal(t, allocated(t, line), high.Summary.Bytes)
+	require.Equal(t, 12, high.Lines[0].Line, "the line of work that allocates has most")
+	require.Equal(t, allocated(t, line)-3<<20, high.bytesOf(12))
 }

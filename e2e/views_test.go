@@ -119,6 +119,40 @@ func export(t *testing.T, trace string, args ...string) string {
 	return out.String()
 }
 
+// exported is some of what "gputrace export -f json" writes; docs/json.md describes it.
+type exported struct {
+	Summary struct {
+		Bytes uint64 `json:"bytes"`
+	} `json:"summary"`
+	Accounts []struct {
+		Allocated uint64 `json:"allocated"`
+		Peak      uint64 `json:"peak"`
+	} `json:"accounts"`
+	Lines []struct {
+		Name  string `json:"name"`
+		Line  int    `json:"line"`
+		Bytes uint64 `json:"bytes"`
+	} `json:"lines"`
+}
+
+// exportJSON gives the figures of a recording.
+func exportJSON(t *testing.T, trace string, args ...string) *exported {
+	t.Helper()
+	var out exported
+	require.NoError(t, json.Unmarshal([]byte(export(t, trace, append([]string{"-f", "json", "-o", "-"}, args...)...)), &out))
+	return &out
+}
+
+// bytesOf is what a line of the program has in use.
+func (e *exported) bytesOf(line int) (bytes uint64) {
+	for _, l := range e.Lines {
+		if l.Line == line {
+			bytes += l.Bytes
+		}
+	}
+	return bytes
+}
+
 // bySite adds up what is in use by the label that names it.
 func bySite(p *profile.Profile) map[string]int64 {
 	out := map[string]int64{}
