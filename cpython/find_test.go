@@ -138,7 +138,7 @@ func TestActivations(t *testing.T) {
 			evals := gdbEvals(t, p.PID)
 			for _, th := range o.Threads {
 				state := stateOf(t, p, r, th.Ident)
-				frames, err := r.Stack(p, state)
+				frames, err := r.stack(p, state)
 				require.NoError(t, err)
 				entries := 0
 				for _, f := range frames {

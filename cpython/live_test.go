@@ -275,7 +275,7 @@ func checkStacks(t *testing.T, p *process.Process, r *Runtime, o *oracle) {
 	}
 	for _, th := range o.Threads {
 		state := stateOf(t, p, r, th.Ident)
-		frames, err := r.Stack(p, state)
+		frames, err := r.stack(p, state)
 		require.NoError(t, err)
 		var got, want []frame
 		for _, f := range frames {
@@ -296,7 +296,7 @@ func checkStacks(t *testing.T, p *process.Process, r *Runtime, o *oracle) {
 }
 
 // checkActivations counts the eval loop's cframes, which lie on the thread's native stack, one for each activation.
-func checkActivations(t *testing.T, p *process.Process, r *Runtime, state uint64, frames []PyFrame) {
+func checkActivations(t *testing.T, p *process.Process, r *Runtime, state uint64, frames []pyFrame) {
 	t.Helper()
 	d := r.Descriptor
 	if d.TStateCFrame == NoField {

@@ -167,7 +167,7 @@ var errNoCode = errors.New("a frame without a code object")
 // chainIsWhole reports whether a thread has frames that are all right. It has none, without an error, when it runs nothing.
 func (r *Runtime) chainIsWhole(mem process.Memory, state uint64) (bool, error) {
 	frames, ended := 0, true
-	err := r.walk(mem, state, func(f PyFrame, shim bool) error {
+	err := r.walk(mem, state, func(f pyFrame, shim bool) error {
 		if ended = shim || f.Entry; shim {
 			return nil
 		}

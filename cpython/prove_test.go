@@ -183,7 +183,7 @@ func TestCopiedBytecode(t *testing.T) {
 		m.put(list, 2, addrCodes+232, copied)
 		m.set(addrFrame, l.desc.FrameInstr, copied+20)
 		binary.LittleEndian.PutUint32(m[addrFrame][l.desc.FrameCopy:], row.copy)
-		frames, err := r.Stack(m, addrTState)
+		frames, err := r.stack(m, addrTState)
 		require.NoError(t, err)
 		assert.Equal(t, row.want, frames[0].Instr, "copy %d", row.copy)
 	}
@@ -195,7 +195,7 @@ func TestTaggedCode(t *testing.T) {
 		l := &layouts[i]
 		r, m := provenStack(l)
 		m.set(addrFrame, l.desc.FrameCode, addrCodes|3)
-		frames, err := r.Stack(m, addrTState)
+		frames, err := r.stack(m, addrTState)
 		require.NoError(t, err)
 		assert.Equal(t, uint64(addrCodes), frames[0].Code, l)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// PyFrame is one Python frame of a thread.
-type PyFrame struct {
+// pyFrame is one Python frame of a thread.
+type pyFrame struct {
 	Code  uint64 // address of the code object
 	Instr uint64 // the raw word that Code.Line takes
 	Entry bool   // the last frame, rootward, of one activation of the eval loop
@@ -17,26 +17,8 @@ type PyFrame struct {
 // maxFrames bounds the walk of a chain; sys.setrecursionlimit allows deeper ones, but only their leaf side matters here.
 const maxFrames = 1 << 16
 
-// Stack walks the Python frames of a thread, leaf first, as the kernel side does. State is a Thread's. The thread should be
-// blocked: frames of a running one change while they are read. With an error come the frames that were read before it.
-func (r *Runtime) Stack(mem process.Memory, state uint64) ([]PyFrame, error) {
-	var out []PyFrame
-	err := r.walk(mem, state, func(f PyFrame, shim bool) error {
-		if shim {
-			markRoot(out)
-		} else {
-			out = append(out, f)
-		}
-		return nil
-	})
-	if err == nil {
-		markRoot(out)
-	}
-	return out, err
-}
-
 // walk visits the frames of a thread and, between them, the shims that end activations.
-func (r *Runtime) walk(mem process.Memory, state uint64, visit func(f PyFrame, shim bool) error) error {
+func (r *Runtime) walk(mem process.Memory, state uint64, visit func(f pyFrame, shim bool) error) error {
 	frame, err := r.innermost(mem, state)
 	if err != nil {
 		return err
@@ -81,7 +63,7 @@ func (r *Runtime) innermost(mem process.Memory, state uint64) (uint64, error) {
 const codeTags = 7
 
 // decodeFrame reads a frame. A shim ends the activation of the frame before, and is no frame itself.
-func (d *Descriptor) decodeFrame(b []byte) (f PyFrame, shim bool) {
+func (d *Descriptor) decodeFrame(b []byte) (f pyFrame, shim bool) {
 	f.Code = binary.LittleEndian.Uint64(b[d.FrameCode:]) &^ codeTags
 	if d.InstrSize == 4 {
 		f.Instr = uint64(binary.LittleEndian.Uint32(b[d.FrameInstr:]))
@@ -101,7 +83,7 @@ func (d *Descriptor) decodeFrame(b []byte) (f PyFrame, shim bool) {
 
 // inCodeObject turns the instruction of a frame that runs a copy of the bytecode into the same one in the code object. A
 // copy that cannot be read leaves it as it is.
-func (d *Descriptor) inCodeObject(mem process.Memory, f PyFrame, b []byte) PyFrame {
+func (d *Descriptor) inCodeObject(mem process.Memory, f pyFrame, b []byte) pyFrame {
 	if d.FrameCopy == NoField {
 		return f
 	}
@@ -119,10 +101,4 @@ func (d *Descriptor) inCodeObject(mem process.Memory, f PyFrame, b []byte) PyFra
 	}
 	f.Instr += f.Code + uint64(d.CodeStart) - copied
 	return f
-}
-
-func markRoot(frames []PyFrame) {
-	if len(frames) > 0 {
-		frames[len(frames)-1].Entry = true
-	}
 }

@@ -177,8 +177,8 @@ func stackImage(l *layout, codes []uint64, entry func(i int) byte) image {
 
 func TestStackEntries(t *testing.T) {
 	// Leaf to root: two frames of one activation, then one. From 3.12 on each activation has a shim behind it.
-	frames := func(entries ...bool) []PyFrame {
-		return []PyFrame{{16, 1, entries[0]}, {24, 2, entries[1]}, {32, 3, entries[2]}}
+	frames := func(entries ...bool) []pyFrame {
+		return []pyFrame{{16, 1, entries[0]}, {24, 2, entries[1]}, {32, 3, entries[2]}}
 	}
 	for i := range layouts {
 		l := &layouts[i]
@@ -194,19 +194,19 @@ func TestStackEntries(t *testing.T) {
 		}
 		r := &Runtime{Address: addrRuntime, layout: l, Descriptor: l.desc}
 		m := stackImage(l, codes, entry)
-		got, err := r.Stack(m, addrTState)
+		got, err := r.stack(m, addrTState)
 		require.NoError(t, err)
 		assert.Equal(t, want, got, l)
 
 		// A frame that cannot be read ends the walk; what was read stays.
 		delete(m, addrFrame+0x1000)
-		got, err = r.Stack(m, addrTState)
+		got, err = r.stack(m, addrTState)
 		assert.ErrorContains(t, err, "read frame at 0x501000")
 		assert.Len(t, got, 1)
 
 		m = stackImage(l, codes, entry)
 		m.set(addrFrame, l.desc.FramePrevious, addrFrame)
-		got, err = r.Stack(m, addrTState)
+		got, err = r.stack(m, addrTState)
 		assert.ErrorContains(t, err, "more than 65536 frames")
 		assert.LessOrEqual(t, len(got), maxFrames)
 	}
