@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,13 +23,18 @@ import (
 // addRecording makes a file of the format as it is now, to be kept for the versions to come.
 var addRecording = flag.String("add-recording", "", "write a recording of this version to `FILE` in testdata, and what it says beside it")
 
-// madeRecording records a random stream, with a checkpoint in the middle.
+// madeRecording records a random stream, with what the format has besides events: a checkpoint in the middle, lost events behind
+// it, and a frame that was inlined.
 func madeRecording(t *testing.T, path string, s *eventtest.Stream) {
 	t.Helper()
 	info := &recording.Info{
 		Gputrace: version, Started: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), StartedBoot: s.Events[0].Time, Attached: s.Events[0].Time,
 		PID: eventtest.PID, Name: "python", Cmdline: []string{"python", "train.py"}, Python: "3.11.7", PyTorch: "2.15.0",
 	}
+	inlined := *s.Stacks[1]
+	inlined.Frames = slices.Insert(slices.Clone(inlined.Frames), 0, inlined.Frames[0])
+	inlined.Frames[0].Func, inlined.Frames[0].File, inlined.Frames[0].Line, inlined.Frames[0].Inlined = "at::inner", "op.cpp", 7, true
+	s.Stacks[1] = &inlined
 	w, err := recording.Create(path, info, s.Stack, nil)
 	require.NoError(t, err)
 	h := heap.New()
@@ -39,6 +45,9 @@ func madeRecording(t *testing.T, path string, s *eventtest.Stream) {
 		if i == half {
 			require.NoError(t, w.Write(s.Events[:half+1]))
 			require.NoError(t, w.Checkpoint(h.State(), h.Stacks()))
+			lost := event.Annotation{Kind: event.AnnotationLost, PID: eventtest.PID, Loss: event.Loss{From: e.Time, To: e.Time + 1000, Events: 3}}
+			require.NoError(t, h.Annotate(&lost))
+			require.NoError(t, w.Annotate(&lost))
 		}
 	}
 	require.NoError(t, w.Write(s.Events[half+1:]))
@@ -64,6 +73,9 @@ func said(t *testing.T, path string) string {
 			fmt.Fprintln(&out, a.PID, a.Device, "allocated", a.Allocated, a.Reserved, "before", a.Before, a.Lost, "peak", a.Peak, a.PeakTime,
 				"events", a.Allocs, a.Frees, a.OOMs)
 		}
+		for _, l := range v.Snapshot.LossIntervals {
+			fmt.Fprintln(&out, "lost", l.PID, l.From, l.To, l.Events)
+		}
 		for i := range v.Snapshot.Drivers {
 			d := &v.Snapshot.Drivers[i]
 			fmt.Fprintln(&out, d.PID, d.Layer, d.Device, d.Live.Objects, d.Live.Bytes, d.Segments.Bytes, "peak", d.Peak, d.PeakTime)
@@ -73,6 +85,9 @@ func said(t *testing.T, path string) string {
 			fmt.Fprintln(&out, s.Layer, s.Device, s.Call, s.Name, s.Status(), s.Alloc.Objects, s.Alloc.Bytes, s.Inuse.Objects, s.Inuse.Bytes,
 				s.Inuse.Requested, s.Peak.Bytes)
 			for _, f := range framesOf(s) {
+				if f.Inlined {
+					fmt.Fprint(&out, "   inlined")
+				}
 				fmt.Fprintln(&out, "  ", f.Label(), f.File, f.Line, f.StartLine, f.Offset)
 			}
 		}
@@ -97,7 +112,8 @@ func TestOlderRecordings(t *testing.T) {
 	}
 	files, err := filepath.Glob("testdata/*.gputrace")
 	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	present := fmt.Sprintf("testdata/recording-%d.%d.gputrace", recording.Major, recording.Minor)
+	require.Contains(t, files, present, "go test ./cmd/gputrace -run OlderRecordings -add-recording %s", filepath.Base(present))
 	for _, f := range files {
 		want, err := os.ReadFile(strings.TrimSuffix(f, filepath.Ext(f)) + ".txt")
 		require.NoError(t, err)
