@@ -3,12 +3,15 @@
 package e2e
 
 import (
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/recording"
 )
 
 // holders has memory from before the attach, more of it for a while, and other memory at the end, in lists of known names.
@@ -57,12 +60,32 @@ func TestRecordNames(t *testing.T) {
 	inuse, _ := c.profiles(t)
 	checkAllocated(t, inuse, line)
 	require.Equal(t, map[string]int64{"before[0..7]": 8 << 20}, leaves(inuse, "[before attach]"))
-	now, high, ok := strings.Cut(c.stdout.String(), "with 208.0 MiB live, born at")
-	require.True(t, ok, c.stdout.String())
-	require.Regexp(t, `\[before attach\] +before\[0\.\.7\] +8\.0 MiB +8 +57\.1 %`, now)
-	require.Regexp(t, `<lambda> +later\[0\.\.2\] +6\.0 MiB +3 +42\.9 %`, now)
-	require.NotContains(t, now, "tower")
-	require.Regexp(t, `<lambda> +tower\[0\.\.4\] +200\.0 MiB +5 +96\.2 %`, high)
+	held := readRecording(t, filepath.Join(c.out(), traceFile)).end.Holders
+	require.Len(t, held, 2, "of the end, and of the highest moment that was looked into")
+	require.EqualValues(t, 208<<20, held[1].Bytes)
+	now, high := rowsOf(&held[0]), rowsOf(&held[1])
+	require.Equal(t, heldRow{"attach]", 8 << 20, 8}, now["before[0..7]"])
+	require.Equal(t, heldRow{"<lambda>", 6 << 20, 3}, now["later[0..2]"])
+	require.NotContains(t, now, "tower[0..4]")
+	require.Equal(t, heldRow{"<lambda>", 200 << 20, 5}, high["tower[0..4]"])
+	for _, name := range []string{"before[0..7]", "later[0..2]", "tower[0..4]"} {
+		require.Contains(t, c.stdout.String(), name)
+	}
+}
+
+// heldRow is blocks that have one holder.
+type heldRow struct {
+	born          string // the last word of where they were born: of a line, its function
+	bytes, blocks uint64
+}
+
+// rowsOf gives what a recording says of holders, by their names.
+func rowsOf(h *recording.Holders) map[string]heldRow {
+	out := map[string]heldRow{}
+	for _, r := range h.Rows {
+		out[r.Name] = heldRow{r.Site[strings.LastIndexByte(r.Site, ' ')+1:], r.Bytes, r.Blocks}
+	}
+	return out
 }
 
 // TestRecordWithoutNames: the process's memory is left alone, but for the allocator state.
