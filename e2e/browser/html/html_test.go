@@ -395,13 +395,17 @@ func TestThemes(t *testing.T) {
 // The page opens with the moment or the range that was asked for.
 func TestSelected(t *testing.T) {
 	s := stream(26, 3000)
-	in := pageOf(t, traceOf(t, s), &pagemodel.Options{Moments: 5000})
-	in.At = s.Events[999].Time
-	_, to := open(t, in).chosen()
-	require.EqualValues(t, 1000, to)
-	in.At, in.From, in.To = 0, s.Events[499].Time, s.Events[1999].Time
-	from, to := open(t, in).chosen()
-	require.Equal(t, []uint64{500, 2000}, []uint64{from, to})
+	at, from, to := s.Events[999].Time, s.Events[499].Time, s.Events[1999].Time
+	in := pageOf(t, traceOf(t, s), &pagemodel.Options{Moments: 20, Asked: []uint64{at, from, to}})
+	in.Selection.Moment = event.Moment{Kind: event.MomentSinceStart, Time: at}
+	_, chosen := open(t, in).chosen()
+	require.EqualValues(t, 1000, chosen)
+	in.Selection.Moment = event.Moment{Kind: event.MomentEnd}
+	_, chosen = open(t, in).chosen()
+	require.EqualValues(t, 3000, chosen)
+	in.Selection = view.Selection{From: from, To: to}
+	first, last := open(t, in).chosen()
+	require.Equal(t, []uint64{500, 2000}, []uint64{first, last})
 }
 
 // TestLossIntervals: the times in which events were lost are said, and red in the curve.
