@@ -24,7 +24,8 @@ func TestConservation(t *testing.T) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	require.NoError(t, err)
 	defer stats.Close()
-	p := startTraining(t, "leak.py", "--steps", "200", "--counters", "DIR/counters", "--snapshot", "DIR/snapshot").ready(t)
+	p := startTraining(t, "leak.py", "--steps", "200", "--pause", "199", "--resume", "DIR/resume",
+		"--counters", "DIR/counters", "--snapshot", "DIR/snapshot").ready(t)
 	gate := make(chan struct{})
 	o := options()
 	o.RingBytes = 256 << 10
@@ -34,6 +35,9 @@ func TestConservation(t *testing.T) {
 	p.freeze(t, 100) // the ring is full by now
 	close(gate)
 	p.thaw(t)
+	p.await(t, "PAUSED") // what comes last is not lost, however slow this reader is
+	tr.awaitAll(t)
+	p.touch(t, "resume")
 	p.done(t)
 	tr.finish(t)
 	last := readHistory(t, p).end

@@ -79,6 +79,18 @@ func (tr *trace) finish(t *testing.T) {
 	require.Equal(t, received, uint64(len(tr.events)))
 }
 
+// awaitAll waits until every event is read that the kernel has handed out so far.
+func (tr *trace) awaitAll(t *testing.T) {
+	t.Helper()
+	eventually(t, "an empty ring", func() bool {
+		emitted, received := uint64(0), uint64(0)
+		for _, h := range tr.hits(t) {
+			emitted, received = emitted+h.Emitted, received+h.Received
+		}
+		return emitted == received
+	})
+}
+
 // finishWhole is finish for a trace that must have lost nothing.
 func (tr *trace) finishWhole(t *testing.T) {
 	t.Helper()

@@ -28,6 +28,8 @@ def arguments(parser):
     group.add_argument("--history", choices=["python", "all"], default="python", help="frames kept by --snapshot")
     group.add_argument("--switch", metavar="FILE", help="record the history as FILE says: off, python or all")
     group.add_argument("--profile", metavar="FILE", help="write a trace of torch.profiler, with the memory, to FILE")
+    group.add_argument("--pause", metavar="STEP", type=int, help="after a step print PAUSED and wait for --resume")
+    group.add_argument("--resume", metavar="FILE", help="with --pause: go on when FILE exists")
     group.add_argument("--hold", metavar="FILE", help="after the last step print DONE and wait until FILE exists")
     return parser
 
@@ -56,11 +58,13 @@ class Sidecar:
         if self.books:
             self.books.write(json.dumps(books_of(number, tensors)) + "\n")
             self.books.flush()
-        if not self.counters:
-            return
-        lines = [json.dumps(counters_of(number, device)) for device in range(torch.cuda.device_count())]
-        self.counters.write("\n".join(lines) + "\n")
-        self.counters.flush()
+        if self.counters:
+            lines = [json.dumps(counters_of(number, device)) for device in range(torch.cuda.device_count())]
+            self.counters.write("\n".join(lines) + "\n")
+            self.counters.flush()
+        if number == self.options.pause:
+            print("PAUSED", flush=True)
+            wait_for_file(self.options.resume)
 
     def follow_switch(self):
         """Turn the history on or off as the switch file says."""
