@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"runtime"
@@ -13,8 +14,8 @@ import (
 	"github.com/gputrace/gputrace/inspect/nvml"
 )
 
-// release and releaseDate (YYYY-MM-DD) are set by the linker where a release is built; see "make release".
-var release, releaseDate string
+// release, releaseDate (YYYY-MM-DD) and releaseCommit are set by the linker where a release is built; see "make release".
+var release, releaseDate, releaseCommit string
 
 // version is printed by --version and at every attach, and is in every recording. versionDate is the date of the manual page.
 var version, versionDate = identify(release, releaseDate, readBuild())
@@ -69,7 +70,7 @@ type build struct {
 func thisBuild() build {
 	info := readBuild()
 	return build{
-		Version: version, Commit: setting(info, "vcs.revision"), Modified: setting(info, "vcs.modified") == "true",
+		Version: version, Commit: cmp.Or(releaseCommit, setting(info, "vcs.revision")), Modified: setting(info, "vcs.modified") == "true",
 		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, NVML: nvml.Built,
 	}
 }
