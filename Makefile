@@ -16,12 +16,16 @@ build: ## ./gputrace, and size and stack of its BPF programs beside the last kno
 	@go build -o gputrace ./cmd/gputrace
 	@go run .ci/bpfsize.go $(BUDGET)
 
+unit: ## the tests that need neither root nor PyTorch, the concurrent ones under the race detector (no root, a few minutes)
+	@.ci/unit
+
 test: ## install what the tests need, run all of them (root)
 	@.ci/install test
 	@testdata/setup.sh
 	python3 testdata/selftest.py
 	go test -timeout 45m ./...
 	go -C e2e/browser test -timeout 20m ./...
+	go -C release test ./...
 	go test -timeout 20m -race -short $(RACE)
 	.ci/versions short $(ALSO)
 
@@ -44,7 +48,7 @@ soak: ## PyTorch at full speed in 16 threads for an hour, or SOAK=10m: nothing l
 	@testdata/setup.sh
 	GPUTRACE_SOAK=$(SOAK) GPUTRACE_ROUNDS=50 go test ./e2e -count=1 -v -timeout 0 -run 'TestSoak|TestFire|KilledAnywhere'
 
-bench: ## measure what tracing costs, as tables for the README (root, 10 minutes)
+bench: ## measure what tracing costs, as the tables of docs/performance.md (root, 10 minutes)
 	@.ci/install test
 	@testdata/setup.sh
 	@go run ./bench
@@ -63,7 +67,14 @@ lint: ## formatting, vet on every platform, staticcheck, known vulnerabilities, 
 drift: ## check that what is generated (BPF object, docs/coverage.md) is what the sources make
 	@.ci/drift
 
-clean: ## remove what was built here
-	rm -rf gputrace testdata/.work
+release: ## all packages of the commit, in dist/: archives, deb, rpm, wheels, an image; VERSION=1.2.3, else the commit's tag
+	@cd release && go run . -source .. -out ../dist $(if $(VERSION),-version $(VERSION))
 
-.PHONY: help mutants demo build test test-versions kernels soak bench generate coverage lint drift clean
+try-release: ## install each package of dist/ in an empty root file system and run it there (root)
+	@.ci/install release
+	@release/try dist
+
+clean: ## remove what was built here
+	rm -rf gputrace dist testdata/.work
+
+.PHONY: help mutants demo build unit test test-versions kernels soak bench generate coverage lint drift release try-release clean

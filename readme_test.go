@@ -15,19 +15,32 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// byCI are the commands of the README that .ci/run runs itself: inside a test they would start this very test again, or take
-// minutes.
-var byCI = []string{"make build", "make demo", "make test"}
+// pages are those whose commands are run, in this order, in one folder: README.md makes the recording that the guides look at.
+func pages(t *testing.T) []string {
+	t.Helper()
+	guides, err := filepath.Glob("docs/guides/*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, guides)
+	return append([]string{"README.md", "CONTRIBUTING.md"}, guides...)
+}
 
-// expected is what the first words of a command of the README must print.
+// byCI are the commands of the pages that .ci/run runs itself: inside a test they would start this very test again, or take
+// minutes.
+var byCI = []string{"make build", "make demo", "make unit"}
+
+// expected is what a command of the pages must print, by words in it: the first row counts.
 var expected = []struct{ command, stdout string }{
-	{"gputrace -p", "wrote result/"},
-	{"gputrace report result/trace.gputrace --at peak", "live by function"},
-	{"gputrace report", "allocator totals continuous"},
+	{"gputrace -p", "wrote "},
+	{"gputrace report result --at peak --by function", "live by function"},
+	{"gputrace report pieces --at end --by stack", "live by stack"},
+	{"gputrace report traffic --by function", "live by function"},
+	{"gputrace report", "live by Python line"},
 	{"gputrace export", ""}, // says on standard error what it wrote
 	{"gputrace diff", "in use by Python line"},
 	{"gputrace doctor", "tracing will work: gputrace -p "},
+	{"gputrace dump -p PID -f snapshot", ""}, // into a file
 	{"gputrace dump", "reserved"},
+	{"gputrace who -p PID --by category", "category"},
 	{"gputrace who", "live by holder"},
 	{"go tool pprof", "Showing nodes accounting for "},
 }
@@ -43,40 +56,48 @@ func read(t *testing.T, name string) string {
 
 var consoleBlock = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
 
-// commands are the lines of the README's console blocks: all that it tells a reader to type.
-func commands(t *testing.T) []string {
+// commands are the lines of a page's console blocks: all that it tells a reader to type.
+func commands(t *testing.T, page string) []string {
 	t.Helper()
 	var out []string
-	for _, block := range consoleBlock.FindAllStringSubmatch(read(t, "README.md"), -1) {
+	for _, block := range consoleBlock.FindAllStringSubmatch(read(t, page), -1) {
 		out = append(out, strings.Split(strings.TrimSpace(block[1]), "\n")...)
 	}
 	return out
 }
 
-// TestReadmeCommands runs every command of the README as it is printed there, against a training script on the stand-in. Only
-// PID, sudo and the binary's place differ.
+// TestReadmeCommands runs every command of the README and the guides as it is written there, against a training script on the
+// stand-in. Only PID, sudo and the binary's place differ.
 func TestReadmeCommands(t *testing.T) {
 	dir := t.TempDir()
 	run(t, ".", "go", "build", "-o", filepath.Join(dir, "gputrace"), "./cmd/gputrace")
 	pid := strconv.Itoa(startJob(t, dir))
 	seen := map[string]bool{}
-	for _, command := range commands(t) {
-		if isMake(t, command) {
-			continue
-		}
-		seen[want(t, command)] = true
-		words := strings.Fields(strings.TrimPrefix(strings.ReplaceAll(command, "PID", pid), "sudo "))
-		if words[0] == "./gputrace" {
-			words[0] = filepath.Join(dir, "gputrace")
-		}
-		if out := run(t, dir, words...); !strings.Contains(out, want(t, command)) {
-			t.Errorf("%s does not print %q:\n%.2000s", command, want(t, command), out)
+	for _, page := range pages(t) {
+		for _, command := range commands(t, page) {
+			if isMake(t, command) {
+				continue
+			}
+			words, stdout := want(t, command)
+			seen[words] = true
+			if out := run(t, dir, typed(dir, command, pid)...); !strings.Contains(out, stdout) {
+				t.Errorf("%s: %s does not print %q:\n%.2000s", page, command, stdout, out)
+			}
 		}
 	}
-	require.Len(t, seen, len(expected), "kinds of commands in the README")
-	for _, name := range []string{"report.html", "timeline.pftrace.gz", "memory.png", "allocations.parquet"} {
-		require.FileExists(t, filepath.Join(dir, "result", name))
+	require.Len(t, seen, len(expected), "kinds of commands in the pages")
+	for _, name := range []string{"result/report.html", "result/timeline.pftrace.gz", "result/memory.png", "result/allocations.parquet", "map.pickle"} {
+		require.FileExists(t, filepath.Join(dir, name))
 	}
+}
+
+// typed are the words of a command for a process and the program in a folder.
+func typed(dir, command, pid string) []string {
+	words := strings.Fields(strings.TrimPrefix(strings.ReplaceAll(command, "PID", pid), "sudo "))
+	if words[0] == "./gputrace" {
+		words[0] = filepath.Join(dir, "gputrace")
+	}
+	return words
 }
 
 // isMake checks a command that is not run here: CI runs it.
@@ -90,15 +111,16 @@ func isMake(t *testing.T, command string) bool {
 	return true
 }
 
-func want(t *testing.T, command string) string {
+// want returns the row of a command: its words, and what the command must print.
+func want(t *testing.T, command string) (words, stdout string) {
 	t.Helper()
 	for _, e := range expected {
 		if strings.Contains(command, e.command) {
-			return e.stdout
+			return e.command, e.stdout
 		}
 	}
-	require.Fail(t, "no test for this command of the README", command)
-	return ""
+	require.Fail(t, "no test for this command", command)
+	return "", ""
 }
 
 // run returns what a command prints to stdout. It must succeed.
@@ -145,24 +167,39 @@ func startJob(t *testing.T, dir string) int {
 }
 
 var (
-	makeTarget = regexp.MustCompile("`make ([a-z]+)`")
+	makeTarget = regexp.MustCompile("`make ([a-z-]+)`")
 	link       = regexp.MustCompile(`\]\(([^)#:]+)\)`)
 )
 
+// TestIndex: docs/README.md names every page.
+func TestIndex(t *testing.T) {
+	index := read(t, "docs/README.md")
+	for _, pattern := range []string{"docs/*.md", "docs/guides/*.md"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, file := range files {
+			if name, _ := filepath.Rel("docs", file); name != "README.md" {
+				require.Contains(t, index, "("+filepath.ToSlash(name)+")")
+			}
+		}
+	}
+}
+
 // TestDocumentation: the make targets and files that pages mention exist.
 func TestDocumentation(t *testing.T) {
-	pages, err := filepath.Glob("docs/*.md")
+	files, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
-	pages = append(pages, "README.md")
-	require.Greater(t, len(pages), 5)
+	files = append(append(files, "SECURITY.md", "CHANGELOG.md"), pages(t)...)
+	require.Greater(t, len(files), 5)
 	makefile := read(t, "Makefile")
-	for _, page := range pages {
+	for _, page := range files {
 		text := read(t, page)
 		for _, m := range makeTarget.FindAllStringSubmatch(text, -1) {
 			require.Contains(t, makefile, "\n"+m[1]+": ", "%s: make %s", page, m[1])
 		}
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
-			require.FileExists(t, filepath.Join(filepath.Dir(page), m[1]), page)
+			_, err := os.Stat(filepath.Join(filepath.Dir(page), m[1]))
+			require.NoError(t, err, page)
 		}
 	}
 }
@@ -170,7 +207,7 @@ func TestDocumentation(t *testing.T) {
 // TestMakeHelp: each target of the Makefile is explained.
 func TestMakeHelp(t *testing.T) {
 	help := run(t, ".", "make", "--no-print-directory", "help")
-	targets := regexp.MustCompile(`(?m)^([a-z]+):`).FindAllStringSubmatch(read(t, "Makefile"), -1)
+	targets := regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllStringSubmatch(read(t, "Makefile"), -1)
 	require.NotEmpty(t, targets)
 	for _, m := range targets {
 		require.Regexp(t, `(?m)^`+m[1]+`\s+\S+`, help)

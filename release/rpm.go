@@ -42,6 +42,7 @@ func rpm(t target) pack {
 					Name: "/" + rpmPath(f.path), Body: f.data, Mode: uint(0o100000 | f.mode), Owner: "root", Group: "root", MTime: uint32(r.time.Unix()),
 				})
 			}
+			p.AddCustomSig(payloadSize, rpmpack.EntryInt32([]int32{int32(cpioSize(files))}))
 			var out bytes.Buffer
 			if err := p.Write(&out); err != nil {
 				return nil, fmt.Errorf("write the package: %w", err)
@@ -49,6 +50,21 @@ func rpm(t target) pack {
 			return out.Bytes(), nil
 		},
 	}
+}
+
+// payloadSize is the tag of the unpacked payload's size, RPMSIGTAG_PAYLOADSIZE of rpm's rpmtag.h. The library adds up the files only;
+// rpm2cpio ends with an error where it is not the size of the archive.
+const payloadSize = 1007
+
+// cpioSize is the size of an archive in cpio's "newc" format: for each file, and for one that ends it, a header of 110 bytes and the
+// name with a zero byte, both together and the file padded to four bytes.
+func cpioSize(files []entry) int {
+	pad := func(n int) int { return (n + 3) &^ 3 }
+	n := pad(110 + len("TRAILER!!!") + 1)
+	for _, f := range files {
+		n += pad(110+len("/"+rpmPath(f.path))+1) + pad(len(f.data))
+	}
+	return n
 }
 
 // rpmPath is where these distributions have a file that Debian has elsewhere.

@@ -131,8 +131,8 @@ func table(results []*result) string {
 
 func printTable(w io.Writer, results []*result) { fmt.Fprintf(w, "\n%s", table(results)) }
 
-// pages have the table between the marks.
-var pages = []string{"README.md", "docs/kernels.md"}
+// page has the table between the marks.
+const page = "docs/kernels.md"
 
 const (
 	from = "<!-- make kernels: begin -->\n"
@@ -141,19 +141,17 @@ const (
 
 // update writes the table where it is shown.
 func update(results []*result) error {
-	for _, name := range pages {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return fmt.Errorf("read the page: %w", err)
-		}
-		before, rest, found := strings.Cut(string(b), from)
-		_, after, ended := strings.Cut(rest, to)
-		if !found || !ended {
-			return fmt.Errorf("%s has no place for the table: %s", name, strings.TrimSpace(from))
-		}
-		if err := os.WriteFile(name, []byte(before+from+table(results)+to+after), 0o644); err != nil {
-			return fmt.Errorf("write the table: %w", err)
-		}
+	b, err := os.ReadFile(page)
+	if err != nil {
+		return fmt.Errorf("read the page: %w", err)
+	}
+	before, rest, found := strings.Cut(string(b), from)
+	_, after, ended := strings.Cut(rest, to)
+	if !found || !ended {
+		return fmt.Errorf("%s has no place for the table: %s", page, strings.TrimSpace(from))
+	}
+	if err := os.WriteFile(page, []byte(before+from+table(results)+to+after), 0o644); err != nil {
+		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
 }
