@@ -120,7 +120,11 @@ func compileVariants(t *testing.T) []string {
 // landing pads.
 func TestStepThroughFunctions(t *testing.T) {
 	frames := compileVariants(t)
-	for _, flags := range [][]string{{"-Wl,-z,lazy"}, {"-Wl,-z,now"}, {"-Wl,-z,lazy,-z,ibtplt", "-no-pie"}} {
+	ways := [][]string{{"-Wl,-z,lazy"}, {"-Wl,-z,now"}, {"-Wl,-z,lazy,-z,ibtplt", "-no-pie"}}
+	if testing.Short() {
+		ways = ways[:1]
+	}
+	for _, flags := range ways {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			stacks, code := walkAll(t, compile(t, append(flags, frames...)...), "step")
 			seen, broken := map[string]int{}, map[string]int{}

@@ -36,7 +36,11 @@ func blocksOf(h *Heap) map[Block]int {
 
 // TestStateGoesOn: a heap that was made from a state goes on as the other one, whatever comes, calls in flight included.
 func TestStateGoesOn(t *testing.T) {
-	for seed := range uint64(150) {
+	seeds := uint64(150)
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 44))
 		input := func() []byte {
 			b := make([]byte, eventSize)
