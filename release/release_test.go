@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var moment = time.Date(2026, 11, 23, 5, 46, 29, 0, time.UTC)
+
+// TestVersions: what the packagers' own tools must sort before and after.
+func TestVersions(t *testing.T) {
+	const commit = "a7ff5ef6f8c4a7ff5ef6f8c4a7ff5ef6f8c4a7ff"
+	tests := map[string]struct{ distribution, python string }{
+		"1.2.3":                             {"1.2.3", "1.2.3"},
+		"1.3.0-rc.1":                        {"1.3.0~rc.1", "1.3.0rc1"},
+		"1.3.0-beta.2":                      {"1.3.0~beta.2", "1.3.0b2"},
+		"0.0.0-20261123054629-a7ff5ef6f8c4": {"0.0.0~20261123054629.a7ff5ef6f8c4", "0.0.0.dev20261123054629+a7ff5ef6f8c4"},
+	}
+	for version, test := range tests {
+		r := release{version: version, commit: commit, time: moment}
+		require.Equal(t, test.distribution, r.distribution())
+		require.Equal(t, test.python, r.python())
+	}
+}
+
+// TestChangedCheckout: what nobody could build again is not released.
+func TestChangedCheckout(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range []string{"init -q", "config user.name test", "config user.email test@localhost"} {
+		require.NoError(t, exec.Command("git", append([]string{"-C", dir}, strings.Fields(args)...)...).Run(), args)
+	}
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, []byte("a"), 0o644))
+	require.NoError(t, exec.Command("git", "-C", dir, "add", "file").Run())
+	require.NoError(t, exec.Command("git", "-C", dir, "commit", "-q", "-m", "test").Run())
+
+	r, err := identify(t.Context(), dir, "")
+	require.NoError(t, err)
+	require.Regexp(t, `^0\.0\.0-\d{14}-[0-9a-f]{12}$`, r.version)
+	_, err = identify(t.Context(), dir, "v1")
+	require.ErrorContains(t, err, "not a version")
+
+	require.NoError(t, exec.Command("git", "-C", dir, "tag", "v1.2.3").Run())
+	r, err = identify(t.Context(), dir, "")
+	require.NoError(t, err)
+	require.Equal(t, "1.2.3", r.version)
+
+	require.NoError(t, os.WriteFile(file, []byte("b"), 0o644))
+	_, err = identify(t.Context(), dir, "1.2.3")
+	require.ErrorContains(t, err, "not committed")
+}
+
+// TestArchives: an archive is the same whatever the order of its files, and they belong to root.
+func TestArchives(t *testing.T) {
+	r := release{version: "1.2.3", time: moment}
+	files := []entry{{"usr/bin/a", 0o755, []byte("program")}, {"etc/b", 0o644, nil}}
+	first, err := writeTar(files, r, true)
+	require.NoError(t, err)
+	second, err := writeTar([]entry{files[1], files[0]}, r, true)
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+
+	var names []string
+	reader := tar.NewReader(bytes.NewReader(first))
+	for {
+		h, err := reader.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		require.Equal(t, []any{"root", "root", 0, 0}, []any{h.Uname, h.Gname, h.Uid, h.Gid})
+		require.Equal(t, moment, h.ModTime.UTC())
+		names = append(names, h.Name)
+	}
+	require.Equal(t, []string{"./etc/", "./etc/b", "./usr/", "./usr/bin/", "./usr/bin/a"}, names)
+}
+
+// TestCommonArchive: ar(1) reads what ar writes, also a file of an odd size.
+func TestCommonArchive(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a.ar")
+	require.NoError(t, os.WriteFile(name, ar(release{time: moment}, []entry{{"odd", 0o644, []byte("abc")}, {"even", 0o644, []byte("de")}}), 0o644))
+	out, err := exec.Command("ar", "p", name).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, "abcde", string(out))
+}
+
+// TestWheelRecord: each file of a wheel is listed with its size, and a program can be executed once it is installed.
+func TestWheelRecord(t *testing.T) {
+	files := []entry{{"x.data/scripts/x", 0o755, []byte("abc")}}
+	files = append(files, record("x.dist-info/RECORD", files))
+	require.Equal(t, "x.data/scripts/x,sha256=ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0,3\nx.dist-info/RECORD,,\n", string(files[1].data))
+	b, err := writeZip(files, release{time: moment})
+	require.NoError(t, err)
+	z, err := zip.NewReader(bytes.NewReader(b), int64(len(b)))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o755), z.File[0].Mode())
+}
