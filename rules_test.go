@@ -55,9 +55,9 @@ var mayImport = map[string][]string{
 	"internal/cli":       {"event", "internal/exit"},
 	"internal/output":    {"internal/exit"}, // files and folders of results, whatever is in them
 	// The table of the formats, and what a recording says beside its events.
-	"export": {"analysis/", "event", "export/", "internal/exit", "process/words", "recording", "recording/"},
-	"export/":            {"analysis/", "event", "heap", "process/words"},
-	"export/chart":       {"analysis/", "event", "export/table"}, // a size is written as it is there
+	"export":       {"analysis/", "event", "export/", "internal/exit", "process/words", "recording", "recording/"},
+	"export/":      {"analysis/", "event", "heap", "process/words"},
+	"export/chart": {"analysis/", "event", "export/table"}, // a size is written as it is there
 	// Tables of allocations have the same columns in every format.
 	"export/csv":     {"analysis/", "event", "heap", "export/rows"},
 	"export/parquet": {"analysis/", "event", "heap", "export/rows"},
