@@ -3,7 +3,6 @@ package recording_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -34,7 +33,8 @@ func Example() {
 	}
 	site := h.Snapshot().Sites[0]
 	fmt.Println(r.Info().Name, "pid", r.Info().PID, "ended:", r.End().Reason)
-	fmt.Println(site.Inuse.Bytes, "bytes by", r.Stack(site.Stack).Frames[0].Label())
+	f := r.Stack(site.Stack).Frames[0]
+	fmt.Printf("%d bytes by %s (%s:%d)\n", site.Inuse.Bytes, f.Func, f.File, f.Line)
 	// Output:
 	// train.py pid 4242 ended: stopped
 	// 1048576 bytes by step (train.py:7)
@@ -54,31 +54,4 @@ func record(path string) error {
 		Handle: event.Unknown, Context: event.Unknown, Stack: stack.ID,
 	}})
 	return errors.Join(err, w.Close(&recording.End{Reason: recording.ReasonStopped}))
-}
-
-// A reader is an event.Source: its events can be taken one by one.
-func ExampleReader_Read() {
-	r, err := recording.Open("../cmd/gputrace/testdata/recording-1.0.gputrace")
-	if err != nil {
-		panic(err)
-	}
-	defer r.Close()
-	allocations := 0
-	buf := make([]event.Event, 0, 1024)
-	for {
-		buf, err = r.Read(buf[:0])
-		for _, e := range buf {
-			if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch {
-				allocations++
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			panic(err)
-		}
-	}
-	fmt.Println(allocations > 0)
-	// Output: true
 }
