@@ -80,7 +80,7 @@ func recordingFlags() []cli.Flag {
 		flags.Bytes("ring-size", "32MiB", "`BYTES` of the ring between kernel and gputrace, a power of two", checkRing),
 		flags.Bytes("max-size", "1GiB", "drop the oldest part of the recording when it has `BYTES`; 0: never", checkMaxSize),
 		flags.Duration("max-age", "keep only the last `TIME` in the recording, such as 1h (default: all)", time.Second, 0),
-		flags.Count("max-stacks", "65536", "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as [over the limit]", 1, "at least 1"),
+		flags.Count("max-stacks", "65536", "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as '[over the limit]'", 1, "at least 1"),
 		&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 		&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
 		&cli.BoolFlag{Name: "no-names", Usage: "do not read from the process's memory who holds the live blocks"},
