@@ -58,6 +58,22 @@ static __always_inline void stack_begin(struct hit *h, struct walk *w, struct in
 }
 
 /*
+ * Takes memory for a walk of the process's stack and goes to where it begins. The info is in *p.
+ * NULL: there is no info, or no memory.
+ */
+static __always_inline struct walk_slot *stack_open(struct hit *h, struct unwind_info **p)
+{
+	struct info_ref *ref = bpf_map_lookup_elem(&info_refs, &h->index);
+
+	*p = ref ? info_of(ref) : 0;
+	struct walk_slot *s = *p ? slot_take() : 0;
+
+	if (s)
+		stack_begin(h, &s->walk, ref, *p);
+	return s;
+}
+
+/*
  * Copies what lies at `addr`: all of `len`, or up to the end of the page when the next one is not
  * there. Returns the bytes.
  */

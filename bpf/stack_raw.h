@@ -205,14 +205,12 @@ static __always_inline u64 stack_made(struct hit *h, struct walk *w, struct unwi
  */
 static __always_inline u64 stack_of_call(struct hit *h, u8 *status)
 {
-	struct info_ref *ref = bpf_map_lookup_elem(&info_refs, &h->index);
-	struct unwind_info *p = ref ? info_of(ref) : 0;
-	struct walk_slot *s = p ? slot_take() : 0;
+	struct unwind_info *p;
+	struct walk_slot *s = stack_open(h, &p);
 
 	*status = STACK_NO_SCRATCH;
 	if (!s)
 		return 0;
-	stack_begin(h, &s->walk, ref, p);
 	u64 id = stack_made(h, &s->walk, p, status);
 	slot_give_back(s);
 	return id;

@@ -158,9 +158,8 @@ static __always_inline void torch_event(struct hit *h, struct report *r, struct 
 
 static __always_inline void torch_event_with_stack(struct hit *h)
 {
-	struct info_ref *ref = bpf_map_lookup_elem(&info_refs, &h->index);
-	struct unwind_info *p = ref ? info_of(ref) : 0;
-	struct walk_slot *s = p ? slot_take() : 0;
+	struct unwind_info *p;
+	struct walk_slot *s = stack_open(h, &p);
 
 	if (!s) {
 		struct report r;
@@ -174,7 +173,6 @@ static __always_inline void torch_event_with_stack(struct hit *h)
 
 	read_report(h, &w->report);
 	block_unknown(&w->block);
-	stack_begin(h, w, ref, p);
 	if (find_origin(w, p)) {
 		w->block.stack = w->found;
 		h->stats->cached++; /* not atomic: one that is lost now and then does no harm */
