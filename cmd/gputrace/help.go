@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -75,6 +76,23 @@ func helpTemplate(template, command string) string {
 		b.WriteString("   " + e.line + "\n      " + e.what + "\n")
 	}
 	return b.String()
+}
+
+// helpWidth is how many columns the help takes, where a word or an example does not need more.
+const helpWidth = 80
+
+// libraryFlag is how the library shows a flag: its names, a tab, and what it does.
+var libraryFlag = cli.FlagStringer
+
+// fitHelp keeps the library's help within helpWidth: what a flag does is below its names.
+func fitHelp() {
+	cli.FlagStringer = func(f cli.Flag) string {
+		names, what, _ := strings.Cut(libraryFlag(f), "\t")
+		return names + "\n" + strings.TrimSpace(what)
+	}
+	cli.HelpPrinter = func(w io.Writer, template string, data any) {
+		cli.HelpPrinterCustom(w, template, data, map[string]any{"wrapAt": func() int { return helpWidth }})
+	}
 }
 
 func helpCommand() *cli.Command {

@@ -24,7 +24,11 @@ func TestHelp(t *testing.T) {
 			require.Equal(t, list, help)
 			continue
 		}
-		require.Contains(t, help, "EXAMPLES:")
+		options, _, found := strings.Cut(help, "EXAMPLES:")
+		require.True(t, found)
+		for line := range strings.Lines(options) {
+			require.LessOrEqual(t, len([]rune(line)), helpWidth+1, line)
+		}
 		require.NotEmpty(t, examples[c.Name], c.Name)
 		for _, e := range examples[c.Name] {
 			require.Contains(t, help, "   "+e.line+"\n      "+e.what+"\n")

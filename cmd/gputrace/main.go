@@ -71,6 +71,7 @@ func run(args []string) int {
 }
 
 func newApp() *cli.App {
+	fitHelp()
 	record := recordCommand()
 	app := &cli.App{
 		Name:      "gputrace",

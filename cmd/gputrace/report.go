@@ -20,7 +20,7 @@ func reportCommand() *cli.Command {
 		Name:  "report",
 		Usage: "show what a recording says: peak, live memory by line of the program, losses",
 		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
-			"   gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
+			"gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
 		Description: "Without a moment, a range or --by it prints what the session printed at its end.\n\nMoments: " + event.MomentUsage + ".",
 		Flags: append(windowFlags(),
 			rowsFlag("", "one row for each `KIND` (default: line): "),
