@@ -65,9 +65,9 @@ func TestRecordNames(t *testing.T) {
 	require.EqualValues(t, 208<<20, held[1].Bytes)
 	now, high := rowsOf(&held[0]), rowsOf(&held[1])
 	require.Equal(t, heldRow{"attach]", 8 << 20, 8}, now["before[0..7]"])
-	require.Equal(t, heldRow{"<lambda>", 6 << 20, 3}, now["later[0..2]"])
+	require.Equal(t, heldRow{"tensors.<locals>.<lambda>", 6 << 20, 3}, now["later[0..2]"])
 	require.NotContains(t, now, "tower[0..4]")
-	require.Equal(t, heldRow{"<lambda>", 200 << 20, 5}, high["tower[0..4]"])
+	require.Equal(t, heldRow{"tensors.<locals>.<lambda>", 200 << 20, 5}, high["tower[0..4]"])
 	for _, name := range []string{"before[0..7]", "later[0..2]", "tower[0..4]"} {
 		require.Contains(t, c.stdout.String(), name)
 	}
