@@ -567,6 +567,7 @@ func TestSegmentsFromBefore(t *testing.T) {
 			require.True(t, r.SegmentsProved)
 			require.Equal(t, Count{Objects: 2, Bytes: 5 * unit}, r.SegmentsAdded)
 			require.EqualValues(t, 5*unit, accountOf(h, event.LayerDevice, 0).Peak)
+			require.Equal(t, []Segment{{at(0), unit, 0, false}, {at(4), 4 * unit, 0, true}}, h.Segments(pid, cuda0))
 			apply(h, row.events...)
 			d := accountOf(h, event.LayerDevice, 0)
 			require.Equal(t, row.units*unit, d.Segments.Bytes)
