@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
 )
 
 // span is where a frame lies, and how many events and marks a reader has after it. It is found here without the reader, by
@@ -139,6 +140,35 @@ func TestHeaderFlip(t *testing.T) {
 			require.ErrorContains(t, err, "checksum", "bit %d", bit)
 		}
 	}
+}
+
+// TestCutHead: a file that ends in the head of a frame says so, and how much of the head there is.
+func TestCutHead(t *testing.T) {
+	_, data := small(t, 3)
+	last := spans(t, data)[5].start
+	for _, n := range []int{1, 15} {
+		_, err := read(open(t, data[:last+n]), 1000)
+		require.ErrorContains(t, err, fmt.Sprintf("%d bytes where a frame begins: want 16", n))
+	}
+}
+
+// TestLargestFrame: a frame has 8,192 events at most, which is a part of the format: readers refuse more.
+func TestLargestFrame(t *testing.T) {
+	s := eventtest.Random(1, 8192+100)
+	path := filepath.Join(t.TempDir(), "trace")
+	w, err := Create(path, &Info{}, s.Stack, nil)
+	require.NoError(t, err)
+	require.NoError(t, w.Write(s.Events))
+	require.NoError(t, w.Close(&End{}))
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	var first int
+	for _, f := range spans(t, data) {
+		if f.kind == 4 && first == 0 {
+			first = f.steps
+		}
+	}
+	require.Equal(t, 8192, first)
 }
 
 // TestFlip: a bit that is wrong anywhere is found, and all whole frames before it are given.
