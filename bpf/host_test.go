@@ -250,7 +250,7 @@ func walkAll(t *testing.T, program, mode string) ([]walked, func(uint64) symboli
 		for i := range maps {
 			if m := &maps[i]; m.Start <= addr && addr < m.End {
 				bias, ok := files[i].Bias(m.Start, m.Offset)
-				return symbolize.Code{File: files[i], Bias: bias, Exec: ok}
+				return symbolize.Code{Frames: files[i].Frames(), Bias: bias, Exec: ok}
 			}
 		}
 		return symbolize.Code{}
@@ -311,7 +311,7 @@ func tables(t *testing.T, files []*symbolize.File, maps []process.Mapping) []byt
 		file := files[i]
 		bias, ok := file.Bias(m.Start, m.Offset)
 		require.True(t, ok, m.Path)
-		table, _, err := new(symbolize.Cache).Table(file)
+		table, _, err := new(symbolize.Cache).Table(file.Frames())
 		require.NoError(t, err, m.Path)
 		first := len(rows) / 8
 		for _, row := range table.Rows {

@@ -57,11 +57,11 @@ func (l *located) evalRanges(p *process.Process) ([]Range, error) {
 // name them, but the function jumps to them, and at the target the unwind information goes on with the frame as it was at
 // the jump. At the target of a tail call it begins with that of a fresh call.
 func splitParts(file *symbolize.File, entry uint64) ([]Range, error) {
-	start, limit, ok := file.FunctionBounds(entry)
+	start, limit, ok := file.Frames().Bounds(entry)
 	if !ok {
 		return nil, fmt.Errorf("no unwind information at %#x", entry)
 	}
-	table, err := file.UnwindTable()
+	table, err := file.Frames().Table()
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func splitParts(file *symbolize.File, entry uint64) ([]Range, error) {
 	for i := 0; i < len(parts) && len(parts) <= maxEvalParts; i++ {
 		for _, j := range jumpsOf(file, parts[i]) {
 			rule := table.Lookup(j.to)
-			start, limit, ok := file.FunctionBounds(j.to)
+			start, limit, ok := file.Frames().Bounds(j.to)
 			if ok && rule != fresh && rule == table.Lookup(j.from) {
 				parts = addPart(parts, Range{start, limit})
 			}

@@ -102,7 +102,7 @@ type path []x86asm.Inst
 // pathTo decodes the function around a call from its start up to the call, which is left out. end is the address behind
 // the call. ok is false when the call is not an instruction of a function with a frame description.
 func pathTo(f *symbolize.File, call uint64) (p path, end uint64, ok bool) {
-	start, _, ok := f.FunctionBounds(call)
+	start, _, ok := f.Frames().Bounds(call)
 	if !ok || call-start > maxFunction-16 {
 		return nil, 0, false
 	}

@@ -52,24 +52,24 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Table is f.UnwindTable, read from the cache when it is there; hit tells. A nil Cache has no entries. A file without a
+// Table is f.Table, read from the cache when it is there; hit tells. A nil Cache has no entries. A file without a
 // build-id is never cached.
-func (c *Cache) Table(f *File) (t *Table, hit bool, err error) {
-	if c == nil || c.Dir == "" || f.buildID == "" {
-		t, err = f.UnwindTable()
+func (c *Cache) Table(f *Frames) (t *Table, hit bool, err error) {
+	if c == nil || c.Dir == "" || f.Image.BuildID() == "" {
+		t, err = f.Table()
 		return t, false, err
 	}
-	digest, err := f.unwindDigest()
+	digest, err := f.digest()
 	if err != nil {
 		return nil, false, err
 	}
-	path := filepath.Join(c.Dir, fmt.Sprintf("%s-%x%s", f.buildID, f.size, cacheSuffix))
+	path := filepath.Join(c.Dir, fmt.Sprintf("%s-%x%s", f.Image.BuildID(), f.Image.Size, cacheSuffix))
 	if t, err := readEntry(path, digest); err == nil {
 		now := time.Now()
 		os.Chtimes(path, now, now) // what was used last is deleted last
 		return t, true, nil
 	}
-	t, err = f.UnwindTable()
+	t, err = f.Table()
 	if err != nil || t == nil {
 		return t, false, err
 	}
@@ -79,14 +79,14 @@ func (c *Cache) Table(f *File) (t *Table, hit bool, err error) {
 	return t, false, nil
 }
 
-// unwindDigest covers everything that a table is built from, apart from the bytes of signal trampolines: a build-id
+// digest covers everything that a table is built from, apart from the bytes of signal trampolines: a build-id
 // survives tools that edit files, and a container may hold a file that claims another's.
-func (f *File) unwindDigest() (digest [sha256.Size]byte, err error) {
-	defer onFault(func(e error) { err = fmt.Errorf("digest of %s: %w", f.path, e) })()
+func (f *Frames) digest() (digest [sha256.Size]byte, err error) {
+	defer onFault(func(e error) { err = fmt.Errorf("digest of %s: %w", f.Image.Path, e) })()
 	h := sha256.New()
-	fmt.Fprintln(h, f.machine)
-	for i := range f.segments {
-		s := &f.segments[i]
+	fmt.Fprintln(h, f.Image.Machine())
+	for i := range f.Image.Segments {
+		s := &f.Image.Segments[i]
 		fmt.Fprintln(h, s.kind, s.flags, s.vaddr, s.memsz)
 	}
 	if sec, err := f.frameSection(); err == nil && sec != nil {

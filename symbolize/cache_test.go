@@ -25,7 +25,7 @@ func entries(t *testing.T, dir string) (names []string) {
 
 func mustTable(t *testing.T, c *Cache, f *File) (*Table, bool) {
 	t.Helper()
-	table, hit, err := c.Table(f)
+	table, hit, err := c.Table(f.Frames())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,12 +52,12 @@ func (f *File) debugInfo() (*debugInfo, error) {
 	}
 	sections, err := f.readDebugSections()
 	if err != nil {
-		return nil, fmt.Errorf("debug information of %s: %w", f.path, err)
+		return nil, fmt.Errorf("debug information of %s: %w", f.Path, err)
 	}
 	info, abbrev, str := sections[".debug_info"], sections[".debug_abbrev"], sections[".debug_str"]
 	units, ok := unitHeaders(info)
 	if !ok || !checkAbbrev(abbrev, units) || !checkStrings(str) || !checkStrings(sections[".debug_line_str"]) {
-		return nil, fmt.Errorf("debug information of %s: %w", f.path, ErrFormat)
+		return nil, fmt.Errorf("debug information of %s: %w", f.Path, ErrFormat)
 	}
 	data, err := dwarf.New(abbrev, nil, nil, info, nil, nil, sections[".debug_ranges"], str)
 	for name, b := range sections {
@@ -66,7 +66,7 @@ func (f *File) debugInfo() (*debugInfo, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("debug information of %s: %w", f.path, err)
+		return nil, fmt.Errorf("debug information of %s: %w", f.Path, err)
 	}
 	lines := lineSections{line: sections[".debug_line"], str: str, lineStr: sections[".debug_line_str"]}
 	return &debugInfo{data: data, lines: lines, units: units}, nil
@@ -74,8 +74,8 @@ func (f *File) debugInfo() (*debugInfo, error) {
 
 func (f *File) readDebugSections() (map[string][]byte, error) {
 	out, left := map[string][]byte{}, maxUnpacked
-	for i := range f.sections {
-		s := &f.sections[i]
+	for i := range f.Sections {
+		s := &f.Sections[i]
 		limit, wanted := debugSections[s.name]
 		if !wanted || out[s.name] != nil {
 			continue
@@ -214,7 +214,7 @@ func checkAbbrev(abbrev []byte, units []unitHeader) bool {
 		}
 		r := reader{b: abbrev[u.abbrev:]}
 		for r.uleb() != 0 {
-			if left -= r.abbreviation(); r.bad || left < 0 {
+			if left -= skipAbbreviation(&r); r.bad || left < 0 {
 				return false
 			}
 		}
@@ -225,8 +225,8 @@ func checkAbbrev(abbrev []byte, units []unitHeader) bool {
 	return true
 }
 
-// abbreviation goes over one declaration and gives its size, bytes.
-func (r *reader) abbreviation() int {
+// skipAbbreviation goes over one declaration and gives its size, bytes.
+func skipAbbreviation(r *reader) int {
 	start := r.off
 	r.uleb() // tag
 	r.u8()   // children
@@ -236,7 +236,7 @@ func (r *reader) abbreviation() int {
 			return r.off - start
 		}
 		if form == formImplicitConst {
-			r.leb()
+			r.uleb()
 		}
 		r.bad = r.bad || n == maxAttributes
 	}

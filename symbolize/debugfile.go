@@ -25,7 +25,7 @@ func (f *File) findDebug() *File {
 	for _, open := range f.openDebug {
 		for _, c := range candidates {
 			if d := openDebug(open, c.path); d != nil {
-				if d.machine == f.machine && c.matches(d) {
+				if d.Machine() == f.Machine() && c.matches(d) {
 					f.adopt(d)
 					return d
 				}
@@ -39,7 +39,7 @@ func (f *File) findDebug() *File {
 // debugCandidates lists the places in GDB's order.
 func (f *File) debugCandidates() (list []debugCandidate) {
 	defer onFault(func(error) { list = nil })()
-	if id := f.buildID; len(id) > 2 {
+	if id := f.BuildID(); len(id) > 2 {
 		list = append(list, debugCandidate{
 			debugRoot + "/.build-id/" + id[:2] + "/" + id[2:] + ".debug", func(d *File) bool { return d.noteID() == id },
 		})
@@ -48,9 +48,9 @@ func (f *File) debugCandidates() (list []debugCandidate) {
 	if !ok {
 		return list
 	}
-	dir := path.Dir(f.path)
+	dir := path.Dir(f.Path)
 	for _, p := range []string{dir + "/" + name, dir + "/.debug/" + name, debugRoot + dir + "/" + name} {
-		if p != f.path {
+		if p != f.Path {
 			list = append(list, debugCandidate{p, func(d *File) bool { return d.hasChecksum(sum) }})
 		}
 	}
@@ -68,7 +68,7 @@ func (f *File) debugLink() (name string, sum uint32, ok bool) {
 	name = string(r.cstring())
 	r.take(-uint64(r.off) & 3)
 	sum = r.u32()
-	return name, sum, !r.bad && path.Base(name) == name && name != "." && name != ".." && len(name) <= maxSectionName
+	return name, sum, !r.bad && path.Base(name) == name && name != "." && name != ".." && len(name) <= maxLinkName
 }
 
 // openDebug opens a candidate; nil when there is none, or no ELF file.
@@ -85,6 +85,9 @@ func openDebug(open func(string) (*os.File, error), path string) *File {
 	return d
 }
 
+// maxLinkName is the length of the longest name of a debug file that is believed, bytes.
+const maxLinkName = 256
+
 // noteID is the build-id by the sections: the segments of a debug file are not where its program headers say.
 func (f *File) noteID() (id string) {
 	defer onFault(func(error) { id = "" })()
@@ -97,5 +100,5 @@ func (f *File) noteID() (id string) {
 // hasChecksum compares the CRC-32 of the whole file.
 func (f *File) hasChecksum(sum uint32) (same bool) {
 	defer onFault(func(error) { same = false })()
-	return f.size <= maxLinked && crc32.ChecksumIEEE(f.data) == sum
+	return f.Size <= maxLinked && crc32.ChecksumIEEE(f.data) == sum
 }

@@ -28,11 +28,11 @@ func (f *File) dynamicTable() symbolTable {
 
 func (f *File) dynamicTags() map[elf.DynTag]uint64 {
 	tags := map[elf.DynTag]uint64{}
-	for i := range f.segments {
-		if f.segments[i].kind != elf.PT_DYNAMIC {
+	for i := range f.Segments {
+		if f.Segments[i].kind != elf.PT_DYNAMIC {
 			continue
 		}
-		r := reader{b: f.segments[i].data}
+		r := reader{b: f.Segments[i].data}
 		for r.off+16 <= len(r.b) {
 			tag, v := elf.DynTag(r.u64()), r.u64()
 			if tag == elf.DT_NULL {

@@ -4,41 +4,13 @@ import (
 	"bytes"
 	"debug/elf"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gputrace/gputrace/process/elfimage/elftest"
 )
-
-// build compiles a shared object from C or assembler text and returns its path.
-func build(t testing.TB, name, text string, flags ...string) string {
-	t.Helper()
-	dir := t.TempDir()
-	src, lib := filepath.Join(dir, name), filepath.Join(dir, name+".so")
-	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	args := append([]string{"-shared", "-fPIC", "-nostartfiles", "-Wl,--build-id", "-o", lib, src}, flags...)
-	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return lib
-}
-
-// callC has frames of each usual form; its callee is elsewhere, so that the stack must be set up for a call.
-const callC = `
-void use(void *);
-int plain(int n) { char b[40]; use(b); return n + b[n]; }
-int dynamic(int n) { char b[n]; use(b); return b[0]; }
-int realigned(int n) { char b[64] __attribute__((aligned(64))); use(b); return n + b[n]; }
-int both(int n, int a, int c, int d, int e, int f, int g) {
-	char b[64] __attribute__((aligned(64))), v[n];
-	use(b); use(v); return g + b[n] + v[0];
-}
-`
 
 func TestCompiledFrames(t *testing.T) {
 	for _, flags := range []string{
@@ -46,7 +18,7 @@ func TestCompiledFrames(t *testing.T) {
 		"-O3 -mavx2 -fcf-protection=full -Wl,-z,ibtplt", "-Os -fno-asynchronous-unwind-tables -funwind-tables",
 	} {
 		t.Run(strings.ReplaceAll(flags, " ", "_"), func(t *testing.T) {
-			path := build(t, "call.c", callC, strings.Fields(flags)...)
+			path := build(t, "call.c", elftest.CallC, strings.Fields(flags)...)
 			table := tableOf(t, open(t, path))
 			checkShape(t, table)
 			if c := compare(t, table, readelfFrames(t, path)); c.points < 8 {
@@ -66,7 +38,7 @@ func TestExpressions(t *testing.T) {
 			"*fp$2 fp=*(fp+$1)"},
 	} {
 		t.Run(c.flags+c.want, func(t *testing.T) {
-			path := build(t, "call.c", callC, append(strings.Fields(c.flags), "-Wl,-z,lazy")...)
+			path := build(t, "call.c", elftest.CallC, append(strings.Fields(c.flags), "-Wl,-z,lazy")...)
 			raw := output(t, "readelf", "-W", "--debug-dump=no-follow-links", "--debug-dump=frames", path)
 			re := regexp.MustCompile(c.raw)
 			found := re.FindStringSubmatchIndex(raw)
@@ -267,4 +239,23 @@ func findCode(t *testing.T, path string, code []byte) uint64 {
 		t.Fatalf("%s: code %x not found: %v", path, code, err)
 	}
 	return text.Addr + uint64(i)
+}
+
+func TestFunctionBoundsEqualReadelf(t *testing.T) {
+	for _, path := range libraries(t)[:3] {
+		f := open(t, path)
+		frames := readelfFrames(t, path)
+		for i, fr := range frames {
+			for _, at := range []uint64{fr.start, fr.end - 1} {
+				if start, end, ok := f.Frames().Bounds(at); !ok || start != fr.start || end != fr.end {
+					t.Fatalf("%s, %#x: got %#x to %#x, %v, want %#x to %#x", path, at, start, end, ok, fr.start, fr.end)
+				}
+			}
+			if i+1 < len(frames) && frames[i+1].start > fr.end {
+				if start, end, ok := f.Frames().Bounds(fr.end); ok {
+					t.Fatalf("%s, %#x: got %#x to %#x, want none", path, fr.end, start, end)
+				}
+			}
+		}
+	}
 }

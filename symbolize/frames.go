@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"sync"
 )
 
 // maxFrames bounds the functions of one file; the largest library of PyTorch 2.15 has 346,000.
@@ -32,14 +33,21 @@ type frame struct {
 	off        uint32
 }
 
-// FunctionBounds is the range of the frame description that covers a link-time address: a function, or the cold part of
-// one. It knows functions without symbols too.
-func (f *File) FunctionBounds(vaddr uint64) (start, end uint64, ok bool) {
-	defer onFault(func(error) { start, end, ok = 0, 0, false })()
-	return f.functionBounds(vaddr)
+// Frames is the frame descriptions of an object: .eh_frame. Safe for concurrent use.
+type Frames struct {
+	Image *Image
+
+	sectionOnce sync.Once
+	section     *frameSection
+	sectionErr  error
+	searchOnce  sync.Once
+	search      frameSearch
 }
 
-func (f *File) functionBounds(vaddr uint64) (start, end uint64, ok bool) {
+// Bounds is the range of the frame description that covers a link-time address: a function, or the cold part of
+// one. It knows functions without symbols too.
+func (f *Frames) Bounds(vaddr uint64) (start, end uint64, ok bool) {
+	defer onFault(func(error) { start, end, ok = 0, 0, false })()
 	f.searchOnce.Do(func() { f.search = f.newFrameSearch() })
 	fr, ok := f.search.find(vaddr)
 	if !ok || vaddr < uint64(fr.start) || vaddr >= uint64(fr.end) {
@@ -56,7 +64,7 @@ type frameSearch struct {
 	frames  []frame
 }
 
-func (f *File) newFrameSearch() frameSearch {
+func (f *Frames) newFrameSearch() frameSearch {
 	sec, err := f.frameSection()
 	if err != nil || sec == nil {
 		return frameSearch{}
@@ -111,9 +119,9 @@ func (s *frameSearch) entry(i int) uint64 {
 
 // searchTable is the sorted table of .eh_frame_hdr (Linux Standard Base, core, section ".eh_frame_hdr"), nil when there is
 // none or it is of another form than all linkers write.
-func (f *File) searchTable(sec *frameSection) []byte {
+func (f *Frames) searchTable(sec *frameSection) []byte {
 	const version, form = 1, encDatarel | encSdata4
-	hdr := f.at(sec.hdr)
+	hdr := f.Image.at(sec.hdr)
 	if sec.hdr == 0 || len(hdr) < 4 || hdr[0] != version || hdr[2] != encUdata4 || hdr[3] != form {
 		return nil
 	}
@@ -127,26 +135,26 @@ func (f *File) searchTable(sec *frameSection) []byte {
 }
 
 // frameSection finds .eh_frame; nil without an error when the file has none.
-func (f *File) frameSection() (*frameSection, error) {
-	f.framesOnce.Do(func() {
-		f.framesErr = errInterrupted // stays when reading faults
-		f.frames, f.framesErr = f.locateFrames()
+func (f *Frames) frameSection() (*frameSection, error) {
+	f.sectionOnce.Do(func() {
+		f.sectionErr = errInterrupted // stays when reading faults
+		f.section, f.sectionErr = f.locateFrames()
 	})
-	return f.frames, f.framesErr
+	return f.section, f.sectionErr
 }
 
-func (f *File) locateFrames() (*frameSection, error) {
-	m := machines[f.machine]
+func (f *Frames) locateFrames() (*frameSection, error) {
+	m := machines[f.Image.Machine()]
 	if m == nil {
-		return nil, fmt.Errorf("no register numbers for %s: %w", f.machine, ErrFormat)
+		return nil, fmt.Errorf("no register numbers for %s: %w", f.Image.Machine(), ErrFormat)
 	}
 	sec := &frameSection{machine: m}
-	for i := range f.segments {
-		if s := &f.segments[i]; s.kind == elf.PT_GNU_EH_FRAME && s.filesz > 0 {
+	for i := range f.Image.Segments {
+		if s := &f.Image.Segments[i]; s.kind == elf.PT_GNU_EH_FRAME && s.filesz > 0 {
 			sec.hdr = s.vaddr
 		}
 	}
-	if hdr := f.at(sec.hdr); sec.hdr != 0 && len(hdr) > 4 {
+	if hdr := f.Image.at(sec.hdr); sec.hdr != 0 && len(hdr) > 4 {
 		r := reader{b: hdr, off: 4}
 		if addr, ok := sec.pointer(&r, hdr[1], sec.hdr); ok && !r.bad {
 			sec.addr = addr
@@ -166,9 +174,9 @@ func (f *File) locateFrames() (*frameSection, error) {
 
 // fillFrames sets the section's bytes: those of the section header that begins at its address, or has its name when the
 // address is unknown; else everything up to the end of the segment.
-func (f *File) fillFrames(sec *frameSection) {
-	for i := range f.sections {
-		s := &f.sections[i]
+func (f *Frames) fillFrames(sec *frameSection) {
+	for i := range f.Image.Sections {
+		s := &f.Image.Sections[i]
 		if s.data == nil || s.addr == 0 {
 			continue
 		}
@@ -178,13 +186,13 @@ func (f *File) fillFrames(sec *frameSection) {
 		}
 	}
 	if sec.addr != 0 {
-		sec.data = f.at(sec.addr)
+		sec.data = f.Image.at(sec.addr)
 	}
 }
 
 // scanFrames lists the frame descriptions that lie in executable segments, sorted by start, without two of one start. Behind
 // a damaged record, or where nothing says how long the section is, they are those that the table for the binary search has.
-func (f *File) scanFrames(sec *frameSection) ([]frame, error) {
+func (f *Frames) scanFrames(sec *frameSection) ([]frame, error) {
 	frames, err := f.walkFrames(sec)
 	if err == nil && sec.exact {
 		return sortFrames(frames), nil
@@ -196,7 +204,7 @@ func (f *File) scanFrames(sec *frameSection) ([]frame, error) {
 }
 
 // listedFrames are the frame descriptions in .eh_frame_hdr; nil when it has none.
-func (f *File) listedFrames(sec *frameSection) []frame {
+func (f *Frames) listedFrames(sec *frameSection) []frame {
 	search := frameSearch{section: sec, table: f.searchTable(sec)}
 	cies := cieCache{section: sec}
 	var frames []frame
@@ -211,7 +219,7 @@ func (f *File) listedFrames(sec *frameSection) []frame {
 }
 
 // walkFrames goes from record to record. What it has found before a damaged one comes with the error.
-func (f *File) walkFrames(sec *frameSection) ([]frame, error) {
+func (f *Frames) walkFrames(sec *frameSection) ([]frame, error) {
 	const bytesPerFrame = 48 // about, to allocate once
 	frames := make([]frame, 0, len(sec.data)/bytesPerFrame)
 	cies := cieCache{section: sec}
@@ -237,7 +245,7 @@ func (f *File) walkFrames(sec *frameSection) ([]frame, error) {
 	return frames, nil
 }
 
-func (f *File) scanFrame(sec *frameSection, rec record, cies *cieCache) (frame, bool) {
+func (f *Frames) scanFrame(sec *frameSection, rec record, cies *cieCache) (frame, bool) {
 	c := cies.get(rec.cie)
 	if c == nil {
 		return frame{}, false
@@ -249,7 +257,7 @@ func (f *File) scanFrame(sec *frameSection, rec record, cies *cieCache) (frame, 
 	if c.signal && len(sec.machine.trampoline) > 0 && fr.start > 0 {
 		// A return address is looked up one byte before itself, and the kernel "returns" to the trampoline's first byte.
 		// glibc's frame description begins a byte early for that; others must be made to.
-		if code := f.at(uint64(fr.start)); hasTrampoline(code, sec.machine) {
+		if code := f.Image.at(uint64(fr.start)); hasTrampoline(code, sec.machine) {
 			fr.start--
 		}
 	}
@@ -261,9 +269,9 @@ func hasTrampoline(code []byte, m *machine) bool {
 }
 
 // executable reports whether a frame lies in one executable segment.
-func (f *File) executable(fr frame) bool {
-	for i := range f.segments {
-		s := &f.segments[i]
+func (f *Frames) executable(fr frame) bool {
+	for i := range f.Image.Segments {
+		s := &f.Image.Segments[i]
 		if s.kind == elf.PT_LOAD && s.flags&elf.PF_X != 0 &&
 			uint64(fr.start) >= s.vaddr && uint64(fr.end)-s.vaddr <= s.memsz {
 			return true

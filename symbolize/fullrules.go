@@ -11,8 +11,8 @@ type fullRules struct {
 
 // fullRules finds the rules that hold at a link-time address. nil without an error: no description covers it. Errors wrap
 // ErrFormat.
-func (f *File) fullRules(vaddr uint64) (rules *fullRules, err error) {
-	defer onFault(func(e error) { rules, err = nil, fmt.Errorf("unwind in %s: %w", f.path, e) })()
+func (f *Frames) fullRules(vaddr uint64) (rules *fullRules, err error) {
+	defer onFault(func(e error) { rules, err = nil, fmt.Errorf("unwind in %s: %w", f.Image.Path, e) })()
 	f.searchOnce.Do(func() { f.search = f.newFrameSearch() })
 	fr, ok := f.search.find(vaddr)
 	if !ok || vaddr < uint64(fr.start) || vaddr >= uint64(fr.end) {
@@ -20,7 +20,7 @@ func (f *File) fullRules(vaddr uint64) (rules *fullRules, err error) {
 	}
 	rules, err = f.search.section.fullRules(fr, vaddr)
 	if err != nil {
-		return nil, fmt.Errorf("unwind in %s: %w", f.path, err)
+		return nil, fmt.Errorf("unwind in %s: %w", f.Image.Path, err)
 	}
 	return rules, nil
 }

@@ -3,10 +3,13 @@ package symbolize
 import (
 	"bytes"
 	"encoding/binary"
+	"io"
 	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gputrace/gputrace/process/elfimage/elftest"
 )
 
 // FuzzFile edits a small real file: up to four words anywhere, and its length. Nothing may panic, hang, or break what
@@ -14,8 +17,9 @@ import (
 func FuzzFile(f *testing.F) {
 	var images [][]byte
 	for _, path := range []string{
-		build(f, "call.c", callC, "-O2", "-Wl,-z,lazy"),
-		build(f, "rows.s", asmRows[1].source()+asmRows[6].source()+asmRows[33].source()),
+		build(f, "call.c", elftest.CallC, "-O2", "-Wl,-z,lazy"),
+		build(f, "rows.s", ".globl fp\n.type fp, @function\nfp:\n.cfi_startproc\n.cfi_def_cfa rbp, 16\n.cfi_offset rbp, -16\n"+
+			".cfi_remember_state\n.cfi_def_cfa_offset 32\nnop\n.cfi_restore_state\nnop\n.cfi_endproc\n.size fp, .-fp\n"),
 	} {
 		b, err := os.ReadFile(path)
 		if err != nil {
@@ -53,12 +57,11 @@ func exercise(t *testing.T, image []byte, vaddr uint64) {
 	if err != nil {
 		return
 	}
-	table, err := e.UnwindTable()
+	table, err := e.Frames().Table()
 	if err != nil && table != nil {
 		t.Fatal("a table beside an error")
 	}
 	if table != nil {
-		checkShape(t, table)
 		table.Lookup(vaddr)
 	}
 	for i := range min(2, e.tables()[1].count()) {
@@ -68,7 +71,7 @@ func exercise(t *testing.T, image []byte, vaddr uint64) {
 		t.Fatalf("%#x in %+v", vaddr, s)
 	}
 	walkNoise(e, vaddr)
-	if start, end, ok := e.FunctionBounds(vaddr); ok && (vaddr < start || vaddr >= end) {
+	if start, end, ok := e.Frames().Bounds(vaddr); ok && (vaddr < start || vaddr >= end) {
 		t.Fatalf("%#x from %#x to %#x", vaddr, start, end)
 	}
 	e.Find("plain")
@@ -76,96 +79,6 @@ func exercise(t *testing.T, image []byte, vaddr uint64) {
 	e.Text(vaddr, 16)
 	e.FileOffset(vaddr)
 	e.Bias(vaddr, vaddr&0xffff)
-}
-
-// walkNoise unwinds from an address of a file, with registers and a stack that lead about in it.
-func walkNoise(e *File, vaddr uint64) {
-	const stack = 0x7000
-	memory := &words{base: stack}
-	for i := range uint64(64) {
-		memory.data = append(memory.data, [...]uint64{vaddr + i%3, stack + 8*i, i}[i%3])
-	}
-	var regs Registers
-	for i := range regs {
-		regs[i] = stack + 16*uint64(i)
-	}
-	regs[16] = vaddr
-	u := Unwinder{Code: func(uint64) Code { return Code{File: e, Exec: true} }, Stack: memory, Text: memory}
-	u.Walk(regs, 100)
-}
-
-// FuzzUnwind walks the stack that the bytes are, in a library of every form of description.
-func FuzzUnwind(f *testing.F) {
-	var source strings.Builder
-	for i := range asmRows {
-		source.WriteString(asmRows[i].source())
-	}
-	file := open(f, build(f, "rows.s", source.String()))
-	var pcs []uint64
-	for i := range asmRows {
-		sym, _ := file.Find(asmRows[i].name)
-		pcs = append(pcs, sym.Addr)
-	}
-	const stack = 0x7000
-	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7}, []byte{8, 9, 10}, uint8(3))
-	f.Fuzz(func(t *testing.T, registers, memory []byte, at uint8) {
-		image := &words{base: stack} // each byte of memory is an address in it, or of a function
-		for _, b := range memory {
-			if b < 128 {
-				image.data = append(image.data, pcs[int(b)%len(pcs)]+1)
-			} else {
-				image.data = append(image.data, stack+8*uint64(b-128))
-			}
-		}
-		regs := Registers{16: pcs[int(at)%len(pcs)], 7: stack}
-		for i, b := range registers[:min(len(registers), 16)] {
-			regs[i] = stack + 8*uint64(b)
-		}
-		u := Unwinder{Code: func(uint64) Code { return Code{File: file, Exec: true} }, Stack: image, Text: image}
-		if frames, _ := u.Walk(regs, 50); len(frames) == 0 || len(frames) > 50 {
-			t.Fatalf("%d frames", len(frames))
-		}
-	})
-}
-
-// FuzzEvaluate gives the expression itself.
-func FuzzEvaluate(f *testing.F) {
-	f.Add([]byte{0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22}, uint64(1))
-	f.Add([]byte{0x30, 0x3a, 0x16, 0x31, 0x22, 0x16, 0x31, 0x1c, 0x12, 0x28, 0xf6, 0xff, 0x13}, uint64(1))
-	f.Fuzz(func(t *testing.T, expr []byte, cfa uint64) {
-		regs := &registerValues{lost: uint32(cfa)}
-		if v, err := evaluate(expr, regs, &words{0, make([]uint64, 64)}, cfa); err != nil && v != 0 {
-			t.Fatalf("%d beside %v", v, err)
-		}
-	})
-}
-
-// FuzzFrames gives the section itself, so that the instructions are reached at once. The first seed is what a compiler
-// writes.
-func FuzzFrames(f *testing.F) {
-	file := open(f, build(f, "call.c", callC, "-O2", "-Wl,-z,lazy"))
-	sec, err := file.frameSection()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(sec.data)
-	f.Add(open(f, build(f, "rows.s", asmRows[8].source()+asmRows[20].source())).section(".eh_frame").data)
-	f.Fuzz(func(t *testing.T, data []byte) {
-		s := *sec
-		s.data = data
-		table, err := file.buildTable(&s)
-		if err != nil || table == nil {
-			return
-		}
-		checkShape(t, table)
-		frames, err := file.scanFrames(&s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, fr := range frames {
-			s.fullRules(fr, uint64(fr.end-1))
-		}
-	})
 }
 
 // FuzzDemangle: names come from files too.
@@ -231,8 +144,10 @@ func FuzzDWARF(f *testing.F) {
 	get := func(name string) []byte { return file.section(name).data }
 	f.Add(get(".debug_info"), get(".debug_abbrev"), get(".debug_line"))
 	f.Fuzz(func(t *testing.T, info, abbrev, line []byte) {
-		e := &File{path: "fuzz", machine: file.machine, segments: file.segments}
-		for _, s := range file.sections {
+		image := *file.Image
+		image.Path, image.Sections = "fuzz", nil
+		e := newFile(&image)
+		for _, s := range file.Sections {
 			switch s.name {
 			case ".debug_info":
 				s.data = info
@@ -241,7 +156,7 @@ func FuzzDWARF(f *testing.F) {
 			case ".debug_line":
 				s.data = line
 			}
-			e.sections = append(e.sections, s)
+			e.Sections = append(e.Sections, s)
 		}
 		if n := e.Names(at + 8); len(n) > maxInlineDepth {
 			t.Fatalf("%d calls", len(n))
@@ -266,4 +181,38 @@ func FuzzXZ(f *testing.F) {
 			t.Fatalf("%d bytes, error %v", len(out), err)
 		}
 	})
+}
+
+// walkNoise unwinds from an address of a file, with registers and a stack that lead about in it.
+func walkNoise(e *File, vaddr uint64) {
+	const stack = 0x7000
+	memory := &noise{base: stack}
+	for i := range uint64(64) {
+		memory.data = append(memory.data, [...]uint64{vaddr + i%3, stack + 8*i, i}[i%3])
+	}
+	var regs Registers
+	for i := range regs {
+		regs[i] = stack + 16*uint64(i)
+	}
+	regs[16] = vaddr
+	u := Unwinder{Code: func(uint64) Code { return Code{Frames: e.Frames(), Exec: true} }, Stack: memory, Text: memory}
+	u.Walk(regs, 100)
+}
+
+// noise is memory of 8-byte noise from an address on.
+type noise struct {
+	base uint64
+	data []uint64
+}
+
+func (w *noise) ReadAt(b []byte, addr uint64) (int, error) {
+	off, size := addr-w.base, uint64(len(w.data))*8
+	if off > size || uint64(len(b)) > size-off {
+		return 0, io.ErrUnexpectedEOF
+	}
+	for i := range b {
+		at := off + uint64(i)
+		b[i] = byte(w.data[at/8] >> (at % 8 * 8))
+	}
+	return len(b), nil
 }

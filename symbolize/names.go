@@ -73,7 +73,7 @@ func (f *File) miniFile() *File {
 		if err != nil {
 			return
 		}
-		if mini, err := OpenBytes(image, f.path); err == nil {
+		if mini, err := OpenBytes(image, f.Path); err == nil {
 			f.adopt(mini)
 			f.mini = mini
 		}
@@ -84,17 +84,17 @@ func (f *File) miniFile() *File {
 // adopt makes a file one that only adds names: its addresses are this file's, its code is not there.
 func (f *File) adopt(other *File) {
 	other.main = f
-	if other.machine != f.machine {
-		other.sections, other.segments = nil, nil
+	if other.Machine() != f.Machine() {
+		other.Sections, other.Segments = nil, nil
 	}
 }
 
-// bounds is functionBounds of the file that has the code.
+// bounds is Frames.Bounds of the file that has the code.
 func (f *File) bounds(vaddr uint64) (start, end uint64, ok bool) {
 	if f.main != nil {
-		return f.main.functionBounds(vaddr)
+		return f.main.frames.Bounds(vaddr)
 	}
-	return f.functionBounds(vaddr)
+	return f.frames.Bounds(vaddr)
 }
 
 // isCode reports whether a link-time address lies in an executable segment. What a linker left out keeps its debug

@@ -237,15 +237,6 @@ func copyOf(t testing.TB, path string) string {
 	return written(t, filepath.Base(path), b)
 }
 
-func written(t testing.TB, name string, b []byte) string {
-	t.Helper()
-	p := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(p, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 // under opens files as if a folder were the root of the file system.
 func under(root string) func(string) (*os.File, error) {
 	return func(path string) (*os.File, error) { return os.Open(filepath.Join(root, path)) }
@@ -478,7 +469,7 @@ func TestNamesOfLibc(t *testing.T) {
 	addrs := everyInstruction(t, lib)
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
 	o := newOracle(t, lib, addrs[:1000])
-	o.ranges = functionRanges(append(readelfSymbols(t, lib), readelfSymbols(t, d.path)...))
+	o.ranges = functionRanges(append(readelfSymbols(t, lib), readelfSymbols(t, d.Path)...))
 	if lined, inlined := o.checkAll(t, f); lined < 500 || inlined < 50 {
 		t.Errorf("%d with a line, %d inlined calls", lined, inlined)
 	}

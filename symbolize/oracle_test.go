@@ -1,129 +1,16 @@
 package symbolize
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-// torchLib names a folder with PyTorch's libraries; the tests and benchmarks then take those too.
-const torchLib = "GPUTRACE_TORCH_LIB"
-
-// libraries are real files to test on: what every build machine has, and PyTorch's when asked for.
-func libraries(t testing.TB) []string {
-	t.Helper()
-	paths := []string{
-		strings.TrimSpace(output(t, "gcc", "-print-file-name=libc.so.6")),
-		strings.TrimSpace(output(t, "gcc", "-print-file-name=libstdc++.so.6")),
-		pythonLibrary(t),
-	}
-	return append(paths, torchLibraries(t)...)
-}
-
-// realLibraries are libraries and those of the PyTorch that the tests run on; without the latter in a short test.
-func realLibraries(t testing.TB) []string {
-	t.Helper()
-	paths := libraries(t)
-	if testing.Short() || os.Getenv(torchLib) != "" {
-		return paths
-	}
-	site := strings.TrimSpace(output(t, "../testdata/setup.sh", "--print", "site"))
-	return append(paths, librariesIn(filepath.Join(site, "torch", "lib"))...)
-}
-
-func torchLibraries(t testing.TB) (paths []string) {
-	t.Helper()
-	if dir := os.Getenv(torchLib); dir != "" {
-		return librariesIn(dir)
-	}
-	return nil
-}
-
-func librariesIn(dir string) (paths []string) {
-	for _, name := range []string{"libc10.so", "libc10_cuda.so", "libtorch_python.so", "libtorch_cpu.so", "libtorch_cuda.so"} {
-		paths = append(paths, filepath.Join(dir, name))
-	}
-	return paths
-}
-
-// pythonLibrary is libpython, or the interpreter where that is in it.
-func pythonLibrary(t testing.TB) string {
-	t.Helper()
-	out := output(t, "python3", "-c", "import sys, sysconfig as s; v = s.get_config_var\n"+
-		"print(v('LIBDIR'), v('INSTSONAME'), sys.executable, sep='\\n')")
-	f := strings.Split(strings.TrimSpace(out), "\n")
-	if lib := filepath.Join(f[0], f[1]); strings.Contains(f[1], ".so") {
-		if _, err := os.Stat(lib); err == nil {
-			return lib
-		}
-	}
-	exe, err := filepath.EvalSymlinks(f[2])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exe
-}
-
-func output(t testing.TB, name string, args ...string) string {
-	t.Helper()
-	var stderr bytes.Buffer
-	cmd := exec.Command(name, args...)
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, stderr.Bytes())
-	}
-	return string(out)
-}
-
-// lines runs a program and hands out the lines that it prints.
-func lines(t testing.TB, line func(string), name string, args ...string) {
-	t.Helper()
-	cmd := exec.Command(name, args...)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := bufio.NewScanner(out)
-	s.Buffer(nil, 16<<20)
-	for s.Scan() {
-		line(s.Text())
-	}
-	io.Copy(io.Discard, out)
-	if err := cmd.Wait(); err != nil || s.Err() != nil {
-		t.Fatalf("%s %s: %v, %v", name, strings.Join(args, " "), err, s.Err())
-	}
-}
-
-func open(t testing.TB, path string) *File {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	e, err := Open(f, path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { e.Close() })
-	return e
-}
-
 func tableOf(t testing.TB, f *File) *Table {
 	t.Helper()
-	table, err := f.UnwindTable()
+	table, err := f.Frames().Table()
 	if err != nil || table == nil {
 		t.Fatalf("table %v, error %v", table, err)
 	}

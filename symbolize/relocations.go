@@ -12,8 +12,8 @@ type Range struct{ Start, End uint64 }
 // CodeRanges lists the executable segments, in the order of the program headers.
 func (f *File) CodeRanges() []Range {
 	var out []Range
-	for i := range f.segments {
-		s := &f.segments[i]
+	for i := range f.Segments {
+		s := &f.Segments[i]
 		if s.kind == elf.PT_LOAD && s.flags&elf.PF_X != 0 && s.filesz > 0 {
 			out = append(out, Range{Start: s.vaddr, End: s.vaddr + s.filesz})
 		}
@@ -55,7 +55,7 @@ func (f *File) importSlots(table []byte, prefix string) (slots []uint64) {
 
 // isAddress reports whether a relocation stores the plain address of its symbol (psABI of each machine).
 func (f *File) isAddress(kind uint32) bool {
-	switch f.machine {
+	switch f.Machine() {
 	case elf.EM_X86_64:
 		r := elf.R_X86_64(kind)
 		return r == elf.R_X86_64_JMP_SLOT || r == elf.R_X86_64_GLOB_DAT || r == elf.R_X86_64_64

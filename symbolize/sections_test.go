@@ -141,7 +141,7 @@ func TestOddSections(t *testing.T) {
 			image := buildOdd(t, i, "-Wl,--no-eh-frame-hdr")
 			if !s.untold {
 				checkOdd(t, image, &s.want)
-			} else if table, err := open(t, written(t, "odd.so", image)).UnwindTable(); !errors.Is(err, ErrFormat) {
+			} else if table, err := open(t, written(t, "odd.so", image)).Frames().Table(); !errors.Is(err, ErrFormat) {
 				t.Errorf("table %v, error %v, want ErrFormat", table, err)
 			}
 		})
@@ -189,7 +189,7 @@ func TestOverlapEqualsLibgcc(t *testing.T) {
 		}
 		for i, line := range told {
 			pc, want := a+uint64(i), line != "-1"
-			start, _, ok := f.FunctionBounds(pc)
+			start, _, ok := f.Frames().Bounds(pc)
 			if has := tableOf(t, f).Lookup(pc) != Rule(RuleNone); has != want || ok != want {
 				t.Errorf("%s, a+%d: rule %v, bounds %v, libgcc %s", s.name, i, has, ok, line)
 			} else if ok && fmt.Sprint(start-a) != line {

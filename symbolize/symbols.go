@@ -142,11 +142,11 @@ func (f *File) tables() *symbolTables {
 }
 
 func (f *File) findTables() (t symbolTables) {
-	for i := range f.sections {
-		s := &f.sections[i]
+	for i := range f.Sections {
+		s := &f.Sections[i]
 		var names []byte
-		if int(s.link) < len(f.sections) {
-			names = f.sections[s.link].data
+		if int(s.link) < len(f.Sections) {
+			names = f.Sections[s.link].data
 		}
 		switch s.kind {
 		case elf.SHT_DYNSYM:
@@ -165,6 +165,9 @@ func (f *File) findTables() (t symbolTables) {
 	}
 	return t
 }
+
+// symSize is the size of a symbol (System V ABI, gabi chapter 4), bytes.
+const symSize = 24
 
 func (t *symbolTable) count() int { return min(len(t.entries)/symSize, maxSymbols) }
 

@@ -179,25 +179,6 @@ func functionsWith(syms []elfSymbol, prefix string) map[uint64][]string {
 	return names
 }
 
-func TestFunctionBoundsEqualReadelf(t *testing.T) {
-	for _, path := range libraries(t)[:3] {
-		f := open(t, path)
-		frames := readelfFrames(t, path)
-		for i, fr := range frames {
-			for _, at := range []uint64{fr.start, fr.end - 1} {
-				if start, end, ok := f.FunctionBounds(at); !ok || start != fr.start || end != fr.end {
-					t.Fatalf("%s, %#x: got %#x to %#x, %v, want %#x to %#x", path, at, start, end, ok, fr.start, fr.end)
-				}
-			}
-			if i+1 < len(frames) && frames[i+1].start > fr.end {
-				if start, end, ok := f.FunctionBounds(fr.end); ok {
-					t.Fatalf("%s, %#x: got %#x to %#x, want none", path, fr.end, start, end)
-				}
-			}
-		}
-	}
-}
-
 // TestSymbolChoice has the cases that real libraries seldom have: a function inside another, one without a size, aliases.
 func TestSymbolChoice(t *testing.T) {
 	f := open(t, build(t, "choice.s", `
@@ -274,10 +255,10 @@ func TestConcurrentUse(t *testing.T) {
 			if s, found := f.SymbolAt(fork.Addr); !ok || !found || s.Addr != fork.Addr {
 				t.Errorf("got %+v, want %+v", s, fork)
 			}
-			if start, _, ok := f.FunctionBounds(fork.Addr); !ok || start != fork.Addr {
+			if start, _, ok := f.Frames().Bounds(fork.Addr); !ok || start != fork.Addr {
 				t.Errorf("bounds begin at %#x", start)
 			}
-			if got, err := f.UnwindTable(); err != nil || !slices.Equal(got.Rows, want.Rows) {
+			if got, err := f.Frames().Table(); err != nil || !slices.Equal(got.Rows, want.Rows) {
 				t.Errorf("error %v, or other rows", err)
 			}
 			f.Release()

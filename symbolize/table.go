@@ -31,12 +31,12 @@ func (t *Table) Lookup(vaddr uint64) Rule {
 	return Rule(t.Rules[t.Rows[i-1]>>32])
 }
 
-// UnwindTable builds the table from .eh_frame. It is nil, without an error, when that describes no function. Errors wrap
+// Table builds the table from .eh_frame. It is nil, without an error, when that describes no function. Errors wrap
 // ErrFormat: code above 4 GiB, an unknown architecture, damaged records, more than MaxRules rules.
 //
 // Where descriptions overlap, the one that starts later wins, as in the binary search of libgcc's unwinder.
-func (f *File) UnwindTable() (t *Table, err error) {
-	defer onFault(func(e error) { t, err = nil, fmt.Errorf("unwind table of %s: %w", f.path, e) })()
+func (f *Frames) Table() (t *Table, err error) {
+	defer onFault(func(e error) { t, err = nil, fmt.Errorf("unwind table of %s: %w", f.Image.Path, e) })()
 	sec, err := f.frameSection()
 	if err == nil && sec == nil {
 		return nil, nil
@@ -48,15 +48,15 @@ func (f *File) UnwindTable() (t *Table, err error) {
 		t, err = f.buildTable(sec)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("unwind table of %s: %w", f.path, err)
+		return nil, fmt.Errorf("unwind table of %s: %w", f.Image.Path, err)
 	}
 	return t, nil
 }
 
 // checkRange makes sure that every pc fits a row.
-func (f *File) checkRange() error {
-	for i := range f.segments {
-		s := &f.segments[i]
+func (f *Frames) checkRange() error {
+	for i := range f.Image.Segments {
+		s := &f.Image.Segments[i]
 		if s.kind == elf.PT_LOAD && s.flags&elf.PF_X != 0 && s.vaddr+s.memsz > math.MaxUint32 {
 			return fmt.Errorf("code up to %#x, want below 4 GiB: %w", s.vaddr+s.memsz, ErrFormat)
 		}
@@ -64,7 +64,7 @@ func (f *File) checkRange() error {
 	return nil
 }
 
-func (f *File) buildTable(sec *frameSection) (*Table, error) {
+func (f *Frames) buildTable(sec *frameSection) (*Table, error) {
 	frames, err := f.scanFrames(sec)
 	if err != nil {
 		return nil, err

@@ -13,9 +13,9 @@ type Registers [numRegisters]uint64
 
 // Code is what lies at an address in a process.
 type Code struct {
-	File *File  // nil: code without a file, such as a JIT compiler makes, or none
-	Bias uint64 // of the file: address - link-time address
-	Exec bool   // there is executable memory
+	Frames *Frames // of the file; nil: code without a file, such as a JIT compiler makes, or none
+	Bias   uint64  // of the file: address - link-time address
+	Exec   bool    // there is executable memory
 }
 
 // Unwinder walks stacks outside the process, by all that a frame description can say: any register, any expression. The kernel
@@ -142,10 +142,10 @@ func rulesOf(code Code, at uint64) (*fullRules, WalkEnd) {
 	if !code.Exec {
 		return nil, WalkNoMapping
 	}
-	if code.File == nil || code.File.machine != unwindMachine {
+	if code.Frames == nil || code.Frames.Image.Machine() != unwindMachine {
 		return nil, WalkNoRow
 	}
-	rules, err := code.File.fullRules(at - code.Bias)
+	rules, err := code.Frames.fullRules(at - code.Bias)
 	switch {
 	case err != nil:
 		return nil, WalkBadRule
@@ -239,8 +239,8 @@ func endOf(err error) WalkEnd {
 // text is the code at an address, n bytes; nil when it cannot be read.
 func (w *unwinding) text(addr uint64, n int) []byte {
 	code := w.Code(addr)
-	if code.File != nil {
-		b, _ := code.File.Text(addr-code.Bias, n)
+	if code.Frames != nil {
+		b, _ := code.Frames.Image.Text(addr-code.Bias, n)
 		return b
 	}
 	if !code.Exec || w.Text == nil {

@@ -114,14 +114,14 @@ func TestFullRulesCondense(t *testing.T) {
 		for i := range table.Rows {
 			want := rowRule(table, i)
 			vaddr := uint64(uint32(table.Rows[i]))
-			rules, err := f.fullRules(vaddr)
+			rules, err := f.Frames().fullRules(vaddr)
 			if err != nil {
 				t.Fatalf("%#x: %v", vaddr, err)
 			}
 			got := Rule(RuleNone)
 			if rules != nil {
 				known++
-				got = rules.state.rule(machines[f.machine], rules.signal)
+				got = rules.state.rule(machines[f.Machine()], rules.signal)
 			}
 			if got != want && !(want.Kind() == RuleSignal && rules == nil) { // the table begins a byte early
 				t.Fatalf("%s: %#x: got %v, want %v", path, vaddr, got, want)
@@ -230,7 +230,7 @@ func TestWalkEnds(t *testing.T) {
 	f := open(t, path)
 	sym, ok := f.Find(asmRows[0].name)
 	require.True(t, ok)
-	in := func(addr uint64) Code { return Code{File: f, Exec: addr < 1<<20} }
+	in := func(addr uint64) Code { return Code{Frames: f.Frames(), Exec: addr < 1<<20} }
 	pc := sym.Addr
 	for name, c := range map[string]struct {
 		pc    uint64

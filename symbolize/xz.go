@@ -51,7 +51,7 @@ func unxz(packed []byte, limit int) (out []byte, err error) {
 		if r.bad || size == 0 { // the index, which repeats the sizes of the blocks
 			break
 		}
-		block, err := r.xzBlock(int(size), limit-len(out), check)
+		block, err := xzBlock(&r, int(size), limit-len(out), check)
 		if err != nil {
 			return nil, err
 		}
@@ -64,8 +64,8 @@ func unxz(packed []byte, limit int) (out []byte, err error) {
 }
 
 // xzBlock unpacks the block behind its size byte (section 3).
-func (r *reader) xzBlock(size, limit int, check func() hash.Hash) ([]byte, error) {
-	dict, err := r.xzBlockHeader(4 * size)
+func xzBlock(r *reader, size, limit int, check func() hash.Hash) ([]byte, error) {
+	dict, err := xzBlockHeader(r, 4*size)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func (r *reader) xzBlock(size, limit int, check func() hash.Hash) ([]byte, error
 }
 
 // xzBlockHeader reads the rest of a block header, n bytes and its CRC, and gives the size of the dictionary, bytes.
-func (r *reader) xzBlockHeader(n int) (dict int, err error) {
+func xzBlockHeader(r *reader, n int) (dict int, err error) {
 	start := r.off - 1
 	body, sum := r.take(uint64(n-1)), r.u32()
 	if r.bad || crc32.ChecksumIEEE(r.b[start:start+n]) != sum {

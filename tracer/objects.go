@@ -178,7 +178,7 @@ func (o *objects) build(fresh []*object) {
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for obj := range work {
-				table, hit, err := o.cache.Table(obj.file)
+				table, hit, err := o.cache.Table(obj.file.Frames())
 				obj.file.Release()
 				done <- built{obj, table, hit, err}
 			}
@@ -236,7 +236,7 @@ func Prepare(p *process.Process, dir string) {
 			done[id] = true
 		}
 		if file := o.open(m).file; file != nil {
-			_, _, _ = cache.Table(file)
+			_, _, _ = cache.Table(file.Frames())
 			file.Release()
 		}
 	}

@@ -308,7 +308,7 @@ func (t *Tracer) codeAt(addr uint64) symbolize.Code {
 	if r == nil || r.since > t.reached { // the stack is from before
 		return symbolize.Code{}
 	}
-	return symbolize.Code{File: r.object.file, Bias: r.bias, Exec: true}
+	return symbolize.Code{Frames: r.object.file.Frames(), Bias: r.bias, Exec: true}
 }
 
 // statusOf is the status of a stack that was unwound from a copy.

@@ -115,7 +115,7 @@ func (c *codeFiles) end(addr uint64) (uint64, bool) {
 		if f == nil {
 			return 0, false
 		}
-		start, end, ok := f.FunctionBounds(addr - f.bias)
+		start, end, ok := f.Frames().Bounds(addr - f.bias)
 		return end + f.bias, ok && start+f.bias == addr
 	}
 	return 0, false

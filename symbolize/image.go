@@ -1,0 +1,333 @@
+package symbolize
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrFormat is wrapped by the errors about contents: not an ELF64 little-endian file, or tables that do not hold together.
+var ErrFormat = errors.New("malformed file")
+
+// Sizes and limits of the ELF64 tables (System V ABI, gabi chapters 4 and 5).
+const (
+	ehdrSize = 64
+	phdrSize = 56
+	shdrSize = 64
+
+	pageSize = 4096 // the kernel maps in pages; a larger p_align only moves the start
+	maxText  = 64 << 10
+	maxNote  = 64 // bytes of a build-id: SHA-512 is the longest digest in use
+
+	maxSectionName = 256
+)
+
+// Image is an ELF64 little-endian object, mapped read-only or in memory. It does not change; safe for concurrent use until Close.
+// A file that is truncated while it is mapped gives errors and empty answers, not a crash, where OnFault guards what reads it.
+type Image struct {
+	Path     string // for messages
+	Size     uint64
+	Segments []segment
+	Sections []section
+
+	data    []byte
+	mapped  bool
+	machine elf.Machine
+	buildID string
+}
+
+// segment is a program header. data is what of it lies in the file.
+type segment struct {
+	kind          elf.ProgType
+	flags         elf.ProgFlag
+	offset, vaddr uint64
+	filesz, memsz uint64
+	alignment     uint64
+	data          []byte
+}
+
+// section is a section header. data is nil for a section without contents in the file, or whose contents are compressed:
+// those are in packed.
+type section struct {
+	name string
+	kind elf.SectionType
+	addr uint64
+	link uint32
+	data []byte
+
+	packed []byte
+}
+
+// OpenImage maps a file. It does not take f over: the caller may close f at once. path is for messages only. Errors about
+// contents wrap ErrFormat.
+func OpenImage(f *os.File, path string) (image *Image, err error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	if !st.Mode().IsRegular() || st.Size() < ehdrSize || int64(int(st.Size())) != st.Size() {
+		return nil, fmt.Errorf("open %s: %d bytes, mode %s: %w", path, st.Size(), st.Mode(), ErrFormat)
+	}
+	// The kernel writes breakpoints into every private mapping of a file that is probed for all processes, ours too; a shared
+	// one it leaves alone (valid_vma of kernel/events/uprobes.c).
+	b, err := unix.Mmap(int(f.Fd()), 0, int(st.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map %s: %w", path, err)
+	}
+	image, err = NewImage(b, path)
+	if err != nil {
+		unix.Munmap(b)
+		return nil, err
+	}
+	image.mapped = true
+	return image, nil
+}
+
+// NewImage reads an image from memory: the vdso. The Image keeps b, which must not change. Errors wrap ErrFormat.
+func NewImage(b []byte, path string) (f *Image, err error) {
+	defer onFault(func(e error) { f, err = nil, fmt.Errorf("open %s: %w", path, e) })()
+	f = &Image{Path: path, data: b, Size: uint64(len(b))}
+	if err := f.readHeaders(); err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	f.buildID = f.findBuildID()
+	return f, nil
+}
+
+// Close unmaps the file. No call may be running or follow.
+func (f *Image) Close() error {
+	if !f.mapped {
+		return nil
+	}
+	f.mapped = false
+	if err := unix.Munmap(f.data); err != nil {
+		return fmt.Errorf("unmap %s: %w", f.Path, err)
+	}
+	return nil
+}
+
+// Release gives the pages of the file that were read back to the kernel. They come back from the page cache.
+func (f *Image) Release() {
+	if f.mapped {
+		_ = unix.Madvise(f.data, unix.MADV_DONTNEED) // advice
+	}
+}
+
+// BuildID is the GNU build-id in hex, "" when the file has none.
+func (f *Image) BuildID() string { return f.buildID }
+
+// Machine is the architecture.
+func (f *Image) Machine() elf.Machine { return f.machine }
+
+// Bias is what a mapping of the file adds to link-time addresses: address = vaddr + bias, modulo 2^64. start is the
+// mapping's first address, offset its file offset; an executable mapping is meant where segments share a page of the
+// file. ok is false when no loaded segment covers the offset.
+func (f *Image) Bias(start, offset uint64) (bias uint64, ok bool) {
+	best := 0
+	for i := range f.Segments {
+		s := &f.Segments[i]
+		if score := s.mappingScore(offset); score > best {
+			best, ok = score, true
+			bias = start - (s.vaddr - s.offset + offset)
+		}
+	}
+	return bias, ok
+}
+
+// mappingScore says how well a mapping from a file offset fits the segment, 0 for not at all. The kernel maps whole
+// pages, so that neighbours in the file can both cover an offset.
+func (s *segment) mappingScore(offset uint64) int {
+	first := s.offset &^ (pageSize - 1)
+	if s.kind != elf.PT_LOAD || offset < first || offset-first >= s.offset-first+s.filesz {
+		return 0
+	}
+	score := 1
+	if s.flags&elf.PF_X != 0 {
+		score++
+	}
+	if offset == first {
+		score += 2
+	}
+	return score
+}
+
+// FileOffset is where in the file a link-time address lies, as uprobes need it.
+func (f *Image) FileOffset(vaddr uint64) (offset uint64, ok bool) {
+	s := f.loaded(vaddr)
+	if s == nil || vaddr-s.vaddr >= s.filesz {
+		return 0, false
+	}
+	return s.offset + (vaddr - s.vaddr), true
+}
+
+// Text copies n bytes, at most 64 KiB, from a link-time address; fewer where the segment ends. ok is false when there is
+// not one.
+func (f *Image) Text(vaddr uint64, n int) (code []byte, ok bool) {
+	defer onFault(func(error) { code, ok = nil, false })()
+	b := f.at(vaddr)
+	n = min(n, len(b), maxText)
+	if n <= 0 {
+		return nil, false
+	}
+	return bytes.Clone(b[:n]), true
+}
+
+// at is the file's bytes from a link-time address to the end of its segment; nil when it is in none.
+func (f *Image) at(vaddr uint64) []byte {
+	s := f.loaded(vaddr)
+	if s == nil || vaddr-s.vaddr >= uint64(len(s.data)) {
+		return nil
+	}
+	return s.data[vaddr-s.vaddr:]
+}
+
+func (f *Image) loaded(vaddr uint64) *segment {
+	for i := range f.Segments {
+		s := &f.Segments[i]
+		if s.kind == elf.PT_LOAD && vaddr >= s.vaddr && vaddr-s.vaddr < s.memsz {
+			return s
+		}
+	}
+	return nil
+}
+
+func (f *Image) section(name string) *section {
+	for i := range f.Sections {
+		if f.Sections[i].name == name {
+			return &f.Sections[i]
+		}
+	}
+	return nil
+}
+
+func (f *Image) readHeaders() error {
+	if len(f.data) < ehdrSize || !bytes.HasPrefix(f.data, []byte(elf.ELFMAG)) {
+		return fmt.Errorf("no ELF header in %d bytes: %w", len(f.data), ErrFormat)
+	}
+	class, order := elf.Class(f.data[elf.EI_CLASS]), elf.Data(f.data[elf.EI_DATA])
+	if class != elf.ELFCLASS64 || order != elf.ELFDATA2LSB {
+		return fmt.Errorf("%s, %s, want 64 bits, little-endian: %w", class, order, ErrFormat)
+	}
+	r := reader{b: f.data, off: elf.EI_NIDENT}
+	r.u16() // e_type
+	f.machine = elf.Machine(r.u16())
+	r.take(4 + 8) // e_version, e_entry
+	phoff, shoff := r.u64(), r.u64()
+	r.take(4 + 2) // e_flags, e_ehsize
+	phsize, phnum := r.u16(), r.u16()
+	shsize, shnum, shstr := r.u16(), r.u16(), r.u16()
+	if phnum > 0 && phsize != phdrSize {
+		return fmt.Errorf("program headers of %d bytes, want %d: %w", phsize, phdrSize, ErrFormat)
+	}
+	if err := f.readSegments(phoff, int(phnum)); err != nil {
+		return err
+	}
+	if shsize == shdrSize {
+		f.readSections(shoff, int(shnum), int(shstr))
+	}
+	return nil
+}
+
+func (f *Image) readSegments(off uint64, n int) error {
+	table := f.slice(off, uint64(n)*phdrSize)
+	if table == nil && n > 0 {
+		return fmt.Errorf("%d program headers at %#x of %d bytes: %w", n, off, f.Size, ErrFormat)
+	}
+	f.Segments = make([]segment, n)
+	r := reader{b: table}
+	for i := range f.Segments {
+		s := &f.Segments[i]
+		s.kind, s.flags = elf.ProgType(r.u32()), elf.ProgFlag(r.u32())
+		s.offset, s.vaddr = r.u64(), r.u64()
+		r.u64() // p_paddr
+		s.filesz, s.memsz, s.alignment = r.u64(), r.u64(), r.u64()
+		s.data = f.slice(s.offset, s.filesz)
+		if s.data == nil || s.vaddr+s.memsz < s.vaddr || s.filesz > s.memsz {
+			// Nothing of such a segment can be trusted; the loader would refuse it.
+			s.data, s.filesz = nil, 0
+		}
+	}
+	return nil
+}
+
+// readSections reads the section headers that make sense. They are not needed to run a program: a file without them, or
+// with broken ones, is one without.
+func (f *Image) readSections(off uint64, n, names int) {
+	table := f.slice(off, uint64(n)*shdrSize)
+	if table == nil || names >= n {
+		return
+	}
+	sections, nameOffs := make([]section, n), make([]uint32, n)
+	r := reader{b: table}
+	for i := range sections {
+		s := &sections[i]
+		nameOffs[i], s.kind = r.u32(), elf.SectionType(r.u32())
+		flags := elf.SectionFlag(r.u64())
+		s.addr = r.u64()
+		offset, size := r.u64(), r.u64()
+		s.link = r.u32()
+		r.take(4 + 8 + 8) // sh_info, sh_addralign, sh_entsize
+		switch {
+		case s.kind == elf.SHT_NOBITS:
+		case flags&elf.SHF_COMPRESSED != 0:
+			s.packed = f.slice(offset, size)
+		default:
+			s.data = f.slice(offset, size)
+		}
+	}
+	for i := range sections {
+		sections[i].name = string(cstringAt(sections[names].data, nameOffs[i], maxSectionName))
+	}
+	f.Sections = sections
+}
+
+// slice is a range of the file, nil when it does not lie in it.
+func (f *Image) slice(off, n uint64) []byte {
+	if off > f.Size || n > f.Size-off {
+		return nil
+	}
+	return f.data[off : off+n : off+n]
+}
+
+// findBuildID goes through the program headers: patchelf moves the note to the end of the file, and stripped images keep
+// no section headers.
+func (f *Image) findBuildID() string {
+	for i := range f.Segments {
+		s := &f.Segments[i]
+		if s.kind != elf.PT_NOTE {
+			continue
+		}
+		if id := buildIDNote(s.data, s.alignment); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+// buildIDNote looks for NT_GNU_BUILD_ID (3) of owner "GNU" among notes. Names and contents are padded to 4 bytes, or to 8
+// in a segment aligned so (the gABI's rule, used for .note.gnu.property).
+func buildIDNote(notes []byte, alignment uint64) string {
+	if alignment != 8 {
+		alignment = 4
+	}
+	r := reader{b: notes}
+	for r.off < len(r.b) {
+		nameSize, descSize, kind := r.u32(), r.u32(), r.u32()
+		name := r.take(uint64(nameSize))
+		r.take(-uint64(r.off) & (alignment - 1))
+		desc := r.take(uint64(descSize))
+		if r.bad {
+			return ""
+		}
+		if kind == 3 && string(name) == "GNU\x00" && len(desc) > 0 && len(desc) <= maxNote {
+			return hex.EncodeToString(desc)
+		}
+		r.take(-uint64(r.off) & (alignment - 1))
+	}
+	return ""
+}
