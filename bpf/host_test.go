@@ -23,6 +23,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // compile builds the unwinder for the host.
@@ -43,7 +44,7 @@ type walked struct {
 	oracle []uint64
 	linker bool // the walk ended in the dynamic linker
 
-	regs  symbolize.Registers
+	regs  unwind.Registers
 	stack []byte // from RAW_BELOW under the stack pointer on
 }
 
@@ -185,9 +186,9 @@ func compare(t *testing.T, w *walked) {
 // compareCopy unwinds a stack once more, as the tracer does those that the kernel cannot unwind: from the registers and a copy.
 // What ended the kernel's walk is no end here; only the copy can be too short: of a stack that is too deep or not readable, and
 // of a handler's own stack, which what the signal interrupted is not on.
-func compareCopy(t *testing.T, w *walked, code func(uint64) symbolize.Code) {
+func compareCopy(t *testing.T, w *walked, code func(uint64) unwind.Code) {
 	t.Helper()
-	u := symbolize.Unwinder{Code: code, Stack: w}
+	u := unwind.Unwinder{Code: code, Stack: w}
 	frames, end := u.Walk(w.regs, math.MaxInt)
 	var pcs []uint64
 	for _, f := range frames {
@@ -196,11 +197,11 @@ func compareCopy(t *testing.T, w *walked, code func(uint64) symbolize.Code) {
 	}
 	want := w.oracle
 	if slices.Contains([]string{"too deep", "unreadable", "signal on another stack"}, w.name) {
-		require.Equal(t, symbolize.WalkNoMemory, end, w.name)
+		require.Equal(t, unwind.WalkNoMemory, end, w.name)
 		require.Greater(t, len(pcs), 2, w.name)
 		want = want[:len(pcs)]
 	} else {
-		require.Equal(t, symbolize.WalkDone, end, w.name)
+		require.Equal(t, unwind.WalkDone, end, w.name)
 	}
 	if !strings.HasPrefix(w.name, "step") { // the innermost frame is at the walk there, at the call of backtrace here
 		require.InDelta(t, pcs[0], want[0], 1000, w.name)
@@ -210,7 +211,7 @@ func compareCopy(t *testing.T, w *walked, code func(uint64) symbolize.Code) {
 }
 
 // walkAll runs the program with the tables of its own mappings.
-func walkAll(t *testing.T, program, mode string) ([]walked, func(uint64) symbolize.Code) {
+func walkAll(t *testing.T, program, mode string) ([]walked, func(uint64) unwind.Code) {
 	t.Helper()
 	cmd := exec.Command(program, mode)
 	in, err := cmd.StdinPipe()
@@ -246,14 +247,14 @@ func walkAll(t *testing.T, program, mode string) ([]walked, func(uint64) symboli
 			return strings.HasPrefix(m.Base(), "ld-linux") && m.Start <= pc && pc < m.End
 		})
 	}
-	return stacks, func(addr uint64) symbolize.Code {
+	return stacks, func(addr uint64) unwind.Code {
 		for i := range maps {
 			if m := &maps[i]; m.Start <= addr && addr < m.End {
 				bias, ok := files[i].Bias(m.Start, m.Offset)
-				return symbolize.Code{Frames: files[i].Frames(), Bias: bias, Exec: ok}
+				return unwind.Code{Frames: files[i].Frames(), Bias: bias, Exec: ok}
 			}
 		}
-		return symbolize.Code{}
+		return unwind.Code{}
 	}
 }
 
@@ -311,7 +312,7 @@ func tables(t *testing.T, files []*symbolize.File, maps []process.Mapping) []byt
 		file := files[i]
 		bias, ok := file.Bias(m.Start, m.Offset)
 		require.True(t, ok, m.Path)
-		table, _, err := new(symbolize.Cache).Table(file.Frames())
+		table, _, err := new(unwind.Cache).Table(file.Frames())
 		require.NoError(t, err, m.Path)
 		first := len(rows) / 8
 		for _, row := range table.Rows {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // evalLoop is the function that runs Python frames. To 3.9 each call of it runs one, and leaves nothing on the C stack that
@@ -65,7 +66,7 @@ func splitParts(file *symbolize.File, entry uint64) ([]Range, error) {
 	if err != nil {
 		return nil, err
 	}
-	fresh := symbolize.NewRule(symbolize.RuleSP, 8, symbolize.SavedFP{})
+	fresh := unwind.NewRule(unwind.RuleSP, 8, unwind.SavedFP{})
 	parts := []Range{{start, limit}}
 	for i := 0; i < len(parts) && len(parts) <= maxEvalParts; i++ {
 		for _, j := range jumpsOf(file, parts[i]) {

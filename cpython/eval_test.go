@@ -8,10 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gputrace/gputrace/symbolize"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gputrace/gputrace/symbolize"
 )
 
 // The eval loop of the versions that are recognized by it is the function that the symbol table gives, where the library is mapped.

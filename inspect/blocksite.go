@@ -6,9 +6,8 @@ import (
 	"debug/elf"
 	"fmt"
 
-	"golang.org/x/arch/x86/x86asm"
-
 	"github.com/gputrace/gputrace/symbolize"
+	"golang.org/x/arch/x86/x86asm"
 )
 
 // reportPrefix begins the mangled name of c10::reportMemoryUsageToProfiler in every version of PyTorch.

@@ -13,10 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gputrace/gputrace/symbolize"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gputrace/gputrace/symbolize"
 )
 
 func openFile(t testing.TB, path string) *symbolize.File {

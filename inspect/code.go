@@ -7,9 +7,8 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"golang.org/x/arch/x86/x86asm"
-
 	"github.com/gputrace/gputrace/symbolize"
+	"golang.org/x/arch/x86/x86asm"
 )
 
 const (

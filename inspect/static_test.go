@@ -9,10 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gputrace/gputrace/symbolize"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gputrace/gputrace/symbolize"
 )
 
 // emptyCache and getDeviceStats are how the functions of PyTorch 1.13.1 begin.

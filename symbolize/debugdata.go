@@ -9,6 +9,8 @@ import (
 	"io"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // debug/dwarf trusts what it reads: it makes tables of 16 times the size of what they are made of, one for each unit, copies
@@ -47,7 +49,7 @@ type debugInfo struct {
 
 // debugInfo opens the debug information; nil without an error when the file has none.
 func (f *File) debugInfo() (*debugInfo, error) {
-	if s := f.section(".debug_info"); s == nil || len(s.data)+len(s.packed) == 0 {
+	if s := f.Section(".debug_info"); s == nil || len(s.Data)+len(s.Packed) == 0 {
 		return nil, nil
 	}
 	sections, err := f.readDebugSections()
@@ -57,7 +59,7 @@ func (f *File) debugInfo() (*debugInfo, error) {
 	info, abbrev, str := sections[".debug_info"], sections[".debug_abbrev"], sections[".debug_str"]
 	units, ok := unitHeaders(info)
 	if !ok || !checkAbbrev(abbrev, units) || !checkStrings(str) || !checkStrings(sections[".debug_line_str"]) {
-		return nil, fmt.Errorf("debug information of %s: %w", f.Path, ErrFormat)
+		return nil, fmt.Errorf("debug information of %s: %w", f.Path, elfimage.ErrFormat)
 	}
 	data, err := dwarf.New(abbrev, nil, nil, info, nil, nil, sections[".debug_ranges"], str)
 	for name, b := range sections {
@@ -76,53 +78,53 @@ func (f *File) readDebugSections() (map[string][]byte, error) {
 	out, left := map[string][]byte{}, maxUnpacked
 	for i := range f.Sections {
 		s := &f.Sections[i]
-		limit, wanted := debugSections[s.name]
-		if !wanted || out[s.name] != nil {
+		limit, wanted := debugSections[s.Name]
+		if !wanted || out[s.Name] != nil {
 			continue
 		}
-		b := s.data
-		if s.packed != nil {
+		b := s.Data
+		if s.Packed != nil {
 			var err error
-			if b, err = unpackSection(s.packed, min(left, limit)); err != nil {
-				return nil, fmt.Errorf("%s: %w", s.name, err)
+			if b, err = unpackSection(s.Packed, min(left, limit)); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.Name, err)
 			}
 			left -= len(b)
 		}
 		if len(b) > limit {
-			return nil, fmt.Errorf("%s of %d bytes, at most %d: %w", s.name, len(b), limit, ErrFormat)
+			return nil, fmt.Errorf("%s of %d bytes, at most %d: %w", s.Name, len(b), limit, elfimage.ErrFormat)
 		}
-		out[s.name] = b
+		out[s.Name] = b
 	}
 	return out, nil
 }
 
 // unpackSection unpacks a compressed section (gABI, "Section Compression") of at most limit bytes.
 func unpackSection(packed []byte, limit int) ([]byte, error) {
-	r := reader{b: packed}
-	kind := elf.CompressionType(r.u32())
-	r.u32() // reserved
-	size := r.u64()
-	r.u64() // alignment
-	if r.bad || size > uint64(limit) {
-		return nil, fmt.Errorf("packed section of %d bytes, at most %d: %w", size, limit, ErrFormat)
+	r := elfimage.Reader{B: packed}
+	kind := elf.CompressionType(r.U32())
+	r.U32() // reserved
+	size := r.U64()
+	r.U64() // alignment
+	if r.Bad || size > uint64(limit) {
+		return nil, fmt.Errorf("packed section of %d bytes, at most %d: %w", size, limit, elfimage.ErrFormat)
 	}
-	var in io.Reader = bytes.NewReader(packed[r.off:])
+	var in io.Reader = bytes.NewReader(packed[r.Off:])
 	switch kind {
 	case elf.COMPRESS_ZLIB:
 		z, err := zlib.NewReader(in)
 		if err != nil {
-			return nil, fmt.Errorf("zlib: %w: %w", ErrFormat, err)
+			return nil, fmt.Errorf("zlib: %w: %w", elfimage.ErrFormat, err)
 		}
 		in = z
 	case elf.COMPRESS_ZSTD:
 		z, err := zstd.NewReader(in, zstd.WithDecoderMaxMemory(maxUnpacked), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
 		if err != nil {
-			return nil, fmt.Errorf("zstd: %w: %w", ErrFormat, err)
+			return nil, fmt.Errorf("zstd: %w: %w", elfimage.ErrFormat, err)
 		}
 		defer z.Close()
 		in = z
 	default:
-		return nil, fmt.Errorf("section packed by %v: %w", kind, ErrFormat)
+		return nil, fmt.Errorf("section packed by %v: %w", kind, elfimage.ErrFormat)
 	}
 	out := bytes.NewBuffer(make([]byte, 0, min(size, maxDeflate*uint64(len(packed)))))
 	n, err := io.Copy(out, io.LimitReader(in, int64(size)))
@@ -130,7 +132,7 @@ func unpackSection(packed []byte, limit int) ([]byte, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%d of %d bytes unpacked: %w: %w", n, size, ErrFormat, err)
+		return nil, fmt.Errorf("%d of %d bytes unpacked: %w: %w", n, size, elfimage.ErrFormat, err)
 	}
 	return out.Bytes(), nil
 }
@@ -154,17 +156,17 @@ const (
 
 // unitHeaders lists the units. ok is false when one of them is malformed.
 func unitHeaders(info []byte) (units []unitHeader, ok bool) {
-	for r := (reader{b: info}); r.off < len(info); {
-		length, width := uint64(r.u32()), uint64(4)
+	for r := (elfimage.Reader{B: info}); r.Off < len(info); {
+		length, width := uint64(r.U32()), uint64(4)
 		if length == 0xffffffff {
-			length, width = r.u64(), 8
+			length, width = r.U64(), 8
 		}
-		if length == 0 && !r.bad {
+		if length == 0 && !r.Bad {
 			continue
 		}
-		start := r.off
-		u, ok := readUnitHeader(reader{b: r.take(length)}, width)
-		if !ok || r.bad || len(units) == maxUnits {
+		start := r.Off
+		u, ok := readUnitHeader(elfimage.Reader{B: r.Take(length)}, width)
+		if !ok || r.Bad || len(units) == maxUnits {
 			return nil, false
 		}
 		u.root += dwarf.Offset(start)
@@ -174,28 +176,28 @@ func unitHeaders(info []byte) (units []unitHeader, ok bool) {
 }
 
 // readUnitHeader reads what is behind the length. root counts from there.
-func readUnitHeader(r reader, width uint64) (u unitHeader, ok bool) {
-	version, kind := r.u16(), byte(unitCompile)
+func readUnitHeader(r elfimage.Reader, width uint64) (u unitHeader, ok bool) {
+	version, kind := r.U16(), byte(unitCompile)
 	if version >= 5 {
-		kind = r.u8()
-		r.u8() // size of an address
+		kind = r.U8()
+		r.U8() // size of an address
 	}
-	offset := reader{b: r.take(width)}
-	u.abbrev = uint64(offset.u32())
+	offset := elfimage.Reader{B: r.Take(width)}
+	u.abbrev = uint64(offset.U32())
 	if width == 8 {
-		u.abbrev |= uint64(offset.u32()) << 32
+		u.abbrev |= uint64(offset.U32()) << 32
 	}
 	if version < 5 {
-		r.u8()
+		r.U8()
 	}
 	switch kind {
 	case unitSkeleton, unitSplit:
-		r.take(8)
+		r.Take(8)
 	case unitType, unitSplitTyp:
-		r.take(8 + width)
+		r.Take(8 + width)
 	}
-	u.root, u.size, u.compile = dwarf.Offset(r.off), uint64(len(r.b)), kind == unitCompile || kind == unitSkeleton
-	return u, !r.bad && version >= 2 && version <= 5
+	u.root, u.size, u.compile = dwarf.Offset(r.Off), uint64(len(r.B)), kind == unitCompile || kind == unitSkeleton
+	return u, !r.Bad && version >= 2 && version <= 5
 }
 
 // formImplicitConst has its value beside it (DWARF 5, section 7.5.3).
@@ -212,13 +214,13 @@ func checkAbbrev(abbrev []byte, units []unitHeader) bool {
 		if u.abbrev > uint64(len(abbrev)) {
 			return false
 		}
-		r := reader{b: abbrev[u.abbrev:]}
-		for r.uleb() != 0 {
-			if left -= skipAbbreviation(&r); r.bad || left < 0 {
+		r := elfimage.Reader{B: abbrev[u.abbrev:]}
+		for r.ULEB() != 0 {
+			if left -= skipAbbreviation(&r); r.Bad || left < 0 {
 				return false
 			}
 		}
-		if r.bad {
+		if r.Bad {
 			return false
 		}
 	}
@@ -226,19 +228,19 @@ func checkAbbrev(abbrev []byte, units []unitHeader) bool {
 }
 
 // skipAbbreviation goes over one declaration and gives its size, bytes.
-func skipAbbreviation(r *reader) int {
-	start := r.off
-	r.uleb() // tag
-	r.u8()   // children
+func skipAbbreviation(r *elfimage.Reader) int {
+	start := r.Off
+	r.ULEB() // tag
+	r.U8()   // children
 	for n := 0; ; n++ {
-		attribute, form := r.uleb(), r.uleb()
-		if attribute == 0 && form == 0 || r.bad {
-			return r.off - start
+		attribute, form := r.ULEB(), r.ULEB()
+		if attribute == 0 && form == 0 || r.Bad {
+			return r.Off - start
 		}
 		if form == formImplicitConst {
-			r.uleb()
+			r.ULEB()
 		}
-		r.bad = r.bad || n == maxAttributes
+		r.Bad = r.Bad || n == maxAttributes
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"hash/crc32"
 	"os"
 	"path"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 const (
@@ -38,7 +40,7 @@ func (f *File) findDebug() *File {
 
 // debugCandidates lists the places in GDB's order.
 func (f *File) debugCandidates() (list []debugCandidate) {
-	defer onFault(func(error) { list = nil })()
+	defer elfimage.OnFault(func(error) { list = nil })()
 	if id := f.BuildID(); len(id) > 2 {
 		list = append(list, debugCandidate{
 			debugRoot + "/.build-id/" + id[:2] + "/" + id[2:] + ".debug", func(d *File) bool { return d.noteID() == id },
@@ -60,15 +62,15 @@ func (f *File) debugCandidates() (list []debugCandidate) {
 // debugLink reads .gnu_debuglink: the name of a file, NUL and padding to 4 bytes, its CRC-32. A name with a slash is none:
 // it could lead anywhere.
 func (f *File) debugLink() (name string, sum uint32, ok bool) {
-	s := f.section(".gnu_debuglink")
+	s := f.Section(".gnu_debuglink")
 	if s == nil {
 		return "", 0, false
 	}
-	r := reader{b: s.data}
-	name = string(r.cstring())
-	r.take(-uint64(r.off) & 3)
-	sum = r.u32()
-	return name, sum, !r.bad && path.Base(name) == name && name != "." && name != ".." && len(name) <= maxLinkName
+	r := elfimage.Reader{B: s.Data}
+	name = string(r.CString())
+	r.Take(-uint64(r.Off) & 3)
+	sum = r.U32()
+	return name, sum, !r.Bad && path.Base(name) == name && name != "." && name != ".." && len(name) <= maxLinkName
 }
 
 // openDebug opens a candidate; nil when there is none, or no ELF file.
@@ -90,15 +92,15 @@ const maxLinkName = 256
 
 // noteID is the build-id by the sections: the segments of a debug file are not where its program headers say.
 func (f *File) noteID() (id string) {
-	defer onFault(func(error) { id = "" })()
-	if s := f.section(".note.gnu.build-id"); s != nil {
-		return buildIDNote(s.data, 4)
+	defer elfimage.OnFault(func(error) { id = "" })()
+	if s := f.Section(".note.gnu.build-id"); s != nil {
+		return elfimage.BuildIDNote(s.Data, 4)
 	}
 	return ""
 }
 
 // hasChecksum compares the CRC-32 of the whole file.
 func (f *File) hasChecksum(sum uint32) (same bool) {
-	defer onFault(func(error) { same = false })()
-	return f.Size <= maxLinked && crc32.ChecksumIEEE(f.data) == sum
+	defer elfimage.OnFault(func(error) { same = false })()
+	return f.Size <= maxLinked && crc32.ChecksumIEEE(f.Data) == sum
 }

@@ -3,6 +3,8 @@ package symbolize
 import (
 	"debug/elf"
 	"encoding/binary"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // dynamicTable finds .dynsym as the loader does, through the dynamic segment, in a file without section headers.
@@ -12,7 +14,7 @@ func (f *File) dynamicTable() symbolTable {
 		if tags[tag] == 0 {
 			return nil
 		}
-		return f.at(tags[tag])
+		return f.At(tags[tag])
 	}
 	names := at(elf.DT_STRTAB)
 	if n := tags[elf.DT_STRSZ]; n < uint64(len(names)) {
@@ -29,12 +31,12 @@ func (f *File) dynamicTable() symbolTable {
 func (f *File) dynamicTags() map[elf.DynTag]uint64 {
 	tags := map[elf.DynTag]uint64{}
 	for i := range f.Segments {
-		if f.Segments[i].kind != elf.PT_DYNAMIC {
+		if f.Segments[i].Kind != elf.PT_DYNAMIC {
 			continue
 		}
-		r := reader{b: f.Segments[i].data}
-		for r.off+16 <= len(r.b) {
-			tag, v := elf.DynTag(r.u64()), r.u64()
+		r := elfimage.Reader{B: f.Segments[i].Data}
+		for r.Off+16 <= len(r.B) {
+			tag, v := elf.DynTag(r.U64()), r.U64()
 			if tag == elf.DT_NULL {
 				break
 			}
@@ -52,22 +54,22 @@ func symbolCount(sysv, gnu []byte) uint64 {
 			return uint64(n)
 		}
 	}
-	r := reader{b: gnu}
-	buckets, first, bloom := uint64(r.u32()), uint64(r.u32()), uint64(r.u32())
-	r.u32() // bloom shift
-	r.take(8 * bloom)
+	r := elfimage.Reader{B: gnu}
+	buckets, first, bloom := uint64(r.U32()), uint64(r.U32()), uint64(r.U32())
+	r.U32() // bloom shift
+	r.Take(8 * bloom)
 	last := uint64(0)
-	table := reader{b: r.take(4 * buckets)}
-	for table.off < len(table.b) {
-		last = max(last, uint64(table.u32()))
+	table := elfimage.Reader{B: r.Take(4 * buckets)}
+	for table.Off < len(table.B) {
+		last = max(last, uint64(table.U32()))
 	}
-	if r.bad || last < first {
+	if r.Bad || last < first {
 		return 0
 	}
-	r.take(4 * (last - first))
-	for !r.bad { // the lowest bit ends a chain
+	r.Take(4 * (last - first))
+	for !r.Bad { // the lowest bit ends a chain
 		last++
-		if r.u32()&1 != 0 {
+		if r.U32()&1 != 0 {
 			return last
 		}
 	}

@@ -8,13 +8,16 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+
+	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // File is an ELF64 little-endian object, mapped read-only. It is safe for concurrent use until Close. A file that is
 // truncated while it is open gives errors and empty answers, not a crash.
 type File struct {
-	*Image
-	frames Frames // how functions are unwound
+	*elfimage.Image
+	frames unwind.Frames // how functions are unwound
 
 	symbolsOnce sync.Once
 	symbols     symbolTables
@@ -35,7 +38,7 @@ type File struct {
 // Open maps a file. It does not take f over: the caller may close f at once. path is for messages only. Errors about
 // contents wrap ErrFormat.
 func Open(f *os.File, path string) (*File, error) {
-	image, err := OpenImage(f, path)
+	image, err := elfimage.Open(f, path)
 	if err != nil {
 		return nil, err
 	}
@@ -44,21 +47,21 @@ func Open(f *os.File, path string) (*File, error) {
 
 // OpenBytes reads an image from memory: the vdso. The File keeps b, which must not change. Errors wrap ErrFormat.
 func OpenBytes(b []byte, path string) (*File, error) {
-	image, err := NewImage(b, path)
+	image, err := elfimage.New(b, path)
 	if err != nil {
 		return nil, err
 	}
 	return newFile(image), nil
 }
 
-func newFile(image *Image) *File {
+func newFile(image *elfimage.Image) *File {
 	f := &File{Image: image}
 	f.frames.Image = image
 	return f
 }
 
 // Frames is how the functions of the file are unwound; shared.
-func (f *File) Frames() *Frames { return &f.frames }
+func (f *File) Frames() *unwind.Frames { return &f.frames }
 
 // Close unmaps the file. No call may be running or follow.
 func (f *File) Close() error {

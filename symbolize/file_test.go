@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 func TestBuildIDEqualsReadelf(t *testing.T) {
@@ -72,14 +74,14 @@ func TestFileOffset(t *testing.T) {
 
 func TestTextBounds(t *testing.T) {
 	f := open(t, libc(t))
-	text := f.section(".text")
+	text := f.Section(".text")
 	for _, c := range []struct{ n, want int }{{-1, 0}, {0, 0}, {1, 1}, {64 << 10, 64 << 10}, {64<<10 + 1, 64 << 10}} {
-		if got, ok := f.Text(text.addr, c.n); len(got) != c.want || ok != (c.want > 0) {
+		if got, ok := f.Text(text.Addr, c.n); len(got) != c.want || ok != (c.want > 0) {
 			t.Errorf("%d bytes: got %d, %v", c.n, len(got), ok)
 		}
 	}
-	s := f.loaded(text.addr)
-	if got, ok := f.Text(s.vaddr+s.filesz-3, 16); len(got) != 3 || !ok {
+	s := f.Loaded(text.Addr)
+	if got, ok := f.Text(s.Addr+s.FileSize-3, 16); len(got) != 3 || !ok {
 		t.Errorf("got %d bytes at the end, want 3", len(got))
 	}
 }
@@ -190,15 +192,15 @@ func fileOf(t *testing.T, p *process.Process, m *process.Mapping) *File {
 // ones, a fixed address, an image whose first segment is not at 0.
 func TestBias(t *testing.T) {
 	const r, x = elf.PF_R, elf.PF_R | elf.PF_X
-	load := func(flags elf.ProgFlag, offset, vaddr, size uint64) segment {
-		return segment{kind: elf.PT_LOAD, flags: flags, offset: offset, vaddr: vaddr, filesz: size, memsz: size}
+	load := func(flags elf.ProgFlag, offset, vaddr, size uint64) elfimage.Segment {
+		return elfimage.Segment{Kind: elf.PT_LOAD, Flags: flags, Offset: offset, Addr: vaddr, FileSize: size, MemSize: size}
 	}
-	shared := []segment{load(r, 0, 0, 0x1234), load(x, 0x1240, 0x2240, 0x1000), load(r, 0x2240, 0x4240, 0x100)}
-	fixed := []segment{load(x, 0, 0x400000, 0x5000), load(r, 0x5000, 0x605000, 0x1000)}
-	moved := []segment{load(x, 0, 0x400000, 0x200000), load(x, 0x200000, 0x800000, 0x10000)}
+	shared := []elfimage.Segment{load(r, 0, 0, 0x1234), load(x, 0x1240, 0x2240, 0x1000), load(r, 0x2240, 0x4240, 0x100)}
+	fixed := []elfimage.Segment{load(x, 0, 0x400000, 0x5000), load(r, 0x5000, 0x605000, 0x1000)}
+	moved := []elfimage.Segment{load(x, 0, 0x400000, 0x200000), load(x, 0x200000, 0x800000, 0x10000)}
 	for _, c := range []struct {
 		name          string
-		segments      []segment
+		segments      []elfimage.Segment
 		start, offset uint64
 		bias          uint64
 		ok            bool
@@ -213,7 +215,7 @@ func TestBias(t *testing.T) {
 		{"second code segment, inside", moved, 0x10801000, 0x201000, 0x10000000, true},
 		{"no segments", nil, 0x400000, 0, 0, false},
 	} {
-		f := &Image{Segments: c.segments}
+		f := &elfimage.Image{Segments: c.segments}
 		if got, ok := f.Bias(c.start, c.offset); got != c.bias || ok != c.ok {
 			t.Errorf("%s: got %#x, %v, want %#x, %v", c.name, got, ok, c.bias, c.ok)
 		}
@@ -231,7 +233,7 @@ func TestOpenRefuses(t *testing.T) {
 		"magic": edit(0, 'X'), "32 bits": edit(4, 1), "big-endian": edit(5, 2), "header size": edit(54, 57),
 		"header offset": edit(32, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff),
 	} {
-		if f, err := OpenBytes(b, name); !errors.Is(err, ErrFormat) {
+		if f, err := OpenBytes(b, name); !errors.Is(err, elfimage.ErrFormat) {
 			t.Errorf("%s: got %v, %v, want ErrFormat", name, f, err)
 		}
 	}
@@ -243,7 +245,7 @@ func TestOpenRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	if _, err := Open(dir, "folder"); !errors.Is(err, ErrFormat) {
+	if _, err := Open(dir, "folder"); !errors.Is(err, elfimage.ErrFormat) {
 		t.Errorf("folder: %v", err)
 	}
 }
@@ -292,10 +294,10 @@ func hideTag(t *testing.T, f *File, image []byte, tag elf.DynTag) {
 	t.Helper()
 	for i := range f.Segments {
 		s := &f.Segments[i]
-		if s.kind != elf.PT_DYNAMIC || tag == 0 {
+		if s.Kind != elf.PT_DYNAMIC || tag == 0 {
 			continue
 		}
-		for off := s.offset; off < s.offset+s.filesz; off += 16 {
+		for off := s.Offset; off < s.Offset+s.FileSize; off += 16 {
 			if elf.DynTag(binary.LittleEndian.Uint64(image[off:])) == tag {
 				binary.LittleEndian.PutUint64(image[off:], 0x6fffff00)
 				return
@@ -324,7 +326,7 @@ func TestTruncatedWhileOpen(t *testing.T) {
 	if table, err := f.Frames().Table(); table != nil || err == nil {
 		t.Errorf("table %v, error %v", table, err)
 	}
-	if table, hit, err := (&Cache{Dir: t.TempDir()}).Table(f.Frames()); table != nil || hit || err == nil {
+	if table, hit, err := (&unwind.Cache{Dir: t.TempDir()}).Table(f.Frames()); table != nil || hit || err == nil {
 		t.Errorf("table %v, hit %v, error %v", table, hit, err)
 	}
 	for i := range 2 { // the second call meets what the first one left
@@ -355,7 +357,7 @@ func TestOnFaultPassesOthers(t *testing.T) {
 		}
 	}()
 	func() {
-		defer onFault(func(error) { t.Error("caught") })()
+		defer elfimage.OnFault(func(error) { t.Error("caught") })()
 		var s []int
 		s[len(s)]++
 	}()
@@ -381,16 +383,16 @@ func TestLEB128(t *testing.T) {
 		{"\xff\x7e", 16255, -129}, {"\x80\x7f", 16256, -128}, {"\x7e", 126, -2}, {"\xff\x00", 127, 127},
 		{"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 1<<64 - 1, -1}, {"\x82\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80\x00", 2, 2},
 	} {
-		u, s := reader{b: []byte(c.b)}, reader{b: []byte(c.b)}
-		if got := u.uleb(); got != c.u || u.bad || u.off != len(c.b) {
+		u, s := elfimage.Reader{B: []byte(c.b)}, elfimage.Reader{B: []byte(c.b)}
+		if got := u.ULEB(); got != c.u || u.Bad || u.Off != len(c.b) {
 			t.Errorf("%x: got %d", c.b, got)
 		}
-		if got := s.sleb(); got != c.s || s.bad || s.off != len(c.b) {
+		if got := s.SLEB(); got != c.s || s.Bad || s.Off != len(c.b) {
 			t.Errorf("%x: got %d", c.b, got)
 		}
 	}
-	r := reader{b: []byte("\x80")}
-	if r.uleb(); !r.bad {
+	r := elfimage.Reader{B: []byte("\x80")}
+	if r.ULEB(); !r.Bad {
 		t.Error("a number without an end was read")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gputrace/gputrace/process/elfimage/elftest"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // FuzzFile edits a small real file: up to four words anywhere, and its length. Nothing may panic, hang, or break what
@@ -141,20 +142,20 @@ int outer(int n) { int a = inner(n); { int b = inner(a); a += b; } return a; }
 func FuzzDWARF(f *testing.F) {
 	lib := build(f, "inlined.c", inlinedSmall, "-O2", "-g")
 	file, at := open(f, lib), addressOf(f, lib, "outer")
-	get := func(name string) []byte { return file.section(name).data }
+	get := func(name string) []byte { return file.Section(name).Data }
 	f.Add(get(".debug_info"), get(".debug_abbrev"), get(".debug_line"))
 	f.Fuzz(func(t *testing.T, info, abbrev, line []byte) {
 		image := *file.Image
 		image.Path, image.Sections = "fuzz", nil
 		e := newFile(&image)
 		for _, s := range file.Sections {
-			switch s.name {
+			switch s.Name {
 			case ".debug_info":
-				s.data = info
+				s.Data = info
 			case ".debug_abbrev":
-				s.data = abbrev
+				s.Data = abbrev
 			case ".debug_line":
-				s.data = line
+				s.Data = line
 			}
 			e.Sections = append(e.Sections, s)
 		}
@@ -190,12 +191,12 @@ func walkNoise(e *File, vaddr uint64) {
 	for i := range uint64(64) {
 		memory.data = append(memory.data, [...]uint64{vaddr + i%3, stack + 8*i, i}[i%3])
 	}
-	var regs Registers
+	var regs unwind.Registers
 	for i := range regs {
 		regs[i] = stack + 16*uint64(i)
 	}
 	regs[16] = vaddr
-	u := Unwinder{Code: func(uint64) Code { return Code{Frames: e.Frames(), Exec: true} }, Stack: memory, Text: memory}
+	u := unwind.Unwinder{Code: func(uint64) unwind.Code { return unwind.Code{Frames: e.Frames(), Exec: true} }, Stack: memory, Text: memory}
 	u.Walk(regs, 100)
 }
 

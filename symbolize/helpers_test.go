@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/gputrace/gputrace/process/elfimage/elftest"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // Objects to test on, and other tools.
@@ -33,4 +34,13 @@ func open(t testing.TB, path string) *File {
 	}
 	t.Cleanup(func() { e.Close() })
 	return e
+}
+
+func tableOf(t testing.TB, f *File) *unwind.Table {
+	t.Helper()
+	table, err := f.Frames().Table()
+	if err != nil || table == nil {
+		t.Fatalf("table %v, error %v", table, err)
+	}
+	return table
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"path"
 	"slices"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // Limits of a unit's line program. debug/dwarf has none: it allocates what a header claims, and a path for each file.
@@ -22,7 +24,7 @@ type lineProgram struct {
 	lengths   []byte // operands of the standard opcodes, from 1 on
 	dirs      [][]byte
 	files     []lineFile
-	code      reader
+	code      elfimage.Reader
 }
 
 type lineFile struct {
@@ -36,40 +38,40 @@ type lineSections struct{ line, str, lineStr []byte }
 // open reads the header at an offset of .debug_line.
 func (s *lineSections) open(off uint64) (*lineProgram, error) {
 	if off > uint64(len(s.line)) {
-		return nil, fmt.Errorf("line program at %#x of %d bytes: %w", off, len(s.line), ErrFormat)
+		return nil, fmt.Errorf("line program at %#x of %d bytes: %w", off, len(s.line), elfimage.ErrFormat)
 	}
 	p := &lineProgram{}
-	r := reader{b: s.line[off:]}
-	length := uint64(r.u32())
+	r := elfimage.Reader{B: s.line[off:]}
+	length := uint64(r.U32())
 	if p.wide = length == 0xffffffff; p.wide {
-		length = r.u64()
+		length = r.U64()
 	}
-	r = reader{b: r.take(length)}
-	p.version = r.u16()
+	r = elfimage.Reader{B: r.Take(length)}
+	p.version = r.U16()
 	if p.version >= 5 {
-		r.u16() // sizes of an address and of a segment selector
+		r.U16() // sizes of an address and of a segment selector
 	}
-	header := reader{b: r.take(p.offset(&r))}
-	p.code = reader{b: r.b[r.off:]}
-	if r.bad || p.version < 2 || p.version > 5 {
-		return nil, fmt.Errorf("line program at %#x of version %d: %w", off, p.version, ErrFormat)
+	header := elfimage.Reader{B: r.Take(p.offset(&r))}
+	p.code = elfimage.Reader{B: r.B[r.Off:]}
+	if r.Bad || p.version < 2 || p.version > 5 {
+		return nil, fmt.Errorf("line program at %#x of version %d: %w", off, p.version, elfimage.ErrFormat)
 	}
-	p.step = uint64(header.u8())
+	p.step = uint64(header.U8())
 	operations := byte(1)
 	if p.version >= 4 {
-		operations = header.u8()
+		operations = header.U8()
 	}
-	header.u8() // default_is_stmt
-	p.lineBase, p.lineRange = int8(header.u8()), header.u8()
-	p.lengths = header.take(max(1, uint64(header.u8())) - 1)
+	header.U8() // default_is_stmt
+	p.lineBase, p.lineRange = int8(header.U8()), header.U8()
+	p.lengths = header.Take(max(1, uint64(header.U8())) - 1)
 	if p.version >= 5 {
 		p.dirs = paths(p.entries(&header, s))
 		p.files = p.entries(&header, s)
 	} else {
 		p.oldEntries(&header)
 	}
-	if header.bad || p.lineRange == 0 || operations != 1 {
-		return nil, fmt.Errorf("header of the line program at %#x: %w", off, ErrFormat)
+	if header.Bad || p.lineRange == 0 || operations != 1 {
+		return nil, fmt.Errorf("header of the line program at %#x: %w", off, elfimage.ErrFormat)
 	}
 	return p, nil
 }
@@ -82,15 +84,15 @@ func paths(files []lineFile) (out [][]byte) {
 }
 
 // oldEntries reads the directories and files of versions 2 to 4; the first of each is not there.
-func (p *lineProgram) oldEntries(r *reader) {
+func (p *lineProgram) oldEntries(r *elfimage.Reader) {
 	p.dirs, p.files = append(p.dirs, nil), append(p.files, lineFile{})
-	for dir := r.cstring(); len(dir) > 0 && len(p.dirs) < maxLineFiles; dir = r.cstring() {
+	for dir := r.CString(); len(dir) > 0 && len(p.dirs) < maxLineFiles; dir = r.CString() {
 		p.dirs = append(p.dirs, dir)
 	}
-	for name := r.cstring(); len(name) > 0 && len(p.files) < maxLineFiles; name = r.cstring() {
-		p.files = append(p.files, lineFile{name, r.uleb()})
-		r.uleb() // time
-		r.uleb() // size
+	for name := r.CString(); len(name) > 0 && len(p.files) < maxLineFiles; name = r.CString() {
+		p.files = append(p.files, lineFile{name, r.ULEB()})
+		r.ULEB() // time
+		r.ULEB() // size
 	}
 }
 
@@ -110,16 +112,16 @@ const (
 var fixedForms = map[uint64]uint64{0x0b: 1, 0x05: 2, 0x06: 4, 0x07: 8, 0x1e: 16}
 
 // entries reads a table of version 5: what its entries have, how many there are, and they.
-func (p *lineProgram) entries(r *reader, s *lineSections) (out []lineFile) {
-	format := make([][2]uint64, r.u8())
+func (p *lineProgram) entries(r *elfimage.Reader, s *lineSections) (out []lineFile) {
+	format := make([][2]uint64, r.U8())
 	for i := range format {
-		format[i] = [2]uint64{r.uleb(), r.uleb()}
+		format[i] = [2]uint64{r.ULEB(), r.ULEB()}
 	}
-	count := r.uleb()
+	count := r.ULEB()
 	if len(format) == 0 && count > 0 || count > maxLineFiles {
-		r.bad = true
+		r.Bad = true
 	}
-	for i := uint64(0); i < count && !r.bad; i++ {
+	for i := uint64(0); i < count && !r.Bad; i++ {
 		var e lineFile
 		for _, f := range format {
 			text, number := p.value(r, f[1], s)
@@ -136,25 +138,25 @@ func (p *lineProgram) entries(r *reader, s *lineSections) (out []lineFile) {
 }
 
 // value reads a value of a form.
-func (p *lineProgram) value(r *reader, form uint64, s *lineSections) (text []byte, number uint64) {
+func (p *lineProgram) value(r *elfimage.Reader, form uint64, s *lineSections) (text []byte, number uint64) {
 	switch form {
 	case formString:
-		return r.cstring(), 0
+		return r.CString(), 0
 	case formLineStrp:
 		return textAt(s.lineStr, p.offset(r)), 0
 	case formStrp:
 		return textAt(s.str, p.offset(r)), 0
 	case formUdata:
-		return nil, r.uleb()
+		return nil, r.ULEB()
 	case formBlock:
-		r.take(r.uleb())
+		r.Take(r.ULEB())
 		return nil, 0
 	}
 	size, ok := fixedForms[form]
 	if !ok {
-		r.bad = true
+		r.Bad = true
 	}
-	for i, b := range r.take(size) {
+	for i, b := range r.Take(size) {
 		if i < 8 {
 			number |= uint64(b) << (8 * i)
 		}
@@ -163,18 +165,18 @@ func (p *lineProgram) value(r *reader, form uint64, s *lineSections) (text []byt
 }
 
 // offset reads an offset, as wide as the program's are.
-func (p *lineProgram) offset(r *reader) uint64 {
+func (p *lineProgram) offset(r *elfimage.Reader) uint64 {
 	if p.wide {
-		return r.u64()
+		return r.U64()
 	}
-	return uint64(r.u32())
+	return uint64(r.U32())
 }
 
 func textAt(tab []byte, off uint64) []byte {
 	if off > 1<<32-1 {
 		return nil
 	}
-	return cstringAt(tab, uint32(off), maxPath)
+	return elfimage.CStringAt(tab, uint32(off), maxPath)
 }
 
 // path is a file's path; compDir is the folder that the compiler ran in. "" for a number without a file.
@@ -227,15 +229,15 @@ type lineMachine struct {
 // breaks off, or has more than limit rows, the first ones are given.
 func (p *lineProgram) run(limit int, keep func(addr uint64) bool) []lineRow {
 	m := lineMachine{p: p, row: lineRow{file: 1, line: 1}, keep: keep}
-	for r := &p.code; !r.bad && r.off < len(r.b) && len(m.rows)+len(m.sequence) < limit; {
+	for r := &p.code; !r.Bad && r.Off < len(r.B) && len(m.rows)+len(m.sequence) < limit; {
 		m.step(r)
 	}
 	slices.SortStableFunc(m.rows, compareRows)
 	return m.rows
 }
 
-func (m *lineMachine) step(r *reader) {
-	op := r.u8()
+func (m *lineMachine) step(r *elfimage.Reader) {
+	op := r.U8()
 	if int(op) > len(m.p.lengths) {
 		m.advance(op)
 		m.row.line += int32(m.p.lineBase) + int32(m.special(op)%m.p.lineRange)
@@ -244,22 +246,22 @@ func (m *lineMachine) step(r *reader) {
 	}
 	switch op {
 	case lnsExtended:
-		m.extended(reader{b: r.take(r.uleb())})
+		m.extended(elfimage.Reader{B: r.Take(r.ULEB())})
 	case lnsCopy:
 		m.emit()
 	case lnsAdvancePC:
-		m.row.addr += m.p.step * r.uleb()
+		m.row.addr += m.p.step * r.ULEB()
 	case lnsAdvanceLine:
-		m.row.line += int32(r.sleb())
+		m.row.line += int32(r.SLEB())
 	case lnsSetFile:
-		m.row.file = int32(min(r.uleb(), maxLineFiles))
+		m.row.file = int32(min(r.ULEB(), maxLineFiles))
 	case lnsConstAddPC:
 		m.advance(255)
 	case lnsFixedAdvancePC:
-		m.row.addr += uint64(r.u16())
+		m.row.addr += uint64(r.U16())
 	default: // columns and marks; the header tells the operands of those that are not known
 		for range m.p.lengths[op-1] {
-			r.leb()
+			r.Leb()
 		}
 	}
 }
@@ -271,13 +273,13 @@ func (m *lineMachine) advance(op byte) {
 	m.row.addr += m.p.step * uint64(m.special(op)/m.p.lineRange)
 }
 
-func (m *lineMachine) extended(r reader) {
-	switch r.u8() {
+func (m *lineMachine) extended(r elfimage.Reader) {
+	switch r.U8() {
 	case lneEndSequence:
 		m.end()
 		m.row = lineRow{file: 1, line: 1}
 	case lneSetAddress:
-		m.row.addr = r.u64()
+		m.row.addr = r.U64()
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sort"
 	"sync"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 const (
@@ -86,7 +88,7 @@ func (f *File) debugLines() *lineTable {
 
 // openLines opens the debug information of a file that describes f's code.
 func (f *File) openLines(d *File) (t *lineTable) {
-	defer onFault(func(error) { t = nil })()
+	defer elfimage.OnFault(func(error) { t = nil })()
 	info, err := d.debugInfo()
 	if info == nil || err != nil {
 		return nil
@@ -123,7 +125,7 @@ func (t *lineTable) names(vaddr uint64) (names []Name) {
 	if t == nil {
 		return nil
 	}
-	defer onFault(func(error) { names = nil })()
+	defer elfimage.OnFault(func(error) { names = nil })()
 	i := sort.Search(len(t.units), func(i int) bool { return t.units[i].start > vaddr }) - 1
 	if i < 0 || vaddr >= t.units[i].end {
 		return nil
@@ -175,7 +177,7 @@ func (t *lineTable) readUnit(root dwarf.Offset) (*unit, error) {
 	w := t.walk(root, maxUnitFields)
 	e := w.next()
 	if e == nil {
-		return nil, fmt.Errorf("unit at %#x: %w", root, ErrFormat)
+		return nil, fmt.Errorf("unit at %#x: %w", root, elfimage.ErrFormat)
 	}
 	u := &unit{root: root}
 	if err := t.readRows(u, e); err != nil {
@@ -197,7 +199,7 @@ func (t *lineTable) readRows(u *unit, root *dwarf.Entry) error {
 	}
 	u.compDir, _ = root.Val(dwarf.AttrCompDir).(string)
 	u.rows = p.run(lineBudget, t.code)
-	p.code = reader{}
+	p.code = elfimage.Reader{}
 	u.program = p
 	return nil
 }

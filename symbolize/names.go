@@ -3,6 +3,8 @@ package symbolize
 import (
 	"debug/elf"
 	"os"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // Name is what is known of one call at an address: the function, and where in its source.
@@ -64,12 +66,12 @@ func (f *File) debugFile() *File {
 // has none.
 func (f *File) miniFile() *File {
 	f.miniOnce.Do(func() {
-		defer onFault(func(error) { f.mini = nil })()
-		s := f.section(".gnu_debugdata")
+		defer elfimage.OnFault(func(error) { f.mini = nil })()
+		s := f.Section(".gnu_debugdata")
 		if s == nil {
 			return
 		}
-		image, err := unxz(s.data, maxMini)
+		image, err := unxz(s.Data, maxMini)
 		if err != nil {
 			return
 		}
@@ -100,6 +102,6 @@ func (f *File) bounds(vaddr uint64) (start, end uint64, ok bool) {
 // isCode reports whether a link-time address lies in an executable segment. What a linker left out keeps its debug
 // information, at address 0.
 func (f *File) isCode(vaddr uint64) bool {
-	s := f.loaded(vaddr)
-	return vaddr != 0 && s != nil && s.flags&elf.PF_X != 0
+	s := f.Loaded(vaddr)
+	return vaddr != 0 && s != nil && s.Flags&elf.PF_X != 0
 }

@@ -361,7 +361,7 @@ func addressOf(t testing.TB, lib, name string) uint64 {
 func TestDebugLinkNames(t *testing.T) {
 	lib := build(t, "plain.c", "int plain(void) { return 1; }")
 	for _, c := range []struct {
-		section string
+		Section string
 		want    string
 	}{
 		{"a.debug\x00\x01\x02\x03\x04", "a.debug 0x4030201"}, {"ab.debug\x00\x00\x00\x00\x01\x02\x03\x04", "ab.debug 0x4030201"},
@@ -370,13 +370,13 @@ func TestDebugLinkNames(t *testing.T) {
 		{strings.Repeat("a", 300) + "\x00\x00\x00\x00\x01\x02\x03\x04", ""},
 	} {
 		path := copyOf(t, lib)
-		output(t, "objcopy", "--add-section", ".gnu_debuglink="+written(t, "section", []byte(c.section)), path)
+		output(t, "objcopy", "--add-section", ".gnu_debuglink="+written(t, "section", []byte(c.Section)), path)
 		got := ""
 		if name, sum, ok := open(t, path).debugLink(); ok {
 			got = fmt.Sprintf("%s %#x", name, sum)
 		}
 		if got != c.want {
-			t.Errorf("%q: got %q, want %q", c.section, got, c.want)
+			t.Errorf("%q: got %q, want %q", c.Section, got, c.want)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package symbolize
 
 import (
 	"debug/elf"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 const relaSize = 24 // Elf64_Rela: r_offset, r_info, r_addend (gABI, chapter 4)
@@ -14,8 +16,8 @@ func (f *File) CodeRanges() []Range {
 	var out []Range
 	for i := range f.Segments {
 		s := &f.Segments[i]
-		if s.kind == elf.PT_LOAD && s.flags&elf.PF_X != 0 && s.filesz > 0 {
-			out = append(out, Range{Start: s.vaddr, End: s.vaddr + s.filesz})
+		if s.Kind == elf.PT_LOAD && s.Flags&elf.PF_X != 0 && s.FileSize > 0 {
+			out = append(out, Range{Start: s.Addr, End: s.Addr + s.FileSize})
 		}
 	}
 	return out
@@ -25,13 +27,13 @@ func (f *File) CodeRanges() []Range {
 // the PLT and through the GOT: link-time addresses of 8-byte words. It needs no sections and no .symtab. Slots outside
 // of the file's segments are left out.
 func (f *File) ImportSlots(prefix string) (slots []uint64) {
-	defer onFault(func(error) { slots = nil })()
+	defer elfimage.OnFault(func(error) { slots = nil })()
 	tags := f.dynamicTags()
 	for _, t := range []struct{ table, size elf.DynTag }{{elf.DT_JMPREL, elf.DT_PLTRELSZ}, {elf.DT_RELA, elf.DT_RELASZ}} {
 		if tags[t.table] == 0 {
 			continue
 		}
-		b := f.at(tags[t.table])
+		b := f.At(tags[t.table])
 		slots = append(slots, f.importSlots(b[:min(tags[t.size], uint64(len(b)))], prefix)...)
 	}
 	return slots
@@ -39,11 +41,11 @@ func (f *File) ImportSlots(prefix string) (slots []uint64) {
 
 func (f *File) importSlots(table []byte, prefix string) (slots []uint64) {
 	symbols := &f.tables()[0]
-	r := reader{b: table}
-	for r.off+relaSize <= len(r.b) {
-		slot, info, addend := r.u64(), r.u64(), r.u64()
+	r := elfimage.Reader{B: table}
+	for r.Off+relaSize <= len(r.B) {
+		slot, info, addend := r.U64(), r.U64(), r.U64()
 		symbol := elf.R_SYM64(info)
-		if addend != 0 || !f.isAddress(elf.R_TYPE64(info)) || int(symbol) >= symbols.count() || f.loaded(slot) == nil {
+		if addend != 0 || !f.isAddress(elf.R_TYPE64(info)) || int(symbol) >= symbols.count() || f.Loaded(slot) == nil {
 			continue
 		}
 		if symbols.begins(symbols.symbol(int(symbol)), prefix) {

@@ -78,7 +78,7 @@ func FuzzImportSlots(f *testing.F) {
 			return
 		}
 		for _, s := range file.ImportSlots("use") {
-			if file.loaded(s) == nil {
+			if file.Loaded(s) == nil {
 				t.Fatalf("slot %#x is in no segment", s)
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	"iter"
 	"slices"
 	"sort"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 const (
@@ -39,7 +41,7 @@ func (f *File) FindPrefix(prefix string) []Symbol {
 // FindPrefixes is FindPrefix for many prefixes in one pass over the tables, which takes tens of milliseconds for
 // PyTorch's largest library. The result has one list for each prefix, in their order; a list may be empty.
 func (f *File) FindPrefixes(prefixes []string) (found [][]Symbol) {
-	defer onFault(func(error) { found = make([][]Symbol, len(prefixes)) })()
+	defer elfimage.OnFault(func(error) { found = make([][]Symbol, len(prefixes)) })()
 	found = make([][]Symbol, len(prefixes))
 	seen := make([]map[uint64]bool, len(prefixes))
 	for i := range seen {
@@ -80,7 +82,7 @@ func isClone(name []byte) bool {
 // Find looks up a defined function or object by its exact name, in .dynsym, then in .symtab. Of several versions of a
 // name it is the default one. An indirect function (STT_GNU_IFUNC) is not found: its address is not that of its code.
 func (f *File) Find(name string) (sym Symbol, ok bool) {
-	defer onFault(func(error) { sym, ok = Symbol{}, false })()
+	defer elfimage.OnFault(func(error) { sym, ok = Symbol{}, false })()
 	for _, tab := range f.tables() {
 		for i := range tab.count() {
 			s := tab.symbol(i)
@@ -105,7 +107,7 @@ func (f *File) Find(name string) (sym Symbol, ok bool) {
 // to the end of the frame description that begins with it. Of several names of a function it is the global one,
 // then the one with the fewest underscores in front, then the shortest. The first call sorts the symbols.
 func (f *File) SymbolAt(vaddr uint64) (sym Symbol, ok bool) {
-	defer onFault(func(error) { sym, ok = Symbol{}, false })()
+	defer elfimage.OnFault(func(error) { sym, ok = Symbol{}, false })()
 	f.indexOnce.Do(func() { f.index = f.buildIndex() })
 	i := sort.Search(len(f.index), func(i int) bool { return f.index[i].addr > vaddr }) - 1
 	for i >= 0 {
@@ -145,19 +147,19 @@ func (f *File) findTables() (t symbolTables) {
 	for i := range f.Sections {
 		s := &f.Sections[i]
 		var names []byte
-		if int(s.link) < len(f.Sections) {
-			names = f.Sections[s.link].data
+		if int(s.Link) < len(f.Sections) {
+			names = f.Sections[s.Link].Data
 		}
-		switch s.kind {
+		switch s.Kind {
 		case elf.SHT_DYNSYM:
 			if f.main != nil {
 				continue // of the file's own there is more
 			}
-			t[0].entries, t[0].names = s.data, names
+			t[0].entries, t[0].names = s.Data, names
 		case elf.SHT_SYMTAB:
-			t[1].entries, t[1].names = s.data, names
+			t[1].entries, t[1].names = s.Data, names
 		case elf.SHT_GNU_VERSYM:
-			t[0].versions = s.data
+			t[0].versions = s.Data
 		}
 	}
 	if t[0].entries == nil && f.main == nil { // a debug file's segments are not in it, whatever its headers say
@@ -192,7 +194,7 @@ func (t *symbolTable) begins(s rawSymbol, prefix string) bool {
 
 // name is a symbol's name without "@VERSION" and "@@VERSION", which .symtab appends.
 func (t *symbolTable) name(s rawSymbol) []byte {
-	name, _, _ := bytes.Cut(cstringAt(t.names, s.nameOff, maxName), []byte("@"))
+	name, _, _ := bytes.Cut(elfimage.CStringAt(t.names, s.nameOff, maxName), []byte("@"))
 	return name
 }
 

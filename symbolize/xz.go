@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"github.com/ulikunitz/xz/lzma"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // The .xz file format, version 1.2.1, as far as .gnu_debugdata needs it. The container is read here and not by the library
@@ -37,18 +39,18 @@ var xzChecks = map[byte]func() hash.Hash{
 
 // unxz unpacks one .xz stream of at most limit bytes.
 func unxz(packed []byte, limit int) (out []byte, err error) {
-	r := reader{b: packed}
-	head := r.take(xzHeader)
-	if r.bad || string(head[:6]) != xzMagic || head[6] != 0 {
-		return nil, fmt.Errorf("no xz header in %d bytes: %w", len(packed), ErrFormat)
+	r := elfimage.Reader{B: packed}
+	head := r.Take(xzHeader)
+	if r.Bad || string(head[:6]) != xzMagic || head[6] != 0 {
+		return nil, fmt.Errorf("no xz header in %d bytes: %w", len(packed), elfimage.ErrFormat)
 	}
 	check, known := xzChecks[head[7]]
 	if !known || crc32.ChecksumIEEE(head[6:8]) != binary.LittleEndian.Uint32(head[8:]) {
-		return nil, fmt.Errorf("xz stream flags %x: %w", head[6:], ErrFormat)
+		return nil, fmt.Errorf("xz stream flags %x: %w", head[6:], elfimage.ErrFormat)
 	}
 	for {
-		size := r.u8()
-		if r.bad || size == 0 { // the index, which repeats the sizes of the blocks
+		size := r.U8()
+		if r.Bad || size == 0 { // the index, which repeats the sizes of the blocks
 			break
 		}
 		block, err := xzBlock(&r, int(size), limit-len(out), check)
@@ -57,66 +59,66 @@ func unxz(packed []byte, limit int) (out []byte, err error) {
 		}
 		out = append(out, block...)
 	}
-	if r.bad {
-		return nil, fmt.Errorf("xz stream of %d bytes is cut short: %w", len(packed), ErrFormat)
+	if r.Bad {
+		return nil, fmt.Errorf("xz stream of %d bytes is cut short: %w", len(packed), elfimage.ErrFormat)
 	}
 	return out, nil
 }
 
 // xzBlock unpacks the block behind its size byte (section 3).
-func xzBlock(r *reader, size, limit int, check func() hash.Hash) ([]byte, error) {
+func xzBlock(r *elfimage.Reader, size, limit int, check func() hash.Hash) ([]byte, error) {
 	dict, err := xzBlockHeader(r, 4*size)
 	if err != nil {
 		return nil, err
 	}
-	in := bytes.NewReader(r.b[r.off:])
+	in := bytes.NewReader(r.B[r.Off:])
 	lz, err := lzma.Reader2Config{DictCap: max(lzma.MinDictCap, min(dict, limit))}.NewReader2(in)
 	if err != nil {
-		return nil, fmt.Errorf("xz block: %w: %w", ErrFormat, err)
+		return nil, fmt.Errorf("xz block: %w: %w", elfimage.ErrFormat, err)
 	}
 	out, err := io.ReadAll(io.LimitReader(lz, int64(limit)+1))
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("xz block: %w: %w", ErrFormat, err)
+		return nil, fmt.Errorf("xz block: %w: %w", elfimage.ErrFormat, err)
 	case len(out) > limit:
-		return nil, fmt.Errorf("xz block unpacks to more than %d bytes: %w", limit, ErrFormat)
+		return nil, fmt.Errorf("xz block unpacks to more than %d bytes: %w", limit, elfimage.ErrFormat)
 	}
-	packed := uint64(len(r.b) - r.off - in.Len())
-	r.take(packed + -packed&3) // padded with zeros to 4 bytes
+	packed := uint64(len(r.B) - r.Off - in.Len())
+	r.Take(packed + -packed&3) // padded with zeros to 4 bytes
 	if check == nil {
 		return out, nil
 	}
 	sum := check()
 	sum.Write(out)
-	want, got := r.take(uint64(sum.Size())), sum.Sum(nil)
+	want, got := r.Take(uint64(sum.Size())), sum.Sum(nil)
 	if sum.Size() < sha256.Size { // the CRCs are little-endian in the file, hash.Hash gives big-endian
 		slices.Reverse(got)
 	}
 	if !bytes.Equal(got, want) {
-		return nil, fmt.Errorf("xz block: check %x, want %x: %w", got, want, ErrFormat)
+		return nil, fmt.Errorf("xz block: check %x, want %x: %w", got, want, elfimage.ErrFormat)
 	}
 	return out, nil
 }
 
 // xzBlockHeader reads the rest of a block header, n bytes and its CRC, and gives the size of the dictionary, bytes.
-func xzBlockHeader(r *reader, n int) (dict int, err error) {
-	start := r.off - 1
-	body, sum := r.take(uint64(n-1)), r.u32()
-	if r.bad || crc32.ChecksumIEEE(r.b[start:start+n]) != sum {
-		return 0, fmt.Errorf("xz block header of %d bytes at %#x: %w", n, start, ErrFormat)
+func xzBlockHeader(r *elfimage.Reader, n int) (dict int, err error) {
+	start := r.Off - 1
+	body, sum := r.Take(uint64(n-1)), r.U32()
+	if r.Bad || crc32.ChecksumIEEE(r.B[start:start+n]) != sum {
+		return 0, fmt.Errorf("xz block header of %d bytes at %#x: %w", n, start, elfimage.ErrFormat)
 	}
-	h := reader{b: body}
-	flags := h.u8()
+	h := elfimage.Reader{B: body}
+	flags := h.U8()
 	for bit := flags & xzBlockSizes; bit != 0; bit &= bit - 1 {
-		h.leb()
+		h.Leb()
 	}
-	filter, properties, code := h.uleb(), h.uleb(), h.u8()
-	if h.bad || flags&^byte(xzBlockSizes) != 0 || filter != xzFilterLZMA || properties != 1 {
-		return 0, fmt.Errorf("xz block with flags %#x, filter %#x, want LZMA2 alone: %w", flags, filter, ErrFormat)
+	filter, properties, code := h.ULEB(), h.ULEB(), h.U8()
+	if h.Bad || flags&^byte(xzBlockSizes) != 0 || filter != xzFilterLZMA || properties != 1 {
+		return 0, fmt.Errorf("xz block with flags %#x, filter %#x, want LZMA2 alone: %w", flags, filter, elfimage.ErrFormat)
 	}
 	size, err := lzma.DecodeDictCap(code)
 	if err != nil || size > maxXZDict {
-		return 0, fmt.Errorf("xz dictionary of %d bytes, at most %d: %w", size, maxXZDict, ErrFormat)
+		return 0, fmt.Errorf("xz dictionary of %d bytes, at most %d: %w", size, maxXZDict, elfimage.ErrFormat)
 	}
 	return int(size), nil
 }

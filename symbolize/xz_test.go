@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // packed packs bytes with xz.
@@ -48,7 +50,7 @@ func TestUnxzRefuses(t *testing.T) {
 		"two blocks above the limit": packed(t, append(slices.Clone(text), text...), "--block-size=155000"),
 	} {
 		out, err := unxz(b, len(text))
-		if out != nil || !errors.Is(err, ErrFormat) {
+		if out != nil || !errors.Is(err, elfimage.ErrFormat) {
 			t.Errorf("%s: got %d bytes, error %v", name, len(out), err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // object is one file that the target executes, opened once. It stays usable after the target has gone.
@@ -53,7 +54,7 @@ type region struct {
 // objects keeps every file that was ever mapped executable.
 type objects struct {
 	target *process.Process
-	cache  *symbolize.Cache
+	cache  *unwind.Cache
 	rows   *rowStore                  // of all processes
 	files  map[process.FileID]*object // likewise
 	byKey  map[objectKey]*object
@@ -66,7 +67,7 @@ const maxVDSO = 64 << 10
 
 func newObjects(p *process.Process, s *Session) *objects {
 	return &objects{
-		target: p, cache: &symbolize.Cache{Dir: s.options.CacheDir}, rows: s.rows, files: s.files, byKey: map[objectKey]*object{},
+		target: p, cache: &unwind.Cache{Dir: s.options.CacheDir}, rows: s.rows, files: s.files, byKey: map[objectKey]*object{},
 	}
 }
 
@@ -165,8 +166,8 @@ func openOurs(path string) (*os.File, error) {
 // built is an unwind table that was made, or why not.
 type built struct {
 	object *object
-	table  *symbolize.Table // nil: no unwind information
-	hit    bool             // it came from the cache
+	table  *unwind.Table // nil: no unwind information
+	hit    bool          // it came from the cache
 	err    error
 }
 
@@ -227,7 +228,7 @@ func Prepare(p *process.Process, dir string) {
 	if err != nil || dir == "" {
 		return
 	}
-	o, cache, done := &objects{target: p}, &symbolize.Cache{Dir: dir}, map[process.FileID]bool{}
+	o, cache, done := &objects{target: p}, &unwind.Cache{Dir: dir}, map[process.FileID]bool{}
 	for i := range maps {
 		m := &maps[i]
 		if id := p.FileID(m); !m.Exec || m.Inode == 0 || done[id] {

@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // Marks in the words of a RECORD_RAW (bpf/records.h).
@@ -73,7 +73,7 @@ type activation struct {
 
 // rawWords is what the words of a RECORD_RAW say.
 type rawWords struct {
-	regs    symbolize.Registers
+	regs    unwind.Registers
 	partial event.StackID // the stack as far as the kernel came
 	slots   [][2]uint64   // addresses of return addresses that were replaced, and what they were
 	python  []activation
@@ -108,7 +108,7 @@ func parseRawWords(words []uint64) (rawWords, error) {
 }
 
 // runsIn reports whether a native frame is the activation's eval loop, whose code is in the ranges.
-func (a *activation) runsIn(f *symbolize.StackFrame, loop []cpython.Range) bool {
+func (a *activation) runsIn(f *unwind.StackFrame, loop []cpython.Range) bool {
 	if a.at != 0 {
 		return a.at >= f.SP && a.at < f.CFA
 	}
@@ -121,7 +121,7 @@ func (a *activation) runsIn(f *symbolize.StackFrame, loop []cpython.Range) bool 
 
 // merge puts the Python frames where their eval loops lie among the native ones, as the kernel does: those that no frame
 // claims come last. loop is the code of the eval loop, where that is needed to tell.
-func (r *rawWords) merge(frames []symbolize.StackFrame, loop []cpython.Range) []uint64 {
+func (r *rawWords) merge(frames []unwind.StackFrame, loop []cpython.Range) []uint64 {
 	var out []uint64
 	python := r.python
 	for i := range frames {
@@ -247,7 +247,7 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 		stack.set(s[0], s[1])
 	}
 	frames, end := t.walkCopy(&raw, stack)
-	if end == symbolize.WalkNoMapping && t.refreshFor(frames[len(frames)-1].PC-1) {
+	if end == unwind.WalkNoMapping && t.refreshFor(frames[len(frames)-1].PC-1) {
 		frames, end = t.walkCopy(&raw, stack)
 	}
 	frames, end = withoutVain(frames, end)
@@ -261,7 +261,7 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 	}
 	words := raw.merge(frames, loop)
 	id := event.StackID(hashWords(stackSeed(r.pid, t.reused), words))
-	if end == symbolize.WalkDone || len(frames) >= t.stacks.nativeFrames(raw.partial) {
+	if end == unwind.WalkDone || len(frames) >= t.stacks.nativeFrames(raw.partial) {
 		t.stacks.add(stackRecord{status: uint8(status), hash: uint64(id), words: words}, t.knownAt, t.target, t.python)
 	} else {
 		id = raw.partial
@@ -283,37 +283,37 @@ func (c *RawStacks) add(status event.StackStatus) {
 	}
 }
 
-func (t *Tracer) walkCopy(raw *rawWords, stack *stackCopy) ([]symbolize.StackFrame, symbolize.WalkEnd) {
-	u := symbolize.Unwinder{Code: t.codeAt, Stack: stack, Text: t.target}
+func (t *Tracer) walkCopy(raw *rawWords, stack *stackCopy) ([]unwind.StackFrame, unwind.WalkEnd) {
+	u := unwind.Unwinder{Code: t.codeAt, Stack: stack, Text: t.target}
 	return u.Walk(raw.regs, maxNative)
 }
 
 // withoutVain takes out what a guess led to when it did not lead to the outermost frame: the stack ends at the frame without a
 // description.
-func withoutVain(frames []symbolize.StackFrame, end symbolize.WalkEnd) ([]symbolize.StackFrame, symbolize.WalkEnd) {
-	if end == symbolize.WalkDone {
+func withoutVain(frames []unwind.StackFrame, end unwind.WalkEnd) ([]unwind.StackFrame, unwind.WalkEnd) {
+	if end == unwind.WalkDone {
 		return frames, end
 	}
 	for i := range frames {
 		if frames[i].Guessed {
-			return frames[:i+1], symbolize.WalkNoRow
+			return frames[:i+1], unwind.WalkNoRow
 		}
 	}
 	return frames, end
 }
 
 // codeAt is what the target has at an address, as far as its mappings are known.
-func (t *Tracer) codeAt(addr uint64) symbolize.Code {
+func (t *Tracer) codeAt(addr uint64) unwind.Code {
 	r := findRegion(t.regions, addr)
 	if r == nil || r.since > t.reached { // the stack is from before
-		return symbolize.Code{}
+		return unwind.Code{}
 	}
-	return symbolize.Code{Frames: r.object.file.Frames(), Bias: r.bias, Exec: true}
+	return unwind.Code{Frames: r.object.file.Frames(), Bias: r.bias, Exec: true}
 }
 
 // statusOf is the status of a stack that was unwound from a copy.
-func statusOf(frames []symbolize.StackFrame, end symbolize.WalkEnd) event.StackStatus {
-	if end != symbolize.WalkDone {
+func statusOf(frames []unwind.StackFrame, end unwind.WalkEnd) event.StackStatus {
+	if end != unwind.WalkDone {
 		return walkEnds[end]
 	}
 	for i := range frames {
@@ -324,9 +324,9 @@ func statusOf(frames []symbolize.StackFrame, end symbolize.WalkEnd) event.StackS
 	return event.StatusUnwound
 }
 
-var walkEnds = map[symbolize.WalkEnd]event.StackStatus{
-	symbolize.WalkNoMapping: event.StatusNoMapping, symbolize.WalkNoRow: event.StatusNoRow, symbolize.WalkBadRule: event.StatusBadRule,
-	symbolize.WalkNoMemory: event.StatusCopyEnds, symbolize.WalkOrder: event.StatusOrder, symbolize.WalkLimit: event.StatusTooDeep,
+var walkEnds = map[unwind.WalkEnd]event.StackStatus{
+	unwind.WalkNoMapping: event.StatusNoMapping, unwind.WalkNoRow: event.StatusNoRow, unwind.WalkBadRule: event.StatusBadRule,
+	unwind.WalkNoMemory: event.StatusCopyEnds, unwind.WalkOrder: event.StatusOrder, unwind.WalkLimit: event.StatusTooDeep,
 }
 
 const golden = 0x9E3779B97F4A7C15 // GOLDEN

@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // rawBytes lays a RECORD_RAW out by hand: as a stack, of another type.
@@ -85,7 +86,7 @@ func TestParseRawWords(t *testing.T) {
 
 // TestMergePython: an activation goes behind the native frame on whose part of the stack it lies.
 func TestMergePython(t *testing.T) {
-	frames := []symbolize.StackFrame{{PC: 1, SP: 0x100, CFA: 0x200}, {PC: 2, Caller: true, SP: 0x200, CFA: 0x300}, {PC: 3, Caller: true, SP: 0x300, CFA: 0x300}}
+	frames := []unwind.StackFrame{{PC: 1, SP: 0x100, CFA: 0x200}, {PC: 2, Caller: true, SP: 0x200, CFA: 0x300}, {PC: 3, Caller: true, SP: 0x300, CFA: 0x300}}
 	first, second := []uint64{pythonWord | 8, 1}, []uint64{pythonWord | 16, 2}
 	for name, c := range map[string]struct {
 		at   [2]uint64
@@ -204,14 +205,14 @@ func TestRawStackThatLeadsNowhere(t *testing.T) {
 }
 
 func TestWithoutVain(t *testing.T) {
-	frames := []symbolize.StackFrame{{PC: 1}, {PC: 2, Guessed: true}, {PC: 3}}
-	got, end := withoutVain(frames, symbolize.WalkDone)
+	frames := []unwind.StackFrame{{PC: 1}, {PC: 2, Guessed: true}, {PC: 3}}
+	got, end := withoutVain(frames, unwind.WalkDone)
 	require.Equal(t, frames, got)
-	require.Equal(t, symbolize.WalkDone, end)
-	got, end = withoutVain(frames, symbolize.WalkNoMapping)
+	require.Equal(t, unwind.WalkDone, end)
+	got, end = withoutVain(frames, unwind.WalkNoMapping)
 	require.Equal(t, frames[:2], got)
-	require.Equal(t, symbolize.WalkNoRow, end)
-	got, end = withoutVain(frames[2:], symbolize.WalkNoMapping)
+	require.Equal(t, unwind.WalkNoRow, end)
+	got, end = withoutVain(frames[2:], unwind.WalkNoMapping)
 	require.Equal(t, frames[2:], got)
-	require.Equal(t, symbolize.WalkNoMapping, end)
+	require.Equal(t, unwind.WalkNoMapping, end)
 }

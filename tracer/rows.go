@@ -7,9 +7,8 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"github.com/gputrace/gputrace/unwind"
 	"golang.org/x/sys/unix"
-
-	"github.com/gputrace/gputrace/symbolize"
 )
 
 // rowStore is the kernel's table of unwind rows: those of all files, one behind the other, in chunks. The rows go into the
@@ -24,7 +23,7 @@ type rowStore struct {
 }
 
 // add takes a file's rows: they become [lo, hi) of the table. What an error leaves of them is never referred to.
-func (s *rowStore) add(table *symbolize.Table) (lo, hi uint32, err error) {
+func (s *rowStore) add(table *unwind.Table) (lo, hi uint32, err error) {
 	if uint64(s.used)+uint64(len(table.Rows)) > maxRows {
 		return 0, 0, fmt.Errorf("%d unwind rows, with those of other files more than %d", len(table.Rows), maxRows)
 	}
@@ -135,7 +134,7 @@ func (t *ruleTable) number(rule uint64) (uint32, bool) {
 }
 
 // numbers gives each rule of a file its number in the common table, in the half of a row where it belongs.
-func (t *ruleTable) numbers(table *symbolize.Table) ([]uint64, error) {
+func (t *ruleTable) numbers(table *unwind.Table) ([]uint64, error) {
 	global := make([]uint64, len(table.Rules))
 	for i, rule := range table.Rules {
 		n, ok := t.number(rule)

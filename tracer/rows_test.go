@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/bpf"
-	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/unwind"
 )
 
 // newChunkMap makes the map that the programs find chunks in.
@@ -41,7 +41,7 @@ func TestRowStore(t *testing.T) {
 	outer := newChunkMap(t)
 	var s rowStore
 	defer s.close()
-	tables := []*symbolize.Table{
+	tables := []*unwind.Table{
 		{Rows: []uint64{0x10, 1<<32 | 0x20, 2<<32 | 0xffffffff}, Rules: []uint64{0, 111, 222}},
 		{Rules: []uint64{0, 333, 111}},
 		{Rows: []uint64{2<<32 | 0x30, 1<<32 | 0x40}, Rules: []uint64{0, 333, 111}},
@@ -76,16 +76,16 @@ func TestRowStore(t *testing.T) {
 func TestRowStoreBounds(t *testing.T) {
 	var s rowStore
 	defer s.close()
-	table := &symbolize.Table{Rows: []uint64{0}}
+	table := &unwind.Table{Rows: []uint64{0}}
 	for i := range uint64(maxRules) {
 		table.Rules = append(table.Rules, i)
 	}
 	_, _, err := s.add(table)
 	require.NoError(t, err)
-	_, _, err = s.add(&symbolize.Table{Rows: []uint64{0}, Rules: []uint64{uint64(maxRules)}})
+	_, _, err = s.add(&unwind.Table{Rows: []uint64{0}, Rules: []uint64{uint64(maxRules)}})
 	require.ErrorContains(t, err, "different unwind rules")
 
 	s.used = maxRows - 1
-	_, _, err = s.add(&symbolize.Table{Rows: []uint64{0, 1}, Rules: []uint64{0}})
+	_, _, err = s.add(&unwind.Table{Rows: []uint64{0, 1}, Rules: []uint64{0}})
 	require.ErrorContains(t, err, "2 unwind rows")
 }

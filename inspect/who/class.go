@@ -7,9 +7,8 @@ import (
 	"encoding/binary"
 	"strings"
 
-	"github.com/ianlancetaylor/demangle"
-
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/ianlancetaylor/demangle"
 )
 
 // A C++ object with virtual functions begins with the address of its class's table of them. Before the table are the

@@ -1,10 +1,11 @@
-package symbolize
+package unwind
 
 import (
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/gputrace/gputrace/process/elfimage"
 	"github.com/gputrace/gputrace/process/elfimage/elftest"
 )
 
@@ -63,7 +64,7 @@ func FuzzFrames(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(sec.data)
-	f.Add(open(f, build(f, "rows.s", asmRows[8].source()+asmRows[20].source())).section(".eh_frame").data)
+	f.Add(open(f, build(f, "rows.s", asmRows[8].source()+asmRows[20].source())).Section(".eh_frame").Data)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := *sec
 		s.data = data
@@ -92,7 +93,7 @@ func FuzzObject(f *testing.F) {
 		f.Add(b, uint64(0x300))
 	}
 	f.Fuzz(func(t *testing.T, object []byte, vaddr uint64) {
-		image, err := NewImage(object, "fuzz")
+		image, err := elfimage.New(object, "fuzz")
 		if err != nil {
 			return
 		}

@@ -1,4 +1,8 @@
-package symbolize
+// Package elfimage reads ELF objects from outside: segments, sections, build-ids, and the way between mapped addresses, link-time
+// addresses and file offsets.
+//
+// An address inside an object is its link-time address (vaddr), as readelf and addr2line print it.
+package elfimage
 
 import (
 	"bytes"
@@ -32,40 +36,40 @@ const (
 type Image struct {
 	Path     string // for messages
 	Size     uint64
-	Segments []segment
-	Sections []section
+	Segments []Segment
+	Sections []Section
 
-	data    []byte
+	Data    []byte
 	mapped  bool
 	machine elf.Machine
 	buildID string
 }
 
-// segment is a program header. data is what of it lies in the file.
-type segment struct {
-	kind          elf.ProgType
-	flags         elf.ProgFlag
-	offset, vaddr uint64
-	filesz, memsz uint64
-	alignment     uint64
-	data          []byte
+// Segment is a program header. Data is what of it lies in the file.
+type Segment struct {
+	Kind              elf.ProgType
+	Flags             elf.ProgFlag
+	Offset, Addr      uint64
+	FileSize, MemSize uint64
+	alignment         uint64
+	Data              []byte
 }
 
-// section is a section header. data is nil for a section without contents in the file, or whose contents are compressed:
-// those are in packed.
-type section struct {
-	name string
-	kind elf.SectionType
-	addr uint64
-	link uint32
-	data []byte
+// Section is a section header. Data is nil for a section without contents in the file, or whose contents are compressed:
+// those are in Packed.
+type Section struct {
+	Name string
+	Kind elf.SectionType
+	Addr uint64
+	Link uint32
+	Data []byte
 
-	packed []byte
+	Packed []byte
 }
 
-// OpenImage maps a file. It does not take f over: the caller may close f at once. path is for messages only. Errors about
+// Open maps a file. It does not take f over: the caller may close f at once. path is for messages only. Errors about
 // contents wrap ErrFormat.
-func OpenImage(f *os.File, path string) (image *Image, err error) {
+func Open(f *os.File, path string) (image *Image, err error) {
 	st, err := f.Stat()
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
@@ -79,7 +83,7 @@ func OpenImage(f *os.File, path string) (image *Image, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("map %s: %w", path, err)
 	}
-	image, err = NewImage(b, path)
+	image, err = New(b, path)
 	if err != nil {
 		unix.Munmap(b)
 		return nil, err
@@ -88,10 +92,10 @@ func OpenImage(f *os.File, path string) (image *Image, err error) {
 	return image, nil
 }
 
-// NewImage reads an image from memory: the vdso. The Image keeps b, which must not change. Errors wrap ErrFormat.
-func NewImage(b []byte, path string) (f *Image, err error) {
-	defer onFault(func(e error) { f, err = nil, fmt.Errorf("open %s: %w", path, e) })()
-	f = &Image{Path: path, data: b, Size: uint64(len(b))}
+// New reads an image from memory: the vdso. The Image keeps b, which must not change. Errors wrap ErrFormat.
+func New(b []byte, path string) (f *Image, err error) {
+	defer OnFault(func(e error) { f, err = nil, fmt.Errorf("open %s: %w", path, e) })()
+	f = &Image{Path: path, Data: b, Size: uint64(len(b))}
 	if err := f.readHeaders(); err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
@@ -105,7 +109,7 @@ func (f *Image) Close() error {
 		return nil
 	}
 	f.mapped = false
-	if err := unix.Munmap(f.data); err != nil {
+	if err := unix.Munmap(f.Data); err != nil {
 		return fmt.Errorf("unmap %s: %w", f.Path, err)
 	}
 	return nil
@@ -114,7 +118,7 @@ func (f *Image) Close() error {
 // Release gives the pages of the file that were read back to the kernel. They come back from the page cache.
 func (f *Image) Release() {
 	if f.mapped {
-		_ = unix.Madvise(f.data, unix.MADV_DONTNEED) // advice
+		_ = unix.Madvise(f.Data, unix.MADV_DONTNEED) // advice
 	}
 }
 
@@ -133,7 +137,7 @@ func (f *Image) Bias(start, offset uint64) (bias uint64, ok bool) {
 		s := &f.Segments[i]
 		if score := s.mappingScore(offset); score > best {
 			best, ok = score, true
-			bias = start - (s.vaddr - s.offset + offset)
+			bias = start - (s.Addr - s.Offset + offset)
 		}
 	}
 	return bias, ok
@@ -141,13 +145,13 @@ func (f *Image) Bias(start, offset uint64) (bias uint64, ok bool) {
 
 // mappingScore says how well a mapping from a file offset fits the segment, 0 for not at all. The kernel maps whole
 // pages, so that neighbours in the file can both cover an offset.
-func (s *segment) mappingScore(offset uint64) int {
-	first := s.offset &^ (pageSize - 1)
-	if s.kind != elf.PT_LOAD || offset < first || offset-first >= s.offset-first+s.filesz {
+func (s *Segment) mappingScore(offset uint64) int {
+	first := s.Offset &^ (pageSize - 1)
+	if s.Kind != elf.PT_LOAD || offset < first || offset-first >= s.Offset-first+s.FileSize {
 		return 0
 	}
 	score := 1
-	if s.flags&elf.PF_X != 0 {
+	if s.Flags&elf.PF_X != 0 {
 		score++
 	}
 	if offset == first {
@@ -158,18 +162,18 @@ func (s *segment) mappingScore(offset uint64) int {
 
 // FileOffset is where in the file a link-time address lies, as uprobes need it.
 func (f *Image) FileOffset(vaddr uint64) (offset uint64, ok bool) {
-	s := f.loaded(vaddr)
-	if s == nil || vaddr-s.vaddr >= s.filesz {
+	s := f.Loaded(vaddr)
+	if s == nil || vaddr-s.Addr >= s.FileSize {
 		return 0, false
 	}
-	return s.offset + (vaddr - s.vaddr), true
+	return s.Offset + (vaddr - s.Addr), true
 }
 
 // Text copies n bytes, at most 64 KiB, from a link-time address; fewer where the segment ends. ok is false when there is
 // not one.
 func (f *Image) Text(vaddr uint64, n int) (code []byte, ok bool) {
-	defer onFault(func(error) { code, ok = nil, false })()
-	b := f.at(vaddr)
+	defer OnFault(func(error) { code, ok = nil, false })()
+	b := f.At(vaddr)
 	n = min(n, len(b), maxText)
 	if n <= 0 {
 		return nil, false
@@ -177,28 +181,30 @@ func (f *Image) Text(vaddr uint64, n int) (code []byte, ok bool) {
 	return bytes.Clone(b[:n]), true
 }
 
-// at is the file's bytes from a link-time address to the end of its segment; nil when it is in none.
-func (f *Image) at(vaddr uint64) []byte {
-	s := f.loaded(vaddr)
-	if s == nil || vaddr-s.vaddr >= uint64(len(s.data)) {
+// At is the file's bytes from a link-time address to the end of its segment; nil when it is in none.
+func (f *Image) At(vaddr uint64) []byte {
+	s := f.Loaded(vaddr)
+	if s == nil || vaddr-s.Addr >= uint64(len(s.Data)) {
 		return nil
 	}
-	return s.data[vaddr-s.vaddr:]
+	return s.Data[vaddr-s.Addr:]
 }
 
-func (f *Image) loaded(vaddr uint64) *segment {
+// Loaded is the segment that covers a link-time address in memory; nil when none does.
+func (f *Image) Loaded(vaddr uint64) *Segment {
 	for i := range f.Segments {
 		s := &f.Segments[i]
-		if s.kind == elf.PT_LOAD && vaddr >= s.vaddr && vaddr-s.vaddr < s.memsz {
+		if s.Kind == elf.PT_LOAD && vaddr >= s.Addr && vaddr-s.Addr < s.MemSize {
 			return s
 		}
 	}
 	return nil
 }
 
-func (f *Image) section(name string) *section {
+// Section is the section of a name; nil when there is none.
+func (f *Image) Section(name string) *Section {
 	for i := range f.Sections {
-		if f.Sections[i].name == name {
+		if f.Sections[i].Name == name {
 			return &f.Sections[i]
 		}
 	}
@@ -206,21 +212,21 @@ func (f *Image) section(name string) *section {
 }
 
 func (f *Image) readHeaders() error {
-	if len(f.data) < ehdrSize || !bytes.HasPrefix(f.data, []byte(elf.ELFMAG)) {
-		return fmt.Errorf("no ELF header in %d bytes: %w", len(f.data), ErrFormat)
+	if len(f.Data) < ehdrSize || !bytes.HasPrefix(f.Data, []byte(elf.ELFMAG)) {
+		return fmt.Errorf("no ELF header in %d bytes: %w", len(f.Data), ErrFormat)
 	}
-	class, order := elf.Class(f.data[elf.EI_CLASS]), elf.Data(f.data[elf.EI_DATA])
+	class, order := elf.Class(f.Data[elf.EI_CLASS]), elf.Data(f.Data[elf.EI_DATA])
 	if class != elf.ELFCLASS64 || order != elf.ELFDATA2LSB {
 		return fmt.Errorf("%s, %s, want 64 bits, little-endian: %w", class, order, ErrFormat)
 	}
-	r := reader{b: f.data, off: elf.EI_NIDENT}
-	r.u16() // e_type
-	f.machine = elf.Machine(r.u16())
-	r.take(4 + 8) // e_version, e_entry
-	phoff, shoff := r.u64(), r.u64()
-	r.take(4 + 2) // e_flags, e_ehsize
-	phsize, phnum := r.u16(), r.u16()
-	shsize, shnum, shstr := r.u16(), r.u16(), r.u16()
+	r := Reader{B: f.Data, Off: elf.EI_NIDENT}
+	r.U16() // e_type
+	f.machine = elf.Machine(r.U16())
+	r.Take(4 + 8) // e_version, e_entry
+	phoff, shoff := r.U64(), r.U64()
+	r.Take(4 + 2) // e_flags, e_ehsize
+	phsize, phnum := r.U16(), r.U16()
+	shsize, shnum, shstr := r.U16(), r.U16(), r.U16()
 	if phnum > 0 && phsize != phdrSize {
 		return fmt.Errorf("program headers of %d bytes, want %d: %w", phsize, phdrSize, ErrFormat)
 	}
@@ -238,18 +244,18 @@ func (f *Image) readSegments(off uint64, n int) error {
 	if table == nil && n > 0 {
 		return fmt.Errorf("%d program headers at %#x of %d bytes: %w", n, off, f.Size, ErrFormat)
 	}
-	f.Segments = make([]segment, n)
-	r := reader{b: table}
+	f.Segments = make([]Segment, n)
+	r := Reader{B: table}
 	for i := range f.Segments {
 		s := &f.Segments[i]
-		s.kind, s.flags = elf.ProgType(r.u32()), elf.ProgFlag(r.u32())
-		s.offset, s.vaddr = r.u64(), r.u64()
-		r.u64() // p_paddr
-		s.filesz, s.memsz, s.alignment = r.u64(), r.u64(), r.u64()
-		s.data = f.slice(s.offset, s.filesz)
-		if s.data == nil || s.vaddr+s.memsz < s.vaddr || s.filesz > s.memsz {
+		s.Kind, s.Flags = elf.ProgType(r.U32()), elf.ProgFlag(r.U32())
+		s.Offset, s.Addr = r.U64(), r.U64()
+		r.U64() // p_paddr
+		s.FileSize, s.MemSize, s.alignment = r.U64(), r.U64(), r.U64()
+		s.Data = f.slice(s.Offset, s.FileSize)
+		if s.Data == nil || s.Addr+s.MemSize < s.Addr || s.FileSize > s.MemSize {
 			// Nothing of such a segment can be trusted; the loader would refuse it.
-			s.data, s.filesz = nil, 0
+			s.Data, s.FileSize = nil, 0
 		}
 	}
 	return nil
@@ -262,26 +268,26 @@ func (f *Image) readSections(off uint64, n, names int) {
 	if table == nil || names >= n {
 		return
 	}
-	sections, nameOffs := make([]section, n), make([]uint32, n)
-	r := reader{b: table}
+	sections, nameOffs := make([]Section, n), make([]uint32, n)
+	r := Reader{B: table}
 	for i := range sections {
 		s := &sections[i]
-		nameOffs[i], s.kind = r.u32(), elf.SectionType(r.u32())
-		flags := elf.SectionFlag(r.u64())
-		s.addr = r.u64()
-		offset, size := r.u64(), r.u64()
-		s.link = r.u32()
-		r.take(4 + 8 + 8) // sh_info, sh_addralign, sh_entsize
+		nameOffs[i], s.Kind = r.U32(), elf.SectionType(r.U32())
+		flags := elf.SectionFlag(r.U64())
+		s.Addr = r.U64()
+		offset, size := r.U64(), r.U64()
+		s.Link = r.U32()
+		r.Take(4 + 8 + 8) // sh_info, sh_addralign, sh_entsize
 		switch {
-		case s.kind == elf.SHT_NOBITS:
+		case s.Kind == elf.SHT_NOBITS:
 		case flags&elf.SHF_COMPRESSED != 0:
-			s.packed = f.slice(offset, size)
+			s.Packed = f.slice(offset, size)
 		default:
-			s.data = f.slice(offset, size)
+			s.Data = f.slice(offset, size)
 		}
 	}
 	for i := range sections {
-		sections[i].name = string(cstringAt(sections[names].data, nameOffs[i], maxSectionName))
+		sections[i].Name = string(CStringAt(sections[names].Data, nameOffs[i], maxSectionName))
 	}
 	f.Sections = sections
 }
@@ -291,7 +297,7 @@ func (f *Image) slice(off, n uint64) []byte {
 	if off > f.Size || n > f.Size-off {
 		return nil
 	}
-	return f.data[off : off+n : off+n]
+	return f.Data[off : off+n : off+n]
 }
 
 // findBuildID goes through the program headers: patchelf moves the note to the end of the file, and stripped images keep
@@ -299,35 +305,35 @@ func (f *Image) slice(off, n uint64) []byte {
 func (f *Image) findBuildID() string {
 	for i := range f.Segments {
 		s := &f.Segments[i]
-		if s.kind != elf.PT_NOTE {
+		if s.Kind != elf.PT_NOTE {
 			continue
 		}
-		if id := buildIDNote(s.data, s.alignment); id != "" {
+		if id := BuildIDNote(s.Data, s.alignment); id != "" {
 			return id
 		}
 	}
 	return ""
 }
 
-// buildIDNote looks for NT_GNU_BUILD_ID (3) of owner "GNU" among notes. Names and contents are padded to 4 bytes, or to 8
+// BuildIDNote looks for NT_GNU_BUILD_ID (3) of owner "GNU" among notes. Names and contents are padded to 4 bytes, or to 8
 // in a segment aligned so (the gABI's rule, used for .note.gnu.property).
-func buildIDNote(notes []byte, alignment uint64) string {
+func BuildIDNote(notes []byte, alignment uint64) string {
 	if alignment != 8 {
 		alignment = 4
 	}
-	r := reader{b: notes}
-	for r.off < len(r.b) {
-		nameSize, descSize, kind := r.u32(), r.u32(), r.u32()
-		name := r.take(uint64(nameSize))
-		r.take(-uint64(r.off) & (alignment - 1))
-		desc := r.take(uint64(descSize))
-		if r.bad {
+	r := Reader{B: notes}
+	for r.Off < len(r.B) {
+		nameSize, descSize, kind := r.U32(), r.U32(), r.U32()
+		name := r.Take(uint64(nameSize))
+		r.Take(-uint64(r.Off) & (alignment - 1))
+		desc := r.Take(uint64(descSize))
+		if r.Bad {
 			return ""
 		}
 		if kind == 3 && string(name) == "GNU\x00" && len(desc) > 0 && len(desc) <= maxNote {
 			return hex.EncodeToString(desc)
 		}
-		r.take(-uint64(r.off) & (alignment - 1))
+		r.Take(-uint64(r.Off) & (alignment - 1))
 	}
 	return ""
 }

@@ -1,4 +1,6 @@
-package symbolize
+// Package unwind says how stacks are unwound: rows for the kernel from the frame descriptions of ELF objects (.eh_frame), kept in a
+// cache on disk, and a walker outside the kernel for what those rows cannot say.
+package unwind
 
 import (
 	"debug/elf"
@@ -6,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"sort"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // MaxRules bounds the different rules of one file. libtorch_cpu 2.15 has 1,409.
@@ -36,7 +40,7 @@ func (t *Table) Lookup(vaddr uint64) Rule {
 //
 // Where descriptions overlap, the one that starts later wins, as in the binary search of libgcc's unwinder.
 func (f *Frames) Table() (t *Table, err error) {
-	defer onFault(func(e error) { t, err = nil, fmt.Errorf("unwind table of %s: %w", f.Image.Path, e) })()
+	defer elfimage.OnFault(func(e error) { t, err = nil, fmt.Errorf("unwind table of %s: %w", f.Image.Path, e) })()
 	sec, err := f.frameSection()
 	if err == nil && sec == nil {
 		return nil, nil
@@ -57,8 +61,8 @@ func (f *Frames) Table() (t *Table, err error) {
 func (f *Frames) checkRange() error {
 	for i := range f.Image.Segments {
 		s := &f.Image.Segments[i]
-		if s.kind == elf.PT_LOAD && s.flags&elf.PF_X != 0 && s.vaddr+s.memsz > math.MaxUint32 {
-			return fmt.Errorf("code up to %#x, want below 4 GiB: %w", s.vaddr+s.memsz, ErrFormat)
+		if s.Kind == elf.PT_LOAD && s.Flags&elf.PF_X != 0 && s.Addr+s.MemSize > math.MaxUint32 {
+			return fmt.Errorf("code up to %#x, want below 4 GiB: %w", s.Addr+s.MemSize, elfimage.ErrFormat)
 		}
 	}
 	return nil
@@ -102,7 +106,7 @@ func (x *interpreter) record(cies *cieCache, fr frame) error {
 	c := cies.get(rec.cie)
 	_, program, ok := x.section.readFDE(rec, c)
 	if !ok {
-		return fmt.Errorf("frame description at %#x changed: %w", fr.off, ErrFormat)
+		return fmt.Errorf("frame description at %#x changed: %w", fr.off, elfimage.ErrFormat)
 	}
 	base := x.section.addr + uint64(rec.pos+len(rec.body)-len(program))
 	return x.frame(c, fr, program, base)
@@ -153,7 +157,7 @@ func (b *tableBuilder) number(rule Rule) (uint32, error) {
 	n, ok := b.index[rule]
 	if !ok {
 		if len(b.rules) == MaxRules {
-			return 0, fmt.Errorf("more than %d different rules: %w", MaxRules, ErrFormat)
+			return 0, fmt.Errorf("more than %d different rules: %w", MaxRules, elfimage.ErrFormat)
 		}
 		n = uint32(len(b.rules))
 		b.rules = append(b.rules, uint64(rule))

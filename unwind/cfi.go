@@ -1,4 +1,6 @@
-package symbolize
+package unwind
+
+import "github.com/gputrace/gputrace/process/elfimage"
 
 // Call frame instructions (DWARF 5, section 7.24). The three with an operand in the opcode are told by the top two bits.
 const (
@@ -90,27 +92,27 @@ func (x *interpreter) frame(c *cie, fr frame, program []byte, base uint64) error
 }
 
 func (x *interpreter) run(program []byte) {
-	r := reader{b: program}
-	for r.off < len(program) && !x.broken && x.err == nil {
-		op := program[r.off]
-		r.off++
+	r := elfimage.Reader{B: program}
+	for r.Off < len(program) && !x.broken && x.err == nil {
+		op := program[r.Off]
+		r.Off++
 		operand := uint64(op & 0x3f)
 		switch op >> 6 {
 		case cfaAdvanceLoc:
 			x.advance(operand)
 		case cfaOffset:
-			x.set(operand, regRule{kind: regAtCFA, off: int64(r.uleb()) * x.cie.dataAlign})
+			x.set(operand, regRule{kind: regAtCFA, off: int64(r.ULEB()) * x.cie.dataAlign})
 		case cfaRestore:
 			x.restore(operand)
 		default:
 			x.extended(&r, op)
 		}
-		x.broken = x.broken || r.bad
+		x.broken = x.broken || r.Bad
 	}
 }
 
 // extended runs an instruction that the table describes.
-func (x *interpreter) extended(r *reader, code byte) {
+func (x *interpreter) extended(r *elfimage.Reader, code byte) {
 	op := &cfiOps[code]
 	if op.run == nil {
 		x.broken = true
@@ -119,7 +121,7 @@ func (x *interpreter) extended(r *reader, code byte) {
 	var args cfiArgs
 	x.operand(r, op.first, &args.a, &args)
 	x.operand(r, op.second, &args.b, &args)
-	if !r.bad {
+	if !r.Bad {
 		op.run(x, args)
 	}
 }
@@ -146,30 +148,30 @@ const (
 	operandBlock        // uleb length and bytes
 )
 
-func (x *interpreter) operand(r *reader, kind operandKind, v *uint64, args *cfiArgs) {
+func (x *interpreter) operand(r *elfimage.Reader, kind operandKind, v *uint64, args *cfiArgs) {
 	switch kind {
 	case operandNone:
 	case operandU8:
-		*v = uint64(r.u8())
+		*v = uint64(r.U8())
 	case operandU16:
-		*v = uint64(r.u16())
+		*v = uint64(r.U16())
 	case operandU32:
-		*v = uint64(r.u32())
+		*v = uint64(r.U32())
 	case operandU64:
-		*v = r.u64()
+		*v = r.U64()
 	case operandULEB:
-		*v = r.uleb()
+		*v = r.ULEB()
 	case operandSLEB:
-		*v = uint64(r.sleb())
+		*v = uint64(r.SLEB())
 	case operandScaled:
-		*v = r.uleb() * uint64(x.cie.dataAlign)
+		*v = r.ULEB() * uint64(x.cie.dataAlign)
 	case operandScaledSigned:
-		*v = uint64(r.sleb()) * uint64(x.cie.dataAlign)
+		*v = uint64(r.SLEB()) * uint64(x.cie.dataAlign)
 	case operandAddress:
 		addr, ok := x.section.pointer(r, x.cie.encoding, x.base)
-		*v, r.bad = addr, r.bad || !ok
+		*v, r.Bad = addr, r.Bad || !ok
 	case operandBlock:
-		args.block = r.take(r.uleb())
+		args.block = r.Take(r.ULEB())
 	}
 }
 

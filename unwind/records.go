@@ -1,9 +1,11 @@
-package symbolize
+package unwind
 
 import (
 	"encoding/binary"
 	"fmt"
 	"math"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // Pointer encodings (Linux Standard Base, core, section "DWARF Extensions", DW_EH_PE_*).
@@ -50,24 +52,24 @@ func (r *record) isCIE() bool { return r.cie < 0 }
 
 // record reads the record at an offset. Its id is 4 bytes wide also in the 64-bit form (Linux Standard Base, core).
 func (s *frameSection) record(off int) (record, error) {
-	r := reader{b: s.data, off: off}
-	n := uint64(r.u32())
+	r := elfimage.Reader{B: s.data, Off: off}
+	n := uint64(r.U32())
 	if n == math.MaxUint32 {
-		n = r.u64()
+		n = r.U64()
 	}
-	start := r.off
-	body := r.take(n)
-	if r.bad || n > 0 && n < 4 {
-		return record{}, fmt.Errorf("eh_frame record at %#x: %d bytes of %d: %w", off, n, len(s.data)-off, ErrFormat)
+	start := r.Off
+	body := r.Take(n)
+	if r.Bad || n > 0 && n < 4 {
+		return record{}, fmt.Errorf("eh_frame record at %#x: %d bytes of %d: %w", off, n, len(s.data)-off, elfimage.ErrFormat)
 	}
-	rec := record{off: off, next: r.off, cie: -1}
+	rec := record{off: off, next: r.Off, cie: -1}
 	if n == 0 {
 		return rec, nil
 	}
 	if back := int(binary.LittleEndian.Uint32(body)); back != 0 {
 		rec.cie = start - back
 		if rec.cie < 0 {
-			return record{}, fmt.Errorf("eh_frame record at %#x: its cie lies %d bytes before it: %w", off, back, ErrFormat)
+			return record{}, fmt.Errorf("eh_frame record at %#x: its cie lies %d bytes before it: %w", off, back, elfimage.ErrFormat)
 		}
 	}
 	rec.body, rec.pos = body[4:], start+4
@@ -77,23 +79,23 @@ func (s *frameSection) record(off int) (record, error) {
 // readFDE reads the head of an FDE and returns its instructions too. ok is false for one that covers nothing that can be
 // in memory: a leftover of a discarded function, at address 0 or without a length.
 func (s *frameSection) readFDE(rec record, c *cie) (fr frame, program []byte, ok bool) {
-	r := reader{b: rec.body}
+	r := elfimage.Reader{B: rec.body}
 	start, ok := s.pointer(&r, c.encoding, s.addr+uint64(rec.pos))
 	length, okLength := s.pointer(&r, c.encoding&encFormatMask, 0)
 	if c.augmented {
-		r.take(r.uleb())
+		r.Take(r.ULEB())
 	}
-	if r.bad || !ok || !okLength || start == 0 || length == 0 ||
+	if r.Bad || !ok || !okLength || start == 0 || length == 0 ||
 		start > math.MaxUint32 || length > math.MaxUint32-start {
 		return frame{}, nil, false
 	}
-	return frame{start: uint32(start), end: uint32(start + length), off: uint32(rec.off)}, r.b[r.off:], true
+	return frame{start: uint32(start), end: uint32(start + length), off: uint32(rec.off)}, r.B[r.Off:], true
 }
 
 // pointer reads an encoded pointer; base is the address of the reader's first byte. ok is false for a null pointer with a
 // base, which stands for nothing, and for encodings that do not occur in frame descriptions.
-func (s *frameSection) pointer(r *reader, encoding byte, base uint64) (v uint64, ok bool) {
-	pos := base + uint64(r.off)
+func (s *frameSection) pointer(r *elfimage.Reader, encoding byte, base uint64) (v uint64, ok bool) {
+	pos := base + uint64(r.Off)
 	v, ok = rawPointer(r, encoding&encFormatMask)
 	if !ok || encoding&encIndirect != 0 {
 		return 0, false
@@ -110,22 +112,22 @@ func (s *frameSection) pointer(r *reader, encoding byte, base uint64) (v uint64,
 	}
 }
 
-func rawPointer(r *reader, format byte) (v uint64, ok bool) {
+func rawPointer(r *elfimage.Reader, format byte) (v uint64, ok bool) {
 	switch format {
 	case encAbsptr, encUdata8, encSdata8:
-		return r.u64(), true
+		return r.U64(), true
 	case encUdata4:
-		return uint64(r.u32()), true
+		return uint64(r.U32()), true
 	case encSdata4:
-		return uint64(int64(int32(r.u32()))), true
+		return uint64(int64(int32(r.U32()))), true
 	case encUdata2:
-		return uint64(r.u16()), true
+		return uint64(r.U16()), true
 	case encSdata2:
-		return uint64(int64(int16(r.u16()))), true
+		return uint64(int64(int16(r.U16()))), true
 	case encULEB:
-		return r.uleb(), true
+		return r.ULEB(), true
 	case encSLEB:
-		return uint64(r.sleb()), true
+		return uint64(r.SLEB()), true
 	default:
 		return 0, false
 	}
@@ -138,30 +140,30 @@ func (s *frameSection) readCIE(off int) (*cie, error) {
 		return nil, err
 	}
 	bad := func(what string, got any) (*cie, error) {
-		return nil, fmt.Errorf("cie at %#x: %s %v: %w", off, what, got, ErrFormat)
+		return nil, fmt.Errorf("cie at %#x: %s %v: %w", off, what, got, elfimage.ErrFormat)
 	}
 	if rec.body == nil || !rec.isCIE() {
 		return bad("not a cie, but", rec.cie)
 	}
-	r := reader{b: rec.body}
-	version, augmentation := r.u8(), string(r.cstring())
+	r := elfimage.Reader{B: rec.body}
+	version, augmentation := r.U8(), string(r.CString())
 	if version != 1 && version != 3 && version != 4 {
 		return bad("version", version)
 	}
 	if augmentation == "eh" {
-		r.u64() // a pointer to an exception table, of gcc 2
+		r.U64() // a pointer to an exception table, of gcc 2
 	}
 	if version == 4 {
-		if address, segment := r.u8(), r.u8(); address != 8 || segment != 0 {
+		if address, segment := r.U8(), r.U8(); address != 8 || segment != 0 {
 			return bad("address size", address)
 		}
 	}
-	c := &cie{codeAlign: r.uleb(), dataAlign: r.sleb()}
+	c := &cie{codeAlign: r.ULEB(), dataAlign: r.SLEB()}
 	ra := uint64(0)
 	if version == 1 {
-		ra = uint64(r.u8())
+		ra = uint64(r.U8())
 	} else {
-		ra = r.uleb()
+		ra = r.ULEB()
 	}
 	if ra != s.machine.ra {
 		return bad("return address register", ra)
@@ -169,17 +171,17 @@ func (s *frameSection) readCIE(off int) (*cie, error) {
 	if !s.readAugmentation(&r, augmentation, c) {
 		return bad("augmentation", augmentation)
 	}
-	if r.bad {
+	if r.Bad {
 		return bad("ends early, bytes", len(rec.body))
 	}
-	c.program = r.b[r.off:]
+	c.program = r.B[r.Off:]
 	c.initial = s.initialState(c, c.program, rec)
 	return c, nil
 }
 
 // readAugmentation reads what the letters announce (Linux Standard Base, core, section "Common Information Entry
 // Augmentation Data"): L and P are of no use here but precede R.
-func (s *frameSection) readAugmentation(r *reader, letters string, c *cie) bool {
+func (s *frameSection) readAugmentation(r *elfimage.Reader, letters string, c *cie) bool {
 	if letters == "" || letters == "eh" {
 		return true
 	}
@@ -187,19 +189,19 @@ func (s *frameSection) readAugmentation(r *reader, letters string, c *cie) bool 
 		return false
 	}
 	c.augmented = true
-	data := reader{b: r.take(r.uleb())}
+	data := elfimage.Reader{B: r.Take(r.ULEB())}
 	for _, l := range letters[1:] {
 		switch l {
 		case 'L':
-			data.u8()
+			data.U8()
 		case 'P':
-			if enc := data.u8(); enc != encOmit {
+			if enc := data.U8(); enc != encOmit {
 				if _, ok := rawPointer(&data, enc&encFormatMask); !ok {
 					return false
 				}
 			}
 		case 'R':
-			c.encoding = data.u8()
+			c.encoding = data.U8()
 		case 'S':
 			c.signal = true
 		case 'B': // arm64: return addresses are signed with key B
@@ -207,7 +209,7 @@ func (s *frameSection) readAugmentation(r *reader, letters string, c *cie) bool 
 			return false
 		}
 	}
-	return !data.bad
+	return !data.Bad
 }
 
 // cieCache keeps the entries by offset. Neighbours mostly share theirs.

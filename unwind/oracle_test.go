@@ -1,4 +1,4 @@
-package symbolize
+package unwind
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func tableOf(t testing.TB, f *File) *Table {
+func tableOf(t testing.TB, f *file) *Table {
 	t.Helper()
 	table, err := f.Frames().Table()
 	if err != nil || table == nil {

@@ -1,4 +1,4 @@
-package symbolize
+package unwind
 
 import (
 	"debug/elf"
@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // TestRuleFields packs and unpacks the edges of every field.
@@ -59,7 +61,7 @@ func TestNoUnwindData(t *testing.T) {
 // TestHighCode has code at 4 GiB: rows cannot hold it.
 func TestHighCode(t *testing.T) {
 	path := build(t, "high.s", ".globl f\nf:\n.cfi_startproc\nnop\n.cfi_endproc", "-Wl,-Ttext-segment=0x100000000")
-	if table, err := open(t, path).Frames().Table(); !errors.Is(err, ErrFormat) {
+	if table, err := open(t, path).Frames().Table(); !errors.Is(err, elfimage.ErrFormat) {
 		t.Errorf("table %v, error %v, want ErrFormat", table, err)
 	}
 }
@@ -70,11 +72,11 @@ func TestOtherMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary.LittleEndian.PutUint16(b[18:], uint16(elf.EM_RISCV))
-	f, err := OpenBytes(b, "riscv")
+	image, err := elfimage.New(b, "riscv")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Frames().Table(); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), "EM_RISCV") {
+	if _, err := (&Frames{Image: image}).Table(); !errors.Is(err, elfimage.ErrFormat) || !strings.Contains(err.Error(), "EM_RISCV") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -1,4 +1,6 @@
-package symbolize
+package unwind
+
+import "github.com/gputrace/gputrace/process/elfimage"
 
 // DWARF expression operators (DWARF 5, table 7.9) that compilers and linkers use in frame descriptions.
 const (
@@ -48,10 +50,10 @@ func (s *cfiState) withFP(m *machine, kind RuleKind, off int64) Rule {
 // withFPExpression knows "register + constant": of the frame pointer where a function realigned its stack, and of the
 // stack pointer where that has a known distance from the CFA.
 func (s *cfiState) withFPExpression(m *machine, kind RuleKind, off int64) Rule {
-	r := reader{b: s.fp.expr}
+	r := elfimage.Reader{B: s.fp.expr}
 	reg, n, ok := breg(&r)
 	switch {
-	case !ok || r.off != len(r.b):
+	case !ok || r.Off != len(r.B):
 		return Rule(RuleUnsupported)
 	case reg == m.fp && s.frameGone(m):
 		return NewRule(kind, off, SavedFP{})
@@ -72,19 +74,19 @@ func (s *cfiState) frameGone(m *machine) bool {
 
 // savedByFP reports whether a register was saved at a distance from the frame pointer.
 func (r *regRule) savedByFP(m *machine) bool {
-	e := reader{b: r.expr}
+	e := elfimage.Reader{B: r.expr}
 	reg, _, ok := breg(&e)
-	return r.kind == regAtExpr && ok && reg == m.fp && e.off == len(e.b)
+	return r.kind == regAtExpr && ok && reg == m.fp && e.Off == len(e.B)
 }
 
 // expressionRule recognises the expressions for the CFA that occur: a saved pointer, a linkage table, a signal frame.
 func (s *cfiState) expressionRule(m *machine, signal bool) Rule {
-	r := reader{b: s.cfa}
+	r := elfimage.Reader{B: s.cfa}
 	reg, off, ok := breg(&r)
 	if !ok {
 		return Rule(RuleUnsupported)
 	}
-	deref := string(r.b[r.off:]) == "\x06"
+	deref := string(r.B[r.Off:]) == "\x06"
 	switch {
 	case deref && reg == m.sp && off == m.signalSP && s.returnsFromSignal(m):
 		return Rule(RuleSignal)
@@ -103,42 +105,42 @@ func (s *cfiState) expressionRule(m *machine, signal bool) Rule {
 
 // returnsFromSignal reports whether the return address is the interrupted pc, in the kernel's signal frame.
 func (s *cfiState) returnsFromSignal(m *machine) bool {
-	r := reader{b: s.ra.expr}
+	r := elfimage.Reader{B: s.ra.expr}
 	reg, off, ok := breg(&r)
-	return s.ra.kind == regAtExpr && ok && r.off == len(r.b) && reg == m.sp && off == m.signalPC
+	return s.ra.kind == regAtExpr && ok && r.Off == len(r.B) && reg == m.sp && off == m.signalPC
 }
 
 // pltRule reads the rest of what linkers describe a linkage table with (binutils, elf_x86_64_eh_frame_lazy_plt and its
 // IBT variant): sp+8 + (((pc & 15) >= compare) << shift).
-func pltRule(m *machine, r *reader, off int64) Rule {
+func pltRule(m *machine, r *elfimage.Reader, off int64) Rule {
 	const entryMask = 15
 	reg, n, ok := breg(r)
 	mask, okMask := lit(r)
-	and := r.u8()
+	and := r.U8()
 	compare, okCompare := lit(r)
-	ge := r.u8()
+	ge := r.U8()
 	shift, okShift := lit(r)
-	shl, plus := r.u8(), r.u8()
+	shl, plus := r.U8(), r.U8()
 	known := ok && reg == m.pc && n == 0 && okMask && mask == entryMask && and == opAnd &&
 		okCompare && ge == opGe && okShift && shift < 8 && shl == opShl && plus == opPlus
-	if !known || r.bad || r.off != len(r.b) {
+	if !known || r.Bad || r.Off != len(r.B) {
 		return Rule(RuleUnsupported)
 	}
 	return NewPLTRule(off, compare, 1<<shift)
 }
 
 // breg reads DW_OP_breg0 to DW_OP_breg31: register plus constant.
-func breg(r *reader) (reg uint64, off int64, ok bool) {
-	op := r.u8()
+func breg(r *elfimage.Reader) (reg uint64, off int64, ok bool) {
+	op := r.U8()
 	if op < opBreg0 || op > opBreg31 {
 		return 0, 0, false
 	}
-	off = r.sleb()
-	return uint64(op - opBreg0), off, !r.bad
+	off = r.SLEB()
+	return uint64(op - opBreg0), off, !r.Bad
 }
 
 // lit reads DW_OP_lit0 to DW_OP_lit31.
-func lit(r *reader) (v uint8, ok bool) {
-	op := r.u8()
+func lit(r *elfimage.Reader) (v uint8, ok bool) {
+	op := r.U8()
 	return op - opLit0, op >= opLit0 && op <= opLit31
 }

@@ -1,4 +1,4 @@
-package symbolize
+package unwind
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-func mustTable(t *testing.T, c *Cache, f *File) (*Table, bool) {
+func mustTable(t *testing.T, c *Cache, f *file) (*Table, bool) {
 	t.Helper()
 	table, hit, err := c.Table(f.Frames())
 	if err != nil {

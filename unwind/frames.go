@@ -1,4 +1,4 @@
-package symbolize
+package unwind
 
 import (
 	"cmp"
@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sort"
 	"sync"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // maxFrames bounds the functions of one file; the largest library of PyTorch 2.15 has 346,000.
@@ -35,7 +37,7 @@ type frame struct {
 
 // Frames is the frame descriptions of an object: .eh_frame. Safe for concurrent use.
 type Frames struct {
-	Image *Image
+	Image *elfimage.Image
 
 	sectionOnce sync.Once
 	section     *frameSection
@@ -47,7 +49,7 @@ type Frames struct {
 // Bounds is the range of the frame description that covers a link-time address: a function, or the cold part of
 // one. It knows functions without symbols too.
 func (f *Frames) Bounds(vaddr uint64) (start, end uint64, ok bool) {
-	defer onFault(func(error) { start, end, ok = 0, 0, false })()
+	defer elfimage.OnFault(func(error) { start, end, ok = 0, 0, false })()
 	f.searchOnce.Do(func() { f.search = f.newFrameSearch() })
 	fr, ok := f.search.find(vaddr)
 	if !ok || vaddr < uint64(fr.start) || vaddr >= uint64(fr.end) {
@@ -121,14 +123,14 @@ func (s *frameSearch) entry(i int) uint64 {
 // none or it is of another form than all linkers write.
 func (f *Frames) searchTable(sec *frameSection) []byte {
 	const version, form = 1, encDatarel | encSdata4
-	hdr := f.Image.at(sec.hdr)
+	hdr := f.Image.At(sec.hdr)
 	if sec.hdr == 0 || len(hdr) < 4 || hdr[0] != version || hdr[2] != encUdata4 || hdr[3] != form {
 		return nil
 	}
-	r := reader{b: hdr, off: 4}
+	r := elfimage.Reader{B: hdr, Off: 4}
 	sec.pointer(&r, hdr[1], sec.hdr)
-	table := r.take(8 * uint64(r.u32()))
-	if r.bad || len(table) == 0 {
+	table := r.Take(8 * uint64(r.U32()))
+	if r.Bad || len(table) == 0 {
 		return nil
 	}
 	return table
@@ -146,28 +148,28 @@ func (f *Frames) frameSection() (*frameSection, error) {
 func (f *Frames) locateFrames() (*frameSection, error) {
 	m := machines[f.Image.Machine()]
 	if m == nil {
-		return nil, fmt.Errorf("no register numbers for %s: %w", f.Image.Machine(), ErrFormat)
+		return nil, fmt.Errorf("no register numbers for %s: %w", f.Image.Machine(), elfimage.ErrFormat)
 	}
 	sec := &frameSection{machine: m}
 	for i := range f.Image.Segments {
-		if s := &f.Image.Segments[i]; s.kind == elf.PT_GNU_EH_FRAME && s.filesz > 0 {
-			sec.hdr = s.vaddr
+		if s := &f.Image.Segments[i]; s.Kind == elf.PT_GNU_EH_FRAME && s.FileSize > 0 {
+			sec.hdr = s.Addr
 		}
 	}
-	if hdr := f.Image.at(sec.hdr); sec.hdr != 0 && len(hdr) > 4 {
-		r := reader{b: hdr, off: 4}
-		if addr, ok := sec.pointer(&r, hdr[1], sec.hdr); ok && !r.bad {
+	if hdr := f.Image.At(sec.hdr); sec.hdr != 0 && len(hdr) > 4 {
+		r := elfimage.Reader{B: hdr, Off: 4}
+		if addr, ok := sec.pointer(&r, hdr[1], sec.hdr); ok && !r.Bad {
 			sec.addr = addr
 		}
 	}
 	f.fillFrames(sec)
 	switch {
 	case sec.data == nil && sec.addr != 0:
-		return nil, fmt.Errorf("eh_frame at %#x lies in no segment: %w", sec.addr, ErrFormat)
+		return nil, fmt.Errorf("eh_frame at %#x lies in no segment: %w", sec.addr, elfimage.ErrFormat)
 	case sec.data == nil:
 		return nil, nil
 	case len(sec.data) > math.MaxUint32:
-		return nil, fmt.Errorf("eh_frame of %d bytes: %w", len(sec.data), ErrFormat)
+		return nil, fmt.Errorf("eh_frame of %d bytes: %w", len(sec.data), elfimage.ErrFormat)
 	}
 	return sec, nil
 }
@@ -177,16 +179,16 @@ func (f *Frames) locateFrames() (*frameSection, error) {
 func (f *Frames) fillFrames(sec *frameSection) {
 	for i := range f.Image.Sections {
 		s := &f.Image.Sections[i]
-		if s.data == nil || s.addr == 0 {
+		if s.Data == nil || s.Addr == 0 {
 			continue
 		}
-		if s.addr == sec.addr || sec.addr == 0 && s.name == ".eh_frame" {
-			sec.addr, sec.data, sec.exact = s.addr, s.data, true
+		if s.Addr == sec.addr || sec.addr == 0 && s.Name == ".eh_frame" {
+			sec.addr, sec.data, sec.exact = s.Addr, s.Data, true
 			return
 		}
 	}
 	if sec.addr != 0 {
-		sec.data = f.Image.at(sec.addr)
+		sec.data = f.Image.At(sec.addr)
 	}
 }
 
@@ -239,7 +241,7 @@ func (f *Frames) walkFrames(sec *frameSection) ([]frame, error) {
 			frames = append(frames, fr)
 		}
 		if len(frames) > maxFrames {
-			return nil, fmt.Errorf("more than %d frame descriptions: %w", maxFrames, ErrFormat)
+			return nil, fmt.Errorf("more than %d frame descriptions: %w", maxFrames, elfimage.ErrFormat)
 		}
 	}
 	return frames, nil
@@ -257,7 +259,7 @@ func (f *Frames) scanFrame(sec *frameSection, rec record, cies *cieCache) (frame
 	if c.signal && len(sec.machine.trampoline) > 0 && fr.start > 0 {
 		// A return address is looked up one byte before itself, and the kernel "returns" to the trampoline's first byte.
 		// glibc's frame description begins a byte early for that; others must be made to.
-		if code := f.Image.at(uint64(fr.start)); hasTrampoline(code, sec.machine) {
+		if code := f.Image.At(uint64(fr.start)); hasTrampoline(code, sec.machine) {
 			fr.start--
 		}
 	}
@@ -272,8 +274,8 @@ func hasTrampoline(code []byte, m *machine) bool {
 func (f *Frames) executable(fr frame) bool {
 	for i := range f.Image.Segments {
 		s := &f.Image.Segments[i]
-		if s.kind == elf.PT_LOAD && s.flags&elf.PF_X != 0 &&
-			uint64(fr.start) >= s.vaddr && uint64(fr.end)-s.vaddr <= s.memsz {
+		if s.Kind == elf.PT_LOAD && s.Flags&elf.PF_X != 0 &&
+			uint64(fr.start) >= s.Addr && uint64(fr.end)-s.Addr <= s.MemSize {
 			return true
 		}
 	}

@@ -1,10 +1,11 @@
-package symbolize
+package unwind
 
 import (
 	"encoding/binary"
 	"errors"
 
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // Limits of an expression; compilers and hand-written descriptions stay below 20 and 5.
@@ -66,7 +67,7 @@ const (
 type evaluator struct {
 	regs   *registerValues
 	memory process.Memory
-	reader reader
+	reader elfimage.Reader
 	stack  []uint64
 	err    error
 }
@@ -74,13 +75,13 @@ type evaluator struct {
 // evaluate gives the value of an expression. initial are the operands that it begins with: the CFA, but for the CFA's own.
 // Errors: errExpression, errRegister, what reading the memory gave.
 func evaluate(expr []byte, regs *registerValues, memory process.Memory, initial ...uint64) (uint64, error) {
-	e := evaluator{regs: regs, memory: memory, reader: reader{b: expr}, stack: initial}
-	for n := 0; e.reader.off < len(expr) && e.err == nil; n++ {
+	e := evaluator{regs: regs, memory: memory, reader: elfimage.Reader{B: expr}, stack: initial}
+	for n := 0; e.reader.Off < len(expr) && e.err == nil; n++ {
 		if n == maxOperations || len(e.stack) > maxOperands {
 			return 0, errExpression
 		}
-		e.operation(e.reader.u8())
-		if e.reader.bad {
+		e.operation(e.reader.U8())
+		if e.reader.Bad {
 			return 0, errExpression
 		}
 	}
@@ -131,13 +132,13 @@ func (e *evaluator) operation(op byte) {
 	case op == opBra || op == opSkip:
 		e.branch(op)
 	case op == opBregx:
-		e.register(e.reader.uleb())
+		e.register(e.reader.ULEB())
 	case op == opDeref:
 		e.load(8)
 	case op == opDerefSize:
-		e.load(e.reader.u8())
+		e.load(e.reader.U8())
 	case op == opPlusUconst:
-		e.push(e.pop() + e.reader.uleb())
+		e.push(e.pop() + e.reader.ULEB())
 	case op == opAbs || op == opNeg || op == opNot:
 		e.unary(op)
 	case op != opNop:
@@ -150,30 +151,30 @@ func (e *evaluator) register(n uint64) {
 	if err != nil {
 		e.fail(err)
 	}
-	e.push(v + uint64(e.reader.sleb()))
+	e.push(v + uint64(e.reader.SLEB()))
 }
 
 func (e *evaluator) constant(op byte) {
 	r := &e.reader
 	switch op {
 	case opAddr, opConst8u, opConst8s:
-		e.push(r.u64())
+		e.push(r.U64())
 	case opConst1u:
-		e.push(uint64(r.u8()))
+		e.push(uint64(r.U8()))
 	case opConst1s:
-		e.push(uint64(int8(r.u8())))
+		e.push(uint64(int8(r.U8())))
 	case opConst2u:
-		e.push(uint64(r.u16()))
+		e.push(uint64(r.U16()))
 	case opConst2s:
-		e.push(uint64(int16(r.u16())))
+		e.push(uint64(int16(r.U16())))
 	case opConst4u:
-		e.push(uint64(r.u32()))
+		e.push(uint64(r.U32()))
 	case opConst4s:
-		e.push(uint64(int32(r.u32())))
+		e.push(uint64(int32(r.U32())))
 	case opConstu:
-		e.push(r.uleb())
+		e.push(r.ULEB())
 	case opConsts:
-		e.push(uint64(r.sleb()))
+		e.push(uint64(r.SLEB()))
 	}
 }
 
@@ -186,7 +187,7 @@ func (e *evaluator) shuffle(op byte) {
 	case opOver:
 		e.push(e.peek(1))
 	case opPick:
-		e.push(e.peek(int(e.reader.u8())))
+		e.push(e.peek(int(e.reader.U8())))
 	case opSwap:
 		e.push(e.remove(1))
 	case opRot:
@@ -202,16 +203,16 @@ func (e *evaluator) rotate() {
 
 // branch moves on by a signed number of bytes, from behind it.
 func (e *evaluator) branch(op byte) {
-	by := int(int16(e.reader.u16()))
+	by := int(int16(e.reader.U16()))
 	if op == opBra && e.pop() == 0 {
 		return
 	}
-	to := e.reader.off + by
-	if to < 0 || to > len(e.reader.b) {
+	to := e.reader.Off + by
+	if to < 0 || to > len(e.reader.B) {
 		e.fail(errExpression)
 		return
 	}
-	e.reader.off = to
+	e.reader.Off = to
 }
 
 // load replaces an address by the bytes that lie there.

@@ -1,4 +1,4 @@
-package symbolize
+package unwind
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // sectionMacros write .eh_frame by hand: what assemblers and linkers never make, or only of odd inputs. A cie has the usual
@@ -58,7 +60,7 @@ func e
 // oddSections: want has the CFA's offset from sp in each of the functions a to e, 0 for no rule; the descriptions are known by
 // that offset too.
 var oddSections = []struct {
-	name, section string
+	name, Section string
 	// grown and cut are changed when the file is there, because linkers refuse it: how many bytes a description covers, and how
 	// long its record says that it is.
 	grown, cut map[byte]uint32
@@ -68,39 +70,39 @@ var oddSections = []struct {
 }{
 	{
 		name: "usual", want: [5]int64{16, 24, 32, 40, 48},
-		section: "cie x\n fde x a 16 16\n fde x b 16 24\n fde x c 16 32\n fde x d 16 40\n fde x e 16 48\n.long 0",
+		Section: "cie x\n fde x a 16 16\n fde x b 16 24\n fde x c 16 32\n fde x d 16 40\n fde x e 16 48\n.long 0",
 	},
 	{
 		name: "terminators in the middle", want: [5]int64{16, 24, 32, 0, 0}, bare: &[5]int64{16, 0, 0, 0, 0}, // ld makes no table
-		section: "cie x\n fde x a 16 16\n.long 0\n fde x b 16 24\n.long 0, 0\ncie y\n fde y c 16 32\n.long 0",
+		Section: "cie x\n fde x a 16 16\n.long 0\n fde x b 16 24\n.long 0, 0\ncie y\n fde y c 16 32\n.long 0",
 	},
 	{
 		name: "one cie for all, one for none", want: [5]int64{16, 0, 0, 0, 48},
-		section: "cie x\n cie y\n fde x e 16 48\n fde x a 16 16\n.long 0",
+		Section: "cie x\n cie y\n fde x e 16 48\n fde x a 16 16\n.long 0",
 	},
 	{
 		name: "64-bit lengths", want: [5]int64{16, 24, 0, 40, 0},
-		section: "cie x\n fde64 x a 16 16\n fde x b 16 24\n fde64 x d 16 40\n.long 0",
+		Section: "cie x\n fde64 x a 16 16\n fde x b 16 24\n fde64 x d 16 40\n.long 0",
 	},
 	{
 		name: "no terminator", want: [5]int64{16, 24, 0, 0, 0},
-		section: "cie x\n fde x a 16 16\n fde x b 16 24",
+		Section: "cie x\n fde x a 16 16\n fde x b 16 24",
 	},
 	{
 		name: "one inside another", want: [5]int64{16, 24, 0, 0, 0}, grown: map[byte]uint32{16: 64},
-		section: "cie x\n fde x a 16 16\n fde x b 16 24\n.long 0",
+		Section: "cie x\n fde x a 16 16\n fde x b 16 24\n.long 0",
 	},
 	{
 		name: "one over the end of another", want: [5]int64{16, 24, 24, 0, 0}, grown: map[byte]uint32{16: 24, 24: 32},
-		section: "cie x\n fde x a 16 16\n fde x b 16 24\n.long 0",
+		Section: "cie x\n fde x a 16 16\n fde x b 16 24\n.long 0",
 	},
 	{
 		name: "a length that leads out", want: [5]int64{16, 0, 32, 40, 0}, cut: map[byte]uint32{24: 0x7ffffff0}, untold: true,
-		section: "cie x\n fde x a 16 16\n fde x b 16 24\n fde x c 16 32\n fde x d 16 40\n.long 0",
+		Section: "cie x\n fde x a 16 16\n fde x b 16 24\n fde x c 16 32\n fde x d 16 40\n.long 0",
 	},
 	{
 		name: "a length of zero", want: [5]int64{16, 0, 32, 40, 0}, cut: map[byte]uint32{24: 0}, untold: true,
-		section: "cie x\n fde x a 16 16\n fde x b 16 24\n fde x c 16 32\n fde x d 16 40\n.long 0",
+		Section: "cie x\n fde x a 16 16\n fde x b 16 24\n fde x c 16 32\n fde x d 16 40\n.long 0",
 	},
 }
 
@@ -108,7 +110,7 @@ var oddSections = []struct {
 func buildOdd(t *testing.T, i int, flags ...string) []byte {
 	t.Helper()
 	s := &oddSections[i]
-	image, err := os.ReadFile(build(t, "odd.s", sectionMacros+s.section+"\n", flags...))
+	image, err := os.ReadFile(build(t, "odd.s", sectionMacros+s.Section+"\n", flags...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,27 +137,31 @@ func TestOddSections(t *testing.T) {
 	for i := range oddSections {
 		s := &oddSections[i]
 		t.Run(s.name, func(t *testing.T) {
-			checkOdd(t, buildOdd(t, i), &s.want)
+			image := buildOdd(t, i)
+			checkOdd(t, image, image, &s.want)
 		})
 		t.Run(s.name+", no table", func(t *testing.T) {
 			image := buildOdd(t, i, "-Wl,--no-eh-frame-hdr")
 			if !s.untold {
-				checkOdd(t, image, &s.want)
-			} else if table, err := open(t, written(t, "odd.so", image)).Frames().Table(); !errors.Is(err, ErrFormat) {
+				checkOdd(t, image, image, &s.want)
+			} else if table, err := open(t, written(t, "odd.so", image)).Frames().Table(); !errors.Is(err, elfimage.ErrFormat) {
 				t.Errorf("table %v, error %v, want ErrFormat", table, err)
 			}
 		})
 		t.Run(s.name+", no section headers", func(t *testing.T) {
-			image := buildOdd(t, i)
+			whole := buildOdd(t, i)
+			image := bytes.Clone(whole)
 			clear(image[40:48]) // e_shoff
 			clear(image[60:64]) // e_shnum, e_shstrndx
-			checkOdd(t, image, cmp.Or(s.bare, &s.want))
+			checkOdd(t, image, whole, cmp.Or(s.bare, &s.want))
 		})
 	}
 }
 
-func checkOdd(t *testing.T, image []byte, want *[5]int64) {
+// checkOdd compares the rules of an image with what is wanted of each function; whole has the symbols too.
+func checkOdd(t *testing.T, image, whole []byte, want *[5]int64) {
 	t.Helper()
+	named := open(t, written(t, "whole.so", whole))
 	f := open(t, written(t, "odd.so", image))
 	table := tableOf(t, f)
 	checkShape(t, table)
@@ -164,7 +170,7 @@ func checkOdd(t *testing.T, image []byte, want *[5]int64) {
 		if off != 0 {
 			rule = NewRule(RuleSP, off, SavedFP{})
 		}
-		at := mustFind(t, f, string(rune('a'+i)))
+		at := mustFind(t, named, string(rune('a'+i)))
 		for _, pc := range []uint64{at, at + 15} {
 			if got := table.Lookup(pc); got != rule {
 				t.Errorf("%c+%d: got %v, want %v", 'a'+i, pc-at, got, rule)

@@ -1,4 +1,4 @@
-package symbolize
+package unwind
 
 import (
 	"cmp"
@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 	"unsafe"
+
+	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // Cache keeps unwind tables on disk, by build-id and file size. It is safe for concurrent use, also by several processes.
@@ -82,12 +84,12 @@ func (c *Cache) Table(f *Frames) (t *Table, hit bool, err error) {
 // digest covers everything that a table is built from, apart from the bytes of signal trampolines: a build-id
 // survives tools that edit files, and a container may hold a file that claims another's.
 func (f *Frames) digest() (digest [sha256.Size]byte, err error) {
-	defer onFault(func(e error) { err = fmt.Errorf("digest of %s: %w", f.Image.Path, e) })()
+	defer elfimage.OnFault(func(e error) { err = fmt.Errorf("digest of %s: %w", f.Image.Path, e) })()
 	h := sha256.New()
 	fmt.Fprintln(h, f.Image.Machine())
 	for i := range f.Image.Segments {
 		s := &f.Image.Segments[i]
-		fmt.Fprintln(h, s.kind, s.flags, s.vaddr, s.memsz)
+		fmt.Fprintln(h, s.Kind, s.Flags, s.Addr, s.MemSize)
 	}
 	if sec, err := f.frameSection(); err == nil && sec != nil {
 		fmt.Fprintln(h, sec.addr, sec.hdr, sec.exact)

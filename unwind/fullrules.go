@@ -1,6 +1,10 @@
-package symbolize
+package unwind
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/process/elfimage"
+)
 
 // fullRules is one row of a frame description with all registers: what Unwinder needs where a Rule cannot say it.
 type fullRules struct {
@@ -12,7 +16,7 @@ type fullRules struct {
 // fullRules finds the rules that hold at a link-time address. nil without an error: no description covers it. Errors wrap
 // ErrFormat.
 func (f *Frames) fullRules(vaddr uint64) (rules *fullRules, err error) {
-	defer onFault(func(e error) { rules, err = nil, fmt.Errorf("unwind in %s: %w", f.Image.Path, e) })()
+	defer elfimage.OnFault(func(e error) { rules, err = nil, fmt.Errorf("unwind in %s: %w", f.Image.Path, e) })()
 	f.searchOnce.Do(func() { f.search = f.newFrameSearch() })
 	fr, ok := f.search.find(vaddr)
 	if !ok || vaddr < uint64(fr.start) || vaddr >= uint64(fr.end) {
@@ -36,7 +40,7 @@ func (s *frameSection) fullRules(fr frame, vaddr uint64) (*fullRules, error) {
 	}
 	_, program, ok := s.readFDE(rec, c)
 	if !ok {
-		return nil, fmt.Errorf("frame description at %#x changed: %w", fr.off, ErrFormat)
+		return nil, fmt.Errorf("frame description at %#x changed: %w", fr.off, elfimage.ErrFormat)
 	}
 	all := &registerRules{}
 	common := interpreter{section: s, cie: c, base: s.addr + uint64(rec.pos), all: all}
@@ -54,7 +58,7 @@ func (s *frameSection) fullRules(fr frame, vaddr uint64) (*fullRules, error) {
 		return nil, err
 	}
 	if x.broken || common.broken {
-		return nil, fmt.Errorf("frame description at %#x: an instruction that cannot be read: %w", fr.off, ErrFormat)
+		return nil, fmt.Errorf("frame description at %#x: an instruction that cannot be read: %w", fr.off, elfimage.ErrFormat)
 	}
 	return out, nil
 }

@@ -1,4 +1,4 @@
-package symbolize
+package elfimage
 
 import (
 	"fmt"
@@ -6,12 +6,12 @@ import (
 	"runtime/debug"
 )
 
-// onFault guards an exported entry point against a file that was truncated while it was mapped: touching a page behind
+// OnFault guards an exported entry point against a file that was truncated while it was mapped: touching a page behind
 // the new end raises SIGBUS, which would end the program. It turns that one panic into a call of failed; any other panic
 // goes on.
 //
-//	defer onFault(func(e error) { err = e })()
-func onFault(failed func(error)) func() {
+//	defer OnFault(func(e error) { err = e })()
+func OnFault(failed func(error)) func() {
 	old := debug.SetPanicOnFault(true)
 	return func() {
 		debug.SetPanicOnFault(old)
