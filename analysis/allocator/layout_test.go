@@ -177,3 +177,56 @@ func applied(s *eventtest.Stream, n int) *heap.Heap {
 	}
 	return h
 }
+
+// The history has what the allocator did besides blocks: its segments, whole ones and pages, and the requests that were refused.
+func TestLayoutHistory(t *testing.T) {
+	const whole, pages, unit = 1 << 40, 2 << 40, 2 << 20
+	s := &eventtest.Stream{}
+	add := func(kind event.Kind, layer event.Layer, object event.Object, addr, size, allocated, handle uint64) {
+		s.Events = append(s.Events, event.Event{
+			Time: uint64(len(s.Events)+1) * 1000, PID: 7, TID: 7, Kind: kind, Layer: layer, Object: object, Device: event.Device{Type: event.DeviceCUDA},
+			Addr: addr, Size: size, Allocated: allocated, Reserved: event.Unknown, Requested: event.Unknown, Stream: event.Unknown,
+			Handle: handle, Context: event.Unknown,
+		})
+	}
+	driver := func(kind event.Kind, object event.Object, addr, size, handle uint64) {
+		add(kind, event.LayerDevice, object, addr, size, event.Unknown, handle)
+	}
+	torch := func(kind event.Kind, addr, size, allocated uint64) {
+		add(kind, event.LayerTorch, event.ObjectMemory, addr, size, allocated, event.Unknown)
+	}
+	driver(event.KindAlloc, event.ObjectMemory, whole, unit, event.Unknown)
+	torch(event.KindAlloc, whole, 512, 512)
+	torch(event.KindOutOfMemory, 0, 1<<45, 512)
+	torch(event.KindFree, whole, 512, 0)
+	driver(event.KindFree, event.ObjectMemory, whole, event.Unknown, event.Unknown)
+	driver(event.KindAlloc, event.ObjectPhysical, 9, unit, event.Unknown)
+	driver(event.KindMap, event.ObjectPhysical, pages, unit, 9)
+	torch(event.KindAlloc, pages, 1024, 1024)
+	torch(event.KindFree, pages, 1024, 0)
+	driver(event.KindUnmap, event.ObjectPhysical, pages, unit, event.Unknown)
+	trace, err := view.NewTrace(s, nil)
+	require.NoError(t, err)
+	layouts, err := allocator.Layouts(trace, allocator.LayoutOptions{})
+	require.NoError(t, err)
+	require.Len(t, layouts, 1)
+	type entry struct {
+		kind             allocator.HistoryKind
+		time, addr, size uint64
+	}
+	var got []entry
+	for _, x := range layouts[0].History {
+		got = append(got, entry{x.Kind, x.Time / 1000, x.Addr, x.Size})
+	}
+	require.Equal(t, []entry{
+		{allocator.HistorySegmentAlloc, 1, whole, unit},
+		{allocator.HistoryAlloc, 2, whole, 512},
+		{allocator.HistoryOutOfMemory, 3, 0, 1 << 45},
+		{allocator.HistoryFree, 4, whole, 512},
+		{allocator.HistorySegmentFree, 5, whole, unit},
+		{allocator.HistorySegmentMap, 7, pages, unit},
+		{allocator.HistoryAlloc, 8, pages, 1024},
+		{allocator.HistoryFree, 9, pages, 1024},
+		{allocator.HistorySegmentUnmap, 10, pages, unit},
+	}, got)
+}
