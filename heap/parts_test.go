@@ -86,4 +86,22 @@ func TestPartsUnknown(t *testing.T) {
 	got, ok := h.Parts(pid, cuda0)
 	require.True(t, ok)
 	require.Equal(t, Parts{segmentSize, 512, event.Unknown, segmentSize - 512, 0}, got, "what was asked for was not told")
+
+	for name, tt := range map[string]struct{ addr, allocated, reserved uint64 }{
+		"outside the segments":     {1 << 41, 1024, segmentSize},
+		"across a segment's end":   {1<<40 + segmentSize - 256, 1024, segmentSize},
+		"before a segment":         {1<<40 - 256, 1024, segmentSize},
+		"an event was lost":        {1<<40 + 1024, 1024 + 256, segmentSize},
+		"another segment is there": {1<<40 + 1024, 1024, 2 * segmentSize},
+	} {
+		h := New()
+		first, second := torchEvent(1<<40+512, 512, 512), torchEvent(tt.addr, 512, tt.allocated)
+		first.Reserved, second.Reserved = segmentSize, tt.reserved
+		apply(h, deviceEvent(event.KindAlloc, 1<<40, segmentSize), first)
+		_, ok := h.Parts(pid, cuda0)
+		require.True(t, ok)
+		apply(h, second)
+		_, ok = h.Parts(pid, cuda0)
+		require.False(t, ok, name)
+	}
 }
