@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 
@@ -281,6 +282,48 @@ func TestWrongFrames(t *testing.T) {
 		require.Equal(t, int64(len(frame)), damage.Lost, name)
 		require.Empty(t, got, name)
 	}
+}
+
+// TestDamageComesAlone: what a frame has before its damage is given first, and the error only with the next call.
+func TestDamageComesAlone(t *testing.T) {
+	s := eventtest.Random(1, 8)
+	path := filepath.Join(t.TempDir(), "trace")
+	w, err := Create(path, &Info{}, s.Stack, nil)
+	require.NoError(t, err)
+	require.NoError(t, w.Write(s.Events))
+	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationLost, PID: eventtest.PID, Loss: event.Loss{From: 1, To: 2, Events: 3}}))
+	require.NoError(t, w.Close(&End{}))
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	list := spans(t, data)
+	at := slices.IndexFunc(list, func(s span) bool { return s.kind == 4 })
+	decoder, err := zstd.NewReader(nil)
+	require.NoError(t, err)
+	defer decoder.Close()
+	payload := data[list[at].start+16 : list[at].end]
+	if data[list[at].start+1]&1 != 0 {
+		payload, err = decoder.DecodeAll(payload, nil)
+		require.NoError(t, err)
+	}
+	after := 0
+	for i := range payload {
+		broken := bytes.Clone(payload)
+		broken[i] ^= 0xff
+		r := open(t, append(bytes.Clone(data[:list[at].start]), frameOf(4, 0, len(broken), broken)...))
+		buf := make([]event.Event, 0, 100)
+		for read := 0; ; read += len(buf) {
+			if buf, err = r.Read(buf[:0]); err != nil {
+				require.Empty(t, buf, "byte %d", i)
+				require.Empty(t, r.Annotations(), "byte %d", i)
+				if read > 0 {
+					after++
+				}
+				break
+			}
+			r.Annotations()
+		}
+	}
+	require.Positive(t, after, "damage behind events")
 }
 
 // TestFull: when the disk is full, the error says so once, nothing that was written is lost, and the end record tells how
