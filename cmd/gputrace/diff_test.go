@@ -50,7 +50,7 @@ func TestParseDiff(t *testing.T) {
 		o, err := parseDiffLine(t, line)
 		require.NoError(t, err, line)
 		before, after := o.moments()
-		require.Equal(t, w, want{strings.Join(o.paths, " "), before.String(), after.String(), o.by, o.format.name, o.top}, line)
+		require.Equal(t, w, want{strings.Join(o.paths, " "), before.String(), after.String(), o.by, o.format.Name, o.top}, line)
 	}
 }
 

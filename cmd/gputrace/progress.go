@@ -117,5 +117,10 @@ func (w *watched) ReadAt(b []byte, offset int64) (int, error) {
 
 // openWatched opens a file, with a line on the terminal whenever it is read.
 func openWatched(path string, p *progress, warn func(error)) (*export.Source, error) {
-	return export.Open(path, &export.OpenOptions{Warn: warn, Watch: p.watch, Done: p.clear})
+	return export.Open(path, p.options(warn))
+}
+
+// options have a line on the terminal whenever a file is read.
+func (p *progress) options(warn func(error)) *export.OpenOptions {
+	return &export.OpenOptions{Warn: warn, Watch: p.watch, Done: p.clear}
 }

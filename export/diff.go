@@ -1,0 +1,176 @@
+package export
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/html"
+	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/export/pprof"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/exit"
+)
+
+// DiffFile is a file that can be compared: a source, or a profile. Close it.
+type DiffFile struct {
+	path    string
+	source  *Source
+	profile *profile.Profile // nil: it is none
+	warn    func(error)
+}
+
+// OpenDiff opens a file to be compared.
+func OpenDiff(path string, o *OpenOptions) (*DiffFile, error) {
+	options := o.withDefaults()
+	d := &DiffFile{path: path, warn: options.Warn}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, exit.With(exit.Error, fmt.Errorf("open %s: %w", path, err))
+	}
+	defer f.Close()
+	r := bufio.NewReader(f)
+	if head, _ := r.Peek(2); !isProfile(head) {
+		d.source, err = Open(path, &options)
+		return d, err
+	}
+	if d.profile, err = pprof.Parse(r); err != nil {
+		if errors.Is(err, pprof.ErrFormat) {
+			err = exit.With(exit.Invalid, err)
+		}
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return d, nil
+}
+
+// isProfile recognises a profile by its first bytes: those of gzip, or of the first field of the message, which all that write
+// profiles write first (profile.proto: sample_type = 1).
+func isProfile(head []byte) bool {
+	return len(head) == 2 && (head[0] == 0x1f && head[1] == 0x8b || head[0] == 1<<3|2)
+}
+
+// IsProfile reports whether it is a profile, which is of one moment only.
+func (d *DiffFile) IsProfile() bool { return d.profile != nil }
+
+// Close closes the file.
+func (d *DiffFile) Close() {
+	if d.source != nil {
+		_ = d.source.Close()
+	}
+}
+
+// DiffSide is what is compared.
+type DiffSide struct {
+	name    string
+	entries []view.Entry
+	profile func() (*profile.Profile, error)
+}
+
+// Side is a moment of a file, of which a profile has only one. version is that of gputrace.
+func (d *DiffFile) Side(at event.Moment, version string) (*DiffSide, error) {
+	if d.profile != nil {
+		name := d.path
+		if d.profile.TimeNanos > 0 {
+			name += ", a profile of " + time.Unix(0, d.profile.TimeNanos).UTC().Format(time.RFC3339)
+		}
+		return &DiffSide{name: name, entries: pprof.Entries(d.profile), profile: func() (*profile.Profile, error) { return d.profile, nil }}, nil
+	}
+	in, err := d.source.Input(&Window{At: at}, version, d.warn)
+	if err != nil {
+		return nil, err
+	}
+	view, err := momentView(d.source.Trace, in.Selection.Moment)
+	if err != nil {
+		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", d.path, err))
+	}
+	made := func() (*profile.Profile, error) {
+		var b bytes.Buffer
+		if err := ofView(writePprof)(&b, in); err != nil {
+			return nil, err
+		}
+		return pprof.Parse(&b)
+	}
+	return &DiffSide{name: d.path + ", " + in.Moment, entries: view.Entries(), profile: made}, nil
+}
+
+// momentView is the view of a moment, without the parts of sites, for which the file would be read again.
+func momentView(t *view.Trace, m event.Moment) (*view.View, error) {
+	switch {
+	case m.Kind == event.MomentPeak:
+		return t.Peak(), nil
+	case m.IsTime():
+		return t.At(m.Time)
+	}
+	return t.End(), nil
+}
+
+// DiffInput is what a difference is made of.
+type DiffInput struct {
+	Before, After *DiffSide
+	By            view.RowKind
+	Top           int // rows of the text; 0: all
+}
+
+func (in *DiffInput) difference() *view.Difference {
+	return view.Diff(in.Before.entries, in.After.entries, in.By)
+}
+
+// DiffFormat is a form in which a difference can be written.
+type DiffFormat struct {
+	Name   string
+	Binary bool
+
+	write func(w io.Writer, in *DiffInput) error
+}
+
+// Write writes a difference in the form.
+func (f *DiffFormat) Write(w io.Writer, in *DiffInput) error { return f.write(w, in) }
+
+// DiffFormats are all of them, the default first.
+var DiffFormats = []DiffFormat{
+	{Name: "text", write: diffText},
+	{Name: "json", write: diffJSON},
+	{Name: "html", write: diffHTML},
+	{Name: "pprof", Binary: true, write: diffPprof},
+}
+
+// DiffNames are the names of DiffFormats.
+func DiffNames() []string {
+	var out []string
+	for _, f := range DiffFormats {
+		out = append(out, f.Name)
+	}
+	return out
+}
+
+func diffText(w io.Writer, in *DiffInput) error {
+	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top})
+}
+
+func diffJSON(w io.Writer, in *DiffInput) error {
+	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name})
+}
+
+func diffHTML(w io.Writer, in *DiffInput) error {
+	return html.WriteDiff(w, html.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name})
+}
+
+func diffPprof(w io.Writer, in *DiffInput) error {
+	base, err := in.Before.profile()
+	if err != nil {
+		return err
+	}
+	p, err := in.After.profile()
+	if err != nil {
+		return err
+	}
+	return pprof.WriteDiff(w, base, p)
+}
