@@ -34,7 +34,7 @@ var expected = []struct{ command, stdout string }{
 	{"gputrace report result --at peak --by function", "live by function"},
 	{"gputrace report pieces --at end --by stack", "live by stack"},
 	{"gputrace report traffic --by function", "live by function"},
-	{"gputrace report", "live by Python line"},
+	{"gputrace report result --at peak", "live by line"},
 	{"gputrace export", ""}, // says on standard error what it wrote
 	{"gputrace diff", "in use by Python line"},
 	{"gputrace doctor", "tracing will work: gputrace -p "},
