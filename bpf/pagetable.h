@@ -5,7 +5,7 @@
  * bpf_probe_read_user costs 60 to 80 ns a call whatever it reads, and a stack wants a dozen.
  *
  * The layout of page tables is the processor's (Intel SDM volume 3A, chapter 4; AMD APM volume 2,
- * chapter 5). Where the direct map begins and which bits of an entry are an address is told by the
+ * chapter 5). Where the direct map begins and which bits of an entry are an address is read from the
  * kernel, and proved by the tracer on memory of its own before it is believed (tracer/direct.go).
  *
  * A load from an address that is not mapped gives 0: the kernel has an entry for it in its

@@ -120,7 +120,7 @@ static __always_inline void send_process(struct traced *t, u32 index, u8 change,
 
 /*
  * Finds a free place. The second half is the kernel's: user space takes the first for processes
- * that it is told of. 0: there is none.
+ * that it hears of. 0: there is none.
  */
 static __always_inline u32 claim_place(void)
 {
@@ -221,7 +221,7 @@ static __always_inline void process_execed(struct traced *t, u32 index, u32 tgid
 }
 
 /*
- * Takes over how much code the process has. When some is gone, other code can come to its place:
+ * Takes over how much code the process has. When some was unloaded, other code can be at its place:
  * nothing that was looked up in the info before counts any more.
  */
 static __always_inline void recount(struct unwind_info *p, u64 pages, u64 change)

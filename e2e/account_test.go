@@ -423,18 +423,18 @@ func newAccount() *account {
 	return &account{items: map[holding]*item{}, orphans: map[*item]holding{}, mappings: map[uint64]mapped{}}
 }
 
-// book applies calls to the account.
-func (a *account) book(t *testing.T, calls ledgerCalls) {
+// apply applies calls to the account.
+func (a *account) apply(t *testing.T, calls ledgerCalls) {
 	t.Helper()
 	for i := range calls {
 		c := &calls[i]
 		if c.rc == 0 {
-			a.bookOne(t, c)
+			a.applyOne(t, c)
 		}
 	}
 }
 
-func (a *account) bookOne(t *testing.T, c *ledgerCall) {
+func (a *account) applyOne(t *testing.T, c *ledgerCall) {
 	t.Helper()
 	switch c.kind {
 	case event.KindAlloc:
@@ -579,7 +579,7 @@ func (a *account) live() holdings {
 func deviceMemory(t *testing.T, ledger string) holdings {
 	t.Helper()
 	a := newAccount()
-	a.book(t, readCalls(t, ledger))
+	a.apply(t, readCalls(t, ledger))
 	out := a.live()
 	maps.DeleteFunc(out, func(h holding, _ uint64) bool { return h.layer != event.LayerDevice })
 	return out

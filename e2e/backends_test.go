@@ -185,7 +185,7 @@ func (r *replay) step(t *testing.T, books *torchBooks) {
 			require.GreaterOrEqual(t, e.Device.Index, int8(0), "every thread was seen to choose its device: %+v", e)
 		}
 	}
-	r.account.book(t, calls)
+	r.account.apply(t, calls)
 	requireHoldings(t, r.account.live(), holdingsOf(r.heap), "step "+itoa(books.Step))
 	r.checkTensors(t, books)
 	if r.native {

@@ -121,7 +121,7 @@ func (r *callRun) requireLive(t *testing.T) *heap.Heap {
 		for i := range now {
 			h.Apply(&now[i])
 		}
-		a.book(t, booked)
+		a.apply(t, booked)
 		if slices.ContainsFunc(doubts, func(d doubt) bool { return d.from < moment && moment < d.to }) {
 			passed++
 			continue

@@ -75,7 +75,7 @@ func TestRecordNames(t *testing.T) {
 
 // heldRow is blocks that have one holder.
 type heldRow struct {
-	born          string // the last word of where they were born: of a line, its function
+	site          string // the last word of their site: of a line, its function
 	bytes, blocks uint64
 }
 

@@ -106,7 +106,7 @@ type Input struct {
 	Info      *recording.Info // never nil; of a snapshot, mostly empty
 	End       *recording.End  // nil: cut off, or a snapshot
 	Selection view.Selection  // the moment or range that is asked for
-	Joined    *view.Joined    // what holds what lived before the first event; nil: not known, as at any moment but the end
+	Joined    *view.Joined    // the holders of what was allocated before the first event; nil: not known, as at any moment but the end
 	By        string          // rows of tables, one of view.RowKindNames; empty: the format's own
 	Path      string          // of the source
 	File      string          // name of the output; empty: standard output

@@ -71,7 +71,7 @@ func pageFacts(in *Input) []html.Fact {
 func pageNotes(in *Input, b *pagemodel.Model) []string {
 	var out []string
 	if b.First > in.Trace.First() {
-		out = append(out, "The recording kept its last part only (--max-size, --max-age). What lived when that begins is in the figures, with its "+
+		out = append(out, "The recording kept its last part only (--max-size, --max-age). What was in use when that begins is in the figures, with its "+
 			"stacks; of a peak before it the size alone is known.")
 	}
 	if in.Trace.Damage != nil {

@@ -19,7 +19,7 @@ func writeSnapshot(w io.Writer, in *Input) error {
 	}
 	layouts, err := allocator.Layouts(in.Trace, o)
 	switch {
-	case errors.Is(err, view.ErrPeakGone):
+	case errors.Is(err, view.ErrPeakBefore):
 		return exit.With(exit.Error, err)
 	case err != nil:
 		return err

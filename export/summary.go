@@ -67,7 +67,7 @@ func RecordedHolders(tables []table.HeldInput) []recording.Holders {
 		h := recording.Holders{Title: t.Title, Bytes: t.Joined.Bytes}
 		for _, r := range t.Joined.Rows[:min(maxHolders, len(t.Joined.Rows))] {
 			h.Rows = append(h.Rows, recording.Holder{
-				Site: r.Born, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks,
+				Site: r.Site, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks,
 			})
 		}
 		out = append(out, h)
@@ -75,7 +75,7 @@ func RecordedHolders(tables []table.HeldInput) []recording.Holders {
 	return out
 }
 
-// RecordedBefore is what a recording keeps of who holds what lived before it; joined nil: it is not known.
+// RecordedBefore is what a recording keeps of the holders of what was allocated before it; joined nil: it is not known.
 func RecordedBefore(joined *view.Joined) []recording.HeldBefore {
 	if joined == nil {
 		return nil
@@ -110,7 +110,7 @@ func HeldTables(end *recording.End) []table.HeldInput {
 	for _, h := range end.Holders {
 		j := &view.Joined{Bytes: h.Bytes}
 		for _, r := range h.Rows {
-			row := view.HeldSite{Born: r.Site, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks}
+			row := view.HeldSite{Site: r.Site, Name: r.Name, Where: r.Where, Holder: r.Holder, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks}
 			if h.Bytes > 0 {
 				row.Share = float64(r.Bytes) / float64(h.Bytes)
 			}

@@ -53,7 +53,7 @@ func TestHoldersRoundTrip(t *testing.T) {
 	j := &view.Joined{Bytes: 1 << 30}
 	for i := range maxHolders + 5 {
 		j.Rows = append(j.Rows, view.HeldSite{
-			Born: "train.py:41 main", Name: "train.py:9 main() local kept[*]", Where: "train.py:9 main()", Holder: "kept[*]", What: "other tensors",
+			Site: "train.py:41 main", Name: "train.py:9 main() local kept[*]", Where: "train.py:9 main()", Holder: "kept[*]", What: "other tensors",
 			Bytes: 1 << 20, Blocks: uint64(i), Share: 1.0 / 1024,
 		})
 	}

@@ -56,7 +56,7 @@ func warnLeft(in *Input, tl *view.Timeline, events uint64) {
 			events, tl.MinSize))
 	}
 	if tl.Until < tl.To {
-		in.Warn(fmt.Errorf("more than %d events: nothing is shown of the last %.3f s but what lives; --from and --to choose another part",
+		in.Warn(fmt.Errorf("more than %d events: nothing is shown of the last %.3f s but what is in use; --from and --to choose another part",
 			events, time.Duration(tl.To-tl.Until).Seconds()))
 	}
 	if tl.MinSize > in.Selection.MinSize || tl.Until < tl.To {

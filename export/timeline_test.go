@@ -9,7 +9,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// TestWarnLeft: what is left out is told, with its bytes, unless it was asked for.
+// TestWarnLeft: what is left out is reported, with its bytes, unless it was asked for.
 func TestWarnLeft(t *testing.T) {
 	left, shown := heap.Count{Objects: 2, Bytes: 1024}, heap.Count{Objects: 1, Bytes: 4096}
 	for _, tt := range []struct {
@@ -24,7 +24,7 @@ func TestWarnLeft(t *testing.T) {
 			"2 of 3 allocations are left out, 1024 of 5120 bytes",
 		}},
 		{"by time", view.Timeline{To: 3e9, Until: 1e9, MinSize: 512, Shown: shown, Left: left}, []string{
-			"more than 5 events: nothing is shown of the last 2.000 s but what lives; --from and --to choose another part",
+			"more than 5 events: nothing is shown of the last 2.000 s but what is in use; --from and --to choose another part",
 			"2 of 3 allocations are left out, 1024 of 5120 bytes",
 		}},
 	} {

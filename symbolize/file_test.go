@@ -307,7 +307,7 @@ func hideTag(t *testing.T, f *File, image []byte, tag elf.DynTag) {
 	}
 }
 
-// TestTruncatedWhileOpen touches pages that are gone: every entry point must give up, none may crash.
+// TestTruncatedWhileOpen touches pages that no longer exist: every entry point must give up, none may crash.
 func TestTruncatedWhileOpen(t *testing.T) {
 	b, err := os.ReadFile(libc(t))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 type Name struct {
 	// Linkage is the name as the symbol table or the debug information has it, mangled; "" when only the line is known.
 	Linkage string
-	File    string // path as the compiler was told it; "" when there is no debug information
+	File    string // path as the compiler was given it; "" when there is no debug information
 	// Line is the line that the address belongs to; of a function into which another was inlined, the line of that call.
 	// 0: unknown.
 	Line      int

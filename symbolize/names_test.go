@@ -265,7 +265,7 @@ func put(t testing.TB, from, to string) {
 	}
 }
 
-// TestSeparateDebugFile finds a library's debug file in each of the places, and must then know all that the library told
+// TestSeparateDebugFile finds a library's debug file in each of the places, and must then know all that the library knew
 // before it was stripped.
 func TestSeparateDebugFile(t *testing.T) {
 	lib := buildCXX(t, "inlined.cc", inlinedC, "-O2", "-g")

@@ -32,7 +32,7 @@ const (
 	defaultCacheBytes = 512 << 20
 	cacheSuffix       = ".unwind"
 	cacheTemp         = ".unwind-*.tmp"
-	cacheTempAge      = time.Hour // after which a temporary file's writer is gone
+	cacheTempAge      = time.Hour // after which a temporary file's writer must have ended
 
 	// cacheVersion changes with the form of the entries and with the meaning of Rule.
 	cacheVersion = 2
@@ -188,7 +188,7 @@ func wordBytes(w []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(w))), 8*len(w))
 }
 
-// trim deletes the least recently used entries above the limit, and what writers that died left behind.
+// trim deletes the least recently used entries above the limit, and what killed writers left behind.
 func (c *Cache) trim() {
 	limit := cmp.Or(c.MaxBytes, defaultCacheBytes)
 	files, _ := os.ReadDir(c.Dir)

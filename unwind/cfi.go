@@ -2,7 +2,7 @@ package unwind
 
 import "github.com/gputrace/gputrace/process/elfimage"
 
-// Call frame instructions (DWARF 5, section 7.24). The three with an operand in the opcode are told by the top two bits.
+// Call frame instructions (DWARF 5, section 7.24). The three with an operand in the opcode are recognized by the top two bits.
 const (
 	cfaAdvanceLoc = 1
 	cfaOffset     = 2
@@ -38,7 +38,7 @@ const (
 	regInRegister  // in another register
 	regValueOffset // CFA + off itself
 	regValueExpr   // what the expression gives
-	regBroken      // not to be told
+	regBroken      // not known
 )
 
 // unchanged reports whether the caller's value is the callee's, or lost, which is the same for a register that is not needed.

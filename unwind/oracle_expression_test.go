@@ -118,7 +118,7 @@ func ruleOfTexts(cfa, fp, ra string) Rule {
 	saved := addText.FindStringSubmatch(fp)
 	switch {
 	case saved != nil && saved[1] == "rbp" && kind == RuleSP && off == 8:
-		return NewRule(kind, off, SavedFP{}) // the frame is gone: its rule for rbp is stale
+		return NewRule(kind, off, SavedFP{}) // the frame has ended: its rule for rbp is stale
 	case saved != nil && saved[1] == "rbp":
 		return NewRule(kind, off, SavedFP{FPAtFP, number(saved[2])})
 	case saved != nil && kind == RuleSP:

@@ -11,7 +11,7 @@ import (
 // HistoryKind says what an entry of a history is.
 type HistoryKind uint8
 
-// The kinds are those of PyTorch's history; what the two of them about a free block have in common is told once.
+// The kinds are those of PyTorch's history; two of them describe the freeing of one block and share a layout event.
 const (
 	HistoryAlloc        HistoryKind = iota
 	HistoryFree                     // requested and completed: when a block can be used again was not observed
@@ -73,7 +73,7 @@ func (c *history) drop(n int) {
 	c.entries = slices.Delete(c.entries, 0, n)
 }
 
-func (l *layouter) born(b *heap.Block, e *event.Event) {
+func (l *layouter) allocated(b *heap.Block, e *event.Event) {
 	if e == nil {
 		return
 	}
@@ -88,7 +88,7 @@ func (l *layouter) born(b *heap.Block, e *event.Event) {
 	l.note(b.PID, b.Device, x)
 }
 
-func (l *layouter) gone(b *heap.Block, e *event.Event, time uint64) {
+func (l *layouter) freed(b *heap.Block, e *event.Event, time uint64) {
 	x := historyEvent(HistoryFree, b, time)
 	switch {
 	case b.Layer == event.LayerTorch:

@@ -16,9 +16,9 @@ func streamed(stream uint64, b inspect.Block) inspect.Block {
 	return b
 }
 
-func TestHolesByPool(t *testing.T) {
+func TestInactiveByPool(t *testing.T) {
 	m := &inspect.Map{Devices: []inspect.DeviceMap{{Segments: []inspect.Segment{
-		tiles(0x1000000, private, free(4*mib), free(6*mib)), // free as a whole: no hole
+		tiles(0x1000000, private, free(4*mib), free(6*mib)), // free as a whole: no inactive split
 		tiles(0x2000000, large, allocated(10*mib, 10*mib)),
 		tiles(0x4000000, large, free(3*mib), allocated(2*mib, 2*mib), free(15*mib), streamed(5, free(7*mib))),
 		tiles(0x8000000, small, pending(512), free(512), allocated(512, 4), free(2048), allocated(512, 4), free(2047*512)),
@@ -39,7 +39,7 @@ func TestHolesByPool(t *testing.T) {
 		}},
 	}, d.InactiveByPool())
 
-	// They are the holes that the sums of the device count.
+	// They are the inactive splits that the sums of the device count.
 	d = New(sample()).Devices[0]
 	var count, bytes, largest uint64
 	for _, h := range d.InactiveByPool() {
@@ -52,7 +52,7 @@ func TestHolesByPool(t *testing.T) {
 	require.Equal(t, []uint64{d.InactiveSplitCount, d.Memory.InactiveSplit, d.LargestInactiveSplit}, []uint64{count, bytes, largest})
 }
 
-func TestHolesOfAnySize(t *testing.T) {
+func TestInactiveOfAnySize(t *testing.T) {
 	for _, size := range []uint64{0, 1, 511, 512, 1<<61 - 1, 1 << 61, 1<<64 - 1} {
 		var h InactiveSplits
 		h.add(size)
@@ -62,7 +62,7 @@ func TestHolesOfAnySize(t *testing.T) {
 	}
 }
 
-func TestTorchOfBooks(t *testing.T) {
+func TestTorchOfState(t *testing.T) {
 	b := New(sample())
 	rows := b.Torch()
 	require.Len(t, rows, 2)

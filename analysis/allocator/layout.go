@@ -46,7 +46,7 @@ type LayoutSegment struct {
 	Blocks []LayoutBlock // by address, without a gap
 }
 
-// LayoutBlock is a block that lives, or a gap.
+// LayoutBlock is a live block, or a gap.
 type LayoutBlock struct {
 	Live      bool // the program holds it
 	Addr      uint64
@@ -56,13 +56,13 @@ type LayoutBlock struct {
 }
 
 // Layouts is the layout of every caching allocator, by process and device. At the peak each is at its own; the
-// error wraps ErrPeakGone when that was before the first event.
+// error wraps ErrPeakBefore when that was before the first event.
 func Layouts(t *view.Trace, o LayoutOptions) ([]Layout, error) {
 	l := &layouter{trace: t, o: o, until: o.Selection.Until(), live: map[allocatorID]*history{}}
 	if o.Selection.AtPeak() {
 		for _, p := range view.NewPeaks(t.End().Snapshot) {
 			if p.Layer == event.LayerTorch && p.Time == 0 {
-				return nil, fmt.Errorf("%w: that of %s was before the first event", view.ErrPeakGone, p.Device)
+				return nil, fmt.Errorf("%w: that of %s was before the first event", view.ErrPeakBefore, p.Device)
 			}
 			if p.Layer == event.LayerTorch {
 				l.peaks = append(l.peaks, p)
@@ -96,7 +96,7 @@ type layouter struct {
 }
 
 func (l *layouter) walk() error {
-	v := &view.Visitor{Born: l.born, Gone: l.gone, Moved: l.moved, Event: func(e *event.Event, h *heap.Heap) {
+	v := &view.Visitor{Allocated: l.allocated, Freed: l.freed, Moved: l.moved, Event: func(e *event.Event, h *heap.Heap) {
 		l.event(e)
 		l.look(h, e)
 	}}

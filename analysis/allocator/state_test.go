@@ -39,7 +39,7 @@ var (
 	private = inspect.Pool{ID: [2]uint64{1, 0}}
 )
 
-// sample has one segment of each kind: full, with holes, held by a pending block alone, and free.
+// sample has one segment of each kind: full, with inactive splits, held by a pending block alone, and free.
 func sample() *inspect.Map {
 	return &inspect.Map{Devices: []inspect.DeviceMap{
 		{
@@ -56,7 +56,7 @@ func sample() *inspect.Map {
 	}}
 }
 
-func TestBooks(t *testing.T) {
+func TestState(t *testing.T) {
 	b := New(sample())
 	require.Len(t, b.Devices, 2)
 	d := &b.Devices[0]
@@ -72,7 +72,7 @@ func TestBooks(t *testing.T) {
 	require.Empty(t, b.Devices[1].Pools)
 }
 
-func TestBooksPools(t *testing.T) {
+func TestStatePools(t *testing.T) {
 	d := New(sample()).Devices[0]
 	var pools []inspect.Pool
 	var sum Memory
@@ -88,8 +88,8 @@ func TestBooksPools(t *testing.T) {
 	}, d.Pools[0].Memory)
 }
 
-// TestBooksThatDoNotBalance: a difference shows with its sign.
-func TestBooksThatDoNotBalance(t *testing.T) {
+// TestStateThatDoesNotBalance: a difference shows with its sign.
+func TestStateThatDoesNotBalance(t *testing.T) {
 	m := sample()
 	m.Devices[0].Reserved += 5
 	m.Devices[0].Allocated -= 7

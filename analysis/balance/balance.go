@@ -31,7 +31,7 @@ type Input struct {
 	// Torch has a row for every device that the allocator knows, also without memory. Nil with an empty TorchWhy: the process
 	// has no allocator of that kind.
 	Torch    []allocator.TorchMemory
-	TorchWhy string // why the allocator's books are not known; then the events' totals stand in
+	TorchWhy string // why the allocator state is not known; then the events' totals are used
 	// View is what was seen of the driver's calls; nil: nobody watched.
 	View *view.View
 	// Driver has a row for each device that the program sees, or on which the driver lists it.
@@ -90,11 +90,11 @@ type Device struct {
 	Whole   bool // since before the process had device memory
 	Pools   bool // stream-ordered pools are in use: what is given back to one stays with the driver
 
-	Segments heap.Count // the caching allocator's memory, by the driver's calls that were seen, and its books
+	Segments heap.Count // the caching allocator's memory, by the driver's calls that were seen, and the allocator state
 	// SegmentBytes and Total are the caching allocator's memory at its last report: by the driver's calls, and as it said
 	// itself. Bytes; event.Unknown.
 	SegmentBytes, Total uint64
-	// Doubtful is what of Other may be gone: a context was destroyed, and whether this was in it is not known. Bytes.
+	// Doubtful is what of Other may be freed: a context was destroyed, and whether this was in it is not known. Bytes.
 	Doubtful uint64
 }
 
@@ -184,7 +184,7 @@ func (b *balancer) device(d event.Device) *Device {
 	return b.devices[d]
 }
 
-// noTorch is the allocator's memory on a device of which it has told nothing: none, unless its books are closed to us. It
+// noTorch is the allocator's memory on a device of which nothing is known: none, unless its state cannot be read. It
 // always knows its device.
 func (b *balancer) noTorch(d event.Device) Torch {
 	if b.in.TorchWhy == "" || d.Index < 0 {
@@ -206,7 +206,7 @@ func (b *balancer) addTorch() {
 	}
 }
 
-// addAccounts takes from the events what the books do not tell, and the totals for comparison.
+// addAccounts takes from the events what is not in the allocator state, and the totals for comparison.
 func (b *balancer) addAccounts() {
 	accounts := b.in.View.Snapshot.Accounts
 	for i := range accounts {
@@ -214,7 +214,7 @@ func (b *balancer) addAccounts() {
 		if a.PID != b.in.PID {
 			continue
 		}
-		known := b.hasBooks(a.Device)
+		known := b.hasState(a.Device)
 		d := b.device(a.Device)
 		d.SegmentBytes, d.Total = a.SegmentBytes, a.Reserved
 		if !known {
@@ -227,7 +227,7 @@ func (b *balancer) addAccounts() {
 	}
 }
 
-func (b *balancer) hasBooks(d event.Device) bool {
+func (b *balancer) hasState(d event.Device) bool {
 	return b.in.TorchWhy == "" && slices.ContainsFunc(b.in.Torch, func(t allocator.TorchMemory) bool { return cuda(t.Device) == d })
 }
 
@@ -258,7 +258,7 @@ func (b *balancer) addSites() {
 	}
 }
 
-// addDoubts tells how much of what lives may be gone.
+// addDoubts adds up how much of the live set may be freed.
 func (b *balancer) addDoubts() {
 	for i := range b.in.View.Snapshot.Drivers {
 		a := &b.in.View.Snapshot.Drivers[i]
@@ -268,7 +268,7 @@ func (b *balancer) addDoubts() {
 	}
 }
 
-// place is where memory is booked: on its device, or where that is not known on the only one there is.
+// place is where memory is counted: on its device, or where that is not known on the only one there is.
 func (b *balancer) place(d event.Device) event.Device {
 	if d.Index < 0 && b.only != nil {
 		return *b.only

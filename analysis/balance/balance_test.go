@@ -53,7 +53,7 @@ func watched(sites ...heap.Site) *view.View {
 	return view.New(&heap.Snapshot{Sites: sites}, func(id event.StackID) *event.Stack { return owned[id] }, nil)
 }
 
-// torch is the books of a device: 60 allocated, of them 50 requested, 5 pending, 15 in holes, 20 free.
+// torch is the allocator state of a device: 60 allocated, of them 50 requested, 5 pending, 15 in inactive splits, 20 free.
 func torch(device int) allocator.TorchMemory {
 	return allocator.TorchMemory{Device: device, Memory: allocator.Memory{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, InactiveSplit: 15, Free: 20}}
 }
@@ -141,12 +141,12 @@ func TestBalanceWithoutDriver(t *testing.T) {
 	requireRemainder(t, 400, &b.Devices[1])
 }
 
-// TestBalanceByTotals: where the allocator's books are closed, the totals of its reports stand in.
+// TestBalanceByTotals: where the allocator state cannot be read, the totals of its reports are used.
 func TestBalanceByTotals(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		account heap.Account
-		why     string // of the books
+		why     string // of the allocator state
 		want    Torch
 	}{
 		{"all live blocks known", heap.Account{Allocated: 60, Reserved: 100, Live: heap.Count{Objects: 3, RequestedObjects: 3, Requested: 50}}, "ended",

@@ -20,9 +20,9 @@ import (
 // A path is rendered with a number in place of each part that may differ; numbers that nobody would use are put in, so that
 // they can be found in the text again.
 const (
-	// firstHole stands for the first part that differs, the next number for the second, and so on.
-	firstHole = 8_207_316_450_000_000_000
-	maxHoles  = 64
+	// firstPlaceholder stands for the first part that differs, the next number for the second, and so on.
+	firstPlaceholder = 8_207_316_450_000_000_000
+	maxPlaceholders  = 64
 	// maxNamedKeys is how many different string keys at one place are shown one by one.
 	maxNamedKeys = 8
 
@@ -31,14 +31,14 @@ const (
 	graphTail = " …"
 )
 
-// template is a path with holes.
+// template is a path with placeholders.
 type template struct {
-	text  string // holes are the numbers from firstHole on
-	holes []hole
+	text         string // placeholders are the numbers from firstPlaceholder on
+	placeholders []placeholder
 }
 
-// hole is what a path has in one place.
-type hole struct {
+// placeholder is what a path has in one place.
+type placeholder struct {
 	number int64
 	key    string // quoted; empty: number counts
 	object bool   // a key that is neither a number nor a string
@@ -71,17 +71,17 @@ func ownerNames(blocks []who.Block) []string {
 // nameGroup names blocks of one template. Few different keys keep their names, and make a group each.
 func nameGroup(templates []template, of []int, out []string) {
 	spots := map[int]bool{}
-	for n := range templates[of[0]].holes {
+	for n := range templates[of[0]].placeholders {
 		keys := map[string]bool{}
 		for _, i := range of {
-			keys[templates[i].holes[n].key] = true
+			keys[templates[i].placeholders[n].key] = true
 		}
 		spots[n] = len(keys) <= maxNamedKeys && !keys[""]
 	}
 	parts := map[string][]int{}
 	for _, i := range of {
 		var names []string
-		for n, h := range templates[i].holes {
+		for n, h := range templates[i].placeholders {
 			if spots[n] {
 				names = append(names, h.key)
 			}
@@ -97,13 +97,13 @@ func nameGroup(templates []template, of []int, out []string) {
 	}
 }
 
-// filled is the text of a template with what its blocks have in place of the holes, which come in their order.
+// filled is the text of a template with what its blocks have in place of the placeholders, which come in their order.
 func filled(templates []template, of []int) string {
 	t := &templates[of[0]]
 	var out strings.Builder
 	rest := t.text
-	for n := range t.holes {
-		before, after, found := strings.Cut(rest, holeText(n))
+	for n := range t.placeholders {
+		before, after, found := strings.Cut(rest, placeholderText(n))
 		if !found {
 			break
 		}
@@ -113,17 +113,17 @@ func filled(templates []template, of []int) string {
 	return out.String() + rest
 }
 
-// holeText is how a hole is rendered.
-func holeText(n int) string { return fmt.Sprintf("[%d]", firstHole+n) }
+// placeholderText is how a placeholder is rendered.
+func placeholderText(n int) string { return fmt.Sprintf("[%d]", firstPlaceholder+n) }
 
-// spanText is what stands for a hole: the number or key that all have, the numbers from the first to the last when none is
+// spanText is the text for a placeholder: the number or key that all have, the numbers from the first to the last when none is
 // missing, or "*".
 func spanText(templates []template, of []int, n int) string {
-	first := templates[of[0]].holes[n]
+	first := templates[of[0]].placeholders[n]
 	same, numbers := true, map[int64]bool{}
 	low, high := first.number, first.number
 	for _, i := range of {
-		h := templates[i].holes[n]
+		h := templates[i].placeholders[n]
 		same = same && h == first
 		if h.object || h.key != "" {
 			low, high = 0, -1 // no numbers
@@ -199,25 +199,25 @@ func moduleSteps(p who.Path) int {
 	return 0
 }
 
-// hide puts a hole where a step has something that may differ.
+// hide puts a placeholder where a step has something that may differ.
 func (t *template) hide(s who.Step) who.Step {
-	n := len(t.holes)
-	if n == maxHoles || s.Name != "" && s.Kind == who.StepIndex { // a field of a named tuple
+	n := len(t.placeholders)
+	if n == maxPlaceholders || s.Name != "" && s.Kind == who.StepIndex { // a field of a named tuple
 		return s
 	}
 	switch {
 	case s.Kind == who.StepIndex:
-		t.holes = append(t.holes, hole{number: s.Index})
+		t.placeholders = append(t.placeholders, placeholder{number: s.Index})
 	case s.Kind != who.StepKey:
 		return s
 	case s.KeyKind == who.KeyInt:
-		t.holes = append(t.holes, hole{number: s.Index})
+		t.placeholders = append(t.placeholders, placeholder{number: s.Index})
 	case s.KeyKind == who.KeyString:
 		text := who.Path{s}.String() // in brackets
-		t.holes = append(t.holes, hole{key: strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")})
+		t.placeholders = append(t.placeholders, placeholder{key: strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")})
 	default:
-		t.holes = append(t.holes, hole{object: true})
+		t.placeholders = append(t.placeholders, placeholder{object: true})
 	}
-	s.Index, s.KeyKind, s.Name, s.KeyPath = int64(firstHole+n), who.KeyInt, "", nil
+	s.Index, s.KeyKind, s.Name, s.KeyPath = int64(firstPlaceholder+n), who.KeyInt, "", nil
 	return s
 }

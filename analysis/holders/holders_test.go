@@ -135,13 +135,13 @@ func TestFoldGraphs(t *testing.T) {
 	requireOne(t, "C++ torch::autograd::Engine …", held(1, who.CategoryGraph, running), held(1, who.CategoryGraph, append(running[:2:2], next, saved)))
 }
 
-// TestFoldHostileNames: what the target calls its things cannot be taken for a hole.
+// TestFoldHostileNames: a name of the target cannot be taken for a placeholder.
 func TestFoldHostileNames(t *testing.T) {
-	p := route(mainModule(), attribute("a"), word(holeText(1)), word(holeText(0)), word("["), word("]"), word(""), index(3))
+	p := route(mainModule(), attribute("a"), word(placeholderText(1)), word(placeholderText(0)), word("["), word("]"), word(""), index(3))
 	got := ownersOf([]who.Block{held(1, who.CategoryTensor, p)})
 	require.Equal(t, []string{p.String()}, got)
 	deep := route(mainModule(), attribute("deep"))
-	for range maxHoles + 5 {
+	for range maxPlaceholders + 5 {
 		deep = append(deep, index(1))
 	}
 	require.Equal(t, []string{deep.String()}, ownersOf([]who.Block{held(1, who.CategoryTensor, deep)}))

@@ -15,9 +15,9 @@ import (
 )
 
 // heldKey is what the blocks of a row have in common.
-type heldKey struct{ born, holder string }
+type heldKey struct{ site, holder string }
 
-// beforeKey is what the blocks of a part of what lived before the first event have in common.
+// beforeKey is what the blocks of a part of what was allocated before the first event have in common.
 type beforeKey struct {
 	pid    uint32
 	device event.Device
@@ -70,7 +70,7 @@ func (h *Index) heldSites(bytes uint64, rows map[heldKey][]int, sizes map[heldKe
 	var out []view.HeldSite
 	for key, of := range rows {
 		row := sizes[key]
-		row.Born, row.Name, row.Holder = key.born, key.holder, key.holder
+		row.Site, row.Name, row.Holder = key.site, key.holder, key.holder
 		if key.holder != view.NoHolder {
 			row.What = h.what(of)
 			row.Where, row.Holder = splitName(key.holder, h.Report.Blocks[of[0]].Path)
@@ -81,7 +81,7 @@ func (h *Index) heldSites(bytes uint64, rows map[heldKey][]int, sizes map[heldKe
 		out = append(out, row)
 	}
 	slices.SortFunc(out, func(x, y view.HeldSite) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Born, y.Born), cmp.Compare(x.Name, y.Name))
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Name, y.Name))
 	})
 	return out
 }

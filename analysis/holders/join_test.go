@@ -50,10 +50,10 @@ func TestJoin(t *testing.T) {
 	require.Equal(t, total, j.Bytes)
 	share := func(bytes uint64) float64 { return float64(bytes) / float64(total) }
 	require.Equal(t, []view.HeldSite{
-		{Born: stacks.BeforeAttach, Name: "model.*", Holder: "model.*", What: "parameters", Bytes: kib(16), Blocks: 2, Share: share(kib(16))},
-		{Born: stacks.BeforeAttach, Name: view.NoHolder, Holder: view.NoHolder, What: "", Bytes: kib(7) + 512, Blocks: 2, Share: share(kib(7) + 512)},
-		{Born: line, Name: average, Holder: average, What: "optimizer state", Bytes: kib(6), Blocks: 1, Share: share(kib(6))},
-		{Born: line, Name: view.NoHolder, Holder: view.NoHolder, What: "", Bytes: kib(3), Blocks: 1, Share: share(kib(3))},
+		{Site: stacks.BeforeAttach, Name: "model.*", Holder: "model.*", What: "parameters", Bytes: kib(16), Blocks: 2, Share: share(kib(16))},
+		{Site: stacks.BeforeAttach, Name: view.NoHolder, Holder: view.NoHolder, What: "", Bytes: kib(7) + 512, Blocks: 2, Share: share(kib(7) + 512)},
+		{Site: line, Name: average, Holder: average, What: "optimizer state", Bytes: kib(6), Blocks: 1, Share: share(kib(6))},
+		{Site: line, Name: view.NoHolder, Holder: view.NoHolder, What: "", Bytes: kib(3), Blocks: 1, Share: share(kib(3))},
 	}, j.Rows)
 
 	account := heap.Account{PID: 7, Device: event.Device{Type: event.DeviceCUDA}, Before: kib(23) + 512}

@@ -76,7 +76,7 @@ func (l *lifetimes) done(h *heap.Heap) {
 	l.sample(h)
 }
 
-// sample takes down the totals at a moment.
+// sample records the totals at a moment.
 func (l *lifetimes) sample(h *heap.Heap) {
 	for i := range l.model.Parts {
 		p := &l.model.Parts[i]
@@ -102,7 +102,7 @@ func (l *lifetimes) baseline(p *Part) uint64 {
 	return event.Unknown
 }
 
-func (l *lifetimes) born(b *heap.Block, e *event.Event) {
+func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 	if skipped(b) {
 		return
 	}
@@ -120,10 +120,10 @@ func (l *lifetimes) born(b *heap.Block, e *event.Event) {
 	l.open[key] = openLifetime{l.group(b, tid, again), uint16(l.at), b.Size}
 }
 
-// skipped says whether a block is in the books' totals already: those from before the first event are in Part.Before.
+// skipped says whether a block is in the allocator's totals already: those from before the first event are in Part.Before.
 func skipped(b *heap.Block) bool { return b.Layer == event.LayerTorch && b.Origin == heap.OriginBefore }
 
-func (l *lifetimes) gone(b *heap.Block, _ *event.Event, _ uint64) {
+func (l *lifetimes) freed(b *heap.Block, _ *event.Event, _ uint64) {
 	key := b.Key()
 	o, ok := l.open[key]
 	if !ok {
@@ -136,7 +136,7 @@ func (l *lifetimes) gone(b *heap.Block, _ *event.Event, _ uint64) {
 	}
 }
 
-// moved books a block elsewhere. A stack that shows a segment has told so before.
+// moved counts a block elsewhere. A stack that shows a segment has done so before.
 func (l *lifetimes) moved(from, to *heap.Block) {
 	o, ok := l.open[from.Key()]
 	if !ok || l.segment.holds(from) == l.segment.holds(to) && from.Device == to.Device {

@@ -120,7 +120,7 @@ type Moment struct {
 	total   uint64 // bytes
 }
 
-// Group is allocations that are told from others by all of its fields.
+// Group is allocations that are equal in all of its fields.
 type Group struct {
 	Part    int // index in Parts
 	Layer   event.Layer
@@ -131,7 +131,7 @@ type Group struct {
 	TID     uint32 // of the thread that allocated; 0: not known
 	// Class is of the size: up to 2^(Class-1) bytes, and more than half of that. 0: the size is not known.
 	Class uint8
-	// Again: it was not seen to be allocated at its birth: the books told of it, a free of it failed, or it was booked
+	// Again: its allocation was not seen: it is from the allocator state, a free of it failed, or it was counted
 	// elsewhere until then. It does not count as allocated.
 	Again bool
 }
@@ -166,12 +166,12 @@ type OOM struct {
 // New condenses a trace. It replays it twice.
 func New(t *view.Trace, o *Options) (*Model, error) {
 	s := newSurvey(t, o.withDefaults())
-	if err := t.Replay(&view.Visitor{Before: s.before, Event: s.event, Born: s.born, Gone: s.gone, Moved: s.moved, Done: s.done}); err != nil {
+	if err := t.Replay(&view.Visitor{Before: s.before, Event: s.event, Allocated: s.allocated, Freed: s.freed, Moved: s.moved, Done: s.done}); err != nil {
 		return nil, err
 	}
 	b := s.model()
 	l := newLifetimes(t, b, s.options)
-	if err := t.Replay(&view.Visitor{Before: l.before, Event: l.event, Born: l.born, Gone: l.gone, Moved: l.moved, Done: l.done}); err != nil {
+	if err := t.Replay(&view.Visitor{Before: l.before, Event: l.event, Allocated: l.allocated, Freed: l.freed, Moved: l.moved, Done: l.done}); err != nil {
 		return nil, err
 	}
 	l.finish()

@@ -108,7 +108,7 @@ func TestBrowseMoments(t *testing.T) {
 	}
 }
 
-// checkTotals compares a moment with the books, part by part.
+// checkTotals compares a moment with the heap's totals, part by part.
 func checkTotals(t *testing.T, b *pagemodel.Model, at int, view *view.View) {
 	t.Helper()
 	total := uint64(0)
@@ -173,7 +173,7 @@ func TestBrowsePeak(t *testing.T) {
 	}
 }
 
-// flow is what the events say of a range: what was allocated in it, and what of that lives behind it.
+// flow is what the events say of a range: what was allocated in it, and what of that is live behind it.
 func flow(events []event.Event, from, to uint64, resolve func(event.StackID) *event.Stack) (allocated, leaked map[string]amount) {
 	type block struct {
 		name string
@@ -255,7 +255,7 @@ func TestBrowseCurve(t *testing.T) {
 }
 
 // Refused requests are marked, each with the thread and the line that asked.
-func TestBrowseRefusals(t *testing.T) {
+func TestOOMs(t *testing.T) {
 	s := eventtest.Random(15, 3000)
 	b := browse(t, s, nil)
 	n := 0
@@ -276,7 +276,7 @@ func TestBrowseRefusals(t *testing.T) {
 	require.EqualValues(t, n, b.OOMCount)
 }
 
-// Memory of which a free failed lived all the time; that it was thought gone counts for moments alone.
+// Memory of which a free failed was allocated all the time; that it seemed freed counts for moments alone.
 func TestBrowseFailedFree(t *testing.T) {
 	e := func(kind event.Kind, addr, time uint64) event.Event {
 		return event.Event{
@@ -365,7 +365,7 @@ func (l *later) Rewind() error {
 	return l.Stream.Rewind()
 }
 
-// A trace that begins later has what lived then, with its stacks, but did not allocate it; a peak before is known by its size.
+// A trace that begins later has what was live then, with its stacks, but did not allocate it; a peak before is known by its size.
 func TestBrowseCheckpoint(t *testing.T) {
 	const before = 1500
 	all := eventtest.Random(16, 3000)
@@ -384,9 +384,9 @@ func TestBrowseCheckpoint(t *testing.T) {
 		}
 		for i := range b.Parts {
 			p := &b.Parts[i]
-			if gone := p.PeakTime < b.First; gone || p.PeakMoment < 0 {
+			if freedAt := p.PeakTime < b.First; freedAt || p.PeakMoment < 0 {
 				require.Equal(t, -1, p.PeakMoment)
-				require.True(t, gone)
+				require.True(t, freedAt)
 			} else {
 				require.Equal(t, p.Peak, p.Allocated[p.PeakMoment])
 			}

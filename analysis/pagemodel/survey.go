@@ -72,7 +72,7 @@ func (s *survey) part(pid uint32, device event.Device) *surveyPart {
 	return s.parts[i]
 }
 
-// before takes down what there is before the first event.
+// before records what there is before the first event.
 func (s *survey) before(e *event.Event, h *heap.Heap) {
 	for len(s.asked) > 0 && s.asked[0] < e.Time {
 		if s.asked = s.asked[1:]; s.number > 0 { // before the first event is the first moment
@@ -104,7 +104,7 @@ func (s *survey) before(e *event.Event, h *heap.Heap) {
 	s.moments = append(s.moments, Moment{Time: e.Time, Kind: MomentStart})
 }
 
-// torch takes over the books of the caching allocator.
+// torch takes over the totals of the caching allocator.
 func (p *surveyPart) torch(a *heap.Account) {
 	p.now[QuantityAllocated], p.now[QuantityReserved] = a.Allocated, a.Reserved
 	if a.Allocated == event.Unknown {
@@ -144,7 +144,7 @@ func (s *survey) torchEvent(e *event.Event, h *heap.Heap) {
 	p.driver(h)
 	if a.Peak != p.Peak || a.PeakTime != p.PeakTime {
 		p.Peak, p.PeakTime, p.peak, p.found = a.Peak, a.PeakTime, s.number, true
-		if p.now[QuantityAllocated] != a.Peak { // it was before this event, which told of it
+		if p.now[QuantityAllocated] != a.Peak { // it was before this event, which showed it
 			p.peak--
 		}
 	}
@@ -277,16 +277,16 @@ func (s *survey) oom(e *event.Event) {
 	}
 }
 
-func (s *survey) born(b *heap.Block, _ *event.Event)           { s.book(b, 1) }
-func (s *survey) gone(b *heap.Block, _ *event.Event, _ uint64) { s.book(b, -1) }
+func (s *survey) allocated(b *heap.Block, _ *event.Event)       { s.addDriver(b, 1) }
+func (s *survey) freed(b *heap.Block, _ *event.Event, _ uint64) { s.addDriver(b, -1) }
 
 func (s *survey) moved(from, to *heap.Block) {
-	s.book(from, -1)
-	s.book(to, 1)
+	s.addDriver(from, -1)
+	s.addDriver(to, 1)
 }
 
-// book adds up the device memory that is not the caching allocator's.
-func (s *survey) book(b *heap.Block, sign int64) {
+// addDriver adds up the device memory that is not the caching allocator's.
+func (s *survey) addDriver(b *heap.Block, sign int64) {
 	p := s.part(b.PID, b.Device)
 	if b.Layer != event.LayerDevice || b.Size == event.Unknown || s.segment.holds(b) {
 		return
@@ -294,7 +294,7 @@ func (s *survey) book(b *heap.Block, sign int64) {
 	p.other += uint64(sign * int64(b.Size)) // a sign that wraps around takes away
 }
 
-// done takes down the end, which marks may have changed.
+// done records the end, which annotations may have changed.
 func (s *survey) done(h *heap.Heap) {
 	for _, p := range s.parts {
 		if a, ok := h.Account(p.PID, p.Device); ok {

@@ -13,7 +13,7 @@ import (
 // Names of what has no frame to be named after.
 const (
 	NoStack      = "[no stack]"      // none was captured
-	UnknownStack = "[unknown stack]" // one was captured, but its frames did not come through
+	UnknownStack = "[unknown stack]" // one was captured, but its frames were lost
 	BeforeAttach = "[before attach]" // it was made before the first event
 	LostEvents   = "[lost events]"   // the event of it was lost
 )

@@ -27,7 +27,7 @@ func TestOwner(t *testing.T) {
 	)
 	tests := []struct {
 		name, stack, dir, owner string
-		file                    bool // the library's path is told
+		file                    bool // the library's path is given
 	}{
 		{name: "nccl", stack: "libcuda.so.1!cuMemCreate libnccl.so.2!ncclCommInitRank libtorch_cuda.so!c10d::init " + own, owner: "NCCL", file: true},
 		{name: "nccl with a runtime of its own", stack: alloc + "libnccl.so.2!? libnccl.so.2!ncclCommInitRank " + own, owner: "NCCL", file: true},

@@ -16,16 +16,16 @@ type Allocation struct {
 	ID    uint64     // from 1, in the order of births
 	Block heap.Block // as it was known at its end; Block.Time is its birth, 0: it is not known when
 	TID   uint32     // thread that allocated; 0: not known
-	Freed uint64     // when, CLOCK_BOOTTIME nanoseconds; 0: it lives at the end
+	Freed uint64     // when, CLOCK_BOOTTIME nanoseconds; 0: it is in use at the end
 }
 
-// Allocations calls each with all allocations of a selection that is no moment: those of all layers that were born after From
+// Allocations calls each with all allocations of a selection that is no moment: those of all layers that were allocated after From
 // and up to To, or all; blocks below MinSize are left out. An allocation comes when it ends, those that live at the end of the
 // trace (or at To) come last, in the order of their births. The allocation is valid during the call only. The error is that of
 // each, or of reading.
 func (t *Trace) Allocations(s Selection, each func(*Allocation) error) error {
 	l := &lister{s: s, each: each, live: map[heap.BlockKey]*Allocation{}, held: map[heap.BlockKey]*Allocation{}}
-	h, err := t.ReplayWhile(&Visitor{Born: l.born, Gone: l.gone, Moved: l.moved}, func(e *event.Event) bool {
+	h, err := t.ReplayWhile(&Visitor{Allocated: l.allocated, Freed: l.freed, Moved: l.moved}, func(e *event.Event) bool {
 		return l.err == nil && (s.To == 0 || e.Time <= s.To)
 	})
 	if err := cmp.Or(l.err, err); err != nil {
@@ -45,7 +45,7 @@ type lister struct {
 	held map[heap.BlockKey]*Allocation
 }
 
-func (l *lister) born(b *heap.Block, e *event.Event) {
+func (l *lister) allocated(b *heap.Block, e *event.Event) {
 	key := b.Key()
 	if a := l.held[key]; a != nil {
 		delete(l.held, key)
@@ -61,7 +61,7 @@ func (l *lister) born(b *heap.Block, e *event.Event) {
 	l.live[key] = a
 }
 
-func (l *lister) gone(b *heap.Block, _ *event.Event, time uint64) {
+func (l *lister) freed(b *heap.Block, _ *event.Event, time uint64) {
 	key := b.Key()
 	a := l.live[key]
 	if a == nil {
@@ -84,7 +84,7 @@ func (l *lister) moved(from, to *heap.Block) {
 	}
 }
 
-// finish tells what the driver took back, and what lives.
+// finish reports what the driver freed, and what is in use.
 func (l *lister) finish(h *heap.Heap) error {
 	for b := range h.Blocks() {
 		if a := l.live[b.Key()]; a != nil {

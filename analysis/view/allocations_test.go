@@ -22,7 +22,7 @@ func listed(t *testing.T, trace *view.Trace, s view.Selection) []view.Allocation
 	return out
 }
 
-// Those that were born and have not ended are, at any moment, what lives.
+// Those that were allocated and not freed are, at any moment, the live set.
 func TestAllocations(t *testing.T) {
 	for seed := range uint64(5) {
 		s := eventtest.Random(seed, 2000)
@@ -54,7 +54,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// A selection leaves out what is small, or was born outside of the range.
+// A selection leaves out what is small, or was allocated outside of the range.
 func TestAllocationsSelected(t *testing.T) {
 	s := eventtest.Random(1, 2000)
 	trace, err := view.NewTrace(s, nil)

@@ -26,15 +26,15 @@ type DiffTotal struct {
 // Change is a row of either table, or one of each that are the same.
 type Change struct {
 	Before *Entry // nil: it is new
-	After  *Entry // nil: it is gone
-	// Moved: it stands on another line, or in another file, than before. The function and the text of the line are the same,
+	After  *Entry // nil: it was removed
+	// Moved: it is on another line, or in another file, than before. The function and the text of the line are the same,
 	// or the functions of the stack.
 	Moved bool
-	// Edited: it stands where it stood, but the text of the line is another one.
+	// Edited: it is on the same line, but the text of the line is another one.
 	Edited bool
 }
 
-// Entry is how the row is called: as after, or, when it is gone, as before.
+// Entry is how the row is called: as after, or, when it was removed, as before.
 func (c *Change) Entry() *Entry { return cmp.Or(c.After, c.Before) }
 
 // Bytes is what was added, in bytes.

@@ -23,8 +23,8 @@ func in(file string, line int, function, source string, bytes int64) view.Entry 
 
 func named(name string, bytes int64) view.Entry { return view.Entry{Name: name, Bytes: bytes} }
 
-// told is the rows of a difference in short: "train.py:3 > train.py:5 +10 moved".
-func told(d *view.Difference) []string {
+// inShort is the rows of a difference in short: "train.py:3 > train.py:5 +10 moved".
+func inShort(d *view.Difference) []string {
 	var out []string
 	for i := range d.Rows {
 		c := &d.Rows[i]
@@ -88,7 +88,7 @@ func TestDiffLines(t *testing.T) {
 		"lost":   {entries{named(stacks.LostEvents, -8)}, entries{named(stacks.LostEvents, 2)}, []string{"[lost events] > [lost events] +10"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Equal(t, c.want, told(view.Diff(c.before, c.after, view.ByLine)))
+			require.Equal(t, c.want, inShort(view.Diff(c.before, c.after, view.ByLine)))
 		})
 	}
 }
@@ -108,7 +108,7 @@ func TestDiffBlocksKnown(t *testing.T) {
 func TestDiffFunctions(t *testing.T) {
 	before := []view.Entry{at(3, "f", "", 1), at(4, "f", "", 2), in("/a/x.py", 1, "main", "", 5), in("/a/y.py", 1, "g", "", 1), in("/a/z.py", 1, "g", "", 1)}
 	after := []view.Entry{at(9, "f", "", 10), in("/a/w.py", 7, "main", "", 6), in("/a/v.py", 1, "g", "", 1)}
-	require.Equal(t, []string{"f > f +7", "main > main +1 moved", "- > g +1", "g > - -1", "g > - -1"}, told(view.Diff(before, after, view.ByFunction)))
+	require.Equal(t, []string{"f > f +7", "main > main +1 moved", "- > g +1", "g > - -1", "g > - -1"}, inShort(view.Diff(before, after, view.ByFunction)))
 }
 
 func TestDiffStacks(t *testing.T) {
@@ -121,9 +121,9 @@ func TestDiffStacks(t *testing.T) {
 	}
 	before := []view.Entry{stack("/a/train.py", 3, 9), stack("/a/train.py", 3, 8, 1)}
 	after := []view.Entry{stack("/b/train.py", 3, 9), stack("/b/train.py", 4, 7, 1)}
-	require.Equal(t, []string{"train.py:3 > train.py:3 +0", "train.py:3 > train.py:4 +0 moved"}, told(view.Diff(before, after, view.ByStack)))
+	require.Equal(t, []string{"train.py:3 > train.py:3 +0", "train.py:3 > train.py:4 +0 moved"}, inShort(view.Diff(before, after, view.ByStack)))
 	after = append(after, stack("/b/train.py", 5, 7, 1))
-	require.Contains(t, told(view.Diff(before, after, view.ByStack)), "train.py:3 > - -10", "two stacks it could be")
+	require.Contains(t, inShort(view.Diff(before, after, view.ByStack)), "train.py:3 > - -10", "two stacks it could be")
 }
 
 // TestDiffFolders: the same files in other folders, some of which have the same name.

@@ -11,9 +11,9 @@ import (
 // NoHolder stands for the holder of live blocks of which none is known, or which came and went around the report.
 const NoHolder = "[holder not known]"
 
-// HeldSite is live blocks that were allocated at one site and have one holder: born there, held by that.
+// HeldSite is live blocks that were allocated at one site and have one holder.
 type HeldSite struct {
-	Born string // Site.Name: "train.py:41 main", stacks.BeforeAttach
+	Site string // Site.Name: "train.py:41 main", stacks.BeforeAttach
 	Name string // as holders.Index.Owner, or NoHolder
 	// Where and Holder are the two parts of Name, as in holders.Row.
 	Where, Holder string
@@ -23,7 +23,7 @@ type HeldSite struct {
 	Share         float64 // of Joined.Bytes, 0 to 1
 }
 
-// HeldPart is a part of what lived before the first event.
+// HeldPart is a part of what was allocated before the first event.
 type HeldPart struct {
 	Holder string // as holders.Index.Owner, or NoHolder
 	Bytes  uint64
@@ -38,7 +38,7 @@ type Joined struct {
 	before map[accountID][]HeldPart
 }
 
-// HeldBefore is a part of what lived before the first event on one device of one process.
+// HeldBefore is a part of what was allocated before the first event on one device of one process.
 type HeldBefore struct {
 	PID    uint32
 	Device event.Device
@@ -72,7 +72,7 @@ func NewJoined(before []HeldBefore) *Joined {
 	return j
 }
 
-// Before splits what lived before the first event, and still does, by holder. The bytes of the parts add up to the account's
+// Before splits what was allocated before the first event, and not freed since, by holder. The bytes of the parts add up to the account's
 // Before, which must be known; what is in no known block is a part without a holder.
 func (j *Joined) Before(a *heap.Account) []HeldPart {
 	parts := slices.Clone(j.before[accountID{a.PID, a.Device}])

@@ -14,7 +14,7 @@ import (
 type Lifetime struct {
 	Block books.Block // Block.Time is its birth
 	TID   uint32      // thread that allocated it; 0: not known, it was before the range or the first event
-	// End is when it was freed, CLOCK_BOOTTIME nanoseconds; 0: it lived at the end of the range.
+	// End is when it was freed, CLOCK_BOOTTIME nanoseconds; 0: it was in use at the end of the range.
 	End uint64
 }
 
@@ -67,18 +67,18 @@ func newLargest(n int) *largest {
 	return &largest{n: n, queues: map[event.Layer]*bySize{}, known: map[books.BlockKey]*lifetime{}}
 }
 
-// begin begins the range, with what lives then. Only the first call counts.
+// begin begins the range, with what is live then. Only the first call counts.
 func (l *largest) begin(h *books.Heap) {
 	if l.begun {
 		return
 	}
 	l.begun = true
 	for b := range h.Blocks() {
-		l.born(&b, nil)
+		l.allocated(&b, nil)
 	}
 }
 
-func (l *largest) born(b *books.Block, e *event.Event) {
+func (l *largest) allocated(b *books.Block, e *event.Event) {
 	if !l.begun || l.n <= 0 || b.Size == event.Unknown || !shownLayers[b.Layer] {
 		return
 	}
@@ -108,7 +108,7 @@ func (l *largest) born(b *books.Block, e *event.Event) {
 	l.known[b.Key()] = x
 }
 
-func (l *largest) gone(b *books.Block, time uint64) {
+func (l *largest) freed(b *books.Block, time uint64) {
 	if x := l.known[b.Key()]; x != nil {
 		x.End = max(time, b.Time)
 	}

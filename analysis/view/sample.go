@@ -13,7 +13,7 @@ type Measure uint8
 
 const (
 	InUse     Measure = iota // in use; the samples add up to View.Total
-	Allocated                // allocated since the first event, also what is freed by now; what lived before is not in it
+	Allocated                // allocated since the first event, also what is freed by now; what was allocated before is not in it
 )
 
 // Sample is the memory of a view that has one stack, or a name instead of one.
@@ -30,7 +30,7 @@ type Sample struct {
 }
 
 // Samples yields what a view has of a measure, the sites in their order, then what the allocators' totals contain beside
-// them. Every profile and flame graph is made of these. j splits what lived before the first event by what holds it; nil: it
+// them. Every profile and flame graph is made of these. j splits what was allocated before the first event by its holders; nil: it
 // is one sample.
 func (v *View) Samples(m Measure, j *Joined) iter.Seq[Sample] {
 	return func(yield func(Sample) bool) {
@@ -57,7 +57,7 @@ func (v *View) Samples(m Measure, j *Joined) iter.Seq[Sample] {
 }
 
 // unseen yields what an allocator's total contains beside the blocks that were seen. How many blocks that are is known when
-// the allocator's books were read.
+// the allocator state was read.
 func unseen(a *heap.Account, j *Joined, yield func(Sample) bool) bool {
 	if a.Allocated == event.Unknown {
 		return true
@@ -142,7 +142,7 @@ func (t *Trace) BlockLabels(b *heap.Block) []Label {
 	return (&Sample{Site: &s, Name: s.Name}).Labels()
 }
 
-// frameLabel names a frame with its place: lines of one function are told apart.
+// frameLabel names a frame with its place: lines of one function are different.
 func frameLabel(f *event.Frame) string {
 	name := f.Label()
 	if f.Kind == event.FramePython {

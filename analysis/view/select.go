@@ -10,15 +10,15 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// ErrPeakGone: a selection at the peak needs the blocks that lived then, but a bounded recording begins later, or the peak was
+// ErrPeakBefore: a selection at the peak needs the blocks that were live then, but a bounded recording begins later, or the peak was
 // before the first event.
-var ErrPeakGone = errors.New("the blocks of the peak are not in the recording")
+var ErrPeakBefore = errors.New("the blocks of the peak are not in the recording")
 
 // Selection says what of a trace is looked at. The zero value is the end, with everything.
 type Selection struct {
 	// Moment is whose blocks are in use, with its Time. Of the peak each device has its own, as in View.AtPeak.
 	Moment event.Moment
-	// From and To make it a range: what was allocated after From and up to To is selected, and is in use when it lives at To.
+	// From and To make it a range: what was allocated after From and up to To is selected, and is in use when it is live at To.
 	// CLOCK_BOOTTIME nanoseconds; To 0: no range. Moment means nothing then.
 	From, To uint64
 	MinSize  uint64 // of blocks, bytes; smaller ones are left out. 0: none is
@@ -48,7 +48,7 @@ type SitePart struct {
 	TID    uint32 // thread that allocated; 0: not known
 	Stream uint64 // raw handle; event.Unknown when not observed
 	Size   uint64 // bytes, rounded up to a power of two; event.Unknown where a size is not known, or what has none in common
-	// Age is the least that the blocks in use have lived, of Ages, nanoseconds; event.Unknown for what is no longer in use.
+	// Age is the lower bound of the age of the blocks in use, of Ages, nanoseconds; event.Unknown for what is no longer in use.
 	Age   uint64
 	Alloc heap.Count
 	Inuse heap.Count
@@ -78,7 +78,7 @@ func (t *Trace) Select(s Selection) (*View, error) {
 		return &out, nil
 	}
 	if s.AtPeak() && !p.peaks.Passed() {
-		return nil, fmt.Errorf("%w: leave the least size out, or name another moment", ErrPeakGone)
+		return nil, fmt.Errorf("%w: leave the least size out, or name another moment", ErrPeakBefore)
 	}
 	p.reduce(&out)
 	return &out, nil
@@ -107,7 +107,7 @@ func idOf(s *heap.Site) siteID {
 	return siteID{s.Layer, s.Device, s.PID, s.Stack, s.Call, s.Segment, s.Origin}
 }
 
-// picked is a block that lives.
+// picked is a live block.
 type picked struct {
 	part            int
 	size, requested uint64
@@ -129,16 +129,16 @@ type picker struct {
 	parts   []sitePartKey
 	alloc   []heap.Count
 	index   map[sitePartKey]int
-	threads map[heap.BlockKey]uint32 // of driver memory, also when it is gone: freeing it may fail
+	threads map[heap.BlockKey]uint32 // of driver memory, also when it is freed: that can fail
 	inuse   map[aged]heap.Count      // at the moment
 	peaks   Peaks
 }
 
-// walk replays up to the moment, and takes down what lives then.
+// walk replays up to the moment, and records what is live then.
 func (p *picker) walk() (*heap.Heap, error) {
 	p.inuse = map[aged]heap.Count{}
 	until := p.s.Until()
-	v := &Visitor{Born: p.born, Gone: p.gone, Moved: p.moved}
+	v := &Visitor{Allocated: p.allocated, Freed: p.freed, Moved: p.moved}
 	peak := p.s.AtPeak()
 	if peak {
 		p.peaks = NewPeaks(p.trace.end.Snapshot)
@@ -162,7 +162,7 @@ func powerOfTwo(bytes uint64) uint64 {
 	return 1 << bits.Len64(bytes-1)
 }
 
-// wanted reports whether a block is selected, but for what lives at the moment.
+// wanted reports whether a block is selected, whether or not it is live at the moment.
 func (p *picker) wanted(b *heap.Block) bool {
 	if p.s.To != 0 && (b.Time <= p.s.From || b.Origin != heap.OriginEvent) {
 		return false
@@ -170,7 +170,7 @@ func (p *picker) wanted(b *heap.Block) bool {
 	return b.Size >= p.s.MinSize // event.Unknown is not small
 }
 
-func (p *picker) born(b *heap.Block, e *event.Event) {
+func (p *picker) allocated(b *heap.Block, e *event.Event) {
 	if !p.wanted(b) {
 		return
 	}
@@ -193,7 +193,7 @@ func (p *picker) born(b *heap.Block, e *event.Event) {
 	p.live[key] = picked{part, b.Size, b.Requested, made}
 }
 
-func (p *picker) gone(b *heap.Block, _ *event.Event, _ uint64) { delete(p.live, b.Key()) }
+func (p *picker) freed(b *heap.Block, _ *event.Event, _ uint64) { delete(p.live, b.Key()) }
 
 func (p *picker) moved(from, to *heap.Block) {
 	old, ok := p.live[from.Key()]
@@ -230,7 +230,7 @@ func takeFrom(c *heap.Count, b *heap.Block) {
 	*c = c.Minus(heap.CountOf(b.Size, b.Requested))
 }
 
-// capture adds up what lives now, of the parts that are asked for.
+// capture adds up the live set, of the parts that are asked for.
 func (p *picker) capture(now uint64, of func(sitePartKey) bool) {
 	for key, b := range p.live {
 		if of(p.parts[b.part]) {
@@ -254,7 +254,7 @@ func ageClass(born, now uint64) uint64 {
 	return age
 }
 
-// look takes down what lives on a device that is at its peak.
+// look records what is live on a device that is at its peak.
 func (p *picker) look(h *heap.Heap, e *event.Event) {
 	for k := range p.peaks.Reached(h, e) {
 		p.capture(e.Time, func(part sitePartKey) bool {

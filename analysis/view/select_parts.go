@@ -63,7 +63,7 @@ func (p *picker) reduce(v *View) {
 		}
 		for j := range s.Accounts {
 			if a := &s.Accounts[j]; a.PID == site.PID && a.Device == site.Device {
-				bookSelected(a, site)
+				countSelected(a, site)
 			}
 		}
 	}
@@ -88,8 +88,8 @@ func (p *picker) reduceAccount(a *heap.Account, sites []Site) {
 	a.Live, a.BeforeBlocks, a.Recovered = heap.Count{}, heap.Count{}, heap.Count{}
 }
 
-// bookSelected adds a site's memory in use to its account.
-func bookSelected(a *heap.Account, s *Site) {
+// countSelected adds a site's memory in use to its account.
+func countSelected(a *heap.Account, s *Site) {
 	if s.Origin == heap.OriginBefore {
 		a.BeforeBlocks = a.BeforeBlocks.Plus(s.Inuse)
 		if a.Before != event.Unknown {

@@ -58,7 +58,7 @@ func unlabelled(v *view.View) (n int) {
 	return n
 }
 
-// Selecting everything changes nothing, and tells the thread, the size and the age of all that lives, at any moment.
+// Selecting everything changes nothing, and has the thread, the size and the age of all that is live, at any moment.
 func TestSelectParts(t *testing.T) {
 	for seed := range uint64(10) {
 		s := eventtest.Random(seed, 3000)
@@ -115,7 +115,7 @@ func truth(s *eventtest.Stream, from, to, least uint64, meant func(*event.Event)
 	return alloc, inuse
 }
 
-// A range has what was allocated in it, and of that what lives at its end; a least size leaves out what is smaller.
+// A range has what was allocated in it, and of that what is live at its end; a minimum size leaves out what is smaller.
 func TestSelectRangeAndSize(t *testing.T) {
 	for seed := range uint64(10) {
 		s := eventtest.Random(seed, 3000)

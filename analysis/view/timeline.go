@@ -48,11 +48,11 @@ type Totals struct {
 	Used uint64
 }
 
-// TimelineVisitor is told what a timeline shows, in order of the times, which are CLOCK_BOOTTIME nanoseconds and within the
+// TimelineVisitor's methods are called with what a timeline shows, in order of the times, which are CLOCK_BOOTTIME nanoseconds and within the
 // range. Only Moment may be nil; what is pointed to is valid during the call only.
 type TimelineVisitor struct {
 	Totals func(time uint64, t *Totals)
-	// Alloc: b was allocated by e. Torch blocks, device memory (segments among it) and pinned host memory are told of.
+	// Alloc: b was allocated by e. Torch blocks, device memory (segments among it) and pinned host memory are reported.
 	Alloc       func(time uint64, b *heap.Block, e *event.Event)
 	OutOfMemory func(time uint64, e *event.Event)
 	// Moment is the live set after the last event up to a time.
@@ -85,20 +85,20 @@ func (t *Trace) Timeline(o *TimelineOptions) (*Timeline, error) {
 				largest.begin(h)
 			}
 		},
-		Born: func(b *heap.Block, e *event.Event) {
+		Allocated: func(b *heap.Block, e *event.Event) {
 			if e != nil && tl.in(now) {
 				sizes.add(b)
 			}
 			if now <= tl.To {
-				largest.born(b, e)
+				largest.allocated(b, e)
 			}
 		},
-		Gone: func(b *heap.Block, e *event.Event, time uint64) {
+		Freed: func(b *heap.Block, e *event.Event, time uint64) {
 			if e != nil && tl.in(now) {
 				sizes.add(b)
 			}
 			if now <= tl.To {
-				largest.gone(b, time)
+				largest.freed(b, time)
 			}
 		},
 		Moved: func(_, to *heap.Block) { largest.moved(to) },
@@ -170,11 +170,11 @@ func (tl *Timeline) Visit(v *TimelineVisitor) error {
 	tl.Until, tl.Shown, tl.Left = tl.To, heap.Count{}, heap.Count{}
 	p := &playback{TimelineVisitor: v, tl: tl, now: tl.From, moments: tl.moments, shown: map[accountID]Totals{}}
 	return tl.trace.Replay(&Visitor{
-		Before: p.before,
-		Event:  p.event,
-		Born:   p.born,
-		Moved:  p.moved,
-		Done:   p.done,
+		Before:    p.before,
+		Event:     p.event,
+		Allocated: p.allocated,
+		Moved:     p.moved,
+		Done:      p.done,
 	})
 }
 
@@ -256,7 +256,7 @@ type accountID struct {
 // shownLayers are those whose allocations are memory.
 var shownLayers = map[event.Layer]bool{event.LayerTorch: true, event.LayerDevice: true, event.LayerHost: true}
 
-func (p *playback) born(b *heap.Block, e *event.Event) {
+func (p *playback) allocated(b *heap.Block, e *event.Event) {
 	if e == nil || e.Kind != event.KindAlloc || !shownLayers[b.Layer] || !p.tl.in(p.clock) {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// watched is what a visit of a timeline told.
+// watched is what a visit of a timeline reported.
 type watched struct {
 	totals  map[uint64]view.Totals // the last of a time
 	count   uint64                 // of totals and allocations
@@ -64,20 +64,20 @@ func newTimeline(t *testing.T, s *eventtest.Stream, o *view.TimelineOptions) (*v
 	return trace, tl
 }
 
-// TestTimeline: everything that happened is told, and the moments are those of Trace.At.
+// TestTimeline: everything that happened is reported, and the moments are those of Trace.At.
 func TestTimeline(t *testing.T) {
 	for seed := range uint64(5) {
 		s := eventtest.Random(seed, 2000)
 		trace, tl := newTimeline(t, s, &view.TimelineOptions{Moments: 7})
 		w := watch(t, tl)
 		var sizes []uint64
-		refused := 0
+		ooms := 0
 		for i := range s.Events {
 			switch e := &s.Events[i]; e.Kind {
 			case event.KindAlloc:
 				sizes = append(sizes, e.Size)
 			case event.KindOutOfMemory:
-				refused++
+				ooms++
 			}
 			if e := &s.Events[i]; e.Layer == event.LayerTorch && e.Kind != event.KindOutOfMemory {
 				require.Equal(t, e.Allocated, w.totals[e.Time].Allocated)
@@ -85,7 +85,7 @@ func TestTimeline(t *testing.T) {
 			}
 		}
 		require.Equal(t, sizes, w.allocs)
-		require.Equal(t, refused, w.refused)
+		require.Equal(t, ooms, w.refused)
 		require.EqualValues(t, len(sizes), tl.Shown.Objects)
 		require.Equal(t, heap.Count{}, tl.Left)
 		require.Equal(t, trace.Last(), tl.Until)
@@ -176,7 +176,7 @@ func TestTimelineRange(t *testing.T) {
 		}
 	}
 	require.Len(t, w.allocs, n)
-	// The lifetimes are all blocks that lived at some time in it.
+	// The lifetimes are all blocks that were live at some time in it.
 	v, err := trace.At(s.Events[999].Time)
 	require.NoError(t, err)
 	for i := range v.Sites {

@@ -164,22 +164,22 @@ func (t *Trace) expected(err error) error {
 	return err
 }
 
-// Visitor is told what a replay comes by. Any function may be nil; what is pointed to is valid during the call only.
+// Visitor's functions are called during a replay. Each may be nil; what is pointed to is valid during the call only.
 type Visitor struct {
-	// Before: the event is applied next; all marks in front of it were followed.
+	// Before: the event is applied next; all annotations before it were replayed.
 	Before func(e *event.Event, h *heap.Heap)
 	// Event was applied.
 	Event func(e *event.Event, h *heap.Heap)
-	// Born: the block lives, because of e. e nil: a checkpoint has it, or the allocator's books told of it. A block that was
-	// born before comes back when freeing it failed: it has the same key, heap.Block's PID, Layer, Object, Addr and Time.
-	Born func(b *heap.Block, e *event.Event)
-	// Gone: the block does not live any more, because of e. e nil: the allocator's books do not have it. time is the end of
-	// its life, CLOCK_BOOTTIME nanoseconds.
-	Gone func(b *heap.Block, e *event.Event, time uint64)
-	// Moved: what was told of from is that of to: device memory turned out to be a segment. nil: Gone and Born are called,
-	// with the event that showed it.
+	// Allocated: the block is live, because of e. e nil: it is from a checkpoint or from the allocator state. A block comes again
+	// when its free failed: it has the same key, heap.Block's PID, Layer, Object, Addr and Time.
+	Allocated func(b *heap.Block, e *event.Event)
+	// Freed: the block is no longer live, because of e. e nil: the allocator state does not have it. time is that of the free,
+	// CLOCK_BOOTTIME nanoseconds.
+	Freed func(b *heap.Block, e *event.Event, time uint64)
+	// Moved: what was reported of from is that of to: device memory turned out to be a segment. nil: Freed and Allocated are
+	// called, with the event that showed it.
 	Moved func(from, to *heap.Block)
-	// Done is called at the end, with all that lives then.
+	// Done is called at the end, with all that is live then.
 	Done func(h *heap.Heap)
 }
 
@@ -189,14 +189,14 @@ func (t *Trace) Replay(v *Visitor) error {
 	return err
 }
 
-// ReplayWhile goes through the input as long as the next event is wanted, and gives what lives then.
+// ReplayWhile replays the input as long as the next event is wanted, and returns the heap of then.
 func (t *Trace) ReplayWhile(v *Visitor, wanted func(e *event.Event) bool) (*heap.Heap, error) {
 	if err := t.input.Rewind(); err != nil {
 		return nil, fmt.Errorf("read the recording again: %w", err)
 	}
 	h := heap.New()
 	w := &visit{Visitor: v}
-	if v.Born != nil || v.Gone != nil || v.Moved != nil {
+	if v.Allocated != nil || v.Freed != nil || v.Moved != nil {
 		h.Follow(w)
 	}
 	err := t.expected(h.Walk(t.input, heap.Walker{
@@ -234,15 +234,15 @@ type visit struct {
 
 // Allocated implements heap.Follower.
 func (w *visit) Allocated(b *heap.Block) {
-	if w.Visitor.Born != nil {
-		w.Visitor.Born(b, w.event)
+	if w.Visitor.Allocated != nil {
+		w.Visitor.Allocated(b, w.event)
 	}
 }
 
 // Freed implements heap.Follower.
 func (w *visit) Freed(b *heap.Block, time uint64) {
-	if w.Visitor.Gone != nil {
-		w.Visitor.Gone(b, w.event, time)
+	if w.Visitor.Freed != nil {
+		w.Visitor.Freed(b, w.event, time)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestTraceAt(t *testing.T) {
 	}
 }
 
-// A visitor is told every event, and blocks that add up to what lives at the end.
+// A visitor gets every event, and blocks that add up to what is live at the end.
 func TestTraceReplay(t *testing.T) {
 	s := eventtest.Random(3, 3000)
 	trace, err := view.NewTrace(s, nil)
@@ -61,11 +61,11 @@ func TestTraceReplay(t *testing.T) {
 				require.Equal(t, e.Allocated, a.Allocated)
 			}
 		},
-		Born: func(b *heap.Block, e *event.Event) {
+		Allocated: func(b *heap.Block, e *event.Event) {
 			require.Equal(t, e.Time, b.Time)
 			live[b.Key()] = b.Size
 		},
-		Gone: func(b *heap.Block, e *event.Event, time uint64) {
+		Freed: func(b *heap.Block, e *event.Event, time uint64) {
 			require.Equal(t, e.Time, time)
 			require.Contains(t, live, b.Key())
 			delete(live, b.Key())
@@ -115,7 +115,7 @@ func TestTraceSiteName(t *testing.T) {
 		names[s.Site.Stack] = s.Name
 	}
 	blocks := 0
-	require.NoError(t, trace.Replay(&view.Visitor{Born: func(b *heap.Block, _ *event.Event) {
+	require.NoError(t, trace.Replay(&view.Visitor{Allocated: func(b *heap.Block, _ *event.Event) {
 		blocks++
 		require.Equal(t, names[b.Stack], trace.SiteName(b))
 	}}))

@@ -160,7 +160,7 @@ func TestSourceEndsBeforeTheLine(t *testing.T) {
 	require.Empty(t, v.ByPython(1).Rows[0].Source)
 }
 
-// Blocks that only the allocator's books told of are named after that. Those from before are in the account's figure.
+// Blocks that are known from the allocator state only are named after that. Those from before are in the account's figure.
 func TestOrigins(t *testing.T) {
 	s := snapshot()
 	before, recovered := site(event.LayerTorch, 7, 0, 2, 4000), site(event.LayerTorch, 7, 0, 1, 60)

@@ -24,7 +24,7 @@ const Points = 900
 
 // Input is what Write draws.
 type Input struct {
-	Browse *pagemodel.Model // of which the curves, the peaks and the refusals are drawn
+	Browse *pagemodel.Model // of which the curves, the peaks and the OOMs are drawn
 	// Start is where the time axis begins, CLOCK_BOOTTIME nanoseconds; 0: at the first event.
 	Start uint64
 	// From and To limit the time axis, CLOCK_BOOTTIME nanoseconds; 0: they do not.

@@ -27,23 +27,23 @@ const longestName = 1000
 // head is the first block: all that is needed for the first picture but the curves' points. Times are nanoseconds since
 // pagemodel.Model.First, sizes bytes; -1: not known.
 type head struct {
-	Version  int             `json:"version"`
-	Program  string          `json:"program"`
-	PID      uint32          `json:"pid"`
-	Facts    list[[2]string] `json:"facts"`
-	Notes    list[string]    `json:"notes"`
-	Started  string          `json:"started"` // RFC 3339; empty: not known
-	Start    int64           `json:"start"`   // time of +0 s
-	Last     int64           `json:"last"`
-	Events   uint64          `json:"events"`
-	Exact    bool            `json:"exact"`
-	Parts    list[partData]  `json:"parts"`
-	Moments  momentData      `json:"moments"`
-	Refusals list[refusal]   `json:"refusals"`
-	Refused  uint64          `json:"refused"`
-	Losses   losses          `json:"losses"`
-	Select   selection       `json:"select"`
-	Points   list[int]       `json:"points"` // of each curve in the block "curves": all parts together, then each, where there are several
+	Version int             `json:"version"`
+	Program string          `json:"program"`
+	PID     uint32          `json:"pid"`
+	Facts   list[[2]string] `json:"facts"`
+	Notes   list[string]    `json:"notes"`
+	Started string          `json:"started"` // RFC 3339; empty: not known
+	Start   int64           `json:"start"`   // time of +0 s
+	Last    int64           `json:"last"`
+	Events  uint64          `json:"events"`
+	Exact   bool            `json:"exact"`
+	Parts   list[partData]  `json:"parts"`
+	Moments momentData      `json:"moments"`
+	OOMs    list[oom]       `json:"ooms"`
+	Refused uint64          `json:"refused"`
+	Losses  losses          `json:"losses"`
+	Select  selection       `json:"select"`
+	Points  list[int]       `json:"points"` // of each curve in the block "curves": all parts together, then each, where there are several
 }
 
 // partData is one process and device. The lists are by moment.
@@ -68,7 +68,7 @@ type momentData struct {
 	Events list[uint64] `json:"events"`
 }
 
-type refusal struct {
+type oom struct {
 	Time   int64  `json:"time"`
 	Part   int    `json:"part"`
 	Bytes  number `json:"bytes"`
@@ -275,7 +275,7 @@ func headOf(in *Input) *head {
 		h.Moments.Events = append(h.Moments.Events, m.Event)
 	}
 	for _, r := range b.OOMs {
-		h.Refusals = append(h.Refusals, refusal{since(r.Time), r.Part, number(r.Bytes), r.Moment, r.Own, r.TID})
+		h.OOMs = append(h.OOMs, oom{since(r.Time), r.Part, number(r.Bytes), r.Moment, r.Own, r.TID})
 	}
 	h.Losses = lossesOf(in, since)
 	return h

@@ -110,8 +110,8 @@ func (t *trace) dump(time uint64, key heapKey) {
 	t.end(d.sequence)
 }
 
-// advance adds what happened since the profile before. What became live without having been allocated, as blocks that the
-// allocator's books told of, counts as allocated.
+// advance adds what happened since the profile before. What became live without having been allocated, as blocks of
+// the allocator state, counts as allocated.
 func (u *usage) advance() {
 	grown := u.now.live - u.before.live
 	made := max(0, grown, u.now.allocated-u.before.allocated)

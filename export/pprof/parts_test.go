@@ -45,7 +45,7 @@ func TestPartsAreLabels(t *testing.T) {
 	want := map[string]int64{}
 	threads := map[heap.BlockKey]uint32{}
 	require.NoError(t, trace.Replay(&view.Visitor{
-		Born: func(b *heap.Block, e *event.Event) { threads[b.Key()] = e.TID },
+		Allocated: func(b *heap.Block, e *event.Event) { threads[b.Key()] = e.TID },
 		Done: func(h *heap.Heap) {
 			for b := range h.Blocks() {
 				if b.Layer != event.LayerTorch {

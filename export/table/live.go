@@ -8,7 +8,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// Live is what LiveLine shows beside the books.
+// Live is what LiveLine shows beside the totals.
 type Live struct {
 	Now  time.Time // of day, printed in its own location
 	Rate float64   // torch blocks allocated in the last second, blocks/s

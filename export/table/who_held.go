@@ -38,7 +38,7 @@ func Held(w io.Writer, in HeldInput) error {
 	p.columns(fit(in.Title+", allocated at", widthSite+2)+" "+fit("held by", widthHeld)+" "+fit("in", widthIn), "bytes", "blocks", "share")
 	for i := range j.Rows[:min(top, len(j.Rows))] {
 		r := &j.Rows[i]
-		p.columns("  "+fitTail(r.Born, widthSite)+" "+fitMiddle(r.Holder, widthHeld)+" "+fitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+		p.columns("  "+fitTail(r.Site, widthSite)+" "+fitMiddle(r.Holder, widthHeld)+" "+fitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
 	}
 	if more := len(j.Rows) - top; more > 0 {
 		p.line("  and %s", plural(uint64(more), "more row"))

@@ -137,9 +137,9 @@ func TestFitMiddle(t *testing.T) {
 
 func TestHeld(t *testing.T) {
 	j := &view.Joined{Bytes: 400 * mib, Rows: []view.HeldSite{
-		{Born: "a_long_folder_name/and_a_file.py:41 Trainer.step", Where: "train.py:108 Trainer.fit_all()", Holder: "kept_" + strings.Repeat("x", 60) + "[0..11]", Bytes: 300 * mib, Blocks: 12, Share: 0.75},
-		{Born: stacks.BeforeAttach, Holder: "model\x1b.*", Bytes: 60 * mib, Blocks: 4, Share: 0.15},
-		{Born: "t.py:9 main", Holder: view.NoHolder, Bytes: 40 * mib, Blocks: 1, Share: 0.1},
+		{Site: "a_long_folder_name/and_a_file.py:41 Trainer.step", Where: "train.py:108 Trainer.fit_all()", Holder: "kept_" + strings.Repeat("x", 60) + "[0..11]", Bytes: 300 * mib, Blocks: 12, Share: 0.75},
+		{Site: stacks.BeforeAttach, Holder: "model\x1b.*", Bytes: 60 * mib, Blocks: 4, Share: 0.15},
+		{Site: "t.py:9 main", Holder: view.NoHolder, Bytes: 40 * mib, Blocks: 1, Share: 0.1},
 	}}
 	var buf bytes.Buffer
 	require.NoError(t, Held(&buf, HeldInput{Joined: j, Title: "live in torch", Top: 2}))

@@ -204,7 +204,7 @@ func (s *Source) push(e event.Event, x *entry) {
 	s.queue = append(s.queue, e)
 }
 
-// mapParts queues the mapping of memory: each part that can be unmapped for itself is physical memory of its own, which lives
+// mapParts queues the mapping of memory: each part that can be unmapped for itself is physical memory of its own, which exists
 // as long as it is mapped.
 func (s *Source) mapParts(device int, x *entry) {
 	cuts := s.parts[device]

@@ -110,7 +110,7 @@ func TestEqualsPyTorch(t *testing.T) {
 func notes(s *Source) error { return fmt.Errorf("%s", strings.Join(s.Notes(), "; ")) }
 
 // requireInOrder: the totals that PyTorch counted after each step come in this order, with others of one step in between. Where
-// the sizes of some blocks are not known, that holds once these are gone.
+// the sizes of some blocks are not known, that holds once these are freed.
 func requireInOrder(t *testing.T, want, got [][2]uint64, late bool) {
 	t.Helper()
 	if late {

@@ -279,7 +279,7 @@ class CurveView {
       label(this.model.moments[p.peakMoment], `peak${name} ${bytesText(p.peak)}`, '--accent', p.peakMoment);
     });
     let named = false; // one name is enough
-    for (const r of this.model.head.refusals) {
+    for (const r of this.model.head.ooms) {
       if (this.part < 0 || this.part === r.part) named = label(r.time, named ? '' : 'out of memory', '--bad', r.moment) || named;
     }
   }

@@ -34,8 +34,8 @@ function momentText(i) {
   const peaks = head.parts.flatMap((p, n) => (p.peakMoment === i && model.notable(n) ? [n] : []));
   const words = [seconds(model.moments[i] - head.start)];
   if (peaks.length > 0) words.push(`the peak of ${peaks.map((n) => model.partName(n)).join(', ')}`);
-  const refusal = head.refusals.find((r) => r.moment === i);
-  if (refusal) words.push(refusalText(refusal));
+  const oom = head.ooms.find((r) => r.moment === i);
+  if (oom) words.push(refusalText(oom));
   const kind = kindText(head.moments.kind[i]);
   if (kind) words.push(kind);
   return words.join(' · ');
@@ -78,9 +78,9 @@ function drawTiles() {
     { bytes: live, id: 'live', onclick: () => choose(end) }));
   const reserved = totalAt(torch.map((p) => p.reserved), end);
   tiles.push(tile('Reserved at the end', bytesParts(reserved), exactText(reserved), { bytes: reserved, id: 'reserved' }));
-  const refusal = head.refusals.find((r) => r.moment >= 0);
-  tiles.push(tile('Out of memory', count(head.refused), refusal ? `first: ${bytesText(refusal.bytes)} at ${seconds(refusal.time - head.start)}` : 'no request was refused',
-    { id: 'refused', bad: head.refused > 0, onclick: refusal ? () => choose(refusal.moment) : null }));
+  const oom = head.ooms.find((r) => r.moment >= 0);
+  tiles.push(tile('Out of memory', count(head.refused), oom ? `first: ${bytesText(oom.bytes)} at ${seconds(oom.time - head.start)}` : 'no request was refused',
+    { id: 'refused', bad: head.refused > 0, onclick: oom ? () => choose(oom.moment) : null }));
   tiles.push(lossTile());
   $('tiles').replaceChildren(...tiles);
 }
@@ -241,8 +241,8 @@ function drawJumps() {
   const { head } = model;
   const notable = head.parts.flatMap((_, i) => (model.notable(i) ? [i] : []));
   const jumps = notable.slice(0, 8).flatMap((i) => (head.parts[i].peakMoment >= 0 ? [[head.parts[i].peakMoment, notable.length > 1 ? `Peak ${model.partName(i)}` : 'Peak']] : []));
-  const refusal = head.refusals.find((r) => r.moment >= 0);
-  if (refusal) jumps.push([refusal.moment, 'Out of memory']);
+  const oom = head.ooms.find((r) => r.moment >= 0);
+  if (oom) jumps.push([oom.moment, 'Out of memory']);
   jumps.push([model.moments.length - 1, 'End']);
   $('jumps').replaceChildren(...jumps.map(([at, name]) => el('button', { class: 'plain', onclick: () => choose(at) }, name)));
 }

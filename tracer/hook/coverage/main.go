@@ -82,7 +82,7 @@ func load(all []Package, headers string) (Names, error) {
 	return collect(all, declared), nil
 }
 
-// fromRecord stands in for a package that cannot be fetched any more: a suite of Debian has one version at a time.
+// fromRecord replaces a package that cannot be fetched any more: a suite of Debian has one version at a time.
 func fromRecord(p Package, all []Package) (map[*API][]Declaration, error) {
 	recorded, err := parseNames(recordedNames, all)
 	if err != nil {

@@ -178,7 +178,7 @@ var groups = []Group{
 	},
 	{
 		Family: shared, Status: NotHooked,
-		Reason: "the memory is the graphics driver's, and lives and dies there; mapping it here takes no more",
+		Reason: "the memory is allocated and freed by the graphics driver; mapping it here takes no more",
 		Driver: "cuGraphicsMapResources cuGraphicsResourceGetMappedPointer cuGraphicsResourceGetMappedPointer_v2" +
 			" cuGraphicsResourceGetMappedMipmappedArray cuGraphicsSubResourceGetMappedArray cuGraphicsResourceGetMappedEglFrame" +
 			" cuGraphicsGLRegisterBuffer cuGraphicsGLRegisterImage cuGraphicsEGLRegisterImage cuGraphicsVDPAURegisterOutputSurface" +
@@ -329,7 +329,7 @@ var groups = []Group{
 	},
 	{
 		Family: contexts, Status: NotHooked,
-		Reason:  "a part of a device: what the driver keeps for it is not told. Memory belongs to the device's primary context, which it retains",
+		Reason:  "a part of a device: what the driver keeps for it is not known. Memory belongs to the device's primary context, which it retains",
 		Driver:  "cuGreenCtxCreate cuGreenCtxDestroy cuCtxFromGreenCtx",
 		Runtime: "cudaGreenCtxCreate cudaExecutionCtxDestroy cudaDeviceGetExecutionCtx",
 	},
@@ -532,7 +532,7 @@ var groups = []Group{
 	},
 	{
 		Family: contents, Status: NotMemory,
-		Reason:    "events: what the driver keeps for a pool of them is not told",
+		Reason:    "events: what the driver keeps for a pool of them is not known",
 		LevelZero: "zeEventPoolCreate zeEventPoolDestroy",
 	},
 
