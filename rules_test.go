@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"process/elfimage/elftest": {}, // for tests
 	"unwind":                   {"process", "process/elfimage"},
 	"symbolize":                {"process", "process/elfimage", "unwind"},
-	"cpython":                  {"process", "symbolize", "unwind"},
+	"cpython":                  {"process", "process/words", "symbolize", "unwind"},
 	"inspect":                  {"cpython", "process", "symbolize"},
 	"inspect/nvml":             {"process", "symbolize"},
 	"inspect/who":              {"cpython", "inspect", "process", "symbolize"},
@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 	"doctor":                   {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/hook"},
 	"darwin":                   {"event", "process"},
 	"recording":                {"event"},
-	"recording/":               {"event", "recording"},
+	"recording/":               {"event", "process/words", "recording"},
 	"heap":                     {"event"},
 	"analysis/stacks":          {"event", "process/words"},
 	"analysis/view":            {"analysis/stacks", "event", "heap", "process/words"},
@@ -60,7 +60,7 @@ var mayImport = map[string][]string{
 	// The table of the formats, and what a recording says beside its events.
 	"export":       {"analysis/", "event", "export/", "internal/exit", "process/words", "recording", "recording/"},
 	"export/":      {"analysis/", "event", "heap", "process/words"},
-	"export/chart": {"analysis/", "event", "export/table"}, // a size is written as it is there
+	"export/chart": {"analysis/", "event", "export/table", "process/words"}, // a size is written as it is there
 	// Tables of allocations have the same columns in every format.
 	"export/csv":     {"analysis/", "event", "heap", "export/rows"},
 	"export/parquet": {"analysis/", "event", "heap", "export/rows"},

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Offsets that all versions with a GIL share (Include/object.h, Include/cpython/object.h, .../bytesobject.h,
@@ -190,7 +190,7 @@ func decodeText(data []byte, width int, cut bool) string {
 		}
 		out = utf8.AppendRune(out, c)
 	}
-	s := strings.ToValidUTF8(string(out), string(utf8.RuneError))
+	s := words.Valid(string(out))
 	if cut {
 		s += "…"
 	}

@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // kind is how an object's references are read.
@@ -270,5 +272,5 @@ func cText(img Image, addr uint64) string {
 	if end := bytes.IndexByte(b[:n], 0); end >= 0 {
 		n = end
 	}
-	return strings.ToValidUTF8(string(b[:n]), "\uFFFD")
+	return words.Valid(string(b[:n]))
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/doctor"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // examine writes what the doctor finds; the error has no text: the verdict is the last line.
@@ -49,7 +50,7 @@ func writeReport(w io.Writer, r *doctor.Report) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "gputrace %s", version)
 	if r.PID != 0 {
-		fmt.Fprintf(&b, " · pid %d %s", r.PID, oneLine(r.Program))
+		fmt.Fprintf(&b, " · pid %d %s", r.PID, words.Line(r.Program))
 	}
 	b.WriteString("\n")
 	group, shown := doctor.Group(""), []doctor.Fix(nil)
@@ -58,17 +59,17 @@ func writeReport(w io.Writer, r *doctor.Report) error {
 			group = c.Group
 			fmt.Fprintf(&b, "\n%s\n", group)
 		}
-		fmt.Fprintf(&b, "  %-8s %-28s %s\n", c.State, c.Name, oneLine(c.Says))
+		fmt.Fprintf(&b, "  %-8s %-28s %s\n", c.State, c.Name, words.Line(c.Says))
 		if len(c.Fixes) > 0 && slices.Equal(c.Fixes, shown) {
 			b.WriteString("           mended by the same\n")
 			continue
 		}
 		for _, f := range c.Fixes {
 			shown = c.Fixes
-			fmt.Fprintf(&b, "           %-12s %s\n", f.Where+":", oneLine(f.Line))
+			fmt.Fprintf(&b, "           %-12s %s\n", f.Where+":", words.Line(f.Line))
 		}
 	}
-	fmt.Fprintf(&b, "\n%s\n", oneLine(r.Verdict))
+	fmt.Fprintf(&b, "\n%s\n", words.Line(r.Verdict))
 	_, err := io.WriteString(w, b.String())
 	return err
 }

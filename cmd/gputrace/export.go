@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 func exportCommand() *cli.Command {
@@ -96,7 +97,7 @@ func exportFile(o exportOptions) error {
 		}
 		p.clear()
 		if files[i] != "" {
-			fmt.Fprintf(os.Stderr, "wrote %s\n", printable(files[i]))
+			fmt.Fprintf(os.Stderr, "wrote %s\n", words.Text(files[i]))
 		}
 	}
 	return nil

@@ -65,7 +65,7 @@ func run(args []string) int {
 		err = app.Run(args)
 	}
 	if err != nil && err.Error() != "" {
-		fmt.Fprintln(os.Stderr, "gputrace:", printable(err.Error()))
+		fmt.Fprintln(os.Stderr, "gputrace:", words.Text(err.Error()))
 	}
 	return exit.Code(err)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 const (
@@ -45,7 +46,7 @@ func (p *progress) watch(r io.ReaderAt, size int64, path string) io.ReaderAt {
 	if p == nil || p.out == nil || size <= 0 {
 		return r
 	}
-	return &watched{ReaderAt: r, progress: p, size: size, name: printable(filepath.Base(path))}
+	return &watched{ReaderAt: r, progress: p, size: size, name: words.Text(filepath.Base(path))}
 }
 
 // clear takes the line away, so that something else can be printed. nil is allowed.
@@ -72,7 +73,7 @@ func (p *progress) stop() {
 // warn prints a warning, in place of the line.
 func (p *progress) warn(err error) {
 	p.clear()
-	fmt.Fprintln(os.Stderr, "gputrace: warning:", printable(err.Error()))
+	fmt.Fprintln(os.Stderr, "gputrace: warning:", words.Text(err.Error()))
 }
 
 func (p *progress) erase() {

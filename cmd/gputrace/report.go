@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -49,7 +50,7 @@ type reportOptions struct {
 
 // report prints the summary of a recording, as the session did at its end, or what is selected of it.
 func report(o reportOptions) error {
-	say := func(format string, args ...any) { fmt.Fprintln(os.Stderr, printable(fmt.Sprintf(format, args...))) }
+	say := func(format string, args ...any) { fmt.Fprintln(os.Stderr, words.Text(fmt.Sprintf(format, args...))) }
 	var warnings []error
 	p := newProgress(os.Stderr)
 	defer p.stop()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/tracer"
 )
 
@@ -190,7 +191,7 @@ func (p *launched) wait(err error) error {
 	}
 	if code != 0 || exit.Code(err) == exitTargetEnded { // that it used no GPU is not its fault
 		if err != nil {
-			fmt.Fprintln(os.Stderr, "gputrace:", printable(err.Error()))
+			fmt.Fprintln(os.Stderr, "gputrace:", words.Text(err.Error()))
 		}
 		err = nil
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -39,7 +40,7 @@ func newScreen(out *os.File) *screen {
 
 func (s *screen) say(format string, args ...any) {
 	s.endLive()
-	fmt.Fprintln(s.out, printable(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(s.out, words.Text(fmt.Sprintf(format, args...)))
 }
 
 // warn prints an error once.

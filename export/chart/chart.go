@@ -7,7 +7,7 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
-	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Format is a kind of picture.
@@ -56,7 +56,7 @@ func Write(w io.Writer, f Format, in Input) error {
 	} else {
 		c = newRaster(width, height, t)
 	}
-	title := t.cut(table.Printable(in.Title), titleSize, width-2*margin)
+	title := t.cut(words.Line(in.Title), titleSize, width-2*margin)
 	c.text(label{text: title, at: point{width / 2, titleHeight - 9}, size: titleSize, align: alignMiddle, color: ink})
 	panels := newPanels(&in, parts, t)
 	for i := range panels {

@@ -57,7 +57,7 @@ func TestSVG(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, Write(&out, SVG, Input{Browse: b, Title: "GPU memory of <b>&\x1b[31m\"x\""}))
 	got := texts(t, out.Bytes())
-	require.Contains(t, got, "GPU memory of <b>&[31m\"x\"")
+	require.Contains(t, got, "GPU memory of <b>&�[31m\"x\"")
 	peaks := 0
 	for _, text := range got {
 		for i := range b.Parts {

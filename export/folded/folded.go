@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Write writes what is in use in a view, a line for each stack, in the order of their text. The bytes add up to View.Total and
@@ -42,21 +42,10 @@ func stack(p *view.Sample) string {
 	labels := p.Labels()
 	names := make([]string, 0, len(labels))
 	for i := len(labels) - 1; i >= 0; i-- {
-		names = append(names, clean(labels[i].Text))
+		names = append(names, frameText(labels[i].Text))
 	}
 	return strings.Join(names, ";")
 }
 
-// clean replaces what would end a frame or a line; a semicolon becomes a colon, as stackcollapse-*.pl do.
-func clean(name string) string {
-	name = strings.ToValidUTF8(name, "\uFFFD")
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == ';':
-			return ':'
-		case !unicode.IsPrint(r): // of spaces only U+0020 is
-			return '?'
-		}
-		return r
-	}, name)
-}
+// frameText replaces what would end a frame or a line; a semicolon becomes a colon, as stackcollapse-*.pl do.
+func frameText(name string) string { return strings.ReplaceAll(words.Line(name), ";", ":") }

@@ -123,7 +123,7 @@ func TestNames(t *testing.T) {
 	}
 	v := view.New(s, func(event.StackID) *event.Stack { return st }, nil)
 	require.Equal(t, map[string]uint64{
-		"g\ufffd?[2J 99? (x y.py);[no name] (b:c.py:3);std::f(int:? 12);b:c.py:3 ": 512,
+		"g\ufffd\ufffd[2J 99\ufffd (x y.py);[no name] (b:c.py:3);std::f(int:  12);b:c.py:3 ": 512,
 	}, write(t, v))
 	require.EqualValues(t, 12, v.Overdrawn())
 }

@@ -8,14 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"html/template"
-	"slices"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // dataVersion is that of the blocks: docs/html.md.
@@ -447,16 +444,5 @@ func lifetimeColumns(lifetimes []pagemodel.Lifetimes) []byte {
 	return out
 }
 
-// printable makes one line of a name from the traced program: nothing in it moves the text around it.
-func printable(s string) string {
-	if utf8.RuneCountInString(s) > longestName {
-		r := []rune(s)
-		s = string(slices.Concat(r[:longestName-1], []rune{'…'}))
-	}
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, s)
-}
+// printable makes one line of a name from the traced program, cut.
+func printable(s string) string { return words.Cut(words.Line(s), longestName) }

@@ -2,9 +2,10 @@ package perfetto
 
 import (
 	"math"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // message is the fields of a protobuf message, encoded as they are added.
@@ -23,7 +24,7 @@ func (m *message) double(field protowire.Number, v float64) {
 // text adds a string; what is not UTF-8 in it is replaced, as protobuf demands.
 func (m *message) text(field protowire.Number, s string) {
 	*m = protowire.AppendTag(*m, field, protowire.BytesType)
-	*m = protowire.AppendString(*m, strings.ToValidUTF8(s, "\uFFFD"))
+	*m = protowire.AppendString(*m, words.Valid(s))
 }
 
 func (m *message) bytes(field protowire.Number, b []byte) {

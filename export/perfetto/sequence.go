@@ -3,13 +3,13 @@ package perfetto
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // sequence is a row of packets with interned data of its own: what is named once is a number from then on.
@@ -46,7 +46,7 @@ func newSequence(id, track uint64) *sequence {
 
 // text is the number of a string. What becomes the same text has the same number.
 func (s *sequence) text(field protowire.Number, text string) uint64 {
-	text = strings.ToValidUTF8(text, "\uFFFD")
+	text = words.Valid(text)
 	key := textKey{field, text}
 	iid, ok := s.texts[key]
 	if !ok {

@@ -2,11 +2,11 @@ package pprof
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/google/pprof/profile"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // The mappings of frames that are in no object file. The brackets keep pprof from looking for such files.
@@ -31,7 +31,7 @@ func (l labels) export() map[string][]string {
 		l.call = "-"
 	}
 	out := map[string][]string{
-		"layer": {l.layer}, "device": {l.device}, "pid": {l.pid}, "site": {text(l.site)}, "call": {text(l.call)}, "stack": {l.stack},
+		"layer": {l.layer}, "device": {l.device}, "pid": {l.pid}, "site": {words.Valid(l.site)}, "call": {words.Valid(l.call)}, "stack": {l.stack},
 	}
 	if l.rank != "" {
 		out["rank"] = []string{l.rank}
@@ -188,7 +188,7 @@ func (b *builder) function(f profile.Function) *profile.Function {
 	if f.Name == "" { // a Python code object can have an empty name
 		f.Name = "[no name]"
 	}
-	f.Name, f.SystemName, f.Filename = text(f.Name), text(f.SystemName), text(f.Filename)
+	f.Name, f.SystemName, f.Filename = words.Valid(f.Name), words.Valid(f.SystemName), words.Valid(f.Filename)
 	if known := b.functions[f]; known != nil {
 		return known
 	}
@@ -224,12 +224,9 @@ func (b *builder) syntheticMapping(name string) *profile.Mapping {
 // addMapping makes a mapping. HasFunctions is true for all: every location has a name, so that pprof looks nothing up.
 func (b *builder) addMapping(m event.Module) *profile.Mapping {
 	out := &profile.Mapping{
-		ID: uint64(len(b.profile.Mapping) + 1), File: text(m.Path), Start: m.Start, Limit: m.Limit, Offset: m.Offset, BuildID: m.BuildID,
+		ID: uint64(len(b.profile.Mapping) + 1), File: words.Valid(m.Path), Start: m.Start, Limit: m.Limit, Offset: m.Offset, BuildID: m.BuildID,
 		HasFunctions: true,
 	}
 	b.profile.Mapping = append(b.profile.Mapping, out)
 	return out
 }
-
-// text makes foreign bytes fit the format, whose strings are UTF-8.
-func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

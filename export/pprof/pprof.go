@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Kind says which question a profile answers.
@@ -112,7 +113,7 @@ func Write(w io.Writer, in Input) error {
 	p := b.profile
 	p.DefaultSampleType = kind.sampleType
 	for _, c := range in.Comments {
-		p.Comments = append(p.Comments, text(c))
+		p.Comments = append(p.Comments, words.Valid(c))
 	}
 	if !in.Time.IsZero() {
 		p.TimeNanos = in.Time.UnixNano()

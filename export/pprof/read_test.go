@@ -13,16 +13,17 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // sanitized is entries as a profile has them: its strings are UTF-8, and it has no text of lines.
 func sanitized(entries []view.Entry) []view.Entry {
 	for i := range entries {
 		e := &entries[i]
-		e.Name, e.Func, e.File, e.Source = text(e.Name), text(e.Func), text(e.File), ""
+		e.Name, e.Func, e.File, e.Source = words.Valid(e.Name), words.Valid(e.Func), words.Valid(e.File), ""
 		for j := range e.Stack {
 			c := &e.Stack[j]
-			c.Name, c.Func, c.File = text(c.Name), text(c.Func), text(c.File)
+			c.Name, c.Func, c.File = words.Valid(c.Name), words.Valid(c.Func), words.Valid(c.File)
 		}
 	}
 	return entries

@@ -3,13 +3,13 @@ package rows
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Row is one allocation. nil is unknown. Its names are columns, and part of the interface; docs/tables.md is their description.
@@ -77,7 +77,7 @@ func (t *Table) row(a *view.Allocation, boot int64) Row {
 	r := Row{
 		ID: int64(a.ID), TS: at(b.Time, boot), FreeTS: at(a.Freed, boot), Bytes: size(b.Size), Requested: size(b.Requested),
 		Layer: b.Layer.String(), Object: b.Object.String(), Device: b.Device.String(), Segment: b.Segment, Origin: origins[b.Origin],
-		PID: number(b.PID), TID: number(a.TID), Addr: b.Addr, Call: text(b.Call), Name: valid(t.Trace.SiteName(b)),
+		PID: number(b.PID), TID: number(a.TID), Addr: b.Addr, Call: text(b.Call), Name: words.Valid(t.Trace.SiteName(b)),
 	}
 	if b.Stream != event.Unknown {
 		r.Stream = &b.Stream
@@ -132,9 +132,6 @@ func text(s string) *string {
 	if s == "" {
 		return nil
 	}
-	s = valid(s)
+	s = words.Valid(s)
 	return &s
 }
-
-// valid makes UTF-8 of a name of the program's.
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

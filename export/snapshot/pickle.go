@@ -4,9 +4,9 @@ import (
 	"bufio"
 	"encoding/binary"
 	"math"
-	"strings"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Opcodes of pickle protocol 2 (CPython, Lib/pickletools.py), of those that the viewer's own reader in MemoryViz.js knows.
@@ -78,7 +78,7 @@ func (p *pickler) once(key any, write func()) {
 
 // text writes a text. It comes from the program: what is no UTF-8 in it is replaced.
 func (p *pickler) text(s string) {
-	s = strings.ToValidUTF8(s, "\uFFFD")
+	s = words.Valid(s)
 	p.once(s, func() {
 		p.w.Write(binary.LittleEndian.AppendUint32([]byte{opBinUnicode}, uint32(len(s))))
 		p.w.WriteString(s)

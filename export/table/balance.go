@@ -9,6 +9,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // The columns of the rows of a balance, in characters.
@@ -57,7 +58,7 @@ func ownerParts(d *balance.Device, n int) []term {
 		if o.File != "" {
 			text += ", " + path.Base(o.File)
 		}
-		out = append(out, term{Printable(o.Name), o.Bytes, Printable(text)})
+		out = append(out, term{words.Line(o.Name), o.Bytes, words.Line(text)})
 		rest.Bytes, rest.Objects = rest.Bytes-o.Bytes, rest.Objects-o.Objects
 	}
 	if more := len(d.Owners) - len(out); more > 0 {
@@ -116,7 +117,7 @@ func (p *printer) deviceLine(d *balance.Device) {
 	}
 	line := exactText(d.Used) + " = "
 	if d.Used == event.Unknown {
-		line = fmt.Sprintf("unknown (%s); known: ", Printable(d.Why))
+		line = fmt.Sprintf("unknown (%s); known: ", words.Line(d.Why))
 	}
 	sum := strings.Join(terms, " + ")
 	if known && rest < 0 {
@@ -130,7 +131,7 @@ func balanceComment(d *balance.Device) string {
 	if rest, known := d.Remainder(); known {
 		return fmt.Sprintf("pid %d %s: used by the driver's count %s, of it not explained %s B", d.PID, d.Device, exactText(d.Used), signedCount(rest))
 	}
-	return fmt.Sprintf("pid %d %s: used by the driver's count %s %s", d.PID, d.Device, exactText(d.Used), Printable(d.Why))
+	return fmt.Sprintf("pid %d %s: used by the driver's count %s %s", d.PID, d.Device, exactText(d.Used), words.Line(d.Why))
 }
 
 // wrapped is field for a text that may need several lines. They break before a sign, if there is one, else at a space.
@@ -167,7 +168,7 @@ func (p *printer) balanceRows(d *balance.Device) {
 	}
 	text := usedText(d)
 	if d.Used == event.Unknown {
-		text = Printable(d.Why)
+		text = words.Line(d.Why)
 	}
 	p.balanceRow("device", Bytes(d.Used), bytesText(d.Used), text)
 	if d.Pools {
@@ -194,10 +195,10 @@ func hasNotes(b *balance.Process) bool {
 func (p *printer) balanceNotes(b *balance.Process) {
 	for i := range b.Unplaced {
 		u := &b.Unplaced[i]
-		p.field("device", "%s on %s, one that is not known by its number", exactText(u.Used), Printable(strings.TrimSpace(u.Name+" "+u.UUID)))
+		p.field("device", "%s on %s, one that is not known by its number", exactText(u.Used), words.Line(strings.TrimSpace(u.Name+" "+u.UUID)))
 	}
 	if len(b.Unplaced) > 0 {
-		p.wrapped("note", Printable(b.DriverWhy))
+		p.wrapped("note", words.Line(b.DriverWhy))
 	}
 	if n := b.Elsewhere(); n > 0 {
 		p.field("note", "of %s the device is not known: it is in the remainder of the device that it is on", Bytes(n))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // DiffInput is what Diff prints.
@@ -33,8 +34,8 @@ const (
 func Diff(w io.Writer, in DiffInput) error {
 	out := bufio.NewWriter(w)
 	p := &diffPrinter{printer: printer{w: out}, in: &in}
-	p.field("before", "%s", Printable(in.Before))
-	p.field("after", "%s", Printable(in.After))
+	p.field("before", "%s", words.Line(in.Before))
+	p.field("after", "%s", words.Line(in.After))
 	p.line("")
 	p.row("in use by "+rowTitles[in.Difference.By], "before", "after", "change", "blocks", "")
 	p.rows()
@@ -95,7 +96,7 @@ func (p *diffPrinter) change(c *view.Change) {
 	e := c.Entry()
 	p.row("  "+entryColumns(e), before, after, changeText(c.Bytes()), blocks, remark(c))
 	if c.Moved && movedFrom(c) != "" {
-		p.line("    was at %s", Printable(movedFrom(c)))
+		p.line("    was at %s", words.Line(movedFrom(c)))
 	}
 	if len(e.Stack) > 0 {
 		p.line("    %s", stackText(e.Stack))
@@ -142,7 +143,7 @@ func stackText(stack []view.Call) string {
 		if i > 0 {
 			text += " ← "
 		}
-		text += Printable(stack[i].Text())
+		text += words.Line(stack[i].Text())
 		if len(text) > 4*maxWidth { // it will be cut
 			break
 		}

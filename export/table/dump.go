@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // DumpInput is what Dump prints.
@@ -55,7 +56,7 @@ func Dump(w io.Writer, in DumpInput) error {
 	p.dumpNotes(&in)
 	if in.HoldersWhy != "" {
 		p.line("")
-		p.field("names", "what holds the blocks is not known: %s", Printable(in.HoldersWhy))
+		p.field("names", "what holds the blocks is not known: %s", words.Line(in.HoldersWhy))
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the map: %w", err)
@@ -68,7 +69,7 @@ func (p *printer) dumpDevice(d *allocator.DeviceState, in *DumpInput) {
 	b := in.balance(d.Counted.Device)
 	title := fmt.Sprintf("cuda:%d at %s", d.Counted.Device, in.Boot.Add(time.Duration(d.Time)).Format("15:04:05.000"))
 	if b != nil {
-		title = strings.TrimSpace(title + "  " + Printable(b.Driver.Name+" "+b.Driver.UUID))
+		title = strings.TrimSpace(title + "  " + words.Line(b.Driver.Name+" "+b.Driver.UUID))
 	}
 	p.line("%s", title)
 	if d.Reserved == 0 && d.Counted.Reserved == 0 {
@@ -104,7 +105,7 @@ func (p *printer) dumpUsed(b *balance.Device) {
 		return
 	}
 	if b.Used == event.Unknown {
-		p.line("  %-14s %10s %21s  %s", "device", "unknown", "", Printable(b.Why))
+		p.line("  %-14s %10s %21s  %s", "device", "unknown", "", words.Line(b.Why))
 		return
 	}
 	p.line("  %-14s %10s %21s  %s", "device", Bytes(b.Used), bytesText(b.Used), usedText(b))
@@ -120,7 +121,7 @@ func (p *printer) dumpNotes(in *DumpInput) {
 	}
 	p.line("")
 	if d != nil {
-		p.field("device", "%s on %s, whose number is not known", exactText(d.Used), Printable(d.Driver.Name+" "+d.Driver.UUID))
+		p.field("device", "%s on %s, whose number is not known", exactText(d.Used), words.Line(d.Driver.Name+" "+d.Driver.UUID))
 	}
 	p.balanceNotes(in.Balance)
 }

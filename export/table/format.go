@@ -5,9 +5,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 var byteUnits = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
@@ -91,19 +91,9 @@ func exactOffset(at, start uint64) string {
 	return fmt.Sprintf("%+.3f s", (time.Duration(at) - time.Duration(start)).Seconds())
 }
 
-// Printable drops what could move a terminal's cursor: names come from the program that is watched.
-func Printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return -1
-		}
-		return r
-	}, s)
-}
-
 // fit cuts or pads to a width in characters. A cut shows as "…".
 func fit(s string, width int) string {
-	r := []rune(Printable(s))
+	r := []rune(words.Line(s))
 	if len(r) > width {
 		return string(r[:width-1]) + "…"
 	}
@@ -112,7 +102,7 @@ func fit(s string, width int) string {
 
 // fitTail is fit that keeps the end: of a file and line, that is what tells.
 func fitTail(s string, width int) string {
-	r := []rune(Printable(s))
+	r := []rune(words.Line(s))
 	if len(r) > width {
 		return "…" + string(r[len(r)-width+1:])
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Hits is what became of the runs of one probe. Hits == Emitted + all of Quiet + all of Dropped, or something is wrong.
@@ -63,7 +64,7 @@ func imbalances(probes []Hits, received uint64) []string {
 	var out []string
 	for i := range probes {
 		if wrong := probes[i].imbalance(); wrong != "" {
-			out = append(out, Printable(probes[i].Probe)+": "+wrong)
+			out = append(out, words.Line(probes[i].Probe)+": "+wrong)
 		}
 	}
 	if t := totalHits(probes); t.Emitted != received {
@@ -81,7 +82,7 @@ func reasonsText(reasons map[string]uint64) string {
 	var out []string
 	for _, k := range keys {
 		if reasons[k] > 0 {
-			out = append(out, fmt.Sprintf("%s %s", Printable(k), countText(reasons[k])))
+			out = append(out, fmt.Sprintf("%s %s", words.Line(k), countText(reasons[k])))
 		}
 	}
 	return strings.Join(out, ", ")

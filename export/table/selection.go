@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // SelectionInput is what Selection prints.
@@ -28,7 +29,7 @@ func Selection(w io.Writer, in SelectionInput) error {
 	if in.Top == 0 {
 		in.Top = defaultTop
 	}
-	p.line("%s", Printable(in.Title))
+	p.line("%s", words.Line(in.Title))
 	if in.Range {
 		p.entries("allocated by "+in.By.String(), in.View.EntriesOf(view.Allocated), &in)
 		p.entries("of it, live at the end by "+in.By.String(), in.View.EntriesOf(view.InUse), &in)
@@ -87,7 +88,7 @@ func (p *printer) entry(e *view.Entry, by view.RowKind, total int64) {
 	python := slices.ContainsFunc(e.Stack, func(c view.Call) bool { return c.Func != "" })
 	for i := range e.Stack { // leaf first
 		if c := &e.Stack[i]; c.Func != "" || !python || i == 0 {
-			p.line("    %s", Printable(c.Text()))
+			p.line("    %s", words.Line(c.Text()))
 		}
 	}
 }

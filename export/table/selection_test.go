@@ -48,7 +48,7 @@ func TestSelection(t *testing.T) {
 			var out bytes.Buffer
 			in := SelectionInput{View: v, Title: "at \x1b[31m+1 s", By: view.RowKind(by), Top: top}
 			require.NoError(t, Selection(&out, in))
-			require.True(t, strings.HasPrefix(out.String(), "at [31m+1 s\n\nlive by "+view.RowKindNames[by]+": "+exactText(v.Total())+" in all"), out.String())
+			require.True(t, strings.HasPrefix(out.String(), "at �[31m+1 s\n\nlive by "+view.RowKindNames[by]+": "+exactText(v.Total())+" in all"), out.String())
 			blocks, rows := column(t, out.String(), "live by")
 			require.Equal(t, want, blocks, out.String())
 			require.LessOrEqual(t, rows, top+1)

@@ -240,7 +240,7 @@ func TestCountText(t *testing.T) {
 func TestFit(t *testing.T) {
 	for _, row := range []struct{ in, fit, tail string }{
 		{"", "     ", "     "}, {"abc", "abc  ", "abc  "}, {"abcde", "abcde", "abcde"}, {"abcdef", "abcd…", "…cdef"},
-		{"äöüßéè", "äöüß…", "…üßéè"}, {"a\x1b\nb", "ab   ", "ab   "}, {"\xff", "�    ", "�    "},
+		{"äöüßéè", "äöüß…", "…üßéè"}, {"a\x1b\nb", "a� b ", "a� b "}, {"\xff", "�    ", "�    "},
 	} {
 		require.Equal(t, row.fit, fit(row.in, 5))
 		require.Equal(t, row.tail, fitTail(row.in, 5))

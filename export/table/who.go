@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // WhoInput is what Who and WhoBlock print.
@@ -61,7 +62,7 @@ func Who(w io.Writer, in WhoInput) error {
 
 func (p *printer) whoTitle(in *WhoInput) {
 	r := in.Holders.Report
-	p.line("pid %d %s · who holds the caching allocator's memory", r.PID, Printable(in.Command))
+	p.line("pid %d %s · who holds the caching allocator's memory", r.PID, words.Line(in.Command))
 	at := in.Boot.Add(time.Duration(r.Time)).Format("15:04:05.000")
 	p.line("%s · %s · read at %s in %s, %s, %s", versionText("Python", r.Python), versionText("PyTorch", r.Torch), at,
 		secondsText(r.Stats.Elapsed), Bytes(r.Stats.BytesRead), stoppedText(r.Stats.Frozen))
@@ -78,7 +79,7 @@ func versionText(name, version string) string {
 	if version == "" {
 		return name + " unknown"
 	}
-	return name + " " + Printable(version)
+	return name + " " + words.Line(version)
 }
 
 func stoppedText(frozen time.Duration) string {
@@ -156,7 +157,7 @@ func (p *printer) whoKnown(h *holders.Index) {
 	}
 	p.field("balance", "blocks - allocated and waiting as counted by the allocator = %s B", signedCount(int64(h.Bytes-counted)))
 	for _, u := range h.Unknown() {
-		p.field("unknown", "%s in %s: %s", Bytes(u.Bytes), plural(u.Blocks, "block"), Printable(u.Why))
+		p.field("unknown", "%s in %s: %s", Bytes(u.Bytes), plural(u.Blocks, "block"), words.Line(u.Why))
 	}
 	c := h.Completeness()
 	if c.All+c.Some+c.Unknown > 0 {
@@ -169,6 +170,6 @@ func (p *printer) whoKnown(h *holders.Index) {
 		p.field("", "the reference counts do not tell: %s", plural(c.Unknown, "block"))
 	}
 	for _, n := range h.Report.Notes {
-		p.field("note", "%s", Printable(n))
+		p.field("note", "%s", words.Line(n))
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // WhoBlock prints everything that is known of one block, the one of that number in the report. Its lines are as long as
@@ -49,7 +50,7 @@ func WhoBlock(w io.Writer, in WhoInput, block int) error {
 type blockPrinter struct{ w *bufio.Writer }
 
 func (p *blockPrinter) line(format string, args ...any) {
-	fmt.Fprintln(p.w, strings.TrimRight(Printable(fmt.Sprintf(format, args...)), " "))
+	fmt.Fprintln(p.w, strings.TrimRight(words.Line(fmt.Sprintf(format, args...)), " "))
 }
 
 func (p *blockPrinter) field(name, format string, args ...any) {

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // The widths of the columns of Held, in characters; with the columns behind them they make maxWidth.
@@ -51,7 +52,7 @@ func Held(w io.Writer, in HeldInput) error {
 
 // fitMiddle is fit that keeps both ends: of a path, where it begins and where it leads to.
 func fitMiddle(s string, width int) string {
-	r := []rune(Printable(s))
+	r := []rune(words.Line(s))
 	if len(r) <= width {
 		return fit(s, width)
 	}

@@ -129,7 +129,7 @@ func TestWhoError(t *testing.T) {
 
 func TestFitMiddle(t *testing.T) {
 	for in, want := range map[string]string{
-		"": "       ", "abc": "abc    ", "abcdefg": "abcdefg", "abcdefgh": "abc…fgh", "äöüäöüäöü": "äöü…äöü", "a\x1bb": "ab     ",
+		"": "       ", "abc": "abc    ", "abcdefg": "abcdefg", "abcdefgh": "abc…fgh", "äöüäöüäöü": "äöü…äöü", "a\x1bb": "a�b    ",
 	} {
 		require.Equal(t, want, fitMiddle(in, 7))
 	}

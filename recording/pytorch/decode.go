@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // Limits of what is believed of a snapshot.
@@ -429,8 +429,5 @@ func (d *decoder) frame(v value) (uint32, error) {
 	if line == event.Unknown {
 		line = 0
 	}
-	return d.out.stacks.frame(frameKey{clean(d.text(name)), clean(d.text(file)), line}), nil
+	return d.out.stacks.frame(frameKey{words.Valid(d.text(name)), words.Valid(d.text(file)), line}), nil
 }
-
-// clean makes valid text of what a pickle has: its texts may have surrogates.
-func clean(s string) string { return strings.ToValidUTF8(s, "�") }
