@@ -108,7 +108,7 @@ func TestPerf(t *testing.T) {
 func TestMemoryUse(t *testing.T) {
 	for want, u := range map[string]tracer.MemoryUse{
 		"copied, as asked for":                                  {},
-		"in place, where the kernel has it by page_offset_base": {InPlace: true, Told: "page_offset_base"},
+		"in place, where the kernel has it by page_offset_base": {InPlace: true, Source: "page_offset_base"},
 		"copied, stacks take longer: Linux 5.19":                {Why: errors.New("Linux 5.19\nand more")},
 	} {
 		c := checkMemoryUse(&u)

@@ -312,7 +312,7 @@ func checkMemoryUse(u *tracer.MemoryUse) Check {
 	c := Check{Group: Attach, Name: "reading memory", Says: "copied, as asked for"}
 	switch {
 	case u.InPlace:
-		c.Says = "in place, where the kernel has it by " + u.Told
+		c.Says = "in place, where the kernel has it by " + u.Source
 	case u.Why != nil:
 		c.Says = "copied, stacks take longer: " + strings.TrimSuffix(firstLine(u.Why.Error()), memlockHint)
 	}

@@ -101,7 +101,7 @@ func TestPodman(t *testing.T) {
 	d.works(t)
 	state, says := d.says(t, "return probes")
 	require.Equal(t, "ok", state)
-	require.Contains(t, says, "it has a seccomp filter; a process of our own with one was probed, and lives")
+	require.Contains(t, says, "it has a seccomp filter; a process of our own with one was probed, and survived")
 
 	c.touch(t, "hold")
 	c.wait(t)

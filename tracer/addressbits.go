@@ -22,8 +22,8 @@ const (
 // entryAddress are the bits of an entry of a page table that can be an address at all (Intel SDM volume 3A, section 4.5).
 const entryAddress = 1<<52 - pageBytes
 
-// leastAddressBits holds where the processor does not say it (AMD APM volume 3, E.4.7).
-const leastAddressBits = 36
+// minAddressBits holds where the processor does not say it (AMD APM volume 3, E.4.7).
+const minAddressBits = 36
 
 // processor is what CPUID says of physical addresses.
 type processor struct {
@@ -35,7 +35,7 @@ type processor struct {
 
 // readProcessor asks by CPUID.
 func readProcessor(cpuid func(leaf, sub uint32) (eax, ebx, ecx, edx uint32)) processor {
-	p := processor{bits: leastAddressBits}
+	p := processor{bits: minAddressBits}
 	highest, _, _, _ := cpuid(leafHighest, 0)
 	if highest >= leafAddress {
 		sizes, _, _, _ := cpuid(leafAddress, 0)

@@ -191,7 +191,7 @@ func (s *probeSet) at(p *Probe) *Probe {
 	return nil
 }
 
-// sameMeaning reports whether two rows for one function are told apart by nothing.
+// sameMeaning reports whether two rows for one function differ in nothing.
 func (p *Probe) sameMeaning(q *Probe) bool {
 	same := func(x, y *hook.Row) bool { return x.Guard == y.Guard && x.GuardValue == y.GuardValue }
 	return same(p.row, q.row) || p.other != nil && same(p.other.row, q.row)

@@ -21,7 +21,7 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 )
 
-// teller is a way to be told by the kernel where its direct map begins. None of them tries addresses.
+// teller is a way to ask the kernel where its direct map begins. None of them tries addresses.
 type teller struct {
 	name string // what tells, for people
 	ask  func(mask uint64) (base uint64, err error)

@@ -224,7 +224,7 @@ func TestBaseOfTable(t *testing.T) {
 	}
 }
 
-// TestAskTellers: nothing is tried but what was told and can be true, and the first that is proved is believed.
+// TestAskTellers: nothing is tried but what the kernel said and can be true, and the first that is proved is believed.
 func TestAskTellers(t *testing.T) {
 	const mask = 1<<46 - 4096
 	known := place{tables: aBase + 5<<30 + 0x3000, end: 8 << 30}

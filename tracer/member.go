@@ -16,8 +16,8 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// toldPlaces are those of the kernel's table that it leaves for processes which it is told of (claim_place in bpf/process.h).
-const toldPlaces = maxTraced / 2
+// userPlaces are those of the kernel's table that are for processes which user space adds (claim_place in bpf/process.h).
+const userPlaces = maxTraced / 2
 
 // lookEvery is how often processes that have used nothing to trace are looked at: what they load is announced by their dynamic
 // linker, if it is one that is known.
@@ -26,10 +26,10 @@ const lookEvery = time.Second
 // member is a process that the kernel side traces, whether or not it has used anything yet.
 type member struct {
 	pid    uint32
-	name   string           // of its program; empty: not told
+	name   string           // of its program; empty: not known
 	index  uint32           // in the kernel's tables
 	info   uint32           // the unwind info that it goes by
-	told   bool             // the kernel was told of it; else it told us
+	told   bool             // user space added it; else the kernel found it
 	root   bool             // the user named it
 	execed bool             // it may have mapped anything
 	began  bool             // its program did so while it was traced
@@ -37,7 +37,7 @@ type member struct {
 	tracer *Tracer          // nil: it has not used anything
 	target *process.Process // nil: not looked at yet
 	about  process.About    // of its program; empty: not known
-	exit   *exitWatch       // nil: its end is told by a record
+	exit   *exitWatch       // nil: a record reports its end
 	pages  uint64           // of code, when it was last looked at
 	lost   losses           // of its program, that the kernel counted at another place; less those of an earlier program
 }
@@ -131,8 +131,8 @@ func (s *Session) Waiting() int {
 	return n
 }
 
-// MaxChildren is how many processes that were made under our eyes can be traced at a time.
-const MaxChildren = maxTraced - toldPlaces
+// MaxChildren is how many processes that start during the trace can be traced at a time.
+const MaxChildren = maxTraced - userPlaces
 
 // ChildrenLost is how many new processes there was no place for: they were not traced.
 func (s *Session) ChildrenLost() uint64 { return s.kernel.counter(s.kernel.objs.ChildrenLost) }
@@ -206,7 +206,7 @@ func (s *Session) follow(m *member) error {
 
 func (s *Session) place() (uint32, error) {
 	if len(s.places) == 0 {
-		return 0, fmt.Errorf("more than %d processes at a time", toldPlaces)
+		return 0, fmt.Errorf("more than %d processes at a time", userPlaces)
 	}
 	last := len(s.places) - 1
 	index := s.places[last]
@@ -236,8 +236,8 @@ func (s *Session) knows(pid uint32) bool {
 	return ok
 }
 
-// addDescendants follows those of a process that the kernel did not tell of. The process is followed already: what it forks from
-// now on is told.
+// addDescendants follows those of a process that the kernel did not report. The process is followed already: what it forks from
+// now on is reported.
 func (s *Session) addDescendants(p *process.Process) {
 	if !s.options.Children {
 		return
@@ -317,7 +317,7 @@ func (s *Session) tracerOf(pid uint32, isEvent bool) *Tracer {
 	return m.tracer
 }
 
-// find looks a process up whose beginning was not told because the ring was full.
+// find looks up a process whose beginning was not reported because the ring was full.
 func (s *Session) find(pid uint32) *member {
 	index, ok := s.kernel.findTraced(pid)
 	if !ok {
@@ -351,7 +351,7 @@ func (s *Session) surface(m *member) {
 	}
 }
 
-// open looks at the process itself, which may be gone already.
+// open looks at the process itself, which may have ended already.
 func (s *Session) open(m *member) {
 	if m.target != nil {
 		return
@@ -365,7 +365,7 @@ func (s *Session) open(m *member) {
 	if about := p.About(); p.Alive() {
 		m.about = *about
 	}
-	m.exit, _ = watchExit(p) // without it, its end is told by a record
+	m.exit, _ = watchExit(p) // without it, a record reports its end
 }
 
 func (s *Session) install(t *Tracer) {
@@ -430,7 +430,7 @@ func (s *Session) refreshIfDue() {
 // collectEvery is how often the kernel's table is read while records of processes do not fit the ring.
 const collectEvery = 20 * time.Millisecond
 
-// collectIfLost looks for processes whose end was not told, because a record did not fit the ring. What they have sent may still be
+// collectIfLost looks for processes whose end was not reported, because a record did not fit the ring. What they have sent may still be
 // in it.
 func (s *Session) collectIfLost() {
 	lost := s.kernel.counter(s.kernel.objs.ProcessNewsLost)
@@ -468,7 +468,7 @@ func (s *Session) sweep() {
 // changed follows what a record says of a process.
 func (s *Session) changed(r *bpf.TraceRecordProcess) {
 	if s.sole != nil {
-		return // gone asks for what is said here
+		return // haveEnded asks for what is said here
 	}
 	m := s.members[r.Pid]
 	switch bpf.TraceProcessChange(r.Change) {
@@ -482,7 +482,7 @@ func (s *Session) changed(r *bpf.TraceRecordProcess) {
 	case bpf.TraceProcessChangePROCESS_ENDED:
 		if m != nil && m.index == r.Index {
 			s.ended(m)
-		} else if r.Index >= toldPlaces {
+		} else if r.Index >= userPlaces {
 			s.kernel.free(r.Index)
 		}
 	}
@@ -566,8 +566,8 @@ func (s *Session) release(m *member) {
 	m.close()
 }
 
-// gone are the processes that have ended, as far as that is not told by records. over: with them the trace ends.
-func (s *Session) gone() (gone []*member, over bool) {
+// haveEnded are the processes that have ended, as far as no record reports it. over: with them the trace ends.
+func (s *Session) haveEnded() (ended []*member, over bool) {
 	if t := s.sole; t != nil {
 		switch {
 		case t.end != Running:
@@ -582,10 +582,10 @@ func (s *Session) gone() (gone []*member, over bool) {
 	for _, m := range s.members {
 		root = root || m.root
 		if m.exit != nil && m.exit.ended() {
-			gone = append(gone, m)
+			ended = append(ended, m)
 		}
 	}
-	return gone, !root && len(s.tracers) == 0 && !s.awaits
+	return ended, !root && len(s.tracers) == 0 && !s.awaits
 }
 
 func nameIn(r *bpf.TraceRecordProcess) string { return unix.ByteSliceToString(r.Name[:]) }

@@ -43,7 +43,7 @@ func ParseMemory(name string) (Memory, error) {
 // MemoryUse is how a session reads memory.
 type MemoryUse struct {
 	InPlace bool
-	Told    string // who told where the kernel's direct map is; empty: memory is copied
+	Source  string // from where the kernel's direct map is known; empty: memory is copied
 	Why     error  // memory is copied although that was not asked for; nil: it was, or memory is read in place
 }
 
@@ -183,7 +183,7 @@ func planMemory(m Memory, k *kernelFacts, find func() (*directMap, error)) (d *d
 	d, err = find()
 	switch {
 	case err == nil:
-		return d, MemoryUse{InPlace: true, Told: d.told}, nil
+		return d, MemoryUse{InPlace: true, Source: d.told}, nil
 	case m == MemoryInPlace:
 		return nil, MemoryUse{}, fmt.Errorf("memory cannot be read in place here: %w", err)
 	}

@@ -137,13 +137,13 @@ func TestPlanMemory(t *testing.T) {
 		why     string // of use
 		err     string
 	}{
-		{MemoryAuto, safe, nil, MemoryUse{InPlace: true, Told: "someone"}, "", ""},
+		{MemoryAuto, safe, nil, MemoryUse{InPlace: true, Source: "someone"}, "", ""},
 		{MemoryAuto, safe, missing, MemoryUse{}, "no map", ""},
 		{MemoryAuto, unknown, nil, MemoryUse{}, "not tested on Linux 6.5", ""},
 		{MemoryCopy, safe, nil, MemoryUse{}, "", ""},
 		{MemoryCopy, unknown, missing, MemoryUse{}, "", ""},
-		{MemoryInPlace, safe, nil, MemoryUse{InPlace: true, Told: "someone"}, "", ""},
-		{MemoryInPlace, unknown, nil, MemoryUse{InPlace: true, Told: "someone"}, "", ""},
+		{MemoryInPlace, safe, nil, MemoryUse{InPlace: true, Source: "someone"}, "", ""},
+		{MemoryInPlace, unknown, nil, MemoryUse{InPlace: true, Source: "someone"}, "", ""},
 		{MemoryInPlace, safe, missing, MemoryUse{}, "", "cannot be read in place here: no map"},
 	} {
 		name, asked := fmt.Sprint(c.mode, c.kernel.release, c.missing), false
@@ -157,7 +157,7 @@ func TestPlanMemory(t *testing.T) {
 		require.Equal(t, c.use.InPlace, d != nil, name)
 		require.Equal(t, c.use.InPlace || c.missing != nil && c.mode != MemoryCopy, asked, "%s: nothing is asked of the kernel for a copy", name)
 		require.Equal(t, c.use.InPlace, use.InPlace, name)
-		require.Equal(t, c.use.Told, use.Told, name)
+		require.Equal(t, c.use.Source, use.Source, name)
 		if c.why == "" {
 			require.NoError(t, use.Why, name)
 		} else {
@@ -249,7 +249,7 @@ func TestMemoryModes(t *testing.T) {
 			use := s.Memory()
 			copies := m == MemoryAuto && facts.safe() != nil
 			require.Equal(t, m != MemoryCopy && !copies, use.InPlace, "%v", use.Why)
-			require.Equal(t, use.InPlace, use.Told != "")
+			require.Equal(t, use.InPlace, use.Source != "")
 			require.Equal(t, copies, len(s.Notices()) > 0)
 			require.Empty(t, s.Warnings())
 		})
@@ -261,7 +261,7 @@ func TestMemoryRights(t *testing.T) {
 	if os.Getenv(childTest) != "" {
 		r, err := TestAttach(&Options{Memory: MemoryInPlace})
 		require.NoError(t, err)
-		fmt.Println("memory:", r.Memory.Told)
+		fmt.Println("memory:", r.Memory.Source)
 		return
 	}
 	require.Contains(t, runAsNobody(t, t.Name(), "yes", "+bpf,+perfmon"), "memory: "+tellers[len(tellers)-1].name)

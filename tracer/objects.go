@@ -21,7 +21,7 @@ import (
 	"github.com/gputrace/gputrace/unwind"
 )
 
-// object is one file that the target executes, opened once. It stays usable after the target has gone.
+// object is one file that the target executes, opened once. It stays usable after the target has ended.
 type object struct {
 	file  *symbolize.File
 	path  string // as the target sees it

@@ -40,11 +40,11 @@ const (
 	ownFree
 )
 
-// ownPatience is how long a step of a program of our own may take: it takes microseconds.
-const ownPatience = 5 * time.Second
+// ownTimeout is how long a step of a program of our own may take: it takes microseconds.
+const ownTimeout = 5 * time.Second
 
-// errOwnDied: a program of our own was ended by a signal.
-var errOwnDied = errors.New("it was ended by a signal")
+// errOwnEnded: a program of our own was ended by a signal.
+var errOwnEnded = errors.New("it was ended by a signal")
 
 // own is a program of ours that runs.
 type own struct {
@@ -86,7 +86,7 @@ func placeOwnIn(parent string, names []string) (string, error) {
 	return dir, nil
 }
 
-// startOwn runs a program that answers what it is told.
+// startOwn runs a program that answers commands.
 func startOwn(path string, args ...string) (*own, error) {
 	o := &own{cmd: exec.Command(path, args...)}
 	var err error
@@ -104,27 +104,27 @@ func startOwn(path string, args ...string) (*own, error) {
 	return o, nil
 }
 
-// step has it make its calls from so many frames, and waits until they are made. errOwnDied: the program did not survive it.
+// step has it make its calls from so many frames, and waits until they are made. errOwnEnded: the program did not survive it.
 func (o *own) step(frames byte) error {
 	if _, err := o.in.Write([]byte{frames}); err != nil {
-		return o.died(err)
+		return o.exitReason(err)
 	}
-	_ = o.out.SetReadDeadline(time.Now().Add(ownPatience)) // a pipe has deadlines
+	_ = o.out.SetReadDeadline(time.Now().Add(ownTimeout)) // a pipe has deadlines
 	if _, err := io.ReadFull(o.out, make([]byte, 1)); err != nil {
-		return o.died(err)
+		return o.exitReason(err)
 	}
 	return nil
 }
 
-// died finds out why the program does not answer.
-func (o *own) died(err error) error {
+// exitReason finds out why the program does not answer.
+func (o *own) exitReason(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("a program of our own does not answer: %w", err)
 	}
 	_ = o.in.Close()
 	var exit *exec.ExitError
 	if werr := o.cmd.Wait(); errors.As(werr, &exit) && !exit.Exited() {
-		return fmt.Errorf("a program of our own: %w: %s", errOwnDied, exit)
+		return fmt.Errorf("a program of our own: %w: %s", errOwnEnded, exit)
 	}
 	return fmt.Errorf("a program of our own does not answer: %w", err)
 }
@@ -172,7 +172,7 @@ func (c *ownCode) offset(symbol string) uint64 {
 // inTurn are the functions that a step goes through, from the root on.
 var inTurn = []string{"plain", "pointer", "saves"}
 
-// stack are the addresses of the frames of a call, from the leaf on, up to the function that was told to step: the function that is
+// stack are the addresses of the frames of a call, from the leaf on, up to the function that was asked to step: the function that is
 // called, and return addresses.
 func (c *ownCode) stack(kind int, frames byte) []uint64 {
 	leaf := []string{"report", "report", "allocate", "free"}[kind]

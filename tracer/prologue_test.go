@@ -151,7 +151,7 @@ var (
 	arguments = regexp.MustCompile(`^%([er]?(di|si|dx|cx|sp)|dil|sil|d[lh]|c[lh]|spl|r[89][bwd]?)$`)
 )
 
-// bestOffset is attachOffset's rule, told again in terms of objdump's text.
+// bestOffset is attachOffset's rule in terms of objdump's text.
 func bestOffset(lines []instruction) uint64 {
 	for _, l := range lines {
 		dst := l.args[strings.LastIndexByte(l.args, ',')+1:]

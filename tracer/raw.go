@@ -65,7 +65,7 @@ func (c *stackCopy) set(addr, word uint64) {
 	}
 }
 
-// activation is a run of Python frames and where on the C stack its eval loop lies; 0: that is told by the loop's code.
+// activation is a run of Python frames and where on the C stack its eval loop lies; 0: that follows from the loop's code.
 type activation struct {
 	at    uint64
 	words []uint64

@@ -36,11 +36,11 @@ func TestNothingHalfAttached(t *testing.T) {
 		outcome trial
 		want    error
 	}{
-		"a map is refused":          {ownTorch, Options{RingBytes: 4097}, trialLived, ErrNotLoaded},
-		"returns would kill":        {ownDriver, Options{}, trialDied, ErrUnsafeReturns},
-		"none of the functions":     {"libcudart.so.13", Options{}, trialLived, ErrNoSymbol},
-		"no library":                {"something", Options{}, trialLived, ErrNoCUDA},
-		"by perf, a map is refused": {ownTorch, Options{RingBytes: 4097, PerfUprobes: true}, trialLived, ErrNotLoaded},
+		"a map is refused":          {ownTorch, Options{RingBytes: 4097}, trialSurvived, ErrNotLoaded},
+		"returns would kill":        {ownDriver, Options{}, trialKilled, ErrUnsafeReturns},
+		"none of the functions":     {"libcudart.so.13", Options{}, trialSurvived, ErrNoSymbol},
+		"no library":                {"something", Options{}, trialSurvived, ErrNoCUDA},
+		"by perf, a map is refused": {ownTorch, Options{RingBytes: 4097, PerfUprobes: true}, trialSurvived, ErrNotLoaded},
 	} {
 		for _, job := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 var ErrUnsafeReturns = errors.New("return probes would end the process: this kernel puts their system call before the process's seccomp filter")
 
 // From Linux 6.11 on a function with a return probe returns through a system call, uretprobe, which the process's seccomp filter is
-// asked about; container runtimes, and systemd, refuse what they do not know, and the process dies by SIGSEGV
+// asked about; container runtimes, and systemd, refuse what they do not know, and the process is killed by SIGSEGV
 // (github.com/systemd/systemd/issues/34615, github.com/seccomp/libseccomp/issues/438). Linux 6.14 exempts it, and so do later releases
 // of 6.12 and 6.13: which of those was not found written, so that they count as those that do not.
 const (
@@ -33,11 +33,11 @@ type trial uint8
 
 const (
 	trialNotMade trial = iota
-	trialLived
-	trialDied
+	trialSurvived
+	trialKilled
 )
 
-func (t trial) String() string { return [...]string{"not tried", "lived", "died"}[t] }
+func (t trial) String() string { return [...]string{"not tried", "survived", "killed"}[t] }
 
 // guard is what decides on return probes.
 type guard struct {
@@ -49,9 +49,9 @@ type guard struct {
 // safe reports whether return probes may be placed. What was seen decides; the version only where nothing could be.
 func (g guard) safe() bool {
 	switch {
-	case !g.filtered || g.tried == trialLived:
+	case !g.filtered || g.tried == trialSurvived:
 		return true
-	case g.tried == trialDied:
+	case g.tried == trialKilled:
 		return false
 	default:
 		return g.kernel != 0 && (g.kernel < uretprobeFirst || g.kernel >= uretprobeExempt)
@@ -85,15 +85,15 @@ func tryReturnsIn(path string) (trial, error) {
 	if err := seen.attach(path, o.cmd.Process.Pid); err != nil {
 		return trialNotMade, err
 	}
-	if err := o.step(0); errors.Is(err, errOwnDied) {
-		return trialDied, nil
+	if err := o.step(0); errors.Is(err, errOwnEnded) {
+		return trialKilled, nil
 	} else if err != nil {
 		return trialNotMade, err
 	}
 	if n, err := seen.count(); err != nil || n == 0 {
 		return trialNotMade, fmt.Errorf("a return probe of our own was not hit: %w", err)
 	}
-	return trialLived, nil
+	return trialSurvived, nil
 }
 
 // seen counts returns.
@@ -198,8 +198,8 @@ func (s *Session) warnUnsafe(g guard) {
 		return
 	}
 	s.toldUnsafe = true
-	why := "a process of our own with such a filter has just died of one"
-	if g.tried != trialDied {
+	why := "a process of our own with such a filter was just killed by one"
+	if g.tried != trialKilled {
 		why = fmt.Sprintf("Linux %d.%d is one of those that may", g.kernel>>16, g.kernel>>8&0xff)
 	}
 	s.warn(fmt.Errorf("the driver's and the runtime's calls are not traced, PyTorch's blocks are: on this kernel a return probe ends a process "+
@@ -217,10 +217,10 @@ func CheckReturns(filtered bool) (safe bool, says string) {
 	var err error
 	g.tried, err = tryReturns()
 	switch {
-	case g.tried == trialLived:
-		return true, "it has a seccomp filter; a process of our own with one was probed, and lives"
-	case g.tried == trialDied:
-		return false, "it has a seccomp filter; a process of our own with one was probed, and died"
+	case g.tried == trialSurvived:
+		return true, "it has a seccomp filter; a process of our own with one was probed, and survived"
+	case g.tried == trialKilled:
+		return false, "it has a seccomp filter; a process of our own with one was probed, and was killed"
 	default:
 		return g.safe(), fmt.Sprintf("it has a seccomp filter; that could not be tried (%v), and goes by the kernel's version", err)
 	}

@@ -28,7 +28,7 @@ func TestGuard(t *testing.T) {
 	}{
 		"no filter":                        {guard{kernel: version(6, 11, 0)}, true},
 		"no filter, kernel unknown":        {guard{}, true},
-		"no filter, though others die":     {guard{kernel: version(6, 12, 5), tried: trialDied}, true},
+		"no filter, though others die":     {guard{kernel: version(6, 12, 5), tried: trialKilled}, true},
 		"before the system call":           {guard{version(6, 10, 255), true, trialNotMade}, true},
 		"first with it":                    {guard{version(6, 11, 0), true, trialNotMade}, false},
 		"6.12":                             {guard{version(6, 12, 0), true, trialNotMade}, false},
@@ -37,10 +37,10 @@ func TestGuard(t *testing.T) {
 		"first with the exemption":         {guard{version(6, 14, 0), true, trialNotMade}, true},
 		"7.3":                              {guard{version(7, 3, 4), true, trialNotMade}, true},
 		"kernel unknown":                   {guard{0, true, trialNotMade}, false},
-		"6.12 that was seen to exempt it":  {guard{version(6, 12, 40), true, trialLived}, true},
-		"6.12 that was seen not to":        {guard{version(6, 12, 5), true, trialDied}, false},
-		"old, but has it all the same":     {guard{version(5, 14, 0), true, trialDied}, false},
-		"new, but has lost the exemption":  {guard{version(7, 0, 0), true, trialDied}, false},
+		"6.12 that was seen to exempt it":  {guard{version(6, 12, 40), true, trialSurvived}, true},
+		"6.12 that was seen not to":        {guard{version(6, 12, 5), true, trialKilled}, false},
+		"old, but has it all the same":     {guard{version(5, 14, 0), true, trialKilled}, false},
+		"new, but has lost the exemption":  {guard{version(7, 0, 0), true, trialKilled}, false},
 	} {
 		require.Equal(t, c.safe, c.guard.safe(), name)
 	}
@@ -50,7 +50,7 @@ func TestGuard(t *testing.T) {
 func TestTryReturns(t *testing.T) {
 	tried, err := tryReturns()
 	require.NoError(t, err)
-	require.Equal(t, trialLived, tried)
+	require.Equal(t, trialSurvived, tried)
 }
 
 // TestOwnDies tells a program that a signal ends from one that ends by itself.
@@ -58,7 +58,7 @@ func TestOwnDies(t *testing.T) {
 	for script, died := range map[string]bool{"read x; kill -SEGV $$": true, "read x; kill -KILL $$": true, "exit 3": false, "": false} {
 		o, err := startOwn("/bin/sh", "-c", script)
 		require.NoError(t, err)
-		require.Equal(t, died, errors.Is(o.step('\n'), errOwnDied), script)
+		require.Equal(t, died, errors.Is(o.step('\n'), errOwnEnded), script)
 		o.close()
 	}
 }
@@ -103,7 +103,7 @@ func pretend(t *testing.T, outcome trial) {
 // TestUnsafeReturns traces programs on a kernel that would kill those with a filter: those without are traced in full, PyTorch's
 // layer is traced in any case, and a program of which nothing is left is refused, with nothing attached to it.
 func TestUnsafeReturns(t *testing.T) {
-	pretend(t, trialDied)
+	pretend(t, trialKilled)
 	for name, c := range map[string]struct {
 		library        string
 		filtered, job  bool
@@ -161,14 +161,14 @@ func TestSafeProbes(t *testing.T) {
 	s := newSession(&Options{Job: true})
 	defer s.Close()
 	probes := []*Probe{probeOf(t, "reportMemoryUsageToProfiler"), probeOf(t, "cuMemAlloc_v2"), probeOf(t, "cuMemFree_v2")}
-	pretend(t, trialDied)
+	pretend(t, trialKilled)
 	require.Equal(t, probes[:1], s.safeProbes(probes))
 	require.Len(t, s.safeProbes(probes), 1)
 	warnings := s.Warnings()
 	require.Len(t, warnings, 1)
 	require.ErrorContains(t, warnings[0], "are not traced, PyTorch's blocks are")
 	require.ErrorContains(t, warnings[0], "seccomp=unconfined")
-	pretend(t, trialLived)
+	pretend(t, trialSurvived)
 	require.Equal(t, probes, s.safeProbes(probes))
 	require.Empty(t, s.Warnings())
 }
@@ -177,11 +177,11 @@ func TestCheckReturns(t *testing.T) {
 	safe, says := CheckReturns(false)
 	require.True(t, safe)
 	require.Contains(t, says, "no seccomp filter")
-	pretend(t, trialDied)
+	pretend(t, trialKilled)
 	safe, says = CheckReturns(true)
 	require.False(t, safe)
-	require.Contains(t, says, "died")
-	pretend(t, trialLived)
+	require.Contains(t, says, "killed")
+	pretend(t, trialSurvived)
 	safe, _ = CheckReturns(true)
 	require.True(t, safe)
 }

@@ -155,7 +155,7 @@ func (r *SelfTest) compareNative(t *Tracer, code *ownCode, name string, frames b
 	}
 	calls := ownCalls[name]
 	if len(events) != len(calls) {
-		return fmt.Errorf("%d events of %d calls came through; lost: %d", len(events), len(calls), t.Session.Lost())
+		return fmt.Errorf("%d events of %d calls were received; lost: %d", len(events), len(calls), t.Session.Lost())
 	}
 	for i, c := range calls {
 		e := &events[i]
@@ -258,7 +258,7 @@ type pyFrame struct {
 
 // answer is the next line of the program: the frames that it names.
 func (p *python) answer() ([]pyFrame, error) {
-	_ = p.out.SetReadDeadline(time.Now().Add(ownPatience)) // a pipe has deadlines
+	_ = p.out.SetReadDeadline(time.Now().Add(ownTimeout)) // a pipe has deadlines
 	if !p.lines.Scan() {
 		return nil, fmt.Errorf("python3 does not answer: %w", cmp.Or(p.lines.Err(), errors.New("it has ended, or has no ctypes")))
 	}
@@ -336,7 +336,7 @@ func (r *SelfTest) comparePython(t *Tracer, code *ownCode, want []pyFrame) error
 		return err
 	}
 	if len(events) != 1 {
-		return fmt.Errorf("%d events of 1 call came through; lost: %d", len(events), t.Session.Lost())
+		return fmt.Errorf("%d events of 1 call were received; lost: %d", len(events), t.Session.Lost())
 	}
 	if err := t.compareStack(events[0].Stack, code.stack(ownReport, calledFrom), false); err != nil {
 		return err

@@ -50,7 +50,7 @@ func TestSelfWithoutStacks(t *testing.T) {
 
 // TestSelfUnsafeReturns: where return probes are not placed, the rest is tested.
 func TestSelfUnsafeReturns(t *testing.T) {
-	pretend(t, trialDied)
+	pretend(t, trialKilled)
 	r, err := TestAttach(nil)
 	require.NoError(t, err)
 	require.NoError(t, r.Native)

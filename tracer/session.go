@@ -39,7 +39,7 @@ type Session struct {
 	arrived   []*Tracer
 	awaits    bool              // a process is still to come
 	instances map[uint32]uint64 // how many programs a PID has been
-	places    []uint32          // of the kernel's table, free for processes that it is told of
+	places    []uint32          // of the kernel's table, free for processes that user space adds
 	looked    time.Time         // when those that are not attached to were last looked at
 	newsLost  uint64            // records of processes
 	collected time.Time         // when they were last made up for
@@ -85,7 +85,7 @@ func newSession(o *Options) *Session {
 	if s.options.RingBytes == 0 {
 		s.options.RingBytes = defaultRing
 	}
-	for i := uint32(toldPlaces); i > 0; i-- {
+	for i := uint32(userPlaces); i > 0; i-- {
 		s.places = append(s.places, i-1)
 	}
 	_ = LockedMemory()                   // where it is needed, loading fails without it
@@ -176,7 +176,7 @@ func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	if !s.detached {
 		s.refreshIfDue()
 	}
-	s.kernel.reader.SetDeadline(time.Now().Add(s.patience()))
+	s.kernel.reader.SetDeadline(time.Now().Add(s.timeout()))
 	if s.empty {
 		s.taken = 0
 	}
@@ -203,8 +203,8 @@ func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	return buf, nil
 }
 
-// patience is how long to wait for events.
-func (s *Session) patience() time.Duration {
+// timeout is how long to wait for events.
+func (s *Session) timeout() time.Duration {
 	if ring := s.options.RingBytes; ring < smallRing || s.taken >= ring/pollShare {
 		return pollSoon
 	}
@@ -282,13 +282,13 @@ func (s *Session) codeChanged(r *bpf.TraceRecordCodeChanged) {
 	}
 }
 
-// checkEnd notices the end of the trace and removes the probes. It returns the processes that have ended without a word so far:
+// checkEnd notices the end of the trace and removes the probes. It returns the processes that have ended silently so far:
 // what they have sent is in the ring.
 func (s *Session) checkEnd() []*member {
 	if s.detached {
 		return nil
 	}
-	gone, over := s.gone()
+	ended, over := s.haveEnded()
 	if s.stop.Load() {
 		for _, t := range s.tracers {
 			t.end = Stopped
@@ -296,14 +296,14 @@ func (s *Session) checkEnd() []*member {
 		over = true
 	}
 	if !over {
-		return gone
+		return ended
 	}
 	if err := s.detach(); err != nil {
 		s.warn(fmt.Errorf("detach: %w", err))
 	}
 	s.warnLimits()
 	s.detached = true
-	return gone
+	return ended
 }
 
 // detach ends the trace of all functions at one moment, then takes the probes out.
@@ -317,7 +317,7 @@ func (s *Session) detach() error {
 
 // Close releases everything. The stacks stay resolvable: their files stay mapped, without their memory.
 func (s *Session) Close() error {
-	err := s.ready() // it must not come up behind us
+	err := s.ready() // it must not be made after this check
 	if err != nil || s.kernel == nil {
 		err = nil // it was reported
 	} else {

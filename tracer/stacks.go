@@ -144,7 +144,7 @@ func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) 
 	}
 	c, err := py.Code(mem, addr)
 	if err != nil {
-		return nil // freed already, or the target is gone: asked again at the next stack that has it
+		return nil // freed already, or the target has ended: asked again at the next stack that has it
 	}
 	t.codes[addr] = c
 	return c

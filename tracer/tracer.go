@@ -1,7 +1,7 @@
 //go:build linux && amd64
 
 // Package tracer is the live source on Linux: it finds what to probe in a running process, prepares the unwinder, attaches,
-// and turns what the kernel sends into events. Nothing runs in the target; when the tracer dies, the kernel removes the
+// and turns what the kernel sends into events. Nothing runs in the target; when the tracer ends, the kernel removes the
 // probes.
 package tracer
 
@@ -96,7 +96,7 @@ type Tracer struct {
 	objects *objects
 	stacks  *stackTable
 	regions []region // of now
-	known   []region // also those that are gone, where nothing else has come: stacks that still arrive lead there
+	known   []region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
 	python  *cpython.Runtime
 	found   Found
 	mine    []*Probe // those in files that it has mapped
@@ -104,7 +104,7 @@ type Tracer struct {
 	end         End
 	lost        losses // when that was last asked for
 	arrived     bool   // it was said that it is there
-	began       bool   // under our eyes
+	began       bool   // during the trace
 	lastRefresh time.Time
 	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
 	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read

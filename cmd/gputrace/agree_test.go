@@ -95,7 +95,7 @@ func (p *pageModel) at(m int) figures {
 	return f
 }
 
-// rangeOf adds up what was allocated in a range and lives at its end.
+// rangeOf adds up what was allocated in a range and is in use at its end.
 func (p *pageModel) rangeOf(from, to int) figures {
 	f := figures{}
 	for _, l := range p.lives {

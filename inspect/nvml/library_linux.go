@@ -69,7 +69,7 @@ func failed(call string, rc nvml.Return) error {
 	return fmt.Errorf("%s: %s (%d)", call, rc.Error(), int(rc))
 }
 
-// told is a value, if the call was successful.
+// known is a value, if the call was successful.
 func told[T any](value T, rc nvml.Return) (T, bool) {
 	var none T
 	if rc != nvml.SUCCESS {

@@ -64,7 +64,7 @@ func startStandin(t *testing.T, settings ...string) *standin {
 	return s
 }
 
-// used reads the account (struct books of testdata/standin/standin.h): bytes by device.
+// used reads the account (in testdata/standin/standin.h): bytes by device.
 func (s *standin) used(t *testing.T) []uint64 {
 	t.Helper()
 	const devices, slots = 8, 64

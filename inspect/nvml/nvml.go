@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Unknown marks a number of bytes that was not told.
+// Unknown marks a number of bytes that is not known.
 const Unknown = ^uint64(0)
 
 // Errors on which callers branch.
@@ -35,23 +35,23 @@ const defaultLimit = 3 * time.Second
 
 // Reading is what NVML says at one moment.
 type Reading struct {
-	Driver  string   // version, such as "580.65.06"; empty: not told
+	Driver  string   // version, such as "580.65.06"; empty: not known
 	Devices []Device // by NVML's index, which is the order of the PCI bus; of a GPU in MIG mode, its MIG devices
 }
 
 // Device is a GPU that is used as a whole, or one MIG device of a GPU.
 type Device struct {
 	Index int // of the GPU, as NVML counts
-	Minor int // N of the GPU's /dev/nvidiaN; -1: not told
+	Minor int // N of the GPU's /dev/nvidiaN; -1: not known
 
-	Product string // of the GPU, such as "NVIDIA H200"; empty: not told
+	Product string // of the GPU, such as "NVIDIA H200"; empty: not known
 	Name    string // Product, or the MIG device's own name, such as "NVIDIA H200 MIG 1g.18gb"
 	UUID    string // "GPU-...", or "MIG-..." of a MIG device
 	Bus     string // PCI address, such as "00000000:01:00.0"
 
 	MIG             int    // index on the GPU; -1: the GPU as a whole
-	GPUInstance     int    // -1: none, or not told
-	ComputeInstance int    // -1: none, or not told
+	GPUInstance     int    // -1: none, or not known
+	ComputeInstance int    // -1: none, or not known
 	GPU             string // UUID of the GPU that the MIG device is a part of; UUID again where it is none
 
 	Total uint64 // bytes; Unknown

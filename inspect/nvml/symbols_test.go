@@ -13,7 +13,7 @@ import (
 )
 
 // TestNoLinkToNVML: a program that refers to NVML's functions itself does not start where there is no NVML, if its linker
-// was told -z now.
+// was given -z now.
 func TestNoLinkToNVML(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)

@@ -7,7 +7,7 @@ import (
 )
 
 // visible lists the devices that a program sees, in the order in which it numbers them: pointers into the reading. The error
-// wraps ErrOrder when that cannot be told from outside.
+// wraps ErrOrder when that cannot be known from outside.
 func (r *Reading) visible(t *Target) ([]*Device, error) {
 	if t.Environment != nil {
 		return nil, fmt.Errorf("%w: %w", ErrOrder, t.Environment)
