@@ -250,7 +250,7 @@ func dumpBusy(t *testing.T, name string, n int) tally {
 	var all []*seen
 	for range n {
 		s := &seen{from: bootTime()}
-		stdout, stderr, code := dump(t, p.pid, "-f", "json", "--no-names")
+		stdout, stderr, code := dump(t, p.pid, "-f", "json", "--no-holders")
 		s.to = bootTime()
 		if code != 0 {
 			require.Equal(t, 1, code, stderr)

@@ -83,7 +83,7 @@ func recordVersion(t *testing.T, script string) (out string, allocated int64) {
 	dir := t.TempDir()
 	p := startIn(t, dir, []string{"PYTHONPATH=" + filepath.Join(env.testdata, "workloads")}, filepath.Join(env.testdata, "run"), script,
 		"--wait", "--go", dir+"/go", "--hold", dir+"/hold", "--steps", itoa(keptSteps)).ready(t)
-	c := startCommand(t, p, "--no-names")
+	c := startCommand(t, p, "--no-holders")
 	p.release(t)
 	p.done(t)
 	allocated, err := strconv.ParseInt(strings.TrimPrefix(p.await(t, "ALLOCATED "), "ALLOCATED "), 10, 64)

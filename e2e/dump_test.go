@@ -292,7 +292,7 @@ func TestDumpAtFullSpeed(t *testing.T) {
 	for i := range 50 {
 		args := []string{"-f", "json"}
 		if i%10 > 0 { // names take longer
-			args = append(args, "--no-names")
+			args = append(args, "--no-holders")
 		}
 		stdout, stderr, code := dump(t, p.pid, args...)
 		if code != 0 {

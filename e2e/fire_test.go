@@ -202,7 +202,7 @@ func TestTargetKilledAnywhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for range fireRounds(t, tt.rounds) {
 				p := tt.start(t)
-				c := startCommand(t, p, "--ring-size", "64KiB", "-f", "none", "--no-names")
+				c := startCommand(t, p, "--ring-size", "64KiB", "-f", "none", "--no-holders")
 				time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // any moment will do
 				p.signal(t, syscall.SIGKILL)
 				require.Contains(t, []int{0, 8}, c.code(t), c.stderr.String())
@@ -235,7 +235,7 @@ func TestKilledAnywhere(t *testing.T) {
 		p.awaitSteps(t, p.steps()+3)
 		checkCutOff(t, c)
 	}
-	c = startCommand(t, p, "-f", "none", "--no-names")
+	c = startCommand(t, p, "-f", "none", "--no-holders")
 	p.awaitSteps(t, p.steps()+3)
 	p.release(t)
 	line := p.await(t, "DONE")
@@ -389,7 +389,7 @@ func TestFireOfJob(t *testing.T) {
 	}
 	quiet := startFake(t, "forks").ready(t)
 	pids := fmt.Sprintf("%d,%d,%d", both[0].pid, both[1].pid, quiet.pid)
-	c := newCommand(t, "-p", pids, "-o", "OUT", "--ring-size", "64KiB", "-f", "none", "--no-names").start(t).ready(t)
+	c := newCommand(t, "-p", pids, "-o", "OUT", "--ring-size", "64KiB", "-f", "none", "--no-holders").start(t).ready(t)
 	eventually(t, "losses", func() bool { return c.lost() > 1000 })
 	want := map[uint32]uint64{}
 	for _, p := range both {

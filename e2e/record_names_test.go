@@ -91,7 +91,7 @@ func rowsOf(h *recording.Holders) map[string]heldRow {
 // TestRecordWithoutNames: the process's memory is left alone, but for the allocator state.
 func TestRecordWithoutNames(t *testing.T) {
 	p := startPython(t, holders).ready(t)
-	c := startCommand(t, p, "--no-names")
+	c := startCommand(t, p, "--no-holders")
 	p.touch(t, "rise")
 	p.touch(t, "go")
 	line := p.await(t, "DONE")

@@ -35,7 +35,7 @@ func TestRunRanks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks := tt.ranks
-			c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--no-names", "--"}, torchrun(ranks)...)...)
+			c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--no-holders", "--"}, torchrun(ranks)...)...)
 			c.cmd.Env = append(c.cmd.Env, "OMP_NUM_THREADS=1")
 			if tt.by != nil {
 				path, err := exec.LookPath(tt.by[0])
@@ -59,7 +59,7 @@ func TestChildrenOfLauncher(t *testing.T) {
 	p := startIn(t, dir, nil, args[0], args[1:]...)
 	eventually(t, "two ranks at their start signal", func() bool { return countLines(p.output(), "READY ") == 2 })
 	one := strings.TrimPrefix(p.await(t, "READY "), "READY ") // named too, and not traced twice
-	c := newCommand(t, "-p", itoa(p.pid)+","+one, "--children", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	c := newCommand(t, "-p", itoa(p.pid)+","+one, "--children", "-o", "OUT", "-f", "none", "--no-holders").start(t).ready(t)
 	p.release(t)
 	eventually(t, "two ranks", func() bool { return countLines(p.output(), "RANK ") == 2 })
 	p.touch(t, "hold")
@@ -132,7 +132,7 @@ func lived(p *profile.Profile) int64 {
 // TestRunLinked: the libraries that a program is linked with are hooked before it runs, so that one which allocates at once is covered
 // too, and so are its children.
 func TestRunLinked(t *testing.T) {
-	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--no-names", "--", filepath.Join(env.programs, "forks"), "--children", "5", "--calls", "1000").start(t)
+	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "--no-holders", "--", filepath.Join(env.programs, "forks"), "--children", "5", "--calls", "1000").start(t)
 	c.succeeds(t)
 	var want []int64
 	children := 0
@@ -214,7 +214,7 @@ func TestLinkedRuntime(t *testing.T) {
 func TestRunRankOfEnded(t *testing.T) {
 	start := filepath.Join(t.TempDir(), "go")
 	program := []string{filepath.Join(env.programs, "forks"), "--children", "2", "--go", start}
-	c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--no-names", "--"}, program...)...)
+	c := newCommand(t, append([]string{"run", "-o", "OUT", "-f", "none", "--no-holders", "--"}, program...)...)
 	c.cmd.Env = append(c.cmd.Env, "RANK=3", "WORLD_SIZE=8")
 	c.start(t)
 	eventually(t, "the first event", func() bool { return strings.Contains(c.stderr.String(), "rank 3, pid ") })
@@ -281,7 +281,7 @@ func TestRunKilled(t *testing.T) {
 // TestAll attaches to every process that uses CUDA: in a PID namespace of its own, where there are only two.
 func TestAll(t *testing.T) {
 	dir := t.TempDir()
-	c := newCommand(t, "--all", "-o", "OUT", "-f", "none", "--no-names")
+	c := newCommand(t, "--all", "-o", "OUT", "-f", "none", "--no-holders")
 	script := `program=$1 dir=$2
 shift 2
 for i in 1 2; do "$program" --children "$i" --calls 10 --go "$dir/go" --hold "$dir/hold" & done
@@ -315,7 +315,7 @@ func TestNamed(t *testing.T) {
 		p := startIn(t, own, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--children", "1", "--go", filepath.Join(own, "go"), "--hold", filepath.Join(own, "hold"))
 		started = append(started, p.ready(t))
 	}
-	c := newCommand(t, "--name", "wanted-by-[n]ame", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	c := newCommand(t, "--name", "wanted-by-[n]ame", "-o", "OUT", "-f", "none", "--no-holders").start(t).ready(t)
 	for _, p := range started {
 		require.Contains(t, c.stderr.String(), fmt.Sprintf("pid %d wanted-by-name", p.pid))
 		p.release(t)
@@ -354,7 +354,7 @@ func TestNamedLater(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "comes-later")
 	require.NoError(t, os.Symlink(filepath.Join(env.programs, "forks"), program))
-	c := newCommand(t, "--name", "comes-[l]ater", "--wait", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	c := newCommand(t, "--name", "comes-[l]ater", "--wait", "-o", "OUT", "-f", "none", "--no-holders").start(t).ready(t)
 	require.Contains(t, c.stderr.String(), "waiting for a process")
 	first := startIn(t, dir, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
 	c.awaitFound(t, first)
@@ -385,7 +385,7 @@ func TestLoadedLater(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(env.programs, "forks"), program))
 	first := startIn(t, dir, []string{"LD_LIBRARY_PATH=" + env.programs}, program, "--go", filepath.Join(dir, "go"), "--hold", filepath.Join(dir, "hold")).ready(t)
 	second := startPython(t, strings.ReplaceAll(comesLater, "comes", "loads")).ready(t)
-	c := newCommand(t, "--name", "loads-[l]ater", "-o", "OUT", "-f", "none", "--no-names").start(t).ready(t)
+	c := newCommand(t, "--name", "loads-[l]ater", "-o", "OUT", "-f", "none", "--no-holders").start(t).ready(t)
 	require.NotContains(t, c.stderr.String(), fmt.Sprintf("pid %d ", second.pid))
 	second.release(t)
 	second.await(t, "MADE")

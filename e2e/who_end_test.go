@@ -120,7 +120,7 @@ time.sleep(600)
 		return out
 	}
 	require.Equal(t, []string{"held[0]", "held[1]", "held[2]", "held[3]"}, holdersOf())
-	require.Equal(t, []string{"", "", "", ""}, holdersOf("--no-names"))
+	require.Equal(t, []string{"", "", "", ""}, holdersOf("--no-holders"))
 	text, stderr, code := dump(t, p.pid)
 	require.Zero(t, code, stderr)
 	require.Regexp(t, `by    0x[0-9a-f]+ held\[0\]`, text)

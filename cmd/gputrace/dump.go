@@ -24,12 +24,12 @@ func dumpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "dump",
 		Usage:     "show where PyTorch's memory is now: every segment, block and hole (no probes, no pause)",
-		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [--no-names] [-o FILE]",
+		UsageText: "gputrace dump -p PID [-f text|json|snapshot] [--no-holders] [-o FILE]",
 		Flags: []cli.Flag{
 			flags.PID("pid,p", "look into process `PID`"),
 			flags.Choice("format,f", dumpFormats[0], "`FORMAT`: text, json, or snapshot (a pickle for pytorch.org/memory_viz)", dumpFormats),
 			outputFlag(), forceFlag(),
-			&cli.BoolFlag{Name: "no-names", Usage: "do not look for what holds each block (see gputrace who): faster"},
+			&cli.BoolFlag{Name: "no-holders", Usage: "do not look for what holds each block (see gputrace who): faster"},
 		},
 		Action: func(c *cli.Context) error {
 			o, err := parseDump(c)
@@ -42,7 +42,7 @@ func dumpCommand() *cli.Command {
 }
 
 func parseDump(c *cli.Context) (dumpOptions, error) {
-	o := dumpOptions{format: flags.Get[string](c, "format"), force: c.Bool("force"), noNames: c.Bool("no-names")}
+	o := dumpOptions{format: flags.Get[string](c, "format"), force: c.Bool("force"), noNames: c.Bool("no-holders")}
 	var err error
 	if o.pid, err = pidOf(c); err != nil {
 		return o, err

@@ -42,7 +42,7 @@ func TestParseDump(t *testing.T) {
 		"-p 42":                              {42, "text", "", false, false},
 		"--pid 42 --format text":             {42, "text", "", false, false},
 		"-p 42 -f json":                      {42, "json", "", false, false},
-		"-p 42 --no-names":                   {42, "text", "", false, true},
+		"-p 42 --no-holders":                 {42, "text", "", false, true},
 		"-p 42 -f snapshot -o -":             {42, "snapshot", "", false, false},
 		"-p 42 -f snapshot -o " + dir + "/x": {42, "snapshot", dir + "/x", false, false},
 		"-p 42 --output " + dir + "/x":       {42, "text", dir + "/x", false, false},
