@@ -137,7 +137,19 @@ type refinement struct {
 	event.ObservedBlock
 }
 
-// decideBlocks finds out which blocks to add and to retire, and proves the outcome.
+// decideBlocks finds out which blocks to add and to retire, and proves the outcome. It walks both lists by address; an event
+// during the observation (From on) is newer than what was observed, and decides:
+//
+//	observation   heap    event since From    then
+//	block         -       freed               it was freed (dirty)
+//	block         -       none                added: its event was lost, or it is from before
+//	-             block   allocated           it is kept (dirty)
+//	-             block   none                retired: its free was lost
+//	block         block   allocated           the heap's is kept
+//	block         block   none                kept; where they differ, the observation's
+//
+// The outcome counts only when the blocks do not overlap and add up to the allocator's total: a reading that mixes two moments
+// does not. Nothing is changed before that.
 func (j *reconciliation) decideBlocks() error {
 	if err := j.findTotal(); err != nil {
 		return err

@@ -6,6 +6,16 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
+// A free is applied when the call is entered, because its address can be handed out again before the call returns. It is undone when
+// the call turns out to have failed:
+//
+//	enter free(A)   A is freed, undoRecord{A} is in the ring   another thread may get A from here on
+//	success         the thread's next call finishes the record
+//	failure         the record is taken out of the ring: what it took is in use again
+//
+// The ring has the last calls of all threads. Only the latest of a thread can still be running, so that each thread has at most one
+// record that is not finished; what leaves the ring is finished.
+
 // undoRecord is a free, unmap or reset that may yet turn out to have failed: what it took.
 type undoRecord struct {
 	addr, time uint64

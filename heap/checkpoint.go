@@ -11,6 +11,10 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
+// The codec of a checkpoint is one set of methods for both directions, so that what is read cannot differ from what is written:
+// each takes a pointer to a field. Writing appends the field; reading (codec.load) sets it. check bounds what was read.
+// Objects that several others point to are in tables first; a pointer is then a number in its table, plus one.
+
 // stateVersion is that of State's format: what a field means or where it is. It is written to files.
 const (
 	stateVersion       = 2
@@ -23,7 +27,7 @@ var ErrState = errors.New("not the state of a live set")
 // State is everything that the heap knows, but for what Watch remembers: a heap that SetState gave it goes on as this one.
 // It is the content of a checkpoint.
 func (h *Heap) State() []byte {
-	s := &state{heap: h, objectAt: map[*object]int{}, mappingAt: map[*mapping]int{}, rootAt: map[*pieceSegment]int{}}
+	s := &codec{heap: h, objectAt: map[*object]int{}, mappingAt: map[*mapping]int{}, rootAt: map[*pieceSegment]int{}}
 	s.collect()
 	s.all()
 	return s.data
@@ -31,7 +35,7 @@ func (h *Heap) State() []byte {
 
 // SetState makes an empty heap what another one was. The error wraps ErrState; the heap is then of no use.
 func (h *Heap) SetState(data []byte) error {
-	s := &state{heap: h, data: data, load: true}
+	s := &codec{heap: h, data: data, load: true}
 	s.all()
 	if s.err == nil && len(s.data) > 0 {
 		s.fail("%d bytes too many", len(s.data))
@@ -57,9 +61,9 @@ func (h *Heap) Stacks() []event.StackID {
 	return out
 }
 
-// state writes or, with load, reads a heap: each method does the same in both directions, so that they cannot differ. What
+// codec writes or, with load, reads a heap: each method does the same in both directions, so that they cannot differ. What
 // has several pointers to it is in a table, and pointers are numbers in it, plus one; 0: nil.
-type state struct {
+type codec struct {
 	heap *Heap
 	data []byte
 	load bool
@@ -74,7 +78,7 @@ type state struct {
 	rootAt    map[*pieceSegment]int
 }
 
-func (s *state) fail(format string, args ...any) {
+func (s *codec) fail(format string, args ...any) {
 	if s.err == nil {
 		s.err = fmt.Errorf(format, args...)
 	}
@@ -86,7 +90,7 @@ type integer interface {
 }
 
 // number is a varint.
-func number[T integer](s *state, v *T) {
+func number[T integer](s *codec, v *T) {
 	if !s.load {
 		s.data = binary.AppendUvarint(s.data, uint64(*v))
 		return
@@ -101,7 +105,7 @@ func number[T integer](s *state, v *T) {
 	s.data = s.data[n:]
 }
 
-func (s *state) flags(list ...*bool) {
+func (s *codec) flags(list ...*bool) {
 	for _, v := range list {
 		n := uint8(0)
 		if *v {
@@ -112,14 +116,14 @@ func (s *state) flags(list ...*bool) {
 	}
 }
 
-func (s *state) numbers(list ...*uint64) {
+func (s *codec) numbers(list ...*uint64) {
 	for _, v := range list {
 		number(s, v)
 	}
 }
 
 // fixed is a struct of exported fields of fixed size.
-func (s *state) fixed(v any) {
+func (s *codec) fixed(v any) {
 	var err error
 	if !s.load {
 		s.data, err = binary.Append(s.data, binary.LittleEndian, v)
@@ -135,7 +139,7 @@ func (s *state) fixed(v any) {
 }
 
 // list is a length and elements, each of at least one byte.
-func list[T any](s *state, v *[]T, each func(*T)) {
+func list[T any](s *codec, v *[]T, each func(*T)) {
 	n := len(*v)
 	number(s, &n)
 	if s.load {
@@ -151,7 +155,7 @@ func list[T any](s *state, v *[]T, each func(*T)) {
 }
 
 // table is a map, in any order.
-func table[K comparable, V any](s *state, m map[K]V, each func(*K, *V)) {
+func table[K comparable, V any](s *codec, m map[K]V, each func(*K, *V)) {
 	keys := slices.Collect(maps.Keys(m))
 	list(s, &keys, func(k *K) {
 		v := m[*k]
@@ -162,7 +166,7 @@ func table[K comparable, V any](s *state, m map[K]V, each func(*K, *V)) {
 }
 
 // pointer is a number in a table.
-func pointer[T any](s *state, v **T, all []*T, at map[*T]int, needed bool) {
+func pointer[T any](s *codec, v **T, all []*T, at map[*T]int, needed bool) {
 	n := 0
 	if !s.load && *v != nil {
 		n = at[*v] + 1
@@ -180,12 +184,12 @@ func pointer[T any](s *state, v **T, all []*T, at map[*T]int, needed bool) {
 	}
 }
 
-func (s *state) object(o **object, needed bool)     { pointer(s, o, s.objects, s.objectAt, needed) }
-func (s *state) mapping(m **mapping)                { pointer(s, m, s.mappings, s.mappingAt, true) }
-func (s *state) root(r **pieceSegment, needed bool) { pointer(s, r, s.roots, s.rootAt, needed) }
+func (s *codec) object(o **object, needed bool)     { pointer(s, o, s.objects, s.objectAt, needed) }
+func (s *codec) mapping(m **mapping)                { pointer(s, m, s.mappings, s.mappingAt, true) }
+func (s *codec) root(r **pieceSegment, needed bool) { pointer(s, r, s.roots, s.rootAt, needed) }
 
 // collect fills the tables.
-func (s *state) collect() {
+func (s *codec) collect() {
 	for _, p := range s.heap.processes {
 		for o := range p.objects {
 			s.addObject(o)
@@ -214,7 +218,7 @@ func (s *state) collect() {
 	}
 }
 
-func (s *state) addObject(o *object) {
+func (s *codec) addObject(o *object) {
 	if o == nil {
 		return
 	}
@@ -225,7 +229,7 @@ func (s *state) addObject(o *object) {
 	}
 }
 
-func (s *state) addMapping(m *mapping) {
+func (s *codec) addMapping(m *mapping) {
 	if _, ok := s.mappingAt[m]; !ok {
 		s.mappingAt[m] = len(s.mappings)
 		s.mappings = append(s.mappings, m)
@@ -233,7 +237,7 @@ func (s *state) addMapping(m *mapping) {
 	}
 }
 
-func (s *state) addRoot(r *pieceSegment) {
+func (s *codec) addRoot(r *pieceSegment) {
 	if r == nil {
 		return
 	}
@@ -243,7 +247,7 @@ func (s *state) addRoot(r *pieceSegment) {
 	}
 }
 
-func (s *state) all() {
+func (s *codec) all() {
 	h := s.heap
 	version := stateVersion
 	if h.lossIntervalCount == 0 { // programs of before can read it
@@ -271,7 +275,7 @@ func (s *state) all() {
 }
 
 // moments enters the sites that changed since their peak, once the accounts that have the peaks are there.
-func (s *state) moments() {
+func (s *codec) moments() {
 	if !s.load {
 		return
 	}
@@ -284,7 +288,7 @@ func (s *state) moments() {
 }
 
 // check refuses what would lead out of a table.
-func (s *state) check() {
+func (s *codec) check() {
 	if !s.load || s.err != nil {
 		return
 	}
@@ -309,7 +313,7 @@ func (s *state) check() {
 	}
 }
 
-func (s *state) sites(t *sites) {
+func (s *codec) sites(t *sites) {
 	list(s, &t.calls, s.text)
 	list(s, &t.list, func(c *siteCounts) {
 		k := &c.key
@@ -348,7 +352,7 @@ func (s *state) sites(t *sites) {
 	}
 }
 
-func (s *state) text(v *string) {
+func (s *codec) text(v *string) {
 	n := len(*v)
 	number(s, &n)
 	if !s.load {
@@ -362,7 +366,7 @@ func (s *state) text(v *string) {
 	*v, s.data = string(s.data[:n]), s.data[n:]
 }
 
-func (s *state) rootFields(r **pieceSegment) {
+func (s *codec) rootFields(r **pieceSegment) {
 	if s.load {
 		*r = &pieceSegment{}
 	}
@@ -370,7 +374,7 @@ func (s *state) rootFields(r **pieceSegment) {
 	s.flags(&(*r).expandable)
 }
 
-func (s *state) objectFields(v **object) {
+func (s *codec) objectFields(v **object) {
 	if s.load {
 		*v = &object{}
 	}
@@ -385,7 +389,7 @@ func (s *state) objectFields(v **object) {
 	s.root(&o.segmentOf, false)
 }
 
-func (s *state) mappingFields(v **mapping) {
+func (s *codec) mappingFields(v **mapping) {
 	if s.load {
 		*v = &mapping{}
 	}
@@ -396,7 +400,7 @@ func (s *state) mappingFields(v **mapping) {
 	s.object(&m.behind, false)
 }
 
-func (s *state) process(pid *uint32, v **process) {
+func (s *codec) process(pid *uint32, v **process) {
 	number(s, pid)
 	if s.load {
 		*v = s.heap.process(*pid)
@@ -441,7 +445,7 @@ func (s *state) process(pid *uint32, v **process) {
 	}
 }
 
-func (s *state) space(k *spaceKey, v *map[uint64]*object) {
+func (s *codec) space(k *spaceKey, v *map[uint64]*object) {
 	number(s, &k.layer)
 	number(s, &k.sort)
 	objects := slices.Collect(maps.Values(*v))
@@ -454,7 +458,7 @@ func (s *state) space(k *spaceKey, v *map[uint64]*object) {
 	}
 }
 
-func (s *state) driver(k *driverKey, v **DriverAccount) {
+func (s *codec) driver(k *driverKey, v **DriverAccount) {
 	if s.load {
 		*v = &DriverAccount{}
 	}
@@ -462,7 +466,7 @@ func (s *state) driver(k *driverKey, v **DriverAccount) {
 	*k = driverKey{(*v).PID, (*v).Layer, (*v).Device}
 }
 
-func (s *state) account(k *accountKey, v **account) {
+func (s *codec) account(k *accountKey, v **account) {
 	if s.load {
 		*v = &account{live: newBlockIndex()}
 	}
@@ -480,7 +484,7 @@ func (s *state) account(k *accountKey, v **account) {
 }
 
 // blocks is the live blocks of a caching allocator, by address.
-func (s *state) blocks(a *account) {
+func (s *codec) blocks(a *account) {
 	held := &s.heap.blocks
 	numbers := slices.SortedFunc(a.live.all(), func(i, j uint32) int { return cmp.Compare(held.blocks[i].addr, held.blocks[j].addr) })
 	last := uint64(0)
@@ -507,7 +511,7 @@ func (s *state) blocks(a *account) {
 	})
 }
 
-func (s *state) undoLog(l *undoLog) {
+func (s *codec) undoLog(l *undoLog) {
 	number(s, &l.next)
 	number(s, &l.pushes)
 	list(s, &l.ring, s.undo)
@@ -525,7 +529,7 @@ func (s *state) undoLog(l *undoLog) {
 	}
 }
 
-func (s *state) undo(u *undoRecord) {
+func (s *codec) undo(u *undoRecord) {
 	number(s, &u.tid)
 	known := u.process != nil
 	if s.flags(&known); !known {
