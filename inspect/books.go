@@ -23,6 +23,7 @@ type tile struct {
 	prev, next                         uint64 // addresses of the neighbours, 0 at the ends of a segment
 	before, after                      *tile
 	allocated, mapped, active, free    bool
+	late                               bool // it is not in both copies: see pages.twice
 }
 
 // books is everything the allocator has written down about one device, while it is put together.
@@ -284,12 +285,17 @@ func (b *books) tile(at uint64) (*tile, error) {
 	if b.live != nil && at%pageSize+uint64(len(b.raw)) > pageSize {
 		memory = b.live // its two pages were copied at different times
 	}
+	copied, _ := memory.(*pages)
+	if copied != nil {
+		copied.late = false
+	}
 	raw, err := peek(memory, at, b.raw)
 	if err != nil {
 		return nil, fmt.Errorf("block at %#x: %w", at, err)
 	}
 	t := b.newTile()
 	b.fill(t, at, raw)
+	t.late = copied != nil && copied.late
 	if err := b.plausible(t, raw); err != nil {
 		return nil, fmt.Errorf("block at %#x: %w", at, err)
 	}

@@ -20,9 +20,12 @@ const (
 	StateAllocated State = 1
 	// StatePending is a block that the program has given back and that still waits for another stream's work.
 	StatePending State = 2
+	// StateChanging is no state of a block but a part of a segment whose blocks changed while they were read: see
+	// Allocator.MapNow.
+	StateChanging State = 3
 )
 
-// String gives PyTorch's spelling (torch.cuda.memory_snapshot).
+// String gives PyTorch's spelling (torch.cuda.memory_snapshot), which has none for StateChanging.
 func (s State) String() string {
 	switch s {
 	case StateFree:
@@ -31,6 +34,8 @@ func (s State) String() string {
 		return "active_allocated"
 	case StatePending:
 		return "active_pending_free"
+	case StateChanging:
+		return "changing"
 	}
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
@@ -64,6 +69,8 @@ type DeviceMap struct {
 	Time     uint64    // when it was read, CLOCK_BOOTTIME, nanoseconds
 	Window   Window    // holds the moment
 	Segments []Segment // sorted by address
+	// Changing is what did not stand still. nil: nothing, the map is one of one moment and its blocks add up.
+	Changing *Changing
 }
 
 // Map is the maps of all devices, by their number. Each was read in its own moment.
@@ -103,7 +110,7 @@ func (a *Allocator) Map() (*Map, error) {
 	}
 	m := &Map{}
 	for i := range devices {
-		d, err := a.mapDevice(devices[i], i)
+		d, err := a.mapWithin(newPages(a.memory), devices[i], i, patience)
 		if err != nil {
 			return nil, fmt.Errorf("read the map of device %d: %w", i, err)
 		}
@@ -112,8 +119,8 @@ func (a *Allocator) Map() (*Map, error) {
 	return m, nil
 }
 
-func (a *Allocator) mapDevice(d device, i int) (*DeviceMap, error) {
-	copied := newPages(a.memory)
+// mapWithin tries for some time.
+func (a *Allocator) mapWithin(copied *pages, d device, i int, patience time.Duration) (*DeviceMap, error) {
 	quiet := 0
 	for end := time.Now().Add(patience); ; {
 		m, err := a.attempt(copied, d, i)
@@ -150,11 +157,12 @@ func (a *Allocator) attempt(copied *pages, d device, i int) (*DeviceMap, error) 
 		return nil, fmt.Errorf("%d of %d pages changed that had not before", changed, len(copied.index))
 	}
 	m.Window.To, m.Window.Settled = a.settle(d, s)
+	copied.renew()
 	segments, err := a.assemble(copied, d, i, s)
 	if copied.misses > 0 {
 		if after, statsErr := a.stats(d); statsErr != nil || *after != *s {
 			if err != nil { // it gave up: find the rest of the pages that the next attempt needs
-				_, _ = a.collect(copied, d, i)
+				_, _ = a.collect(copied, a.memory, d, i)
 			}
 			return nil, fmt.Errorf("statistics changed while %d pages were found", copied.misses)
 		}

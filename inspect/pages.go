@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -33,13 +34,40 @@ var errTooMuch = errors.New("more memory than the limit")
 // batch copies pages of a target, from one address each.
 type batch func(to [][]byte, addrs []uint64) error
 
+// lineSize is the part of a page whose use is noted, bytes: a cache line, of which a page has as many as a word has bits.
+const lineSize = pageSize / 64
+
 // page is a copy of one page.
 type page struct {
 	addr uint64
 	data []byte
-	next []byte // for the next copy of a hot page
-	hot  bool   // it was seen to change
-	age  int    // comparisons of the cold pages since it changed
+	next []byte // for the next copy of a hot page, or of all pages
+	// used has a bit for each line that was read since the last call of renew, known for those before: only these are
+	// compared. What else lies on the page is of no matter.
+	used, known uint64
+	hot         bool // it was seen to change
+	late        bool // it was copied behind both copies of pages.twice
+	age         int  // comparisons of the cold pages since it changed
+}
+
+// linesOf has a bit for each line of a page that n bytes from an offset touch. They end on the page.
+func linesOf(offset, n uint64) uint64 {
+	if n == 0 {
+		return 0
+	}
+	first, last := offset/lineSize, (offset+n-1)/lineSize
+	return ^uint64(0) >> (63 - (last - first)) << first
+}
+
+// changed reports whether a line that was read is another one in a copy.
+func (p *page) changed(now []byte) bool {
+	for rest := p.used; rest != 0; rest &= rest - 1 {
+		at := bits.TrailingZeros64(rest) * lineSize
+		if !bytes.Equal(p.data[at:at+lineSize], now[at:at+lineSize]) {
+			return true
+		}
+	}
+	return false
 }
 
 // pages is a copy of the pages of a process that were asked for. The copy is made page by page when an address is first
@@ -52,9 +80,13 @@ type pages struct {
 	index  map[uint64]*page // by page address
 	hot    []*page          // by address; all are in one of these two lists
 	cold   []*page
-	sorted bool   // no page has changed sides since they were divided
-	fresh  []byte // memory for further pages
-	misses int    // pages read one by one since the last compare
+	sorted bool    // no page has changed sides since they were divided
+	fresh  []byte  // memory for further pages
+	misses int     // pages, and lines of cold pages, that were read for the first time since the last compare
+	pair   []*page // of which there are two copies, see twice
+	paired bool    // twice was called: further pages are late
+	late   bool    // something of a late page was read
+	lates  int     // late pages
 	last   *page
 }
 
@@ -70,24 +102,38 @@ func newPages(m process.Memory) *pages {
 func (c *pages) ReadAt(b []byte, addr uint64) (int, error) {
 	for done := 0; done < len(b); {
 		at := addr + uint64(done)
-		p, err := c.page(at &^ (pageSize - 1))
+		n := min(uint64(len(b)-done), pageSize-at%pageSize)
+		part, err := c.lines(at, n)
 		if err != nil {
 			return done, err
 		}
-		done += copy(b[done:], p.data[at%pageSize:])
+		done += copy(b[done:], part)
 	}
 	return len(b), nil
+}
+
+// lines gives n bytes that lie on one page. What nothing has looked at before is not known to be of the moment of the copy:
+// only the lines that were read are compared.
+func (c *pages) lines(addr, n uint64) ([]byte, error) {
+	p, err := c.page(addr &^ (pageSize - 1))
+	if err != nil {
+		return nil, err
+	}
+	lines := linesOf(addr%pageSize, n)
+	p.used |= lines
+	if !p.hot && lines&^p.known != 0 {
+		p.known |= lines
+		c.misses++
+	}
+	c.late = c.late || p.late
+	return p.data[addr%pageSize:][:n], nil
 }
 
 // peek gives the bytes at an address, as many as buf has: the copy itself, where they are on one page, otherwise in buf.
 // They are valid until something else is read.
 func peek(m process.Memory, addr uint64, buf []byte) ([]byte, error) {
 	if c, ok := m.(*pages); ok && addr%pageSize+uint64(len(buf)) <= pageSize {
-		p, err := c.page(addr &^ (pageSize - 1))
-		if err != nil {
-			return nil, err
-		}
-		return p.data[addr%pageSize:][:len(buf)], nil
+		return c.lines(addr, uint64(len(buf)))
 	}
 	_, err := m.ReadAt(buf, addr)
 	return buf, err
@@ -161,7 +207,11 @@ func (c *pages) fetch(addrs []uint64) {
 func (c *pages) add(p *page) {
 	c.misses++
 	c.index[p.addr] = p
-	p.hot = len(c.index) <= maxAllHot
+	p.known = ^uint64(0) // all of it was read just now, which is one miss
+	p.hot, p.late = len(c.index) <= maxAllHot, c.paired
+	if c.paired {
+		c.lates++
+	}
 	c.cold, c.sorted = append(c.cold, p), false
 }
 
@@ -180,7 +230,7 @@ func (c *pages) copyHot() error {
 		return err
 	}
 	for _, p := range c.hot {
-		if !bytes.Equal(p.data, p.next) {
+		if p.changed(p.next) {
 			p.age = 0
 		}
 		p.data, p.next = p.next, p.data
@@ -203,10 +253,10 @@ func (c *pages) compareCold() (changed int, err error) {
 			return 0, err
 		}
 		for i, p := range part {
-			if !bytes.Equal(p.data, to[i]) {
-				copy(p.data, to[i])
+			if p.changed(to[i]) {
 				p.hot, p.age, changed = true, 0, changed+1
 			}
+			copy(p.data, to[i])
 		}
 	}
 	for _, p := range c.hot {
@@ -215,6 +265,13 @@ func (c *pages) compareCold() (changed int, err error) {
 	}
 	c.sorted = false
 	return changed, nil
+}
+
+// renew begins to note anew which lines are read.
+func (c *pages) renew() {
+	for _, p := range c.index {
+		p.used, p.known = 0, p.used
+	}
 }
 
 // sort divides the pages into hot and cold ones.
@@ -246,7 +303,76 @@ func (c *pages) read(to [][]byte, addrs []uint64) error {
 // drop forgets everything.
 func (c *pages) drop() {
 	clear(c.index)
-	c.hot, c.cold, c.last, c.misses = nil, nil, nil, 0
+	c.hot, c.cold, c.pair, c.last, c.misses, c.paired, c.late, c.lates = nil, nil, nil, nil, 0, false, false, 0
+}
+
+// twice copies all pages two times, one copy behind the other, with a call in between. What is read then is the first of
+// them; flip gives the other one. Pages that are gone are forgotten; those that are read for the first time behind it are late.
+func (c *pages) twice(between func() error) error {
+	c.paired, c.late, c.lates = true, false, 0
+	c.pair = append(append(c.pair[:0], c.hot...), c.cold...)
+	slices.SortFunc(c.pair, func(x, y *page) int { return cmp.Compare(x.addr, y.addr) })
+	for _, p := range c.pair {
+		p.late = false
+	}
+	c.copyPair()
+	c.flip()
+	if err := between(); err != nil {
+		return err
+	}
+	c.copyPair()
+	c.hot, c.cold, c.sorted, c.last = nil, slices.Clone(c.pair), false, nil
+	return nil
+}
+
+// flip puts the other one of the two copies in the place of the one that is read.
+func (c *pages) flip() {
+	for _, p := range c.pair {
+		p.data, p.next = p.next, p.data
+	}
+}
+
+// copyPair copies the pages of the pair, and takes those out of it that are gone.
+func (c *pages) copyPair() {
+	for _, p := range c.pair {
+		if p.next == nil {
+			p.next = make([]byte, pageSize)
+		}
+	}
+	var gone map[*page]bool
+	for part := range slices.Chunk(c.pair, maxVectors) {
+		if c.copyNext(part) == nil {
+			continue
+		}
+		for i, p := range part {
+			if c.copyNext(part[i:i+1]) != nil {
+				gone = putNew(gone, p)
+			}
+		}
+	}
+	if gone == nil {
+		return
+	}
+	c.pair = slices.DeleteFunc(c.pair, func(p *page) bool { return gone[p] })
+	for p := range gone {
+		delete(c.index, p.addr)
+	}
+}
+
+func putNew[K comparable](set map[K]bool, k K) map[K]bool {
+	if set == nil {
+		set = map[K]bool{}
+	}
+	set[k] = true
+	return set
+}
+
+func (c *pages) copyNext(part []*page) error {
+	to, addrs := make([][]byte, len(part)), make([]uint64, len(part))
+	for i, p := range part {
+		to[i], addrs[i] = p.next, p.addr
+	}
+	return c.batch(to, addrs)
 }
 
 // plainBatch reads one page after the other.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/gputrace/gputrace/process"
 )
 
 // Sweep is what one pass over the books of a process saw while the job ran: not one moment, but each block as it was at
@@ -91,9 +93,9 @@ func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w W
 	if copied.copyHot() == nil {
 		_, _ = copied.compareCold()
 	}
-	b, err := a.collect(copied, d, i)
+	b, err := a.collect(copied, a.memory, d, i)
 	for n := 0; n < lookAgain && err == nil && len(b.list) == 0 && before.current(statReservedBytes, 0) > 0; n++ {
-		b, err = a.collect(newPages(a.memory), d, i) // what was copied first is out of date
+		b, err = a.collect(newPages(a.memory), a.memory, d, i) // what was copied first is out of date
 	}
 	if err != nil {
 		return nil, err
@@ -114,8 +116,9 @@ func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w W
 	return out, nil
 }
 
-// collect reads what fits of books that may change meanwhile, in the first shape of a block with which most of them do.
-func (a *Allocator) collect(copied *pages, d device, i int) (*books, error) {
+// collect reads what fits of books that may change meanwhile, in the first shape of a block with which most of them do. live is
+// where what is seen to change is read again: the process, or the copy itself.
+func (a *Allocator) collect(copied *pages, live process.Memory, d device, i int) (*books, error) {
 	known := a.places
 	if known == nil {
 		known = lookFor(a.memory, d)
@@ -126,7 +129,7 @@ func (a *Allocator) collect(copied *pages, d device, i int) (*books, error) {
 	var best *books
 	for _, shape := range a.shapes {
 		b := newBooks(copied, i, d, shape)
-		b.live, b.known = a.memory, known
+		b.live, b.known = live, known
 		if err := b.read(); err != nil {
 			return nil, err
 		}
