@@ -27,6 +27,7 @@ type dumped struct {
 		Memory      map[string]uint64
 		Counted     map[string]uint64
 		Unexplained *int64
+		Changing    *changingPart
 		Segments    []struct {
 			Address, Size, Stream, Allocated, Pending, Free uint64
 			Pool                                            struct {
@@ -41,6 +42,23 @@ type dumped struct {
 			}
 		}
 	}
+}
+
+// changingPart is what changed while it was read, in the output of dump and of who.
+type changingPart struct {
+	Blocks     uint64
+	BlocksHigh uint64 `json:"blocks_high"`
+	Low        uint64 `json:"bytes_low"`
+	High       uint64 `json:"bytes_high"`
+	RangeBytes uint64 `json:"range_bytes"`
+}
+
+// bounds are 0 where nothing changed.
+func (c *changingPart) bounds() (low, high uint64) {
+	if c == nil {
+		return 0, 0
+	}
+	return c.Low, c.High
 }
 
 // block and segment are what both sides say, in one form. Requested is 0 for a free block.
@@ -285,27 +303,24 @@ for n in itertools.count():
         del passing[:: 1 + n % 3]
 `
 
-// TestDumpAtFullSpeed: each map adds up, or there is none and the reason is said.
+// TestDumpAtFullSpeed: there is always an answer, and it adds up.
 func TestDumpAtFullSpeed(t *testing.T) {
 	p := startPython(t, storm).ready(t)
-	good := 0
+	whole := 0
 	for i := range 50 {
 		args := []string{"-f", "json"}
 		if i%10 > 0 { // names take longer
 			args = append(args, "--no-holders")
 		}
 		stdout, stderr, code := dump(t, p.pid, args...)
-		if code != 0 {
-			require.Equal(t, 1, code, stderr)
-			require.Contains(t, stderr, "run it again")
-			require.Empty(t, stdout)
-			continue
+		require.Zero(t, code, stderr)
+		d := parseDumped(t, stdout)
+		checkBalance(t, d)
+		if d.Devices[0].Changing == nil {
+			whole++
 		}
-		good++
-		checkBalance(t, parseDumped(t, stdout))
 	}
-	t.Logf("%d of 50 maps were read", good)
-	require.Positive(t, good)
+	t.Logf("in %d of 50 maps everything stood still", whole)
 }
 
 // checkBalance adds up the blocks by itself.
@@ -313,22 +328,31 @@ func checkBalance(t *testing.T, d *dumped) {
 	t.Helper()
 	require.NotEmpty(t, d.Devices)
 	for _, device := range d.Devices {
-		var reserved, allocated, tiles uint64
+		var reserved, active, tiles, changing uint64
 		for _, s := range device.Segments {
 			reserved += s.Size
 			at := s.Address
 			for _, b := range s.Blocks {
 				require.Equal(t, at, b.Address, "a gap between blocks")
 				at, tiles = at+b.Size, tiles+b.Size
-				if b.State == "active_allocated" {
-					allocated += b.Size
+				switch b.State {
+				case "active_allocated", "active_pending_free":
+					active += b.Size
+				case "changing":
+					changing += b.Size
 				}
 			}
 		}
 		require.Equal(t, reserved, tiles)
-		require.Equal(t, device.Counted["reserved"], reserved)
-		require.Equal(t, device.Counted["allocated"], allocated)
-		require.Zero(t, *device.Unexplained)
+		low, high := device.Changing.bounds()
+		require.LessOrEqual(t, active+low, device.Counted["active"]+high-low)
+		require.GreaterOrEqual(t, active+high, device.Counted["active"])
+		if device.Changing == nil {
+			require.Equal(t, device.Counted["reserved"], reserved)
+			require.Equal(t, device.Counted["active"], active)
+			require.Zero(t, *device.Unexplained)
+		}
+		require.Equal(t, device.Changing != nil && changing > 0, changing > 0)
 	}
 }
 

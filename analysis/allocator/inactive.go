@@ -48,7 +48,7 @@ func (d *DeviceState) InactiveByPool() []InactiveSplits {
 		if s.InactiveSplitCount == 0 {
 			continue
 		}
-		for _, b := range s.blocks(false) {
+		for _, b := range s.blocks(vacant) {
 			k := key{s.Pool, b.Stream}
 			if found[k] == nil {
 				found[k] = &InactiveSplits{Pool: s.Pool, Stream: b.Stream}

@@ -13,6 +13,9 @@ import (
 // Block is one tile of a segment, as the allocator knows it.
 type Block = inspect.Block
 
+// ChangingBlocks is what of a map did not stand still while it was read.
+type ChangingBlocks = inspect.Changing
+
 // State is what the caching allocator's own map of memory adds up to.
 type State struct {
 	Devices []DeviceState // by their number; also those without memory
@@ -20,7 +23,13 @@ type State struct {
 
 // DeviceState is the figures of one device.
 type DeviceState struct {
+	// Memory is that of the blocks that stood still while they were read: all of them unless Changing is set.
 	Memory
+	// Changing is what did not stand still, ChangingBytes how many bytes of segments that is. nil: all did.
+	Changing      *ChangingBlocks
+	ChangingBytes uint64
+	// Active is the bytes of allocated and pending blocks by the allocator's own count.
+	Active uint64
 	// Counted is the allocator's own totals, which it keeps apart from its map. They are equal to Allocated and Reserved
 	// in a map that balances.
 	Counted  inspect.DeviceTotals
@@ -29,14 +38,20 @@ type DeviceState struct {
 	Segments []SegmentState // by address
 }
 
-// Unexplained is the bytes reserved by the allocator's own count that are in none of the four parts, less those that are
-// in too many. It is 0 in a map that balances.
+// Unexplained is the bytes reserved by the allocator's own count that are in none of the four parts, nor changing, less those
+// that are in too many. It is 0 in a map that balances.
 func (d *DeviceState) Unexplained() int64 {
-	return int64(d.Counted.Reserved - d.Allocated - d.Pending - d.InactiveSplit - d.Free)
+	return int64(d.Counted.Reserved - d.Allocated - d.Pending - d.InactiveSplit - d.Free - d.ChangingBytes)
 }
 
-// Miscounted is the bytes allocated by the allocator's own count, less those of the blocks. It is 0 in a map that balances.
-func (d *DeviceState) Miscounted() int64 { return int64(d.Counted.Allocated - d.Allocated) }
+// Miscounted is the bytes allocated by the allocator's own count, less those of the blocks. It is 0 in a map that balances, and
+// not known of one of which parts changed: then it is 0, too.
+func (d *DeviceState) Miscounted() int64 {
+	if d.Changing != nil {
+		return 0
+	}
+	return int64(d.Counted.Allocated - d.Allocated)
+}
 
 // PoolState is the figures of one pool of one device.
 type PoolState struct {
@@ -47,7 +62,8 @@ type PoolState struct {
 // SegmentState is the figures of one segment.
 type SegmentState struct {
 	Memory
-	*inspect.Segment // shared with the map
+	Changing         uint64 // bytes of the parts whose blocks changed while they were read
+	*inspect.Segment        // shared with the map
 }
 
 // FreeBytes is the bytes of the segment that no block holdsin inactive splits or as a whole.
@@ -55,20 +71,20 @@ func (s *SegmentState) FreeBytes() uint64 { return s.InactiveSplit + s.Free }
 
 // FreeBlocks lists the free blocks, largest first.
 func (s *SegmentState) FreeBlocks() []Block {
-	out := s.blocks(false)
+	out := s.blocks(vacant)
 	slices.SortStableFunc(out, func(x, y Block) int { return cmp.Compare(y.Size, x.Size) })
 	return out
 }
 
 // Pins lists the blocks that keep the segment from being returned to the driver, by address.
 func (s *SegmentState) Pins() []Block {
-	return s.blocks(true)
+	return s.blocks(Held)
 }
 
-func (s *SegmentState) blocks(held bool) []Block {
+func (s *SegmentState) blocks(of func(*Block) bool) []Block {
 	var out []Block
 	for i := range s.Blocks {
-		if Held(&s.Blocks[i]) == held {
+		if of(&s.Blocks[i]) {
 			out = append(out, s.Blocks[i])
 		}
 	}
@@ -76,7 +92,12 @@ func (s *SegmentState) blocks(held bool) []Block {
 }
 
 // Held reports whether a block is not free: the program holds it, or another stream's work does.
-func Held(b *Block) bool { return b.State != inspect.StateFree }
+func Held(b *Block) bool { return b.State == inspect.StateAllocated || b.State == inspect.StatePending }
+
+// Changing reports whether a block is none, but a part of a segment whose blocks changed while they were read.
+func Changing(b *Block) bool { return b.State == inspect.StateChanging }
+
+func vacant(b *Block) bool { return b.State == inspect.StateFree }
 
 // Pending reports whether a block was given back and waits for another stream's work.
 func Pending(b *Block) bool { return b.State == inspect.StatePending }
@@ -91,11 +112,15 @@ func New(m *inspect.Map) *State {
 }
 
 func newDeviceState(m *inspect.DeviceMap) DeviceState {
-	d := DeviceState{Counted: m.DeviceTotals, Time: m.Time, Segments: make([]SegmentState, len(m.Segments))}
+	d := DeviceState{
+		Counted: m.DeviceTotals, Active: m.Active, Changing: m.Changing, Time: m.Time, Segments: make([]SegmentState, len(m.Segments)),
+	}
 	pools := map[inspect.Pool]*Memory{}
 	for i := range m.Segments {
 		s := &m.Segments[i]
-		d.Segments[i] = SegmentState{segmentMemory(s), s}
+		d.Segments[i] = SegmentState{Segment: s}
+		d.Segments[i].Memory, d.Segments[i].Changing = segmentMemory(s)
+		d.ChangingBytes += d.Segments[i].Changing
 		d.add(&d.Segments[i].Memory)
 		if pools[s.Pool] == nil {
 			pools[s.Pool] = &Memory{}
@@ -109,23 +134,26 @@ func newDeviceState(m *inspect.DeviceMap) DeviceState {
 	return d
 }
 
-func segmentMemory(s *inspect.Segment) Memory {
-	m := Memory{Reserved: s.Size, SegmentCount: 1}
+// segmentMemory adds up the blocks of a segment, apart from what changed.
+func segmentMemory(s *inspect.Segment) (m Memory, changing uint64) {
+	m = Memory{Reserved: s.Size, SegmentCount: 1}
 	for _, b := range s.Blocks {
 		switch b.State {
 		case inspect.StateAllocated:
 			m.Allocated, m.Requested, m.AllocatedCount = m.Allocated+b.Size, event.Add(m.Requested, b.Requested), m.AllocatedCount+1
 		case inspect.StatePending:
 			m.Pending, m.PendingCount = m.Pending+b.Size, m.PendingCount+1
+		case inspect.StateChanging:
+			changing += b.Size
 		default:
 			m.InactiveSplit, m.InactiveSplitCount, m.LargestInactiveSplit = m.InactiveSplit+b.Size, m.InactiveSplitCount+1, max(m.LargestInactiveSplit, b.Size)
 		}
 	}
-	if m.AllocatedCount+m.PendingCount == 0 {
+	if m.AllocatedCount+m.PendingCount == 0 && changing == 0 {
 		m.Free, m.FreeSegmentCount = m.InactiveSplit, 1
 		m.InactiveSplit, m.InactiveSplitCount, m.LargestInactiveSplit = 0, 0, 0
 	}
-	return m
+	return m, changing
 }
 
 func comparePools(x, y inspect.Pool) int {
@@ -153,7 +181,18 @@ func (d *DeviceState) MostFree(n int) (most []SegmentState, all int) {
 func (b *State) Torch() []TorchMemory {
 	out := make([]TorchMemory, len(b.Devices))
 	for i := range b.Devices {
-		out[i] = TorchMemory{Device: b.Devices[i].Counted.Device, Memory: b.Devices[i].Memory}
+		out[i] = TorchMemory{Device: b.Devices[i].Counted.Device, Memory: b.Devices[i].counted()}
 	}
 	return out
+}
+
+// counted is the memory of a device by the allocator's own totals, where parts of its map changed: what is neither in use nor in
+// a segment that is free as a whole is in holes.
+func (d *DeviceState) counted() Memory {
+	m := d.Memory
+	if d.Changing != nil {
+		m.Reserved, m.Allocated, m.Requested, m.Pending = d.Counted.Reserved, d.Counted.Allocated, event.Unknown, d.Active-d.Counted.Allocated
+		m.InactiveSplit = m.Reserved - d.Active - m.Free
+	}
+	return m
 }

@@ -27,6 +27,9 @@ type Index struct {
 	Report *who.Report // shared
 	Bytes  uint64      // of the live blocks
 	Blocks uint64
+	// Changing is what is not in Report.Blocks, because it changed while it was read, of all devices together; its low
+	// figures are part of Bytes and Blocks. nil: nothing did.
+	Changing *inspect.Changing
 
 	owners []string       // of each block, the name of its group
 	index  map[uint64]int // number of the block at an address
@@ -54,7 +57,7 @@ type Row struct {
 	Bytes   uint64
 	Blocks  uint64
 	Share   float64 // of Index.Bytes, 0 to 1; 0 when that is 0
-	Of      []int   // which blocks of the report, largest first
+	Of      []int   // which blocks of the report, largest first; what changed has none
 }
 
 // Table is the largest rows.
@@ -72,7 +75,24 @@ func New(r *who.Report) *Index {
 		h.Bytes += r.Blocks[i].Size
 		h.index[r.Blocks[i].Addr] = i
 	}
+	for i := range r.Devices {
+		h.addChanging(r.Devices[i].Changing)
+	}
 	return h
+}
+
+func (h *Index) addChanging(c *inspect.Changing) {
+	if c == nil {
+		return
+	}
+	if h.Changing == nil {
+		h.Changing = &inspect.Changing{}
+	}
+	sum := h.Changing
+	sum.BlocksLow, sum.BlocksHigh = sum.BlocksLow+c.BlocksLow, sum.BlocksHigh+c.BlocksHigh
+	sum.BytesLow, sum.BytesHigh = sum.BytesLow+c.BytesLow, sum.BytesHigh+c.BytesHigh
+	sum.Ranges, sum.RangeBytes = sum.Ranges+c.Ranges, sum.RangeBytes+c.RangeBytes
+	h.Bytes, h.Blocks = h.Bytes+c.BytesLow, h.Blocks+c.BlocksLow
 }
 
 // Owner is the name of the group that block i of the report belongs to by owner.
@@ -104,6 +124,15 @@ func (h *Index) By(g Grouping, n int) Table {
 		}
 		r.Of = append(r.Of, i)
 		r.Bytes, r.Blocks = r.Bytes+h.Report.Blocks[i].Size, r.Blocks+1
+	}
+	if c := h.Changing; c != nil && c.BytesLow > 0 {
+		name := who.CategoryChanging.String()
+		r := rows[name]
+		if r == nil {
+			r = &Row{Name: name}
+			rows[name] = r
+		}
+		r.Bytes, r.Blocks = r.Bytes+c.BytesLow, r.Blocks+c.BlocksLow
 	}
 	t := Table{Bytes: h.Bytes, Blocks: h.Blocks}
 	if g == ByCategory {
@@ -145,6 +174,10 @@ func (h *Index) complete(r *Row) Row {
 		r.Share = float64(r.Bytes) / float64(h.Bytes)
 	}
 	r.What, r.Tensors = h.what(r.Of), h.tensors(r.Of)
+	if len(r.Of) == 0 { // only of what changed
+		r.Holder = r.Name
+		return *r
+	}
 	r.Where, r.Holder = splitName(r.Name, h.Report.Blocks[r.Of[0]].Path)
 	return *r
 }
@@ -292,7 +325,7 @@ func (h *Index) Unknown() []UnknownReason {
 	reasons := map[string]*UnknownReason{}
 	for i := range h.Report.Blocks {
 		b := &h.Report.Blocks[i]
-		if b.Category != who.CategoryUnknown {
+		if !unnamed(b) {
 			continue
 		}
 		why := cmp.Or(b.Why, "nothing that is known refers to it")
@@ -310,6 +343,11 @@ func (h *Index) Unknown() []UnknownReason {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Why, y.Why))
 	})
 	return out
+}
+
+// unnamed reports whether the holder of a block is not known.
+func unnamed(b *who.Block) bool {
+	return b.Category == who.CategoryUnknown || b.Category == who.CategoryChanging
 }
 
 // Completeness says of how many blocks with tensors all holders were found.

@@ -11,7 +11,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/inspect/who"
 )
 
 // heldKey is what the blocks of a row have in common.
@@ -59,7 +58,7 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 // holderOf is the number in the report of a live block, negative when it is not the same one there, and its holder.
 func (h *Index) holderOf(b *heap.Block) (int, string) {
 	i, ok := h.index[b.Addr]
-	if !ok || h.Report.Blocks[i].Size != b.Size || b.Time > h.Report.Time || h.Report.Blocks[i].Category == who.CategoryUnknown {
+	if !ok || h.Report.Blocks[i].Size != b.Size || b.Time > h.Report.Time || unnamed(&h.Report.Blocks[i]) {
 		return -1, view.NoHolder
 	}
 	return i, h.owners[i]

@@ -129,6 +129,8 @@ type moment struct {
 const (
 	momentTries    = 5
 	momentPatience = time.Second
+	// booksPatience is how long a moment is waited for in which all of the books stand still.
+	booksPatience = 500 * time.Millisecond
 )
 
 // readMoment reads the books between two readings of the driver, until those agree. allocator nil: there are no books.
@@ -155,7 +157,7 @@ func (m *moment) readBooks(source *inspect.Allocator) bool {
 	if source == nil {
 		return true
 	}
-	read, err := source.Map()
+	read, err := source.MapNow(booksPatience)
 	switch {
 	case err == nil:
 		m.books = allocator.New(read)

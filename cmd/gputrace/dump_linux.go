@@ -114,8 +114,6 @@ func explainLook(command string, err error, pid int) error {
 		return coded(exitNothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(command, pid)))
 	case errors.Is(err, inspect.ErrOtherBackend):
 		return coded(exitNothing, fmt.Errorf("%w\n  only PyTorch's native allocator keeps books that can be read; to trace it: sudo gputrace -p %d", err, pid))
-	case errors.Is(err, inspect.ErrChanged):
-		return fmt.Errorf("the map could not be read consistently: %w\n  the job allocates all the time; run it again", err)
 	case errors.Is(err, inspect.ErrUnknownLayout):
 		return fmt.Errorf("%w\n  this build of PyTorch is not known; nothing is shown rather than something wrong", err)
 	}

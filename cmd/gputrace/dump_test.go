@@ -103,7 +103,6 @@ func TestExplainDump(t *testing.T) {
 		{process.ErrPermission, exitNotPermitted, "not permitted to read pid 42"},
 		{inspect.ErrNoAllocator, exitNothing, "no caching allocator"},
 		{inspect.ErrOtherBackend, exitNothing, "sudo gputrace -p 42"},
-		{inspect.ErrChanged, exitError, "run it again"},
 		{inspect.ErrUnknownLayout, exitError, "unknown layout"},
 		{other, exitError, "other"},
 	} {

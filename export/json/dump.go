@@ -51,6 +51,7 @@ type dumpDevice struct {
 	Memory         dumpMemory           `json:"memory"`
 	Counted        dumpCounted          `json:"counted"`
 	Unexplained    int64                `json:"unexplained"`
+	Changing       *dumpChanging        `json:"changing,omitempty"` // nothing changed
 	Driver         *dumpDriver          `json:"driver,omitempty"`
 	BesideTorch    *int64               `json:"beside_torch,omitempty"`
 	Pools          []dumpPool           `json:"pools"`
@@ -77,6 +78,26 @@ type dumpMemory struct {
 type dumpCounted struct {
 	Allocated uint64 `json:"allocated"`
 	Reserved  uint64 `json:"reserved"`
+	Active    uint64 `json:"active"`
+}
+
+// dumpChanging is what did not stand still while it was read.
+type dumpChanging struct {
+	Blocks     uint64 `json:"blocks"`
+	BlocksHigh uint64 `json:"blocks_high"`
+	Low        uint64 `json:"bytes_low"`
+	High       uint64 `json:"bytes_high"`
+	Ranges     int    `json:"ranges"`
+	RangeBytes uint64 `json:"range_bytes"`
+}
+
+func newDumpChanging(c *allocator.ChangingBlocks) *dumpChanging {
+	if c == nil {
+		return nil
+	}
+	return &dumpChanging{
+		Blocks: c.BlocksLow, BlocksHigh: c.BlocksHigh, Low: c.BytesLow, High: c.BytesHigh, Ranges: c.Ranges, RangeBytes: c.RangeBytes,
+	}
 }
 
 // dumpPoolName names a pool.
@@ -127,6 +148,7 @@ type dumpSegment struct {
 	Requested            *uint64      `json:"requested,omitempty"`
 	Pending              uint64       `json:"pending"`
 	Free                 uint64       `json:"free"`
+	Changing             uint64       `json:"changing,omitempty"`
 	LargestInactiveSplit uint64       `json:"largest_inactive_split"`
 	Blocks               []dumpBlock  `json:"blocks"`
 }
@@ -165,8 +187,9 @@ func WriteDump(w io.Writer, d Dump) error {
 func newDumpDevice(d *allocator.DeviceState, boot time.Time) dumpDevice {
 	out := dumpDevice{
 		Device: d.Counted.Device, Time: boot.Add(time.Duration(d.Time)).UTC(), BootTime: d.Time, Memory: newDumpMemory(&d.Memory),
-		Counted: dumpCounted{d.Counted.Allocated, d.Counted.Reserved}, Unexplained: d.Unexplained(),
-		Pools: make([]dumpPool, len(d.Pools)), InactiveSplits: []dumpInactiveSplits{}, Segments: make([]dumpSegment, len(d.Segments)),
+		Counted: dumpCounted{d.Counted.Allocated, d.Counted.Reserved, d.Active}, Unexplained: d.Unexplained(),
+		Changing: newDumpChanging(d.Changing),
+		Pools:    make([]dumpPool, len(d.Pools)), InactiveSplits: []dumpInactiveSplits{}, Segments: make([]dumpSegment, len(d.Segments)),
 	}
 	for _, h := range d.InactiveByPool() {
 		out.InactiveSplits = append(out.InactiveSplits, newDumpInactiveSplits(&h))
@@ -248,7 +271,8 @@ func newDumpMemory(m *allocator.Memory) dumpMemory {
 func newDumpSegment(s *allocator.SegmentState) dumpSegment {
 	out := dumpSegment{
 		Address: s.Addr, Size: s.Size, Pool: poolName(s.Pool.Small, s.Pool.ID), Stream: s.Stream, Expandable: s.Expandable,
-		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(), LargestInactiveSplit: s.LargestInactiveSplit,
+		Allocated: s.Allocated, Requested: known(s.Requested), Pending: s.Pending, Free: s.FreeBytes(),
+		Changing: s.Changing, LargestInactiveSplit: s.LargestInactiveSplit,
 		Blocks: make([]dumpBlock, len(s.Blocks)),
 	}
 	for i := range s.Blocks {

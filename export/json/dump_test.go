@@ -46,6 +46,20 @@ func sample() Dump {
 	return Dump{State: allocator.New(m), PID: 4821, Command: []string{"python", "a\x1b[2J<b>"}, Boot: time.Unix(1795000000, 0)}
 }
 
+// changing has a part that changed while it was read.
+func changing() Dump {
+	m := &inspect.Map{Devices: []inspect.DeviceMap{{
+		DeviceTotals: inspect.DeviceTotals{Allocated: 1024, Reserved: 1 << 21}, Active: 1536, Time: 7,
+		Changing: &inspect.Changing{BlocksLow: 2, BlocksHigh: 3, BytesLow: 1024, BytesHigh: 2048, Ranges: 1, RangeBytes: 1<<21 - 1024},
+		Segments: []inspect.Segment{{Addr: 1 << 21, Size: 1 << 21, Blocks: []inspect.Block{
+			{Addr: 1 << 21, Size: 512, Requested: 4, State: inspect.StateAllocated},
+			{Addr: 1<<21 + 512, Size: 512},
+			{Addr: 1<<21 + 1024, Size: 1<<21 - 1024, State: inspect.StateChanging},
+		}}},
+	}}}
+	return Dump{State: allocator.New(m), PID: 1, Boot: time.Unix(0, 0)}
+}
+
 // balanced has figures of the driver: known, unknown, and of no known device.
 func balanced(moved bool) Dump {
 	d := sample()
@@ -77,7 +91,7 @@ func TestWriteDump(t *testing.T) {
 	unnamed := sample()
 	unnamed.HoldersWhy = "no Python to read"
 	for name, d := range map[string]Dump{
-		"names": named(), "names.none": unnamed,
+		"names": named(), "names.none": unnamed, "busy": changing(),
 		"all": sample(), "nothing": {State: allocator.New(&inspect.Map{}), PID: 1}, "balance": balanced(true),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,15 +40,17 @@ type whoFile struct {
 	BootTime uint64      `json:"boottime_ns"`
 	Devices  []whoDevice `json:"devices"`
 	Totals   []whoTotal  `json:"totals"`
-	By       string      `json:"by"`
-	Rows     []whoRow    `json:"rows"`
-	More     int         `json:"more_rows"`
-	Unknown  []whoReason `json:"unknown"`
-	Counts   whoCounts   `json:"reference_counts"`
-	Views    []whoView   `json:"views"`
-	Blocks   []whoBlock  `json:"blocks"`
-	Notes    []string    `json:"notes"`
-	Cost     whoCost     `json:"cost"`
+	// Changing is what is not in Blocks because it changed while it was read.
+	Changing *dumpChanging `json:"changing,omitempty"`
+	By       string        `json:"by"`
+	Rows     []whoRow      `json:"rows"`
+	More     int           `json:"more_rows"`
+	Unknown  []whoReason   `json:"unknown"`
+	Counts   whoCounts     `json:"reference_counts"`
+	Views    []whoView     `json:"views"`
+	Blocks   []whoBlock    `json:"blocks"`
+	Notes    []string      `json:"notes"`
+	Cost     whoCost       `json:"cost"`
 }
 
 type whoDevice struct {
@@ -191,6 +193,7 @@ func newWhoFile(w *Who) *whoFile {
 	for _, d := range r.Devices {
 		f.Devices = append(f.Devices, whoDevice{d.Device, d.Allocated, d.Reserved, d.Active})
 	}
+	f.Changing = newDumpChanging(w.Holders.Changing)
 	for _, s := range r.Totals {
 		f.Totals = append(f.Totals, whoTotal{s.Category.String(), s.Blocks, s.Bytes})
 	}

@@ -48,12 +48,22 @@ func heldReport() *who.Report {
 	}
 }
 
+// busy has nothing but what changed while it was read, on two devices.
+func busy() *who.Report {
+	c := inspect.Changing{BlocksLow: 2, BlocksHigh: 3, BytesLow: 1024, BytesHigh: 2048, Ranges: 1, RangeBytes: 4096}
+	return &who.Report{
+		PID: 4821, Devices: []who.Device{{Active: 1024, Changing: &c}, {DeviceTotals: inspect.DeviceTotals{Device: 1}, Active: 1024, Changing: &c}},
+		Totals: []who.Total{{Category: who.CategoryChanging, Blocks: 4, Bytes: 2048}},
+	}
+}
+
 func TestWriteWho(t *testing.T) {
 	boot := time.Unix(1795000000, 0)
 	for name, w := range map[string]Who{
 		"all":     {Holders: holders.New(heldReport()), Command: []string{"python", "a\x1b[2J<b>"}, Boot: boot, Only: -1},
 		"one":     {Holders: holders.New(heldReport()), Boot: boot, By: holders.ByDType, Top: 1, Only: 1},
 		"nothing": {Holders: holders.New(&who.Report{PID: 1}), Boot: boot, Only: -1},
+		"busy":    {Holders: holders.New(busy()), Boot: boot, By: holders.ByCategory, Only: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer

@@ -104,11 +104,15 @@ func requestedOf(s *segment) (active, requested uint64) {
 
 func (p *statePickler) block(s *segment, i int) {
 	b := &s.Blocks[i]
+	state, frames := b.State.String(), framesOf(p.held, b)
+	if allocator.Changing(b) { // the viewer knows three states: this one is neither held nor free
+		state, frames = "active_pending_free", []frame{{"holder", "changing while it was read"}}
+	}
 	items := []item{
 		p.number("address", b.Addr),
 		p.number("size", b.Size),
-		p.word("state", b.State.String()),
-		{"frames", func() { p.frames(framesOf(p.held, b)) }},
+		p.word("state", state),
+		{"frames", func() { p.frames(frames) }},
 	}
 	p.dict(p.withRequested(items, b.Requested)...)
 }

@@ -37,8 +37,9 @@ const (
 	shownPins = 3
 )
 
-// Dump prints the caching allocator's map: for each device where every byte is, as the driver counts, the reserved ones by
-// pool, the segments with the most free bytes, their inactive splits and what pins them, and the inactive splits by size.
+// Dump prints the caching allocator's map: for each device where every byte is, as the driver counts, what changed while it was
+// read, the reserved bytes by pool, the segments with the most free bytes, their inactive splits and what pins them, and the
+// inactive splits by size.
 func Dump(w io.Writer, in DumpInput) error {
 	if in.Top == 0 {
 		in.Top = defaultTop
@@ -137,11 +138,42 @@ func (p *printer) dumpParts(d *allocator.DeviceState) {
 	part("pending", d.Pending, "in %s, freed but waiting for another stream", plural(d.PendingCount, "block"))
 	part("inactive split", d.InactiveSplit, "in %s of segments that are in use, the largest %s", plural(d.InactiveSplitCount, "free block"), Bytes(d.LargestInactiveSplit))
 	part("free", d.Free, "in %s without a block in use", plural(d.FreeSegmentCount, "segment"))
-	part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
-	p.line("  balance        allocated + pending + inactive split + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
+	if d.Changing == nil {
+		part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
+		p.line("  balance        allocated + pending + inactive split + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
+	} else {
+		p.dumpChanging(d, part)
+	}
 	if n := d.Miscounted(); n != 0 {
 		p.line("  balance        blocks - allocated as counted by the allocator = %s B", signedCount(-n))
 	}
+}
+
+// dumpChanging says what did not stand still while it was read, and what the allocator itself counted at one instant meanwhile.
+func (p *printer) dumpChanging(d *allocator.DeviceState, part func(string, uint64, string, ...any)) {
+	c := d.Changing
+	part("changing", d.ChangingBytes, "in %s whose blocks changed while they were read", plural(uint64(c.Ranges), "part"))
+	p.line("  %-14s %10s %21s  in %s", "  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText),
+		blockRange(c.BlocksLow, c.BlocksHigh))
+	part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
+	p.line("  balance        allocated + pending + inactive split + free + changing - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
+	p.line("  counted        by the allocator at that instant: allocated %s, active %s, reserved %s", bytesText(d.Counted.Allocated),
+		bytesText(d.Active), bytesText(d.Counted.Reserved))
+}
+
+// rangeText is a figure between two bounds.
+func rangeText(low, high uint64, text func(uint64) string) string {
+	if low == high {
+		return text(low)
+	}
+	return text(low) + " to " + text(high)
+}
+
+func blockRange(low, high uint64) string {
+	if low == high {
+		return plural(low, "block")
+	}
+	return countText(low) + " to " + plural(high, "block")
 }
 
 func poolText(small bool, id [2]uint64) string {

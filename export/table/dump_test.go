@@ -71,8 +71,25 @@ func crowd() *inspect.Map {
 	return &inspect.Map{Devices: []inspect.DeviceMap{device(0, segments...)}}
 }
 
+// busy has parts that changed while they were read: of one device between bounds, of another to the byte.
+func busy() *inspect.Map {
+	part := func(s *inspect.Segment, i int) { s.Blocks[i].State, s.Blocks[i].Requested = inspect.StateChanging, 0 }
+	first, second := tiles(0x7f0000000000, mib, 10, inspect.Pool{}, 0, 1, 3), tiles(0x7f0001000000, 4*mib, 1, inspect.Pool{}, 0)
+	part(&first, 5)
+	part(&second, 0)
+	m := &inspect.Map{Devices: []inspect.DeviceMap{device(0, first, second), device(1, second)}}
+	for i := range m.Devices {
+		d := &m.Devices[i]
+		d.Allocated += mib
+		d.Active = d.Allocated
+	}
+	m.Devices[0].Changing = &inspect.Changing{BlocksLow: 1, BlocksHigh: 3, BytesLow: mib, BytesHigh: 2 * mib, Ranges: 2, RangeBytes: 5 * mib}
+	m.Devices[1].Changing = &inspect.Changing{BlocksLow: 1, BlocksHigh: 1, BytesLow: mib, BytesHigh: mib, Ranges: 1, RangeBytes: 4 * mib}
+	return m
+}
+
 func TestDump(t *testing.T) {
-	for name, m := range map[string]*inspect.Map{"odds": odds(), "crowd": crowd(), "nothing": {}} {
+	for name, m := range map[string]*inspect.Map{"odds": odds(), "crowd": crowd(), "busy": busy(), "nothing": {}} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
 			in := DumpInput{State: allocator.New(m), PID: 4821, Command: "python train.py", Boot: time.Unix(0, 0).UTC()}

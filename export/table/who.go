@@ -156,6 +156,9 @@ func (p *printer) whoKnown(h *holders.Index) {
 		counted += d.Active
 	}
 	p.field("balance", "blocks - allocated and waiting as counted by the allocator = %s B", signedCount(int64(h.Bytes-counted)))
+	if c := h.Changing; c != nil {
+		p.field("changing", "%s in %s: they changed while the blocks were read", rangeText(c.BytesLow, c.BytesHigh, Bytes), blockRange(c.BlocksLow, c.BlocksHigh))
+	}
 	for _, u := range h.Unknown() {
 		p.field("unknown", "%s in %s: %s", Bytes(u.Bytes), plural(u.Blocks, "block"), words.Line(u.Why))
 	}

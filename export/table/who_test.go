@@ -75,7 +75,10 @@ func whoInput(r *who.Report, by holders.Grouping, top int) WhoInput {
 func TestWho(t *testing.T) {
 	stopped := heldReport()
 	stopped.Stats.Frozen = 250 * time.Millisecond
+	unsteady := heldReport()
+	unsteady.Devices[0].Changing = &inspect.Changing{BlocksLow: 1, BlocksHigh: 3, BytesLow: mib, BytesHigh: 2 * mib, Ranges: 2, RangeBytes: 5 * mib}
 	for name, in := range map[string]WhoInput{
+		"busy":     whoInput(unsteady, holders.ByCategory, 0),
 		"owner":    whoInput(heldReport(), holders.ByOwner, 4),
 		"shape":    whoInput(stopped, holders.ByShape, 0),
 		"category": whoInput(heldReport(), holders.ByCategory, 0),

@@ -399,13 +399,13 @@ func (a *assembly) why(b *Block, block int, known bool) {
 	case !known && a.native[block]:
 		b.Category = CategoryNative
 	case known:
-		b.Why = "its holder changed while it was read"
+		b.Category, b.Why = CategoryChanging, "its holder changed while it was read"
 	case a.torch.heap == nil && len(a.byBlock[block]) > 0:
 		b.Why = "the Python interpreter cannot be read"
 	case len(a.byBlock[block]) > 0:
 		b.Why = "no path leads to its tensor"
 	case a.now != nil && !a.seen(b):
-		b.Why = "allocated while it was read"
+		b.Category, b.Why = CategoryChanging, "allocated while it was read"
 	case b.Pool.Private():
 		b.Category = CategoryPool
 	default:
@@ -493,6 +493,12 @@ func (a *assembly) finish() {
 		b := &report.Blocks[i]
 		sums[b.Category].Blocks++
 		sums[b.Category].Bytes += b.Size
+	}
+	for _, d := range report.Devices {
+		if c := d.Changing; c != nil {
+			sums[CategoryChanging].Blocks += int(c.BlocksLow)
+			sums[CategoryChanging].Bytes += c.BytesLow
+		}
 	}
 	for _, c := range Categories() {
 		report.Totals = append(report.Totals, Total{c, sums[c].Blocks, sums[c].Bytes})

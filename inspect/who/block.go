@@ -38,13 +38,16 @@ const (
 	CategoryGarbage Category = 10
 	// CategoryNative: only C++ holds the tensor; Block.Class says which class, where it is known.
 	CategoryNative Category = 11
+	// CategoryChanging: the block, or what holds it, changed while it was read; Block.Why says which.
+	CategoryChanging Category = 12
 
-	categories = 12
+	categories = 13
 )
 
 var categoryNames = [categories]string{
 	"unknown", "parameters", "buffers", "gradients", "optimizer state", "kept by autograd graphs", "other tensors",
 	"workspaces", "waiting for a stream", "private pools", "garbage waiting for the collector", "held by C++ only",
+	"changing while it was read",
 }
 
 // String is what people call it, in the plural.
@@ -59,7 +62,7 @@ func (c Category) String() string {
 func Categories() []Category {
 	return []Category{
 		CategoryParameter, CategoryBuffer, CategoryGradient, CategoryOptimizer, CategoryGraph, CategoryTensor,
-		CategoryWorkspace, CategoryPending, CategoryPool, CategoryGarbage, CategoryNative, CategoryUnknown,
+		CategoryWorkspace, CategoryPending, CategoryPool, CategoryGarbage, CategoryNative, CategoryChanging, CategoryUnknown,
 	}
 }
 

@@ -300,10 +300,11 @@ type natives struct {
 // findNatives looks for objects in the pages of the process's own memory.
 func findNatives(im *image, runs []run) *natives {
 	n := &natives{classes: newClasses(im)}
-	im.pagesOf(runs, func(addr uint64, page []byte) {
+	im.pagesOf(runs, func(addr uint64, page []byte) uint64 {
 		if n.scan(addr, page) {
 			im.keep(addr, page)
 		}
+		return im.buffer(addr, page)
 	})
 	return n
 }

@@ -17,7 +17,7 @@ const (
 	// maxMapped bounds the address space whose pages are looked up, bytes: a mapping may be far larger than what is used.
 	maxMapped = 1 << 40
 	// copyRun is how much is copied at once, bytes.
-	copyRun = 8 << 20
+	copyRun = 4 << 20
 	// pagemapEntry is the size of an entry of /proc/PID/pagemap, and what its bits say
 	// (Documentation/admin-guide/mm/pagemap.rst).
 	pagemapEntry   = 8
@@ -81,10 +81,14 @@ func countPages(runs []run) (n uint64) {
 	return n
 }
 
-// copyHeap reads the runs into an image.
-func (im *image) copyHeap(runs []run) {
+// copyHeap reads the runs into an image until it is told that the time is over, and gives how many pages it came through.
+func (im *image) copyHeap(runs []run, over func() bool) (done uint64) {
 	for _, r := range runs {
 		for r.pages > 0 {
+			if over() {
+				im.cut = true
+				return done
+			}
 			n := min(r.pages, copyRun>>pageShift)
 			got := im.load(r.addr, n)
 			if got < n { // a page that is gone meanwhile
@@ -93,7 +97,10 @@ func (im *image) copyHeap(runs []run) {
 				got++
 			}
 			r.addr, r.pages = r.addr+got<<pageShift, r.pages-got
+			done += got
 		}
 	}
-	im.whole = true
+	im.whole = !over()
+	im.cut = !im.whole
+	return done
 }

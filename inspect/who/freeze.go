@@ -25,9 +25,10 @@ import (
 type stop struct {
 	release  chan struct{} // closed to end it
 	done     chan struct{} // closed when it has ended
-	start    time.Time
-	length   time.Duration // of the stop, once it has ended
-	timedOut bool          // it was ended because its time was over
+	start    time.Time     // of the first thread's stop
+	ended    time.Time     // of the last thread's, once done is closed
+	deadline time.Time
+	timedOut bool // it was ended because its time was over
 	threads  []stopped
 }
 
@@ -41,41 +42,52 @@ const (
 	maxStopped = 1 << 16 // threads
 	stopPoll   = 200 * time.Microsecond
 	stopRounds = 100
+	holdNice   = -15         // priority of the thread that ends a stop, see nice(2)
 	releaseFor = time.Second // a thread that does not come to a stop again meanwhile has ended
 )
 
-// freeze stops all threads of a process for at most a given time. Errors wrap ErrFreeze, and process.ErrNotExist or
-// ErrPermission where they are the cause; nothing is stopped then.
-func freeze(p *process.Process, limit time.Duration) (*stop, error) {
+// freeze stops all threads of a process until a deadline at most. Errors wrap ErrFreeze where it may not be stopped, and
+// process.ErrNotExist or ErrPermission where they are the cause; otherwise it did not stop in time. Nothing is stopped then.
+func freeze(p *process.Process, deadline time.Time) (*stop, error) {
 	s := &stop{release: make(chan struct{}), done: make(chan struct{})}
 	ready := make(chan error, 1)
-	go s.hold(p, limit, ready)
+	go s.hold(p, deadline, ready)
 	if err := <-ready; err != nil {
 		<-s.done
-		return nil, fmt.Errorf("stop pid %d: %w: %w", p.PID, ErrFreeze, err)
+		return s, fmt.Errorf("stop pid %d: %w", p.PID, err)
 	}
 	return s, nil
 }
 
-// end lets the process go, and reports how long it stood and whether its time was over before.
-func (s *stop) end() (length time.Duration, timedOut bool) {
+// end lets the process go, and reports whether its time was over before.
+func (s *stop) end() (timedOut bool) {
 	close(s.release)
 	<-s.done
-	return s.length, s.timedOut
+	return s.timedOut
+}
+
+// over reports whether the process is let go, or is just about to be.
+func (s *stop) over() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return !time.Now().Before(s.deadline)
+	}
 }
 
 // hold is the life of a stop. Its thread is never given back: it ends with the goroutine.
-func (s *stop) hold(p *process.Process, limit time.Duration, ready chan<- error) {
+func (s *stop) hold(p *process.Process, deadline time.Time, ready chan<- error) {
 	defer close(s.done)
 	runtime.LockOSThread()
-	s.start = time.Now()
-	deadline := s.start.Add(limit)
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), holdNice) // it needs a right; without, a busy machine may keep us waiting
+	s.start, s.deadline = time.Now(), deadline
 	err := s.seizeAll(p, deadline)
 	defer func() {
 		for _, t := range s.threads {
 			t.letGo()
 		}
-		s.length = time.Since(s.start)
+		s.ended = time.Now()
 	}()
 	ready <- err
 	if err != nil {
@@ -94,7 +106,7 @@ func (s *stop) seizeAll(p *process.Process, deadline time.Time) error {
 	for range stopRounds {
 		tids, err := threads(p)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrFreeze, err)
 		}
 		first := len(s.threads)
 		for _, tid := range tids {
@@ -124,7 +136,7 @@ func (s *stop) seize(tid int) error {
 	case errors.Is(err, unix.ESRCH):
 		return nil
 	case err != nil:
-		return permission(err)
+		return fmt.Errorf("%w: %w", ErrFreeze, permission(err))
 	}
 	s.threads = append(s.threads, stopped{tid: tid})
 	if err := unix.PtraceInterrupt(tid); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -168,8 +168,8 @@ func TestDamagedJob(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, r.prepare())
 	defer r.im.close()
-	r.options.Freeze = time.Second // all is copied, as of a process that was stopped; this one stands still
-	_, err = r.copyNow()
+	// All is copied, as of a process that was stopped; this one stands still.
+	_, _, err = r.copyStopped(&stop{deadline: time.Now().Add(time.Hour), done: make(chan struct{})}, false)
 	require.NoError(t, err)
 	copied := r.im.pages[firstPage<<pageShift : uint64(r.im.used)<<pageShift]
 	whole := bytes.Clone(copied)
@@ -182,7 +182,7 @@ func TestDamagedJob(t *testing.T) {
 		start := time.Now()
 		again := *r
 		again.report, again.targets, again.saved, again.nodeClasses = &Report{}, nil, nil, nil
-		live, err := again.live()
+		live, err := again.live(lastPatience)
 		require.NoError(t, err)
 		again.first = live
 		again.analyse(live, again.python(), again.threadIDs())

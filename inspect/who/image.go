@@ -54,6 +54,7 @@ type image struct {
 	bytes   uint64   // read from the process
 	absent  int      // pages that could not be read
 	mapped  bool     // pages is a mapping of ours
+	cut     bool     // the copy of the heap regions was begun and not ended
 	whole   bool     // the heap regions were copied as a whole: what is not there was not present
 	present []run    // pages of the heap regions that may be read; nil: all
 	full    bool     // there was no room for a page
@@ -82,12 +83,21 @@ func newImage(m process.Memory, regions []region, capacity uint64) (*image, erro
 	return im, nil
 }
 
+// populate takes memory for so many pages now, and not one by one while they are copied.
+func (im *image) populate(pages uint64) error {
+	size := min(int(pages)<<pageShift, len(im.pages))
+	if err := unix.Madvise(im.pages[:size], unix.MADV_POPULATE_WRITE); err != nil {
+		return fmt.Errorf("populate %d MiB: %w", size>>20, err)
+	}
+	return nil
+}
+
 // room is how many pages the copy may have.
 func (im *image) room() uint64 { return uint64(len(im.pages))>>pageShift - firstPage - farPages }
 
 // reset forgets what was copied.
 func (im *image) reset(regions []region) {
-	im.regions, im.used, im.spans, im.whole, im.present, im.full = regions, firstPage, 0, false, nil, false
+	im.regions, im.used, im.spans, im.whole, im.cut, im.present, im.full = regions, firstPage, 0, false, false, nil, false
 	clear(im.tables)
 }
 
@@ -219,7 +229,7 @@ func (im *image) load(addr, n uint64) uint64 {
 		return 0
 	}
 	at := uint64(im.used) << pageShift
-	got, _ := im.memory.ReadAt(im.pages[at:at+n<<pageShift], addr)
+	got := im.fill(im.pages[at:at+n<<pageShift], addr)
 	whole := uint64(max(got, 0)) >> pageShift
 	for i := range whole {
 		if !im.set(addr+i<<pageShift, im.used+uint32(i)) {
@@ -230,6 +240,28 @@ func (im *image) load(addr, n uint64) uint64 {
 	im.used += uint32(whole)
 	im.bytes += whole << pageShift
 	return whole
+}
+
+// twoHalves is from where on two threads share a read, bytes.
+const twoHalves = 1 << 20
+
+// fill reads memory, and gives how many bytes came.
+func (im *image) fill(b []byte, addr uint64) int {
+	half := len(b) / 2 &^ (pageSize - 1)
+	if len(b) < twoHalves {
+		got, _ := im.memory.ReadAt(b, addr)
+		return got
+	}
+	second := make(chan int, 1)
+	go func() {
+		got, _ := im.memory.ReadAt(b[half:], addr+uint64(half))
+		second <- got
+	}()
+	got, _ := im.memory.ReadAt(b[:half], addr)
+	if rest := <-second; got == half {
+		got += rest
+	}
+	return got
 }
 
 func (im *image) entry(addr uint64) uint32 {

@@ -25,12 +25,12 @@ type liveBlocks struct {
 func newLive(m *inspect.Map) *liveBlocks {
 	l := &liveBlocks{starts: newTable(), read: time.Now()}
 	for _, d := range m.Devices {
-		l.devices = append(l.devices, Device{DeviceTotals: d.DeviceTotals, Active: d.Active})
+		l.devices = append(l.devices, Device{DeviceTotals: d.DeviceTotals, Active: d.Active, Changing: d.Changing})
 		l.time = max(l.time, d.Time)
 		for _, s := range d.Segments {
 			l.segments = append(l.segments, s.Addr, s.Addr+s.Size)
 			for _, b := range s.Blocks {
-				if b.State != inspect.StateFree {
+				if b.State == inspect.StateAllocated || b.State == inspect.StatePending {
 					l.blocks = append(l.blocks, Block{Block: b, Device: d.Device, Pool: s.Pool})
 				}
 			}
@@ -42,6 +42,11 @@ func newLive(m *inspect.Map) *liveBlocks {
 		l.starts.set(l.blocks[i].Addr, uint32(i))
 	}
 	return l
+}
+
+// changing reports whether some of the devices did not stand still.
+func (l *liveBlocks) changing() bool {
+	return slices.ContainsFunc(l.devices, func(d Device) bool { return d.Changing != nil })
 }
 
 // at is the block that begins at an address.

@@ -267,12 +267,13 @@ func (r *reading) words(wanted *table, visit func(at, word uint64)) {
 			filter[k>>3&(bits-1)/64] |= 1 << (k >> 3 % 64)
 		}
 	}
-	r.im.pagesOf(r.runs, func(addr uint64, page []byte) {
+	r.im.pagesOf(r.runs, func(addr uint64, page []byte) uint64 {
 		for i := 0; i+8 <= len(page); i += 8 {
 			w := binary.LittleEndian.Uint64(page[i:])
 			if w-low <= high-low && filter[w>>3&(bits-1)/64]>>(w>>3%64)&1 != 0 && wanted.has(w) {
 				visit(addr+uint64(i), w)
 			}
 		}
+		return r.im.buffer(addr, page)
 	})
 }

@@ -22,6 +22,10 @@ const (
 	// burstLimit is how long a burst may take for each page of it: a few times what it does when nothing interrupts it.
 	burstLimit = 5 * time.Microsecond
 	burstSpare = 200 * time.Microsecond
+	// On a slow machine, an emulated one for example, no burst is that fast: after slowTries one may take slowFactor times as
+	// long for a page as the fastest of all.
+	slowTries  = 3
+	slowFactor = 2
 )
 
 // claim is a path that is to be proved.
@@ -38,6 +42,8 @@ type proof struct {
 	scout  *image    // tells which pages a path needs
 	bursts [2]*image // have these pages, twice
 	pages  map[uint64]bool
+	pace   time.Duration // of the fastest burst, for a page; 0: there was none
+	slow   int           // bursts in a row that took longer than they should
 }
 
 // prove proves what was chosen for the blocks, and gives the blocks for which that failed.
@@ -99,7 +105,6 @@ func (p *proof) look(claims []claim) {
 // burst reads the pages twice. It is false when that took longer than it should.
 func (p *proof) burst() bool {
 	order := slices.Sorted(maps.Keys(p.pages))
-	limit := burstSpare + time.Duration(len(order))*burstLimit
 	for _, im := range p.bursts {
 		im.forget()
 		im.memory = p.a.p
@@ -113,11 +118,25 @@ func (p *proof) burst() bool {
 			at = end
 		}
 		im.memory = nil // the rest was not read at that moment
-		if time.Since(begun) > limit {
+		if !p.quick(time.Since(begun), max(len(order), 1)) {
 			return false
 		}
 	}
 	return true
+}
+
+// quick reports whether a burst of some pages did not take longer than it should.
+func (p *proof) quick(took time.Duration, pages int) bool {
+	pace := took / time.Duration(pages)
+	if p.pace == 0 || pace < p.pace {
+		p.pace = max(pace, 1)
+	}
+	if took <= burstSpare+time.Duration(pages)*burstLimit || p.slow >= slowTries && pace <= slowFactor*p.pace {
+		p.slow = 0
+		return true
+	}
+	p.slow++
+	return false
 }
 
 // stands reports whether a path leads to its block, in what was read at some moment.

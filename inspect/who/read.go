@@ -24,6 +24,7 @@ type reading struct {
 	regions     []region
 	code        *codeFiles
 	runs        []run
+	pages       uint64 // that were present before the copy
 	im          *image
 	natives     *natives // nil: they are to be looked for in the copy
 	torch       *torch
@@ -71,7 +72,7 @@ func read(p *process.Process, o *Options) (*Report, error) {
 	r.first = live
 	r.analyse(live, r.python(), r.threadIDs())
 	if !r.frozen {
-		if live, err = r.live(); err != nil {
+		if live, err = r.live(lastPatience); err != nil {
 			return nil, err
 		}
 	}
@@ -86,9 +87,16 @@ func (r *reading) note(format string, args ...any) {
 	r.report.Notes = append(r.report.Notes, fmt.Sprintf(format, args...))
 }
 
-// live reads the books.
-func (r *reading) live() (*liveBlocks, error) {
-	m, err := r.books.Map()
+const (
+	// firstPatience and lastPatience are how long a quiet moment is waited for before the walk, where the map only tells
+	// which addresses to look for, and behind it, where the map is the report's.
+	firstPatience = 30 * time.Millisecond
+	lastPatience  = 200 * time.Millisecond
+)
+
+// live reads the allocator's map.
+func (r *reading) live(patience time.Duration) (*liveBlocks, error) {
+	m, err := r.books.MapNow(patience)
 	if err != nil {
 		return nil, err
 	}
@@ -103,34 +111,7 @@ func (r *reading) copy() (live *liveBlocks, err error) {
 	if r.options.Freeze <= 0 {
 		return r.copyNow()
 	}
-	for range freezeTries {
-		if live, err = r.copyFrozen(); live != nil || !errors.Is(err, inspect.ErrUnknownLayout) && !errors.Is(err, inspect.ErrChanged) {
-			break // else it stood in the middle of an allocation
-		}
-	}
-	return live, err
-}
-
-// freezeTries is how often a process is stopped: it may stand in the middle of an allocation, when its books do not balance.
-const freezeTries = 5
-
-// copyFrozen stops the process for the copy.
-func (r *reading) copyFrozen() (*liveBlocks, error) {
-	s, err := freeze(r.p, r.options.Freeze)
-	if err != nil {
-		return nil, err
-	}
-	live, err := r.copyNow()
-	length, timedOut := s.end()
-	r.report.Stats.Frozen += length
-	r.frozen = !timedOut
-	if timedOut {
-		r.note("the process was let go after %v, before all of its memory was copied: what is said is confirmed as of a running one", r.options.Freeze)
-		if err != nil {
-			return r.live()
-		}
-	}
-	return live, err
+	return r.copyFrozen()
 }
 
 // prepare makes room for the copy, with some to spare for what the process takes meanwhile.
@@ -144,14 +125,27 @@ func (r *reading) prepare() error {
 		return err
 	}
 	const spare = 1 << 14 // pages
-	pages := countPages(runs)
-	r.im, err = newImage(r.p, nil, min(pages+pages/4+spare, r.options.MaxCopy>>pageShift))
+	r.pages = countPages(runs)
+	r.im, err = newImage(r.p, nil, min(r.pages+r.pages/4+spare, r.options.MaxCopy>>pageShift))
 	return err
 }
 
-// copyNow copies what is there now.
+// copyNow looks at what goes by of a running process.
 func (r *reading) copyNow() (*liveBlocks, error) {
 	start := time.Now()
+	runs, err := r.present()
+	if err != nil {
+		return nil, err
+	}
+	r.runs, r.im.present = runs, runs
+	r.natives = findNatives(r.im, runs)
+	live, err := r.live(firstPatience)
+	r.report.Stats.Copy = time.Since(start)
+	return live, err
+}
+
+// present begins a copy: it lists the pages that are there.
+func (r *reading) present() ([]run, error) {
 	maps, err := r.p.Maps()
 	if err != nil {
 		return nil, err
@@ -164,16 +158,7 @@ func (r *reading) copyNow() (*liveBlocks, error) {
 	}
 	r.report.Notes = append(r.report.Notes, notes...)
 	r.im.reset(r.regions)
-	if r.options.Freeze > 0 {
-		r.runs = r.limit(runs)
-		r.im.copyHeap(r.runs)
-	} else {
-		r.runs, r.im.present = runs, runs
-		r.natives = findNatives(r.im, runs)
-	}
-	live, err := r.live()
-	r.report.Stats.Copy = time.Since(start)
-	return live, err
+	return runs, nil
 }
 
 // limit drops what is beyond the limit of the copy.

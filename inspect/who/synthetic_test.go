@@ -398,7 +398,7 @@ func (m *made) read(t testing.TB, minor int, absent uint64) (*Report, *reading) 
 	r.im, err = newImage(m, r.regions, uint64(len(m.heap)>>pageShift))
 	require.NoError(t, err)
 	t.Cleanup(r.im.close)
-	r.im.copyHeap(r.runs)
+	r.im.copyHeap(r.runs, func() bool { return false })
 	live := m.live()
 	r.first = live
 	heap, err := cpython.HeapAt(m, cpython.Version{Major: 3, Minor: minor}, m.runtime, m.types["type"])

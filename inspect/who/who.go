@@ -13,10 +13,9 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// Errors on which callers branch. Those of packages inspect (ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout,
-// ErrChanged) and process (ErrNotExist, ErrPermission) come through as they are.
+// Errors on which callers branch. Those of packages inspect (ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout) and process (ErrNotExist, ErrPermission) come through as they are.
 var (
-	// ErrFreeze: Options.Freeze was asked for and the process could not be stopped, or did not stop in time.
+	// ErrFreeze: Options.Freeze was asked for and the process may not be stopped.
 	ErrFreeze = errors.New("not stopped")
 )
 
@@ -24,13 +23,15 @@ var (
 const (
 	DefaultMaxCopy = 8 << 30 // bytes
 	DefaultOthers  = 0
+	// DefaultFreeze is a bound of a stop that users of a job hardly notice.
+	DefaultFreeze = 250 * time.Millisecond
 )
 
 // Options say how a process is read. nil stands for the zero value.
 type Options struct {
-	// Freeze stops the process (SIGSTOP) for as long as its memory is copied, at most this long. 0, the default, never
-	// stops it: then what changes while it is read is read again, and a name is given only when it holds. A stop that
-	// gets longer than this is ended, and the report is then one of a running process; it says so.
+	// Freeze stops the process for as long as its memory is copied, at most this long from the first stop to the last
+	// continue. 0, the default, never stops it: then what changes while it is read is read again, and a name is given only
+	// when it holds. When the time is over before all is copied, the report is one of a running process; it says so.
 	Freeze time.Duration
 	// MaxCopy bounds how much of the process's memory is held in ours, bytes. 0 stands for DefaultMaxCopy. Memory beyond
 	// it is left out, and the report says so.
@@ -49,10 +50,12 @@ type Report struct {
 	Torch string
 	// Devices are the allocator's own totals at Time.
 	Devices []Device
-	// Blocks are all live blocks (allocated and pending) of all devices at Time, by device and address.
+	// Blocks are the live blocks (allocated and pending) of all devices at Time, by device and address: all of them, or where
+	// Device.Changing says so those that stood still while they were read.
 	Blocks []Block
-	// Totals add the blocks up by category, in the order of the categories, those without a block too. Their bytes sum to
-	// the sum of Devices' Active.
+	// Totals add the blocks up by category, in the order of the categories, those without a block too. What changed while
+	// the blocks were read, at least (Changing.BytesLow), is in CategoryChanging. So their bytes sum to the sum of
+	// Devices' Active.
 	Totals []Total
 	// Time is when Blocks were read, CLOCK_BOOTTIME, nanoseconds; their holders were confirmed within Stats.Confirm after it.
 	Time uint64
@@ -65,6 +68,8 @@ type Report struct {
 type Device struct {
 	inspect.DeviceTotals
 	Active uint64 // bytes of allocated and pending blocks
+	// Changing bounds what is not in Report.Blocks, because it changed while it was read. nil: nothing did.
+	Changing *inspect.Changing
 }
 
 // Total is the sum of the blocks of one category.
