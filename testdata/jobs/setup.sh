@@ -1,0 +1,18 @@
+#!/bin/bash
+# setup.sh [ARGUMENTS OF soak.py]: install the libraries of the jobs beside the PyTorch of ../setup.sh, and look into each job.
+#   testdata/jobs/setup.sh build/gputrace --runs 100
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+venv=${JOBS_VENV:-$here/../.work/jobs}
+python=$("$here/../setup.sh" --print python)
+site=$("$here/../setup.sh" --print site)
+if [ ! -e "$venv/done" ]; then
+    "$python" -m venv "$venv"
+    echo "$site" >"$venv/lib/$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages/torch.pth"
+    "$venv/bin/pip" install -q transformers psutil pyyaml packaging tqdm requests lightning-utilities
+    "$venv/bin/pip" install -q --no-deps accelerate timm diffusers torchmetrics pytorch-lightning importlib_metadata aiohttp
+    touch "$venv/done"
+fi
+STANDIN_LIB=$("$here/../setup.sh" --print standin)
+export STANDIN_LIB STANDIN_RUN="$here/../standin/standin-run"
+exec "$venv/bin/python" "$here/soak.py" "$@"
