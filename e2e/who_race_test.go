@@ -216,7 +216,7 @@ func TestWhoFreeze(t *testing.T) {
 		}
 		requireRunning(t, p)
 	}
-	for _, bound := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 250 * time.Millisecond} {
+	for _, bound := range []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond} {
 		r := whoJSON(t, p.pid, "--freeze", bound.String())
 		require.LessOrEqual(t, time.Duration(r.Cost.Stopped), bound)
 		requireRunning(t, p)

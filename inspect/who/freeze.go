@@ -42,6 +42,7 @@ const (
 	maxStopped = 1 << 16 // threads
 	stopPoll   = 200 * time.Microsecond
 	stopRounds = 100
+	seizeShare = 3           // part of the time in which all threads must stop
 	holdNice   = -15         // priority of the thread that ends a stop, see nice(2)
 	releaseFor = time.Second // a thread that does not come to a stop again meanwhile has ended
 )
@@ -82,7 +83,7 @@ func (s *stop) hold(p *process.Process, deadline time.Time, ready chan<- error) 
 	runtime.LockOSThread()
 	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), holdNice) // it needs a right; without, a busy machine may keep us waiting
 	s.start, s.deadline = time.Now(), deadline
-	err := s.seizeAll(p, deadline)
+	err := s.seizeAll(p, s.start.Add(deadline.Sub(s.start)/seizeShare)) // to let them go takes as long
 	defer func() {
 		for _, t := range s.threads {
 			t.letGo()
