@@ -123,7 +123,7 @@ func parseDumped(t *testing.T, text string) *dumped {
 	var d dumped
 	require.NoError(t, json.Unmarshal([]byte(text), &d))
 	require.Equal(t, "gputrace dump", d.Format)
-	require.Equal(t, 1, d.Version)
+	require.Equal(t, 2, d.Version)
 	return &d
 }
 

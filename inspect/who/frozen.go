@@ -4,6 +4,7 @@ package who
 
 import (
 	"errors"
+	"runtime"
 	"time"
 )
 
@@ -13,6 +14,8 @@ const (
 	freezeTries = 5
 	// freezeSpare is the part of the bound that is kept for letting the process go: threads must be woken on a busy machine.
 	freezeSpare = 5
+	// spareProcs are processors of the Go runtime for the thread that ends the stop: it must not wait for those that copy.
+	spareProcs = 2
 	// copySpeed is more than a copy does, bytes a microsecond.
 	copySpeed = 4 << 10
 	// runAgain is how long it runs between two stops.
@@ -23,6 +26,7 @@ const (
 // copy is cut off then, what it has is used, and the rest is read of the running process, as without a stop.
 func (r *reading) copyFrozen() (*liveBlocks, error) {
 	begun := time.Now()
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + spareProcs))
 	bound := r.options.Freeze
 	pages := uint64(bound.Microseconds()) * copySpeed >> pageShift
 	if err := r.im.populate(min(pages, r.pages)); err != nil { // before the stop: it takes as long as the copy
@@ -32,6 +36,9 @@ func (r *reading) copyFrozen() (*liveBlocks, error) {
 	deadline := first.Add(bound - bound/freezeSpare)
 	for n := range freezeTries {
 		s, err := freeze(r.p, deadline)
+		if s == nil {
+			return nil, err
+		}
 		if n == 0 {
 			first = s.start
 		}
