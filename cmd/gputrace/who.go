@@ -16,6 +16,10 @@ const (
 	defaultWhoTop = 20
 	// maxFreeze is how long a process may be stopped at most: a server's clients wait meanwhile.
 	maxFreeze = 10 * time.Second
+	// minFreeze is what it takes to stop and let go a process of many threads.
+	minFreeze = 10 * time.Millisecond
+	// defaultFreeze is hardly noticed.
+	defaultFreeze = 250 * time.Millisecond
 )
 
 // whoOptions is a parsed who command line.
@@ -44,7 +48,10 @@ func whoCommand() *cli.Command {
 			flags.Count("top", strconv.Itoa(defaultWhoTop), "show the `N` largest rows; 0: all", 0, "rows"),
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with every block"},
 			outputFlag(), forceFlag(),
-			&cli.DurationFlag{Name: "freeze", Usage: "stop the process while its memory is copied, at most for `TIME`, such as 500ms (default: do not stop it)"},
+			&cli.DurationFlag{
+				Name: "freeze", Value: defaultFreeze, DefaultText: defaultFreeze.String(),
+				Usage: "stop the process while its memory is copied, at most for `TIME`; without the flag it is not stopped",
+			},
 		},
 		Action: func(c *cli.Context) error {
 			o, err := parseWho(c)
@@ -58,7 +65,7 @@ func whoCommand() *cli.Command {
 
 func parseWho(c *cli.Context) (whoOptions, error) {
 	o := whoOptions{
-		json: c.Bool("json"), force: c.Bool("force"), freeze: c.Duration("freeze"), one: c.IsSet("address"),
+		json: c.Bool("json"), force: c.Bool("force"), one: c.IsSet("address"),
 		by:      holders.Grouping(slices.Index(holders.GroupingNames, flags.Get[string](c, "by"))),
 		address: flags.Get[uint64](c, "address"), top: flags.Get[int](c, "top"),
 	}
@@ -66,8 +73,11 @@ func parseWho(c *cli.Context) (whoOptions, error) {
 	if o.pid, err = pidOf(c); err != nil {
 		return o, err
 	}
-	if c.IsSet("freeze") && (o.freeze <= 0 || o.freeze > maxFreeze) {
-		return o, usage("--freeze %s: not between 1ms and %s", o.freeze, maxFreeze)
+	if c.IsSet("freeze") {
+		o.freeze = c.Duration("freeze")
+		if o.freeze < minFreeze || o.freeze > maxFreeze {
+			return o, usage("--freeze %s: not between %s and %s", o.freeze, minFreeze, maxFreeze)
+		}
 	}
 	o.output, err = output.File(flags.Get[string](c, "output"), o.force)
 	return o, err

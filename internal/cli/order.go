@@ -3,6 +3,7 @@ package cli
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -31,6 +32,9 @@ func Order(app *cli.App, args []string) ([]string, error) {
 			letters, flag, value, complete := cutValue(known, arg)
 			if letters != "" {
 				flags = append(flags, letters)
+			}
+			if bare := bareValue(known, flag, args[i+1:]); !complete && bare != "" {
+				value, complete = "="+bare, true
 			}
 			if !complete { // the value is the next argument
 				i++
@@ -111,6 +115,22 @@ func findCommand(app *cli.App, args []string) (*cli.Command, int) {
 		}
 	}
 	return nil, 0
+}
+
+// bareValue is the value of a flag that may be given without one: of a duration that has an initial value, when no duration
+// follows. It is empty for all others.
+func bareValue(known []cli.Flag, flag string, rest []string) string {
+	name, _, _ := cutFlag(flag)
+	f, ok := flagNamed(known, name).(*cli.DurationFlag)
+	if !ok || f.Value == 0 {
+		return ""
+	}
+	if len(rest) > 0 {
+		if _, err := time.ParseDuration(rest[0]); err == nil {
+			return ""
+		}
+	}
+	return f.Value.String()
 }
 
 // flagsOf are the flags of a command with those that the library adds to it; nil: of the program itself.

@@ -4,6 +4,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
@@ -163,4 +164,27 @@ func FuzzOrder(f *testing.F) {
 			require.Equal(t, out, again, "from %q", args)
 		}
 	})
+}
+
+// TestOrderBareValue: a duration with an initial value may be given without one.
+func TestOrderBareValue(t *testing.T) {
+	app := testApp(new([]string))
+	app.Commands = append(app.Commands, &cli.Command{Name: "stop", Flags: []cli.Flag{
+		&cli.DurationFlag{Name: "freeze", Value: 250 * time.Millisecond}, &cli.DurationFlag{Name: "after"}, &cli.BoolFlag{Name: "json"},
+	}})
+	for line, want := range map[string]string{
+		"stop --freeze":             "stop --freeze=250ms",
+		"stop --freeze --json":      "stop --freeze=250ms --json",
+		"stop --freeze 42":          "stop --freeze=250ms -- 42",
+		"stop --freeze 1s 42":       "stop --freeze=1s -- 42",
+		"stop --freeze=1s 42":       "stop --freeze=1s -- 42",
+		"stop 42 --freeze -- --all": "stop --freeze=250ms -- 42 --all",
+		"stop --after 1s":           "stop --after=1s",
+	} {
+		got, err := Order(app, append([]string{"gputrace"}, strings.Fields(line)...))
+		require.NoError(t, err, line)
+		require.Equal(t, "gputrace "+want, strings.Join(got, " "), line)
+	}
+	_, err := Order(app, []string{"gputrace", "stop", "--after"})
+	require.ErrorContains(t, err, "needs a value")
 }
