@@ -187,7 +187,7 @@ func (b *State) Torch() []TorchMemory {
 }
 
 // counted is the memory of a device by the allocator's own totals, where parts of its map changed: what is neither in use nor in
-// a segment that is free as a whole is in holes.
+// a segment that is free as a whole is an inactive split.
 func (d *DeviceState) counted() Memory {
 	m := d.Memory
 	if d.Changing != nil {
