@@ -176,7 +176,7 @@ func (c *reportCall) slot(from load) (load, bool) {
 	return l, true
 }
 
-// totals is where in the object that holds a device's books the two totals lie, which every call of the report loads.
+// totals is where in the object that has a device's state the two totals lie, which every call of the report loads.
 func (c *reportCall) totals() (allocated, reserved uint64, ok bool) {
 	a, ok1 := c.path.loadOf(x86asm.RDX)
 	r, ok2 := c.path.loadOf(x86asm.RCX)

@@ -28,7 +28,7 @@ type allocatorLibrary struct {
 	namespace string
 }
 
-// nativeClass ends the names of the classes whose books are known.
+// nativeClass ends the names of the classes whose layout is known.
 const nativeClass = "22NativeCachingAllocatorE"
 
 const (

@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/books-VERSION.json.gz from a process of the PyTorch that setup.sh gives")
 
-// image is the words of a process that were needed to read its books, and PyTorch's own view of the same moment.
+// image is the words of a process that were needed to read its allocator state, and PyTorch's own view of the same moment.
 type image struct {
 	Native                 uint64
 	Vectors, Totals, Sizes []uint64
@@ -77,7 +77,7 @@ func (r *recorder) ReadAt(b []byte, addr uint64) (int, error) {
 	return copy(b, whole[addr-first:]), nil
 }
 
-// record reads the books of a live process as Map does, but word by word instead of by page, so that nothing else of the
+// record reads the allocator state of a live process as Map does, but word by word instead of by page, so that nothing else of the
 // process gets into the file.
 func record(t *testing.T) {
 	p, o := start(t, "mixed", "STANDIN_EVENT_US=3600000000")
@@ -102,7 +102,7 @@ func record(t *testing.T) {
 }
 
 // dropText forgets what is text among the words in and behind the objects of the devices: what lies there is not always part
-// of the object. A word of the books has zeros in its highest bytes, but for the load factor of a table.
+// of the object. A word of the state has zeros in its highest bytes, but for the load factor of a table.
 func (m *image) dropText(t *testing.T) {
 	devices, err := m.allocator().devices()
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func (m *image) dropText(t *testing.T) {
 	mapsOf(t, m.allocator())
 }
 
-// mapsOf reads the books of every device once, without a copy of pages.
+// mapsOf reads the state of every device once, without a copy of pages.
 func mapsOf(t testing.TB, a *Allocator) [][]Segment {
 	t.Helper()
 	devices, err := a.devices()
@@ -150,7 +150,7 @@ func images(t testing.TB) map[string]*image {
 	return out
 }
 
-// TestImages reads recorded books of several versions of PyTorch, through the whole of Totals and Map.
+// TestImages reads recorded states of several versions of PyTorch, through the whole of Totals and Map.
 func TestImages(t *testing.T) {
 	if *update {
 		record(t)
@@ -186,7 +186,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestDamage changes one thing of the books at a time: the map must be refused, while the totals still stand.
+// TestDamage changes one thing of the state at a time: the map must be refused, while the totals are still right.
 func TestDamage(t *testing.T) {
 	for name, m := range images(t) {
 		a := m.allocator()
@@ -238,7 +238,7 @@ func wordAt(m process.Memory, addr uint64) uint64 {
 	return w
 }
 
-// FuzzBooks changes words of recorded books. Nothing may panic or hang, and a map that is given must balance.
+// FuzzBooks changes words of recorded states. Nothing may panic or hang, and a map that is given must balance.
 func FuzzBooks(f *testing.F) {
 	all := images(f)
 	names := slices.Sorted(maps.Keys(all))

@@ -38,7 +38,7 @@ type DeviceTotals struct {
 const Unknown = ^uint64(0)
 
 // Allocator is the caching allocator of a process. It is not safe for concurrent use. It stays valid as long as the
-// process lives and does not change its allocator.
+// process runs and does not change its allocator.
 type Allocator struct {
 	memory process.Memory
 	native uint64 // address of the NativeCachingAllocator
@@ -56,7 +56,7 @@ type layout struct {
 	guessedTotals  bool
 }
 
-// device is the object that holds one device's books.
+// device is the object that has one device's state.
 type device struct {
 	addr  uint64
 	limit uint64 // bytes that belong to it at most
@@ -137,7 +137,7 @@ func (a *Allocator) devices() ([]device, error) {
 	case last == nil:
 		last = errors.New("no list of devices")
 	}
-	return nil, fmt.Errorf("find the books of the devices: %w: %w", ErrUnknownLayout, last)
+	return nil, fmt.Errorf("find the allocator state of the devices: %w: %w", ErrUnknownLayout, last)
 }
 
 // vector reads a std::vector of pointers: begin, end, end of its capacity.

@@ -299,7 +299,7 @@ func strip(t *testing.T, from, to string) {
 	require.NotContains(t, run(t, "nm", to), "CachingAllocator")
 }
 
-// TestStripped reads the books of a program whose allocator's library has no symbols but the exported ones.
+// TestStripped reads the allocator state of a program whose allocator's library has no symbols but the exported ones.
 func TestStripped(t *testing.T) {
 	lib := library(t)
 	stripped := filepath.Join(t.TempDir(), "libc10_cuda.so")
@@ -364,7 +364,7 @@ func TestFind(t *testing.T) {
 	})
 }
 
-// TestBusy reads the books of jobs at full speed: a map is right or refused, and a sweep has all that stays.
+// TestBusy reads the allocator state of jobs at full speed: a map is right or refused, and a sweep has all that stays.
 func TestBusy(t *testing.T) {
 	for _, c := range []struct {
 		scenario string
@@ -472,7 +472,7 @@ func checkSums(t *testing.T, d *DeviceMap) map[uint64]Block {
 	return at
 }
 
-// BenchmarkMap reads as many blocks and half as many holes in the ways that there are; the last is that of a sweep which
+// BenchmarkMap reads as many blocks and half as many free ones in the ways that there are; the last is that of a sweep which
 // finds no quiet moment.
 func BenchmarkMap(b *testing.B) {
 	for _, blocks := range []int{1_000, 10_000, 100_000} {

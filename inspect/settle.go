@@ -10,7 +10,7 @@ import (
 )
 
 // The allocator does everything about a device under that device's mutex, a std::recursive_mutex in front of the
-// statistics: also the call that reports an allocation or a free to the profiler, as its last act. Who reads the books
+// statistics: also the call that reports an allocation or a free to the profiler, as its last act. Who reads the state
 // without it may see a change before it is reported. The mutex is a pthread_mutex_t of 40 bytes (glibc on x86-64, struct
 // __pthread_mutex_s of bits/struct_mutex.h): lock, count, owner, users, kind, each of 4 bytes, and what does not matter.
 const (
@@ -51,9 +51,9 @@ func lockOf(m process.Memory, stats uint64) lock {
 	return lockHeld
 }
 
-// settle waits until every change that is in the books by now has been reported: until the allocator is seen unlocked, or
+// settle waits until every change that is in the state by now has been reported: until the allocator is seen unlocked, or
 // busy with a call that began later. Each call changes the number of calls once, so that of two changes the second is
-// made by a later call. seen is the statistics as they were when the books were read, or later.
+// made by a later call. seen is the statistics as they were when the state was read, or later.
 func (a *Allocator) settle(d device, seen *stats) (to uint64, settled bool) {
 	end := time.Now().Add(settlePatience)
 	for n := 0; ; n++ {

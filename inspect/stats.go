@@ -9,7 +9,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// The books of a device begin with its statistics (struct DeviceStats of c10/core/CachingDeviceAllocator.h, until 2.5 of
+// The state of a device begins with its statistics (struct DeviceStats of c10/core/CachingDeviceAllocator.h, until 2.5 of
 // c10/cuda/CUDACachingAllocator.h): nine arrays of three counters each, eight before PyTorch 2.0. PyTorch shows them as
 // torch.cuda.memory_stats(), under the same names. In 2.15 there is a hash table, of reserved bytes by private pool, behind
 // the reserved bytes.

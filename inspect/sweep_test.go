@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSweepImages sweeps recorded books: what does not change is seen as Map sees it.
+// TestSweepImages sweeps recorded states: what does not change is seen as Map sees it.
 func TestSweepImages(t *testing.T) {
 	for name, m := range images(t) {
 		t.Run(name, func(t *testing.T) {
@@ -40,7 +40,7 @@ func sweepOf(a *Allocator) (*DeviceSweep, error) {
 	return a.sweepBusy(newPages(a.memory), devices[0], 0, s, Window{})
 }
 
-// TestSweepDamage changes one thing of the books at a time, as if it were just being changed: all blocks that do not touch
+// TestSweepDamage changes one thing of the state at a time, as if it were just being changed: all blocks that do not touch
 // the damaged one are seen as they are, and no other.
 func TestSweepDamage(t *testing.T) {
 	for name, m := range images(t) {
@@ -134,7 +134,7 @@ func checkApart(t *testing.T, segments []Segment) map[uint64]Block {
 	return at
 }
 
-// wholeMap is the map of recorded books, and the device that it is of.
+// wholeMap is the map of a recorded state, and the device that it is of.
 func wholeMap(t *testing.T, a *Allocator) ([]Segment, device) {
 	t.Helper()
 	whole, err := a.Map()
@@ -144,7 +144,7 @@ func wholeMap(t *testing.T, a *Allocator) ([]Segment, device) {
 	return whole.Devices[0].Segments, devices[0]
 }
 
-// refilled is books whose table of active blocks is being filled again, has some of them so far, and whose mutex is held, until
+// refilled is a state whose table of active blocks is being filled again, has some of them so far, and whose mutex is held, until
 // that was looked at often enough.
 type refilled struct {
 	*image
@@ -178,7 +178,7 @@ func (r *refilled) ReadAt(b []byte, addr uint64) (int, error) {
 	return n, err
 }
 
-// TestSweepRefill sweeps books whose table of active blocks grew just now, by a thread that was then held up: the sweep waits
+// TestSweepRefill sweeps a state whose table of active blocks grew just now, by a thread that was then held up: the sweep waits
 // until the table is full again, or says that it did not see the end of it.
 func TestSweepRefill(t *testing.T) {
 	for name, m := range images(t) {
@@ -223,7 +223,7 @@ func filled(t *testing.T, m *image, of table, entries uint64) (n uint64) {
 	return n
 }
 
-// outOfDate is books whose pages, when they are first read, are as they were before there was a block.
+// outOfDate is a state whose pages, when they are first read, are as they were before there was a block.
 type outOfDate struct {
 	*image
 	blocks []*tile
@@ -246,7 +246,7 @@ func (o *outOfDate) ReadAt(b []byte, addr uint64) (int, error) {
 	return n, err
 }
 
-// TestSweepOutOfDate sweeps books that have filled since they were copied: everything in use is seen.
+// TestSweepOutOfDate sweeps a state that has filled since it was copied: everything in use is seen.
 func TestSweepOutOfDate(t *testing.T) {
 	for name, m := range images(t) {
 		t.Run(name, func(t *testing.T) {

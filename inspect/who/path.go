@@ -14,7 +14,7 @@ const (
 	StepFrame StepKind = 2
 	// StepException is a root: the exception that a thread (Frame.Thread) is handling.
 	StepException StepKind = 3
-	// StepThreadState is a root: the dictionary that a thread's state holds, in which threading.local lives, or, when Name is
+	// StepThreadState is a root: the dictionary that a thread's state holds, in which threading.local is, or, when Name is
 	// "context", the thread's contextvars.Context.
 	StepThreadState StepKind = 4
 	// StepGarbage is a root: an object of type Name at Addr that nothing reaches and the cycle collector has on its lists.

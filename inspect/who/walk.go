@@ -197,7 +197,7 @@ const (
 	costListed    = 12 // an optimizer's list of parameters, a function's globals
 	costKeyItself = 30 // a dictionary's key
 	costDoubtful  = 40
-	costInner     = 4  // a frame, for each between it and main(): it is soon gone
+	costInner     = 4  // a frame, for each between it and main(): it is soon freed
 	costLibrary   = 30 // a frame of a library's code
 	costModule    = 5  // a library's module
 	costException = 4
