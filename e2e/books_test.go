@@ -143,7 +143,7 @@ func mixed(fields ...uint64) uint64 {
 	return h
 }
 
-// seen is a map of the books: what must equal the live set at some moment of a window.
+// seen is a map of the allocator state: what must equal the live set at some moment of a window.
 type seen struct {
 	from, to   uint64
 	blocks     int
@@ -284,7 +284,7 @@ func (s *seen) addDumped(d *dumped) {
 	}
 }
 
-// TestBooksEqualEvents reads the books of a job at full speed within this process, as the recording does. A map is the live
+// TestBooksEqualEvents reads the allocator state of a job at full speed within this process, as the recording does. A map is the live
 // set at a moment within its window, or of a part of it says how much it is; a sweep has all blocks that no event touched within its window, and no other.
 func TestBooksEqualEvents(t *testing.T) { inRounds(t, 4**dumps, readBusy) }
 

@@ -70,9 +70,9 @@ type block struct {
 type segment struct {
 	Device        int
 	Address, Size uint64
-	Stream        *uint64 // nil: not told
+	Stream        *uint64 // nil: not known
 	Kind          string
-	Pool          *[2]uint64 // nil: not told
+	Pool          *[2]uint64 // nil: not known
 	Expandable    bool
 	Blocks        []block
 }

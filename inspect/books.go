@@ -26,8 +26,8 @@ type tile struct {
 	late                               bool // it is not in both copies: see pages.twice
 }
 
-// books is everything the allocator has written down about one device, while it is put together.
-type books struct {
+// stateReader is the allocator state of one device, while it is read.
+type stateReader struct {
 	memory process.Memory
 	device int
 	addr   uint64 // of the object of the device
@@ -36,7 +36,7 @@ type books struct {
 	shape  shape
 	known  *places // nil: they are looked for
 	// live is the same memory without a copy. When it is set, what does not fit is left out, and counted in skipped: the
-	// books change while they are read.
+	// state changes while it is read.
 	live    process.Memory
 	skipped int
 	stuck   bool   // a call that was changing something did not end
@@ -49,8 +49,8 @@ type books struct {
 	raw     []byte
 }
 
-func newBooks(m process.Memory, number int, d device, s shape) *books {
-	return &books{
+func newStateReader(m process.Memory, number int, d device, s shape) *stateReader {
+	return &stateReader{
 		memory: m, device: number, addr: d.addr, limit: d.limit, stats: d.stats, shape: s,
 		pools: map[uint64]Pool{}, tiles: map[uint64]*tile{}, raw: make([]byte, s.end()),
 	}
@@ -63,7 +63,7 @@ type places struct {
 }
 
 // pass gives an error back, unless it can be left out.
-func (b *books) pass(err error) error {
+func (b *stateReader) pass(err error) error {
 	if err == nil || b.live == nil || errors.Is(err, errTooMuch) {
 		return err
 	}
@@ -72,7 +72,7 @@ func (b *books) pass(err error) error {
 }
 
 // read collects all tiles, from the sets of free blocks, the set of active ones, and along the neighbours of these.
-func (b *books) read() error {
+func (b *stateReader) read() error {
 	pools, tables, err := b.containers()
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ func (b *books) read() error {
 }
 
 // activeTables are those of a device's tables that can be the one of active blocks.
-func (b *books) activeTables(tables []table) []table {
+func (b *stateReader) activeTables(tables []table) []table {
 	if b.live == nil || b.known.active == 0 {
 		return tables
 	}
@@ -113,7 +113,7 @@ func (b *books) activeTables(tables []table) []table {
 // again reads the table of active blocks a second time, as it is now: a block can have moved within it while it was read
 // the first time. Blocks that were not seen before are read as they are now, too: of the pages that were copied first, much
 // can be out of date by now.
-func (b *books) again() error {
+func (b *stateReader) again() error {
 	from := len(b.list)
 	err := b.untilWhole(lookAgain, func() (bool, error) { // its head may just have been written
 		b.memory = newPages(b.live)
@@ -153,7 +153,7 @@ func (b *books) again() error {
 // enough reports whether so many values were all active blocks at some moment since the statistics were before. A table
 // that grows begins empty, with a count that fits what is in it again so far, so that only the statistics tell: they count
 // a block right after it came into the table, and right after it left it.
-func (b *books) enough(before *stats, values int) bool {
+func (b *stateReader) enough(before *stats, values int) bool {
 	after, err := readStats(b.live, b.stats)
 	if err != nil {
 		return false
@@ -164,8 +164,8 @@ func (b *books) enough(before *stats, values int) bool {
 
 // untilWhole reads something that is being changed until it is whole: a few times, and on as long as the device's mutex was
 // held before, since the thread that refills the table may have been stopped in the middle.
-func (b *books) untilWhole(often int, read func() (bool, error)) error {
-	end := time.Now().Add(refillPatience)
+func (b *stateReader) untilWhole(often int, read func() (bool, error)) error {
+	end := time.Now().Add(refillTimeout)
 	for n := 1; ; n++ {
 		held := lockOf(b.live, b.stats) == lockHeld
 		whole, err := read()
@@ -182,7 +182,7 @@ func (b *books) untilWhole(often int, read func() (bool, error)) error {
 }
 
 // containers finds the pools, also private ones, and the tables one of which has the active blocks.
-func (b *books) containers() ([]pool, []table, error) {
+func (b *stateReader) containers() ([]pool, []table, error) {
 	c := scan(b.memory, b.addr, b.limit)
 	pools := poolPair(b.memory, c.sets)
 	if b.known != nil {
@@ -205,7 +205,7 @@ func (b *books) containers() ([]pool, []table, error) {
 }
 
 // readFree takes in the blocks of one index of a pool.
-func (b *books) readFree(set uint64) error {
+func (b *stateReader) readFree(set uint64) error {
 	values, err := setValues(b.memory, set)
 	if err := b.pass(err); err != nil {
 		return err
@@ -214,7 +214,7 @@ func (b *books) readFree(set uint64) error {
 }
 
 // take reads the Blocks at addresses and marks them.
-func (b *books) take(addrs []uint64, mark func(*tile)) error {
+func (b *stateReader) take(addrs []uint64, mark func(*tile)) error {
 	slices.Sort(addrs)
 	prefetch(b.memory, addrs, len(b.raw))
 	for _, at := range addrs {
@@ -233,7 +233,7 @@ func (b *books) take(addrs []uint64, mark func(*tile)) error {
 const activeStride = 16
 
 // readActive takes in the blocks of a table in memory, if it is the one of active blocks: all of its values are blocks.
-func (b *books) readActive(m process.Memory, t *table) error {
+func (b *stateReader) readActive(m process.Memory, t *table) error {
 	values, err := t.values(m, activeStride)
 	if err != nil && b.live == nil || len(values) == 0 {
 		return nil // a table of something else
@@ -263,7 +263,7 @@ func pointersOf(values [][]byte) []uint64 {
 }
 
 // blocksAmong is how many of some addresses are those of Blocks.
-func (b *books) blocksAmong(addrs []uint64) int {
+func (b *stateReader) blocksAmong(addrs []uint64) int {
 	n := 0
 	for _, at := range addrs {
 		if _, err := b.tile(at); err == nil {
@@ -274,7 +274,7 @@ func (b *books) blocksAmong(addrs []uint64) int {
 }
 
 // tile is the Block at an address, read once.
-func (b *books) tile(at uint64) (*tile, error) {
+func (b *stateReader) tile(at uint64) (*tile, error) {
 	if t := b.tiles[at]; t != nil {
 		return t, nil
 	}
@@ -305,7 +305,7 @@ func (b *books) tile(at uint64) (*tile, error) {
 }
 
 // fill takes a Block apart.
-func (b *books) fill(t *tile, at uint64, raw []byte) {
+func (b *stateReader) fill(t *tile, at uint64, raw []byte) {
 	word := func(off uint64) uint64 { return binary.LittleEndian.Uint64(raw[off:]) }
 	p := b.shape.pool()
 	*t = tile{
@@ -318,7 +318,7 @@ func (b *books) fill(t *tile, at uint64, raw []byte) {
 	}
 }
 
-func (b *books) newTile() *tile {
+func (b *stateReader) newTile() *tile {
 	if len(b.fresh) == 0 {
 		b.fresh = make([]tile, growth)
 	}
@@ -327,7 +327,7 @@ func (b *books) newTile() *tile {
 	return t
 }
 
-func (b *books) plausible(t *tile, raw []byte) error {
+func (b *stateReader) plausible(t *tile, raw []byte) error {
 	_, known := b.pools[t.pool]
 	device, flags := int(int8(raw[blockDevice])), raw[b.shape.pool()+fromPoolToAllocated]
 	if !b.plain {
@@ -351,7 +351,7 @@ func (b *books) plausible(t *tile, raw []byte) error {
 }
 
 // walk adds the neighbours of all tiles from one on, and theirs, and checks that neighbours know each other.
-func (b *books) walk(from int) (err error) {
+func (b *stateReader) walk(from int) (err error) {
 	for i := from; i < len(b.list); i++ { // grows meanwhile
 		t := b.list[i]
 		if t.prev != 0 {
@@ -395,7 +395,7 @@ type sums struct {
 
 // balance proves the tiles against the statistics of the same moment: every tile is where the allocator keeps its kind, and
 // they add up to the same counts and bytes.
-func (b *books) balance(s *stats) error {
+func (b *stateReader) balance(s *stats) error {
 	var got sums
 	for _, t := range b.list {
 		if err := t.check(b.shape); err != nil {
@@ -448,7 +448,7 @@ func (t *tile) check(s shape) error {
 
 // segments lists the tiles as segments, sorted by address. Of an expandable segment each mapped part is one, as in
 // torch.cuda.memory_snapshot().
-func (b *books) segments() ([]Segment, error) {
+func (b *stateReader) segments() ([]Segment, error) {
 	var out []Segment
 	for _, t := range b.list {
 		if t.before == nil {
@@ -475,7 +475,7 @@ func (t *tile) chain() (out []*tile) {
 }
 
 // appendSegments adds the tiles of one chain: of neighbours, in the order of their addresses.
-func (b *books) appendSegments(out []Segment, chain []*tile) []Segment {
+func (b *stateReader) appendSegments(out []Segment, chain []*tile) []Segment {
 	expandable := slices.ContainsFunc(chain, func(t *tile) bool { return !t.mapped })
 	open := false
 	for _, t := range chain {

@@ -36,17 +36,17 @@ type Changing struct {
 }
 
 const (
-	// pairPatience is how long pairs are tried; one at least is.
-	pairPatience = 60 * time.Millisecond
-	// learnPatience is how long further pairs are tried when some memory was found only behind each of them.
-	learnPatience = time.Second
+	// pairTimeout is how long pairs are tried; one at least is.
+	pairTimeout = 60 * time.Millisecond
+	// learnTimeout is how long further pairs are tried when some memory was found only behind each of them.
+	learnTimeout = time.Second
 )
 
-// MapNow reads every segment and block, and does not wait for a quiet moment longer than patience for one device. When there
+// MapNow reads every segment and block, and does not wait for a quiet moment longer than mapTimeout for one device. When there
 // is none, the map says so by DeviceMap.Changing: blocks that stood still are in it as they are, parts of segments whose blocks
 // changed are one block each, of StateChanging, and the totals are those of one instant nevertheless. The error wraps
 // ErrUnknownLayout when next to nothing makes sense, or is one of package process.
-func (a *Allocator) MapNow(patience time.Duration) (*Map, error) {
+func (a *Allocator) MapNow(mapTimeout time.Duration) (*Map, error) {
 	devices, err := a.devices()
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (a *Allocator) MapNow(patience time.Duration) (*Map, error) {
 	m := &Map{}
 	for i := range devices {
 		copied := newPages(a.memory)
-		d, err := a.mapWithin(copied, devices[i], i, patience)
+		d, err := a.mapWithin(copied, devices[i], i, mapTimeout)
 		if errors.Is(err, ErrChanged) {
 			d, err = a.mapChanging(copied, devices[i], i)
 		}
@@ -71,7 +71,7 @@ type pair struct {
 	before, at, after *stats
 	window            Window
 	time              uint64
-	first, second     *books
+	first, second     *stateReader
 	late              int // pages that are not in both copies
 	segments          []Segment
 	changing          Changing
@@ -92,7 +92,7 @@ func (a *Allocator) mapChanging(copied *pages, d device, i int) (*DeviceMap, err
 			best = p
 		}
 		spent := time.Since(start)
-		if best != nil && (best.whole() || spent > pairPatience && best.late == 0) || spent > learnPatience {
+		if best != nil && (best.whole() || spent > pairTimeout && best.late == 0) || spent > learnTimeout {
 			break
 		}
 	}
@@ -122,7 +122,7 @@ func (a *Allocator) pair(copied *pages, d device, i int) (*pair, error) {
 		return nil, err
 	}
 	p.window.To = bootTime()
-	for _, b := range []**books{&p.first, &p.second} {
+	for _, b := range []**stateReader{&p.first, &p.second} {
 		if *b, err = a.collect(copied, copied, d, i); err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (a *Allocator) pair(copied *pages, d device, i int) (*pair, error) {
 
 // instant reads the counters until they stand still and no call is under way, which takes a microsecond or two.
 func (a *Allocator) instant(p *pair, d device) error {
-	end := time.Now().Add(settlePatience)
+	end := time.Now().Add(settleTimeout)
 	for n := 0; ; n++ {
 		s, err := a.stats(d)
 		if err != nil {
@@ -251,7 +251,7 @@ func (p *pair) extents(tiles []*tile) (out []Segment) {
 }
 
 // poolOf is the pool of a tile of either of two readings.
-func (b *books) poolOf(other *books, t *tile) Pool {
+func (b *stateReader) poolOf(other *stateReader, t *tile) Pool {
 	if p, ok := b.pools[t.pool]; ok {
 		return p
 	}

@@ -125,7 +125,7 @@ func mapsOf(t testing.TB, a *Allocator) [][]Segment {
 	for i, d := range devices {
 		s, err := a.stats(d)
 		require.NoError(t, err)
-		out[i], err = newBooks(a.memory, i, d, a.shapes[0]).prove(s)
+		out[i], err = newStateReader(a.memory, i, d, a.shapes[0]).prove(s)
 		require.NoError(t, err)
 	}
 	return out
@@ -194,7 +194,7 @@ func TestDamage(t *testing.T) {
 		require.NoError(t, err)
 		s, err := a.stats(devices[0])
 		require.NoError(t, err)
-		b := newBooks(m, 0, devices[0], m.shape())
+		b := newStateReader(m, 0, devices[0], m.shape())
 		require.NoError(t, b.read())
 		damages := 0
 		for _, tile := range b.list {
@@ -202,7 +202,7 @@ func TestDamage(t *testing.T) {
 				damages++
 				old := m.Words[tile.at+off]
 				m.Words[tile.at+off] = value
-				_, err := newBooks(m, 0, devices[0], m.shape()).prove(s)
+				_, err := newStateReader(m, 0, devices[0], m.shape()).prove(s)
 				assert.Error(t, err, "%s: block %#x with %#x at +%#x", name, tile.at, value, off)
 				checkTotals(t, a, &m.Oracle)
 				m.Words[tile.at+off] = old
@@ -213,7 +213,7 @@ func TestDamage(t *testing.T) {
 }
 
 // damagesOf are words of a Block and wrong values for them.
-func damagesOf(b *books, t *tile) map[uint64]uint64 {
+func damagesOf(b *stateReader, t *tile) map[uint64]uint64 {
 	pool := b.shape.pool()
 	flags := pool + fromPoolToAllocated
 	out := map[uint64]uint64{
@@ -238,8 +238,8 @@ func wordAt(m process.Memory, addr uint64) uint64 {
 	return w
 }
 
-// FuzzBooks changes words of recorded states. Nothing may panic or hang, and a map that is given must balance.
-func FuzzBooks(f *testing.F) {
+// FuzzState changes words of recorded states. Nothing may panic or hang, and a map that is given must balance.
+func FuzzState(f *testing.F) {
 	all := images(f)
 	names := slices.Sorted(maps.Keys(all))
 	words := make([][]uint64, len(names))
@@ -291,7 +291,7 @@ func exercise(t *testing.T, m *image) {
 		if swept, err := a.sweepBusy(newPages(m), d, i, s, Window{}); err == nil {
 			checkApart(t, swept.Segments)
 		}
-		segments, err := newBooks(newPages(m), i, d, a.shapes[0]).prove(s)
+		segments, err := newStateReader(newPages(m), i, d, a.shapes[0]).prove(s)
 		if err != nil {
 			continue
 		}

@@ -92,7 +92,7 @@ func (s *stats) totals(device int) DeviceTotals {
 // stats reads a device's statistics until they hold together: they are written word by word, and the thread that does it
 // can be held up meanwhile.
 func (a *Allocator) stats(d device) (*stats, error) {
-	for end, n := time.Now().Add(settlePatience), 0; ; n++ {
+	for end, n := time.Now().Add(settleTimeout), 0; ; n++ {
 		s, err := readStats(a.memory, d.stats)
 		if err != nil {
 			return nil, err

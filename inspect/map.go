@@ -14,7 +14,7 @@ import (
 type State uint8
 
 const (
-	// StateFree is a hole: cached by the allocator, handed out to nobody.
+	// StateFree: cached by the allocator, not allocated.
 	StateFree State = 0
 	// StateAllocated is a block that the program holds.
 	StateAllocated State = 1
@@ -49,8 +49,8 @@ type Block struct {
 	State     State
 }
 
-// Segment is memory that the allocator got from the driver at once; of an expandable segment, a part that is mapped without
-// a hole.
+// Segment is memory that the allocator got from the driver at once; of an expandable segment, a contiguously
+// mapped part.
 type Segment struct {
 	Addr   uint64 // device address
 	Size   uint64 // bytes
@@ -78,7 +78,7 @@ type Map struct {
 	Devices []DeviceMap
 }
 
-// Window is a time in which books were read: CLOCK_BOOTTIME, nanoseconds.
+// Window is a time in which allocator state was read: CLOCK_BOOTTIME, nanoseconds.
 type Window struct {
 	From, To uint64
 	// Settled says that every change that was seen had been made, and reported to PyTorch's profiler, by To: the allocator
@@ -87,8 +87,8 @@ type Window struct {
 }
 
 const (
-	// patience is how long a device whose books change is tried again.
-	patience = 2 * time.Second
+	// mapTimeout is how long a device whose state changes is tried again.
+	mapTimeout = 2 * time.Second
 	// maxQuiet is how many attempts in a row may fail without a change: a thread may be held up, for a while, in the
 	// middle of an allocation.
 	maxQuiet = 20
@@ -101,7 +101,7 @@ var errQuiet = errors.New("nothing changed meanwhile")
 
 // Map reads every segment and block. A map is given only when it is proved: its blocks add up to the allocator's own
 // statistics, which did not change while it was read. The error wraps ErrChanged when the program did not leave a
-// moment for that within two seconds for one device, and ErrUnknownLayout when the books do not balance although nothing
+// moment for that within two seconds for one device, and ErrUnknownLayout when the sums do not balance although nothing
 // changed.
 func (a *Allocator) Map() (*Map, error) {
 	devices, err := a.devices()
@@ -110,7 +110,7 @@ func (a *Allocator) Map() (*Map, error) {
 	}
 	m := &Map{}
 	for i := range devices {
-		d, err := a.mapWithin(newPages(a.memory), devices[i], i, patience)
+		d, err := a.mapWithin(newPages(a.memory), devices[i], i, mapTimeout)
 		if err != nil {
 			return nil, fmt.Errorf("read the map of device %d: %w", i, err)
 		}
@@ -120,9 +120,9 @@ func (a *Allocator) Map() (*Map, error) {
 }
 
 // mapWithin tries for some time.
-func (a *Allocator) mapWithin(copied *pages, d device, i int, patience time.Duration) (*DeviceMap, error) {
+func (a *Allocator) mapWithin(copied *pages, d device, i int, mapTimeout time.Duration) (*DeviceMap, error) {
 	quiet := 0
-	for end := time.Now().Add(patience); ; {
+	for end := time.Now().Add(mapTimeout); ; {
 		m, err := a.attempt(copied, d, i)
 		switch {
 		case err == nil:
@@ -176,7 +176,7 @@ func (a *Allocator) attempt(copied *pages, d device, i int) (*DeviceMap, error) 
 }
 
 // burst copies the pages that change until nothing changes meanwhile, and no call is under way, a few times. It gives a map
-// that has the times only. A call can be under way for long, in the driver: then the books are tried as they are.
+// that has the times only. A call can be under way for long, in the driver: then the state is tried as it is.
 func (a *Allocator) burst(copied *pages, d device) (*DeviceMap, *stats, error) {
 	m := &DeviceMap{Window: Window{From: bootTime()}}
 	before, err := a.stats(d)
@@ -207,7 +207,7 @@ func (a *Allocator) assemble(copied *pages, d device, i int, s *stats) ([]Segmen
 	}
 	var first error
 	for k, shape := range a.shapes {
-		b := newBooks(copied, i, d, shape)
+		b := newStateReader(copied, i, d, shape)
 		segments, err := b.prove(s)
 		if err == nil {
 			a.shapes, a.places = a.shapes[k:k+1], &b.places
@@ -220,8 +220,8 @@ func (a *Allocator) assemble(copied *pages, d device, i int, s *stats) ([]Segmen
 	return nil, first
 }
 
-// prove gives the segments of books that balance.
-func (b *books) prove(s *stats) ([]Segment, error) {
+// prove returns the segments of a state that balances.
+func (b *stateReader) prove(s *stats) ([]Segment, error) {
 	if err := b.read(); err != nil {
 		return nil, err
 	}

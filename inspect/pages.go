@@ -17,7 +17,7 @@ import (
 
 const (
 	pageSize = 4096
-	// maxPages bounds what is copied of a target: 512 MiB, the books of about two million blocks.
+	// maxPages bounds what is copied of a target: 512 MiB, the state of about two million blocks.
 	maxPages = 1 << 17
 	// maxVectors is UIO_MAXIOV, the kernel's limit for one call (process_vm_readv(2)).
 	maxVectors = 1024
@@ -146,7 +146,7 @@ func (c *pages) page(addr uint64) (*page, error) {
 	p := c.index[addr]
 	if p == nil {
 		if len(c.index) >= maxPages {
-			return nil, fmt.Errorf("copy the books: %w of %d pages", errTooMuch, maxPages)
+			return nil, fmt.Errorf("copy the allocator state: %w of %d pages", errTooMuch, maxPages)
 		}
 		if len(c.fresh) == 0 {
 			c.fresh = make([]byte, growth*pageSize)
@@ -307,7 +307,7 @@ func (c *pages) drop() {
 }
 
 // twice copies all pages two times, one copy behind the other, with a call in between. What is read then is the first of
-// them; flip gives the other one. Pages that are gone are forgotten; those that are read for the first time behind it are late.
+// them; flip gives the other one. Pages that were unmapped are forgotten; those that are read for the first time behind it are late.
 func (c *pages) twice(between func() error) error {
 	c.paired, c.late, c.lates = true, false, 0
 	c.pair = append(append(c.pair[:0], c.hot...), c.cold...)
@@ -332,7 +332,7 @@ func (c *pages) flip() {
 	}
 }
 
-// copyPair copies the pages of the pair, and takes those out of it that are gone.
+// copyPair copies the pages of the pair, and removes those that were unmapped.
 func (c *pages) copyPair() {
 	for _, p := range c.pair {
 		if p.next == nil {

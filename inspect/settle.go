@@ -21,8 +21,8 @@ const (
 )
 
 const (
-	// settlePatience is how long the end of a call is waited for.
-	settlePatience = 100 * time.Millisecond
+	// settleTimeout is how long the end of a call is waited for.
+	settleTimeout = 100 * time.Millisecond
 	// eagerPolls are made without a pause: most calls take less than a microsecond.
 	eagerPolls = 100
 	pollPause  = 50 * time.Microsecond
@@ -55,7 +55,7 @@ func lockOf(m process.Memory, stats uint64) lock {
 // busy with a call that began later. Each call changes the number of calls once, so that of two changes the second is
 // made by a later call. seen is the statistics as they were when the state was read, or later.
 func (a *Allocator) settle(d device, seen *stats) (to uint64, settled bool) {
-	end := time.Now().Add(settlePatience)
+	end := time.Now().Add(settleTimeout)
 	for n := 0; ; n++ {
 		l := lockOf(a.memory, d.stats)
 		settled = l == lockFree

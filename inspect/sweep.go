@@ -12,14 +12,14 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// Sweep is what one pass over the books of a process saw while the job ran: not one moment, but each block as it was at
+// Sweep is what one pass over the allocator state of a process saw while the job ran: not one moment, but each block as it was at
 // some moment between From and To.
 type Sweep struct {
 	Window  // of all devices together
 	Devices []DeviceSweep
 }
 
-// DeviceSweep is the books of one device, by its number.
+// DeviceSweep is the state of one device, by its number.
 type DeviceSweep struct {
 	Before, After DeviceTotals // as counted by the allocator at the beginning and at the end of the device's window
 	Window        Window
@@ -27,28 +27,28 @@ type DeviceSweep struct {
 	// there or not, and as it was before or after; a segment in which blocks changed may have gaps, or be there in parts.
 	// All other blocks are there as they are, but for a race that is very unlikely.
 	Segments []Segment // sorted by address
-	// Balanced says that nothing changed while the books were read, and that every proof of Map holds.
+	// Balanced says that nothing changed while the state was read, and that every proof of Map holds.
 	Balanced bool
-	Skipped  int // things left out because they did not fit: a measure of how busy the books were
+	Skipped  int // things left out because they did not fit: a measure of how busy the allocator was
 }
 
 const (
-	// sweepAttempts and sweepPatience bound how often a balanced map is tried before the books are taken as they are.
+	// sweepAttempts and sweepTimeout bound how often a balanced map is tried before the state is taken as it is.
 	sweepAttempts = 4
-	sweepPatience = 50 * time.Millisecond
+	sweepTimeout  = 50 * time.Millisecond
 	// lookAgain is how often a structure is looked for that is just being changed.
 	lookAgain = 16
 	// maxAgain is how often the table of active blocks is read once more: it is refilled, one by one, when it grows.
 	maxAgain = 4
-	// refillPatience is how long a thread that holds the mutex is waited for, which the scheduler may have stopped while it
+	// refillTimeout is how long a thread that holds the mutex is waited for, which the scheduler may have stopped while it
 	// refills that table.
-	refillPatience = time.Second
+	refillTimeout = time.Second
 )
 
-// Sweep reads the books of every device once, whatever the program does meanwhile: it does not wait for a quiet moment, as
+// Sweep reads the state of every device once, whatever the program does meanwhile: it does not wait for a quiet moment, as
 // Map does. Who knows by other means which addresses were allocated or freed between From and To has, with the rest
 // from the sweep, all blocks. It takes as long as Map on a quiet job, and about twice as long on a busy one. The error
-// wraps ErrUnknownLayout when next to nothing of the books makes sense, or is one of package process.
+// wraps ErrUnknownLayout when next to nothing of the state makes sense, or is one of package process.
 func (a *Allocator) Sweep() (*Sweep, error) {
 	devices, err := a.devices()
 	if err != nil {
@@ -59,7 +59,7 @@ func (a *Allocator) Sweep() (*Sweep, error) {
 	for i := range devices {
 		s, err := a.sweepDevice(devices[i], i)
 		if err != nil {
-			return nil, fmt.Errorf("sweep the books of device %d: %w", i, err)
+			return nil, fmt.Errorf("sweep the allocator state of device %d: %w", i, err)
 		}
 		out.Devices = append(out.Devices, *s)
 		out.To, out.Settled = max(out.To, s.Window.To), out.Settled && s.Window.Settled
@@ -74,7 +74,7 @@ func (a *Allocator) sweepDevice(d device, i int) (*DeviceSweep, error) {
 	if err != nil {
 		return nil, err
 	}
-	end := time.Now().Add(sweepPatience)
+	end := time.Now().Add(sweepTimeout)
 	for n := 0; n == 0 || n < sweepAttempts && time.Now().Before(end); n++ {
 		m, err := a.attempt(copied, d, i)
 		if err == nil {
@@ -87,7 +87,7 @@ func (a *Allocator) sweepDevice(d device, i int) (*DeviceSweep, error) {
 	return a.sweepBusy(copied, d, i, before, window)
 }
 
-// sweepBusy takes the books as they are.
+// sweepBusy takes the state as it is.
 func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w Window) (*DeviceSweep, error) {
 	// Both fail when the program has given memory back: then the pages are copied one by one, as they are needed.
 	if copied.copyHot() == nil {
@@ -116,9 +116,9 @@ func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w W
 	return out, nil
 }
 
-// collect reads what fits of books that may change meanwhile, in the first shape of a block with which most of them do. live is
+// collect reads what fits of a state that may change meanwhile, in the first shape of a block with which most of them do. live is
 // where what is seen to change is read again: the process, or the copy itself.
-func (a *Allocator) collect(copied *pages, live process.Memory, d device, i int) (*books, error) {
+func (a *Allocator) collect(copied *pages, live process.Memory, d device, i int) (*stateReader, error) {
 	known := a.places
 	if known == nil {
 		known = lookFor(a.memory, d)
@@ -126,9 +126,9 @@ func (a *Allocator) collect(copied *pages, live process.Memory, d device, i int)
 	if known == nil {
 		return nil, fmt.Errorf("%w: no pools in the device's object", ErrUnknownLayout)
 	}
-	var best *books
+	var best *stateReader
 	for _, shape := range a.shapes {
-		b := newBooks(copied, i, d, shape)
+		b := newStateReader(copied, i, d, shape)
 		b.live, b.known = live, known
 		if err := b.read(); err != nil {
 			return nil, err
@@ -144,7 +144,7 @@ func (a *Allocator) collect(copied *pages, live process.Memory, d device, i int)
 }
 
 // pieces lists the tiles as segments, as far as they go together.
-func (b *books) pieces() []Segment {
+func (b *stateReader) pieces() []Segment {
 	line := b.line()
 	var out []Segment
 	for first := 0; first < len(line); {
@@ -165,7 +165,7 @@ func (t *tile) meets(next *tile) bool {
 
 // line is the tiles by address. Where some overlap, which they do when one was read before a change and another after it,
 // the one that is in use stays.
-func (b *books) line() []*tile {
+func (b *stateReader) line() []*tile {
 	all := slices.Clone(b.list)
 	slices.SortFunc(all, func(x, y *tile) int { return cmp.Or(cmp.Compare(x.ptr, y.ptr), cmp.Compare(x.at, y.at)) })
 	line := all[:0]

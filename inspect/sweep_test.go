@@ -47,7 +47,7 @@ func TestSweepDamage(t *testing.T) {
 		a := m.allocator()
 		devices, err := a.devices()
 		require.NoError(t, err)
-		b := newBooks(m, 0, devices[0], m.shape())
+		b := newStateReader(m, 0, devices[0], m.shape())
 		require.NoError(t, b.read())
 		clean, err := sweepOf(m.allocator())
 		require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestSweepOverlap(t *testing.T) {
 		{"two in use", []*tile{held(1024, 1024), held(1536, 512)}, []int{0}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := &books{list: c.tiles}
+			b := &stateReader{list: c.tiles}
 			var want []*tile
 			for _, i := range c.want {
 				want = append(want, c.tiles[i])
@@ -252,7 +252,7 @@ func TestSweepOutOfDate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := m.allocator()
 			want, d := wholeMap(t, a)
-			b := newBooks(m, 0, d, m.shape())
+			b := newStateReader(m, 0, d, m.shape())
 			require.NoError(t, b.read())
 			a.memory = &outOfDate{m, b.list, b.shape.end(), map[uint64]bool{}}
 			got, err := sweepOf(a)

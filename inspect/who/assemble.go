@@ -459,7 +459,7 @@ func (a *assembly) leftover() {
 	}
 }
 
-// stillBare: nothing of it can have changed, as far as it can be told: the block is the same as when the copy was made.
+// stillBare: nothing of it can have changed, as far as it can be known: the block is the same as when the copy was made.
 func (a *assembly) stillBare(b *Block) bool { return a.now == nil || a.seen(b) }
 
 // placed names blocks by what holds their tensor.

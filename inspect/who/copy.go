@@ -53,7 +53,7 @@ func presentRuns(p *process.Process, regions []region) (runs []run, notes []stri
 	return runs, notes, nil
 }
 
-// appendRuns adds the runs of a region. A part of the pagemap that cannot be read counts as not present: the mapping is gone.
+// appendRuns adds the runs of a region. A part of the pagemap that cannot be read counts as not present: it was unmapped.
 func appendRuns(runs []run, pagemap *os.File, r region, buffer []byte) []run {
 	for at := r.start; at < r.end; {
 		n := min((r.end-at)>>pageShift, uint64(len(buffer)/pagemapEntry))
@@ -81,7 +81,7 @@ func countPages(runs []run) (n uint64) {
 	return n
 }
 
-// copyHeap reads the runs into an image until it is told that the time is over, and gives how many pages it came through.
+// copyHeap reads the runs into an image until the time is over, and returns how many pages it has read.
 func (im *image) copyHeap(runs []run, over func() bool) (done uint64) {
 	for _, r := range runs {
 		for r.pages > 0 {
@@ -91,7 +91,7 @@ func (im *image) copyHeap(runs []run, over func() bool) (done uint64) {
 			}
 			n := min(r.pages, copyRun>>pageShift)
 			got := im.load(r.addr, n)
-			if got < n { // a page that is gone meanwhile
+			if got < n { // a page that was unmapped meanwhile
 				im.set(r.addr+got<<pageShift, pageAbsent)
 				im.absent++
 				got++

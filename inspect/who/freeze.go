@@ -16,7 +16,7 @@ import (
 )
 
 // A process is stopped as a debugger does it (ptrace(2), PTRACE_SEIZE and PTRACE_INTERRUPT): no signal is sent, its parent
-// is not told, and the kernel lets it run on by itself when the thread that stopped it ends, however it ends. So a stop
+// is not notified, and the kernel lets it run on by itself when the thread that stopped it ends, however it ends. So a stop
 // cannot outlive us: kill -9 of us is the same as letting go.
 //
 // A stop belongs to the thread that made it: one goroutine, locked to its thread, makes it and ends it.

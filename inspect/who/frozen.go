@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// freezeTries is how often a process is stopped: it may stand in the middle of an allocation, when its blocks do not add
+	// freezeTries is how often a process is stopped: it may be in the middle of an allocation, when its blocks do not add
 	// up.
 	freezeTries = 5
 	// freezeSpare is the part of the bound that is kept for letting the process go: threads must be woken on a busy machine.

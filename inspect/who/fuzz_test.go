@@ -182,7 +182,7 @@ func TestDamagedJob(t *testing.T) {
 		start := time.Now()
 		again := *r
 		again.report, again.targets, again.saved, again.nodeClasses = &Report{}, nil, nil, nil
-		live, err := again.live(lastPatience)
+		live, err := again.live(lastTimeout)
 		require.NoError(t, err)
 		again.first = live
 		again.analyse(live, again.python(), again.threadIDs())

@@ -43,7 +43,7 @@ func (r *reading) adrift() {
 	w.run()
 }
 
-// aliveNode reports whether a node lives. One that counts its own references says so; to 2.14 the count is apart from it, and
+// aliveNode reports whether a node is alive. One that counts its own references says so; to 2.14 the count is apart from it, and
 // what is known is that its table is still there.
 func (t *torch) aliveNode(node uint64) bool {
 	return t.edgeSize != 16 || t.alive(node)

@@ -30,10 +30,10 @@ type reading struct {
 	torch       *torch
 	walk        *walk
 	targets     []target
-	first       *liveBlocks // the books right behind the copy
+	first       *liveBlocks // the allocator state right behind the copy
 	saved       map[savedField]string
 	nodeClasses map[string]uint64 // see nodeTypes
-	frozen      bool              // the copy and the books are of one moment
+	frozen      bool              // the copy and the allocator state are of one moment
 	// keyPath is where an object is found that is the key of a dictionary; empty when that is not known.
 	keyPath func(key uint64, depth int) Path
 }
@@ -72,7 +72,7 @@ func read(p *process.Process, o *Options) (*Report, error) {
 	r.first = live
 	r.analyse(live, r.python(), r.threadIDs())
 	if !r.frozen {
-		if live, err = r.live(lastPatience); err != nil {
+		if live, err = r.live(lastTimeout); err != nil {
 			return nil, err
 		}
 	}
@@ -88,22 +88,22 @@ func (r *reading) note(format string, args ...any) {
 }
 
 const (
-	// firstPatience and lastPatience are how long a quiet moment is waited for before the walk, where the map only tells
+	// firstTimeout and lastTimeout are how long a quiet moment is waited for before the walk, where the map only tells
 	// which addresses to look for, and behind it, where the map is the report's.
-	firstPatience = 30 * time.Millisecond
-	lastPatience  = 200 * time.Millisecond
+	firstTimeout = 30 * time.Millisecond
+	lastTimeout  = 200 * time.Millisecond
 )
 
 // live reads the allocator's map.
-func (r *reading) live(patience time.Duration) (*liveBlocks, error) {
-	m, err := r.books.MapNow(patience)
+func (r *reading) live(mapTimeout time.Duration) (*liveBlocks, error) {
+	m, err := r.books.MapNow(mapTimeout)
 	if err != nil {
 		return nil, err
 	}
 	return newLive(m), nil
 }
 
-// copy reads the memory and then, in one burst, the books; while the process is stopped, if that was asked for.
+// copy reads the memory and then, in one burst, the allocator state; while the process is stopped, if that was asked for.
 func (r *reading) copy() (live *liveBlocks, err error) {
 	if err := r.prepare(); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (r *reading) copyNow() (*liveBlocks, error) {
 	}
 	r.runs, r.im.present = runs, runs
 	r.natives = findNatives(r.im, runs)
-	live, err := r.live(firstPatience)
+	live, err := r.live(firstTimeout)
 	r.report.Stats.Copy = time.Since(start)
 	return live, err
 }
@@ -290,7 +290,7 @@ func (r *reading) findTargets(live *liveBlocks) {
 // maxReferences bounds a plausible count: freed memory has others.
 const maxReferences = 1 << 24
 
-// alive reports whether the count of an object of C++ is one of an object that lives.
+// alive reports whether the count of an object of C++ is one of a live object.
 func (n *natives) alive(object uint64) bool {
 	c := uint32(n.im.Word(object + countAt))
 	return c > 0 && c < maxReferences

@@ -36,7 +36,7 @@ type piece struct {
 }
 
 // pagesOf calls visit with every page of the runs, in order: from the copy where the first page of a piece is in it, else from
-// the process. Pages that are gone are left out.
+// the process. Pages that were unmapped are left out.
 func (im *image) pagesOf(runs []run, visit visitor) {
 	s := &stream{im: im, runs: slices.Clone(runs), visit: visit, spare: [][]byte{make([]byte, streamRun), make([]byte, streamRun)}}
 	for s.trim(); len(s.runs) > 0; s.trim() {
@@ -91,7 +91,7 @@ func (s *stream) passing(r run) {
 	for {
 		p := <-coming
 		s.im.bytes += p.got << pageShift
-		if p.got < p.pages { // one page is gone: the rest is read anew
+		if p.got < p.pages { // one page was unmapped: the rest is read anew
 			rest := run{p.addr + (p.got+1)<<pageShift, p.pages - p.got - 1}
 			s.runs = slices.Insert(s.runs, 0, rest)
 		}

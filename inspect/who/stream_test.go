@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pagesMemory is pages by address; others are gone.
+// pagesMemory is pages by address; others are unmapped.
 type pagesMemory map[uint64][]byte
 
-// ReadAt implements process.Memory: it stops at the first page that is gone.
+// ReadAt implements process.Memory: it stops at the first unmapped page.
 func (m pagesMemory) ReadAt(b []byte, addr uint64) (int, error) {
 	for done := 0; done < len(b); {
 		at := addr + uint64(done)
@@ -58,7 +58,7 @@ func numbers(ranges ...[2]int) (out []int) {
 	return out
 }
 
-// TestStream: all pages go by once, in order, but for those that are gone.
+// TestStream: all pages go by once, in order, but for unmapped ones.
 func TestStream(t *testing.T) {
 	at := func(page, pages uint64) run { return run{streamBase + page<<pageShift, pages} }
 	m := newPagesMemory(1000)

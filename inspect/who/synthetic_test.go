@@ -367,7 +367,7 @@ func (m *made) interpreter(frame uint64) {
 	m.put(head+8, last)
 }
 
-// live is the books of the made-up allocator.
+// live is the state of the made-up allocator.
 func (m *made) live() *liveBlocks {
 	s := inspect.Segment{Addr: madeDevice, Size: madeBlock * uint64(m.blocks)}
 	for i := range m.blocks {
