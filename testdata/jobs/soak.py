@@ -58,7 +58,7 @@ def start(name):
     while time.monotonic() < end:
         time.sleep(1)
         assert p.poll() is None, f"{name} ended with {p.returncode}"
-        _, out, _ = look([gputrace, "dump", "-p", str(p.pid), "-f", "json", "--no-names"])
+        _, out, _ = look([gputrace, "dump", "-p", str(p.pid), "-f", "json", "--no-holders"])
         if out and any(d["counted"]["active"] for d in out["devices"]):
             time.sleep(5)
             return p
@@ -76,7 +76,7 @@ def soak(name, runs, bound):
     pid = str(p.pid)
     for _ in range(runs):
         for kind, command in {
-            "dump": ["dump", "-p", pid, "-f", "json", "--no-names"], "who": ["who", "-p", pid, "--json"],
+            "dump": ["dump", "-p", pid, "-f", "json", "--no-holders"], "who": ["who", "-p", pid, "--json"],
             "freeze": ["who", "-p", pid, "--json", "--freeze", bound],
         }.items():
             took, out, words = look([gputrace] + command)
