@@ -57,6 +57,11 @@ var mayImport = map[string][]string{
 	"internal/exit":            {},
 	"internal/cli":             {"event", "internal/exit"},
 	"internal/output":          {"internal/exit"}, // files and folders of results, whatever is in them
+	// It puts together all that a recording is made of; commands, an agent and the like use it.
+	"recorder": {
+		"analysis/", "event", "export", "export/pprof", "export/table", "heap", "inspect", "inspect/nvml", "inspect/who", "internal/output",
+		"process", "process/words", "recording", "tracer", "tracer/hook",
+	},
 	// The table of the formats, and what a recording says beside its events.
 	"export":       {"analysis/", "event", "export/", "internal/exit", "process/words", "recording", "recording/"},
 	"export/":      {"analysis/", "event", "heap", "process/words"},

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/who"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
 )
 
 // dump reads the allocator's map of a process and writes it in one form.
@@ -33,14 +35,14 @@ func dump(o dumpOptions) error {
 	if err != nil {
 		return explainDump(err, o.pid)
 	}
-	driver := openDriver()
+	driver := recorder.OpenDriver()
 	a, err := inspect.Find(p)
 	if err != nil {
 		return explainDump(err, o.pid)
 	}
-	now := readMoment(p, driver, a)
-	if now.booksErr != nil {
-		return explainDump(now.booksErr, o.pid)
+	now := recorder.ReadMemory(context.Background(), p, driver, a)
+	if now.StateErr != nil {
+		return explainDump(now.StateErr, o.pid)
 	}
 	boot, err := bootTime()
 	if err != nil {
@@ -77,23 +79,23 @@ func readNames(p *process.Process, o dumpOptions) blockNames {
 	return blockNames{holders: holders.New(r)}
 }
 
-func dumpContent(format string, p *process.Process, m *moment, n blockNames, boot time.Time) func(io.Writer) error {
+func dumpContent(format string, p *process.Process, m *recorder.Reading, n blockNames, boot time.Time) func(io.Writer) error {
 	args := p.Cmdline(32)
-	balance := balance.New(m.input(p.PID))
+	balance := balance.New(m.Memory().Input(p.PID))
 	switch format {
 	case "json":
 		return func(w io.Writer) error {
-			return json.WriteDump(w, json.Dump{State: m.books, PID: p.PID, Command: args, Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
+			return json.WriteDump(w, json.Dump{State: m.State, PID: p.PID, Command: args, Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
 		}
 	case "snapshot":
 		if n.holders != nil {
-			return func(w io.Writer) error { return snapshot.WriteHeld(w, m.books, n.holders) }
+			return func(w io.Writer) error { return snapshot.WriteHeld(w, m.State, n.holders) }
 		}
-		return func(w io.Writer) error { return snapshot.Write(w, m.books) }
+		return func(w io.Writer) error { return snapshot.Write(w, m.State) }
 	default:
 		return func(w io.Writer) error {
 			return table.Dump(w, table.DumpInput{
-				State: m.books, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot, Balance: balance,
+				State: m.State, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot, Balance: balance,
 				Holders: n.holders, HoldersWhy: n.why,
 			})
 		}

@@ -16,25 +16,25 @@ import (
 
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 func TestExplain(t *testing.T) {
 	loading := func(err error) error { return fmt.Errorf("%w: load: %w", tracer.ErrNotLoaded, err) }
-	o := recordOptions{pid: os.Getpid()}
+	pid := os.Getpid()
 	for name, c := range map[string]struct {
 		err  error
 		code int
 		says string
 	}{
-		"gone":                 {fmt.Errorf("open pid 1: %w", process.ErrNotExist), exitNothing, fmt.Sprintf("no process %d", o.pid)},
+		"gone":                 {fmt.Errorf("open pid 1: %w", process.ErrNotExist), exitNothing, fmt.Sprintf("no process %d", pid)},
 		"not permitted":        {fmt.Errorf("read maps: %w", process.ErrPermission), exitNotPermitted, "not permitted to trace"},
 		"EPERM":                {fmt.Errorf("load: %w", unix.EPERM), exitNotPermitted, "not permitted to trace"},
 		"EACCES":               {fmt.Errorf("attach: %w", unix.EACCES), exitNotPermitted, "not permitted to trace"},
 		"no CUDA":              {fmt.Errorf("pid 1: %w", tracer.ErrNoCUDA), exitNothing, "--wait"},
 		"no symbol":            {fmt.Errorf("pid 1: %w", tracer.ErrNoSymbol), exitNothing, "unknown make"},
-		"has a code":           {coded(exitTargetEnded, errors.New("ended")), exitTargetEnded, "ended"},
 		"verifier":             {fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EINVAL}), exitError, "uname -r"},
 		"not loaded, verifier": {loading(&ebpf.VerifierError{Cause: unix.EACCES}), exitNothing, "and refuses them"},
 		"not loaded, feature":  {loading(unix.E2BIG), exitNothing, "nothing was attached"},
@@ -45,11 +45,25 @@ func TestExplain(t *testing.T) {
 		"something else":       {errors.New("the ring broke"), exitError, "the ring broke"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := explain(c.err, o)
+			got := explain(&recorder.AttachError{PID: pid, Err: c.err})
 			require.ErrorIs(t, got, c.err, "the cause stays")
 			require.ErrorContains(t, got, c.says)
 			require.Equal(t, c.code, exit.Code(got))
 		})
+	}
+}
+
+// TestExplainOutcome: how a recording without data ended is an exit code; an error of writing is none of attaching.
+func TestExplainOutcome(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{coded(exitTargetEnded, errors.New("ended")), exitTargetEnded}, {&recorder.LaunchError{Err: exec.ErrNotFound}, exitNotFound},
+		{fmt.Errorf("x: %w", recorder.ErrEndedEarly), exitTargetEnded}, {fmt.Errorf("x: %w", recorder.ErrInterrupted), exitInterrupted},
+		{fmt.Errorf("x: %w", recorder.ErrNoProcess), exitNothing}, {fmt.Errorf("output out: %w", unix.EACCES), exitError},
+	} {
+		require.Equal(t, c.want, exit.Code(explain(c.err)), c.err)
 	}
 }
 
@@ -98,12 +112,12 @@ func TestCount(t *testing.T) {
 func TestKernelRelease(t *testing.T) {
 	out, err := exec.Command("uname", "-r").Output()
 	require.NoError(t, err)
-	require.Equal(t, strings.TrimSpace(string(out)), kernelRelease())
+	require.Equal(t, strings.TrimSpace(string(out)), recorder.KernelRelease())
 }
 
 // TestLibraryLines: a library that is mapped but defines nothing to trace is not said to be missing.
 func TestLibraryLines(t *testing.T) {
-	found := &tracer.Found{Empty: []string{"/app/torch/lib/libc10.so"}}
+	found := &recorder.Found{Empty: []string{"/app/torch/lib/libc10.so"}}
 	lines := libraryLines(found, hook.Torch)
 	require.Len(t, lines, 1)
 	require.Contains(t, lines[0], "libc10.so")
@@ -113,7 +127,7 @@ func TestLibraryLines(t *testing.T) {
 	require.Contains(t, lines[0], "not found: no libcuda.so*")
 	require.Empty(t, libraryLines(found, hook.HIP), "another maker's library is not expected")
 
-	found = &tracer.Found{Probes: []*tracer.Probe{{Library: hook.HIP, File: "/opt/libamdhip64.so.6"}, {Library: hook.HIP, File: "/opt/libamdhip64.so.6"}}}
+	found = &recorder.Found{Hooks: []recorder.Hook{{Library: hook.HIP, File: "/opt/libamdhip64.so.6", Functions: 2}}}
 	lines = libraryLines(found, hook.HIP)
 	require.Len(t, lines, 1)
 	require.Regexp(t, `^HIP +libamdhip64.so.6 +2 functions$`, lines[0])

@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -153,15 +154,12 @@ func (o *recordOptions) chooseOutput() error {
 	return nil
 }
 
-// profileNames are the files that record always writes, beside the recording.
-var profileNames = []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}
-
 // partFolder is the name of a folder with the results of one process of a job.
 var partFolder = regexp.MustCompile(`^(rank\d+-)?pid\d+(\.\d+)?$`)
 
 // results are the files that a folder of results can hold.
 func (o *recordOptions) results() *output.Results {
-	files := append(append([]string{export.TraceName}, profileNames...), export.Files()...)
+	files := append(append([]string{export.TraceName}, recorder.ProfileNames...), export.Files()...)
 	return &output.Results{Files: files, Parts: partFolder, Force: o.force}
 }
 
@@ -231,5 +229,5 @@ func recordFormats(list string) ([]export.Format, error) {
 		return nil, nil
 	}
 	formats, err := export.Find(list)
-	return slices.DeleteFunc(formats, func(f export.Format) bool { return slices.Contains(profileNames, f.File) }), err
+	return slices.DeleteFunc(formats, func(f export.Format) bool { return slices.Contains(recorder.ProfileNames, f.File) }), err
 }

@@ -1,4 +1,4 @@
-package main
+package recorder
 
 import (
 	"errors"
@@ -57,16 +57,16 @@ func (p *trader) observe(d int) event.Observation {
 	}
 }
 
-// TestLedger: a recording replays to the live set of its session, also when it is bounded, events were lost, and the books
+// TestRecordedHeap: a recording replays to the live set of its session, also when it is bounded, events were lost, and the books
 // put that right.
-func TestLedger(t *testing.T) {
+func TestRecordedHeap(t *testing.T) {
 	for name, size := range map[string]int64{"whole": 0, "bounded": recording.MinSize} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "x.gputrace")
 			stack := func(id event.StackID) *event.Stack { return &event.Stack{ID: id, Frames: []event.Frame{}} }
 			w, err := recording.Create(path, &recording.Info{PID: 7}, stack, &recording.Options{MaxSize: size})
 			require.NoError(t, err)
-			l := &ledger{Heap: heap.New(), writer: w, warn: func(err error) { require.NoError(t, err) }}
+			l := &recordedHeap{Heap: heap.New(), writer: w, warn: func(err error) { require.NoError(t, err) }}
 			p := &trader{rng: rand.New(rand.NewPCG(1, 2)), time: 1e9}
 			for range 100 {
 				p.step() // before the attach
@@ -113,22 +113,22 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// TestLedgerGoesOn: without a recording, and after it failed, the live set is what it would be.
-func TestLedgerGoesOn(t *testing.T) {
+// TestRecordedHeapGoesOn: without a recording, and after it failed, the live set is what it would be.
+func TestRecordedHeapGoesOn(t *testing.T) {
 	p := &trader{rng: rand.New(rand.NewPCG(3, 4))}
-	without := &ledger{Heap: heap.New()}
+	without := &recordedHeap{Heap: heap.New()}
 	var warnings []error
 	path := filepath.Join(t.TempDir(), "x.gputrace")
 	w, err := recording.Create(path, &recording.Info{}, nil, &recording.Options{MaxSize: recording.MinSize})
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(path+".tmp", 0o755)) // where the bounded file would be copied to
-	failing := &ledger{Heap: heap.New(), writer: w, warn: func(err error) { warnings = append(warnings, err) }}
+	failing := &recordedHeap{Heap: heap.New(), writer: w, warn: func(err error) { warnings = append(warnings, err) }}
 	for i := 0; len(warnings) < 3 && i < 3000; i++ {
 		var batch []event.Event
 		for range 1000 {
 			batch = append(batch, p.step())
 		}
-		for _, l := range []*ledger{without, failing} {
+		for _, l := range []*recordedHeap{without, failing} {
 			l.take(batch)
 			l.checkpoint()
 		}

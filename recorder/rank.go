@@ -1,4 +1,4 @@
-package main
+package recorder
 
 import (
 	"fmt"
@@ -52,36 +52,12 @@ func rankOf(environ []string) rank {
 
 func (r rank) known() bool { return r.global > 0 }
 
-// label is the rank for people; empty: it is not known.
-func (r rank) label() string {
-	if !r.known() {
-		return ""
-	}
-	return fmt.Sprintf("rank %d", r.global-1)
-}
-
 // recorded is the rank as a recording has it.
 func (r rank) recorded() *recording.Rank {
 	if !r.known() {
 		return nil
 	}
 	return &recording.Rank{Rank: r.global - 1, Local: r.local - 1, World: r.world}
-}
-
-// rankIn is the inverse of recorded.
-func rankIn(info *recording.Info) rank {
-	if info.Rank == nil {
-		return rank{}
-	}
-	return rank{info.Rank.Rank + 1, info.Rank.Local + 1, info.Rank.World}
-}
-
-// who names a process for people.
-func (r rank) who(pid int) string {
-	if !r.known() {
-		return fmt.Sprintf("pid %d", pid)
-	}
-	return fmt.Sprintf("%s, pid %d", r.label(), pid)
 }
 
 // folder is the name of the folder of a process.

@@ -1,6 +1,6 @@
 //go:build amd64
 
-package main
+package recorder
 
 import (
 	"debug/elf"
@@ -9,12 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/tracer"
@@ -23,12 +23,6 @@ import (
 // startFD is the pipe on which the starter waits.
 const startFD = 3
 
-// Exit codes of a program that was not started, as shells have them.
-const (
-	exitNotExecutable = 126
-	exitNotFound      = 127
-)
-
 // launched is what run has started. Until release it is the starter, which has not become the program yet.
 type launched struct {
 	cmd  *exec.Cmd
@@ -36,33 +30,35 @@ type launched struct {
 	done chan struct{}
 }
 
-// startProgram starts the program of the command line, traced from its first instruction.
-func (j *job) startProgram() error {
-	path, err := exec.LookPath(j.opts.command[0])
+// startProgram starts the program of the options, traced from its first instruction.
+func (l *live) startProgram() error {
+	command := l.options.Command
+	path, err := exec.LookPath(command[0])
 	if err != nil {
-		return coded(exitNotFound, err)
+		return &LaunchError{err}
 	}
-	p, err := newProgram(path, j.opts.command)
+	p, err := newProgram(path, command, l.options.Starter)
 	if err != nil {
 		return err
 	}
-	j.program, j.out = p, os.Stderr // standard output is the program's
+	l.program.Store(p)
 	for _, file := range append(linkedFiles(path), loadedFiles(os.Getenv("LD_LIBRARY_PATH"))...) {
-		if err := j.tracer.HookFile(file); err != nil {
-			j.screen.warn(err)
+		if err := l.tracer.HookFile(file); err != nil {
+			l.warn(err)
 		}
 	}
 	target, err := process.Open(p.cmd.Process.Pid)
 	if err == nil {
-		err = j.tracer.Expect(target)
+		err = l.tracer.Expect(target)
 	}
 	if err != nil {
+		l.program.Store(nil)
 		p.gate.Close() // the starter ends
 		<-p.done
-		return explain(err, j.opts)
+		return &AttachError{Err: err}
 	}
-	memory := j.tracer.Memory()
-	j.screen.say("gputrace %s · pid %d %s · Linux %s, %s", version, target.PID, commandLine(j.opts.command, path), kernelRelease(), memory.String())
+	memory := l.tracer.Memory()
+	l.say("gputrace %s · pid %d %s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), KernelRelease(), memory.String())
 	return p.release()
 }
 
@@ -133,15 +129,15 @@ func inFolders(folders []string, name string) string {
 	return ""
 }
 
-// newProgram starts the starter: this program, which waits for the release and then becomes the other one. So the process is known
-// before that runs, and nothing stops it.
-func newProgram(path string, args []string) (*launched, error) {
+// newProgram starts the starter: this program, with arguments that have it call Become, which waits for the release. So the process
+// is known before the other program runs, and nothing stops it.
+func newProgram(path string, args []string, starter []string) (*launched, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", path, err)
 	}
 	defer r.Close()
-	cmd := exec.Command("/proc/self/exe", append([]string{startName, path}, args...)...)
+	cmd := exec.Command("/proc/self/exe", slices.Concat(starter, []string{path}, args)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, []*os.File{r}
 	if err := cmd.Start(); err != nil {
 		w.Close()
@@ -161,42 +157,44 @@ func (p *launched) release() error {
 	return errors.Join(err, p.gate.Close())
 }
 
-// startHere waits for the release, then becomes the program: a path, and its arguments from the name on.
-func startHere(args []string) error {
+// ErrAbandoned is of a starter whose gputrace ended, and has said why.
+var ErrAbandoned = errors.New("gputrace has ended")
+
+// Become waits for the release, then becomes the program: a path, and its arguments from the name on. It returns ErrAbandoned, or why
+// the program cannot be run.
+func Become(args []string) error {
 	gate := os.NewFile(startFD, "gate")
 	if n, _ := gate.Read(make([]byte, 1)); n == 0 || len(args) < 2 {
-		return coded(exitError, errors.New("")) // gputrace is gone, and has said why
+		return ErrAbandoned
 	}
 	gate.Close()
 	err := syscall.Exec(args[0], args[1:], os.Environ())
-	return coded(exitNotExecutable, fmt.Errorf("%s: %w", args[0], err))
+	return fmt.Errorf("%s: %w", args[0], err)
 }
 
-// pass gives the program a signal, but for one of a terminal, which it has got itself.
-func (p *launched) pass(s os.Signal) {
-	group, err := unix.IoctlGetInt(int(os.Stdin.Fd()), unix.TIOCGPGRP)
-	if s == os.Interrupt && err == nil && group == unix.Getpgrp() {
-		return
+// Signal implements Source: the program gets the signal, but for one of a terminal, which it has got itself.
+func (l *live) Signal(s os.Signal) bool {
+	p := l.program.Load()
+	if p == nil {
+		return false
 	}
-	_ = p.cmd.Process.Signal(s) // it may have ended
+	group, err := unix.IoctlGetInt(int(os.Stdin.Fd()), unix.TIOCGPGRP)
+	if s != os.Interrupt || err != nil || group != unix.Getpgrp() {
+		_ = p.cmd.Process.Signal(s) // it may have ended
+	}
+	return true
 }
 
-// wait waits for the program and gives its exit code. An error of ours counts only when the program had none.
-func (p *launched) wait(err error) error {
+// Wait implements Source.
+func (l *live) Wait() (code int, started bool) {
+	p := l.program.Load()
+	if p == nil {
+		return 0, false
+	}
 	<-p.done
 	status := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
-	code := status.ExitStatus()
 	if status.Signaled() {
-		code = 128 + int(status.Signal())
+		return 128 + int(status.Signal()), true
 	}
-	if code != 0 || exit.Code(err) == exitTargetEnded { // that it used no GPU is not its fault
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "gputrace:", words.Text(err.Error()))
-		}
-		err = nil
-	}
-	if code != 0 {
-		return coded(code, errors.New(""))
-	}
-	return err
+	return status.ExitStatus(), true
 }

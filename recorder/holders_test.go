@@ -1,6 +1,4 @@
-//go:build linux && amd64
-
-package main
+package recorder
 
 import (
 	"testing"
@@ -12,12 +10,12 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// TestNamingHigher: the holders are read anew when clearly more is live than before, not too soon and not too often.
-func TestNamingHigher(t *testing.T) {
+// TestScanHigher: the holders are read anew when clearly more is live than before, not too soon and not too often.
+func TestScanHigher(t *testing.T) {
 	cuda := func(i int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: i} }
 	h := heap.New()
 	start := time.Now()
-	n := newNaming(&session{heap: &ledger{Heap: h}, start: start})
+	n := newHolderScans(&Process{heap: &recordedHeap{Heap: h}, start: start}, nil, false)
 	late := start.Add(time.Hour)
 	require.False(t, n.higher(late), "nothing is live")
 	h.SetBaseline(7, cuda(0), 60<<20, 100<<20)
@@ -32,9 +30,9 @@ func TestNamingHigher(t *testing.T) {
 	require.True(t, n.higher(late.Add(5*time.Second)))
 }
 
-// TestNamingOff: without names there is nothing to wait for.
-func TestNamingOff(t *testing.T) {
-	n := newNaming(&session{heap: &ledger{Heap: heap.New()}, opts: recordOptions{noNames: true}})
+// TestScanOff: without scans there is nothing to wait for.
+func TestScanOff(t *testing.T) {
+	n := newHolderScans(&Process{heap: &recordedHeap{Heap: heap.New()}}, nil, true)
 	n.finish()
 	n.step()
 	require.True(t, n.over)

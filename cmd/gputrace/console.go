@@ -1,0 +1,266 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// console is what a person sees while a recording runs: a recorder.Observer.
+type console struct {
+	out       *os.File
+	terminal  bool
+	many      bool   // there may be more than one process
+	program   bool   // a program was started, whose output may be the same terminal
+	readyFile string // tells scripts that the probes are live; empty: none
+	shown     bool   // a live line stands on the terminal
+	lines     int    // above it, of the same
+	before    bool   // it was said what was allocated before the attach
+	warned    map[string]bool
+}
+
+func newConsole(out *os.File, o *recordOptions) *console {
+	return &console{
+		out: out, terminal: output.IsTerminal(out), many: o.isJob(), program: o.command != nil, readyFile: o.readyFile, warned: map[string]bool{},
+	}
+}
+
+func (c *console) say(format string, args ...any) {
+	c.endLive()
+	fmt.Fprintln(c.out, words.Text(fmt.Sprintf(format, args...)))
+}
+
+// Notice implements recorder.Observer.
+func (c *console) Notice(text string) { c.say("%s", text) }
+
+// Warning prints an error once, with the next step to take where there is one.
+func (c *console) Warning(err error) {
+	err = explain(err)
+	if !c.warned[err.Error()] {
+		c.warned[err.Error()] = true
+		c.say("gputrace: warning: %v", err)
+	}
+}
+
+// Ready writes the file that tells scripts that the probes are live.
+func (c *console) Ready() error {
+	if c.readyFile == "" {
+		return nil
+	}
+	if err := os.WriteFile(c.readyFile, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {
+		return fmt.Errorf("ready file: %w", err)
+	}
+	return output.GiveToUser(c.readyFile)
+}
+
+// Attached says what was found and hooked: of a job a line a process.
+func (c *console) Attached(p *recorder.Process) {
+	if !c.many {
+		c.banner(p)
+		return
+	}
+	f := p.Found()
+	c.say("  %s %s · %s · %s · %d functions hooked", p.Who(), p.Command(), f.PythonLine(), f.TorchLine(), f.Functions())
+}
+
+func (c *console) banner(p *recorder.Process) {
+	f := p.Found()
+	how := "perf uprobes"
+	if f.Multi {
+		how = "uprobe_multi"
+	}
+	c.say("gputrace %s · pid %d %s%s · Linux %s, %s, %s", version, p.PID(), p.Command(), owner(p), recorder.KernelRelease(), how, f.Memory)
+	driver, devices := p.Driver()
+	c.say("  %s", strings.Join(append([]string{f.PythonLine(), f.TorchLine(), f.DriverLine(driver)}, devices...), " · "))
+	title := "hooked"
+	for _, l := range hook.Libraries {
+		for _, line := range libraryLines(f, l) {
+			c.say("  %-8s %s", title, line)
+			title = ""
+		}
+	}
+	c.say("  unwind tables %d files, %s rows, %d from cache · ready in %.1f s", f.Libraries, count(f.Rows), f.Cached, f.Took.Seconds())
+	for _, err := range f.Unreadable {
+		c.Warning(fmt.Errorf("stacks stop in %w", err))
+	}
+}
+
+// libraryLines counts the functions of a library, a line a file, or says what is missing.
+func libraryLines(f *recorder.Found, l *hook.Library) []string {
+	var out []string
+	found := false
+	for _, file := range f.Empty {
+		if l.Matches(file) {
+			out = append(out, fmt.Sprintf("%-17s %-22s has none of the functions: %s", l.Name, path.Base(file), wanted(l)))
+		}
+	}
+	for _, h := range f.Hooks {
+		if h.Library == l {
+			found = true
+			out = append(out, fmt.Sprintf("%-17s %-22s %d %s", l.Name, path.Base(h.File), h.Functions, plural("function", h.Functions)))
+		}
+	}
+	if !found && len(out) == 0 {
+		return missing(f, l)
+	}
+	return out
+}
+
+func plural(word string, n int) string {
+	if n == 1 {
+		return word
+	}
+	return word + "s"
+}
+
+// wanted names the first functions that were looked for in a library.
+func wanted(l *hook.Library) string {
+	const shown = 4
+	names := l.Symbols()
+	if len(names) <= shown {
+		return strings.Join(names, " ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], " "), len(names)-shown)
+}
+
+// missing says that a library is not there. Those of other makers of GPUs are not expected, nor are CUDA's where theirs are.
+func missing(f *recorder.Found, l *hook.Library) []string {
+	other := func(l *hook.Library) bool { return l == hook.HIP || l == hook.LevelZero }
+	if other(l) {
+		return nil
+	}
+	if l != hook.Torch && slices.ContainsFunc(f.Hooks, func(h recorder.Hook) bool { return other(h.Library) }) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%-17s not found: no %s is mapped", l.Name, strings.Join(l.Globs, " or "))}
+}
+
+func owner(p *recorder.Process) string {
+	uid, err := p.UID()
+	if err != nil {
+		return ""
+	}
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return " (user " + u.Username + ")"
+	}
+	return fmt.Sprintf(" (uid %d)", uid)
+}
+
+func count(n int) string {
+	if n < 1e6 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%.1f M", float64(n)/1e6)
+}
+
+// Live shows the state: of a job its total, and on a terminal a line a process above it.
+func (c *console) Live(s *recorder.State) {
+	if c.terminal && c.program {
+		return
+	}
+	totals := s.Totals()
+	if !c.many && !c.before {
+		c.before = true
+		c.sayBefore(&s.Processes[0])
+	}
+	line := table.LiveLine(&totals, table.Live{Now: s.Time, Rate: s.Rate(), Lost: s.Lost})
+	if c.many {
+		line = fmt.Sprintf("%s · %s", recorder.Processes(len(s.Processes)), line)
+	}
+	switch {
+	case !c.terminal:
+		fmt.Fprintln(c.out, line)
+	case c.many:
+		c.rewrite(append(processLines(s), line))
+	default:
+		c.rewrite([]string{line})
+	}
+}
+
+// sayBefore states what was allocated before the attach.
+func (c *console) sayBefore(s *recorder.ProcessState) {
+	totals, err := s.Process.Before(s.Totals.Accounts)
+	switch {
+	case errors.Is(err, recorder.ErrNoState):
+		return // no PyTorch: the driver's own state is not read
+	case err != nil:
+		c.say("  before attach: unknown until the first allocation (%v)", err)
+		return
+	}
+	said := false
+	for _, d := range totals {
+		if d.Allocated > 0 || d.Reserved > 0 {
+			c.say("  before attach: %s live in torch on cuda:%d, %s reserved (their stacks are not known)", table.Bytes(d.Allocated), d.Device, table.Bytes(d.Reserved))
+			said = true
+		}
+	}
+	if !said {
+		c.say("  before attach: nothing live in torch")
+	}
+}
+
+// maxLive is how many processes have a live line of their own.
+const maxLive = 16
+
+// processLines is a line for each of the first processes.
+func processLines(s *recorder.State) []string {
+	var out []string
+	for i := range s.Processes[:min(maxLive, len(s.Processes))] {
+		p := &s.Processes[i]
+		var live, reserved uint64
+		for k := range p.Totals.Accounts {
+			live, reserved = live+p.Totals.Accounts[k].Allocated, reserved+p.Totals.Accounts[k].Reserved
+		}
+		out = append(out, fmt.Sprintf("  %-24s torch %s  reserved %s", p.Process.Who(), table.Bytes(live), table.Bytes(reserved)))
+	}
+	return out
+}
+
+// rewrite puts lines where those of the last time are.
+func (c *console) rewrite(lines []string) {
+	for range c.lines {
+		fmt.Fprint(c.out, "\x1b[A\x1b[2K")
+	}
+	fmt.Fprintf(c.out, "\r\x1b[K%s", strings.Join(lines, "\n"))
+	c.lines, c.shown = len(lines)-1, true
+}
+
+// endLive leaves the live line as it is.
+func (c *console) endLive() {
+	if c.shown {
+		fmt.Fprintln(c.out)
+		c.shown, c.lines = false, 0
+	}
+}
+
+// Holders prints the holders that were asked for.
+func (c *console) Holders(j *view.Joined) {
+	c.endLive()
+	if err := table.Held(c.out, table.HeldInput{Title: "live in torch", Joined: j}); err != nil {
+		c.Warning(err)
+	}
+}
+
+// Ended says why the recording of a process ended, when it was not the user's wish.
+func (c *console) Ended(p *recorder.Process) {
+	switch p.End() {
+	case recorder.Exited:
+		c.say("pid %d ended", p.PID())
+	case recorder.Execed:
+		c.say("pid %d became another program (%s); attach again to trace that", p.PID(), p.NameNow())
+	default:
+		c.endLive()
+	}
+}

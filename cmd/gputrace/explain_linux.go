@@ -1,0 +1,106 @@
+//go:build amd64
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/doctor"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// explainAttach gives an attach error its exit code and the next step to take. pid 0: whichever process.
+func explainAttach(err error, pid int) error {
+	var v *ebpf.VerifierError
+	switch {
+	case errors.Is(err, tracer.ErrNotLoaded) && !forbidden(err):
+		return coded(exitNothing, fmt.Errorf("%w\n  nothing was attached; to find out more: gputrace doctor", refusal{err}))
+	case errors.Is(err, tracer.ErrUnsafeReturns):
+		return coded(exitNothing, fmt.Errorf("%w\n  nothing was attached; boot Linux 6.14 or newer, or run the job without a filter (seccomp=unconfined)", err))
+	case errors.As(err, &v): // before the permissions: the kernel says EACCES here too
+		return fmt.Errorf("this kernel refuses the programs: %w\n  please report it with the output of uname -r", err)
+	case errors.Is(err, process.ErrNotExist):
+		return coded(exitNothing, fmt.Errorf("no process %d: %w", pid, err))
+	case errors.Is(err, process.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return coded(exitNotPermitted, fmt.Errorf("not permitted to trace %s: %w\n%s", processName(pid), err, permissionHelp(pid)))
+	case errors.Is(err, tracer.ErrNoCUDA):
+		return coded(exitNothing, fmt.Errorf("%w\n%s", err, noCUDAHelp(pid)))
+	case errors.Is(err, tracer.ErrNoSymbol):
+		return coded(exitNothing, fmt.Errorf("%w\n  the library is of an unknown make, or damaged", err))
+	}
+	return err
+}
+
+// forbidden reports whether programs were refused for want of a right. The verifier, which refuses what a program does, says EACCES
+// too.
+func forbidden(err error) bool {
+	var v *ebpf.VerifierError
+	return !errors.As(err, &v) && (errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES))
+}
+
+// refusal says in a sentence why this kernel did not take the programs.
+type refusal struct{ error }
+
+func (r refusal) Error() string { return tracer.Refusal(r.error) }
+func (r refusal) Unwrap() error { return r.error }
+
+// processName names what is to be traced.
+func processName(pid int) string {
+	if pid == 0 {
+		return "a job"
+	}
+	return fmt.Sprintf("pid %d", pid)
+}
+
+// permissionHelp says which capability or setting is missing, and the lines that give it.
+func permissionHelp(pid int) string {
+	var lines []string
+	missing, _ := doctor.Missing()
+	for _, c := range missing {
+		lines = append(lines, fmt.Sprintf("  missing %s (%s)", c.Name, c.Why))
+	}
+	if len(missing) > 0 {
+		try := fmt.Sprintf("  try: sudo gputrace -p %d", pid)
+		if pid == 0 { // of a job
+			try = "  try the same with sudo"
+		}
+		lines = append(lines, try, "  or give it the capabilities once:")
+		for _, f := range doctor.Give() {
+			lines = append(lines, fmt.Sprintf("    %-11s %s", f.Where+":", f.Line))
+		}
+		return strings.Join(lines, "\n")
+	}
+	if doctor.PtraceScope() == "3" {
+		return scopeForbidsAll
+	}
+	if doctor.LockedDown() {
+		return "  the kernel is locked down (confidentiality): BPF may not read memory; boot with lockdown=integrity"
+	}
+	return fmt.Sprintf("  the capabilities are there; what else forbids it is found by: gputrace doctor -p %d", pid)
+}
+
+const scopeForbidsAll = "  kernel.yama.ptrace_scope is 3: no process may be looked into until the next boot"
+
+// noCUDAHelp names a child that uses CUDA, or how to wait.
+func noCUDAHelp(pid int) string {
+	p, err := process.Open(pid)
+	if err != nil {
+		return ""
+	}
+	for _, child := range p.Children() {
+		c, err := process.Open(child)
+		if err != nil {
+			continue
+		}
+		if tracer.Traceable(c) {
+			return fmt.Sprintf("  its child %d (%s) does: sudo gputrace -p %d, or all of them: -p %d --children", child, c.Name(), child, pid)
+		}
+	}
+	return fmt.Sprintf("  if it will load one later: sudo gputrace -p %d --wait", pid)
+}

@@ -1,0 +1,6 @@
+//go:build !linux || !amd64
+
+package main
+
+// explainAttach has nothing to add where nothing is attached to.
+func explainAttach(err error, _ int) error { return err }

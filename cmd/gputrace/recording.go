@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/recorder"
+)
+
+// Exit codes of a program that was not started, as shells have them.
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// startHere becomes the program that run has started.
+func startHere(args []string) error {
+	err := recorder.Become(args)
+	if errors.Is(err, recorder.ErrAbandoned) {
+		return coded(exitError, errors.New(""))
+	}
+	return coded(exitNotExecutable, err)
+}
+
+// record runs one recording from attach to files.
+func record(o recordOptions) error {
+	// A reader of our output that goes away must not cost the profiles.
+	signal.Ignore(syscall.SIGPIPE)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
+	defer signal.Stop(signals)
+
+	c := newConsole(os.Stderr, &o)
+	r, err := recorder.New(o.recorderOptions(c))
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go steer(ctx, r, signals)
+	results, err := r.Run(ctx)
+	if err == nil {
+		err = finish(results, c, &o)
+	}
+	return afterProgram(r, explain(err))
+}
+
+// steer hands a recording the signals, until ctx is done.
+func steer(ctx context.Context, r *recorder.Recorder, signals <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-signals:
+			if s == syscall.SIGUSR1 {
+				r.Look()
+			} else {
+				r.Interrupt(s)
+			}
+		}
+	}
+}
+
+// recorderOptions are what the command line says to the recorder.
+func (o *recordOptions) recorderOptions(c *console) *recorder.Options {
+	out := &recorder.Options{
+		All: o.all, Children: o.children, Command: o.command, Starter: []string{startName}, Wait: o.wait, Duration: o.duration,
+		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
+		Output: o.output, Results: o.results(), MaxSize: int64(o.maxSize), MaxAge: o.maxAge, FullStacks: o.fullStacks,
+		Views: o.views(c), Version: version, Observer: c,
+	}
+	if o.pid != 0 {
+		out.PIDs = append([]int{o.pid}, o.others...)
+	}
+	if o.name != "" {
+		out.Name = regexp.MustCompile(o.name) // was checked when the command line was read
+	}
+	return out
+}
+
+// views are the formats of -f.
+func (o *recordOptions) views(c *console) *recorder.Views {
+	out := &recorder.Views{Names: o.formats, Asked: o.asked}
+	formats, err := recordFormats(o.formats)
+	if err != nil || len(formats) == 0 {
+		return out
+	}
+	out.Write = func(path string, write recorder.WriteFile) error {
+		in, err := openWatched(path, newProgress(os.Stderr), c.Warning)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		input, err := in.Input(nil, version, c.Warning)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, f := range formats {
+			input.File = f.File
+			errs = append(errs, write(f.File, func(w io.Writer) error { return f.Write(w, input) }))
+		}
+		return errors.Join(errs...)
+	}
+	return out
+}
+
+// finish prints the summary and writes the folder.
+func finish(r *recorder.Results, c *console, o *recordOptions) error {
+	out := io.Writer(os.Stdout)
+	if o.command != nil {
+		out = os.Stderr // standard output is the program's
+	}
+	if err := printResults(out, r, o.isJob()); err != nil {
+		c.Warning(err)
+	}
+	folder, err := r.Write()
+	if err != nil {
+		return err
+	}
+	printWritten(out, r, folder, o)
+	switch err := r.ViewError(); {
+	case err == nil:
+	case o.asked:
+		return err
+	default:
+		c.Warning(err)
+	}
+	return r.Err()
+}
+
+// printResults prints what there is to know when a recording ends: of several processes a line each.
+func printResults(w io.Writer, r *recorder.Results, many bool) error {
+	all := r.Processes()
+	if len(all) > 1 {
+		return table.Job(w, r.Job())
+	}
+	in, held := all[0].Summary()
+	if err := export.PrintSummary(w, in, held); err != nil || !many {
+		return err
+	}
+	return table.JobHits(w, r.Job())
+}
+
+// shownFolders is how many folders of processes are named.
+const shownFolders = 16
+
+// printWritten says where everything is, and what opens it.
+func printWritten(w io.Writer, r *recorder.Results, folder string, o *recordOptions) {
+	row := func(files, open string) { fmt.Fprintf(w, "  %-41s %s\n", files, open) }
+	fmt.Fprintf(w, "\nwrote %s/\n", folder)
+	profiles, first := strings.Join(recorder.ProfileNames, "  "), filepath.Join(folder, recorder.ProfileNames[0])
+	all := r.Processes()
+	if o.isJob() {
+		row(profiles, "go tool pprof -top -tagroot rank,pid "+first)
+		for i, p := range all {
+			if i == shownFolders {
+				row("and of "+recorder.Processes(len(all)-i)+" more", "")
+				break
+			}
+			row(p.Folder()+"/", "gputrace report "+filepath.Join(folder, p.Folder()))
+		}
+		return
+	}
+	row(profiles, "go tool pprof -top "+first)
+	formats, _ := recordFormats(o.formats)
+	for _, f := range formats {
+		if path := filepath.Join(folder, f.File); fileExists(path) {
+			row(f.File, f.What)
+		}
+	}
+	switch path := filepath.Join(folder, export.TraceName); {
+	case all[0].File() == "":
+	case fileExists(path):
+		row(export.TraceName, "gputrace report "+path)
+	default:
+		fmt.Fprintf(w, "the recording is at %s\n", all[0].File())
+	}
+}
+
+// afterProgram waits for the program that was started and gives its exit code. An error of ours counts only when the program had none.
+func afterProgram(r *recorder.Recorder, err error) error {
+	code, started := r.Wait()
+	if !started {
+		return err
+	}
+	if code != 0 || errors.Is(err, recorder.ErrEndedEarly) { // that it used no GPU is not its fault
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "gputrace:", words.Text(err.Error()))
+		}
+		err = nil
+	}
+	if code != 0 {
+		return coded(code, errors.New(""))
+	}
+	return err
+}

@@ -1,0 +1,138 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// totalsTimeout is how long reading the allocator's totals, or the driver's figures at the end, may take: a driver can hang.
+const totalsTimeout = 5 * time.Second
+
+// readTotals reads what the allocator itself counts when the trace begins.
+func (p *Process) readTotals() {
+	ctx, cancel := context.WithTimeout(p.ctx, totalsTimeout)
+	defer cancel()
+	p.before, p.stateErr = p.target.Totals(ctx)
+}
+
+// Before is the caching allocator's totals from before the attach: by the first event where there was one, so that the figure is the
+// summary's, else by its own state. The error wraps ErrNoState where there is no allocator.
+func (p *Process) Before(accounts []heap.Account) ([]Totals, error) {
+	if p.stateErr != nil {
+		return nil, p.stateErr
+	}
+	out := slices.Clone(p.before)
+	for i := range out {
+		for k := range accounts {
+			if a := &accounts[k]; int(a.Device.Index) == out[i].Device && a.Baseline != event.Unknown {
+				out[i].Allocated = a.Baseline
+			}
+		}
+	}
+	return out, nil
+}
+
+// completeBaseline gives the heap the totals of devices on which nothing happened during the recording.
+func (p *Process) completeBaseline(ctx context.Context) {
+	totals, err := p.target.Totals(ctx) // the allocator may have been loaded since the attach; it fails when the process has ended
+	switch {
+	case err == nil:
+		p.stateErr = nil
+	case p.stateErr != nil:
+		p.stateErr = err
+		return
+	default:
+		totals = p.before
+	}
+	for _, d := range totals {
+		if d.Reserved > 0 {
+			p.heap.SetBaseline(uint32(p.PID()), event.Device{Type: event.DeviceCUDA, Index: int8(d.Device)}, d.Allocated, d.Reserved)
+		}
+	}
+}
+
+// errEnded is why there is nothing of the driver, and of the allocator, at the end.
+var errEnded = errors.New("the process has ended")
+
+// Input puts it into the form that can be added up.
+func (m *Memory) Input(pid int) *balance.Input {
+	in := &balance.Input{PID: uint32(pid), Moved: m.Moved, Torch: m.Torch, Driver: m.Driver}
+	if m.DriverErr != nil {
+		in.DriverWhy = m.DriverErr.Error()
+	}
+	return in
+}
+
+// balance is what tells where the process's memory is, at the end of the recording.
+func (p *Process) balance(m *Memory, view *view.View) *balance.Input {
+	in := m.Input(p.PID())
+	in.View, in.Whole = view, m.Fresh
+	parts := p.heap.torchParts()
+	if m.HasTorch && (parts == nil || sameMoment(in.Torch, parts)) {
+		return in // of one moment: before the process ended, if it has
+	}
+	alive := p.target.Alive()
+	if !alive {
+		in.Driver, in.DriverWhy = nil, errEnded.Error()
+	}
+	switch {
+	case parts != nil:
+		in.Torch = parts // the job went on while the state was read
+	case !alive:
+		in.TorchWhy = errEnded.Error()
+	case m.TorchErr != nil:
+		in.TorchWhy = m.TorchErr.Error()
+	case p.stateErr != nil && !errors.Is(p.stateErr, ErrNoState):
+		in.TorchWhy = p.stateErr.Error()
+	}
+	return in
+}
+
+// torchParts is how the caching allocator's segments are used at the last event, by the events; nil when that is not known of
+// every device.
+func (h *recordedHeap) torchParts() []allocator.TorchMemory {
+	var out []allocator.TorchMemory
+	totals := h.Totals()
+	for i := range totals.Accounts {
+		a := &totals.Accounts[i]
+		p, ok := h.Parts(a.PID, a.Device)
+		if !ok || a.Device.Index < 0 {
+			return nil
+		}
+		out = append(out, allocator.TorchMemory{Device: int(a.Device.Index), Memory: allocator.Memory{
+			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, InactiveSplit: p.InactiveSplit, Free: p.Free,
+		}})
+	}
+	return out
+}
+
+// sameMoment says whether the allocator's state tells of the same blocks as the events.
+func sameMoment(state, events []allocator.TorchMemory) bool {
+	empty := func(t allocator.TorchMemory) bool { return t.Reserved == 0 }
+	state, events = slices.DeleteFunc(slices.Clone(state), empty), slices.DeleteFunc(slices.Clone(events), empty)
+	return slices.EqualFunc(state, events, func(x, y allocator.TorchMemory) bool {
+		return x.Device == y.Device && x.Allocated == y.Allocated && x.Reserved == y.Reserved
+	})
+}
+
+// readMemory reads the process's memory at its end, which must not wait for a driver that hangs.
+func (p *Process) readMemory(ctx context.Context) *Memory {
+	results := make(chan *Memory, 1)
+	go func() { results <- p.target.Memory(ctx) }()
+	select {
+	case m := <-results:
+		return m
+	case <-ctx.Done():
+		err := fmt.Errorf("the GPU's driver and the process's memory were not read within %v", totalsTimeout)
+		return &Memory{TorchErr: err, DriverErr: err}
+	}
+}

@@ -1,0 +1,39 @@
+package recorder
+
+import "errors"
+
+// How a recording without data ended, and why there was none. The errors that are one of these have a text that says more.
+var (
+	// ErrInterrupted: it was interrupted before there was anything.
+	ErrInterrupted = errors.New("interrupted")
+	// ErrEndedEarly: what was to be recorded ended before there was anything.
+	ErrEndedEarly = errors.New("ended before there was anything")
+	// ErrNoProcess: no process was found.
+	ErrNoProcess = errors.New("no process")
+	// ErrOver: the recording is over, or has not begun: there is no live state.
+	ErrOver = errors.New("nothing is being recorded")
+)
+
+// outcome is one of the errors above, with a text for people.
+type outcome struct {
+	kind error
+	text string
+}
+
+func (o *outcome) Error() string        { return o.text }
+func (o *outcome) Is(target error) bool { return target == o.kind }
+
+// AttachError says why a process is not traced.
+type AttachError struct {
+	PID int // 0: whichever
+	Err error
+}
+
+func (e *AttachError) Error() string { return e.Err.Error() }
+func (e *AttachError) Unwrap() error { return e.Err }
+
+// LaunchError says why a program was not found.
+type LaunchError struct{ Err error }
+
+func (e *LaunchError) Error() string { return e.Err.Error() }
+func (e *LaunchError) Unwrap() error { return e.Err }

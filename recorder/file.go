@@ -1,0 +1,164 @@
+package recorder
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// temporaryFile is where a recording is while it is made: beside the folder of results, which appears when it is complete, so that
+// it stays there when gputrace is killed. Those of a job lie beside each other.
+func (p *Process) temporaryFile() string {
+	path := filepath.Clean(p.options.Output)
+	if p.folder != "" {
+		path += "." + p.folder
+	}
+	return path + ".gputrace"
+}
+
+// startFile begins the recording. Without one the trace goes on: the summary and the profiles need none.
+func (p *Process) startFile(now uint64) {
+	path := p.temporaryFile()
+	o := &recording.Options{MaxSize: p.options.MaxSize, MaxAge: p.options.MaxAge}
+	p.info = p.describe(now)
+	w, err := recording.Create(path, p.info, p.target.Stack, o)
+	if err != nil {
+		p.observer.Warning(fmt.Errorf("%w: there will be no %s", err, export.TraceName))
+		return
+	}
+	p.heap.writer, p.file = w, path
+	if err := output.GiveToUser(path); err != nil {
+		p.observer.Warning(err)
+	}
+}
+
+// describe is what a recording that begins now begins with, by the clock of the events.
+func (p *Process) describe(now uint64) *recording.Info {
+	f := p.target.Found()
+	driver, _ := p.target.Driver()
+	info := &recording.Info{
+		Gputrace: p.options.Version, Started: time.Now().UTC(), StartedBoot: now, Attached: f.Attached, PID: uint32(p.PID()),
+		Rank: p.rank.recorded(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline, Python: f.Python, PyTorch: f.PyTorch,
+		CUDA: f.CUDA, Driver: f.Driver, Kernel: KernelRelease(), Libraries: p.torchFolders(), Memory: f.Memory,
+	}
+	if info.Driver == "" {
+		info.Driver = driver
+	}
+	for i := range f.Hooks {
+		h := &f.Hooks[i]
+		info.Hooks = append(info.Hooks, recording.Hook{Library: h.Library.Name, File: h.File, Functions: h.Functions})
+	}
+	return info
+}
+
+// describeEnd is what a recording ends with, but for the lines of source. hits are of all processes.
+func (p *Process) describeEnd(memory *balance.Input, hits []recording.Hits) *recording.End {
+	stacks := p.target.Stacks()
+	end := &recording.End{
+		Reason: recording.ReasonStopped, Duration: p.end.Sub(p.start), StackRecordsLost: stacks.Lost, StacksOverLimit: p.target.OverLimit(),
+		Memory: export.RecordedMemory(memory), Libraries: p.torchFolders(), Hits: hits,
+	}
+	if stacks.Raw != (recording.RawStacks{}) {
+		end.RawStacks = &stacks.Raw
+	}
+	switch p.target.End() {
+	case Exited:
+		end.Reason = recording.ReasonExited
+	case Execed:
+		end.Reason = recording.ReasonExeced
+	}
+	if p.options.Many() {
+		lost := p.target.Lost()
+		end.Lost = &lost
+	}
+	if c := p.reconciler.report(); c != nil {
+		end.Checks = &recording.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
+	}
+	return end
+}
+
+// endFile completes the recording.
+func (p *Process) endFile(end *recording.End, view *view.View) {
+	if p.heap.writer == nil {
+		return
+	}
+	end.Sources = export.RecordedSources(view)
+	err := p.heap.writer.Close(end)
+	if end.NotWritten > 0 {
+		err = fmt.Errorf("%w: %d events are not in it", err, end.NotWritten)
+	}
+	if err != nil {
+		p.observer.Warning(err)
+	}
+}
+
+// adoptFile moves the recording into the folder of results. When there is no room for it there, it stays where it is.
+func (p *Process) adoptFile(folder *output.Folder) {
+	if p.file == "" {
+		return
+	}
+	to := filepath.Join(folder.Dir, export.TraceName)
+	err := os.Rename(p.file, to)
+	if errors.Is(err, syscall.EXDEV) {
+		if err = copyFile(p.file, to); err == nil {
+			err = os.Remove(p.file)
+		}
+	}
+	if err != nil {
+		p.observer.Warning(fmt.Errorf("%w: the recording stays at %s", err, p.file))
+		return
+	}
+	p.file = to
+}
+
+// dropFile removes a recording in which there is nothing.
+func (p *Process) dropFile() {
+	if p.file == "" {
+		return
+	}
+	if err := os.Remove(p.file); err != nil {
+		p.observer.Warning(err)
+	}
+	p.file = ""
+}
+
+// giveBackFile saves the recording from a folder that could not be finished.
+func (p *Process) giveBackFile(folder *output.Folder) error {
+	if p.file == "" || filepath.Dir(p.file) != filepath.Join(folder.Dir, p.folder) {
+		return nil
+	}
+	path := p.temporaryFile()
+	if err := os.Rename(p.file, path); err != nil {
+		return err
+	}
+	p.file = path
+	return nil
+}
+
+// copyFile copies to another disk. What is left of it when that fails is removed.
+func copyFile(from, to string) error {
+	r, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	if err = errors.Join(err, w.Sync(), w.Close()); err != nil {
+		return errors.Join(err, os.Remove(to))
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+)
+
+const (
+	// peakAfter is how long a recording lasts before the holders at a new peak are read, and peakPause how long there is none
+	// after a reading: it takes about a second of a core.
+	peakAfter = 10 * time.Second
+	peakPause = 10 * time.Second
+	// peakGrowth is how much higher than the last one a peak is whose holders are read anew: one part in so many.
+	peakGrowth = 20
+	// scanTimeout is how long one reading may take, and how long the end of a recording may be put off for the last one.
+	scanTimeout = 15 * time.Second
+	// maxScans is how many processes are scanned at a time: each takes a core and a hundred megabytes.
+	maxScans = 2
+)
+
+// holderScans reads beside a recording who holds the live blocks: at a new peak, when it is asked for, and at the end. Everything but
+// the reading happens in the goroutine that owns the heap.
+type holderScans struct {
+	ctx      context.Context
+	heap     *recordedHeap
+	target   Target
+	observer Observer
+	drained  *drained
+	view     func() *view.View // of now
+	slots    chan struct{}     // bounds how many processes are scanned at a time
+
+	results chan scanned           // of the reading in progress; nil: none
+	cancel  context.CancelFunc     // of the same
+	read    *Scan                  // done, but not all events of its time are applied
+	show    bool                   // the reading was asked for
+	waiting []chan<- holdersAnswer // who asked for the result of a reading
+	peak    bool                   // it is that of a peak
+	wanted  bool                   // at once
+	last    bool                   // the recording is about to end
+	over    bool                   // the last reading was made, or none can be
+	next    time.Time              // no reading of a peak before
+	looked  time.Time              // when the live bytes were last looked at
+	height  uint64                 // of highest, bytes
+	sought  uint64                 // live bytes at which the holders of a peak were last sought
+	latest  *Scan
+	highest *view.Joined // at height
+	err     error        // why there was no reading, last
+}
+
+// scanned is what one reading gave.
+type scanned struct {
+	scan *Scan
+	err  error
+}
+
+// holdersAnswer is what one who has asked is told.
+type holdersAnswer struct {
+	joined *view.Joined
+	err    error
+}
+
+// newHolderScans begins the scans of a process. off: there is none.
+func newHolderScans(p *Process, slots chan struct{}, off bool) *holderScans {
+	return &holderScans{
+		ctx: p.ctx, heap: p.heap, target: p.target, observer: p.observer, drained: &p.drained, view: p.View, slots: slots,
+		over: off, next: p.start.Add(peakAfter),
+	}
+}
+
+// step goes on with what there is to do. It does not wait.
+func (s *holderScans) step() {
+	switch {
+	case s.over:
+	case s.read != nil:
+		s.join()
+	case s.results != nil:
+		s.receive()
+	default:
+		s.maybeBegin(time.Now())
+	}
+}
+
+// ask asks for a reading that is shown.
+func (s *holderScans) ask() { s.show, s.wanted = true, true }
+
+// tell asks for a reading whose result is sent to a channel that has room for it.
+func (s *holderScans) tell(to chan<- holdersAnswer) {
+	if s.over {
+		to <- holdersAnswer{err: ErrOver}
+		return
+	}
+	s.waiting, s.wanted = append(s.waiting, to), true
+}
+
+// finish asks for a last reading; over tells when it was made.
+func (s *holderScans) finish() { s.last, s.wanted = true, true }
+
+// maybeBegin begins to read when there is a reason.
+func (s *holderScans) maybeBegin(now time.Time) {
+	s.peak = !s.wanted && s.higher(now)
+	if !s.wanted && !s.peak {
+		return
+	}
+	s.wanted = false
+	ctx, cancel := context.WithTimeout(s.ctx, scanTimeout)
+	results, target, slots := make(chan scanned, 1), s.target, s.slots
+	s.results, s.cancel = results, cancel
+	go func() {
+		defer cancel()
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		case <-ctx.Done():
+			results <- scanned{err: context.Cause(ctx)}
+			return
+		}
+		scan, err := target.Holders(ctx)
+		results <- scanned{scan, err}
+	}()
+}
+
+// higher reports whether more is live than at the peak before, and notes it. What is joined later can be less: a job that
+// goes up and down with every step must not be read again and again.
+func (s *holderScans) higher(now time.Time) bool {
+	if now.Before(s.next) || now.Sub(s.looked) < time.Second {
+		return false
+	}
+	s.looked = now
+	live := s.heap.allocated()
+	if live <= s.sought+s.sought/peakGrowth {
+		return false
+	}
+	s.sought = live
+	return true
+}
+
+// allocated is what the allocators of all devices have handed out, bytes, as far as it is known.
+func (h *recordedHeap) allocated() uint64 {
+	var sum uint64
+	totals := h.Totals()
+	for i := range totals.Accounts {
+		if a := &totals.Accounts[i]; a.Allocated != event.Unknown {
+			sum += a.Allocated
+		}
+	}
+	return sum
+}
+
+// receive takes what was read, once it is there.
+func (s *holderScans) receive() {
+	select {
+	case got := <-s.results:
+		s.results, s.cancel = nil, nil
+		s.read, s.err = got.scan, got.err
+		if got.err != nil {
+			s.failed()
+		}
+	default:
+	}
+}
+
+// failed says that holders which were asked for could not be read. Where there is no allocator there is nothing to say.
+func (s *holderScans) failed() {
+	if s.show && !errors.Is(s.err, context.Canceled) {
+		s.observer.Notice(fmt.Sprintf("who holds the live blocks could not be read: %v", s.err))
+	}
+	s.answer(holdersAnswer{err: s.err})
+	if errors.Is(s.err, ErrNoState) || errors.Is(s.err, context.Canceled) {
+		s.err = nil
+	}
+	s.end()
+}
+
+func (s *holderScans) answer(a holdersAnswer) {
+	for _, to := range s.waiting {
+		to <- a
+	}
+	s.waiting = nil
+}
+
+func (s *holderScans) end() {
+	s.read, s.show = nil, false
+	s.next = time.Now().Add(peakPause)
+	if s.over = s.last && !s.wanted; !s.over {
+		go debug.FreeOSMemory() // a reading takes a hundred megabytes; events must not wait
+	}
+}
+
+// join brings holders and events together, once all events up to the end of the reading are there.
+func (s *holderScans) join() {
+	if s.drained.to <= s.read.Until {
+		return
+	}
+	s.latest = s.read
+	if s.peak || s.show || s.waiting != nil {
+		joined := s.joined(s.view())
+		if joined.Bytes > s.height {
+			s.height, s.highest = joined.Bytes, joined
+		}
+		if s.show {
+			s.observer.Holders(joined)
+		}
+		s.answer(holdersAnswer{joined: joined})
+	}
+	s.end()
+}
+
+// joined is the live blocks with the holders of the latest reading; nil when there was none.
+func (s *holderScans) joined(v *view.View) *view.Joined {
+	if s.latest == nil {
+		return nil
+	}
+	return s.latest.Join(v, s.heap.Blocks())
+}
+
+// stop ends it, also in the middle. The process may have ended: what was read of it before stays.
+func (s *holderScans) stop() {
+	if s.cancel != nil {
+		s.cancel()
+	}
+	if s.read != nil {
+		s.latest = s.read
+	}
+	s.answer(holdersAnswer{err: ErrOver})
+	s.read, s.over = nil, true
+}
+
+// tables are the holders at the end and, where more was live then, at the highest peak that was looked into.
+func (s *holderScans) tables(now *view.Joined) []table.HeldInput {
+	if s.err != nil {
+		s.observer.Warning(fmt.Errorf("who holds the live blocks could not be read: %w", s.err))
+	}
+	var out []table.HeldInput
+	live := uint64(0)
+	if now != nil {
+		live = now.Bytes
+		out = append(out, table.HeldInput{Title: "live in torch", Joined: now})
+	}
+	if s.highest != nil && s.height > live+live/peakGrowth {
+		out = append(out, table.HeldInput{Title: "with " + table.Bytes(s.height) + " live", Joined: s.highest})
+	}
+	return out
+}

@@ -1,0 +1,175 @@
+//go:build amd64
+
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/who"
+	"github.com/gputrace/gputrace/process"
+)
+
+// inspector is the Inspector of a running process.
+type inspector struct {
+	process *process.Process
+	driver  *Driver
+	first   *firstLook
+
+	use       chan struct{} // whoever has put something in uses the allocator
+	allocator *inspect.Allocator
+}
+
+func newInspector(ctx context.Context, p *process.Process, d *Driver) *inspector {
+	return &inspector{process: p, driver: d, first: d.look(ctx, p), use: make(chan struct{}, 1)}
+}
+
+// noState is the absence of an allocator whose state could be read.
+type noState struct{ error }
+
+func (e noState) Unwrap() error        { return e.error }
+func (e noState) Is(target error) bool { return target == ErrNoState }
+
+// absent has an error that says that there is no allocator be ErrNoState.
+func absent(err error) error {
+	if errors.Is(err, inspect.ErrNoAllocator) || errors.Is(err, inspect.ErrOtherBackend) {
+		return noState{err}
+	}
+	return err
+}
+
+// withAllocator calls f with the process's allocator, in a goroutine of its own that is left behind when ctx is done: each reading ends by
+// itself within some seconds. There is one at a time.
+func withAllocator[T any](ctx context.Context, i *inspector, f func(*inspect.Allocator) (T, error)) (T, error) {
+	var zero T
+	select {
+	case i.use <- struct{}{}:
+	case <-ctx.Done():
+		return zero, ctx.Err()
+	}
+	return within(ctx, func() (T, error) {
+		defer func() { <-i.use }()
+		if i.allocator == nil {
+			a, err := inspect.Find(i.process)
+			if err != nil {
+				return zero, absent(err)
+			}
+			i.allocator = a
+		}
+		out, err := f(i.allocator)
+		return out, absent(err)
+	})
+}
+
+// within calls f in a goroutine of its own, which is left behind when ctx is done.
+func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	results := make(chan result, 1)
+	go func() {
+		value, err := f()
+		results <- result{value, err}
+	}()
+	select {
+	case r := <-results:
+		return r.value, r.err
+	case <-ctx.Done():
+		var zero T
+		return zero, ctx.Err()
+	}
+}
+
+func (i *inspector) Totals(ctx context.Context) ([]Totals, error) {
+	return withAllocator(ctx, i, func(a *inspect.Allocator) ([]Totals, error) {
+		devices, err := a.Totals()
+		if err != nil {
+			return nil, err
+		}
+		var out []Totals
+		for _, d := range devices {
+			out = append(out, Totals{Device: d.Device, Allocated: d.Allocated, Reserved: d.Reserved})
+		}
+		return out, nil
+	})
+}
+
+func (i *inspector) AllocatorState(ctx context.Context) (*AllocatorState, error) {
+	return withAllocator(ctx, i, func(a *inspect.Allocator) (*AllocatorState, error) {
+		sweep, err := a.Sweep()
+		if err != nil {
+			return nil, err
+		}
+		out := &AllocatorState{Until: sweep.To}
+		for k := range sweep.Devices {
+			out.Devices = append(out.Devices, observation(i.process.PID, &sweep.Devices[k]))
+		}
+		return out, nil
+	})
+}
+
+// observation puts what was read of one device into the heap's form.
+func observation(pid int, d *inspect.DeviceSweep) event.Observation {
+	o := event.Observation{
+		PID: uint32(pid), Device: event.Device{Type: event.DeviceCUDA, Index: int8(d.Before.Device)}, From: d.Window.From, To: d.Window.To,
+		Allocated: event.Unknown, Reserved: event.Unknown,
+	}
+	if d.Window.Settled && d.Before == d.After {
+		o.Allocated, o.Reserved = d.Before.Allocated, d.Before.Reserved
+	}
+	for i := range d.Segments {
+		g := &d.Segments[i]
+		if d.Balanced { // otherwise a segment can be there in parts
+			o.Segments = append(o.Segments, event.ObservedSegment{Addr: g.Addr, Size: g.Size, Expandable: g.Expandable})
+		}
+		for _, b := range g.Blocks {
+			if b.State == inspect.StateAllocated {
+				o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream})
+			}
+		}
+	}
+	if !d.Balanced {
+		o.Reserved = event.Unknown
+	}
+	return o
+}
+
+func (i *inspector) Holders(ctx context.Context) (*Scan, error) {
+	report, err := within(ctx, func() (*who.Report, error) { return who.Read(i.process, nil) })
+	if err != nil {
+		return nil, absent(err)
+	}
+	known := holders.New(report)
+	return &Scan{
+		Until: report.Time + uint64(report.Stats.Confirm),
+		Join:  func(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined { return known.Join(v, blocks) },
+	}, nil
+}
+
+// Memory reads the driver, and the allocator if there was one so far.
+func (i *inspector) Memory(ctx context.Context) *Memory {
+	select {
+	case <-i.first.done:
+	case <-ctx.Done():
+		return &Memory{DriverErr: fmt.Errorf("wait for the GPU's driver: %w", ctx.Err())}
+	}
+	select {
+	case i.use <- struct{}{}:
+		defer func() { <-i.use }()
+	case <-ctx.Done():
+		return &Memory{TorchErr: ctx.Err()}
+	}
+	m := ReadMemory(ctx, i.process, i.driver, i.allocator).Memory()
+	m.Fresh = i.first.fresh
+	return m
+}
+
+func (i *inspector) Driver() (version string, devices []string) { return i.first.known() }

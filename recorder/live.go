@@ -1,0 +1,184 @@
+package recorder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// State is what is known while a recording runs.
+type State struct {
+	Time      time.Time
+	Processes []ProcessState // by rank, then as they were found: those that have not ended
+	Lost      uint64         // events of all processes
+}
+
+// ProcessState is one process of a State.
+type ProcessState struct {
+	Process *Process
+	Totals  heap.Totals
+	Rate    float64 // blocks that were allocated a second, lately
+	Curve   []Sample
+}
+
+// Sample is a process's memory at a moment.
+type Sample struct {
+	Time      time.Time
+	Allocated uint64 // bytes, of all devices, as far as it is known
+	Reserved  uint64 // likewise
+	Allocs    uint64 // since the attach
+}
+
+// maxCurve is how many samples are kept: ten minutes.
+const maxCurve = 600
+
+// sampleEvery is how often a sample is taken, and the state shown.
+const sampleEvery = time.Second
+
+// samples are the last of a process, a second apart.
+type samples struct {
+	curve []Sample
+	rate  float64
+}
+
+// take adds a sample.
+func (s *samples) take(now time.Time, h *recordedHeap) {
+	totals := h.Totals()
+	n := Sample{Time: now, Allocated: h.allocated()}
+	for i := range totals.Accounts {
+		n.Reserved += totals.Accounts[i].Reserved
+		n.Allocs += totals.Accounts[i].Allocs
+	}
+	if len(s.curve) > 0 {
+		last := &s.curve[len(s.curve)-1]
+		s.rate = float64(n.Allocs-last.Allocs) / now.Sub(last.Time).Seconds()
+	}
+	if len(s.curve) == maxCurve {
+		s.curve = append(s.curve[:0], s.curve[1:]...)
+	}
+	s.curve = append(s.curve, n)
+}
+
+// Totals are those of all processes, as if they were one's.
+func (s *State) Totals() heap.Totals {
+	var out heap.Totals
+	for i := range s.Processes {
+		t := &s.Processes[i].Totals
+		out.Accounts = append(out.Accounts, t.Accounts...)
+		out.Drivers = append(out.Drivers, t.Drivers...)
+	}
+	return out
+}
+
+// Rate is that of all processes.
+func (s *State) Rate() float64 {
+	sum := 0.0
+	for i := range s.Processes {
+		sum += s.Processes[i].Rate
+	}
+	return sum
+}
+
+// show takes a sample of each process and shows the state, once a second.
+func (r *Recorder) show() {
+	now := time.Now()
+	if now.Sub(r.shown) < sampleEvery || len(r.now) == 0 {
+		return
+	}
+	r.shown = now
+	for _, p := range r.now {
+		p.samples.take(now, p.heap)
+	}
+	r.observer.Live(r.state())
+}
+
+func (r *Recorder) state() *State {
+	out := &State{Time: time.Now(), Lost: r.source.Lost()}
+	for _, p := range ordered(r.all) {
+		if p.done == nil {
+			out.Processes = append(out.Processes, ProcessState{
+				Process: p, Totals: p.heap.Totals(), Rate: p.samples.rate, Curve: append([]Sample(nil), p.samples.curve...),
+			})
+		}
+	}
+	return out
+}
+
+// serve answers what other goroutines ask.
+func (r *Recorder) serve() {
+	for {
+		select {
+		case f := <-r.requests:
+			f()
+		default:
+			return
+		}
+	}
+}
+
+// do calls f in the goroutine of Run. The error is ErrOver, or that of ctx.
+func (r *Recorder) do(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	request := func() {
+		defer close(done)
+		f()
+	}
+	select {
+	case r.requests <- request:
+		<-done
+		return nil
+	case <-r.running:
+		return ErrOver
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// State is that of now. It may be called from any goroutine while Run runs, as View and Holders may. They wait for the events that are
+// being applied, some 40 ms at most while the source is quiet.
+func (r *Recorder) State(ctx context.Context) (*State, error) {
+	var out *State
+	err := r.do(ctx, func() { out = r.state() })
+	return out, err
+}
+
+// View is the live set of a process. It does not change any more.
+func (r *Recorder) View(ctx context.Context, pid int) (*view.View, error) {
+	var out *view.View
+	err := r.do(ctx, func() {
+		if p := r.now[pid]; p != nil {
+			out = p.View()
+		}
+	})
+	if err == nil && out == nil {
+		err = fmt.Errorf("pid %d: %w", pid, ErrOver)
+	}
+	return out, err
+}
+
+// Holders scans a process for what holds its live blocks, which takes about a second, and brings both together. With
+// Options.NoHolders the error is ErrOver.
+func (r *Recorder) Holders(ctx context.Context, pid int) (*view.Joined, error) {
+	answers := make(chan holdersAnswer, 1)
+	err := r.do(ctx, func() {
+		if p := r.now[pid]; p != nil {
+			p.scans.tell(answers)
+		} else {
+			answers <- holdersAnswer{err: fmt.Errorf("pid %d: %w", pid, ErrOver)}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case a := <-answers:
+		return a.joined, a.err
+	case <-r.running:
+		return nil, ErrOver
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,27 @@
+package recorder
+
+import "github.com/gputrace/gputrace/event"
+
+// lossWatch looks at a source's count of lost events at every read, so that it is known when they were lost.
+type lossWatch struct {
+	events uint64 // that were lost up to looked
+	looked uint64 // on the clock of the events
+}
+
+// look tells of events that were lost since the last look.
+func (w *lossWatch) look(s Source, tell func(from, to uint64)) {
+	begun := s.Now()
+	if events := s.Lost(); events > w.events {
+		tell(w.looked, s.Now())
+		w.events = events
+	}
+	w.looked = begun
+}
+
+// lose notes in the live set, and in the recording, what a process lost of its own when events of any process were lost.
+func (p *Process) lose(from, to uint64) {
+	if n := p.target.Lost(); n > p.lost {
+		p.heap.Lose(uint32(p.PID()), event.Loss{From: from, To: to, Events: n - p.lost})
+		p.lost = n
+	}
+}

@@ -1,0 +1,288 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"os"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// madeTarget is a process that never was.
+type madeTarget struct {
+	pid     int
+	about   process.About
+	found   Found
+	end     End
+	ended   bool // the process does not run any more
+	began   bool
+	lost    uint64
+	over    uint64
+	before  []Totals
+	noState error // why there is no allocator state; nil: there is
+	memory  *Memory
+
+	mu    sync.Mutex
+	state func(ctx context.Context) (*AllocatorState, error)
+	scan  func(ctx context.Context) (*Scan, error)
+}
+
+func (t *madeTarget) PID() int                   { return t.pid }
+func (t *madeTarget) About() *process.About      { return &t.about }
+func (t *madeTarget) NameNow() string            { return t.about.Name }
+func (t *madeTarget) UID() (int, error)          { return 0, errors.New("none") }
+func (t *madeTarget) Alive() bool                { return !t.ended }
+func (t *madeTarget) Found() *Found              { return &t.found }
+func (t *madeTarget) Began() bool                { return t.began }
+func (t *madeTarget) End() End                   { return t.end }
+func (t *madeTarget) Lost() uint64               { return t.lost }
+func (t *madeTarget) OverLimit() uint64          { return t.over }
+func (t *madeTarget) Stacks() Stacks             { return Stacks{} }
+func (t *madeTarget) File(string) io.Reader      { return nil }
+func (t *madeTarget) Close()                     {}
+func (t *madeTarget) Driver() (string, []string) { return "", nil }
+
+func (t *madeTarget) Stack(id event.StackID) *event.Stack {
+	return &event.Stack{ID: id, Frames: []event.Frame{{Kind: event.FramePython, Func: "train", File: "/app/train.py", Line: int(id)}}}
+}
+
+func (t *madeTarget) Totals(context.Context) ([]Totals, error) { return t.before, t.noState }
+
+func (t *madeTarget) AllocatorState(ctx context.Context) (*AllocatorState, error) {
+	t.mu.Lock()
+	state := t.state
+	t.mu.Unlock()
+	if state == nil {
+		return nil, noStateHere
+	}
+	return state(ctx)
+}
+
+func (t *madeTarget) Holders(ctx context.Context) (*Scan, error) {
+	t.mu.Lock()
+	scan := t.scan
+	t.mu.Unlock()
+	if scan == nil {
+		return nil, noStateHere
+	}
+	return scan(ctx)
+}
+
+func (t *madeTarget) Memory(context.Context) *Memory {
+	if t.memory == nil {
+		return &Memory{DriverErr: errors.New("no driver")}
+	}
+	return t.memory
+}
+
+var noStateHere = &outcome{ErrNoState, "no PyTorch here"}
+
+// madeSource is a Source whose events a test writes. A batch is applied at each Read.
+type madeSource struct {
+	start   []Target // that are there when it starts
+	startBy func(ctx context.Context) error
+	program bool
+
+	mu       sync.Mutex
+	batches  []madeBatch
+	arrived  []Target
+	stopped  bool
+	passed   []os.Signal
+	finished bool
+	closed   bool
+	lost     uint64
+	clock    uint64
+	ended    bool
+	code     int
+	hang     bool // it never ends by itself
+}
+
+// madeBatch is what one Read gives.
+type madeBatch struct {
+	events []event.Event
+	arrive []Target
+	lost   uint64
+	then   func() // when it is read
+}
+
+func (s *madeSource) Start(ctx context.Context) error {
+	if s.startBy != nil {
+		if err := s.startBy(ctx); err != nil {
+			return err
+		}
+	}
+	s.arrived = append(s.arrived, s.start...)
+	return nil
+}
+
+func (s *madeSource) Read(buf []event.Event) ([]event.Event, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock += 1e6
+	if len(s.batches) == 0 {
+		if s.stopped || !s.hang {
+			return buf, io.EOF
+		}
+		s.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		s.mu.Lock()
+		return buf, nil
+	}
+	b := s.batches[0]
+	s.batches = s.batches[1:]
+	s.arrived = append(s.arrived, b.arrive...)
+	s.lost += b.lost
+	for _, e := range b.events {
+		s.clock = max(s.clock, e.Time)
+	}
+	if b.then != nil {
+		b.then()
+	}
+	return append(buf, b.events...), nil
+}
+
+func (s *madeSource) Arrived() []Target {
+	a := s.arrived
+	s.arrived = nil
+	return a
+}
+
+func (s *madeSource) Emptied() bool { return true }
+
+func (s *madeSource) Now() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clock
+}
+
+func (s *madeSource) Lost() uint64 { return s.lost }
+
+func (s *madeSource) Hits() ([]recording.Hits, error) {
+	return []recording.Hits{{Probe: "libc10.so report", Hits: 3, Emitted: 3}}, nil
+}
+
+func (s *madeSource) Ended() bool { return s.ended }
+func (s *madeSource) Finish()     { s.finished = true }
+
+func (s *madeSource) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+}
+
+func (s *madeSource) Signal(sig os.Signal) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.program {
+		s.passed = append(s.passed, sig)
+	}
+	return s.program
+}
+
+func (s *madeSource) Wait() (int, bool) { return s.code, s.program }
+
+func (s *madeSource) Close() error {
+	s.closed = true
+	return nil
+}
+
+// noted is an Observer that keeps what it is told.
+type noted struct {
+	mu       sync.Mutex
+	notices  []string
+	warnings []string
+	attached []int
+	ended    []int
+	states   int
+	shown    []*view.Joined
+	ready    int
+	readyErr error
+	onReady  func()
+}
+
+func (n *noted) Notice(text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.notices = append(n.notices, text)
+}
+
+func (n *noted) Warning(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.warnings = append(n.warnings, err.Error())
+}
+
+func (n *noted) Attached(p *Process) { n.attached = append(n.attached, p.PID()) }
+
+func (n *noted) Ready() error {
+	n.ready++
+	if n.onReady != nil {
+		n.onReady()
+	}
+	return n.readyErr
+}
+
+func (n *noted) Live(*State) { n.states++ }
+func (n *noted) Holders(j *view.Joined) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.shown = append(n.shown, j)
+}
+
+func (n *noted) Ended(p *Process) { n.ended = append(n.ended, p.PID()) }
+
+var cuda0 = event.Device{Type: event.DeviceCUDA}
+
+// alloc and free are events of the caching allocator.
+func alloc(pid int, at, addr, size, total uint64) event.Event {
+	return event.Event{
+		Time: at, PID: uint32(pid), TID: uint32(pid), Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda0, Addr: addr, Size: size,
+		Requested: size, Stack: 1, Allocated: total, Reserved: 1 << 30, Handle: event.Unknown, Context: event.Unknown,
+	}
+}
+
+func free(pid int, at, addr, size, total uint64) event.Event {
+	e := alloc(pid, at, addr, size, total)
+	e.Kind, e.Stack = event.KindFree, 0
+	return e
+}
+
+// madeScan holds nothing, at a time.
+func madeScan(until uint64) *Scan {
+	return &Scan{Until: until, Join: func(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
+		j := &view.Joined{}
+		for b := range blocks {
+			j.Bytes += b.Size
+		}
+		return j
+	}}
+}
+
+// resultsOfTest are the files that a test writes.
+var resultsOfTest = &output.Results{
+	Files: []string{"trace.gputrace", "inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz", "report.html", "x.svg"}, Parts: regexp.MustCompile(`pid`),
+}
+
+// newMade is a recorder of a made source, which writes into a folder of the test's own.
+func newMade(t *testing.T, s *madeSource, change func(*Options)) (*Recorder, *noted, *Options) {
+	t.Helper()
+	n := &noted{}
+	o := &Options{PIDs: []int{7}, Output: t.TempDir() + "/out", Observer: n, Version: "test", MaxStacks: 10, Results: resultsOfTest}
+	if change != nil {
+		change(o)
+	}
+	r := NewFrom(s, o)
+	t.Cleanup(func() { _ = r.Close() })
+	return r, n, o
+}

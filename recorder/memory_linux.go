@@ -1,0 +1,201 @@
+//go:build amd64
+
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/allocator"
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/nvml"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/hook"
+)
+
+// Driver asks the GPU driver for its own figures. It is started in the background, as that can take seconds.
+type Driver struct {
+	opened  chan struct{} // closed when library and err are there
+	library *nvml.Library
+	err     error
+}
+
+// OpenDriver starts NVML.
+func OpenDriver() *Driver {
+	d := &Driver{opened: make(chan struct{})}
+	go func() {
+		defer close(d.opened)
+		d.library, d.err = nvml.Open(nil)
+	}()
+	return d
+}
+
+// ask gives the driver's figures of a process; the error says why there are none, or why their devices are not known.
+func (d *Driver) ask(ctx context.Context, p *process.Process) (*nvml.Reading, []nvml.Use, error) {
+	select {
+	case <-d.opened:
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("wait for the GPU's driver: %w", ctx.Err())
+	}
+	if d.err != nil {
+		return nil, nil, d.err
+	}
+	r, err := d.library.Read()
+	if err != nil {
+		return nil, nil, err
+	}
+	uses, err := r.Of(nvml.NewTarget(p))
+	return r, uses, err
+}
+
+// firstLook is what the driver said of a process when its trace began.
+type firstLook struct {
+	done    chan struct{} // closed when what follows is there
+	fresh   bool          // the process had no device memory
+	version string        // of the driver; empty: not known
+	seen    []nvml.Use    // the devices that the process sees; those without an ordinal are not told apart
+}
+
+// look finds out whether the process has no device memory yet, now or a moment later: then it had none before either.
+func (d *Driver) look(ctx context.Context, p *process.Process) *firstLook {
+	l := &firstLook{done: make(chan struct{})}
+	empty := !loadsDriver(p)
+	go func() {
+		defer close(l.done)
+		r, uses, err := d.ask(ctx, p)
+		l.fresh = empty || len(uses) > 0 && (err == nil || errors.Is(err, nvml.ErrOrder)) && !slices.ContainsFunc(uses, isListed)
+		l.seen = uses
+		if r != nil {
+			l.version = r.Driver
+		}
+	}()
+	return l
+}
+
+// shownDevices is how many devices are named in one line.
+const shownDevices = 2
+
+// known is what look has found out so far, for people: the driver's version and the devices; empty when there is nothing yet.
+func (l *firstLook) known() (version string, devices []string) {
+	select {
+	case <-l.done:
+	default:
+		return "", nil
+	}
+	for i := range l.seen {
+		if i == shownDevices {
+			devices = append(devices, fmt.Sprintf("and %d more", len(l.seen)-i))
+			break
+		}
+		u := &l.seen[i]
+		name := "cuda:?"
+		if u.Ordinal >= 0 {
+			name = fmt.Sprint("cuda:", u.Ordinal)
+		}
+		devices = append(devices, fmt.Sprintf("%s %s %s", name, u.Device.Name, table.Bytes(unknown(u.Device.Total))))
+	}
+	return l.version, devices
+}
+
+// isListed is also true where the driver does not say whether it lists the process.
+func isListed(u nvml.Use) bool { return !errors.Is(u.Err, nvml.ErrNotListed) }
+
+// loadsDriver says whether a process has a GPU driver's library, without which it has no device memory.
+func loadsDriver(p *process.Process) bool {
+	maps, err := p.Maps()
+	if err != nil {
+		return true
+	}
+	return slices.ContainsFunc(maps, func(m process.Mapping) bool {
+		return m.Inode != 0 && (hook.Driver.Matches(m.Path) || hook.HIP.Matches(m.Path) || hook.LevelZero.Matches(m.Path))
+	})
+}
+
+// Reading is what the driver and the caching allocator's state say of a process, both of the same moment if they can be had so.
+type Reading struct {
+	State     *allocator.State // nil: StateErr says why, or there is no allocator
+	StateErr  error
+	uses      []nvml.Use
+	driverErr error
+	moved     bool
+}
+
+const (
+	readingTries   = 5
+	readingTimeout = time.Second
+	// stateTimeout is how long an instant is waited for at which all of the allocator state stands still.
+	stateTimeout = 500 * time.Millisecond
+)
+
+// ReadMemory reads the allocator's state between two readings of the driver, until those agree. source nil: there is no state.
+func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *inspect.Allocator) *Reading {
+	m := &Reading{}
+	_, m.uses, m.driverErr = d.ask(ctx, p)
+	for end, tries := time.Now().Add(readingTimeout), 1; ; tries++ {
+		if !m.readState(source) {
+			return m
+		}
+		before := m.uses
+		if len(before) > 0 {
+			_, m.uses, m.driverErr = d.ask(ctx, p)
+		}
+		m.moved = !slices.EqualFunc(before, m.uses, sameUse)
+		if !m.moved || tries == readingTries || time.Now().After(end) || ctx.Err() != nil {
+			return m
+		}
+	}
+}
+
+// readState reports whether the state could be read. One that was read before stays.
+func (m *Reading) readState(source *inspect.Allocator) bool {
+	if source == nil {
+		return true
+	}
+	read, err := source.MapNow(stateTimeout)
+	switch {
+	case err == nil:
+		m.State = allocator.New(read)
+	case m.State == nil:
+		m.StateErr = err
+	}
+	return err == nil
+}
+
+func sameUse(x, y nvml.Use) bool {
+	return x.Ordinal == y.Ordinal && x.Used == y.Used && x.Device.Index == y.Device.Index && x.Device.MIG == y.Device.MIG
+}
+
+// Memory is the reading in the form in which figures are added up.
+func (m *Reading) Memory() *Memory {
+	out := &Memory{TorchErr: m.StateErr, DriverErr: m.driverErr, Moved: m.moved, HasTorch: m.State != nil}
+	if m.State != nil {
+		out.Torch = m.State.Torch()
+	}
+	for i := range m.uses {
+		out.Driver = append(out.Driver, driverUse(&m.uses[i]))
+	}
+	return out
+}
+
+func driverUse(u *nvml.Use) balance.DriverUse {
+	out := balance.DriverUse{
+		Device: u.Ordinal, Used: unknown(u.Used), Name: u.Device.Name, UUID: u.Device.UUID, Total: unknown(u.Device.Total), All: unknown(u.Device.Used),
+	}
+	if u.Err != nil {
+		out.Why = u.Err.Error()
+	}
+	return out
+}
+
+func unknown(n uint64) uint64 {
+	if n == nvml.Unknown {
+		return event.Unknown
+	}
+	return n
+}

@@ -1,0 +1,149 @@
+package recorder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// Process is the recording of one process.
+type Process struct {
+	options  *Options
+	observer Observer
+	ctx      context.Context // of what is read beside the events
+	target   Target
+	about    *process.About
+	rank     rank
+	folder   string // its own in that of the results; empty: that itself
+	file     string // where the recording is; empty: there is none
+
+	heap       *recordedHeap
+	info       *recording.Info
+	before     []Totals // when the trace began
+	stateErr   error    // why the allocator's totals are not known
+	drained    drained
+	reconciler *reconciler
+	scans      *holderScans
+	samples    samples
+
+	lost    uint64 // events, as far as they are noted
+	limited bool   // it was said that there are too many stacks
+	start   time.Time
+	end     time.Time
+	done    *concluded // nil: it is being recorded
+}
+
+// begin begins the recording of a process.
+func (r *Recorder) begin(t Target) *Process {
+	p := &Process{
+		options: r.options, observer: r.observer, ctx: r.scans, target: t, about: t.About(), start: time.Now(),
+		heap: newRecordedHeap(r.observer.Warning),
+	}
+	p.rank = rankOf(p.about.Environ)
+	if r.options.Many() {
+		p.folder = p.rank.folder(t.PID())
+		if r.folders[p.folder]++; r.folders[p.folder] > 1 {
+			p.folder = fmt.Sprintf("%s.%d", p.folder, r.folders[p.folder])
+		}
+	}
+	p.startFile(r.source.Now())
+	p.reconciler = newReconciler(p.ctx, p.heap, t, p.observer, &p.drained)
+	p.scans = newHolderScans(p, r.slots, r.options.NoHolders)
+	p.readTotals()
+	return p
+}
+
+// PID is the number of the process.
+func (p *Process) PID() int { return p.target.PID() }
+
+// Name is the name of its program.
+func (p *Process) Name() string { return p.about.Name }
+
+// NameNow is the name of the program that the process runs now, if it still does.
+func (p *Process) NameNow() string { return p.target.NameNow() }
+
+// UID is its effective user.
+func (p *Process) UID() (int, error) { return p.target.UID() }
+
+// Who names it for people, by its rank where that is known.
+func (p *Process) Who() string { return p.rank.recorded().Process(p.PID()) }
+
+// Command is its command line, shortened.
+func (p *Process) Command() string { return words.CommandLine(p.about.Cmdline, p.about.Name) }
+
+// Found describes the attach.
+func (p *Process) Found() *Found { return p.target.Found() }
+
+// Driver is what is known so far of the GPU's driver: its version, and a line for each device that the process sees.
+func (p *Process) Driver() (version string, devices []string) { return p.target.Driver() }
+
+// End says why its events ended.
+func (p *Process) End() End { return p.target.End() }
+
+// View puts the live set of now in order. It must be called from the goroutine of Run, or after that.
+func (p *Process) View() *view.View { return p.viewOf(p.heap.Snapshot()) }
+
+func (p *Process) viewOf(s *heap.Snapshot) *view.View {
+	return view.New(s, p.target.Stack, &view.Options{Library: p.torchFolders(), Source: p.target.File})
+}
+
+// torchFolders tells PyTorch's own Python files where they are not in the usual places.
+func (p *Process) torchFolders() []string {
+	var out []string
+	for _, h := range p.target.Found().Hooks {
+		if prefix := stacks.PackagePrefix(h.File); prefix != "" {
+			out = append(out, prefix)
+		}
+	}
+	return out
+}
+
+// look asks for a comparison and a scan that are shown.
+func (p *Process) look() {
+	p.reconciler.ask()
+	p.scans.ask()
+}
+
+// finish asks for the last comparison and scan.
+func (p *Process) finish() {
+	p.reconciler.finish()
+	p.scans.finish()
+}
+
+// settled reports whether those were made.
+func (p *Process) settled() bool { return p.reconciler.last && p.reconciler.over && p.scans.over }
+
+// advance goes on with what is done beside the events: those of a read that began at a time were applied.
+func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
+	p.drained.applied(begun, events, emptied)
+	p.reconciler.step()
+	p.scans.step()
+	if p.reconciler.round == nil {
+		p.heap.checkpoint()
+	}
+}
+
+// warnLimit says once that not all stacks are kept.
+func (p *Process) warnLimit() {
+	if !p.limited && p.target.OverLimit() > 0 {
+		p.limited = true
+		p.observer.Warning(fmt.Errorf("there are more than %d different stacks: further ones are counted as %s (--max-stacks)",
+			p.options.MaxStacks, event.OverLimit))
+	}
+}
+
+// Processes is a number of processes in words.
+func Processes(n int) string {
+	if n == 1 {
+		return "1 process"
+	}
+	return fmt.Sprintf("%d processes", n)
+}

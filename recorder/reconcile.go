@@ -1,0 +1,365 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// The live set is the sum of events, and events can be lost. The caching allocator of the process keeps the same blocks in its own
+// memory, which can be read at any time but not at one instant: while it is read, from From to To, the job goes on.
+//
+//	events   ──a──f──a──────────────a──f────a─────────────f──a──▶ time
+//	                      From├──────────reading──────────┤To
+//	                      Watch: the heap notes which        │ drained > To: compare
+//	                      addresses events name              ▼
+//
+// Invariant: a block is compared only if no event of the reading's time names its address. Of such a block the state says what was so
+// at From, and at To, and at each moment between. So, once every event up to To was applied (drained > To):
+//
+//	in the state, not in the live set   its allocation was lost: it is added, without a stack
+//	in the live set, not in the state   its free was lost: it is retired
+//	in both                             nothing to do
+//
+// Where no event was lost nothing is ever added or retired after the first comparison; if something is, that is a bug, and is said.
+// One reading can fail (the job changes what is being read): it is tried again until roundTimeout. Then it is left until the next
+// time: the live set is as good as its events.
+//
+//	idle ──due, asked, losses over──▶ reading ──read──▶ read ──drained > To──▶ compared ──▶ idle
+//	 ▲                                  │ ▲              │ not consistent, or segments open
+//	 └──────── no state, too long ──────┘ └── pause ◀────┘
+
+const (
+	// checkEvery is how often the live set is compared with the allocator's state when nothing calls for it.
+	checkEvery = time.Minute
+	// checkSoon is when it is tried again after a state that was not there yet, or segments that were left open.
+	checkSoon = 5 * time.Second
+	// lossesOver is how long no event must have been lost for the losses to be over.
+	lossesOver = time.Second
+	// roundTimeout is how long one comparison is tried: a job that never rests leaves no moment for it.
+	roundTimeout = 5 * time.Second
+	// segmentTimeout is how long it goes on only because of the segments, which take a quieter moment than the blocks.
+	segmentTimeout = time.Second
+	roundPause     = 20 * time.Millisecond // between two tries
+	// maxEventDelay is how much later than others an event can come, at most: then all before it are there. Nanoseconds.
+	maxEventDelay = 100e6
+	// readTimeout is how long one reading may take.
+	readTimeout = 10 * time.Second
+)
+
+// drained is a time up to which all events are applied, on their clock.
+type drained struct{ to uint64 }
+
+// applied notes which events the heap has: those of a read that began at a time and may have emptied the ring.
+func (d *drained) applied(begun uint64, events []event.Event, emptied bool) {
+	if emptied {
+		d.to = begun
+	} else if len(events) == 0 {
+		return
+	} else if last := events[len(events)-1].Time; last > maxEventDelay {
+		d.to = max(d.to, last-maxEventDelay)
+	}
+}
+
+// losses is what was lost so far.
+type losses struct{ events, gaps uint64 }
+
+// reconciler compares the live set of a process with its allocator's state, again and again, and puts right what lost events left.
+// The state is read beside the draining of the events; everything else happens in the goroutine that owns the heap.
+type reconciler struct {
+	ctx      context.Context
+	heap     *recordedHeap
+	target   Target
+	observer Observer
+	drained  *drained
+	checks   table.Checks
+
+	round   *round // in progress; nil: none
+	asked   bool   // by the user
+	wanted  bool   // at once
+	last    bool   // the recording is about to end
+	over    bool   // the last comparison was made, or none can be
+	next    time.Time
+	resume  time.Time // no round because of losses before
+	open    int       // rounds in a row that left segments open
+	absent  int       // rounds that found no state
+	settled losses
+	current losses
+	counted time.Time // when the losses were
+	changed time.Time // when current did
+}
+
+// round is one comparison: as many readings as it takes.
+type round struct {
+	begun   time.Time
+	pause   time.Time // no reading before
+	asked   bool
+	results chan reading       // of the reading in progress; nil: none
+	cancel  context.CancelFunc // of the same
+	state   *AllocatorState    // that was read and is not compared yet
+	lost    bool               // events were lost since the round before
+	// compared are the devices of which the blocks were compared, and whether the segments were too.
+	compared map[int]bool
+	blocks   uint64
+	sum      heap.Result // of all comparisons: how events and state differed
+	err      error       // why the last reading was no use
+}
+
+// reading is what one look at the state gave.
+type reading struct {
+	state *AllocatorState
+	err   error
+}
+
+func newReconciler(ctx context.Context, h *recordedHeap, t Target, o Observer, d *drained) *reconciler {
+	return &reconciler{ctx: ctx, heap: h, target: t, observer: o, drained: d, wanted: true}
+}
+
+// step goes on with what there is to do. It does not wait.
+func (r *reconciler) step() {
+	switch {
+	case r.over:
+	case r.round == nil:
+		r.maybeBegin(time.Now())
+	case r.round.results != nil:
+		r.receive()
+	case r.round.state != nil:
+		r.join()
+	case time.Now().After(r.round.pause):
+		r.read()
+	}
+}
+
+// ask asks for a comparison, and for a word about it.
+func (r *reconciler) ask() { r.asked = true }
+
+// finish asks for a last comparison; over tells when it was made.
+func (r *reconciler) finish() {
+	r.last, r.wanted = true, true
+}
+
+// looked reports whether the first comparison is over.
+func (r *reconciler) looked() bool { return r.over || r.round == nil && !r.wanted }
+
+// stop ends it, also in the middle.
+func (r *reconciler) stop() {
+	if r.round != nil && r.round.cancel != nil {
+		r.round.cancel()
+	}
+	r.round, r.over = nil, true
+}
+
+// report is what the summary says; nil where there is no state to compare with.
+func (r *reconciler) report() *table.Checks {
+	if r.checks == (table.Checks{}) {
+		return nil
+	}
+	return &r.checks
+}
+
+// maybeBegin begins a round when there is a reason.
+func (r *reconciler) maybeBegin(now time.Time) {
+	r.count(now)
+	lost := r.current != r.settled && now.Sub(r.changed) >= lossesOver && now.After(r.resume)
+	if !r.asked && !r.wanted && !lost && now.Before(r.next) {
+		return
+	}
+	r.round = &round{begun: now, asked: r.asked, compared: map[int]bool{}}
+	r.wanted, r.asked = false, false
+	r.read()
+}
+
+// count counts the losses, once a second.
+func (r *reconciler) count(now time.Time) {
+	if now.Sub(r.counted) < time.Second {
+		return
+	}
+	r.counted = now
+	if l := r.losses(); l != r.current {
+		r.current, r.changed = l, now
+	}
+}
+
+func (r *reconciler) losses() losses {
+	return losses{r.target.Lost(), r.heap.GapCount()}
+}
+
+// read begins to read the state. The heap notes from here on which addresses events name.
+func (r *reconciler) read() {
+	r.heap.Watch(uint32(r.target.PID()))
+	ctx, cancel := context.WithTimeout(r.ctx, readTimeout)
+	results, target := make(chan reading, 1), r.target
+	r.round.results, r.round.cancel = results, cancel
+	go func() {
+		defer cancel()
+		state, err := target.AllocatorState(ctx)
+		results <- reading{state, err}
+	}()
+}
+
+// receive takes what was read, once it is there.
+func (r *reconciler) receive() {
+	var got reading
+	select {
+	case got = <-r.round.results:
+	default:
+		return
+	}
+	r.round.results, r.round.cancel = nil, nil
+	switch {
+	case got.err == nil:
+		r.round.state = got.state
+	case errors.Is(got.err, ErrNoState), !r.target.Alive():
+		r.end(min(checkSoon<<min(r.absent, 8), checkEvery)) // there is none, perhaps not yet
+		r.absent++
+	default:
+		r.round.err = got.err
+		r.retry()
+	}
+}
+
+// join compares, once all events of the time of the reading are there.
+func (r *reconciler) join() {
+	state := r.round.state
+	if r.drained.to <= state.Until {
+		return
+	}
+	r.round.state, r.round.err = nil, nil
+	r.round.lost = r.round.lost || r.losses().events != r.settled.events
+	open := false
+	for i := range state.Devices {
+		if !r.round.compared[i] {
+			r.compare(i, &state.Devices[i])
+		}
+		open = open || !r.round.compared[i]
+	}
+	switch {
+	case r.round.err != nil:
+		r.retry()
+	case open && time.Since(r.round.begun) < segmentTimeout:
+		r.round.pause = time.Now().Add(roundPause)
+	default:
+		r.conclude(open)
+	}
+}
+
+// compare joins what was read of one device with the heap.
+func (r *reconciler) compare(i int, o *event.Observation) {
+	_, again := r.round.compared[i] // because of the segments
+	result, err := r.heap.Reconcile(r.named(o))
+	switch {
+	case err != nil && !again:
+		r.round.err = err
+	case err == nil:
+		r.round.compared[i] = result.SegmentsProved
+		addDifference(&r.round.sum, &result)
+		if !again {
+			r.round.blocks += result.Kept + result.Dirty + result.Added.Objects
+		}
+	}
+}
+
+// retry reads once more, unless it was tried for long enough.
+func (r *reconciler) retry() {
+	now := time.Now()
+	if now.Sub(r.round.begun) < roundTimeout {
+		r.round.pause = now.Add(roundPause)
+		return
+	}
+	r.checks.Failed++
+	if r.round.asked || r.last {
+		r.observer.Notice(fmt.Sprintf("the live set could not be compared with the allocator's books: %v", r.round.err))
+	}
+	r.resume = now.Add(checkSoon)
+	r.end(checkEvery)
+}
+
+// conclude says what the comparison found.
+func (r *reconciler) conclude(open bool) {
+	r.checks.Made++
+	text := difference(&r.round.sum)
+	switch {
+	case text == "" && r.round.asked:
+		r.observer.Notice(fmt.Sprintf("live = books: %d blocks compared", r.round.blocks))
+	case text == "":
+	case r.round.lost:
+		r.checks.Differences++
+		r.observer.Notice(fmt.Sprintf("  events were lost; the allocator's books put the live set right: %s", text))
+	default:
+		r.checks.Differences++
+		r.observer.Warning(fmt.Errorf("the live set differed from the allocator's books, although no event was lost: %s. It was put right; please report it", text))
+	}
+	r.settled = r.losses()
+	r.current = r.settled
+	if r.open++; !open {
+		r.open = 0
+	}
+	if open && r.open < 5 {
+		r.end(checkSoon)
+		return
+	}
+	r.end(checkEvery)
+}
+
+// end closes a round; the next one comes after some time.
+func (r *reconciler) end(next time.Duration) {
+	r.heap.Unwatch(uint32(r.target.PID()))
+	r.round = nil
+	r.next = time.Now().Add(next)
+	r.over = r.last && !r.wanted
+}
+
+// addDifference adds one comparison to others, but for what was found at the first look.
+func addDifference(sum, x *heap.Result) {
+	sum.Retired, sum.SegmentsRetired = plus(sum.Retired, x.Retired), plus(sum.SegmentsRetired, x.SegmentsRetired)
+	sum.Missing += x.Missing
+	if !x.First {
+		sum.Added = plus(sum.Added, x.Added)
+	}
+	if !x.SegmentsFirst {
+		sum.SegmentsAdded = plus(sum.SegmentsAdded, x.SegmentsAdded)
+	}
+}
+
+func plus(x, y heap.Count) heap.Count {
+	return heap.Count{Objects: x.Objects + y.Objects, Bytes: x.Bytes + y.Bytes}
+}
+
+// difference puts into words how live set and state differed; empty when they did not.
+func difference(r *heap.Result) string {
+	var parts []string
+	for _, p := range []struct {
+		count heap.Count
+		text  string
+	}{
+		{r.Added, "blocks that it lacked: %d (%s)"}, {r.Retired, "blocks that were gone: %d (%s)"},
+		{r.SegmentsAdded, "segments that it lacked: %d (%s)"}, {r.SegmentsRetired, "segments that were gone: %d (%s)"},
+	} {
+		if p.count.Objects > 0 {
+			parts = append(parts, fmt.Sprintf(p.text, p.count.Objects, table.Bytes(p.count.Bytes)))
+		}
+	}
+	if r.Missing != 0 {
+		parts = append(parts, fmt.Sprintf("the allocator's total without an event: %+d B", r.Missing))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// named is what was read of one device, with the device named as the events name it: PyTorch for ROCm reports its devices as CUDA's or
+// as HIP's.
+func (r *reconciler) named(o *event.Observation) event.Observation {
+	out := *o
+	totals := r.heap.Totals()
+	for i := range totals.Accounts {
+		if a := &totals.Accounts[i]; a.Device.Index == o.Device.Index && a.Device.Type == event.DeviceHIP {
+			out.Device = a.Device
+		}
+	}
+	return out
+}

@@ -1,0 +1,70 @@
+package recorder
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
+)
+
+func TestDifference(t *testing.T) {
+	some := heap.Count{Objects: 2, Bytes: 1024}
+	for name, row := range map[string]struct {
+		results []heap.Result
+		want    string
+	}{
+		"none":           {[]heap.Result{{Kept: 5, Dirty: 3}}, ""},
+		"from before":    {[]heap.Result{{First: true, Added: some, SegmentsFirst: true, SegmentsAdded: some}}, ""},
+		"gone at once":   {[]heap.Result{{First: true, Added: some, Retired: some}}, "blocks that were gone: 2 (1.0 KiB)"},
+		"blocks":         {[]heap.Result{{Added: some}, {Added: some, Retired: some}}, "blocks that it lacked: 4 (2.0 KiB), blocks that were gone: 2 (1.0 KiB)"},
+		"segments":       {[]heap.Result{{SegmentsAdded: some, SegmentsRetired: some}}, "segments that it lacked: 2 (1.0 KiB), segments that were gone: 2 (1.0 KiB)"},
+		"segments later": {[]heap.Result{{First: true, Added: some}, {SegmentsFirst: true, SegmentsAdded: some}}, ""},
+		"total":          {[]heap.Result{{Missing: -512}}, "the allocator's total without an event: -512 B"},
+	} {
+		var sum heap.Result
+		agreed := true
+		for i := range row.results {
+			addDifference(&sum, &row.results[i])
+			agreed = agreed && row.results[i].Agreed()
+		}
+		require.Equal(t, row.want, difference(&sum), name)
+		require.Equal(t, row.want == "", agreed, name)
+	}
+}
+
+// All events before a reading that emptied the ring are applied; of one that did not, those before its last.
+func TestApplied(t *testing.T) {
+	r := &drained{}
+	r.applied(100, make([]event.Event, 0, 2), true)
+	require.EqualValues(t, 100, r.to)
+	r.applied(200, []event.Event{{Time: 150}, {Time: 160}}[:1], true)
+	require.EqualValues(t, 200, r.to)
+	full := []event.Event{{Time: 1}, {Time: maxEventDelay + 300}}
+	r.applied(500, full[:2:2], false)
+	require.EqualValues(t, 300, r.to)
+	r.applied(600, []event.Event{{Time: 7}}[:1:1], false)
+	require.EqualValues(t, 300, r.to)
+	r.applied(700, nil, false)
+	require.EqualValues(t, 300, r.to, "a batch that ended before a new process, and was empty")
+}
+
+func TestReport(t *testing.T) {
+	r := &reconciler{}
+	require.Nil(t, r.report(), "there is no state")
+	r.checks.Failed++
+	require.Equal(t, &table.Checks{Failed: 1}, r.report())
+}
+
+// TestDeviceAsInEvents: PyTorch for ROCm reports its devices as HIP's.
+func TestDeviceAsInEvents(t *testing.T) {
+	h := &recordedHeap{Heap: heap.New()}
+	r := &reconciler{heap: h}
+	o := &event.Observation{PID: 7, Device: event.Device{Type: event.DeviceCUDA, Index: 1}}
+	require.Equal(t, o.Device, r.named(o).Device)
+	hip1 := event.Device{Type: event.DeviceHIP, Index: 1}
+	h.SetBaseline(7, hip1, 0, 0)
+	require.Equal(t, hip1, r.named(o).Device)
+}

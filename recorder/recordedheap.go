@@ -1,0 +1,79 @@
+package recorder
+
+import (
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// recordedHeap is the live set of a process, and the recording of all that changes it: whoever replays that has the same live set.
+type recordedHeap struct {
+	*heap.Heap
+	writer *recording.Writer // nil: nothing is recorded
+	warn   func(error)
+}
+
+func newRecordedHeap(warn func(error)) *recordedHeap {
+	return &recordedHeap{Heap: heap.New(), warn: warn}
+}
+
+// take applies events, and gives the recording its turn: also without events.
+func (h *recordedHeap) take(events []event.Event) {
+	h.ApplyAll(events)
+	if h.writer != nil {
+		h.check(h.writer.Write(events))
+	}
+}
+
+// checkpoint makes one when it is time. The heap must not be watched: that is not in its state.
+func (h *recordedHeap) checkpoint() {
+	if h.writer != nil && h.writer.Due() {
+		h.check(h.writer.Checkpoint(h.State(), h.Stacks()))
+	}
+}
+
+// check shows what went wrong with the recording. The live set goes on.
+func (h *recordedHeap) check(err error) {
+	if err != nil {
+		h.warn(err)
+	}
+}
+
+func (h *recordedHeap) mark(m event.Annotation) {
+	if h.writer != nil {
+		h.check(h.writer.Annotate(&m))
+	}
+}
+
+// Watch is Heap.Watch, recorded.
+func (h *recordedHeap) Watch(pid uint32) {
+	h.Heap.Watch(pid)
+	h.mark(event.Annotation{Kind: event.AnnotationWatch, PID: pid})
+}
+
+// Unwatch is Heap.Unwatch, recorded.
+func (h *recordedHeap) Unwatch(pid uint32) {
+	h.Heap.Unwatch(pid)
+	h.mark(event.Annotation{Kind: event.AnnotationUnwatch, PID: pid})
+}
+
+// Lose is Heap.Lose, recorded.
+func (h *recordedHeap) Lose(pid uint32, loss event.Loss) {
+	h.Heap.RecordLoss(pid, loss)
+	h.mark(event.Annotation{Kind: event.AnnotationLost, PID: pid, Loss: loss})
+}
+
+// Reconcile is Heap.Reconcile, recorded if it changed something.
+func (h *recordedHeap) Reconcile(o event.Observation) (heap.Result, error) {
+	r, err := h.Heap.Reconcile(o)
+	if err == nil {
+		h.mark(event.Annotation{Kind: event.AnnotationObserved, PID: o.PID, Observation: &o})
+	}
+	return r, err
+}
+
+// SetBaseline is Heap.SetBaseline, recorded.
+func (h *recordedHeap) SetBaseline(pid uint32, device event.Device, allocated, reserved uint64) {
+	h.Heap.SetBaseline(pid, device, allocated, reserved)
+	h.mark(event.Annotation{Kind: event.AnnotationBaseline, PID: pid, Device: device, Allocated: allocated, Reserved: reserved})
+}

@@ -1,0 +1,445 @@
+// Package recorder records the GPU memory of one or many processes: it finds and starts them, takes their events from a source, keeps
+// the live set of each, compares that with the allocator's own state, scans for holders, notes losses, and writes the results. One
+// process is a job of one. It has no flags and no terminal: whoever uses it is an Observer.
+//
+//	Source ──events──▶ Recorder ──by PID──▶ Process: recordedHeap ──▶ recording file
+//	  tracer (Linux)      │ one goroutine      reconciler  (allocator's state, read beside)
+//	  a test's own        │                    holderScans (read beside)
+//	                      ├──▶ Observer: notices, warnings, once a second the State
+//	                      ├──▶ State, View, Holders: asked for from other goroutines
+//	                      └──▶ Results: summary, profiles, folder
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/output"
+)
+
+// Options say what is recorded, and how.
+type Options struct {
+	// PIDs are processes to attach to.
+	PIDs []int
+	// Name finds processes by their program's name or command line, also those to come. nil: none.
+	Name *regexp.Regexp
+	// All has every process traced that uses CUDA, also those to come.
+	All bool
+	// Children has the descendants of the processes traced too.
+	Children bool
+	// Command is a program to start, and its arguments from the name on. nil: none.
+	Command []string
+	// Starter are the arguments with which this program calls Become.
+	Starter []string
+	// Wait waits for a process that uses no CUDA yet, and for a process where none is found.
+	Wait bool
+	// Duration is when the recording ends. 0: when it is interrupted, or with the processes.
+	Duration time.Duration
+
+	// RingBytes is the size of the ring between kernel and tracer: a power of two of at least 4096. 0 means 32 MiB.
+	RingBytes int
+	// FreeStacks also captures the stack of every free.
+	FreeStacks bool
+	// MaxStacks is how many different stacks are kept of a process. 0 means the tracer's default.
+	MaxStacks int
+	// CacheDir holds unwind tables between runs. Empty: none are kept.
+	CacheDir string
+	// Memory is how the processes' memory is read, one of the tracer's ways: "auto", "copy", "in-place".
+	Memory string
+	// NoHolders has nobody look for the holders of the live blocks.
+	NoHolders bool
+
+	// Output is the folder of results, and Results what it can hold.
+	Output  string
+	Results *output.Results
+	// MaxSize bounds a process's recording, bytes. 0: no limit.
+	MaxSize int64
+	// MaxAge is how far back a recording reaches. 0: to the attach.
+	MaxAge time.Duration
+	// FullStacks has profiles with every frame.
+	FullStacks bool
+	// Views makes further files of each recording. nil: there are none.
+	Views *Views
+	// Version is gputrace's own, for recordings and profiles.
+	Version string
+
+	// Observer is told what happens. It must not be nil.
+	Observer Observer
+}
+
+// Many reports whether there may be more than one process. Results of a process that cannot have another lie in the folder itself.
+func (o *Options) Many() bool {
+	return len(o.PIDs) != 1 || o.Name != nil || o.All || o.Children || o.Command != nil
+}
+
+// Observer is told what happens in a recording, by the goroutine of Run.
+type Observer interface {
+	// Notice is a line for people.
+	Notice(text string)
+	// Warning is something that went wrong without ending the recording. The same can come again.
+	Warning(err error)
+	// Attached tells of a process that is traced from now on.
+	Attached(p *Process)
+	// Ready tells that the probes are live, and what was allocated before them is known, or cannot be for now. An error ends the
+	// recording.
+	Ready() error
+	// Live is the state, once a second while a process is traced.
+	Live(s *State)
+	// Holders are those that Look asked for.
+	Holders(j *view.Joined)
+	// Ended tells that a process's recording is over.
+	Ended(p *Process)
+}
+
+// Recorder is a recording in progress.
+type Recorder struct {
+	options  *Options
+	source   Source
+	observer Observer
+
+	mu        sync.Mutex
+	passed    bool               // a signal went to the program alone
+	signal    os.Signal          // that ended the recording; nil: none did
+	ending    context.Context    // done when the recording is to end
+	end       context.CancelFunc // has it end
+	scans     context.Context    // of all that is read beside the events
+	stopScans context.CancelFunc
+
+	look     chan struct{} // a comparison and a scan are asked for
+	requests chan func()   // for the goroutine of Run
+	running  chan struct{} // closed when there is no such goroutine any more
+
+	now     map[int]*Process // by PID, those that have not ended
+	all     []*Process       // in the order in which they were found
+	batches map[*Process][]event.Event
+	folders map[string]int // how often a folder was named so
+	slots   chan struct{}  // for the scans
+	losses  lossWatch
+	start   time.Time
+	begun   uint64 // start, on the clock of the events
+	ready   bool   // it was said that the probes are live
+	shown   time.Time
+}
+
+// New makes a recorder of the processes of this machine that options name. Nothing is attached to before Run.
+func New(o *Options) (*Recorder, error) {
+	s, err := openSource(o)
+	if err != nil {
+		return nil, err
+	}
+	return NewFrom(s, o), nil
+}
+
+// NewFrom makes a recorder of what a source gives. It closes the source.
+func NewFrom(s Source, o *Options) *Recorder {
+	r := &Recorder{
+		options: o, source: s, observer: o.Observer, look: make(chan struct{}, 1), requests: make(chan func()), running: make(chan struct{}),
+		now: map[int]*Process{}, batches: map[*Process][]event.Event{}, folders: map[string]int{}, slots: make(chan struct{}, maxScans),
+	}
+	r.ending, r.end = context.WithCancel(context.Background())
+	r.scans, r.stopScans = context.WithCancel(context.Background())
+	return r
+}
+
+// Interrupt is told of a signal that asks for the end. A program that was started gets it too, and the first is for it alone: it is for
+// it to end. Then one ends the recording as soon as what is done at the end was done, and one more at once. It may be called from any
+// goroutine.
+func (r *Recorder) Interrupt(s os.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	program := r.source.Signal(s) || r.options.Command != nil
+	switch {
+	case program && !r.passed:
+		r.passed = true
+	case r.ending.Err() == nil:
+		r.signal = s
+		r.end()
+	default:
+		r.stopScans()
+	}
+}
+
+// interrupted reports whether a signal ended the recording.
+func (r *Recorder) interrupted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.signal != nil
+}
+
+// Look asks for a comparison with the allocator's state and for the holders of the live blocks, both shown. It may be called from any
+// goroutine.
+func (r *Recorder) Look() {
+	select {
+	case r.look <- struct{}{}:
+	default: // one is asked for
+	}
+}
+
+// Run records until the processes end, the duration is over, or it is interrupted. When ctx is done, it ends at once, and what was
+// captured is in the results. After an error of attaching there are none. Close must be called afterwards.
+func (r *Recorder) Run(ctx context.Context) (*Results, error) {
+	defer close(r.running)
+	defer r.stopScans()
+	defer context.AfterFunc(ctx, func() { r.end(); r.stopScans() })()
+	r.begun, r.start = r.source.Now(), time.Now()
+	r.losses.looked = r.begun
+	if err := r.source.Start(r.ending); err != nil {
+		return nil, err
+	}
+	r.arrive(true)
+	if r.options.Duration > 0 {
+		defer time.AfterFunc(r.options.Duration, r.end).Stop()
+	}
+	err := r.drain()
+	var failed *readyError
+	if errors.As(err, &failed) {
+		return nil, failed.err
+	}
+	if err != nil {
+		r.observer.Warning(err) // what was captured is still written
+	}
+	return r.results()
+}
+
+// Wait waits for the program that was started, and returns its exit code as a shell says it. started is false when there is none.
+func (r *Recorder) Wait() (code int, started bool) { return r.source.Wait() }
+
+// Close releases everything.
+func (r *Recorder) Close() error {
+	r.end()
+	r.stopScans()
+	for _, p := range r.all {
+		p.target.Close()
+	}
+	return r.source.Close()
+}
+
+// drainGC is how much garbage may pile up while we trace, percent of what is in use. The job's machine needs its memory more than
+// we need the time: little garbage is made, and a collection of a small heap takes milliseconds.
+const drainGC = 25
+
+// batch is how many events are taken from the source at once.
+const batch = 4096
+
+// drain feeds the live sets until the source ends.
+func (r *Recorder) drain() error {
+	defer debug.SetGCPercent(debug.SetGCPercent(drainGC))
+	buf := make([]event.Event, 0, batch)
+	closing := closing{recorder: r}
+	for {
+		begun := r.source.Now()
+		var err error
+		buf, err = r.source.Read(buf[:0])
+		r.arrive(false)
+		r.dispatch(buf)
+		r.losses.look(r.source, r.lose)
+		for _, p := range r.now {
+			p.warnLimit()
+		}
+		if err != nil {
+			r.concludeAll()
+			if errors.Is(err, io.EOF) {
+				return r.announce(true)
+			}
+			return err
+		}
+		closing.step()
+		r.advance(begun, buf)
+		r.serve()
+		if err := r.announce(false); err != nil {
+			return err
+		}
+		r.show()
+	}
+}
+
+// closing brings a recording to its end.
+type closing struct {
+	recorder *Recorder
+	deadline time.Time // the source is stopped then; zero: the end was not asked for
+}
+
+// step begins the last comparisons and scans when the end is asked for, and stops the source when they are made, when that takes too
+// long, or at once when it is to be so.
+func (c *closing) step() {
+	r := c.recorder
+	if r.ending.Err() == nil {
+		return
+	}
+	if c.deadline.IsZero() {
+		c.deadline = time.Now().Add(r.endTimeout())
+		r.source.Finish()
+		for _, p := range r.now {
+			p.finish()
+		}
+	}
+	if r.scans.Err() != nil || time.Now().After(c.deadline) || r.settled() {
+		r.source.Stop()
+	}
+}
+
+// lastCheck is how long the end of a recording may be put off, to compare the live set with the allocator's state while the
+// probes are still there.
+const lastCheck = 3 * time.Second
+
+// endTimeout is how long the end may be put off for all that is done then.
+func (r *Recorder) endTimeout() time.Duration {
+	if r.options.NoHolders {
+		return lastCheck
+	}
+	return scanTimeout
+}
+
+// settled reports whether every process has made its last comparison and scan.
+func (r *Recorder) settled() bool {
+	for _, p := range r.now {
+		if !p.settled() {
+			return false
+		}
+	}
+	return true
+}
+
+// arrive begins the recordings of processes that are new, each after that of one that had its number. first: what was there when the
+// source was started.
+func (r *Recorder) arrive(first bool) {
+	for _, t := range r.source.Arrived() {
+		if old := r.now[t.PID()]; old != nil {
+			r.conclude(old)
+		}
+		p := r.begin(t)
+		from := r.begun
+		if first {
+			from = max(from, t.Found().Attached)
+			r.losses.looked = max(r.losses.looked, from)
+		}
+		p.lose(from, r.source.Now()) // before its first event came through
+		r.now[t.PID()] = p
+		r.all = append(r.all, p)
+		r.observer.Attached(p)
+	}
+}
+
+// dispatch gives each process its events.
+func (r *Recorder) dispatch(events []event.Event) {
+	for i := range events {
+		if p := r.now[int(events[i].PID)]; p != nil {
+			r.batches[p] = append(r.batches[p], events[i])
+		}
+	}
+	for _, p := range r.now {
+		p.heap.take(r.batches[p])
+		r.batches[p] = r.batches[p][:0]
+	}
+}
+
+// lose notes that events were lost, of each process its own.
+func (r *Recorder) lose(from, to uint64) {
+	for _, p := range r.now {
+		p.lose(from, to)
+	}
+}
+
+// advance goes on with what is done beside the events, and ends the recordings of processes that have ended.
+func (r *Recorder) advance(begun uint64, events []event.Event) {
+	select {
+	case <-r.look:
+		for _, p := range r.now {
+			p.look()
+		}
+	default:
+	}
+	for _, p := range r.now {
+		p.advance(begun, events, r.source.Emptied())
+		if p.target.End() != Running {
+			r.conclude(p)
+		}
+	}
+}
+
+// conclude ends the recording of one process. Its files are written at the end of the job.
+func (r *Recorder) conclude(p *Process) {
+	hits, err := r.source.Hits()
+	if err != nil {
+		r.observer.Warning(err)
+	}
+	p.conclude(hits)
+	if r.now[p.PID()] == p {
+		delete(r.now, p.PID())
+	}
+	delete(r.batches, p)
+	r.observer.Ended(p)
+}
+
+func (r *Recorder) concludeAll() {
+	for _, p := range r.all {
+		if p.done == nil {
+			r.conclude(p)
+		}
+	}
+}
+
+// firstLookTimeout is how long it is put off to say that the probes are live, because the allocator's state is being read.
+const firstLookTimeout = 2 * time.Second
+
+// readyError is what went wrong when it was said that the probes are live.
+type readyError struct{ err error }
+
+func (e *readyError) Error() string { return e.err.Error() }
+
+// announce says that the probes are live. Of a program that was just started there is nothing to wait for.
+func (r *Recorder) announce(last bool) error {
+	if r.ready {
+		return nil
+	}
+	for _, p := range r.now {
+		if !last && !p.reconciler.looked() && time.Since(p.start) < firstLookTimeout {
+			return nil
+		}
+	}
+	r.ready = true
+	if err := r.observer.Ready(); err != nil {
+		return &readyError{err}
+	}
+	return nil
+}
+
+// warnUnseen tells of processes that allocated before their libraries were hooked, although they began while they were traced.
+func (r *Recorder) warnUnseen() {
+	for _, p := range r.all {
+		totals := p.heap.Totals()
+		for i := range totals.Accounts {
+			if a := &totals.Accounts[i]; p.target.Began() && a.Baseline != event.Unknown && a.Baseline > 0 {
+				r.observer.Warning(fmt.Errorf("%s: %s on %s were allocated before its libraries were hooked", p.Who(), table.Bytes(a.Baseline), a.Device))
+			}
+		}
+	}
+}
+
+// ordered is processes by rank, then as they were found.
+func ordered(all []*Process) []*Process {
+	out := slices.Clone(all)
+	slices.SortStableFunc(out, func(x, y *Process) int {
+		switch {
+		case x.rank.known() && y.rank.known():
+			return x.rank.global - y.rank.global
+		case x.rank.known():
+			return -1
+		case y.rank.known():
+			return 1
+		}
+		return 0
+	})
+	return out
+}

@@ -1,0 +1,353 @@
+package recorder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/pprof"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// ProfileNames are the profiles in the folder of results.
+var ProfileNames = []string{"inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}
+
+// Views makes further files of each recording.
+type Views struct {
+	// Names are the formats, for people.
+	Names string
+	// Asked has the recording end with the error when one cannot be made. Otherwise it is a warning, and none is made of a recording
+	// of so many events that it would take long.
+	Asked bool
+	// Write makes them of a finished recording. nil: there are none. It writes each by its name.
+	Write func(path string, write WriteFile) error
+}
+
+// WriteFile writes a file of the results.
+type WriteFile func(name string, content func(io.Writer) error) error
+
+// maxUnasked is of how many events at most a format is made that nobody asked for: a page takes about a second a million.
+const maxUnasked = 5_000_000
+
+// concluded is a process's recording that is complete but for its files.
+type concluded struct {
+	view     *view.View
+	joined   *view.Joined // nil: holders are not known
+	summary  table.Input
+	held     []table.HeldInput
+	events   uint64
+	snapshot *heap.Snapshot
+}
+
+// conclude ends the recording of a process. What is read then must not wait for long.
+func (p *Process) conclude(hits []recording.Hits) {
+	p.reconciler.stop()
+	p.scans.stop()
+	p.end = time.Now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), totalsTimeout)
+	defer cancel()
+	p.completeBaseline(ctx)
+	now := p.readMemory(ctx)
+	snapshot := p.heap.Snapshot()
+	view := p.viewOf(snapshot)
+	joined := p.scans.joined(view)
+	end := p.describeEnd(p.balance(now, view), hits)
+	held := p.scans.tables(joined)
+	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
+	p.endFile(end, view)
+	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot}
+	if n := end.StackRecordsLost; n > 0 {
+		p.observer.Warning(fmt.Errorf("%s: %d stacks did not fit the ring: their events have none (--ring-size)", p.Who(), n))
+	}
+}
+
+// Results are what a recording gave.
+type Results struct {
+	options  *Options
+	all      []*Process // as they were found
+	job      table.JobInput
+	start    time.Time
+	end      time.Time
+	outcome  error // that there was nothing to record; nil: there was
+	viewErrs []error
+}
+
+// results puts together what was recorded.
+func (r *Recorder) results() (*Results, error) {
+	r.warnUnseen()
+	if len(r.all) == 0 {
+		return nil, &outcome{ErrEndedEarly, "no process was seen to use CUDA. One that ends within a moment of loading it is not seen"}
+	}
+	out := &Results{options: r.options, all: r.leaveOutIdle(), start: r.start, end: time.Now()}
+	if !r.options.Many() {
+		out.start = out.all[0].start
+		out.end = out.all[0].end
+	}
+	out.outcome = r.verdict(out.all)
+	hits, err := r.source.Hits()
+	if err != nil {
+		r.observer.Warning(err)
+	}
+	out.job = table.JobInput{Duration: out.end.Sub(out.start), Hits: export.Hits(hits)}
+	for _, p := range r.all {
+		out.job.Received += p.done.events
+	}
+	for _, p := range ordered(out.all) {
+		totals := p.heap.Totals()
+		out.job.Rows = append(out.job.Rows, table.JobRows(p.Who()+" "+p.Command(), &totals)...)
+	}
+	return out, nil
+}
+
+// leaveOutIdle takes out of the results what used no GPU memory, such as launchers, unless nothing else is there. Of a process whose
+// events were all lost that cannot be said.
+func (r *Recorder) leaveOutIdle() []*Process {
+	idle := func(p *Process) bool { return p.done.events == 0 && p.lost == 0 }
+	busy := slices.DeleteFunc(slices.Clone(r.all), idle)
+	if len(busy) == 0 {
+		return r.all
+	}
+	for _, p := range r.all {
+		if idle(p) {
+			r.observer.Notice(p.Who() + " used no GPU memory")
+			p.dropFile()
+		}
+	}
+	return busy
+}
+
+// verdict says why there is nothing, if that is so.
+func (r *Recorder) verdict(all []*Process) error {
+	if slices.ContainsFunc(all, func(p *Process) bool { return p.done.events > 0 }) {
+		return nil
+	}
+	switch {
+	case !r.options.Many() && (all[0].End() == Exited || all[0].End() == Execed):
+		return &outcome{ErrEndedEarly, "the target ended before any allocation"}
+	case r.interrupted():
+		return &outcome{ErrInterrupted, "interrupted before any allocation"}
+	case r.options.Many() && r.source.Ended():
+		return &outcome{ErrEndedEarly, "all processes ended before any allocation"}
+	}
+	return nil
+}
+
+// Err says that there was nothing to record, and why. It is one of the errors of this package.
+func (r *Results) Err() error { return r.outcome }
+
+// Processes are those that used GPU memory, by rank, then as they were found. There is at least one.
+func (r *Results) Processes() []*Process { return ordered(r.all) }
+
+// Job is what the summary of several processes prints.
+func (r *Results) Job() table.JobInput { return r.job }
+
+// Summary is what the summary of a process prints, and the tables of its holders.
+func (p *Process) Summary() (table.Input, []table.HeldInput) { return p.done.summary, p.done.held }
+
+// Folder is the name of the process's own folder in that of the results; empty: its results lie in that itself.
+func (p *Process) Folder() string { return p.folder }
+
+// File is where its recording is; empty: there is none.
+func (p *Process) File() string { return p.file }
+
+// Write writes the folder of results: to where it was asked for, or, so that nothing captured is lost, to a temporary one, whose name
+// the error has. ViewError says what could not be made of the recordings.
+func (r *Results) Write() (folder string, err error) {
+	if err = r.write(r.options.Output); err == nil {
+		return r.options.Output, nil
+	}
+	what := "job"
+	if !r.options.Many() {
+		what = fmt.Sprint(r.all[0].PID())
+	}
+	for _, dir := range []string{os.TempDir(), "/dev/shm"} {
+		other := filepath.Join(dir, fmt.Sprintf("gputrace.%s.%s", what, r.end.Format("20060102-150405")))
+		if r.write(other) == nil {
+			return other, fmt.Errorf("%w; the results are in %s instead", err, other)
+		}
+	}
+	return "", err
+}
+
+// ViewError is why further files are missing.
+func (r *Results) ViewError() error { return errors.Join(r.viewErrs...) }
+
+// write writes the results: the profiles of all, and the files of each process.
+func (r *Results) write(path string) error {
+	folder, err := output.CreateFolder(path, r.options.Results)
+	if err != nil {
+		return err
+	}
+	defer folder.Discard()
+	if err := r.fill(folder); err != nil {
+		return errors.Join(err, r.giveBack(folder))
+	}
+	if err := folder.Finish(); err != nil {
+		return errors.Join(err, r.giveBack(folder))
+	}
+	for _, p := range r.all {
+		if p.file != "" && filepath.Dir(p.file) == filepath.Join(folder.Dir, p.folder) {
+			p.file = filepath.Join(path, p.folder, export.TraceName)
+		}
+	}
+	return nil
+}
+
+// fill writes all files of the results.
+func (r *Results) fill(folder *output.Folder) error {
+	r.viewErrs = nil
+	if r.options.Many() {
+		if err := r.writeProfiles(folder, r.all, r.comments(), r.start, r.end); err != nil {
+			return err
+		}
+	}
+	for _, p := range r.all {
+		part := folder
+		if p.folder != "" {
+			var err error
+			if part, err = folder.Part(p.folder); err != nil {
+				return err
+			}
+		}
+		if err := r.fillPart(part, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fillPart writes the files of a process. The recording is moved to them last.
+func (r *Results) fillPart(folder *output.Folder, p *Process) error {
+	if err := r.writeProfiles(folder, []*Process{p}, p.comments(), p.start, p.end); err != nil {
+		return err
+	}
+	err := p.writeViews(folder) // may take its time: until then the recording is where it can be found
+	if err != nil && r.options.Many() {
+		err = fmt.Errorf("%s: %w", p.Who(), err)
+	}
+	if err != nil {
+		r.viewErrs = append(r.viewErrs, err)
+	}
+	p.adoptFile(folder)
+	return nil
+}
+
+// giveBack saves the recordings from a folder that could not be finished.
+func (r *Results) giveBack(folder *output.Folder) error {
+	var errs []error
+	for _, p := range r.all {
+		errs = append(errs, p.giveBackFile(folder))
+	}
+	return errors.Join(errs...)
+}
+
+// writeProfiles writes the profiles of processes together.
+func (r *Results) writeProfiles(folder *output.Folder, all []*Process, comments []string, start, end time.Time) error {
+	detail := pprof.DetailSite
+	if r.options.FullStacks {
+		detail = pprof.DetailFull
+	}
+	if len(all) == 1 {
+		comments = slices.Concat(comments, table.Comments(all[0].done.summary))
+	}
+	for name, kind := range map[string]pprof.Kind{"inuse.pb.gz": pprof.InUse, "peak.pb.gz": pprof.InUse, "alloc.pb.gz": pprof.Alloc} {
+		var parts []pprof.Part
+		for _, p := range ordered(all) {
+			parts = append(parts, p.part(name))
+		}
+		in := pprof.Input{
+			View: parts[0].View, Joined: parts[0].Joined, Rank: parts[0].Rank, More: parts[1:], Kind: kind, Binary: all[0].about.Exe,
+			Comments: slices.Clone(comments), Time: end, Duration: end.Sub(start), Detail: detail,
+		}
+		if name == "peak.pb.gz" && len(parts) > 1 {
+			in.Comments = append(in.Comments, "each process at its own peak: their sum was never in use at one moment")
+		}
+		if err := folder.Write(name, func(w io.Writer) error { return pprof.Write(w, in) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// part is what a profile has of the process.
+func (p *Process) part(profile string) pprof.Part {
+	out := pprof.Part{View: p.done.view, Rank: p.rank.recorded().Label()}
+	switch profile {
+	case "inuse.pb.gz":
+		out.Joined = p.done.joined
+	case "peak.pb.gz":
+		out.View = p.done.view.AtPeak()
+	}
+	return out
+}
+
+// comments identify a job in a profile.
+func (r *Results) comments() []string {
+	out := []string{fmt.Sprintf("gputrace %s, %s", r.options.Version, Processes(len(r.all)))}
+	for _, p := range ordered(r.all) {
+		out = append(out, fmt.Sprintf("%s: %s", p.Who(), p.Command()))
+	}
+	return out
+}
+
+// comments identify the run in a profile. The command line comes from the target: it is escaped.
+func (p *Process) comments() []string {
+	f := p.target.Found()
+	driver, _ := p.target.Driver()
+	return []string{
+		fmt.Sprintf("gputrace %s, %s: %s", p.options.Version, p.Who(), p.Command()),
+		fmt.Sprintf("%s, %s, %s", f.PythonLine(), f.TorchLine(), f.DriverLine(driver)),
+		fmt.Sprintf("attached at %s for %.1f s", p.start.Format(time.RFC3339), p.end.Sub(p.start).Seconds()),
+	}
+}
+
+// writeViews makes the further files of the recording. What could not be made is no reason to lose the rest.
+func (p *Process) writeViews(folder *output.Folder) error {
+	v := p.options.Views
+	if v == nil || v.Write == nil {
+		return nil
+	}
+	if p.file == "" {
+		return errors.New("there is no recording to make the formats of -f from")
+	}
+	if n := p.done.events; !v.Asked && n > maxUnasked {
+		return fmt.Errorf("of %d events -f %s would take long: gputrace export makes it of %s", n, v.Names, export.TraceName)
+	}
+	return v.Write(p.file, folder.Write)
+}
+
+// PythonLine is the interpreter for people.
+func (f *Found) PythonLine() string {
+	if f.Python != "" {
+		return "Python " + f.Python
+	}
+	return fmt.Sprintf("Python: native frames only (%v)", f.PythonErr)
+}
+
+// TorchLine is PyTorch for people.
+func (f *Found) TorchLine() string {
+	switch {
+	case f.PyTorch == "":
+		return "PyTorch unknown"
+	case f.CUDA == "":
+		return "PyTorch " + f.PyTorch
+	default:
+		return fmt.Sprintf("PyTorch %s (CUDA %s)", f.PyTorch, f.CUDA)
+	}
+}
+
+// DriverLine names the driver by its library's file, else as it names itself.
+func (f *Found) DriverLine(driver string) string {
+	return "driver " + cmp.Or(f.Driver, driver, "unknown")
+}

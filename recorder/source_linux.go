@@ -1,0 +1,300 @@
+//go:build amd64
+
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recording"
+	"github.com/gputrace/gputrace/tracer"
+)
+
+// live is the Source of processes of this machine.
+type live struct {
+	options  *Options
+	ctx      context.Context // until Close
+	close    context.CancelFunc
+	tracer   *tracer.Session
+	driver   *Driver
+	search   *search // for processes; nil: none
+	program  atomic.Pointer[launched]
+	arrived  []Target
+	finished bool // no further process is looked for
+	over     bool // all events were read
+}
+
+// openSource gives the source of the processes that options name.
+func openSource(o *Options) (Source, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &live{options: o, ctx: ctx, close: cancel, driver: OpenDriver()}, nil
+}
+
+// tracerOptions are those of the tracer.
+func (o *Options) tracerOptions() (*tracer.Options, error) {
+	memory, err := tracer.ParseMemory(o.Memory)
+	return &tracer.Options{
+		RingBytes: o.RingBytes, FreeStacks: o.FreeStacks, MaxStacks: o.MaxStacks, CacheDir: o.CacheDir, Memory: memory,
+		Job: o.Many(), Children: o.Children,
+	}, err
+}
+
+// Start implements Source.
+func (l *live) Start(ctx context.Context) error {
+	options, err := l.options.tracerOptions()
+	if err != nil {
+		return err
+	}
+	if l.options.Many() {
+		err = l.startJob(options)
+	} else {
+		err = l.startOne(ctx, options)
+	}
+	if err != nil {
+		return err
+	}
+	l.dropRights()
+	return nil
+}
+
+// startOne attaches to the one process; with Options.Wait, as soon as there is something to trace.
+func (l *live) startOne(ctx context.Context, options *tracer.Options) error {
+	pid := l.options.PIDs[0]
+	p, err := process.Open(pid)
+	if err != nil {
+		return &AttachError{pid, err}
+	}
+	for waiting := false; ; waiting = true {
+		t, err := tracer.Start(p, options)
+		if err == nil {
+			l.tracer = t.Session
+			l.arrive(t)
+			return nil
+		}
+		if waiting && !p.Alive() {
+			return &outcome{ErrEndedEarly, fmt.Sprintf("pid %d ended before it used CUDA", pid)}
+		}
+		if !l.options.Wait || !errors.Is(err, tracer.ErrNoCUDA) {
+			return &AttachError{pid, err}
+		}
+		if !waiting {
+			l.say("waiting for pid %d (%s) to load a CUDA library", pid, p.Name())
+		}
+		select {
+		case <-ctx.Done():
+			return &outcome{ErrInterrupted, "interrupted before there was anything to trace"}
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// startJob attaches to the processes, or starts the program.
+func (l *live) startJob(options *tracer.Options) error {
+	var err error
+	if l.tracer, err = tracer.Open(options); err != nil {
+		return &AttachError{Err: err}
+	}
+	if l.options.Command != nil {
+		return l.startProgram()
+	}
+	return l.addAll()
+}
+
+func (l *live) say(format string, args ...any) {
+	l.options.Observer.Notice(fmt.Sprintf(format, args...))
+}
+
+func (l *live) warn(err error) { l.options.Observer.Warning(err) }
+
+// arrive makes a target of a process that is traced.
+func (l *live) arrive(t *tracer.Tracer) {
+	n := &target{inspector: newInspector(l.ctx, t.Target(), l.driver), source: l, tracer: t}
+	n.files, _ = t.Target().Root() // nil: not readable
+	n.cwd = t.About().Cwd
+	l.arrived = append(l.arrived, n)
+}
+
+// Read implements Source.
+func (l *live) Read(buf []event.Event) ([]event.Event, error) {
+	if !l.finished {
+		l.searchAgain()
+	}
+	buf, err := l.tracer.Read(buf)
+	if l.options.Many() {
+		for _, t := range l.tracer.Arrived() {
+			l.arrive(t)
+		}
+	}
+	for _, n := range l.tracer.Notices() {
+		l.say("  %s", n)
+	}
+	for _, w := range l.tracer.Warnings() {
+		l.warn(w)
+	}
+	if err != nil {
+		l.over = true
+		l.warnChildren()
+	}
+	return buf, err
+}
+
+// warnChildren tells of processes that there was no place for.
+func (l *live) warnChildren() {
+	if n := l.tracer.ChildrenLost(); n > 0 {
+		l.warn(fmt.Errorf("%d new processes were not traced: more than %d at a time", n, tracer.MaxChildren))
+	}
+}
+
+// Arrived implements Source.
+func (l *live) Arrived() []Target {
+	a := l.arrived
+	l.arrived = nil
+	return a
+}
+
+// Emptied implements Source.
+func (l *live) Emptied() bool { return l.tracer.Emptied() }
+
+// Now implements Source: CLOCK_BOOTTIME.
+func (l *live) Now() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock
+	return uint64(ts.Nano())
+}
+
+// Lost implements Source.
+func (l *live) Lost() uint64 { return l.tracer.Lost() }
+
+// Hits implements Source.
+func (l *live) Hits() ([]recording.Hits, error) {
+	hits, err := l.tracer.Hits()
+	var out []recording.Hits
+	for _, h := range hits {
+		out = append(out, recording.Hits{Probe: h.Probe, Hits: h.Runs, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
+	}
+	return out, err
+}
+
+// Ended implements Source.
+func (l *live) Ended() bool { return l.tracer.Ended() }
+
+// Finish implements Source.
+func (l *live) Finish() { l.finished = true }
+
+// Stop implements Source.
+func (l *live) Stop() { l.tracer.Stop() }
+
+// Close implements Source.
+func (l *live) Close() error {
+	l.close()
+	if l.tracer == nil {
+		return nil
+	}
+	return l.tracer.Close()
+}
+
+// target is a process of this machine that is traced.
+type target struct {
+	*inspector
+	source *live
+	tracer *tracer.Tracer
+	cwd    string        // at the attach
+	files  *process.Root // also when it has ended; nil: they cannot be read
+}
+
+func (t *target) PID() int                            { return int(t.tracer.PID()) }
+func (t *target) About() *process.About               { return t.tracer.About() }
+func (t *target) UID() (int, error)                   { return t.process.UID() }
+func (t *target) NameNow() string                     { return t.process.Name() }
+func (t *target) Alive() bool                         { return t.process.Alive() }
+func (t *target) Began() bool                         { return t.tracer.Began() }
+func (t *target) Stack(id event.StackID) *event.Stack { return t.tracer.Stack(id) }
+
+func (t *target) Lost() uint64      { return t.tracer.Lost() }
+func (t *target) OverLimit() uint64 { return t.tracer.StacksOverLimit() }
+
+// End implements Target. The tracer knows that the one process has ended before all of its events were read.
+func (t *target) End() End {
+	switch end := t.tracer.End(); {
+	case end == tracer.Running, !t.source.over && (end == tracer.Stopped || !t.source.options.Many()):
+		return Running
+	case end == tracer.Exited:
+		return Exited
+	case end == tracer.Execed:
+		return Execed
+	default:
+		return Stopped
+	}
+}
+
+// Stacks implements Target.
+func (t *target) Stacks() Stacks {
+	return Stacks{Lost: t.tracer.StackRecordsLost(), Raw: recording.RawStacks(t.tracer.RawStacks())}
+}
+
+// Found implements Target.
+func (t *target) Found() *Found {
+	f := t.tracer.Found()
+	memory := t.tracer.Memory()
+	out := &Found{
+		Python: f.Python, PythonErr: f.PythonErr, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver, Memory: memory.String(),
+		Empty: f.Empty, Libraries: f.Libraries, Rows: f.Rows, Cached: f.Cached, Unreadable: f.Unreadable, Multi: f.Multi,
+		Took: f.Took, Attached: f.Attached,
+	}
+	at := map[string]int{}
+	for _, p := range f.Probes {
+		key := p.Library.Name + " " + p.File
+		i, ok := at[key]
+		if !ok {
+			i = len(out.Hooks)
+			at[key] = i
+			out.Hooks = append(out.Hooks, Hook{Library: p.Library, File: p.File})
+		}
+		out.Hooks[i].Functions++
+	}
+	return out
+}
+
+// File implements Target.
+func (t *target) File(path string) io.Reader {
+	if !filepath.IsAbs(path) {
+		dir := t.process.Cwd()
+		if dir == "" {
+			dir = t.cwd
+		}
+		path = filepath.Join(dir, path)
+	}
+	if t.files == nil {
+		return nil
+	}
+	f, err := t.files.Open(path)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+// Close implements Target.
+func (t *target) Close() {
+	if t.files != nil {
+		t.files.Close()
+	}
+}
+
+// KernelRelease is the running kernel's, as uname(1) says it.
+func KernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
