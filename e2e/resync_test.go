@@ -194,7 +194,7 @@ func TestRecordComparesWithBooks(t *testing.T) {
 	p := startPython(t, churn).ready(t)
 	c := startCommand(t, p)
 	c.signal(t, syscall.SIGUSR1)
-	eventually(t, "the comparison that was asked for", func() bool { return strings.Contains(c.stderr.String(), "live = books: ") })
+	eventually(t, "the comparison that was asked for", func() bool { return strings.Contains(c.stderr.String(), "live = allocator state: ") })
 	c.interrupt(t)
 	checks := readRecording(t, filepath.Join(c.out(), traceFile)).end.Checks
 	require.GreaterOrEqual(t, checks.Made, uint64(2))

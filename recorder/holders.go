@@ -60,7 +60,7 @@ type scanned struct {
 	err  error
 }
 
-// holdersAnswer is what one who has asked is told.
+// holdersAnswer is the reply to one who has asked.
 type holdersAnswer struct {
 	joined *view.Joined
 	err    error

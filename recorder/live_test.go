@@ -90,7 +90,7 @@ func TestSamples(t *testing.T) {
 	require.Zero(t, p.samples.rate)
 }
 
-// TestScanRefused: whoever asks for holders is told when there are none to be had.
+// TestScanRefused: whoever asks for holders gets an error when there are none to be had.
 func TestScanRefused(t *testing.T) {
 	s := &madeSource{start: []Target{&madeTarget{pid: 7}}, hang: true}
 	r, n, _ := newMade(t, s, nil)

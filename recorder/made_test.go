@@ -197,7 +197,7 @@ func (s *madeSource) Close() error {
 	return nil
 }
 
-// noted is an Observer that keeps what it is told.
+// noted is an Observer that keeps what it gets.
 type noted struct {
 	mu       sync.Mutex
 	notices  []string

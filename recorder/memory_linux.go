@@ -59,7 +59,7 @@ type firstLook struct {
 	done    chan struct{} // closed when what follows is there
 	fresh   bool          // the process had no device memory
 	version string        // of the driver; empty: not known
-	seen    []nvml.Use    // the devices that the process sees; those without an ordinal are not told apart
+	seen    []nvml.Use    // the devices that the process sees; those without an ordinal cannot be distinguished
 }
 
 // look finds out whether the process has no device memory yet, now or a moment later: then it had none before either.

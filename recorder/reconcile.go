@@ -274,7 +274,7 @@ func (r *reconciler) retry() {
 	}
 	r.checks.Failed++
 	if r.round.asked || r.last {
-		r.observer.Notice(fmt.Sprintf("the live set could not be compared with the allocator's books: %v", r.round.err))
+		r.observer.Notice(fmt.Sprintf("the live set could not be compared with the allocator state: %v", r.round.err))
 	}
 	r.resume = now.Add(checkSoon)
 	r.end(checkEvery)
@@ -286,14 +286,14 @@ func (r *reconciler) conclude(open bool) {
 	text := difference(&r.round.sum)
 	switch {
 	case text == "" && r.round.asked:
-		r.observer.Notice(fmt.Sprintf("live = books: %d blocks compared", r.round.blocks))
+		r.observer.Notice(fmt.Sprintf("live = allocator state: %d blocks compared", r.round.blocks))
 	case text == "":
 	case r.round.lost:
 		r.checks.Differences++
-		r.observer.Notice(fmt.Sprintf("  events were lost; the allocator's books put the live set right: %s", text))
+		r.observer.Notice(fmt.Sprintf("  events were lost; the allocator state put the live set right: %s", text))
 	default:
 		r.checks.Differences++
-		r.observer.Warning(fmt.Errorf("the live set differed from the allocator's books, although no event was lost: %s. It was put right; please report it", text))
+		r.observer.Warning(fmt.Errorf("the live set differed from the allocator state, although no event was lost: %s. It was put right; please report it", text))
 	}
 	r.settled = r.losses()
 	r.current = r.settled
@@ -338,8 +338,8 @@ func difference(r *heap.Result) string {
 		count heap.Count
 		text  string
 	}{
-		{r.Added, "blocks that it lacked: %d (%s)"}, {r.Retired, "blocks that were gone: %d (%s)"},
-		{r.SegmentsAdded, "segments that it lacked: %d (%s)"}, {r.SegmentsRetired, "segments that were gone: %d (%s)"},
+		{r.Added, "blocks that it lacked: %d (%s)"}, {r.Retired, "blocks that were freed: %d (%s)"},
+		{r.SegmentsAdded, "segments that it lacked: %d (%s)"}, {r.SegmentsRetired, "segments that were freed: %d (%s)"},
 	} {
 		if p.count.Objects > 0 {
 			parts = append(parts, fmt.Sprintf(p.text, p.count.Objects, table.Bytes(p.count.Bytes)))

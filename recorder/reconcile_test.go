@@ -18,9 +18,9 @@ func TestDifference(t *testing.T) {
 	}{
 		"none":           {[]heap.Result{{Kept: 5, Dirty: 3}}, ""},
 		"from before":    {[]heap.Result{{First: true, Added: some, SegmentsFirst: true, SegmentsAdded: some}}, ""},
-		"gone at once":   {[]heap.Result{{First: true, Added: some, Retired: some}}, "blocks that were gone: 2 (1.0 KiB)"},
-		"blocks":         {[]heap.Result{{Added: some}, {Added: some, Retired: some}}, "blocks that it lacked: 4 (2.0 KiB), blocks that were gone: 2 (1.0 KiB)"},
-		"segments":       {[]heap.Result{{SegmentsAdded: some, SegmentsRetired: some}}, "segments that it lacked: 2 (1.0 KiB), segments that were gone: 2 (1.0 KiB)"},
+		"gone at once":   {[]heap.Result{{First: true, Added: some, Retired: some}}, "blocks that were freed: 2 (1.0 KiB)"},
+		"blocks":         {[]heap.Result{{Added: some}, {Added: some, Retired: some}}, "blocks that it lacked: 4 (2.0 KiB), blocks that were freed: 2 (1.0 KiB)"},
+		"segments":       {[]heap.Result{{SegmentsAdded: some, SegmentsRetired: some}}, "segments that it lacked: 2 (1.0 KiB), segments that were freed: 2 (1.0 KiB)"},
 		"segments later": {[]heap.Result{{First: true, Added: some}, {SegmentsFirst: true, SegmentsAdded: some}}, ""},
 		"total":          {[]heap.Result{{Missing: -512}}, "the allocator's total without an event: -512 B"},
 	} {

@@ -48,7 +48,7 @@ func (p *trader) step() event.Event {
 	return e
 }
 
-// observe reads the books of a device, at one moment.
+// observe reads the allocator state of a device, at one moment.
 func (p *trader) observe(d int) event.Observation {
 	p.time += 2
 	return event.Observation{
@@ -57,8 +57,8 @@ func (p *trader) observe(d int) event.Observation {
 	}
 }
 
-// TestRecordedHeap: a recording replays to the live set of its session, also when it is bounded, events were lost, and the books
-// put that right.
+// TestRecordedHeap: a recording replays to the live set of its session, also when it is bounded, events were lost, and the
+// allocator state puts that right.
 func TestRecordedHeap(t *testing.T) {
 	for name, size := range map[string]int64{"whole": 0, "bounded": recording.MinSize} {
 		t.Run(name, func(t *testing.T) {

@@ -74,7 +74,7 @@ type Options struct {
 	// Version is gputrace's own, for recordings and profiles.
 	Version string
 
-	// Observer is told what happens. It must not be nil.
+	// Observer is notified of what happens. It must not be nil.
 	Observer Observer
 }
 
@@ -83,7 +83,7 @@ func (o *Options) Many() bool {
 	return len(o.PIDs) != 1 || o.Name != nil || o.All || o.Children || o.Command != nil
 }
 
-// Observer is told what happens in a recording, by the goroutine of Run.
+// Observer is notified of what happens in a recording, by the goroutine of Run.
 type Observer interface {
 	// Notice is a line for people.
 	Notice(text string)
@@ -152,7 +152,7 @@ func NewFrom(s Source, o *Options) *Recorder {
 	return r
 }
 
-// Interrupt is told of a signal that asks for the end. A program that was started gets it too, and the first is for it alone: it is for
+// Interrupt handles a signal that asks for the end. A program that was started gets it too, and the first is for it alone: it is for
 // it to end. Then one ends the recording as soon as what is done at the end was done, and one more at once. It may be called from any
 // goroutine.
 func (r *Recorder) Interrupt(s os.Signal) {
@@ -324,7 +324,7 @@ func (r *Recorder) arrive(first bool) {
 			from = max(from, t.Found().Attached)
 			r.losses.looked = max(r.losses.looked, from)
 		}
-		p.lose(from, r.source.Now()) // before its first event came through
+		p.lose(from, r.source.Now()) // before its first event was received
 		r.now[t.PID()] = p
 		r.all = append(r.all, p)
 		r.observer.Attached(p)

@@ -215,7 +215,7 @@ func TestStartInterrupted(t *testing.T) {
 	require.ErrorIs(t, err, ErrInterrupted)
 }
 
-// TestReadyFails: a script that cannot be told is an error, of one process as of many.
+// TestReadyFails: a script that cannot be notified is an error, of one process as of many.
 func TestReadyFails(t *testing.T) {
 	for _, many := range []bool{false, true} {
 		broken := errors.New("read-only")

@@ -23,7 +23,19 @@ const userPlaces = maxTraced / 2
 // linker, if it is one that is known.
 const lookEvery = time.Second
 
-// member is a process that the kernel side traces, whether or not it has used anything yet.
+// member is a process that the kernel side traces, whether or not it has used anything yet. Its states, and what moves it from one to the
+// next:
+//
+//	new ──────follow──────▶ followed ──attachTo, surface──▶ hooked
+//	 ▲ newMember, forked,      │  ▲                            │
+//	 │ find                    │  │ execed, and children are   │ its program's end: retire
+//	 │                         │  │ traced: replaced by its    │
+//	 │                         │  └── next program ◀───────────┤
+//	 │                         ▼                               ▼
+//	 └── its number again ◀── ended: ended, drop, sweep ◀──────┘
+//
+// In new and followed, tracer is nil; in hooked it is not. A program that ended keeps its Tracer, for those who read its last events, but
+// no member has it any more.
 type member struct {
 	pid    uint32
 	name   string           // of its program; empty: not known
