@@ -363,15 +363,6 @@ func TestOnFaultPassesOthers(t *testing.T) {
 	}()
 }
 
-func mustFind(t *testing.T, f *File, name string) uint64 {
-	t.Helper()
-	s, ok := f.Find(name)
-	if !ok {
-		t.Fatalf("%s not found", name)
-	}
-	return s.Addr
-}
-
 // TestLEB128 takes the examples of DWARF 5, appendix C.
 func TestLEB128(t *testing.T) {
 	for _, c := range []struct {

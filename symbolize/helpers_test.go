@@ -10,13 +10,11 @@ import (
 
 // Objects to test on, and other tools.
 var (
-	build          = elftest.Build
-	libraries      = elftest.Libraries
-	realLibraries  = elftest.RealLibraries
-	torchLibraries = elftest.TorchLibraries
-	output         = elftest.Output
-	lines          = elftest.Lines
-	written        = elftest.Written
+	build     = elftest.Build
+	libraries = elftest.Libraries
+	output    = elftest.Output
+	lines     = elftest.Lines
+	written   = elftest.Written
 )
 
 func libc(t testing.TB) string { return libraries(t)[0] }

@@ -28,8 +28,6 @@ const (
 var (
 	coded       = exit.With
 	usage       = exit.Usage
-	printable   = words.Text
-	oneLine     = words.Line
 	commandLine = words.CommandLine
 )
 

@@ -53,11 +53,3 @@ func requireUsage(t *testing.T, err error, text string) {
 	require.ErrorContains(t, err, text)
 	require.Equal(t, exitUsage, exit.Code(err))
 }
-
-// withStdout runs f with another standard output.
-func withStdout(out *os.File, f func()) {
-	stdout := os.Stdout
-	defer func() { os.Stdout = stdout }()
-	os.Stdout = out
-	f()
-}

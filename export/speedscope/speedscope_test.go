@@ -16,28 +16,6 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// small is a view whose figures speedscope, which rounds to two decimals, shows to the byte: less than 1 MiB of each function,
-// in multiples of 256 bytes.
-func small(t *testing.T) *view.View {
-	t.Helper()
-	s := eventtest.Random(1, 0)
-	allocated := uint64(7 << 10) // from before
-	for i := range uint64(200) {
-		e := event.Event{
-			Time: 1 + i, PID: eventtest.PID, TID: eventtest.PID, Kind: event.KindAlloc, Layer: event.LayerTorch,
-			Device: event.Device{Type: event.DeviceCUDA}, Addr: 1<<40 + i<<20, Size: 512 * (1 + i%5), Stack: event.StackID(i % 25),
-			Requested: event.Unknown, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown, Reserved: 1 << 30,
-		}
-		allocated += e.Size
-		e.Allocated = allocated
-		s.Events = append(s.Events, e)
-	}
-	trace, err := view.NewTrace(s, nil)
-	require.NoError(t, err)
-	require.Equal(t, allocated, trace.End().Total())
-	return trace.End()
-}
-
 // decoded is a file as file-format-schema.json of speedscope describes it.
 type decoded struct {
 	Schema   string `json:"$schema"`
