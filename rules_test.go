@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package gputrace_test holds the rules of the house that no single package can check: who may import whom, what may call
 // the kernel, how long a function may be, and that what the README tells people to type works.
 package gputrace_test

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build ignore
 
 // Command bpfsize prints for each BPF program how many instructions it has and how deep a stack its deepest chain of calls

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build ignore
 
 // Command mutants breaks the program in many small ways, one at a time, and counts how many of them the tests notice:

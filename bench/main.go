@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build linux && amd64
 
 // Command bench measures what tracing costs and prints it as Markdown tables: microseconds per hit beyond an empty uprobe at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls the allocator's report from nested Python functions, for ever: pyloop.py LIBC10 DEPTH
 
 Prints a line a batch, like testdata/programs/hotloop: "batch <n> median_ns 0 mean_ns <ns>".

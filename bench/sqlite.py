@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sqlite.py ALLOCATIONS.csv OUT.db: the events of a recording as rows of SQLite, with a write-ahead log. Prints events, CPU seconds to
 write them, bytes of the file, and CPU seconds to add up what is allocated by stack, as JSON."""
 import csv

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package bpf holds the kernel side: the C sources, the compiled object, and the Go types that mirror records.h and tables.h. Nothing is
 // written by hand twice: `make generate` rebuilds everything from the C sources and CI compares.
 package bpf

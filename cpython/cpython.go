@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cpython reads a CPython interpreter from outside: it finds the interpreter in a running process, proves where
 // each thread keeps its thread state, and turns code objects into names and lines. It only reads memory; nothing in the
 // target is stopped or changed. x86-64 with glibc, CPython 3.8 to 3.14, 3.13 and 3.14 without a GIL too.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package cpython
 
 // Offsets that all versions from 3.8 to 3.13 share, in 64-bit builds with a GIL (Include/object.h, Include/cpython/object.h and

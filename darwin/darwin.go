@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package darwin will be the live source on macOS: a shim library that is loaded into a job when it is started, and dtrace
 // for a job that already runs. Neither exists yet. What reads recordings and writes profiles builds on macOS today.
 package darwin

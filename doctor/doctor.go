@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package doctor says whether tracing works on this machine and of a process, and what to do when it does not. It asks: the
 // kernel for its features, a system call whether it is refused, a probe whether it counts. What it finds out of a process is found
 // by the code that traces it.

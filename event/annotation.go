@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package event
 
 // ObservedBlock is one block that was read from the allocator state: allocated, and not freed.

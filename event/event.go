@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package event is the model of what happens to GPU memory: every source (the live Linux tracer, the macOS backend, a
 // recording) produces these values, and everything downstream consumes nothing else.
 package event

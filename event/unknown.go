@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package event
 
 // Add is the sum of two numbers; Unknown when one of them is.

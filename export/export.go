@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package export turns a recording, or a memory snapshot of PyTorch's, into files of other formats. Each format has a package of its
 // own below this one, which knows nothing of recordings; here are the table of them, and what a recording says beside its events.
 package export

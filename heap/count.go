@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package heap
 
 // CountOf is the count of one allocation; both sizes are bytes and may be event.Unknown.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package heap replays events into the exact live set: what is allocated now, by which stacks, and whether that agrees with
 // the allocator's own totals and, where it can be read, with the allocator state, block for block. Torch blocks and driver
 // memory are separate, and a segment of the caching allocator is never counted in addition to the blocks in it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build linux
 
 // Package inspect reads, without any probe, what PyTorch's caching allocator has written down about a process's GPU memory:

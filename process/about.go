@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package process
 
 // About is what a process says of itself. The zero value is of one that nothing is known of.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package process shows a running process from outside: its mappings, the files behind them (also when they are deleted
 // or lie in another mount namespace), and bounded reads of its memory. Nothing here stops, signals or changes the target.
 package process

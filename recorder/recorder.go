@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package recorder records the GPU memory of one or many processes: it finds and starts them, takes their events from a source, keeps
 // the live set of each, compares that with the allocator's own state, scans for holders, notes losses, and writes the results. One
 // process is a job of one. It has no flags and no terminal: whoever uses it is an Observer.

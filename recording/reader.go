@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package recording writes and reads the .gputrace file: events in compressed columns, the names of their stacks, annotations
 // between them, and checkpoints from which the live set can be rebuilt. A file is readable up to its last whole frame at any
 // time, on any machine. See docs/recording.md.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package symbolize names the frames of stacks: functions by name and by address, source lines, and functions that are inlined,
 // from the symbols and the debug information of ELF objects.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build linux && amd64
 
 // Package tracer is the live source on Linux: it finds what to probe in a running process, prepares the unwinder, attaches,

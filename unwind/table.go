@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package unwind says how stacks are unwound: rows for the kernel from the frame descriptions of ELF objects (.eh_frame), kept in a
 // cache on disk, and a walker outside the kernel for what those rows cannot say.
 package unwind

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package allocator computes where the memory of a caching allocator is: allocated, pending, inactive or free, by device, pool
 // and segment, from the allocator's own map or from a recording, and how large a request could still be served.
 package allocator

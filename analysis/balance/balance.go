@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package balance says where all device memory of a process is: what the driver counts against the caching allocator's memory,
 // that of libraries and of the program's own calls, and what remains.
 package balance

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package holders groups what holds the blocks of a process's caching allocator, by variable, module, dtype, shape or category,
 // and joins it with the live set of a recording.
 package holders

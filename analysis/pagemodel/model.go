@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pagemodel condenses a trace into what the page for a browser needs: curves, the moments worth looking at, the tree of
 // stacks, and from which moment to which blocks were in use.
 package pagemodel

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package stacks says what a stack is called and what of it is worth showing: the line of the program that an allocation
 // belongs to, the frames that a reader wants to see, the library that asked the driver for memory, the text of source lines.
 package stacks

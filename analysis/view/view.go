@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package view looks at a live set: at a moment, over a range, by line, function, stack, layer or device, event by event, and at
 // the difference of two. Nothing here renders.
 package view

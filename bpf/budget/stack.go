@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package budget computes from compiled BPF programs what kernels limit and refuse at load only: the stack of a chain of
 // calls, its frames, and the sizes of map values. The oldest kernels that are written for give the limits, so that a
 // program can be judged on a newer one, which hides them.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command gputrace attaches from outside to a running GPU job and accounts for every byte of its GPU memory.
 package main
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build linux && amd64
 
 // Command kernels boots Debian's kernels in QEMU, without the hardware's help, and has gputrace trace in each: docs/kernels.md has

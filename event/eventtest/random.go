@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package eventtest makes streams of events for tests.
 package eventtest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chart draws how the memory of a trace went on, as a picture: a PNG or an SVG.
 package chart
 

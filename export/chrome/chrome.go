@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package chrome writes a timeline as Chrome's trace events, in JSON: what torch.profiler writes too, on the same clock, so
 // that the events of both can be put into one file. It has the totals, the allocations without their stacks, and the largest
 // blocks from birth to end.

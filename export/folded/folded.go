@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package folded writes stacks as lines of "frame;frame;frame bytes", outermost first: what flamegraph.pl, inferno, speedscope
 // and Perfetto read, and what line tools can sort and add up.
 package folded

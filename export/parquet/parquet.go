@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package parquet writes every allocation as a row of an Apache Parquet file, for DuckDB, pandas, Polars and their like. See
 // docs/tables.md.
 package parquet

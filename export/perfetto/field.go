@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package perfetto
 
 // The numbers of the fields and values that are written, as perfetto_trace.proto has them (protos/perfetto/trace of Perfetto

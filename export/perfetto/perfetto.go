@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package perfetto writes a recording as a trace that ui.perfetto.dev and trace_processor read: totals of every device as
 // counters, each allocation with its stack and bytes, the live set of some moments as heap profiles, the largest blocks
 // from birth to end. The format is a row of protobuf packets.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pprof writes what the heap knows as a profile that go tool pprof and every tool of its family read. The sample
 // types are those of Go's heap profile, in its order, and never change: files of different versions can be compared.
 package pprof

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package rows has the columns of the tables of allocations, which several formats write.
 package rows
 

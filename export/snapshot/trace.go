@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package snapshot writes what torch.cuda.memory._dump_snapshot writes: a pickle for PyTorch's memory viewer
 // (torch/cuda/_memory_viz.py and pytorch.org/memory_viz). Its structure is that of torch/csrc/cuda/memory_snapshot.cpp.
 package snapshot

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package speedscope writes flame graphs in the format of its own of speedscope, which opens it in a browser without a network.
 // The format is file-format-schema.json of the npm package speedscope 1.25.0.
 package speedscope

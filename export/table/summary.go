@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package table prints figures for people, as plain text of at most 120 columns: the summary at the end and the line that
 // is rewritten while a job runs. It computes nothing that another output would need too.
 package table

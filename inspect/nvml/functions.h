@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Each NVML function that gputrace calls, through go-nvml or itself: NVML(its name, its parameters, what is passed on).
 // Those whose names end in _v2 or _v3 have older forms, which go-nvml calls where a driver's library lacks them.
 //

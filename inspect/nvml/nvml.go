@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package nvml tells what the GPU driver itself says that a process uses, which is what nvidia-smi shows, through NVIDIA's
 // management library (libnvidia-ml.so.1, part of the driver). The library runs in our own process and does nothing in the
 // target. What it does not tell is Unknown, with the reason, never 0.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // clang-format off
 //go:build linux && cgo
 // clang-format on

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # symbols.sh: write symbols.h, the names of the NVML functions that go-nvml's C code refers to and that are not in functions.h.
 # Run by go generate after go-nvml or functions.h changes.
 set -euo pipefail

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //go:build linux
 
 // Package who names the holders of GPU memory: for every live block of PyTorch's caching allocator, the tensors whose

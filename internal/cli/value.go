@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package cli has the flags and the habits of gputrace's command line, for github.com/urfave/cli/v2: typed values whose errors arise
 // where they are read, flags behind arguments, what was probably meant by an unknown word, and what can follow in a shell.
 package cli

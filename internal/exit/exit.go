@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package exit has the exit codes of every command, and errors that carry one from where they arise to the end of the program.
 package exit
 

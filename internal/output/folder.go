@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package output writes what a command makes: a file or a folder that appears under its name when it is complete, that belongs to
 // the user behind sudo, and that replaces nothing unless that is asked for.
 package output

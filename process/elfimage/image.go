@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package elfimage reads ELF objects from outside: segments, sections, build-ids, and the way between mapped addresses, link-time
 // addresses and file offsets.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package words makes text from the traced program safe to show: names of functions, files, modules, keys and messages can
 // hold anything, and must not move a terminal's cursor, turn the direction of what follows, or pass for a line of ours.
 package words

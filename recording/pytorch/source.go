@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package pytorch reads the memory snapshots that PyTorch writes (torch.cuda.memory._dump_snapshot, PyTorch 2.0 and later),
 // and makes of them the events that a tracer would have seen. A snapshot is a pickle; nothing in it is ever executed. See
 // docs/snapshot.md.

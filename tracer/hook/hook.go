@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package hook is the table of what is traced: one row a function. To trace another function, add a row.
 package hook
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package hook
 
 // From says where a value of a call is. The numbers are those of enum operand_from in bpf/tables.h.

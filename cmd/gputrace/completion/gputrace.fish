@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Completion of gputrace for fish: gputrace completion fish > ~/.config/fish/completions/gputrace.fish
 function __gputrace_complete
     set -l words (commandline -opc)

@@ -1,4 +1,5 @@
 #compdef gputrace
+# SPDX-License-Identifier: Apache-2.0
 # Completion of gputrace for zsh: source <(gputrace completion zsh), or this as a file _gputrace in a folder of $fpath
 _gputrace() {
     local -a lines described

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command picture opens pages of gputrace in Chromium and prints for each how long it takes until its curve is drawn, in
 // milliseconds since it was asked for.
 package main

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The data blocks, as docs/html.md describes them.
 
 const UNKNOWN = -1;

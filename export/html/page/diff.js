@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The page of a difference: a table, sorted and searched.
 
 const $ = (id) => document.getElementById(id);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The flame graph, on a canvas: the root at the top, what it called below.
 
 const ROW = 21;

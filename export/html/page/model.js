@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The model adds up what was in use when. Every sum of the page is made here.
 
 const MEMORIES = [

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The page: what is selected, and what is drawn anew for it.
 
 const $ = (id) => document.getElementById(id);

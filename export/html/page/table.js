@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The table of what the flame graph shows, by line, function, file, thread and so on.
 
 const GROUPINGS = {

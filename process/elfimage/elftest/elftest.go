@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package elftest has what tests of ELF objects share: objects to test on, and the output of other tools about them.
 package elftest
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command coverage writes docs/coverage.md: of every memory function that the interfaces of GPUs declare, whether it is
 // traced, and why not. It fails when a header declares a function that its table (table.go) does not know.
 //
