@@ -28,7 +28,7 @@ die() {
     exit 1
 }
 
-usage() { sed -n '3,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; }
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; }
 
 has_gpu() {
     [ -e /dev/nvidiactl ] && "$(find_python)" -c 'import ctypes; assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0' 2>/dev/null
