@@ -55,6 +55,7 @@ var mayImport = map[string][]string{
 	"analysis/pagemodel":       {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/holders":         {"analysis/view", "event", "heap", "inspect", "inspect/who"},
 	"analysis/allocator":       {"analysis/stacks", "analysis/view", "event", "heap", "inspect"},
+	"analysis/leaks":           {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/balance":         {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "heap"},
 	"internal/exit":            {},
 	"internal/cli":             {"event", "internal/exit"},

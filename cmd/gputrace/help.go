@@ -33,6 +33,10 @@ var examples = map[string][]example{
 		{"gputrace report result/trace.gputrace", "what was printed at the end, again"},
 		{"gputrace report result/trace.gputrace --at peak --by function --top 5", "the five functions that hold the most at the peak"},
 	},
+	"leaks": {
+		{"gputrace leaks result/trace.gputrace", "whether memory grows from step to step, by which line, how much, since when"},
+		{"gputrace leaks result --json --step-on train_step", "for a program to read; a step begins where train_step is called"},
+	},
 	"export": {
 		{"gputrace export result/trace.gputrace -f pprof --at peak", "a profile of the peak, peak.pb.gz"},
 		{"gputrace export trace.gputrace -f pprof --from 10s --to 20s -o range.pb.gz", "what was allocated between, and lives at 20 s"},

@@ -8,12 +8,12 @@ import (
 	"fmt"
 )
 
-// The exit codes. They are the same for every command and are never renumbered: scripts test for them. 3 and 4 are kept for
-// findings and for gates.
+// The exit codes. They are the same for every command and are never renumbered: scripts test for them. 4 is kept for gates.
 const (
 	OK           = 0
 	Error        = 1
 	Misuse       = 2
+	Findings     = 3 // all is well with the command, and it found what it looks for: memory that grows
 	Invalid      = 5 // a file that is not what it should be
 	NotPermitted = 6
 	Nothing      = 7 // no such process, no CUDA, a kernel that does not take the programs
@@ -29,6 +29,7 @@ var Codes = []struct {
 	{OK, "all is well"},
 	{Error, "an error that none of the others is; of doctor: tracing will not work"},
 	{Misuse, "the command line is wrong, or an output exists already"},
+	{Findings, "of leaks: memory grows from step to step"},
 	{Invalid, "a file is not what it should be"},
 	{NotPermitted, "not permitted; the message says which capability is missing"},
 	{Nothing, "nothing to trace: no such process, it uses no CUDA, or this kernel cannot be traced on"},

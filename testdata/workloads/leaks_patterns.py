@@ -22,6 +22,7 @@ def parse_arguments():
     parser.add_argument("--fixed", action="store_true", help="without the leak")
     parser.add_argument("--warmup", type=int, default=10, help="steps before the pattern")
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--width", type=int, default=64, help="channels of the first layer; 8: the same leaks, of small blocks")
     loop.arguments(parser, steps=22)
     return sidecar.arguments(parser).parse_args()
 
@@ -62,12 +63,12 @@ class Residual(nn.Module):
 class ResNet(nn.Module):
     """ResNet-18, its stem without stride and pooling."""
 
-    def __init__(self):
+    def __init__(self, width=64):
         super().__init__()
-        self.stem = nn.Sequential(convolution(3, 64), nn.BatchNorm2d(64), Relu())
-        self.layer1, self.layer2 = self.stage(64, 64, 1), self.stage(64, 128, 2)
-        self.layer3, self.layer4 = self.stage(128, 256, 2), self.stage(256, 512, 2)
-        self.head = nn.Linear(512, CLASSES)
+        self.stem = nn.Sequential(convolution(3, width), nn.BatchNorm2d(width), Relu())
+        self.layer1, self.layer2 = self.stage(width, width, 1), self.stage(width, 2 * width, 2)
+        self.layer3, self.layer4 = self.stage(2 * width, 4 * width, 2), self.stage(4 * width, 8 * width, 2)
+        self.head = nn.Linear(8 * width, CLASSES)
 
     @staticmethod
     def stage(inputs, outputs, stride):
@@ -90,7 +91,7 @@ class Trainer:
     def __init__(self, options, side):
         self.options, self.side = options, side
         self.fixed = options.fixed
-        self.model = ResNet().cuda()
+        self.model = ResNet(options.width).cuda()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
 
     def steps(self):

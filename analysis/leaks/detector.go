@@ -1,0 +1,186 @@
+package leaks
+
+import (
+	"math/bits"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// place is a layer of a process's device.
+type place struct {
+	layer  event.Layer
+	device event.Device
+	pid    uint32
+}
+
+// line is where the program allocates: its own innermost frame, as stacks.OwnFrame has it.
+type line struct {
+	file     string // of Python; else empty
+	line     int
+	function string // or the native symbol
+}
+
+// siteKey is a site and a size class.
+type siteKey struct {
+	place place
+	stack event.StackID
+	class uint8 // power of two of the requested bytes, rounded up
+}
+
+// lineKey is all sites of a line.
+type lineKey struct {
+	place place
+	line  line
+}
+
+// source is what is known of a stack.
+type source struct {
+	line    line
+	forward line // of the program, that calls a module's forward; the outermost one. Zero: there is none
+	stack   *event.Stack
+}
+
+// detector follows what is in use by site, size class and line, step by step. Its size depends on how many of these there are, and
+// not on how many steps or events.
+type detector struct {
+	library []string
+	resolve func(event.StackID) *event.Stack
+	bySize  bool // requested bytes are not known: those of the blocks count
+
+	step     int
+	sources  map[event.StackID]*source
+	sites    map[siteKey]*series
+	lines    map[lineKey]*series
+	totals   map[place]*series
+	forwards map[line]int64 // blocks allocated below a line that calls a module
+}
+
+func newDetector(library []string, resolve func(event.StackID) *event.Stack, bySize bool) *detector {
+	return &detector{
+		library: library, resolve: resolve, bySize: bySize, sources: map[event.StackID]*source{}, sites: map[siteKey]*series{},
+		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]int64{},
+	}
+}
+
+// counts says whether a block is judged: those of PyTorch, pinned memory, and device memory outside PyTorch.
+func counts(b *heap.Block) bool {
+	switch b.Layer {
+	case event.LayerTorch:
+	case event.LayerHost, event.LayerDevice:
+		if b.Segment || b.Size == event.Unknown {
+			return false
+		}
+	default:
+		return false
+	}
+	return b.Origin == heap.OriginEvent && b.Stack != 0
+}
+
+// allocated takes a block that joins the live set.
+func (d *detector) allocated(b *heap.Block) {
+	if !counts(b) {
+		return
+	}
+	if s := d.source(b.Stack); s.forward != (line{}) {
+		d.forwards[s.forward]++
+	}
+	f, in := d.find(b)
+	for _, s := range in {
+		s.add(d.step, f)
+	}
+}
+
+// freed takes a block that leaves it.
+func (d *detector) freed(b *heap.Block) {
+	if !counts(b) {
+		return
+	}
+	f, in := d.find(b)
+	for _, s := range in {
+		s.remove(d.step, f)
+	}
+}
+
+// find is what a block counts, and the series that it counts in: of its site and size class, its line, its device.
+func (d *detector) find(b *heap.Block) (floor, [3]*series) {
+	f := floor{1, int64(b.Requested), int64(b.Size)}
+	if d.bySize || b.Layer != event.LayerTorch || b.Requested == event.Unknown {
+		f.requested = f.bytes
+	}
+	p := place{b.Layer, b.Device, b.PID}
+	class := uint8(bits.Len64(uint64(max(0, f.requested-1))))
+	return f, [3]*series{
+		entry(d.sites, siteKey{p, b.Stack, class}), entry(d.lines, lineKey{p, d.source(b.Stack).line}), entry(d.totals, p),
+	}
+}
+
+func entry[K comparable](m map[K]*series, k K) *series {
+	s := m[k]
+	if s == nil {
+		s = &series{}
+		m[k] = s
+	}
+	return s
+}
+
+// source is what is known of a stack.
+func (d *detector) source(id event.StackID) *source {
+	s := d.sources[id]
+	if s == nil {
+		s = &source{line: line{function: stacks.UnknownStack}, stack: d.resolve(id)}
+		if s.stack != nil {
+			s.line = d.ownLine(s.stack.Frames)
+			s.forward = d.forwardLine(s.stack.Frames)
+		}
+		d.sources[id] = s
+	}
+	return s
+}
+
+func (d *detector) ownLine(frames []event.Frame) line {
+	i := stacks.OwnFrame(frames, d.library)
+	if i < 0 {
+		return line{function: stacks.UnknownStack}
+	}
+	return lineOf(&frames[i])
+}
+
+func lineOf(f *event.Frame) line {
+	if f.Kind != event.FramePython {
+		return line{function: f.Label()}
+	}
+	return line{f.File, max(0, f.Line), f.Func}
+}
+
+// forwardLine is the outermost line of the program that calls a module (torch/nn/modules/module.py).
+func (d *detector) forwardLine(frames []event.Frame) line {
+	var out line
+	called := false
+	for i := range frames {
+		f := &frames[i]
+		if f.Kind != event.FramePython {
+			continue
+		}
+		if called && !stacks.IsLibrary(f.File, d.library) {
+			out = lineOf(f)
+		}
+		called = strings.HasSuffix(f.File, "torch/nn/modules/module.py")
+	}
+	return out
+}
+
+// end ends the last complete step in all series.
+func (d *detector) end(steps int) {
+	for _, s := range d.sites {
+		s.advance(steps + 1)
+	}
+	for _, s := range d.lines {
+		s.advance(steps + 1)
+	}
+	for _, s := range d.totals {
+		s.advance(steps + 1)
+	}
+}

@@ -1,0 +1,137 @@
+// Package leaks says of a recording whether memory grows from step to step, and by which lines of the program: a replay goes in,
+// a verdict with findings comes out. The rules and thresholds are in docs/leaks.md.
+package leaks
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// ErrNoSuchStep: Options.StepOn is not in the stacks of the recording.
+var ErrNoSuchStep = errors.New("no allocation was made below it three times or more")
+
+// Options of Find. nil is the zero value.
+type Options struct {
+	// Library has prefixes of Python files that are not the program's own, as recordings have them.
+	Library []string
+	// StepOn is a Python or native function, with or without its class: a step begins where it is called. Empty: found out.
+	StepOn string
+	// Free is what of each device is not in use by anybody at the end of the recording, bytes. nil or missing: not known.
+	Free map[event.Device]uint64
+	// Holders names what holds blocks at the end; nil: not known.
+	Holders []Holder
+}
+
+// Holder is blocks of a line that one thing holds.
+type Holder struct {
+	Site  string // as stacks.FrameName
+	Name  string
+	Bytes uint64
+}
+
+// Verdict is the answer in a word.
+type Verdict string
+
+// The verdicts.
+const (
+	Growing     Verdict = "growing"       // there are findings
+	Steady      Verdict = "steady"        // there are none, in MinSteps steps or more
+	OutOfMemory Verdict = "out_of_memory" // a request was refused, without findings
+	Unclear     Verdict = "unknown"       // no steps were found, or fewer than MinSteps
+)
+
+// MinSteps is how many steps it takes to say that nothing grows.
+const MinSteps = 20
+
+// Report is the verdict on a recording.
+type Report struct {
+	Verdict Verdict
+	Steps   Steps
+	// Findings are what grows, the most bytes each step first.
+	Findings []Finding
+}
+
+// Steps says how steps were told apart.
+type Steps struct {
+	Count  int     // complete ones
+	Source Source  // empty: none were found
+	On     string  // the line or function that a step begins with; of SourcePeriod, the line that recurs
+	Period float64 // mean length, nanoseconds; 0: not known
+}
+
+// Find judges a trace. It is replayed twice.
+func Find(t *view.Trace, o *Options) (*Report, error) {
+	if o == nil {
+		o = &Options{}
+	}
+	m := marker{o.Library, o.StepOn}
+	s := newSurvey(m, t.Stack)
+	err := t.Replay(&view.Visitor{Before: func(e *event.Event, _ *heap.Heap) { s.see(e) }})
+	if err != nil {
+		return nil, fmt.Errorf("look for steps: %w", err)
+	}
+	on := s.choose()
+	if on == nil && o.StepOn != "" {
+		return nil, fmt.Errorf("step on %s: %w", o.StepOn, ErrNoSuchStep)
+	}
+	r := &Report{Verdict: Unclear}
+	if on != nil {
+		c := newClock(m, t.Stack, on.mark)
+		d := newDetector(o.Library, t.Stack, s.unsized)
+		if err := t.Replay(visitor(c, d)); err != nil {
+			return nil, fmt.Errorf("follow the steps: %w", err)
+		}
+		d.end(c.complete())
+		r.Steps = Steps{c.complete(), on.mark.source, on.mark.name(o.Library, t.Stack), c.period()}
+		r.Findings = d.findings(&r.Steps, o)
+	}
+	r.Verdict = verdictOf(r, len(t.OutOfMemory()) > 0)
+	return r, nil
+}
+
+func visitor(c *clock, d *detector) *view.Visitor {
+	return &view.Visitor{
+		Before: func(e *event.Event, _ *heap.Heap) {
+			c.see(e)
+			d.step = c.step
+		},
+		Allocated: func(b *heap.Block, _ *event.Event) { d.allocated(b) },
+		Freed:     func(b *heap.Block, _ *event.Event, _ uint64) { d.freed(b) },
+		Moved:     func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
+	}
+}
+
+func verdictOf(r *Report, refused bool) Verdict {
+	switch {
+	case len(r.Findings) > 0:
+		return Growing
+	case refused:
+		return OutOfMemory
+	case r.Steps.Count >= MinSteps:
+		return Steady
+	}
+	return Unclear
+}
+
+// name is what a step begins with, for people.
+func (m *mark) name(library []string, resolve func(event.StackID) *event.Stack) string {
+	if m.source == SourcePeriod {
+		st := resolve(m.stack)
+		if st == nil {
+			return stacks.UnknownStack
+		}
+		if i := stacks.OwnFrame(st.Frames, library); i >= 0 {
+			return stacks.FrameName(&st.Frames[i])
+		}
+		return stacks.UnknownStack
+	}
+	if m.file == "" {
+		return m.function
+	}
+	return stacks.FrameName(&event.Frame{Kind: event.FramePython, Func: m.function, File: m.file, Line: m.line})
+}

@@ -1,0 +1,253 @@
+package leaks
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/event"
+)
+
+// Kind is what a finding is of.
+type Kind string
+
+// The kinds.
+const (
+	Leak         Kind = "leak"   // of PyTorch's blocks, by equal amounts
+	Growth       Kind = "growth" // of PyTorch's blocks, by amounts that vary
+	HostGrowth   Kind = "host"   // of pinned host memory
+	DeviceGrowth Kind = "device" // of device memory outside PyTorch
+)
+
+// Confidence is how much a finding was seen of.
+type Confidence string
+
+// The confidences.
+const (
+	Low    Confidence = "low"    // fewer than 10 periods: a queue that fills looks the same
+	Medium Confidence = "medium" // fewer than 20
+	High   Confidence = "high"
+)
+
+// Finding is a line whose memory grows.
+type Finding struct {
+	Kind     Kind
+	Layer    event.Layer
+	Device   event.Device
+	File     string // of Python; else empty
+	Line     int    // 0: not known
+	Function string // or the native symbol
+	Stack    *event.Stack
+	Holder   string // of most of its blocks; empty: not known
+
+	Blocks    float64 // each step
+	Requested float64 // bytes each step; NaN: not known
+	Bytes     float64 // of the blocks, each step
+
+	Period      int // steps between two rises
+	First, Last int // steps, from 1: the first one exact to 1/64 of all
+	LiveBytes   uint64
+	LiveBlocks  uint64
+	Share       float64 // of the growth of its layer and device since then, 0 to 1; NaN: that did not grow
+	Confidence  Confidence
+	Seconds     float64 // until the device is full, from the end of the recording on; NaN: not known
+	Graph       bool    // it is a call of a module, most of whose blocks stay
+}
+
+// Name is the line for people: "train.py:88 main", or the native symbol.
+func (f *Finding) Name() string {
+	if f.File == "" {
+		return f.Function
+	}
+	return stacks.FrameName(&event.Frame{Kind: event.FramePython, Func: f.Function, File: f.File, Line: f.Line})
+}
+
+// scalarBytes is the most that one number has.
+const scalarBytes = 8
+
+// Advice is what to do where the pattern is known; else empty. It says no more than the events prove.
+func (f *Finding) Advice() string {
+	switch {
+	case f.Graph:
+		return "most of what this forward pass allocates stays: its result is kept with its graph; use torch.no_grad(), or keep .detach() of it"
+	case f.Kind == Leak && f.Blocks > 0 && f.Requested/f.Blocks <= scalarBytes:
+		return "each block is one number: keep .item() of it in place of the tensor"
+	}
+	return ""
+}
+
+// forwardShare is the part of the blocks below a call of a module that must stay before the call itself is named: with less, single
+// outputs are kept, and their own lines say more.
+const forwardShare = 0.25
+
+// risen is a series that rises.
+type risen struct {
+	trend
+	place place
+	line  line
+	from  *source // nil: of a whole line
+	stack *event.Stack
+}
+
+// findings judges all series. Sites by size class are exact; a line is judged as a whole where none of its sites rises by itself.
+func (d *detector) findings(steps *Steps, o *Options) []Finding {
+	var all []risen
+	done := map[lineKey]bool{}
+	for k, s := range d.sites {
+		if t, ok := s.trend(blocksOf, false); ok {
+			from := d.source(k.stack)
+			all = append(all, risen{t, k.place, from.line, from, from.stack})
+			done[lineKey{k.place, from.line}] = true
+		}
+	}
+	for k, s := range d.lines {
+		if done[k] {
+			continue
+		}
+		if t, ok := lineTrend(s); ok {
+			all = append(all, risen{t, k.place, k.line, nil, d.stackOf(k.line)})
+		}
+	}
+	d.nameForwards(all)
+	groups := map[lineKey][]risen{}
+	for _, r := range all {
+		k := lineKey{r.place, r.line}
+		groups[k] = append(groups[k], r)
+	}
+	var out []Finding
+	for k, g := range groups {
+		out = append(out, d.finding(k, g, steps, o))
+	}
+	slices.SortFunc(out, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Function, b.Function))
+	})
+	return out
+}
+
+// lineTrend judges all blocks of a line: by their number, else by the bytes, which can grow without it.
+func lineTrend(s *series) (trend, bool) {
+	if t, ok := s.trend(blocksOf, false); ok {
+		return t, true
+	}
+	if t, ok := s.trend(blocksOf, true); ok {
+		t.linear = false
+		return t, true
+	}
+	t, ok := s.trend(requestedOf, true)
+	t.linear = false
+	return t, ok
+}
+
+// nameForwards names series after the call of a module where most of what the call allocates stays.
+func (d *detector) nameForwards(all []risen) {
+	stayed := map[line]int64{}
+	for i := range all {
+		if f := all[i].from; f != nil && f.forward != (line{}) {
+			stayed[f.forward] += all[i].rise.blocks
+		}
+	}
+	for i := range all {
+		f := all[i].from
+		if f == nil || f.forward == (line{}) {
+			continue
+		}
+		if float64(stayed[f.forward]) >= forwardShare*float64(d.forwards[f.forward]) {
+			all[i].line = f.forward
+		}
+	}
+}
+
+// stackOf is one of the stacks of a line.
+func (d *detector) stackOf(l line) *event.Stack {
+	least := event.StackID(math.MaxUint64)
+	for id, s := range d.sources {
+		if s.line == l && id < least {
+			least = id
+		}
+	}
+	return d.resolve(least)
+}
+
+// finding adds up what rises at one line.
+func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Finding {
+	slices.SortFunc(g, func(a, b risen) int {
+		return cmp.Or(cmp.Compare(b.step.requested, a.step.requested), cmp.Compare(a.first, b.first), cmp.Compare(a.period, b.period))
+	})
+	f := Finding{
+		Kind: kindOf(k.place.layer, g), Layer: k.place.layer, Device: k.place.device, File: k.line.file, Line: k.line.line,
+		Function: k.line.function, Stack: g[0].stack, Period: g[0].period, First: g[0].first, Last: steps.Count,
+		Confidence: confidenceOf(g[0].periods), Share: math.NaN(), Seconds: math.NaN(),
+	}
+	var sum amount
+	base := g[0].base
+	var rise int64
+	for _, r := range g {
+		sum = sum.plus(r.step)
+		f.LiveBytes += uint64(max(0, r.live.bytes))
+		f.LiveBlocks += uint64(max(0, r.live.blocks))
+		f.First = min(f.First, r.first)
+		f.Graph = f.Graph || r.from != nil && r.line == r.from.forward && r.line != r.from.line
+		base = min(base, r.base)
+		rise += r.rise.bytes
+	}
+	f.Blocks, f.Requested, f.Bytes = sum.blocks, sum.requested, sum.bytes
+	if d.bySize && k.place.layer == event.LayerTorch {
+		f.Requested = math.NaN()
+	}
+	f.Share = shareOf(d.totals[k.place], base, rise)
+	f.Holder = holderOf(f.Name(), o.Holders)
+	if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && sum.bytes > 0 && steps.Period > 0 {
+		f.Seconds = float64(free) / sum.bytes * steps.Period / 1e9
+	}
+	return f
+}
+
+func kindOf(layer event.Layer, g []risen) Kind {
+	switch layer {
+	case event.LayerHost:
+		return HostGrowth
+	case event.LayerDevice:
+		return DeviceGrowth
+	}
+	for _, r := range g {
+		if !r.linear {
+			return Growth
+		}
+	}
+	return Leak
+}
+
+func confidenceOf(periods int) Confidence {
+	switch {
+	case periods < 10:
+		return Low
+	case periods < 20:
+		return Medium
+	}
+	return High
+}
+
+// shareOf is the part that a rise has in that of all, since a window.
+func shareOf(total *series, base int, rise int64) float64 {
+	left := survivors(total.windows)
+	if base >= len(left) {
+		return math.NaN()
+	}
+	grown := left[len(left)-1].bytes - left[base].bytes
+	if grown <= 0 {
+		return math.NaN()
+	}
+	return min(1, float64(rise)/float64(grown))
+}
+
+// holderOf is what holds the most of a line.
+func holderOf(name string, all []Holder) string {
+	out := Holder{}
+	for _, h := range all {
+		if h.Site == name && h.Name != "" && h.Bytes > out.Bytes {
+			out = h
+		}
+	}
+	return out.Name
+}

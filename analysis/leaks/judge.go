@@ -1,0 +1,144 @@
+package leaks
+
+import "slices"
+
+// Thresholds of the verdict. How they were chosen and confirmed is in docs/leaks.md.
+const (
+	warmUp     = 5  // steps: what rises in them alone is no leak
+	minRises   = 5  // of a leak: the fifth period is enough
+	looseRises = 10 // of a growth, which is not regular
+	// gapFactor is how much longer than usual a pause between two rises may be, and the one at the end.
+	gapFactor = 2
+	// looseGap is the same of a growth.
+	looseGap = 4
+)
+
+// measure picks what of a floor is judged.
+type measure func(floor) int64
+
+func blocksOf(f floor) int64    { return f.blocks }
+func requestedOf(f floor) int64 { return f.requested }
+
+// run is a rise that goes on up to the present: the last positions at which the survivors became more.
+type run struct {
+	at     []int // positions of the rises, ascending
+	base   int   // position before the first
+	total  int64 // of all rises
+	linear bool  // it rises by equal amounts in equal times
+}
+
+// rising finds the run at the end of floors, from a position on. ok is false when they do not rise up to the present, or slow down.
+func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
+	left := survivors(floors)
+	at := risesOf(left, of, max(from, 1))
+	need, factor := minRises, gapFactor
+	if loose {
+		need, factor = looseRises, looseGap
+	}
+	if len(at) < need {
+		return run{}, false
+	}
+	at = lastRun(at, factor)
+	if len(at) < need || len(floors)-1-at[len(at)-1] > factor*typicalGap(at)+1 {
+		return run{}, false
+	}
+	at = widen(left, of, at)
+	r := run{at: at, base: at[0] - 1}
+	r.total = of(left[len(left)-1]) - of(left[r.base])
+	if 2*drawdown(floors[r.base:], of) >= r.total {
+		return run{}, false
+	}
+	r.linear = isLinear(left[r.base:], of)
+	return r, keepsOn(left[r.base:], of) && (r.linear || loose)
+}
+
+// risesOf is the positions at which survivors become more.
+func risesOf(left []floor, of measure, from int) []int {
+	var out []int
+	for i := from; i < len(left); i++ {
+		if of(left[i]) > of(left[i-1]) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// typicalGap is the median of the later half of the distances between rises, of which there are two at least.
+func typicalGap(at []int) int {
+	var gaps []int
+	for i := 1; i < len(at); i++ {
+		gaps = append(gaps, at[i]-at[i-1])
+	}
+	gaps = gaps[len(gaps)/2:]
+	slices.Sort(gaps)
+	return gaps[len(gaps)/2]
+}
+
+// lastRun is the rises at the end between which no pause is much longer than usual.
+func lastRun(at []int, factor int) []int {
+	limit := factor*typicalGap(at) + 1
+	first := len(at) - 1
+	for first > 0 && at[first]-at[first-1] <= limit {
+		first--
+	}
+	return at[first:]
+}
+
+// widen adds earlier rises of the same amount and distance: those in the warm-up of something that leaks from the first step on.
+func widen(left []floor, of measure, at []int) []int {
+	amount := of(left[at[1]]) - of(left[at[1]-1])
+	gap := at[1] - at[0]
+	for i := at[0] - gap; i > 0 && of(left[i])-of(left[i-1]) == amount; i -= gap {
+		at = append([]int{i}, at...)
+	}
+	return at
+}
+
+// drawdown is the largest fall from a height that was reached before: what a sawtooth loses at its teeth.
+func drawdown(floors []floor, of measure) int64 {
+	top, out := of(floors[0]), int64(0)
+	for _, f := range floors {
+		top = max(top, of(f))
+		out = max(out, top-of(f))
+	}
+	return out
+}
+
+// largestRise is that between neighbours.
+func largestRise(left []floor, of measure) int64 {
+	out := int64(0)
+	for i := 1; i < len(left); i++ {
+		out = max(out, of(left[i])-of(left[i-1]))
+	}
+	return out
+}
+
+// isLinear says whether survivors lie on a line, as far as that can be with rises of their size.
+func isLinear(left []floor, of measure) bool {
+	n, first := int64(len(left)-1), of(left[0])
+	total := of(left[n]) - first
+	most := max(largestRise(left, of)*3/2, total/10)
+	for i := range left {
+		expected := first + total*int64(i)/n
+		if d := of(left[i]) - expected; d > most || -d > most {
+			return false
+		}
+	}
+	return true
+}
+
+// keepsOn says whether the second half of a run rises as much as the first: a cache that fills slows down.
+func keepsOn(left []floor, of measure) bool {
+	mid := len(left) / 2
+	first := of(left[mid]) - of(left[0])
+	second := of(left[len(left)-1]) - of(left[mid])
+	return second+(first+second)/8+largestRise(left, of) >= first
+}
+
+// greatestDivisor of two numbers that are not negative; of 0 and x it is x.
+func greatestDivisor(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

@@ -1,0 +1,89 @@
+package leaks
+
+import "math"
+
+// amount is blocks and bytes, as a mean.
+type amount struct{ blocks, requested, bytes float64 }
+
+func (a amount) plus(b amount) amount {
+	return amount{a.blocks + b.blocks, a.requested + b.requested, a.bytes + b.bytes}
+}
+
+// over is a difference of floors divided by a number of periods or steps.
+func over(f floor, n int) amount {
+	d := float64(n)
+	return amount{float64(f.blocks) / d, float64(f.requested) / d, float64(f.bytes) / d}
+}
+
+// trend is how a series rises up to the last step.
+type trend struct {
+	linear  bool
+	period  int    // steps between two rises
+	step    amount // each step, as a mean
+	first   int    // step in which the first block that survives was allocated, exact to a window
+	rise    floor  // since then
+	live    floor  // what survives at the end
+	periods int    // seen
+	base    int    // window before the rise
+}
+
+// trend judges a series that was advanced to the end. ok is false when it does not rise.
+func (s *series) trend(of measure, loose bool) (trend, bool) {
+	if len(s.windows) < 2 {
+		return trend{}, false
+	}
+	from := (warmUp + s.width - 1) / s.width
+	r, ok := rising(s.windows, of, from+1, loose)
+	if !ok {
+		return trend{}, false
+	}
+	left := survivors(s.windows)
+	end := left[len(left)-1]
+	t := trend{linear: r.linear, first: max(1, r.base*s.width), rise: end.minus(left[r.base]), live: end, base: r.base}
+	if !s.fromLatest(&t, of) {
+		s.fromWindows(&t, r, left, of)
+	}
+	t.periods = (s.step - t.first) / t.period
+	return t, true
+}
+
+// fromLatest takes period and amounts from the latest steps, when they have three rises or more in equal distances.
+func (s *series) fromLatest(t *trend, of measure) bool {
+	left := survivors(s.latest())
+	at := risesOf(left, of, 1)
+	skip := max(0, t.first+1-max(0, s.step-keptSteps)) // before the run
+	for len(at) > 0 && at[0] < skip {
+		at = at[1:]
+	}
+	if len(at) < 3 {
+		return false
+	}
+	gap := at[1] - at[0]
+	for i := 1; i < len(at); i++ {
+		if at[i]-at[i-1] != gap {
+			return false
+		}
+	}
+	last := at[len(at)-1]
+	t.period = gap
+	t.step = over(left[last].minus(left[at[0]]), last-at[0])
+	return true
+}
+
+// fromWindows takes them from the windows: what all rises are multiples of is one period's.
+func (s *series) fromWindows(t *trend, r run, left []floor, of measure) {
+	first, last := r.at[0], r.at[len(r.at)-1]
+	rise, steps := left[last].minus(left[first]), (last-first)*s.width
+	if rise == (floor{}) { // all in one window
+		rise, steps = t.rise, len(left)*s.width
+	}
+	t.step = over(rise, steps)
+	unit := int64(0)
+	for _, i := range r.at[1:] {
+		unit = greatestDivisor(unit, of(left[i])-of(left[i-1]))
+	}
+	t.period = 1
+	if total := of(rise); t.linear && total > 0 {
+		t.period = max(1, int(math.Round(float64(steps)*float64(unit)/float64(total))))
+	}
+}

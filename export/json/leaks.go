@@ -1,0 +1,116 @@
+package json
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+)
+
+// leaksVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
+const leaksVersion = 1
+
+type leaksFile struct {
+	Format   string        `json:"format"`
+	Version  int           `json:"version"`
+	Verdict  leaks.Verdict `json:"verdict"`
+	Steps    leakSteps     `json:"steps"`
+	Findings []leakFinding `json:"findings"`
+}
+
+type leakSteps struct {
+	Count  *int     `json:"count"`     // null: no steps were found
+	Source *string  `json:"source"`    // likewise
+	On     *string  `json:"on"`        // likewise
+	Period *float64 `json:"period_ms"` // null: not known
+}
+
+// leakFinding has null where something is not known.
+type leakFinding struct {
+	Kind       leaks.Kind       `json:"kind"`
+	Layer      string           `json:"layer"`
+	Device     string           `json:"device"`
+	File       *string          `json:"file"`
+	Line       *int             `json:"line"`
+	Function   string           `json:"function"`
+	Stack      []diffCall       `json:"stack"`
+	Holder     *string          `json:"holder"`
+	Requested  *float64         `json:"requested_bytes_per_step"`
+	Bytes      float64          `json:"block_bytes_per_step"`
+	Blocks     float64          `json:"blocks_per_step"`
+	Period     int              `json:"period_steps"`
+	First      int              `json:"first_step"`
+	Last       int              `json:"last_step"`
+	LiveBytes  uint64           `json:"live_bytes"`
+	LiveBlocks uint64           `json:"live_blocks"`
+	Share      *float64         `json:"share_of_growth"`
+	Confidence leaks.Confidence `json:"confidence"`
+	Seconds    *float64         `json:"seconds_to_limit"`
+	UsualEnd   *string          `json:"usual_end"` // not known yet
+	Advice     *string          `json:"advice"`
+}
+
+// WriteLeaks writes the verdict on a recording.
+func WriteLeaks(w io.Writer, r *leaks.Report) error {
+	f := leaksFile{Format: "gputrace leaks", Version: leaksVersion, Verdict: r.Verdict, Findings: []leakFinding{}}
+	if s := &r.Steps; s.Source != "" {
+		source := string(s.Source)
+		f.Steps = leakSteps{Count: &s.Count, Source: &source, On: &s.On}
+		if s.Period > 0 {
+			ms := s.Period / 1e6
+			f.Steps.Period = &ms
+		}
+	}
+	for i := range r.Findings {
+		f.Findings = append(f.Findings, leakFindingOf(&r.Findings[i]))
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	if err := e.Encode(f); err != nil {
+		return fmt.Errorf("write the verdict: %w", err)
+	}
+	return nil
+}
+
+func leakFindingOf(f *leaks.Finding) leakFinding {
+	out := leakFinding{
+		Kind: f.Kind, Layer: f.Layer.String(), Device: f.Device.String(), File: textOrNull(f.File), Function: f.Function,
+		Holder: textOrNull(f.Holder), Requested: numberOrNull(f.Requested), Bytes: f.Bytes, Blocks: f.Blocks, Period: f.Period,
+		First: f.First, Last: f.Last, LiveBytes: f.LiveBytes, LiveBlocks: f.LiveBlocks, Share: numberOrNull(f.Share),
+		Confidence: f.Confidence, Seconds: numberOrNull(f.Seconds), Advice: textOrNull(f.Advice()), Stack: []diffCall{},
+	}
+	if f.Line > 0 {
+		out.Line = &f.Line
+	}
+	if f.Stack != nil {
+		frames := stacks.VisibleFrames(f.Stack)
+		for i := range frames {
+			out.Stack = append(out.Stack, leakCall(&frames[i]))
+		}
+	}
+	return out
+}
+
+func leakCall(frame *event.Frame) diffCall {
+	c := view.CallOf(frame)
+	return diffCall{c.Name, c.Func, c.File, c.Line}
+}
+
+func textOrNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func numberOrNull(x float64) *float64 {
+	if math.IsNaN(x) {
+		return nil
+	}
+	return &x
+}

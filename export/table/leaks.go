@@ -1,0 +1,169 @@
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+)
+
+// The widths of the columns of findings, in characters.
+const (
+	widthLeakName   = 32
+	widthLeakExact  = 15
+	widthLeakBytes  = 10
+	widthLeakBlocks = 6
+	widthLeakStep   = 6
+	widthLeakShare  = 7
+)
+
+// Leaks prints the verdict on a recording: a sentence, what is known of the first finding, then all findings.
+func Leaks(w io.Writer, r *leaks.Report) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	p.line("%s", Printable(leakSentence(r)))
+	if len(r.Findings) > 0 {
+		p.leakNotes(&r.Findings[0])
+	}
+	p.field("steps", "%s", Printable(stepsText(&r.Steps)))
+	p.leakRows(r.Findings)
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the verdict: %w", err)
+	}
+	return nil
+}
+
+// leakSentence is the verdict.
+func leakSentence(r *leaks.Report) string {
+	switch r.Verdict {
+	case leaks.Growing:
+		f := &r.Findings[0]
+		share := ""
+		if !math.IsNaN(f.Share) {
+			share = fmt.Sprintf(", %.0f %% of the growth", 100*f.Share)
+		}
+		return fmt.Sprintf("growing: %s keeps %s more %s, since step %d of %d%s",
+			f.Name(), shortBytes(leakSize(f)), everyText(f), f.First, f.Last, share)
+	case leaks.Steady:
+		return fmt.Sprintf("steady: nothing grew from step to step in %d steps", r.Steps.Count)
+	case leaks.OutOfMemory:
+		return fmt.Sprintf("out of memory: a request was refused, and nothing grew from step to step in %d steps", r.Steps.Count)
+	}
+	if r.Steps.Source == "" {
+		return "unknown: no steps were found in the recording; --step-on FUNCTION says where one begins"
+	}
+	return fmt.Sprintf("unknown: %d steps are in the recording, and it takes %d to say that nothing grows", r.Steps.Count, leaks.MinSteps)
+}
+
+// leakSize is the bytes of a period, requested where that is known.
+func leakSize(f *leaks.Finding) float64 {
+	if math.IsNaN(f.Requested) {
+		return f.Bytes * float64(f.Period)
+	}
+	return f.Requested * float64(f.Period)
+}
+
+func everyText(f *leaks.Finding) string {
+	if f.Period == 1 {
+		return "each step"
+	}
+	return fmt.Sprintf("every %d steps", f.Period)
+}
+
+// leakNotes prints what is known of a finding beside its size.
+func (p *printer) leakNotes(f *leaks.Finding) {
+	if f.Holder != "" {
+		p.field("held by", "%s", Printable(f.Holder))
+	}
+	if !math.IsNaN(f.Seconds) {
+		p.field("full in", "%s at this rate", longText(f.Seconds))
+	}
+	if a := f.Advice(); a != "" {
+		p.field("advice", "%s", a)
+	}
+	if f.Confidence == leaks.Low {
+		p.field("sure?", "fewer than 10 periods were seen: a queue or cache that fills looks the same; record longer")
+	}
+}
+
+// longText is a time that can be days.
+func longText(seconds float64) string {
+	switch {
+	case seconds < 120:
+		return fmt.Sprintf("%.0f s", seconds)
+	case seconds < 2*3600:
+		return fmt.Sprintf("%.0f min", seconds/60)
+	case seconds < 48*3600:
+		return fmt.Sprintf("%.1f h", seconds/3600)
+	}
+	return fmt.Sprintf("%.0f days", seconds/86400)
+}
+
+func stepsText(s *leaks.Steps) string {
+	if s.Source == "" {
+		return "none found"
+	}
+	text := fmt.Sprintf("%d by %s (%s)", s.Count, sourceTexts[s.Source], s.On)
+	if s.Period > 0 {
+		text += fmt.Sprintf(", %s each", secondsEach(s.Period))
+	}
+	return text
+}
+
+// secondsEach is the length of a step of so many nanoseconds.
+func secondsEach(period float64) string {
+	if period >= 1e9 {
+		return fmt.Sprintf("%.1f s", period/1e9)
+	}
+	return fmt.Sprintf("%.1f ms", period/1e6)
+}
+
+// sourceTexts say what steps are told by.
+var sourceTexts = map[leaks.Source]string{
+	leaks.SourceChosen: "--step-on", leaks.SourceOptimizer: "the optimizer", leaks.SourceBackward: "the backward pass",
+	leaks.SourcePeriod: "what recurs",
+}
+
+func (p *printer) leakRows(findings []leaks.Finding) {
+	if len(findings) == 0 {
+		return
+	}
+	row := func(name, requested, bytes, blocks, every, since, live, share, kind string) {
+		p.line("%s %*s %*s %*s %*s %*s %*s %*s  %s", fit(name, widthLeakName), widthLeakExact, requested, widthLeakBytes, bytes,
+			widthLeakBlocks, blocks, widthLeakStep, every, widthLeakStep, since, widthLeakBytes, live, widthLeakShare, share, kind)
+	}
+	p.line("")
+	row("what grows, each step", "requested", "in blocks", "blocks", "every", "since", "live", "share", "kind, confidence")
+	for i := range findings {
+		f := &findings[i]
+		share := "unknown"
+		if !math.IsNaN(f.Share) {
+			share = fmt.Sprintf("%.0f %%", 100*f.Share)
+		}
+		row("  "+Printable(f.Name()), exactBytes(f.Requested), shortBytes(f.Bytes), strconv.FormatFloat(math.Round(f.Blocks*100)/100, 'f', -1, 64),
+			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share, string(f.Kind)+", "+string(f.Confidence))
+	}
+}
+
+// shortBytes is a mean of bytes in its unit.
+func shortBytes(n float64) string {
+	switch {
+	case math.IsNaN(n):
+		return "unknown"
+	case n < 0:
+		return "-" + shortBytes(-n)
+	}
+	return Bytes(uint64(math.Round(n)))
+}
+
+// exactBytes is a mean of bytes, to the byte.
+func exactBytes(n float64) string {
+	if math.IsNaN(n) {
+		return "unknown"
+	}
+	return strings.TrimPrefix(signedCount(int64(math.Round(n))), "+") + " B"
+}
