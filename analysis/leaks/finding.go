@@ -70,7 +70,7 @@ const scalarBytes = 8
 func (f *Finding) Advice() string {
 	switch {
 	case f.Graph:
-		return "most of what this forward pass allocates stays: its result is kept with its graph; use torch.no_grad(), or keep .detach() of it"
+		return "the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result"
 	case f.Kind == Leak && f.Blocks > 0 && f.Requested/f.Blocks <= scalarBytes:
 		return "each block is one number: keep .item() of it in place of the tensor"
 	}
@@ -241,13 +241,20 @@ func shareOf(total *series, base int, rise int64) float64 {
 	return min(1, float64(rise)/float64(grown))
 }
 
-// holderOf is what holds the most of a line.
+// holderOf is what holds half of a line's blocks or more. Names in brackets are of what is not a holder that is known.
 func holderOf(name string, all []Holder) string {
-	out := Holder{}
+	out, sum := Holder{}, uint64(0)
 	for _, h := range all {
-		if h.Site == name && h.Name != "" && h.Bytes > out.Bytes {
+		if h.Site != name {
+			continue
+		}
+		sum += h.Bytes
+		if h.Bytes > out.Bytes && h.Name != "" && h.Name[0] != '[' && h.Name[0] != '<' {
 			out = h
 		}
+	}
+	if 2*out.Bytes < sum {
+		return ""
 	}
 	return out.Name
 }

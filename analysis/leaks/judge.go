@@ -11,6 +11,9 @@ const (
 	gapFactor = 2
 	// looseGap is the same of a growth.
 	looseGap = 4
+	// fallFactor is how many times as much as it ever fell a series must have risen.
+	fallFactor = 2
+	looseFall  = 4 // of a growth
 )
 
 // measure picks what of a floor is judged.
@@ -31,9 +34,9 @@ type run struct {
 func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
 	left := survivors(floors)
 	at := risesOf(left, of, max(from, 1))
-	need, factor := minRises, gapFactor
+	need, factor, falls := minRises, gapFactor, int64(fallFactor)
 	if loose {
-		need, factor = looseRises, looseGap
+		need, factor, falls = looseRises, looseGap, looseFall
 	}
 	if len(at) < need {
 		return run{}, false
@@ -45,7 +48,7 @@ func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
 	at = widen(left, of, at)
 	r := run{at: at, base: at[0] - 1}
 	r.total = of(left[len(left)-1]) - of(left[r.base])
-	if 2*drawdown(floors[r.base:], of) >= r.total {
+	if falls*drawdown(floors[min(from, r.base):], of) >= r.total {
 		return run{}, false
 	}
 	r.linear = isLinear(left[r.base:], of)
@@ -84,11 +87,14 @@ func lastRun(at []int, factor int) []int {
 	return at[first:]
 }
 
-// widen adds earlier rises of the same amount and distance: those in the warm-up of something that leaks from the first step on.
+// widen adds earlier rises of about the same amount and the same distance: those in the warm-up of something that leaks from the first step on.
 func widen(left []floor, of measure, at []int) []int {
 	amount := of(left[at[1]]) - of(left[at[1]-1])
 	gap := at[1] - at[0]
-	for i := at[0] - gap; i > 0 && of(left[i])-of(left[i-1]) == amount; i -= gap {
+	for i := at[0] - gap; i > 0; i -= gap {
+		if rise := of(left[i]) - of(left[i-1]); 4*rise < 3*amount || 4*rise > 5*amount {
+			break
+		}
 		at = append([]int{i}, at...)
 	}
 	return at

@@ -129,6 +129,8 @@ type candidate struct {
 	entries     int
 	first, last uint64  // CLOCK_BOOTTIME nanoseconds
 	mean, m2    float64 // of the intervals: mean, and sum of squares of the differences to it
+	before      int     // backward passes when it was first entered
+	until       int     // and when it was last
 }
 
 func (c *candidate) enter(time uint64) {
@@ -161,6 +163,7 @@ type survey struct {
 	ofStack    map[event.StackID]int // candidate; -1: none
 	recurring  map[event.StackID]*candidate
 	within     map[uint32]int // of a thread: the candidate in whose call it is, and 1; 0: none
+	backwards  int            // entries of backward passes
 	unsized    bool           // a block's requested bytes are not known
 }
 
@@ -188,12 +191,23 @@ func (s *survey) see(e *event.Event) {
 		s.ofStack[e.Stack] = i
 	}
 	if i >= 0 && s.within[e.TID] != i+1 {
-		s.candidates[i].enter(e.Time)
+		s.enter(s.candidates[i], e.Time)
 	}
 	s.within[e.TID] = i + 1
 	if e.Layer == event.LayerTorch {
 		s.recur(e)
 	}
+}
+
+func (s *survey) enter(c *candidate, time uint64) {
+	if c.mark.source == SourceBackward {
+		s.backwards++
+	}
+	if c.entries == 0 {
+		c.before = s.backwards
+	}
+	c.until = s.backwards
+	c.enter(time)
 }
 
 func (s *survey) recur(e *event.Event) {
@@ -230,7 +244,7 @@ func (s *survey) choose() *candidate {
 	}
 	optimizer, backward := s.best(SourceOptimizer), s.best(SourceBackward)
 	switch {
-	case optimizer != nil && (backward == nil || fromTheStart(optimizer, backward)):
+	case optimizer != nil && (backward == nil || s.throughout(optimizer)):
 		return optimizer
 	case backward != nil:
 		return backward
@@ -238,11 +252,11 @@ func (s *survey) choose() *candidate {
 	return s.anchor()
 }
 
-// fromTheStart says whether an optimizer was stepped all the time that there were backward passes. One that allocates nothing in its
+// throughout says whether an optimizer was stepped all the time that there were backward passes. One that allocates nothing in its
 // steps cannot be seen, and another one that comes later does not stand for it.
-func fromTheStart(optimizer, backward *candidate) bool {
-	slack := 2 * max(optimizer.mean, backward.mean)
-	return float64(optimizer.first) <= float64(backward.first)+slack && float64(optimizer.last) >= float64(backward.last)-slack
+func (s *survey) throughout(optimizer *candidate) bool {
+	passes := s.backwards/optimizer.entries + 2 // of a step, about
+	return optimizer.before <= passes && s.backwards-optimizer.until <= passes
 }
 
 // best is the candidate of a source that was entered most often, of the program's own lines if there are any; of two that alternate,

@@ -39,7 +39,8 @@ func (s *series) trend(of measure, loose bool) (trend, bool) {
 	}
 	left := survivors(s.windows)
 	end := left[len(left)-1]
-	t := trend{linear: r.linear, first: max(1, r.base*s.width), rise: end.minus(left[r.base]), live: end, base: r.base}
+	latest := s.latest()
+	t := trend{linear: r.linear, first: max(1, r.base*s.width), rise: end.minus(left[r.base]), live: latest[len(latest)-1], base: r.base}
 	if !s.fromLatest(&t, of) {
 		s.fromWindows(&t, r, left, of)
 	}

@@ -25,7 +25,7 @@ const (
 func Leaks(w io.Writer, r *leaks.Report) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
-	p.line("%s", Printable(leakSentence(r)))
+	fmt.Fprintln(out, Printable(leakSentence(r))) // not cut off
 	if len(r.Findings) > 0 {
 		p.leakNotes(&r.Findings[0])
 	}
@@ -137,14 +137,15 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 			widthLeakBlocks, blocks, widthLeakStep, every, widthLeakStep, since, widthLeakBytes, live, widthLeakShare, share, kind)
 	}
 	p.line("")
-	row("what grows, each step", "requested", "in blocks", "blocks", "every", "since", "live", "share", "kind, confidence")
+	row("what grows, each time", "requested", "in blocks", "blocks", "every", "since", "live", "share", "kind, confidence")
 	for i := range findings {
 		f := &findings[i]
 		share := "unknown"
 		if !math.IsNaN(f.Share) {
 			share = fmt.Sprintf("%.0f %%", 100*f.Share)
 		}
-		row("  "+Printable(f.Name()), exactBytes(f.Requested), shortBytes(f.Bytes), strconv.FormatFloat(math.Round(f.Blocks*100)/100, 'f', -1, 64),
+		n := float64(f.Period)
+		row("  "+Printable(f.Name()), exactBytes(n*f.Requested), shortBytes(n*f.Bytes), strconv.FormatFloat(math.Round(n*f.Blocks*100)/100, 'f', -1, 64),
 			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share, string(f.Kind)+", "+string(f.Confidence))
 	}
 }

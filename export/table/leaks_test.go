@@ -1,0 +1,61 @@
+package table
+
+import (
+	"bytes"
+	"io"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/event"
+)
+
+// leakReports are verdicts of every kind.
+func leakReports() map[string]*leaks.Report {
+	nan := math.NaN()
+	optimizer := leaks.Steps{Count: 58, Source: leaks.SourceOptimizer, On: "train.py:112 Trainer.update", Period: 46.25e6}
+	return map[string]*leaks.Report{
+		"growing": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{
+			{
+				Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 198, Function: "evaluate", Holder: "evaluate() local results[0..49]\x1b[2J",
+				Blocks: 81, Requested: 603236864, Bytes: 605336576, Period: 1, First: 11, Last: 58, LiveBytes: 29 * gib, LiveBlocks: 3888, Share: 0.984,
+				Confidence: leaks.High, Seconds: 9000, Graph: true,
+			},
+			{
+				Kind: leaks.Growth, Layer: event.LayerTorch, Function: "at::native::cat", Blocks: 1. / 3, Requested: nan, Bytes: -12.4, Period: 10, First: 1,
+				Last: 58, LiveBytes: 4096, LiveBlocks: 3, Share: nan, Confidence: leaks.Low, Seconds: nan,
+			},
+		}},
+		"periodic": {Verdict: leaks.Growing, Steps: leaks.Steps{Count: 58, Source: leaks.SourcePeriod, On: "x.py:1 f", Period: 3.21e9}, Findings: []leaks.Finding{{
+			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 30, Function: "main", Blocks: .2, Requested: .8, Bytes: 102.4, Period: 5,
+			First: 11, Last: 58, LiveBytes: 512 * 9, LiveBlocks: 9, Share: nan, Confidence: leaks.Low, Seconds: nan,
+		}}},
+		"steady":  {Verdict: leaks.Steady, Steps: optimizer},
+		"oom":     {Verdict: leaks.OutOfMemory, Steps: optimizer},
+		"few":     {Verdict: leaks.Unclear, Steps: leaks.Steps{Count: 7, Source: leaks.SourceBackward, On: "a.py:3 main"}},
+		"nothing": {Verdict: leaks.Unclear},
+	}
+}
+
+func TestLeaks(t *testing.T) {
+	for name, r := range leakReports() {
+		t.Run(name, func(t *testing.T) {
+			var buf bytes.Buffer
+			require.NoError(t, Leaks(&buf, r))
+			require.NotContains(t, buf.String(), "\x1b")
+			golden(t, "leaks."+name, buf.String())
+		})
+	}
+}
+
+func TestLeaksError(t *testing.T) {
+	require.ErrorIs(t, Leaks(failingWriter{}, leakReports()["growing"]), io.ErrShortWrite)
+}
+
+func TestLongText(t *testing.T) {
+	for seconds, want := range map[float64]string{0: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 9000: "2.5 h", 1e6: "12 days"} {
+		require.Equal(t, want, longText(seconds))
+	}
+}
