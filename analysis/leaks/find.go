@@ -56,7 +56,7 @@ type Report struct {
 	Findings []Finding
 }
 
-// Steps says how steps were told apart.
+// Steps says how steps were found.
 type Steps struct {
 	Count  int     // complete ones
 	Source Source  // empty: none were found

@@ -111,7 +111,7 @@ func (j *job) find(t *testing.T, o *leaks.Options) *leaks.Report {
 	return r
 }
 
-// TestSteps: what steps are told by, and how many there are.
+// TestSteps: by what steps are recognised, and how many there are.
 func TestSteps(t *testing.T) {
 	tests := map[string]struct {
 		step   func(j *job, i int)

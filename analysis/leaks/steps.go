@@ -10,7 +10,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Source is what steps are told by.
+// Source is by what steps are recognised.
 type Source string
 
 // The sources of steps, best first. Empty: none was found.
@@ -233,7 +233,7 @@ func (s *survey) candidateOf(id event.StackID) int {
 	return i
 }
 
-// minEntries is how often a mark is entered that steps are told by.
+// minEntries is how often a mark must be entered.
 const minEntries = 3
 
 // choose is the best mark; nil: there is none. One mark is chosen also where several alternate, as two optimizers do: a cycle is

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/process/words"
 )
 
 // The widths of the columns of findings, in characters.
@@ -25,11 +26,11 @@ const (
 func Leaks(w io.Writer, r *leaks.Report) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
-	fmt.Fprintln(out, Printable(leakSentence(r))) // not cut off
+	fmt.Fprintln(out, words.Line(leakSentence(r))) // not cut off
 	if len(r.Findings) > 0 {
 		p.leakNotes(&r.Findings[0])
 	}
-	p.field("steps", "%s", Printable(stepsText(&r.Steps)))
+	p.field("steps", "%s", words.Line(stepsText(&r.Steps)))
 	p.leakRows(r.Findings)
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the verdict: %w", err)
@@ -77,7 +78,7 @@ func everyText(f *leaks.Finding) string {
 // leakNotes prints what is known of a finding beside its size.
 func (p *printer) leakNotes(f *leaks.Finding) {
 	if f.Holder != "" {
-		p.field("held by", "%s", Printable(f.Holder))
+		p.field("held by", "%s", words.Line(f.Holder))
 	}
 	if !math.IsNaN(f.Seconds) {
 		p.field("full in", "%s at this rate", longText(f.Seconds))
@@ -122,7 +123,7 @@ func secondsEach(period float64) string {
 	return fmt.Sprintf("%.1f ms", period/1e6)
 }
 
-// sourceTexts say what steps are told by.
+// sourceTexts say by what steps are recognised.
 var sourceTexts = map[leaks.Source]string{
 	leaks.SourceChosen: "--step-on", leaks.SourceOptimizer: "the optimizer", leaks.SourceBackward: "the backward pass",
 	leaks.SourcePeriod: "what recurs",
@@ -145,7 +146,7 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 			share = fmt.Sprintf("%.0f %%", 100*f.Share)
 		}
 		n := float64(f.Period)
-		row("  "+Printable(f.Name()), exactBytes(n*f.Requested), shortBytes(n*f.Bytes), strconv.FormatFloat(math.Round(n*f.Blocks*100)/100, 'f', -1, 64),
+		row("  "+words.Line(f.Name()), exactBytes(n*f.Requested), shortBytes(n*f.Bytes), strconv.FormatFloat(math.Round(n*f.Blocks*100)/100, 'f', -1, 64),
 			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share, string(f.Kind)+", "+string(f.Confidence))
 	}
 }
