@@ -257,3 +257,18 @@ func TestHolder(t *testing.T) {
 		require.Equal(t, want, j.find(t, &leaks.Options{Holders: rows}).Findings[0].Holder)
 	}
 }
+
+// TestRandom: of what happens at random, nothing grows. A climb can look like more, once in very many lines.
+func TestRandom(t *testing.T) {
+	for chosen, most := range map[string]int{"": 0, "at::native::op1": 2} {
+		found := 0
+		for seed := range uint64(60) {
+			trace, err := view.NewTrace(eventtest.Random(seed, 6000), nil)
+			require.NoError(t, err)
+			r, err := leaks.Find(trace, &leaks.Options{StepOn: chosen})
+			require.NoError(t, err)
+			found += len(r.Findings)
+		}
+		require.LessOrEqual(t, found, most, chosen)
+	}
+}

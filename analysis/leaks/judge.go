@@ -6,14 +6,14 @@ import "slices"
 const (
 	warmUp     = 5  // steps: what rises in them alone is no leak
 	minRises   = 5  // of a leak: the fifth period is enough
-	looseRises = 10 // of a growth, which is not regular
+	looseRises = 10 // where they are not in equal distances, and of a growth
 	// gapFactor is how much longer than usual a pause between two rises may be, and the one at the end.
 	gapFactor = 2
 	// looseGap is the same of a growth.
 	looseGap = 4
 	// fallFactor is how many times as much as it ever fell a series must have risen.
 	fallFactor = 2
-	looseFall  = 4 // of a growth
+	looseFall  = 4 // of a growth, and where rises are not in equal distances
 )
 
 // measure picks what of a floor is judged.
@@ -45,7 +45,13 @@ func rising(floors []floor, of measure, from int, loose bool) (run, bool) {
 	if len(at) < need || len(floors)-1-at[len(at)-1] > factor*typicalGap(at)+1 {
 		return run{}, false
 	}
+	if !equalGaps(at) { // it could be chance: more must be seen
+		need, falls = looseRises, looseFall
+	}
 	at = widen(left, of, at)
+	if len(at) < need {
+		return run{}, false
+	}
 	r := run{at: at, base: at[0] - 1}
 	r.total = of(left[len(left)-1]) - of(left[r.base])
 	if falls*drawdown(floors[min(from, r.base):], of) >= r.total {
@@ -75,6 +81,16 @@ func typicalGap(at []int) int {
 	gaps = gaps[len(gaps)/2:]
 	slices.Sort(gaps)
 	return gaps[len(gaps)/2]
+}
+
+// equalGaps says whether all distances between rises are the same.
+func equalGaps(at []int) bool {
+	for i := 2; i < len(at); i++ {
+		if at[i]-at[i-1] != at[1]-at[0] {
+			return false
+		}
+	}
+	return true
 }
 
 // lastRun is the rises at the end between which no pause is much longer than usual.

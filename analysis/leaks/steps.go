@@ -125,25 +125,24 @@ func isBackward(f *event.Frame) bool {
 
 // candidate is a mark and how regularly it was entered.
 type candidate struct {
-	mark        mark
-	entries     int
-	first, last uint64  // CLOCK_BOOTTIME nanoseconds
-	mean, m2    float64 // of the intervals: mean, and sum of squares of the differences to it
-	before      int     // backward passes when it was first entered
-	until       int     // and when it was last
+	mark     mark
+	entries  int
+	last     uint64  // position of the last entry
+	mean, m2 float64 // of the intervals: mean, and sum of squares of the differences to it
+	before   int     // backward passes when it was first entered
+	until    int     // and when it was last
 }
 
-func (c *candidate) enter(time uint64) {
+// enter counts an entry at a position: a number of allocations, because time also passes while a server waits.
+func (c *candidate) enter(at uint64) {
 	if c.entries > 0 {
-		x := float64(time) - float64(c.last)
+		x := float64(at - c.last)
 		d := x - c.mean
 		c.mean += d / float64(c.entries)
 		c.m2 += d * (x - c.mean)
-	} else {
-		c.first = time
 	}
 	c.entries++
-	c.last = time
+	c.last = at
 }
 
 // irregularity is the variation of the intervals: standard deviation over mean.
@@ -157,14 +156,15 @@ func (c *candidate) irregularity() float64 {
 // survey looks through events for what steps begin with.
 type survey struct {
 	marker
-	resolve    func(event.StackID) *event.Stack
-	candidates []*candidate
-	index      map[mark]int
-	ofStack    map[event.StackID]int // candidate; -1: none
-	recurring  map[event.StackID]*candidate
-	within     map[uint32]int // of a thread: the candidate in whose call it is, and 1; 0: none
-	backwards  int            // entries of backward passes
-	unsized    bool           // a block's requested bytes are not known
+	resolve     func(event.StackID) *event.Stack
+	candidates  []*candidate
+	index       map[mark]int
+	ofStack     map[event.StackID]int // candidate; -1: none
+	recurring   map[event.StackID]*candidate
+	within      map[uint32]int // of a thread: the candidate in whose call it is, and 1; 0: none
+	backwards   int            // entries of backward passes
+	allocations uint64         // so far
+	unsized     bool           // a block's requested bytes are not known
 }
 
 func newSurvey(m marker, resolve func(event.StackID) *event.Stack) *survey {
@@ -179,6 +179,7 @@ func (s *survey) see(e *event.Event) {
 	if e.Kind != event.KindAlloc {
 		return
 	}
+	s.allocations++
 	if e.Layer == event.LayerTorch && e.Requested == event.Unknown {
 		s.unsized = true
 	}
@@ -191,7 +192,7 @@ func (s *survey) see(e *event.Event) {
 		s.ofStack[e.Stack] = i
 	}
 	if i >= 0 && s.within[e.TID] != i+1 {
-		s.enter(s.candidates[i], e.Time)
+		s.enter(s.candidates[i])
 	}
 	s.within[e.TID] = i + 1
 	if e.Layer == event.LayerTorch {
@@ -199,7 +200,7 @@ func (s *survey) see(e *event.Event) {
 	}
 }
 
-func (s *survey) enter(c *candidate, time uint64) {
+func (s *survey) enter(c *candidate) {
 	if c.mark.source == SourceBackward {
 		s.backwards++
 	}
@@ -207,7 +208,7 @@ func (s *survey) enter(c *candidate, time uint64) {
 		c.before = s.backwards
 	}
 	c.until = s.backwards
-	c.enter(time)
+	c.enter(s.allocations)
 }
 
 func (s *survey) recur(e *event.Event) {
@@ -216,7 +217,7 @@ func (s *survey) recur(e *event.Event) {
 		c = &candidate{mark: mark{source: SourcePeriod, stack: e.Stack}}
 		s.recurring[e.Stack] = c
 	}
-	c.enter(e.Time)
+	c.enter(s.allocations)
 }
 
 func (s *survey) candidateOf(id event.StackID) int {
@@ -274,6 +275,9 @@ func (s *survey) best(source Source) *candidate {
 	return out
 }
 
+// maxIrregularity is that of a stack by which steps are recognised. What happens at random has 1.
+const maxIrregularity = 0.5
+
 // anchor is the stack of the torch layer that recurs most regularly, of those that recur as often as most do.
 func (s *survey) anchor() *candidate {
 	tally := map[int]int{}
@@ -291,7 +295,7 @@ func (s *survey) anchor() *candidate {
 	}
 	var out *candidate
 	for _, c := range s.recurring {
-		if mode == 0 || c.entries < mode-1 || c.entries > mode+1 || math.IsInf(c.irregularity(), 1) {
+		if mode == 0 || c.entries < mode-1 || c.entries > mode+1 || c.irregularity() > maxIrregularity {
 			continue
 		}
 		if out == nil || cmp.Or(cmp.Compare(c.irregularity(), out.irregularity()), cmp.Compare(c.mark.stack, out.mark.stack)) < 0 {

@@ -59,14 +59,11 @@ func (s *series) fromLatest(t *trend, of measure) bool {
 	if len(at) < 3 {
 		return false
 	}
-	gap := at[1] - at[0]
-	for i := 1; i < len(at); i++ {
-		if at[i]-at[i-1] != gap {
-			return false
-		}
+	if !equalGaps(at) {
+		return false
 	}
 	last := at[len(at)-1]
-	t.period = gap
+	t.period = at[1] - at[0]
 	t.step = over(left[last].minus(left[at[0]]), last-at[0])
 	return true
 }
