@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package leaks says of a recording whether memory grows from step to step, and by which lines of the program: a replay goes in,
 // a verdict with findings comes out. The rules and thresholds are in docs/leaks.md.
 package leaks

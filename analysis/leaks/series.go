@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 package leaks
 
 // Bounds of what is kept of a series, whatever its length.
