@@ -265,7 +265,7 @@ func TestBalanceLate(t *testing.T) {
 	require.Equal(t, used, *d[1].Driver.Used)
 	require.Equal(t, rest, *d[1].BesideTorch)
 	var splits, free uint64
-	for _, h := range d[1].Holes {
+	for _, h := range d[1].InactiveSplits {
 		for _, class := range h.Classes {
 			require.LessOrEqual(t, class.Largest, h.Largest)
 			splits += class.Bytes
@@ -308,11 +308,11 @@ type dumpedDriver struct {
 		Used *int64
 		Why  string
 	}
-	BesideTorch *int64 `json:"beside_torch"`
-	Holes       []struct {
+	BesideTorch    *int64 `json:"beside_torch"`
+	InactiveSplits []struct {
 		Largest uint64
 		Classes []struct{ Bytes, Largest uint64 }
-	}
+	} `json:"inactive_splits"`
 }
 
 func driverOf(t *testing.T, text string) []dumpedDriver {

@@ -62,8 +62,13 @@ func newFile(image *elfimage.Image) *File {
 	return f
 }
 
-// Frames is how the functions of the file are unwound; shared.
-func (f *File) Frames() *unwind.Frames { return &f.frames }
+// Frames is how the functions of the file are unwound; shared. nil: there is no file.
+func (f *File) Frames() *unwind.Frames {
+	if f == nil {
+		return nil
+	}
+	return &f.frames
+}
 
 // Close unmaps the file. No call may be running or follow.
 func (f *File) Close() error {
