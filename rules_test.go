@@ -58,6 +58,8 @@ var mayImport = map[string][]string{
 	"analysis/leaks":           {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/balance":         {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "heap"},
 	"internal/exit":            {},
+	"internal/progress":        {"export", "export/table", "internal/output", "process/words"},
+	"internal/terminaltest":    {}, // for tests
 	"internal/cli":             {"event", "internal/exit"},
 	"internal/output":          {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.

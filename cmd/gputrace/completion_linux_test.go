@@ -9,13 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/internal/terminaltest"
 )
 
 // completionCases are command lines, the cursor at their end, and what must be offered, among others where it ends in "...".
@@ -181,26 +182,10 @@ func (c *conversation) await(text string) {
 	}
 }
 
-// openTerminal makes a terminal: what is written to the one is read from the other.
-func openTerminal(t *testing.T) (master, slave *os.File) {
-	t.Helper()
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	require.NoError(t, err)
-	master = os.NewFile(uintptr(fd), "ptmx")
-	t.Cleanup(func() { _ = master.Close() })
-	require.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	require.NoError(t, err)
-	slave, err = os.OpenFile(filepath.Join("/dev/pts", strconv.Itoa(n)), os.O_RDWR|unix.O_NOCTTY, 0)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = slave.Close() })
-	return master, slave
-}
-
 // startOnTerminal starts a program whose terminal is a new one.
 func startOnTerminal(t *testing.T, path string, args []string, dir string, env []string) (*os.File, *exec.Cmd) {
 	t.Helper()
-	master, slave := openTerminal(t)
+	master, slave := terminaltest.Open(t)
 	require.NoError(t, unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120}))
 	cmd := exec.Command(path, args...)
 	cmd.Dir, cmd.Env = dir, env

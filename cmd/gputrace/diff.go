@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
 )
 
 const defaultDiffTop = 20
@@ -94,12 +95,12 @@ func (o *diffOptions) moments() (before, after event.Moment) {
 
 // diff compares two files, or two moments of one.
 func diff(o *diffOptions) error {
-	p := newProgress(os.Stderr)
-	defer p.stop()
+	p := progress.New(os.Stderr)
+	defer p.Stop()
 	files := make([]*export.DiffFile, 0, 2)
 	profiles := 0
 	for _, path := range o.paths {
-		f, err := export.OpenDiff(path, p.options(p.warn))
+		f, err := export.OpenDiff(path, p.Options(p.Warn))
 		if err != nil {
 			return err
 		}
@@ -121,7 +122,7 @@ func diff(o *diffOptions) error {
 	if err != nil {
 		return err
 	}
-	p.stop()
+	p.Stop()
 	return output.Write(o.output, o.force, o.format.Binary, func(w io.Writer) error {
 		return o.format.Write(w, &export.DiffInput{Before: before, After: after, By: o.by, Top: o.top})
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/process/words"
 )
 
@@ -76,10 +77,10 @@ func exportFile(o exportOptions) error {
 	if err != nil {
 		return err
 	}
-	p := newProgress(os.Stderr)
-	defer p.stop()
-	warn := p.warn
-	in, err := openWatched(o.path, p, warn)
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	warn := p.Warn
+	in, err := progress.Open(o.path, p, warn)
 	if err != nil {
 		return err
 	}
@@ -91,13 +92,13 @@ func exportFile(o exportOptions) error {
 	input.By = o.by
 	for i, f := range formats {
 		if files[i] == "" && output.IsTerminal(os.Stdout) {
-			p.stop()
+			p.Stop()
 		}
 		input.File = files[i]
 		if err := output.Write(files[i], o.force, !f.Text, func(w io.Writer) error { return f.Write(w, input) }); err != nil {
 			return err
 		}
-		p.clear()
+		p.Clear()
 		if files[i] != "" {
 			fmt.Fprintf(os.Stderr, "wrote %s\n", words.Text(files[i]))
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -42,15 +43,15 @@ func leaksCommand() *cli.Command {
 
 // findLeaks prints the verdict on a recording. The error has no text when there are findings: its exit code says so.
 func findLeaks(path, stepOn string, asJSON bool) error {
-	p := newProgress(os.Stderr)
-	defer p.stop()
-	in, err := openWatched(path, p, p.warn)
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	in, err := progress.Open(path, p, p.Warn)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
 	report, err := leaks.Find(in.Trace, leakOptions(in, stepOn))
-	p.stop()
+	p.Stop()
 	switch {
 	case errors.Is(err, leaks.ErrNoSuchStep):
 		return usage("--step-on: %w", err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/recorder"
 )
@@ -100,7 +101,7 @@ func (o *recordOptions) views(c *console) *recorder.Views {
 		return out
 	}
 	out.Write = func(path string, write recorder.WriteFile) error {
-		in, err := openWatched(path, newProgress(os.Stderr), c.Warning)
+		in, err := progress.Open(path, progress.New(os.Stderr), c.Warning)
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -54,9 +55,9 @@ type reportOptions struct {
 func report(o reportOptions) error {
 	say := func(format string, args ...any) { fmt.Fprintln(os.Stderr, words.Text(fmt.Sprintf(format, args...))) }
 	var warnings []error
-	p := newProgress(os.Stderr)
-	defer p.stop()
-	in, err := openWatched(o.path, p, func(err error) { warnings = append(warnings, err) })
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	in, err := progress.Open(o.path, p, func(err error) { warnings = append(warnings, err) })
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ func titleOf(info *recording.Info) string {
 }
 
 // reportSelection prints a moment or a range.
-func reportSelection(o reportOptions, in *export.Source, p *progress) error {
+func reportSelection(o reportOptions, in *export.Source, p *progress.Line) error {
 	by := view.ByLine
 	if o.by != "" {
 		var err error
@@ -98,7 +99,7 @@ func reportSelection(o reportOptions, in *export.Source, p *progress) error {
 		}
 	}
 	input, err := in.Input(&o.window, version, nil)
-	p.stop()
+	p.Stop()
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package progress shows on a terminal how far the reading of a file is.
+package progress
 
 import (
 	"fmt"
@@ -22,9 +23,9 @@ const (
 	eraseLine     = "\r\x1b[K"             // ECMA-48, 8.3.41 (EL)
 )
 
-// progress is the line of a terminal that says how far the reading of an input is. The zero value and nil show nothing. It is
+// Line is the line of a terminal that says how far the reading of an input is. The zero value and nil show nothing. It is
 // drawn by whoever reads: there is no goroutine that could write into the output that follows.
-type progress struct {
+type Line struct {
 	out   io.Writer // nil: nothing is shown
 	after time.Duration
 
@@ -34,25 +35,25 @@ type progress struct {
 	visible bool
 }
 
-// newProgress shows a line on a file when that is a terminal, and nobody asked for a quiet one (no-color.org; CI is what build
+// New shows a line on a file when that is a terminal, and nobody asked for a quiet one (no-color.org; CI is what build
 // systems set).
-func newProgress(out *os.File) *progress {
+func New(out *os.File) *Line {
 	if !output.IsTerminal(out) || os.Getenv("NO_COLOR") != "" || os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
-		return &progress{}
+		return &Line{}
 	}
-	return &progress{out: out, after: progressAfter}
+	return &Line{out: out, after: progressAfter}
 }
 
-// watch returns a reader of the same bytes, which shows how many of them were read.
-func (p *progress) watch(r io.ReaderAt, size int64, path string) io.ReaderAt {
+// Watch returns a reader of the same bytes, which shows how many of them were read.
+func (p *Line) Watch(r io.ReaderAt, size int64, path string) io.ReaderAt {
 	if p == nil || p.out == nil || size <= 0 {
 		return r
 	}
 	return &watched{ReaderAt: r, progress: p, size: size, name: words.Text(filepath.Base(path))}
 }
 
-// clear takes the line away, so that something else can be printed. nil is allowed.
-func (p *progress) clear() {
+// Clear takes the line away, so that something else can be printed. nil is allowed.
+func (p *Line) Clear() {
 	if p == nil {
 		return
 	}
@@ -61,8 +62,8 @@ func (p *progress) clear() {
 	p.erase()
 }
 
-// stop takes the line away for good: what follows is written to the same terminal. nil is allowed.
-func (p *progress) stop() {
+// Stop takes the line away for good: what follows is written to the same terminal. nil is allowed.
+func (p *Line) Stop() {
 	if p == nil {
 		return
 	}
@@ -72,13 +73,13 @@ func (p *progress) stop() {
 	p.out = nil
 }
 
-// warn prints a warning, in place of the line.
-func (p *progress) warn(err error) {
-	p.clear()
+// Warn prints a warning, in place of the line.
+func (p *Line) Warn(err error) {
+	p.Clear()
 	fmt.Fprintln(os.Stderr, "gputrace: warning:", words.Text(err.Error()))
 }
 
-func (p *progress) erase() {
+func (p *Line) erase() {
 	if p.visible {
 		io.WriteString(p.out, eraseLine)
 		p.visible = false
@@ -86,7 +87,7 @@ func (p *progress) erase() {
 }
 
 // at shows that reading has come to an offset.
-func (p *progress) at(offset, size int64, name string) {
+func (p *Line) at(offset, size int64, name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -106,7 +107,7 @@ func (p *progress) at(offset, size int64, name string) {
 // watched is a reader that tells how far it is.
 type watched struct {
 	io.ReaderAt
-	progress *progress
+	progress *Line
 	size     int64
 	name     string
 }
@@ -118,12 +119,12 @@ func (w *watched) ReadAt(b []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// openWatched opens a file, with a line on the terminal whenever it is read.
-func openWatched(path string, p *progress, warn func(error)) (*export.Source, error) {
-	return export.Open(path, p.options(warn))
+// Open opens a file, with a line on the terminal whenever it is read.
+func Open(path string, p *Line, warn func(error)) (*export.Source, error) {
+	return export.Open(path, p.Options(warn))
 }
 
-// options have a line on the terminal whenever a file is read.
-func (p *progress) options(warn func(error)) *export.OpenOptions {
-	return &export.OpenOptions{Warn: warn, Watch: p.watch, Done: p.clear}
+// Options have a line on the terminal whenever a file is read.
+func (p *Line) Options(warn func(error)) *export.OpenOptions {
+	return &export.OpenOptions{Warn: warn, Watch: p.Watch, Done: p.Clear}
 }

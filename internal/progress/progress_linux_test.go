@@ -2,7 +2,7 @@
 
 //go:build amd64
 
-package main
+package progress
 
 import (
 	"bytes"
@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/internal/terminaltest"
 )
 
 // read goes through a reader of 1000 bytes, ten at a time.
@@ -36,14 +38,14 @@ func screenOf(written string) string {
 
 func TestProgress(t *testing.T) {
 	var out bytes.Buffer
-	p := &progress{out: &out}
-	r := p.watch(bytes.NewReader(make([]byte, 1000)), 1000, "/a/b/trace\x1b.gputrace")
+	p := &Line{out: &out}
+	r := p.Watch(bytes.NewReader(make([]byte, 1000)), 1000, "/a/b/trace\x1b.gputrace")
 	read(t, r, 0, 500)
 	require.Equal(t, "reading trace\ufffd.gputrace  2 %  20 B of 1000 B", screenOf(out.String()), "the rest came too soon after it")
 	p.drawn = time.Time{}
 	read(t, r, 500, 510)
 	require.Equal(t, "reading trace\ufffd.gputrace  51 %  510 B of 1000 B", screenOf(out.String()))
-	p.clear()
+	p.Clear()
 	require.Empty(t, screenOf(out.String()))
 	p.drawn = time.Time{}
 	read(t, r, 510, 1000)
@@ -56,23 +58,23 @@ func TestProgress(t *testing.T) {
 	read(t, r, 0, 1000)
 	require.Equal(t, n, out.Len(), "short work shows nothing")
 	p.after = 0
-	p.stop()
+	p.Stop()
 	read(t, r, 0, 1000)
 	require.Equal(t, n, out.Len())
 }
 
 func TestProgressOff(t *testing.T) {
 	r := bytes.NewReader(make([]byte, 10))
-	for _, p := range []*progress{nil, {}} {
-		require.Equal(t, io.ReaderAt(r), p.watch(r, 10, "x"))
-		p.clear()
-		p.stop()
+	for _, p := range []*Line{nil, {}} {
+		require.Equal(t, io.ReaderAt(r), p.Watch(r, 10, "x"))
+		p.Clear()
+		p.Stop()
 	}
 }
 
-// TestNewProgress: a line is drawn on a terminal only, and not where nobody wants one.
-func TestNewProgress(t *testing.T) {
-	_, slave := openTerminal(t)
+// TestNew: a line is drawn on a terminal only, and not where nobody wants one.
+func TestNew(t *testing.T) {
+	_, slave := terminaltest.Open(t)
 	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	require.NoError(t, err)
 	defer file.Close()
@@ -91,7 +93,7 @@ func TestNewProgress(t *testing.T) {
 			if key, value, ok := strings.Cut(c.set, "="); ok {
 				t.Setenv(key, value)
 			}
-			require.Equal(t, c.want, newProgress(c.out).out != nil)
+			require.Equal(t, c.want, New(c.out).out != nil)
 		})
 	}
 }
@@ -101,12 +103,19 @@ func TestProgressOnTerminal(t *testing.T) {
 	for _, name := range []string{"NO_COLOR", "CI", "TERM"} {
 		t.Setenv(name, "")
 	}
-	master, slave := openTerminal(t)
-	p := newProgress(slave)
+	master, slave := terminaltest.Open(t)
+	p := New(slave)
 	p.after = 0
-	read(t, p.watch(bytes.NewReader(make([]byte, 1000)), 1000, "trace.gputrace"), 0, 1000)
-	s := &conversation{t: t, terminal: master}
-	s.await("\r\x1b[Kreading trace.gputrace  2 %  20 B of 1000 B")
-	s.await("\r\x1b[K")
-	require.Empty(t, s.seen)
+	read(t, p.Watch(bytes.NewReader(make([]byte, 1000)), 1000, "trace.gputrace"), 0, 1000)
+	want := "\r\x1b[Kreading trace.gputrace  2 %  20 B of 1000 B"
+	for seen := ""; ; {
+		b := make([]byte, 4096)
+		require.NoError(t, master.SetReadDeadline(time.Now().Add(time.Minute)))
+		n, err := master.Read(b)
+		require.NoError(t, err, "the terminal got %q", seen)
+		seen += string(b[:n])
+		if strings.HasPrefix(seen, want) && strings.HasSuffix(seen, eraseLine) && len(seen) > len(want) {
+			return
+		}
+	}
 }
