@@ -54,6 +54,9 @@ func leakSentence(r *leaks.Report) string {
 	case leaks.Steady:
 		return fmt.Sprintf("steady: nothing grew from step to step in %d steps", r.Steps.Count)
 	case leaks.OutOfMemory:
+		if r.Steps.Source == "" || r.Steps.Count < leaks.MinSteps {
+			return "out of memory: a request was refused; with so few steps it is not known whether anything grew"
+		}
 		return fmt.Sprintf("out of memory: a request was refused, and nothing grew from step to step in %d steps", r.Steps.Count)
 	}
 	if r.Steps.Source == "" {
