@@ -333,8 +333,11 @@ var hostile = []string{
 func onPage(name string) string {
 	const longest = 1000
 	var out []rune
-	for _, r := range name {
-		if !unicode.IsPrint(r) {
+	for _, r := range strings.ToValidUTF8(name, "\ufffd") {
+		switch {
+		case r == '\n':
+			r = ' '
+		case !unicode.IsPrint(r):
 			r = unicode.ReplacementChar
 		}
 		out = append(out, r)
