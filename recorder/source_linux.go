@@ -103,12 +103,20 @@ func (l *live) startOne(ctx context.Context, options *tracer.Options) error {
 func (l *live) startJob(options *tracer.Options) error {
 	var err error
 	if l.tracer, err = tracer.Open(options); err != nil {
-		return &AttachError{Err: err}
+		return &AttachError{l.firstPID(), err}
 	}
 	if l.options.Command != nil {
 		return l.startProgram()
 	}
 	return l.addAll()
+}
+
+// firstPID is the process that was named first, for what to say; 0: none was.
+func (l *live) firstPID() int {
+	if len(l.options.PIDs) == 0 {
+		return 0
+	}
+	return l.options.PIDs[0]
 }
 
 func (l *live) say(format string, args ...any) {
