@@ -92,8 +92,8 @@ func (s *holderScans) step() {
 // ask asks for a reading that is shown.
 func (s *holderScans) ask() { s.show, s.wanted = true, true }
 
-// tell asks for a reading whose result is sent to a channel that has room for it.
-func (s *holderScans) tell(to chan<- holdersAnswer) {
+// request asks for a reading whose result is sent to a channel that has room for it.
+func (s *holderScans) request(to chan<- holdersAnswer) {
 	if s.over {
 		to <- holdersAnswer{err: ErrOver}
 		return

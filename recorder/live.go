@@ -167,7 +167,7 @@ func (r *Recorder) Holders(ctx context.Context, pid int) (*view.Joined, error) {
 	answers := make(chan holdersAnswer, 1)
 	err := r.do(ctx, func() {
 		if p := r.now[pid]; p != nil {
-			p.scans.tell(answers)
+			p.scans.request(answers)
 		} else {
 			answers <- holdersAnswer{err: fmt.Errorf("pid %d: %w", pid, ErrOver)}
 		}

@@ -389,3 +389,11 @@ func TestLEB128(t *testing.T) {
 		t.Error("a number without an end was read")
 	}
 }
+
+// TestFramesOfNoFile: code that lies in no file, as a JIT compiler's, has no frame descriptions.
+func TestFramesOfNoFile(t *testing.T) {
+	var none *File
+	if none.Frames() != nil {
+		t.Error("frame descriptions of no file")
+	}
+}

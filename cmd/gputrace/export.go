@@ -80,7 +80,7 @@ func exportFile(o exportOptions) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
 	warn := p.Warn
-	in, err := progress.Open(o.path, p, warn)
+	in, err := export.Open(o.path, p.Options(warn))
 	if err != nil {
 		return err
 	}

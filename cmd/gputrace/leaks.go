@@ -45,7 +45,7 @@ func leaksCommand() *cli.Command {
 func findLeaks(path, stepOn string, asJSON bool) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
-	in, err := progress.Open(path, p, p.Warn)
+	in, err := export.Open(path, p.Options(p.Warn))
 	if err != nil {
 		return err
 	}

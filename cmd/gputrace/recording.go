@@ -101,7 +101,7 @@ func (o *recordOptions) views(c *console) *recorder.Views {
 		return out
 	}
 	out.Write = func(path string, write recorder.WriteFile) error {
-		in, err := progress.Open(path, progress.New(os.Stderr), c.Warning)
+		in, err := export.Open(path, progress.New(os.Stderr).Options(c.Warning))
 		if err != nil {
 			return err
 		}

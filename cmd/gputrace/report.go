@@ -57,7 +57,7 @@ func report(o reportOptions) error {
 	var warnings []error
 	p := progress.New(os.Stderr)
 	defer p.Stop()
-	in, err := progress.Open(o.path, p, func(err error) { warnings = append(warnings, err) })
+	in, err := export.Open(o.path, p.Options(func(err error) { warnings = append(warnings, err) }))
 	if err != nil {
 		return err
 	}

@@ -119,11 +119,6 @@ func (w *watched) ReadAt(b []byte, offset int64) (int, error) {
 	return n, err
 }
 
-// Open opens a file, with a line on the terminal whenever it is read.
-func Open(path string, p *Line, warn func(error)) (*export.Source, error) {
-	return export.Open(path, p.Options(warn))
-}
-
 // Options have a line on the terminal whenever a file is read.
 func (p *Line) Options(warn func(error)) *export.OpenOptions {
 	return &export.OpenOptions{Warn: warn, Watch: p.Watch, Done: p.Clear}
