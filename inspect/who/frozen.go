@@ -14,8 +14,10 @@ const (
 	// freezeTries is how often a process is stopped: it may be in the middle of an allocation, when its blocks do not add
 	// up.
 	freezeTries = 5
-	// freezeSpare is the part of the bound that is kept for letting the process go: threads must be woken on a busy machine.
+	// freezeSpare is the part of the bound that is kept for letting the process go, and minSpare the least of it: threads must
+	// be woken on a busy machine, and a virtual one may be without its processor for some milliseconds.
 	freezeSpare = 5
+	minSpare    = 5 * time.Millisecond
 	// spareProcs are processors of the Go runtime for the thread that ends the stop: it must not wait for those that copy.
 	spareProcs = 2
 	// copySpeed is more than a copy does, bytes a microsecond.
@@ -35,7 +37,7 @@ func (r *reading) copyFrozen() (*liveBlocks, error) {
 		r.note("no memory was set aside for the copy: %v", err)
 	}
 	first := time.Now()
-	deadline := first.Add(bound - bound/freezeSpare)
+	deadline := first.Add(bound - max(bound/freezeSpare, min(minSpare, bound/2)))
 	for n := range freezeTries {
 		s, err := freeze(r.p, deadline)
 		if s == nil {
