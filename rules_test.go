@@ -42,7 +42,7 @@ var mayImport = map[string][]string{
 	"cpython":                  {"process", "process/words", "symbolize", "unwind"},
 	"inspect":                  {"cpython", "process", "symbolize"},
 	"inspect/nvml":             {"process", "symbolize"},
-	"inspect/who":              {"cpython", "inspect", "process", "symbolize"},
+	"inspect/holders":          {"cpython", "inspect", "process", "symbolize"},
 	"tracer/hook":              {"event"},
 	"tracer":                   {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook", "unwind"},
 	"doctor":                   {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/hook"},
@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 	"analysis/stacks":          {"event", "process/words"},
 	"analysis/view":            {"analysis/stacks", "event", "heap", "process/words"},
 	"analysis/pagemodel":       {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/holders":         {"analysis/view", "event", "heap", "inspect", "inspect/who"},
+	"analysis/holders":         {"analysis/view", "event", "heap", "inspect", "inspect/holders"},
 	"analysis/allocator":       {"analysis/stacks", "analysis/view", "event", "heap", "inspect"},
 	"analysis/leaks":           {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/balance":         {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "heap"},
@@ -64,7 +64,7 @@ var mayImport = map[string][]string{
 	"internal/output":          {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {
-		"analysis/", "event", "export", "export/pprof", "export/table", "heap", "inspect", "inspect/nvml", "inspect/who", "internal/output",
+		"analysis/", "event", "export", "export/pprof", "export/table", "heap", "inspect", "inspect/nvml", "inspect/holders", "internal/output",
 		"process", "process/words", "recording", "tracer", "tracer/hook",
 	},
 	// The table of the formats, and what a recording says beside its events.
@@ -91,8 +91,8 @@ var restricted = []struct {
 	{"ProcessVMReadv", []string{"process", "inspect"}, "reads of the target's memory are bounded"},
 	{"ProcessVMWritev", nil, "the target is never changed"},
 	{"PtraceAttach", nil, "the target is never stopped"},
-	{"PtraceSeize", []string{"inspect/who"}, "the target is stopped for who --freeze only, which the user asks for"},
-	{"PtraceInterrupt", []string{"inspect/who"}, "the target is stopped for who --freeze only, which the user asks for"},
+	{"PtraceSeize", []string{"inspect/holders"}, "the target is stopped for who --freeze only, which the user asks for"},
+	{"PtraceInterrupt", []string{"inspect/holders"}, "the target is stopped for who --freeze only, which the user asks for"},
 	{"SYS_PTRACE", nil, "the target is never stopped"},
 	{"PidfdSendSignal", nil, "the target gets no signal"},
 	{"Kill", []string{"bench"}, "the target gets no signal"},

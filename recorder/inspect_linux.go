@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -145,7 +145,7 @@ func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 }
 
 func (i *inspector) Holders(ctx context.Context) (*Scan, error) {
-	report, err := within(ctx, func() (*who.Report, error) { return who.Read(i.process, nil) })
+	report, err := within(ctx, func() (*scan.Report, error) { return scan.Read(i.process, nil) })
 	if err != nil {
 		return nil, absent(err)
 	}

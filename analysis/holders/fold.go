@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // Folding: the blocks that a user would call one thing are one group. Their paths are the same but for
@@ -47,7 +47,7 @@ type placeholder struct {
 }
 
 // ownerNames names the group of each block.
-func ownerNames(blocks []who.Block) []string {
+func ownerNames(blocks []scan.Block) []string {
 	templates := make([]template, len(blocks))
 	groups := map[string][]int{}
 	for i := range blocks {
@@ -148,26 +148,26 @@ func spanText(templates []template, of []int, n int) string {
 	return anyKey
 }
 
-func newTemplate(b *who.Block) template {
+func newTemplate(b *scan.Block) template {
 	if len(b.Path) == 0 {
 		return template{text: b.Name()}
 	}
 	var t template
-	var p who.Path
+	var p scan.Path
 	inModules := false
 	for i := 0; i < len(b.Path); i++ {
 		s := b.Path[i]
 		switch s.Kind {
-		case who.StepGradFn:
+		case scan.StepGradFn:
 			return t.of(p, ".grad_fn"+graphTail)
-		case who.StepNext, who.StepSaved:
+		case scan.StepNext, scan.StepSaved:
 			return t.of(p, graphTail)
 		}
 		n := moduleSteps(b.Path[i:])
 		switch {
 		case n > 0 && !inModules:
-			p = append(p, who.Step{Kind: who.StepAttribute, Name: anyModule})
-		case n == 0 && i > 0 && b.Path[i-1].Kind == who.StepDict: // an attribute
+			p = append(p, scan.Step{Kind: scan.StepAttribute, Name: anyModule})
+		case n == 0 && i > 0 && b.Path[i-1].Kind == scan.StepDict: // an attribute
 			p = append(p, s)
 		case n == 0:
 			p = append(p, t.hide(s))
@@ -178,7 +178,7 @@ func newTemplate(b *who.Block) template {
 	return t.of(p, "")
 }
 
-func (t template) of(p who.Path, tail string) template {
+func (t template) of(p scan.Path, tail string) template {
 	t.text = p.String() + tail
 	return t
 }
@@ -187,39 +187,39 @@ func (t template) of(p who.Path, tail string) template {
 var partNames = []string{"_modules", "_parameters", "_buffers"}
 
 // moduleSteps is how many steps lead from a module to one of its parts; 0: the path goes elsewhere.
-func moduleSteps(p who.Path) int {
+func moduleSteps(p scan.Path) int {
 	n := 0
-	if len(p) > 0 && p[0].Kind == who.StepDict {
+	if len(p) > 0 && p[0].Kind == scan.StepDict {
 		n = 1
 	}
 	switch {
-	case len(p) < n+2 || !slices.Contains(partNames, p[n].Name) || p[n+1].Kind != who.StepKey:
+	case len(p) < n+2 || !slices.Contains(partNames, p[n].Name) || p[n+1].Kind != scan.StepKey:
 		return 0
-	case p[n].Kind == who.StepAttribute || p[n].Kind == who.StepKey:
+	case p[n].Kind == scan.StepAttribute || p[n].Kind == scan.StepKey:
 		return n + 2
 	}
 	return 0
 }
 
 // hide puts a placeholder where a step has something that may differ.
-func (t *template) hide(s who.Step) who.Step {
+func (t *template) hide(s scan.Step) scan.Step {
 	n := len(t.placeholders)
-	if n == maxPlaceholders || s.Name != "" && s.Kind == who.StepIndex { // a field of a named tuple
+	if n == maxPlaceholders || s.Name != "" && s.Kind == scan.StepIndex { // a field of a named tuple
 		return s
 	}
 	switch {
-	case s.Kind == who.StepIndex:
+	case s.Kind == scan.StepIndex:
 		t.placeholders = append(t.placeholders, placeholder{number: s.Index})
-	case s.Kind != who.StepKey:
+	case s.Kind != scan.StepKey:
 		return s
-	case s.KeyKind == who.KeyInt:
+	case s.KeyKind == scan.KeyInt:
 		t.placeholders = append(t.placeholders, placeholder{number: s.Index})
-	case s.KeyKind == who.KeyString:
-		text := who.Path{s}.String() // in brackets
+	case s.KeyKind == scan.KeyString:
+		text := scan.Path{s}.String() // in brackets
 		t.placeholders = append(t.placeholders, placeholder{key: strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")})
 	default:
 		t.placeholders = append(t.placeholders, placeholder{object: true})
 	}
-	s.Index, s.KeyKind, s.Name, s.KeyPath = int64(firstPlaceholder+n), who.KeyInt, "", nil
+	s.Index, s.KeyKind, s.Name, s.KeyPath = int64(firstPlaceholder+n), scan.KeyInt, "", nil
 	return s
 }

@@ -12,22 +12,22 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // What a report of holders is made of.
 type (
-	Report = who.Report
-	Block  = who.Block
-	Path   = who.Path
-	Step   = who.Step
-	Tensor = who.Tensor
+	Report = scan.Report
+	Block  = scan.Block
+	Path   = scan.Path
+	Step   = scan.Step
+	Tensor = scan.Tensor
 )
 
 // Index is who holds the blocks of a process's caching allocator, for people. It does not change; safe for concurrent use.
 type Index struct {
-	Report *who.Report // shared
-	Bytes  uint64      // of the live blocks
+	Report *scan.Report // shared
+	Bytes  uint64       // of the live blocks
 	Blocks uint64
 	// Changing is what is not in Report.Blocks, because it changed while it was read, of all devices together; its low
 	// figures are part of Bytes and Blocks. nil: nothing did.
@@ -64,14 +64,14 @@ type Row struct {
 
 // Table is the largest rows.
 type Table struct {
-	Rows   []Row  // by bytes, largest first; by category: in the order of who.Categories, those without a block too
+	Rows   []Row  // by bytes, largest first; by category: in the order of scan.Categories, those without a block too
 	More   int    // rows left out
 	Bytes  uint64 // of all rows, also of those left out
 	Blocks uint64
 }
 
 // New groups a report. The report must not change afterwards: it is shared.
-func New(r *who.Report) *Index {
+func New(r *scan.Report) *Index {
 	h := &Index{Report: r, Blocks: uint64(len(r.Blocks)), owners: ownerNames(r.Blocks), index: map[uint64]int{}}
 	for i := range r.Blocks {
 		h.Bytes += r.Blocks[i].Size
@@ -103,7 +103,7 @@ func (h *Index) Owner(i int) string { return h.owners[i] }
 // At is the number of the live block that contains a device address; ok is false when there is none. The addresses of all
 // devices of a process are different (unified virtual addressing).
 func (h *Index) At(addr uint64) (i int, ok bool) {
-	i = slices.IndexFunc(h.Report.Blocks, func(b who.Block) bool { return b.Addr <= addr && addr-b.Addr < b.Size })
+	i = slices.IndexFunc(h.Report.Blocks, func(b scan.Block) bool { return b.Addr <= addr && addr-b.Addr < b.Size })
 	return i, i >= 0
 }
 
@@ -128,7 +128,7 @@ func (h *Index) By(g Grouping, n int) Table {
 		r.Bytes, r.Blocks = r.Bytes+h.Report.Blocks[i].Size, r.Blocks+1
 	}
 	if c := h.Changing; c != nil && c.BytesLow > 0 {
-		name := who.CategoryChanging.String()
+		name := scan.CategoryChanging.String()
 		r := rows[name]
 		if r == nil {
 			r = &Row{Name: name}
@@ -157,7 +157,7 @@ func (h *Index) By(g Grouping, n int) Table {
 // categories lists all of them, so that it shows what there is nothing of.
 func (h *Index) categories(rows map[string]*Row) []Row {
 	var out []Row
-	for _, c := range who.Categories() {
+	for _, c := range scan.Categories() {
 		if r := rows[c.String()]; r != nil {
 			out = append(out, h.complete(r))
 		} else {
@@ -185,8 +185,8 @@ func (h *Index) complete(r *Row) Row {
 }
 
 // splitName takes the frame off a name.
-func splitName(name string, path who.Path) (where, rest string) {
-	if len(path) < 2 || path[0].Kind != who.StepFrame {
+func splitName(name string, path scan.Path) (where, rest string) {
+	if len(path) < 2 || path[0].Kind != scan.StepFrame {
 		return "", name
 	}
 	where = path[:1].String()
@@ -214,15 +214,15 @@ func (h *Index) groupName(g Grouping, i int) string {
 
 // what joins the categories of some blocks, the one with the most bytes first.
 func (h *Index) what(of []int) string {
-	bytes := map[who.Category]uint64{}
+	bytes := map[scan.Category]uint64{}
 	for _, i := range of {
 		bytes[h.Report.Blocks[i].Category] += h.Report.Blocks[i].Size
 	}
-	var all []who.Category
+	var all []scan.Category
 	for c := range bytes {
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(x, y who.Category) int { return cmp.Or(cmp.Compare(bytes[y], bytes[x]), cmp.Compare(x, y)) })
+	slices.SortFunc(all, func(x, y scan.Category) int { return cmp.Or(cmp.Compare(bytes[y], bytes[x]), cmp.Compare(x, y)) })
 	var names []string
 	for _, c := range all {
 		names = append(names, c.String())
@@ -258,7 +258,7 @@ func only(set map[string]bool) string {
 	return ""
 }
 
-func dtypeName(b *who.Block) string {
+func dtypeName(b *scan.Block) string {
 	switch {
 	case len(b.Tensors) == 0:
 		return NoTensor
@@ -268,7 +268,7 @@ func dtypeName(b *who.Block) string {
 	return b.Tensors[0].DType
 }
 
-func shapeName(b *who.Block) string {
+func shapeName(b *scan.Block) string {
 	switch {
 	case len(b.Tensors) == 0:
 		return NoTensor
@@ -289,7 +289,7 @@ func ShapeText(shape []int64) string {
 
 // moduleName is the module that a block works for: as a parameter or buffer of it, or as the gradient or the optimizer's
 // state of one.
-func moduleName(b *who.Block) string {
+func moduleName(b *scan.Block) string {
 	if name, ok := moduleOf(b.Path); ok {
 		return name
 	}
@@ -301,8 +301,8 @@ func moduleName(b *who.Block) string {
 	return NoModule
 }
 
-func moduleOf(p who.Path) (string, bool) {
-	if n := len(p); n > 0 && p[n-1].Kind == who.StepGrad {
+func moduleOf(p scan.Path) (string, bool) {
+	if n := len(p); n > 0 && p[n-1].Kind == scan.StepGrad {
 		p = p[:n-1]
 	}
 	root, name, ok := p.Module()
@@ -348,8 +348,8 @@ func (h *Index) Unknown() []UnknownReason {
 }
 
 // unnamed reports whether the holder of a block is not known.
-func unnamed(b *who.Block) bool {
-	return b.Category == who.CategoryUnknown || b.Category == who.CategoryChanging
+func unnamed(b *scan.Block) bool {
+	return b.Category == scan.CategoryUnknown || b.Category == scan.CategoryChanging
 }
 
 // Completeness says of how many blocks with tensors all holders were found.
@@ -367,9 +367,9 @@ func (h *Index) Completeness() Completeness {
 		b := &h.Report.Blocks[i]
 		switch {
 		case len(b.Tensors) == 0:
-		case b.Complete == who.Yes:
+		case b.Complete == scan.Yes:
 			out.All++
-		case b.Complete == who.No:
+		case b.Complete == scan.No:
 			out.Some++
 			out.Missing += uint64(b.Missing)
 		default:
@@ -380,15 +380,15 @@ func (h *Index) Completeness() Completeness {
 }
 
 // stepNames are what programs call the kinds of step.
-var stepNames = map[who.StepKind]string{
-	who.StepModule: "module", who.StepFrame: "frame", who.StepException: "exception", who.StepThreadState: "thread_state",
-	who.StepGarbage: "garbage", who.StepNative: "native",
-	who.StepLocal: "local", who.StepTemporary: "temporary", who.StepAttribute: "attribute", who.StepIndex: "index",
-	who.StepKey: "key", who.StepKeyItself: "key_itself", who.StepCell: "cell", who.StepDict: "dict",
-	who.StepSuspended: "suspended", who.StepFrameObject: "frame_object", who.StepSlot: "slot",
-	who.StepGrad: "grad", who.StepGradFn: "grad_fn", who.StepNext: "next", who.StepSaved: "saved",
-	who.StepVariable: "variable", who.StepBase: "base", who.StepHook: "hook", who.StepContext: "context", who.StepNode: "node",
-	who.StepStorage: "storage", who.StepElided: "elided",
+var stepNames = map[scan.StepKind]string{
+	scan.StepModule: "module", scan.StepFrame: "frame", scan.StepException: "exception", scan.StepThreadState: "thread_state",
+	scan.StepGarbage: "garbage", scan.StepNative: "native",
+	scan.StepLocal: "local", scan.StepTemporary: "temporary", scan.StepAttribute: "attribute", scan.StepIndex: "index",
+	scan.StepKey: "key", scan.StepKeyItself: "key_itself", scan.StepCell: "cell", scan.StepDict: "dict",
+	scan.StepSuspended: "suspended", scan.StepFrameObject: "frame_object", scan.StepSlot: "slot",
+	scan.StepGrad: "grad", scan.StepGradFn: "grad_fn", scan.StepNext: "next", scan.StepSaved: "saved",
+	scan.StepVariable: "variable", scan.StepBase: "base", scan.StepHook: "hook", scan.StepContext: "context", scan.StepNode: "node",
+	scan.StepStorage: "storage", scan.StepElided: "elided",
 }
 
 // StepName is what programs call the kind of a step.
@@ -397,7 +397,7 @@ func StepName(s *Step) string {
 }
 
 // keyNames are what programs call the kinds of key.
-var keyNames = map[who.KeyKind]string{who.KeyNone: "", who.KeyString: "string", who.KeyInt: "int", who.KeyObject: "object"}
+var keyNames = map[scan.KeyKind]string{scan.KeyNone: "", scan.KeyString: "string", scan.KeyInt: "int", scan.KeyObject: "object"}
 
 // KeyName is what programs call the kind of a step's key; empty for a step without one.
 func KeyName(s *Step) string { return keyNames[s.KeyKind] }

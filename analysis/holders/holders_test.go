@@ -11,62 +11,62 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // The steps of paths, short.
-func mainModule() who.Step           { return who.Step{Kind: who.StepModule, Name: "__main__"} }
-func attribute(name string) who.Step { return who.Step{Kind: who.StepAttribute, Name: name} }
-func index(i int64) who.Step         { return who.Step{Kind: who.StepIndex, Index: i} }
-func word(key string) who.Step {
-	return who.Step{Kind: who.StepKey, KeyKind: who.KeyString, Name: key}
+func mainModule() scan.Step           { return scan.Step{Kind: scan.StepModule, Name: "__main__"} }
+func attribute(name string) scan.Step { return scan.Step{Kind: scan.StepAttribute, Name: name} }
+func index(i int64) scan.Step         { return scan.Step{Kind: scan.StepIndex, Index: i} }
+func word(key string) scan.Step {
+	return scan.Step{Kind: scan.StepKey, KeyKind: scan.KeyString, Name: key}
 }
-func number(key int64) who.Step {
-	return who.Step{Kind: who.StepKey, KeyKind: who.KeyInt, Index: key}
+func number(key int64) scan.Step {
+	return scan.Step{Kind: scan.StepKey, KeyKind: scan.KeyInt, Index: key}
 }
-func object(key who.Path) who.Step {
-	return who.Step{Kind: who.StepKey, KeyKind: who.KeyObject, KeyPath: key, KeyType: "Parameter"}
+func object(key scan.Path) scan.Step {
+	return scan.Step{Kind: scan.StepKey, KeyKind: scan.KeyObject, KeyPath: key, KeyType: "Parameter"}
 }
-func part(kind, name string) []who.Step { return []who.Step{attribute(kind), word(name)} }
-func frame(line int) who.Step {
-	return who.Step{Kind: who.StepFrame, Frame: &who.Frame{File: "/job/train.py", Function: "train", Line: line}}
+func part(kind, name string) []scan.Step { return []scan.Step{attribute(kind), word(name)} }
+func frame(line int) scan.Step {
+	return scan.Step{Kind: scan.StepFrame, Frame: &scan.Frame{File: "/job/train.py", Function: "train", Line: line}}
 }
-func local(name string) who.Step { return who.Step{Kind: who.StepLocal, Name: name} }
+func local(name string) scan.Step { return scan.Step{Kind: scan.StepLocal, Name: name} }
 
 // route joins steps and lists of them.
-func route(parts ...any) who.Path {
-	var out who.Path
+func route(parts ...any) scan.Path {
+	var out scan.Path
 	for _, p := range parts {
 		switch p := p.(type) {
-		case who.Step:
+		case scan.Step:
 			out = append(out, p)
-		case []who.Step:
+		case []scan.Step:
 			out = append(out, p...)
 		}
 	}
 	return out
 }
 
-func weight(block string) who.Path {
+func weight(block string) scan.Path {
 	return route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", block), part("_modules", "mlp"), part("_parameters", "weight"))
 }
 
 // held makes a block of a path. Its size is n KiB.
-func held(n uint64, c who.Category, p who.Path, tensors ...who.Tensor) who.Block {
-	return who.Block{
+func held(n uint64, c scan.Category, p scan.Path, tensors ...scan.Tensor) scan.Block {
+	return scan.Block{
 		Block: inspect.Block{Addr: 0x1000_0000 * n, Size: n << 10, Requested: n << 10, State: inspect.StateAllocated},
-		Path:  p, Category: c, Tensors: tensors, Holders: len(tensors), Complete: who.Yes, Confirmed: true,
+		Path:  p, Category: c, Tensors: tensors, Holders: len(tensors), Complete: scan.Yes, Confirmed: true,
 	}
 }
 
-func floats(shape ...int64) who.Tensor { return who.Tensor{Shape: shape, DType: "float32"} }
+func floats(shape ...int64) scan.Tensor { return scan.Tensor{Shape: shape, DType: "float32"} }
 
-func ownersOf(blocks []who.Block) []string {
-	return New(&who.Report{Blocks: blocks}).owners
+func ownersOf(blocks []scan.Block) []string {
+	return New(&scan.Report{Blocks: blocks}).owners
 }
 
 // requireOne checks that all blocks are one group of that name.
-func requireOne(t *testing.T, name string, blocks ...who.Block) {
+func requireOne(t *testing.T, name string, blocks ...scan.Block) {
 	t.Helper()
 	for _, got := range ownersOf(blocks) {
 		require.Equal(t, name, got)
@@ -74,9 +74,9 @@ func requireOne(t *testing.T, name string, blocks ...who.Block) {
 }
 
 func TestFoldNumbers(t *testing.T) {
-	kept := func(numbers ...int64) (out []who.Block) {
+	kept := func(numbers ...int64) (out []scan.Block) {
 		for _, n := range numbers {
-			out = append(out, held(1, who.CategoryTensor, route(mainModule(), attribute("kept"), index(n))))
+			out = append(out, held(1, scan.CategoryTensor, route(mainModule(), attribute("kept"), index(n))))
 		}
 		return out
 	}
@@ -85,34 +85,34 @@ func TestFoldNumbers(t *testing.T) {
 	requireOne(t, "kept[4]", kept(4)...)
 	requireOne(t, "kept[4]", kept(4, 4)...)
 	requireOne(t, "kept[*]", kept(0, 2)...)
-	var grid []who.Block
+	var grid []scan.Block
 	for i := range 12 {
-		grid = append(grid, held(1, who.CategoryTensor, route(frame(108), local("cache"), number(int64(i/4)), index(int64(i%4)), index(1))))
+		grid = append(grid, held(1, scan.CategoryTensor, route(frame(108), local("cache"), number(int64(i/4)), index(int64(i%4)), index(1))))
 	}
 	requireOne(t, "train.py:108 train() local cache[0..2][0..3][1]", grid...)
 }
 
 func TestFoldModules(t *testing.T) {
-	requireOne(t, "model.*", held(1, who.CategoryParameter, weight("0")), held(1, who.CategoryParameter, weight("1")))
-	requireOne(t, "model.*.grad", held(1, who.CategoryGradient, append(weight("0"), who.Step{Kind: who.StepGrad})),
-		held(1, who.CategoryGradient, append(weight("3"), who.Step{Kind: who.StepGrad})))
+	requireOne(t, "model.*", held(1, scan.CategoryParameter, weight("0")), held(1, scan.CategoryParameter, weight("1")))
+	requireOne(t, "model.*.grad", held(1, scan.CategoryGradient, append(weight("0"), scan.Step{Kind: scan.StepGrad})),
+		held(1, scan.CategoryGradient, append(weight("3"), scan.Step{Kind: scan.StepGrad})))
 	plain := route(mainModule(), attribute("model"), part("_modules", "blocks"), part("_modules", "3"), attribute("cache"), index(0))
-	requireOne(t, "model.blocks[3].cache[0]", held(1, who.CategoryTensor, plain))
-	requireOne(t, "model.*.cache[0]", held(1, who.CategoryTensor, plain), held(2, who.CategoryTensor, plain))
-	slow := route(mainModule(), attribute("model"), who.Step{Kind: who.StepDict}, word("_modules"), word("blocks"), who.Step{Kind: who.StepDict}, word("_parameters"), word("w"))
-	requireOne(t, "model.*", held(1, who.CategoryParameter, slow), held(1, who.CategoryParameter, weight("0")))
-	state := func(block, name string) who.Block {
-		return held(1, who.CategoryOptimizer, route(mainModule(), attribute("opt"), attribute("state"), object(weight(block)), word(name)))
+	requireOne(t, "model.blocks[3].cache[0]", held(1, scan.CategoryTensor, plain))
+	requireOne(t, "model.*.cache[0]", held(1, scan.CategoryTensor, plain), held(2, scan.CategoryTensor, plain))
+	slow := route(mainModule(), attribute("model"), scan.Step{Kind: scan.StepDict}, word("_modules"), word("blocks"), scan.Step{Kind: scan.StepDict}, word("_parameters"), word("w"))
+	requireOne(t, "model.*", held(1, scan.CategoryParameter, slow), held(1, scan.CategoryParameter, weight("0")))
+	state := func(block, name string) scan.Block {
+		return held(1, scan.CategoryOptimizer, route(mainModule(), attribute("opt"), attribute("state"), object(weight(block)), word(name)))
 	}
-	got := ownersOf([]who.Block{state("0", "exp_avg"), state("0", "exp_avg_sq"), state("1", "exp_avg"), state("1", "exp_avg_sq")})
+	got := ownersOf([]scan.Block{state("0", "exp_avg"), state("0", "exp_avg_sq"), state("1", "exp_avg"), state("1", "exp_avg_sq")})
 	require.Equal(t, []string{"opt.state[*]['exp_avg']", "opt.state[*]['exp_avg_sq']", "opt.state[*]['exp_avg']", "opt.state[*]['exp_avg_sq']"}, got)
 }
 
 // TestFoldKeys: a few keys are names, many are numbers in other clothes.
 func TestFoldKeys(t *testing.T) {
-	cache := func(n int) (out []who.Block) {
+	cache := func(n int) (out []scan.Block) {
 		for i := range n {
-			out = append(out, held(1, who.CategoryTensor, route(mainModule(), attribute("cache"), word(fmt.Sprint("user", i)), index(0))))
+			out = append(out, held(1, scan.CategoryTensor, route(mainModule(), attribute("cache"), word(fmt.Sprint("user", i)), index(0))))
 		}
 		return out
 	}
@@ -121,51 +121,51 @@ func TestFoldKeys(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("cache['user%d'][0]", i), got[i])
 	}
 	requireOne(t, "cache[*][0]", cache(maxNamedKeys+1)...)
-	attributes := route(mainModule(), attribute("server"), who.Step{Kind: who.StepDict}, word("pool"))
-	requireOne(t, "server.pool", held(1, who.CategoryTensor, attributes))
+	attributes := route(mainModule(), attribute("server"), scan.Step{Kind: scan.StepDict}, word("pool"))
+	requireOne(t, "server.pool", held(1, scan.CategoryTensor, attributes))
 }
 
 func TestFoldGraphs(t *testing.T) {
-	chain := func(i int64, more ...who.Step) who.Block {
-		p := route(mainModule(), attribute("losses"), index(i), who.Step{Kind: who.StepGradFn, Name: "MeanBackward0"})
-		return held(1, who.CategoryGraph, append(p, more...))
+	chain := func(i int64, more ...scan.Step) scan.Block {
+		p := route(mainModule(), attribute("losses"), index(i), scan.Step{Kind: scan.StepGradFn, Name: "MeanBackward0"})
+		return held(1, scan.CategoryGraph, append(p, more...))
 	}
-	next := who.Step{Kind: who.StepNext, Name: "PowBackward0"}
-	saved := who.Step{Kind: who.StepSaved, Name: "self", Index: -1}
+	next := scan.Step{Kind: scan.StepNext, Name: "PowBackward0"}
+	saved := scan.Step{Kind: scan.StepSaved, Name: "self", Index: -1}
 	requireOne(t, "losses[0..1].grad_fn …", chain(0, saved), chain(1, next, saved), chain(1, next, next, saved))
-	running := route(who.Step{Kind: who.StepNative, Name: "torch::autograd::Engine"}, next, saved)
-	requireOne(t, "C++ torch::autograd::Engine …", held(1, who.CategoryGraph, running), held(1, who.CategoryGraph, append(running[:2:2], next, saved)))
+	running := route(scan.Step{Kind: scan.StepNative, Name: "torch::autograd::Engine"}, next, saved)
+	requireOne(t, "C++ torch::autograd::Engine …", held(1, scan.CategoryGraph, running), held(1, scan.CategoryGraph, append(running[:2:2], next, saved)))
 }
 
 // TestFoldHostileNames: a name of the target cannot be taken for a placeholder.
 func TestFoldHostileNames(t *testing.T) {
 	p := route(mainModule(), attribute("a"), word(placeholderText(1)), word(placeholderText(0)), word("["), word("]"), word(""), index(3))
-	got := ownersOf([]who.Block{held(1, who.CategoryTensor, p)})
+	got := ownersOf([]scan.Block{held(1, scan.CategoryTensor, p)})
 	require.Equal(t, []string{p.String()}, got)
 	deep := route(mainModule(), attribute("deep"))
 	for range maxPlaceholders + 5 {
 		deep = append(deep, index(1))
 	}
-	require.Equal(t, []string{deep.String()}, ownersOf([]who.Block{held(1, who.CategoryTensor, deep)}))
+	require.Equal(t, []string{deep.String()}, ownersOf([]scan.Block{held(1, scan.CategoryTensor, deep)}))
 }
 
 // mixedReport has blocks of many kinds.
-func mixedReport() *who.Report {
+func mixedReport() *scan.Report {
 	state := route(mainModule(), attribute("opt"), attribute("state"), object(weight("0")), word("exp_avg"))
-	pending := who.Block{Block: inspect.Block{Addr: 0x9000_0000, Size: 4 << 10, State: inspect.StatePending}, Category: who.CategoryPending}
-	lost := held(5, who.CategoryUnknown, nil, floats(10))
-	lost.Why, lost.Complete, lost.Confirmed = "its path did not hold", who.Unknown, false
-	short := held(3, who.CategoryTensor, route(frame(9), local("x")), who.Tensor{Shape: []int64{}, DType: "bool"})
-	short.Complete, short.Missing = who.No, 2
-	r := &who.Report{PID: 7, Blocks: []who.Block{
-		held(8, who.CategoryParameter, weight("0"), floats(32, 64)),
-		held(8, who.CategoryParameter, weight("1"), floats(32, 64)),
-		held(2, who.CategoryGradient, append(weight("0"), who.Step{Kind: who.StepGrad}), floats(32, 16)),
-		held(6, who.CategoryOptimizer, state, floats(32, 64)),
+	pending := scan.Block{Block: inspect.Block{Addr: 0x9000_0000, Size: 4 << 10, State: inspect.StatePending}, Category: scan.CategoryPending}
+	lost := held(5, scan.CategoryUnknown, nil, floats(10))
+	lost.Why, lost.Complete, lost.Confirmed = "its path did not hold", scan.Unknown, false
+	short := held(3, scan.CategoryTensor, route(frame(9), local("x")), scan.Tensor{Shape: []int64{}, DType: "bool"})
+	short.Complete, short.Missing = scan.No, 2
+	r := &scan.Report{PID: 7, Blocks: []scan.Block{
+		held(8, scan.CategoryParameter, weight("0"), floats(32, 64)),
+		held(8, scan.CategoryParameter, weight("1"), floats(32, 64)),
+		held(2, scan.CategoryGradient, append(weight("0"), scan.Step{Kind: scan.StepGrad}), floats(32, 16)),
+		held(6, scan.CategoryOptimizer, state, floats(32, 64)),
 		short, lost, pending,
 	}}
-	for _, c := range who.Categories() {
-		total := who.Total{Category: c}
+	for _, c := range scan.Categories() {
+		total := scan.Total{Category: c}
 		for i := range r.Blocks {
 			if r.Blocks[i].Category == c {
 				total.Blocks, total.Bytes = total.Blocks+1, total.Bytes+r.Blocks[i].Size
@@ -211,7 +211,7 @@ func TestGroupings(t *testing.T) {
 			names = append(names, r.Name)
 		}
 		if by == ByCategory {
-			require.Len(t, names, len(who.Categories()), "those without a block too")
+			require.Len(t, names, len(scan.Categories()), "those without a block too")
 			names = names[:len(want)]
 		}
 		require.Equal(t, want, names, GroupingNames[by])
@@ -256,20 +256,20 @@ func TestWhatIsUnknown(t *testing.T) {
 }
 
 func TestHeldViews(t *testing.T) {
-	block := func(size uint64, tensors ...who.Tensor) who.Block {
-		return held(size>>10, who.CategoryTensor, nil, tensors...)
+	block := func(size uint64, tensors ...scan.Tensor) scan.Block {
+		return held(size>>10, scan.CategoryTensor, nil, tensors...)
 	}
 	unsure := block(8<<20, floats(1))
-	unsure.Complete = who.Unknown
-	h := New(&who.Report{Blocks: []who.Block{
-		block(4<<20, floats(1024, 1024)),                      // all of it
-		block(4<<20, floats(100)),                             // a corner
-		block(16<<20, floats(1), floats(2)),                   // two corners
-		block(4<<20, who.Tensor{Shape: []int64{1}}),           // of an unknown dtype
-		block(4<<20, who.Tensor{DType: "float32"}, floats(1)), // of an unknown shape
-		block(512<<10, floats(1)),                             // small
-		block(4 << 20),                                        // no tensor
-		block(4<<20, floats(300, 1024), floats(300, 1024)),    // together more than half
+	unsure.Complete = scan.Unknown
+	h := New(&scan.Report{Blocks: []scan.Block{
+		block(4<<20, floats(1024, 1024)),                       // all of it
+		block(4<<20, floats(100)),                              // a corner
+		block(16<<20, floats(1), floats(2)),                    // two corners
+		block(4<<20, scan.Tensor{Shape: []int64{1}}),           // of an unknown dtype
+		block(4<<20, scan.Tensor{DType: "float32"}, floats(1)), // of an unknown shape
+		block(512<<10, floats(1)),                              // small
+		block(4 << 20),                                         // no tensor
+		block(4<<20, floats(300, 1024), floats(300, 1024)),     // together more than half
 		unsure,
 	}})
 	require.Equal(t, []PartView{{2, 12, 16 << 20}, {1, 400, 4 << 20}}, h.Views())
@@ -280,7 +280,7 @@ func TestEveryStepHasAName(t *testing.T) {
 	for kind, name := range stepNames {
 		require.False(t, seen[name], name)
 		seen[name] = true
-		require.Equal(t, name, StepName(&who.Step{Kind: kind}))
+		require.Equal(t, name, StepName(&scan.Step{Kind: kind}))
 	}
-	require.Equal(t, "step 255", StepName(&who.Step{Kind: 255}))
+	require.Equal(t, "step 255", StepName(&scan.Step{Kind: 255}))
 }

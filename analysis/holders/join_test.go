@@ -15,11 +15,11 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // live is a live torch block of process 7, of the same address and size as block i of mixedReport.
-func live(r *who.Report, i int, origin heap.Origin, stack event.StackID) heap.Block {
+func live(r *scan.Report, i int, origin heap.Origin, stack event.StackID) heap.Block {
 	b := &r.Blocks[i]
 	return heap.Block{PID: 7, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, Addr: b.Addr, Size: b.Size, Stack: stack, Origin: origin, Time: 10}
 }

@@ -8,7 +8,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // PartView is a block of which the tensors that keep it show only a small part: a view of what was large.
@@ -35,7 +35,7 @@ func (h *Index) Views() []PartView {
 	var out []PartView
 	for i := range h.Report.Blocks {
 		b := &h.Report.Blocks[i]
-		if b.Size < minView || len(b.Tensors) == 0 || b.Complete != who.Yes {
+		if b.Size < minView || len(b.Tensors) == 0 || b.Complete != scan.Yes {
 			continue
 		}
 		if seen, ok := seenBytes(b.Tensors); ok && seen < min(b.Requested, b.Size)/2 { // Requested can be unknown
@@ -46,7 +46,7 @@ func (h *Index) Views() []PartView {
 	return out
 }
 
-func seenBytes(tensors []who.Tensor) (seen uint64, ok bool) {
+func seenBytes(tensors []scan.Tensor) (seen uint64, ok bool) {
 	for i := range tensors {
 		n := elementSizes[tensors[i].DType]
 		if n == 0 || tensors[i].Shape == nil {

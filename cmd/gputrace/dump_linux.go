@@ -21,7 +21,7 @@ import (
 	"github.com/gputrace/gputrace/export/snapshot"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
@@ -74,7 +74,7 @@ func readNames(p *process.Process, o dumpOptions) blockNames {
 	if o.noNames {
 		return blockNames{}
 	}
-	r, err := who.Read(p, nil)
+	r, err := scan.Read(p, nil)
 	if err != nil {
 		return blockNames{why: err.Error()}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 )
@@ -27,11 +27,11 @@ func showHolders(o whoOptions) error {
 	if err != nil {
 		return explainWho(err, o.pid)
 	}
-	options := &who.Options{Freeze: o.freeze}
+	options := &scan.Options{Freeze: o.freeze}
 	if o.one {
 		options.Others = shownOthers
 	}
-	report, err := who.Read(p, options)
+	report, err := scan.Read(p, options)
 	if err != nil {
 		return explainWho(err, o.pid)
 	}
@@ -70,7 +70,7 @@ func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Ti
 
 // explainWho gives an error of reading the holders its exit code and the next step to take.
 func explainWho(err error, pid int) error {
-	if errors.Is(err, who.ErrFreeze) {
+	if errors.Is(err, scan.ErrFreeze) {
 		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
 	}
 	return explainLook("who", err, pid)

@@ -20,7 +20,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
 )
@@ -97,7 +97,7 @@ func TestExplainWho(t *testing.T) {
 		{process.ErrNotExist, exitNothing, "no process 42"},
 		{process.ErrPermission, exitNotPermitted, "not permitted to read pid 42"},
 		{inspect.ErrNoAllocator, exitNothing, "no caching allocator"},
-		{who.ErrFreeze, exitError, "without --freeze"},
+		{scan.ErrFreeze, exitError, "without --freeze"},
 	} {
 		err := explainWho(fmt.Errorf("step: %w", tt.err), 42)
 		require.ErrorIs(t, err, tt.err)
@@ -112,9 +112,9 @@ func TestExplainWho(t *testing.T) {
 func TestWhoContent(t *testing.T) {
 	p, err := process.Open(os.Getpid())
 	require.NoError(t, err)
-	h := holders.New(&who.Report{
-		Devices: []who.Device{{Active: 512}},
-		Blocks:  []who.Block{{Block: inspect.Block{Addr: 0x2000, Size: 512}, Class: "cuBLAS workspace"}},
+	h := holders.New(&scan.Report{
+		Devices: []scan.Device{{Active: 512}},
+		Blocks:  []scan.Block{{Block: inspect.Block{Addr: 0x2000, Size: 512}, Class: "cuBLAS workspace"}},
 	})
 	for want, o := range map[string]whoOptions{
 		"live by holder":          {},

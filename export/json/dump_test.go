@@ -22,7 +22,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -79,13 +79,13 @@ func balanced(moved bool) Dump {
 // named has a holder of its first block, and one of its second as that was at another moment.
 func named() Dump {
 	d := sample()
-	path := who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: "loss"}}
-	blocks := []who.Block{
-		{Block: d.State.Devices[0].Segments[0].Blocks[0], Category: who.CategoryTensor, Path: path},
-		{Block: d.State.Devices[0].Segments[0].Blocks[1], Category: who.CategoryTensor, Path: path},
+	path := scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: "loss"}}
+	blocks := []scan.Block{
+		{Block: d.State.Devices[0].Segments[0].Blocks[0], Category: scan.CategoryTensor, Path: path},
+		{Block: d.State.Devices[0].Segments[0].Blocks[1], Category: scan.CategoryTensor, Path: path},
 	}
 	blocks[1].State = inspect.StateAllocated
-	d.Holders = holders.New(&who.Report{Blocks: blocks})
+	d.Holders = holders.New(&scan.Report{Blocks: blocks})
 	return d
 }
 

@@ -15,17 +15,17 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // joined has holders of three blocks from before the first event, 3 MiB of the recording's 4.
 func joined(view *view.View) *view.Joined {
-	r := &who.Report{PID: 7, Time: 1}
+	r := &scan.Report{PID: 7, Time: 1}
 	var blocks []heap.Block
 	for i, name := range []string{"kept", "kept", "\xffcache"} {
 		b := inspect.Block{Addr: uint64(i+1) << 30, Size: 1 << 20, State: inspect.StateAllocated}
-		path := who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: name}, {Kind: who.StepIndex, Index: int64(i)}}
-		r.Blocks = append(r.Blocks, who.Block{Block: b, Category: who.CategoryTensor, Path: path})
+		path := scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: name}, {Kind: scan.StepIndex, Index: int64(i)}}
+		r.Blocks = append(r.Blocks, scan.Block{Block: b, Category: scan.CategoryTensor, Path: path})
 		blocks = append(blocks, heap.Block{PID: 7, Layer: event.LayerTorch, Device: cuda0, Addr: b.Addr, Size: b.Size, Origin: heap.OriginBefore})
 	}
 	return holders.New(r).Join(view, slices.Values(blocks))

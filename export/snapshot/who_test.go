@@ -15,23 +15,23 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // heldState is an allocator state and the holders of two of its blocks; another block has changed since.
 func heldState(t *testing.T) []byte {
 	t.Helper()
-	held := func(addr, size, requested, stream uint64, c who.Category, name string, tensors ...who.Tensor) who.Block {
-		return who.Block{
+	held := func(addr, size, requested, stream uint64, c scan.Category, name string, tensors ...scan.Tensor) scan.Block {
+		return scan.Block{
 			Block: inspect.Block{Addr: addr, Size: size, Requested: requested, Stream: stream, State: inspect.StateAllocated}, Category: c, Tensors: tensors,
-			Path: who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: name}, {Kind: who.StepIndex, Index: int64(addr >> 9 & 1)}},
+			Path: scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: name}, {Kind: scan.StepIndex, Index: int64(addr >> 9 & 1)}},
 		}
 	}
-	h := holders.New(&who.Report{Blocks: []who.Block{
-		held(0x7f0000000000, 5<<20, 5<<20-3, 0x55b7f448d430, who.CategoryParameter, "weights", who.Tensor{Shape: []int64{5, 1 << 20}, DType: "uint8"}),
-		held(0x7f1000000000, 512, 1, 0, who.CategoryTensor, "kept"),
-		held(0x7f1000000400, 512, 3, 0, who.CategoryTensor, "kept"),
-		held(0x7f1000000800, 512, 6, 0, who.CategoryTensor, "kept"),
+	h := holders.New(&scan.Report{Blocks: []scan.Block{
+		held(0x7f0000000000, 5<<20, 5<<20-3, 0x55b7f448d430, scan.CategoryParameter, "weights", scan.Tensor{Shape: []int64{5, 1 << 20}, DType: "uint8"}),
+		held(0x7f1000000000, 512, 1, 0, scan.CategoryTensor, "kept"),
+		held(0x7f1000000400, 512, 3, 0, scan.CategoryTensor, "kept"),
+		held(0x7f1000000800, 512, 6, 0, scan.CategoryTensor, "kept"),
 	}})
 	var buf bytes.Buffer
 	require.NoError(t, WriteHeld(&buf, state(), h))
@@ -103,5 +103,5 @@ for segment in snapshot["segments"]:
 }
 
 func TestWriteHeldError(t *testing.T) {
-	require.ErrorIs(t, WriteHeld(fullDisk{}, state(), holders.New(&who.Report{})), errFull)
+	require.ErrorIs(t, WriteHeld(fullDisk{}, state(), holders.New(&scan.Report{})), errFull)
 }

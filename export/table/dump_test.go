@@ -18,7 +18,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // tiles makes a segment of n equal blocks; those whose number is in held are allocated.
@@ -146,17 +146,17 @@ func TestDumpError(t *testing.T) {
 // TestDumpHolders: the blocks that pin a segment are named, as far as they are the same ones.
 func TestDumpHolders(t *testing.T) {
 	m := odds()
-	var held []who.Block
+	var held []scan.Block
 	for i, b := range m.Devices[0].Segments[0].Blocks[:6] {
 		if b.State == inspect.StateAllocated {
-			path := who.Path{{Kind: who.StepModule, Name: "__main__"}, {Kind: who.StepAttribute, Name: "kept\x1b"}, {Kind: who.StepIndex, Index: int64(i)}}
-			held = append(held, who.Block{Block: b, Category: who.CategoryTensor, Path: path})
+			path := scan.Path{{Kind: scan.StepModule, Name: "__main__"}, {Kind: scan.StepAttribute, Name: "kept\x1b"}, {Kind: scan.StepIndex, Index: int64(i)}}
+			held = append(held, scan.Block{Block: b, Category: scan.CategoryTensor, Path: path})
 		}
 	}
 	held[1].Requested++ // another block by now
 	held[2].Path[1].Name = strings.Repeat("long", 100)
 	for name, in := range map[string]DumpInput{
-		"holders": {Holders: holders.New(&who.Report{Blocks: held})}, "holders.none": {HoldersWhy: "no Python\x1b to read"},
+		"holders": {Holders: holders.New(&scan.Report{Blocks: held})}, "holders.none": {HoldersWhy: "no Python\x1b to read"},
 	} {
 		in.State, in.Top, in.Boot = allocator.New(m), 2, time.Unix(0, 0).UTC()
 		var buf bytes.Buffer

@@ -17,60 +17,60 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/who"
+	scan "github.com/gputrace/gputrace/inspect/holders"
 )
 
 // heldBlock makes a block of a megabyte for each number in its size.
-func heldBlock(size int, category who.Category, name string, tensors ...who.Tensor) who.Block {
-	b := who.Block{
+func heldBlock(size int, category scan.Category, name string, tensors ...scan.Tensor) scan.Block {
+	b := scan.Block{
 		Block:    inspect.Block{Addr: uint64(size) << 32, Size: uint64(size) * mib, Requested: uint64(size)*mib - 3, State: inspect.StateAllocated},
-		Category: category, Tensors: tensors, Holders: 2, Complete: who.Yes, Confirmed: true, Age: 1500 * time.Microsecond,
-		Path: who.Path{{Kind: who.StepModule, Name: "__main__", Type: "module"}, {Kind: who.StepAttribute, Name: name, Type: "Tensor", Addr: 0x55d0}},
+		Category: category, Tensors: tensors, Holders: 2, Complete: scan.Yes, Confirmed: true, Age: 1500 * time.Microsecond,
+		Path: scan.Path{{Kind: scan.StepModule, Name: "__main__", Type: "module"}, {Kind: scan.StepAttribute, Name: name, Type: "Tensor", Addr: 0x55d0}},
 	}
 	return b
 }
 
-func heldTensor(dtype string, shape ...int64) who.Tensor {
+func heldTensor(dtype string, shape ...int64) scan.Tensor {
 	if shape == nil {
 		shape = []int64{}
 	}
-	return who.Tensor{
-		Impl: 0x5590, Object: 0x55d0, Class: "Tensor", DType: dtype, Shape: shape, Strides: shape, Offset: 4, RequiresGrad: who.No,
+	return scan.Tensor{
+		Impl: 0x5590, Object: 0x55d0, Class: "Tensor", DType: dtype, Shape: shape, Strides: shape, Offset: 4, RequiresGrad: scan.No,
 	}
 }
 
 // heldReport has blocks of many kinds, with names that a program could choose.
-func heldReport() *who.Report {
-	lost := heldBlock(3, who.CategoryUnknown, "")
-	lost.Path, lost.Why, lost.Confirmed, lost.Complete = nil, "no path held when it was read again\x1b[2J", false, who.Unknown
-	lost.Tensors = []who.Tensor{{Impl: 0x5591}}
-	blas := heldBlock(8, who.CategoryWorkspace, "")
+func heldReport() *scan.Report {
+	lost := heldBlock(3, scan.CategoryUnknown, "")
+	lost.Path, lost.Why, lost.Confirmed, lost.Complete = nil, "no path held when it was read again\x1b[2J", false, scan.Unknown
+	lost.Tensors = []scan.Tensor{{Impl: 0x5591}}
+	blas := heldBlock(8, scan.CategoryWorkspace, "")
 	blas.Path, blas.Class, blas.Holders = nil, "cuBLAS workspace", 0
-	long := heldBlock(5, who.CategoryTensor, strings.Repeat("very_", 30)+"long", heldTensor("float32", 10), heldTensor("float32", 2))
-	long.Complete, long.Missing = who.No, 1
-	pending := heldBlock(2, who.CategoryPending, "")
+	long := heldBlock(5, scan.CategoryTensor, strings.Repeat("very_", 30)+"long", heldTensor("float32", 10), heldTensor("float32", 2))
+	long.Complete, long.Missing = scan.No, 1
+	pending := heldBlock(2, scan.CategoryPending, "")
 	pending.Path, pending.State = nil, inspect.StatePending
-	local := heldBlock(7, who.CategoryOptimizer, "")
-	local.Path = who.Path{
-		{Kind: who.StepFrame, Frame: &who.Frame{File: "/job/a_long_name_of_a_file.py", Line: 9, Function: "Trainer.step"}},
-		{Kind: who.StepLocal, Name: "optimizer"}, {Kind: who.StepAttribute, Name: "state"},
-		{Kind: who.StepKey, KeyKind: who.KeyString, Name: "a rather long key"}, {Kind: who.StepIndex, Index: 7},
+	local := heldBlock(7, scan.CategoryOptimizer, "")
+	local.Path = scan.Path{
+		{Kind: scan.StepFrame, Frame: &scan.Frame{File: "/job/a_long_name_of_a_file.py", Line: 9, Function: "Trainer.step"}},
+		{Kind: scan.StepLocal, Name: "optimizer"}, {Kind: scan.StepAttribute, Name: "state"},
+		{Kind: scan.StepKey, KeyKind: scan.KeyString, Name: "a rather long key"}, {Kind: scan.StepIndex, Index: 7},
 	}
-	scalar := heldBlock(1, who.CategoryTensor, "a\x1b[1mb", heldTensor("bool"))
-	r := &who.Report{
+	scalar := heldBlock(1, scan.CategoryTensor, "a\x1b[1mb", heldTensor("bool"))
+	r := &scan.Report{
 		PID: 4821, Python: "3.11.7", Torch: "2.15.0+cu132", Time: 3 * uint64(time.Second),
-		Devices: []who.Device{{DeviceTotals: inspect.DeviceTotals{Device: 0, Allocated: 124 * mib, Reserved: 200 * mib}, Active: 126 * mib}},
-		Blocks: []who.Block{
-			heldBlock(60, who.CategoryParameter, "weight", heldTensor("bfloat16", 30, 1<<20)),
-			heldBlock(40, who.CategoryGraph, "loss", heldTensor("float32", 10, 1<<20)), blas, long, lost, pending, scalar, local,
+		Devices: []scan.Device{{DeviceTotals: inspect.DeviceTotals{Device: 0, Allocated: 124 * mib, Reserved: 200 * mib}, Active: 126 * mib}},
+		Blocks: []scan.Block{
+			heldBlock(60, scan.CategoryParameter, "weight", heldTensor("bfloat16", 30, 1<<20)),
+			heldBlock(40, scan.CategoryGraph, "loss", heldTensor("float32", 10, 1<<20)), blas, long, lost, pending, scalar, local,
 		},
 		Notes: []string{"the stack of thread 7 could not be read\x07"},
-		Stats: who.Stats{BytesRead: 254 * mib, Elapsed: 612 * time.Millisecond},
+		Stats: scan.Stats{BytesRead: 254 * mib, Elapsed: 612 * time.Millisecond},
 	}
 	return r
 }
 
-func whoInput(r *who.Report, by holders.Grouping, top int) WhoInput {
+func whoInput(r *scan.Report, by holders.Grouping, top int) WhoInput {
 	return WhoInput{Holders: holders.New(r), Command: "python train\x1b.py", Boot: time.Unix(0, 0).UTC(), By: by, Top: top}
 }
 
@@ -84,7 +84,7 @@ func TestWho(t *testing.T) {
 		"owner":    whoInput(heldReport(), holders.ByOwner, 4),
 		"shape":    whoInput(stopped, holders.ByShape, 0),
 		"category": whoInput(heldReport(), holders.ByCategory, 0),
-		"nothing":  whoInput(&who.Report{PID: 1}, holders.ByOwner, 0),
+		"nothing":  whoInput(&scan.Report{PID: 1}, holders.ByOwner, 0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
@@ -108,14 +108,14 @@ func requirePlain(t *testing.T, text string) {
 
 func TestWhoBlock(t *testing.T) {
 	r := heldReport()
-	r.Blocks[3].Others = []who.Path{{{Kind: who.StepModule, Name: "other"}, {Kind: who.StepAttribute, Name: "cache"}}}
-	r.Blocks[0].Path = who.Path{
-		{Kind: who.StepFrame, Frame: &who.Frame{File: "/job/train.py", Line: 9, Function: "main"}},
-		{Kind: who.StepLocal, Name: "opt", Type: "AdamW", Addr: 0x7f01},
-		{Kind: who.StepKey, KeyKind: who.KeyObject, KeyPath: r.Blocks[1].Path, Type: "dict", Addr: 0x7f02},
-		{Kind: who.StepKey, KeyKind: who.KeyObject, KeyType: "Node", Type: "list", Addr: 0x7f03},
-		{Kind: who.StepIndex, Index: 7, Type: "Tensor", Addr: 0x7f04},
-		{Kind: who.StepGrad, Type: "Tensor", Addr: 0x7f05},
+	r.Blocks[3].Others = []scan.Path{{{Kind: scan.StepModule, Name: "other"}, {Kind: scan.StepAttribute, Name: "cache"}}}
+	r.Blocks[0].Path = scan.Path{
+		{Kind: scan.StepFrame, Frame: &scan.Frame{File: "/job/train.py", Line: 9, Function: "main"}},
+		{Kind: scan.StepLocal, Name: "opt", Type: "AdamW", Addr: 0x7f01},
+		{Kind: scan.StepKey, KeyKind: scan.KeyObject, KeyPath: r.Blocks[1].Path, Type: "dict", Addr: 0x7f02},
+		{Kind: scan.StepKey, KeyKind: scan.KeyObject, KeyType: "Node", Type: "list", Addr: 0x7f03},
+		{Kind: scan.StepIndex, Index: 7, Type: "Tensor", Addr: 0x7f04},
+		{Kind: scan.StepGrad, Type: "Tensor", Addr: 0x7f05},
 	}
 	for i, name := range []string{"path", "graph", "workspace", "long", "lost"} {
 		t.Run(name, func(t *testing.T) {

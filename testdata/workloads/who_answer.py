@@ -1,7 +1,7 @@
 """Answers, inside the process, where a path leads: the judge of names that were read from outside.
 
 Questions come as lines through the named pipe ask in a folder; the answer to each is the file answer there, which appears when
-it is complete. Both are JSON. A question has paths, lists of steps; each step has a kind and what inspect/who's steps of that
+it is complete. Both are JSON. A question has paths, lists of steps; each step has a kind and what inspect/holders's steps of that
 kind have. An answer has for each path the tensor that it led to, or why it led to none. If the question says so ("all"), it
 also has what PyTorch itself knows: the parameters and buffers of all models by their names, all CUDA tensors that the garbage
 collector knows, and the allocator's own totals. {"end": true} ends the process's wait.

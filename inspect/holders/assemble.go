@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package holders
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect"
+)
+
+// candidate is a path to a block: to one of its targets, through one of its holders.
+type candidate struct {
+	target int
+	holder *holder // nil: the target is a root, or nothing but its own path is known
+	cost   int32
+}
+
+const (
+	// maxTries bounds the paths of a block that are read again until one holds.
+	maxTries = 32
+	// maxHolders bounds the holders of a block that are read again.
+	maxHolders = 4096
+)
+
+// assembly puts the report together.
+type assembly struct {
+	*reading
+	live     *liveBlocks
+	now      *again // nil when the process was stopped for the copy
+	holders  [][]holder
+	byBlock  [][]int // targets of each block
+	confirms []time.Time
+	native   []bool               // of each block: its tensors are held by C++ only
+	chosen   []choice             // of each block
+	targetOf map[uint32]int       // by goal
+	keys     map[uint32]keyChoice // of goals that are keys of a dictionary
+}
+
+// assemble names the blocks.
+func (r *reading) assemble(live *liveBlocks) error {
+	a := &assembly{reading: r, live: live, confirms: make([]time.Time, len(live.blocks)), native: make([]bool, len(live.blocks)),
+		chosen: make([]choice, len(live.blocks))}
+	a.holders = r.groupHolders()
+	if !r.frozen && r.torch.tensorStorage != 0 {
+		now, err := r.newAgain()
+		if err != nil {
+			return err
+		}
+		defer now.close()
+		a.now = now
+	}
+	a.keyPath = a.pathOfKey
+	a.assign()
+	for i := range live.blocks {
+		a.name(i, 0)
+	}
+	if a.now != nil {
+		if err := a.proveAll(); err != nil {
+			return err
+		}
+	}
+	a.leftover()
+	a.finish()
+	return nil
+}
+
+// assign finds the targets of each block.
+func (a *assembly) assign() {
+	a.byBlock = make([][]int, len(a.live.blocks))
+	a.targetOf, a.keys = map[uint32]int{}, map[uint32]keyChoice{}
+	for k := range a.targets {
+		a.targetOf[a.targets[k].goal] = k
+		if i, ok := a.live.around(a.targets[k].data); ok {
+			a.byBlock[i] = append(a.byBlock[i], k)
+		}
+	}
+}
+
+// candidates lists the paths to a block, the best first.
+func (a *assembly) candidates(block int) []candidate {
+	var out []candidate
+	for _, k := range a.byBlock[block] {
+		out = a.candidatesOf(out, k)
+	}
+	slices.SortStableFunc(out, compareCandidates)
+	return out
+}
+
+// compareCandidates puts the best path first. A value on a running frame's stack that may be dead is worse than anything
+// certain, garbage too.
+func compareCandidates(x, y candidate) int {
+	doubt := func(c *candidate) int {
+		if c.holder != nil && c.holder.doubtful && c.holder.kind == cpython.RefTemporary {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(doubt(&x), doubt(&y)), cmp.Compare(x.cost, y.cost))
+}
+
+// candidatesOf appends the paths to a target.
+func (a *assembly) candidatesOf(out []candidate, k int) []candidate {
+	w, g := a.walk, a.targets[k].goal
+	for i := range a.holders[g] {
+		h := &a.holders[g][i]
+		if d := w.dist[h.from]; d != noDist && len(out) < maxHolders {
+			out = append(out, candidate{k, h, d + w.holderCost(h)})
+		}
+	}
+	if w.dist[g] != noDist && w.parents[g] == noParent {
+		out = append(out, candidate{target: k, cost: w.dist[g]})
+	}
+	return out
+}
+
+// pathOfKey is the path of a dictionary's key: for a tensor, that which its own block is called by.
+func (a *assembly) pathOfKey(key uint64, depth int) Path {
+	w := a.walk
+	n, ok := w.index.get(key)
+	if !ok {
+		return nil
+	}
+	n--
+	if k, ok := a.targetOf[n]; ok {
+		if c := a.keyCandidate(n, k); c != nil {
+			return a.pathOf(c, depth)
+		}
+		return nil
+	}
+	if w.dist[n] == noDist || w.kinds[n] == cpython.RefKeyItself || a.now != nil && !a.now.path(n) {
+		return nil
+	}
+	return a.path(n, depth)
+}
+
+// keyCandidate is the best path to a tensor that holds and does not lead through the dictionary whose key it is.
+func (a *assembly) keyCandidate(goal uint32, target int) *candidate {
+	k := a.keys[goal]
+	if k.known {
+		return k.best
+	}
+	k.known = true
+	all := a.candidatesOf(nil, target)
+	slices.SortStableFunc(all, compareCandidates)
+	for ; k.best == nil && k.next < min(len(all), maxTries); k.next++ {
+		c := &all[k.next]
+		if (c.holder == nil || c.holder.kind != cpython.RefKeyItself) && a.leads(c) {
+			k.best = c
+		}
+	}
+	a.keys[goal] = k
+	return k.best
+}
+
+// refute takes the path of a key for wrong: the next one will be looked for.
+func (a *assembly) refute(key uint64) {
+	n, _ := a.walk.index.get(key)
+	if _, ok := a.targetOf[n-1]; ok {
+		a.keys[n-1] = keyChoice{next: a.keys[n-1].next}
+	}
+}
+
+// keyChoice is the path that a key is called by.
+type keyChoice struct {
+	best  *candidate // nil: none holds
+	next  int        // among the candidates, behind best
+	known bool       // else it is still to be looked for
+}
+
+// choice is the path that a block is called by, and further ones that are to be shown.
+type choice struct {
+	best   *candidate // nil: none
+	next   int        // among the candidates, behind best
+	others []*candidate
+}
+
+// name finds the path of a block, its tensors and how many hold them. The candidates before from did not stand.
+func (a *assembly) name(block, from int) {
+	b := &a.live.blocks[block]
+	b.Path, b.Others, b.Tensors, b.Confirmed, b.Category, b.Why = nil, nil, nil, false, CategoryUnknown, ""
+	a.chosen[block] = choice{}
+	all := a.candidates(block)
+	best := -1
+	for i := from; i < min(len(all), maxTries); i++ {
+		if a.holds(&all[i], b) {
+			best = i
+			break
+		}
+	}
+	a.addTensors(b, block, all, best)
+	if best < 0 {
+		a.why(b, block, len(all) > 0)
+		return
+	}
+	b.Path = a.pathOf(&all[best], 0)
+	b.Confirmed = true
+	a.confirms[block] = time.Now()
+	b.Category = a.category(b)
+	c := choice{best: &all[best], next: best + 1}
+	for i := range all {
+		if len(c.others) >= a.options.Others {
+			break
+		}
+		if i != best && i < best+maxTries && a.holds(&all[i], b) {
+			c.others = append(c.others, &all[i])
+			b.Others = append(b.Others, a.pathOf(&all[i], 0))
+		}
+	}
+	a.chosen[block] = c
+}
+
+// proofRounds is how often paths are looked for that stand.
+const proofRounds = 4
+
+// proveAll proves the paths of all blocks. A block whose path does not stand is called by its next one, or unknown.
+func (a *assembly) proveAll() error {
+	var claims, others []claim
+	for i := range a.chosen {
+		claims = a.claim(claims, i)
+	}
+	for n := 0; len(claims) > 0; n++ {
+		failed, err := a.prove(claims)
+		if err != nil {
+			return err
+		}
+		claims = a.rename(failed, n+1 == proofRounds)
+	}
+	for i := range a.chosen {
+		b, paths := &a.live.blocks[i], a.live.blocks[i].Others
+		b.Others = nil
+		for k, c := range a.chosen[i].others {
+			others = append(others, claim{block: i, chosen: c, keys: keysOf(nil, paths[k]), path: paths[k]})
+		}
+	}
+	return a.proveOthers(others)
+}
+
+// rename names blocks anew whose paths did not stand: by other paths for the keys in them, else by other paths of their own.
+// Those for which this was the last time are unknown.
+func (a *assembly) rename(failed []claim, last bool) (claims []claim) {
+	refuted := map[uint64]bool{}
+	for _, c := range failed {
+		for _, key := range c.keys {
+			if !refuted[key] {
+				refuted[key] = true
+				a.refute(key)
+			}
+		}
+	}
+	for _, c := range failed {
+		from := a.chosen[c.block].next
+		switch {
+		case last:
+			from = maxTries
+		case len(c.keys) > 0:
+			from--
+		}
+		a.name(c.block, from)
+		claims = a.claim(claims, c.block)
+	}
+	return claims
+}
+
+// claim appends what is to be proved of a block.
+func (a *assembly) claim(claims []claim, block int) []claim {
+	if c := a.chosen[block].best; c != nil {
+		claims = append(claims, claim{block: block, chosen: c, keys: keysOf(nil, a.live.blocks[block].Path)})
+	}
+	return claims
+}
+
+// proveOthers leaves the further paths that stand.
+func (a *assembly) proveOthers(claims []claim) error {
+	if len(claims) == 0 {
+		return nil
+	}
+	failed, err := a.prove(claims)
+	if err != nil {
+		return err
+	}
+	gone := map[*candidate]bool{}
+	for _, c := range failed {
+		gone[c.chosen] = true
+	}
+	for _, c := range claims {
+		if !gone[c.chosen] {
+			b := &a.live.blocks[c.block]
+			b.Others = append(b.Others, c.path)
+		}
+	}
+	return nil
+}
+
+// holds reads every link of a path again, and that it leads to the block.
+func (a *assembly) holds(c *candidate, b *Block) bool {
+	if a.now == nil {
+		return true
+	}
+	return a.now.uses(&a.targets[c.target], b) && a.leads(c)
+}
+
+// leads reads every link of a path again.
+func (a *assembly) leads(c *candidate) bool { return a.now == nil || a.leadsIn(a.now, c) }
+
+// leadsIn follows every link of a path in what was read at some other moment than the copy.
+func (a *assembly) leadsIn(now *again, c *candidate) bool {
+	if c.holder == nil {
+		return now.path(a.targets[c.target].goal)
+	}
+	h := c.holder
+	return now.link(a.walk.addrs[h.from], a.walk.addrs[h.goal], h.aux, h.kind) && now.path(h.from)
+}
+
+// heldBy reads the last link again: from the holder to the target.
+func (a *assembly) heldBy(h *holder) bool {
+	return a.now == nil || a.now.link(a.walk.addrs[h.from], a.walk.addrs[h.goal], h.aux, h.kind)
+}
+
+// pathOf is a path with all its steps. depth counts paths of keys within paths.
+func (a *assembly) pathOf(c *candidate, depth int) Path {
+	g := a.targets[c.target].goal
+	if c.holder == nil {
+		return a.path(g, depth)
+	}
+	p := a.path(c.holder.from, depth)
+	return append(p, a.step(c.holder.kind, c.holder.aux, a.walk.addrs[c.holder.from], a.walk.addrs[g], depth))
+}
+
+// addTensors describes the tensors of a block, that of its path first, and counts their holders.
+func (a *assembly) addTensors(b *Block, block int, all []candidate, best int) {
+	order := slices.Clone(a.byBlock[block])
+	if best >= 0 {
+		slices.SortStableFunc(order, func(x, y int) int {
+			return cmp.Compare(a.rank(x, &all[best]), a.rank(y, &all[best]))
+		})
+	}
+	counts := counted{}
+	for _, k := range order {
+		g := &a.targets[k]
+		if a.now != nil && !a.now.uses(g, b) {
+			continue
+		}
+		found := a.confirmedHolders(g)
+		counts.add(a.torchNow(), g, found, len(b.Tensors))
+		if g.impl != 0 {
+			b.Tensors = append(b.Tensors, a.describe(a.torchNow(), g, found))
+		}
+	}
+	b.Holders, b.Complete = counts.holders, counts.complete()
+	if b.Complete == No {
+		b.Missing = counts.missing.native + counts.missing.python
+	}
+	a.native[block] = counts.onlyNative()
+}
+
+func (a *assembly) rank(k int, best *candidate) int {
+	switch {
+	case k == best.target:
+		return 0
+	case a.targets[k].impl == 0: // the storage, behind its tensors
+		return 2
+	}
+	return 1
+}
+
+// torchNow reads from the process as it is now or, if it was stopped, from the copy.
+func (a *assembly) torchNow() *torch {
+	if a.now != nil {
+		return a.now.t
+	}
+	return a.torch
+}
+
+// confirmedHolders are the references to a target that still hold.
+func (a *assembly) confirmedHolders(g *target) []holder {
+	found := a.holders[g.goal]
+	if a.now == nil || len(found) > maxHolders {
+		return found
+	}
+	var out []holder
+	for i := range found {
+		if a.heldBy(&found[i]) {
+			out = append(out, found[i])
+		}
+	}
+	return out
+}
+
+// why says why a block has no path.
+func (a *assembly) why(b *Block, block int, known bool) {
+	switch {
+	case b.State == inspect.StatePending:
+		b.Category = CategoryPending
+	case a.torch.tensorStorage == 0:
+		b.Why = "the layout of PyTorch's tensors was not found"
+	case !known && a.native[block]:
+		b.Category = CategoryNative
+	case known:
+		b.Category, b.Why = CategoryChanging, "its holder changed while it was read"
+	case a.torch.heap == nil && len(a.byBlock[block]) > 0:
+		b.Why = "the Python interpreter cannot be read"
+	case len(a.byBlock[block]) > 0:
+		b.Why = "no path leads to its tensor"
+	case a.now != nil && !a.seen(b):
+		b.Category, b.Why = CategoryChanging, "allocated while it was read"
+	case b.Pool.Private():
+		b.Category = CategoryPool
+	default:
+		b.Why = "no tensor uses it"
+	}
+}
+
+// seen reports whether a block was there when the memory was copied.
+func (a *assembly) seen(b *Block) bool {
+	i, ok := a.first.at(b.Addr)
+	return ok && a.first.blocks[i].Size == b.Size
+}
+
+// leftover looks for what of C++ holds the blocks that have no path.
+func (a *assembly) leftover() {
+	lost := map[uint64][]int{}
+	var bare []*Block
+	for i := range a.live.blocks {
+		b := &a.live.blocks[i]
+		if len(b.Path) > 0 || b.State == inspect.StatePending || a.now != nil && !a.seen(b) {
+			continue
+		}
+		if len(a.byBlock[i]) == 0 {
+			bare = append(bare, b)
+		}
+		for _, k := range a.byBlock[i] {
+			g := &a.targets[k]
+			if a.now != nil && !a.now.uses(g, b) || g.impl == 0 && len(b.Tensors) > 0 {
+				continue
+			}
+			lost[a.walk.addrs[g.goal]] = append(lost[a.walk.addrs[g.goal]], i)
+			if g.impl != 0 && g.object != 0 {
+				lost[g.impl] = append(lost[g.impl], i)
+			}
+		}
+	}
+	if len(bare) > 0 {
+		a.workspaces(bare)
+	}
+	for _, b := range bare {
+		if b.Class != "" && a.stillBare(b) {
+			b.Category, b.Why = CategoryWorkspace, ""
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	places := a.natively(sortedKeys(lost))
+	for _, addr := range sortedKeys(lost) {
+		a.placed(lost[addr], places[addr])
+	}
+}
+
+// stillBare: nothing of it can have changed, as far as it can be known: the block is the same as when the copy was made.
+func (a *assembly) stillBare(b *Block) bool { return a.now == nil || a.seen(b) }
+
+// placed names blocks by what holds their tensor.
+func (a *assembly) placed(blocks []int, p place) {
+	if p.rank < placeStatic {
+		return
+	}
+	for _, i := range blocks {
+		b := &a.live.blocks[i]
+		if b.Class == "" {
+			b.Class, b.Category, b.Why = p.what, CategoryNative, ""
+		}
+	}
+}
+
+// finish adds up.
+func (a *assembly) finish() {
+	end := time.Now()
+	for i := range a.live.blocks {
+		if b := &a.live.blocks[i]; b.Confirmed && a.now != nil {
+			b.Age = end.Sub(a.confirms[i])
+		}
+	}
+	report := a.report
+	report.Blocks, report.Devices, report.Time = a.live.blocks, a.live.devices, a.live.time
+	slices.SortStableFunc(report.Blocks, func(x, y Block) int {
+		return cmp.Or(cmp.Compare(x.Device, y.Device), cmp.Compare(x.Addr, y.Addr))
+	})
+	sums := [categories]Total{}
+	for i := range report.Blocks {
+		b := &report.Blocks[i]
+		sums[b.Category].Blocks++
+		sums[b.Category].Bytes += b.Size
+	}
+	for _, d := range report.Devices {
+		if c := d.Changing; c != nil {
+			sums[CategoryChanging].Blocks += int(c.BlocksLow)
+			sums[CategoryChanging].Bytes += c.BytesLow
+		}
+	}
+	for _, c := range Categories() {
+		report.Totals = append(report.Totals, Total{c, sums[c].Blocks, sums[c].Bytes})
+	}
+	if a.now != nil {
+		report.Stats.Confirm = max(a.now.last.Sub(a.live.read), 0)
+	}
+	report.Stats.BytesRead += a.im.bytes
+	report.Stats.BytesHeld = uint64(a.im.used) << pageShift
+}

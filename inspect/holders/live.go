@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package holders
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/inspect"
+)
+
+// liveBlocks are the allocated and pending blocks of all devices, sorted by address. Addresses are unique over devices:
+// CUDA has one address space (unified addressing).
+type liveBlocks struct {
+	blocks  []Block // without holders
+	devices []Device
+	time    uint64
+	read    time.Time
+	starts  *table // address -> index
+	// segments are the allocator's, sorted: start, end; start, end; ...
+	segments []uint64
+}
+
+func newLive(m *inspect.Map) *liveBlocks {
+	l := &liveBlocks{starts: newTable(), read: time.Now()}
+	for _, d := range m.Devices {
+		l.devices = append(l.devices, Device{DeviceTotals: d.DeviceTotals, Active: d.Active, Changing: d.Changing})
+		l.time = max(l.time, d.Time)
+		for _, s := range d.Segments {
+			l.segments = append(l.segments, s.Addr, s.Addr+s.Size)
+			for _, b := range s.Blocks {
+				if b.State == inspect.StateAllocated || b.State == inspect.StatePending {
+					l.blocks = append(l.blocks, Block{Block: b, Device: d.Device, Pool: s.Pool})
+				}
+			}
+		}
+	}
+	slices.SortFunc(l.blocks, func(a, b Block) int { return cmp.Compare(a.Addr, b.Addr) })
+	slices.Sort(l.segments) // they do not overlap
+	for i := range l.blocks {
+		l.starts.set(l.blocks[i].Addr, uint32(i))
+	}
+	return l
+}
+
+// changing reports whether some of the devices did not stand still.
+func (l *liveBlocks) changing() bool {
+	return slices.ContainsFunc(l.devices, func(d Device) bool { return d.Changing != nil })
+}
+
+// at is the block that begins at an address.
+func (l *liveBlocks) at(addr uint64) (int, bool) {
+	if addr == 0 {
+		return 0, false
+	}
+	i, ok := l.starts.get(addr)
+	return int(i), ok
+}
+
+// around is the block that an address lies in.
+func (l *liveBlocks) around(addr uint64) (int, bool) {
+	i, found := slices.BinarySearchFunc(l.blocks, addr, func(b Block, a uint64) int { return cmp.Compare(b.Addr, a) })
+	if !found {
+		i--
+	}
+	if i >= 0 && addr-l.blocks[i].Addr < l.blocks[i].Size {
+		return i, true
+	}
+	return 0, false
+}
+
+// segment reports whether an address lies in memory of the allocator, used or not.
+func (l *liveBlocks) segment(addr uint64) bool {
+	i, found := slices.BinarySearch(l.segments, addr)
+	if found { // an end may be the next one's start
+		return i%2 == 0 || i+1 < len(l.segments) && l.segments[i+1] == addr
+	}
+	return i%2 == 1
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package holders
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+const (
+	maxShownText  = 60 // runes of a key
+	maxShownNodes = 3  // of a chain of graph nodes: of a longer one, the first and the last
+	maxKeyDepth   = 2  // paths of keys within paths
+)
+
+// moduleParts are the attributes of an nn.Module in which it keeps what Python shows as attributes of its own.
+var moduleParts = map[string]bool{"_modules": true, "_parameters": true, "_buffers": true}
+
+// renderer writes a path step by step.
+type renderer struct {
+	out   strings.Builder
+	last  StepKind
+	part  bool // the last step led to a dictionary of an nn.Module
+	named bool // it led to a function's closure or defaults
+	nodes []string
+	more  int // further nodes, not listed
+	depth int
+}
+
+func render(p Path) string { return renderAt(p, 0) }
+
+// renderAt writes a path; depth counts the paths of keys that it is in.
+func renderAt(p Path, depth int) string {
+	r := renderer{depth: depth}
+	for i := range p {
+		r.step(&p[i])
+		r.last = p[i].Kind
+	}
+	r.flushNodes()
+	return r.out.String()
+}
+
+func (r *renderer) step(s *Step) {
+	if s.Kind != StepNext && s.Kind != StepSaved && (s.Kind != StepElided || len(r.nodes) == 0) {
+		r.flushNodes()
+	}
+	part, named := r.part, r.named
+	r.part, r.named = false, false
+	switch s.Kind {
+	case StepModule:
+		if s.Name != "__main__" {
+			r.out.WriteString(plain(s.Name))
+		}
+	case StepFrame, StepSuspended, StepFrameObject:
+		r.frame(s)
+	case StepLocal:
+		r.local(s)
+	case StepAttribute:
+		r.attribute(s.Name)
+	case StepKey:
+		r.key(s, part, named)
+	case StepIndex:
+		r.index(s, named)
+	case StepDict, StepCell: // read as what they lead to
+	case StepGradFn:
+		r.out.WriteString(".grad_fn")
+		r.nodes = append(r.nodes, s.Name)
+	case StepNext:
+		r.nodes = append(r.nodes, s.Name)
+	case StepSaved:
+		r.saved(s)
+	case StepElided:
+		if len(r.nodes) > 0 {
+			r.more += int(s.Index)
+		} else {
+			fmt.Fprintf(&r.out, " .. %d steps ..", s.Index)
+		}
+	default:
+		r.out.WriteString(r.other(s))
+	}
+}
+
+// other are the steps that read alike wherever they stand.
+func (r *renderer) other(s *Step) string {
+	switch s.Kind {
+	case StepException:
+		return fmt.Sprintf("exception handled by thread %d", s.thread())
+	case StepThreadState:
+		if s.Name != "" {
+			return fmt.Sprintf("thread %d %s", s.thread(), plain(s.Name))
+		}
+		return fmt.Sprintf("thread %d locals", s.thread())
+	case StepGarbage:
+		return "garbage " + plain(s.Name)
+	case StepNative:
+		return "C++ " + plain(s.Name)
+	case StepTemporary:
+		return " temporary " + strconv.FormatInt(s.Index, 10)
+	case StepKeyItself:
+		return "{" + plain(s.Type) + "}"
+	case StepSlot:
+		if s.KeyText != "" {
+			return "." + plain(s.Name) + "[" + plain(s.KeyText) + "]"
+		}
+		return "." + plain(s.Name)
+	case StepGrad:
+		return ".grad"
+	case StepVariable:
+		return ".variable"
+	case StepBase:
+		return "._base"
+	case StepHook:
+		return " hook"
+	case StepContext:
+		return " ctx"
+	case StepNode:
+		return "<" + plain(s.Name) + ">"
+	case StepStorage:
+		return " storage"
+	}
+	return fmt.Sprintf(" step(%d)", s.Kind)
+}
+
+func (s *Step) thread() uint64 {
+	if s.Frame == nil {
+		return 0
+	}
+	return s.Frame.Thread
+}
+
+func (r *renderer) frame(s *Step) {
+	f := s.Frame
+	if f == nil || s.Kind == StepFrame && r.depth > 0 { // a key's path begins where its dictionary's does, mostly
+		return
+	}
+	if r.out.Len() > 0 {
+		r.out.WriteByte(' ')
+	}
+	if s.Kind == StepSuspended {
+		r.out.WriteString("suspended ")
+	}
+	fmt.Fprintf(&r.out, "%s:%d %s()", plain(path.Base(f.File)), f.Line, plain(f.Function))
+}
+
+func (r *renderer) local(s *Step) {
+	if r.out.Len() > 0 && (r.last == StepFrame || r.last == StepSuspended || r.last == StepFrameObject) {
+		r.out.WriteString(" local ")
+	} else if r.out.Len() > 0 {
+		r.out.WriteByte('.')
+	}
+	r.out.WriteString(plain(s.Name))
+}
+
+func (r *renderer) attribute(name string) {
+	switch {
+	case moduleParts[name]:
+		r.part = true
+	case name == "__closure__":
+		r.out.WriteString(" closure")
+		r.named = true
+	case name == "__defaults__", name == "__kwdefaults__":
+		r.out.WriteString(" default")
+		r.named = true
+	default:
+		if r.out.Len() > 0 {
+			r.out.WriteByte('.')
+		}
+		r.out.WriteString(plain(name))
+	}
+}
+
+func (r *renderer) index(s *Step, named bool) {
+	switch {
+	case named && s.Name != "":
+		r.out.WriteString(" " + plain(s.Name))
+	case s.Name != "":
+		r.out.WriteString("." + plain(s.Name))
+	default:
+		r.out.WriteString("[" + strconv.FormatInt(s.Index, 10) + "]")
+	}
+}
+
+func (r *renderer) key(s *Step, part, named bool) {
+	switch {
+	case s.KeyKind == KeyString && named:
+		r.out.WriteString(" " + plain(s.Name))
+	case s.KeyKind == KeyString && r.last == StepDict:
+		r.attribute(s.Name)
+	case s.KeyKind == KeyString && part && !digits(s.Name):
+		r.attribute(s.Name)
+	case s.KeyKind == KeyString && part:
+		r.out.WriteString("[" + s.Name + "]")
+	case s.KeyKind == KeyString:
+		r.out.WriteString("[" + quote(s.Name) + "]")
+	case s.KeyText != "":
+		r.out.WriteString("[" + plain(s.KeyText) + "]")
+	case s.KeyKind == KeyInt:
+		r.out.WriteString("[" + strconv.FormatInt(s.Index, 10) + "]")
+	case len(s.KeyPath) > 0 && r.depth < maxKeyDepth:
+		r.out.WriteString("[" + renderAt(s.KeyPath, r.depth+1) + "]")
+	default:
+		r.out.WriteString("[<" + plain(s.KeyType) + ">]")
+	}
+}
+
+// saved writes the tensor of a node: the node that saved it is the last of the chain before.
+func (r *renderer) saved(s *Step) {
+	by := ""
+	if n := len(r.nodes); n > 0 {
+		by, r.nodes = " by "+plain(r.nodes[n-1]), r.nodes[:n-1]
+	}
+	r.flushNodes()
+	r.out.WriteString(" saved" + by)
+	if s.Name != "" {
+		r.out.WriteString(" as " + plain(s.Name))
+	}
+	if s.Index >= 0 {
+		r.out.WriteString("[" + strconv.FormatInt(s.Index, 10) + "]")
+	}
+}
+
+// flushNodes writes a chain of graph nodes: the first and the last, and how many lie between.
+func (r *renderer) flushNodes() {
+	n := len(r.nodes) + r.more
+	for i, name := range r.nodes {
+		switch {
+		case i == 0:
+			r.out.WriteString("<" + plain(name) + ">")
+		case n <= maxShownNodes || i == len(r.nodes)-1:
+			r.out.WriteString(" > " + plain(name))
+		case i == 1:
+			fmt.Fprintf(&r.out, " .. %d nodes ..", n-2)
+		}
+	}
+	r.nodes, r.more = r.nodes[:0], 0
+}
+
+func digits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// plain makes text of the target safe to show: what does not print is escaped, and long text is cut.
+func plain(s string) string {
+	var b strings.Builder
+	n := 0
+	for _, c := range s {
+		if n++; n > maxShownText {
+			b.WriteRune('…')
+			break
+		}
+		if unicode.IsPrint(c) {
+			b.WriteRune(c)
+		} else {
+			fmt.Fprintf(&b, "\\x%02x", c)
+		}
+	}
+	return b.String()
+}
+
+// quote writes a str as Python's repr does, cut.
+func quote(s string) string {
+	q := "'"
+	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
+		q = `"`
+	}
+	s = strings.ReplaceAll(s, `\`, `\\`)
+	if q == "'" {
+		s = strings.ReplaceAll(s, "'", `\'`)
+	}
+	return q + plain(s) + q
+}
+
+// moduleOf splits a path to a parameter or buffer: what leads to the outermost module, and the names of the modules in it.
+func moduleOf(p Path) (root, name string, ok bool) {
+	at := len(p) - 2 // of the step into the dictionary that holds it
+	if at < 1 || !p[at+1].isKey() || !p[at].partOfModule() || p[at].part() == "_modules" {
+		return "", "", false
+	}
+	var names []string
+	for {
+		if p[at-1].Kind == StepDict {
+			at--
+		}
+		if at < 3 || !p[at-1].isKey() || p[at-2].part() != "_modules" {
+			break
+		}
+		names = append(names, p[at-1].Name)
+		at -= 2
+	}
+	slices.Reverse(names)
+	return render(p[:at]), strings.Join(names, "."), true
+}
+
+// partOfModule tells the step into a dictionary in which an nn.Module keeps its parts: an attribute, or a key of __dict__.
+func (s *Step) partOfModule() bool { return moduleParts[s.part()] }
+
+func (s *Step) part() string {
+	if s.Kind == StepAttribute || s.isKey() {
+		return s.Name
+	}
+	return ""
+}
+
+func (s *Step) isKey() bool { return s.Kind == StepKey && s.KeyKind == KeyString }

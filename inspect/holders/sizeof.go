@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package holders
+
+import (
+	"golang.org/x/arch/x86/x86asm"
+
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/symbolize"
+)
+
+// How large the objects of a class are is in the code of its deleting destructor, which is among its virtual functions: it
+// gives the size to operator delete
+//
+//	mov $0x328,%esi ; ... ; jmp operator delete(void*, unsigned long)
+//
+// (C++14, sized deallocation). What malloc gave is a little larger, and what is behind the object there is old.
+
+const (
+	// destructors is how many entries of a table are looked at; those of AutogradMeta are the seventh and eighth.
+	destructors = 12
+	// maxDestructor bounds the code of a destructor that is decoded, bytes.
+	maxDestructor = 0x4000
+	// sizedCall is how many instructions further the call must be.
+	sizedCall = 8
+	// slack bounds how much larger than an object its memory is: malloc rounds up to 16, keeps 8 of the next header, and adds
+	// a rest that is too small to be of use (malloc/malloc.c: MALLOC_ALIGNMENT, MINSIZE).
+	slack = 0x30
+)
+
+// sizeOf is the size of the object at an address, bytes. What its class's code says must fit the memory that malloc gave;
+// where the code says nothing, it is what is certain of that memory. 0 when nothing is known.
+func (n *natives) sizeOf(object uint64) uint64 {
+	c := n.of(object)
+	if c == nil {
+		return 0
+	}
+	memory, best := n.chunk(object), uint64(0)
+	sizes := n.classSizes(c)
+	for _, size := range sizes {
+		if memory == 0 || size <= memory && memory-size < slack {
+			best = max(best, size)
+		}
+	}
+	if best == 0 && memory > slack {
+		return memory - slack
+	}
+	return best
+}
+
+// classSizes are the sizes that the first virtual functions of a class give to operator delete.
+func (n *natives) classSizes(c *class) []uint64 {
+	if c.sized {
+		return c.sizes
+	}
+	c.sized = true
+	for i := range uint64(destructors) {
+		c.sizes = n.sizedDeletes(c.sizes, n.im.Word(c.vtable+8*i))
+	}
+	return c.sizes
+}
+
+// sizedDeletes appends the numbers that a function passes as second argument to the functions that it calls.
+func (n *natives) sizedDeletes(out []uint64, function uint64) []uint64 {
+	end, ok := n.code.end(function)
+	if !ok || end-function > maxDestructor {
+		return out
+	}
+	b := make([]byte, end-function)
+	got, _ := n.im.ReadAt(b, function)
+	pending, left := uint64(0), 0
+	for code := b[:got]; len(code) > 0; {
+		inst, err := x86asm.Decode(code, 64)
+		if err != nil || inst.Len == 0 {
+			code = code[1:]
+			continue
+		}
+		code = code[inst.Len:]
+		left--
+		imm, isNumber := inst.Args[1].(x86asm.Imm)
+		switch {
+		case inst.Op == x86asm.MOV && inst.Args[0] == x86asm.ESI && isNumber:
+			pending, left = uint64(imm), sizedCall
+		case (inst.Op == x86asm.CALL || inst.Op == x86asm.JMP) && left > 0:
+			out = append(out, pending)
+			left = 0
+		}
+	}
+	return out
+}
+
+// codeFiles are the libraries whose functions were asked for.
+type codeFiles struct {
+	p     *process.Process
+	maps  []process.Mapping
+	files map[string]*codeFile
+}
+
+type codeFile struct {
+	*symbolize.File
+	bias uint64
+}
+
+// end is where the function at an address ends, by its library's frame descriptions.
+func (c *codeFiles) end(addr uint64) (uint64, bool) {
+	if c == nil {
+		return 0, false
+	}
+	for i := range c.maps {
+		m := &c.maps[i]
+		if addr < m.Start || addr >= m.End || !m.Exec || m.Inode == 0 {
+			continue
+		}
+		f := c.open(m)
+		if f == nil {
+			return 0, false
+		}
+		start, end, ok := f.Frames().Bounds(addr - f.bias)
+		return end + f.bias, ok && start+f.bias == addr
+	}
+	return 0, false
+}
+
+// open gives a library's file; nil when it cannot be read.
+func (c *codeFiles) open(m *process.Mapping) *codeFile {
+	if f, ok := c.files[m.Path]; ok {
+		return f
+	}
+	c.files[m.Path] = nil
+	file, err := c.p.OpenFile(m)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	f, err := symbolize.Open(file, m.Path)
+	if err != nil {
+		return nil
+	}
+	bias, ok := f.Bias(m.Start, m.Offset)
+	if !ok {
+		f.Close()
+		return nil
+	}
+	c.files[m.Path] = &codeFile{f, bias}
+	return c.files[m.Path]
+}
+
+func (c *codeFiles) close() {
+	for _, f := range c.files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
