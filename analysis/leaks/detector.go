@@ -50,7 +50,7 @@ type source struct {
 type detector struct {
 	library []string
 	resolve func(event.StackID) *event.Stack
-	bySize  bool // requested bytes are not known: those of the blocks count
+	blind   bool // requested bytes of a block of PyTorch's were not known: no figure of them is exact
 
 	step     int
 	sources  map[event.StackID]*source
@@ -58,12 +58,15 @@ type detector struct {
 	lines    map[lineKey]*series
 	totals   map[place]*series
 	forwards map[line]int64 // blocks allocated below a line that calls a module
+	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
+	unsized map[heap.BlockKey]bool
 }
 
-func newDetector(library []string, resolve func(event.StackID) *event.Stack, bySize bool) *detector {
+func newDetector(library []string, resolve func(event.StackID) *event.Stack) *detector {
 	return &detector{
-		library: library, resolve: resolve, bySize: bySize, sources: map[event.StackID]*source{}, sites: map[siteKey]*series{},
+		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*series{},
 		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]int64{},
+		unsized: map[heap.BlockKey]bool{},
 	}
 }
 
@@ -89,6 +92,9 @@ func (d *detector) allocated(b *heap.Block) {
 	if s := d.source(b.Stack); s.forward != (line{}) {
 		d.forwards[s.forward]++
 	}
+	if b.Layer == event.LayerTorch && b.Requested == event.Unknown {
+		d.unsized[b.Key()], d.blind = true, true
+	}
 	f, in := d.find(b)
 	for _, s := range in {
 		s.add(d.step, f)
@@ -104,12 +110,13 @@ func (d *detector) freed(b *heap.Block) {
 	for _, s := range in {
 		s.remove(d.step, f)
 	}
+	delete(d.unsized, b.Key())
 }
 
 // find is what a block counts, and the series that it counts in: of its site and size class, its line, its device.
 func (d *detector) find(b *heap.Block) (floor, [3]*series) {
 	f := floor{1, int64(b.Requested), int64(b.Size)}
-	if d.bySize || b.Layer != event.LayerTorch || b.Requested == event.Unknown {
+	if b.Layer != event.LayerTorch || d.unsized[b.Key()] {
 		f.requested = f.bytes
 	}
 	p := place{b.Layer, b.Device, b.PID}

@@ -27,7 +27,7 @@ func churn(steps int) *detector {
 	for id := event.StackID(1); id <= 20; id++ {
 		frames[id] = eventtest.Stack(eventtest.Report + " /home/a/train.py:" + string(rune('0'+id/10)) + string(rune('0'+id%10)) + ":main")
 	}
-	d := newDetector(nil, func(id event.StackID) *event.Stack { return frames[id] }, false)
+	d := newDetector(nil, func(id event.StackID) *event.Stack { return frames[id] })
 	for step := 1; step <= steps; step++ {
 		d.step = step
 		for id := event.StackID(1); id < 20; id += 18 {

@@ -5,17 +5,13 @@
 package leaks
 
 import (
-	"errors"
 	"fmt"
 
-	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
-
-// ErrNoSuchStep: Options.StepOn is not in the stacks of the recording.
-var ErrNoSuchStep = errors.New("no allocation was made below it three times or more")
 
 // Options of Find. nil is the zero value.
 type Options struct {
@@ -60,48 +56,37 @@ type Report struct {
 
 // Steps says how steps were found.
 type Steps struct {
-	Count  int     // complete ones
-	Source Source  // empty: none were found
-	On     string  // the line or function that a step begins with; of SourcePeriod, the line that recurs
-	Period float64 // mean length, nanoseconds; 0: not known
+	Count  int          // complete ones
+	Source steps.Source // empty: none were found
+	On     string       // the line or function that a step begins with; of SourcePeriod, the line that recurs
+	Period float64      // mean length, nanoseconds; 0: not known
 }
 
-// Find judges a trace. It is replayed twice.
+// Find judges a trace. It is replayed three times.
 func Find(t *view.Trace, o *Options) (*Report, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	m := marker{o.Library, o.StepOn}
-	s := newSurvey(m, t.Stack)
-	err := t.Replay(&view.Visitor{Before: func(e *event.Event, _ *heap.Heap) { s.see(e) }})
+	table, err := steps.Find(t, &steps.Rules{Library: o.Library, On: o.StepOn})
 	if err != nil {
-		return nil, fmt.Errorf("look for steps: %w", err)
+		return nil, err
 	}
-	on := s.choose()
-	if on == nil && o.StepOn != "" {
-		return nil, fmt.Errorf("step on %s: %w", o.StepOn, ErrNoSuchStep)
-	}
-	r := &Report{Verdict: Unclear}
-	if on != nil {
-		c := newClock(m, t.Stack, on.mark)
-		d := newDetector(o.Library, t.Stack, s.unsized)
-		if err := t.Replay(visitor(c, d)); err != nil {
+	r := &Report{Verdict: Unclear, Steps: Steps{table.Count(), table.Source, table.On, table.Period()}}
+	if table.Source != "" {
+		d := newDetector(o.Library, t.Stack)
+		if err := t.Replay(visitor(table, d)); err != nil {
 			return nil, fmt.Errorf("follow the steps: %w", err)
 		}
-		d.end(c.complete())
-		r.Steps = Steps{c.complete(), on.mark.source, on.mark.name(o.Library, t.Stack), c.period()}
+		d.end(table.Count())
 		r.Findings = d.findings(&r.Steps, o)
 	}
 	r.Verdict = verdictOf(r, len(t.OutOfMemory()) > 0)
 	return r, nil
 }
 
-func visitor(c *clock, d *detector) *view.Visitor {
+func visitor(t *steps.Table, d *detector) *view.Visitor {
 	return &view.Visitor{
-		Before: func(e *event.Event, _ *heap.Heap) {
-			c.see(e)
-			d.step = c.step
-		},
+		Before:    func(e *event.Event, _ *heap.Heap) { d.step = t.At(e.Time) },
 		Allocated: func(b *heap.Block, _ *event.Event) { d.allocated(b) },
 		Freed:     func(b *heap.Block, _ *event.Event, _ uint64) { d.freed(b) },
 		Moved:     func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
@@ -118,22 +103,4 @@ func verdictOf(r *Report, refused bool) Verdict {
 		return Steady
 	}
 	return Unclear
-}
-
-// name is what a step begins with, for people.
-func (m *mark) name(library []string, resolve func(event.StackID) *event.Stack) string {
-	if m.source == SourcePeriod {
-		st := resolve(m.stack)
-		if st == nil {
-			return stacks.UnknownStack
-		}
-		if i := stacks.OwnFrame(st.Frames, library); i >= 0 {
-			return stacks.FrameName(&st.Frames[i])
-		}
-		return stacks.UnknownStack
-	}
-	if m.file == "" {
-		return m.function
-	}
-	return stacks.FrameName(&event.Frame{Kind: event.FramePython, Func: m.function, File: m.file, Line: m.line})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
@@ -118,21 +119,21 @@ func TestSteps(t *testing.T) {
 	tests := map[string]struct {
 		step   func(j *job, i int)
 		chosen string
-		source leaks.Source
+		source steps.Source
 		on     string
 		count  int // of 60, without the one that runs
 	}{
-		"optimizer":       {func(j *job, _ int) { j.pass(input, forward, backward, adam, adam) }, "", leaks.SourceOptimizer, "train.py:22 main", 59},
-		"two optimizers":  {func(j *job, _ int) { j.pass(input, backward, adam, forward, backward, another) }, "", leaks.SourceOptimizer, "train.py:22 main", 59},
-		"silent":          {func(j *job, _ int) { j.pass(input, forward, backward) }, "", leaks.SourceBackward, "train.py:21 main", 59},
-		"closure":         {func(j *job, _ int) { j.pass(input, closure, backward, closure) }, "", leaks.SourceBackward, "train.py:21 main", 59},
-		"inference":       {func(j *job, _ int) { j.pass(input, forward) }, "", leaks.SourcePeriod, "", 59},
-		"chosen":          {func(j *job, _ int) { j.pass(input, forward, backward, adam) }, "batch", leaks.SourceChosen, "train.py batch", 59},
-		"chosen, native":  {func(j *job, _ int) { j.obtain(event.LayerDevice, driver, 1); j.pass(input) }, "foo", leaks.SourceChosen, "foo", 59},
+		"optimizer":       {func(j *job, _ int) { j.pass(input, forward, backward, adam, adam) }, "", steps.SourceOptimizer, "train.py:22 main", 59},
+		"two optimizers":  {func(j *job, _ int) { j.pass(input, backward, adam, forward, backward, another) }, "", steps.SourceOptimizer, "train.py:22 main", 59},
+		"silent":          {func(j *job, _ int) { j.pass(input, forward, backward) }, "", steps.SourceBackward, "train.py:21 main", 59},
+		"closure":         {func(j *job, _ int) { j.pass(input, closure, backward, closure) }, "", steps.SourceBackward, "train.py:21 main", 59},
+		"inference":       {func(j *job, _ int) { j.pass(input, forward) }, "", steps.SourcePeriod, "", 59},
+		"chosen":          {func(j *job, _ int) { j.pass(input, forward, backward, adam) }, "batch", steps.SourceChosen, "train.py batch", 59},
+		"chosen, native":  {func(j *job, _ int) { j.obtain(event.LayerDevice, driver, 1); j.pass(input) }, "foo", steps.SourceChosen, "foo", 59},
 		"none":            {func(j *job, i int) { j.alloc("a.so!f"+string(rune('a'+i)), 1) }, "", "", "", 0},
-		"a late one":      {func(j *job, i int) { j.pass(input, forward, backward); j.pass([]string{input, another}[i/31]) }, "", leaks.SourceBackward, "train.py:21 main", 59},
-		"accumulated":     {func(j *job, i int) { j.pass(input, forward, backward, []string{input, adam}[i%4/3]) }, "", leaks.SourceOptimizer, "train.py:22 main", 14},
-		"the whole class": {func(j *job, _ int) { j.pass(input, forward) }, "Net.forward", leaks.SourceChosen, "net.py Net.forward", 59},
+		"a late one":      {func(j *job, i int) { j.pass(input, forward, backward); j.pass([]string{input, another}[i/31]) }, "", steps.SourceBackward, "train.py:21 main", 59},
+		"accumulated":     {func(j *job, i int) { j.pass(input, forward, backward, []string{input, adam}[i%4/3]) }, "", steps.SourceOptimizer, "train.py:22 main", 14},
+		"the whole class": {func(j *job, _ int) { j.pass(input, forward) }, "Net.forward", steps.SourceChosen, "net.py Net.forward", 59},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +157,7 @@ func TestNoSuchStep(t *testing.T) {
 	trace, err := view.NewTrace(&j.Stream, nil)
 	require.NoError(t, err)
 	_, err = leaks.Find(trace, &leaks.Options{StepOn: "train_step"})
-	require.ErrorIs(t, err, leaks.ErrNoSuchStep)
+	require.ErrorIs(t, err, steps.ErrNoSuchStep)
 }
 
 // train makes 60 steps, each with a leak from step 11 on, then frees everything, as a process does that ends.

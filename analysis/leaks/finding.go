@@ -194,7 +194,7 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 		rise += r.rise.bytes
 	}
 	f.Blocks, f.Requested, f.Bytes = sum.blocks, sum.requested, sum.bytes
-	if d.bySize && k.place.layer == event.LayerTorch {
+	if d.blind && k.place.layer == event.LayerTorch {
 		f.Requested = math.NaN()
 	}
 	f.Share = shareOf(d.totals[k.place], base, rise)

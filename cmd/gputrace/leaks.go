@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/json"
@@ -53,7 +54,7 @@ func findLeaks(path, stepOn string, asJSON bool) error {
 	report, err := leaks.Find(in.Trace, leakOptions(in, stepOn))
 	p.Stop()
 	switch {
-	case errors.Is(err, leaks.ErrNoSuchStep):
+	case errors.Is(err, steps.ErrNoSuchStep):
 		return usage("--step-on: %w", err)
 	case err != nil:
 		return coded(exitError, fmt.Errorf("%s: %w", path, err))

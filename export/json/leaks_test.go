@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 )
@@ -29,7 +30,7 @@ func TestWriteLeaks(t *testing.T) {
 	var buf bytes.Buffer
 	require.NoError(t, WriteLeaks(&buf, &leaks.Report{
 		Verdict: leaks.Growing, Findings: []leaks.Finding{known, unknown},
-		Steps: leaks.Steps{Count: 58, Source: leaks.SourceBackward, On: "a.py:3 main", Period: 2.5e6},
+		Steps: leaks.Steps{Count: 58, Source: steps.SourceBackward, On: "a.py:3 main", Period: 2.5e6},
 	}))
 	var got map[string]any
 	require.NoError(t, json.Unmarshal(buf.Bytes(), &got))

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/process/words"
 )
 
@@ -129,9 +130,9 @@ func secondsEach(period float64) string {
 }
 
 // sourceTexts say by what steps are recognised.
-var sourceTexts = map[leaks.Source]string{
-	leaks.SourceChosen: "--step-on", leaks.SourceOptimizer: "the optimizer", leaks.SourceBackward: "the backward pass",
-	leaks.SourcePeriod: "what recurs",
+var sourceTexts = map[steps.Source]string{
+	steps.SourceChosen: "--step-on", steps.SourceOptimizer: "the optimizer", steps.SourceBackward: "the backward pass",
+	steps.SourcePeriod: "what recurs",
 }
 
 func (p *printer) leakRows(findings []leaks.Finding) {

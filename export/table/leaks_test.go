@@ -11,13 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 )
 
 // leakReports are verdicts of every kind.
 func leakReports() map[string]*leaks.Report {
 	nan := math.NaN()
-	optimizer := leaks.Steps{Count: 58, Source: leaks.SourceOptimizer, On: "train.py:112 Trainer.update", Period: 46.25e6}
+	optimizer := leaks.Steps{Count: 58, Source: steps.SourceOptimizer, On: "train.py:112 Trainer.update", Period: 46.25e6}
 	return map[string]*leaks.Report{
 		"growing": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{
 			{
@@ -30,13 +31,13 @@ func leakReports() map[string]*leaks.Report {
 				Last: 58, LiveBytes: 4096, LiveBlocks: 3, Share: nan, Confidence: leaks.Low, Seconds: nan,
 			},
 		}},
-		"periodic": {Verdict: leaks.Growing, Steps: leaks.Steps{Count: 58, Source: leaks.SourcePeriod, On: "x.py:1 f", Period: 3.21e9}, Findings: []leaks.Finding{{
+		"periodic": {Verdict: leaks.Growing, Steps: leaks.Steps{Count: 58, Source: steps.SourcePeriod, On: "x.py:1 f", Period: 3.21e9}, Findings: []leaks.Finding{{
 			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 30, Function: "main", Blocks: .2, Requested: .8, Bytes: 102.4, Period: 5,
 			First: 11, Last: 58, LiveBytes: 512 * 9, LiveBlocks: 9, Share: nan, Confidence: leaks.Low, Seconds: nan,
 		}}},
 		"steady":  {Verdict: leaks.Steady, Steps: optimizer},
 		"oom":     {Verdict: leaks.OutOfMemory, Steps: optimizer},
-		"few":     {Verdict: leaks.Unclear, Steps: leaks.Steps{Count: 7, Source: leaks.SourceBackward, On: "a.py:3 main"}},
+		"few":     {Verdict: leaks.Unclear, Steps: leaks.Steps{Count: 7, Source: steps.SourceBackward, On: "a.py:3 main"}},
 		"nothing": {Verdict: leaks.Unclear},
 	}
 }

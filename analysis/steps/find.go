@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package steps divides a program's events into steps: iterations of a training loop, requests of a server. They are recognised by
+// the stacks of allocations, so that nothing is added to what is traced. The rules are in docs/leaks.md.
+package steps
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// ErrNoSuchStep: Rules.On is not in the stacks of the recording.
+var ErrNoSuchStep = errors.New("no allocation was made below it three times or more")
+
+// Find is the steps of a trace, which is replayed twice. A trace without steps is no error, but for ErrNoSuchStep.
+func Find(t *view.Trace, r *Rules) (*Table, error) {
+	m := r.marker()
+	s := newSurvey(m, t.Stack)
+	if err := t.Replay(before(s.see)); err != nil {
+		return nil, fmt.Errorf("look for steps: %w", err)
+	}
+	on := s.choose()
+	switch {
+	case on == nil && m.chosen != "":
+		return nil, fmt.Errorf("step on %s: %w", m.chosen, ErrNoSuchStep)
+	case on == nil:
+		return &Table{}, nil
+	}
+	out := &Table{Source: on.mark.source, On: on.mark.name(m.library, t.Stack), first: 1, end: t.Last()}
+	c := newClock(m, t.Stack, on.mark)
+	err := t.Replay(before(func(e *event.Event) {
+		if c.see(e) {
+			out.begins = append(out.begins, e.Time)
+		}
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("count steps: %w", err)
+	}
+	return out, nil
+}
+
+func before(see func(e *event.Event)) *view.Visitor {
+	return &view.Visitor{Before: func(e *event.Event, _ *heap.Heap) { see(e) }}
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steps
+
+import (
+	"path"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/event"
+)
+
+// Source is by what steps are recognised.
+type Source string
+
+// The sources of steps, best first. Empty: none was found.
+const (
+	SourceChosen    Source = "chosen"    // calls of Rules.On
+	SourceOptimizer Source = "optimizer" // calls of an optimizer's step
+	SourceBackward  Source = "backward"  // calls of the backward pass
+	SourcePeriod    Source = "period"    // a stack that recurs as often as most do, and regularly
+)
+
+// mark is what a step begins with: a call of an optimizer, say, from one line of the program.
+type mark struct {
+	source   Source
+	stack    event.StackID // of SourcePeriod
+	file     string
+	line     int
+	function string
+	own      bool // the line is the program's own, not a library's
+}
+
+// Rules say what begins a step. nil is the zero value.
+type Rules struct {
+	// Library has prefixes of Python files that are not the program's own, as recordings have them.
+	Library []string
+	// On is a Python or native function, with or without its class: a step begins where it is called. Empty: found out.
+	On string
+}
+
+// marker tells which stacks begin a step.
+type marker struct {
+	library []string
+	chosen  string // Rules.On
+}
+
+func (r *Rules) marker() marker {
+	if r == nil {
+		return marker{}
+	}
+	return marker{r.Library, r.On}
+}
+
+// of is the mark of a stack; ok is false when it has none. Frames are leaf first: a call of the program's own below an optimizer's
+// step is a closure, and not part of the optimizer.
+func (m *marker) of(st *event.Stack) (mark, bool) {
+	if st == nil {
+		return mark{}, false
+	}
+	for i := range st.Frames {
+		f := &st.Frames[i]
+		source, ok := m.sourceOf(f)
+		switch {
+		case ok:
+			return m.caller(st.Frames[i:], source), true
+		case m.chosen == "" && f.Kind == event.FramePython && !stacks.IsLibrary(f.File, m.library):
+			return mark{}, false
+		}
+	}
+	return mark{}, false
+}
+
+func (m *marker) sourceOf(f *event.Frame) (Source, bool) {
+	switch {
+	case m.chosen != "":
+		return SourceChosen, f.Func == m.chosen || lastName(f.Func) == m.chosen
+	case isOptimizerStep(f):
+		return SourceOptimizer, true
+	case isBackward(f):
+		return SourceBackward, true
+	}
+	return "", false
+}
+
+// caller is the mark of the first frame's call: the program's own line that makes it.
+func (m *marker) caller(frames []event.Frame, source Source) mark {
+	out := mark{source: source, file: frames[0].File, function: frames[0].Func}
+	if source == SourceChosen {
+		out.own = true
+		return out
+	}
+	for i := range frames[1:] {
+		f := &frames[1+i]
+		if f.Kind == event.FramePython && !stacks.IsLibrary(f.File, m.library) {
+			return mark{source: source, file: f.File, line: f.Line, function: f.Func, own: true}
+		}
+	}
+	return out
+}
+
+// lastName is "step" of "Adam.step".
+func lastName(function string) string {
+	return function[strings.LastIndexByte(function, '.')+1:]
+}
+
+// notOptimizers are the files of torch/optim whose functions named step step no optimizer.
+var notOptimizers = []string{"lr_scheduler.py", "swa_utils.py"}
+
+// isOptimizerStep accepts the optimizers of PyTorch (torch/optim/*.py), and those of libraries with a folder or file called
+// optim... (apex/optimizers, bitsandbytes/optim, transformers/optimization.py).
+func isOptimizerStep(f *event.Frame) bool {
+	if f.Kind != event.FramePython || !strings.Contains(f.File, "/optim") {
+		return false
+	}
+	for _, n := range notOptimizers {
+		if path.Base(f.File) == n {
+			return false
+		}
+	}
+	name := lastName(f.Func)
+	return name == "step" || strings.HasPrefix(name, "_step")
+}
+
+// isBackward accepts PyTorch's ways into the backward pass: torch/_tensor.py, torch/autograd/__init__.py and graph.py.
+func isBackward(f *event.Frame) bool {
+	if f.Kind != event.FramePython {
+		return false
+	}
+	switch name := lastName(f.Func); {
+	case strings.HasSuffix(f.File, "torch/_tensor.py"):
+		return name == "backward"
+	case strings.HasSuffix(f.File, "torch/autograd/__init__.py"):
+		return name == "backward" || name == "grad"
+	case strings.HasSuffix(f.File, "torch/autograd/graph.py"):
+		return name == "_engine_run_backward"
+	}
+	return false
+}
+
+// name is what a step begins with, for people.
+func (m *mark) name(library []string, resolve func(event.StackID) *event.Stack) string {
+	if m.source == SourcePeriod {
+		st := resolve(m.stack)
+		if st == nil {
+			return stacks.UnknownStack
+		}
+		if i := stacks.OwnFrame(st.Frames, library); i >= 0 {
+			return stacks.FrameName(&st.Frames[i])
+		}
+		return stacks.UnknownStack
+	}
+	if m.file == "" {
+		return m.function
+	}
+	return stacks.FrameName(&event.Frame{Kind: event.FramePython, Func: m.function, File: m.file, Line: m.line})
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steps
+
+import "sort"
+
+// Table is the steps of a recording, by the times at which they begin. Steps are numbered from 1. The zero value has none.
+type Table struct {
+	Source Source // by what they were recognised; empty: there are none
+	On     string // the line or function that a step begins with; of SourcePeriod, the line that recurs
+
+	first  int      // number of the first step of begins
+	begins []uint64 // CLOCK_BOOTTIME nanoseconds, ascending
+	end    uint64   // of the recording
+}
+
+// At is the step that runs at a time, CLOCK_BOOTTIME nanoseconds; 0: it is before the first one, or there are none. The event that a
+// step begins with is part of it.
+func (t *Table) At(time uint64) int {
+	n := sort.Search(len(t.begins), func(i int) bool { return t.begins[i] > time })
+	if n == 0 {
+		return 0
+	}
+	return t.first + n - 1
+}
+
+// Count is how many steps were seen from their beginning to their end.
+func (t *Table) Count() int { return max(0, len(t.begins)-1) }
+
+// First is the number of the first step that there is; 0: there is none. It is above 1 where the beginning of a recording was dropped.
+func (t *Table) First() int {
+	if len(t.begins) == 0 {
+		return 0
+	}
+	return t.first
+}
+
+// Last is the number of the last step, which runs when the recording ends; 0: there is none.
+func (t *Table) Last() int {
+	if len(t.begins) == 0 {
+		return 0
+	}
+	return t.first + len(t.begins) - 1
+}
+
+// Span is the times of the first and the last nanosecond of a step, CLOCK_BOOTTIME. ok is false when there is no such step.
+func (t *Table) Span(step int) (from, to uint64, ok bool) {
+	i := step - t.first
+	switch {
+	case i < 0 || i >= len(t.begins):
+		return 0, 0, false
+	case i == len(t.begins)-1:
+		return t.begins[i], max(t.begins[i], t.end), true
+	}
+	return t.begins[i], t.begins[i+1] - 1, true
+}
+
+// Period is the mean length of a complete step, nanoseconds; 0: not known.
+func (t *Table) Period() float64 {
+	if t.Count() == 0 {
+		return 0
+	}
+	return float64(t.begins[len(t.begins)-1]-t.begins[0]) / float64(t.Count())
+}
