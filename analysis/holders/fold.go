@@ -208,6 +208,10 @@ func (t *template) hide(s scan.Step) scan.Step {
 		return s
 	}
 	switch {
+	case s.Kind == scan.StepSlot && s.KeyText != "": // an entry of a cache
+		s.KeyText = fmt.Sprint(firstPlaceholder + n)
+		t.placeholders = append(t.placeholders, placeholder{object: true})
+		return s
 	case s.Kind == scan.StepIndex:
 		t.placeholders = append(t.placeholders, placeholder{number: s.Index})
 	case s.Kind != scan.StepKey:
@@ -220,6 +224,6 @@ func (t *template) hide(s scan.Step) scan.Step {
 	default:
 		t.placeholders = append(t.placeholders, placeholder{object: true})
 	}
-	s.Index, s.KeyKind, s.Name, s.KeyPath = int64(firstPlaceholder+n), scan.KeyInt, "", nil
+	s.Index, s.KeyKind, s.Name, s.KeyText, s.KeyPath = int64(firstPlaceholder+n), scan.KeyInt, "", "", nil
 	return s
 }

@@ -90,6 +90,24 @@ func TestFoldNumbers(t *testing.T) {
 		grid = append(grid, held(1, scan.CategoryTensor, route(frame(108), local("cache"), number(int64(i/4)), index(int64(i%4)), index(1))))
 	}
 	requireOne(t, "train.py:108 train() local cache[0..2][0..3][1]", grid...)
+	var large []scan.Block // a large int has its text, too
+	for i := range int64(3) {
+		key := number(139999508877776)
+		key.KeyText = "139999508877776"
+		large = append(large, held(1, scan.CategoryTensor, route(mainModule(), attribute("outputs"), key, index(i))))
+	}
+	requireOne(t, "outputs[139999508877776][0..2]", large...)
+}
+
+// TestFoldCaches: the entries of functools.lru_cache are one thing.
+func TestFoldCaches(t *testing.T) {
+	var entries []scan.Block
+	for i := range 3 {
+		slot := scan.Step{Kind: scan.StepSlot, Name: "cache", KeyText: fmt.Sprint(i)}
+		entries = append(entries, held(1, scan.CategoryTensor, route(mainModule(), attribute("mask"), slot)))
+	}
+	requireOne(t, "mask.cache[*]", entries...)
+	requireOne(t, "mask.cache[0]", entries[0])
 }
 
 func TestFoldModules(t *testing.T) {
