@@ -23,11 +23,12 @@ const (
 	MomentBeforeEnd   // Offset before the end
 	MomentTimeOfDay   // Clock
 	MomentOutOfMemory // the refused request of Number, from 1
+	MomentStep        // the end of the step of Number, from 1
 )
 
 // MomentUsage is how a moment is written, for people.
 const MomentUsage = "peak, end, a time since the attach such as 12.5s, one before the end such as -3s, 2026-01-31T12:00:05Z, or " +
-	"oom and oom:2 for the first and the second refused request"
+	"oom and oom:2 for the first and the second refused request, step:12 for the end of step 12"
 
 // Moment is a point of a recording at which its memory is looked at. It is the one form that a moment has, from a flag to every
 // output. A moment is before the first event that is later than it.
@@ -55,10 +56,9 @@ func ParseMoment(text string) (Moment, error) {
 		return Moment{Kind: MomentPeak}, nil
 	case text == "oom":
 		return Moment{Kind: MomentOutOfMemory, Number: 1}, nil
-	case word == "oom" && numbered:
-		n, err := strconv.ParseUint(number, 10, 31)
-		if err == nil && n > 0 {
-			return Moment{Kind: MomentOutOfMemory, Number: int(n)}, nil
+	case numbered && (word == "oom" || word == "step"):
+		if n, ok := parseNumber(number); ok {
+			return Moment{Kind: map[string]MomentKind{"oom": MomentOutOfMemory, "step": MomentStep}[word], Number: n}, nil
 		}
 	}
 	if d, err := ParseOffset(text); err == nil && d > math.MinInt64 {
@@ -71,6 +71,12 @@ func ParseMoment(text string) (Moment, error) {
 		return Moment{Kind: MomentTimeOfDay, Clock: at}, nil
 	}
 	return Moment{}, fmt.Errorf("not a moment: %s", MomentUsage)
+}
+
+// parseNumber reads a number from 1 on.
+func parseNumber(text string) (int, bool) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	return int(n), err == nil && n > 0
 }
 
 // ParseOffset reads a duration such as 1.5s or 2h, or a number of seconds.
@@ -96,6 +102,8 @@ func (m Moment) String() string {
 		return m.Clock.Format(time.RFC3339Nano)
 	case MomentOutOfMemory:
 		return fmt.Sprintf("oom:%d", m.Number)
+	case MomentStep:
+		return fmt.Sprintf("step:%d", m.Number)
 	}
 	return ""
 }

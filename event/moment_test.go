@@ -23,6 +23,7 @@ func TestParseMoment(t *testing.T) {
 		"2026-01-02T03:04:08Z": {Kind: MomentTimeOfDay, Clock: day},
 		"oom":                  {Kind: MomentOutOfMemory, Number: 1},
 		"oom:2":                {Kind: MomentOutOfMemory, Number: 2},
+		"step:12":              {Kind: MomentStep, Number: 12},
 	} {
 		got, err := ParseMoment(text)
 		require.NoError(t, err, text)
@@ -31,7 +32,7 @@ func TestParseMoment(t *testing.T) {
 		require.NoError(t, err, "%s, written %s", text, got)
 		require.Equal(t, want, again, text)
 	}
-	for _, text := range []string{"", "noon", "peaks", "2026-01-02", "NaN", "1e300", "Inf", "oom:", "oom:0", "oom:-1", "oom:x", "oom:4294967296", "peak:1"} {
+	for _, text := range []string{"", "noon", "peaks", "2026-01-02", "NaN", "1e300", "Inf", "oom:", "oom:0", "oom:-1", "oom:x", "oom:4294967296", "step", "step:", "step:0", "step:-1", "peak:1"} {
 		_, err := ParseMoment(text)
 		require.ErrorContains(t, err, "not a moment", "%q", text)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
@@ -18,15 +19,19 @@ import (
 type Window struct {
 	At       event.Moment
 	From, To event.Moment
-	MinSize  uint64 // of blocks, bytes
+	Steps    event.StepRange // From the beginning of the first To the end of the last
+	MinSize  uint64          // of blocks, bytes
 }
 
 func (w *Window) isRange() bool {
-	return w.From.Kind != event.MomentUnset || w.To.Kind != event.MomentUnset
+	return w.From.Kind != event.MomentUnset || w.To.Kind != event.MomentUnset || w.Steps != event.StepRange{}
 }
 
 // Check says what of a window makes no sense in any source.
 func (w *Window) Check() error {
+	if w.Steps != (event.StepRange{}) && (w.From.Kind != event.MomentUnset || w.To.Kind != event.MomentUnset || w.At.Kind != event.MomentUnset) {
+		return exit.Usage("--step and --steps are a range of their own: leave out --at, --from and --to")
+	}
 	if w.isRange() && w.At.Kind != event.MomentUnset {
 		return exit.Usage("--at is a moment, --from and --to are a range: give one of both")
 	}
@@ -48,12 +53,13 @@ type clock struct {
 	startedBoot   uint64    // the same moment, CLOCK_BOOTTIME nanoseconds
 	peaks         []uint64  // of each caching allocator, CLOCK_BOOTTIME nanoseconds; 0: before the first event
 	outOfMemory   []uint64  // of each refused request, CLOCK_BOOTTIME nanoseconds
+	steps         func() (*steps.Table, error)
 }
 
 func clockOf(s *Source) clock {
 	c := clock{
 		attached: s.Info.Attached, end: s.Trace.Last(), started: s.Info.Started, startedBoot: s.Info.StartedBoot,
-		outOfMemory: s.Trace.OutOfMemory(),
+		outOfMemory: s.Trace.OutOfMemory(), steps: s.Steps,
 	}
 	if c.attached == 0 {
 		c.attached = s.Trace.First()
@@ -79,6 +85,10 @@ func (c *clock) find(w *Window) (view.Selection, error) {
 		s.Moment, err = c.moment("--at", w.At)
 		return s, err
 	}
+	if w.Steps != (event.StepRange{}) {
+		s.From, s.To, err = c.span("--steps", w.Steps)
+		return s, err
+	}
 	s.From, s.To = c.attached-min(c.attached, 1), c.end
 	for _, end := range []struct {
 		flag   string
@@ -98,6 +108,23 @@ func (c *clock) find(w *Window) (view.Selection, error) {
 		return s, exit.Usage("--from %s is not before --to %s", cmp.Or(w.From.String(), "the start"), cmp.Or(w.To.String(), "the end"))
 	}
 	return s, nil
+}
+
+// span is the times between which steps were: a range begins after the first and ends with the second.
+func (c *clock) span(flag string, r event.StepRange) (from, to uint64, err error) {
+	table, err := c.steps()
+	if err != nil {
+		return 0, 0, err
+	}
+	if table.Source == "" {
+		return 0, 0, exit.Usage("%s %s: no steps were found in the recording; --step-on FUNCTION says where one begins", flag, r)
+	}
+	begin, _, ok := table.Span(cmp.Or(r.First, table.First()))
+	_, end, okay := table.Span(cmp.Or(r.Last, table.Last()))
+	if !ok || !okay {
+		return 0, 0, exit.Usage("%s %s: the recording has the steps %d to %d", flag, r, table.First(), table.Last())
+	}
+	return begin - 1, end, nil
 }
 
 // moment gives a moment its time.
@@ -120,6 +147,10 @@ func (c *clock) moment(flag string, m event.Moment) (event.Moment, error) {
 		}
 		m.Time = c.outOfMemory[m.Number-1]
 		return m, nil
+	case event.MomentStep:
+		_, end, err := c.span(flag+" step", event.StepRange{First: m.Number, Last: m.Number})
+		m.Time = end
+		return m, err
 	case event.MomentSinceStart:
 		at = int64(c.attached) + int64(m.Offset)
 	case event.MomentBeforeEnd:
@@ -139,12 +170,14 @@ func (c *clock) moment(flag string, m event.Moment) (event.Moment, error) {
 }
 
 // words say what is selected.
-func (c *clock) words(s view.Selection) string {
+func (c *clock) words(w *Window, s view.Selection) string {
 	since := func(at uint64) string {
 		return fmt.Sprintf("%+.3f s", (time.Duration(at) - time.Duration(c.attached)).Seconds())
 	}
 	out := "at the end, " + since(c.end)
 	switch m := s.Moment; {
+	case s.To != 0 && w != nil && w.Steps != event.StepRange{}:
+		out = fmt.Sprintf("allocated in step %s, %s to %s", w.Steps, since(s.From+1), since(s.To))
 	case s.To != 0:
 		out = fmt.Sprintf("allocated from %s to %s", since(max(s.From, c.attached)), since(s.To))
 	case m.Kind == event.MomentPeak && m.Time != 0:
@@ -153,6 +186,8 @@ func (c *clock) words(s view.Selection) string {
 		out = "at the peak of each device"
 	case m.Kind == event.MomentOutOfMemory:
 		out = fmt.Sprintf("out of memory %d, %s", m.Number, since(m.Time))
+	case m.Kind == event.MomentStep:
+		out = fmt.Sprintf("at the end of step %d, %s", m.Number, since(m.Time))
 	case m.IsTime():
 		out = "at " + since(m.Time)
 	}

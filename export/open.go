@@ -8,8 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/exit"
@@ -29,11 +31,33 @@ type Source struct {
 	End   *recording.End  // nil: the recording was cut off, or it is a snapshot
 	First recording.Epoch // where the file begins
 
-	close func() error
+	close  func() error
+	stepOn string
+	steps  *steps.Table // nil: not looked for yet
 }
 
 // Close closes the file; the trace cannot be replayed any more.
 func (s *Source) Close() error { return s.close() }
+
+// Steps are those of the source, which is replayed for them once. Where OpenOptions.StepOn is not in it, the error is one of usage.
+func (s *Source) Steps() (*steps.Table, error) {
+	if s.steps != nil {
+		return s.steps, nil
+	}
+	library := slices.Clone(s.Info.Libraries)
+	if s.End != nil {
+		library = append(library, s.End.Libraries...)
+	}
+	table, err := steps.Find(s.Trace, &steps.Rules{Library: library, On: s.stepOn})
+	switch {
+	case errors.Is(err, steps.ErrNoSuchStep):
+		return nil, exit.Usage("--step-on: %w", err)
+	case err != nil:
+		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
+	}
+	s.steps = table
+	return table, nil
+}
 
 // Input is what all formats of a window are made of: the window is found in the source once, for all of them. version is that of
 // gputrace; warn is called with what a format leaves out.
@@ -44,7 +68,7 @@ func (s *Source) Input(w *Window, version string, warn func(error)) (*Input, err
 		return nil, err
 	}
 	in := &Input{
-		Trace: s.Trace, Info: s.Info, End: s.End, Selection: selection, Path: s.Path, Moment: c.words(selection), Version: version, Warn: warn,
+		Trace: s.Trace, Info: s.Info, End: s.End, Selection: selection, Path: s.Path, Moment: c.words(w, selection), Version: version, Warn: warn,
 	}
 	if selection.AtEnd() {
 		in.Joined = joinedBefore(s.End)
@@ -58,6 +82,8 @@ type OpenOptions struct {
 	Warn func(error)
 	// Watch wraps the reader of a recording, which is read from its beginning at every replay, to show how far it is.
 	Watch func(r io.ReaderAt, size int64, path string) io.ReaderAt
+	// StepOn is the function with whose calls steps begin, as steps.Rules.On. Empty: found out.
+	StepOn string
 	// Done is called after each replay that Open makes.
 	Done func()
 }
@@ -88,7 +114,7 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 		return nil, err
 	}
 	if isSnapshot(path) {
-		return openSnapshot(path, options.Warn)
+		return openSnapshot(path, &options)
 	}
 	r, err := recording.OpenAs(path, func(r io.ReaderAt, size int64) io.ReaderAt { return options.Watch(r, size, path) })
 	options.Done()
@@ -103,7 +129,7 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 	if err != nil {
 		return nil, errors.Join(exit.With(exit.Invalid, fmt.Errorf("%s: %w", path, err)), r.Close())
 	}
-	out := &Source{Path: path, Trace: t, Info: r.Info(), End: r.End(), First: r.First(), close: r.Close}
+	out := &Source{Path: path, Trace: t, Info: r.Info(), End: r.End(), First: r.First(), close: r.Close, stepOn: options.StepOn}
 	out.warn(options.Warn)
 	return out, nil
 }
@@ -181,7 +207,7 @@ func isSnapshot(path string) bool {
 }
 
 // openSnapshot opens a memory snapshot of PyTorch's.
-func openSnapshot(path string, warn func(error)) (*Source, error) {
+func openSnapshot(path string, o *OpenOptions) (*Source, error) {
 	s, err := pytorch.Open(path)
 	switch {
 	case errors.Is(err, pytorch.ErrFormat):
@@ -197,9 +223,9 @@ func openSnapshot(path string, warn func(error)) (*Source, error) {
 		return nil, exit.With(exit.Invalid, fmt.Errorf("%s: %w", path, err))
 	}
 	for _, note := range s.Notes() {
-		warn(errors.New(note))
+		o.Warn(errors.New(note))
 	}
-	return &Source{Path: path, Trace: t, Info: s.Info(), close: func() error { return nil }}, nil
+	return &Source{Path: path, Trace: t, Info: s.Info(), close: func() error { return nil }, stepOn: o.StepOn}, nil
 }
 
 // openSource opens a Python file of this machine: a recording that was cut off has no lines. Its path comes from the program that

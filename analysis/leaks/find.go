@@ -17,8 +17,6 @@ import (
 type Options struct {
 	// Library has prefixes of Python files that are not the program's own, as recordings have them.
 	Library []string
-	// StepOn is a Python or native function, with or without its class: a step begins where it is called. Empty: found out.
-	StepOn string
 	// Free is what of each device is not in use by anybody at the end of the recording, bytes. nil or missing: not known.
 	Free map[event.Device]uint64
 	// Holders names what holds blocks at the end; nil: not known.
@@ -62,14 +60,10 @@ type Steps struct {
 	Period float64      // mean length, nanoseconds; 0: not known
 }
 
-// Find judges a trace. It is replayed three times.
-func Find(t *view.Trace, o *Options) (*Report, error) {
+// Find judges a trace by its steps. It is replayed once.
+func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 	if o == nil {
 		o = &Options{}
-	}
-	table, err := steps.Find(t, &steps.Rules{Library: o.Library, On: o.StepOn})
-	if err != nil {
-		return nil, err
 	}
 	r := &Report{Verdict: Unclear, Steps: Steps{table.Count(), table.Source, table.On, table.Period()}}
 	if table.Source != "" {

@@ -107,9 +107,17 @@ func (j *job) pass(stacks ...string) {
 
 func (j *job) find(t *testing.T, o *leaks.Options) *leaks.Report {
 	t.Helper()
+	return j.findOn(t, nil, o)
+}
+
+// findOn is find with rules for steps.
+func (j *job) findOn(t *testing.T, rules *steps.Rules, o *leaks.Options) *leaks.Report {
+	t.Helper()
 	trace, err := view.NewTrace(&j.Stream, nil)
 	require.NoError(t, err)
-	r, err := leaks.Find(trace, o)
+	table, err := steps.Find(trace, rules)
+	require.NoError(t, err)
+	r, err := leaks.Find(trace, table, o)
 	require.NoError(t, err)
 	return r
 }
@@ -141,7 +149,7 @@ func TestSteps(t *testing.T) {
 			for i := range 60 {
 				tt.step(j, i)
 			}
-			got := j.find(t, &leaks.Options{StepOn: tt.chosen})
+			got := j.findOn(t, &steps.Rules{On: tt.chosen}, nil)
 			require.Equal(t, tt.source, got.Steps.Source)
 			require.Equal(t, tt.count, got.Steps.Count)
 			if tt.on != "" {
@@ -156,7 +164,7 @@ func TestNoSuchStep(t *testing.T) {
 	j.pass(input)
 	trace, err := view.NewTrace(&j.Stream, nil)
 	require.NoError(t, err)
-	_, err = leaks.Find(trace, &leaks.Options{StepOn: "train_step"})
+	_, err = steps.Find(trace, &steps.Rules{On: "train_step"})
 	require.ErrorIs(t, err, steps.ErrNoSuchStep)
 }
 
@@ -268,7 +276,9 @@ func TestRandom(t *testing.T) {
 		for seed := range uint64(60) {
 			trace, err := view.NewTrace(eventtest.Random(seed, 6000), nil)
 			require.NoError(t, err)
-			r, err := leaks.Find(trace, &leaks.Options{StepOn: chosen})
+			table, err := steps.Find(trace, &steps.Rules{On: chosen})
+			require.NoError(t, err)
+			r, err := leaks.Find(trace, table, nil)
 			require.NoError(t, err)
 			found += len(r.Findings)
 		}

@@ -247,11 +247,36 @@ func TestMomentsAgree(t *testing.T) {
 	requireAgree(t, made, "--from", "0.5ms", "--to", "-0.5ms")
 	requireAgree(t, made, "--from", "1ms")
 	requireAgree(t, made, "--to", "1ms")
+	for _, window := range [][]string{{"--at", "step:3"}, {"--step", "3"}, {"--steps", "2:4"}, {"--steps", "3:"}} {
+		f := requireAgree(t, made, append(window, "--step-on", "at::native::op1")...)["json"]
+		if window[0] == "--at" {
+			require.Equal(t, totalsUntil(s, beginOf(s, "at::native::op1", 4)-1), f.devices, window)
+		}
+	}
 
 	older := "testdata/recording-1.0.gputrace"
 	for _, window := range [][]string{nil, {"--at", "end"}, {"--at", "peak"}, {"--at", "1ms"}, {"--at", "-1ms"}, {"--from", "0.4ms", "--to", "1.2ms"}} {
 		requireAgree(t, older, window...)
 	}
+}
+
+// beginOf is when a function is called for the n-th time: when a thread allocates below it, and did not before.
+func beginOf(s *eventtest.Stream, function string, n int) uint64 {
+	within := map[uint32]bool{}
+	for i := range s.Events {
+		e := &s.Events[i]
+		if e.Kind != event.KindAlloc || e.Stack == 0 {
+			continue
+		}
+		in := slices.ContainsFunc(s.Stacks[e.Stack].Frames, func(f event.Frame) bool { return f.Func == function })
+		if in && !within[e.TID] {
+			n--
+		}
+		if within[e.TID] = in; n == 0 {
+			return e.Time
+		}
+	}
+	return 0
 }
 
 // totalsUntil is what the caching allocators themselves said last.

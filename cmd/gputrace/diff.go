@@ -27,6 +27,7 @@ type diffOptions struct {
 	by     view.RowKind
 	format export.DiffFormat
 	top    int    // rows of the text; 0: all
+	stepOn string // function with whose calls steps begin; empty: found out
 	output string // file; empty: standard output
 	force  bool
 }
@@ -44,7 +45,7 @@ func diffCommand() *cli.Command {
 			rowsFlag(view.RowKindNames[0], "a row for each `WHAT`: "),
 			flags.Choice("format,f", names[0], "`FORMAT`: "+flags.Or(names), names),
 			flags.Count("top", strconv.Itoa(defaultDiffTop), "show the `N` largest changes; 0: all", 0, "rows"),
-			outputFlag(), forceFlag(),
+			stepOnFlag(), outputFlag(), forceFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			o, err := parseDiff(c)
@@ -59,6 +60,7 @@ func diffCommand() *cli.Command {
 func parseDiff(c *cli.Context) (diffOptions, error) {
 	o := diffOptions{
 		paths: c.Args().Slice(), at: flags.Get[[]event.Moment](c, "at"), force: c.Bool("force"), top: flags.Get[int](c, "top"),
+		stepOn: flags.Get[string](c, "step-on"),
 		format: export.DiffFormats[slices.Index(export.DiffNames(), flags.Get[string](c, "format"))],
 	}
 	switch {
@@ -100,7 +102,7 @@ func diff(o *diffOptions) error {
 	files := make([]*export.DiffFile, 0, 2)
 	profiles := 0
 	for _, path := range o.paths {
-		f, err := export.OpenDiff(path, p.Options(p.Warn))
+		f, err := export.OpenDiff(path, stepping(o.stepOn, p.Options(p.Warn)))
 		if err != nil {
 			return err
 		}

@@ -46,7 +46,7 @@ func exportCommand() *cli.Command {
 			}
 			return exportFile(exportOptions{
 				path: c.Args().First(), formats: flags.Get[string](c, "format"), output: flags.Get[string](c, "output"),
-				by: flags.Get[string](c, "by"), force: c.Bool("force"), window: w,
+				by: flags.Get[string](c, "by"), stepOn: flags.Get[string](c, "step-on"), force: c.Bool("force"), window: w,
 			})
 		},
 	}
@@ -54,9 +54,9 @@ func exportCommand() *cli.Command {
 
 // exportOptions is a parsed export command line.
 type exportOptions struct {
-	path, formats, output, by string
-	force                     bool
-	window                    export.Window
+	path, formats, output, by, stepOn string
+	force                             bool
+	window                            export.Window
 }
 
 // exportFile writes one recording in one or more formats.
@@ -80,7 +80,7 @@ func exportFile(o exportOptions) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
 	warn := p.Warn
-	in, err := export.Open(o.path, p.Options(warn))
+	in, err := export.Open(o.path, stepping(o.stepOn, p.Options(warn)))
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
-	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/json"
@@ -31,7 +30,7 @@ func leaksCommand() *cli.Command {
 			"The exit code is 3 when something grows. How it decides is in docs/leaks.md.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			flags.Text("step-on", "", "a step begins where `FUNCTION` is called, Python or native, such as train_step"),
+			stepOnFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
@@ -46,19 +45,20 @@ func leaksCommand() *cli.Command {
 func findLeaks(path, stepOn string, asJSON bool) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
-	in, err := export.Open(path, p.Options(p.Warn))
+	in, err := export.Open(path, stepping(stepOn, p.Options(p.Warn)))
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	report, err := leaks.Find(in.Trace, leakOptions(in, stepOn))
-	p.Stop()
-	switch {
-	case errors.Is(err, steps.ErrNoSuchStep):
-		return usage("--step-on: %w", err)
-	case err != nil:
+	found, err := in.Steps()
+	if err != nil {
+		return err
+	}
+	report, err := leaks.Find(in.Trace, found, leakOptions(in))
+	if err != nil {
 		return coded(exitError, fmt.Errorf("%s: %w", path, err))
 	}
+	p.Stop()
 	write := table.Leaks
 	if asJSON {
 		write = json.WriteLeaks
@@ -73,8 +73,8 @@ func findLeaks(path, stepOn string, asJSON bool) error {
 }
 
 // leakOptions is what a recording says beside its events.
-func leakOptions(in *export.Source, stepOn string) *leaks.Options {
-	o := &leaks.Options{Library: slices.Clone(in.Info.Libraries), StepOn: stepOn}
+func leakOptions(in *export.Source) *leaks.Options {
+	o := &leaks.Options{Library: slices.Clone(in.Info.Libraries)}
 	if in.End == nil {
 		return o
 	}

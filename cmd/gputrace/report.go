@@ -38,7 +38,7 @@ func reportCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return report(reportOptions{path: c.Args().First(), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top")})
+			return report(reportOptions{path: c.Args().First(), stepOn: flags.Get[string](c, "step-on"), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top")})
 		},
 	}
 }
@@ -46,6 +46,7 @@ func reportCommand() *cli.Command {
 // reportOptions is a parsed report command line.
 type reportOptions struct {
 	path   string
+	stepOn string
 	window export.Window
 	by     string
 	top    int // 0: the default
@@ -57,7 +58,7 @@ func report(o reportOptions) error {
 	var warnings []error
 	p := progress.New(os.Stderr)
 	defer p.Stop()
-	in, err := export.Open(o.path, p.Options(func(err error) { warnings = append(warnings, err) }))
+	in, err := export.Open(o.path, stepping(o.stepOn, p.Options(func(err error) { warnings = append(warnings, err) })))
 	if err != nil {
 		return err
 	}

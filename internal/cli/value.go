@@ -237,6 +237,11 @@ func Moments(names, usage string) cli.Flag {
 	return v.flag(names, "", usage)
 }
 
+// Steps is a flag with a range of steps.
+func Steps(names, usage string) cli.Flag {
+	return (&Value[event.StepRange]{parse: event.ParseSteps}).flag(names, "", usage)
+}
+
 // momentWords are the moments that shells offer.
 var momentWords = []string{"end", "peak", "oom"}
 
