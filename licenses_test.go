@@ -29,7 +29,7 @@ var commented = map[string]string{
 
 // byFolder are the folders whose files have no line each: REUSE.toml states their license. A line in a program of testdata would
 // move the lines that tests name.
-var byFolder = []string{"testdata", "docs", "own"}
+var byFolder = []string{"testdata", "docs"}
 
 const (
 	identifier   = "SPDX-License-Identifier: "

@@ -44,8 +44,14 @@ var mayImport = map[string][]string{
 	"inspect/nvml":             {"process", "symbolize"},
 	"inspect/holders":          {"cpython", "inspect", "process", "symbolize"},
 	"tracer/hook":              {"event"},
-	"tracer":                   {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook", "unwind"},
-	"doctor":                   {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/hook"},
+	"tracer/directmap":         {"bpf"},
+	"tracer/feature":           {"bpf", "tracer/directmap"},
+	"tracer/mapped":            {"event", "inspect", "process", "symbolize", "unwind"},
+	"tracer/returnprobe":       {"tracer/feature", "tracer/selftest/program"},
+	"tracer/selftest":          {"event", "process", "tracer", "tracer/directmap", "tracer/selftest/program"},
+	"tracer/selftest/program":  {},
+	"tracer":                   {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/mapped", "tracer/returnprobe", "unwind"},
+	"doctor":                   {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/"},
 	"darwin":                   {"event", "process"},
 	"recording":                {"event"},
 	"recording/":               {"event", "process/words", "recording"},
@@ -66,7 +72,7 @@ var mayImport = map[string][]string{
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {
 		"analysis/", "event", "export", "export/pprof", "export/table", "heap", "inspect", "inspect/nvml", "inspect/holders", "internal/output",
-		"process", "process/words", "recording", "tracer", "tracer/hook",
+		"process", "process/words", "recording", "tracer", "tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
 	"export":       {"analysis/", "event", "export/", "internal/exit", "process/words", "recording", "recording/"},
@@ -84,9 +90,9 @@ var restricted = []struct {
 	why  string
 }{
 	// cmd/gputrace and doctor recognise the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "bpf/budget", "tracer", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
-	{"SYS_BPF", []string{"tracer"}, "BPF is the tracer's"},
-	{"SYS_PERF_EVENT_OPEN", []string{"tracer"}, "BPF is the tracer's"},
+	{"github.com/cilium/ebpf", []string{"bpf", "bpf/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/returnprobe", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
+	{"SYS_BPF", []string{"tracer/feature"}, "BPF is the tracer's"},
+	{"SYS_PERF_EVENT_OPEN", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},
 	{"kernel.org/pub/linux/libs/security/libcap/psx", []string{"tracer"}, "rights are given up once, in one place"},
 	{"ProcessVMReadv", []string{"process", "inspect"}, "reads of the target's memory are bounded"},

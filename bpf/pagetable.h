@@ -6,14 +6,14 @@
  *
  * The layout of page tables is the processor's (Intel SDM volume 3A, chapter 4; AMD APM volume 2,
  * chapter 5). Where the direct map begins and which bits of an entry are an address is read from the
- * kernel, and proved by the tracer on memory of its own before it is believed (tracer/direct.go).
+ * kernel, and proved by the tracer on memory of its own before it is believed (tracer/directmap).
  *
  * A load from an address that is not mapped gives 0: the kernel has an entry for it in its
  * exception table, as for every load of a BPF program from the kernel's memory.
  *
  * Page tables that the walk goes through are not freed under it where they are freed behind an RCU
  * grace period, since a program runs in an RCU read section: always since Linux 6.15, before in
- * guests. The tracer asks for that (tracer/memory.go) and has memory copied where it is not so.
+ * guests. The tracer asks for that (tracer/directmap/mode.go) and has memory copied where it is not so.
  */
 #pragma once
 #include "window.h"

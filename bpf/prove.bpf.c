@@ -2,7 +2,7 @@
 
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What tracer/direct.go asks the kernel about its direct map, and the proof of what it answers.
+ * What tracer/directmap asks the kernel about its direct map, and the proof of what it answers.
  * Each program is loaded by itself: a kernel can lack what another one needs.
  */
 #include "types.h"

@@ -71,7 +71,7 @@ type Options struct {
 	PID      int           // 0: this machine only
 	For      time.Duration // how long calls are counted in the process; 0: 1 s
 	CacheDir string        // of unwind tables; empty: none
-	Memory   string        // how it is to be read, as tracer.ParseMemory takes it; empty: auto
+	Memory   string        // how it is to be read, as directmap.ParseMode takes it; empty: auto
 }
 
 // Report is what was found.

@@ -18,7 +18,10 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/directmap"
+	"github.com/gputrace/gputrace/tracer/feature"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/selftest"
 )
 
 // TestVerdict: the first check that is needed and failed is the reason; others are none.
@@ -96,19 +99,19 @@ func TestGive(t *testing.T) {
 // TestPerf: without uprobe_multi links it is CAP_SYS_ADMIN that decides.
 func TestPerf(t *testing.T) {
 	few := rights{effective: 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_PTRACE}
-	c := Check{Name: tracer.UprobeMulti, State: Unknown}
+	c := Check{Name: feature.UprobeMulti, State: Unknown}
 	few.checkPerf(&c, "6.6")
 	require.Equal(t, Failed, c.State)
 	require.True(t, c.Needed)
 	require.NotEmpty(t, c.Fixes)
-	c = Check{Name: tracer.UprobeMulti, State: Unknown}
+	c = Check{Name: feature.UprobeMulti, State: Unknown}
 	(&rights{effective: 1 << unix.CAP_SYS_ADMIN}).checkPerf(&c, "6.6")
 	require.Equal(t, Unknown, c.State)
 	require.False(t, c.Needed)
 }
 
 func TestMemoryUse(t *testing.T) {
-	for want, u := range map[string]tracer.MemoryUse{
+	for want, u := range map[string]directmap.Use{
 		"copied, as asked for":                                  {},
 		"in place, where the kernel has it by page_offset_base": {InPlace: true, Source: "page_offset_base"},
 		"copied, stacks take longer: Linux 5.19":                {Why: errors.New("Linux 5.19\nand more")},
@@ -121,8 +124,8 @@ func TestMemoryUse(t *testing.T) {
 
 // TestMemoryChoice: what a user may ask for is what the tracer knows.
 func TestMemoryChoice(t *testing.T) {
-	require.Equal(t, tracer.MemoryAuto, (&Options{}).memory())
-	require.Equal(t, tracer.MemoryInPlace, (&Options{Memory: "in-place"}).memory())
+	require.Equal(t, directmap.Auto, (&Options{}).memory())
+	require.Equal(t, directmap.InPlace, (&Options{Memory: "in-place"}).memory())
 }
 
 func TestLockdown(t *testing.T) {
@@ -211,7 +214,7 @@ func TestMissingFeature(t *testing.T) {
 		state   State
 		needed  bool
 	}{{"", false, Unknown, true}, {"", true, Failed, true}, {"stacks cost more", false, Unknown, false}, {"stacks cost more", true, Unknown, false}} {
-		got := checkFeature(&tracer.Feature{Name: "x", Version: "9.9", Without: c.without}, tracer.ErrNoFeature, c.refused)
+		got := checkFeature(&feature.Feature{Name: "x", Version: "9.9", Without: c.without}, feature.ErrMissing, c.refused)
 		require.Equal(t, c.state, got.State, "%+v", c)
 		require.Equal(t, c.needed, got.Needed, "%+v", c)
 	}
@@ -220,20 +223,20 @@ func TestMissingFeature(t *testing.T) {
 // TestOwnStacks: a kernel on which the trace would be without stacks is none to trace on; a machine without Python is.
 func TestOwnStacks(t *testing.T) {
 	wrong := errors.New("a trace would be without stacks: no scratch")
-	good := tracer.SelfTest{Calls: 24, Hits: 24, Stacks: 12, Interpreter: "3.11.7", Driver: true, Multi: true}
+	good := selftest.Result{Calls: 24, Hits: 24, Stacks: 12, Interpreter: "3.11.7", Driver: true, Multi: true}
 	for name, c := range map[string]struct {
-		change func(*tracer.SelfTest)
+		change func(*selftest.Result)
 		err    error
 		fails  string // the check, and what it says
 		notes  string
 	}{
-		"well":           {func(*tracer.SelfTest) {}, nil, "", ""},
+		"well":           {func(*selftest.Result) {}, nil, "", ""},
 		"not attached":   {nil, unix.EPERM, "probe of our own: operation not permitted", ""},
-		"not counted":    {func(r *tracer.SelfTest) { r.Hits = 23 }, nil, "probe of our own: 23 of 24 calls counted", ""},
-		"no stacks":      {func(r *tracer.SelfTest) { r.Native = wrong }, nil, "stacks of our own: a trace would be without stacks: no scratch", ""},
-		"no Python ones": {func(r *tracer.SelfTest) { r.Python = wrong }, nil, "stacks through Python: a trace would be without stacks", ""},
-		"no Python here": {func(r *tracer.SelfTest) { r.NoPython = errors.New("no python3 here") }, nil, "", "not tried: no python3 here"},
-		"no returns":     {func(r *tracer.SelfTest) { r.Driver = false }, nil, "", "return probes would end the process"},
+		"not counted":    {func(r *selftest.Result) { r.Hits = 23 }, nil, "probe of our own: 23 of 24 calls counted", ""},
+		"no stacks":      {func(r *selftest.Result) { r.Native = wrong }, nil, "stacks of our own: a trace would be without stacks: no scratch", ""},
+		"no Python ones": {func(r *selftest.Result) { r.Python = wrong }, nil, "stacks through Python: a trace would be without stacks", ""},
+		"no Python here": {func(r *selftest.Result) { r.NoPython = errors.New("no python3 here") }, nil, "", "not tried: no python3 here"},
+		"no returns":     {func(r *selftest.Result) { r.Driver = false }, nil, "", "return probes would end the process"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test := good

@@ -17,12 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/directmap"
+	"github.com/gputrace/gputrace/tracer/feature"
+	"github.com/gputrace/gputrace/tracer/selftest"
 )
 
 // Run looks at this machine, and at a process when one is named.
 func Run(o Options) *Report {
 	r := &Report{PID: o.PID}
-	test, err := tracer.TestAttach(&tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
+	test, err := selftest.Run(&tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
 	checkKernel(r, err)
 	checkRights(r, &o)
 	checkLimits(r)
@@ -38,8 +41,8 @@ func Run(o Options) *Report {
 // checkKernel has a row for each feature, and one for what decides: whether the programs load. err is of the attach test.
 func checkKernel(r *Report, err error) {
 	r.add(checkRelease())
-	for i := range tracer.Features {
-		f := &tracer.Features[i]
+	for i := range feature.All {
+		f := &feature.All[i]
 		r.add(checkFeature(f, f.Probe(), errors.Is(err, tracer.ErrNotLoaded)))
 	}
 	r.add(checkPrograms(err))
@@ -52,7 +55,7 @@ func checkPrograms(err error) Check {
 	case forbidden(err):
 		c.State, c.Says = Unknown, "not permitted to load them"
 	default:
-		c.State, c.Says, c.Fixes = Failed, tracer.Refusal(err), []Fix{reportIt}
+		c.State, c.Says, c.Fixes = Failed, feature.Refusal(err), []Fix{reportIt}
 	}
 	return c
 }
@@ -85,25 +88,25 @@ func checkRelease() Check {
 }
 
 // checkFeature judges what the kernel said when it was asked. Where the programs load, what is missing was not needed after all.
-func checkFeature(f *tracer.Feature, err error, refused bool) Check {
+func checkFeature(f *feature.Feature, err error, refused bool) Check {
 	c := Check{Group: Kernel, Name: f.Name, Needed: f.Without == "", Says: "Linux has it since " + f.Version}
 	switch {
 	case err == nil:
-	case errors.Is(err, tracer.ErrNoFeature) && f.Without != "":
+	case errors.Is(err, feature.ErrMissing) && f.Without != "":
 		c.State, c.Says = Unknown, "not in this kernel, Linux has it since "+f.Version+": "+f.Without
-		if own, err := ownRights(); err == nil && f.Name == tracer.UprobeMulti {
+		if own, err := ownRights(); err == nil && f.Name == feature.UprobeMulti {
 			own.checkPerf(&c, f.Version)
 		}
-	case f.Name == tracer.KernelTypes:
+	case f.Name == feature.KernelTypes:
 		c.State, c.Says = Failed, firstLine(err.Error())
 		c.Fixes = []Fix{
 			{"host", "mount -t sysfs sysfs /sys    # /sys/kernel/btf/vmlinux; else boot a kernel with CONFIG_DEBUG_INFO_BTF=y"},
 			{"docker", "docker run -v /sys/kernel/btf:/sys/kernel/btf:ro ..."},
 			{"kubernetes", "volumes: [{name: btf, hostPath: {path: /sys/kernel/btf}}], mounted at /sys/kernel/btf"},
 		}
-	case errors.Is(err, tracer.ErrNoFeature) && !refused:
+	case errors.Is(err, feature.ErrMissing) && !refused:
 		c.State, c.Says = Unknown, "not found in this kernel, and not missed: the programs load"
-	case errors.Is(err, tracer.ErrNoFeature):
+	case errors.Is(err, feature.ErrMissing):
 		c.State, c.Says = Failed, "not in this kernel, Linux has it since "+f.Version
 		c.Fixes = []Fix{{"host", "boot Linux " + f.Version + " or newer"}}
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
@@ -193,7 +196,7 @@ func checkParanoid(value string) Check {
 // checkLocked: kernels before 5.11 charge BPF memory to the limit of locked memory.
 func checkLocked() Check {
 	c := Check{Group: Limits, Name: "locked memory", Needed: true, Says: "enough, or not what BPF memory is charged to"}
-	err := tracer.LockedMemory()
+	err := feature.LockedMemory()
 	if err == nil {
 		return c
 	}
@@ -264,13 +267,13 @@ func memoryLeft(cgroups, root string) (left uint64, ok bool) {
 const memlockHint = " (MEMLOCK may be too low, consider rlimit.RemoveMemlock)"
 
 // memory is how the tracer is to read memory.
-func (o *Options) memory() tracer.Memory {
-	m, _ := tracer.ParseMemory(o.Memory) // the zero value is auto
+func (o *Options) memory() directmap.Mode {
+	m, _ := directmap.ParseMode(o.Memory) // the zero value is auto
 	return m
 }
 
 // checkTest has rows for what programs of our own have shown, whose calls and stacks are known.
-func checkTest(r *tracer.SelfTest, err error) []Check {
+func checkTest(r *selftest.Result, err error) []Check {
 	attach := Check{Group: Attach, Name: "probe of our own", Needed: true}
 	if err != nil {
 		attach.State, attach.Says, attach.Fixes = Failed, strings.TrimSuffix(firstLine(err.Error()), memlockHint), attachFixes(err)
@@ -287,7 +290,7 @@ func checkTest(r *tracer.SelfTest, err error) []Check {
 	return []Check{attach, checkStacks(r), checkMixedStacks(r), checkMemoryUse(&r.Memory)}
 }
 
-func checkStacks(r *tracer.SelfTest) Check {
+func checkStacks(r *selftest.Result) Check {
 	c := Check{Group: Attach, Name: "stacks of our own", Needed: true, Says: fmt.Sprintf("%d, each frame is what the program knows it to be", r.Stacks)}
 	if !r.Driver {
 		c.Says += "; of PyTorch's layer only: " + tracer.ErrUnsafeReturns.Error()
@@ -298,7 +301,7 @@ func checkStacks(r *tracer.SelfTest) Check {
 	return c
 }
 
-func checkMixedStacks(r *tracer.SelfTest) Check {
+func checkMixedStacks(r *selftest.Result) Check {
 	c := Check{Group: Attach, Name: "stacks through Python", Needed: true, Says: "Python " + r.Interpreter + ", each frame is what it knows it to be"}
 	switch {
 	case r.Python != nil:
@@ -310,7 +313,7 @@ func checkMixedStacks(r *tracer.SelfTest) Check {
 }
 
 // checkMemoryUse says how the memory of programs is read. Either way is well.
-func checkMemoryUse(u *tracer.MemoryUse) Check {
+func checkMemoryUse(u *directmap.Use) Check {
 	c := Check{Group: Attach, Name: "reading memory", Says: "copied, as asked for"}
 	switch {
 	case u.InPlace:

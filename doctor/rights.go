@@ -10,9 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gputrace/gputrace/tracer/feature"
 	"golang.org/x/sys/unix"
-
-	"github.com/gputrace/gputrace/tracer"
 )
 
 // Capability is a right of the kernel's (capabilities(7)).
@@ -195,7 +194,7 @@ func (r *rights) checkFilter() Check {
 	c := Check{Group: Rights, Name: "system calls", Needed: true, Says: "none that is made is refused"}
 	var refused []string
 	unsure := false
-	for _, call := range tracer.SystemCalls() {
+	for _, call := range feature.SystemCalls() {
 		if call.Err != nil && !call.Unused {
 			refused = append(refused, fmt.Sprintf("%s (%v)", call.Name, call.Err))
 			unsure = unsure || call.Name == "bpf" && !r.has(Capabilities[0])

@@ -23,6 +23,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/returnprobe"
 )
 
 // checkTarget looks at a process; able: nothing on this machine keeps it from being traced.
@@ -78,7 +79,7 @@ func checkProcess(p *process.Process) Check {
 // checkReturns says whether calls of the driver can be traced: their results are seen when they return.
 func checkReturns(filtered bool, err error) Check {
 	c := Check{Group: Target, Name: "return probes"}
-	safe, says := tracer.CheckReturns(filtered || err != nil)
+	safe, says := returnprobe.Check(filtered || err != nil)
 	c.Says = says
 	if !safe {
 		c.State = Failed

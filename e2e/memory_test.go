@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/recording"
-	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
 // TestMemoryFlag: the way of reading memory that was asked for is the one that is used, and banner, recording and doctor say which.
@@ -50,14 +50,14 @@ func TestMemoryOfRun(t *testing.T) {
 // TestNativeStacksCopied: stacks are the same when memory is copied.
 func TestNativeStacksCopied(t *testing.T) {
 	o := options()
-	o.Memory = tracer.MemoryCopy
+	o.Memory = directmap.Copy
 	checkNativesBy(t, startNatives(t, nativesProgram("natives")), o)
 }
 
 // TestSecretStacks: stacks that lie in memory which the kernel itself has not mapped (memfd_secret) are whole: there, what is read in place
 // is 0, so an end that a 0 makes is looked at again by copies.
 func TestSecretStacks(t *testing.T) {
-	for _, m := range []tracer.Memory{tracer.MemoryCopy, tracer.MemoryAuto} {
+	for _, m := range []directmap.Mode{directmap.Copy, directmap.Auto} {
 		t.Run(m.String(), func(t *testing.T) {
 			o := options()
 			o.Memory = m

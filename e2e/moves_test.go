@@ -16,10 +16,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/tracer"
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
 // reportsOfDescent and addressStep are REPORTS and ADDRESS_STEP of testdata/programs/pagemoves.c.
@@ -59,9 +59,9 @@ func TestMovedPages(t *testing.T) {
 	for name, copied := range map[string]bool{"in place": false, "copied": true} {
 		t.Run(name, func(t *testing.T) {
 			o := options()
-			o.Memory = tracer.MemoryInPlace
+			o.Memory = directmap.InPlace
 			if copied {
-				o.Memory = tracer.MemoryCopy
+				o.Memory = directmap.Copy
 			}
 			p := startNatives(t, nativesProgram("pagemoves"), "--descents", itoa(descents))
 			tr := attach(t, p.pid, o, nil)

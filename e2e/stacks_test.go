@@ -19,6 +19,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
 // stackCall is a call of the report function as the interpreter sees it (testdata/programs/pystacks.py).
@@ -80,7 +81,7 @@ func TestPythonStacks(t *testing.T) {
 	for _, minor := range []string{"3.9", "3.13"} {
 		t.Run(minor+" copied", func(t *testing.T) {
 			o := options()
-			o.Memory = tracer.MemoryCopy
+			o.Memory = directmap.Copy
 			checkPythonStacks(t, python(t, minor), stackCalls, o)
 		})
 	}

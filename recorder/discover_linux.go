@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // maxArguments is how much of a command line an expression is compared with.
@@ -109,7 +110,7 @@ func (s *search) prepare(ctx context.Context, p *process.Process) {
 	case <-ctx.Done():
 		return
 	}
-	tracer.Prepare(p, s.opts.CacheDir)
+	mapped.Prepare(p, s.opts.CacheDir)
 	<-s.slot
 	select {
 	case s.prepared <- p:

@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
 // live is the Source of processes of this machine.
@@ -43,7 +44,7 @@ func openSource(o *Options) (Source, error) {
 
 // tracerOptions are those of the tracer.
 func (o *Options) tracerOptions() (*tracer.Options, error) {
-	memory, err := tracer.ParseMemory(o.Memory)
+	memory, err := directmap.ParseMode(o.Memory)
 	return &tracer.Options{
 		RingBytes: o.RingBytes, FreeStacks: o.FreeStacks, MaxStacks: o.MaxStacks, CacheDir: o.CacheDir, Memory: memory,
 		Job: o.Many(), Children: o.Children,

@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // prologueBytes is how much of a function is looked at to place the probe.
@@ -34,7 +35,7 @@ type Probe struct {
 	index  uint32 // in the kernel's hook table: entry; the return is index+1 for calls
 	other  *Probe // the function's other meaning, where row's guard does not hold; it is not attached itself
 	live   bool   // what begins now is in the trace
-	target uint64 // file offset
+	target uint64 // Symbols offset
 	id     process.FileID
 	open   opener // of the file
 }
@@ -42,7 +43,7 @@ type Probe struct {
 // returns reports whether the probe has a return side.
 func (p *Probe) returns() bool { return p.row.Paired() }
 
-// file identifies the file of the probe.
+// Symbols identifies the file of the probe.
 func (p *Probe) file() fileKey {
 	if p.id == (process.FileID{}) {
 		return fileKey{path: p.File}
@@ -69,23 +70,23 @@ func openMapped(p *process.Process, m *process.Mapping) opener {
 func (p *Probe) Label() string { return p.row.Label() }
 
 // findProbes lists the functions of the hook table that a file defines.
-func findProbes(r *region, open opener) []*Probe {
+func findProbes(r *mapped.Region, open opener) []*Probe {
 	var out []*Probe
 	for i := range hook.Rows {
 		row := &hook.Rows[i]
-		if r.object.file == nil || !row.Library.Matches(r.Path) {
+		if r.File.Symbols == nil || !row.Library.Matches(r.Path) {
 			continue
 		}
-		for _, sym := range lookup(r.object.file, row) {
+		for _, sym := range lookup(r.File.Symbols, row) {
 			offset := uint64(0)
-			if code, ok := r.object.file.Text(sym.Addr, prologueBytes); ok {
+			if code, ok := r.File.Symbols.Text(sym.Addr, prologueBytes); ok {
 				offset = attachOffset(code)
 			}
-			at, ok := r.object.file.FileOffset(sym.Addr + offset)
+			at, ok := r.File.Symbols.FileOffset(sym.Addr + offset)
 			if !ok {
 				continue
 			}
-			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, id: r.object.id, open: open})
+			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, id: r.File.ID, open: open})
 		}
 	}
 	return out

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // allocatorLibraries hold the caching allocators that report.
@@ -22,19 +23,15 @@ type blockLayout struct {
 }
 
 // findBlockLayout looks at the code that calls the report.
-func findBlockLayout(regions []region) *blockLayout {
+func findBlockLayout(regions []mapped.Region) *blockLayout {
 	for i := range regions {
 		r := &regions[i]
-		if r.object.file == nil || !matchesAny(allocatorLibraries, r.Path) {
+		if r.File.Symbols == nil || !matchesAny(allocatorLibraries, r.Path) {
 			continue
 		}
-		if r.object.blockSites == nil {
-			r.object.blockSites, _ = inspect.BlockSites(r.object.file) // none: an unknown build
+		if sites := r.File.BlockSites(); len(sites) > 0 {
+			return &blockLayout{sites: sites, bias: r.Bias}
 		}
-		if len(r.object.blockSites) == 0 {
-			continue
-		}
-		return &blockLayout{sites: r.object.blockSites, bias: r.bias}
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/selftest/program"
 )
 
 // TestWhatIsChanged: what docs/known-issues.md says of a traced process. The code that is traced differs from the file's by one byte a
@@ -20,14 +21,14 @@ import (
 // is as it was.
 func TestWhatIsChanged(t *testing.T) {
 	const breakpoint = 0xcc // int3
-	o, p := startOwnAs(t, ownDriver, false)
-	same, err := startOwn(o.cmd.Path) // the same file
+	o, p := startOwnAs(t, program.Driver, false)
+	same, err := program.Start(o.Path()) // the same file
 	require.NoError(t, err)
-	t.Cleanup(same.close)
-	require.NoError(t, same.step(1))
-	beside, err := process.Open(same.cmd.Process.Pid)
+	t.Cleanup(same.Close)
+	require.NoError(t, same.Step(1))
+	beside, err := process.Open(same.PID())
 	require.NoError(t, err)
-	code, err := readOwn()
+	code, err := program.ReadCode()
 	require.NoError(t, err)
 	before := codeOf(t, p)
 	require.Equal(t, before, codeOf(t, beside))
@@ -35,7 +36,7 @@ func TestWhatIsChanged(t *testing.T) {
 
 	tr, err := Start(p, nil)
 	require.NoError(t, err)
-	require.NoError(t, o.step(1))
+	require.NoError(t, o.Step(1))
 	during := codeOf(t, p)
 	var changed []string
 	for i := range before {
@@ -44,19 +45,19 @@ func TestWhatIsChanged(t *testing.T) {
 		}
 		require.EqualValues(t, breakpoint, during[i])
 		for _, name := range []string{"report", "allocate", "free"} {
-			if code.offset(name) == uint64(i) {
+			if code.Offset(name) == uint64(i) {
 				changed = append(changed, name)
 			}
 		}
 	}
 	require.Equal(t, []string{"allocate", "free"}, changed)
 	require.True(t, hasProbePage(t, p))
-	require.NoError(t, same.step(1))
+	require.NoError(t, same.Step(1))
 	require.Equal(t, before, codeOf(t, beside))
 	require.False(t, hasProbePage(t, beside))
 
 	require.NoError(t, tr.Close())
-	require.NoError(t, o.step(1))
+	require.NoError(t, o.Step(1))
 	require.Equal(t, before, codeOf(t, p))
 	require.True(t, hasProbePage(t, p))
 }
@@ -67,8 +68,8 @@ func codeOf(t *testing.T, p *process.Process) []byte {
 	maps, err := p.Maps()
 	require.NoError(t, err)
 	for _, m := range maps {
-		if m.Exec && strings.HasSuffix(m.Path, "/"+ownDriver) {
-			out := make([]byte, len(ownImage))
+		if m.Exec && strings.HasSuffix(m.Path, "/"+program.Driver) {
+			out := make([]byte, len(program.Image))
 			n, err := p.ReadAt(out[:min(uint64(len(out)), m.End-m.Start)], m.Start)
 			require.NoError(t, err)
 			return out[:n]

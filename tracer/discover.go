@@ -16,10 +16,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cilium/ebpf/features"
-
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // Found is what an attach found and did, for people.
@@ -83,7 +82,7 @@ func (t *Tracer) discover() ([]*Probe, error) {
 		probes := findProbes(r, openMapped(t.target, &r.Mapping))
 		if len(probes) == 0 && !slices.Contains(empty, r.Path) {
 			empty = append(empty, r.Path)
-			unread = cmp.Or(r.object.err, unread)
+			unread = cmp.Or(r.File.Err, unread)
 		}
 		out = append(out, probes...)
 	}
@@ -116,19 +115,19 @@ func wanted(files []string) string {
 func (t *Tracer) describe(took time.Duration) Found {
 	f := t.found
 	f.Took, f.Multi, f.Probes = took, t.kernel.multi, t.mine
-	f.Rows, f.Cached = int(t.rows.used), t.objects.hits
+	f.Rows, f.Cached = int(t.rows.used), t.objects.Cached
 	if t.python != nil {
 		f.Python = t.python.Version.String()
 	}
-	seen := map[*object]bool{}
+	seen := map[*mapped.File]bool{}
 	for _, r := range t.regions {
-		if seen[r.object] {
+		if seen[r.File] {
 			continue
 		}
-		seen[r.object] = true
+		seen[r.File] = true
 		f.Libraries++
-		if r.object.err != nil && r.Inode != 0 {
-			f.Unreadable = append(f.Unreadable, r.object.err)
+		if r.File.Err != nil && r.Inode != 0 {
+			f.Unreadable = append(f.Unreadable, r.File.Err)
 		}
 		if hook.Driver.Matches(r.Path) {
 			f.Driver = strings.TrimPrefix(path.Base(r.Path), "libcuda.so.")
@@ -175,10 +174,4 @@ func parseTorchVersion(f io.Reader) (torch, cuda string) {
 		}
 	}
 	return torch, cuda
-}
-
-// haveUprobeMulti probes the kernel once for links to many uprobes (6.6).
-func haveUprobeMulti() bool {
-	readVersion()
-	return features.HaveBPFLinkUprobeMulti() == nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // HookFile hooks a library before any process of the job has mapped it, so that the first call is seen. Of a dynamic linker, it has
@@ -25,7 +26,7 @@ func (s *Session) HookFile(path string) error {
 		return fmt.Errorf("hook %s: %w", path, err)
 	}
 	defer file.Close()
-	r := region{Mapping: process.Mapping{Path: path}, object: &object{file: file, path: path, id: process.FileIDOf(f)}}
+	r := mapped.Region{Mapping: process.Mapping{Path: path}, File: &mapped.File{Symbols: file, Path: path, ID: process.FileIDOf(f)}}
 	open := func() (*os.File, error) { return os.Open(path) }
 	if isLinker(path) {
 		return s.watchLinkerIn(&r, open)

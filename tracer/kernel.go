@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // Sizes that the C side fixes (bpf/limits.h); a test compares them.
@@ -462,29 +462,15 @@ func (k *kernel) findTraced(pid uint32) (index uint32, ok bool) {
 	return index, ok
 }
 
-// firstMapped chooses the mappings that the kernel has room for, and is all of them mostly: the program, which lies below all
-// libraries, and those at the highest addresses, because Linux puts a new one below those that are there. Programs with so many
-// have compiled thousands of small libraries at run time. In the others stacks stop, and say so.
-func firstMapped(regions []region) []region {
-	if len(regions) <= maxMappings {
-		return regions
-	}
-	program := 1
-	for program < maxMappings && regions[program].Path == regions[0].Path {
-		program++
-	}
-	return slices.Concat(regions[:program], regions[len(regions)-maxMappings+program:])
-}
-
 // newInfo fills the C struct unwind_info. Regions are sorted by address, no more than the kernel has room for. The key is random in
 // all bits: rules are cached by pc ^ key, and with keys that differ in few bits another pc would find what was cached before.
-func newInfo(pid uint32, regions []region, py *cpython.Runtime, block *blockLayout) *bpf.TraceUnwindInfo {
+func newInfo(pid uint32, regions []mapped.Region, py *cpython.Runtime, block *blockLayout) *bpf.TraceUnwindInfo {
 	d := &bpf.TraceUnwindInfo{CacheKey: rand.Uint64(), StackSeed: stackSeed(pid, 0), Pid: pid}
 	d.Nmappings = uint32(len(regions))
 	for i := range regions {
 		r, m := &regions[i], &d.Mapping[i]
-		m.Start, m.End, m.Bias = r.Start, r.End, r.bias
-		m.RowLo, m.RowHi, m.Inode = r.object.rowLo, r.object.rowHi, r.Inode
+		m.Start, m.End, m.Bias = r.Start, r.End, r.Bias
+		m.RowLo, m.RowHi, m.Inode = r.File.RowLo, r.File.RowHi, r.Inode
 	}
 	if py != nil {
 		describePython(d, py)
@@ -608,4 +594,20 @@ func decodeStack(raw []byte) (stackRecord, error) {
 		r.words[i] = binary.NativeEndian.Uint64(raw[stackHeaderBytes+i*8:])
 	}
 	return r, nil
+}
+
+// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of the default size, bytes. Unwind rows
+// come to it: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
+func KernelMemory() (uint64, error) {
+	spec, err := bpf.LoadTrace()
+	if err != nil {
+		return 0, fmt.Errorf("read the compiled programs: %w", err)
+	}
+	n := uint64(defaultRing)
+	for _, m := range spec.Maps {
+		if m.Type == ebpf.Array {
+			n += uint64(m.MaxEntries) * uint64(m.ValueSize)
+		}
+	}
+	return n, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // userPlaces are those of the kernel's table that are for processes which user space adds (claim_place in bpf/process.h).
@@ -365,7 +366,7 @@ func (s *Session) surface(m *member) {
 	}
 }
 
-// open looks at the process itself, which may have ended already.
+// Open looks at the process itself, which may have ended already.
 func (s *Session) open(m *member) {
 	if m.target != nil {
 		return
@@ -410,8 +411,8 @@ func (s *Session) lookAtLinker(m *member, maps []process.Mapping) {
 		if id := m.target.FileID(&maps[i]); s.linkers[id] {
 			continue
 		}
-		t := Tracer{Session: s, target: m.target, objects: newObjects(m.target, s)}
-		t.regions = t.objects.regions(maps[i : i+1])
+		t := Tracer{Session: s, target: m.target, objects: mapped.NewFiles(m.target, s.options.CacheDir, s.rows, s.files)}
+		t.regions = t.objects.Regions(maps[i : i+1])
 		if err := t.watchLinker(); err != nil {
 			s.warn(err)
 		}
@@ -570,7 +571,7 @@ func (s *Session) retire(m *member, why End) {
 	s.tracers = slices.DeleteFunc(s.tracers, func(o *Tracer) bool { return o == t })
 }
 
-// release gives back what a process that has ended had of the kernel's tables.
+// Release gives back what a process that has ended had of the kernel's tables.
 func (s *Session) release(m *member) {
 	s.kernel.leave(m.info)
 	s.kernel.free(m.index)

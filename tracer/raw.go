@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/tracer/mapped"
 	"github.com/gputrace/gputrace/unwind"
 )
 
@@ -306,11 +307,11 @@ func withoutVain(frames []unwind.StackFrame, end unwind.WalkEnd) ([]unwind.Stack
 
 // codeAt is what the target has at an address, as far as its mappings are known.
 func (t *Tracer) codeAt(addr uint64) unwind.Code {
-	r := findRegion(t.regions, addr)
-	if r == nil || r.since > t.reached { // the stack is from before
+	r := mapped.Find(t.regions, addr)
+	if r == nil || r.Since > t.reached { // the stack is from before
 		return unwind.Code{}
 	}
-	return unwind.Code{Frames: r.object.file.Frames(), Bias: r.bias, Exec: true}
+	return unwind.Code{Frames: r.File.Symbols.Frames(), Bias: r.Bias, Exec: true}
 }
 
 // statusOf is the status of a stack that was unwound from a copy.

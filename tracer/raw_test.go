@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/tracer/mapped"
 	"github.com/gputrace/gputrace/unwind"
 )
 
@@ -171,7 +172,7 @@ func TestRawStackOfBrokenPython(t *testing.T) {
 	for status, want := range map[event.StackStatus]event.StackStatus{
 		event.StatusBadRule: event.StatusUnwound, event.StatusPythonState: event.StatusPythonState, event.StatusTooDeep: event.StatusTooDeep,
 	} {
-		regions := []region{newRegion(m, &object{file: file})}
+		regions := []mapped.Region{mapped.NewRegion(m, &mapped.File{Symbols: file})}
 		tr := loneTracer()
 		tr.regions, tr.known = regions, regions
 		words := rawWordsOf(6)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // refreshIfDue reads the target's mappings from time to time, for what nothing announces: memory that another process which
@@ -63,53 +64,38 @@ func (t *Tracer) refresh() {
 
 // followMappings takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
 func (t *Tracer) followMappings(maps []process.Mapping) {
-	t.regions = t.objects.regions(maps)
+	t.regions = t.objects.Regions(maps)
 	for i := range t.regions {
 		r := &t.regions[i]
-		if over := overlapping(t.known, r); len(over) == 1 && over[0].Mapping == r.Mapping && over[0].object == r.object {
-			r.since = over[0].since
+		if over := mapped.Overlapping(t.known, r); len(over) == 1 && over[0].Mapping == r.Mapping && over[0].File == r.File {
+			r.Since = over[0].Since
 		} else if len(over) > 0 {
-			r.since = t.changes
+			r.Since = t.changes
 		}
 	}
 	known := slices.Clone(t.regions)
 	reused := false
 	for _, old := range t.known {
-		over := overlapping(t.regions, &old)
+		over := mapped.Overlapping(t.regions, &old)
 		if len(over) == 0 {
 			known = append(known, old)
 		}
-		reused = reused || slices.ContainsFunc(over, func(r region) bool { return r.object != old.object || r.bias != old.bias })
+		reused = reused || slices.ContainsFunc(over, func(r mapped.Region) bool { return r.File != old.File || r.Bias != old.Bias })
 	}
 	if reused {
 		t.reused++
 	}
-	slices.SortFunc(known, func(a, b region) int { return cmp.Compare(a.Start, b.Start) })
+	slices.SortFunc(known, func(a, b mapped.Region) int { return cmp.Compare(a.Start, b.Start) })
 	t.known = known
 }
 
 // knownAt finds the mapping of a pc in a stack that was read just now. The mappings can be newer than it.
-func (t *Tracer) knownAt(pc uint64) *region {
-	r := findRegion(t.known, pc)
-	if r == nil || r.since > t.reached {
+func (t *Tracer) knownAt(pc uint64) *mapped.Region {
+	r := mapped.Find(t.known, pc)
+	if r == nil || r.Since > t.reached {
 		return nil
 	}
 	return r
-}
-
-// overlapping gives those of a sorted list that share an address with a region.
-func overlapping(sorted []region, r *region) []region {
-	from, _ := slices.BinarySearchFunc(sorted, r.Start, func(s region, start uint64) int {
-		if s.End <= start {
-			return -1
-		}
-		return 1
-	})
-	to := from
-	for to < len(sorted) && sorted[to].Start < r.End {
-		to++
-	}
-	return sorted[from:to]
 }
 
 // linkerBreak is the function that the dynamic linker calls when it has added or removed libraries, of glibc and of musl (link.h,
@@ -121,7 +107,7 @@ const linkerBreak = "_dl_debug_state"
 func (t *Tracer) watchLinker() error {
 	for i := range t.regions {
 		r := &t.regions[i]
-		if r.object.file != nil && isLinker(r.Path) {
+		if r.File.Symbols != nil && isLinker(r.Path) {
 			if err := t.watchLinkerIn(r, openMapped(t.target, &r.Mapping)); err != nil {
 				return err
 			}
@@ -131,20 +117,20 @@ func (t *Tracer) watchLinker() error {
 }
 
 // watchLinkerIn does so in one file.
-func (s *Session) watchLinkerIn(r *region, open opener) error {
-	sym, ok := r.object.file.Find(linkerBreak)
+func (s *Session) watchLinkerIn(r *mapped.Region, open opener) error {
+	sym, ok := r.File.Symbols.Find(linkerBreak)
 	if !ok {
 		return nil
 	}
-	at, ok := r.object.file.FileOffset(sym.Addr)
-	if !ok || s.linkers[r.object.id] {
+	at, ok := r.File.Symbols.FileOffset(sym.Addr)
+	if !ok || s.linkers[r.File.ID] {
 		return nil
 	}
 	l, err := s.kernel.attachLinker(open, at, s.scope())
 	if err != nil {
 		return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
 	}
-	s.linkers[r.object.id] = true
+	s.linkers[r.File.ID] = true
 	s.probes.links = append(s.probes.links, l)
 	return nil
 }
@@ -162,10 +148,10 @@ func (t *Tracer) refreshFor(pc uint64) bool {
 		return false
 	}
 	t.unknownCode = true
-	if t.refreshIfDue(); findRegion(t.regions, pc) == nil {
+	if t.refreshIfDue(); mapped.Find(t.regions, pc) == nil {
 		t.readMappings()
 	}
-	if findRegion(t.regions, pc) == nil {
+	if mapped.Find(t.regions, pc) == nil {
 		t.missing = pc
 		return false
 	}
@@ -179,7 +165,7 @@ func (t *Tracer) readMappings() bool {
 	if err != nil || len(maps) == 0 {
 		return false // it is just ending; exitWatch tells
 	}
-	if changes == t.changes && sameCode(t.regions, maps) {
+	if changes == t.changes && mapped.Same(t.regions, maps) {
 		return true
 	}
 	t.changes, t.pages = changes, pages
@@ -197,7 +183,7 @@ func (t *Tracer) releaseIfQuiet() {
 		return
 	}
 	t.stacks.lookedUp = time.Time{}
-	t.objects.release()
+	t.objects.Release()
 	go debug.FreeOSMemory() // events must not wait for it
 }
 
@@ -251,21 +237,6 @@ func (t *Tracer) retryPython() {
 		t.warn(err)
 	}
 	t.found = t.describe(t.found.Took)
-}
-
-// sameCode reports whether the executable mappings are those that the kernel knows.
-func sameCode(regions []region, maps []process.Mapping) bool {
-	i := 0
-	for _, m := range maps {
-		if !m.Exec || m.Path == "[vsyscall]" {
-			continue
-		}
-		if i == len(regions) || regions[i].Mapping != m {
-			return false
-		}
-		i++
-	}
-	return i == len(regions)
 }
 
 // crowdedOut notes that there is no room for the process's mappings: it goes by those of its parent, or by none, until another

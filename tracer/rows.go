@@ -24,8 +24,8 @@ type rowStore struct {
 	stale  bool     // the last chunk lacks some of them
 }
 
-// add takes a file's rows: they become [lo, hi) of the table. What an error leaves of them is never referred to.
-func (s *rowStore) add(table *unwind.Table) (lo, hi uint32, err error) {
+// Add takes a file's rows: they become [lo, hi) of the table. What an error leaves of them is never referred to.
+func (s *rowStore) Add(table *unwind.Table) (lo, hi uint32, err error) {
 	if uint64(s.used)+uint64(len(table.Rows)) > maxRows {
 		return 0, 0, fmt.Errorf("%d unwind rows, with those of other files more than %d", len(table.Rows), maxRows)
 	}

@@ -53,7 +53,7 @@ func TestRowStore(t *testing.T) {
 	}
 	var used uint32
 	for n, table := range tables {
-		lo, hi, err := s.add(table)
+		lo, hi, err := s.Add(table)
 		require.NoError(t, err)
 		require.Equal(t, used, lo)
 		require.EqualValues(t, len(table.Rows), hi-lo)
@@ -82,12 +82,12 @@ func TestRowStoreBounds(t *testing.T) {
 	for i := range uint64(maxRules) {
 		table.Rules = append(table.Rules, i)
 	}
-	_, _, err := s.add(table)
+	_, _, err := s.Add(table)
 	require.NoError(t, err)
-	_, _, err = s.add(&unwind.Table{Rows: []uint64{0}, Rules: []uint64{uint64(maxRules)}})
+	_, _, err = s.Add(&unwind.Table{Rows: []uint64{0}, Rules: []uint64{uint64(maxRules)}})
 	require.ErrorContains(t, err, "different unwind rules")
 
 	s.used = maxRows - 1
-	_, _, err = s.add(&unwind.Table{Rows: []uint64{0, 1}, Rules: []uint64{0}})
+	_, _, err = s.Add(&unwind.Table{Rows: []uint64{0, 1}, Rules: []uint64{0}})
 	require.ErrorContains(t, err, "2 unwind rows")
 }

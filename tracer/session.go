@@ -17,6 +17,9 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/directmap"
+	"github.com/gputrace/gputrace/tracer/feature"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // Session traces one process or those of a whole job: one set of programs, one ring, one table of unwind rows for all. It is an
@@ -24,15 +27,15 @@ import (
 type Session struct {
 	options Options
 	kernel  *kernel
-	loaded  chan error // of the kernel side, which is loaded beside what else is to do; nil: it was received
-	memory  MemoryUse  // as loaded
-	refused []refusal  // forms of the kernel side that the kernel did not take
+	loaded  chan error    // of the kernel side, which is loaded beside what else is to do; nil: it was received
+	memory  directmap.Use // as loaded
+	refused []refusal     // forms of the kernel side that the kernel did not take
 	probes  probeSet
 	linkers map[process.FileID]bool // in which a probe tells that libraries came or went
 	rows    *rowStore
-	files   map[process.FileID]*object  // of all processes
-	names   map[codeKey][]codeName      // likewise
-	stacks  map[event.StackID]*rawStack // likewise: the seeds of their ids are of a process, and of those that have its memory map
+	files   map[process.FileID]*mapped.File // of all processes
+	names   map[codeKey][]codeName          // likewise
+	stacks  map[event.StackID]*rawStack     // likewise: the seeds of their ids are of a process, and of those that have its memory map
 	raw     *rawTable
 
 	sole      *Tracer // all that comes is this one's; nil: a whole job is traced
@@ -64,6 +67,16 @@ type Session struct {
 	suspended  uint64 // suspendedTime, when the ring was last read
 }
 
+// ErrNotLoaded: the kernel does not take the programs, or they may not be loaded. Only loading them can tell: a kernel can have all that
+// they use and refuse them all the same, and one that lacks something may have been given it by its distribution.
+var ErrNotLoaded = errors.New("the kernel side could not be loaded")
+
+// loadError marks an error as ErrNotLoaded; its text is that of the cause.
+type loadError struct{ error }
+
+func (e *loadError) Is(target error) bool { return target == ErrNotLoaded }
+func (e *loadError) Unwrap() error        { return e.error }
+
 // Open begins a session for a whole job. o may be nil. Until the first process is added there is nothing to read.
 func Open(o *Options) (*Session, error) {
 	s := newSession(o)
@@ -81,7 +94,7 @@ func newSession(o *Options) *Session {
 	}
 	s := &Session{
 		options: *o, loaded: make(chan error, 1), linkers: map[process.FileID]bool{}, rows: &rowStore{},
-		members: map[uint32]*member{}, files: map[process.FileID]*object{}, names: map[codeKey][]codeName{},
+		members: map[uint32]*member{}, files: map[process.FileID]*mapped.File{}, names: map[codeKey][]codeName{},
 		stacks: map[event.StackID]*rawStack{}, raw: newRawTable(), instances: map[uint32]uint64{},
 	}
 	if s.options.RingBytes == 0 {
@@ -90,20 +103,19 @@ func newSession(o *Options) *Session {
 	for i := uint32(userPlaces); i > 0; i-- {
 		s.places = append(s.places, i-1)
 	}
-	_ = LockedMemory()                   // where it is needed, loading fails without it
+	_ = feature.LockedMemory()           // where it is needed, loading fails without it
 	go func() { s.loaded <- s.load() }() // the verifier takes as long as the tables of a process
 	return s
 }
 
 // load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
 func (s *Session) load() error {
-	readVersion()
+	feature.ReadVersion()
 	k := kernelOptions{
-		ringBytes: s.options.RingBytes, freeStacks: s.options.FreeStacks, multi: haveUprobeMulti() && !s.options.PerfUprobes,
+		ringBytes: s.options.RingBytes, freeStacks: s.options.FreeStacks, multi: feature.HasUprobeMulti() && !s.options.PerfUprobes,
 		job: s.options.Job, children: s.options.Children,
 	}
-	facts := readKernelFacts()
-	d, use, err := planMemory(s.options.Memory, &facts, findDirectMap)
+	d, use, err := directmap.Plan(s.options.Memory)
 	if err != nil {
 		return err
 	}
@@ -111,9 +123,9 @@ func (s *Session) load() error {
 		k.direct = d.TraceDirectMap
 	}
 	var used kernelOptions
-	s.kernel, used, s.refused, err = loadVariant(variants, k, s.options.Memory == MemoryInPlace, loadKernel)
+	s.kernel, used, s.refused, err = loadVariant(variants, k, s.options.Memory == directmap.InPlace, loadKernel)
 	if use.InPlace && used.direct.Base == 0 {
-		use = MemoryUse{Why: s.refused[0]}
+		use = directmap.Use{Why: s.refused[0]}
 	}
 	s.memory = use
 	return err
@@ -139,7 +151,7 @@ func (s *Session) ready() error {
 }
 
 // Memory is how the kernel side reads the target's memory.
-func (s *Session) Memory() MemoryUse { return s.memory }
+func (s *Session) Memory() directmap.Use { return s.memory }
 
 // scope is the process for which probes are placed; 0: for each that maps the file.
 func (s *Session) scope() int {
@@ -328,8 +340,8 @@ func (s *Session) Close() error {
 	}
 	s.rows.close()
 	for _, obj := range s.files { // those of processes that have ended too
-		if obj.file != nil {
-			obj.file.Release()
+		if obj.Symbols != nil {
+			obj.Symbols.Release()
 		}
 	}
 	for _, m := range s.members {

@@ -38,6 +38,11 @@ func (s *Session) watchStacks(e *event.Event, status event.StackStatus) {
 	}
 }
 
+// Stackless is the most frequent reason for which allocations had no stack lately; any is false when all of them had one.
+func (s *Session) Stackless() (why event.StackStatus, any bool) {
+	return s.stackless.reason(), s.stackless.without > 0
+}
+
 func (w *stackless) take(recorded bool, status event.StackStatus) {
 	w.seen++
 	if recorded {

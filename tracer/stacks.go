@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // pythonWord marks a stack word as a Python frame's code object; the next word is its instruction (bpf/records.h).
@@ -22,8 +23,8 @@ const pythonWord = 1 << 63
 // native pc, the code object of a Python frame.
 type rawFrame struct {
 	pc     uint64
-	caller bool    // pc is a return address
-	region *region // nil: in no mapping
+	caller bool           // pc is a return address
+	region *mapped.Region // nil: in no mapping
 	code   *cpython.Code
 	instr  uint64
 	python bool
@@ -50,7 +51,7 @@ type stackTable struct {
 
 // codeKey is a place in the code of a file.
 type codeKey struct {
-	object *object
+	object *mapped.File
 	vaddr  uint64
 }
 
@@ -90,7 +91,7 @@ var overLimit = &event.Stack{
 }
 
 // add keeps a stack that the kernel sent. A stack can come twice; the first is as good.
-func (t *stackTable) add(r stackRecord, find func(pc uint64) *region, mem process.Memory, py *cpython.Runtime) {
+func (t *stackTable) add(r stackRecord, find func(pc uint64) *mapped.Region, mem process.Memory, py *cpython.Runtime) {
 	id := event.StackID(r.hash)
 	if _, ok := t.byID[id]; ok || t.full() {
 		return
@@ -150,23 +151,6 @@ func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) 
 	}
 	t.codes[addr] = c
 	return c
-}
-
-// findRegion finds the mapping of a pc among regions sorted by address.
-func findRegion(regions []region, pc uint64) *region {
-	i, found := slices.BinarySearchFunc(regions, pc, func(r region, pc uint64) int {
-		switch {
-		case pc >= r.End:
-			return -1
-		case pc < r.Start:
-			return 1
-		}
-		return 0
-	})
-	if !found {
-		return nil
-	}
-	return &regions[i]
 }
 
 // nativeFrames is how many a stack has; 0 for one that is not known.
@@ -240,13 +224,13 @@ func (t *stackTable) namedFrames(f *rawFrame) []event.Frame {
 	if f.region == nil {
 		return []event.Frame{one}
 	}
-	one.Module = f.region.module
-	one.Offset = f.pc - f.region.bias
-	if f.region.object.file == nil {
+	one.Module = f.region.Module
+	one.Offset = f.pc - f.region.Bias
+	if f.region.File.Symbols == nil {
 		one.Offset = f.pc - f.region.Start + f.region.Offset
 		return []event.Frame{one}
 	}
-	names := t.lookup(f.region.object, f.lookupPC()-f.region.bias)
+	names := t.lookup(f.region.File, f.lookupPC()-f.region.Bias)
 	if len(names) == 0 {
 		return []event.Frame{one}
 	}
@@ -259,14 +243,14 @@ func (t *stackTable) namedFrames(f *rawFrame) []event.Frame {
 	return out
 }
 
-func (t *stackTable) lookup(o *object, vaddr uint64) []codeName {
+func (t *stackTable) lookup(o *mapped.File, vaddr uint64) []codeName {
 	key := codeKey{o, vaddr}
 	if n, ok := t.names[key]; ok {
 		return n
 	}
 	t.lookedUp = time.Now()
 	var out []codeName
-	for _, n := range o.file.Names(vaddr) {
+	for _, n := range o.Symbols.Names(vaddr) {
 		out = append(out, codeName{n, symbolize.Demangle(n.Linkage)})
 	}
 	t.names[key] = out

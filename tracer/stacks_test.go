@@ -17,11 +17,12 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // in looks mappings up among regions.
-func in(regions []region) func(pc uint64) *region {
-	return func(pc uint64) *region { return findRegion(regions, pc) }
+func in(regions []mapped.Region) func(pc uint64) *mapped.Region {
+	return func(pc uint64) *mapped.Region { return mapped.Find(regions, pc) }
 }
 
 func TestStackFrames(t *testing.T) {
@@ -112,7 +113,7 @@ func TestNativeNames(t *testing.T) {
 	const base = 0x7f0000000000
 	m := at(base+text.Vaddr, base+text.Vaddr+text.Memsz, path)
 	m.Offset = text.Off
-	regions := []region{newRegion(m, &object{file: file})}
+	regions := []mapped.Region{mapped.NewRegion(m, &mapped.File{Symbols: file})}
 
 	seen := 0
 	for _, sym := range functions(t, raw)[:200] {
@@ -159,8 +160,8 @@ func TestInlinedFrames(t *testing.T) {
 		pc++
 	}
 	m := at(base, base+1<<20, lib)
-	regions := []region{newRegion(m, &object{file: file})}
-	regions[0].bias = base
+	regions := []mapped.Region{mapped.NewRegion(m, &mapped.File{Symbols: file})}
+	regions[0].Bias = base
 	table := newStackTable(DefaultStacks)
 	table.add(stackRecord{hash: 1, words: []uint64{base + outer.Addr, base + pc, 1<<63 | 0x7000, 9}}, in(regions), &image{}, nil)
 	frames := table.stack(1).Frames
@@ -183,16 +184,6 @@ func TestInlinedFrames(t *testing.T) {
 		require.Equal(t, pc, got.Offset)
 		require.True(t, got.Eval)
 	}
-}
-
-// TestOpenOurs: of the tracer's own file system only debug files are opened for a target, and only regular ones.
-func TestOpenOurs(t *testing.T) {
-	for _, path := range []string{"/etc/passwd", "/usr/lib/debug", "/usr/lib/debug/../../../etc/passwd", "/usr/lib/debugger/x", "usr/lib/debug/x", ""} {
-		_, err := openOurs(path)
-		require.ErrorContains(t, err, "not in /usr/lib/debug/", path)
-	}
-	_, err := openOurs("/usr/lib/debug/.build-id")
-	require.Error(t, err, "a folder")
 }
 
 // TestStackLimit: what comes beyond the limit is one stack; what was there before stays, and no event is lost.

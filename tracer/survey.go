@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // File is a file of a library of the hook table that a process has mapped.
@@ -39,11 +40,11 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tracer{target: p, objects: newObjects(p, &Session{})}
+	t := &Tracer{target: p, objects: mapped.NewFiles(p, "", nil, nil)}
 	exe, _ := p.Exe()
-	s, seen := &Survey{}, map[objectKey]bool{}
+	s, seen := &Survey{}, map[mapped.Key]bool{}
 	for _, m := range maps {
-		key := objectKey{m.Device, m.Inode, m.Path}
+		key := mapped.KeyOf(&m)
 		if !m.Exec || m.Inode == 0 || seen[key] {
 			continue
 		}
@@ -53,11 +54,11 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 		if i < 0 && m.Path != exe {
 			continue
 		}
-		r := newRegion(m, t.objects.open(&m))
+		r := mapped.NewRegion(m, t.objects.Open(&m))
 		t.regions = append(t.regions, r)
 		if i >= 0 {
 			s.Files = append(s.Files, surveyFile(hook.Libraries[i], &r))
-		} else if f := r.object.file; f != nil {
+		} else if f := r.File.Symbols; f != nil {
 			if _, ok := f.Find("cudaMalloc"); ok {
 				s.Static = m.Path
 			}
@@ -65,19 +66,19 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 	}
 	s.PyTorch, s.CUDA = t.torchVersion()
 	for i := range t.regions {
-		if f := t.regions[i].object.file; f != nil {
+		if f := t.regions[i].File.Symbols; f != nil {
 			f.Close()
 		}
 	}
 	return s, nil
 }
 
-func surveyFile(l *hook.Library, r *region) File {
-	f := File{Library: l, Path: r.Path, Deleted: r.Deleted, Err: r.object.err}
-	if r.object.file == nil {
+func surveyFile(l *hook.Library, r *mapped.Region) File {
+	f := File{Library: l, Path: r.Path, Deleted: r.Deleted, Err: r.File.Err}
+	if r.File.Symbols == nil {
 		return f
 	}
-	f.BuildID = r.object.file.BuildID()
+	f.BuildID = r.File.Symbols.BuildID()
 	for _, p := range findProbes(r, nil) { // which are not placed
 		if !slices.Contains(f.Functions, p.Label()) {
 			f.Functions = append(f.Functions, p.Label())
@@ -89,7 +90,7 @@ func surveyFile(l *hook.Library, r *region) File {
 		}
 	}
 	if len(f.Functions) == 0 {
-		f.Symbols = len(r.object.file.FindPrefix(""))
+		f.Symbols = len(r.File.Symbols.FindPrefix(""))
 	}
 	return f
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/gputrace/gputrace/tracer/feature"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,7 +30,7 @@ func TestStackOfThread(t *testing.T) {
 	defer plain.Close()
 	t.Logf("a program that does not ask for it has a stack of the CPU: %v", stacksOfCPU(t, plain) > 0)
 
-	k, err := loadKernel(kernelOptions{ringBytes: 1 << 16, multi: haveUprobeMulti()})
+	k, err := loadKernel(kernelOptions{ringBytes: 1 << 16, multi: feature.HasUprobeMulti()})
 	require.NoError(t, err)
 	defer k.Close()
 	for _, p := range []*ebpf.Program{k.objs.Report, k.objs.Enter, k.objs.EnterOnlyFree, k.objs.Leave, k.objs.LibrariesChanged} {

@@ -21,7 +21,10 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/directmap"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/returnprobe"
 )
 
 // Errors on which callers branch.
@@ -44,7 +47,7 @@ type Options struct {
 	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
 	PerfUprobes bool
 	// Memory is how the target's memory is read. Reading in place takes Linux 6.2.
-	Memory Memory
+	Memory directmap.Mode
 	// MaxStacks is how many different stacks are kept. What comes beyond is counted on one stack, event.StackOverLimit. 0 means
 	// DefaultStacks.
 	MaxStacks int
@@ -52,6 +55,9 @@ type Options struct {
 	CacheDir string
 	// Job is for Open: probes are placed in a file for all processes that map it, and the kernel side tells which are traced.
 	Job bool
+	// ReturnTrial is what became of a program with a seccomp filter and a return probe on this kernel, where that was found out before.
+	// Zero: it is tried when it matters.
+	ReturnTrial returnprobe.Trial
 	// Children has the descendants of what is added to a job traced too, those to come from their first instruction.
 	Children bool
 }
@@ -95,10 +101,10 @@ type Tracer struct {
 	*Session
 	member  *member
 	target  *process.Process
-	objects *objects
+	objects *mapped.Files
 	stacks  *stackTable
-	regions []region // of now
-	known   []region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
+	regions []mapped.Region // of now
+	known   []mapped.Region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
 	python  *cpython.Runtime
 	found   Found
 	mine    []*Probe // those in files that it has mapped
@@ -155,7 +161,7 @@ func (s *Session) attachAlone(p *process.Process) (*Tracer, error) {
 }
 
 func (s *Session) newTracer(m *member) *Tracer {
-	t := &Tracer{Session: s, member: m, target: m.target, objects: newObjects(m.target, s), stacks: newStackTable(cmp.Or(s.options.MaxStacks, DefaultStacks))}
+	t := &Tracer{Session: s, member: m, target: m.target, objects: mapped.NewFiles(m.target, s.options.CacheDir, s.rows, s.files), stacks: newStackTable(cmp.Or(s.options.MaxStacks, DefaultStacks))}
 	t.stacks.byID, t.stacks.names = s.stacks, s.names
 	t.began = m.began
 	t.reused = s.instances[m.pid] << instanceShift
@@ -205,14 +211,13 @@ func (t *Tracer) start() error {
 
 // publish gives the kernel the mappings that were last read. See kernel.publish.
 func (t *Tracer) publish(force bool) error {
-	t.warnings = append(t.warnings, t.objects.failed...)
-	t.objects.failed = nil
+	t.warnings = append(t.warnings, t.objects.TakeFailed()...)
 	if n := len(t.regions); n > maxMappings && !t.crowded {
 		t.crowded = true
 		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, maxMappings))
 	}
 	pid := uint32(t.target.PID)
-	info := newInfo(pid, firstMapped(t.regions), t.python, findBlockLayout(t.regions))
+	info := newInfo(pid, mapped.First(t.regions, maxMappings), t.python, findBlockLayout(t.regions))
 	info.CodePages, info.StackSeed = t.pages, stackSeed(pid, t.reused)
 	return t.kernel.publish(t.member, info, t.rows, t.changes, force)
 }

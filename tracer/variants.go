@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
 // variant is a form of the kernel side, by what the one that asks most of the kernel does without.
@@ -44,7 +45,7 @@ func (r refusal) Unwrap() error { return r.err }
 func loadVariant(variants []variant, most kernelOptions, inPlace bool, load func(kernelOptions) (*kernel, error)) (*kernel, kernelOptions, []refusal, error) {
 	var refused []refusal
 	var before kernelOptions
-	last := errNoDirectMap
+	last := directmap.ErrNotFound
 	for i, v := range variants {
 		o := most
 		v.less(&o)

@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/doctor"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/feature"
 )
 
 // explainAttach gives an attach error its exit code and the next step to take. pid 0: whichever process.
@@ -49,7 +50,7 @@ func forbidden(err error) bool {
 // refusal says in a sentence why this kernel did not take the programs.
 type refusal struct{ error }
 
-func (r refusal) Error() string { return tracer.Refusal(r.error) }
+func (r refusal) Error() string { return feature.Refusal(r.error) }
 func (r refusal) Unwrap() error { return r.error }
 
 // processName names what is to be traced.

@@ -7,12 +7,11 @@ package main
 import (
 	"testing"
 
+	"github.com/gputrace/gputrace/tracer/directmap"
 	"github.com/stretchr/testify/require"
-
-	"github.com/gputrace/gputrace/tracer"
 )
 
 // TestMemoryModesOfTracer: the flag takes what the tracer knows, by the same names.
 func TestMemoryModesOfTracer(t *testing.T) {
-	require.Equal(t, tracer.MemoryNames, memoryModes)
+	require.Equal(t, directmap.Modes, memoryModes)
 }

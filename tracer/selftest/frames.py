@@ -1,4 +1,5 @@
-# A Python program of gputrace's own whose stacks it knows, see own.S: for each number on its standard input it calls itself as often,
+# SPDX-License-Identifier: Apache-2.0
+# A Python program of gputrace's own whose stacks it knows, see program.S: for each number on its standard input it calls itself as often,
 # through C code of Python's in between, then a function of the library that is its argument. Before that it writes, in one line, what
 # its frames are, from the leaf on: the name of the function and the line that runs.
 import ctypes, json, sys

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package directmap
 
 import (
 	"compress/gzip"
@@ -13,28 +13,26 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 )
 
 func TestParseMemory(t *testing.T) {
-	for m := MemoryAuto; m <= MemoryInPlace; m++ {
-		got, err := ParseMemory(m.String())
+	for m := Auto; m <= InPlace; m++ {
+		got, err := ParseMode(m.String())
 		require.NoError(t, err)
 		require.Equal(t, m, got)
 	}
 	for _, name := range []string{"", "in place", "Copy", "1"} {
-		_, err := ParseMemory(name)
+		_, err := ParseMode(name)
 		require.ErrorContains(t, err, "auto, copy, in-place")
 	}
 }
 
 // TestBootedSeries: the list is that of the project's own tests, which boot a kernel of each series.
 func TestBootedSeries(t *testing.T) {
-	b, err := os.ReadFile("../e2e/kernels/series.txt")
+	b, err := os.ReadFile("../../e2e/kernels/series.txt")
 	require.NoError(t, err)
 	require.Equal(t, strings.Fields(string(b)), bootedSeries)
 }
@@ -129,27 +127,27 @@ func TestReadKernelConfig(t *testing.T) {
 
 func TestPlanMemory(t *testing.T) {
 	safe, unknown := &kernelFacts{release: "6.18.1"}, &kernelFacts{release: "6.5.0"}
-	there := &directMap{bpf.TraceDirectMap{Base: aBase}, "someone"}
+	there := &Map{bpf.TraceDirectMap{Base: aBase}, "someone"}
 	missing := errors.New("no map")
 	for _, c := range []struct {
-		mode    Memory
+		mode    Mode
 		kernel  *kernelFacts
 		missing error
-		use     MemoryUse
+		use     Use
 		why     string // of use
 		err     string
 	}{
-		{MemoryAuto, safe, nil, MemoryUse{InPlace: true, Source: "someone"}, "", ""},
-		{MemoryAuto, safe, missing, MemoryUse{}, "no map", ""},
-		{MemoryAuto, unknown, nil, MemoryUse{}, "not tested on Linux 6.5", ""},
-		{MemoryCopy, safe, nil, MemoryUse{}, "", ""},
-		{MemoryCopy, unknown, missing, MemoryUse{}, "", ""},
-		{MemoryInPlace, safe, nil, MemoryUse{InPlace: true, Source: "someone"}, "", ""},
-		{MemoryInPlace, unknown, nil, MemoryUse{InPlace: true, Source: "someone"}, "", ""},
-		{MemoryInPlace, safe, missing, MemoryUse{}, "", "cannot be read in place here: no map"},
+		{Auto, safe, nil, Use{InPlace: true, Source: "someone"}, "", ""},
+		{Auto, safe, missing, Use{}, "no map", ""},
+		{Auto, unknown, nil, Use{}, "not tested on Linux 6.5", ""},
+		{Copy, safe, nil, Use{}, "", ""},
+		{Copy, unknown, missing, Use{}, "", ""},
+		{InPlace, safe, nil, Use{InPlace: true, Source: "someone"}, "", ""},
+		{InPlace, unknown, nil, Use{InPlace: true, Source: "someone"}, "", ""},
+		{InPlace, safe, missing, Use{}, "", "cannot be read in place here: no map"},
 	} {
 		name, asked := fmt.Sprint(c.mode, c.kernel.release, c.missing), false
-		d, use, err := planMemory(c.mode, c.kernel, func() (*directMap, error) {
+		d, use, err := plan(c.mode, c.kernel, func() (*Map, error) {
 			asked = true
 			if c.missing != nil {
 				return nil, c.missing
@@ -157,7 +155,7 @@ func TestPlanMemory(t *testing.T) {
 			return there, nil
 		})
 		require.Equal(t, c.use.InPlace, d != nil, name)
-		require.Equal(t, c.use.InPlace || c.missing != nil && c.mode != MemoryCopy, asked, "%s: nothing is asked of the kernel for a copy", name)
+		require.Equal(t, c.use.InPlace || c.missing != nil && c.mode != Copy, asked, "%s: nothing is asked of the kernel for a copy", name)
 		require.Equal(t, c.use.InPlace, use.InPlace, name)
 		require.Equal(t, c.use.Source, use.Source, name)
 		if c.why == "" {
@@ -171,100 +169,4 @@ func TestPlanMemory(t *testing.T) {
 			require.ErrorContains(t, err, c.err, name)
 		}
 	}
-}
-
-// TestLoadVariant: the kernel takes the first of the variants that it does not refuse.
-func TestLoadVariant(t *testing.T) {
-	direct := kernelOptions{direct: bpf.TraceDirectMap{Base: aBase}}
-	verifier := &ebpf.VerifierError{Cause: unix.EACCES, Log: []string{"R2 type=mem expected=fp"}}
-	for name, c := range map[string]struct {
-		most    kernelOptions
-		inPlace bool
-		takes   func(kernelOptions) error
-		used    kernelOptions
-		refused int
-		err     error
-	}{
-		"all":                 {direct, false, func(kernelOptions) error { return nil }, direct, 0, nil},
-		"copies only":         {direct, false, refusesInPlace(verifier), kernelOptions{}, 1, nil},
-		"nothing to refuse":   {kernelOptions{}, false, refusesInPlace(verifier), kernelOptions{}, 0, nil},
-		"no bpf_find_vma":     {direct, false, refusesFindVMA(verifier), kernelOptions{noFindVMA: true}, 2, nil},
-		"nothing":             {direct, false, func(kernelOptions) error { return verifier }, kernelOptions{noFindVMA: true}, 3, verifier},
-		"nothing of one":      {kernelOptions{}, false, func(kernelOptions) error { return verifier }, kernelOptions{noFindVMA: true}, 2, verifier},
-		"no rights":           {direct, false, func(kernelOptions) error { return unix.EPERM }, direct, 1, unix.EPERM},
-		"in place or nothing": {direct, true, refusesInPlace(verifier), direct, 1, verifier},
-		"in place":            {direct, true, func(kernelOptions) error { return nil }, direct, 0, nil},
-		"in place, no map":    {kernelOptions{}, true, func(kernelOptions) error { return nil }, kernelOptions{}, 0, errNoDirectMap},
-	} {
-		t.Run(name, func(t *testing.T) {
-			k, used, refused, err := loadVariant(variants, c.most, c.inPlace, func(o kernelOptions) (*kernel, error) {
-				if err := c.takes(o); err != nil {
-					return nil, fmt.Errorf("load: %w", err)
-				}
-				return &kernel{}, nil
-			})
-			require.ErrorIs(t, err, c.err)
-			require.Equal(t, c.err == nil, k != nil)
-			require.Equal(t, c.used, used)
-			require.Len(t, refused, c.refused)
-			if c.inPlace && c.err != nil {
-				require.ErrorContains(t, err, "cannot be read in place here")
-			}
-		})
-	}
-}
-
-func refusesFindVMA(err error) func(kernelOptions) error {
-	return func(o kernelOptions) error {
-		if o.noFindVMA {
-			return nil
-		}
-		return err
-	}
-}
-
-func refusesInPlace(err error) func(kernelOptions) error {
-	return func(o kernelOptions) error {
-		if o.direct.Base != 0 {
-			return err
-		}
-		return nil
-	}
-}
-
-func TestShortened(t *testing.T) {
-	require.Equal(t, "one line", shortened(errors.New("one line\nand another")))
-	long := shortened(errors.New(strings.Repeat("é", shownError)))
-	require.Equal(t, strings.Repeat("é", shownError/2)+"...", long)
-	r := refusal{"that read memory in place", errors.New("R2 type=mem\nmore")}
-	require.Equal(t, "this kernel refuses the programs that read memory in place: R2 type=mem", r.Error())
-}
-
-// TestMemoryModes loads the real programs in each way.
-func TestMemoryModes(t *testing.T) {
-	facts := readKernelFacts()
-	for _, m := range []Memory{MemoryAuto, MemoryCopy, MemoryInPlace} {
-		t.Run(m.String(), func(t *testing.T) {
-			s, err := Open(&Options{Memory: m, RingBytes: 1 << 16})
-			require.NoError(t, err)
-			defer s.Close()
-			use := s.Memory()
-			copies := m == MemoryAuto && facts.safe() != nil
-			require.Equal(t, m != MemoryCopy && !copies, use.InPlace, "%v", use.Why)
-			require.Equal(t, use.InPlace, use.Source != "")
-			require.Equal(t, copies, len(s.Notices()) > 0)
-			require.Empty(t, s.Warnings())
-		})
-	}
-}
-
-// TestMemoryRights: memory is read in place with no more rights than tracing takes.
-func TestMemoryRights(t *testing.T) {
-	if os.Getenv(childTest) != "" {
-		r, err := TestAttach(&Options{Memory: MemoryInPlace})
-		require.NoError(t, err)
-		fmt.Println("memory:", r.Memory.Source)
-		return
-	}
-	require.Contains(t, runAsNobody(t, t.Name(), "yes", "+bpf,+perfmon"), "memory: "+tellers[len(tellers)-1].name)
 }

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package directmap
 
 import (
 	"crypto/rand"
@@ -17,26 +17,11 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 )
 
-// TestLoadInPlace: this kernel takes the programs that read memory in place, and its verifier is far from giving up.
-func TestLoadInPlace(t *testing.T) {
-	found, err := findDirectMap()
-	require.NoError(t, err)
-	k, err := loadKernel(kernelOptions{ringBytes: 1 << 16, multi: haveUprobeMulti(), direct: found.TraceDirectMap})
-	require.NoError(t, err)
-	defer k.Close()
-	info, err := k.objs.Report.Info()
-	require.NoError(t, err)
-	n, ok := info.VerifiedInstructions()
-	require.True(t, ok)
-	t.Log(n, "instructions verified")
-	require.Less(t, n, uint32(300_000), "of a million")
-}
-
 // TestDirectMap reads memory of all kinds in place, by the map that was found, and by others.
 func TestDirectMap(t *testing.T) {
-	found, err := findDirectMap()
+	found, err := Find()
 	require.NoError(t, err)
-	t.Logf("told by %s", found.told)
+	t.Logf("known from %s", found.Source)
 	right := bpf.ProveDirectMap{Base: found.Base, Mask: found.Mask, End: found.End, Levels: found.Levels}
 	p, err := newProver()
 	require.NoError(t, err)

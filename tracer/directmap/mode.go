@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package directmap
 
 import (
 	"bufio"
@@ -18,46 +18,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory is how the kernel side reads the target's memory (docs/reading-memory.md).
-type Memory uint8
+// Mode is how the kernel side reads the target's memory (docs/reading-memory.md).
+type Mode uint8
 
-// The ways. MemoryAuto reads in place where that is known to be safe, else it copies. MemoryInPlace fails where it cannot be had.
+// The modes. Auto reads in place where that is known to be safe, else it copies. InPlace fails where it cannot be had.
 const (
-	MemoryAuto Memory = iota
-	MemoryCopy
-	MemoryInPlace
+	Auto Mode = iota
+	Copy
+	InPlace
 )
 
-// MemoryNames are the ways as a user types them, by their number.
-var MemoryNames = []string{"auto", "copy", "in-place"}
+// Modes are the modes as a user types them, by their number.
+var Modes = []string{"auto", "copy", "in-place"}
 
-func (m Memory) String() string { return MemoryNames[m] }
+func (m Mode) String() string { return Modes[m] }
 
-// ParseMemory is the reverse of String.
-func ParseMemory(name string) (Memory, error) {
-	i := slices.Index(MemoryNames, name)
+// ParseMode is the reverse of String.
+func ParseMode(name string) (Mode, error) {
+	i := slices.Index(Modes, name)
 	if i < 0 {
-		return 0, fmt.Errorf("memory is read %s, not %q", strings.Join(MemoryNames, ", "), name)
+		return 0, fmt.Errorf("memory is read %s, not %q", strings.Join(Modes, ", "), name)
 	}
-	return Memory(i), nil
+	return Mode(i), nil
 }
 
-// MemoryUse is how a session reads memory.
-type MemoryUse struct {
+// Use is how a session reads memory.
+type Use struct {
 	InPlace bool
 	Source  string // from where the kernel's direct map is known; empty: memory is copied
 	Why     error  // memory is copied although that was not asked for; nil: it was, or memory is read in place
 }
 
 // String is "memory in place" or "memory copied".
-func (u *MemoryUse) String() string {
+func (u *Use) String() string {
 	if u.InPlace {
 		return "memory in place"
 	}
 	return "memory copied"
 }
 
-// bootedSeries are the kernels that the project's own tests boot. On others MemoryAuto copies. docs/kernels.md and
+// bootedSeries are the kernels that the project's own tests boot. On others Auto copies. docs/kernels.md and
 // e2e/kernels/series.txt have the same list; a test compares. (6.1 cannot read in place: bpf_rdonly_cast came with 6.2.)
 var bootedSeries = []string{"6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3"}
 
@@ -172,22 +172,34 @@ func parseKernelConfig(r io.Reader) (map[string]string, error) {
 	return out, nil
 }
 
-// planMemory decides how memory is to be read. d is where; nil: it is copied, and use says why. The error is for MemoryInPlace only.
-func planMemory(m Memory, k *kernelFacts, find func() (*directMap, error)) (d *directMap, use MemoryUse, err error) {
-	if m == MemoryCopy {
-		return nil, MemoryUse{}, nil
+// Plan decides how memory is to be read on this kernel. d is where; nil: it is copied, and use says why. The error is for InPlace only.
+func Plan(m Mode) (d *Map, use Use, err error) {
+	facts := readKernelFacts()
+	return plan(m, &facts, Find)
+}
+
+// Safe says why memory is better copied on this kernel than read in place; nil: it can be read in place.
+func Safe() error {
+	facts := readKernelFacts()
+	return facts.safe()
+}
+
+// plan decides it by what is known of the kernel; find looks for the direct map.
+func plan(m Mode, k *kernelFacts, find func() (*Map, error)) (d *Map, use Use, err error) {
+	if m == Copy {
+		return nil, Use{}, nil
 	}
-	if m == MemoryAuto {
+	if m == Auto {
 		if err := k.safe(); err != nil {
-			return nil, MemoryUse{Why: err}, nil
+			return nil, Use{Why: err}, nil
 		}
 	}
 	d, err = find()
 	switch {
 	case err == nil:
-		return d, MemoryUse{InPlace: true, Source: d.told}, nil
-	case m == MemoryInPlace:
-		return nil, MemoryUse{}, fmt.Errorf("memory cannot be read in place here: %w", err)
+		return d, Use{InPlace: true, Source: d.Source}, nil
+	case m == InPlace:
+		return nil, Use{}, fmt.Errorf("memory cannot be read in place here: %w", err)
 	}
-	return nil, MemoryUse{Why: err}, nil
+	return nil, Use{Why: err}, nil
 }

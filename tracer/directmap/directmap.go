@@ -2,7 +2,9 @@
 
 //go:build linux && amd64
 
-package tracer
+// Package directmap decides how the kernel side reads the target's memory: by copies, or in place through the kernel's direct map of all
+// physical memory. It finds where that begins on this machine, and proves it on memory of its own (docs/reading-memory.md).
+package directmap
 
 import (
 	"crypto/rand"
@@ -27,18 +29,18 @@ const (
 	proofWords = 8 // that must be right, at random places
 )
 
-// errNoDirectMap: memory cannot be read in place here.
-var errNoDirectMap = errors.New("no direct map is known that gives what our own memory holds")
+// ErrNotFound: memory cannot be read in place here: no direct map was found that is the kernel's.
+var ErrNotFound = errors.New("no direct map is known that gives what our own memory holds")
 
-// directMap is where memory can be read in place, and who said so.
-type directMap struct {
+// Map is where memory can be read in place.
+type Map struct {
 	bpf.TraceDirectMap
-	told string
+	Source string // from where that is known, for people
 }
 
-// findDirectMap asks the kernel where its direct map is, and believes what reads memory of our own as we wrote it. The error wraps
-// errNoDirectMap, or says that the kernel cannot load the program (before 6.2).
-func findDirectMap() (*directMap, error) {
+// Find asks the kernel where its direct map is, and believes what reads memory of our own as we wrote it. The error wraps
+// ErrNotFound, or says that the kernel cannot load the program (before 6.2).
+func Find() (*Map, error) {
 	prover, err := newProver()
 	if err != nil {
 		return nil, err
@@ -50,7 +52,7 @@ func findDirectMap() (*directMap, error) {
 	}
 	p := readProcessor(cpuid)
 	mask := p.addressMask()
-	return askTellers(tellers, mask, place{tables, min(readMemoryEnd(), mask+pageBytes)}, prover.proves)
+	return askSources(sources, mask, place{tables, min(readMemoryEnd(), mask+pageBytes)}, prover.proves)
 }
 
 // place is what is known of the direct map without asking for it: it has the page tables of this process, and ends where memory does.
@@ -59,11 +61,11 @@ type place struct {
 	end    uint64 // of physical memory
 }
 
-// askTellers believes the first who tells what can be true and is proved. A base that cannot be true is not tried: every load of a proof
+// askSources believes the first source whose answer can be true and is proved. A base that cannot be true is not tried: every load of a proof
 // is to lie in memory.
-func askTellers(tellers []teller, mask uint64, known place, proves func(bpf.ProveDirectMap) (bool, error)) (*directMap, error) {
-	why := []error{errNoDirectMap}
-	for _, t := range tellers {
+func askSources(sources []source, mask uint64, known place, proves func(bpf.ProveDirectMap) (bool, error)) (*Map, error) {
+	why := []error{ErrNotFound}
+	for _, t := range sources {
 		base, err := t.ask(mask)
 		if err == nil {
 			err = known.possible(base)
@@ -77,7 +79,7 @@ func askTellers(tellers []teller, mask uint64, known place, proves func(bpf.Prov
 		case err != nil:
 			return nil, err
 		case right:
-			return &directMap{bpf.TraceDirectMap{Base: d.Base, Mask: d.Mask, End: d.End, Levels: d.Levels}, t.name}, nil
+			return &Map{bpf.TraceDirectMap{Base: d.Base, Mask: d.Mask, End: d.End, Levels: d.Levels}, t.name}, nil
 		}
 		why = append(why, fmt.Errorf("%s: %#x is not where it is", t.name, base))
 	}

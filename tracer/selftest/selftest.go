@@ -2,7 +2,9 @@
 
 //go:build linux && amd64
 
-package tracer
+// Package selftest traces programs of gputrace's own whose stacks are known, as the trace of a job does, and compares every event and every
+// stack with what those know.
+package selftest
 
 import (
 	"bufio"
@@ -19,10 +21,13 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/directmap"
+	"github.com/gputrace/gputrace/tracer/selftest/program"
 )
 
-// SelfTest is what TestAttach did, with programs of our own whose stacks are known (own/).
-type SelfTest struct {
+// Result is what Run did.
+type Result struct {
 	Calls  uint64 // of functions that a trace probes: entries, and returns of the driver's
 	Hits   uint64 // of the probes on them
 	Stacks int    // that are, frame by frame, what the program knows them to be
@@ -35,7 +40,7 @@ type SelfTest struct {
 	Multi            bool   // uprobe_multi
 	Took             time.Duration
 	// Memory is how the target's memory would be read.
-	Memory MemoryUse
+	Memory directmap.Use
 }
 
 // The stacks that are compared: from so many frames of a program, and from so many calls of a Python function.
@@ -50,32 +55,34 @@ const selfRing = 1 << 20
 // errNoStacks: stacks are not recorded, or are not complete.
 var errNoStacks = errors.New("a trace would be without stacks")
 
-//go:embed own/frames.py
+//go:embed frames.py
 var framesProgram string
 
-// TestAttach loads the programs and attaches them as the trace of a job does, but to programs of our own, and compares every event and
-// every stack with what those know. Nil options are the default ones. The error is of what keeps a trace from beginning.
-func TestAttach(o *Options) (*SelfTest, error) {
+// Run loads the programs and attaches them as the trace of a job does, but to programs of our own. Nil options are the default ones. The error is of what keeps a trace from beginning.
+func Run(o *tracer.Options) (*Result, error) { return run(o, program.Image) }
+
+// run uses this image of the program.
+func run(o *tracer.Options, image []byte) (*Result, error) {
 	begin := time.Now()
 	if o == nil {
-		o = &Options{}
+		o = &tracer.Options{}
 	}
 	options := *o
 	options.Job = true
 	options.RingBytes = cmp.Or(options.RingBytes, selfRing)
-	dir, err := placeOwn(ownTorch, ownDriver)
+	dir, err := program.Place(image, program.Torch, program.Driver)
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	python, noPython := startPython(filepath.Join(dir, ownTorch)) // starts while the kernel side is loaded
+	python, noPython := startPython(filepath.Join(dir, program.Torch)) // starts while the kernel side is loaded
 	defer python.close()
-	s, err := Open(&options)
+	s, err := tracer.Open(&options)
 	if err != nil {
 		return nil, err
 	}
 	defer s.Close()
-	r := &SelfTest{Multi: s.kernel.multi, Memory: s.Memory(), NoPython: noPython}
+	r := &Result{Memory: s.Memory(), NoPython: noPython}
 	if err := r.testNative(s, dir); err != nil {
 		return nil, err
 	}
@@ -87,31 +94,31 @@ func TestAttach(o *Options) (*SelfTest, error) {
 }
 
 // testNative traces the program as PyTorch's library and as the driver's. The error is of the attach.
-func (r *SelfTest) testNative(s *Session, dir string) error {
-	code, err := readOwn()
+func (r *Result) testNative(s *tracer.Session, dir string) error {
+	code, err := program.ReadCode()
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{ownTorch, ownDriver} {
-		o, err := startOwn(filepath.Join(dir, name))
+	for _, name := range []string{program.Torch, program.Driver} {
+		o, err := program.Start(filepath.Join(dir, name))
 		if err != nil {
 			return err
 		}
-		defer o.close()
-		p, err := process.Open(o.cmd.Process.Pid)
+		defer o.Close()
+		p, err := process.Open(o.PID())
 		if err != nil {
 			return err
 		}
 		t, err := s.Add(p)
-		if name == ownDriver && errors.Is(err, ErrUnsafeReturns) {
+		if name == program.Driver && errors.Is(err, tracer.ErrUnsafeReturns) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		r.Driver = name == ownDriver
+		r.Driver, r.Multi = name == program.Driver, t.Found().Multi
 		for _, frames := range selfFrames {
-			if err := o.step(frames); err != nil {
+			if err := o.Step(frames); err != nil {
 				return err
 			}
 			r.Native = cmp.Or(r.Native, r.compareNative(t, code, name, frames))
@@ -121,20 +128,18 @@ func (r *SelfTest) testNative(s *Session, dir string) error {
 }
 
 // countHits compares the counters with how often each function was called.
-func (r *SelfTest) countHits(s *Session) error {
-	for _, p := range s.probes.probes {
-		rows := []uint32{p.index}
-		if p.returns() { // the one function of PyTorch's reports allocations and frees
-			rows = append(rows, p.index+1)
+func (r *Result) countHits(s *tracer.Session) error {
+	hits, err := s.Hits()
+	if err != nil {
+		return err
+	}
+	for i := range hits {
+		h := &hits[i]
+		r.Hits += h.Runs
+		r.Calls += uint64(len(selfFrames))
+		if strings.HasPrefix(h.Probe, program.Torch+" ") { // its one function reports allocations and frees
+			r.Calls += uint64(len(selfFrames))
 		}
-		for _, row := range rows {
-			counted, err := s.kernel.stats(row)
-			if err != nil {
-				return err
-			}
-			r.Hits += counted.Hits
-		}
-		r.Calls += 2 * uint64(len(selfFrames))
 	}
 	return nil
 }
@@ -145,13 +150,13 @@ var ownCalls = map[string][]struct {
 	kind event.Kind
 	size uint64
 }{
-	ownTorch:  {{ownReport, event.KindAlloc, 512}, {ownReportFree, event.KindFree, 512}},
-	ownDriver: {{ownAllocate, event.KindAlloc, 4096}, {ownFree, event.KindFree, event.Unknown}},
+	program.Torch:  {{program.Report, event.KindAlloc, 512}, {program.ReportFree, event.KindFree, 512}},
+	program.Driver: {{program.Allocate, event.KindAlloc, 4096}, {program.Free, event.KindFree, event.Unknown}},
 }
 
 // compareNative compares the events of a step and their stacks.
-func (r *SelfTest) compareNative(t *Tracer, code *ownCode, name string, frames byte) error {
-	events, err := readOwnEvents(t.Session)
+func (r *Result) compareNative(t *tracer.Tracer, code *program.Code, name string, frames byte) error {
+	events, err := readEvents(t.Session)
 	if err != nil {
 		return err
 	}
@@ -167,8 +172,8 @@ func (r *SelfTest) compareNative(t *Tracer, code *ownCode, name string, frames b
 		if e.Kind != event.KindAlloc {
 			continue
 		}
-		want := append(code.stack(c.call, frames), code.address["returns_start"])
-		if err := t.compareStack(e.Stack, want, true); err != nil {
+		want := append(code.Stack(c.call, frames), code.Address["returns_start"])
+		if err := compareStackOf(t, e.Stack, want, true); err != nil {
 			return err
 		}
 		r.Stacks++
@@ -176,12 +181,18 @@ func (r *SelfTest) compareNative(t *Tracer, code *ownCode, name string, frames b
 	return nil
 }
 
-// compareStack is compareStack of an event's stack. Of one that was not recorded it says why.
-func (t *Tracer) compareStack(id event.StackID, want []uint64, whole bool) error {
-	if id == 0 && t.stackless.without > 0 {
-		return fmt.Errorf("%w: one of %d frames was not recorded: %s", errNoStacks, len(want), t.stackless.reason())
+// compareStackOf is compareStack of an event's stack. Of one that was not recorded it says why.
+func compareStackOf(t stackSource, id event.StackID, want []uint64, whole bool) error {
+	if why, any := t.Stackless(); id == 0 && any {
+		return fmt.Errorf("%w: one of %d frames was not recorded: %s", errNoStacks, len(want), why)
 	}
 	return compareStack(t.Stack(id), id, want, whole)
+}
+
+// stackSource has the stacks of a process.
+type stackSource interface {
+	Stack(id event.StackID) *event.Stack
+	Stackless() (why event.StackStatus, any bool)
 }
 
 // compareStack compares addresses in our program with those of the frames of a stack, from the leaf on. whole: there are no others.
@@ -210,8 +221,8 @@ func compareStack(stack *event.Stack, id event.StackID, want []uint64, whole boo
 	return nil
 }
 
-// readOwnEvents reads what a step has made: all of it was in the ring when the step was over.
-func readOwnEvents(s *Session) ([]event.Event, error) {
+// readEvents reads what a step has made: all of it was in the ring when the step was over.
+func readEvents(s *tracer.Session) ([]event.Event, error) {
 	var out []event.Event
 	buf := make([]event.Event, 0, 256)
 	for {
@@ -228,7 +239,7 @@ func readOwnEvents(s *Session) ([]event.Event, error) {
 
 // python is a Python program of ours that runs.
 type python struct {
-	own
+	program.Program
 	lines *bufio.Scanner
 }
 
@@ -238,17 +249,17 @@ func startPython(library string) (*python, error) {
 	if err != nil {
 		return nil, errors.New("no python3 here")
 	}
-	o, err := startOwn(interpreter, "-I", "-S", "-c", framesProgram, library)
+	o, err := program.Start(interpreter, "-I", "-S", "-c", framesProgram, library)
 	if err != nil {
 		return nil, err
 	}
-	return &python{*o, bufio.NewScanner(o.out)}, nil
+	return &python{*o, bufio.NewScanner(o.Out)}, nil
 }
 
 // close ends it. Nil is allowed.
 func (p *python) close() {
 	if p != nil {
-		p.own.close()
+		p.Program.Close()
 	}
 }
 
@@ -260,7 +271,7 @@ type pyFrame struct {
 
 // answer is the next line of the program: the frames that it names.
 func (p *python) answer() ([]pyFrame, error) {
-	_ = p.out.SetReadDeadline(time.Now().Add(ownTimeout)) // a pipe has deadlines
+	_ = p.Out.SetReadDeadline(time.Now().Add(program.Timeout)) // a pipe has deadlines
 	if !p.lines.Scan() {
 		return nil, fmt.Errorf("python3 does not answer: %w", cmp.Or(p.lines.Err(), errors.New("it has ended, or has no ctypes")))
 	}
@@ -279,7 +290,7 @@ func (p *python) answer() ([]pyFrame, error) {
 
 // descend has it make its call, and says from which frames.
 func (p *python) descend(calls int) ([]pyFrame, error) {
-	if _, err := fmt.Fprintln(p.in, calls); err != nil {
+	if _, err := fmt.Fprintln(p.In, calls); err != nil {
 		return nil, err
 	}
 	frames, err := p.answer()
@@ -291,9 +302,9 @@ func (p *python) descend(calls int) ([]pyFrame, error) {
 }
 
 // testPython traces it. What the interpreter does not have, or is not known of it, is no fault of the kernel's.
-func (r *SelfTest) testPython(s *Session, py *python) {
+func (r *Result) testPython(s *tracer.Session, py *python) {
 	_, err := py.answer()
-	var t *Tracer
+	var t *tracer.Tracer
 	if err == nil {
 		t, err = r.addPython(s, py)
 	}
@@ -301,8 +312,8 @@ func (r *SelfTest) testPython(s *Session, py *python) {
 		r.NoPython = err
 		return
 	}
-	r.Interpreter = t.found.Python
-	code, err := readOwn()
+	r.Interpreter = t.Found().Python
+	code, err := program.ReadCode()
 	if err != nil {
 		r.Python = err
 		return
@@ -317,8 +328,8 @@ func (r *SelfTest) testPython(s *Session, py *python) {
 	}
 }
 
-func (r *SelfTest) addPython(s *Session, py *python) (*Tracer, error) {
-	p, err := process.Open(py.cmd.Process.Pid)
+func (r *Result) addPython(s *tracer.Session, py *python) (*tracer.Tracer, error) {
+	p, err := process.Open(py.PID())
 	if err != nil {
 		return nil, err
 	}
@@ -326,21 +337,21 @@ func (r *SelfTest) addPython(s *Session, py *python) (*Tracer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t, t.found.PythonErr
+	return t, t.Found().PythonErr
 }
 
 // calledFrom is how many frames of our program leaf goes through in frames.py.
 const calledFrom = 4
 
-func (r *SelfTest) comparePython(t *Tracer, code *ownCode, want []pyFrame) error {
-	events, err := readOwnEvents(t.Session)
+func (r *Result) comparePython(t *tracer.Tracer, code *program.Code, want []pyFrame) error {
+	events, err := readEvents(t.Session)
 	if err != nil {
 		return err
 	}
 	if len(events) != 1 {
 		return fmt.Errorf("%d events of 1 call were received; lost: %d", len(events), t.Session.Lost())
 	}
-	if err := t.compareStack(events[0].Stack, code.stack(ownReport, calledFrom), false); err != nil {
+	if err := compareStackOf(t, events[0].Stack, code.Stack(program.Report, calledFrom), false); err != nil {
 		return err
 	}
 	stack := t.Stack(events[0].Stack)

@@ -2,24 +2,31 @@
 
 //go:build linux && amd64
 
-package tracer
+package selftest
 
 import (
 	"bytes"
 	"debug/elf"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/directmap"
+	"github.com/gputrace/gputrace/tracer/returnprobe"
+	"github.com/gputrace/gputrace/tracer/selftest/program"
 )
 
 // TestSelf: every call of the programs of our own is counted, both ways of attaching, and every stack is right.
 func TestSelf(t *testing.T) {
 	for _, perf := range []bool{false, true} {
-		r, err := TestAttach(&Options{PerfUprobes: perf})
+		r, err := Run(&tracer.Options{PerfUprobes: perf})
 		require.NoError(t, err)
 		require.NoError(t, r.Native)
 		require.NoError(t, r.Python)
@@ -35,14 +42,12 @@ func TestSelf(t *testing.T) {
 
 // TestSelfWithoutStacks takes the unwind tables away, as good as a kernel on which no stack can be taken: the test says so.
 func TestSelfWithoutStacks(t *testing.T) {
-	whole := ownImage
-	t.Cleanup(func() { ownImage = whole })
-	f, err := elf.NewFile(bytes.NewReader(whole))
+	f, err := elf.NewFile(bytes.NewReader(program.Image))
 	require.NoError(t, err)
-	ownImage = slices.Clone(whole)
+	image := slices.Clone(program.Image)
 	tables := f.Section(".eh_frame")
-	clear(ownImage[tables.Offset : tables.Offset+tables.Size])
-	r, err := TestAttach(nil)
+	clear(image[tables.Offset : tables.Offset+tables.Size])
+	r, err := run(nil, image)
 	require.NoError(t, err)
 	require.Equal(t, r.Calls, r.Hits)
 	require.ErrorIs(t, r.Native, errNoStacks)
@@ -52,8 +57,7 @@ func TestSelfWithoutStacks(t *testing.T) {
 
 // TestSelfUnsafeReturns: where return probes are not placed, the rest is tested.
 func TestSelfUnsafeReturns(t *testing.T) {
-	pretend(t, trialKilled)
-	r, err := TestAttach(nil)
+	r, err := Run(&tracer.Options{ReturnTrial: returnprobe.Killed})
 	require.NoError(t, err)
 	require.NoError(t, r.Native)
 	require.False(t, r.Driver)
@@ -66,7 +70,7 @@ func TestSelfWithoutPython(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := exec.LookPath("python3")
 	require.Error(t, err)
-	r, err := TestAttach(nil)
+	r, err := Run(nil)
 	require.NoError(t, err)
 	require.NoError(t, r.Native)
 	require.NoError(t, r.Python)
@@ -109,11 +113,7 @@ func TestCompareStack(t *testing.T) {
 
 // TestStackNotRecorded: it is said why.
 func TestStackNotRecorded(t *testing.T) {
-	s := newSession(nil)
-	defer s.Close()
-	tr := &Tracer{Session: s, stacks: newStackTable(DefaultStacks)}
-	s.watchStacks(&event.Event{Kind: event.KindAlloc}, event.StatusNoScratch)
-	err := tr.compareStack(0, []uint64{1, 2}, true)
+	err := compareStackOf(withoutStacks{}, 0, []uint64{1, 2}, true)
 	require.ErrorIs(t, err, errNoStacks)
 	require.ErrorContains(t, err, "one of 2 frames was not recorded: no scratch")
 }
@@ -139,4 +139,61 @@ func TestComparePythonFrames(t *testing.T) {
 			require.ErrorContains(t, err, c.says, name)
 		}
 	}
+}
+
+// withoutStacks has none, for want of memory for walks.
+type withoutStacks struct{}
+
+func (withoutStacks) Stack(event.StackID) *event.Stack { return nil }
+
+func (withoutStacks) Stackless() (event.StackStatus, bool) { return event.StatusNoScratch, true }
+
+// TestSelfRights: which capabilities each way of attaching takes, as docs/privileges.md says. We run ourselves as nobody.
+func TestSelfRights(t *testing.T) {
+	if how := os.Getenv(childTest); how != "" {
+		_, err := Run(&tracer.Options{PerfUprobes: how == "perf"})
+		fmt.Println("attach:", err)
+		return
+	}
+	for _, c := range []struct{ how, rights, want string }{
+		{"multi", "+bpf,+perfmon", "attach: <nil>"},
+		{"multi", "+bpf", "operation not permitted"},
+		{"multi", "+perfmon", "operation not permitted"},
+		{"perf", "+bpf,+perfmon", "permission denied"},
+		{"perf", "+sys_admin", "attach: <nil>"},
+	} {
+		require.Contains(t, runAsNobody(t, t.Name(), c.how, c.rights), c.want, "%s with %s", c.how, c.rights)
+	}
+}
+
+// childTest says to a test that it runs in a process of its own, and how.
+const childTest = "GPUTRACE_TEST_CHILD"
+
+// runAsNobody runs a test of ours in a process with these capabilities only, and gives what it prints.
+func runAsNobody(t *testing.T, test, how, rights string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gputrace-tracer-") // below t.TempDir another user may not even look
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	program := filepath.Join(dir, "test")
+	require.NoError(t, exec.Command("cp", os.Args[0], program).Run())
+	cmd := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,"+rights, "--ambient-caps=-all,"+rights,
+		program, "-test.run", "^"+test+"$")
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), childTest+"="+how)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+// TestMemoryRights: memory is read in place with no more rights than tracing takes.
+func TestMemoryRights(t *testing.T) {
+	if os.Getenv(childTest) != "" {
+		r, err := Run(&tracer.Options{Memory: directmap.InPlace})
+		require.NoError(t, err)
+		fmt.Println("memory:", r.Memory.Source)
+		return
+	}
+	require.Contains(t, runAsNobody(t, t.Name(), "yes", "+bpf,+perfmon"), "memory: a page fault of our own")
 }

@@ -2,7 +2,9 @@
 
 //go:build linux && amd64
 
-package tracer
+// Package feature knows what tracing uses of the kernel, and asks whether this kernel has it. It explains; what decides is whether the
+// programs load.
+package feature
 
 import (
 	"errors"
@@ -17,23 +19,13 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
-	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
-// ErrNoFeature: the kernel was asked, and does not have it.
-var ErrNoFeature = errors.New("this kernel does not have it")
+// ErrMissing: the kernel was asked, and does not have it.
+var ErrMissing = errors.New("this kernel does not have it")
 
-// ErrNotLoaded: the kernel does not take the programs, or they may not be loaded. Only loading them can tell: a kernel can have all that
-// they use and refuse them all the same, and one that lacks something may have been given it by its distribution.
-var ErrNotLoaded = errors.New("the kernel side could not be loaded")
-
-// loadError marks an error as ErrNotLoaded; its text is that of the cause.
-type loadError struct{ error }
-
-func (e *loadError) Is(target error) bool { return target == ErrNotLoaded }
-func (e *loadError) Unwrap() error        { return e.error }
-
-// Refusal says in one sentence why a kernel did not take the programs, of an error that is ErrNotLoaded: what it lacks, where it
+// Refusal says in one sentence why a kernel did not take the programs, of an error that is tracer.ErrNotLoaded: what it lacks, where it
 // lacks something, and what it said.
 func Refusal(err error) string {
 	release := "this kernel"
@@ -42,8 +34,8 @@ func Refusal(err error) string {
 		release = "Linux " + unix.ByteSliceToString(u.Release[:])
 	}
 	var missing []string
-	for i := range Features {
-		if f := &Features[i]; f.Without == "" && errors.Is(f.Probe(), ErrNoFeature) {
+	for i := range All {
+		if f := &All[i]; f.Without == "" && errors.Is(f.Probe(), ErrMissing) {
 			missing = append(missing, fmt.Sprintf("%s (since %s)", f.Name, f.Version))
 		}
 	}
@@ -54,7 +46,7 @@ func Refusal(err error) string {
 	return fmt.Sprintf("%s has all that the programs use, and refuses them: %s", release, cause)
 }
 
-// Feature is something that tracing uses of the kernel. It explains; what decides is whether the programs load.
+// Feature is something that tracing uses of the kernel.
 type Feature struct {
 	Name    string
 	Version string // of Linux that has it first, for people
@@ -62,13 +54,13 @@ type Feature struct {
 	probe   func() error
 }
 
-// Probe asks the kernel. nil: it has the feature; ErrNoFeature: it does not; any other error: that is not known, such as for
+// Probe asks the kernel. nil: it has the feature; ErrMissing: it does not; any other error: that is not known, such as for
 // want of the right to ask. Answers are kept for as long as gputrace runs.
 func (f *Feature) Probe() error {
-	readVersion()
+	ReadVersion()
 	err := f.probe()
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		return fmt.Errorf("%w: %w", ErrNoFeature, err)
+		return fmt.Errorf("%w: %w", ErrMissing, err)
 	}
 	return err
 }
@@ -79,9 +71,9 @@ const KernelTypes = "BTF of the kernel"
 // UprobeMulti is the name of the feature without which tracing takes CAP_SYS_ADMIN.
 const UprobeMulti = "uprobe_multi links"
 
-// Features are those that the compiled programs use. Versions are those of bpf-helpers(7) and of the commits that bring the map
+// All are the features that the compiled programs use. Versions are those of bpf-helpers(7) and of the commits that bring the map
 // and link types.
-var Features = []Feature{
+var All = []Feature{
 	{Name: KernelTypes, Version: "5.4", probe: kernelTypes},
 	{Name: "ring buffer", Version: "5.8", probe: mapType(ebpf.RingBuf)},
 	{Name: "bpf_probe_read_user", Version: "5.5", probe: helper(asm.FnProbeReadUser)},
@@ -124,12 +116,18 @@ func kernelTypes() error {
 
 // readsInPlace also says no where the kernel has the means but its memory cannot be found.
 func readsInPlace() error {
-	_, err := findDirectMap()
+	_, err := directmap.Find()
 	var refused *ebpf.VerifierError
-	if errors.Is(err, errNoDirectMap) || errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w: %w", ErrNoFeature, err)
+	if errors.Is(err, directmap.ErrNotFound) || errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: %w", ErrMissing, err)
 	}
 	return err
+}
+
+// HasUprobeMulti asks the kernel once for links to many uprobes (6.6).
+func HasUprobeMulti() bool {
+	ReadVersion()
+	return features.HaveBPFLinkUprobeMulti() == nil
 }
 
 // SystemCall is a call of the kernel that tracing makes, and that a filter can forbid.
@@ -154,7 +152,7 @@ func SystemCalls() []SystemCall {
 	bad := ^uintptr(0)
 	return []SystemCall{
 		{Name: "bpf", Err: raw(unix.SYS_BPF, 1<<30)},
-		{Name: "perf_event_open", Err: raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad), Unused: haveUprobeMulti()},
+		{Name: "perf_event_open", Err: raw(unix.SYS_PERF_EVENT_OPEN, 0, 0, bad, bad), Unused: HasUprobeMulti()},
 		{Name: "process_vm_readv", Err: raw(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
 		{Name: "pidfd_open", Err: raw(unix.SYS_PIDFD_OPEN, bad)},
 		{Name: "openat2", Err: raw(unix.SYS_OPENAT2, bad)},
@@ -163,19 +161,3 @@ func SystemCalls() []SystemCall {
 
 // LockedMemory raises the limit of locked memory, which kernels before 5.11 charge BPF memory to. Later ones do not need it.
 func LockedMemory() error { return rlimit.RemoveMemlock() }
-
-// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of the default size, bytes. Unwind rows
-// come to it: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
-func KernelMemory() (uint64, error) {
-	spec, err := bpf.LoadTrace()
-	if err != nil {
-		return 0, fmt.Errorf("read the compiled programs: %w", err)
-	}
-	n := uint64(defaultRing)
-	for _, m := range spec.Maps {
-		if m.Type == ebpf.Array {
-			n += uint64(m.MaxEntries) * uint64(m.ValueSize)
-		}
-	}
-	return n, nil
-}

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package directmap
 
 import (
 	"bufio"
@@ -23,15 +23,15 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 )
 
-// teller is a way to ask the kernel where its direct map begins. None of them tries addresses.
-type teller struct {
-	name string // what tells, for people
+// source is a way to ask the kernel where its direct map begins. None of them tries addresses.
+type source struct {
+	name string // for people
 	ask  func(mask uint64) (base uint64, err error)
 }
 
-// tellers are asked in this order. The first takes CAP_SYS_RAWIO, the second CAP_SYSLOG and a kernel that lists its variables, the
+// sources are asked in this order. The first takes CAP_SYS_RAWIO, the second CAP_SYSLOG and a kernel that lists its variables, the
 // last no more than tracing does.
-var tellers = []teller{
+var sources = []source{
 	{"the headers of /proc/kcore", func(uint64) (uint64, error) { return baseByCore("/proc/kcore") }},
 	{"page_offset_base", func(uint64) (uint64, error) { return baseByVariable() }},
 	{"a page fault of our own", baseByFault},

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package directmap
 
 import (
 	"bytes"
@@ -151,16 +151,16 @@ func TestReadVariable(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestTellers: whoever tells where the direct map is on this machine is right, and at least one does, without the rights of root's.
-func TestTellers(t *testing.T) {
-	found, err := findDirectMap()
+// TestSources: whoever tells where the direct map is on this machine is right, and at least one does, without the rights of root's.
+func TestSources(t *testing.T) {
+	found, err := Find()
 	require.NoError(t, err)
 	told := 0
-	for _, teller := range tellers {
-		base, err := teller.ask(found.Mask)
-		t.Logf("%s: %#x %v", teller.name, base, err)
+	for _, source := range sources {
+		base, err := source.ask(found.Mask)
+		t.Logf("%s: %#x %v", source.name, base, err)
 		if err == nil {
-			require.Equal(t, found.Base, base, teller.name)
+			require.Equal(t, found.Base, base, source.name)
 			told++
 		}
 	}
@@ -230,33 +230,33 @@ func TestBaseOfTable(t *testing.T) {
 func TestAskTellers(t *testing.T) {
 	const mask = 1<<46 - 4096
 	known := place{tables: aBase + 5<<30 + 0x3000, end: 8 << 30}
-	say := func(base uint64) teller {
-		return teller{"someone", func(uint64) (uint64, error) { return base, nil }}
+	say := func(base uint64) source {
+		return source{"someone", func(uint64) (uint64, error) { return base, nil }}
 	}
-	silent := teller{"nobody", func(uint64) (uint64, error) { return 0, errors.New("says nothing") }}
+	silent := source{"nobody", func(uint64) (uint64, error) { return 0, errors.New("says nothing") }}
 	for name, c := range map[string]struct {
-		tellers []teller
+		sources []source
 		tried   []uint64
 		err     string
 	}{
-		"the first":          {[]teller{say(aBase), say(aBase - mapStep)}, []uint64{aBase}, ""},
-		"the second":         {[]teller{silent, say(aBase)}, []uint64{aBase}, ""},
-		"not proved":         {[]teller{say(aBase - mapStep), say(aBase)}, []uint64{aBase - mapStep, aBase}, ""},
-		"nobody":             {[]teller{silent}, nil, "nobody: says nothing"},
-		"none":               {nil, nil, errNoDirectMap.Error()},
-		"all reasons":        {[]teller{silent, say(aBase + mapStep)}, []uint64{aBase + mapStep}, "says nothing; someone: 0xffff9c2f80000000 is not where it is"},
-		"above the tables":   {[]teller{say(aBase + 6<<30)}, nil, "cannot be where it begins with page tables"},
-		"too far below":      {[]teller{say(aBase - 3<<30)}, nil, "cannot be where it begins with page tables"},
-		"the lowest":         {[]teller{say(aBase - 2<<30)}, []uint64{aBase - 2<<30}, "is not where it is"},
-		"not aligned":        {[]teller{say(aBase + 4096)}, nil, "cannot be where it begins"},
-		"below the lowest":   {[]teller{say(lowestMap4 - mapStep)}, nil, "cannot be where it begins"},
-		"zero":               {[]teller{say(0)}, nil, "cannot be where it begins"},
-		"in the text":        {[]teller{say(0xffffffff80000000)}, nil, "cannot be where it begins"},
-		"five levels' place": {[]teller{say(lowestMap5)}, nil, "cannot be where it begins"},
+		"the first":          {[]source{say(aBase), say(aBase - mapStep)}, []uint64{aBase}, ""},
+		"the second":         {[]source{silent, say(aBase)}, []uint64{aBase}, ""},
+		"not proved":         {[]source{say(aBase - mapStep), say(aBase)}, []uint64{aBase - mapStep, aBase}, ""},
+		"nobody":             {[]source{silent}, nil, "nobody: says nothing"},
+		"none":               {nil, nil, ErrNotFound.Error()},
+		"all reasons":        {[]source{silent, say(aBase + mapStep)}, []uint64{aBase + mapStep}, "says nothing; someone: 0xffff9c2f80000000 is not where it is"},
+		"above the tables":   {[]source{say(aBase + 6<<30)}, nil, "cannot be where it begins with page tables"},
+		"too far below":      {[]source{say(aBase - 3<<30)}, nil, "cannot be where it begins with page tables"},
+		"the lowest":         {[]source{say(aBase - 2<<30)}, []uint64{aBase - 2<<30}, "is not where it is"},
+		"not aligned":        {[]source{say(aBase + 4096)}, nil, "cannot be where it begins"},
+		"below the lowest":   {[]source{say(lowestMap4 - mapStep)}, nil, "cannot be where it begins"},
+		"zero":               {[]source{say(0)}, nil, "cannot be where it begins"},
+		"in the text":        {[]source{say(0xffffffff80000000)}, nil, "cannot be where it begins"},
+		"five levels' place": {[]source{say(lowestMap5)}, nil, "cannot be where it begins"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var tried []uint64
-			d, err := askTellers(c.tellers, mask, known, func(d bpf.ProveDirectMap) (bool, error) {
+			d, err := askSources(c.sources, mask, known, func(d bpf.ProveDirectMap) (bool, error) {
 				require.Equal(t, uint32(4), d.Levels)
 				require.Equal(t, uint64(mask), d.Mask)
 				tried = append(tried, d.Base)
@@ -264,18 +264,18 @@ func TestAskTellers(t *testing.T) {
 			})
 			require.Equal(t, c.tried, tried)
 			if c.err != "" {
-				require.ErrorIs(t, err, errNoDirectMap)
+				require.ErrorIs(t, err, ErrNotFound)
 				require.ErrorContains(t, err, c.err)
 				return
 			}
 			require.NoError(t, err)
 			require.Equal(t, uint64(aBase), d.Base)
-			require.Equal(t, "someone", d.told)
+			require.Equal(t, "someone", d.Source)
 		})
 	}
-	_, err := askTellers([]teller{say(aBase)}, mask, known, func(bpf.ProveDirectMap) (bool, error) { return false, errors.New("cannot be run") })
+	_, err := askSources([]source{say(aBase)}, mask, known, func(bpf.ProveDirectMap) (bool, error) { return false, errors.New("cannot be run") })
 	require.ErrorContains(t, err, "cannot be run")
-	d, err := askTellers([]teller{say(lowestMap5)}, mask, place{lowestMap5 + 4096, 8 << 30}, func(bpf.ProveDirectMap) (bool, error) { return true, nil })
+	d, err := askSources([]source{say(lowestMap5)}, mask, place{lowestMap5 + 4096, 8 << 30}, func(bpf.ProveDirectMap) (bool, error) { return true, nil })
 	require.NoError(t, err)
 	require.Equal(t, uint32(5), d.Levels)
 }

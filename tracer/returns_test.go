@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package tracer
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/returnprobe"
+	"github.com/gputrace/gputrace/tracer/selftest/program"
+)
+
+// TestUnsafeReturns traces programs on a kernel that would kill those with a filter: those without are traced in full, PyTorch's
+// layer is traced in any case, and a program of which nothing is left is refused, with nothing attached to it.
+func TestUnsafeReturns(t *testing.T) {
+	for name, c := range map[string]struct {
+		library        string
+		filtered, job  bool
+		probes, events int
+		warned         bool
+	}{
+		"driver, no filter":       {program.Driver, false, false, 2, 2, false},
+		"driver, filter":          {program.Driver, true, false, 0, 0, false},
+		"driver, no filter, job":  {program.Driver, false, true, 0, 0, true},
+		"PyTorch, filter":         {program.Torch, true, false, 1, 2, false},
+		"PyTorch, no filter, job": {program.Torch, false, true, 1, 2, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, p := startOwnAs(t, c.library, c.filtered)
+			s, tr, err := startEither(t, p, c.job)
+			if c.probes == 0 {
+				require.ErrorIs(t, err, ErrUnsafeReturns)
+				if s != nil {
+					require.Empty(t, s.probes.links)
+				}
+				require.NoError(t, o.Step(1))
+				return
+			}
+			require.NoError(t, err)
+			require.Len(t, tr.Found().Probes, c.probes)
+			require.NoError(t, o.Step(1))
+			events, err := readAll(tr.Session)
+			require.NoError(t, err)
+			require.Len(t, events, c.events)
+			require.Empty(t, tr.Warnings())
+		})
+	}
+}
+
+// startEither traces a process alone, or as one of a job.
+func startEither(t *testing.T, p *process.Process, job bool) (*Session, *Tracer, error) {
+	t.Helper()
+	if !job {
+		tr, err := Start(p, &Options{ReturnTrial: returnprobe.Killed})
+		if err != nil {
+			return nil, nil, err
+		}
+		t.Cleanup(func() { require.NoError(t, tr.Close()) })
+		return tr.Session, tr, nil
+	}
+	s, err := Open(&Options{Job: true, ReturnTrial: returnprobe.Killed})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	tr, err := s.Add(p)
+	return s, tr, err
+}
+
+// TestSafeProbes: what goes without a return stays, and it is said once what does not.
+func TestSafeProbes(t *testing.T) {
+	s := newSession(&Options{Job: true})
+	defer s.Close()
+	probes := []*Probe{probeOf(t, "reportMemoryUsageToProfiler"), probeOf(t, "cuMemAlloc_v2"), probeOf(t, "cuMemFree_v2")}
+	s.options.ReturnTrial = returnprobe.Killed
+	require.Equal(t, probes[:1], s.safeProbes(probes))
+	require.Len(t, s.safeProbes(probes), 1)
+	warnings := s.Warnings()
+	require.Len(t, warnings, 1)
+	require.ErrorContains(t, warnings[0], "are not traced, PyTorch's blocks are")
+	require.ErrorContains(t, warnings[0], "seccomp=unconfined")
+	s.options.ReturnTrial = returnprobe.Survived
+	require.Equal(t, probes, s.safeProbes(probes))
+	require.Empty(t, s.Warnings())
+}
+
+// startOwnAs starts the program under the name of a library.
+func startOwnAs(t *testing.T, name string, filtered bool) (*program.Program, *process.Process) {
+	t.Helper()
+	dir, err := program.Place(program.Image, name)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	args := []string{"filtered"}
+	if !filtered {
+		args = nil
+	}
+	o, err := program.Start(filepath.Join(dir, name), args...)
+	require.NoError(t, err)
+	t.Cleanup(o.Close)
+	require.NoError(t, o.Step(1))
+	p, err := process.Open(o.PID())
+	require.NoError(t, err)
+	return o, p
+}
+
+// readAll reads what is in the ring.
+func readAll(s *Session) ([]event.Event, error) {
+	var out []event.Event
+	buf := make([]event.Event, 0, 256)
+	for {
+		var err error
+		if buf, err = s.Read(buf[:0]); err != nil {
+			return out, err
+		}
+		out = append(out, buf...)
+		if s.Emptied() {
+			return out, nil
+		}
+	}
+}
+
+func probeOf(t *testing.T, label string) *Probe {
+	t.Helper()
+	i := slices.IndexFunc(hook.Rows, func(r hook.Row) bool { return r.Label() == label })
+	require.GreaterOrEqual(t, i, 0, label)
+	return &Probe{Library: hook.Rows[i].Library, File: "/x", Symbol: label, row: &hook.Rows[i]}
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+// Package program runs a program of gputrace's own whose stacks are known (image/program.S), under the names of libraries that are traced.
+package program
+
+import (
+	"bytes"
+	"debug/elf"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:generate gcc -shared -nostdlib -Wl,-Bsymbolic,-z,noseparate-code,-z,norelro,--hash-style=sysv,--build-id=none,-e,_start -o image/program.elf image/program.S
+//go:generate chmod 644 image/program.elf
+
+// Image is a program whose stacks are known, see image/program.S. It is not ours to be traced: Go's programs have no unwind tables as
+// other programs have them.
+//
+//go:embed image/program.elf
+var Image []byte
+
+// The names under which it is found by the hook table.
+const (
+	Torch  = "libc10.so"
+	Driver = "libcuda.so.1"
+)
+
+// Kinds of calls that the program makes at each step.
+const (
+	Report = iota
+	ReportFree
+	Allocate
+	Free
+)
+
+// Timeout is how long a step of a program of our own may take: it takes microseconds.
+const Timeout = 5 * time.Second
+
+// ErrEnded: a program of our own was ended by a signal.
+var ErrEnded = errors.New("it was ended by a signal")
+
+// Program is one that runs.
+type Program struct {
+	cmd *exec.Cmd
+	In  io.WriteCloser // its standard input
+	Out *os.File       // its standard output
+}
+
+// PID is its number.
+func (o *Program) PID() int { return o.cmd.Process.Pid }
+
+// Path is its file.
+func (o *Program) Path() string { return o.cmd.Path }
+
+// Place writes an image to a new folder, under each of the names. The caller removes the folder.
+func Place(image []byte, names ...string) (dir string, err error) {
+	var errs []error
+	for _, parent := range []string{os.TempDir(), "/dev/shm", "/run"} {
+		if dir, err = placeIn(parent, image, names); err == nil {
+			return dir, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("find a folder for a program of our own: %w", errors.Join(errs...))
+}
+
+func placeIn(parent string, image []byte, names []string) (string, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(parent, &fs); err != nil {
+		return "", fmt.Errorf("%s: %w", parent, err)
+	}
+	if fs.Flags&unix.ST_NOEXEC != 0 {
+		return "", fmt.Errorf("%s: is mounted noexec", parent)
+	}
+	dir, err := os.MkdirTemp(parent, "gputrace-self-")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(dir, name), image, 0o755); err != nil {
+			_ = os.RemoveAll(dir) // the first error counts
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// Start runs a program that answers commands.
+func Start(path string, args ...string) (*Program, error) {
+	o := &Program{cmd: exec.Command(path, args...)}
+	var err error
+	if o.In, err = o.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := o.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	o.Out = out.(*os.File) // os/exec makes it with os.Pipe
+	if err := o.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start a program of our own: %w", err)
+	}
+	return o, nil
+}
+
+// Step has it make its calls from so many frames, and waits until they are made. ErrEnded: the program did not survive it.
+func (o *Program) Step(frames byte) error {
+	if _, err := o.In.Write([]byte{frames}); err != nil {
+		return o.exitReason(err)
+	}
+	_ = o.Out.SetReadDeadline(time.Now().Add(Timeout)) // a pipe has deadlines
+	if _, err := io.ReadFull(o.Out, make([]byte, 1)); err != nil {
+		return o.exitReason(err)
+	}
+	return nil
+}
+
+// exitReason finds out why the program does not answer.
+func (o *Program) exitReason(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("a program of our own does not answer: %w", err)
+	}
+	_ = o.In.Close()
+	var exit *exec.ExitError
+	if werr := o.cmd.Wait(); errors.As(werr, &exit) && !exit.Exited() {
+		return fmt.Errorf("a program of our own: %w: %s", ErrEnded, exit)
+	}
+	return fmt.Errorf("a program of our own does not answer: %w", err)
+}
+
+// Close ends the program.
+func (o *Program) Close() {
+	_ = o.In.Close()
+	_ = o.cmd.Process.Kill() // it has ended by itself, mostly
+	_ = o.cmd.Wait()
+}
+
+// Code is where things are in the image.
+type Code struct {
+	file    *elf.File
+	Address map[string]uint64 // of symbols, link-time addresses
+}
+
+// ReadCode finds them.
+func ReadCode() (*Code, error) {
+	f, err := elf.NewFile(bytes.NewReader(Image))
+	if err != nil {
+		return nil, fmt.Errorf("read the program of our own: %w", err)
+	}
+	symbols, err := f.Symbols()
+	if err != nil {
+		return nil, fmt.Errorf("read the program of our own: %w", err)
+	}
+	c := &Code{f, map[string]uint64{}}
+	for _, s := range symbols {
+		c.Address[s.Name] = s.Value
+	}
+	return c, nil
+}
+
+// Offset is where in the file a symbol's code is.
+func (c *Code) Offset(symbol string) uint64 {
+	at := c.Address[symbol]
+	for _, p := range c.file.Progs {
+		if p.Type == elf.PT_LOAD && p.Vaddr <= at && at < p.Vaddr+p.Filesz {
+			return at - p.Vaddr + p.Off
+		}
+	}
+	return 0
+}
+
+// inTurn are the functions that a step goes through, from the root on.
+var inTurn = []string{"plain", "pointer", "saves"}
+
+// Stack are the addresses of the frames of a call, from the leaf on, up to the function that was asked to step: the function that is
+// called, and return addresses.
+func (c *Code) Stack(kind int, frames byte) []uint64 {
+	leaf := []string{"report", "report", "allocate", "free"}[kind]
+	out := []uint64{c.Address[leaf], c.Address[fmt.Sprintf("returns_%d", kind)]}
+	for i := int(frames); i >= 0; i-- {
+		out = append(out, c.Address["returns_"+inTurn[i%len(inTurn)]])
+	}
+	return append(out, c.Address["returns_step"])
+}
