@@ -46,29 +46,32 @@ var mayImport = map[string][]string{
 	"tracer/hook":              {"event"},
 	"tracer/directmap":         {"bpf"},
 	"tracer/feature":           {"bpf", "tracer/directmap"},
+	"tracer/kernel":            {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/hook", "tracer/mapped", "unwind"},
 	"tracer/mapped":            {"event", "inspect", "process", "symbolize", "unwind"},
 	"tracer/returnprobe":       {"tracer/feature", "tracer/selftest/program"},
 	"tracer/selftest":          {"event", "process", "tracer", "tracer/directmap", "tracer/selftest/program"},
 	"tracer/selftest/program":  {},
-	"tracer":                   {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/mapped", "tracer/returnprobe", "unwind"},
-	"doctor":                   {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/"},
-	"darwin":                   {"event", "process"},
-	"recording":                {"event"},
-	"recording/":               {"event", "process/words", "recording"},
-	"heap":                     {"event"},
-	"analysis/stacks":          {"event", "process/words"},
-	"analysis/view":            {"analysis/stacks", "event", "heap", "process/words"},
-	"analysis/pagemodel":       {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/holders":         {"analysis/view", "event", "heap", "inspect", "inspect/holders"},
-	"analysis/allocator":       {"analysis/stacks", "analysis/view", "event", "heap", "inspect"},
-	"analysis/steps":           {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/leaks":           {"analysis/stacks", "analysis/steps", "analysis/view", "event", "heap"},
-	"analysis/balance":         {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "heap"},
-	"internal/exit":            {},
-	"internal/progress":        {"export", "export/table", "internal/output", "process/words"},
-	"internal/terminaltest":    {}, // for tests
-	"internal/cli":             {"event", "internal/exit"},
-	"internal/output":          {"internal/exit"}, // files and folders of results, whatever is in them
+	"tracer": {
+		"bpf", "cpython", "event", "inspect", "process", "symbolize", "unwind", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/kernel", "tracer/mapped", "tracer/returnprobe",
+	},
+	"doctor":                {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/"},
+	"darwin":                {"event", "process"},
+	"recording":             {"event"},
+	"recording/":            {"event", "process/words", "recording"},
+	"heap":                  {"event"},
+	"analysis/stacks":       {"event", "process/words"},
+	"analysis/view":         {"analysis/stacks", "event", "heap", "process/words"},
+	"analysis/pagemodel":    {"analysis/stacks", "analysis/view", "event", "heap"},
+	"analysis/holders":      {"analysis/view", "event", "heap", "inspect", "inspect/holders"},
+	"analysis/allocator":    {"analysis/stacks", "analysis/view", "event", "heap", "inspect"},
+	"analysis/steps":        {"analysis/stacks", "analysis/view", "event", "heap"},
+	"analysis/leaks":        {"analysis/stacks", "analysis/steps", "analysis/view", "event", "heap"},
+	"analysis/balance":      {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "heap"},
+	"internal/exit":         {},
+	"internal/progress":     {"export", "export/table", "internal/output", "process/words"},
+	"internal/terminaltest": {}, // for tests
+	"internal/cli":          {"event", "internal/exit"},
+	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {
 		"analysis/", "event", "export", "export/pprof", "export/table", "heap", "inspect", "inspect/nvml", "inspect/holders", "internal/output",
@@ -90,7 +93,7 @@ var restricted = []struct {
 	why  string
 }{
 	// cmd/gputrace and doctor recognise the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "bpf/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/returnprobe", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
+	{"github.com/cilium/ebpf", []string{"bpf", "bpf/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/kernel", "tracer/returnprobe", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
 	{"SYS_BPF", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},

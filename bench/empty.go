@@ -11,13 +11,12 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-
-	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/kernel"
 )
 
 // emptyProbe puts a program that does nothing where the tracer puts its own: what is left is the price of the trap. It
 // uses the same kind of link as the tracer.
-func emptyProbe(pid int, multi bool, p *tracer.Probe) (off func() error, err error) {
+func emptyProbe(pid int, multi bool, p *kernel.Probe) (off func() error, err error) {
 	spec := &ebpf.ProgramSpec{
 		Name: "bench_empty", Type: ebpf.Kprobe, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
@@ -42,7 +41,7 @@ func emptyProbe(pid int, multi bool, p *tracer.Probe) (off func() error, err err
 	return func() error { return errors.Join(l.Close(), prog.Close()) }, nil
 }
 
-func attachEmpty(ex *link.Executable, prog *ebpf.Program, pid int, multi bool, p *tracer.Probe) (link.Link, error) {
+func attachEmpty(ex *link.Executable, prog *ebpf.Program, pid int, multi bool, p *kernel.Probe) (link.Link, error) {
 	if !multi {
 		return ex.Uprobe(p.Symbol, prog, &link.UprobeOptions{Offset: p.Offset, PID: pid})
 	}

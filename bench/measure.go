@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/kernel"
 )
 
 // workload is a program to measure.
@@ -70,7 +71,7 @@ type result struct {
 	workload *workload
 	rounds   []map[string]figure // by name of the mode
 	found    *tracer.Found
-	probe    *tracer.Probe
+	probe    *kernel.Probe
 	load     load
 	clocks   []clocked
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/kernel"
 )
 
 // mode is one way to run a job.
@@ -60,7 +61,7 @@ type subject struct {
 	env   *environment
 	job   *job
 	found *tracer.Found
-	probe *tracer.Probe // of the allocator's report
+	probe *kernel.Probe // of the allocator's report
 	load  load          // of the last trace
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
@@ -28,7 +29,7 @@ type Found struct {
 	PyTorch    string // "2.15.0"; empty: not found
 	CUDA       string // that PyTorch was built for; empty: not known
 	Driver     string // version in the driver library's name; empty: not known
-	Probes     []*Probe
+	Probes     []*kernel.Probe
 	Empty      []string // files of the hook table's libraries that define none of its functions
 	Libraries  int      // files with code
 	Rows       int      // unwind rows
@@ -70,8 +71,8 @@ func Hookable(file string) bool {
 }
 
 // discover lists the probes of all mapped files.
-func (t *Tracer) discover() ([]*Probe, error) {
-	var out []*Probe
+func (t *Tracer) discover() ([]*kernel.Probe, error) {
+	var out []*kernel.Probe
 	var empty []string
 	var unread error // the last file that could not be read
 	for i := range t.regions {
@@ -79,7 +80,7 @@ func (t *Tracer) discover() ([]*Probe, error) {
 		if !Hookable(r.Path) {
 			continue
 		}
-		probes := findProbes(r, openMapped(t.target, &r.Mapping))
+		probes := kernel.FindProbes(r, kernel.OpenMapped(t.target, &r.Mapping))
 		if len(probes) == 0 && !slices.Contains(empty, r.Path) {
 			empty = append(empty, r.Path)
 			unread = cmp.Or(r.File.Err, unread)
@@ -114,8 +115,8 @@ func wanted(files []string) string {
 
 func (t *Tracer) describe(took time.Duration) Found {
 	f := t.found
-	f.Took, f.Multi, f.Probes = took, t.kernel.multi, t.mine
-	f.Rows, f.Cached = int(t.rows.used), t.objects.Cached
+	f.Took, f.Multi, f.Probes = took, t.kernel.Multi, t.mine
+	f.Rows, f.Cached = int(t.rows.Used), t.objects.Cached
 	if t.python != nil {
 		f.Python = t.python.Version.String()
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
@@ -31,25 +32,25 @@ func (s *Session) HookFile(path string) error {
 	if isLinker(path) {
 		return s.watchLinkerIn(&r, open)
 	}
-	return s.hook(findProbes(&r, open))
+	return s.hook(kernel.FindProbes(&r, open))
 }
 
 // hook places probes, each in its file for all that is traced. Those that are there already are left as they are.
-func (s *Session) hook(probes []*Probe) error {
-	fresh, err := s.probes.add(s.safeProbes(probes))
+func (s *Session) hook(probes []*kernel.Probe) error {
+	fresh, err := s.probes.Add(s.safeProbes(probes))
 	if err != nil {
 		s.warn(err)
 	}
-	if err := s.kernel.setHooks(&s.probes.table); err != nil {
+	if err := s.kernel.SetHooks(&s.probes.Table); err != nil {
 		return err
 	}
-	failed, err := s.probes.attach(s.kernel, s.scope(), fresh)
+	failed, err := s.probes.Attach(s.kernel, s.scope(), fresh)
 	for _, f := range failed {
 		s.warn(f)
 	}
-	s.probes.set(fresh, true)
+	s.probes.Set(fresh, true)
 	if err != nil {
 		return err
 	}
-	return s.kernel.setHooks(&s.probes.table)
+	return s.kernel.SetHooks(&s.probes.Table)
 }

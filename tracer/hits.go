@@ -8,6 +8,7 @@ import (
 	"path"
 
 	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/tracer/kernel"
 )
 
 // Hits is what became of the runs of one probe. Runs == Emitted + all of Quiet + all of Dropped once the probes are
@@ -54,15 +55,15 @@ var droppedOutcomes = map[bpf.TraceOutcome]string{
 // Hits reads the counters of every probe.
 func (s *Session) Hits() ([]Hits, error) {
 	var out []Hits
-	for _, p := range s.probes.probes {
+	for _, p := range s.probes.All {
 		name := path.Base(p.File) + " " + p.Label()
 		rows := []string{name}
-		if p.returns() {
+		if p.Returns() {
 			rows = append(rows, name+" return")
 		}
 		for i, name := range rows {
-			row := p.index + uint32(i)
-			counted, err := s.kernel.stats(row)
+			row := p.Index + uint32(i)
+			counted, err := s.kernel.Stats(row)
 			if err != nil {
 				return nil, err
 			}
@@ -91,7 +92,7 @@ func hitsOf(name string, r *bpf.TraceHookStats, received uint64) Hits {
 // Lost is the number of events lost so far, over all probes. It is asked for at every read: call it from the goroutine that
 // reads.
 func (s *Session) Lost() uint64 {
-	if c, err := s.kernel.counters(); err == nil {
+	if c, err := s.kernel.Counters(); err == nil {
 		s.lost = c.EventsLost
 	}
 	return s.lost
@@ -113,3 +114,15 @@ func (t *Tracer) countLost() losses {
 
 // StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.
 func (t *Tracer) StacksOverLimit() uint64 { return t.stacks.over }
+
+// Walks reads the counters.
+func (s *Session) Walks() (w kernel.Walks, err error) { return s.probes.Walks(s.kernel) }
+
+// warnLimits says which limits of the kernel side were reached.
+func (s *Session) warnLimits() {
+	reached, err := s.probes.Limits(s.kernel)
+	if err != nil {
+		s.warn(err)
+	}
+	s.warnings = append(s.warnings, reached...)
+}

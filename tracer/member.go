@@ -5,22 +5,21 @@
 package tracer
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // userPlaces are those of the kernel's table that are for processes which user space adds (claim_place in bpf/process.h).
-const userPlaces = maxTraced / 2
+const userPlaces = kernel.MaxTraced / 2
 
 // lookEvery is how often processes that have used nothing to trace are looked at: what they load is announced by their dynamic
 // linker, if it is one that is known.
@@ -40,10 +39,8 @@ const lookEvery = time.Second
 // In new and followed, tracer is nil; in hooked it is not. A program that ended keeps its Tracer, for those who read its last events, but
 // no member has it any more.
 type member struct {
-	pid    uint32
+	kernel.Place
 	name   string           // of its program; empty: not known
-	index  uint32           // in the kernel's tables
-	info   uint32           // the unwind info that it goes by
 	told   bool             // user space added it; else the kernel found it
 	root   bool             // the user named it
 	execed bool             // it may have mapped anything
@@ -68,8 +65,8 @@ func (m *member) close() {
 type losses struct{ events, stacks uint64 }
 
 // lostNow is what was lost of its present program.
-func (m *member) lostNow(k *kernel) losses {
-	t := k.tracedAt(m.index)
+func (m *member) lostNow(k *kernel.Side) losses {
+	t := k.TracedAt(m.Index)
 	return losses{m.lost.events + t.Lost, m.lost.stacks + t.StacksLost}
 }
 
@@ -147,10 +144,10 @@ func (s *Session) Waiting() int {
 }
 
 // MaxChildren is how many processes that start during the trace can be traced at a time.
-const MaxChildren = maxTraced - userPlaces
+const MaxChildren = kernel.MaxTraced - userPlaces
 
 // ChildrenLost is how many new processes there was no place for: they were not traced.
-func (s *Session) ChildrenLost() uint64 { return s.kernel.counter(s.kernel.objs.ChildrenLost) }
+func (s *Session) ChildrenLost() uint64 { return s.kernel.ChildrenLost() }
 
 // Ended reports whether all processes that were added have ended.
 func (s *Session) Ended() bool {
@@ -198,28 +195,28 @@ func (s *Session) newMember(p *process.Process) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &member{pid: uint32(p.PID), told: true, execed: true, target: p, about: *p.About(), exit: exit}
-	if m.index, err = s.place(); err != nil {
+	m := &member{Place: kernel.Place{PID: uint32(p.PID)}, told: true, execed: true, target: p, about: *p.About(), exit: exit}
+	if m.Index, err = s.freePlace(); err != nil {
 		m.close()
 		return nil, err
 	}
-	s.members[m.pid] = m
+	s.members[m.PID] = m
 	s.awaits = false
 	return m, nil
 }
 
 // follow makes the kernel side trace a process.
 func (s *Session) follow(m *member) error {
-	if err := s.kernel.follow(m, s.options.Children); err != nil {
+	if err := s.kernel.Follow(&m.Place, s.options.Children); err != nil {
 		return err
 	}
 	if !m.target.Alive() { // its number must not become another's
-		return fmt.Errorf("pid %d has ended: %w", m.pid, process.ErrNotExist)
+		return fmt.Errorf("pid %d has ended: %w", m.PID, process.ErrNotExist)
 	}
 	return nil
 }
 
-func (s *Session) place() (uint32, error) {
+func (s *Session) freePlace() (uint32, error) {
 	if len(s.places) == 0 {
 		return 0, fmt.Errorf("more than %d processes at a time", userPlaces)
 	}
@@ -235,11 +232,11 @@ func (s *Session) drop(m *member) {
 		return
 	}
 	if s.kernel != nil {
-		s.kernel.unfollow(m)
+		s.kernel.Unfollow(&m.Place)
 		s.release(m)
 	}
 	m.close()
-	delete(s.members, m.pid)
+	delete(s.members, m.PID)
 }
 
 // knows reports whether a process is traced already.
@@ -247,7 +244,7 @@ func (s *Session) knows(pid uint32) bool {
 	if s.members[pid] != nil {
 		return true
 	}
-	_, ok := s.kernel.findTraced(pid)
+	_, ok := s.kernel.FindTraced(pid)
 	return ok
 }
 
@@ -274,30 +271,6 @@ func (s *Session) addDescendants(p *process.Process) {
 			continue // it has just ended
 		}
 		s.addDescendants(child)
-	}
-}
-
-// recordPID is the process that a record is from.
-func recordPID(raw []byte) (pid uint32, ok bool) {
-	at := 4 // behind the type
-	if isEvent(raw) {
-		at = int(unsafe.Offsetof(bpf.TraceRecordEvent{}.Pid))
-	}
-	if len(raw) < at+4 {
-		return 0, false
-	}
-	return binary.NativeEndian.Uint32(raw[at:]), true
-}
-
-func isEvent(raw []byte) bool {
-	if len(raw) == 0 {
-		return false
-	}
-	switch bpf.TraceRecordType(raw[0]) {
-	case bpf.TraceRecordTypeRECORD_EVENT, bpf.TraceRecordTypeRECORD_CALL, bpf.TraceRecordTypeRECORD_FREE:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -334,11 +307,11 @@ func (s *Session) tracerOf(pid uint32, isEvent bool) *Tracer {
 
 // find looks up a process whose beginning was not reported because the ring was full.
 func (s *Session) find(pid uint32) *member {
-	index, ok := s.kernel.findTraced(pid)
+	index, ok := s.kernel.FindTraced(pid)
 	if !ok {
 		return nil
 	}
-	m := &member{pid: pid, index: index, execed: true}
+	m := &member{Place: kernel.Place{PID: pid, Index: index}, execed: true}
 	s.members[pid] = m
 	return m
 }
@@ -366,14 +339,14 @@ func (s *Session) surface(m *member) {
 	}
 }
 
-// Open looks at the process itself, which may have ended already.
+// open looks at the process itself, which may have ended already.
 func (s *Session) open(m *member) {
 	if m.target != nil {
 		return
 	}
-	p, err := process.Open(int(m.pid))
+	p, err := process.Open(int(m.PID))
 	if err != nil {
-		m.target = process.Ended(int(m.pid))
+		m.target = process.Ended(int(m.PID))
 		return
 	}
 	m.target = p
@@ -448,11 +421,11 @@ const collectEvery = 20 * time.Millisecond
 // collectIfLost looks for processes whose end was not reported, because a record did not fit the ring. What they have sent may still be
 // in it.
 func (s *Session) collectIfLost() {
-	lost := s.kernel.counter(s.kernel.objs.ProcessNewsLost)
+	lost := s.kernel.ProcessNewsLost()
 	if lost == s.newsLost || time.Since(s.collected) < collectEvery {
 		return
 	}
-	all, err := s.kernel.allTraced()
+	all, err := s.kernel.AllTraced()
 	if err != nil {
 		s.warn(err)
 		return
@@ -471,10 +444,10 @@ type placed struct{ index, pid uint32 }
 // sweep ends those that collect has found, now that all that they have sent was read.
 func (s *Session) sweep() {
 	for _, d := range s.dead {
-		if m := s.members[d.pid]; m != nil && m.index == d.index {
+		if m := s.members[d.pid]; m != nil && m.Index == d.index {
 			s.ended(m)
-		} else if s.kernel.tracedAt(d.index).State == uint32(bpf.TraceTracedStateTRACED_ENDED) {
-			s.kernel.free(d.index)
+		} else if s.kernel.TracedAt(d.index).State == uint32(bpf.TraceTracedStateTRACED_ENDED) {
+			s.kernel.Free(d.index)
 		}
 	}
 	s.dead = s.dead[:0]
@@ -490,15 +463,15 @@ func (s *Session) changed(r *bpf.TraceRecordProcess) {
 	case bpf.TraceProcessChangePROCESS_FORKED:
 		s.forked(m, r)
 	case bpf.TraceProcessChangePROCESS_EXECED:
-		if m != nil && m.index == r.Index {
+		if m != nil && m.Index == r.Index {
 			m.name = nameIn(r)
 			s.execed(m)
 		}
 	case bpf.TraceProcessChangePROCESS_ENDED:
-		if m != nil && m.index == r.Index {
+		if m != nil && m.Index == r.Index {
 			s.ended(m)
 		} else if r.Index >= userPlaces {
-			s.kernel.free(r.Index)
+			s.kernel.Free(r.Index)
 		}
 	}
 }
@@ -506,11 +479,11 @@ func (s *Session) changed(r *bpf.TraceRecordProcess) {
 // forked notes a new process. One of the same number has ended.
 func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 	if old != nil && old.told && old.target.Alive() { // we came to it from /proc in the same moment
-		_ = s.kernel.objs.NsPids.Delete(r.Pid)
+		s.kernel.Forget(r.Pid)
 		old.lost = old.lostNow(s.kernel)
-		s.kernel.free(old.index)
-		s.places = append(s.places, old.index)
-		old.index, old.told = r.Index, false
+		s.kernel.Free(old.Index)
+		s.places = append(s.places, old.Index)
+		old.Index, old.told = r.Index, false
 		if old.tracer != nil {
 			old.tracer.unpublished = true
 		}
@@ -519,27 +492,27 @@ func (s *Session) forked(old *member, r *bpf.TraceRecordProcess) {
 	if old != nil {
 		s.ended(old)
 	}
-	m := &member{pid: r.Pid, index: r.Index, name: nameIn(r), info: s.kernel.borrow(r.Index), execed: true}
+	m := &member{Place: kernel.Place{PID: r.Pid, Index: r.Index, Info: s.kernel.Borrow(r.Index)}, name: nameIn(r), execed: true}
 	if p := s.members[r.Parent]; p != nil {
 		m.execed, m.from, m.about = p.execed, p.from, p.about
 		if p.tracer != nil {
 			m.execed, m.from = false, p.tracer
 		}
 	}
-	s.members[m.pid] = m
+	s.members[m.PID] = m
 }
 
 // execed ends the trace of a program; the one that the process has become begins a new one, if it is to be traced.
 func (s *Session) execed(m *member) {
 	s.retire(m, Execed)
-	before := s.kernel.tracedAt(m.index)
+	before := s.kernel.TracedAt(m.Index)
 	m.lost = losses{-before.Lost, -before.StacksLost}
-	s.kernel.leave(m.info)
-	m.info, m.execed, m.began, m.from, m.target, m.about = noInfo, true, true, nil, nil, process.About{}
+	s.kernel.Leave(m.Info)
+	m.Info, m.execed, m.began, m.from, m.target, m.about = kernel.NoInfo, true, true, nil, nil, process.About{}
 	m.close()
 	if !s.options.Children {
 		s.release(m)
-		delete(s.members, m.pid)
+		delete(s.members, m.PID)
 		return
 	}
 	if !s.detached {
@@ -548,12 +521,12 @@ func (s *Session) execed(m *member) {
 }
 
 func (s *Session) ended(m *member) {
-	if s.members[m.pid] != m {
+	if s.members[m.PID] != m {
 		return
 	}
 	s.retire(m, Exited)
 	s.release(m)
-	delete(s.members, m.pid)
+	delete(s.members, m.PID)
 }
 
 // retire ends the trace of what a process has been so far.
@@ -564,19 +537,19 @@ func (s *Session) retire(m *member, why End) {
 	}
 	t.countLost() // for the last time: its place is given back
 	m.tracer = nil
-	s.instances[m.pid]++
+	s.instances[m.PID]++
 	if t.end == Running {
 		t.end = why
 	}
 	s.tracers = slices.DeleteFunc(s.tracers, func(o *Tracer) bool { return o == t })
 }
 
-// Release gives back what a process that has ended had of the kernel's tables.
+// release gives back what a process that has ended had of the kernel's tables.
 func (s *Session) release(m *member) {
-	s.kernel.leave(m.info)
-	s.kernel.free(m.index)
+	s.kernel.Leave(m.Info)
+	s.kernel.Free(m.Index)
 	if m.told {
-		s.places = append(s.places, m.index)
+		s.places = append(s.places, m.Index)
 	}
 	m.close()
 }
@@ -588,7 +561,7 @@ func (s *Session) haveEnded() (ended []*member, over bool) {
 		case t.end != Running:
 		case t.member.exit.ended():
 			t.end = Exited
-		case s.kernel.tracedAt(t.member.index).Execs > 0:
+		case s.kernel.TracedAt(t.member.Index).Execs > 0:
 			t.end = Execed
 		}
 		return nil, t.end != Running
@@ -604,10 +577,3 @@ func (s *Session) haveEnded() (ended []*member, over bool) {
 }
 
 func nameIn(r *bpf.TraceRecordProcess) string { return unix.ByteSliceToString(r.Name[:]) }
-
-const processBytes = int(unsafe.Sizeof(bpf.TraceRecordProcess{}))
-
-// decodeProcess reads a record_process; its length was checked.
-func decodeProcess(raw []byte) *bpf.TraceRecordProcess {
-	return (*bpf.TraceRecordProcess)(unsafe.Pointer(unsafe.SliceData(raw)))
-}

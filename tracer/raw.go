@@ -217,9 +217,7 @@ func (t *rawTable) stack(id event.StackID) event.StackID {
 // RawStacks tells how the stacks fared that the kernel could not unwind.
 func (s *Session) RawStacks() RawStacks {
 	c := s.raw.counts
-	_ = s.kernel.objs.RawSent.Get(&c.Sent) // reads of mapped memory
-	_ = s.kernel.objs.RawOverRate.Get(&c.OverRate)
-	_ = s.kernel.objs.RawNoRoom.Get(&c.NoRoom)
+	c.Sent, c.OverRate, c.NoRoom = s.kernel.RawStacks()
 	return c
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
@@ -41,7 +42,7 @@ func (t *Tracer) refresh() {
 			t.retryPython()
 			return
 		}
-		if _, err := t.kernel.freeInfo(); err != nil {
+		if _, err := t.kernel.FreeInfo(); err != nil {
 			t.crowdedOut(err)
 			return
 		}
@@ -49,7 +50,7 @@ func (t *Tracer) refresh() {
 			t.findPython()
 		}
 		err := t.publish(try == refreshTries)
-		if errors.Is(err, errCodeChanged) {
+		if errors.Is(err, kernel.ErrCodeChanged) {
 			continue
 		}
 		t.unpublished = false
@@ -98,17 +99,13 @@ func (t *Tracer) knownAt(pc uint64) *mapped.Region {
 	return r
 }
 
-// linkerBreak is the function that the dynamic linker calls when it has added or removed libraries, of glibc and of musl (link.h,
-// r_brk).
-const linkerBreak = "_dl_debug_state"
-
 // watchLinker places a probe where the dynamic linker tells that libraries came or went. Without one, the first stack that is
 // captured afterwards shows it. A static program has no linker.
 func (t *Tracer) watchLinker() error {
 	for i := range t.regions {
 		r := &t.regions[i]
 		if r.File.Symbols != nil && isLinker(r.Path) {
-			if err := t.watchLinkerIn(r, openMapped(t.target, &r.Mapping)); err != nil {
+			if err := t.watchLinkerIn(r, kernel.OpenMapped(t.target, &r.Mapping)); err != nil {
 				return err
 			}
 		}
@@ -117,8 +114,8 @@ func (t *Tracer) watchLinker() error {
 }
 
 // watchLinkerIn does so in one file.
-func (s *Session) watchLinkerIn(r *mapped.Region, open opener) error {
-	sym, ok := r.File.Symbols.Find(linkerBreak)
+func (s *Session) watchLinkerIn(r *mapped.Region, open kernel.Opener) error {
+	sym, ok := r.File.Symbols.Find(kernel.LinkerBreak)
 	if !ok {
 		return nil
 	}
@@ -126,12 +123,12 @@ func (s *Session) watchLinkerIn(r *mapped.Region, open opener) error {
 	if !ok || s.linkers[r.File.ID] {
 		return nil
 	}
-	l, err := s.kernel.attachLinker(open, at, s.scope())
+	l, err := s.kernel.AttachLinker(open, at, s.scope())
 	if err != nil {
-		return fmt.Errorf("attach to %s in %s: %w", linkerBreak, r.Path, err)
+		return fmt.Errorf("attach to %s in %s: %w", kernel.LinkerBreak, r.Path, err)
 	}
 	s.linkers[r.File.ID] = true
-	s.probes.links = append(s.probes.links, l)
+	s.probes.Links = append(s.probes.Links, l)
 	return nil
 }
 
@@ -160,7 +157,7 @@ func (t *Tracer) refreshFor(pc uint64) bool {
 
 // readMappings brings the regions up to date. It reports whether the target could be read.
 func (t *Tracer) readMappings() bool {
-	changes, pages := t.kernel.codeChanges(t.member), t.target.CodePages()
+	changes, pages := t.kernel.CodeChanges(&t.member.Place), t.target.CodePages()
 	maps, err := t.target.Maps()
 	if err != nil || len(maps) == 0 {
 		return false // it is just ending; exitWatch tells
@@ -190,21 +187,21 @@ func (t *Tracer) releaseIfQuiet() {
 // hookLate adds the probes of libraries that were loaded after the attach.
 func (t *Tracer) hookLate() {
 	probes, _ := t.discover() // what was there before is still there
-	before := len(t.probes.probes)
+	before := len(t.probes.All)
 	if err := t.attach(probes); err != nil {
 		t.warn(err)
 	}
 	if err := t.watchLinker(); err != nil {
 		t.warn(err)
 	}
-	t.notices = append(t.notices, loadedNotices(t.probes.probes[before:])...)
+	t.notices = append(t.notices, loadedNotices(t.probes.All[before:])...)
 	t.found = t.describe(t.found.Took)
 }
 
 // loadedNotices tells of new probes, a line a file.
-func loadedNotices(probes []*Probe) []string {
+func loadedNotices(probes []*kernel.Probe) []string {
 	var out []string
-	for _, file := range byFile(probes) {
+	for _, file := range kernel.ByFile(probes) {
 		if len(file) == 1 {
 			out = append(out, fmt.Sprintf("%s was loaded: hooked %s", file[0].File, file[0].Label()))
 		} else {

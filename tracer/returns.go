@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
 )
 
@@ -28,13 +29,13 @@ func (s *Session) guard() returnprobe.Guard {
 
 // safeProbes are those that may be placed: a call without its return is none, and a free of what was not seen to be allocated is of
 // no use.
-func (s *Session) safeProbes(probes []*Probe) []*Probe {
-	if !slices.ContainsFunc(probes, (*Probe).returns) {
+func (s *Session) safeProbes(probes []*kernel.Probe) []*kernel.Probe {
+	if !slices.ContainsFunc(probes, (*kernel.Probe).Returns) {
 		return probes
 	}
 	if g := s.guard(); !g.Safe() {
 		s.warnUnsafe(g)
-		return slices.DeleteFunc(slices.Clone(probes), (*Probe).returns)
+		return slices.DeleteFunc(slices.Clone(probes), (*kernel.Probe).Returns)
 	}
 	return probes
 }

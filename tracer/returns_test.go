@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
 	"github.com/gputrace/gputrace/tracer/selftest/program"
 )
@@ -40,7 +41,7 @@ func TestUnsafeReturns(t *testing.T) {
 			if c.probes == 0 {
 				require.ErrorIs(t, err, ErrUnsafeReturns)
 				if s != nil {
-					require.Empty(t, s.probes.links)
+					require.Empty(t, s.probes.Links)
 				}
 				require.NoError(t, o.Step(1))
 				return
@@ -78,7 +79,7 @@ func startEither(t *testing.T, p *process.Process, job bool) (*Session, *Tracer,
 func TestSafeProbes(t *testing.T) {
 	s := newSession(&Options{Job: true})
 	defer s.Close()
-	probes := []*Probe{probeOf(t, "reportMemoryUsageToProfiler"), probeOf(t, "cuMemAlloc_v2"), probeOf(t, "cuMemFree_v2")}
+	probes := []*kernel.Probe{probeOf(t, "reportMemoryUsageToProfiler"), probeOf(t, "cuMemAlloc_v2"), probeOf(t, "cuMemFree_v2")}
 	s.options.ReturnTrial = returnprobe.Killed
 	require.Equal(t, probes[:1], s.safeProbes(probes))
 	require.Len(t, s.safeProbes(probes), 1)
@@ -126,9 +127,9 @@ func readAll(s *Session) ([]event.Event, error) {
 	}
 }
 
-func probeOf(t *testing.T, label string) *Probe {
+func probeOf(t *testing.T, label string) *kernel.Probe {
 	t.Helper()
 	i := slices.IndexFunc(hook.Rows, func(r hook.Row) bool { return r.Label() == label })
 	require.GreaterOrEqual(t, i, 0, label)
-	return &Probe{Library: hook.Rows[i].Library, File: "/x", Symbol: label, row: &hook.Rows[i]}
+	return &kernel.Probe{Library: hook.Rows[i].Library, File: "/x", Symbol: label, Row: &hook.Rows[i]}
 }

@@ -25,7 +25,7 @@ func (s *Session) DropRights(also uint64) error {
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return fmt.Errorf("read our own capabilities: %w", err)
 	}
-	if !s.kernel.multi {
+	if !s.kernel.Multi {
 		keep |= 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_ADMIN // probes in libraries that are loaded later are perf events too
 	}
 	if data[unix.CAP_BPF/32].Effective&(1<<(unix.CAP_BPF%32)) == 0 {

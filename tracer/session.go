@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/directmap"
 	"github.com/gputrace/gputrace/tracer/feature"
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
@@ -26,13 +27,13 @@ import (
 // event.Source but for Stack, which each Tracer has for its process. Its methods must be called from one goroutine; Stop from any.
 type Session struct {
 	options Options
-	kernel  *kernel
+	kernel  *kernel.Side
 	loaded  chan error    // of the kernel side, which is loaded beside what else is to do; nil: it was received
 	memory  directmap.Use // as loaded
-	refused []refusal     // forms of the kernel side that the kernel did not take
-	probes  probeSet
+	refused []error       // forms of the kernel side that the kernel did not take
+	probes  kernel.Probes
 	linkers map[process.FileID]bool // in which a probe tells that libraries came or went
-	rows    *rowStore
+	rows    *kernel.Rows
 	files   map[process.FileID]*mapped.File // of all processes
 	names   map[codeKey][]codeName          // likewise
 	stacks  map[event.StackID]*rawStack     // likewise: the seeds of their ids are of a process, and of those that have its memory map
@@ -62,7 +63,7 @@ type Session struct {
 	crowded    bool   // there was no unwind info for a process
 	toldUnsafe bool   // that return probes are not placed
 	stackless  stackless
-	received   [maxHooks]uint64
+	received   [kernel.MaxHooks]uint64
 	lost       uint64 // events, when the counters were last read
 	suspended  uint64 // suspendedTime, when the ring was last read
 }
@@ -93,7 +94,7 @@ func newSession(o *Options) *Session {
 		o = &Options{}
 	}
 	s := &Session{
-		options: *o, loaded: make(chan error, 1), linkers: map[process.FileID]bool{}, rows: &rowStore{},
+		options: *o, loaded: make(chan error, 1), linkers: map[process.FileID]bool{}, rows: &kernel.Rows{},
 		members: map[uint32]*member{}, files: map[process.FileID]*mapped.File{}, names: map[codeKey][]codeName{},
 		stacks: map[event.StackID]*rawStack{}, raw: newRawTable(), instances: map[uint32]uint64{},
 	}
@@ -111,20 +112,20 @@ func newSession(o *Options) *Session {
 // load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
 func (s *Session) load() error {
 	feature.ReadVersion()
-	k := kernelOptions{
-		ringBytes: s.options.RingBytes, freeStacks: s.options.FreeStacks, multi: feature.HasUprobeMulti() && !s.options.PerfUprobes,
-		job: s.options.Job, children: s.options.Children,
+	k := kernel.Options{
+		RingBytes: s.options.RingBytes, FreeStacks: s.options.FreeStacks, Multi: feature.HasUprobeMulti() && !s.options.PerfUprobes,
+		Job: s.options.Job, Children: s.options.Children,
 	}
 	d, use, err := directmap.Plan(s.options.Memory)
 	if err != nil {
 		return err
 	}
 	if d != nil {
-		k.direct = d.TraceDirectMap
+		k.Direct = d.TraceDirectMap
 	}
-	var used kernelOptions
-	s.kernel, used, s.refused, err = loadVariant(variants, k, s.options.Memory == directmap.InPlace, loadKernel)
-	if use.InPlace && used.direct.Base == 0 {
+	var used kernel.Options
+	s.kernel, used, s.refused, err = kernel.Load(k, s.options.Memory == directmap.InPlace)
+	if use.InPlace && used.Direct.Base == 0 {
 		use = directmap.Use{Why: s.refused[0]}
 	}
 	s.memory = use
@@ -145,7 +146,7 @@ func (s *Session) ready() error {
 		s.notices = append(s.notices, r.Error())
 	}
 	if s.memory.Why != nil && len(s.refused) == 0 {
-		s.notices = append(s.notices, "memory is copied, not read in place, stacks take longer: "+shortened(s.memory.Why))
+		s.notices = append(s.notices, "memory is copied, not read in place, stacks take longer: "+kernel.Shortened(s.memory.Why))
 	}
 	return nil
 }
@@ -190,7 +191,7 @@ func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	if !s.detached {
 		s.refreshIfDue()
 	}
-	s.kernel.reader.SetDeadline(time.Now().Add(s.timeout()))
+	s.kernel.SetDeadline(time.Now().Add(s.timeout()))
 	if s.empty {
 		s.taken = 0
 	}
@@ -234,7 +235,7 @@ func (s *Session) next() error {
 		s.held = false
 		return nil
 	}
-	err := s.kernel.reader.ReadInto(&s.record)
+	err := s.kernel.Read(&s.record)
 	s.taken += ringHeader + len(s.record.RawSample)
 	return err
 }
@@ -322,11 +323,11 @@ func (s *Session) checkEnd() []*member {
 
 // detach ends the trace of all functions at one moment, then takes the probes out.
 func (s *Session) detach() error {
-	if len(s.probes.links) == 0 {
+	if len(s.probes.Links) == 0 {
 		return nil
 	}
-	s.probes.set(s.probes.probes, false)
-	return errors.Join(s.kernel.setHooks(&s.probes.table), s.probes.detach())
+	s.probes.Set(s.probes.All, false)
+	return errors.Join(s.kernel.SetHooks(&s.probes.Table), s.probes.Detach())
 }
 
 // Close releases everything. The stacks stay resolvable: their files stay mapped, without their memory.
@@ -338,7 +339,7 @@ func (s *Session) Close() error {
 		err = s.detach()
 		s.kernel.Close()
 	}
-	s.rows.close()
+	s.rows.Close()
 	for _, obj := range s.files { // those of processes that have ended too
 		if obj.Symbols != nil {
 			obj.Symbols.Release()
@@ -352,3 +353,7 @@ func (s *Session) Close() error {
 	}
 	return err
 }
+
+// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of the default size, bytes. Unwind rows come to
+// it: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
+func KernelMemory() (uint64, error) { return kernel.Memory(defaultRing) }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
@@ -211,4 +213,39 @@ func TestStackLimit(t *testing.T) {
 	require.Equal(t, "[over the limit]", tr.Stack(over).Frames[0].Label())
 	require.False(t, tr.Stack(over).Status.Complete())
 	require.Zero(t, tr.event(&bpf.TraceRecordEvent{}).Stack, "an event without a stack has none")
+}
+
+func at(start, end uint64, path string) process.Mapping {
+	return process.Mapping{Start: start, End: end, Exec: true, Inode: 1, Path: path}
+}
+
+func regionsOf(maps ...process.Mapping) []mapped.Region {
+	var out []mapped.Region
+	for _, m := range maps {
+		out = append(out, mapped.NewRegion(m, &mapped.File{}))
+	}
+	return out
+}
+
+func functions(t *testing.T, f *elf.File) []elf.Symbol {
+	t.Helper()
+	symbols, err := f.DynamicSymbols()
+	require.NoError(t, err)
+	text := f.Section(".text")
+	var out []elf.Symbol
+	for _, s := range symbols {
+		if elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Value >= text.Addr && s.Value < text.Addr+text.Size {
+			out = append(out, s)
+		}
+	}
+	require.Greater(t, len(out), 100)
+	return out
+}
+
+// setup asks testdata/setup.sh for a path.
+func setup(t *testing.T, what string) string {
+	t.Helper()
+	out, err := exec.Command("../testdata/setup.sh", "--print", what).Output()
+	require.NoError(t, err)
+	return strings.TrimSpace(string(out))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
@@ -79,7 +80,7 @@ func surveyFile(l *hook.Library, r *mapped.Region) File {
 		return f
 	}
 	f.BuildID = r.File.Symbols.BuildID()
-	for _, p := range findProbes(r, nil) { // which are not placed
+	for _, p := range kernel.FindProbes(r, nil) { // which are not placed
 		if !slices.Contains(f.Functions, p.Label()) {
 			f.Functions = append(f.Functions, p.Label())
 		}

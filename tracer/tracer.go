@@ -23,6 +23,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/directmap"
 	"github.com/gputrace/gputrace/tracer/hook"
+	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
 )
@@ -107,7 +108,7 @@ type Tracer struct {
 	known   []mapped.Region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
 	python  *cpython.Runtime
 	found   Found
-	mine    []*Probe // those in files that it has mapped
+	mine    []*kernel.Probe // those in files that it has mapped
 
 	end         End
 	lost        losses // when that was last asked for
@@ -164,7 +165,7 @@ func (s *Session) newTracer(m *member) *Tracer {
 	t := &Tracer{Session: s, member: m, target: m.target, objects: mapped.NewFiles(m.target, s.options.CacheDir, s.rows, s.files), stacks: newStackTable(cmp.Or(s.options.MaxStacks, DefaultStacks))}
 	t.stacks.byID, t.stacks.names = s.stacks, s.names
 	t.began = m.began
-	t.reused = s.instances[m.pid] << instanceShift
+	t.reused = s.instances[m.PID] << instanceShift
 	return t
 }
 
@@ -209,23 +210,23 @@ func (t *Tracer) start() error {
 	return nil
 }
 
-// publish gives the kernel the mappings that were last read. See kernel.publish.
+// publish gives the kernel the mappings that were last read. See kernel.Side.Publish.
 func (t *Tracer) publish(force bool) error {
 	t.warnings = append(t.warnings, t.objects.TakeFailed()...)
-	if n := len(t.regions); n > maxMappings && !t.crowded {
+	if n := len(t.regions); n > kernel.MaxMappings && !t.crowded {
 		t.crowded = true
-		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, maxMappings))
+		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, kernel.MaxMappings))
 	}
 	pid := uint32(t.target.PID)
-	info := newInfo(pid, mapped.First(t.regions, maxMappings), t.python, findBlockLayout(t.regions))
+	info := kernel.NewInfo(pid, t.regions, t.python)
 	info.CodePages, info.StackSeed = t.pages, stackSeed(pid, t.reused)
-	return t.kernel.publish(t.member, info, t.rows, t.changes, force)
+	return t.kernel.Publish(&t.member.Place, info, t.rows, t.changes, force)
 }
 
-func (t *Tracer) attach(probes []*Probe) error {
+func (t *Tracer) attach(probes []*kernel.Probe) error {
 	err := t.hook(probes)
 	for _, p := range probes {
-		if at := t.probes.at(p); at != nil && !slices.Contains(t.mine, at) {
+		if at := t.probes.At(p); at != nil && !slices.Contains(t.mine, at) {
 			t.mine = append(t.mine, at)
 		}
 	}
@@ -240,7 +241,7 @@ func (t *Tracer) findPython() {
 func (t *Tracer) End() End { return t.end }
 
 // PID is the number of the process.
-func (t *Tracer) PID() uint32 { return t.member.pid }
+func (t *Tracer) PID() uint32 { return t.member.PID }
 
 // Began reports whether the process, or the program that it runs, began while it was traced.
 func (t *Tracer) Began() bool { return t.began }
@@ -305,10 +306,10 @@ func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
 		Stack: t.stacks.within(t.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
 	}
-	t.received[int(r.Hook)%maxHooks]++
+	t.received[int(r.Hook)%kernel.MaxHooks]++
 	t.watchStacks(&e, event.StackStatus(r.StackStatus))
-	if p := t.probes.byRow[int(r.Call)%maxHooks]; p != nil {
-		e.Call = p.row.Name()
+	if p := t.probes.ByRow[int(r.Call)%kernel.MaxHooks]; p != nil {
+		e.Call = p.Row.Name()
 	}
 	return e
 }
@@ -321,9 +322,9 @@ func (t *Tracer) free(r *bpf.TraceRecordFree) event.Event {
 		Addr:   r.Addr, Size: r.Size, Requested: event.Unknown, Stream: event.Unknown, Allocated: r.Allocated, Reserved: r.Reserved,
 		Handle: event.Unknown, Context: event.Unknown,
 	}
-	t.received[int(r.Hook)%maxHooks]++
-	if p := t.probes.byRow[int(r.Hook)%maxHooks]; p != nil {
-		e.Call = p.row.Name()
+	t.received[int(r.Hook)%kernel.MaxHooks]++
+	if p := t.probes.ByRow[int(r.Hook)%kernel.MaxHooks]; p != nil {
+		e.Call = p.Row.Name()
 	}
 	return e
 }
@@ -332,13 +333,16 @@ func (t *Tracer) free(r *bpf.TraceRecordFree) event.Event {
 func (t *Tracer) call(r *bpf.TraceRecordCall) event.Event {
 	e := t.event(&r.Event)
 	e.Handle, e.Context = r.Value[bpf.TraceOperandNameVALUE_HANDLE], r.Context
-	p := t.probes.byRow[int(r.Event.Meaning)%maxHooks]
+	p := t.probes.ByRow[int(r.Event.Meaning)%kernel.MaxHooks]
 	if p == nil {
 		return e
 	}
-	describeCall(&e, p.row, &r.Value)
+	describeCall(&e, p.Row, &r.Value)
 	return e
 }
+
+// maxValues is how many values a call has at most.
+const maxValues = len(bpf.TraceRecordCall{}.Value)
 
 // describeCall fills in what the values of a call mean.
 func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {

@@ -2,17 +2,18 @@
 
 //go:build linux && amd64
 
-package tracer
+// Package kernel is the side of tracing that runs in the kernel, as user space sees it: its programs, maps and ring, the probes that are
+// attached, and the tables that its unwinder reads. It knows places of the kernel's tables, and nothing of what a process is about.
+package kernel
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync"
 	"syscall"
-	"unsafe"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -30,11 +31,10 @@ const (
 	maxChunks   = 1024
 	maxRows     = maxChunks * chunkRows
 	maxRules    = 65536
-	maxMappings = len(bpf.TraceUnwindInfo{}.Mapping)
-	maxHooks    = len(bpf.TraceHookTable{}.Row)
-	maxTraced   = 16384
-	noInfo      = 0 // NO_INFO
-	maxValues   = len(bpf.TraceRecordCall{}.Value)
+	MaxMappings = len(bpf.TraceUnwindInfo{}.Mapping)
+	MaxHooks    = len(bpf.TraceHookTable{}.Row)
+	MaxTraced   = 16384
+	NoInfo      = 0 // NO_INFO
 )
 
 // Unwind infos of one process, and of a whole job. Each takes 82 KB of the kernel's memory.
@@ -53,8 +53,8 @@ func walkSlots(cpus int) uint32 {
 	return n
 }
 
-// kernel is the kernel side, loaded: the tables that the unwinder reads, the counters, and the ring.
-type kernel struct {
+// Side is the kernel side, loaded: the tables that the unwinder reads, the counters, and the ring.
+type Side struct {
 	watches []link.Link // see threads end, programs be replaced and children begin
 	objs    bpf.TraceObjects
 	reader  *ringbuf.Reader
@@ -62,7 +62,14 @@ type kernel struct {
 	last    uint32 // info that was taken last
 	rules   int    // that the kernel has
 	barrier [2]*ebpf.Map
-	multi   bool // uprobe_multi links are used
+	Multi   bool // uprobe_multi links are used
+}
+
+// Place is where the kernel side has a process.
+type Place struct {
+	PID   uint32
+	Index uint32 // in the kernel's tables
+	Info  uint32 // the unwind info that it goes by
 }
 
 // unwindInfo is one of the kernel's unwind infos.
@@ -71,33 +78,33 @@ type unwindInfo struct {
 	read  bool // a program may still be reading it: it was in use since the last barrier
 }
 
-// kernelOptions are what must be known before the programs are loaded.
-type kernelOptions struct {
-	ringBytes  int
-	freeStacks bool
-	multi      bool
-	job        bool               // more than one process
-	children   bool               // and those that they make
-	direct     bpf.TraceDirectMap // zero: memory is copied
-	noFindVMA  bool               // bpf_find_vma is not used (before 5.17): stacks stop in libraries while others are unloaded
+// Options are what must be known before the programs are loaded.
+type Options struct {
+	RingBytes  int                // of the ring: a power of two
+	FreeStacks bool               // frees have stacks too
+	Multi      bool               // one link has many probes (6.6)
+	Job        bool               // more than one process
+	Children   bool               // and those that they make
+	Direct     bpf.TraceDirectMap // zero: memory is copied
+	NoFindVMA  bool               // bpf_find_vma is not used (before 5.17): stacks stop in libraries while others are unloaded
 }
 
-// loadKernel loads the programs and maps, sized for the target.
-func loadKernel(o kernelOptions) (*kernel, error) {
+// load loads the programs and maps, sized for the target.
+func load(o Options) (*Side, error) {
 	spec, err := bpf.LoadTrace()
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled programs: %w", err)
 	}
-	k := &kernel{multi: o.multi, infos: make([]unwindInfo, soleInfos)}
-	if o.job {
+	k := &Side{Multi: o.Multi, infos: make([]unwindInfo, soleInfos)}
+	if o.Job {
 		k.infos = make([]unwindInfo, jobInfos)
 	}
-	k.infos[noInfo].users = 1
+	k.infos[NoInfo].users = 1
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		return nil, fmt.Errorf("count the CPUs: %w", err)
 	}
-	spec.Maps[bpf.TraceMapRing].MaxEntries = uint32(o.ringBytes)
+	spec.Maps[bpf.TraceMapRing].MaxEntries = uint32(o.RingBytes)
 	spec.Maps[bpf.TraceMapUnwindInfos].MaxEntries = uint32(len(k.infos))
 	spec.Maps[bpf.TraceMapWalkSlots].MaxEntries = walkSlots(cpus)
 	if err := k.configure(spec, o); err != nil {
@@ -110,7 +117,7 @@ func loadKernel(o kernelOptions) (*kernel, error) {
 		k.Close()
 		return nil, err
 	}
-	if err := k.watch(o.children); err != nil {
+	if err := k.watch(o.Children); err != nil {
 		k.Close()
 		return nil, err
 	}
@@ -171,7 +178,7 @@ func loadOne(spec *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map) 
 }
 
 // watch attaches what looks at the kernel itself.
-func (k *kernel) watch(children bool) error {
+func (k *Side) watch(children bool) error {
 	for _, w := range []struct {
 		program *ebpf.Program
 		what    string
@@ -193,23 +200,23 @@ func (k *kernel) watch(children bool) error {
 	return nil
 }
 
-func (k *kernel) configure(spec *ebpf.CollectionSpec, o kernelOptions) error {
+func (k *Side) configure(spec *ebpf.CollectionSpec, o Options) error {
 	namespace, err := pidNamespace()
 	if err != nil {
 		return err
 	}
 	for name, value := range map[string]any{
-		bpf.TraceVarCfgFreeStacks: oneIf(o.freeStacks),
-		bpf.TraceVarCfgFindVma:    oneIf(!o.noFindVMA),
+		bpf.TraceVarCfgFreeStacks: oneIf(o.FreeStacks),
+		bpf.TraceVarCfgFindVma:    oneIf(!o.NoFindVMA),
 		bpf.TraceVarCfgSlotMask:   spec.Maps[bpf.TraceMapWalkSlots].MaxEntries - 1,
 		bpf.TraceVarCfgPidnsIno:   namespace,
-		bpf.TraceVarCfgDirect:     o.direct,
+		bpf.TraceVarCfgDirect:     o.Direct,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	if o.multi {
+	if o.Multi {
 		for _, p := range spec.Programs {
 			if p.Type == ebpf.Kprobe {
 				p.AttachType = ebpf.AttachTraceUprobeMulti
@@ -236,7 +243,7 @@ func pidNamespace() (uint64, error) {
 }
 
 // Close releases everything in the kernel. Probes must be detached before.
-func (k *kernel) Close() {
+func (k *Side) Close() {
 	if k.reader != nil {
 		k.reader.Close()
 	}
@@ -252,7 +259,7 @@ func (k *kernel) Close() {
 }
 
 // makeBarrier makes the maps that wait uses.
-func (k *kernel) makeBarrier() (err error) {
+func (k *Side) makeBarrier() (err error) {
 	inner := ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	if k.barrier[1], err = ebpf.NewMap(&inner); err != nil {
 		return fmt.Errorf("make a map: %w", err)
@@ -266,56 +273,56 @@ func (k *kernel) makeBarrier() (err error) {
 
 // wait returns when every program that runs now has ended: the kernel waits for that in each change of a map of maps
 // (maybe_wait_bpf_programs in kernel/bpf/syscall.c), some 10 ms.
-func (k *kernel) wait() error {
+func (k *Side) wait() error {
 	if err := k.barrier[0].Put(uint32(0), k.barrier[1]); err != nil {
 		return fmt.Errorf("wait for the programs that run: %w", err)
 	}
 	return nil
 }
 
-// errCodeChanged: the process has loaded or unloaded code since its mappings were read.
-var errCodeChanged = errors.New("the target loads code while its mappings are read")
+// ErrCodeChanged: the process has loaded or unloaded code since its mappings were read.
+var ErrCodeChanged = errors.New("the target loads code while its mappings are read")
 
-// publish makes the kernel unwind a process by this info from now on: rules first, then the info in a place that no program
-// reads, then the switch. changes is what codeChanges said before the mappings were read; when the code has changed since,
-// nothing is switched and the error is errCodeChanged, unless it is forced.
-func (k *kernel) publish(m *member, info *bpf.TraceUnwindInfo, rows *rowStore, changes uint64, force bool) error {
+// Publish makes the kernel unwind a process by this info from now on: rules first, then the info in a place that no program
+// reads, then the switch. changes is what CodeChanges said before the mappings were read; when the code has changed since,
+// nothing is switched and the error is ErrCodeChanged, unless it is forced.
+func (k *Side) Publish(m *Place, info *bpf.TraceUnwindInfo, rows *Rows, changes uint64, force bool) error {
 	if err := rows.link(k.objs.Rows); err != nil {
 		return err
 	}
 	if err := k.addRules(rows.rules.rules); err != nil {
 		return err
 	}
-	to, err := k.freeInfo()
+	to, err := k.FreeInfo()
 	if err != nil {
 		return err
 	}
 	var at bpf.TraceInfoRef
-	if err := k.objs.InfoRefs.Lookup(m.index, &at); err != nil {
+	if err := k.objs.InfoRefs.Lookup(m.Index, &at); err != nil {
 		return fmt.Errorf("read the process's place: %w", err)
 	}
 	// From here on a change makes this info stale too.
 	at.Next = to
-	if err := k.objs.InfoRefs.Put(m.index, &at); err != nil {
+	if err := k.objs.InfoRefs.Put(m.Index, &at); err != nil {
 		return fmt.Errorf("announce the unwind info: %w", err)
 	}
 	if err := k.objs.UnwindInfos.Put(to, info); err != nil {
 		return fmt.Errorf("write the unwind info: %w", err)
 	}
-	if !force && k.codeChanges(m) != changes {
-		return errCodeChanged
+	if !force && k.CodeChanges(m) != changes {
+		return ErrCodeChanged
 	}
-	if err := k.objs.InfoRefs.Put(m.index, &bpf.TraceInfoRef{Info: to, Next: to}); err != nil {
+	if err := k.objs.InfoRefs.Put(m.Index, &bpf.TraceInfoRef{Info: to, Next: to}); err != nil {
 		return fmt.Errorf("switch the unwind info: %w", err)
 	}
-	k.leave(m.info)
-	m.info, k.last = to, to
+	k.Leave(m.Info)
+	m.Info, k.last = to, to
 	k.infos[to] = unwindInfo{users: 1}
 	return nil
 }
 
 // addRules writes those of the table that the kernel does not have yet.
-func (k *kernel) addRules(rules []uint64) error {
+func (k *Side) addRules(rules []uint64) error {
 	if k.rules == len(rules) {
 		return nil
 	}
@@ -330,16 +337,27 @@ func (k *kernel) addRules(rules []uint64) error {
 	return nil
 }
 
-// codeChanges is how often a process was seen to have other code than before.
-func (k *kernel) codeChanges(m *member) uint64 { return k.tracedAt(m.index).Changes }
+// CodeChanges is how often a process was seen to have other code than before.
+func (k *Side) CodeChanges(m *Place) uint64 { return k.TracedAt(m.Index).Changes }
 
-// tracedAt is what the kernel knows of the process at a place.
-func (k *kernel) tracedAt(index uint32) (t bpf.TraceTraced) {
+// TracedAt is what the kernel knows of the process at a place.
+func (k *Side) TracedAt(index uint32) (t bpf.TraceTraced) {
 	_ = k.objs.Traced.Lookup(index, &t) // every index is there
 	return t
 }
 
-func (k *kernel) counter(v *ebpf.Variable) uint64 {
+// ChildrenLost is how many new processes there was no place for.
+func (k *Side) ChildrenLost() uint64 { return k.counter(k.objs.ChildrenLost) }
+
+// ProcessNewsLost is how many records of processes did not fit the ring.
+func (k *Side) ProcessNewsLost() uint64 { return k.counter(k.objs.ProcessNewsLost) }
+
+// RawStacks is how many stacks were sent raw, and how many were not: for their rate, and for want of room in the ring.
+func (k *Side) RawStacks() (sent, overRate, noRoom uint64) {
+	return k.counter(k.objs.RawSent), k.counter(k.objs.RawOverRate), k.counter(k.objs.RawNoRoom)
+}
+
+func (k *Side) counter(v *ebpf.Variable) uint64 {
 	var n uint64
 	_ = v.Get(&n) // a read of mapped memory
 	return n
@@ -348,9 +366,9 @@ func (k *kernel) counter(v *ebpf.Variable) uint64 {
 // errNoInfo: there are more processes with code of their own than unwind infos.
 var errNoInfo = fmt.Errorf("more than %d processes at a time have code of their own", jobInfos-1)
 
-// freeInfo finds an unwind info that no program can be reading, the one that was left longest ago. The error is errNoInfo, or what
+// FreeInfo finds an unwind info that no program can be reading, the one that was left longest ago. The error is errNoInfo, or what
 // the kernel said.
-func (k *kernel) freeInfo() (to uint32, err error) {
+func (k *Side) FreeInfo() (to uint32, err error) {
 	if to, ok := k.unusedInfo(false); ok {
 		return to, nil
 	}
@@ -368,7 +386,7 @@ func (k *kernel) freeInfo() (to uint32, err error) {
 }
 
 // unusedInfo finds one that no process goes by; read: programs may still be reading it.
-func (k *kernel) unusedInfo(read bool) (uint32, bool) {
+func (k *Side) unusedInfo(read bool) (uint32, bool) {
 	for i := range uint32(len(k.infos)) {
 		to := (k.last + 1 + i) % uint32(len(k.infos))
 		if s := &k.infos[to]; s.users == 0 && s.read == read {
@@ -378,78 +396,87 @@ func (k *kernel) unusedInfo(read bool) (uint32, bool) {
 	return 0, false
 }
 
-// leave notes that a process does not go by an unwind info any more.
-func (k *kernel) leave(info uint32) {
-	if info == noInfo {
+// Leave notes that a process does not go by an unwind info any more.
+func (k *Side) Leave(info uint32) {
+	if info == NoInfo {
 		return
 	}
 	k.infos[info].users--
 	k.infos[info].read = true
 }
 
-// borrow notes which unwind info a new process goes by.
-func (k *kernel) borrow(index uint32) uint32 {
+// Borrow notes which unwind info a new process goes by.
+func (k *Side) Borrow(index uint32) uint32 {
 	var at bpf.TraceInfoRef
 	if k.objs.InfoRefs.Lookup(index, &at) != nil || at.Info >= uint32(len(k.infos)) {
-		return noInfo
+		return NoInfo
 	}
-	if at.Info != noInfo {
+	if at.Info != NoInfo {
 		k.infos[at.Info].users++
 	}
 	return at.Info
 }
 
-// follow has a process traced, by the unwind info that was published for it, else by none.
-func (k *kernel) follow(m *member, children bool) error {
-	t := bpf.TraceTraced{State: uint32(bpf.TraceTracedStateTRACED_NOW), Pid: m.pid}
+// Follow has a process traced, by the unwind info that was published for it, else by none.
+func (k *Side) Follow(m *Place, children bool) error {
+	t := bpf.TraceTraced{State: uint32(bpf.TraceTracedStateTRACED_NOW), Pid: m.PID}
 	if children {
 		t.Children = 1
 	}
-	if m.info == noInfo {
-		if err := k.objs.InfoRefs.Put(m.index, &bpf.TraceInfoRef{Borrowed: 1}); err != nil {
+	if m.Info == NoInfo {
+		if err := k.objs.InfoRefs.Put(m.Index, &bpf.TraceInfoRef{Borrowed: 1}); err != nil {
 			return fmt.Errorf("make a place for the process: %w", err)
 		}
 	}
-	if err := k.objs.Traced.Put(m.index, &t); err != nil {
+	if err := k.objs.Traced.Put(m.Index, &t); err != nil {
 		return fmt.Errorf("make a place for the process: %w", err)
 	}
-	if err := k.objs.NsPids.Put(m.pid, m.index); err != nil {
+	if err := k.objs.NsPids.Put(m.PID, m.Index); err != nil {
 		return fmt.Errorf("register the process: %w", err)
 	}
 	return nil
 }
 
-// unfollow ends the trace of a process that follow began.
-func (k *kernel) unfollow(m *member) {
-	_ = k.objs.NsPids.Delete(m.pid) // not there: it has ended
+// Unfollow ends the trace of a process that follow began.
+func (k *Side) Unfollow(m *Place) {
+	_ = k.objs.NsPids.Delete(m.PID) // not there: it has ended
 	var tgid, index uint32
 	for it := k.objs.Pids.Iterate(); it.Next(&tgid, &index); {
-		if index == m.index {
+		if index == m.Index {
 			_ = k.objs.Pids.Delete(tgid) // likewise
 		}
 	}
 }
 
-// free makes room for another process.
-func (k *kernel) free(index uint32) {
+// Forget has the kernel side not know a process by its number any more.
+func (k *Side) Forget(pid uint32) { _ = k.objs.NsPids.Delete(pid) } // not there: it has ended
+
+// Read takes the next record of the ring. The error wraps os.ErrDeadlineExceeded when there was none until the deadline.
+func (k *Side) Read(record *ringbuf.Record) error { return k.reader.ReadInto(record) }
+
+// SetDeadline is until when read waits.
+func (k *Side) SetDeadline(t time.Time) { k.reader.SetDeadline(t) }
+
+// Free makes room for another process.
+func (k *Side) Free(index uint32) {
 	_ = k.objs.Traced.Put(index, &bpf.TraceTraced{}) // every index is there
 }
 
-// allTraced is the kernel's table of processes.
-func (k *kernel) allTraced() ([]bpf.TraceTraced, error) {
-	out := make([]bpf.TraceTraced, maxTraced)
-	indexes := make([]uint32, maxTraced)
+// AllTraced is the kernel's table of processes.
+func (k *Side) AllTraced() ([]bpf.TraceTraced, error) {
+	out := make([]bpf.TraceTraced, MaxTraced)
+	indexes := make([]uint32, MaxTraced)
 	var cursor ebpf.MapBatchCursor
 	n, err := k.objs.Traced.BatchLookup(&cursor, indexes, out, nil)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || n != maxTraced { // that error is the end of the table
-		return nil, fmt.Errorf("read the table of processes: %d of %d: %w", n, maxTraced, err)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || n != MaxTraced { // that error is the end of the table
+		return nil, fmt.Errorf("read the table of processes: %d of %d: %w", n, MaxTraced, err)
 	}
 	return out, nil
 }
 
-// findTraced is the place of a process, which may have ended a moment ago; ok false: it is not traced.
-func (k *kernel) findTraced(pid uint32) (index uint32, ok bool) {
-	all, err := k.allTraced()
+// FindTraced is the place of a process, which may have ended a moment ago; ok false: it is not traced.
+func (k *Side) FindTraced(pid uint32) (index uint32, ok bool) {
+	all, err := k.AllTraced()
 	if err != nil {
 		return 0, false
 	}
@@ -462,10 +489,11 @@ func (k *kernel) findTraced(pid uint32) (index uint32, ok bool) {
 	return index, ok
 }
 
-// newInfo fills the C struct unwind_info. Regions are sorted by address, no more than the kernel has room for. The key is random in
+// NewInfo fills the C struct unwind_info, but for what follows from the changes of the code. Regions are sorted by address. The key is random in
 // all bits: rules are cached by pc ^ key, and with keys that differ in few bits another pc would find what was cached before.
-func newInfo(pid uint32, regions []mapped.Region, py *cpython.Runtime, block *blockLayout) *bpf.TraceUnwindInfo {
-	d := &bpf.TraceUnwindInfo{CacheKey: rand.Uint64(), StackSeed: stackSeed(pid, 0), Pid: pid}
+func NewInfo(pid uint32, all []mapped.Region, py *cpython.Runtime) *bpf.TraceUnwindInfo {
+	regions := mapped.First(all, MaxMappings)
+	d := &bpf.TraceUnwindInfo{CacheKey: rand.Uint64(), Pid: pid}
 	d.Nmappings = uint32(len(regions))
 	for i := range regions {
 		r, m := &regions[i], &d.Mapping[i]
@@ -475,7 +503,7 @@ func newInfo(pid uint32, regions []mapped.Region, py *cpython.Runtime, block *bl
 	if py != nil {
 		describePython(d, py)
 	}
-	block.describe(d)
+	findBlockLayout(all).describe(d)
 	return d
 }
 
@@ -497,16 +525,16 @@ func describePython(d *bpf.TraceUnwindInfo, py *cpython.Runtime) {
 	}
 }
 
-// setHooks writes the table that attach cookies index.
-func (k *kernel) setHooks(hooks *bpf.TraceHookTable) error {
+// SetHooks writes the table that attach cookies index.
+func (k *Side) SetHooks(hooks *bpf.TraceHookTable) error {
 	if err := k.objs.Hooks.Set(hooks); err != nil {
 		return fmt.Errorf("write the hook table: %w", err)
 	}
 	return nil
 }
 
-// stats adds up the counters of a row over all CPUs.
-func (k *kernel) stats(row uint32) (sum bpf.TraceHookStats, err error) {
+// Stats adds up the counters of a row over all CPUs.
+func (k *Side) Stats(row uint32) (sum bpf.TraceHookStats, err error) {
 	var cpus []bpf.TraceHookStats
 	if err := k.objs.Stats.Lookup(row, &cpus); err != nil {
 		return sum, fmt.Errorf("read the counters of row %d: %w", row, err)
@@ -521,8 +549,8 @@ func (k *kernel) stats(row uint32) (sum bpf.TraceHookStats, err error) {
 	return sum, nil
 }
 
-// counters adds up those that are of no row over all CPUs.
-func (k *kernel) counters() (sum bpf.TraceCpuCounters, err error) {
+// Counters adds up those that are of no row over all CPUs.
+func (k *Side) Counters() (sum bpf.TraceCpuCounters, err error) {
 	var cpus []bpf.TraceCpuCounters
 	if err := k.objs.Counters.Lookup(uint32(0), &cpus); err != nil {
 		return sum, fmt.Errorf("read the counters: %w", err)
@@ -542,68 +570,14 @@ func (k *kernel) counters() (sum bpf.TraceCpuCounters, err error) {
 	return sum, nil
 }
 
-// decodeEvent reads a record_event; its length was checked.
-func decodeEvent(raw []byte) *bpf.TraceRecordEvent {
-	return (*bpf.TraceRecordEvent)(unsafe.Pointer(unsafe.SliceData(raw)))
-}
-
-// decodeCall reads a record_call; its length was checked.
-func decodeCall(raw []byte) *bpf.TraceRecordCall {
-	return (*bpf.TraceRecordCall)(unsafe.Pointer(unsafe.SliceData(raw)))
-}
-
-// decodeFree reads a record_free; its length was checked.
-func decodeFree(raw []byte) *bpf.TraceRecordFree {
-	return (*bpf.TraceRecordFree)(unsafe.Pointer(unsafe.SliceData(raw)))
-}
-
-// decodeCodeChanged reads a record_code_changed; its length was checked.
-func decodeCodeChanged(raw []byte) *bpf.TraceRecordCodeChanged {
-	return (*bpf.TraceRecordCodeChanged)(unsafe.Pointer(unsafe.SliceData(raw)))
-}
-
-const (
-	codeChangedBytes = int(unsafe.Sizeof(bpf.TraceRecordCodeChanged{}))
-	callBytes        = int(unsafe.Sizeof(bpf.TraceRecordCall{}))
-	eventBytes       = int(unsafe.Sizeof(bpf.TraceRecordEvent{}))
-	freeBytes        = int(unsafe.Sizeof(bpf.TraceRecordFree{}))
-	stackHeaderBytes = int(unsafe.Offsetof(bpf.TraceRecordStack{}.Words))
-)
-
-// stackRecord is a record_stack, decoded.
-type stackRecord struct {
-	status uint8
-	pid    uint32
-	hash   uint64
-	words  []uint64
-}
-
-// decodeStack reads a record_stack, of a stack or of a raw one. Its words are copied.
-func decodeStack(raw []byte) (stackRecord, error) {
-	if len(raw) < stackHeaderBytes {
-		return stackRecord{}, fmt.Errorf("stack record of %d bytes, want at least %d", len(raw), stackHeaderBytes)
-	}
-	n := int(binary.NativeEndian.Uint16(raw[2:]))
-	if len(raw) < stackHeaderBytes+n*8 {
-		return stackRecord{}, fmt.Errorf("stack record of %d bytes for %d words", len(raw), n)
-	}
-	r := stackRecord{
-		status: raw[1], pid: binary.NativeEndian.Uint32(raw[4:]), hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n),
-	}
-	for i := range r.words {
-		r.words[i] = binary.NativeEndian.Uint64(raw[stackHeaderBytes+i*8:])
-	}
-	return r, nil
-}
-
-// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of the default size, bytes. Unwind rows
+// Memory is how much memory of the kernel the maps take at the attach, with a ring of so many bytes, bytes. Unwind rows
 // come to it: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
-func KernelMemory() (uint64, error) {
+func Memory(ring int) (uint64, error) {
 	spec, err := bpf.LoadTrace()
 	if err != nil {
 		return 0, fmt.Errorf("read the compiled programs: %w", err)
 	}
-	n := uint64(defaultRing)
+	n := uint64(ring)
 	for _, m := range spec.Maps {
 		if m.Type == ebpf.Array {
 			n += uint64(m.MaxEntries) * uint64(m.ValueSize)

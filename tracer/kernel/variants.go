@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package kernel
 
 import (
 	"errors"
@@ -19,14 +19,14 @@ import (
 // variant is a form of the kernel side, by what the one that asks most of the kernel does without.
 type variant struct {
 	name string // for people
-	less func(*kernelOptions)
+	less func(*Options)
 }
 
 // variants are tried in this order until the kernel takes one. One that is the same as the one before it is left out.
 var variants = []variant{
-	{"that read memory in place", func(*kernelOptions) {}},
-	{"that copy memory", func(o *kernelOptions) { o.direct = bpf.TraceDirectMap{} }},
-	{"that copy memory, without bpf_find_vma", func(o *kernelOptions) { o.direct, o.noFindVMA = bpf.TraceDirectMap{}, true }},
+	{"that read memory in place", func(*Options) {}},
+	{"that copy memory", func(o *Options) { o.Direct = bpf.TraceDirectMap{} }},
+	{"that copy memory, without bpf_find_vma", func(o *Options) { o.Direct, o.NoFindVMA = bpf.TraceDirectMap{}, true }},
 }
 
 // refusal is a variant that the kernel did not take.
@@ -36,20 +36,26 @@ type refusal struct {
 }
 
 func (r refusal) Error() string {
-	return fmt.Sprintf("this kernel refuses the programs %s: %s", r.name, shortened(r.err))
+	return fmt.Sprintf("this kernel refuses the programs %s: %s", r.name, Shortened(r.err))
 }
 
 func (r refusal) Unwrap() error { return r.err }
 
+// Load loads the programs and maps in the first form that the kernel takes, of those that do without more and more. inPlace: one that
+// copies memory will not do. used is the form, refused says which were not taken. The error is that of the last one.
+func Load(most Options, inPlace bool) (k *Side, used Options, refused []error, err error) {
+	return loadVariant(variants, most, inPlace, load)
+}
+
 // loadVariant loads the first of the variants that the kernel takes. inPlace: no other will do. The error is that of the last one.
-func loadVariant(variants []variant, most kernelOptions, inPlace bool, load func(kernelOptions) (*kernel, error)) (*kernel, kernelOptions, []refusal, error) {
-	var refused []refusal
-	var before kernelOptions
+func loadVariant(variants []variant, most Options, inPlace bool, load func(Options) (*Side, error)) (*Side, Options, []error, error) {
+	var refused []error
+	var before Options
 	last := directmap.ErrNotFound
 	for i, v := range variants {
 		o := most
 		v.less(&o)
-		if i > 0 && o == before || inPlace && o.direct.Base == 0 {
+		if i > 0 && o == before || inPlace && o.Direct.Base == 0 {
 			continue
 		}
 		before = o
@@ -77,8 +83,8 @@ func isRefused(err error) bool {
 // shownError is how much of an error is said, bytes: the kernel's own can be a page.
 const shownError = 200
 
-// shortened is the first line of an error.
-func shortened(err error) string {
+// Shortened is the first line of an error.
+func Shortened(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	if len(line) > shownError {
 		return strings.ToValidUTF8(line[:shownError], "") + "..."

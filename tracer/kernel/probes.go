@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package kernel
 
 import (
 	"errors"
@@ -31,19 +31,19 @@ type Probe struct {
 	Symbol  string // the whole name
 	Offset  uint64 // of the probe from the function's entry, bytes
 
-	row    *hook.Row
-	index  uint32 // in the kernel's hook table: entry; the return is index+1 for calls
+	Row    *hook.Row
+	Index  uint32 // in the kernel's hook table: entry; the return is index+1 for calls
 	other  *Probe // the function's other meaning, where row's guard does not hold; it is not attached itself
 	live   bool   // what begins now is in the trace
-	target uint64 // Symbols offset
+	target uint64 // file offset
 	id     process.FileID
-	open   opener // of the file
+	open   Opener // of the file
 }
 
-// returns reports whether the probe has a return side.
-func (p *Probe) returns() bool { return p.row.Paired() }
+// Returns reports whether the probe has a return side.
+func (p *Probe) Returns() bool { return p.Row.Paired() }
 
-// Symbols identifies the file of the probe.
+// file identifies the file of the probe.
 func (p *Probe) file() fileKey {
 	if p.id == (process.FileID{}) {
 		return fileKey{path: p.File}
@@ -57,20 +57,20 @@ type fileKey struct {
 	path string
 }
 
-// opener opens a file for probes. The caller closes it.
-type opener func() (*os.File, error)
+// Opener opens a file for probes. The caller closes it.
+type Opener func() (*os.File, error)
 
-// openMapped opens what a process has mapped.
-func openMapped(p *process.Process, m *process.Mapping) opener {
+// OpenMapped opens what a process has mapped.
+func OpenMapped(p *process.Process, m *process.Mapping) Opener {
 	mapped := *m
 	return func() (*os.File, error) { return p.OpenFile(&mapped) }
 }
 
 // Label is the function's name for people.
-func (p *Probe) Label() string { return p.row.Label() }
+func (p *Probe) Label() string { return p.Row.Label() }
 
-// findProbes lists the functions of the hook table that a file defines.
-func findProbes(r *mapped.Region, open opener) []*Probe {
+// FindProbes lists the functions of the hook table that a file defines.
+func FindProbes(r *mapped.Region, open Opener) []*Probe {
 	var out []*Probe
 	for i := range hook.Rows {
 		row := &hook.Rows[i]
@@ -86,7 +86,7 @@ func findProbes(r *mapped.Region, open opener) []*Probe {
 			if !ok {
 				continue
 			}
-			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, row: row, target: at, id: r.File.ID, open: open})
+			out = append(out, &Probe{Library: row.Library, File: r.Path, Symbol: sym.Name, Offset: offset, Row: row, target: at, id: r.File.ID, open: open})
 		}
 	}
 	return out
@@ -143,50 +143,50 @@ func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 	t.GuardValue = r.GuardValue
 }
 
-// probeSet are all probes of a tracer, in the order of the kernel's table.
-type probeSet struct {
-	probes []*Probe
-	table  bpf.TraceHookTable
-	used   uint32
-	byRow  [maxHooks]*Probe
-	links  []link.Link
+// Probes are all probes of a tracer, in the order of the kernel's table.
+type Probes struct {
+	All   []*Probe
+	Table bpf.TraceHookTable // as the kernel is to have it
+	used  uint32
+	ByRow [MaxHooks]*Probe // nil: the row is free
+	Links []link.Link      // that are placed
 }
 
-// add gives new probes their place in the kernel's table. A file that is mapped twice is hooked once, and so is a function
+// Add gives new probes their place in the kernel's table. A file that is mapped twice is hooked once, and so is a function
 // that has two names. A function of two meanings has one probe.
-func (s *probeSet) add(probes []*Probe) ([]*Probe, error) {
+func (s *Probes) Add(probes []*Probe) ([]*Probe, error) {
 	var fresh []*Probe
 	defer s.fill()
 	for _, p := range probes {
-		at := s.at(p)
+		at := s.At(p)
 		if at != nil && (at.sameMeaning(p) || at.other != nil) {
 			continue
 		}
 		n := uint32(1)
-		if p.returns() && at == nil {
+		if p.Returns() && at == nil {
 			n = 2
 		}
-		if s.used+n > uint32(maxHooks) {
-			return fresh, fmt.Errorf("more than %d probes: %s in %s is not traced", maxHooks, p.Symbol, p.File)
+		if s.used+n > uint32(MaxHooks) {
+			return fresh, fmt.Errorf("more than %d probes: %s in %s is not traced", MaxHooks, p.Symbol, p.File)
 		}
-		p.index = s.used
+		p.Index = s.used
 		for i := range n {
-			s.byRow[s.used+i] = p
+			s.ByRow[s.used+i] = p
 		}
 		s.used += n
 		if at != nil {
 			at.other = p
 			continue
 		}
-		s.probes = append(s.probes, p)
+		s.All = append(s.All, p)
 		fresh = append(fresh, p)
 	}
 	return fresh, nil
 }
 
-// at finds the probe that is in the same place.
-func (s *probeSet) at(p *Probe) *Probe {
-	for _, q := range s.probes {
+// At finds the probe that is in the same place.
+func (s *Probes) At(p *Probe) *Probe {
+	for _, q := range s.All {
 		if q.file() == p.file() && q.target == p.target {
 			return q
 		}
@@ -197,24 +197,24 @@ func (s *probeSet) at(p *Probe) *Probe {
 // sameMeaning reports whether two rows for one function differ in nothing.
 func (p *Probe) sameMeaning(q *Probe) bool {
 	same := func(x, y *hook.Row) bool { return x.Guard == y.Guard && x.GuardValue == y.GuardValue }
-	return same(p.row, q.row) || p.other != nil && same(p.other.row, q.row)
+	return same(p.Row, q.Row) || p.other != nil && same(p.other.Row, q.Row)
 }
 
 // fill writes the kernel's table anew: whether a call is deferred depends on what else is traced.
-func (s *probeSet) fill() {
-	for row, p := range s.byRow[:s.used] {
-		fillRow(&s.table, uint32(row), p.row, s.traces(p.row.Library.Below))
+func (s *Probes) fill() {
+	for row, p := range s.ByRow[:s.used] {
+		fillRow(&s.Table, uint32(row), p.Row, s.traces(p.Row.Library.Below))
 		if !p.live {
-			s.table.Row[row].Flags |= uint8(bpf.TraceHookFlagHOOK_OFF)
+			s.Table.Row[row].Flags |= uint8(bpf.TraceHookFlagHOOK_OFF)
 		}
 		if p.other != nil {
-			s.table.Row[row].Other = uint16(p.other.index)
+			s.Table.Row[row].Other = uint16(p.other.Index)
 		}
 	}
 }
 
-// set says whether what begins from now on is in the trace: from when all probes are attached until the first is taken out.
-func (s *probeSet) set(probes []*Probe, live bool) {
+// Set says whether what begins from now on is in the trace: from when all probes are attached until the first is taken out.
+func (s *Probes) Set(probes []*Probe, live bool) {
 	for _, p := range probes {
 		p.live = live
 		if p.other != nil {
@@ -225,15 +225,15 @@ func (s *probeSet) set(probes []*Probe, live bool) {
 }
 
 // traces reports whether functions of a library are traced.
-func (s *probeSet) traces(l *hook.Library) bool {
-	return l != nil && slices.ContainsFunc(s.probes, func(p *Probe) bool { return p.Library == l })
+func (s *Probes) traces(l *hook.Library) bool {
+	return l != nil && slices.ContainsFunc(s.All, func(p *Probe) bool { return p.Library == l })
 }
 
-// attach puts the probes into a process's memory; pid 0: into that of each that maps the files. A probe that cannot be placed is
+// Attach puts the probes into a process's memory; pid 0: into that of each that maps the files. A probe that cannot be placed is
 // an error among others; err is set when none could.
-func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, err error) {
-	before := len(s.links)
-	for _, file := range byFile(probes) {
+func (s *Probes) Attach(k *Side, pid int, probes []*Probe) (failed []error, err error) {
+	before := len(s.Links)
+	for _, file := range ByFile(probes) {
 		ex, f, err := openExecutable(file[0].open)
 		if err != nil {
 			failed = append(failed, err)
@@ -242,7 +242,7 @@ func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, 
 		failed = append(failed, s.attachFile(k, ex, pid, file)...)
 		f.Close()
 	}
-	if len(s.links) == before && len(failed) > 0 {
+	if len(s.Links) == before && len(failed) > 0 {
 		return nil, errors.Join(failed...)
 	}
 	return failed, nil
@@ -250,7 +250,7 @@ func (s *probeSet) attach(k *kernel, pid int, probes []*Probe) (failed []error, 
 
 // openExecutable opens the file behind a mapping as package link takes it, by a path: that of our own descriptor, which nothing
 // in the target's file system can lead elsewhere. The caller closes the file when the probes are attached.
-func openExecutable(open opener) (*link.Executable, *os.File, error) {
+func openExecutable(open Opener) (*link.Executable, *os.File, error) {
 	f, err := open()
 	if err != nil {
 		return nil, nil, err
@@ -263,8 +263,8 @@ func openExecutable(open opener) (*link.Executable, *os.File, error) {
 	return ex, f, nil
 }
 
-// byFile groups probes by their file, in their order.
-func byFile(probes []*Probe) [][]*Probe {
+// ByFile groups probes by their file, in their order.
+func ByFile(probes []*Probe) [][]*Probe {
 	var out [][]*Probe
 	at := map[fileKey]int{}
 	for _, p := range probes {
@@ -280,10 +280,10 @@ func byFile(probes []*Probe) [][]*Probe {
 }
 
 // attachFile attaches the probes of one file: the entries first, so that no return is seen without one.
-func (s *probeSet) attachFile(k *kernel, ex *link.Executable, pid int, probes []*Probe) []error {
+func (s *Probes) attachFile(k *Side, ex *link.Executable, pid int, probes []*Probe) []error {
 	var returns []*Probe
 	for _, p := range probes {
-		if p.returns() {
+		if p.Returns() {
 			returns = append(returns, p)
 		}
 	}
@@ -295,11 +295,11 @@ func (s *probeSet) attachFile(k *kernel, ex *link.Executable, pid int, probes []
 }
 
 // program is what runs at the entry of a function.
-func (k *kernel) program(p *Probe) *ebpf.Program {
+func (k *Side) program(p *Probe) *ebpf.Program {
 	switch {
-	case p.row.Layer == event.LayerTorch:
+	case p.Row.Layer == event.LayerTorch:
 		return k.objs.Report
-	case p.row.Retires() && (p.other == nil || p.other.row.Retires()):
+	case p.Row.Retires() && (p.other == nil || p.other.Row.Retires()):
 		return k.objs.EnterOnlyFree
 	default:
 		return k.objs.Enter
@@ -307,7 +307,7 @@ func (k *kernel) program(p *Probe) *ebpf.Program {
 }
 
 // byProgram groups probes by what runs at their entry, in their order.
-func (k *kernel) byProgram(probes []*Probe) [][]*Probe {
+func (k *Side) byProgram(probes []*Probe) [][]*Probe {
 	var out [][]*Probe
 	at := map[*ebpf.Program]int{}
 	for _, p := range probes {
@@ -324,14 +324,14 @@ func (k *kernel) byProgram(probes []*Probe) [][]*Probe {
 
 // attachSide attaches the entry or the return side of probes, all of one program: with one link where the kernel can, else, or when one of them
 // is refused, each with its own.
-func (s *probeSet) attachSide(k *kernel, ex *link.Executable, pid int, probes []*Probe, ret bool) []error {
+func (s *Probes) attachSide(k *Side, ex *link.Executable, pid int, probes []*Probe, ret bool) []error {
 	if len(probes) == 0 {
 		return nil
 	}
-	if k.multi {
+	if k.Multi {
 		l, err := attachMany(k, ex, pid, probes, ret)
 		if err == nil {
-			s.links = append(s.links, l)
+			s.Links = append(s.Links, l)
 			return nil
 		}
 	}
@@ -342,12 +342,12 @@ func (s *probeSet) attachSide(k *kernel, ex *link.Executable, pid int, probes []
 			failed = append(failed, fmt.Errorf("attach to %s in %s: %w", p.Symbol, p.File, err))
 			continue
 		}
-		s.links = append(s.links, l)
+		s.Links = append(s.Links, l)
 	}
 	return failed
 }
 
-func attachMany(k *kernel, ex *link.Executable, pid int, probes []*Probe, ret bool) (link.Link, error) {
+func attachMany(k *Side, ex *link.Executable, pid int, probes []*Probe, ret bool) (link.Link, error) {
 	o := &link.UprobeMultiOptions{PID: uint32(pid)}
 	for _, p := range probes {
 		o.Addresses = append(o.Addresses, p.target)
@@ -359,8 +359,8 @@ func attachMany(k *kernel, ex *link.Executable, pid int, probes []*Probe, ret bo
 	return ex.UprobeMulti(nil, k.program(probes[0]), o)
 }
 
-func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (link.Link, error) {
-	if k.multi {
+func attachOne(k *Side, ex *link.Executable, pid int, p *Probe, ret bool) (link.Link, error) {
+	if k.Multi {
 		return attachMany(k, ex, pid, []*Probe{p}, ret)
 	}
 	o := &link.UprobeOptions{Address: p.target, Cookie: p.cookie(ret), PID: pid}
@@ -370,33 +370,37 @@ func attachOne(k *kernel, ex *link.Executable, pid int, p *Probe, ret bool) (lin
 	return ex.Uprobe(p.Symbol, k.program(p), o)
 }
 
-// attachLinker places the probe that notices libraries come and go.
-func (k *kernel) attachLinker(open opener, offset uint64, pid int) (link.Link, error) {
+// AttachLinker places the probe that notices libraries come and go.
+func (k *Side) AttachLinker(open Opener, offset uint64, pid int) (link.Link, error) {
 	ex, f, err := openExecutable(open)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if k.multi {
+	if k.Multi {
 		return ex.UprobeMulti(nil, k.objs.LibrariesChanged, &link.UprobeMultiOptions{PID: uint32(pid), Addresses: []uint64{offset}})
 	}
-	return ex.Uprobe(linkerBreak, k.objs.LibrariesChanged, &link.UprobeOptions{PID: pid, Address: offset})
+	return ex.Uprobe(LinkerBreak, k.objs.LibrariesChanged, &link.UprobeOptions{PID: pid, Address: offset})
 }
 
 // cookie is the row of the kernel's hook table that a side of the probe uses.
 func (p *Probe) cookie(ret bool) uint64 {
 	if ret {
-		return uint64(p.index) + 1
+		return uint64(p.Index) + 1
 	}
-	return uint64(p.index)
+	return uint64(p.Index)
 }
 
-// detach takes all probes out, the last first: no return is seen without its entry. The target runs at full speed afterwards.
-func (s *probeSet) detach() error {
+// Detach takes all probes out, the last first: no return is seen without its entry. The target runs at full speed afterwards.
+func (s *Probes) Detach() error {
 	var errs []error
-	for _, l := range slices.Backward(s.links) {
+	for _, l := range slices.Backward(s.Links) {
 		errs = append(errs, l.Close())
 	}
-	s.links = nil
+	s.Links = nil
 	return errors.Join(errs...)
 }
+
+// LinkerBreak is the function that the dynamic linker calls when it has added or removed libraries, of glibc and of musl (link.h,
+// r_brk).
+const LinkerBreak = "_dl_debug_state"

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package kernel
 
 import (
 	"fmt"
@@ -29,14 +29,14 @@ type Walks struct {
 }
 
 // Walks reads the counters.
-func (s *Session) Walks() (w Walks, err error) {
-	c, err := s.kernel.counters()
+func (s *Probes) Walks(k *Side) (w Walks, err error) {
+	c, err := k.Counters()
 	if err != nil {
 		return w, err
 	}
 	w = Walks{Made: c.WalksMade, Stored: c.WalksStored, ByCopy: c.WalksByCopy}
-	for _, p := range s.probes.probes {
-		r, err := s.kernel.stats(p.index)
+	for _, p := range s.All {
+		r, err := k.Stats(p.Index)
 		if err != nil {
 			return w, err
 		}
@@ -45,21 +45,17 @@ func (s *Session) Walks() (w Walks, err error) {
 	return w, nil
 }
 
-// warnLimits says which limits of the kernel side were reached.
-func (s *Session) warnLimits() {
-	c, err := s.kernel.counters()
+// Limits has an error for each limit that was reached.
+func (s *Probes) Limits(k *Side) ([]error, error) {
+	c, err := k.Counters()
 	if err != nil {
-		s.warn(err)
-		return
+		return nil, err
 	}
-	w, err := s.Walks()
+	w, err := s.Walks(k)
 	if err != nil {
-		s.warn(err)
-		return
+		return nil, err
 	}
-	for _, err := range limitsReached(&c, w) {
-		s.warn(err)
-	}
+	return limitsReached(&c, w), nil
 }
 
 // limitsReached has an error for each limit, with what it meant.

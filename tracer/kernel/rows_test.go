@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package kernel
 
 import (
 	"math/rand/v2"
@@ -41,8 +41,8 @@ func readRow(t *testing.T, outer *ebpf.Map, i uint32) uint64 {
 // library that is loaded later go behind them.
 func TestRowStore(t *testing.T) {
 	outer := newChunkMap(t)
-	var s rowStore
-	defer s.close()
+	var s Rows
+	defer s.Close()
 	tables := []*unwind.Table{
 		{Rows: []uint64{0x10, 1<<32 | 0x20, 2<<32 | 0xffffffff}, Rules: []uint64{0, 111, 222}},
 		{Rules: []uint64{0, 333, 111}},
@@ -76,8 +76,8 @@ func TestRowStore(t *testing.T) {
 }
 
 func TestRowStoreBounds(t *testing.T) {
-	var s rowStore
-	defer s.close()
+	var s Rows
+	defer s.Close()
 	table := &unwind.Table{Rows: []uint64{0}}
 	for i := range uint64(maxRules) {
 		table.Rules = append(table.Rules, i)
@@ -87,7 +87,7 @@ func TestRowStoreBounds(t *testing.T) {
 	_, _, err = s.Add(&unwind.Table{Rows: []uint64{0}, Rules: []uint64{uint64(maxRules)}})
 	require.ErrorContains(t, err, "different unwind rules")
 
-	s.used = maxRows - 1
+	s.Used = maxRows - 1
 	_, _, err = s.Add(&unwind.Table{Rows: []uint64{0, 1}, Rules: []uint64{0}})
 	require.ErrorContains(t, err, "2 unwind rows")
 }

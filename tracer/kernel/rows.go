@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package kernel
 
 import (
 	"errors"
@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rowStore is the kernel's table of unwind rows: those of all files, one behind the other, in chunks. The rows go into the
+// Rows is the kernel's table of unwind rows: those of all files, one behind the other, in chunks. The rows go into the
 // kernel as they come; here is only what the last chunk has. It needs no program loaded before link.
-type rowStore struct {
+type Rows struct {
 	rules  ruleTable
-	used   uint32 // rows in all
+	Used   uint32 // rows in all
 	chunks []*ebpf.Map
 	linked int      // of them, those that the programs see
 	last   []uint64 // the rows of the last chunk
@@ -25,8 +25,8 @@ type rowStore struct {
 }
 
 // Add takes a file's rows: they become [lo, hi) of the table. What an error leaves of them is never referred to.
-func (s *rowStore) Add(table *unwind.Table) (lo, hi uint32, err error) {
-	if uint64(s.used)+uint64(len(table.Rows)) > maxRows {
+func (s *Rows) Add(table *unwind.Table) (lo, hi uint32, err error) {
+	if uint64(s.Used)+uint64(len(table.Rows)) > maxRows {
 		return 0, 0, fmt.Errorf("%d unwind rows, with those of other files more than %d", len(table.Rows), maxRows)
 	}
 	global, err := s.rules.numbers(table)
@@ -36,7 +36,7 @@ func (s *rowStore) Add(table *unwind.Table) (lo, hi uint32, err error) {
 	if s.last == nil {
 		s.last = make([]uint64, 0, chunkRows)
 	}
-	lo = s.used
+	lo = s.Used
 	for _, row := range table.Rows {
 		if len(s.last) == chunkRows {
 			if err := s.flush(); err != nil {
@@ -45,18 +45,18 @@ func (s *rowStore) Add(table *unwind.Table) (lo, hi uint32, err error) {
 			s.last = s.last[:0]
 		}
 		s.last = append(s.last, row&0xffffffff|global[row>>32])
-		s.used++
+		s.Used++
 		s.stale = true
 	}
-	return lo, s.used, nil
+	return lo, s.Used, nil
 }
 
 // flush writes the last chunk. Rows that were in it before are written again as they are, so that a probe may read them.
-func (s *rowStore) flush() error {
+func (s *Rows) flush() error {
 	if !s.stale {
 		return nil
 	}
-	number := int(s.used-1) / chunkRows
+	number := int(s.Used-1) / chunkRows
 	if number == len(s.chunks) {
 		m, err := ebpf.NewMap(&ebpf.MapSpec{
 			Type: ebpf.Array, KeySize: 4, ValueSize: chunkRows * rowBytes, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE,
@@ -74,7 +74,7 @@ func (s *rowStore) flush() error {
 }
 
 // link makes the programs see all rows, in their map of chunks.
-func (s *rowStore) link(outer *ebpf.Map) error {
+func (s *Rows) link(outer *ebpf.Map) error {
 	if err := s.flush(); err != nil {
 		return err
 	}
@@ -107,7 +107,8 @@ func putChunks(outer *ebpf.Map, keys, values []uint32) error {
 	return nil
 }
 
-func (s *rowStore) close() {
+// Close gives up the chunks: what the programs see stays until they are unloaded.
+func (s *Rows) Close() {
 	for _, m := range s.chunks {
 		m.Close()
 	}

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package kernel
 
 import (
 	"fmt"
@@ -23,21 +23,9 @@ import (
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
-func at(start, end uint64, path string) process.Mapping {
-	return process.Mapping{Start: start, End: end, Exec: true, Inode: 1, Path: path}
-}
-
-func regionsOf(maps ...process.Mapping) []mapped.Region {
-	var out []mapped.Region
-	for _, m := range maps {
-		out = append(out, mapped.NewRegion(m, &mapped.File{}))
-	}
-	return out
-}
-
 // probe makes a probe of a row without a file behind it.
 func probe(row *hook.Row, file string, target uint64) *Probe {
-	return &Probe{Library: row.Library, File: file, Symbol: row.Symbol, row: row, target: target}
+	return &Probe{Library: row.Library, File: file, Symbol: row.Symbol, Row: row, target: target}
 }
 
 func rowOf(t *testing.T, p hook.Program) *hook.Row {
@@ -53,19 +41,19 @@ func rowOf(t *testing.T, p hook.Program) *hook.Row {
 
 func TestProbeSetAdd(t *testing.T) {
 	report, call := rowOf(t, hook.TorchReport), rowOf(t, hook.Call)
-	var s probeSet
-	fresh, err := s.add([]*Probe{probe(call, "a", 1), probe(report, "b", 2), probe(call, "c", 1)})
+	var s Probes
+	fresh, err := s.Add([]*Probe{probe(call, "a", 1), probe(report, "b", 2), probe(call, "c", 1)})
 	require.NoError(t, err)
 	require.Len(t, fresh, 3)
 	// A call takes two rows of the kernel's table: entry and return.
-	require.Equal(t, []uint32{0, 2, 3}, []uint32{fresh[0].index, fresh[1].index, fresh[2].index})
+	require.Equal(t, []uint32{0, 2, 3}, []uint32{fresh[0].Index, fresh[1].Index, fresh[2].Index})
 	require.EqualValues(t, 5, s.used)
 	for row, want := range []*Probe{fresh[0], fresh[0], fresh[1], fresh[2], fresh[2]} {
-		require.Same(t, want, s.byRow[row])
-		require.EqualValues(t, want.row.Kind, s.table.Row[row].Kind)
-		require.EqualValues(t, want.row.Size, s.table.Row[row].ArgSize)
+		require.Same(t, want, s.ByRow[row])
+		require.EqualValues(t, want.Row.Kind, s.Table.Row[row].Kind)
+		require.EqualValues(t, want.Row.Size, s.Table.Row[row].ArgSize)
 	}
-	fresh, err = s.add([]*Probe{probe(call, "a", 1), probe(call, "a", 9)})
+	fresh, err = s.Add([]*Probe{probe(call, "a", 1), probe(call, "a", 9)})
 	require.NoError(t, err)
 	require.Len(t, fresh, 1, "one is there already")
 }
@@ -73,14 +61,14 @@ func TestProbeSetAdd(t *testing.T) {
 func TestProbeSetBounds(t *testing.T) {
 	call := rowOf(t, hook.Call)
 	var many []*Probe
-	for i := range maxHooks {
+	for i := range MaxHooks {
 		many = append(many, probe(call, fmt.Sprint(i), uint64(i)))
 	}
-	var s probeSet
-	fresh, err := s.add(many)
+	var s Probes
+	fresh, err := s.Add(many)
 	require.ErrorContains(t, err, "probes")
-	require.Len(t, fresh, maxHooks/2, "those before the limit are traced")
-	require.LessOrEqual(t, int(s.used), maxHooks)
+	require.Len(t, fresh, MaxHooks/2, "those before the limit are traced")
+	require.LessOrEqual(t, int(s.used), MaxHooks)
 }
 
 // TestFillRow: each field of a row arrives in its own field of the kernel's.
@@ -127,25 +115,25 @@ func TestFillRowOperands(t *testing.T) {
 
 // TestOff: what happens counts from when all probes of a library are attached on, also beside probes that are there already.
 func TestOff(t *testing.T) {
-	off := func(s *probeSet, p *Probe) bool {
-		return s.table.Row[p.index].Flags&uint8(bpf.TraceHookFlagHOOK_OFF) != 0
+	off := func(s *Probes, p *Probe) bool {
+		return s.Table.Row[p.Index].Flags&uint8(bpf.TraceHookFlagHOOK_OFF) != 0
 	}
-	var s probeSet
+	var s Probes
 	first, late, report := probe(rowOf(t, hook.Call), "a", 1), probe(rowOf(t, hook.Call), "b", 1), probe(rowOf(t, hook.TorchReport), "c", 1)
-	_, err := s.add([]*Probe{first, report})
+	_, err := s.Add([]*Probe{first, report})
 	require.NoError(t, err)
 	require.True(t, off(&s, first))
 	require.True(t, off(&s, report))
-	s.set([]*Probe{first, report}, true)
+	s.Set([]*Probe{first, report}, true)
 	require.False(t, off(&s, first))
-	_, err = s.add([]*Probe{late})
+	_, err = s.Add([]*Probe{late})
 	require.NoError(t, err)
 	require.False(t, off(&s, first))
 	require.True(t, off(&s, late))
-	s.set([]*Probe{late}, true)
+	s.Set([]*Probe{late}, true)
 	require.False(t, off(&s, late))
-	s.set(s.probes, false)
-	for _, p := range s.probes {
+	s.Set(s.All, false)
+	for _, p := range s.All {
 		require.True(t, off(&s, p))
 	}
 }
@@ -157,59 +145,40 @@ func TestDeferred(t *testing.T) {
 		require.NotEqual(t, -1, i, symbol)
 		return &hook.Rows[i]
 	}
-	deferred := func(s *probeSet, p *Probe) bool {
-		return s.table.Row[p.index].Flags&uint8(bpf.TraceHookFlagHOOK_DEFER) != 0
+	deferred := func(s *Probes, p *Probe) bool {
+		return s.Table.Row[p.Index].Flags&uint8(bpf.TraceHookFlagHOOK_DEFER) != 0
 	}
-	var s probeSet
+	var s Probes
 	runtime, driver := probe(find("cudaFree"), "libcudart.so.13", 1), probe(find("cuMemFree_v2"), "libcuda.so.1", 2)
-	_, err := s.add([]*Probe{runtime})
+	_, err := s.Add([]*Probe{runtime})
 	require.NoError(t, err)
 	require.False(t, deferred(&s, runtime))
-	_, err = s.add([]*Probe{driver})
+	_, err = s.Add([]*Probe{driver})
 	require.NoError(t, err)
 	require.True(t, deferred(&s, runtime))
 	require.False(t, deferred(&s, driver))
 }
 
-// TestDescribeCall: what a call was given and gave back, as an event.
-func TestDescribeCall(t *testing.T) {
-	row := &hook.Row{Layer: event.LayerDevice, Addr: hook.Operand{From: hook.FromOut}, Dims: make([]hook.Operand, 2)}
-	row.Bytes = func(d []uint64) uint64 { return d[0] * d[1] }
-	row.Where = func(d []uint64) event.Layer { return event.LayerHost }
-	values := &[maxValues]uint64{1, 2, 3, 10, 20}
-	e := event.Event{Kind: event.KindAlloc, Addr: 7, Size: event.Unknown, Layer: event.LayerDevice, Device: event.Device{Index: -1}}
-	describeCall(&e, row, values)
-	require.Equal(t, event.Event{Kind: event.KindAlloc, Addr: 7, Size: 200, Layer: event.LayerHost, Device: event.Device{Index: -1}}, e)
-
-	row = &hook.Row{Ordinal: hook.Operand{From: hook.FromArg32}}
-	for v, want := range map[uint64]int8{0: 0, 127: 127, 128: -1, event.Unknown: -1} {
-		e = event.Event{Kind: event.KindReset, Addr: event.Unknown, Size: event.Unknown}
-		values[bpf.TraceOperandNameVALUE_DEVICE] = v
-		describeCall(&e, row, values)
-		require.Equal(t, event.Event{Kind: event.KindReset, Size: event.Unknown, Device: event.Device{Index: want}}, e)
-	}
-}
-
 // TestInfoBounds: of too many mappings those of the program stay, and those that were made first.
 func TestInfoBounds(t *testing.T) {
 	maps := []process.Mapping{at(0x1000, 0x2000, "program"), at(0x2000, 0x3000, "program")}
-	for i := range uint64(maxMappings + 5) {
+	for i := range uint64(MaxMappings + 5) {
 		maps = append(maps, at((i+10)<<12, (i+11)<<12, "x"))
 	}
-	d := newInfo(7, mapped.First(regionsOf(maps...), maxMappings), nil, nil)
-	require.EqualValues(t, maxMappings, d.Nmappings)
-	kept := append(maps[:2:2], maps[len(maps)-maxMappings+2:]...)
+	d := NewInfo(7, regionsOf(maps...), nil)
+	require.EqualValues(t, MaxMappings, d.Nmappings)
+	kept := append(maps[:2:2], maps[len(maps)-MaxMappings+2:]...)
 	for i := range kept {
 		require.Equal(t, kept[i].Start, d.Mapping[i].Start)
 	}
 	require.Zero(t, d.Python.Enabled)
 	require.Zero(t, d.Block.Count)
 
-	require.Len(t, mapped.First(regionsOf(maps[:maxMappings]...), maxMappings), maxMappings)
+	require.Len(t, mapped.First(regionsOf(maps[:MaxMappings]...), MaxMappings), MaxMappings)
 	for i := range maps {
 		maps[i].Path = "program"
 	}
-	require.Len(t, mapped.First(regionsOf(maps...), maxMappings), maxMappings)
+	require.Len(t, mapped.First(regionsOf(maps...), MaxMappings), MaxMappings)
 }
 
 var define = regexp.MustCompile(`(?m)^#define\s+(\w+)\s+\(?([^\s/()]+)\)?`)
@@ -218,7 +187,7 @@ var define = regexp.MustCompile(`(?m)^#define\s+(\w+)\s+\(?([^\s/()]+)\)?`)
 func defines(t *testing.T) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
-	for _, header := range []string{"../bpf/limits.h", "../bpf/tables.h"} {
+	for _, header := range []string{"../../bpf/limits.h", "../../bpf/tables.h"} {
 		text, err := os.ReadFile(header)
 		require.NoError(t, err)
 		for _, m := range define.FindAllStringSubmatch(string(text), -1) {
@@ -234,7 +203,7 @@ func defines(t *testing.T) map[string]uint64 {
 func TestDefines(t *testing.T) {
 	c := defines(t)
 	for name, here := range map[string]uint64{
-		"MAX_MAPPINGS": uint64(maxMappings), "MAX_HOOKS": uint64(maxHooks), "MAX_RULES": uint64(maxRules), "MAX_INFOS": soleInfos, "MAX_TRACED": maxTraced, "NO_INFO": noInfo, "MAX_CONTEXTS": maxContexts, "CACHED_WALKS": cachedWalks, "MAX_DIMS": hook.MaxDims,
+		"MAX_MAPPINGS": uint64(MaxMappings), "MAX_HOOKS": uint64(MaxHooks), "MAX_RULES": uint64(maxRules), "MAX_INFOS": soleInfos, "MAX_TRACED": MaxTraced, "NO_INFO": NoInfo, "MAX_CONTEXTS": maxContexts, "CACHED_WALKS": cachedWalks, "MAX_DIMS": hook.MaxDims,
 		"ROW_CHUNK": chunkRows, "MAX_CHUNKS": maxChunks, "NO_FIELD": cpython.NoField, "ARG_NONE": uint64(hook.None),
 	} {
 		require.Contains(t, c, name)
@@ -272,4 +241,16 @@ func TestBlockLayoutDescribe(t *testing.T) {
 		bad.describe(d)
 		require.Zero(t, d.Block.Count, name)
 	}
+}
+
+func at(start, end uint64, path string) process.Mapping {
+	return process.Mapping{Start: start, End: end, Exec: true, Inode: 1, Path: path}
+}
+
+func regionsOf(maps ...process.Mapping) []mapped.Region {
+	var out []mapped.Region
+	for _, m := range maps {
+		out = append(out, mapped.NewRegion(m, &mapped.File{}))
+	}
+	return out
 }

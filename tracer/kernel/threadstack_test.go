@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package kernel
 
 import (
 	"bytes"
@@ -30,7 +30,7 @@ func TestStackOfThread(t *testing.T) {
 	defer plain.Close()
 	t.Logf("a program that does not ask for it has a stack of the CPU: %v", stacksOfCPU(t, plain) > 0)
 
-	k, err := loadKernel(kernelOptions{ringBytes: 1 << 16, multi: feature.HasUprobeMulti()})
+	k, err := load(Options{RingBytes: 1 << 16, Multi: feature.HasUprobeMulti()})
 	require.NoError(t, err)
 	defer k.Close()
 	for _, p := range []*ebpf.Program{k.objs.Report, k.objs.Enter, k.objs.EnterOnlyFree, k.objs.Leave, k.objs.LibrariesChanged} {

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package kernel
 
 import (
 	"debug/elf"
@@ -181,7 +181,7 @@ func bestOffset(lines []instruction) uint64 {
 // setup asks testdata/setup.sh for a path.
 func setup(t *testing.T, what string) string {
 	t.Helper()
-	out, err := exec.Command("../testdata/setup.sh", "--print", what).Output()
+	out, err := exec.Command("../../testdata/setup.sh", "--print", what).Output()
 	require.NoError(t, err)
 	return strings.TrimSpace(string(out))
 }
