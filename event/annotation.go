@@ -34,7 +34,32 @@ type Loss struct {
 	Events   uint64
 }
 
-// MarkKind says what an annotation is.
+// Steps is steps of a process that have begun. They are of the last numbering that there is: when it becomes clear that a step begins
+// with something else, they are numbered anew.
+type Steps struct {
+	Numbering int      // from 1 on
+	Source    string   // by what they were recognised, as steps.Source
+	On        string   // what a step begins with, for people
+	Chosen    string   // the function that was chosen for it; empty: none was
+	First     int      // number of the first of Begins, from 1 on
+	Begins    []uint64 // CLOCK_BOOTTIME nanoseconds, ascending
+}
+
+// Held is what holds the blocks of some sites, read while the program runs.
+type Held struct {
+	Time uint64 // of the reading, CLOCK_BOOTTIME nanoseconds
+	Rows []HeldRow
+}
+
+// HeldRow is blocks of one site with one holder.
+type HeldRow struct {
+	Site   string // as view.Site.Name
+	Holder string // empty: not known
+	Bytes  uint64
+	Blocks uint64
+}
+
+// AnnotationKind says what an annotation is.
 type AnnotationKind uint8
 
 // The kinds of annotations are written to files: never renumber.
@@ -46,16 +71,19 @@ const (
 	AnnotationFromStart  AnnotationKind = 5 // the events of PID begin before it first used the GPU
 	AnnotationCheckpoint AnnotationKind = 6 // State is the result of all events and annotations before
 	AnnotationLost       AnnotationKind = 7 // Loss: events of PID are missing
+	AnnotationSteps      AnnotationKind = 8 // Steps of PID have begun. It is no input of the live set
+	AnnotationHeld       AnnotationKind = 9 // Held: what holds blocks of PID. It is no input of the live set
 )
 
 var annotationNames = map[AnnotationKind]string{
 	AnnotationWatch: "watch", AnnotationUnwatch: "unwatch", AnnotationObserved: "observed", AnnotationBaseline: "baseline",
 	AnnotationFromStart: "from_start", AnnotationCheckpoint: "checkpoint", AnnotationLost: "lost",
+	AnnotationSteps: "steps", AnnotationHeld: "held",
 }
 
 func (k AnnotationKind) String() string { return name(annotationNames, k, "annotation") }
 
-// Annotation is an input of the live set that is not an event. Replaying events and annotations in their order leads to the same
+// Annotation is what a recording has beside the events: an input of the live set that is not an event, or what was found out. Replaying events and annotations in their order leads to the same
 // live set.
 type Annotation struct {
 	Kind                AnnotationKind
@@ -64,6 +92,8 @@ type Annotation struct {
 	Allocated, Reserved uint64 // of a baseline, bytes; Unknown when not known
 	Observation         *Observation
 	Loss                Loss
+	Steps               *Steps
+	Held                *Held
 	State               []byte // of a checkpoint: as package heap encoded it
 }
 

@@ -12,12 +12,14 @@ import (
 //	watch, unwatch, from start   pid
 //	baseline                     pid, device, allocated + 1, reserved + 1
 //	lost                         pid, from, to - from, events
+//	steps                        pid, numbering, source, on, chosen, first, n, then n times: time - the one before
+//	held                         pid, time, n, then n times: site, holder, bytes, blocks
 //	observed                     pid, device, from, to, allocated + 1, reserved + 1,
 //	                             blocks    n, then n times: address - end of the last (signed), size, size - requested
 //	                                       (signed; 0 when that is Unknown), stream + 1, is requested known
 //	                             segments  n + 1 (0: nil), then n times: address - end of the last (signed), size, expandable
 //
-// A device is its type and its index, signed. A checkpoint is a frame of its own.
+// A text is its length, bytes, and these. A device is its type and its index, signed. A checkpoint is a frame of its own.
 
 func appendAnnotation(out *column, m *event.Annotation) {
 	var c column
@@ -33,10 +35,58 @@ func appendAnnotation(out *column, m *event.Annotation) {
 		c.number(m.Loss.From)
 		c.number(m.Loss.To - m.Loss.From)
 		c.number(m.Loss.Events)
+	case event.AnnotationSteps:
+		c.steps(m.Steps)
+	case event.AnnotationHeld:
+		c.held(m.Held)
 	}
 	out.number(uint64(m.Kind))
 	out.number(uint64(len(c)))
 	*out = append(*out, c...)
+}
+
+func (c *column) steps(s *event.Steps) {
+	c.number(uint64(s.Numbering))
+	c.text(s.Source)
+	c.text(s.On)
+	c.text(s.Chosen)
+	c.number(uint64(s.First))
+	c.number(uint64(len(s.Begins)))
+	last := uint64(0)
+	for _, at := range s.Begins {
+		c.number(at - last)
+		last = at
+	}
+}
+
+func (c *cursor) steps() *event.Steps {
+	s := &event.Steps{Numbering: c.index(1 << 31), Source: c.text(), On: c.text(), Chosen: c.text(), First: c.index(1 << 31)}
+	at := uint64(0)
+	for range c.count(1) {
+		at += c.number()
+		s.Begins = append(s.Begins, at)
+	}
+	return s
+}
+
+func (c *column) held(h *event.Held) {
+	c.number(h.Time)
+	c.number(uint64(len(h.Rows)))
+	for i := range h.Rows {
+		r := &h.Rows[i]
+		c.text(r.Site)
+		c.text(r.Holder)
+		c.number(r.Bytes)
+		c.number(r.Blocks)
+	}
+}
+
+func (c *cursor) held() *event.Held {
+	h := &event.Held{Time: c.number()}
+	for range c.count(4) {
+		h.Rows = append(h.Rows, event.HeldRow{Site: c.text(), Holder: c.text(), Bytes: c.number(), Blocks: c.number()})
+	}
+	return h
 }
 
 func (c *column) device(d event.Device) {
@@ -93,7 +143,7 @@ func (c *column) truth(b bool) {
 func readAnnotation(c *cursor) event.Annotation {
 	m := event.Annotation{Kind: event.AnnotationKind(c.index(256))}
 	body := cursor{data: c.bytes(c.number())}
-	if c.err != nil || m.Kind == 0 || m.Kind == event.AnnotationCheckpoint || m.Kind > event.AnnotationLost {
+	if c.err != nil || m.Kind == 0 || m.Kind == event.AnnotationCheckpoint || m.Kind > event.AnnotationHeld {
 		return m
 	}
 	m.PID = uint32(body.index(1 << 32))
@@ -106,6 +156,10 @@ func readAnnotation(c *cursor) event.Annotation {
 		m.Loss.From = body.number()
 		m.Loss.To = m.Loss.From + body.number()
 		m.Loss.Events = body.number()
+	case event.AnnotationSteps:
+		m.Steps = body.steps()
+	case event.AnnotationHeld:
+		m.Held = body.held()
 	}
 	if body.err != nil {
 		c.fail("annotation %s: %w", m.Kind, body.err)

@@ -116,12 +116,23 @@ func (j *job) tame() event.Event {
 func (j *job) annotation() event.Annotation {
 	kinds := []event.AnnotationKind{
 		event.AnnotationWatch, event.AnnotationUnwatch, event.AnnotationObserved, event.AnnotationBaseline, event.AnnotationFromStart, event.AnnotationLost,
+		event.AnnotationSteps, event.AnnotationHeld,
 	}
 	m := event.Annotation{Kind: kinds[j.rng.IntN(len(kinds))], PID: uint32(j.any())}
 	device := event.Device{Type: event.DeviceType(j.any()), Index: int8(j.any())}
 	switch m.Kind {
 	case event.AnnotationLost:
 		m.Loss = event.Loss{From: j.any(), To: j.any(), Events: j.any()}
+	case event.AnnotationSteps:
+		m.Steps = &event.Steps{Numbering: j.rng.IntN(5), Source: j.word(), On: j.word(), Chosen: j.word(), First: j.rng.IntN(1 << 30)}
+		for range j.rng.IntN(5) {
+			m.Steps.Begins = append(m.Steps.Begins, j.any())
+		}
+	case event.AnnotationHeld:
+		m.Held = &event.Held{Time: j.any()}
+		for range j.rng.IntN(5) {
+			m.Held.Rows = append(m.Held.Rows, event.HeldRow{Site: j.word(), Holder: j.word(), Bytes: j.any(), Blocks: j.any()})
+		}
 	case event.AnnotationBaseline:
 		m.Device, m.Allocated, m.Reserved = device, j.any(), j.any()
 	case event.AnnotationObserved:

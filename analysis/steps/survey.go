@@ -17,10 +17,19 @@ type candidate struct {
 	mean, m2 float64 // of the intervals: mean, and sum of squares of the differences to it
 	before   int     // backward passes when it was first entered
 	until    int     // and when it was last
+
+	times []uint64 // of the first entries, as far as they are kept
+	whole bool     // times has all of them
+	alone int      // entries since that of the mark which is chosen
 }
 
-// enter counts an entry at a position: a number of allocations, because time also passes while a server waits.
-func (c *candidate) enter(at uint64) {
+// enter counts an entry at a position: a number of allocations, because time also passes while a server waits. Of the first entries
+// up to keep, the times are kept.
+func (c *candidate) enter(at, time uint64, keep int) {
+	c.whole = len(c.times) == c.entries && len(c.times) < keep
+	if c.whole {
+		c.times = append(c.times, time)
+	}
 	if c.entries > 0 {
 		x := float64(at - c.last)
 		d := x - c.mean
@@ -50,7 +59,12 @@ type survey struct {
 	within      map[uint32]int // of a thread: the candidate in whose call it is, and 1; 0: none
 	backwards   int            // entries of backward passes
 	allocations uint64         // so far
+	keep        int            // times of entries of a mark; of a stack, keepRecurring
+	marksOnly   bool           // what recurs is not counted
 }
+
+// keepRecurring is of how many entries of each stack the times are kept, where they are kept.
+const keepRecurring = 32
 
 func newSurvey(m marker, resolve func(event.StackID) *event.Stack) *survey {
 	return &survey{
@@ -59,14 +73,14 @@ func newSurvey(m marker, resolve func(event.StackID) *event.Stack) *survey {
 	}
 }
 
-// see takes the next event.
-func (s *survey) see(e *event.Event) {
+// see takes the next event. It returns what is entered with it: a mark, and a stack of PyTorch's that recurs.
+func (s *survey) see(e *event.Event) (entered, recurs *candidate) {
 	if e.Kind != event.KindAlloc {
-		return
+		return nil, nil
 	}
 	s.allocations++
 	if e.Stack == 0 {
-		return
+		return nil, nil
 	}
 	i, ok := s.ofStack[e.Stack]
 	if !ok {
@@ -74,15 +88,17 @@ func (s *survey) see(e *event.Event) {
 		s.ofStack[e.Stack] = i
 	}
 	if i >= 0 && s.within[e.TID] != i+1 {
-		s.enter(s.candidates[i])
+		entered = s.candidates[i]
+		s.enter(entered, e.Time)
 	}
 	s.within[e.TID] = i + 1
-	if e.Layer == event.LayerTorch {
-		s.recur(e)
+	if e.Layer == event.LayerTorch && !s.marksOnly {
+		recurs = s.recur(e)
 	}
+	return entered, recurs
 }
 
-func (s *survey) enter(c *candidate) {
+func (s *survey) enter(c *candidate, time uint64) {
 	if c.mark.source == SourceBackward {
 		s.backwards++
 	}
@@ -90,16 +106,27 @@ func (s *survey) enter(c *candidate) {
 		c.before = s.backwards
 	}
 	c.until = s.backwards
-	c.enter(s.allocations)
+	c.enter(s.allocations, time, s.keep)
 }
 
-func (s *survey) recur(e *event.Event) {
+func (s *survey) recur(e *event.Event) *candidate {
 	c := s.recurring[e.Stack]
 	if c == nil {
 		c = &candidate{mark: mark{source: SourcePeriod, stack: e.Stack}}
 		s.recurring[e.Stack] = c
 	}
-	c.enter(s.allocations)
+	c.enter(s.allocations, e.Time, min(s.keep, keepRecurring))
+	return c
+}
+
+// forgetTimes gives up the times of all entries.
+func (s *survey) forgetTimes() {
+	for _, c := range s.candidates {
+		c.times = nil
+	}
+	for _, c := range s.recurring {
+		c.times = nil
+	}
 }
 
 func (s *survey) candidateOf(id event.StackID) int {

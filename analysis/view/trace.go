@@ -35,13 +35,38 @@ type Trace struct {
 	stacks  map[event.StackID]*event.Stack
 	names   map[event.StackID]string
 	refused []event.Event // the first requests that were refused, in all layers
+	noted   noted
+}
+
+// noted is what was found out while the input was made.
+type noted struct {
+	steps      *event.Steps // of the last numbering, put together; nil: none
+	numberings int
+	held       []event.Held
+}
+
+// keptHeld is how many readings of holders are kept.
+const keptHeld = 1000
+
+// take takes an annotation.
+func (n *noted) take(m *event.Annotation) {
+	switch m.Kind {
+	case event.AnnotationSteps:
+		if n.steps == nil || n.steps.Numbering != m.Steps.Numbering {
+			n.numberings++
+			n.steps = &event.Steps{Numbering: m.Steps.Numbering, Source: m.Steps.Source, On: m.Steps.On, First: m.Steps.First}
+		}
+		n.steps.Begins = append(n.steps.Begins, m.Steps.Begins...)
+	case event.AnnotationHeld:
+		n.held = append(n.held[max(0, len(n.held)-keptHeld+1):], *m.Held)
+	}
 }
 
 // NewTrace replays an input once. Where it is damaged, the trace is what is whole; see Trace.Damage. o as in New.
 func NewTrace(in Input, o *Options) (*Trace, error) {
 	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]string{}}
 	h := heap.New()
-	t.Damage = h.Walk(in, heap.Walker{After: func(e *event.Event) {
+	t.Damage = h.Walk(in, heap.Walker{Annotated: t.noted.take, After: func(e *event.Event) {
 		if e.Kind == event.KindOutOfMemory && len(t.refused) < keptOOMs {
 			t.refused = append(t.refused, *e)
 		}
@@ -118,6 +143,15 @@ func (t *Trace) OutOfMemory() []uint64 {
 	}
 	return out
 }
+
+// Steps are those that were recognised while the input was made; nil: none. whole is false when it was decided anew meanwhile what a
+// step begins with, and steps of before have no number any more.
+func (t *Trace) Steps() (steps *event.Steps, whole bool) {
+	return t.noted.steps, t.noted.numberings == 1
+}
+
+// Held is what was read of holders while the input was made, in order.
+func (t *Trace) Held() []event.Held { return t.noted.held }
 
 // keptOOMs is of how many refused requests the times are kept.
 const keptOOMs = 1000

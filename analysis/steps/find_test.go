@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steps_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
+)
+
+const (
+	input    = eventtest.Input
+	forward  = eventtest.Forward
+	backward = eventtest.Backward
+	adam     = eventtest.Adam
+	another  = eventtest.AnotherAdam
+)
+
+// program is what a program does in a step, and the steps that are to be found in 60 of them.
+type program struct {
+	step   func(j *eventtest.Job, i int)
+	chosen string
+	source steps.Source
+	on     string
+	count  int // without the one that runs
+}
+
+var programs = map[string]program{
+	"optimizer":       {passes(input, forward, backward, adam, adam), "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"two optimizers":  {passes(input, backward, adam, forward, backward, another), "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"silent":          {passes(input, forward, backward), "", steps.SourceBackward, "train.py:21 main", 59},
+	"closure":         {passes(input, eventtest.Closure, backward, eventtest.Closure), "", steps.SourceBackward, "train.py:21 main", 59},
+	"inference":       {passes(input, forward), "", steps.SourcePeriod, "", 59},
+	"chosen":          {passes(input, forward, backward, adam), "batch", steps.SourceChosen, "train.py batch", 59},
+	"the whole class": {passes(input, forward), "Net.forward", steps.SourceChosen, "net.py Net.forward", 59},
+	"chosen, native": {func(j *eventtest.Job, _ int) {
+		j.Obtain(event.LayerDevice, eventtest.DriverCall, 1)
+		j.Pass(input)
+	}, "foo", steps.SourceChosen, "foo", 59},
+	"none": {func(j *eventtest.Job, i int) { j.Alloc("a.so!f"+string(rune('a'+i)), 1) }, "", "", "", 0},
+	"a late one": {func(j *eventtest.Job, i int) {
+		j.Pass(input, forward, backward)
+		j.Pass([]string{input, another}[i/31])
+	}, "", steps.SourceBackward, "train.py:21 main", 59},
+	"accumulated": {func(j *eventtest.Job, i int) {
+		j.Pass(input, forward, backward, []string{input, adam}[i%4/3])
+	}, "", steps.SourceOptimizer, "train.py:22 main", 14},
+}
+
+func passes(stacks ...string) func(*eventtest.Job, int) {
+	return func(j *eventtest.Job, _ int) { j.Pass(stacks...) }
+}
+
+// job is 60 steps.
+func (p *program) job() *eventtest.Job {
+	j := eventtest.NewJob()
+	for i := range 60 {
+		p.step(j, i)
+	}
+	return j
+}
+
+func find(t *testing.T, j *eventtest.Job, rules *steps.Rules) (*steps.Table, error) {
+	t.Helper()
+	trace, err := view.NewTrace(&j.Stream, nil)
+	require.NoError(t, err)
+	return steps.Find(trace, rules)
+}
+
+// TestSteps: by what steps are recognised, and how many there are.
+func TestSteps(t *testing.T) {
+	for name, p := range programs {
+		t.Run(name, func(t *testing.T) {
+			got, err := find(t, p.job(), &steps.Rules{On: p.chosen})
+			if p.source == "" && p.chosen != "" {
+				require.ErrorIs(t, err, steps.ErrNoSuchStep)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, p.source, got.Source)
+			require.Equal(t, p.count, got.Count())
+			if p.on != "" {
+				require.Equal(t, p.on, got.On)
+			}
+		})
+	}
+}
+
+func TestNoSuchStep(t *testing.T) {
+	j := eventtest.NewJob()
+	j.Pass(input)
+	_, err := find(t, j, &steps.Rules{On: "train_step"})
+	require.ErrorIs(t, err, steps.ErrNoSuchStep)
+}
+
+// TestTracker: while a program runs, the same steps are recognised as when it is over, from the first one on.
+func TestTracker(t *testing.T) {
+	for name, p := range programs {
+		t.Run(name, func(t *testing.T) {
+			j := p.job()
+			rules := &steps.Rules{On: p.chosen}
+			want, err := find(t, j, rules)
+			require.NoError(t, err)
+			got, begins := track(j, rules)
+			require.Equal(t, p.source, got.Source())
+			if p.source == "" {
+				require.Empty(t, begins)
+				return
+			}
+			if p.source == steps.SourcePeriod { // which of two stacks that always come together is a matter of chance
+				require.InDelta(t, p.count, len(begins), 1)
+				return
+			}
+			require.Equal(t, want.On, got.On())
+			first := begins[0].Step
+			require.Equal(t, want.Last(), begins[len(begins)-1].Step)
+			for i, b := range begins {
+				require.Equal(t, first+i, b.Step)
+				from, _, ok := want.Span(b.Step)
+				require.True(t, ok)
+				require.Equal(t, from, b.Time)
+			}
+			if got.Numbering() == 1 {
+				require.Equal(t, 1, first)
+			}
+		})
+	}
+}
+
+// track gives a tracker the events of a job. The steps are those of the last numbering.
+func track(j *eventtest.Job, rules *steps.Rules) (*steps.Tracker, []steps.Begin) {
+	tracker := steps.NewTracker(rules, j.Stream.Stack)
+	var begins []steps.Begin
+	for i := range j.Events {
+		before := tracker.Numbering()
+		fresh := tracker.See(&j.Events[i], nil)
+		if tracker.Numbering() != before {
+			begins = nil
+		}
+		begins = append(begins, fresh...)
+	}
+	return tracker, begins
+}
+
+// TestTrackerChanges: what a step begins with is decided anew when there is something better, and when the program does something
+// else from then on, but not for an evaluation.
+func TestTrackerChanges(t *testing.T) {
+	serve, train := passes(input, forward), passes(input, forward, backward)
+	validate := func(j *eventtest.Job, _ int) {
+		for range 300 {
+			j.Pass(forward)
+		}
+	}
+	tests := map[string]struct {
+		do        []func(*eventtest.Job, int)
+		source    steps.Source
+		numbering int
+	}{
+		"training after a warm-up":  {[]func(*eventtest.Job, int){serve, serve, serve, serve, train, train}, steps.SourceBackward, 2},
+		"evaluations":               {[]func(*eventtest.Job, int){train, validate, train, validate, train}, steps.SourceBackward, 1},
+		"another optimizer":         {[]func(*eventtest.Job, int){passes(input, backward, adam), passes(input, backward, another)}, steps.SourceOptimizer, 2},
+		"an optimizer that is idle": {[]func(*eventtest.Job, int){passes(input, backward, adam), train}, steps.SourceBackward, 2},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			j := eventtest.NewJob()
+			for _, do := range tt.do {
+				for i := range 60 {
+					do(j, i)
+				}
+			}
+			got, begins := track(j, nil)
+			require.Equal(t, tt.source, got.Source())
+			require.Equal(t, tt.numbering, got.Numbering())
+			require.Equal(t, got.Step(), begins[len(begins)-1].Step)
+		})
+	}
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package steps
+
+import "github.com/gputrace/gputrace/event"
+
+// When a Tracker decides.
+const (
+	// firstEntries is how often a mark is entered before it is chosen: by then an optimizer was seen too.
+	firstEntries = 5
+	// otherEntries is how often another mark of the same source is entered alone before it takes the place of the one that is chosen.
+	otherEntries = 20
+	// keptTimes is of how many entries of a mark the times are kept until one is chosen.
+	keptTimes = 4096
+	// lookAfter is after how many allocations it is first looked for a stack that recurs, and lookShare after which part of all again.
+	lookAfter = 64
+	lookShare = 8
+	// silence is how many mean intervals without an entry end the choice of a stack that recurs.
+	silence = 16
+)
+
+// Tracker recognises steps while the events come in, by the rules of Find, but without those to come. What it keeps depends on the
+// number of different stacks and threads, and not on that of events. Not safe for concurrent use.
+type Tracker struct {
+	survey  *survey
+	rules   marker
+	resolve func(event.StackID) *event.Stack
+	chosen  *candidate // nil: none yet
+	number  int        // of numberings
+	first   int        // number of the step with which this numbering was chosen
+	next    uint64     // allocations at which it is looked for a stack that recurs
+}
+
+// NewTracker is a tracker without events. resolve is as event.Source's Stack.
+func NewTracker(r *Rules, resolve func(event.StackID) *event.Stack) *Tracker {
+	t := &Tracker{rules: r.marker(), resolve: resolve}
+	t.reset()
+	return t
+}
+
+func (t *Tracker) reset() {
+	t.survey = newSurvey(t.rules, t.resolve)
+	t.survey.keep = keptTimes
+	t.chosen, t.next = nil, lookAfter
+}
+
+// Begin is a step that has begun.
+type Begin struct {
+	Step int
+	Time uint64 // CLOCK_BOOTTIME nanoseconds
+}
+
+// See takes the next event and adds the steps that begin with it: one, none, or, when it becomes clear what a step begins with, all
+// that have begun so far.
+func (t *Tracker) See(e *event.Event, out []Begin) []Begin {
+	entered, recurs := t.survey.see(e)
+	before := t.chosen
+	switch {
+	case entered != nil:
+		t.consider(entered)
+	case recurs != nil:
+		t.lookFor()
+	}
+	c := t.chosen
+	switch {
+	case c == nil:
+		return out
+	case c != before:
+		out = t.begin(e, out)
+		t.survey.forgetTimes()
+		return out
+	case c == entered || c == recurs:
+		return append(out, Begin{c.entries, e.Time})
+	}
+	return out
+}
+
+// begin is the steps of a choice that was just made.
+func (t *Tracker) begin(e *event.Event, out []Begin) []Begin {
+	c := t.chosen
+	t.number++
+	t.first = c.entries
+	if !c.whole {
+		return append(out, Begin{c.entries, e.Time})
+	}
+	for i, time := range c.times {
+		out = append(out, Begin{i + 1, time})
+	}
+	return out
+}
+
+// consider looks whether a mark that was entered changes the choice.
+func (t *Tracker) consider(c *candidate) {
+	switch old := t.chosen; {
+	case old == c:
+		for _, other := range t.survey.candidates {
+			other.alone = 0
+		}
+	case old == nil || old.mark.source == SourcePeriod:
+		if c.entries >= firstEntries || c.mark.source == SourceChosen && c.entries >= minEntries {
+			t.choose(t.survey.choose())
+		}
+	case c.mark.source == SourceOptimizer && old.mark.source == SourceBackward:
+		if c.entries >= minEntries && t.survey.throughout(c) {
+			t.choose(c) // of several passes each
+		}
+	default:
+		if c.alone++; c.alone >= t.others(old, c) {
+			t.choose(c)
+		}
+	}
+}
+
+// others is how often a mark is entered alone before it takes the place of another: backward passes are several to a step.
+func (t *Tracker) others(old, c *candidate) int {
+	if c.mark.source == old.mark.source {
+		return otherEntries
+	}
+	return otherEntries * (1 + t.survey.backwards/max(1, old.entries))
+}
+
+// lookFor looks for a stack that recurs, now and then.
+func (t *Tracker) lookFor() {
+	s := t.survey
+	if s.chosen != "" || s.allocations < t.next {
+		return
+	}
+	t.next = s.allocations + max(lookAfter, s.allocations/lookShare)
+	switch c := t.chosen; {
+	case c == nil:
+		t.choose(s.anchor())
+	case c.mark.source == SourcePeriod && float64(s.allocations-c.last) > silence*c.mean+lookAfter:
+		t.reset() // it was of the beginning, say
+	}
+}
+
+// choose begins a numbering. Times are not kept any longer, and what recurs is not counted once there is a mark.
+func (t *Tracker) choose(c *candidate) {
+	if c == nil {
+		return
+	}
+	s := t.survey
+	t.chosen = c
+	s.keep, s.marksOnly = 0, c.mark.source != SourcePeriod
+	if s.marksOnly {
+		s.recurring = nil
+	}
+}
+
+// Numbering counts how often it was decided anew what a step begins with; steps of each are numbered on their own. 0: not yet.
+func (t *Tracker) Numbering() int { return t.number }
+
+// Step is the number of the step that runs; 0: none was recognised yet.
+func (t *Tracker) Step() int {
+	if t.chosen == nil {
+		return 0
+	}
+	return t.chosen.entries
+}
+
+// Since is the number of the step in which this numbering was chosen.
+func (t *Tracker) Since() int { return t.first }
+
+// Source is by what steps are recognised; empty: by nothing yet.
+func (t *Tracker) Source() Source {
+	if t.chosen == nil {
+		return ""
+	}
+	return t.chosen.mark.source
+}
+
+// On is what a step begins with, for people; empty: not known yet.
+func (t *Tracker) On() string {
+	if t.chosen == nil {
+		return ""
+	}
+	return t.chosen.mark.name(t.rules.library, t.resolve)
+}
