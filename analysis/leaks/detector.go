@@ -25,6 +25,14 @@ type line struct {
 	function string // or the native symbol
 }
 
+// name is the line for people.
+func (l *line) name() string {
+	if l.file == "" {
+		return l.function
+	}
+	return stacks.FrameName(&event.Frame{Kind: event.FramePython, Func: l.function, File: l.file, Line: l.line})
+}
+
 // siteKey is a site and a size class.
 type siteKey struct {
 	place place
@@ -41,8 +49,16 @@ type lineKey struct {
 // source is what is known of a stack.
 type source struct {
 	line    line
-	forward line // of the program, that calls a module's forward; the outermost one. Zero: there is none
+	forward line   // of the program, that calls a module's forward; the outermost one. Zero: there is none
+	below   *int64 // blocks allocated below forward; nil: there is none
 	stack   *event.Stack
+}
+
+// site is the blocks of a site and size class, and what else they count in.
+type site struct {
+	series
+	source      *source
+	line, total *series // of its line and its device
 }
 
 // detector follows what is in use by site, size class and line, step by step. Its size depends on how many of these there are, and
@@ -54,18 +70,20 @@ type detector struct {
 
 	step     int
 	sources  map[event.StackID]*source
-	sites    map[siteKey]*series
+	sites    map[siteKey]*site
 	lines    map[lineKey]*series
 	totals   map[place]*series
-	forwards map[line]int64 // blocks allocated below a line that calls a module
+	forwards map[line]*int64 // blocks allocated below a line that calls a module
+	// allocs and frees count PyTorch's blocks.
+	allocs, frees uint64
 	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
 	unsized map[heap.BlockKey]bool
 }
 
 func newDetector(library []string, resolve func(event.StackID) *event.Stack) *detector {
 	return &detector{
-		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*series{},
-		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]int64{},
+		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{},
+		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]*int64{},
 		unsized: map[heap.BlockKey]bool{},
 	}
 }
@@ -89,16 +107,19 @@ func (d *detector) allocated(b *heap.Block) {
 	if !counts(b) {
 		return
 	}
-	if s := d.source(b.Stack); s.forward != (line{}) {
-		d.forwards[s.forward]++
+	if b.Layer == event.LayerTorch {
+		d.allocs++
+		if b.Requested == event.Unknown {
+			d.unsized[b.Key()], d.blind = true, true
+		}
 	}
-	if b.Layer == event.LayerTorch && b.Requested == event.Unknown {
-		d.unsized[b.Key()], d.blind = true, true
+	f, s := d.find(b)
+	if s.source.below != nil {
+		*s.source.below++
 	}
-	f, in := d.find(b)
-	for _, s := range in {
-		s.add(d.step, f)
-	}
+	s.add(d.step, f)
+	s.line.add(d.step, f)
+	s.total.add(d.step, f)
 }
 
 // freed takes a block that leaves it.
@@ -106,24 +127,33 @@ func (d *detector) freed(b *heap.Block) {
 	if !counts(b) {
 		return
 	}
-	f, in := d.find(b)
-	for _, s := range in {
-		s.remove(d.step, f)
+	f, s := d.find(b)
+	s.remove(d.step, f)
+	s.line.remove(d.step, f)
+	s.total.remove(d.step, f)
+	if b.Layer == event.LayerTorch {
+		d.frees++
+		if len(d.unsized) > 0 {
+			delete(d.unsized, b.Key())
+		}
 	}
-	delete(d.unsized, b.Key())
 }
 
-// find is what a block counts, and the series that it counts in: of its site and size class, its line, its device.
-func (d *detector) find(b *heap.Block) (floor, [3]*series) {
+// find is what a block counts, and its site.
+func (d *detector) find(b *heap.Block) (floor, *site) {
 	f := floor{1, int64(b.Requested), int64(b.Size)}
-	if b.Layer != event.LayerTorch || d.unsized[b.Key()] {
+	if b.Layer != event.LayerTorch || d.blind && d.unsized[b.Key()] {
 		f.requested = f.bytes
 	}
 	p := place{b.Layer, b.Device, b.PID}
-	class := uint8(bits.Len64(uint64(max(0, f.requested-1))))
-	return f, [3]*series{
-		entry(d.sites, siteKey{p, b.Stack, class}), entry(d.lines, lineKey{p, d.source(b.Stack).line}), entry(d.totals, p),
+	k := siteKey{p, b.Stack, uint8(bits.Len64(uint64(max(0, f.requested-1))))}
+	s := d.sites[k]
+	if s == nil {
+		from := d.source(b.Stack)
+		s = &site{source: from, line: entry(d.lines, lineKey{p, from.line}), total: entry(d.totals, p)}
+		d.sites[k] = s
 	}
+	return f, s
 }
 
 func entry[K comparable](m map[K]*series, k K) *series {
@@ -139,14 +169,30 @@ func entry[K comparable](m map[K]*series, k K) *series {
 func (d *detector) source(id event.StackID) *source {
 	s := d.sources[id]
 	if s == nil {
-		s = &source{line: line{function: stacks.UnknownStack}, stack: d.resolve(id)}
-		if s.stack != nil {
-			s.line = d.ownLine(s.stack.Frames)
-			s.forward = d.forwardLine(s.stack.Frames)
-		}
+		s = &source{line: line{function: stacks.UnknownStack}}
 		d.sources[id] = s
+		d.learn(id, s)
 	}
 	return s
+}
+
+// learn looks at a stack, which can become known after its first event.
+func (d *detector) learn(id event.StackID, s *source) {
+	if s.stack != nil {
+		return
+	}
+	if s.stack = d.resolve(id); s.stack == nil {
+		return
+	}
+	s.line = d.ownLine(s.stack.Frames)
+	s.forward = d.forwardLine(s.stack.Frames)
+	if s.forward == (line{}) {
+		return
+	}
+	if s.below = d.forwards[s.forward]; s.below == nil {
+		s.below = new(int64)
+		d.forwards[s.forward] = s.below
+	}
 }
 
 func (d *detector) ownLine(frames []event.Frame) line {
@@ -180,6 +226,9 @@ func (d *detector) forwardLine(frames []event.Frame) line {
 	}
 	return out
 }
+
+// churns says whether most of what is allocated is freed again. What is loaded layer by layer recurs too, and stays.
+func (d *detector) churns() bool { return d.frees >= d.allocs-d.allocs/4 }
 
 // end ends the last complete step in all series.
 func (d *detector) end(steps int) {

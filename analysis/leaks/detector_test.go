@@ -46,6 +46,7 @@ func churn(steps int) *detector {
 func size(steps int) (d *detector, bytes int64) {
 	var before, after runtime.MemStats
 	runtime.GC()
+	runtime.GC() // what has a finalizer
 	runtime.ReadMemStats(&before)
 	d = churn(steps)
 	runtime.GC()

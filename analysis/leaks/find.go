@@ -21,13 +21,16 @@ type Options struct {
 	Free map[event.Device]uint64
 	// Holders names what holds blocks at the end; nil: not known.
 	Holders []Holder
+	// Earlier: Holders are of a moment before the end.
+	Earlier bool
 }
 
 // Holder is blocks of a line that one thing holds.
 type Holder struct {
-	Site  string // as stacks.FrameName
-	Name  string
-	Bytes uint64
+	Site   string // as stacks.FrameName
+	Name   string
+	Bytes  uint64
+	Blocks uint64 // 0: not known
 }
 
 // Verdict is the answer in a word.
@@ -55,9 +58,12 @@ type Report struct {
 // Steps says how steps were found.
 type Steps struct {
 	Count  int          // complete ones
+	Last   int          // number of the last complete one
 	Source steps.Source // empty: none were found
 	On     string       // the line or function that a step begins with; of SourcePeriod, the line that recurs
 	Period float64      // mean length, nanoseconds; 0: not known
+
+	base int // steps before those that the detector has seen
 }
 
 // Find judges a trace by its steps. It is replayed once.
@@ -65,26 +71,33 @@ func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	r := &Report{Verdict: Unclear, Steps: Steps{table.Count(), table.Source, table.On, table.Period()}}
-	if table.Source != "" {
-		d := newDetector(o.Library, t.Stack)
-		if err := t.Replay(visitor(table, d)); err != nil {
-			return nil, fmt.Errorf("follow the steps: %w", err)
-		}
-		d.end(table.Count())
-		r.Findings = d.findings(&r.Steps, o)
+	s := Steps{Count: table.Count(), Last: max(0, table.Last()-1), Source: table.Source, On: table.On, Period: table.Period(), base: max(0, table.First()-1)}
+	refused := len(t.OutOfMemory()) > 0
+	if table.Source == "" {
+		return judge(nil, s, o, refused), nil
 	}
-	r.Verdict = verdictOf(r, len(t.OutOfMemory()) > 0)
-	return r, nil
-}
-
-func visitor(t *steps.Table, d *detector) *view.Visitor {
-	return &view.Visitor{
-		Before:    func(e *event.Event, _ *heap.Heap) { d.step = t.At(e.Time) },
+	d := newDetector(o.Library, t.Stack)
+	err := t.Replay(&view.Visitor{
+		Before:    func(e *event.Event, _ *heap.Heap) { d.step = max(0, table.At(e.Time)-s.base) },
 		Allocated: func(b *heap.Block, _ *event.Event) { d.allocated(b) },
 		Freed:     func(b *heap.Block, _ *event.Event, _ uint64) { d.freed(b) },
 		Moved:     func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("follow the steps: %w", err)
 	}
+	return judge(d, s, o, refused), nil
+}
+
+// judge is the verdict on what a detector has seen, which goes on afterwards. nil: there were no steps.
+func judge(d *detector, s Steps, o *Options, refused bool) *Report {
+	r := &Report{Verdict: Unclear, Steps: s}
+	if d != nil && (s.Source != steps.SourcePeriod || d.churns()) {
+		d.end(s.Last - s.base)
+		r.Findings = d.findings(&r.Steps, o)
+	}
+	r.Verdict = verdictOf(r, refused)
+	return r
 }
 
 func verdictOf(r *Report, refused bool) Verdict {

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -42,6 +41,8 @@ type Finding struct {
 	Function string // or the native symbol
 	Stack    *event.Stack
 	Holder   string // of most of its blocks; empty: not known
+	// Newer is how many of LiveBlocks are newer than the reading that found Holder, and attributed to it because they are alike.
+	Newer uint64
 
 	Blocks    float64 // each step
 	Requested float64 // bytes each step; NaN: not known
@@ -59,10 +60,8 @@ type Finding struct {
 
 // Name is the line for people: "train.py:88 main", or the native symbol.
 func (f *Finding) Name() string {
-	if f.File == "" {
-		return f.Function
-	}
-	return stacks.FrameName(&event.Frame{Kind: event.FramePython, Func: f.Function, File: f.File, Line: f.Line})
+	l := line{f.File, f.Line, f.Function}
+	return l.name()
 }
 
 // scalarBytes is the most that one number has.
@@ -98,7 +97,8 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	done := map[lineKey]bool{}
 	for k, s := range d.sites {
 		if t, ok := s.trend(blocksOf, false); ok {
-			from := d.source(k.stack)
+			from := s.source
+			d.learn(k.stack, from)
 			all = append(all, risen{t, k.place, from.line, from, from.stack})
 			done[lineKey{k.place, from.line}] = true
 		}
@@ -154,7 +154,7 @@ func (d *detector) nameForwards(all []risen) {
 		if f == nil || f.forward == (line{}) {
 			continue
 		}
-		if float64(stayed[f.forward]) >= forwardShare*float64(d.forwards[f.forward]) {
+		if float64(stayed[f.forward]) >= forwardShare*float64(*f.below) {
 			all[i].line = f.forward
 		}
 	}
@@ -178,7 +178,7 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	})
 	f := Finding{
 		Kind: kindOf(k.place.layer, g), Layer: k.place.layer, Device: k.place.device, File: k.line.file, Line: k.line.line,
-		Function: k.line.function, Stack: g[0].stack, Period: g[0].period, First: g[0].first, Last: steps.Count,
+		Function: k.line.function, Stack: g[0].stack, Period: g[0].period, First: g[0].first, Last: steps.Last,
 		Confidence: confidenceOf(g[0].periods), Share: math.NaN(), Seconds: math.NaN(),
 	}
 	var sum amount
@@ -197,8 +197,9 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	if d.blind && k.place.layer == event.LayerTorch {
 		f.Requested = math.NaN()
 	}
+	f.First += steps.base
 	f.Share = shareOf(d.totals[k.place], base, rise)
-	f.Holder = holderOf(f.Name(), o.Holders)
+	f.hold(sitesOf(f.Name(), g), o)
 	if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && sum.bytes > 0 && steps.Period > 0 {
 		f.Seconds = float64(free) / sum.bytes * steps.Period / 1e9
 	}
@@ -243,20 +244,39 @@ func shareOf(total *series, base int, rise int64) float64 {
 	return min(1, float64(rise)/float64(grown))
 }
 
-// holderOf is what holds half of a line's blocks or more. Names in brackets are of what is not a holder that is known.
-func holderOf(name string, all []Holder) string {
-	out, sum := Holder{}, uint64(0)
-	for _, h := range all {
-		if h.Site != name {
+// sitesOf are the names of the sites of a finding: its own, and those below a call of a module.
+func sitesOf(name string, g []risen) map[string]bool {
+	out := map[string]bool{name: true}
+	for i := range g {
+		if from := g[i].from; from != nil {
+			out[from.line.name()] = true
+		}
+	}
+	return out
+}
+
+// hold names what holds half of the blocks of sites or more. Names in brackets are of what is not a holder that is known.
+func (f *Finding) hold(sites map[string]bool, o *Options) {
+	sums := map[string]uint64{}
+	var sum, blocks uint64
+	best := ""
+	for _, h := range o.Holders {
+		if !sites[h.Site] {
 			continue
 		}
-		sum += h.Bytes
-		if h.Bytes > out.Bytes && h.Name != "" && h.Name[0] != '[' && h.Name[0] != '<' {
-			out = h
+		sum, blocks = sum+h.Bytes, blocks+h.Blocks
+		if h.Name == "" || h.Name[0] == '[' || h.Name[0] == '<' {
+			continue
+		}
+		if sums[h.Name] += h.Bytes; sums[h.Name] > sums[best] {
+			best = h.Name
 		}
 	}
-	if 2*out.Bytes < sum {
-		return ""
+	if best == "" || 2*sums[best] < sum {
+		return
 	}
-	return out.Name
+	f.Holder = best
+	if o.Earlier && blocks > 0 && f.LiveBlocks > blocks {
+		f.Newer = f.LiveBlocks - blocks
+	}
 }

@@ -51,7 +51,7 @@ func Find(t *view.Trace, r *Rules) (*Table, error) {
 // recorded is the steps that were recorded with a trace; nil: there are none of use.
 func recorded(t *view.Trace, chosen string) *Table {
 	s, whole := t.Steps()
-	if s == nil || !whole && s.First == 1 || len(s.Begins) == 0 || !slices.IsSorted(s.Begins) || s.First < 1 {
+	if s == nil || !whole && s.First != 1 || len(s.Begins) == 0 || !slices.IsSorted(s.Begins) || s.First < 1 {
 		return nil
 	}
 	if chosen != "" && (Source(s.Source) != SourceChosen || s.Chosen != chosen) {

@@ -59,12 +59,10 @@ type survey struct {
 	within      map[uint32]int // of a thread: the candidate in whose call it is, and 1; 0: none
 	backwards   int            // entries of backward passes
 	allocations uint64         // so far
-	keep        int            // times of entries of a mark; of a stack, keepRecurring
+	keep        int            // times of entries of a mark
+	keepStacks  int            // of a stack that recurs
 	marksOnly   bool           // what recurs is not counted
 }
-
-// keepRecurring is of how many entries of each stack the times are kept, where they are kept.
-const keepRecurring = 32
 
 func newSurvey(m marker, resolve func(event.StackID) *event.Stack) *survey {
 	return &survey{
@@ -82,11 +80,7 @@ func (s *survey) see(e *event.Event) (entered, recurs *candidate) {
 	if e.Stack == 0 {
 		return nil, nil
 	}
-	i, ok := s.ofStack[e.Stack]
-	if !ok {
-		i = s.candidateOf(e.Stack)
-		s.ofStack[e.Stack] = i
-	}
+	i := s.candidateOf(e.Stack)
 	if i >= 0 && s.within[e.TID] != i+1 {
 		entered = s.candidates[i]
 		s.enter(entered, e.Time)
@@ -115,31 +109,36 @@ func (s *survey) recur(e *event.Event) *candidate {
 		c = &candidate{mark: mark{source: SourcePeriod, stack: e.Stack}}
 		s.recurring[e.Stack] = c
 	}
-	c.enter(s.allocations, e.Time, min(s.keep, keepRecurring))
+	c.enter(s.allocations, e.Time, s.keepStacks)
 	return c
 }
 
-// forgetTimes gives up the times of all entries.
-func (s *survey) forgetTimes() {
-	for _, c := range s.candidates {
-		c.times = nil
-	}
+// forgetStacks keeps no times of stacks any longer.
+func (s *survey) forgetStacks() {
+	s.keepStacks = 0
 	for _, c := range s.recurring {
 		c.times = nil
 	}
 }
 
+// candidateOf is the candidate of a stack; -1: it has none. A stack can become known after its first event.
 func (s *survey) candidateOf(id event.StackID) int {
-	m, ok := s.of(s.resolve(id))
-	if !ok {
+	if i, ok := s.ofStack[id]; ok {
+		return i
+	}
+	st := s.resolve(id)
+	if st == nil {
 		return -1
 	}
-	i, ok := s.index[m]
-	if !ok {
-		i = len(s.candidates)
-		s.index[m] = i
-		s.candidates = append(s.candidates, &candidate{mark: m})
+	i := -1
+	if m, ok := s.of(st); ok {
+		if i, ok = s.index[m]; !ok {
+			i = len(s.candidates)
+			s.index[m] = i
+			s.candidates = append(s.candidates, &candidate{mark: m})
+		}
 	}
+	s.ofStack[id] = i
 	return i
 }
 

@@ -10,8 +10,9 @@ const (
 	firstEntries = 5
 	// otherEntries is how often another mark of the same source is entered alone before it takes the place of the one that is chosen.
 	otherEntries = 20
-	// keptTimes is of how many entries of a mark the times are kept until one is chosen.
-	keptTimes = 4096
+	// keptTimes is of how many entries of a mark the times are kept, and keptRecurring of how many of a stack, until one is chosen.
+	keptTimes     = 4096
+	keptRecurring = 32
 	// lookAfter is after how many allocations it is first looked for a stack that recurs, and lookShare after which part of all again.
 	lookAfter = 64
 	lookShare = 8
@@ -40,7 +41,7 @@ func NewTracker(r *Rules, resolve func(event.StackID) *event.Stack) *Tracker {
 
 func (t *Tracker) reset() {
 	t.survey = newSurvey(t.rules, t.resolve)
-	t.survey.keep = keptTimes
+	t.survey.keep, t.survey.keepStacks = keptTimes, keptRecurring
 	t.chosen, t.next = nil, lookAfter
 }
 
@@ -67,7 +68,7 @@ func (t *Tracker) See(e *event.Event, out []Begin) []Begin {
 		return out
 	case c != before:
 		out = t.begin(e, out)
-		t.survey.forgetTimes()
+		t.survey.forgetStacks()
 		return out
 	case c == entered || c == recurs:
 		return append(out, Begin{c.entries, e.Time})
@@ -134,17 +135,22 @@ func (t *Tracker) lookFor() {
 	}
 }
 
-// choose begins a numbering. Times are not kept any longer, and what recurs is not counted once there is a mark.
+// choose begins a numbering. What recurs is not counted once there is a mark.
 func (t *Tracker) choose(c *candidate) {
 	if c == nil {
 		return
 	}
 	s := t.survey
 	t.chosen = c
-	s.keep, s.marksOnly = 0, c.mark.source != SourcePeriod
-	if s.marksOnly {
+	if s.marksOnly = c.mark.source != SourcePeriod; s.marksOnly {
 		s.recurring = nil
 	}
+}
+
+// SetLibrary is Rules.Library from now on.
+func (t *Tracker) SetLibrary(prefixes []string) {
+	t.rules.library = prefixes
+	t.survey.library = prefixes
 }
 
 // Numbering counts how often it was decided anew what a step begins with; steps of each are numbered on their own. 0: not yet.

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"iter"
+
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Watch judges a process while its events come in. It is the heap.Follower of its live set, and See comes before each event is applied.
+// What it keeps depends on the number of sites, and not on that of steps. Not safe for concurrent use.
+type Watch struct {
+	tracker   *steps.Tracker
+	resolve   func(event.StackID) *event.Stack
+	library   []string
+	detector  *detector // nil: no steps are known yet
+	numbering int
+	base      int // step of this numbering with which the detector began
+	refused   bool
+	since     steps.Begin   // the first step of the numbering that was seen to begin
+	last      steps.Begin   // the last one
+	begins    []steps.Begin // not fetched yet
+}
+
+// NewWatch is a watch of a process without events. resolve is as event.Source's Stack.
+func NewWatch(r *steps.Rules, resolve func(event.StackID) *event.Stack) *Watch {
+	w := &Watch{tracker: steps.NewTracker(r, resolve), resolve: resolve}
+	if r != nil {
+		w.library = r.Library
+	}
+	return w
+}
+
+// SetLibrary is Options.Library from now on.
+func (w *Watch) SetLibrary(prefixes []string) {
+	w.library = prefixes
+	w.tracker.SetLibrary(prefixes)
+	if w.detector != nil {
+		w.detector.library = prefixes
+	}
+}
+
+// See takes the next event, before it is applied; live are the blocks of then.
+func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
+	w.refused = w.refused || e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch
+	had := len(w.begins)
+	w.begins = w.tracker.See(e, w.begins)
+	if len(w.begins) == had {
+		return
+	}
+	if n := w.tracker.Numbering(); n != w.numbering {
+		w.begins = w.begins[had:]
+		w.numbering, w.base, w.since = n, w.tracker.Step(), w.begins[0]
+		w.restart(live())
+	}
+	w.last = w.begins[len(w.begins)-1]
+	w.detector.step = w.last.Step - w.base
+}
+
+// restart begins to count, with what is in use.
+func (w *Watch) restart(live iter.Seq[heap.Block]) {
+	w.detector = newDetector(w.library, w.resolve)
+	for b := range live {
+		w.detector.allocated(&b)
+	}
+}
+
+// Allocated implements heap.Follower.
+func (w *Watch) Allocated(b *heap.Block) {
+	if w.detector != nil {
+		w.detector.allocated(b)
+	}
+}
+
+// Freed implements heap.Follower.
+func (w *Watch) Freed(b *heap.Block, _ uint64) {
+	if w.detector != nil {
+		w.detector.freed(b)
+	}
+}
+
+// Moved implements heap.Follower.
+func (w *Watch) Moved(from, to *heap.Block) {
+	w.Freed(from, 0)
+	w.Allocated(to)
+}
+
+// Begins are the steps that have begun since the last call; steps of an earlier numbering are not in it. It is nil when there are none.
+func (w *Watch) Begins() (numbering int, begins []steps.Begin) {
+	begins, w.begins = w.begins, nil
+	return w.numbering, begins
+}
+
+// Judged is how many complete steps a verdict of now is made from.
+func (w *Watch) Judged() int { return max(0, w.last.Step-w.base-1) }
+
+// Source and what a step begins with, for people; empty: there are no steps yet.
+func (w *Watch) Source() (source steps.Source, on string) { return w.tracker.Source(), w.tracker.On() }
+
+// Report is the verdict of now. Its cost grows with the number of sites.
+func (w *Watch) Report(o *Options) *Report {
+	if o == nil {
+		o = &Options{}
+	}
+	s := Steps{Count: max(0, w.last.Step-w.since.Step), Last: max(0, w.last.Step-1), Source: w.tracker.Source(), On: w.tracker.On(), base: w.base}
+	if s.Count > 0 {
+		s.Period = float64(w.last.Time-w.since.Time) / float64(s.Count)
+	}
+	return judge(w.detector, s, o, w.refused)
+}
