@@ -114,7 +114,11 @@ func TestWatchChangesItsMind(t *testing.T) {
 }
 
 func BenchmarkWatch(b *testing.B) {
-	j := train(func(j *job, _ int) { j.Alloc(kept, 1000) })
+	j := newJob()
+	for range 10_000 {
+		j.Pass(input, forward, forward, forward, forward, backward, adam)
+		j.Alloc(kept, 1000)
+	}
 	for _, watched := range []bool{false, true} {
 		b.Run(map[bool]string{false: "heap", true: "watched"}[watched], func(b *testing.B) {
 			for b.Loop() {
