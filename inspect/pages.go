@@ -19,8 +19,12 @@ import (
 
 const (
 	pageSize = 4096
-	// maxPages bounds what is copied of a target: 512 MiB, the state of about two million blocks.
-	maxPages = 1 << 17
+	// minPages and maxPages bound what is copied of a target: 512 MiB, the state of about two million blocks that lie beside
+	// each other, and 2 GiB where the machine has memory enough. A job that leaks has blocks on a page each.
+	minPages = 1 << 17
+	maxPages = 1 << 19
+	// copyShare is the part of the machine's free memory that a copy may take. There can be two copies of a page.
+	copyShare = 8
 	// maxVectors is UIO_MAXIOV, the kernel's limit for one call (process_vm_readv(2)).
 	maxVectors = 1024
 	growth     = 64 // pages
@@ -77,6 +81,7 @@ func (p *page) changed(now []byte) bool {
 // microseconds; the others, which may be many more, are compared with what they were before, one after the other. Those
 // that are the same still were the same when the hot ones were copied.
 type pages struct {
+	limit  int // pages
 	memory process.Memory
 	batch  batch
 	index  map[uint64]*page // by page address
@@ -93,11 +98,21 @@ type pages struct {
 }
 
 func newPages(m process.Memory) *pages {
-	c := &pages{memory: m, index: map[uint64]*page{}, batch: plainBatch(m)}
+	c := &pages{memory: m, index: map[uint64]*page{}, batch: plainBatch(m), limit: copyLimit()}
 	if p, ok := m.(*process.Process); ok {
 		c.batch = vectorBatch(p.PID)
 	}
 	return c
+}
+
+// copyLimit is how many pages may be copied. The kernel's units are those of sysinfo(2).
+func copyLimit() int {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return minPages
+	}
+	free := (info.Freeram + info.Bufferram) * uint64(info.Unit) / pageSize / copyShare
+	return int(min(max(free, minPages), maxPages))
 }
 
 // ReadAt implements process.Memory. It reads all of b or gives an error.
@@ -147,8 +162,8 @@ func (c *pages) page(addr uint64) (*page, error) {
 	}
 	p := c.index[addr]
 	if p == nil {
-		if len(c.index) >= maxPages {
-			return nil, fmt.Errorf("copy the allocator state: %w of %d pages", errTooMuch, maxPages)
+		if len(c.index) >= c.limit {
+			return nil, fmt.Errorf("copy the allocator state: %w of %d pages", errTooMuch, c.limit)
 		}
 		if len(c.fresh) == 0 {
 			c.fresh = make([]byte, growth*pageSize)
@@ -189,7 +204,7 @@ func prefetch(m process.Memory, addrs []uint64, size int) {
 
 // fetch copies pages that are not copied yet.
 func (c *pages) fetch(addrs []uint64) {
-	if len(c.index)+len(addrs) > maxPages {
+	if len(c.index)+len(addrs) > c.limit {
 		return
 	}
 	data := make([]byte, len(addrs)*pageSize)
