@@ -111,7 +111,7 @@ func (s *holderScans) maybeBegin(now time.Time) {
 		return
 	}
 	s.wanted = false
-	ctx, cancel := context.WithTimeout(s.ctx, scanTimeout)
+	ctx, cancel := context.WithTimeoutCause(s.ctx, scanTimeout, timeout(scanTimeout))
 	results, target, slots := make(chan scanned, 1), s.target, s.slots
 	s.results, s.cancel = results, cancel
 	go func() {

@@ -54,7 +54,7 @@ func withAllocator[T any](ctx context.Context, i *inspector, f func(*inspect.All
 	select {
 	case i.use <- struct{}{}:
 	case <-ctx.Done():
-		return zero, ctx.Err()
+		return zero, context.Cause(ctx)
 	}
 	return within(ctx, func() (T, error) {
 		defer func() { <-i.use }()
@@ -86,7 +86,7 @@ func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 		return r.value, r.err
 	case <-ctx.Done():
 		var zero T
-		return zero, ctx.Err()
+		return zero, context.Cause(ctx)
 	}
 }
 
@@ -161,13 +161,13 @@ func (i *inspector) Memory(ctx context.Context) *Memory {
 	select {
 	case <-i.first.done:
 	case <-ctx.Done():
-		return &Memory{DriverErr: fmt.Errorf("wait for the GPU's driver: %w", ctx.Err())}
+		return &Memory{DriverErr: fmt.Errorf("wait for the GPU's driver: %w", context.Cause(ctx))}
 	}
 	select {
 	case i.use <- struct{}{}:
 		defer func() { <-i.use }()
 	case <-ctx.Done():
-		return &Memory{TorchErr: ctx.Err()}
+		return &Memory{TorchErr: context.Cause(ctx)}
 	}
 	m := ReadMemory(ctx, i.process, i.driver, i.allocator).Memory()
 	m.Fresh = i.first.fresh

@@ -195,7 +195,7 @@ func (r *reconciler) losses() losses {
 // read begins to read the state. The heap notes from here on which addresses events name.
 func (r *reconciler) read() {
 	r.heap.Watch(uint32(r.target.PID()))
-	ctx, cancel := context.WithTimeout(r.ctx, readTimeout)
+	ctx, cancel := context.WithTimeoutCause(r.ctx, readTimeout, timeout(readTimeout))
 	results, target := make(chan reading, 1), r.target
 	r.round.results, r.round.cancel = results, cancel
 	go func() {
