@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package phases
+
+import "github.com/gputrace/gputrace/event"
+
+// turns are the phases of which one follows another in a training loop. Data loaders and the program's own code run in between.
+var turns = map[Phase]bool{Setup: true, Forward: true, Backward: true, Optimizer: true, ZeroGrad: true, Evaluation: true}
+
+// kept is what memory is for by the phase of its allocation, when it is in use beyond it.
+var kept = map[Phase]Category{
+	Setup: Parameters, Input: Inputs, Forward: Activations, Backward: Gradients, Optimizer: OptimizerState, ZeroGrad: Gradients,
+	Communication: Workspace,
+}
+
+// held is what memory is for by what holds it, as package inspect/holders calls it.
+var held = map[string]Category{
+	"parameter": Parameters, "buffer": Parameters, "gradient": Gradients, "optimizer state": OptimizerState,
+	"saved for backward": Activations, "workspace": Workspace,
+}
+
+// OfHolder is what memory is for by the category of its holder; NoCategory: that does not say.
+func OfHolder(category string) Category {
+	if c, ok := held[category]; ok {
+		return c
+	}
+	return NoCategory
+}
+
+// Start is what is noted of an allocation when it is made.
+type Start struct {
+	Result
+	PID, TID uint32
+	Stack    event.StackID
+	turn     uint64
+}
+
+// finished counts the allocations of a stack that were freed, by what they were for.
+type finished map[Category]uint64
+
+// Lives follows allocations from their start to their end, and says what they are for. Not safe for concurrent use.
+type Lives struct {
+	c         *Classifier
+	processes map[uint32]*process
+	finished  map[event.StackID]finished
+}
+
+// process is what one process does now.
+type process struct {
+	phase Phase
+	turn  uint64 // how often the phase changed
+}
+
+// Follow begins to follow a stream of events.
+func (c *Classifier) Follow() *Lives {
+	return &Lives{c: c, processes: map[uint32]*process{}, finished: map[event.StackID]finished{}}
+}
+
+func (l *Lives) process(pid uint32) *process {
+	p := l.processes[pid]
+	if p == nil {
+		p = &process{}
+		l.processes[pid] = p
+	}
+	return p
+}
+
+// See takes the next event, before it is applied.
+func (l *Lives) See(e *event.Event) {
+	if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch {
+		return
+	}
+	p, now := l.process(e.PID), l.c.Of(e.Stack).Phase
+	if turns[now] && now != p.phase {
+		p.phase = now
+		p.turn++
+	}
+}
+
+// Start notes an allocation. made: by an event that was seen now; else it was in use before, and tid means nothing.
+func (l *Lives) Start(pid, tid uint32, stack event.StackID, made bool) Start {
+	out := Start{Result: l.c.Of(stack), PID: pid, TID: tid, Stack: stack}
+	if made {
+		out.turn = l.process(pid).turn
+	}
+	return out
+}
+
+// Freed is what an allocation was for that a thread frees now; tid 0: it is not known which.
+func (l *Lives) Freed(s *Start, tid uint32) Category {
+	out := l.c.keptFor(s)
+	if tid != 0 && tid == s.TID && s.turn == l.process(s.PID).turn && s.turn != 0 && s.Category != Workspace {
+		out = Temporary
+	}
+	if s.Stack != 0 {
+		if l.finished[s.Stack] == nil {
+			l.finished[s.Stack] = finished{}
+		}
+		l.finished[s.Stack][out]++
+	}
+	return out
+}
+
+// InUse is what an allocation is for that is in use when the stream ends. In the phase of its allocation it is what all others of its
+// stack were for; NoCategory where they differ, or there are none.
+func (l *Lives) InUse(s *Start) Category {
+	if s.turn != l.process(s.PID).turn || s.Category == Workspace {
+		return l.c.keptFor(s)
+	}
+	if all := l.finished[s.Stack]; len(all) == 1 {
+		for c := range all {
+			return c
+		}
+	}
+	return NoCategory
+}
+
+// keptFor is what an allocation is for that is in use beyond its phase.
+func (c *Classifier) keptFor(s *Start) Category {
+	if s.Category != NoCategory {
+		return s.Category
+	}
+	if out, ok := kept[s.Phase]; ok {
+		return out
+	}
+	return NoCategory
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package phases
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/event"
+)
+
+// over are the phases that count for more than another one that was found nearer to the leaf: checkpointing calls modules in the
+// backward pass, and evaluation loads batches and calls modules.
+var over = map[Phase][]Phase{
+	Forward: {Backward, Evaluation, Setup},
+	Input:   {Evaluation},
+}
+
+// functionID is a Python function, wherever it is called.
+type functionID struct{ file, name string }
+
+// frameID is what rules look at.
+type frameID struct {
+	kind                   event.FrameKind
+	module, file, function string
+}
+
+// Classifier gives stacks their phases. Not safe for concurrent use.
+type Classifier struct {
+	rules    []rule
+	library  []string
+	frames   map[frameID][]*rule // those that match, in the order of the rules
+	trains   map[functionID]bool // functions that were seen to call backward passes or optimizers
+	ofStack  map[event.StackID]Result
+	resolved func(event.StackID) *event.Stack
+}
+
+// Result is what a stack says.
+type Result struct {
+	Phase    Phase
+	Category Category // of memory that is not temporary; NoCategory: it does not say
+}
+
+// New makes a classifier. library is as in stacks.IsLibrary; resolve gives a stack its frames, and may give nil.
+func New(r *Rules, library []string, resolve func(event.StackID) *event.Stack) *Classifier {
+	return &Classifier{
+		rules: r.all(), library: library, frames: map[frameID][]*rule{}, trains: map[functionID]bool{},
+		ofStack: map[event.StackID]Result{}, resolved: resolve,
+	}
+}
+
+// Learn notes the functions below which a stack runs the backward pass or an optimizer: they train, whatever they are called. Stacks
+// that are learned before Of is asked make its answers independent of the order.
+func (c *Classifier) Learn(id event.StackID) {
+	st := c.resolved(id)
+	if id == 0 || st == nil {
+		return
+	}
+	at := -1
+	for i := range st.Frames {
+		if st.Frames[i].Kind != event.FramePython {
+			continue
+		}
+		for _, r := range c.match(&st.Frames[i]) {
+			if !r.weak && (r.phase == Backward || r.phase == Optimizer || r.phase == ZeroGrad) {
+				at = i
+			}
+		}
+	}
+	if at < 0 {
+		return
+	}
+	for i := range st.Frames[at+1:] {
+		if f := &st.Frames[at+1+i]; f.Kind == event.FramePython {
+			c.trains[functionID{f.File, f.Func}] = true
+		}
+	}
+}
+
+// Of is what a stack says.
+func (c *Classifier) Of(id event.StackID) Result {
+	out, ok := c.ofStack[id]
+	if !ok {
+		out = Result{Unknown, NoCategory}
+		if st := c.resolved(id); id != 0 && st != nil {
+			out = c.Stack(st)
+		}
+		c.ofStack[id] = out
+	}
+	return out
+}
+
+// Stack is Of a stack with its frames.
+func (c *Classifier) Stack(st *event.Stack) Result {
+	s := search{c: c, category: NoCategory}
+	for i := range st.Frames {
+		if s.frame(&st.Frames[i]) {
+			break
+		}
+	}
+	return Result{s.phase(st.Status), s.category}
+}
+
+// match is the rules of a frame.
+func (c *Classifier) match(f *event.Frame) []*rule {
+	id := frameID{kind: f.Kind, file: f.File, function: f.Func}
+	if f.Kind == event.FrameNative {
+		id.file = ""
+		if f.Module != nil {
+			id.module = f.Module.Name()
+		}
+	}
+	out, ok := c.frames[id]
+	if !ok {
+		for i := range c.rules {
+			if c.rules[i].matches(f) {
+				out = append(out, &c.rules[i])
+			}
+		}
+		c.frames[id] = out
+	}
+	return out
+}
+
+// search goes through a stack, leaf first.
+type search struct {
+	c        *Classifier
+	found    Phase // by a rule that counts; empty: none yet
+	weak     []Phase
+	category Category
+	own      string // the outermost frame of the program's own so far; empty: none
+	trains   bool   // what is farther out does not make it an evaluation
+	user     bool   // found by a user's rule
+}
+
+// frame looks at the next frame. true: the search is over.
+func (s *search) frame(f *event.Frame) bool {
+	for _, r := range s.c.match(f) {
+		switch {
+		case r.category != "":
+			if s.category == NoCategory {
+				s.category = r.category
+			}
+		case r.user && !r.weak && !r.outer && r.phase != "":
+			s.found = r.phase
+			return true
+		case r.phase == "":
+			s.trains = true
+		case r.weak:
+			if !slices.Contains(s.weak, r.phase) {
+				s.weak = append(s.weak, r.phase)
+			}
+		default:
+			s.take(r, f)
+		}
+	}
+	if f.Kind != event.FramePython {
+		return false
+	}
+	if s.c.trains[functionID{f.File, f.Func}] {
+		s.trains = true
+	}
+	if !stacks.IsLibrary(f.File, s.c.library) {
+		s.own = f.Func
+	}
+	return false
+}
+
+// take notes a phase that is farther out than what was found.
+func (s *search) take(r *rule, f *event.Frame) {
+	p := r.phase
+	switch {
+	case p == Optimizer && s.own != "" && lastName(s.own) != "step":
+		return // a closure that the optimizer calls is not part of it
+	case p == Evaluation && (s.trains || s.c.trains[functionID{f.File, f.Func}]):
+		return
+	case s.found == "" && !r.outer || slices.Contains(over[s.found], p):
+		s.found = p
+	}
+}
+
+// lastName is "step" of "Adam.step".
+func lastName(function string) string { return function[strings.LastIndexByte(function, '.')+1:] }
+
+// phase is what was found in a stack of some status.
+func (s *search) phase(status event.StackStatus) Phase {
+	found := s.found
+	if found == "" && len(s.weak) > 0 {
+		if found = s.weak[0]; len(s.weak) > 1 {
+			return Ambiguous
+		}
+	}
+	whole := status.Complete() || status == event.StatusGuessed
+	switch {
+	case found == "" && whole:
+		return Other
+	case found == "":
+		return Unknown
+	case !whole && over[found] != nil: // what is cut off could say another one
+		return Ambiguous
+	}
+	return found
+}
