@@ -15,8 +15,8 @@ var kept = map[Phase]Category{
 
 // held is what memory is for by what holds it, as package inspect/holders calls it.
 var held = map[string]Category{
-	"parameter": Parameters, "buffer": Parameters, "gradient": Gradients, "optimizer state": OptimizerState,
-	"saved for backward": Activations, "workspace": Workspace,
+	"parameters": Parameters, "buffers": Parameters, "gradients": Gradients, "optimizer state": OptimizerState,
+	"kept by autograd graphs": Activations, "workspaces": Workspace,
 }
 
 // OfHolder is what memory is for by the category of its holder; NoCategory: that does not say.

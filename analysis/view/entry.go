@@ -8,8 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
 )
 
 // Entry is memory in use that has one origin: of a view, a Sample; of a table, all that the table has in one row.
@@ -24,7 +26,22 @@ type Entry struct {
 	Stack  []Call // leaf first; nil in tables, but those by stack
 	Bytes  int64  // negative only for stacks.LostEvents
 	Blocks uint64 // 0 where only the bytes are known
+
+	// Of a sample that a recording has; empty in tables, where the Name says them, and in samples of profiles.
+	Phase    string // one of phases.Phases
+	Module   string // as stacks.Module
+	Operator string // as stacks.Operator
+	// Of a sample of a view that was selected with Selection.Detail; else empty.
+	Category string // one of phases.Categories
+	Step     string // "step 12", or NoStep
+	Holder   string // as HeldSite.Name; NoHolder, or HolderFreed
 }
+
+// Names of what has no step or holder.
+const (
+	NoStep      = "[before the first step]"
+	HolderFreed = "[freed before the end]" // the holders are known at the end of the recording only
+)
 
 // Call is a frame of an entry's stack.
 type Call struct {
@@ -53,23 +70,62 @@ func CallOf(f *event.Frame) Call {
 // Entries is what is in use, a sample each. They add up to Total.
 func (v *View) Entries() []Entry { return v.EntriesOf(InUse) }
 
-// EntriesOf is what a view has of a measure, a sample each.
+// EntriesOf is what a view has of a measure, a sample each; with Selection.Detail there is one for each part of it.
 func (v *View) EntriesOf(m Measure) []Entry {
 	var out []Entry
 	for p := range v.Samples(m, nil) {
-		e := Entry{Name: p.Name, Layer: p.Layer.String(), Device: p.Device.String(), Bytes: p.Bytes, Blocks: p.Objects}
-		if p.Site != nil {
-			r := row(p.Site)
-			e.Name, e.Func, e.File, e.Line = r.Name, r.Func, r.File, r.Line
-		}
-		frames := p.Frames()
-		for i := range frames {
-			e.Stack = append(e.Stack, CallOf(&frames[i]))
-		}
-		out = append(out, e)
+		out = v.appendEntries(out, &p, m)
 	}
 	v.readEntrySources(out)
 	return out
+}
+
+// appendEntries adds the entries of a sample.
+func (v *View) appendEntries(out []Entry, p *Sample, m Measure) []Entry {
+	e := Entry{
+		Name: p.Name, Layer: p.Layer.String(), Device: p.Device.String(), Bytes: p.Bytes, Blocks: p.Objects,
+		Phase: string(phases.Unknown), Module: stacks.NoModule, Operator: stacks.NoOperator,
+	}
+	if p.Site != nil {
+		r := row(p.Site)
+		e.Name, e.Func, e.File, e.Line = r.Name, r.Func, r.File, r.Line
+		e.Phase = string(v.Phase(p.Site))
+		if st := p.Site.Stack; st != nil {
+			e.Module, e.Operator = stacks.Module(st.Frames, v.options.Library), stacks.Operator(st.Frames)
+		}
+	}
+	frames := p.Frames()
+	for i := range frames {
+		e.Stack = append(e.Stack, CallOf(&frames[i]))
+	}
+	if !v.detailed {
+		return append(out, e)
+	}
+	if p.Site == nil {
+		e.Category, e.Step, e.Holder = string(phases.NoCategory), NoStep, cmp.Or(p.Holder, NoHolder)
+		return append(out, e)
+	}
+	for i := range p.Site.Parts {
+		part := &p.Site.Parts[i]
+		count := part.Inuse
+		if m == Allocated {
+			count = part.Alloc
+		}
+		if count.Objects > 0 {
+			out = append(out, part.entry(e, count))
+		}
+	}
+	return out
+}
+
+// entry is that of a part of the site of e.
+func (p *SitePart) entry(e Entry, count heap.Count) Entry {
+	e.Bytes, e.Blocks = int64(count.Bytes), count.Objects
+	e.Category, e.Step, e.Holder = string(p.Category), NoStep, cmp.Or(p.Holder, HolderFreed)
+	if p.Step > 0 {
+		e.Step = fmt.Sprintf("step %d", p.Step)
+	}
+	return e
 }
 
 func (v *View) readEntrySources(entries []Entry) {
@@ -92,22 +148,36 @@ const (
 	ByStack                   // the whole stack
 	ByLayer                   // torch, device
 	ByDevice                  // "cuda:0"
+	ByPhase                   // the part of the step: Entry.Phase
+	ByModule                  // the module of PyTorch's that is called: Entry.Module
+	ByOperator                // the operator of PyTorch's that is called: Entry.Operator
+	ByCategory                // what the memory is for: Entry.Category
+	ByHolder                  // what holds it: Entry.Holder
+	ByStep                    // the step of the allocation: Entry.Step
 )
 
-// RowKindNames are the kinds, by their numbers.
-var RowKindNames = []string{"line", "function", "stack", "layer", "device"}
+// RecordedRowKindNames are the kinds, by their numbers. Those behind ByDevice need a recording.
+var RecordedRowKindNames = []string{
+	"line", "function", "stack", "layer", "device", "phase", "module", "op", "category", "holder", "step",
+}
+
+// RowKindNames are the kinds that profiles have too, by their numbers.
+var RowKindNames = RecordedRowKindNames[:ByDevice+1]
+
+// Detailed says whether the kind needs Selection.Detail.
+func (k RowKind) Detailed() bool { return k >= ByCategory }
 
 // FindRowKind is the kind of a name.
 func FindRowKind(name string) (RowKind, error) {
-	i := slices.Index(RowKindNames, name)
+	i := slices.Index(RecordedRowKindNames, name)
 	if i < 0 {
-		return 0, fmt.Errorf("rows by %q: not one of %s", name, strings.Join(RowKindNames, ", "))
+		return 0, fmt.Errorf("rows by %q: not one of %s", name, strings.Join(RecordedRowKindNames, ", "))
 	}
 	return RowKind(i), nil
 }
 
 // String is its name.
-func (k RowKind) String() string { return RowKindNames[k] }
+func (k RowKind) String() string { return RecordedRowKindNames[k] }
 
 // GroupEntries is the rows of a table, by bytes, largest first. They add up to the same.
 func GroupEntries(entries []Entry, by RowKind) []Entry {
@@ -159,8 +229,27 @@ func (e Entry) as(by RowKind) Entry {
 		out.Name, out.Func, out.File, out.Layer = e.Layer, "", "", e.Layer
 	case ByDevice:
 		out.Name, out.Func, out.File, out.Device = e.Device, "", "", e.Device
+	default:
+		out.Name, out.Func, out.File = e.named(by), "", ""
 	}
 	return out
+}
+
+// named is what an entry is called in rows that have nothing else.
+func (e *Entry) named(by RowKind) string {
+	switch by {
+	case ByPhase:
+		return e.Phase
+	case ByModule:
+		return e.Module
+	case ByOperator:
+		return e.Operator
+	case ByCategory:
+		return e.Category
+	case ByHolder:
+		return e.Holder
+	}
+	return e.Step
 }
 
 // key tells rows of one kind apart. Files are what file makes of them; without lines, rows that differ by lines only are the

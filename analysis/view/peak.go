@@ -15,7 +15,7 @@ import (
 func (v *View) AtPeak() *View {
 	s := *v.Snapshot
 	s.Accounts = slices.Clone(s.Accounts)
-	out := &View{Snapshot: &s, Sites: slices.Clone(v.Sites), options: v.options}
+	out := &View{Snapshot: &s, Sites: slices.Clone(v.Sites), options: v.options, classifier: v.classifier}
 	for i := range s.Accounts {
 		a := &s.Accounts[i]
 		a.Allocated, a.Before, a.Lost, a.Reserved = a.Peak, a.PeakBefore, a.PeakLost, a.PeakReserved

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -24,6 +25,8 @@ type Selection struct {
 	// CLOCK_BOOTTIME nanoseconds; To 0: no range. Moment means nothing then.
 	From, To uint64
 	MinSize  uint64 // of blocks, bytes; smaller ones are left out. 0: none is
+	// Detail tells the parts of sites apart by what their memory is for, by step and by holder also. It takes one replay more.
+	Detail bool
 }
 
 // AtEnd reports whether it is all of the trace at its end.
@@ -54,6 +57,11 @@ type SitePart struct {
 	Age   uint64
 	Alloc heap.Count
 	Inuse heap.Count
+
+	// The rest is set with Selection.Detail only.
+	Category phases.Category // empty: not asked for
+	Step     int             // in which it was allocated; 0: before the first, or not known
+	Holder   string          // at the end of the trace, as in HeldSite.Name; empty: it was freed by then
 }
 
 // Ages are the bounds between which blocks are counted as equally old, nanoseconds.
@@ -61,8 +69,11 @@ var Ages = []uint64{0, 1e6, 10e6, 100e6, 1e9, 10e9, 60e9, 600e9, 3600e9}
 
 // Select is the view of a selection, with its sites in parts. Without range and least size it is that of End, Peak or At.
 func (t *Trace) Select(s Selection) (*View, error) {
-	p := &picker{trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{}}
+	p := &picker{trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{}, chosen: map[heap.BlockKey]chosen{}}
 	h, err := p.walk()
+	if err == nil && s.Detail {
+		err = p.detail()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +85,7 @@ func (t *Trace) Select(s Selection) (*View, error) {
 		v = v.AtPeak()
 	}
 	out := *v
+	out.detailed = s.Detail
 	out.Sites = append([]Site(nil), v.Sites...)
 	if s.To == 0 && s.MinSize == 0 {
 		p.split(&out)
@@ -92,6 +104,7 @@ type sitePartKey struct {
 	tid    uint32
 	stream uint64
 	size   uint64
+	detail detail
 }
 
 // siteID names a site.
@@ -134,6 +147,7 @@ type picker struct {
 	threads map[heap.BlockKey]uint32 // of driver memory, also when it is freed: that can fail
 	inuse   map[aged]heap.Count      // at the moment
 	peaks   Peaks
+	chosen  map[heap.BlockKey]chosen // what is in use at the moment; nil: it is not kept
 }
 
 // walk replays up to the moment, and records what is live then.
@@ -188,7 +202,7 @@ func (p *picker) allocated(b *heap.Block, e *event.Event) {
 		}
 		tid = p.threads[key]
 	}
-	part := p.part(b, tid)
+	part := p.part(b, tid, detail{})
 	if made {
 		addTo(&p.alloc[part], b)
 	}
@@ -202,7 +216,7 @@ func (p *picker) moved(from, to *heap.Block) {
 	if !ok {
 		return
 	}
-	part := p.part(to, p.parts[old.part].tid)
+	part := p.part(to, p.parts[old.part].tid, detail{})
 	if old.counted {
 		takeFrom(&p.alloc[old.part], from)
 		addTo(&p.alloc[part], from)
@@ -212,8 +226,11 @@ func (p *picker) moved(from, to *heap.Block) {
 }
 
 // part is the number of a block's part.
-func (p *picker) part(b *heap.Block, tid uint32) int {
-	key := sitePartKey{idOf(blockSite(b)), tid, b.Stream, powerOfTwo(b.Size)}
+func (p *picker) part(b *heap.Block, tid uint32, d detail) int {
+	return p.partOf(sitePartKey{idOf(blockSite(b)), tid, b.Stream, powerOfTwo(b.Size), d})
+}
+
+func (p *picker) partOf(key sitePartKey) int {
 	i, ok := p.index[key]
 	if !ok {
 		i = len(p.parts)
@@ -238,6 +255,9 @@ func (p *picker) capture(now uint64, of func(sitePartKey) bool) {
 		if of(p.parts[b.part]) {
 			at := aged{b.part, ageClass(key.Time, now)}
 			p.inuse[at] = p.inuse[at].Plus(heap.CountOf(b.size, b.requested))
+			if p.s.Detail {
+				p.chosen[key] = chosen{p.parts[b.part].site, p.parts[b.part].tid, at.age, b}
+			}
 		}
 	}
 }
@@ -271,7 +291,10 @@ func (p *picker) bySite() map[siteID][]SitePart {
 	out := map[siteID][]SitePart{}
 	part := func(i int, age uint64, alloc, inuse heap.Count) {
 		k := &p.parts[i]
-		out[k.site] = append(out[k.site], SitePart{TID: k.tid, Stream: k.stream, Size: k.size, Age: age, Alloc: alloc, Inuse: inuse})
+		out[k.site] = append(out[k.site], SitePart{
+			TID: k.tid, Stream: k.stream, Size: k.size, Age: age, Alloc: alloc, Inuse: inuse,
+			Category: k.detail.category, Step: k.detail.step, Holder: k.detail.holder,
+		})
 	}
 	for at, c := range p.inuse {
 		alloc := heap.Count{}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -17,6 +18,12 @@ func (p *picker) split(v *View) {
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		s.Parts = completed(parts[idOf(&v.Snapshot.Sites[i])], s)
+		if !v.detailed {
+			continue
+		}
+		for j := range s.Parts {
+			s.Parts[j].Category = cmp.Or(s.Parts[j].Category, phases.NoCategory)
+		}
 	}
 }
 
@@ -40,7 +47,8 @@ func completed(parts []SitePart, s *Site) []SitePart {
 func sortParts(parts []SitePart) {
 	slices.SortFunc(parts, func(x, y SitePart) int {
 		return cmp.Or(cmp.Compare(y.Inuse.Bytes, x.Inuse.Bytes), cmp.Compare(y.Alloc.Bytes, x.Alloc.Bytes), cmp.Compare(x.Size, y.Size),
-			cmp.Compare(x.TID, y.TID), cmp.Compare(x.Stream, y.Stream), cmp.Compare(x.Age, y.Age))
+			cmp.Compare(x.TID, y.TID), cmp.Compare(x.Stream, y.Stream), cmp.Compare(x.Age, y.Age), cmp.Compare(x.Step, y.Step),
+			cmp.Compare(x.Category, y.Category), cmp.Compare(x.Holder, y.Holder))
 	})
 }
 

@@ -34,7 +34,10 @@ type Trace struct {
 	end     *View
 	stacks  map[event.StackID]*event.Stack
 	names   map[event.StackID]string
-	refused []event.Event // the first requests that were refused, in all layers
+	phases  *classifier
+	held    map[heap.BlockKey]HeldBlock // at the end; nil: not known
+	stepAt  func(time uint64) int       // nil: not known
+	refused []event.Event               // the first requests that were refused, in all layers
 	noted   noted
 }
 
@@ -83,10 +86,15 @@ func NewTrace(in Input, o *Options) (*Trace, error) {
 func (t *Trace) SetOptions(o *Options) {
 	t.options = o
 	clear(t.names)
+	t.phases = nil
 	t.end = t.view(t.end.Snapshot)
 }
 
-func (t *Trace) view(s *heap.Snapshot) *View { return New(s, t.Stack, t.options) }
+func (t *Trace) view(s *heap.Snapshot) *View {
+	v := New(s, t.Stack, t.options)
+	v.classifier = t.classifier
+	return v
+}
 
 // Stack resolves an id, as event.Source's Stack.
 func (t *Trace) Stack(id event.StackID) *event.Stack {

@@ -8,7 +8,9 @@ import (
 	"cmp"
 	"io"
 	"slices"
+	"sync"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -21,6 +23,8 @@ type Options struct {
 	// Source opens a Python file as the program sees it, or returns nil. nil: no source lines. What it returns is closed
 	// when it is an io.Closer.
 	Source func(path string) io.Reader
+	// Rules say in which part of a step an allocation is made; nil: the built-in ones.
+	Rules *phases.Rules
 }
 
 // Resolve gives a stack its frames: event.Source's Stack. It returns nil for an id that it does not know.
@@ -31,7 +35,9 @@ type View struct {
 	Snapshot *heap.Snapshot
 	Sites    []Site // those of the snapshot, in its order
 
-	options Options
+	options    Options
+	detailed   bool // Parts are those of Selection.Detail
+	classifier func() *classifier
 }
 
 // Site is an allocation site with its name. Segment is also set when the stack shows that the caching allocator made it.
@@ -49,6 +55,7 @@ func New(s *heap.Snapshot, resolve Resolve, o *Options) *View {
 	if o != nil {
 		v.options = *o
 	}
+	v.classifier = sync.OnceValue(func() *classifier { return newClassifier(s, resolve, &v.options) })
 	caching := map[uint32]bool{}
 	for i := range s.Accounts {
 		caching[s.Accounts[i].PID] = true

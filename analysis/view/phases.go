@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"sync"
+
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// classifier says of stacks in which phase they allocate. Safe for concurrent use.
+type classifier struct {
+	mu sync.Mutex
+	c  *phases.Classifier
+}
+
+// newClassifier learns from the stacks of a snapshot.
+func newClassifier(s *heap.Snapshot, resolve Resolve, o *Options) *classifier {
+	c := phases.New(o.Rules, o.Library, resolve)
+	for i := range s.Sites {
+		c.Learn(s.Sites[i].Stack)
+	}
+	return &classifier{c: c}
+}
+
+func (c *classifier) of(id event.StackID) phases.Phase {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.c.Of(id).Phase
+}
+
+// Phase is the part of a step in which the allocations of a site are made.
+func (v *View) Phase(s *Site) phases.Phase { return v.classifier().of(s.Site.Stack) }
+
+// classifier is of all stacks of the trace.
+func (t *Trace) classifier() *classifier {
+	if t.phases == nil {
+		o := Options{}
+		if t.options != nil {
+			o = *t.options
+		}
+		t.phases = newClassifier(t.end.Snapshot, t.Stack, &o)
+	}
+	return t.phases
+}
+
+// Phase is the part of a step in which the allocations of a stack are made.
+func (t *Trace) Phase(id event.StackID) phases.Phase { return t.classifier().of(id) }
+
+// HeldBlock is what is known of what holds a block at the end of a trace.
+type HeldBlock struct {
+	Holder   string          // as holders.Index.Owner
+	Category phases.Category // phases.NoCategory: that says nothing
+}
+
+// SetHeld says what holds blocks at the end.
+func (t *Trace) SetHeld(blocks map[heap.BlockKey]HeldBlock) { t.held = blocks }
+
+// SetSteps says in which step something is that happens at a time, CLOCK_BOOTTIME nanoseconds; 0: before the first one.
+func (t *Trace) SetSteps(at func(time uint64) int) { t.stepAt = at }
+
+// lives follows allocations through one replay of a trace, and says what they were for.
+type lives struct {
+	t      *Trace
+	follow *phases.Lives
+	starts map[heap.BlockKey]life
+}
+
+// life is an allocation that is in use.
+type life struct {
+	phases.Start
+	made bool // by an event that was seen
+}
+
+func (t *Trace) newLives() *lives {
+	return &lives{t: t, follow: t.classifier().c.Follow(), starts: map[heap.BlockKey]life{}}
+}
+
+func (l *lives) allocated(b *heap.Block, e *event.Event) {
+	made := e != nil && e.Kind == event.KindAlloc && e.Time == b.Time
+	tid := uint32(0)
+	if made {
+		tid = e.TID
+	}
+	l.starts[b.Key()] = life{l.follow.Start(b.PID, tid, b.Stack, made), made}
+}
+
+func (l *lives) freed(b *heap.Block, e *event.Event) phases.Category {
+	key := b.Key()
+	s, ok := l.starts[key]
+	if !ok {
+		return phases.NoCategory
+	}
+	delete(l.starts, key)
+	tid := uint32(0)
+	if e != nil {
+		tid = e.TID
+	}
+	return l.follow.Freed(&s.Start, tid)
+}
+
+// inUse is what a block at the end of the trace is for.
+func (l *lives) inUse(b *heap.Block) (phases.Category, string) {
+	held := l.t.held[b.Key()]
+	if held.Category != "" && held.Category != phases.NoCategory {
+		return held.Category, held.Holder
+	}
+	holder := cmp.Or(held.Holder, NoHolder)
+	s, ok := l.starts[b.Key()]
+	if !ok {
+		return phases.NoCategory, holder
+	}
+	return l.follow.InUse(&s.Start), holder
+}
