@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/exit"
@@ -109,14 +110,37 @@ type Input struct {
 	End       *recording.End  // nil: cut off, or a snapshot
 	Selection view.Selection  // the moment or range that is asked for
 	Joined    *view.Joined    // the holders of what was allocated before the first event; nil: not known, as at any moment but the end
-	By        string          // rows of tables, one of view.RowKindNames; empty: the format's own
+	By        string          // rows of tables, one of view.RecordedRowKindNames, set by GroupBy; empty: the format's own
 	Path      string          // of the source
 	File      string          // name of the output; empty: standard output
 	Moment    string          // Selection in words
 	Version   string          // of gputrace
 	Warn      func(error)
 
-	view *view.View
+	view  *view.View
+	steps func() (*steps.Table, error)
+}
+
+// GroupBy says what the rows of tables are, before the View is asked for: one of view.RecordedRowKindNames, or empty for the format's own.
+func (in *Input) GroupBy(name string) error {
+	in.By = name
+	if name == "" {
+		return nil
+	}
+	by, err := view.FindRowKind(name)
+	if err != nil {
+		return exit.Usage("--by: %w", err)
+	}
+	in.Selection.Detail = by.Detailed()
+	if by != view.ByStep || in.steps == nil {
+		return nil
+	}
+	found, err := in.steps()
+	if err != nil {
+		return err
+	}
+	in.Trace.SetSteps(found.At)
+	return nil
 }
 
 // View is of the selection. It is made when it is asked for: many formats show the course of time.

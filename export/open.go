@@ -11,6 +11,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -69,6 +70,7 @@ func (s *Source) Input(w *Window, version string, warn func(error)) (*Input, err
 	}
 	in := &Input{
 		Trace: s.Trace, Info: s.Info, End: s.End, Selection: selection, Path: s.Path, Moment: c.words(w, selection), Version: version, Warn: warn,
+		steps: s.Steps,
 	}
 	if selection.AtEnd() {
 		in.Joined = joinedBefore(s.End)
@@ -84,6 +86,8 @@ type OpenOptions struct {
 	Watch func(r io.ReaderAt, size int64, path string) io.ReaderAt
 	// StepOn is the function with whose calls steps begin, as steps.Rules.On. Empty: found out.
 	StepOn string
+	// Rules say in which part of a step an allocation is made; nil: the built-in ones.
+	Rules *phases.Rules
 	// Done is called after each replay that Open makes.
 	Done func()
 }
@@ -124,7 +128,7 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 	case err != nil:
 		return nil, exit.With(exit.Error, err)
 	}
-	t, err := traceOf(r)
+	t, err := traceOf(r, options.Rules)
 	options.Done()
 	if err != nil {
 		return nil, errors.Join(exit.With(exit.Invalid, fmt.Errorf("%s: %w", path, err)), r.Close())
@@ -135,8 +139,8 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 }
 
 // traceOf replays a recording. What it says at its end, of libraries and lines of source, names its sites.
-func traceOf(r *recording.Reader) (*view.Trace, error) {
-	t, err := view.NewTrace(r, &view.Options{Library: r.Info().Libraries, Source: openSource})
+func traceOf(r *recording.Reader, rules *phases.Rules) (*view.Trace, error) {
+	t, err := view.NewTrace(r, &view.Options{Library: r.Info().Libraries, Source: openSource, Rules: rules})
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +150,7 @@ func traceOf(r *recording.Reader) (*view.Trace, error) {
 	}
 	if end := r.End(); end != nil {
 		t.SetOptions(&view.Options{
-			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) },
+			Library: end.Libraries, Source: func(path string) io.Reader { return sourceText(end.Sources, path) }, Rules: rules,
 		})
 	}
 	return t, nil
@@ -215,7 +219,7 @@ func openSnapshot(path string, o *OpenOptions) (*Source, error) {
 	case err != nil:
 		return nil, exit.With(exit.Error, err)
 	}
-	t, err := view.NewTrace(s, &view.Options{Source: openSource})
+	t, err := view.NewTrace(s, &view.Options{Source: openSource, Rules: o.Rules})
 	if err == nil && t.Damage != nil {
 		err = t.Damage
 	}

@@ -138,6 +138,7 @@ type search struct {
 func (s *search) frame(f *event.Frame) bool {
 	for _, r := range s.c.match(f) {
 		switch {
+		case r.phase == Optimizer && s.own != "" && lastName(s.own) != "step": // a closure that the optimizer calls is not part of it
 		case r.category != "":
 			if s.category == NoCategory {
 				s.category = r.category
@@ -171,8 +172,6 @@ func (s *search) frame(f *event.Frame) bool {
 func (s *search) take(r *rule, f *event.Frame) {
 	p := r.phase
 	switch {
-	case p == Optimizer && s.own != "" && lastName(s.own) != "step":
-		return // a closure that the optimizer calls is not part of it
 	case p == Evaluation && (s.trains || s.c.trains[functionID{f.File, f.Func}]):
 		return
 	case s.found == "" && !r.outer || slices.Contains(over[s.found], p):

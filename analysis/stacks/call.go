@@ -20,7 +20,7 @@ const (
 const moduleFile = "torch/nn/modules/module.py"
 
 // moduleCalls are its functions that do.
-var moduleCalls = []string{"_call_impl", "_slow_forward"}
+var moduleCalls = []string{"_call_impl", "_wrapped_call_impl", "_slow_forward"}
 
 // IsCore says whether a Python file is PyTorch's own or the standard library's, which say little of what a program does.
 func IsCore(file string, library []string) bool {
@@ -56,28 +56,33 @@ func InnerFrame(frames []event.Frame, library []string) int {
 // Module is the class of the innermost module of PyTorch's that is called, with its file: "GPT2MLP (modeling_gpt2.py)". One outside
 // PyTorch's core comes before those in it, such as Linear. Where the function has no class in its name it is the function.
 func Module(frames []event.Frame, library []string) string {
-	var callee, core *event.Frame
+	var callee, core *event.Frame // callee: of the calls so far, what a module's call leads to
 	for i := range frames {
 		f := &frames[i]
-		if !isPython(f) {
-			continue
-		}
-		called := callee
-		callee = f
-		if called == nil || !isModuleCall(f) || isModuleCall(called) {
-			continue
-		}
-		if !IsCore(called.File, library) {
-			return moduleName(called)
-		}
-		if core == nil {
-			core = called
+		switch {
+		case !isPython(f):
+		case !isModuleCall(f):
+			if callee == nil || !isForward(callee) || isForward(f) { // decorators lie between the call and forward
+				callee = f
+			}
+		case callee == nil:
+		case !IsCore(callee.File, library):
+			return moduleName(callee)
+		default:
+			if core == nil {
+				core = callee
+			}
+			callee = nil
 		}
 	}
 	if core == nil {
 		return NoModule
 	}
 	return moduleName(core)
+}
+
+func isForward(f *event.Frame) bool {
+	return f.Func == "forward" || strings.HasSuffix(f.Func, ".forward")
 }
 
 func isModuleCall(f *event.Frame) bool {

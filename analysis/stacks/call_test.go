@@ -22,9 +22,11 @@ const (
 
 func TestCalls(t *testing.T) {
 	for name, row := range map[string]struct{ in, module, operator, inner string }{
-		"library's model":  {linear + calling + mlp + calling + script, "GPT2MLP (modeling_gpt2.py)", "aten::linear", "modeling_gpt2.py:312 GPT2MLP.forward"},
-		"program's model":  {linear + calling + "/home/a/net.py:3:Net.forward" + calling + script, "Net (net.py)", "aten::linear", ""},
-		"PyTorch's model":  {linear + calling + script, "Linear (linear.py)", "aten::linear", ""},
+		"library's model": {linear + calling + mlp + calling + script, "GPT2MLP (modeling_gpt2.py)", "aten::linear", "modeling_gpt2.py:312 GPT2MLP.forward"},
+		"program's model": {linear + calling + "/home/a/net.py:3:Net.forward" + calling + script, "Net (net.py)", "aten::linear", ""},
+		"PyTorch's model": {linear + calling + script, "Linear (linear.py)", "aten::linear", ""},
+		"decorated": {linear + calling + mlp + " " + site + "transformers/generic.py:9:wrap.<locals>.wrapper" + calling + script,
+			"GPT2MLP (modeling_gpt2.py)", "aten::linear", "modeling_gpt2.py:312 GPT2MLP.forward"},
 		"no class in name": {"a.so!f /home/a/net.py:3:forward" + calling + script, "forward (net.py)", NoOperator, ""},
 		"wrapped call":     {linear + calling + calling + script, "Linear (linear.py)", "aten::linear", ""},
 		"backward":         {node, NoModule, "AddmmBackward0", ""},

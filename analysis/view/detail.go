@@ -26,7 +26,7 @@ type chosen struct {
 // detail makes the parts anew, with what each block turned out to be for.
 func (p *picker) detail() error {
 	p.parts, p.alloc, p.index, p.inuse = nil, nil, map[sitePartKey]int{}, map[aged]heap.Count{}
-	return p.trace.newLives().replay(p.ended)
+	return p.trace.newFollower().replay(p.ended)
 }
 
 // ended adds up an allocation whose end is known.
@@ -50,7 +50,7 @@ func (p *picker) ended(b *heap.Block, l *life, d detail) {
 }
 
 // replay calls end with each allocation of the trace: when it is freed, or at the end.
-func (l *lives) replay(end func(b *heap.Block, s *life, d detail)) error {
+func (l *follower) replay(end func(b *heap.Block, s *life, d detail)) error {
 	return l.t.Replay(&Visitor{
 		Before:    func(e *event.Event, _ *heap.Heap) { l.follow.See(e) },
 		Allocated: l.allocated,

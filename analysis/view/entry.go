@@ -35,6 +35,12 @@ type Entry struct {
 	Category string // one of phases.Categories
 	Step     string // "step 12", or NoStep
 	Holder   string // as HeldSite.Name; NoHolder, or HolderFreed
+
+	// Inner is, in a table by line, what a line with a large part of the memory calls: the innermost calls outside PyTorch's core, by
+	// bytes, the largest first. They are part of the row. nil: the line itself says enough.
+	Inner []Entry
+
+	inner *Call // of a sample; nil: there is none
 }
 
 // Names of what has no step or holder.
@@ -89,7 +95,7 @@ func (v *View) appendEntries(out []Entry, p *Sample, m Measure) []Entry {
 	if p.Site != nil {
 		r := row(p.Site)
 		e.Name, e.Func, e.File, e.Line = r.Name, r.Func, r.File, r.Line
-		e.Phase = string(v.Phase(p.Site))
+		e.Phase, e.inner = string(v.Phase(p.Site)), v.innerCall(p.Site)
 		if st := p.Site.Stack; st != nil {
 			e.Module, e.Operator = stacks.Module(st.Frames, v.options.Library), stacks.Operator(st.Frames)
 		}
@@ -183,9 +189,13 @@ func (k RowKind) String() string { return RecordedRowKindNames[k] }
 func GroupEntries(entries []Entry, by RowKind) []Entry {
 	index := map[string]int{}
 	var out []Entry
+	members := map[string][]*Entry{}
+	total := int64(0)
 	for i := range entries {
 		e := entries[i].as(by)
 		key := e.key(func(file string) string { return file }, true)
+		members[key] = append(members[key], &entries[i])
+		total += e.Bytes
 		at, ok := index[key]
 		if !ok {
 			at = len(out)
@@ -197,10 +207,18 @@ func GroupEntries(entries []Entry, by RowKind) []Entry {
 		out[at].Blocks += e.Blocks
 		out[at].Source = cmp.Or(out[at].Source, e.Source)
 	}
-	slices.SortFunc(out, func(x, y Entry) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), compareEntry(&x, &y))
-	})
+	if by == ByLine {
+		for i := range out {
+			out[i].addInner(members[out[i].key(func(file string) string { return file }, true)], total)
+		}
+	}
+	slices.SortFunc(out, compareSize)
 	return out
+}
+
+// compareSize puts the largest first.
+func compareSize(x, y Entry) int {
+	return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), compareEntry(&x, &y))
 }
 
 // compareEntry orders entries by what they are called.

@@ -99,12 +99,12 @@ func TestGroupEntries(t *testing.T) {
 }
 
 func TestFindRowKind(t *testing.T) {
-	for i, name := range view.RowKindNames {
+	for i, name := range view.RecordedRowKindNames {
 		k, err := view.FindRowKind(name)
 		require.NoError(t, err)
 		require.EqualValues(t, i, k)
 		require.Equal(t, name, k.String())
 	}
-	_, err := view.FindRowKind("module")
-	require.ErrorContains(t, err, `"module"`)
+	_, err := view.FindRowKind("modules")
+	require.ErrorContains(t, err, `"modules"`)
 }

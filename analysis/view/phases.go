@@ -62,10 +62,10 @@ func (t *Trace) SetHeld(blocks map[heap.BlockKey]HeldBlock) { t.held = blocks }
 // SetSteps says in which step something is that happens at a time, CLOCK_BOOTTIME nanoseconds; 0: before the first one.
 func (t *Trace) SetSteps(at func(time uint64) int) { t.stepAt = at }
 
-// lives follows allocations through one replay of a trace, and says what they were for.
-type lives struct {
+// follower follows allocations through one replay of a trace, and says what they were for.
+type follower struct {
 	t      *Trace
-	follow *phases.Lives
+	follow *phases.Lifetimes
 	starts map[heap.BlockKey]life
 }
 
@@ -75,11 +75,11 @@ type life struct {
 	made bool // by an event that was seen
 }
 
-func (t *Trace) newLives() *lives {
-	return &lives{t: t, follow: t.classifier().c.Follow(), starts: map[heap.BlockKey]life{}}
+func (t *Trace) newFollower() *follower {
+	return &follower{t: t, follow: t.classifier().c.Follow(), starts: map[heap.BlockKey]life{}}
 }
 
-func (l *lives) allocated(b *heap.Block, e *event.Event) {
+func (l *follower) allocated(b *heap.Block, e *event.Event) {
 	made := e != nil && e.Kind == event.KindAlloc && e.Time == b.Time
 	tid := uint32(0)
 	if made {
@@ -88,7 +88,7 @@ func (l *lives) allocated(b *heap.Block, e *event.Event) {
 	l.starts[b.Key()] = life{l.follow.Start(b.PID, tid, b.Stack, made), made}
 }
 
-func (l *lives) freed(b *heap.Block, e *event.Event) phases.Category {
+func (l *follower) freed(b *heap.Block, e *event.Event) phases.Category {
 	key := b.Key()
 	s, ok := l.starts[key]
 	if !ok {
@@ -103,7 +103,7 @@ func (l *lives) freed(b *heap.Block, e *event.Event) phases.Category {
 }
 
 // inUse is what a block at the end of the trace is for.
-func (l *lives) inUse(b *heap.Block) (phases.Category, string) {
+func (l *follower) inUse(b *heap.Block) (phases.Category, string) {
 	held := l.t.held[b.Key()]
 	if held.Category != "" && held.Category != phases.NoCategory {
 		return held.Category, held.Holder

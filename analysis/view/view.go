@@ -126,6 +126,7 @@ type Row struct {
 	Bytes  uint64  // in use, all layers that count
 	Blocks uint64  // in use
 	Share  float64 // of View.Total, 0 to 1; 0 when that is 0
+	Inner  []Row   // as Entry.Inner
 }
 
 // Table is the largest rows of a kind.
@@ -168,6 +169,7 @@ type rowKey struct {
 
 func (v *View) table(n int, python bool) Table {
 	rows := map[rowKey]*Row{}
+	members := map[rowKey][]*Site{}
 	var t Table
 	for i := range v.Sites {
 		s := &v.Sites[i]
@@ -179,15 +181,17 @@ func (v *View) table(n int, python bool) Table {
 		if rows[key] == nil {
 			rows[key] = &r
 		}
+		members[key] = append(members[key], s)
 		rows[key].Bytes += s.Inuse.Bytes
 		rows[key].Blocks += s.Inuse.Objects
 		t.Bytes += s.Inuse.Bytes
 		t.Blocks += s.Inuse.Objects
 	}
 	total := v.Total()
-	for _, r := range rows {
+	for key, r := range rows {
 		if total > 0 {
 			r.Share = float64(r.Bytes) / float64(total)
+			r.Inner = v.innerRows(r, members[key], total)
 		}
 		t.Rows = append(t.Rows, *r)
 	}

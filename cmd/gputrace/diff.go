@@ -26,8 +26,8 @@ type diffOptions struct {
 	at     []event.Moment // none, one or two
 	by     view.RowKind
 	format export.DiffFormat
-	top    int    // rows of the text; 0: all
-	stepOn string // function with whose calls steps begin; empty: found out
+	top    int // rows of the text; 0: all
+	rules  ruleFlags
 	output string // file; empty: standard output
 	force  bool
 }
@@ -42,7 +42,7 @@ func diffCommand() *cli.Command {
 			"is clear which is meant.\n\nMoments: " + event.MomentUsage + ".",
 		Flags: []cli.Flag{
 			flags.Moments("at", "compare what is in use at `MOMENT` (default: end); given twice, the second is that of AFTER; of one FILE alone, with the end"),
-			rowsFlag(view.RowKindNames[0], "a row for each `WHAT`: "),
+			rowsFlag(view.RowKindNames[0], "a row for each `WHAT`: ", view.RowKindNames),
 			flags.Choice("format,f", names[0], "`FORMAT`: "+flags.Or(names), names),
 			flags.Count("top", strconv.Itoa(defaultDiffTop), "show the `N` largest changes; 0: all", 0, "rows"),
 			stepOnFlag(), outputFlag(), forceFlag(),
@@ -60,7 +60,7 @@ func diffCommand() *cli.Command {
 func parseDiff(c *cli.Context) (diffOptions, error) {
 	o := diffOptions{
 		paths: c.Args().Slice(), at: flags.Get[[]event.Moment](c, "at"), force: c.Bool("force"), top: flags.Get[int](c, "top"),
-		stepOn: flags.Get[string](c, "step-on"),
+		rules:  ruleFlags{stepOn: flags.Get[string](c, "step-on")},
 		format: export.DiffFormats[slices.Index(export.DiffNames(), flags.Get[string](c, "format"))],
 	}
 	switch {
@@ -102,7 +102,11 @@ func diff(o *diffOptions) error {
 	files := make([]*export.DiffFile, 0, 2)
 	profiles := 0
 	for _, path := range o.paths {
-		f, err := export.OpenDiff(path, stepping(o.stepOn, p.Options(p.Warn)))
+		options, err := o.rules.options(p.Options(p.Warn))
+		if err != nil {
+			return err
+		}
+		f, err := export.OpenDiff(path, options)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
@@ -33,7 +34,7 @@ func exportCommand() *cli.Command {
 		Flags: append(windowFlags(),
 			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(export.Names(), ", "), export.Names(), checkFormats),
 			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, into this folder (default: the format's own name, here)"),
-			rowsFlag("", "rows of tables: `WHAT`: "),
+			rowsFlag("", "rows of tables: `WHAT`: ", view.RecordedRowKindNames),
 			forceFlag(),
 		),
 		Action: func(c *cli.Context) error {
@@ -46,7 +47,7 @@ func exportCommand() *cli.Command {
 			}
 			return exportFile(exportOptions{
 				path: c.Args().First(), formats: flags.Get[string](c, "format"), output: flags.Get[string](c, "output"),
-				by: flags.Get[string](c, "by"), stepOn: flags.Get[string](c, "step-on"), force: c.Bool("force"), window: w,
+				by: flags.Get[string](c, "by"), rules: rulesOf(c), force: c.Bool("force"), window: w,
 			})
 		},
 	}
@@ -54,9 +55,10 @@ func exportCommand() *cli.Command {
 
 // exportOptions is a parsed export command line.
 type exportOptions struct {
-	path, formats, output, by, stepOn string
-	force                             bool
-	window                            export.Window
+	path, formats, output, by string
+	rules                     ruleFlags
+	force                     bool
+	window                    export.Window
 }
 
 // exportFile writes one recording in one or more formats.
@@ -80,7 +82,7 @@ func exportFile(o exportOptions) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
 	warn := p.Warn
-	in, err := export.Open(o.path, stepping(o.stepOn, p.Options(warn)))
+	in, err := o.rules.open(o.path, p.Options(warn))
 	if err != nil {
 		return err
 	}
@@ -89,7 +91,9 @@ func exportFile(o exportOptions) error {
 	if err != nil {
 		return err
 	}
-	input.By = o.by
+	if err := input.GroupBy(o.by); err != nil {
+		return err
+	}
 	for i, f := range formats {
 		if files[i] == "" && output.IsTerminal(os.Stdout) {
 			p.Stop()

@@ -15,7 +15,6 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
-	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recording"
@@ -30,22 +29,22 @@ func leaksCommand() *cli.Command {
 			"The exit code is 3 when something grows. How it decides is in docs/leaks.md.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
-			stepOnFlag(),
+			stepOnFlag(), phasesFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return usage("which recording? give one file; see gputrace leaks --help")
 			}
-			return findLeaks(c.Args().First(), flags.Get[string](c, "step-on"), c.Bool("json"))
+			return findLeaks(c.Args().First(), rulesOf(c), c.Bool("json"))
 		},
 	}
 }
 
 // findLeaks prints the verdict on a recording. The error has no text when there are findings: its exit code says so.
-func findLeaks(path, stepOn string, asJSON bool) error {
+func findLeaks(path string, rules ruleFlags, asJSON bool) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
-	in, err := export.Open(path, stepping(stepOn, p.Options(p.Warn)))
+	in, err := rules.open(path, p.Options(p.Warn))
 	if err != nil {
 		return err
 	}

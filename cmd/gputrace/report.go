@@ -27,7 +27,7 @@ func reportCommand() *cli.Command {
 			"gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
 		Description: "Without a moment, a range or --by it prints what the session printed at its end.\n\nMoments: " + event.MomentUsage + ".",
 		Flags: append(windowFlags(),
-			rowsFlag("", "one row for each `KIND` (default: line): "),
+			rowsFlag("", "one row for each `KIND` (default: line): ", view.RecordedRowKindNames),
 			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),
 		),
 		Action: func(c *cli.Context) error {
@@ -38,7 +38,7 @@ func reportCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return report(reportOptions{path: c.Args().First(), stepOn: flags.Get[string](c, "step-on"), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top")})
+			return report(reportOptions{path: c.Args().First(), rules: rulesOf(c), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top")})
 		},
 	}
 }
@@ -46,7 +46,7 @@ func reportCommand() *cli.Command {
 // reportOptions is a parsed report command line.
 type reportOptions struct {
 	path   string
-	stepOn string
+	rules  ruleFlags
 	window export.Window
 	by     string
 	top    int // 0: the default
@@ -58,7 +58,7 @@ func report(o reportOptions) error {
 	var warnings []error
 	p := progress.New(os.Stderr)
 	defer p.Stop()
-	in, err := export.Open(o.path, stepping(o.stepOn, p.Options(func(err error) { warnings = append(warnings, err) })))
+	in, err := o.rules.open(o.path, p.Options(func(err error) { warnings = append(warnings, err) }))
 	if err != nil {
 		return err
 	}
@@ -100,6 +100,9 @@ func reportSelection(o reportOptions, in *export.Source, p *progress.Line) error
 		}
 	}
 	input, err := in.Input(&o.window, version, nil)
+	if err == nil {
+		err = input.GroupBy(o.by)
+	}
 	p.Stop()
 	if err != nil {
 		return err

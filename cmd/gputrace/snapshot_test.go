@@ -91,7 +91,7 @@ func TestExportRefuses(t *testing.T) {
 		{[]string{"-f", "snapshot", "--min-size", "1KiB"}, "a snapshot has all blocks"},
 		{[]string{"-f", "parquet", "--at", "peak"}, "-f parquet shows the course of time"},
 		{[]string{"-f", "csv", "--at", "peak"}, "-f csv shows the course of time"},
-		{[]string{"-f", "csv", "--by", "moon"}, `--by "moon": not one of line, function, stack, layer or device`},
+		{[]string{"-f", "csv", "--by", "moon"}, `--by "moon": not one of line, function, stack, layer, device, phase`},
 	} {
 		file := filepath.Join(t.TempDir(), "out")
 		_, talk, code := gputrace(t, append([]string{"export", torchSnapshot, "-o", file}, tt.args...)...)

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"os"
+
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
@@ -19,7 +21,7 @@ func windowFlags() []cli.Flag {
 		flags.Moment("to", "only what was allocated up to `MOMENT`; in use is what lives then"),
 		flags.Count("step", "", "only what was allocated in step `N`; in use is what lives at its end", 1, "a step, from 1 on"),
 		flags.Steps("steps", "the same of the steps `A:B`; A: and :B are to the last and from the first one"),
-		stepOnFlag(),
+		stepOnFlag(), phasesFlag(),
 		flags.Bytes("min-size", "", "only blocks of at least `BYTES`, such as 1MiB", nil),
 	}
 }
@@ -43,13 +45,48 @@ func stepOnFlag() cli.Flag {
 	return flags.Text("step-on", "", "a step begins where `FUNCTION` is called, Python or native, such as train_step (default: found out)")
 }
 
-// stepping is how a recording is opened whose steps begin with a function.
-func stepping(on string, o *export.OpenOptions) *export.OpenOptions {
-	o.StepOn = on
-	return o
+// ruleFlags are what of --step-on and --phases was given.
+type ruleFlags struct {
+	stepOn string // function with whose calls steps begin; empty: found out
+	phases string // a file of rules for phases; empty: there is none
 }
 
-// rowsFlag is --by of the commands that show a recording.
-func rowsFlag(initial, usage string) cli.Flag {
-	return flags.Choice("by", initial, usage+flags.Or(view.RowKindNames), view.RowKindNames)
+func rulesOf(c *cli.Context) ruleFlags {
+	return ruleFlags{flags.Get[string](c, "step-on"), flags.Get[string](c, "phases")}
+}
+
+// options are how a recording is opened.
+func (r ruleFlags) options(o *export.OpenOptions) (*export.OpenOptions, error) {
+	o.StepOn = r.stepOn
+	if r.phases == "" {
+		return o, nil
+	}
+	f, err := os.Open(r.phases)
+	if err != nil {
+		return nil, usage("--phases: %w", err)
+	}
+	defer f.Close()
+	if o.Rules, err = phases.Read(f); err != nil {
+		return nil, usage("--phases %s: %w", r.phases, err)
+	}
+	return o, nil
+}
+
+// open opens a recording.
+func (r ruleFlags) open(path string, o *export.OpenOptions) (*export.Source, error) {
+	o, err := r.options(o)
+	if err != nil {
+		return nil, err
+	}
+	return export.Open(path, o)
+}
+
+// rowsFlag is --by of the commands that show a recording; kinds are what their rows can be.
+func rowsFlag(initial, usage string, kinds []string) cli.Flag {
+	return flags.Choice("by", initial, usage+flags.Or(kinds), kinds)
+}
+
+// phasesFlag is of every command that knows phases.
+func phasesFlag() cli.Flag {
+	return flags.Text("phases", "", "rules in `FILE`, before the built-in ones, say which functions are forward, input, ...; see docs/phases.md")
 }

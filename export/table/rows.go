@@ -51,10 +51,19 @@ func (p *printer) table(title string, t view.Table, name func(*view.Row) string)
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		p.columns("  "+name(r), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+		for j := range r.Inner {
+			in := &r.Inner[j]
+			p.columns("  "+innerName(in.Name, in.Func), Bytes(in.Bytes), countText(in.Blocks), shareText(in.Share))
+		}
 	}
 	if t.More > 0 {
 		p.line("  and %s; in all %s in %s", plural(uint64(t.More), "more row"), Bytes(t.Bytes), plural(t.Blocks, "block"))
 	}
+}
+
+// innerName is what a line of the program calls, a little farther in.
+func innerName(name, function string) string {
+	return "  " + fitTail(name, widthName-2) + " " + fit(function, widthFunc+1+widthSource)
 }
 
 func (p *printer) columns(name, bytes, blocks, share string) {

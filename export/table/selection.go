@@ -84,6 +84,10 @@ func (p *printer) entry(e *view.Entry, by view.RowKind, total int64) {
 		blocks = "unknown"
 	}
 	p.columns("  "+name, entryBytes(e.Bytes), blocks, shareOf(e.Bytes, total))
+	for i := range e.Inner {
+		in := &e.Inner[i]
+		p.columns("  "+innerName(in.Name, in.Func), entryBytes(in.Bytes), countText(in.Blocks), shareOf(in.Bytes, total))
+	}
 	if by != view.ByStack {
 		return
 	}

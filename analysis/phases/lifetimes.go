@@ -10,7 +10,7 @@ var turns = map[Phase]bool{Setup: true, Forward: true, Backward: true, Optimizer
 // kept is what memory is for by the phase of its allocation, when it is in use beyond it.
 var kept = map[Phase]Category{
 	Setup: Parameters, Input: Inputs, Forward: Activations, Backward: Gradients, Optimizer: OptimizerState, ZeroGrad: Gradients,
-	Communication: Workspace,
+	Communication: Workspace, Evaluation: Activations,
 }
 
 // held is what memory is for by what holds it, as package inspect/holders calls it.
@@ -32,14 +32,17 @@ type Start struct {
 	Result
 	PID, TID uint32
 	Stack    event.StackID
-	turn     uint64
+	at       now
 }
+
+// now is how often the phase changed: that of the process, and that of a thread of it. The zero value is before the first event.
+type now struct{ turn, visit uint64 }
 
 // finished counts the allocations of a stack that were freed, by what they were for.
 type finished map[Category]uint64
 
-// Lives follows allocations from their start to their end, and says what they are for. Not safe for concurrent use.
-type Lives struct {
+// Lifetimes follows allocations from their start to their end, and says what they are for. Not safe for concurrent use.
+type Lifetimes struct {
 	c         *Classifier
 	processes map[uint32]*process
 	finished  map[event.StackID]finished
@@ -47,49 +50,74 @@ type Lives struct {
 
 // process is what one process does now.
 type process struct {
+	phase   Phase
+	turn    uint64
+	threads map[uint32]*thread
+}
+
+// thread is what one of its threads does now.
+type thread struct {
 	phase Phase
-	turn  uint64 // how often the phase changed
+	visit uint64
+}
+
+// now is that of a thread.
+func (p *process) now(tid uint32) now {
+	out := now{turn: p.turn}
+	if t := p.threads[tid]; t != nil {
+		out.visit = t.visit
+	}
+	return out
 }
 
 // Follow begins to follow a stream of events.
-func (c *Classifier) Follow() *Lives {
-	return &Lives{c: c, processes: map[uint32]*process{}, finished: map[event.StackID]finished{}}
+func (c *Classifier) Follow() *Lifetimes {
+	return &Lifetimes{c: c, processes: map[uint32]*process{}, finished: map[event.StackID]finished{}}
 }
 
-func (l *Lives) process(pid uint32) *process {
+func (l *Lifetimes) process(pid uint32) *process {
 	p := l.processes[pid]
 	if p == nil {
-		p = &process{}
+		p = &process{threads: map[uint32]*thread{}}
 		l.processes[pid] = p
 	}
 	return p
 }
 
 // See takes the next event, before it is applied.
-func (l *Lives) See(e *event.Event) {
+func (l *Lifetimes) See(e *event.Event) {
 	if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch {
 		return
 	}
-	p, now := l.process(e.PID), l.c.Of(e.Stack).Phase
-	if turns[now] && now != p.phase {
-		p.phase = now
+	p, phase := l.process(e.PID), l.c.Of(e.Stack).Phase
+	t := p.threads[e.TID]
+	if t == nil {
+		t = &thread{}
+		p.threads[e.TID] = t
+	}
+	if phase != t.phase {
+		t.phase = phase
+		t.visit++
+	}
+	if turns[phase] && phase != p.phase {
+		p.phase = phase
 		p.turn++
 	}
 }
 
 // Start notes an allocation. made: by an event that was seen now; else it was in use before, and tid means nothing.
-func (l *Lives) Start(pid, tid uint32, stack event.StackID, made bool) Start {
+func (l *Lifetimes) Start(pid, tid uint32, stack event.StackID, made bool) Start {
 	out := Start{Result: l.c.Of(stack), PID: pid, TID: tid, Stack: stack}
 	if made {
-		out.turn = l.process(pid).turn
+		out.at = l.process(pid).now(tid)
 	}
 	return out
 }
 
 // Freed is what an allocation was for that a thread frees now; tid 0: it is not known which.
-func (l *Lives) Freed(s *Start, tid uint32) Category {
+func (l *Lifetimes) Freed(s *Start, tid uint32) Category {
 	out := l.c.keptFor(s)
-	if tid != 0 && tid == s.TID && s.turn == l.process(s.PID).turn && s.turn != 0 && s.Category != Workspace {
+	if tid != 0 && tid == s.TID && s.at == l.process(s.PID).now(tid) && s.at.turn != 0 && s.Category != Workspace {
 		out = Temporary
 	}
 	if s.Stack != 0 {
@@ -103,8 +131,8 @@ func (l *Lives) Freed(s *Start, tid uint32) Category {
 
 // InUse is what an allocation is for that is in use when the stream ends. In the phase of its allocation it is what all others of its
 // stack were for; NoCategory where they differ, or there are none.
-func (l *Lives) InUse(s *Start) Category {
-	if s.turn != l.process(s.PID).turn || s.Category == Workspace {
+func (l *Lifetimes) InUse(s *Start) Category {
+	if s.at != l.process(s.PID).now(s.TID) || s.Category == Workspace {
 		return l.c.keptFor(s)
 	}
 	if all := l.finished[s.Stack]; len(all) == 1 {

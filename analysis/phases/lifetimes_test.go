@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package phases
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
+)
+
+// Stacks of a training step, and the threads that make their allocations.
+const (
+	setupStack event.StackID = iota + 1
+	inputStack
+	forwardStack
+	backwardStack
+	adamStack
+	stateStack
+	workspaceStack
+	otherStack
+
+	mainThread, autogradThread = 7, 8
+)
+
+var step = map[event.StackID]*event.Stack{
+	setupStack:     eventtest.Stack(toDevice + torch + "nn/modules/module.py:966:Module._apply" + main),
+	inputStack:     eventtest.Stack(toDevice + main),
+	forwardStack:   eventtest.Stack(linear + call + main),
+	backwardStack:  eventtest.Stack("a.so!at::_ops::mm::call " + engine),
+	adamStack:      eventtest.Stack("a.so!f " + adam + wrapper + main),
+	stateStack:     eventtest.Stack("a.so!f " + torch + "optim/adam.py:179:Adam._init_group " + adam + wrapper + main),
+	workspaceStack: eventtest.Stack("a.so!at::cuda::allocateCUDABlasWorkspace " + engine),
+	otherStack:     eventtest.Stack("a.so!at::_ops::zeros::call" + main),
+}
+
+// stream makes allocations and frees for Lifetimes.
+type stream struct {
+	*Lifetimes
+	time uint64
+}
+
+func newStream() *stream {
+	c := New(nil, nil, func(id event.StackID) *event.Stack { return step[id] })
+	return &stream{Lifetimes: c.Follow()}
+}
+
+func (s *stream) alloc(stack event.StackID) *Start {
+	s.time++
+	tid := uint32(mainThread)
+	if stack == backwardStack || stack == workspaceStack {
+		tid = autogradThread
+	}
+	s.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, PID: 1, TID: tid, Stack: stack, Time: s.time})
+	out := s.Start(1, tid, stack, true)
+	return &out
+}
+
+// TestLifetimes follows one step of a training loop, with the frees where PyTorch makes them.
+func TestLifetimes(t *testing.T) {
+	s := newStream()
+	parameter := s.alloc(setupStack)
+	converted := s.alloc(setupStack)
+	require.Equal(t, Temporary, s.Freed(converted, mainThread))
+	batch := s.alloc(inputStack)
+	activation, scratch := s.alloc(forwardStack), s.alloc(forwardStack)
+	require.Equal(t, Temporary, s.Freed(scratch, mainThread))
+	loss := s.alloc(otherStack)
+	gradient, inner, workspace := s.alloc(backwardStack), s.alloc(backwardStack), s.alloc(workspaceStack)
+	require.Equal(t, Activations, s.Freed(activation, autogradThread))
+	require.Equal(t, Temporary, s.Freed(inner, autogradThread))
+	require.Equal(t, Workspace, s.Freed(workspace, autogradThread))
+	state, square := s.alloc(stateStack), s.alloc(adamStack)
+	require.Equal(t, Temporary, s.Freed(square, mainThread))
+	require.Equal(t, NoCategory, s.Freed(loss, mainThread))
+	require.Equal(t, Gradients, s.Freed(gradient, mainThread), "by zero_grad, in the phase of the optimizer")
+	next := s.alloc(inputStack)
+	require.Equal(t, Inputs, s.Freed(batch, mainThread))
+	s.alloc(forwardStack)
+	require.Equal(t, Parameters, s.InUse(parameter))
+	require.Equal(t, OptimizerState, s.InUse(state))
+	require.Equal(t, Inputs, s.InUse(next))
+}
+
+// TestRunningPhase: what is in use in the phase of its allocation is for what all others of its stack were for.
+func TestRunningPhase(t *testing.T) {
+	s := newStream()
+	s.alloc(setupStack)
+	require.Equal(t, NoCategory, s.InUse(s.alloc(forwardStack)), "there was none before")
+	old := s.alloc(forwardStack)
+	s.alloc(backwardStack)
+	require.Equal(t, Activations, s.Freed(old, autogradThread))
+	running := s.alloc(forwardStack)
+	require.Equal(t, Activations, s.InUse(running))
+	require.Equal(t, Temporary, s.Freed(s.alloc(forwardStack), mainThread))
+	require.Equal(t, NoCategory, s.InUse(running), "they differ")
+}
+
+// TestUnseenStart: an allocation that was not seen is in use beyond its phase, and a free by an unknown thread is in no phase.
+func TestUnseenStart(t *testing.T) {
+	s := newStream()
+	before := s.Start(1, 0, 0, false)
+	s.alloc(forwardStack)
+	require.Equal(t, NoCategory, s.Freed(&before, mainThread))
+	recovered := s.Start(1, 0, forwardStack, false)
+	require.Equal(t, Activations, s.InUse(&recovered))
+	require.Equal(t, Activations, s.Freed(s.alloc(forwardStack), 0))
+}
+
+func TestOfHolder(t *testing.T) {
+	require.Equal(t, Parameters, OfHolder("buffers"))
+	require.Equal(t, Activations, OfHolder("kept by autograd graphs"))
+	require.Equal(t, NoCategory, OfHolder("other tensors"))
+}

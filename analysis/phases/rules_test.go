@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package phases
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
+)
+
+func TestUsersRules(t *testing.T) {
+	r, err := Read(strings.NewReader("# mine\ninput\tloader.py:read_*   # all of them\n\nevaluation models/*/net.py:Net.score\n" +
+		"communication libmine*!mine::*\nworkspace !scratch\nforward? *:attention\n"))
+	require.NoError(t, err)
+	for in, want := range map[string]Result{
+		linear + call + "/home/a/loader.py:3:read_batch" + main:    {Input, NoCategory}, // a user's rule counts for more than what is nearer
+		linear + call + "/home/a/my_loader.py:3:read_batch" + main: {Forward, NoCategory},
+		"a.so!f /home/models/b/c/net.py:3:Net.score" + main:        {Evaluation, NoCategory},
+		"a.so!f /home/models/b/net.py:3:score" + main:              {Other, NoCategory},
+		"libmine.so.3!mine::gather " + linear + call + main:        {Communication, NoCategory},
+		"a.so!mine::gather " + linear + call + main:                {Forward, NoCategory},
+		"a.so!scratch " + main:                                     {Other, Workspace},
+		"a.so!f /home/a/x.py:3:attention" + main:                   {Forward, NoCategory},
+		linear + call + main:                                       {Forward, NoCategory},
+	} {
+		require.Equal(t, want, New(r, nil, nil).Stack(eventtest.Stack(in)), in)
+	}
+}
+
+func TestWrongRules(t *testing.T) {
+	for in, want := range map[string]string{
+		"\n\nfoo a.py:b":                        `line 3: "foo" is neither a phase nor a category`,
+		"other a.py:b":                          `line 1: "other" is neither`,
+		"ambiguous a.py:b":                      `line 1: "ambiguous" is neither`,
+		"workspace? !a":                         `line 1: "workspace?" is neither`,
+		"training? !a":                          `line 1: "training?" is neither`,
+		"forward+? !a":                          `line 1: "forward+?" is neither`,
+		"forward":                               "line 1: no function: want PHASE FILE:FUNCTION or PHASE !SYMBOL",
+		"forward a.py":                          `line 1: "a.py" is neither FILE:FUNCTION nor !SYMBOL`,
+		"forward " + strings.Repeat("x", 5000):  "read rules",
+		strings.Repeat("forward a:b\n", 10_001): "line 10001: more than 10000 rules",
+	} {
+		_, err := Read(strings.NewReader(in))
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// TestBuiltIn: every phase has a rule, and no rule is there twice.
+func TestBuiltIn(t *testing.T) {
+	seen := map[Phase]bool{}
+	texts := map[string]bool{}
+	for line := range strings.Lines(builtIn) {
+		text, _, _ := strings.Cut(line, "#")
+		if fields := strings.Fields(text); len(fields) > 0 {
+			key := strings.Join(fields, " ")
+			require.False(t, texts[key], key)
+			texts[key] = true
+		}
+	}
+	for i := range standard {
+		seen[standard[i].phase] = true
+	}
+	for _, p := range Phases {
+		require.Equal(t, isPhase(string(p)), seen[p], p)
+	}
+}
+
+func FuzzRules(f *testing.F) {
+	f.Add("forward a.py:b\nbackward? !c::*\n", "/x/a.py", "b")
+	f.Fuzz(func(t *testing.T, rules, file, function string) {
+		r, err := Read(strings.NewReader(rules))
+		if err != nil {
+			return
+		}
+		st := &event.Stack{Frames: []event.Frame{{Kind: event.FramePython, File: file, Func: function}, {Kind: event.FrameNative, Func: function}}}
+		got := New(r, nil, nil).Stack(st)
+		require.Contains(t, Phases, got.Phase)
+		require.Contains(t, Categories, got.Category)
+	})
+}
