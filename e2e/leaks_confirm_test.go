@@ -15,12 +15,12 @@ func TestLeaksConfirmed(t *testing.T) {
 	tests := map[string]struct {
 		kind, code, holder string
 		requested, blocks  float64 // each period; 0: by the program's inner workings
-		period             int     // 0: of whatever recurs
+		period             int
 	}{
 		"running_total":  {kind: "leak", code: "return F.cross_entropy(", holder: "total.grad_fn", period: 1},
 		"memoized":       {kind: "leak", code: "torch.ones(32, 32", holder: "mask.cache[", requested: 4 * 32 * 32, blocks: 1, period: 1},
 		"hooks":          {kind: "leak", code: "self.outputs[id(module)].append", holder: "recorder.outputs[", requested: 4 * 15 * 128, blocks: 1, period: 1},
-		"sessions":       {kind: "leak", code: "torch.randint(0, 100", holder: "clients[*]['history']", requested: 8 * 64, blocks: 1},
+		"sessions":       {kind: "leak", code: "torch.randint(0, 100", holder: "clients[*]['history']", requested: 8 * 64, blocks: 1, period: 1},
 		"every_seventh":  {kind: "leak", code: "run.model.head.weight.detach().clone()", holder: "history[", requested: 4 * 64 * 100, blocks: 1, period: 7},
 		"pinned":         {kind: "host", code: ".pin_memory()", requested: 8 * 4 * 16, blocks: 1, period: 1},
 		"raw":            {kind: "device", code: "runtime.cudaMalloc(", requested: 1 << 20, blocks: 1, period: 1},
@@ -34,9 +34,7 @@ func TestLeaksConfirmed(t *testing.T) {
 			f := r.Findings[0]
 			require.Equal(t, tt.kind, f.Kind)
 			require.Contains(t, sourceLine(t, f.File, f.Line), tt.code)
-			if tt.period > 0 {
-				require.Equal(t, tt.period, f.Period)
-			}
+			require.Equal(t, tt.period, f.Period)
 			if tt.blocks > 0 {
 				require.InDelta(t, tt.blocks, f.Blocks*float64(f.Period), 1e-6)
 			}

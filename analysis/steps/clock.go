@@ -2,20 +2,33 @@
 
 package steps
 
-import "github.com/gputrace/gputrace/event"
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
 
 // clock counts steps by a mark.
 type clock struct {
 	marker
 	resolve func(event.StackID) *event.Stack
 	mark    mark
-	begins  map[event.StackID]bool
+	sides   map[event.StackID]side
 	within  map[uint32]bool
 	step    int // that runs; 0: before the first
 }
 
+// side is where a stack is of what a step begins with.
+type side int
+
+const (
+	outside side = iota
+	inside
+	anywhere // it does not say: it has no Python frame, and the line is one of Python
+)
+
 func newClock(m marker, resolve func(event.StackID) *event.Stack, on mark) *clock {
-	return &clock{marker: m, resolve: resolve, mark: on, begins: map[event.StackID]bool{}, within: map[uint32]bool{}}
+	return &clock{marker: m, resolve: resolve, mark: on, sides: map[event.StackID]side{}, within: map[uint32]bool{}}
 }
 
 // see takes the next event. It reports whether a step begins with it.
@@ -23,25 +36,38 @@ func (c *clock) see(e *event.Event) bool {
 	if e.Kind != event.KindAlloc || e.Stack == 0 {
 		return false
 	}
-	in, ok := c.begins[e.Stack]
+	is, ok := c.sides[e.Stack]
 	if !ok {
-		in = c.isBegin(e.Stack)
-		c.begins[e.Stack] = in
+		is = c.sideOf(e.Stack)
+		c.sides[e.Stack] = is
 	}
-	begin := in && (c.mark.source == SourcePeriod || !c.within[e.TID])
+	begin := is == inside && (c.mark.stack != 0 || !c.within[e.TID])
 	if begin {
 		c.step++
 	}
-	if in || c.within[e.TID] {
-		c.within[e.TID] = in
+	if is == inside || is == outside && c.within[e.TID] {
+		c.within[e.TID] = is == inside
 	}
 	return begin
 }
 
-func (c *clock) isBegin(id event.StackID) bool {
-	if c.mark.source == SourcePeriod {
-		return id == c.mark.stack
+func (c *clock) sideOf(id event.StackID) side {
+	st := c.resolve(id)
+	m, ok := c.of(st)
+	switch {
+	case c.mark.stack != 0:
+		ok = id == c.mark.stack
+	case c.mark.place != 0:
+		python := st != nil && slices.ContainsFunc(st.Frames, func(f event.Frame) bool { return f.Kind == event.FramePython })
+		if !python {
+			return anywhere
+		}
+		ok = passes(st, c.mark.place)
+	default:
+		ok = ok && m == c.mark
 	}
-	m, ok := c.of(c.resolve(id))
-	return ok && m == c.mark
+	if ok {
+		return inside
+	}
+	return outside
 }

@@ -31,13 +31,14 @@ type program struct {
 }
 
 var programs = map[string]program{
-	"optimizer":       {passes(input, forward, backward, adam, adam), "", steps.SourceOptimizer, "train.py:22 main", 59},
-	"two optimizers":  {passes(input, backward, adam, forward, backward, another), "", steps.SourceOptimizer, "train.py:22 main", 59},
-	"silent":          {passes(input, forward, backward), "", steps.SourceBackward, "train.py:21 main", 59},
-	"closure":         {passes(input, eventtest.Closure, backward, eventtest.Closure), "", steps.SourceBackward, "train.py:21 main", 59},
-	"inference":       {passes(input, forward), "", steps.SourcePeriod, "", 59},
-	"chosen":          {passes(input, forward, backward, adam), "batch", steps.SourceChosen, "train.py batch", 59},
-	"the whole class": {passes(input, forward), "Net.forward", steps.SourceChosen, "net.py Net.forward", 59},
+	"optimizer":          {passes(input, forward, backward, adam, adam), "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"two optimizers":     {passes(input, backward, adam, forward, backward, another), "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"silent":             {passes(input, forward, backward), "", steps.SourceBackward, "train.py:21 main", 59},
+	"closure":            {passes(input, eventtest.Closure, backward, eventtest.Closure), "", steps.SourceBackward, "train.py:21 main", 59},
+	"inference":          {passes(input, forward), "", steps.SourcePeriod, "", 59},
+	"layers of a server": {serve(7), "", steps.SourcePeriod, "server.py:30 serve", 59},
+	"chosen":             {passes(input, forward, backward, adam), "batch", steps.SourceChosen, "train.py batch", 59},
+	"the whole class":    {passes(input, forward), "Net.forward", steps.SourceChosen, "net.py Net.forward", 59},
 	"chosen, native": {func(j *eventtest.Job, _ int) {
 		j.Obtain(event.LayerDevice, eventtest.DriverCall, 1)
 		j.Pass(input)
@@ -50,6 +51,23 @@ var programs = map[string]program{
 	"accumulated": {func(j *eventtest.Job, i int) {
 		j.Pass(input, forward, backward, []string{input, adam}[i%4/3])
 	}, "", steps.SourceOptimizer, "train.py:22 main", 14},
+}
+
+// serve answers requests with a model of some layers, in a loop within the loop of requests; each tenth one is logged, below a library.
+func serve(layers int) func(*eventtest.Job, int) {
+	const main = " /home/a/server.py:90:main"
+	const answer = " /home/a/server.py:31:serve" + main
+	return func(j *eventtest.Job, i int) {
+		j.Pass(eventtest.Report + " /home/a/server.py:30:serve" + main)
+		for range layers {
+			j.Pass(eventtest.Report+" /home/a/net.py:5:attend /home/a/net.py:12:forward"+answer, eventtest.Report+" /home/a/net.py:13:forward"+answer)
+		}
+		j.Alloc("libc10.so!native", 1)
+		j.Pass(eventtest.Report + " /home/a/net.py:14:forward" + answer)
+		if i%10 == 9 {
+			j.Pass(eventtest.Report + " /home/a/server.py:33:serve" + main)
+		}
+	}
 }
 
 func passes(stacks ...string) func(*eventtest.Job, int) {

@@ -18,13 +18,14 @@ const (
 	SourceChosen    Source = "chosen"    // calls of Rules.On
 	SourceOptimizer Source = "optimizer" // calls of an optimizer's step
 	SourceBackward  Source = "backward"  // calls of the backward pass
-	SourcePeriod    Source = "period"    // a stack that recurs as often as most do, and regularly
+	SourcePeriod    Source = "period"    // a line of the outermost loop, or a stack that recurs as often as most do, and regularly
 )
 
 // mark is what a step begins with: a call of an optimizer, say, from one line of the program.
 type mark struct {
 	source   Source
-	stack    event.StackID // of SourcePeriod
+	stack    event.StackID // of SourcePeriod, where place is 0
+	place    uint64        // of SourcePeriod: its line with the calls that lead to it
 	file     string
 	line     int
 	function string
@@ -140,7 +141,7 @@ func isBackward(f *event.Frame) bool {
 
 // name is what a step begins with, for people.
 func (m *mark) name(library []string, resolve func(event.StackID) *event.Stack) string {
-	if m.source == SourcePeriod {
+	if m.source == SourcePeriod && m.place == 0 {
 		st := resolve(m.stack)
 		if st == nil {
 			return stacks.UnknownStack

@@ -56,6 +56,7 @@ type survey struct {
 	index       map[mark]int
 	ofStack     map[event.StackID]int // candidate; -1: none
 	recurring   map[event.StackID]*candidate
+	loops       *loops
 	within      map[uint32]int // of a thread: the candidate in whose call it is, and 1; 0: none
 	backwards   int            // entries of backward passes
 	allocations uint64         // so far
@@ -67,12 +68,12 @@ type survey struct {
 func newSurvey(m marker, resolve func(event.StackID) *event.Stack) *survey {
 	return &survey{
 		marker: m, resolve: resolve, index: map[mark]int{}, ofStack: map[event.StackID]int{},
-		recurring: map[event.StackID]*candidate{}, within: map[uint32]int{},
+		recurring: map[event.StackID]*candidate{}, loops: newLoops(resolve), within: map[uint32]int{},
 	}
 }
 
-// see takes the next event. It returns what is entered with it: a mark, and a stack of PyTorch's that recurs.
-func (s *survey) see(e *event.Event) (entered, recurs *candidate) {
+// see takes the next event. It returns what is entered with it: a mark, and stacks of PyTorch's and lines that recur.
+func (s *survey) see(e *event.Event) (entered *candidate, recurs []*candidate) {
 	if e.Kind != event.KindAlloc {
 		return nil, nil
 	}
@@ -87,7 +88,7 @@ func (s *survey) see(e *event.Event) (entered, recurs *candidate) {
 	}
 	s.within[e.TID] = i + 1
 	if e.Layer == event.LayerTorch && !s.marksOnly {
-		recurs = s.recur(e)
+		recurs = append(s.loops.see(e, s.allocations, s.keepStacks), s.recur(e))
 	}
 	return entered, recurs
 }
@@ -113,9 +114,8 @@ func (s *survey) recur(e *event.Event) *candidate {
 	return c
 }
 
-// forgetStacks keeps no times of stacks any longer.
+// forgetStacks keeps no times of stacks any longer; those of lines are kept, as there may be a loop around the one that was found.
 func (s *survey) forgetStacks() {
-	s.keepStacks = 0
 	for _, c := range s.recurring {
 		c.times = nil
 	}
@@ -157,6 +157,14 @@ func (s *survey) choose() *candidate {
 		return optimizer
 	case backward != nil:
 		return backward
+	}
+	return s.recurrence()
+}
+
+// recurrence is what a step begins with where nothing marks one.
+func (s *survey) recurrence() *candidate {
+	if c := s.loops.outermost(); c != nil {
+		return c
 	}
 	return s.anchor()
 }

@@ -2,7 +2,11 @@
 
 package steps
 
-import "github.com/gputrace/gputrace/event"
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
 
 // When a Tracker decides.
 const (
@@ -59,7 +63,7 @@ func (t *Tracker) See(e *event.Event, out []Begin) []Begin {
 	switch {
 	case entered != nil:
 		t.consider(entered)
-	case recurs != nil:
+	case len(recurs) > 0:
 		t.lookFor()
 	}
 	c := t.chosen
@@ -70,7 +74,7 @@ func (t *Tracker) See(e *event.Event, out []Begin) []Begin {
 		out = t.begin(e, out)
 		t.survey.forgetStacks()
 		return out
-	case c == entered || c == recurs:
+	case c == entered || slices.Contains(recurs, c):
 		return append(out, Begin{c.entries, e.Time})
 	}
 	return out
@@ -129,9 +133,13 @@ func (t *Tracker) lookFor() {
 	t.next = s.allocations + max(lookAfter, s.allocations/lookShare)
 	switch c := t.chosen; {
 	case c == nil:
-		t.choose(s.anchor())
+		t.choose(s.recurrence())
 	case c.mark.source == SourcePeriod && float64(s.allocations-c.last) > silence*c.mean+lookAfter:
 		t.reset() // it was of the beginning, say
+	case c.mark.source == SourcePeriod:
+		if o := s.loops.outside(c); o != nil {
+			t.choose(o)
+		}
 	}
 }
 
@@ -143,7 +151,7 @@ func (t *Tracker) choose(c *candidate) {
 	s := t.survey
 	t.chosen = c
 	if s.marksOnly = c.mark.source != SourcePeriod; s.marksOnly {
-		s.recurring = nil
+		s.recurring, s.loops = nil, newLoops(t.resolve)
 	}
 }
 
