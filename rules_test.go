@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 	"analysis/holders":      {"analysis/view", "event", "heap", "inspect", "inspect/holders"},
 	"analysis/allocator":    {"analysis/stacks", "analysis/view", "event", "heap", "inspect"},
 	"analysis/steps":        {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/leaks":        {"analysis/stacks", "analysis/steps", "analysis/view", "event", "heap"},
+	"analysis/leaks":        {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap"},
 	"analysis/balance":      {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "heap"},
 	"internal/exit":         {},
 	"internal/progress":     {"export", "export/table", "internal/output", "process/words"},

@@ -38,6 +38,8 @@ type leakFinding struct {
 	Blocks                 float64 `json:"blocks_per_step"`
 	Period                 int     `json:"period_steps"`
 	First                  int     `json:"first_step"`
+	Phase                  string
+	UsualEnd               string `json:"usual_end"`
 }
 
 // leaksOf records a script from its start on, and gives the verdict on the recording.
@@ -96,15 +98,16 @@ func TestLeaks(t *testing.T) {
 		blocks    float64
 		period    int
 		holder    string
+		usualEnd  string
 	}{
-		{1, "return F.relu(x)", 16 * features, 1, 1, "kept["},
-		{2, "g.norm().item() if trainer.fixed else g.clone()", parameters, 62, 3, "snapshots["},
-		{3, "else images.clone()", images, 1, 1, "seen["},
-		{4, "return F.relu(x)", 8 * features, 1, 1, "captured["},
-		{5, "graveyard[-1].step()", 2 * parameters, 124, 3, ""},
-		{6, "scaled = scaler.scale(loss)", 4, 1, 1, "history["},
-		{7, "results.append((images.clone(), trainer.model(images)))", 0, 80, 1, "results["},
-		{8, "value = (detached.tanh() * detached).mean()", features + 4, 2, 1, "fragments["},
+		{1, "return F.relu(x)", 16 * features, 1, 1, "kept[", "backward"},
+		{2, "g.norm().item() if trainer.fixed else g.clone()", parameters, 62, 3, "snapshots[", ""},
+		{3, "else images.clone()", images, 1, 1, "seen[", ""},
+		{4, "return F.relu(x)", 8 * features, 1, 1, "captured[", "backward"},
+		{5, "graveyard[-1].step()", 2 * parameters, 124, 3, "", ""},
+		{6, "scaled = scaler.scale(loss)", 4, 1, 1, "history[", ""},
+		{7, "results.append((images.clone(), trainer.model(images)))", 0, 80, 1, "results[", ""},
+		{8, "value = (detached.tanh() * detached).mean()", features + 4, 2, 1, "fragments[", ""},
 	}
 	for _, tt := range tests {
 		args := []string{"--steps", "60", "--batch", itoa(leakBatch), "--width", itoa(leakWidth), "--pattern", itoa(tt.pattern)}
@@ -123,6 +126,7 @@ func TestLeaks(t *testing.T) {
 				require.InDelta(t, tt.requested, f.Requested*period, 1e-3, "exact to the byte")
 			}
 			require.InDelta(t, 11, f.First, 2)
+			require.Equal(t, tt.usualEnd, f.UsualEnd)
 			if f.Holder != "" { // a busy machine can end the search for holders early
 				require.Contains(t, f.Holder, tt.holder)
 			}

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -78,6 +79,9 @@ type detector struct {
 	allocs, frees uint64
 	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
 	unsized map[heap.BlockKey]bool
+
+	classifier *phases.Classifier    // nil, as ends is: phases are not followed
+	ends       *phases.Ends[siteKey] // where blocks are freed
 }
 
 func newDetector(library []string, resolve func(event.StackID) *event.Stack) *detector {
@@ -139,18 +143,22 @@ func (d *detector) freed(b *heap.Block) {
 	}
 }
 
-// find is what a block counts, and its site.
-func (d *detector) find(b *heap.Block) (floor, *site) {
+// key is what a block counts, and the key of its site.
+func (d *detector) key(b *heap.Block) (floor, siteKey) {
 	f := floor{1, int64(b.Requested), int64(b.Size)}
 	if b.Layer != event.LayerTorch || d.blind && d.unsized[b.Key()] {
 		f.requested = f.bytes
 	}
-	p := place{b.Layer, b.Device, b.PID}
-	k := siteKey{p, b.Stack, uint8(bits.Len64(uint64(max(0, f.requested-1))))}
+	return f, siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, uint8(bits.Len64(uint64(max(0, f.requested-1))))}
+}
+
+// find is what a block counts, and its site.
+func (d *detector) find(b *heap.Block) (floor, *site) {
+	f, k := d.key(b)
 	s := d.sites[k]
 	if s == nil {
 		from := d.source(b.Stack)
-		s = &site{source: from, line: entry(d.lines, lineKey{p, from.line}), total: entry(d.totals, p)}
+		s = &site{source: from, line: entry(d.lines, lineKey{k.place, from.line}), total: entry(d.totals, k.place)}
 		d.sites[k] = s
 	}
 	return f, s

@@ -7,6 +7,7 @@ package leaks
 import (
 	"fmt"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -77,11 +78,19 @@ func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 		return judge(nil, s, o, refused), nil
 	}
 	d := newDetector(o.Library, t.Stack)
+	d.classifier = t.Classifier()
+	d.ends = phases.NewEnds[siteKey](d.classifier)
 	err := t.Replay(&view.Visitor{
-		Before:    func(e *event.Event, _ *heap.Heap) { d.step = max(0, table.At(e.Time)-s.base) },
+		Before: func(e *event.Event, _ *heap.Heap) {
+			d.step = max(0, table.At(e.Time)-s.base)
+			d.ends.See(e)
+		},
 		Allocated: func(b *heap.Block, _ *event.Event) { d.allocated(b) },
-		Freed:     func(b *heap.Block, _ *event.Event, _ uint64) { d.freed(b) },
-		Moved:     func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
+		Freed: func(b *heap.Block, e *event.Event, _ uint64) {
+			d.ended(b, e)
+			d.freed(b)
+		},
+		Moved: func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("follow the steps: %w", err)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -55,7 +56,10 @@ type Finding struct {
 	Share       float64 // of the growth of its layer and device since then, 0 to 1; NaN: that did not grow
 	Confidence  Confidence
 	Seconds     float64 // until the device is full, from the end of the recording on; NaN: not known
-	Graph       bool    // it is a call of a module, most of whose blocks stay
+	// Phase is the part of a step in which its blocks are allocated, and UsualEnd the one in which blocks of the same sites are freed
+	// as a rule. Empty: not known; UsualEnd also when it is the same.
+	Phase, UsualEnd phases.Phase
+	Graph           bool // it is a call of a module, most of whose blocks stay
 }
 
 // Name is the line for people: "train.py:88 main", or the native symbol.
@@ -74,6 +78,8 @@ func (f *Finding) Advice() string {
 		return "the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result"
 	case f.Kind == Leak && f.Blocks > 0 && f.Requested/f.Blocks <= scalarBytes:
 		return "each block is one number: keep .item() of it in place of the tensor"
+	case f.UsualEnd == phases.Backward && f.Phase == phases.Forward && f.Layer == event.LayerTorch:
+		return "a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()"
 	}
 	return ""
 }
@@ -88,6 +94,7 @@ type risen struct {
 	place place
 	line  line
 	from  *source // nil: of a whole line
+	site  siteKey // where from is not nil
 	stack *event.Stack
 }
 
@@ -99,7 +106,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 		if t, ok := s.trend(blocksOf, false); ok {
 			from := s.source
 			d.learn(k.stack, from)
-			all = append(all, risen{t, k.place, from.line, from, from.stack})
+			all = append(all, risen{t, k.place, from.line, from, k, from.stack})
 			done[lineKey{k.place, from.line}] = true
 		}
 	}
@@ -108,7 +115,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 			continue
 		}
 		if t, ok := lineTrend(s); ok {
-			all = append(all, risen{t, k.place, k.line, nil, d.stackOf(k.line)})
+			all = append(all, risen{t, k.place, k.line, nil, siteKey{}, d.stackOf(k.line)})
 		}
 	}
 	d.nameForwards(all)
@@ -200,6 +207,7 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	f.First += steps.base
 	f.Share = shareOf(d.totals[k.place], base, rise)
 	f.hold(sitesOf(f.Name(), g), o)
+	d.usualEnd(&f, g)
 	if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && sum.bytes > 0 && steps.Period > 0 {
 		f.Seconds = float64(free) / sum.bytes * steps.Period / 1e9
 	}

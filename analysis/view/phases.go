@@ -50,6 +50,9 @@ func (t *Trace) classifier() *classifier {
 // Phase is the part of a step in which the allocations of a stack are made.
 func (t *Trace) Phase(id event.StackID) phases.Phase { return t.classifier().of(id) }
 
+// Classifier says of all stacks of the trace in which phase they allocate. It is shared, and not safe for concurrent use.
+func (t *Trace) Classifier() *phases.Classifier { return t.classifier().c }
+
 // HeldBlock is what is known of what holds a block at the end of a trace.
 type HeldBlock struct {
 	Holder   string          // as holders.Index.Owner

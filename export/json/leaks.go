@@ -53,7 +53,8 @@ type leakFinding struct {
 	Share      *float64         `json:"share_of_growth"`
 	Confidence leaks.Confidence `json:"confidence"`
 	Seconds    *float64         `json:"seconds_to_limit"`
-	UsualEnd   *string          `json:"usual_end"` // not known yet
+	Phase      *string          `json:"phase"`
+	UsualEnd   *string          `json:"usual_end"`
 	Advice     *string          `json:"advice"`
 }
 
@@ -84,7 +85,7 @@ func leakFindingOf(f *leaks.Finding) leakFinding {
 		Kind: f.Kind, Layer: f.Layer.String(), Device: f.Device.String(), File: textOrNull(f.File), Function: f.Function,
 		Holder: textOrNull(f.Holder), Requested: numberOrNull(f.Requested), Bytes: f.Bytes, Blocks: f.Blocks, Period: f.Period,
 		First: f.First, Last: f.Last, LiveBytes: f.LiveBytes, LiveBlocks: f.LiveBlocks, Share: numberOrNull(f.Share),
-		Confidence: f.Confidence, Seconds: numberOrNull(f.Seconds), Advice: textOrNull(f.Advice()), Stack: []diffCall{},
+		Confidence: f.Confidence, Seconds: numberOrNull(f.Seconds), Advice: textOrNull(f.Advice()), Phase: textOrNull(string(f.Phase)), UsualEnd: textOrNull(string(f.UsualEnd)), Stack: []diffCall{},
 	}
 	if f.Line > 0 {
 		out.Line = &f.Line

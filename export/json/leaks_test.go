@@ -43,7 +43,7 @@ func TestWriteLeaks(t *testing.T) {
 		"stack":  []any{map[string]any{"name": "gpt.py:38", "function": "Block.forward", "file": "/home/a/gpt.py", "line": 38.}},
 		"holder": "main() local seen[0..49]", "requested_bytes_per_step": 1., "block_bytes_per_step": 128., "blocks_per_step": .25, "period_steps": 4.,
 		"first_step": 11., "last_step": 58., "live_bytes": 4096., "live_blocks": 8., "share_of_growth": .5, "confidence": "medium",
-		"seconds_to_limit": 12., "usual_end": nil, "advice": "each block is one number: keep .item() of it in place of the tensor",
+		"seconds_to_limit": 12., "phase": nil, "usual_end": nil, "advice": "each block is one number: keep .item() of it in place of the tensor",
 	}, findings[0])
 	other := findings[1].(map[string]any)
 	for _, key := range []string{"file", "line", "holder", "requested_bytes_per_step", "share_of_growth", "seconds_to_limit", "usual_end", "advice"} {

@@ -86,6 +86,9 @@ func (p *printer) leakNotes(f *leaks.Finding) {
 	if f.Holder != "" {
 		p.field("held by", "%s", words.Line(f.Holder))
 	}
+	if f.UsualEnd != "" {
+		p.field("usual", "blocks of this line are freed in %s; these are not", f.UsualEnd)
+	}
 	if !math.IsNaN(f.Seconds) {
 		p.field("full in", "%s at this rate", longText(f.Seconds))
 	}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// ended counts where a block is freed. e nil: it is not known by what.
+func (d *detector) ended(b *heap.Block, e *event.Event) {
+	if d.ends != nil && e != nil && e.Kind == event.KindFree && counts(b) {
+		_, k := d.key(b)
+		d.ends.Freed(k, e)
+	}
+}
+
+// usualEnd sets where the blocks of the sites of a finding are freed as a rule, when that is another phase than that of their
+// allocation.
+func (d *detector) usualEnd(f *Finding, g []risen) {
+	if d.ends == nil {
+		return
+	}
+	var keys []siteKey
+	for i := range g {
+		if g[i].from != nil {
+			keys = append(keys, g[i].site)
+			continue
+		}
+		for k, s := range d.sites {
+			if k.place == g[i].place && s.source.line == g[i].line {
+				keys = append(keys, k)
+			}
+		}
+	}
+	for _, k := range keys {
+		p := d.classifier.Of(k.stack).Phase
+		switch {
+		case p == phases.Unknown:
+		case f.Phase == "":
+			f.Phase = p
+		case f.Phase != p:
+			f.Phase = phases.Ambiguous
+		}
+	}
+	if usual := d.ends.Usual(keys); usual != phases.Unknown && usual != f.Phase {
+		f.UsualEnd = usual
+	}
+}
