@@ -38,7 +38,7 @@ type Heap struct {
 	objects  *objectLayout
 	code     Runtime // reads str and code objects
 	types    map[uint64]*Type
-	lastType *Type
+	recent   [recentTypes]*Type // by recentSlot
 	// typeDicts are the dictionaries of types: their values are read as attributes of the type, and once.
 	typeDicts map[uint64]bool
 }

@@ -4,6 +4,7 @@ package cpython
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -233,4 +234,29 @@ func (h *Heap) Getters(img Image, class uint64) []Getter {
 type Getter struct {
 	Name     string
 	Function uint64
+}
+
+// LeafTypes lists the addresses of those of the builtin types whose instances refer to nothing of interest (Type.Leaf): nearly
+// all objects of a large heap are of them. The most frequent come first.
+func (h *Heap) LeafTypes(img Image) []uint64 {
+	var out []uint64
+	add := func(t *Type) {
+		if t != nil && t.Leaf() && !slices.Contains(out, t.Addr) {
+			out = append(out, t.Addr)
+		}
+	}
+	frequent := []string{"int", "str", "float", "bytes"}
+	for e := range h.loaded(img) {
+		if h.Text(img, e.Aux) != "builtins" {
+			continue
+		}
+		for _, name := range frequent {
+			add(h.TypeAt(img, h.Attribute(img, e.Target, name)))
+		}
+		for _, r := range h.Namespace(img, e.Target) {
+			add(h.TypeAt(img, r.Target)) // a type
+			add(h.TypeOf(img, r.Target)) // that of None, of True
+		}
+	}
+	return out
 }

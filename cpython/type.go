@@ -111,15 +111,22 @@ func (h *Heap) TypeOf(img Image, object uint64) *Type {
 		return nil
 	}
 	at := img.Word(object + objectType)
-	if t := h.lastType; t != nil && t.Addr == at {
+	recent := &h.recent[recentSlot(at)]
+	if t := *recent; t != nil && t.Addr == at {
 		return t
 	}
 	t := h.TypeAt(img, at)
 	if t != nil {
-		h.lastType = t
+		*recent = t
 	}
 	return t
 }
+
+// recentTypes is how many types are found without a map; a power of two. Nearly all objects are of a few.
+const recentTypes = 256
+
+// recentSlot mixes the address of a type, which is a multiple of 16.
+func recentSlot(typ uint64) uint64 { return (typ>>4 ^ typ>>12) & (recentTypes - 1) }
 
 // minAddress is below all memory that a process can map (vm.mmap_min_addr).
 const minAddress = 0x1000

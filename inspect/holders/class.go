@@ -299,13 +299,14 @@ type natives struct {
 	total  int
 }
 
-// findNatives looks for objects in the pages of the process's own memory.
-func findNatives(im *image, runs []run) *natives {
+// findNatives looks for objects in the pages of the process's own memory, and notes the leaves among Python's objects.
+func findNatives(im *image, runs []run, l *leaves) *natives {
 	n := &natives{classes: newClasses(im)}
 	im.pagesOf(runs, func(addr uint64, page []byte) uint64 {
 		if n.scan(addr, page) {
 			im.keep(addr, page)
 		}
+		l.scan(addr, page)
 		return im.buffer(addr, page)
 	})
 	return n

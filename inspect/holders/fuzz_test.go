@@ -32,6 +32,15 @@ func TestMade(t *testing.T) {
 	}
 }
 
+// TestMadeLeaves: of the builtin types those that refer to nothing are known, and their objects are.
+func TestMadeLeaves(t *testing.T) {
+	m, _ := newMade()
+	_, r := m.read(t, 11, 0)
+	require.Equal(t, []uint64{m.types["str"]}, r.heap.LeafTypes(r.im))
+	require.True(t, r.leaves.has(m.text))
+	require.False(t, r.leaves.has(m.modules))
+}
+
 // An edit is seven bytes: what is done, to which word of the library or heap, and with what.
 const editSize = 7
 
@@ -187,7 +196,8 @@ func TestDamagedJob(t *testing.T) {
 		live, err := again.live(lastTimeout)
 		require.NoError(t, err)
 		again.first = live
-		again.analyse(live, again.python(), again.threadIDs())
+		again.heap = again.python()
+		again.analyse(live, again.threadIDs())
 		require.NoError(t, again.assemble(live))
 		sums(t, again.report)
 		require.Less(t, time.Since(start), damageTime)

@@ -31,7 +31,7 @@ const (
 	farPages = 1 << 15
 	// farRun is how many pages are read at once there, and nearRun in the process's own memory: neighbours are wanted as well.
 	farRun  = 4
-	nearRun = 16
+	nearRun = 4
 )
 
 // region is a range of addresses that may be read.

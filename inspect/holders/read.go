@@ -28,7 +28,9 @@ type reading struct {
 	runs        []run
 	pages       uint64 // that were present before the copy
 	im          *image
-	natives     *natives // nil: they are to be looked for in the copy
+	natives     *natives      // nil: they are to be looked for in the copy
+	heap        *cpython.Heap // nil: there is no interpreter that can be read
+	leaves      *leaves
 	torch       *torch
 	walk        *walk
 	targets     []target
@@ -72,7 +74,10 @@ func read(p *process.Process, o *Options) (*Report, error) {
 		return nil, err
 	}
 	r.first = live
-	r.analyse(live, r.python(), r.threadIDs())
+	if r.natives == nil {
+		r.heap = r.python()
+	}
+	r.analyse(live, r.threadIDs())
 	if !r.frozen {
 		if live, err = r.live(lastTimeout); err != nil {
 			return nil, err
@@ -140,7 +145,9 @@ func (r *reading) copyNow() (*liveBlocks, error) {
 		return nil, err
 	}
 	r.runs, r.im.present = runs, runs
-	r.natives = findNatives(r.im, runs)
+	r.heap = r.python()
+	r.leaves = r.newLeaves()
+	r.natives = findNatives(r.im, runs, r.leaves)
 	live, err := r.live(firstTimeout)
 	r.report.Stats.Copy = time.Since(start)
 	return live, err
@@ -179,21 +186,21 @@ func (r *reading) limit(runs []run) []run {
 	return runs
 }
 
-// analyse finds the layouts and walks over the objects. heap is nil when there is no interpreter that can be read; tids are the
-// threads of the process, see threadIDs.
-func (r *reading) analyse(live *liveBlocks, heap *cpython.Heap, tids map[uint64]bool) {
+// analyse finds the layouts and walks over the objects. tids are the threads of the process, see threadIDs.
+func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 	n := r.natives
 	if n == nil {
-		n = findNatives(r.im, r.runs)
+		r.leaves = r.newLeaves()
+		n = findNatives(r.im, r.runs, r.leaves)
 	}
 	n.code = r.code
 	l, notes := n.findLayout(live)
 	l.findPython(n)
 	r.report.Notes = append(r.report.Notes, notes...)
 	r.report.Stats.Native = n.total
-	r.torch = &torch{natives: n, layout: l, heap: heap, types: map[*cpython.Type]pythonRole{}}
+	r.torch = &torch{natives: n, layout: l, heap: r.heap, types: map[*cpython.Type]pythonRole{}}
 	r.walk = newWalk(r.torch)
-	r.walk.tids = tids
+	r.walk.tids, r.walk.leaves = tids, r.leaves
 	r.findTargets(live)
 	if r.torch.heap == nil {
 		return
@@ -220,11 +227,42 @@ func (r *reading) threads() []cpython.ThreadState {
 	return r.threadsNow(r.torch.heap, r.regions)
 }
 
+// probePages bounds what is read to find the interpreter and its types, 64 MiB.
+const probePages = 1 << 14
+
+// newLeaves prepares to note numbers and text.
+func (r *reading) newLeaves() *leaves {
+	if r.heap == nil {
+		return newLeaves(nil)
+	}
+	im, done := r.probe()
+	defer done()
+	return newLeaves(r.heap.LeafTypes(im))
+}
+
+// probe reads what is asked for before the memory goes by, without keeping it: in the copy it would be older than the rest. A
+// copy that is there already is taken.
+func (r *reading) probe() (im *image, done func()) {
+	if r.im.whole || r.im.cut {
+		return r.im, func() {}
+	}
+	im, err := newImage(r.p, r.regions, probePages)
+	if err != nil {
+		return r.im, func() {}
+	}
+	return im, func() {
+		r.report.Stats.BytesRead += im.bytes
+		im.close()
+	}
+}
+
 // python finds the interpreter; nil with a note when there is none that can be read.
 func (r *reading) python() *cpython.Heap {
+	im, done := r.probe()
+	defer done()
 	h, err := cpython.FindHeap(r.p)
 	if err == nil {
-		err = h.Prove(r.im)
+		err = h.Prove(im)
 	}
 	var unknown *cpython.UnknownVersionError
 	switch {

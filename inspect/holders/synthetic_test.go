@@ -39,6 +39,7 @@ type made struct {
 	infos             map[string]uint64
 	undefined         uint64 // the tensor that stands for none
 	modules           uint64 // sys.modules
+	text              uint64 // the last str
 	blocks            int
 }
 
@@ -136,6 +137,7 @@ func (m *made) str(s string) uint64 {
 	at := m.newObject("str", 48+uint64(len(s))+1, false)
 	m.put(at+16, uint64(len(s)), 0, ascii)
 	copy(m.bytesAt(at+48), s)
+	m.text = at
 	return at
 }
 
@@ -337,7 +339,7 @@ func newMade() (m *made, names []string) {
 
 	weights := m.dict(pair{"w", weight})
 	main := m.module(m.dict(pair{"kept", m.list(first, second)}, pair{"weights", weights}, pair{"loss", loss}, pair{"odd", m.odd()}))
-	m.modules = m.dict(pair{"builtins", m.module(m.dict())}, pair{"__main__", main})
+	m.modules = m.dict(pair{"builtins", m.module(m.dict(pair{"str", m.types["str"]}, pair{"list", m.types["list"]}))}, pair{"__main__", main})
 	m.interpreter(m.frame(m.code("train", "batch"), 0, local))
 	return m, names
 }
@@ -407,10 +409,10 @@ func (m *made) read(t testing.TB, minor int, absent uint64) (*Report, *reading) 
 	if err == nil {
 		err = heap.Prove(r.im)
 	}
-	if err != nil {
-		heap = nil
+	if err == nil {
+		r.heap = heap
 	}
-	r.analyse(live, heap, map[uint64]bool{uint64(os.Getpid()): true})
+	r.analyse(live, map[uint64]bool{uint64(os.Getpid()): true})
 	require.NoError(t, r.assemble(live))
 	return r.report, r
 }

@@ -52,7 +52,8 @@ type walk struct {
 	names   map[uint64]int32 // cost of an attribute or key, by the address of its name
 	refs    []cpython.Ref
 	tids    map[uint64]bool // threads of the process, as itself numbers them
-	cut     bool            // there were too many objects
+	leaves  *leaves
+	cut     bool // there were too many objects
 }
 
 // holder is a reference to a goal.
@@ -151,38 +152,69 @@ func (w *walk) run() {
 // visit proposes paths to all that an object refers to.
 func (w *walk) visit(n uint32) {
 	w.refs = w.t.refs(w.refs[:0], w.addrs[n])
-	for _, r := range w.refs {
+	for i := range w.refs {
+		r := &w.refs[i]
 		target := r.Target
 		if r.Kind == cpython.RefActivation {
 			target |= 1
 		}
+		worth := w.worth(target, r.Kind)
+		if worth == worthNothing {
+			continue
+		}
 		to, known := w.index.get(target)
-		if !known && !w.interesting(target, r.Kind) {
+		if !known && worth == worthIfKnown {
 			continue
 		}
 		if known && int(to-1) < w.goals {
 			w.holders = append(w.holders, holder{goal: to - 1, from: n, kind: r.Kind, aux: r.Aux, doubtful: r.Doubtful})
 		}
 		if r.Doubtful && r.Kind == cpython.RefTemporary {
-			w.doubts = append(w.doubts, doubt{n, r})
+			w.doubts = append(w.doubts, doubt{n, *r})
 			continue
 		}
-		w.push(target, w.now+w.cost(&r), n, r.Kind, r.Aux)
+		if dist := w.now + w.cost(r); known {
+			w.propose(to-1, dist, n, r.Kind, r.Aux)
+		} else {
+			w.push(target, dist, n, r.Kind, r.Aux)
+		}
 	}
+}
+
+// worth is what a reference is worth to the walk.
+type worth uint8
+
+const (
+	worthNothing worth = iota // text, a number: most references of a large heap, which are not even looked up
+	worthIfKnown              // no object is there; it may have been known as something else
+	worthVisit
+)
+
+// worth says whether an object may lead to a tensor.
+func (w *walk) worth(target uint64, kind cpython.RefKind) worth {
+	switch {
+	case kind == cpython.RefActivation:
+		return worthVisit
+	case target&7 != 0 || target < pageSize:
+		return worthIfKnown
+	case kind >= refGrad && kind != refHook && kind != refContext:
+		return worthVisit
+	}
+	if w.leaves.has(target) {
+		return worthNothing
+	}
+	switch p := w.t.heap.TypeOf(w.t.im, target); {
+	case p == nil:
+		return worthIfKnown
+	case p.Leaf():
+		return worthNothing
+	}
+	return worthVisit
 }
 
 // interesting reports whether an object may lead to a tensor.
 func (w *walk) interesting(target uint64, kind cpython.RefKind) bool {
-	switch {
-	case kind == cpython.RefActivation:
-		return true
-	case target&7 != 0 || target < pageSize:
-		return false
-	case kind >= refGrad && kind != refHook && kind != refContext:
-		return true
-	}
-	p := w.t.heap.TypeOf(w.t.im, target)
-	return p != nil && !p.Leaf()
+	return w.worth(target, kind) == worthVisit
 }
 
 // Costs of steps. They decide which of the true names is given.
