@@ -44,6 +44,7 @@ var mayImport = map[string][]string{
 	"inspect/nvml":             {"process", "symbolize"},
 	"inspect/holders":          {"cpython", "inspect", "process", "symbolize"},
 	"tracer/hook":              {"event"},
+	"tracer/decode":            {"bpf", "cpython", "event", "process", "symbolize", "tracer/hook", "tracer/mapped", "unwind"},
 	"tracer/directmap":         {"bpf"},
 	"tracer/feature":           {"bpf", "tracer/directmap"},
 	"tracer/kernel":            {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/hook", "tracer/mapped", "unwind"},
@@ -52,7 +53,7 @@ var mayImport = map[string][]string{
 	"tracer/selftest":          {"event", "process", "tracer", "tracer/directmap", "tracer/selftest/program"},
 	"tracer/selftest/program":  {},
 	"tracer": {
-		"bpf", "cpython", "event", "inspect", "process", "symbolize", "unwind", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/kernel", "tracer/mapped", "tracer/returnprobe",
+		"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/kernel", "tracer/mapped", "tracer/returnprobe",
 	},
 	"doctor":                {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/"},
 	"darwin":                {"event", "process"},

@@ -10,7 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/decode"
 )
 
 // What the records of a feed say.
@@ -32,7 +32,7 @@ type feed struct {
 	fill   [][]byte // record_event: the blocks that live at the beginning of the cycle
 	cycle  [][]byte // record_event
 
-	decoder *tracer.Decoder
+	decoder *decode.Process
 	events  []event.Event // the cycle, decoded
 
 	rng       *rand.Rand
@@ -73,13 +73,13 @@ func newFeed(live, events int) *feed {
 }
 
 func (f *feed) decode() {
-	f.decoder = tracer.NewDecoder()
+	f.decoder = decode.New(nil).NewProcess(nil)
 	for _, r := range f.stacks {
 		f.decoder.Decode(nil, r)
 	}
 	f.events = make([]event.Event, 0, len(f.cycle))
 	for _, r := range f.cycle {
-		f.events = f.decoder.Decode(f.events, r)
+		f.events, _ = f.decoder.Decode(f.events, r)
 	}
 }
 
@@ -87,7 +87,7 @@ func (f *feed) decode() {
 func (f *feed) each(take func(*event.Event)) {
 	buf := make([]event.Event, 0, 1)
 	for _, r := range f.fill {
-		buf = f.decoder.Decode(buf[:0], r)
+		buf, _ = f.decoder.Decode(buf[:0], r)
 		take(&buf[0])
 	}
 }

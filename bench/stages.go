@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/recording"
-	"github.com/gputrace/gputrace/tracer"
+	"github.com/gputrace/gputrace/tracer/decode"
 )
 
 // feedName selects this measurement on the command line.
@@ -64,7 +64,7 @@ type decoding struct {
 func (d *decoding) take(from, to int) error {
 	d.buf = d.buf[:0]
 	for _, r := range d.feed.cycle[from:to] {
-		d.buf = d.feed.decoder.Decode(d.buf, r)
+		d.buf, _ = d.feed.decoder.Decode(d.buf, r)
 	}
 	return nil
 }
@@ -313,7 +313,7 @@ func blockMemory() float64 {
 // stackMemory is what a stack takes that was sent and looked up, bytes.
 func stackMemory() float64 {
 	const n = 5000
-	d := tracer.NewDecoder()
+	d := decode.New(nil).NewProcess(nil)
 	before := inUse()
 	for id := range n {
 		d.Decode(nil, stackRecord(feedStack(id), feedFrames))

@@ -8,6 +8,7 @@ import (
 	"path"
 
 	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/tracer/decode"
 	"github.com/gputrace/gputrace/tracer/kernel"
 )
 
@@ -67,7 +68,7 @@ func (s *Session) Hits() ([]Hits, error) {
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, hitsOf(name, &counted, s.received[row]))
+			out = append(out, hitsOf(name, &counted, s.decoder.Received(row)))
 		}
 	}
 	return out, nil
@@ -113,7 +114,7 @@ func (t *Tracer) countLost() losses {
 }
 
 // StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.
-func (t *Tracer) StacksOverLimit() uint64 { return t.stacks.over }
+func (t *Tracer) StacksOverLimit() uint64 { return t.records.StacksOverLimit() }
 
 // Walks reads the counters.
 func (s *Session) Walks() (w kernel.Walks, err error) { return s.probes.Walks(s.kernel) }
@@ -125,4 +126,19 @@ func (s *Session) warnLimits() {
 		s.warn(err)
 	}
 	s.warnings = append(s.warnings, reached...)
+}
+
+// RawStacks tells how the stacks fared that the kernel could not unwind.
+func (s *Session) RawStacks() decode.RawStacks {
+	c := s.decoder.RawStacks()
+	c.Sent, c.OverRate, c.NoRoom = s.kernel.RawStacks()
+	return c
+}
+
+// RawStacks is Session.RawStacks. Of a job, it is what was read of this process.
+func (t *Tracer) RawStacks() decode.RawStacks {
+	if t.sole != nil {
+		return t.Session.RawStacks()
+	}
+	return t.records.RawStacks()
 }

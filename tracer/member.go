@@ -14,6 +14,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/decode"
 	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
@@ -276,10 +277,10 @@ func (s *Session) addDescendants(p *process.Process) {
 
 // begins reports whether a record is the first event of a process.
 func (s *Session) begins(raw []byte) bool {
-	if s.sole != nil || !isEvent(raw) {
+	if s.sole != nil || !decode.IsEvent(raw) {
 		return false
 	}
-	pid, ok := recordPID(raw)
+	pid, ok := decode.PID(raw)
 	m := s.members[pid]
 	return ok && (m == nil || m.tracer == nil || !m.tracer.arrived)
 }
@@ -326,7 +327,7 @@ func (s *Session) surface(m *member) {
 	t := s.newTracer(m)
 	if from := m.from; from != nil {
 		t.regions, t.known, t.python, t.found, t.mine = from.regions, from.known, from.python, from.found, from.mine
-		t.stacks.codes = from.stacks.codes // the kernel sends those that have changed since
+		t.records.Inherit(from.records)
 	}
 	if t.python == nil {
 		t.found.PythonErr = errEndedEarly

@@ -168,7 +168,7 @@ func (t *Tracer) readMappings() bool {
 	t.changes, t.pages = changes, pages
 	t.lastChange = time.Now()
 	t.followMappings(maps)
-	t.stacks.lookedUp = time.Now()
+	t.records.LookedUp()
 	t.unpublished = true
 	return true
 }
@@ -176,10 +176,9 @@ func (t *Tracer) readMappings() bool {
 // releaseIfQuiet gives back the memory that unwind tables and names took to make, once no name was looked up for a while:
 // most stacks are seen in the first seconds.
 func (t *Tracer) releaseIfQuiet() {
-	if t.stacks.lookedUp.IsZero() || time.Since(t.stacks.lookedUp) < quietFor {
+	if !t.records.Quiet(quietFor) {
 		return
 	}
-	t.stacks.lookedUp = time.Time{}
 	t.objects.Release()
 	go debug.FreeOSMemory() // events must not wait for it
 }

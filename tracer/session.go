@@ -17,8 +17,10 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/decode"
 	"github.com/gputrace/gputrace/tracer/directmap"
 	"github.com/gputrace/gputrace/tracer/feature"
+	"github.com/gputrace/gputrace/tracer/hook"
 	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
@@ -35,9 +37,7 @@ type Session struct {
 	linkers map[process.FileID]bool // in which a probe tells that libraries came or went
 	rows    *kernel.Rows
 	files   map[process.FileID]*mapped.File // of all processes
-	names   map[codeKey][]codeName          // likewise
-	stacks  map[event.StackID]*rawStack     // likewise: the seeds of their ids are of a process, and of those that have its memory map
-	raw     *rawTable
+	decoder *decode.Decoder
 
 	sole      *Tracer // all that comes is this one's; nil: a whole job is traced
 	members   map[uint32]*member
@@ -62,10 +62,7 @@ type Session struct {
 	malformed  uint64 // records
 	crowded    bool   // there was no unwind info for a process
 	toldUnsafe bool   // that return probes are not placed
-	stackless  stackless
-	received   [kernel.MaxHooks]uint64
 	lost       uint64 // events, when the counters were last read
-	suspended  uint64 // suspendedTime, when the ring was last read
 }
 
 // ErrNotLoaded: the kernel does not take the programs, or they may not be loaded. Only loading them can tell: a kernel can have all that
@@ -95,9 +92,9 @@ func newSession(o *Options) *Session {
 	}
 	s := &Session{
 		options: *o, loaded: make(chan error, 1), linkers: map[process.FileID]bool{}, rows: &kernel.Rows{},
-		members: map[uint32]*member{}, files: map[process.FileID]*mapped.File{}, names: map[codeKey][]codeName{},
-		stacks: map[event.StackID]*rawStack{}, raw: newRawTable(), instances: map[uint32]uint64{},
+		members: map[uint32]*member{}, files: map[process.FileID]*mapped.File{}, instances: map[uint32]uint64{},
 	}
+	s.decoder = decode.New(&decode.Options{MaxStacks: s.options.MaxStacks, Row: s.row, Warn: s.warn})
 	if s.options.RingBytes == 0 {
 		s.options.RingBytes = defaultRing
 	}
@@ -154,6 +151,17 @@ func (s *Session) ready() error {
 // Memory is how the kernel side reads the target's memory.
 func (s *Session) Memory() directmap.Use { return s.memory }
 
+// row is the function that a row of the kernel's table is about.
+func (s *Session) row(n int) *hook.Row {
+	if p := s.probes.ByRow[n]; p != nil {
+		return p.Row
+	}
+	return nil
+}
+
+// Stackless is the most frequent reason for which allocations had no stack lately; any is false when all of them had one.
+func (s *Session) Stackless() (why event.StackStatus, any bool) { return s.decoder.Stackless() }
+
 // scope is the process for which probes are placed; 0: for each that maps the file.
 func (s *Session) scope() int {
 	if s.sole != nil {
@@ -185,8 +193,8 @@ func (s *Session) Stop() { s.stop.Store(true) }
 // Read implements event.Source. The first event of a process that was not known before begins a batch: Arrived then has it.
 func (s *Session) Read(buf []event.Event) ([]event.Event, error) {
 	gone := s.checkEnd()
-	if now := suspendedTime(); now > s.suspended+uint64(time.Millisecond) {
-		s.suspended = now // only then: between two readings of the clocks any time can pass
+	if now := suspendedTime(); now > s.decoder.Suspended+uint64(time.Millisecond) {
+		s.decoder.Suspended = now // only then: between two readings of the clocks any time can pass
 	}
 	if !s.detached {
 		s.refreshIfDue()
@@ -255,20 +263,20 @@ func (s *Session) emptied(gone []*member) {
 }
 
 func (s *Session) decode(buf []event.Event, raw []byte) []event.Event {
-	if len(raw) >= processBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_PROCESS) {
-		s.changed(decodeProcess(raw))
+	if r := decode.ProcessChanged(raw); r != nil {
+		s.changed(r)
 		return buf
 	}
-	if len(raw) >= rawPageHeader && raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE) && s.raw.addPage(raw) {
+	if s.decoder.Page(raw) {
 		return buf
 	}
-	if len(raw) >= codeChangedBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE_CHANGED) {
-		s.codeChanged(decodeCodeChanged(raw))
+	if r := decode.CodeChanged(raw); r != nil {
+		s.codeChanged(r)
 		return buf
 	}
-	if pid, ok := recordPID(raw); ok {
-		if t := s.tracerOf(pid, isEvent(raw)); t != nil {
-			if out, ok := t.decode(buf, raw); ok {
+	if pid, ok := decode.PID(raw); ok {
+		if t := s.tracerOf(pid, decode.IsEvent(raw)); t != nil {
+			if out, ok := t.records.Decode(buf, raw); ok {
 				return out
 			}
 		}

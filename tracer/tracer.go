@@ -8,21 +8,18 @@
 package tracer
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/decode"
 	"github.com/gputrace/gputrace/tracer/directmap"
-	"github.com/gputrace/gputrace/tracer/hook"
 	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
@@ -50,7 +47,7 @@ type Options struct {
 	// Memory is how the target's memory is read. Reading in place takes Linux 6.2.
 	Memory directmap.Mode
 	// MaxStacks is how many different stacks are kept. What comes beyond is counted on one stack, event.StackOverLimit. 0 means
-	// DefaultStacks.
+	// decode.DefaultStacks.
 	MaxStacks int
 	// CacheDir holds unwind tables between runs. Empty: none are kept.
 	CacheDir string
@@ -62,10 +59,6 @@ type Options struct {
 	// Children has the descendants of what is added to a job traced too, those to come from their first instruction.
 	Children bool
 }
-
-// DefaultStacks is how many different stacks are kept when nothing else is said. A training job has some thousands; a stack of 50
-// frames takes 10 kB.
-const DefaultStacks = 1 << 16
 
 const (
 	defaultRing = 32 << 20
@@ -103,7 +96,7 @@ type Tracer struct {
 	member  *member
 	target  *process.Process
 	objects *mapped.Files
-	stacks  *stackTable
+	records *decode.Process
 	regions []mapped.Region // of now
 	known   []mapped.Region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
 	python  *cpython.Runtime
@@ -124,7 +117,6 @@ type Tracer struct {
 	missing     uint64    // an address that was in no mapping when they were last read for it
 	crowded     bool      // more mappings than the kernel has room for: it was said
 	lastChange  time.Time // of the mappings, or the attach
-	counts      RawStacks // of this process
 }
 
 // Start attaches to a process. Before the first probe is in place, everything that the unwinder needs is: the first event
@@ -162,8 +154,8 @@ func (s *Session) attachAlone(p *process.Process) (*Tracer, error) {
 }
 
 func (s *Session) newTracer(m *member) *Tracer {
-	t := &Tracer{Session: s, member: m, target: m.target, objects: mapped.NewFiles(m.target, s.options.CacheDir, s.rows, s.files), stacks: newStackTable(cmp.Or(s.options.MaxStacks, DefaultStacks))}
-	t.stacks.byID, t.stacks.names = s.stacks, s.names
+	t := &Tracer{Session: s, member: m, target: m.target, objects: mapped.NewFiles(m.target, s.options.CacheDir, s.rows, s.files)}
+	t.records = s.decoder.NewProcess(targetCode{t})
 	t.began = m.began
 	t.reused = s.instances[m.PID] << instanceShift
 	return t
@@ -205,7 +197,8 @@ func (t *Tracer) start() error {
 		t.warn(err)
 	}
 	t.lastRefresh = time.Now()
-	t.lastChange, t.stacks.lookedUp = t.lastRefresh, t.lastRefresh
+	t.lastChange = t.lastRefresh
+	t.records.LookedUp()
 	t.found = t.describe(time.Since(begin))
 	return nil
 }
@@ -219,7 +212,7 @@ func (t *Tracer) publish(force bool) error {
 	}
 	pid := uint32(t.target.PID)
 	info := kernel.NewInfo(pid, t.regions, t.python)
-	info.CodePages, info.StackSeed = t.pages, stackSeed(pid, t.reused)
+	info.CodePages, info.StackSeed = t.pages, decode.StackSeed(pid, t.reused)
 	return t.kernel.Publish(&t.member.Place, info, t.rows, t.changes, force)
 }
 
@@ -263,130 +256,8 @@ func (t *Tracer) About() *process.About {
 // Target is the process.
 func (t *Tracer) Target() *process.Process { return t.target }
 
-// decode takes a record of the process. ok false: it cannot be read.
-func (t *Tracer) decode(buf []event.Event, raw []byte) (out []event.Event, ok bool) {
-	switch {
-	case len(raw) >= eventBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_EVENT):
-		return append(buf, t.event(decodeEvent(raw))), true
-	case len(raw) >= callBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_CALL):
-		return append(buf, t.call(decodeCall(raw))), true
-	case len(raw) >= freeBytes && raw[0] == uint8(bpf.TraceRecordTypeRECORD_FREE):
-		return append(buf, t.free(decodeFree(raw))), true
-	case raw[0] == uint8(bpf.TraceRecordTypeRECORD_CODE):
-		r, err := decodeCode(raw)
-		if err == nil {
-			t.stacks.addCode(r, t.target, t.python)
-		}
-		return buf, err == nil
-	case raw[0] == uint8(bpf.TraceRecordTypeRECORD_STACK):
-		r, err := decodeStack(raw)
-		if err == nil {
-			t.stack(r)
-		}
-		return buf, err == nil
-	case raw[0] == uint8(bpf.TraceRecordTypeRECORD_RAW):
-		r, err := decodeStack(raw)
-		return buf, err == nil && t.unwindRaw(r) == nil
-	}
-	return buf, false
-}
-
-func (t *Tracer) stack(r stackRecord) {
-	if s := event.StackStatus(r.status); s == event.StatusNoMapping || s == event.StatusNoRow {
-		t.unknownCode = true
-		t.refreshIfDue() // before the addresses are looked up
-	}
-	t.stacks.add(r, t.knownAt, t.target, t.python)
-}
-
-func (t *Tracer) event(r *bpf.TraceRecordEvent) event.Event {
-	e := event.Event{
-		Time: r.Time + t.suspended, PID: r.Pid, TID: r.Tid, Kind: event.Kind(r.Kind), Layer: event.Layer(r.Layer),
-		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
-		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
-		Stack: t.stacks.within(t.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
-	}
-	t.received[int(r.Hook)%kernel.MaxHooks]++
-	t.watchStacks(&e, event.StackStatus(r.StackStatus))
-	if p := t.probes.ByRow[int(r.Call)%kernel.MaxHooks]; p != nil {
-		e.Call = p.Row.Name()
-	}
-	return e
-}
-
-// free makes the event of a block that is taken back.
-func (t *Tracer) free(r *bpf.TraceRecordFree) event.Event {
-	e := event.Event{
-		Time: r.Time + t.suspended, PID: r.Pid, TID: r.Tid, Kind: event.KindFree, Layer: event.LayerTorch,
-		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
-		Addr:   r.Addr, Size: r.Size, Requested: event.Unknown, Stream: event.Unknown, Allocated: r.Allocated, Reserved: r.Reserved,
-		Handle: event.Unknown, Context: event.Unknown,
-	}
-	t.received[int(r.Hook)%kernel.MaxHooks]++
-	if p := t.probes.ByRow[int(r.Hook)%kernel.MaxHooks]; p != nil {
-		e.Call = p.Row.Name()
-	}
-	return e
-}
-
-// call makes the event of another layer than torch's.
-func (t *Tracer) call(r *bpf.TraceRecordCall) event.Event {
-	e := t.event(&r.Event)
-	e.Handle, e.Context = r.Value[bpf.TraceOperandNameVALUE_HANDLE], r.Context
-	p := t.probes.ByRow[int(r.Event.Meaning)%kernel.MaxHooks]
-	if p == nil {
-		return e
-	}
-	describeCall(&e, p.Row, &r.Value)
-	return e
-}
-
-// maxValues is how many values a call has at most.
-const maxValues = len(bpf.TraceRecordCall{}.Value)
-
-// describeCall fills in what the values of a call mean.
-func describeCall(e *event.Event, row *hook.Row, values *[maxValues]uint64) {
-	if row.Addr.From == hook.FromNone {
-		e.Addr = 0
-	}
-	if row.InContext {
-		e.Context, e.Handle = e.Handle, event.Unknown
-	}
-	if row.Ordinal.From != hook.FromNone {
-		e.Device.Index = ordinal(values[bpf.TraceOperandNameVALUE_DEVICE])
-	}
-	dims := values[bpf.TraceOperandNameVALUE_DIMS:]
-	if e.Kind == event.KindOutOfMemory {
-		forgetResults(row, dims)
-	}
-	switch e.Kind {
-	case event.KindAlloc, event.KindOutOfMemory:
-		e.Size, e.Layer = row.EventSize(dims), row.EventLayer(dims)
-	case event.KindMap, event.KindUnmap, event.KindTrim:
-		e.Size = row.EventSize(dims)
-	}
-}
-
-// forgetResults takes out what a call that was refused would have given back: it gave nothing, and what is there is where
-// it would have been.
-func forgetResults(row *hook.Row, dims []uint64) {
-	for i := range row.Dims {
-		if row.Dims[i].From == hook.FromOut {
-			dims[i] = event.Unknown
-		}
-	}
-}
-
-// ordinal is a device's number as far as it can be one; -1: it cannot.
-func ordinal(v uint64) int8 {
-	if v > math.MaxInt8 {
-		return -1
-	}
-	return int8(v)
-}
-
 // Stack implements event.Source.
-func (t *Tracer) Stack(id event.StackID) *event.Stack { return t.stacks.stack(id) }
+func (t *Tracer) Stack(id event.StackID) *event.Stack { return t.records.Stack(id) }
 
 // bootTime is the clock that events carry, nanoseconds.
 func bootTime() uint64 { return readClock(unix.CLOCK_BOOTTIME) }
@@ -414,4 +285,27 @@ func readClock(clock int32) uint64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(clock, &ts) // cannot fail with a known clock
 	return uint64(ts.Nano())
+}
+
+// targetCode is what decoding asks of the process.
+type targetCode struct{ *Tracer }
+
+func (c targetCode) Memory() process.Memory           { return c.target }
+func (c targetCode) Python() *cpython.Runtime         { return c.python }
+func (c targetCode) KnownAt(pc uint64) *mapped.Region { return c.knownAt(pc) }
+func (c targetCode) Refresh(pc uint64) bool           { return c.refreshFor(pc) }
+func (c targetCode) Reused() uint64                   { return c.reused }
+
+// MappedAt implements decode.Code: what came later than the stack is not what it met.
+func (c targetCode) MappedAt(pc uint64) *mapped.Region {
+	if r := mapped.Find(c.regions, pc); r != nil && r.Since <= c.reached {
+		return r
+	}
+	return nil
+}
+
+// Unknown implements decode.Code.
+func (c targetCode) Unknown() {
+	c.unknownCode = true
+	c.refreshIfDue()
 }

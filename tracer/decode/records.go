@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package decode
 
 import (
 	"encoding/binary"
@@ -27,8 +27,11 @@ func decodeFree(raw []byte) *bpf.TraceRecordFree {
 	return (*bpf.TraceRecordFree)(unsafe.Pointer(unsafe.SliceData(raw)))
 }
 
-// decodeCodeChanged reads a record_code_changed; its length was checked.
-func decodeCodeChanged(raw []byte) *bpf.TraceRecordCodeChanged {
+// CodeChanged reads a record_code_changed; nil: it is none.
+func CodeChanged(raw []byte) *bpf.TraceRecordCodeChanged {
+	if len(raw) < codeChangedBytes || raw[0] != uint8(bpf.TraceRecordTypeRECORD_CODE_CHANGED) {
+		return nil
+	}
 	return (*bpf.TraceRecordCodeChanged)(unsafe.Pointer(unsafe.SliceData(raw)))
 }
 
@@ -66,10 +69,10 @@ func decodeStack(raw []byte) (stackRecord, error) {
 	return r, nil
 }
 
-// recordPID is the process that a record is from.
-func recordPID(raw []byte) (pid uint32, ok bool) {
+// PID is the process that a record is from.
+func PID(raw []byte) (pid uint32, ok bool) {
 	at := 4 // behind the type
-	if isEvent(raw) {
+	if IsEvent(raw) {
 		at = int(unsafe.Offsetof(bpf.TraceRecordEvent{}.Pid))
 	}
 	if len(raw) < at+4 {
@@ -78,7 +81,8 @@ func recordPID(raw []byte) (pid uint32, ok bool) {
 	return binary.NativeEndian.Uint32(raw[at:]), true
 }
 
-func isEvent(raw []byte) bool {
+// IsEvent reports whether a record makes an event.
+func IsEvent(raw []byte) bool {
 	if len(raw) == 0 {
 		return false
 	}
@@ -92,7 +96,10 @@ func isEvent(raw []byte) bool {
 
 const processBytes = int(unsafe.Sizeof(bpf.TraceRecordProcess{}))
 
-// decodeProcess reads a record_process; its length was checked.
-func decodeProcess(raw []byte) *bpf.TraceRecordProcess {
+// ProcessChanged reads a record_process; nil: it is none.
+func ProcessChanged(raw []byte) *bpf.TraceRecordProcess {
+	if len(raw) < processBytes || raw[0] != uint8(bpf.TraceRecordTypeRECORD_PROCESS) {
+		return nil
+	}
 	return (*bpf.TraceRecordProcess)(unsafe.Pointer(unsafe.SliceData(raw)))
 }

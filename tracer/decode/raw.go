@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package decode
 
 import (
 	"encoding/binary"
@@ -15,7 +15,6 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/tracer/mapped"
 	"github.com/gputrace/gputrace/unwind"
 )
 
@@ -214,42 +213,24 @@ func (t *rawTable) stack(id event.StackID) event.StackID {
 	return id
 }
 
-// RawStacks tells how the stacks fared that the kernel could not unwind.
-func (s *Session) RawStacks() RawStacks {
-	c := s.raw.counts
-	c.Sent, c.OverRate, c.NoRoom = s.kernel.RawStacks()
-	return c
-}
-
-// RawStacks is Session.RawStacks. Of a job, it is what was read of this process.
-func (t *Tracer) RawStacks() RawStacks {
-	if t.sole != nil {
-		return t.Session.RawStacks()
-	}
-	c := t.counts
-	c.Sent = c.Unwound + c.Guessed + c.Partial
-	return c
-}
-
 // unwindRaw unwinds a stack that the kernel sent raw. Its frames are hashed as the kernel does it, so that a stack has one id,
 // whoever unwound it.
-func (t *Tracer) unwindRaw(r stackRecord) error {
+func (p *Process) unwindRaw(r stackRecord) error {
 	raw, err := parseRawWords(r.words)
 	if err != nil {
 		return err
 	}
 	if event.StackStatus(r.status) == event.StatusNoRow {
-		t.unknownCode = true // the kernel may go by what was mapped there before
-		t.refreshIfDue()
+		p.code.Unknown() // the kernel may go by what was mapped there before
 	}
-	t.stacks.lookedUp = time.Now() // as for names, pages of the files are read
-	stack := t.raw.take(r.hash)
+	p.stacks.lookedUp = time.Now() // as for names, pages of the files are read
+	stack := p.shared.raw.take(r.hash)
 	for _, s := range raw.slots {
 		stack.set(s[0], s[1])
 	}
-	frames, end := t.walkCopy(&raw, stack)
-	if end == unwind.WalkNoMapping && t.refreshFor(frames[len(frames)-1].PC-1) {
-		frames, end = t.walkCopy(&raw, stack)
+	frames, end := p.walkCopy(&raw, stack)
+	if end == unwind.WalkNoMapping && p.code.Refresh(frames[len(frames)-1].PC-1) {
+		frames, end = p.walkCopy(&raw, stack)
 	}
 	frames, end = withoutVain(frames, end)
 	status := statusOf(frames, end)
@@ -257,19 +238,19 @@ func (t *Tracer) unwindRaw(r stackRecord) error {
 		status = python
 	}
 	var loop []cpython.Range
-	if t.python != nil {
-		loop = t.python.Eval
+	if py := p.code.Python(); py != nil {
+		loop = py.Eval
 	}
 	words := raw.merge(frames, loop)
-	id := event.StackID(hashWords(stackSeed(r.pid, t.reused), words))
-	if end == unwind.WalkDone || len(frames) >= t.stacks.nativeFrames(raw.partial) {
-		t.stacks.add(stackRecord{status: uint8(status), hash: uint64(id), words: words}, t.knownAt, t.target, t.python)
+	id := event.StackID(hashWords(StackSeed(r.pid, p.code.Reused()), words))
+	if end == unwind.WalkDone || len(frames) >= p.stacks.nativeFrames(raw.partial) {
+		p.stacks.add(stackRecord{status: uint8(status), hash: uint64(id), words: words}, p.code.KnownAt, p.code.Memory(), p.code.Python())
 	} else {
 		id = raw.partial
 	}
-	t.raw.resolved(event.StackID(r.hash), id)
-	t.raw.counts.add(status)
-	t.counts.add(status)
+	p.shared.raw.resolved(event.StackID(r.hash), id)
+	p.shared.raw.counts.add(status)
+	p.counts.add(status)
 	return nil
 }
 
@@ -284,8 +265,8 @@ func (c *RawStacks) add(status event.StackStatus) {
 	}
 }
 
-func (t *Tracer) walkCopy(raw *rawWords, stack *stackCopy) ([]unwind.StackFrame, unwind.WalkEnd) {
-	u := unwind.Unwinder{Code: t.codeAt, Stack: stack, Text: t.target}
+func (p *Process) walkCopy(raw *rawWords, stack *stackCopy) ([]unwind.StackFrame, unwind.WalkEnd) {
+	u := unwind.Unwinder{Code: p.codeAt, Stack: stack, Text: p.code.Memory()}
 	return u.Walk(raw.regs, maxNative)
 }
 
@@ -304,9 +285,9 @@ func withoutVain(frames []unwind.StackFrame, end unwind.WalkEnd) ([]unwind.Stack
 }
 
 // codeAt is what the target has at an address, as far as its mappings are known.
-func (t *Tracer) codeAt(addr uint64) unwind.Code {
-	r := mapped.Find(t.regions, addr)
-	if r == nil || r.Since > t.reached { // the stack is from before
+func (p *Process) codeAt(addr uint64) unwind.Code {
+	r := p.code.MappedAt(addr)
+	if r == nil {
 		return unwind.Code{}
 	}
 	return unwind.Code{Frames: r.File.Symbols.Frames(), Bias: r.Bias, Exec: true}
@@ -332,9 +313,9 @@ var walkEnds = map[unwind.WalkEnd]event.StackStatus{
 
 const golden = 0x9E3779B97F4A7C15 // GOLDEN
 
-// stackSeed is what the hashes of a process's stacks begin with, when code has taken the place of other code `reused` times: the
+// StackSeed is what the hashes of a process's stacks begin with, when code has taken the place of other code `reused` times: the
 // same addresses are then another stack.
-func stackSeed(pid uint32, reused uint64) uint64 { return (uint64(pid) + reused<<32) * golden }
+func StackSeed(pid uint32, reused uint64) uint64 { return (uint64(pid) + reused<<32) * golden }
 
 // hashWords is the id of a stack, as bpf/unwind.h makes it: of its native frames, and of its Python frames with how many native
 // ones there are up to each activation.

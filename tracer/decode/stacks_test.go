@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package decode
 
 import (
 	"debug/elf"
@@ -190,14 +190,14 @@ func TestInlinedFrames(t *testing.T) {
 
 // TestStackLimit: what comes beyond the limit is one stack; what was there before stays, and no event is lost.
 func TestStackLimit(t *testing.T) {
-	tr := loneTracer()
-	tr.stacks.limit = 3
+	p := New(&Options{MaxStacks: 3}).NewProcess(nil)
 	var events []event.Event
 	for round := range 2 {
 		for hash := uint64(1); hash <= 5; hash++ {
-			require.Empty(t, tr.Session.decode(nil, stackRecordBytes(0, hash, 0x1000*hash)))
+			_, ok := p.Decode(nil, stackRecordBytes(0, hash, 0x1000*hash))
+			require.True(t, ok)
 			record := bpf.TraceRecordEvent{Type: uint8(bpf.TraceRecordTypeRECORD_EVENT), Stack: hash}
-			events = tr.Session.decode(events, unsafe.Slice((*byte)(unsafe.Pointer(&record)), eventBytes))
+			events, _ = p.Decode(events, unsafe.Slice((*byte)(unsafe.Pointer(&record)), eventBytes))
 			require.Len(t, events, round*5+int(hash))
 		}
 	}
@@ -207,12 +207,12 @@ func TestStackLimit(t *testing.T) {
 	}
 	const over = event.StackOverLimit
 	require.Equal(t, []event.StackID{1, 2, 3, over, over, 1, 2, 3, over, over}, got)
-	require.EqualValues(t, 4, tr.StacksOverLimit())
-	require.Len(t, tr.stacks.byID, 3)
-	require.EqualValues(t, 0x3000, tr.Stack(3).Frames[0].Addr)
-	require.Equal(t, "[over the limit]", tr.Stack(over).Frames[0].Label())
-	require.False(t, tr.Stack(over).Status.Complete())
-	require.Zero(t, tr.event(&bpf.TraceRecordEvent{}).Stack, "an event without a stack has none")
+	require.EqualValues(t, 4, p.StacksOverLimit())
+	require.Len(t, p.stacks.byID, 3)
+	require.EqualValues(t, 0x3000, p.Stack(3).Frames[0].Addr)
+	require.Equal(t, "[over the limit]", p.Stack(over).Frames[0].Label())
+	require.False(t, p.Stack(over).Status.Complete())
+	require.Zero(t, p.event(&bpf.TraceRecordEvent{}).Stack, "an event without a stack has none")
 }
 
 func at(start, end uint64, path string) process.Mapping {
@@ -245,7 +245,7 @@ func functions(t *testing.T, f *elf.File) []elf.Symbol {
 // setup asks testdata/setup.sh for a path.
 func setup(t *testing.T, what string) string {
 	t.Helper()
-	out, err := exec.Command("../testdata/setup.sh", "--print", what).Output()
+	out, err := exec.Command("../../testdata/setup.sh", "--print", what).Output()
 	require.NoError(t, err)
 	return strings.TrimSpace(string(out))
 }

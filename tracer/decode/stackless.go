@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package decode
 
 import (
 	"fmt"
@@ -22,25 +22,25 @@ type stackless struct {
 	seen, without uint64
 	reasons       map[event.StackStatus]uint64
 	some          bool // enough of earlier ones had a stack
-	told          bool
+	warned        bool
 }
 
 // watchStacks warns once when stacks are missing.
-func (s *Session) watchStacks(e *event.Event, status event.StackStatus) {
-	w := &s.stackless
-	if w.told || e.Kind != event.KindAlloc {
+func (d *Decoder) watchStacks(e *event.Event, status event.StackStatus) {
+	w := &d.stackless
+	if w.warned || e.Kind != event.KindAlloc {
 		return
 	}
 	w.take(e.Stack != 0, status)
 	if w.due() {
-		w.told = true
-		s.warn(w.warning())
+		w.warned = true
+		d.warn(w.warning())
 	}
 }
 
 // Stackless is the most frequent reason for which allocations had no stack lately; any is false when all of them had one.
-func (s *Session) Stackless() (why event.StackStatus, any bool) {
-	return s.stackless.reason(), s.stackless.without > 0
+func (d *Decoder) Stackless() (why event.StackStatus, any bool) {
+	return d.stackless.reason(), d.stackless.without > 0
 }
 
 func (w *stackless) take(recorded bool, status event.StackStatus) {

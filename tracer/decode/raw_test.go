@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package decode
 
 import (
 	"encoding/binary"
@@ -173,14 +173,14 @@ func TestRawStackOfBrokenPython(t *testing.T) {
 		event.StatusBadRule: event.StatusUnwound, event.StatusPythonState: event.StatusPythonState, event.StatusTooDeep: event.StatusTooDeep,
 	} {
 		regions := []mapped.Region{mapped.NewRegion(m, &mapped.File{Symbols: file})}
-		tr := loneTracer()
-		tr.regions, tr.known = regions, regions
+		p := New(nil).NewProcess(fixedCode{regions: regions})
 		words := rawWordsOf(6)
 		words[16] = base + offset&0xfff
 		record := rawBytes(5, words...)
 		record[1] = uint8(status)
-		tr.Session.decode(nil, record)
-		stack := tr.Stack(tr.raw.stack(5))
+		_, ok := p.Decode(nil, record)
+		require.True(t, ok)
+		stack := p.Stack(p.shared.raw.stack(5))
 		require.NotNil(t, stack)
 		require.Equal(t, want, stack.Status)
 		require.Equal(t, "last", stack.Frames[0].Func)
@@ -189,18 +189,21 @@ func TestRawStackOfBrokenPython(t *testing.T) {
 
 // TestRawStackThatLeadsNowhere: the stack that the kernel came to stays when the copy does not lead as far.
 func TestRawStackThatLeadsNowhere(t *testing.T) {
-	tr := loneTracer()
+	d := New(nil)
+	p := d.NewProcess(nil)
 	for _, r := range [][]byte{
 		stackRecordBytes(uint8(event.StatusBadRule), 7, 1, 2, 3), rawPageBytes(8, 0x1000, 16, 16), rawBytes(8, rawWordsOf(7)...),
 	} {
-		require.Empty(t, tr.Session.decode(nil, r))
+		events, ok := decodeAny(p, nil, r)
+		require.True(t, ok)
+		require.Empty(t, events)
 	}
-	require.Zero(t, tr.malformed)
-	require.EqualValues(t, 7, tr.raw.stack(8))
-	require.Equal(t, RawStacks{Partial: 1}, tr.raw.counts)
+	require.EqualValues(t, 7, d.raw.stack(8))
+	require.Equal(t, RawStacks{Partial: 1}, d.RawStacks())
+	require.Equal(t, RawStacks{Sent: 1, Partial: 1}, p.RawStacks())
 
-	tr.Session.decode(nil, rawBytes(9, rawWordsOf(6, boundaryWord|1, pythonWord|0x7000, 9)...))
-	stack := tr.Stack(tr.raw.stack(9))
+	p.Decode(nil, rawBytes(9, rawWordsOf(6, boundaryWord|1, pythonWord|0x7000, 9)...))
+	stack := p.Stack(d.raw.stack(9))
 	require.Equal(t, event.StatusNoMapping, stack.Status, "the partial stack was lost: this is better than none")
 	require.Len(t, stack.Frames, 2)
 	require.EqualValues(t, 16, stack.Frames[0].Addr, "the program counter")
@@ -218,4 +221,24 @@ func TestWithoutVain(t *testing.T) {
 	got, end = withoutVain(frames[2:], unwind.WalkNoMapping)
 	require.Equal(t, frames[2:], got)
 	require.Equal(t, unwind.WalkNoMapping, end)
+}
+
+// fixedCode is of a process whose mappings stay.
+type fixedCode struct {
+	noCode
+	regions []mapped.Region
+}
+
+func (c fixedCode) KnownAt(pc uint64) *mapped.Region  { return mapped.Find(c.regions, pc) }
+func (c fixedCode) MappedAt(pc uint64) *mapped.Region { return mapped.Find(c.regions, pc) }
+
+// decodeAny takes a record of either kind.
+func decodeAny(p *Process, buf []event.Event, raw []byte) (out []event.Event, ok bool) {
+	if p.shared.Page(raw) {
+		return buf, true
+	}
+	if _, ok := PID(raw); !ok {
+		return buf, false
+	}
+	return p.Decode(buf, raw)
 }

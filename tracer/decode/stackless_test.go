@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package tracer
+package decode
 
 import (
 	"testing"
@@ -31,16 +31,18 @@ func TestStackless(t *testing.T) {
 		"the most frequent reason": {func(i int) event.StackStatus { return pick(i%4 == 0, event.StatusLost, none) }, 100, "(no scratch)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, at := &Session{}, 0
+			at := 0
+			var warned []error
+			d := New(&Options{Warn: func(err error) { warned = append(warned, err) }})
 			for i := range 10_000 {
 				status := c.status(i)
-				s.watchStacks(&event.Event{Kind: event.KindFree}, none) // of frees nobody asked for
-				s.watchStacks(&event.Event{Kind: event.KindAlloc, Stack: event.StackID(pick(status == ok, 7, 0))}, status)
-				if w := s.Warnings(); len(w) > 0 {
+				d.watchStacks(&event.Event{Kind: event.KindFree}, none) // of frees nobody asked for
+				d.watchStacks(&event.Event{Kind: event.KindAlloc, Stack: event.StackID(pick(status == ok, 7, 0))}, status)
+				if len(warned) > 0 {
 					require.Zero(t, at, "said twice")
-					require.Len(t, w, 1)
-					require.ErrorContains(t, w[0], c.says)
-					at = i + 1
+					require.Len(t, warned, 1)
+					require.ErrorContains(t, warned[0], c.says)
+					at, warned = i+1, nil
 				}
 			}
 			require.Equal(t, c.at, at)
@@ -57,13 +59,15 @@ func pick[T any](first bool, a, b T) T {
 
 // TestStacklessEvents has the kernel's events come without a stack.
 func TestStacklessEvents(t *testing.T) {
-	s := newSession(nil)
-	defer s.Close()
-	tr := &Tracer{Session: s, stacks: newStackTable(DefaultStacks)}
+	var warned []error
+	d := New(&Options{Warn: func(err error) { warned = append(warned, err) }})
+	p := d.NewProcess(nil)
 	for range stacklessFirst {
-		tr.event(&bpf.TraceRecordEvent{Kind: uint8(event.KindAlloc), Layer: uint8(event.LayerTorch), StackStatus: uint8(event.StatusNoScratch)})
+		p.event(&bpf.TraceRecordEvent{Kind: uint8(event.KindAlloc), Layer: uint8(event.LayerTorch), StackStatus: uint8(event.StatusNoScratch)})
 	}
-	w := s.Warnings()
-	require.Len(t, w, 1)
-	require.ErrorContains(t, w[0], "100 of the last 100 allocations have no stack (no scratch)")
+	require.Len(t, warned, 1)
+	require.ErrorContains(t, warned[0], "100 of the last 100 allocations have no stack (no scratch)")
+	why, any := d.Stackless()
+	require.True(t, any)
+	require.Equal(t, event.StatusNoScratch, why)
 }

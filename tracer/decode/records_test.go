@@ -2,12 +2,11 @@
 
 //go:build linux && amd64
 
-package tracer
+package decode
 
 import (
 	"encoding/binary"
 	"io"
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -81,8 +80,8 @@ func TestDecodeEvent(t *testing.T) {
 	require.Equal(t, want, *decodeEvent(raw))
 }
 
-// TestDecodeCountsMalformed: what no record can be is counted, and makes no event.
-func TestDecodeCountsMalformed(t *testing.T) {
+// TestDecodeRefuses: what no record can be makes no event.
+func TestDecodeRefuses(t *testing.T) {
 	for name, raw := range map[string][]byte{
 		"empty":       {},
 		"unknown":     make([]byte, 200),
@@ -95,14 +94,14 @@ func TestDecodeCountsMalformed(t *testing.T) {
 		"beyond":      {255},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr := loneTracer()
-			require.Empty(t, tr.Session.decode(nil, raw))
-			require.EqualValues(t, 1, tr.malformed)
+			events, ok := decodeAny(New(nil).NewProcess(nil), nil, raw)
+			require.Empty(t, events)
+			require.False(t, ok)
 		})
 	}
 }
 
-// FuzzDecode feeds a whole tracer: nothing that the ring could hold may stop it.
+// FuzzDecode: nothing that the ring could hold may stop it.
 func FuzzDecode(f *testing.F) {
 	f.Add(stackRecordBytes(0, 5, 1, 1<<63|2, 3))
 	f.Add(stackRecordBytes(0, 5, 1<<63))
@@ -111,12 +110,14 @@ func FuzzDecode(f *testing.F) {
 	f.Add(rawPageBytes(5, 0x1000, 16, 16))
 	f.Add(rawBytes(5, append(make([]uint64, bpf.TraceRawWordRAW_WORDS), boundaryWord|0x1000, pythonWord|0x7000, 9, slotWord|0x1008, 3)...))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		tr := loneTracer()
-		events := tr.Session.decode(nil, raw)
-		for id := range tr.stacks.byID {
-			require.NotNil(t, tr.Stack(id))
+		p := New(nil).NewProcess(nil)
+		events, ok := decodeAny(p, nil, raw)
+		for id := range p.stacks.byID {
+			require.NotNil(t, p.Stack(id))
 		}
-		require.LessOrEqual(t, len(events)+len(tr.stacks.byID)+int(tr.malformed), 1)
+		made := len(events) + len(p.stacks.byID)
+		require.LessOrEqual(t, made, 1)
+		require.True(t, ok || made == 0)
 	})
 }
 
@@ -225,76 +226,6 @@ func TestConstants(t *testing.T) {
 	} {
 		require.EqualValues(t, c, name)
 	}
-}
-
-// TestOutcomesAreNamed: law 1 needs every outcome in one, and only one, of the two tables.
-func TestOutcomesAreNamed(t *testing.T) {
-	for o := range bpf.TraceOutcomeOUTCOME_COUNT {
-		quiet, dropped := quietOutcomes[o], droppedOutcomes[o]
-		if o == bpf.TraceOutcomeOUT_EMITTED {
-			require.Empty(t, quiet+dropped)
-			continue
-		}
-		require.NotEmpty(t, quiet+dropped, "outcome %d has no name", o)
-		require.True(t, quiet == "" || dropped == "", "outcome %d has two names", o)
-	}
-	require.Len(t, quietOutcomes, int(bpf.TraceOutcomeOUTCOME_COUNT)-1-len(droppedOutcomes), "a name without an outcome")
-	names := map[string]bool{}
-	for _, table := range []map[bpf.TraceOutcome]string{quietOutcomes, droppedOutcomes} {
-		for _, name := range table {
-			require.False(t, names[name], "%q names two outcomes", name)
-			names[name] = true
-		}
-	}
-}
-
-// TestHitsAddUp gives each outcome a count of its own and expects to find all of them.
-func TestHitsAddUp(t *testing.T) {
-	var stats bpf.TraceHookStats
-	var runs uint64
-	for o := range bpf.TraceOutcomeOUTCOME_COUNT {
-		stats.Outcome[o] = 1 << o
-		runs += 1 << o
-	}
-	stats.Hits = runs
-	h := hitsOf("probe", &stats, 0)
-	sum := h.Emitted + h.Lost()
-	for _, n := range h.Quiet {
-		sum += n
-	}
-	require.Equal(t, runs, sum)
-	require.Equal(t, runs, h.Runs)
-	require.EqualValues(t, 1<<bpf.TraceOutcomeDROP_RING_FULL, h.Dropped["ring full"])
-}
-
-func TestParseTorchVersion(t *testing.T) {
-	for name, c := range map[string]struct{ text, torch, cuda string }{
-		"2.15": {"from typing import Optional\n\n__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']\n__version__ = '2.15.0+cu130'\n" +
-			"debug = False\ncuda: Optional[str] = '13.0'\ngit_version = 'abc'\nhip: Optional[str] = None\n", "2.15.0+cu130", "13.0"},
-		"1.13":                     {"__version__ = '1.13.1'\ndebug = False\ncuda = '11.7'\ngit_version = 'x'\nhip = None\n", "1.13.1", "11.7"},
-		"CPU":                      {"__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n", "2.6.0+cpu", ""},
-		"quoted otherwise":         {"__version__=\"2.1\"\ncuda=\"12.1\"", "2.1", "12.1"},
-		"empty":                    {"", "", ""},
-		"line longer than allowed": {"__version__ = '" + strings.Repeat("9", 65) + "'", "", ""},
-		"endless line":             {strings.Repeat("x", 1<<20) + "\n__version__ = '2.0'", "", ""},
-		"far behind the beginning": {strings.Repeat("\n", 1000) + "__version__ = '2.0'", "", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			torch, cuda := parseTorchVersion(strings.NewReader(c.text))
-			require.Equal(t, c.torch, torch)
-			require.Equal(t, c.cuda, cuda)
-		})
-	}
-}
-
-func FuzzParseTorchVersion(f *testing.F) {
-	f.Add("__version__ = '2.15.0'\ncuda = '13.0'\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		torch, cuda := parseTorchVersion(strings.NewReader(text))
-		require.LessOrEqual(t, len(torch), 64)
-		require.LessOrEqual(t, len(cuda), 32)
-		require.NotContains(t, torch+cuda, "\n")
-	})
 }
 
 var _ process.Memory = (*image)(nil)
