@@ -6,17 +6,21 @@ package holders
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
 
 // candidate is a path to a block: to one of its targets, through one of its holders.
 type candidate struct {
 	target int
-	holder *holder // nil: the target is a root, or nothing but its own path is known
+	holder *objgraph.Holder // nil: the target is a root, or nothing but its own path is known
 	cost   int32
 }
 
@@ -31,8 +35,8 @@ const (
 type assembly struct {
 	*reading
 	live     *liveBlocks
-	now      *again // nil when the process was stopped for the copy
-	holders  [][]holder
+	now      *objgraph.Recheck // nil when the process was stopped for the copy
+	holders  [][]objgraph.Holder
 	byBlock  [][]int // targets of each block
 	confirms []time.Time
 	native   []bool               // of each block: its tensors are held by C++ only
@@ -45,14 +49,13 @@ type assembly struct {
 func (r *reading) assemble(live *liveBlocks) error {
 	a := &assembly{reading: r, live: live, confirms: make([]time.Time, len(live.blocks)), native: make([]bool, len(live.blocks)),
 		chosen: make([]choice, len(live.blocks))}
-	a.holders = r.groupHolders()
-	if !r.frozen && r.torch.tensorStorage != 0 {
-		now, err := r.newAgain()
+	a.holders = r.graph.Holders()
+	if !r.frozen && r.torch.KnowsTensors() {
+		done, err := a.readAgain()
 		if err != nil {
 			return err
 		}
-		defer now.close()
-		a.now = now
+		defer done()
 	}
 	a.keyPath = a.pathOfKey
 	a.assign()
@@ -67,6 +70,32 @@ func (r *reading) assemble(live *liveBlocks) error {
 	a.leftover()
 	a.finish()
 	return nil
+}
+
+// confirmPages bounds what is read again: 512 MiB.
+const confirmPages = 1 << 17
+
+// readAgain prepares a second reading.
+func (a *assembly) readAgain() (done func(), err error) {
+	maps, err := a.p.Maps()
+	if err != nil {
+		return nil, err
+	}
+	im, err := memory.New(a.p, memory.RegionsOf(maps), confirmPages)
+	if err != nil {
+		return nil, err
+	}
+	a.now = a.graph.NewRecheck(a.p, im)
+	a.report.Stats.BytesRead += a.now.BytesRead()
+	return func() {
+		a.report.Stats.BytesRead += im.BytesRead()
+		im.Close()
+	}, nil
+}
+
+// uses reports whether a tensor still has a storage whose memory is that of a block, and the same Python object.
+func uses(t *torchlayout.Reader, g *target, b *Block) bool {
+	return t.InBlock(g.impl, g.storage, g.object, b.Addr, b.Size)
 }
 
 // assign finds the targets of each block.
@@ -95,7 +124,7 @@ func (a *assembly) candidates(block int) []candidate {
 // certain, garbage too.
 func compareCandidates(x, y candidate) int {
 	doubt := func(c *candidate) int {
-		if c.holder != nil && c.holder.doubtful && c.holder.kind == cpython.RefTemporary {
+		if c.holder != nil && c.holder.Doubtful && c.holder.Kind == cpython.RefTemporary {
 			return 1
 		}
 		return 0
@@ -105,34 +134,33 @@ func compareCandidates(x, y candidate) int {
 
 // candidatesOf appends the paths to a target.
 func (a *assembly) candidatesOf(out []candidate, k int) []candidate {
-	w, g := a.walk, a.targets[k].goal
+	w, g := a.graph, a.targets[k].goal
 	for i := range a.holders[g] {
 		h := &a.holders[g][i]
-		if d := w.dist[h.from]; d != noDist && len(out) < maxHolders {
-			out = append(out, candidate{k, h, d + w.holderCost(h)})
+		if w.Reached(h.From) && len(out) < maxHolders {
+			out = append(out, candidate{k, h, w.HolderCost(h)})
 		}
 	}
-	if w.dist[g] != noDist && w.parents[g] == noParent {
-		out = append(out, candidate{target: k, cost: w.dist[g]})
+	if _, below := w.Parent(g); w.Reached(g) && !below {
+		out = append(out, candidate{target: k, cost: w.Cost(g)})
 	}
 	return out
 }
 
 // pathOfKey is the path of a dictionary's key: for a tensor, that which its own block is called by.
 func (a *assembly) pathOfKey(key uint64, depth int) Path {
-	w := a.walk
-	n, ok := w.index.get(key)
+	w := a.graph
+	n, ok := w.Number(key)
 	if !ok {
 		return nil
 	}
-	n--
 	if k, ok := a.targetOf[n]; ok {
 		if c := a.keyCandidate(n, k); c != nil {
 			return a.pathOf(c, depth)
 		}
 		return nil
 	}
-	if w.dist[n] == noDist || w.kinds[n] == cpython.RefKeyItself || a.now != nil && !a.now.path(n) {
+	if kind, _ := w.Link(n); !w.Reached(n) || kind == cpython.RefKeyItself || a.now != nil && !a.now.Path(n) {
 		return nil
 	}
 	return a.path(n, depth)
@@ -149,7 +177,7 @@ func (a *assembly) keyCandidate(goal uint32, target int) *candidate {
 	slices.SortStableFunc(all, compareCandidates)
 	for ; k.best == nil && k.next < min(len(all), maxTries); k.next++ {
 		c := &all[k.next]
-		if (c.holder == nil || c.holder.kind != cpython.RefKeyItself) && a.leads(c) {
+		if (c.holder == nil || c.holder.Kind != cpython.RefKeyItself) && a.leads(c) {
 			k.best = c
 		}
 	}
@@ -159,9 +187,9 @@ func (a *assembly) keyCandidate(goal uint32, target int) *candidate {
 
 // refute takes the path of a key for wrong: the next one will be looked for.
 func (a *assembly) refute(key uint64) {
-	n, _ := a.walk.index.get(key)
-	if _, ok := a.targetOf[n-1]; ok {
-		a.keys[n-1] = keyChoice{next: a.keys[n-1].next}
+	n, _ := a.graph.Number(key)
+	if _, ok := a.targetOf[n]; ok {
+		a.keys[n] = keyChoice{next: a.keys[n].next}
 	}
 }
 
@@ -301,24 +329,24 @@ func (a *assembly) holds(c *candidate, b *Block) bool {
 	if a.now == nil {
 		return true
 	}
-	return a.now.uses(&a.targets[c.target], b) && a.leads(c)
+	return uses(a.now.Reader(), &a.targets[c.target], b) && a.leads(c)
 }
 
 // leads reads every link of a path again.
 func (a *assembly) leads(c *candidate) bool { return a.now == nil || a.leadsIn(a.now, c) }
 
 // leadsIn follows every link of a path in what was read at some other moment than the copy.
-func (a *assembly) leadsIn(now *again, c *candidate) bool {
+func (a *assembly) leadsIn(now *objgraph.Recheck, c *candidate) bool {
 	if c.holder == nil {
-		return now.path(a.targets[c.target].goal)
+		return now.Path(a.targets[c.target].goal)
 	}
 	h := c.holder
-	return now.link(a.walk.addrs[h.from], a.walk.addrs[h.goal], h.aux, h.kind) && now.path(h.from)
+	return now.Link(a.graph.Addr(h.From), a.graph.Addr(h.Goal), h.Aux, h.Kind) && now.Path(h.From)
 }
 
 // heldBy reads the last link again: from the holder to the target.
-func (a *assembly) heldBy(h *holder) bool {
-	return a.now == nil || a.now.link(a.walk.addrs[h.from], a.walk.addrs[h.goal], h.aux, h.kind)
+func (a *assembly) heldBy(h *objgraph.Holder) bool {
+	return a.now == nil || a.now.Link(a.graph.Addr(h.From), a.graph.Addr(h.Goal), h.Aux, h.Kind)
 }
 
 // pathOf is a path with all its steps. depth counts paths of keys within paths.
@@ -327,8 +355,8 @@ func (a *assembly) pathOf(c *candidate, depth int) Path {
 	if c.holder == nil {
 		return a.path(g, depth)
 	}
-	p := a.path(c.holder.from, depth)
-	return append(p, a.step(c.holder.kind, c.holder.aux, a.walk.addrs[c.holder.from], a.walk.addrs[g], depth))
+	p := a.path(c.holder.From, depth)
+	return append(p, a.step(c.holder.Kind, c.holder.Aux, a.graph.Addr(c.holder.From), a.graph.Addr(g), depth))
 }
 
 // addTensors describes the tensors of a block, that of its path first, and counts their holders.
@@ -342,7 +370,7 @@ func (a *assembly) addTensors(b *Block, block int, all []candidate, best int) {
 	counts := counted{}
 	for _, k := range order {
 		g := &a.targets[k]
-		if a.now != nil && !a.now.uses(g, b) {
+		if a.now != nil && !uses(a.now.Reader(), g, b) {
 			continue
 		}
 		found := a.confirmedHolders(g)
@@ -353,7 +381,7 @@ func (a *assembly) addTensors(b *Block, block int, all []candidate, best int) {
 	}
 	b.Holders, b.Complete = counts.holders, counts.complete()
 	if b.Complete == No {
-		b.Missing = counts.missing.native + counts.missing.python
+		b.Missing = counts.missing.Native + counts.missing.Python
 	}
 	a.native[block] = counts.onlyNative()
 }
@@ -369,20 +397,20 @@ func (a *assembly) rank(k int, best *candidate) int {
 }
 
 // torchNow reads from the process as it is now or, if it was stopped, from the copy.
-func (a *assembly) torchNow() *torch {
+func (a *assembly) torchNow() *torchlayout.Reader {
 	if a.now != nil {
-		return a.now.t
+		return a.now.Reader()
 	}
 	return a.torch
 }
 
 // confirmedHolders are the references to a target that still hold.
-func (a *assembly) confirmedHolders(g *target) []holder {
+func (a *assembly) confirmedHolders(g *target) []objgraph.Holder {
 	found := a.holders[g.goal]
 	if a.now == nil || len(found) > maxHolders {
 		return found
 	}
-	var out []holder
+	var out []objgraph.Holder
 	for i := range found {
 		if a.heldBy(&found[i]) {
 			out = append(out, found[i])
@@ -396,13 +424,13 @@ func (a *assembly) why(b *Block, block int, known bool) {
 	switch {
 	case b.State == inspect.StatePending:
 		b.Category = CategoryPending
-	case a.torch.tensorStorage == 0:
+	case !a.torch.KnowsTensors():
 		b.Why = "the layout of PyTorch's tensors was not found"
 	case !known && a.native[block]:
 		b.Category = CategoryNative
 	case known:
 		b.Category, b.Why = CategoryChanging, "its holder changed while it was read"
-	case a.torch.heap == nil && len(a.byBlock[block]) > 0:
+	case a.heap == nil && len(a.byBlock[block]) > 0:
 		b.Why = "the Python interpreter cannot be read"
 	case len(a.byBlock[block]) > 0:
 		b.Why = "no path leads to its tensor"
@@ -435,29 +463,46 @@ func (a *assembly) leftover() {
 		}
 		for _, k := range a.byBlock[i] {
 			g := &a.targets[k]
-			if a.now != nil && !a.now.uses(g, b) || g.impl == 0 && len(b.Tensors) > 0 {
+			if a.now != nil && !uses(a.now.Reader(), g, b) || g.impl == 0 && len(b.Tensors) > 0 {
 				continue
 			}
-			lost[a.walk.addrs[g.goal]] = append(lost[a.walk.addrs[g.goal]], i)
+			lost[a.graph.Addr(g.goal)] = append(lost[a.graph.Addr(g.goal)], i)
 			if g.impl != 0 && g.object != 0 {
 				lost[g.impl] = append(lost[g.impl], i)
 			}
 		}
 	}
-	if len(bare) > 0 {
-		a.workspaces(bare)
+	if len(bare)+len(lost) == 0 {
+		return
 	}
-	for _, b := range bare {
-		if b.Class != "" && a.stillBare(b) {
-			b.Category, b.Why = CategoryWorkspace, ""
-		}
-	}
+	environ, _ := a.p.Environ()
+	owners := torchlayout.NewOwners(a.torch, environ)
+	a.workspaces(owners, bare)
 	if len(lost) == 0 {
 		return
 	}
-	places := a.natively(sortedKeys(lost))
-	for _, addr := range sortedKeys(lost) {
-		a.placed(lost[addr], places[addr])
+	addrs := slices.Sorted(maps.Keys(lost))
+	classes := owners.Objects(addrs)
+	for _, addr := range addrs {
+		a.placed(lost[addr], classes[addr])
+	}
+}
+
+// workspaces names blocks without a tensor by what of C++ owns their memory.
+func (a *assembly) workspaces(owners *torchlayout.Owners, bare []*Block) {
+	if len(bare) == 0 {
+		return
+	}
+	requested := map[uint64]uint64{}
+	for _, b := range bare {
+		requested[b.Addr] = b.Requested
+	}
+	classes := owners.Workspaces(requested)
+	for _, b := range bare {
+		b.Class = cutText(classes[b.Addr])
+		if b.Class != "" && a.stillBare(b) {
+			b.Category, b.Why = CategoryWorkspace, ""
+		}
 	}
 }
 
@@ -465,14 +510,14 @@ func (a *assembly) leftover() {
 func (a *assembly) stillBare(b *Block) bool { return a.now == nil || a.seen(b) }
 
 // placed names blocks by what holds their tensor.
-func (a *assembly) placed(blocks []int, p place) {
-	if p.rank < placeStatic {
+func (a *assembly) placed(blocks []int, class string) {
+	if class == "" {
 		return
 	}
 	for _, i := range blocks {
 		b := &a.live.blocks[i]
 		if b.Class == "" {
-			b.Class, b.Category, b.Why = p.what, CategoryNative, ""
+			b.Class, b.Category, b.Why = cutText(class), CategoryNative, ""
 		}
 	}
 }
@@ -506,8 +551,8 @@ func (a *assembly) finish() {
 		report.Totals = append(report.Totals, Total{c, sums[c].Blocks, sums[c].Bytes})
 	}
 	if a.now != nil {
-		report.Stats.Confirm = max(a.now.last.Sub(a.live.read), 0)
+		report.Stats.Confirm = max(a.now.Last().Sub(a.live.read), 0)
 	}
-	report.Stats.BytesRead += a.im.bytes
-	report.Stats.BytesHeld = uint64(a.im.used) << pageShift
+	report.Stats.BytesRead += a.im.BytesRead()
+	report.Stats.BytesHeld = a.im.BytesHeld()
 }

@@ -8,6 +8,9 @@ import (
 	"errors"
 	"runtime"
 	"time"
+
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 )
 
 const (
@@ -32,31 +35,31 @@ func (r *reading) copyFrozen() (*liveBlocks, error) {
 	begun := time.Now()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + spareProcs))
 	bound := r.options.Freeze
-	pages := uint64(bound.Microseconds()) * copySpeed >> pageShift
-	if err := r.im.populate(min(pages, r.pages)); err != nil { // before the stop: it takes as long as the copy
+	pages := uint64(bound.Microseconds()) * copySpeed >> memory.PageShift
+	if err := r.im.Populate(min(pages, r.pages)); err != nil { // before the stop: it takes as long as the copy
 		r.note("no memory was set aside for the copy: %v", err)
 	}
 	first := time.Now()
 	deadline := first.Add(bound - max(bound/freezeSpare, min(minSpare, bound/2)))
 	for n := range freezeTries {
-		s, err := freeze(r.p, deadline)
+		s, err := stop.All(r.p, deadline)
 		if s == nil {
 			return nil, err
 		}
 		if n == 0 {
-			first = s.start
+			first = s.Started()
 		}
 		if err != nil {
-			r.report.Stats.Frozen = s.ended.Sub(first)
+			r.report.Stats.Frozen = s.Ended().Sub(first)
 			if errors.Is(err, ErrFreeze) {
 				return nil, err
 			}
 			r.note("%v: it was read as it runs", err)
 			return r.copyNow()
 		}
-		live, again, err := r.copyStopped(s, n+1 < freezeTries)
-		r.frozen = !s.end() && err == nil && r.im.whole && !live.changing()
-		r.report.Stats.Frozen = s.ended.Sub(first)
+		live, again, err := r.copyStopped(s.Over, n+1 < freezeTries)
+		r.frozen = !s.End() && err == nil && r.im.Whole() && !live.changing()
+		r.report.Stats.Frozen = s.Ended().Sub(first)
 		r.report.Stats.Copy = time.Since(begun)
 		if !again && err == nil {
 			return live, nil
@@ -71,7 +74,7 @@ func (r *reading) copyFrozen() (*liveBlocks, error) {
 
 // copyStopped copies what the stop leaves time for. again says that the process stood in the middle of an allocation and should
 // be stopped once more; that is only said when it may be.
-func (r *reading) copyStopped(s *stop, may bool) (live *liveBlocks, again bool, err error) {
+func (r *reading) copyStopped(over func() bool, may bool) (live *liveBlocks, again bool, err error) {
 	live, err = r.live(0)
 	if may && (err != nil || live.changing()) {
 		return live, true, err
@@ -79,14 +82,12 @@ func (r *reading) copyStopped(s *stop, may bool) (live *liveBlocks, again bool, 
 	if err != nil {
 		return nil, false, err
 	}
-	runs, err := r.present()
+	runs, err := r.present(r.limit)
 	if err != nil {
 		return nil, false, err
 	}
-	r.runs = r.limit(runs)
-	r.im.present = r.runs
-	pages := countPages(r.runs)
-	if copied := r.im.copyHeap(r.im.buffersLast(r.runs), s.over); copied < pages {
+	pages := memory.CountPages(runs)
+	if copied := r.im.CopyHeap(r.im.BuffersLast(runs), over); copied < pages {
 		r.note("of %d MiB of its memory %d were copied while the process was stopped, for %v at most: what is said is confirmed as of a running one",
 			pages>>8, copied>>8, r.options.Freeze)
 	}

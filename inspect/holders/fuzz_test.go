@@ -18,12 +18,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/holders/internal/made"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
 
 // TestMade: the image that the fuzz target damages is one that is understood while it is whole.
 func TestMade(t *testing.T) {
-	m, names := newMade()
-	r, _ := m.read(t, 11, 0)
+	m, names := made.New()
+	r, _ := readMade(t, m, 11, 0)
 	require.Empty(t, r.Notes)
 	require.Len(t, r.Blocks, len(names))
 	for i := range r.Blocks {
@@ -34,11 +36,11 @@ func TestMade(t *testing.T) {
 
 // TestMadeLeaves: of the builtin types those that refer to nothing are known, and their objects are.
 func TestMadeLeaves(t *testing.T) {
-	m, _ := newMade()
-	_, r := m.read(t, 11, 0)
-	require.Equal(t, []uint64{m.types["str"]}, r.heap.LeafTypes(r.im))
-	require.True(t, r.leaves.has(m.text))
-	require.False(t, r.leaves.has(m.modules))
+	m, _ := made.New()
+	_, r := readMade(t, m, 11, 0)
+	require.Equal(t, []uint64{m.Types["str"]}, r.heap.LeafTypes(r.im))
+	require.True(t, r.leaves.Has(m.Text))
+	require.False(t, r.leaves.Has(m.Modules))
 }
 
 // An edit is seven bytes: what is done, to which word of the library or heap, and with what.
@@ -57,12 +59,12 @@ const (
 )
 
 // edit damages the image. Edits beyond a hundred are left out.
-func (m *made) edit(b []byte) {
+func edit(m *made.Process, b []byte) {
 	memory := func(at uint16) []byte { // two thirds are heap
 		if at%3 == 0 {
-			return m.library[int(at)*8%len(m.library):]
+			return m.LibraryBytes[int(at)*8%len(m.LibraryBytes):]
 		}
-		return m.heap[int(at)*8%len(m.heap):]
+		return m.HeapBytes[int(at)*8%len(m.HeapBytes):]
 	}
 	for n := 0; len(b) >= editSize && n < 100; b, n = b[editSize:], n+1 {
 		word, with := memory(binary.LittleEndian.Uint16(b[1:])), binary.LittleEndian.Uint32(b[3:])
@@ -74,7 +76,7 @@ func (m *made) edit(b []byte) {
 		case editCopy:
 			old = binary.LittleEndian.Uint64(other)
 		case editPoint:
-			old = madeHeap + uint64(with)*8%uint64(len(m.heap))
+			old = made.Heap + uint64(with)*8%uint64(len(m.HeapBytes))
 		case editSmall:
 			old = uint64(with)
 		case editLarge:
@@ -106,19 +108,19 @@ func FuzzImage(f *testing.F) {
 	for minor := byte(8); minor <= 13; minor++ { // an interpreter that is taken for another version
 		f.Add(minor, uint64(0), []byte{editFlip, 0, 0, 0, 0, 0, 0})
 	}
-	for page := range uint64(2 * madePages) {
+	for page := range uint64(2 * made.Pages) {
 		f.Add(byte(11), uint64(1)<<page, []byte{})
 	}
 	for _, seed := range damage() {
 		f.Add(byte(11), uint64(0), seed)
 	}
 	f.Fuzz(func(t *testing.T, minor byte, absent uint64, edits []byte) {
-		m, names := newMade()
-		m.edit(edits)
+		m, names := made.New()
+		edit(m, edits)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		start := time.Now()
-		r, inner := m.read(t, int(minor%16), absent)
+		r, inner := readMade(t, m, int(minor%16), absent)
 		took := time.Since(start)
 		runtime.ReadMemStats(&after)
 		require.Less(t, took, maxDamagedTime)
@@ -132,8 +134,8 @@ func FuzzImage(f *testing.F) {
 			require.LessOrEqual(t, len(b.Path), maxSteps+2)
 			require.GreaterOrEqual(t, b.Missing, 0)
 		}
-		require.LessOrEqual(t, len(inner.walk.addrs), len(m.heap)+len(m.library), "more objects than bytes")
-		inner.im.close()
+		require.LessOrEqual(t, inner.graph.Len(), len(m.HeapBytes)+len(m.LibraryBytes), "more objects than bytes")
+		inner.im.Close()
 	})
 }
 
@@ -171,18 +173,18 @@ const (
 func TestDamagedJob(t *testing.T) {
 	cases := strings.Fields(listCases(t, "who_torch.py"))[0]
 	j := startJob(t, "READY", workloads+"who_torch.py", "--cases", cases, "--ask", "DIR")
-	r := &reading{p: j.p, report: &Report{}, code: &codeFiles{p: j.p, files: map[string]*codeFile{}}, frozen: true}
-	defer r.code.close()
+	r := &reading{p: j.p, report: &Report{}, code: torchlayout.NewCode(j.p), frozen: true}
+	defer r.code.Close()
 	r.options.MaxCopy = DefaultMaxCopy
 	var err error
-	r.books, err = inspect.Find(j.p)
+	r.allocator, err = inspect.Find(j.p)
 	require.NoError(t, err)
 	require.NoError(t, r.prepare())
-	defer r.im.close()
+	defer r.im.Close()
 	// All is copied, as of a process that was stopped; this one stands still.
-	_, _, err = r.copyStopped(&stop{deadline: time.Now().Add(time.Hour), done: make(chan struct{})}, false)
+	_, _, err = r.copyStopped(func() bool { return false }, false)
 	require.NoError(t, err)
-	copied := r.im.pages[firstPage<<pageShift : uint64(r.im.used)<<pageShift]
+	copied := r.im.Raw()
 	whole := bytes.Clone(copied)
 	random := rand.New(rand.NewPCG(1, 2))
 	for round := range damageRounds {
@@ -192,7 +194,7 @@ func TestDamagedJob(t *testing.T) {
 		}
 		start := time.Now()
 		again := *r
-		again.report, again.targets, again.saved, again.nodeClasses = &Report{}, nil, nil, nil
+		again.report, again.targets = &Report{}, nil
 		live, err := again.live(lastTimeout)
 		require.NoError(t, err)
 		again.first = live

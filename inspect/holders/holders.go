@@ -8,17 +8,17 @@
 package holders
 
 import (
-	"errors"
 	"time"
 
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 	"github.com/gputrace/gputrace/process"
 )
 
 // Errors on which callers branch. Those of packages inspect (ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout) and process (ErrNotExist, ErrPermission) are returned as they are.
 var (
 	// ErrFreeze: Options.Freeze was asked for and the process may not be stopped.
-	ErrFreeze = errors.New("not stopped")
+	ErrFreeze = stop.ErrRefused
 )
 
 // Defaults of Options.

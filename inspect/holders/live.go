@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
 
 // liveBlocks are the allocated and pending blocks of all devices, sorted by address. Addresses are unique over devices:
@@ -19,13 +20,13 @@ type liveBlocks struct {
 	devices []Device
 	time    uint64
 	read    time.Time
-	starts  *table // address -> index
+	starts  *memory.Table // address -> index
 	// segments are the allocator's, sorted: start, end; start, end; ...
 	segments []uint64
 }
 
 func newLive(m *inspect.Map) *liveBlocks {
-	l := &liveBlocks{starts: newTable(), read: time.Now()}
+	l := &liveBlocks{starts: memory.NewTable(), read: time.Now()}
 	for _, d := range m.Devices {
 		l.devices = append(l.devices, Device{DeviceTotals: d.DeviceTotals, Active: d.Active, Changing: d.Changing})
 		l.time = max(l.time, d.Time)
@@ -41,7 +42,7 @@ func newLive(m *inspect.Map) *liveBlocks {
 	slices.SortFunc(l.blocks, func(a, b Block) int { return cmp.Compare(a.Addr, b.Addr) })
 	slices.Sort(l.segments) // they do not overlap
 	for i := range l.blocks {
-		l.starts.set(l.blocks[i].Addr, uint32(i))
+		l.starts.Set(l.blocks[i].Addr, uint32(i))
 	}
 	return l
 }
@@ -56,8 +57,17 @@ func (l *liveBlocks) at(addr uint64) (int, bool) {
 	if addr == 0 {
 		return 0, false
 	}
-	i, ok := l.starts.get(addr)
+	i, ok := l.starts.Get(addr)
 	return int(i), ok
+}
+
+// Requested implements torchlayout.Blocks.
+func (l *liveBlocks) Requested(addr uint64) (bytes uint64, ok bool) {
+	i, ok := l.at(addr)
+	if !ok {
+		return 0, false
+	}
+	return l.blocks[i].Requested, true
 }
 
 // around is the block that an address lies in.

@@ -9,7 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 )
 
 // The second reading takes milliseconds, in which a program can let a list go and make another one in its place: then both links
@@ -41,8 +42,8 @@ type claim struct {
 // proof proves paths.
 type proof struct {
 	a      *assembly
-	scout  *image    // tells which pages a path needs
-	bursts [2]*image // have these pages, twice
+	scout  *memory.Image    // tells which pages a path needs
+	bursts [2]*memory.Image // have these pages, twice
 	pages  map[uint64]bool
 	pace   time.Duration // of the fastest burst, for a page; 0: there was none
 	slow   int           // bursts in a row that took longer than they should
@@ -51,19 +52,18 @@ type proof struct {
 // prove proves what was chosen for the blocks, and gives the blocks for which that failed.
 func (a *assembly) prove(claims []claim) (failed []claim, err error) {
 	p := &proof{a: a}
-	for _, im := range []**image{&p.scout, &p.bursts[0], &p.bursts[1]} {
-		if *im, err = newImage(a.p, a.now.t.im.regions, proofPages); err != nil {
+	for _, im := range []**memory.Image{&p.scout, &p.bursts[0], &p.bursts[1]} {
+		if *im, err = memory.NewProbe(a.p, a.now.Reader().Image().Regions(), proofPages); err != nil {
 			return claims, err
 		}
-		defer (*im).close()
-		(*im).near, (*im).tracked = true, true
+		defer (*im).Close()
 	}
 	size := max(proofBlocks, (len(claims)+proofGroups-1)/proofGroups)
 	for group := range slices.Chunk(claims, size) {
 		failed = append(failed, p.group(group)...)
 	}
-	for _, im := range []*image{p.scout, p.bursts[0], p.bursts[1]} {
-		a.report.Stats.BytesRead += im.bytes
+	for _, im := range []*memory.Image{p.scout, p.bursts[0], p.bursts[1]} {
+		a.report.Stats.BytesRead += im.BytesRead()
 	}
 	return failed, nil
 }
@@ -78,7 +78,7 @@ func (p *proof) group(claims []claim) []claim {
 			continue
 		}
 		now := time.Now()
-		first, second := p.a.now.on(p.bursts[0]), p.a.now.on(p.bursts[1])
+		first, second := p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
 		open = slices.DeleteFunc(open, func(c claim) bool {
 			if !p.a.stands(first, &c) || !p.a.stands(second, &c) {
 				return false
@@ -86,20 +86,19 @@ func (p *proof) group(claims []claim) []claim {
 			p.a.confirms[c.block] = now
 			return true
 		})
-		p.a.now.last = now
+		p.a.now.Proved(now)
 	}
 	return open
 }
 
 // look follows the paths once, to learn which pages they need.
 func (p *proof) look(claims []claim) {
-	p.scout.forget()
-	p.scout.memory = p.a.p
-	on := p.a.now.on(p.scout)
+	p.scout.Forget()
+	on := p.a.now.On(p.scout)
 	for i := range claims {
 		p.a.stands(on, &claims[i])
 	}
-	for _, addr := range p.scout.order {
+	for _, addr := range p.scout.Pages() {
 		p.pages[addr] = true
 	}
 }
@@ -108,18 +107,8 @@ func (p *proof) look(claims []claim) {
 func (p *proof) burst() bool {
 	order := slices.Sorted(maps.Keys(p.pages))
 	for _, im := range p.bursts {
-		im.forget()
-		im.memory = p.a.p
 		begun := time.Now()
-		for at := 0; at < len(order); {
-			end := at + 1
-			for end < len(order) && order[end] == order[end-1]+pageSize {
-				end++
-			}
-			im.load(order[at], uint64(end-at))
-			at = end
-		}
-		im.memory = nil // the rest was not read at that moment
+		im.ReadOnce(p.a.p, order)
 		if !p.quick(time.Since(begun), max(len(order), 1)) {
 			return false
 		}
@@ -142,17 +131,17 @@ func (p *proof) quick(took time.Duration, pages int) bool {
 }
 
 // stands reports whether a path leads to its block, in what was read at some moment.
-func (a *assembly) stands(now *again, c *claim) bool {
+func (a *assembly) stands(now *objgraph.Recheck, c *claim) bool {
 	b := &a.live.blocks[c.block]
-	if !now.uses(&a.targets[c.chosen.target], b) || !a.leadsIn(now, c.chosen) {
+	if !uses(now.Reader(), &a.targets[c.chosen.target], b) || !a.leadsIn(now, c.chosen) {
 		return false
 	}
 	for _, key := range c.keys {
-		n, _ := a.walk.index.get(key)
-		_, own := a.targetOf[n-1]
-		k := a.keys[n-1]
+		n, _ := a.graph.Number(key)
+		_, own := a.targetOf[n]
+		k := a.keys[n]
 		switch {
-		case own && k.best == nil, own && !a.leadsIn(now, k.best), !own && !now.path(n-1):
+		case own && k.best == nil, own && !a.leadsIn(now, k.best), !own && !now.Path(n):
 			return false
 		}
 	}
@@ -165,21 +154,6 @@ func keysOf(out []uint64, p Path) []uint64 {
 		if s := &p[i]; len(s.KeyPath) > 0 {
 			out = keysOf(append(out, s.KeyAddr), s.KeyPath)
 		}
-	}
-	return out
-}
-
-// on looks at another image, of one moment.
-func (a *again) on(im *image) *again {
-	classes := *a.t.classes
-	classes.im, classes.fixed = im, im.memory == nil
-	n := *a.t.natives
-	n.classes = &classes
-	t := *a.t
-	t.natives = &n
-	out := &again{r: a.r, t: &t, roots: a.roots, links: map[linkKey]bool{}, paths: map[uint32]bool{}, sources: map[uint64][]cpython.Ref{}}
-	if t.heap != nil {
-		out.running = t.heap.RunningFrames(im)
 	}
 	return out
 }

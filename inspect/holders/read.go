@@ -8,36 +8,38 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 	"github.com/gputrace/gputrace/process"
 )
 
 // reading is one report while it is made.
 type reading struct {
-	p           *process.Process
-	options     Options
-	report      *Report
-	books       *inspect.Allocator
-	regions     []region
-	code        *codeFiles
-	runs        []run
-	pages       uint64 // that were present before the copy
-	im          *image
-	natives     *natives      // nil: they are to be looked for in the copy
-	heap        *cpython.Heap // nil: there is no interpreter that can be read
-	leaves      *leaves
-	torch       *torch
-	walk        *walk
-	targets     []target
-	first       *liveBlocks // the allocator state right behind the copy
-	saved       map[savedField]string
-	nodeClasses map[string]uint64 // see nodeTypes
-	frozen      bool              // the copy and the allocator state are of one moment
+	p          *process.Process
+	options    Options
+	report     *Report
+	allocator  *inspect.Allocator
+	code       *torchlayout.Code
+	pages      uint64 // that were present before the copy
+	im         *memory.Image
+	heap       *cpython.Heap // nil: there is no interpreter that can be read
+	leaves     *memory.Leaves
+	objects    *torchlayout.Objects // nil: they are to be looked for in the copy
+	torch      *torchlayout.Reader
+	attributes *torchlayout.Attributes
+	graph      *objgraph.Graph
+	targets    []target
+	first      *liveBlocks // the allocator state right behind the copy
+	frozen     bool        // the copy and the allocator state are of one moment
 	// keyPath is where an object is found that is the key of a dictionary; empty when that is not known.
 	keyPath func(key uint64, depth int) Path
 }
@@ -53,28 +55,28 @@ type target struct {
 
 func read(p *process.Process, o *Options) (*Report, error) {
 	start := time.Now()
-	r := &reading{p: p, report: &Report{PID: p.PID}, code: &codeFiles{p: p, files: map[string]*codeFile{}}}
-	defer r.code.close()
+	r := &reading{p: p, report: &Report{PID: p.PID}, code: torchlayout.NewCode(p)}
+	defer r.code.Close()
 	if o != nil {
 		r.options = *o
 	}
 	if r.options.MaxCopy == 0 {
 		r.options.MaxCopy = DefaultMaxCopy
 	}
-	books, err := inspect.Find(p)
+	allocator, err := inspect.Find(p)
 	if err != nil {
 		return nil, err
 	}
-	r.books = books
+	r.allocator = allocator
 	live, err := r.copy()
 	if r.im != nil {
-		defer r.im.close()
+		defer r.im.Close()
 	}
 	if err != nil {
 		return nil, err
 	}
 	r.first = live
-	if r.natives == nil {
+	if r.objects == nil {
 		r.heap = r.python()
 	}
 	r.analyse(live, r.threadIDs())
@@ -103,7 +105,7 @@ const (
 
 // live reads the allocator's map.
 func (r *reading) live(mapTimeout time.Duration) (*liveBlocks, error) {
-	m, err := r.books.MapNow(mapTimeout)
+	m, err := r.allocator.MapNow(mapTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -127,132 +129,133 @@ func (r *reading) prepare() error {
 	if err != nil {
 		return err
 	}
-	runs, _, err := presentRuns(r.p, regionsOf(maps))
+	runs, _, err := memory.PresentRuns(r.p, memory.RegionsOf(maps))
 	if err != nil {
 		return err
 	}
 	const spare = 1 << 14 // pages
-	r.pages = countPages(runs)
-	r.im, err = newImage(r.p, nil, min(r.pages+r.pages/4+spare, r.options.MaxCopy>>pageShift))
+	r.pages = memory.CountPages(runs)
+	r.im, err = memory.New(r.p, nil, min(r.pages+r.pages/4+spare, r.options.MaxCopy>>memory.PageShift))
 	return err
 }
 
 // copyNow looks at what goes by of a running process.
 func (r *reading) copyNow() (*liveBlocks, error) {
 	start := time.Now()
-	runs, err := r.present()
-	if err != nil {
+	if _, err := r.present(nil); err != nil {
 		return nil, err
 	}
-	r.runs, r.im.present = runs, runs
 	r.heap = r.python()
 	r.leaves = r.newLeaves()
-	r.natives = findNatives(r.im, runs, r.leaves)
+	r.objects = torchlayout.Find(r.im, r.leaves)
 	live, err := r.live(firstTimeout)
 	r.report.Stats.Copy = time.Since(start)
 	return live, err
 }
 
-// present begins a copy: it lists the pages that are there.
-func (r *reading) present() ([]run, error) {
+// present begins a copy: it lists the pages that are there, as many as it may take.
+func (r *reading) present(limit func([]memory.Run) []memory.Run) ([]memory.Run, error) {
 	maps, err := r.p.Maps()
 	if err != nil {
 		return nil, err
 	}
-	r.regions = regionsOf(maps)
-	r.code.maps = maps
-	runs, notes, err := presentRuns(r.p, r.regions)
+	regions := memory.RegionsOf(maps)
+	r.code.SetMaps(maps)
+	runs, notes, err := memory.PresentRuns(r.p, regions)
 	if err != nil {
 		return nil, err
 	}
 	r.report.Notes = append(r.report.Notes, notes...)
-	r.im.reset(r.regions)
+	if limit != nil {
+		runs = limit(runs)
+	}
+	r.im.Reset(regions, runs)
 	return runs, nil
 }
 
 // limit drops what is beyond the limit of the copy.
-func (r *reading) limit(runs []run) []run {
-	left := r.im.room()
+func (r *reading) limit(runs []memory.Run) []memory.Run {
+	left := r.im.Room()
 	dropped := uint64(0)
 	for i := range runs {
-		keep := min(runs[i].pages, left)
-		dropped += runs[i].pages - keep
-		runs[i].pages = keep
+		keep := min(runs[i].Pages, left)
+		dropped += runs[i].Pages - keep
+		runs[i].Pages = keep
 		left -= keep
 	}
 	if dropped > 0 {
-		r.note("%d MiB of memory were left out: more than the limit of %d MiB", dropped>>8, r.im.room()>>8)
+		r.note("%d MiB of memory were left out: more than the limit of %d MiB", dropped>>8, r.im.Room()>>8)
 	}
 	return runs
 }
 
 // analyse finds the layouts and walks over the objects. tids are the threads of the process, see threadIDs.
 func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
-	n := r.natives
+	n := r.objects
 	if n == nil {
 		r.leaves = r.newLeaves()
-		n = findNatives(r.im, r.runs, r.leaves)
+		n = torchlayout.Find(r.im, r.leaves)
 	}
-	n.code = r.code
-	l, notes := n.findLayout(live)
-	l.findPython(n)
+	t, notes := torchlayout.NewReader(n, r.heap, r.code, live)
 	r.report.Notes = append(r.report.Notes, notes...)
-	r.report.Stats.Native = n.total
-	r.torch = &torch{natives: n, layout: l, heap: r.heap, types: map[*cpython.Type]pythonRole{}}
-	r.walk = newWalk(r.torch)
-	r.walk.tids, r.walk.leaves = tids, r.leaves
+	r.report.Stats.Native = n.Total()
+	r.torch, r.graph = t, objgraph.New(t, tids, r.leaves)
 	r.findTargets(live)
-	if r.torch.heap == nil {
+	if r.heap == nil {
+		r.attributes = torchlayout.NewAttributes(t, 0)
 		return
 	}
-	r.walk.roots(r.threads())
-	r.walk.run()
-	r.adrift()
+	r.graph.Roots(r.threads())
+	r.graph.Run()
+	r.graph.Adrift()
 	r.dropStale()
-	r.findLost()
-	if r.im.full {
-		r.note("what was needed is more than the limit of %d MiB: some objects were not looked at", r.im.room()>>8)
+	r.graph.FindLost(r.lostGoals)
+	r.attributes = torchlayout.NewAttributes(t, r.graph.ModuleNamed("torch._C"))
+	if r.im.Full() {
+		r.note("what was needed is more than the limit of %d MiB: some objects were not looked at", r.im.Room()>>8)
 	}
-	if r.walk.cut {
-		r.note("more than %d objects: some were not looked at", maxNodes)
+	if r.graph.Cut() {
+		r.note("more than %d objects: some were not looked at", objgraph.MaxObjects)
 	}
-	r.report.Stats.Objects = len(r.walk.addrs)
+	r.report.Stats.Objects = r.graph.Len()
 }
 
 // threads lists the threads of the interpreter: as they are now or, if it was stopped, in the copy.
 func (r *reading) threads() []cpython.ThreadState {
 	if r.frozen {
-		return r.torch.heap.ThreadStates(r.im)
+		return r.heap.ThreadStates(r.im)
 	}
-	return r.threadsNow(r.torch.heap, r.regions)
+	threads, read := objgraph.ThreadsNow(r.p, r.heap, r.im.Regions())
+	r.report.Stats.BytesRead += read
+	return threads
 }
 
 // probePages bounds what is read to find the interpreter and its types, 64 MiB.
 const probePages = 1 << 14
 
 // newLeaves prepares to note numbers and text.
-func (r *reading) newLeaves() *leaves {
+func (r *reading) newLeaves() *memory.Leaves {
 	if r.heap == nil {
-		return newLeaves(nil)
+		return memory.NewLeaves(nil)
 	}
 	im, done := r.probe()
 	defer done()
-	return newLeaves(r.heap.LeafTypes(im))
+	return memory.NewLeaves(r.heap.LeafTypes(im))
 }
 
 // probe reads what is asked for before the memory goes by, without keeping it: in the copy it would be older than the rest. A
 // copy that is there already is taken.
-func (r *reading) probe() (im *image, done func()) {
-	if r.im.whole || r.im.cut {
+func (r *reading) probe() (im *memory.Image, done func()) {
+	if r.im.Copied() {
 		return r.im, func() {}
 	}
-	im, err := newImage(r.p, r.regions, probePages)
+	im, err := memory.New(r.p, r.im.Regions(), probePages)
 	if err != nil {
 		return r.im, func() {}
 	}
 	return im, func() {
-		r.report.Stats.BytesRead += im.bytes
-		im.close()
+		r.report.Stats.BytesRead += im.BytesRead()
+		im.Close()
 	}
 }
 
@@ -280,7 +283,7 @@ func (r *reading) python() *cpython.Heap {
 // threadIDs are the threads of the process, by the numbers that they have in its own PID namespace (NSpid of proc(5)).
 func (r *reading) threadIDs() map[uint64]bool {
 	out := map[uint64]bool{}
-	tids, _ := threads(r.p)
+	tids, _ := stop.Threads(r.p)
 	for _, tid := range tids {
 		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", r.p.PID, tid))
 		own := uint64(tid)
@@ -298,40 +301,61 @@ func (r *reading) threadIDs() map[uint64]bool {
 // findTargets makes goals of the tensors and storages whose memory lies in the allocator's segments.
 func (r *reading) findTargets(live *liveBlocks) {
 	t := r.torch
-	if t.tensorStorage == 0 {
+	if !t.KnowsTensors() {
 		return
 	}
-	used := map[uint64]bool{}
-	for _, a := range t.byRole[roleTensor] {
-		s := t.im.Word(a + t.tensorStorage)
-		if t.role(s) != roleStorage || !t.alive(a) || !t.alive(s) {
-			continue
-		}
-		if data := t.im.Word(s + t.storageData); live.segment(data) {
-			used[s] = true
-			g := target{impl: a, object: t.object(a), storage: s, data: data, goal: r.walk.goal(t.known(a))}
+	t.Tensors(func(impl, storage, data uint64) {
+		if live.segment(data) {
+			g := target{impl: impl, object: t.Object(impl), storage: storage, data: data, goal: r.graph.Goal(t.Known(impl))}
 			r.targets = append(r.targets, g)
 		}
-	}
-	for _, s := range t.byRole[roleStorage] {
-		data := t.im.Word(s + t.storageData)
-		if t.alive(s) && live.segment(data) {
-			known := t.storageOf(s)
-			g := target{object: known, storage: s, data: data}
+	})
+	t.Storages(func(storage, data uint64) {
+		if live.segment(data) {
+			g := target{object: t.StorageObject(storage), storage: storage, data: data}
+			known := g.object
 			if known == 0 {
-				known = s
+				known = storage
 			}
-			g.goal = r.walk.goal(known)
+			g.goal = r.graph.Goal(known)
 			r.targets = append(r.targets, g)
 		}
-	}
+	})
 }
 
-// maxReferences bounds a plausible count: freed memory has others.
-const maxReferences = 1 << 24
+// dropStale forgets tensors that are none any more: memory that was given back may still look like one. A storage counts its
+// tensors; when there seem to be more, those that nothing was found to hold are none.
+func (r *reading) dropStale() {
+	held := r.graph.IsHeld()
+	tensors := map[uint64]int{}
+	for i := range r.targets {
+		if r.targets[i].impl != 0 {
+			tensors[r.targets[i].storage]++
+		}
+	}
+	r.targets = slices.DeleteFunc(r.targets, func(g target) bool {
+		count := r.torch.ReferenceCount(g.storage)
+		if g.impl == 0 || g.object != 0 || held[g.goal] || tensors[g.storage] <= count {
+			return false
+		}
+		tensors[g.storage]--
+		return true
+	})
+}
 
-// alive reports whether the count of an object of C++ is one of a live object.
-func (n *natives) alive(object uint64) bool {
-	c := uint32(n.im.Word(object + countAt))
-	return c > 0 && c < maxReferences
+// lostGoals are the goals that no path leads to, of storages to which none does: their tensors or, without one, themselves.
+func (r *reading) lostGoals() map[uint64]uint32 {
+	covered, withTensor := map[uint64]bool{}, map[uint64]bool{}
+	for i := range r.targets {
+		g := &r.targets[i]
+		covered[g.storage] = covered[g.storage] || r.graph.Reached(g.goal)
+		withTensor[g.storage] = withTensor[g.storage] || g.impl != 0
+	}
+	out := map[uint64]uint32{}
+	for i := range r.targets {
+		if g := &r.targets[i]; !covered[g.storage] && (g.impl != 0 || !withTensor[g.storage]) {
+			out[r.graph.Addr(g.goal)] = g.goal
+		}
+	}
+	return out
 }

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
 
 // maxStepText is how much text of the target a step has, bytes.
@@ -16,12 +18,12 @@ const maxStepText = 200
 
 // path turns what the walk found into steps. depth counts paths of keys within paths.
 func (r *reading) path(n uint32, depth int) Path {
-	chain := r.walk.chain(n)
+	chain := r.graph.Chain(n)
 	out := make(Path, 0, min(len(chain), maxSteps)+1)
 	for i := 0; i < len(chain); i++ {
 		if skip := len(chain) - maxSteps; i == maxSteps/2 && skip > 1 {
 			i += skip - 1
-			out = append(out, Step{Kind: StepElided, Index: int64(skip), Addr: r.walk.addrs[chain[i]] &^ 1, Type: cutText(r.typeName(r.walk.addrs[chain[i]]))})
+			out = append(out, Step{Kind: StepElided, Index: int64(skip), Addr: r.graph.Addr(chain[i]) &^ 1, Type: cutText(r.typeName(r.graph.Addr(chain[i])))})
 			continue
 		}
 		out = append(out, r.stepTo(chain[i], depth))
@@ -35,20 +37,20 @@ const maxSteps = 256
 
 // stepTo is the step that leads to an object on its best path.
 func (r *reading) stepTo(n uint32, depth int) Step {
-	w := r.walk
 	var from uint64
-	if p := w.parents[n]; p != noParent {
-		from = w.addrs[p]
+	if p, ok := r.graph.Parent(n); ok {
+		from = r.graph.Addr(p)
 	}
-	return r.step(w.kinds[n], w.aux[n], from, w.addrs[n], depth)
+	kind, aux := r.graph.Link(n)
+	return r.step(kind, aux, from, r.graph.Addr(n), depth)
 }
 
 func (r *reading) step(kind cpython.RefKind, aux, from, to uint64, depth int) Step {
 	s := Step{Addr: to &^ 1, Type: r.typeName(to)}
 	switch {
-	case kind >= rootModule:
+	case kind >= objgraph.RootModule:
 		r.rootStep(&s, kind, aux)
-	case kind >= refGrad:
+	case kind >= torchlayout.RefGrad:
 		r.torchStep(&s, kind, aux, from)
 	default:
 		r.pythonStep(&s, kind, aux, from, to, depth)
@@ -73,11 +75,11 @@ func (r *reading) typeName(at uint64) string {
 	if at&1 != 0 {
 		return ""
 	}
-	if c := r.torch.of(at); c != nil {
-		return c.short()
+	if name := r.torch.ClassName(at); name != "" {
+		return name
 	}
-	if r.torch.heap != nil {
-		if t := r.torch.heap.TypeOf(r.im, at); t != nil {
+	if r.torch.Heap() != nil {
+		if t := r.torch.Heap().TypeOf(r.im, at); t != nil {
 			return t.Short()
 		}
 	}
@@ -85,26 +87,25 @@ func (r *reading) typeName(at uint64) string {
 }
 
 func (r *reading) rootStep(s *Step, kind cpython.RefKind, aux uint64) {
-	w := r.walk
 	switch kind {
-	case rootModule:
-		s.Kind, s.Name = StepModule, w.modules[aux].Name
-	case rootFrame:
-		f := w.frames[aux]
-		s.Kind, s.Frame = StepFrame, r.frame(f.Activation)
-		s.Frame.Thread, s.Frame.Depth = w.threads[f.thread].TID, f.depth
-	case rootException:
-		s.Kind, s.Frame = StepException, &Frame{Thread: w.threads[aux].TID}
-	case rootThreadDict:
-		s.Kind, s.Frame = StepThreadState, &Frame{Thread: w.threads[aux].TID}
-	case rootContext:
-		s.Kind, s.Name, s.Frame = StepThreadState, "context", &Frame{Thread: w.threads[aux].TID}
-	case rootNative:
+	case objgraph.RootModule:
+		s.Kind, s.Name = StepModule, r.graph.Module(aux).Name
+	case objgraph.RootFrame:
+		a, tid, depth := r.graph.Frame(aux)
+		s.Kind, s.Frame = StepFrame, r.frame(a)
+		s.Frame.Thread, s.Frame.Depth = tid, depth
+	case objgraph.RootException:
+		s.Kind, s.Frame = StepException, &Frame{Thread: r.graph.Thread(aux)}
+	case objgraph.RootThreadDict:
+		s.Kind, s.Frame = StepThreadState, &Frame{Thread: r.graph.Thread(aux)}
+	case objgraph.RootContext:
+		s.Kind, s.Name, s.Frame = StepThreadState, "context", &Frame{Thread: r.graph.Thread(aux)}
+	case objgraph.RootNative:
 		s.Kind, s.Name = StepNative, s.Type
-		if r.torch.role(s.Addr) == roleNode {
+		if r.torch.IsNode(s.Addr) {
 			s.Name = r.nodeName(s.Addr)
 		}
-	case rootGarbage:
+	case objgraph.RootGarbage:
 		s.Kind, s.Name = StepGarbage, s.Type
 	}
 }
@@ -112,7 +113,7 @@ func (r *reading) rootStep(s *Step, kind cpython.RefKind, aux uint64) {
 // frame describes a frame.
 func (r *reading) frame(a cpython.Activation) *Frame {
 	f := &Frame{}
-	if c, err := r.torch.heap.CodeAt(r.im, a.Code); err == nil {
+	if c, err := r.torch.Heap().CodeAt(r.im, a.Code); err == nil {
 		f.Function, f.File, f.Line = c.Qualname, c.Filename, c.Line(a.Instr)
 	}
 	return f
@@ -120,28 +121,28 @@ func (r *reading) frame(a cpython.Activation) *Frame {
 
 func (r *reading) torchStep(s *Step, kind cpython.RefKind, aux, from uint64) {
 	switch kind {
-	case refGrad:
+	case torchlayout.RefGrad:
 		s.Kind = StepGrad
-	case refGradFn:
+	case torchlayout.RefGradFn:
 		s.Kind, s.Name = StepGradFn, r.nodeName(s.Addr)
-	case refBase:
+	case torchlayout.RefBase:
 		s.Kind = StepBase
-	case refNext:
+	case torchlayout.RefNext:
 		s.Kind, s.Name, s.Index = StepNext, r.nodeName(s.Addr), int64(aux)
-	case refSaved:
-		s.Kind, s.Index = StepSaved, int64(aux>>savedPosition)-1
-		s.Name = r.savedName(from, aux&(1<<savedPosition-1))
-	case refVariable:
+	case torchlayout.RefSaved:
+		offset, position := torchlayout.SavedAt(aux)
+		s.Kind, s.Index, s.Name = StepSaved, position, r.attributes.Saved(from, offset)
+	case torchlayout.RefVariable:
 		s.Kind = StepVariable
-	case refHook:
+	case torchlayout.RefHook:
 		s.Kind, s.Index = StepHook, int64(aux)
-	case refContext:
+	case torchlayout.RefContext:
 		s.Kind = StepContext
-	case refNode:
+	case torchlayout.RefNode:
 		s.Kind, s.Name = StepNode, r.nodeName(s.Addr)
-	case refStorage:
+	case torchlayout.RefStorage:
 		s.Kind = StepStorage
-	case refInner:
+	case torchlayout.RefInner:
 		s.Kind, s.Index = StepSlot, int64(aux)
 		s.Name = "<" + r.innerName(from) + "+" + strconv.FormatUint(aux, 10) + ">"
 	}
@@ -149,15 +150,15 @@ func (r *reading) torchStep(s *Step, kind cpython.RefKind, aux, from uint64) {
 
 // innerName is the class of a tensor or, where there is none, of the Python object that stands for one.
 func (r *reading) innerName(from uint64) string {
-	if c := r.torch.of(r.torch.tensorOf(from)); c != nil {
-		return c.short()
+	if name := r.torch.TensorClass(from); name != "" {
+		return name
 	}
 	return r.typeName(from)
 }
 
 // nodeName is what Python calls a node: its class or, for that of a custom function, the class of its ctx.
 func (r *reading) nodeName(node uint64) string {
-	if o := r.torch.contextOf(node); o != 0 {
+	if o := r.torch.ContextOf(node); o != 0 {
 		return r.typeName(o)
 	}
 	return r.typeName(node)
@@ -171,7 +172,7 @@ var pythonKinds = map[cpython.RefKind]StepKind{
 }
 
 func (r *reading) pythonStep(s *Step, kind cpython.RefKind, aux, from, to uint64, depth int) {
-	h := r.torch.heap
+	h := r.torch.Heap()
 	s.Kind = pythonKinds[kind]
 	switch kind {
 	case cpython.RefIndex:
@@ -211,7 +212,7 @@ func (r *reading) field(s *Step, f cpython.FieldName, from uint64) {
 }
 
 func (r *reading) key(s *Step, key uint64, depth int) {
-	h := r.torch.heap
+	h := r.torch.Heap()
 	if h.IsText(r.im, key) {
 		s.KeyKind, s.Name = KeyString, h.Text(r.im, key)
 		return
@@ -230,8 +231,8 @@ func (r *reading) key(s *Step, key uint64, depth int) {
 // slotName is the attribute that shows a field of an object of a C type, where exactly one does; else the type and the
 // field's offset.
 func (r *reading) slotName(object, offset uint64) string {
-	if t := r.torch.heap.TypeOf(r.im, object); t != nil {
-		if name := r.attributeOf(t, offset); name != "" {
+	if t := r.torch.Heap().TypeOf(r.im, object); t != nil {
+		if name := r.attributes.Of(t, offset); name != "" {
 			return name
 		}
 	}
@@ -240,10 +241,9 @@ func (r *reading) slotName(object, offset uint64) string {
 
 // elementName is what an element of a tuple is called, by what the tuple is.
 func (r *reading) elementName(tuple uint64, i int) string {
-	h, w := r.torch.heap, r.walk
-	if n, ok := w.index.get(tuple); ok && w.kinds[n-1] == cpython.RefField && w.parents[n-1] != noParent {
-		function := w.addrs[w.parents[n-1]]
-		switch cpython.FieldName(w.aux[n-1]) {
+	h := r.torch.Heap()
+	if function, field, ok := r.fieldOf(tuple); ok {
+		switch field {
 		case cpython.FieldClosure:
 			return h.FreeVariable(r.im, function, i)
 		case cpython.FieldDefaults:
@@ -254,4 +254,18 @@ func (r *reading) elementName(tuple uint64, i int) string {
 		return h.TupleField(r.im, t, i)
 	}
 	return ""
+}
+
+// fieldOf is the field, and the object that has it, through which the best path gets to an object.
+func (r *reading) fieldOf(object uint64) (owner uint64, field cpython.FieldName, ok bool) {
+	n, ok := r.graph.Number(object)
+	if !ok {
+		return 0, 0, false
+	}
+	kind, aux := r.graph.Link(n)
+	p, ok := r.graph.Parent(n)
+	if !ok || kind != cpython.RefField {
+		return 0, 0, false
+	}
+	return r.graph.Addr(p), cpython.FieldName(aux), true
 }

@@ -2,36 +2,34 @@
 
 //go:build linux
 
-package holders
+package torchlayout
 
 import (
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
 
-// Kinds of reference between objects of PyTorch, beside those between Python objects. Ref.Aux is what each says.
+// The kinds of reference between objects of PyTorch, beside those between Python objects. Ref.Aux is what each says.
 const (
-	refGrad     cpython.RefKind = 64 + iota // .grad; 0
-	refGradFn                               // .grad_fn; 0
-	refBase                                 // ._base; 0
-	refNext                                 // next_functions; position
-	refSaved                                // saved for backward; offset in the node, and position in a list << 32, from 1 on
-	refVariable                             // .variable of an AccumulateGrad; 0
-	refHook                                 // Python object of a hook; offset
-	refContext                              // Python object of a custom function; 0
-	refNode                                 // node behind a Python object; 0
-	refStorage                              // storage behind a Python object; 0
-	refInner                                // tensor within another one: values of a sparse one; offset
+	RefGrad     cpython.RefKind = 64 + iota // .grad; 0
+	RefGradFn                               // .grad_fn; 0
+	RefBase                                 // ._base; 0
+	RefNext                                 // next_functions; position
+	RefSaved                                // saved for backward; offset in the node, and position in a list << 32, from 1 on
+	RefVariable                             // .variable of an AccumulateGrad; 0
+	RefHook                                 // Python object of a hook; offset
+	RefContext                              // Python object of a custom function; 0
+	RefNode                                 // node behind a Python object; 0
+	RefStorage                              // storage behind a Python object; 0
+	RefInner                                // tensor within another one: values of a sparse one; offset
 )
 
+// savedPosition is where Ref.Aux of RefSaved and RefHook has a position.
 const savedPosition = 32
 
-// torch reads PyTorch's objects. heap is nil when there is no interpreter that can be read.
-type torch struct {
-	*natives
-	layout
-	heap *cpython.Heap
-	// types are Python types that stand for objects of C++.
-	types map[*cpython.Type]pythonRole
+// SavedAt splits Ref.Aux of RefSaved: the offset in the node, and the position in a list, -1 when it is none.
+func SavedAt(aux uint64) (offset uint64, position int64) {
+	return aux & (1<<savedPosition - 1), int64(aux>>savedPosition) - 1
 }
 
 // pythonRole is what a Python type stands for.
@@ -48,7 +46,7 @@ const (
 
 // sides are the Python types of PyTorch's own, by what their name contains; a type has the role of the first base that is
 // one of these.
-func (t *torch) pythonRole(p *cpython.Type) pythonRole {
+func (t *Reader) pythonRole(p *cpython.Type) pythonRole {
 	if r, ok := t.types[p]; ok {
 		return r
 	}
@@ -70,7 +68,7 @@ func (t *torch) pythonRole(p *cpython.Type) pythonRole {
 }
 
 // findPython finds where tensors, and storages, and their Python objects point at each other: both ways must fit.
-func (l *layout) findPython(n *natives) {
+func (l *layout) findPython(n *Objects) {
 	l.pythonObject, l.cdata = n.roundTrip(n.byRole[roleTensor], 0x20, 0x60)
 	if l.storageSize != 0 {
 		l.storageObject, l.storageCdata = n.roundTrip(n.byRole[roleStorage], l.storageSize+8, l.storageSize+0x40)
@@ -78,13 +76,13 @@ func (l *layout) findPython(n *natives) {
 }
 
 // roundTrip votes for a pair of offsets: where an object of C++ has its Python object, and where that has it.
-func (n *natives) roundTrip(objects []uint64, from, to uint64) (slot, cdata uint64) {
+func (n *Objects) roundTrip(objects []uint64, from, to uint64) (slot, cdata uint64) {
 	type pair struct{ slot, cdata uint64 }
 	votes := map[pair]int{}
 	for _, a := range sample(objects) {
 		for at := from; at < to; at += 8 {
 			p := n.im.Word(a+at) &^ ownsBit
-			if p < pageSize {
+			if p < memory.PageSize {
 				continue
 			}
 			for back := uint64(0x10); back <= 0x20; back += 8 {
@@ -103,27 +101,27 @@ func (n *natives) roundTrip(objects []uint64, from, to uint64) (slot, cdata uint
 	return slot, cdata
 }
 
-// object is the Python object of a tensor; 0 when it has none.
-func (t *torch) object(impl uint64) uint64 { return t.pythonOf(impl, t.pythonObject, t.cdata) }
+// Object is the Python object of a tensor; 0 when it has none.
+func (t *Reader) Object(impl uint64) uint64 { return t.pythonOf(impl, t.pythonObject, t.cdata) }
 
-// storageOf is the Python object of a storage; 0 when it has none.
-func (t *torch) storageOf(storage uint64) uint64 {
+// StorageObject is the Python object of a storage; 0 when it has none.
+func (t *Reader) StorageObject(storage uint64) uint64 {
 	return t.pythonOf(storage, t.storageObject, t.storageCdata)
 }
 
-func (t *torch) pythonOf(native, slot, cdata uint64) uint64 {
+func (t *Reader) pythonOf(native, slot, cdata uint64) uint64 {
 	if slot == 0 || t.heap == nil {
 		return 0
 	}
 	p := t.im.Word(native+slot) &^ ownsBit
-	if p < pageSize || t.im.Word(p+cdata) != native || t.heap.TypeOf(t.im, p) == nil {
+	if p < memory.PageSize || t.im.Word(p+cdata) != native || t.heap.TypeOf(t.im, p) == nil {
 		return 0
 	}
 	return p
 }
 
-// impl is the tensor of a Python object; 0 when it is none.
-func (t *torch) impl(object uint64) uint64 {
+// Impl is the tensor of a Python object; 0 when it is none.
+func (t *Reader) Impl(object uint64) uint64 {
 	if t.pythonObject == 0 {
 		return 0
 	}
@@ -134,20 +132,12 @@ func (t *torch) impl(object uint64) uint64 {
 	return a
 }
 
-// known is the address under which a tensor is reached: that of its Python object, if it has one.
-func (t *torch) known(impl uint64) uint64 {
-	if o := t.object(impl); o != 0 {
+// Known is the address under which a tensor is reached: that of its Python object, if it has one.
+func (t *Reader) Known(impl uint64) uint64 {
+	if o := t.Object(impl); o != 0 {
 		return o
 	}
 	return impl
-}
-
-// tensorOf is the TensorImpl at an address, of the tensor itself or of its Python object; 0 when it is none.
-func (t *torch) tensorOf(addr uint64) uint64 {
-	if t.role(addr) == roleTensor {
-		return addr
-	}
-	return t.impl(addr)
 }
 
 func appendRef(dst []cpython.Ref, target, aux uint64, kind cpython.RefKind) []cpython.Ref {
@@ -155,7 +145,7 @@ func appendRef(dst []cpython.Ref, target, aux uint64, kind cpython.RefKind) []cp
 }
 
 // tensorRefs appends what a tensor refers to through its autograd data.
-func (t *torch) tensorRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
+func (t *Reader) tensorRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
 	if c := t.of(impl); t.tensorSizes != 0 && c != nil && c.name != tensorClass {
 		dst = t.innerRefs(dst, impl)
 	}
@@ -167,10 +157,10 @@ func (t *torch) tensorRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
 		return dst
 	}
 	if g := t.im.Word(meta + t.grad); t.role(g) == roleTensor {
-		dst = appendRef(dst, t.known(g), 0, refGrad)
+		dst = appendRef(dst, t.Known(g), 0, RefGrad)
 	}
 	if f := t.im.Word(meta + t.gradFn); t.role(f) == roleNode {
-		dst = appendRef(dst, f, 0, refGradFn)
+		dst = appendRef(dst, f, 0, RefGradFn)
 	}
 	for at := t.gradFn + 8; at < t.gradFn+maxMetaHooks; at += 8 {
 		dst = t.hookRefs(dst, meta+at, at)
@@ -182,11 +172,11 @@ func (t *torch) tensorRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
 }
 
 // innerRefs appends the tensors in the fields of a class that derives from TensorImpl: sparse, nested, batched ones.
-func (t *torch) innerRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
+func (t *Reader) innerRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
 	end := min(t.sizeOf(impl), maxTensor)
 	for at := t.tensorSizes + tensorType + 8; at+8 <= end; at += 8 {
 		if w := t.im.Word(impl + at); w != impl && t.role(w) == roleTensor {
-			dst = appendRef(dst, t.known(w), at, refInner)
+			dst = appendRef(dst, t.Known(w), at, RefInner)
 		}
 	}
 	return dst
@@ -202,7 +192,7 @@ const (
 
 // baseRefs: the base of a view has the same storage. There may be one for each direction of differentiation, and one more in
 // the function that makes the base from the view.
-func (t *torch) baseRefs(dst []cpython.Ref, impl, meta uint64) []cpython.Ref {
+func (t *Reader) baseRefs(dst []cpython.Ref, impl, meta uint64) []cpython.Ref {
 	end := min(t.sizeOf(meta), maxMeta)
 	storage := t.im.Word(impl + t.tensorStorage)
 	isBase := func(b uint64) bool {
@@ -212,11 +202,11 @@ func (t *torch) baseRefs(dst []cpython.Ref, impl, meta uint64) []cpython.Ref {
 	for at := t.gradFn + maxMetaHooks; at+8 <= end; at += 8 {
 		w := t.im.Word(meta + at)
 		if isBase(w) {
-			dst = appendRef(dst, t.known(w), at, refBase)
+			dst = appendRef(dst, t.Known(w), at, RefBase)
 		} else if t.isFunction(meta + at) {
 			for in := uint64(0); in < min(t.chunk(w), maxCaptured); in += 8 {
 				if b := t.im.Word(w + in); isBase(b) {
-					dst = appendRef(dst, t.known(b), at|in<<savedPosition, refBase)
+					dst = appendRef(dst, t.Known(b), at|in<<savedPosition, RefBase)
 				}
 			}
 		}
@@ -229,14 +219,14 @@ func (t *torch) baseRefs(dst []cpython.Ref, impl, meta uint64) []cpython.Ref {
 
 // isFunction reports whether a std::function may be at an address: 16 bytes for what it captured, or a pointer to that, then
 // the addresses of two functions (bits/std_function.h).
-func (n *natives) isFunction(at uint64) bool {
-	return n.im.executable(n.im.Word(at+16)) && n.im.executable(n.im.Word(at+24))
+func (n *Objects) isFunction(at uint64) bool {
+	return n.im.Executable(n.im.Word(at+16)) && n.im.Executable(n.im.Word(at+24))
 }
 
 const maxCaptured = 0x80 // bytes
 
 // hookRefs appends the Python objects that a vector of hooks holds (torch/csrc/autograd/python_hook.h).
-func (t *torch) hookRefs(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
+func (t *Reader) hookRefs(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
 	begin, count, ok := t.vector(at, 8, maxHooks)
 	if !ok || t.heap == nil {
 		return dst
@@ -247,16 +237,16 @@ func (t *torch) hookRefs(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
 			return dst
 		}
 		if o := t.im.Word(hook + 8); t.heap.Plausible(t.im, o) {
-			dst = appendRef(dst, o, offset, refHook)
+			dst = appendRef(dst, o, offset, RefHook)
 		}
 	}
 	return dst
 }
 
-// nodeRefs appends what a node of the autograd graph refers to: the next nodes, the tensors that it saved, the Python object
+// NodeRefs appends what a node of the autograd graph refers to: the next nodes, the tensors that it saved, the Python object
 // of a custom function, hooks. Only fields whose meaning is known are followed: taking any word for a reference gives wrong
 // paths.
-func (t *torch) nodeRefs(dst []cpython.Ref, node uint64) []cpython.Ref {
+func (t *Reader) NodeRefs(dst []cpython.Ref, node uint64) []cpython.Ref {
 	if t.nodeSize == 0 {
 		return dst
 	}
@@ -265,7 +255,7 @@ func (t *torch) nodeRefs(dst []cpython.Ref, node uint64) []cpython.Ref {
 		if begin, count, ok := t.vector(node+t.nextEdges, t.edgeSize, maxEdges); ok {
 			for i := range count {
 				if next := t.im.Word(begin + i*t.edgeSize); t.role(next) == roleNode {
-					dst = appendRef(dst, next, i, refNext)
+					dst = appendRef(dst, next, i, RefNext)
 				}
 			}
 		}
@@ -273,17 +263,17 @@ func (t *torch) nodeRefs(dst []cpython.Ref, node uint64) []cpython.Ref {
 			dst = t.hookRefs(dst, node+at, at)
 		}
 	}
-	if o := t.contextOf(node); o != 0 {
-		dst = appendRef(dst, o, 0, refContext)
+	if o := t.ContextOf(node); o != 0 {
+		dst = appendRef(dst, o, 0, RefContext)
 	}
 	return t.savedRefs(dst, node, c.is(accumulateClass))
 }
 
 const maxEdges = 1 << 16
 
-// contextOf is the Python object of a custom function's node, its ctx; 0 when it is another kind of node. It is the first
+// ContextOf is the Python object of a custom function's node, its ctx; 0 when it is another kind of node. It is the first
 // field of the node's own class (to 2.14) or lies behind the edges (2.15), and refers back to the node.
-func (t *torch) contextOf(node uint64) uint64 {
+func (t *Reader) ContextOf(node uint64) uint64 {
 	if t.heap == nil || t.nextEdges == 0 || !t.of(node).is(pythonNodeClass) {
 		return 0
 	}
@@ -303,22 +293,22 @@ func (t *torch) contextOf(node uint64) uint64 {
 }
 
 // savedRefs appends the tensors in the fields of a node's own class: SavedVariables, and vectors of them.
-func (t *torch) savedRefs(dst []cpython.Ref, node uint64, accumulate bool) []cpython.Ref {
+func (t *Reader) savedRefs(dst []cpython.Ref, node uint64, accumulate bool) []cpython.Ref {
 	end := t.nodeSize + t.extra(&t.layout, node)
 	if accumulate {
 		if v := t.im.Word(node + t.nodeSize); t.role(v) == roleTensor {
-			dst = appendRef(dst, t.known(v), 0, refVariable)
+			dst = appendRef(dst, t.Known(v), 0, RefVariable)
 		}
 		return dst
 	}
 	for at := t.nodeSize; at+8 <= end; at += 8 {
 		w := t.im.Word(node + at)
-		if w < pageSize || w&7 != 0 {
+		if w < memory.PageSize || w&7 != 0 {
 			continue
 		}
 		switch t.role(w) {
 		case roleTensor:
-			dst = appendRef(dst, t.known(w), at, refSaved)
+			dst = appendRef(dst, t.Known(w), at, RefSaved)
 		case roleSavedHooks:
 			dst = t.packedRefs(dst, w, at)
 		default:
@@ -331,10 +321,10 @@ func (t *torch) savedRefs(dst []cpython.Ref, node uint64, accumulate bool) []cpy
 }
 
 // packedRefs appends what hooks keep in the place of a saved tensor: Python objects, one of which is what pack_hook returned.
-func (t *torch) packedRefs(dst []cpython.Ref, hooks, offset uint64) []cpython.Ref {
+func (t *Reader) packedRefs(dst []cpython.Ref, hooks, offset uint64) []cpython.Ref {
 	for at := uint64(8); at <= maxPacked; at += 8 {
 		if o := t.im.Word(hooks + at); t.heap != nil && t.heap.Plausible(t.im, o) {
-			dst = appendRef(dst, o, offset|at<<savedPosition, refHook)
+			dst = appendRef(dst, o, offset|at<<savedPosition, RefHook)
 		}
 	}
 	return dst
@@ -344,7 +334,7 @@ const maxPacked = 0x18 // of torch::autograd::PySavedVariableHooks: unpack_hook_
 
 // savedList appends the tensors of a vector of SavedVariables: each of its elements must begin with a tensor or null, and one
 // with a tensor.
-func (t *torch) savedList(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
+func (t *Reader) savedList(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
 	size := t.savedSizeOf(at)
 	if size == 0 {
 		return dst
@@ -352,7 +342,7 @@ func (t *torch) savedList(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
 	begin, count, _ := t.vector(at, size, maxEdges)
 	for i := range count {
 		if w := t.im.Word(begin + i*size); t.role(w) == roleTensor {
-			dst = appendRef(dst, t.known(w), offset|(i+1)<<savedPosition, refSaved)
+			dst = appendRef(dst, t.Known(w), offset|(i+1)<<savedPosition, RefSaved)
 		}
 	}
 	return dst
@@ -363,9 +353,9 @@ func (t *torch) savedList(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
 var savedSizes = []uint64{0x50, 0x68, 0x70, 0x48, 0x58, 0x60, 0x78, 0x80}
 
 // savedSizeOf is the size of the elements of a vector, if it is one of SavedVariables; 0 when it is none.
-func (t *torch) savedSizeOf(at uint64) uint64 {
+func (t *Reader) savedSizeOf(at uint64) uint64 {
 	begin, end := t.im.Word(at), t.im.Word(at+8)
-	if begin == 0 || begin&7 != 0 || end <= begin || !t.im.has(begin) {
+	if begin == 0 || begin&7 != 0 || end <= begin || !t.im.Has(begin) {
 		return 0
 	}
 	for _, size := range savedSizes {
@@ -377,7 +367,7 @@ func (t *torch) savedSizeOf(at uint64) uint64 {
 }
 
 // isSavedList reports whether a vector of SavedVariables of that size, and with a tensor, may be at an address.
-func (t *torch) isSavedList(at, size uint64) bool {
+func (t *Reader) isSavedList(at, size uint64) bool {
 	begin, count, ok := t.vector(at, size, maxEdges)
 	if !ok || count == 0 {
 		return false
@@ -395,16 +385,16 @@ func (t *torch) isSavedList(at, size uint64) bool {
 }
 
 // boundRefs appends what a Python object refers to that stands for an object of C++.
-func (t *torch) boundRefs(dst []cpython.Ref, object uint64, p *cpython.Type) []cpython.Ref {
+func (t *Reader) boundRefs(dst []cpython.Ref, object uint64, p *cpython.Type) []cpython.Ref {
 	switch t.pythonRole(p) {
 	case pythonTensor:
-		if a := t.impl(object); a != 0 {
+		if a := t.Impl(object); a != 0 {
 			dst = t.tensorRefs(dst, a)
 		}
 	case pythonStorage:
 		for at := uint64(0x10); at < 0x30; at += 8 {
-			if s := t.im.Word(object + at); t.role(s) == roleStorage && t.storageOf(s) != object {
-				return appendRef(dst, s, 0, refStorage)
+			if s := t.im.Word(object + at); t.role(s) == roleStorage && t.StorageObject(s) != object {
+				return appendRef(dst, s, 0, RefStorage)
 			}
 		}
 	case pythonFunction: // its node is a weak reference
@@ -413,12 +403,12 @@ func (t *torch) boundRefs(dst []cpython.Ref, object uint64, p *cpython.Type) []c
 		}
 	case pythonSaved:
 		if v := t.im.Word(object + 0x10); t.role(t.im.Word(v)) == roleTensor {
-			dst = appendRef(dst, t.known(t.im.Word(v)), 0, refInner)
+			dst = appendRef(dst, t.Known(t.im.Word(v)), 0, RefInner)
 		}
 	default:
 		if p.Size == 0x20 || p.Size == 0x18 { // an object's head and a pointer, shared or intrusive
 			if node := t.im.Word(object + 0x10); t.role(node) == roleNode {
-				dst = appendRef(dst, node, 0, refNode)
+				dst = appendRef(dst, node, 0, RefNode)
 			}
 		}
 	}
@@ -427,9 +417,9 @@ func (t *torch) boundRefs(dst []cpython.Ref, object uint64, p *cpython.Type) []c
 
 const maxFunctionObject = 0x200
 
-// refs appends all references of what lies at an address of the walk: a frame (with its lowest bit set), a Python object, a
+// Refs appends all references of what lies at an address of the walk: a frame (with its lowest bit set), a Python object, a
 // tensor without one, a node.
-func (t *torch) refs(dst []cpython.Ref, at uint64) []cpython.Ref {
+func (t *Reader) Refs(dst []cpython.Ref, at uint64) []cpython.Ref {
 	if at&1 != 0 {
 		if a, ok := t.heap.Activation(t.im, at&^1); ok {
 			return t.heap.Locals(t.im, dst, a)
@@ -440,7 +430,7 @@ func (t *torch) refs(dst []cpython.Ref, at uint64) []cpython.Ref {
 	case roleTensor:
 		return t.tensorRefs(dst, at)
 	case roleNode:
-		return t.nodeRefs(dst, at)
+		return t.NodeRefs(dst, at)
 	case roleOther:
 	default:
 		return dst

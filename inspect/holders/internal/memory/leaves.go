@@ -2,7 +2,7 @@
 
 //go:build linux
 
-package holders
+package memory
 
 import "encoding/binary"
 
@@ -20,16 +20,16 @@ const (
 	spanChunks = 1 << (spanShift - chunkShift)
 )
 
-// leaves knows where objects of some types were when memory went by.
-type leaves struct {
+// Leaves knows where objects of some types were when memory went by.
+type Leaves struct {
 	types     []uint64
 	low, span uint64 // all types lie in between
 	chunks    []*[spanChunks]*[chunkWords]uint64
 }
 
-// newLeaves looks for objects of these types.
-func newLeaves(types []uint64) *leaves {
-	l := &leaves{types: types, low: ^uint64(0), chunks: make([]*[spanChunks]*[chunkWords]uint64, topSpans)}
+// NewLeaves looks for objects of these types.
+func NewLeaves(types []uint64) *Leaves {
+	l := &Leaves{types: types, low: ^uint64(0), chunks: make([]*[spanChunks]*[chunkWords]uint64, topSpans)}
 	high := uint64(0)
 	for _, t := range types {
 		l.low, high = min(l.low, t), max(high, t)
@@ -38,10 +38,10 @@ func newLeaves(types []uint64) *leaves {
 	return l
 }
 
-// scan notes the objects of a page.
-func (l *leaves) scan(addr uint64, page []byte) {
+// Scan notes the objects of a page.
+func (l *Leaves) Scan(addr uint64, page []byte) {
 	var bits *[chunkWords]uint64
-	for i := 8; i+8 <= len(page); i += objectAlign {
+	for i := 8; i+8 <= len(page); i += 1 << leafShift {
 		if w := binary.LittleEndian.Uint64(page[i:]); w-l.low > l.span || !l.leaf(w) {
 			continue
 		}
@@ -53,7 +53,7 @@ func (l *leaves) scan(addr uint64, page []byte) {
 	}
 }
 
-func (l *leaves) leaf(typ uint64) bool {
+func (l *Leaves) leaf(typ uint64) bool {
 	for _, t := range l.types {
 		if t == typ {
 			return true
@@ -63,7 +63,7 @@ func (l *leaves) leaf(typ uint64) bool {
 }
 
 // chunk are the bits for an address, made if need be.
-func (l *leaves) chunk(addr uint64) *[chunkWords]uint64 {
+func (l *Leaves) chunk(addr uint64) *[chunkWords]uint64 {
 	span := l.chunks[addr>>spanShift]
 	if span == nil {
 		span = new([spanChunks]*[chunkWords]uint64)
@@ -76,8 +76,8 @@ func (l *leaves) chunk(addr uint64) *[chunkWords]uint64 {
 	return *c
 }
 
-// has reports whether an object of these types was at an address.
-func (l *leaves) has(addr uint64) bool {
+// Has reports whether an object of these types was at an address.
+func (l *Leaves) Has(addr uint64) bool {
 	if addr&(1<<leafShift-1) != 0 || addr >= topSpans<<spanShift {
 		return false
 	}

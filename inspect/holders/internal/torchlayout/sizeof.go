@@ -2,7 +2,7 @@
 
 //go:build linux
 
-package holders
+package torchlayout
 
 import (
 	"golang.org/x/arch/x86/x86asm"
@@ -32,7 +32,7 @@ const (
 
 // sizeOf is the size of the object at an address, bytes. What its class's code says must fit the memory that malloc gave;
 // where the code says nothing, it is what is certain of that memory. 0 when nothing is known.
-func (n *natives) sizeOf(object uint64) uint64 {
+func (n *Objects) sizeOf(object uint64) uint64 {
 	c := n.of(object)
 	if c == nil {
 		return 0
@@ -51,7 +51,7 @@ func (n *natives) sizeOf(object uint64) uint64 {
 }
 
 // classSizes are the sizes that the first virtual functions of a class give to operator delete.
-func (n *natives) classSizes(c *class) []uint64 {
+func (n *Objects) classSizes(c *class) []uint64 {
 	if c.sized {
 		return c.sizes
 	}
@@ -63,7 +63,7 @@ func (n *natives) classSizes(c *class) []uint64 {
 }
 
 // sizedDeletes appends the numbers that a function passes as second argument to the functions that it calls.
-func (n *natives) sizedDeletes(out []uint64, function uint64) []uint64 {
+func (n *Objects) sizedDeletes(out []uint64, function uint64) []uint64 {
 	end, ok := n.code.end(function)
 	if !ok || end-function > maxDestructor {
 		return out
@@ -91,12 +91,18 @@ func (n *natives) sizedDeletes(out []uint64, function uint64) []uint64 {
 	return out
 }
 
-// codeFiles are the libraries whose functions were asked for.
-type codeFiles struct {
+// Code is the libraries whose functions were asked for.
+type Code struct {
 	p     *process.Process
 	maps  []process.Mapping
 	files map[string]*codeFile
 }
+
+// NewCode opens nothing yet. SetMaps comes before the first question.
+func NewCode(p *process.Process) *Code { return &Code{p: p, files: map[string]*codeFile{}} }
+
+// SetMaps says what is mapped.
+func (c *Code) SetMaps(maps []process.Mapping) { c.maps = maps }
 
 type codeFile struct {
 	*symbolize.File
@@ -104,7 +110,7 @@ type codeFile struct {
 }
 
 // end is where the function at an address ends, by its library's frame descriptions.
-func (c *codeFiles) end(addr uint64) (uint64, bool) {
+func (c *Code) end(addr uint64) (uint64, bool) {
 	if c == nil {
 		return 0, false
 	}
@@ -124,7 +130,7 @@ func (c *codeFiles) end(addr uint64) (uint64, bool) {
 }
 
 // open gives a library's file; nil when it cannot be read.
-func (c *codeFiles) open(m *process.Mapping) *codeFile {
+func (c *Code) open(m *process.Mapping) *codeFile {
 	if f, ok := c.files[m.Path]; ok {
 		return f
 	}
@@ -147,7 +153,8 @@ func (c *codeFiles) open(m *process.Mapping) *codeFile {
 	return c.files[m.Path]
 }
 
-func (c *codeFiles) close() {
+// Close closes the files.
+func (c *Code) Close() {
 	for _, f := range c.files {
 		if f != nil {
 			f.Close()

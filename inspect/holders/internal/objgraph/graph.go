@@ -2,39 +2,46 @@
 
 //go:build linux
 
-package holders
+// Package objgraph walks over the objects of a process, Python's and PyTorch's, from the modules and threads of its interpreter:
+// to each object the path that reads best, and to some all that hold them. It reads paths again to tell which still hold.
+package objgraph
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
 
-// Roots of the walk, in the place of a kind of reference. The aux of each is what it says.
+// Roots of the walk, in the place of a kind of reference. The Aux of each is what it says.
 const (
-	rootModule     cpython.RefKind = 128 + iota // number in walk.modules
-	rootFrame                                   // number in walk.frames
-	rootException                               // number in walk.threads
-	rootThreadDict                              // the same
-	rootContext                                 // the same
-	rootNative                                  // address of the C++ object
-	rootGarbage                                 // address of the Python object
+	RootModule     cpython.RefKind = 128 + iota // for Module
+	RootFrame                                   // for Frame
+	RootException                               // for Thread
+	RootThreadDict                              // the same
+	RootContext                                 // the same
+	RootNative                                  // address of the C++ object
+	RootGarbage                                 // address of the Python object
 )
+
+// MaxObjects bounds the objects that are walked over: about 5 GiB of objects at least.
+const MaxObjects = 1 << 27
 
 const (
 	noParent = ^uint32(0)
 	noDist   = int32(1 << 30)
-	// maxNodes bounds the objects that are walked over: about 5 GiB of objects at least.
-	maxNodes = 1 << 27
 	// maxCost bounds the cost of a step; it is a power of two.
 	maxCost = 128
 )
 
-// walk finds, for every object that can be reached, the path that reads best: the one whose steps cost the least. A step that
+// Graph finds, for every object that can be reached, the path that reads best: the one whose steps cost the least. A step that
 // people would write costs little, one that is true but says nothing costs much.
-type walk struct {
-	t       *torch
-	index   *table // address -> number + 1
+type Graph struct {
+	t       *torchlayout.Reader
+	index   *memory.Table // address -> number + 1
 	addrs   []uint64
 	dist    []int32
 	parents []uint32
@@ -44,7 +51,7 @@ type walk struct {
 	waiting int
 	now     int32
 	goals   int // the first so many are tensors and storages of live blocks
-	holders []holder
+	holders []Holder
 	doubts  []doubt
 	modules []cpython.Module
 	threads []cpython.ThreadState
@@ -52,16 +59,16 @@ type walk struct {
 	names   map[uint64]int32 // cost of an attribute or key, by the address of its name
 	refs    []cpython.Ref
 	tids    map[uint64]bool // threads of the process, as itself numbers them
-	leaves  *leaves
-	cut     bool // there were too many objects
+	leaves  *memory.Leaves  // they lead to nothing
+	cut     bool            // there were too many objects
 }
 
-// holder is a reference to a goal.
-type holder struct {
-	goal, from uint32
-	kind       cpython.RefKind
-	doubtful   bool
-	aux        uint64
+// Holder is a reference to a goal.
+type Holder struct {
+	Goal, From uint32 // numbers of objects
+	Kind       cpython.RefKind
+	Doubtful   bool   // see cpython.Ref
+	Aux        uint64 // see cpython.RefKind
 }
 
 // doubt is a value on the stack of a running frame that may be dead.
@@ -71,11 +78,11 @@ type doubt struct {
 }
 
 // believe follows the doubtful values, for what nothing else leads to.
-func (w *walk) believe() {
+func (w *Graph) believe() {
 	for _, d := range w.doubts {
 		w.push(d.ref.Target, w.now+costDoubtful, d.from, d.ref.Kind, d.ref.Aux)
 	}
-	w.run()
+	w.Run()
 }
 
 // walkedFrame is a frame of a running thread.
@@ -84,28 +91,29 @@ type walkedFrame struct {
 	thread, depth int
 }
 
-func newWalk(t *torch) *walk {
-	return &walk{t: t, index: newTable(), names: map[uint64]int32{}}
+// New begins a walk. tids are the threads of the process, as itself numbers them; what leaves knows is passed by.
+func New(t *torchlayout.Reader, tids map[uint64]bool, leaves *memory.Leaves) *Graph {
+	return &Graph{t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}}
 }
 
-// goal adds an object whose holders are wanted. All goals are added before the first root.
-func (w *walk) goal(addr uint64) uint32 {
+// Goal adds an object whose holders are wanted. All goals are added before the first root.
+func (w *Graph) Goal(addr uint64) uint32 {
 	n, _ := w.number(addr)
 	w.goals = len(w.addrs)
 	return n
 }
 
 // number gives the number of an object, a new one when it has none.
-func (w *walk) number(addr uint64) (uint32, bool) {
-	if n, ok := w.index.get(addr); ok {
+func (w *Graph) number(addr uint64) (uint32, bool) {
+	if n, ok := w.index.Get(addr); ok {
 		return n - 1, true
 	}
-	if len(w.addrs) >= maxNodes {
+	if len(w.addrs) >= MaxObjects {
 		w.cut = true
 		return 0, false
 	}
 	n := uint32(len(w.addrs))
-	w.index.set(addr, n+1)
+	w.index.Set(addr, n+1)
 	w.addrs = append(w.addrs, addr)
 	w.dist = append(w.dist, noDist)
 	w.parents = append(w.parents, noParent)
@@ -115,7 +123,7 @@ func (w *walk) number(addr uint64) (uint32, bool) {
 }
 
 // push proposes a path to an object.
-func (w *walk) push(addr uint64, dist int32, parent uint32, kind cpython.RefKind, aux uint64) {
+func (w *Graph) push(addr uint64, dist int32, parent uint32, kind cpython.RefKind, aux uint64) {
 	n, ok := w.number(addr)
 	if !ok {
 		return
@@ -123,7 +131,7 @@ func (w *walk) push(addr uint64, dist int32, parent uint32, kind cpython.RefKind
 	w.propose(n, dist, parent, kind, aux)
 }
 
-func (w *walk) propose(n uint32, dist int32, parent uint32, kind cpython.RefKind, aux uint64) {
+func (w *Graph) propose(n uint32, dist int32, parent uint32, kind cpython.RefKind, aux uint64) {
 	if dist >= w.dist[n] {
 		return
 	}
@@ -133,8 +141,8 @@ func (w *walk) propose(n uint32, dist int32, parent uint32, kind cpython.RefKind
 	w.waiting++
 }
 
-// run goes on until nothing is left to be visited. What was visited before keeps its path unless a shorter one came up.
-func (w *walk) run() {
+// Run goes on until nothing is left to be visited. What was visited before keeps its path unless a shorter one came up.
+func (w *Graph) Run() {
 	for w.waiting > 0 {
 		b := &w.buckets[w.now&(maxCost-1)]
 		for i := 0; i < len(*b); i++ { // grows by steps that cost nothing
@@ -150,8 +158,8 @@ func (w *walk) run() {
 }
 
 // visit proposes paths to all that an object refers to.
-func (w *walk) visit(n uint32) {
-	w.refs = w.t.refs(w.refs[:0], w.addrs[n])
+func (w *Graph) visit(n uint32) {
+	w.refs = w.t.Refs(w.refs[:0], w.addrs[n])
 	for i := range w.refs {
 		r := &w.refs[i]
 		target := r.Target
@@ -162,12 +170,12 @@ func (w *walk) visit(n uint32) {
 		if worth == worthNothing {
 			continue
 		}
-		to, known := w.index.get(target)
+		to, known := w.index.Get(target)
 		if !known && worth == worthIfKnown {
 			continue
 		}
 		if known && int(to-1) < w.goals {
-			w.holders = append(w.holders, holder{goal: to - 1, from: n, kind: r.Kind, aux: r.Aux, doubtful: r.Doubtful})
+			w.holders = append(w.holders, Holder{Goal: to - 1, From: n, Kind: r.Kind, Aux: r.Aux, Doubtful: r.Doubtful})
 		}
 		if r.Doubtful && r.Kind == cpython.RefTemporary {
 			w.doubts = append(w.doubts, doubt{n, *r})
@@ -191,19 +199,19 @@ const (
 )
 
 // worth says whether an object may lead to a tensor.
-func (w *walk) worth(target uint64, kind cpython.RefKind) worth {
+func (w *Graph) worth(target uint64, kind cpython.RefKind) worth {
 	switch {
 	case kind == cpython.RefActivation:
 		return worthVisit
-	case target&7 != 0 || target < pageSize:
+	case target&7 != 0 || target < memory.PageSize:
 		return worthIfKnown
-	case kind >= refGrad && kind != refHook && kind != refContext:
+	case kind >= torchlayout.RefGrad && kind != torchlayout.RefHook && kind != torchlayout.RefContext:
 		return worthVisit
 	}
-	if w.leaves.has(target) {
+	if w.leaves.Has(target) {
 		return worthNothing
 	}
-	switch p := w.t.heap.TypeOf(w.t.im, target); {
+	switch p := w.t.Heap().TypeOf(w.t.Image(), target); {
 	case p == nil:
 		return worthIfKnown
 	case p.Leaf():
@@ -213,7 +221,7 @@ func (w *walk) worth(target uint64, kind cpython.RefKind) worth {
 }
 
 // interesting reports whether an object may lead to a tensor.
-func (w *walk) interesting(target uint64, kind cpython.RefKind) bool {
+func (w *Graph) interesting(target uint64, kind cpython.RefKind) bool {
 	return w.worth(target, kind) == worthVisit
 }
 
@@ -245,7 +253,7 @@ var nameCosts = map[string]int32{
 	"_modules": costPart, "_parameters": costPart, "_buffers": costPart, "__dict__": costPart, "param_groups": costListed, "params": costListed,
 }
 
-func (w *walk) cost(r *cpython.Ref) int32 {
+func (w *Graph) cost(r *cpython.Ref) int32 {
 	switch r.Kind {
 	case cpython.RefAttribute, cpython.RefKey:
 		return w.nameCost(r.Aux)
@@ -267,13 +275,13 @@ func (w *walk) cost(r *cpython.Ref) int32 {
 		return 2
 	case cpython.RefField:
 		return fieldCost(cpython.FieldName(r.Aux))
-	case cpython.RefSlot, refHook:
+	case cpython.RefSlot, torchlayout.RefHook:
 		return 2
-	case refNode:
+	case torchlayout.RefNode:
 		return costNode
-	case refGradFn, refBase:
+	case torchlayout.RefGradFn, torchlayout.RefBase:
 		return costGraph
-	case refVariable:
+	case torchlayout.RefVariable:
 		return costLeaf
 	}
 	return costPlain
@@ -281,8 +289,8 @@ func (w *walk) cost(r *cpython.Ref) int32 {
 
 // memberCost is that of a field, by the address of its name. An AttributeError's obj is what lacked the attribute: the frames
 // that its traceback keeps say more.
-func (w *walk) memberCost(name uint64) int32 {
-	if b := w.t.im.View(name, 4); string(b) == "obj\x00" {
+func (w *Graph) memberCost(name uint64) int32 {
+	if b := w.t.Image().View(name, 4); string(b) == "obj\x00" {
 		return costListed
 	}
 	return costPlain
@@ -301,11 +309,11 @@ func fieldCost(f cpython.FieldName) int32 {
 }
 
 // nameCost is that of an attribute or key, by the address of its name.
-func (w *walk) nameCost(name uint64) int32 {
+func (w *Graph) nameCost(name uint64) int32 {
 	if c, ok := w.names[name]; ok {
 		return c
 	}
-	text := w.t.heap.Text(w.t.im, name)
+	text := w.t.Heap().Text(w.t.Image(), name)
 	c, ok := nameCosts[text]
 	switch {
 	case ok:
@@ -324,9 +332,9 @@ func (w *walk) nameCost(name uint64) int32 {
 	return c
 }
 
-// roots starts from the modules and the threads. Frames that are not in the copy as they were found are left out.
-func (w *walk) roots(threads []cpython.ThreadState) {
-	im, heap := w.t.im, w.t.heap
+// Roots starts from the modules and the threads. Frames that are not in the copy as they were found are left out.
+func (w *Graph) Roots(threads []cpython.ThreadState) {
+	im, heap := w.t.Image(), w.t.Heap()
 	w.modules = heap.Modules(im)
 	for i, m := range w.modules {
 		cost := int32(costModule)
@@ -336,7 +344,7 @@ func (w *walk) roots(threads []cpython.ThreadState) {
 		case m.File != "" && !library(m.File):
 			cost = 1
 		}
-		w.push(m.Object, cost, noParent, rootModule, uint64(i))
+		w.push(m.Object, cost, noParent, RootModule, uint64(i))
 	}
 	w.threads = threads
 	for i := range w.threads {
@@ -356,18 +364,18 @@ func (w *walk) roots(threads []cpython.ThreadState) {
 				own++
 			}
 			w.frames = append(w.frames, walkedFrame{a, i, depth})
-			w.push(a.Addr|1, cost, noParent, rootFrame, uint64(len(w.frames)-1))
+			w.push(a.Addr|1, cost, noParent, RootFrame, uint64(len(w.frames)-1))
 		}
 		for _, e := range t.Exceptions {
 			if w.interesting(e, cpython.RefIndex) {
-				w.push(e, costException, noParent, rootException, uint64(i))
+				w.push(e, costException, noParent, RootException, uint64(i))
 			}
 		}
 		if w.interesting(t.Dict, cpython.RefIndex) {
-			w.push(t.Dict, costThread, noParent, rootThreadDict, uint64(i))
+			w.push(t.Dict, costThread, noParent, RootThreadDict, uint64(i))
 		}
 		if w.interesting(t.Context, cpython.RefIndex) {
-			w.push(t.Context, costThread, noParent, rootContext, uint64(i))
+			w.push(t.Context, costThread, noParent, RootContext, uint64(i))
 		}
 	}
 }
@@ -378,14 +386,101 @@ func library(file string) bool {
 		strings.HasPrefix(file, "<frozen ") || strings.Contains(file, "/lib/python3")
 }
 
+// Number is the number of an object; ok is false when the walk did not come by it.
+func (w *Graph) Number(addr uint64) (n uint32, ok bool) {
+	n, ok = w.index.Get(addr)
+	return n - 1, ok
+}
+
+// Len is how many objects have a number.
+func (w *Graph) Len() int { return len(w.addrs) }
+
+// Cut reports that there were more objects than MaxObjects: some were not looked at.
+func (w *Graph) Cut() bool { return w.cut }
+
+// Addr is the address of an object; of a frame, with the lowest bit set.
+func (w *Graph) Addr(n uint32) uint64 { return w.addrs[n] }
+
+// Reached reports whether a path leads to an object.
+func (w *Graph) Reached(n uint32) bool { return w.dist[n] != noDist }
+
+// Cost is that of the best path to an object that Reached.
+func (w *Graph) Cost(n uint32) int32 { return w.dist[n] }
+
+// Parent is the object before another one on the best path to that; ok is false for a root.
+func (w *Graph) Parent(n uint32) (parent uint32, ok bool) {
+	parent = w.parents[n]
+	return parent, parent != noParent
+}
+
+// Link is how the best path gets to an object: a kind of root, or of reference from its parent, and what that says.
+func (w *Graph) Link(n uint32) (kind cpython.RefKind, aux uint64) { return w.kinds[n], w.aux[n] }
+
+// Module is a root that is a module.
+func (w *Graph) Module(aux uint64) cpython.Module { return w.modules[aux] }
+
+// ModuleNamed is the address of a module, of the main interpreter if it has it; 0 when there is none.
+func (w *Graph) ModuleNamed(name string) (object uint64) {
+	for i := range w.modules { // the main interpreter's are the last
+		if w.modules[i].Name == name {
+			object = w.modules[i].Object
+		}
+	}
+	return object
+}
+
+// Frame is a root that is a frame of a running thread: the thread's id, or 0 where it is not known, and how many frames are
+// inside of it.
+func (w *Graph) Frame(aux uint64) (a cpython.Activation, tid uint64, depth int) {
+	f := &w.frames[aux]
+	return f.Activation, w.threads[f.thread].TID, f.depth
+}
+
+// Thread is the id of the thread that another root is of, or 0.
+func (w *Graph) Thread(aux uint64) uint64 { return w.threads[aux].TID }
+
+// IsHeld reports, for each goal, whether something refers to it.
+func (w *Graph) IsHeld() []bool {
+	held := make([]bool, w.goals)
+	for i := range w.holders {
+		held[w.holders[i].Goal] = true
+	}
+	return held
+}
+
+// Holders gives, for each goal, the references to it, the one on the best path first.
+func (w *Graph) Holders() [][]Holder {
+	slices.SortStableFunc(w.holders, func(a, b Holder) int {
+		if c := cmp.Compare(a.Goal, b.Goal); c != 0 {
+			return c
+		}
+		return cmp.Compare(w.HolderCost(&a), w.HolderCost(&b))
+	})
+	out := make([][]Holder, w.goals)
+	for i := 0; i < len(w.holders); {
+		j := i
+		for j < len(w.holders) && w.holders[j].Goal == w.holders[i].Goal {
+			j++
+		}
+		out[w.holders[i].Goal] = w.holders[i:j]
+		i = j
+	}
+	return out
+}
+
+// HolderCost is the cost of the path through a holder.
+func (w *Graph) HolderCost(h *Holder) int32 {
+	return w.dist[h.From] + w.cost(&cpython.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful})
+}
+
 // reached reports whether a path to an object was found.
-func (w *walk) reached(addr uint64) bool {
-	n, ok := w.index.get(addr)
+func (w *Graph) reached(addr uint64) bool {
+	n, ok := w.index.Get(addr)
 	return ok && w.dist[n-1] != noDist
 }
 
-// chain is the numbers from a root to an object.
-func (w *walk) chain(n uint32) []uint32 {
+// Chain is the numbers from a root to an object.
+func (w *Graph) Chain(n uint32) []uint32 {
 	var out []uint32
 	for n != noParent {
 		out = append(out, n)

@@ -2,53 +2,62 @@
 
 //go:build linux
 
-package holders
+// Package made builds the memory of a small process of CPython 3.11 with PyTorch 2.15 word by word, as their headers have it, for
+// tests of what reads such memory.
+package made
 
 import (
 	"encoding/binary"
 	"io"
 	"os"
-	"testing"
 
-	"github.com/stretchr/testify/require"
-
-	"github.com/gputrace/gputrace/cpython"
-	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
 
 // Where the parts of a made-up process are: a library's constants, memory that malloc gave, and memory of the device, which
 // nobody can read.
 const (
-	madeLibrary = uint64(0x7f0000000000)
-	madeHeap    = uint64(0x7f0010000000)
-	madeDevice  = uint64(0x7e0000000000)
-	madePages   = 16 // of the library; the heap has twice as many
-	madeBlock   = 0x10000
+	Library = uint64(0x7f0000000000)
+	Heap    = uint64(0x7f0010000000)
+	Device  = uint64(0x7e0000000000)
+	Pages   = 16      // of the library; the heap has twice as many
+	Block   = 0x10000 // bytes of each block of the device
 )
 
-// made is the memory of a process of CPython 3.11 with PyTorch 2.15, as their headers have it, built word by word. It has
-// little of both, and one of each thing that the reader follows.
-type made struct {
-	library, heap     []byte
+// Process is the memory of a process. It has little of CPython and PyTorch, and one of each thing that a reader follows.
+type Process struct {
+	LibraryBytes, HeapBytes []byte            // from Library and Heap on
+	Runtime                 uint64            // address of _PyRuntime
+	Types                   map[string]uint64 // Python's, by name
+	Modules                 uint64            // sys.modules
+	Text                    uint64            // the last str
+	Blocks                  int               // of the device, each with a storage of its own
+
 	libraryAt, heapAt uint64
 	collected         []uint64
-	runtime           uint64
-	types             map[string]uint64
 	classes           map[string]uint64 // tables of C++ classes, by their mangled name
 	infos             map[string]uint64
 	undefined         uint64 // the tensor that stands for none
-	modules           uint64 // sys.modules
-	text              uint64 // the last str
-	blocks            int
 }
 
+// What the headers have, beside what is written where it is used.
+const (
+	pageSize        = 4096
+	singleBaseType  = "N10__cxxabiv120__si_class_type_infoE"
+	accumulateClass = "N5torch8autograd14AccumulateGradE"
+	nodeClass       = "N5torch8autograd4NodeE"
+	destructors     = 12   // entries of a table of functions
+	stridesAt       = 0x30 // in c10::impl::SizesAndStrides
+	tensorOffset    = 0x58 // storage_offset_, from there on
+	ownsBit         = 1    // of the address of a Python object: the tensor owns it
+)
+
 // ReadAt implements process.Memory.
-func (m *made) ReadAt(b []byte, addr uint64) (int, error) {
+func (m *Process) ReadAt(b []byte, addr uint64) (int, error) {
 	for _, part := range []struct {
 		at    uint64
 		bytes []byte
-	}{{madeLibrary, m.library}, {madeHeap, m.heap}} {
+	}{{Library, m.LibraryBytes}, {Heap, m.HeapBytes}} {
 		if addr >= part.at && addr < part.at+uint64(len(part.bytes)) {
 			n := copy(b, part.bytes[addr-part.at:])
 			if n < len(b) {
@@ -60,22 +69,42 @@ func (m *made) ReadAt(b []byte, addr uint64) (int, error) {
 	return 0, io.ErrUnexpectedEOF
 }
 
-func (m *made) bytesAt(addr uint64) []byte {
-	if addr >= madeHeap {
-		return m.heap[addr-madeHeap:]
+func (m *Process) bytesAt(addr uint64) []byte {
+	if addr >= Heap {
+		return m.HeapBytes[addr-Heap:]
 	}
-	return m.library[addr-madeLibrary:]
+	return m.LibraryBytes[addr-Library:]
+}
+
+// Regions are the parts of its memory, and the pages that are there of the heap.
+func (m *Process) Regions() ([]memory.Region, []memory.Run) {
+	return []memory.Region{
+		{Start: Library, End: Library + uint64(len(m.LibraryBytes)), File: "libtorch.so"},
+		{Start: Heap, End: Heap + uint64(len(m.HeapBytes)), Heap: true},
+	}, []memory.Run{{Addr: Heap, Pages: uint64(len(m.HeapBytes)) / pageSize}}
+}
+
+// Word is the word at an address.
+func (m *Process) Word(addr uint64) uint64 { return binary.LittleEndian.Uint64(m.bytesAt(addr)) }
+
+// Put writes words from an address on.
+func (m *Process) Put(addr uint64, words ...uint64) { m.put(addr, words...) }
+
+// NewClass makes a C++ class without a base, by its mangled name, and gives the address of its table.
+func (m *Process) NewClass(name string) (table uint64) {
+	m.newClass(name, "")
+	return m.classes[name]
 }
 
 // put writes words from an address on.
-func (m *made) put(addr uint64, words ...uint64) {
+func (m *Process) put(addr uint64, words ...uint64) {
 	for i, w := range words {
 		binary.LittleEndian.PutUint64(m.bytesAt(addr+8*uint64(i)), w)
 	}
 }
 
 // alloc gives memory as glibc's malloc does: its size is before it, with the mark that the piece before is in use.
-func (m *made) alloc(size uint64) uint64 {
+func (m *Process) alloc(size uint64) uint64 {
 	chunk := (size + 8 + 15) &^ 15
 	m.put(m.heapAt+8, chunk|1)
 	at := m.heapAt + 16
@@ -85,20 +114,20 @@ func (m *made) alloc(size uint64) uint64 {
 }
 
 // constant gives memory of the library.
-func (m *made) constant(size uint64) uint64 {
+func (m *Process) constant(size uint64) uint64 {
 	at := m.libraryAt
 	m.libraryAt += (size + 15) &^ 15
 	return at
 }
 
-func (m *made) cString(s string) uint64 {
+func (m *Process) cString(s string) uint64 {
 	at := m.constant(uint64(len(s)) + 1)
 	copy(m.bytesAt(at), s)
 	return at
 }
 
 // newObject makes a Python object with one reference; one that the collector knows has its links before it.
-func (m *made) newObject(typ string, size uint64, collected bool) uint64 {
+func (m *Process) newObject(typ string, size uint64, collected bool) uint64 {
 	at := uint64(0)
 	if collected {
 		at = m.alloc(size+16) + 16
@@ -106,7 +135,7 @@ func (m *made) newObject(typ string, size uint64, collected bool) uint64 {
 	} else {
 		at = m.alloc(size)
 	}
-	m.put(at, 1, m.types[typ])
+	m.put(at, 1, m.Types[typ])
 	return at
 }
 
@@ -123,32 +152,32 @@ const (
 	madeType      = 1 << 31
 )
 
-func (m *made) newType(name, base string, flags, size uint64) {
+func (m *Process) newType(name, base string, flags, size uint64) {
 	at := m.alloc(0x400)
-	m.types[name] = at
-	m.put(at, 1, m.types["type"])
+	m.Types[name] = at
+	m.put(at, 1, m.Types["type"])
 	m.put(at+24, m.cString(name), size)
 	m.put(at+168, flags)
-	m.put(at+0x100, m.types[base])
+	m.put(at+0x100, m.Types[base])
 }
 
-func (m *made) str(s string) uint64 {
+func (m *Process) str(s string) uint64 {
 	const ascii = 1<<2 | 1<<5 | 1<<6
 	at := m.newObject("str", 48+uint64(len(s))+1, false)
 	m.put(at+16, uint64(len(s)), 0, ascii)
 	copy(m.bytesAt(at+48), s)
-	m.text = at
+	m.Text = at
 	return at
 }
 
-func (m *made) list(items ...uint64) uint64 {
+func (m *Process) list(items ...uint64) uint64 {
 	at, memory := m.newObject("list", 40, true), m.alloc(8*uint64(len(items)))
 	m.put(at+16, uint64(len(items)), memory)
 	m.put(memory, items...)
 	return at
 }
 
-func (m *made) tuple(items ...uint64) uint64 {
+func (m *Process) tuple(items ...uint64) uint64 {
 	at := m.newObject("tuple", 24+8*uint64(len(items)), true)
 	m.put(at+16, uint64(len(items)))
 	m.put(at+24, items...)
@@ -161,7 +190,7 @@ type pair struct {
 }
 
 // dict makes a dictionary with text for keys: a table of eight indices, 16 bytes an entry.
-func (m *made) dict(pairs ...pair) uint64 {
+func (m *Process) dict(pairs ...pair) uint64 {
 	at, keys := m.newObject("dict", 48, true), m.alloc(32+16+16*16)
 	m.put(at+0x20, keys)
 	m.put(keys, 1, 4|4<<8|1<<16, 0, uint64(len(pairs)))
@@ -171,14 +200,14 @@ func (m *made) dict(pairs ...pair) uint64 {
 	return at
 }
 
-func (m *made) module(dict uint64) uint64 {
+func (m *Process) module(dict uint64) uint64 {
 	at := m.newObject("module", 56, true)
 	m.put(at+16, dict)
 	return at
 }
 
 // newClass makes the typeinfo and the table of a C++ class with at most one base.
-func (m *made) newClass(name, base string) {
+func (m *Process) newClass(name, base string) {
 	info := m.constant(24)
 	kind := m.classes[singleBaseType]
 	if kind == 0 {
@@ -190,7 +219,7 @@ func (m *made) newClass(name, base string) {
 	m.classes[name], m.infos[name] = table, info
 }
 
-func (m *made) native(class string, size uint64) uint64 {
+func (m *Process) native(class string, size uint64) uint64 {
 	at := m.alloc(size)
 	m.put(at, m.classes[class], 1)
 	return at
@@ -198,11 +227,11 @@ func (m *made) native(class string, size uint64) uint64 {
 
 // tensor makes a tensor of 4 x 8 float32 with its storage, in a block of its own, and its Python object; the TensorImpl's
 // address comes with it.
-func (m *made) tensor(typ string) (object, impl uint64) {
+func (m *Process) tensor(typ string) (object, impl uint64) {
 	storage := m.native("N3c1011StorageImplE", 0x60)
-	m.put(storage+0x10, madeDevice+madeBlock*uint64(m.blocks))
+	m.put(storage+0x10, Device+Block*uint64(m.Blocks))
 	m.put(storage+0x30, 128)
-	m.blocks++
+	m.Blocks++
 	impl = m.native("N3c1010TensorImplE", 0xc0)
 	m.put(impl+0x10, storage, 0)
 	m.put(impl+0x38, 2, 4, 8)
@@ -215,12 +244,12 @@ func (m *made) tensor(typ string) (object, impl uint64) {
 }
 
 // owns makes a tensor the owner of its Python object.
-func (m *made) owns(impl uint64) {
+func (m *Process) owns(impl uint64) {
 	m.put(impl+0x30, binary.LittleEndian.Uint64(m.bytesAt(impl+0x30))|ownsBit)
 }
 
 // meta gives a tensor its autograd data.
-func (m *made) meta(impl, grad, gradFn uint64) {
+func (m *Process) meta(impl, grad, gradFn uint64) {
 	at := m.native("N5torch8autograd12AutogradMetaE", 0xd0)
 	if grad == 0 {
 		grad = m.undefined
@@ -230,7 +259,7 @@ func (m *made) meta(impl, grad, gradFn uint64) {
 }
 
 // node makes a node of the graph with one edge; saved is its first field.
-func (m *made) node(class string, next, saved uint64) uint64 {
+func (m *Process) node(class string, next, saved uint64) uint64 {
 	at := m.native(class, 0x230)
 	edges := m.alloc(16)
 	m.put(edges, next)
@@ -240,7 +269,7 @@ func (m *made) node(class string, next, saved uint64) uint64 {
 }
 
 // code makes a code object with one variable.
-func (m *made) code(name, variable string) uint64 {
+func (m *Process) code(name, variable string) uint64 {
 	at := m.newObject("code", 0xe0, false)
 	kinds := m.newObject("bytes", 48, false)
 	m.put(kinds+16, 1)
@@ -254,7 +283,7 @@ func (m *made) code(name, variable string) uint64 {
 }
 
 // frame makes a frame whose variable has a value.
-func (m *made) frame(code, previous, value uint64) uint64 {
+func (m *Process) frame(code, previous, value uint64) uint64 {
 	at := m.alloc(0x48 + 8*5)
 	m.put(at+0x20, code)
 	m.put(at+0x30, previous, code+184, 0xffffffff)
@@ -289,7 +318,7 @@ var (
 )
 
 // odd makes a list of an object of each of these types.
-func (m *made) odd() uint64 {
+func (m *Process) odd() uint64 {
 	const size = 0x80
 	var all []uint64
 	for _, name := range madeOdd {
@@ -299,18 +328,18 @@ func (m *made) odd() uint64 {
 	return m.list(all...)
 }
 
-// newMade builds the process: tensors in a list, a parameter with a gradient, a loss with its graph, a local variable, and a
+// New builds the process: tensors in a list, a parameter with a gradient, a loss with its graph, a local variable, and a
 // cycle that waits for the collector. names says what must be said of each block, in their order.
-func newMade() (m *made, names []string) {
-	m = &made{
-		library: make([]byte, madePages*pageSize), heap: make([]byte, 2*madePages*pageSize), libraryAt: madeLibrary, heapAt: madeHeap,
-		types: map[string]uint64{}, classes: map[string]uint64{}, infos: map[string]uint64{},
+func New() (m *Process, names []string) {
+	m = &Process{
+		LibraryBytes: make([]byte, Pages*pageSize), HeapBytes: make([]byte, 2*Pages*pageSize), libraryAt: Library, heapAt: Heap,
+		Types: map[string]uint64{}, classes: map[string]uint64{}, infos: map[string]uint64{},
 	}
 	for _, c := range madeClasses {
 		m.newClass(c[0], c[1])
 	}
 	m.newType("type", "", madeType, 0x380)
-	m.put(m.types["type"]+8, m.types["type"])
+	m.put(m.Types["type"]+8, m.Types["type"])
 	for _, t := range madeTypes {
 		m.newType(t.name, t.base, t.flags, t.size)
 	}
@@ -339,19 +368,19 @@ func newMade() (m *made, names []string) {
 
 	weights := m.dict(pair{"w", weight})
 	main := m.module(m.dict(pair{"kept", m.list(first, second)}, pair{"weights", weights}, pair{"loss", loss}, pair{"odd", m.odd()}))
-	m.modules = m.dict(pair{"builtins", m.module(m.dict(pair{"str", m.types["str"]}, pair{"list", m.types["list"]}))}, pair{"__main__", main})
+	m.Modules = m.dict(pair{"builtins", m.module(m.dict(pair{"str", m.Types["str"]}, pair{"list", m.Types["list"]}))}, pair{"__main__", main})
 	m.interpreter(m.frame(m.code("train", "batch"), 0, local))
 	return m, names
 }
 
 // interpreter makes what _PyRuntime leads to: one interpreter, one thread.
-func (m *made) interpreter(frame uint64) {
-	m.runtime = m.alloc(0x300)
+func (m *Process) interpreter(frame uint64) {
+	m.Runtime = m.alloc(0x300)
 	interp := m.alloc(0x400)
 	thread, cframe, exc := m.alloc(0x180), m.alloc(0x20), m.alloc(0x10)
-	m.put(m.runtime+0x28, interp)
+	m.put(m.Runtime+0x28, interp)
 	m.put(interp+0x10, thread)
-	m.put(interp+0x378, m.modules)
+	m.put(interp+0x378, m.Modules)
 	for _, at := range []uint64{0x2a0, 0x2b8, 0x2d0, 0x2f0} {
 		m.put(interp+at, interp+at, interp+at)
 	}
@@ -369,50 +398,4 @@ func (m *made) interpreter(frame uint64) {
 	}
 	m.put(last, head)
 	m.put(head+8, last)
-}
-
-// live is the state of the made-up allocator.
-func (m *made) live() *liveBlocks {
-	s := inspect.Segment{Addr: madeDevice, Size: madeBlock * uint64(m.blocks)}
-	for i := range m.blocks {
-		at := madeDevice + madeBlock*uint64(i)
-		s.Blocks = append(s.Blocks, inspect.Block{Addr: at, Size: madeBlock, Requested: 128, State: inspect.StateAllocated})
-	}
-	return newLive(&inspect.Map{Devices: []inspect.DeviceMap{{
-		DeviceTotals: inspect.DeviceTotals{Allocated: s.Size, Reserved: s.Size}, Active: s.Size, Segments: []inspect.Segment{s},
-	}}})
-}
-
-// read names the blocks, as read does for a process that is stopped. minor is the version that the interpreter is taken for;
-// pages of the heap whose bit is set in absent are not there.
-func (m *made) read(t testing.TB, minor int, absent uint64) (*Report, *reading) {
-	t.Helper()
-	p, err := process.Open(os.Getpid()) // whose memory is not read
-	require.NoError(t, err)
-	r := &reading{p: p, report: &Report{}, code: &codeFiles{p: p, files: map[string]*codeFile{}}, frozen: true}
-	r.regions = []region{
-		{start: madeLibrary, end: madeLibrary + uint64(len(m.library)), file: "libtorch.so"},
-		{start: madeHeap, end: madeHeap + uint64(len(m.heap)), heap: true},
-	}
-	for i := range uint64(len(m.heap) >> pageShift) {
-		if absent>>i&1 == 0 {
-			r.runs = append(r.runs, run{madeHeap + i<<pageShift, 1})
-		}
-	}
-	r.im, err = newImage(m, r.regions, uint64(len(m.heap)>>pageShift))
-	require.NoError(t, err)
-	t.Cleanup(r.im.close)
-	r.im.copyHeap(r.runs, func() bool { return false })
-	live := m.live()
-	r.first = live
-	heap, err := cpython.HeapAt(m, cpython.Version{Major: 3, Minor: minor}, m.runtime, m.types["type"])
-	if err == nil {
-		err = heap.Prove(r.im)
-	}
-	if err == nil {
-		r.heap = heap
-	}
-	r.analyse(live, map[uint64]bool{uint64(os.Getpid()): true})
-	require.NoError(t, r.assemble(live))
-	return r.report, r
 }

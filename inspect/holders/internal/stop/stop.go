@@ -2,7 +2,8 @@
 
 //go:build linux
 
-package holders
+// Package stop stops a process for a bounded time, as a debugger does.
+package stop
 
 import (
 	"errors"
@@ -23,8 +24,11 @@ import (
 //
 // A stop belongs to the thread that made it: one goroutine, locked to its thread, makes it and ends it.
 
-// stop is a process that stands still.
-type stop struct {
+// ErrRefused: the process may not be stopped.
+var ErrRefused = errors.New("not stopped")
+
+// Stop is a process that stands still.
+type Stop struct {
 	wake     int           // an eventfd, written to end it
 	done     chan struct{} // closed when it has ended
 	start    time.Time     // of the first thread's stop
@@ -49,13 +53,13 @@ const (
 	releaseFor = time.Second // a thread that does not come to a stop again meanwhile has ended
 )
 
-// freeze stops all threads of a process until a deadline at most. Errors wrap ErrFreeze where it may not be stopped, and
+// All stops all threads of a process until a deadline at most. Errors wrap ErrRefused where it may not be stopped, and
 // process.ErrNotExist or ErrPermission where they are the cause; otherwise it did not stop in time. Nothing is stopped then.
-func freeze(p *process.Process, deadline time.Time) (*stop, error) {
-	s := &stop{done: make(chan struct{})}
+func All(p *process.Process, deadline time.Time) (*Stop, error) {
+	s := &Stop{done: make(chan struct{})}
 	var err error
 	if s.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("stop pid %d: %w: make an event: %w", p.PID, ErrFreeze, err)
+		return nil, fmt.Errorf("stop pid %d: %w: make an event: %w", p.PID, ErrRefused, err)
 	}
 	ready := make(chan error, 1)
 	go s.hold(p, deadline, ready)
@@ -67,8 +71,8 @@ func freeze(p *process.Process, deadline time.Time) (*stop, error) {
 	return s, nil
 }
 
-// end lets the process go, and reports whether its time was over before.
-func (s *stop) end() (timedOut bool) {
+// End lets the process go, and reports whether its time was over before.
+func (s *Stop) End() (timedOut bool) {
 	one := [8]byte{1}
 	_, _ = unix.Write(s.wake, one[:]) // without it, it ends in time
 	<-s.done
@@ -76,8 +80,8 @@ func (s *stop) end() (timedOut bool) {
 	return s.timedOut
 }
 
-// over reports whether the process is let go, or is just about to be.
-func (s *stop) over() bool {
+// Over reports whether the process is let go, or is just about to be.
+func (s *Stop) Over() bool {
 	select {
 	case <-s.done:
 		return true
@@ -86,8 +90,14 @@ func (s *stop) over() bool {
 	}
 }
 
+// Started is when the first thread stopped.
+func (s *Stop) Started() time.Time { return s.start }
+
+// Ended is when the last thread ran on; it is known after End, and where All failed.
+func (s *Stop) Ended() time.Time { return s.ended }
+
 // hold is the life of a stop. Its thread is never given back: it ends with the goroutine.
-func (s *stop) hold(p *process.Process, deadline time.Time, ready chan<- error) {
+func (s *Stop) hold(p *process.Process, deadline time.Time, ready chan<- error) {
 	defer close(s.done)
 	runtime.LockOSThread()
 	punctual()
@@ -117,7 +127,7 @@ func punctual() {
 
 // await waits until the stop is to end, false: until its time is over. The thread itself sleeps in the kernel, so that no other
 // one has to be awake to wake it.
-func (s *stop) await(deadline time.Time) bool {
+func (s *Stop) await(deadline time.Time) bool {
 	for {
 		left := time.Until(deadline)
 		if left <= 0 {
@@ -132,12 +142,12 @@ func (s *stop) await(deadline time.Time) bool {
 }
 
 // seizeAll stops every thread, also those that are made meanwhile: until a look at the list of threads finds no new one.
-func (s *stop) seizeAll(p *process.Process, deadline time.Time) error {
+func (s *Stop) seizeAll(p *process.Process, deadline time.Time) error {
 	known := map[int]bool{}
 	for range stopRounds {
-		tids, err := threads(p)
+		tids, err := Threads(p)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrFreeze, err)
+			return fmt.Errorf("%w: %w", ErrRefused, err)
 		}
 		first := len(s.threads)
 		for _, tid := range tids {
@@ -162,12 +172,12 @@ func (s *stop) seizeAll(p *process.Process, deadline time.Time) error {
 }
 
 // seize asks one thread to stop. One that has just ended is passed over.
-func (s *stop) seize(tid int) error {
+func (s *Stop) seize(tid int) error {
 	switch err := unix.PtraceSeize(tid); {
 	case errors.Is(err, unix.ESRCH):
 		return nil
 	case err != nil:
-		return fmt.Errorf("%w: %w", ErrFreeze, permission(err))
+		return fmt.Errorf("%w: %w", ErrRefused, permission(err))
 	}
 	s.threads = append(s.threads, stopped{tid: tid})
 	if err := unix.PtraceInterrupt(tid); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -226,8 +236,8 @@ func permission(err error) error {
 	return err
 }
 
-// threads lists the thread ids of a process, as we see them.
-func threads(p *process.Process) ([]int, error) {
+// Threads lists the thread ids of a process, as we see them.
+func Threads(p *process.Process) ([]int, error) {
 	entries, err := os.ReadDir("/proc/" + strconv.Itoa(p.PID) + "/task")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", process.ErrNotExist, err)

@@ -2,7 +2,7 @@
 
 //go:build linux
 
-package holders
+package memory
 
 import (
 	"testing"
@@ -12,19 +12,19 @@ import (
 
 // TestTable: a table is a map of its keys, however many there are, and 0 is none of them.
 func TestTable(t *testing.T) {
-	got, want := newTable(), map[uint64]uint32{}
+	got, want := NewTable(), map[uint64]uint32{}
 	for i := range uint32(5 * minTable) {
 		key := uint64(i) * 16 % (3 * minTable * 16) // many come twice
-		got.set(key, i+1)
+		got.Set(key, i+1)
 		if key != 0 {
 			want[key] = i + 1
 		}
 	}
 	for key := range uint64(4 * minTable * 16) {
-		n, ok := got.get(key)
+		n, ok := got.Get(key)
 		value, there := want[key]
 		require.Equal(t, there, ok, key)
 		require.Equal(t, value, n, key)
 	}
-	require.Equal(t, len(want), got.count)
+	require.Equal(t, len(want), got.Len())
 }

@@ -2,11 +2,13 @@
 
 //go:build linux
 
-package holders
+package torchlayout
 
 import (
 	"fmt"
 	"slices"
+
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
 
 // layout is where PyTorch's classes keep what is read of them: offsets in bytes. 0 is an offset that was not found, or not
@@ -68,7 +70,7 @@ const sampled = 4096
 func sample(list []uint64) []uint64 { return list[:min(len(list), sampled)] }
 
 // vote counts, for each offset in [from, to), the objects whose word there fulfils a condition.
-func (n *natives) vote(objects []uint64, from, to uint64, fits func(object, word uint64) bool) tally {
+func (n *Objects) vote(objects []uint64, from, to uint64, fits func(object, word uint64) bool) tally {
 	t := tally{}
 	for _, o := range sample(objects) {
 		for at := from; at < to; at += 8 {
@@ -81,7 +83,7 @@ func (n *natives) vote(objects []uint64, from, to uint64, fits func(object, word
 }
 
 // findLayout searches what can be found without Python.
-func (n *natives) findLayout(live *liveBlocks) (l layout, notes []string) {
+func (n *Objects) findLayout(live Blocks) (l layout, notes []string) {
 	l.findStorage(n, live)
 	if l.storageData == 0 {
 		return l, []string{"layout of c10::StorageImpl not found: no storage begins where a live block does"}
@@ -106,13 +108,13 @@ func (n *natives) findLayout(live *liveBlocks) (l layout, notes []string) {
 
 // findStorage: the first word of a storage that is where a live block begins is its data; its size is behind that, not
 // above the block's, and for most what was asked for.
-func (l *layout) findStorage(n *natives, live *liveBlocks) {
+func (l *layout) findStorage(n *Objects, live Blocks) {
 	data := tally{}
 	voters := 0
 	for _, s := range sample(n.byRole[roleStorage]) {
 		voted := false
 		for at := uint64(0x10); at < 0x40; at += 8 {
-			if _, ok := live.at(n.im.Word(s + at)); ok {
+			if _, ok := live.Requested(n.im.Word(s + at)); ok {
 				data[at]++
 				voted = true
 			}
@@ -127,12 +129,12 @@ func (l *layout) findStorage(n *natives, live *liveBlocks) {
 	}
 	size := tally{}
 	for _, s := range sample(n.byRole[roleStorage]) {
-		i, ok := live.at(n.im.Word(s + l.storageData))
+		requested, ok := live.Requested(n.im.Word(s + l.storageData))
 		if !ok {
 			continue
 		}
 		for at := l.storageData + 8; at < l.storageData+0x40; at += 8 {
-			if w := n.im.Word(s + at); w > 0 && w == live.blocks[i].Requested {
+			if w := n.im.Word(s + at); w > 0 && w == requested {
 				size[at]++
 			}
 		}
@@ -141,7 +143,7 @@ func (l *layout) findStorage(n *natives, live *liveBlocks) {
 }
 
 // findTensor finds the storage and the autograd data of a tensor by their class, and its sizes by their product.
-func (l *layout) findTensor(n *natives) {
+func (l *layout) findTensor(n *Objects) {
 	tensors := n.byRole[roleTensor]
 	withStorage := 0
 	votes := n.vote(tensors, 0x10, 0x40, func(_, w uint64) bool { return n.role(w) == roleStorage })
@@ -161,7 +163,7 @@ func (l *layout) findTensor(n *natives) {
 
 // findSizes wants tensors of more than one element, whose sizes multiply to that number and whose elements lie within the
 // storage.
-func (n *natives) findSizes(l *layout, tensors []uint64) uint64 {
+func (n *Objects) findSizes(l *layout, tensors []uint64) uint64 {
 	votes := tally{}
 	for _, t := range sample(tensors) {
 		for at := l.tensorStorage + 8; at < 0x80; at += 8 {
@@ -187,7 +189,7 @@ type geometry struct {
 
 // geometry reads sizes, strides and type. ok is false when they are none: more dimensions than any tensor has, a product
 // that is not the number of elements, an unknown type.
-func (n *natives) geometry(l *layout, tensor uint64) (g geometry, ok bool) {
+func (n *Objects) geometry(l *layout, tensor uint64) (g geometry, ok bool) {
 	at := tensor + l.tensorSizes
 	dims := n.im.Word(at)
 	if l.tensorSizes == 0 || dims > maxDims {
@@ -213,7 +215,7 @@ func (n *natives) geometry(l *layout, tensor uint64) (g geometry, ok bool) {
 }
 
 // fitsStorage checks that a tensor's last element lies within its storage.
-func (n *natives) fitsStorage(l *layout, tensor uint64, g *geometry) bool {
+func (n *Objects) fitsStorage(l *layout, tensor uint64, g *geometry) bool {
 	storage := n.im.Word(tensor + l.tensorStorage)
 	size := n.im.Word(storage + l.storageSize)
 	if l.storageSize == 0 || n.role(storage) != roleStorage {
@@ -227,7 +229,7 @@ func (n *natives) fitsStorage(l *layout, tensor uint64, g *geometry) bool {
 }
 
 // findMeta: grad_ of an AutogradMeta is never null: without a gradient it is the undefined tensor. grad_fn_ is behind it.
-func (l *layout) findMeta(n *natives) {
+func (l *layout) findMeta(n *Objects) {
 	metas := n.byRole[roleMeta]
 	votes := n.vote(metas, 0x10, 0x60, func(_, w uint64) bool {
 		r := n.role(w)
@@ -244,7 +246,7 @@ const minLeaves = 8
 
 // findRequiresGrad looks for the byte of an AutogradMeta that is 1 in that of every leaf of a graph, and 0 in that of every
 // result of one. It is found only when there is one such byte.
-func (l *layout) findRequiresGrad(n *natives) {
+func (l *layout) findRequiresGrad(n *Objects) {
 	const first, last = 0x18, 0xa0 // from grad_fn_ on; what is behind it in all versions
 	leaf := map[uint64]bool{}
 	for _, a := range sample(n.byRole[roleNode]) {
@@ -287,7 +289,7 @@ func (l *layout) findRequiresGrad(n *natives) {
 
 // findNode: next_edges_ is a vector of which each element begins with a node or null; the first field behind Node in an
 // AccumulateGrad is its tensor.
-func (l *layout) findNode(n *natives) {
+func (l *layout) findNode(n *Objects) {
 	nodes := n.byRole[roleNode]
 	type shape struct{ at, size uint64 }
 	votes := map[shape]int{}
@@ -323,7 +325,7 @@ func (l *layout) findNode(n *natives) {
 }
 
 // graphs reports whether some tensor is the result of a graph.
-func (n *natives) graphs(l *layout) bool {
+func (n *Objects) graphs(l *layout) bool {
 	for _, t := range sample(n.byRole[roleTensor]) {
 		meta := n.im.Word(t + l.tensorMeta)
 		if l.tensorMeta == 0 || l.gradFn == 0 || !n.alive(t) || n.role(meta) != roleMeta {
@@ -338,7 +340,7 @@ func (n *natives) graphs(l *layout) bool {
 
 // isEdges reports whether a vector of edges may be at an address: of one at least, each of which begins with a node or
 // null, and one of them with a node.
-func (n *natives) isEdges(at, size uint64) bool {
+func (n *Objects) isEdges(at, size uint64) bool {
 	begin, count, ok := n.vector(at, size, 256)
 	if !ok || count == 0 {
 		return false
@@ -356,9 +358,9 @@ func (n *natives) isEdges(at, size uint64) bool {
 
 // vector reads a std::vector: begin, end, end of its memory. ok is false when it is none with elements of that size, or one
 // with more than a limit.
-func (n *natives) vector(at, size, limit uint64) (begin, count uint64, ok bool) {
+func (n *Objects) vector(at, size, limit uint64) (begin, count uint64, ok bool) {
 	begin, end, memory := n.im.Word(at), n.im.Word(at+8), n.im.Word(at+16)
-	if begin == 0 || begin&7 != 0 || end < begin || memory < end || (end-begin)%size != 0 || (end-begin)/size > limit || !n.im.has(begin) {
+	if begin == 0 || begin&7 != 0 || end < begin || memory < end || (end-begin)%size != 0 || (end-begin)/size > limit || !n.im.Has(begin) {
 		return 0, 0, false
 	}
 	return begin, (end - begin) / size, true
@@ -371,11 +373,11 @@ const (
 	savedTensor
 )
 
-func (n *natives) savedFirst(w uint64) int {
+func (n *Objects) savedFirst(w uint64) int {
 	switch {
 	case w == 0:
 		return savedEmpty
-	case w&7 != 0 || w < pageSize:
+	case w&7 != 0 || w < memory.PageSize:
 		return savedNothing
 	}
 	switch n.role(w) {
@@ -391,7 +393,7 @@ func (n *natives) savedFirst(w uint64) int {
 const maxNode = 0x4000
 
 // extra is how many bytes of a node lie behind its base class: the fields of its own class. 0 when it is not known.
-func (n *natives) extra(l *layout, node uint64) uint64 {
+func (n *Objects) extra(l *layout, node uint64) uint64 {
 	if size := n.sizeOf(node); size > l.nodeSize && size < maxNode {
 		return size - l.nodeSize
 	}
@@ -400,14 +402,14 @@ func (n *natives) extra(l *layout, node uint64) uint64 {
 
 // chunk is the usable size of the memory that malloc gave for the object at an address, by the header that glibc keeps
 // before it (malloc/malloc.c, struct malloc_chunk); 0 when there is none, as with other allocators.
-func (n *natives) chunk(object uint64) uint64 {
+func (n *Objects) chunk(object uint64) uint64 {
 	const flags, mapped = 7, 2
 	if object&15 != 0 {
 		return 0
 	}
 	head := n.im.Word(object - 8)
 	size := head &^ flags
-	if size < 32 || size > 1<<30 || size&15 != 0 || head&mapped != 0 && size < pageSize {
+	if size < 32 || size > 1<<30 || size&15 != 0 || head&mapped != 0 && size < memory.PageSize {
 		return 0
 	}
 	return size - 8

@@ -2,7 +2,7 @@
 
 //go:build linux
 
-package holders
+package torchlayout
 
 import (
 	"strings"
@@ -16,6 +16,19 @@ import (
 // reads is in the code of the function that computes it, which takes the field's address: its offset is an operand there.
 // The attributes of a class of nodes are those of the Python type of the same name in torch._C._functions.
 
+// Attributes names fields by the attributes that show them. It remembers what it found.
+type Attributes struct {
+	t       *Reader
+	module  uint64 // address of the module torch._C; 0: it is not there
+	names   map[savedField]string
+	classes map[string]uint64 // see nodeTypes
+}
+
+// NewAttributes makes one. module is the address of the module torch._C, or 0.
+func NewAttributes(t *Reader, module uint64) *Attributes {
+	return &Attributes{t: t, module: module, names: map[savedField]string{}}
+}
+
 // savedField is a field of a class of nodes, by its table, or of a Python type, by its address.
 type savedField struct {
 	class, offset uint64
@@ -27,48 +40,44 @@ const (
 	savedPrefix = "_saved_"
 )
 
-// savedName is the name of the attribute that shows a field of a node, without its prefix; empty when it is not known.
-func (r *reading) savedName(node, offset uint64) string {
-	c := r.torch.of(node)
-	if c == nil || r.torch.heap == nil {
+// Saved is the name of the attribute that shows a field of a node, without its prefix; empty when it is not known.
+func (a *Attributes) Saved(node, offset uint64) string {
+	c := a.t.of(node)
+	if c == nil || a.t.heap == nil {
 		return ""
 	}
 	k := savedField{c.vtable, offset}
-	if name, ok := r.saved[k]; ok {
+	if name, ok := a.names[k]; ok {
 		return name
 	}
 	name := ""
-	if typ := r.nodeTypes()[c.short()]; typ != 0 {
-		name = r.getterOf(typ, offset)
+	if typ := a.nodeTypes()[c.short()]; typ != 0 {
+		name = a.getterOf(typ, offset)
 	}
-	r.remember(k, name)
+	a.names[k] = name
 	return name
 }
 
 // nodeTypes are the Python types of the classes of nodes, by name.
-func (r *reading) nodeTypes() map[string]uint64 {
-	if r.nodeClasses != nil {
-		return r.nodeClasses
+func (a *Attributes) nodeTypes() map[string]uint64 {
+	if a.classes != nil {
+		return a.classes
 	}
-	r.nodeClasses = map[string]uint64{}
-	h := r.torch.heap
-	for _, m := range r.walk.modules {
-		if m.Name != "torch._C" {
-			continue
-		}
-		for _, ref := range h.Namespace(r.im, h.Attribute(r.im, m.Object, "_functions")) {
-			r.nodeClasses[h.RefName(r.im, ref)] = ref.Target
+	a.classes = map[string]uint64{}
+	if h := a.t.heap; a.module != 0 {
+		for _, ref := range h.Namespace(a.t.im, h.Attribute(a.t.im, a.module, "_functions")) {
+			a.classes[h.RefName(a.t.im, ref)] = ref.Target
 		}
 	}
-	return r.nodeClasses
+	return a.classes
 }
 
 // getterOf is the one attribute whose function has an offset among its operands.
-func (r *reading) getterOf(typ, offset uint64) string {
+func (a *Attributes) getterOf(typ, offset uint64) string {
 	found := ""
-	for _, g := range r.torch.heap.Getters(r.im, typ) {
+	for _, g := range a.t.heap.Getters(a.t.im, typ) {
 		name, ok := strings.CutPrefix(g.Name, savedPrefix)
-		if !ok || !r.hasOperand(g.Function, offset) {
+		if !ok || !a.hasOperand(g.Function, offset) {
 			continue
 		}
 		if found != "" {
@@ -79,23 +88,23 @@ func (r *reading) getterOf(typ, offset uint64) string {
 	return found
 }
 
-// attributeOf is the one attribute of an object of a C type, or of its bases, whose function reads a field.
-func (r *reading) attributeOf(t *cpython.Type, offset uint64) string {
+// Of is the one attribute of an object of a C type, or of its bases, whose function reads a field.
+func (a *Attributes) Of(t *cpython.Type, offset uint64) string {
 	k := savedField{t.Addr, offset}
-	if name, ok := r.saved[k]; ok {
+	if name, ok := a.names[k]; ok {
 		return name
 	}
 	found := map[string]bool{}
 	for base, n := t, 0; base != nil && n < maxClassDepth; base, n = base.Base, n+1 {
-		for _, g := range r.torch.heap.Getters(r.im, base.Addr) {
-			if r.hasOperand(g.Function, offset) {
+		for _, g := range a.t.heap.Getters(a.t.im, base.Addr) {
+			if a.hasOperand(g.Function, offset) {
 				found[g.Name] = true
 			}
 		}
 	}
 	name := ""
-	if r.torch.pythonRole(t) == pythonTensor && offset > r.torch.cdata { // they lie behind the tensor (torch/csrc/autograd/python_variable.h)
-		switch offset - r.torch.cdata {
+	if a.t.pythonRole(t) == pythonTensor && offset > a.t.cdata { // they lie behind the tensor (torch/csrc/autograd/python_variable.h)
+		switch offset - a.t.cdata {
 		case 8:
 			name = "_backward_hooks"
 		case 16:
@@ -105,27 +114,20 @@ func (r *reading) attributeOf(t *cpython.Type, offset uint64) string {
 		for name = range found {
 		}
 	}
-	r.remember(k, name)
+	a.names[k] = name
 	return name
-}
-
-func (r *reading) remember(k savedField, name string) {
-	if r.saved == nil {
-		r.saved = map[savedField]string{}
-	}
-	r.saved[k] = name
 }
 
 // hasOperand decodes a function, and looks for memory at an offset from a register. A function that only jumps to another one,
 // with which the linker has merged it, is that one.
-func (r *reading) hasOperand(function, offset uint64) bool {
+func (a *Attributes) hasOperand(function, offset uint64) bool {
 	for range maxJumps {
-		end, ok := r.code.end(function)
+		end, ok := a.t.code.end(function)
 		if !ok {
 			return false
 		}
 		b := make([]byte, min(end-function, maxGetter))
-		n, _ := r.im.ReadAt(b, function)
+		n, _ := a.t.im.ReadAt(b, function)
 		first, err := x86asm.Decode(b[:n], 64)
 		if to, ok := first.Args[0].(x86asm.Rel); err == nil && first.Op == x86asm.JMP && ok {
 			function += uint64(first.Len) + uint64(int64(to))

@@ -2,15 +2,19 @@
 
 //go:build linux
 
-package holders
+// Package torchlayout reads the objects of PyTorch in C++: it finds them by their classes, finds where their classes keep what
+// matters, and follows the references between them and to their Python objects. No table of versions is behind it.
+package torchlayout
 
 import (
 	"bytes"
 	"encoding/binary"
 	"strings"
 
-	"github.com/gputrace/gputrace/symbolize"
 	"github.com/ianlancetaylor/demangle"
+
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/symbolize"
 )
 
 // A C++ object with virtual functions begins with the address of its class's table of them. Before the table are the
@@ -120,49 +124,59 @@ func (c *class) short() string {
 // A name that begins with a star is compared by address (GCC, for local types).
 func withoutStar(name string) string { return strings.TrimPrefix(name, "*") }
 
-// classes knows the classes of a process by their tables.
-type classes struct {
-	im        *image
+// classTable is the classes of a process by their tables, however often its memory is read.
+type classTable struct {
 	low, high uint64 // all tables lie in between
 	// pages has a bit for each page in which a table may lie, by GiB.
 	pages [][]uint64
-	ids   *table // table -> number in list + 1, 0: none
-	fixed bool   // ids is not added to
+	ids   *memory.Table // table -> number in list + 1, 0: none
 	list  []*class
 }
 
-func newClasses(im *image) *classes {
-	c := &classes{im: im, ids: newTable(), pages: make([][]uint64, topSpans)}
-	for _, r := range im.regions {
-		if !r.tables() {
+// classes tells the classes of the objects in an image.
+type classes struct {
+	im    *memory.Image
+	fixed bool // the table is not added to
+	*classTable
+}
+
+const (
+	spanShift = 30 // of what is one part of classTable.pages: 1 GiB
+	spanPages = 1 << (spanShift - memory.PageShift)
+)
+
+func newClasses(im *memory.Image) *classes {
+	c := &classes{im: im, classTable: &classTable{ids: memory.NewTable(), pages: make([][]uint64, memory.MaxAddress>>spanShift)}}
+	for _, r := range im.Regions() {
+		if !mayHaveTables(&r) {
 			continue
 		}
 		if c.high == 0 {
-			c.low = r.start
+			c.low = r.Start
 		}
-		c.high = r.end
-		for at := r.start; at < r.end; at += pageSize {
+		c.high = r.End
+		for at := r.Start; at < r.End; at += memory.PageSize {
 			span := &c.pages[at>>spanShift]
 			if *span == nil {
 				*span = make([]uint64, spanPages/64)
 			}
-			p := at >> pageShift & (spanPages - 1)
+			p := at >> memory.PageShift & (spanPages - 1)
 			(*span)[p/64] |= 1 << (p % 64)
 		}
 	}
 	return c
 }
 
-// tables reports whether tables of classes may lie in a region: constant or initialised data of a library.
-func (r *region) tables() bool { return r.file != "" && !r.exec }
+// mayHaveTables reports whether tables of classes may lie in a region: constant or initialised data of a library.
+func mayHaveTables(r *memory.Region) bool { return r.File != "" && !r.Exec }
 
 // maybe tells addresses that can be that of a class's table.
 func (c *classes) maybe(w uint64) bool {
-	if w&7 != 0 || w >= topSpans<<spanShift {
+	if w&7 != 0 || w >= memory.MaxAddress {
 		return false
 	}
 	span := c.pages[w>>spanShift]
-	p := w >> pageShift & (spanPages - 1)
+	p := w >> memory.PageShift & (spanPages - 1)
 	return span != nil && span[p/64]>>(p%64)&1 != 0
 }
 
@@ -180,7 +194,7 @@ func (c *classes) of(object uint64) *class {
 
 // byTable is the class of a table.
 func (c *classes) byTable(vtable uint64) *class {
-	if id, ok := c.ids.get(vtable); ok {
+	if id, ok := c.ids.Get(vtable); ok {
 		if id == 0 {
 			return nil
 		}
@@ -190,15 +204,15 @@ func (c *classes) byTable(vtable uint64) *class {
 		return nil
 	}
 	found := c.read(vtable)
-	if c.ids.count >= maxClasses {
+	if c.ids.Len() >= maxClasses {
 		return found
 	}
 	if found == nil {
-		c.ids.set(vtable, 0)
+		c.ids.Set(vtable, 0)
 		return nil
 	}
 	c.list = append(c.list, found)
-	c.ids.set(vtable, uint32(len(c.list)))
+	c.ids.Set(vtable, uint32(len(c.list)))
 	return found
 }
 
@@ -291,32 +305,35 @@ func (c *classes) appendBase(out []string, info uint64, depth int) []string {
 	return c.infoBases(append(out, name), info, depth-1)
 }
 
-// natives are the C++ objects of a process that matter, by role, sorted by address.
-type natives struct {
+// Objects are the C++ objects of a process that matter, by role, sorted by address.
+type Objects struct {
 	*classes
-	code   *codeFiles // nil: sizes of classes are not known
+	code   *Code // nil: sizes of classes are not known
 	byRole [roleCount][]uint64
 	total  int
 }
 
-// findNatives looks for objects in the pages of the process's own memory, and notes the leaves among Python's objects.
-func findNatives(im *image, runs []run, l *leaves) *natives {
-	n := &natives{classes: newClasses(im)}
-	im.pagesOf(runs, func(addr uint64, page []byte) uint64 {
+// Find looks for objects in the pages of the process's own memory, and notes the leaves among Python's objects.
+func Find(im *memory.Image, l *memory.Leaves) *Objects {
+	n := &Objects{classes: newClasses(im)}
+	im.EachPage(func(addr uint64, page []byte) uint64 {
 		if n.scan(addr, page) {
-			im.keep(addr, page)
+			im.Keep(addr, page)
 		}
-		l.scan(addr, page)
-		return im.buffer(addr, page)
+		l.Scan(addr, page)
+		return im.Buffer(addr, page)
 	})
 	return n
 }
+
+// Total is how many objects of C++ classes were found, those that do not matter too.
+func (n *Objects) Total() int { return n.total }
 
 // objectAlign is what malloc aligns everything to that is larger than a pointer (max_align_t; glibc, jemalloc, tcmalloc).
 const objectAlign = 16
 
 // scan looks for objects in a page, and reports whether there are some that matter.
-func (n *natives) scan(addr uint64, page []byte) (found bool) {
+func (n *Objects) scan(addr uint64, page []byte) (found bool) {
 	low, span := n.low, n.high-n.low
 	for i := 0; i+8 <= len(page); i += objectAlign {
 		w := binary.LittleEndian.Uint64(page[i:])
@@ -336,7 +353,7 @@ func (n *natives) scan(addr uint64, page []byte) (found bool) {
 }
 
 // role is that of the object at an address.
-func (n *natives) role(object uint64) role {
+func (n *Objects) role(object uint64) role {
 	if c := n.of(object); c != nil {
 		return c.role
 	}

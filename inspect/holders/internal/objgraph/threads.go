@@ -2,9 +2,13 @@
 
 //go:build linux
 
-package holders
+package objgraph
 
-import "github.com/gputrace/gputrace/cpython"
+import (
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/process"
+)
 
 const (
 	// threadTries is how often the threads are read until every list of frames is whole, twice at least: those of a running
@@ -14,19 +18,18 @@ const (
 	threadPages = 1 << 14
 )
 
-// threadsNow reads the threads and their frames from the process itself, as quickly as can be: in a copy that took a while,
-// a frame that ended in between may have cut off all those that it was called from.
-func (r *reading) threadsNow(h *cpython.Heap, regions []region) []cpython.ThreadState {
-	im, err := newImage(r.p, regions, threadPages)
+// ThreadsNow reads the threads and their frames from the process itself, as quickly as can be: in a copy that took a while,
+// a frame that ended in between may have cut off all those that it was called from. read is how many bytes it read.
+func ThreadsNow(m process.Memory, h *cpython.Heap, regions []memory.Region) (best []cpython.ThreadState, read uint64) {
+	im, err := memory.New(m, regions, threadPages)
 	if err != nil {
-		return nil
+		return nil, 0
 	}
-	defer im.close()
-	var best []cpython.ThreadState
+	defer im.Close()
 	at := map[uint64]int{}
 	for n := range threadTries {
 		whole := n > 0
-		im.forget()
+		im.Forget()
 		for _, t := range h.ThreadStates(im) {
 			i, ok := at[t.Addr]
 			if !ok {
@@ -41,8 +44,7 @@ func (r *reading) threadsNow(h *cpython.Heap, regions []region) []cpython.Thread
 			break
 		}
 	}
-	r.report.Stats.BytesRead += im.bytes
-	return best
+	return best, im.BytesRead()
 }
 
 // better reports whether a thread was read more completely than before.

@@ -2,7 +2,7 @@
 
 //go:build linux
 
-package holders
+package torchlayout
 
 import (
 	"encoding/binary"
@@ -11,7 +11,18 @@ import (
 	"slices"
 	"sort"
 	"strings"
+
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
+
+// Owners says what of C++ holds objects and blocks that nothing else leads to.
+type Owners struct {
+	t       *Reader
+	environ []string // of the process
+}
+
+// NewOwners makes one. environ is the environment of the process.
+func NewOwners(t *Reader, environ []string) *Owners { return &Owners{t: t, environ: environ} }
 
 // place is what contains an address.
 type place struct {
@@ -43,30 +54,30 @@ const (
 )
 
 // contains finds what an address lies in.
-func (r *reading) contains(at uint64) place {
-	reg := r.im.regionAt(at)
+func (w *Owners) contains(at uint64) place {
+	reg := w.t.im.RegionAt(at)
 	switch {
 	case reg == nil:
 		return place{}
-	case reg.file != "":
-		return place{what: "static data of " + filepath.Base(reg.file), rank: placeStatic}
-	case reg.stack:
+	case reg.File != "":
+		return place{what: "static data of " + filepath.Base(reg.File), rank: placeStatic}
+	case reg.Stack:
 		return place{what: "stack of native code", rank: placeStack}
 	}
-	if lib := r.staticOf(reg, at); lib != "" {
+	if lib := w.staticOf(reg, at); lib != "" {
 		return place{what: "static data of " + filepath.Base(lib), rank: placeStatic}
 	}
-	for back := uint64(0); back <= maxInside && back <= at-reg.start; back += 8 {
+	for back := uint64(0); back <= maxInside && back <= at-reg.Start; back += 8 {
 		x := at - back
-		if c := r.torch.of(x); c != nil && (r.covers(x, at) || r.covers(x-sharedPtr, at)) {
-			return place{what: title(c), rank: placeObject, base: x}
+		if c := w.t.of(x); c != nil && (w.covers(x, at) || w.covers(x-sharedPtr, at)) {
+			return place{what: strings.TrimPrefix(c.title(), "::"), rank: placeObject, base: x}
 		}
-		if back <= maxPyInside && r.torch.heap != nil {
-			if t := r.torch.heap.TypeOf(r.im, x); t != nil && back < r.torch.heap.Size(r.im, x, t) && r.torch.heap.Plausible(r.im, x) {
+		if back <= maxPyInside && w.t.heap != nil {
+			if t := w.t.heap.TypeOf(w.t.im, x); t != nil && back < w.t.heap.Size(w.t.im, x, t) && w.t.heap.Plausible(w.t.im, x) {
 				return place{what: "Python " + t.Name, rank: placePython, base: x}
 			}
 		}
-		if r.covers(x, at) {
+		if w.covers(x, at) {
 			return place{rank: placeMemory, base: x}
 		}
 	}
@@ -75,24 +86,24 @@ func (r *reading) contains(at uint64) place {
 
 // covers reports whether memory from malloc begins at an address and reaches to another: the header of the next piece
 // must be one too.
-func (r *reading) covers(start, at uint64) bool {
-	size := r.torch.chunk(start)
+func (w *Owners) covers(start, at uint64) bool {
+	size := w.t.chunk(start)
 	if size == 0 || at-start >= size {
 		return false
 	}
-	next := r.im.Word(start + size) // header of the next piece, its size
+	next := w.t.im.Word(start + size) // header of the next piece, its size
 	const inUse = 1
 	return next&inUse != 0 && next&^7 >= 0x20 && next < 1<<40
 }
 
 // staticOf is the library whose zeroed data an address is in: memory without a file behind the library's last mapping, as far
 // as its program headers say. The mapping may go on with something else.
-func (r *reading) staticOf(reg *region, at uint64) string {
-	before := r.im.regionAt(reg.start - 1)
-	if before == nil || !before.heap || before.file == "" || before.end != reg.start || at >= r.dataEnd(before.file) {
+func (w *Owners) staticOf(reg *memory.Region, at uint64) string {
+	before := w.t.im.RegionAt(reg.Start - 1)
+	if before == nil || !before.Heap || before.File == "" || before.End != reg.Start || at >= w.dataEnd(before.File) {
 		return ""
 	}
-	return before.file
+	return before.File
 }
 
 // Fields of an ELF file's header and program headers, 64 bits (elf(5)).
@@ -107,27 +118,27 @@ const (
 )
 
 // dataEnd is where the memory of a library ends, by its headers in the process; 0 when they cannot be read.
-func (r *reading) dataEnd(file string) uint64 {
+func (w *Owners) dataEnd(file string) uint64 {
 	var base, end uint64
-	for _, reg := range r.regions {
-		if reg.file == file {
-			base = reg.start
+	for _, reg := range w.t.im.Regions() {
+		if reg.File == file {
+			base = reg.Start
 			break
 		}
 	}
 	var head [0x40]byte
-	if _, err := r.im.ReadAt(head[:], base); err != nil || binary.LittleEndian.Uint32(head[:]) != elfMagic {
+	if _, err := w.t.im.ReadAt(head[:], base); err != nil || binary.LittleEndian.Uint32(head[:]) != elfMagic {
 		return 0
 	}
 	at, first := binary.LittleEndian.Uint64(head[elfProgram:]), ^uint64(0)
 	for range binary.LittleEndian.Uint16(head[elfPrograms:]) {
 		var p [programSize]byte
-		if _, err := r.im.ReadAt(p[:], base+at); err != nil {
+		if _, err := w.t.im.ReadAt(p[:], base+at); err != nil {
 			return 0
 		}
 		if binary.LittleEndian.Uint32(p[:]) == programLoad {
 			addr := binary.LittleEndian.Uint64(p[programAddr:])
-			first = min(first, addr&^(pageSize-1))
+			first = min(first, addr&^(memory.PageSize-1))
 			end = max(end, addr+binary.LittleEndian.Uint64(p[programMemory:]))
 		}
 		at += programSize
@@ -143,9 +154,20 @@ type sought struct {
 	typed bool
 }
 
+// Objects says for lost objects what of C++ holds them, where that is known: a class, or data of a library.
+func (w *Owners) Objects(lost []uint64) map[uint64]string {
+	out := map[uint64]string{}
+	for o, p := range w.natively(lost) {
+		if p.rank >= placeStatic {
+			out[o] = p.what
+		}
+	}
+	return out
+}
+
 // natively says for lost objects what of C++ holds them: the class of the object that their address is found in, directly,
 // through memory without a class, or through a tensor's autograd data.
-func (r *reading) natively(lost []uint64) map[uint64]place {
+func (w *Owners) natively(lost []uint64) map[uint64]place {
 	best := map[uint64]place{}
 	next := map[uint64]sought{}
 	for _, a := range lost {
@@ -155,7 +177,7 @@ func (r *reading) natively(lost []uint64) map[uint64]place {
 		if len(next) == 0 || len(next) > maxSought {
 			break
 		}
-		next = r.level(next, best)
+		next = w.level(next, best)
 	}
 	return best
 }
@@ -168,18 +190,18 @@ type hit struct {
 
 // level looks for addresses, improves what is known of the objects that they stand for, and gives the addresses of the memory
 // that they were found in.
-func (r *reading) level(now map[uint64]sought, best map[uint64]place) map[uint64]sought {
-	wanted := newTable()
+func (w *Owners) level(now map[uint64]sought, best map[uint64]place) map[uint64]sought {
+	wanted := memory.NewTable()
 	for a := range now {
-		wanted.set(a, 1)
+		wanted.Set(a, 1)
 	}
 	byWord := map[uint64][]hit{}
 	n := 0
-	r.words(wanted, func(at, word uint64) {
-		if n++; n > maxSought || r.ownHalf(at, word) {
+	w.t.im.Words(wanted, func(at, word uint64) {
+		if n++; n > maxSought || w.ownHalf(at, word) {
 			return
 		}
-		if p := r.contains(at); p.base != word && (p.rank > placeStack || p.rank == placeMemory) {
+		if p := w.contains(at); p.base != word && (p.rank > placeStack || p.rank == placeMemory) {
 			byWord[word] = append(byWord[word], hit{at, word, p})
 		}
 	})
@@ -190,7 +212,7 @@ func (r *reading) level(now map[uint64]sought, best map[uint64]place) map[uint64
 			hits = certain(hits)
 		}
 		for _, h := range hits {
-			r.follow(h, from, best, next)
+			w.follow(h, from, best, next)
 		}
 	}
 	return next
@@ -209,11 +231,11 @@ func certain(hits []hit) []hit {
 }
 
 // follow takes in one hit.
-func (r *reading) follow(h hit, from sought, best map[uint64]place, next map[uint64]sought) {
+func (w *Owners) follow(h hit, from sought, best map[uint64]place, next map[uint64]sought) {
 	if h.rank == placeStatic && !from.typed {
 		return // where a pointer may be an old one
 	}
-	role := r.torch.role(h.base)
+	role := w.t.role(h.base)
 	through := role == roleMeta || role == roleTensor // the tensor that this is part of is held by something
 	for _, o := range from.lost {
 		if !through && h.rank > best[o].rank {
@@ -227,33 +249,33 @@ func (r *reading) follow(h hit, from sought, best map[uint64]place, next map[uin
 }
 
 // ownHalf reports whether a word is the link between a tensor and its own Python object.
-func (r *reading) ownHalf(at, word uint64) bool {
-	t := r.torch
-	if t.storageObject != 0 && (t.storageOf(word) == at-t.storageCdata || t.storageOf(at-t.storageObject) == word) {
+func (w *Owners) ownHalf(at, word uint64) bool {
+	t := w.t
+	if t.storageObject != 0 && (t.StorageObject(word) == at-t.storageCdata || t.StorageObject(at-t.storageObject) == word) {
 		return true
 	}
-	return t.pythonObject != 0 && (t.object(word) == at-t.cdata || t.impl(word) == at-t.pythonObject)
+	return t.pythonObject != 0 && (t.Object(word) == at-t.cdata || t.Impl(word) == at-t.pythonObject)
 }
 
-// workspaces says for blocks without a storage what they are, by the object that owns their memory: a c10::DataPtr holds
-// the address twice, around the function that frees it.
-func (r *reading) workspaces(blocks []*Block) {
-	wanted, byAddr := newTable(), map[uint64]*Block{}
-	for _, b := range blocks {
-		wanted.set(b.Addr, 1)
-		byAddr[b.Addr] = b
+// Workspaces says for blocks without a storage what they are, by the object that owns their memory: a c10::DataPtr holds
+// the address twice, around the function that frees it. requested is what was asked for of each block, bytes.
+func (w *Owners) Workspaces(requested map[uint64]uint64) map[uint64]string {
+	wanted, out := memory.NewTable(), map[uint64]string{}
+	for addr := range requested {
+		wanted.Set(addr, 1)
 	}
 	var hits []hit
-	r.words(wanted, func(at, word uint64) {
-		if len(hits) < maxSought && r.im.Word(at+16) == word && r.im.executable(r.im.Word(at+8)) {
+	w.t.im.Words(wanted, func(at, word uint64) {
+		if len(hits) < maxSought && w.t.im.Word(at+16) == word && w.t.im.Executable(w.t.im.Word(at+8)) {
 			hits = append(hits, hit{at: at, word: word})
 		}
 	})
 	for _, h := range hits {
-		if b := byAddr[h.word]; b.Class == "" {
-			b.Class = r.ownerOfMemory(h.at, b)
+		if out[h.word] == "" {
+			out[h.word] = w.ownerOfMemory(h.at, requested[h.word])
 		}
 	}
+	return out
 }
 
 // A node of a std::map (bits/stl_tree.h): color, parent, left, right, then key and value.
@@ -267,15 +289,15 @@ const (
 
 // ownerOfMemory names what owns a c10::DataPtr. PyTorch keeps the workspaces that it gives to cuBLAS in a std::map from a
 // handle and a stream (aten/src/ATen/cuda/CublasHandlePool.cpp): two words of key.
-func (r *reading) ownerOfMemory(at uint64, b *Block) string {
+func (w *Owners) ownerOfMemory(at, requested uint64) string {
 	node := at - treeValue - 16
-	if r.treeNode(node) {
-		if cublasSizes[b.Requested] || r.workspaceSize(b.Requested) {
+	if w.treeNode(node) {
+		if cublasSizes[requested] || w.workspaceSize(requested) {
 			return "cuBLAS workspace"
 		}
 		return "workspace of a library, by handle and stream"
 	}
-	p := r.contains(at)
+	p := w.contains(at)
 	if p.rank >= placeStatic {
 		return p.what
 	}
@@ -283,15 +305,15 @@ func (r *reading) ownerOfMemory(at uint64, b *Block) string {
 }
 
 // treeNode reports whether a node of a std::map is at an address: its parent knows it, or is the head of the map.
-func (r *reading) treeNode(node uint64) bool {
-	if color := r.im.Word(node); color&0xff > 1 {
+func (w *Owners) treeNode(node uint64) bool {
+	if color := w.t.im.Word(node); color&0xff > 1 {
 		return false
 	}
-	parent := r.im.Word(node + treeParent)
+	parent := w.t.im.Word(node + treeParent)
 	if parent == 0 || parent&7 != 0 {
 		return false
 	}
-	return r.im.Word(parent+treeLeft) == node || r.im.Word(parent+treeRight) == node || r.im.Word(parent+treeParent) == node
+	return w.t.im.Word(parent+treeLeft) == node || w.t.im.Word(parent+treeRight) == node || w.t.im.Word(parent+treeParent) == node
 }
 
 // cublasSizes are the sizes of workspace that PyTorch asks for by itself, bytes (CublasHandlePool.cpp,
@@ -302,9 +324,8 @@ var cublasSizes = map[uint64]bool{
 
 // workspaceSize reports whether a size is the one that the program's environment asks for: pairs of a size in KiB and how
 // many of it, as in CUBLAS_WORKSPACE_CONFIG=:4096:8.
-func (r *reading) workspaceSize(size uint64) bool {
-	environ, _ := r.p.Environ()
-	for _, e := range environ {
+func (w *Owners) workspaceSize(size uint64) bool {
+	for _, e := range w.environ {
 		value, ok := strings.CutPrefix(e, "CUBLAS_WORKSPACE_CONFIG=")
 		if !ok {
 			continue

@@ -2,7 +2,7 @@
 
 //go:build linux
 
-package holders
+package memory
 
 import (
 	"encoding/binary"
@@ -26,11 +26,11 @@ const (
 	pagemapPresent = 1<<63 | 1<<62 // in memory, or swapped out
 )
 
-// run is neighbouring pages that are present.
-type run struct{ addr, pages uint64 }
+// Run is neighbouring pages that are present: the address of the first, and how many.
+type Run struct{ Addr, Pages uint64 }
 
-// presentRuns lists the present pages of the heap regions, by address.
-func presentRuns(p *process.Process, regions []region) (runs []run, notes []string, err error) {
+// PresentRuns lists the present pages of the heap regions, by address.
+func PresentRuns(p *process.Process, regions []Region) (runs []Run, notes []string, err error) {
 	f, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/pagemap")
 	if errors.Is(err, fs.ErrPermission) { // the file is its user's own (proc(5))
 		err = fmt.Errorf("%w: %w: it takes root or, for another user's process, CAP_DAC_READ_SEARCH", process.ErrPermission, err)
@@ -42,63 +42,64 @@ func presentRuns(p *process.Process, regions []region) (runs []run, notes []stri
 	budget := uint64(maxMapped)
 	buffer := make([]byte, 1<<20)
 	for _, r := range regions {
-		if !r.heap {
+		if !r.Heap {
 			continue
 		}
-		if r.end-r.start > budget {
-			notes = append(notes, fmt.Sprintf("%d GiB of mapped memory at %#x were left out: too much to look through", (r.end-r.start)>>30, r.start))
+		if r.End-r.Start > budget {
+			notes = append(notes, fmt.Sprintf("%d GiB of mapped memory at %#x were left out: too much to look through", (r.End-r.Start)>>30, r.Start))
 			continue
 		}
-		budget -= r.end - r.start
+		budget -= r.End - r.Start
 		runs = appendRuns(runs, f, r, buffer)
 	}
 	return runs, notes, nil
 }
 
 // appendRuns adds the runs of a region. A part of the pagemap that cannot be read counts as not present: it was unmapped.
-func appendRuns(runs []run, pagemap *os.File, r region, buffer []byte) []run {
-	for at := r.start; at < r.end; {
-		n := min((r.end-at)>>pageShift, uint64(len(buffer)/pagemapEntry))
-		got, _ := pagemap.ReadAt(buffer[:n*pagemapEntry], int64(at>>pageShift*pagemapEntry))
+func appendRuns(runs []Run, pagemap *os.File, r Region, buffer []byte) []Run {
+	for at := r.Start; at < r.End; {
+		n := min((r.End-at)>>PageShift, uint64(len(buffer)/pagemapEntry))
+		got, _ := pagemap.ReadAt(buffer[:n*pagemapEntry], int64(at>>PageShift*pagemapEntry))
 		for i := range uint64(got / pagemapEntry) {
 			if binary.LittleEndian.Uint64(buffer[i*pagemapEntry:])&pagemapPresent == 0 {
 				continue
 			}
-			addr := at + i<<pageShift
-			if last := len(runs) - 1; last >= 0 && runs[last].addr+runs[last].pages<<pageShift == addr {
-				runs[last].pages++
+			addr := at + i<<PageShift
+			if last := len(runs) - 1; last >= 0 && runs[last].Addr+runs[last].Pages<<PageShift == addr {
+				runs[last].Pages++
 			} else {
-				runs = append(runs, run{addr, 1})
+				runs = append(runs, Run{addr, 1})
 			}
 		}
-		at += n << pageShift
+		at += n << PageShift
 	}
 	return runs
 }
 
-func countPages(runs []run) (n uint64) {
+// CountPages is how many pages the runs have.
+func CountPages(runs []Run) (n uint64) {
 	for _, r := range runs {
-		n += r.pages
+		n += r.Pages
 	}
 	return n
 }
 
-// copyHeap reads the runs into an image until the time is over, and returns how many pages it has read.
-func (im *image) copyHeap(runs []run, over func() bool) (done uint64) {
+// CopyHeap reads the runs into the image until the time is over, and returns how many pages it has read.
+func (im *Image) CopyHeap(runs []Run, over func() bool) (done uint64) {
 	for _, r := range runs {
-		for r.pages > 0 {
+		for r.Pages > 0 {
 			if over() {
 				im.cut = true
 				return done
 			}
-			n := min(r.pages, copyRun>>pageShift)
-			got := im.load(r.addr, n)
+			n := min(r.Pages, copyRun>>PageShift)
+			got := im.load(r.Addr, n)
 			if got < n { // a page that was unmapped meanwhile
-				im.set(r.addr+got<<pageShift, pageAbsent)
+				im.set(r.Addr+got<<PageShift, pageAbsent)
 				im.absent++
 				got++
 			}
-			r.addr, r.pages = r.addr+got<<pageShift, r.pages-got
+			r.Addr, r.Pages = r.Addr+got<<PageShift, r.Pages-got
 			done += got
 		}
 	}

@@ -2,11 +2,11 @@
 
 //go:build linux
 
-package holders
+package memory
 
-// table maps addresses to small numbers, without pointers that Go's collector would follow: open addressing, linear probing.
+// Table maps addresses to small numbers, without pointers that Go's collector would follow: open addressing, linear probing.
 // Address 0 cannot be a key.
-type table struct {
+type Table struct {
 	keys   []uint64
 	values []uint32
 	count  int
@@ -14,16 +14,18 @@ type table struct {
 
 const minTable = 1 << 10
 
-func newTable() *table {
-	return &table{keys: make([]uint64, minTable), values: make([]uint32, minTable)}
+// NewTable makes a table without keys.
+func NewTable() *Table {
+	return &Table{keys: make([]uint64, minTable), values: make([]uint32, minTable)}
 }
 
 // slot mixes an address: the low bits of addresses of objects are alike (Fibonacci hashing).
-func (t *table) slot(key uint64) int {
+func (t *Table) slot(key uint64) int {
 	return int((key*0x9e3779b97f4a7c15)>>20) & (len(t.keys) - 1)
 }
 
-func (t *table) get(key uint64) (uint32, bool) {
+// Get is the value of a key; ok is false when it has none.
+func (t *Table) Get(key uint64) (uint32, bool) {
 	for i := t.slot(key); ; i = (i + 1) & (len(t.keys) - 1) {
 		switch t.keys[i] {
 		case 0: // also for the key 0, which is never set
@@ -34,12 +36,17 @@ func (t *table) get(key uint64) (uint32, bool) {
 	}
 }
 
-func (t *table) has(key uint64) bool {
-	_, ok := t.get(key)
+// Has reports whether there is a key.
+func (t *Table) Has(key uint64) bool {
+	_, ok := t.Get(key)
 	return ok
 }
 
-func (t *table) set(key uint64, value uint32) {
+// Len is how many keys there are.
+func (t *Table) Len() int { return t.count }
+
+// Set gives a key a value. The key 0 is passed over.
+func (t *Table) Set(key uint64, value uint32) {
 	if key == 0 {
 		return
 	}
@@ -58,12 +65,12 @@ func (t *table) set(key uint64, value uint32) {
 	}
 }
 
-func (t *table) grow() {
+func (t *Table) grow() {
 	keys, values := t.keys, t.values
 	t.keys, t.values, t.count = make([]uint64, 2*len(keys)), make([]uint32, 2*len(keys)), 0
 	for i, k := range keys {
 		if k != 0 {
-			t.set(k, values[i])
+			t.Set(k, values[i])
 		}
 	}
 }

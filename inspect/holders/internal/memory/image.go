@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+// Package memory reads the memory of a process: a copy of what is its own, pages of libraries when they are asked for, and
+// everything once as it goes by. Nothing in it knows what the memory holds.
+package memory
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// PageSize is the size of a page of memory, bytes, and PageShift its logarithm.
+const (
+	PageShift = 12
+	PageSize  = 1 << PageShift
+)
+
+// MaxAddress is above all addresses that a process maps unless it asks for more (47 bits; x86-64, mm.rst).
+const MaxAddress = topSpans << spanShift
+
+const (
+	// spanShift is the size of what one table of pages covers: 1 GiB.
+	spanShift = 30
+	spanPages = 1 << (spanShift - PageShift)
+	// topSpans covers 47 bits of addresses, all that a process maps unless it asks for more (x86-64, mm.rst).
+	topSpans = 1 << (47 - spanShift)
+	// maxSpans bounds the tables of pages, 1 MiB of address space of ours each.
+	maxSpans = 1024
+	// farPages bounds what is read beside the copy, on demand: read-only data of libraries, mostly.
+	farPages = 1 << 15
+	// farRun is how many pages are read at once there, and nearRun in the process's own memory: neighbours are wanted as well.
+	farRun  = 4
+	nearRun = 4
+)
+
+// Region is a range of addresses that may be read.
+type Region struct {
+	Start, End uint64
+	// Heap: private memory that the program writes, where objects are. Otherwise data of a library.
+	Heap  bool
+	Exec  bool
+	Stack bool   // of the main thread
+	File  string // of the mapping; empty for memory without one
+}
+
+// Image is what was read of a process: a copy of its private memory, and pages of libraries that are read when they are
+// asked for. It implements cpython.Image. It is not safe for concurrent use, but for Word and View of addresses in the copy.
+type Image struct {
+	memory  process.Memory
+	regions []Region // sorted
+	pages   []byte   // the copy; pages 0 and 1 are not used
+	used    uint32   // pages of it
+	tables  [][]uint32
+	spans   int
+	bytes   uint64   // read from the process
+	absent  int      // pages that could not be read
+	mapped  bool     // pages is a mapping of ours
+	cut     bool     // the copy of the heap regions was begun and not ended
+	whole   bool     // the heap regions were copied as a whole: what is not there was not present
+	present []Run    // pages of the heap regions that may be read; nil: all
+	full    bool     // there was no room for a page
+	near    bool     // only the page itself is read when one is asked for
+	tracked bool     // order is kept
+	order   []uint64 // pages that were entered, when tracked
+}
+
+// Entries of a table of pages that are no page's number.
+const (
+	pageUnknown = 0 // not asked for yet
+	pageAbsent  = 1 // cannot be read
+	firstPage   = 2
+)
+
+// New makes an image without a copy that holds at most so many pages.
+func New(m process.Memory, regions []Region, capacity uint64) (*Image, error) {
+	im := &Image{memory: m, regions: regions, used: firstPage, tables: make([][]uint32, topSpans)}
+	size := int(firstPage+capacity+farPages) << PageShift
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("make room for a copy of %d MiB: %w", size>>20, err)
+	}
+	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // fewer page faults; nothing is lost without
+	im.pages, im.mapped = b, true
+	return im, nil
+}
+
+// NewProbe makes an image that reads a page alone when one is asked for, and knows which pages it has: see Pages.
+func NewProbe(m process.Memory, regions []Region, capacity uint64) (*Image, error) {
+	im, err := New(m, regions, capacity)
+	if err != nil {
+		return nil, err
+	}
+	im.near, im.tracked = true, true
+	return im, nil
+}
+
+// Populate takes memory for so many pages now, and not one by one while they are copied.
+func (im *Image) Populate(pages uint64) error {
+	size := min(int(pages)<<PageShift, len(im.pages))
+	if err := unix.Madvise(im.pages[:size], unix.MADV_POPULATE_WRITE); err != nil {
+		return fmt.Errorf("populate %d MiB: %w", size>>20, err)
+	}
+	return nil
+}
+
+// Room is how many pages the copy may have.
+func (im *Image) Room() uint64 { return uint64(len(im.pages))>>PageShift - firstPage - farPages }
+
+// Reset forgets what was copied. Of the heap regions the runs are present, and nothing else is read.
+func (im *Image) Reset(regions []Region, present []Run) {
+	im.regions, im.used, im.spans, im.whole, im.cut, im.present, im.full = regions, firstPage, 0, false, false, present, false
+	clear(im.tables)
+}
+
+// Regions are the ranges of addresses that may be read, sorted.
+func (im *Image) Regions() []Region { return im.regions }
+
+// Whole reports that the heap regions were copied as a whole: what is not in the copy was not there.
+func (im *Image) Whole() bool { return im.whole }
+
+// Copied reports that the heap regions were copied, as a whole or as far as there was time.
+func (im *Image) Copied() bool { return im.whole || im.cut }
+
+// Full reports that there was no room for a page.
+func (im *Image) Full() bool { return im.full }
+
+// BytesRead is how much was read from the process.
+func (im *Image) BytesRead() uint64 { return im.bytes }
+
+// BytesHeld is how much is held in our memory.
+func (im *Image) BytesHeld() uint64 { return uint64(im.used) << PageShift }
+
+// Raw is the memory of the pages that are held, in the order in which they were read. Tests damage it.
+func (im *Image) Raw() []byte { return im.pages[firstPage<<PageShift : uint64(im.used)<<PageShift] }
+
+// Pages lists the addresses of the pages that were asked for since Forget, of an image that NewProbe made.
+func (im *Image) Pages() []uint64 { return im.order }
+
+// ReadOnce reads the pages at some sorted addresses, and nothing else from then on: the rest was not read at that moment.
+func (im *Image) ReadOnce(m process.Memory, pages []uint64) {
+	im.Forget()
+	im.memory = m
+	for at := 0; at < len(pages); {
+		end := at + 1
+		for end < len(pages) && pages[end] == pages[end-1]+PageSize {
+			end++
+		}
+		im.load(pages[at], uint64(end-at))
+		at = end
+	}
+	im.memory = nil
+}
+
+// Fixed reports that nothing more is read of the process.
+func (im *Image) Fixed() bool { return im.memory == nil }
+
+// Forget drops the pages of an image that is no copy, to read them anew.
+func (im *Image) Forget() {
+	im.used = firstPage
+	if !im.tracked {
+		for _, t := range im.tables {
+			clear(t)
+		}
+		return
+	}
+	for _, addr := range im.order {
+		im.tables[addr>>spanShift][addr>>PageShift&(spanPages-1)] = pageUnknown
+	}
+	im.order = im.order[:0]
+}
+
+// Close gives the memory of the copy back.
+func (im *Image) Close() {
+	if im.mapped {
+		_ = unix.Munmap(im.pages)
+	}
+	im.pages, im.mapped, im.used = nil, false, 0
+	clear(im.tables)
+}
+
+// RegionsOf picks the mappings that may be read: private memory and data of libraries. Devices and other special files
+// are never touched, and neither is memory that is shared.
+func RegionsOf(maps []process.Mapping) []Region {
+	libraries := map[string]bool{}
+	for i := range maps {
+		if maps[i].Exec && maps[i].Inode != 0 {
+			libraries[maps[i].Path] = true
+		}
+	}
+	var out []Region
+	for i := range maps {
+		m := &maps[i]
+		if m.Shared || m.End > topSpans<<spanShift || special(m.Path) {
+			continue
+		}
+		switch {
+		case m.Inode == 0 && m.Writable:
+			out = append(out, Region{Start: m.Start, End: m.End, Heap: true, Stack: strings.HasPrefix(m.Path, "[stack")})
+		case m.Inode != 0 && libraries[m.Path]:
+			out = append(out, Region{Start: m.Start, End: m.End, Heap: m.Writable, Exec: m.Exec, File: m.Path})
+		}
+	}
+	slices.SortFunc(out, func(a, b Region) int { return cmp.Compare(a.Start, b.Start) })
+	return out
+}
+
+// special tells what lies behind a mapping by its name: device files, the kernel's own pages, memory of other kinds.
+func special(path string) bool {
+	if strings.HasPrefix(path, "[") {
+		return path != "[heap]" && !strings.HasPrefix(path, "[stack") && !strings.HasPrefix(path, "[anon")
+	}
+	return strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "anon_inode:") || strings.HasPrefix(path, "/SYSV") ||
+		strings.HasPrefix(path, "/dmabuf") || strings.HasPrefix(path, "socket:") || strings.HasPrefix(path, "/memfd:")
+}
+
+// RegionAt is the region of an address.
+func (im *Image) RegionAt(addr uint64) *Region {
+	i, _ := slices.BinarySearchFunc(im.regions, addr, func(r Region, a uint64) int { return cmp.Compare(r.End, a+1) })
+	if i < len(im.regions) && im.regions[i].Start <= addr {
+		return &im.regions[i]
+	}
+	return nil
+}
+
+// page is the number of the page of an address in the copy. It reads the page if it must.
+func (im *Image) page(addr uint64) (n uint32, ok bool) {
+	if addr >= topSpans<<spanShift {
+		return 0, false
+	}
+	if t := im.tables[addr>>spanShift]; t != nil {
+		if n = t[addr>>PageShift&(spanPages-1)]; n >= firstPage {
+			return n, true
+		}
+		if n == pageAbsent {
+			return 0, false
+		}
+	}
+	return im.fetch(addr)
+}
+
+// fetch reads pages that are not in the copy.
+func (im *Image) fetch(addr uint64) (uint32, bool) {
+	r := im.RegionAt(addr)
+	if r == nil || im.memory == nil {
+		return 0, false
+	}
+	first := addr &^ (PageSize - 1)
+	end := min(r.End, first+farRun*PageSize)
+	if r.Heap && im.present != nil {
+		end = min(r.End, first+min(nearRun, im.presentAt(first))<<PageShift)
+	}
+	if im.near {
+		end = first + PageSize
+	}
+	if r.Heap && im.whole {
+		im.set(first, pageAbsent) // not there when the copy was made
+		return 0, false
+	}
+	for at := first + PageSize; at < end; at += PageSize {
+		if n := im.entry(at); n != pageUnknown {
+			end = at
+		}
+	}
+	got := uint64(0)
+	if end > first {
+		got = im.load(first, (end-first)>>PageShift)
+	}
+	if got == 0 {
+		im.absent++
+		im.set(first, pageAbsent)
+		return 0, false
+	}
+	return im.entry(first), true
+}
+
+// load reads n pages into the copy, and gives how many came.
+func (im *Image) load(addr, n uint64) uint64 {
+	room := uint64(len(im.pages))>>PageShift - uint64(im.used)
+	im.full = im.full || n > room
+	n = min(n, room)
+	if n == 0 {
+		return 0
+	}
+	at := uint64(im.used) << PageShift
+	got := im.fill(im.pages[at:at+n<<PageShift], addr)
+	whole := uint64(max(got, 0)) >> PageShift
+	for i := range whole {
+		if !im.set(addr+i<<PageShift, im.used+uint32(i)) {
+			whole = i
+			break
+		}
+	}
+	im.used += uint32(whole)
+	im.bytes += whole << PageShift
+	return whole
+}
+
+// twoHalves is from where on two threads share a read, bytes.
+const twoHalves = 1 << 20
+
+// fill reads memory, and gives how many bytes came.
+func (im *Image) fill(b []byte, addr uint64) int {
+	half := len(b) / 2 &^ (PageSize - 1)
+	if len(b) < twoHalves {
+		got, _ := im.memory.ReadAt(b, addr)
+		return got
+	}
+	second := make(chan int, 1)
+	go func() {
+		got, _ := im.memory.ReadAt(b[half:], addr+uint64(half))
+		second <- got
+	}()
+	got, _ := im.memory.ReadAt(b[:half], addr)
+	if rest := <-second; got == half {
+		got += rest
+	}
+	return got
+}
+
+func (im *Image) entry(addr uint64) uint32 {
+	if t := im.tables[addr>>spanShift]; t != nil {
+		return t[addr>>PageShift&(spanPages-1)]
+	}
+	return pageUnknown
+}
+
+// set enters a page. It is false when there are too many tables.
+func (im *Image) set(addr uint64, n uint32) bool {
+	t := im.tables[addr>>spanShift]
+	if t == nil {
+		if im.spans >= maxSpans {
+			return false
+		}
+		im.spans++
+		t = make([]uint32, spanPages)
+		im.tables[addr>>spanShift] = t
+	}
+	t[addr>>PageShift&(spanPages-1)] = n
+	if im.tracked {
+		im.order = append(im.order, addr&^(PageSize-1))
+	}
+	return true
+}
+
+// Word implements cpython.Image.
+func (im *Image) Word(addr uint64) uint64 {
+	if addr&7 != 0 || addr >= topSpans<<spanShift {
+		return 0
+	}
+	if t := im.tables[addr>>spanShift]; t != nil {
+		if n := t[addr>>PageShift&(spanPages-1)]; n >= firstPage {
+			return binary.LittleEndian.Uint64(im.pages[uint64(n)<<PageShift|addr&(PageSize-1):])
+		}
+	}
+	n, ok := im.page(addr)
+	if !ok {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(im.pages[uint64(n)<<PageShift|addr&(PageSize-1):])
+}
+
+// Has reports whether an address can be read.
+func (im *Image) Has(addr uint64) bool {
+	_, ok := im.page(addr)
+	return ok
+}
+
+// View implements cpython.Image.
+func (im *Image) View(addr uint64, n int) []byte {
+	if n < 0 || uint64(n) > topSpans<<spanShift || addr+uint64(n) < addr {
+		return nil
+	}
+	if n == 0 {
+		return []byte{}
+	}
+	first, ok := im.page(addr)
+	if !ok {
+		return nil
+	}
+	last := (addr + uint64(n) - 1) >> PageShift
+	number, adjacent := first, true
+	for p := addr>>PageShift + 1; p <= last; p++ {
+		next, ok := im.page(p << PageShift)
+		if !ok {
+			return nil
+		}
+		adjacent = adjacent && next == number+1
+		number = next
+	}
+	if adjacent {
+		at := uint64(first)<<PageShift | addr&(PageSize-1)
+		return im.pages[at : at+uint64(n) : at+uint64(n)]
+	}
+	out := make([]byte, n)
+	if _, err := im.ReadAt(out, addr); err != nil {
+		return nil
+	}
+	return out
+}
+
+// ReadAt implements process.Memory. What cannot be read ends it with io.ErrUnexpectedEOF.
+func (im *Image) ReadAt(b []byte, addr uint64) (int, error) {
+	for done := 0; done < len(b); {
+		at := addr + uint64(done)
+		n, ok := im.page(at)
+		if !ok {
+			return done, io.ErrUnexpectedEOF
+		}
+		from := uint64(n)<<PageShift | at&(PageSize-1)
+		done += copy(b[done:], im.pages[from:uint64(n+1)<<PageShift])
+	}
+	return len(b), nil
+}
+
+// Executable reports whether code of a library is at an address.
+func (im *Image) Executable(addr uint64) bool {
+	r := im.RegionAt(addr)
+	return r != nil && r.Exec
+}

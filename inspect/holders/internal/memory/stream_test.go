@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package memory
+
+import (
+	"encoding/binary"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pagesMemory is pages by address; others are unmapped.
+type pagesMemory map[uint64][]byte
+
+// ReadAt implements process.Memory: it stops at the first unmapped page.
+func (m pagesMemory) ReadAt(b []byte, addr uint64) (int, error) {
+	for done := 0; done < len(b); {
+		at := addr + uint64(done)
+		page := m[at&^(PageSize-1)]
+		if page == nil {
+			return done, io.ErrUnexpectedEOF
+		}
+		done += copy(b[done:], page[at%PageSize:])
+	}
+	return len(b), nil
+}
+
+const streamBase = 0x7f0000000000
+
+func newPagesMemory(n int) pagesMemory {
+	m := pagesMemory{}
+	for i := range n {
+		m[streamBase+uint64(i)<<PageShift] = make([]byte, PageSize)
+	}
+	return m
+}
+
+// visited are the numbers of the pages that go by.
+func visited(t *testing.T, m pagesMemory, runs []Run) (out []int) {
+	t.Helper()
+	im, err := New(m, []Region{{Start: streamBase, End: streamBase + 4096<<PageShift, Heap: true}}, 16)
+	require.NoError(t, err)
+	defer im.Close()
+	im.present = runs
+	im.EachPage(func(addr uint64, page []byte) uint64 {
+		out = append(out, int((addr-streamBase)>>PageShift))
+		return im.Buffer(addr, page)
+	})
+	return out
+}
+
+func numbers(ranges ...[2]int) (out []int) {
+	for _, r := range ranges {
+		for i := r[0]; i < r[1]; i++ {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// TestStream: all pages go by once, in order, but for unmapped ones.
+func TestStream(t *testing.T) {
+	at := func(page, pages uint64) Run { return Run{streamBase + page<<PageShift, pages} }
+	m := newPagesMemory(1000)
+	require.Equal(t, numbers([2]int{0, 1000}), visited(t, m, []Run{at(0, 1000)}))
+	require.Equal(t, numbers([2]int{3, 4}, [2]int{5, 300}), visited(t, m, []Run{at(3, 1), at(5, 295)}))
+	for _, gone := range []uint64{0, 255, 256, 600, 999} {
+		delete(m, streamBase+gone<<PageShift)
+	}
+	want := numbers([2]int{1, 255}, [2]int{257, 600}, [2]int{601, 999})
+	require.Equal(t, want, visited(t, m, []Run{at(0, 1000)}))
+	require.Empty(t, visited(t, m, nil))
+}
+
+// TestStreamBuffers: large buffers go by with their first page; what only looks like one does not hide anything.
+func TestStreamBuffers(t *testing.T) {
+	head := func(m pagesMemory, page int, lead, size uint64) {
+		b := m[streamBase+uint64(page)<<PageShift]
+		binary.LittleEndian.PutUint64(b[lead:], lead)
+		binary.LittleEndian.PutUint64(b[lead+8:], size-lead|bufferFlag)
+	}
+	for name, tt := range map[string]struct {
+		page       int
+		lead, size uint64
+		want       []int
+	}{
+		"array":         {10, 0, 500 << PageShift, numbers([2]int{0, 11}, [2]int{510, 1000})},
+		"aligned":       {10, 0x30, 300 << PageShift, numbers([2]int{0, 11}, [2]int{310, 1000})},
+		"within a read": {10, 0, 40 << PageShift, numbers([2]int{0, 11}, [2]int{50, 1000})},
+		"to the end":    {300, 0, 700 << PageShift, numbers([2]int{0, 301})},
+		"small":         {10, 0, 16 << PageShift, numbers([2]int{0, 1000})},
+		"half a page":   {10, 0, 500<<PageShift + 512, numbers([2]int{0, 1000})},
+		"too large":     {10, 0, 5000 << PageShift, numbers([2]int{0, 1000})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newPagesMemory(1000)
+			head(m, tt.page, tt.lead, tt.size)
+			require.Equal(t, tt.want, visited(t, m, []Run{{streamBase, 1000}}))
+			require.Equal(t, tt.want, visited(t, m, []Run{{streamBase, 200}, {streamBase + 200<<PageShift, 800}}))
+		})
+	}
+}
+
+// TestSplit: every page of the runs is on one side.
+func TestSplit(t *testing.T) {
+	at := func(page, pages uint64) Run { return Run{page << PageShift, pages} }
+	for name, tt := range map[string]struct{ runs, ranges, outside, inside []Run }{
+		"no ranges":       {[]Run{at(1, 5)}, nil, []Run{at(1, 5)}, nil},
+		"no runs":         {nil, []Run{at(1, 5)}, nil, nil},
+		"apart":           {[]Run{at(10, 5)}, []Run{at(1, 5), at(20, 1)}, []Run{at(10, 5)}, nil},
+		"within":          {[]Run{at(10, 10)}, []Run{at(12, 3)}, []Run{at(10, 2), at(15, 5)}, []Run{at(12, 3)}},
+		"all":             {[]Run{at(10, 10)}, []Run{at(5, 30)}, nil, []Run{at(10, 10)}},
+		"over two runs":   {[]Run{at(10, 5), at(20, 5)}, []Run{at(12, 10)}, []Run{at(10, 2), at(22, 3)}, []Run{at(12, 3), at(20, 2)}},
+		"two beside":      {[]Run{at(10, 10)}, []Run{at(10, 3), at(13, 4)}, []Run{at(17, 3)}, []Run{at(10, 3), at(13, 4)}},
+		"between the Run": {[]Run{at(10, 2), at(30, 2)}, []Run{at(15, 5), at(30, 1)}, []Run{at(10, 2), at(31, 1)}, []Run{at(30, 1)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			outside, inside := split(tt.runs, tt.ranges)
+			require.Equal(t, tt.outside, outside)
+			require.Equal(t, tt.inside, inside)
+		})
+	}
+}

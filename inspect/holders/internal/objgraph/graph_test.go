@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package objgraph
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/made"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+)
+
+// madeBlocks is the allocator of a made-up process.
+type madeBlocks struct{}
+
+// Requested implements torchlayout.Blocks.
+func (madeBlocks) Requested(addr uint64) (uint64, bool) {
+	return 128, addr >= made.Device && addr%made.Block == 0 && addr < made.Heap
+}
+
+func newImage(t *testing.T, m *made.Process) *memory.Image {
+	t.Helper()
+	regions, runs := m.Regions()
+	im, err := memory.New(m, regions, 1<<10)
+	require.NoError(t, err)
+	t.Cleanup(im.Close)
+	im.Reset(regions, runs)
+	return im
+}
+
+// walkMade walks over a made-up process, from its roots only. goals are its tensors, in the order of their blocks.
+func walkMade(t *testing.T) (m *made.Process, w *Graph, goals []uint32) {
+	t.Helper()
+	m, _ = made.New()
+	im := newImage(t, m)
+	heap, err := cpython.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
+	require.NoError(t, err)
+	leaves := memory.NewLeaves(heap.LeafTypes(im))
+	r, _ := torchlayout.NewReader(torchlayout.Find(im, leaves), heap, nil, madeBlocks{})
+	w = New(r, map[uint64]bool{uint64(os.Getpid()): true}, leaves)
+	goals = make([]uint32, m.Blocks)
+	r.Tensors(func(impl, _, data uint64) { goals[(data-made.Device)/made.Block] = w.Goal(r.Known(impl)) })
+	w.Roots(heap.ThreadStates(im))
+	w.Run()
+	return m, w, goals
+}
+
+// TestWalk: every tensor but the one in the garbage is reached, by the path that reads best.
+func TestWalk(t *testing.T) {
+	_, w, goals := walkMade(t)
+	lost := goals[len(goals)-1]
+	for i, g := range goals {
+		require.Equal(t, g != lost, w.Reached(g), i)
+		if g == lost {
+			continue
+		}
+		chain := w.Chain(g)
+		require.Equal(t, g, chain[len(chain)-1])
+		_, below := w.Parent(chain[0])
+		require.False(t, below)
+		kind, aux := w.Link(chain[0])
+		if kind == RootFrame {
+			_, tid, depth := w.Frame(aux)
+			require.Equal(t, uint64(os.Getpid()), tid)
+			require.Zero(t, depth)
+			continue
+		}
+		require.Equal(t, RootModule, kind)
+		require.Equal(t, "__main__", w.Module(aux).Name)
+		require.Equal(t, w.ModuleNamed("__main__"), w.Addr(chain[0]))
+	}
+	require.Zero(t, w.ModuleNamed("torch._C"))
+}
+
+// TestHolders: the best holder of a tensor is the last step of its best path.
+func TestHolders(t *testing.T) {
+	_, w, goals := walkMade(t)
+	holders, held := w.Holders(), w.IsHeld()
+	for _, g := range goals {
+		require.Equal(t, len(holders[g]) > 0, held[g])
+		if parent, ok := w.Parent(g); ok {
+			kind, aux := w.Link(g)
+			require.Equal(t, Holder{Goal: g, From: parent, Kind: kind, Aux: aux}, holders[g][0])
+			require.Equal(t, w.Cost(g), w.HolderCost(&holders[g][0]))
+		}
+	}
+}
+
+// TestFindLost: what the collector will free is garbage.
+func TestFindLost(t *testing.T) {
+	_, w, goals := walkMade(t)
+	lost := goals[len(goals)-1]
+	w.Adrift()
+	w.FindLost(func() map[uint64]uint32 {
+		if w.Reached(lost) {
+			return nil
+		}
+		return map[uint64]uint32{w.Addr(lost): lost}
+	})
+	require.True(t, w.Reached(lost))
+	kind, _ := w.Link(w.Chain(lost)[0])
+	require.Equal(t, RootGarbage, kind)
+}
+
+// TestRecheck: a path holds as long as each of its links does.
+func TestRecheck(t *testing.T) {
+	m, w, goals := walkMade(t)
+	// The threads are those of the process that was made, which has not changed.
+	same := w.NewRecheck(m, newImage(t, m))
+	for _, g := range goals[:len(goals)-1] {
+		require.True(t, same.Path(g))
+	}
+	require.NotZero(t, same.Last())
+	require.NotZero(t, same.BytesRead())
+	list, _ := w.Parent(goals[0]) // kept[0], and kept[1] beside it
+	items := m.Word(w.Addr(list) + 0x18)
+	m.Put(items, m.Word(items+8))
+	now := w.NewRecheck(m, newImage(t, m))
+	require.False(t, now.Path(goals[0]))
+	for _, g := range goals[1 : len(goals)-1] {
+		require.True(t, now.Path(g))
+	}
+	m.Put(w.Addr(list)+8, m.Types["tuple"]) // another object in its place
+	now = w.NewRecheck(m, newImage(t, m))
+	require.False(t, now.Path(goals[1]))
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package objgraph
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+)
+
+// Adrift gives graphs that no Python object leads to a root of their own: a backward pass that runs, or C++ code that keeps a
+// loss. The roots are the nodes that no other such node leads to.
+func (w *Graph) Adrift() {
+	t := w.t
+	if !t.KnowsNodes() {
+		return
+	}
+	below := map[uint64]bool{}
+	var nodes []uint64
+	var refs []cpython.Ref
+	t.Nodes(func(a uint64) {
+		if w.reached(a) {
+			return
+		}
+		refs = t.NodeRefs(refs[:0], a)
+		if len(refs) == 0 {
+			return
+		}
+		nodes = append(nodes, a)
+		for _, ref := range refs {
+			if ref.Kind == torchlayout.RefNext {
+				below[ref.Target] = true
+			}
+		}
+	})
+	for _, a := range nodes {
+		if !below[a] {
+			w.push(a, w.now+costAdrift, noParent, RootNative, a)
+		}
+	}
+	w.Run()
+}
+
+// unreached are objects that the collector knows and no root reaches, with what they refer to among themselves and the lost
+// goals.
+type unreached struct {
+	objects []uint64
+	number  *memory.Table // address -> place in objects + 1
+	up      map[uint64][]upward
+	counts  []int64 // references from within
+}
+
+// upward is a reference from an unreached object.
+type upward struct {
+	from uint64
+	ref  cpython.Ref
+}
+
+// FindLost looks for what leads to the lost goals: garbage, then values on the stacks of running frames, which may be dead, then
+// Python objects that something else than Python holds. What the collector would free is garbage: objects whose references
+// all come from objects that no root reaches. lostGoals are, at each call, the goals by address that no path leads to and that are wanted.
+func (w *Graph) FindLost(lostGoals func() map[uint64]uint32) {
+	lost := lostGoals()
+	if len(lost) == 0 {
+		return
+	}
+	u := w.unreachedObjects(lost)
+	external := u.external(w)
+	for _, addr := range slices.Sorted(maps.Keys(lost)) {
+		if !external[addr] {
+			w.climb(u, addr, RootGarbage, costGarbage)
+		}
+	}
+	w.Run()
+	if lost = lostGoals(); len(lost) > 0 {
+		w.believe()
+		lost = lostGoals()
+	}
+	for _, addr := range slices.Sorted(maps.Keys(lost)) {
+		w.climb(u, addr, RootNative, costAdrift)
+	}
+	w.Run()
+}
+
+func (w *Graph) unreachedObjects(lost map[uint64]uint32) *unreached {
+	u := &unreached{number: memory.NewTable(), up: map[uint64][]upward{}}
+	h := w.t.Heap()
+	h.Collected(w.t.Image(), func(o uint64) bool {
+		known := w.reached(o) || w.reached(o|1) // to 3.10 the frame of a running function is an object
+		if t := h.TypeOf(w.t.Image(), o); t != nil && !t.Leaf() && !known && len(u.objects) < maxUnreached {
+			u.objects = append(u.objects, o)
+			u.number.Set(o, uint32(len(u.objects)))
+		}
+		return true
+	})
+	u.counts = make([]int64, len(u.objects))
+	for i := 0; i < len(u.objects); i++ {
+		u.expand(w, u.objects[i], lost)
+	}
+	return u
+}
+
+// maxUnreached bounds the objects that are looked at.
+const maxUnreached = 1 << 22
+
+// expand notes what an unreached object refers to. Tensors and nodes of C++ in between, which the collector does not know,
+// are taken in.
+func (u *unreached) expand(w *Graph, from uint64, lost map[uint64]uint32) {
+	for _, ref := range w.t.Refs(nil, from) {
+		to := ref.Target
+		if ref.Kind == cpython.RefActivation {
+			to |= 1
+		}
+		if w.reached(to) {
+			continue
+		}
+		n, known := u.number.Get(to)
+		_, wanted := lost[to]
+		if !known && !wanted && !w.between(to, ref.Kind) {
+			continue
+		}
+		u.up[to] = append(u.up[to], upward{from, ref})
+		if known {
+			u.counts[n-1]++
+		} else if len(u.objects) < maxUnreached {
+			u.objects = append(u.objects, to)
+			u.counts = append(u.counts, 1)
+			u.number.Set(to, uint32(len(u.objects)))
+		}
+	}
+}
+
+// between reports objects that the collector does not know and that may lie on a path: frames, objects of C++, and Python
+// objects that it does not track.
+func (w *Graph) between(to uint64, kind cpython.RefKind) bool {
+	if kind == cpython.RefActivation {
+		return true
+	}
+	return w.interesting(to, kind)
+}
+
+// external marks the unreached objects that are held from outside, and all that these lead to.
+func (u *unreached) external(w *Graph) map[uint64]bool {
+	out := map[uint64]bool{}
+	var todo []uint64
+	for i, o := range u.objects {
+		if o&1 != 0 || w.t.IsNative(o) {
+			continue
+		}
+		if n, ok := w.t.Heap().ReferenceCount(w.t.Image(), o); ok && n > u.counts[i]+w.owned(o) {
+			todo = append(todo, o)
+		}
+	}
+	down := map[uint64][]uint64{}
+	for to, ups := range u.up {
+		for _, up := range ups {
+			down[up.from] = append(down[up.from], to)
+		}
+	}
+	for len(todo) > 0 {
+		o := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if !out[o] {
+			out[o] = true
+			todo = append(todo, down[o]...)
+		}
+	}
+	return out
+}
+
+// owned is 1 for the Python object of a tensor that may own it.
+func (w *Graph) owned(object uint64) int64 {
+	if a := w.t.Impl(object); a != 0 {
+		return 1
+	}
+	return 0
+}
+
+// maxClimb bounds how far up from a tensor the object is looked for that gives the garbage its name.
+const maxClimb = 12
+
+// climb makes a root of an unreached object above a lost goal: the first that has a class of the program, else the highest. A
+// goal that nothing refers to has none.
+func (w *Graph) climb(u *unreached, goal uint64, kind cpython.RefKind, cost int32) {
+	top, seen := goal, map[uint64]bool{goal: true}
+	for len(seen) < maxClimb && (top == goal || !w.classOfProgram(top)) {
+		next := slices.IndexFunc(u.up[top], func(up upward) bool { return !seen[up.from] })
+		if next < 0 {
+			break
+		}
+		top = u.up[top][next].from
+		seen[top] = true
+	}
+	if top != goal && !w.reached(top) {
+		w.push(top, w.now+cost, noParent, kind, top)
+	}
+}
+
+// classOfProgram reports whether an object is an instance of a class that Python code made.
+func (w *Graph) classOfProgram(o uint64) bool {
+	if o&1 != 0 || w.t.IsNative(o) {
+		return false
+	}
+	t := w.t.Heap().TypeOf(w.t.Image(), o)
+	return t != nil && t.Heap() && !strings.HasPrefix(t.Name, "torch.")
+}

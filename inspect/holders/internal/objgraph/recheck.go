@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package objgraph
+
+import (
+	"time"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+	"github.com/gputrace/gputrace/process"
+)
+
+// Recheck reads the process once more, behind the walk: each link that a path needs must still be there. What is read is kept
+// for the one pass that it is used in.
+type Recheck struct {
+	w       *Graph
+	t       *torchlayout.Reader // the same layouts over what the process has now
+	roots   map[rootKey]bool
+	running map[uint64]bool // frames of running functions; nil: roots has them
+	links   map[linkKey]bool
+	paths   map[uint32]bool
+	sources map[uint64][]cpython.Ref
+	edges   int // in sources
+	last    time.Time
+	read    uint64 // bytes, of the threads
+}
+
+// linkKey is a reference: where from, how, and to what.
+type linkKey struct {
+	from, to, aux uint64
+	kind          cpython.RefKind
+}
+
+// rootKey is an object that a root leads to.
+type rootKey struct {
+	kind cpython.RefKind
+	addr uint64
+	code uint64 // of a frame
+}
+
+// maxSources bounds the references that are remembered of what was read again.
+const maxSources = 1 << 24
+
+// NewRecheck prepares a second reading, of an image that has nothing yet. It reads the roots at once: the threads from m.
+func (w *Graph) NewRecheck(m process.Memory, im *memory.Image) *Recheck {
+	a := newRecheck(w, w.t.On(im))
+	a.roots = map[rootKey]bool{}
+	a.readRoots(m)
+	return a
+}
+
+func newRecheck(w *Graph, t *torchlayout.Reader) *Recheck {
+	return &Recheck{w: w, t: t, links: map[linkKey]bool{}, paths: map[uint32]bool{}, sources: map[uint64][]cpython.Ref{}}
+}
+
+// On looks at another image, of one moment, for the same roots. Running frames are those of that moment.
+func (a *Recheck) On(im *memory.Image) *Recheck {
+	out := newRecheck(a.w, a.t.On(im))
+	out.roots = a.roots
+	if h := a.t.Heap(); h != nil {
+		out.running = h.RunningFrames(im)
+	}
+	return out
+}
+
+// Reader reads PyTorch's objects as they are now.
+func (a *Recheck) Reader() *torchlayout.Reader { return a.t }
+
+// Last is when something was read last.
+func (a *Recheck) Last() time.Time { return a.last }
+
+// Proved says that paths were read once more, at a time.
+func (a *Recheck) Proved(at time.Time) { a.last = at }
+
+// BytesRead is how much was read of the process beside the image.
+func (a *Recheck) BytesRead() uint64 { return a.read }
+
+// readRoots lists what the roots are now.
+func (a *Recheck) readRoots(m process.Memory) {
+	h := a.t.Heap()
+	if h == nil {
+		return
+	}
+	for _, m := range h.ModuleObjects(a.t.Image()) {
+		a.roots[rootKey{kind: RootModule, addr: m}] = true
+	}
+	threads, read := ThreadsNow(m, h, a.t.Image().Regions())
+	a.read = read
+	for _, t := range threads {
+		for _, f := range t.Frames {
+			a.roots[rootKey{RootFrame, f.Addr | 1, f.Code}] = true
+		}
+		for _, e := range t.Exceptions {
+			a.roots[rootKey{kind: RootException, addr: e}] = true
+		}
+		a.roots[rootKey{kind: RootThreadDict, addr: t.Dict}] = true
+		a.roots[rootKey{kind: RootContext, addr: t.Context}] = true
+	}
+	a.last = time.Now()
+}
+
+// Path reports whether every link from a root to an object still holds. What it finds is remembered for all objects on the
+// way: paths have their beginnings in common.
+func (a *Recheck) Path(n uint32) bool {
+	w := a.w
+	var open []uint32
+	held := false
+	for {
+		if known, ok := a.paths[n]; ok {
+			held = known
+			break
+		}
+		open = append(open, n)
+		p := w.parents[n]
+		if p == noParent {
+			held = a.root(n)
+			break
+		}
+		if !a.Link(w.addrs[p], w.addrs[n], w.aux[n], w.kinds[n]) {
+			a.paths[n] = false
+			break
+		}
+		n = p
+	}
+	for _, n := range open {
+		a.paths[n] = held
+	}
+	return held
+}
+
+func (a *Recheck) root(n uint32) bool {
+	w := a.w
+	k := rootKey{kind: w.kinds[n], addr: w.addrs[n]}
+	switch k.kind {
+	case RootFrame:
+		k.code = w.frames[w.aux[n]].Code
+		if a.running != nil {
+			f, ok := a.t.Heap().Activation(a.t.Image(), k.addr&^1)
+			return ok && f.Code == k.code && a.running[k.addr&^1]
+		}
+	case RootNative, RootGarbage:
+		if a.w.t.IsNative(k.addr) {
+			return a.same(k.addr)
+		}
+		return a.same(k.addr) && a.t.Heap().Plausible(a.t.Image(), k.addr)
+	}
+	return a.roots[k]
+}
+
+// Link reports whether an object still refers to another one in the same way.
+func (a *Recheck) Link(from, to, aux uint64, kind cpython.RefKind) bool {
+	k := linkKey{from, to, aux, kind}
+	if held, ok := a.links[k]; ok {
+		return held
+	}
+	held := false
+	for _, ref := range a.refs(from) {
+		target := ref.Target
+		if ref.Kind == cpython.RefActivation {
+			target |= 1
+		}
+		if target == to && ref.Kind == kind && ref.Aux == aux {
+			held = true
+			break
+		}
+	}
+	a.links[k] = held
+	return held
+}
+
+// refs are the references of an object now. An object whose type or class is another one by now has none.
+func (a *Recheck) refs(from uint64) []cpython.Ref {
+	if refs, ok := a.sources[from]; ok {
+		return refs
+	}
+	var refs []cpython.Ref
+	if a.same(from) {
+		refs = a.t.Refs(nil, from)
+		a.last = time.Now()
+	}
+	if a.edges+len(refs) <= maxSources {
+		a.edges += len(refs)
+		a.sources[from] = refs
+	}
+	return refs
+}
+
+// same compares an object's type, class or code with those in the copy.
+func (a *Recheck) same(at uint64) bool {
+	if at&1 != 0 {
+		then, ok1 := a.t.Heap().Activation(a.w.t.Image(), at&^1)
+		now, ok2 := a.t.Heap().Activation(a.t.Image(), at&^1)
+		return ok1 && ok2 && then.Code == now.Code
+	}
+	if a.w.t.IsNative(at) {
+		return a.t.Image().Word(at) == a.w.t.Image().Word(at)
+	}
+	return a.t.Image().Word(at+8) == a.w.t.Image().Word(at+8)
+}

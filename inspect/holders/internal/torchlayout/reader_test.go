@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package torchlayout
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/inspect/holders/internal/made"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+)
+
+// madeBlocks is the allocator of a made-up process: each of its storages has 128 bytes.
+type madeBlocks struct{ count int }
+
+// Requested implements Blocks.
+func (b madeBlocks) Requested(addr uint64) (uint64, bool) {
+	return 128, addr >= made.Device && addr%made.Block == 0 && addr < made.Device+uint64(b.count)*made.Block
+}
+
+// readMade reads a made-up process. It is read when it is asked for: changes of it are seen in another image.
+func readMade(t *testing.T) (*made.Process, *Reader) {
+	t.Helper()
+	m, _ := made.New()
+	im := newImage(t, m)
+	heap, err := cpython.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
+	require.NoError(t, err)
+	r, notes := NewReader(Find(im, memory.NewLeaves(heap.LeafTypes(im))), heap, nil, madeBlocks{m.Blocks})
+	require.Empty(t, notes)
+	return m, r
+}
+
+func newImage(t *testing.T, m *made.Process) *memory.Image {
+	t.Helper()
+	regions, runs := m.Regions()
+	im, err := memory.New(m, regions, 1<<10)
+	require.NoError(t, err)
+	t.Cleanup(im.Close)
+	im.Reset(regions, runs)
+	return im
+}
+
+// TestLayouts: every offset is found where the process was made to have it.
+func TestLayouts(t *testing.T) {
+	_, r := readMade(t)
+	require.Equal(t, layout{
+		storageData: 0x10, storageSize: 0x30, tensorStorage: 0x10, tensorMeta: 0x18, tensorSizes: 0x38, pythonObject: 0x30, cdata: 0x10,
+		grad: 0x28, gradFn: 0x30, nextEdges: 0x58, edgeSize: 16, nodeSize: 0x1d0,
+	}, r.layout)
+	require.True(t, r.KnowsTensors() && r.KnowsNodes())
+}
+
+// TestTensors: each has a storage, a block of its own, a shape, and the Python object that has it.
+func TestTensors(t *testing.T) {
+	m, r := readMade(t)
+	seen := map[uint64]bool{}
+	r.Tensors(func(impl, storage, data uint64) {
+		require.False(t, seen[data])
+		seen[data] = true
+		g, ok := r.Geometry(impl)
+		require.True(t, ok)
+		require.Equal(t, Geometry{Sizes: []int64{4, 8}, Strides: []int64{8, 1}, DType: "float32"}, g)
+		object := r.Object(impl)
+		require.Equal(t, impl, r.Impl(object))
+		require.Equal(t, object, r.Known(impl))
+		require.Equal(t, "TensorImpl", r.TensorClass(object))
+		require.True(t, r.InBlock(impl, storage, object, data, made.Block))
+		require.False(t, r.InBlock(impl, storage, object, data+made.Block, made.Block))
+		require.False(t, r.InBlock(impl, storage, object+16, data, made.Block))
+	})
+	require.Len(t, seen, m.Blocks)
+	storages := 0
+	r.Storages(func(_, data uint64) {
+		require.True(t, seen[data])
+		storages++
+	})
+	require.Equal(t, m.Blocks, storages)
+}
+
+// TestNodes: the graph of the made-up loss has a multiplication, and behind it the weight.
+func TestNodes(t *testing.T) {
+	_, r := readMade(t)
+	var names []string
+	r.Nodes(func(node uint64) {
+		names = append(names, r.ClassName(node))
+		require.True(t, r.IsNode(node))
+		kinds := map[cpython.RefKind]int{}
+		for _, ref := range r.NodeRefs(nil, node) {
+			kinds[ref.Kind]++
+		}
+		want := map[cpython.RefKind]int{RefNext: 1, RefSaved: 1}
+		if r.ClassName(node) == "AccumulateGrad" {
+			want = map[cpython.RefKind]int{RefVariable: 1}
+		}
+		require.Equal(t, want, kinds)
+	})
+	require.ElementsMatch(t, []string{"AccumulateGrad", "MulBackward0"}, names)
+}
+
+// TestOnSharesClasses: a class that is first seen in another image is known in the first one too.
+func TestOnSharesClasses(t *testing.T) {
+	m, r := readMade(t)
+	table := m.NewClass("N3foo3BarE")
+	m.Put(m.Runtime, table) // any memory of the heap
+	other := r.On(newImage(t, m))
+	require.Equal(t, "Bar", other.ClassName(m.Runtime))
+	require.Equal(t, "Bar", r.byTable(table).short())
+}
+
+// TestMissing: what the counts know beside what was found is missing; what they do not know makes them doubtful.
+func TestMissing(t *testing.T) {
+	_, r := readMade(t)
+	r.Tensors(func(impl, _, _ uint64) {
+		object := r.Object(impl)
+		none, ok := r.MissingOfTensor(impl, object, References{})
+		require.True(t, ok)
+		require.Positive(t, none.Native+none.Python)
+		all, ok := r.MissingOfTensor(impl, object, none)
+		require.True(t, ok)
+		require.Zero(t, all)
+		none.Python++
+		_, ok = r.MissingOfTensor(impl, object, none)
+		require.False(t, ok)
+	})
+}
