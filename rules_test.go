@@ -75,7 +75,7 @@ var mayImport = map[string][]string{
 	"analysis/phases":       {"analysis/stacks", "event"},
 	"analysis/view":         {"analysis/phases", "analysis/stacks", "event", "heap", "process/words"},
 	"analysis/pagemodel":    {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/holders":      {"analysis/view", "event", "heap", "inspect", "inspect/holders"},
+	"analysis/holders":      {"analysis/phases", "analysis/view", "event", "heap", "inspect", "inspect/holders"},
 	"analysis/allocator":    {"analysis/stacks", "analysis/view", "event", "heap", "inspect"},
 	"analysis/steps":        {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":        {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap"},
@@ -91,7 +91,7 @@ var mayImport = map[string][]string{
 		"process", "process/words", "recording", "tracer", "tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export":       {"analysis/", "event", "export/", "internal/exit", "process/words", "recording", "recording/"},
+	"export":       {"analysis/", "event", "export/", "heap", "internal/exit", "process/words", "recording", "recording/"},
 	"export/":      {"analysis/", "event", "heap", "process/words"},
 	"export/chart": {"analysis/", "event", "export/table", "process/words"}, // a size is written as it is there
 	// Tables of allocations have the same columns in every format.

@@ -133,6 +133,7 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 	if err != nil {
 		return nil, errors.Join(exit.With(exit.Invalid, fmt.Errorf("%s: %w", path, err)), r.Close())
 	}
+	t.SetHeld(heldBlocks(r.Info().PID, r.End()))
 	out := &Source{Path: path, Trace: t, Info: r.Info(), End: r.End(), First: r.First(), close: r.Close, stepOn: options.StepOn}
 	out.warn(options.Warn)
 	return out, nil

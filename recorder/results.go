@@ -67,6 +67,7 @@ func (p *Process) conclude(hits []recording.Hits) {
 	end := p.describeEnd(p.balance(now, view), hits)
 	held := p.scans.tables(joined)
 	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
+	end.Held = export.RecordedHeld(joined)
 	p.endFile(end, view)
 	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot}
 	if n := end.StackRecordsLost; n > 0 {

@@ -91,6 +91,8 @@ type End struct {
 	Holders []Holders `json:"holders"`
 	// Before is the holders of the blocks from before the first event that are in use at the end; nil: not known.
 	Before []HeldBefore `json:"held_before,omitempty"`
+	// Held is what holds the live blocks of the caching allocator at the end, one by one; nil: not known.
+	Held *HeldBlocks `json:"held_blocks,omitempty"`
 	// Libraries is Info.Libraries with what was loaded since.
 	Libraries []string `json:"libraries"`
 }
@@ -176,6 +178,22 @@ type Holder struct {
 	What   string `json:"what"`   // categories
 	Bytes  uint64 `json:"bytes"`
 	Blocks uint64 `json:"blocks"`
+}
+
+// HeldBlocks is what holds blocks, one by one: the largest 100,000.
+type HeldBlocks struct {
+	Holders []string    `json:"holders"` // what several blocks have in common
+	Blocks  []HeldBlock `json:"blocks"`  // by bytes, largest first
+}
+
+// HeldBlock is a block of the caching allocator and what holds it.
+type HeldBlock struct {
+	Addr     uint64 `json:"addr"`
+	Time     uint64 `json:"time"`               // of the allocation, CLOCK_BOOTTIME nanoseconds; 0: before the first event
+	Bytes    uint64 `json:"bytes"`              // of the block
+	Holder   int    `json:"holder"`             // number in Holders
+	Name     string `json:"name,omitempty"`     // its own; empty: that of the holder
+	Category string `json:"category,omitempty"` // what it is for; empty: the holder does not say
 }
 
 // Source is the text of one line of a Python file.

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -34,6 +35,7 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 	rows := map[heldKey][]int{} // numbers in the report; negative: not in it
 	sizes := map[heldKey]view.HeldSite{}
 	before := map[beforeKey]view.HeldBefore{}
+	held := map[heap.BlockKey]view.HeldBlock{}
 	for b := range blocks {
 		if b.Layer != event.LayerTorch || b.PID != uint32(h.Report.PID) {
 			continue
@@ -45,6 +47,9 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 		row.Bytes, row.Blocks = row.Bytes+b.Size, row.Blocks+1
 		sizes[key] = row
 		bytes += b.Size
+		if i >= 0 {
+			held[b.Key()] = h.heldBlock(i)
+		}
 		if b.Origin == heap.OriginBefore {
 			part := view.HeldBefore{PID: b.PID, Device: b.Device, HeldPart: view.HeldPart{Holder: holder, Bytes: b.Size, Blocks: 1}}
 			had := before[beforeKey{b.PID, b.Device, holder}]
@@ -53,8 +58,14 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 		}
 	}
 	j := view.NewJoined(slices.Collect(maps.Values(before)))
-	j.Bytes, j.Rows = bytes, h.heldSites(bytes, rows, sizes)
+	j.Bytes, j.Rows, j.Blocks = bytes, h.heldSites(bytes, rows, sizes), held
 	return j
+}
+
+// heldBlock is what holds block i of the report.
+func (h *Index) heldBlock(i int) view.HeldBlock {
+	b := &h.Report.Blocks[i]
+	return view.HeldBlock{Holder: h.owners[i], Name: b.Name(), Category: phases.OfHolder(b.Category.String()), Bytes: b.Size}
 }
 
 // holderOf is the number in the report of a live block, negative when it is not the same one there, and its holder.

@@ -108,8 +108,7 @@ func (v *View) appendEntries(out []Entry, p *Sample, m Measure) []Entry {
 		return append(out, e)
 	}
 	if p.Site == nil {
-		e.Category, e.Step, e.Holder = string(phases.NoCategory), NoStep, cmp.Or(p.Holder, NoHolder)
-		return append(out, e)
+		return v.appendUnseen(out, p, e)
 	}
 	for i := range p.Site.Parts {
 		part := &p.Site.Parts[i]
@@ -122,6 +121,37 @@ func (v *View) appendEntries(out []Entry, p *Sample, m Measure) []Entry {
 		}
 	}
 	return out
+}
+
+// appendUnseen adds the entries of a sample without a site. What was allocated before the first event is split by its known blocks, as
+// far as there are any.
+func (v *View) appendUnseen(out []Entry, p *Sample, e Entry) []Entry {
+	rest := e
+	rest.Category, rest.Step, rest.Holder = string(phases.NoCategory), NoStep, NoHolder
+	if p.Name != stacks.BeforeAttach {
+		return append(out, rest)
+	}
+	var parts []Entry
+	for i := range v.Sites {
+		s := &v.Sites[i]
+		if s.Layer != event.LayerTorch || s.Origin != heap.OriginBefore || s.PID != p.PID || s.Device != p.Device {
+			continue
+		}
+		for j := range s.Parts {
+			if count := s.Parts[j].Inuse; count.Objects > 0 {
+				parts = append(parts, s.Parts[j].entry(e, count))
+				rest.Bytes, rest.Blocks = rest.Bytes-int64(count.Bytes), rest.Blocks-min(rest.Blocks, count.Objects)
+			}
+		}
+	}
+	if rest.Bytes < 0 { // the blocks are not those of the total
+		rest.Bytes, rest.Blocks = e.Bytes, e.Blocks
+		parts = nil
+	}
+	if rest.Bytes > 0 {
+		parts = append(parts, rest)
+	}
+	return append(out, parts...)
 }
 
 // entry is that of a part of the site of e.

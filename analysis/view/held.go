@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -36,8 +37,18 @@ type HeldPart struct {
 type Joined struct {
 	Rows  []HeldSite // by bytes, largest first
 	Bytes uint64     // of the live torch blocks that are known by their address
+	// Blocks are those whose holder is known, one by one.
+	Blocks map[heap.BlockKey]HeldBlock
 
 	before map[accountID][]HeldPart
+}
+
+// HeldBlock is what is known of what holds a block.
+type HeldBlock struct {
+	Holder   string          // as HeldSite.Name: what it has in common with others
+	Name     string          // its own: "model.layers[3].weight.grad"
+	Category phases.Category // phases.NoCategory: that says nothing
+	Bytes    uint64
 }
 
 // HeldBefore is a part of what was allocated before the first event on one device of one process.

@@ -53,12 +53,6 @@ func (t *Trace) Phase(id event.StackID) phases.Phase { return t.classifier().of(
 // Classifier says of all stacks of the trace in which phase they allocate. It is shared, and not safe for concurrent use.
 func (t *Trace) Classifier() *phases.Classifier { return t.classifier().c }
 
-// HeldBlock is what is known of what holds a block at the end of a trace.
-type HeldBlock struct {
-	Holder   string          // as holders.Index.Owner
-	Category phases.Category // phases.NoCategory: that says nothing
-}
-
 // SetHeld says what holds blocks at the end.
 func (t *Trace) SetHeld(blocks map[heap.BlockKey]HeldBlock) { t.held = blocks }
 
