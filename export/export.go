@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -118,6 +119,7 @@ type Input struct {
 	Warn      func(error)
 
 	view  *view.View
+	leaks func() (*leaks.Report, error) // of the source; nil: there is none
 	steps func() (*steps.Table, error)
 }
 

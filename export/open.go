@@ -8,9 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -34,7 +34,8 @@ type Source struct {
 
 	close  func() error
 	stepOn string
-	steps  *steps.Table // nil: not looked for yet
+	steps  *steps.Table  // nil: not looked for yet
+	leaks  *leaks.Report // likewise
 }
 
 // Close closes the file; the trace cannot be replayed any more.
@@ -45,11 +46,7 @@ func (s *Source) Steps() (*steps.Table, error) {
 	if s.steps != nil {
 		return s.steps, nil
 	}
-	library := slices.Clone(s.Info.Libraries)
-	if s.End != nil {
-		library = append(library, s.End.Libraries...)
-	}
-	table, err := steps.Find(s.Trace, &steps.Rules{Library: library, On: s.stepOn})
+	table, err := steps.Find(s.Trace, &steps.Rules{Library: s.libraries(), On: s.stepOn})
 	switch {
 	case errors.Is(err, steps.ErrNoSuchStep):
 		return nil, exit.Usage("--step-on: %w", err)
@@ -70,6 +67,7 @@ func (s *Source) Input(w *Window, version string, warn func(error)) (*Input, err
 	}
 	in := &Input{
 		Trace: s.Trace, Info: s.Info, End: s.End, Selection: selection, Path: s.Path, Moment: c.words(w, selection), Version: version, Warn: warn,
+		leaks: s.Leaks,
 		steps: s.Steps,
 	}
 	if selection.AtEnd() {

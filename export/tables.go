@@ -47,8 +47,13 @@ func writeCSV(w io.Writer, in *Input) error {
 }
 
 func writeJSON(w io.Writer, in *Input, view *view.View) error {
+	report, err := leaksAtEnd(in)
+	if err != nil {
+		return err
+	}
 	return json.WriteExport(w, json.Export{
-		View: view, Gputrace: in.Info.Gputrace, PID: in.Info.PID, Command: in.Info.Cmdline, PyTorch: in.Info.PyTorch, Boot: bootOf(in),
+		Leaks: report,
+		View:  view, Gputrace: in.Info.Gputrace, PID: in.Info.PID, Command: in.Info.Cmdline, PyTorch: in.Info.PyTorch, Boot: bootOf(in),
 		Moment: in.Moment, Damage: in.Trace.Damage,
 	})
 }

@@ -30,9 +30,12 @@ func (p *Process) temporaryFile() string {
 
 // startFile begins the recording. Without one the trace goes on: the summary and the profiles need none.
 func (p *Process) startFile(now uint64) {
+	p.info = p.describe(now)
+	if p.options.Output == "" {
+		return
+	}
 	path := p.temporaryFile()
 	o := &recording.Options{MaxSize: p.options.MaxSize, MaxAge: p.options.MaxAge}
-	p.info = p.describe(now)
 	w, err := recording.Create(path, p.info, p.target.Stack, o)
 	if err != nil {
 		p.observer.Warning(fmt.Errorf("%w: there will be no %s", err, export.TraceName))

@@ -243,7 +243,7 @@ func (s *holderScans) tables(now *view.Joined) []table.HeldInput {
 	live := uint64(0)
 	if now != nil {
 		live = now.Bytes
-		out = append(out, table.HeldInput{Title: "live in torch", Joined: now})
+		out = append(out, table.HeldInput{Title: table.HeldNow, Joined: now})
 	}
 	if s.highest != nil && s.height > live+live/peakGrowth {
 		out = append(out, table.HeldInput{Title: "with " + table.Bytes(s.height) + " live", Joined: s.highest})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -24,6 +25,7 @@ type ProcessState struct {
 	Totals  heap.Totals
 	Rate    float64 // blocks that were allocated a second, lately
 	Curve   []Sample
+	Leaks   *leaks.Report // whether memory grows, as of lately; nil: not known yet, or steps are left off
 }
 
 // Sample is a process's memory at a moment.
@@ -103,6 +105,7 @@ func (r *Recorder) state() *State {
 		if p.done == nil {
 			out.Processes = append(out.Processes, ProcessState{
 				Process: p, Totals: p.heap.Totals(), Rate: p.samples.rate, Curve: append([]Sample(nil), p.samples.curve...),
+				Leaks: p.Leaks(),
 			})
 		}
 	}

@@ -34,6 +34,7 @@ type madeTarget struct {
 	before  []Totals
 	noState error // why there is no allocator state; nil: there is
 	memory  *Memory
+	stacks  map[event.StackID]*event.Stack // nil: every stack is one line
 
 	mu    sync.Mutex
 	state func(ctx context.Context) (*AllocatorState, error)
@@ -56,6 +57,9 @@ func (t *madeTarget) Close()                     {}
 func (t *madeTarget) Driver() (string, []string) { return "", nil }
 
 func (t *madeTarget) Stack(id event.StackID) *event.Stack {
+	if t.stacks != nil {
+		return t.stacks[id]
+	}
 	return &event.Stack{ID: id, Frames: []event.Frame{{Kind: event.FramePython, Func: "train", File: "/app/train.py", Line: int(id)}}}
 }
 
@@ -152,6 +156,14 @@ func (s *madeSource) Read(buf []event.Event) ([]event.Event, error) {
 		b.then()
 	}
 	return append(buf, b.events...), nil
+}
+
+// more adds batches, and returns how many are not read yet.
+func (s *madeSource) more(batches []madeBatch) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.batches = append(s.batches, batches...)
+	return len(s.batches)
 }
 
 func (s *madeSource) Arrived() []Target {

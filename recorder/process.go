@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -34,6 +35,7 @@ type Process struct {
 	drained    drained
 	reconciler *reconciler
 	scans      *holderScans
+	growth     *growth // nil: steps are left off
 	samples    samples
 
 	lost    uint64 // events, as far as they are noted
@@ -59,6 +61,7 @@ func (r *Recorder) begin(t Target) *Process {
 	p.startFile(r.source.Now())
 	p.reconciler = newReconciler(p.ctx, p.heap, t, p.observer, &p.drained)
 	p.scans = newHolderScans(p, r.slots, r.options.NoHolders)
+	p.growth = newGrowth(p)
 	p.readTotals()
 	return p
 }
@@ -108,6 +111,22 @@ func (p *Process) torchFolders() []string {
 	return out
 }
 
+// take applies events.
+func (p *Process) take(events []event.Event) {
+	p.heap.take(events)
+	if p.growth != nil {
+		p.growth.taken()
+	}
+}
+
+// Leaks says whether memory grew; nil: steps were left off. It is complete when the process's recording is over.
+func (p *Process) Leaks() *leaks.Report {
+	if p.growth == nil {
+		return nil
+	}
+	return p.growth.report
+}
+
 // look asks for a comparison and a scan that are shown.
 func (p *Process) look() {
 	p.reconciler.ask()
@@ -128,6 +147,9 @@ func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
 	p.drained.applied(begun, events, emptied)
 	p.reconciler.step()
 	p.scans.step()
+	if p.growth != nil {
+		p.growth.step()
+	}
 	if p.reconciler.round == nil {
 		p.heap.checkpoint()
 	}

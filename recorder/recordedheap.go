@@ -13,6 +13,7 @@ type recordedHeap struct {
 	*heap.Heap
 	writer *recording.Writer // nil: nothing is recorded
 	warn   func(error)
+	before func(e *event.Event) // called before each event is applied; nil: nothing
 }
 
 func newRecordedHeap(warn func(error)) *recordedHeap {
@@ -21,7 +22,7 @@ func newRecordedHeap(warn func(error)) *recordedHeap {
 
 // take applies events, and gives the recording its turn: also without events.
 func (h *recordedHeap) take(events []event.Event) {
-	h.ApplyAll(events)
+	h.ApplyEach(events, h.before)
 	if h.writer != nil {
 		h.check(h.writer.Write(events))
 	}

@@ -59,10 +59,14 @@ type Options struct {
 	CacheDir string
 	// Memory is how the processes' memory is read, one of the tracer's ways: "auto", "copy", "in-place".
 	Memory string
+	// NoSteps has nobody look for steps, and for what grows from one to the next.
+	NoSteps bool
+	// StepOn is the function with whose calls steps begin, as steps.Rules.On. Empty: found out.
+	StepOn string
 	// NoHolders has nobody look for the holders of the live blocks.
 	NoHolders bool
 
-	// Output is the folder of results, and Results what it can hold.
+	// Output is the folder of results, and Results what it can hold. Empty: nothing is recorded, and nothing is to be written.
 	Output  string
 	Results *output.Results
 	// MaxSize bounds a process's recording, bytes. 0: no limit.
@@ -341,7 +345,7 @@ func (r *Recorder) dispatch(events []event.Event) {
 		}
 	}
 	for _, p := range r.now {
-		p.heap.take(r.batches[p])
+		p.take(r.batches[p])
 		r.batches[p] = r.batches[p][:0]
 	}
 }

@@ -65,6 +65,9 @@ func (p *Process) conclude(hits []recording.Hits) {
 	view := p.viewOf(snapshot)
 	joined := p.scans.joined(view)
 	end := p.describeEnd(p.balance(now, view), hits)
+	if p.growth != nil {
+		p.growth.conclude(joined, export.FreeMemory(end))
+	}
 	held := p.scans.tables(joined)
 	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
 	end.Held = export.RecordedHeld(joined)

@@ -22,8 +22,8 @@ type Options struct {
 	Free map[event.Device]uint64
 	// Holders names what holds blocks at the end; nil: not known.
 	Holders []Holder
-	// Earlier: Holders are of a moment before the end.
-	Earlier bool
+	// Earlier is the same of readings while the program ran, in order. It counts where Holders names nothing.
+	Earlier [][]Holder
 }
 
 // Holder is blocks of a line that one thing holds.
@@ -32,6 +32,24 @@ type Holder struct {
 	Name   string
 	Bytes  uint64
 	Blocks uint64 // 0: not known
+}
+
+// Earlier is what was read of holders while a trace was recorded.
+func Earlier(t *view.Trace) [][]Holder {
+	var out [][]Holder
+	for _, h := range t.Held() {
+		out = append(out, EarlierRows(h.Rows))
+	}
+	return out
+}
+
+// EarlierRows is one such reading.
+func EarlierRows(rows []event.HeldRow) []Holder {
+	var out []Holder
+	for _, r := range rows {
+		out = append(out, Holder{Site: r.Site, Name: r.Holder, Bytes: r.Bytes, Blocks: r.Blocks})
+	}
+	return out
 }
 
 // Verdict is the answer in a word.

@@ -42,6 +42,8 @@ type Finding struct {
 	Function string // or the native symbol
 	Stack    *event.Stack
 	Holder   string // of most of its blocks; empty: not known
+	// Sites are the names of the sites that it is made of, as Holder.Site.
+	Sites []string
 	// Newer is how many of LiveBlocks are newer than the reading that found Holder, and attributed to it because they are alike.
 	Newer uint64
 
@@ -206,7 +208,10 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	}
 	f.First += steps.base
 	f.Share = shareOf(d.totals[k.place], base, rise)
-	f.hold(sitesOf(f.Name(), g), o)
+	f.Sites = sitesOf(f.Name(), g)
+	if f.Holder = f.holder(o.Holders); f.Holder == "" {
+		f.holdEarlier(o.Earlier)
+	}
 	d.usualEnd(&f, g)
 	if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && sum.bytes > 0 && steps.Period > 0 {
 		f.Seconds = float64(free) / sum.bytes * steps.Period / 1e9
@@ -253,38 +258,53 @@ func shareOf(total *series, base int, rise int64) float64 {
 }
 
 // sitesOf are the names of the sites of a finding: its own, and those below a call of a module.
-func sitesOf(name string, g []risen) map[string]bool {
-	out := map[string]bool{name: true}
+func sitesOf(name string, g []risen) []string {
+	out := []string{name}
 	for i := range g {
-		if from := g[i].from; from != nil {
-			out[from.line.name()] = true
+		if from := g[i].from; from != nil && !slices.Contains(out, from.line.name()) {
+			out = append(out, from.line.name())
 		}
 	}
 	return out
 }
 
-// hold names what holds half of the blocks of sites or more. Names in brackets are of what is not a holder that is known.
-func (f *Finding) hold(sites map[string]bool, o *Options) {
+// holder is what holds half of the blocks of its sites or more; empty: nothing that is known. Names in brackets are of what is not a
+// holder.
+func (f *Finding) holder(all []Holder) string {
 	sums := map[string]uint64{}
-	var sum, blocks uint64
+	var sum uint64
 	best := ""
-	for _, h := range o.Holders {
-		if !sites[h.Site] {
+	for _, h := range all {
+		if !slices.Contains(f.Sites, h.Site) {
 			continue
 		}
-		sum, blocks = sum+h.Bytes, blocks+h.Blocks
+		sum += h.Bytes
 		if h.Name == "" || h.Name[0] == '[' || h.Name[0] == '<' {
 			continue
 		}
-		if sums[h.Name] += h.Bytes; sums[h.Name] > sums[best] {
+		if sums[h.Name] += h.Bytes; best == "" || sums[h.Name] > sums[best] {
 			best = h.Name
 		}
 	}
 	if best == "" || 2*sums[best] < sum {
-		return
+		return ""
 	}
-	f.Holder = best
-	if o.Earlier && blocks > 0 && f.LiveBlocks > blocks {
-		f.Newer = f.LiveBlocks - blocks
+	return best
+}
+
+// holdEarlier is the holder of an earlier reading, the latest that has one: newer blocks that are alike are attributed to it.
+func (f *Finding) holdEarlier(readings [][]Holder) {
+	for _, all := range slices.Backward(readings) {
+		if f.Holder = f.holder(all); f.Holder == "" {
+			continue
+		}
+		blocks := uint64(0)
+		for _, h := range all {
+			if slices.Contains(f.Sites, h.Site) {
+				blocks += h.Blocks
+			}
+		}
+		f.Newer = f.LiveBlocks - min(f.LiveBlocks, blocks)
+		return
 	}
 }

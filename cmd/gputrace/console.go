@@ -250,7 +250,7 @@ func (c *console) endLive() {
 // Holders prints the holders that were asked for.
 func (c *console) Holders(j *view.Joined) {
 	c.endLive()
-	if err := table.Held(c.out, table.HeldInput{Title: "live in torch", Joined: j}); err != nil {
+	if err := table.Held(c.out, table.HeldInput{Title: table.HeldNow, Joined: j}); err != nil {
 		c.Warning(err)
 	}
 }

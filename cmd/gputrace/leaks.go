@@ -4,43 +4,84 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"slices"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
+	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/progress"
-	"github.com/gputrace/gputrace/recording"
+	"github.com/gputrace/gputrace/recorder"
 )
+
+// leaksTime is how long a process is watched when nothing else is said.
+const leaksTime = "10s"
+
+// leaksStacks is how many different stacks are kept meanwhile.
+const leaksStacks = 65536
 
 func leaksCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "leaks",
-		Usage:     "say whether memory grows from step to step: which line, how much, since when",
-		UsageText: "gputrace leaks FOLDER/trace.gputrace [--json]",
+		Usage:     "say whether memory grows from step to step: which line, how much, since when, who holds it",
+		UsageText: "gputrace leaks FOLDER/trace.gputrace [--json]\nsudo gputrace leaks -p PID [-d 10s] [--json]",
 		Description: "Steps are found by the optimizer's or the backward pass's calls in the stacks of the recording, else by what recurs. " +
-			"The exit code is 3 when something grows. How it decides is in docs/leaks.md.",
+			"Of a process, what it does now is watched for a while, and nothing is written. The exit code is 3 when something grows. " +
+			"How it decides is in docs/leaks.md.",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			stepOnFlag(), phasesFlag(),
+			flags.PID("pid,p", "watch process `PID`"),
+			flags.Duration("duration,d", "watch for `TIME`, such as 10s, or a number of seconds (default: "+leaksTime+")", 0, 0),
+			&cli.BoolFlag{Name: "no-holders", Usage: "do not read from the process's memory who holds what grows"},
+			memoryFlag(), cacheFlag(),
 		},
 		Action: func(c *cli.Context) error {
-			if c.NArg() != 1 {
-				return usage("which recording? give one file; see gputrace leaks --help")
+			asJSON, pid := c.Bool("json"), flags.Get[int](c, "pid")
+			switch {
+			case pid != 0 && c.NArg() > 0:
+				return usage("a recording or -p: give one of both")
+			case pid != 0:
+				return watchLeaks(leaksRecording(c, pid), asJSON)
+			case c.NArg() != 1:
+				return usage("which recording? give one file, or a process with -p; see gputrace leaks --help")
 			}
-			return findLeaks(c.Args().First(), rulesOf(c), c.Bool("json"))
+			return findLeaks(c.Args().First(), rulesOf(c), asJSON)
 		},
 	}
 }
 
-// findLeaks prints the verdict on a recording. The error has no text when there are findings: its exit code says so.
+// leaksRecording is a recording of which nothing is kept.
+func leaksRecording(c *cli.Context, pid int) *recordOptions {
+	o := &recordOptions{
+		pid: pid, duration: flags.Get[time.Duration](c, "duration"), noNames: c.Bool("no-holders"), memory: flags.Get[string](c, "memory"),
+		cacheDir: flags.Get[string](c, "cache-dir"), stepOn: flags.Get[string](c, "step-on"), maxStacks: leaksStacks,
+	}
+	if !c.IsSet("duration") {
+		o.duration, _ = event.ParseOffset(leaksTime)
+	}
+	return o
+}
+
+// watchLeaks prints the verdict on what a process does for a while.
+func watchLeaks(o *recordOptions, asJSON bool) error {
+	return watched(o, newConsole(os.Stderr, o), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
+		if err == nil {
+			err = results.Err()
+		}
+		if err != nil {
+			return explain(err)
+		}
+		return printLeaks(results.Processes()[0].Leaks(), asJSON)
+	})
+}
+
+// findLeaks prints the verdict on a recording.
 func findLeaks(path string, rules ruleFlags, asJSON bool) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
@@ -49,15 +90,16 @@ func findLeaks(path string, rules ruleFlags, asJSON bool) error {
 		return err
 	}
 	defer in.Close()
-	found, err := in.Steps()
+	report, err := in.Leaks()
 	if err != nil {
 		return err
 	}
-	report, err := leaks.Find(in.Trace, found, leakOptions(in))
-	if err != nil {
-		return coded(exitError, fmt.Errorf("%s: %w", path, err))
-	}
 	p.Stop()
+	return printLeaks(report, asJSON)
+}
+
+// printLeaks prints a verdict. The error has no text when there are findings: its exit code says so.
+func printLeaks(report *leaks.Report, asJSON bool) error {
 	write := table.Leaks
 	if asJSON {
 		write = json.WriteLeaks
@@ -69,38 +111,4 @@ func findLeaks(path string, rules ruleFlags, asJSON bool) error {
 		return coded(exit.Findings, errors.New(""))
 	}
 	return nil
-}
-
-// leakOptions is what a recording says beside its events.
-func leakOptions(in *export.Source) *leaks.Options {
-	o := &leaks.Options{Library: slices.Clone(in.Info.Libraries)}
-	if in.End == nil {
-		return o
-	}
-	o.Library = append(o.Library, in.End.Libraries...)
-	if in.End.Memory != nil {
-		o.Free = freeMemory(in.End.Memory.Driver)
-	}
-	for _, h := range in.End.Holders {
-		for i := range h.Rows {
-			r := &h.Rows[i]
-			o.Holders = append(o.Holders, leaks.Holder{Site: r.Site, Name: r.Name, Bytes: r.Bytes})
-		}
-	}
-	return o
-}
-
-// freeMemory is what of each device nobody uses, bytes, where that is known.
-func freeMemory(devices []recording.DriverUse) map[event.Device]uint64 {
-	out := map[event.Device]uint64{}
-	for _, d := range devices {
-		free := event.Sub(uint64(d.Total), uint64(d.All))
-		if d.Device < 0 || free == event.Unknown || uint64(d.All) > uint64(d.Total) {
-			continue
-		}
-		for _, kind := range []event.DeviceType{event.DeviceCUDA, event.DeviceHIP, event.DeviceXPU} {
-			out[event.Device{Type: kind, Index: int8(d.Device)}] = free
-		}
-	}
-	return out
 }

@@ -50,7 +50,7 @@ func leaking(t *testing.T, leaks bool) string {
 func TestLeaksCommand(t *testing.T) {
 	out, stderr, code := gputrace(t, "leaks", leaking(t, true))
 	require.Equal(t, 3, code, stderr)
-	require.Regexp(t, `^growing: train.py:30 main keeps 4 B more each step, since step 1 of 39, 100 % of the growth\n`, out)
+	require.Regexp(t, `^growing: train.py:30 main keeps 4 B more each step, since step 1 of 39, 100 % of\n         the growth\n`, out)
 	require.Empty(t, stderr)
 
 	out, stderr, code = gputrace(t, "leaks", leaking(t, false))
@@ -73,20 +73,12 @@ func TestLeaksRefuses(t *testing.T) {
 		"which recording?":                   {"leaks"},
 		"no allocation was made below it":    {"leaks", leaking(t, true), "--step-on", "nowhere"},
 		"unknown flag --jsn":                 {"leaks", "x", "--jsn"},
-		"which recording? give one file; se": {"leaks", "a", "b"},
+		"which recording? give one file, or": {"leaks", "a", "b"},
+		"give one of both":                   {"leaks", "a", "-p", "1"},
 	} {
 		stdout, stderr, code := gputrace(t, args...)
 		require.Equal(t, exitUsage, code, args)
 		require.Contains(t, stderr, want)
 		require.Empty(t, stdout)
 	}
-}
-
-func TestFreeMemory(t *testing.T) {
-	unknown := recording.Bytes(event.Unknown)
-	free := freeMemory([]recording.DriverUse{
-		{Device: 0, Total: 100, All: 30}, {Device: 1, Total: unknown, All: 30}, {Device: -1, Total: 100, All: 30}, {Device: 2, Total: 10, All: 30},
-	})
-	require.Len(t, free, 3)
-	require.EqualValues(t, 70, free[event.Device{Type: event.DeviceCUDA}])
 }

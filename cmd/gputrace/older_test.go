@@ -52,6 +52,10 @@ func madeRecording(t *testing.T, path string, s *eventtest.Stream) {
 			require.NoError(t, w.Annotate(&lost))
 		}
 	}
+	begins := &event.Steps{Numbering: 1, Source: "backward", On: "train.py:10 main", First: 3, Begins: []uint64{s.Events[0].Time, s.Events[half].Time}}
+	held := &event.Held{Time: s.Events[half].Time, Rows: []event.HeldRow{{Site: "train.py:10 main", Holder: "seen[0..2]", Bytes: 3072, Blocks: 3}}}
+	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationSteps, PID: eventtest.PID, Steps: begins}))
+	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationHeld, PID: eventtest.PID, Held: held}))
 	require.NoError(t, w.Write(s.Events[half+1:]))
 	end := &recording.End{Reason: recording.ReasonStopped, Duration: time.Duration(s.Events[len(s.Events)-1].Time - s.Events[0].Time)}
 	end.Sources = []recording.Source{{File: "/home/a b/train.py", Line: 10, Text: "x = f(y)"}}
@@ -68,6 +72,9 @@ func said(t *testing.T, path string) string {
 	require.NoError(t, err)
 	var out strings.Builder
 	fmt.Fprintln(&out, o.Info.PID, o.Info.Cmdline, o.Info.Started, o.Info.PyTorch, o.End.Reason, o.End.Duration, o.End.Sources)
+	if s, whole := o.Trace.Steps(); s != nil {
+		fmt.Fprintln(&out, "steps", *s, whole, "held", o.Trace.Held())
+	}
 	for _, v := range []*view.View{o.Trace.End(), middle} {
 		fmt.Fprintln(&out, "events", v.Snapshot.Events, "first", v.Snapshot.First, "last", v.Snapshot.Time, "total", v.Total())
 		for i := range v.Snapshot.Accounts {

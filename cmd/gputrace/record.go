@@ -43,6 +43,8 @@ type recordOptions struct {
 	formats    string // beside the profiles and the recording, as of -f; empty: none
 	asked      bool   // for the formats, by -f
 	noNames    bool
+	noSteps    bool
+	stepOn     string // function with whose calls steps begin; empty: found out
 	memory     string // how the program's is read, one of memoryModes
 	cacheDir   string
 }
@@ -86,6 +88,8 @@ func recordingFlags() []cli.Flag {
 		flags.Count("max-stacks", "65536", "keep `N` different stacks, of about 10 kB each; what comes beyond is counted as '[over the limit]'", 1, "at least 1"),
 		&cli.BoolFlag{Name: "free-stacks", Usage: "also capture a stack at every free (costs as much as at an allocation)"},
 		&cli.BoolFlag{Name: "full-stacks", Usage: "profiles with every frame: also the interpreter's own and the allocator's"},
+		&cli.BoolFlag{Name: "no-steps", Usage: "do not look for steps, and for what grows from one to the next"},
+		stepOnFlag(),
 		&cli.BoolFlag{Name: "no-holders", Usage: "do not read from the process's memory who holds the live blocks"},
 		memoryFlag(),
 		cacheFlag(),
@@ -184,6 +188,7 @@ func parseRecording(c *cli.Context) recordOptions {
 	o := recordOptions{
 		output: flags.Get[string](c, "output"), force: c.Bool("force"), readyFile: flags.Get[string](c, "ready-file"),
 		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-holders"),
+		noSteps: c.Bool("no-steps"), stepOn: flags.Get[string](c, "step-on"),
 		cacheDir: flags.Get[string](c, "cache-dir"), maxStacks: flags.Get[int](c, "max-stacks"),
 		duration: flags.Get[time.Duration](c, "duration"), maxAge: flags.Get[time.Duration](c, "max-age"),
 		ringBytes: flags.Get[int](c, "ring-size"), maxSize: flags.Get[int](c, "max-size"),

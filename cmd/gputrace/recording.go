@@ -38,13 +38,23 @@ func startHere(args []string) error {
 
 // record runs one recording from attach to files.
 func record(o recordOptions) error {
+	c := newConsole(os.Stderr, &o)
+	return watched(&o, c, func(r *recorder.Recorder, results *recorder.Results, err error) error {
+		if err == nil {
+			err = finish(results, c, &o)
+		}
+		return afterProgram(r, explain(err))
+	})
+}
+
+// watched runs one recording and calls then with the results, or why there are none, while the recorder is open.
+func watched(o *recordOptions, c *console, then func(*recorder.Recorder, *recorder.Results, error) error) error {
 	// A reader of our output that goes away must not cost the profiles.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
 	defer signal.Stop(signals)
 
-	c := newConsole(os.Stderr, &o)
 	r, err := recorder.New(o.recorderOptions(c))
 	if err != nil {
 		return err
@@ -54,10 +64,7 @@ func record(o recordOptions) error {
 	defer cancel()
 	go steer(ctx, r, signals)
 	results, err := r.Run(ctx)
-	if err == nil {
-		err = finish(results, c, &o)
-	}
-	return afterProgram(r, explain(err))
+	return then(r, results, err)
 }
 
 // steer hands a recording the signals, until ctx is done.
@@ -81,6 +88,7 @@ func (o *recordOptions) recorderOptions(c *console) *recorder.Options {
 	out := &recorder.Options{
 		All: o.all, Children: o.children, Command: o.command, Starter: []string{startName}, Wait: o.wait, Duration: o.duration,
 		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
+		NoSteps: o.noSteps, StepOn: o.stepOn,
 		Output: o.output, Results: o.results(), MaxSize: int64(o.maxSize), MaxAge: o.maxAge, FullStacks: o.fullStacks,
 		Views: o.views(c), Version: version, Observer: c,
 	}
@@ -148,13 +156,29 @@ func finish(r *recorder.Results, c *console, o *recordOptions) error {
 func printResults(w io.Writer, r *recorder.Results, many bool) error {
 	all := r.Processes()
 	if len(all) > 1 {
-		return table.Job(w, r.Job())
+		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, r.Job()))
+	}
+	if report := all[0].Leaks(); report != nil {
+		if err := table.Verdict(w, report); err != nil {
+			return err
+		}
 	}
 	in, held := all[0].Summary()
 	if err := export.PrintSummary(w, in, held); err != nil || !many {
 		return err
 	}
 	return table.JobHits(w, r.Job())
+}
+
+// jobLeaks is the verdict on each process.
+func jobLeaks(all []*recorder.Process) []table.JobLeak {
+	var out []table.JobLeak
+	for _, p := range all {
+		if report := p.Leaks(); report != nil {
+			out = append(out, table.JobLeak{Process: p.Who(), Report: report})
+		}
+	}
+	return out
 }
 
 // shownFolders is how many folders of processes are named.

@@ -74,9 +74,24 @@ func report(o reportOptions) error {
 	if o.by != "" || o.window != (export.Window{}) {
 		return reportSelection(o, in, p)
 	}
+	if err := reportLeaks(in); err != nil {
+		return err
+	}
 	s := export.Summary(in.Trace.End(), info, in.End)
 	s.Top = o.top
 	return export.PrintSummary(os.Stdout, s, export.HeldTables(in.End))
+}
+
+// reportLeaks prints the verdict. A memory snapshot has none: the steps of its history, if it has one, are few.
+func reportLeaks(in *export.Source) error {
+	if in.Info.PID == 0 {
+		return nil
+	}
+	report, err := in.Leaks()
+	if err != nil {
+		return err
+	}
+	return table.Verdict(os.Stdout, report)
 }
 
 // titleOf says what a file is of. A snapshot tells no more than when it was made, and without a history not even that.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -25,10 +26,11 @@ type Export struct {
 	Gputrace string // version that recorded; empty: not known
 	PID      uint32 // 0: not known
 	Command  []string
-	PyTorch  string    // version; empty: not known
-	Boot     time.Time // when CLOCK_BOOTTIME was 0; the zero value: not known
-	Moment   string    // what the view is of, in words
-	Damage   error     // why the trace ends early; nil: it does not
+	PyTorch  string        // version; empty: not known
+	Boot     time.Time     // when CLOCK_BOOTTIME was 0; the zero value: not known
+	Moment   string        // what the view is of, in words
+	Damage   error         // why the trace ends early; nil: it does not
+	Leaks    *leaks.Report // whether memory grows; nil: that is not asked
 }
 
 type exportFile struct {
@@ -40,6 +42,7 @@ type exportFile struct {
 	PyTorch  string          `json:"pytorch,omitempty"`
 	Moment   string          `json:"moment"`
 	Damage   string          `json:"damage,omitempty"`
+	Leaks    *leaksBody      `json:"leaks,omitempty"`
 	Summary  exportSummary   `json:"summary"`
 	Accounts []exportAccount `json:"accounts"`
 	Drivers  []exportDriver  `json:"drivers"`
@@ -143,6 +146,7 @@ func WriteExport(w io.Writer, x Export) error {
 		Moment: x.Moment, Summary: newExportSummary(&x), Accounts: []exportAccount{}, Drivers: []exportDriver{},
 		Lines: make([]exportLine, len(lines)), Sites: []exportSite{},
 	}
+	f.Leaks = leaksBodyOf(x.Leaks)
 	if x.Damage != nil {
 		f.Damage = x.Damage.Error()
 	}

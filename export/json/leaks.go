@@ -18,8 +18,13 @@ import (
 const leaksVersion = 1
 
 type leaksFile struct {
-	Format   string        `json:"format"`
-	Version  int           `json:"version"`
+	Format  string `json:"format"`
+	Version int    `json:"version"`
+	leaksBody
+}
+
+// leaksBody is the verdict, also in a file of all figures.
+type leaksBody struct {
 	Verdict  leaks.Verdict `json:"verdict"`
 	Steps    leakSteps     `json:"steps"`
 	Findings []leakFinding `json:"findings"`
@@ -42,6 +47,7 @@ type leakFinding struct {
 	Function   string           `json:"function"`
 	Stack      []diffCall       `json:"stack"`
 	Holder     *string          `json:"holder"`
+	Newer      uint64           `json:"holder_newer_blocks"`
 	Requested  *float64         `json:"requested_bytes_per_step"`
 	Bytes      float64          `json:"block_bytes_per_step"`
 	Blocks     float64          `json:"blocks_per_step"`
@@ -60,18 +66,7 @@ type leakFinding struct {
 
 // WriteLeaks writes the verdict on a recording.
 func WriteLeaks(w io.Writer, r *leaks.Report) error {
-	f := leaksFile{Format: "gputrace leaks", Version: leaksVersion, Verdict: r.Verdict, Findings: []leakFinding{}}
-	if s := &r.Steps; s.Source != "" {
-		source := string(s.Source)
-		f.Steps = leakSteps{Count: &s.Count, Source: &source, On: &s.On}
-		if s.Period > 0 {
-			ms := s.Period / 1e6
-			f.Steps.Period = &ms
-		}
-	}
-	for i := range r.Findings {
-		f.Findings = append(f.Findings, leakFindingOf(&r.Findings[i]))
-	}
+	f := leaksFile{Format: "gputrace leaks", Version: leaksVersion, leaksBody: *leaksBodyOf(r)}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	if err := e.Encode(f); err != nil {
@@ -80,10 +75,30 @@ func WriteLeaks(w io.Writer, r *leaks.Report) error {
 	return nil
 }
 
+// leaksBodyOf is the body of a verdict; nil: of none.
+func leaksBodyOf(r *leaks.Report) *leaksBody {
+	if r == nil {
+		return nil
+	}
+	out := &leaksBody{Verdict: r.Verdict, Findings: []leakFinding{}}
+	if s := &r.Steps; s.Source != "" {
+		source := string(s.Source)
+		out.Steps = leakSteps{Count: &s.Count, Source: &source, On: &s.On}
+		if s.Period > 0 {
+			ms := s.Period / 1e6
+			out.Steps.Period = &ms
+		}
+	}
+	for i := range r.Findings {
+		out.Findings = append(out.Findings, leakFindingOf(&r.Findings[i]))
+	}
+	return out
+}
+
 func leakFindingOf(f *leaks.Finding) leakFinding {
 	out := leakFinding{
 		Kind: f.Kind, Layer: f.Layer.String(), Device: f.Device.String(), File: textOrNull(f.File), Function: f.Function,
-		Holder: textOrNull(f.Holder), Requested: numberOrNull(f.Requested), Bytes: f.Bytes, Blocks: f.Blocks, Period: f.Period,
+		Holder: textOrNull(f.Holder), Newer: f.Newer, Requested: numberOrNull(f.Requested), Bytes: f.Bytes, Blocks: f.Blocks, Period: f.Period,
 		First: f.First, Last: f.Last, LiveBytes: f.LiveBytes, LiveBlocks: f.LiveBlocks, Share: numberOrNull(f.Share),
 		Confidence: f.Confidence, Seconds: numberOrNull(f.Seconds), Advice: textOrNull(f.Advice()), Phase: textOrNull(string(f.Phase)), UsualEnd: textOrNull(string(f.UsualEnd)), Stack: []diffCall{},
 	}

@@ -41,7 +41,7 @@ func TestWriteLeaks(t *testing.T) {
 	require.Equal(t, map[string]any{
 		"kind": "leak", "layer": "torch", "device": "cuda:0", "file": "/home/a/gpt.py", "line": 38., "function": "Block.forward",
 		"stack":  []any{map[string]any{"name": "gpt.py:38", "function": "Block.forward", "file": "/home/a/gpt.py", "line": 38.}},
-		"holder": "main() local seen[0..49]", "requested_bytes_per_step": 1., "block_bytes_per_step": 128., "blocks_per_step": .25, "period_steps": 4.,
+		"holder": "main() local seen[0..49]", "holder_newer_blocks": 0.0, "requested_bytes_per_step": 1., "block_bytes_per_step": 128., "blocks_per_step": .25, "period_steps": 4.,
 		"first_step": 11., "last_step": 58., "live_bytes": 4096., "live_blocks": 8., "share_of_growth": .5, "confidence": "medium",
 		"seconds_to_limit": 12., "phase": nil, "usual_end": nil, "advice": "each block is one number: keep .item() of it in place of the tensor",
 	}, findings[0])

@@ -17,41 +17,96 @@ import (
 
 // The widths of the columns of findings, in characters.
 const (
-	widthLeakName   = 32
+	leakWidth       = 80
+	widthLeakName   = 26
 	widthLeakExact  = 15
-	widthLeakBytes  = 10
+	widthLeakBytes  = 9
 	widthLeakBlocks = 6
-	widthLeakStep   = 6
+	widthLeakStep   = 5
 	widthLeakShare  = 7
+	leakIndent      = 9 // of what belongs to the line above
 )
 
 // Leaks prints the verdict on a recording: a sentence, what is known of the first finding, then all findings.
 func Leaks(w io.Writer, r *leaks.Report) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
-	fmt.Fprintln(out, words.Line(leakSentence(r))) // not cut off
-	if len(r.Findings) > 0 {
-		p.leakNotes(&r.Findings[0])
-	}
-	p.field("steps", "%s", words.Line(stepsText(&r.Steps)))
+	p.leakVerdict(r)
+	p.leakField("steps", stepsText(&r.Steps))
 	p.leakRows(r.Findings)
+	return flushed(out)
+}
+
+// Verdict prints the sentence of Leaks, and what is known of the first finding.
+func Verdict(w io.Writer, r *leaks.Report) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	p.leakVerdict(r)
+	p.line("")
+	return flushed(out)
+}
+
+// JobLeak is the verdict on a process of a job.
+type JobLeak struct {
+	Process string
+	Report  *leaks.Report
+}
+
+// JobLeaks prints the verdict of each process in which something grows.
+func JobLeaks(w io.Writer, all []JobLeak) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	for i := range all {
+		if r := all[i].Report; r.Verdict == leaks.Growing {
+			p.leakText("", all[i].Process+": "+leakSentence(r))
+			p.leakNotes(&r.Findings[0])
+			p.line("")
+		}
+	}
+	return flushed(out)
+}
+
+func flushed(out *bufio.Writer) error {
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the verdict: %w", err)
 	}
 	return nil
 }
 
+func (p *printer) leakVerdict(r *leaks.Report) {
+	p.leakText("", leakSentence(r))
+	if len(r.Findings) > 0 {
+		p.leakNotes(&r.Findings[0])
+	}
+}
+
+// leakField is field for a text that may need several lines.
+func (p *printer) leakField(name, text string) {
+	p.leakText(fmt.Sprintf("%-*s", leakIndent, name), text)
+}
+
+// leakText prints a text that begins behind head, on as many lines as it needs.
+func (p *printer) leakText(head, text string) {
+	rest := []rune(head + words.Line(text))
+	for len(rest) > leakWidth {
+		at := leakWidth
+		for i := leakWidth; i > leakIndent; i-- {
+			if rest[i] == ' ' {
+				at = i
+				break
+			}
+		}
+		fmt.Fprintln(p.w, strings.TrimRight(string(rest[:at]), " "))
+		rest = []rune(strings.Repeat(" ", leakIndent) + strings.TrimLeft(string(rest[at:]), " "))
+	}
+	fmt.Fprintln(p.w, string(rest))
+}
+
 // leakSentence is the verdict.
 func leakSentence(r *leaks.Report) string {
 	switch r.Verdict {
 	case leaks.Growing:
-		f := &r.Findings[0]
-		share := ""
-		if !math.IsNaN(f.Share) {
-			share = fmt.Sprintf(", %.0f %% of the growth", 100*f.Share)
-		}
-		return fmt.Sprintf("growing: %s keeps %s more %s, since step %d of %d%s",
-			f.Name(), shortBytes(leakSize(f)), everyText(f), f.First, f.Last, share)
+		return "growing: " + LeakText(&r.Findings[0])
 	case leaks.Steady:
 		return fmt.Sprintf("steady: nothing grew from step to step in %d steps", r.Steps.Count)
 	case leaks.OutOfMemory:
@@ -63,7 +118,29 @@ func leakSentence(r *leaks.Report) string {
 	if r.Steps.Source == "" {
 		return "unknown: no steps were found in the recording; --step-on FUNCTION says where one begins"
 	}
-	return fmt.Sprintf("unknown: %d steps are in the recording, and it takes %d to say that nothing grows", r.Steps.Count, leaks.MinSteps)
+	text := fmt.Sprintf("unknown: %d steps are in the recording, and it takes %d to say that nothing grows", r.Steps.Count, leaks.MinSteps)
+	if r.Steps.Period > 0 {
+		text += fmt.Sprintf(": about %s", secondsEach(leaks.MinSteps*r.Steps.Period))
+	}
+	return text
+}
+
+// LeakText is a finding in a sentence.
+func LeakText(f *leaks.Finding) string {
+	share := ""
+	if !math.IsNaN(f.Share) {
+		share = fmt.Sprintf(", %.0f %% of the growth", 100*f.Share)
+	}
+	return fmt.Sprintf("%s keeps %s more %s, since step %d of %d%s",
+		f.Name(), shortBytes(leakSize(f)), everyText(f), f.First, f.Last, share)
+}
+
+// LeakHolder is what holds the blocks of a finding, as of when.
+func LeakHolder(f *leaks.Finding) string {
+	if f.Newer == 0 {
+		return words.Line(f.Holder)
+	}
+	return fmt.Sprintf("%s, as it was read; %s alike, by their line", words.Line(f.Holder), plural(f.Newer, "newer block"))
 }
 
 // leakSize is the bytes of a period, requested where that is known.
@@ -84,19 +161,19 @@ func everyText(f *leaks.Finding) string {
 // leakNotes prints what is known of a finding beside its size.
 func (p *printer) leakNotes(f *leaks.Finding) {
 	if f.Holder != "" {
-		p.field("held by", "%s", words.Line(f.Holder))
+		p.leakField("held by", LeakHolder(f))
 	}
 	if f.UsualEnd != "" {
 		p.field("usual", "blocks of this line are freed in %s; these are not", f.UsualEnd)
 	}
 	if !math.IsNaN(f.Seconds) {
-		p.field("full in", "%s at this rate", longText(f.Seconds))
+		p.leakField("full in", longText(f.Seconds)+" at this rate")
 	}
 	if a := f.Advice(); a != "" {
-		p.field("advice", "%s", a)
+		p.leakField("advice", a)
 	}
 	if f.Confidence == leaks.Low {
-		p.field("sure?", "fewer than 10 periods were seen: a queue or cache that fills looks the same; record longer")
+		p.leakField("sure?", "fewer than 10 periods were seen: a queue or cache that fills looks the same; record longer")
 	}
 }
 
@@ -142,12 +219,12 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 	if len(findings) == 0 {
 		return
 	}
-	row := func(name, requested, bytes, blocks, every, since, live, share, kind string) {
-		p.line("%s %*s %*s %*s %*s %*s %*s %*s  %s", fit(name, widthLeakName), widthLeakExact, requested, widthLeakBytes, bytes,
-			widthLeakBlocks, blocks, widthLeakStep, every, widthLeakStep, since, widthLeakBytes, live, widthLeakShare, share, kind)
+	row := func(name, requested, blocks, every, since, live, share string) {
+		p.line("%s %*s %*s %*s %*s %*s %*s", fit(name, widthLeakName), widthLeakExact, requested, widthLeakBlocks, blocks,
+			widthLeakStep, every, widthLeakStep, since, widthLeakBytes, live, widthLeakShare, share)
 	}
 	p.line("")
-	row("what grows, each time", "requested", "in blocks", "blocks", "every", "since", "live", "share", "kind, confidence")
+	row("what grows, each time", "requested", "blocks", "every", "since", "live", "share")
 	for i := range findings {
 		f := &findings[i]
 		share := "unknown"
@@ -155,8 +232,9 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 			share = fmt.Sprintf("%.0f %%", 100*f.Share)
 		}
 		n := float64(f.Period)
-		row("  "+words.Line(f.Name()), exactBytes(n*f.Requested), shortBytes(n*f.Bytes), strconv.FormatFloat(math.Round(n*f.Blocks*100)/100, 'f', -1, 64),
-			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share, string(f.Kind)+", "+string(f.Confidence))
+		row("  "+words.Line(f.Name()), exactBytes(n*f.Requested), strconv.FormatFloat(math.Round(n*f.Blocks*100)/100, 'f', -1, 64),
+			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share)
+		p.line("    %s, %s confidence, %s in blocks", f.Kind, f.Confidence, shortBytes(n*f.Bytes))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"io"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,7 @@ import (
 // leakReports are verdicts of every kind.
 func leakReports() map[string]*leaks.Report {
 	nan := math.NaN()
-	optimizer := leaks.Steps{Count: 58, Source: steps.SourceOptimizer, On: "train.py:112 Trainer.update", Period: 46.25e6}
+	optimizer := leaks.Steps{Count: 58, Last: 58, Source: steps.SourceOptimizer, On: "train.py:112 Trainer.update", Period: 46.25e6}
 	return map[string]*leaks.Report{
 		"growing": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{
 			{
@@ -31,13 +32,18 @@ func leakReports() map[string]*leaks.Report {
 				Last: 58, LiveBytes: 4096, LiveBlocks: 3, Share: nan, Confidence: leaks.Low, Seconds: nan,
 			},
 		}},
-		"periodic": {Verdict: leaks.Growing, Steps: leaks.Steps{Count: 58, Source: steps.SourcePeriod, On: "x.py:1 f", Period: 3.21e9}, Findings: []leaks.Finding{{
+		"periodic": {Verdict: leaks.Growing, Steps: leaks.Steps{Count: 58, Last: 58, Source: steps.SourcePeriod, On: "x.py:1 f", Period: 3.21e9}, Findings: []leaks.Finding{{
 			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/train.py", Line: 30, Function: "main", Blocks: .2, Requested: .8, Bytes: 102.4, Period: 5,
 			First: 11, Last: 58, LiveBytes: 512 * 9, LiveBlocks: 9, Share: nan, Confidence: leaks.Low, Seconds: nan,
 		}}},
+		"newer": {Verdict: leaks.Growing, Steps: optimizer, Findings: []leaks.Finding{{
+			Kind: leaks.Leak, Layer: event.LayerTorch, File: "/a/a_name_of_a_file_that_is_long.py", Line: 30, Function: "Trainer.validation_step", Blocks: 1,
+			Requested: 4e9, Bytes: 4e9, Period: 1, First: 123456, Last: 234567, LiveBytes: 444e12, LiveBlocks: 111111, Share: 1, Seconds: nan,
+			Confidence: leaks.Medium, Holder: "Trainer.fit() local self.callbacks[2].history['validation'][0..1023][1].loss", Newer: 110_087,
+		}}},
 		"steady":  {Verdict: leaks.Steady, Steps: optimizer},
 		"oom":     {Verdict: leaks.OutOfMemory, Steps: optimizer},
-		"few":     {Verdict: leaks.Unclear, Steps: leaks.Steps{Count: 7, Source: steps.SourceBackward, On: "a.py:3 main"}},
+		"few":     {Verdict: leaks.Unclear, Steps: leaks.Steps{Count: 7, Last: 7, Source: steps.SourceBackward, On: "a.py:3 main", Period: 46.25e6}},
 		"nothing": {Verdict: leaks.Unclear},
 	}
 }
@@ -48,6 +54,9 @@ func TestLeaks(t *testing.T) {
 			var buf bytes.Buffer
 			require.NoError(t, Leaks(&buf, r))
 			require.NotContains(t, buf.String(), "\x1b")
+			for line := range strings.Lines(buf.String()) {
+				require.LessOrEqual(t, len([]rune(strings.TrimSuffix(line, "\n"))), leakWidth, line)
+			}
 			golden(t, "leaks."+name, buf.String())
 		})
 	}

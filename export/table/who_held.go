@@ -18,10 +18,13 @@ const (
 	widthIn   = 24
 )
 
+// HeldNow is the title of what is in use now.
+const HeldNow = "live in torch"
+
 // HeldInput is what Held prints.
 type HeldInput struct {
 	Joined *view.Joined
-	Title  string // of what the blocks are: "live in torch"
+	Title  string // of what the blocks are, such as HeldNow
 	Top    int    // most rows; 0: 10
 }
 

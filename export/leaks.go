@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// Leaks says whether memory grows from step to step in the source, which is replayed for it once.
+func (s *Source) Leaks() (*leaks.Report, error) {
+	if s.leaks != nil {
+		return s.leaks, nil
+	}
+	found, err := s.Steps()
+	if err != nil {
+		return nil, err
+	}
+	report, err := leaks.Find(s.Trace, found, leakOptions(s))
+	if err != nil {
+		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
+	}
+	s.leaks = report
+	return report, nil
+}
+
+// leaksAtEnd is the verdict on a recording of which all is shown; nil: there is none.
+func leaksAtEnd(in *Input) (*leaks.Report, error) {
+	if in.leaks == nil || in.Info.PID == 0 || !in.Selection.AtEnd() {
+		return nil, nil
+	}
+	return in.leaks()
+}
+
+// libraries are prefixes of Python files that are not the program's own.
+func (s *Source) libraries() []string {
+	out := slices.Clone(s.Info.Libraries)
+	if s.End != nil {
+		out = append(out, s.End.Libraries...)
+	}
+	return out
+}
+
+// leakOptions is what a recording says beside its events.
+func leakOptions(in *Source) *leaks.Options {
+	o := &leaks.Options{Library: in.libraries(), Earlier: leaks.Earlier(in.Trace)}
+	if in.End == nil {
+		return o
+	}
+	o.Free = FreeMemory(in.End)
+	for i := range in.End.Holders {
+		h := &in.End.Holders[i]
+		var rows []leaks.Holder
+		for k := range h.Rows {
+			r := &h.Rows[k]
+			rows = append(rows, leaks.Holder{Site: r.Site, Name: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
+		}
+		if h.Title == table.HeldNow {
+			o.Holders = rows
+		} else { // at the highest peak that was looked into
+			o.Earlier = append([][]leaks.Holder{rows}, o.Earlier...)
+		}
+	}
+	return o
+}
+
+// FreeMemory is what of each device nobody uses when a recording ends, bytes, where that is known.
+func FreeMemory(end *recording.End) map[event.Device]uint64 {
+	out := map[event.Device]uint64{}
+	if end.Memory == nil {
+		return out
+	}
+	for _, d := range end.Memory.Driver {
+		free := event.Sub(uint64(d.Total), uint64(d.All))
+		if d.Device < 0 || free == event.Unknown || uint64(d.All) > uint64(d.Total) {
+			continue
+		}
+		for _, kind := range []event.DeviceType{event.DeviceCUDA, event.DeviceHIP, event.DeviceXPU} {
+			out[event.Device{Type: kind, Index: int8(d.Device)}] = free
+		}
+	}
+	return out
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/recording"
+)
+
+func TestFreeMemory(t *testing.T) {
+	unknown := recording.Bytes(event.Unknown)
+	free := FreeMemory(&recording.End{Memory: &recording.Memory{Driver: []recording.DriverUse{
+		{Device: 0, Total: 100, All: 30}, {Device: 1, Total: unknown, All: 30}, {Device: -1, Total: 100, All: 30}, {Device: 2, Total: 10, All: 30},
+	}}})
+	require.Len(t, free, 3)
+	require.EqualValues(t, 70, free[event.Device{Type: event.DeviceCUDA}])
+	require.Empty(t, FreeMemory(&recording.End{}))
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recorder
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+)
+
+const (
+	// judgeEvery is how often it is judged whether memory grows, at most, by the clock of the events; judgeShare bounds the part of the
+	// time that it takes.
+	judgeEvery = uint64(time.Second)
+	judgeShare = 50
+	// readAgain is how long the holders of what grows are not read again, and grownBy how many times as much must be there then.
+	readAgain = time.Minute
+	grownBy   = 2
+	// withdrawAfter is how often in a row a finding must be missing before it is withdrawn.
+	withdrawAfter = 3
+)
+
+// growth watches whether the memory of a process grows from step to step. It happens in the goroutine that owns the heap.
+type growth struct {
+	process *Process
+	watch   *leaks.Watch
+	chosen  string        // Options.StepOn
+	report  *leaks.Report // of now; nil: none was made
+	judged  int           // steps when it was made
+	next    uint64        // not before that time, on the clock of the events
+
+	said    map[string]*said // findings that were announced, by name
+	answers chan holdersAnswer
+	read    time.Time         // when holders were last asked for
+	live    map[string]uint64 // bytes of each finding then
+	held    [][]leaks.Holder  // readings, the latest last
+}
+
+// said is a finding that was announced.
+type said struct {
+	finding leaks.Finding
+	holder  string
+	missing int // times in a row
+}
+
+// newGrowth begins to watch a process; nil with Options.NoSteps.
+func newGrowth(p *Process) *growth {
+	if p.options.NoSteps {
+		return nil
+	}
+	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}, live: map[string]uint64{}}
+	g.watch = leaks.NewWatch(&steps.Rules{Library: p.torchFolders(), On: g.chosen}, p.target.Stack)
+	p.heap.Follow(g.watch)
+	p.heap.before = func(e *event.Event) { g.watch.See(e, p.heap.Blocks) }
+	return g
+}
+
+// taken records the steps of events that were applied.
+func (g *growth) taken() {
+	numbering, begins := g.watch.Begins()
+	if begins == nil {
+		return
+	}
+	source, on := g.watch.Source()
+	m := &event.Steps{Numbering: numbering, Source: string(source), On: on, Chosen: g.chosen, First: begins[0].Step}
+	for _, b := range begins {
+		m.Begins = append(m.Begins, b.Time)
+	}
+	g.process.heap.mark(event.Annotation{Kind: event.AnnotationSteps, PID: uint32(g.process.PID()), Steps: m})
+}
+
+// step judges, when it is time.
+func (g *growth) step() {
+	g.receive()
+	now, at := time.Now(), g.process.heap.Totals().Time
+	if at < g.next || g.watch.Judged() == g.judged {
+		return
+	}
+	g.judge()
+	g.next = at + max(judgeEvery, uint64(judgeShare*time.Since(now)))
+	g.announce()
+	g.ask(now)
+}
+
+// judge makes the report of now.
+func (g *growth) judge() {
+	library := g.process.torchFolders()
+	g.watch.SetLibrary(library)
+	g.judged = g.watch.Judged()
+	g.report = g.watch.Report(&leaks.Options{Library: library, Earlier: g.held})
+}
+
+// sure is the findings that are certain enough to be announced: what was seen of a few periods can be a queue that fills.
+func (g *growth) sure() []leaks.Finding {
+	return slices.DeleteFunc(slices.Clone(g.report.Findings), func(f leaks.Finding) bool { return f.Confidence == leaks.Low })
+}
+
+// announce tells of findings that are new, of holders that were not known yet, and withdraws what is not true any more.
+func (g *growth) announce() {
+	for _, s := range g.said {
+		s.missing++
+	}
+	for _, f := range g.sure() {
+		name := f.Name()
+		s := g.said[name]
+		if s == nil {
+			s = &said{}
+			g.said[name] = s
+			g.notice("growing: " + table.LeakText(&f))
+		}
+		s.finding, s.missing = f, 0
+		if f.Holder != "" && f.Holder != s.holder && s.holder == "" {
+			g.notice(fmt.Sprintf("held by  %s", table.LeakHolder(&f)))
+			s.holder = f.Holder
+		}
+	}
+	for name, s := range g.said {
+		if s.missing >= withdrawAfter && g.judged >= leaks.MinSteps && !g.stillThere(name) {
+			delete(g.said, name)
+			g.notice(fmt.Sprintf("no longer growing: %s, as of step %d", name, g.report.Steps.Last))
+		}
+	}
+}
+
+// stillThere reports whether a finding of that name is in the report, certain or not.
+func (g *growth) stillThere(name string) bool {
+	return slices.ContainsFunc(g.report.Findings, func(f leaks.Finding) bool { return f.Name() == name })
+}
+
+func (g *growth) notice(text string) {
+	if g.process.options.Many() {
+		text = g.process.Who() + ": " + text
+	}
+	g.process.observer.Notice("  " + text)
+}
+
+// ask has the holders of what grows read: once, and again when there is much more of it.
+func (g *growth) ask(now time.Time) {
+	if g.answers != nil || g.process.options.NoHolders || !g.read.IsZero() && now.Sub(g.read) < readAgain {
+		return
+	}
+	wanted := false
+	for _, f := range g.sure() {
+		wanted = wanted || f.LiveBytes > grownBy*g.live[f.Name()]
+	}
+	if !wanted {
+		return
+	}
+	for _, f := range g.sure() {
+		g.live[f.Name()] = f.LiveBytes
+	}
+	g.answers, g.read = make(chan holdersAnswer, 1), now
+	g.process.scans.request(g.answers)
+}
+
+// receive takes the holders, once they were read.
+func (g *growth) receive() {
+	select {
+	case a := <-g.answers:
+		g.answers = nil
+		if a.err == nil {
+			g.hold(a.joined)
+		}
+	default:
+	}
+}
+
+// keptReadings is how many readings are kept: that of the verdict, and the latest.
+const keptReadings = 2
+
+// hold keeps and records the holders of what grows.
+func (g *growth) hold(j *view.Joined) {
+	h := &event.Held{Time: g.process.heap.Totals().Time}
+	for i := range j.Rows {
+		r := &j.Rows[i]
+		if !slices.ContainsFunc(g.report.Findings, func(f leaks.Finding) bool { return slices.Contains(f.Sites, r.Site) }) {
+			continue
+		}
+		row := event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes, Blocks: r.Blocks}
+		if r.Name == view.NoHolder {
+			row.Holder = ""
+		}
+		h.Rows = append(h.Rows, row)
+	}
+	if len(h.Rows) == 0 {
+		return
+	}
+	if len(g.held) == keptReadings {
+		g.held = g.held[1:]
+	}
+	g.held = append(g.held, leaks.EarlierRows(h.Rows))
+	g.process.heap.mark(event.Annotation{Kind: event.AnnotationHeld, PID: uint32(g.process.PID()), Held: h})
+	g.judge()
+	g.announce()
+}
+
+// conclude makes the last report, with what is known at the end.
+func (g *growth) conclude(joined *view.Joined, free map[event.Device]uint64) *leaks.Report {
+	o := &leaks.Options{Library: g.process.torchFolders(), Earlier: g.held, Free: free}
+	if joined != nil {
+		for i := range joined.Rows {
+			r := &joined.Rows[i]
+			o.Holders = append(o.Holders, leaks.Holder{Site: r.Site, Name: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
+		}
+	}
+	g.watch.SetLibrary(o.Library)
+	g.report = g.watch.Report(o)
+	return g.report
+}
