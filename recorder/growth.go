@@ -37,9 +37,9 @@ type growth struct {
 
 	said    map[string]*said // findings that were announced, by name
 	answers chan holdersAnswer
-	read    time.Time         // when holders were last asked for
-	live    map[string]uint64 // bytes of each finding then
-	held    [][]leaks.Holder  // readings, the latest last
+	read    time.Time        // when holders were last asked for
+	asked   []leaks.Finding  // of which, as they were then
+	held    [][]leaks.Holder // readings, the latest last
 }
 
 // said is a finding that was announced.
@@ -54,7 +54,7 @@ func newGrowth(p *Process) *growth {
 	if p.options.NoSteps {
 		return nil
 	}
-	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}, live: map[string]uint64{}}
+	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}}
 	g.watch = leaks.NewWatch(&steps.Rules{Library: p.torchFolders(), On: g.chosen}, p.target.Stack)
 	p.heap.Follow(g.watch)
 	p.heap.before = func(e *event.Event) { g.watch.See(e, p.heap.Blocks) }
@@ -145,18 +145,22 @@ func (g *growth) ask(now time.Time) {
 	if g.answers != nil || g.process.options.NoHolders || !g.read.IsZero() && now.Sub(g.read) < readAgain {
 		return
 	}
-	wanted := false
-	for _, f := range g.sure() {
-		wanted = wanted || f.LiveBytes > grownBy*g.live[f.Name()]
-	}
-	if !wanted {
+	all := g.sure()
+	if !slices.ContainsFunc(all, g.grewSince) {
 		return
 	}
-	for _, f := range g.sure() {
-		g.live[f.Name()] = f.LiveBytes
-	}
-	g.answers, g.read = make(chan holdersAnswer, 1), now
+	g.answers, g.read, g.asked = make(chan holdersAnswer, 1), now, all
 	g.process.scans.request(g.answers)
+}
+
+// grewSince reports whether there is much more of a finding than when holders were last read.
+func (g *growth) grewSince(f leaks.Finding) bool {
+	for i := range g.asked {
+		if g.asked[i].Name() == f.Name() {
+			return f.LiveBytes > grownBy*g.asked[i].LiveBytes
+		}
+	}
+	return true
 }
 
 // receive takes the holders, once they were read.
@@ -164,9 +168,11 @@ func (g *growth) receive() {
 	select {
 	case a := <-g.answers:
 		g.answers = nil
-		if a.err == nil {
-			g.hold(a.joined)
+		if a.err != nil {
+			g.asked = nil // again, after a while
+			return
 		}
+		g.hold(a.joined)
 	default:
 	}
 }
@@ -174,19 +180,11 @@ func (g *growth) receive() {
 // keptReadings is how many readings are kept: that of the verdict, and the latest.
 const keptReadings = 2
 
-// hold keeps and records the holders of what grows.
+// hold keeps and records the holders of what was asked for.
 func (g *growth) hold(j *view.Joined) {
 	h := &event.Held{Time: g.process.heap.Totals().Time}
-	for i := range j.Rows {
-		r := &j.Rows[i]
-		if !slices.ContainsFunc(g.report.Findings, func(f leaks.Finding) bool { return slices.Contains(f.Sites, r.Site) }) {
-			continue
-		}
-		row := event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes, Blocks: r.Blocks}
-		if r.Name == view.NoHolder {
-			row.Holder = ""
-		}
-		h.Rows = append(h.Rows, row)
+	for i := range g.asked {
+		h.Rows = append(h.Rows, heldOf(&g.asked[i], j)...)
 	}
 	if len(h.Rows) == 0 {
 		return
@@ -198,6 +196,23 @@ func (g *growth) hold(j *view.Joined) {
 	g.process.heap.mark(event.Annotation{Kind: event.AnnotationHeld, PID: uint32(g.process.PID()), Held: h})
 	g.judge()
 	g.announce()
+}
+
+// heldOf is the holders of a finding. Blocks without one can be newer than the reading: only those count that were there when it was
+// asked for.
+func heldOf(f *leaks.Finding, j *view.Joined) []event.HeldRow {
+	var out []event.HeldRow
+	var blocks, bytes uint64
+	for i := range j.Rows {
+		if r := &j.Rows[i]; slices.Contains(f.Sites, r.Site) && r.Name != view.NoHolder {
+			out = append(out, event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
+			blocks, bytes = blocks+r.Blocks, bytes+r.Bytes
+		}
+	}
+	if f.LiveBlocks > blocks && len(out) > 0 {
+		out = append(out, event.HeldRow{Site: out[0].Site, Blocks: f.LiveBlocks - blocks, Bytes: f.LiveBytes - min(f.LiveBytes, bytes)})
+	}
+	return out
 }
 
 // conclude makes the last report, with what is known at the end.
