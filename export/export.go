@@ -134,7 +134,15 @@ func (in *Input) GroupBy(name string) error {
 		return exit.Usage("--by: %w", err)
 	}
 	in.Selection.Detail = by.Detailed()
-	if by != view.ByStep || in.steps == nil {
+	if by != view.ByStep {
+		return nil
+	}
+	return in.findSteps()
+}
+
+// findSteps has the trace know its steps.
+func (in *Input) findSteps() error {
+	if in.steps == nil {
 		return nil
 	}
 	found, err := in.steps()

@@ -27,12 +27,18 @@ func rowsOf(in *Input) *rows.Table {
 }
 
 func writeParquet(w io.Writer, in *Input) error {
+	if err := in.findSteps(); err != nil {
+		return err
+	}
 	return parquet.Write(w, rowsOf(in), in.Selection)
 }
 
 // writeCSV writes allocations, or sums of the moment when it is said by what.
 func writeCSV(w io.Writer, in *Input) error {
 	if in.By == "" {
+		if err := in.findSteps(); err != nil {
+			return err
+		}
 		return csv.WriteAllocations(w, rowsOf(in), in.Selection)
 	}
 	by, err := view.FindRowKind(in.By)

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -19,6 +20,11 @@ type Allocation struct {
 	Block heap.Block // as it was known at its end; Block.Time is its birth, 0: it is not known when
 	TID   uint32     // thread that allocated; 0: not known
 	Freed uint64     // when, CLOCK_BOOTTIME nanoseconds; 0: it is in use at the end
+
+	Phase    phases.Phase    // in which it was made
+	Category phases.Category // what it was for; of what is in use, as far as the selection goes
+	Step     int             // in which it was made; 0: before the first one, or steps are not known. See Trace.SetSteps
+	Holder   string          // its own, at the end of the trace: "model.layers[3].weight.grad"; empty: not known, or it was freed
 }
 
 // Allocations calls each with all allocations of a selection that is no moment: those of all layers that were allocated after From
@@ -26,8 +32,12 @@ type Allocation struct {
 // trace (or at To) come last, in the order of their births. The allocation is valid during the call only. The error is that of
 // each, or of reading.
 func (t *Trace) Allocations(s Selection, each func(*Allocation) error) error {
-	l := &lister{s: s, each: each, live: map[heap.BlockKey]*Allocation{}, held: map[heap.BlockKey]*Allocation{}}
-	h, err := t.ReplayWhile(&Visitor{Allocated: l.allocated, Freed: l.freed, Moved: l.moved}, func(e *event.Event) bool {
+	l := &lister{s: s, each: each, live: map[heap.BlockKey]*Allocation{}, held: map[heap.BlockKey]*Allocation{}, follow: t.newFollower()}
+	v := &Visitor{
+		Before:    func(e *event.Event, _ *heap.Heap) { l.follow.follow.See(e) },
+		Allocated: l.allocated, Freed: l.freed, Moved: l.moved,
+	}
+	h, err := t.ReplayWhile(v, func(e *event.Event) bool {
 		return l.err == nil && (s.To == 0 || e.Time <= s.To)
 	})
 	if err := cmp.Or(l.err, err); err != nil {
@@ -44,26 +54,30 @@ type lister struct {
 	last uint64
 	live map[heap.BlockKey]*Allocation
 	// held is what the driver took back: the call may fail, and the allocation goes on.
-	held map[heap.BlockKey]*Allocation
+	held   map[heap.BlockKey]*Allocation
+	follow *follower
 }
 
 func (l *lister) allocated(b *heap.Block, e *event.Event) {
 	key := b.Key()
 	if a := l.held[key]; a != nil {
 		delete(l.held, key)
+		l.follow.allocated(b, e)
 		a.Freed = 0
 		l.live[key] = a
 		return
 	}
 	l.last++
 	a := &Allocation{ID: l.last, Block: *b}
+	l.follow.allocated(b, e)
+	a.Phase, a.Step = l.follow.starts[key].Phase, l.follow.t.stepOf(b)
 	if e != nil && e.Kind == event.KindAlloc {
 		a.TID = e.TID
 	}
 	l.live[key] = a
 }
 
-func (l *lister) freed(b *heap.Block, _ *event.Event, time uint64) {
+func (l *lister) freed(b *heap.Block, e *event.Event, time uint64) {
 	key := b.Key()
 	a := l.live[key]
 	if a == nil {
@@ -71,6 +85,7 @@ func (l *lister) freed(b *heap.Block, _ *event.Event, time uint64) {
 	}
 	delete(l.live, key)
 	a.Block, a.Freed = *b, time
+	a.Category = l.follow.freed(b, e)
 	if b.Layer == event.LayerTorch {
 		l.tell(a)
 		return
@@ -83,6 +98,7 @@ func (l *lister) moved(from, to *heap.Block) {
 		delete(l.live, from.Key())
 		a.Block = *to
 		l.live[to.Key()] = a
+		l.follow.moved(from, to)
 	}
 }
 
@@ -100,6 +116,11 @@ func (l *lister) finish(h *heap.Heap) error {
 		}
 		slices.SortFunc(rest, func(x, y *Allocation) int { return cmp.Compare(x.ID, y.ID) })
 		for _, a := range rest {
+			if a.Freed == 0 {
+				var held HeldBlock
+				a.Category, held = l.follow.inUse(&a.Block)
+				a.Holder = held.Name
+			}
 			l.tell(a)
 		}
 	}

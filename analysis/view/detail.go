@@ -3,6 +3,8 @@
 package view
 
 import (
+	"cmp"
+
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -31,9 +33,7 @@ func (p *picker) detail() error {
 
 // ended adds up an allocation whose end is known.
 func (p *picker) ended(b *heap.Block, l *life, d detail) {
-	if p.trace.stepAt != nil && b.Time != 0 {
-		d.step = p.trace.stepAt(b.Time)
-	}
+	d.step = p.trace.stepOf(b)
 	at, inUse := p.chosen[b.Key()]
 	switch until := p.s.Until(); {
 	case inUse:
@@ -59,17 +59,12 @@ func (l *follower) replay(end func(b *heap.Block, s *life, d detail)) error {
 				end(b, &s, detail{category: l.freed(b, e)})
 			}
 		},
-		Moved: func(from, to *heap.Block) {
-			if s, ok := l.starts[from.Key()]; ok {
-				delete(l.starts, from.Key())
-				l.starts[to.Key()] = s
-			}
-		},
+		Moved: l.moved,
 		Done: func(h *heap.Heap) {
 			for b := range h.Blocks() {
-				s, d := l.starts[b.Key()], detail{}
-				d.category, d.holder = l.inUse(&b)
-				end(&b, &s, d)
+				s := l.starts[b.Key()]
+				category, held := l.inUse(&b)
+				end(&b, &s, detail{category: category, holder: cmp.Or(held.Holder, NoHolder)})
 			}
 		},
 	})

@@ -3,7 +3,6 @@
 package view
 
 import (
-	"cmp"
 	"sync"
 
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -99,16 +98,30 @@ func (l *follower) freed(b *heap.Block, e *event.Event) phases.Category {
 	return l.follow.Freed(&s.Start, tid)
 }
 
-// inUse is what a block at the end of the trace is for.
-func (l *follower) inUse(b *heap.Block) (phases.Category, string) {
+// moved makes what was noted of one block that of another.
+func (l *follower) moved(from, to *heap.Block) {
+	if s, ok := l.starts[from.Key()]; ok {
+		delete(l.starts, from.Key())
+		l.starts[to.Key()] = s
+	}
+}
+
+// inUse is what a block at the end of the trace is for, and what is known of what holds it.
+func (l *follower) inUse(b *heap.Block) (phases.Category, HeldBlock) {
 	held := l.t.held[b.Key()]
 	if held.Category != "" && held.Category != phases.NoCategory {
-		return held.Category, held.Holder
+		return held.Category, held
 	}
-	holder := cmp.Or(held.Holder, NoHolder)
-	s, ok := l.starts[b.Key()]
-	if !ok {
-		return phases.NoCategory, holder
+	if s, ok := l.starts[b.Key()]; ok {
+		return l.follow.InUse(&s.Start), held
 	}
-	return l.follow.InUse(&s.Start), holder
+	return phases.NoCategory, held
+}
+
+// stepOf is the step in which a block was allocated; 0: before the first one, or not known.
+func (t *Trace) stepOf(b *heap.Block) int {
+	if t.stepAt == nil || b.Time == 0 {
+		return 0
+	}
+	return t.stepAt(b.Time)
 }

@@ -52,7 +52,7 @@ func TestAllocations(t *testing.T) {
 	require.NoError(t, trace.Allocations(view.Selection{}, func(a *view.Allocation) error {
 		r := got[n]
 		n++
-		require.Len(t, r, 20)
+		require.Len(t, r, 24)
 		require.Equal(t, fmt.Sprint(a.ID), r["id"])
 		require.Equal(t, fmt.Sprint(a.Block.Addr), r["addr"])
 		at, err := time.Parse(time.RFC3339Nano, r["ts"])

@@ -36,6 +36,10 @@ type Row struct {
 	Stack     *string `parquet:"stack,optional,dict"`
 	LeafPy    *string `parquet:"leaf_py,optional,dict"`
 	Name      string  `parquet:"name,dict"`
+	Phase     string  `parquet:"phase,dict"`
+	Category  string  `parquet:"category,dict"`
+	Step      *int64  `parquet:"step,optional,dict"`
+	Holder    *string `parquet:"holder,optional,dict"`
 }
 
 // origins are how an allocation is known.
@@ -80,6 +84,7 @@ func (t *Table) row(a *view.Allocation, boot int64) Row {
 		ID: int64(a.ID), TS: at(b.Time, boot), FreeTS: at(a.Freed, boot), Bytes: size(b.Size), Requested: size(b.Requested),
 		Layer: b.Layer.String(), Object: b.Object.String(), Device: b.Device.String(), Segment: b.Segment, Origin: origins[b.Origin],
 		PID: number(b.PID), TID: number(a.TID), Addr: b.Addr, Call: text(b.Call), Name: words.Valid(t.Trace.SiteName(b)),
+		Phase: string(a.Phase), Category: string(a.Category), Step: number(uint32(a.Step)), Holder: text(a.Holder),
 	}
 	if b.Stream != event.Unknown {
 		r.Stream = &b.Stream

@@ -9,10 +9,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/rows"
+	"github.com/gputrace/gputrace/heap"
 )
 
 // alloc is an allocation of a torch block of 512 bytes, at the given second.
@@ -87,6 +89,9 @@ func TestColumns(t *testing.T) {
 	require.Equal(t, []int64{512, 500, 7, 8}, []int64{*r.Bytes, *r.Requested, *r.PID, *r.TID})
 	require.Equal(t, uint64(3), *r.Stream)
 	require.Equal(t, []string{"torch", "cuda:0", "event"}, []string{r.Layer, r.Device, r.Origin})
+	require.Equal(t, []string{"other", "unknown"}, []string{r.Phase, r.Category})
+	require.Nil(t, r.Step)
+	require.Nil(t, r.Holder)
 	r = got[0x2000]
 	require.Equal(t, boot.Add(4*time.Second).UnixNano(), *r.TS)
 	require.Nil(t, r.FreeTS)
@@ -103,4 +108,30 @@ func TestNamesAreUTF8(t *testing.T) {
 	st.Frames[0].Func = "f\xff"
 	got := list(t, &eventtest.Stream{Events: []event.Event{alloc(1, 0x1000, 1)}, Stacks: map[event.StackID]*event.Stack{1: st}}, time.Time{})
 	require.True(t, utf8.ValidString(*got[0x1000].Stack), "%q", *got[0x1000].Stack)
+}
+
+// The columns of phases are those of the stack, of the lifetime, of the steps and of what holds the block at the end.
+func TestPhaseColumns(t *testing.T) {
+	st := eventtest.Stack("a.so!f /v/site-packages/torch/nn/modules/module.py:1798:Module._call_impl /home/anna/train.py:3:main")
+	freed := alloc(3, 0x1000, 0)
+	freed.Kind = event.KindFree
+	s := &eventtest.Stream{
+		Events: []event.Event{alloc(1, 0x1000, 1), alloc(2, 0x2000, 1), freed},
+		Stacks: map[event.StackID]*event.Stack{1: st},
+	}
+	trace, err := view.NewTrace(s, nil)
+	require.NoError(t, err)
+	trace.SetSteps(func(time uint64) int { return int(time/1e9) - 1 })
+	key := heap.BlockKey{PID: 7, Layer: event.LayerTorch, Addr: 0x2000, Time: 2e9}
+	trace.SetHeld(map[heap.BlockKey]view.HeldBlock{key: {Holder: "model.*", Name: "model.a", Category: phases.Parameters}})
+	var got []rows.Row
+	table := rows.Table{Trace: trace}
+	require.NoError(t, table.Each(view.Selection{}, func(r *rows.Row) error {
+		got = append(got, *r)
+		return nil
+	}))
+	require.Equal(t, []string{"forward", "temporary"}, []string{got[0].Phase, got[0].Category})
+	require.Nil(t, got[0].Step, "before the first step")
+	require.Equal(t, []string{"forward", "parameters", "model.a"}, []string{got[1].Phase, got[1].Category, *got[1].Holder})
+	require.EqualValues(t, 1, *got[1].Step)
 }
