@@ -16,6 +16,7 @@ import (
 // live traces a job in this process with the code that gputrace runs: the tracer, and the heap fed by it.
 type live struct {
 	tracer *tracer.Tracer
+	target *tracer.Target
 	heap   *heap.Heap
 	done   chan error
 }
@@ -30,11 +31,12 @@ type load struct {
 }
 
 func startLive(j *job, e *environment, freeStacks bool) (*live, error) {
-	t, err := tracer.Start(j.target, &tracer.Options{CacheDir: e.cache, FreeStacks: freeStacks})
+	t := tracer.Open(&tracer.Options{CacheDir: e.cache, FreeStacks: freeStacks})
+	target, err := t.Add(j.target)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, t.Close())
 	}
-	l := &live{tracer: t, heap: heap.New(), done: make(chan error, 1)}
+	l := &live{tracer: t, target: target, heap: heap.New(), done: make(chan error, 1)}
 	go func() { l.done <- l.drain() }()
 	return l, nil
 }
@@ -69,7 +71,7 @@ func (l *live) load() load {
 	out := load{hits: s.Events, lost: l.tracer.Lost(), ends: map[event.StackStatus]uint64{}}
 	for i := range s.Sites {
 		site := &s.Sites[i]
-		stack := l.tracer.Stack(site.Stack)
+		stack := l.target.Stack(site.Stack)
 		if stack == nil || site.Layer != event.LayerTorch {
 			continue
 		}

@@ -67,12 +67,13 @@ type subject struct {
 
 // newSubject attaches once: to learn where the probe sits, and to fill the cache of unwind tables.
 func newSubject(e *environment, j *job) (*subject, error) {
-	t, err := tracer.Start(j.target, &tracer.Options{CacheDir: e.cache})
+	t := tracer.Open(&tracer.Options{CacheDir: e.cache})
+	defer t.Close()
+	target, err := t.Add(j.target)
 	if err != nil {
 		return nil, err
 	}
-	defer t.Close()
-	s := &subject{env: e, job: j, found: t.Found()}
+	s := &subject{env: e, job: j, found: target.Found()}
 	for _, p := range s.found.Probes {
 		if p.Library == hook.Torch && strings.Contains(p.Symbol, "reportMemoryUsageToProfiler") {
 			s.probe = p

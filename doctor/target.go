@@ -301,12 +301,13 @@ func checkPython(p *process.Process) Check {
 // testTarget attaches as a recording does, and counts calls for a moment.
 func testTarget(p *process.Process, o *Options) Check {
 	c := Check{Group: Attach, Name: "probes on the process", Needed: true}
-	t, err := tracer.Start(p, &tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
+	t := tracer.Open(&tracer.Options{CacheDir: o.CacheDir, Memory: o.memory()})
+	defer t.Close()
+	target, err := t.Add(p)
 	if err != nil {
 		c.State, c.Says, c.Fixes = Failed, firstLine(err.Error()), attachFixes(err)
 		return c
 	}
-	defer t.Close()
 	events, err := count(t, o.duration())
 	hits, herr := t.Hits()
 	if err = errors.Join(err, herr); err != nil {
@@ -318,7 +319,7 @@ func testTarget(p *process.Process, o *Options) Check {
 		runs += h.Runs
 		lost += h.Lost()
 	}
-	c.Says = fmt.Sprintf("%d functions hooked, %d calls and %d events in %s, %d lost", len(t.Found().Probes), runs, events, o.duration(), lost)
+	c.Says = fmt.Sprintf("%d functions hooked, %d calls and %d events in %s, %d lost", len(target.Found().Probes), runs, events, o.duration(), lost)
 	if runs == 0 {
 		c.Says += ": the job does not allocate just now"
 	}

@@ -69,10 +69,11 @@ func followChanges(t *testing.T, pid int) *changes {
 	require.NoError(t, err)
 	o := options()
 	o.RingBytes = 256 << 20 // the job must not be faster than its events are read
-	live, err := tracer.Start(p, o)
+	live := tracer.Open(o)
+	t.Cleanup(func() { _ = live.Close() })
+	_, err = live.Add(p)
 	require.NoError(t, err)
 	c := &changes{tracer: live, ended: make(chan struct{})}
-	t.Cleanup(func() { _ = live.Close() })
 	go c.read()
 	return c
 }

@@ -85,7 +85,7 @@ func TestStacksEqualGDB(t *testing.T) {
 			size = -size
 		}
 		require.Equal(t, []any{w.Addr, w.Size, w.TID}, []any{e.Addr, size, e.TID}, "event %d", i)
-		stack := tr.Stack(e.Stack)
+		stack := tr.target.Stack(e.Stack)
 		require.NotNil(t, stack, "event %d", i)
 		require.Equal(t, event.StatusOK, stack.Status, "event %d", i)
 		pcs := nativePCs(stack)

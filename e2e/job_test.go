@@ -25,7 +25,7 @@ import (
 
 // part is what came of one process of a job.
 type part struct {
-	*tracer.Tracer
+	*tracer.Target
 	heap    *heap.Heap
 	events  []event.Event
 	program int // how many programs the process had been before
@@ -33,7 +33,7 @@ type part struct {
 
 // job is a trace of several processes in this process, with a goroutine that reads it.
 type job struct {
-	*tracer.Session
+	*tracer.Tracer
 	now   map[uint32]*part // by PID
 	parts []*part          // in the order in which they were found
 	err   error
@@ -44,9 +44,8 @@ type job struct {
 func attachJob(t *testing.T, o *tracer.Options, targets ...*target) *job {
 	t.Helper()
 	o.Job = true
-	s, err := tracer.Open(o)
-	require.NoError(t, err)
-	var added []*tracer.Tracer
+	s := tracer.Open(o)
+	var added []*tracer.Target
 	for _, p := range targets {
 		opened, err := process.Open(p.pid)
 		require.NoError(t, err)
@@ -58,9 +57,9 @@ func attachJob(t *testing.T, o *tracer.Options, targets ...*target) *job {
 }
 
 // readJob begins to read a job.
-func readJob(t *testing.T, s *tracer.Session, added ...*tracer.Tracer) *job {
+func readJob(t *testing.T, s *tracer.Tracer, added ...*tracer.Target) *job {
 	t.Helper()
-	j := &job{Session: s, now: map[uint32]*part{}, ended: make(chan struct{})}
+	j := &job{Tracer: s, now: map[uint32]*part{}, ended: make(chan struct{})}
 	t.Cleanup(func() { _ = s.Close() })
 	for _, tr := range added {
 		j.arrive(tr)
@@ -72,8 +71,8 @@ func readJob(t *testing.T, s *tracer.Session, added ...*tracer.Tracer) *job {
 	return j
 }
 
-func (j *job) arrive(tr *tracer.Tracer) {
-	p := &part{Tracer: tr, heap: heap.New()}
+func (j *job) arrive(tr *tracer.Target) {
+	p := &part{Target: tr, heap: heap.New()}
 	if old := j.now[tr.PID()]; old != nil {
 		p.program = old.program + 1
 	}
@@ -84,7 +83,7 @@ func (j *job) arrive(tr *tracer.Tracer) {
 func (j *job) read() {
 	buf := make([]event.Event, 0, 4096)
 	for j.err == nil {
-		buf, j.err = j.Session.Read(buf[:0])
+		buf, j.err = j.Tracer.Read(buf[:0])
 		for _, tr := range j.Arrived() {
 			j.arrive(tr)
 		}
@@ -104,8 +103,8 @@ func (j *job) finish(t *testing.T) {
 	t.Helper()
 	<-j.ended
 	require.NoError(t, j.err)
-	require.Empty(t, j.Session.Warnings())
-	hits, err := j.Session.Hits()
+	require.Empty(t, j.Tracer.Warnings())
+	hits, err := j.Tracer.Hits()
 	require.NoError(t, err)
 	var emitted, received uint64
 	events := 0
@@ -218,9 +217,9 @@ func TestForkStorm(t *testing.T) {
 	p.await(t, "DONE")
 	<-j.ended
 	require.NoError(t, j.err)
-	require.Empty(t, j.Session.Warnings())
+	require.Empty(t, j.Tracer.Warnings())
 	require.Zero(t, j.ChildrenLost())
-	hits, err := j.Session.Hits()
+	hits, err := j.Tracer.Hits()
 	require.NoError(t, err)
 	var runs, emitted, received, lost uint64
 	for _, h := range hits {
@@ -276,8 +275,7 @@ func TestContainer(t *testing.T) {
 	}
 	o := options()
 	o.Children, o.Job = true, true
-	s, err := tracer.Open(o)
-	require.NoError(t, err)
+	s := tracer.Open(o)
 	root, err := process.Open(p.pid)
 	require.NoError(t, err)
 	require.NoError(t, s.Expect(root))

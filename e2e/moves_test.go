@@ -114,7 +114,7 @@ func requireMoves(t *testing.T, tr *trace, kinds map[string]moved, descents []na
 		for n := range uint64(reportsOfDescent) {
 			e := events[d.addr+n*addressStep]
 			require.NotNil(t, e, "%s: report %d", d.shape, n)
-			st := tr.Stack(e.Stack)
+			st := tr.target.Stack(e.Stack)
 			require.NotNil(t, st, d.shape)
 			switch fault := d.movedFault(st); {
 			case fault != "":

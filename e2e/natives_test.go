@@ -116,7 +116,7 @@ func requireReports(t *testing.T, tr *trace, reports []nativeReport, linker []pr
 		e := events[r.addr]
 		require.NotNil(t, e, "%+v", r)
 		require.Equal(t, r.tid, e.TID, r.shape)
-		st := tr.Stack(e.Stack)
+		st := tr.target.Stack(e.Stack)
 		require.NotNil(t, st, r.shape)
 		if r.oddlyStepped(st, linker) {
 			odd++
@@ -217,7 +217,7 @@ func requireLibrary(t *testing.T, tr *trace, reports []nativeReport, library str
 	complete := 0
 	for i := range reports {
 		r := &reports[i]
-		st := tr.Stack(events[r.addr].Stack)
+		st := tr.target.Stack(events[r.addr].Stack)
 		const inLibrary = 4 // frames from the leaf: the report function, two of the reports, the callback
 		if st.Status == event.StatusNoMapping {
 			require.Len(t, st.Frames, inLibrary+1)
@@ -311,7 +311,7 @@ func TestReturnProbesOnTheStack(t *testing.T) {
 		if a.shape == "generated" { // the code lies elsewhere
 			continue
 		}
-		one, other := tr.Stack(events[a.addr].Stack), tr.Stack(events[b.addr].Stack)
+		one, other := tr.target.Stack(events[a.addr].Stack), tr.target.Stack(events[b.addr].Stack)
 		require.Equal(t, one.Status, other.Status, a.shape)
 		require.Equal(t, nativePCs(one), nativePCs(other), a.shape)
 		seen[a.shape]++

@@ -71,7 +71,7 @@ func TestRawStacks(t *testing.T) {
 			continue
 		}
 		names[odd.name]++
-		stack := tr.Stack(e.Stack)
+		stack := tr.target.Stack(e.Stack)
 		require.NotNil(t, stack, odd.name)
 		pcs := nativePCs(stack)
 		require.Equal(t, oddStatus[odd.name], stack.Status, "%s: got %x, want %x", odd.name, pcs, odd.pcs)
@@ -132,7 +132,7 @@ func traceOddStacks(t *testing.T, ring int) *decode.RawStacks {
 	require.Len(t, stacks, 2, "one in full, one in part")
 	byStatus := map[event.StackStatus]int{}
 	for id, n := range stacks {
-		byStatus[tr.Stack(id).Status] += n
+		byStatus[tr.target.Stack(id).Status] += n
 	}
 	raw := tr.RawStacks()
 	require.EqualValues(t, calls, raw.Sent+raw.OverRate+raw.NoRoom)

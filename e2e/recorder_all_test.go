@@ -62,7 +62,7 @@ func TestRecorderNative(t *testing.T) {
 			frames, named := 0, 0
 			for i := range ours {
 				require.Equal(t, theirs[i].Addr, ours[i].Addr, "event %d", i)
-				want, got := places(source.Stack(theirs[i].Stack), 0), places(tr.Stack(ours[i].Stack), 1)
+				want, got := places(source.Stack(theirs[i].Stack), 0), places(tr.target.Stack(ours[i].Stack), 1)
 				require.Greater(t, len(want), 10, "event %d", i)
 				// The first is the allocator's, which takes the stack at another place than it reports at.
 				want = want[1:]

@@ -163,7 +163,7 @@ func checkFrames(t *testing.T, tr *trace, h *history, frees bool) {
 		compared++
 		if got := tr.python(ours[i].Stack); !sameFrames(got, w.Frames) {
 			if wrong++; wrong <= 3 {
-				t.Logf("event %d %s:\n  ours     %v\n  recorder %v\n  stack %+v", i, w.Action, got, w.Frames, tr.Stack(ours[i].Stack))
+				t.Logf("event %d %s:\n  ours     %v\n  recorder %v\n  stack %+v", i, w.Action, got, w.Frames, tr.target.Stack(ours[i].Stack))
 			}
 		}
 	}

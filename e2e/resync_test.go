@@ -69,9 +69,10 @@ func join(t *testing.T, pid int) *joined {
 	t.Helper()
 	p, err := process.Open(pid)
 	require.NoError(t, err)
-	tr, err := tracer.Start(p, options())
-	require.NoError(t, err)
+	tr := tracer.Open(options())
 	t.Cleanup(func() { _ = tr.Close() })
+	_, err = tr.Add(p)
+	require.NoError(t, err)
 	a, err := inspect.Find(p)
 	require.NoError(t, err)
 	return &joined{tr, heap.New(), a, uint32(pid), make([]event.Event, 0, 4096)}

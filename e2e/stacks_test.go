@@ -132,7 +132,7 @@ func checkPythonStacks(t *testing.T, python string, calls int, o *tracer.Options
 	p := startIn(t, dir, nil, python, args...).ready(t)
 	o.FreeStacks = true
 	tr := attach(t, p.pid, o, nil)
-	require.Contains(t, tr.Found().Python, version)
+	require.Contains(t, tr.target.Found().Python, version)
 	p.release(t)
 	p.done(t)
 	tr.finishWhole(t)
@@ -183,7 +183,7 @@ func checkCallsOf(t *testing.T, tr *trace, o *stackOracle, atLeast int) {
 		}
 		if fault := o.check(tr, e, c, pcs); fault != "" {
 			if wrong[c.Shape]++; wrong[c.Shape] == 1 {
-				t.Logf("%s: %s\n  ours   %v\n  python %v\n  stack  %s", c.Shape, fault, short(tr.python(e.Stack)), short(o.stacks[c.Stack]), short(outline(tr.Stack(e.Stack))))
+				t.Logf("%s: %s\n  ours   %v\n  python %v\n  stack  %s", c.Shape, fault, short(tr.python(e.Stack)), short(o.stacks[c.Stack]), short(outline(tr.target.Stack(e.Stack))))
 			}
 		}
 	}
@@ -204,13 +204,13 @@ var beyondLimit = []string{"too_deep", "too_deep_native"}
 
 // leftRaw reports whether a stack that the kernel cannot unwind was not sent raw: there were too many of them in a second.
 func leftRaw(tr *trace, e *event.Event, c *stackCall) bool {
-	st := tr.Stack(e.Stack)
+	st := tr.target.Stack(e.Stack)
 	return c.Shape == "odd_frames" && st != nil && st.Status == event.StatusBadRule
 }
 
 // checkStack says what is wrong with the stack of a call; empty: nothing.
 func checkStack(tr *trace, e *event.Event, c *stackCall, want []pyFrame, pcs []uint64) string {
-	st := tr.Stack(e.Stack)
+	st := tr.target.Stack(e.Stack)
 	if st == nil {
 		return "no stack"
 	}
@@ -327,7 +327,7 @@ func TestDeepNative(t *testing.T) {
 			p := startIn(t, dir, nil, filepath.Join(env.programs, "hotloop"), "--depth", fmt.Sprint(depth), "--batches", "1", "--calls", "10",
 				"--go", filepath.Join(dir, "go")).ready(t)
 			tr := attach(t, p.pid, options(), nil)
-			require.Error(t, tr.Found().PythonErr)
+			require.Error(t, tr.target.Found().PythonErr)
 			p.release(t)
 			p.wait(t)
 			tr.finishWhole(t)
@@ -336,7 +336,7 @@ func TestDeepNative(t *testing.T) {
 				if e.Kind != event.KindAlloc {
 					continue
 				}
-				st := tr.Stack(e.Stack)
+				st := tr.target.Stack(e.Stack)
 				require.Equal(t, event.StatusOK, st.Status, outline(st))
 				require.Equal(t, depth, nativeFrames(st, "descend"), outline(st))
 				require.Equal(t, 1, nativeFrames(st, "main"), outline(st))
@@ -354,7 +354,7 @@ func TestTooDeep(t *testing.T) {
 	p.release(t)
 	p.wait(t)
 	tr.finishWhole(t)
-	st := tr.Stack(tr.events[0].Stack)
+	st := tr.target.Stack(tr.events[0].Stack)
 	require.Equal(t, event.StatusTooDeep, st.Status)
 	require.GreaterOrEqual(t, nativeFrames(st, "descend"), 2500, short(outline(st)))
 	require.Zero(t, nativeFrames(st, "main"))

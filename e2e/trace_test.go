@@ -21,6 +21,7 @@ import (
 // trace is a tracer in this process, with a goroutine that reads it.
 type trace struct {
 	*tracer.Tracer
+	target *tracer.Target
 	events []event.Event // complete when finish has returned
 	seen   atomic.Int64  // events so far
 	err    error
@@ -34,9 +35,11 @@ func attach(t *testing.T, pid int, o *tracer.Options, gate <-chan struct{}) *tra
 	t.Helper()
 	p, err := process.Open(pid)
 	require.NoError(t, err)
-	live, err := tracer.Start(p, o)
+	live := tracer.Open(o)
+	t.Cleanup(func() { _ = live.Close() })
+	target, err := live.Add(p)
 	require.NoError(t, err)
-	tr := &trace{Tracer: live, ended: make(chan struct{})}
+	tr := &trace{Tracer: live, target: target, ended: make(chan struct{})}
 	go func() {
 		defer close(tr.ended)
 		if gate != nil {
@@ -44,7 +47,6 @@ func attach(t *testing.T, pid int, o *tracer.Options, gate <-chan struct{}) *tra
 		}
 		tr.read()
 	}()
-	t.Cleanup(func() { _ = live.Close() })
 	return tr
 }
 
@@ -100,7 +102,7 @@ func (tr *trace) finishWhole(t *testing.T) {
 	for _, h := range tr.hits(t) {
 		require.Zero(t, h.Lost(), "%+v", h)
 	}
-	require.Zero(t, tr.StackRecordsLost())
+	require.Zero(t, tr.target.StackRecordsLost())
 }
 
 func (tr *trace) hits(t *testing.T) []tracer.Hits {
@@ -125,7 +127,7 @@ func (tr *trace) layer(l event.Layer) []event.Event {
 // python gives the Python frames of a stack as the oracles do.
 func (tr *trace) python(id event.StackID) []pyFrame {
 	out := []pyFrame{}
-	st := tr.Stack(id)
+	st := tr.target.Stack(id)
 	if st == nil {
 		return out
 	}
@@ -168,7 +170,7 @@ func (tr *trace) quality(events []event.Event) quality {
 		}
 		q.events++
 		q.unique[e.Stack] = true
-		if st := tr.Stack(e.Stack); st != nil && st.Status.Complete() {
+		if st := tr.target.Stack(e.Stack); st != nil && st.Status.Complete() {
 			q.complete++
 		}
 	}

@@ -186,10 +186,13 @@ func (l *live) sayFound(p *process.Process) {
 // add attaches to a process; when it has nothing to trace yet and that is waited for, it is followed.
 func (l *live) add(p *process.Process) error {
 	t, err := l.tracer.Add(p)
-	if errors.Is(err, tracer.ErrNoCUDA) && (l.options.Children || l.options.Wait) {
+	if errors.Is(err, tracer.ErrNoCUDA) && l.options.Many() && (l.options.Children || l.options.Wait) {
 		err = l.tracer.Expect(p)
 	}
-	if err != nil {
+	switch {
+	case err != nil && l.waited && !p.Alive():
+		return endedUnused(p.PID)
+	case err != nil:
 		return &AttachError{p.PID, err}
 	}
 	if t != nil {

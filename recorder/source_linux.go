@@ -27,11 +27,12 @@ type live struct {
 	options  *Options
 	ctx      context.Context // until Close
 	close    context.CancelFunc
-	tracer   *tracer.Session
+	tracer   *tracer.Tracer
 	driver   *Driver
 	search   *search // for processes; nil: none
 	program  atomic.Pointer[launched]
 	arrived  []Target
+	waited   bool // the one process had nothing to trace at first
 	finished bool // no further process is looked for
 	over     bool // all events were read
 }
@@ -57,39 +58,47 @@ func (l *live) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if l.options.Many() {
-		err = l.startJob(options)
+	if !l.options.Many() {
+		if err := l.awaitLibrary(ctx); err != nil {
+			return err
+		}
+	}
+	l.tracer = tracer.Open(options)
+	if l.options.Many() { // else it is loaded while the process is looked at
+		if err := l.tracer.Ready(); err != nil {
+			return &AttachError{l.firstPID(), err}
+		}
+	}
+	if l.options.Command != nil {
+		err = l.startProgram()
 	} else {
-		err = l.startOne(ctx, options)
+		err = l.addAll()
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		l.dropRights()
 	}
-	l.dropRights()
-	return nil
+	return err
 }
 
-// startOne attaches to the one process; with Options.Wait, as soon as there is something to trace.
-func (l *live) startOne(ctx context.Context, options *tracer.Options) error {
-	pid := l.options.PIDs[0]
+// awaitLibrary returns when the one process has something to trace; an error when it has not, unless that is waited for.
+func (l *live) awaitLibrary(ctx context.Context) error {
+	pid := l.firstPID()
 	p, err := process.Open(pid)
 	if err != nil {
 		return &AttachError{pid, err}
 	}
 	for waiting := false; ; waiting = true {
-		t, err := tracer.Start(p, options)
+		err := tracer.Check(p)
 		if err == nil {
-			l.tracer = t.Session
-			l.arrive(t)
 			return nil
 		}
 		if waiting && !p.Alive() {
-			return &outcome{ErrEndedEarly, fmt.Sprintf("pid %d ended before it used CUDA", pid)}
+			return endedUnused(pid)
 		}
 		if !l.options.Wait || !errors.Is(err, tracer.ErrNoCUDA) {
 			return &AttachError{pid, err}
 		}
-		if !waiting {
+		if l.waited = true; !waiting {
 			l.say("waiting for pid %d (%s) to load a CUDA library", pid, p.Name())
 		}
 		select {
@@ -100,16 +109,8 @@ func (l *live) startOne(ctx context.Context, options *tracer.Options) error {
 	}
 }
 
-// startJob attaches to the processes, or starts the program.
-func (l *live) startJob(options *tracer.Options) error {
-	var err error
-	if l.tracer, err = tracer.Open(options); err != nil {
-		return &AttachError{l.firstPID(), err}
-	}
-	if l.options.Command != nil {
-		return l.startProgram()
-	}
-	return l.addAll()
+func endedUnused(pid int) error {
+	return &outcome{ErrEndedEarly, fmt.Sprintf("pid %d ended before it used CUDA", pid)}
 }
 
 // firstPID is the process that was named first, for what to say; 0: none was.
@@ -127,9 +128,9 @@ func (l *live) say(format string, args ...any) {
 func (l *live) warn(err error) { l.options.Observer.Warning(err) }
 
 // arrive makes a target of a process that is traced.
-func (l *live) arrive(t *tracer.Tracer) {
-	n := &target{inspector: newInspector(l.ctx, t.Target(), l.driver), source: l, tracer: t}
-	n.files, _ = t.Target().Root() // nil: not readable
+func (l *live) arrive(t *tracer.Target) {
+	n := &target{inspector: newInspector(l.ctx, t.Process(), l.driver), source: l, traced: t}
+	n.files, _ = t.Process().Root() // nil: not readable
 	n.cwd = t.About().Cwd
 	l.arrived = append(l.arrived, n)
 }
@@ -140,10 +141,8 @@ func (l *live) Read(buf []event.Event) ([]event.Event, error) {
 		l.searchAgain()
 	}
 	buf, err := l.tracer.Read(buf)
-	if l.options.Many() {
-		for _, t := range l.tracer.Arrived() {
-			l.arrive(t)
-		}
+	for _, t := range l.tracer.Arrived() {
+		l.arrive(t)
 	}
 	for _, n := range l.tracer.Notices() {
 		l.say("  %s", n)
@@ -217,25 +216,25 @@ func (l *live) Close() error {
 type target struct {
 	*inspector
 	source *live
-	tracer *tracer.Tracer
+	traced *tracer.Target
 	cwd    string        // at the attach
 	files  *process.Root // also when it has ended; nil: they cannot be read
 }
 
-func (t *target) PID() int                            { return int(t.tracer.PID()) }
-func (t *target) About() *process.About               { return t.tracer.About() }
+func (t *target) PID() int                            { return int(t.traced.PID()) }
+func (t *target) About() *process.About               { return t.traced.About() }
 func (t *target) UID() (int, error)                   { return t.process.UID() }
 func (t *target) NameNow() string                     { return t.process.Name() }
 func (t *target) Alive() bool                         { return t.process.Alive() }
-func (t *target) Began() bool                         { return t.tracer.Began() }
-func (t *target) Stack(id event.StackID) *event.Stack { return t.tracer.Stack(id) }
+func (t *target) Began() bool                         { return t.traced.Began() }
+func (t *target) Stack(id event.StackID) *event.Stack { return t.traced.Stack(id) }
 
-func (t *target) Lost() uint64      { return t.tracer.Lost() }
-func (t *target) OverLimit() uint64 { return t.tracer.StacksOverLimit() }
+func (t *target) Lost() uint64      { return t.traced.Lost() }
+func (t *target) OverLimit() uint64 { return t.traced.StacksOverLimit() }
 
-// End implements Target. The tracer knows that the one process has ended before all of its events were read.
+// End implements Target. That of the one process is the end of the recording.
 func (t *target) End() End {
-	switch end := t.tracer.End(); {
+	switch end := t.traced.End(); {
 	case end == tracer.Running, !t.source.over && (end == tracer.Stopped || !t.source.options.Many()):
 		return Running
 	case end == tracer.Exited:
@@ -249,13 +248,13 @@ func (t *target) End() End {
 
 // Stacks implements Target.
 func (t *target) Stacks() Stacks {
-	return Stacks{Lost: t.tracer.StackRecordsLost(), Raw: recording.RawStacks(t.tracer.RawStacks())}
+	return Stacks{Lost: t.traced.StackRecordsLost(), Raw: recording.RawStacks(t.traced.RawStacks())}
 }
 
 // Found implements Target.
 func (t *target) Found() *Found {
-	f := t.tracer.Found()
-	memory := t.tracer.Memory()
+	f := t.traced.Found()
+	memory := t.source.tracer.Memory()
 	out := &Found{
 		Python: f.Python, PythonErr: f.PythonErr, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver, Memory: memory.String(),
 		Empty: f.Empty, Libraries: f.Libraries, Rows: f.Rows, Cached: f.Cached, Unreadable: f.Unreadable, Multi: f.Multi,

@@ -34,7 +34,8 @@ func TestWhatIsChanged(t *testing.T) {
 	require.Equal(t, before, codeOf(t, beside))
 	require.False(t, hasProbePage(t, p))
 
-	tr, err := Start(p, nil)
+	tr := Open(nil)
+	_, err = tr.Add(p)
 	require.NoError(t, err)
 	require.NoError(t, o.Step(1))
 	during := codeOf(t, p)

@@ -40,9 +40,6 @@ type Found struct {
 	Attached   uint64 // when the first probe was about to be placed, CLOCK_BOOTTIME nanoseconds
 }
 
-// Found describes the attach.
-func (t *Tracer) Found() *Found { return &t.found }
-
 // anyLibrary checks, before anything costly is done, that there is something to hook.
 func anyLibrary(p *process.Process, maps []process.Mapping) error {
 	files := map[string]bool{}
@@ -59,11 +56,17 @@ func anyLibrary(p *process.Process, maps []process.Mapping) error {
 	return fmt.Errorf("pid %d (%s) %w: no libcuda.so, libcudart or libc10 among its %d files with code", p.PID, p.Name(), ErrNoCUDA, len(files))
 }
 
-// Traceable reports whether a process has mapped a library of the hook table.
-func Traceable(p *process.Process) bool {
+// Check says why there is nothing to trace in a process: the error wraps ErrNoCUDA, or says that the process cannot be read.
+func Check(p *process.Process) error {
 	maps, err := p.Maps()
-	return err == nil && anyLibrary(p, maps) == nil
+	if err != nil {
+		return err
+	}
+	return anyLibrary(p, maps)
 }
+
+// Traceable reports whether a process has mapped a library of the hook table.
+func Traceable(p *process.Process) bool { return Check(p) == nil }
 
 // Hookable reports whether a file is named as a library of the hook table.
 func Hookable(file string) bool {
@@ -71,7 +74,7 @@ func Hookable(file string) bool {
 }
 
 // discover lists the probes of all mapped files.
-func (t *Tracer) discover() ([]*kernel.Probe, error) {
+func (t *Target) discover() ([]*kernel.Probe, error) {
 	var out []*kernel.Probe
 	var empty []string
 	var unread error // the last file that could not be read
@@ -80,7 +83,7 @@ func (t *Tracer) discover() ([]*kernel.Probe, error) {
 		if !Hookable(r.Path) {
 			continue
 		}
-		probes := kernel.FindProbes(r, kernel.OpenMapped(t.target, &r.Mapping))
+		probes := kernel.FindProbes(r, kernel.OpenMapped(t.process, &r.Mapping))
 		if len(probes) == 0 && !slices.Contains(empty, r.Path) {
 			empty = append(empty, r.Path)
 			unread = cmp.Or(r.File.Err, unread)
@@ -94,7 +97,7 @@ func (t *Tracer) discover() ([]*kernel.Probe, error) {
 	case errors.Is(unread, process.ErrPermission):
 		return nil, unread
 	default:
-		return nil, fmt.Errorf("pid %d: %w in %s: looked for %s", t.target.PID, ErrNoSymbol, strings.Join(empty, ", "), wanted(empty))
+		return nil, fmt.Errorf("pid %d: %w in %s: looked for %s", t.process.PID, ErrNoSymbol, strings.Join(empty, ", "), wanted(empty))
 	}
 }
 
@@ -113,10 +116,10 @@ func wanted(files []string) string {
 	return strings.Join(names, ", ")
 }
 
-func (t *Tracer) describe(took time.Duration) Found {
+func (t *Target) describe(took time.Duration) Found {
 	f := t.found
-	f.Took, f.Multi, f.Probes = took, t.kernel.Multi, t.mine
-	f.Rows, f.Cached = int(t.rows.Used), t.objects.Cached
+	f.Took, f.Multi, f.Probes = took, t.tracer.kernel.Multi, t.mine
+	f.Rows, f.Cached = int(t.tracer.rows.Used), t.code.Cached
 	if t.python != nil {
 		f.Python = t.python.Version.String()
 	}
@@ -137,7 +140,7 @@ func (t *Tracer) describe(took time.Duration) Found {
 	if !strings.Contains(f.Driver, ".") {
 		f.Driver = "" // "libcuda.so.1" is the interface, not a version
 	}
-	f.PyTorch, f.CUDA = t.torchVersion()
+	f.PyTorch, f.CUDA = torchVersion(t.process, t.regions)
 	return f
 }
 
@@ -148,13 +151,13 @@ var (
 )
 
 // torchVersion reads the version file beside the library. Empty strings: not known.
-func (t *Tracer) torchVersion() (torch, cuda string) {
-	for _, r := range t.regions {
+func torchVersion(p *process.Process, regions []mapped.Region) (torch, cuda string) {
+	for _, r := range regions {
 		if !hook.Torch.Matches(r.Path) {
 			continue
 		}
 		file := path.Join(path.Dir(path.Dir(r.Path)), "version.py")
-		f, err := t.target.OpenPath(file)
+		f, err := p.OpenPath(file)
 		if err != nil {
 			continue
 		}

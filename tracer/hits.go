@@ -54,9 +54,9 @@ var droppedOutcomes = map[bpf.TraceOutcome]string{
 }
 
 // Hits reads the counters of every probe.
-func (s *Session) Hits() ([]Hits, error) {
+func (tr *Tracer) Hits() ([]Hits, error) {
 	var out []Hits
-	for _, p := range s.probes.All {
+	for _, p := range tr.probes.All {
 		name := path.Base(p.File) + " " + p.Label()
 		rows := []string{name}
 		if p.Returns() {
@@ -64,11 +64,11 @@ func (s *Session) Hits() ([]Hits, error) {
 		}
 		for i, name := range rows {
 			row := p.Index + uint32(i)
-			counted, err := s.kernel.Stats(row)
+			counted, err := tr.kernel.Stats(row)
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, hitsOf(name, &counted, s.decoder.Received(row)))
+			out = append(out, hitsOf(name, &counted, tr.decoder.Received(row)))
 		}
 	}
 	return out, nil
@@ -92,53 +92,53 @@ func hitsOf(name string, r *bpf.TraceHookStats, received uint64) Hits {
 
 // Lost is the number of events lost so far, over all probes. It is asked for at every read: call it from the goroutine that
 // reads.
-func (s *Session) Lost() uint64 {
-	if c, err := s.kernel.Counters(); err == nil {
-		s.lost = c.EventsLost
+func (tr *Tracer) Lost() uint64 {
+	if c, err := tr.kernel.Counters(); err == nil {
+		tr.lost = c.EventsLost
 	}
-	return s.lost
+	return tr.lost
 }
 
-// Lost is the number of events of this process lost so far, of those that Session.Lost counts. Also when it has ended.
-func (t *Tracer) Lost() uint64 { return t.countLost().events }
+// Lost is the number of events of this process lost so far, of those that Tracer.Lost counts. Also when it has ended.
+func (t *Target) Lost() uint64 { return t.countLost().events }
 
 // StackRecordsLost counts stacks of this process that did not fit the ring; their events say so. Also when it has ended.
-func (t *Tracer) StackRecordsLost() uint64 { return t.countLost().stacks }
+func (t *Target) StackRecordsLost() uint64 { return t.countLost().stacks }
 
-func (t *Tracer) countLost() losses {
-	if m := t.member; m.tracer == t {
-		now := m.lostNow(t.kernel)
+func (t *Target) countLost() losses {
+	if t.state == stateHooked {
+		now := t.lostNow()
 		t.lost = losses{max(t.lost.events, now.events), max(t.lost.stacks, now.stacks)}
 	}
 	return t.lost
 }
 
 // StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.
-func (t *Tracer) StacksOverLimit() uint64 { return t.records.StacksOverLimit() }
+func (t *Target) StacksOverLimit() uint64 { return t.records.StacksOverLimit() }
 
 // Walks reads the counters.
-func (s *Session) Walks() (w kernel.Walks, err error) { return s.probes.Walks(s.kernel) }
+func (tr *Tracer) Walks() (w kernel.Walks, err error) { return tr.probes.Walks(tr.kernel) }
 
 // warnLimits says which limits of the kernel side were reached.
-func (s *Session) warnLimits() {
-	reached, err := s.probes.Limits(s.kernel)
+func (tr *Tracer) warnLimits() {
+	reached, err := tr.probes.Limits(tr.kernel)
 	if err != nil {
-		s.warn(err)
+		tr.warn(err)
 	}
-	s.warnings = append(s.warnings, reached...)
+	tr.warnings = append(tr.warnings, reached...)
 }
 
 // RawStacks tells how the stacks fared that the kernel could not unwind.
-func (s *Session) RawStacks() decode.RawStacks {
-	c := s.decoder.RawStacks()
-	c.Sent, c.OverRate, c.NoRoom = s.kernel.RawStacks()
+func (tr *Tracer) RawStacks() decode.RawStacks {
+	c := tr.decoder.RawStacks()
+	c.Sent, c.OverRate, c.NoRoom = tr.kernel.RawStacks()
 	return c
 }
 
-// RawStacks is Session.RawStacks. Of a job, it is what was read of this process.
-func (t *Tracer) RawStacks() decode.RawStacks {
-	if t.sole != nil {
-		return t.Session.RawStacks()
+// RawStacks is Tracer.RawStacks. Of a job, it is what was read of this process.
+func (t *Target) RawStacks() decode.RawStacks {
+	if !t.tracer.options.Job {
+		return t.tracer.RawStacks()
 	}
 	return t.records.RawStacks()
 }

@@ -16,15 +16,15 @@ import (
 func TestMemoryModes(t *testing.T) {
 	for _, m := range []directmap.Mode{directmap.Auto, directmap.Copy, directmap.InPlace} {
 		t.Run(m.String(), func(t *testing.T) {
-			s, err := Open(&Options{Memory: m, RingBytes: 1 << 16})
-			require.NoError(t, err)
-			defer s.Close()
-			use := s.Memory()
+			tr := Open(&Options{Memory: m, RingBytes: 1 << 16})
+			defer tr.Close()
+			require.NoError(t, tr.Ready())
+			use := tr.Memory()
 			copies := m == directmap.Auto && directmap.Safe() != nil
 			require.Equal(t, m != directmap.Copy && !copies, use.InPlace, "%v", use.Why)
 			require.Equal(t, use.InPlace, use.Source != "")
-			require.Equal(t, copies, len(s.Notices()) > 0)
-			require.Empty(t, s.Warnings())
+			require.Equal(t, copies, len(tr.Notices()) > 0)
+			require.Empty(t, tr.Warnings())
 		})
 	}
 }

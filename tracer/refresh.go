@@ -22,8 +22,8 @@ import (
 
 // refreshIfDue reads the target's mappings from time to time, for what nothing announces: memory that another process which
 // shares it has mapped.
-func (t *Tracer) refreshIfDue() {
-	if t.detached || time.Since(t.lastRefresh) < t.refreshInterval() {
+func (t *Target) refreshIfDue() {
+	if t.tracer.detached || time.Since(t.lastRefresh) < t.refreshInterval() {
 		return
 	}
 	t.releaseIfQuiet()
@@ -35,14 +35,14 @@ const refreshTries = 4
 
 // refresh follows the target's mappings: libraries that it loads get unwind rows and probes. When there is no room in the kernel
 // for another list, it gets to know them later.
-func (t *Tracer) refresh() {
+func (t *Target) refresh() {
 	t.lastRefresh, t.unknownCode = time.Now(), false
 	for try := 1; t.readMappings(); try++ {
 		if !t.unpublished {
 			t.retryPython()
 			return
 		}
-		if _, err := t.kernel.FreeInfo(); err != nil {
+		if _, err := t.tracer.kernel.FreeInfo(); err != nil {
 			t.crowdedOut(err)
 			return
 		}
@@ -55,7 +55,7 @@ func (t *Tracer) refresh() {
 		}
 		t.unpublished = false
 		if err != nil {
-			t.warn(err)
+			t.tracer.warn(err)
 			return
 		}
 		t.hookLate()
@@ -64,8 +64,8 @@ func (t *Tracer) refresh() {
 }
 
 // followMappings takes new mappings over. Of those that were there before, what has not been covered is still known by its name.
-func (t *Tracer) followMappings(maps []process.Mapping) {
-	t.regions = t.objects.Regions(maps)
+func (t *Target) followMappings(maps []process.Mapping) {
+	t.regions = t.code.Regions(maps)
 	for i := range t.regions {
 		r := &t.regions[i]
 		if over := mapped.Overlapping(t.known, r); len(over) == 1 && over[0].Mapping == r.Mapping && over[0].File == r.File {
@@ -91,7 +91,7 @@ func (t *Tracer) followMappings(maps []process.Mapping) {
 }
 
 // knownAt finds the mapping of a pc in a stack that was read just now. The mappings can be newer than it.
-func (t *Tracer) knownAt(pc uint64) *mapped.Region {
+func (t *Target) knownAt(pc uint64) *mapped.Region {
 	r := mapped.Find(t.known, pc)
 	if r == nil || r.Since > t.reached {
 		return nil
@@ -99,13 +99,13 @@ func (t *Tracer) knownAt(pc uint64) *mapped.Region {
 	return r
 }
 
-// watchLinker places a probe where the dynamic linker tells that libraries came or went. Without one, the first stack that is
-// captured afterwards shows it. A static program has no linker.
-func (t *Tracer) watchLinker() error {
-	for i := range t.regions {
-		r := &t.regions[i]
+// watchLinkers places a probe where a dynamic linker reports that libraries came or went, in those of a process that were not seen
+// before. Without one, the first stack that is captured afterwards shows it. A static program has no linker.
+func (tr *Tracer) watchLinkers(p *process.Process, regions []mapped.Region) error {
+	for i := range regions {
+		r := &regions[i]
 		if r.File.Symbols != nil && isLinker(r.Path) {
-			if err := t.watchLinkerIn(r, kernel.OpenMapped(t.target, &r.Mapping)); err != nil {
+			if err := tr.watchLinkerIn(r, kernel.OpenMapped(p, &r.Mapping), tr.scope(p)); err != nil {
 				return err
 			}
 		}
@@ -113,22 +113,22 @@ func (t *Tracer) watchLinker() error {
 	return nil
 }
 
-// watchLinkerIn does so in one file.
-func (s *Session) watchLinkerIn(r *mapped.Region, open kernel.Opener) error {
+// watchLinkerIn does so in one file: in the memory of one process, nil: in that of each that maps it.
+func (tr *Tracer) watchLinkerIn(r *mapped.Region, open kernel.Opener, in *process.Process) error {
 	sym, ok := r.File.Symbols.Find(kernel.LinkerBreak)
 	if !ok {
 		return nil
 	}
 	at, ok := r.File.Symbols.FileOffset(sym.Addr)
-	if !ok || s.linkers[r.File.ID] {
+	if !ok || tr.linkers[r.File.ID] {
 		return nil
 	}
-	l, err := s.kernel.AttachLinker(open, at, s.scope())
+	l, err := tr.kernel.AttachLinker(open, at, pidOf(in))
 	if err != nil {
 		return fmt.Errorf("attach to %s in %s: %w", kernel.LinkerBreak, r.Path, err)
 	}
-	s.linkers[r.File.ID] = true
-	s.probes.Links = append(s.probes.Links, l)
+	tr.linkers[r.File.ID] = true
+	tr.probes.Links = append(tr.probes.Links, l)
 	return nil
 }
 
@@ -140,8 +140,8 @@ func isLinker(file string) bool {
 
 // refreshFor reads the mappings for an address that is in none that is known, unless that was in vain a moment ago. It
 // reports whether the address is in one now. The kernel gets to know them when a refresh is due: it can follow only so many.
-func (t *Tracer) refreshFor(pc uint64) bool {
-	if t.detached || pc == t.missing && time.Since(t.lastRefresh) < refreshEvery {
+func (t *Target) refreshFor(pc uint64) bool {
+	if t.tracer.detached || pc == t.missing && time.Since(t.lastRefresh) < refreshEvery {
 		return false
 	}
 	t.unknownCode = true
@@ -156,9 +156,9 @@ func (t *Tracer) refreshFor(pc uint64) bool {
 }
 
 // readMappings brings the regions up to date. It reports whether the target could be read.
-func (t *Tracer) readMappings() bool {
-	changes, pages := t.kernel.CodeChanges(&t.member.Place), t.target.CodePages()
-	maps, err := t.target.Maps()
+func (t *Target) readMappings() bool {
+	changes, pages := t.tracer.kernel.CodeChanges(&t.place), t.process.CodePages()
+	maps, err := t.process.Maps()
 	if err != nil || len(maps) == 0 {
 		return false // it is just ending; exitWatch tells
 	}
@@ -175,25 +175,25 @@ func (t *Tracer) readMappings() bool {
 
 // releaseIfQuiet gives back the memory that unwind tables and names took to make, once no name was looked up for a while:
 // most stacks are seen in the first seconds.
-func (t *Tracer) releaseIfQuiet() {
+func (t *Target) releaseIfQuiet() {
 	if !t.records.Quiet(quietFor) {
 		return
 	}
-	t.objects.Release()
+	t.code.Release()
 	go debug.FreeOSMemory() // events must not wait for it
 }
 
 // hookLate adds the probes of libraries that were loaded after the attach.
-func (t *Tracer) hookLate() {
+func (t *Target) hookLate() {
 	probes, _ := t.discover() // what was there before is still there
-	before := len(t.probes.All)
+	before := len(t.tracer.probes.All)
 	if err := t.attach(probes); err != nil {
-		t.warn(err)
+		t.tracer.warn(err)
 	}
-	if err := t.watchLinker(); err != nil {
-		t.warn(err)
+	if err := t.tracer.watchLinkers(t.process, t.regions); err != nil {
+		t.tracer.warn(err)
 	}
-	t.notices = append(t.notices, loadedNotices(t.probes.All[before:])...)
+	t.tracer.notices = append(t.tracer.notices, loadedNotices(t.tracer.probes.All[before:])...)
 	t.found = t.describe(t.found.Took)
 }
 
@@ -212,7 +212,7 @@ func loadedNotices(probes []*kernel.Probe) []string {
 
 // refreshInterval is how long the mappings may go unread: little while libraries are being loaded, or when a stack met
 // unknown code.
-func (t *Tracer) refreshInterval() time.Duration {
+func (t *Target) refreshInterval() time.Duration {
 	switch {
 	case t.unknownCode || time.Since(t.lastChange) < loadingFor:
 		return refreshSoon
@@ -222,7 +222,7 @@ func (t *Tracer) refreshInterval() time.Duration {
 }
 
 // retryPython finds an interpreter that was there before but just starting. Another one can only come with new code.
-func (t *Tracer) retryPython() {
+func (t *Target) retryPython() {
 	if t.python != nil || !errors.Is(t.found.PythonErr, cpython.ErrNotReady) {
 		return
 	}
@@ -230,16 +230,16 @@ func (t *Tracer) retryPython() {
 		return
 	}
 	if err := t.publish(true); err != nil {
-		t.warn(err)
+		t.tracer.warn(err)
 	}
 	t.found = t.describe(t.found.Took)
 }
 
 // crowdedOut notes that there is no room for the process's mappings: it goes by those of its parent, or by none, until another
 // process has ended.
-func (t *Tracer) crowdedOut(err error) {
-	if !t.Session.crowded {
-		t.Session.crowded = true
-		t.warn(fmt.Errorf("stacks of some processes are not complete: %w", err))
+func (t *Target) crowdedOut(err error) {
+	if !t.tracer.crowded {
+		t.tracer.crowded = true
+		t.tracer.warn(fmt.Errorf("stacks of some processes are not complete: %w", err))
 	}
 }

@@ -62,20 +62,10 @@ func TestNothingHalfAttached(t *testing.T) {
 
 // startAndClose gives the error with which a trace does not begin.
 func startAndClose(p *process.Process, o Options, job bool) error {
-	if !job {
-		t, err := Start(p, &o)
-		if err == nil {
-			_ = t.Close()
-		}
-		return err
-	}
-	o.Job = true
-	s, err := Open(&o)
-	if err != nil {
-		return err
-	}
-	_, err = s.Add(p)
-	if cerr := s.Close(); cerr != nil {
+	o.Job = job
+	tr := Open(&o)
+	_, err := tr.Add(p)
+	if cerr := tr.Close(); cerr != nil {
 		return cerr
 	}
 	return err

@@ -37,19 +37,17 @@ func TestUnsafeReturns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, p := startOwnAs(t, c.library, c.filtered)
-			s, tr, err := startEither(t, p, c.job)
+			tr, target, err := startEither(t, p, c.job)
 			if c.probes == 0 {
 				require.ErrorIs(t, err, ErrUnsafeReturns)
-				if s != nil {
-					require.Empty(t, s.probes.Links)
-				}
+				require.Empty(t, tr.probes.Links)
 				require.NoError(t, o.Step(1))
 				return
 			}
 			require.NoError(t, err)
-			require.Len(t, tr.Found().Probes, c.probes)
+			require.Len(t, target.Found().Probes, c.probes)
 			require.NoError(t, o.Step(1))
-			events, err := readAll(tr.Session)
+			events, err := readAll(tr)
 			require.NoError(t, err)
 			require.Len(t, events, c.events)
 			require.Empty(t, tr.Warnings())
@@ -58,38 +56,29 @@ func TestUnsafeReturns(t *testing.T) {
 }
 
 // startEither traces a process alone, or as one of a job.
-func startEither(t *testing.T, p *process.Process, job bool) (*Session, *Tracer, error) {
+func startEither(t *testing.T, p *process.Process, job bool) (*Tracer, *Target, error) {
 	t.Helper()
-	if !job {
-		tr, err := Start(p, &Options{ReturnTrial: returnprobe.Killed})
-		if err != nil {
-			return nil, nil, err
-		}
-		t.Cleanup(func() { require.NoError(t, tr.Close()) })
-		return tr.Session, tr, nil
-	}
-	s, err := Open(&Options{Job: true, ReturnTrial: returnprobe.Killed})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	tr, err := s.Add(p)
-	return s, tr, err
+	tr := Open(&Options{Job: job, ReturnTrial: returnprobe.Killed})
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	target, err := tr.Add(p)
+	return tr, target, err
 }
 
 // TestSafeProbes: what goes without a return stays, and it is said once what does not.
 func TestSafeProbes(t *testing.T) {
-	s := newSession(&Options{Job: true})
-	defer s.Close()
+	tr := Open(&Options{Job: true})
+	defer tr.Close()
 	probes := []*kernel.Probe{probeOf(t, "reportMemoryUsageToProfiler"), probeOf(t, "cuMemAlloc_v2"), probeOf(t, "cuMemFree_v2")}
-	s.options.ReturnTrial = returnprobe.Killed
-	require.Equal(t, probes[:1], s.safeProbes(probes))
-	require.Len(t, s.safeProbes(probes), 1)
-	warnings := s.Warnings()
+	tr.options.ReturnTrial = returnprobe.Killed
+	require.Equal(t, probes[:1], tr.safeProbes(probes, nil))
+	require.Len(t, tr.safeProbes(probes, nil), 1)
+	warnings := tr.Warnings()
 	require.Len(t, warnings, 1)
 	require.ErrorContains(t, warnings[0], "are not traced, PyTorch's blocks are")
 	require.ErrorContains(t, warnings[0], "seccomp=unconfined")
-	s.options.ReturnTrial = returnprobe.Survived
-	require.Equal(t, probes, s.safeProbes(probes))
-	require.Empty(t, s.Warnings())
+	tr.options.ReturnTrial = returnprobe.Survived
+	require.Equal(t, probes, tr.safeProbes(probes, nil))
+	require.Empty(t, tr.Warnings())
 }
 
 // startOwnAs starts the program under the name of a library.
@@ -112,16 +101,16 @@ func startOwnAs(t *testing.T, name string, filtered bool) (*program.Program, *pr
 }
 
 // readAll reads what is in the ring.
-func readAll(s *Session) ([]event.Event, error) {
+func readAll(tr *Tracer) ([]event.Event, error) {
 	var out []event.Event
 	buf := make([]event.Event, 0, 256)
 	for {
 		var err error
-		if buf, err = s.Read(buf[:0]); err != nil {
+		if buf, err = tr.Read(buf[:0]); err != nil {
 			return out, err
 		}
 		out = append(out, buf...)
-		if s.Emptied() {
+		if tr.Emptied() {
 			return out, nil
 		}
 	}

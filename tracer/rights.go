@@ -17,15 +17,15 @@ import (
 const kept = 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_CHECKPOINT_RESTORE | 1<<unix.CAP_DAC_READ_SEARCH
 
 // DropRights gives up, in all threads of the program, the capabilities that tracing does not need from here on, but for those
-// in also (bits of linux/capability.h), and the way to get others by running a program. Another Start afterwards takes CAP_PERFMON,
+// in also (bits of linux/capability.h), and the way to get others by running a program. Another trace afterwards takes CAP_PERFMON,
 // which must then be in also. It waits for all threads: one that hangs in a driver keeps it waiting.
-func (s *Session) DropRights(also uint64) error {
+func (tr *Tracer) DropRights(also uint64) error {
 	keep := kept | also
 	header, data := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
 	if err := unix.Capget(&header, &data[0]); err != nil {
 		return fmt.Errorf("read our own capabilities: %w", err)
 	}
-	if !s.kernel.Multi {
+	if !tr.kernel.Multi {
 		keep |= 1<<unix.CAP_PERFMON | 1<<unix.CAP_SYS_ADMIN // probes in libraries that are loaded later are perf events too
 	}
 	if data[unix.CAP_BPF/32].Effective&(1<<(unix.CAP_BPF%32)) == 0 {

@@ -41,7 +41,8 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tracer{target: p, objects: mapped.NewFiles(p, "", nil, nil)}
+	files := mapped.NewFiles(p, "", nil, nil)
+	var regions []mapped.Region
 	exe, _ := p.Exe()
 	s, seen := &Survey{}, map[mapped.Key]bool{}
 	for _, m := range maps {
@@ -55,8 +56,8 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 		if i < 0 && m.Path != exe {
 			continue
 		}
-		r := mapped.NewRegion(m, t.objects.Open(&m))
-		t.regions = append(t.regions, r)
+		r := mapped.NewRegion(m, files.Open(&m))
+		regions = append(regions, r)
 		if i >= 0 {
 			s.Files = append(s.Files, surveyFile(hook.Libraries[i], &r))
 		} else if f := r.File.Symbols; f != nil {
@@ -65,9 +66,9 @@ func NewSurvey(p *process.Process) (*Survey, error) {
 			}
 		}
 	}
-	s.PyTorch, s.CUDA = t.torchVersion()
-	for i := range t.regions {
-		if f := t.regions[i].File.Symbols; f != nil {
+	s.PyTorch, s.CUDA = torchVersion(p, regions)
+	for i := range regions {
+		if f := regions[i].File.Symbols; f != nil {
 			f.Close()
 		}
 	}

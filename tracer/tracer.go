@@ -2,24 +2,28 @@
 
 //go:build linux && amd64
 
-// Package tracer is the live source on Linux: it finds what to probe in a running process, prepares the unwinder, attaches,
-// and turns what the kernel sends into events. Nothing runs in the target; when the tracer ends, the kernel removes the
-// probes.
+// Package tracer is the live source on Linux: it finds what to probe in running processes, prepares the unwinder, attaches, and turns what
+// the kernel sends into events. Nothing runs in a target; when the tracer ends, the kernel removes the probes.
+//
+// A Tracer has the kernel side: programs, maps and the ring. A Target is one program of a process that is traced.
 package tracer
 
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"io"
+	"os"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/decode"
 	"github.com/gputrace/gputrace/tracer/directmap"
+	"github.com/gputrace/gputrace/tracer/feature"
+	"github.com/gputrace/gputrace/tracer/hook"
 	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
@@ -32,6 +36,17 @@ var (
 	// ErrNoSymbol: a library is there, but none of its functions that could be traced.
 	ErrNoSymbol = errors.New("no function to trace")
 )
+
+// ErrNotLoaded: the kernel does not take the programs, or they may not be loaded. Only loading them can tell: a kernel can have all that
+// they use and refuse them all the same, and one that lacks something may have been given it by its distribution.
+var ErrNotLoaded = errors.New("the kernel side could not be loaded")
+
+// loadError marks an error as ErrNotLoaded; its text is that of the cause.
+type loadError struct{ error }
+
+func (e *loadError) Is(target error) bool { return target == ErrNotLoaded }
+
+func (e *loadError) Unwrap() error { return e.error }
 
 // errMalformed is a record that does not have the form which records.h gives it. What it said is lost.
 var errMalformed = errors.New("the kernel side sent a record that cannot be read: something is lost")
@@ -51,7 +66,8 @@ type Options struct {
 	MaxStacks int
 	// CacheDir holds unwind tables between runs. Empty: none are kept.
 	CacheDir string
-	// Job is for Open: probes are placed in a file for all processes that map it, and the kernel side tells which are traced.
+	// Job allows more than one process: probes are placed in a file for all processes that map it, and the kernel side knows which are
+	// traced. Without it they are placed in the memory of the one process.
 	Job bool
 	// ReturnTrial is what became of a program with a seccomp filter and a return probe on this kernel, where that was found out before.
 	// Zero: it is tried when it matters.
@@ -78,234 +94,312 @@ const (
 	quietFor = 2 * time.Second
 )
 
-// End says why a trace ended.
-type End uint8
-
-// The reasons.
-const (
-	Running End = iota
-	Stopped     // Stop was called
-	Exited      // the target ended
-	Execed      // the target became another program
-)
-
-// Tracer is one process, from when it is known until it ends or becomes another program. One that Start made is an event.Source:
-// its session is about it alone.
+// Tracer traces one process or those of a whole job: one set of programs, one ring, one table of unwind rows for all. It is an
+// event.Source but for Stack, which each Target has for its process. Its methods must be called from one goroutine; Stop from any.
 type Tracer struct {
-	*Session
-	member  *member
-	target  *process.Process
-	objects *mapped.Files
-	records *decode.Process
-	regions []mapped.Region // of now
-	known   []mapped.Region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
-	python  *cpython.Runtime
-	found   Found
-	mine    []*kernel.Probe // those in files that it has mapped
+	options Options
+	kernel  *kernel.Side
+	loaded  chan error    // of the kernel side, which is loaded beside what else is to do; nil: it was received
+	unready error         // why the kernel side was not loaded
+	memory  directmap.Use // as loaded
+	refused []error       // forms of the kernel side that the kernel did not take
+	probes  kernel.Probes
+	linkers map[process.FileID]bool // in which a probe reports that libraries came or went
+	rows    *kernel.Rows
+	files   map[process.FileID]*mapped.File // of all processes
+	decoder *decode.Decoder
 
-	end         End
-	lost        losses // when that was last asked for
-	arrived     bool   // it was said that it is there
-	began       bool   // during the trace
-	lastRefresh time.Time
-	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
-	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read
-	pages       uint64    // of code, then
-	reached     uint64    // the last of those changes that the records which were read lie behind
-	reused      uint64    // how often code has taken the place of other code
-	unpublished bool      // the kernel does not know the present regions yet
-	missing     uint64    // an address that was in no mapping when they were last read for it
-	crowded     bool      // more mappings than the kernel has room for: it was said
-	lastChange  time.Time // of the mappings, or the attach
+	targets   map[uint32]*Target // that have not ended or been replaced, by PID
+	hooked    []*Target          // of them, those that are hooked, in the order in which they were
+	arrived   []*Target          // that Arrived has not returned
+	awaits    bool               // a process is still to come
+	instances map[uint32]uint64  // how many programs a PID has been
+	places    []uint32           // of the kernel's table, free for processes that user space adds
+	looked    time.Time          // when those that are not hooked were last looked at
+	newsLost  uint64             // records of processes
+	collected time.Time          // when they were last made up for
+	dead      []placed
+
+	stop       atomic.Bool
+	detached   bool
+	record     ringbuf.Record
+	taken      int  // bytes of records since the ring was empty
+	held       bool // the record is still to be decoded
+	empty      bool // the last Read came to the end of the ring
+	warnings   []error
+	notices    []string
+	malformed  uint64 // records
+	crowded    bool   // there was no unwind info for a process: it was said
+	saidUnsafe bool   // that return probes are not placed
+	lost       uint64 // events, when the counters were last read
 }
 
-// Start attaches to a process. Before the first probe is in place, everything that the unwinder needs is: the first event
-// has a stack. Errors: ErrNoCUDA, ErrNoSymbol, ErrNotLoaded, ErrUnsafeReturns, those of package process, and what the kernel said.
-// After an error nothing is attached.
-func Start(p *process.Process, o *Options) (*Tracer, error) {
-	maps, err := p.Maps()
-	if err != nil {
-		return nil, err
+// Open begins a trace. o may be nil. The kernel side is loaded meanwhile: Ready waits for it, and so does what needs it. Until the first
+// process is added there is nothing to read.
+func Open(o *Options) *Tracer {
+	if o == nil {
+		o = &Options{}
 	}
-	if err := anyLibrary(p, maps); err != nil {
-		return nil, err
+	tr := &Tracer{
+		options: *o, loaded: make(chan error, 1), linkers: map[process.FileID]bool{}, rows: &kernel.Rows{},
+		targets: map[uint32]*Target{}, files: map[process.FileID]*mapped.File{}, instances: map[uint32]uint64{},
 	}
-	s := newSession(o)
-	t, err := s.attachAlone(p)
-	if err != nil {
-		_ = s.Close() // the first error counts
-		return nil, err
+	tr.decoder = decode.New(&decode.Options{MaxStacks: tr.options.MaxStacks, Row: tr.row, Warn: tr.warn})
+	if tr.options.RingBytes == 0 {
+		tr.options.RingBytes = defaultRing
 	}
-	return t, nil
+	for i := uint32(userPlaces); i > 0; i-- {
+		tr.places = append(tr.places, i-1)
+	}
+	_ = feature.LockedMemory()             // where it is needed, loading fails without it
+	go func() { tr.loaded <- tr.load() }() // the verifier takes as long as the tables of a process
+	return tr
 }
 
-// attachAlone makes the session one of this process.
-func (s *Session) attachAlone(p *process.Process) (*Tracer, error) {
-	m, err := s.newMember(p)
-	if err != nil {
-		return nil, err
+// load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
+func (tr *Tracer) load() error {
+	feature.ReadVersion()
+	k := kernel.Options{
+		RingBytes: tr.options.RingBytes, FreeStacks: tr.options.FreeStacks, Multi: feature.HasUprobeMulti() && !tr.options.PerfUprobes,
+		Job: tr.options.Job, Children: tr.options.Children,
 	}
-	s.sole = s.newTracer(m)
-	if err := s.sole.start(); err != nil {
-		return nil, err
-	}
-	s.install(s.sole)
-	return s.sole, nil
-}
-
-func (s *Session) newTracer(m *member) *Tracer {
-	t := &Tracer{Session: s, member: m, target: m.target, objects: mapped.NewFiles(m.target, s.options.CacheDir, s.rows, s.files)}
-	t.records = s.decoder.NewProcess(targetCode{t})
-	t.began = m.began
-	t.reused = s.instances[m.PID] << instanceShift
-	return t
-}
-
-// instanceShift keeps the stacks of programs apart that had the same number one after the other.
-const instanceShift = 20
-
-func (t *Tracer) start() error {
-	begin := time.Now()
-	t.pages = t.target.CodePages()
-	maps, err := t.target.Maps()
+	d, use, err := directmap.Plan(tr.options.Memory)
 	if err != nil {
 		return err
 	}
-	if err := anyLibrary(t.target, maps); err != nil {
-		return err
+	if d != nil {
+		k.Direct = d.TraceDirectMap
 	}
-	t.followMappings(maps)
-	t.findPython()
-	probes, err := t.discover()
-	if err := errors.Join(err, t.ready()); err != nil {
-		return err
+	var used kernel.Options
+	tr.kernel, used, tr.refused, err = kernel.Load(k, tr.options.Memory == directmap.InPlace)
+	if use.InPlace && used.Direct.Base == 0 {
+		use = directmap.Use{Why: tr.refused[0]}
 	}
-	if err := t.publish(true); err != nil {
-		return err
-	}
-	if err := t.follow(t.member); err != nil {
-		return err
-	}
-	t.found.Attached = bootTime()
-	if err := t.attach(probes); err != nil {
-		return err
-	}
-	if len(t.mine) == 0 && t.toldUnsafe {
-		return fmt.Errorf("pid %d: %w", t.target.PID, ErrUnsafeReturns)
-	}
-	if err := t.watchLinker(); err != nil {
-		t.warn(err)
-	}
-	t.lastRefresh = time.Now()
-	t.lastChange = t.lastRefresh
-	t.records.LookedUp()
-	t.found = t.describe(time.Since(begin))
-	return nil
-}
-
-// publish gives the kernel the mappings that were last read. See kernel.Side.Publish.
-func (t *Tracer) publish(force bool) error {
-	t.warnings = append(t.warnings, t.objects.TakeFailed()...)
-	if n := len(t.regions); n > kernel.MaxMappings && !t.crowded {
-		t.crowded = true
-		t.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, kernel.MaxMappings))
-	}
-	pid := uint32(t.target.PID)
-	info := kernel.NewInfo(pid, t.regions, t.python)
-	info.CodePages, info.StackSeed = t.pages, decode.StackSeed(pid, t.reused)
-	return t.kernel.Publish(&t.member.Place, info, t.rows, t.changes, force)
-}
-
-func (t *Tracer) attach(probes []*kernel.Probe) error {
-	err := t.hook(probes)
-	for _, p := range probes {
-		if at := t.probes.At(p); at != nil && !slices.Contains(t.mine, at) {
-			t.mine = append(t.mine, at)
-		}
-	}
+	tr.memory = use
 	return err
 }
 
-func (t *Tracer) findPython() {
-	t.python, t.found.PythonErr = cpython.Find(t.target)
-}
-
-// End says why the trace of the process ended, or Running.
-func (t *Tracer) End() End { return t.end }
-
-// PID is the number of the process.
-func (t *Tracer) PID() uint32 { return t.member.PID }
-
-// Began reports whether the process, or the program that it runs, began while it was traced.
-func (t *Tracer) Began() bool { return t.began }
-
-// About is what the process says of itself, and when it has ended, what it said while it ran.
-func (t *Tracer) About() *process.About {
-	kept := t.member.about
-	if t.target.Alive() {
-		if now := t.target.About(); t.target.Alive() {
-			return now
-		}
+// Ready waits for the kernel side, and says what is not as it could be. The error is ErrNotLoaded.
+func (tr *Tracer) Ready() error {
+	if tr.loaded == nil {
+		return tr.unready
 	}
-	if kept.Name == "" {
-		kept.Name = t.member.name
+	err := <-tr.loaded
+	tr.loaded = nil
+	if err != nil {
+		tr.unready = &loadError{err}
+		return tr.unready
 	}
-	return &kept
-}
-
-// Target is the process.
-func (t *Tracer) Target() *process.Process { return t.target }
-
-// Stack implements event.Source.
-func (t *Tracer) Stack(id event.StackID) *event.Stack { return t.records.Stack(id) }
-
-// bootTime is the clock that events carry, nanoseconds.
-func bootTime() uint64 { return readClock(unix.CLOCK_BOOTTIME) }
-
-// clocksTogether is how long reading the clocks may take, nanoseconds: we can be interrupted between them.
-const clocksTogether = uint64(100 * time.Microsecond)
-
-// suspendedTime is how long the machine was suspended since it was booted, nanoseconds: what CLOCK_BOOTTIME is ahead of
-// CLOCK_MONOTONIC, which the kernel side uses. What is below a millisecond is none.
-func suspendedTime() uint64 {
-	for {
-		before, boot := readClock(unix.CLOCK_MONOTONIC), bootTime()
-		after := readClock(unix.CLOCK_MONOTONIC)
-		if after-before > clocksTogether {
-			continue
-		}
-		if boot < before+uint64(time.Millisecond) {
-			return 0
-		}
-		return boot - before
+	for _, r := range tr.refused {
+		tr.notices = append(tr.notices, r.Error())
 	}
-}
-
-func readClock(clock int32) uint64 {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(clock, &ts) // cannot fail with a known clock
-	return uint64(ts.Nano())
-}
-
-// targetCode is what decoding asks of the process.
-type targetCode struct{ *Tracer }
-
-func (c targetCode) Memory() process.Memory           { return c.target }
-func (c targetCode) Python() *cpython.Runtime         { return c.python }
-func (c targetCode) KnownAt(pc uint64) *mapped.Region { return c.knownAt(pc) }
-func (c targetCode) Refresh(pc uint64) bool           { return c.refreshFor(pc) }
-func (c targetCode) Reused() uint64                   { return c.reused }
-
-// MappedAt implements decode.Code: what came later than the stack is not what it met.
-func (c targetCode) MappedAt(pc uint64) *mapped.Region {
-	if r := mapped.Find(c.regions, pc); r != nil && r.Since <= c.reached {
-		return r
+	if tr.memory.Why != nil && len(tr.refused) == 0 {
+		tr.notices = append(tr.notices, "memory is copied, not read in place, stacks take longer: "+kernel.Shortened(tr.memory.Why))
 	}
 	return nil
 }
 
-// Unknown implements decode.Code.
-func (c targetCode) Unknown() {
-	c.unknownCode = true
-	c.refreshIfDue()
+// KernelMemory is how much memory of the kernel the maps take at the attach, with a ring of the default size, bytes. Unwind rows come to
+// it: 8 bytes each, a few MiB for most programs, 50 MiB with PyTorch.
+func KernelMemory() (uint64, error) { return kernel.Memory(defaultRing) }
+
+// Memory is how the kernel side reads the target's memory.
+func (tr *Tracer) Memory() directmap.Use { return tr.memory }
+
+// row is the function that a row of the kernel's table is about.
+func (tr *Tracer) row(n int) *hook.Row {
+	if p := tr.probes.ByRow[n]; p != nil {
+		return p.Row
+	}
+	return nil
+}
+
+// Stackless is the most frequent reason for which allocations had no stack lately; any is false when all of them had one.
+func (tr *Tracer) Stackless() (why event.StackStatus, any bool) { return tr.decoder.Stackless() }
+
+func (tr *Tracer) warn(err error) { tr.warnings = append(tr.warnings, err) }
+
+// Warnings returns, once each, what went wrong without ending the trace.
+func (tr *Tracer) Warnings() []error {
+	w := tr.warnings
+	tr.warnings = nil
+	return w
+}
+
+// Notices returns, once each, what is good to know: libraries that were hooked when they were loaded, and what the kernel
+// side does without.
+func (tr *Tracer) Notices() []string {
+	n := tr.notices
+	tr.notices = nil
+	return n
+}
+
+// Stop ends the trace: probes are removed, what is in the ring is still delivered, then Read returns io.EOF.
+func (tr *Tracer) Stop() { tr.stop.Store(true) }
+
+// Read implements event.Source. The first event of a process that was not known before begins a batch: Arrived then has it.
+func (tr *Tracer) Read(buf []event.Event) ([]event.Event, error) {
+	if err := tr.Ready(); err != nil {
+		return buf, err
+	}
+	ended := tr.checkEnd()
+	if now := suspendedTime(); now > tr.decoder.Suspended+uint64(time.Millisecond) {
+		tr.decoder.Suspended = now // only then: between two readings of the clocks any time can pass
+	}
+	if !tr.detached {
+		tr.refreshIfDue()
+	}
+	tr.kernel.SetDeadline(time.Now().Add(tr.timeout()))
+	if tr.empty {
+		tr.taken = 0
+	}
+	tr.empty = false
+	for len(buf) < cap(buf) {
+		err := tr.next()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			tr.empty = true
+			tr.emptied(ended)
+			if tr.detached {
+				return buf, io.EOF
+			}
+			return buf, nil
+		case err != nil:
+			return buf, fmt.Errorf("read the event ring: %w", err)
+		}
+		if len(buf) > 0 && tr.begins(tr.record.RawSample) {
+			tr.held = true
+			return buf, nil
+		}
+		buf = tr.decode(buf, tr.record.RawSample)
+	}
+	return buf, nil
+}
+
+// timeout is how long to wait for events.
+func (tr *Tracer) timeout() time.Duration {
+	if ring := tr.options.RingBytes; ring < smallRing || tr.taken >= ring/pollShare {
+		return pollSoon
+	}
+	return pollEvery
+}
+
+// Emptied reports whether everything from before the last Read was read by it.
+func (tr *Tracer) Emptied() bool { return tr.empty }
+
+// next makes the next record the present one.
+func (tr *Tracer) next() error {
+	if tr.held {
+		tr.held = false
+		return nil
+	}
+	err := tr.kernel.Read(&tr.record)
+	tr.taken += ringHeader + len(tr.record.RawSample)
+	return err
+}
+
+// ringHeader is what the kernel puts before each record, bytes (BPF_RINGBUF_HDR_SZ).
+const ringHeader = 8
+
+// emptied notes that everything from before the present read was read: also when a record was lost that something waits for.
+func (tr *Tracer) emptied(ended []*Target) {
+	for _, t := range tr.hooked {
+		t.reached = max(t.reached, t.changes)
+	}
+	for _, t := range ended {
+		tr.ended(t)
+	}
+	tr.sweep()
+}
+
+func (tr *Tracer) decode(buf []event.Event, raw []byte) []event.Event {
+	if r := decode.ProcessChanged(raw); r != nil {
+		tr.changed(r)
+		return buf
+	}
+	if tr.decoder.Page(raw) {
+		return buf
+	}
+	if r := decode.CodeChanged(raw); r != nil {
+		tr.codeChanged(r)
+		return buf
+	}
+	if pid, ok := decode.PID(raw); ok {
+		if t := tr.targetOf(pid, decode.IsEvent(raw)); t != nil {
+			if out, ok := t.records.Decode(buf, raw); ok {
+				return out
+			}
+		}
+	}
+	if tr.malformed++; tr.malformed == 1 {
+		tr.warn(errMalformed)
+	}
+	return buf
+}
+
+// codeChanged follows what the kernel has noticed.
+func (tr *Tracer) codeChanged(r *bpf.TraceRecordCodeChanged) {
+	t := tr.targets[r.Pid]
+	switch {
+	case t == nil:
+	case t.state == stateHooked:
+		t.reached = max(t.reached, r.Change)
+		if t.reached > t.changes && !tr.detached {
+			t.refresh()
+		}
+	case !tr.detached:
+		tr.look(t)
+	}
+}
+
+// checkEnd notices the end of the trace and removes the probes. It returns the processes that have ended silently so far:
+// what they have sent is in the ring.
+func (tr *Tracer) checkEnd() []*Target {
+	if tr.detached {
+		return nil
+	}
+	ended, over := tr.haveEnded()
+	if tr.stop.Load() {
+		for _, t := range tr.hooked {
+			t.end = Stopped
+		}
+		over = true
+	}
+	if !over {
+		return ended
+	}
+	if err := tr.detach(); err != nil {
+		tr.warn(fmt.Errorf("detach: %w", err))
+	}
+	tr.warnLimits()
+	tr.detached = true
+	return ended
+}
+
+// detach ends the trace of all functions at one moment, then takes the probes out.
+func (tr *Tracer) detach() error {
+	if len(tr.probes.Links) == 0 {
+		return nil
+	}
+	tr.probes.Set(tr.probes.All, false)
+	return errors.Join(tr.kernel.SetHooks(&tr.probes.Table), tr.probes.Detach())
+}
+
+// Close releases everything. The stacks stay resolvable: their files stay mapped, without their memory.
+func (tr *Tracer) Close() error {
+	var err error
+	if tr.Ready() == nil { // else it was reported, or nobody has asked
+		err = tr.detach()
+		tr.kernel.Close()
+	}
+	tr.rows.Close()
+	for _, obj := range tr.files { // those of processes that have ended too
+		if obj.Symbols != nil {
+			obj.Symbols.Release()
+		}
+	}
+	for _, t := range tr.targets {
+		t.close()
+	}
+	return err
 }

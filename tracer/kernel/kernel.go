@@ -39,8 +39,8 @@ const (
 
 // Unwind infos of one process, and of a whole job. Each takes 82 KB of the kernel's memory.
 const (
-	soleInfos = 64
-	jobInfos  = 256
+	oneInfos = 64
+	jobInfos = 256
 )
 
 // walkSlots is how many walks can be under way at a time on a machine of so many CPUs: a power of two, since the programs take
@@ -95,7 +95,7 @@ func load(o Options) (*Side, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the compiled programs: %w", err)
 	}
-	k := &Side{Multi: o.Multi, infos: make([]unwindInfo, soleInfos)}
+	k := &Side{Multi: o.Multi, infos: make([]unwindInfo, oneInfos)}
 	if o.Job {
 		k.infos = make([]unwindInfo, jobInfos)
 	}

@@ -77,24 +77,24 @@ func run(o *tracer.Options, image []byte) (*Result, error) {
 	defer os.RemoveAll(dir)
 	python, noPython := startPython(filepath.Join(dir, program.Torch)) // starts while the kernel side is loaded
 	defer python.close()
-	s, err := tracer.Open(&options)
-	if err != nil {
+	tr := tracer.Open(&options)
+	defer tr.Close()
+	if err := tr.Ready(); err != nil {
 		return nil, err
 	}
-	defer s.Close()
-	r := &Result{Memory: s.Memory(), NoPython: noPython}
-	if err := r.testNative(s, dir); err != nil {
+	r := &Result{Memory: tr.Memory(), NoPython: noPython}
+	if err := r.testNative(tr, dir); err != nil {
 		return nil, err
 	}
 	if python != nil {
-		r.testPython(s, python)
+		r.testPython(tr, python)
 	}
 	r.Took = time.Since(begin)
 	return r, nil
 }
 
 // testNative traces the program as PyTorch's library and as the driver's. The error is of the attach.
-func (r *Result) testNative(s *tracer.Session, dir string) error {
+func (r *Result) testNative(tr *tracer.Tracer, dir string) error {
 	code, err := program.ReadCode()
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (r *Result) testNative(s *tracer.Session, dir string) error {
 		if err != nil {
 			return err
 		}
-		t, err := s.Add(p)
+		t, err := tr.Add(p)
 		if name == program.Driver && errors.Is(err, tracer.ErrUnsafeReturns) {
 			continue
 		}
@@ -121,15 +121,15 @@ func (r *Result) testNative(s *tracer.Session, dir string) error {
 			if err := o.Step(frames); err != nil {
 				return err
 			}
-			r.Native = cmp.Or(r.Native, r.compareNative(t, code, name, frames))
+			r.Native = cmp.Or(r.Native, r.compareNative(tr, t, code, name, frames))
 		}
 	}
-	return r.countHits(s)
+	return r.countHits(tr)
 }
 
 // countHits compares the counters with how often each function was called.
-func (r *Result) countHits(s *tracer.Session) error {
-	hits, err := s.Hits()
+func (r *Result) countHits(tr *tracer.Tracer) error {
+	hits, err := tr.Hits()
 	if err != nil {
 		return err
 	}
@@ -155,14 +155,14 @@ var ownCalls = map[string][]struct {
 }
 
 // compareNative compares the events of a step and their stacks.
-func (r *Result) compareNative(t *tracer.Tracer, code *program.Code, name string, frames byte) error {
-	events, err := readEvents(t.Session)
+func (r *Result) compareNative(tr *tracer.Tracer, t *tracer.Target, code *program.Code, name string, frames byte) error {
+	events, err := readEvents(tr)
 	if err != nil {
 		return err
 	}
 	calls := ownCalls[name]
 	if len(events) != len(calls) {
-		return fmt.Errorf("%d events of %d calls were received; lost: %d", len(events), len(calls), t.Session.Lost())
+		return fmt.Errorf("%d events of %d calls were received; lost: %d", len(events), len(calls), tr.Lost())
 	}
 	for i, c := range calls {
 		e := &events[i]
@@ -173,7 +173,7 @@ func (r *Result) compareNative(t *tracer.Tracer, code *program.Code, name string
 			continue
 		}
 		want := append(code.Stack(c.call, frames), code.Address["returns_start"])
-		if err := compareStackOf(t, e.Stack, want, true); err != nil {
+		if err := compareStackOf(stacks{tr, t}, e.Stack, want, true); err != nil {
 			return err
 		}
 		r.Stacks++
@@ -188,6 +188,15 @@ func compareStackOf(t stackSource, id event.StackID, want []uint64, whole bool) 
 	}
 	return compareStack(t.Stack(id), id, want, whole)
 }
+
+// stacks are those of a process, and why some are missing.
+type stacks struct {
+	*tracer.Tracer
+	target *tracer.Target
+}
+
+// Stack implements stackSource.
+func (s stacks) Stack(id event.StackID) *event.Stack { return s.target.Stack(id) }
 
 // stackSource has the stacks of a process.
 type stackSource interface {
@@ -222,16 +231,16 @@ func compareStack(stack *event.Stack, id event.StackID, want []uint64, whole boo
 }
 
 // readEvents reads what a step has made: all of it was in the ring when the step was over.
-func readEvents(s *tracer.Session) ([]event.Event, error) {
+func readEvents(tr *tracer.Tracer) ([]event.Event, error) {
 	var out []event.Event
 	buf := make([]event.Event, 0, 256)
 	for {
 		var err error
-		if buf, err = s.Read(buf[:0]); err != nil {
+		if buf, err = tr.Read(buf[:0]); err != nil {
 			return out, err
 		}
 		out = append(out, buf...)
-		if s.Emptied() {
+		if tr.Emptied() {
 			return out, nil
 		}
 	}
@@ -302,11 +311,11 @@ func (p *python) descend(calls int) ([]pyFrame, error) {
 }
 
 // testPython traces it. What the interpreter does not have, or is not known of it, is no fault of the kernel's.
-func (r *Result) testPython(s *tracer.Session, py *python) {
+func (r *Result) testPython(tr *tracer.Tracer, py *python) {
 	_, err := py.answer()
-	var t *tracer.Tracer
+	var t *tracer.Target
 	if err == nil {
-		t, err = r.addPython(s, py)
+		t, err = r.addPython(tr, py)
 	}
 	if err != nil {
 		r.NoPython = err
@@ -324,16 +333,16 @@ func (r *Result) testPython(s *tracer.Session, py *python) {
 			r.NoPython = err
 			return
 		}
-		r.Python = cmp.Or(r.Python, r.comparePython(t, code, want))
+		r.Python = cmp.Or(r.Python, r.comparePython(tr, t, code, want))
 	}
 }
 
-func (r *Result) addPython(s *tracer.Session, py *python) (*tracer.Tracer, error) {
+func (r *Result) addPython(tr *tracer.Tracer, py *python) (*tracer.Target, error) {
 	p, err := process.Open(py.PID())
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.Add(p)
+	t, err := tr.Add(p)
 	if err != nil {
 		return nil, err
 	}
@@ -343,15 +352,15 @@ func (r *Result) addPython(s *tracer.Session, py *python) (*tracer.Tracer, error
 // calledFrom is how many frames of our program leaf goes through in frames.py.
 const calledFrom = 4
 
-func (r *Result) comparePython(t *tracer.Tracer, code *program.Code, want []pyFrame) error {
-	events, err := readEvents(t.Session)
+func (r *Result) comparePython(tr *tracer.Tracer, t *tracer.Target, code *program.Code, want []pyFrame) error {
+	events, err := readEvents(tr)
 	if err != nil {
 		return err
 	}
 	if len(events) != 1 {
-		return fmt.Errorf("%d events of 1 call were received; lost: %d", len(events), t.Session.Lost())
+		return fmt.Errorf("%d events of 1 call were received; lost: %d", len(events), tr.Lost())
 	}
-	if err := compareStackOf(t, events[0].Stack, code.Stack(program.Report, calledFrom), false); err != nil {
+	if err := compareStackOf(stacks{tr, t}, events[0].Stack, code.Stack(program.Report, calledFrom), false); err != nil {
 		return err
 	}
 	stack := t.Stack(events[0].Stack)

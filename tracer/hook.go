@@ -16,7 +16,10 @@ import (
 
 // HookFile hooks a library before any process of the job has mapped it, so that the first call is seen. Of a dynamic linker, it has
 // it tell of the libraries that are loaded. A file that is neither is left alone.
-func (s *Session) HookFile(path string) error {
+func (tr *Tracer) HookFile(path string) error {
+	if err := tr.Ready(); err != nil {
+		return err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("hook %s: %w", path, err)
@@ -30,27 +33,44 @@ func (s *Session) HookFile(path string) error {
 	r := mapped.Region{Mapping: process.Mapping{Path: path}, File: &mapped.File{Symbols: file, Path: path, ID: process.FileIDOf(f)}}
 	open := func() (*os.File, error) { return os.Open(path) }
 	if isLinker(path) {
-		return s.watchLinkerIn(&r, open)
+		return tr.watchLinkerIn(&r, open, nil)
 	}
-	return s.hook(kernel.FindProbes(&r, open))
+	return tr.hook(kernel.FindProbes(&r, open), nil)
 }
 
-// hook places probes, each in its file for all that is traced. Those that are there already are left as they are.
-func (s *Session) hook(probes []*kernel.Probe) error {
-	fresh, err := s.probes.Add(s.safeProbes(probes))
+// hook places probes, each in its file, in the memory of one process; nil: in that of each that maps it. Those that are there already are
+// left as they are.
+func (tr *Tracer) hook(probes []*kernel.Probe, in *process.Process) error {
+	fresh, err := tr.probes.Add(tr.safeProbes(probes, in))
 	if err != nil {
-		s.warn(err)
+		tr.warn(err)
 	}
-	if err := s.kernel.SetHooks(&s.probes.Table); err != nil {
+	if err := tr.kernel.SetHooks(&tr.probes.Table); err != nil {
 		return err
 	}
-	failed, err := s.probes.Attach(s.kernel, s.scope(), fresh)
+	failed, err := tr.probes.Attach(tr.kernel, pidOf(in), fresh)
 	for _, f := range failed {
-		s.warn(f)
+		tr.warn(f)
 	}
-	s.probes.Set(fresh, true)
+	tr.probes.Set(fresh, true)
 	if err != nil {
 		return err
 	}
-	return s.kernel.SetHooks(&s.probes.Table)
+	return tr.kernel.SetHooks(&tr.probes.Table)
+}
+
+// scope is the process in whose memory probes are placed; nil: in that of each that maps the file.
+func (tr *Tracer) scope(p *process.Process) *process.Process {
+	if tr.options.Job {
+		return nil
+	}
+	return p
+}
+
+// pidOf is a scope as the kernel takes it.
+func pidOf(p *process.Process) int {
+	if p == nil {
+		return 0
+	}
+	return p.PID
 }

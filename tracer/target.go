@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package tracer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/decode"
+	"github.com/gputrace/gputrace/tracer/kernel"
+	"github.com/gputrace/gputrace/tracer/mapped"
+	"golang.org/x/sys/unix"
+)
+
+// state is where a Target is between the first that is known of it and its end. What moves it from one state to the next:
+//
+//	         follow                look, surface
+//	 new ─────────────▶ followed ────────────────▶ hooked
+//	  │                  ▲    │                      ▲ │
+//	  │  start (Add)     │    │                      │ │ retire: the process ended, or runs another program
+//	  ├──────────────────┼────┼──────────────────────┘ │
+//	  │ drop             │    └───────────┬────────────┘
+//	  ▼                  │                ▼
+//	ended         forked, find     ended, replaced ──▶ the next program of the process: another Target, followed
+//
+// Nothing leaves ended and replaced: the next program of a process is another Target, and so is a later process of the same PID. Only
+// targets that are or were hooked are shown to callers, who keep them as long as they like.
+type state uint8
+
+const (
+	stateNew      state = iota // it has a place, and is not traced yet
+	stateFollowed              // the kernel side traces it; nothing to hook was found in it
+	stateHooked                // its events arrive
+	stateEnded                 // the process ended
+	stateReplaced              // the process runs another program
+)
+
+// Target is one program of a process that is traced, from when it is known until the process ends or runs another. It is owned by its
+// Tracer, and its methods are called from the goroutine of that.
+type Target struct {
+	place  kernel.Place // in the kernel side
+	tracer *Tracer
+	state  state
+	end    End // why no more events come
+
+	name    string           // of the program; empty: not known
+	added   bool             // user space added it; else the kernel found it
+	root    bool             // the user named it
+	execed  bool             // it may have mapped anything: it does not just have the memory map of its parent
+	began   bool             // the program did so while it was traced
+	arrived bool             // callers know it
+	parent  *Target          // whose memory map it was made with; nil: not known, or it has another by now
+	process *process.Process // nil: not looked at yet
+	about   process.About    // of the program; empty: not known
+	exit    *exitWatch       // nil: a record reports its end
+	earlier losses           // that the kernel counted at another place; less those of an earlier program
+	lost    losses           // when that was last asked for
+	pages   uint64           // of code, when the mappings were last read
+
+	// Of one that is hooked, or about to be.
+	code        *mapped.Files
+	records     *decode.Process
+	regions     []mapped.Region // of now
+	known       []mapped.Region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
+	python      *cpython.Runtime
+	found       Found
+	mine        []*kernel.Probe // those in files that it has mapped
+	lastRefresh time.Time
+	lastChange  time.Time // of the mappings, or the attach
+	unknownCode bool      // a stack met code in no known mapping, or code has come that is not known yet
+	changes     uint64    // of the code, as the kernel counts them, when the mappings were last read
+	reached     uint64    // the last of those changes that the records which were read lie behind
+	reused      uint64    // how often code has taken the place of other code
+	unpublished bool      // the kernel does not know the present regions yet
+	missing     uint64    // an address that was in no mapping when they were last read for it
+	crowded     bool      // more mappings than the kernel has room for: it was said
+}
+
+// End says why a trace ended.
+type End uint8
+
+// The reasons.
+const (
+	Running End = iota
+	Stopped     // Stop was called
+	Exited      // the target ended
+	Execed      // the target became another program
+)
+
+// instanceShift keeps the stacks of programs apart that had the same number one after the other.
+const instanceShift = 20
+
+// close gives up the watch for its end.
+func (t *Target) close() {
+	if t.exit != nil {
+		t.exit.close()
+		t.exit = nil
+	}
+}
+
+// losses are what did not fit the ring, or was lost otherwise.
+type losses struct{ events, stacks uint64 }
+
+// lostNow is what was lost of the program so far.
+func (t *Target) lostNow() losses {
+	now := t.tracer.kernel.TracedAt(t.place.Index)
+	return losses{t.earlier.events + now.Lost, t.earlier.stacks + now.StacksLost}
+}
+
+// exitWatch tells whether a process has ended. Its descriptor stands for that very process, not for its number.
+type exitWatch struct{ fd int }
+
+func watchExit(p *process.Process) (*exitWatch, error) {
+	fd, err := p.Pidfd()
+	if err != nil {
+		return nil, err
+	}
+	return &exitWatch{fd}, nil
+}
+
+func (w *exitWatch) ended() bool {
+	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
+}
+
+func (w *exitWatch) close() { _ = unix.Close(w.fd) }
+
+// PID is the number of the process.
+func (t *Target) PID() uint32 { return t.place.PID }
+
+// Process is the process.
+func (t *Target) Process() *process.Process { return t.process }
+
+// Found describes the attach.
+func (t *Target) Found() *Found { return &t.found }
+
+// End says why the trace of the process ended, or Running.
+func (t *Target) End() End { return t.end }
+
+// Began reports whether the process, or the program that it runs, began while it was traced.
+func (t *Target) Began() bool { return t.began }
+
+// About is what the process says of itself, and when it has ended, what it said while it ran.
+func (t *Target) About() *process.About {
+	kept := t.about
+	if t.process.Alive() {
+		if now := t.process.About(); t.process.Alive() {
+			return now
+		}
+	}
+	if kept.Name == "" {
+		kept.Name = t.name
+	}
+	return &kept
+}
+
+// Stack implements event.Source.
+func (t *Target) Stack(id event.StackID) *event.Stack { return t.records.Stack(id) }
+
+// prepare makes what a target has that is hooked.
+func (t *Target) prepare() {
+	tr := t.tracer
+	t.code = mapped.NewFiles(t.process, tr.options.CacheDir, tr.rows, tr.files)
+	t.records = tr.decoder.NewProcess(targetCode{t})
+	t.reused = tr.instances[t.place.PID] << instanceShift
+}
+
+// start hooks what a new target has mapped, and has the kernel side trace it. Before the first probe is in place, everything that the
+// unwinder needs is: the first event has a stack.
+func (t *Target) start() error {
+	begin := time.Now()
+	t.prepare()
+	t.pages = t.process.CodePages()
+	maps, err := t.process.Maps()
+	if err != nil {
+		return err
+	}
+	if err := anyLibrary(t.process, maps); err != nil {
+		return err
+	}
+	t.followMappings(maps)
+	t.findPython()
+	probes, err := t.discover()
+	if err := errors.Join(err, t.tracer.Ready()); err != nil {
+		return err
+	}
+	if err := t.publish(true); err != nil {
+		return err
+	}
+	if err := t.follow(); err != nil {
+		return err
+	}
+	t.found.Attached = bootTime()
+	if err := t.attach(probes); err != nil {
+		return err
+	}
+	if len(t.mine) == 0 && t.tracer.saidUnsafe {
+		return fmt.Errorf("pid %d: %w", t.process.PID, ErrUnsafeReturns)
+	}
+	if err := t.tracer.watchLinkers(t.process, t.regions); err != nil {
+		t.tracer.warn(err)
+	}
+	t.lastRefresh = time.Now()
+	t.lastChange = t.lastRefresh
+	t.records.LookedUp()
+	t.found = t.describe(time.Since(begin))
+	return nil
+}
+
+// follow makes the kernel side trace a target.
+func (t *Target) follow() error {
+	if err := t.tracer.kernel.Follow(&t.place, t.tracer.options.Children); err != nil {
+		return err
+	}
+	if !t.process.Alive() { // its number must not become another's
+		return fmt.Errorf("pid %d has ended: %w", t.place.PID, process.ErrNotExist)
+	}
+	t.state = stateFollowed
+	return nil
+}
+
+// open looks at the process itself, which may have ended already.
+func (t *Target) open() {
+	if t.process != nil {
+		return
+	}
+	p, err := process.Open(int(t.place.PID))
+	if err != nil {
+		t.process = process.Ended(int(t.place.PID))
+		return
+	}
+	t.process = p
+	if about := p.About(); p.Alive() {
+		t.about = *about
+	}
+	t.exit, _ = watchExit(p) // without it, a record reports its end
+}
+
+// publish gives the kernel the mappings that were last read. See kernel.Side.Publish.
+func (t *Target) publish(force bool) error {
+	t.tracer.warnings = append(t.tracer.warnings, t.code.TakeFailed()...)
+	if n := len(t.regions); n > kernel.MaxMappings && !t.crowded {
+		t.crowded = true
+		t.tracer.warn(fmt.Errorf("the process has %d mappings of code, and unwinding knows %d: stacks stop in libraries that were loaded late", n, kernel.MaxMappings))
+	}
+	pid := t.place.PID
+	info := kernel.NewInfo(pid, t.regions, t.python)
+	info.CodePages, info.StackSeed = t.pages, decode.StackSeed(pid, t.reused)
+	return t.tracer.kernel.Publish(&t.place, info, t.tracer.rows, t.changes, force)
+}
+
+// attach places probes, and notes which of them are in files of the target.
+func (t *Target) attach(probes []*kernel.Probe) error {
+	err := t.tracer.hook(probes, t.tracer.scope(t.process))
+	for _, p := range probes {
+		if at := t.tracer.probes.At(p); at != nil && !slices.Contains(t.mine, at) {
+			t.mine = append(t.mine, at)
+		}
+	}
+	return err
+}
+
+func (t *Target) findPython() {
+	t.python, t.found.PythonErr = cpython.Find(t.process)
+}
+
+// targetCode is what decoding asks of the process.
+type targetCode struct{ target *Target }
+
+func (c targetCode) Memory() process.Memory { return c.target.process }
+
+func (c targetCode) Python() *cpython.Runtime { return c.target.python }
+
+func (c targetCode) KnownAt(pc uint64) *mapped.Region { return c.target.knownAt(pc) }
+
+func (c targetCode) Refresh(pc uint64) bool { return c.target.refreshFor(pc) }
+
+func (c targetCode) Reused() uint64 { return c.target.reused }
+
+// MappedAt implements decode.Code: what came later than the stack is not what it met.
+func (c targetCode) MappedAt(pc uint64) *mapped.Region {
+	if r := mapped.Find(c.target.regions, pc); r != nil && r.Since <= c.target.reached {
+		return r
+	}
+	return nil
+}
+
+// Unknown implements decode.Code.
+func (c targetCode) Unknown() {
+	c.target.unknownCode = true
+	c.target.refreshIfDue()
+}
