@@ -72,6 +72,7 @@ var mayImport = map[string][]string{
 	"recording/":            {"event", "process/words", "recording"},
 	"heap":                  {"event"},
 	"analysis/stacks":       {"event", "process/words"},
+	"analysis/backward":     {"analysis/stacks", "event"},
 	"analysis/phases":       {"analysis/stacks", "event"},
 	"analysis/view":         {"analysis/phases", "analysis/stacks", "event", "heap", "process/words"},
 	"analysis/pagemodel":    {"analysis/stacks", "analysis/view", "event", "heap"},

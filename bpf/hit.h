@@ -74,12 +74,14 @@ static __always_inline void fill_event(struct record_event *e, struct traced *t,
 	e->tid = (u32)bpf_get_current_pid_tgid();
 	e->call = row;
 	e->object = k->object;
-	e->pad = 0;
+	e->running = 0;
 	e->meaning = e->pad2 = 0;
 	e->time = bpf_ktime_get_ns();
 	e->addr = e->size = e->stack = 0;
 	e->requested = e->stream = e->pool = UNKNOWN;
 	e->allocated = e->reserved = UNKNOWN;
+	e->next_node = e->node = UNKNOWN;
+	e->node_class = e->thread = e->node_thread = 0;
 }
 
 static __always_inline void submit(struct hit *h, void *record)

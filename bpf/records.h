@@ -143,7 +143,7 @@ struct record_event {
 	u32 tid;
 	u16 call; /* row of the function that the program called */
 	u8 object;
-	u8 pad;
+	u8 running;  /* 1: the event is one of the backward pass: a node of autograd runs */
 	u16 meaning; /* row that says what the values are */
 	u16 pad2;
 	u64 time; /* CLOCK_MONOTONIC, ns */
@@ -155,6 +155,11 @@ struct record_event {
 	u64 allocated;
 	u64 reserved;
 	u64 stack;
+	u64 next_node;	 /* number that the thread's next node of autograd gets; UNKNOWN */
+	u64 node;	 /* that runs; UNKNOWN: none does, or it has no number */
+	u64 node_class;	 /* address of its class's table of functions; 0: not known */
+	u32 thread;	 /* as PyTorch numbers it; 0: not known */
+	u32 node_thread; /* that made the node; 0: not known */
 };
 
 struct record_free {

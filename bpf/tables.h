@@ -157,6 +157,19 @@ struct block_layout {
 };
 
 /*
+ * Where PyTorch keeps where autograd is; see autograd.h. The first three are offsets in the
+ * thread-local memory of libtorch_cpu, the others in a node.
+ */
+struct autograd_layout {
+	u64 module; /* number of that memory, in the dtv; 0: the layout is not known */
+	u32 next;   /* number that the thread's next node gets */
+	u32 thread; /* PyTorch's number of the thread; 0: it has none yet */
+	u32 node;   /* address of the node that runs; 0: none does */
+	u16 node_number;
+	u16 node_thread; /* PyTorch's number of the thread that made it */
+};
+
+/*
  * What is needed to unwind a process. User space makes a new one when the mappings change, and then
  * has the process's info_ref lead to it.
  */
@@ -169,6 +182,7 @@ struct unwind_info {
 	u32 nmappings;
 	struct python python;
 	struct block_layout block;
+	struct autograd_layout autograd;
 	struct mapping mapping[MAX_MAPPINGS];
 };
 

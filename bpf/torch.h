@@ -4,6 +4,7 @@
  * and the request that it gives up on. The row says which argument is what.
  */
 #pragma once
+#include "autograd.h"
 #include "stack_raw.h"
 
 /* Where the caller of the report has the address of the Block; 0: not known. */
@@ -152,6 +153,12 @@ static __always_inline void torch_event(struct hit *h, struct report *r, struct 
 		e->requested = w->block.requested;
 		e->stream = w->block.stream;
 		e->pool = w->block.pool;
+		e->next_node = w->autograd.next;
+		e->node = w->autograd.node;
+		e->node_class = w->autograd.node_class;
+		e->thread = w->autograd.thread;
+		e->node_thread = w->autograd.node_thread;
+		e->running = w->autograd.running;
 	}
 	submit(h, e);
 }
@@ -182,6 +189,7 @@ static __always_inline void torch_event_with_stack(struct hit *h)
 			count(walks_stored);
 	}
 	w->block.stack_status = status;
+	read_autograd(w, p);
 	torch_event(h, &w->report, w);
 	slot_give_back(s);
 }

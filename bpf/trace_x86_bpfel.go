@@ -285,7 +285,7 @@ type TraceRecordEvent struct {
 	Tid         uint32
 	Call        uint16
 	Object      uint8
-	Pad         uint8
+	Running     uint8
 	Meaning     uint16
 	Pad2        uint16
 	Time        uint64
@@ -297,6 +297,11 @@ type TraceRecordEvent struct {
 	Allocated   uint64
 	Reserved    uint64
 	Stack       uint64
+	NextNode    uint64
+	Node        uint64
+	NodeClass   uint64
+	Thread      uint32
+	NodeThread  uint32
 }
 
 type TraceRecordFree struct {
@@ -416,6 +421,12 @@ type TraceThread struct {
 	Pad    uint32
 }
 
+type TraceTlsBlock struct {
+	_     structs.HostLayout
+	Check uint64
+	Addr  uint64
+}
+
 type TraceTraced struct {
 	_          structs.HostLayout
 	State      uint32
@@ -494,6 +505,15 @@ type TraceUnwindInfo struct {
 			BaseSp uint32
 		}
 	}
+	Autograd struct {
+		_          structs.HostLayout
+		Module     uint64
+		Next       uint32
+		Thread     uint32
+		Node       uint32
+		NodeNumber uint16
+		NodeThread uint16
+	}
 	Mapping [2048]struct {
 		_     structs.HostLayout
 		Start uint64
@@ -557,6 +577,16 @@ type TraceWalkSlot struct {
 			StackStatus uint32
 			Pad         uint32
 		}
+		Autograd struct {
+			_          structs.HostLayout
+			Next       uint64
+			Node       uint64
+			NodeClass  uint64
+			Thread     uint32
+			NodeThread uint32
+			Running    uint32
+			Pad        uint32
+		}
 		Frame struct {
 			_        structs.HostLayout
 			Code     uint64
@@ -594,7 +624,7 @@ type TraceWalkSlot struct {
 		CodeWord [512]uint16
 		Rec      TraceRecordStack
 	}
-	_ [1816]byte
+	_ [1776]byte
 }
 
 // Names of all BPF objects in the ELF.
@@ -646,6 +676,7 @@ const (
 	TraceVarRawOverRate       = "raw_over_rate"
 	TraceVarRawSecond         = "raw_second"
 	TraceVarRawSent           = "raw_sent"
+	TraceVarTlsBlocks         = "tls_blocks"
 )
 
 // LoadTrace returns the embedded CollectionSpec for Trace.
@@ -747,6 +778,7 @@ type TraceVariableSpecs struct {
 	RawOverRate     *ebpf.VariableSpec `ebpf:"raw_over_rate"`
 	RawSecond       *ebpf.VariableSpec `ebpf:"raw_second"`
 	RawSent         *ebpf.VariableSpec `ebpf:"raw_sent"`
+	TlsBlocks       *ebpf.VariableSpec `ebpf:"tls_blocks"`
 }
 
 // TraceObjects contains all objects after they have been loaded into the kernel.
@@ -836,6 +868,7 @@ type TraceVariables struct {
 	RawOverRate     *ebpf.Variable `ebpf:"raw_over_rate"`
 	RawSecond       *ebpf.Variable `ebpf:"raw_second"`
 	RawSent         *ebpf.Variable `ebpf:"raw_sent"`
+	TlsBlocks       *ebpf.Variable `ebpf:"tls_blocks"`
 }
 
 // TracePrograms contains all programs after they have been loaded into the kernel.

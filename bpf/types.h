@@ -127,6 +127,7 @@ struct signal_struct {
 struct task_struct {
 	int pid; /* of the thread, in the initial PID namespace */
 	int tgid;
+	u64 start_time; /* monotonic, ns */
 	struct thread_struct thread;
 	struct mm_struct *mm;
 	struct uprobe_task *utask;

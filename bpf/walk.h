@@ -91,6 +91,17 @@ struct block {
 	u32 pad;
 };
 
+/* Where autograd is (autograd.h), as in the record of the event. */
+struct autograd {
+	u64 next;
+	u64 node;
+	u64 node_class;
+	u32 thread;
+	u32 node_thread;
+	u32 running;
+	u32 pad;
+};
+
 /*
  * The memory of one walk. It lies in a slot that one task has at a time (stack.h). What a walk that
  * is found in the cache needs comes first, up to the windows of `mem`: on one page.
@@ -120,6 +131,7 @@ struct walk {
 	u32 pad;
 	struct report report;
 	struct block block;
+	struct autograd autograd;
 	struct py_frame frame;
 	struct memory mem;
 	struct cached_walk deps;

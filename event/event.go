@@ -129,6 +129,19 @@ type Event struct {
 
 	Call  string  // the function that the program called: "cudaMalloc"; empty on the torch layer
 	Stack StackID // 0: no stack was captured
+
+	Autograd Autograd // torch: where autograd was at an allocation
+}
+
+// Autograd is where PyTorch's autograd was when a thread allocated. Forward numbers the nodes of the graph, backward runs them; an
+// operator makes its node before it allocates. The zero value: nothing is known.
+type Autograd struct {
+	Next       uint64 // the number that the thread's next node gets; means nothing when Thread is 0
+	Node       uint64 // when Running, the number of the node that runs; Unknown: it has none, as those that add up gradients
+	Thread     uint32 // the thread, as PyTorch numbers it; 0: not known, or it has made no node
+	NodeThread uint32 // the thread that made the node that runs: numbers are of a thread
+	Running    bool   // a node runs: the allocation is one of the backward pass
+	Class      string // of the node that runs: "AddmmBackward0", "PyNode"; empty: not known
 }
 
 // StackID identifies a stack within a process: a hash made in the kernel from the process and its frames.

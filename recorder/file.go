@@ -36,7 +36,7 @@ func (p *Process) startFile(now uint64) {
 	}
 	path := p.temporaryFile()
 	o := &recording.Options{MaxSize: p.options.MaxSize, MaxAge: p.options.MaxAge}
-	w, err := recording.Create(path, p.info, p.target.Stack, o)
+	w, err := recording.Create(path, p.info, p.joiner.Stack, o)
 	if err != nil {
 		p.observer.Warning(fmt.Errorf("%w: there will be no %s", err, export.TraceName))
 		return
@@ -55,6 +55,9 @@ func (p *Process) describe(now uint64) *recording.Info {
 		Gputrace: p.options.Version, Started: time.Now().UTC(), StartedBoot: now, Attached: f.Attached, PID: uint32(p.PID()),
 		Rank: p.rank.recorded(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline, Python: f.Python, PyTorch: f.PyTorch,
 		CUDA: f.CUDA, Driver: f.Driver, Kernel: KernelRelease(), Libraries: p.torchFolders(), Memory: f.Memory,
+	}
+	if f.Autograd != nil {
+		info.Backward = f.Autograd.Error()
 	}
 	if info.Driver == "" {
 		info.Driver = driver

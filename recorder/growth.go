@@ -55,7 +55,7 @@ func newGrowth(p *Process) *growth {
 		return nil
 	}
 	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}}
-	g.watch = leaks.NewWatch(&steps.Rules{Library: p.torchFolders(), On: g.chosen}, p.target.Stack)
+	g.watch = leaks.NewWatch(&steps.Rules{Library: p.torchFolders(), On: g.chosen}, p.joiner.Stack)
 	p.heap.Follow(g.watch)
 	p.heap.before = func(e *event.Event) { g.watch.See(e, p.heap.Blocks) }
 	return g

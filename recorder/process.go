@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/backward"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -33,6 +34,7 @@ type Process struct {
 	before     []Totals // when the trace began
 	stateErr   error    // why the allocator's totals are not known
 	drained    drained
+	joiner     *backward.Joiner
 	reconciler *reconciler
 	scans      *holderScans
 	growth     *growth // nil: steps are left off
@@ -44,6 +46,9 @@ type Process struct {
 	end     time.Time
 	done    *concluded // nil: it is being recorded
 }
+
+// maxJoined is how many different stacks of the backward pass are joined to those of forward, as tracer.DefaultStacks.
+const maxJoined = 1 << 16
 
 // begin begins the recording of a process.
 func (r *Recorder) begin(t Target) *Process {
@@ -58,6 +63,7 @@ func (r *Recorder) begin(t Target) *Process {
 			p.folder = fmt.Sprintf("%s.%d", p.folder, r.folders[p.folder])
 		}
 	}
+	p.joiner = backward.New(t.Stack, p.torchFolders, maxJoined)
 	p.startFile(r.source.Now())
 	p.reconciler = newReconciler(p.ctx, p.heap, t, p.observer, &p.drained)
 	p.scans = newHolderScans(p, r.slots, r.options.NoHolders)
@@ -97,7 +103,7 @@ func (p *Process) End() End { return p.target.End() }
 func (p *Process) View() *view.View { return p.viewOf(p.heap.Snapshot()) }
 
 func (p *Process) viewOf(s *heap.Snapshot) *view.View {
-	return view.New(s, p.target.Stack, &view.Options{Library: p.torchFolders(), Source: p.target.File})
+	return view.New(s, p.joiner.Stack, &view.Options{Library: p.torchFolders(), Source: p.target.File})
 }
 
 // torchFolders tells PyTorch's own Python files where they are not in the usual places.
@@ -113,6 +119,7 @@ func (p *Process) torchFolders() []string {
 
 // take applies events.
 func (p *Process) take(events []event.Event) {
+	p.joiner.Join(events)
 	p.heap.take(events)
 	if p.growth != nil {
 		p.growth.taken()

@@ -256,7 +256,7 @@ func (t *target) Found() *Found {
 	f := t.traced.Found()
 	memory := t.source.tracer.Memory()
 	out := &Found{
-		Python: f.Python, PythonErr: f.PythonErr, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver, Memory: memory.String(),
+		Python: f.Python, PythonErr: f.PythonErr, Autograd: f.Autograd, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver, Memory: memory.String(),
 		Empty: f.Empty, Libraries: f.Libraries, Rows: f.Rows, Cached: f.Cached, Unreadable: f.Unreadable, Multi: f.Multi,
 		Took: f.Took, Attached: f.Attached,
 	}

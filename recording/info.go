@@ -49,6 +49,9 @@ type Info struct {
 	Kernel  string   `json:"kernel"` // release
 	Memory  string   `json:"memory"` // how it was read: "memory in place" or "memory copied"; empty: not known
 	Hooks   []Hook   `json:"hooks"`
+	// Backward is why allocations of the backward pass are not named by the lines of forward; empty: they are, or the recording is
+	// older than that.
+	Backward string `json:"backward,omitempty"`
 	// Libraries are prefixes of Python files that are not the program's own.
 	Libraries []string `json:"libraries"`
 }

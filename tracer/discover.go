@@ -36,6 +36,7 @@ type Found struct {
 	Cached     int      // files whose rows came from the cache
 	Unreadable []error  // files through which stacks cannot be followed
 	Multi      bool     // uprobe_multi
+	Autograd   error    // why allocations of the backward pass are not named by the lines of forward; nil: they are
 	Took       time.Duration
 	Attached   uint64 // when the first probe was about to be placed, CLOCK_BOOTTIME nanoseconds
 }

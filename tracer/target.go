@@ -81,6 +81,7 @@ type Target struct {
 	unpublished bool      // the kernel does not know the present regions yet
 	missing     uint64    // an address that was in no mapping when they were last read for it
 	crowded     bool      // more mappings than the kernel has room for: it was said
+	autograd    autograd
 }
 
 // End says why a trace ended.
@@ -253,6 +254,7 @@ func (t *Target) publish(force bool) error {
 	}
 	pid := t.place.PID
 	info := kernel.NewInfo(pid, t.regions, t.python)
+	t.findAutograd().describe(info)
 	info.CodePages, info.StackSeed = t.pages, decode.StackSeed(pid, t.reused)
 	return t.tracer.kernel.Publish(&t.place, info, t.tracer.rows, t.changes, force)
 }
@@ -284,6 +286,8 @@ func (c targetCode) KnownAt(pc uint64) *mapped.Region { return c.target.knownAt(
 func (c targetCode) Refresh(pc uint64) bool { return c.target.refreshFor(pc) }
 
 func (c targetCode) Reused() uint64 { return c.target.reused }
+
+func (c targetCode) Allocates() { c.target.wantAutograd() }
 
 // MappedAt implements decode.Code: what came later than the stack is not what it met.
 func (c targetCode) MappedAt(pc uint64) *mapped.Region {

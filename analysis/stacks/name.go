@@ -63,8 +63,24 @@ func PackagePrefix(library string) string {
 
 // OwnFrame is the index of the frame that a stack is named after: the innermost Python frame that is no library's, else the
 // innermost Python frame, else the autograd node that runs, else the innermost native frame that is neither the allocator's
-// nor the driver's, else the innermost frame that VisibleFrames would show. -1 without frames.
+// nor the driver's, else the innermost frame that VisibleFrames would show. Of a stack of the backward pass it is a frame of the
+// program's own in it, else that of the forward pass behind it, or the mark where that is not sure. -1 without frames.
 func OwnFrame(frames []event.Frame, library []string) int {
+	mark := markAt(frames)
+	if mark < 0 {
+		return ownFrame(frames, library)
+	}
+	if i := ownFrame(frames[:mark], library); i >= 0 && isPython(&frames[i]) && !IsLibrary(frames[i].File, library) {
+		return i
+	}
+	if i := OwnFrame(frames[mark+1:], library); i >= 0 && frames[mark].Func == BackwardOf {
+		return mark + 1 + i
+	}
+	return mark
+}
+
+// ownFrame is OwnFrame of frames without a mark.
+func ownFrame(frames []event.Frame, library []string) int {
 	python, node, native, shown := -1, -1, -1, -1
 	for i := range frames {
 		f := &frames[i]
@@ -99,6 +115,12 @@ func firstOf(index, other int) int {
 		return index
 	}
 	return other
+}
+
+// Name is how a stack is called in one line that is named after one of its frames: "gpt.py:38 Block.forward", the native symbol, or
+// "[backward of] gpt.py:38 Block.forward".
+func Name(frames []event.Frame, own int) string {
+	return backwardPrefix(frames, own) + FrameName(&frames[own])
 }
 
 // FrameName is how a stack that is named after a frame is called in one line: "gpt.py:38 Block.forward", or the native symbol.

@@ -46,7 +46,9 @@ type Site struct {
 	Stack *event.Stack // shared; nil when there is none or it is not known
 	Name  string       // "gpt.py:38 Block.forward", a native symbol, or one of stacks.NoStack and its like
 	Own   *event.Frame // the frame of that name; shared; nil without frames
-	Parts []SitePart   // that add up to Alloc and Inuse; nil: it was not asked for, as of Trace.Select
+	// Backward: the memory was allocated by the backward pass, and Own is of the line of the forward pass that it follows.
+	Backward bool
+	Parts    []SitePart // that add up to Alloc and Inuse; nil: it was not asked for, as of Trace.Select
 }
 
 // New names the sites of a snapshot. The stacks are resolved once, here.
@@ -88,7 +90,8 @@ func (v *View) site(s *heap.Site, resolve Resolve) Site {
 	}
 	if i := stacks.OwnFrame(out.Stack.Frames, v.options.Library); i >= 0 {
 		out.Own = &out.Stack.Frames[i]
-		out.Name = stacks.FrameName(out.Own)
+		out.Name = stacks.Name(out.Stack.Frames, i)
+		out.Backward = stacks.IsBackward(out.Stack.Frames, i)
 	}
 	return out
 }
@@ -209,7 +212,11 @@ func row(s *Site) Row {
 	if !s.isPython() {
 		return Row{Name: s.Name}
 	}
-	return Row{Name: stacks.Position(s.Own), Func: s.Own.Func, File: s.Own.File, Line: max(0, s.Own.Line)}
+	name := stacks.Position(s.Own)
+	if s.Backward {
+		name = stacks.BackwardOf + " " + name
+	}
+	return Row{Name: name, Func: s.Own.Func, File: s.Own.File, Line: max(0, s.Own.Line)}
 }
 
 func compareRow(x, y Row) int {

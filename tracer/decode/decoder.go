@@ -99,6 +99,8 @@ type Code interface {
 	Refresh(pc uint64) bool
 	// Reused is how often code has taken the place of other code.
 	Reused() uint64
+	// Allocates is called at the first allocation of PyTorch.
+	Allocates()
 }
 
 // Process decodes the records of one process.
@@ -107,6 +109,9 @@ type Process struct {
 	code   Code
 	stacks *stackTable
 	counts RawStacks
+
+	allocates bool              // PyTorch does
+	classes   map[uint64]string // names of the classes of nodes of autograd, by the addresses of their tables of functions
 }
 
 // NewProcess begins with a process. code may be nil: then stacks have no more than addresses.
@@ -188,6 +193,9 @@ func (p *Process) event(r *bpf.TraceRecordEvent) event.Event {
 		Device: event.Device{Type: event.DeviceType(r.DeviceType), Index: r.DeviceIndex},
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
 		Stack: p.stacks.within(p.shared.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
+	}
+	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch {
+		e.Autograd = p.autogradOf(r)
 	}
 	p.shared.received[int(r.Hook)%maxHooks]++
 	p.shared.watchStacks(&e, event.StackStatus(r.StackStatus))
@@ -276,6 +284,7 @@ func (noCode) MappedAt(uint64) *mapped.Region { return nil }
 func (noCode) Unknown()                       {}
 func (noCode) Refresh(uint64) bool            { return false }
 func (noCode) Reused() uint64                 { return 0 }
+func (noCode) Allocates()                     {}
 
 // nothing is memory that cannot be read.
 type nothing struct{}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Where autograd is at an allocation: in forward, the number that this thread's next node gets; in
+ * backward, the number of the node that runs. PyTorch keeps both in thread-local memory of
+ * libtorch_cpu. An operator makes its node before it allocates, so the two join an allocation of
+ * the backward pass to those of the line that made its node.
+ *
+ *   thread pointer ─► tcb: | self | dtv | ...        glibc, sysdeps/x86_64/nptl/tls.h
+ *                                   │
+ *                                   ▼
+ *                            | [module]: address of the thread's memory of that library | ... |
+ *
+ * The address stays while the thread does, so it is kept by thread.
+ */
+#pragma once
+#include "stack.h"
+
+#define TLS_BLOCKS	1024 /* threads whose memory is kept; another one is looked up again */
+#define DTV_OF_TCB	8
+#define DTV_ENTRY	16
+#define DTV_UNALLOCATED (~0ull)
+
+/* Direct mapped, without a lock: `check` holds key ^ address. */
+struct tls_block {
+	u64 check;
+	u64 addr;
+};
+
+struct tls_block tls_blocks[TLS_BLOCKS];
+
+/* What no two threads have in common, also when one has the stack and number of another before. */
+static __always_inline u64 thread_key(struct walk *w)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	return ((task->start_time * HASH_MULT) ^ (u64)task->pid << 32 ^ w->cache_key) * HASH_MULT ^
+	       w->tp;
+}
+
+/* Reads a word of thread-local memory or of a node: in place, or by a copy of no more than it. */
+static __always_inline int autograd_word(struct walk *w, u64 addr, u64 *out)
+{
+	if (target_in_place() && w->mem.in_place)
+		return read_word_fast(&w->mem, ELSEWHERE, addr, out);
+	return target_read(out, 8, addr);
+}
+
+/* The thread's memory of libtorch_cpu; 0: it has none, or it cannot be read. */
+static __always_inline u64 tls_block_of(struct walk *w, struct autograd_layout *l)
+{
+	u64 key = thread_key(w), dtv, addr;
+	struct tls_block *b = &tls_blocks[(key >> 32) & (TLS_BLOCKS - 1)];
+
+	addr = b->addr;
+	if (addr && (b->check ^ addr) == key)
+		return addr;
+	if (autograd_word(w, w->tp + DTV_OF_TCB, &dtv) ||
+	    autograd_word(w, dtv + l->module * DTV_ENTRY, &addr) || addr == DTV_UNALLOCATED ||
+	    !addr || !memory_was_stable(&w->mem))
+		return 0;
+	b->check = key ^ addr;
+	b->addr = addr;
+	return addr;
+}
+
+static __always_inline void autograd_unknown(struct autograd *a)
+{
+	a->next = a->node = UNKNOWN;
+	a->node_class = a->thread = a->node_thread = 0;
+	a->running = 0;
+}
+
+/* Reads the node that runs: its class, its number, and the thread that made it. */
+static __always_inline int read_node(struct walk *w, struct autograd_layout *l, u64 node)
+{
+	struct autograd *a = &w->autograd;
+	u64 thread;
+
+	a->running = 1;
+	if (autograd_word(w, node, &a->node_class) ||
+	    autograd_word(w, node + l->node_number, &a->node) ||
+	    autograd_word(w, node + l->node_thread, &thread))
+		return -EFAULT;
+	a->node_thread = thread;
+	return 0;
+}
+
+static __always_inline int read_thread(struct walk *w, struct autograd_layout *l)
+{
+	u64 block = tls_block_of(w, l), node, thread;
+
+	if (!block || autograd_word(w, block + l->next, &w->autograd.next) ||
+	    autograd_word(w, block + l->thread, &thread) ||
+	    autograd_word(w, block + l->node, &node))
+		return -EFAULT;
+	w->autograd.thread = thread;
+	return node ? read_node(w, l, node) : 0;
+}
+
+/* Notes in the walk where autograd is. What could not be read, or has changed meanwhile, is unknown. */
+BPF_GLOBAL int read_autograd(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p)
+		return -EINVAL;
+	autograd_unknown(&w->autograd);
+	if (!p->autograd.module)
+		return 0;
+	if (read_thread(w, &p->autograd) || !memory_was_stable(&w->mem))
+		autograd_unknown(&w->autograd);
+	return 0;
+}
