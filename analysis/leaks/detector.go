@@ -193,7 +193,7 @@ func (d *detector) learn(id event.StackID, s *source) {
 		return
 	}
 	s.line = d.ownLine(s.stack.Frames)
-	s.forward = d.forwardLine(s.stack.Frames)
+	s.forward = d.forwardLine(stacks.Ran(s.stack.Frames))
 	if s.forward == (line{}) {
 		return
 	}

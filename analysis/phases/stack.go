@@ -57,12 +57,12 @@ func (c *Classifier) Learn(id event.StackID) {
 	if id == 0 || st == nil {
 		return
 	}
-	at := -1
-	for i := range st.Frames {
-		if st.Frames[i].Kind != event.FramePython {
+	at, frames := -1, stacks.Ran(st.Frames)
+	for i := range frames {
+		if frames[i].Kind != event.FramePython {
 			continue
 		}
-		for _, r := range c.match(&st.Frames[i]) {
+		for _, r := range c.match(&frames[i]) {
 			if !r.weak && (r.phase == Backward || r.phase == Optimizer || r.phase == ZeroGrad) {
 				at = i
 			}
@@ -71,8 +71,8 @@ func (c *Classifier) Learn(id event.StackID) {
 	if at < 0 {
 		return
 	}
-	for i := range st.Frames[at+1:] {
-		if f := &st.Frames[at+1+i]; f.Kind == event.FramePython {
+	for i := range frames[at+1:] {
+		if f := &frames[at+1+i]; f.Kind == event.FramePython {
 			c.trains[functionID{f.File, f.Func}] = true
 		}
 	}
@@ -94,8 +94,9 @@ func (c *Classifier) Of(id event.StackID) Result {
 // Stack is Of a stack with its frames.
 func (c *Classifier) Stack(st *event.Stack) Result {
 	s := search{c: c, category: NoCategory}
-	for i := range st.Frames {
-		if s.frame(&st.Frames[i]) {
+	frames := stacks.Ran(st.Frames)
+	for i := range frames {
+		if s.frame(&frames[i]) {
 			break
 		}
 	}

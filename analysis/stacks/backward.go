@@ -40,6 +40,14 @@ func Mark(lines ...string) event.Frame {
 	return event.Frame{Kind: event.FrameNative, Func: name}
 }
 
+// Ran is the frames of a stack that ran: without those of the forward pass that are put behind one of the backward pass.
+func Ran(frames []event.Frame) []event.Frame {
+	if i := markAt(frames); i >= 0 {
+		return frames[:i]
+	}
+	return frames
+}
+
 // IsBackward says whether a frame after which a stack is named is one of the forward pass, which the allocation follows.
 func IsBackward(frames []event.Frame, own int) bool {
 	mark := markAt(frames)

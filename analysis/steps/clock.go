@@ -5,6 +5,7 @@ package steps
 import (
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -58,7 +59,7 @@ func (c *clock) sideOf(id event.StackID) side {
 	case c.mark.stack != 0:
 		ok = id == c.mark.stack
 	case c.mark.place != 0:
-		python := st != nil && slices.ContainsFunc(st.Frames, func(f event.Frame) bool { return f.Kind == event.FramePython })
+		python := st != nil && slices.ContainsFunc(stacks.Ran(st.Frames), func(f event.Frame) bool { return f.Kind == event.FramePython })
 		if !python {
 			return anywhere
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -76,8 +77,9 @@ func (l *loops) path(id event.StackID) []*place {
 	}
 	var path []*place
 	parent := uint64(0)
-	for i := range slices.Backward(st.Frames) {
-		f := &st.Frames[i]
+	frames := stacks.Ran(st.Frames)
+	for i := range slices.Backward(frames) {
+		f := &frames[i]
 		if f.Kind != event.FramePython {
 			continue
 		}
@@ -105,8 +107,9 @@ func placeOf(parent uint64, f *event.Frame) uint64 {
 // passes says whether a stack passes a place.
 func passes(st *event.Stack, at uint64) bool {
 	parent := uint64(0)
-	for i := range slices.Backward(st.Frames) {
-		if f := &st.Frames[i]; f.Kind == event.FramePython {
+	frames := stacks.Ran(st.Frames)
+	for i := range slices.Backward(frames) {
+		if f := &frames[i]; f.Kind == event.FramePython {
 			if parent = placeOf(parent, f); parent == at {
 				return true
 			}

@@ -59,12 +59,13 @@ func (m *marker) of(st *event.Stack) (mark, bool) {
 	if st == nil {
 		return mark{}, false
 	}
-	for i := range st.Frames {
-		f := &st.Frames[i]
+	frames := stacks.Ran(st.Frames)
+	for i := range frames {
+		f := &frames[i]
 		source, ok := m.sourceOf(f)
 		switch {
 		case ok:
-			return m.caller(st.Frames[i:], source), true
+			return m.caller(frames[i:], source), true
 		case m.chosen == "" && f.Kind == event.FramePython && !stacks.IsLibrary(f.File, m.library):
 			return mark{}, false
 		}
