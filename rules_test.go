@@ -55,7 +55,7 @@ var mayImport = map[string][]string{
 	"inspect/holders/internal/made":        {"inspect/holders/internal/memory"}, // for tests
 
 	"tracer/hook":             {"event"},
-	"tracer/decode":           {"bpf", "cpython", "event", "process", "symbolize", "tracer/hook", "tracer/mapped", "unwind"},
+	"tracer/decode":           {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook", "tracer/mapped", "unwind"},
 	"tracer/directmap":        {"bpf"},
 	"tracer/feature":          {"bpf", "tracer/directmap"},
 	"tracer/kernel":           {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/hook", "tracer/mapped", "unwind"},
