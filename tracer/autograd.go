@@ -30,7 +30,7 @@ type autograd struct {
 
 // findAutograd looks for it when it is not known, or not of the library that is mapped now. What the library's constructors fill in
 // can be missing while it is being loaded: the next time finds it. nil: not known.
-func (t *Tracer) findAutograd() *autograd {
+func (t *Target) findAutograd() *autograd {
 	a := &t.autograd
 	a.err = errNoAutograd
 	for i := range t.regions {
@@ -42,7 +42,7 @@ func (t *Tracer) findAutograd() *autograd {
 			a.err = nil
 			return a
 		}
-		if a.layout, a.err = inspect.FindAutograd(r.File.Symbols, t.target, r.Bias); a.err == nil {
+		if a.layout, a.err = inspect.FindAutograd(r.File.Symbols, t.process, r.Bias); a.err == nil {
 			a.bias = r.Bias
 			return a
 		}
@@ -57,16 +57,16 @@ func holdsAutograd(file string) bool {
 
 // wantAutograd is called at the first allocation of PyTorch: by then, the library is loaded. It says when the lines of forward are
 // not known.
-func (t *Tracer) wantAutograd() {
+func (t *Target) wantAutograd() {
 	a := &t.autograd
-	if t.detached || a.err == nil || errors.Is(a.err, errNoAutograd) || !t.target.Alive() {
+	if t.tracer.detached || a.err == nil || errors.Is(a.err, errNoAutograd) || !t.process.Alive() {
 		return
 	}
 	if err := t.publish(true); err != nil {
-		t.warn(err)
+		t.tracer.warn(err)
 	}
 	if a.layout == nil {
-		t.warn(fmt.Errorf("allocations of the backward pass are not named by the lines of forward: %w", a.err))
+		t.tracer.warn(fmt.Errorf("allocations of the backward pass are not named by the lines of forward: %w", a.err))
 	}
 }
 
