@@ -40,17 +40,18 @@ var mayImport = map[string][]string{
 	"unwind":                   {"process", "process/elfimage"},
 	"symbolize":                {"process", "process/elfimage", "unwind"},
 	"cpython":                  {"process", "process/words", "symbolize", "unwind"},
+	"cpython/pyobject":         {"cpython", "process", "process/words"},
 	"inspect":                  {"cpython", "process", "symbolize"},
 	"inspect/nvml":             {"process", "symbolize"},
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
-		"cpython", "inspect", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop",
+		"cpython", "cpython/pyobject", "inspect", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop",
 		"inspect/holders/internal/torchlayout", "process",
 	},
 	"inspect/holders/internal/memory":      {"process"},
-	"inspect/holders/internal/torchlayout": {"cpython", "inspect/holders/internal/memory", "process", "symbolize"},
-	"inspect/holders/internal/objgraph":    {"cpython", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout", "process"},
+	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
+	"inspect/holders/internal/objgraph":    {"cpython/pyobject", "inspect/holders/internal/memory", "inspect/holders/internal/torchlayout", "process"},
 	"inspect/holders/internal/stop":        {"process"},
 	"inspect/holders/internal/made":        {"inspect/holders/internal/memory"}, // for tests
 

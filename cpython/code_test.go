@@ -128,18 +128,18 @@ func TestCodeErrors(t *testing.T) {
 		want   string
 	}{
 		{"unmapped", func(_ *layout, m image) { delete(m, addrCode) }, "read code object 0x10000"},
-		{"no code", func(l *layout, m image) { m.set(addrCode, objectType+uint16(l.shift()), addrTypes) }, `got an object of type "str", want code`},
-		{"no type", func(l *layout, m image) { m.set(addrCode, objectType+uint16(l.shift()), 0) }, "type of object, want code"},
-		{"no type name", func(l *layout, m image) { m.set(addrTypes+0x2000, typeName+uint16(l.shift()), 1) }, "name of type, want code"},
+		{"no code", func(l *layout, m image) { m.set(addrCode, ObjectType+uint16(l.shift()), addrTypes) }, `got an object of type "str", want code`},
+		{"no type", func(l *layout, m image) { m.set(addrCode, ObjectType+uint16(l.shift()), 0) }, "type of object, want code"},
+		{"no type name", func(l *layout, m image) { m.set(addrTypes+0x2000, TypeName+uint16(l.shift()), 1) }, "name of type, want code"},
 		{"name is bytes", func(l *layout, m image) { m.set(addrCode, l.codeName, addrTable) }, `co_name: got an object of type "bytes", want str`},
 		{"null name", func(l *layout, m image) { m.set(addrCode, l.codeFilename, 0) }, "co_filename: "},
 		{"negative length", func(l *layout, m image) { m.set(addrName, textLength+uint16(l.shift()), 1<<63) }, "length -9223372036854775808"},
 		{"kind 3", func(l *layout, m image) { m.set(addrName, textState+uint16(l.shift()), (3|1<<3)<<l.textKind) }, "str of kind 3"},
 		{"kind 0", func(l *layout, m image) { m.set(addrName, textState+uint16(l.shift()), 0) }, "str of kind 0"},
 		{"table is str", func(l *layout, m image) { m.set(addrCode, l.codeLineTable, addrName) }, `co_linetable: got an object of type "str", want bytes`},
-		{"huge table", func(l *layout, m image) { m.set(addrTable, objectSize+uint16(l.shift()), huge) }, "want at most 4194304"},
-		{"negative table", func(l *layout, m image) { m.set(addrTable, objectSize+uint16(l.shift()), ^uint64(0)) }, "bytes of length -1"},
-		{"long table", func(l *layout, m image) { m.set(addrTable, objectSize+uint16(l.shift()), 1<<20) }, "read 1048576 bytes"},
+		{"huge table", func(l *layout, m image) { m.set(addrTable, ObjectSize+uint16(l.shift()), huge) }, "want at most 4194304"},
+		{"negative table", func(l *layout, m image) { m.set(addrTable, ObjectSize+uint16(l.shift()), ^uint64(0)) }, "bytes of length -1"},
+		{"long table", func(l *layout, m image) { m.set(addrTable, ObjectSize+uint16(l.shift()), 1<<20) }, "read 1048576 bytes"},
 	} {
 		for i := range layouts {
 			l := &layouts[i]

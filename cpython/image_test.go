@@ -56,20 +56,20 @@ func codeImage(l *layout, name, qualname, filename string, first uint32, table [
 	for i, w := range wantedTypes {
 		at := uint64(addrTypes + 0x1000*i)
 		m[at] = make([]byte, 256)
-		m.set(at, typeName+shift, at+240)
+		m.set(at, TypeName+shift, at+240)
 		copy(m[at][240:], w.name)
-		m.set(at, typeFlags+shift, w.flag)
+		m.set(at, TypeFlags+shift, w.flag)
 	}
-	m.set(addrCode, objectType+shift, addrTypes+0x1000*uint64(typeCode))
+	m.set(addrCode, ObjectType+shift, addrTypes+0x1000*uint64(typeCode))
 	binary.LittleEndian.PutUint32(m[addrCode][l.codeFirstLine:], first)
 	m.set(addrCode, l.codeName, m.text(l, addrName, name))
 	m.set(addrCode, l.codeFilename, m.text(l, addrFilename, filename))
 	if l.codeQualname != NoField {
 		m.set(addrCode, l.codeQualname, m.text(l, addrQualname, qualname))
 	}
-	m[addrTable] = make([]byte, bytesHeader+shift)
-	m.set(addrTable, objectType+shift, addrTypes+0x1000*uint64(typeBytes))
-	m.set(addrTable, objectSize+shift, uint64(len(table)))
+	m[addrTable] = make([]byte, BytesHeader+shift)
+	m.set(addrTable, ObjectType+shift, addrTypes+0x1000*uint64(typeBytes))
+	m.set(addrTable, ObjectSize+shift, uint64(len(table)))
 	m[addrTable] = append(append(m[addrTable], table...), make([]byte, 32)...) // other objects follow
 	m.set(addrCode, l.codeLineTable, addrTable)
 	return m
@@ -80,7 +80,7 @@ func (m image) text(l *layout, at uint64, s string) uint64 {
 	const ascii = 1 | 1<<3 | 1<<4
 	shift := uint16(l.shift())
 	m[at] = make([]byte, l.asciiSize)
-	m.set(at, objectType+shift, addrTypes)
+	m.set(at, ObjectType+shift, addrTypes)
 	m.set(at, textLength+shift, uint64(len(s)))
 	binary.LittleEndian.PutUint32(m[at][textState+shift:], ascii<<l.textKind)
 	m[at] = append(m[at], s+"\x00"...)

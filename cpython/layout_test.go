@@ -99,15 +99,15 @@ var notInHeaders = map[string]bool{
 // movedRows are the constants that hold for all versions with a GIL; without one they are further behind by as much as the
 // head of an object is longer.
 var movedRows = map[string]uint64{
-	"PyObject.ob_type": objectType, "PyVarObject.ob_size": objectSize, "PyTypeObject.tp_name": typeName,
-	"PyTypeObject.tp_flags": typeFlags, "PyTypeObject.tp_basicsize": typeBasicSize, "PyTypeObject.tp_members": typeMembers,
-	"PyBytesObject.ob_sval": bytesHeader, "PyASCIIObject.length": textLength, "PyASCIIObject.state": textState,
+	"PyObject.ob_type": ObjectType, "PyVarObject.ob_size": ObjectSize, "PyTypeObject.tp_name": TypeName,
+	"PyTypeObject.tp_flags": TypeFlags, "PyTypeObject.tp_basicsize": TypeBasicSize, "PyTypeObject.tp_members": TypeMembers,
+	"PyBytesObject.ob_sval": BytesHeader, "PyASCIIObject.length": textLength, "PyASCIIObject.state": textState,
 }
 
 // sharedRows are the constants that hold for all versions.
 var sharedRows = map[string]uint64{
 	"=Py_TPFLAGS_UNICODE_SUBCLASS": wantedTypes[typeStr].flag, "=Py_TPFLAGS_BYTES_SUBCLASS": wantedTypes[typeBytes].flag,
-	"=sizeof(PyMemberDef)": memberSize, "PyMemberDef.offset": memberOffset,
+	"=sizeof(PyMemberDef)": MemberSize, "PyMemberDef.offset": MemberOffset,
 }
 
 // The table of layouts against the headers that each release installs. Those of a build without a GIL are the same files.

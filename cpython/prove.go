@@ -45,7 +45,7 @@ func (l *layout) provenTypes() []provenType {
 	}
 	out := []provenType{
 		{"PyUnicode_Type", "str", uint64(l.compactSize) + 8, nil}, // behind the header of compact ones is a pointer
-		{"PyBytes_Type", "bytes", bytesHeader + shift + 1, nil},   // and a zero
+		{"PyBytes_Type", "bytes", BytesHeader + shift + 1, nil},   // and a zero
 	}
 	if l.desc.CodeStart != NoField {
 		code.basic = uint64(l.desc.CodeStart) // the bytecode is the variable part
@@ -81,21 +81,21 @@ func (r *Runtime) proveTypes(mem process.Memory, find func(name string) (addr ui
 // typeFault says what does not fit in a type object; empty: nothing.
 func (l *layout) typeFault(mem process.Memory, addr uint64, want *provenType) string {
 	shift := l.shift()
-	b, err := read(mem, addr, int(typeMembers+shift)+8)
+	b, err := read(mem, addr, int(TypeMembers+shift)+8)
 	if err != nil {
 		return err.Error()
 	}
 	word := func(at uint64) uint64 { return binary.LittleEndian.Uint64(b[at+shift:]) }
-	if name, err := cString(mem, word(typeName)); err != nil || name != want.name {
+	if name, err := cString(mem, word(TypeName)); err != nil || name != want.name {
 		return fmt.Sprintf("its name is %q, want %q", name, want.name)
 	}
-	if got := word(typeBasicSize); got != want.basic {
+	if got := word(TypeBasicSize); got != want.basic {
 		return fmt.Sprintf("tp_basicsize is %d, want %d", got, want.basic)
 	}
 	if want.members == nil {
 		return ""
 	}
-	got := readMemberOffsets(mem, word(typeMembers))
+	got := readMemberOffsets(mem, word(TypeMembers))
 	for name, offset := range want.members {
 		if at, ok := got[name]; !ok || at != uint64(offset) {
 			return fmt.Sprintf("%s is at %d (0: nowhere), want %d", name, at, offset)
@@ -108,7 +108,7 @@ func (l *layout) typeFault(mem process.Memory, addr uint64, want *provenType) st
 func readMemberOffsets(mem process.Memory, table uint64) map[string]uint64 {
 	out := map[string]uint64{}
 	for range maxMembers {
-		b, err := read(mem, table, memberSize)
+		b, err := read(mem, table, MemberSize)
 		if err != nil {
 			return out
 		}
@@ -116,8 +116,8 @@ func readMemberOffsets(mem process.Memory, table uint64) map[string]uint64 {
 		if err != nil {
 			return out // the last has no name
 		}
-		out[name] = binary.LittleEndian.Uint64(b[memberOffset:])
-		table += memberSize
+		out[name] = binary.LittleEndian.Uint64(b[MemberOffset:])
+		table += MemberSize
 	}
 	return out
 }
@@ -174,11 +174,11 @@ func (r *Runtime) chainIsWhole(mem process.Memory, state uint64) (bool, error) {
 			return nil
 		}
 		frames++
-		b, err := read(mem, f.Code, int(objectType+r.layout.shift())+8)
+		b, err := read(mem, f.Code, int(ObjectType+r.layout.shift())+8)
 		if err != nil {
 			return fmt.Errorf("code object: %w", err)
 		}
-		if typ := binary.LittleEndian.Uint64(b[objectType+r.layout.shift():]); typ != r.types[typeCode].Load() {
+		if typ := binary.LittleEndian.Uint64(b[ObjectType+r.layout.shift():]); typ != r.types[typeCode].Load() {
 			return errNoCode
 		}
 		return nil

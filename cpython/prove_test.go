@@ -25,18 +25,18 @@ func typeImage(l *layout) (image, func(string) (uint64, bool)) {
 		at, members := addrProven+0x1000*uint64(i), addrMembers+0x1000*uint64(i)
 		symbols[p.symbol] = at
 		m[at], m[members] = make([]byte, 0x400), make([]byte, 0x800)
-		m.set(at, typeName+shift, at+0x300)
+		m.set(at, TypeName+shift, at+0x300)
 		copy(m[at][0x300:], p.name)
-		m.set(at, typeBasicSize+shift, p.basic)
-		m.set(at, typeMembers+shift, members)
-		row, text := uint16(memberSize), uint16(0x600) // behind a member of no interest
+		m.set(at, TypeBasicSize+shift, p.basic)
+		m.set(at, TypeMembers+shift, members)
+		row, text := uint16(MemberSize), uint16(0x600) // behind a member of no interest
 		m.set(members, 0, members+uint64(text)-8)
 		m[members][text-8] = 'x'
 		for name, offset := range p.members {
 			m.set(members, row, members+uint64(text))
-			m.set(members, row+memberOffset, uint64(offset))
+			m.set(members, row+MemberOffset, uint64(offset))
 			copy(m[members][text:], name)
-			row, text = row+memberSize, text+32
+			row, text = row+MemberSize, text+32
 		}
 	}
 	return m, func(name string) (uint64, bool) { at, ok := symbols[name]; return at, ok }
@@ -90,10 +90,10 @@ func TestProveTypesOfOthers(t *testing.T) {
 		shift := uint16(l.shift())
 		for want, change := range map[string]func(m image, code uint64){
 			"read ":                       func(m image, code uint64) { delete(m, code) },
-			`its name is "", want "code"`: func(m image, code uint64) { m.set(code, typeName+shift, 8) },
+			`its name is "", want "code"`: func(m image, code uint64) { m.set(code, TypeName+shift, 8) },
 			`its name is "cod", want`:     func(m image, code uint64) { m[code][0x303] = 0 },
-			"is at 0 (0: nowhere), want":  func(m image, code uint64) { m.set(code, typeMembers+shift, 0) },
-			"tp_basicsize is 1, want":     func(m image, code uint64) { m.set(code, typeBasicSize+shift, 1) },
+			"is at 0 (0: nowhere), want":  func(m image, code uint64) { m.set(code, TypeMembers+shift, 0) },
+			"tp_basicsize is 1, want":     func(m image, code uint64) { m.set(code, TypeBasicSize+shift, 1) },
 			"(0: nowhere), want":          func(m image, code uint64) { clear(m[code+addrMembers-addrProven]) },
 		} {
 			m, find := typeImage(l)
@@ -117,7 +117,7 @@ func provenStack(l *layout) (*Runtime, image) {
 	m := stackImage(l, codes, entry)
 	for _, code := range codes[:3] {
 		m[code] = make([]byte, 512)
-		m.set(code, uint16(objectType+l.shift()), addrProven)
+		m.set(code, uint16(ObjectType+l.shift()), addrProven)
 	}
 	r := &Runtime{Address: addrRuntime, layout: l, Descriptor: l.desc}
 	r.types[typeCode].Store(addrProven)
@@ -138,7 +138,7 @@ func TestProveThreads(t *testing.T) {
 			require.NoError(t, r.proveThreads(m))
 
 			r, m = provenStack(l)
-			m.set(addrCodes+0x1000, uint16(objectType+l.shift()), addrTypes)
+			m.set(addrCodes+0x1000, uint16(ObjectType+l.shift()), addrTypes)
 			assert.ErrorContains(t, r.proveThreads(m), "a frame without a code object")
 
 			r, m = provenStack(l)
@@ -220,7 +220,7 @@ func FuzzProveTypes(f *testing.F) {
 			copy(part[int(binary.LittleEndian.Uint16(in[1:]))%len(part):], in[3:6])
 		}
 		_ = (&Runtime{layout: l}).proveTypes(m, find)
-		if limit := 4 * maxMembers * (memberSize + 16) * 2; m.asked > limit {
+		if limit := 4 * maxMembers * (MemberSize + 16) * 2; m.asked > limit {
 			t.Fatalf("asked for %d bytes, want at most %d", m.asked, limit)
 		}
 	})

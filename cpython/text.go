@@ -13,15 +13,22 @@ import (
 )
 
 // Offsets that all versions with a GIL share (Include/object.h, Include/cpython/object.h, .../bytesobject.h,
-// .../unicodeobject.h). Without a GIL an object has a longer head, and what is behind it moves by as much: see layout.shift.
+// .../unicodeobject.h, Include/structmember.h), bytes. Without a GIL an object has a longer head, and what is behind it moves by as
+// much: see layout.shift.
 const (
-	objectType  = 8   // PyObject.ob_type
-	objectSize  = 16  // PyVarObject.ob_size
-	typeName    = 24  // PyTypeObject.tp_name
-	typeFlags   = 168 // PyTypeObject.tp_flags
-	bytesHeader = 32  // offsetof(PyBytesObject, ob_sval)
-	textLength  = 16  // PyASCIIObject.length, code points
-	textState   = 32  // PyASCIIObject.state: interned, kind 3 bits, compact 1, ascii 1
+	ObjectType    = 8    // PyObject.ob_type
+	ObjectSize    = 16   // PyVarObject.ob_size
+	TypeName      = 24   // PyTypeObject.tp_name
+	TypeBasicSize = 32   // PyTypeObject.tp_basicsize
+	TypeFlags     = 168  // PyTypeObject.tp_flags
+	TypeMembers   = 0xf0 // PyTypeObject.tp_members
+	BytesHeader   = 32   // offsetof(PyBytesObject, ob_sval)
+	MemberSize    = 0x28 // sizeof(PyMemberDef): name, type, offset, flags, doc
+	MemberOffset  = 16   // PyMemberDef.offset
+
+	textLength = 16 // PyASCIIObject.length, code points
+	textState  = 32 // PyASCIIObject.state: interned, kind 3 bits, compact 1, ascii 1
+	maxMembers = 256
 )
 
 // shift is how much longer the head of an object is than in a build with a GIL, bytes.
@@ -52,16 +59,16 @@ var wantedTypes = [typeCount]struct {
 // was read: str, bytes and code are static and do not move.
 func (r *Runtime) checkType(mem process.Memory, b []byte, want wantedType) error {
 	shift := r.layout.shift()
-	typ := binary.LittleEndian.Uint64(b[objectType+shift:])
+	typ := binary.LittleEndian.Uint64(b[ObjectType+shift:])
 	if typ != 0 && typ == r.types[want].Load() {
 		return nil
 	}
 	w := &wantedTypes[want]
-	t, err := read(mem, typ, int(typeFlags+shift)+8)
+	t, err := read(mem, typ, int(TypeFlags+shift)+8)
 	if err != nil {
 		return fmt.Errorf("type of object, want %s: %w", w.name, err)
 	}
-	name, err := cString(mem, binary.LittleEndian.Uint64(t[typeName+shift:]))
+	name, err := cString(mem, binary.LittleEndian.Uint64(t[TypeName+shift:]))
 	if err != nil {
 		return fmt.Errorf("name of type, want %s: %w", w.name, err)
 	}
@@ -69,7 +76,7 @@ func (r *Runtime) checkType(mem process.Memory, b []byte, want wantedType) error
 		r.types[want].Store(typ)
 		return nil
 	}
-	if binary.LittleEndian.Uint64(t[typeFlags+shift:])&w.flag == 0 {
+	if binary.LittleEndian.Uint64(t[TypeFlags+shift:])&w.flag == 0 {
 		return fmt.Errorf("got an object of type %q, want %s", name, w.name)
 	}
 	return nil
@@ -95,18 +102,18 @@ const guess = 256
 // bytes reads a bytes object.
 func (r *Runtime) bytes(mem process.Memory, addr uint64) ([]byte, error) {
 	shift := r.layout.shift()
-	head, err := readFront(mem, addr, int(bytesHeader+shift), guess)
+	head, err := readFront(mem, addr, int(BytesHeader+shift), guess)
 	if err != nil {
 		return nil, err
 	}
 	if err := r.checkType(mem, head, typeBytes); err != nil {
 		return nil, err
 	}
-	size := binary.LittleEndian.Uint64(head[objectSize+shift:])
+	size := binary.LittleEndian.Uint64(head[ObjectSize+shift:])
 	if size > maxLineTable {
 		return nil, fmt.Errorf("bytes of length %d, want at most %d", int64(size), maxLineTable)
 	}
-	return readRest(mem, addr, head, addr+bytesHeader+shift, int(size))
+	return readRest(mem, addr, head, addr+BytesHeader+shift, int(size))
 }
 
 // text reads a str: see PyASCIIObject in Include/cpython/unicodeobject.h (PEP 393). It is cut after maxName code points.

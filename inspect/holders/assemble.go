@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
@@ -124,7 +124,7 @@ func (a *assembly) candidates(block int) []candidate {
 // certain, garbage too.
 func compareCandidates(x, y candidate) int {
 	doubt := func(c *candidate) int {
-		if c.holder != nil && c.holder.Doubtful && c.holder.Kind == cpython.RefTemporary {
+		if c.holder != nil && c.holder.Doubtful && c.holder.Kind == pyobject.RefTemporary {
 			return 1
 		}
 		return 0
@@ -160,7 +160,7 @@ func (a *assembly) pathOfKey(key uint64, depth int) Path {
 		}
 		return nil
 	}
-	if kind, _ := w.Link(n); !w.Reached(n) || kind == cpython.RefKeyItself || a.now != nil && !a.now.Path(n) {
+	if kind, _ := w.Link(n); !w.Reached(n) || kind == pyobject.RefKeyItself || a.now != nil && !a.now.Path(n) {
 		return nil
 	}
 	return a.path(n, depth)
@@ -177,7 +177,7 @@ func (a *assembly) keyCandidate(goal uint32, target int) *candidate {
 	slices.SortStableFunc(all, compareCandidates)
 	for ; k.best == nil && k.next < min(len(all), maxTries); k.next++ {
 		c := &all[k.next]
-		if (c.holder == nil || c.holder.Kind != cpython.RefKeyItself) && a.leads(c) {
+		if (c.holder == nil || c.holder.Kind != pyobject.RefKeyItself) && a.leads(c) {
 			k.best = c
 		}
 	}

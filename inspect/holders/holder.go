@@ -5,7 +5,7 @@
 package holders
 
 import (
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
@@ -56,8 +56,8 @@ func (c *counted) onlyNative() bool {
 // linkName is the name of the attribute or key on the best path to an object; empty when it is another kind of step.
 func (r *reading) linkName(n uint32) string {
 	switch kind, aux := r.graph.Link(n); kind {
-	case cpython.RefAttribute, cpython.RefKey, cpython.RefMember:
-		return r.torch.Heap().RefName(r.im, cpython.Ref{Kind: kind, Aux: aux})
+	case pyobject.RefAttribute, pyobject.RefKey, pyobject.RefMember:
+		return r.torch.Heap().RefName(r.im, pyobject.Ref{Kind: kind, Aux: aux})
 	}
 	return ""
 }
@@ -75,7 +75,7 @@ func (r *reading) kind(g *target, found []objgraph.Holder) Kind {
 	}
 	for i := range found {
 		switch h := &found[i]; h.Kind {
-		case cpython.RefKey:
+		case pyobject.RefKey:
 			switch r.linkName(h.From) {
 			case "_parameters":
 				better(KindParameter)
@@ -121,7 +121,7 @@ func (r *reading) inOptimizer(n uint32) bool {
 // ownedByOptimizer: an object, or the one whose __dict__ it is, is an optimizer.
 func (r *reading) ownedByOptimizer(n uint32) bool {
 	kind, _ := r.graph.Link(n)
-	if p, ok := r.graph.Parent(n); ok && kind == cpython.RefDict {
+	if p, ok := r.graph.Parent(n); ok && kind == pyobject.RefDict {
 		n = p
 	}
 	at := r.graph.Addr(n)

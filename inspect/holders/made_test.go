@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/holders/internal/made"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
@@ -51,7 +52,7 @@ func readMade(t testing.TB, m *made.Process, minor int, absent uint64) (*Report,
 	r.im.CopyHeap(runs, func() bool { return false })
 	live := liveOf(m)
 	r.first = live
-	heap, err := cpython.HeapAt(m, cpython.Version{Major: 3, Minor: minor}, m.Runtime, m.Types["type"])
+	heap, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: minor}, m.Runtime, m.Types["type"])
 	if err == nil {
 		err = heap.Prove(r.im)
 	}

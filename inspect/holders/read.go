@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
@@ -31,7 +32,7 @@ type reading struct {
 	code       *torchlayout.Code
 	pages      uint64 // that were present before the copy
 	im         *memory.Image
-	heap       *cpython.Heap // nil: there is no interpreter that can be read
+	heap       *pyobject.Heap // nil: there is no interpreter that can be read
 	leaves     *memory.Leaves
 	objects    *torchlayout.Objects // nil: they are to be looked for in the copy
 	torch      *torchlayout.Reader
@@ -221,7 +222,7 @@ func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 }
 
 // threads lists the threads of the interpreter: as they are now or, if it was stopped, in the copy.
-func (r *reading) threads() []cpython.ThreadState {
+func (r *reading) threads() []pyobject.ThreadState {
 	if r.frozen {
 		return r.heap.ThreadStates(r.im)
 	}
@@ -260,10 +261,10 @@ func (r *reading) probe() (im *memory.Image, done func()) {
 }
 
 // python finds the interpreter; nil with a note when there is none that can be read.
-func (r *reading) python() *cpython.Heap {
+func (r *reading) python() *pyobject.Heap {
 	im, done := r.probe()
 	defer done()
-	h, err := cpython.FindHeap(r.p)
+	h, err := pyobject.FindHeap(r.p)
 	if err == nil {
 		err = h.Prove(im)
 	}

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
@@ -45,7 +45,7 @@ func (r *reading) stepTo(n uint32, depth int) Step {
 	return r.step(kind, aux, from, r.graph.Addr(n), depth)
 }
 
-func (r *reading) step(kind cpython.RefKind, aux, from, to uint64, depth int) Step {
+func (r *reading) step(kind pyobject.RefKind, aux, from, to uint64, depth int) Step {
 	s := Step{Addr: to &^ 1, Type: r.typeName(to)}
 	switch {
 	case kind >= objgraph.RootModule:
@@ -86,7 +86,7 @@ func (r *reading) typeName(at uint64) string {
 	return ""
 }
 
-func (r *reading) rootStep(s *Step, kind cpython.RefKind, aux uint64) {
+func (r *reading) rootStep(s *Step, kind pyobject.RefKind, aux uint64) {
 	switch kind {
 	case objgraph.RootModule:
 		s.Kind, s.Name = StepModule, r.graph.Module(aux).Name
@@ -111,7 +111,7 @@ func (r *reading) rootStep(s *Step, kind cpython.RefKind, aux uint64) {
 }
 
 // frame describes a frame.
-func (r *reading) frame(a cpython.Activation) *Frame {
+func (r *reading) frame(a pyobject.Activation) *Frame {
 	f := &Frame{}
 	if c, err := r.torch.Heap().CodeAt(r.im, a.Code); err == nil {
 		f.Function, f.File, f.Line = c.Qualname, c.Filename, c.Line(a.Instr)
@@ -119,7 +119,7 @@ func (r *reading) frame(a cpython.Activation) *Frame {
 	return f
 }
 
-func (r *reading) torchStep(s *Step, kind cpython.RefKind, aux, from uint64) {
+func (r *reading) torchStep(s *Step, kind pyobject.RefKind, aux, from uint64) {
 	switch kind {
 	case torchlayout.RefGrad:
 		s.Kind = StepGrad
@@ -165,48 +165,48 @@ func (r *reading) nodeName(node uint64) string {
 }
 
 // pythonKinds are the steps that a reference between Python objects is, where nothing more is to be said.
-var pythonKinds = map[cpython.RefKind]StepKind{
-	cpython.RefIndex: StepIndex, cpython.RefKey: StepKey, cpython.RefKeyItself: StepKeyItself, cpython.RefAttribute: StepAttribute,
-	cpython.RefMember: StepAttribute, cpython.RefField: StepAttribute, cpython.RefDict: StepDict, cpython.RefLocal: StepLocal,
-	cpython.RefTemporary: StepTemporary, cpython.RefCached: StepSlot, cpython.RefActivation: StepFrameObject, cpython.RefSlot: StepSlot,
+var pythonKinds = map[pyobject.RefKind]StepKind{
+	pyobject.RefIndex: StepIndex, pyobject.RefKey: StepKey, pyobject.RefKeyItself: StepKeyItself, pyobject.RefAttribute: StepAttribute,
+	pyobject.RefMember: StepAttribute, pyobject.RefField: StepAttribute, pyobject.RefDict: StepDict, pyobject.RefLocal: StepLocal,
+	pyobject.RefTemporary: StepTemporary, pyobject.RefCached: StepSlot, pyobject.RefActivation: StepFrameObject, pyobject.RefSlot: StepSlot,
 }
 
-func (r *reading) pythonStep(s *Step, kind cpython.RefKind, aux, from, to uint64, depth int) {
+func (r *reading) pythonStep(s *Step, kind pyobject.RefKind, aux, from, to uint64, depth int) {
 	h := r.torch.Heap()
 	s.Kind = pythonKinds[kind]
 	switch kind {
-	case cpython.RefIndex:
+	case pyobject.RefIndex:
 		s.Index, s.Name = int64(aux), r.elementName(from, int(aux))
-	case cpython.RefTemporary:
+	case pyobject.RefTemporary:
 		s.Index = int64(aux)
-	case cpython.RefKey:
+	case pyobject.RefKey:
 		r.key(s, aux, depth)
-	case cpython.RefAttribute, cpython.RefMember, cpython.RefLocal:
-		s.Name = h.RefName(r.im, cpython.Ref{Kind: kind, Aux: aux})
-	case cpython.RefField:
-		r.field(s, cpython.FieldName(aux), from)
-	case cpython.RefActivation:
+	case pyobject.RefAttribute, pyobject.RefMember, pyobject.RefLocal:
+		s.Name = h.RefName(r.im, pyobject.Ref{Kind: kind, Aux: aux})
+	case pyobject.RefField:
+		r.field(s, pyobject.FieldName(aux), from)
+	case pyobject.RefActivation:
 		if a, ok := h.Activation(r.im, to&^1); ok {
 			s.Frame = r.frame(a)
 		}
 		if t := h.TypeOf(r.im, from); t != nil && t.Name != "frame" {
 			s.Kind = StepSuspended
 		}
-	case cpython.RefSlot:
+	case pyobject.RefSlot:
 		s.Name, s.Index = r.slotName(from, aux), int64(aux)
-	case cpython.RefCached:
+	case pyobject.RefCached:
 		r.key(s, aux, depth)
-		s.Kind, s.Name, s.KeyKind = StepSlot, cpython.FieldCache.String(), KeyNone
+		s.Kind, s.Name, s.KeyKind = StepSlot, pyobject.FieldCache.String(), KeyNone
 	}
 }
 
 // field is the step through a field of one of the interpreter's own types.
-func (r *reading) field(s *Step, f cpython.FieldName, from uint64) {
+func (r *reading) field(s *Step, f pyobject.FieldName, from uint64) {
 	s.Name = f.String()
 	switch f {
-	case cpython.FieldCellContents:
+	case pyobject.FieldCellContents:
 		s.Kind = StepCell
-	case cpython.FieldCache:
+	case pyobject.FieldCache:
 		s.Kind = StepSlot
 	}
 }
@@ -244,9 +244,9 @@ func (r *reading) elementName(tuple uint64, i int) string {
 	h := r.torch.Heap()
 	if function, field, ok := r.fieldOf(tuple); ok {
 		switch field {
-		case cpython.FieldClosure:
+		case pyobject.FieldClosure:
 			return h.FreeVariable(r.im, function, i)
-		case cpython.FieldDefaults:
+		case pyobject.FieldDefaults:
 			return h.Default(r.im, function, i)
 		}
 	}
@@ -257,15 +257,15 @@ func (r *reading) elementName(tuple uint64, i int) string {
 }
 
 // fieldOf is the field, and the object that has it, through which the best path gets to an object.
-func (r *reading) fieldOf(object uint64) (owner uint64, field cpython.FieldName, ok bool) {
+func (r *reading) fieldOf(object uint64) (owner uint64, field pyobject.FieldName, ok bool) {
 	n, ok := r.graph.Number(object)
 	if !ok {
 		return 0, 0, false
 	}
 	kind, aux := r.graph.Link(n)
 	p, ok := r.graph.Parent(n)
-	if !ok || kind != cpython.RefField {
+	if !ok || kind != pyobject.RefField {
 		return 0, 0, false
 	}
-	return r.graph.Addr(p), cpython.FieldName(aux), true
+	return r.graph.Addr(p), pyobject.FieldName(aux), true
 }

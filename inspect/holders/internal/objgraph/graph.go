@@ -11,20 +11,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
 
 // Roots of the walk, in the place of a kind of reference. The Aux of each is what it says.
 const (
-	RootModule     cpython.RefKind = 128 + iota // for Module
-	RootFrame                                   // for Frame
-	RootException                               // for Thread
-	RootThreadDict                              // the same
-	RootContext                                 // the same
-	RootNative                                  // address of the C++ object
-	RootGarbage                                 // address of the Python object
+	RootModule     pyobject.RefKind = 128 + iota // for Module
+	RootFrame                                    // for Frame
+	RootException                                // for Thread
+	RootThreadDict                               // the same
+	RootContext                                  // the same
+	RootNative                                   // address of the C++ object
+	RootGarbage                                  // address of the Python object
 )
 
 // MaxObjects bounds the objects that are walked over: about 5 GiB of objects at least.
@@ -45,7 +45,7 @@ type Graph struct {
 	addrs   []uint64
 	dist    []int32
 	parents []uint32
-	kinds   []cpython.RefKind
+	kinds   []pyobject.RefKind
 	aux     []uint64
 	buckets [maxCost][]uint32
 	waiting int
@@ -53,11 +53,11 @@ type Graph struct {
 	goals   int // the first so many are tensors and storages of live blocks
 	holders []Holder
 	doubts  []doubt
-	modules []cpython.Module
-	threads []cpython.ThreadState
+	modules []pyobject.Module
+	threads []pyobject.ThreadState
 	frames  []walkedFrame
 	names   map[uint64]int32 // cost of an attribute or key, by the address of its name
-	refs    []cpython.Ref
+	refs    []pyobject.Ref
 	tids    map[uint64]bool // threads of the process, as itself numbers them
 	leaves  *memory.Leaves  // they lead to nothing
 	cut     bool            // there were too many objects
@@ -66,15 +66,15 @@ type Graph struct {
 // Holder is a reference to a goal.
 type Holder struct {
 	Goal, From uint32 // numbers of objects
-	Kind       cpython.RefKind
-	Doubtful   bool   // see cpython.Ref
-	Aux        uint64 // see cpython.RefKind
+	Kind       pyobject.RefKind
+	Doubtful   bool   // see pyobject.Ref
+	Aux        uint64 // see pyobject.RefKind
 }
 
 // doubt is a value on the stack of a running frame that may be dead.
 type doubt struct {
 	from uint32
-	ref  cpython.Ref
+	ref  pyobject.Ref
 }
 
 // believe follows the doubtful values, for what nothing else leads to.
@@ -87,7 +87,7 @@ func (w *Graph) believe() {
 
 // walkedFrame is a frame of a running thread.
 type walkedFrame struct {
-	cpython.Activation
+	pyobject.Activation
 	thread, depth int
 }
 
@@ -123,7 +123,7 @@ func (w *Graph) number(addr uint64) (uint32, bool) {
 }
 
 // push proposes a path to an object.
-func (w *Graph) push(addr uint64, dist int32, parent uint32, kind cpython.RefKind, aux uint64) {
+func (w *Graph) push(addr uint64, dist int32, parent uint32, kind pyobject.RefKind, aux uint64) {
 	n, ok := w.number(addr)
 	if !ok {
 		return
@@ -131,7 +131,7 @@ func (w *Graph) push(addr uint64, dist int32, parent uint32, kind cpython.RefKin
 	w.propose(n, dist, parent, kind, aux)
 }
 
-func (w *Graph) propose(n uint32, dist int32, parent uint32, kind cpython.RefKind, aux uint64) {
+func (w *Graph) propose(n uint32, dist int32, parent uint32, kind pyobject.RefKind, aux uint64) {
 	if dist >= w.dist[n] {
 		return
 	}
@@ -163,7 +163,7 @@ func (w *Graph) visit(n uint32) {
 	for i := range w.refs {
 		r := &w.refs[i]
 		target := r.Target
-		if r.Kind == cpython.RefActivation {
+		if r.Kind == pyobject.RefActivation {
 			target |= 1
 		}
 		worth := w.worth(target, r.Kind)
@@ -177,7 +177,7 @@ func (w *Graph) visit(n uint32) {
 		if known && int(to-1) < w.goals {
 			w.holders = append(w.holders, Holder{Goal: to - 1, From: n, Kind: r.Kind, Aux: r.Aux, Doubtful: r.Doubtful})
 		}
-		if r.Doubtful && r.Kind == cpython.RefTemporary {
+		if r.Doubtful && r.Kind == pyobject.RefTemporary {
 			w.doubts = append(w.doubts, doubt{n, *r})
 			continue
 		}
@@ -199,9 +199,9 @@ const (
 )
 
 // worth says whether an object may lead to a tensor.
-func (w *Graph) worth(target uint64, kind cpython.RefKind) worth {
+func (w *Graph) worth(target uint64, kind pyobject.RefKind) worth {
 	switch {
-	case kind == cpython.RefActivation:
+	case kind == pyobject.RefActivation:
 		return worthVisit
 	case target&7 != 0 || target < memory.PageSize:
 		return worthIfKnown
@@ -221,7 +221,7 @@ func (w *Graph) worth(target uint64, kind cpython.RefKind) worth {
 }
 
 // interesting reports whether an object may lead to a tensor.
-func (w *Graph) interesting(target uint64, kind cpython.RefKind) bool {
+func (w *Graph) interesting(target uint64, kind pyobject.RefKind) bool {
 	return w.worth(target, kind) == worthVisit
 }
 
@@ -253,29 +253,29 @@ var nameCosts = map[string]int32{
 	"_modules": costPart, "_parameters": costPart, "_buffers": costPart, "__dict__": costPart, "param_groups": costListed, "params": costListed,
 }
 
-func (w *Graph) cost(r *cpython.Ref) int32 {
+func (w *Graph) cost(r *pyobject.Ref) int32 {
 	switch r.Kind {
-	case cpython.RefAttribute, cpython.RefKey:
+	case pyobject.RefAttribute, pyobject.RefKey:
 		return w.nameCost(r.Aux)
-	case cpython.RefMember:
+	case pyobject.RefMember:
 		return w.memberCost(r.Aux)
-	case cpython.RefDict:
+	case pyobject.RefDict:
 		return costPart
-	case cpython.RefLocal:
+	case pyobject.RefLocal:
 		if c := w.nameCost(r.Aux); c < costListed { // a variable may be called params
 			return max(c-costPlain, 0)
 		}
 		return costPart
-	case cpython.RefKeyItself:
+	case pyobject.RefKeyItself:
 		return costKeyItself
-	case cpython.RefTemporary:
+	case pyobject.RefTemporary:
 		if r.Doubtful {
 			return costDoubtful
 		}
 		return 2
-	case cpython.RefField:
-		return fieldCost(cpython.FieldName(r.Aux))
-	case cpython.RefSlot, torchlayout.RefHook:
+	case pyobject.RefField:
+		return fieldCost(pyobject.FieldName(r.Aux))
+	case pyobject.RefSlot, torchlayout.RefHook:
 		return 2
 	case torchlayout.RefNode:
 		return costNode
@@ -296,13 +296,13 @@ func (w *Graph) memberCost(name uint64) int32 {
 	return costPlain
 }
 
-func fieldCost(f cpython.FieldName) int32 {
+func fieldCost(f pyobject.FieldName) int32 {
 	switch f {
-	case cpython.FieldGlobals:
+	case pyobject.FieldGlobals:
 		return costListed
-	case cpython.FieldBase, cpython.FieldMRO, cpython.FieldClass:
+	case pyobject.FieldBase, pyobject.FieldMRO, pyobject.FieldClass:
 		return costClass
-	case cpython.FieldLocals:
+	case pyobject.FieldLocals:
 		return costPart
 	}
 	return costPlain
@@ -333,7 +333,7 @@ func (w *Graph) nameCost(name uint64) int32 {
 }
 
 // Roots starts from the modules and the threads. Frames that are not in the copy as they were found are left out.
-func (w *Graph) Roots(threads []cpython.ThreadState) {
+func (w *Graph) Roots(threads []pyobject.ThreadState) {
 	im, heap := w.t.Image(), w.t.Heap()
 	w.modules = heap.Modules(im)
 	for i, m := range w.modules {
@@ -367,14 +367,14 @@ func (w *Graph) Roots(threads []cpython.ThreadState) {
 			w.push(a.Addr|1, cost, noParent, RootFrame, uint64(len(w.frames)-1))
 		}
 		for _, e := range t.Exceptions {
-			if w.interesting(e, cpython.RefIndex) {
+			if w.interesting(e, pyobject.RefIndex) {
 				w.push(e, costException, noParent, RootException, uint64(i))
 			}
 		}
-		if w.interesting(t.Dict, cpython.RefIndex) {
+		if w.interesting(t.Dict, pyobject.RefIndex) {
 			w.push(t.Dict, costThread, noParent, RootThreadDict, uint64(i))
 		}
-		if w.interesting(t.Context, cpython.RefIndex) {
+		if w.interesting(t.Context, pyobject.RefIndex) {
 			w.push(t.Context, costThread, noParent, RootContext, uint64(i))
 		}
 	}
@@ -414,10 +414,10 @@ func (w *Graph) Parent(n uint32) (parent uint32, ok bool) {
 }
 
 // Link is how the best path gets to an object: a kind of root, or of reference from its parent, and what that says.
-func (w *Graph) Link(n uint32) (kind cpython.RefKind, aux uint64) { return w.kinds[n], w.aux[n] }
+func (w *Graph) Link(n uint32) (kind pyobject.RefKind, aux uint64) { return w.kinds[n], w.aux[n] }
 
 // Module is a root that is a module.
-func (w *Graph) Module(aux uint64) cpython.Module { return w.modules[aux] }
+func (w *Graph) Module(aux uint64) pyobject.Module { return w.modules[aux] }
 
 // ModuleNamed is the address of a module, of the main interpreter if it has it; 0 when there is none.
 func (w *Graph) ModuleNamed(name string) (object uint64) {
@@ -431,7 +431,7 @@ func (w *Graph) ModuleNamed(name string) (object uint64) {
 
 // Frame is a root that is a frame of a running thread: the thread's id, or 0 where it is not known, and how many frames are
 // inside of it.
-func (w *Graph) Frame(aux uint64) (a cpython.Activation, tid uint64, depth int) {
+func (w *Graph) Frame(aux uint64) (a pyobject.Activation, tid uint64, depth int) {
 	f := &w.frames[aux]
 	return f.Activation, w.threads[f.thread].TID, f.depth
 }
@@ -470,7 +470,7 @@ func (w *Graph) Holders() [][]Holder {
 
 // HolderCost is the cost of the path through a holder.
 func (w *Graph) HolderCost(h *Holder) int32 {
-	return w.dist[h.From] + w.cost(&cpython.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful})
+	return w.dist[h.From] + w.cost(&pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful})
 }
 
 // reached reports whether a path to an object was found.

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/made"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
@@ -39,7 +40,7 @@ func walkMade(t *testing.T) (m *made.Process, w *Graph, goals []uint32) {
 	t.Helper()
 	m, _ = made.New()
 	im := newImage(t, m)
-	heap, err := cpython.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
+	heap, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
 	require.NoError(t, err)
 	leaves := memory.NewLeaves(heap.LeafTypes(im))
 	r, _ := torchlayout.NewReader(torchlayout.Find(im, leaves), heap, nil, madeBlocks{})

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
@@ -23,7 +23,7 @@ func (w *Graph) Adrift() {
 	}
 	below := map[uint64]bool{}
 	var nodes []uint64
-	var refs []cpython.Ref
+	var refs []pyobject.Ref
 	t.Nodes(func(a uint64) {
 		if w.reached(a) {
 			return
@@ -59,7 +59,7 @@ type unreached struct {
 // upward is a reference from an unreached object.
 type upward struct {
 	from uint64
-	ref  cpython.Ref
+	ref  pyobject.Ref
 }
 
 // FindLost looks for what leads to the lost goals: garbage, then values on the stacks of running frames, which may be dead, then
@@ -114,7 +114,7 @@ const maxUnreached = 1 << 22
 func (u *unreached) expand(w *Graph, from uint64, lost map[uint64]uint32) {
 	for _, ref := range w.t.Refs(nil, from) {
 		to := ref.Target
-		if ref.Kind == cpython.RefActivation {
+		if ref.Kind == pyobject.RefActivation {
 			to |= 1
 		}
 		if w.reached(to) {
@@ -138,8 +138,8 @@ func (u *unreached) expand(w *Graph, from uint64, lost map[uint64]uint32) {
 
 // between reports objects that the collector does not know and that may lie on a path: frames, objects of C++, and Python
 // objects that it does not track.
-func (w *Graph) between(to uint64, kind cpython.RefKind) bool {
-	if kind == cpython.RefActivation {
+func (w *Graph) between(to uint64, kind pyobject.RefKind) bool {
+	if kind == pyobject.RefActivation {
 		return true
 	}
 	return w.interesting(to, kind)
@@ -187,7 +187,7 @@ const maxClimb = 12
 
 // climb makes a root of an unreached object above a lost goal: the first that has a class of the program, else the highest. A
 // goal that nothing refers to has none.
-func (w *Graph) climb(u *unreached, goal uint64, kind cpython.RefKind, cost int32) {
+func (w *Graph) climb(u *unreached, goal uint64, kind pyobject.RefKind, cost int32) {
 	top, seen := goal, map[uint64]bool{goal: true}
 	for len(seen) < maxClimb && (top == goal || !w.classOfProgram(top)) {
 		next := slices.IndexFunc(u.up[top], func(up upward) bool { return !seen[up.from] })

@@ -7,7 +7,7 @@ package objgraph
 import (
 	"time"
 
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 	"github.com/gputrace/gputrace/process"
@@ -22,7 +22,7 @@ type Recheck struct {
 	running map[uint64]bool // frames of running functions; nil: roots has them
 	links   map[linkKey]bool
 	paths   map[uint32]bool
-	sources map[uint64][]cpython.Ref
+	sources map[uint64][]pyobject.Ref
 	edges   int // in sources
 	last    time.Time
 	read    uint64 // bytes, of the threads
@@ -31,12 +31,12 @@ type Recheck struct {
 // linkKey is a reference: where from, how, and to what.
 type linkKey struct {
 	from, to, aux uint64
-	kind          cpython.RefKind
+	kind          pyobject.RefKind
 }
 
 // rootKey is an object that a root leads to.
 type rootKey struct {
-	kind cpython.RefKind
+	kind pyobject.RefKind
 	addr uint64
 	code uint64 // of a frame
 }
@@ -53,7 +53,7 @@ func (w *Graph) NewRecheck(m process.Memory, im *memory.Image) *Recheck {
 }
 
 func newRecheck(w *Graph, t *torchlayout.Reader) *Recheck {
-	return &Recheck{w: w, t: t, links: map[linkKey]bool{}, paths: map[uint32]bool{}, sources: map[uint64][]cpython.Ref{}}
+	return &Recheck{w: w, t: t, links: map[linkKey]bool{}, paths: map[uint32]bool{}, sources: map[uint64][]pyobject.Ref{}}
 }
 
 // On looks at another image, of one moment, for the same roots. Running frames are those of that moment.
@@ -151,7 +151,7 @@ func (a *Recheck) root(n uint32) bool {
 }
 
 // Link reports whether an object still refers to another one in the same way.
-func (a *Recheck) Link(from, to, aux uint64, kind cpython.RefKind) bool {
+func (a *Recheck) Link(from, to, aux uint64, kind pyobject.RefKind) bool {
 	k := linkKey{from, to, aux, kind}
 	if held, ok := a.links[k]; ok {
 		return held
@@ -159,7 +159,7 @@ func (a *Recheck) Link(from, to, aux uint64, kind cpython.RefKind) bool {
 	held := false
 	for _, ref := range a.refs(from) {
 		target := ref.Target
-		if ref.Kind == cpython.RefActivation {
+		if ref.Kind == pyobject.RefActivation {
 			target |= 1
 		}
 		if target == to && ref.Kind == kind && ref.Aux == aux {
@@ -172,11 +172,11 @@ func (a *Recheck) Link(from, to, aux uint64, kind cpython.RefKind) bool {
 }
 
 // refs are the references of an object now. An object whose type or class is another one by now has none.
-func (a *Recheck) refs(from uint64) []cpython.Ref {
+func (a *Recheck) refs(from uint64) []pyobject.Ref {
 	if refs, ok := a.sources[from]; ok {
 		return refs
 	}
-	var refs []cpython.Ref
+	var refs []pyobject.Ref
 	if a.same(from) {
 		refs = a.t.Refs(nil, from)
 		a.last = time.Now()

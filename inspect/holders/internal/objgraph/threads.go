@@ -5,7 +5,7 @@
 package objgraph
 
 import (
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/process"
 )
@@ -20,7 +20,7 @@ const (
 
 // ThreadsNow reads the threads and their frames from the process itself, as quickly as can be: in a copy that took a while,
 // a frame that ended in between may have cut off all those that it was called from. read is how many bytes it read.
-func ThreadsNow(m process.Memory, h *cpython.Heap, regions []memory.Region) (best []cpython.ThreadState, read uint64) {
+func ThreadsNow(m process.Memory, h *pyobject.Heap, regions []memory.Region) (best []pyobject.ThreadState, read uint64) {
 	im, err := memory.New(m, regions, threadPages)
 	if err != nil {
 		return nil, 0
@@ -48,7 +48,7 @@ func ThreadsNow(m process.Memory, h *cpython.Heap, regions []memory.Region) (bes
 }
 
 // better reports whether a thread was read more completely than before.
-func better(t, before *cpython.ThreadState) bool {
+func better(t, before *pyobject.ThreadState) bool {
 	if t.Cut != before.Cut {
 		return before.Cut
 	}

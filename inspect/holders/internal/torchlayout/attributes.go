@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 )
 
 // A node of the autograd graph shows what it saved as attributes: _saved_self, _saved_weight. Which field each of them
@@ -89,7 +89,7 @@ func (a *Attributes) getterOf(typ, offset uint64) string {
 }
 
 // Of is the one attribute of an object of a C type, or of its bases, whose function reads a field.
-func (a *Attributes) Of(t *cpython.Type, offset uint64) string {
+func (a *Attributes) Of(t *pyobject.Type, offset uint64) string {
 	k := savedField{t.Addr, offset}
 	if name, ok := a.names[k]; ok {
 		return name

@@ -4,7 +4,7 @@
 
 package torchlayout
 
-import "github.com/gputrace/gputrace/cpython"
+import "github.com/gputrace/gputrace/cpython/pyobject"
 
 // Marks in a tensor, beside its counts, of who keeps whom alive, it or its Python object.
 const (
@@ -26,7 +26,7 @@ func (n *Objects) alive(object uint64) bool {
 func (n *Objects) ReferenceCount(object uint64) int { return int(n.im.Word(object+countAt) & strong) }
 
 // IsNativeRef reports whether references of a kind are of C++: they are counted in the tensor, not in its Python object.
-func IsNativeRef(kind cpython.RefKind) bool {
+func IsNativeRef(kind pyobject.RefKind) bool {
 	switch kind {
 	case RefGrad, RefSaved, RefVariable, RefBase, RefStorage, RefInner:
 		return true
@@ -39,7 +39,7 @@ func IsNativeRef(kind cpython.RefKind) bool {
 type References struct{ Native, Python, DoubtfulNative, Doubtful int }
 
 // Add counts a reference.
-func (r *References) Add(kind cpython.RefKind, doubtful bool) {
+func (r *References) Add(kind pyobject.RefKind, doubtful bool) {
 	native := IsNativeRef(kind)
 	switch {
 	case native && doubtful:

@@ -5,7 +5,7 @@
 package torchlayout
 
 import (
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
 
@@ -13,9 +13,9 @@ import (
 type Reader struct {
 	*Objects
 	layout
-	heap *cpython.Heap // nil: there is no interpreter that can be read
+	heap *pyobject.Heap // nil: there is no interpreter that can be read
 	// types are Python types that stand for objects of C++.
-	types map[*cpython.Type]pythonRole
+	types map[*pyobject.Type]pythonRole
 }
 
 // Blocks are the live blocks of the allocator.
@@ -26,11 +26,11 @@ type Blocks interface {
 
 // NewReader finds the layouts. heap is nil when there is no interpreter that can be read; without code, sizes of classes are
 // not known. notes say what was not found.
-func NewReader(n *Objects, heap *cpython.Heap, code *Code, blocks Blocks) (t *Reader, notes []string) {
+func NewReader(n *Objects, heap *pyobject.Heap, code *Code, blocks Blocks) (t *Reader, notes []string) {
 	n.code = code
 	l, notes := n.findLayout(blocks)
 	l.findPython(n)
-	return &Reader{Objects: n, layout: l, heap: heap, types: map[*cpython.Type]pythonRole{}}, notes
+	return &Reader{Objects: n, layout: l, heap: heap, types: map[*pyobject.Type]pythonRole{}}, notes
 }
 
 // On reads another image by the same layouts.
@@ -46,7 +46,7 @@ func (t *Reader) On(im *memory.Image) *Reader {
 func (t *Reader) Image() *memory.Image { return t.im }
 
 // Heap reads the objects of the interpreter; nil when there is none that can be read.
-func (t *Reader) Heap() *cpython.Heap { return t.heap }
+func (t *Reader) Heap() *pyobject.Heap { return t.heap }
 
 // KnowsTensors reports that the layouts of tensors and storages were found.
 func (t *Reader) KnowsTensors() bool { return t.tensorStorage != 0 }

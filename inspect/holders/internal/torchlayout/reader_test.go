@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/made"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
@@ -27,7 +28,7 @@ func readMade(t *testing.T) (*made.Process, *Reader) {
 	t.Helper()
 	m, _ := made.New()
 	im := newImage(t, m)
-	heap, err := cpython.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
+	heap, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
 	require.NoError(t, err)
 	r, notes := NewReader(Find(im, memory.NewLeaves(heap.LeafTypes(im))), heap, nil, madeBlocks{m.Blocks})
 	require.Empty(t, notes)
@@ -88,13 +89,13 @@ func TestNodes(t *testing.T) {
 	r.Nodes(func(node uint64) {
 		names = append(names, r.ClassName(node))
 		require.True(t, r.IsNode(node))
-		kinds := map[cpython.RefKind]int{}
+		kinds := map[pyobject.RefKind]int{}
 		for _, ref := range r.NodeRefs(nil, node) {
 			kinds[ref.Kind]++
 		}
-		want := map[cpython.RefKind]int{RefNext: 1, RefSaved: 1}
+		want := map[pyobject.RefKind]int{RefNext: 1, RefSaved: 1}
 		if r.ClassName(node) == "AccumulateGrad" {
-			want = map[cpython.RefKind]int{RefVariable: 1}
+			want = map[pyobject.RefKind]int{RefVariable: 1}
 		}
 		require.Equal(t, want, kinds)
 	})

@@ -5,23 +5,23 @@
 package torchlayout
 
 import (
-	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 )
 
 // The kinds of reference between objects of PyTorch, beside those between Python objects. Ref.Aux is what each says.
 const (
-	RefGrad     cpython.RefKind = 64 + iota // .grad; 0
-	RefGradFn                               // .grad_fn; 0
-	RefBase                                 // ._base; 0
-	RefNext                                 // next_functions; position
-	RefSaved                                // saved for backward; offset in the node, and position in a list << 32, from 1 on
-	RefVariable                             // .variable of an AccumulateGrad; 0
-	RefHook                                 // Python object of a hook; offset
-	RefContext                              // Python object of a custom function; 0
-	RefNode                                 // node behind a Python object; 0
-	RefStorage                              // storage behind a Python object; 0
-	RefInner                                // tensor within another one: values of a sparse one; offset
+	RefGrad     pyobject.RefKind = 64 + iota // .grad; 0
+	RefGradFn                                // .grad_fn; 0
+	RefBase                                  // ._base; 0
+	RefNext                                  // next_functions; position
+	RefSaved                                 // saved for backward; offset in the node, and position in a list << 32, from 1 on
+	RefVariable                              // .variable of an AccumulateGrad; 0
+	RefHook                                  // Python object of a hook; offset
+	RefContext                               // Python object of a custom function; 0
+	RefNode                                  // node behind a Python object; 0
+	RefStorage                               // storage behind a Python object; 0
+	RefInner                                 // tensor within another one: values of a sparse one; offset
 )
 
 // savedPosition is where Ref.Aux of RefSaved and RefHook has a position.
@@ -46,7 +46,7 @@ const (
 
 // sides are the Python types of PyTorch's own, by what their name contains; a type has the role of the first base that is
 // one of these.
-func (t *Reader) pythonRole(p *cpython.Type) pythonRole {
+func (t *Reader) pythonRole(p *pyobject.Type) pythonRole {
 	if r, ok := t.types[p]; ok {
 		return r
 	}
@@ -140,12 +140,12 @@ func (t *Reader) Known(impl uint64) uint64 {
 	return impl
 }
 
-func appendRef(dst []cpython.Ref, target, aux uint64, kind cpython.RefKind) []cpython.Ref {
-	return append(dst, cpython.Ref{Target: target, Aux: aux, Kind: kind})
+func appendRef(dst []pyobject.Ref, target, aux uint64, kind pyobject.RefKind) []pyobject.Ref {
+	return append(dst, pyobject.Ref{Target: target, Aux: aux, Kind: kind})
 }
 
 // tensorRefs appends what a tensor refers to through its autograd data.
-func (t *Reader) tensorRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
+func (t *Reader) tensorRefs(dst []pyobject.Ref, impl uint64) []pyobject.Ref {
 	if c := t.of(impl); t.tensorSizes != 0 && c != nil && c.name != tensorClass {
 		dst = t.innerRefs(dst, impl)
 	}
@@ -172,7 +172,7 @@ func (t *Reader) tensorRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
 }
 
 // innerRefs appends the tensors in the fields of a class that derives from TensorImpl: sparse, nested, batched ones.
-func (t *Reader) innerRefs(dst []cpython.Ref, impl uint64) []cpython.Ref {
+func (t *Reader) innerRefs(dst []pyobject.Ref, impl uint64) []pyobject.Ref {
 	end := min(t.sizeOf(impl), maxTensor)
 	for at := t.tensorSizes + tensorType + 8; at+8 <= end; at += 8 {
 		if w := t.im.Word(impl + at); w != impl && t.role(w) == roleTensor {
@@ -192,7 +192,7 @@ const (
 
 // baseRefs: the base of a view has the same storage. There may be one for each direction of differentiation, and one more in
 // the function that makes the base from the view.
-func (t *Reader) baseRefs(dst []cpython.Ref, impl, meta uint64) []cpython.Ref {
+func (t *Reader) baseRefs(dst []pyobject.Ref, impl, meta uint64) []pyobject.Ref {
 	end := min(t.sizeOf(meta), maxMeta)
 	storage := t.im.Word(impl + t.tensorStorage)
 	isBase := func(b uint64) bool {
@@ -226,7 +226,7 @@ func (n *Objects) isFunction(at uint64) bool {
 const maxCaptured = 0x80 // bytes
 
 // hookRefs appends the Python objects that a vector of hooks holds (torch/csrc/autograd/python_hook.h).
-func (t *Reader) hookRefs(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
+func (t *Reader) hookRefs(dst []pyobject.Ref, at, offset uint64) []pyobject.Ref {
 	begin, count, ok := t.vector(at, 8, maxHooks)
 	if !ok || t.heap == nil {
 		return dst
@@ -246,7 +246,7 @@ func (t *Reader) hookRefs(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
 // NodeRefs appends what a node of the autograd graph refers to: the next nodes, the tensors that it saved, the Python object
 // of a custom function, hooks. Only fields whose meaning is known are followed: taking any word for a reference gives wrong
 // paths.
-func (t *Reader) NodeRefs(dst []cpython.Ref, node uint64) []cpython.Ref {
+func (t *Reader) NodeRefs(dst []pyobject.Ref, node uint64) []pyobject.Ref {
 	if t.nodeSize == 0 {
 		return dst
 	}
@@ -293,7 +293,7 @@ func (t *Reader) ContextOf(node uint64) uint64 {
 }
 
 // savedRefs appends the tensors in the fields of a node's own class: SavedVariables, and vectors of them.
-func (t *Reader) savedRefs(dst []cpython.Ref, node uint64, accumulate bool) []cpython.Ref {
+func (t *Reader) savedRefs(dst []pyobject.Ref, node uint64, accumulate bool) []pyobject.Ref {
 	end := t.nodeSize + t.extra(&t.layout, node)
 	if accumulate {
 		if v := t.im.Word(node + t.nodeSize); t.role(v) == roleTensor {
@@ -321,7 +321,7 @@ func (t *Reader) savedRefs(dst []cpython.Ref, node uint64, accumulate bool) []cp
 }
 
 // packedRefs appends what hooks keep in the place of a saved tensor: Python objects, one of which is what pack_hook returned.
-func (t *Reader) packedRefs(dst []cpython.Ref, hooks, offset uint64) []cpython.Ref {
+func (t *Reader) packedRefs(dst []pyobject.Ref, hooks, offset uint64) []pyobject.Ref {
 	for at := uint64(8); at <= maxPacked; at += 8 {
 		if o := t.im.Word(hooks + at); t.heap != nil && t.heap.Plausible(t.im, o) {
 			dst = appendRef(dst, o, offset|at<<savedPosition, RefHook)
@@ -334,7 +334,7 @@ const maxPacked = 0x18 // of torch::autograd::PySavedVariableHooks: unpack_hook_
 
 // savedList appends the tensors of a vector of SavedVariables: each of its elements must begin with a tensor or null, and one
 // with a tensor.
-func (t *Reader) savedList(dst []cpython.Ref, at, offset uint64) []cpython.Ref {
+func (t *Reader) savedList(dst []pyobject.Ref, at, offset uint64) []pyobject.Ref {
 	size := t.savedSizeOf(at)
 	if size == 0 {
 		return dst
@@ -385,7 +385,7 @@ func (t *Reader) isSavedList(at, size uint64) bool {
 }
 
 // boundRefs appends what a Python object refers to that stands for an object of C++.
-func (t *Reader) boundRefs(dst []cpython.Ref, object uint64, p *cpython.Type) []cpython.Ref {
+func (t *Reader) boundRefs(dst []pyobject.Ref, object uint64, p *pyobject.Type) []pyobject.Ref {
 	switch t.pythonRole(p) {
 	case pythonTensor:
 		if a := t.Impl(object); a != 0 {
@@ -419,7 +419,7 @@ const maxFunctionObject = 0x200
 
 // Refs appends all references of what lies at an address of the walk: a frame (with its lowest bit set), a Python object, a
 // tensor without one, a node.
-func (t *Reader) Refs(dst []cpython.Ref, at uint64) []cpython.Ref {
+func (t *Reader) Refs(dst []pyobject.Ref, at uint64) []pyobject.Ref {
 	if at&1 != 0 {
 		if a, ok := t.heap.Activation(t.im, at&^1); ok {
 			return t.heap.Locals(t.im, dst, a)

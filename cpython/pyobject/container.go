@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cpython
+package pyobject
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/gputrace/gputrace/cpython"
+)
 
 // keyTable is the keys of a dictionary (Include/internal/pycore_dict.h, PyDictKeysObject), and the values of most.
 type keyTable struct {
@@ -28,7 +32,7 @@ func (h *Heap) keyTable(img Image, keys uint64) (k keyTable, ok bool) {
 	n := img.Word(keys + uint64(l.keysCount))
 	k = keyTable{stride: generalEntry, key: 1}
 	var index uint64
-	if l.keysKind == NoField {
+	if l.keysKind == cpython.NoField {
 		index = oldIndexSize(img.Word(keys + 8)) // dk_size
 	} else {
 		// dk_log2_size, dk_log2_index_bytes, dk_kind: a byte each
@@ -115,7 +119,7 @@ func (h *Heap) split(img Image, dst []Ref, k keyTable, values uint64, kind RefKi
 }
 
 func (h *Heap) splitStart() uint16 {
-	if h.objects.valuesStart == NoField {
+	if h.objects.valuesStart == cpython.NoField {
 		return 0
 	}
 	return h.objects.valuesStart

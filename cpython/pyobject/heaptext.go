@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cpython
+package pyobject
 
 import (
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gputrace/gputrace/cpython"
 )
 
 // Text is a str as UTF-8, cut at 4,096 code points; empty when there is none at the address.
@@ -15,7 +17,7 @@ func (h *Heap) Text(img Image, object uint64) string {
 	if t == nil || t.Flags&flagStr == 0 {
 		return ""
 	}
-	s, err := h.code.text(img, object)
+	s, err := h.code.Text(img, object)
 	if err != nil {
 		return ""
 	}
@@ -69,7 +71,7 @@ func (h *Heap) RefName(img Image, r Ref) string {
 }
 
 // CodeAt reads the code object at an address: its names, file and lines.
-func (h *Heap) CodeAt(img Image, addr uint64) (*Code, error) {
+func (h *Heap) CodeAt(img Image, addr uint64) (*cpython.Code, error) {
 	return h.code.Code(img, addr)
 }
 
@@ -143,11 +145,11 @@ func (h *Heap) FreeVariable(img Image, function uint64, n int) string {
 	const free = 0x80 // CO_FAST_FREE
 	l := h.objects
 	code := img.Word(function + uint64(l.functionCode))
-	if l.codeFreeVars != NoField {
+	if l.codeFreeVars != cpython.NoField {
 		return h.elementText(img, img.Word(code+uint64(l.codeFreeVars)), n)
 	}
 	names := elements(img, img.Word(code+uint64(l.codeNames)))
-	kinds := img.View(img.Word(code+uint64(l.codeKinds))+bytesHeader, len(names))
+	kinds := img.View(img.Word(code+uint64(l.codeKinds))+cpython.BytesHeader, len(names))
 	for i := range kinds {
 		if kinds[i]&free == 0 {
 			continue
@@ -167,7 +169,7 @@ func (h *Heap) Default(img Image, function uint64, n int) string {
 	arguments := int(int32(word32(img, code+uint64(l.codeArguments))))
 	defaults := len(elements(img, img.Word(function+uint64(l.functionDefaults))))
 	names := l.codeNames
-	if names == NoField {
+	if names == cpython.NoField {
 		names = l.codeVarNames
 	}
 	return h.elementText(img, img.Word(code+uint64(names)), arguments-defaults+n)

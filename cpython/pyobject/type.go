@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cpython
+package pyobject
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/process/words"
 )
 
@@ -175,7 +176,7 @@ func (h *Heap) isType(img Image, addr uint64) bool {
 
 func (h *Heap) readType(img Image, addr uint64) *Type {
 	t := &Type{
-		Addr: addr, Name: cText(img, img.Word(addr+typeName)), Flags: img.Word(addr + typeFlags), Size: img.Word(addr + typeBasicSize),
+		Addr: addr, Name: cText(img, img.Word(addr+cpython.TypeName)), Flags: img.Word(addr + cpython.TypeFlags), Size: img.Word(addr + cpython.TypeBasicSize),
 		item: img.Word(addr + typeItemSize), dictOffset: int64(img.Word(addr + typeDictOffset)), weakOffset: img.Word(addr + typeWeakOffset),
 	}
 	if t.Name == "" || t.Size > 1<<20 {
@@ -239,17 +240,17 @@ func (h *Heap) setKind(img Image, t *Type) {
 
 // readMembers collects the references that the type and its bases describe (tp_members): __slots__, and fields of C types.
 func (h *Heap) readMembers(img Image, t *Type) {
-	at := img.Word(t.Addr + typeMembers)
+	at := img.Word(t.Addr + cpython.TypeMembers)
 	for n := 0; at != 0 && n < maxMembers; n++ {
 		name := img.Word(at)
 		if name == 0 {
 			break
 		}
-		typ, offset := uint32(img.Word(at+memberType)), img.Word(at+memberOffset)
+		typ, offset := uint32(img.Word(at+memberType)), img.Word(at+cpython.MemberOffset)
 		if (typ == memberObject || typ == memberObjectEx) && offset >= objectSize && offset < maxObjectSize && offset%8 == 0 {
 			t.members = append(t.members, member{offset, name})
 		}
-		at += memberSize
+		at += cpython.MemberSize
 	}
 	if t.Base != nil {
 		for _, m := range t.Base.members {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cpython
+package pyobject
 
 import (
 	"encoding/binary"
 	"iter"
+
+	"github.com/gputrace/gputrace/cpython"
 )
 
 // Activation is a frame: the running of a code object. To 3.10 it is an object, from 3.11 on a structure of its own, that a
@@ -36,6 +38,7 @@ type ThreadState struct {
 }
 
 const (
+	tcbSelf     = 0x10  // struct pthread.header.self: the block itself
 	tcbThreadID = 0x2d0 // struct pthread.tid of glibc on x86-64 (nptl/descr.h)
 	ownerShim   = 3     // FRAME_OWNED_BY_CSTACK, 3.12+
 	maxDepth    = 1 << 17
@@ -75,7 +78,7 @@ func (h *Heap) threadState(img Image, at uint64) ThreadState {
 	t := ThreadState{
 		Addr: at, Ident: img.Word(at + uint64(l.tstateThread)), Dict: img.Word(at + uint64(l.tstateDict)), Context: img.Word(at + uint64(l.tstateContext)),
 	}
-	if l.tstateNative != NoField {
+	if l.tstateNative != cpython.NoField {
 		t.TID = img.Word(at + uint64(l.tstateNative))
 	} else if img.Word(t.Ident+tcbSelf) == t.Ident {
 		t.TID = uint64(word32(img, t.Ident+tcbThreadID))
@@ -94,7 +97,7 @@ func (h *Heap) threadState(img Image, at uint64) ThreadState {
 
 // innermost is the frame that a thread runs in; 0: none.
 func (h *Heap) innermost(img Image, thread uint64) uint64 {
-	if l := h.objects; l.tstateFrame == NoField {
+	if l := h.objects; l.tstateFrame == cpython.NoField {
 		return img.Word(img.Word(thread+uint64(l.tstateCFrame)) + uint64(l.cframeFrame))
 	}
 	return img.Word(thread + uint64(h.objects.tstateFrame))
@@ -163,7 +166,7 @@ func (h *Heap) Locals(img Image, dst []Ref, a Activation) []Ref {
 	dst = appendOwned(dst, Ref{Target: img.Word(a.Addr + uint64(l.frameLocals)), Aux: uint64(FieldLocals), Kind: RefField})
 	var names []uint64
 	stack := int(int32(word32(img, a.Code+uint64(l.codeStackSize))))
-	if l.codeNames != NoField {
+	if l.codeNames != cpython.NoField {
 		names = elements(img, img.Word(a.Code+uint64(l.codeNames)))
 	} else {
 		for _, at := range []uint16{l.codeVarNames, l.codeCellVars, l.codeFreeVars} {
@@ -231,7 +234,7 @@ func elements(img Image, tuple uint64) []uint64 {
 // frameObject refers to its frame; to 3.10 it is the frame.
 func (h *Heap) frameObject(img Image, dst []Ref, object uint64) []Ref {
 	frame := object
-	if h.objects.frameOfObject != NoField {
+	if h.objects.frameOfObject != cpython.NoField {
 		frame = img.Word(object + uint64(h.objects.frameOfObject))
 	}
 	return appendOwned(dst, Ref{Target: frame, Kind: RefActivation})
@@ -240,7 +243,7 @@ func (h *Heap) frameObject(img Image, dst []Ref, object uint64) []Ref {
 // generator refers to its frame while it is suspended. While it runs, the frame is among those of its thread.
 func (h *Heap) generator(img Image, dst []Ref, object uint64) []Ref {
 	l := h.objects
-	if l.generatorState == NoField {
+	if l.generatorState == cpython.NoField {
 		return appendOwned(dst, Ref{Target: img.Word(object + uint64(l.generatorFrame)), Kind: RefActivation})
 	}
 	if b := img.View(object+uint64(l.generatorState), 1); b == nil || int8(b[0]) >= 0 {

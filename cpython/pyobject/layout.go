@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cpython
+package pyobject
+
+import "github.com/gputrace/gputrace/cpython"
 
 // Offsets that all versions from 3.8 to 3.13 share, in 64-bit builds with a GIL (Include/object.h, Include/cpython/object.h and
 // the headers of each type; a test compiles them). Bytes.
 const (
-	typeBasicSize    = 0x20 // PyTypeObject.tp_basicsize
-	typeItemSize     = 0x28
+	objectType       = cpython.ObjectType
+	objectSize       = cpython.ObjectSize
+	typeItemSize     = 0x28 // PyTypeObject.tp_itemsize
 	typeWeakOffset   = 0xd0 // tp_weaklistoffset
-	typeMembers      = 0xf0 // tp_members
 	typeGetSet       = 0xf8 // tp_getset
 	getSetSize       = 0x28 // sizeof(PyGetSetDef): name, get, set, doc, closure
 	typeBase         = 0x100
@@ -36,9 +38,7 @@ const (
 	generations      = 3
 	managedDict      = 0x18 // the dictionary of an instance with Py_TPFLAGS_MANAGED_DICT is that much before it (3.11+)
 	managedValues    = 0x20 // the same of its values (3.11)
-	memberSize       = 0x28 // sizeof(PyMemberDef): name, type, offset, flags, doc
 	memberType       = 0x08
-	memberOffset     = 0x10
 	memberObject     = 6  // T_OBJECT
 	memberObjectEx   = 16 // T_OBJECT_EX
 	dequeLeft        = 0x18
@@ -53,6 +53,9 @@ const (
 	generalEntry     = 3    // words of an entry of a dictionary: hash, key, value
 	unicodeEntry     = 2    // key, value (3.11+)
 	inlineValidByte  = 3    // PyDictValues.valid (3.13)
+	maxInterpreters  = 1024
+	maxThreads       = 65536
+	maxLargeOffset   = 1 << 20
 	maxObjectSize    = 4096 // tp_basicsize that is looked through
 	maxDictEntries   = 1 << 26
 	maxSequence      = 1 << 27
@@ -163,53 +166,53 @@ var objectLayouts = []objectLayout{
 	{
 		minor: 8, runtimeInterpreters: 0x20, interpNext: 0, interpThreads: 8, interpModules: 0x38,
 		interpCollector: 0x170, collectorPermanent: 0x1c0, collectorInRuntime: true,
-		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: NoField, tstateFrame: 0x18,
-		tstateCFrame: NoField, cframeFrame: NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: cpython.NoField, tstateFrame: 0x18,
+		tstateCFrame: cpython.NoField, cframeFrame: cpython.NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
 		frameCode: 0x20, framePrevious: 0x18, frameInstr: 0x68, frameLocals: 0x38, frameValues: 0x168, frameTop: 0x48,
-		frameStack: 0x40, frameOwner: NoField, frameFunction: NoField, frameOfObject: NoField,
-		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: NoField, codeKinds: NoField,
+		frameStack: 0x40, frameOwner: cpython.NoField, frameFunction: cpython.NoField, frameOfObject: cpython.NoField,
+		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: cpython.NoField, codeKinds: cpython.NoField,
 		codeLocals: 0x1c, codeStackSize: 0x20, codeArguments: 0x10,
 		functionGlobals: 0x18, functionCode: 0x10, functionDefaults: 0x20, functionKeywords: 0x28, functionClosure: 0x30,
-		functionDict: 0x48, generatorFrame: 0x10, generatorState: NoField,
-		keysCount: 0x20, keysIndices: 0x28, keysKind: NoField, typeCachedKeys: 0x368, valuesStart: NoField, values: valuesNone,
+		functionDict: 0x48, generatorFrame: 0x10, generatorState: cpython.NoField,
+		keysCount: 0x20, keysIndices: 0x28, keysKind: cpython.NoField, typeCachedKeys: 0x368, valuesStart: cpython.NoField, values: valuesNone,
 		exceptionTraceback: 0x20,
 	},
 	{
 		minor: 9, runtimeInterpreters: 0x20, interpNext: 0, interpThreads: 8, interpModules: 0x358,
 		interpCollector: 0x280, collectorPermanent: 0x2d0,
-		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: NoField, tstateFrame: 0x18,
-		tstateCFrame: NoField, cframeFrame: NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: cpython.NoField, tstateFrame: 0x18,
+		tstateCFrame: cpython.NoField, cframeFrame: cpython.NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
 		frameCode: 0x20, framePrevious: 0x18, frameInstr: 0x68, frameLocals: 0x38, frameValues: 0x168, frameTop: 0x48,
-		frameStack: 0x40, frameOwner: NoField, frameFunction: NoField, frameOfObject: NoField,
-		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: NoField, codeKinds: NoField,
+		frameStack: 0x40, frameOwner: cpython.NoField, frameFunction: cpython.NoField, frameOfObject: cpython.NoField,
+		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: cpython.NoField, codeKinds: cpython.NoField,
 		codeLocals: 0x1c, codeStackSize: 0x20, codeArguments: 0x10,
 		functionGlobals: 0x18, functionCode: 0x10, functionDefaults: 0x20, functionKeywords: 0x28, functionClosure: 0x30,
-		functionDict: 0x48, generatorFrame: 0x10, generatorState: NoField,
-		keysCount: 0x20, keysIndices: 0x28, keysKind: NoField, typeCachedKeys: 0x360, valuesStart: NoField, values: valuesNone,
+		functionDict: 0x48, generatorFrame: 0x10, generatorState: cpython.NoField,
+		keysCount: 0x20, keysIndices: 0x28, keysKind: cpython.NoField, typeCachedKeys: 0x360, valuesStart: cpython.NoField, values: valuesNone,
 		exceptionTraceback: 0x20,
 	},
 	{
 		minor: 10, runtimeInterpreters: 0x20, interpNext: 0, interpThreads: 8, interpModules: 0x358,
 		interpCollector: 0x280, collectorPermanent: 0x2d0,
-		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: NoField, tstateFrame: 0x18,
-		tstateCFrame: NoField, cframeFrame: NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: cpython.NoField, tstateFrame: 0x18,
+		tstateCFrame: cpython.NoField, cframeFrame: cpython.NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xf0, excValue: 8, excPrevious: 0x18,
 		frameCode: 0x20, framePrevious: 0x18, frameInstr: 0x60, frameLocals: 0x38, frameValues: 0x160, frameTop: 0x50,
-		frameStack: 0x40, frameOwner: NoField, frameFunction: NoField, frameOfObject: NoField,
-		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: NoField, codeKinds: NoField,
+		frameStack: 0x40, frameOwner: cpython.NoField, frameFunction: cpython.NoField, frameOfObject: cpython.NoField,
+		codeVarNames: 0x48, codeCellVars: 0x58, codeFreeVars: 0x50, codeNames: cpython.NoField, codeKinds: cpython.NoField,
 		codeLocals: 0x1c, codeStackSize: 0x20, codeArguments: 0x10,
 		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
-		functionDict: 0x58, generatorFrame: 0x10, generatorState: NoField,
-		keysCount: 0x20, keysIndices: 0x28, keysKind: NoField, typeCachedKeys: 0x368, valuesStart: NoField, values: valuesNone,
+		functionDict: 0x58, generatorFrame: 0x10, generatorState: cpython.NoField,
+		keysCount: 0x20, keysIndices: 0x28, keysKind: cpython.NoField, typeCachedKeys: 0x368, valuesStart: cpython.NoField, values: valuesNone,
 		exceptionTraceback: 0x20,
 	},
 	{
 		minor: 11, runtimeInterpreters: 0x28, interpNext: 0, interpThreads: 0x10, interpModules: 0x378,
 		interpCollector: 0x2a0, collectorPermanent: 0x2f0,
-		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x98, tstateNative: 0xa0, tstateFrame: NoField,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x98, tstateNative: 0xa0, tstateFrame: cpython.NoField,
 		tstateCFrame: 0x38, cframeFrame: 8, tstateExc: 0x78, tstateDict: 0x80, tstateContext: 0xe0, excValue: 0, excPrevious: 8,
 		frameCode: 0x20, framePrevious: 0x30, frameInstr: 0x38, frameLocals: 0x18, frameValues: 0x48, frameTop: 0x40,
-		frameStack: NoField, frameOwner: 0x45, frameFunction: 0, frameOfObject: 0x18,
-		codeVarNames: NoField, codeCellVars: NoField, codeFreeVars: NoField, codeNames: 0x60, codeKinds: 0x68,
+		frameStack: cpython.NoField, frameOwner: 0x45, frameFunction: 0, frameOfObject: 0x18,
+		codeVarNames: cpython.NoField, codeCellVars: cpython.NoField, codeFreeVars: cpython.NoField, codeNames: 0x60, codeKinds: 0x68,
 		codeLocals: 0x4c, codeStackSize: 0x44, codeArguments: 0x38,
 		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
 		functionDict: 0x58, generatorFrame: 0x50, generatorState: 0x4b,
@@ -219,11 +222,11 @@ var objectLayouts = []objectLayout{
 	{
 		minor: 12, runtimeInterpreters: 0x28, interpNext: 0, interpThreads: 0x48, interpModules: 0x3b0,
 		interpCollector: 0x88, collectorPermanent: 0xd8,
-		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x88, tstateNative: 0x90, tstateFrame: NoField,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x88, tstateNative: 0x90, tstateFrame: cpython.NoField,
 		tstateCFrame: 0x38, cframeFrame: 0, tstateExc: 0x68, tstateDict: 0x70, tstateContext: 0xd0, excValue: 0, excPrevious: 8,
 		frameCode: 0, framePrevious: 8, frameInstr: 0x38, frameLocals: 0x28, frameValues: 0x48, frameTop: 0x40,
-		frameStack: NoField, frameOwner: 0x46, frameFunction: 0x10, frameOfObject: 0x18,
-		codeVarNames: NoField, codeCellVars: NoField, codeFreeVars: NoField, codeNames: 0x60, codeKinds: 0x68,
+		frameStack: cpython.NoField, frameOwner: 0x46, frameFunction: 0x10, frameOfObject: 0x18,
+		codeVarNames: cpython.NoField, codeCellVars: cpython.NoField, codeFreeVars: cpython.NoField, codeNames: 0x60, codeKinds: 0x68,
 		codeLocals: 0x48, codeStackSize: 0x40, codeArguments: 0x34,
 		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
 		functionDict: 0x58, generatorFrame: 0x48, generatorState: 0x43,
@@ -234,10 +237,10 @@ var objectLayouts = []objectLayout{
 		minor: 13, runtimeInterpreters: 0x278, interpNext: 0x1c60, interpThreads: 0x1cb0, interpModules: 0x1de8,
 		interpCollector: 0x1d00, collectorPermanent: 0x1d50,
 		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x98, tstateNative: 0xa0, tstateFrame: 0x48,
-		tstateCFrame: NoField, cframeFrame: NoField, tstateExc: 0x78, tstateDict: 0x80, tstateContext: 0xd0, excValue: 0, excPrevious: 8,
+		tstateCFrame: cpython.NoField, cframeFrame: cpython.NoField, tstateExc: 0x78, tstateDict: 0x80, tstateContext: 0xd0, excValue: 0, excPrevious: 8,
 		frameCode: 0, framePrevious: 8, frameInstr: 0x38, frameLocals: 0x28, frameValues: 0x48, frameTop: 0x40,
-		frameStack: NoField, frameOwner: 0x46, frameFunction: 0x10, frameOfObject: 0x18,
-		codeVarNames: NoField, codeCellVars: NoField, codeFreeVars: NoField, codeNames: 0x60, codeKinds: 0x68,
+		frameStack: cpython.NoField, frameOwner: 0x46, frameFunction: 0x10, frameOfObject: 0x18,
+		codeVarNames: cpython.NoField, codeCellVars: cpython.NoField, codeFreeVars: cpython.NoField, codeNames: 0x60, codeKinds: 0x68,
 		codeLocals: 0x48, codeStackSize: 0x40, codeArguments: 0x34,
 		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
 		functionDict: 0x58, generatorFrame: 0x48, generatorState: 0x43,
@@ -246,7 +249,7 @@ var objectLayouts = []objectLayout{
 	},
 }
 
-func objectLayoutOf(v Version) (*objectLayout, bool) {
+func objectLayoutOf(v cpython.Version) (*objectLayout, bool) {
 	for i := range objectLayouts {
 		if v.Major == 3 && v.Minor == objectLayouts[i].minor && !v.FreeThreaded {
 			row := objectLayouts[i]

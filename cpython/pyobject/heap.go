@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cpython
+// Package pyobject reads the objects of a CPython interpreter from outside: what an object refers to, by the rules of its type, and
+// the frames that refer to objects.
+package pyobject
 
 import (
 	"encoding/binary"
@@ -9,6 +11,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -29,68 +32,66 @@ type Image interface {
 // Heap reads the objects of an interpreter: what an object refers to, by the rules of its type. It holds no memory of the
 // process: each method takes the image that it reads. It is not safe for concurrent use.
 type Heap struct {
-	Version Version
+	Version cpython.Version
 	// Module is the file that defines the interpreter, as the process's own mount namespace names it.
 	Module string
 
 	runtime  uint64 // address of _PyRuntime
 	typeType uint64 // address of PyType_Type
 	objects  *objectLayout
-	code     Runtime // reads str and code objects
+	code     *cpython.Runtime // reads str and code objects
 	types    map[uint64]*Type
 	recent   [recentTypes]*Type // by recentSlot
 	// typeDicts are the dictionaries of types: their values are read as attributes of the type, and once.
 	typeDicts map[uint64]bool
 }
 
-// FindHeap finds the interpreter of a process, CPython 3.8 to 3.13. Errors: ErrNoPython, *UnknownVersionError, and those
+// FindHeap finds the interpreter of a process, CPython 3.8 to 3.13. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and those
 // of package process. What it finds is to be proved with Prove before it is used.
 func FindHeap(p *process.Process) (*Heap, error) {
-	found, err := locate(p)
+	found, err := cpython.FindInterpreter(p)
 	if err != nil {
 		return nil, err
 	}
-	defer found.file.close()
-	h, err := newHeap(p, found)
+	h, err := heapOf(p, found)
 	if err != nil {
-		return nil, fmt.Errorf("find python of pid %d in %s: %w", p.PID, found.mapping.Path, err)
+		return nil, fmt.Errorf("find python of pid %d in %s: %w", p.PID, found.Module, err)
 	}
 	return h, nil
 }
 
-func newHeap(mem process.Memory, found *located) (*Heap, error) {
-	version, err := found.version(mem)
-	if err != nil {
-		return nil, err
-	}
-	typ, ok := found.file.find("PyType_Type")
-	if !ok {
+func heapOf(mem process.Memory, found *cpython.Interpreter) (*Heap, error) {
+	if found.Type == 0 {
 		return nil, fmt.Errorf("%w: no symbol PyType_Type", ErrObjects)
 	}
-	h, err := HeapAt(mem, version, found.runtime, typ.addr+found.bias)
+	h, err := HeapAt(mem, found.Version, found.Runtime, found.Type)
 	if err != nil {
 		return nil, err
 	}
-	h.Module = found.mapping.Path
+	h.Module = found.Module
 	return h, nil
 }
 
 // HeapAt reads an interpreter of which it is known where _PyRuntime and PyType_Type are: an image without a process. Module
-// stays empty. The error is an *UnknownVersionError, or says what mem did not have; what is found is to be proved with Prove.
-func HeapAt(mem process.Memory, v Version, runtime, typeType uint64) (*Heap, error) {
+// stays empty. The error is a *cpython.UnknownVersionError, or says what mem did not have; what is found is to be proved with Prove.
+func HeapAt(mem process.Memory, v cpython.Version, runtime, typeType uint64) (*Heap, error) {
 	objects, ok := objectLayoutOf(v)
 	if !ok {
-		return nil, &UnknownVersionError{v}
+		return nil, &cpython.UnknownVersionError{Version: v}
 	}
 	if v.Minor >= 13 {
 		if err := objects.takeDebugOffsets(mem, runtime); err != nil {
 			return nil, err
 		}
 	}
-	h := &Heap{Version: v, runtime: runtime, typeType: typeType, objects: objects, types: map[uint64]*Type{}, typeDicts: map[uint64]bool{}}
-	h.code.Version = v
-	h.code.layout, _ = layoutOf(v) // a version whose objects are known is in both tables
-	return h, nil
+	code, err := cpython.RuntimeOf(v)
+	if err != nil {
+		return nil, err
+	}
+	return &Heap{
+		Version: v, runtime: runtime, typeType: typeType, objects: objects, code: code,
+		types: map[uint64]*Type{}, typeDicts: map[uint64]bool{},
+	}, nil
 }
 
 // debugObjects ties words of _Py_DebugOffsets of 3.13 (Include/internal/pycore_runtime.h) to fields of objectLayout: those
@@ -110,9 +111,9 @@ const debugCollector = 10 // word of interpreter_state.gc
 
 // takeDebugOffsets takes from the running interpreter what it says of itself.
 func (l *objectLayout) takeDebugOffsets(mem process.Memory, runtime uint64) error {
-	table, err := read(mem, runtime, 8*12)
-	if err != nil {
-		return fmt.Errorf("read debug offsets: %w", err)
+	table := make([]byte, 8*12)
+	if _, err := mem.ReadAt(table, runtime); err != nil {
+		return fmt.Errorf("read debug offsets: read %d bytes at %#x: %w", len(table), runtime, err)
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(table[8*i:]) }
 	for _, d := range debugObjects {

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pyobject
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// program makes objects, and says where they are.
+const program = `
+import json, sys
+class Slotted:
+    __slots__ = ("kept",)
+class Plain: pass
+kept = [object()]
+slotted, plain = Slotted(), Plain()
+slotted.kept, plain.kept = kept, kept
+held = {"list": kept, "tuple": (kept,), "dict": {"kept": kept}, "set": {frozenset([1])}, "slotted": slotted, "plain": plain,
+        "closure": (lambda: kept), "default": (lambda x=kept: x)}
+def closure():
+    inner = kept
+    return lambda: inner
+held["closure"] = closure()
+print(json.dumps({"ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
+    "other": [id(t) for t in (list, dict, tuple, object, Plain)], "count": sys.getrefcount(kept) - 1}), flush=True)
+sys.stdin.read()
+`
+
+// said is what the program says.
+type said struct {
+	IDs           map[string]uint64
+	Kept, Element uint64
+	Leaf, Other   []uint64
+	Count         int64
+}
+
+// image is the memory of a process, read at each question.
+type image struct{ *process.Process }
+
+// Word implements Image.
+func (i image) Word(addr uint64) uint64 {
+	b := i.View(addr, 8)
+	if b == nil || addr&7 != 0 {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(b)
+}
+
+// View implements Image.
+func (i image) View(addr uint64, n int) []byte {
+	b := make([]byte, n)
+	if _, err := i.ReadAt(b, addr); err != nil {
+		return nil
+	}
+	return b
+}
+
+// start runs the program. It ends when the test does.
+func start(t *testing.T, python string) (image, said) {
+	t.Helper()
+	cmd := exec.Command(python, "-c", program)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadBytes('\n')
+	require.NoError(t, err)
+	var s said
+	require.NoError(t, json.Unmarshal(line, &s))
+	p, err := process.Open(cmd.Process.Pid)
+	require.NoError(t, err)
+	return image{p}, s
+}
+
+// TestObjects: types, references and counts are those that each version of CPython says itself.
+func TestObjects(t *testing.T) {
+	root := os.Getenv("PYENV_ROOT")
+	if root == "" {
+		home, err := os.UserHomeDir()
+		require.NoError(t, err)
+		root = filepath.Join(home, ".pyenv")
+	}
+	for _, version := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13"} {
+		t.Run(version, func(t *testing.T) {
+			pythons, err := filepath.Glob(filepath.Join(root, "versions", version+".*", "bin", "python"+version))
+			require.NoError(t, err)
+			require.NotEmpty(t, pythons, "python %s must be installed with pyenv", version)
+			img, s := start(t, pythons[0])
+			h, err := FindHeap(img.Process)
+			require.NoError(t, err)
+			require.NoError(t, h.Prove(img))
+			checkTypes(t, h, img, &s)
+			checkReferences(t, h, img, &s)
+		})
+	}
+}
+
+func checkTypes(t *testing.T, h *Heap, img image, s *said) {
+	t.Helper()
+	leaf := h.LeafTypes(img)
+	require.Equal(t, s.Leaf, leaf[:len(s.Leaf)], "the most frequent first")
+	for _, other := range s.Other {
+		require.NotContains(t, leaf, other)
+		require.NotNil(t, h.TypeAt(img, other))
+	}
+	require.Equal(t, "list", h.TypeOf(img, s.Kept).Name)
+	count, ok := h.ReferenceCount(img, s.Kept)
+	require.True(t, ok)
+	require.Equal(t, s.Count, count)
+	require.True(t, slices.ContainsFunc(h.Modules(img), func(m Module) bool { return m.Name == "__main__" }))
+}
+
+// checkReferences follows each of the objects to the list that all of them hold, over at most one object in between.
+func checkReferences(t *testing.T, h *Heap, img image, s *said) {
+	t.Helper()
+	targets := func(object uint64) (out []uint64) {
+		for _, r := range h.References(img, nil, object, h.TypeOf(img, object)) {
+			out = append(out, r.Target)
+		}
+		return out
+	}
+	require.Equal(t, []uint64{s.Element}, targets(s.Kept))
+	for name, id := range s.IDs {
+		if name == "list" || name == "set" {
+			continue
+		}
+		found := targets(id)
+		for _, between := range slices.Clone(found) {
+			if typ := h.TypeOf(img, between); typ != nil && !typ.Is("type") {
+				found = append(found, targets(between)...)
+			}
+		}
+		for _, between := range slices.Clone(found) { // a closure's cell is in a tuple
+			if typ := h.TypeOf(img, between); typ != nil && typ.Is("cell") {
+				found = append(found, targets(between)...)
+			}
+		}
+		require.Contains(t, found, s.Kept, name)
+	}
+}
