@@ -95,7 +95,7 @@ func (d *DiffFile) Side(at event.Moment, version string) (*DiffSide, error) {
 	}
 	made := func() (*profile.Profile, error) {
 		var b bytes.Buffer
-		if err := ofView(writePprof)(&b, in); err != nil {
+		if err := writePprof(&b, in); err != nil {
 			return nil, err
 		}
 		return pprof.Parse(&b)

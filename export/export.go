@@ -58,8 +58,8 @@ func (f *Format) FileFor(w *Window) string {
 
 // Formats are all formats, in the order in which help shows them.
 var Formats = []Format{
-	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", write: ofView(writePprof)},
-	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", write: ofView(writePprofAlloc)},
+	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", write: writePprof},
+	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", write: writePprofAlloc},
 	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", write: writeSnapshot},
 	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like", Course: true, write: writeParquet},
 	{Name: "csv", File: "allocations.csv", What: "every allocation as a table; with --by, what is in use", Text: true, Course: true, write: writeCSV},
@@ -118,9 +118,10 @@ type Input struct {
 	Version   string          // of gputrace
 	Warn      func(error)
 
-	view  *view.View
-	leaks func() (*leaks.Report, error) // of the source; nil: there is none
-	steps func() (*steps.Table, error)
+	view   *view.View
+	viewed view.Selection                // what view is of
+	leaks  func() (*leaks.Report, error) // of the source; nil: there is none
+	steps  func() (*steps.Table, error)
 }
 
 // GroupBy says what the rows of tables are, before the View is asked for: one of view.RecordedRowKindNames, or empty for the format's own.
@@ -133,10 +134,20 @@ func (in *Input) GroupBy(name string) error {
 	if err != nil {
 		return exit.Usage("--by: %w", err)
 	}
-	in.Selection.Detail = by.Detailed()
-	if by != view.ByStep {
+	if !by.Detailed() {
 		return nil
 	}
+	in.Selection.AllSteps = by == view.ByStep
+	return in.detail(by == view.ByStep)
+}
+
+// detail asks for the parts of sites by what their memory is for and, when steps is true, by step.
+func (in *Input) detail(steps bool) error {
+	in.Selection.Detail = true
+	if !steps || in.Selection.Steps {
+		return nil
+	}
+	in.Selection.Steps = true
 	return in.findSteps()
 }
 
@@ -155,12 +166,12 @@ func (in *Input) findSteps() error {
 
 // View is of the selection. It is made when it is asked for: many formats show the course of time.
 func (in *Input) View() (*view.View, error) {
-	if in.view == nil {
+	if in.view == nil || in.viewed != in.Selection {
 		view, err := in.Trace.Select(in.Selection)
 		if err != nil {
 			return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", in.Path, err))
 		}
-		in.view = view
+		in.view, in.viewed = view, in.Selection
 	}
 	return in.view, nil
 }

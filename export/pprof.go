@@ -7,21 +7,25 @@ import (
 	"io"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/process/words"
 )
 
-func writePprof(w io.Writer, in *Input, view *view.View) error {
-	return writeProfile(w, in, view, pprof.InUse)
-}
+func writePprof(w io.Writer, in *Input) error { return writeProfile(w, in, pprof.InUse) }
 
-func writePprofAlloc(w io.Writer, in *Input, view *view.View) error {
-	return writeProfile(w, in, view, pprof.Alloc)
-}
+func writePprofAlloc(w io.Writer, in *Input) error { return writeProfile(w, in, pprof.Alloc) }
 
-func writeProfile(w io.Writer, in *Input, view *view.View, kind pprof.Kind) error {
+// writeProfile writes a profile with what memory is for. What is in use has the steps of its allocations too: of all allocations
+// there are too many.
+func writeProfile(w io.Writer, in *Input, kind pprof.Kind) error {
+	if err := in.detail(kind == pprof.InUse); err != nil {
+		return err
+	}
+	view, err := in.View()
+	if err != nil {
+		return err
+	}
 	p := pprof.Input{View: view, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in), Joined: in.Joined}
 	p.Rank = in.Info.Rank.Label()
 	if in.End != nil {

@@ -33,8 +33,10 @@ func (p *picker) detail() error {
 
 // ended adds up an allocation whose end is known.
 func (p *picker) ended(b *heap.Block, l *life, d detail) {
-	d.step = p.trace.stepOf(b)
 	at, inUse := p.chosen[b.Key()]
+	if p.s.AllSteps || p.s.Steps && inUse {
+		d.step = p.trace.stepOf(b)
+	}
 	switch until := p.s.Until(); {
 	case inUse:
 		delete(p.chosen, b.Key()) // it comes again when its free failed

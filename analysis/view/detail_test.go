@@ -29,7 +29,7 @@ func TestDetailAddsUp(t *testing.T) {
 		} {
 			plain, err := trace.Select(c)
 			require.NoError(t, err, name)
-			c.Detail = true
+			c.Detail, c.Steps, c.AllSteps = true, true, seed%2 == 0
 			detailed, err := trace.Select(c)
 			require.NoError(t, err, name)
 			requireSame(t, plain, detailed)
@@ -113,7 +113,7 @@ func TestRowsOfProgram(t *testing.T) {
 	trace.SetSteps(func(time uint64) int { return int(time / 50) })
 	key := heap.BlockKey{PID: 1, Layer: event.LayerTorch, Addr: 4 << 20, Time: 50}
 	trace.SetHeld(map[heap.BlockKey]view.HeldBlock{key: {Holder: "losses[0]", Category: phases.Parameters}})
-	v, err := trace.Select(view.Selection{Detail: true, Moment: event.Moment{Kind: event.MomentSinceStart, Time: 60}})
+	v, err := trace.Select(view.Selection{Detail: true, Steps: true, Moment: event.Moment{Kind: event.MomentSinceStart, Time: 60}})
 	require.NoError(t, err)
 	for by, want := range map[view.RowKind]map[string]int64{
 		view.ByPhase:    {"forward": 1500, "input": 150},

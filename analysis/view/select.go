@@ -25,8 +25,9 @@ type Selection struct {
 	// CLOCK_BOOTTIME nanoseconds; To 0: no range. Moment means nothing then.
 	From, To uint64
 	MinSize  uint64 // of blocks, bytes; smaller ones are left out. 0: none is
-	// Detail tells the parts of sites apart by what their memory is for, by step and by holder also. It takes one replay more.
-	Detail bool
+	// Detail tells the parts of sites apart by what their memory is for and by holder also. It takes one replay more. Steps does it with
+	// the step of the allocation too, of what is in use; AllSteps of what was freed too, of which there can be many parts.
+	Detail, Steps, AllSteps bool
 }
 
 // AtEnd reports whether it is all of the trace at its end.
@@ -60,7 +61,7 @@ type SitePart struct {
 
 	// The rest is set with Selection.Detail only.
 	Category phases.Category // empty: not asked for
-	Step     int             // in which it was allocated; 0: before the first, or not known
+	Step     int             // in which it was allocated; 0: before the first, not known, or not asked for
 	Holder   string          // at the end of the trace, as in HeldSite.Name; empty: it was freed by then
 }
 

@@ -119,6 +119,9 @@ func Counted(layer event.Layer, origin heap.Origin, segment bool) bool {
 	return layer == event.LayerTorch && origin != heap.OriginBefore || layer == event.LayerDevice && !segment
 }
 
+// Detailed reports whether the view was selected with Selection.Detail.
+func (v *View) Detailed() bool { return v.detailed }
+
 // Row is one line of a table of memory in use.
 type Row struct {
 	Name   string  // "gpt.py:38", or the native symbol

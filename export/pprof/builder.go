@@ -21,11 +21,15 @@ const (
 // labels are on every sample: a sample that lacks one shows as an empty frame under pprof -tagroot. Values describe
 // themselves, because -tagroot shows them without their key.
 type labels struct {
-	layer, device, pid, site, call, stack string
-	rank                                  string // empty in profiles without ranks
+	layer, device, pid, site, call, stack, phase string
+
+	rank string // empty in profiles without ranks
 	// Of a part of a site; empty in profiles without parts.
 	thread, stream string
 	bytes, age     uint64 // event.Unknown: the sample has none
+	// Of a part of a site whose category and step were asked for.
+	category string // empty: not known
+	step     int    // 0: before the first one, or not known
 }
 
 func (l labels) export() map[string][]string {
@@ -34,6 +38,10 @@ func (l labels) export() map[string][]string {
 	}
 	out := map[string][]string{
 		"layer": {l.layer}, "device": {l.device}, "pid": {l.pid}, "site": {words.Valid(l.site)}, "call": {words.Valid(l.call)}, "stack": {l.stack},
+		"phase": {l.phase},
+	}
+	if l.category != "" {
+		out["category"] = []string{l.category}
 	}
 	if l.rank != "" {
 		out["rank"] = []string{l.rank}
@@ -47,10 +55,14 @@ func (l labels) export() map[string][]string {
 // numbers are the labels that tools select by ranges.
 func (l labels) numbers() (values map[string][]int64, units map[string][]string) {
 	values, units = map[string][]int64{}, map[string][]string{}
+	step := event.Unknown
+	if l.step > 0 {
+		step = uint64(l.step)
+	}
 	for _, n := range []struct {
 		key, unit string
 		value     uint64
-	}{{"bytes", "bytes", l.bytes}, {"age", "nanoseconds", l.age}} {
+	}{{"bytes", "bytes", l.bytes}, {"age", "nanoseconds", l.age}, {"step", "step", step}} {
 		if n.value != event.Unknown {
 			values[n.key], units[n.key] = []int64{int64(n.value)}, []string{n.unit}
 		}
@@ -75,7 +87,10 @@ type builder struct {
 	detail  Detail
 	parted  bool // the view's sites have parts
 	whole   bool // but there are too many
-	rank    string
+	stepped bool // they are few enough for a label with the step
+	// categories: the parts say what their memory is for.
+	categories bool
+	rank       string
 	// main is mapping[0], "the main binary". It is completed by the first frame in that file.
 	main *profile.Mapping
 

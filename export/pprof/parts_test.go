@@ -113,10 +113,53 @@ func TestWholeSites(t *testing.T) {
 	b := newBuilder("", DetailSite)
 	b.parted, b.whole = true, true
 	for portion := range v.Samples(view.InUse, nil) {
-		b.portion(&portion)
+		b.portion(v, &portion)
 	}
 	require.Less(t, len(b.profile.Sample), len(p.Sample))
 	require.Equal(t, sum(p, inuseSpace, "", ""), sum(b.profile, inuseSpace, "", ""))
+}
+
+// TestCategoriesInPprof: profiles of a detailed view have categories and steps, and the tool selects by them.
+func TestCategoriesInPprof(t *testing.T) {
+	trace, err := view.NewTrace(eventtest.Random(6, 5000), nil)
+	require.NoError(t, err)
+	first := trace.First()
+	trace.SetSteps(func(time uint64) int { return int((time - first) / 1e6) })
+	v, err := trace.Select(view.Selection{Detail: true, Steps: true})
+	require.NoError(t, err)
+	var b bytes.Buffer
+	require.NoError(t, Write(&b, Input{View: v}))
+	p, err := profile.ParseData(b.Bytes())
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "inuse.pb.gz")
+	require.NoError(t, os.WriteFile(file, b.Bytes(), 0o644))
+	for _, s := range p.Sample {
+		require.Len(t, s.Label["phase"], 1)
+		require.Len(t, s.Label["category"], 1)
+		require.LessOrEqual(t, len(s.NumLabel["step"]), 1)
+	}
+	require.EqualValues(t, v.Total(), sum(p, inuseSpace, "", ""))
+	for focus, keep := range map[string]func(s *profile.Sample) bool{
+		"phase=other":         func(s *profile.Sample) bool { return s.Label["phase"][0] == "other" },
+		"category=temporary":  func(s *profile.Sample) bool { return s.Label["category"][0] == "temporary" },
+		"step=2step:2000step": func(s *profile.Sample) bool { return len(s.NumLabel["step"]) == 1 && s.NumLabel["step"][0] >= 2 },
+	} {
+		want := int64(0)
+		for _, s := range p.Sample {
+			if keep(s) {
+				want += s.Value[inuseSpace]
+			}
+		}
+		out := pprofText(t, "-top", "-nodefraction=0", "-unit=B", "-tagfocus="+focus, file)
+		if want == 0 {
+			continue
+		}
+		require.Contains(t, out, fmt.Sprintf("Showing nodes accounting for %dB", want), focus)
+	}
+	tags := pprofText(t, "-tags", file)
+	for _, key := range []string{"phase:", "category:", "step:"} {
+		require.Contains(t, tags, key)
+	}
 }
 
 // freePort is a port of this machine on which nobody listens.

@@ -5,12 +5,14 @@
 package pprof
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/google/pprof/profile"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -139,18 +141,22 @@ func Write(w io.Writer, in Input) error {
 
 // add makes the samples of all processes.
 func (b *builder) add(parts []Part, measure view.Measure) {
-	n, ranked := 0, false
+	n, stepless, ranked := 0, 0, false
 	for i := range parts {
-		n += partsOf(parts[i].View)
+		all, without := partsOf(parts[i].View)
+		n, stepless = n+all, stepless+without
 		ranked = ranked || parts[i].Rank != ""
 	}
-	b.parted, b.whole = n > 0, n > maxParts
+	b.parted, b.stepped, b.whole = n > 0, n <= maxParts, stepless > maxParts
+	for i := range parts {
+		b.categories = b.categories || parts[i].View.Detailed()
+	}
 	for _, p := range parts {
 		if b.rank = p.Rank; ranked && p.Rank == "" {
 			b.rank = NoRank
 		}
 		for portion := range p.View.Samples(measure, p.Joined) {
-			b.portion(&portion)
+			b.portion(p.View, &portion)
 		}
 	}
 }
@@ -159,31 +165,41 @@ func (b *builder) add(parts []Part, measure view.Measure) {
 const maxParts = 50_000
 
 // tooManyParts is the comment of a profile whose sites were left whole.
-const tooManyParts = "too many samples: those of one site are not divided by thread, stream, size and age"
+const tooManyParts = "too many samples: those of one site are not divided by thread, stream, size, age, category and step"
 
-// partsOf is how many parts the sites of a view have; 0: it was not made with any.
-func partsOf(v *view.View) (n int) {
+// partsOf is how many samples the parts of the sites of a view make, and how many without the step; 0: it was not made with any.
+func partsOf(v *view.View) (n, stepless int) {
 	for i := range v.Sites {
-		n += len(v.Sites[i].Parts)
+		all, some := map[view.SitePart]bool{}, map[view.SitePart]bool{}
+		for _, p := range v.Sites[i].Parts {
+			p.Holder, p.Alloc, p.Inuse = "", heap.Count{}, heap.Count{}
+			all[p] = true
+			p.Step = 0
+			some[p] = true
+		}
+		n, stepless = n+len(all), stepless+len(some)
 	}
-	return n
+	return n, stepless
 }
 
 // portion adds the samples of a stack.
-func (b *builder) portion(p *view.Sample) {
+func (b *builder) portion(v *view.View, p *view.Sample) {
 	l := labels{
 		layer: p.Layer.String(), device: p.Device.String(), pid: pidLabel(p.PID), rank: b.rank, site: p.Name, stack: "no stack",
-		bytes: event.Unknown, age: event.Unknown,
+		phase: string(phases.Unknown), bytes: event.Unknown, age: event.Unknown,
 	}
 	if b.parted {
 		l.thread, l.stream = threadLabel(0), streamLabel(event.Unknown)
+	}
+	if b.categories {
+		l.category = string(phases.NoCategory)
 	}
 	s := p.Site
 	if s == nil {
 		b.sample(b.named(p.Names()...), l, [valueCount]int64{inuseObjects: int64(p.Objects), inuseSpace: p.Bytes})
 		return
 	}
-	l.call, l.stack = s.Call, s.Status()
+	l.call, l.stack, l.phase = s.Call, s.Status(), string(v.Phase(s))
 	stack := b.stack(p)
 	if !b.parted || b.whole {
 		b.sample(stack, l, values(s.Alloc, s.Inuse))
@@ -192,6 +208,12 @@ func (b *builder) portion(p *view.Sample) {
 	for i := range s.Parts {
 		part := &s.Parts[i]
 		l.thread, l.stream, l.bytes, l.age = threadLabel(part.TID), streamLabel(part.Stream), part.Size, part.Age
+		if l.step = 0; b.stepped {
+			l.step = part.Step
+		}
+		if b.categories {
+			l.category = string(cmp.Or(part.Category, phases.NoCategory))
+		}
 		b.sample(stack, l, values(part.Alloc, part.Inuse))
 	}
 }

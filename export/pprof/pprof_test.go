@@ -227,7 +227,7 @@ func TestAllocProfile(t *testing.T) {
 func TestEverySampleHasEveryLabel(t *testing.T) {
 	_, p := write(t, inUse)
 	for _, s := range p.Sample {
-		require.Len(t, s.Label, 6)
+		require.Len(t, s.Label, 7)
 		require.Empty(t, s.NumLabel)
 		for _, key := range []string{"layer", "device", "pid", "site", "call", "stack"} {
 			require.Len(t, s.Label[key], 1, key)

@@ -40,7 +40,7 @@ func TestBeforeAttachByHolder(t *testing.T) {
 	require.EqualValues(t, 3, sum(p, inuseObjects, "site", BeforeAttach))
 	require.Equal(t, sum(whole, inuseSpace, "", ""), sum(p, inuseSpace, "", ""))
 	for _, s := range p.Sample {
-		require.Len(t, s.Label, 6)
+		require.Len(t, s.Label, 7)
 	}
 	_, p = write(t, func(in *Input) { in.Kind, in.Joined = Alloc, joined(in.View) })
 	require.Zero(t, sum(p, inuseSpace, "site", BeforeAttach))
