@@ -76,6 +76,9 @@ func writePerfetto(w io.Writer, in *Input) error {
 		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: in.Info.Name, Cmdline: in.Info.Cmdline,
 		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot,
 	}
+	if err := addSlices(&p, in, tl); err != nil {
+		return err
+	}
 	for i, text := range exportComments(in) {
 		p.Attributes = append(p.Attributes, perfetto.Attribute{Key: fmt.Sprintf("gputrace.%02d", i), Text: text})
 	}
@@ -83,6 +86,35 @@ func writePerfetto(w io.Writer, in *Input) error {
 		return err
 	}
 	warnLeft(in, tl, perfettoEvents)
+	return nil
+}
+
+// maxSlices is how many steps and times of phases a timeline shows at most.
+const maxSlices = 200_000
+
+// addSlices adds steps and phases to a timeline.
+func addSlices(p *perfetto.Input, in *Input, tl *view.Timeline) error {
+	spans, more, err := in.Trace.PhaseSpans(tl.From, tl.To, maxSlices)
+	if err != nil {
+		return err
+	}
+	p.Phases = spans
+	if more {
+		in.Warn(fmt.Errorf("more than %d changes between phases: later ones are left out; --from and --to choose a part", maxSlices))
+	}
+	if in.steps == nil {
+		return nil
+	}
+	found, err := in.steps()
+	if err != nil {
+		return err
+	}
+	for n := max(1, found.At(tl.From)); found.First() > 0 && n <= found.Last() && len(p.Steps) < maxSlices; n++ {
+		from, to, ok := found.Span(n)
+		if ok && from <= tl.To {
+			p.Steps = append(p.Steps, perfetto.Step{Number: n, From: max(from, tl.From), To: min(to, tl.To)})
+		}
+	}
 	return nil
 }
 

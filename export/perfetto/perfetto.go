@@ -29,6 +29,8 @@ type Input struct {
 	Started     time.Time
 	StartedBoot uint64
 	Attributes  []Attribute // about the trace, for people
+	Steps       []Step      // of the process, in their order; nil: there are none
+	Phases      []view.PhaseSpan
 }
 
 // Attribute is one line of what a trace says about itself.
@@ -46,6 +48,8 @@ func Write(w io.Writer, in Input) error {
 		return fmt.Errorf("write timeline: %w", err)
 	}
 	t.stopped()
+	t.steps()
+	t.phases()
 	t.lifetimes()
 	t.attributes()
 	if err := t.finish(); err != nil {

@@ -109,6 +109,8 @@ class Decoder:
     def place(self, uuid):
         track = self.tracks[uuid]
         device = self.tracks[track.parent_uuid]
+        if device.HasField('process'):
+            return [device.process.pid, '', track.name]
         return [self.tracks[device.parent_uuid].process.pid, device.name, track.name]
 
     def track_event(self, packet, sequence):

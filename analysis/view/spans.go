@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package view
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// PhaseSpan is a time in which a thread made allocations of one phase only: from the first to the last of them.
+type PhaseSpan struct {
+	PID, TID    uint32
+	Phase       phases.Phase
+	From, To    uint64 // CLOCK_BOOTTIME nanoseconds, both in it
+	Allocations uint64
+	Bytes       uint64 // of those whose size is known
+}
+
+// PhaseSpans lists the phases of all threads between two times, CLOCK_BOOTTIME nanoseconds, both in it, by process, thread and time: the
+// first most of them. More reports whether there are others. Allocations without a stack are in none.
+func (t *Trace) PhaseSpans(from, to uint64, most int) (spans []PhaseSpan, more bool, err error) {
+	c := t.classifier()
+	running := map[uint64]int{} // of a thread: its last span
+	err = t.Replay(&Visitor{Before: func(e *event.Event, _ *heap.Heap) {
+		if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || e.Stack == 0 || e.Time < from || e.Time > to {
+			return
+		}
+		phase, id := c.of(e.Stack), uint64(e.PID)<<32|uint64(e.TID)
+		i, ok := running[id]
+		if !ok || spans[i].Phase != phase {
+			if len(spans) == most {
+				more = true
+				delete(running, id)
+				return
+			}
+			i = len(spans)
+			running[id] = i
+			spans = append(spans, PhaseSpan{PID: e.PID, TID: e.TID, Phase: phase, From: e.Time, To: e.Time})
+		}
+		s := &spans[i]
+		s.To, s.Allocations = max(s.To, e.Time), s.Allocations+1
+		if e.Size != event.Unknown {
+			s.Bytes += e.Size
+		}
+	}})
+	slices.SortStableFunc(spans, func(x, y PhaseSpan) int {
+		return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.TID, y.TID), cmp.Compare(x.From, y.From))
+	})
+	return spans, more, err
+}
