@@ -63,7 +63,7 @@ var Formats = []Format{
 	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", write: writeSnapshot},
 	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like", Course: true, write: writeParquet},
 	{Name: "csv", File: "allocations.csv", What: "every allocation as a table; with --by, what is in use", Text: true, Course: true, write: writeCSV},
-	{Name: "json", File: "memory.json", What: "all figures and stacks, for programs", Text: true, write: ofView(writeJSON)},
+	{Name: "json", File: "memory.json", What: "all figures and stacks, for programs", Text: true, write: writeJSON},
 	{Name: "png", File: "memory.png", What: "picture of the memory over time", Course: true, write: writePNG},
 	{Name: "svg", File: "memory.svg", What: "the same, as lines", Text: true, Course: true, write: writeSVG},
 	{Name: "perfetto", File: "timeline.pftrace.gz", What: "timeline with stacks, for ui.perfetto.dev", Course: true, write: writePerfetto},

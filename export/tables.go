@@ -52,7 +52,14 @@ func writeCSV(w io.Writer, in *Input) error {
 	return csv.WriteSums(w, view, by)
 }
 
-func writeJSON(w io.Writer, in *Input, view *view.View) error {
+func writeJSON(w io.Writer, in *Input) error {
+	if err := in.detail(false); err != nil {
+		return err
+	}
+	view, err := in.View()
+	if err != nil {
+		return err
+	}
 	report, err := leaksAtEnd(in)
 	if err != nil {
 		return err

@@ -47,7 +47,10 @@ type exportFile struct {
 	Accounts []exportAccount `json:"accounts"`
 	Drivers  []exportDriver  `json:"drivers"`
 	Lines    []exportLine    `json:"lines"`
-	Sites    []exportSite    `json:"sites"`
+	// Phases and Categories add up to Summary.Bytes, as Lines do. Categories is left out where they were not asked for.
+	Phases     []exportPart `json:"phases"`
+	Categories []exportPart `json:"categories,omitempty"`
+	Sites      []exportSite `json:"sites"`
 }
 
 type exportSummary struct {
@@ -115,8 +118,26 @@ type exportLine struct {
 	AllocBlocks uint64 `json:"alloc_blocks"`
 }
 
+// exportPart is what is in use and was allocated of one phase or category.
+type exportPart struct {
+	Name        string `json:"name"`
+	Bytes       int64  `json:"bytes"`
+	Blocks      uint64 `json:"blocks"`
+	AllocBytes  int64  `json:"alloc_bytes"`
+	AllocBlocks uint64 `json:"alloc_blocks"`
+}
+
+func partsBy(v *view.View, by view.RowKind) []exportPart {
+	out := []exportPart{}
+	for _, s := range v.SumBy(by) {
+		out = append(out, exportPart{s.Name, s.Bytes, s.Blocks, s.AllocBytes, s.AllocBlocks})
+	}
+	return out
+}
+
 type exportSite struct {
 	Name    string        `json:"name"`
+	Phase   string        `json:"phase"`
 	PID     uint32        `json:"pid,omitempty"`
 	Layer   string        `json:"layer"`
 	Device  string        `json:"device"`
@@ -144,7 +165,7 @@ func WriteExport(w io.Writer, x Export) error {
 	f := exportFile{
 		Format: "gputrace export", Version: exportVersion, Gputrace: x.Gputrace, PID: x.PID, Command: x.Command, PyTorch: x.PyTorch,
 		Moment: x.Moment, Summary: newExportSummary(&x), Accounts: []exportAccount{}, Drivers: []exportDriver{},
-		Lines: make([]exportLine, len(lines)), Sites: []exportSite{},
+		Lines: make([]exportLine, len(lines)), Sites: []exportSite{}, Phases: partsBy(x.View, view.ByPhase),
 	}
 	f.Leaks = leaksBodyOf(x.Leaks)
 	if x.Damage != nil {
@@ -165,7 +186,10 @@ func WriteExport(w io.Writer, x Export) error {
 		f.Lines[i] = exportLine(lines[i])
 	}
 	for i := range x.View.Sites {
-		f.Sites = append(f.Sites, newExportSite(&x.View.Sites[i]))
+		f.Sites = append(f.Sites, newExportSite(x.View, &x.View.Sites[i]))
+	}
+	if x.View.Detailed() {
+		f.Categories = partsBy(x.View, view.ByCategory)
 	}
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -210,9 +234,9 @@ func newExportCount(c heap.Count) exportCount {
 	return out
 }
 
-func newExportSite(s *view.Site) exportSite {
+func newExportSite(v *view.View, s *view.Site) exportSite {
 	out := exportSite{
-		Name: s.Name, PID: s.PID, Layer: s.Layer.String(), Device: s.Device.String(), Call: s.Call, Segment: s.Segment,
+		Name: s.Name, Phase: string(v.Phase(s)), PID: s.PID, Layer: s.Layer.String(), Device: s.Device.String(), Call: s.Call, Segment: s.Segment,
 		Counted: s.Counted(), Inuse: newExportCount(s.Inuse), Alloc: newExportCount(s.Alloc), Status: s.Status(), Stack: []exportFrame{},
 	}
 	if s.Stack == nil {

@@ -21,6 +21,7 @@ import (
 // sums are what Python adds up of an export.
 type sums struct {
 	Bytes, Lines, Sites, Before, Lost, Peak uint64
+	Phases, Categories                      uint64
 	Keys                                    []string
 	Stacks                                  int
 	First                                   string
@@ -36,6 +37,7 @@ import json, sys
 f = json.load(sys.stdin)
 print(json.dumps({
     "bytes": f["summary"]["bytes"], "lines": sum(l["bytes"] for l in f["lines"]),
+    "phases": sum(p["bytes"] for p in f["phases"]), "categories": sum(c["bytes"] for c in f.get("categories", [])),
     "sites": sum(s["inuse"]["bytes"] for s in f["sites"] if s["counted"]),
     "before": sum(a.get("before", 0) for a in f["accounts"]), "lost": sum(a["lost"] for a in f["accounts"]),
     "peak": max(a["peak"] for a in f["accounts"]), "keys": sorted(f), "first": f["summary"].get("first", ""),
@@ -47,6 +49,16 @@ print(json.dumps({
 	var got sums
 	require.NoError(t, stdjson.Unmarshal(out, &got))
 	return got
+}
+
+// TestExportCategories: those of a detailed view add up to the total too.
+func TestExportCategories(t *testing.T) {
+	trace, err := view.NewTrace(eventtest.Random(2, 3000), nil)
+	require.NoError(t, err)
+	v, err := trace.Select(view.Selection{Detail: true})
+	require.NoError(t, err)
+	got := addUp(t, json.Export{View: v, Moment: "now"})
+	require.Equal(t, []uint64{v.Total(), v.Total(), v.Total()}, []uint64{got.Bytes, got.Phases, got.Categories})
 }
 
 // TestExport: what Python adds up of lines, and of sites with what was there before, is the total.
@@ -62,10 +74,12 @@ func TestExport(t *testing.T) {
 			got := addUp(t, json.Export{View: v, Moment: "now", Boot: time.Unix(1_700_000_000, 0)})
 			require.Equal(t, v.Total(), got.Bytes, name)
 			require.Equal(t, got.Bytes, got.Lines, name)
+			require.Equal(t, got.Bytes, got.Phases, name)
+			require.Zero(t, got.Categories, "they were not asked for")
 			require.Equal(t, got.Bytes, got.Sites+got.Before+got.Lost, name)
 			require.NotZero(t, got.Stacks)
 			require.Contains(t, got.First, "20")
-			require.Equal(t, []string{"accounts", "drivers", "format", "lines", "moment", "sites", "summary", "version"}, got.Keys,
+			require.Equal(t, []string{"accounts", "drivers", "format", "lines", "moment", "phases", "sites", "summary", "version"}, got.Keys,
 				"what is not known is left out")
 		}
 	}
