@@ -142,6 +142,7 @@ func (t *Target) describe(took time.Duration) Found {
 		f.Driver = "" // "libcuda.so.1" is the interface, not a version
 	}
 	f.PyTorch, f.CUDA = torchVersion(t.process, t.regions)
+	f.Autograd = t.autograd.err
 	return f
 }
 
