@@ -53,19 +53,20 @@ func (j *Joiner) describe(st *event.Stack) *about {
 }
 
 // visible is what of a stack of the forward pass is put behind one of the backward pass: from the innermost line of Python on, or
-// all where there is none. Too many joins are cut.
+// all where there is none. Of too many joins the last one is kept, which has the line of forward.
 func visible(st *event.Stack) []event.Frame {
 	frames := stacks.VisibleFrames(st)
 	if i := slices.IndexFunc(frames, func(f event.Frame) bool { return f.Kind == event.FramePython || stacks.IsMark(&f) }); i >= 0 {
 		frames = frames[i:]
 	}
-	joins := 0
+	joins, last := 0, 0
 	for i := range frames {
 		if stacks.IsMark(&frames[i]) {
-			if joins++; joins == maxJoins {
-				return frames[:i]
-			}
+			joins, last = joins+1, i
 		}
+	}
+	if joins >= maxJoins {
+		return frames[last:]
 	}
 	return frames
 }

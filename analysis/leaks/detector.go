@@ -24,14 +24,19 @@ type line struct {
 	file     string // of Python; else empty
 	line     int
 	function string // or the native symbol
+	backward bool   // what follows the line in the backward pass
 }
 
 // name is the line for people.
 func (l *line) name() string {
-	if l.file == "" {
-		return l.function
+	f := event.Frame{Kind: event.FrameNative, Func: l.function}
+	if l.file != "" {
+		f = event.Frame{Kind: event.FramePython, Func: l.function, File: l.file, Line: l.line}
 	}
-	return stacks.FrameName(&event.Frame{Kind: event.FramePython, Func: l.function, File: l.file, Line: l.line})
+	if l.backward {
+		return stacks.BackwardOf + " " + stacks.FrameName(&f)
+	}
+	return stacks.FrameName(&f)
 }
 
 // siteKey is a site and a size class.
@@ -208,14 +213,16 @@ func (d *detector) ownLine(frames []event.Frame) line {
 	if i < 0 {
 		return line{function: stacks.UnknownStack}
 	}
-	return lineOf(&frames[i])
+	l := lineOf(&frames[i])
+	l.backward = stacks.IsBackward(frames, i)
+	return l
 }
 
 func lineOf(f *event.Frame) line {
 	if f.Kind != event.FramePython {
 		return line{function: f.Label()}
 	}
-	return line{f.File, max(0, f.Line), f.Func}
+	return line{file: f.File, line: max(0, f.Line), function: f.Func}
 }
 
 // forwardLine is the outermost line of the program that calls a module (torch/nn/modules/module.py).

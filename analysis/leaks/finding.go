@@ -40,6 +40,7 @@ type Finding struct {
 	File     string // of Python; else empty
 	Line     int    // 0: not known
 	Function string // or the native symbol
+	Backward bool   // it is not the line that allocates, but what follows it in the backward pass
 	Stack    *event.Stack
 	Holder   string // of most of its blocks; empty: not known
 	// Sites are the names of the sites that it is made of, as Holder.Site.
@@ -66,7 +67,7 @@ type Finding struct {
 
 // Name is the line for people: "train.py:88 main", or the native symbol.
 func (f *Finding) Name() string {
-	l := line{f.File, f.Line, f.Function}
+	l := line{f.File, f.Line, f.Function, f.Backward}
 	return l.name()
 }
 
@@ -187,7 +188,7 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	})
 	f := Finding{
 		Kind: kindOf(k.place.layer, g), Layer: k.place.layer, Device: k.place.device, File: k.line.file, Line: k.line.line,
-		Function: k.line.function, Stack: g[0].stack, Period: g[0].period, First: g[0].first, Last: steps.Last,
+		Function: k.line.function, Backward: k.line.backward, Stack: g[0].stack, Period: g[0].period, First: g[0].first, Last: steps.Last,
 		Confidence: confidenceOf(g[0].periods), Share: math.NaN(), Seconds: math.NaN(),
 	}
 	var sum amount

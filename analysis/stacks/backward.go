@@ -54,6 +54,15 @@ func IsBackward(frames []event.Frame, own int) bool {
 	return mark >= 0 && own > mark
 }
 
+// BackwardPrefix is what the name of a stack or of its line begins with when it is of the backward pass of that line; empty when it is
+// not.
+func BackwardPrefix(name string) string {
+	if strings.HasPrefix(name, BackwardOf+" ") {
+		return BackwardOf + " "
+	}
+	return ""
+}
+
 func backwardPrefix(frames []event.Frame, own int) string {
 	if IsBackward(frames, own) {
 		return BackwardOf + " "

@@ -148,7 +148,7 @@ func (m *mark) name(library []string, resolve func(event.StackID) *event.Stack) 
 			return stacks.UnknownStack
 		}
 		if i := stacks.OwnFrame(st.Frames, library); i >= 0 {
-			return stacks.FrameName(&st.Frames[i])
+			return stacks.Name(st.Frames, i)
 		}
 		return stacks.UnknownStack
 	}

@@ -269,7 +269,7 @@ func (e Entry) as(by RowKind) Entry {
 		out.Line, out.Source = e.Line, e.Source
 	case ByFunction:
 		if e.Func != "" {
-			out.Name = e.Func
+			out.Name = stacks.BackwardPrefix(e.Name) + e.Func
 		}
 	case ByStack:
 		out.Line, out.Source, out.Stack = e.Line, e.Source, e.Stack
@@ -314,6 +314,7 @@ func (e *Entry) key(file func(string) string, lines bool) string {
 		}
 		fmt.Fprintf(&b, "%q %q %d\n", file(path), function, line)
 	}
+	b.WriteString(stacks.BackwardPrefix(e.Name))
 	part(e.Name, e.Func, e.File, e.Line)
 	for i := range e.Stack {
 		c := &e.Stack[i]

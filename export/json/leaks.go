@@ -45,6 +45,7 @@ type leakFinding struct {
 	File       *string          `json:"file"`
 	Line       *int             `json:"line"`
 	Function   string           `json:"function"`
+	Backward   bool             `json:"backward,omitempty"`
 	Stack      []diffCall       `json:"stack"`
 	Holder     *string          `json:"holder"`
 	Newer      uint64           `json:"holder_newer_blocks"`
@@ -97,7 +98,7 @@ func leaksBodyOf(r *leaks.Report) *leaksBody {
 
 func leakFindingOf(f *leaks.Finding) leakFinding {
 	out := leakFinding{
-		Kind: f.Kind, Layer: f.Layer.String(), Device: f.Device.String(), File: textOrNull(f.File), Function: f.Function,
+		Kind: f.Kind, Layer: f.Layer.String(), Device: f.Device.String(), File: textOrNull(f.File), Function: f.Function, Backward: f.Backward,
 		Holder: textOrNull(f.Holder), Newer: f.Newer, Requested: numberOrNull(f.Requested), Bytes: f.Bytes, Blocks: f.Blocks, Period: f.Period,
 		First: f.First, Last: f.Last, LiveBytes: f.LiveBytes, LiveBlocks: f.LiveBlocks, Share: numberOrNull(f.Share),
 		Confidence: f.Confidence, Seconds: numberOrNull(f.Seconds), Advice: textOrNull(f.Advice()), Phase: textOrNull(string(f.Phase)), UsualEnd: textOrNull(string(f.UsualEnd)), Stack: []diffCall{},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process/words"
 )
@@ -151,6 +152,17 @@ func inlinedFrames(frames []event.Frame) int {
 	return n
 }
 
+// mappingOf is the mapping of a native frame.
+func (b *builder) mappingOf(f *event.Frame) *profile.Mapping {
+	switch {
+	case f.Module != nil:
+		return b.mapping(f.Module)
+	case stacks.IsMark(f):
+		return b.syntheticMapping(namedMapping)
+	}
+	return b.syntheticMapping(unknownMapping)
+}
+
 // location makes one location with a line for each of the frames, the innermost inlined function first.
 func (b *builder) location(frames []event.Frame) *profile.Location {
 	f := &frames[0]
@@ -159,10 +171,7 @@ func (b *builder) location(frames []event.Frame) *profile.Location {
 		fn := b.function(profile.Function{Name: f.Func, Filename: f.File, StartLine: int64(f.StartLine)})
 		return b.addLocation(b.syntheticMapping(pythonMapping), 0, profile.Line{Function: fn, Line: int64(f.Line)})
 	}
-	m := b.syntheticMapping(unknownMapping)
-	if f.Module != nil {
-		m = b.mapping(f.Module)
-	}
+	m := b.mappingOf(f)
 	lines := make([]profile.Line, len(frames))
 	for i := range frames {
 		f := &frames[i]

@@ -161,20 +161,32 @@ func name(e *view.Entry, site string, frames []event.Frame, names []string) {
 	switch {
 	case site != unlabelled:
 		e.Name = site
-		own = slices.IndexFunc(frames, func(f event.Frame) bool {
-			c := view.CallOf(&f)
-			return f.Kind == event.FramePython && c.Text() == site
-		})
+		own = findSite(frames, site)
 	case len(frames) == 0 && len(names) > 0:
 		e.Name = names[len(names)-1]
 	default:
 		e.Name = stacks.NoStack
 		if own = stacks.OwnFrame(frames, systemFolders); own >= 0 {
-			e.Name = view.CallOf(&frames[own]).Name
+			e.Name = stacks.Name(frames, own)
 		}
 	}
 	if own >= 0 {
 		c := view.CallOf(&frames[own])
+		c.Name = stacks.BackwardPrefix(e.Name) + c.Name
 		e.Name, e.Func, e.File, e.Line = c.Name, c.Func, c.File, c.Line
 	}
+}
+
+// findSite is the index of the frame after which a site is named; -1: it is none of Python.
+func findSite(frames []event.Frame, site string) int {
+	ran := len(stacks.Ran(frames))
+	prefix := stacks.BackwardPrefix(site)
+	return slices.IndexFunc(frames, func(f event.Frame) bool {
+		if prefix != "" && ran > 0 {
+			ran--
+			return false
+		}
+		c := view.CallOf(&f)
+		return f.Kind == event.FramePython && prefix+c.Text() == site
+	})
 }
