@@ -31,6 +31,7 @@ var downstream = []string{
 var mayImport = map[string][]string{
 	"event":                    {},
 	"event/":                   {"event"}, // for tests
+	"event/figures":            {"event"},
 	"process":                  {},
 	"process/words":            {},
 	"bpf":                      {},
@@ -56,7 +57,7 @@ var mayImport = map[string][]string{
 	"inspect/holders/internal/made":        {"inspect/holders/internal/memory"}, // for tests
 
 	"tracer/hook":             {"event"},
-	"tracer/decode":           {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/hook", "tracer/mapped", "unwind"},
+	"tracer/decode":           {"bpf", "cpython", "event", "event/figures", "inspect", "process", "symbolize", "tracer/hook", "tracer/mapped", "unwind"},
 	"tracer/directmap":        {"bpf"},
 	"tracer/feature":          {"bpf", "tracer/directmap"},
 	"tracer/kernel":           {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/hook", "tracer/mapped", "unwind"},
@@ -65,23 +66,23 @@ var mayImport = map[string][]string{
 	"tracer/selftest":         {"event", "process", "tracer", "tracer/directmap", "tracer/selftest/program"},
 	"tracer/selftest/program": {},
 	"tracer": {
-		"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/kernel", "tracer/mapped", "tracer/returnprobe",
+		"bpf", "cpython", "event", "event/figures", "inspect", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/kernel", "tracer/mapped", "tracer/returnprobe",
 	},
 	"doctor":                {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/"},
 	"darwin":                {"event", "process"},
-	"recording":             {"event"},
+	"recording":             {"event", "event/figures"},
 	"recording/":            {"event", "process/words", "recording"},
 	"heap":                  {"event"},
 	"analysis/stacks":       {"event", "process/words"},
 	"analysis/backward":     {"analysis/stacks", "event"},
 	"analysis/phases":       {"analysis/stacks", "event"},
-	"analysis/view":         {"analysis/phases", "analysis/stacks", "event", "heap", "process/words"},
+	"analysis/view":         {"analysis/phases", "analysis/stacks", "event", "event/figures", "heap", "process/words"},
 	"analysis/pagemodel":    {"analysis/stacks", "analysis/view", "event", "heap"},
-	"analysis/holders":      {"analysis/phases", "analysis/view", "event", "heap", "inspect", "inspect/holders"},
-	"analysis/allocator":    {"analysis/stacks", "analysis/view", "event", "heap", "inspect"},
+	"analysis/holders":      {"analysis/phases", "analysis/view", "event", "event/figures", "heap", "inspect", "inspect/holders"},
+	"analysis/allocator":    {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect"},
 	"analysis/steps":        {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":        {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap"},
-	"analysis/balance":      {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "heap"},
+	"analysis/balance":      {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap"},
 	"internal/exit":         {},
 	"internal/progress":     {"export", "export/table", "internal/output", "process/words"},
 	"internal/terminaltest": {}, // for tests
@@ -89,12 +90,12 @@ var mayImport = map[string][]string{
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {
-		"analysis/", "event", "export", "export/pprof", "export/table", "heap", "inspect", "inspect/nvml", "inspect/holders", "internal/output",
+		"analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "inspect", "inspect/nvml", "inspect/holders", "internal/output",
 		"process", "process/words", "recording", "tracer", "tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export":       {"analysis/", "event", "export/", "heap", "internal/exit", "process/words", "recording", "recording/"},
-	"export/":      {"analysis/", "event", "heap", "process/words"},
+	"export":       {"analysis/", "event", "event/figures", "export/", "heap", "internal/exit", "process/words", "recording", "recording/"},
+	"export/":      {"analysis/", "event", "event/figures", "heap", "process/words"},
 	"export/chart": {"analysis/", "event", "export/table", "process/words"}, // a size is written as it is there
 	// Tables of allocations have the same columns in every format.
 	"export/csv":     {"analysis/", "event", "heap", "export/rows"},

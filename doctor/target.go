@@ -316,7 +316,7 @@ func testTarget(p *process.Process, o *Options) Check {
 	}
 	var runs, lost uint64
 	for _, h := range hits {
-		runs += h.Runs
+		runs += h.Hits
 		lost += h.Lost()
 	}
 	c.Says = fmt.Sprintf("%d functions hooked, %d calls and %d events in %s, %d lost", len(target.Found().Probes), runs, events, o.duration(), lost)

@@ -219,7 +219,7 @@ type rowsSeen struct {
 func (s *rowsSeen) add(t *testing.T, r *callRun) {
 	t.Helper()
 	for _, h := range r.hits(t) {
-		if h.Runs > h.Quiet["not about memory"] {
+		if h.Hits > h.Quiet["not about memory"] {
 			s.driven[strings.Fields(h.Probe)[1]] = true
 		}
 	}

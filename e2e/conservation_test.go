@@ -46,9 +46,9 @@ func TestConservation(t *testing.T) {
 	report := "libc10.so reportMemoryUsageToProfiler"
 	all, runs, dropped := uint64(0), uint64(0), uint64(0)
 	for _, h := range tr.hits(t) {
-		all += h.Runs
+		all += h.Hits
 		if h.Probe == report {
-			runs, dropped = h.Runs, h.Lost()
+			runs, dropped = h.Hits, h.Lost()
 		}
 	}
 	// One block came and went before the attach.

@@ -113,7 +113,7 @@ func (j *job) finish(t *testing.T) {
 		for _, n := range h.Quiet {
 			sum += n
 		}
-		require.Equal(t, h.Runs, sum, "%+v", h)
+		require.Equal(t, h.Hits, sum, "%+v", h)
 		emitted += h.Emitted
 		received += h.Received
 	}
@@ -227,8 +227,8 @@ func TestForkStorm(t *testing.T) {
 		for _, n := range h.Quiet {
 			sum += n
 		}
-		require.Equal(t, h.Runs, sum, "%+v", h)
-		runs, emitted, received, lost = runs+h.Runs, emitted+h.Emitted, received+h.Received, lost+h.Lost()
+		require.Equal(t, h.Hits, sum, "%+v", h)
+		runs, emitted, received, lost = runs+h.Hits, emitted+h.Emitted, received+h.Received, lost+h.Lost()
 	}
 	require.Equal(t, uint64(children*61), runs, "40 allocations and 20 frees of each, and one of the parent")
 	require.Equal(t, emitted, received)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/tracer/decode"
+	"github.com/gputrace/gputrace/event/figures"
 )
 
 // oddStack is a report of testdata/programs/oddframes.c with what glibc's backtrace saw.
@@ -98,10 +98,10 @@ func TestRawStacks(t *testing.T) {
 func TestRawStacksHaveALimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		ring int
-		over func(*decode.RawStacks) uint64
+		over func(*figures.RawStacks) uint64
 	}{
-		"rate": {128 << 20, func(r *decode.RawStacks) uint64 { return r.OverRate }}, // a quarter holds the copies of a second
-		"room": {8 << 20, func(r *decode.RawStacks) uint64 { return r.NoRoom }},     // three quarters hold all events
+		"rate": {128 << 20, func(r *figures.RawStacks) uint64 { return r.OverRate }}, // a quarter holds the copies of a second
+		"room": {8 << 20, func(r *figures.RawStacks) uint64 { return r.NoRoom }},     // three quarters hold all events
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := traceOddStacks(t, c.ring)
@@ -112,7 +112,7 @@ func TestRawStacksHaveALimit(t *testing.T) {
 }
 
 // traceOddStacks traces a program that reports from one odd stack, faster than copies may be made.
-func traceOddStacks(t *testing.T, ring int) *decode.RawStacks {
+func traceOddStacks(t *testing.T, ring int) *figures.RawStacks {
 	t.Helper()
 	const calls = 20_000
 	dir := t.TempDir()

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/process"
@@ -230,7 +231,7 @@ func TestAttachToRunningCalls(t *testing.T) {
 	for range 8 {
 		tr := attach(t, p.pid, options(), nil)
 		eventually(t, "events of calls", func() bool {
-			return slices.ContainsFunc(tr.hits(t), func(h tracer.Hits) bool { return h.Emitted > 100 })
+			return slices.ContainsFunc(tr.hits(t), func(h figures.Hits) bool { return h.Emitted > 100 })
 		})
 		tr.finishWhole(t)
 		require.NoError(t, tr.Close())

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 )
@@ -75,7 +76,7 @@ func (tr *trace) finish(t *testing.T) {
 		for _, n := range h.Quiet {
 			sum += n
 		}
-		require.Equal(t, h.Runs, sum, "%+v", h)
+		require.Equal(t, h.Hits, sum, "%+v", h)
 		emitted += h.Emitted
 		received += h.Received
 	}
@@ -105,7 +106,7 @@ func (tr *trace) finishWhole(t *testing.T) {
 	require.Zero(t, tr.target.StackRecordsLost())
 }
 
-func (tr *trace) hits(t *testing.T) []tracer.Hits {
+func (tr *trace) hits(t *testing.T) []figures.Hits {
 	t.Helper()
 	hits, err := tr.Hits()
 	require.NoError(t, err)

@@ -8,12 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/recording"
 )
 
 func TestFreeMemory(t *testing.T) {
-	unknown := recording.Bytes(event.Unknown)
-	free := FreeMemory(&recording.End{Memory: &recording.Memory{Driver: []recording.DriverUse{
+	unknown := figures.Bytes(event.Unknown)
+	free := FreeMemory(&recording.End{Memory: &recording.Memory{Driver: []figures.DriverUse{
 		{Device: 0, Total: 100, All: 30}, {Device: 1, Total: unknown, All: 30}, {Device: -1, Total: 100, All: 30}, {Device: 2, Total: 10, All: 30},
 	}}})
 	require.Len(t, free, 3)

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -23,27 +23,11 @@ func Summary(view *view.View, info *recording.Info, end *recording.End) table.In
 		return in
 	}
 	in.Duration = end.Duration
-	in.Hits, in.Lost = Hits(end.Hits), end.Lost
-	if end.RawStacks != nil {
-		raw := table.RawStacks(*end.RawStacks)
-		in.RawStacks = &raw
-	}
-	if c := end.Checks; c != nil {
-		in.Checks = &table.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
-	}
+	in.Hits, in.Lost, in.RawStacks, in.Checks = end.Hits, end.Lost, end.RawStacks, end.Checks
 	if end.Memory != nil {
 		in.Balance = balance.New(balanceInput(end.Memory, info.PID, view))
 	}
 	return in
-}
-
-// Hits is what became of the runs of every probe.
-func Hits(hits []recording.Hits) []table.Hits {
-	var out []table.Hits
-	for _, h := range hits {
-		out = append(out, table.Hits{Probe: h.Probe, Hits: h.Hits, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
-	}
-	return out
 }
 
 // PrintSummary prints a summary, and below it what holds the live blocks.
@@ -78,14 +62,11 @@ func RecordedHolders(tables []table.HeldInput) []recording.Holders {
 }
 
 // RecordedBefore is what a recording keeps of the holders of what was allocated before it; joined nil: it is not known.
-func RecordedBefore(joined *view.Joined) []recording.HeldBefore {
+func RecordedBefore(joined *view.Joined) []figures.HeldBefore {
 	if joined == nil {
 		return nil
 	}
-	var out []recording.HeldBefore
-	for _, p := range joined.AllBefore() {
-		out = append(out, recording.HeldBefore{PID: p.PID, Device: p.Device, Holder: p.Holder, Bytes: p.Bytes, Blocks: p.Blocks})
-	}
+	out := joined.AllBefore()
 	return out[:min(maxHolders, len(out))]
 }
 
@@ -94,13 +75,7 @@ func joinedBefore(end *recording.End) *view.Joined {
 	if end == nil || end.Before == nil {
 		return nil
 	}
-	var parts []view.HeldBefore
-	for _, p := range end.Before {
-		parts = append(parts, view.HeldBefore{
-			PID: p.PID, Device: p.Device, HeldPart: view.HeldPart{Holder: p.Holder, Bytes: p.Bytes, Blocks: p.Blocks},
-		})
-	}
-	return view.NewJoined(parts)
+	return view.NewJoined(end.Before)
 }
 
 // HeldTables is the inverse of RecordedHolders.
@@ -125,44 +100,17 @@ func HeldTables(end *recording.End) []table.HeldInput {
 
 // RecordedMemory is what a recording keeps of what is added up at the end.
 func RecordedMemory(in *balance.Input) *recording.Memory {
-	m := &recording.Memory{TorchWhy: in.TorchWhy, DriverWhy: in.DriverWhy, Moved: in.Moved, Whole: in.Whole}
-	for i := range in.Torch {
-		t := &in.Torch[i]
-		m.Torch = append(m.Torch, recording.TorchMemory{
-			Device: t.Device, Reserved: recording.Bytes(t.Reserved), Allocated: recording.Bytes(t.Allocated),
-			Requested: recording.Bytes(t.Requested), Pending: recording.Bytes(t.Pending), InactiveSplit: recording.Bytes(t.InactiveSplit),
-			Free: recording.Bytes(t.Free),
-		})
+	return &recording.Memory{
+		Torch: append([]figures.TorchMemory(nil), in.Torch...), TorchWhy: in.TorchWhy, // none is null in the file
+		Driver: append([]figures.DriverUse(nil), in.Driver...), DriverWhy: in.DriverWhy, Moved: in.Moved, Whole: in.Whole,
 	}
-	for i := range in.Driver {
-		d := &in.Driver[i]
-		m.Driver = append(m.Driver, recording.DriverUse{
-			Device: d.Device, Name: d.Name, UUID: d.UUID, Used: recording.Bytes(d.Used), Why: d.Why, Total: recording.Bytes(d.Total),
-			All: recording.Bytes(d.All),
-		})
-	}
-	return m
 }
 
 // balanceInput is the inverse of RecordedMemory.
 func balanceInput(m *recording.Memory, pid uint32, view *view.View) *balance.Input {
-	in := &balance.Input{
-		PID: pid, View: view, TorchWhy: m.TorchWhy, DriverWhy: m.DriverWhy, Moved: m.Moved, Whole: m.Whole,
+	return &balance.Input{
+		PID: pid, View: view, Torch: m.Torch, TorchWhy: m.TorchWhy, Driver: m.Driver, DriverWhy: m.DriverWhy, Moved: m.Moved, Whole: m.Whole,
 	}
-	for i := range m.Torch {
-		t := &m.Torch[i]
-		in.Torch = append(in.Torch, allocator.TorchMemory{Device: t.Device, Memory: allocator.Memory{
-			Reserved: uint64(t.Reserved), Allocated: uint64(t.Allocated), Requested: uint64(t.Requested), Pending: uint64(t.Pending),
-			InactiveSplit: uint64(t.InactiveSplit), Free: uint64(t.Free),
-		}})
-	}
-	for i := range m.Driver {
-		d := &m.Driver[i]
-		in.Driver = append(in.Driver, balance.DriverUse{
-			Device: d.Device, Name: d.Name, UUID: d.UUID, Used: uint64(d.Used), Why: d.Why, Total: uint64(d.Total), All: uint64(d.All),
-		})
-	}
-	return in
 }
 
 // maxSources is how many lines of source a recording keeps: those that hold the most memory.

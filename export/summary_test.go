@@ -10,10 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -24,10 +23,10 @@ func TestMemoryRoundTrip(t *testing.T) {
 		"nothing": {PID: 7},
 		"all": {
 			PID: 7, TorchWhy: "a", DriverWhy: "b", Whole: true, Moved: true,
-			Torch: []allocator.TorchMemory{{Device: 1, Memory: allocator.Memory{
-				Reserved: math.MaxUint64 - 1, Allocated: 2, Requested: event.Unknown, Pending: 4, InactiveSplit: 5, Free: 0,
-			}}},
-			Driver: []balance.DriverUse{{Device: -1, Used: event.Unknown, Why: "w", Name: "n", UUID: "u", Total: 1 << 60, All: 3}},
+			Torch: []figures.TorchMemory{{
+				Device: 1, Reserved: math.MaxUint64 - 1, Allocated: 2, Requested: figures.Unknown, Pending: 4, InactiveSplit: 5, Free: 0,
+			}},
+			Driver: []figures.DriverUse{{Device: -1, Used: figures.Unknown, Why: "w", Name: "n", UUID: "u", Total: 1 << 60, All: 3}},
 		},
 		"no devices": {PID: 7, Torch: nil, Driver: nil},
 	} {

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -101,8 +101,8 @@ func (p *Process) balance(m *Memory, view *view.View) *balance.Input {
 
 // torchParts is how the caching allocator's segments are used at the last event, by the events; nil when that is not known of
 // every device.
-func (h *recordedHeap) torchParts() []allocator.TorchMemory {
-	var out []allocator.TorchMemory
+func (h *recordedHeap) torchParts() []figures.TorchMemory {
+	var out []figures.TorchMemory
 	totals := h.Totals()
 	for i := range totals.Accounts {
 		a := &totals.Accounts[i]
@@ -110,18 +110,20 @@ func (h *recordedHeap) torchParts() []allocator.TorchMemory {
 		if !ok || a.Device.Index < 0 {
 			return nil
 		}
-		out = append(out, allocator.TorchMemory{Device: int(a.Device.Index), Memory: allocator.Memory{
-			Reserved: p.Reserved, Allocated: p.Allocated, Requested: p.Requested, Pending: event.Unknown, InactiveSplit: p.InactiveSplit, Free: p.Free,
-		}})
+		out = append(out, figures.TorchMemory{
+			Device: int(a.Device.Index), Reserved: figures.Bytes(p.Reserved), Allocated: figures.Bytes(p.Allocated),
+			Requested: figures.Bytes(p.Requested), Pending: figures.Unknown, InactiveSplit: figures.Bytes(p.InactiveSplit),
+			Free: figures.Bytes(p.Free),
+		})
 	}
 	return out
 }
 
 // sameMoment says whether the allocator's state tells of the same blocks as the events.
-func sameMoment(state, events []allocator.TorchMemory) bool {
-	empty := func(t allocator.TorchMemory) bool { return t.Reserved == 0 }
+func sameMoment(state, events []figures.TorchMemory) bool {
+	empty := func(t figures.TorchMemory) bool { return t.Reserved == 0 }
 	state, events = slices.DeleteFunc(slices.Clone(state), empty), slices.DeleteFunc(slices.Clone(events), empty)
-	return slices.EqualFunc(state, events, func(x, y allocator.TorchMemory) bool {
+	return slices.EqualFunc(state, events, func(x, y figures.TorchMemory) bool {
 		return x.Device == y.Device && x.Allocated == y.Allocated && x.Reserved == y.Reserved
 	})
 }

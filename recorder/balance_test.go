@@ -10,13 +10,14 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // TestBalanceWithoutState: what the allocator's state is to a balance when it could not be read.
 func TestBalanceWithoutState(t *testing.T) {
 	layout := errors.New("layout")
-	uses := []balance.DriverUse{{Device: 0, Used: 7, Total: 3 << 30}}
+	uses := []figures.DriverUse{{Device: 0, Used: 7, Total: 3 << 30}}
 	for name, tt := range map[string]struct {
 		found, read error // of the allocator, of its map
 		want        uint64

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recording"
@@ -70,13 +71,13 @@ func (p *Process) describe(now uint64) *recording.Info {
 }
 
 // describeEnd is what a recording ends with, but for the lines of source. hits are of all processes.
-func (p *Process) describeEnd(memory *balance.Input, hits []recording.Hits) *recording.End {
+func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recording.End {
 	stacks := p.target.Stacks()
 	end := &recording.End{
 		Reason: recording.ReasonStopped, Duration: p.end.Sub(p.start), StackRecordsLost: stacks.Lost, StacksOverLimit: p.target.OverLimit(),
 		Memory: export.RecordedMemory(memory), Libraries: p.torchFolders(), Hits: hits,
 	}
-	if stacks.Raw != (recording.RawStacks{}) {
+	if stacks.Raw != (figures.RawStacks{}) {
 		end.RawStacks = &stacks.Raw
 	}
 	switch p.target.End() {
@@ -90,7 +91,7 @@ func (p *Process) describeEnd(memory *balance.Input, hits []recording.Hits) *rec
 		end.Lost = &lost
 	}
 	if c := p.reconciler.report(); c != nil {
-		end.Checks = &recording.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
+		end.Checks = &figures.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
 	}
 	return end
 }

@@ -15,10 +15,10 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/recording"
 )
 
 // madeTarget is a process that never was.
@@ -182,8 +182,8 @@ func (s *madeSource) Now() uint64 {
 
 func (s *madeSource) Lost() uint64 { return s.lost }
 
-func (s *madeSource) Hits() ([]recording.Hits, error) {
-	return []recording.Hits{{Probe: "libc10.so report", Hits: 3, Emitted: 3}}, nil
+func (s *madeSource) Hits() ([]figures.Hits, error) {
+	return []figures.Hits{{Probe: "libc10.so report", Hits: 3, Emitted: 3}}, nil
 }
 
 func (s *madeSource) Ended() bool { return s.ended }

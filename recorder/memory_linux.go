@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/allocator"
-	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/nvml"
@@ -185,9 +185,9 @@ func (m *Reading) Memory() *Memory {
 	return out
 }
 
-func driverUse(u *nvml.Use) balance.DriverUse {
-	out := balance.DriverUse{
-		Device: u.Ordinal, Used: unknown(u.Used), Name: u.Device.Name, UUID: u.Device.UUID, Total: unknown(u.Device.Total), All: unknown(u.Device.Used),
+func driverUse(u *nvml.Use) figures.DriverUse {
+	out := figures.DriverUse{
+		Device: u.Ordinal, Used: figures.Bytes(unknown(u.Used)), Name: u.Device.Name, UUID: u.Device.UUID, Total: figures.Bytes(unknown(u.Device.Total)), All: figures.Bytes(unknown(u.Device.Used)),
 	}
 	if u.Err != nil {
 		out.Why = u.Err.Error()

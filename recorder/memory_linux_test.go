@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/nvml"
 	"github.com/gputrace/gputrace/process"
@@ -33,9 +33,9 @@ func TestReadingInput(t *testing.T) {
 	require.True(t, in.Moved)
 	require.Equal(t, nvml.ErrOrder.Error(), in.DriverWhy)
 	require.Nil(t, in.Torch)
-	require.Equal(t, []balance.DriverUse{
-		{Device: 1, Used: 7, Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, All: event.Unknown},
-		{Device: -1, Used: event.Unknown, Why: nvml.ErrNotListed.Error(), Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, All: event.Unknown},
+	require.Equal(t, []figures.DriverUse{
+		{Device: 1, Used: 7, Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, All: figures.Unknown},
+		{Device: -1, Used: figures.Unknown, Why: nvml.ErrNotListed.Error(), Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, All: figures.Unknown},
 	}, in.Driver)
 }
 

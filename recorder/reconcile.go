@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -80,7 +81,7 @@ type reconciler struct {
 	target   Target
 	observer Observer
 	drained  *drained
-	checks   table.Checks
+	checks   figures.Checks
 
 	round   *round // in progress; nil: none
 	asked   bool   // by the user
@@ -158,8 +159,8 @@ func (r *reconciler) stop() {
 }
 
 // report is what the summary says; nil where there is no state to compare with.
-func (r *reconciler) report() *table.Checks {
-	if r.checks == (table.Checks{}) {
+func (r *reconciler) report() *figures.Checks {
+	if r.checks == (figures.Checks{}) {
 		return nil
 	}
 	return &r.checks

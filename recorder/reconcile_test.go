@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -57,7 +57,7 @@ func TestReport(t *testing.T) {
 	r := &reconciler{}
 	require.Nil(t, r.report(), "there is no state")
 	r.checks.Failed++
-	require.Equal(t, &table.Checks{Failed: 1}, r.report())
+	require.Equal(t, &figures.Checks{Failed: 1}, r.report())
 }
 
 // TestDeviceAsInEvents: PyTorch for ROCm reports its devices as HIP's.

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/recording"
 )
 
 // ProfileNames are the profiles in the folder of results.
@@ -53,7 +53,7 @@ type concluded struct {
 }
 
 // conclude ends the recording of a process. What is read then must not wait for long.
-func (p *Process) conclude(hits []recording.Hits) {
+func (p *Process) conclude(hits []figures.Hits) {
 	p.reconciler.stop()
 	p.scans.stop()
 	p.end = time.Now()
@@ -105,7 +105,7 @@ func (r *Recorder) results() (*Results, error) {
 	if err != nil {
 		r.observer.Warning(err)
 	}
-	out.job = table.JobInput{Duration: out.end.Sub(out.start), Hits: export.Hits(hits)}
+	out.job = table.JobInput{Duration: out.end.Sub(out.start), Hits: hits}
 	for _, p := range r.all {
 		out.job.Received += p.done.events
 	}

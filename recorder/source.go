@@ -10,13 +10,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/gputrace/gputrace/analysis/allocator"
-	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
@@ -37,7 +35,7 @@ type Source interface {
 	// Lost is the number of events of all processes that were lost so far.
 	Lost() uint64
 	// Hits is what became of the runs of every probe, by all processes.
-	Hits() ([]recording.Hits, error)
+	Hits() ([]figures.Hits, error)
 	// Ended reports whether all processes that were asked for have ended.
 	Ended() bool
 	// Finish says that no further process is wanted: the recording is about to end.
@@ -124,10 +122,10 @@ type Scan struct {
 
 // Memory is where a process's GPU memory is by the driver and the caching allocator, both of one moment if they can be had so.
 type Memory struct {
-	Torch     []allocator.TorchMemory // nil: there is no state, or TorchErr says why it could not be read
-	HasTorch  bool                    // Torch was read
+	Torch     []figures.TorchMemory // nil: there is no state, or TorchErr says why it could not be read
+	HasTorch  bool                  // Torch was read
 	TorchErr  error
-	Driver    []balance.DriverUse
+	Driver    []figures.DriverUse
 	DriverErr error // why there is nothing of the driver, or its devices are not known
 	Moved     bool  // the driver's figures changed meanwhile
 	Fresh     bool  // the process had no device memory when the trace began
@@ -136,7 +134,7 @@ type Memory struct {
 // Stacks says how the stacks of a process fared.
 type Stacks struct {
 	Lost uint64 // stacks that were lost; their events say so
-	Raw  recording.RawStacks
+	Raw  figures.RawStacks
 }
 
 // End says why the events of a process ended.

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/directmap"
 )
@@ -185,13 +185,8 @@ func (l *live) Now() uint64 {
 func (l *live) Lost() uint64 { return l.tracer.Lost() }
 
 // Hits implements Source.
-func (l *live) Hits() ([]recording.Hits, error) {
-	hits, err := l.tracer.Hits()
-	var out []recording.Hits
-	for _, h := range hits {
-		out = append(out, recording.Hits{Probe: h.Probe, Hits: h.Runs, Emitted: h.Emitted, Quiet: h.Quiet, Dropped: h.Dropped})
-	}
-	return out, err
+func (l *live) Hits() ([]figures.Hits, error) {
+	return l.tracer.Hits()
 }
 
 // Ended implements Source.
@@ -248,7 +243,7 @@ func (t *target) End() End {
 
 // Stacks implements Target.
 func (t *target) Stacks() Stacks {
-	return Stacks{Lost: t.traced.StackRecordsLost(), Raw: recording.RawStacks(t.traced.RawStacks())}
+	return Stacks{Lost: t.traced.StackRecordsLost(), Raw: t.traced.RawStacks()}
 }
 
 // Found implements Target.

@@ -3,31 +3,10 @@
 package recording
 
 import (
-	"encoding/json"
 	"time"
 
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 )
-
-// Bytes is a size in a frame of JSON, where event.Unknown is null.
-type Bytes uint64
-
-// MarshalJSON implements json.Marshaler.
-func (b Bytes) MarshalJSON() ([]byte, error) {
-	if uint64(b) == event.Unknown {
-		return []byte("null"), nil
-	}
-	return json.Marshal(uint64(b))
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (b *Bytes) UnmarshalJSON(text []byte) error {
-	if string(text) == "null" {
-		*b = Bytes(event.Unknown)
-		return nil
-	}
-	return json.Unmarshal(text, (*uint64)(b))
-}
 
 // Info is what is known when a recording begins. Empty strings: not known.
 type Info struct {
@@ -78,7 +57,7 @@ type End struct {
 	NotWritten uint64 `json:"not_written"`
 	Error      string `json:"error"` // why recording stopped before the trace did; empty: it did not
 
-	Hits []Hits `json:"hits"` // of every probe
+	Hits []figures.Hits `json:"hits"` // of every probe
 	// Lost is events of the process that were lost, in the recording of one of a job: Hits are those of all processes then. nil: Hits
 	// are its own, and tell.
 	Lost             *uint64 `json:"lost,omitempty"`
@@ -86,14 +65,14 @@ type End struct {
 	// StacksOverLimit is events whose stack was not kept, because there were so many different ones.
 	StacksOverLimit uint64 `json:"stacks_over_limit,omitempty"`
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none.
-	RawStacks *RawStacks `json:"raw_stacks,omitempty"`
-	Checks    *Checks    `json:"checks"`  // nil: the live set was not compared with the allocator state
-	Memory    *Memory    `json:"memory"`  // nil: not asked for
-	Sources   []Source   `json:"sources"` // the lines that hold memory
+	RawStacks *figures.RawStacks `json:"raw_stacks,omitempty"`
+	Checks    *figures.Checks    `json:"checks"`  // nil: the live set was not compared with the allocator state
+	Memory    *Memory            `json:"memory"`  // nil: not asked for
+	Sources   []Source           `json:"sources"` // the lines that hold memory
 	// Holders is the holders of the live blocks at the end and, if more was live then, at the highest moment that was scanned.
 	Holders []Holders `json:"holders"`
 	// Before is the holders of the blocks from before the first event that are in use at the end; nil: not known.
-	Before []HeldBefore `json:"held_before,omitempty"`
+	Before []figures.HeldBefore `json:"held_before,omitempty"`
 	// Held is what holds the live blocks of the caching allocator at the end, one by one; nil: not known.
 	Held *HeldBlocks `json:"held_blocks,omitempty"`
 	// Libraries is Info.Libraries with what was loaded since.
@@ -107,62 +86,14 @@ const (
 	ReasonExeced  = "target_execed" // it became another program
 )
 
-// Hits is the counters of one probe: Hits = Emitted + the sums of Quiet and Dropped.
-type Hits struct {
-	Probe   string            `json:"probe"`
-	Hits    uint64            `json:"hits"`
-	Emitted uint64            `json:"emitted"`
-	Quiet   map[string]uint64 `json:"quiet"`   // without an event by design, by reason
-	Dropped map[string]uint64 `json:"dropped"` // by reason
-}
-
-// RawStacks counts the stacks that the kernel could not unwind.
-type RawStacks struct {
-	Sent     uint64 `json:"sent"`      // to be unwound outside it: Unwound + Guessed + Partial
-	Unwound  uint64 `json:"unwound"`   // to the outermost frame
-	Guessed  uint64 `json:"guessed"`   // so, with frames that are a guess
-	Partial  uint64 `json:"partial"`   // not so far
-	OverRate uint64 `json:"over_rate"` // not sent: too many a second
-	NoRoom   uint64 `json:"no_room"`   // not sent: the ring was filling up
-}
-
-// Checks counts comparisons of the live set with the allocator state.
-type Checks struct {
-	Made        uint64 `json:"made"`
-	Differences uint64 `json:"differences"` // of Made: those that found a difference
-	Failed      uint64 `json:"failed"`      // that could not be made
-}
-
 // Memory is the driver's and the allocator's figures of the process at the end.
 type Memory struct {
-	Torch     []TorchMemory `json:"torch"`
-	TorchWhy  string        `json:"torch_why"` // why Torch is not known; empty: it is
-	Driver    []DriverUse   `json:"driver"`
-	DriverWhy string        `json:"driver_why"`
-	Moved     bool          `json:"moved"` // the driver's figures changed while the allocator state was read
-	Whole     bool          `json:"whole"` // the process had no device memory before the attach
-}
-
-// TorchMemory is the caching allocator's memory on one device, bytes.
-type TorchMemory struct {
-	Device        int   `json:"device"`
-	Reserved      Bytes `json:"reserved"`
-	Allocated     Bytes `json:"allocated"`
-	Requested     Bytes `json:"requested"` // of Allocated, what the program asked for
-	Pending       Bytes `json:"pending"`
-	InactiveSplit Bytes `json:"holes"`
-	Free          Bytes `json:"free"` // segments without a block
-}
-
-// DriverUse is the driver's figures of one device, bytes.
-type DriverUse struct {
-	Device int    `json:"device"` // as the process numbers it; -1: not known
-	Name   string `json:"name"`
-	UUID   string `json:"uuid"`
-	Used   Bytes  `json:"used"` // by the process
-	Why    string `json:"why"`  // Used is not known
-	Total  Bytes  `json:"total"`
-	All    Bytes  `json:"all"` // used by all processes
+	Torch     []figures.TorchMemory `json:"torch"`
+	TorchWhy  string                `json:"torch_why"` // why Torch is not known; empty: it is
+	Driver    []figures.DriverUse   `json:"driver"`
+	DriverWhy string                `json:"driver_why"`
+	Moved     bool                  `json:"moved"` // the driver's figures changed while the allocator state was read
+	Whole     bool                  `json:"whole"` // the process had no device memory before the attach
 }
 
 // Holders is blocks of the caching allocator by site and holder, at one moment.
@@ -204,13 +135,4 @@ type Source struct {
 	File string `json:"file"`
 	Line int    `json:"line"` // from 1
 	Text string `json:"text"`
-}
-
-// HeldBefore is blocks of one process and device that were allocated before the first event and have one holder.
-type HeldBefore struct {
-	PID    uint32       `json:"pid"`
-	Device event.Device `json:"device"`
-	Holder string       `json:"holder"`
-	Bytes  uint64       `json:"bytes"`
-	Blocks uint64       `json:"blocks"`
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 )
 
 // job makes events, marks and stacks: some as a program makes them, some with any numbers in all fields.
@@ -309,14 +310,14 @@ func TestInfoAndEnd(t *testing.T) {
 		Gputrace: "1", Started: time.Unix(5, 6).UTC(), StartedBoot: 7, Attached: 8, PID: 9, Name: "n", Exe: "/e", Cmdline: []string{"a", "b"},
 		Python: "3.11", PyTorch: "2.15", CUDA: "13", Driver: "1", Kernel: "6", Hooks: []Hook{{"l", "/f", 3}}, Libraries: []string{"/p"},
 	}
-	unknown := Bytes(event.Unknown)
+	const unknown = figures.Unknown
 	end := End{
-		Reason: ReasonExited, Duration: 5, Hits: []Hits{{"p", 3, 1, map[string]uint64{"call failed": 1}, map[string]uint64{"ring full": 1}}}, StackRecordsLost: 1,
-		RawStacks: &RawStacks{6, 3, 2, 1, 4, 5},
-		Checks:    &Checks{1, 2, 3}, Sources: []Source{{"f", 1, "text"}}, Libraries: []string{"/p"},
+		Reason: ReasonExited, Duration: 5, Hits: []figures.Hits{{Probe: "p", Hits: 3, Emitted: 1, Quiet: map[string]uint64{"call failed": 1}, Dropped: map[string]uint64{"ring full": 1}}}, StackRecordsLost: 1,
+		RawStacks: &figures.RawStacks{Sent: 6, Unwound: 3, Guessed: 2, Partial: 1, OverRate: 4, NoRoom: 5},
+		Checks:    &figures.Checks{Made: 1, Differences: 2, Failed: 3}, Sources: []Source{{"f", 1, "text"}}, Libraries: []string{"/p"},
 		Memory: &Memory{
-			Torch: []TorchMemory{{0, 5, 4, unknown, unknown, 1, 0}}, TorchWhy: "t", DriverWhy: "d", Moved: true, Whole: true,
-			Driver: []DriverUse{{-1, "GPU", "id", unknown, "why", 1 << 40, 0}},
+			Torch: []figures.TorchMemory{{Reserved: 5, Allocated: 4, Requested: unknown, Pending: unknown, InactiveSplit: 1}}, TorchWhy: "t", DriverWhy: "d", Moved: true, Whole: true,
+			Driver: []figures.DriverUse{{Device: -1, Name: "GPU", UUID: "id", Used: unknown, Why: "why", Total: 1 << 40}},
 		},
 	}
 	w, err := Create(path, &info, nil, nil)

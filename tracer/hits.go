@@ -8,29 +8,9 @@ import (
 	"path"
 
 	"github.com/gputrace/gputrace/bpf"
-	"github.com/gputrace/gputrace/tracer/decode"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/tracer/kernel"
 )
-
-// Hits is what became of the runs of one probe. Runs == Emitted + all of Quiet + all of Dropped once the probes are
-// detached; Received, counted on this side of the ring, equals Emitted.
-type Hits struct {
-	Probe    string // "libc10.so reportMemoryUsageToProfiler", "libcuda.so.1 cuMemFree_v2 return"
-	Runs     uint64
-	Emitted  uint64
-	Received uint64
-	Quiet    map[string]uint64 // runs with no event to make, by reason
-	Dropped  map[string]uint64 // events that were lost, by reason
-}
-
-// Lost is the number of events that were lost.
-func (h *Hits) Lost() uint64 {
-	var n uint64
-	for _, v := range h.Dropped {
-		n += v
-	}
-	return n
-}
 
 // outcomes names what bpf/records.h numbers. Every outcome but OUT_EMITTED is in one of the two; a test checks that.
 var quietOutcomes = map[bpf.TraceOutcome]string{
@@ -54,8 +34,8 @@ var droppedOutcomes = map[bpf.TraceOutcome]string{
 }
 
 // Hits reads the counters of every probe.
-func (tr *Tracer) Hits() ([]Hits, error) {
-	var out []Hits
+func (tr *Tracer) Hits() ([]figures.Hits, error) {
+	var out []figures.Hits
 	for _, p := range tr.probes.All {
 		name := path.Base(p.File) + " " + p.Label()
 		rows := []string{name}
@@ -74,9 +54,9 @@ func (tr *Tracer) Hits() ([]Hits, error) {
 	return out, nil
 }
 
-func hitsOf(name string, r *bpf.TraceHookStats, received uint64) Hits {
-	h := Hits{
-		Probe: name, Runs: r.Hits, Emitted: r.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: received,
+func hitsOf(name string, r *bpf.TraceHookStats, received uint64) figures.Hits {
+	h := figures.Hits{
+		Probe: name, Hits: r.Hits, Emitted: r.Outcome[bpf.TraceOutcomeOUT_EMITTED], Received: received,
 		Quiet: map[string]uint64{}, Dropped: map[string]uint64{},
 	}
 	for o, reason := range quietOutcomes {
@@ -129,14 +109,14 @@ func (tr *Tracer) warnLimits() {
 }
 
 // RawStacks tells how the stacks fared that the kernel could not unwind.
-func (tr *Tracer) RawStacks() decode.RawStacks {
+func (tr *Tracer) RawStacks() figures.RawStacks {
 	c := tr.decoder.RawStacks()
 	c.Sent, c.OverRate, c.NoRoom = tr.kernel.RawStacks()
 	return c
 }
 
 // RawStacks is Tracer.RawStacks. Of a job, it is what was read of this process.
-func (t *Target) RawStacks() decode.RawStacks {
+func (t *Target) RawStacks() figures.RawStacks {
 	if !t.tracer.options.Job {
 		return t.tracer.RawStacks()
 	}

@@ -48,6 +48,6 @@ func TestHitsAddUp(t *testing.T) {
 		sum += n
 	}
 	require.Equal(t, runs, sum)
-	require.Equal(t, runs, h.Runs)
+	require.Equal(t, runs, h.Hits)
 	require.EqualValues(t, 1<<bpf.TraceOutcomeDROP_RING_FULL, h.Dropped["ring full"])
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -68,8 +69,12 @@ func TestTorchOfState(t *testing.T) {
 	b := New(sample())
 	rows := b.Torch()
 	require.Len(t, rows, 2)
-	require.Equal(t, TorchMemory{0, b.Devices[0].Memory}, rows[0])
-	require.Equal(t, TorchMemory{Device: 1}, rows[1])
+	m := &b.Devices[0].Memory
+	require.Equal(t, []uint64{m.Reserved, m.Allocated, m.Requested, m.Pending, m.InactiveSplit, m.Free}, []uint64{
+		uint64(rows[0].Reserved), uint64(rows[0].Allocated), uint64(rows[0].Requested), uint64(rows[0].Pending),
+		uint64(rows[0].InactiveSplit), uint64(rows[0].Free),
+	})
+	require.Equal(t, figures.TorchMemory{Device: 1}, rows[1])
 	d := &rows[0]
 	require.Equal(t, d.Reserved, d.Allocated+d.Pending+d.InactiveSplit+d.Free)
 }

@@ -34,9 +34,3 @@ func (m *Memory) add(n *Memory) {
 	m.SegmentCount, m.FreeSegmentCount = m.SegmentCount+n.SegmentCount, m.FreeSegmentCount+n.FreeSegmentCount
 	m.AllocatedCount, m.PendingCount, m.InactiveSplitCount = m.AllocatedCount+n.AllocatedCount, m.PendingCount+n.PendingCount, m.InactiveSplitCount+n.InactiveSplitCount
 }
-
-// TorchMemory is what the caching allocator says of one device.
-type TorchMemory struct {
-	Device int // as the program numbers it
-	Memory
-}

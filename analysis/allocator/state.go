@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -180,10 +181,15 @@ func (d *DeviceState) MostFree(n int) (most []SegmentState, all int) {
 }
 
 // Torch is the allocator's memory by device, also of devices without any.
-func (b *State) Torch() []TorchMemory {
-	out := make([]TorchMemory, len(b.Devices))
+func (b *State) Torch() []figures.TorchMemory {
+	out := make([]figures.TorchMemory, len(b.Devices))
 	for i := range b.Devices {
-		out[i] = TorchMemory{Device: b.Devices[i].Counted.Device, Memory: b.Devices[i].counted()}
+		m := b.Devices[i].counted()
+		out[i] = figures.TorchMemory{
+			Device: b.Devices[i].Counted.Device, Reserved: figures.Bytes(m.Reserved), Allocated: figures.Bytes(m.Allocated),
+			Requested: figures.Bytes(m.Requested), Pending: figures.Bytes(m.Pending), InactiveSplit: figures.Bytes(m.InactiveSplit),
+			Free: figures.Bytes(m.Free),
+		}
 	}
 	return out
 }

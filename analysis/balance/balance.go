@@ -9,35 +9,24 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
-
-// DriverUse is what the driver says that the process uses on one device. Sizes are bytes.
-type DriverUse struct {
-	Device int    // as the program numbers it; -1: not known
-	Used   uint64 // by the process; event.Unknown
-	Why    string // why Used is not known
-	Name   string // of the product, such as "NVIDIA H200"; empty: not known
-	UUID   string // of the GPU or MIG device; empty: not known
-	Total  uint64 // of the device; event.Unknown
-	All    uint64 // by all processes; event.Unknown
-}
 
 // Input is what New adds up: one process, at one moment as far as that can be had.
 type Input struct {
 	PID uint32
 	// Torch has a row for every device that the allocator knows, also without memory. Nil with an empty TorchWhy: the process
 	// has no allocator of that kind.
-	Torch    []allocator.TorchMemory
+	Torch    []figures.TorchMemory
 	TorchWhy string // why the allocator state is not known; then the events' totals are used
 	// View is what was seen of the driver's calls; nil: nobody watched.
 	View *view.View
 	// Driver has a row for each device that the program sees, or on which the driver lists it.
-	Driver    []DriverUse
+	Driver    []figures.DriverUse
 	DriverWhy string // why Driver is empty, or not all it could be
 	// Whole says that the process had no device memory when the watch began.
 	Whole bool
@@ -78,7 +67,7 @@ type Device struct {
 
 	Used   uint64 // by the process, as the driver counts, bytes; event.Unknown
 	Why    string // why Used is not known; empty when it is
-	Driver DriverUse
+	Driver figures.DriverUse
 
 	Torch    Torch
 	TorchWhy string // why something in Torch is not known
@@ -123,7 +112,7 @@ type Process struct {
 	PID     uint32
 	Devices []Device // by their number; last the one that stands for what is on no known device
 	// Unplaced are figures of the driver that belong to no known device.
-	Unplaced []DriverUse
+	Unplaced []figures.DriverUse
 
 	Host    heap.Count // pinned host memory, which is no device memory
 	Shared  heap.Count // opened here, obtained by another process or API; bytes as far as they are known
@@ -178,7 +167,7 @@ func (b *balancer) device(d event.Device) *Device {
 	if b.devices[d] == nil {
 		b.devices[d] = &Device{
 			PID: b.in.PID, Device: d, Used: event.Unknown, Why: cmp.Or(b.in.DriverWhy, "the driver shows no such device"),
-			Driver: DriverUse{Device: -1, Used: event.Unknown, Total: event.Unknown, All: event.Unknown},
+			Driver: figures.DriverUse{Device: -1, Used: figures.Unknown, Total: figures.Unknown, All: figures.Unknown},
 			Torch:  b.noTorch(d), TorchWhy: b.in.TorchWhy, SegmentBytes: event.Unknown, Total: event.Unknown,
 			Watched: b.in.View != nil, Whole: b.in.Whole,
 		}
@@ -203,7 +192,9 @@ func cuda(ordinal int) event.Device {
 func (b *balancer) addTorch() {
 	for i := range b.in.Torch {
 		if t := &b.in.Torch[i]; t.Reserved > 0 {
-			b.device(cuda(t.Device)).Torch = Torch{t.Reserved, t.Allocated, t.Requested, t.Pending, t.InactiveSplit, t.Free}
+			b.device(cuda(t.Device)).Torch = Torch{
+				uint64(t.Reserved), uint64(t.Allocated), uint64(t.Requested), uint64(t.Pending), uint64(t.InactiveSplit), uint64(t.Free),
+			}
 		}
 	}
 }
@@ -230,7 +221,7 @@ func (b *balancer) addAccounts() {
 }
 
 func (b *balancer) hasState(d event.Device) bool {
-	return b.in.TorchWhy == "" && slices.ContainsFunc(b.in.Torch, func(t allocator.TorchMemory) bool { return cuda(t.Device) == d })
+	return b.in.TorchWhy == "" && slices.ContainsFunc(b.in.Torch, func(t figures.TorchMemory) bool { return cuda(t.Device) == d })
 }
 
 // addSites adds the memory of the driver's layers.
@@ -287,7 +278,7 @@ func (b *balancer) onlyDevice() *event.Device {
 	listed, unnamed := 0, 0
 	for i := range b.in.Driver {
 		switch u := &b.in.Driver[i]; {
-		case u.Used == event.Unknown:
+		case u.Used == figures.Unknown:
 		case u.Device < 0:
 			unnamed++
 		default:
@@ -341,12 +332,12 @@ func (d *Device) addOwner(s *view.Site) {
 
 // addDriver adds the driver's figures to the devices that they belong to.
 func (b *balancer) addDriver() {
-	var unnamed []DriverUse
+	var unnamed []figures.DriverUse
 	for i := range b.in.Driver {
 		switch u := &b.in.Driver[i]; {
 		case u.Device < 0:
 			unnamed = append(unnamed, *u)
-		case u.Used != event.Unknown || b.devices[cuda(u.Device)] != nil:
+		case u.Used != figures.Unknown || b.devices[cuda(u.Device)] != nil:
 			b.device(cuda(u.Device)).setDriver(u)
 		}
 	}
@@ -362,4 +353,4 @@ func (b *balancer) addDriver() {
 	}
 }
 
-func (d *Device) setDriver(u *DriverUse) { d.Driver, d.Used, d.Why = *u, u.Used, u.Why }
+func (d *Device) setDriver(u *figures.DriverUse) { d.Driver, d.Used, d.Why = *u, uint64(u.Used), u.Why }

@@ -9,10 +9,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -56,23 +56,23 @@ func watched(sites ...heap.Site) *view.View {
 }
 
 // torch is the allocator state of a device: 60 allocated, of them 50 requested, 5 pending, 15 in inactive splits, 20 free.
-func torch(device int) allocator.TorchMemory {
-	return allocator.TorchMemory{Device: device, Memory: allocator.Memory{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, InactiveSplit: 15, Free: 20}}
+func torch(device int) figures.TorchMemory {
+	return figures.TorchMemory{Device: device, Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, InactiveSplit: 15, Free: 20}
 }
 
 var parts = Torch{Reserved: 100, Allocated: 60, Requested: 50, Pending: 5, InactiveSplit: 15, Free: 20}
 
-func driverSays(device int, used uint64) DriverUse {
-	u := DriverUse{Device: device, Used: used, Name: "H200", Total: 1 << 30, All: used}
+func driverSays(device int, used uint64) figures.DriverUse {
+	u := figures.DriverUse{Device: device, Used: figures.Bytes(used), Name: "H200", Total: 1 << 30, All: figures.Bytes(used)}
 	if used == unknown {
-		u.Why, u.All = "not listed", unknown
+		u.Why, u.All = "not listed", figures.Unknown
 	}
 	return u
 }
 
 func TestBalance(t *testing.T) {
 	b := New(&Input{
-		PID: pid, Torch: []allocator.TorchMemory{torch(0), {Device: 1}}, Whole: true,
+		PID: pid, Torch: []figures.TorchMemory{torch(0), {Device: 1}}, Whole: true,
 		View: watched(
 			segment(cuda(0), 100),
 			site(event.LayerDevice, pid, 2, 1, 16),
@@ -85,7 +85,7 @@ func TestBalance(t *testing.T) {
 			site(event.LayerVirtual, pid, 2, 1, 3<<20),
 			site(event.LayerHolder, pid, 2, 1, 4<<20),
 		),
-		Driver: []DriverUse{driverSays(0, 1000), driverSays(1, unknown)},
+		Driver: []figures.DriverUse{driverSays(0, 1000), driverSays(1, unknown)},
 	})
 	require.Len(t, b.Devices, 1)
 	d := b.Devices[0]
@@ -124,21 +124,21 @@ func requireUnknown(t *testing.T, why string, d *Device) {
 
 // TestBalanceNegative: the remainder is shown as it is.
 func TestBalanceNegative(t *testing.T) {
-	b := New(&Input{PID: pid, Torch: []allocator.TorchMemory{torch(0)}, Driver: []DriverUse{driverSays(0, 70)}})
+	b := New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0)}, Driver: []figures.DriverUse{driverSays(0, 70)}})
 	requireRemainder(t, -30, &b.Devices[0])
 	require.False(t, b.Devices[0].Watched)
 }
 
 func TestBalanceWithoutDriver(t *testing.T) {
-	b := New(&Input{PID: pid, Torch: []allocator.TorchMemory{torch(0)}, DriverWhy: "NVML is not there"})
+	b := New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0)}, DriverWhy: "NVML is not there"})
 	requireUnknown(t, "NVML is not there", &b.Devices[0])
 	require.Equal(t, "NVML is not there", b.DriverWhy)
 	require.Equal(t, parts, b.Devices[0].Torch)
 
-	b = New(&Input{PID: pid, Torch: []allocator.TorchMemory{torch(0)}, Driver: []DriverUse{driverSays(0, unknown)}})
+	b = New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0)}, Driver: []figures.DriverUse{driverSays(0, unknown)}})
 	requireUnknown(t, "not listed", &b.Devices[0])
 
-	b = New(&Input{PID: pid, Torch: []allocator.TorchMemory{torch(0), torch(1)}, Driver: []DriverUse{driverSays(1, 500)}})
+	b = New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0), torch(1)}, Driver: []figures.DriverUse{driverSays(1, 500)}})
 	requireUnknown(t, "the driver shows no such device", &b.Devices[0])
 	requireRemainder(t, 400, &b.Devices[1])
 }
@@ -166,7 +166,7 @@ func TestBalanceByTotals(t *testing.T) {
 			tt.account.PID, tt.account.Device = pid, cuda(0)
 			v := watched()
 			v.Snapshot.Accounts = []heap.Account{tt.account, {PID: 8, Device: cuda(0), Reserved: 1 << 30}}
-			b := New(&Input{PID: pid, TorchWhy: tt.why, View: v, Driver: []DriverUse{driverSays(0, 130)}})
+			b := New(&Input{PID: pid, TorchWhy: tt.why, View: v, Driver: []figures.DriverUse{driverSays(0, 130)}})
 			require.Len(t, b.Devices, 1)
 			require.Equal(t, tt.want, b.Devices[0].Torch)
 			if tt.want.Reserved == unknown {
@@ -177,7 +177,7 @@ func TestBalanceByTotals(t *testing.T) {
 			requireRemainder(t, 30, &b.Devices[0])
 		})
 	}
-	b := New(&Input{PID: pid, TorchWhy: "layout", View: watched(site(event.LayerDevice, pid, 1, 1, 5)), Driver: []DriverUse{driverSays(0, 130)}})
+	b := New(&Input{PID: pid, TorchWhy: "layout", View: watched(site(event.LayerDevice, pid, 1, 1, 5)), Driver: []figures.DriverUse{driverSays(0, 130)}})
 	_, known := b.Devices[0].Remainder()
 	require.False(t, known, "the caching allocator may have any part of it")
 }
@@ -185,21 +185,21 @@ func TestBalanceByTotals(t *testing.T) {
 // TestBalancePlaces: memory without a device belongs to the only one, if there is only one.
 func TestBalancePlaces(t *testing.T) {
 	raw := on(anyDevice, site(event.LayerDevice, pid, 1, 1, 40))
-	two := []allocator.TorchMemory{torch(0), {Device: 1}}
+	two := []figures.TorchMemory{torch(0), {Device: 1}}
 	for _, tt := range []struct {
 		name      string
 		in        Input
 		want      []event.Device // that have entries
 		elsewhere uint64
 	}{
-		{"by the driver", Input{Torch: two, Driver: []DriverUse{driverSays(0, 1000), driverSays(1, unknown)}}, []event.Device{cuda(0)}, 0},
-		{"the driver sees another", Input{Torch: two, Driver: []DriverUse{driverSays(0, 1000), driverSays(1, 300)}}, []event.Device{cuda(0), cuda1, anyDevice}, 40},
+		{"by the driver", Input{Torch: two, Driver: []figures.DriverUse{driverSays(0, 1000), driverSays(1, unknown)}}, []event.Device{cuda(0)}, 0},
+		{"the driver sees another", Input{Torch: two, Driver: []figures.DriverUse{driverSays(0, 1000), driverSays(1, 300)}}, []event.Device{cuda(0), cuda1, anyDevice}, 40},
 		{"there is only one", Input{Torch: two[:1], DriverWhy: "blind"}, []event.Device{cuda(0)}, 0},
 		{"there may be another", Input{Torch: two, DriverWhy: "blind"}, []event.Device{cuda(0), anyDevice}, 40},
-		{"torch has two", Input{Torch: []allocator.TorchMemory{torch(0), torch(1)}, Driver: []DriverUse{driverSays(0, 1000)}}, []event.Device{cuda(0), cuda1, anyDevice}, 40},
-		{"no torch, one device", Input{Driver: []DriverUse{driverSays(1, 1000)}}, []event.Device{cuda1}, 0},
-		{"no torch, the driver's device has no number", Input{Driver: []DriverUse{driverSays(-1, 1000)}}, []event.Device{anyDevice}, 0},
-		{"torch's device is the driver's", Input{Torch: two, Driver: []DriverUse{driverSays(-1, 1000)}}, []event.Device{cuda(0)}, 0},
+		{"torch has two", Input{Torch: []figures.TorchMemory{torch(0), torch(1)}, Driver: []figures.DriverUse{driverSays(0, 1000)}}, []event.Device{cuda(0), cuda1, anyDevice}, 40},
+		{"no torch, one device", Input{Driver: []figures.DriverUse{driverSays(1, 1000)}}, []event.Device{cuda1}, 0},
+		{"no torch, the driver's device has no number", Input{Driver: []figures.DriverUse{driverSays(-1, 1000)}}, []event.Device{anyDevice}, 0},
+		{"torch's device is the driver's", Input{Torch: two, Driver: []figures.DriverUse{driverSays(-1, 1000)}}, []event.Device{cuda(0)}, 0},
 		{"nothing but the memory", Input{DriverWhy: "blind"}, []event.Device{anyDevice}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -221,13 +221,13 @@ func TestBalancePlaces(t *testing.T) {
 
 // TestBalanceUnplaced: figures that belong nowhere are not lost.
 func TestBalanceUnplaced(t *testing.T) {
-	uses := []DriverUse{driverSays(-1, 1000), driverSays(-1, 500)}
-	b := New(&Input{PID: pid, Torch: []allocator.TorchMemory{torch(0), torch(1)}, Driver: uses, DriverWhy: "order"})
+	uses := []figures.DriverUse{driverSays(-1, 1000), driverSays(-1, 500)}
+	b := New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0), torch(1)}, Driver: uses, DriverWhy: "order"})
 	require.Equal(t, uses, b.Unplaced)
 	for i := range b.Devices {
 		requireUnknown(t, "order", &b.Devices[i])
 	}
-	b = New(&Input{PID: pid, Torch: []allocator.TorchMemory{torch(0), torch(1)}, Driver: uses[:1], DriverWhy: "order"})
+	b = New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0), torch(1)}, Driver: uses[:1], DriverWhy: "order"})
 	require.Equal(t, uses[:1], b.Unplaced)
 }
 
@@ -244,7 +244,7 @@ func TestBalanceNotes(t *testing.T) {
 		{PID: pid, Layer: event.LayerHost, Device: cuda(0), Doubtful: heap.Count{Bytes: 8}},
 		{PID: 8, Layer: event.LayerDevice, Device: cuda(0), Doubtful: heap.Count{Bytes: 16}},
 	}
-	b := New(&Input{PID: pid, Torch: []allocator.TorchMemory{torch(0)}, View: v})
+	b := New(&Input{PID: pid, Torch: []figures.TorchMemory{torch(0)}, View: v})
 	d := b.Devices[0]
 	require.EqualValues(t, 40, d.Managed)
 	require.EqualValues(t, 40, d.Other.Bytes)
@@ -279,13 +279,13 @@ func TestBalanceProperty(t *testing.T) {
 		}
 		in.View = watched(sites...)
 		for i := range random.IntN(4) {
-			in.Torch = append(in.Torch, []allocator.TorchMemory{torch(i), {Device: i}}[random.IntN(2)])
+			in.Torch = append(in.Torch, []figures.TorchMemory{torch(i), {Device: i}}[random.IntN(2)])
 		}
-		var figures int
+		var known int
 		for i := range random.IntN(4) {
 			u := driverSays([]int{i, i, i, -1}[random.IntN(4)], []uint64{random.Uint64N(5000), unknown}[random.IntN(2)])
-			if u.Used != unknown {
-				figures++
+			if u.Used != figures.Unknown {
+				known++
 			}
 			in.Driver = append(in.Driver, u)
 		}
@@ -299,22 +299,22 @@ func TestBalanceProperty(t *testing.T) {
 				owners += o.Bytes
 			}
 			require.Equal(t, d.Other.Bytes, owners)
-			if rest, known := d.Remainder(); known {
+			if rest, ok := d.Remainder(); ok {
 				require.EqualValues(t, d.Used, int64(d.Torch.Reserved+d.Other.Bytes)+rest)
 			}
 			if d.Used != unknown {
-				figures--
+				known--
 			}
 		}
 		for i := range b.Unplaced {
-			if b.Unplaced[i].Used != unknown {
-				figures--
+			if b.Unplaced[i].Used != figures.Unknown {
+				known--
 			}
 		}
 		for _, l := range layers[1:] {
 			require.Equal(t, want[l], got[l], "%s of %+v", l, in)
 		}
-		require.Zero(t, figures, "figures of the driver: %+v", in)
+		require.Zero(t, known, "figures of the driver: %+v", in)
 	}
 }
 

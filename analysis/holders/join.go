@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -34,7 +35,7 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 	names := siteNames(v)
 	rows := map[heldKey][]int{} // numbers in the report; negative: not in it
 	sizes := map[heldKey]view.HeldSite{}
-	before := map[beforeKey]view.HeldBefore{}
+	before := map[beforeKey]figures.HeldBefore{}
 	held := map[heap.BlockKey]view.HeldBlock{}
 	for b := range blocks {
 		if b.Layer != event.LayerTorch || b.PID != uint32(h.Report.PID) {
@@ -51,7 +52,7 @@ func (h *Index) Join(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
 			held[b.Key()] = h.heldBlock(i)
 		}
 		if b.Origin == heap.OriginBefore {
-			part := view.HeldBefore{PID: b.PID, Device: b.Device, HeldPart: view.HeldPart{Holder: holder, Bytes: b.Size, Blocks: 1}}
+			part := figures.HeldBefore{PID: b.PID, Device: b.Device, HeldPart: figures.HeldPart{Holder: holder, Bytes: b.Size, Blocks: 1}}
 			had := before[beforeKey{b.PID, b.Device, holder}]
 			part.Bytes, part.Blocks = part.Bytes+had.Bytes, part.Blocks+had.Blocks
 			before[beforeKey{b.PID, b.Device, holder}] = part

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 )
@@ -59,10 +60,10 @@ func TestJoin(t *testing.T) {
 	}, j.Rows)
 
 	account := heap.Account{PID: 7, Device: event.Device{Type: event.DeviceCUDA}, Before: kib(23) + 512}
-	require.Equal(t, []view.HeldPart{{Holder: "model.*", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(7) + 512, Blocks: 2}}, j.Before(&account))
+	require.Equal(t, []figures.HeldPart{{Holder: "model.*", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(7) + 512, Blocks: 2}}, j.Before(&account))
 	account.Before += 4096 // blocks that nobody knows
-	require.Equal(t, []view.HeldPart{{Holder: "model.*", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(11) + 512, Blocks: 0}}, j.Before(&account))
-	require.Equal(t, []view.HeldPart{{Holder: "model.*", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(11) + 512, Blocks: 0}}, j.Before(&account), "nothing is changed by asking")
-	require.Equal(t, []view.HeldPart{{Holder: view.NoHolder, Bytes: 512, Blocks: 0}}, j.Before(&heap.Account{PID: 9, Before: 512}))
+	require.Equal(t, []figures.HeldPart{{Holder: "model.*", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(11) + 512, Blocks: 0}}, j.Before(&account))
+	require.Equal(t, []figures.HeldPart{{Holder: "model.*", Bytes: kib(16), Blocks: 2}, {Holder: view.NoHolder, Bytes: kib(11) + 512, Blocks: 0}}, j.Before(&account), "nothing is changed by asking")
+	require.Equal(t, []figures.HeldPart{{Holder: view.NoHolder, Bytes: 512, Blocks: 0}}, j.Before(&heap.Account{PID: 9, Before: 512}))
 	require.Empty(t, j.Before(&heap.Account{PID: 9}))
 }

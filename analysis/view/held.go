@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/phases"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -26,13 +26,6 @@ type HeldSite struct {
 	Share         float64 // of Joined.Bytes, 0 to 1
 }
 
-// HeldPart is a part of what was allocated before the first event.
-type HeldPart struct {
-	Holder string // as holders.Index.Owner, or NoHolder
-	Bytes  uint64
-	Blocks uint64 // 0: not known
-}
-
 // Joined is a recording's live torch blocks with their holders.
 type Joined struct {
 	Rows  []HeldSite // by bytes, largest first
@@ -40,7 +33,7 @@ type Joined struct {
 	// Blocks are those whose holder is known, one by one.
 	Blocks map[heap.BlockKey]HeldBlock
 
-	before map[accountID][]HeldPart
+	before map[accountID][]figures.HeldPart
 }
 
 // HeldBlock is what is known of what holds a block.
@@ -51,33 +44,26 @@ type HeldBlock struct {
 	Bytes    uint64
 }
 
-// HeldBefore is a part of what was allocated before the first event on one device of one process.
-type HeldBefore struct {
-	PID    uint32
-	Device event.Device
-	HeldPart
-}
-
 // AllBefore lists what Before splits by, of known blocks: by process, device and bytes.
-func (j *Joined) AllBefore() []HeldBefore {
-	var out []HeldBefore
+func (j *Joined) AllBefore() []figures.HeldBefore {
+	var out []figures.HeldBefore
 	for account, parts := range j.before {
 		for _, p := range parts {
-			out = append(out, HeldBefore{account.pid, account.device, p})
+			out = append(out, figures.HeldBefore{PID: account.pid, Device: account.device, HeldPart: p})
 		}
 	}
 	slices.SortFunc(out, compareBefore)
 	return out
 }
 
-func compareBefore(x, y HeldBefore) int {
+func compareBefore(x, y figures.HeldBefore) int {
 	return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.Device.Type, y.Device.Type), cmp.Compare(x.Device.Index, y.Device.Index),
 		cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
 }
 
 // NewJoined is a Joined of which only Before means something, from what AllBefore gave.
-func NewJoined(before []HeldBefore) *Joined {
-	j := &Joined{before: map[accountID][]HeldPart{}}
+func NewJoined(before []figures.HeldBefore) *Joined {
+	j := &Joined{before: map[accountID][]figures.HeldPart{}}
 	for _, p := range slices.SortedFunc(slices.Values(before), compareBefore) {
 		account := accountID{p.PID, p.Device}
 		j.before[account] = append(j.before[account], p.HeldPart)
@@ -87,7 +73,7 @@ func NewJoined(before []HeldBefore) *Joined {
 
 // Before splits what was allocated before the first event, and not freed since, by holder. The bytes of the parts add up to the account's
 // Before, which must be known; what is in no known block is a part without a holder.
-func (j *Joined) Before(a *heap.Account) []HeldPart {
+func (j *Joined) Before(a *heap.Account) []figures.HeldPart {
 	parts := slices.Clone(j.before[accountID{a.PID, a.Device}])
 	rest := a.Before
 	none := -1
@@ -103,7 +89,7 @@ func (j *Joined) Before(a *heap.Account) []HeldPart {
 		parts[none].Bytes += rest
 		parts[none].Blocks = 0 // how many blocks the rest is, is not known
 	default:
-		parts = append(parts, HeldPart{Holder: NoHolder, Bytes: rest})
+		parts = append(parts, figures.HeldPart{Holder: NoHolder, Bytes: rest})
 	}
 	return parts
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -64,7 +65,7 @@ func unseen(a *heap.Account, j *Joined, yield func(Sample) bool) bool {
 	if a.Allocated == event.Unknown {
 		return true
 	}
-	parts := []HeldPart{{Holder: NoHolder, Bytes: a.Before}}
+	parts := []figures.HeldPart{{Holder: NoHolder, Bytes: a.Before}}
 	if a.BeforeBlocks.Bytes == a.Before {
 		parts[0].Blocks = a.BeforeBlocks.Objects
 	}

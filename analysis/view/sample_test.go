@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -51,7 +52,7 @@ func TestPortions(t *testing.T) {
 		break
 	}
 
-	j := &Joined{before: map[accountID][]HeldPart{{7, cuda0}: {{Holder: "cache", Bytes: 200, Blocks: 1}}}}
+	j := &Joined{before: map[accountID][]figures.HeldPart{{7, cuda0}: {{Holder: "cache", Bytes: 200, Blocks: 1}}}}
 	names = nil
 	for p := range v.Samples(InUse, j) {
 		if p.Name == stacks.BeforeAttach {

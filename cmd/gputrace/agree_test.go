@@ -23,8 +23,8 @@ import (
 	"github.com/gputrace/gputrace/event/eventtest"
 )
 
-// figures are what one format says of a moment, bytes.
-type figures struct {
+// formatFigures are what one format says of a moment, bytes.
+type formatFigures struct {
 	total   int64
 	devices map[string]int64 // what each caching allocator has handed out; nil: the format does not say
 }
@@ -81,8 +81,8 @@ func readModel(t *testing.T, path string) *pageModel {
 }
 
 // at adds up a moment of a page: what its entries say, and what only the allocators' totals tell of.
-func (p *pageModel) at(m int) figures {
-	f := figures{devices: map[string]int64{}}
+func (p *pageModel) at(m int) formatFigures {
+	f := formatFigures{devices: map[string]int64{}}
 	for _, l := range p.lives {
 		if p.tree.Groups.Flags[l[0]]&1 != 0 && int(l[1]) <= m && m < int(l[1]+l[2]) {
 			f.total += int64(l[4])
@@ -98,8 +98,8 @@ func (p *pageModel) at(m int) figures {
 }
 
 // rangeOf adds up what was allocated in a range and is in use at its end.
-func (p *pageModel) rangeOf(from, to int) figures {
-	f := figures{}
+func (p *pageModel) rangeOf(from, to int) formatFigures {
+	f := formatFigures{}
 	for _, l := range p.lives {
 		born, died, flags := int(l[1]), int(l[1]+l[2]), p.tree.Groups.Flags[l[0]]
 		if flags == 1 && from < born && born <= to && to < died {
@@ -110,9 +110,9 @@ func (p *pageModel) rangeOf(from, to int) figures {
 }
 
 // formatsOf asks every format, and the report, for a window.
-func formatsOf(t *testing.T, path string, window ...string) map[string]figures {
+func formatsOf(t *testing.T, path string, window ...string) map[string]formatFigures {
 	t.Helper()
-	out := map[string]figures{}
+	out := map[string]formatFigures{}
 	export := func(format string, more ...string) string {
 		file := filepath.Join(t.TempDir(), "out")
 		args := append([]string{"export", path, "-f", format, "-o", file}, window...)
@@ -130,21 +130,21 @@ func formatsOf(t *testing.T, path string, window ...string) map[string]figures {
 	b, err := os.ReadFile(export("json"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(b, &j))
-	f := figures{j.Summary.Bytes, map[string]int64{}}
+	f := formatFigures{j.Summary.Bytes, map[string]int64{}}
 	for _, a := range j.Accounts {
 		f.devices[a.Device] = a.Allocated
 	}
 	out["json"] = f
-	out["pprof"] = figures{total: profileSum(t, export("pprof"))}
-	out["csv"] = figures{total: csvSum(t, export("csv", "--by", "line"))}
-	out["folded"] = figures{total: int64(foldedSum(t, export("folded")))}
+	out["pprof"] = formatFigures{total: profileSum(t, export("pprof"))}
+	out["csv"] = formatFigures{total: csvSum(t, export("csv", "--by", "line"))}
+	out["folded"] = formatFigures{total: int64(foldedSum(t, export("folded")))}
 	text, stderr, code := gputrace(t, append([]string{"report", path, "--by", "line"}, window...)...)
 	require.Zero(t, code, stderr)
 	sums := regexp.MustCompile(`: .*?\(?([\d,]+) B\)? in all`).FindAllStringSubmatch(text, -1)
 	require.NotEmpty(t, sums, text)
 	total, err := strconv.ParseInt(strings.ReplaceAll(sums[len(sums)-1][1], ",", ""), 10, 64)
 	require.NoError(t, err)
-	out["report"] = figures{total: total}
+	out["report"] = formatFigures{total: total}
 	page := readModel(t, export("html"))
 	switch s := page.head.Select; {
 	case s.To >= 0:
@@ -160,8 +160,8 @@ func formatsOf(t *testing.T, path string, window ...string) map[string]figures {
 }
 
 // peaks is each device at its own peak; the total is that of one device, or not said.
-func (p *pageModel) peaks() figures {
-	f := figures{total: -1, devices: map[string]int64{}}
+func (p *pageModel) peaks() formatFigures {
+	f := formatFigures{total: -1, devices: map[string]int64{}}
 	for _, part := range p.head.Parts {
 		if part.Torch {
 			at := p.at(part.PeakMoment)
@@ -206,7 +206,7 @@ func csvSum(t *testing.T, path string) (sum int64) {
 }
 
 // requireAgree checks that all formats say the same of a window.
-func requireAgree(t *testing.T, path string, window ...string) map[string]figures {
+func requireAgree(t *testing.T, path string, window ...string) map[string]formatFigures {
 	t.Helper()
 	all := formatsOf(t, path, window...)
 	want := all["json"]

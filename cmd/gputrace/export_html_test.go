@@ -18,6 +18,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -68,7 +69,7 @@ func TestExportPage(t *testing.T) {
 	}, s.Stack, nil)
 	require.NoError(t, err)
 	require.NoError(t, w.Write(s.Events))
-	require.NoError(t, w.Close(&recording.End{Reason: recording.ReasonStopped, Hits: []recording.Hits{
+	require.NoError(t, w.Close(&recording.End{Reason: recording.ReasonStopped, Hits: []figures.Hits{
 		{Probe: "a", Hits: 2005, Emitted: 2000, Dropped: map[string]uint64{"ring full": 2, "no scratch": 3}},
 	}}))
 	var peaks, ends [2]uint64

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -58,7 +59,7 @@ func hostile(t *testing.T) string {
 	require.NoError(t, w.Write(s.Events))
 	end := &recording.End{Reason: recording.ReasonStopped, Duration: time.Second, Error: next()}
 	for range hostileNames {
-		end.Hits = append(end.Hits, recording.Hits{Probe: next(), Hits: 3, Emitted: 1, Quiet: map[string]uint64{next(): 1}, Dropped: map[string]uint64{next(): 1}})
+		end.Hits = append(end.Hits, figures.Hits{Probe: next(), Hits: 3, Emitted: 1, Quiet: map[string]uint64{next(): 1}, Dropped: map[string]uint64{next(): 1}})
 	}
 	require.NoError(t, w.Close(end))
 	return path

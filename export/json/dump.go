@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/event/figures"
 )
 
 // dumpVersion changes when a reader of the last version could misunderstand the new one. Fields may be added without.
@@ -228,8 +229,8 @@ func (f *dumpFile) addBalance(b *balance.Process) {
 	}
 }
 
-func newDumpDriver(u *balance.DriverUse) dumpDriver {
-	return dumpDriver{Used: known(u.Used), Why: u.Why, Name: u.Name, UUID: u.UUID, Total: known(u.Total), All: known(u.All)}
+func newDumpDriver(u *figures.DriverUse) dumpDriver {
+	return dumpDriver{Used: known(uint64(u.Used)), Why: u.Why, Name: u.Name, UUID: u.UUID, Total: known(uint64(u.Total)), All: known(uint64(u.All))}
 }
 
 // addHolders adds what holds the blocks, as far as it was read of the same ones.

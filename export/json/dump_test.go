@@ -20,7 +20,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/holders"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 )
@@ -67,10 +67,10 @@ func balanced(moved bool) Dump {
 	d := sample()
 	d.Balance = balance.New(&balance.Input{
 		PID: 4821, Torch: d.State.Torch(), DriverWhy: "which device is which is not known", Moved: moved,
-		Driver: []balance.DriverUse{
-			{Device: 0, Used: 1<<60 + 1, Name: "NVIDIA H200", UUID: "GPU-1", Total: 1 << 61, All: event.Unknown},
-			{Device: 1, Used: 1 << 20, Name: "NVIDIA H200", UUID: "MIG-2", Total: event.Unknown, All: event.Unknown},
-			{Device: -1, Used: event.Unknown, Why: "not listed", Total: event.Unknown, All: event.Unknown},
+		Driver: []figures.DriverUse{
+			{Device: 0, Used: 1<<60 + 1, Name: "NVIDIA H200", UUID: "GPU-1", Total: 1 << 61, All: figures.Unknown},
+			{Device: 1, Used: 1 << 20, Name: "NVIDIA H200", UUID: "MIG-2", Total: figures.Unknown, All: figures.Unknown},
+			{Device: -1, Used: figures.Unknown, Why: "not listed", Total: figures.Unknown, All: figures.Unknown},
 		},
 	})
 	return d

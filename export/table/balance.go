@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/process/words"
 )
@@ -92,8 +93,8 @@ func restName(d *balance.Device) string {
 // usedText says what the driver's figure is of.
 func usedText(d *balance.Device) string {
 	out := "the driver's figure"
-	if d.Driver.All != event.Unknown && d.Driver.Total != event.Unknown {
-		out += fmt.Sprintf("; all processes %s of %s", Bytes(d.Driver.All), Bytes(d.Driver.Total))
+	if d.Driver.All != figures.Unknown && d.Driver.Total != figures.Unknown {
+		out += fmt.Sprintf("; all processes %s of %s", Bytes(uint64(d.Driver.All)), Bytes(uint64(d.Driver.Total)))
 	}
 	return out
 }
@@ -197,7 +198,7 @@ func hasNotes(b *balance.Process) bool {
 func (p *printer) balanceNotes(b *balance.Process) {
 	for i := range b.Unplaced {
 		u := &b.Unplaced[i]
-		p.field("device", "%s on %s, one that is not known by its number", exactText(u.Used), words.Line(strings.TrimSpace(u.Name+" "+u.UUID)))
+		p.field("device", "%s on %s, one that is not known by its number", exactText(uint64(u.Used)), words.Line(strings.TrimSpace(u.Name+" "+u.UUID)))
 	}
 	if len(b.Unplaced) > 0 {
 		p.wrapped("note", words.Line(b.DriverWhy))

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -30,7 +31,7 @@ func owner(name, file string, objects, bytes uint64) balance.OwnerUse {
 func balanceOf(device event.Device, used uint64, torch balance.Torch, owners ...balance.OwnerUse) balance.Device {
 	d := balance.Device{
 		PID: 48211, Device: device, Used: used, Torch: torch, Owners: owners, Watched: true, SegmentBytes: event.Unknown, Total: event.Unknown,
-		Driver: balance.DriverUse{Used: used, Name: "NVIDIA H200", UUID: "GPU-1", Total: 140 * gib, All: 50 * gib},
+		Driver: figures.DriverUse{Used: figures.Bytes(used), Name: "NVIDIA H200", UUID: "GPU-1", Total: 140 * gib, All: 50 * gib},
 	}
 	for _, o := range owners {
 		d.Other.Objects, d.Other.Bytes = d.Other.Objects+o.Objects, d.Other.Bytes+o.Bytes
@@ -81,7 +82,7 @@ var balances = map[string]balance.Process{
 				return d
 			}(),
 		},
-		Unplaced:  []balance.DriverUse{{Device: -1, Used: 5 * gib, Name: "Tesla\x1b T4", UUID: "GPU-2"}, {Device: -1, Used: event.Unknown, Name: "Tesla T4"}},
+		Unplaced:  []figures.DriverUse{{Device: -1, Used: 5 * gib, Name: "Tesla\x1b T4", UUID: "GPU-2"}, {Device: -1, Used: figures.Unknown, Name: "Tesla T4"}},
 		DriverWhy: "which device is which is not known: CUDA numbers NVIDIA H200 and Tesla T4 by their speed; set CUDA_DEVICE_ORDER=PCI_BUS_ID for the job",
 	},
 	"raw": {Devices: []balance.Device{balanceOf(cuda0, 100*mib, balance.Torch{})}},

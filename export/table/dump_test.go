@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 )
@@ -107,16 +108,16 @@ func TestDump(t *testing.T) {
 // TestDumpBalance: the driver's figures, as far as there are any.
 func TestDumpBalance(t *testing.T) {
 	state := allocator.New(odds())
-	says := func(device int, used uint64) balance.DriverUse {
-		return balance.DriverUse{Device: device, Used: used, Name: "NVIDIA H200", UUID: "GPU-\x1b1", Total: 400 * gib, All: 350 * gib}
+	says := func(device int, used uint64) figures.DriverUse {
+		return figures.DriverUse{Device: device, Used: figures.Bytes(used), Name: "NVIDIA H200", UUID: "GPU-\x1b1", Total: 400 * gib, All: 350 * gib}
 	}
 	blind := says(0, event.Unknown)
 	blind.Why = "NVML does not list the process"
 	for name, in := range map[string]balance.Input{
-		"driver":   {Driver: []balance.DriverUse{says(0, 301*gib), says(1, 500*mib), says(2, 1024)}},
-		"blind":    {Driver: []balance.DriverUse{blind}},
+		"driver":   {Driver: []figures.DriverUse{says(0, 301*gib), says(1, 500*mib), says(2, 1024)}},
+		"blind":    {Driver: []figures.DriverUse{blind}},
 		"none":     {DriverWhy: "NVML is not there"},
-		"unplaced": {Driver: []balance.DriverUse{says(-1, 301*gib), says(-1, 2*gib)}, DriverWhy: "which device is which is not known", Moved: true},
+		"unplaced": {Driver: []figures.DriverUse{says(-1, 301*gib), says(-1, 2*gib)}, DriverWhy: "which device is which is not known", Moved: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in.Torch = state.Torch()

@@ -10,21 +10,11 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process/words"
 )
 
-// Hits is what became of the runs of one probe. Hits == Emitted + all of Quiet + all of Dropped, or something is wrong.
-type Hits struct {
-	Probe   string // as shown to people: "libc10.so c10::reportMemoryUsageToProfiler"
-	Hits    uint64 // runs
-	Emitted uint64 // runs that made an event
-	// Quiet counts runs that had no event to make, by reason: "call entered", "call failed", "counted in a lower layer".
-	Quiet map[string]uint64
-	// Dropped counts events that were lost, by reason. Reasons with 0 may be present.
-	Dropped map[string]uint64
-}
-
-func (h *Hits) add(o *Hits) {
+func addHits(h, o *figures.Hits) {
 	h.Hits += o.Hits
 	h.Emitted += o.Emitted
 	merge(h.Quiet, o.Quiet)
@@ -37,10 +27,10 @@ func merge(to, from map[string]uint64) {
 	}
 }
 
-func totalHits(probes []Hits) Hits {
-	t := Hits{Quiet: map[string]uint64{}, Dropped: map[string]uint64{}}
+func totalHits(probes []figures.Hits) figures.Hits {
+	t := figures.Hits{Quiet: map[string]uint64{}, Dropped: map[string]uint64{}}
 	for i := range probes {
-		t.add(&probes[i])
+		addHits(&t, &probes[i])
 	}
 	return t
 }
@@ -54,7 +44,7 @@ func total(reasons map[string]uint64) uint64 {
 }
 
 // Lost is how many events were lost, of all probes and for all reasons; event.Unknown without probes.
-func Lost(probes []Hits) uint64 {
+func Lost(probes []figures.Hits) uint64 {
 	if len(probes) == 0 {
 		return event.Unknown
 	}
@@ -62,10 +52,10 @@ func Lost(probes []Hits) uint64 {
 }
 
 // imbalances are the probes whose hits do not add up, and events that left the kernel without being received.
-func imbalances(probes []Hits, received uint64) []string {
+func imbalances(probes []figures.Hits, received uint64) []string {
 	var out []string
 	for i := range probes {
-		if wrong := probes[i].imbalance(); wrong != "" {
+		if wrong := imbalance(&probes[i]); wrong != "" {
 			out = append(out, words.Line(probes[i].Probe)+": "+wrong)
 		}
 	}
@@ -91,13 +81,13 @@ func reasonsText(reasons map[string]uint64) string {
 }
 
 // equation is "1,200 probe hits = 600 emitted + 599 without an event + 1 dropped".
-func (h *Hits) equation() string {
+func equation(h *figures.Hits) string {
 	return fmt.Sprintf("%s probe hits = %s emitted + %s without an event + %s dropped",
 		countText(h.Hits), countText(h.Emitted), countText(total(h.Quiet)), countText(total(h.Dropped)))
 }
 
 // imbalance says by how much the equation does not hold; empty when it does.
-func (h *Hits) imbalance() string {
+func imbalance(h *figures.Hits) string {
 	sum := h.Emitted + total(h.Quiet) + total(h.Dropped)
 	switch {
 	case h.Hits > sum:

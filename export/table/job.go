@@ -9,14 +9,15 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
 // JobInput is what Job prints.
 type JobInput struct {
-	Duration time.Duration // of the recording
-	Hits     []Hits        // of every probe, by all processes
-	Received uint64        // events, of all processes
+	Duration time.Duration  // of the recording
+	Hits     []figures.Hits // of every probe, by all processes
+	Received uint64         // events, of all processes
 	Rows     []JobRow
 }
 
@@ -111,7 +112,7 @@ func JobHits(w io.Writer, in JobInput) error {
 func (p *printer) jobHits(in *JobInput) {
 	t := totalHits(in.Hits)
 	p.line("")
-	p.field("job", "%s", t.equation())
+	p.field("job", "%s", equation(&t))
 	for _, wrong := range imbalances(in.Hits, in.Received) {
 		p.field("", "%s", wrong)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -28,7 +29,7 @@ func TestJob(t *testing.T) {
 	}
 	rows := append(JobRows("rank 0, pid 7 train.py", two), JobRows("pid 8 "+strings.Repeat("x", 60), &heap.Totals{})...)
 	var b strings.Builder
-	hits := []Hits{{Probe: "p", Hits: 6, Emitted: 4, Quiet: map[string]uint64{"call entered": 1}, Dropped: map[string]uint64{"ring full": 1}}}
+	hits := []figures.Hits{{Probe: "p", Hits: 6, Emitted: 4, Quiet: map[string]uint64{"call entered": 1}, Dropped: map[string]uint64{"ring full": 1}}}
 	require.NoError(t, Job(&b, JobInput{Duration: 1500 * time.Millisecond, Hits: hits, Received: 4, Rows: rows}))
 	require.Equal(t, `1.5 s · 1 event lost
 

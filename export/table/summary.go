@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -27,7 +28,7 @@ const (
 // Input is what Summary and Comments print.
 type Input struct {
 	View *view.View
-	Hits []Hits // of every probe; empty: not known, as for a recording
+	Hits []figures.Hits // of every probe; empty: not known, as for a recording
 	// Lost is events of the process that were lost, where Hits are those of all processes of a job; nil: Hits are its own.
 	Lost *uint64
 	// Start is when the recording began, CLOCK_BOOTTIME nanoseconds. 0: at the first event.
@@ -37,23 +38,13 @@ type Input struct {
 	// Balance is where the memory of the process is, with the driver's own figures. nil: made from View alone.
 	Balance *balance.Process
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none, or it is not known.
-	RawStacks *RawStacks
+	RawStacks *figures.RawStacks
 	// Checks is how the live set compared with the allocator state; nil: it was not compared.
-	Checks *Checks
+	Checks *figures.Checks
 }
 
-// RawStacks counts the stacks that the kernel could not unwind.
-type RawStacks struct {
-	Sent     uint64 // to be unwound outside it: Unwound + Guessed + Partial
-	Unwound  uint64 // to the outermost frame
-	Guessed  uint64 // so, with frames that are a guess
-	Partial  uint64 // not so far
-	OverRate uint64 // not sent: too many a second
-	NoRoom   uint64 // not sent: the ring was filling up
-}
-
-// text says how they fared.
-func (r *RawStacks) text() string {
+// rawStacksText says how the stacks fared that the kernel could not unwind.
+func rawStacksText(r *figures.RawStacks) string {
 	out := fmt.Sprintf("outside the kernel: %s in full", plural(r.Unwound, "stack"))
 	for _, part := range []struct {
 		n    uint64
@@ -67,13 +58,6 @@ func (r *RawStacks) text() string {
 		}
 	}
 	return out
-}
-
-// Checks counts comparisons of the live set with the allocator state.
-type Checks struct {
-	Made        uint64 // comparisons
-	Differences uint64 // of Made: those that found a difference
-	Failed      uint64 // that could not be made: the job left no moment for it
 }
 
 func (in *Input) start() uint64 {
@@ -296,7 +280,7 @@ func (p *printer) losses() {
 	p.line("")
 	p.stacks()
 	if p.in.RawStacks != nil {
-		p.field("unwound", "%s", p.in.RawStacks.text())
+		p.field("unwound", "%s", rawStacksText(p.in.RawStacks))
 	}
 	if len(p.in.Hits) == 0 {
 		p.field("events", "%s; probe hits unknown", countText(s.Events))
@@ -346,7 +330,7 @@ func (in *Input) equation() string {
 		return plural(in.View.Snapshot.Events, "event") + " of this process"
 	}
 	t := totalHits(in.Hits)
-	return t.equation()
+	return equation(&t)
 }
 
 // withReasons is a text of the lost events, with the reasons where they are known.
@@ -467,7 +451,7 @@ func Comments(in Input) []string {
 		out = append(out, in.imbalances()...)
 	}
 	if in.RawStacks != nil {
-		add("unwound %s", in.RawStacks.text())
+		add("unwound %s", rawStacksText(in.RawStacks))
 	}
 	add("%s", continuity(s.Accounts))
 	return out

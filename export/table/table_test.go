@@ -19,6 +19,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -96,8 +97,8 @@ func training() *heap.Snapshot {
 	}
 }
 
-func balanced() []Hits {
-	return []Hits{
+func balanced() []figures.Hits {
+	return []figures.Hits{
 		{Probe: "torch report", Hits: 121199, Emitted: 121199, Dropped: map[string]uint64{"ring full": 0}},
 		{Probe: "cuMemAlloc_v2", Hits: 28, Emitted: 14, Quiet: map[string]uint64{"call entered": 14}},
 		{Probe: "cuMemFree_v2", Hits: 2, Emitted: 2},
@@ -121,7 +122,7 @@ func broken() *heap.Snapshot {
 	return s
 }
 
-func unbalanced() []Hits {
+func unbalanced() []figures.Hits {
 	hits := balanced()
 	hits[0].Dropped = map[string]uint64{"ring full": 10, "no scratch": 2, "too deep": 0}
 	hits[0].Hits += 12
@@ -136,10 +137,10 @@ var inputs = map[string]Input{
 	"recording": {View: viewOf(training()), Top: 1},
 	"losses": {
 		View: viewOf(broken()), Hits: unbalanced(), Start: start, Duration: 48200 * time.Millisecond,
-		RawStacks: &RawStacks{Sent: 2000, Unwound: 1990, Guessed: 7, Partial: 3, OverRate: 12270, NoRoom: 1},
+		RawStacks: &figures.RawStacks{Sent: 2000, Unwound: 1990, Guessed: 7, Partial: 3, OverRate: 12270, NoRoom: 1},
 	},
 	"member":  {View: viewOf(training()), Hits: unbalanced(), Lost: new(uint64(3)), Start: start, Duration: 48200 * time.Millisecond},
-	"nothing": {View: viewOf(heap.New().Snapshot()), Hits: []Hits{{Probe: "torch report"}}, Duration: time.Second},
+	"nothing": {View: viewOf(heap.New().Snapshot()), Hits: []figures.Hits{{Probe: "torch report"}}, Duration: time.Second},
 }
 
 func golden(t *testing.T, name, got string) {
@@ -168,7 +169,7 @@ func TestSummary(t *testing.T) {
 }
 
 func TestChecks(t *testing.T) {
-	for want, c := range map[string]*Checks{
+	for want, c := range map[string]*figures.Checks{
 		"\nchecks   live set = allocator state (checked 3 times, 0 differences)\n":                                       {Made: 3},
 		"\nchecks   live set differed from the allocator state (checked 1 time, 1 difference)\n":                         {Made: 1, Differences: 1},
 		"\nchecks   live set not compared (checked 0 times, 0 differences; 2 checks not possible)\n":                     {Failed: 2},

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
 	"github.com/gputrace/gputrace/tracer/mapped"
@@ -63,7 +64,7 @@ func New(o *Options) *Decoder {
 func (d *Decoder) Received(row uint32) uint64 { return d.received[row] }
 
 // RawStacks tells how the stacks of all processes fared that the kernel could not unwind, but for what it counts itself.
-func (d *Decoder) RawStacks() RawStacks { return d.raw.counts }
+func (d *Decoder) RawStacks() figures.RawStacks { return d.raw.counts }
 
 // Page takes a piece of a stack that is sent raw. It reports whether the record is one that can be read.
 func (d *Decoder) Page(raw []byte) bool {
@@ -108,7 +109,7 @@ type Process struct {
 	shared *Decoder
 	code   Code
 	stacks *stackTable
-	counts RawStacks
+	counts figures.RawStacks
 
 	allocates bool              // PyTorch does
 	classes   map[uint64]string // names of the classes of nodes of autograd, by the addresses of their tables of functions
@@ -134,7 +135,7 @@ func (p *Process) Stack(id event.StackID) *event.Stack { return p.stacks.stack(i
 func (p *Process) StacksOverLimit() uint64 { return p.stacks.over }
 
 // RawStacks is what became of the stacks of this process that were sent raw.
-func (p *Process) RawStacks() RawStacks {
+func (p *Process) RawStacks() figures.RawStacks {
 	c := p.counts
 	c.Sent = c.Unwound + c.Guessed + c.Partial
 	return c

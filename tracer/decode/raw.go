@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/unwind"
 )
 
@@ -32,18 +33,6 @@ const (
 )
 
 var errRawWords = errors.New("raw stack record whose words do not fit")
-
-// RawStacks counts the stacks that the kernel could not unwind and user space may.
-type RawStacks struct {
-	Sent    uint64 // by the kernel: Unwound + Guessed + Partial, when all were read
-	Unwound uint64 // to the outermost frame
-	Guessed uint64 // so, with frames that are a guess
-	Partial uint64 // not so far
-	// OverRate and NoRoom were not sent, because there were too many a second or because the ring was filling up. Their events
-	// have the stack as far as the kernel came.
-	OverRate uint64
-	NoRoom   uint64
-}
 
 // stackCopy is a piece of a thread's stack as it was at an event.
 type stackCopy struct {
@@ -146,7 +135,7 @@ type rawTable struct {
 	ids     map[event.StackID]event.StackID
 	known   []event.StackID // keys of ids, the oldest first, once there are maxRawIDs: a ring that begins at next
 	next    int
-	counts  RawStacks
+	counts  figures.RawStacks
 }
 
 func newRawTable() *rawTable {
@@ -249,20 +238,9 @@ func (p *Process) unwindRaw(r stackRecord) error {
 		id = raw.partial
 	}
 	p.shared.raw.resolved(event.StackID(r.hash), id)
-	p.shared.raw.counts.add(status)
-	p.counts.add(status)
+	p.shared.raw.counts.Add(status)
+	p.counts.Add(status)
 	return nil
-}
-
-func (c *RawStacks) add(status event.StackStatus) {
-	switch status {
-	case event.StatusUnwound:
-		c.Unwound++
-	case event.StatusGuessed:
-		c.Guessed++
-	default:
-		c.Partial++
-	}
 }
 
 func (p *Process) walkCopy(raw *rawWords, stack *stackCopy) ([]unwind.StackFrame, unwind.WalkEnd) {

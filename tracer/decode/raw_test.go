@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/mapped"
 	"github.com/gputrace/gputrace/unwind"
@@ -199,8 +200,8 @@ func TestRawStackThatLeadsNowhere(t *testing.T) {
 		require.Empty(t, events)
 	}
 	require.EqualValues(t, 7, d.raw.stack(8))
-	require.Equal(t, RawStacks{Partial: 1}, d.RawStacks())
-	require.Equal(t, RawStacks{Sent: 1, Partial: 1}, p.RawStacks())
+	require.Equal(t, figures.RawStacks{Partial: 1}, d.RawStacks())
+	require.Equal(t, figures.RawStacks{Sent: 1, Partial: 1}, p.RawStacks())
 
 	p.Decode(nil, rawBytes(9, rawWordsOf(6, boundaryWord|1, pythonWord|0x7000, 9)...))
 	stack := p.Stack(d.raw.stack(9))

@@ -135,7 +135,7 @@ func (r *Result) countHits(tr *tracer.Tracer) error {
 	}
 	for i := range hits {
 		h := &hits[i]
-		r.Hits += h.Runs
+		r.Hits += h.Hits
 		r.Calls += uint64(len(selfFrames))
 		if strings.HasPrefix(h.Probe, program.Torch+" ") { // its one function reports allocations and frees
 			r.Calls += uint64(len(selfFrames))

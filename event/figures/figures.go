@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package figures is what a recording says beside its events: the counters of the probes, how stacks and comparisons fared, what the
+// driver and the allocator said at the end. Who counts them, who writes them to a file and who prints them share these types. The
+// names in JSON are those of the file.
+package figures
+
+import (
+	"encoding/json"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// Bytes is a size in JSON, where event.Unknown is null.
+type Bytes uint64
+
+// Unknown is a size that is not known.
+const Unknown = Bytes(event.Unknown)
+
+// MarshalJSON implements json.Marshaler.
+func (b Bytes) MarshalJSON() ([]byte, error) {
+	if b == Unknown {
+		return []byte("null"), nil
+	}
+	return json.Marshal(uint64(b))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (b *Bytes) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*b = Unknown
+		return nil
+	}
+	return json.Unmarshal(text, (*uint64)(b))
+}
+
+// Hits is what became of the runs of one probe: Hits == Emitted + all of Quiet + all of Dropped once the probes are detached, or
+// something is wrong.
+type Hits struct {
+	Probe   string            `json:"probe"` // "libc10.so reportMemoryUsageToProfiler", "libcuda.so.1 cuMemFree_v2 return"
+	Hits    uint64            `json:"hits"`  // runs
+	Emitted uint64            `json:"emitted"`
+	Quiet   map[string]uint64 `json:"quiet"`   // runs without an event by design, by reason
+	Dropped map[string]uint64 `json:"dropped"` // events that were lost, by reason; reasons with 0 may be present
+	// Received, counted on the other side of the ring, equals Emitted. It is not in a recording.
+	Received uint64 `json:"-"`
+}
+
+// Lost is the number of events that were lost.
+func (h *Hits) Lost() uint64 {
+	var n uint64
+	for _, v := range h.Dropped {
+		n += v
+	}
+	return n
+}
+
+// RawStacks counts the stacks that the kernel could not unwind and user space may.
+type RawStacks struct {
+	Sent    uint64 `json:"sent"`    // by the kernel: Unwound + Guessed + Partial, when all were read
+	Unwound uint64 `json:"unwound"` // to the outermost frame
+	Guessed uint64 `json:"guessed"` // so, with frames that are a guess
+	Partial uint64 `json:"partial"` // not so far
+	// OverRate and NoRoom were not sent, because there were too many a second or because the ring was filling up. Their events
+	// have the stack as far as the kernel came.
+	OverRate uint64 `json:"over_rate"`
+	NoRoom   uint64 `json:"no_room"`
+}
+
+// Add counts a stack that was sent, by what became of it.
+func (c *RawStacks) Add(status event.StackStatus) {
+	switch status {
+	case event.StatusUnwound:
+		c.Unwound++
+	case event.StatusGuessed:
+		c.Guessed++
+	default:
+		c.Partial++
+	}
+}
+
+// Checks counts comparisons of the live set with the allocator state.
+type Checks struct {
+	Made        uint64 `json:"made"`
+	Differences uint64 `json:"differences"` // of Made: those that found a difference
+	Failed      uint64 `json:"failed"`      // that could not be made: the job left no moment for it
+}
+
+// TorchMemory is the caching allocator's memory on one device. Each size may be event.Unknown.
+type TorchMemory struct {
+	Device        int   `json:"device"` // as the program numbers it
+	Reserved      Bytes `json:"reserved"`
+	Allocated     Bytes `json:"allocated"`
+	Requested     Bytes `json:"requested"` // of Allocated, what the program asked for
+	Pending       Bytes `json:"pending"`   // blocks given back that wait for another stream's work; unknown: they are in InactiveSplit
+	InactiveSplit Bytes `json:"holes"`     // free blocks of segments that are in use
+	Free          Bytes `json:"free"`      // segments that are free as a whole
+}
+
+// DriverUse is what the driver says that a process uses on one device. Each size may be event.Unknown.
+type DriverUse struct {
+	Device int    `json:"device"` // as the program numbers it; -1: not known
+	Name   string `json:"name"`   // of the product, such as "NVIDIA H200"; empty: not known
+	UUID   string `json:"uuid"`   // of the GPU or MIG device; empty: not known
+	Used   Bytes  `json:"used"`   // by the process
+	Why    string `json:"why"`    // why Used is not known
+	Total  Bytes  `json:"total"`  // of the device
+	All    Bytes  `json:"all"`    // by all processes
+}
+
+// HeldBefore is blocks of one process and device that were allocated before the first event and have one holder.
+type HeldBefore struct {
+	PID    uint32       `json:"pid"`
+	Device event.Device `json:"device"`
+	HeldPart
+}
+
+// HeldPart is blocks that have one holder, a part of what was allocated before the first event.
+type HeldPart struct {
+	Holder string `json:"holder"` // as holders.Index.Owner, or view.NoHolder
+	Bytes  uint64 `json:"bytes"`
+	Blocks uint64 `json:"blocks"` // 0: not known
+}
