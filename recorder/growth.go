@@ -5,6 +5,7 @@ package recorder
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -215,8 +216,8 @@ func heldOf(f *leaks.Finding, j *view.Joined) []event.HeldRow {
 	return out
 }
 
-// conclude makes the last report, with what is known at the end.
-func (g *growth) conclude(joined *view.Joined, free map[event.Device]uint64) *leaks.Report {
+// conclude makes the last report, with what is known at the end, and says it.
+func (g *growth) conclude(joined *view.Joined, free map[event.Device]uint64) string {
 	o := &leaks.Options{Library: g.process.torchFolders(), Earlier: g.held, Free: free}
 	if joined != nil {
 		for i := range joined.Rows {
@@ -226,5 +227,7 @@ func (g *growth) conclude(joined *view.Joined, free map[event.Device]uint64) *le
 	}
 	g.watch.SetLibrary(o.Library)
 	g.report = g.watch.Report(o)
-	return g.report
+	var text strings.Builder
+	_ = table.Verdict(&text, g.report) // a Builder takes everything
+	return text.String()
 }

@@ -50,6 +50,7 @@ type concluded struct {
 	held     []table.HeldInput
 	events   uint64
 	snapshot *heap.Snapshot
+	verdict  string // whether memory grows, as table.Verdict prints it; empty: steps were left off
 }
 
 // conclude ends the recording of a process. What is read then must not wait for long.
@@ -66,13 +67,13 @@ func (p *Process) conclude(hits []figures.Hits) {
 	joined := p.scans.joined(view)
 	end := p.describeEnd(p.balance(now, view), hits)
 	if p.growth != nil {
-		p.growth.conclude(joined, export.FreeMemory(end))
+		end.Verdict = p.growth.conclude(joined, export.FreeMemory(end))
 	}
 	held := p.scans.tables(joined)
 	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
 	end.Held = export.RecordedHeld(joined)
 	p.endFile(end, view)
-	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot}
+	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, end.Verdict}
 	if n := end.StackRecordsLost; n > 0 {
 		p.observer.Warning(fmt.Errorf("%s: %d stacks did not fit the ring: their events have none (--ring-size)", p.Who(), n))
 	}
@@ -160,6 +161,9 @@ func (r *Results) Job() table.JobInput { return r.job }
 
 // Summary is what the summary of a process prints, and the tables of its holders.
 func (p *Process) Summary() (table.Input, []table.HeldInput) { return p.done.summary, p.done.held }
+
+// Verdict is what the summary begins with: whether memory grows, as table.Verdict prints it; empty: steps were left off.
+func (p *Process) Verdict() string { return p.done.verdict }
 
 // Folder is the name of the process's own folder in that of the results; empty: its results lie in that itself.
 func (p *Process) Folder() string { return p.folder }

@@ -158,10 +158,8 @@ func printResults(w io.Writer, r *recorder.Results, many bool) error {
 	if len(all) > 1 {
 		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, r.Job()))
 	}
-	if report := all[0].Leaks(); report != nil {
-		if err := table.Verdict(w, report); err != nil {
-			return err
-		}
+	if _, err := io.WriteString(w, all[0].Verdict()); err != nil {
+		return err
 	}
 	in, held := all[0].Summary()
 	if err := export.PrintSummary(w, in, held); err != nil || !many {

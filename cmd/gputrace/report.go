@@ -74,7 +74,7 @@ func report(o reportOptions) error {
 	if o.by != "" || o.window != (export.Window{}) {
 		return reportSelection(o, in, p)
 	}
-	if err := reportLeaks(in); err != nil {
+	if err := reportLeaks(in, o.rules.stepOn); err != nil {
 		return err
 	}
 	s := export.Summary(in.Trace.End(), info, in.End)
@@ -82,9 +82,14 @@ func report(o reportOptions) error {
 	return export.PrintSummary(os.Stdout, s, export.HeldTables(in.End))
 }
 
-// reportLeaks prints the verdict. A memory snapshot has none: the steps of its history, if it has one, are few.
-func reportLeaks(in *export.Source) error {
-	if in.Info.PID == 0 {
+// reportLeaks prints the verdict: that of the session, unless other steps are asked for. A memory snapshot has none: the steps of its
+// history, if it has one, are few.
+func reportLeaks(in *export.Source, steps string) error {
+	switch {
+	case in.Info.PID == 0:
+		return nil
+	case in.End != nil && in.End.Verdict != "" && steps == "":
+		fmt.Print(words.Text(in.End.Verdict))
 		return nil
 	}
 	report, err := in.Leaks()

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// leaksPattern are the arguments of leaks_patterns.py for a pattern that goes on until it is killed.
+func leaksPattern(pattern int, more ...string) []string {
+	return append([]string{"--steps", "0", "--batch", itoa(leakBatch), "--width", itoa(leakWidth), "--pattern", itoa(pattern)}, more...)
+}
+
+// watchLeaks is what leaks -p says of a script that runs.
+func watchLeaks(t *testing.T, args ...string) (*leakReport, int) {
+	t.Helper()
+	p := startTraining(t, args[0], append(args[1:], "--counters", "DIR/counters")...).ready(t)
+	p.release(t)
+	p.awaitSteps(t, 30) // the leak is older than the attach
+	var out, talk bytes.Buffer
+	cmd := exec.Command(env.binary, "--cache-dir", env.cache, "leaks", "-p", itoa(p.pid), "-d", "8s", "--json")
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &talk, t.TempDir()
+	_ = cmd.Run() // its exit code is looked at
+	r := &leakReport{}
+	require.NoError(t, json.Unmarshal(out.Bytes(), r), talk.String())
+	require.GreaterOrEqual(t, r.Steps.Count, 20, talk.String())
+	requireNoLeftovers(t, cmd.Dir)
+	return r, cmd.ProcessState.ExitCode()
+}
+
+// TestLeaksLive: a process that has leaked since before the attach is found by what it does now, its repaired twin and healthy loops
+// are steady.
+func TestLeaksLive(t *testing.T) {
+	for pattern, want := range map[int]struct {
+		code, holder string
+		requested    float64
+		period       int
+	}{
+		2: {"g.norm().item() if trainer.fixed else g.clone()", "snapshots[", parameterBytes(), 3},
+		3: {"else images.clone()", "seen[", leakBatch * 3 * 32 * 32 * 4, 1},
+		6: {"scaled = scaler.scale(loss)", "history[", 4, 1},
+	} {
+		t.Run(itoa(pattern), func(t *testing.T) {
+			r, code := watchLeaks(t, append([]string{"leaks_patterns.py"}, leaksPattern(pattern)...)...)
+			require.Equal(t, 3, code)
+			require.Equal(t, "growing", r.Verdict)
+			f := r.Findings[0]
+			require.Contains(t, sourceLine(t, f.File, f.Line), want.code)
+			require.Equal(t, want.period, f.Period)
+			require.InDelta(t, want.requested, f.Requested*float64(f.Period), 1e-3, "exact to the byte")
+			if f.Holder != "" { // a busy machine can end the search for holders early
+				require.Contains(t, f.Holder, want.holder)
+			}
+		})
+		t.Run(itoa(pattern)+" fixed", func(t *testing.T) {
+			r, code := watchLeaks(t, append([]string{"leaks_patterns.py"}, leaksPattern(pattern, "--fixed")...)...)
+			requireSteady(t, r)
+			require.Zero(t, code)
+		})
+	}
+	for _, loop := range []string{"evaluation", "queued", "adversarial", "serving"} {
+		t.Run(loop, func(t *testing.T) {
+			r, code := watchLeaks(t, "healthy.py", "--loop", loop, "--steps", "0")
+			requireSteady(t, r)
+			require.Zero(t, code)
+		})
+	}
+}
+
+// TestLeaksKilled: while it records it says what leaks and who holds it, and the recording of a job that was killed has both.
+func TestLeaksKilled(t *testing.T) {
+	p := startTraining(t, "leaks_patterns.py", leaksPattern(3)...).ready(t)
+	c := startCommand(t, p)
+	p.release(t)
+	eventually(t, "the verdict and the holder", func() bool {
+		said := c.stderr.String()
+		return strings.Contains(said, "growing: leaks_patterns.py:") && strings.Contains(said, "held by  ")
+	})
+	p.signal(t, syscall.SIGKILL)
+	c.succeeds(t)
+	require.Regexp(t, `^growing: leaks_patterns\.py:\d+ kept_inputs keeps 48\.0 KiB more each step`, c.stdout.String())
+	trace := filepath.Join(c.out(), traceFile)
+	r := leaksIn(t, trace)
+	require.Equal(t, "growing", r.Verdict)
+	require.Contains(t, r.Findings[0].Holder, "seen[")
+	report, err := exec.Command(env.binary, "report", trace).Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^growing: leaks_patterns\.py:\d+ kept_inputs keeps 48\.0 KiB more each step`, string(report))
+}
+
+// TestStepViews: the end of a step is what PyTorch says of it, to the byte, and steps have the allocations that it counted in them.
+func TestStepViews(t *testing.T) {
+	p := startTraining(t, "leaks_patterns.py", "--steps", "40", "--batch", itoa(leakBatch), "--width", itoa(leakWidth), "--pattern", "3",
+		"--counters", "DIR/counters").ready(t)
+	c := startCommand(t, p, "--step-on", "Trainer.batch")
+	p.release(t)
+	p.done(t)
+	c.interrupt(t)
+	trace := filepath.Join(c.out(), traceFile)
+	want := readCounters(t, p)
+	require.Len(t, want, 40)
+	for _, step := range []int{1, 2, 11, 39} {
+		require.EqualValues(t, want[step-1].Allocated, exportedJSON(t, trace, "--at", "step:"+itoa(step)).allocated(), "step %d", step)
+	}
+	for _, of := range [][2]int{{2, 2}, {12, 12}, {10, 30}, {39, 39}} {
+		got := exportedJSON(t, trace, "--steps", itoa(of[0])+":"+itoa(of[1]))
+		require.EqualValues(t, want[of[1]-1].NumAlloc-want[of[0]-2].NumAlloc, got.allocations(), "steps %d to %d", of[0], of[1])
+	}
+	left := exportedJSON(t, trace, "--steps", "12:30")
+	require.EqualValues(t, 19, left.inUse("leaks_patterns.py:157 kept_inputs"), "a block of each step is left")
+}
+
+// exportedFile is what export -f json writes.
+type exportedFile struct {
+	Accounts []struct{ Allocated uint64 }
+	Sites    []struct {
+		Name, Layer  string
+		Alloc, Inuse struct{ Blocks uint64 }
+	}
+}
+
+func exportedJSON(t *testing.T, trace string, args ...string) *exportedFile {
+	t.Helper()
+	out, err := exec.Command(env.binary, append([]string{"export", trace, "-f", "json", "-o", "-"}, args...)...).Output()
+	require.NoError(t, err)
+	f := &exportedFile{}
+	require.NoError(t, json.Unmarshal(out, f))
+	return f
+}
+
+func (f *exportedFile) allocated() (sum uint64) {
+	for _, a := range f.Accounts {
+		sum += a.Allocated
+	}
+	return sum
+}
+
+func (f *exportedFile) allocations() (sum uint64) {
+	for _, s := range f.Sites {
+		if s.Layer == "torch" {
+			sum += s.Alloc.Blocks
+		}
+	}
+	return sum
+}
+
+func (f *exportedFile) inUse(name string) (sum uint64) {
+	for _, s := range f.Sites {
+		if s.Name == name {
+			sum += s.Inuse.Blocks
+		}
+	}
+	return sum
+}
