@@ -3,11 +3,14 @@
 package leaks_test
 
 import (
+	"iter"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -137,4 +140,54 @@ func BenchmarkWatch(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(j.Events)), "ns/event")
 		})
 	}
+}
+
+// soak is a watch after steps of gigabytes that are allocated and freed, and 512 bytes that stay of each. There is no live set, which
+// would grow.
+func soak(steps int) *leaks.Watch {
+	j := newJob()
+	stacks := []event.StackID{j.ID(input), j.ID(forward), j.ID(backward), j.ID(adam)}
+	leak := j.ID(kept)
+	w := leaks.NewWatch(nil, j.Stream.Stack)
+	none := func() iter.Seq[heap.Block] { return func(func(heap.Block) bool) {} }
+	now := uint64(0)
+	alloc := func(id event.StackID, requested, size uint64) heap.Block {
+		now += 1e6
+		w.See(&event.Event{Time: now, Kind: event.KindAlloc, Layer: event.LayerTorch, Requested: requested, Size: size, Stack: id}, none)
+		b := heap.Block{Layer: event.LayerTorch, Size: size, Requested: requested, Stack: id, Time: now, Addr: now}
+		w.Allocated(&b)
+		return b
+	}
+	for range steps {
+		for _, id := range stacks {
+			b := alloc(id, 1<<30, 1<<30)
+			w.Freed(&b, now)
+		}
+		alloc(leak, 4, 512)
+		w.Begins()
+	}
+	return w
+}
+
+// TestWatchIsBounded: a stream of a million steps takes the memory that ten thousand take, and the leak in it is exact.
+func TestWatchIsBounded(t *testing.T) {
+	size := func(steps int) (*leaks.Watch, int64) {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		w := soak(steps)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		return w, int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	}
+	_, small := size(10_000)
+	long, large := size(1_000_000)
+	require.Less(t, large, small+64<<10)
+	r := long.Report(nil)
+	require.Len(t, r.Findings, 1)
+	f := &r.Findings[0]
+	require.Equal(t, "train.py:30 main", f.Name())
+	require.Equal(t, []float64{1, 4, 512}, []float64{f.Blocks, f.Requested, f.Bytes})
+	require.Equal(t, 999_999, r.Steps.Count)
 }
