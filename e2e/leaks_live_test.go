@@ -58,7 +58,7 @@ func TestLeaksLive(t *testing.T) {
 			require.Contains(t, sourceLine(t, f.File, f.Line), want.code)
 			require.Equal(t, want.period, f.Period)
 			require.InDelta(t, want.requested, f.Requested*float64(f.Period), 1e-3, "exact to the byte")
-			if f.Holder != "" { // a busy machine can end the search for holders early
+			if f.Holder != "" && !strings.HasPrefix(f.Holder, "C++ ") { // a busy machine can end the search for holders early
 				require.Contains(t, f.Holder, want.holder)
 			}
 		})

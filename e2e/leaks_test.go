@@ -127,7 +127,7 @@ func TestLeaks(t *testing.T) {
 			}
 			require.InDelta(t, 11, f.First, 2)
 			require.Equal(t, tt.usualEnd, f.UsualEnd)
-			if f.Holder != "" { // a busy machine can end the search for holders early
+			if f.Holder != "" && !strings.HasPrefix(f.Holder, "C++ ") { // a busy machine can end the search for holders early
 				require.Contains(t, f.Holder, tt.holder)
 			}
 		})

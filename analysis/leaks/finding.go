@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
@@ -210,9 +211,11 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	f.First += steps.base
 	f.Share = shareOf(d.totals[k.place], base, rise)
 	f.Sites = sitesOf(f.Name(), g)
-	if f.Holder = f.holder(o.Holders); f.Holder == "" {
+	now := f.holder(o.Holders)
+	if f.Holder = now; now == "" || strings.HasPrefix(now, unnamedHolder) {
 		f.holdEarlier(o.Earlier)
 	}
+	f.Holder = cmp.Or(f.Holder, now)
 	d.usualEnd(&f, g)
 	if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && sum.bytes > 0 && steps.Period > 0 {
 		f.Seconds = float64(free) / sum.bytes * steps.Period / 1e9
@@ -269,6 +272,9 @@ func sitesOf(name string, g []risen) []string {
 	return out
 }
 
+// unnamedHolder begins the name of an object that no variable was found to lead to, in a reading of a process that goes on.
+const unnamedHolder = "C++ "
+
 // holder is what holds half of the blocks of its sites or more; empty: nothing that is known. Names in brackets are of what is not a
 // holder.
 func (f *Finding) holder(all []Holder) string {
@@ -296,7 +302,8 @@ func (f *Finding) holder(all []Holder) string {
 // holdEarlier is the holder of an earlier reading, the latest that has one: newer blocks that are alike are attributed to it.
 func (f *Finding) holdEarlier(readings [][]Holder) {
 	for _, all := range slices.Backward(readings) {
-		if f.Holder = f.holder(all); f.Holder == "" {
+		if f.Holder = f.holder(all); f.Holder == "" || strings.HasPrefix(f.Holder, unnamedHolder) {
+			f.Holder = ""
 			continue
 		}
 		blocks := uint64(0)
