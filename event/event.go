@@ -270,6 +270,9 @@ type Source interface {
 	Stack(id StackID) *Stack
 }
 
+// Resolve gives a stack its frames: Source's Stack. It returns nil for an id that it does not know, perhaps not yet.
+type Resolve func(StackID) *Stack
+
 func name[T ~uint8](names map[T]string, v T, what string) string {
 	if s, ok := names[v]; ok {
 		return s

@@ -43,9 +43,6 @@ type Options struct {
 	MaxAge time.Duration
 }
 
-// Resolve returns the frames of a stack: event.Source's Stack. nil: not known, perhaps not yet.
-type Resolve func(event.StackID) *event.Stack
-
 // file is what a Writer needs of *os.File.
 type file interface {
 	io.WriterAt
@@ -61,7 +58,7 @@ type Writer struct {
 	path    string // empty: the file cannot be replaced
 	file    file
 	options Options
-	resolve Resolve
+	resolve event.Resolve
 	encoder *zstd.Encoder
 	block   blockWriter
 
@@ -90,7 +87,7 @@ type epochStart struct {
 }
 
 // Create begins a recording in a new file.
-func Create(path string, info *Info, resolve Resolve, o *Options) (*Writer, error) {
+func Create(path string, info *Info, resolve event.Resolve, o *Options) (*Writer, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("create recording: %w", err)
@@ -103,7 +100,7 @@ func Create(path string, info *Info, resolve Resolve, o *Options) (*Writer, erro
 	return w, nil
 }
 
-func newWriter(f file, info *Info, resolve Resolve, o *Options) (*Writer, error) {
+func newWriter(f file, info *Info, resolve event.Resolve, o *Options) (*Writer, error) {
 	if o == nil {
 		o = &Options{}
 	}

@@ -15,13 +15,10 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// Resolve gives a stack its frames: event.Source's Stack.
-type Resolve func(event.StackID) *event.Stack
-
 // Joiner puts the stacks of forward behind those of backward. It takes the events of one process in their order. Not safe for
 // concurrent use.
 type Joiner struct {
-	resolve Resolve
+	resolve event.Resolve
 	library func() []string
 	limit   int // of joined stacks
 	history map[uint32]*history
@@ -42,7 +39,7 @@ type Counts struct {
 
 // New makes a joiner that has seen nothing. library gives the prefixes of Python files that are not the program's own, as of
 // stacks.OwnFrame; limit is how many different joined stacks are made: what comes beyond is not joined.
-func New(resolve Resolve, library func() []string, limit int) *Joiner {
+func New(resolve event.Resolve, library func() []string, limit int) *Joiner {
 	return &Joiner{
 		resolve: resolve, library: library, limit: limit, history: map[uint32]*history{}, about: map[event.StackID]*about{},
 		nodes: map[event.StackID]string{}, joined: map[event.StackID]*event.Stack{},

@@ -17,7 +17,7 @@ type classifier struct {
 }
 
 // newClassifier learns from the stacks of a snapshot.
-func newClassifier(s *heap.Snapshot, resolve Resolve, o *Options) *classifier {
+func newClassifier(s *heap.Snapshot, resolve event.Resolve, o *Options) *classifier {
 	c := phases.New(o.Rules, o.Library, resolve)
 	for i := range s.Sites {
 		c.Learn(s.Sites[i].Stack)

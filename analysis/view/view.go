@@ -27,9 +27,6 @@ type Options struct {
 	Rules *phases.Rules
 }
 
-// Resolve gives a stack its frames: event.Source's Stack. It returns nil for an id that it does not know.
-type Resolve func(event.StackID) *event.Stack
-
 // View is a snapshot with names. It does not change; safe for concurrent use as far as Options.Source is.
 type View struct {
 	Snapshot *heap.Snapshot
@@ -52,7 +49,7 @@ type Site struct {
 }
 
 // New names the sites of a snapshot. The stacks are resolved once, here.
-func New(s *heap.Snapshot, resolve Resolve, o *Options) *View {
+func New(s *heap.Snapshot, resolve event.Resolve, o *Options) *View {
 	v := &View{Snapshot: s, Sites: make([]Site, len(s.Sites))}
 	if o != nil {
 		v.options = *o
@@ -73,7 +70,7 @@ func New(s *heap.Snapshot, resolve Resolve, o *Options) *View {
 	return v
 }
 
-func (v *View) site(s *heap.Site, resolve Resolve) Site {
+func (v *View) site(s *heap.Site, resolve event.Resolve) Site {
 	out := Site{Site: *s, Name: stacks.NoStack}
 	switch {
 	case s.Origin == heap.OriginBefore:
