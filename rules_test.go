@@ -77,7 +77,7 @@ var mayImport = map[string][]string{
 	"analysis/backward":     {"analysis/stacks", "event"},
 	"analysis/phases":       {"analysis/stacks", "event"},
 	"analysis/view":         {"analysis/phases", "analysis/stacks", "event", "event/figures", "heap", "process/words"},
-	"analysis/pagemodel":    {"analysis/stacks", "analysis/view", "event", "heap"},
+	"analysis/pagemodel":    {"analysis/phases", "analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/holders":      {"analysis/phases", "analysis/view", "event", "event/figures", "heap", "inspect", "inspect/holders"},
 	"analysis/allocator":    {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect"},
 	"analysis/steps":        {"analysis/stacks", "analysis/view", "event", "heap"},

@@ -174,7 +174,7 @@ func (l *lifetimes) group(b *heap.Block, tid uint32, again bool) uint32 {
 	node, own := l.tree.site(b)
 	return l.number32(Group{
 		Part: l.parts[partKey{b.PID, b.Device}], Layer: b.Layer, Segment: l.segment.holds(b), Origin: b.Origin,
-		Node: node, Own: own, TID: tid, Class: sizeClass(b.Size), Again: again,
+		Node: node, Own: own, TID: tid, Phase: l.trace.Phase(b.Stack), Class: sizeClass(b.Size), Again: again,
 	})
 }
 

@@ -5,6 +5,7 @@
 package pagemodel
 
 import (
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -131,6 +132,7 @@ type Group struct {
 	Node    int32  // of the outermost-to-innermost presented stack, index in Nodes
 	Own     int32  // what the stack is named after, index in Frames
 	TID     uint32 // of the thread that allocated; 0: not known
+	Phase   phases.Phase
 	// Class is of the size: up to 2^(Class-1) bytes, and more than half of that. 0: the size is not known.
 	Class uint8
 	// Again: its allocation was not seen: it is from the allocator state, a free of it failed, or it was counted

@@ -133,6 +133,7 @@ type groupData struct {
 	Node   list[int32]  `json:"node"`
 	Own    list[int32]  `json:"own"`
 	Thread list[uint32] `json:"thread"` // 0: not known
+	Phase  list[int]    `json:"phase"`  // index in tree.Text
 	Class  list[int]    `json:"class"`
 	Flags  list[int]    `json:"flags"`
 }
@@ -366,6 +367,7 @@ func treeOf(b *pagemodel.Model) *tree {
 		g, to := &b.Groups[i], &t.Groups
 		to.Part, to.Memory = append(to.Part, g.Part), append(to.Memory, memoryOf(g))
 		to.Node, to.Own, to.Thread = append(to.Node, g.Node), append(to.Own, g.Own), append(to.Thread, g.TID)
+		to.Phase = append(to.Phase, names.of(string(g.Phase)))
 		to.Class, to.Flags = append(to.Class, int(g.Class)), append(to.Flags, flagsOf(g))
 	}
 	t.Text = names.list

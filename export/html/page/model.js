@@ -26,6 +26,7 @@ class Model {
     this.frames = tree.frames.kind.map((kind, i) => ({
       kind, name: tree.text[tree.frames.name[i]], file: tree.text[tree.frames.file[i]], line: tree.frames.line[i], source: tree.text[tree.frames.source[i]],
     }));
+    this.text = tree.text;
     this.nodes = tree.nodes;
     this.groups = tree.groups;
     this.lifetimes = lifetimes;
@@ -51,9 +52,16 @@ class Model {
     g.node.push(node);
     g.own.push(frame);
     g.thread.push(0);
+    g.phase.push(this.textOf('unknown'));
     g.class.push(0);
     g.flags.push(COUNTED | AGAIN);
     this.series.set(at, { bytes, blocks });
+  }
+
+  // textOf is the index of a text.
+  textOf(text) {
+    const i = this.text.indexOf(text);
+    return i < 0 ? this.text.push(text) - 1 : i;
   }
 
   // mask says which groups the filters let through.

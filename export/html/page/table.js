@@ -18,6 +18,7 @@ const GROUPINGS = {
       return [f.file || f.name, { kind: f.file ? f.kind : NONE, name: f.file || f.name, file: f.file, line: 0, source: '' }];
     },
   },
+  phase: { name: 'Phase', of: (m, g) => [m.groups.phase[g], plain(m.text[m.groups.phase[g]])] },
   thread: { name: 'Thread', of: (m, g) => [m.groups.thread[g], plain(threadText(m, m.groups.thread[g]))] },
   size: { name: 'Block size', of: (m, g) => [m.groups.class[g], plain(classText(m.groups.class[g]))] },
   device: { name: 'Device', of: (m, g) => [m.groups.part[g], plain(m.partName(m.groups.part[g]))] },
