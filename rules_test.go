@@ -90,8 +90,12 @@ var mayImport = map[string][]string{
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {
-		"analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "inspect", "inspect/nvml", "inspect/holders", "internal/output",
-		"process", "process/words", "recording", "tracer", "tracer/",
+		"analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "process", "process/words", "recording",
+		"tracer/hook",
+	},
+	"recorder/local": {
+		"analysis/", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "process", "process/words", "recorder", "recording", "tracer",
+		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
 	"export":       {"analysis/", "event", "event/figures", "export/", "heap", "internal/exit", "process/words", "recording", "recording/"},

@@ -20,14 +20,15 @@ var (
 	ErrOver = errors.New("nothing is being recorded")
 )
 
-// outcome is one of the errors above, with a text for people.
-type outcome struct {
-	kind error
-	text string
+// Outcome is one of the errors above, with a text for people.
+type Outcome struct {
+	Kind error  // which of them
+	Text string // that says more
 }
 
-func (o *outcome) Error() string        { return o.text }
-func (o *outcome) Is(target error) bool { return target == o.kind }
+func (o *Outcome) Error() string        { return o.Text }
+// Is reports whether it is one of the kind.
+func (o *Outcome) Is(target error) bool { return target == o.Kind }
 
 // AttachError says why a process is not traced.
 type AttachError struct {

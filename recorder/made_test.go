@@ -92,7 +92,7 @@ func (t *madeTarget) Memory(context.Context) *Memory {
 	return t.memory
 }
 
-var noStateHere = &outcome{ErrNoState, "no PyTorch here"}
+var noStateHere = &Outcome{ErrNoState, "no PyTorch here"}
 
 // madeSource is a Source whose events a test writes. A batch is applied at each Read.
 type madeSource struct {
@@ -296,7 +296,7 @@ func newMade(t *testing.T, s *madeSource, change func(*Options)) (*Recorder, *no
 	if change != nil {
 		change(o)
 	}
-	r := NewFrom(s, o)
+	r := New(s, o)
 	t.Cleanup(func() { _ = r.Close() })
 	return r, n, o
 }

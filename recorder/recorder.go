@@ -138,17 +138,8 @@ type Recorder struct {
 	shown   time.Time
 }
 
-// New makes a recorder of the processes of this machine that options name. Nothing is attached to before Run.
-func New(o *Options) (*Recorder, error) {
-	s, err := openSource(o)
-	if err != nil {
-		return nil, err
-	}
-	return NewFrom(s, o), nil
-}
-
-// NewFrom makes a recorder of what a source gives. It closes the source.
-func NewFrom(s Source, o *Options) *Recorder {
+// New makes a recorder of what a source has. Nothing is attached to before Run, which closes the source.
+func New(s Source, o *Options) *Recorder {
 	r := &Recorder{
 		options: o, source: s, observer: o.Observer, look: make(chan struct{}, 1), requests: make(chan func()), running: make(chan struct{}),
 		now: map[int]*Process{}, batches: map[*Process][]event.Event{}, folders: map[string]int{}, slots: make(chan struct{}, maxScans),

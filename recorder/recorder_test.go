@@ -206,7 +206,7 @@ func TestStartInterrupted(t *testing.T) {
 	s := &madeSource{startBy: func(ctx context.Context) error {
 		close(waiting)
 		<-ctx.Done()
-		return &outcome{ErrInterrupted, "interrupted before there was anything to trace"}
+		return &Outcome{ErrInterrupted, "interrupted before there was anything to trace"}
 	}}
 	r, _, _ := newMade(t, s, nil)
 	go func() {

@@ -94,7 +94,7 @@ type Results struct {
 func (r *Recorder) results() (*Results, error) {
 	r.warnUnseen()
 	if len(r.all) == 0 {
-		return nil, &outcome{ErrEndedEarly, "no process was seen to use CUDA. One that ends within a moment of loading it is not seen"}
+		return nil, &Outcome{ErrEndedEarly, "no process was seen to use CUDA. One that ends within a moment of loading it is not seen"}
 	}
 	out := &Results{options: r.options, all: r.leaveOutIdle(), start: r.start, end: time.Now()}
 	if !r.options.Many() {
@@ -141,11 +141,11 @@ func (r *Recorder) verdict(all []*Process) error {
 	}
 	switch {
 	case !r.options.Many() && (all[0].End() == Exited || all[0].End() == Execed):
-		return &outcome{ErrEndedEarly, "the target ended before any allocation"}
+		return &Outcome{ErrEndedEarly, "the target ended before any allocation"}
 	case r.interrupted():
-		return &outcome{ErrInterrupted, "interrupted before any allocation"}
+		return &Outcome{ErrInterrupted, "interrupted before any allocation"}
 	case r.options.Many() && r.source.Ended():
-		return &outcome{ErrEndedEarly, "all processes ended before any allocation"}
+		return &Outcome{ErrEndedEarly, "all processes ended before any allocation"}
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ import (
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/local"
 )
 
 // dump reads the allocator's map of a process and writes it in one form.
@@ -37,12 +37,12 @@ func dump(o dumpOptions) error {
 	if err != nil {
 		return explainDump(err, o.pid)
 	}
-	driver := recorder.OpenDriver()
+	driver := local.OpenDriver()
 	a, err := inspect.Find(p)
 	if err != nil {
 		return explainDump(err, o.pid)
 	}
-	now := recorder.ReadMemory(context.Background(), p, driver, a)
+	now := local.ReadMemory(context.Background(), p, driver, a)
 	if now.StateErr != nil {
 		return explainDump(now.StateErr, o.pid)
 	}
@@ -81,7 +81,7 @@ func readNames(p *process.Process, o dumpOptions) blockNames {
 	return blockNames{holders: holders.New(r)}
 }
 
-func dumpContent(format string, p *process.Process, m *recorder.Reading, n blockNames, boot time.Time) func(io.Writer) error {
+func dumpContent(format string, p *process.Process, m *local.Reading, n blockNames, boot time.Time) func(io.Writer) error {
 	args := p.Cmdline(32)
 	balance := balance.New(m.Memory().Input(p.PID))
 	switch format {

@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/local"
 )
 
 // Exit codes of a program that was not started, as shells have them.
@@ -29,8 +30,8 @@ const (
 
 // startHere becomes the program that run has started.
 func startHere(args []string) error {
-	err := recorder.Become(args)
-	if errors.Is(err, recorder.ErrAbandoned) {
+	err := local.Become(args)
+	if errors.Is(err, local.ErrAbandoned) {
 		return coded(exitError, errors.New(""))
 	}
 	return coded(exitNotExecutable, err)
@@ -55,10 +56,12 @@ func watched(o *recordOptions, c *console, then func(*recorder.Recorder, *record
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
 	defer signal.Stop(signals)
 
-	r, err := recorder.New(o.recorderOptions(c))
+	options := o.recorderOptions(c)
+	source, err := local.Open(options)
 	if err != nil {
 		return err
 	}
+	r := recorder.New(source, options)
 	defer r.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

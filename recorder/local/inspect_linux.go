@@ -2,7 +2,7 @@
 
 //go:build amd64
 
-package recorder
+package local
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
 )
 
 // inspector is the Inspector of a running process.
@@ -37,7 +38,7 @@ func newInspector(ctx context.Context, p *process.Process, d *Driver) *inspector
 type noState struct{ error }
 
 func (e noState) Unwrap() error        { return e.error }
-func (e noState) Is(target error) bool { return target == ErrNoState }
+func (e noState) Is(target error) bool { return target == recorder.ErrNoState }
 
 // absent has an error that says that there is no allocator be ErrNoState.
 func absent(err error) error {
@@ -90,27 +91,27 @@ func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}
 }
 
-func (i *inspector) Totals(ctx context.Context) ([]Totals, error) {
-	return withAllocator(ctx, i, func(a *inspect.Allocator) ([]Totals, error) {
+func (i *inspector) Totals(ctx context.Context) ([]recorder.Totals, error) {
+	return withAllocator(ctx, i, func(a *inspect.Allocator) ([]recorder.Totals, error) {
 		devices, err := a.Totals()
 		if err != nil {
 			return nil, err
 		}
-		var out []Totals
+		var out []recorder.Totals
 		for _, d := range devices {
-			out = append(out, Totals{Device: d.Device, Allocated: d.Allocated, Reserved: d.Reserved})
+			out = append(out, recorder.Totals{Device: d.Device, Allocated: d.Allocated, Reserved: d.Reserved})
 		}
 		return out, nil
 	})
 }
 
-func (i *inspector) AllocatorState(ctx context.Context) (*AllocatorState, error) {
-	return withAllocator(ctx, i, func(a *inspect.Allocator) (*AllocatorState, error) {
+func (i *inspector) AllocatorState(ctx context.Context) (*recorder.AllocatorState, error) {
+	return withAllocator(ctx, i, func(a *inspect.Allocator) (*recorder.AllocatorState, error) {
 		sweep, err := a.Sweep()
 		if err != nil {
 			return nil, err
 		}
-		out := &AllocatorState{Until: sweep.To}
+		out := &recorder.AllocatorState{Until: sweep.To}
 		for k := range sweep.Devices {
 			out.Devices = append(out.Devices, observation(i.process.PID, &sweep.Devices[k]))
 		}
@@ -144,30 +145,30 @@ func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 	return o
 }
 
-func (i *inspector) Holders(ctx context.Context) (*Scan, error) {
+func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
 	report, err := within(ctx, func() (*scan.Report, error) { return scan.Read(i.process, nil) })
 	if err != nil {
 		return nil, absent(err)
 	}
 	known := holders.New(report)
-	return &Scan{
+	return &recorder.Scan{
 		Until: report.Time + uint64(report.Stats.Confirm),
 		Join:  func(v *view.View, blocks iter.Seq[heap.Block]) *view.Joined { return known.Join(v, blocks) },
 	}, nil
 }
 
 // Memory reads the driver, and the allocator if there was one so far.
-func (i *inspector) Memory(ctx context.Context) *Memory {
+func (i *inspector) Memory(ctx context.Context) *recorder.Memory {
 	select {
 	case <-i.first.done:
 	case <-ctx.Done():
-		return &Memory{DriverErr: fmt.Errorf("wait for the GPU's driver: %w", context.Cause(ctx))}
+		return &recorder.Memory{DriverErr: fmt.Errorf("wait for the GPU's driver: %w", context.Cause(ctx))}
 	}
 	select {
 	case i.use <- struct{}{}:
 		defer func() { <-i.use }()
 	case <-ctx.Done():
-		return &Memory{TorchErr: context.Cause(ctx)}
+		return &recorder.Memory{TorchErr: context.Cause(ctx)}
 	}
 	m := ReadMemory(ctx, i.process, i.driver, i.allocator).Memory()
 	m.Fresh = i.first.fresh

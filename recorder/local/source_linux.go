@@ -2,7 +2,9 @@
 
 //go:build amd64
 
-package recorder
+// Package local is the recorder's source of events on this machine: it finds processes or starts a program, has the tracer attach to them,
+// and reads what they and the GPU's driver say of their memory.
+package local
 
 import (
 	"context"
@@ -18,33 +20,34 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/directmap"
 )
 
 // live is the Source of processes of this machine.
 type live struct {
-	options  *Options
+	options  *recorder.Options
 	ctx      context.Context // until Close
 	close    context.CancelFunc
 	tracer   *tracer.Tracer
 	driver   *Driver
 	search   *search // for processes; nil: none
 	program  atomic.Pointer[launched]
-	arrived  []Target
+	arrived  []recorder.Target
 	waited   bool // the one process had nothing to trace at first
 	finished bool // no further process is looked for
 	over     bool // all events were read
 }
 
-// openSource gives the source of the processes that options name.
-func openSource(o *Options) (Source, error) {
+// Open makes the source of the processes that options name. Nothing is attached to before its Start.
+func Open(o *recorder.Options) (recorder.Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &live{options: o, ctx: ctx, close: cancel, driver: OpenDriver()}, nil
 }
 
 // tracerOptions are those of the tracer.
-func (o *Options) tracerOptions() (*tracer.Options, error) {
+func tracerOptions(o *recorder.Options) (*tracer.Options, error) {
 	memory, err := directmap.ParseMode(o.Memory)
 	return &tracer.Options{
 		RingBytes: o.RingBytes, FreeStacks: o.FreeStacks, MaxStacks: o.MaxStacks, CacheDir: o.CacheDir, Memory: memory,
@@ -54,7 +57,7 @@ func (o *Options) tracerOptions() (*tracer.Options, error) {
 
 // Start implements Source.
 func (l *live) Start(ctx context.Context) error {
-	options, err := l.options.tracerOptions()
+	options, err := tracerOptions(l.options)
 	if err != nil {
 		return err
 	}
@@ -66,7 +69,7 @@ func (l *live) Start(ctx context.Context) error {
 	l.tracer = tracer.Open(options)
 	if l.options.Many() { // else it is loaded while the process is looked at
 		if err := l.tracer.Ready(); err != nil {
-			return &AttachError{l.firstPID(), err}
+			return &recorder.AttachError{PID: l.firstPID(), Err: err}
 		}
 	}
 	if l.options.Command != nil {
@@ -85,7 +88,7 @@ func (l *live) awaitLibrary(ctx context.Context) error {
 	pid := l.firstPID()
 	p, err := process.Open(pid)
 	if err != nil {
-		return &AttachError{pid, err}
+		return &recorder.AttachError{PID: pid, Err: err}
 	}
 	for waiting := false; ; waiting = true {
 		err := tracer.Check(p)
@@ -96,21 +99,21 @@ func (l *live) awaitLibrary(ctx context.Context) error {
 			return endedUnused(pid)
 		}
 		if !l.options.Wait || !errors.Is(err, tracer.ErrNoCUDA) {
-			return &AttachError{pid, err}
+			return &recorder.AttachError{PID: pid, Err: err}
 		}
 		if l.waited = true; !waiting {
 			l.say("waiting for pid %d (%s) to load a CUDA library", pid, p.Name())
 		}
 		select {
 		case <-ctx.Done():
-			return &outcome{ErrInterrupted, "interrupted before there was anything to trace"}
+			return &recorder.Outcome{Kind: recorder.ErrInterrupted, Text: "interrupted before there was anything to trace"}
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
 func endedUnused(pid int) error {
-	return &outcome{ErrEndedEarly, fmt.Sprintf("pid %d ended before it used CUDA", pid)}
+	return &recorder.Outcome{Kind: recorder.ErrEndedEarly, Text: fmt.Sprintf("pid %d ended before it used CUDA", pid)}
 }
 
 // firstPID is the process that was named first, for what to say; 0: none was.
@@ -165,7 +168,7 @@ func (l *live) warnChildren() {
 }
 
 // Arrived implements Source.
-func (l *live) Arrived() []Target {
+func (l *live) Arrived() []recorder.Target {
 	a := l.arrived
 	l.arrived = nil
 	return a
@@ -216,41 +219,48 @@ type target struct {
 	files  *process.Root // also when it has ended; nil: they cannot be read
 }
 
-func (t *target) PID() int                            { return int(t.traced.PID()) }
-func (t *target) About() *process.About               { return t.traced.About() }
-func (t *target) UID() (int, error)                   { return t.process.UID() }
-func (t *target) NameNow() string                     { return t.process.Name() }
-func (t *target) Alive() bool                         { return t.process.Alive() }
-func (t *target) Began() bool                         { return t.traced.Began() }
+func (t *target) PID() int { return int(t.traced.PID()) }
+
+func (t *target) About() *process.About { return t.traced.About() }
+
+func (t *target) UID() (int, error) { return t.process.UID() }
+
+func (t *target) NameNow() string { return t.process.Name() }
+
+func (t *target) Alive() bool { return t.process.Alive() }
+
+func (t *target) Began() bool { return t.traced.Began() }
+
 func (t *target) Stack(id event.StackID) *event.Stack { return t.traced.Stack(id) }
 
-func (t *target) Lost() uint64      { return t.traced.Lost() }
+func (t *target) Lost() uint64 { return t.traced.Lost() }
+
 func (t *target) OverLimit() uint64 { return t.traced.StacksOverLimit() }
 
 // End implements Target. That of the one process is the end of the recording.
-func (t *target) End() End {
+func (t *target) End() recorder.End {
 	switch end := t.traced.End(); {
 	case end == tracer.Running, !t.source.over && (end == tracer.Stopped || !t.source.options.Many()):
-		return Running
+		return recorder.Running
 	case end == tracer.Exited:
-		return Exited
+		return recorder.Exited
 	case end == tracer.Execed:
-		return Execed
+		return recorder.Execed
 	default:
-		return Stopped
+		return recorder.Stopped
 	}
 }
 
 // Stacks implements Target.
-func (t *target) Stacks() Stacks {
-	return Stacks{Lost: t.traced.StackRecordsLost(), Raw: t.traced.RawStacks()}
+func (t *target) Stacks() recorder.Stacks {
+	return recorder.Stacks{Lost: t.traced.StackRecordsLost(), Raw: t.traced.RawStacks()}
 }
 
 // Found implements Target.
-func (t *target) Found() *Found {
+func (t *target) Found() *recorder.Found {
 	f := t.traced.Found()
 	memory := t.source.tracer.Memory()
-	out := &Found{
+	out := &recorder.Found{
 		Python: f.Python, PythonErr: f.PythonErr, Autograd: f.Autograd, PyTorch: f.PyTorch, CUDA: f.CUDA, Driver: f.Driver, Memory: memory.String(),
 		Empty: f.Empty, Libraries: f.Libraries, Rows: f.Rows, Cached: f.Cached, Unreadable: f.Unreadable, Multi: f.Multi,
 		Took: f.Took, Attached: f.Attached,
@@ -262,7 +272,7 @@ func (t *target) Found() *Found {
 		if !ok {
 			i = len(out.Hooks)
 			at[key] = i
-			out.Hooks = append(out.Hooks, Hook{Library: p.Library, File: p.File})
+			out.Hooks = append(out.Hooks, recorder.Hook{Library: p.Library, File: p.File})
 		}
 		out.Hooks[i].Functions++
 	}
@@ -293,13 +303,4 @@ func (t *target) Close() {
 	if t.files != nil {
 		t.files.Close()
 	}
-}
-
-// KernelRelease is the running kernel's, as uname(1) says it.
-func KernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return "unknown"
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }

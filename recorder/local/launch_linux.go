@@ -2,7 +2,7 @@
 
 //go:build amd64
 
-package recorder
+package local
 
 import (
 	"debug/elf"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
 )
 
@@ -37,7 +38,7 @@ func (l *live) startProgram() error {
 	command := l.options.Command
 	path, err := exec.LookPath(command[0])
 	if err != nil {
-		return &LaunchError{err}
+		return &recorder.LaunchError{Err: err}
 	}
 	p, err := newProgram(path, command, l.options.Starter)
 	if err != nil {
@@ -57,10 +58,10 @@ func (l *live) startProgram() error {
 		l.program.Store(nil)
 		p.gate.Close() // the starter ends
 		<-p.done
-		return &AttachError{Err: err}
+		return &recorder.AttachError{Err: err}
 	}
 	memory := l.tracer.Memory()
-	l.say("gputrace %s · pid %d %s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), KernelRelease(), memory.String())
+	l.say("gputrace %s · pid %d %s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), recorder.KernelRelease(), memory.String())
 	return p.release()
 }
 

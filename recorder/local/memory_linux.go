@@ -2,7 +2,7 @@
 
 //go:build amd64
 
-package recorder
+package local
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/nvml"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
@@ -174,8 +175,8 @@ func sameUse(x, y nvml.Use) bool {
 }
 
 // Memory is the reading in the form in which figures are added up.
-func (m *Reading) Memory() *Memory {
-	out := &Memory{TorchErr: m.StateErr, DriverErr: m.driverErr, Moved: m.moved, HasTorch: m.State != nil}
+func (m *Reading) Memory() *recorder.Memory {
+	out := &recorder.Memory{TorchErr: m.StateErr, DriverErr: m.driverErr, Moved: m.moved, HasTorch: m.State != nil}
 	if m.State != nil {
 		out.Torch = m.State.Torch()
 	}

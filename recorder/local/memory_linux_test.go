@@ -2,7 +2,7 @@
 
 //go:build amd64
 
-package recorder
+package local
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/nvml"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
 )
 
 func h200(index int) *nvml.Device {
@@ -87,7 +88,7 @@ func TestAllocatorInUse(t *testing.T) {
 	require.NoError(t, err)
 	i := newInspector(t.Context(), p, OpenDriver())
 	_, err = i.Totals(t.Context())
-	require.ErrorIs(t, err, ErrNoState, "this program has no PyTorch")
+	require.ErrorIs(t, err, recorder.ErrNoState, "this program has no PyTorch")
 	require.ErrorIs(t, err, inspect.ErrNoAllocator)
 	i.use <- struct{}{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)

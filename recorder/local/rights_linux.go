@@ -2,7 +2,7 @@
 
 //go:build amd64
 
-package recorder
+package local
 
 import (
 	"fmt"

@@ -2,7 +2,7 @@
 
 //go:build amd64
 
-package recorder
+package local
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
@@ -32,7 +33,7 @@ const searchShare = 0.01
 
 // search finds the processes that Options.Name and All mean.
 type search struct {
-	opts *Options
+	opts *recorder.Options
 	seen map[int]seenProcess
 	next time.Time // when to look again; zero: there was no look
 
@@ -49,7 +50,7 @@ type seenProcess struct {
 }
 
 // newSearch is nil where options ask for none.
-func newSearch(o *Options) *search {
+func newSearch(o *recorder.Options) *search {
 	if o.Name == nil && !o.All {
 		return nil
 	}
@@ -146,7 +147,7 @@ func (l *live) addAll() error {
 		return failed
 	}
 	if waiting > 0 {
-		l.say("  following %s with nothing to trace so far", Processes(waiting))
+		l.say("  following %s with nothing to trace so far", recorder.Processes(waiting))
 	}
 	return nil
 }
@@ -157,7 +158,7 @@ func (l *live) findTargets() ([]*process.Process, error) {
 	for _, pid := range l.options.PIDs {
 		p, err := process.Open(pid)
 		if err != nil {
-			return nil, &AttachError{pid, err}
+			return nil, &recorder.AttachError{PID: pid, Err: err}
 		}
 		out = append(out, p)
 	}
@@ -174,7 +175,7 @@ func (l *live) findTargets() ([]*process.Process, error) {
 		}
 	}
 	if len(out) == 0 && !l.options.Wait {
-		return nil, &outcome{ErrNoProcess, "no process that uses CUDA was found: start it, wait for it (--wait), or see gputrace run --help"}
+		return nil, &recorder.Outcome{Kind: recorder.ErrNoProcess, Text: "no process that uses CUDA was found: start it, wait for it (--wait), or see gputrace run --help"}
 	}
 	return out, nil
 }
@@ -193,7 +194,7 @@ func (l *live) add(p *process.Process) error {
 	case err != nil && l.waited && !p.Alive():
 		return endedUnused(p.PID)
 	case err != nil:
-		return &AttachError{p.PID, err}
+		return &recorder.AttachError{PID: p.PID, Err: err}
 	}
 	if t != nil {
 		l.arrive(t)
@@ -246,7 +247,7 @@ func (l *live) addFound(p *process.Process) {
 		l.sayFound(p)
 	case p.Alive() && l.search.failed[p.PID] != p.StartTime:
 		l.search.failed[p.PID] = p.StartTime
-		l.warn(&AttachError{p.PID, err})
+		l.warn(&recorder.AttachError{PID: p.PID, Err: err})
 	}
 	if t != nil {
 		l.arrive(t)
