@@ -27,7 +27,7 @@ func (s series) quantile(q float64) float64 {
 	return v[lo] + (v[hi]-v[lo])*(at-float64(lo))
 }
 
-// text gives "median (least to largest)", each as the format says; "-" for none.
+// text returns "median (least to largest)", each as the format says; "-" for none.
 func (s series) text(format string) string {
 	switch len(s) {
 	case 0:

@@ -154,7 +154,7 @@ func TestStepThroughFunctions(t *testing.T) {
 var cut = map[string]event.StackStatus{
 	"too deep": event.StatusTooDeep, "unreadable": event.StatusUnreadable,
 	"frame of no size": event.StatusOrder, "frame below its callee": event.StatusOrder, "rule that is none": event.StatusNoRow,
-	"rule that cannot be told": event.StatusBadRule, "outermost": event.StatusOK, "in no mapping": event.StatusNoMapping,
+	"rule that cannot be known": event.StatusBadRule, "outermost": event.StatusOK, "in no mapping": event.StatusNoMapping,
 }
 
 // compare checks a stack. One that broke off is the beginning of what glibc sees.

@@ -211,7 +211,7 @@ func traced(function string) bool {
 	return false
 }
 
-// readCalls gives the calls of functions that are traced.
+// readCalls returns the calls of functions that are traced.
 func readCalls(t *testing.T, path string) ledgerCalls {
 	t.Helper()
 	var out ledgerCalls
@@ -252,7 +252,7 @@ func signed(t *testing.T, text string) int64 {
 	return n
 }
 
-// until gives the calls before a moment, and the others. The job must stand still then.
+// until returns the calls before a moment, and the others. The job must stand still then.
 func (l ledgerCalls) until(time uint64) (before, after ledgerCalls) {
 	for i := range l {
 		if l[i].time >= time {
@@ -297,7 +297,7 @@ func (a act) tellsSource() bool {
 	return a.kind == event.KindAlloc || a.kind == event.KindOutOfMemory || a.kind == event.KindMap || a.addr == 0
 }
 
-// acts gives what each thread did, in its order. A failed free is a free that is undone.
+// acts returns what each thread did, in its order. A failed free is a free that is undone.
 func (l ledgerCalls) acts() map[uint32][]act {
 	out := map[uint32][]act{}
 	for i := range l {
@@ -341,7 +341,7 @@ func retires(k event.Kind) bool {
 	return k == event.KindFree || k == event.KindUnmap || k == event.KindReset
 }
 
-// actsOf gives the same of events.
+// actsOf returns the same of events.
 func actsOf(events []event.Event) map[uint32][]act {
 	out := map[uint32][]act{}
 	for i := range events {
@@ -458,7 +458,7 @@ func (a *account) applyOne(t *testing.T, c *ledgerCall) {
 		a.reset(c)
 	case event.KindTrim:
 	default:
-		require.FailNow(t, "no way to book "+c.function)
+		require.FailNow(t, "no way to count "+c.function)
 	}
 }
 

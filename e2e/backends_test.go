@@ -85,8 +85,8 @@ var backends = []backend{
 	{name: "pluggable, pool", job: "plain", args: []string{"--allocator", "pool"}},
 }
 
-// torchBooks are PyTorch's own figures at a step: a line of the sidecar's output (testdata/workloads/sidecar.py).
-type torchBooks struct {
+// torchState are PyTorch's own figures at a step: a line of the sidecar's output (testdata/workloads/sidecar.py).
+type torchState struct {
 	Step      int
 	Boottime  uint64    `json:"boottime_ns"`
 	Allocated []*uint64 // by device; nil: the backend does not say
@@ -112,11 +112,11 @@ func (b *torchBlock) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(text, &[]any{&b.address, &b.size, &b.requested, &b.state})
 }
 
-func readBooks(t *testing.T, p *target) []torchBooks {
+func readStates(t *testing.T, p *target) []torchState {
 	t.Helper()
-	var out []torchBooks
+	var out []torchState
 	eachLine(t, filepath.Join(p.dir, "books"), func(line []byte) {
-		var b torchBooks
+		var b torchState
 		require.NoError(t, json.Unmarshal(line, &b), "%s", line)
 		out = append(out, b)
 	})
@@ -145,7 +145,7 @@ func (b *backend) check(t *testing.T) {
 	p.release(t)
 	p.done(t)
 	tr.finishWhole(t)
-	steps := readBooks(t, p)
+	steps := readStates(t, p)
 	require.Len(t, steps, backendSteps)
 	r := &replay{backend: b, heap: heap.New(), account: newAccount(), events: tr.events, calls: readCalls(t, ledger)}
 	r.heap.FromStart(uint32(p.pid))
@@ -167,11 +167,11 @@ type replay struct {
 	acts, blocks, fixed, growing, tensors, reserved, refusals, pendings int // compared
 }
 
-func (r *replay) step(t *testing.T, books *torchBooks) {
+func (r *replay) step(t *testing.T, state *torchState) {
 	t.Helper()
 	var calls ledgerCalls
-	r.seen, r.events = eventsUntil(r.events, books.Boottime)
-	calls, r.calls = r.calls.until(books.Boottime)
+	r.seen, r.events = eventsUntil(r.events, state.Boottime)
+	calls, r.calls = r.calls.until(state.Boottime)
 	want := calls.acts()
 	requireActs(t, want, actsOf(r.seen))
 	for _, a := range want {
@@ -188,18 +188,18 @@ func (r *replay) step(t *testing.T, books *torchBooks) {
 		}
 	}
 	r.account.apply(t, calls)
-	requireHoldings(t, r.account.live(), holdingsOf(r.heap), "step "+itoa(books.Step))
-	r.checkTensors(t, books)
+	requireHoldings(t, r.account.live(), holdingsOf(r.heap), "step "+itoa(state.Step))
+	r.checkTensors(t, state)
 	if r.native {
-		r.checkTotals(t, books)
-		r.checkBlocks(t, books)
-		r.checkSegments(t, books)
+		r.checkTotals(t, state)
+		r.checkBlocks(t, state)
+		r.checkSegments(t, state)
 	} else {
-		r.checkCounted(t, books)
+		r.checkCounted(t, state)
 	}
 }
 
-// eventsUntil gives the events before a moment, and the others. The job must stand still then.
+// eventsUntil returns the events before a moment, and the others. The job must stand still then.
 func eventsUntil(events []event.Event, time uint64) (before, after []event.Event) {
 	for i := range events {
 		if events[i].Time >= time {
@@ -210,7 +210,7 @@ func eventsUntil(events []event.Event, time uint64) (before, after []event.Event
 }
 
 // checkTensors looks for tensors in the live set: each lies in a torch block or, without a caching allocator, is device memory.
-func (r *replay) checkTensors(t *testing.T, books *torchBooks) {
+func (r *replay) checkTensors(t *testing.T, state *torchState) {
 	t.Helper()
 	lowest := event.LayerTorch
 	if !r.native {
@@ -222,21 +222,21 @@ func (r *replay) checkTensors(t *testing.T, books *torchBooks) {
 			sizes[b.Addr] = b.Size
 		}
 	}
-	for _, tensor := range books.Tensors {
+	for _, tensor := range state.Tensors {
 		if tensor[1] == 0 {
 			continue
 		}
 		r.tensors++
 		if r.native {
-			require.GreaterOrEqual(t, sizes[tensor[0]], tensor[1], "step %d: tensor at %#x", books.Step, tensor[0])
+			require.GreaterOrEqual(t, sizes[tensor[0]], tensor[1], "step %d: tensor at %#x", state.Step, tensor[0])
 		} else {
-			require.Equal(t, tensor[1], sizes[tensor[0]], "step %d: tensor at %#x", books.Step, tensor[0])
+			require.Equal(t, tensor[1], sizes[tensor[0]], "step %d: tensor at %#x", state.Step, tensor[0])
 		}
 	}
 }
 
 // checkTotals compares the totals of every device.
-func (r *replay) checkTotals(t *testing.T, books *torchBooks) {
+func (r *replay) checkTotals(t *testing.T, state *torchState) {
 	t.Helper()
 	all := r.heap.Totals()
 	accounts := map[int8]heap.Account{}
@@ -247,20 +247,20 @@ func (r *replay) checkTotals(t *testing.T, books *torchBooks) {
 		require.Zero(t, a.UnknownFrees)
 		accounts[a.Device.Index] = a
 	}
-	for device := range books.Allocated {
+	for device := range state.Allocated {
 		a := accounts[int8(device)] // a device that was not used has none
-		require.Equal(t, *books.Allocated[device], a.Allocated, "step %d: device %d", books.Step, device)
-		require.Equal(t, *books.Reserved[device], a.Reserved, "step %d: device %d", books.Step, device)
-		require.Equal(t, *books.Reserved[device], a.SegmentBytes, "step %d: device %d: segments", books.Step, device)
+		require.Equal(t, *state.Allocated[device], a.Allocated, "step %d: device %d", state.Step, device)
+		require.Equal(t, *state.Reserved[device], a.Reserved, "step %d: device %d", state.Step, device)
+		require.Equal(t, *state.Reserved[device], a.SegmentBytes, "step %d: device %d: segments", state.Step, device)
 		r.reserved++
 	}
 }
 
 // checkBlocks compares the torch layer with the blocks of torch.cuda.memory_snapshot().
-func (r *replay) checkBlocks(t *testing.T, books *torchBooks) {
+func (r *replay) checkBlocks(t *testing.T, state *torchState) {
 	t.Helper()
 	want := map[uint64]torchBlock{}
-	for _, s := range books.Segments {
+	for _, s := range state.Segments {
 		for _, b := range s.Blocks {
 			switch b.state {
 			case "active_allocated":
@@ -278,21 +278,21 @@ func (r *replay) checkBlocks(t *testing.T, books *torchBooks) {
 		}
 		found++
 		w, ok := want[b.Addr]
-		require.True(t, ok, "step %d: a block too much: %+v", books.Step, b)
-		require.Equal(t, w.size, b.Size, "step %d: block at %#x", books.Step, b.Addr)
-		require.Equal(t, w.requested, b.Requested, "step %d: block at %#x: requested", books.Step, b.Addr)
-		require.Equal(t, w.stream, b.Stream, "step %d: block at %#x: stream", books.Step, b.Addr)
+		require.True(t, ok, "step %d: a block too much: %+v", state.Step, b)
+		require.Equal(t, w.size, b.Size, "step %d: block at %#x", state.Step, b.Addr)
+		require.Equal(t, w.requested, b.Requested, "step %d: block at %#x: requested", state.Step, b.Addr)
+		require.Equal(t, w.stream, b.Stream, "step %d: block at %#x: stream", state.Step, b.Addr)
 	}
-	require.Len(t, want, found, "step %d: blocks are missing", books.Step)
+	require.Len(t, want, found, "step %d: blocks are missing", state.Step)
 	r.blocks += found
 }
 
 // checkSegments compares what the heap takes for memory of the caching allocator with the segments of memory_snapshot(): by
 // address and size and, where they grow piece by piece, by the mappings that must fill them.
-func (r *replay) checkSegments(t *testing.T, books *torchBooks) {
+func (r *replay) checkSegments(t *testing.T, state *torchState) {
 	t.Helper()
 	fixed, growing, reserved := holdings{}, holdings{}, uint64(0)
-	for _, s := range books.Segments {
+	for _, s := range state.Segments {
 		h := holding{event.LayerDevice, event.ObjectMemory, s.Address}
 		if s.Expandable {
 			growing[h] = s.Size
@@ -302,16 +302,16 @@ func (r *replay) checkSegments(t *testing.T, books *torchBooks) {
 		reserved += s.Size
 	}
 	total := uint64(0)
-	for _, n := range books.Reserved {
+	for _, n := range state.Reserved {
 		total += *n
 	}
-	require.Equal(t, total, reserved, "step %d: PyTorch disagrees with itself", books.Step)
+	require.Equal(t, total, reserved, "step %d: PyTorch disagrees with itself", state.Step)
 	got, sum := holdings{}, uint64(0)
 	for b := range r.heap.Blocks() {
 		if b.Layer != event.LayerDevice {
 			continue
 		}
-		require.Equal(t, slices.Contains(r.segments, b.Call), b.Segment, "step %d: %+v", books.Step, b)
+		require.Equal(t, slices.Contains(r.segments, b.Call), b.Segment, "step %d: %+v", state.Step, b)
 		if !b.Segment {
 			continue
 		}
@@ -320,9 +320,9 @@ func (r *replay) checkSegments(t *testing.T, books *torchBooks) {
 			got[holding{b.Layer, b.Object, b.Addr}] = b.Size
 		}
 	}
-	require.Equal(t, reserved, sum, "step %d: bytes of segments", books.Step)
-	requireHoldings(t, fixed, got, "step "+itoa(books.Step)+": segments")
-	requireHoldings(t, growing, r.account.mapped(growing), "step "+itoa(books.Step)+": expandable segments")
+	require.Equal(t, reserved, sum, "step %d: bytes of segments", state.Step)
+	requireHoldings(t, fixed, got, "step "+itoa(state.Step)+": segments")
+	requireHoldings(t, growing, r.account.mapped(growing), "step "+itoa(state.Step)+": expandable segments")
 	r.fixed += len(fixed)
 	r.growing += len(growing)
 }
@@ -344,15 +344,15 @@ func (a *account) mapped(ranges holdings) holdings {
 const poolGrain = 512
 
 // checkCounted compares with PyTorch's only figure where it has no blocks: bytes allocated.
-func (r *replay) checkCounted(t *testing.T, books *torchBooks) {
+func (r *replay) checkCounted(t *testing.T, state *torchState) {
 	t.Helper()
 	require.Empty(t, r.heap.Totals().Accounts, "blocks were reported after all")
-	require.Empty(t, books.Segments)
+	require.Empty(t, state.Segments)
 	if r.counted == "" {
 		return
 	}
 	want, got := uint64(0), uint64(0)
-	for _, n := range books.Allocated {
+	for _, n := range state.Allocated {
 		want += *n
 	}
 	for b := range r.heap.Blocks() {
@@ -360,7 +360,7 @@ func (r *replay) checkCounted(t *testing.T, books *torchBooks) {
 			got += (b.Size + poolGrain - 1) / poolGrain * poolGrain
 		}
 	}
-	require.Equal(t, want, got, "step %d: bytes of %s", books.Step, r.counted)
+	require.Equal(t, want, got, "step %d: bytes of %s", state.Step, r.counted)
 }
 
 // requireUse checks that the run had in it what it was made for.

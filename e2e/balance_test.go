@@ -98,7 +98,7 @@ func startBalanced(t *testing.T, raw0 bool) *balanced {
 func startBalancedCode(t *testing.T, code string) *balanced {
 	t.Helper()
 	settings := []string{
-		"STANDIN_SHM=" + filepath.Join(t.TempDir(), "books"), "STANDIN_GPUS=2", "STANDIN_COPY_MAX=64KiB",
+		"STANDIN_SHM=" + filepath.Join(t.TempDir(), "totals"), "STANDIN_GPUS=2", "STANDIN_COPY_MAX=64KiB",
 		fmt.Sprint("STANDIN_CTX_MEM=", contextMemory), fmt.Sprint("STANDIN_NCCL_MEM=", ncclMemory), fmt.Sprint("STANDIN_CUBLAS_MEM=", cublasMemory),
 	}
 	return &balanced{startPythonIn(t, settings, code), settings}
@@ -169,7 +169,7 @@ func (b *balanced) requireTorch(t *testing.T, rows map[string]int64) {
 // balanceRow is a row of a balance: name, rounded and exact bytes, what it is.
 var balanceRow = regexp.MustCompile(`^  (\S.{0,25}\S) +[-+]?[\d.]+ [KMGT]?i?B +([-+]?[\d,]+) B  `)
 
-// section gives the balance of one device in a summary: exact bytes by name. device may be empty when there is only one.
+// section returns the balance of one device in a summary: exact bytes by name. device may be empty when there is only one.
 func section(t *testing.T, summary, device string) map[string]int64 {
 	t.Helper()
 	if device != "" {

@@ -117,13 +117,13 @@ func (r *callRun) requireLive(t *testing.T) *heap.Heap {
 	compared, passed, doubts := 0, 0, r.doubts(t)
 	for _, moment := range moments {
 		var now []event.Event
-		var booked ledgerCalls
+		var counted ledgerCalls
 		now, events = eventsUntil(events, moment)
-		booked, calls = calls.until(moment)
+		counted, calls = calls.until(moment)
 		for i := range now {
 			h.Apply(&now[i])
 		}
-		a.apply(t, booked)
+		a.apply(t, counted)
 		if slices.ContainsFunc(doubts, func(d doubt) bool { return d.from < moment && moment < d.to }) {
 			passed++
 			continue

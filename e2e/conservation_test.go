@@ -67,16 +67,16 @@ func checkGaps(t *testing.T, tr *trace, last counters) {
 	for i := range tr.events {
 		h.Apply(&tr.events[i])
 	}
-	books := h.Totals()
-	require.Len(t, books.Accounts, 1)
-	a := books.Accounts[0]
+	totals := h.Totals()
+	require.Len(t, totals.Accounts, 1)
+	a := totals.Accounts[0]
 	require.Equal(t, last.Allocated, a.Allocated)
 	require.Equal(t, int64(a.Allocated), int64(blockBytes(h)+a.Before)+a.Lost, "blocks, before and lost make the total")
 	require.NotZero(t, a.Gaps)
 	require.Positive(t, a.Lost, "a leak: more allocations than frees are missing")
-	require.NotZero(t, books.Gaps)
+	require.NotZero(t, totals.Gaps)
 	sum := int64(0)
-	for _, g := range books.Gaps {
+	for _, g := range totals.Gaps {
 		sum += g.Bytes
 	}
 	t.Logf("%d gaps of %d bytes net, %d in absolute terms; %d bytes lost in the end", a.Gaps, sum, a.GapBytes, a.Lost)

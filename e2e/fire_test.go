@@ -108,17 +108,17 @@ func (r *readBack) checkLaw(t *testing.T) uint64 {
 		emitted += h.Emitted
 	}
 	require.Equal(t, emitted, r.events)
-	books, last, inHoles := r.heap.Totals(), r.info.Attached, uint64(0)
-	for _, h := range books.LossIntervals {
-		require.GreaterOrEqual(t, h.From, last, "%+v", books.LossIntervals)
+	totals, last, inHoles := r.heap.Totals(), r.info.Attached, uint64(0)
+	for _, h := range totals.LossIntervals {
+		require.GreaterOrEqual(t, h.From, last, "%+v", totals.LossIntervals)
 		require.Greater(t, h.To, h.From)
 		last, inHoles = h.To, inHoles+h.Events
 	}
 	require.Equal(t, dropped, inHoles)
 	r.checkTotals(t)
-	for _, g := range books.Gaps {
-		require.NotEmpty(t, books.LossIntervals, "a gap, and no event was lost: %+v", g)
-		require.Greater(t, g.Time, books.LossIntervals[0].From)
+	for _, g := range totals.Gaps {
+		require.NotEmpty(t, totals.LossIntervals, "a gap, and no event was lost: %+v", g)
+		require.Greater(t, g.Time, totals.LossIntervals[0].From)
 	}
 	return dropped
 }
@@ -126,10 +126,10 @@ func (r *readBack) checkLaw(t *testing.T) uint64 {
 // checkTotals checks that what is known and what was lost add up to the totals that the allocator's events carry.
 func (r *readBack) checkTotals(t *testing.T) {
 	t.Helper()
-	books := r.heap.Totals()
-	require.Zero(t, books.Ignored)
-	for i := range books.Accounts {
-		a := &books.Accounts[i]
+	totals := r.heap.Totals()
+	require.Zero(t, totals.Ignored)
+	for i := range totals.Accounts {
+		a := &totals.Accounts[i]
 		require.Equal(t, int64(a.Allocated), int64(a.Live.Bytes+a.Before)+a.Lost, "%+v", a)
 	}
 }
@@ -369,9 +369,9 @@ func TestFireOfOneEvent(t *testing.T) {
 	r := readRecording(t, filepath.Join(c.out(), fmt.Sprintf("pid%d", one.pid), "trace.gputrace"))
 	require.NoError(t, r.err)
 	require.Zero(t, r.events)
-	books := r.heap.Totals()
-	require.Len(t, books.LossIntervals, 1)
-	require.EqualValues(t, 1, books.LossIntervals[0].Events)
+	totals := r.heap.Totals()
+	require.Len(t, totals.LossIntervals, 1)
+	require.EqualValues(t, 1, totals.LossIntervals[0].Events)
 	require.EqualValues(t, 1, *r.end.Lost)
 	require.NotContains(t, c.stdout.String(), "received", "the equation must hold")
 }
@@ -414,18 +414,18 @@ func TestFireOfJob(t *testing.T) {
 		r := readRecording(t, path)
 		require.NoError(t, r.err)
 		r.checkTotals(t)
-		books := r.heap.Totals()
-		got[books.Accounts[0].PID] = books.Accounts[0].Allocated
-		require.Zero(t, books.Accounts[0].Lost)
-		lost += sumHoles(&books)
-		losses[int(books.Accounts[0].PID)] = len(books.LossIntervals)
+		totals := r.heap.Totals()
+		got[totals.Accounts[0].PID] = totals.Accounts[0].Allocated
+		require.Zero(t, totals.Accounts[0].Lost)
+		lost += sumHoles(&totals)
+		losses[int(totals.Accounts[0].PID)] = len(totals.LossIntervals)
 		dropped = 0 // of all: the probes are the session's
 		for _, h := range r.end.Hits {
 			for _, n := range h.Dropped {
 				dropped += n
 			}
 		}
-		require.Equal(t, sumHoles(&books), *r.end.Lost)
+		require.Equal(t, sumHoles(&totals), *r.end.Lost)
 	}
 	want[uint32(quiet.pid)] = 4096 + 1024 // a block before the start, and one for the child
 	require.Equal(t, want, got)

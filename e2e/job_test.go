@@ -127,9 +127,9 @@ func (j *job) finish(t *testing.T) {
 
 // allocated is what the process's allocators hold at the last event of its part, bytes.
 func (p *part) allocated() (n uint64) {
-	books := p.heap.Totals()
-	for i := range books.Accounts {
-		n += books.Accounts[i].Allocated
+	totals := p.heap.Totals()
+	for i := range totals.Accounts {
+		n += totals.Accounts[i].Allocated
 	}
 	return n
 }

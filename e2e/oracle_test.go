@@ -101,7 +101,7 @@ func readHistory(t *testing.T, p *target) *history {
 	return h
 }
 
-// readCounters gives the counters of every step.
+// readCounters returns the counters of every step.
 func readCounters(t *testing.T, p *target) []counters {
 	t.Helper()
 	var out []counters

@@ -81,7 +81,7 @@ type heldRow struct {
 	bytes, blocks uint64
 }
 
-// rowsOf gives what a recording says of holders, by their names.
+// rowsOf returns what a recording says of holders, by their names.
 func rowsOf(h *recording.Holders) map[string]heldRow {
 	out := map[string]heldRow{}
 	for _, r := range h.Rows {

@@ -116,7 +116,7 @@ func (h *history) reported() []entry {
 	return out
 }
 
-// byDevice gives the torch events in the recorder's order: one device behind the other.
+// byDevice returns the torch events in the recorder's order: one device behind the other.
 func (tr *trace) byDevice() []event.Event {
 	out := tr.layer(event.LayerTorch)
 	slices.SortStableFunc(out, func(a, b event.Event) int { return cmp.Compare(a.Device.Index, b.Device.Index) })

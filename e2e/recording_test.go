@@ -182,9 +182,9 @@ func TestReportAfterKill(t *testing.T) {
 		require.Equal(t, moments[i].Allocated, r.live[i], "step %d", moments[i].Step)
 		require.Equal(t, moments[i].Reserved, r.reserved[i], "step %d", moments[i].Step)
 	}
-	books := r.end.Totals()
-	require.Zero(t, books.GapCount)
-	a := books.Accounts[0]
+	totals := r.end.Totals()
+	require.Zero(t, totals.GapCount)
+	a := totals.Accounts[0]
 	require.Equal(t, moments[len(r.live)-1].MaxAllocated, a.Peak, "the same in every step")
 
 	out, talk := report(t, trace)

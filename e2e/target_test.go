@@ -113,7 +113,7 @@ func (p *target) collect(out io.Reader) {
 	}
 }
 
-// find gives the first line of output with a prefix, and what announces the next line.
+// find returns the first line of output with a prefix, and what announces the next line.
 func (p *target) find(prefix string) (line string, found bool, news <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -53,9 +53,9 @@ func checkBoundaries(t *testing.T, tr *trace, steps []counters, late bool) {
 			continue
 		}
 		checked++
-		books := h.Totals()
-		require.Len(t, books.Accounts, 1)
-		a := books.Accounts[0]
+		totals := h.Totals()
+		require.Len(t, totals.Accounts, 1)
+		a := totals.Accounts[0]
 		require.Equal(t, c.Allocated, a.Allocated, "step %d", c.Step)
 		require.Equal(t, c.Reserved, a.Reserved, "step %d", c.Step)
 		require.Equal(t, c.Allocated, blockBytes(h)+a.Before, "step %d: sum of the blocks", c.Step)

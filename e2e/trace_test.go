@@ -114,7 +114,7 @@ func (tr *trace) hits(t *testing.T) []figures.Hits {
 	return hits
 }
 
-// layer gives the events of one layer.
+// layer returns the events of one layer.
 func (tr *trace) layer(l event.Layer) []event.Event {
 	var out []event.Event
 	for _, e := range tr.events {
@@ -125,7 +125,7 @@ func (tr *trace) layer(l event.Layer) []event.Event {
 	return out
 }
 
-// python gives the Python frames of a stack as the oracles do.
+// python returns the Python frames of a stack as the oracles do.
 func (tr *trace) python(id event.StackID) []pyFrame {
 	out := []pyFrame{}
 	st := tr.target.Stack(id)

@@ -137,7 +137,7 @@ type exported struct {
 	} `json:"lines"`
 }
 
-// exportJSON gives the figures of a recording.
+// exportJSON returns the figures of a recording.
 func exportJSON(t *testing.T, trace string, args ...string) *exported {
 	t.Helper()
 	var out exported

@@ -96,7 +96,7 @@ type Device struct {
 	Index int8
 }
 
-// String gives PyTorch's spelling, "cuda:0"; a device whose ordinal is not known is "cuda:?".
+// String returns PyTorch's spelling, "cuda:0"; a device whose ordinal is not known is "cuda:?".
 func (d Device) String() string {
 	if d.Index < 0 {
 		return d.Type.String() + ":?"

@@ -74,7 +74,7 @@ func TestPhysicalMemory(t *testing.T) {
 		"unmapped, then released":     {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), unmappedAt(8*mib, unit), released(handle)}, 0},
 		"mapped twice, unmapped once": {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(16*mib, unit, handle), released(handle), unmappedAt(8*mib, unit)}, 1},
 		"unmapped at once":            {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), mappedAt(10*mib, unit, handle), released(handle), unmappedAt(8*mib, 2*unit)}, 0},
-		"unmapped, size not told":     {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle), unmappedAt(8*mib, event.Unknown)}, 0},
+		"unmapped, size not known":    {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle), unmappedAt(8*mib, event.Unknown)}, 0},
 		"retained":                    {[]*event.Event{created(handle, unit), retained(handle), released(handle)}, 1},
 		"retained while only mapped":  {[]*event.Event{created(handle, unit), mappedAt(8*mib, unit, handle), released(handle), retained(handle), unmappedAt(8*mib, unit)}, 1},
 		"imported here":               {[]*event.Event{created(handle, unit), imported(handle), released(handle)}, 1},

@@ -380,8 +380,8 @@ func TestReconcileOnce(t *testing.T) {
 		after  []*event.Event
 		want   want
 	}{
-		"nothing but books":    {seen: []uint64{0x1000, 0x2000}, want: want{before: 2}},
-		"books and events":     {before: []*event.Event{alloc(0x3000, 1536)}, seen: []uint64{0x1000, 0x2000, 0x3000}, want: want{live: 1, before: 2}},
+		"nothing but totals":   {seen: []uint64{0x1000, 0x2000}, want: want{before: 2}},
+		"totals and events":    {before: []*event.Event{alloc(0x3000, 1536)}, seen: []uint64{0x1000, 0x2000, 0x3000}, want: want{live: 1, before: 2}},
 		"freed from before":    {seen: []uint64{0x1000, 0x2000}, after: []*event.Event{free(0x1000, 512)}, want: want{before: 1}},
 		"freed, address again": {seen: []uint64{0x1000}, after: []*event.Event{free(0x1000, 0), alloc(0x1000, 512)}, want: want{live: 1}},
 		"unknown free before":  {before: []*event.Event{free(0x1000, 512)}, seen: []uint64{0x2000}, want: want{before: 1, unknownFrees: 1}},

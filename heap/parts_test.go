@@ -87,7 +87,7 @@ func TestPartsUnknown(t *testing.T) {
 	h.Apply(e)
 	got, ok := h.Parts(pid, cuda0)
 	require.True(t, ok)
-	require.Equal(t, Parts{segmentSize, 512, event.Unknown, segmentSize - 512, 0}, got, "what was asked for was not told")
+	require.Equal(t, Parts{segmentSize, 512, event.Unknown, segmentSize - 512, 0}, got, "what was asked for was not known")
 
 	for name, tt := range map[string]struct{ addr, allocated, reserved uint64 }{
 		"outside the segments":     {1 << 41, 1024, segmentSize},

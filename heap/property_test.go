@@ -47,7 +47,7 @@ func checkAccounts(t testing.TB, h *Heap) {
 			bytes += h.blocks.blocks[i].size
 		}
 		if bytes != a.Live.Bytes+a.BeforeBlocks.Bytes || uint64(a.live.n) != a.Live.Objects+a.BeforeBlocks.Objects {
-			t.Fatalf("live is %d bytes in %d blocks, booked %+v and before %+v", bytes, a.live.n, a.Live, a.BeforeBlocks)
+			t.Fatalf("live is %d bytes in %d blocks, counted %+v and before %+v", bytes, a.live.n, a.Live, a.BeforeBlocks)
 		}
 		if a.Before < a.BeforeBlocks.Bytes {
 			t.Fatalf("of %d bytes before, %d are in known blocks", a.Before, a.BeforeBlocks.Bytes)
@@ -250,9 +250,9 @@ func checkSums(t testing.TB, h *Heap) {
 }
 
 // compareCount leaves out the requested bytes, which the driver's layers do not have.
-func compareCount(t testing.TB, what string, booked, live Count) {
-	if booked.Bytes != live.Bytes || booked.Objects != live.Objects || booked.Unsized != live.Unsized {
-		t.Fatalf("%s: booked %+v, live %+v", what, booked, live)
+func compareCount(t testing.TB, what string, counted, live Count) {
+	if counted.Bytes != live.Bytes || counted.Objects != live.Objects || counted.Unsized != live.Unsized {
+		t.Fatalf("%s: counted %+v, live %+v", what, counted, live)
 	}
 }
 

@@ -79,7 +79,7 @@ type pair struct {
 	changing          Changing
 }
 
-// mapChanging gives the best of several pairs.
+// mapChanging returns the best of several pairs.
 func (a *Allocator) mapChanging(copied *pages, d device, i int) (*DeviceMap, error) {
 	var best *pair
 	var last error

@@ -23,7 +23,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-var update = flag.Bool("update", false, "write testdata/books-VERSION.json.gz from a process of the PyTorch that setup.sh gives")
+var update = flag.Bool("update", false, "write testdata/state-VERSION.json.gz from a process of the PyTorch that setup.sh gives")
 
 // image is the words of a process that were needed to read its allocator state, and PyTorch's own view of the same moment.
 type image struct {
@@ -34,7 +34,7 @@ type image struct {
 	Oracle                 oracle
 }
 
-// ReadAt gives zeros for words of a page from which others are known.
+// ReadAt returns zeros for words of a page from which others are known.
 func (m *image) ReadAt(b []byte, addr uint64) (int, error) {
 	known := false
 	var w uint64
@@ -94,7 +94,7 @@ func record(t *testing.T) {
 	mapsOf(t, a)
 	m.dropText(t)
 	version, _, _ := strings.Cut(o.Version, "+")
-	f, err := os.Create("testdata/books-" + version + ".json.gz")
+	f, err := os.Create("testdata/state-" + version + ".json.gz")
 	require.NoError(t, err)
 	defer f.Close()
 	z, err := gzip.NewWriterLevel(f, gzip.BestCompression)
@@ -135,7 +135,7 @@ func mapsOf(t testing.TB, a *Allocator) [][]Segment {
 
 func images(t testing.TB) map[string]*image {
 	t.Helper()
-	files, err := filepath.Glob("testdata/books-*.json.gz")
+	files, err := filepath.Glob("testdata/state-*.json.gz")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	out := map[string]*image{}

@@ -184,7 +184,7 @@ func (a *Allocator) proveDevices(objects []uint64, total uint64) error {
 func newDevices(objects []uint64, total uint64) []device {
 	out := make([]device, len(objects))
 	for i, o := range objects {
-		out[i] = device{addr: o, limit: maxBooks, stats: o + total - statAllocatedBytes*statSize}
+		out[i] = device{addr: o, limit: maxDeviceAllocator, stats: o + total - statAllocatedBytes*statSize}
 		for _, other := range objects {
 			if other > o {
 				out[i].limit = min(out[i].limit, other-o)

@@ -27,7 +27,7 @@ const (
 	StateChanging State = 3
 )
 
-// String gives PyTorch's spelling (torch.cuda.memory_snapshot), which has none for StateChanging.
+// String returns PyTorch's spelling (torch.cuda.memory_snapshot), which has none for StateChanging.
 func (s State) String() string {
 	switch s {
 	case StateFree:

@@ -129,7 +129,7 @@ func (c *pages) ReadAt(b []byte, addr uint64) (int, error) {
 	return len(b), nil
 }
 
-// lines gives n bytes that lie on one page. What nothing has looked at before is not known to be of the moment of the copy:
+// lines returns n bytes that lie on one page. What nothing has looked at before is not known to be of the moment of the copy:
 // only the lines that were read are compared.
 func (c *pages) lines(addr, n uint64) ([]byte, error) {
 	p, err := c.page(addr &^ (pageSize - 1))
@@ -146,7 +146,7 @@ func (c *pages) lines(addr, n uint64) ([]byte, error) {
 	return p.data[addr%pageSize:][:n], nil
 }
 
-// peek gives the bytes at an address, as many as buf has: the copy itself, where they are on one page, otherwise in buf.
+// peek returns the bytes at an address, as many as buf has: the copy itself, where they are on one page, otherwise in buf.
 // They are valid until something else is read.
 func peek(m process.Memory, addr uint64, buf []byte) ([]byte, error) {
 	if c, ok := m.(*pages); ok && addr%pageSize+uint64(len(buf)) <= pageSize {

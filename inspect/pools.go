@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxBooks bounds where in a device's object containers are looked for, bytes. It has 0xc20 in PyTorch 2.15.
-	maxBooks = 0x1000
+	// maxDeviceAllocator bounds where in a device's object containers are looked for, bytes. It has 0xc20 in PyTorch 2.15.
+	maxDeviceAllocator = 0x1000
 	// maxPrivate bounds the same in a private pool, which has 0x170 bytes in 2.15.
 	maxPrivate = 0x200
 	// maxPoolSets bounds the indexes of one pool: one in 2.0 (before there were unmapped blocks), two in 2.1 to 2.10, three
@@ -43,7 +43,7 @@ type pool struct {
 	sets []uint64 // addresses
 }
 
-// at gives the common pools of another device's object.
+// at returns the common pools of another device's object.
 func (p *places) at(addr uint64) []pool {
 	out := slices.Clone(p.pools)
 	for i := range out {

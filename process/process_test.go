@@ -319,7 +319,7 @@ func TestOpenFileStaysInRoot(t *testing.T) {
 	require.True(t, p.Exists("/escape"), "a link at the end is not followed")
 }
 
-// rooted gives a process of a user and groups whose /proc entry is a folder in which "root" leads to dir, as the kernel's magic link
+// rooted returns a process of a user and groups whose /proc entry is a folder in which "root" leads to dir, as the kernel's magic link
 // would.
 func rooted(t *testing.T, dir string, uid int, gids ...int) *Process {
 	t.Helper()

@@ -26,7 +26,8 @@ type Outcome struct {
 	Text string // that says more
 }
 
-func (o *Outcome) Error() string        { return o.Text }
+func (o *Outcome) Error() string { return o.Text }
+
 // Is reports whether it is one of the kind.
 func (o *Outcome) Is(target error) bool { return target == o.Kind }
 

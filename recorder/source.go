@@ -18,7 +18,7 @@ import (
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
-// Source gives the events of all processes that are recorded. On Linux it is the tracer; a test makes its own. Its methods are
+// Source has the events of all processes that are recorded. On Linux it is the tracer; a test makes its own. Its methods are
 // called from the goroutine of Recorder.Run, but for Stop and Signal, which may be called from any.
 type Source interface {
 	// Start finds the processes and attaches to them. It returns once there is something to read, or when ctx is done.

@@ -140,7 +140,7 @@ func (b *blockWriter) bytes() int {
 	return sum
 }
 
-// take gives the payload, which is valid until the next call, and where in it the columns begin; nil: there is nothing.
+// take returns the payload, which is valid until the next call, and where in it the columns begin; nil: there is nothing.
 func (b *blockWriter) take() (payload []byte, starts []int) {
 	if b.n+b.annotations == 0 {
 		return nil, nil

@@ -86,7 +86,7 @@ func (n *nameWriter) bytes() int {
 	return sum
 }
 
-// take gives the payload of what was added since the last time; nil: nothing.
+// take returns the payload of what was added since the last time; nil: nothing.
 func (n *nameWriter) take() []byte {
 	if n.bytes() == 0 {
 		return nil
@@ -121,7 +121,7 @@ func (n *nameWriter) text(s string) uint64 {
 	return uint64(i)
 }
 
-// shape gives the number of a shape.
+// shape returns the number of a shape.
 func (n *nameWriter) shape(s *shape) uint32 {
 	at := &n.recent[(s.tid*31^uint32(s.how)^uint32(s.how)>>10^uint32(s.kind)<<5^uint32(s.stream))%shapeSlots]
 	if at.used && at.shape == *s {
@@ -145,7 +145,7 @@ func (n *nameWriter) shape(s *shape) uint32 {
 	return i
 }
 
-// stack gives the number of a stack's id, and sends its frames as soon as resolve has them.
+// stack returns the number of a stack's id, and sends its frames as soon as resolve has them.
 func (n *nameWriter) stack(id event.StackID, resolve func(event.StackID) *event.Stack) uint32 {
 	if i, ok := n.ids[id]; ok {
 		return i

@@ -33,7 +33,7 @@ func newJob(seed uint64) *job {
 
 func (j *job) resolve(id event.StackID) *event.Stack { return j.stacks[id] }
 
-// any gives a number of any length, and now and then an unknown one.
+// any returns a number of any length, and now and then an unknown one.
 func (j *job) any() uint64 {
 	if j.rng.IntN(8) == 0 {
 		return event.Unknown
@@ -206,7 +206,7 @@ func (j *job) write(w *Writer, steps []step) error {
 	return errors.Join(append(errs, w.Write(batch))...)
 }
 
-// read gives all that a reader has.
+// read returns all that a reader has.
 func read(r *Reader, batch int) ([]step, error) {
 	out := []step{}
 	for {

@@ -227,7 +227,7 @@ type lineMachine struct {
 	keep     func(addr uint64) bool
 }
 
-// run gives the rows of the sequences that keep wants, by their first addresses, sorted by address. Of a program that
+// run returns the rows of the sequences that keep wants, by their first addresses, sorted by address. Of a program that
 // breaks off, or has more than limit rows, the first ones are given.
 func (p *lineProgram) run(limit int, keep func(addr uint64) bool) []lineRow {
 	m := lineMachine{p: p, row: lineRow{file: 1, line: 1}, keep: keep}

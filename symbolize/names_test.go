@@ -60,7 +60,7 @@ func buildCXX(t testing.TB, name, text string, flags ...string) string {
 	return lib
 }
 
-// askAddr2line gives what addr2line says of addresses, innermost call first; a function or file that it does not know is "".
+// askAddr2line returns what addr2line says of addresses, innermost call first; a function or file that it does not know is "".
 func askAddr2line(t testing.TB, lib string, addrs []uint64) map[uint64][]Name {
 	t.Helper()
 	var in bytes.Buffer

@@ -460,7 +460,7 @@ func (tr *Tracer) retire(t *Target, why End) {
 	}
 }
 
-// release gives back what a process that has ended had of the kernel's tables.
+// release frees what a process that has ended had of the kernel's tables.
 func (tr *Tracer) release(t *Target) {
 	tr.kernel.Leave(t.place.Info)
 	tr.kernel.Free(t.place.Index)

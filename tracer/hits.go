@@ -108,7 +108,7 @@ func (tr *Tracer) warnLimits() {
 	tr.warnings = append(tr.warnings, reached...)
 }
 
-// RawStacks tells how the stacks fared that the kernel could not unwind.
+// RawStacks counts how the stacks fared that the kernel could not unwind.
 func (tr *Tracer) RawStacks() figures.RawStacks {
 	c := tr.decoder.RawStacks()
 	c.Sent, c.OverRate, c.NoRoom = tr.kernel.RawStacks()

@@ -160,7 +160,7 @@ func (t *Target) readMappings() bool {
 	changes, pages := t.tracer.kernel.CodeChanges(&t.place), t.process.CodePages()
 	maps, err := t.process.Maps()
 	if err != nil || len(maps) == 0 {
-		return false // it is just ending; exitWatch tells
+		return false // it is just ending; exitWatch reports it
 	}
 	if changes == t.changes && mapped.Same(t.regions, maps) {
 		return true
@@ -173,7 +173,7 @@ func (t *Target) readMappings() bool {
 	return true
 }
 
-// releaseIfQuiet gives back the memory that unwind tables and names took to make, once no name was looked up for a while:
+// releaseIfQuiet releases the memory that unwind tables and names took to make, once no name was looked up for a while:
 // most stacks are seen in the first seconds.
 func (t *Target) releaseIfQuiet() {
 	if !t.records.Quiet(quietFor) {
@@ -197,7 +197,7 @@ func (t *Target) hookLate() {
 	t.found = t.describe(t.found.Took)
 }
 
-// loadedNotices tells of new probes, a line a file.
+// loadedNotices describes new probes, a line a file.
 func loadedNotices(probes []*kernel.Probe) []string {
 	var out []string
 	for _, file := range kernel.ByFile(probes) {

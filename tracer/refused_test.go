@@ -60,7 +60,7 @@ func TestNothingHalfAttached(t *testing.T) {
 	}
 }
 
-// startAndClose gives the error with which a trace does not begin.
+// startAndClose returns the error with which a trace does not begin.
 func startAndClose(p *process.Process, o Options, job bool) error {
 	o.Job = job
 	tr := Open(&o)

@@ -98,7 +98,7 @@ const (
 // instanceShift keeps the stacks of programs apart that had the same number one after the other.
 const instanceShift = 20
 
-// close gives up the watch for its end.
+// close ends the watch for its end.
 func (t *Target) close() {
 	if t.exit != nil {
 		t.exit.close()
@@ -115,7 +115,7 @@ func (t *Target) lostNow() losses {
 	return losses{t.earlier.events + now.Lost, t.earlier.stacks + now.StacksLost}
 }
 
-// exitWatch tells whether a process has ended. Its descriptor stands for that very process, not for its number.
+// exitWatch knows whether a process has ended. Its descriptor stands for that very process, not for its number.
 type exitWatch struct{ fd int }
 
 func watchExit(p *process.Process) (*exitWatch, error) {
@@ -245,7 +245,7 @@ func (t *Target) open() {
 	t.exit, _ = watchExit(p) // without it, a record reports its end
 }
 
-// publish gives the kernel the mappings that were last read. See kernel.Side.Publish.
+// publish writes the mappings that were last read into the kernel. See kernel.Side.Publish.
 func (t *Target) publish(force bool) error {
 	t.tracer.warnings = append(t.tracer.warnings, t.code.TakeFailed()...)
 	if n := len(t.regions); n > kernel.MaxMappings && !t.crowded {

@@ -74,7 +74,7 @@ type evaluator struct {
 	err    error
 }
 
-// evaluate gives the value of an expression. initial are the operands that it begins with: the CFA, but for the CFA's own.
+// evaluate returns the value of an expression. initial are the operands that it begins with: the CFA, but for the CFA's own.
 // Errors: errExpression, errRegister, what reading the memory gave.
 func evaluate(expr []byte, regs *registerValues, memory process.Memory, initial ...uint64) (uint64, error) {
 	e := evaluator{regs: regs, memory: memory, reader: elfimage.Reader{B: expr}, stack: initial}

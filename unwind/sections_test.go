@@ -191,11 +191,11 @@ func TestOverlapEqualsLibgcc(t *testing.T) {
 		lib := written(t, "odd.so", buildOdd(t, i))
 		f := open(t, lib)
 		a := mustFind(t, f, "a")
-		told := strings.Fields(output(t, "python3", "-c", findFDEs, lib))
-		if len(told) != 80 {
-			t.Fatalf("libgcc told of %d addresses", len(told))
+		found := strings.Fields(output(t, "python3", "-c", findFDEs, lib))
+		if len(found) != 80 {
+			t.Fatalf("libgcc found %d addresses", len(found))
 		}
-		for i, line := range told {
+		for i, line := range found {
 			pc, want := a+uint64(i), line != "-1"
 			start, _, ok := f.Frames().Bounds(pc)
 			if has := tableOf(t, f).Lookup(pc) != Rule(RuleNone); has != want || ok != want {

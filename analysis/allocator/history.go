@@ -134,7 +134,7 @@ func historyEvent(kind HistoryKind, b *heap.Block, time uint64) HistoryEvent {
 	return HistoryEvent{Kind: kind, Time: time, Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream, Stack: b.Stack}
 }
 
-// finish gives the entries up to the moment, and how many there were before. What was mapped, but held no block, is not the
+// finish returns the entries up to the moment, and how many there were before. What was mapped, but held no block, is not the
 // allocator's.
 func (c *history) finish(entries int, at *Layout) ([]HistoryEvent, uint64) {
 	used := c.used(at)

@@ -169,7 +169,7 @@ func comparePools(x, y inspect.Pool) int {
 	return cmp.Or(slices.Compare(x.ID[:], y.ID[:]), cmp.Compare(small(x), small(y)))
 }
 
-// MostFree gives the n segments with the most bytes that no block holds, and how many with such bytes there are in all.
+// MostFree returns the n segments with the most bytes that no block holds, and how many with such bytes there are in all.
 func (d *DeviceState) MostFree(n int) (most []SegmentState, all int) {
 	for i := range d.Segments {
 		if d.Segments[i].FreeBytes() > 0 {

@@ -23,7 +23,7 @@ type about struct {
 	origin origin
 }
 
-// look gives what is known of a stack; nil: its frames are not known.
+// look returns what is known of a stack; nil: its frames are not known.
 func (j *Joiner) look(id event.StackID) *about {
 	a, ok := j.about[id]
 	if !ok {

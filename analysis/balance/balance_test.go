@@ -159,7 +159,7 @@ func TestBalanceByTotals(t *testing.T) {
 			Torch{100, 60, unknown, unknown, unknown, unknown}},
 		{"no totals", heap.Account{Allocated: unknown, Reserved: unknown, Live: heap.Count{Objects: 3}}, "ended",
 			Torch{unknown, unknown, unknown, unknown, unknown, unknown}},
-		{"an allocator without books", heap.Account{Allocated: 60, Reserved: 100, Before: 1}, "",
+		{"an allocator without totals", heap.Account{Allocated: 60, Reserved: 100, Before: 1}, "",
 			Torch{100, 60, unknown, unknown, unknown, unknown}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

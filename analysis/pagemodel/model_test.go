@@ -402,8 +402,8 @@ func TestBrowseEmpty(t *testing.T) {
 	b := browse(t, &eventtest.Stream{}, nil)
 	require.Len(t, b.Moments, 1)
 	require.Empty(t, b.Lifetimes)
-	var books heap.Totals
-	require.Equal(t, books.Events, b.Events)
+	var totals heap.Totals
+	require.Equal(t, totals.Events, b.Events)
 }
 
 // applied is the live set after the first n events, without a trace.

@@ -70,7 +70,7 @@ func readSource(open func(path string) io.Reader, file string, wanted map[int]bo
 	}
 }
 
-// readLine gives the front of the next line and skips its rest.
+// readLine returns the front of the next line and skips its rest.
 func readLine(r *bufio.Reader) (string, bool) {
 	front, more, err := r.ReadLine()
 	if err != nil {

@@ -9,13 +9,13 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
-	books "github.com/gputrace/gputrace/heap"
+	liveset "github.com/gputrace/gputrace/heap"
 )
 
 // Lifetime is a block from its birth to its end.
 type Lifetime struct {
-	Block books.Block // Block.Time is its birth
-	TID   uint32      // thread that allocated it; 0: not known, it was before the range or the first event
+	Block liveset.Block // Block.Time is its birth
+	TID   uint32        // thread that allocated it; 0: not known, it was before the range or the first event
 	// End is when it was freed, CLOCK_BOOTTIME nanoseconds; 0: it was in use at the end of the range.
 	End uint64
 }
@@ -62,15 +62,15 @@ type largest struct {
 	n      int
 	begun  bool
 	queues map[event.Layer]*bySize
-	known  map[books.BlockKey]*lifetime
+	known  map[liveset.BlockKey]*lifetime
 }
 
 func newLargest(n int) *largest {
-	return &largest{n: n, queues: map[event.Layer]*bySize{}, known: map[books.BlockKey]*lifetime{}}
+	return &largest{n: n, queues: map[event.Layer]*bySize{}, known: map[liveset.BlockKey]*lifetime{}}
 }
 
 // begin begins the range, with what is live then. Only the first call counts.
-func (l *largest) begin(h *books.Heap) {
+func (l *largest) begin(h *liveset.Heap) {
 	if l.begun {
 		return
 	}
@@ -80,7 +80,7 @@ func (l *largest) begin(h *books.Heap) {
 	}
 }
 
-func (l *largest) allocated(b *books.Block, e *event.Event) {
+func (l *largest) allocated(b *liveset.Block, e *event.Event) {
 	if !l.begun || l.n <= 0 || b.Size == event.Unknown || !shownLayers[b.Layer] {
 		return
 	}
@@ -110,13 +110,13 @@ func (l *largest) allocated(b *books.Block, e *event.Event) {
 	l.known[b.Key()] = x
 }
 
-func (l *largest) freed(b *books.Block, time uint64) {
+func (l *largest) freed(b *liveset.Block, time uint64) {
 	if x := l.known[b.Key()]; x != nil {
 		x.End = max(time, b.Time)
 	}
 }
 
-func (l *largest) moved(to *books.Block) {
+func (l *largest) moved(to *liveset.Block) {
 	if x := l.known[to.Key()]; x != nil {
 		x.Block = *to
 	}

@@ -209,12 +209,12 @@ func (p *playback) before(e *event.Event, h *heap.Heap) {
 // begin shows what there is at the beginning of the range.
 func (p *playback) begin(h *heap.Heap) {
 	p.begun = true
-	books := h.Totals()
-	for i := range books.Accounts {
-		p.totals(h, accountID{books.Accounts[i].PID, books.Accounts[i].Device}, p.tl.From, true)
+	totals := h.Totals()
+	for i := range totals.Accounts {
+		p.totals(h, accountID{totals.Accounts[i].PID, totals.Accounts[i].Device}, p.tl.From, true)
 	}
-	for i := range books.Drivers {
-		p.totals(h, accountID{books.Drivers[i].PID, books.Drivers[i].Device}, p.tl.From, true)
+	for i := range totals.Drivers {
+		p.totals(h, accountID{totals.Drivers[i].PID, totals.Drivers[i].Device}, p.tl.From, true)
 	}
 }
 

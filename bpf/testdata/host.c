@@ -430,7 +430,7 @@ static void ends(void)
 	forced("frame of no size", RULE_SP);
 	forced("frame below its callee", RULE_SP | (u64)(0xfffff8) << 8);
 	forced("rule that is none", RULE_NONE);
-	forced("rule that cannot be told", RULE_UNSUPPORTED);
+	forced("rule that cannot be known", RULE_UNSUPPORTED);
 	forced("outermost", RULE_END);
 	u32 n = proc.nmappings;
 	proc.nmappings = 0;

@@ -188,7 +188,7 @@ func (m *image) addPython(minor string) {
 	m.addBut(library, library, append(notNeeded, filepath.Base(matchOne(library, "config-*")))...)
 }
 
-// matchOne gives the first file of a folder that matches.
+// matchOne returns the first file of a folder that matches.
 func matchOne(folder, pattern string) string {
 	found, _ := filepath.Glob(filepath.Join(folder, pattern))
 	return append(found, "")[0]

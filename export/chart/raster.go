@@ -114,7 +114,7 @@ func bar(a, b point, half, beyond float64) []point {
 	return []point{{a.x + aside.x, a.y + aside.y}, {b.x + aside.x, b.y + aside.y}, {b.x - aside.x, b.y - aside.y}, {a.x - aside.x, a.y - aside.y}}
 }
 
-// dash gives the stretches of a line that are drawn: lengths has how long one is drawn and left out, in turns.
+// dash returns the stretches of a line that are drawn: lengths has how long one is drawn and left out, in turns.
 func dash(lengths []float64, points []point) (drawn [][2]point) {
 	turn, left := 0, lengths[0]
 	for i := 1; i < len(points); i++ {

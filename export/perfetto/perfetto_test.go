@@ -334,7 +334,7 @@ func TestDisturbed(t *testing.T) {
 				sites.Objects, sites.Bytes, sites.Unsized = sites.Objects+s.Alloc.Objects, sites.Bytes+s.Alloc.Bytes, sites.Unsized+s.Alloc.Unsized
 			}
 		}
-		require.Equal(t, sites, made, "every allocation that the heap booked")
+		require.Equal(t, sites, made, "every allocation that the heap counted")
 	}
 }
 

@@ -26,7 +26,7 @@ func alloc(second, addr uint64, stack event.StackID) event.Event {
 	}
 }
 
-// list gives the rows of a stream by their addresses. Boot is when its time was 0.
+// list returns the rows of a stream by their addresses. Boot is when its time was 0.
 func list(t *testing.T, s *eventtest.Stream, boot time.Time) map[uint64]rows.Row {
 	t.Helper()
 	trace, err := view.NewTrace(s, nil)

@@ -181,7 +181,7 @@ func (s *diffSum) add(c *view.Change) {
 	}
 }
 
-// changeText gives bytes with their sign; nothing has none.
+// changeText returns bytes with their sign; nothing has none.
 func changeText(n int64) string {
 	if n == 0 {
 		return Bytes(0)
@@ -189,7 +189,7 @@ func changeText(n int64) string {
 	return signedText(n)
 }
 
-// signed gives bytes with a sign only when they are negative.
+// signed returns bytes with a sign only when they are negative.
 func signed(n int64) string {
 	if n < 0 {
 		return signedText(n)

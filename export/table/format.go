@@ -14,7 +14,7 @@ import (
 
 var byteUnits = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 
-// Bytes gives bytes in the largest binary unit that leaves at least 1, with one decimal; "unknown" for event.Unknown.
+// Bytes returns bytes in the largest binary unit that leaves at least 1, with one decimal; "unknown" for event.Unknown.
 func Bytes(n uint64) string {
 	if n == event.Unknown {
 		return "unknown"
@@ -29,7 +29,7 @@ func Bytes(n uint64) string {
 	return fmt.Sprintf("%.1f %s", v, byteUnits[unit])
 }
 
-// signedText gives bytes with their sign: "+1.0 KiB", "-512 B".
+// signedText returns bytes with their sign: "+1.0 KiB", "-512 B".
 func signedText(n int64) string {
 	if n < 0 {
 		return "-" + Bytes(-uint64(n))

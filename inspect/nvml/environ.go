@@ -63,7 +63,7 @@ func isLibc(base string) bool {
 		strings.HasPrefix(base, "libc.musl-")
 }
 
-// findEnviron gives the address of the variable in the process, when this file has it.
+// findEnviron returns the address of the variable in the process, when this file has it.
 func findEnviron(p *process.Process, m *process.Mapping) (addr uint64, ok bool) {
 	file, err := p.OpenFile(m)
 	if err != nil {

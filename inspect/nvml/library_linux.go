@@ -50,7 +50,7 @@ func load(path string) (backend, error) {
 		C.close_library(handle)
 		return nil, err
 	}
-	l.driver, _ = told(l.nvml.SystemGetDriverVersion())
+	l.driver, _ = valueIf(l.nvml.SystemGetDriverVersion())
 	return l, nil
 }
 
@@ -72,7 +72,7 @@ func failed(call string, rc nvml.Return) error {
 }
 
 // known is a value, if the call was successful.
-func told[T any](value T, rc nvml.Return) (T, bool) {
+func valueIf[T any](value T, rc nvml.Return) (T, bool) {
 	var none T
 	if rc != nvml.SUCCESS {
 		return none, false
@@ -121,13 +121,13 @@ func unreadable(index int, err error) Device {
 	return Device{Index: index, Minor: -1, MIG: -1, GPUInstance: -1, ComputeInstance: -1, Total: Unknown, Used: Unknown, Err: err}
 }
 
-// readGPU gives the GPU, or its MIG devices when it is in MIG mode: then nothing runs on the GPU as a whole.
+// readGPU returns the GPU, or its MIG devices when it is in MIG mode: then nothing runs on the GPU as a whole.
 func readGPU(h nvml.Device, index int) []Device {
 	gpu := unreadable(index, nil)
 	gpu.Minor = number(h.GetMinorNumber())
-	gpu.Product, _ = told(h.GetName())
+	gpu.Product, _ = valueIf(h.GetName())
 	gpu.Name = gpu.Product
-	gpu.UUID, _ = told(h.GetUUID())
+	gpu.UUID, _ = valueIf(h.GetUUID())
 	gpu.GPU = gpu.UUID
 	if pci, rc := h.GetPciInfo(); rc == nvml.SUCCESS {
 		gpu.Bus = text(pci.BusId[:])
@@ -158,8 +158,8 @@ func readMIG(h nvml.Device, gpu Device) []Device {
 		}
 		d := gpu
 		d.MIG = i
-		d.UUID, _ = told(part.GetUUID())
-		if name, ok := told(part.GetName()); ok {
+		d.UUID, _ = valueIf(part.GetUUID())
+		if name, ok := valueIf(part.GetName()); ok {
 			d.Name = name
 		}
 		d.GPUInstance, d.ComputeInstance = number(part.GetGpuInstanceId()), number(part.GetComputeInstanceId())

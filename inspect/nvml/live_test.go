@@ -33,19 +33,19 @@ func printed(t *testing.T, name string) string {
 // standin is a program that holds memory on the stand-in's devices, and the stand-in's own account of it.
 type standin struct {
 	process *process.Process
-	books   string // file
+	ledger  string // file
 }
 
 // startStandin runs a program until it holds what it has obtained. The settings hold for it and for NVML in this process.
 func startStandin(t *testing.T, settings ...string) *standin {
 	t.Helper()
-	s := &standin{books: filepath.Join(t.TempDir(), "books")}
-	t.Setenv("STANDIN_SHM", s.books)
+	s := &standin{ledger: filepath.Join(t.TempDir(), "ledger")}
+	t.Setenv("STANDIN_SHM", s.ledger)
 	for _, setting := range settings {
 		name, value, _ := strings.Cut(setting, "=")
 		t.Setenv(name, value)
 	}
-	cmd := exec.Command(testdata+"/run", "--threads", "2", "--rounds", "30", "--hold", s.books+".hold")
+	cmd := exec.Command(testdata+"/run", "--threads", "2", "--rounds", "30", "--hold", s.ledger+".hold")
 	cmd.Env = append(os.Environ(), "RUN_PROGRAM="+printed(t, "programs")+"/cudacalls")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
@@ -70,7 +70,7 @@ func startStandin(t *testing.T, settings ...string) *standin {
 func (s *standin) used(t *testing.T) []uint64 {
 	t.Helper()
 	const devices, slots = 8, 64
-	b, err := os.ReadFile(s.books)
+	b, err := os.ReadFile(s.ledger)
 	require.NoError(t, err)
 	require.Len(t, b, slots*(8+8*devices))
 	for ; len(b) > 0; b = b[8+8*devices:] {

@@ -15,7 +15,7 @@ type Use struct {
 	Err     error  // why Used is Unknown: wraps ErrNotListed or ErrNoFigure, or says why NVML does not list processes
 }
 
-// Of gives a program's devices: those that it sees and those on which NVML lists it, by ordinal. The error wraps ErrOrder and
+// Of returns a program's devices: those that it sees and those on which NVML lists it, by ordinal. The error wraps ErrOrder and
 // says why the ordinals are not known; the uses are complete nevertheless.
 func (r *Reading) Of(t *Target) ([]Use, error) {
 	seen, err := r.visible(t)

@@ -101,7 +101,7 @@ func unrestricted(gpus []gpu, order string) ([]*Device, error) {
 	return out, nil
 }
 
-// find gives the device that a word of CUDA_VISIBLE_DEVICES means: an index, or the UUID of a GPU or MIG device, of which the
+// find returns the device that a word of CUDA_VISIBLE_DEVICES means: an index, or the UUID of a GPU or MIG device, of which the
 // front is enough as long as it is the only such. nil when there is none.
 func find(gpus []gpu, word, order string) (*Device, error) {
 	if i, err := strconv.Atoi(word); err == nil {

@@ -39,7 +39,7 @@ func OpenDriver() *Driver {
 	return d
 }
 
-// ask gives the driver's figures of a process; the error says why there are none, or why their devices are not known.
+// ask returns the driver's figures of a process; the error says why there are none, or why their devices are not known.
 func (d *Driver) ask(ctx context.Context, p *process.Process) (*nvml.Reading, []nvml.Use, error) {
 	select {
 	case <-d.opened:

@@ -19,7 +19,7 @@ const forResults = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FO
 // for a thread that hangs in the GPU's driver.
 const dropTimeout = 3 * time.Second
 
-// dropRights gives up what is not needed once the probes are in place.
+// dropRights drops the capabilities that are not needed once the probes are in place.
 func (l *live) dropRights() {
 	done := make(chan error, 1)
 	go func() { done <- l.tracer.DropRights(forResults) }()

@@ -229,7 +229,7 @@ func (h *history) settleBefore() {
 	}
 }
 
-// apart gives the blocks from before by address, without those that cannot have been there beside the ones at the end.
+// apart returns the blocks from before by address, without those that cannot have been there beside the ones at the end.
 func (h *history) apart() []int {
 	order := make([]int, len(h.before))
 	for i := range order {

@@ -13,7 +13,7 @@ type span struct{ start, end uint64 }
 // ranges are spans by address that do not overlap.
 type ranges []span
 
-// find gives the spans from:to that overlap [lo, hi) or, with touch, border on it.
+// find returns the spans from:to that overlap [lo, hi) or, with touch, border on it.
 func (r ranges) find(lo, hi uint64, touch uint64) (from, to int) {
 	from, _ = slices.BinarySearchFunc(r, lo, func(s span, lo uint64) int {
 		if s.end+touch <= lo {

@@ -139,7 +139,7 @@ func (s *Source) prepare() error {
 	return nil
 }
 
-// of gives the segments of a device.
+// of returns the segments of a device.
 func (c *contents) of(device int) []segment {
 	from, _ := slices.BinarySearchFunc(c.segments, device, func(x segment, d int) int { return cmp.Compare(int(x.device), d) })
 	to := from
@@ -210,7 +210,7 @@ func (h *history) parts() ([]uint64, error) {
 	return out, nil
 }
 
-// within gives the cuts from:to that lie in [lo, hi).
+// within returns the cuts from:to that lie in [lo, hi).
 func within(cuts []uint64, lo, hi uint64) (from, to int) {
 	from, _ = slices.BinarySearch(cuts, lo)
 	to, _ = slices.BinarySearch(cuts, hi)

@@ -63,7 +63,7 @@ func New(o *Options) *Decoder {
 // Received is how many events of a row of the kernel's table were decoded.
 func (d *Decoder) Received(row uint32) uint64 { return d.received[row] }
 
-// RawStacks tells how the stacks of all processes fared that the kernel could not unwind, but for what it counts itself.
+// RawStacks counts how the stacks of all processes fared that the kernel could not unwind, but for what it counts itself.
 func (d *Decoder) RawStacks() figures.RawStacks { return d.raw.counts }
 
 // Page takes a piece of a stack that is sent raw. It reports whether the record is one that can be read.
@@ -128,7 +128,7 @@ func (d *Decoder) NewProcess(code Code) *Process {
 // Inherit begins with the Python code of a process whose memory map this one has: the kernel sends what has changed since.
 func (p *Process) Inherit(from *Process) { p.stacks.codes = from.stacks.codes }
 
-// Stack gives a stack of the process's events; nil: it is not known.
+// Stack returns a stack of the process's events; nil: it is not known.
 func (p *Process) Stack(id event.StackID) *event.Stack { return p.stacks.stack(id) }
 
 // StacksOverLimit counts the events whose stack was not kept, because there were Options.MaxStacks others.

@@ -168,7 +168,7 @@ func (t *rawTable) addPage(raw []byte) bool {
 	return true
 }
 
-// take gives the copy that belongs to a RECORD_RAW; an empty one when the kernel could read nothing.
+// take returns the copy that belongs to a RECORD_RAW; an empty one when the kernel could read nothing.
 func (t *rawTable) take(id uint64) *stackCopy {
 	c := t.copies[id]
 	if c == nil {

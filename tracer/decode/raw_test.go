@@ -42,7 +42,7 @@ func rawPageBytes(id, addr uint64, length uint16, data int) []byte {
 	return b
 }
 
-// rawWordsOf gives what a RECORD_RAW begins with: a register's number as its value, the partial stack, then more words.
+// rawWordsOf returns what a RECORD_RAW begins with: a register's number as its value, the partial stack, then more words.
 func rawWordsOf(partial uint64, more ...uint64) []uint64 {
 	words := make([]uint64, bpf.TraceRawWordRAW_WORDS)
 	for i := range words {

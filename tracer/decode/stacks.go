@@ -72,7 +72,7 @@ func newStackTable(limit int) *stackTable {
 // full reports whether no further stack is kept.
 func (t *stackTable) full() bool { return len(t.byID) >= t.limit }
 
-// within gives the id under which an event's stack is known.
+// within returns the id under which an event's stack is known.
 func (t *stackTable) within(id event.StackID) event.StackID {
 	if id == 0 || !t.full() {
 		return id

@@ -53,11 +53,11 @@ func TestProcessor(t *testing.T) {
 	require.NoError(t, err)
 	m := regexp.MustCompile(`address sizes\s*: (\d+) bits physical`).FindSubmatch(b)
 	require.NotNil(t, m)
-	told, err := strconv.ParseUint(string(m[1]), 10, 32)
+	stated, err := strconv.ParseUint(string(m[1]), 10, 32)
 	require.NoError(t, err)
 	p := readProcessor(cpuid)
-	require.LessOrEqual(t, uint32(told), p.bits)
+	require.LessOrEqual(t, uint32(stated), p.bits)
 	if !p.encrypts && !p.tdx {
-		require.Equal(t, uint32(told), p.bits)
+		require.Equal(t, uint32(stated), p.bits)
 	}
 }

@@ -110,7 +110,7 @@ func baseByVariable() (uint64, error) {
 	return readVariable(at)
 }
 
-// findSymbol gives the address of a symbol of the kernel itself, of a list in the form of nm(1).
+// findSymbol returns the address of a symbol of the kernel itself, of a list in the form of nm(1).
 func findSymbol(list io.Reader, name string) (uint64, error) {
 	lines := bufio.NewScanner(list)
 	for lines.Scan() {
@@ -286,7 +286,7 @@ func parseZones(r io.Reader) (end uint64, err error) {
 	return end, nil
 }
 
-// findTables gives the address at which the kernel sees our own page tables: in the direct map.
+// findTables returns the address at which the kernel sees our own page tables: in the direct map.
 func findTables() (tables uint64, err error) {
 	var objs struct {
 		Program *ebpf.Program  `ebpf:"find_tables"`

@@ -155,16 +155,16 @@ func TestReadVariable(t *testing.T) {
 func TestSources(t *testing.T) {
 	found, err := Find()
 	require.NoError(t, err)
-	told := 0
+	answered := 0
 	for _, source := range sources {
 		base, err := source.ask(found.Mask)
 		t.Logf("%s: %#x %v", source.name, base, err)
 		if err == nil {
 			require.Equal(t, found.Base, base, source.name)
-			told++
+			answered++
 		}
 	}
-	require.NotZero(t, told)
+	require.NotZero(t, answered)
 	base, err := baseByFault(found.Mask)
 	require.NoError(t, err)
 	require.Equal(t, found.Base, base)

@@ -170,7 +170,7 @@ func (p *prover) provesBy(d bpf.ProveDirectMap, page []byte) (bool, error) {
 	return true, nil
 }
 
-// read gives the word at an offset of memory of ours as the program reads it; 0: it found none.
+// read returns the word at an offset of memory of ours as the program reads it; 0: it found none.
 func (p *prover) read(d bpf.ProveDirectMap, memory []byte, at int) (word uint64, err error) {
 	var found uint32
 	for _, err := range []error{

@@ -61,7 +61,7 @@ func (u *Use) String() string {
 // e2e/kernels/series.txt have the same list; a test compares. (6.1 cannot read in place: bpf_rdonly_cast came with 6.2.)
 var bootedSeries = []string{"6.1", "6.12", "6.16", "6.17", "6.18", "6.19", "7.0", "7.1", "7.2", "7.3"}
 
-// seriesOf gives major and minor number of a release: "6.18" of "6.18.44-cloud".
+// seriesOf returns major and minor number of a release: "6.18" of "6.18.44-cloud".
 func seriesOf(release string) (major, minor int, err error) {
 	if n, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil || n != 2 || major < 0 || minor < 0 {
 		return 0, 0, fmt.Errorf("the release %q of the kernel has no number", release)

@@ -152,7 +152,7 @@ type Probes struct {
 	Links []link.Link      // that are placed
 }
 
-// Add gives new probes their place in the kernel's table. A file that is mapped twice is hooked once, and so is a function
+// Add assigns new probes their places in the kernel's table. A file that is mapped twice is hooked once, and so is a function
 // that has two names. A function of two meanings has one probe.
 func (s *Probes) Add(probes []*Probe) ([]*Probe, error) {
 	var fresh []*Probe

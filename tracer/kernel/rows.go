@@ -107,7 +107,7 @@ func putChunks(outer *ebpf.Map, keys, values []uint32) error {
 	return nil
 }
 
-// Close gives up the chunks: what the programs see stays until they are unloaded.
+// Close closes the chunks: what the programs see stays until they are unloaded.
 func (s *Rows) Close() {
 	for _, m := range s.chunks {
 		m.Close()
@@ -136,7 +136,7 @@ func (t *ruleTable) number(rule uint64) (uint32, bool) {
 	return n, true
 }
 
-// numbers gives each rule of a file its number in the common table, in the half of a row where it belongs.
+// numbers returns the number of each rule of a file in the common table, in the half of a row where it belongs.
 func (t *ruleTable) numbers(table *unwind.Table) ([]uint64, error) {
 	global := make([]uint64, len(table.Rules))
 	for i, rule := range table.Rules {

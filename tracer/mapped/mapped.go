@@ -271,7 +271,7 @@ func (o *File) BlockSites() []inspect.BlockSite {
 	return o.blockSites
 }
 
-// Release gives back the memory that is only needed while names are looked up.
+// Release releases the memory that is only needed while names are looked up.
 func (o *Files) Release() {
 	for _, obj := range o.byKey {
 		if obj.Symbols != nil {
@@ -311,7 +311,7 @@ func First(regions []Region, most int) []Region {
 	return slices.Concat(regions[:program], regions[len(regions)-most+program:])
 }
 
-// Overlapping gives those of a sorted list that share an address with a region.
+// Overlapping returns those of a sorted list that share an address with a region.
 func Overlapping(sorted []Region, r *Region) []Region {
 	from, _ := slices.BinarySearchFunc(sorted, r.Start, func(s Region, start uint64) int {
 		if s.End <= start {

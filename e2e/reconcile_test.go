@@ -165,15 +165,15 @@ func TestReconcileRunningJob(t *testing.T) {
 			require.True(t, r.Agreed(), "%+v", r)
 			require.True(t, r.SegmentsProved)
 			require.Zero(t, j.tracer.Lost())
-			checkLiveIsBooks(t, j)
+			checkLiveEqualsState(t, j)
 			t.Logf("%d of 60 readings were proved, of %d the segments too; %d events", proved, segments, j.heap.Totals().Events)
 			require.Greater(t, proved, 5)
 		})
 	}
 }
 
-// checkLiveIsBooks compares a heap with the map of a program that holds still.
-func checkLiveIsBooks(t *testing.T, j *joined) {
+// checkLiveEqualsState compares a heap with the map of a program that holds still.
+func checkLiveEqualsState(t *testing.T, j *joined) {
 	t.Helper()
 	m, err := j.allocator.Map()
 	require.NoError(t, err)
@@ -193,8 +193,8 @@ func checkLiveIsBooks(t *testing.T, j *joined) {
 	require.Equal(t, []uint64{m.Devices[0].Reserved, m.Devices[0].Reserved}, []uint64{a.Reserved, a.SegmentBytes})
 }
 
-// TestRecordComparesWithBooks: a recording of a job at full speed says that what it has is what the allocator has.
-func TestRecordComparesWithBooks(t *testing.T) {
+// TestRecordComparesWithState: a recording of a job at full speed says that what it has is what the allocator has.
+func TestRecordComparesWithState(t *testing.T) {
 	p := startPython(t, churn).ready(t)
 	c := startCommand(t, p)
 	c.signal(t, syscall.SIGUSR1)
