@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/eventtest"
 )
@@ -29,6 +30,15 @@ func TestUsersRules(t *testing.T) {
 	} {
 		require.Equal(t, want, New(r, nil, nil).Stack(eventtest.Stack(in)), in)
 	}
+}
+
+// TestForwardLines: a line of forward that is put behind a stack of the backward pass did not run, so that no rule is of it.
+func TestForwardLines(t *testing.T) {
+	r, err := Read(strings.NewReader("evaluation net.py:Net.score\n"))
+	require.NoError(t, err)
+	st := eventtest.Stack("a.so!at::_ops::mm::call " + engine)
+	st.Frames = append(append(st.Frames, stacks.Mark()), eventtest.Stack("/home/a/net.py:3:Net.score"+main).Frames...)
+	require.Equal(t, Backward, New(r, nil, nil).Stack(st).Phase)
 }
 
 func TestWrongRules(t *testing.T) {
