@@ -17,12 +17,17 @@ import (
 // ErrNoSuchStep: Rules.On is not in the stacks of the recording.
 var ErrNoSuchStep = errors.New("no allocation was made below it three times or more")
 
-// Find is the steps of a trace: those that were recorded with it, unless Rules.On is something else. Else it is replayed twice.
-// A trace without steps is no error, but for ErrNoSuchStep.
+// Find is the steps of a trace, which is replayed twice. Where the beginning of the trace was dropped, they are those that were recorded
+// with it, which have their numbers; Rules.On is what was chosen then, unless it is something else. A trace without steps is no error,
+// but for ErrNoSuchStep.
 func Find(t *view.Trace, r *Rules) (*Table, error) {
 	m := r.marker()
-	if table := recorded(t, m.chosen); table != nil {
-		return table, nil
+	noted, whole := t.Steps()
+	if noted != nil && m.chosen == "" {
+		m.chosen = noted.Chosen
+	}
+	if noted != nil && whole && noted.Chosen == m.chosen && numbered(noted) {
+		return &Table{Source: Source(noted.Source), On: noted.On, first: noted.First, begins: noted.Begins, end: t.Last()}, nil
 	}
 	s := newSurvey(m, t.Stack)
 	if err := t.Replay(before(func(e *event.Event) { s.see(e) })); err != nil {
@@ -30,7 +35,7 @@ func Find(t *view.Trace, r *Rules) (*Table, error) {
 	}
 	on := s.choose()
 	switch {
-	case on == nil && m.chosen != "":
+	case on == nil && m.chosen != "" && m.chosen == r.marker().chosen:
 		return nil, fmt.Errorf("step on %s: %w", m.chosen, ErrNoSuchStep)
 	case on == nil:
 		return &Table{}, nil
@@ -48,16 +53,10 @@ func Find(t *view.Trace, r *Rules) (*Table, error) {
 	return out, nil
 }
 
-// recorded is the steps that were recorded with a trace; nil: there are none of use.
-func recorded(t *view.Trace, chosen string) *Table {
-	s, whole := t.Steps()
-	if s == nil || !whole && s.First != 1 || len(s.Begins) == 0 || !slices.IsSorted(s.Begins) || s.First < 1 {
-		return nil
-	}
-	if chosen != "" && (Source(s.Source) != SourceChosen || s.Chosen != chosen) {
-		return nil
-	}
-	return &Table{Source: Source(s.Source), On: s.On, first: s.First, begins: s.Begins, end: t.Last()}
+// numbered reports whether steps begin with a later one than the first. Of the first ones some can be missing while a program runs:
+// the names of their stacks are not known at once.
+func numbered(s *event.Steps) bool {
+	return s.First > 1 && len(s.Begins) > 0 && slices.IsSorted(s.Begins)
 }
 
 func before(see func(e *event.Event)) *view.Visitor {
