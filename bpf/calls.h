@@ -283,7 +283,7 @@ BPF_GLOBAL int emit_call(struct thread *th, struct traced *t, struct call *c, u3
 			count_outcome(s, DROP_RING_FULL);
 		return 0;
 	}
-	fill_event(&r->event, t, hook_of(c), row);
+	fill_event(&r->event, t, hook_of(c), row, (u32)bpf_get_current_pid_tgid());
 	r->event.type = RECORD_CALL;
 	r->event.meaning = c->hook;
 	r->event.kind = c->kind;

@@ -10,6 +10,7 @@
 
 struct hit {
 	struct pt_regs *ctx;
+	struct task_struct *task; /* the current one: each helper that is called costs a return */
 	struct traced *traced;
 	struct hook *hook;
 	struct hook_stats *stats;
@@ -43,10 +44,9 @@ static __always_inline void drop(struct hit *h, enum outcome what)
 /* Starts a run: finds the process and counts the hit. 0, or -ENOENT: it is not traced. */
 static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
-
 	h->ctx = ctx;
-	h->traced = current_traced(task->tgid, &h->index);
+	h->task = bpf_get_current_task_btf();
+	h->traced = current_traced(h->task->tgid, &h->index);
 	if (!h->traced) {
 		count(not_traced);
 		return -ENOENT;
@@ -61,7 +61,7 @@ static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
 }
 
 static __always_inline void fill_event(struct record_event *e, struct traced *t, struct hook *k,
-				       u32 row)
+				       u32 row, u32 tid)
 {
 	e->type = RECORD_EVENT;
 	e->kind = k->kind;
@@ -71,7 +71,7 @@ static __always_inline void fill_event(struct record_event *e, struct traced *t,
 	e->device_index = -1;
 	e->hook = row;
 	e->pid = t->pid;
-	e->tid = (u32)bpf_get_current_pid_tgid();
+	e->tid = tid;
 	e->call = row;
 	e->object = k->object;
 	e->running = 0;

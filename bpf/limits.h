@@ -44,6 +44,8 @@
 #define RULE_CACHE_BITS 16
 #define CACHED_WALKS	4096
 #define CACHED_WORDS	160 /* of the stack that a walk may depend on, to be cached */
+#define CACHED_FOURS	40  /* groups of four of them, each on one page */
+#define CACHED_SENT	8   /* whole stacks of it that user space is known to have */
 #define CACHED_EVALS	32  /* frames of the eval loop in it */
 #define SEEN_STACKS	(1 << 18)
 #define SEEN_CODES	(1 << 15)

@@ -96,36 +96,43 @@ BPF_GLOBAL int window_move(struct memory *m, u32 which, u64 addr)
 	return 0;
 }
 
-/* The same without a call, where the word is on a page near the one that is shown. */
+/* The same without a call where memory is read in place. */
 static __always_inline int window_move_near(struct memory *m, u32 which, u64 addr)
 {
 	struct window *v = &m->window[which];
 
-	if (target_in_place() && v->at) {
+	if (target_in_place() && m->in_place) {
 		window_leave(m, v);
 		barrier();
-		if (!target_show_beside(v, addr)) {
-			barrier();
-			return 0;
-		}
+		if (target_show(v, m->tables, addr))
+			return -EFAULT;
+		barrier();
+		return 0;
 	}
 	return window_move(m, which, addr);
 }
 
-/* Makes a window show `len` bytes in place, without a call. Returns whether it does. */
-static __always_inline bool window_cover(struct memory *m, u32 which, u64 addr, u32 len)
+/*
+ * Has a window show `len` bytes in place, without a call. Returns where the kernel sees them; 0: it
+ * does not, or not on one page.
+ */
+static __always_inline u64 window_at(struct memory *m, u32 which, u64 addr, u32 len)
 {
 	struct window *v = &m->window[which];
 
-	if (!target_in_place() || !m->in_place || (addr & 7))
+	if (!target_in_place() || (addr & 7))
 		return 0;
 	if (addr - v->lo >= v->hi - v->lo) {
+		if (!m->in_place)
+			return 0;
 		window_leave(m, v);
 		if (target_show(v, m->tables, addr))
 			return 0;
 		barrier();
 	}
-	return v->at && v->hi - addr >= len;
+	u64 at = v->at;
+
+	return at && v->hi - addr >= len ? at + (addr - v->lo) : 0;
 }
 
 /*

@@ -86,61 +86,52 @@ static __always_inline bool pte_names_page(const volatile struct direct_map *d, 
 }
 
 /*
- * Finds the page of user memory at an address, in the page tables from `table` on. 0, or -EFAULT:
- * it is not there, or not plain memory.
+ * Finds the page of user memory at an address, in the page tables from `table` on, or in that of the
+ * page in the window where both lie in the same 2 MiB. One loop for all levels: what is executed at
+ * each hit pushes the program's own code out of the processor's caches. 0, or -EFAULT: it is not
+ * there, or not plain memory.
  */
 static __always_inline int find_page(const volatile struct direct_map *d, u64 table, u64 addr,
 				     struct window *v)
 {
-	if (addr >> (12 + 9 * d->levels - 1)) /* the kernel's half */
-		return -EFAULT;
-#pragma unroll
-	for (int shift = 48; shift >= 12; shift -= 9) {
-		u64 at = table + (addr >> shift & 511) * 8, phys, size = 1ull << shift;
+	u64 at, entry, phys;
+	u32 shift = 12 + 9 * (d->levels - 1);
 
-		if (shift == 48 && d->levels == 4)
-			continue;
-		u64 entry = kernel_word(at);
-		if (shift > 30 || (shift > 12 && !(entry & PTE_LARGE))) {
-			phys = entry & d->mask;
-			if ((entry & (PTE_PRESENT | PTE_USER)) != (PTE_PRESENT | PTE_USER) ||
-			    phys >= d->end)
-				return -EFAULT;
-			table = d->base + phys;
-			continue;
-		}
-		if (!pte_names_page(d, entry, &phys))
-			return -EFAULT;
-		v->lo = addr & ~(size - 1);
-		v->hi = v->lo + size;
-		v->at = d->base + (phys & ~(size - 1));
-		v->table = shift == 12 ? at & ~4095ull : 0;
-		v->entry_at = at;
-		v->entry = entry;
-		return 0;
+	if (addr >> (shift + 8)) /* the kernel's half */
+		return -EFAULT;
+	if (v->table && !((addr ^ v->lo) >> 21)) {
+		table = v->table;
+		shift = 12;
 	}
-	return -EFAULT;
-}
-
-/*
- * Finds a page whose entry lies beside that of the page in the window, in one page table of 2 MiB.
- * 0, or -EFAULT: it does not, or is not there.
- */
-static __always_inline int find_page_beside(const volatile struct direct_map *d, u64 addr,
-					    struct window *v)
-{
-	u64 phys;
-
-	if (!v->table || (addr ^ v->lo) >> 21)
-		return -EFAULT;
-	u64 at = v->table + (addr >> 12 & 511) * 8, entry = kernel_word(at);
-	if (!pte_names_page(d, entry, &phys))
-		return -EFAULT;
-	v->lo = addr & ~4095ull;
-	v->hi = v->lo + 4096;
-	v->at = d->base + phys;
+#pragma nounroll
+	for (u32 level = 0;; level++) {
+		if (level > 4)
+			return -EFAULT;
+		at = table + (addr >> shift & 511) * 8;
+		entry = kernel_word(at);
+		if (shift == 12 || (shift <= 30 && (entry & PTE_LARGE)))
+			break;
+		phys = entry & d->mask;
+		if ((entry & (PTE_PRESENT | PTE_USER)) != (PTE_PRESENT | PTE_USER) ||
+		    phys >= d->end)
+			return -EFAULT;
+		table = d->base + phys;
+		shift -= 9;
+	}
 	v->entry_at = at;
 	v->entry = entry;
+	v->table = shift == 12 ? at & ~4095ull : 0;
+	v->hi = 1ull << shift;
+	barrier(); /* the verifier forgets at which level it was */
+	u64 size = v->hi;
+
+	v->lo = v->hi = addr & ~(size - 1);
+	if (!pte_names_page(d, v->entry, &phys)) {
+		v->at = v->table = 0;
+		return -EFAULT;
+	}
+	v->hi += size;
+	v->at = d->base + (phys & ~(size - 1));
 	return 0;
 }
 

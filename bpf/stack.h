@@ -41,7 +41,7 @@ static __always_inline void slot_give_back(struct walk_slot *s)
 static __always_inline void stack_begin(struct hit *h, struct walk *w, struct info_ref *ref,
 					struct unwind_info *p)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = h->task;
 
 	check_code(h->traced, ref, p, task);
 	w->first_pc = h->ctx->ip;
@@ -54,7 +54,7 @@ static __always_inline void stack_begin(struct hit *h, struct walk *w, struct in
 	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
 		w->stack_top = task->mm->start_stack;
 	w->pid = h->traced->pid;
-	walk_begin(w, p);
+	walk_open(w);
 }
 
 /*

@@ -130,8 +130,9 @@ struct python {
 	u16 f_copy;	 /* which copy of the bytecode the frame runs; NO_FIELD: there are none */
 	u16 co_copies;
 	u16 co_start;
-	u16 f_size; /* of what is read of a frame lies in so many bytes */
-	u16 pad[2];
+	u16 f_size;  /* what is read of a frame lies in so many bytes */
+	u16 ts_size; /* and of a thread state */
+	u16 cf_size; /* and of a cframe */
 	struct code_range eval[EVAL_PARTS];
 };
 
@@ -152,7 +153,8 @@ struct block_layout {
 	u16 pool;
 	u16 ptr;
 	u16 count; /* of sites; 0: the layout is not known */
-	u32 pad;
+	u16 bytes; /* what is read of a block lies in so many */
+	u16 pad;
 	struct block_site site[MAX_SITES];
 };
 

@@ -41,7 +41,6 @@ static __always_inline bool target_stack_sent(u64 hash);
 /* Whether memory can be read in place at all; then the others are called. */
 static __always_inline bool target_in_place(void);
 static __always_inline int target_show(struct window *v, u64 tables, u64 addr);
-static __always_inline int target_show_beside(struct window *v, u64 addr);
 static __always_inline u64 target_page_changed(struct window *v); /* not 0: it has */
 static __always_inline u64 target_shown_word(u64 at);
 

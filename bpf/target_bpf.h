@@ -117,11 +117,6 @@ static __always_inline int target_show(struct window *v, u64 tables, u64 addr)
 	return find_page(&cfg_direct, tables, addr, v);
 }
 
-static __always_inline int target_show_beside(struct window *v, u64 addr)
-{
-	return find_page_beside(&cfg_direct, addr, v);
-}
-
 static __always_inline u64 target_page_changed(struct window *v)
 {
 	return page_changed(&cfg_direct, v);

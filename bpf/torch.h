@@ -12,7 +12,8 @@ static __always_inline u64 block_slot(struct walk *w, struct block_layout *l)
 {
 	u64 *ret = &w->block.stack;
 
-	if (!l->count || read_stack(w, w->first_sp, ret))
+	if (!l->count || ((read_word_fast(&w->mem, ON_STACK, w->first_sp, ret) || !*ret) &&
+			  read_stack(w, w->first_sp, ret)))
 		return 0;
 	for (u32 i = 0; i < MAX_SITES; i++)
 		if (i < l->count && l->site[i].ret == *ret)
@@ -27,6 +28,22 @@ static __always_inline void block_unknown(struct block *b)
 	b->requested = b->stream = b->pool = UNKNOWN;
 }
 
+/* Reads the Block at `at` wherever it is. Returns whether it could, and it is that of the report. */
+BPF_GLOBAL int copy_block(struct walk *w, struct block_layout *l, u64 at)
+{
+	if (!w || !l)
+		return 0;
+	struct block *b = &w->block;
+
+	/* The fields of w->block hold what is compared, too: the stack of BPF has no room. */
+	return !read_elsewhere(w, at + l->ptr, &b->pool) &&
+	       !read_elsewhere(w, at + l->size, &b->requested) && b->pool == w->report.addr &&
+	       b->requested == w->report.size &&
+	       !read_elsewhere(w, at + l->requested, &b->requested) &&
+	       !read_word_unsure(&w->mem, ELSEWHERE, at + l->stream, &b->stream) &&
+	       !read_elsewhere(w, at + l->pool, &b->pool);
+}
+
 /*
  * Reads the Block whose address is at `slot`. What it says is believed only when its address and
  * size are those of the report.
@@ -34,33 +51,42 @@ static __always_inline void block_unknown(struct block *b)
 static __always_inline void take_block(struct walk *w, struct block_layout *l, u64 slot)
 {
 	struct block *b = &w->block;
-	u64 at;
+	u64 block;
 
-	if (read_word_fast(&w->mem, ON_STACK, slot, &at))
+	if (read_word_fast(&w->mem, ON_STACK, slot, &block))
 		return;
-	window_cover(&w->mem, ELSEWHERE, at + l->ptr, 8);
-	/* The fields of w->block hold what is compared, too: the stack of BPF has no room. */
-	if (read_elsewhere(w, at + l->ptr, &b->pool) ||
-	    read_elsewhere(w, at + l->size, &b->requested) || b->pool != w->report.addr ||
-	    b->requested != w->report.size || read_elsewhere(w, at + l->requested, &b->requested) ||
-	    read_word_unsure(&w->mem, ELSEWHERE, at + l->stream, &b->stream) ||
-	    read_elsewhere(w, at + l->pool, &b->pool))
+	u64 at = window_at(&w->mem, ELSEWHERE, block, l->bytes);
+
+	if (at && target_shown_word(at + l->ptr) == w->report.addr &&
+	    target_shown_word(at + l->size) == w->report.size) {
+		b->requested = target_shown_word(at + l->requested);
+		b->stream = target_shown_word(at + l->stream);
+		b->pool = target_shown_word(at + l->pool);
+		if (b->requested && b->pool)
+			return;
+	}
+	if (!copy_block(w, l, block))
 		block_unknown(b);
 }
 
 /* The allocator's Block, through a stack slot of its caller: no second probe is needed for it. */
 static __always_inline void read_block(struct walk *w, struct block_layout *l)
 {
-	for (int i = 0; i < 2; i++) {
-		u64 slot = block_slot(w, l);
+	u64 slot = block_slot(w, l);
 
-		if (slot)
-			take_block(w, l, slot);
-		if (memory_was_stable(&w->mem))
-			return;
-		block_unknown(&w->block);
-		memory_copy_only(&w->mem);
-	}
+	if (slot)
+		take_block(w, l, slot);
+}
+
+/* Reads the Block again, by copies. */
+BPF_GLOBAL int read_block_again(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p)
+		return -EINVAL;
+	block_unknown(&w->block);
+	memory_copy_only(&w->mem);
+	read_block(w, &p->block);
+	return 0;
 }
 
 /*
@@ -71,28 +97,45 @@ BPF_GLOBAL int find_origin(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p)
 		return 0;
-	int found = cached_walk_find(w, p);
+	bool has_block = w->report.kind == KIND_ALLOC;
 
-	if (w->report.kind == KIND_ALLOC)
-		read_block(w, &p->block);
+	cached_walk_touch(w);
+	if (has_block)
+		read_block(w, &p->block); /* first: its place is where the walk begins */
+	bool found = cached_walk_find(w, p);
+
+	if (w->mem.moved && has_block)
+		read_block_again(w, p);
 	return found;
 }
 
-/*
- * Reads the register arguments of the function under the probe, in the order of the System V ABI,
- * by what its row says. The kind is then that of the event.
- */
-static __always_inline void read_report(struct hit *h, struct report *r)
+/* The register arguments of a function, in the order of the System V ABI. */
+struct arguments_in_registers {
+	u64 arg[8];
+};
+
+static __always_inline void take_arguments(struct hit *h, struct arguments_in_registers *a)
 {
-	u64 arg[8] = { h->ctx->di, h->ctx->si, h->ctx->dx, h->ctx->cx,
-		       h->ctx->r8, h->ctx->r9, UNKNOWN,	   UNKNOWN };
+	a->arg[0] = h->ctx->di;
+	a->arg[1] = h->ctx->si;
+	a->arg[2] = h->ctx->dx;
+	a->arg[3] = h->ctx->cx;
+	a->arg[4] = h->ctx->r8;
+	a->arg[5] = h->ctx->r9;
+	a->arg[6] = a->arg[7] = UNKNOWN;
+}
+
+/* Reads what the row says of the arguments. The kind is then that of the event. */
+static __always_inline void read_report(struct hit *h, struct arguments_in_registers *a,
+					struct report *r)
+{
 	struct hook *k = h->hook;
 
-	r->addr = arg[k->arg_ptr & 7];
-	r->size = arg[k->arg_size & 7];
-	r->allocated = arg[k->arg_allocated & 7];
-	r->reserved = arg[k->arg_reserved & 7];
-	r->device = arg[k->arg_device & 7];
+	r->addr = a->arg[k->arg_ptr & 7];
+	r->size = a->arg[k->arg_size & 7];
+	r->allocated = a->arg[k->arg_allocated & 7];
+	r->reserved = a->arg[k->arg_reserved & 7];
+	r->device = a->arg[k->arg_device & 7];
 	r->kind = k->kind;
 	if (r->kind == KIND_OUT_OF_MEMORY) {
 		r->addr = 0;
@@ -103,7 +146,7 @@ static __always_inline void read_report(struct hit *h, struct report *r)
 }
 
 /* A block that is taken back: a short record, unless its stack is wanted. */
-static __always_inline void torch_free(struct hit *h)
+static __always_inline void torch_free(struct hit *h, struct arguments_in_registers *a)
 {
 	struct record_free *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
 	struct report r;
@@ -112,7 +155,7 @@ static __always_inline void torch_free(struct hit *h)
 		drop(h, DROP_RING_FULL);
 		return;
 	}
-	read_report(h, &r);
+	read_report(h, a, &r);
 	e->type = RECORD_FREE;
 	e->device_type = r.device;
 	e->device_index = r.device >> 8;
@@ -120,7 +163,7 @@ static __always_inline void torch_free(struct hit *h)
 	e->hook = h->row;
 	e->pad2 = 0;
 	e->pid = h->traced->pid;
-	e->tid = (u32)bpf_get_current_pid_tgid();
+	e->tid = h->task->pid;
 	e->time = bpf_ktime_get_ns();
 	e->addr = r.addr;
 	e->size = r.size;
@@ -138,7 +181,7 @@ static __always_inline void torch_event(struct hit *h, struct report *r, struct 
 		drop(h, DROP_RING_FULL);
 		return;
 	}
-	fill_event(e, h->traced, h->hook, h->row);
+	fill_event(e, h->traced, h->hook, h->row, h->task->pid);
 	e->kind = r->kind;
 	e->device_type = r->device;
 	e->device_index = r->device >> 8;
@@ -163,7 +206,7 @@ static __always_inline void torch_event(struct hit *h, struct report *r, struct 
 	submit(h, e);
 }
 
-static __always_inline void torch_event_with_stack(struct hit *h)
+static __always_inline void torch_event_with_stack(struct hit *h, struct arguments_in_registers *a)
 {
 	struct unwind_info *p;
 	struct walk_slot *s = stack_open(h, &p);
@@ -171,14 +214,14 @@ static __always_inline void torch_event_with_stack(struct hit *h)
 	if (!s) {
 		struct report r;
 
-		read_report(h, &r);
+		read_report(h, a, &r);
 		torch_event(h, &r, 0);
 		return;
 	}
 	struct walk *w = &s->walk;
 	u8 status = STACK_OK;
 
-	read_report(h, &w->report);
+	read_report(h, a, &w->report);
 	block_unknown(&w->block);
 	if (find_origin(w, p)) {
 		w->block.stack = w->found;
@@ -194,15 +237,6 @@ static __always_inline void torch_event_with_stack(struct hit *h)
 	slot_give_back(s);
 }
 
-/* A register argument that decides what the report is. */
-static __always_inline u64 one_argument(struct hit *h, u8 n)
-{
-	u64 arg[8] = { h->ctx->di, h->ctx->si, h->ctx->dx, h->ctx->cx,
-		       h->ctx->r8, h->ctx->r9, UNKNOWN,	   UNKNOWN };
-
-	return arg[n & 7];
-}
-
 /*
  * c10::reportMemoryUsageToProfiler: one block handed out (positive size) or taken back, and
  * c10::reportOutOfMemoryToProfiler.
@@ -210,16 +244,19 @@ static __always_inline u64 one_argument(struct hit *h, u8 n)
 static __always_inline void torch_report(struct hit *h)
 {
 	bool is_request = h->hook->kind == KIND_OUT_OF_MEMORY;
-	s64 size = one_argument(h, h->hook->arg_size);
+	struct arguments_in_registers a;
+
+	take_arguments(h, &a);
+	s64 size = a.arg[h->hook->arg_size & 7];
 
 	if (h->hook->flags & HOOK_OFF)
 		outcome(h, OUT_OUTSIDE);
-	else if ((u8)one_argument(h, h->hook->arg_device) == 0) /* c10::DeviceType::CPU */
+	else if ((u8)a.arg[h->hook->arg_device & 7] == 0) /* c10::DeviceType::CPU */
 		outcome(h, OUT_NOT_DEVICE);
 	else if (!size && !is_request)
 		outcome(h, OUT_NOTHING);
 	else if (size < 0 && !is_request && !cfg_free_stacks)
-		torch_free(h);
+		torch_free(h, &a);
 	else
-		torch_event_with_stack(h);
+		torch_event_with_stack(h, &a);
 }

@@ -27,20 +27,19 @@ type TraceCachedWalk struct {
 	Pc         uint64
 	Sp         uint64
 	Fp         uint64
-	Early      [2]uint64
 	Hash       uint64
 	NativeHash uint64
-	Sent       uint64
-	Nwords     uint16
+	Nfours     uint16
 	Nevals     uint16
 	Span       uint32
+	Four       [40]uint64
+	Sent       [8]uint64
 	Eval       [32]struct {
 		_      structs.HostLayout
 		From   uint32
 		To     uint32
 		Native uint32
 	}
-	Word [160]uint16
 }
 
 type TraceCodeChunk uint32
@@ -482,7 +481,8 @@ type TraceUnwindInfo struct {
 		CoCopies      uint16
 		CoStart       uint16
 		F_size        uint16
-		Pad           [2]uint16
+		TsSize        uint16
+		CfSize        uint16
 		Eval          [4]struct {
 			_     structs.HostLayout
 			Start uint64
@@ -497,7 +497,8 @@ type TraceUnwindInfo struct {
 		Pool      uint16
 		Ptr       uint16
 		Count     uint16
-		Pad       uint32
+		Bytes     uint16
+		Pad       uint16
 		Site      [4]struct {
 			_      structs.HostLayout
 			Ret    uint64
@@ -529,6 +530,7 @@ type TraceWalkSlot struct {
 	_     structs.HostLayout
 	Taken uint32
 	Pad   uint32
+	_     [56]byte
 	Walk  struct {
 		_            structs.HostLayout
 		Pc           uint64
@@ -594,12 +596,15 @@ type TraceWalkSlot struct {
 			Previous uint64
 			Owners   uint64
 			Copy     uint64
-			Evals    uint32
-			Begins   uint32
-			Empty    uint32
 			Pushed   uint32
 			Last     uint32
-			Pad      uint32
+		}
+		Hold struct {
+			_      structs.HostLayout
+			Evals  uint32
+			Begins uint32
+			Empty  uint32
+			Pad    uint32
 		}
 		Mem struct {
 			_      structs.HostLayout
@@ -619,12 +624,17 @@ type TraceWalkSlot struct {
 			Stack   [16384]uint8
 			Other   [4096]uint8
 		}
+		_        [32]byte
 		Deps     TraceCachedWalk
+		Ndeps    uint32
+		Full     uint32
+		Dep      [160]uint16
 		Queue    [1024]uint64
 		CodeWord [512]uint16
 		Rec      TraceRecordStack
+		_        [40]byte
 	}
-	_ [1776]byte
+	_ [1280]byte
 }
 
 // Names of all BPF objects in the ELF.

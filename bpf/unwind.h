@@ -46,21 +46,28 @@ BPF_GLOBAL int walk_step(struct walk *w, struct unwind_info *p)
 	return w->pc == 0; /* some outermost frames have no rule but a zero */
 }
 
+/* What a walk that is found in the cache needs, too. */
+static __always_inline void walk_open(struct walk *w)
+{
+	memory_close_windows(&w->mem);
+	w->python_hash = 0;
+	w->status = 0;
+}
+
 /* Goes to where the walk begins: to the registers that first_pc and so on hold. */
 static __always_inline void walk_begin(struct walk *w, struct unwind_info *p)
 {
+	walk_open(w);
 	w->pc = w->first_pc;
 	w->sp = w->first_sp;
 	w->fp = w->first_fp;
 	w->fp_from = 0;
 	w->cacheable = !(w->sp & 7);
 	w->cache_key = p->cache_key;
-	w->caller = w->native = w->python = w->status = w->nqueue = 0;
+	w->caller = w->native = w->python = w->nqueue = 0;
 	w->py_state = PY_UNREAD;
 	w->py_bound = w->py_cframe = w->py_frame = 0;
-	memory_close_windows(&w->mem);
 	w->hash = p->stack_seed + p->mappings_stale;
-	w->python_hash = 0;
 }
 
 /* Walks once. Returns whether memory stayed what was read. */
@@ -71,7 +78,7 @@ BPF_GLOBAL int walk_once(struct walk *w, struct unwind_info *p)
 	if (!w || !p)
 		return 0;
 	walk_begin(w, p);
-	w->deps.needs_fp = w->deps.nwords = w->deps.nevals = w->deps.span = 0;
+	w->deps.needs_fp = w->deps.nevals = w->deps.span = w->ndeps = 0;
 	w->rec.nwords = 0;
 	w->rec.pid = w->pid;
 	for (int i = 0; i < MAX_NATIVE; i++) {

@@ -12,15 +12,15 @@
 static __always_inline void depends_on(struct walk *w, u64 addr)
 {
 	u64 at = addr - w->first_sp;
-	u32 n = w->deps.nwords;
+	u32 n = w->ndeps;
 
 	barrier_var(n); /* the bound must be checked on what is used */
 	if (at >> 19 || (at & 7) || n >= CACHED_WORDS) { /* 16 bits for the word's number */
 		w->cacheable = 0;
 		return;
 	}
-	w->deps.word[n] = at / 8;
-	w->deps.nwords = n + 1;
+	w->dep[n] = at / 8;
+	w->ndeps = n + 1;
 	if (at + 8 > w->deps.span)
 		w->deps.span = at + 8;
 }

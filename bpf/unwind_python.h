@@ -56,14 +56,14 @@ BPF_GLOBAL int read_frame(struct walk *w, struct unwind_info *p, u64 f)
 }
 
 /* Reads the fields of a frame that lies on one page, without a call. Returns whether it could. */
-static __always_inline bool read_frame_in_place(struct walk *w, struct unwind_info *p, u64 f)
+static __always_inline bool read_frame_in_place(struct walk *w, struct unwind_info *p, u64 f,
+						struct py_frame *s)
 {
 	struct python *py = &p->python;
-	struct py_frame *s = &w->frame;
+	u64 at = window_at(&w->mem, ELSEWHERE, f, py->f_size);
 
-	if (!window_cover(&w->mem, ELSEWHERE, f, py->f_size))
+	if (!at)
 		return 0;
-	u64 at = w->mem.window[ELSEWHERE].at + (f - w->mem.window[ELSEWHERE].lo);
 	s->instr = target_shown_word(at + py->f_instr);
 	s->previous = target_shown_word(at + py->f_previous);
 	s->code = target_shown_word(at + py->f_code);
@@ -75,13 +75,13 @@ static __always_inline bool read_frame_in_place(struct walk *w, struct unwind_in
 }
 
 /*
- * Reads the frame at py_frame and goes on to its caller; w->frame then says what it was. With
- * `sure` a link to a caller that is 0 is read again by a copy.
+ * Reads the frame at py_frame into *s and goes on to its caller. With `sure` a link to a caller that
+ * is 0 is read again by a copy.
  */
-static __always_inline int py_step(struct walk *w, struct unwind_info *p, bool sure)
+static __always_inline int py_step(struct walk *w, struct unwind_info *p, struct py_frame *s,
+				   bool sure)
 {
 	struct python *py = &p->python;
-	struct py_frame *s = &w->frame;
 	u64 f = w->py_frame;
 
 	s->pushed = 0;
@@ -89,9 +89,16 @@ static __always_inline int py_step(struct walk *w, struct unwind_info *p, bool s
 	if (!f)
 		return 0;
 	s->owners = s->copy = 0;
-	if ((!read_frame_in_place(w, p, f) || (sure && !s->previous)) && read_frame(w, p, f))
-		return -EFAULT;
-	barrier();
+	if (!read_frame_in_place(w, p, f, s) || (sure && !s->previous)) {
+		w->frame.owners = w->frame.copy = 0;
+		if (read_frame(w, p, f))
+			return -EFAULT;
+		s->instr = w->frame.instr;
+		s->previous = w->frame.previous;
+		s->code = w->frame.code;
+		s->owners = w->frame.owners;
+		s->copy = w->frame.copy;
+	}
 	w->py_frame = s->previous;
 	u8 owner = s->owners >> ((py->f_owner & 7) * 8);
 	if (py->entry == PY_ENTRY_SHIM && owner >= py->owner_shim) {
@@ -106,8 +113,8 @@ static __always_inline int py_step(struct walk *w, struct unwind_info *p, bool s
 		s->instr = (u32)s->instr;
 	if (py->entry != PY_ENTRY_SHIM)
 		s->last = py->instr_size == 4 || owner; /* up to 3.10 each is an activation */
-	else if (on_c_stack(w, w->py_frame))
-		w->py_bound = w->py_frame; /* only a shim lies there: it is read on arrival */
+	else if (on_c_stack(w, s->previous))
+		w->py_bound = s->previous; /* only a shim lies there: it is read on arrival */
 	else
 		s->last = 0;
 	return 0;
@@ -121,27 +128,27 @@ BPF_GLOBAL int collect_one(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p)
 		return 1;
-	struct py_frame *s = &w->frame;
+	struct py_frame s;
 	u32 n = w->nqueue;
 
-	if (py_step(w, p, 1)) {
+	if (py_step(w, p, &s, 1)) {
 		w->status = STACK_PYTHON_STATE;
 		w->py_state = PY_NONE;
 		return 1;
 	}
 	barrier();
-	if (!s->pushed)
+	if (!s.pushed)
 		return 1;
 	if (n <= 2 * MAX_PYTHON - 2) {
-		w->queue[n] = s->code | PYTHON_WORD;
-		w->queue[n + 1] = s->instr;
+		w->queue[n] = s.code | PYTHON_WORD;
+		w->queue[n + 1] = s.instr;
 		w->nqueue = n + 2;
 	} else {
 		w->status = STACK_TOO_DEEP;
 		if (!by_shim(p)) /* whose place among the native frames is behind the chain */
 			return 1;
 	}
-	return s->last;
+	return s.last;
 }
 
 /*
@@ -157,6 +164,12 @@ static __always_inline int collect_activation(struct walk *w, struct unwind_info
 			break;
 	}
 	return w->py_state == PY_ACTIVE ? 0 : -EFAULT;
+}
+
+/* One multiplication behind the other, not two: they are waited for. */
+static __always_inline u64 hash_python(u64 hash, u64 code, u64 instr)
+{
+	return hash_add(hash, code ^ instr * HASH_MULT);
 }
 
 #define QUEUE_BATCH 32 /* frames that one call appends: the verifier checks so many */
@@ -180,7 +193,7 @@ BPF_GLOBAL int push_queued(struct walk *w, u32 from, u32 n)
 		w->rec.words[k] = code;
 		w->rec.words[k + 1] = instr;
 		w->code_word[number] = k;
-		hash = hash_add(hash_add(hash, code), instr);
+		hash = hash_python(hash, code, instr);
 	}
 	w->python_hash = hash;
 	return 0;
@@ -219,18 +232,61 @@ static __always_inline int py_broken(struct walk *w)
 	return -EFAULT;
 }
 
-static __always_inline int read_state(struct walk *w, u64 addr, u64 *out, bool sure)
+/*
+ * Reads where the thread's state is, in place and without a call; it may be 0 where it is not.
+ * Returns whether it could.
+ */
+static __always_inline bool thread_state_in_place(struct walk *w, struct unwind_info *p, u64 *state)
 {
-	return sure ? read_word(&w->mem, ELSEWHERE, addr, out)
-		    : read_word_unsure(&w->mem, ELSEWHERE, addr, out);
+	struct python *py = &p->python;
+	u64 at = window_at(&w->mem, ELSEWHERE, w->tp + py->tls, 8);
+
+	if (!at)
+		return 0;
+	*state = target_shown_word(at);
+	if (py->tls_block == NO_FIELD || !*state)
+		return 1;
+	at = window_at(&w->mem, ELSEWHERE, *state + py->tls_block, 8);
+	if (!at)
+		return 0;
+	*state = target_shown_word(at);
+	return 1;
+}
+
+/* py_find_thread in place and without a call. Returns whether it could. */
+static __always_inline bool find_thread_in_place(struct walk *w, struct unwind_info *p)
+{
+	struct python *py = &p->python;
+	u64 state = 0;
+
+	w->py_state = PY_NONE;
+	w->py_frame = w->py_cframe = 0;
+	if (!py->enabled)
+		return 1;
+	if (!thread_state_in_place(w, p, &state))
+		return 0;
+	if (!state)
+		return 1;
+	u64 at = window_at(&w->mem, ELSEWHERE, state, py->ts_size);
+	if (!at || target_shown_word(at + py->ts_thread_id) != w->tp)
+		return 0;
+	if (py->ts_frame != NO_FIELD)
+		w->py_frame = target_shown_word(at + py->ts_frame);
+	if (py->ts_cframe != NO_FIELD)
+		w->py_cframe = target_shown_word(at + py->ts_cframe);
+	w->py_thread = state;
+	w->py_state = PY_ACTIVE;
+	return 1;
 }
 
 /*
  * Finds this thread's PyThreadState through its pthread key (right with the GIL released too),
  * proves it by its thread id, and takes the head of the frame chain.
  */
-static __always_inline int py_find_thread(struct walk *w, struct unwind_info *p, bool sure)
+BPF_GLOBAL int py_find_thread(struct walk *w, struct unwind_info *p)
 {
+	if (!w || !p)
+		return -EFAULT;
 	struct python *py = &p->python;
 	u64 *state = &w->py_thread, *thread = &w->frame.code;
 
@@ -238,18 +294,14 @@ static __always_inline int py_find_thread(struct walk *w, struct unwind_info *p,
 	w->py_frame = w->py_cframe = 0;
 	if (!py->enabled)
 		return 0;
-	window_cover(&w->mem, ELSEWHERE, w->tp + py->tls, 8);
-	if (read_state(w, w->tp + py->tls, state, sure) || !*state)
+	if (read_elsewhere(w, w->tp + py->tls, state) || !*state)
 		return 0; /* not a thread that runs Python */
 	if (py->tls_block != NO_FIELD &&
-	    (read_state(w, *state + py->tls_block, state, sure) || !*state))
+	    (read_elsewhere(w, *state + py->tls_block, state) || !*state))
 		return 0;
-	window_cover(&w->mem, ELSEWHERE, *state + py->ts_thread_id, 8);
-	if (read_state(w, *state + py->ts_thread_id, thread, sure) || *thread != w->tp ||
-	    (py->ts_frame != NO_FIELD &&
-	     read_state(w, *state + py->ts_frame, &w->py_frame, sure)) ||
-	    (py->ts_cframe != NO_FIELD &&
-	     read_state(w, *state + py->ts_cframe, &w->py_cframe, sure)))
+	if (read_elsewhere(w, *state + py->ts_thread_id, thread) || *thread != w->tp ||
+	    (py->ts_frame != NO_FIELD && read_elsewhere(w, *state + py->ts_frame, &w->py_frame)) ||
+	    (py->ts_cframe != NO_FIELD && read_elsewhere(w, *state + py->ts_cframe, &w->py_cframe)))
 		return py_broken(w);
 	w->py_state = PY_ACTIVE;
 	return 0;
@@ -257,10 +309,23 @@ static __always_inline int py_find_thread(struct walk *w, struct unwind_info *p,
 
 BPF_GLOBAL int py_start(struct walk *w, struct unwind_info *p)
 {
-	if (!w || !p || py_find_thread(w, p, 1))
+	if (!w || !p || py_find_thread(w, p))
 		return -EFAULT;
 	if (w->py_state == PY_ACTIVE && by_shim(p))
 		return collect_activation(w, p);
+	return 0;
+}
+
+/* Goes on behind the cframe at `at`: to the next one, and to the frames that this one leads to. */
+BPF_GLOBAL int read_cframe(struct walk *w, struct unwind_info *p, u64 at)
+{
+	if (!w || !p)
+		return -EINVAL;
+	struct python *py = &p->python;
+
+	if (read_stack(w, at + py->cf_previous, &w->py_cframe) ||
+	    (py->cf_frame != NO_FIELD && read_stack(w, at + py->cf_frame, &w->py_frame)))
+		return -EFAULT;
 	return 0;
 }
 
@@ -284,9 +349,7 @@ BPF_GLOBAL int py_run(struct walk *w, struct unwind_info *p)
 		u64 cframe = w->py_cframe;
 
 		w->py_cframe = 0;
-		if (read_stack(w, cframe + py->cf_previous, &w->py_cframe) ||
-		    (py->cf_frame != NO_FIELD &&
-		     read_stack(w, cframe + py->cf_frame, &w->py_frame)))
+		if (read_cframe(w, p, cframe))
 			return py_broken(w);
 	}
 	if (collect_activation(w, p))

@@ -27,8 +27,6 @@
 #pragma once
 #include "memory.h"
 
-#define CACHED_EARLY 2
-
 /*
  * A frame of the eval loop on the C stack, in bytes from where the walk began, and how many native
  * frames there are up to it.
@@ -43,30 +41,34 @@ struct cached_walk {
 	u32 version; /* odd: being written */
 	u32 needs_fp;
 	u64 cache_key;
-	u64 pc, sp, fp;		 /* of the probe */
-	u64 early[CACHED_EARLY]; /* hashes of the first words, when there are more */
-	u64 hash;		 /* of all words */
-	u64 native_hash;	 /* of the frames */
-	u64 sent;		 /* hash of a whole stack that the tracer has */
-	u16 nwords, nevals;
+	u64 pc, sp, fp;	 /* of the probe */
+	u64 hash;	 /* of the words that the walk depended on */
+	u64 native_hash; /* of the frames */
+	u16 nfours, nevals;
 	u32 span; /* bytes from where the walk began to behind the last word */
+	/*
+	 * Where the words are, four of one page at a time: 12 bits each say where in the page, the
+	 * bits above them which page, counted from that of the stack pointer.
+	 */
+	u64 four[CACHED_FOURS];
+	u64 sent[CACHED_SENT]; /* hashes of whole stacks that the tracer has */
 	struct cached_eval eval[CACHED_EVALS];
-	union { /* where the words are that the walk depended on, in words from where it began */
-		u16 word[CACHED_WORDS];
-		u64 four[CACHED_WORDS / 4];
-	};
-};
+} __attribute__((aligned(64)));
 
 enum py_state { PY_UNREAD = 0, PY_ACTIVE = 1, PY_NONE = 2 };
 
-/* The Python frame that was read last, and where cached_python_holds is. */
+/* A Python frame. */
 struct py_frame {
 	u64 code, instr, previous, owners, copy; /* its fields */
-	u32 evals;				 /* activations so far */
-	u32 begins;				 /* the next frame is the first of its activation */
-	u32 empty;				 /* the activation had no frame so far */
 	u32 pushed;				 /* the frame is one of the program's */
 	u32 last;				 /* of its activation */
+};
+
+/* Where cached_python_holds is. */
+struct py_hold {
+	u32 evals;  /* activations so far */
+	u32 begins; /* the next frame is the first of its activation */
+	u32 empty;  /* the activation had no frame so far */
 	u32 pad;
 };
 
@@ -133,8 +135,12 @@ struct walk {
 	struct block block;
 	struct autograd autograd;
 	struct py_frame frame;
+	struct py_hold hold;
 	struct memory mem;
 	struct cached_walk deps;
+	u32 ndeps;
+	u32 full;		   /* words in the last four of deps */
+	u16 dep[CACHED_WORDS];	   /* the words that it depends on, in words from where it began */
 	u64 queue[2 * MAX_PYTHON]; /* Python words of the activation that was read ahead */
 	u16 code_word[MAX_PYTHON]; /* where in the record the Python frames are */
 	struct record_stack rec;

@@ -14,7 +14,7 @@
 #include "unwind_python.h"
 
 #define CACHE_WAYS     4
-#define EARLY_WORDS    16 /* behind which a hash of those so far is kept, CACHED_EARLY times */
+#define NO_PAGE	       ~0ull
 #define PYTHON_BATCH   12 /* frames that one call reads: the verifier checks so many */
 #define PYTHON_BATCHES 12
 
@@ -30,36 +30,26 @@ static __always_inline u32 cache_place(u32 first, u32 n)
 	return (first & ~(CACHE_WAYS - 1)) | ((first + n) & (CACHE_WAYS - 1));
 }
 
-/* The address of the `k`th of four words. */
-static __always_inline u64 word_at(struct walk *w, u64 four, u32 k)
+/* Where in its page the `k`th of four words is. */
+static __always_inline u64 word_in_page(u64 four, u32 k)
 {
-	return w->first_sp + (four >> 16 * k & 0xffff) * 8;
+	return four >> 12 * k & (PAGE_BYTES - 8);
 }
 
-/* Hashes four words that one window shows in place. Returns whether it does. */
-static __always_inline bool hash_shown(struct walk *w, u64 four, u64 *hash)
+/* Hashes four words of a page that the kernel sees at `at`. */
+static __always_inline void hash_shown(u64 at, u64 four, u64 *hash)
 {
-	struct window *v = &w->mem.window[ON_STACK];
-	u64 lo = v->lo, shift = v->at - lo;
-
-	if (!target_in_place() || !v->at ||
-	    ((word_at(w, four, 0) ^ lo) | (word_at(w, four, 1) ^ lo) | (word_at(w, four, 2) ^ lo) |
-	     (word_at(w, four, 3) ^ lo)) >= v->hi - lo)
-		return 0;
-	shift += w->first_sp;
 	for (u32 k = 0; k < 4; k++)
-		hash[k] =
-			hash_add(hash[k], target_shown_word(shift + (four >> 16 * k & 0xffff) * 8));
-	return 1;
+		hash[k] = hash_add(hash[k], target_shown_word(at + word_in_page(four, k)));
 }
 
-/* Hashes four words wherever they are. Returns whether they could be read. */
-static __always_inline bool hash_anywhere(struct walk *w, u64 four, u64 *hash)
+/* Hashes four words of a page wherever they are. Returns whether they could be read. */
+static __always_inline bool hash_read(struct walk *w, u64 page, u64 four, u64 *hash)
 {
-	for (u32 k = 0; k < 4; k++) {
-		u64 word;
+	u64 word;
 
-		if (read_word_fast(&w->mem, ON_STACK, word_at(w, four, k), &word))
+	for (u32 k = 0; k < 4; k++) {
+		if (read_word_fast(&w->mem, ON_STACK, page + word_in_page(four, k), &word))
 			return 0;
 		hash[k] = hash_add(hash[k], word);
 	}
@@ -67,8 +57,8 @@ static __always_inline bool hash_anywhere(struct walk *w, u64 four, u64 *hash)
 }
 
 /*
- * Hashes the words that a walk depended on, four at a time. To store, the hashes are noted in the
- * entry; to find, it ends where one differs. Returns whether the words could be read, and are those.
+ * Hashes the words that a walk depended on, four at a time. To store, the hash is noted in the
+ * entry. Returns whether the words could be read, and are those.
  */
 BPF_GLOBAL int hash_words(struct walk *w, struct cached_walk *c, u32 store)
 {
@@ -76,24 +66,27 @@ BPF_GLOBAL int hash_words(struct walk *w, struct cached_walk *c, u32 store)
 
 	if (!w || !c || (w->first_sp & 7))
 		return 0;
-	if (target_in_place())
-		window_cover(&w->mem, ON_STACK, w->first_sp, 8);
-	else
-		window_copy_span(&w->mem, w->first_sp, c->span);
-	for (u32 i = 0; i < CACHED_WORDS / 4; i++) {
-		if (i * 4 >= c->nwords)
-			break;
-		if (i && i % (EARLY_WORDS / 4) == 0 && i / (EARLY_WORDS / 4) <= CACHED_EARLY) {
-			u64 *early = &c->early[(i / (EARLY_WORDS / 4) - 1) & (CACHED_EARLY - 1)];
-			u64 so_far = hash[0] ^ hash[1] ^ hash[2] ^ hash[3];
+	u64 first = w->first_sp & ~(PAGE_BYTES - 1ull), shown = NO_PAGE, at = 0;
 
-			if (store)
-				*early = so_far;
-			else if (*early != so_far)
+	if (!target_in_place())
+		window_copy_span(&w->mem, w->first_sp, c->span);
+	for (u32 i = 0; i < CACHED_FOURS; i++) {
+		if (i >= c->nfours)
+			break;
+		u64 four = c->four[i], page = four >> 48;
+
+		if (!target_in_place()) {
+			if (!hash_read(w, first + (page << 12), four, hash))
+				return 0;
+			continue;
+		}
+		if (page != shown) {
+			at = window_at(&w->mem, ON_STACK, first + (page << 12), PAGE_BYTES);
+			shown = page;
+			if (!at)
 				return 0;
 		}
-		if (!hash_shown(w, c->four[i], hash) && !hash_anywhere(w, c->four[i], hash))
-			return 0;
+		hash_shown(at, four, hash);
 	}
 	u64 all = hash_add(hash_add(hash_add(hash[0], hash[1]), hash[2]), hash[3]);
 	if (store)
@@ -106,7 +99,7 @@ static __always_inline bool cached_native_holds(struct walk *w, struct unwind_in
 						struct cached_walk *c)
 {
 	if (c->cache_key != p->cache_key || c->pc != w->first_pc || c->sp != w->first_sp ||
-	    (c->needs_fp && c->fp != w->fp) || !hash_words(w, c, 0))
+	    (c->needs_fp && c->fp != w->first_fp) || !hash_words(w, c, 0))
 		return 0;
 	w->hash = c->native_hash;
 	return 1;
@@ -114,7 +107,26 @@ static __always_inline bool cached_native_holds(struct walk *w, struct unwind_in
 
 static __always_inline struct cached_eval *eval_of(struct walk *w, struct cached_walk *c)
 {
-	return &c->eval[w->frame.evals & (CACHED_EVALS - 1)];
+	return &c->eval[w->hold.evals & (CACHED_EVALS - 1)];
+}
+
+/* read_cframe without a call. Returns whether it could: not where the cframe lies on two pages. */
+static __always_inline bool read_cframe_fast(struct walk *w, struct unwind_info *p, u64 at)
+{
+	struct python *py = &p->python;
+
+	if (!target_in_place())
+		return !read_word_fast(&w->mem, ON_STACK, at + py->cf_previous, &w->py_cframe) &&
+		       (py->cf_frame == NO_FIELD ||
+			!read_word_fast(&w->mem, ON_STACK, at + py->cf_frame, &w->py_frame));
+	u64 shown = window_at(&w->mem, ON_STACK, at, py->cf_size);
+
+	if (!shown)
+		return 0;
+	w->py_cframe = target_shown_word(shown + py->cf_previous);
+	if (py->cf_frame != NO_FIELD)
+		w->py_frame = target_shown_word(shown + py->cf_frame);
+	return 1;
 }
 
 /*
@@ -131,9 +143,7 @@ static __always_inline bool enter_activation(struct walk *w, struct unwind_info 
 	if (py->entry == PY_ENTRY_CODE)
 		return w->py_frame != 0;
 	return at >= w->sp && at < w->first_sp + e->to &&
-	       !read_word_fast(&w->mem, ON_STACK, at + py->cf_previous, &w->py_cframe) &&
-	       (py->cf_frame == NO_FIELD ||
-		!read_word_fast(&w->mem, ON_STACK, at + py->cf_frame, &w->py_frame));
+	       (read_cframe_fast(w, p, at) || !read_cframe(w, p, at));
 }
 
 /* Goes on behind the frames of an activation that lead to the shim in the eval loop's own frame. */
@@ -148,14 +158,14 @@ static __always_inline bool leave_activation(struct walk *w, struct unwind_info 
 		!read_word_fast(&w->mem, ON_STACK, shim + p->python.f_previous, frame));
 }
 
-static __always_inline void hash_frame(struct walk *w, struct cached_eval *e)
+static __always_inline void hash_frame(struct walk *w, struct py_frame *s, struct cached_eval *e)
 {
-	struct py_frame *s = &w->frame;
+	u64 hash = w->python_hash;
 
-	if (s->empty)
-		w->python_hash = hash_add(w->python_hash, e->native);
-	w->python_hash = hash_add(hash_add(w->python_hash, s->code | PYTHON_WORD), s->instr);
-	s->empty = 0;
+	if (w->hold.empty)
+		hash = hash_add(hash, e->native);
+	w->python_hash = hash_python(hash, s->code | PYTHON_WORD, s->instr);
+	w->hold.empty = 0;
 }
 
 enum python_holds { PYTHON_DIFFERS = 0, PYTHON_HOLDS = 1, PYTHON_GOES_ON = 2 };
@@ -164,34 +174,35 @@ enum python_holds { PYTHON_DIFFERS = 0, PYTHON_HOLDS = 1, PYTHON_GOES_ON = 2 };
 static __always_inline enum python_holds hold_frame(struct walk *w, struct unwind_info *p,
 						    struct cached_walk *c)
 {
-	struct py_frame *s = &w->frame;
+	struct py_hold *o = &w->hold;
+	struct py_frame s;
 
-	if (s->begins) {
-		if (!by_shim(p) && s->evals >= c->nevals)
+	if (o->begins) {
+		if (!by_shim(p) && o->evals >= c->nevals)
 			return py_pending(w, p) ? PYTHON_DIFFERS : PYTHON_HOLDS;
 		if (!by_shim(p) && !enter_activation(w, p, eval_of(w, c)))
 			return PYTHON_DIFFERS;
-		s->begins = 0;
-		s->empty = 1;
+		o->begins = 0;
+		o->empty = 1;
 		w->py_bound = 0;
 	}
 	barrier();
-	if (py_step(w, p, 0))
+	if (py_step(w, p, &s, 0))
 		return PYTHON_DIFFERS;
 	barrier();
-	if (s->pushed)
-		hash_frame(w, eval_of(w, c));
+	if (s.pushed)
+		hash_frame(w, &s, eval_of(w, c));
 	barrier();
-	if (!s->last)
+	if (!s.last)
 		return PYTHON_GOES_ON;
 	if (by_shim(p)) {
-		if (s->evals >= c->nevals)
-			return s->empty && !w->py_bound ? PYTHON_HOLDS : PYTHON_DIFFERS;
+		if (o->evals >= c->nevals)
+			return o->empty && !w->py_bound ? PYTHON_HOLDS : PYTHON_DIFFERS;
 		if (!leave_activation(w, p, eval_of(w, c)))
 			return PYTHON_DIFFERS;
 	}
-	s->evals++;
-	s->begins = 1;
+	o->evals++;
+	o->begins = 1;
 	return PYTHON_GOES_ON;
 }
 
@@ -217,10 +228,10 @@ BPF_GLOBAL int hold_frames(struct walk *w, struct unwind_info *p, struct cached_
 static __always_inline bool cached_python_holds(struct walk *w, struct unwind_info *p,
 						struct cached_walk *c)
 {
-	if (py_find_thread(w, p, 0) || w->py_state != PY_ACTIVE)
+	if ((!find_thread_in_place(w, p) && py_find_thread(w, p)) || w->py_state != PY_ACTIVE)
 		return !c->nevals && !w->status;
-	w->frame.evals = 0;
-	w->frame.begins = 1;
+	w->hold.evals = 0;
+	w->hold.begins = 1;
 	for (u32 i = 0; i < PYTHON_BATCHES; i++) {
 		int now = hold_frames(w, p, c);
 
@@ -230,14 +241,16 @@ static __always_inline bool cached_python_holds(struct walk *w, struct unwind_in
 	return 0;
 }
 
-/* Whether user space has the stack. An entry keeps the hash that was last asked for. */
+/* Whether user space has the stack. An entry keeps some that were asked for last. */
 static __always_inline bool cached_sent(struct cached_walk *c, u64 hash)
 {
-	if (c->sent == hash)
+	u64 *sent = &c->sent[hash & (CACHED_SENT - 1)];
+
+	if (*sent == hash)
 		return 1;
 	if (!target_stack_sent(hash))
 		return 0;
-	c->sent = hash; /* true of any entry, so it needs no version */
+	*sent = hash; /* true of any entry, so it needs no version */
 	return 1;
 }
 
@@ -259,38 +272,74 @@ static __always_inline struct cached_walk *find_native(struct walk *w, struct un
 	return 0;
 }
 
+/* Has the processor fetch the entry that is looked at first, while something else is done. */
+static __always_inline void cached_walk_touch(struct walk *w)
+{
+	struct cached_walk *c = target_cached_walk(cache_first(w->first_sp, w->first_pc));
+
+	if (c)
+		w->found_version = c->version;
+	barrier();
+}
+
 /*
- * Finds the hash of a stack that user space has, without a walk, behind walk_begin. Returns whether
- * it could.
+ * Finds the hash of a stack that user space has, without a walk, behind walk_open. Returns whether
+ * it could. That memory was stable has been looked at then, whatever it returns.
  */
 static __always_inline bool cached_walk_find(struct walk *w, struct unwind_info *p)
 {
 	struct cached_walk *c = find_native(w, p);
 
-	if (!c || !cached_python_holds(w, p, c) || !memory_was_stable(&w->mem))
+	bool holds = c && cached_python_holds(w, p, c);
+
+	if (!memory_was_stable(&w->mem) || !holds || !c)
 		return 0;
 	barrier();
 	w->found = hash_add(w->hash, w->python_hash);
 	return c->version == w->found_version && cached_sent(c, w->found);
 }
 
-/* Words are hashed four at a time: the last is repeated. Returns whether there are any. */
-static __always_inline bool pad_words(struct cached_walk *c)
+/*
+ * Adds a word to those that the walk depended on: to the last four, or to four more when they are
+ * full or on another page. Where less than four are added, the last is there several times. How far
+ * it has come is in memory, where the verifier does not follow it.
+ */
+static __always_inline void pack_word(struct walk *w, u64 at)
 {
-	u32 n = c->nwords, last = n - 1;
+	u64 page = at >> 12 << 48, everywhere = (at & (PAGE_BYTES - 8)) * 0x001001001001ull;
+	u32 next = w->deps.nfours, last = next - 1, full = w->full;
 
 	barrier_var(last);
-	if (last >= CACHED_WORDS)
-		return 0;
-	u16 word = c->word[last];
-	for (u32 i = 1; i < 4; i++) {
-		u32 k = last + i;
+	barrier_var(full);
+	if (last < CACHED_FOURS && full < 4 && w->deps.four[last] >> 48 << 48 == page) {
+		u64 keep = (1ull << 12 * full) - 1;
 
-		barrier_var(k);
-		if (k < CACHED_WORDS)
-			c->word[k] = word;
+		w->deps.four[last] = (w->deps.four[last] & keep) | (everywhere & ~keep) | page;
+		w->full = full + 1;
+		return;
 	}
-	return 1;
+	barrier_var(next);
+	if (next < CACHED_FOURS)
+		w->deps.four[next] = page | everywhere;
+	w->deps.nfours = next + 1;
+	w->full = 1;
+}
+
+/* Packs the words that the walk depended on. Returns whether there are any, and room for all. */
+BPF_GLOBAL int pack_words(struct walk *w)
+{
+	if (!w)
+		return 0;
+	u64 in_page = w->first_sp & (PAGE_BYTES - 1);
+
+	w->deps.nfours = 0;
+	for (u32 i = 0; i < CACHED_WORDS; i++) {
+		if (i >= w->ndeps)
+			break;
+		pack_word(w, in_page + w->dep[i] * 8);
+		barrier();
+	}
+	return w->deps.nfours && w->deps.nfours <= CACHED_FOURS;
 }
 
 /*
@@ -311,8 +360,8 @@ static __always_inline struct cached_walk *cache_room(struct walk *w, u32 first)
 /* Keeps what the walk found, under the key that the process had when the walk began. */
 BPF_GLOBAL int cached_walk_store(struct walk *w)
 {
-	if (!w || !w->cacheable || w->status || !pad_words(&w->deps) ||
-	    !hash_words(w, &w->deps, 1) || !memory_was_stable(&w->mem))
+	if (!w || !w->cacheable || w->status || !pack_words(w) || !hash_words(w, &w->deps, 1) ||
+	    !memory_was_stable(&w->mem))
 		return 0;
 	struct cached_walk *c = cache_room(w, cache_first(w->first_sp, w->first_pc));
 
@@ -327,7 +376,7 @@ BPF_GLOBAL int cached_walk_store(struct walk *w)
 	w->deps.sp = w->first_sp;
 	w->deps.fp = w->first_fp;
 	w->deps.native_hash = w->hash;
-	w->deps.sent = 0;
+	__builtin_memset(w->deps.sent, 0, sizeof(w->deps.sent));
 	w->deps.version = version + 1;
 	__builtin_memcpy(c, &w->deps, sizeof(*c));
 	barrier();

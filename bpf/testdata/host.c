@@ -125,11 +125,6 @@ static int target_show(struct window *v, u64 tables, u64 addr)
 	return 0;
 }
 
-static int target_show_beside(struct window *v, u64 addr)
-{
-	return (addr ^ v->lo) >> 21 ? -1 : target_show(v, 0, addr);
-}
-
 static bool target_in_place(void)
 {
 	return in_place;

@@ -60,6 +60,7 @@ func (l *blockLayout) describe(d *bpf.TraceUnwindInfo) {
 	b := &d.Block
 	b.Stream, b.Size, b.Ptr = inspect.BlockStream, first.SizeOffset, first.PtrOffset
 	b.Requested, b.Pool = first.RequestedOffset(), first.PoolOffset()
+	b.Bytes = behindLast(b.Stream, b.Size, b.Ptr, b.Requested, b.Pool)
 	for _, s := range l.sites {
 		if s.SizeOffset != first.SizeOffset || s.PtrOffset != first.PtrOffset || int(b.Count) == len(b.Site) {
 			continue

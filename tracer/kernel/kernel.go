@@ -512,6 +512,8 @@ func describePython(d *bpf.TraceUnwindInfo, py *cpython.Runtime) {
 	d.Python.Enabled = 1
 	d.Python.Tls = p.TLSOffset
 	d.Python.TsThreadId, d.Python.TsFrame, d.Python.TsCframe = p.TStateThreadID, p.TStateFrame, p.TStateCFrame
+	d.Python.TsSize = behindLast(p.TStateThreadID, p.TStateFrame, p.TStateCFrame)
+	d.Python.CfSize = behindLast(p.CFrameFrame, p.CFramePrevious)
 	d.Python.CfFrame, d.Python.CfPrevious = p.CFrameFrame, p.CFramePrevious
 	d.Python.F_code, d.Python.F_previous = p.FrameCode, p.FramePrevious
 	d.Python.F_instr, d.Python.F_owner, d.Python.F_size = p.FrameInstr, p.FrameOwner, p.FrameSize
@@ -523,6 +525,16 @@ func describePython(d *bpf.TraceUnwindInfo, py *cpython.Runtime) {
 	for i, r := range py.Eval {
 		d.Python.Eval[i].Start, d.Python.Eval[i].End = r.Start, r.Limit
 	}
+}
+
+// behindLast is where the last of some fields of 8 bytes ends. One that is not there has the largest offset.
+func behindLast(fields ...uint16) (end uint16) {
+	for _, at := range fields {
+		if at != cpython.NoField {
+			end = max(end, at+8)
+		}
+	}
+	return end
 }
 
 // SetHooks writes the table that attach cookies index.
