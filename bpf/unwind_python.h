@@ -129,7 +129,6 @@ BPF_GLOBAL int collect_one(struct walk *w, struct unwind_info *p)
 	if (!w || !p)
 		return 1;
 	struct py_frame s;
-	u32 n = w->nqueue;
 
 	if (py_step(w, p, &s, 1)) {
 		w->status = STACK_PYTHON_STATE;
@@ -139,6 +138,9 @@ BPF_GLOBAL int collect_one(struct walk *w, struct unwind_info *p)
 	barrier();
 	if (!s.pushed)
 		return 1;
+	u32 n = w->nqueue; /* read where it is checked: 6.1 forgets the bounds of what is spilled */
+
+	barrier_var(n);
 	if (n <= 2 * MAX_PYTHON - 2) {
 		w->queue[n] = s.code | PYTHON_WORD;
 		w->queue[n + 1] = s.instr;
