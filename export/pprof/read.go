@@ -106,7 +106,12 @@ func framesOf(s *profile.Sample) (frames []event.Frame, names []string) {
 	for _, loc := range s.Location {
 		if loc.Mapping != nil && loc.Mapping.File == namedMapping {
 			for _, l := range loc.Line {
-				names = append(names, functionOf(l).Name)
+				mark := event.Frame{Kind: event.FrameNative, Func: functionOf(l).Name}
+				if stacks.IsMark(&mark) {
+					frames = append(frames, mark)
+				} else {
+					names = append(names, mark.Func)
+				}
 			}
 			continue
 		}

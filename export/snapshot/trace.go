@@ -210,7 +210,8 @@ func (p *tracePickler) stack(id event.StackID) {
 		return
 	}
 	p.once(id, func() {
-		frames := stacks.VisibleFrames(st)
+		// Those that ran, as PyTorch has them: not the lines of forward behind a stack of backward.
+		frames := stacks.VisibleFrames(&event.Stack{Status: st.Status, Frames: stacks.Ran(st.Frames)})
 		p.list(len(frames), func(i int) { p.frame(&frames[i]) })
 	})
 }
