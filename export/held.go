@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -29,7 +30,7 @@ func RecordedHeld(joined *view.Joined) *recording.HeldBlocks {
 	for key, b := range joined.Blocks {
 		all = append(all, one{key, b})
 	}
-	slices.SortFunc(all, func(x, y one) int {
+	sorts.Func(all, func(x, y one) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.key.Addr, y.key.Addr))
 	})
 	out := &recording.HeldBlocks{Holders: []string{}, Blocks: []recording.HeldBlock{}}

@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -144,7 +145,7 @@ func sourceText(sources []recording.Source, path string) io.Reader {
 	if lines == nil {
 		return nil
 	}
-	slices.SortFunc(lines, func(x, y recording.Source) int { return cmp.Compare(x.Line, y.Line) })
+	sorts.Func(lines, func(x, y recording.Source) int { return cmp.Compare(x.Line, y.Line) })
 	var b strings.Builder
 	lines = slices.CompactFunc(lines, func(x, y recording.Source) bool { return x.Line == y.Line })
 	at := 1

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -457,7 +458,7 @@ func (b *stateReader) segments() ([]Segment, error) {
 			out = b.appendSegments(out, t.chain())
 		}
 	}
-	slices.SortFunc(out, func(x, y Segment) int { return cmp.Compare(x.Addr, y.Addr) })
+	sorts.Func(out, func(x, y Segment) int { return cmp.Compare(x.Addr, y.Addr) })
 	tiles := 0
 	for i := range out {
 		tiles += len(out[i].Blocks)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/kernel"
 	"github.com/gputrace/gputrace/tracer/mapped"
@@ -86,7 +87,7 @@ func (t *Target) followMappings(maps []process.Mapping) {
 	if reused {
 		t.reused++
 	}
-	slices.SortFunc(known, func(a, b mapped.Region) int { return cmp.Compare(a.Start, b.Start) })
+	sorts.Func(known, func(a, b mapped.Region) int { return cmp.Compare(a.Start, b.Start) })
 	t.known = known
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // HistoryKind says what an entry of a history is.
@@ -178,7 +179,7 @@ func (c *history) used(at *Layout) []extent {
 			all = append(all, extent{x.Addr, x.Addr + x.Size})
 		}
 	}
-	slices.SortFunc(all, func(x, y extent) int { return cmp.Compare(x.start, y.start) })
+	sorts.Func(all, func(x, y extent) int { return cmp.Compare(x.start, y.start) })
 	var out []extent
 	for _, x := range all {
 		if last := len(out) - 1; last >= 0 && x.start <= out[last].end {

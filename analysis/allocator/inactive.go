@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // InactiveSplits is the free blocks of segments that are in use, as far as one request could be served from any of them: the
@@ -60,10 +61,10 @@ func (d *DeviceState) InactiveByPool() []InactiveSplits {
 	}
 	var out []InactiveSplits
 	for _, h := range found {
-		slices.SortFunc(h.Classes, func(x, y SizeClass) int { return cmp.Compare(x.From, y.From) })
+		sorts.Func(h.Classes, func(x, y SizeClass) int { return cmp.Compare(x.From, y.From) })
 		out = append(out, *h)
 	}
-	slices.SortFunc(out, func(x, y InactiveSplits) int {
+	sorts.Func(out, func(x, y InactiveSplits) int {
 		return cmp.Or(comparePools(x.Pool, y.Pool), cmp.Compare(x.Stream, y.Stream))
 	})
 	return out

@@ -5,12 +5,12 @@ package allocator
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // LayoutOptions say of what a layout is.
@@ -74,7 +74,7 @@ func Layouts(t *view.Trace, o LayoutOptions) ([]Layout, error) {
 	if err := l.walk(); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(l.out, func(x, y Layout) int {
+	sorts.Func(l.out, func(x, y Layout) int {
 		return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.Device.Type, y.Device.Type), cmp.Compare(x.Device.Index, y.Device.Index))
 	})
 	return l.out, nil
@@ -139,8 +139,8 @@ func (l *layouter) capture(h *heap.Heap, a *heap.Account, now uint64) {
 			segments = append(segments, heap.Segment{Addr: b.Addr, Size: b.Size, Stack: b.Stack})
 		}
 	}
-	slices.SortFunc(blocks, func(x, y heap.Block) int { return cmp.Compare(x.Addr, y.Addr) })
-	slices.SortFunc(segments, func(x, y heap.Segment) int { return cmp.Compare(x.Addr, y.Addr) })
+	sorts.Func(blocks, func(x, y heap.Block) int { return cmp.Compare(x.Addr, y.Addr) })
+	sorts.Func(segments, func(x, y heap.Segment) int { return cmp.Compare(x.Addr, y.Addr) })
 	out.place(segments, blocks)
 	if a.Allocated != event.Unknown {
 		out.Unplaced = int64(a.Allocated) - int64(out.Allocated)
@@ -173,7 +173,7 @@ func (l *Layout) place(segments []heap.Segment, blocks []heap.Block) {
 	for len(blocks) > 0 {
 		blocks = l.makeUp(blocks, 0)
 	}
-	slices.SortFunc(l.Segments, func(x, y LayoutSegment) int { return cmp.Compare(x.Addr, y.Addr) })
+	sorts.Func(l.Segments, func(x, y LayoutSegment) int { return cmp.Compare(x.Addr, y.Addr) })
 }
 
 // makeUp makes a segment of the run of blocks that comes first, up to an address; 0: up to the last.

@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // Block is one tile of a segment, as the allocator knows it.
@@ -133,7 +134,7 @@ func newDeviceState(m *inspect.DeviceMap) DeviceState {
 	for p, memory := range pools {
 		d.Pools = append(d.Pools, PoolState{*memory, p})
 	}
-	slices.SortFunc(d.Pools, func(x, y PoolState) int { return comparePools(x.Pool, y.Pool) })
+	sorts.Func(d.Pools, func(x, y PoolState) int { return comparePools(x.Pool, y.Pool) })
 	return d
 }
 

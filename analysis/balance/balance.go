@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // Input is what New adds up: one process, at one moment as far as that can be had.
@@ -144,12 +145,12 @@ func New(in *Input) *Process {
 	}
 	b.addDriver()
 	for _, d := range b.devices {
-		slices.SortFunc(d.Owners, func(x, y OwnerUse) int {
+		sorts.Func(d.Owners, func(x, y OwnerUse) int {
 			return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name), cmp.Compare(x.File, y.File))
 		})
 		b.out.Devices = append(b.out.Devices, *d)
 	}
-	slices.SortFunc(b.out.Devices, func(x, y Device) int {
+	sorts.Func(b.out.Devices, func(x, y Device) int {
 		// As unsigned numbers: -1 comes last.
 		return cmp.Or(cmp.Compare(x.Device.Type, y.Device.Type), cmp.Compare(uint8(x.Device.Index), uint8(y.Device.Index)))
 	})

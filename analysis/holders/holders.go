@@ -13,6 +13,7 @@ import (
 
 	"github.com/gputrace/gputrace/inspect"
 	scan "github.com/gputrace/gputrace/inspect/holders"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // What a report of holders is made of.
@@ -144,7 +145,7 @@ func (h *Index) By(g Grouping, n int) Table {
 	for _, r := range rows {
 		t.Rows = append(t.Rows, h.complete(r))
 	}
-	slices.SortFunc(t.Rows, func(x, y Row) int {
+	sorts.Func(t.Rows, func(x, y Row) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), cmp.Compare(x.Name, y.Name))
 	})
 	if n > 0 && len(t.Rows) > n {
@@ -222,7 +223,7 @@ func (h *Index) what(of []int) string {
 	for c := range bytes {
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(x, y scan.Category) int { return cmp.Or(cmp.Compare(bytes[y], bytes[x]), cmp.Compare(x, y)) })
+	sorts.Func(all, func(x, y scan.Category) int { return cmp.Or(cmp.Compare(bytes[y], bytes[x]), cmp.Compare(x, y)) })
 	var names []string
 	for _, c := range all {
 		names = append(names, c.String())
@@ -341,7 +342,7 @@ func (h *Index) Unknown() []UnknownReason {
 	for _, r := range reasons {
 		out = append(out, *r)
 	}
-	slices.SortFunc(out, func(x, y UnknownReason) int {
+	sorts.Func(out, func(x, y UnknownReason) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Why, y.Why))
 	})
 	return out

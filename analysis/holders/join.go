@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // heldKey is what the blocks of a row have in common.
@@ -93,7 +94,7 @@ func (h *Index) heldSites(bytes uint64, rows map[heldKey][]int, sizes map[heldKe
 		}
 		out = append(out, row)
 	}
-	slices.SortFunc(out, func(x, y view.HeldSite) int {
+	sorts.Func(out, func(x, y view.HeldSite) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Name, y.Name))
 	})
 	return out

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // Kind is what a finding is of.
@@ -132,7 +133,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	for k, g := range groups {
 		out = append(out, d.finding(k, g, steps, o))
 	}
-	slices.SortFunc(out, func(a, b Finding) int {
+	sorts.Func(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Function, b.Function))
 	})
 	return out
@@ -184,7 +185,7 @@ func (d *detector) stackOf(l line) *event.Stack {
 
 // finding adds up what rises at one line.
 func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Finding {
-	slices.SortFunc(g, func(a, b risen) int {
+	sorts.Func(g, func(a, b risen) int {
 		return cmp.Or(cmp.Compare(b.step.requested, a.step.requested), cmp.Compare(a.first, b.first), cmp.Compare(a.period, b.period))
 	})
 	f := Finding{

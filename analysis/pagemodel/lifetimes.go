@@ -5,11 +5,11 @@ package pagemodel
 import (
 	"cmp"
 	"math/bits"
-	"slices"
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // fewestStretches is where a model stops to give up moments.
@@ -312,7 +312,7 @@ func (l *lifetimes) finish() {
 	for k, c := range l.counts {
 		b.Lifetimes = append(b.Lifetimes, Lifetimes{k.group, k.alloc, k.free, c.blocks, c.bytes})
 	}
-	slices.SortFunc(b.Lifetimes, func(x, y Lifetimes) int {
+	sorts.Func(b.Lifetimes, func(x, y Lifetimes) int {
 		return cmp.Or(cmp.Compare(x.Group, y.Group), cmp.Compare(x.Alloc, y.Alloc), cmp.Compare(x.Free, y.Free))
 	})
 	for i := range b.OOMs {

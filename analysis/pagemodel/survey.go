@@ -9,6 +9,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // fewestPoints is how many points a curve has at least when there are many of them: about as many as a window has pixels.
@@ -341,7 +342,7 @@ func (s *survey) model() *Model {
 // sortParts puts them in the order of PIDs and devices.
 func (s *survey) sortParts(b *Model) {
 	before := slices.Clone(s.parts)
-	slices.SortFunc(s.parts, func(x, y *surveyPart) int {
+	sorts.Func(s.parts, func(x, y *surveyPart) int {
 		return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.Device.Type, y.Device.Type), cmp.Compare(x.Device.Index, y.Device.Index))
 	})
 	for _, p := range s.parts {

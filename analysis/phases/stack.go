@@ -132,7 +132,6 @@ type search struct {
 	category Category
 	own      string // the outermost frame of the program's own so far; empty: none
 	trains   bool   // what is farther out does not make it an evaluation
-	user     bool   // found by a user's rule
 }
 
 // frame looks at the next frame. true: the search is over.

@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // Entry is memory in use that has one origin: of a view, a Sample; of a table, all that the table has in one row.
@@ -242,7 +243,7 @@ func GroupEntries(entries []Entry, by RowKind) []Entry {
 			out[i].addInner(members[out[i].key(func(file string) string { return file }, true)], total)
 		}
 	}
-	slices.SortFunc(out, compareSize)
+	sorts.Func(out, compareSize)
 	return out
 }
 

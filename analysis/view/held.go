@@ -9,6 +9,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // NoHolder stands for the holder of live blocks of which none is known, or which came and went around the report.
@@ -52,7 +53,7 @@ func (j *Joined) AllBefore() []figures.HeldBefore {
 			out = append(out, figures.HeldBefore{PID: account.pid, Device: account.device, HeldPart: p})
 		}
 	}
-	slices.SortFunc(out, compareBefore)
+	sorts.Func(out, compareBefore)
 	return out
 }
 

@@ -3,9 +3,8 @@
 package view
 
 import (
-	"slices"
-
 	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 const (
@@ -48,7 +47,7 @@ func (e *Entry) addInner(samples []*Entry, bytes int64) {
 		inner[at].Bytes += s.Bytes
 		inner[at].Blocks += s.Blocks
 	}
-	slices.SortFunc(inner, compareSize)
+	sorts.Func(inner, compareSize)
 	if len(inner) > 0 {
 		e.Inner = inner[:min(len(inner), maxInner)]
 	}

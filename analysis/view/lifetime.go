@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	liveset "github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // Lifetime is a block from its birth to its end.
@@ -129,7 +130,7 @@ func (l *largest) list() []Lifetime {
 		for _, x := range *l.queues[layer] {
 			out = append(out, x.Lifetime)
 		}
-		slices.SortFunc(out[from:], func(x, y Lifetime) int { return compareLifetime(&x, &y) })
+		sorts.Func(out[from:], func(x, y Lifetime) int { return compareLifetime(&x, &y) })
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // split gives the sites of a view their parts. What the parts leave out, or where they have too much, is a part of which nothing
@@ -45,7 +46,7 @@ func completed(parts []SitePart, s *Site) []SitePart {
 }
 
 func sortParts(parts []SitePart) {
-	slices.SortFunc(parts, func(x, y SitePart) int {
+	sorts.Func(parts, func(x, y SitePart) int {
 		return cmp.Or(cmp.Compare(y.Inuse.Bytes, x.Inuse.Bytes), cmp.Compare(y.Alloc.Bytes, x.Alloc.Bytes), cmp.Compare(x.Size, y.Size),
 			cmp.Compare(x.TID, y.TID), cmp.Compare(x.Stream, y.Stream), cmp.Compare(x.Age, y.Age), cmp.Compare(x.Step, y.Step),
 			cmp.Compare(x.Category, y.Category), cmp.Compare(x.Holder, y.Holder))

@@ -7,13 +7,13 @@ package view
 import (
 	"cmp"
 	"io"
-	"slices"
 	"sync"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // Options may be nil.
@@ -198,7 +198,7 @@ func (v *View) table(n int, python bool) Table {
 		}
 		t.Rows = append(t.Rows, *r)
 	}
-	slices.SortFunc(t.Rows, compareRow)
+	sorts.Func(t.Rows, compareRow)
 	if n > 0 && len(t.Rows) > n {
 		t.More = len(t.Rows) - n
 		t.Rows = t.Rows[:n]
@@ -299,7 +299,7 @@ func (v *View) Stacks() []StackUse {
 	for _, u := range byStatus {
 		out = append(out, *u)
 	}
-	slices.SortFunc(out, func(x, y StackUse) int {
+	sorts.Func(out, func(x, y StackUse) int {
 		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Status, y.Status))
 	})
 	return out

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/process/words"
 )
 
@@ -68,7 +69,7 @@ func imbalances(probes []figures.Hits, received uint64) []string {
 // reasonsText is "ring full 10, no scratch 2", largest first; empty without any.
 func reasonsText(reasons map[string]uint64) string {
 	keys := slices.Collect(maps.Keys(reasons))
-	slices.SortFunc(keys, func(x, y string) int {
+	sorts.Func(keys, func(x, y string) int {
 		return cmp.Or(cmp.Compare(reasons[y], reasons[x]), cmp.Compare(x, y))
 	})
 	var out []string

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // liveBlocks are the allocated and pending blocks of all devices, sorted by address. Addresses are unique over devices:
@@ -39,7 +40,7 @@ func newLive(m *inspect.Map) *liveBlocks {
 			}
 		}
 	}
-	slices.SortFunc(l.blocks, func(a, b Block) int { return cmp.Compare(a.Addr, b.Addr) })
+	sorts.Func(l.blocks, func(a, b Block) int { return cmp.Compare(a.Addr, b.Addr) })
 	slices.Sort(l.segments) // they do not overlap
 	for i := range l.blocks {
 		l.starts.Set(l.blocks[i].Addr, uint32(i))

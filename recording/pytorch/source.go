@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -112,7 +113,7 @@ func (s *Source) prepare() error {
 			c.entries = append(c.entries, nil)
 		}
 	}
-	slices.SortFunc(c.segments, func(x, y segment) int {
+	sorts.Func(c.segments, func(x, y segment) int {
 		return cmp.Or(cmp.Compare(x.device, y.device), cmp.Compare(x.addr, y.addr))
 	})
 	for i := range c.segments[min(1, len(c.segments)):] {
