@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
 	"github.com/gputrace/gputrace/tracer/kernel"
@@ -47,7 +46,7 @@ func TestUnsafeReturns(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, target.Found().Probes, c.probes)
 			require.NoError(t, o.Step(1))
-			events, err := readAll(tr)
+			events, err := tr.ReadAll()
 			require.NoError(t, err)
 			require.Len(t, events, c.events)
 			require.Empty(t, tr.Warnings())
@@ -98,22 +97,6 @@ func startOwnAs(t *testing.T, name string, filtered bool) (*program.Program, *pr
 	p, err := process.Open(o.PID())
 	require.NoError(t, err)
 	return o, p
-}
-
-// readAll reads what is in the ring.
-func readAll(tr *Tracer) ([]event.Event, error) {
-	var out []event.Event
-	buf := make([]event.Event, 0, 256)
-	for {
-		var err error
-		if buf, err = tr.Read(buf[:0]); err != nil {
-			return out, err
-		}
-		out = append(out, buf...)
-		if tr.Emptied() {
-			return out, nil
-		}
-	}
 }
 
 func probeOf(t *testing.T, label string) *kernel.Probe {

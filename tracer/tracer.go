@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
+
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
@@ -286,6 +287,22 @@ func (tr *Tracer) timeout() time.Duration {
 
 // Emptied reports whether everything from before the last Read was read by it.
 func (tr *Tracer) Emptied() bool { return tr.empty }
+
+// ReadAll reads until the ring is empty: all events of what has happened before the call. Errors are those of Read, with what came before.
+func (tr *Tracer) ReadAll() ([]event.Event, error) {
+	var out []event.Event
+	buf := make([]event.Event, 0, 256)
+	for {
+		var err error
+		if buf, err = tr.Read(buf[:0]); err != nil {
+			return out, err
+		}
+		out = append(out, buf...)
+		if tr.Emptied() {
+			return out, nil
+		}
+	}
+}
 
 // next makes the next record the present one.
 func (tr *Tracer) next() error {

@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/process/elfimage/elftest"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )
@@ -118,7 +119,7 @@ func TestNativeNames(t *testing.T) {
 	regions := []mapped.Region{mapped.NewRegion(m, &mapped.File{Symbols: file})}
 
 	seen := 0
-	for _, sym := range functions(t, raw)[:200] {
+	for _, sym := range elftest.Functions(t, raw)[:200] {
 		if sym.Size < 2 {
 			continue
 		}
@@ -224,21 +225,6 @@ func regionsOf(maps ...process.Mapping) []mapped.Region {
 	for _, m := range maps {
 		out = append(out, mapped.NewRegion(m, &mapped.File{}))
 	}
-	return out
-}
-
-func functions(t *testing.T, f *elf.File) []elf.Symbol {
-	t.Helper()
-	symbols, err := f.DynamicSymbols()
-	require.NoError(t, err)
-	text := f.Section(".text")
-	var out []elf.Symbol
-	for _, s := range symbols {
-		if elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Value >= text.Addr && s.Value < text.Addr+text.Size {
-			out = append(out, s)
-		}
-	}
-	require.Greater(t, len(out), 100)
 	return out
 }
 

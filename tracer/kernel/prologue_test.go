@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/process/elfimage/elftest"
 )
 
 func TestAttachOffset(t *testing.T) {
@@ -101,7 +103,7 @@ func TestAttachOffsetOfLibrary(t *testing.T) {
 	require.NoError(t, err)
 	lines := disassemble(t, lib)
 	moved := 0
-	for _, sym := range functions(t, f) {
+	for _, sym := range elftest.Functions(t, f) {
 		i, ok := slices.BinarySearchFunc(lines, sym.Value, func(l instruction, addr uint64) int { return int(int64(l.addr - addr)) })
 		require.True(t, ok, "%s is in no line of objdump", sym.Name)
 		from := sym.Value - text.Addr
@@ -112,21 +114,6 @@ func TestAttachOffsetOfLibrary(t *testing.T) {
 		}
 	}
 	require.Greater(t, moved, 10, "functions that do not begin with a push")
-}
-
-func functions(t *testing.T, f *elf.File) []elf.Symbol {
-	t.Helper()
-	symbols, err := f.DynamicSymbols()
-	require.NoError(t, err)
-	text := f.Section(".text")
-	var out []elf.Symbol
-	for _, s := range symbols {
-		if elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Value >= text.Addr && s.Value < text.Addr+text.Size {
-			out = append(out, s)
-		}
-	}
-	require.Greater(t, len(out), 100)
-	return out
 }
 
 var objdumpLine = regexp.MustCompile(`^ *([0-9a-f]+):\t(?:bnd |notrack |repz |rep |data16 |cs )*(\S+) *([^#<]*)`)

@@ -156,7 +156,7 @@ var ownCalls = map[string][]struct {
 
 // compareNative compares the events of a step and their stacks.
 func (r *Result) compareNative(tr *tracer.Tracer, t *tracer.Target, code *program.Code, name string, frames byte) error {
-	events, err := readEvents(tr)
+	events, err := tr.ReadAll()
 	if err != nil {
 		return err
 	}
@@ -228,22 +228,6 @@ func compareStack(stack *event.Stack, id event.StackID, want []uint64, whole boo
 		return fmt.Errorf("stacks are wrong: %d frames, and not %d", len(frames), len(want))
 	}
 	return nil
-}
-
-// readEvents reads what a step has made: all of it was in the ring when the step was over.
-func readEvents(tr *tracer.Tracer) ([]event.Event, error) {
-	var out []event.Event
-	buf := make([]event.Event, 0, 256)
-	for {
-		var err error
-		if buf, err = tr.Read(buf[:0]); err != nil {
-			return out, err
-		}
-		out = append(out, buf...)
-		if tr.Emptied() {
-			return out, nil
-		}
-	}
 }
 
 // python is a Python program of ours that runs.
@@ -353,7 +337,7 @@ func (r *Result) addPython(tr *tracer.Tracer, py *python) (*tracer.Target, error
 const calledFrom = 4
 
 func (r *Result) comparePython(tr *tracer.Tracer, t *tracer.Target, code *program.Code, want []pyFrame) error {
-	events, err := readEvents(tr)
+	events, err := tr.ReadAll()
 	if err != nil {
 		return err
 	}

@@ -166,3 +166,23 @@ func Written(t testing.TB, name string, b []byte) string {
 	}
 	return p
 }
+
+// Functions is the exported functions of an object's code; a test fails on one with hardly any.
+func Functions(t testing.TB, f *elf.File) []elf.Symbol {
+	t.Helper()
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := f.Section(".text")
+	var out []elf.Symbol
+	for _, s := range symbols {
+		if elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Value >= text.Addr && s.Value < text.Addr+text.Size {
+			out = append(out, s)
+		}
+	}
+	if len(out) <= 100 {
+		t.Fatalf("%d functions: more than 100 are expected", len(out))
+	}
+	return out
+}
