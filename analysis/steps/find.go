@@ -11,13 +11,12 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/heap"
 )
 
 // ErrNoSuchStep: Rules.On is not in the stacks of the recording.
 var ErrNoSuchStep = errors.New("no allocation was made below it three times or more")
 
-// Find is the steps of a trace, which is replayed twice. Where the beginning of the trace was dropped, they are those that were recorded
+// Find is the steps of a trace, which is read twice. Where the beginning of the trace was dropped, they are those that were recorded
 // with it, which have their numbers; Rules.On is what was chosen then, unless it is something else. A trace without steps is no error,
 // but for ErrNoSuchStep.
 func Find(t *view.Trace, r *Rules) (*Table, error) {
@@ -30,7 +29,7 @@ func Find(t *view.Trace, r *Rules) (*Table, error) {
 		return &Table{Source: Source(noted.Source), On: noted.On, first: noted.First, begins: noted.Begins, end: t.Last()}, nil
 	}
 	s := newSurvey(m, t.Stack)
-	if err := t.Replay(before(func(e *event.Event) { s.see(e) })); err != nil {
+	if err := t.Events(func(e *event.Event) { s.see(e) }); err != nil {
 		return nil, fmt.Errorf("look for steps: %w", err)
 	}
 	on := s.choose()
@@ -42,11 +41,11 @@ func Find(t *view.Trace, r *Rules) (*Table, error) {
 	}
 	out := &Table{Source: on.mark.source, On: on.mark.name(m.library, t.Stack), first: 1, end: t.Last()}
 	c := newClock(m, t.Stack, on.mark)
-	err := t.Replay(before(func(e *event.Event) {
+	err := t.Events(func(e *event.Event) {
 		if c.see(e) {
 			out.begins = append(out.begins, e.Time)
 		}
-	}))
+	})
 	if err != nil {
 		return nil, fmt.Errorf("count steps: %w", err)
 	}
@@ -57,8 +56,4 @@ func Find(t *view.Trace, r *Rules) (*Table, error) {
 // the names of their stacks are not known at once.
 func numbered(s *event.Steps) bool {
 	return s.First > 1 && len(s.Begins) > 0 && slices.IsSorted(s.Begins)
-}
-
-func before(see func(e *event.Event)) *view.Visitor {
-	return &view.Visitor{Before: func(e *event.Event, _ *heap.Heap) { see(e) }}
 }

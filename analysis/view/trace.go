@@ -3,7 +3,9 @@
 package view
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
@@ -227,6 +229,9 @@ type Visitor struct {
 	Done func(h *heap.Heap)
 }
 
+// eventBatch is how many events are read at once.
+const eventBatch = 8192
+
 // Replay goes through the whole input once more.
 func (t *Trace) Replay(v *Visitor) error {
 	_, err := t.ReplayWhile(v, func(*event.Event) bool { return true })
@@ -268,6 +273,28 @@ func (t *Trace) ReplayWhile(v *Visitor, wanted func(e *event.Event) bool) (*heap
 		v.Done(h)
 	}
 	return h, nil
+}
+
+// Events goes through the input's events once more, without what applying them to a heap takes.
+func (t *Trace) Events(see func(e *event.Event)) error {
+	if err := t.input.Rewind(); err != nil {
+		return fmt.Errorf("read the recording again: %w", err)
+	}
+	buf := make([]event.Event, 0, eventBatch)
+	for {
+		var err error
+		buf, err = t.input.Read(buf[:0])
+		for i := range buf {
+			see(&buf[i])
+		}
+		t.input.Annotations() // not needed here, and kept until they are taken
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return t.expected(err)
+		}
+	}
 }
 
 // visit is the heap's follower of a visitor.
