@@ -1,5 +1,5 @@
 # Packages that are quick enough to be run a second time under the race detector.
-RACE := ./analysis/... ./cpython/... ./event/... ./export/... ./heap/... ./process/... ./recorder/... ./recording/... ./symbolize/... ./unwind/...
+RACE := ./analysis/... ./cpython/... ./event/... ./export/... ./heap/... ./internal/words/... ./process/... ./recorder/... ./recording/... ./symbolize/... ./unwind/...
 
 # Versions of PyTorch on which "make test" also runs the tests of the allocator's books.
 ALSO := 2.1.2 2.6.0 2.10.0

@@ -29,21 +29,21 @@ var downstream = []string{
 // mayImport is the flow of the data: for each package, the packages of ours that it may import. A name that ends in "/"
 // stands for every package below it, on either side. A new package needs a row here.
 var mayImport = map[string][]string{
-	"event":                    {},
-	"event/":                   {"event"}, // for tests
-	"event/figures":            {"event"},
-	"process":                  {},
-	"process/words":            {},
-	"bpf":                      {},
-	"bpf/budget":               {},
-	"process/elfimage":         {},
-	"process/elfimage/elftest": {}, // for tests
-	"unwind":                   {"process", "process/elfimage"},
-	"symbolize":                {"process", "process/elfimage", "unwind"},
-	"cpython":                  {"process", "process/words", "symbolize", "unwind"},
-	"cpython/pyobject":         {"cpython", "process", "process/words"},
-	"inspect":                  {"cpython", "internal/sorts", "process", "symbolize"},
-	"inspect/nvml":             {"process", "symbolize"},
+	"event":              {},
+	"event/figures":      {"event"},
+	"process":            {},
+	"internal/words":     {},
+	"bpf":                {},
+	"internal/budget":    {},
+	"internal/elfimage":  {},
+	"internal/eventtest": {"event"}, // for tests
+	"internal/elftest":   {},        // for tests
+	"unwind":             {"internal/elfimage", "process"},
+	"symbolize":          {"internal/elfimage", "process", "unwind"},
+	"cpython":            {"internal/words", "process", "symbolize", "unwind"},
+	"cpython/pyobject":   {"cpython", "internal/words", "process"},
+	"inspect":            {"cpython", "internal/sorts", "process", "symbolize"},
+	"internal/nvml":      {"process", "symbolize"},
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
@@ -67,15 +67,15 @@ var mayImport = map[string][]string{
 	"tracer": {
 		"bpf", "cpython", "event", "event/figures", "inspect", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/kernel", "tracer/mapped", "tracer/returnprobe",
 	},
-	"doctor":                {"cpython", "event", "inspect", "inspect/nvml", "process", "tracer", "tracer/"},
+	"doctor":                {"cpython", "event", "inspect", "internal/nvml", "process", "tracer", "tracer/"},
 	"darwin":                {"event", "process"},
 	"recording":             {"event", "event/figures"},
-	"recording/":            {"event", "internal/sorts", "process/words", "recording"},
+	"recording/":            {"event", "internal/sorts", "internal/words", "recording"},
 	"heap":                  {"event"},
-	"analysis/stacks":       {"event", "process/words"},
+	"analysis/stacks":       {"event", "internal/words"},
 	"analysis/backward":     {"analysis/stacks", "event"},
 	"analysis/phases":       {"analysis/stacks", "event"},
-	"analysis/view":         {"analysis/phases", "analysis/stacks", "event", "event/figures", "heap", "internal/sorts", "process/words"},
+	"analysis/view":         {"analysis/phases", "analysis/stacks", "event", "event/figures", "heap", "internal/sorts", "internal/words"},
 	"analysis/pagemodel":    {"analysis/phases", "analysis/stacks", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/holders":      {"analysis/phases", "analysis/view", "event", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts"},
 	"analysis/allocator":    {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
@@ -84,26 +84,26 @@ var mayImport = map[string][]string{
 	"analysis/balance":      {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"internal/exit":         {},
 	"internal/sorts":        {},
-	"internal/progress":     {"export", "export/table", "internal/output", "process/words"},
+	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest": {}, // for tests
 	"internal/cli":          {"event", "internal/exit"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {
-		"analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "process", "process/words", "recording",
+		"analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {
-		"analysis/", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "process", "process/words", "recorder", "recording", "tracer",
+		"analysis/", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/nvml", "internal/words", "process", "recorder", "recording", "tracer",
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export":       {"analysis/", "event", "event/figures", "export/", "heap", "internal/exit", "internal/sorts", "process/words", "recording", "recording/"},
-	"export/":      {"analysis/", "event", "event/figures", "heap", "internal/sorts", "process/words"},
-	"export/chart": {"analysis/", "event", "export/table", "process/words"}, // a size is written as it is there
+	"export":       {"analysis/", "event", "event/figures", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
+	"export/":      {"analysis/", "event", "event/figures", "heap", "internal/sorts", "internal/words"},
+	"export/chart": {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
 	// Tables of allocations have the same columns in every format.
-	"export/csv":     {"analysis/", "event", "heap", "export/rows"},
-	"export/parquet": {"analysis/", "event", "heap", "export/rows"},
+	"export/csv":     {"analysis/", "event", "export/internal/rows", "heap"},
+	"export/parquet": {"analysis/", "event", "export/internal/rows", "heap"},
 }
 
 // restricted are imports and calls that only some packages may use, and why.
@@ -113,7 +113,7 @@ var restricted = []struct {
 	why  string
 }{
 	// cmd/gputrace and doctor recognise the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "bpf/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/kernel", "tracer/returnprobe", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
+	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/kernel", "tracer/returnprobe", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
 	{"SYS_BPF", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},

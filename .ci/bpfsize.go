@@ -21,7 +21,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/gputrace/gputrace/bpf/budget"
+	"github.com/gputrace/gputrace/internal/budget"
 )
 
 const (

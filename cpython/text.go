@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"unicode/utf8"
 
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/process/words"
 )
 
 // Offsets that all versions with a GIL share (Include/object.h, Include/cpython/object.h, .../bytesobject.h,

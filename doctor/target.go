@@ -19,7 +19,7 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/nvml"
+	"github.com/gputrace/gputrace/internal/nvml"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"

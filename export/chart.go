@@ -8,7 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/export/chart"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 func writePNG(w io.Writer, in *Input) error { return writeChart(w, in, chart.PNG) }

@@ -9,7 +9,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/speedscope"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // warnOverdrawn says by what a flame graph exceeds the allocators' totals: it cannot show less than nothing.

@@ -16,7 +16,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recording"
 	"github.com/gputrace/gputrace/recording/pytorch"
 )

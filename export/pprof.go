@@ -9,7 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 func writePprof(w io.Writer, in *Input) error { return writeProfile(w, in, pprof.InUse) }

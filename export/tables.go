@@ -8,9 +8,9 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/csv"
+	"github.com/gputrace/gputrace/export/internal/rows"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/parquet"
-	"github.com/gputrace/gputrace/export/rows"
 	"github.com/gputrace/gputrace/internal/exit"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/export/chrome"
 	"github.com/gputrace/gputrace/export/perfetto"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // What a timeline shows unless it is asked for less. Browsers hold 2 to 4 GB of a trace.

@@ -16,9 +16,9 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 const keptLine = "train.py:30 main"

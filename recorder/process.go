@@ -13,8 +13,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/recording"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // debug/dwarf trusts what it reads: it makes tables of 16 times the size of what they are made of, one for each unit, copies

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // dynamicTable finds .dynsym as the loader does, through the dynamic segment, in a file without section headers.

@@ -17,8 +17,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gputrace/gputrace/internal/elfimage"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/process/elfimage"
 	"github.com/gputrace/gputrace/unwind"
 )
 

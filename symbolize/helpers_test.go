@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/gputrace/gputrace/process/elfimage/elftest"
+	"github.com/gputrace/gputrace/internal/elftest"
 	"github.com/gputrace/gputrace/unwind"
 )
 

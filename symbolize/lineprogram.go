@@ -7,7 +7,7 @@ import (
 	"path"
 	"slices"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // Limits of a unit's line program. debug/dwarf has none: it allocates what a header claims, and a path for each file.

@@ -12,7 +12,7 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 const (

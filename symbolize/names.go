@@ -6,7 +6,7 @@ import (
 	"debug/elf"
 	"os"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // Name is what is known of one call at an address: the function, and where in its source.

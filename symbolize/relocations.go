@@ -5,7 +5,7 @@ package symbolize
 import (
 	"debug/elf"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 const relaSize = 24 // Elf64_Rela: r_offset, r_info, r_addend (gABI, chapter 4)

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 const (

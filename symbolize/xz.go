@@ -15,7 +15,7 @@ import (
 
 	"github.com/ulikunitz/xz/lzma"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // The .xz file format, version 1.2.1, as far as .gnu_debugdata needs it. The container is read here and not by the library

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // packed packs bytes with xz.

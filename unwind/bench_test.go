@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/gputrace/gputrace/process/elfimage/elftest"
+	"github.com/gputrace/gputrace/internal/elftest"
 )
 
 func BenchmarkUnwindTable(b *testing.B) {

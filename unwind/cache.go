@@ -17,7 +17,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // Cache keeps unwind tables on disk, by build-id and file size. It is safe for concurrent use, also by several processes.

@@ -2,7 +2,7 @@
 
 package unwind
 
-import "github.com/gputrace/gputrace/process/elfimage"
+import "github.com/gputrace/gputrace/internal/elfimage"
 
 // Call frame instructions (DWARF 5, section 7.24). The three with an operand in the opcode are recognized by the top two bits.
 const (

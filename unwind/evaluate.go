@@ -6,8 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"github.com/gputrace/gputrace/internal/elfimage"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/process/elfimage"
 )
 
 // Limits of an expression; compilers and hand-written descriptions stay below 20 and 5.

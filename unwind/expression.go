@@ -2,7 +2,7 @@
 
 package unwind
 
-import "github.com/gputrace/gputrace/process/elfimage"
+import "github.com/gputrace/gputrace/internal/elfimage"
 
 // DWARF expression operators (DWARF 5, table 7.9) that compilers and linkers use in frame descriptions.
 const (

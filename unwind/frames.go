@@ -13,7 +13,7 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // maxFrames bounds the functions of one file; the largest library of PyTorch 2.15 has 346,000.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gputrace/gputrace/process/elfimage/elftest"
+	"github.com/gputrace/gputrace/internal/elftest"
 )
 
 func TestCompiledFrames(t *testing.T) {

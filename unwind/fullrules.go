@@ -5,7 +5,7 @@ package unwind
 import (
 	"fmt"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // fullRules is one row of a frame description with all registers: what Unwinder needs where a Rule cannot say it.

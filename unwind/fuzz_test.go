@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gputrace/gputrace/process/elfimage"
-	"github.com/gputrace/gputrace/process/elfimage/elftest"
+	"github.com/gputrace/gputrace/internal/elfimage"
+	"github.com/gputrace/gputrace/internal/elftest"
 )
 
 // FuzzUnwind walks the stack that the bytes are, in a library of every form of description.

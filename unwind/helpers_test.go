@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/gputrace/gputrace/process/elfimage"
-	"github.com/gputrace/gputrace/process/elfimage/elftest"
+	"github.com/gputrace/gputrace/internal/elfimage"
+	"github.com/gputrace/gputrace/internal/elftest"
 )
 
 // Objects to test on, and other tools.

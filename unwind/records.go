@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // Pointer encodings (Linux Standard Base, core, section "DWARF Extensions", DW_EH_PE_*).

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // TestRuleFields packs and unpacks the edges of every field.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // sectionMacros write .eh_frame by hand: what assemblers and linkers never make, or only of odd inputs. A cie has the usual

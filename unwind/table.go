@@ -11,7 +11,7 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/gputrace/gputrace/process/elfimage"
+	"github.com/gputrace/gputrace/internal/elfimage"
 )
 
 // MaxRules bounds the different rules of one file. libtorch_cpu 2.15 has 1,409.

@@ -10,8 +10,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // A layout has the blocks that live at its moment, in segments without gaps, and its history leads there.

@@ -13,10 +13,10 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	scan "github.com/gputrace/gputrace/inspect/holders"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // live is a live torch block of process 7, of the same address and size as block i of mixedReport.

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // cuda is the device of the tests.

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // Stacks of a training step, and the threads that make their allocations.

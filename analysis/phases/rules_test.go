@@ -10,7 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 func TestUsersRules(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // Frames of a program that calls a library's model.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 func TestIsLibrary(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Limits of what is read of a source file: the path comes from the program that is watched.

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Text is a stack in one line, outermost frame first, frames separated by "; ": what VisibleFrames shows of it.

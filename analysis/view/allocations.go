@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Allocation is one allocation from its birth to its end, as tables have it.

@@ -11,8 +11,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // TestDetailAddsUp: however the rows are made, at any moment and in any range, they add up to the same.

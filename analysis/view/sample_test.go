@@ -9,9 +9,9 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // TestSamples: the samples add up to what the allocators and the driver said, by pid, layer and device.

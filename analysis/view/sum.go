@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Sum is the memory of a view that has something in common.

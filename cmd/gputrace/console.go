@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer/hook"
 )

@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/doctor"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // examine writes what the doctor finds; the error has no text: the verdict is the last line.

@@ -17,7 +17,7 @@ import (
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/progress"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 func exportCommand() *cli.Command {

@@ -12,7 +12,7 @@ import (
 
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Short names of what every file here uses.

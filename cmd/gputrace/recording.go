@@ -17,7 +17,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/progress"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/recorder/local"
 )

@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/progress"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recording"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/inspect/nvml"
+	"github.com/gputrace/gputrace/internal/nvml"
 )
 
 // release, releaseDate (YYYY-MM-DD) and releaseCommit are set by the linker where a release is built; see "make release".

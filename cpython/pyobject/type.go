@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/cpython"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // kind is how an object's references are read.

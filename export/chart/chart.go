@@ -9,7 +9,7 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Format is a kind of picture.

@@ -17,8 +17,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 func browse(t *testing.T, s *eventtest.Stream) *pagemodel.Model {

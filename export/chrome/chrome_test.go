@@ -18,8 +18,8 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/chrome"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // The clock of the tests: what Kineto counts from in 2023, and a start 5 ns and 34 days later.

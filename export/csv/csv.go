@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/export/rows"
+	"github.com/gputrace/gputrace/export/internal/rows"
 )
 
 // timeLayout is RFC 3339 with nanoseconds, UTC.

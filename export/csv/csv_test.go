@@ -16,9 +16,9 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/csv"
-	"github.com/gputrace/gputrace/export/rows"
+	"github.com/gputrace/gputrace/export/internal/rows"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // read reads a table by Python's csv: rows by the names in the header.

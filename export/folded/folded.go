@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Write writes what is in use in a view, a line for each stack, in the order of their text. The bytes add up to View.Total and

@@ -17,10 +17,10 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // parse reads the format as flamegraph.pl does: the number is what follows the last space.

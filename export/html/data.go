@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // dataVersion is that of the blocks: docs/html.md.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // What a browser makes of a page is tested in e2e/browser/html.

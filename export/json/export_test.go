@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recording/pytorch"
 )
 

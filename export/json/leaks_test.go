@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // TestWriteLeaks reads back what is written: what is not known is null.

@@ -12,7 +12,7 @@ import (
 	"github.com/parquet-go/parquet-go/compress/zstd"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/export/rows"
+	"github.com/gputrace/gputrace/export/internal/rows"
 )
 
 // batch is how many rows are handed over at once.

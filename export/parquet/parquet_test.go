@@ -19,10 +19,10 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/export/internal/rows"
 	"github.com/gputrace/gputrace/export/parquet"
-	"github.com/gputrace/gputrace/export/rows"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recording/pytorch"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/perfetto"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // TestStepsAndPhases: Perfetto's bindings read the slices of steps and of phases by thread, each on its track, with their figures.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // The mappings of frames that are in no object file. The brackets keep pprof from looking for such files.

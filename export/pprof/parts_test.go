@@ -21,8 +21,8 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // parted writes the profile of a moment of a random trace, with its parts.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // sanitized is entries as a profile has them: its strings are UTF-8, and it has no text of lines.

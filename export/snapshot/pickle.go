@@ -8,7 +8,7 @@ import (
 	"math"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Opcodes of pickle protocol 2 (CPython, Lib/pickletools.py), of those that the viewer's own reader in MemoryViz.js knows.

@@ -19,8 +19,8 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recording/pytorch"
 )
 

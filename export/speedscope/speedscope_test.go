@@ -13,9 +13,9 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/speedscope"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // decoded is a file as file-format-schema.json of speedscope describes it.

@@ -12,7 +12,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // The columns of the rows of a balance, in characters.

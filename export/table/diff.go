@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // DiffInput is what Diff prints.

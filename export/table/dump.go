@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // DumpInput is what Dump prints.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 var byteUnits = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}

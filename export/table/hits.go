@@ -12,7 +12,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/internal/sorts"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 func addHits(h, o *figures.Hits) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // The widths of the columns of findings, in characters.

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // SelectionInput is what Selection prints.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/holders"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // WhoInput is what Who and WhoBlock print.

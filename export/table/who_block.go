@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/holders"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // WhoBlock prints everything that is known of one block, the one of that number in the report. Its lines are as long as

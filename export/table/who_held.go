@@ -8,7 +8,7 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // The widths of the columns of Held, in characters; with the columns behind them they make maxWidth.

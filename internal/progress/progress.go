@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/output"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 const (

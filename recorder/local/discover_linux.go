@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/mapped"

@@ -17,8 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/process/words"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
 )

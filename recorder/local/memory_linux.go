@@ -16,7 +16,7 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/nvml"
+	"github.com/gputrace/gputrace/internal/nvml"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer/hook"

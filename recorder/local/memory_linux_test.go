@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/nvml"
+	"github.com/gputrace/gputrace/internal/nvml"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
 )

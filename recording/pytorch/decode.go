@@ -8,7 +8,7 @@ import (
 	"math"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Limits of what is believed of a snapshot.

@@ -17,8 +17,8 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/elftest"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/process/elfimage/elftest"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/mapped"
 )

@@ -19,9 +19,9 @@ import (
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 type amount struct{ blocks, bytes uint64 }

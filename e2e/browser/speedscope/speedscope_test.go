@@ -23,10 +23,10 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
 	"github.com/gputrace/gputrace/export/folded"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/speedscope"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // small is a view whose figures speedscope, which rounds to two decimals, shows to the byte: less than 1 MiB of each function,

@@ -12,9 +12,9 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
-	"github.com/gputrace/gputrace/export/rows"
+	"github.com/gputrace/gputrace/export/internal/rows"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 // alloc is an allocation of a torch block of 512 bytes, at the given second.

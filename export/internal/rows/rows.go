@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/process/words"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Row is one allocation. nil is unknown. Its names are columns, and part of the interface; docs/tables.md is their description.

@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/bpf/budget"
+	"github.com/gputrace/gputrace/internal/budget"
 )
 
 // stackDepth is the verifier's own word for what each function reaches, in the order of their instructions.
@@ -52,7 +52,7 @@ func TestVerifierAgrees(t *testing.T) {
 // TestVerifierAgreesOnObjects compares each function of the committed objects. The verifier leaves out what the constants
 // of a load make unreachable, here those of no configuration at all.
 func TestVerifierAgreesOnObjects(t *testing.T) {
-	files, err := filepath.Glob("../*_bpfel.o")
+	files, err := filepath.Glob("../../bpf/*_bpfel.o")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	same, all := 0, 0
