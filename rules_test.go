@@ -56,16 +56,16 @@ var mayImport = map[string][]string{
 	"inspect/holders/internal/made":        {"inspect/holders/internal/memory"}, // for tests
 
 	"tracer/hook":             {"event"},
-	"tracer/decode":           {"bpf", "cpython", "event", "event/figures", "inspect", "process", "symbolize", "tracer/hook", "tracer/mapped", "unwind"},
+	"tracer/decode":           {"bpf", "cpython", "event", "event/figures", "inspect", "process", "symbolize", "tracer/hook", "tracer/internal/mapped", "unwind"},
 	"tracer/directmap":        {"bpf"},
 	"tracer/feature":          {"bpf", "tracer/directmap"},
-	"tracer/kernel":           {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/hook", "tracer/mapped", "unwind"},
-	"tracer/mapped":           {"event", "inspect", "process", "symbolize", "unwind"},
-	"tracer/returnprobe":      {"tracer/feature", "tracer/selftest/program"},
-	"tracer/selftest":         {"event", "process", "tracer", "tracer/directmap", "tracer/selftest/program"},
-	"tracer/selftest/program": {},
+	"tracer/internal/kernel":  {"bpf", "cpython", "event", "inspect", "process", "symbolize", "tracer/directmap", "tracer/hook", "tracer/internal/mapped", "unwind"},
+	"tracer/internal/mapped":  {"event", "inspect", "process", "symbolize", "unwind"},
+	"tracer/returnprobe":      {"tracer/feature", "tracer/internal/program"},
+	"tracer/selftest":         {"event", "process", "tracer", "tracer/directmap", "tracer/internal/program"},
+	"tracer/internal/program": {},
 	"tracer": {
-		"bpf", "cpython", "event", "event/figures", "inspect", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/kernel", "tracer/mapped", "tracer/returnprobe",
+		"bpf", "cpython", "event", "event/figures", "inspect", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
 	},
 	"doctor":                {"cpython", "event", "inspect", "internal/nvml", "process", "tracer", "tracer/"},
 	"darwin":                {"event", "process"},
@@ -113,7 +113,7 @@ var restricted = []struct {
 	why  string
 }{
 	// cmd/gputrace and doctor recognise the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/kernel", "tracer/returnprobe", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
+	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/internal/kernel", "tracer/returnprobe", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
 	{"SYS_BPF", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 
 	"github.com/gputrace/gputrace/tracer"
-	"github.com/gputrace/gputrace/tracer/kernel"
 )
 
 // workload is a program to measure.
@@ -71,7 +70,7 @@ type result struct {
 	workload *workload
 	rounds   []map[string]figure // by name of the mode
 	found    *tracer.Found
-	probe    *kernel.Probe
+	probe    *probe
 	load     load
 	clocks   []clocked
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/hook"
-	"github.com/gputrace/gputrace/tracer/kernel"
 )
 
 // mode is one way to run a job.
@@ -61,8 +60,8 @@ type subject struct {
 	env   *environment
 	job   *job
 	found *tracer.Found
-	probe *kernel.Probe // of the allocator's report
-	load  load          // of the last trace
+	probe *probe // of the allocator's report
+	load  load   // of the last trace
 }
 
 // newSubject attaches once: to learn where the probe sits, and to fill the cache of unwind tables.
@@ -76,7 +75,7 @@ func newSubject(e *environment, j *job) (*subject, error) {
 	s := &subject{env: e, job: j, found: target.Found()}
 	for _, p := range s.found.Probes {
 		if p.Library == hook.Torch && strings.Contains(p.Symbol, "reportMemoryUsageToProfiler") {
-			s.probe = p
+			s.probe = &probe{p.File, p.Symbol, p.Offset}
 			return s, nil
 		}
 	}
@@ -122,7 +121,7 @@ func (s *subject) count() (func() error, error) {
 	if err != nil {
 		return nil, errNotInstalled
 	}
-	script := fmt.Sprintf("uprobe:%s:%s { @ = count(); }", s.probe.File, s.probe.Symbol)
+	script := fmt.Sprintf("uprobe:%s:%s { @ = count(); }", s.probe.file, s.probe.symbol)
 	cmd := exec.Command(program, "-B", "none", "-p", fmt.Sprint(s.job.target.PID), "-e", script)
 	out := &attachWatch{attached: make(chan struct{})}
 	var complaints bytes.Buffer // it has some even when all goes well

@@ -148,7 +148,7 @@ func loads(results []result, w io.Writer) {
 		complete, raw, partial := r.load.shares()
 		t.row(r.workload.title, fmt.Sprint(r.load.hits), fmt.Sprint(r.load.lost), complete, raw, partial, fmt.Sprint(r.load.unique),
 			fmt.Sprint(r.found.Libraries), fmt.Sprint(r.found.Rows), orDash(r.found.Python), orDash(r.found.PyTorch),
-			fmt.Sprintf("%s, entry+%d", path.Base(r.probe.File), r.probe.Offset))
+			fmt.Sprintf("%s, entry+%d", path.Base(r.probe.file), r.probe.offset))
 	}
 	t.print(w)
 }

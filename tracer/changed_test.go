@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/tracer/selftest/program"
+	"github.com/gputrace/gputrace/tracer/internal/program"
 )
 
 // TestWhatIsChanged: what docs/known-issues.md says of a traced process. The code that is traced differs from the file's by one byte a

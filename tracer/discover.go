@@ -18,8 +18,8 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
-	"github.com/gputrace/gputrace/tracer/kernel"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // Found is what an attach found and did, for people.

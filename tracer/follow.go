@@ -13,8 +13,8 @@ import (
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/decode"
-	"github.com/gputrace/gputrace/tracer/kernel"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 	"golang.org/x/sys/unix"
 )
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/tracer/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
 )
 
 // outcomes names what bpf/records.h numbers. Every outcome but OUT_EMITTED is in one of the two; a test checks that.

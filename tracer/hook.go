@@ -10,8 +10,8 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
-	"github.com/gputrace/gputrace/tracer/kernel"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // HookFile hooks a library before any process of the job has mapped it, so that the first call is seen. Of a dynamic linker, it has

@@ -17,8 +17,8 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/internal/sorts"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/tracer/kernel"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // refreshIfDue reads the target's mappings from time to time, for what nothing announces: memory that another process which

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/tracer/internal/program"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
-	"github.com/gputrace/gputrace/tracer/selftest/program"
 )
 
 // inKernel counts what of the kernel's is held by this process: programs, maps, links, perf events.

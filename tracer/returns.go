@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/tracer/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
-	"github.com/gputrace/gputrace/tracer/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/program"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
-	"github.com/gputrace/gputrace/tracer/selftest/program"
 )
 
 // TestUnsafeReturns traces programs on a kernel that would kill those with a filter: those without are traced in full, PyTorch's

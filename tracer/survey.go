@@ -10,8 +10,8 @@ import (
 
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
-	"github.com/gputrace/gputrace/tracer/kernel"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // File is a file of a library of the hook table that a process has mapped.

@@ -25,8 +25,8 @@ import (
 	"github.com/gputrace/gputrace/tracer/directmap"
 	"github.com/gputrace/gputrace/tracer/feature"
 	"github.com/gputrace/gputrace/tracer/hook"
-	"github.com/gputrace/gputrace/tracer/kernel"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/kernel"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
 )
 

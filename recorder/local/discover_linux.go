@@ -19,7 +19,6 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
-	"github.com/gputrace/gputrace/tracer/mapped"
 )
 
 // maxArguments is how much of a command line an expression is compared with.
@@ -111,7 +110,7 @@ func (s *search) prepare(ctx context.Context, p *process.Process) {
 	case <-ctx.Done():
 		return
 	}
-	mapped.Prepare(p, s.opts.CacheDir)
+	tracer.Prepare(p, s.opts.CacheDir)
 	<-s.slot
 	select {
 	case s.prepared <- p:

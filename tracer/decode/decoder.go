@@ -17,7 +17,7 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // DefaultStacks is how many different stacks are kept when nothing else is said. A training job has some thousands; a stack of 50

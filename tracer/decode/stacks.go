@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // pythonWord marks a stack word as a Python frame's code object; the next word is its instruction (bpf/records.h).

@@ -20,7 +20,7 @@ import (
 	"github.com/gputrace/gputrace/internal/elftest"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // in looks mappings up among regions.

@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/gputrace/gputrace/tracer/feature"
-	"github.com/gputrace/gputrace/tracer/selftest/program"
+	"github.com/gputrace/gputrace/tracer/internal/program"
 )
 
 // From Linux 6.11 on a function with a return probe returns through a system call, uretprobe, which the process's seccomp filter is

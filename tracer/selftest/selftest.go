@@ -23,7 +23,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/directmap"
-	"github.com/gputrace/gputrace/tracer/selftest/program"
+	"github.com/gputrace/gputrace/tracer/internal/program"
 )
 
 // Result is what Run did.

@@ -19,8 +19,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/directmap"
+	"github.com/gputrace/gputrace/tracer/internal/program"
 	"github.com/gputrace/gputrace/tracer/returnprobe"
-	"github.com/gputrace/gputrace/tracer/selftest/program"
 )
 
 // TestSelf: every call of the programs of our own is counted, both ways of attaching, and every stack is right.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // allocatorLibraries hold the caching allocators that report.

@@ -168,7 +168,7 @@ func bestOffset(lines []instruction) uint64 {
 // setup asks testdata/setup.sh for a path.
 func setup(t *testing.T, what string) string {
 	t.Helper()
-	out, err := exec.Command("../../testdata/setup.sh", "--print", what).Output()
+	out, err := exec.Command("../../../testdata/setup.sh", "--print", what).Output()
 	require.NoError(t, err)
 	return strings.TrimSpace(string(out))
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // probe makes a probe of a row without a file behind it.
@@ -187,7 +187,7 @@ var define = regexp.MustCompile(`(?m)^#define\s+(\w+)\s+\(?([^\s/()]+)\)?`)
 func defines(t *testing.T) map[string]uint64 {
 	t.Helper()
 	out := map[string]uint64{}
-	for _, header := range []string{"../../bpf/limits.h", "../../bpf/tables.h"} {
+	for _, header := range []string{"../../../bpf/limits.h", "../../../bpf/tables.h"} {
 		text, err := os.ReadFile(header)
 		require.NoError(t, err)
 		for _, m := range define.FindAllStringSubmatch(string(text), -1) {

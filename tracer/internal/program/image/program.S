@@ -2,7 +2,7 @@
 
 // A program of gputrace's own whose stacks it knows: "gputrace doctor" traces it as it traces a job and compares each stack with
 // what follows from this file. It is a program and a shared library at once, needs no other file, and is named as the library
-// whose functions the tracer looks for. `go generate ./tracer/selftest/program` makes program.elf of it.
+// whose functions the tracer looks for. `go generate ./tracer/internal/program` makes program.elf of it.
 //
 // As a program it takes a byte from its standard input, makes each kind of call from as many frames as the byte says, and writes
 // the byte to its standard output, until there are no more bytes. With an argument it first forbids itself, by seccomp, all system

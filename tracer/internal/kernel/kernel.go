@@ -21,7 +21,7 @@ import (
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // Sizes that the C side fixes (bpf/limits.h); a test compares them.

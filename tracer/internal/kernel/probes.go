@@ -18,7 +18,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/gputrace/gputrace/tracer/hook"
-	"github.com/gputrace/gputrace/tracer/mapped"
+	"github.com/gputrace/gputrace/tracer/internal/mapped"
 )
 
 // prologueBytes is how much of a function is looked at to place the probe.
