@@ -17,9 +17,9 @@ import (
 // Row is one allocation. nil is unknown. Its names are columns, and part of the interface; docs/tables.md is their description.
 type Row struct {
 	ID        int64   `parquet:"id,delta"`
-	TS        *int64  `parquet:"ts,optional,timestamp(nanosecond:local)"`      // birth, UTC
-	FreeTS    *int64  `parquet:"free_ts,optional,timestamp(nanosecond:local)"` // of the free, UTC; nil: in use
-	Dur       *int64  `parquet:"dur,optional"`                                 // nanoseconds; nil: in use
+	TS        *int64  `parquet:"ts,optional,delta,timestamp(nanosecond:local)"`      // birth, UTC
+	FreeTS    *int64  `parquet:"free_ts,optional,delta,timestamp(nanosecond:local)"` // of the free, UTC; nil: in use
+	Dur       *int64  `parquet:"dur,optional"`                                       // nanoseconds; nil: in use
 	Bytes     *int64  `parquet:"bytes,optional"`
 	Requested *int64  `parquet:"requested,optional"`
 	Layer     string  `parquet:"layer,dict"`
