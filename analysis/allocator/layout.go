@@ -55,6 +55,8 @@ type LayoutBlock struct {
 	Size      uint64        // bytes
 	Requested uint64        // bytes; event.Unknown; 0 of a gap
 	Stack     event.StackID // of its allocation; 0: not known, or a gap
+	Time      uint64        // of its allocation, CLOCK_BOOTTIME nanoseconds; 0: not known, or a gap
+	Origin    heap.Origin   // how it became known; means nothing of a gap
 }
 
 // Layouts is the layout of every caching allocator, by process and device. At the peak each is at its own; the
@@ -127,6 +129,15 @@ func (l *layouter) look(h *heap.Heap, e *event.Event) {
 
 // capture makes the layout of an account at this moment.
 func (l *layouter) capture(h *heap.Heap, a *heap.Account, now uint64) {
+	out := LayoutOf(h, a, now, l.trace.Stack)
+	if c := l.live[allocatorID{a.PID, a.Device}]; c != nil {
+		out.History, out.LeftOut = c.finish(l.o.Entries, &out)
+	}
+	l.out = append(l.out, out)
+}
+
+// LayoutOf is the layout of an account of a live set as it is, without history. now is the moment, CLOCK_BOOTTIME nanoseconds.
+func LayoutOf(h *heap.Heap, a *heap.Account, now uint64, resolve event.Resolve) Layout {
 	out := Layout{PID: a.PID, Device: a.Device, Time: now}
 	segments := h.Segments(a.PID, a.Device)
 	var blocks []heap.Block
@@ -135,7 +146,7 @@ func (l *layouter) capture(h *heap.Heap, a *heap.Account, now uint64) {
 		case b.PID != a.PID || b.Device != a.Device:
 		case b.Layer == event.LayerTorch:
 			blocks = append(blocks, b)
-		case b.Layer == event.LayerDevice && b.Object == event.ObjectMemory && !b.Segment && b.Size != event.Unknown && l.dealsOut(&b):
+		case b.Layer == event.LayerDevice && b.Object == event.ObjectMemory && !b.Segment && b.Size != event.Unknown && dealsOut(&b, resolve):
 			segments = append(segments, heap.Segment{Addr: b.Addr, Size: b.Size, Stack: b.Stack})
 		}
 	}
@@ -145,15 +156,14 @@ func (l *layouter) capture(h *heap.Heap, a *heap.Account, now uint64) {
 	if a.Allocated != event.Unknown {
 		out.Unplaced = int64(a.Allocated) - int64(out.Allocated)
 	}
-	if c := l.live[allocatorID{a.PID, a.Device}]; c != nil {
-		out.History, out.LeftOut = c.finish(l.o.Entries, &out)
-	}
-	l.out = append(l.out, out)
+	return out
 }
 
 // dealsOut reports whether device memory is a segment although no block was seen in it.
-func (l *layouter) dealsOut(b *heap.Block) bool {
-	st := l.trace.Stack(b.Stack)
+func (l *layouter) dealsOut(b *heap.Block) bool { return dealsOut(b, l.trace.Stack) }
+
+func dealsOut(b *heap.Block, resolve event.Resolve) bool {
+	st := resolve(b.Stack)
 	return b.Segment || st != nil && stacks.IsSegment(st)
 }
 
@@ -213,7 +223,7 @@ func (s *LayoutSegment) add(b *heap.Block) {
 	if s.Stream == event.Unknown {
 		s.Stream = b.Stream
 	}
-	s.Blocks = append(s.Blocks, LayoutBlock{true, b.Addr, b.Size, b.Requested, b.Stack})
+	s.Blocks = append(s.Blocks, LayoutBlock{true, b.Addr, b.Size, b.Requested, b.Stack, b.Time, b.Origin})
 }
 
 // fill makes a gap of what comes before an address.

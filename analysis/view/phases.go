@@ -55,6 +55,12 @@ func (t *Trace) Classifier() *phases.Classifier { return t.classifier().c }
 // SetHeld says what holds blocks at the end.
 func (t *Trace) SetHeld(blocks map[heap.BlockKey]HeldBlock) { t.held = blocks }
 
+// Holder is what is known of what holds a block at the end. ok is false when that is not known.
+func (t *Trace) Holder(b *heap.Block) (held HeldBlock, ok bool) {
+	held, ok = t.held[b.Key()]
+	return held, ok
+}
+
 // SetSteps says in which step something is that happens at a time, CLOCK_BOOTTIME nanoseconds; 0: before the first one.
 func (t *Trace) SetSteps(at func(time uint64) int) { t.stepAt = at }
 

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fragments_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/fragments"
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/eventtest"
+)
+
+func python(line int, function, file string) event.Frame {
+	return event.Frame{Kind: event.FramePython, Func: function, File: file, Line: line}
+}
+
+// loop is a program of 12 steps. Each has a temporary of 1 MiB in its forward and of 2 MiB in its backward pass, an activation that
+// backward frees, and in step 5 a temporary more; cuBLAS and cuDNN have workspaces.
+func loop() *eventtest.Stream {
+	const forward, backward, optimizer, cublas, cudnn = 1, 2, 3, 4, 5
+	train := python(9, "main", "/job/train.py")
+	native := func(name string) event.Frame { return event.Frame{Kind: event.FrameNative, Func: name} }
+	s := &eventtest.Stream{Stacks: map[event.StackID]*event.Stack{
+		forward:   {ID: forward, Frames: []event.Frame{python(7, "Net.forward", "/job/net.py"), python(1, "Module._call_impl", "/lib/torch/nn/modules/module.py"), train}},
+		backward:  {ID: backward, Frames: []event.Frame{python(1, "_engine_run_backward", "/lib/torch/autograd/graph.py"), python(1, "Tensor.backward", "/lib/torch/_tensor.py"), train}},
+		optimizer: {ID: optimizer, Frames: []event.Frame{python(1, "Adam.step", "/lib/torch/optim/adam.py"), train}},
+		cublas:    {ID: cublas, Frames: []event.Frame{native("at::cuda::getCurrentCUDABlasHandle"), train}},
+		cudnn:     {ID: cudnn, Frames: []event.Frame{native("at::native::Workspace::Workspace"), train}},
+	}}
+	live := map[uint64]uint64{}
+	total, now := uint64(0), uint64(1000)
+	add := func(kind event.Kind, stack event.StackID, addr, size uint64) {
+		if kind == event.KindAlloc {
+			live[addr] = size
+			total += size
+		} else {
+			size = live[addr]
+			total -= size
+		}
+		now += 1000
+		s.Events = append(s.Events, event.Event{
+			Time: now, PID: 1, TID: 1, Kind: kind, Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA}, Addr: addr, Size: size,
+			Allocated: total, Reserved: 256 * mib, Requested: size, Stream: 0, Handle: event.Unknown, Context: event.Unknown, Stack: stack,
+		})
+	}
+	add(event.KindAlloc, cublas, 0x100_0000, 8*mib)
+	add(event.KindAlloc, cudnn, 0x200_0000, 3*mib)
+	add(event.KindAlloc, cudnn, 0x300_0000, mib)
+	for step := 1; step <= 12; step++ {
+		add(event.KindAlloc, forward, 0x1000_0000, mib)
+		add(event.KindAlloc, forward, 0x2000_0000, 5*mib)
+		add(event.KindFree, 0, 0x1000_0000, 0)
+		add(event.KindAlloc, backward, 0x3000_0000, 2*mib)
+		add(event.KindFree, 0, 0x2000_0000, 0)
+		add(event.KindFree, 0, 0x3000_0000, 0)
+		if step == 5 {
+			add(event.KindAlloc, backward, 0x5000_0000, 7*mib)
+			add(event.KindFree, 0, 0x5000_0000, 0)
+		}
+		add(event.KindAlloc, optimizer, 0x4000_0000, mib)
+		add(event.KindFree, 0, 0x4000_0000, 0)
+	}
+	return s
+}
+
+// Temporaries are added up by step and line; what another phase frees is none.
+func TestChurn(t *testing.T) {
+	trace, err := view.NewTrace(loop(), &view.Options{Library: []string{"/lib/"}})
+	require.NoError(t, err)
+	table, err := steps.Find(trace, &steps.Rules{Library: []string{"/lib/"}})
+	require.NoError(t, err)
+	require.Equal(t, 11, table.Count())
+	c, err := fragments.ChurnOf(trace, table)
+	require.NoError(t, err)
+	require.EqualValues(t, 12*4*mib+7*mib, c.Bytes)
+	require.EqualValues(t, 12*3+1, c.Blocks)
+	require.EqualValues(t, 12*mib+12*9*mib+7*mib, c.Allocated)
+	require.EqualValues(t, 11*mib, c.Most)
+	require.InDelta(t, 4*mib+7.0*mib/11, c.PerStep, 0.1*mib)
+	sum := uint64(0)
+	for _, s := range c.Sites {
+		sum += s.Bytes
+	}
+	require.Equal(t, c.Bytes, sum)
+
+	none, err := fragments.ChurnOf(trace, &steps.Table{})
+	require.NoError(t, err)
+	require.True(t, math.IsNaN(none.PerStep))
+	require.Equal(t, c.Bytes, none.Bytes)
+}
+
+// Workspaces have lines of their own.
+func TestWorkspaces(t *testing.T) {
+	trace, err := view.NewTrace(loop(), &view.Options{Library: []string{"/lib/"}})
+	require.NoError(t, err)
+	maps, err := fragments.At(trace, view.Selection{})
+	require.NoError(t, err)
+	require.Equal(t, []fragments.Workspace{{Library: "cuBLAS", Blocks: 1, Bytes: 8 * mib}, {Library: "cuDNN", Blocks: 2, Bytes: 4 * mib}}, fragments.Workspaces(trace, maps[0]))
+}
