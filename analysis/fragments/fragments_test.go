@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/eventtest"
+	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
 const mib = 1 << 20
