@@ -334,3 +334,65 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 	id, ok := kind.(*ast.Ident)
 	return ok && id.IsExported()
 }
+
+// platforms are the constraints of files that are not built everywhere, and those of what is built in their place elsewhere, in
+// files named *_other.go. The tracer needs an x86-64 kernel; what only reads memory and files needs Linux; NVML is loaded by C.
+var platforms = map[string]string{
+	"linux":          "!linux",
+	"linux && amd64": "!linux || !amd64",
+	"linux && cgo":   "!linux || !cgo",
+}
+
+// TestBuildConstraints: where a file is built is said in one place, its constraint, and never by its name; and all files of a
+// package that have a constraint have the same. Tests may need more than their package.
+func TestBuildConstraints(t *testing.T) {
+	of := map[string]string{} // constraint by package
+	for _, f := range sources(t) {
+		for _, name := range []string{"linux", "darwin", "windows", "amd64", "arm64"} {
+			base := strings.TrimSuffix(strings.TrimSuffix(path.Base(f.path), ".go"), "_test")
+			if strings.HasSuffix(base, "_"+name) {
+				t.Errorf("%s: where it is built is said by its name: write //go:build", f.path)
+			}
+		}
+		built := constraint(f.ast)
+		if built == "" || built == "ignore" {
+			continue
+		}
+		if strings.HasSuffix(f.path, "_other.go") {
+			built = positive(built)
+		}
+		if _, ok := platforms[built]; !ok {
+			t.Errorf("%s: //go:build %s is none of those in platforms", f.path, constraint(f.ast))
+		}
+		if f.test {
+			continue
+		}
+		if have, ok := of[f.pkg]; ok && have != built {
+			t.Errorf("%s: //go:build %s, but other files of %s have %s", f.path, built, f.pkg, have)
+		}
+		of[f.pkg] = built
+	}
+	require.Greater(t, len(of), 10, "packages with constraints")
+}
+
+// positive is the constraint of the file in whose place one is built, or "".
+func positive(other string) string {
+	for built, negated := range platforms {
+		if negated == other {
+			return built
+		}
+	}
+	return ""
+}
+
+// constraint is the expression of a file's go:build line, or "".
+func constraint(f *ast.File) string {
+	for _, group := range f.Comments {
+		for _, c := range group.List {
+			if text, ok := strings.CutPrefix(c.Text, "//go:build "); ok && c.Pos() < f.Package {
+				return text
+			}
+		}
+	}
+	return ""
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build amd64
+//go:build linux && amd64
 
 // Package local is the recorder's source of events on this machine: it finds processes or starts a program, has the tracer attach to them,
 // and reads what they and the GPU's driver say of their memory.
