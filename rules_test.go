@@ -67,7 +67,7 @@ var mayImport = map[string][]string{
 	"tracer": {
 		"bpf", "cpython", "event", "event/figures", "inspect", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
 	},
-	"doctor":                {"cpython", "event", "inspect", "internal/nvml", "process", "tracer", "tracer/"},
+	"doctor":                {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
 	"darwin":                {"event", "process"},
 	"recording":             {"event", "event/figures"},
 	"recording/":            {"event", "internal/sorts", "internal/words", "recording"},
@@ -84,6 +84,8 @@ var mayImport = map[string][]string{
 	"analysis/leaks":        {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/balance":      {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"internal/exit":         {},
+	"internal/advice":       {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
+	"internal/console":      {"analysis/view", "export/table", "internal/advice", "internal/output", "internal/words", "recorder", "tracer/hook"},
 	"internal/sorts":        {},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest": {}, // for tests
@@ -113,8 +115,8 @@ var restricted = []struct {
 	only []string
 	why  string
 }{
-	// cmd/gputrace and doctor recognise the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/internal/kernel", "tracer/returnprobe", "doctor", "cmd/gputrace", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
+	// doctor and internal/advice recognise the verifier's error, to explain it.
+	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/internal/kernel", "tracer/returnprobe", "doctor", "internal/advice", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
 	{"SYS_BPF", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},

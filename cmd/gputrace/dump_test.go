@@ -5,8 +5,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -17,9 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/process"
 )
 
 // parseDumpLine runs a command line up to the point where a process would be looked into.
@@ -92,27 +88,6 @@ func TestDumpToTerminal(t *testing.T) {
 	os.Stdout = stdout
 	require.Equal(t, exitUsage, exit.Code(err))
 	require.ErrorContains(t, err, "give -o FILE")
-}
-
-func TestExplainDump(t *testing.T) {
-	other := errors.New("other")
-	for _, tt := range []struct {
-		err  error
-		code int
-		text string
-	}{
-		{process.ErrNotExist, exitNothing, "no process 42"},
-		{process.ErrPermission, exitNotPermitted, "not permitted to read pid 42"},
-		{inspect.ErrNoAllocator, exitNothing, "no caching allocator"},
-		{inspect.ErrOtherBackend, exitNothing, "sudo gputrace -p 42"},
-		{inspect.ErrUnknownLayout, exitError, "unknown layout"},
-		{other, exitError, "other"},
-	} {
-		err := explainDump(fmt.Errorf("step: %w", tt.err), 42)
-		require.ErrorIs(t, err, tt.err)
-		require.ErrorContains(t, err, tt.text)
-		require.Equal(t, tt.code, exit.Code(err), tt.err)
-	}
 }
 
 func TestJoinOr(t *testing.T) {

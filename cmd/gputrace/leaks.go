@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/advice"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/progress"
@@ -70,12 +71,12 @@ func leaksRecording(c *cli.Context, pid int) *recordOptions {
 
 // watchLeaks prints the verdict on what a process does for a while.
 func watchLeaks(o *recordOptions, asJSON bool) error {
-	return watched(o, newConsole(os.Stderr, o), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
+	return watched(o, o.console(), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
 		if err == nil {
 			err = results.Err()
 		}
 		if err != nil {
-			return explain(err)
+			return advice.Recording(err)
 		}
 		return printLeaks(results.Processes()[0].Leaks(), asJSON)
 	})

@@ -9,10 +9,9 @@ import (
 	"runtime"
 )
 
-func examine(doctorOptions) error          { return notHere("examining a machine") }
-func dump(dumpOptions) error               { return notHere("reading another process") }
-func showHolders(whoOptions) error         { return notHere("reading another process") }
-func explainAttach(err error, _ int) error { return err }
+func examine(doctorOptions) error  { return notHere("examining a machine") }
+func dump(dumpOptions) error       { return notHere("reading another process") }
+func showHolders(whoOptions) error { return notHere("reading another process") }
 
 // notHere is the error of what only Linux on x86-64 can do.
 func notHere(what string) error {

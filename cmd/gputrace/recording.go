@@ -16,16 +16,13 @@ import (
 
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/advice"
+	"github.com/gputrace/gputrace/internal/console"
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/recorder/local"
-)
-
-// Exit codes of a program that was not started, as shells have them.
-const (
-	exitNotExecutable = 126
-	exitNotFound      = 127
 )
 
 // startHere becomes the program that run has started.
@@ -34,22 +31,22 @@ func startHere(args []string) error {
 	if errors.Is(err, local.ErrAbandoned) {
 		return coded(exitError, errors.New(""))
 	}
-	return coded(exitNotExecutable, err)
+	return coded(exit.NotExecutable, err)
 }
 
 // record runs one recording from attach to files.
 func record(o recordOptions) error {
-	c := newConsole(os.Stderr, &o)
+	c := o.console()
 	return watched(&o, c, func(r *recorder.Recorder, results *recorder.Results, err error) error {
 		if err == nil {
 			err = finish(results, c, &o)
 		}
-		return afterProgram(r, explain(err))
+		return afterProgram(r, advice.Recording(err))
 	})
 }
 
 // watched runs one recording and calls then with the results, or why there are none, while the recorder is open.
-func watched(o *recordOptions, c *console, then func(*recorder.Recorder, *recorder.Results, error) error) error {
+func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder, *recorder.Results, error) error) error {
 	// A reader of our output that goes away must not cost the profiles.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 4)
@@ -86,8 +83,13 @@ func steer(ctx context.Context, r *recorder.Recorder, signals <-chan os.Signal) 
 	}
 }
 
+// console shows the recording on standard error.
+func (o *recordOptions) console() *console.Console {
+	return console.New(os.Stderr, console.Options{Many: o.isJob(), Program: o.command != nil, ReadyFile: o.readyFile, Version: version})
+}
+
 // recorderOptions are what the command line says to the recorder.
-func (o *recordOptions) recorderOptions(c *console) *recorder.Options {
+func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 	out := &recorder.Options{
 		All: o.all, Children: o.children, Command: o.command, Starter: []string{startName}, Wait: o.wait, Duration: o.duration,
 		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
@@ -105,7 +107,7 @@ func (o *recordOptions) recorderOptions(c *console) *recorder.Options {
 }
 
 // views are the formats of -f.
-func (o *recordOptions) views(c *console) *recorder.Views {
+func (o *recordOptions) views(c *console.Console) *recorder.Views {
 	out := &recorder.Views{Names: o.formats, Asked: o.asked}
 	formats, err := recordFormats(o.formats)
 	if err != nil || len(formats) == 0 {
@@ -132,7 +134,7 @@ func (o *recordOptions) views(c *console) *recorder.Views {
 }
 
 // finish prints the summary and writes the folder.
-func finish(r *recorder.Results, c *console, o *recordOptions) error {
+func finish(r *recorder.Results, c *console.Console, o *recordOptions) error {
 	out := io.Writer(os.Stdout)
 	if o.command != nil {
 		out = os.Stderr // standard output is the program's

@@ -5,7 +5,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	scan "github.com/gputrace/gputrace/inspect/holders"
+	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 )
@@ -25,7 +25,7 @@ const shownOthers = 20
 func showHolders(o whoOptions) error {
 	p, err := process.Open(o.pid)
 	if err != nil {
-		return explainWho(err, o.pid)
+		return advice.Look("who", err, o.pid)
 	}
 	options := &scan.Options{Freeze: o.freeze}
 	if o.one {
@@ -33,7 +33,7 @@ func showHolders(o whoOptions) error {
 	}
 	report, err := scan.Read(p, options)
 	if err != nil {
-		return explainWho(err, o.pid)
+		return advice.Look("who", err, o.pid)
 	}
 	boot, err := bootTime()
 	if err != nil {
@@ -66,12 +66,4 @@ func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Ti
 			return table.Who(w, in)
 		}
 	}, nil
-}
-
-// explainWho gives an error of reading the holders its exit code and the next step to take.
-func explainWho(err error, pid int) error {
-	if errors.Is(err, scan.ErrFreeze) {
-		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
-	}
-	return explainLook("who", err, pid)
 }

@@ -6,7 +6,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -85,26 +84,6 @@ func TestParseWhoRefuses(t *testing.T) {
 		_, err := parseWhoLine(line)
 		require.ErrorContains(t, err, want, line)
 		require.Equal(t, exitUsage, exit.Code(err), line)
-	}
-}
-
-func TestExplainWho(t *testing.T) {
-	for _, tt := range []struct {
-		err  error
-		code int
-		text string
-	}{
-		{process.ErrNotExist, exitNothing, "no process 42"},
-		{process.ErrPermission, exitNotPermitted, "not permitted to read pid 42"},
-		{inspect.ErrNoAllocator, exitNothing, "no caching allocator"},
-		{scan.ErrFreeze, exitError, "without --freeze"},
-	} {
-		err := explainWho(fmt.Errorf("step: %w", tt.err), 42)
-		require.ErrorIs(t, err, tt.err)
-		require.ErrorContains(t, err, tt.text)
-		require.NotContains(t, err.Error(), "gputrace dump")
-		require.NotContains(t, err.Error(), "run it again")
-		require.Equal(t, tt.code, exit.Code(err), tt.err)
 	}
 }
 

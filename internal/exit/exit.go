@@ -21,6 +21,12 @@ const (
 	Interrupted  = 130
 )
 
+// The exit codes of a program that was not started, as shells have them.
+const (
+	NotExecutable = 126
+	NotFound      = 127
+)
+
 // Codes are all codes with their meaning for people, in order: the manual and docs/cli.md have the same.
 var Codes = []struct {
 	Code    int

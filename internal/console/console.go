@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package console shows a recording on standard error while it runs: a banner, warnings, and on a terminal a line that is kept
+// up to date.
+package console
 
 import (
 	"errors"
@@ -14,42 +16,48 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
-// console is what a person sees while a recording runs: a recorder.Observer.
-type console struct {
-	out       *os.File
-	terminal  bool
-	many      bool   // there may be more than one process
-	program   bool   // a program was started, whose output may be the same terminal
-	readyFile string // tells scripts that the probes are live; empty: none
-	shown     bool   // a live line stands on the terminal
-	lines     int    // above it, of the same
-	before    bool   // it was said what was allocated before the attach
-	warned    map[string]bool
+// Options say what is shown of a recording.
+type Options struct {
+	Many      bool   // there may be more than one process
+	Program   bool   // a program was started, whose output may be the same terminal
+	ReadyFile string // tells scripts that the probes are live; empty: none
+	Version   string // of gputrace
 }
 
-func newConsole(out *os.File, o *recordOptions) *console {
-	return &console{
-		out: out, terminal: output.IsTerminal(out), many: o.isJob(), program: o.command != nil, readyFile: o.readyFile, warned: map[string]bool{},
-	}
+// Console is what a person sees while a recording runs: a recorder.Observer. It is used by one goroutine.
+type Console struct {
+	Options
+	out      *os.File
+	terminal bool
+	shown    bool // a live line is on the terminal
+	lines    int  // above it, of the same
+	before   bool // it was said what was allocated before the attach
+	warned   map[string]bool
 }
 
-func (c *console) say(format string, args ...any) {
+// New returns a console that writes to a file or a terminal.
+func New(out *os.File, o Options) *Console {
+	return &Console{Options: o, out: out, terminal: output.IsTerminal(out), warned: map[string]bool{}}
+}
+
+func (c *Console) say(format string, args ...any) {
 	c.endLive()
 	fmt.Fprintln(c.out, words.Text(fmt.Sprintf(format, args...)))
 }
 
 // Notice implements recorder.Observer.
-func (c *console) Notice(text string) { c.say("%s", text) }
+func (c *Console) Notice(text string) { c.say("%s", text) }
 
 // Warning prints an error once, with the next step to take where there is one.
-func (c *console) Warning(err error) {
-	err = explain(err)
+func (c *Console) Warning(err error) {
+	err = advice.Recording(err)
 	if !c.warned[err.Error()] {
 		c.warned[err.Error()] = true
 		c.say("gputrace: warning: %v", err)
@@ -57,19 +65,19 @@ func (c *console) Warning(err error) {
 }
 
 // Ready writes the file that tells scripts that the probes are live.
-func (c *console) Ready() error {
-	if c.readyFile == "" {
+func (c *Console) Ready() error {
+	if c.ReadyFile == "" {
 		return nil
 	}
-	if err := os.WriteFile(c.readyFile, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {
+	if err := os.WriteFile(c.ReadyFile, fmt.Appendf(nil, "%d\n", os.Getpid()), 0o644); err != nil {
 		return fmt.Errorf("ready file: %w", err)
 	}
-	return output.GiveToUser(c.readyFile)
+	return output.GiveToUser(c.ReadyFile)
 }
 
 // Attached says what was found and hooked: of a job a line a process.
-func (c *console) Attached(p *recorder.Process) {
-	if !c.many {
+func (c *Console) Attached(p *recorder.Process) {
+	if !c.Many {
 		c.banner(p)
 		return
 	}
@@ -77,13 +85,13 @@ func (c *console) Attached(p *recorder.Process) {
 	c.say("  %s %s · %s · %s · %d functions hooked", p.Who(), p.Command(), f.PythonLine(), f.TorchLine(), f.Functions())
 }
 
-func (c *console) banner(p *recorder.Process) {
+func (c *Console) banner(p *recorder.Process) {
 	f := p.Found()
 	how := "perf uprobes"
 	if f.Multi {
 		how = "uprobe_multi"
 	}
-	c.say("gputrace %s · pid %d %s%s · Linux %s, %s, %s", version, p.PID(), p.Command(), owner(p), recorder.KernelRelease(), how, f.Memory)
+	c.say("gputrace %s · pid %d %s%s · Linux %s, %s, %s", c.Version, p.PID(), p.Command(), owner(p), recorder.KernelRelease(), how, f.Memory)
 	driver, devices := p.Driver()
 	c.say("  %s", strings.Join(append([]string{f.PythonLine(), f.TorchLine(), f.DriverLine(driver)}, devices...), " · "))
 	title := "hooked"
@@ -168,23 +176,23 @@ func count(n int) string {
 }
 
 // Live shows the state: of a job its total, and on a terminal a line a process above it.
-func (c *console) Live(s *recorder.State) {
-	if c.terminal && c.program {
+func (c *Console) Live(s *recorder.State) {
+	if c.terminal && c.Program {
 		return
 	}
 	totals := s.Totals()
-	if !c.many && !c.before {
+	if !c.Many && !c.before {
 		c.before = true
 		c.sayBefore(&s.Processes[0])
 	}
 	line := table.LiveLine(&totals, table.Live{Now: s.Time, Rate: s.Rate(), Lost: s.Lost})
-	if c.many {
+	if c.Many {
 		line = fmt.Sprintf("%s · %s", recorder.Processes(len(s.Processes)), line)
 	}
 	switch {
 	case !c.terminal:
 		fmt.Fprintln(c.out, line)
-	case c.many:
+	case c.Many:
 		c.rewrite(append(processLines(s), line))
 	default:
 		c.rewrite([]string{line})
@@ -192,7 +200,7 @@ func (c *console) Live(s *recorder.State) {
 }
 
 // sayBefore states what was allocated before the attach.
-func (c *console) sayBefore(s *recorder.ProcessState) {
+func (c *Console) sayBefore(s *recorder.ProcessState) {
 	totals, err := s.Process.Before(s.Totals.Accounts)
 	switch {
 	case errors.Is(err, recorder.ErrNoState):
@@ -231,7 +239,7 @@ func processLines(s *recorder.State) []string {
 }
 
 // rewrite puts lines where those of the last time are.
-func (c *console) rewrite(lines []string) {
+func (c *Console) rewrite(lines []string) {
 	for range c.lines {
 		fmt.Fprint(c.out, "\x1b[A\x1b[2K")
 	}
@@ -240,7 +248,7 @@ func (c *console) rewrite(lines []string) {
 }
 
 // endLive leaves the live line as it is.
-func (c *console) endLive() {
+func (c *Console) endLive() {
 	if c.shown {
 		fmt.Fprintln(c.out)
 		c.shown, c.lines = false, 0
@@ -248,7 +256,7 @@ func (c *console) endLive() {
 }
 
 // Holders prints the holders that were asked for.
-func (c *console) Holders(j *view.Joined) {
+func (c *Console) Holders(j *view.Joined) {
 	c.endLive()
 	if err := table.Held(c.out, table.HeldInput{Title: table.HeldNow, Joined: j}); err != nil {
 		c.Warning(err)
@@ -256,7 +264,7 @@ func (c *console) Holders(j *view.Joined) {
 }
 
 // Ended says why the recording of a process ended, when it was not the user's wish.
-func (c *console) Ended(p *recorder.Process) {
+func (c *Console) Ended(p *recorder.Process) {
 	switch p.End() {
 	case recorder.Exited:
 		c.say("pid %d ended", p.PID())

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package advice
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/doctor"
+	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer"
 	"github.com/gputrace/gputrace/tracer/feature"
@@ -23,19 +24,19 @@ func explainAttach(err error, pid int) error {
 	var v *ebpf.VerifierError
 	switch {
 	case errors.Is(err, tracer.ErrNotLoaded) && !forbidden(err):
-		return coded(exitNothing, fmt.Errorf("%w\n  nothing was attached; to find out more: gputrace doctor", refusal{err}))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  nothing was attached; to find out more: gputrace doctor", refusal{err}))
 	case errors.Is(err, tracer.ErrUnsafeReturns):
-		return coded(exitNothing, fmt.Errorf("%w\n  nothing was attached; boot Linux 6.14 or newer, or run the job without a filter (seccomp=unconfined)", err))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  nothing was attached; boot Linux 6.14 or newer, or run the job without a filter (seccomp=unconfined)", err))
 	case errors.As(err, &v): // before the permissions: the kernel says EACCES here too
 		return fmt.Errorf("this kernel refuses the programs: %w\n  please report it with the output of uname -r", err)
 	case errors.Is(err, process.ErrNotExist):
-		return coded(exitNothing, fmt.Errorf("no process %d: %w", pid, err))
+		return exit.With(exit.Nothing, fmt.Errorf("no process %d: %w", pid, err))
 	case errors.Is(err, process.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return coded(exitNotPermitted, fmt.Errorf("not permitted to trace %s: %w\n%s", processName(pid), err, permissionHelp(pid)))
+		return exit.With(exit.NotPermitted, fmt.Errorf("not permitted to trace %s: %w\n%s", processName(pid), err, permissionHelp(pid)))
 	case errors.Is(err, tracer.ErrNoCUDA):
-		return coded(exitNothing, fmt.Errorf("%w\n%s", err, noCUDAHelp(pid)))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n%s", err, noCUDAHelp(pid)))
 	case errors.Is(err, tracer.ErrNoSymbol):
-		return coded(exitNothing, fmt.Errorf("%w\n  the library is of an unknown make, or damaged", err))
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  the library is of an unknown make, or damaged", err))
 	}
 	return err
 }

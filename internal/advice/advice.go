@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package advice says to each error what its exit code is, and what to type next.
+package advice
 
 import (
 	"errors"
@@ -9,21 +10,22 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 )
 
-// explain gives an error of a recording its exit code, and one of attaching the next step to take.
-func explain(err error) error {
+// Recording gives an error of a recording its exit code, and one of attaching the next step to take. An error that has a code is
+// left as it is.
+func Recording(err error) error {
 	var attach *recorder.AttachError
 	var launch *recorder.LaunchError
 	switch {
 	case exit.Has(err):
 		return err
 	case errors.Is(err, recorder.ErrEndedEarly):
-		return coded(exitTargetEnded, err)
+		return exit.With(exit.TargetEnded, err)
 	case errors.Is(err, recorder.ErrInterrupted):
-		return coded(exitInterrupted, err)
+		return exit.With(exit.Interrupted, err)
 	case errors.Is(err, recorder.ErrNoProcess):
-		return coded(exitNothing, err)
+		return exit.With(exit.Nothing, err)
 	case errors.As(err, &launch):
-		return coded(exitNotFound, err)
+		return exit.With(exit.NotFound, err)
 	case errors.As(err, &attach):
 		return explainAttach(attach.Err, attach.PID)
 	}

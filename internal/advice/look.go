@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package advice
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/gputrace/gputrace/doctor"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/holders"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/process"
+)
+
+// Look gives an error of a command that reads a process's memory, dump or who, its exit code and the next step to take.
+func Look(command string, err error, pid int) error {
+	switch {
+	case errors.Is(err, holders.ErrFreeze):
+		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
+	case errors.Is(err, process.ErrNotExist):
+		return exit.With(exit.Nothing, fmt.Errorf("no process %d: %w", pid, err))
+	case errors.Is(err, process.ErrPermission):
+		return exit.With(exit.NotPermitted, fmt.Errorf("not permitted to read pid %d: %w\n%s", pid, err, readHelp(command, pid)))
+	case errors.Is(err, inspect.ErrNoAllocator):
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(command, pid)))
+	case errors.Is(err, inspect.ErrOtherBackend):
+		return exit.With(exit.Nothing, fmt.Errorf("%w\n  only PyTorch's native allocator has a state that can be read; to trace it: sudo gputrace -p %d", err, pid))
+	case errors.Is(err, inspect.ErrUnknownLayout):
+		return fmt.Errorf("%w\n  this build of PyTorch is not known; nothing is shown rather than something wrong", err)
+	}
+	return err
+}
+
+// readHelp says what forbids to read another process, and how to be allowed (ptrace(2), "Ptrace access mode checking").
+func readHelp(command string, pid int) string {
+	scope := doctor.PtraceScope()
+	switch {
+	case scope == "3":
+		return scopeForbidsAll
+	case scope != "" && scope != "0":
+		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may look into it\n  try: sudo gputrace %s -p %d", scope, command, pid)
+	case os.Geteuid() == 0:
+		return "  missing CAP_SYS_PTRACE (to read another user's process)"
+	}
+	return fmt.Sprintf("  it is another user's, or protected\n  try: sudo gputrace %s -p %d", command, pid)
+}
+
+// noAllocatorHelp names a child that has an allocator, if there is one.
+func noAllocatorHelp(command string, pid int) string {
+	if p, err := process.Open(pid); err == nil {
+		for _, child := range p.Children() {
+			c, err := process.Open(child)
+			if err != nil {
+				continue
+			}
+			if _, err := inspect.Find(c); err == nil {
+				return fmt.Sprintf("  its child %d (%s) has one: gputrace %s -p %d", child, c.Name(), command, child)
+			}
+		}
+	}
+	return "  it has not used PyTorch on a GPU yet, or does not at all"
+}
