@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recorder
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// rounds drives a reconciler on a clock of its own, and notes when the allocator's state was read.
+type rounds struct {
+	*reconciler
+	t      *testing.T
+	target *madeTarget
+	seen   *noted
+	start  time.Time
+	reads  []time.Duration
+	// answer is what a reading gives.
+	answer func(ctx context.Context) (*AllocatorState, error)
+}
+
+// newRounds is about a heap in which two blocks are live.
+func newRounds(t *testing.T) *rounds {
+	r := &rounds{t: t, seen: &noted{}, start: time.Now()}
+	r.target = &madeTarget{pid: 7, state: func(ctx context.Context) (*AllocatorState, error) {
+		r.reads = append(r.reads, time.Since(r.start))
+		return r.answer(ctx)
+	}}
+	h := newRecordedHeap(nil)
+	h.take([]event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 1024, 1536)})
+	r.reconciler = newReconciler(t.Context(), h, r.target, r.seen, &drained{to: 2 * second})
+	return r
+}
+
+// run steps every ten milliseconds for a time.
+func (r *rounds) run(d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		r.step()
+		synctest.Wait()
+	}
+}
+
+// seconds is when the state was read, whole seconds.
+func (r *rounds) seconds() []int {
+	var out []int
+	for _, d := range r.reads {
+		out = append(out, int(d.Seconds()))
+	}
+	return out
+}
+
+// stateOf is an allocator state of some blocks at a time.
+func stateOf(at uint64, blocks ...event.ObservedBlock) func(context.Context) (*AllocatorState, error) {
+	sum := uint64(0)
+	for _, b := range blocks {
+		sum += b.Size
+	}
+	return func(context.Context) (*AllocatorState, error) {
+		return &AllocatorState{Until: at + 2, Devices: []event.Observation{{
+			PID: 7, Device: cuda0, From: at, To: at + 1, Blocks: blocks, Allocated: sum, Reserved: 1 << 30,
+			Segments: []event.ObservedSegment{{Addr: 0x1000, Size: 1 << 30}},
+		}}}, nil
+	}
+}
+
+var (
+	block1 = event.ObservedBlock{Addr: 0x1000, Size: 512, Requested: 512}
+	block2 = event.ObservedBlock{Addr: 0x2000, Size: 1024, Requested: 1024}
+	block3 = event.ObservedBlock{Addr: 0x3000, Size: 2048, Requested: 2000}
+)
+
+// TestRounds: the state is compared at once, when all events of its time are there, and then each minute.
+func TestRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = stateOf(3*second, block1, block2)
+		require.False(t, r.looked())
+		r.run(time.Second)
+		require.Nil(t, r.report(), "events of the reading's time may still come")
+		require.False(t, r.looked())
+		r.drained.to = 3*second + 2
+		r.run(time.Second)
+		require.Nil(t, r.report())
+		r.drained.to++
+		r.run(time.Second)
+		require.Equal(t, &figures.Checks{Made: 1}, r.report())
+		require.True(t, r.looked())
+		require.Empty(t, r.seen.notices, "nobody asked")
+		r.answer = stateOf(3*second, block1, block2)
+		r.run(2*time.Minute + 30*time.Second)
+		require.Equal(t, []int{0, 62, 122}, r.seconds())
+		r.ask()
+		r.run(time.Second)
+		require.Equal(t, []string{"live = allocator state: 2 blocks compared"}, r.seen.notices)
+		require.Equal(t, &figures.Checks{Made: 4}, r.report())
+		require.Empty(t, r.seen.warnings)
+	})
+}
+
+// TestRoundsAfterLosses: a second after the last loss the state is compared, and what was lost is in the live set.
+func TestRoundsAfterLosses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = stateOf(3*second, block1, block2)
+		r.drained.to = 100 * second
+		r.run(10 * time.Second)
+		require.Equal(t, []int{0}, r.seconds())
+		r.answer = stateOf(5*second, block1, block3)
+		for i := range 5 { // a loss in each second
+			r.target.lost = uint64(i + 1)
+			r.run(time.Second)
+		}
+		require.Equal(t, []int{0}, r.seconds(), "it is not over")
+		r.run(3 * time.Second)
+		require.Len(t, r.reads, 2)
+		require.InDelta(t, 16, r.reads[1].Seconds(), 1.1)
+		require.Equal(t, &figures.Checks{Made: 2, Differences: 1}, r.report())
+		require.Equal(t, []string{
+			"  events were lost; the allocator state put the live set right: " +
+				"blocks that it lacked: 1 (2.0 KiB), blocks that were freed: 1 (1.0 KiB), the allocator's total without an event: +1024 B",
+		}, r.seen.notices)
+		require.Empty(t, r.seen.warnings)
+		require.EqualValues(t, 2560, r.heap.Totals().Accounts[0].Allocated)
+		r.run(10 * time.Second)
+		require.Len(t, r.reads, 2, "those losses were dealt with")
+	})
+}
+
+// TestRoundsWithoutLosses: a difference that no loss explains is a bug, and is said.
+func TestRoundsWithoutLosses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = stateOf(3*second, block1, block2)
+		r.drained.to = 100 * second
+		r.run(time.Second)
+		r.answer = stateOf(5*second, block1)
+		r.run(time.Minute + time.Second)
+		require.Equal(t, &figures.Checks{Made: 2, Differences: 1}, r.report())
+		require.Len(t, r.seen.warnings, 1)
+		require.Contains(t, r.seen.warnings[0], "although no event was lost: blocks that were freed: 1 (1.0 KiB)")
+		require.Empty(t, r.seen.notices)
+	})
+}
+
+// TestRoundsFail: a state that cannot be read is tried for five seconds, and again a minute later; losses do not have it tried sooner
+// than in five seconds.
+func TestRoundsFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = func(context.Context) (*AllocatorState, error) { return nil, errors.New("it moves") }
+		r.drained.to = 100 * second
+		r.run(6 * time.Second)
+		require.InDelta(t, 5, r.reads[len(r.reads)-1].Seconds(), 0.1)
+		require.InDelta(t, 125, len(r.reads), 5, "each some 40 ms, of which half is a pause")
+		require.Equal(t, &figures.Checks{Failed: 1}, r.report())
+		require.Empty(t, r.seen.notices, "nobody asked")
+		n := len(r.reads)
+		r.target.lost = 3
+		r.run(3 * time.Second)
+		require.Len(t, r.reads, n)
+		r.run(2 * time.Second)
+		require.Greater(t, len(r.reads), n)
+		r.run(10 * time.Second)
+		r.ask()
+		r.run(12 * time.Second)
+		require.Equal(t, []string{"the live set could not be compared with the allocator state: it moves"}, r.seen.notices)
+	})
+}
+
+// TestRoundsWithoutState: where there is no allocator it is looked for less and less often, and once more at the end.
+func TestRoundsWithoutState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = func(context.Context) (*AllocatorState, error) { return nil, noStateHere }
+		r.run(200 * time.Second)
+		require.Equal(t, []int{0, 5, 15, 35, 75, 135, 195}, r.seconds())
+		require.True(t, r.looked())
+		require.Nil(t, r.report())
+		require.False(t, r.over)
+		r.finish()
+		r.run(time.Second)
+		require.True(t, r.over)
+		require.Len(t, r.reads, 8)
+		r.run(10 * time.Minute)
+		require.Len(t, r.reads, 8, "that was the last")
+	})
+}
+
+// TestRoundsOfEnded: of a process that has ended there is no state either, whatever went wrong.
+func TestRoundsOfEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.target.ended = true
+		r.answer = func(context.Context) (*AllocatorState, error) { return nil, errors.New("no such process") }
+		r.finish()
+		r.run(time.Second)
+		require.True(t, r.over)
+		require.Len(t, r.reads, 1)
+		require.Nil(t, r.report())
+	})
+}
+
+// TestRoundsHang: a reading has ten seconds, and is canceled with the recording.
+func TestRoundsHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		ended := []time.Duration{}
+		r.answer = func(ctx context.Context) (*AllocatorState, error) {
+			<-ctx.Done()
+			ended = append(ended, time.Since(r.start))
+			return nil, context.Cause(ctx)
+		}
+		r.ask()
+		r.run(11 * time.Second)
+		require.Equal(t, []time.Duration{readTimeout}, ended)
+		require.Len(t, r.seen.notices, 1)
+		require.Contains(t, r.seen.notices[0], "it took longer than 10s")
+		r.ask()
+		r.run(time.Second)
+		r.stop()
+		synctest.Wait()
+		require.Len(t, ended, 2)
+		require.True(t, r.over)
+		require.True(t, r.looked())
+	})
+}
+
+// TestRoundsWatch: while a state is read and compared the heap notes the addresses that events name, and not after that: a block that
+// events name meanwhile is not judged.
+func TestRoundsWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = stateOf(5*second, block1, block2) // as it was before the event that follows
+		r.run(time.Second)
+		r.heap.take([]event.Event{free(7, 5*second+1, block2.Addr, block2.Size, block1.Size)})
+		r.drained.to = 6 * second
+		r.run(time.Second)
+		require.Equal(t, &figures.Checks{Made: 1}, r.report(), "its block is as the event says")
+		require.EqualValues(t, block1.Size, r.heap.Totals().Accounts[0].Live.Bytes)
+		_, err := r.heap.Heap.Reconcile(event.Observation{PID: 7, Device: cuda0, From: 7 * second, To: 8 * second, Allocated: event.Unknown, Reserved: event.Unknown})
+		require.Error(t, err, "nothing is noted any more")
+	})
+}
+
+// TestRoundsOfSegments: segments that do not add up are left open for a second, and looked at again after five, five times.
+func TestRoundsOfSegments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.drained.to = 100 * second
+		r.answer = func(ctx context.Context) (*AllocatorState, error) {
+			s, err := stateOf(3*second, block1, block2)(ctx)
+			s.Devices[0].Segments = nil
+			return s, err
+		}
+		r.run(100 * time.Second)
+		var begins []int
+		for _, at := range r.seconds() {
+			if n := len(begins); n == 0 || at > begins[n-1]+2 {
+				begins = append(begins, at)
+			}
+		}
+		require.Equal(t, []int{0, 6, 12, 18, 24, 85}, begins)
+		require.EqualValues(t, 6, r.report().Made)
+		require.Empty(t, r.seen.warnings)
+	})
+}
+
+// TestScans: holders are scanned for when somebody asks, and joined when all events of the scan's time are there.
+func TestScans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		var begun []time.Duration
+		var fail error
+		r.target.scan = func(context.Context) (*Scan, error) {
+			begun = append(begun, time.Since(r.start))
+			return madeScan(5 * second), fail
+		}
+		p := &Process{heap: r.heap, target: r.target, observer: r.seen, ctx: t.Context(), start: time.Now()}
+		p.reconciler = r.reconciler
+		s := newHolderScans(p, make(chan struct{}, 1), false)
+		s.drained = r.drained
+		s.view = func() *view.View { return nil }
+		step := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				s.step()
+				synctest.Wait()
+			}
+		}
+		step(time.Second)
+		require.Empty(t, begun, "nobody asked")
+		s.ask()
+		step(time.Second)
+		require.Len(t, begun, 1)
+		require.Empty(t, r.seen.shown, "events of its time may still come")
+		s.drained.to = 5 * second
+		step(time.Second)
+		require.Empty(t, r.seen.shown)
+		s.drained.to++
+		step(time.Second)
+		require.Len(t, r.seen.shown, 1)
+		require.EqualValues(t, 1536, r.seen.shown[0].Bytes)
+		require.EqualValues(t, 1536, s.height)
+		step(time.Minute)
+		require.Len(t, begun, 2, "once for what is live now, which is higher than nothing")
+		fail = errors.New("torn")
+		s.ask()
+		step(time.Second)
+		require.Equal(t, []string{"who holds the live blocks could not be read: torn"}, r.seen.notices)
+		require.Len(t, r.seen.shown, 1)
+		s.finish()
+		step(time.Second)
+		require.True(t, s.over)
+		require.Equal(t, heap.Count{Objects: 2, Bytes: 1536, Requested: 1536, RequestedObjects: 2}, r.heap.Totals().Accounts[0].Live)
+	})
+}
