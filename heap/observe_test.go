@@ -696,3 +696,62 @@ func TestSegmentsRefused(t *testing.T) {
 		require.Zero(t, accountOf(h, event.LayerDevice, 0).Live, name)
 	}
 }
+
+// TestSegmentsAndOtherMemory: neither memory of the host nor device memory that is no segment has to do with the reserved bytes.
+func TestSegmentsAndOtherMemory(t *testing.T) {
+	unsized := deviceEvent(event.KindAlloc, 96*mib, event.Unknown)
+	for name, row := range map[string]struct {
+		before, meanwhile *event.Event
+		proved            bool
+	}{
+		"nothing":          {nil, nil, true},
+		"host memory":      {nil, call(event.KindAlloc, event.LayerHost, event.ObjectMemory, 1<<40, mib), true},
+		"device memory":    {nil, deviceEvent(event.KindAlloc, 1<<40, mib), false},
+		"of unknown size":  {unsized, nil, true},
+		"physical":         {created(5, event.Unknown), nil, true},
+		"mapped elsewhere": {mappedAt(128*mib, mib, 77), nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := New()
+			apply(h, torchEvent(64*mib, 512, 512), torchEvent(64*mib, -512, 0))
+			if row.before != nil {
+				apply(h, row.before)
+			}
+			live := accountOf(h, event.LayerDevice, 0).Live
+			h.Watch(pid)
+			o := withSegments(h, segmentAt(64*mib, mib, false))
+			if row.meanwhile != nil {
+				apply(h, row.meanwhile)
+				live = plus(live, accountOf(h, event.LayerDevice, 0).Live)
+			}
+			r, err := h.Reconcile(o)
+			require.NoError(t, err)
+			require.Equal(t, row.proved, r.SegmentsProved)
+			require.Zero(t, r.SegmentsRetired)
+			if row.proved {
+				live = plus(live, Count{Objects: 1, Bytes: mib})
+			}
+			require.Equal(t, live, accountOf(h, event.LayerDevice, 0).Live)
+			checkSums(t, h)
+			checkStructure(t, h)
+		})
+	}
+}
+
+// TestDeviceThatWasEmpty: of a device that was observed to be empty the totals are known before its first event.
+func TestDeviceThatWasEmpty(t *testing.T) {
+	h := New()
+	h.Watch(pid)
+	o := observed(h)
+	o.Allocated, o.Reserved, o.Segments = 0, 0, []event.ObservedSegment{}
+	r, err := h.Reconcile(o)
+	require.NoError(t, err)
+	require.True(t, r.SegmentsProved)
+	e := torchEvent(64*mib, 512, 512)
+	e.Reserved = event.Unknown
+	apply(h, e)
+	a := h.Totals().Accounts[0]
+	require.Zero(t, a.Reserved)
+	require.Zero(t, a.Baseline)
+	require.Zero(t, h.GapCount())
+}

@@ -272,6 +272,13 @@ func minus(x, y Count) Count {
 
 // checkStructure looks at what the lists and indexes of each process promise each other.
 func checkStructure(t testing.TB, h *Heap) {
+	live := 0
+	for _, a := range h.accounts {
+		live += a.live.n
+	}
+	if used := len(h.blocks.blocks) - len(h.blocks.free); used != live {
+		t.Fatalf("the table has %d blocks of %d that are live", used, live)
+	}
 	for _, p := range h.processes {
 		mapped := map[*object]int32{}
 		end := uint64(0)
