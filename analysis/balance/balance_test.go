@@ -325,3 +325,16 @@ func site(layer event.Layer, pid uint32, stack event.StackID, objects, bytes uin
 		Alloc: heap.Count{Objects: 2 * objects, Bytes: 2 * bytes}, Inuse: heap.Count{Objects: objects, Bytes: bytes},
 	}
 }
+
+// TestSegmentGap: two figures that are both known have a difference.
+func TestSegmentGap(t *testing.T) {
+	for _, row := range []struct {
+		seen, total uint64
+		want        int64
+		known       bool
+	}{{100, 160, 60, true}, {160, 100, -60, true}, {unknown, 160, 0, false}, {100, unknown, 0, false}, {unknown, unknown, 0, false}} {
+		gap, known := (&Device{SegmentBytes: row.seen, Total: row.total}).SegmentGap()
+		require.Equal(t, row.want, gap)
+		require.Equal(t, row.known, known)
+	}
+}

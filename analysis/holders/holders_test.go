@@ -5,7 +5,9 @@
 package holders
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -227,6 +229,9 @@ func TestGroupings(t *testing.T) {
 		var names []string
 		for _, r := range table.Rows {
 			names = append(names, r.Name)
+			require.True(t, slices.IsSortedFunc(r.Of, func(x, y int) int {
+				return cmp.Compare(h.Report.Blocks[y].Size, h.Report.Blocks[x].Size)
+			}), "the largest block first")
 		}
 		if by == ByCategory {
 			require.Len(t, names, len(scan.Categories()), "those without a block too")

@@ -141,6 +141,20 @@ func TestUnknownRequested(t *testing.T) {
 	require.EqualValues(t, 1024, got.Findings[0].Bytes)
 }
 
+// TestSeconds: the time that is left is that in which the growth fills what is free.
+func TestSeconds(t *testing.T) {
+	j := train(func(j *job, _ int) { j.Alloc(kept, 1000) })
+	device := event.Device{Type: event.DeviceCUDA}
+	free := map[event.Device]uint64{device: 1 << 30, {Type: event.DeviceCUDA, Index: 1}: 1}
+	got := j.find(t, &leaks.Options{Free: free})
+	require.Len(t, got.Findings, 1)
+	steps := float64(1<<30) / 1024 // a block a step
+	require.Positive(t, got.Steps.Period)
+	require.InEpsilon(t, steps*got.Steps.Period/1e9, got.Findings[0].Seconds, 1e-9)
+	j = train(func(j *job, _ int) { j.Obtain(event.LayerHost, driver, 700) })
+	require.True(t, math.IsNaN(j.find(t, &leaks.Options{Free: free}).Findings[0].Seconds), "it is not the device's")
+}
+
 func TestHolder(t *testing.T) {
 	j := train(func(j *job, _ int) { j.Alloc(kept, 1000) })
 	site := "train.py:30 main"

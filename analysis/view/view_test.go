@@ -173,3 +173,15 @@ func TestOrigins(t *testing.T) {
 	require.Equal(t, []bool{false, true}, []bool{v.Sites[0].Counted(), v.Sites[1].Counted()})
 	require.Equal(t, []Row{{Name: stacks.LostEvents, Bytes: 60, Blocks: 1, Share: 60.0 / 10000}}, v.ByNative(0).Rows)
 }
+
+// TestBackwardSite: a site in the backward pass is one, named by the line of forward that it follows.
+func TestBackwardSite(t *testing.T) {
+	marked := *eventtest.Stack("a.so!at::empty " + eventtest.Own)
+	marked.Frames = append(append([]event.Frame{marked.Frames[0]}, stacks.Mark()), marked.Frames[1:]...)
+	known := map[event.StackID]*event.Stack{1: eventtest.Stack("a.so!at::empty " + eventtest.Own), 2: &marked}
+	v := New(&heap.Snapshot{Sites: []heap.Site{site(event.LayerTorch, 7, 1, 1, 512), site(event.LayerTorch, 7, 2, 1, 512)}},
+		func(id event.StackID) *event.Stack { return known[id] }, nil)
+	require.False(t, v.Sites[0].Backward)
+	require.True(t, v.Sites[1].Backward)
+	require.Equal(t, "[backward of] "+v.Sites[0].Name, v.Sites[1].Name)
+}
