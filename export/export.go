@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gputrace/gputrace/analysis/leaks"
-	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/exit"
@@ -119,9 +117,8 @@ type Input struct {
 	Warn      func(error)
 
 	view   *view.View
-	viewed view.Selection                // what view is of
-	leaks  func() (*leaks.Report, error) // of the source; nil: there is none
-	steps  func() (*steps.Table, error)
+	viewed view.Selection // what view is of
+	source *Source        // nil: there is none
 }
 
 // GroupBy says what the rows of tables are, before the View is asked for: one of view.RecordedRowKindNames, or empty for the format's own.
@@ -138,13 +135,8 @@ func (in *Input) GroupBy(name string) error {
 		return nil
 	}
 	in.Selection.AllSteps = by == view.ByStep
-	return in.detail(by == view.ByStep)
-}
-
-// detail asks for the parts of sites by what their memory is for and, when steps is true, by step.
-func (in *Input) detail(steps bool) error {
 	in.Selection.Detail = true
-	if !steps || in.Selection.Steps {
+	if by != view.ByStep {
 		return nil
 	}
 	in.Selection.Steps = true
@@ -153,15 +145,46 @@ func (in *Input) detail(steps bool) error {
 
 // findSteps has the trace know its steps.
 func (in *Input) findSteps() error {
-	if in.steps == nil {
+	if in.source == nil {
 		return nil
 	}
-	found, err := in.steps()
+	found, err := in.source.Steps()
 	if err != nil {
 		return err
 	}
 	in.Trace.SetSteps(found.At)
 	return nil
+}
+
+// detailed is the View with the parts of sites by what their memory is for and, when steps is true, by step: the replay for it looks for
+// the steps too.
+func (in *Input) detailed(steps bool) (*view.View, error) {
+	in.Selection.Detail = true
+	if !steps || in.Selection.Steps || in.source == nil {
+		return in.View()
+	}
+	in.Selection.Steps = true
+	in.watchSteps()
+	in.Trace.SetSteps(func(time uint64) int {
+		found, err := in.source.Steps()
+		if err != nil {
+			return 0
+		}
+		return found.At(time)
+	})
+	out, err := in.View()
+	if err != nil {
+		return nil, err
+	}
+	_, err = in.source.Steps()
+	return out, err
+}
+
+// watchSteps has the next replay look for the steps too, which are asked for later.
+func (in *Input) watchSteps() {
+	if in.source != nil {
+		in.Trace.Watch(in.source.searched())
+	}
 }
 
 // View is of the selection. It is made when it is asked for: many formats show the course of time.

@@ -30,12 +30,15 @@ func (s *Source) Leaks() (*leaks.Report, error) {
 	return report, nil
 }
 
+// judged says whether a verdict belongs to what is shown: all of a recording.
+func judged(in *Input) bool { return in.source != nil && in.Info.PID != 0 && in.Selection.AtEnd() }
+
 // leaksAtEnd is the verdict on a recording of which all is shown; nil: there is none.
 func leaksAtEnd(in *Input) (*leaks.Report, error) {
-	if in.leaks == nil || in.Info.PID == 0 || !in.Selection.AtEnd() {
+	if !judged(in) {
 		return nil, nil
 	}
-	return in.leaks()
+	return in.source.Leaks()
 }
 
 // libraries are prefixes of Python files that are not the program's own.

@@ -34,27 +34,32 @@ type Source struct {
 
 	close  func() error
 	stepOn string
-	steps  *steps.Table  // nil: not looked for yet
-	leaks  *leaks.Report // likewise
+	search *steps.Search // nil: not begun
+	leaks  *leaks.Report // nil: not looked for yet
 }
 
 // Close closes the file; the trace cannot be replayed any more.
 func (s *Source) Close() error { return s.close() }
 
-// Steps are those of the source, which is replayed for them once. Where OpenOptions.StepOn is not in it, the error is one of usage.
+// Steps are those of the source, which is read for them where they were not found beside something else. Where OpenOptions.StepOn is not
+// in it, the error is one of usage.
 func (s *Source) Steps() (*steps.Table, error) {
-	if s.steps != nil {
-		return s.steps, nil
-	}
-	table, err := steps.Find(s.Trace, &steps.Rules{Library: s.libraries(), On: s.stepOn})
+	table, err := s.searched().Table()
 	switch {
 	case errors.Is(err, steps.ErrNoSuchStep):
 		return nil, exit.Usage("--step-on: %w", err)
 	case err != nil:
 		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
 	}
-	s.steps = table
 	return table, nil
+}
+
+// searched is the search for steps, begun.
+func (s *Source) searched() *steps.Search {
+	if s.search == nil {
+		s.search = steps.NewSearch(s.Trace, &steps.Rules{Library: s.libraries(), On: s.stepOn})
+	}
+	return s.search
 }
 
 // Input is what all formats of a window are made of: the window is found in the source once, for all of them. version is that of
@@ -67,8 +72,7 @@ func (s *Source) Input(w *Window, version string, warn func(error)) (*Input, err
 	}
 	in := &Input{
 		Trace: s.Trace, Info: s.Info, End: s.End, Selection: selection, Path: s.Path, Moment: c.words(w, selection), Version: version, Warn: warn,
-		leaks: s.Leaks,
-		steps: s.Steps,
+		source: s,
 	}
 	if selection.AtEnd() {
 		in.Joined = joinedBefore(s.End)

@@ -19,10 +19,7 @@ func writePprofAlloc(w io.Writer, in *Input) error { return writeProfile(w, in, 
 // writeProfile writes a profile with what memory is for. What is in use has the steps of its allocations too: of all allocations
 // there are too many.
 func writeProfile(w io.Writer, in *Input, kind pprof.Kind) error {
-	if err := in.detail(kind == pprof.InUse); err != nil {
-		return err
-	}
-	view, err := in.View()
+	view, err := in.detailed(kind == pprof.InUse)
 	if err != nil {
 		return err
 	}

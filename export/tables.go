@@ -53,10 +53,10 @@ func writeCSV(w io.Writer, in *Input) error {
 }
 
 func writeJSON(w io.Writer, in *Input) error {
-	if err := in.detail(false); err != nil {
-		return err
+	if judged(in) {
+		in.watchSteps()
 	}
-	view, err := in.View()
+	view, err := in.detailed(false)
 	if err != nil {
 		return err
 	}

@@ -94,6 +94,7 @@ const maxSlices = 200_000
 
 // addSlices adds steps and phases to a timeline.
 func addSlices(p *perfetto.Input, in *Input, tl *view.Timeline) error {
+	in.watchSteps()
 	spans, more, err := in.Trace.PhaseSpans(tl.From, tl.To, maxSlices)
 	if err != nil {
 		return err
@@ -102,10 +103,10 @@ func addSlices(p *perfetto.Input, in *Input, tl *view.Timeline) error {
 	if more {
 		in.Warn(fmt.Errorf("more than %d changes between phases: later ones are left out; --from and --to choose a part", maxSlices))
 	}
-	if in.steps == nil {
+	if in.source == nil {
 		return nil
 	}
-	found, err := in.steps()
+	found, err := in.source.Steps()
 	if err != nil {
 		return err
 	}

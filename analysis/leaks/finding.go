@@ -186,7 +186,8 @@ func (d *detector) stackOf(l line) *event.Stack {
 // finding adds up what rises at one line.
 func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Finding {
 	sorts.Func(g, func(a, b risen) int {
-		return cmp.Or(cmp.Compare(b.step.requested, a.step.requested), cmp.Compare(a.first, b.first), cmp.Compare(a.period, b.period))
+		return cmp.Or(cmp.Compare(b.step.requested, a.step.requested), cmp.Compare(a.first, b.first), cmp.Compare(a.period, b.period),
+			cmp.Compare(a.site.stack, b.site.stack))
 	})
 	f := Finding{
 		Kind: kindOf(k.place.layer, g), Layer: k.place.layer, Device: k.place.device, File: k.line.file, Line: k.line.line,

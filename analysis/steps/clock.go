@@ -9,9 +9,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// clock counts steps by a mark.
+// clock counts steps by what recurs: a line with the calls that lead to it, or a stack.
 type clock struct {
-	marker
 	resolve func(event.StackID) *event.Stack
 	mark    mark
 	sides   map[event.StackID]side
@@ -28,8 +27,8 @@ const (
 	anywhere // it does not say: it has no Python frame, and the line is one of Python
 )
 
-func newClock(m marker, resolve func(event.StackID) *event.Stack, on mark) *clock {
-	return &clock{marker: m, resolve: resolve, mark: on, sides: map[event.StackID]side{}, within: map[uint32]bool{}}
+func newClock(resolve func(event.StackID) *event.Stack, on mark) *clock {
+	return &clock{resolve: resolve, mark: on, sides: map[event.StackID]side{}, within: map[uint32]bool{}}
 }
 
 // see takes the next event. It reports whether a step begins with it.
@@ -54,21 +53,12 @@ func (c *clock) see(e *event.Event) bool {
 
 func (c *clock) sideOf(id event.StackID) side {
 	st := c.resolve(id)
-	m, ok := c.of(st)
+	python := st != nil && slices.ContainsFunc(stacks.Ran(st.Frames), func(f event.Frame) bool { return f.Kind == event.FramePython })
 	switch {
-	case c.mark.stack != 0:
-		ok = id == c.mark.stack
-	case c.mark.place != 0:
-		python := st != nil && slices.ContainsFunc(stacks.Ran(st.Frames), func(f event.Frame) bool { return f.Kind == event.FramePython })
-		if !python {
-			return anywhere
-		}
-		ok = passes(st, c.mark.place)
-	default:
-		ok = ok && m == c.mark
-	}
-	if ok {
+	case c.mark.place == 0 && id == c.mark.stack, c.mark.place != 0 && python && passes(st, c.mark.place):
 		return inside
+	case c.mark.place != 0 && !python:
+		return anywhere
 	}
 	return outside
 }

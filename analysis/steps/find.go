@@ -7,6 +7,7 @@ package steps
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/view"
@@ -16,32 +17,89 @@ import (
 // ErrNoSuchStep: Rules.On is not in the stacks of the recording.
 var ErrNoSuchStep = errors.New("no allocation was made below it three times or more")
 
-// Find is the steps of a trace, which is read twice. Where the beginning of the trace was dropped, they are those that were recorded
-// with it, which have their numbers; Rules.On is what was chosen then, unless it is something else. A trace without steps is no error,
-// but for ErrNoSuchStep.
-func Find(t *view.Trace, r *Rules) (*Table, error) {
-	m := r.marker()
+// Search looks for the steps of a trace. It is a view.Watcher: where it has seen a replay that was made for something else, it reads the
+// trace itself only when no optimizer and no backward pass marks the steps.
+type Search struct {
+	trace   *view.Trace
+	rules   marker
+	asked   string  // Rules.On
+	noted   *Table  // as they were recorded; nil: they are to be found
+	survey  *survey // nil: no event was seen yet
+	seen    bool
+	found   *Table
+	problem error
+}
+
+// NewSearch is a search that has seen nothing. Where the beginning of the trace was dropped, the steps are those that were recorded with
+// it, which have their numbers; Rules.On is what was chosen then, unless it is something else.
+func NewSearch(t *view.Trace, r *Rules) *Search {
+	s := &Search{trace: t, rules: r.marker()}
+	s.asked = s.rules.chosen
 	noted, whole := t.Steps()
-	if noted != nil && m.chosen == "" {
-		m.chosen = noted.Chosen
+	if noted != nil && s.rules.chosen == "" {
+		s.rules.chosen = noted.Chosen
 	}
-	if noted != nil && whole && noted.Chosen == m.chosen && numbered(noted) {
-		return &Table{Source: Source(noted.Source), On: noted.On, first: noted.First, begins: noted.Begins, end: t.Last()}, nil
+	if noted != nil && whole && noted.Chosen == s.rules.chosen && numbered(noted) {
+		s.noted = &Table{Source: Source(noted.Source), On: noted.On, first: noted.First, begins: noted.Begins, end: t.Last()}
 	}
-	s := newSurvey(m, t.Stack)
-	if err := t.Events(func(e *event.Event) { s.see(e) }); err != nil {
-		return nil, fmt.Errorf("look for steps: %w", err)
+	return s
+}
+
+// See implements view.Watcher.
+func (s *Search) See(e *event.Event) {
+	if s.noted != nil || s.seen {
+		return
 	}
-	on := s.choose()
+	if s.survey == nil {
+		s.survey = newSurvey(s.rules, s.trace.Stack)
+		s.survey.keep = math.MaxInt // of marks, which are few; what recurs can be each allocation
+		s.survey.marksOnly = s.rules.chosen != ""
+	}
+	if mark, _ := s.survey.see(e); mark != nil && mark.entries >= minEntries {
+		s.survey.marksOnly = true // choose takes no other
+	}
+}
+
+// Seen implements view.Watcher.
+func (s *Search) Seen() { s.seen = true }
+
+// Table is the steps; the trace is read as far as it is needed for them. A trace without steps is no error, but for ErrNoSuchStep.
+func (s *Search) Table() (*Table, error) {
+	if s.found == nil && s.problem == nil {
+		s.found, s.problem = s.table()
+		s.survey = nil
+	}
+	return s.found, s.problem
+}
+
+func (s *Search) table() (*Table, error) {
+	if s.noted != nil {
+		return s.noted, nil
+	}
+	if !s.seen {
+		s.survey = nil // of a replay that ended early
+		s.trace.Watch(s)
+		if err := s.trace.Events(func(*event.Event) {}); err != nil {
+			return nil, fmt.Errorf("look for steps: %w", err)
+		}
+	}
+	if s.survey == nil { // there is no event
+		s.survey = newSurvey(s.rules, s.trace.Stack)
+	}
+	on := s.survey.choose()
 	switch {
-	case on == nil && m.chosen != "" && m.chosen == r.marker().chosen:
-		return nil, fmt.Errorf("step on %s: %w", m.chosen, ErrNoSuchStep)
+	case on == nil && s.rules.chosen != "" && s.rules.chosen == s.asked:
+		return nil, fmt.Errorf("step on %s: %w", s.rules.chosen, ErrNoSuchStep)
 	case on == nil:
 		return &Table{}, nil
 	}
-	out := &Table{Source: on.mark.source, On: on.mark.name(m.library, t.Stack), first: 1, end: t.Last()}
-	c := newClock(m, t.Stack, on.mark)
-	err := t.Events(func(e *event.Event) {
+	out := &Table{Source: on.mark.source, On: on.mark.name(s.rules.library, s.trace.Stack), first: 1, end: s.trace.Last()}
+	if on.mark.source != SourcePeriod {
+		out.begins = on.times
+		return out, nil
+	}
+	c := newClock(s.trace.Stack, on.mark)
+	err := s.trace.Events(func(e *event.Event) {
 		if c.see(e) {
 			out.begins = append(out.begins, e.Time)
 		}
@@ -51,6 +109,9 @@ func Find(t *view.Trace, r *Rules) (*Table, error) {
 	}
 	return out, nil
 }
+
+// Find is the steps of a trace, as Search has them.
+func Find(t *view.Trace, r *Rules) (*Table, error) { return NewSearch(t, r).Table() }
 
 // numbered reports whether steps begin with a later one than the first. Of the first ones some can be missing while a program runs:
 // the names of their stacks are not known at once.

@@ -19,55 +19,111 @@ type detail struct {
 
 // chosen is a block in use at the moment of a selection.
 type chosen struct {
-	site  siteID
-	tid   uint32
 	age   uint64
 	block picked
 }
 
-// detail makes the parts anew, with what each block turned out to be for.
-func (p *picker) detail() error {
-	p.parts, p.alloc, p.index, p.inuse = nil, nil, map[sitePartKey]int{}, map[aged]heap.Count{}
-	return p.trace.newFollower().replay(p.ended)
+// endings is what a picker knows of blocks whose end is still to come.
+type endings struct {
+	chosen map[heap.BlockKey]chosen // what is in use at the moment
+	dated  []dated                  // of those that ended, where the step is asked for
+}
+
+// dated is a block in use at the moment, whose step is looked for once all events were seen.
+type dated struct {
+	part    sitePartKey
+	time    uint64 // of its allocation
+	age     uint64
+	count   heap.Count
+	counted bool
+}
+
+// detail replays all of the trace, because only its end says what a block was for, and adds up what is in use at the moment by that. It
+// returns the heap of then, where it is not the end.
+func (p *picker) detail() (*heap.Snapshot, error) {
+	p.chosen = map[heap.BlockKey]chosen{}
+	var then *heap.Snapshot
+	passed, until := false, p.s.Until()
+	pass := func(h *heap.Heap) {
+		if passed || p.s.AtPeak() {
+			return
+		}
+		passed = true
+		p.capture(cmp.Or(until, h.Totals().Time), func(*siteID) bool { return true })
+		if until != 0 {
+			then = h.Snapshot()
+		}
+	}
+	l := p.trace.newFollower()
+	err := p.trace.Replay(&Visitor{
+		Before: func(e *event.Event, h *heap.Heap) {
+			if until != 0 && e.Time > until {
+				pass(h)
+			}
+			l.follow.See(e)
+		},
+		Event:     p.look(),
+		Allocated: func(b *heap.Block, e *event.Event) { l.allocated(b, e); p.allocated(b, e) },
+		Freed: func(b *heap.Block, e *event.Event, time uint64) {
+			p.freed(b, e, time)
+			if s, ok := l.starts[b.Key()]; ok {
+				p.ended(b, &s, detail{category: l.freed(b, e)})
+			}
+		},
+		Moved: func(from, to *heap.Block) { l.moved(from, to); p.moved(from, to) },
+		Done:  func(h *heap.Heap) { pass(h); p.finish(l, h) },
+	})
+	p.addDated()
+	return then, err
+}
+
+// finish adds up what is in use at the end of the trace.
+func (p *picker) finish(l *follower, h *heap.Heap) {
+	for b := range h.Blocks() {
+		s := l.starts[b.Key()]
+		category, held := l.inUse(&b)
+		p.ended(&b, &s, detail{category: category, holder: cmp.Or(held.Holder, NoHolder)})
+	}
 }
 
 // ended adds up an allocation whose end is known.
 func (p *picker) ended(b *heap.Block, l *life, d detail) {
 	at, inUse := p.chosen[b.Key()]
-	if p.s.AllSteps || p.s.Steps && inUse {
-		d.step = p.trace.stepOf(b)
+	if p.s.AllSteps {
+		d.step = p.trace.stepAtTime(b.Time)
 	}
 	switch until := p.s.Until(); {
 	case inUse:
 		delete(p.chosen, b.Key()) // it comes again when its free failed
-		i := p.partOf(sitePartKey{at.site, at.tid, b.Stream, powerOfTwo(at.block.size), d})
-		count := heap.CountOf(at.block.size, at.block.requested)
-		p.inuse[aged{i, at.age}] = p.inuse[aged{i, at.age}].Plus(count)
-		if at.block.counted {
-			p.alloc[i] = p.alloc[i].Plus(count)
+		in := dated{
+			part: sitePartKey{at.block.site, at.block.tid, b.Stream, powerOfTwo(at.block.size), d}, time: b.Time, age: at.age,
+			count: heap.CountOf(at.block.size, at.block.requested), counted: at.block.counted,
 		}
+		if p.s.Steps && !p.s.AllSteps {
+			p.dated = append(p.dated, in)
+			return
+		}
+		p.addInUse(&in)
 	case l.made && p.wanted(b) && (until == 0 || b.Time <= until):
 		addTo(&p.alloc[p.part(b, l.TID, d)], b)
 	}
 }
 
-// replay calls end with each allocation of the trace: when it is freed, or at the end.
-func (l *follower) replay(end func(b *heap.Block, s *life, d detail)) error {
-	return l.t.Replay(&Visitor{
-		Before:    func(e *event.Event, _ *heap.Heap) { l.follow.See(e) },
-		Allocated: l.allocated,
-		Freed: func(b *heap.Block, e *event.Event, _ uint64) {
-			if s, ok := l.starts[b.Key()]; ok {
-				end(b, &s, detail{category: l.freed(b, e)})
-			}
-		},
-		Moved: l.moved,
-		Done: func(h *heap.Heap) {
-			for b := range h.Blocks() {
-				s := l.starts[b.Key()]
-				category, held := l.inUse(&b)
-				end(&b, &s, detail{category: category, holder: cmp.Or(held.Holder, NoHolder)})
-			}
-		},
-	})
+// addDated adds up what waits for its step.
+func (p *picker) addDated() {
+	for i := range p.dated {
+		in := &p.dated[i]
+		in.part.detail.step = p.trace.stepAtTime(in.time)
+		p.addInUse(in)
+	}
+	p.dated = nil
+}
+
+func (p *picker) addInUse(in *dated) {
+	i := p.partOf(in.part)
+	at := aged{i, in.age}
+	p.inuse[at] = p.inuse[at].Plus(in.count)
+	if in.counted {
+		p.alloc[i] = p.alloc[i].Plus(in.count)
+	}
 }

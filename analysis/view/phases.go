@@ -61,7 +61,8 @@ func (t *Trace) Holder(b *heap.Block) (held HeldBlock, ok bool) {
 	return held, ok
 }
 
-// SetSteps says in which step something is that happens at a time, CLOCK_BOOTTIME nanoseconds; 0: before the first one.
+// SetSteps says in which step something is that happens at a time, CLOCK_BOOTTIME nanoseconds; 0: before the first one. With
+// Selection.Steps, without AllSteps, it is called only after the replay that selects: the steps can be found in that.
 func (t *Trace) SetSteps(at func(time uint64) int) { t.stepAt = at }
 
 // follower follows allocations through one replay of a trace, and says what they were for.
@@ -124,10 +125,10 @@ func (l *follower) inUse(b *heap.Block) (phases.Category, HeldBlock) {
 	return phases.NoCategory, held
 }
 
-// stepOf is the step in which a block was allocated; 0: before the first one, or not known.
-func (t *Trace) stepOf(b *heap.Block) int {
-	if t.stepAt == nil || b.Time == 0 {
+// stepAtTime is the step in which a block was allocated at a time; 0: before the first one, or not known.
+func (t *Trace) stepAtTime(time uint64) int {
+	if t.stepAt == nil || time == 0 {
 		return 0
 	}
-	return t.stepAt(b.Time)
+	return t.stepAt(time)
 }

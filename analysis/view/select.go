@@ -25,8 +25,8 @@ type Selection struct {
 	// CLOCK_BOOTTIME nanoseconds; To 0: no range. Moment means nothing then.
 	From, To uint64
 	MinSize  uint64 // of blocks, bytes; smaller ones are left out. 0: none is
-	// Detail tells the parts of sites apart by what their memory is for and by holder also. It takes one replay more. Steps does it with
-	// the step of the allocation too, of what is in use; AllSteps of what was freed too, of which there can be many parts.
+	// Detail tells the parts of sites apart by what their memory is for and by holder also. Steps does it with the step of the allocation
+	// too, of what is in use; AllSteps of what was freed too, of which there can be many parts.
 	Detail, Steps, AllSteps bool
 }
 
@@ -70,18 +70,22 @@ var Ages = []uint64{0, 1e6, 10e6, 100e6, 1e9, 10e9, 60e9, 600e9, 3600e9}
 
 // Select is the view of a selection, with its sites in parts. Without range and least size it is that of End, Peak or At.
 func (t *Trace) Select(s Selection) (*View, error) {
-	p := &picker{trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{}, chosen: map[heap.BlockKey]chosen{}}
-	h, err := p.walk()
-	if err == nil && s.Detail {
-		err = p.detail()
+	p := &picker{
+		trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{},
+		inuse: map[aged]heap.Count{},
 	}
+	walk := p.walk
+	if s.Detail {
+		walk = p.detail
+	}
+	until, err := walk()
 	if err != nil {
 		return nil, err
 	}
 	v := t.end
 	switch {
 	case s.Until() != 0:
-		v = t.view(h.Snapshot())
+		v = t.view(until)
 	case s.AtPeak():
 		v = v.AtPeak()
 	}
@@ -125,9 +129,11 @@ func idOf(s *heap.Site) siteID {
 
 // picked is a live block.
 type picked struct {
-	part            int
+	part            int // not with Selection.Detail
 	size, requested uint64
 	counted         bool // its allocation is counted in its part
+	site            siteID
+	tid             uint32
 }
 
 // aged is a part of which the blocks are equally old.
@@ -148,27 +154,24 @@ type picker struct {
 	threads map[heap.BlockKey]uint32 // of driver memory, also when it is freed: that can fail
 	inuse   map[aged]heap.Count      // at the moment
 	peaks   Peaks
-	chosen  map[heap.BlockKey]chosen // what is in use at the moment; nil: it is not kept
+	endings // with Selection.Detail
 }
 
-// walk replays up to the moment, and records what is live then.
-func (p *picker) walk() (*heap.Heap, error) {
-	p.inuse = map[aged]heap.Count{}
+// walk replays up to the moment, and records what is live then: the heap of then.
+func (p *picker) walk() (*heap.Snapshot, error) {
 	until := p.s.Until()
-	v := &Visitor{Allocated: p.allocated, Freed: p.freed, Moved: p.moved}
-	peak := p.s.AtPeak()
-	if peak {
-		p.peaks = NewPeaks(p.trace.end.Snapshot)
-		v.Event = func(e *event.Event, h *heap.Heap) { p.look(h, e) }
-	}
+	v := &Visitor{Allocated: p.allocated, Freed: p.freed, Moved: p.moved, Event: p.look()}
 	h, err := p.trace.ReplayWhile(v, func(e *event.Event) bool { return until == 0 || e.Time <= until })
 	if err != nil {
 		return nil, err
 	}
-	if !peak {
-		p.capture(cmp.Or(until, h.Totals().Time), func(sitePartKey) bool { return true })
+	if !p.s.AtPeak() {
+		p.capture(cmp.Or(until, h.Totals().Time), func(*siteID) bool { return true })
 	}
-	return h, nil
+	if until == 0 {
+		return nil, nil
+	}
+	return h.Snapshot(), nil
 }
 
 // powerOfTwo is bytes rounded up to a power of two.
@@ -203,11 +206,14 @@ func (p *picker) allocated(b *heap.Block, e *event.Event) {
 		}
 		tid = p.threads[key]
 	}
-	part := p.part(b, tid, detail{})
-	if made {
-		addTo(&p.alloc[part], b)
+	at := picked{size: b.Size, requested: b.Requested, counted: made, site: idOf(blockSite(b)), tid: tid}
+	if !p.s.Detail {
+		at.part = p.part(b, tid, detail{})
+		if made {
+			addTo(&p.alloc[at.part], b)
+		}
 	}
-	p.live[key] = picked{part, b.Size, b.Requested, made}
+	p.live[key] = at
 }
 
 func (p *picker) freed(b *heap.Block, _ *event.Event, _ uint64) { delete(p.live, b.Key()) }
@@ -217,12 +223,15 @@ func (p *picker) moved(from, to *heap.Block) {
 	if !ok {
 		return
 	}
-	part := p.part(to, p.parts[old.part].tid, detail{})
-	if old.counted {
-		takeFrom(&p.alloc[old.part], from)
-		addTo(&p.alloc[part], from)
+	old.site = idOf(blockSite(to))
+	if !p.s.Detail {
+		part := p.part(to, old.tid, detail{})
+		if old.counted {
+			takeFrom(&p.alloc[old.part], from)
+			addTo(&p.alloc[part], from)
+		}
+		old.part = part
 	}
-	old.part = part
 	p.live[to.Key()] = old
 }
 
@@ -250,16 +259,19 @@ func takeFrom(c *heap.Count, b *heap.Block) {
 	*c = c.Minus(heap.CountOf(b.Size, b.Requested))
 }
 
-// capture adds up the live set, of the parts that are asked for.
-func (p *picker) capture(now uint64, of func(sitePartKey) bool) {
+// capture records the live set, of the sites that are asked for.
+func (p *picker) capture(now uint64, of func(*siteID) bool) {
 	for key, b := range p.live {
-		if of(p.parts[b.part]) {
-			at := aged{b.part, ageClass(key.Time, now)}
-			p.inuse[at] = p.inuse[at].Plus(heap.CountOf(b.size, b.requested))
-			if p.s.Detail {
-				p.chosen[key] = chosen{p.parts[b.part].site, p.parts[b.part].tid, at.age, b}
-			}
+		if !of(&b.site) {
+			continue
 		}
+		age := ageClass(key.Time, now)
+		if p.s.Detail {
+			p.chosen[key] = chosen{age, b}
+			continue
+		}
+		at := aged{b.part, age}
+		p.inuse[at] = p.inuse[at].Plus(heap.CountOf(b.size, b.requested))
 	}
 }
 
@@ -277,13 +289,18 @@ func ageClass(born, now uint64) uint64 {
 	return age
 }
 
-// look records what is live on a device that is at its peak.
-func (p *picker) look(h *heap.Heap, e *event.Event) {
-	for k := range p.peaks.Reached(h, e) {
-		p.capture(e.Time, func(part sitePartKey) bool {
-			s := &part.site
-			return s.pid == k.PID && s.device == k.Device && (k.Layer == event.LayerTorch || k.Layer == s.layer)
-		})
+// look records what is live on a device that is at its peak, after an event. nil: no peak is asked for.
+func (p *picker) look() func(e *event.Event, h *heap.Heap) {
+	if !p.s.AtPeak() {
+		return nil
+	}
+	p.peaks = NewPeaks(p.trace.end.Snapshot)
+	return func(e *event.Event, h *heap.Heap) {
+		for k := range p.peaks.Reached(h, e) {
+			p.capture(e.Time, func(s *siteID) bool {
+				return s.pid == k.PID && s.device == k.Device && (k.Layer == event.LayerTorch || k.Layer == s.layer)
+			})
+		}
 	}
 }
 

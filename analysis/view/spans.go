@@ -8,7 +8,6 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/heap"
 )
 
 // PhaseSpan is a time in which a thread made allocations of one phase only: from the first to the last of them.
@@ -25,7 +24,7 @@ type PhaseSpan struct {
 func (t *Trace) PhaseSpans(from, to uint64, most int) (spans []PhaseSpan, more bool, err error) {
 	c := t.classifier()
 	running := map[uint64]int{} // of a thread: its last span
-	err = t.Replay(&Visitor{Before: func(e *event.Event, _ *heap.Heap) {
+	err = t.Events(func(e *event.Event) {
 		if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || e.Stack == 0 || e.Time < from || e.Time > to {
 			return
 		}
@@ -46,7 +45,7 @@ func (t *Trace) PhaseSpans(from, to uint64, most int) (spans []PhaseSpan, more b
 		if e.Size != event.Unknown {
 			s.Bytes += e.Size
 		}
-	}})
+	})
 	slices.SortStableFunc(spans, func(x, y PhaseSpan) int {
 		return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.TID, y.TID), cmp.Compare(x.From, y.From))
 	})

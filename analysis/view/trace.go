@@ -41,6 +41,15 @@ type Trace struct {
 	stepAt  func(time uint64) int       // nil: not known
 	refused []event.Event               // the first requests that were refused, in all layers
 	noted   noted
+	also    []Watcher // of the next replay of all events
+}
+
+// Watcher looks at the events of a replay that is made for something else.
+type Watcher interface {
+	// See is called with each event, before it is applied. It is valid during the call only.
+	See(e *event.Event)
+	// Seen is called when all events were seen.
+	Seen()
 }
 
 // noted is what was found out while the input was made.
@@ -229,12 +238,45 @@ type Visitor struct {
 	Done func(h *heap.Heap)
 }
 
+// Watch has a watcher see the events of the next replay that goes through the whole input, so that it takes no replay of its own. Where
+// a replay ends early, the watcher is left out of all.
+func (t *Trace) Watch(w Watcher) {
+	if !slices.Contains(t.also, w) {
+		t.also = append(t.also, w)
+	}
+}
+
+// watchers are those of this replay.
+func (t *Trace) watchers() watchers {
+	out := t.also
+	t.also = nil
+	return out
+}
+
+type watchers []Watcher
+
+func (ws watchers) see(e *event.Event) {
+	for _, w := range ws {
+		w.See(e)
+	}
+}
+
+func (ws watchers) seen() {
+	for _, w := range ws {
+		w.Seen()
+	}
+}
+
 // eventBatch is how many events are read at once.
 const eventBatch = 8192
 
 // Replay goes through the whole input once more.
 func (t *Trace) Replay(v *Visitor) error {
-	_, err := t.ReplayWhile(v, func(*event.Event) bool { return true })
+	also := t.watchers()
+	_, err := t.ReplayWhile(v, func(e *event.Event) bool { also.see(e); return true })
+	if err == nil {
+		also.seen()
+	}
 	return err
 }
 
@@ -280,20 +322,25 @@ func (t *Trace) Events(see func(e *event.Event)) error {
 	if err := t.input.Rewind(); err != nil {
 		return fmt.Errorf("read the recording again: %w", err)
 	}
+	also := t.watchers()
 	buf := make([]event.Event, 0, eventBatch)
 	for {
 		var err error
 		buf, err = t.input.Read(buf[:0])
 		for i := range buf {
+			also.see(&buf[i])
 			see(&buf[i])
 		}
 		t.input.Annotations() // not needed here, and kept until they are taken
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return t.expected(err)
+		if errors.Is(err, io.EOF) {
+			err = nil
+		} else if err == nil {
+			continue
 		}
+		if err = t.expected(err); err == nil {
+			also.seen()
+		}
+		return err
 	}
 }
 
