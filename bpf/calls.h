@@ -280,7 +280,7 @@ BPF_GLOBAL int emit_call(struct thread *th, struct traced *t, struct call *c, u3
 		__sync_fetch_and_add(&t->lost, 1);
 		count(events_lost);
 		if (s)
-			count_outcome(s, DROP_RING_FULL);
+			count_outcome(s, ring_refused());
 		return 0;
 	}
 	fill_event(&r->event, t, hook_of(c), row, (u32)bpf_get_current_pid_tgid());

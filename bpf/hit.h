@@ -41,6 +41,19 @@ static __always_inline void drop(struct hit *h, enum outcome what)
 	outcome(h, what);
 }
 
+/*
+ * Why the ring took no record. From Linux 6.15 on its lock is one that gives up, after 250 ms
+ * (RES_DEF_TIMEOUT in asm-generic/rqspinlock.h): as where the CPU that has it is a virtual one
+ * that does not run. A ring that is half empty was not full.
+ */
+static __always_inline enum outcome ring_refused(void)
+{
+	u64 used = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
+
+	return used < bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / 2 ? DROP_RING_LOCKED
+								     : DROP_RING_FULL;
+}
+
 /* Starts a run: finds the process and counts the hit. 0, or -ENOENT: it is not traced. */
 static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
 {

@@ -113,18 +113,19 @@ enum outcome {
 	OUT_ENTERED = 1,  /* a call began; its return, or a call inside it, decides */
 	OUT_RETURNED = 2, /* a free that was applied at its entry returned */
 	OUT_NESTED = 3, /* the same memory is counted in a lower layer, or by the call around it */
-	OUT_CALL_FAILED = 4,  /* the call returned an error: nothing was allocated */
-	OUT_NOTHING = 5,      /* free of NULL, allocation of 0 bytes */
-	OUT_NOT_DEVICE = 6,   /* a report about host memory */
-	DROP_RING_FULL = 7,   /* lost: the ring had no room */
-	DROP_NO_SCRATCH = 8,  /* lost: no memory for the thread's scratch */
-	DROP_DEPTH = 9,	      /* lost: calls nested deeper than MAX_DEPTH */
-	DROP_UNREADABLE = 10, /* lost: the result pointer could not be read */
-	DROP_UNPAIRED = 11,   /* lost: a return whose entry was not seen */
-	OUT_OTHER = 12,	      /* a general function, called for something else than memory */
-	OUT_CHOSEN = 13,      /* the thread chose its device or context */
-	OUT_OUTSIDE = 14,     /* it began before all probes were attached, or after the end */
-	OUTCOME_COUNT = 15,
+	OUT_CALL_FAILED = 4,   /* the call returned an error: nothing was allocated */
+	OUT_NOTHING = 5,       /* free of NULL, allocation of 0 bytes */
+	OUT_NOT_DEVICE = 6,    /* a report about host memory */
+	DROP_RING_FULL = 7,    /* lost: the ring had no room */
+	DROP_NO_SCRATCH = 8,   /* lost: no memory for the thread's scratch */
+	DROP_DEPTH = 9,	       /* lost: calls nested deeper than MAX_DEPTH */
+	DROP_UNREADABLE = 10,  /* lost: the result pointer could not be read */
+	DROP_UNPAIRED = 11,    /* lost: a return whose entry was not seen */
+	OUT_OTHER = 12,	       /* a general function, called for something else than memory */
+	OUT_CHOSEN = 13,       /* the thread chose its device or context */
+	OUT_OUTSIDE = 14,      /* it began before all probes were attached, or after the end */
+	DROP_RING_LOCKED = 15, /* lost: the ring's lock was not had in time */
+	OUTCOME_COUNT = 16,
 };
 
 /*

@@ -152,7 +152,7 @@ static __always_inline void torch_free(struct hit *h, struct arguments_in_regist
 	struct report r;
 
 	if (!e) {
-		drop(h, DROP_RING_FULL);
+		drop(h, ring_refused());
 		return;
 	}
 	read_report(h, a, &r);
@@ -178,7 +178,7 @@ static __always_inline void torch_event(struct hit *h, struct report *r, struct 
 	struct record_event *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
 
 	if (!e) {
-		drop(h, DROP_RING_FULL);
+		drop(h, ring_refused());
 		return;
 	}
 	fill_event(e, h->traced, h->hook, h->row, h->task->pid);

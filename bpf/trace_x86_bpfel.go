@@ -133,7 +133,7 @@ type TraceHookStats struct {
 	_       structs.HostLayout
 	Hits    uint64
 	Cached  uint64
-	Outcome [15]uint64
+	Outcome [16]uint64
 }
 
 type TraceHookTable struct {
@@ -198,22 +198,23 @@ const (
 type TraceOutcome uint32
 
 const (
-	TraceOutcomeOUT_EMITTED     TraceOutcome = 0
-	TraceOutcomeOUT_ENTERED     TraceOutcome = 1
-	TraceOutcomeOUT_RETURNED    TraceOutcome = 2
-	TraceOutcomeOUT_NESTED      TraceOutcome = 3
-	TraceOutcomeOUT_CALL_FAILED TraceOutcome = 4
-	TraceOutcomeOUT_NOTHING     TraceOutcome = 5
-	TraceOutcomeOUT_NOT_DEVICE  TraceOutcome = 6
-	TraceOutcomeDROP_RING_FULL  TraceOutcome = 7
-	TraceOutcomeDROP_NO_SCRATCH TraceOutcome = 8
-	TraceOutcomeDROP_DEPTH      TraceOutcome = 9
-	TraceOutcomeDROP_UNREADABLE TraceOutcome = 10
-	TraceOutcomeDROP_UNPAIRED   TraceOutcome = 11
-	TraceOutcomeOUT_OTHER       TraceOutcome = 12
-	TraceOutcomeOUT_CHOSEN      TraceOutcome = 13
-	TraceOutcomeOUT_OUTSIDE     TraceOutcome = 14
-	TraceOutcomeOUTCOME_COUNT   TraceOutcome = 15
+	TraceOutcomeOUT_EMITTED      TraceOutcome = 0
+	TraceOutcomeOUT_ENTERED      TraceOutcome = 1
+	TraceOutcomeOUT_RETURNED     TraceOutcome = 2
+	TraceOutcomeOUT_NESTED       TraceOutcome = 3
+	TraceOutcomeOUT_CALL_FAILED  TraceOutcome = 4
+	TraceOutcomeOUT_NOTHING      TraceOutcome = 5
+	TraceOutcomeOUT_NOT_DEVICE   TraceOutcome = 6
+	TraceOutcomeDROP_RING_FULL   TraceOutcome = 7
+	TraceOutcomeDROP_NO_SCRATCH  TraceOutcome = 8
+	TraceOutcomeDROP_DEPTH       TraceOutcome = 9
+	TraceOutcomeDROP_UNREADABLE  TraceOutcome = 10
+	TraceOutcomeDROP_UNPAIRED    TraceOutcome = 11
+	TraceOutcomeOUT_OTHER        TraceOutcome = 12
+	TraceOutcomeOUT_CHOSEN       TraceOutcome = 13
+	TraceOutcomeOUT_OUTSIDE      TraceOutcome = 14
+	TraceOutcomeDROP_RING_LOCKED TraceOutcome = 15
+	TraceOutcomeOUTCOME_COUNT    TraceOutcome = 16
 )
 
 type TraceProcessChange uint32

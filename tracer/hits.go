@@ -26,11 +26,12 @@ var quietOutcomes = map[bpf.TraceOutcome]string{
 }
 
 var droppedOutcomes = map[bpf.TraceOutcome]string{
-	bpf.TraceOutcomeDROP_RING_FULL:  "ring full",
-	bpf.TraceOutcomeDROP_NO_SCRATCH: "no scratch memory",
-	bpf.TraceOutcomeDROP_DEPTH:      "calls nested too deep",
-	bpf.TraceOutcomeDROP_UNREADABLE: "result not readable",
-	bpf.TraceOutcomeDROP_UNPAIRED:   "return without entry",
+	bpf.TraceOutcomeDROP_RING_FULL:   "ring full",
+	bpf.TraceOutcomeDROP_RING_LOCKED: "ring locked",
+	bpf.TraceOutcomeDROP_NO_SCRATCH:  "no scratch memory",
+	bpf.TraceOutcomeDROP_DEPTH:       "calls nested too deep",
+	bpf.TraceOutcomeDROP_UNREADABLE:  "result not readable",
+	bpf.TraceOutcomeDROP_UNPAIRED:    "return without entry",
 }
 
 // Hits reads the counters of every probe.
