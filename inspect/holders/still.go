@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package holders
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
+	"github.com/gputrace/gputrace/process"
+)
+
+// asleep is a moment at which every thread of a process slept: how often each had been taken off a CPU until then. A thread that
+// sleeps at two moments and was not taken off one between them did not run between them. nil: a thread ran, or it is not known.
+type asleep map[int]string
+
+// sleeps looks at a process.
+func sleeps(p *process.Process) asleep {
+	tids, err := stop.Threads(p)
+	if err != nil {
+		return nil
+	}
+	out := asleep{}
+	for _, tid := range tids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", p.PID, tid))
+		state, switches, ok := switchesIn(string(b))
+		if err != nil || !ok || !strings.HasPrefix(state, "S") { // D can be a read into its memory
+			return nil
+		}
+		out[tid] = switches
+	}
+	return out
+}
+
+// switchesIn takes the state of a thread and how often it left a CPU, of its own will or not, from its status (proc(5)).
+func switchesIn(status string) (state, switches string, ok bool) {
+	_, state, found := strings.Cut(status, "\nState:\t")
+	_, switches, counted := strings.Cut(status, "\nvoluntary_ctxt_switches:\t")
+	state, _, _ = strings.Cut(state, "\n")
+	return state, switches, found && counted
+}
+
+// until reports whether no thread ran from one moment to another.
+func (a asleep) until(b asleep) bool { return len(a) > 0 && maps.Equal(a, b) }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package holders
+
+import (
+	"bufio"
+	"fmt"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/process"
+)
+
+// TestAsleep: a program that waits sleeps until it is woken, however shortly; one that computes does not.
+func TestAsleep(t *testing.T) {
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	p := startLooked(t, cmd)
+	lines := bufio.NewScanner(out)
+	echo := func() {
+		_, err := fmt.Fprintln(in, "a line")
+		require.NoError(t, err)
+		require.True(t, lines.Scan())
+	}
+	echo() // it runs
+	var before asleep
+	require.Eventually(t, func() bool { before = sleeps(p); return before != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return before.until(sleeps(p)) }, 10*time.Second, time.Millisecond)
+	echo()
+	var after asleep
+	require.Eventually(t, func() bool { after = sleeps(p); return after != nil }, 10*time.Second, time.Millisecond)
+	require.False(t, before.until(after))
+	require.False(t, before.until(nil))
+	require.False(t, asleep(nil).until(nil))
+}
+
+func TestNotAsleep(t *testing.T) {
+	p := startLooked(t, exec.Command("sh", "-c", "while :; do :; done"))
+	require.Eventually(t, func() bool { return sleeps(p) == nil }, 10*time.Second, time.Millisecond)
+	for range 100 {
+		require.Nil(t, sleeps(p))
+	}
+}
+
+func TestSwitchesIn(t *testing.T) {
+	state, switches, ok := switchesIn("Name:\tx\nState:\tS (sleeping)\nTgid:\t1\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n")
+	require.True(t, ok)
+	require.Equal(t, "S (sleeping)", state)
+	require.Equal(t, "12\nnonvoluntary_ctxt_switches:\t3\n", switches)
+	for _, status := range []string{"", "Name:\tx\nState:\tS (sleeping)\n", "Name:\tx\nvoluntary_ctxt_switches:\t12\n"} {
+		_, _, ok := switchesIn(status)
+		require.False(t, ok, "%q", status)
+	}
+}
+
+// startLooked starts a program that ends with the test.
+func startLooked(t *testing.T, cmd *exec.Cmd) *process.Process {
+	t.Helper()
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	})
+	p, err := process.Open(cmd.Process.Pid)
+	require.NoError(t, err)
+	return p
+}
