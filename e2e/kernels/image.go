@@ -45,6 +45,7 @@ func buildImage(work string, kernels []kernel, torch bool) (*image, error) {
 	for _, b := range [][]string{
 		{"build", "-o", filepath.Join(built, "gputrace"), "./cmd/gputrace"},
 		{"build", "-o", filepath.Join(built, "guest"), "./e2e/kernels/guest"},
+		{"build", "-o", filepath.Join(built, "bench"), "./bench"},
 		{"test", "-c", "-o", filepath.Join(built, "e2e.test"), "./e2e"},
 	} {
 		if err := goTool(b...); err != nil {
@@ -54,6 +55,7 @@ func buildImage(work string, kernels []kernel, torch bool) (*image, error) {
 	m.add("/init", "e2e/kernels/init")
 	m.add("/guest", filepath.Join(built, "guest"))
 	m.add("/usr/bin/gputrace", filepath.Join(built, "gputrace"))
+	m.add("/usr/bin/bench", filepath.Join(built, "bench"))
 	m.add(repository+"/e2e/e2e.test", filepath.Join(built, "e2e.test"))
 	m.addShell()
 	m.addTestdata()
@@ -123,7 +125,7 @@ func (m *image) script(at, text string) { m.files[at] = file{text: "#!/bin/sh\n"
 
 // addShell adds what scripts need. Bash is for the project's own.
 func (m *image) addShell() {
-	for _, name := range []string{"busybox", "bash"} {
+	for _, name := range []string{"busybox", "bash", "nice"} {
 		from, err := exec.LookPath(name)
 		m.fail(err)
 		m.add("/bin/"+name, from)
@@ -154,7 +156,7 @@ python) echo %s ;;
 site) echo %s ;;
 esac
 `, work, work, m.value("python"), m.value("site")))
-	m.script("/usr/bin/go", "cp /usr/bin/gputrace \"$3\" # go build -o FILE\n")
+	m.script("/usr/bin/go", "case $1 in\nenv) echo "+repository+"/go.mod ;;\nbuild) cp /usr/bin/gputrace \"$3\" ;; # -o FILE\nesac\n")
 }
 
 // value asks testdata/setup.sh.

@@ -40,6 +40,8 @@ type options struct {
 	limit      time.Duration
 	memory     int
 	cpus       int
+	many       bool
+	processor  string
 	parallel   int
 }
 
@@ -68,6 +70,8 @@ func parseOptions() *options {
 	flag.IntVar(&o.memory, "memory", 2048, "MiB of a guest; one with PyTorch has 4096 more")
 	flag.IntVar(&o.parallel, "parallel", 2, "how many kernels run at a time")
 	flag.IntVar(&o.cpus, "cpus", 2, "CPUs of a guest")
+	flag.StringVar(&o.processor, "processor", "max", "what QEMU emulates; max,-hypervisor: so that the kernel does not see that, and has the locks of a real machine")
+	flag.BoolVar(&o.many, "many", false, "only look how many threads fare, on as many CPUs as -cpus says: 16 or 64")
 	flag.Usage = func() {
 		fmt.Fprintf(os.Stderr, "usage: kernels [flags] [SERIES...]\n\nSERIES is such as 6.12, or newest; it must be had. By default all that can be had, and %s, which is too old.\n\n", tooOld)
 		flag.PrintDefaults()
@@ -145,6 +149,8 @@ func (o *options) guest(all []kernel, k *kernel) string {
 	switch {
 	case k.Series == tooOld:
 		return "refused"
+	case o.many:
+		return "many"
 	case o.torch == "all", o.torch == "ends" && end:
 		return "torch"
 	}
@@ -154,9 +160,9 @@ func (o *options) guest(all []kernel, k *kernel) string {
 // writeImages makes the images for what guests do, and gives their files.
 func writeImages(work string, kernels []kernel, o *options) (map[string]string, error) {
 	plain := filepath.Join(work, "image.cpio")
-	images := map[string]string{"": plain, "refused": plain, "torch": filepath.Join(work, "image-torch.cpio")}
+	images := map[string]string{"": plain, "refused": plain, "many": plain, "torch": filepath.Join(work, "image-torch.cpio")}
 	for _, guest := range []string{"", "torch"} {
-		if guest == "torch" && o.torch == "none" {
+		if guest == "torch" && (o.torch == "none" || o.many) {
 			continue
 		}
 		m, err := buildImage(work, kernels, guest == "torch")

@@ -1,10 +1,11 @@
 // Calls the report function from a deep native stack, for benchmarks: hotloop [--depth N] [--batches N] [--calls N]
-// [--frees] [--threads N] [--go FILE]
+// [--frees] [--threads N [--each N]] [--go FILE]
 //
 // It prints a line a batch of calls: "batch <n> median_ns <ns> mean_ns <ns>".
 // --frees only gives back, always another block, as if all of them had been allocated before.
 // --threads calls without a pause in so many threads and prints a line every 50 ms instead: "total <calls> ns <clock>
 // cpu_ns <CPU time of all threads>".
+// --each has each of them make so many calls; then the program prints such a line and ends.
 #define _GNU_SOURCE
 #include "wait.h"
 #include <pthread.h>
@@ -21,7 +22,7 @@ typedef struct {
 void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *, int64_t, size_t, size_t, Device);
 
 enum { BLOCK = 512, MANY = 1024 };
-static int depth = 50, batches = 10, calls = 10000, frees, threads;
+static int depth = 50, batches = 10, calls = 10000, frees, threads, each;
 static const char *go;
 
 static uint64_t read_clock(clockid_t clock) {
@@ -86,11 +87,11 @@ static struct {
 static __thread int this_thread;
 static void run_on(void) {
     struct blocks b = blocks_of(this_thread);
-    for (;;) {
-        for (int i = 0; i < 64; i++)
+    for (unsigned long n = 0; !each || n < (unsigned long)each;) {
+        unsigned long end = each && each - n < 64 ? (unsigned long)each : n + 64;
+        for (; n < end; n++)
             report(&b);
-        atomic_store_explicit(&made[this_thread].calls, atomic_load(&made[this_thread].calls) + 64,
-                              memory_order_relaxed);
+        atomic_store_explicit(&made[this_thread].calls, n, memory_order_relaxed);
     }
 }
 
@@ -109,18 +110,26 @@ static void *thread_main(void *number) {
     descend(depth);
     return NULL;
 }
+static void print_total(void) {
+    unsigned long total = 0;
+    for (int i = 0; i < threads; i++)
+        total += made[i].calls;
+    printf("total %lu ns %lu cpu_ns %lu\n", total, now(), read_clock(CLOCK_PROCESS_CPUTIME_ID));
+    fflush(stdout);
+}
 static void run_threads(void) {
-    for (int i = 0; i < threads; i++) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, thread_main, (void *)(intptr_t)i)) abort();
+    static pthread_t thread[MANY];
+    for (int i = 0; i < threads; i++)
+        if (pthread_create(&thread[i], NULL, thread_main, (void *)(intptr_t)i)) abort();
+    if (each) {
+        for (int i = 0; i < threads; i++)
+            pthread_join(thread[i], NULL);
+        print_total();
+        return;
     }
     for (int line = 0; line < batches; line++) {
-        unsigned long total = 0;
         usleep(50000);
-        for (int i = 0; i < threads; i++)
-            total += made[i].calls;
-        printf("total %lu ns %lu cpu_ns %lu\n", total, now(), read_clock(CLOCK_PROCESS_CPUTIME_ID));
-        fflush(stdout);
+        print_total();
     }
 }
 
@@ -130,10 +139,12 @@ int main(int argc, char **argv) {
                                      {"--calls", &calls, NULL},
                                      {"--go", NULL, &go},
                                      {"--threads", &threads},
+                                     {"--each", &each},
                                      {"--frees", .flag = &frees},
                                      {0}};
     parse_options(argc, argv, options);
-    if (depth < 1 || batches < 1 || calls < 2 || threads < 0 || threads > MANY || (frees && threads))
+    if (depth < 1 || batches < 1 || calls < 2 || threads < 0 || threads > MANY || (frees && threads) ||
+        each < 0 || (each && !threads))
         return fprintf(stderr, "hotloop: options out of range\n"), 2;
     wait_for_go(go);
     threads ? run_threads() : (void)descend(depth);

@@ -39,9 +39,16 @@ var whole = []check{
 	{"Python 3.11 stacks", compared{"TestPythonStacks/^3.11$", `(\d+) calls in`, enough, "stacks equal the interpreter's", pythonCalls}.run},
 	{"Python 3.13 stacks", compared{"TestPythonStacks/^3.13$", `(\d+) calls in`, enough, "stacks equal the interpreter's", pythonCalls}.run},
 	{"driver calls", compared{"TestLedger/^(one_thread|threads|failing_frees)$", `(\d+) of the ledger`, 1000, "calls equal the driver's ledger", ""}.run},
+	threads,
 	{"kill -9", compared{"TestKillNative", "", 0, "the program goes on, without probes", ""}.run},
 	{"doctor", doctor},
 }
+
+// threads is the check by many threads that report without a pause, and of all that is made with -many.
+var threads = check{"threads", compared{"TestThreads", `(\d+) of \d+ calls in`, enough, "calls of 1, 16 and 64 threads are events, the rest are counted", ""}.run}
+
+// many are those of a guest with many CPUs.
+var many = []check{threads, {"cores", cores}}
 
 // torch are those that need PyTorch.
 var torch = []check{
@@ -324,4 +331,17 @@ func refuses(ctx context.Context) (string, error) {
 		return "", &failure{fmt.Errorf("%s (%w)", what, err), said}
 	}
 	return what, nil
+}
+
+// cores measures what a hit takes with more and more threads (bench/cores.go), and prints the table.
+func cores(ctx context.Context) (string, error) {
+	out, err := output(ctx, nil, bench, "-only", "cores", "-rounds", "3", "-window", "1s")
+	if err != nil {
+		return "", err
+	}
+	_, table, found := strings.Cut(out, "\n| threads |")
+	if !found {
+		return "", &failure{errors.New("no table"), out}
+	}
+	return "what a hit takes, in emulated time:\n| threads |" + table, nil
 }

@@ -8,7 +8,7 @@
 //	FACT <name> <words>                       what was found
 //	PROGRAM <name> <verified instructions>    of a BPF program, as the trace has loaded it; 0: the kernel does not tell
 //	CHECK <name> ok|FAIL <seconds> <words>    a check has ended
-//	LOG <line>                                what belongs to the failed check before
+//	LOG <line>                                what belongs to the check before
 package main
 
 import (
@@ -27,6 +27,7 @@ import (
 // Where the host has put things.
 const (
 	binary   = "/usr/bin/gputrace"
+	bench    = "/usr/bin/bench"
 	tests    = "/repo/e2e/e2e.test"
 	folder   = "/repo/e2e"
 	programs = "/repo/testdata/.work/programs"
@@ -38,7 +39,7 @@ const tail = 30
 // timeout bounds what a check may take. Nothing that works comes near it.
 const timeout = 5 * time.Minute
 
-// check is one thing that must hold. run gives what to tell of it.
+// check is one thing that must hold. run gives what to tell of it, in its first line and, if there are more, in the others.
 type check struct {
 	name string
 	run  func(ctx context.Context) (string, error)
@@ -60,6 +61,8 @@ func main() {
 		checks = refused
 	case "torch":
 		checks = append(checks, torch...)
+	case "many":
+		checks = many
 	}
 	only, err := regexp.Compile(os.Getenv("KERNELS_CHECKS"))
 	if err != nil {
@@ -84,7 +87,11 @@ func (c *check) report() {
 	if err != nil {
 		result, detail = "FAIL", firstLine(err.Error())
 	}
-	fmt.Printf("CHECK %s %s %.0f %s\n", c.name, result, time.Since(begin).Seconds(), detail)
+	said, more, _ := strings.Cut(detail, "\n")
+	fmt.Printf("CHECK %s %s %.0f %s\n", c.name, result, time.Since(begin).Seconds(), said)
+	for line := range strings.Lines(more) {
+		fmt.Println("LOG", strings.TrimSpace(line))
+	}
 	if f := (*failure)(nil); errors.As(err, &f) {
 		for _, line := range lastLines(f.output, tail) {
 			fmt.Println("LOG", line)
