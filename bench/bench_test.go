@@ -132,13 +132,14 @@ func TestOptions(t *testing.T) {
 		"-only recording":               {rounds: 5, window: 2 * time.Second, only: "recording"},
 		"-only frees":                   {rounds: 5, window: 2 * time.Second, only: "frees"},
 		"-only cores":                   {rounds: 5, window: 2 * time.Second, only: "cores"},
+		"-only cores -threads 1,64":     {rounds: 5, window: 2 * time.Second, only: "cores", cores: []int{1, 64}},
 		"-only feed":                    {rounds: 5, window: 2 * time.Second, only: "feed"},
 	} {
 		got, err := parseOptions(strings.Fields(args), io.Discard)
 		require.NoError(t, err, args)
 		require.Equal(t, want, got, args)
 	}
-	for _, args := range []string{"x", "-rounds 0", "-window 99ms", "-only nothing", "-rounds x", "-unknown"} {
+	for _, args := range []string{"x", "-rounds 0", "-window 99ms", "-only nothing", "-rounds x", "-threads 1,", "-threads 0", "-unknown"} {
 		var out bytes.Buffer
 		_, err := parseOptions(strings.Fields(args), &out)
 		require.Error(t, err, args)
@@ -189,7 +190,7 @@ func TestRunCores(t *testing.T) {
 	e, err := newEnvironment()
 	require.NoError(t, err)
 	defer e.close()
-	results, err := measureCores(e, options{rounds: 1, window: 300 * time.Millisecond}, []int{2})
+	results, err := measureCores(e, options{rounds: 1, window: 300 * time.Millisecond, cores: []int{2}})
 	require.NoError(t, err)
 	var out bytes.Buffer
 	require.NoError(t, printReport(&out, report{cores: results}))

@@ -15,12 +15,28 @@ import (
 // coresName selects this measurement on the command line. It is not among all: a machine of few cores has little to say.
 const coresName = "cores"
 
-// coreThreads are how many threads hit the probe at once.
+// coreThreads are how many threads hit the probe at once when nothing else is said.
 var coreThreads = []int{1, 2, 4, 16, 64}
 
+// parseThreads reads how many threads hit the probe at once, such as "1,16,64".
+func parseThreads(s string) (out []int, err error) {
+	for _, word := range strings.Split(s, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q is no number of threads", word)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
 // measureCores measures the hot loop in many threads, which share nothing but the kernel's side.
-func measureCores(e *environment, o options, threads []int) ([]result, error) {
+func measureCores(e *environment, o options) ([]result, error) {
 	var out []result
+	threads := o.cores
+	if threads == nil {
+		threads = coreThreads
+	}
 	for _, n := range threads {
 		w := &workload{name: fmt.Sprintf("%s%d", coresName, n), threads: n, start: func(e *environment) (*job, error) { return startThreads(e, n) }}
 		r, err := w.measure(e, o)

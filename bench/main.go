@@ -22,6 +22,7 @@ type options struct {
 	rounds int
 	window time.Duration
 	only   string // name of one workload; empty: all
+	cores  []int  // numbers of threads that cores measures; nil: coreThreads
 }
 
 // settle is how long a job runs after a change of mode before its samples count.
@@ -48,6 +49,10 @@ func parseOptions(args []string, out io.Writer) (options, error) {
 	f.IntVar(&o.rounds, "rounds", 5, "measure every mode `N` times, in turn")
 	f.DurationVar(&o.window, "window", 2*time.Second, "`TIME` of one measurement")
 	f.StringVar(&o.only, "only", "", "measure one `WORKLOAD`: hotloop20, hotloop40, frees, pyloop, mlp, gpt, resnet, who, recording, views, feed, cores")
+	f.Func("threads", "`NUMBERS` of threads that cores measures, such as 1,16,64 (default 1,2,4,16,64)", func(s string) (err error) {
+		o.cores, err = parseThreads(s)
+		return err
+	})
 	quick := f.Bool("quick", false, "two rounds of 1.5 s: for a look, not for a table")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -104,7 +109,7 @@ func run(o options, out io.Writer) error {
 		r.feed, err = measureFeed(env, o)
 	}
 	if err == nil && o.only == coresName {
-		r.cores, err = measureCores(env, o, coreThreads)
+		r.cores, err = measureCores(env, o)
 	}
 	return errors.Join(err, printReport(out, r)) // what was measured before an error is shown
 }
