@@ -90,6 +90,9 @@ func (p *Process) Who() string { return p.rank.recorded().Process(p.PID()) }
 // Command is its command line, shortened.
 func (p *Process) Command() string { return words.CommandLine(p.about.Cmdline, p.about.Name) }
 
+// Script is its command line, shortened, with the script in front.
+func (p *Process) Script() string { return words.ScriptLine(p.about.Cmdline, p.about.Name) }
+
 // Found describes the attach.
 func (p *Process) Found() *Found { return p.target.Found() }
 
@@ -178,3 +181,6 @@ func Processes(n int) string {
 	}
 	return fmt.Sprintf("%d processes", n)
 }
+
+// Memory reads where the process's GPU memory is now. It may be called from any goroutine.
+func (p *Process) Memory(ctx context.Context) *Memory { return p.target.Memory(ctx) }

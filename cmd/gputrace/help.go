@@ -33,6 +33,11 @@ var examples = map[string][]example{
 		{"gputrace report result/trace.gputrace", "what was printed at the end, again"},
 		{"gputrace report result/trace.gputrace --at peak --by function --top 5", "the five functions that hold the most at the peak"},
 	},
+	"top": {
+		{"sudo gputrace top -p 4242", "a live screen: what is in use by line and holder, what grows; ? shows its keys"},
+		{"gputrace top result/trace.gputrace", "the same of a recording, at any moment of it"},
+		{"sudo gputrace top -p 4242 --serve /run/job.sock", "no screen, but others can connect: gputrace top --connect /run/job.sock"},
+	},
 	"leaks": {
 		{"gputrace leaks result/trace.gputrace", "whether memory grows from step to step, by which line, how much, since when"},
 		{"gputrace leaks result --json --step-on train_step", "for a program to read; a step begins where train_step is called"},

@@ -58,7 +58,7 @@ func JobLeaks(w io.Writer, all []JobLeak) error {
 	p := &printer{w: out}
 	for i := range all {
 		if r := all[i].Report; r.Verdict == leaks.Growing {
-			p.leakText("", all[i].Process+": "+leakSentence(r))
+			p.leakText("", all[i].Process+": "+LeakSentence(r))
 			p.leakNotes(&r.Findings[0])
 			p.line("")
 		}
@@ -74,7 +74,7 @@ func flushed(out *bufio.Writer) error {
 }
 
 func (p *printer) leakVerdict(r *leaks.Report) {
-	p.leakText("", leakSentence(r))
+	p.leakText("", LeakSentence(r))
 	if len(r.Findings) > 0 {
 		p.leakNotes(&r.Findings[0])
 	}
@@ -102,8 +102,8 @@ func (p *printer) leakText(head, text string) {
 	fmt.Fprintln(p.w, string(rest))
 }
 
-// leakSentence is the verdict.
-func leakSentence(r *leaks.Report) string {
+// LeakSentence is the verdict for people, in a sentence.
+func LeakSentence(r *leaks.Report) string {
 	switch r.Verdict {
 	case leaks.Growing:
 		return "growing: " + LeakText(&r.Findings[0])

@@ -58,6 +58,14 @@ func printable(r rune) rune {
 	return unicode.ReplacementChar
 }
 
+// ScriptLine is CommandLine with what tells programs apart in front: the script of a Python, without the interpreter and folders.
+func ScriptLine(args []string, name string) string {
+	if len(args) > 1 && strings.Contains(path.Base(args[0]), "python") && !strings.HasPrefix(args[1], "-") {
+		args = args[1:]
+	}
+	return CommandLine(args, name)
+}
+
 // maxCommandLine is the length of a shortened command line, characters.
 const maxCommandLine = 60
 

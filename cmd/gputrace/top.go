@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/gputrace/gputrace/export"
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
+	"github.com/gputrace/gputrace/internal/top"
+	"github.com/gputrace/gputrace/internal/words"
+	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/local"
+)
+
+func topCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "top",
+		Usage:     "watch a running process: memory, who holds it, what grows; or go through a recording",
+		UsageText: "sudo gputrace top -p PID\ngputrace top FOLDER/trace.gputrace\nsudo gputrace top -p PID --serve SOCKET; sudo gputrace top --connect SOCKET",
+		Description: "Nothing is recorded but with -o. The job goes on when the screen is left. With --serve there is no screen: what is seen is kept " +
+			"for others to connect to, so that a lost connection to the machine loses nothing. The keys are on its screen behind ?.",
+		Flags: []cli.Flag{
+			flags.PIDs("pid,p", "watch process `PID`, or several, separated by commas or with -p before each"),
+			flags.Words("name", "", "watch each process whose command line or program name matches `REGEX`, also those that begin later", nil, checkPattern),
+			&cli.BoolFlag{Name: "all", Usage: "watch each process that uses CUDA, also those that begin to"},
+			&cli.BoolFlag{Name: "children", Usage: "watch the children of the processes too"},
+			&cli.BoolFlag{Name: "once", Usage: "print one screen as text"},
+			&cli.BoolFlag{Name: "json", Usage: "print a line of JSON a second, or with --once one"},
+			flags.Text("serve", "", "keep the screens for gputrace top --connect `SOCKET`"),
+			flags.Text("connect", "", "show what a gputrace top --serve `SOCKET` sees"),
+			flags.Duration("duration,d", "stop after `TIME`, such as 10s, or a number of seconds", 0, 0),
+			flags.Text("output,o", "", "record into the new `FOLDER` too"),
+			forceFlag(), stepOnFlag(), memoryFlag(), cacheFlag(),
+		},
+		Action: func(c *cli.Context) error {
+			o, err := parseTop(c)
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			defer stop()
+			switch {
+			case o.connect != "":
+				return o.remote(ctx)
+			case o.file != "":
+				return o.recording(ctx)
+			}
+			return o.live(ctx)
+		},
+	}
+}
+
+// topOptions is a parsed top command line.
+type topOptions struct {
+	record         recordOptions
+	file           string // recording; empty: none
+	serve, connect string // sockets; empty: none
+	once, json     bool
+	rules          ruleFlags
+}
+
+func parseTop(c *cli.Context) (*topOptions, error) {
+	o := &topOptions{
+		serve: flags.Get[string](c, "serve"), connect: flags.Get[string](c, "connect"), once: c.Bool("once"), json: c.Bool("json"),
+		rules: ruleFlags{stepOn: flags.Get[string](c, "step-on")},
+		record: recordOptions{
+			name: flags.Get[string](c, "name"), all: c.Bool("all"), children: c.Bool("children"), output: flags.Get[string](c, "output"),
+			force: c.Bool("force"), duration: flags.Get[time.Duration](c, "duration"), stepOn: flags.Get[string](c, "step-on"),
+			memory: flags.Get[string](c, "memory"), cacheDir: flags.Get[string](c, "cache-dir"), maxStacks: leaksStacks,
+		},
+	}
+	if c.NArg() == 1 && fileExists(c.Args().First()) {
+		o.file = c.Args().First()
+		return o, nil
+	}
+	pids, err := pidsOf(c)
+	if err != nil {
+		return nil, err
+	}
+	if len(pids) > 0 {
+		o.record.pid, o.record.others = pids[0], pids[1:]
+	}
+	if len(pids) == 0 && o.record.name == "" && !o.record.all && o.connect == "" {
+		return nil, usage("what to watch? give -p PID, a recording, or --connect SOCKET; see gputrace top --help")
+	}
+	if o.serve == "" && !o.once && !o.json && !output.IsTerminal(os.Stdout) {
+		return nil, usage("standard output is no terminal: give --once or --json")
+	}
+	if o.record.output != "" {
+		return o, o.record.chooseOutput()
+	}
+	return o, nil
+}
+
+// remote shows what another gputrace sees.
+func (o *topOptions) remote(ctx context.Context) error {
+	r, err := top.Connect(o.connect)
+	if err != nil {
+		return coded(exitNothing, err)
+	}
+	defer r.Close()
+	return o.show(ctx, r)
+}
+
+// recording goes through a recording.
+func (o *topOptions) recording(ctx context.Context) error {
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	in, err := o.rules.open(o.file, p.Options(p.Warn))
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	report, err := in.Leaks()
+	if err != nil {
+		return err
+	}
+	input := &top.RecordedInput{
+		Trace: in.Trace, Process: top.Process{PID: int(in.Info.PID), Name: words.ScriptLine(in.Info.Cmdline, in.Info.Name)}, Began: in.Info.Started, Leaks: report,
+	}
+	for _, held := range export.HeldTables(in.End) {
+		input.Joined = held.Joined // the last one is of the end
+	}
+	feed, err := top.NewRecorded(input)
+	if err != nil {
+		return err
+	}
+	p.Stop()
+	return o.show(ctx, feed)
+}
+
+// show shows a feed in the way that is asked for.
+func (o *topOptions) show(ctx context.Context, feed top.Feed) error {
+	switch {
+	case o.once:
+		return o.one(ctx, feed)
+	case o.json:
+		return top.WriteJSON(ctx, os.Stdout, feed)
+	}
+	return top.Show(ctx, feed)
+}
+
+// onceScreens is how many screens --once takes of a process: figures a second need two.
+const onceScreens = 2
+
+// one shows a single screen: of a process that of now, of a recording its last one.
+func (o *topOptions) one(ctx context.Context, feed top.Feed) error {
+	var all []*top.Screen
+	for o.file != "" || len(all) < onceScreens {
+		s, err := feed.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		all = append(all, s)
+	}
+	switch {
+	case len(all) == 0:
+		return coded(exitTargetEnded, errors.New("nothing was seen"))
+	case o.json:
+		return top.WriteJSON(ctx, os.Stdout, top.One(all[len(all)-1]))
+	}
+	width, height, err := term.GetSize(int(os.Stdout.Fd()))
+	if err != nil {
+		width, height = 80, 40
+	}
+	return top.WriteText(os.Stdout, all, width, height)
+}
+
+// live watches processes.
+func (o *topOptions) live(ctx context.Context) error {
+	observer := &quiet{console: newConsole(os.Stderr, &o.record)}
+	options := o.record.recorderOptions(observer.console)
+	options.Observer = observer
+	source, err := local.Open(options)
+	if err != nil {
+		return err
+	}
+	r := recorder.New(source, options)
+	defer r.Close()
+	screens, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var showErr error
+	var showing sync.WaitGroup
+	showing.Go(func() {
+		showErr = o.showLive(screens, top.NewLive(r))
+		r.Interrupt(os.Interrupt)
+		if o.record.output == "" {
+			r.Interrupt(os.Interrupt) // nothing is written: the holders of the end are of no use
+		}
+	})
+	results, err := r.Run(ctx)
+	cancel()
+	showing.Wait()
+	switch {
+	case err != nil:
+		return explain(err)
+	case showErr != nil:
+		return showErr
+	case o.record.output != "":
+		return finish(results, observer.console, &o.record)
+	}
+	return nil
+}
+
+// showLive shows processes here, or keeps the screens for others.
+func (o *topOptions) showLive(ctx context.Context, feed top.Feed) error {
+	if o.serve == "" {
+		return o.show(ctx, feed)
+	}
+	s, err := top.Serve(o.serve, feed)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "gputrace: screens are at %s: sudo gputrace top --connect %s\n", o.serve, o.serve)
+	return s.Run(ctx)
+}
+
+// quiet is a console whose lines would be on the screen's place. What went wrong is printed when the screen is left.
+type quiet struct {
+	*console
+}
+
+// Notice implements recorder.Observer.
+func (q *quiet) Notice(string) {}
+
+// Live implements recorder.Observer.
+func (q *quiet) Live(*recorder.State) {}
+
+// Attached implements recorder.Observer.
+func (q *quiet) Attached(*recorder.Process) {}
+
+// Ended implements recorder.Observer.
+func (q *quiet) Ended(*recorder.Process) {}

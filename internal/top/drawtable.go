@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/gputrace/gputrace/export/table"
+)
+
+// tableHeight is the lines of the table, its header among them.
+func (m *Model) tableHeight() int { return max(2, m.height-headerHeight-m.chartHeight()-2) }
+
+// rowAt is the row on a line of the terminal; -1: there is none.
+func (m *Model) rowAt(y int) int {
+	row := y - headerHeight - m.chartHeight() - 2 + m.top
+	if m.detail || m.help || row < m.top || row >= len(m.Rows()) || row >= m.top+m.tableHeight()-1 {
+		return -1
+	}
+	return row
+}
+
+// tableLines are the header and the rows that fit, with the chosen one among them.
+func (m *Model) tableLines() []string {
+	rows, sum := m.Rows(), int64(0)
+	for i := range rows {
+		sum += rows[i].Bytes
+	}
+	most := m.tableHeight() - 1
+	m.selected = max(0, min(m.selected, len(rows)-1))
+	m.top = max(0, min(m.top, m.selected, len(rows)-1))
+	if m.selected >= m.top+most {
+		m.top = m.selected - most + 1
+	}
+	lines := []string{styleDim.Render(m.columns())}
+	if len(rows) == 0 {
+		return append(lines, m.noRows())
+	}
+	base := m.baseline()
+	for i := m.top; i < min(len(rows), m.top+most); i++ {
+		line := m.rowLine(&rows[i], sum, base)
+		if i == m.selected {
+			line = styleChosen.Render(ansi.Strip(line))
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// noRows says why a table is empty.
+func (m *Model) noRows() string {
+	by := Tables[m.table]
+	switch {
+	case m.filter != nil:
+		return "no match for " + string(m.query) + "; esc shows all"
+	case (by == ByHolder || by == ByCategory) && m.Shown().Held == nil:
+		return "reading who holds the blocks ..."
+	}
+	return "nothing is in use"
+}
+
+// wide is whether all columns are shown.
+func (m *Model) wide() bool { return m.width >= 100 }
+
+func (m *Model) columns() string {
+	out := fmt.Sprintf("%10s %6s %11s %11s", "LIVE", "SHARE", "CHANGE", "PER STEP")
+	if m.wide() {
+		out += fmt.Sprintf(" %10s %9s", "PEAK", "BLOCKS")
+	}
+	return out + "  " + strings.ToUpper(string(Tables[m.table]))
+}
+
+// rowLine is one row. What tells rows apart, the file and line or the path's end, is never cut.
+func (m *Model) rowLine(r *Row, sum int64, base map[string]int64) string {
+	share := "-"
+	if sum > 0 {
+		share = fmt.Sprintf("%.1f %%", 100*float64(r.Bytes)/float64(sum))
+	}
+	perStep := "-"
+	if r.PerStep != nil {
+		perStep = "+" + table.Bytes(uint64(math.Round(*r.PerStep)))
+	}
+	out := fmt.Sprintf("%10s %6s %11s %11s", signed(r.Bytes), share, changeOf(r, base), perStep)
+	if m.wide() {
+		peak := "-"
+		if r.Peak != nil {
+			peak = signed(*r.Peak)
+		}
+		out += fmt.Sprintf(" %10s %9d", peak, r.Blocks)
+	}
+	if r.PerStep != nil {
+		out = styleBad.Render(out)
+	}
+	return out + "  " + m.nameOf(r, m.width-ansi.StringWidth(out)-2)
+}
+
+// changeOf is by how much a row changed since the baseline; "-" where there is none.
+func changeOf(r *Row, base map[string]int64) string {
+	if base == nil {
+		return "-"
+	}
+	change := r.Bytes - base[r.Key()]
+	if change > 0 {
+		return "+" + signed(change)
+	}
+	return signed(change)
+}
+
+// nameOf is what a row is called, in so many columns: the name, then the function, then the text of the line.
+func (m *Model) nameOf(r *Row, width int) string {
+	name := shortSymbol(r, width)
+	if n := ansi.StringWidth(name); n > width && width > 1 {
+		return ansi.TruncateLeft(name, n-width+1, "…")
+	}
+	for _, more := range []string{r.Function, r.Source, r.Category} {
+		if more == "" {
+			continue
+		}
+		left := width - ansi.StringWidth(name) - 2
+		if left < 4 {
+			break
+		}
+		name += "  " + ansi.Truncate(more, left, "…")
+	}
+	return name
+}
+
+// shortSymbol leaves out namespaces of a native symbol, outermost first, until it fits: "AddmmBackward0::apply".
+func shortSymbol(r *Row, width int) string {
+	name := r.Name
+	if r.File != "" || strings.ContainsAny(name, " <(") {
+		return name
+	}
+	if ansi.StringWidth(name) > width {
+		name = strings.TrimSuffix(name, "::apply") // of a node of autograd: the class says it
+	}
+	for ansi.StringWidth(name) > width {
+		_, rest, more := strings.Cut(name, "::")
+		if !more {
+			break
+		}
+		name = rest
+	}
+	return name
+}
+
+// detailLines are the chosen row in full, and its stacks.
+func (m *Model) detailLines(s *Screen) []string {
+	rows := m.Rows()
+	if m.selected >= len(rows) {
+		return nil
+	}
+	r := &rows[m.selected]
+	lines := []string{"", styleHead.Render(r.Name) + "  " + r.Function}
+	add := func(title, text string) {
+		if text != "" {
+			lines = append(lines, fmt.Sprintf("  %-9s %s", title, text))
+		}
+	}
+	add("file", r.File)
+	add("line", r.Source)
+	add("in use", fmt.Sprintf("%s in %d blocks", table.Bytes(uint64(max(0, r.Bytes))), r.Blocks))
+	if r.Peak != nil {
+		add("at peak", signed(*r.Peak))
+	}
+	if r.PerStep != nil {
+		add("grows", fmt.Sprintf("%s a step", table.Bytes(uint64(math.Round(*r.PerStep)))))
+	}
+	add("held by", r.Holder)
+	add("category", r.Category)
+	for i := range s.Stacks {
+		if st := &s.Stacks[i]; st.Row == r.Key() && Tables[m.table] == ByLine {
+			lines = append(lines, "", fmt.Sprintf("  %s in %d blocks from", signed(st.Bytes), st.Blocks))
+			for _, f := range st.Frames {
+				lines = append(lines, "    "+f)
+			}
+		}
+	}
+	return lines
+}

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package top is the live screen: one Screen a second from a recording in progress, a file, or a gputrace elsewhere, and a terminal
+// program that shows them. It computes nothing of memory itself: each figure is one of the view's, the heap's or the detector's.
+package top
+
+import (
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
+	"github.com/gputrace/gputrace/internal/words"
+)
+
+// Screen is what is known at one moment. It is the JSON of `gputrace top --json`.
+type Screen struct {
+	Time      time.Time     `json:"time"`
+	Elapsed   float64       `json:"elapsed_s"` // seconds since the attach, or since the recording's first event
+	Processes []Process     `json:"processes"`
+	Memory    Memory        `json:"memory"`
+	Rate      float64       `json:"allocations_per_s"`
+	Lost      uint64        `json:"events_lost"`
+	Verdict   string        `json:"verdict,omitempty"`    // "growing", "steady", "out_of_memory", "unknown"; empty: steps are left off
+	Sentence  string        `json:"sentence,omitempty"`   // the verdict for people
+	StepCount int           `json:"steps,omitempty"`      // complete ones
+	StepTime  float64       `json:"step_ms,omitempty"`    // mean length, milliseconds
+	Tables    map[By][]Row  `json:"tables"`               // by bytes, largest first; without the holders that were not read yet
+	Held      *HeldAt       `json:"holders_at,omitempty"` // the reading of which the tables by holder and category are; nil: none yet
+	Stacks    []StackOfLine `json:"stacks,omitempty"`     // of the largest lines; of the newest screen only
+}
+
+// HeldAt is a reading of holders.
+type HeldAt struct {
+	Time  time.Time `json:"time"`
+	Bytes uint64    `json:"bytes"` // that the tables add up to: blocks of the caching allocator whose address is known
+}
+
+// Process is one process of a screen.
+type Process struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"` // "rank 0 (pid 4821)", or the command line
+}
+
+// Memory is how the memory of all processes adds up, bytes. nil is unknown.
+//
+//	Used = Allocated + Cached + Other + Unexplained
+type Memory struct {
+	Allocated   *uint64 `json:"allocated"`      // blocks of the caching allocator
+	Cached      *uint64 `json:"cached"`         // of its segments, what no block is in
+	Other       uint64  `json:"other"`          // from the driver, by others than the caching allocator, since the attach
+	Used        *uint64 `json:"used,omitempty"` // by these processes, as the driver counts, when that was last read
+	Unexplained *int64  `json:"unexplained,omitempty"`
+	Capacity    *uint64 `json:"capacity,omitempty"` // of the devices
+	Peak        *uint64 `json:"peak"`               // largest Allocated; of several devices or processes unknown: theirs are of different moments
+}
+
+// By is what the rows of a table have in common.
+type By string
+
+// The tables, in the order in which the screen offers them.
+const (
+	ByLine     By = "line"
+	ByHolder   By = "holder"
+	ByCategory By = "category"
+	ByPhase    By = "phase"
+	ByModule   By = "module"
+)
+
+// Tables are all of them.
+var Tables = []By{ByLine, ByHolder, ByCategory, ByPhase, ByModule}
+
+// maxRows is how many rows a table has at most; the last one is then the rest.
+const maxRows = 50
+
+// Row is memory in use that has something in common.
+type Row struct {
+	Name     string   `json:"name"` // "train.py:41", a holder, a category
+	Function string   `json:"function,omitempty"`
+	File     string   `json:"file,omitempty"`
+	Line     int      `json:"line,omitempty"`
+	Source   string   `json:"source,omitempty"` // text of the line
+	Bytes    int64    `json:"bytes"`
+	Blocks   uint64   `json:"blocks"`
+	Peak     *int64   `json:"peak,omitempty"`     // Bytes when the device's memory was at its peak; nil: not known
+	PerStep  *float64 `json:"per_step,omitempty"` // block bytes that each step adds, by the verdict; nil: no growth is proved
+	Holder   string   `json:"held_by,omitempty"`  // of PerStep
+	Category string   `json:"category,omitempty"` // of a holder
+	Rest     bool     `json:"rest,omitempty"`     // all smaller rows together
+}
+
+// StackOfLine is one of the stacks of a row by line.
+type StackOfLine struct {
+	Row    string   `json:"row"`   // Row.Key
+	Bytes  int64    `json:"bytes"` // in use
+	Blocks uint64   `json:"blocks"`
+	Frames []string `json:"frames"` // leaf first
+}
+
+// Key tells a row from others of its table.
+func (r *Row) Key() string { return r.Name + "\x00" + r.Function + "\x00" + r.File }
+
+// Part is what one process adds to a Screen.
+type Part struct {
+	Process Process
+	View    *view.View
+	Totals  *heap.Totals
+	Joined  *view.Joined        // nil: holders were not read yet
+	Leaks   *leaks.Report       // nil: not known
+	Driver  []figures.DriverUse // as last read
+}
+
+// Add puts the parts of all processes together. Time, Elapsed, Rate, Lost and Held are the caller's.
+func (s *Screen) Add(parts []Part) {
+	var now, peak []view.Entry
+	for i := range parts {
+		p := &parts[i]
+		s.Processes = append(s.Processes, p.Process)
+		now = append(now, p.View.Entries()...)
+		peak = append(peak, p.View.AtPeak().Entries()...)
+	}
+	s.Memory = memoryOf(parts)
+	s.Tables = map[By][]Row{}
+	growth := growthOf(parts)
+	for by, kind := range map[By]view.RowKind{ByLine: view.ByLine, ByPhase: view.ByPhase, ByModule: view.ByModule} {
+		s.Tables[by] = rowsOf(now, peak, kind)
+	}
+	held(s, parts)
+	for by, rows := range s.Tables {
+		for i := range rows {
+			if f := growth[growthKey{by, rows[i].Name}]; f != nil {
+				rows[i].PerStep, rows[i].Holder = &f.Bytes, f.Holder
+			}
+		}
+		s.Tables[by] = shorten(rows)
+	}
+	s.Stacks = stacksOf(now, s.Tables[ByLine])
+	s.judge(parts)
+}
+
+// growthKey is a row of a table.
+type growthKey struct {
+	by   By
+	name string
+}
+
+// growthOf are the findings by the rows that they are of.
+func growthOf(parts []Part) map[growthKey]*leaks.Finding {
+	out := map[growthKey]*leaks.Finding{}
+	for i := range parts {
+		if parts[i].Leaks == nil {
+			continue
+		}
+		for k := range parts[i].Leaks.Findings {
+			f := &parts[i].Leaks.Findings[k]
+			name, _, _ := strings.Cut(f.Name(), " ")
+			for _, key := range []growthKey{{ByLine, name}, {ByHolder, f.Holder}} {
+				if out[key] == nil {
+					out[key] = f
+				}
+			}
+		}
+	}
+	delete(out, growthKey{ByHolder, ""})
+	return out
+}
+
+// rowsOf adds up what is in use, and what was at the peak.
+func rowsOf(now, peak []view.Entry, by view.RowKind) []Row {
+	peaks := map[string]int64{}
+	for _, e := range view.GroupEntries(peak, by) {
+		r := rowOf(&e)
+		peaks[r.Key()] = e.Bytes
+	}
+	var out []Row
+	for _, e := range view.GroupEntries(now, by) {
+		r := rowOf(&e)
+		at := peaks[r.Key()]
+		r.Peak = &at
+		out = append(out, r)
+	}
+	return out
+}
+
+func rowOf(e *view.Entry) Row {
+	return Row{Name: words.Line(e.Name), Function: words.Line(e.Func), File: e.File, Line: e.Line, Source: e.Source, Bytes: e.Bytes, Blocks: e.Blocks}
+}
+
+// held makes the tables by holder and by category, where holders were read.
+func held(s *Screen, parts []Part) {
+	holders, categories := map[string]*Row{}, map[string]*Row{}
+	add := func(rows map[string]*Row, name string, h *view.HeldSite) {
+		if rows[name] == nil {
+			rows[name] = &Row{Name: words.Line(name)}
+		}
+		rows[name].Bytes += int64(h.Bytes)
+		rows[name].Blocks += h.Blocks
+	}
+	read := false
+	for i := range parts {
+		if parts[i].Joined == nil {
+			continue
+		}
+		read = true
+		for k := range parts[i].Joined.Rows {
+			h := &parts[i].Joined.Rows[k]
+			add(holders, h.Name, h)
+			holders[h.Name].Category = h.What
+			add(categories, categoryOf(h), h)
+		}
+	}
+	if read {
+		s.Tables[ByHolder], s.Tables[ByCategory] = largestFirst(holders), largestFirst(categories)
+	}
+}
+
+// noCategory is of blocks whose holder says nothing about what they are for.
+const noCategory = "unknown"
+
+func categoryOf(h *view.HeldSite) string {
+	if h.What == "" {
+		return noCategory
+	}
+	return h.What
+}
+
+func largestFirst(rows map[string]*Row) []Row {
+	out := make([]Row, 0, len(rows))
+	for _, r := range rows {
+		out = append(out, *r)
+	}
+	sorts.Func(out, func(a, b Row) int {
+		if a.Bytes != b.Bytes {
+			return int(max(-1, min(1, b.Bytes-a.Bytes)))
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return out
+}
+
+// shorten makes one row of all that are too many, so that a table still adds up.
+func shorten(rows []Row) []Row {
+	if len(rows) <= maxRows {
+		return rows
+	}
+	rest := Row{Name: "[other]", Rest: true}
+	for _, r := range rows[maxRows-1:] {
+		rest.Bytes += r.Bytes
+		rest.Blocks += r.Blocks
+	}
+	return append(rows[:maxRows-1:maxRows-1], rest)
+}
+
+// Stacks are kept of so many lines, of each so many.
+const (
+	stackRows   = 30
+	stacksOfRow = 3
+)
+
+// stacksOf are the largest stacks of the largest lines. Entries come largest first within a process.
+func stacksOf(entries []view.Entry, rows []Row) []StackOfLine {
+	var out []StackOfLine
+	for i := range rows[:min(stackRows, len(rows))] {
+		key := rows[i].Key()
+		var all []StackOfLine
+		for k := range entries {
+			e := &entries[k]
+			if r := rowOf(e); r.Key() != key || len(e.Stack) == 0 {
+				continue
+			}
+			all = append(all, StackOfLine{Row: key, Bytes: e.Bytes, Blocks: e.Blocks, Frames: framesOf(e)})
+		}
+		sorts.Func(all, func(a, b StackOfLine) int { return int(max(-1, min(1, b.Bytes-a.Bytes))) })
+		out = append(out, all[:min(stacksOfRow, len(all))]...)
+	}
+	return out
+}
+
+func framesOf(e *view.Entry) []string {
+	out := make([]string, len(e.Stack))
+	for i := range e.Stack {
+		out[i] = words.Line(e.Stack[i].Text())
+	}
+	return out
+}
+
+// memoryOf adds up the memory of all processes. What is not known of one is not known of the sum.
+func memoryOf(parts []Part) Memory {
+	var m Memory
+	var accounts []*heap.Account
+	for i := range parts {
+		t := parts[i].Totals
+		for k := range t.Accounts {
+			accounts = append(accounts, &t.Accounts[k])
+		}
+		for k := range t.Drivers {
+			if d := &t.Drivers[k]; d.Layer == event.LayerDevice {
+				m.Other += d.Live.Bytes - d.Segments.Bytes
+			}
+		}
+	}
+	allocated, reserved := sum(accounts, func(a *heap.Account) uint64 { return a.Allocated }), sum(accounts, func(a *heap.Account) uint64 { return a.Reserved })
+	m.Allocated = allocated
+	if allocated != nil && reserved != nil && *reserved >= *allocated {
+		cached := *reserved - *allocated
+		m.Cached = &cached
+	}
+	if len(accounts) == 1 && accounts[0].Peak != event.Unknown {
+		m.Peak = &accounts[0].Peak
+	}
+	m.driver(parts)
+	return m
+}
+
+// sum is nil when a term is unknown, or there is none.
+func sum(accounts []*heap.Account, of func(*heap.Account) uint64) *uint64 {
+	var out uint64
+	for _, a := range accounts {
+		n := of(a)
+		if n == event.Unknown {
+			return nil
+		}
+		out += n
+	}
+	if len(accounts) == 0 {
+		return nil
+	}
+	return &out
+}
+
+// driver adds what the driver counts.
+func (m *Memory) driver(parts []Part) {
+	devices, used, capacity := map[string]bool{}, uint64(0), uint64(0)
+	known := len(parts) > 0
+	for i := range parts {
+		known = known && len(parts[i].Driver) > 0
+		for _, d := range parts[i].Driver {
+			if d.Used == figures.Unknown {
+				known = false
+			} else {
+				used += uint64(d.Used)
+			}
+			if d.Total == figures.Unknown || d.UUID == "" || devices[d.UUID] {
+				continue
+			}
+			devices[d.UUID] = true
+			capacity += uint64(d.Total)
+		}
+	}
+	if capacity > 0 {
+		m.Capacity = &capacity
+	}
+	if !known {
+		return
+	}
+	m.Used = &used
+	if m.Allocated != nil && m.Cached != nil {
+		rest := int64(used) - int64(*m.Allocated) - int64(*m.Cached) - int64(m.Other)
+		m.Unexplained = &rest
+	}
+}
+
+// judge takes the verdict of the process whose memory grows, or of the first one.
+func (s *Screen) judge(parts []Part) {
+	var r *leaks.Report
+	for i := range parts {
+		if l := parts[i].Leaks; l != nil && (r == nil || l.Verdict == leaks.Growing && r.Verdict != leaks.Growing) {
+			r = l
+		}
+	}
+	if r == nil {
+		return
+	}
+	s.Verdict, s.Sentence = string(r.Verdict), table.LeakSentence(r)
+	s.StepCount, s.StepTime = r.Steps.Count, r.Steps.Period/1e6
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
+)
+
+func viewOf(t *testing.T, seed uint64) *view.View {
+	t.Helper()
+	trace, err := view.NewTrace(eventtest.Random(seed, 3000), nil)
+	require.NoError(t, err)
+	return trace.End()
+}
+
+func partOf(v *view.View) Part { return Part{View: v, Totals: &v.Snapshot.Totals} }
+
+// Each table adds up to what is in use, by line, phase and module, also where the rows are too many for a screen.
+func TestTablesAddUp(t *testing.T) {
+	for seed := range uint64(5) {
+		v := viewOf(t, seed)
+		var s Screen
+		s.Add([]Part{partOf(v), partOf(v)})
+		for _, by := range []By{ByLine, ByPhase, ByModule} {
+			var sum int64
+			for _, r := range s.Tables[by] {
+				sum += r.Bytes
+			}
+			require.EqualValues(t, 2*v.Total(), sum, by)
+		}
+	}
+	var many []Row
+	for i := range 3 * maxRows {
+		many = append(many, Row{Name: fmt.Sprint(i), Bytes: int64(1000 - i), Blocks: 2})
+	}
+	short := shorten(many)
+	require.Len(t, short, maxRows)
+	var sum, all int64
+	var blocks uint64
+	for i := range short {
+		sum, blocks = sum+short[i].Bytes, blocks+short[i].Blocks
+	}
+	for i := range many {
+		all += many[i].Bytes
+	}
+	require.Equal(t, all, sum)
+	require.EqualValues(t, 2*len(many), blocks)
+	require.True(t, short[maxRows-1].Rest)
+}
+
+// What the driver counts is the sum of the parts; what is not known of one process is not known of all.
+func TestMemoryAddsUp(t *testing.T) {
+	account := heap.Account{Allocated: 100, Reserved: 160, Peak: 130}
+	totals := &heap.Totals{
+		Accounts: []heap.Account{account},
+		Drivers:  []heap.DriverAccount{{Layer: event.LayerDevice, Live: heap.Count{Bytes: 200}, Segments: heap.Count{Bytes: 160}}},
+	}
+	driver := []figures.DriverUse{{UUID: "a", Used: 250, Total: 1000}}
+	m := memoryOf([]Part{{Totals: totals, Driver: driver}})
+	require.EqualValues(t, 100, *m.Allocated)
+	require.EqualValues(t, 60, *m.Cached)
+	require.EqualValues(t, 40, m.Other)
+	require.EqualValues(t, 250, *m.Used)
+	require.EqualValues(t, 50, *m.Unexplained)
+	require.EqualValues(t, 1000, *m.Capacity)
+	require.EqualValues(t, 130, *m.Peak)
+
+	m = memoryOf([]Part{{Totals: totals, Driver: driver}, {Totals: totals, Driver: driver}})
+	require.EqualValues(t, 1000, *m.Capacity, "two processes on one device")
+	require.EqualValues(t, 500, *m.Used)
+	require.Nil(t, m.Peak, "peaks of different moments")
+
+	unknown := &heap.Totals{Accounts: []heap.Account{{Allocated: event.Unknown, Reserved: 160, Peak: event.Unknown}}}
+	m = memoryOf([]Part{{Totals: totals, Driver: driver}, {Totals: unknown}})
+	require.Nil(t, m.Allocated)
+	require.Nil(t, m.Cached)
+	require.Nil(t, m.Used)
+	require.Nil(t, m.Unexplained)
+	require.Nil(t, memoryOf([]Part{{Totals: &heap.Totals{}}}).Allocated, "without an allocator")
+}
+
+// A recording's screens come in the order of time, and the last one is its end.
+func TestRecorded(t *testing.T) {
+	trace, err := view.NewTrace(eventtest.Random(1, 3000), nil)
+	require.NoError(t, err)
+	feed, err := NewRecorded(&RecordedInput{Trace: trace, Process: Process{PID: 7}})
+	require.NoError(t, err)
+	var last *Screen
+	n := 0
+	for {
+		s, err := feed.Next(context.Background())
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+		if last != nil {
+			require.Greater(t, s.Elapsed, last.Elapsed)
+		}
+		last, n = s, n+1
+	}
+	require.Greater(t, n, 100)
+	require.InDelta(t, float64(trace.Last()-trace.First())/1e9, last.Elapsed, 1e-9)
+	var sum int64
+	for _, r := range last.Tables[ByLine] {
+		sum += r.Bytes
+	}
+	require.EqualValues(t, trace.End().Total(), sum)
+}

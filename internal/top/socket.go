@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Server keeps the screens of a feed and sends them to everybody who connects to a socket: those so far, then each as it comes. It
+// sends a line of JSON each. A client that goes away costs nothing, and can come back.
+type Server struct {
+	feed     Feed
+	listener net.Listener
+	path     string
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	history [][]byte
+	kept    []byte // of the newest
+	first   int    // number of history[0]
+	ended   bool
+}
+
+// Serve begins to listen at a path for which only this user has the right. A socket that nobody listens at any more is replaced.
+func Serve(path string, feed Feed) (*Server, error) {
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		c.Close()
+		return nil, fmt.Errorf("serve at %s: another gputrace does; choose another path", path)
+	} else if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("replace the socket: %w", err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("serve: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("serve: %w", err)
+	}
+	s := &Server{feed: feed, listener: l, path: path}
+	s.changed = sync.NewCond(&s.mu)
+	return s, nil
+}
+
+// Run takes screens until the feed ends or ctx is done, and then lets the clients read what is left.
+func (s *Server) Run(ctx context.Context) error {
+	var clients sync.WaitGroup
+	go s.accept(&clients)
+	err := s.collect(ctx)
+	s.mu.Lock()
+	s.ended = true
+	s.changed.Broadcast()
+	s.mu.Unlock()
+	s.listener.Close()
+	clients.Wait()
+	return err
+}
+
+func (s *Server) collect(ctx context.Context) error {
+	for {
+		screen, err := s.feed.Next(ctx)
+		if errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		line, err := json.Marshal(screen)
+		if err != nil {
+			return fmt.Errorf("encode a screen: %w", err)
+		}
+		screen.Stacks = nil // of the newest only
+		kept, err := json.Marshal(screen)
+		if err != nil {
+			return fmt.Errorf("encode a screen: %w", err)
+		}
+		s.add(append(line, '\n'), append(kept, '\n'))
+	}
+}
+
+// add adds a screen, and what will be kept of it when it is not the newest any more.
+func (s *Server) add(line, kept []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.history); n > 0 {
+		s.history[n-1] = s.kept
+	}
+	if len(s.history) == maxHistory {
+		s.history, s.first = s.history[1:], s.first+1
+	}
+	s.history, s.kept = append(s.history, line), kept
+	s.changed.Broadcast()
+}
+
+func (s *Server) accept(clients *sync.WaitGroup) {
+	for {
+		c, err := s.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		clients.Add(1)
+		go func() {
+			defer clients.Done()
+			defer c.Close()
+			go s.listen(c)
+			s.send(c)
+		}()
+	}
+}
+
+// askHolders is the line that a client asks for holders with.
+const askHolders = "holders\n"
+
+// listen takes what a client asks for.
+func (s *Server) listen(c net.Conn) {
+	r := bufio.NewReader(c)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		if line == askHolders {
+			s.feed.ReadHolders()
+		}
+	}
+}
+
+// sendTimeout is how long a client may take for a screen.
+const sendTimeout = 10 * time.Second
+
+// send sends all screens from the first that is there, until the feed or the client ends.
+func (s *Server) send(c net.Conn) {
+	number := 0
+	for {
+		s.mu.Lock()
+		for number >= s.first+len(s.history) && !s.ended {
+			s.changed.Wait()
+		}
+		if number >= s.first+len(s.history) {
+			s.mu.Unlock()
+			return
+		}
+		number = max(number, s.first)
+		line := s.history[number-s.first]
+		s.mu.Unlock()
+		number++
+		if err := c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+			return
+		}
+		if _, err := c.Write(line); err != nil {
+			return
+		}
+	}
+}
+
+// Remote has the screens of a Server.
+type Remote struct {
+	conn  net.Conn
+	lines *bufio.Reader
+}
+
+// Connect connects to the Server at a path.
+func Connect(path string) (*Remote, error) {
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w; gputrace top -p PID --serve %s makes one", path, err, path)
+	}
+	return &Remote{c, bufio.NewReader(c)}, nil
+}
+
+// Next implements Feed.
+func (r *Remote) Next(ctx context.Context) (*Screen, error) {
+	stop := context.AfterFunc(ctx, func() { r.conn.Close() })
+	defer stop()
+	line, err := r.lines.ReadBytes('\n')
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(err, io.EOF):
+		return nil, io.EOF
+	case err != nil:
+		return nil, fmt.Errorf("read from the recorder: %w", err)
+	}
+	var s Screen
+	if err := json.Unmarshal(line, &s); err != nil {
+		return nil, fmt.Errorf("read a screen: %w", err)
+	}
+	return &s, nil
+}
+
+// ReadHolders implements Feed.
+func (r *Remote) ReadHolders() { _, _ = io.WriteString(r.conn, askHolders) } // what is wrong with the connection, Next says
+
+// Close ends the connection.
+func (r *Remote) Close() error { return r.conn.Close() }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fed is a feed that a test gives screens to.
+type fed struct {
+	next  chan *Screen
+	asked chan struct{}
+}
+
+func (f *fed) Next(ctx context.Context) (*Screen, error) {
+	select {
+	case s, ok := <-f.next:
+		if !ok {
+			return nil, io.EOF
+		}
+		return s, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (f *fed) ReadHolders() { f.asked <- struct{}{} }
+
+func serve(t *testing.T) (*fed, string, chan error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s")
+	f := &fed{next: make(chan *Screen), asked: make(chan struct{}, 1)}
+	s, err := Serve(path, f)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- s.Run(context.Background()) }()
+	return f, path, done
+}
+
+func take(t *testing.T, r *Remote, want float64) *Screen {
+	t.Helper()
+	s, err := r.Next(context.Background())
+	require.NoError(t, err)
+	require.InDelta(t, want, s.Elapsed, 0)
+	return s
+}
+
+// A client that comes back has all that it missed, and only the newest screen has stacks.
+func TestConnectAgain(t *testing.T) {
+	f, path, done := serve(t)
+	f.next <- made(0)
+	first, err := Connect(path)
+	require.NoError(t, err)
+	take(t, first, 0)
+	require.NoError(t, first.Close())
+	f.next <- made(1)
+	f.next <- made(2)
+
+	again, err := Connect(path)
+	require.NoError(t, err)
+	for i := range 2 {
+		require.Empty(t, take(t, again, float64(i)).Stacks)
+	}
+	take(t, again, 2)
+	f.next <- made(3)
+	s := take(t, again, 3)
+	require.Equal(t, made(3).Tables, s.Tables)
+	require.Equal(t, made(3).Stacks, s.Stacks)
+	again.ReadHolders()
+	<-f.asked
+	close(f.next)
+	_, err = again.Next(context.Background())
+	require.Equal(t, io.EOF, err)
+	require.NoError(t, <-done)
+	_, err = Connect(path)
+	require.ErrorContains(t, err, "--serve")
+}
+
+// Nobody else has the right, a second server is refused, and a socket that was left over is replaced.
+func TestServePlace(t *testing.T) {
+	f, path, done := serve(t)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	_, err = Serve(path, f)
+	require.ErrorContains(t, err, "another gputrace")
+	close(f.next)
+	require.NoError(t, <-done)
+
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	require.NoError(t, err)
+	l.SetUnlinkOnClose(false)
+	require.NoError(t, l.Close())
+	s, err := Serve(path, f)
+	require.NoError(t, err)
+	require.NoError(t, s.Run(context.Background()))
+
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, []byte("mine"), 0o644))
+	_, err = Serve(file, f)
+	require.Error(t, err)
+	kept, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "mine", string(kept))
+}
+
+// A client that does not read holds nobody up.
+func TestSlowClient(t *testing.T) {
+	f, path, done := serve(t)
+	slow, err := net.Dial("unix", path)
+	require.NoError(t, err)
+	defer slow.Close()
+	quick, err := Connect(path)
+	require.NoError(t, err)
+	for i := range 400 {
+		f.next <- made(i)
+		take(t, quick, float64(i))
+	}
+	require.NoError(t, slow.Close())
+	close(f.next)
+	require.NoError(t, <-done)
+}
