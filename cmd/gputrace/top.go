@@ -4,19 +4,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
 	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/internal/advice"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/progress"
@@ -108,7 +105,7 @@ func parseTop(c *cli.Context) (*topOptions, error) {
 
 // remote shows what another gputrace sees.
 func (o *topOptions) remote(ctx context.Context) error {
-	r, err := top.Connect(o.connect)
+	r, err := top.Connect(o.connect, !o.once)
 	if err != nil {
 		return coded(exitNothing, err)
 	}
@@ -147,76 +144,38 @@ func (o *topOptions) recording(ctx context.Context) error {
 func (o *topOptions) show(ctx context.Context, feed top.Feed) error {
 	switch {
 	case o.once:
-		return o.one(ctx, feed)
+		last := top.Now
+		switch {
+		case o.file != "":
+			last = top.Last
+		case o.connect != "":
+			last = top.First
+		}
+		return top.WriteOne(ctx, os.Stdout, feed, last, o.json)
 	case o.json:
 		return top.WriteJSON(ctx, os.Stdout, feed)
 	}
 	return top.Show(ctx, feed)
 }
 
-// onceScreens is how many screens --once takes of a process: figures a second need two.
-const onceScreens = 2
-
-// one shows a single screen: of a process that of now, of a recording its last one.
-func (o *topOptions) one(ctx context.Context, feed top.Feed) error {
-	var all []*top.Screen
-	for o.file != "" || len(all) < onceScreens {
-		s, err := feed.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		all = append(all, s)
-	}
-	switch {
-	case len(all) == 0:
-		return coded(exitTargetEnded, errors.New("nothing was seen"))
-	case o.json:
-		return top.WriteJSON(ctx, os.Stdout, top.One(all[len(all)-1]))
-	}
-	width, height, err := term.GetSize(int(os.Stdout.Fd()))
-	if err != nil {
-		width, height = 80, 40
-	}
-	return top.WriteText(os.Stdout, all, width, height)
-}
-
 // live watches processes.
 func (o *topOptions) live(ctx context.Context) error {
-	observer := &quiet{console: newConsole(os.Stderr, &o.record)}
-	options := o.record.recorderOptions(observer.console)
-	options.Observer = observer
+	c := o.record.console()
+	options := o.record.recorderOptions(c)
+	quiet := &top.Quiet{Observer: c, Hold: o.serve == "" && !o.once && !o.json}
+	options.Observer = quiet
 	source, err := local.Open(options)
 	if err != nil {
 		return err
 	}
 	r := recorder.New(source, options)
 	defer r.Close()
-	screens, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var showErr error
-	var showing sync.WaitGroup
-	showing.Go(func() {
-		showErr = o.showLive(screens, top.NewLive(r))
-		r.Interrupt(os.Interrupt)
-		if o.record.output == "" {
-			r.Interrupt(os.Interrupt) // nothing is written: the holders of the end are of no use
-		}
-	})
-	results, err := r.Run(ctx)
-	cancel()
-	showing.Wait()
-	switch {
-	case err != nil:
-		return explain(err)
-	case showErr != nil:
-		return showErr
-	case o.record.output != "":
-		return finish(results, observer.console, &o.record)
+	results, err := top.Watch(ctx, r, options.Output != "", o.showLive)
+	quiet.Release()
+	if err == nil && options.Output != "" {
+		err = finish(results, c, &o.record)
 	}
-	return nil
+	return advice.Recording(err)
 }
 
 // showLive shows processes here, or keeps the screens for others.
@@ -231,20 +190,3 @@ func (o *topOptions) showLive(ctx context.Context, feed top.Feed) error {
 	fmt.Fprintf(os.Stderr, "gputrace: screens are at %s: sudo gputrace top --connect %s\n", o.serve, o.serve)
 	return s.Run(ctx)
 }
-
-// quiet is a console whose lines would be on the screen's place. What went wrong is printed when the screen is left.
-type quiet struct {
-	*console
-}
-
-// Notice implements recorder.Observer.
-func (q *quiet) Notice(string) {}
-
-// Live implements recorder.Observer.
-func (q *quiet) Live(*recorder.State) {}
-
-// Attached implements recorder.Observer.
-func (q *quiet) Attached(*recorder.Process) {}
-
-// Ended implements recorder.Observer.
-func (q *quiet) Ended(*recorder.Process) {}

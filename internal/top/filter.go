@@ -12,12 +12,12 @@ import (
 
 // Filter says which rows a table shows. nil: all.
 type Filter struct {
-	terms []term // all must hold
-	not   bool   // those that do not match
+	terms []clause // all must hold
+	not   bool     // those that do not match
 }
 
-// term is one condition of a query.
-type term struct {
+// clause is one condition of a query.
+type clause struct {
 	field string // "live", "blocks", "peak", "growth", "file", "name", "function", "holder", "category"; empty: any text
 	op    byte   // '>', '<', '=', '~'
 	value float64
@@ -54,7 +54,7 @@ func ParseFilter(query string) (*Filter, error) {
 	return f, nil
 }
 
-func parseTerm(s string) (term, error) {
+func parseTerm(s string) (clause, error) {
 	m := condition.FindStringSubmatch(s)
 	if m == nil {
 		return textTerm("", '~', regexp.QuoteMeta(s))
@@ -68,19 +68,19 @@ func parseTerm(s string) (term, error) {
 	case slices.Contains(numbers, field) && op != '~':
 		n, err := parseSize(value)
 		if err != nil {
-			return term{}, fmt.Errorf("%s: %w", s, err)
+			return clause{}, fmt.Errorf("%s: %w", s, err)
 		}
-		return term{field: field, op: op, value: n}, nil
+		return clause{field: field, op: op, value: n}, nil
 	}
-	return term{}, fmt.Errorf("%s: fields are %s with < > =, and %s with = ~", s, strings.Join(numbers, " "), strings.Join(texts, " "))
+	return clause{}, fmt.Errorf("%s: fields are %s with < > =, and %s with = ~", s, strings.Join(numbers, " "), strings.Join(texts, " "))
 }
 
-func textTerm(field string, op byte, pattern string) (term, error) {
+func textTerm(field string, op byte, pattern string) (clause, error) {
 	re, err := regexp.Compile("(?i)" + pattern)
 	if err != nil {
-		return term{}, fmt.Errorf("read the pattern: %w", err)
+		return clause{}, fmt.Errorf("read the pattern: %w", err)
 	}
-	return term{field: field, op: op, text: re}, nil
+	return clause{field: field, op: op, text: re}, nil
 }
 
 // parseSize reads "1.5g", "512", "64 MiB".
@@ -120,7 +120,7 @@ func (f *Filter) Shows(r *Row) bool {
 	return all != f.not
 }
 
-func (t *term) holds(r *Row) bool {
+func (t *clause) holds(r *Row) bool {
 	if t.text != nil {
 		return t.text.MatchString(textOf(r, t.field))
 	}

@@ -8,10 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
+	"golang.org/x/term"
+
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/recorder"
 )
 
 // redraws is how often the terminal is written to at most, a second.
@@ -48,8 +53,47 @@ func WriteJSON(ctx context.Context, w io.Writer, feed Feed) error {
 	}
 }
 
-// WriteText writes one screen, as wide as asked, without colours, without the empty lines at its end.
-func WriteText(w io.Writer, history []*Screen, width, height int) error {
+// Which screen WriteOne writes.
+const (
+	Last  = 0 // the last one
+	First = 1 // the first one
+	Now   = 2 // the second one: figures a second need two
+)
+
+// WriteOne writes one screen, as text or as JSON. The error is exit.TargetEnded when there is none.
+func WriteOne(ctx context.Context, out *os.File, feed Feed, which int, asJSON bool) error {
+	var all []*Screen
+	for which == Last || len(all) < which {
+		s, err := feed.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		all = append(all, s)
+	}
+	switch {
+	case len(all) == 0:
+		return exit.With(exit.TargetEnded, errors.New("it ended before anything was seen"))
+	case asJSON:
+		return WriteJSON(ctx, out, One(all[len(all)-1]))
+	}
+	width, height, err := term.GetSize(int(out.Fd()))
+	if err != nil {
+		width, height = defaultWidth, defaultHeight
+	}
+	return writeText(out, all, width, height)
+}
+
+// Width and height of text where there is no terminal.
+const (
+	defaultWidth  = 80
+	defaultHeight = 40
+)
+
+// writeText writes the newest screen without colours, and without the empty lines at its end.
+func writeText(w io.Writer, history []*Screen, width, height int) error {
 	m := NewModel(context.Background(), nil)
 	m.width, m.height, m.history, m.ended = width, height, history, true
 	lines := strings.Split(strings.TrimRight(ansi.Strip(m.draw()), "\n "), "\n")
@@ -59,3 +103,59 @@ func WriteText(w io.Writer, history []*Screen, width, height int) error {
 	}
 	return nil
 }
+
+// Watch runs a recorder while show shows its screens, and ends the recording when the screen is left. keep says that results will be
+// written, for which holders are read at the end.
+func Watch(ctx context.Context, r *recorder.Recorder, keep bool, show func(context.Context, Feed) error) (*recorder.Results, error) {
+	screens, cancel := context.WithCancel(ctx)
+	defer cancel()
+	shown := make(chan error, 1)
+	go func() {
+		shown <- show(screens, NewLive(r))
+		r.Interrupt(os.Interrupt)
+		if !keep {
+			r.Interrupt(os.Interrupt)
+		}
+	}()
+	results, err := r.Run(ctx)
+	cancel()
+	return results, errors.Join(err, <-shown)
+}
+
+// Quiet is an observer of whose lines only warnings are shown: the others would be where the screen is.
+type Quiet struct {
+	recorder.Observer
+	// Hold keeps warnings until Release: they would be where the screen is, too.
+	Hold bool
+
+	held []error
+}
+
+// Warning implements recorder.Observer.
+func (q *Quiet) Warning(err error) {
+	if q.Hold {
+		q.held = append(q.held, err)
+		return
+	}
+	q.Observer.Warning(err)
+}
+
+// Release shows what was held, when the recorder and the screen have ended.
+func (q *Quiet) Release() {
+	for _, err := range q.held {
+		q.Observer.Warning(err)
+	}
+	q.held = nil
+}
+
+// Notice implements recorder.Observer.
+func (*Quiet) Notice(string) {}
+
+// Live implements recorder.Observer.
+func (*Quiet) Live(*recorder.State) {}
+
+// Attached implements recorder.Observer.
+func (*Quiet) Attached(*recorder.Process) {}
+
+// Ended implements recorder.Observer.
+func (*Quiet) Ended(*recorder.Process) {}

@@ -113,18 +113,43 @@ func (s *Server) accept(clients *sync.WaitGroup) {
 		go func() {
 			defer clients.Done()
 			defer c.Close()
-			go s.listen(c)
-			s.send(c)
+			r := bufio.NewReader(c)
+			from, err := s.from(c, r)
+			if err != nil {
+				return
+			}
+			go s.listen(r)
+			s.send(c, from)
 		}()
 	}
 }
 
-// askHolders is the line that a client asks for holders with.
-const askHolders = "holders\n"
+// What a client asks for, a line each: first where to begin.
+const (
+	askAll     = "all\n"
+	askNow     = "now\n"
+	askHolders = "holders\n"
+)
+
+// from is the number of the screen that a client begins with.
+func (s *Server) from(c net.Conn, r *bufio.Reader) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return 0, fmt.Errorf("read from a client: %w", err)
+	}
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return 0, fmt.Errorf("read from a client: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if line == askNow {
+		return max(s.first, s.first+len(s.history)-1), c.SetReadDeadline(time.Time{})
+	}
+	return 0, c.SetReadDeadline(time.Time{})
+}
 
 // listen takes what a client asks for.
-func (s *Server) listen(c net.Conn) {
-	r := bufio.NewReader(c)
+func (s *Server) listen(r *bufio.Reader) {
 	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
@@ -139,9 +164,8 @@ func (s *Server) listen(c net.Conn) {
 // sendTimeout is how long a client may take for a screen.
 const sendTimeout = 10 * time.Second
 
-// send sends all screens from the first that is there, until the feed or the client ends.
-func (s *Server) send(c net.Conn) {
-	number := 0
+// send sends the screens from a number on, or from the first that is there, until the feed or the client ends.
+func (s *Server) send(c net.Conn, number int) {
 	for {
 		s.mu.Lock()
 		for number >= s.first+len(s.history) && !s.ended {
@@ -170,11 +194,19 @@ type Remote struct {
 	lines *bufio.Reader
 }
 
-// Connect connects to the Server at a path.
-func Connect(path string) (*Remote, error) {
+// Connect connects to the Server at a path. The screens are all that it has, or those from now on.
+func Connect(path string, all bool) (*Remote, error) {
 	c, err := net.Dial("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w; gputrace top -p PID --serve %s makes one", path, err, path)
+	}
+	ask := askNow
+	if all {
+		ask = askAll
+	}
+	if _, err := io.WriteString(c, ask); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("connect to %s: %w", path, err)
 	}
 	return &Remote{c, bufio.NewReader(c)}, nil
 }

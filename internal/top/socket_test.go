@@ -56,14 +56,14 @@ func take(t *testing.T, r *Remote, want float64) *Screen {
 func TestConnectAgain(t *testing.T) {
 	f, path, done := serve(t)
 	f.next <- made(0)
-	first, err := Connect(path)
+	first, err := Connect(path, true)
 	require.NoError(t, err)
 	take(t, first, 0)
 	require.NoError(t, first.Close())
 	f.next <- made(1)
 	f.next <- made(2)
 
-	again, err := Connect(path)
+	again, err := Connect(path, true)
 	require.NoError(t, err)
 	for i := range 2 {
 		require.Empty(t, take(t, again, float64(i)).Stacks)
@@ -73,13 +73,16 @@ func TestConnectAgain(t *testing.T) {
 	s := take(t, again, 3)
 	require.Equal(t, made(3).Tables, s.Tables)
 	require.Equal(t, made(3).Stacks, s.Stacks)
+	now, err := Connect(path, false)
+	require.NoError(t, err)
+	take(t, now, 3)
 	again.ReadHolders()
 	<-f.asked
 	close(f.next)
 	_, err = again.Next(context.Background())
 	require.Equal(t, io.EOF, err)
 	require.NoError(t, <-done)
-	_, err = Connect(path)
+	_, err = Connect(path, true)
 	require.ErrorContains(t, err, "--serve")
 }
 
@@ -117,7 +120,7 @@ func TestSlowClient(t *testing.T) {
 	slow, err := net.Dial("unix", path)
 	require.NoError(t, err)
 	defer slow.Close()
-	quick, err := Connect(path)
+	quick, err := Connect(path, true)
 	require.NoError(t, err)
 	for i := range 400 {
 		f.next <- made(i)

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/internal/top"
+)
+
+// tmux is a terminal of so many columns and rows, in a server of its own.
+type tmux struct {
+	socket string
+}
+
+// openTmux runs a command in a new terminal.
+func openTmux(t *testing.T, width, height int, command ...string) *tmux {
+	t.Helper()
+	m := &tmux{filepath.Join(t.TempDir(), "tmux")}
+	m.run(t, append([]string{"new-session", "-d", "-x", itoa(width), "-y", itoa(height)}, command...)...)
+	t.Cleanup(func() { _ = exec.Command("tmux", "-S", m.socket, "kill-server").Run() })
+	return m
+}
+
+func (m *tmux) run(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("tmux", append([]string{"-S", m.socket}, args...)...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
+}
+
+func (m *tmux) press(t *testing.T, keys ...string) {
+	t.Helper()
+	m.run(t, append([]string{"send-keys"}, keys...)...)
+}
+
+// shows waits for a text on the screen, and returns the screen.
+func (m *tmux) shows(t *testing.T, text string) string {
+	t.Helper()
+	screen := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(screen)
+		}
+	}()
+	eventually(t, text+" on the screen", func() bool {
+		screen = m.run(t, "capture-pane", "-p")
+		return strings.Contains(screen, text)
+	})
+	return screen
+}
+
+// lastScreen is the last line of JSON of a command.
+func lastScreen(t *testing.T, args ...string) *top.Screen {
+	t.Helper()
+	var out, talk bytes.Buffer
+	cmd := exec.Command(env.binary, append([]string{"--cache-dir", env.cache, "top"}, args...)...)
+	cmd.Stdout, cmd.Stderr = &out, &talk
+	require.NoError(t, cmd.Run(), talk.String())
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	s := &top.Screen{}
+	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), s))
+	return s
+}
+
+// requireAddsUp: the rows by line are the allocator's blocks and the memory from elsewhere, to the byte.
+func requireAddsUp(t *testing.T, s *top.Screen) {
+	t.Helper()
+	var sum int64
+	for _, r := range s.Tables[top.ByLine] {
+		sum += r.Bytes
+	}
+	require.NotNil(t, s.Memory.Allocated)
+	require.EqualValues(t, *s.Memory.Allocated+s.Memory.Other, sum)
+}
+
+// TestTop: the screen of a job that leaks, in a real terminal: sums, filter, pause, time, holders; a connection that is lost and made again.
+func TestTop(t *testing.T) {
+	p := startTraining(t, "leak.py", "--batch", "4").ready(t)
+	socket := filepath.Join(t.TempDir(), "job.sock")
+	server := exec.Command(env.binary, "--cache-dir", env.cache, "top", "-p", itoa(p.pid), "--serve", socket)
+	var talk lockedBuffer
+	server.Stderr = &talk
+	require.NoError(t, server.Start())
+	t.Cleanup(func() { _ = server.Process.Kill() })
+	eventually(t, "the socket", func() bool { return exists(socket) })
+	p.release(t)
+
+	first := openTmux(t, 80, 24, env.binary, "top", "--connect", socket)
+	screen := first.shows(t, "leak.py:2")
+	require.Contains(t, screen, "pid "+itoa(p.pid)+" leak.py")
+	require.Contains(t, screen, "lost 0")
+	first.shows(t, "growing: leak.py:")
+	first.press(t, "2")
+	first.shows(t, "trainer.model")
+	first.press(t, "1", "/", "live>1t", "Enter")
+	first.shows(t, "no match for live>1t")
+	first.press(t, "Escape", "Left", "Left")
+	first.shows(t, "end: now")
+	first.run(t, "kill-server") // the connection is lost
+
+	again := openTmux(t, 120, 40, env.binary, "top", "--connect", socket)
+	screen = again.shows(t, "growing: leak.py:")
+	require.Contains(t, screen, "BLOCKS", "a wide terminal has more columns")
+	require.Contains(t, screen, "+0 s", "it has the time from before the connection")
+	again.press(t, "q")
+	requireAddsUp(t, lastScreen(t, "--connect", socket, "--once", "--json"))
+
+	require.NoError(t, server.Process.Signal(syscall.SIGINT))
+	require.NoError(t, server.Wait(), talk.String())
+	select {
+	case <-p.exited:
+		t.Fatal("the job has ended with the recorder")
+	default:
+	}
+	requireAddsUp(t, lastScreen(t, "-p", itoa(p.pid), "--once", "--json"))
+}
