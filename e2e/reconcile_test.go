@@ -101,7 +101,7 @@ func (j *joined) round(t *testing.T) (heap.Result, error) {
 	t.Helper()
 	j.heap.Watch(j.pid)
 	defer j.heap.Unwatch(j.pid)
-	s, err := j.allocator.Sweep()
+	s, err := j.allocator.Sweep(t.Context())
 	require.NoError(t, err)
 	j.drain(t, s.To)
 	require.Len(t, s.Devices, 1)
@@ -175,7 +175,7 @@ func TestReconcileRunningJob(t *testing.T) {
 // checkLiveEqualsState compares a heap with the map of a program that holds still.
 func checkLiveEqualsState(t *testing.T, j *joined) {
 	t.Helper()
-	m, err := j.allocator.Map()
+	m, err := j.allocator.Map(t.Context())
 	require.NoError(t, err)
 	want, got := map[uint64]inspect.Block{}, map[uint64]inspect.Block{}
 	for i := range m.Devices[0].Segments {

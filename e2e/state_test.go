@@ -303,7 +303,7 @@ func readBusy(t *testing.T, name string, n int) tally {
 	for range n {
 		a, err := inspect.Find(target) // as if for the first time
 		require.NoError(t, err)
-		s, err := a.Sweep()
+		s, err := a.Sweep(t.Context())
 		require.NoError(t, err)
 		require.NotEmpty(t, s.Devices)
 		if s.Devices[0].Balanced {
@@ -312,7 +312,7 @@ func readBusy(t *testing.T, name string, n int) tally {
 		if s.Settled { // otherwise it is not known when its last change was reported
 			sweeps = append(sweeps, s)
 		}
-		m, err := a.MapNow(0) // as if there were no quiet moment
+		m, err := a.MapNow(t.Context(), 0) // as if there were no quiet moment
 		require.NoError(t, err)
 		switch d := &m.Devices[0]; {
 		case !d.Window.Settled:

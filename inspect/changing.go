@@ -6,6 +6,7 @@ package inspect
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,18 +48,18 @@ const (
 // MapNow reads every segment and block, and does not wait for a quiet moment longer than mapTimeout for one device. When there
 // is none, the map says so by DeviceMap.Changing: blocks that stood still are in it as they are, parts of segments whose blocks
 // changed are one block each, of StateChanging, and the totals are those of one instant nevertheless. The error wraps
-// ErrUnknownLayout when next to nothing makes sense, or is one of package process.
-func (a *Allocator) MapNow(mapTimeout time.Duration) (*Map, error) {
-	devices, err := a.devices()
+// ErrUnknownLayout when next to nothing makes sense, or is one of package process or, when ctx ended it, its cause.
+func (a *Allocator) MapNow(ctx context.Context, mapTimeout time.Duration) (*Map, error) {
+	devices, err := a.devices(ctx)
 	if err != nil {
 		return nil, err
 	}
 	m := &Map{}
 	for i := range devices {
 		copied := newPages(a.memory)
-		d, err := a.mapWithin(copied, devices[i], i, mapTimeout)
+		d, err := a.mapWithin(ctx, copied, devices[i], i, mapTimeout)
 		if errors.Is(err, ErrChanged) {
-			d, err = a.mapChanging(copied, devices[i], i)
+			d, err = a.mapChanging(ctx, copied, devices[i], i)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read the map of device %d: %w", i, err)
@@ -80,12 +81,14 @@ type pair struct {
 }
 
 // mapChanging returns the best of several pairs.
-func (a *Allocator) mapChanging(copied *pages, d device, i int) (*DeviceMap, error) {
+func (a *Allocator) mapChanging(ctx context.Context, copied *pages, d device, i int) (*DeviceMap, error) {
 	var best *pair
 	var last error
 	for start := time.Now(); ; {
-		p, err := a.pair(copied, d, i)
+		p, err := a.pair(ctx, copied, d, i)
 		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
 		case errors.Is(err, errTooMuch):
 			return nil, err
 		case err != nil:
@@ -111,21 +114,21 @@ func (a *Allocator) mapChanging(copied *pages, d device, i int) (*DeviceMap, err
 }
 
 // pair makes a pair of copies and compares them.
-func (a *Allocator) pair(copied *pages, d device, i int) (*pair, error) {
+func (a *Allocator) pair(ctx context.Context, copied *pages, d device, i int) (*pair, error) {
 	p := &pair{window: Window{From: bootTime()}}
 	var err error
-	if p.before, err = a.stats(d); err != nil {
+	if p.before, err = a.stats(ctx, d); err != nil {
 		return nil, err
 	}
-	if err := copied.twice(func() error { return a.instant(p, d) }); err != nil {
+	if err := copied.twice(func() error { return a.instant(ctx, p, d) }); err != nil {
 		return nil, err
 	}
-	if p.after, err = a.stats(d); err != nil {
+	if p.after, err = a.stats(ctx, d); err != nil {
 		return nil, err
 	}
 	p.window.To = bootTime()
 	for _, b := range []**stateReader{&p.first, &p.second} {
-		if *b, err = a.collect(copied, copied, d, i); err != nil {
+		if *b, err = a.collect(ctx, copied, copied, d, i); err != nil {
 			return nil, err
 		}
 		copied.flip()
@@ -141,10 +144,10 @@ func (a *Allocator) pair(copied *pages, d device, i int) (*pair, error) {
 }
 
 // instant reads the counters until they stand still and no call is under way, which takes a microsecond or two.
-func (a *Allocator) instant(p *pair, d device) error {
+func (a *Allocator) instant(ctx context.Context, p *pair, d device) error {
 	end := time.Now().Add(settleTimeout)
 	for n := 0; ; n++ {
-		s, err := a.stats(d)
+		s, err := a.stats(ctx, d)
 		if err != nil {
 			return err
 		}

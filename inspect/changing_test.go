@@ -5,7 +5,9 @@
 package inspect
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"math/rand"
 	"slices"
@@ -222,16 +224,16 @@ func (m *made) write(b *madeBlock) {
 // TestMapNowStill: of a process that does nothing it is the map.
 func TestMapNowStill(t *testing.T) {
 	m := newMade(12, 8, 1)
-	want, err := m.allocator().Map()
+	want, err := m.allocator().Map(t.Context())
 	require.NoError(t, err)
-	got, err := m.allocator().MapNow(time.Second)
+	got, err := m.allocator().MapNow(t.Context(), time.Second)
 	require.NoError(t, err)
 	require.Nil(t, got.Devices[0].Changing)
 	require.Equal(t, want.Devices[0].Segments, got.Devices[0].Segments)
 	a := m.allocator()
-	devices, err := a.devices()
+	devices, err := a.devices(t.Context())
 	require.NoError(t, err)
-	pair, err := a.mapChanging(newPages(m), devices[0], 0)
+	pair, err := a.mapChanging(t.Context(), newPages(m), devices[0], 0)
 	require.NoError(t, err)
 	require.Nil(t, pair.Changing, "the pair did not find that nothing changed")
 	require.Equal(t, want.Devices[0].Segments, pair.Segments)
@@ -244,10 +246,32 @@ func TestMapNow(t *testing.T) {
 		m := newMade(12, 8*int(seed%5)+1, seed)
 		rate := int(seed%4) + 1
 		m.calls = func() int { return m.random.Intn(2*rate) / 2 }
-		got, err := m.allocator().MapNow(5 * time.Millisecond)
+		got, err := m.allocator().MapNow(t.Context(), 5*time.Millisecond)
 		require.NoError(t, err, seed)
 		m.silent = true
 		m.judge(t, &got.Devices[0])
+	}
+}
+
+// TestCancelled: of an allocator that never rests, a reading that would wait for it ends as soon as nobody wants it any more.
+func TestCancelled(t *testing.T) {
+	cause := errors.New("not wanted")
+	for name, read := range map[string]func(context.Context, *Allocator) error{
+		"map":     func(ctx context.Context, a *Allocator) error { _, err := a.Map(ctx); return err },
+		"map now": func(ctx context.Context, a *Allocator) error { _, err := a.MapNow(ctx, time.Hour); return err },
+		"sweep":   func(ctx context.Context, a *Allocator) error { _, err := a.Sweep(ctx); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMade(12, 8, 1)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			m.calls = func() int {
+				cancel(cause)
+				return 1 + m.random.Intn(2)
+			}
+			start := time.Now()
+			require.ErrorIs(t, read(ctx, m.allocator()), cause)
+			require.Less(t, time.Since(start), time.Second)
+		})
 	}
 }
 

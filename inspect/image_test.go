@@ -106,7 +106,7 @@ func record(t *testing.T) {
 // dropText forgets what is text among the words in and behind the objects of the devices: what lies there is not always part
 // of the object. A word of the state has zeros in its highest bytes, but for the load factor of a table.
 func (m *image) dropText(t *testing.T) {
-	devices, err := m.allocator().devices()
+	devices, err := m.allocator().devices(t.Context())
 	require.NoError(t, err)
 	for _, d := range devices {
 		for at := d.addr; at < d.addr+d.limit; at += 8 {
@@ -121,11 +121,11 @@ func (m *image) dropText(t *testing.T) {
 // mapsOf reads the state of every device once, without a copy of pages.
 func mapsOf(t testing.TB, a *Allocator) [][]Segment {
 	t.Helper()
-	devices, err := a.devices()
+	devices, err := a.devices(t.Context())
 	require.NoError(t, err)
 	out := make([][]Segment, len(devices))
 	for i, d := range devices {
-		s, err := a.stats(d)
+		s, err := a.stats(t.Context(), d)
 		require.NoError(t, err)
 		out[i], err = newStateReader(a.memory, i, d, a.shapes[0]).prove(s)
 		require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestImages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := m.allocator()
 			checkTotals(t, a, &m.Oracle)
-			got, err := a.Map()
+			got, err := a.Map(t.Context())
 			require.NoError(t, err)
 			require.Len(t, got.Devices, 1)
 			m.Oracle.check(t, 0, got.Devices[0].Segments)
@@ -181,7 +181,7 @@ func TestSearch(t *testing.T) {
 			for s := uint64(minSizeOffset); s <= maxSizeOffset; s += 8 {
 				a.shapes = append(a.shapes, shape{s, true}, shape{s, false})
 			}
-			got, err := a.Map()
+			got, err := a.Map(t.Context())
 			require.NoError(t, err)
 			m.Oracle.check(t, 0, got.Devices[0].Segments)
 		})
@@ -192,9 +192,9 @@ func TestSearch(t *testing.T) {
 func TestDamage(t *testing.T) {
 	for name, m := range images(t) {
 		a := m.allocator()
-		devices, err := a.devices()
+		devices, err := a.devices(t.Context())
 		require.NoError(t, err)
-		s, err := a.stats(devices[0])
+		s, err := a.stats(t.Context(), devices[0])
 		require.NoError(t, err)
 		b := newStateReader(m, 0, devices[0], m.shape())
 		require.NoError(t, b.read())
@@ -281,16 +281,16 @@ func edit(m *image, words []uint64, e []byte) {
 
 func exercise(t *testing.T, m *image) {
 	a := m.allocator()
-	devices, err := a.devices()
+	devices, err := a.devices(t.Context())
 	if err != nil {
 		return
 	}
 	for i, d := range devices {
-		s, err := a.stats(d)
+		s, err := a.stats(t.Context(), d)
 		if err != nil {
 			continue
 		}
-		if swept, err := a.sweepBusy(newPages(m), d, i, s, Window{}); err == nil {
+		if swept, err := a.sweepBusy(t.Context(), newPages(m), d, i, s, Window{}); err == nil {
 			checkApart(t, swept.Segments)
 		}
 		segments, err := newStateReader(newPages(m), i, d, a.shapes[0]).prove(s)

@@ -9,6 +9,7 @@
 package inspect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -69,16 +70,16 @@ const maxDevices = 128 // c10 numbers them with an int8
 
 // Totals reads the totals of all devices that the program can use, by their number. A device without an allocation has
 // totals of 0; the list is empty when CUDA is not initialised. It takes microseconds and does not need the map to balance:
-// the statistics that hold the totals are proved by themselves. Errors wrap ErrUnknownLayout or those of package
-// process.
-func (a *Allocator) Totals() ([]DeviceTotals, error) {
-	devices, err := a.devices()
+// the statistics that hold the totals are proved by themselves. Errors wrap ErrUnknownLayout, those of package process or, when
+// ctx ended it, its cause.
+func (a *Allocator) Totals(ctx context.Context) ([]DeviceTotals, error) {
+	devices, err := a.devices(ctx)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]DeviceTotals, len(devices))
 	for i, d := range devices {
-		s, err := a.stats(d)
+		s, err := a.stats(ctx, d)
 		if err != nil {
 			return nil, fmt.Errorf("read the totals of device %d: %w", i, err)
 		}
@@ -93,7 +94,7 @@ func (s *stats) totals(device int) DeviceTotals {
 
 // stats reads a device's statistics until they hold together: they are written word by word, and the thread that does it
 // can be held up meanwhile.
-func (a *Allocator) stats(d device) (*stats, error) {
+func (a *Allocator) stats(ctx context.Context, d device) (*stats, error) {
 	for end, n := time.Now().Add(settleTimeout), 0; ; n++ {
 		s, err := readStats(a.memory, d.stats)
 		if err != nil {
@@ -103,6 +104,8 @@ func (a *Allocator) stats(d device) (*stats, error) {
 		switch {
 		case wrong == nil:
 			return s, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
 		case n < eagerPolls:
 		case lockOf(a.memory, d.stats) == lockUnknown || time.Now().After(end):
 			return nil, fmt.Errorf("%w: %w", ErrUnknownLayout, wrong)
@@ -114,7 +117,7 @@ func (a *Allocator) stats(d device) (*stats, error) {
 
 // devices finds the objects of all devices. The allocator grows their list once, when CUDA is initialised, but it is
 // looked up and proved at every call.
-func (a *Allocator) devices() ([]device, error) {
+func (a *Allocator) devices(ctx context.Context) ([]device, error) {
 	empty := false
 	var last error
 	for _, vector := range a.vectors {
@@ -128,7 +131,7 @@ func (a *Allocator) devices() ([]device, error) {
 			continue
 		}
 		for _, total := range a.totals {
-			if last = a.proveDevices(objects, total); last == nil {
+			if last = a.proveDevices(ctx, objects, total); last == nil {
 				return newDevices(objects, total), nil
 			}
 		}
@@ -166,10 +169,10 @@ func (a *Allocator) vector(off uint64) ([]uint64, error) {
 }
 
 // proveDevices checks that every object has statistics at one place.
-func (a *Allocator) proveDevices(objects []uint64, total uint64) error {
+func (a *Allocator) proveDevices(ctx context.Context, objects []uint64, total uint64) error {
 	evidence := !a.guessedVectors && !a.guessedTotals
 	for _, o := range objects {
-		s, err := a.stats(device{stats: o + total - statAllocatedBytes*statSize})
+		s, err := a.stats(ctx, device{stats: o + total - statAllocatedBytes*statSize})
 		if err != nil {
 			return err
 		}

@@ -227,9 +227,9 @@ func checkQuiet(t *testing.T, p *process.Process, o *oracle) {
 	a, err := Find(p)
 	require.NoError(t, err)
 	checkTotals(t, a, o)
-	s, err := a.Sweep()
+	s, err := a.Sweep(t.Context())
 	require.NoError(t, err)
-	m, err := a.Map()
+	m, err := a.Map(t.Context())
 	require.NoError(t, err)
 	require.Len(t, m.Devices, len(o.Allocated))
 	require.Len(t, s.Devices, len(o.Allocated))
@@ -264,12 +264,12 @@ func checkBusySweep(t *testing.T, a *Allocator, m *Map) {
 	fresh := *a
 	fresh.places = nil // as if no map had been read before
 	for _, allocator := range []*Allocator{a, &fresh} {
-		devices, err := allocator.devices()
+		devices, err := allocator.devices(t.Context())
 		require.NoError(t, err)
 		for i, d := range devices {
-			before, err := allocator.stats(d)
+			before, err := allocator.stats(t.Context(), d)
 			require.NoError(t, err)
-			s, err := allocator.sweepBusy(newPages(a.memory), d, i, before, Window{})
+			s, err := allocator.sweepBusy(t.Context(), newPages(a.memory), d, i, before, Window{})
 			require.NoError(t, err)
 			assert.Equal(t, m.Devices[i].Segments, s.Segments)
 			assert.False(t, s.Balanced)
@@ -316,7 +316,7 @@ func TestStripped(t *testing.T) {
 
 func checkTotals(t *testing.T, a *Allocator, o *oracle) {
 	t.Helper()
-	totals, err := a.Totals()
+	totals, err := a.Totals(t.Context())
 	require.NoError(t, err)
 	require.Len(t, totals, len(o.Allocated))
 	for i, d := range totals {
@@ -338,10 +338,10 @@ func TestFind(t *testing.T) {
 		p, _ := start(t, "nothing")
 		a, err := Find(p)
 		require.NoError(t, err)
-		totals, err := a.Totals()
+		totals, err := a.Totals(t.Context())
 		require.NoError(t, err)
 		assert.Empty(t, totals)
-		m, err := a.Map()
+		m, err := a.Map(t.Context())
 		require.NoError(t, err)
 		assert.Empty(t, m.Devices)
 	})
@@ -359,9 +359,9 @@ func TestFind(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, target.Kill())
 		require.Eventually(t, func() bool { return !p.Alive() }, 10*time.Second, 10*time.Millisecond)
-		_, err = a.Totals()
+		_, err = a.Totals(t.Context())
 		assert.Error(t, err)
-		_, err = a.Map()
+		_, err = a.Map(t.Context())
 		assert.Error(t, err)
 	})
 }
@@ -388,12 +388,12 @@ func TestBusy(t *testing.T) {
 			require.NoError(t, err)
 			good, changed, balanced, blocks := 0, 0, 0, 0
 			for end := time.Now().Add(3 * time.Second); good+changed < 5 || time.Now().Before(end); {
-				s, err := a.Sweep()
+				s, err := a.Sweep(t.Context())
 				require.NoError(t, err)
 				if checkSweep(t, s, o) {
 					balanced++
 				}
-				m, err := a.Map()
+				m, err := a.Map(t.Context())
 				if errors.Is(err, ErrChanged) {
 					changed++
 					t.Log(err)
@@ -402,7 +402,7 @@ func TestBusy(t *testing.T) {
 				require.NoError(t, err)
 				good++
 				blocks += checkSound(t, m, o)
-				_, err = a.Totals()
+				_, err = a.Totals(t.Context())
 				require.NoError(t, err)
 			}
 			t.Logf("%d maps of %.1f blocks, %d refused; of %d sweeps %d were quiet", good, float64(blocks)/float64(max(good, 1)), changed, good+changed, balanced)
@@ -481,19 +481,19 @@ func BenchmarkMap(b *testing.B) {
 		p, _ := start(b, "many", fmt.Sprint("ORACLE_BLOCKS=", blocks*3/2))
 		a, err := Find(p)
 		require.NoError(b, err)
-		devices, err := a.devices()
+		devices, err := a.devices(b.Context())
 		require.NoError(b, err)
 		for _, way := range []struct {
 			name string
 			read func() error
 		}{
-			{"totals", func() error { _, err := a.Totals(); return err }},
-			{"map", func() error { _, err := a.Map(); return err }},
-			{"sweep", func() error { _, err := a.Sweep(); return err }},
+			{"totals", func() error { _, err := a.Totals(b.Context()); return err }},
+			{"map", func() error { _, err := a.Map(b.Context()); return err }},
+			{"sweep", func() error { _, err := a.Sweep(b.Context()); return err }},
 			{"busy sweep", func() error {
-				s, err := a.stats(devices[0])
+				s, err := a.stats(b.Context(), devices[0])
 				if err == nil {
-					_, err = a.sweepBusy(newPages(a.memory), devices[0], 0, s, Window{})
+					_, err = a.sweepBusy(b.Context(), newPages(a.memory), devices[0], 0, s, Window{})
 				}
 				return err
 			}},

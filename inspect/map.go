@@ -5,6 +5,7 @@
 package inspect
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -104,15 +105,15 @@ var errQuiet = errors.New("nothing changed meanwhile")
 // Map reads every segment and block. A map is given only when it is proved: its blocks add up to the allocator's own
 // statistics, which did not change while it was read. The error wraps ErrChanged when the program did not leave a
 // moment for that within two seconds for one device, and ErrUnknownLayout when the sums do not balance although nothing
-// changed.
-func (a *Allocator) Map() (*Map, error) {
-	devices, err := a.devices()
+// changed. It is the cause of ctx when that ended it.
+func (a *Allocator) Map(ctx context.Context) (*Map, error) {
+	devices, err := a.devices(ctx)
 	if err != nil {
 		return nil, err
 	}
 	m := &Map{}
 	for i := range devices {
-		d, err := a.mapWithin(newPages(a.memory), devices[i], i, mapTimeout)
+		d, err := a.mapWithin(ctx, newPages(a.memory), devices[i], i, mapTimeout)
 		if err != nil {
 			return nil, fmt.Errorf("read the map of device %d: %w", i, err)
 		}
@@ -122,13 +123,15 @@ func (a *Allocator) Map() (*Map, error) {
 }
 
 // mapWithin tries for some time.
-func (a *Allocator) mapWithin(copied *pages, d device, i int, mapTimeout time.Duration) (*DeviceMap, error) {
+func (a *Allocator) mapWithin(ctx context.Context, copied *pages, d device, i int, mapTimeout time.Duration) (*DeviceMap, error) {
 	quiet := 0
 	for end := time.Now().Add(mapTimeout); ; {
-		m, err := a.attempt(copied, d, i)
+		m, err := a.attempt(ctx, copied, d, i)
 		switch {
 		case err == nil:
 			return m, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
 		case errors.Is(err, errTooMuch):
 			return nil, err
 		case errors.Is(err, errQuiet):
@@ -148,8 +151,8 @@ func (a *Allocator) mapWithin(copied *pages, d device, i int, mapTimeout time.Du
 
 // attempt brings the pages that the attempts before needed to one moment, and puts the map together from them. When it
 // needs further pages, nothing may have changed until it has them, either.
-func (a *Allocator) attempt(copied *pages, d device, i int) (*DeviceMap, error) {
-	m, s, err := a.burst(copied, d)
+func (a *Allocator) attempt(ctx context.Context, copied *pages, d device, i int) (*DeviceMap, error) {
+	m, s, err := a.burst(ctx, copied, d)
 	if err != nil {
 		return nil, err
 	}
@@ -158,17 +161,17 @@ func (a *Allocator) attempt(copied *pages, d device, i int) (*DeviceMap, error) 
 	} else if changed > 0 {
 		return nil, fmt.Errorf("%d of %d pages changed that had not before", changed, len(copied.index))
 	}
-	m.Window.To, m.Window.Settled = a.settle(d, s)
+	m.Window.To, m.Window.Settled = a.settle(ctx, d, s)
 	copied.renew()
 	segments, err := a.assemble(copied, d, i, s)
 	if copied.misses > 0 {
-		if after, statsErr := a.stats(d); statsErr != nil || *after != *s {
+		if after, statsErr := a.stats(ctx, d); statsErr != nil || *after != *s {
 			if err != nil { // it gave up: find the rest of the pages that the next attempt needs
-				_, _ = a.collect(copied, a.memory, d, i)
+				_, _ = a.collect(ctx, copied, a.memory, d, i)
 			}
 			return nil, fmt.Errorf("statistics changed while %d pages were found", copied.misses)
 		}
-		m.Window.To, m.Window.Settled = a.settle(d, s)
+		m.Window.To, m.Window.Settled = a.settle(ctx, d, s)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errQuiet, err)
@@ -179,18 +182,21 @@ func (a *Allocator) attempt(copied *pages, d device, i int) (*DeviceMap, error) 
 
 // burst copies the pages that change until nothing changes meanwhile, and no call is under way, a few times. It gives a map
 // that has the times only. A call can be under way for long, in the driver: then the state is tried as it is.
-func (a *Allocator) burst(copied *pages, d device) (*DeviceMap, *stats, error) {
+func (a *Allocator) burst(ctx context.Context, copied *pages, d device) (*DeviceMap, *stats, error) {
 	m := &DeviceMap{Window: Window{From: bootTime()}}
-	before, err := a.stats(d)
+	before, err := a.stats(ctx, d)
 	if err != nil {
 		return nil, nil, err
 	}
 	for n := range maxBursts {
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
 		if err := copied.copyHot(); err != nil {
 			return nil, nil, err
 		}
 		m.Time = bootTime()
-		after, err := a.stats(d)
+		after, err := a.stats(ctx, d)
 		if err != nil {
 			return nil, nil, err
 		}

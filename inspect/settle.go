@@ -5,6 +5,7 @@
 package inspect
 
 import (
+	"context"
 	"encoding/binary"
 	"time"
 
@@ -56,7 +57,7 @@ func lockOf(m process.Memory, stats uint64) lock {
 // settle waits until every change that is in the state by now has been reported: until the allocator is seen unlocked, or
 // busy with a call that began later. Each call changes the number of calls once, so that of two changes the second is
 // made by a later call. seen is the statistics as they were when the state was read, or later.
-func (a *Allocator) settle(d device, seen *stats) (to uint64, settled bool) {
+func (a *Allocator) settle(ctx context.Context, d device, seen *stats) (to uint64, settled bool) {
 	end := time.Now().Add(settleTimeout)
 	for n := 0; ; n++ {
 		l := lockOf(a.memory, d.stats)
@@ -69,7 +70,7 @@ func (a *Allocator) settle(d device, seen *stats) (to uint64, settled bool) {
 		case settled:
 			return to, true
 		case n < eagerPolls:
-		case l == lockUnknown || time.Now().After(end):
+		case l == lockUnknown || ctx.Err() != nil || time.Now().After(end):
 			return to, false
 		default:
 			time.Sleep(pollPause)

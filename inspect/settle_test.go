@@ -61,7 +61,7 @@ func TestSettle(t *testing.T) {
 			seen, err := readStats(m, scriptStats)
 			assert.NoError(t, err)
 			before := bootTime()
-			to, settled := (&Allocator{memory: m}).settle(device{stats: scriptStats}, seen)
+			to, settled := (&Allocator{memory: m}).settle(t.Context(), device{stats: scriptStats}, seen)
 			assert.Equal(t, c.settled, settled)
 			assert.GreaterOrEqual(t, m.at, c.looks)
 			assert.GreaterOrEqual(t, to, before)

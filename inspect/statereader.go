@@ -6,6 +6,7 @@ package inspect
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type tile struct {
 
 // stateReader is the allocator state of one device, while it is read.
 type stateReader struct {
+	ctx    context.Context // ends the waiting for what is being changed
 	memory process.Memory
 	device int
 	addr   uint64 // of the object of the device
@@ -53,7 +55,7 @@ type stateReader struct {
 }
 
 func newStateReader(m process.Memory, number int, d device, s shape) *stateReader {
-	return &stateReader{
+	return &stateReader{ctx: context.Background(),
 		memory: m, device: number, addr: d.addr, limit: d.limit, stats: d.stats, shape: s,
 		pools: map[uint64]Pool{}, tiles: map[uint64]*tile{}, raw: make([]byte, s.end()),
 	}
@@ -175,6 +177,8 @@ func (b *stateReader) untilWhole(often int, read func() (bool, error)) error {
 		switch {
 		case whole || err != nil || n >= often && !held:
 			return err
+		case b.ctx.Err() != nil:
+			return context.Cause(b.ctx)
 		case n >= often && time.Now().After(end):
 			b.stuck = true
 			return nil

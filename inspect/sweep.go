@@ -6,6 +6,7 @@ package inspect
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -50,16 +51,16 @@ const (
 // Sweep reads the state of every device once, whatever the program does meanwhile: it does not wait for a quiet moment, as
 // Map does. Who knows by other means which addresses were allocated or freed between From and To has, with the rest
 // from the sweep, all blocks. It takes as long as Map on a quiet job, and about twice as long on a busy one. The error
-// wraps ErrUnknownLayout when next to nothing of the state makes sense, or is one of package process.
-func (a *Allocator) Sweep() (*Sweep, error) {
-	devices, err := a.devices()
+// wraps ErrUnknownLayout when next to nothing of the state makes sense, or is one of package process or, when ctx ended it, its cause.
+func (a *Allocator) Sweep(ctx context.Context) (*Sweep, error) {
+	devices, err := a.devices(ctx)
 	if err != nil {
 		return nil, err
 	}
 	now := bootTime()
 	out := &Sweep{Window: Window{From: now, To: now, Settled: true}}
 	for i := range devices {
-		s, err := a.sweepDevice(devices[i], i)
+		s, err := a.sweepDevice(ctx, devices[i], i)
 		if err != nil {
 			return nil, fmt.Errorf("sweep the allocator state of device %d: %w", i, err)
 		}
@@ -69,16 +70,16 @@ func (a *Allocator) Sweep() (*Sweep, error) {
 	return out, nil
 }
 
-func (a *Allocator) sweepDevice(d device, i int) (*DeviceSweep, error) {
+func (a *Allocator) sweepDevice(ctx context.Context, d device, i int) (*DeviceSweep, error) {
 	copied := newPages(a.memory)
 	window := Window{From: bootTime()}
-	before, err := a.stats(d)
+	before, err := a.stats(ctx, d)
 	if err != nil {
 		return nil, err
 	}
 	end := time.Now().Add(sweepTimeout)
 	for n := 0; n == 0 || n < sweepAttempts && time.Now().Before(end); n++ {
-		m, err := a.attempt(copied, d, i)
+		m, err := a.attempt(ctx, copied, d, i)
 		if err == nil {
 			return &DeviceSweep{Before: m.DeviceTotals, After: m.DeviceTotals, Window: m.Window, Segments: m.Segments, Balanced: true}, nil
 		}
@@ -86,18 +87,21 @@ func (a *Allocator) sweepDevice(d device, i int) (*DeviceSweep, error) {
 			return nil, err
 		}
 	}
-	return a.sweepBusy(copied, d, i, before, window)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return a.sweepBusy(ctx, copied, d, i, before, window)
 }
 
 // sweepBusy takes the state as it is.
-func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w Window) (*DeviceSweep, error) {
+func (a *Allocator) sweepBusy(ctx context.Context, copied *pages, d device, i int, before *stats, w Window) (*DeviceSweep, error) {
 	// Both fail when the program has given memory back: then the pages are copied one by one, as they are needed.
 	if copied.copyHot() == nil {
 		_, _ = copied.compareCold()
 	}
-	b, err := a.collect(copied, a.memory, d, i)
+	b, err := a.collect(ctx, copied, a.memory, d, i)
 	for n := 0; n < lookAgain && err == nil && len(b.list) == 0 && before.current(statReservedBytes, 0) > 0; n++ {
-		b, err = a.collect(newPages(a.memory), a.memory, d, i) // what was copied first is out of date
+		b, err = a.collect(ctx, newPages(a.memory), a.memory, d, i) // what was copied first is out of date
 	}
 	if err != nil {
 		return nil, err
@@ -105,11 +109,11 @@ func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w W
 	if err := b.again(); err != nil {
 		return nil, err
 	}
-	after, err := a.stats(d)
+	after, err := a.stats(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	w.To, w.Settled = a.settle(d, after)
+	w.To, w.Settled = a.settle(ctx, d, after)
 	w.Settled = w.Settled && !b.stuck
 	out := &DeviceSweep{Before: before.totals(i), After: after.totals(i), Window: w, Segments: b.pieces(), Skipped: b.skipped}
 	if len(out.Segments) == 0 && min(out.Before.Reserved, out.After.Reserved) > 0 {
@@ -120,7 +124,7 @@ func (a *Allocator) sweepBusy(copied *pages, d device, i int, before *stats, w W
 
 // collect reads what fits of a state that may change meanwhile, in the first shape of a block with which most of them do. live is
 // where what is seen to change is read again: the process, or the copy itself.
-func (a *Allocator) collect(copied *pages, live process.Memory, d device, i int) (*stateReader, error) {
+func (a *Allocator) collect(ctx context.Context, copied *pages, live process.Memory, d device, i int) (*stateReader, error) {
 	known := a.places
 	if known == nil {
 		known = lookFor(a.memory, d)
@@ -131,7 +135,7 @@ func (a *Allocator) collect(copied *pages, live process.Memory, d device, i int)
 	var best *stateReader
 	for _, shape := range a.shapes {
 		b := newStateReader(copied, i, d, shape)
-		b.live, b.known = live, known
+		b.ctx, b.live, b.known = ctx, live, known
 		if err := b.read(); err != nil {
 			return nil, err
 		}

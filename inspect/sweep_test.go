@@ -5,6 +5,7 @@
 package inspect
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,13 +16,13 @@ import (
 func TestSweepImages(t *testing.T) {
 	for name, m := range images(t) {
 		t.Run(name, func(t *testing.T) {
-			want, err := m.allocator().Map()
+			want, err := m.allocator().Map(t.Context())
 			require.NoError(t, err)
-			got, err := m.allocator().Sweep()
+			got, err := m.allocator().Sweep(t.Context())
 			require.NoError(t, err)
 			require.True(t, got.Devices[0].Balanced)
 			require.Equal(t, want.Devices[0].Segments, got.Devices[0].Segments)
-			busy, err := sweepOf(m.allocator())
+			busy, err := sweepOf(t.Context(), m.allocator())
 			require.NoError(t, err)
 			require.Equal(t, want.Devices[0].Segments, busy.Segments)
 			require.Zero(t, busy.Skipped)
@@ -30,16 +31,16 @@ func TestSweepImages(t *testing.T) {
 }
 
 // sweepOf takes the way of a sweep that found no quiet moment.
-func sweepOf(a *Allocator) (*DeviceSweep, error) {
-	devices, err := a.devices()
+func sweepOf(ctx context.Context, a *Allocator) (*DeviceSweep, error) {
+	devices, err := a.devices(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s, err := a.stats(devices[0])
+	s, err := a.stats(ctx, devices[0])
 	if err != nil {
 		return nil, err
 	}
-	return a.sweepBusy(newPages(a.memory), devices[0], 0, s, Window{})
+	return a.sweepBusy(ctx, newPages(a.memory), devices[0], 0, s, Window{})
 }
 
 // TestSweepDamage changes one thing of the state at a time, as if it were just being changed: all blocks that do not touch
@@ -47,11 +48,11 @@ func sweepOf(a *Allocator) (*DeviceSweep, error) {
 func TestSweepDamage(t *testing.T) {
 	for name, m := range images(t) {
 		a := m.allocator()
-		devices, err := a.devices()
+		devices, err := a.devices(t.Context())
 		require.NoError(t, err)
 		b := newStateReader(m, 0, devices[0], m.shape())
 		require.NoError(t, b.read())
-		clean, err := sweepOf(m.allocator())
+		clean, err := sweepOf(t.Context(), m.allocator())
 		require.NoError(t, err)
 		damages := 0
 		for i := 0; i < len(b.list); i += 3 {
@@ -60,7 +61,7 @@ func TestSweepDamage(t *testing.T) {
 				damages++
 				old := m.Words[tile.at+off]
 				m.Words[tile.at+off] = value
-				got, err := sweepOf(m.allocator())
+				got, err := sweepOf(t.Context(), m.allocator())
 				require.NoError(t, err, "%s: block %#x with %#x at +%#x", name, tile.at, value, off)
 				checkElsewhere(t, clean.Segments, got.Segments, tile)
 				m.Words[tile.at+off] = old
@@ -139,9 +140,9 @@ func checkApart(t *testing.T, segments []Segment) map[uint64]Block {
 // wholeMap is the map of a recorded state, and the device that it is of.
 func wholeMap(t *testing.T, a *Allocator) ([]Segment, device) {
 	t.Helper()
-	whole, err := a.Map()
+	whole, err := a.Map(t.Context())
 	require.NoError(t, err)
-	devices, err := a.devices()
+	devices, err := a.devices(t.Context())
 	require.NoError(t, err)
 	return whole.Devices[0].Segments, devices[0]
 }
@@ -196,7 +197,7 @@ func TestSweepRefill(t *testing.T) {
 			for _, some := range []uint64{0, full.slots / 2} {
 				sweep := func(looks int) *DeviceSweep {
 					a.memory = &refilled{m, d.stats - mutexSize, full, some, filled(t, m, full, some), looks}
-					got, err := sweepOf(a)
+					got, err := sweepOf(t.Context(), a)
 					require.NoError(t, err)
 					return got
 				}
@@ -257,7 +258,7 @@ func TestSweepOutOfDate(t *testing.T) {
 			b := newStateReader(m, 0, d, m.shape())
 			require.NoError(t, b.read())
 			a.memory = &outOfDate{m, b.list, b.shape.end(), map[uint64]bool{}}
-			got, err := sweepOf(a)
+			got, err := sweepOf(t.Context(), a)
 			require.NoError(t, err)
 			checkElsewhere(t, want, got.Segments, &tile{})
 		})

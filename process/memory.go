@@ -2,12 +2,31 @@
 
 package process
 
-import "encoding/binary"
+import (
+	"context"
+	"encoding/binary"
+)
 
 // Memory reads a process's memory by address. *Process is one; tests use images.
 type Memory interface {
 	// ReadAt fills b from addr. It returns io.ErrUnexpectedEOF, and the bytes read, when only the front could be read.
 	ReadAt(b []byte, addr uint64) (int, error)
+}
+
+// Until bounds the readings of a memory: when ctx is done, each fails with its cause.
+func Until(ctx context.Context, m Memory) Memory { return bounded{m, ctx} }
+
+type bounded struct {
+	Memory
+	ctx context.Context
+}
+
+// ReadAt implements Memory.
+func (b bounded) ReadAt(p []byte, addr uint64) (int, error) {
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
+	return b.Memory.ReadAt(p, addr)
 }
 
 // Uint64 reads one little-endian word.

@@ -6,8 +6,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,21 +38,35 @@ func dump(o dumpOptions) error {
 	if err != nil {
 		return advice.Look("dump", err, o.pid)
 	}
+	ctx, stop := untilInterrupted()
+	defer stop()
 	driver := local.OpenDriver()
 	a, err := inspect.Find(p)
 	if err != nil {
 		return advice.Look("dump", err, o.pid)
 	}
-	now := local.ReadMemory(context.Background(), p, driver, a)
-	if now.StateErr != nil {
+	now := local.ReadMemory(ctx, p, driver, a)
+	if now.StateErr != nil && ctx.Err() == nil {
 		return advice.Look("dump", now.StateErr, o.pid)
+	}
+	names := readNames(ctx, p, o)
+	if ctx.Err() != nil {
+		return errInterrupted
 	}
 	boot, err := bootTime()
 	if err != nil {
 		return err
 	}
-	content := dumpContent(o.format, p, now, readNames(p, o), boot)
+	content := dumpContent(o.format, p, now, names, boot)
 	return output.Write(o.output, o.force, binary, content)
+}
+
+// errInterrupted: the user wants no answer any more.
+var errInterrupted = coded(exitInterrupted, errors.New("interrupted"))
+
+// untilInterrupted is done when the user, or whoever started us, wants this to end: what was stopped is let go first.
+func untilInterrupted() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 }
 
 // bootTime is the time of day when CLOCK_BOOTTIME was 0.
@@ -68,11 +85,11 @@ type blockNames struct {
 }
 
 // readNames looks for the who. A map is of use without them.
-func readNames(p *process.Process, o dumpOptions) blockNames {
+func readNames(ctx context.Context, p *process.Process, o dumpOptions) blockNames {
 	if o.noNames {
 		return blockNames{}
 	}
-	r, err := scan.Read(p, nil)
+	r, err := scan.Read(ctx, p, nil)
 	if err != nil {
 		return blockNames{why: err.Error()}
 	}

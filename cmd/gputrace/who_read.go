@@ -31,7 +31,12 @@ func showHolders(o whoOptions) error {
 	if o.one {
 		options.Others = shownOthers
 	}
-	report, err := scan.Read(p, options)
+	ctx, stop := untilInterrupted()
+	defer stop()
+	report, err := scan.Read(ctx, p, options)
+	if ctx.Err() != nil {
+		return errInterrupted
+	}
 	if err != nil {
 		return advice.Look("who", err, o.pid)
 	}

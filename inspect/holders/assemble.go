@@ -6,6 +6,7 @@ package holders
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -60,6 +61,9 @@ func (r *reading) assemble(live *liveBlocks) error {
 	a.keyPath = a.pathOfKey
 	a.assign()
 	for i := range live.blocks {
+		if a.ctx.Err() != nil {
+			return context.Cause(a.ctx)
+		}
 		a.name(i, 0)
 	}
 	if a.now != nil {
@@ -81,11 +85,11 @@ func (a *assembly) readAgain() (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	im, err := memory.New(a.p, memory.RegionsOf(maps), confirmPages)
+	im, err := memory.New(a.ctx, a.p, memory.RegionsOf(maps), confirmPages)
 	if err != nil {
 		return nil, err
 	}
-	a.now = a.graph.NewRecheck(a.p, im)
+	a.now = a.graph.NewRecheck(a.ctx, a.p, im)
 	a.report.Stats.BytesRead += a.now.BytesRead()
 	return func() {
 		a.report.Stats.BytesRead += im.BytesRead()

@@ -5,6 +5,7 @@
 package holders
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"time"
@@ -61,6 +62,9 @@ func (r *reading) copyFrozen() (*liveBlocks, error) {
 		r.frozen = !s.End() && err == nil && r.im.Whole() && !live.changing()
 		r.report.Stats.Frozen = s.Ended().Sub(first)
 		r.report.Stats.Copy = time.Since(begun)
+		if r.ctx.Err() != nil {
+			return nil, context.Cause(r.ctx)
+		}
 		if !again && err == nil {
 			return live, nil
 		}

@@ -173,7 +173,7 @@ const (
 func TestDamagedJob(t *testing.T) {
 	cases := strings.Fields(listCases(t, "who_torch.py"))[0]
 	j := startJob(t, "READY", workloads+"who_torch.py", "--cases", cases, "--ask", "DIR")
-	r := &reading{p: j.p, report: &Report{}, code: torchlayout.NewCode(j.p), frozen: true}
+	r := &reading{ctx: t.Context(), p: j.p, report: &Report{}, code: torchlayout.NewCode(j.p), frozen: true}
 	defer r.code.Close()
 	r.options.MaxCopy = DefaultMaxCopy
 	var err error

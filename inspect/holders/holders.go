@@ -8,6 +8,7 @@
 package holders
 
 import (
+	"context"
 	"time"
 
 	"github.com/gputrace/gputrace/inspect"
@@ -96,6 +97,7 @@ type Stats struct {
 // Read names the holder of every live block of a process. It needs to read the process's memory (what ptrace attach would
 // need); it stops nothing unless Options.Freeze says so. Where Python, its version or a layout of PyTorch is not known,
 // the blocks are still listed, their category is CategoryUnknown, and Notes say why. Concurrent calls are safe.
-func Read(p *process.Process, o *Options) (*Report, error) {
-	return read(p, o)
+// When ctx is done, a process that was stopped runs on at once, and the error is the cause of ctx.
+func Read(ctx context.Context, p *process.Process, o *Options) (*Report, error) {
+	return read(ctx, p, o)
 }

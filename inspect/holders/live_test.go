@@ -155,7 +155,7 @@ func listCases(t *testing.T, file string) string {
 func checkCases(t *testing.T, file, cases string) {
 	t.Helper()
 	j := startJob(t, "READY", workloads+file, "--cases", cases, "--ask", "DIR")
-	r, err := Read(j.p, nil)
+	r, err := Read(t.Context(), j.p, nil)
 	require.NoError(t, err)
 	summary(t, r)
 	byAddr := map[uint64]*Block{}
@@ -211,7 +211,7 @@ func TestWorkloads(t *testing.T) {
 		t.Run(args[0], func(t *testing.T) {
 			run := append([]string{workloads + "who_run.py", "DIR", workloads + args[0]}, args[1:]...)
 			j := startJob(t, "DONE", append(run, "--hold", "DIR/hold")...)
-			r, err := Read(j.p, nil)
+			r, err := Read(t.Context(), j.p, nil)
 			require.NoError(t, err)
 			summary(t, r)
 			j.check(t, r)

@@ -37,7 +37,7 @@ func readMade(t testing.TB, m *made.Process, minor int, absent uint64) (*Report,
 	t.Helper()
 	p, err := process.Open(os.Getpid()) // whose memory is not read
 	require.NoError(t, err)
-	r := &reading{p: p, report: &Report{}, code: torchlayout.NewCode(p), frozen: true}
+	r := &reading{ctx: t.Context(), p: p, report: &Report{}, code: torchlayout.NewCode(p), frozen: true}
 	regions, _ := m.Regions()
 	var runs []memory.Run
 	for i := range uint64(len(m.HeapBytes) >> memory.PageShift) {
@@ -45,7 +45,7 @@ func readMade(t testing.TB, m *made.Process, minor int, absent uint64) (*Report,
 			runs = append(runs, memory.Run{Addr: made.Heap + i<<memory.PageShift, Pages: 1})
 		}
 	}
-	r.im, err = memory.New(m, regions, uint64(len(m.HeapBytes)>>memory.PageShift))
+	r.im, err = memory.New(t.Context(), m, regions, uint64(len(m.HeapBytes)>>memory.PageShift))
 	require.NoError(t, err)
 	t.Cleanup(r.im.Close)
 	r.im.Reset(regions, runs)

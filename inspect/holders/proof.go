@@ -53,7 +53,7 @@ type proof struct {
 func (a *assembly) prove(claims []claim) (failed []claim, err error) {
 	p := &proof{a: a}
 	for _, im := range []**memory.Image{&p.scout, &p.bursts[0], &p.bursts[1]} {
-		if *im, err = memory.NewProbe(a.p, a.now.Reader().Image().Regions(), proofPages); err != nil {
+		if *im, err = memory.NewProbe(a.ctx, a.p, a.now.Reader().Image().Regions(), proofPages); err != nil {
 			return claims, err
 		}
 		defer (*im).Close()

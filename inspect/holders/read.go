@@ -5,6 +5,7 @@
 package holders
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -25,6 +26,7 @@ import (
 
 // reading is one report while it is made.
 type reading struct {
+	ctx        context.Context // of the call that it is made for
 	p          *process.Process
 	options    Options
 	report     *Report
@@ -54,9 +56,9 @@ type target struct {
 	goal    uint32
 }
 
-func read(p *process.Process, o *Options) (*Report, error) {
+func read(ctx context.Context, p *process.Process, o *Options) (*Report, error) {
 	start := time.Now()
-	r := &reading{p: p, report: &Report{PID: p.PID}, code: torchlayout.NewCode(p)}
+	r := &reading{ctx: ctx, p: p, report: &Report{PID: p.PID}, code: torchlayout.NewCode(p)}
 	defer r.code.Close()
 	if o != nil {
 		r.options = *o
@@ -81,6 +83,9 @@ func read(p *process.Process, o *Options) (*Report, error) {
 		r.heap = r.python()
 	}
 	r.analyse(live, r.threadIDs())
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if !r.frozen {
 		if live, err = r.live(lastTimeout); err != nil {
 			return nil, err
@@ -88,6 +93,9 @@ func read(p *process.Process, o *Options) (*Report, error) {
 	}
 	if err := r.assemble(live); err != nil {
 		return nil, err
+	}
+	if ctx.Err() != nil { // what could not be read any more is missing
+		return nil, context.Cause(ctx)
 	}
 	r.report.Stats.Elapsed = time.Since(start)
 	return r.report, nil
@@ -106,7 +114,7 @@ const (
 
 // live reads the allocator's map.
 func (r *reading) live(mapTimeout time.Duration) (*liveBlocks, error) {
-	m, err := r.allocator.MapNow(mapTimeout)
+	m, err := r.allocator.MapNow(r.ctx, mapTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +144,7 @@ func (r *reading) prepare() error {
 	}
 	const spare = 1 << 14 // pages
 	r.pages = memory.CountPages(runs)
-	r.im, err = memory.New(r.p, nil, min(r.pages+r.pages/4+spare, r.options.MaxCopy>>memory.PageShift))
+	r.im, err = memory.New(r.ctx, r.p, nil, min(r.pages+r.pages/4+spare, r.options.MaxCopy>>memory.PageShift))
 	return err
 }
 
@@ -197,6 +205,9 @@ func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 		r.leaves = r.newLeaves()
 		n = torchlayout.Find(r.im, r.leaves)
 	}
+	if r.ctx.Err() != nil {
+		return
+	}
 	t, notes := torchlayout.NewReader(n, r.heap, r.code, live)
 	r.report.Notes = append(r.report.Notes, notes...)
 	r.report.Stats.Native = n.Total()
@@ -206,11 +217,15 @@ func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 		r.attributes = torchlayout.NewAttributes(t, 0)
 		return
 	}
-	r.graph.Roots(r.threads())
-	r.graph.Run()
-	r.graph.Adrift()
-	r.dropStale()
-	r.graph.FindLost(r.lostGoals)
+	steps := []func(){
+		func() { r.graph.Roots(r.threads()) }, r.graph.Run, r.graph.Adrift, r.dropStale, func() { r.graph.FindLost(r.lostGoals) },
+	}
+	for _, step := range steps {
+		if r.ctx.Err() != nil {
+			return
+		}
+		step()
+	}
 	r.attributes = torchlayout.NewAttributes(t, r.graph.ModuleNamed("torch._C"))
 	if r.im.Full() {
 		r.note("what was needed is more than the limit of %d MiB: some objects were not looked at", r.im.Room()>>8)
@@ -226,7 +241,7 @@ func (r *reading) threads() []pyobject.ThreadState {
 	if r.frozen {
 		return r.heap.ThreadStates(r.im)
 	}
-	threads, read := objgraph.ThreadsNow(r.p, r.heap, r.im.Regions())
+	threads, read := objgraph.ThreadsNow(r.ctx, r.p, r.heap, r.im.Regions())
 	r.report.Stats.BytesRead += read
 	return threads
 }
@@ -250,7 +265,7 @@ func (r *reading) probe() (im *memory.Image, done func()) {
 	if r.im.Copied() {
 		return r.im, func() {}
 	}
-	im, err := memory.New(r.p, r.im.Regions(), probePages)
+	im, err := memory.New(r.ctx, r.p, r.im.Regions(), probePages)
 	if err != nil {
 		return r.im, func() {}
 	}

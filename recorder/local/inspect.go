@@ -48,8 +48,7 @@ func absent(err error) error {
 	return err
 }
 
-// withAllocator calls f with the process's allocator, in a goroutine of its own that is left behind when ctx is done: each reading ends by
-// itself within some seconds. There is one at a time.
+// withAllocator calls f with the process's allocator, in a goroutine of its own that is left behind when ctx is done, and ends soon after. There is one at a time.
 func withAllocator[T any](ctx context.Context, i *inspector, f func(*inspect.Allocator) (T, error)) (T, error) {
 	var zero T
 	select {
@@ -93,7 +92,7 @@ func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 
 func (i *inspector) Totals(ctx context.Context) ([]recorder.Totals, error) {
 	return withAllocator(ctx, i, func(a *inspect.Allocator) ([]recorder.Totals, error) {
-		devices, err := a.Totals()
+		devices, err := a.Totals(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -107,7 +106,7 @@ func (i *inspector) Totals(ctx context.Context) ([]recorder.Totals, error) {
 
 func (i *inspector) AllocatorState(ctx context.Context) (*recorder.AllocatorState, error) {
 	return withAllocator(ctx, i, func(a *inspect.Allocator) (*recorder.AllocatorState, error) {
-		sweep, err := a.Sweep()
+		sweep, err := a.Sweep(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +145,7 @@ func observation(pid int, d *inspect.DeviceSweep) event.Observation {
 }
 
 func (i *inspector) Holders(ctx context.Context) (*recorder.Scan, error) {
-	report, err := within(ctx, func() (*scan.Report, error) { return scan.Read(i.process, nil) })
+	report, err := within(ctx, func() (*scan.Report, error) { return scan.Read(ctx, i.process, nil) })
 	if err != nil {
 		return nil, absent(err)
 	}

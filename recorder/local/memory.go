@@ -141,7 +141,7 @@ func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *insp
 	m := &Reading{}
 	_, m.uses, m.driverErr = d.ask(ctx, p)
 	for end, tries := time.Now().Add(readingTimeout), 1; ; tries++ {
-		if !m.readState(source) {
+		if !m.readState(ctx, source) {
 			return m
 		}
 		before := m.uses
@@ -156,11 +156,11 @@ func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *insp
 }
 
 // readState reports whether the state could be read. One that was read before stays.
-func (m *Reading) readState(source *inspect.Allocator) bool {
+func (m *Reading) readState(ctx context.Context, source *inspect.Allocator) bool {
 	if source == nil {
 		return true
 	}
-	read, err := source.MapNow(stateTimeout)
+	read, err := source.MapNow(ctx, stateTimeout)
 	switch {
 	case err == nil:
 		m.State = allocator.New(read)

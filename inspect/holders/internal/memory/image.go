@@ -8,6 +8,7 @@ package memory
 
 import (
 	"cmp"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -56,6 +57,7 @@ type Region struct {
 // Image is what was read of a process: a copy of its private memory, and pages of libraries that are read when they are
 // asked for. It implements cpython.Image. It is not safe for concurrent use, but for Word and View of addresses in the copy.
 type Image struct {
+	ctx     context.Context // ends the readings
 	memory  process.Memory
 	regions []Region // sorted
 	pages   []byte   // the copy; pages 0 and 1 are not used
@@ -81,9 +83,9 @@ const (
 	firstPage   = 2
 )
 
-// New makes an image without a copy that holds at most so many pages.
-func New(m process.Memory, regions []Region, capacity uint64) (*Image, error) {
-	im := &Image{memory: m, regions: regions, used: firstPage, tables: make([][]uint32, topSpans)}
+// New makes an image without a copy that holds at most so many pages. When ctx is done, nothing more can be read.
+func New(ctx context.Context, m process.Memory, regions []Region, capacity uint64) (*Image, error) {
+	im := &Image{ctx: ctx, memory: process.Until(ctx, m), regions: regions, used: firstPage, tables: make([][]uint32, topSpans)}
 	size := int(firstPage+capacity+farPages) << PageShift
 	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
@@ -95,8 +97,8 @@ func New(m process.Memory, regions []Region, capacity uint64) (*Image, error) {
 }
 
 // NewProbe makes an image that reads a page alone when one is asked for, and knows which pages it has: see Pages.
-func NewProbe(m process.Memory, regions []Region, capacity uint64) (*Image, error) {
-	im, err := New(m, regions, capacity)
+func NewProbe(ctx context.Context, m process.Memory, regions []Region, capacity uint64) (*Image, error) {
+	im, err := New(ctx, m, regions, capacity)
 	if err != nil {
 		return nil, err
 	}
@@ -106,9 +108,12 @@ func NewProbe(m process.Memory, regions []Region, capacity uint64) (*Image, erro
 
 // Populate takes memory for so many pages now, and not one by one while they are copied.
 func (im *Image) Populate(pages uint64) error {
+	const atOnce = 8 << 20 // it can be cancelled between two
 	size := min(int(pages)<<PageShift, len(im.pages))
-	if err := unix.Madvise(im.pages[:size], unix.MADV_POPULATE_WRITE); err != nil {
-		return fmt.Errorf("populate %d MiB: %w", size>>20, err)
+	for done := 0; done < size && !im.Over(); done += atOnce {
+		if err := unix.Madvise(im.pages[done:min(done+atOnce, size)], unix.MADV_POPULATE_WRITE); err != nil {
+			return fmt.Errorf("populate %d MiB: %w", size>>20, err)
+		}
 	}
 	return nil
 }
@@ -149,7 +154,7 @@ func (im *Image) Pages() []uint64 { return im.order }
 // ReadOnce reads the pages at some sorted addresses, and nothing else from then on: the rest was not read at that moment.
 func (im *Image) ReadOnce(m process.Memory, pages []uint64) {
 	im.Forget()
-	im.memory = m
+	im.memory = process.Until(im.ctx, m)
 	for at := 0; at < len(pages); {
 		end := at + 1
 		for end < len(pages) && pages[end] == pages[end-1]+PageSize {
@@ -160,6 +165,9 @@ func (im *Image) ReadOnce(m process.Memory, pages []uint64) {
 	}
 	im.memory = nil
 }
+
+// Over reports that nothing more can be read, because nobody waits for it any longer.
+func (im *Image) Over() bool { return im.ctx.Err() != nil }
 
 // Fixed reports that nothing more is read of the process.
 func (im *Image) Fixed() bool { return im.memory == nil }

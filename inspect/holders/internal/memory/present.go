@@ -88,7 +88,7 @@ func CountPages(runs []Run) (n uint64) {
 func (im *Image) CopyHeap(runs []Run, over func() bool) (done uint64) {
 	for _, r := range runs {
 		for r.Pages > 0 {
-			if over() {
+			if over() || im.Over() {
 				im.cut = true
 				return done
 			}
@@ -103,7 +103,7 @@ func (im *Image) CopyHeap(runs []Run, over func() bool) (done uint64) {
 			done += got
 		}
 	}
-	im.whole = !over()
+	im.whole = !over() && !im.Over()
 	im.cut = !im.whole
 	return done
 }

@@ -53,6 +53,9 @@ func (im *Image) EachPage(visit Visitor) {
 
 // trim drops what is not wanted.
 func (s *stream) trim() {
+	if s.im.Over() {
+		s.runs = nil
+	}
 	for len(s.runs) > 0 {
 		r := &s.runs[0]
 		end := r.Addr + r.Pages<<PageShift

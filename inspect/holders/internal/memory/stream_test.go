@@ -41,7 +41,7 @@ func newPagesMemory(n int) pagesMemory {
 // visited are the numbers of the pages that go by.
 func visited(t *testing.T, m pagesMemory, runs []Run) (out []int) {
 	t.Helper()
-	im, err := New(m, []Region{{Start: streamBase, End: streamBase + 4096<<PageShift, Heap: true}}, 16)
+	im, err := New(t.Context(), m, []Region{{Start: streamBase, End: streamBase + 4096<<PageShift, Heap: true}}, 16)
 	require.NoError(t, err)
 	defer im.Close()
 	im.present = runs

@@ -141,14 +141,20 @@ func (w *Graph) propose(n uint32, dist int32, parent uint32, kind pyobject.RefKi
 	w.waiting++
 }
 
-// Run goes on until nothing is left to be visited. What was visited before keeps its path unless a shorter one came up.
+// visitsAtOnce is how many objects are visited before it is looked whether somebody still waits for the graph.
+const visitsAtOnce = 1 << 12
+
+// Run goes on until nothing is left to be visited, or Image.Over. What was visited before keeps its path unless a shorter one came up.
 func (w *Graph) Run() {
-	for w.waiting > 0 {
+	for visits := 0; w.waiting > 0; {
 		b := &w.buckets[w.now&(maxCost-1)]
 		for i := 0; i < len(*b); i++ { // grows by steps that cost nothing
 			n := (*b)[i]
 			w.waiting--
 			if w.dist[n] == w.now {
+				if visits++; visits%visitsAtOnce == 0 && w.t.Image().Over() {
+					return
+				}
 				w.visit(n)
 			}
 		}

@@ -28,7 +28,7 @@ func (madeBlocks) Requested(addr uint64) (uint64, bool) {
 func newImage(t *testing.T, m *made.Process) *memory.Image {
 	t.Helper()
 	regions, runs := m.Regions()
-	im, err := memory.New(m, regions, 1<<10)
+	im, err := memory.New(t.Context(), m, regions, 1<<10)
 	require.NoError(t, err)
 	t.Cleanup(im.Close)
 	im.Reset(regions, runs)
@@ -113,7 +113,7 @@ func TestFindLost(t *testing.T) {
 func TestRecheck(t *testing.T) {
 	m, w, goals := walkMade(t)
 	// The threads are those of the process that was made, which has not changed.
-	same := w.NewRecheck(m, newImage(t, m))
+	same := w.NewRecheck(t.Context(), m, newImage(t, m))
 	for _, g := range goals[:len(goals)-1] {
 		require.True(t, same.Path(g))
 	}
@@ -122,12 +122,12 @@ func TestRecheck(t *testing.T) {
 	list, _ := w.Parent(goals[0]) // kept[0], and kept[1] beside it
 	items := m.Word(w.Addr(list) + 0x18)
 	m.Put(items, m.Word(items+8))
-	now := w.NewRecheck(m, newImage(t, m))
+	now := w.NewRecheck(t.Context(), m, newImage(t, m))
 	require.False(t, now.Path(goals[0]))
 	for _, g := range goals[1 : len(goals)-1] {
 		require.True(t, now.Path(g))
 	}
 	m.Put(w.Addr(list)+8, m.Types["tuple"]) // another object in its place
-	now = w.NewRecheck(m, newImage(t, m))
+	now = w.NewRecheck(t.Context(), m, newImage(t, m))
 	require.False(t, now.Path(goals[1]))
 }

@@ -5,6 +5,7 @@
 package objgraph
 
 import (
+	"context"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython/pyobject"
@@ -45,10 +46,10 @@ type rootKey struct {
 const maxSources = 1 << 24
 
 // NewRecheck prepares a second reading, of an image that has nothing yet. It reads the roots at once: the threads from m.
-func (w *Graph) NewRecheck(m process.Memory, im *memory.Image) *Recheck {
+func (w *Graph) NewRecheck(ctx context.Context, m process.Memory, im *memory.Image) *Recheck {
 	a := newRecheck(w, w.t.On(im))
 	a.roots = map[rootKey]bool{}
-	a.readRoots(m)
+	a.readRoots(ctx, m)
 	return a
 }
 
@@ -79,7 +80,7 @@ func (a *Recheck) Proved(at time.Time) { a.last = at }
 func (a *Recheck) BytesRead() uint64 { return a.read }
 
 // readRoots lists what the roots are now.
-func (a *Recheck) readRoots(m process.Memory) {
+func (a *Recheck) readRoots(ctx context.Context, m process.Memory) {
 	h := a.t.Heap()
 	if h == nil {
 		return
@@ -87,7 +88,7 @@ func (a *Recheck) readRoots(m process.Memory) {
 	for _, m := range h.ModuleObjects(a.t.Image()) {
 		a.roots[rootKey{kind: RootModule, addr: m}] = true
 	}
-	threads, read := ThreadsNow(m, h, a.t.Image().Regions())
+	threads, read := ThreadsNow(ctx, m, h, a.t.Image().Regions())
 	a.read = read
 	for _, t := range threads {
 		for _, f := range t.Frames {

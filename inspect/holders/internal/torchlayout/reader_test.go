@@ -38,7 +38,7 @@ func readMade(t *testing.T) (*made.Process, *Reader) {
 func newImage(t *testing.T, m *made.Process) *memory.Image {
 	t.Helper()
 	regions, runs := m.Regions()
-	im, err := memory.New(m, regions, 1<<10)
+	im, err := memory.New(t.Context(), m, regions, 1<<10)
 	require.NoError(t, err)
 	t.Cleanup(im.Close)
 	im.Reset(regions, runs)
