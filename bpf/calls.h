@@ -274,7 +274,7 @@ BPF_GLOBAL int emit_call(struct thread *th, struct traced *t, struct call *c, u3
 	if (!th || !t || !c)
 		return 0;
 	struct hook_stats *s = stats_of(row & (MAX_HOOKS - 1));
-	struct record_call *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+	struct record_call *r = ring_reserve(sizeof(*r));
 
 	if (!r) {
 		__sync_fetch_and_add(&t->lost, 1);

@@ -6,6 +6,7 @@
 #pragma once
 #include "process.h"
 #include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
 #include "target_bpf.h"
 
 struct hit {
@@ -41,17 +42,40 @@ static __always_inline void drop(struct hit *h, enum outcome what)
 	outcome(h, what);
 }
 
+/* What CPUs hold of the locks that give up: there since Linux 6.15, which has one in the ring. */
+struct rqspinlock_held {
+	int cnt;
+} RELOCATED;
+
 /*
- * Why the ring took no record. From Linux 6.15 on its lock is one that gives up, after 250 ms
- * (RES_DEF_TIMEOUT in asm-generic/rqspinlock.h): as where the CPU that has it is a virtual one
- * that does not run. A ring that is half empty was not full.
+ * Whether the ring had room when it took no record, so that its lock was not had: that gives up
+ * after 250 ms (RES_DEF_TIMEOUT in asm-generic/rqspinlock.h), as where the CPU that has it is a
+ * virtual one that does not run.
  */
+static __always_inline bool ring_has_room(void)
+{
+	return bpf_core_type_exists(struct rqspinlock_held) &&
+	       bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) <
+		       bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / 2;
+}
+
+/*
+ * A record in the ring, or NULL. Where it has room the second time is the last: the ring may also
+ * have been full, and read since.
+ */
+static __always_inline void *ring_reserve(const u64 size)
+{
+	void *r = bpf_ringbuf_reserve(&ring, size, 0);
+
+	if (!r && ring_has_room())
+		r = bpf_ringbuf_reserve(&ring, size, 0);
+	return r;
+}
+
+/* Why it took none. */
 static __always_inline enum outcome ring_refused(void)
 {
-	u64 used = bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA);
-
-	return used < bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / 2 ? DROP_RING_LOCKED
-								     : DROP_RING_FULL;
+	return ring_has_room() ? DROP_RING_LOCKED : DROP_RING_FULL;
 }
 
 /* Starts a run: finds the process and counts the hit. 0, or -ENOENT: it is not traced. */

@@ -148,7 +148,7 @@ static __always_inline void read_report(struct hit *h, struct arguments_in_regis
 /* A block that is taken back: a short record, unless its stack is wanted. */
 static __always_inline void torch_free(struct hit *h, struct arguments_in_registers *a)
 {
-	struct record_free *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+	struct record_free *e = ring_reserve(sizeof(*e));
 	struct report r;
 
 	if (!e) {
@@ -175,7 +175,7 @@ static __always_inline void torch_free(struct hit *h, struct arguments_in_regist
 /* An event with what memory for a walk has of it; w NULL: there was none. */
 static __always_inline void torch_event(struct hit *h, struct report *r, struct walk *w)
 {
-	struct record_event *e = bpf_ringbuf_reserve(&ring, sizeof(*e), 0);
+	struct record_event *e = ring_reserve(sizeof(*e));
 
 	if (!e) {
 		drop(h, ring_refused());
