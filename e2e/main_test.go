@@ -16,8 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// timeout bounds every wait for an event. It passes only when something is broken.
-const timeout = 3 * time.Minute
+// timeout bounds every wait for an event. It passes only when something is broken. GPUTRACE_TIMEOUT is one for a slow machine, such as an
+// emulated one: a duration as 10m.
+var timeout = 3 * time.Minute
 
 // env is what all tests share.
 var env struct {
@@ -39,6 +40,12 @@ func TestMain(m *testing.M) {
 func runTests(m *testing.M) (int, error) {
 	if os.Geteuid() != 0 {
 		return 1, fmt.Errorf("attaching needs root: run the tests with sudo")
+	}
+	if v := os.Getenv("GPUTRACE_TIMEOUT"); v != "" {
+		var err error
+		if timeout, err = time.ParseDuration(v); err != nil {
+			return 1, fmt.Errorf("GPUTRACE_TIMEOUT: %w", err)
+		}
 	}
 	dir, err := os.MkdirTemp("", "gputrace-e2e-")
 	if err != nil {

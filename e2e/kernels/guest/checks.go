@@ -70,7 +70,7 @@ type compared struct {
 }
 
 func (c compared) run(ctx context.Context) (string, error) {
-	args := []string{"-test.v", "-test.timeout", timeout.String(), "-test.run", "^" + strings.Replace(c.tests, "/", "$/", 1)}
+	args := []string{"-test.v", "-test.timeout", limit().String(), "-test.run", "^" + strings.Replace(c.tests, "/", "$/", 1)}
 	out, err := output(ctx, []string{c.environment}, tests, args...)
 	switch {
 	case err != nil:
