@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -29,21 +30,22 @@ var downstream = []string{
 // mayImport is the flow of the data: for each package, the packages of ours that it may import. A name that ends in "/"
 // stands for every package below it, on either side. A new package needs a row here.
 var mayImport = map[string][]string{
-	"event":              {},
-	"event/figures":      {"event"},
-	"process":            {},
-	"internal/words":     {},
-	"bpf":                {},
-	"internal/budget":    {},
-	"internal/elfimage":  {},
-	"internal/eventtest": {"event"}, // for tests
-	"internal/elftest":   {},        // for tests
-	"unwind":             {"internal/elfimage", "process"},
-	"symbolize":          {"internal/elfimage", "process", "unwind"},
-	"cpython":            {"internal/words", "process", "symbolize", "unwind"},
-	"cpython/pyobject":   {"cpython", "internal/words", "process"},
-	"inspect":            {"cpython", "internal/sorts", "process", "symbolize"},
-	"internal/nvml":      {"process", "symbolize"},
+	"event":                        {},
+	"event/figures":                {"event"},
+	"process":                      {},
+	"internal/words":               {},
+	"bpf":                          {},
+	"internal/budget":              {},
+	"internal/elfimage":            {},
+	"internal/eventtest":           {"event"}, // for tests
+	"internal/elftest":             {},        // for tests
+	"unwind":                       {"internal/elfimage", "process"},
+	"symbolize":                    {"internal/elfimage", "process", "unwind"},
+	"cpython":                      {"internal/words", "process", "symbolize", "unwind"},
+	"cpython/pyobject":             {"cpython", "internal/words", "process"},
+	"inspect":                      {"cpython", "inspect/internal/machinecode", "internal/sorts", "process", "symbolize"},
+	"inspect/internal/machinecode": {"symbolize"},
+	"internal/nvml":                {"process", "symbolize"},
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
@@ -398,4 +400,126 @@ func constraint(f *ast.File) string {
 		}
 	}
 	return ""
+}
+
+// What style.md asks of a package and of the whole, and what is above it still: no more may be.
+const (
+	maxPackage   = 3500 // lines, without tests and what is generated
+	maxExported  = 80   // types, functions, constants and variables of a package
+	maxMain      = 2500 // lines of cmd/gputrace
+	maxMainShare = 0.08 // of all lines
+)
+
+// larger are the packages above maxPackage or maxExported, with what they may have: a figure here goes down only.
+var larger = map[string]struct{ lines, exported int }{
+	"heap":  {lines: 3900},
+	"event": {exported: 100},
+}
+
+// TestSizes: a package has one job, and the command none of its own.
+func TestSizes(t *testing.T) {
+	lines, exported, all := map[string]int{}, map[string]int{}, 0
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		n := f.set.File(f.ast.Pos()).LineCount()
+		lines[f.pkg] += n
+		exported[f.pkg] += exportedNames(f.ast)
+		all += n
+	}
+	require.Greater(t, all, 50_000, "lines")
+	for pkg, n := range lines {
+		if most := max(maxPackage, larger[pkg].lines); n > most {
+			t.Errorf("%s has %d lines, more than %d", pkg, n, most)
+		}
+		if most := max(maxExported, larger[pkg].exported); exported[pkg] > most {
+			t.Errorf("%s exports %d names, more than %d", pkg, exported[pkg], most)
+		}
+	}
+	command := lines["cmd/gputrace"]
+	require.LessOrEqual(t, command, maxMain, "lines of cmd/gputrace")
+	require.Less(t, float64(command)/float64(all), maxMainShare, "share of cmd/gputrace in all lines")
+}
+
+// exportedNames counts the names that a file exports, without methods.
+func exportedNames(f *ast.File) int {
+	n := 0
+	count := func(names ...*ast.Ident) {
+		for _, name := range names {
+			if name.IsExported() {
+				n++
+			}
+		}
+	}
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil {
+				count(d.Name)
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch s := spec.(type) {
+				case *ast.TypeSpec:
+					count(s.Name)
+				case *ast.ValueSpec:
+					count(s.Names...)
+				}
+			}
+		}
+	}
+	return n
+}
+
+// leastComments is the least share of lines with a comment to lines with code, in all sources of a language.
+var leastComments = map[string]float64{".go": 0.15, ".c": 0.2}
+
+// TestComments: what is hard is explained where it is. Comments at the end of a line count for both.
+func TestComments(t *testing.T) {
+	commented, coded := map[string]int{}, map[string]int{}
+	names, err := fs.Glob(os.DirFS("."), "bpf/*.[ch]")
+	require.NoError(t, err)
+	for _, f := range sources(t) {
+		if !f.test {
+			names = append(names, f.path)
+		}
+	}
+	for _, name := range names {
+		language := ".go"
+		if path.Ext(name) != ".go" {
+			language = ".c"
+		}
+		c, n := commentLines(read(t, name))
+		commented[language] += c
+		coded[language] += n
+	}
+	for language, least := range leastComments {
+		share := float64(commented[language]) / float64(coded[language])
+		t.Logf("%s: %.3f", language, share)
+		require.GreaterOrEqual(t, share, least, language)
+	}
+}
+
+// commentLines counts the lines of a source that have a comment, and those that have code. A // within a text counts as a comment:
+// that is rare.
+func commentLines(text string) (comments, code int) {
+	within := false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		begins := strings.HasPrefix(line, "//") || strings.HasPrefix(line, "/*")
+		switch {
+		case line == "":
+		case within || begins:
+			comments++
+			within = (within || strings.HasPrefix(line, "/*")) && !strings.Contains(line, "*/")
+		default:
+			code++
+			if strings.Contains(line, " // ") || strings.Contains(line, "/*") {
+				comments++
+				within = strings.Contains(line, "/*") && !strings.Contains(line, "*/")
+			}
+		}
+	}
+	return comments, code
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
+	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 )
@@ -101,7 +102,7 @@ type instruction struct {
 // rip is the link-time address of an operand relative to the instruction.
 func (i *instruction) rip(arg int) (uint64, bool) {
 	m, ok := i.Args[arg].(x86asm.Mem)
-	return i.end + uint64(displacement(m)), ok && m.Base == x86asm.RIP && m.Index == 0
+	return i.end + uint64(machinecode.Displacement(m)), ok && m.Base == x86asm.RIP && m.Index == 0
 }
 
 // opening decodes the first instructions of a function, up to its first return.
@@ -114,7 +115,7 @@ func (c *accessors) opening(start uint64, most int) []instruction {
 	var out []instruction
 	at := start
 	for len(out) < most && len(code) > 0 {
-		inst, n := decode(code)
+		inst, n := machinecode.Decode(code)
 		at += uint64(n)
 		code = code[min(n, len(code)):]
 		out = append(out, instruction{inst, at})
@@ -159,7 +160,7 @@ func fromResult(inst x86asm.Inst) (offset int64, ok bool) {
 	}
 	switch from := inst.Args[1].(type) {
 	case x86asm.Mem:
-		return displacement(from), (inst.Op == x86asm.MOV || inst.Op == x86asm.LEA) && from.Base == x86asm.RAX && from.Index == 0
+		return machinecode.Displacement(from), (inst.Op == x86asm.MOV || inst.Op == x86asm.LEA) && from.Base == x86asm.RAX && from.Index == 0
 	case x86asm.Imm:
 		return int64(from), inst.Op == x86asm.ADD && inst.Args[0] == x86asm.RAX
 	}
@@ -235,8 +236,8 @@ func (c *accessors) nodeNumber(constructor uint64) uint16 {
 			called = true
 			continue
 		case inst.Op == x86asm.MOV && isMemory && number == 0 && inst.Args[1] == x86asm.RSI && to.Base == x86asm.RDI:
-			number = displacement(to)
-		case inst.Op == x86asm.MOV && isMemory && called && inst.Args[1] == x86asm.RAX && number > 0 && displacement(to) == number+fromNumberToThread:
+			number = machinecode.Displacement(to)
+		case inst.Op == x86asm.MOV && isMemory && called && inst.Args[1] == x86asm.RAX && number > 0 && machinecode.Displacement(to) == number+fromNumberToThread:
 			if number%wordSize == 0 && number < maxNodeOffset {
 				return uint16(number)
 			}
@@ -249,14 +250,14 @@ func (c *accessors) nodeNumber(constructor uint64) uint16 {
 
 // body decodes a whole function.
 func (c *accessors) body(start, end uint64) []instruction {
-	code, ok := c.file.Text(start, int(min(end-start, maxFunction)))
+	code, ok := c.file.Text(start, int(min(end-start, machinecode.MaxFunction)))
 	if c.err != nil || !ok {
 		c.fail("no code at %#x", start)
 		return nil
 	}
 	var out []instruction
 	for at := start; len(code) > 0; {
-		inst, n := decode(code)
+		inst, n := machinecode.Decode(code)
 		at += uint64(n)
 		code = code[min(n, len(code)):]
 		out = append(out, instruction{inst, at})

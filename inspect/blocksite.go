@@ -8,6 +8,7 @@ import (
 	"debug/elf"
 	"fmt"
 
+	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/symbolize"
 	"golang.org/x/arch/x86/x86asm"
 )
@@ -101,7 +102,7 @@ func BlockSites(f *symbolize.File) ([]BlockSite, error) {
 
 // reportCall is a call of the report function and what its function does before it.
 type reportCall struct {
-	path path
+	path machinecode.Path
 	end  uint64 // link-time address behind the call
 }
 
@@ -110,8 +111,8 @@ func reportCalls(f *symbolize.File) ([]reportCall, error) {
 		return nil, fmt.Errorf("find calls of the report: %w: code of %s", ErrUnknownLayout, f.Machine())
 	}
 	var out []reportCall
-	for _, at := range importCalls(f, codeOf(f), reportPrefix) {
-		if p, end, ok := pathTo(f, at); ok {
+	for _, at := range machinecode.ImportCalls(f, reportPrefix) {
+		if p, end, ok := machinecode.PathTo(f, at); ok {
 			out = append(out, reportCall{path: p, end: end})
 		}
 	}
@@ -128,12 +129,12 @@ func reportCalls(f *symbolize.File) ([]reportCall, error) {
 // of a Block that has a requested size.
 func (c *reportCall) blockSite() (BlockSite, bool) {
 	size, ptr, slot, ok := c.blockLoads()
-	if !ok || ptr.offset != size.offset+fromSizeToPtr {
+	if !ok || ptr.Offset != size.Offset+fromSizeToPtr {
 		return BlockSite{}, false
 	}
 	return BlockSite{
-		Return: c.end, BaseSP: slot.base == x86asm.RSP, Offset: int32(slot.offset),
-		SizeOffset: uint16(size.offset), PtrOffset: uint16(ptr.offset),
+		Return: c.end, BaseSP: slot.Base == x86asm.RSP, Offset: int32(slot.Offset),
+		SizeOffset: uint16(size.Offset), PtrOffset: uint16(ptr.Offset),
 	}, true
 }
 
@@ -144,8 +145,8 @@ func (c *reportCall) shape() (shape, bool) {
 		return shape{}, false
 	}
 	for _, requested := range []bool{true, false} {
-		s := shape{size: uint64(size.offset), requested: requested}
-		if uint64(ptr.offset) == s.pool()+fromPoolToPtr {
+		s := shape{size: uint64(size.Offset), requested: requested}
+		if uint64(ptr.Offset) == s.pool()+fromPoolToPtr {
 			return s, true
 		}
 	}
@@ -153,26 +154,26 @@ func (c *reportCall) shape() (shape, bool) {
 }
 
 // blockLoads finds the loads of the two arguments, and of the address of the object from which both come.
-func (c *reportCall) blockLoads() (size, ptr, slot load, ok bool) {
-	ptr, ok1 := c.path.loadOf(x86asm.RDI)
-	size, ok2 := c.path.loadOf(x86asm.RSI)
-	if !ok1 || !ok2 || size.offset < minSizeOffset || size.offset > maxSizeOffset || size.offset%8 != 0 {
+func (c *reportCall) blockLoads() (size, ptr, slot machinecode.Load, ok bool) {
+	ptr, ok1 := c.path.LoadOf(x86asm.RDI)
+	size, ok2 := c.path.LoadOf(x86asm.RSI)
+	if !ok1 || !ok2 || size.Offset < minSizeOffset || size.Offset > maxSizeOffset || size.Offset%8 != 0 {
 		return size, ptr, slot, false
 	}
 	slot, ok1 = c.slot(ptr)
 	other, ok2 := c.slot(size)
-	return size, ptr, slot, ok1 && ok2 && slot.base == other.base && slot.offset == other.offset
+	return size, ptr, slot, ok1 && ok2 && slot.Base == other.Base && slot.Offset == other.Offset
 }
 
 // slot is the place in the frame from which the base of a load came. It must still mean the same at the call.
-func (c *reportCall) slot(from load) (load, bool) {
-	l, ok := c.path[:from.index].loadOf(from.base)
-	if !ok || l.base != x86asm.RBP && l.base != x86asm.RSP || int64(int32(l.offset)) != l.offset {
-		return load{}, false
+func (c *reportCall) slot(from machinecode.Load) (machinecode.Load, bool) {
+	l, ok := c.path[:from.Index].LoadOf(from.Base)
+	if !ok || l.Base != x86asm.RBP && l.Base != x86asm.RSP || int64(int32(l.Offset)) != l.Offset {
+		return machinecode.Load{}, false
 	}
-	for _, inst := range c.path[l.index+1:] {
-		if writes(inst, l.base) || stored(inst, l) {
-			return load{}, false
+	for _, inst := range c.path[l.Index+1:] {
+		if machinecode.Writes(inst, l.Base) || machinecode.Stored(inst, l) {
+			return machinecode.Load{}, false
 		}
 	}
 	return l, true
@@ -180,10 +181,10 @@ func (c *reportCall) slot(from load) (load, bool) {
 
 // totals is where in the object that has a device's state the two totals lie, which every call of the report loads.
 func (c *reportCall) totals() (allocated, reserved uint64, ok bool) {
-	a, ok1 := c.path.loadOf(x86asm.RDX)
-	r, ok2 := c.path.loadOf(x86asm.RCX)
-	if !ok1 || !ok2 || a.base != r.base || a.offset <= 0 || r.offset <= 0 {
+	a, ok1 := c.path.LoadOf(x86asm.RDX)
+	r, ok2 := c.path.LoadOf(x86asm.RCX)
+	if !ok1 || !ok2 || a.Base != r.Base || a.Offset <= 0 || r.Offset <= 0 {
 		return 0, 0, false
 	}
-	return uint64(a.offset), uint64(r.offset), true
+	return uint64(a.Offset), uint64(r.Offset), true
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/symbolize"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -186,9 +187,9 @@ func FuzzBlockSites(f *testing.F) {
 	f.Fuzz(func(t *testing.T, at uint16, word uint64) {
 		b := append([]byte(nil), image...)
 		binary.LittleEndian.PutUint64(b[int(at)%(len(b)-8):], word)
-		var p path
+		var p machinecode.Path
 		for i := 0; i < len(b); {
-			inst, n := decode(b[i:])
+			inst, n := machinecode.Decode(b[i:])
 			if n <= 0 {
 				t.Fatalf("an instruction of %d bytes", n)
 			}

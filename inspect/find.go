@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
+	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 )
@@ -205,7 +206,7 @@ func vectorOffsets(f *symbolize.File, m process.Memory, native, bias uint64) []u
 
 // notEmpty recognises that function and gives V.
 func notEmpty(b []byte) (offset uint64, ok bool) {
-	p := straight(b, 5)
+	p := machinecode.Straight(b, 5)
 	if p[0].Op == x86asm.NOP { // endbr64
 		p = p[1:]
 	}
@@ -217,7 +218,7 @@ func notEmpty(b []byte) (offset uint64, ok bool) {
 	if !ok2 {
 		with, ok2 = p[1].Args[1].(x86asm.Mem)
 	}
-	x, y := displacement(from), displacement(with)
+	x, y := machinecode.Displacement(from), machinecode.Displacement(with)
 	if !ok1 || !ok2 || from.Base != x86asm.RDI || with.Base != x86asm.RDI || x-y != wordSize && y-x != wordSize || min(x, y) < wordSize {
 		return 0, false
 	}

@@ -7,6 +7,7 @@ package inspect
 import (
 	"golang.org/x/arch/x86/x86asm"
 
+	"github.com/gputrace/gputrace/inspect/internal/machinecode"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/symbolize"
 )
@@ -57,7 +58,7 @@ func pairsOf(f *symbolize.File, start uint64) []uint64 {
 	var out []uint64
 	at := start
 	for range maxOpening {
-		inst, n := decode(code)
+		inst, n := machinecode.Decode(code)
 		at += uint64(n)
 		code = code[min(n, len(code)):]
 		if len(code) == 0 || inst.Op == x86asm.RET || inst.Op == x86asm.JMP {
@@ -67,7 +68,7 @@ func pairsOf(f *symbolize.File, start uint64) []uint64 {
 		if inst.Op != x86asm.MOV || !ok || m.Base != x86asm.RIP || inst.MemBytes != wordSize {
 			continue
 		}
-		word := at + uint64(displacement(m))
+		word := at + uint64(machinecode.Displacement(m))
 		loaded[word] = true
 		for _, first := range []uint64{word - wordSize, word} {
 			if loaded[first] && loaded[first+wordSize] {

@@ -2,7 +2,9 @@
 
 //go:build linux
 
-package inspect
+// Package machinecode reads the x86-64 code of a file: where it calls imported functions, and where the values came from that it
+// passes to them.
+package machinecode
 
 import (
 	"bytes"
@@ -13,14 +15,16 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 )
 
+// MaxFunction is how many bytes of a function are decoded.
+const MaxFunction = 64 << 10
+
 const (
 	maxCode = 64 << 20 // bytes of code that are searched; libc10_cuda.so has 0.4 MB
 	textCut = 64 << 10 // bytes that symbolize.File.Text gives at once
 
-	maxFunction  = 64 << 10 // bytes of a function that is decoded
-	maxBackward  = 96       // instructions that are followed back from a call
-	maxCopies    = 8        // register copies that are followed back
-	maxCallSites = 64       // calls that are decoded
+	maxBackward  = 96 // instructions that are followed back from a call
+	maxCopies    = 8  // register copies that are followed back
+	maxCallSites = 64 // calls that are decoded
 )
 
 // code is the instructions of a file, from one link-time address on.
@@ -48,7 +52,7 @@ func codeOf(f *symbolize.File) []code {
 	return out
 }
 
-// relative finds the instructions that consist of an opcode and a 32-bit displacement to one of the targets. It looks at
+// relative finds the instructions that consist of an opcode and a 32-bit distance to one of the targets. It looks at
 // every byte, not at every instruction: a chance match is one in four billion for each target.
 func (c *code) relative(opcode []byte, targets []uint64) []uint64 {
 	var out []uint64
@@ -59,25 +63,26 @@ func (c *code) relative(opcode []byte, targets []uint64) []uint64 {
 			return out
 		}
 		i += next
-		displacement := int32(binary.LittleEndian.Uint32(c.bytes[i+n:]))
+		distance := int32(binary.LittleEndian.Uint32(c.bytes[i+n:]))
 		end := c.start + uint64(i+n+4)
-		if slices.Contains(targets, end+uint64(int64(displacement))) {
+		if slices.Contains(targets, end+uint64(int64(distance))) {
 			out = append(out, c.start+uint64(i))
 		}
 	}
 }
 
-// Encodings with a 32-bit displacement (Intel SDM volume 2: CALL, JMP).
+// Encodings with a 32-bit distance (Intel SDM volume 2: CALL, JMP).
 var (
 	opCall         = []byte{0xe8}
 	opCallIndirect = []byte{0xff, 0x15}
 	opJumpIndirect = []byte{0xff, 0x25}
 )
 
-// importCalls lists the link-time addresses of the calls of imported functions whose name begins with prefix: through a
+// ImportCalls lists the link-time addresses of the calls of imported functions whose name begins with prefix: through a
 // PLT entry, which is a jump through the function's slot, perhaps behind endbr64 and a bnd prefix, or through the slot
 // itself. Jumps, that is tail calls, are not listed.
-func importCalls(f *symbolize.File, all []code, prefix string) []uint64 {
+func ImportCalls(f *symbolize.File, prefix string) []uint64 {
+	all := codeOf(f)
 	slots := f.ImportSlots(prefix)
 	if len(slots) == 0 {
 		return nil
@@ -97,14 +102,14 @@ func importCalls(f *symbolize.File, all []code, prefix string) []uint64 {
 	return calls[:min(len(calls), maxCallSites)]
 }
 
-// path is instructions in the order of their addresses.
-type path []x86asm.Inst
+// Path is instructions in the order of their addresses.
+type Path []x86asm.Inst
 
-// pathTo decodes the function around a call from its start up to the call, which is left out. end is the address behind
+// PathTo decodes the function around a call from its start up to the call, which is left out. end is the address behind
 // the call. ok is false when the call is not an instruction of a function with a frame description.
-func pathTo(f *symbolize.File, call uint64) (p path, end uint64, ok bool) {
+func PathTo(f *symbolize.File, call uint64) (p Path, end uint64, ok bool) {
 	start, _, ok := f.Frames().Bounds(call)
-	if !ok || call-start > maxFunction-16 {
+	if !ok || call-start > MaxFunction-16 {
 		return nil, 0, false
 	}
 	b, ok := f.Text(start, int(call-start)+16)
@@ -113,7 +118,7 @@ func pathTo(f *symbolize.File, call uint64) (p path, end uint64, ok bool) {
 	}
 	at := start
 	for at <= call && int(at-start) < len(b) {
-		inst, n := decode(b[at-start:])
+		inst, n := Decode(b[at-start:])
 		if at == call {
 			return p, call + uint64(n), inst.Op == x86asm.CALL
 		}
@@ -125,9 +130,9 @@ func pathTo(f *symbolize.File, call uint64) (p path, end uint64, ok bool) {
 
 var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 
-// decode reads one instruction. One that the decoder does not know (vector extensions) is passed byte by byte: x86 code
+// Decode reads one instruction. One that the decoder does not know (vector extensions) is passed byte by byte: x86 code
 // falls back into step within a few instructions.
-func decode(b []byte) (inst x86asm.Inst, n int) {
+func Decode(b []byte) (inst x86asm.Inst, n int) {
 	if bytes.HasPrefix(b, endbr64) {
 		return x86asm.Inst{Op: x86asm.NOP}, len(endbr64)
 	}
@@ -138,54 +143,54 @@ func decode(b []byte) (inst x86asm.Inst, n int) {
 	return inst, inst.Len
 }
 
-// straight decodes n instructions; those behind the end have no operation.
-func straight(b []byte, n int) path {
-	p := make(path, n)
+// Straight decodes n instructions; those behind the end have no operation.
+func Straight(b []byte, n int) Path {
+	p := make(Path, n)
 	for i := range p {
 		var k int
-		p[i], k = decode(b)
+		p[i], k = Decode(b)
 		b = b[min(k, len(b)):]
 	}
 	return p
 }
 
-// load is a 64-bit read of memory at base+offset, by the instruction at index of the path.
-type load struct {
-	base   x86asm.Reg
-	offset int64
-	index  int
+// Load is a 64-bit read of memory at base+offset, by the instruction at index of the path.
+type Load struct {
+	Base   x86asm.Reg
+	Offset int64 // bytes
+	Index  int
 }
 
-// loadOf finds the read that gave a register the value that it has at the end of the path. ok is false when the value
+// LoadOf finds the read that gave a register the value that it has at the end of the path. ok is false when the value
 // came otherwise, or cannot be followed. Jumps into the path are not looked for: what is found is what holds when the
 // code ran in a straight line.
-func (p path) loadOf(r x86asm.Reg) (l load, ok bool) {
+func (p Path) LoadOf(r x86asm.Reg) (l Load, ok bool) {
 	for range maxCopies {
 		i := p.lastWrite(r)
 		if i < 0 || p[i].Op != x86asm.MOV || p[i].Args[0] != r {
-			return load{}, false
+			return Load{}, false
 		}
 		switch from := p[i].Args[1].(type) {
 		case x86asm.Mem:
 			plain := from.Segment == 0 && from.Index == 0 && p[i].MemBytes == 8
-			return load{base: from.Base, offset: displacement(from), index: i}, plain
+			return Load{Base: from.Base, Offset: Displacement(from), Index: i}, plain
 		case x86asm.Reg:
 			p, r = p[:i], from
 		default:
-			return load{}, false
+			return Load{}, false
 		}
 	}
-	return load{}, false
+	return Load{}, false
 }
 
 // lastWrite is the index of the last instruction that may write a register, -1 when there is none in the straight line
 // that ends the path.
-func (p path) lastWrite(r x86asm.Reg) int {
+func (p Path) lastWrite(r x86asm.Reg) int {
 	for i := len(p) - 1; i >= 0 && len(p)-i <= maxBackward; i-- {
 		switch inst := p[i]; {
 		case inst.Op == x86asm.JMP, inst.Op == x86asm.RET, inst.Op == x86asm.UD2, inst.Op == 0:
 			return -1
-		case writes(inst, r):
+		case Writes(inst, r):
 			return i
 		}
 	}
@@ -207,8 +212,8 @@ var implicit = []x86asm.Op{
 // calleeSaved keep their value over a call (System V x86-64 psABI, 3.2.1).
 var calleeSaved = []x86asm.Reg{x86asm.RBX, x86asm.RBP, x86asm.RSP, x86asm.R12, x86asm.R13, x86asm.R14, x86asm.R15}
 
-// writes reports whether an instruction may change a 64-bit register; rather too often than too seldom.
-func writes(inst x86asm.Inst, r x86asm.Reg) bool {
+// Writes reports whether an instruction may change a 64-bit register; rather too often than too seldom.
+func Writes(inst x86asm.Inst, r x86asm.Reg) bool {
 	switch {
 	case inst.Op == x86asm.CALL:
 		return !slices.Contains(calleeSaved, r)
@@ -244,15 +249,15 @@ func wide(r x86asm.Reg) x86asm.Reg {
 	return 0
 }
 
-// stored reports whether an instruction may write the memory at base+offset by that very name.
-func stored(inst x86asm.Inst, l load) bool {
+// Stored reports whether an instruction may write the memory at base+offset by that very name.
+func Stored(inst x86asm.Inst, l Load) bool {
 	m, ok := inst.Args[0].(x86asm.Mem)
-	if !ok || m.Base != l.base || slices.Contains(readOnly, inst.Op) {
+	if !ok || m.Base != l.Base || slices.Contains(readOnly, inst.Op) {
 		return false
 	}
-	at := displacement(m)
-	return at > l.offset-16 && at < l.offset+8 // a store is at most a vector of 16 bytes
+	at := Displacement(m)
+	return at > l.Offset-16 && at < l.Offset+8 // a store is at most a vector of 16 bytes
 }
 
-// displacement is that of an operand. The decoder leaves one of 32 bits without its sign.
-func displacement(m x86asm.Mem) int64 { return int64(int32(m.Disp)) }
+// Displacement is that of an operand. The decoder leaves one of 32 bits without its sign.
+func Displacement(m x86asm.Mem) int64 { return int64(int32(m.Disp)) }
