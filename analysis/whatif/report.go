@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package whatif
+
+import (
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Ask says what is asked of a recording.
+type Ask struct {
+	// Settings are replayed, beside those of the recording; nil: the usual ones, each alone.
+	Settings []Settings
+	// Device is the memory of the device, bytes; 0: that of the recording, where it is known.
+	Device uint64
+	// Fraction is of the device, for all settings; 0: none.
+	Fraction float64
+	// Outside is device memory that no event shows, bytes; event.Unknown: as it was at the end of the recording, 0 where that is not known.
+	Outside uint64
+	// Recorded are the settings of the recorded program; Expandable is found out.
+	Recorded Settings
+}
+
+// Known is what a recording says of a device beside its events. Sizes are bytes.
+type Known struct {
+	Total   uint64 // 0: not known
+	Outside uint64 // the context and other processes; event.Unknown
+}
+
+// Report is the replays of one stream.
+type Report struct {
+	*Stream
+	Outside        uint64 // device memory that no event shows, as it was assumed, bytes
+	OutsideUnknown bool   // it is not known, and 0 was assumed
+	Check          Agreement
+	Rows           []Row // the recorded settings first
+}
+
+// Row is one replay, with names.
+type Row struct {
+	*Result
+	Step int    // of the failure; 0: none failed, or the step is not known
+	Site string // of the failure: "train.py:88 main"
+}
+
+// Usual are the settings that are replayed when none are asked for, each alone. That of garbage collection needs a fraction, and is left
+// out without one.
+func Usual(fraction float64) []Settings {
+	out := []Settings{{Expandable: true}, {MaxSplit: 128 << 20}, {MaxSplit: 512 << 20}, {Divisions: 4}, {Divisions: 8}}
+	if fraction > 0 {
+		out = append(out, Settings{GC: 0.8})
+	}
+	return out
+}
+
+// Find replays every stream of a trace. known says what the recording has of a device.
+func Find(t *view.Trace, table *steps.Table, ask *Ask, known func(pid uint32, d event.Device, end *Stream) Known) ([]Report, error) {
+	streams, err := NewStreams(t)
+	if err != nil {
+		return nil, err
+	}
+	var out []Report
+	for _, s := range streams {
+		out = append(out, s.report(t, table, ask, known(s.PID, s.Device, s)))
+	}
+	return out, nil
+}
+
+func (s *Stream) report(t *view.Trace, table *steps.Table, ask *Ask, k Known) Report {
+	r := Report{Stream: s, Outside: ask.Outside}
+	if r.Outside == event.Unknown {
+		if r.Outside = k.Outside; k.Outside == event.Unknown {
+			r.Outside, r.OutsideUnknown = 0, true
+		}
+	}
+	recorded := ask.Recorded
+	recorded.Expandable = recorded.Expandable || s.Expandable
+	r.Check = *s.Check(&recorded, nil)
+	settings := ask.Settings
+	if settings == nil {
+		settings = Usual(ask.Fraction)
+	}
+	device := ask.Device
+	if device == 0 {
+		device = k.Total
+	}
+	for _, x := range append([]Settings{recorded}, settings...) {
+		x.Device, x.Fraction = device, ask.Fraction
+		row := Row{Result: s.Run(&x, &Options{Outside: r.Outside})}
+		if f := row.Failed; f != nil {
+			row.Step = table.At(f.Time)
+			row.Site = t.SiteName(&heap.Block{PID: s.PID, Layer: event.LayerTorch, Device: s.Device, Stack: f.Stack})
+		}
+		r.Rows = append(r.Rows, row)
+	}
+	return r
+}
+
+// Last is what the caching allocator had reserved at the end, and what of the device others had then, bytes; event.Unknown.
+func (s *Stream) Last() (reserved, outside uint64) {
+	reserved = event.Unknown
+	for i := len(s.ops) - 1; i >= 0; i-- {
+		if s.ops[i].reserved != event.Unknown {
+			return s.ops[i].reserved, s.ops[i].outside
+		}
+	}
+	return reserved, 0
+}
+
+// Free is the replay of the last settings on a device without an end, which shows the peak that they would have had.
+func (r *Report) Free() *Result {
+	s := r.Rows[len(r.Rows)-1].Settings
+	if len(r.Rows) > 2 { // of the usual ones, it is the recorded ones
+		s = r.Rows[0].Settings
+	}
+	s.Device, s.Fraction = 0, 0
+	return r.Run(&s, nil)
+}
+
+// Room is what the caching allocator may reserve, bytes; 0: not known.
+func (r *Report) Room() uint64 { return r.Rows[0].Settings.Room(r.Outside + r.PeakOutside) }

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gputrace/gputrace/analysis/whatif"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/exit"
+)
+
+// WhatIf replays the requests of the source under other settings. A source without any is exit.Nothing.
+func (s *Source) WhatIf(ask *whatif.Ask) ([]whatif.Report, error) {
+	table, err := s.Steps()
+	if err != nil {
+		return nil, err
+	}
+	reports, err := whatif.Find(s.Trace, table, ask, s.deviceOf)
+	switch {
+	case errors.Is(err, whatif.ErrNoStream):
+		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: %w", s.Path, err))
+	case err != nil:
+		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
+	}
+	return reports, nil
+}
+
+// deviceOf is what the recording says of a device at its end: what is neither of the caching allocator nor of calls that were seen is used
+// by the context and other processes.
+func (s *Source) deviceOf(_ uint32, d event.Device, stream *whatif.Stream) whatif.Known {
+	out := whatif.Known{Outside: event.Unknown}
+	if s.End == nil || s.End.Memory == nil {
+		return out
+	}
+	for _, use := range s.End.Memory.Driver {
+		if use.Device != int(d.Index) || uint64(use.Total) == event.Unknown {
+			continue
+		}
+		out.Total = uint64(use.Total)
+		reserved, seen := stream.Last()
+		if all := uint64(use.All); all != event.Unknown && reserved != event.Unknown && all >= reserved+seen {
+			out.Outside = all - reserved - seen
+		}
+	}
+	return out
+}
