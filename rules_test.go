@@ -82,7 +82,7 @@ var mayImport = map[string][]string{
 	"analysis/holders":      {"analysis/phases", "analysis/view", "event", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts"},
 	"analysis/allocator":    {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/fragments":    {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "inspect", "internal/sorts"},
-	"analysis/whatif":       {"analysis/allocator", "analysis/fragments", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
+	"analysis/whatif":       {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/steps":        {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":        {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/balance":      {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},

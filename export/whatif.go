@@ -17,7 +17,9 @@ func (s *Source) WhatIf(ask *whatif.Ask) ([]whatif.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	reports, err := whatif.Find(s.Trace, table, ask, s.deviceOf)
+	asked := *ask
+	asked.PyTorch = s.Info.PyTorch
+	reports, err := whatif.Find(s.Trace, table, &asked, s.deviceOf)
 	switch {
 	case errors.Is(err, whatif.ErrNoStream):
 		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: %w", s.Path, err))

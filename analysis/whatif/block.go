@@ -17,6 +17,7 @@ type block struct {
 	unmapped   bool   // it is address space without memory, of an expandable segment
 	space      *space // nil: the segment is not expandable
 	since      uint64 // pool.searches when it became free
+	order      uint64 // of its segment, where those of older ones come first; else 0
 }
 
 // space is the address space of an expandable segment.
@@ -39,7 +40,7 @@ func (b *block) reach() uint64 {
 // pool is the free memory for requests of a range of sizes.
 type pool struct {
 	small    bool
-	free     map[uint64][]*block // by stream; by size, then address
+	free     map[uint64][]*block // by stream; as compareFree
 	unmapped map[uint64][]*block // by stream; by address
 	searches uint64              // counted when garbage is collected
 }
@@ -49,7 +50,7 @@ func newPool(small bool) *pool {
 }
 
 func compareFree(x, y *block) int {
-	return cmp.Or(cmp.Compare(x.size, y.size), cmp.Compare(x.addr, y.addr))
+	return cmp.Or(cmp.Compare(x.size, y.size), cmp.Compare(x.order, y.order), cmp.Compare(x.addr, y.addr))
 }
 
 func compareAddr(x, y *block) int { return cmp.Compare(x.addr, y.addr) }
@@ -121,7 +122,9 @@ func (b *block) join(other *block) {
 
 // cut leaves n bytes of a block, and returns the rest, which is behind it. Neither is listed.
 func (b *block) cut(n uint64) *block {
-	rest := &block{addr: b.addr + n, size: b.size - n, stream: b.stream, pool: b.pool, space: b.space, unmapped: b.unmapped, prev: b, next: b.next}
+	rest := &block{
+		addr: b.addr + n, size: b.size - n, stream: b.stream, pool: b.pool, space: b.space, unmapped: b.unmapped, order: b.order, prev: b, next: b.next,
+	}
 	if rest.next != nil {
 		rest.next.prev = rest
 	}

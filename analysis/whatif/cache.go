@@ -10,11 +10,13 @@ type cache struct {
 	Settings
 	driver
 	smallPool, largePool *pool
-	retries              int // how often all cached segments were returned for a request
+	rules                Rules
+	segments             uint64 // that were obtained
+	retries              int    // how often all cached segments were returned for a request
 }
 
-func newCache(s *Settings, up bool) *cache {
-	return &cache{Settings: *s, driver: driver{total: s.Device, up: up, edge: firstEdge}, smallPool: newPool(true), largePool: newPool(false)}
+func newCache(s *Settings, rules Rules, up bool, segments []gap) *cache {
+	return &cache{Settings: *s, rules: rules, driver: newDriver(s.Device, up, segments), smallPool: newPool(true), largePool: newPool(false)}
 }
 
 func (a *cache) poolOf(size uint64) *pool {
@@ -121,7 +123,16 @@ func (a *cache) grow(p *pool, size, stream uint64) *block {
 	case !a.charge(n):
 		return nil
 	}
-	return &block{addr: a.reserve(n), size: n, stream: stream, pool: p}
+	return &block{addr: a.reserve(n), size: n, stream: stream, pool: p, order: a.nextOrder()}
+}
+
+// nextOrder is the order of a new segment.
+func (a *cache) nextOrder() uint64 {
+	if !a.rules.OldestFirst {
+		return 0
+	}
+	a.segments++
+	return a.segments
 }
 
 // free gives a block back (free_block).

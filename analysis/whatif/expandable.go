@@ -43,7 +43,7 @@ func (a *cache) expandableAt(p *pool, size, stream uint64) *block {
 		n = a.total + a.total/8
 	}
 	n = up(n, page(p.small))
-	b := &block{addr: a.reserve(n), size: n, stream: stream, pool: p, unmapped: true}
+	b := &block{addr: a.reserve(n), size: n, stream: stream, pool: p, unmapped: true, order: a.nextOrder()}
 	b.space = &space{b.addr, n}
 	p.add(b)
 	return b

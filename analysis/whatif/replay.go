@@ -101,7 +101,7 @@ func (s *Stream) newReplay(settings *Settings, o *Options) *replay {
 	if o == nil {
 		o = &Options{}
 	}
-	r := &replay{cache: newCache(settings, s.up), blocks: make([]*block, s.ids), outside: o.Outside}
+	r := &replay{cache: newCache(settings, s.Rules, s.up, s.segments), blocks: make([]*block, s.ids), outside: o.Outside}
 	r.result = &Result{Settings: *settings, HeadRoom: event.Unknown}
 	if settings.Device > 0 {
 		r.result.HeadRoom = settings.Device
@@ -119,6 +119,7 @@ func (r *replay) start(m *fragments.Map) {
 	id := 0
 	for i := range m.Segments {
 		g := &m.Segments[i]
+		order := r.nextOrder() // which was obtained first is not known
 		p := r.largePool
 		if g.Small {
 			p = r.smallPool
@@ -133,7 +134,7 @@ func (r *replay) start(m *fragments.Map) {
 		}
 		var last *block
 		for k := range g.Blocks {
-			b := &block{addr: g.Blocks[k].Addr, size: g.Blocks[k].Size, stream: stream, pool: p, held: g.Blocks[k].Held, space: sp, prev: last}
+			b := &block{addr: g.Blocks[k].Addr, size: g.Blocks[k].Size, stream: stream, pool: p, held: g.Blocks[k].Held, space: sp, order: order, prev: last}
 			if last != nil {
 				last.next = b
 			}
@@ -146,6 +147,7 @@ func (r *replay) start(m *fragments.Map) {
 			p.add(b)
 		}
 		r.used += g.Size
+		r.placed[g.Addr] = g.Size
 	}
 }
 

@@ -3,6 +3,7 @@
 package whatif
 
 import (
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -19,6 +20,8 @@ type Ask struct {
 	Fraction float64
 	// Outside is device memory that no event shows, bytes; event.Unknown: as it was at the end of the recording, 0 where that is not known.
 	Outside uint64
+	// PyTorch is the version of the recorded program; empty: not known.
+	PyTorch string
 	// Recorded are the settings of the recorded program; Expandable is found out.
 	Recorded Settings
 }
@@ -41,8 +44,9 @@ type Report struct {
 // Row is one replay, with names.
 type Row struct {
 	*Result
-	Step int    // of the failure; 0: none failed, or the step is not known
-	Site string // of the failure: "train.py:88 main"
+	Step  int    // of the failure; 0: none failed, or it is before the first step, or there are none
+	Site  string // of the failure: "train.py:88 main"
+	Phase phases.Phase
 }
 
 // Usual are the settings that are replayed when none are asked for, each alone. That of garbage collection needs a fraction, and is left
@@ -77,7 +81,16 @@ func (s *Stream) report(t *view.Trace, table *steps.Table, ask *Ask, k Known) Re
 	}
 	recorded := ask.Recorded
 	recorded.Expandable = recorded.Expandable || s.Expandable
+	s.Rules = RulesOf(ask.PyTorch)
 	r.Check = *s.Check(&recorded, nil)
+	if !r.Check.Exact() { // PyTorch may have been built from another state of its source
+		s.Rules = s.Rules.other()
+		if other := s.Check(&recorded, nil); other.Exact() {
+			r.Check = *other
+		} else {
+			s.Rules = s.Rules.other()
+		}
+	}
 	settings := ask.Settings
 	if settings == nil {
 		settings = Usual(ask.Fraction)
@@ -90,7 +103,7 @@ func (s *Stream) report(t *view.Trace, table *steps.Table, ask *Ask, k Known) Re
 		x.Device, x.Fraction = device, ask.Fraction
 		row := Row{Result: s.Run(&x, &Options{Outside: r.Outside})}
 		if f := row.Failed; f != nil {
-			row.Step = table.At(f.Time)
+			row.Step, row.Phase = table.At(f.Time), t.Phase(f.Stack)
 			row.Site = t.SiteName(&heap.Block{PID: s.PID, Layer: event.LayerTorch, Device: s.Device, Stack: f.Stack})
 		}
 		r.Rows = append(r.Rows, row)

@@ -5,6 +5,7 @@
 package whatif
 
 import (
+	"fmt"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -54,6 +55,31 @@ func (s *Settings) Conf() string {
 		out = append(out, "roundup_power2_divisions:"+strconv.FormatUint(s.Divisions, 10))
 	}
 	return strings.Join(out, ",")
+}
+
+// ParseConf reads settings as PYTORCH_CUDA_ALLOC_CONF has them. What does not decide where blocks are placed is passed over; an error is one
+// of a value that cannot be replayed.
+func ParseConf(text string) (Settings, error) {
+	var out Settings
+	for option := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(option), ":")
+		var err error
+		switch name {
+		case "expandable_segments":
+			out.Expandable = strings.EqualFold(value, "true")
+		case "max_split_size_mb":
+			out.MaxSplit, err = strconv.ParseUint(value, 10, 40)
+			out.MaxSplit <<= 20
+		case "garbage_collection_threshold":
+			out.GC, err = strconv.ParseFloat(value, 64)
+		case "roundup_power2_divisions":
+			out.Divisions, err = strconv.ParseUint(value, 10, 32)
+		}
+		if err != nil {
+			return Settings{}, fmt.Errorf("%s:%s: not a number: %w", name, value, err)
+		}
+	}
+	return out, nil
 }
 
 // round is the size of a block for a request (round_size of CUDACachingAllocator.cpp).

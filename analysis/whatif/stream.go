@@ -44,6 +44,8 @@ type op struct {
 type Stream struct {
 	PID    uint32
 	Device event.Device
+	// Rules are those of the version of PyTorch.
+	Rules Rules
 	// Begin is when it begins: at the first moment at which all blocks in use are known, CLOCK_BOOTTIME nanoseconds.
 	Begin uint64
 	// Before is what was reserved then, in segments as the allocator had them. They are the start of every replay: as if the settings had
@@ -60,10 +62,11 @@ type Stream struct {
 	// Peak is the most that was reserved, as the allocator reported it, bytes; PeakOutside is the most device memory beside it.
 	Peak, PeakOutside uint64
 
-	ops  []op
-	up   bool           // new segments come behind older ones
-	from *fragments.Map // nil: nothing
-	ids  uint32
+	ops      []op
+	up       bool           // new segments come behind older ones
+	segments []gap          // that the program obtained, in order
+	from     *fragments.Map // nil: nothing
+	ids      uint32
 }
 
 // NewStreams collects the requests of a trace, by process and device. The trace is replayed once.
@@ -166,6 +169,9 @@ func (c *collector) event(e *event.Event, h *heap.Heap) {
 
 // driver notes what the driver refused, and where it puts segments.
 func (c *collector) driver(e *event.Event) {
+	if e.Device.Index >= 0 {
+		c.stream(e.PID, e.Device) // its first segment comes before its first block
+	}
 	for id, s := range c.streams {
 		if id.pid != e.PID {
 			continue
@@ -180,7 +186,9 @@ func (c *collector) driver(e *event.Event) {
 		case event.KindMap:
 			s.Expandable = true
 		case event.KindAlloc:
-			s.order(e)
+			if id.device == e.Device || e.Device.Index < 0 {
+				s.order(e)
+			}
 		}
 	}
 }
@@ -198,6 +206,7 @@ func (s *collected) order(e *event.Event) {
 		s.downs++
 	}
 	s.lastSegment = e.Addr
+	s.segments = append(s.segments, gap{e.Addr, e.Size})
 }
 
 // outside is the device memory that is not the caching allocator's.

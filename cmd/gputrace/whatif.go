@@ -35,6 +35,8 @@ func whatIfCommand() *cli.Command {
 			number("gc-threshold", "replay garbage_collection_threshold:`FRACTION`; PyTorch heeds it together with --fraction"),
 			flags.Count("roundup-divisions", "", "replay roundup_power2_divisions:`N`, a power of two", 1, "divisions"),
 			flags.Bytes("outside", "", "the context and other processes use `BYTES` (default: as recorded)", nil),
+			flags.Words("recorded", "", "the recorded program had these `SETTINGS`, as in PYTORCH_CUDA_ALLOC_CONF (default: none but what is seen)", nil,
+				func(s string) error { _, err := whatif.ParseConf(s); return err }),
 			flags.Words("batch", "", "the sizes of the batch in the recordings, as `N,N`: for the largest that fits", nil, func(s string) error { _, err := sizes(s); return err }),
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			stepOnFlag(), phasesFlag(),
@@ -99,6 +101,7 @@ func askOf(c *cli.Context) *whatif.Ask {
 	if c.IsSet("outside") {
 		out.Outside = uint64(flags.Get[int](c, "outside"))
 	}
+	out.Recorded, _ = whatif.ParseConf(flags.Get[string](c, "recorded")) // was checked when the command line was read
 	s := whatif.Settings{
 		Expandable: c.Bool("expandable-segments"), MaxSplit: uint64(flags.Get[int](c, "max-split-size")), GC: fraction(c, "gc-threshold"),
 		Divisions: uint64(flags.Get[int](c, "roundup-divisions")),

@@ -56,8 +56,10 @@ type whatIfRow struct {
 type whatIfFailure struct {
 	Step      *int    `json:"step"`
 	Site      *string `json:"site"`
+	Phase     string  `json:"phase,omitempty"`
 	Time      uint64  `json:"boottime_ns"`
 	Requested uint64  `json:"requested_bytes"`
+	Block     uint64  `json:"block_bytes"`
 	Reserved  uint64  `json:"reserved_bytes"`
 	Allocated uint64  `json:"allocated_bytes"`
 	Free      *uint64 `json:"device_free_bytes"`
@@ -117,6 +119,7 @@ func whatIfRowOf(r *whatif.Row) whatIfRow {
 	}
 	if f := r.Failed; f != nil {
 		out.Failed = failureOf(f)
+		out.Failed.Phase = string(r.Phase)
 		if out.Failed.Site = &r.Site; r.Step > 0 {
 			out.Failed.Step = &r.Step
 		}
@@ -128,7 +131,7 @@ func whatIfRowOf(r *whatif.Row) whatIfRow {
 }
 
 func failureOf(f *whatif.Failure) *whatIfFailure {
-	return &whatIfFailure{Time: f.Time, Requested: f.Requested, Reserved: f.Reserved, Allocated: f.Allocated, Free: knownBytes(f.Free)}
+	return &whatIfFailure{Time: f.Time, Requested: f.Requested, Block: f.Size, Reserved: f.Reserved, Allocated: f.Allocated, Free: knownBytes(f.Free)}
 }
 
 func knownBytes(n uint64) *uint64 {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/words"
@@ -73,6 +74,9 @@ func failureText(r *whatif.Row) string {
 		return "none"
 	}
 	out := words.Line(r.Site) + ": " + Bytes(r.Failed.Requested)
+	if r.Phase != phases.Other && r.Phase != phases.Unknown {
+		out = string(r.Phase) + ", " + out
+	}
 	if r.Step > 0 {
 		out = fmt.Sprintf("step %d, ", r.Step) + out
 	}

@@ -1,0 +1,52 @@
+"""Runs a training script until its end or its first out-of-memory error, and prints what PyTorch reserved: whatif_run.py SCRIPT [ARGUMENTS]
+
+WHATIF_FRACTION sets the memory fraction first. The last line is "WHATIF " and a JSON object: the peak of what was reserved, and where the
+request failed: how many steps of optimizers had begun, the innermost line of the script, whether autograd ran, and PyTorch's message.
+"""
+
+import json
+import os
+import runpy
+import sys
+import traceback
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+
+def failure(error, script, steps):
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if os.path.basename(f.filename) == os.path.basename(script)]
+    return {
+        "step": steps,
+        "file": os.path.basename(own[-1].filename),
+        "line": own[-1].lineno,
+        "backward": any(f.name == "_engine_run_backward" for f in frames),
+        "message": str(error),
+    }
+
+
+def main():
+    script = sys.argv[1]
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    steps, failed = 0, None
+
+    def count(*_):
+        nonlocal steps
+        steps += 1
+
+    register_optimizer_step_pre_hook(count)
+    if "WHATIF_FRACTION" in os.environ:
+        torch.cuda.set_per_process_memory_fraction(float(os.environ["WHATIF_FRACTION"]))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except torch.cuda.OutOfMemoryError as error:
+        failed = failure(error, script, steps)
+    stats = torch.cuda.memory_stats()
+    result = {"peak": stats["reserved_bytes.all.peak"], "inactive": stats["inactive_split_bytes.all.current"], "failed": failed}
+    print("WHATIF " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
