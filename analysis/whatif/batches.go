@@ -2,7 +2,12 @@
 
 package whatif
 
-import "math"
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
 
 // Batches is the peak as a straight line over the size of the batch, by least squares. It holds as far as the program is the same in all
 // recordings but for the batch, its peak grows evenly with it, and nothing else needs the memory.
@@ -21,6 +26,19 @@ type Batches struct {
 type Batch struct {
 	Size float64 // samples
 	Peak uint64  // bytes reserved at most
+}
+
+// ParseSizes reads sizes of batches, separated by commas.
+func ParseSizes(list string) ([]float64, error) {
+	var out []float64
+	for word := range strings.SplitSeq(list, ",") {
+		v, err := strconv.ParseFloat(word, 64)
+		if err != nil || !(v > 0) || math.IsInf(v, 1) {
+			return nil, fmt.Errorf("%q is no size of a batch", word)
+		}
+		out = append(out, v)
+	}
+	return out, nil
 }
 
 // NewBatches fits points; room is what the caching allocator may reserve, bytes, 0: not known. nil: there are not two different sizes.

@@ -86,7 +86,7 @@ func (p *pool) atLeast(stream, size uint64) (list []*block, at int) {
 	return list, at
 }
 
-// all lists the free blocks of all streams. Blocks may be removed while they are gone through.
+// all lists the free blocks of all streams. The list is a copy: blocks may be removed meanwhile.
 func (p *pool) all() []*block {
 	var streams []uint64
 	for stream := range p.free {

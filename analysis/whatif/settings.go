@@ -69,14 +69,16 @@ func ParseConf(text string) (Settings, error) {
 			out.Expandable = strings.EqualFold(value, "true")
 		case "max_split_size_mb":
 			out.MaxSplit, err = strconv.ParseUint(value, 10, 40)
-			out.MaxSplit <<= 20
+			if out.MaxSplit <<= 20; err == nil && out.MaxSplit < largeBuffer {
+				return Settings{}, fmt.Errorf("%s:%s: PyTorch wants 20 or more", name, value)
+			}
 		case "garbage_collection_threshold":
 			out.GC, err = strconv.ParseFloat(value, 64)
 		case "roundup_power2_divisions":
 			out.Divisions, err = strconv.ParseUint(value, 10, 32)
 		}
-		if err != nil {
-			return Settings{}, fmt.Errorf("%s:%s: not a number: %w", name, value, err)
+		if err != nil || out.GC < 0 || out.GC >= 1 || out.Divisions&(out.Divisions-1) != 0 {
+			return Settings{}, fmt.Errorf("%s:%s: not a value that PyTorch takes", name, value)
 		}
 	}
 	return out, nil

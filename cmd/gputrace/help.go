@@ -42,6 +42,10 @@ var examples = map[string][]example{
 		{"gputrace leaks result/trace.gputrace", "whether memory grows from step to step, by which line, how much, since when"},
 		{"gputrace leaks result --json --step-on train_step", "for a program to read; a step begins where train_step is called"},
 	},
+	"whatif": {
+		{"gputrace whatif result --device-memory 12GiB", "would it fit, and if not, at which step and line does it fail"},
+		{"gputrace whatif result --expandable-segments --json", "the peak with expandable segments, for a program to read"},
+	},
 	"export": {
 		{"gputrace export result/trace.gputrace -f pprof --at peak", "a profile of the peak, peak.pb.gz"},
 		{"gputrace export trace.gputrace -f pprof --from 10s --to 20s -o range.pb.gz", "what was allocated between, and lives at 20 s"},

@@ -69,7 +69,7 @@ func whatIf(w io.Writer, r *whatif.Report) {
 func failureText(r *whatif.Row) string {
 	if r.Failed == nil {
 		if r.Retries > 0 {
-			return "none; cached memory was returned " + plural(uint64(r.Retries), "time") + " for one"
+			return "none; all cached memory was returned " + plural(uint64(r.Retries), "time")
 		}
 		return "none"
 	}

@@ -171,6 +171,23 @@ func Count(names, initial, usage string, least int, what string) cli.Flag {
 	return v.flag(names, initial, usage)
 }
 
+// Fraction is a flag with a number above 0, up to 1.
+func Fraction(names, usage string) cli.Flag {
+	v := &Value[float64]{parse: func(s string) (float64, error) {
+		if n, err := strconv.ParseFloat(s, 64); err == nil && n > 0 && n <= 1 {
+			return n, nil
+		}
+		return 0, errors.New("not a number above 0, up to 1")
+	}}
+	return v.flag(names, "", usage)
+}
+
+// Parsed is a flag with a text that parse reads.
+func Parsed[T any](names, usage string, parse func(string) (T, error)) cli.Flag {
+	v := &Value[T]{parse: parse}
+	return v.flag(names, "", usage)
+}
+
 // Address is a flag with a device address.
 func Address(names, usage string) cli.Flag {
 	v := &Value[uint64]{parse: func(s string) (uint64, error) {
