@@ -57,14 +57,8 @@ func leakOptions(in *Source) *leaks.Options {
 		return o
 	}
 	o.Free = FreeMemory(in.End)
-	for i := range in.End.Holders {
-		h := &in.End.Holders[i]
-		var rows []leaks.Holder
-		for k := range h.Rows {
-			r := &h.Rows[k]
-			rows = append(rows, leaks.Holder{Site: r.Site, Name: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
-		}
-		if h.Title == table.HeldNow {
+	for _, h := range HeldTables(in.End) {
+		if rows := leaks.Holders(h.Joined); h.Title == table.HeldNow {
 			o.Holders = rows
 		} else { // at the highest peak that was looked into
 			o.Earlier = append([][]leaks.Holder{rows}, o.Earlier...)

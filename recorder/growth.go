@@ -218,13 +218,7 @@ func heldOf(f *leaks.Finding, j *view.Joined) []event.HeldRow {
 
 // conclude makes the last report, with what is known at the end, and says it.
 func (g *growth) conclude(joined *view.Joined, free map[event.Device]uint64) string {
-	o := &leaks.Options{Library: g.process.torchFolders(), Earlier: g.held, Free: free}
-	if joined != nil {
-		for i := range joined.Rows {
-			r := &joined.Rows[i]
-			o.Holders = append(o.Holders, leaks.Holder{Site: r.Site, Name: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
-		}
-	}
+	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.held, Free: free}
 	g.watch.SetLibrary(o.Library)
 	g.report = g.watch.Report(o)
 	var text strings.Builder

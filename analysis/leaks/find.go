@@ -34,6 +34,19 @@ type Holder struct {
 	Blocks uint64 // 0: not known
 }
 
+// Holders is a reading of holders that was brought together with the live blocks; nil: there was none.
+func Holders(j *view.Joined) []Holder {
+	if j == nil {
+		return nil
+	}
+	var out []Holder
+	for i := range j.Rows {
+		r := &j.Rows[i]
+		out = append(out, Holder{Site: r.Site, Name: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
+	}
+	return out
+}
+
 // Earlier is what was read of holders while a trace was recorded.
 func Earlier(t *view.Trace) [][]Holder {
 	var out [][]Holder
