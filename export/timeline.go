@@ -76,7 +76,7 @@ func writePerfetto(w io.Writer, in *Input) error {
 		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: in.Info.Name, Cmdline: in.Info.Cmdline,
 		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot,
 	}
-	if err := addSlices(&p, in, tl); err != nil {
+	if p.Steps, p.Phases, err = slicesOf(in, tl); err != nil {
 		return err
 	}
 	for i, text := range exportComments(in) {
@@ -92,31 +92,30 @@ func writePerfetto(w io.Writer, in *Input) error {
 // maxSlices is how many steps and times of phases a timeline shows at most.
 const maxSlices = 200_000
 
-// addSlices adds steps and phases to a timeline.
-func addSlices(p *perfetto.Input, in *Input, tl *view.Timeline) error {
+// slicesOf are the steps and phases that a timeline shows.
+func slicesOf(in *Input, tl *view.Timeline) (steps []view.StepSpan, phases []view.PhaseSpan, err error) {
 	in.watchSteps()
-	spans, more, err := in.Trace.PhaseSpans(tl.From, tl.To, maxSlices)
+	phases, more, err := in.Trace.PhaseSpans(tl.From, tl.To, maxSlices)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	p.Phases = spans
 	if more {
 		in.Warn(fmt.Errorf("more than %d changes between phases: later ones are left out; --from and --to choose a part", maxSlices))
 	}
 	if in.source == nil {
-		return nil
+		return nil, phases, nil
 	}
 	found, err := in.source.Steps()
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	for n := max(1, found.At(tl.From)); found.First() > 0 && n <= found.Last() && len(p.Steps) < maxSlices; n++ {
+	for n := max(1, found.At(tl.From)); found.First() > 0 && n <= found.Last() && len(steps) < maxSlices; n++ {
 		from, to, ok := found.Span(n)
 		if ok && from <= tl.To {
-			p.Steps = append(p.Steps, perfetto.Step{Number: n, From: max(from, tl.From), To: min(to, tl.To)})
+			steps = append(steps, view.StepSpan{Number: n, From: max(from, tl.From), To: min(to, tl.To)})
 		}
 	}
-	return nil
+	return steps, phases, nil
 }
 
 func writeChrome(w io.Writer, in *Input) error {
@@ -127,6 +126,9 @@ func writeChrome(w io.Writer, in *Input) error {
 	c := chrome.Input{
 		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: words.CommandLine(in.Info.Cmdline, in.Info.Name),
 		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Comments: exportComments(in),
+	}
+	if c.Steps, c.Phases, err = slicesOf(in, tl); err != nil {
+		return err
 	}
 	if err := zipped(w, in.File, func(w io.Writer) error { return chrome.Write(w, c) }); err != nil {
 		return err

@@ -19,6 +19,12 @@ type PhaseSpan struct {
 	Bytes       uint64 // of those whose size is known
 }
 
+// StepSpan is one step of a program.
+type StepSpan struct {
+	Number   int
+	From, To uint64 // CLOCK_BOOTTIME nanoseconds, the first and the last in it
+}
+
 // PhaseSpans lists the phases of all threads between two times, CLOCK_BOOTTIME nanoseconds, both in it, by process, thread and time: the
 // first most of them. More reports whether there are others. Allocations without a stack are in none.
 func (t *Trace) PhaseSpans(from, to uint64, most int) (spans []PhaseSpan, more bool, err error) {

@@ -31,6 +31,9 @@ type Input struct {
 	Started     time.Time
 	StartedBoot uint64
 	Comments    []string // about the trace, for people
+	// Steps, and the times in which threads allocate in one phase: a row for the steps, one for each thread.
+	Steps  []view.StepSpan
+	Phases []view.PhaseSpan
 }
 
 // basePeriod is what Kineto rounds the wall clock down to, for the time that it counts from: 3 months of 30.436875 days, as
@@ -52,6 +55,7 @@ func Write(w io.Writer, in Input) error {
 		return fmt.Errorf("write timeline: %w", err)
 	}
 	t.lifetimes()
+	t.slices()
 	t.text("\n],\"otherData\":")
 	t.otherData()
 	t.text("}\n")
@@ -243,9 +247,45 @@ func (t *trace) lifetimes() {
 	}
 }
 
+// slices writes steps and phases.
+func (t *trace) slices() {
+	row := t.id("steps")
+	for i := range t.in.Steps {
+		s := &t.in.Steps[i]
+		t.slice(slice{fmt.Sprintf("step %d", s.Number), "gputrace steps", row, t.in.PID, t.in.PID, s.From, s.To + 1}, arg{"step", uint64(s.Number)})
+	}
+	for i := range t.in.Phases {
+		s := &t.in.Phases[i]
+		x := slice{string(s.Phase), "gputrace phases", t.id(fmt.Sprint("phases ", s.PID, " ", s.TID)), s.PID, s.TID, s.From, s.To}
+		t.slice(x, arg{"allocations", s.Allocations}, arg{"bytes", s.Bytes})
+	}
+}
+
+// slice is a named time in a row.
+type slice struct {
+	name, category, row string
+	pid, tid            uint32
+	from, to            uint64
+}
+
+func (t *trace) slice(x slice, args ...arg) {
+	for _, end := range []struct {
+		phase string
+		time  uint64
+	}{{"b", x.from}, {"e", x.to}} {
+		t.begin(end.phase, x.name, x.pid, x.tid, end.time)
+		t.field("cat", t.quote(x.category))
+		t.field("id", x.row)
+		if end.phase == "b" {
+			t.args(args...)
+		}
+		t.end()
+	}
+}
+
 // id is that of a row, different from those of other traces.
-func (t *trace) id(i int) string {
+func (t *trace) id(row any) string {
 	h := fnv.New64a()
-	fmt.Fprint(h, t.in.Trace.First(), " ", t.in.PID, " ", i)
+	fmt.Fprint(h, t.in.Trace.First(), " ", t.in.PID, " ", row)
 	return fmt.Sprintf("\"%#x\"", h.Sum64())
 }

@@ -28,8 +28,8 @@ type Input struct {
 	// Zero: not known.
 	Started     time.Time
 	StartedBoot uint64
-	Attributes  []Attribute // about the trace, for people
-	Steps       []Step      // of the process, in their order; nil: there are none
+	Attributes  []Attribute     // about the trace, for people
+	Steps       []view.StepSpan // of the process, in their order; nil: there are none
 	Phases      []view.PhaseSpan
 }
 

@@ -8,12 +8,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 )
 
-// Step is one step of a program.
-type Step struct {
-	Number   int
-	From, To uint64 // CLOCK_BOOTTIME nanoseconds, the first and the last in it
-}
-
 // slice is a named time on a track.
 type slice struct {
 	name     string

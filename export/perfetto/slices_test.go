@@ -26,7 +26,7 @@ func TestStepsAndPhases(t *testing.T) {
 	var buf bytes.Buffer
 	require.NoError(t, perfetto.Write(&buf, perfetto.Input{
 		Timeline: tl, Trace: trace, PID: eventtest.PID,
-		Steps:  []perfetto.Step{{Number: 3, From: first, To: first + 99}, {Number: 4, From: first + 100, To: first + 150}},
+		Steps:  []view.StepSpan{{Number: 3, From: first, To: first + 99}, {Number: 4, From: first + 100, To: first + 150}},
 		Phases: []view.PhaseSpan{span(7, phases.Forward, 0, 10), span(7, phases.Backward, 10, 10), span(8, phases.Forward, 5, 20)},
 	}))
 	type slice struct {
