@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"math/bits"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -22,6 +23,8 @@ type lifetimes struct {
 	options Options
 	segment segmentRule
 	tree    *stackTree
+	purpose *view.Purposes
+	before  map[beforeKey]lifetimeCount // of blocks of before the first event that are in use: what is known of their holders
 
 	number  uint64 // events so far
 	at      int    // the moment to come
@@ -33,10 +36,11 @@ type lifetimes struct {
 	allowed int // counts
 }
 
+// openLifetime is a block of which the end is not counted. base is its group while its category is not known.
 type openLifetime struct {
-	group uint32
-	alloc uint16
-	size  uint64
+	group, base uint32
+	alloc       uint16
+	size        uint64
 }
 
 type lifetimeKey struct {
@@ -46,9 +50,15 @@ type lifetimeKey struct {
 
 type lifetimeCount struct{ blocks, bytes uint64 }
 
+// beforeKey is blocks of before the first event whose holder is known.
+type beforeKey struct {
+	part     int
+	category phases.Category
+}
+
 func newLifetimes(t *view.Trace, b *Model, o Options) *lifetimes {
 	l := &lifetimes{
-		trace: t, model: b, options: o, segment: newSegmentRule(t), tree: newStackTree(t, o.Nodes), parts: map[partKey]int{},
+		trace: t, model: b, options: o, segment: newSegmentRule(t), tree: newStackTree(t, o.Nodes), purpose: t.Purposes(), before: map[beforeKey]lifetimeCount{}, parts: map[partKey]int{},
 		groups: map[Group]uint32{}, open: map[heap.BlockKey]openLifetime{}, closed: map[heap.BlockKey]openLifetime{},
 		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes,
 	}
@@ -62,8 +72,9 @@ func newLifetimes(t *view.Trace, b *Model, o Options) *lifetimes {
 	return l
 }
 
-// before passes the moment that the events and marks so far come to.
-func (l *lifetimes) before(_ *event.Event, h *heap.Heap) {
+// see passes the moment that the events and marks so far come to.
+func (l *lifetimes) see(e *event.Event, h *heap.Heap) {
+	l.purpose.Before(e)
 	if l.at < len(l.model.Moments)-1 && l.model.Moments[l.at].Event == l.number {
 		l.sample(h)
 		l.at++
@@ -76,6 +87,23 @@ func (l *lifetimes) event(_ *event.Event, _ *heap.Heap) { l.number++ }
 func (l *lifetimes) done(h *heap.Heap) {
 	l.at = len(l.model.Moments) - 1
 	l.sample(h)
+	for b := range h.Blocks() {
+		key := b.Key()
+		if o, ok := l.open[key]; ok {
+			o.group = l.known(o.base, l.purpose.InUse(&b))
+			l.open[key] = o
+		}
+	}
+}
+
+// known is the number of a group of which the category is known.
+func (l *lifetimes) known(base uint32, c phases.Category) uint32 {
+	g := l.model.Groups[base]
+	if g.Category == c {
+		return base
+	}
+	g.Category = c
+	return l.number32(g)
 }
 
 // sample records the totals at a moment.
@@ -92,7 +120,28 @@ func (l *lifetimes) sample(h *heap.Heap) {
 			p.Before[l.at], p.Allocated[l.at] = l.baseline(p), l.baseline(p)
 		}
 		p.Driver[l.at] = view.TotalsOf(h, p.PID, p.Device).Used
+		for k := range p.BeforeFor {
+			b := &p.BeforeFor[k]
+			c := l.before[beforeKey{i, b.Category}]
+			b.Blocks[l.at], b.Bytes[l.at] = c.blocks, c.bytes
+		}
 	}
+}
+
+// countBefore counts a block of before the first event, in use or no longer. What is not known of it is in Part.Before alone.
+func (l *lifetimes) countBefore(b *heap.Block, sign int64) {
+	held, ok := l.trace.Holder(b)
+	if !ok || held.Category == "" || held.Category == phases.NoCategory || b.Size == event.Unknown {
+		return
+	}
+	k := beforeKey{l.parts[partKey{b.PID, b.Device}], held.Category}
+	c, ok := l.before[k]
+	if !ok {
+		n, p := len(l.model.Moments), &l.model.Parts[k.part]
+		p.BeforeFor = append(p.BeforeFor, BeforeFor{held.Category, make([]uint64, n), make([]uint64, n)})
+	}
+	c.blocks, c.bytes = c.blocks+uint64(sign), c.bytes+uint64(sign*int64(b.Size))
+	l.before[k] = c
 }
 
 func (l *lifetimes) baseline(p *Part) uint64 {
@@ -106,12 +155,15 @@ func (l *lifetimes) baseline(p *Part) uint64 {
 
 func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 	if skipped(b) {
+		l.countBefore(b, 1)
 		return
 	}
+	l.purpose.Allocated(b, e)
 	again := e == nil && l.number > 0 || e != nil && e.Kind != event.KindAlloc
 	key := b.Key()
 	if was, ok := l.closed[key]; again && ok { // it was not given back after all, and no moment thought so
 		l.count(was, l.at, -1)
+		was.group = was.base
 		l.open[key] = was
 		return
 	}
@@ -119,19 +171,25 @@ func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 	if e != nil {
 		tid = e.TID
 	}
-	l.open[key] = openLifetime{l.group(b, tid, again), uint16(l.at), b.Size}
+	group := l.group(b, tid, again)
+	l.open[key] = openLifetime{group, group, uint16(l.at), b.Size}
 }
 
 // skipped says whether a block is in the allocator's totals already: those from before the first event are in Part.Before.
 func skipped(b *heap.Block) bool { return b.Layer == event.LayerTorch && b.Origin == heap.OriginBefore }
 
-func (l *lifetimes) freed(b *heap.Block, _ *event.Event, _ uint64) {
+func (l *lifetimes) freed(b *heap.Block, e *event.Event, _ uint64) {
+	if skipped(b) {
+		l.countBefore(b, -1)
+		return
+	}
 	key := b.Key()
 	o, ok := l.open[key]
 	if !ok {
 		return
 	}
 	delete(l.open, key)
+	o.group = l.known(o.base, l.purpose.Freed(b, e))
 	l.count(o, l.at, 1)
 	if b.Layer != event.LayerTorch {
 		l.closed[key] = o
@@ -140,6 +198,7 @@ func (l *lifetimes) freed(b *heap.Block, _ *event.Event, _ uint64) {
 
 // moved counts a block elsewhere. A stack that shows a segment has done so before.
 func (l *lifetimes) moved(from, to *heap.Block) {
+	l.purpose.Moved(from, to)
 	o, ok := l.open[from.Key()]
 	if !ok || l.segment.holds(from) == l.segment.holds(to) && from.Device == to.Device {
 		return
@@ -151,7 +210,8 @@ func (l *lifetimes) moved(from, to *heap.Block) {
 		was.Again = true
 	}
 	was.Part, was.Segment = l.parts[partKey{to.PID, to.Device}], l.segment.holds(to)
-	l.open[to.Key()] = openLifetime{l.number32(was), uint16(l.at), o.size}
+	group := l.number32(was)
+	l.open[to.Key()] = openLifetime{group, group, uint16(l.at), o.size}
 }
 
 func (l *lifetimes) count(o openLifetime, died int, sign int64) {
@@ -174,7 +234,7 @@ func (l *lifetimes) group(b *heap.Block, tid uint32, again bool) uint32 {
 	node, own := l.tree.site(b)
 	return l.number32(Group{
 		Part: l.parts[partKey{b.PID, b.Device}], Layer: b.Layer, Segment: l.segment.holds(b), Origin: b.Origin,
-		Node: node, Own: own, TID: tid, Phase: l.trace.Phase(b.Stack), Class: sizeClass(b.Size), Again: again,
+		Node: node, Own: own, TID: tid, Phase: l.trace.Phase(b.Stack), Category: phases.NoCategory, Class: sizeClass(b.Size), Again: again,
 	})
 }
 
@@ -287,6 +347,9 @@ func (b *Model) keep(kept []bool) {
 			*list = filter(*list, kept)
 		}
 		p.Lost = filter(p.Lost, kept)
+		for k := range p.BeforeFor {
+			p.BeforeFor[k].Blocks, p.BeforeFor[k].Bytes = filter(p.BeforeFor[k].Blocks, kept), filter(p.BeforeFor[k].Bytes, kept)
+		}
 	}
 }
 

@@ -66,12 +66,19 @@ type Part struct {
 	PeakMoment int    // index in Moments; -1: before the trace begins
 
 	Curve     Curve
-	Before    []uint64 // Account.Before, bytes; Unknown without a total
-	Known     []uint64 // of them in known blocks: how many
-	Lost      []int64  // Account.Lost, bytes
-	Allocated []uint64 // Account.Allocated, bytes; Unknown
-	Reserved  []uint64 // Account.Reserved, bytes; Unknown
-	Driver    []uint64 // Totals.Used, bytes; Unknown
+	Before    []uint64    // Account.Before, bytes; Unknown without a total
+	Known     []uint64    // of them in known blocks: how many
+	BeforeFor []BeforeFor // what of them is known to be for something
+	Lost      []int64     // Account.Lost, bytes
+	Allocated []uint64    // Account.Allocated, bytes; Unknown
+	Reserved  []uint64    // Account.Reserved, bytes; Unknown
+	Driver    []uint64    // Totals.Used, bytes; Unknown
+}
+
+// BeforeFor is memory from before the first event whose holder is known. The lists have an element for each moment.
+type BeforeFor struct {
+	Category      phases.Category
+	Blocks, Bytes []uint64
 }
 
 // Quantity is what a curve shows. All are bytes.
@@ -133,6 +140,8 @@ type Group struct {
 	Own     int32  // what the stack is named after, index in Frames
 	TID     uint32 // of the thread that allocated; 0: not known
 	Phase   phases.Phase
+	// Category is what the memory turned out to be for.
+	Category phases.Category
 	// Class is of the size: up to 2^(Class-1) bytes, and more than half of that. 0: the size is not known.
 	Class uint8
 	// Again: its allocation was not seen: it is from the allocator state, a free of it failed, or it was counted
@@ -175,7 +184,7 @@ func New(t *view.Trace, o *Options) (*Model, error) {
 	}
 	b := s.model()
 	l := newLifetimes(t, b, s.options)
-	if err := t.Replay(&view.Visitor{Before: l.before, Event: l.event, Allocated: l.allocated, Freed: l.freed, Moved: l.moved, Done: l.done}); err != nil {
+	if err := t.Replay(&view.Visitor{Before: l.see, Event: l.event, Allocated: l.allocated, Freed: l.freed, Moved: l.moved, Done: l.done}); err != nil {
 		return nil, err
 	}
 	l.finish()

@@ -125,6 +125,31 @@ func (l *follower) inUse(b *heap.Block) (phases.Category, HeldBlock) {
 	return phases.NoCategory, held
 }
 
+// Purposes follows allocations through one replay of a trace, and says what they were for: its methods are called by those of a Visitor.
+// Not safe for concurrent use.
+type Purposes struct{ follow *follower }
+
+// Purposes begins to follow the next replay.
+func (t *Trace) Purposes() *Purposes { return &Purposes{t.newFollower()} }
+
+// Before takes an event before it is applied.
+func (p *Purposes) Before(e *event.Event) { p.follow.follow.See(e) }
+
+// Allocated takes an allocation, as Visitor.Allocated.
+func (p *Purposes) Allocated(b *heap.Block, e *event.Event) { p.follow.allocated(b, e) }
+
+// Freed is what a block was for that is freed, as Visitor.Freed.
+func (p *Purposes) Freed(b *heap.Block, e *event.Event) phases.Category { return p.follow.freed(b, e) }
+
+// Moved makes what was noted of one block that of another, as Visitor.Moved.
+func (p *Purposes) Moved(from, to *heap.Block) { p.follow.moved(from, to) }
+
+// InUse is what a block is for that is in use at the end of the trace.
+func (p *Purposes) InUse(b *heap.Block) phases.Category {
+	category, _ := p.follow.inUse(b)
+	return category
+}
+
 // stepAtTime is the step in which a block was allocated at a time; 0: before the first one, or not known.
 func (t *Trace) stepAtTime(time uint64) int {
 	if t.stepAt == nil || time == 0 {

@@ -47,18 +47,26 @@ type head struct {
 
 // partData is one process and device. The lists are by moment.
 type partData struct {
-	PID        uint32      `json:"pid"`
-	Device     string      `json:"device"`
-	Torch      bool        `json:"torch"`
-	Peak       number      `json:"peak"`
-	PeakTime   int64       `json:"peakTime"` // -1: before the first event
-	PeakMoment int         `json:"peakMoment"`
-	Before     numbers     `json:"before"`
-	Known      numbers     `json:"known"`
-	Lost       list[int64] `json:"lost"`
-	Allocated  numbers     `json:"allocated"`
-	Reserved   numbers     `json:"reserved"`
-	Driver     numbers     `json:"driver"`
+	PID        uint32          `json:"pid"`
+	Device     string          `json:"device"`
+	Torch      bool            `json:"torch"`
+	Peak       number          `json:"peak"`
+	PeakTime   int64           `json:"peakTime"` // -1: before the first event
+	PeakMoment int             `json:"peakMoment"`
+	Before     numbers         `json:"before"`
+	Known      numbers         `json:"known"`
+	BeforeFor  list[beforeFor] `json:"beforeFor"` // of Before
+	Lost       list[int64]     `json:"lost"`
+	Allocated  numbers         `json:"allocated"`
+	Reserved   numbers         `json:"reserved"`
+	Driver     numbers         `json:"driver"`
+}
+
+// beforeFor is memory from before the first event by what it is for.
+type beforeFor struct {
+	For    string  `json:"for"`
+	Bytes  numbers `json:"bytes"`
+	Blocks numbers `json:"blocks"`
 }
 
 type momentData struct {
@@ -134,6 +142,7 @@ type groupData struct {
 	Own    list[int32]  `json:"own"`
 	Thread list[uint32] `json:"thread"` // 0: not known
 	Phase  list[int]    `json:"phase"`  // index in tree.Text
+	For    list[int]    `json:"for"`    // the category: index in tree.Text
 	Class  list[int]    `json:"class"`
 	Flags  list[int]    `json:"flags"`
 }
@@ -311,6 +320,9 @@ func partOf(p *pagemodel.Part, since func(uint64) int64) partData {
 		PID: p.PID, Device: p.Device.String(), Torch: p.Torch, Peak: number(p.Peak), PeakTime: -1, PeakMoment: p.PeakMoment,
 		Before: p.Before, Known: p.Known, Lost: p.Lost, Allocated: p.Allocated, Reserved: p.Reserved, Driver: p.Driver,
 	}
+	for _, b := range p.BeforeFor {
+		out.BeforeFor = append(out.BeforeFor, beforeFor{string(b.Category), b.Bytes, b.Blocks})
+	}
 	if p.PeakTime != 0 {
 		out.PeakTime = since(p.PeakTime)
 		if out.PeakTime == -1 { // a nanosecond before, and known
@@ -368,6 +380,7 @@ func treeOf(b *pagemodel.Model) *tree {
 		to.Part, to.Memory = append(to.Part, g.Part), append(to.Memory, memoryOf(g))
 		to.Node, to.Own, to.Thread = append(to.Node, g.Node), append(to.Own, g.Own), append(to.Thread, g.TID)
 		to.Phase = append(to.Phase, names.of(string(g.Phase)))
+		to.For = append(to.For, names.of(string(g.Category)))
 		to.Class, to.Flags = append(to.Class, int(g.Class)), append(to.Flags, flagsOf(g))
 	}
 	t.Text = names.list

@@ -312,7 +312,7 @@ func TestFilters(t *testing.T) {
 	p.shoot("row")
 	p.run(chromedp.KeyEvent(kb.Escape))
 	require.Equal(t, all, p.amount())
-	for _, by := range []string{"function", "file", "phase", "thread", "size", "device", "memory", "line"} {
+	for _, by := range []string{"function", "file", "phase", "category", "thread", "size", "device", "memory", "line"} {
 		p.click(`#by button[data-value=` + by + `]`)
 		require.Equal(t, all, p.amount(), by)
 	}

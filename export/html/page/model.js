@@ -33,14 +33,21 @@ class Model {
     this.series = new Map(); // of groups that are totals: { bytes, blocks } by moment
     this.head.parts.forEach((part, i) => {
       if (!part.torch) return;
-      this.addTotal(i, '[before attach]', part.before.map((v) => Math.max(0, v)), part.known);
+      const before = part.before.map((v) => Math.max(0, v));
+      const known = [...part.known];
+      for (const c of part.beforeFor) {
+        this.addTotal(i, '[before attach]', c.bytes, c.blocks, c.for);
+        c.bytes.forEach((v, at) => { before[at] -= v; });
+        c.blocks.forEach((v, at) => { known[at] -= v; });
+      }
+      this.addTotal(i, '[before attach]', before, known);
       this.addTotal(i, '[lost events]', part.lost, null);
     });
     this.count = this.groups.part.length;
     this.totals = this.course(Uint8Array.from(this.groups.flags, (f) => f & COUNTED));
   }
 
-  addTotal(part, name, bytes, blocks) {
+  addTotal(part, name, bytes, blocks, category = 'unknown') {
     if (!bytes.some((v) => v !== 0)) return;
     let frame = this.frames.findIndex((f) => f.kind === NONE && f.name === name);
     if (frame < 0) frame = this.frames.push({ kind: NONE, name, file: '', line: 0, source: '' }) - 1;
@@ -53,6 +60,7 @@ class Model {
     g.own.push(frame);
     g.thread.push(0);
     g.phase.push(this.textOf('unknown'));
+    g.for.push(this.textOf(category));
     g.class.push(0);
     g.flags.push(COUNTED | AGAIN);
     this.series.set(at, { bytes, blocks });

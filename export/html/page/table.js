@@ -19,6 +19,7 @@ const GROUPINGS = {
     },
   },
   phase: { name: 'Phase', of: (m, g) => [m.groups.phase[g], plain(m.text[m.groups.phase[g]])] },
+  category: { name: 'Category', of: (m, g) => [m.groups.for[g], plain(m.text[m.groups.for[g]])] },
   thread: { name: 'Thread', of: (m, g) => [m.groups.thread[g], plain(threadText(m, m.groups.thread[g]))] },
   size: { name: 'Block size', of: (m, g) => [m.groups.class[g], plain(classText(m.groups.class[g]))] },
   device: { name: 'Device', of: (m, g) => [m.groups.part[g], plain(m.partName(m.groups.part[g]))] },
