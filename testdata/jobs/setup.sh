@@ -9,8 +9,8 @@ site=$("$here/../setup.sh" --print site)
 if [ ! -e "$venv/done" ]; then
     "$python" -m venv "$venv"
     echo "$site" >"$venv/lib/$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')/site-packages/torch.pth"
-    "$venv/bin/pip" install -q transformers psutil pyyaml packaging tqdm requests lightning-utilities
-    "$venv/bin/pip" install -q --no-deps accelerate timm diffusers torchmetrics pytorch-lightning importlib_metadata aiohttp
+    "$venv/bin/pip" install -q transformers==5.23.0 psutil pyyaml packaging tqdm requests lightning-utilities==0.15.3
+    "$venv/bin/pip" install -q --no-deps accelerate==1.15.0 timm==1.0.31 diffusers==0.42.1 torchmetrics==1.9.0 pytorch-lightning==2.6.6 importlib_metadata aiohttp
     touch "$venv/done"
 fi
 STANDIN_LIB=$("$here/../setup.sh" --print standin)
