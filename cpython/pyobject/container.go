@@ -13,6 +13,7 @@ type keyTable struct {
 	raw    []byte // the entries
 	stride int    // words of one
 	key    int    // word of the key in an entry; the value is behind it
+	index  int    // bytes between the header and the entries
 	text   bool   // all keys are str
 }
 
@@ -49,6 +50,7 @@ func (h *Heap) keyTable(img Image, keys uint64) (k keyTable, ok bool) {
 	if index == 0 || n > maxDictEntries {
 		return k, false
 	}
+	k.index = int(index)
 	k.raw = img.View(keys+uint64(l.keysIndices)+index, int(n)*8*k.stride)
 	return k, k.raw != nil
 }
@@ -227,4 +229,29 @@ func queue(img Image, dst []Ref, object uint64) []Ref {
 		}
 	}
 	return dst
+}
+
+// Apart is the memory apart from a list, dictionary or set in which its elements are: it is somewhere else once they were many more or
+// fewer. bytes is 0 where there is none.
+func (h *Heap) Apart(img Image, object uint64) (at uint64, bytes int) {
+	t := h.TypeOf(img, object)
+	if t == nil {
+		return 0, 0
+	}
+	switch t.kind {
+	case kindList:
+		if n := img.Word(object + objectSize); n <= maxSequence {
+			return img.Word(object + listItems), 8 * int(n)
+		}
+	case kindSet:
+		if mask := img.Word(object + setMask); mask <= maxSequence {
+			return img.Word(object + setTable), 16 * int(mask+1)
+		}
+	case kindDict:
+		keys := img.Word(object + dictKeys)
+		if k, ok := h.keyTable(img, keys); ok {
+			return keys, int(h.objects.keysIndices) + k.index + len(k.raw)
+		}
+	}
+	return 0, 0
 }

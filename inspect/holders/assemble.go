@@ -255,12 +255,17 @@ func (a *assembly) proveAll() error {
 	for i := range a.chosen {
 		claims = a.claim(claims, i)
 	}
+	claims, alike := a.sample(claims)
 	for n := 0; len(claims) > 0; n++ {
 		failed, err := a.prove(claims)
 		if err != nil {
 			return err
 		}
 		claims = a.rename(failed, n+1 == proofRounds)
+		for _, c := range failed {
+			claims = append(claims, alike[c.shape]...)
+			delete(alike, c.shape)
+		}
 	}
 	for i := range a.chosen {
 		b, paths := &a.live.blocks[i], a.live.blocks[i].Others
@@ -270,6 +275,33 @@ func (a *assembly) proveAll() error {
 		}
 	}
 	return a.proveOthers(others)
+}
+
+// maxAlike is how many paths of one shape are proved, each in bursts. Of a leak there can be hundred thousands, which are links of one list:
+// the others were read twice, as all were, and are taken for proved when those are.
+const maxAlike = 512
+
+// sample leaves of the paths of each shape those that are proved, evenly chosen; alike are the others, to be proved when one of these
+// does not stand.
+func (a *assembly) sample(all []claim) (claims []claim, alike map[string][]claim) {
+	shapes := map[string]int{}
+	for i := range all {
+		c := &all[i]
+		c.shape = a.live.blocks[c.block].Path.shape()
+		shapes[c.shape]++
+	}
+	alike = map[string][]claim{}
+	seen := map[string]int{}
+	for _, c := range all {
+		n, of := seen[c.shape], shapes[c.shape]
+		seen[c.shape]++
+		if of <= maxAlike || n*maxAlike/of != (n+1)*maxAlike/of {
+			claims = append(claims, c)
+			continue
+		}
+		alike[c.shape] = append(alike[c.shape], c)
+	}
+	return claims, alike
 }
 
 // rename names blocks anew whose paths did not stand: by other paths for the keys in them, else by other paths of their own.

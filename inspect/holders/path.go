@@ -4,6 +4,8 @@
 
 package holders
 
+import "strings"
+
 // StepKind says how a step gets from one object to the next.
 type StepKind uint8
 
@@ -130,3 +132,17 @@ func (p Path) String() string { return render(p) }
 // the path of the outermost module: "model" and "blocks.10.mlp.0". ok is false when the path does not end in a
 // module's parameter or buffer.
 func (p Path) Module() (root, name string, ok bool) { return moduleOf(p) }
+
+// shape is what a path has in common with those that lead through other elements of the same containers.
+func (p Path) shape() string {
+	var out strings.Builder
+	for i := range p {
+		s := &p[i]
+		out.WriteByte(byte(s.Kind))
+		if s.Kind != StepKey {
+			out.WriteString(s.Name)
+		}
+		out.WriteByte(0)
+	}
+	return out.String()
+}

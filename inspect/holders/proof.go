@@ -37,6 +37,7 @@ type claim struct {
 	chosen *candidate
 	keys   []uint64 // objects that are called by a path of their own within it
 	path   Path     // of a further path
+	shape  string   // see Path.shape; empty: it was not chosen of many
 }
 
 // proof proves paths.

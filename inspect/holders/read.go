@@ -218,7 +218,7 @@ func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 		return
 	}
 	steps := []func(){
-		func() { r.graph.Roots(r.threads()) }, r.graph.Run, r.graph.Adrift, r.dropStale, func() { r.graph.FindLost(r.lostGoals) },
+		r.renewRegions, func() { r.graph.Roots(r.threads()) }, r.graph.Run, r.graph.Adrift, r.dropStale, func() { r.graph.FindLost(r.lostGoals) },
 	}
 	for _, step := range steps {
 		if r.ctx.Err() != nil {
@@ -234,6 +234,16 @@ func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 		r.note("more than %d objects: some were not looked at", objgraph.MaxObjects)
 	}
 	r.report.Stats.Objects = r.graph.Len()
+}
+
+// renewRegions has what a running process has mapped since its memory went by be read too: the elements of a long list move there.
+func (r *reading) renewRegions() {
+	if r.frozen || r.im.Whole() {
+		return
+	}
+	if maps, err := r.p.Maps(); err == nil {
+		r.im.SetRegions(memory.RegionsOf(maps))
+	}
 }
 
 // threads lists the threads of the interpreter: as they are now or, if it was stopped, in the copy.

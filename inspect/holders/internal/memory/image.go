@@ -148,6 +148,33 @@ func (im *Image) BytesHeld() uint64 { return uint64(im.used) << PageShift }
 // Raw is the memory of the pages that are held, in the order in which they were read. Tests damage it.
 func (im *Image) Raw() []byte { return im.pages[firstPage<<PageShift : uint64(im.used)<<PageShift] }
 
+// Again reads the pages of a range once more, also where the copy has them already: a program that runs may have changed them. It is
+// false for an image that reads nothing more, or where the range cannot be read.
+func (im *Image) Again(addr, n uint64) bool {
+	if im.memory == nil || im.whole || n == 0 || addr+n < addr || addr+n > MaxAddress {
+		return false
+	}
+	for at := addr &^ (PageSize - 1); at < addr+n; at += PageSize {
+		page := im.entry(at)
+		if page < firstPage {
+			if im.RegionAt(at) == nil || im.load(at, 1) != 1 {
+				return false
+			}
+			continue
+		}
+		b := im.pages[uint64(page)<<PageShift : uint64(page+1)<<PageShift]
+		if got, _ := im.memory.ReadAt(b, at); got != PageSize {
+			im.set(at, pageAbsent)
+			return false
+		}
+		im.bytes += PageSize
+	}
+	return true
+}
+
+// SetRegions says what may be read from now on: a program that runs maps more memory.
+func (im *Image) SetRegions(regions []Region) { im.regions = regions }
+
 // Pages lists the addresses of the pages that were asked for since Forget, of an image that NewProbe made.
 func (im *Image) Pages() []uint64 { return im.order }
 

@@ -124,3 +124,28 @@ func TestSplit(t *testing.T) {
 		})
 	}
 }
+
+// TestAgain: what changed since it was read is read once more, with what was not read yet; what is no longer there is not taken for what
+// was.
+func TestAgain(t *testing.T) {
+	m := newPagesMemory(4)
+	im, err := New(t.Context(), m, []Region{{Start: streamBase, End: streamBase + 4<<PageShift, Heap: true}}, 16)
+	require.NoError(t, err)
+	defer im.Close()
+	const edge = streamBase + PageSize - 8
+	write := func(addr, v uint64) { binary.LittleEndian.PutUint64(m[addr&^(PageSize-1)][addr%PageSize:], v) }
+	write(edge, 1)
+	require.EqualValues(t, 1, im.Word(edge))
+	write(edge, 2)
+	write(edge+8, 3)
+	require.EqualValues(t, 1, im.Word(edge))
+	require.True(t, im.Again(edge, 16))
+	require.EqualValues(t, 2, im.Word(edge))
+	require.EqualValues(t, 3, im.Word(edge+8))
+	delete(m, streamBase)
+	require.False(t, im.Again(edge, 16))
+	require.Zero(t, im.Word(edge))
+	require.False(t, im.Again(streamBase+4<<PageShift, 8), "it is in no region")
+	im.memory = nil
+	require.False(t, im.Again(edge+8, 8), "an image of one moment")
+}

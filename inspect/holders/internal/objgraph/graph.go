@@ -165,6 +165,7 @@ func (w *Graph) Run() {
 
 // visit proposes paths to all that an object refers to.
 func (w *Graph) visit(n uint32) {
+	w.t.Renew(w.addrs[n])
 	w.refs = w.t.Refs(w.refs[:0], w.addrs[n])
 	for i := range w.refs {
 		r := &w.refs[i]

@@ -179,6 +179,7 @@ func (a *Recheck) refs(from uint64) []pyobject.Ref {
 	}
 	var refs []pyobject.Ref
 	if a.same(from) {
+		a.t.Renew(from)
 		refs = a.t.Refs(nil, from)
 		a.last = time.Now()
 	}

@@ -445,3 +445,32 @@ func (t *Reader) Refs(dst []pyobject.Ref, at uint64) []pyobject.Ref {
 	dst = t.heap.References(t.im, dst, at, p)
 	return t.boundRefs(dst, at, p)
 }
+
+const (
+	// renewFrom is from which size on, bytes, the elements of a list, dictionary or set are read anew, and renewTries how often, until they
+	// are whole: a list that grows is somewhere else after each eighth that it gains, and what was there before is overwritten.
+	renewFrom  = 512
+	renewTries = 4
+	// headerBytes of an object say where its elements are.
+	headerBytes = 0x40
+)
+
+// Renew reads an object that has many elements apart from it once more, with them, so that both are of one moment.
+func (t *Reader) Renew(object uint64) {
+	if t.heap == nil || object&1 != 0 || t.im.Fixed() {
+		return
+	}
+	at, bytes := t.heap.Apart(t.im, object)
+	for n := 0; n < renewTries && bytes >= renewFrom; n++ {
+		if !t.im.Again(object, headerBytes) {
+			return
+		}
+		at, bytes = t.heap.Apart(t.im, object)
+		if !t.im.Again(at, uint64(bytes)) || !t.im.Again(object, headerBytes) {
+			continue
+		}
+		if now, size := t.heap.Apart(t.im, object); now == at && size == bytes {
+			return
+		}
+	}
+}
