@@ -342,11 +342,14 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 }
 
 // platforms are the constraints of files that are not built everywhere, and those of what is built in their place elsewhere, in
-// files named *_other.go. The tracer needs an x86-64 kernel; what only reads memory and files needs Linux; NVML is loaded by C.
+// files named *_other.go. The tracer needs an x86-64 kernel; what only reads memory and files needs Linux; NVML is loaded by C. Tests of
+// frameworks need what testdata/jobs/setup.sh installs.
 var platforms = map[string]string{
 	"linux":          "!linux",
 	"linux && amd64": "!linux || !amd64",
 	"linux && cgo":   "!linux || !cgo",
+
+	"linux && amd64 && frameworks": "",
 }
 
 // TestBuildConstraints: where a file is built is said in one place, its constraint, and never by its name; and all files of a
