@@ -247,7 +247,7 @@ const (
 	costKeyItself = 30 // a dictionary's key
 	costDoubtful  = 40
 	costInner     = 4  // a frame, for each between it and main(): it is soon freed
-	costLibrary   = 30 // a frame of a library's code
+	costLibrary   = 30 // a frame of a library's code, and one more for each around it, up to as many again
 	costModule    = 5  // a library's module
 	costException = 4
 	costThread    = 6
@@ -365,7 +365,7 @@ func (w *Graph) Roots(threads []pyobject.ThreadState) {
 			if then, ok := heap.Activation(im, a.Addr); !ok || then.Code != a.Code {
 				continue
 			}
-			cost := int32(costLibrary)
+			cost := int32(costLibrary + min(len(t.Frames)-1-depth, costLibrary))
 			if c, err := heap.CodeAt(im, a.Code); err == nil && !library(c.Filename) {
 				cost = min(max(own, 0)*costInner, costLibrary-costInner)
 				own++
