@@ -223,3 +223,18 @@ func TestReplay(t *testing.T) {
 	require.ErrorIs(t, New().Replay(&tape{err: cut}), cut)
 	require.ErrorIs(t, New().Replay(&tape{batches: [][]event.Event{nil}, marks: marks[2:3]}), ErrNotWatched)
 }
+
+// TestStateOfFullLogs: a state may have as many gaps and loss intervals as a heap keeps.
+func TestStateOfFullLogs(t *testing.T) {
+	h := New()
+	total := uint64(0)
+	for i := range uint64(maxGaps + 5) {
+		total += 512 + i
+		apply(h, torchEvent(4096+i*512, 512, total))
+	}
+	for i := range uint64(maxLossIntervals + 5) {
+		h.RecordLoss(pid, event.Loss{From: i * 60e9, To: i*60e9 + 1, Events: 1})
+	}
+	require.Len(t, h.Totals().LossIntervals, maxLossIntervals)
+	require.Equal(t, h.Snapshot(), copyOf(t, h).Snapshot())
+}

@@ -708,6 +708,7 @@ func TestSegmentsAndOtherMemory(t *testing.T) {
 		"host memory":      {nil, call(event.KindAlloc, event.LayerHost, event.ObjectMemory, 1<<40, mib), true},
 		"device memory":    {nil, deviceEvent(event.KindAlloc, 1<<40, mib), false},
 		"of unknown size":  {unsized, nil, true},
+		"behind it":        {deviceEvent(event.KindAlloc, 96*mib, mib), nil, true},
 		"physical":         {created(5, event.Unknown), nil, true},
 		"mapped elsewhere": {mappedAt(128*mib, mib, 77), nil, true},
 	} {
@@ -754,4 +755,39 @@ func TestDeviceThatWasEmpty(t *testing.T) {
 	require.Zero(t, a.Reserved)
 	require.Zero(t, a.Baseline)
 	require.Zero(t, h.GapCount())
+}
+
+// TestReconcileKeepsWhatIsKnown: an allocator state without requested bytes, as of old PyTorch, takes nothing away that an event said.
+func TestReconcileKeepsWhatIsKnown(t *testing.T) {
+	h := New()
+	e := torchEvent(0x1000, 512, 512)
+	e.Requested, e.Stream = 500, 3
+	apply(h, e)
+	h.Watch(pid)
+	o := observed(h, 0x1000)
+	o.Blocks[0].Requested, o.Blocks[0].Stream = event.Unknown, event.Unknown
+	r, err := h.Reconcile(o)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, r.Kept)
+	for b := range h.Blocks() {
+		require.Equal(t, []uint64{500, 3}, []uint64{b.Requested, b.Stream})
+	}
+	require.Equal(t, Count{Objects: 1, Bytes: 512, Requested: 500, RequestedObjects: 1}, h.Totals().Accounts[0].Live)
+}
+
+// TestSegmentsOfOneStack: mappings that touch are one segment, which has their stack when they have one.
+func TestSegmentsOfOneStack(t *testing.T) {
+	const unit = 2 * mib
+	for name, stacks := range map[string][2]event.StackID{"same": {5, 5}, "other": {5, 6}} {
+		h := New()
+		first, second := created(1, unit), created(2, unit)
+		first.Stack, second.Stack = stacks[0], stacks[1]
+		apply(h, torchEvent(64*mib, 512, 512), first, mappedAt(64*mib, unit, 1), second, mappedAt(64*mib+unit, unit, 2),
+			torchEvent(64*mib, 3*mib, 3*mib+512))
+		want := stacks[0]
+		if stacks[0] != stacks[1] {
+			want = 0
+		}
+		require.Equal(t, []Segment{{64 * mib, 2 * unit, want, true}}, h.Segments(pid, cuda0), name)
+	}
 }

@@ -107,6 +107,41 @@ func TestRounds(t *testing.T) {
 	})
 }
 
+// TestRoundsCount: blocks that were there before are compared too, of each device once.
+func TestRoundsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		before := block3.Size
+		r.heap.Heap = heap.New()
+		r.heap.take([]event.Event{alloc(7, second, 0x1000, 512, before+512), alloc(7, 2*second, 0x2000, 1024, before+1536)})
+		r.drained.to = 100 * second
+		r.answer = stateOf(3*second, block1, block2, block3)
+		r.ask()
+		r.run(time.Second)
+		require.Equal(t, []string{"live = allocator state: 3 blocks compared"}, r.seen.notices)
+		require.Equal(t, before, r.heap.Totals().Accounts[0].Before)
+	})
+}
+
+// TestRoundsAtTheEnd: a recording that is about to end waits for a comparison that begins then.
+func TestRoundsAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = stateOf(3*second, block1, block2)
+		r.drained.to = 100 * second
+		p := &Process{heap: r.heap, target: r.target, observer: r.seen, ctx: t.Context(), start: time.Now(), reconciler: r.reconciler}
+		p.scans = newHolderScans(p, nil, true)
+		r.run(10 * time.Second)
+		require.Len(t, r.reads, 1)
+		require.False(t, p.settled())
+		p.finish()
+		require.False(t, p.settled())
+		r.run(time.Second)
+		require.True(t, p.settled())
+		require.Len(t, r.reads, 2)
+	})
+}
+
 // TestRoundsAfterLosses: a second after the last loss the state is compared, and what was lost is in the live set.
 func TestRoundsAfterLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

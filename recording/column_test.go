@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
 )
 
 // A number is read to its end and no further; what is none is an error, after which nothing more is read.
@@ -53,5 +55,35 @@ func TestCursorLimits(t *testing.T) {
 		c = &cursor{data: []byte{n}}
 		c.index(4)
 		require.Equal(t, n < 4, c.err == nil, "index %d", n)
+	}
+}
+
+// TestLeastAnnotations: the shortest rows that there can be are as many as they say, and fill what is read.
+func TestLeastAnnotations(t *testing.T) {
+	device := event.Device{Type: event.DeviceCUDA}
+	blocks := event.Observation{PID: 7, Device: device, Allocated: event.Unknown, Reserved: event.Unknown}
+	segments := blocks
+	segments.Segments = []event.ObservedSegment{}
+	for i := range uint64(500) {
+		blocks.Blocks = append(blocks.Blocks, event.ObservedBlock{Addr: 4 * i, Size: 4, Requested: 4})
+		segments.Segments = append(segments.Segments, event.ObservedSegment{Addr: 4 * i, Size: 4})
+	}
+	for name, m := range map[string]event.Annotation{
+		"blocks":   {Kind: event.AnnotationObserved, PID: 7, Observation: &blocks},
+		"segments": {Kind: event.AnnotationObserved, PID: 7, Observation: &segments},
+		"steps":    {Kind: event.AnnotationSteps, PID: 7, Steps: &event.Steps{Begins: make([]uint64, 500)}},
+		"held":     {Kind: event.AnnotationHeld, PID: 7, Held: &event.Held{Rows: make([]event.HeldRow, 500)}},
+	} {
+		var c column
+		appendAnnotation(&c, &m)
+		in := &cursor{data: c}
+		require.Equal(t, m, readAnnotation(in), name)
+		require.NoError(t, in.err, name)
+		require.Empty(t, in.data, name)
+		for cut := range 20 { // a row less than it says
+			short := &cursor{data: c[:len(c)-1-cut]}
+			readAnnotation(short)
+			require.Error(t, short.err, name)
+		}
 	}
 }
