@@ -48,6 +48,12 @@ soak: ## PyTorch at full speed in 16 threads for an hour, or SOAK=10m: nothing l
 	@testdata/setup.sh
 	GPUTRACE_SOAK=$(SOAK) GPUTRACE_ROUNDS=50 go test ./e2e -count=1 -v -timeout 0 -run 'TestSoak|TestFire|KilledAnywhere'
 
+soak-jobs: ## look 20 times into each of seven jobs of other people's libraries with dump, who and who --freeze, or JOBS_FLAGS="--runs 100" (root, 20 minutes)
+	@.ci/install test
+	@testdata/setup.sh
+	@go build -o gputrace ./cmd/gputrace
+	@testdata/jobs/setup.sh ./gputrace --runs 20 $(JOBS_FLAGS)
+
 bench: ## measure what tracing costs, as the tables of docs/performance.md (root, 10 minutes)
 	@.ci/install test
 	@testdata/setup.sh
@@ -77,4 +83,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-versions kernels soak bench generate coverage lint drift release try-release clean
+.PHONY: help mutants demo build unit test test-versions kernels soak soak-jobs bench generate coverage lint drift release try-release clean
