@@ -63,8 +63,15 @@ func RealLibraries(t testing.TB) []string {
 	if testing.Short() || os.Getenv(TorchLib) != "" {
 		return paths
 	}
-	site := strings.TrimSpace(Output(t, "../testdata/setup.sh", "--print", "site"))
-	return append(paths, librariesIn(filepath.Join(site, "torch", "lib"))...)
+	return append(paths, librariesIn(filepath.Join(Setup(t, "site"), "torch", "lib"))...)
+}
+
+// Setup is a folder that testdata/setup.sh has made: "site" has the packages of the PyTorch that the tests run on, "standin" the
+// libraries of the stand-in for CUDA.
+func Setup(t testing.TB, what string) string {
+	t.Helper()
+	root := strings.TrimSpace(Output(t, "go", "list", "-m", "-f", "{{.Dir}}"))
+	return strings.TrimSpace(Output(t, filepath.Join(root, "testdata", "setup.sh"), "--print", what))
 }
 
 // TorchLibraries are PyTorch's, when asked for.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -97,7 +96,7 @@ func TestEvalOfBrokenStack(t *testing.T) {
 
 // TestNativeNames looks functions of PyTorch's libc10 up by their addresses, as the standard library reads them.
 func TestNativeNames(t *testing.T) {
-	path := filepath.Join(setup(t, "site"), "torch", "lib", "libc10.so")
+	path := filepath.Join(elftest.Setup(t, "site"), "torch", "lib", "libc10.so")
 	f, err := os.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
@@ -226,12 +225,4 @@ func regionsOf(maps ...process.Mapping) []mapped.Region {
 		out = append(out, mapped.NewRegion(m, &mapped.File{}))
 	}
 	return out
-}
-
-// setup asks testdata/setup.sh for a path.
-func setup(t *testing.T, what string) string {
-	t.Helper()
-	out, err := exec.Command("../../testdata/setup.sh", "--print", what).Output()
-	require.NoError(t, err)
-	return strings.TrimSpace(string(out))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/elftest"
 )
 
 func TestMatches(t *testing.T) {
@@ -207,7 +208,7 @@ func TestName(t *testing.T) {
 // TestLibrariesDefineRows looks for every function in the libraries that the tests run on: PyTorch's own, and the stand-in
 // for CUDA. Of the torch rows, one signature is there, of each report.
 func TestLibrariesDefineRows(t *testing.T) {
-	torch := exported(t, setup(t, "site"), "torch", "lib", "libc10.so")
+	torch := exported(t, elftest.Setup(t, "site"), "torch", "lib", "libc10.so")
 	var reports, ooms []string
 	for symbol := range torch {
 		for i := range Rows {
@@ -223,7 +224,7 @@ func TestLibrariesDefineRows(t *testing.T) {
 	require.Len(t, reports, 1)
 	require.Len(t, ooms, 1)
 
-	standin := setup(t, "standin")
+	standin := elftest.Setup(t, "standin")
 	for l, pattern := range map[*Library]string{
 		Driver: "libcuda.so.1", Runtime: "libcudart.so.*", HIP: "libamdhip64.so.*", LevelZero: "libze_loader.so.*",
 	} {
@@ -238,14 +239,6 @@ func TestLibrariesDefineRows(t *testing.T) {
 			}
 		}
 	}
-}
-
-// setup asks testdata/setup.sh for a folder.
-func setup(t *testing.T, what string) string {
-	t.Helper()
-	out, err := exec.Command("../../testdata/setup.sh", "--print", what).Output()
-	require.NoError(t, err)
-	return strings.TrimSpace(string(out))
 }
 
 // exported lists the functions that a library defines, read with the standard library.

@@ -94,7 +94,7 @@ type instruction struct {
 // TestAttachOffsetOfLibrary chooses the place for every exported function of PyTorch's libc10 a second time, from objdump's
 // text.
 func TestAttachOffsetOfLibrary(t *testing.T) {
-	lib := filepath.Join(setup(t, "site"), "torch", "lib", "libc10.so")
+	lib := filepath.Join(elftest.Setup(t, "site"), "torch", "lib", "libc10.so")
 	f, err := elf.Open(lib)
 	require.NoError(t, err)
 	defer f.Close()
@@ -163,12 +163,4 @@ func bestOffset(lines []instruction) uint64 {
 		}
 	}
 	return 0
-}
-
-// setup asks testdata/setup.sh for a path.
-func setup(t *testing.T, what string) string {
-	t.Helper()
-	out, err := exec.Command("../../../testdata/setup.sh", "--print", what).Output()
-	require.NoError(t, err)
-	return strings.TrimSpace(string(out))
 }
