@@ -265,6 +265,7 @@ func (r *Recorder) drain() error {
 type closing struct {
 	recorder *Recorder
 	deadline time.Time // the source is stopped then; zero: the end was not asked for
+	said     bool      // that the holders are being read
 }
 
 // step begins the last comparisons and scans when the end is asked for, and stops the source when they are made, when that takes too
@@ -283,7 +284,26 @@ func (c *closing) step() {
 	}
 	if r.scans.Err() != nil || time.Now().After(c.deadline) || r.settled() {
 		r.source.Stop()
+		return
 	}
+	c.say(time.Now())
+}
+
+// sayAfter is how long the end is put off before that is said.
+const sayAfter = 300 * time.Millisecond
+
+// say tells what the end waits for.
+func (c *closing) say(now time.Time) {
+	r := c.recorder
+	reading := false
+	for _, p := range r.now {
+		reading = reading || !p.scans.over
+	}
+	if c.said || !reading || c.deadline.Sub(now) > r.endTimeout()-sayAfter {
+		return
+	}
+	c.said = true
+	r.observer.Notice("  reading who holds the blocks, Ctrl-C skips")
 }
 
 // lastCheck is how long the end of a recording may be put off, to compare the live set with the allocator's state while the

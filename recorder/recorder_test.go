@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -259,6 +260,34 @@ func TestSecondInterrupt(t *testing.T) {
 	require.NoError(t, results.Err())
 	require.True(t, s.finished)
 	require.Empty(t, n.warnings, "who cancels a scan knows that")
+}
+
+// TestEndSaysWhatItWaitsFor: where the holders are still being read, the end says so, and the signal that it names cancels that.
+func TestEndSaysWhatItWaitsFor(t *testing.T) {
+	begun := make(chan struct{}, 10)
+	target := &madeTarget{pid: 7, scan: hanging[*Scan](begun)}
+	s := &madeSource{start: []Target{target}, hang: true}
+	s.batches = []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}
+	r, n, _ := newMade(t, s, func(o *Options) { o.Duration = 20 * time.Millisecond })
+	const text = "  reading who holds the blocks, Ctrl-C skips"
+	said := func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return slices.Contains(n.notices, text)
+	}
+	go func() {
+		<-begun
+		for !said() {
+			time.Sleep(time.Millisecond)
+		}
+		r.Interrupt(os.Interrupt)
+	}()
+	start := time.Now()
+	results, err := r.Run(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, results.Err())
+	require.Less(t, time.Since(start), scanTimeout)
+	require.Equal(t, 1, len(slices.DeleteFunc(slices.Clone(n.notices), func(s string) bool { return s != text })), "once")
 }
 
 // TestContextEnds: the end of the context ends it at once, with what was captured.
