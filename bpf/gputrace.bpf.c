@@ -12,11 +12,11 @@
  *   walk_cache.h                          walks that need not be repeated
  *   maps.h target_bpf.h                   the maps, and what the unwinder wants of the kernel
  *   process.h hit.h stack.h stack_raw.h   who is traced; one run of a probe; its stack
- *   torch.h calls.h context.h             what the probes do
+ *   torch.h marks.h calls.h context.h     what the probes do
  */
 #include "types.h"
 #include "context.h"
-#include "torch.h"
+#include "marks.h"
 
 char LICENSE[] SEC("license") = "GPL"; /* bpf_probe_read_user is for GPL programs */
 
@@ -29,6 +29,18 @@ int report(struct pt_regs *ctx)
 	USE_STACK_OF_THREAD(ctx);
 	if (!hit_begin(&h, ctx))
 		torch_report(&h);
+	return 0;
+}
+
+/* What can be the beginning of a step. */
+SEC("uprobe")
+int mark(struct pt_regs *ctx)
+{
+	struct hit h;
+
+	USE_STACK_OF_THREAD(ctx);
+	if (!hit_begin(&h, ctx))
+		torch_mark(&h);
 	return 0;
 }
 

@@ -64,6 +64,7 @@ enum event_kind {
 	KIND_RETAIN = 7,
 	KIND_RESET = 8,
 	KIND_TRIM = 9,
+	KIND_MARK = 10,
 	/* Calls that make no event: they say on which device the thread allocates from now on. */
 	KIND_SET_CONTEXT = 64,
 	KIND_SET_DEVICE = 65,
@@ -121,7 +122,8 @@ enum outcome {
 	DROP_DEPTH = 9,	       /* lost: calls nested deeper than MAX_DEPTH */
 	DROP_UNREADABLE = 10,  /* lost: the result pointer could not be read */
 	DROP_UNPAIRED = 11,    /* lost: a return whose entry was not seen */
-	OUT_OTHER = 12,	       /* a general function, called for something else than memory */
+	OUT_OTHER = 12,	       /* a general function, called for something else than memory, or
+				* than a step */
 	OUT_CHOSEN = 13,       /* the thread chose its device or context */
 	OUT_OUTSIDE = 14,      /* it began before all probes were attached, or after the end */
 	DROP_RING_LOCKED = 15, /* lost: the ring's lock was not had in time */

@@ -125,7 +125,9 @@ static __always_inline void take_arguments(struct hit *h, struct arguments_in_re
 	a->arg[6] = a->arg[7] = UNKNOWN;
 }
 
-/* Reads what the row says of the arguments. The kind is then that of the event. */
+/*
+ * Reads what the row says of the arguments: of a mark nothing. The kind is then that of the event.
+ */
 static __always_inline void read_report(struct hit *h, struct arguments_in_registers *a,
 					struct report *r)
 {
@@ -137,7 +139,7 @@ static __always_inline void read_report(struct hit *h, struct arguments_in_regis
 	r->reserved = a->arg[k->arg_reserved & 7];
 	r->device = a->arg[k->arg_device & 7];
 	r->kind = k->kind;
-	if (r->kind == KIND_OUT_OF_MEMORY) {
+	if (r->kind != KIND_ALLOC) {
 		r->addr = 0;
 	} else if ((s64)r->size < 0) {
 		r->kind = KIND_FREE;
@@ -206,7 +208,8 @@ static __always_inline void torch_event(struct hit *h, struct report *r, struct 
 	submit(h, e);
 }
 
-static __always_inline void torch_event_with_stack(struct hit *h, struct arguments_in_registers *a)
+/* Sends an event with the stack. Returns the stack, 0 where it is not whole. */
+static __always_inline u64 torch_event_with_stack(struct hit *h, struct arguments_in_registers *a)
 {
 	struct unwind_info *p;
 	struct walk_slot *s = stack_open(h, &p);
@@ -216,7 +219,7 @@ static __always_inline void torch_event_with_stack(struct hit *h, struct argumen
 
 		read_report(h, a, &r);
 		torch_event(h, &r, 0);
-		return;
+		return 0;
 	}
 	struct walk *w = &s->walk;
 	u8 status = STACK_OK;
@@ -234,7 +237,10 @@ static __always_inline void torch_event_with_stack(struct hit *h, struct argumen
 	w->block.stack_status = status;
 	read_autograd(w, p);
 	torch_event(h, &w->report, w);
+	u64 stack = status == STACK_OK ? w->block.stack : 0;
+
 	slot_give_back(s);
+	return stack;
 }
 
 /*

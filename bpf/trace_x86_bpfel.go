@@ -94,6 +94,7 @@ const (
 	TraceEventKindKIND_RETAIN        TraceEventKind = 7
 	TraceEventKindKIND_RESET         TraceEventKind = 8
 	TraceEventKindKIND_TRIM          TraceEventKind = 9
+	TraceEventKindKIND_MARK          TraceEventKind = 10
 	TraceEventKindKIND_SET_CONTEXT   TraceEventKind = 64
 	TraceEventKindKIND_SET_DEVICE    TraceEventKind = 65
 )
@@ -173,6 +174,14 @@ type TraceInfoRef struct {
 	Next     uint32
 	Borrowed uint32
 	Pad      uint32
+}
+
+type TraceMarkSeen struct {
+	_       structs.HostLayout
+	Check   uint64
+	Stack   uint64
+	Same    uint32
+	Skipped uint32
 }
 
 type TraceOperandFrom uint32
@@ -665,6 +674,7 @@ const (
 	TraceProgEnterOnlyFree    = "enter_only_free"
 	TraceProgLeave            = "leave"
 	TraceProgLibrariesChanged = "libraries_changed"
+	TraceProgMark             = "mark"
 	TraceProgProcessForked    = "process_forked"
 	TraceProgProgramReplaced  = "program_replaced"
 	TraceProgReport           = "report"
@@ -680,6 +690,7 @@ const (
 	TraceVarHooks             = "hooks"
 	TraceVarKeepTypes         = "keep_types"
 	TraceVarKnown             = "known"
+	TraceVarMarks             = "marks"
 	TraceVarNoCalls           = "no_calls"
 	TraceVarProcessNewsLost   = "process_news_lost"
 	TraceVarRawInSecond       = "raw_in_second"
@@ -736,6 +747,7 @@ type TraceProgramSpecs struct {
 	EnterOnlyFree    *ebpf.ProgramSpec `ebpf:"enter_only_free"`
 	Leave            *ebpf.ProgramSpec `ebpf:"leave"`
 	LibrariesChanged *ebpf.ProgramSpec `ebpf:"libraries_changed"`
+	Mark             *ebpf.ProgramSpec `ebpf:"mark"`
 	ProcessForked    *ebpf.ProgramSpec `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.ProgramSpec `ebpf:"program_replaced"`
 	Report           *ebpf.ProgramSpec `ebpf:"report"`
@@ -782,6 +794,7 @@ type TraceVariableSpecs struct {
 	Hooks           *ebpf.VariableSpec `ebpf:"hooks"`
 	KeepTypes       *ebpf.VariableSpec `ebpf:"keep_types"`
 	Known           *ebpf.VariableSpec `ebpf:"known"`
+	Marks           *ebpf.VariableSpec `ebpf:"marks"`
 	NoCalls         *ebpf.VariableSpec `ebpf:"no_calls"`
 	ProcessNewsLost *ebpf.VariableSpec `ebpf:"process_news_lost"`
 	RawInSecond     *ebpf.VariableSpec `ebpf:"raw_in_second"`
@@ -872,6 +885,7 @@ type TraceVariables struct {
 	Hooks           *ebpf.Variable `ebpf:"hooks"`
 	KeepTypes       *ebpf.Variable `ebpf:"keep_types"`
 	Known           *ebpf.Variable `ebpf:"known"`
+	Marks           *ebpf.Variable `ebpf:"marks"`
 	NoCalls         *ebpf.Variable `ebpf:"no_calls"`
 	ProcessNewsLost *ebpf.Variable `ebpf:"process_news_lost"`
 	RawInSecond     *ebpf.Variable `ebpf:"raw_in_second"`
@@ -890,6 +904,7 @@ type TracePrograms struct {
 	EnterOnlyFree    *ebpf.Program `ebpf:"enter_only_free"`
 	Leave            *ebpf.Program `ebpf:"leave"`
 	LibrariesChanged *ebpf.Program `ebpf:"libraries_changed"`
+	Mark             *ebpf.Program `ebpf:"mark"`
 	ProcessForked    *ebpf.Program `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.Program `ebpf:"program_replaced"`
 	Report           *ebpf.Program `ebpf:"report"`
@@ -902,6 +917,7 @@ func (p *TracePrograms) Close() error {
 		p.EnterOnlyFree,
 		p.Leave,
 		p.LibrariesChanged,
+		p.Mark,
 		p.ProcessForked,
 		p.ProgramReplaced,
 		p.Report,

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 type knownMemory struct {
 	Time      uint64 `json:"boottime_ns"`
 	Bytes     map[string]int64
+	Named     map[string]int64 // bytes of gradients, by the names of their parameters
 	Allocated int64
 }
 
@@ -87,6 +89,20 @@ func TestCategories(t *testing.T) {
 	}
 	holders := rowsAt(t, s, s.Trace.Last(), view.ByHolder)
 	require.Greater(t, len(holders), 3, holders)
+	requireGradients(t, holders, end.Named)
+}
+
+// requireGradients: the block of a gradient has the name that named_parameters() gives its parameter, and there are no others.
+func requireGradients(t *testing.T, holders, named map[string]int64) {
+	t.Helper()
+	require.NotEmpty(t, named)
+	got := map[string]int64{}
+	for name, bytes := range holders {
+		if _, of, ok := strings.Cut(dotted(name), "trainer.model."); ok && strings.HasSuffix(of, ".grad") {
+			got[of] = bytes
+		}
+	}
+	require.Equal(t, named, got)
 }
 
 // TestCategoriesBeforeAttach: of what was allocated before the first event, the holders alone say what it is for.

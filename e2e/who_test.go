@@ -339,8 +339,8 @@ func checkTensors(t *testing.T, r *whoReport, a *whoAnswer) {
 	}
 }
 
-// checkNamed: parameters and buffers are called what named_parameters() and named_buffers() call them, behind the name of
-// their model.
+// checkNamed: parameters, their gradients and buffers are called what named_parameters() and named_buffers() call them, behind the name
+// of their model.
 func checkNamed(t *testing.T, r *whoReport, a *whoAnswer) {
 	t.Helper()
 	byAddress := map[uint64]*whoBlock{}
@@ -363,7 +363,7 @@ func checkNamed(t *testing.T, r *whoReport, a *whoAnswer) {
 			"%s is none of %v", b.Name, all)
 		require.Equal(t, kinds[address]+"s", b.Category, b.Name)
 	}
-	t.Logf("%d parameters and buffers have their names", len(names))
+	t.Logf("%d parameters, gradients and buffers have their names", len(names))
 }
 
 var brackets = regexp.MustCompile(`\[(\w+)\]`)

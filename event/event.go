@@ -25,11 +25,14 @@ const (
 	// primary context of the device, and the memory of its pools.
 	KindReset Kind = 8
 	KindTrim  Kind = 9 // the pool Addr returned unused memory to the driver, except Size bytes. Addr 0: the graphs' pool
+	// KindMark is no change of memory: a step may begin here, as Stack says by what it was called. Call is the function.
+	KindMark Kind = 10
 )
 
 var kindNames = map[Kind]string{
 	KindAlloc: "alloc", KindFree: "free", KindFreeFailed: "free_failed", KindOutOfMemory: "oom", KindMap: "map",
 	KindUnmap: "unmap", KindRetain: "retain", KindReset: "reset", KindTrim: "trim",
+	KindMark: "mark",
 }
 
 func (k Kind) String() string { return name(kindNames, k, "kind") }
@@ -127,7 +130,7 @@ type Event struct {
 	Allocated uint64 // torch: the allocator's own total after this event, bytes; Unknown elsewhere
 	Reserved  uint64 // torch: the allocator's segments after this event, bytes; Unknown elsewhere
 
-	Call  string  // the function that the program called: "cudaMalloc"; empty on the torch layer
+	Call  string  // the function that the program called: "cudaMalloc"; empty on the torch layer, but for a mark
 	Stack StackID // 0: no stack was captured
 
 	Autograd Autograd // torch: where autograd was at an allocation

@@ -31,7 +31,7 @@ const (
 // that are skipped.
 const (
 	Major = 1
-	Minor = 3 // 1.1 marks inlined frames, 1.2 when events were lost, 1.3 steps and what holds sites that grow
+	Minor = 4 // 1.1 marks inlined frames, 1.2 when events were lost, 1.3 steps and what holds sites that grow; 1.4 has event.KindMark
 )
 
 // frameType says what a frame holds. Readers skip the types that they do not know.

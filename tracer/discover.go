@@ -94,12 +94,23 @@ func (t *Target) discover() ([]*kernel.Probe, error) {
 	t.found.Empty = empty
 	switch {
 	case len(out) > 0:
-		return out, nil
+		return append(out, t.discoverMarks()...), nil
 	case errors.Is(unread, process.ErrPermission):
 		return nil, unread
 	default:
 		return nil, fmt.Errorf("pid %d: %w in %s: looked for %s", t.process.PID, ErrNoSymbol, strings.Join(empty, ", "), wanted(empty))
 	}
+}
+
+// discoverMarks lists the probes of what can be the beginning of a step. Its library is large, and looked through once.
+func (t *Target) discoverMarks() []*kernel.Probe {
+	for i := range t.regions {
+		r := &t.regions[i]
+		if t.tracer.options.Steps && hook.Autograd.Matches(r.Path) && r.File != t.marked {
+			t.marked, t.marks = r.File, kernel.FindProbes(r, kernel.OpenMapped(t.process, &r.Mapping))
+		}
+	}
+	return t.marks
 }
 
 // wanted names the first functions of the libraries that files belong to.

@@ -82,6 +82,8 @@ type Target struct {
 	missing     uint64    // an address that was in no mapping when they were last read for it
 	crowded     bool      // more mappings than the kernel has room for: it was said
 	autograd    autograd
+	marked      *mapped.File    // the library of marks
+	marks       []*kernel.Probe // in it
 }
 
 // End says why a trace ended.

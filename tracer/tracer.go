@@ -73,6 +73,8 @@ type Options struct {
 	// ReturnTrial is what became of a program with a seccomp filter and a return probe on this kernel, where that was found out before.
 	// Zero: it is tried when it matters.
 	ReturnTrial returnprobe.Trial
+	// Steps has what can be the beginning of a step traced too: hook.Mark.
+	Steps bool
 	// Children has the descendants of what is added to a job traced too, those to come from their first instruction.
 	Children bool
 }

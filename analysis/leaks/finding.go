@@ -47,6 +47,8 @@ type Finding struct {
 	Holder   string // of most of its blocks; empty: not known
 	// Sites are the names of the sites that it is made of, as Holder.Site.
 	Sites []string
+	// Calls are what the line calls outside PyTorch's core, such as a library's modules, where it has a large part of the growth.
+	Calls []Call
 	// Newer is how many of LiveBlocks are newer than the reading that found Holder, and attributed to it because they are alike.
 	Newer uint64
 
@@ -212,7 +214,7 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	}
 	f.First += steps.base
 	f.Share = shareOf(d.totals[k.place], base, rise)
-	f.Sites = sitesOf(f.Name(), g)
+	f.Sites, f.Calls = sitesOf(f.Name(), g), d.callsOf(&f, g)
 	now := f.holder(o.Holders)
 	if f.Holder = now; now == "" || strings.HasPrefix(now, unnamedHolder) {
 		f.holdEarlier(o.Earlier)

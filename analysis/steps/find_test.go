@@ -51,6 +51,23 @@ var programs = map[string]program{
 	"accumulated": {func(j *eventtest.Job, i int) {
 		j.Pass(input, forward, backward, []string{input, adam}[i%4/3])
 	}, "", steps.SourceOptimizer, "train.py:22 main", 14},
+	"silent, but marked": {func(j *eventtest.Job, _ int) {
+		j.Pass(input, forward, backward, forward, backward)
+		j.Mark(eventtest.Stepped)
+	}, "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"marked, and seen": {func(j *eventtest.Job, _ int) {
+		j.Pass(input, forward, backward)
+		j.Mark(eventtest.Stepped)
+		j.Pass(adam, adam)
+	}, "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"a loader": {func(j *eventtest.Job, _ int) {
+		j.Mark(eventtest.Loaded)
+		j.Pass(input, forward)
+	}, "", steps.SourceLoader, "train.py:19 main", 59},
+	"a loader of training": {func(j *eventtest.Job, _ int) {
+		j.Mark(eventtest.Loaded)
+		j.Pass(input, forward, backward)
+	}, "", steps.SourceBackward, "train.py:21 main", 59},
 }
 
 // serve answers requests with a model of some layers, in a loop within the loop of requests; each tenth one is logged, below a library.
@@ -107,6 +124,23 @@ func TestSteps(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLoaderOfTheBeginning: a loader that was used up does not count the steps of what comes behind it.
+func TestLoaderOfTheBeginning(t *testing.T) {
+	j := eventtest.NewJob()
+	for i := range 60 {
+		if i < 8 {
+			j.Mark(eventtest.Loaded)
+		}
+		serve(7)(j, i)
+	}
+	got, err := find(t, j, nil)
+	require.NoError(t, err)
+	require.Equal(t, steps.SourcePeriod, got.Source)
+	require.Equal(t, 59, got.Count())
+	tracker, _ := track(j, nil)
+	require.Equal(t, steps.SourcePeriod, tracker.Source())
 }
 
 func TestNoSuchStep(t *testing.T) {
@@ -174,6 +208,16 @@ func TestTrackerChanges(t *testing.T) {
 			j.Pass(forward)
 		}
 	}
+	step := func(j *eventtest.Job, i int) {
+		train(j, i)
+		j.Mark(eventtest.Stepped)
+	}
+	validateLoaded := func(j *eventtest.Job, _ int) {
+		for range 10 {
+			j.Mark(eventtest.Loaded)
+			j.Pass(forward)
+		}
+	}
 	tests := map[string]struct {
 		do        []func(*eventtest.Job, int)
 		source    steps.Source
@@ -183,6 +227,8 @@ func TestTrackerChanges(t *testing.T) {
 		"evaluations":               {[]func(*eventtest.Job, int){train, validate, train, validate, train}, steps.SourceBackward, 1},
 		"another optimizer":         {[]func(*eventtest.Job, int){passes(input, backward, adam), passes(input, backward, another)}, steps.SourceOptimizer, 2},
 		"an optimizer that is idle": {[]func(*eventtest.Job, int){passes(input, backward, adam), train}, steps.SourceBackward, 2},
+		"evaluations by a loader":   {[]func(*eventtest.Job, int){step, validateLoaded, step}, steps.SourceOptimizer, 1},
+		"training after a loader":   {[]func(*eventtest.Job, int){validateLoaded, step}, steps.SourceOptimizer, 2},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -18,8 +18,12 @@ const (
 	SourceChosen    Source = "chosen"    // calls of Rules.On
 	SourceOptimizer Source = "optimizer" // calls of an optimizer's step
 	SourceBackward  Source = "backward"  // calls of the backward pass
+	SourceLoader    Source = "loader"    // a DataLoader's next
 	SourcePeriod    Source = "period"    // a line of the outermost loop, or a stack that recurs as often as most do, and regularly
 )
+
+// weak says that a source gives way to any that is not: a loader is also that of an evaluation.
+func (s Source) weak() bool { return s == SourcePeriod || s == SourceLoader }
 
 // mark is what a step begins with: a call of an optimizer, say, from one line of the program.
 type mark struct {
@@ -81,6 +85,8 @@ func (m *marker) sourceOf(f *event.Frame) (Source, bool) {
 		return SourceOptimizer, true
 	case isBackward(f):
 		return SourceBackward, true
+	case isLoaderNext(f):
+		return SourceLoader, true
 	}
 	return "", false
 }
@@ -120,8 +126,18 @@ func isOptimizerStep(f *event.Frame) bool {
 			return false
 		}
 	}
-	name := lastName(f.Func)
-	return name == "step" || strings.HasPrefix(name, "_step")
+	switch name := lastName(f.Func); {
+	case name == "step" || strings.HasPrefix(name, "_step"):
+		return true
+	case name == "wrapper": // around every optimizer's step, where the range is that event.KindMark is of
+		return strings.HasSuffix(f.File, "torch/optim/optimizer.py")
+	}
+	return false
+}
+
+// isLoaderNext accepts the next of PyTorch's DataLoader, _BaseDataLoaderIter.__next__ of torch/utils/data/dataloader.py.
+func isLoaderNext(f *event.Frame) bool {
+	return f.Kind == event.FramePython && strings.HasSuffix(f.File, "torch/utils/data/dataloader.py") && lastName(f.Func) == "__next__"
 }
 
 // isBackward accepts PyTorch's ways into the backward pass: torch/_tensor.py, torch/autograd/__init__.py and graph.py.

@@ -74,20 +74,26 @@ func newSurvey(m marker, resolve func(event.StackID) *event.Stack) *survey {
 
 // see takes the next event. It returns what is entered with it: a mark, and stacks of PyTorch's and lines that recur.
 func (s *survey) see(e *event.Event) (entered *candidate, recurs []*candidate) {
-	if e.Kind != event.KindAlloc {
+	switch e.Kind {
+	case event.KindAlloc:
+		s.allocations++
+	case event.KindMark:
+	default:
 		return nil, nil
 	}
-	s.allocations++
 	if e.Stack == 0 {
 		return nil, nil
 	}
 	i := s.candidateOf(e.Stack)
+	if i >= 0 && e.Kind != event.KindMark && s.candidates[i].mark.source == SourceLoader {
+		i = -1 // a loader runs code of the program's own, which may allocate between its own allocations
+	}
 	if i >= 0 && s.within[e.TID] != i+1 {
 		entered = s.candidates[i]
 		s.enter(entered, e.Time)
 	}
 	s.within[e.TID] = i + 1
-	if e.Layer == event.LayerTorch && !s.marksOnly {
+	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch && !s.marksOnly {
 		recurs = append(s.loops.see(e, s.allocations, s.keepStacks), s.recur(e))
 	}
 	return entered, recurs
@@ -158,7 +164,18 @@ func (s *survey) choose() *candidate {
 	case backward != nil:
 		return backward
 	}
+	if loader := s.best(SourceLoader); loader != nil && !s.silent(loader) {
+		return loader
+	}
 	return s.recurrence()
+}
+
+// silence is how many mean intervals without an entry end the choice of what may have been of the beginning only.
+const silence = 16
+
+// silent says that a candidate was not entered for long.
+func (s *survey) silent(c *candidate) bool {
+	return float64(s.allocations-c.last) > silence*c.mean+lookAfter
 }
 
 // recurrence is what a step begins with where nothing marks one.

@@ -20,8 +20,6 @@ const (
 	// lookAfter is after how many allocations it is first looked for a stack that recurs, and lookShare after which part of all again.
 	lookAfter = 64
 	lookShare = 8
-	// silence is how many mean intervals without an entry end the choice of a stack that recurs.
-	silence = 16
 )
 
 // Tracker recognises steps while the events come in, by the rules of Find, but without those to come. What it keeps depends on the
@@ -101,7 +99,7 @@ func (t *Tracker) consider(c *candidate) {
 		for _, other := range t.survey.candidates {
 			other.alone = 0
 		}
-	case old == nil || old.mark.source == SourcePeriod:
+	case old == nil || old.mark.source.weak():
 		if c.entries >= firstEntries || c.mark.source == SourceChosen && c.entries >= minEntries {
 			t.choose(t.survey.choose())
 		}
@@ -109,6 +107,7 @@ func (t *Tracker) consider(c *candidate) {
 		if c.entries >= minEntries && t.survey.throughout(c) {
 			t.choose(c) // of several passes each
 		}
+	case c.mark.source.weak():
 	default:
 		if c.alone++; c.alone >= t.others(old, c) {
 			t.choose(c)
@@ -134,7 +133,7 @@ func (t *Tracker) lookFor() {
 	switch c := t.chosen; {
 	case c == nil:
 		t.choose(s.recurrence())
-	case c.mark.source == SourcePeriod && float64(s.allocations-c.last) > silence*c.mean+lookAfter:
+	case s.silent(c):
 		t.reset() // it was of the beginning, say
 	case c.mark.source == SourcePeriod:
 		if o := s.loops.outside(c); o != nil {
@@ -150,7 +149,7 @@ func (t *Tracker) choose(c *candidate) {
 	}
 	s := t.survey
 	t.chosen = c
-	if s.marksOnly = c.mark.source != SourcePeriod; s.marksOnly {
+	if s.marksOnly = !c.mark.source.weak(); s.marksOnly {
 		s.recurring, s.loops = nil, newLoops(t.resolve)
 	}
 }

@@ -47,6 +47,7 @@ type leakFinding struct {
 	Function   string           `json:"function"`
 	Backward   bool             `json:"backward,omitempty"`
 	Stack      []diffCall       `json:"stack"`
+	Calls      []leakInner      `json:"calls,omitempty"`
 	Holder     *string          `json:"holder"`
 	Newer      uint64           `json:"holder_newer_blocks"`
 	Requested  *float64         `json:"requested_bytes_per_step"`
@@ -63,6 +64,16 @@ type leakFinding struct {
 	Phase      *string          `json:"phase"`
 	UsualEnd   *string          `json:"usual_end"`
 	Advice     *string          `json:"advice"`
+}
+
+// leakInner is what a line calls outside PyTorch's core.
+type leakInner struct {
+	File      string   `json:"file"`
+	Line      int      `json:"line"`
+	Function  string   `json:"function"`
+	Requested *float64 `json:"requested_bytes_per_step"`
+	Bytes     float64  `json:"block_bytes_per_step"`
+	Blocks    float64  `json:"blocks_per_step"`
 }
 
 // WriteLeaks writes the verdict on a recording.
@@ -105,6 +116,10 @@ func leakFindingOf(f *leaks.Finding) leakFinding {
 	}
 	if f.Line > 0 {
 		out.Line = &f.Line
+	}
+	for i := range f.Calls {
+		c := &f.Calls[i]
+		out.Calls = append(out.Calls, leakInner{c.File, c.Line, c.Function, numberOrNull(c.Requested), c.Bytes, c.Blocks})
 	}
 	if f.Stack != nil {
 		frames := stacks.VisibleFrames(f.Stack)

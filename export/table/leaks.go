@@ -211,7 +211,7 @@ func secondsEach(period float64) string {
 
 // sourceTexts say by what steps are recognised.
 var sourceTexts = map[steps.Source]string{
-	steps.SourceChosen: "--step-on", steps.SourceOptimizer: "the optimizer", steps.SourceBackward: "the backward pass",
+	steps.SourceChosen: "--step-on", steps.SourceOptimizer: "the optimizer", steps.SourceBackward: "the backward pass", steps.SourceLoader: "the data loader",
 	steps.SourcePeriod: "what recurs",
 }
 
@@ -220,8 +220,9 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 		return
 	}
 	row := func(name, requested, blocks, every, since, live, share string) {
-		p.line("%s %*s %*s %*s %*s %*s %*s", fit(name, widthLeakName), widthLeakExact, requested, widthLeakBlocks, blocks,
+		text := fmt.Sprintf("%s %*s %*s %*s %*s %*s %*s", fit(name, widthLeakName), widthLeakExact, requested, widthLeakBlocks, blocks,
 			widthLeakStep, every, widthLeakStep, since, widthLeakBytes, live, widthLeakShare, share)
+		p.line("%s", strings.TrimRight(text, " "))
 	}
 	p.line("")
 	row("what grows, each time", "requested", "blocks", "every", "since", "live", "share")
@@ -232,11 +233,18 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 			share = fmt.Sprintf("%.0f %%", 100*f.Share)
 		}
 		n := float64(f.Period)
-		row("  "+words.Line(f.Name()), exactBytes(n*f.Requested), strconv.FormatFloat(math.Round(n*f.Blocks*100)/100, 'f', -1, 64),
+		row("  "+words.Line(f.Name()), exactBytes(n*f.Requested), blocksText(n*f.Blocks),
 			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share)
 		p.line("    %s, %s confidence, %s in blocks", f.Kind, f.Confidence, shortBytes(n*f.Bytes))
+		for j := range f.Calls {
+			c := &f.Calls[j]
+			row("    "+words.Line(c.Name()), exactBytes(n*c.Requested), blocksText(n*c.Blocks), "", "", "", "")
+		}
 	}
 }
+
+// blocksText is a mean of blocks.
+func blocksText(n float64) string { return strconv.FormatFloat(math.Round(n*100)/100, 'f', -1, 64) }
 
 // shortBytes is a mean of bytes in its unit.
 func shortBytes(n float64) string {

@@ -58,7 +58,7 @@ func evaluable(p Path) bool {
 	return true
 }
 
-// checkNames compares with named_parameters and named_buffers.
+// checkNames compares with named_parameters, with .grad of them, and with named_buffers.
 func checkNames(t *testing.T, r *Report, a *answer) {
 	t.Helper()
 	names := map[uint64][]string{}
@@ -71,7 +71,7 @@ func checkNames(t *testing.T, r *Report, a *answer) {
 		if len(want) == 0 {
 			continue
 		}
-		assert.Contains(t, []Category{CategoryParameter, CategoryBuffer}, b.Category, b.Name())
+		assert.Contains(t, []Category{CategoryParameter, CategoryBuffer, CategoryGradient}, b.Category, b.Name())
 		flat := strings.NewReplacer("[", ".", "]", "", "'", "").Replace(b.Name())
 		if !slices.ContainsFunc(want, func(name string) bool { return strings.HasSuffix(flat, name) }) {
 			t.Errorf("%s: want one of %v", b.Name(), want)

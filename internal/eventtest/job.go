@@ -7,6 +7,7 @@ import "github.com/gputrace/gputrace/event"
 const (
 	torch  = "/v/lib/python3.11/site-packages/torch/"
 	module = torch + "nn/modules/module.py:1773:Module._wrapped_call_impl"
+	record = "libtorch_cpu.so!record_function_enter_new " + torch + "autograd/profiler.py:760:record_function.__enter__"
 	caller = " /home/a/train.py:99:main"
 )
 
@@ -21,6 +22,8 @@ const (
 	Adam        = Report + " " + torch + "optim/adam.py:300:_multi_tensor_adam " + torch + "optim/adam.py:200:Adam.step /home/a/train.py:22:main"
 	AnotherAdam = Report + " " + torch + "optim/adam.py:300:_multi_tensor_adam " + torch + "optim/adam.py:200:Adam.step /home/a/train.py:24:main"
 	Closure     = Report + " /home/a/train.py:50:closure " + torch + "optim/lbfgs.py:300:LBFGS.step /home/a/train.py:22:main"
+	Stepped     = record + " " + torch + "optim/optimizer.py:551:Optimizer.profile_hook_step.<locals>.wrapper /home/a/train.py:22:main" // a mark
+	Loaded      = record + " " + torch + "utils/data/dataloader.py:721:_BaseDataLoaderIter.__next__ /home/a/train.py:19:main"           // likewise
 	DriverCall  = "libcudart.so!cudaMalloc libfoo.so!foo /home/a/train.py:60:main"
 )
 
@@ -70,6 +73,15 @@ func (j *Job) Alloc(stack string, requested uint64) (addr uint64) {
 	j.Live[j.Next] = size
 	j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: j.Next, Size: size, Requested: requested, Allocated: j.total, Stack: j.ID(stack)})
 	return j.Next
+}
+
+// Mark is where a step may begin.
+func (j *Job) Mark(stack string) {
+	j.Add(event.Event{
+		Kind: event.KindMark, Layer: event.LayerTorch, Size: event.Unknown, Requested: event.Unknown, Allocated: event.Unknown,
+		Call: "record_function_enter_new", Stack: j.ID(stack),
+	})
+	j.Events[len(j.Events)-1].Device = event.Device{Index: -1}
 }
 
 // Free frees a block.

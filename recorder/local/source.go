@@ -51,7 +51,7 @@ func tracerOptions(o *recorder.Options) (*tracer.Options, error) {
 	memory, err := directmap.ParseMode(o.Memory)
 	return &tracer.Options{
 		RingBytes: o.RingBytes, FreeStacks: o.FreeStacks, MaxStacks: o.MaxStacks, CacheDir: o.CacheDir, Memory: memory,
-		Job: o.Many(), Children: o.Children,
+		Job: o.Many(), Children: o.Children, Steps: !o.NoSteps,
 	}, err
 }
 

@@ -71,7 +71,8 @@ class Trainer:
         time_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         sizes = blocks()
         out = {name: sum(sizes[a] for a in group) for name, group in addresses.items()}
-        return {"boottime_ns": time_ns, "bytes": out, "allocated": torch.cuda.memory_allocated()}
+        named = {f"{name}.grad": sizes[p.grad.data_ptr()] for name, p in self.model.named_parameters() if p.grad is not None}
+        return {"boottime_ns": time_ns, "bytes": out, "named": named, "allocated": torch.cuda.memory_allocated()}
 
 
 def blocks():

@@ -128,7 +128,7 @@ def describe(value):
 
 
 def named_tensors():
-    """[name, address, kind] of the parameters and buffers of every model that is no part of another one."""
+    """[name, address, kind] of the parameters, their gradients, and the buffers of every model that is no part of another one."""
     modules = [o for o in gc.get_objects() if is_a(o, torch.nn.Module)]
     parts = {id(child) for module in modules for child in module.children()}
     out = []
@@ -136,6 +136,8 @@ def named_tensors():
         if id(module) not in parts:
             kinds = ("parameter", module.named_parameters), ("buffer", module.named_buffers)
             out += [[name, address_of(t), kind] for kind, named in kinds for name, t in named() if t.is_cuda]
+            gradients = ((name, p.grad) for name, p in module.named_parameters() if p.grad is not None)
+            out += [[name + ".grad", address_of(t), "gradient"] for name, t in gradients if t.is_cuda]
     return out
 
 

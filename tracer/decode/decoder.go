@@ -195,7 +195,10 @@ func (p *Process) event(r *bpf.TraceRecordEvent) event.Event {
 		Addr:   r.Addr, Size: r.Size, Requested: r.Requested, Stream: r.Stream, Allocated: r.Allocated, Reserved: r.Reserved,
 		Stack: p.stacks.within(p.shared.raw.stack(event.StackID(r.Stack))), Object: event.Object(r.Object), Handle: event.Unknown, Context: event.Unknown,
 	}
-	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch {
+	switch {
+	case e.Kind == event.KindMark:
+		e.Device = event.Device{Index: -1}
+	case e.Kind == event.KindAlloc && e.Layer == event.LayerTorch:
 		e.Autograd = p.autogradOf(r)
 	}
 	p.shared.received[int(r.Hook)%maxHooks]++

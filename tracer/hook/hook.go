@@ -19,6 +19,9 @@ const (
 	TorchReport Program = iota
 	// TorchOOM: one call is one refused request. Entry only.
 	TorchOOM
+	// Mark: one call is one event, which says nothing of memory: a step may begin there. Entry only. Pointer is the argument with the
+	// name of a range, a std::string, of which only those are events that marks.h in bpf/ knows; None: each call is one.
+	Mark
 	// Call is a function that gives or takes memory: it took effect when it returned 0. Entry and return.
 	Call
 	// SetContext is a call by which a thread chooses the context that it allocates in from now on. No event.
@@ -49,11 +52,13 @@ var (
 	Runtime = &Library{Name: "runtime", Globs: []string{"libcudart.so*", "libcudart-*.so*", "libcudart.*.so*"}, Below: Driver}
 	// HIP is ROCm's runtime, below which there is nothing to trace; ROCm wheels bundle it without a version.
 	HIP = &Library{Name: "HIP", Globs: []string{"libamdhip64.so*", "libamdhip64-*.so*"}}
+	// Autograd is PyTorch beside its allocators, of which only what marks steps is traced.
+	Autograd = &Library{Name: "autograd", Globs: []string{"libtorch_cpu.so*", "libtorch_cpu-*.so*"}}
 	// LevelZero is the loader, through which every user of Intel's driver goes.
 	LevelZero = &Library{Name: "Level Zero", Globs: []string{"libze_loader.so*", "libze_loader-*.so*"}}
 )
 
-// Libraries lists them in the order in which they are shown.
+// Libraries lists them in the order in which they are shown, but for Autograd, which has no memory.
 var Libraries = []*Library{Torch, Driver, Runtime, HIP, LevelZero}
 
 // MaxDims is how many dimensions a row can have: MAX_DIMS in bpf/limits.h.
@@ -145,6 +150,9 @@ func (r *Row) Paired() bool { return r.Program >= Call }
 
 // Name is what people call the function: "cudaMalloc" for cudaMalloc, "cuMemAlloc" for cuMemAlloc_v2.
 func (r *Row) Name() string {
+	if r.Program == Mark {
+		return r.Title
+	}
 	if !r.Paired() {
 		return ""
 	}

@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,7 +61,7 @@ func TestLibrariesAreWhole(t *testing.T) {
 		}
 	}
 	for i := range Rows {
-		require.Contains(t, Libraries, Rows[i].Library, Rows[i].Symbol)
+		require.Equal(t, Rows[i].Program != Mark, slices.Contains(Libraries, Rows[i].Library), Rows[i].Symbol)
 	}
 }
 
@@ -73,7 +74,7 @@ func TestRowsAreValid(t *testing.T) {
 				require.True(t, a < 6 || a == None, "argument %d is in no register", a)
 			}
 			require.True(t, r.Layer >= event.LayerTorch && r.Layer <= event.LayerHolder)
-			require.Equal(t, r.Library == Torch, r.Layer == event.LayerTorch)
+			require.Equal(t, r.Library == Torch || r.Library == Autograd, r.Layer == event.LayerTorch)
 			switch r.Program {
 			case TorchReport:
 				require.NotEqual(t, None, r.Pointer)
@@ -82,6 +83,9 @@ func TestRowsAreValid(t *testing.T) {
 			case TorchOOM:
 				require.Equal(t, event.KindOutOfMemory, r.Kind)
 				require.NotEqual(t, None, r.Size)
+			case Mark:
+				require.Equal(t, event.KindMark, r.Kind)
+				require.Equal(t, []Arg{None, None, None, None}, []Arg{r.Size, r.Allocated, r.Reserved, r.Device})
 			case Call:
 				checkCall(t, r)
 			case SetContext, SetDevice:
@@ -129,6 +133,26 @@ var signatures = []struct {
 	{"2.0 on", "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"},
 	{"1.12 to 1.13", "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE"},
 	{"2.0 on", "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"},
+}
+
+// TestMarkArguments: the second argument of the function that opens a range is its name, in every ABI.
+func TestMarkArguments(t *testing.T) {
+	named := 0
+	for i := range Rows {
+		r := &Rows[i]
+		if r.Program != Mark {
+			continue
+		}
+		types := argumentTypes(t, r.Symbol)
+		if r.Pointer == None {
+			require.Contains(t, types[0], "Edge", r.Symbol)
+			continue
+		}
+		named++
+		require.Regexp(t, `^std::(__cxx11::)?(basic_string<char|string const&)$`, types[0], "the first argument is the place of the result")
+		require.EqualValues(t, 1, r.Pointer)
+	}
+	require.Equal(t, 4, named)
 }
 
 // TestTorchArguments compares the rows with the signatures, as c++filt spells them out.

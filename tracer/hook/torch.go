@@ -18,3 +18,25 @@ var torchRows = []Row{
 	{Library: Torch, Symbol: reportPrefix + "Pvl" + deviceSuffix, Prefix: true, Title: "reportMemoryUsageToProfiler", Program: TorchReport, Layer: event.LayerTorch, Kind: event.KindAlloc, Pointer: 0, Size: 1, Allocated: None, Reserved: None, Device: 2},
 	{Library: Torch, Symbol: oomPrefix, Prefix: true, Suffix: deviceSuffix, Title: "reportOutOfMemoryToProfiler", Program: TorchOOM, Layer: event.LayerTorch, Kind: event.KindOutOfMemory, Pointer: None, Size: 0, Allocated: 1, Reserved: 2, Device: 3},
 }
+
+// markRows: torch/csrc/autograd/profiler_kineto.h and record_function_ops.h, torch/csrc/autograd/engine.h. Both are called whether a
+// profiler is on or not. The range's first argument is where the result goes, the second its name, whose type is mangled by the ABI of
+// strings that a build has, and the third by the type of optional values. The backward pass's name is the same in all versions.
+var markRows = []Row{
+	rangeRow("RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKSt8optionalIS7_E"),
+	rangeRow("RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEERKN3c108optionalIS7_EE"),
+	rangeRow("RKSsRKSt8optionalISsE"),
+	rangeRow("RKSsRKN3c108optionalISsEE"),
+	mark("_ZN5torch8autograd6Engine7executeERKSt6vectorINS0_4EdgeESaIS3_EERKS2_IN2at6TensorESaIS9_EEbbbS7_", "Engine::execute", None),
+}
+
+func rangeRow(arguments string) Row {
+	return mark("_ZN5torch8autograd8profiler25record_function_enter_newE"+arguments, "record_function_enter_new", 1)
+}
+
+func mark(symbol, title string, name Arg) Row {
+	return Row{
+		Library: Autograd, Symbol: symbol, Title: title, Program: Mark, Layer: event.LayerTorch, Kind: event.KindMark,
+		Pointer: name, Size: None, Allocated: None, Reserved: None, Device: None,
+	}
+}

@@ -297,6 +297,8 @@ func (s *Probes) attachFile(k *Side, ex *link.Executable, pid int, probes []*Pro
 // program is what runs at the entry of a function.
 func (k *Side) program(p *Probe) *ebpf.Program {
 	switch {
+	case p.Row.Program == hook.Mark:
+		return k.objs.Mark
 	case p.Row.Layer == event.LayerTorch:
 		return k.objs.Report
 	case p.Row.Retires() && (p.other == nil || p.other.Row.Retires()):
