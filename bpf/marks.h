@@ -98,10 +98,13 @@ BPF_GLOBAL int mark_note(u64 key, u64 stack)
 	return 0;
 }
 
-/* An event with a stack, which says by what the call is made. */
-static __always_inline void mark_event(struct hit *h, struct arguments_in_registers *a, u64 range)
+/*
+ * An event with a stack, which says by what the call is made. The range, then the key, are where an
+ * argument has no place: the stack of BPF is full.
+ */
+static __always_inline void mark_event(struct hit *h, struct arguments_in_registers *a)
 {
-	a->arg[6] = mark_key(h, range); /* where there is room: the stack of BPF is full */
+	a->arg[6] = mark_key(h, a->arg[6]);
 	u64 stack = mark_known(a->arg[6]);
 
 	if (stack)
@@ -113,14 +116,14 @@ static __always_inline void mark_event(struct hit *h, struct arguments_in_regist
 static __always_inline void torch_mark(struct hit *h)
 {
 	struct arguments_in_registers a;
-	u32 name = h->hook->arg_ptr & 7;
-	u64 range = 0;
 
 	take_arguments(h, &a);
+	if (h->hook->arg_ptr != ARG_NONE)
+		a.arg[6] = step_range(a.arg[h->hook->arg_ptr & 7]);
 	if (h->hook->flags & HOOK_OFF)
 		outcome(h, OUT_OUTSIDE);
-	else if (name != ARG_NONE && !(range = step_range(a.arg[name])))
+	else if (!a.arg[6])
 		outcome(h, OUT_OTHER);
 	else
-		mark_event(h, &a, range);
+		mark_event(h, &a);
 }

@@ -122,8 +122,7 @@ enum outcome {
 	DROP_DEPTH = 9,	       /* lost: calls nested deeper than MAX_DEPTH */
 	DROP_UNREADABLE = 10,  /* lost: the result pointer could not be read */
 	DROP_UNPAIRED = 11,    /* lost: a return whose entry was not seen */
-	OUT_OTHER = 12,	       /* a general function, called for something else than memory, or
-				* than a step */
+	OUT_OTHER = 12,	       /* a general function, called for something else */
 	OUT_CHOSEN = 13,       /* the thread chose its device or context */
 	OUT_OUTSIDE = 14,      /* it began before all probes were attached, or after the end */
 	DROP_RING_LOCKED = 15, /* lost: the ring's lock was not had in time */

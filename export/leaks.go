@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/recording"
@@ -69,11 +70,16 @@ func leakOptions(in *Source) *leaks.Options {
 
 // FreeMemory is what of each device nobody uses when a recording ends, bytes, where that is known.
 func FreeMemory(end *recording.End) map[event.Device]uint64 {
-	out := map[event.Device]uint64{}
 	if end.Memory == nil {
-		return out
+		return map[event.Device]uint64{}
 	}
-	for _, d := range end.Memory.Driver {
+	return FreeOf(end.Memory.Driver)
+}
+
+// FreeOf is what the driver says is in use by nobody, bytes, by device.
+func FreeOf(driver []figures.DriverUse) map[event.Device]uint64 {
+	out := map[event.Device]uint64{}
+	for _, d := range driver {
 		free := event.Sub(uint64(d.Total), uint64(d.All))
 		if d.Device < 0 || free == event.Unknown || uint64(d.All) > uint64(d.Total) {
 			continue

@@ -3,7 +3,9 @@
 package recorder
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 )
 
@@ -38,16 +41,20 @@ type growth struct {
 
 	said    map[string]*said // findings that were announced, by name
 	answers chan holdersAnswer
-	read    time.Time        // when holders were last asked for
-	asked   []leaks.Finding  // of which, as they were then
-	held    [][]leaks.Holder // readings, the latest last
+	read    time.Time                    // when holders were last asked for
+	asked   []leaks.Finding              // of which, as they were then
+	free    map[event.Device]uint64      // bytes of each device that nobody used, when that was last read; nil: not yet
+	reading chan map[event.Device]uint64 // nil: it is not being read
+	freed   time.Time                    // when it was last read
+	held    [][]leaks.Holder             // readings, the latest last
 }
 
 // said is a finding that was announced.
 type said struct {
 	finding leaks.Finding
 	holder  string
-	missing int // times in a row
+	limited bool // when the device is full was said
+	missing int  // times in a row
 }
 
 // newGrowth begins to watch a process; nil with Options.NoSteps.
@@ -87,6 +94,7 @@ func (g *growth) step() {
 	g.next = at + max(judgeEvery, uint64(judgeShare*time.Since(now)))
 	g.announce()
 	g.ask(now)
+	g.readFree(now)
 }
 
 // judge makes the report of now.
@@ -94,7 +102,7 @@ func (g *growth) judge() {
 	library := g.process.torchFolders()
 	g.watch.SetLibrary(library)
 	g.judged = g.watch.Judged()
-	g.report = g.watch.Report(&leaks.Options{Library: library, Earlier: g.held})
+	g.report = g.watch.Report(&leaks.Options{Library: library, Earlier: g.held, Free: g.free})
 }
 
 // sure is the findings that are certain enough to be announced: what was seen of a few periods can be a queue that fills.
@@ -119,6 +127,10 @@ func (g *growth) announce() {
 		if f.Holder != "" && f.Holder != s.holder && s.holder == "" {
 			g.notice(fmt.Sprintf("held by  %s", table.LeakHolder(&f)))
 			s.holder = f.Holder
+		}
+		if !math.IsNaN(f.Seconds) && !s.limited {
+			g.notice("full in  " + table.LeakLimit(&f))
+			s.limited = true
 		}
 	}
 	for name, s := range g.said {
@@ -154,6 +166,20 @@ func (g *growth) ask(now time.Time) {
 	g.process.scans.request(g.answers)
 }
 
+// readFree has what is left of the devices read where something grows, now and then.
+func (g *growth) readFree(now time.Time) {
+	if g.reading != nil || !g.freed.IsZero() && now.Sub(g.freed) < readAgain || len(g.sure()) == 0 {
+		return
+	}
+	g.reading, g.freed = make(chan map[event.Device]uint64, 1), now
+	p, answer := g.process, g.reading
+	go func() {
+		ctx, cancel := context.WithTimeout(p.ctx, totalsTimeout)
+		defer cancel()
+		answer <- export.FreeOf(p.readMemory(ctx).Driver)
+	}()
+}
+
 // grewSince reports whether there is much more of a finding than when holders were last read.
 func (g *growth) grewSince(f leaks.Finding) bool {
 	for i := range g.asked {
@@ -164,8 +190,15 @@ func (g *growth) grewSince(f leaks.Finding) bool {
 	return true
 }
 
-// receive takes the holders, once they were read.
+// receive takes the holders, and what is left of the devices, once they were read.
 func (g *growth) receive() {
+	select {
+	case g.free = <-g.reading:
+		g.reading = nil
+		g.judge()
+		g.announce()
+	default:
+	}
 	select {
 	case a := <-g.answers:
 		g.answers = nil

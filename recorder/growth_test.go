@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
@@ -46,7 +47,9 @@ type growthRun struct {
 // runJob records a job, a few steps at a time. The holders of its blocks are read as scan gives them; nil: they cannot be.
 func runJob(t *testing.T, j *eventtest.Job, scan func(ctx context.Context) (*Scan, error), change func(*Options)) growthRun {
 	t.Helper()
-	target := &madeTarget{pid: eventtest.PID, stacks: j.Stacks, scan: scan}
+	target := &madeTarget{pid: eventtest.PID, stacks: j.Stacks, scan: scan, memory: &Memory{
+		Driver: []figures.DriverUse{{Used: figures.Unknown, Total: 1 << 30, All: 1<<30 - 1024*1000}}, // for 1000 blocks
+	}}
 	s := &madeSource{start: []Target{target}}
 	var out growthRun
 	var r *Recorder
@@ -70,7 +73,7 @@ func runJob(t *testing.T, j *eventtest.Job, scan func(ctx context.Context) (*Sca
 					time.Sleep(time.Millisecond)
 				}
 			}
-			wait(func() bool { return len(out.said("held by")) > 0 })
+			wait(func() bool { return len(out.said("held by")) > 0 && len(out.said("full in")) > 0 })
 			out.state, _ = r.State(t.Context())
 			s.more(all[len(all)*3/4:])
 			wait(func() bool { return s.more(nil) == 0 })
@@ -130,6 +133,7 @@ func TestGrowth(t *testing.T) {
 	g := runJob(t, j, heldByList(keptLine, "main() local seen[0..99]"), nil)
 	require.Len(t, g.said("growing: "+keptLine+" keeps 1000 B more each step"), 1, g.notes.notices)
 	require.Len(t, g.said("held by  main() local seen[0..99]"), 1, g.notes.notices)
+	require.Len(t, g.said("full in  9 s at this rate"), 1, g.notes.notices) // steps have 9 events, a millisecond apart
 	require.Empty(t, g.said("no longer"))
 	require.Equal(t, leaks.Growing, g.state.Processes[0].Leaks.Verdict)
 	last := g.results.Processes()[0].Leaks()

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// callsShare is the part of the growth above which what a line calls is told too: "trainer.train()" says little.
+	// callsShare is the part of the growth above which what a line calls is shown too: "trainer.train()" says little.
 	callsShare = 0.3
-	// maxCalls is how many of them are told.
+	// maxCalls is how many of them are shown.
 	maxCalls = 3
 )
 

@@ -3,11 +3,14 @@
 package leaks
 
 import (
+	"cmp"
 	"iter"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // Watch judges a process while its events come in. It is the heap.Follower of its live set, and See comes before each event is applied.
@@ -18,7 +21,7 @@ type Watch struct {
 	library   []string
 	detector  *detector // nil: no steps are known yet
 	numbering int
-	base      int // step of this numbering with which the detector began
+	base      int // steps of this numbering before the first that the detector knows
 	refused   bool
 	since     steps.Begin   // the first step of the numbering that was seen to begin
 	last      steps.Begin   // the last one
@@ -53,18 +56,26 @@ func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
 	}
 	if n := w.tracker.Numbering(); n != w.numbering {
 		w.begins = w.begins[had:]
-		w.numbering, w.base, w.since = n, w.tracker.Step(), w.begins[0]
+		w.numbering, w.base, w.since = n, w.begins[0].Step-1, w.begins[0]
 		w.restart(live())
 	}
 	w.last = w.begins[len(w.begins)-1]
 	w.detector.step = w.last.Step - w.base
 }
 
-// restart begins to count, with what is in use.
+// restart begins to count, with what is in use, each block in the step in which it was allocated: what has survived until now is then known
+// as if steps had been recognised from the first event on.
 func (w *Watch) restart(live iter.Seq[heap.Block]) {
 	w.detector = newDetector(w.library, w.resolve)
-	for b := range live {
-		w.detector.allocated(&b)
+	blocks := slices.Collect(live)
+	sorts.Func(blocks, func(a, b heap.Block) int { return cmp.Compare(a.Time, b.Time) })
+	begun := 0
+	for i := range blocks {
+		for begun < len(w.begins) && w.begins[begun].Time <= blocks[i].Time {
+			w.detector.step = w.begins[begun].Step - w.base
+			begun++
+		}
+		w.detector.allocated(&blocks[i])
 	}
 }
 

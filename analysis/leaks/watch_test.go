@@ -54,6 +54,27 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// TestWatchSince: since when it grows is the same while it runs as in the recording, though steps are recognised only after some of them.
+func TestWatchSince(t *testing.T) {
+	for _, from := range []int{1, 2, 4, 6, 30} {
+		j := newJob()
+		for range 3 {
+			j.Alloc(input, 4000) // what is there before the first step
+		}
+		for i := 1; i <= 60; i++ {
+			j.Pass(input, forward, backward, adam)
+			if i >= from {
+				j.Alloc(kept, 1000)
+			}
+		}
+		want, got := j.find(t, nil), j.watch(nil).Report(nil)
+		require.Len(t, want.Findings, 1)
+		require.Len(t, got.Findings, 1)
+		require.Equal(t, want.Findings[0].First, got.Findings[0].First, from)
+		require.InDelta(t, from, got.Findings[0].First, 1)
+	}
+}
+
 // TestWatchIsQuick: a leak of each step, from step 11 on, is found when its fifth block has survived a step, and nothing is found before.
 func TestWatchIsQuick(t *testing.T) {
 	found := 0

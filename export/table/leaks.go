@@ -143,6 +143,9 @@ func LeakHolder(f *leaks.Finding) string {
 	return fmt.Sprintf("%s, as it was read; %s alike, by their line", words.Line(f.Holder), plural(f.Newer, "newer block"))
 }
 
+// LeakLimit is in how long the device is full, where that is known.
+func LeakLimit(f *leaks.Finding) string { return longText(f.Seconds) + " at this rate" }
+
 // leakSize is the bytes of a period, requested where that is known.
 func leakSize(f *leaks.Finding) float64 {
 	if math.IsNaN(f.Requested) {
@@ -167,7 +170,7 @@ func (p *printer) leakNotes(f *leaks.Finding) {
 		p.field("usual", "blocks of this line are freed in %s; these are not", f.UsualEnd)
 	}
 	if !math.IsNaN(f.Seconds) {
-		p.leakField("full in", longText(f.Seconds)+" at this rate")
+		p.leakField("full in", LeakLimit(f))
 	}
 	if a := f.Advice(); a != "" {
 		p.leakField("advice", a)
