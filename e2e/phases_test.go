@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	formats "github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/recording"
 )
 
 // knownMemory is what categories.py says of its own memory at one moment.
@@ -89,17 +90,17 @@ func TestCategories(t *testing.T) {
 	}
 	holders := rowsAt(t, s, s.Trace.Last(), view.ByHolder)
 	require.Greater(t, len(holders), 3, holders)
-	requireGradients(t, holders, end.Named)
+	requireGradients(t, s.End.Held, end.Named)
 }
 
 // requireGradients: the block of a gradient has the name that named_parameters() gives its parameter, and there are no others.
-func requireGradients(t *testing.T, holders, named map[string]int64) {
+func requireGradients(t *testing.T, held *recording.HeldBlocks, named map[string]int64) {
 	t.Helper()
 	require.NotEmpty(t, named)
 	got := map[string]int64{}
-	for name, bytes := range holders {
-		if _, of, ok := strings.Cut(dotted(name), "trainer.model."); ok && strings.HasSuffix(of, ".grad") {
-			got[of] = bytes
+	for _, b := range held.Blocks {
+		if _, of, ok := strings.Cut(dotted(b.Name), "trainer.model."); ok && strings.HasSuffix(of, ".grad") {
+			got[of] = int64(b.Bytes)
 		}
 	}
 	require.Equal(t, named, got)
