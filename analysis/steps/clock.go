@@ -33,16 +33,13 @@ func newClock(resolve func(event.StackID) *event.Stack, on mark) *clock {
 
 // see takes the next event. It reports whether a step begins with it.
 func (c *clock) see(e *event.Event) bool {
-	if e.Stack == 0 || e.Kind != event.KindAlloc && (e.Kind != event.KindMark || c.mark.source == SourcePeriod) {
+	if e.Kind != event.KindAlloc || e.Stack == 0 {
 		return false
 	}
 	is, ok := c.sides[e.Stack]
 	if !ok {
 		is = c.sideOf(e.Stack)
 		c.sides[e.Stack] = is
-	}
-	if c.mark.source == SourceLoader && e.Kind != event.KindMark {
-		is = outside
 	}
 	begin := is == inside && (c.mark.stack != 0 || !c.within[e.TID])
 	if begin {

@@ -55,7 +55,7 @@ func (s *Search) See(e *event.Event) {
 		s.survey.keep = math.MaxInt // of marks, which are few; what recurs can be each allocation
 		s.survey.marksOnly = s.rules.chosen != ""
 	}
-	if mark, _ := s.survey.see(e); mark != nil && mark.entries >= minEntries {
+	if mark, _ := s.survey.see(e); mark != nil && mark.entries >= minEntries && !mark.mark.source.weak() {
 		s.survey.marksOnly = true // choose takes no other
 	}
 }
