@@ -85,15 +85,20 @@ var mayImport = map[string][]string{
 	"analysis/whatif":       {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/steps":        {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":        {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
+	"analysis/summary":      {"analysis/steps", "analysis/view", "event", "event/figures", "heap"},
+	"analysis/alerts":       {"analysis/view"},
+	"analysis/ranks":        {"analysis/leaks", "internal/sorts"},
+	"analysis/gate":         {"analysis/leaks", "analysis/view", "event"},
 	"analysis/balance":      {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"internal/exit":         {},
 	"internal/advice":       {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
 	"internal/console":      {"analysis/view", "export/table", "internal/advice", "internal/output", "internal/words", "recorder", "tracer/hook"},
 	"internal/sorts":        {},
+	"internal/notify":       {},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest": {}, // for tests
 	"internal/top":          {"analysis/leaks", "analysis/view", "event", "event/figures", "export/table", "heap", "internal/exit", "internal/sorts", "internal/words", "recorder"},
-	"internal/cli":          {"event", "internal/exit"},
+	"internal/cli":          {"analysis/alerts", "event", "internal/exit"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {
@@ -132,7 +137,7 @@ var restricted = []struct {
 	{"PtraceInterrupt", []string{"inspect/holders/internal/stop"}, "the target is stopped for who --freeze only, which the user asks for"},
 	{"SYS_PTRACE", nil, "the target is never stopped"},
 	{"PidfdSendSignal", nil, "the target gets no signal"},
-	{"Kill", []string{"bench"}, "the target gets no signal"},
+	{"Kill", []string{"bench", "internal/notify"}, "the target gets no signal; a command of an alert that hangs is ended"},
 	{"Tgkill", nil, "the target gets no signal"},
 }
 

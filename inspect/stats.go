@@ -41,19 +41,27 @@ type stats [statsSize]byte
 
 // readStats copies the statistics at an address.
 func readStats(m process.Memory, addr uint64) (*stats, error) {
+	s, _, err := readSizedStats(m, addr)
+	return s, err
+}
+
+// readSizedStats is readStats, with the bytes that the statistics take where they are.
+func readSizedStats(m process.Memory, addr uint64) (*stats, uint64, error) {
 	b := make([]byte, statsSize+maxTables*tableSize)
 	if _, err := m.ReadAt(b, addr); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var s stats
+	size := uint64(statsSize)
 	rest := b[copy(s[:], b[:statsFront]):]
 	for range maxTables {
 		if _, ok := newTable(0, wordsOf(rest[:tableSize])); ok {
 			rest = rest[tableSize:]
+			size += tableSize
 		}
 	}
 	copy(s[statsFront:], rest)
-	return &s, nil
+	return &s, size, nil
 }
 
 // current is the present value of a statistic in all pools (0), the small ones (1) or the large ones (2).

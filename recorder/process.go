@@ -37,7 +37,8 @@ type Process struct {
 	joiner     *backward.Joiner
 	reconciler *reconciler
 	scans      *holderScans
-	growth     *growth // nil: steps are left off
+	growth     *growth     // nil: steps are left off
+	alerts     *alertWatch // nil: there are no thresholds
 	samples    samples
 
 	lost    uint64 // events, as far as they are noted
@@ -68,6 +69,7 @@ func (r *Recorder) begin(t Target) *Process {
 	p.reconciler = newReconciler(p.ctx, p.heap, t, p.observer, &p.drained)
 	p.scans = newHolderScans(p, r.slots, r.options.NoHolders)
 	p.growth = newGrowth(p)
+	p.alerts = newAlertWatch(p)
 	p.readTotals()
 	return p
 }
@@ -127,6 +129,9 @@ func (p *Process) take(events []event.Event) {
 	if p.growth != nil {
 		p.growth.taken()
 	}
+	if p.alerts != nil {
+		p.alerts.see(events)
+	}
 }
 
 // Leaks says whether memory grew; nil: steps were left off. It is complete when the process's recording is over.
@@ -159,6 +164,9 @@ func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
 	p.scans.step()
 	if p.growth != nil {
 		p.growth.step()
+	}
+	if p.alerts != nil {
+		p.alerts.step()
 	}
 	if p.reconciler.round == nil {
 		p.heap.checkpoint()

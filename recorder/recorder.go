@@ -24,6 +24,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/alerts"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
@@ -79,6 +80,12 @@ type Options struct {
 	Views *Views
 	// Version is gputrace's own, for recordings and profiles.
 	Version string
+
+	// Alerts are thresholds that each process is watched for; AlertEvery is how often each is shown at most, 0: once a second.
+	Alerts     []alerts.Rule
+	AlertEvery time.Duration
+	// Alert gets each alert, in the goroutine of Run: it must not wait. The error is shown. nil: alerts are notices only.
+	Alert func(*alerts.Alert) error
 
 	// Observer is notified of what happens. It must not be nil.
 	Observer Observer

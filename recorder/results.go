@@ -55,6 +55,9 @@ type concluded struct {
 
 // conclude ends the recording of a process. What is read then must not wait for long.
 func (p *Process) conclude(hits []figures.Hits) {
+	if p.alerts != nil {
+		p.alerts.conclude()
+	}
 	p.reconciler.stop()
 	p.scans.stop()
 	p.end = time.Now()
@@ -66,6 +69,7 @@ func (p *Process) conclude(hits []figures.Hits) {
 	view := p.viewOf(snapshot)
 	joined := p.scans.joined(view)
 	end := p.describeEnd(p.balance(now, view), hits)
+	end.Memory.Stats = now.Stats
 	if p.growth != nil {
 		end.Verdict = p.growth.conclude(joined, export.FreeMemory(end))
 	}

@@ -125,6 +125,7 @@ type Memory struct {
 	Torch     []figures.TorchMemory // nil: there is no state, or TorchErr says why it could not be read
 	HasTorch  bool                  // Torch was read
 	TorchErr  error
+	Stats     []figures.MemoryStats // what the allocator itself counts; nil: not known
 	Driver    []figures.DriverUse
 	DriverErr error // why there is nothing of the driver, or its devices are not known
 	Moved     bool  // the driver's figures changed meanwhile

@@ -93,6 +93,7 @@ type Memory struct {
 	Torch     []figures.TorchMemory `json:"torch"`
 	TorchWhy  string                `json:"torch_why"` // why Torch is not known; empty: it is
 	Driver    []figures.DriverUse   `json:"driver"`
+	Stats     []figures.MemoryStats `json:"stats,omitempty"` // what the allocator itself counts; nil: not known
 	DriverWhy string                `json:"driver_why"`
 	Moved     bool                  `json:"moved"` // the driver's figures changed while the allocator state was read
 	Whole     bool                  `json:"whole"` // the process had no device memory before the attach

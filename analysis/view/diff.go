@@ -118,6 +118,7 @@ var matchSteps = map[RowKind][]matchStep{
 	ByStack:    {{key: (*matcher).whole}, {key: (*matcher).withoutLines, moved: true}},
 	ByLayer:    {{key: (*matcher).whole}},
 	ByDevice:   {{key: (*matcher).whole}},
+	ByCategory: {{key: (*matcher).whole}},
 }
 
 func (*matcher) whole(e *Entry, file func(string) string) string        { return e.key(file, true) }

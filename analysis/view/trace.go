@@ -153,11 +153,20 @@ func (t *Trace) Last() uint64 { return t.end.Snapshot.Time }
 // refuses its caching allocator is none yet.
 func (t *Trace) OutOfMemory() []uint64 {
 	var out []uint64
+	for _, e := range t.Refused() {
+		out = append(out, e.Time)
+	}
+	return out
+}
+
+// Refused is the events of OutOfMemory.
+func (t *Trace) Refused() []event.Event {
+	var out []event.Event
 	for i := range t.refused {
 		e := &t.refused[i]
 		torch := slices.ContainsFunc(t.end.Snapshot.Accounts, func(a heap.Account) bool { return a.PID == e.PID && a.Device == e.Device })
 		if torch == (e.Layer == event.LayerTorch) {
-			out = append(out, e.Time)
+			out = append(out, *e)
 		}
 	}
 	return out

@@ -47,6 +47,8 @@ type recordOptions struct {
 	stepOn     string // function with whose calls steps begin; empty: found out
 	memory     string // how the program's is read, one of memoryModes
 	cacheDir   string
+	alerts     alertOptions
+	check      *checkOptions // nil: nothing is checked
 }
 
 // leastTrace is the least size at which a recording can be bounded, bytes.
@@ -76,7 +78,7 @@ func recordCommand() *cli.Command {
 
 // recordingFlags are those of every command that records.
 func recordingFlags() []cli.Flag {
-	return []cli.Flag{
+	return append([]cli.Flag{
 		flags.Text("output,o", "", "write into the new `FOLDER` (default gputrace.PID.TIME)"),
 		forceFlag(),
 		flags.Words("format,f", "html", "write `FORMAT` too, or several, separated by commas, or none; see gputrace export --help", append(export.Names(), noFormats), checkFormats),
@@ -93,7 +95,8 @@ func recordingFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "no-holders", Usage: "do not read from the process's memory who holds the live blocks"},
 		memoryFlag(),
 		cacheFlag(),
-	}
+		&cli.BoolFlag{Name: "check", Usage: "check the recording when it ends, as gputrace check does; the exit code is 4 when a rule is not met"},
+	}, append(gateFlags(), alertFlags()...)...)
 }
 
 // memoryModes are the ways of reading a program's memory (docs/reading-memory.md); the first is the default.
@@ -137,7 +140,30 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	if len(pids) > 1 {
 		o.others = pids[1:]
 	}
+	if err := o.parseRules(c); err != nil {
+		return o, err
+	}
 	return o, o.chooseOutput()
+}
+
+// parseRules reads what --check and --alert ask for.
+func (o *recordOptions) parseRules(c *cli.Context) error {
+	var err error
+	if o.alerts, err = parseAlerts(c); err != nil {
+		return err
+	}
+	check, err := parseCheck(c, ruleFlags{stepOn: flags.Get[string](c, "step-on")})
+	switch {
+	case err != nil:
+		return err
+	case c.Bool("check") && !check.in.Rules.Any():
+		return usage("--check: which rules? give --max-peak, --no-leaks or others")
+	case !c.Bool("check") && (check.in.Rules.Any() || check.junit != ""):
+		return usage("the rules of a check need --check")
+	case c.Bool("check"):
+		o.check = check
+	}
+	return nil
 }
 
 // isJob reports whether there may be more than one process.

@@ -41,6 +41,9 @@ func record(o recordOptions) error {
 		if err == nil {
 			err = finish(results, c, &o)
 		}
+		if o.check != nil {
+			err = o.check.afterRecording(r, results, o.out(), err)
+		}
 		return afterProgram(r, advice.Recording(err))
 	})
 }
@@ -54,6 +57,10 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	defer signal.Stop(signals)
 
 	options := o.recorderOptions(c)
+	stopAlerts, err := o.alerts.start(options)
+	if err != nil {
+		return err
+	}
 	source, err := local.Open(options)
 	if err != nil {
 		return err
@@ -64,6 +71,9 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	defer cancel()
 	go steer(ctx, r, signals)
 	results, err := r.Run(ctx)
+	if failed := stopAlerts(); failed != nil {
+		c.Warning(failed)
+	}
 	return then(r, results, err)
 }
 
@@ -135,10 +145,7 @@ func (o *recordOptions) views(c *console.Console) *recorder.Views {
 
 // finish prints the summary and writes the folder.
 func finish(r *recorder.Results, c *console.Console, o *recordOptions) error {
-	out := io.Writer(os.Stdout)
-	if o.command != nil {
-		out = os.Stderr // standard output is the program's
-	}
+	out := o.out()
 	if err := printResults(out, r, o.isJob()); err != nil {
 		c.Warning(err)
 	}
@@ -155,6 +162,14 @@ func finish(r *recorder.Results, c *console.Console, o *recordOptions) error {
 		c.Warning(err)
 	}
 	return r.Err()
+}
+
+// out is where figures are printed.
+func (o *recordOptions) out() io.Writer {
+	if o.command != nil {
+		return os.Stderr // standard output is the program's
+	}
+	return os.Stdout
 }
 
 // printResults prints what there is to know when a recording ends: of several processes a line each.
@@ -227,7 +242,7 @@ func afterProgram(r *recorder.Recorder, err error) error {
 		return err
 	}
 	if code != 0 || errors.Is(err, recorder.ErrEndedEarly) { // that it used no GPU is not its fault
-		if err != nil {
+		if err != nil && err.Error() != "" {
 			fmt.Fprintln(os.Stderr, "gputrace:", words.Text(err.Error()))
 		}
 		err = nil

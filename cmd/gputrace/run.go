@@ -12,7 +12,7 @@ func runCommand() *cli.Command {
 		Usage:     "start a program, and record it and its children from their first allocation",
 		UsageText: "sudo gputrace run [-o FOLDER] -- PROGRAM [ARGUMENTS]",
 		Description: "The program has gputrace's standard input and output; what gputrace says goes to standard error. Signals are passed on, " +
-			"and the exit code is the program's, or 128 and the signal that ended it.",
+			"and the exit code is the program's, or 128 and the signal that ended it. With --check it is 4 where the program's is 0 and a rule is not met.",
 		Flags: recordingFlags(),
 		Action: func(c *cli.Context) error {
 			o, err := parseRun(c)
@@ -29,6 +29,9 @@ func parseRun(c *cli.Context) (recordOptions, error) {
 	o.children, o.command = true, c.Args().Slice()
 	if len(o.command) == 0 {
 		return o, usage("which program? give it behind --; see gputrace run --help")
+	}
+	if err := o.parseRules(c); err != nil {
+		return o, err
 	}
 	return o, o.chooseOutput()
 }

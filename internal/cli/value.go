@@ -15,6 +15,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/gputrace/gputrace/analysis/alerts"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -186,6 +187,28 @@ func Fraction(names, usage string) cli.Flag {
 func Parsed[T any](names, usage string, parse func(string) (T, error)) cli.Flag {
 	v := &Value[T]{parse: parse}
 	return v.flag(names, "", usage)
+}
+
+// Alerts is a flag with thresholds, given as often as wanted.
+func Alerts(names, usage string) cli.Flag {
+	v := &Value[[]alerts.Rule]{parse: func(s string) ([]alerts.Rule, error) {
+		r, err := alerts.Parse(s)
+		return []alerts.Rule{r}, err
+	}}
+	v.add = func(list, more []alerts.Rule) []alerts.Rule { return append(list, more...) }
+	return v.flag(names, "", usage)
+}
+
+// Percent is a flag with a part of something: 5%, also written 5.
+func Percent(names, initial, usage string) cli.Flag {
+	v := &Value[float64]{parse: func(s string) (float64, error) {
+		n, err := strconv.ParseFloat(strings.TrimSuffix(s, "%"), 64)
+		if err != nil || !(n >= 0 && n <= 1e6) {
+			return 0, errors.New("not a part, such as 5%")
+		}
+		return n / 100, nil
+	}}
+	return v.flag(names, initial, usage)
 }
 
 // Address is a flag with a device address.

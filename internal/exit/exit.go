@@ -8,12 +8,13 @@ import (
 	"fmt"
 )
 
-// The exit codes. They are the same for every command and are never renumbered: scripts test for them. 4 is kept for gates.
+// The exit codes. They are the same for every command and are never renumbered: scripts test for them.
 const (
 	OK           = 0
 	Error        = 1
 	Misuse       = 2
 	Findings     = 3 // all is well with the command, and it found what it looks for: memory that grows
+	Gate         = 4 // all is well with the command, and a rule that was asked for is not met
 	Invalid      = 5 // a file that is not what it should be
 	NotPermitted = 6
 	Nothing      = 7 // no such process, no CUDA, a kernel that does not take the programs
@@ -36,6 +37,7 @@ var Codes = []struct {
 	{Error, "an error that none of the others is; of doctor: tracing will not work"},
 	{Misuse, "the command line is wrong, or an output exists already"},
 	{Findings, "of leaks: memory grows from step to step"},
+	{Gate, "of check, and of record and run with --check: a rule is not met"},
 	{Invalid, "a file is not what it should be"},
 	{NotPermitted, "not permitted; the message says which capability is missing"},
 	{Nothing, "nothing to trace: no such process, it uses no CUDA, or this kernel cannot be traced on"},

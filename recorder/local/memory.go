@@ -124,6 +124,7 @@ func loadsDriver(p *process.Process) bool {
 type Reading struct {
 	State     *allocator.State // nil: StateErr says why, or there is no allocator
 	StateErr  error
+	stats     []inspect.MemoryStats // nil: not known
 	uses      []nvml.Use
 	driverErr error
 	moved     bool
@@ -164,6 +165,7 @@ func (m *Reading) readState(ctx context.Context, source *inspect.Allocator) bool
 	switch {
 	case err == nil:
 		m.State = allocator.New(read)
+		m.stats, _ = source.MemoryStats(ctx) // the map alone is of use
 	case m.State == nil:
 		m.StateErr = err
 	}
@@ -178,7 +180,7 @@ func sameUse(x, y nvml.Use) bool {
 func (m *Reading) Memory() *recorder.Memory {
 	out := &recorder.Memory{TorchErr: m.StateErr, DriverErr: m.driverErr, Moved: m.moved, HasTorch: m.State != nil}
 	if m.State != nil {
-		out.Torch = m.State.Torch()
+		out.Torch, out.Stats = m.State.Torch(), allocator.Stats(m.stats)
 	}
 	for i := range m.uses {
 		out.Driver = append(out.Driver, driverUse(&m.uses[i]))

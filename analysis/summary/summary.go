@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package summary
+
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Report is what a recording says in the keys of PyTorch and of the libraries around it.
+type Report struct {
+	Devices []figures.MemoryStats
+	// Stages are what was allocated before the first step and in the steps, of each device; nil: no steps were found.
+	Stages []Stages
+}
+
+// Stages is the memory of one device in the two stages that can be recognised from outside.
+type Stages struct {
+	Device      int
+	Init, Train Stage
+}
+
+// Stage is a time in which memory was allocated, bytes.
+type Stage struct {
+	Begin, End, Peak uint64
+}
+
+// AllocDelta is what was allocated in the stage and stays.
+func (s *Stage) AllocDelta() int64 { return int64(s.End) - int64(s.Begin) }
+
+// PeakedDelta is how much more than at its end was allocated at its peak.
+func (s *Stage) PeakedDelta() int64 { return int64(s.Peak) - int64(s.End) }
+
+type accountKey struct {
+	pid    uint32
+	device event.Device
+}
+
+type reader struct {
+	devices map[accountKey]*device
+	stages  map[accountKey]*Stages
+	steps   *steps.Table
+	ends    uint64 // of the last whole step
+}
+
+// Of replays a trace once. table nil: steps were not looked for. Accounts of a trace are of one process.
+func Of(t *view.Trace, table *steps.Table) (*Report, error) {
+	r := &reader{devices: map[accountKey]*device{}, stages: map[accountKey]*Stages{}, steps: table}
+	if table != nil && table.Count() > 0 {
+		_, r.ends, _ = table.Span(table.Last() - 1)
+	}
+	if err := t.Replay(r.visitor()); err != nil {
+		return nil, fmt.Errorf("count as the allocator does: %w", err)
+	}
+	out := &Report{}
+	accounts := t.End().Snapshot.Accounts
+	for i := range accounts {
+		a := &accounts[i]
+		key := accountKey{a.PID, a.Device}
+		out.Devices = append(out.Devices, r.device(key).known(a))
+		if s := r.stages[key]; s != nil && a.Baseline == 0 {
+			out.Stages = append(out.Stages, *s)
+		}
+	}
+	return out, nil
+}
+
+func (r *reader) device(key accountKey) *device {
+	d := r.devices[key]
+	if d == nil {
+		d = newDevice(int(key.device.Index))
+		r.devices[key] = d
+	}
+	return d
+}
+
+func (r *reader) visitor() *view.Visitor {
+	return &view.Visitor{
+		Event: func(e *event.Event, h *heap.Heap) { r.stage(e, h) },
+		Allocated: func(b *heap.Block, _ *event.Event) {
+			r.count(b, more)
+		},
+		Freed: func(b *heap.Block, _ *event.Event, _ uint64) { r.count(b, less) },
+		Moved: func(from, to *heap.Block) {
+			r.count(from, less)
+			r.count(to, more)
+		},
+	}
+}
+
+func (r *reader) count(b *heap.Block, change func(uint64) func(*figures.Counter)) {
+	d := r.device(accountKey{b.PID, b.Device})
+	switch {
+	case b.Layer == event.LayerTorch:
+		d.block(b, change)
+	case b.Layer == event.LayerDevice && b.Segment && b.Size != event.Unknown:
+		d.segment(b, change)
+	}
+}
+
+// stage follows the total of a device before the first step, and up to the end of the last whole one.
+func (r *reader) stage(e *event.Event, h *heap.Heap) {
+	if r.ends == 0 || e.Layer != event.LayerTorch || e.Time > r.ends {
+		return
+	}
+	a, ok := h.Account(e.PID, e.Device)
+	if !ok || a.Allocated == event.Unknown {
+		return
+	}
+	key := accountKey{e.PID, e.Device}
+	s := r.stages[key]
+	if s == nil {
+		s = &Stages{Device: int(e.Device.Index)}
+		r.stages[key] = s
+	}
+	if r.steps.At(e.Time) == 0 {
+		s.Init.End, s.Init.Peak = a.Allocated, max(s.Init.Peak, a.Allocated)
+		s.Train = Stage{a.Allocated, a.Allocated, a.Allocated}
+		return
+	}
+	s.Train.End, s.Train.Peak = a.Allocated, max(s.Train.Peak, a.Allocated)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package summary_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/summary"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/internal/eventtest"
+)
+
+// stats are those of a job's events.
+func stats(t *testing.T, j *eventtest.Job) *summary.Report {
+	t.Helper()
+	trace, err := view.NewTrace(&j.Stream, nil)
+	require.NoError(t, err)
+	table, err := steps.Find(trace, nil)
+	require.NoError(t, err)
+	r, err := summary.Of(trace, table)
+	require.NoError(t, err)
+	require.Len(t, r.Devices, 1)
+	return r
+}
+
+// TestOf: each request is counted in its pool, and a peak is that of its own counter.
+func TestOf(t *testing.T) {
+	j := eventtest.NewJob()
+	small := j.Alloc(eventtest.Kept, 1<<20)
+	j.Free(small)
+	large := j.Alloc(eventtest.Kept, 1<<20+1)
+	j.Alloc(eventtest.Kept, 100)
+	j.Free(large)
+	s := stats(t, j).Devices[0].Stats
+	const least = 1<<20 + 512
+	require.Equal(t, figures.Counter{Current: 512, Peak: 1 << 20, Allocated: 1<<20 + 512, Freed: 1 << 20}, s[figures.StatAllocatedBytes].Small)
+	require.Equal(t, figures.Counter{Peak: least, Allocated: least, Freed: least}, s[figures.StatAllocatedBytes].Large)
+	require.Equal(t, figures.Counter{Current: 512, Peak: least + 512, Allocated: 1<<20 + least + 512, Freed: 1<<20 + least}, s[figures.StatAllocatedBytes].All)
+	require.Equal(t, figures.Counter{Current: 1, Peak: 2, Allocated: 3, Freed: 2}, s[figures.StatAllocation].All)
+	require.EqualValues(t, 100, s[figures.StatRequestedBytes].All.Current)
+	require.Equal(t, figures.UnknownCounter, s[figures.StatActiveBytes].All, "blocks that wait for a stream are not seen")
+}
+
+// TestOfUnknown: what is not known exactly is left out.
+func TestOfUnknown(t *testing.T) {
+	j := eventtest.NewJob()
+	j.Blind = true
+	j.Alloc(eventtest.Kept, 100)
+	s := stats(t, j).Devices[0].Stats
+	require.Equal(t, figures.UnknownCounter, s[figures.StatRequestedBytes].All)
+	require.Equal(t, figures.UnknownCounter, s[figures.StatAllocatedBytes].Small)
+	require.EqualValues(t, 512, s[figures.StatAllocatedBytes].All.Peak)
+
+	j = eventtest.NewJob() // attached to while 512 bytes were in use
+	j.Alloc(eventtest.Kept, 100)
+	j.Alloc(eventtest.Kept, 100)
+	j.Events = j.Events[1:]
+	s = stats(t, j).Devices[0].Stats
+	require.EqualValues(t, 1024, s[figures.StatAllocatedBytes].All.Current)
+	require.Equal(t, figures.Unknown, s[figures.StatAllocatedBytes].All.Peak)
+	require.Equal(t, figures.UnknownCounter, s[figures.StatAllocation].All)
+}
+
+// TestStages: what is allocated before the first step, and what the steps add and need for a while.
+func TestStages(t *testing.T) {
+	j := eventtest.NewJob()
+	j.Alloc(eventtest.Kept, 1024)
+	for range 10 {
+		j.Pass(eventtest.Forward, eventtest.Forward, eventtest.Backward, eventtest.Adam)
+		j.Alloc(eventtest.Kept, 512)
+	}
+	r := stats(t, j)
+	require.Len(t, r.Stages, 1)
+	s := &r.Stages[0]
+	require.Zero(t, s.Init.Begin)
+	require.Positive(t, s.Init.AllocDelta())
+	require.Equal(t, s.Init.End, s.Train.Begin)
+	require.GreaterOrEqual(t, s.Train.AllocDelta(), int64(8*512))
+	require.Positive(t, s.Train.PeakedDelta())
+}

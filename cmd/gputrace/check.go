@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/analysis/gate"
+	"github.com/gputrace/gputrace/export"
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
+	"github.com/gputrace/gputrace/recorder"
+)
+
+// checkOptions are the rules of a check, and where its outcome goes.
+type checkOptions struct {
+	in     export.CheckInput
+	rules  ruleFlags
+	asJSON bool
+	junit  string // file; empty: none
+	force  bool
+}
+
+// gateFlags are the rules of a check.
+func gateFlags() []cli.Flag {
+	return []cli.Flag{
+		flags.Bytes("max-peak", "", "check: no device's peak is more than `BYTES`, such as 10GiB", nil),
+		flags.Bytes("max-growth-per-step", "", "check: memory grows by no more than `BYTES` each step, such as 0", nil),
+		&cli.BoolFlag{Name: "no-leaks", Usage: "check: nothing grows from step to step"},
+		&cli.BoolFlag{Name: "no-oom", Usage: "check: no request is refused"},
+		flags.Text("baseline", "", "check: at the peak no line and no category has more than in `FILE`, a recording or a profile"),
+		flags.Percent("tolerance", "5%", "of --baseline: so much more is allowed, a `PART` of what the baseline has"),
+		flags.Text("junit", "", "write what became of each rule into the new `FILE`, as CI systems read it"),
+	}
+}
+
+func checkCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "check",
+		Usage:     "say whether recordings keep within limits, for CI: peak, growth, leaks, out of memory, more than a baseline",
+		UsageText: "gputrace check FOLDER... --max-peak 10GiB --no-leaks --no-oom [--baseline FILE] [--junit FILE] [--json]",
+		Description: "The exit code is 4 when a rule is not met, or could not be judged. Of a job's folder each process is checked. " +
+			"What each rule means is in docs/check.md.",
+		Flags: append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, stepOnFlag(), phasesFlag(), forceFlag()),
+		Action: func(c *cli.Context) error {
+			o, err := parseCheck(c, rulesOf(c))
+			switch {
+			case err != nil:
+				return err
+			case c.NArg() == 0:
+				return usage("which recording? give one file or more; see gputrace check --help")
+			case !o.in.Rules.Any():
+				return usage("which rules? give --max-peak, --no-leaks or others; see gputrace check --help")
+			}
+			o.in.Paths, o.asJSON = c.Args().Slice(), c.Bool("json")
+			p := progress.New(os.Stderr)
+			defer p.Stop()
+			if o.in.Open, err = o.rules.options(p.Options(p.Warn)); err != nil {
+				return err
+			}
+			done, err := export.Check(&o.in)
+			p.Stop()
+			if err != nil {
+				return err
+			}
+			return o.finish(os.Stdout, done)
+		},
+	}
+}
+
+// parseCheck reads the rules.
+func parseCheck(c *cli.Context, rules ruleFlags) (*checkOptions, error) {
+	path := flags.Get[string](c, "baseline")
+	o := &checkOptions{rules: rules, force: c.Bool("force"), in: export.CheckInput{
+		BaselinePath: path, Version: version,
+		Rules: gate.Rules{NoLeaks: c.Bool("no-leaks"), NoOOM: c.Bool("no-oom"), Baseline: path != "", Tolerance: flags.Get[float64](c, "tolerance")},
+	}}
+	if c.IsSet("max-peak") {
+		n := uint64(flags.Get[int](c, "max-peak"))
+		o.in.Rules.MaxPeak = &n
+	}
+	if c.IsSet("max-growth-per-step") {
+		n := float64(flags.Get[int](c, "max-growth-per-step"))
+		o.in.Rules.MaxGrowth = &n
+	}
+	if c.IsSet("tolerance") && path == "" {
+		return nil, usage("--tolerance is of --baseline: give that too")
+	}
+	var err error
+	o.junit, err = output.File(flags.Get[string](c, "junit"), o.force)
+	return o, err
+}
+
+// finish prints a check and says by its exit code whether all rules are met.
+func (o *checkOptions) finish(w io.Writer, done *gate.Check) error {
+	if err := export.WriteCheck(w, done, o.asJSON); err != nil {
+		return err
+	}
+	if o.junit != "" {
+		if err := output.Write(o.junit, o.force, false, func(w io.Writer) error { return export.WriteJUnit(w, done) }); err != nil {
+			return err
+		}
+	}
+	if !done.Passed() {
+		return coded(exit.Gate, errors.New(""))
+	}
+	return nil
+}
+
+// afterRecording checks what was recorded, and the exit code of a program that was started. An error of the recording stays; that a
+// program used no GPU memory is for the rules to say.
+func (o *checkOptions) afterRecording(r *recorder.Recorder, results *recorder.Results, out io.Writer, err error) error {
+	code, started := r.Wait()
+	if err != nil && !(started && errors.Is(err, recorder.ErrEndedEarly)) {
+		return err
+	}
+	for _, p := range withFiles(results) {
+		o.in.Paths = append(o.in.Paths, filepath.Dir(p.File()))
+	}
+	p := progress.New(os.Stderr)
+	if o.in.Open, err = o.rules.options(p.Options(p.Warn)); err != nil {
+		return err
+	}
+	done, err := export.Check(&o.in)
+	p.Stop()
+	if err != nil {
+		return err
+	}
+	if started {
+		const program = "the program"
+		if len(o.in.Paths) == 0 {
+			done.Reports = append(done.Reports, gate.NotRecorded(&o.in.Rules, program))
+		}
+		done.Reports = append(done.Reports, gate.Report{Name: program, Results: []gate.Result{gate.OfCommand(code)}})
+	}
+	return o.finish(out, done)
+}
+
+// withFiles are the processes of which there is a recording.
+func withFiles(results *recorder.Results) []*recorder.Process {
+	var out []*recorder.Process
+	if results == nil {
+		return nil
+	}
+	for _, p := range results.Processes() {
+		if p.File() != "" {
+			out = append(out, p)
+		}
+	}
+	return out
+}

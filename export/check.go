@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/gputrace/gputrace/analysis/gate"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/export/junit"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/sorts"
+)
+
+// CheckInput is what is checked.
+type CheckInput struct {
+	// Paths are recordings, or folders of results: of a job, each process's recording is checked.
+	Paths []string
+	Rules gate.Rules
+	// BaselinePath is a recording, a snapshot, a profile, or the folder of a job, whose processes are compared with those of the same
+	// rank or order. Empty: there is none.
+	BaselinePath string
+	Version      string // of gputrace
+	Open         *OpenOptions
+}
+
+// Check applies rules to recordings. What cannot be read is an error, with its exit code.
+func Check(in *CheckInput) (*gate.Check, error) {
+	var files []string
+	for _, path := range in.Paths {
+		found, err := Recordings(path)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	baselines, err := in.baselines(len(files))
+	if err != nil {
+		return nil, err
+	}
+	out := &gate.Check{}
+	for i, path := range files {
+		report, err := in.check(path, baselines[i])
+		if err != nil {
+			return nil, err
+		}
+		out.Reports = append(out.Reports, report)
+	}
+	return out, nil
+}
+
+// baselines is what each of n files is compared with.
+func (in *CheckInput) baselines(n int) ([]string, error) {
+	out := make([]string, n)
+	if in.BaselinePath == "" {
+		return out, nil
+	}
+	found, err := Recordings(in.BaselinePath)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) > 1 && len(found) != n {
+		return nil, exit.Usage("--baseline %s has %d recordings, and %d are checked: give one, or as many", in.BaselinePath, len(found), n)
+	}
+	for i := range out {
+		out[i] = found[min(i, len(found)-1)]
+	}
+	return out, nil
+}
+
+// check applies the rules to one recording.
+func (in *CheckInput) check(path, baseline string) (gate.Report, error) {
+	s, err := Open(path, in.Open)
+	if err != nil {
+		return gate.Report{}, err
+	}
+	defer s.Close()
+	g := &gate.Input{Name: path, Peaks: view.NewPeaks(s.Trace.End().Snapshot), Refused: refused(s.Trace)}
+	if s.Info.PID != 0 {
+		g.Name += ", " + s.Info.Rank.Process(int(s.Info.PID))
+	}
+	if in.Rules.NeedsSteps() {
+		if g.Leaks, err = s.Leaks(); err != nil {
+			return gate.Report{}, err
+		}
+	}
+	if g.Peak, err = peakEntries(s, baseline != "", in.Version); err != nil {
+		return gate.Report{}, err
+	}
+	if baseline != "" {
+		if g.Baseline, g.Categories, err = in.baseline(baseline); err != nil {
+			return gate.Report{}, fmt.Errorf("--baseline: %w", err)
+		}
+	}
+	return gate.Judge(&in.Rules, g), nil
+}
+
+// peakEntries is what was in use at the peak; detail: with what it is for.
+func peakEntries(s *Source, detail bool, version string) ([]view.Entry, error) {
+	if !detail {
+		return s.Trace.Peak().Entries(), nil
+	}
+	in, err := s.Input(&Window{At: event.Moment{Kind: event.MomentPeak}}, version, nil)
+	if err == nil {
+		err = in.GroupBy(view.ByCategory.String())
+	}
+	if err != nil {
+		return nil, err
+	}
+	v, err := in.View()
+	if err != nil {
+		return nil, err
+	}
+	return v.Entries(), nil
+}
+
+// baseline is what was in use at the peak of a baseline, and whether it says what for.
+func (in *CheckInput) baseline(path string) ([]view.Entry, bool, error) {
+	f, err := OpenDiff(path, in.Open)
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	if !f.IsProfile() {
+		entries, err := peakEntries(f.source, true, in.Version)
+		return entries, true, err
+	}
+	side, err := f.Side(event.Moment{}, in.Version)
+	if err != nil {
+		return nil, false, err
+	}
+	return side.entries, false, nil
+}
+
+// refused is the requests that were refused.
+func refused(t *view.Trace) []gate.Refused {
+	var out []gate.Refused
+	for _, e := range t.Refused() {
+		r := gate.Refused{Bytes: e.Size, Time: e.Time, Device: e.Device}
+		site := t.Site(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack, Call: e.Call, Origin: heap.OriginEvent})
+		r.Site = view.Call{Name: site.Name}
+		if site.Own != nil {
+			r.Site = view.CallOf(site.Own)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// Recordings are those of a folder of results, of a job's one for each process, by rank; any other path is itself.
+func Recordings(path string) ([]string, error) {
+	if st, err := os.Stat(path); err != nil || !st.IsDir() || exists(filepath.Join(path, TraceName)) {
+		return []string{path}, nil // whoever opens it says what is wrong
+	}
+	found, err := filepath.Glob(filepath.Join(path, "*", TraceName))
+	if err != nil || len(found) == 0 {
+		return nil, exit.With(exit.Invalid, fmt.Errorf("%s: no recording is in the folder", path))
+	}
+	out := make([]string, 0, len(found))
+	for _, trace := range found {
+		out = append(out, filepath.Dir(trace))
+	}
+	sortByRank(out)
+	return out, nil
+}
+
+// WriteCheck writes a check as text or as JSON.
+func WriteCheck(w io.Writer, c *gate.Check, asJSON bool) error {
+	if asJSON {
+		return json.WriteCheck(w, c, table.CheckTexts)
+	}
+	return table.Check(w, c)
+}
+
+// WriteJUnit writes a check as CI systems read it.
+func WriteJUnit(w io.Writer, c *gate.Check) error { return junit.Write(w, c, table.CheckTexts) }
+
+// sortByRank orders the folders of a job's processes, rank2-pid7 before rank10-pid5.
+func sortByRank(folders []string) {
+	key := func(folder string) (rank int, name string) {
+		name = filepath.Base(folder)
+		if _, err := fmt.Sscanf(name, "rank%d-", &rank); err != nil {
+			rank = math.MaxInt
+		}
+		return rank, name
+	}
+	sorts.Func(folders, func(x, y string) int {
+		rank, name := key(x)
+		otherRank, otherName := key(y)
+		return cmp.Or(cmp.Compare(rank, otherRank), cmp.Compare(name, otherName))
+	})
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"io"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/ranks"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/export/table"
+)
+
+// Ranks compares recordings of one job. version is that of gputrace.
+func Ranks(paths []string, o *OpenOptions, version string) (*ranks.Table, error) {
+	var all []ranks.Process
+	for _, path := range paths {
+		p, err := rankOf(path, o, version)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, *p)
+	}
+	return ranks.New(all), nil
+}
+
+// rankOf is one recording as a process of a job.
+func rankOf(path string, o *OpenOptions, version string) (*ranks.Process, error) {
+	s, err := Open(path, o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	p := &ranks.Process{
+		Name: s.Info.Rank.Process(int(s.Info.PID)), File: path, Rank: -1, PID: int(s.Info.PID), Categories: map[string]int64{},
+	}
+	for _, a := range s.Trace.End().Snapshot.Accounts {
+		if a.Allocated != event.Unknown {
+			p.Live += int64(a.Allocated)
+		}
+	}
+	if r := s.Info.Rank; r != nil {
+		p.Rank, p.World = r.Rank, r.World
+	}
+	entries, err := peakEntries(s, true, version)
+	if err != nil {
+		return nil, err
+	}
+	for i := range entries {
+		if e := &entries[i]; e.Layer == event.LayerTorch.String() {
+			p.Categories[e.Category] += e.Bytes
+			p.Peak += e.Bytes
+		}
+	}
+	if p.Leaks, err = s.Leaks(); err != nil {
+		return nil, err
+	}
+	p.Grew, err = s.grewAt(p)
+	return p, err
+}
+
+// grewAt is when the first finding began, by the clock of all machines.
+func (s *Source) grewAt(p *ranks.Process) (time.Time, error) {
+	var at time.Time
+	found, err := s.Steps()
+	if err != nil || s.Info.Started.IsZero() {
+		return at, err
+	}
+	for i := range p.Leaks.Findings {
+		begin, _, ok := found.Span(p.Leaks.Findings[i].First)
+		if !ok {
+			continue
+		}
+		if t := s.Info.Started.Add(time.Duration(begin) - time.Duration(s.Info.StartedBoot)); at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	return at, nil
+}
+
+// WriteRanks writes the processes of a job as a table, or as JSON.
+func WriteRanks(w io.Writer, t *ranks.Table, asJSON bool) error {
+	if asJSON {
+		return json.WriteRanks(w, t)
+	}
+	return table.Ranks(w, t)
+}

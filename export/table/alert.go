@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/analysis/alerts"
+	"github.com/gputrace/gputrace/internal/words"
+)
+
+// AlertText is an alert in a sentence.
+func AlertText(a *alerts.Alert) string {
+	on := ""
+	if a.Device != "" {
+		on = " on " + a.Device
+	}
+	text := fmt.Sprintf("alert %s: %s: %s%s", words.Line(a.Rule.Text), a.Process, measuredText(a), on)
+	if a.Step > 0 {
+		text += fmt.Sprintf(", after step %d", a.Step)
+	}
+	if a.Since > 0 {
+		text += fmt.Sprintf(" (exceeded %s more since the last alert)", times(a.Since))
+	}
+	return text
+}
+
+func times(n uint64) string {
+	if n == 1 {
+		return "once"
+	}
+	return countText(n) + " times"
+}
+
+func measuredText(a *alerts.Alert) string {
+	switch {
+	case a.Rule.Part:
+		return fmt.Sprintf("%s is %s", a.Rule.Kind, percentText(a.Measured))
+	case a.Rule.Kind == alerts.Growth:
+		return fmt.Sprintf("memory grows by %s each step", shortBytes(a.Measured))
+	case a.Rule.Kind == alerts.Allocation:
+		return shortBytes(a.Measured) + " allocated at once"
+	}
+	return shortBytes(a.Measured) + " in use"
+}
+
+// AlertLines are the sentence and the lines with the most memory.
+func AlertLines(a *alerts.Alert) []string {
+	out := []string{AlertText(a)}
+	for i := range a.Sites {
+		s := &a.Sites[i]
+		text := fmt.Sprintf("  %9s  %s", Bytes(s.Bytes), placeText(&s.Line))
+		if s.Holder != "" {
+			text += ", held by " + words.Line(s.Holder)
+		}
+		out = append(out, text)
+	}
+	return out
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/gate"
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/internal/words"
+)
+
+// checkWords are the statuses as people see them.
+var checkWords = map[gate.Status]string{gate.Passed: "passed", gate.Failed: "FAILED", gate.Unknown: "UNKNOWN"}
+
+// Check prints what became of each rule, a sentence each, and in the end whether all are met.
+func Check(w io.Writer, c *gate.Check) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	failed, all := 0, 0
+	for i := range c.Reports {
+		r := &c.Reports[i]
+		p.line("%s", words.Line(r.Name))
+		for j := range r.Results {
+			x := &r.Results[j]
+			all++
+			if x.Status != gate.Passed {
+				failed++
+			}
+			for k, text := range CheckTexts(x) {
+				head := ""
+				if k == 0 {
+					head = checkWords[x.Status]
+				}
+				p.leakField(head, text)
+			}
+		}
+	}
+	if failed > 0 {
+		p.line("check failed: %d of %s not met", failed, plural(uint64(all), "rule"))
+	} else {
+		p.line("check passed: %s", plural(uint64(all), "rule"))
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the check: %w", err)
+	}
+	return nil
+}
+
+// CheckTexts says what became of a rule: the first sentence has the rule, its bound and what was measured; each further one what else
+// fails it.
+func CheckTexts(r *gate.Result) []string {
+	var out []string
+	switch {
+	case r.Status == gate.Unknown:
+		out = []string{unknownText(r)}
+	case r.Rule == gate.MaxPeak:
+		out = eachFound(r, peakText)
+	case r.Rule == gate.MaxGrowth:
+		out = growthTexts(r)
+	case r.Rule == gate.NoLeaks && r.Status == gate.Failed:
+		out = eachFound(r, func(_ *gate.Result, f *gate.Found) string { return "growing: " + grownText(f) })
+	case r.Rule == gate.NoLeaks:
+		out = []string{LeakSentence(r.Leaks)}
+	case r.Rule == gate.NoOOM:
+		out = refusedTexts(r)
+	case r.Rule == gate.Baseline:
+		out = baselineTexts(r)
+	case r.Rule == gate.Command:
+		out = []string{fmt.Sprintf("exit code %d", int(r.Measured))}
+	}
+	out[0] = string(r.Rule) + ": " + out[0]
+	return out
+}
+
+func eachFound(r *gate.Result, text func(*gate.Result, *gate.Found) string) []string {
+	var out []string
+	for i := range r.Found {
+		out = append(out, text(r, &r.Found[i]))
+	}
+	return out
+}
+
+// unknownText says why a rule could not be judged.
+func unknownText(r *gate.Result) string {
+	switch {
+	case r.Leaks != nil:
+		return "it is not known whether memory grows: " + strings.TrimPrefix(LeakSentence(r.Leaks), "unknown: ")
+	case r.Rule == gate.Baseline:
+		return "there is no memory of a peak to compare"
+	}
+	return "no use of GPU memory was recorded"
+}
+
+// peakText is the peak of a device.
+func peakText(r *gate.Result, f *gate.Found) string {
+	text := fmt.Sprintf("%s reached %s", f.What, Bytes(uint64(f.Measured)))
+	if f.Measured > f.Bound {
+		text += fmt.Sprintf(", %s above the limit of %s", Bytes(uint64(f.Measured-f.Bound)), Bytes(uint64(r.Bound)))
+	} else {
+		text += fmt.Sprintf(" of at most %s", Bytes(uint64(r.Bound)))
+	}
+	if f.LineBytes > 0 {
+		text += fmt.Sprintf("; the largest part, %s, is of %s", Bytes(f.LineBytes), placeText(&f.Line))
+	}
+	return text
+}
+
+func placeText(c *view.Call) string {
+	if c.Name == "" {
+		return "an unknown line"
+	}
+	return words.Line(c.Text())
+}
+
+// growthTexts are what memory grows by, and each line that it grows at.
+func growthTexts(r *gate.Result) []string {
+	if r.Status == gate.Passed {
+		return []string{fmt.Sprintf("memory grows by %s each step, of at most %s, in %s",
+			shortBytes(r.Measured), shortBytes(r.Bound), plural(uint64(r.Leaks.Steps.Count), "step"))}
+	}
+	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", shortBytes(r.Measured), shortBytes(r.By()), shortBytes(r.Bound))
+	return append([]string{head}, eachFound(r, func(_ *gate.Result, f *gate.Found) string { return grownText(f) })...)
+}
+
+// grownText is a finding and what holds it.
+func grownText(f *gate.Found) string {
+	text := LeakText(f.Finding)
+	if f.Finding.Holder != "" {
+		text += "; held by " + LeakHolder(f.Finding)
+	}
+	if f.Finding.Confidence == leaks.Low {
+		text += " (few periods were seen: a queue that fills looks the same)"
+	}
+	return text
+}
+
+// shownRefused is how many refused requests are shown.
+const shownRefused = 5
+
+func refusedTexts(r *gate.Result) []string {
+	if len(r.Found) == 0 {
+		return []string{"no request was refused"}
+	}
+	out := []string{plural(uint64(len(r.Found)), "request") + " refused"}
+	for i := range r.Found {
+		if f := &r.Found[i]; i < shownRefused {
+			out = append(out, fmt.Sprintf("out of memory: %s on %s, asked for by %s", Bytes(uint64(f.Measured)), f.What, placeText(&f.Line)))
+		}
+	}
+	return out
+}
+
+// baselineTexts are what has more than the baseline, or that nothing has.
+func baselineTexts(r *gate.Result) []string {
+	if r.Status == gate.Passed {
+		return []string{fmt.Sprintf("the peak is %s that of the baseline, and no line or category is more than %s above its own",
+			partText(r.Measured), percentText(r.Tolerance))}
+	}
+	return eachFound(r, func(r *gate.Result, f *gate.Found) string {
+		what := f.What
+		switch f.Kind {
+		case gate.OfLine:
+			what = placeText(&f.Line)
+		case gate.OfCategory:
+			what = "category " + f.What
+		}
+		text := fmt.Sprintf("%s: %s at the peak, ", what, Bytes(uint64(f.Measured)))
+		if f.Bound == 0 {
+			return text + "none in the baseline"
+		}
+		return text + fmt.Sprintf("%s or %s more than the baseline's %s; %s is allowed",
+			Bytes(uint64(f.Measured-f.Bound)), percentText((f.Measured-f.Bound)/f.Bound), Bytes(uint64(f.Bound)), percentText(r.Tolerance))
+	})
+}
+
+// partText is a change of a part: "equal to", "1.2 % above".
+func partText(part float64) string {
+	switch {
+	case math.IsNaN(part):
+		return "not comparable with"
+	case part == 0:
+		return "equal to"
+	case part < 0:
+		return percentText(-part) + " below"
+	}
+	return percentText(part) + " above"
+}
+
+// percentText is a part in percent: "5 %", "0.02 %".
+func percentText(part float64) string {
+	switch percent := 100 * part; {
+	case percent >= 10 || percent == math.Trunc(percent):
+		return fmt.Sprintf("%.0f %%", percent)
+	case percent >= 0.1:
+		return fmt.Sprintf("%.1f %%", percent)
+	}
+	return fmt.Sprintf("%.2g %%", 100*part)
+}
