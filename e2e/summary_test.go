@@ -62,7 +62,7 @@ func TestSummary(t *testing.T) {
 	require.Equal(t, strings.TrimSpace(string(want)), out)
 	text, err := output(env.binary, "summary", "-p", itoa(p.pid), "--json")
 	require.NoError(t, err)
-	requireStats(t, stats, text, 120)
+	requireStats(t, stats, text, 118)
 
 	c.interrupt(t)
 	out, err = output(env.binary, "summary", c.out())
@@ -71,7 +71,7 @@ func TestSummary(t *testing.T) {
 	require.Contains(t, out, "<string>:")
 	text, err = output(env.binary, "summary", c.out(), "--json")
 	require.NoError(t, err)
-	requireStats(t, stats, text, 120)
+	requireStats(t, stats, text, 118)
 }
 
 // requireStats compares counters, of which there must be so many.

@@ -11,15 +11,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/holders"
-	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/snapshot"
 	"github.com/gputrace/gputrace/export/table"
@@ -70,26 +67,6 @@ var errInterrupted = coded(exitInterrupted, errors.New("interrupted"))
 // untilInterrupted is done when the user, or whoever started us, wants this to end: what was stopped is let go first.
 func untilInterrupted() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
-}
-
-// readStats reads what the allocator of a process counts.
-func readStats(pid int) ([]figures.MemoryStats, error) {
-	p, err := process.Open(pid)
-	if err != nil {
-		return nil, advice.Look("summary", err, pid)
-	}
-	a, err := inspect.Find(p)
-	if err != nil {
-		return nil, advice.Look("summary", err, pid)
-	}
-	ctx, stop := untilInterrupted()
-	defer stop()
-	all, err := a.MemoryStats(ctx)
-	if err != nil {
-		return nil, advice.Look("summary", err, pid)
-	}
-	used := allocator.Stats(all)
-	return slices.DeleteFunc(used, func(s figures.MemoryStats) bool { return s.Empty() }), nil
 }
 
 // bootTime is the time of day when CLOCK_BOOTTIME was 0.

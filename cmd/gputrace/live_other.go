@@ -7,16 +7,11 @@ package main
 import (
 	"fmt"
 	"runtime"
-
-	"github.com/gputrace/gputrace/event/figures"
 )
 
 func examine(doctorOptions) error  { return notHere("examining a machine") }
 func dump(dumpOptions) error       { return notHere("reading another process") }
 func showHolders(whoOptions) error { return notHere("reading another process") }
-func readStats(int) ([]figures.MemoryStats, error) {
-	return nil, notHere("reading another process")
-}
 
 // notHere is the error of what only Linux on x86-64 can do.
 func notHere(what string) error {

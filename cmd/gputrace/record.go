@@ -16,6 +16,7 @@ import (
 
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/recording"
@@ -47,8 +48,7 @@ type recordOptions struct {
 	stepOn     string // function with whose calls steps begin; empty: found out
 	memory     string // how the program's is read, one of memoryModes
 	cacheDir   string
-	alerts     alertOptions
-	check      *checkOptions // nil: nothing is checked
+	limits     *gatecli.Recording // nil: none
 }
 
 // leastTrace is the least size at which a recording can be bounded, bytes.
@@ -95,8 +95,7 @@ func recordingFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "no-holders", Usage: "do not read from the process's memory who holds the live blocks"},
 		memoryFlag(),
 		cacheFlag(),
-		&cli.BoolFlag{Name: "check", Usage: "check the recording when it ends, as gputrace check does; the exit code is 4 when a rule is not met"},
-	}, append(gateFlags(), alertFlags()...)...)
+	}, gatecli.RecordingFlags()...)
 }
 
 // memoryModes are the ways of reading a program's memory (docs/reading-memory.md); the first is the default.
@@ -140,30 +139,10 @@ func parseRecord(c *cli.Context) (recordOptions, error) {
 	if len(pids) > 1 {
 		o.others = pids[1:]
 	}
-	if err := o.parseRules(c); err != nil {
+	if o.limits, err = gatecli.ParseRecording(c, version); err != nil {
 		return o, err
 	}
 	return o, o.chooseOutput()
-}
-
-// parseRules reads what --check and --alert ask for.
-func (o *recordOptions) parseRules(c *cli.Context) error {
-	var err error
-	if o.alerts, err = parseAlerts(c); err != nil {
-		return err
-	}
-	check, err := parseCheck(c, ruleFlags{stepOn: flags.Get[string](c, "step-on")})
-	switch {
-	case err != nil:
-		return err
-	case c.Bool("check") && !check.in.Rules.Any():
-		return usage("--check: which rules? give --max-peak, --no-leaks or others")
-	case !c.Bool("check") && (check.in.Rules.Any() || check.junit != ""):
-		return usage("the rules of a check need --check")
-	case c.Bool("check"):
-		o.check = check
-	}
-	return nil
 }
 
 // isJob reports whether there may be more than one process.

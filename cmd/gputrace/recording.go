@@ -41,9 +41,7 @@ func record(o recordOptions) error {
 		if err == nil {
 			err = finish(results, c, &o)
 		}
-		if o.check != nil {
-			err = o.check.afterRecording(r, results, o.out(), err)
-		}
+		err = o.limits.After(r, results, o.out(), err)
 		return afterProgram(r, advice.Recording(err))
 	})
 }
@@ -57,7 +55,7 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	defer signal.Stop(signals)
 
 	options := o.recorderOptions(c)
-	stopAlerts, err := o.alerts.start(options)
+	stopAlerts, err := o.limits.Start(options)
 	if err != nil {
 		return err
 	}

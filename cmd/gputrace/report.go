@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recording"
@@ -25,8 +26,7 @@ func reportCommand() *cli.Command {
 		Usage: "show what a recording says: peak, live memory by line of the program, losses",
 		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
 			"gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
-		Description: "Without a moment, a range or --by it prints what the session printed at its end. Of a job's folder, or of several recordings, it compares " +
-			"the processes: what each has by category, how far they are apart, which grew first, which ranks are missing.\n\nMoments: " + event.MomentUsage + ".",
+		Description: "Without a moment, a range or --by it prints what the session printed at its end. Of a job's folder, or of several recordings, it compares the processes.\n\nMoments: " + event.MomentUsage + ".",
 		Flags: append(windowFlags(),
 			rowsFlag("", "one row for each `KIND` (default: line): ", view.RecordedRowKindNames),
 			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),
@@ -40,47 +40,12 @@ func reportCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if paths := recordingsOf(c.Args().Slice()); len(paths) > 1 {
-				if w != (export.Window{}) || flags.Get[string](c, "by") != "" {
-					return usage("%d recordings: a moment, a range and --by are of one; give the folder of a process, such as %s", len(paths), paths[0])
-				}
-				return reportRanks(paths, rulesOf(c), c.Bool("json"))
-			}
-			if c.Bool("json") {
-				return usage("--json is of the processes of a job; of one recording see gputrace export -f json")
+			if done, err := gatecli.Ranks(c, shared(), w != (export.Window{}) || c.IsSet("by")); done || err != nil {
+				return err
 			}
 			return report(reportOptions{path: c.Args().First(), rules: rulesOf(c), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top")})
 		},
 	}
-}
-
-// recordingsOf are the recordings of files and folders. What is none is said by whoever opens it.
-func recordingsOf(args []string) []string {
-	var out []string
-	for _, arg := range args {
-		found, err := export.Recordings(arg)
-		if err != nil {
-			found = []string{arg}
-		}
-		out = append(out, found...)
-	}
-	return out
-}
-
-// reportRanks compares the processes of a job.
-func reportRanks(paths []string, rules ruleFlags, asJSON bool) error {
-	p := progress.New(os.Stderr)
-	defer p.Stop()
-	o, err := rules.options(p.Options(p.Warn))
-	if err != nil {
-		return err
-	}
-	table, err := export.Ranks(paths, o, version)
-	p.Stop()
-	if err != nil {
-		return err
-	}
-	return export.WriteRanks(os.Stdout, table, asJSON)
 }
 
 // reportOptions is a parsed report command line.

@@ -4,6 +4,8 @@ package main
 
 import (
 	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/internal/gatecli"
 )
 
 func runCommand() *cli.Command {
@@ -30,7 +32,8 @@ func parseRun(c *cli.Context) (recordOptions, error) {
 	if len(o.command) == 0 {
 		return o, usage("which program? give it behind --; see gputrace run --help")
 	}
-	if err := o.parseRules(c); err != nil {
+	var err error
+	if o.limits, err = gatecli.ParseRecording(c, version); err != nil {
 		return o, err
 	}
 	return o, o.chooseOutput()

@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/gatecli"
 )
 
 // windowFlags are those of the commands that look at a part of a recording.
@@ -89,4 +90,11 @@ func rowsFlag(initial, usage string, kinds []string) cli.Flag {
 // phasesFlag is of every command that knows phases.
 func phasesFlag() cli.Flag {
 	return flags.Text("phases", "", "rules in `FILE`, before the built-in ones, say which functions are forward, input, ...; see docs/phases.md")
+}
+
+// shared is what commands of other packages have in common with those here.
+func shared() *gatecli.Shared {
+	return &gatecli.Shared{Version: version, Flags: []cli.Flag{stepOnFlag(), phasesFlag()}, Open: func(c *cli.Context, o *export.OpenOptions) (*export.OpenOptions, error) {
+		return rulesOf(c).options(o)
+	}}
 }

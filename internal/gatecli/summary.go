@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package gatecli
 
 import (
 	"os"
@@ -13,18 +13,18 @@ import (
 	"github.com/gputrace/gputrace/internal/progress"
 )
 
-func summaryCommand() *cli.Command {
+// SummaryCommand is gputrace summary.
+func SummaryCommand(shared *Shared) *cli.Command {
 	return &cli.Command{
 		Name:      "summary",
 		Usage:     "show what torch.cuda.memory_summary() shows, of a process or a recording, and the memory by line",
 		UsageText: "gputrace summary FOLDER/trace.gputrace [--json]\ngputrace summary -p PID [--json]",
 		Description: "Of a process the allocator's own counters are read from outside, without a probe. JSON has the keys of torch.cuda.memory_stats() and of " +
 			"the libraries that log them; what is not known exactly is left out. See docs/summary.md.",
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
 			flags.PID("pid,p", "read process `PID`"),
-			stepOnFlag(), phasesFlag(),
-		},
+		}, shared.Flags...),
 		Action: func(c *cli.Context) error {
 			asJSON, pid := c.Bool("json"), flags.Get[int](c, "pid")
 			switch {
@@ -39,16 +39,20 @@ func summaryCommand() *cli.Command {
 			case c.NArg() != 1:
 				return usage("which recording? give one file, or a process with -p; see gputrace summary --help")
 			}
-			return summarize(c.Args().First(), rulesOf(c), asJSON)
+			return summarize(c, shared, asJSON)
 		},
 	}
 }
 
 // summarize prints the statistics of a recording.
-func summarize(path string, rules ruleFlags, asJSON bool) error {
+func summarize(c *cli.Context, shared *Shared, asJSON bool) error {
 	p := progress.New(os.Stderr)
 	defer p.Stop()
-	in, err := rules.open(path, p.Options(p.Warn))
+	o, err := shared.Open(c, p.Options(p.Warn))
+	if err != nil {
+		return err
+	}
+	in, err := export.Open(c.Args().First(), o)
 	if err != nil {
 		return err
 	}
@@ -59,4 +63,42 @@ func summarize(path string, rules ruleFlags, asJSON bool) error {
 	}
 	p.Stop()
 	return export.WriteMemoryStats(os.Stdout, report, in.Trace.End(), asJSON)
+}
+
+// Ranks prints how the processes of a job compare. It takes the recordings of files and folders; done is false when that is just one.
+func Ranks(c *cli.Context, shared *Shared, one bool) (done bool, err error) {
+	paths, asJSON := recordingsOf(c.Args().Slice()), c.Bool("json")
+	switch {
+	case len(paths) < 2 && asJSON:
+		return true, usage("--json is of the processes of a job; of one recording see gputrace export -f json")
+	case len(paths) < 2:
+		return false, nil
+	case one:
+		return true, usage("%d recordings: a moment, a range and --by are of one; give the folder of a process, such as %s", len(paths), paths[0])
+	}
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	o, err := shared.Open(c, p.Options(p.Warn))
+	if err != nil {
+		return true, err
+	}
+	table, err := export.Ranks(paths, o, shared.Version)
+	p.Stop()
+	if err != nil {
+		return true, err
+	}
+	return true, export.WriteRanks(os.Stdout, table, asJSON)
+}
+
+// recordingsOf are the recordings of files and folders. What is none is said by whoever opens it.
+func recordingsOf(args []string) []string {
+	var out []string
+	for _, arg := range args {
+		found, err := export.Recordings(arg)
+		if err != nil {
+			found = []string{arg}
+		}
+		out = append(out, found...)
+	}
+	return out
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package gatecli
 
 import (
 	"errors"
@@ -85,4 +85,54 @@ func (o *alertOptions) start(r *recorder.Options) (stop func() error, err error)
 		}
 		return err
 	}, nil
+}
+
+// Recording is what the command line asks for of a recording, beside it.
+type Recording struct {
+	alerts alertOptions
+	check  *checkOptions // nil: nothing is checked
+}
+
+// RecordingFlags are --check with its rules, and --alert, of the commands that record.
+func RecordingFlags() []cli.Flag {
+	check := &cli.BoolFlag{Name: "check", Usage: "check the recording when it ends, as gputrace check does; the exit code is 4 when a rule is not met"}
+	return append(append([]cli.Flag{check}, gateFlags()...), alertFlags()...)
+}
+
+// ParseRecording reads RecordingFlags. version is that of gputrace.
+func ParseRecording(c *cli.Context, version string) (*Recording, error) {
+	alerts, err := parseAlerts(c)
+	if err != nil {
+		return nil, err
+	}
+	check, err := parseCheck(c, version)
+	switch {
+	case err != nil:
+		return nil, err
+	case c.Bool("check") && !check.in.Rules.Any():
+		return nil, usage("--check: which rules? give --max-peak, --no-leaks or others")
+	case !c.Bool("check") && (check.in.Rules.Any() || check.junit != ""):
+		return nil, usage("the rules of a check need --check")
+	case !c.Bool("check"):
+		check = nil
+	default:
+		check.stepOn = flags.Get[string](c, "step-on")
+	}
+	return &Recording{alerts, check}, nil
+}
+
+// Start has a recorder watch for alerts. stop delivers what is left. nil asks for nothing.
+func (r *Recording) Start(o *recorder.Options) (stop func() error, err error) {
+	if r == nil {
+		return func() error { return nil }, nil
+	}
+	return r.alerts.start(o)
+}
+
+// After checks what was recorded, when that is asked for, and prints the outcome. err is that of the recording.
+func (r *Recording) After(from *recorder.Recorder, results *recorder.Results, out io.Writer, err error) error {
+	if r == nil || r.check == nil {
+		return err
+	}
+	return r.check.afterRecording(from, results, out, err)
 }

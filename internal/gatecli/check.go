@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+// Package gatecli is what the command line says of limits: the commands check and summary, and the rules and alerts of a recording. It
+// parses, calls and prints, as cmd/gputrace does.
+package gatecli
 
 import (
 	"errors"
@@ -19,13 +21,27 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 )
 
+// Shared is what all commands have in common.
+type Shared struct {
+	Version string // of gputrace
+	// Flags are --step-on and --phases, and Open says what they ask for to those who open a recording.
+	Flags []cli.Flag
+	Open  func(c *cli.Context, o *export.OpenOptions) (*export.OpenOptions, error)
+}
+
+// usage and coded are errors with their exit codes.
+var (
+	usage = exit.Usage
+	coded = exit.With
+)
+
 // checkOptions are the rules of a check, and where its outcome goes.
 type checkOptions struct {
 	in     export.CheckInput
-	rules  ruleFlags
 	asJSON bool
 	junit  string // file; empty: none
 	force  bool
+	stepOn string // of a recording
 }
 
 // gateFlags are the rules of a check.
@@ -41,16 +57,17 @@ func gateFlags() []cli.Flag {
 	}
 }
 
-func checkCommand() *cli.Command {
+// CheckCommand is gputrace check.
+func CheckCommand(shared *Shared) *cli.Command {
 	return &cli.Command{
 		Name:      "check",
 		Usage:     "say whether recordings keep within limits, for CI: peak, growth, leaks, out of memory, more than a baseline",
 		UsageText: "gputrace check FOLDER... --max-peak 10GiB --no-leaks --no-oom [--baseline FILE] [--junit FILE] [--json]",
 		Description: "The exit code is 4 when a rule is not met, or could not be judged. Of a job's folder each process is checked. " +
 			"What each rule means is in docs/check.md.",
-		Flags: append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, stepOnFlag(), phasesFlag(), forceFlag()),
+		Flags: append(append(gateFlags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}, &cli.BoolFlag{Name: "force", Usage: "replace an output of that name"}), shared.Flags...),
 		Action: func(c *cli.Context) error {
-			o, err := parseCheck(c, rulesOf(c))
+			o, err := parseCheck(c, shared.Version)
 			switch {
 			case err != nil:
 				return err
@@ -62,7 +79,7 @@ func checkCommand() *cli.Command {
 			o.in.Paths, o.asJSON = c.Args().Slice(), c.Bool("json")
 			p := progress.New(os.Stderr)
 			defer p.Stop()
-			if o.in.Open, err = o.rules.options(p.Options(p.Warn)); err != nil {
+			if o.in.Open, err = shared.Open(c, p.Options(p.Warn)); err != nil {
 				return err
 			}
 			done, err := export.Check(&o.in)
@@ -76,9 +93,9 @@ func checkCommand() *cli.Command {
 }
 
 // parseCheck reads the rules.
-func parseCheck(c *cli.Context, rules ruleFlags) (*checkOptions, error) {
+func parseCheck(c *cli.Context, version string) (*checkOptions, error) {
 	path := flags.Get[string](c, "baseline")
-	o := &checkOptions{rules: rules, force: c.Bool("force"), in: export.CheckInput{
+	o := &checkOptions{force: c.Bool("force"), in: export.CheckInput{
 		BaselinePath: path, Version: version,
 		Rules: gate.Rules{NoLeaks: c.Bool("no-leaks"), NoOOM: c.Bool("no-oom"), Baseline: path != "", Tolerance: flags.Get[float64](c, "tolerance")},
 	}}
@@ -125,9 +142,8 @@ func (o *checkOptions) afterRecording(r *recorder.Recorder, results *recorder.Re
 		o.in.Paths = append(o.in.Paths, filepath.Dir(p.File()))
 	}
 	p := progress.New(os.Stderr)
-	if o.in.Open, err = o.rules.options(p.Options(p.Warn)); err != nil {
-		return err
-	}
+	o.in.Open = p.Options(p.Warn)
+	o.in.Open.StepOn = o.stepOn
 	done, err := export.Check(&o.in)
 	p.Stop()
 	if err != nil {
