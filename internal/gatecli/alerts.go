@@ -99,7 +99,7 @@ func RecordingFlags() []cli.Flag {
 	return append(append([]cli.Flag{check}, gateFlags()...), alertFlags()...)
 }
 
-// ParseRecording reads RecordingFlags. version is that of gputrace.
+// ParseRecording reads RecordingFlags; nil: nothing is asked for. version is that of gputrace.
 func ParseRecording(c *cli.Context, version string) (*Recording, error) {
 	alerts, err := parseAlerts(c)
 	if err != nil {
@@ -117,6 +117,9 @@ func ParseRecording(c *cli.Context, version string) (*Recording, error) {
 		check = nil
 	default:
 		check.stepOn = flags.Get[string](c, "step-on")
+	}
+	if len(alerts.rules) == 0 && check == nil {
+		return nil, nil
 	}
 	return &Recording{alerts, check}, nil
 }
