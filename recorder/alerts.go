@@ -113,6 +113,9 @@ func (a *alertWatch) step() {
 // conclude looks at the figures once more: those of the last moments.
 func (a *alertWatch) conclude() {
 	a.next, a.parts = time.Time{}, time.Time{}
+	if g := a.process.growth; g != nil {
+		g.judge()
+	}
 	a.step()
 }
 
