@@ -73,12 +73,15 @@ const (
 	AnnotationLost       AnnotationKind = 7 // Loss: events of PID are missing
 	AnnotationSteps      AnnotationKind = 8 // Steps of PID have begun. It is no input of the live set
 	AnnotationHeld       AnnotationKind = 9 // Held: what holds blocks of PID. It is no input of the live set
+	// AnnotationReading is a Reading: what the driver and the memory of PID said. It is no input of the live set.
+	AnnotationReading AnnotationKind = 10
 )
 
 var annotationNames = map[AnnotationKind]string{
 	AnnotationWatch: "watch", AnnotationUnwatch: "unwatch", AnnotationObserved: "observed", AnnotationBaseline: "baseline",
 	AnnotationFromStart: "from_start", AnnotationCheckpoint: "checkpoint", AnnotationLost: "lost",
 	AnnotationSteps: "steps", AnnotationHeld: "held",
+	AnnotationReading: "reading",
 }
 
 func (k AnnotationKind) String() string { return name(annotationNames, k, "annotation") }
@@ -94,6 +97,7 @@ type Annotation struct {
 	Loss                Loss
 	Steps               *Steps
 	Held                *Held
+	Reading             []byte // JSON of a figures.Reading
 	State               []byte // of a checkpoint: as package heap encoded it
 }
 

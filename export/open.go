@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -36,6 +37,7 @@ type Source struct {
 	stepOn string
 	search *steps.Search // nil: not begun
 	leaks  *leaks.Report // nil: not looked for yet
+	oom    *oom.Report   // likewise
 }
 
 // Close closes the file; the trace cannot be replayed any more.

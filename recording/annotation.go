@@ -14,6 +14,7 @@ import (
 //	lost                         pid, from, to - from, events
 //	steps                        pid, numbering, source, on, chosen, first, n, then n times: time - the one before
 //	held                         pid, time, n, then n times: site, holder, bytes, blocks
+//	reading                      pid, a text: JSON of a figures.Reading
 //	observed                     pid, device, from, to, allocated + 1, reserved + 1,
 //	                             blocks    n, then n times: address - end of the last (signed), size, size - requested
 //	                                       (signed; 0 when that is Unknown), stream + 1, is requested known
@@ -39,6 +40,8 @@ func appendAnnotation(out *column, m *event.Annotation) {
 		c.steps(m.Steps)
 	case event.AnnotationHeld:
 		c.held(m.Held)
+	case event.AnnotationReading:
+		c.text(string(m.Reading))
 	}
 	out.number(uint64(m.Kind))
 	out.number(uint64(len(c)))
@@ -143,7 +146,7 @@ func (c *column) truth(b bool) {
 func readAnnotation(c *cursor) event.Annotation {
 	m := event.Annotation{Kind: event.AnnotationKind(c.index(256))}
 	body := cursor{data: c.bytes(c.number())}
-	if c.err != nil || m.Kind == 0 || m.Kind == event.AnnotationCheckpoint || m.Kind > event.AnnotationHeld {
+	if c.err != nil || m.Kind == 0 || m.Kind == event.AnnotationCheckpoint || m.Kind > event.AnnotationReading {
 		return m
 	}
 	m.PID = uint32(body.index(1 << 32))
@@ -160,6 +163,8 @@ func readAnnotation(c *cursor) event.Annotation {
 		m.Steps = body.steps()
 	case event.AnnotationHeld:
 		m.Held = body.held()
+	case event.AnnotationReading:
+		m.Reading = []byte(body.text())
 	}
 	if body.err != nil {
 		c.fail("annotation %s: %w", m.Kind, body.err)

@@ -31,7 +31,9 @@ const (
 // that are skipped.
 const (
 	Major = 1
-	Minor = 4 // 1.1 marks inlined frames, 1.2 when events were lost, 1.3 steps and what holds sites that grow; 1.4 has event.KindMark
+	// 1.1 marks inlined frames, 1.2 when events were lost, 1.3 steps and what holds sites that grow; 1.4 has event.KindMark, 1.5 readings of
+	// the driver and of holders while a program runs.
+	Minor = 5
 )
 
 // frameType says what a frame holds. Readers skip the types that they do not know.

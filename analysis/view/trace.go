@@ -3,12 +3,13 @@
 package view
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -39,7 +40,7 @@ type Trace struct {
 	phases  *classifier
 	held    map[heap.BlockKey]HeldBlock // at the end; nil: not known
 	stepAt  func(time uint64) int       // nil: not known
-	refused []event.Event               // the first requests that were refused, in all layers
+	refused refusals
 	noted   noted
 	also    []Watcher // of the next replay of all events
 }
@@ -57,6 +58,7 @@ type noted struct {
 	steps      *event.Steps // of the last numbering, put together; nil: none
 	numberings int
 	held       []event.Held
+	readings   []figures.Reading
 }
 
 // keptHeld is how many readings of holders are kept.
@@ -73,6 +75,16 @@ func (n *noted) take(m *event.Annotation) {
 		n.steps.Begins = append(n.steps.Begins, m.Steps.Begins...)
 	case event.AnnotationHeld:
 		n.held = append(n.held[max(0, len(n.held)-keptHeld+1):], *m.Held)
+	case event.AnnotationReading:
+		n.read(m.Reading)
+	}
+}
+
+// read takes a reading, as JSON. One that is not understood is left out.
+func (n *noted) read(text []byte) {
+	var r figures.Reading
+	if json.Unmarshal(text, &r) == nil {
+		n.readings = append(n.readings[max(0, len(n.readings)-keptHeld+1):], r)
 	}
 }
 
@@ -80,11 +92,7 @@ func (n *noted) take(m *event.Annotation) {
 func NewTrace(in Input, o *Options) (*Trace, error) {
 	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]string{}}
 	h := heap.New()
-	t.Damage = h.Walk(in, heap.Walker{Annotated: t.noted.take, After: func(e *event.Event) {
-		if e.Kind == event.KindOutOfMemory && len(t.refused) < keptOOMs {
-			t.refused = append(t.refused, *e)
-		}
-	}})
+	t.Damage = h.Walk(in, heap.Walker{Annotated: t.noted.take, After: t.refused.see})
 	if s := h.Totals(); t.Damage != nil && s.Events == 0 && len(s.Accounts)+len(s.Drivers) == 0 {
 		return nil, t.Damage
 	}
@@ -100,6 +108,9 @@ func (t *Trace) SetOptions(o *Options) {
 	t.phases = nil
 	t.end = t.view(t.end.Snapshot)
 }
+
+// ViewOf puts names to a snapshot that was made during a replay of the trace.
+func (t *Trace) ViewOf(s *heap.Snapshot) *View { return t.view(s) }
 
 func (t *Trace) view(s *heap.Snapshot) *View {
 	v := New(s, t.Stack, t.options)
@@ -149,29 +160,6 @@ func (t *Trace) First() uint64 { return t.end.Snapshot.First }
 // Last is the time of the last event, CLOCK_BOOTTIME nanoseconds. 0: there is none.
 func (t *Trace) Last() uint64 { return t.end.Snapshot.Time }
 
-// OutOfMemory is when the first requests were refused, CLOCK_BOOTTIME nanoseconds, in order: at most 1000 of them. What a driver
-// refuses its caching allocator is none yet.
-func (t *Trace) OutOfMemory() []uint64 {
-	var out []uint64
-	for _, e := range t.Refused() {
-		out = append(out, e.Time)
-	}
-	return out
-}
-
-// Refused is the events of OutOfMemory.
-func (t *Trace) Refused() []event.Event {
-	var out []event.Event
-	for i := range t.refused {
-		e := &t.refused[i]
-		torch := slices.ContainsFunc(t.end.Snapshot.Accounts, func(a heap.Account) bool { return a.PID == e.PID && a.Device == e.Device })
-		if torch == (e.Layer == event.LayerTorch) {
-			out = append(out, *e)
-		}
-	}
-	return out
-}
-
 // Steps are those that were recognised while the input was made; nil: none. whole is false when it was decided anew meanwhile what a
 // step begins with, and steps of before have no number any more.
 func (t *Trace) Steps() (steps *event.Steps, whole bool) {
@@ -181,8 +169,8 @@ func (t *Trace) Steps() (steps *event.Steps, whole bool) {
 // Held is what was read of holders while the input was made, in order.
 func (t *Trace) Held() []event.Held { return t.noted.held }
 
-// keptOOMs is of how many refused requests the times are kept.
-const keptOOMs = 1000
+// Readings are what the driver and the process's memory said while the input was made, in order.
+func (t *Trace) Readings() []figures.Reading { return t.noted.readings }
 
 // End is the view of the end.
 func (t *Trace) End() *View { return t.end }

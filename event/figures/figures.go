@@ -121,3 +121,50 @@ type HeldPart struct {
 	Bytes  uint64 `json:"bytes"`
 	Blocks uint64 `json:"blocks"` // 0: not known
 }
+
+// Reading is what the driver and a process's memory said at a moment while it ran. What was not read is nil.
+type Reading struct {
+	Time    uint64      `json:"time"`              // CLOCK_BOOTTIME nanoseconds
+	Failed  uint64      `json:"failed,omitempty"`  // time of the request that it was made for; 0: of none
+	Driver  []DriverUse `json:"driver,omitempty"`  // by device
+	Others  []Processes `json:"others,omitempty"`  // by device
+	Moved   bool        `json:"moved,omitempty"`   // the driver's figures changed meanwhile
+	Private []Range     `json:"private,omitempty"` // segments of private pools
+	Limits  []Limit     `json:"limits,omitempty"`
+	Held    []HeldAt    `json:"held,omitempty"` // nil: holders were not read
+}
+
+// Processes are the other processes on a device.
+type Processes struct {
+	Device int          `json:"device"` // as the program numbers it
+	By     []ProcessUse `json:"by"`
+}
+
+// ProcessUse is the memory of a process on a device.
+type ProcessUse struct {
+	PID  uint32 `json:"pid"` // as the driver numbers it
+	Used Bytes  `json:"used"`
+}
+
+// Range is a segment of a private pool.
+type Range struct {
+	Device int       `json:"device"`
+	Addr   uint64    `json:"addr"`
+	Size   uint64    `json:"size"`
+	Pool   [2]uint64 `json:"pool"` // its id
+}
+
+// Limit is how much a process lets its caching allocator have of a device.
+type Limit struct {
+	Device int   `json:"device"`
+	Bytes  Bytes `json:"bytes"`
+}
+
+// HeldAt is live blocks of one site with one holder.
+type HeldAt struct {
+	Site   string `json:"site"`
+	Holder string `json:"holder"`
+	What   string `json:"what"` // their categories
+	Bytes  uint64 `json:"bytes"`
+	Blocks uint64 `json:"blocks"`
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oom
+
+import (
+	"math"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/event"
+)
+
+// A part of memory is a reason only where it is large, beside being enough for the request: so much of what PyTorch has allocated, of what
+// it has reserved, of the device. They are one part in so many.
+const (
+	leakShare      = 10
+	piecesShare    = 20
+	elsewhereShare = 10
+)
+
+// decide finds the first reason that is proved. The order is that of docs/oom.md.
+func (c *Case) decide() {
+	c.setLimit()
+	c.setNeed()
+	for _, rule := range []struct {
+		decision Decision
+		holds    func() bool
+	}{
+		{DriverError, func() bool { return !c.Reported }},
+		{AbsurdRequest, c.isAbsurd},
+		{Leak, c.leaks},
+		{Fragmentation, c.isFragmented},
+		{PrivatePool, c.isInOtherPool},
+		{Limit, func() bool { return c.Limit != event.Unknown }},
+		{OtherProcess, c.othersHave},
+		{OutsidePyTorch, c.outsideHas},
+		{Full, func() bool { return true }},
+	} {
+		if rule.holds() {
+			c.Decision = rule.decision
+			return
+		}
+	}
+}
+
+// setLimit concludes that there is a limit of the program's own where PyTorch refuses a request without having asked the driver. Then
+// the limit is below what would have been reserved with it.
+func (c *Case) setLimit() {
+	if !c.Reported || c.Tries > 0 || c.Torch.Reserved == event.Unknown {
+		if c.Tries > 0 {
+			c.Limit, c.LimitBelow = event.Unknown, 0 // the driver was asked: the limit allowed it
+		}
+		return
+	}
+	if c.Limit == event.Unknown && c.asks {
+		c.Limit, c.LimitBelow = c.Torch.Reserved, c.Torch.Reserved+segmentOf(c.Requested)
+	}
+}
+
+// segmentOf is the segment that the allocator obtains for a request, bytes: get_allocation_size of CUDACachingAllocator.cpp.
+func segmentOf(size uint64) uint64 {
+	const small, large, least = 2 << 20, 20 << 20, 10 << 20
+	switch {
+	case size <= smallSize:
+		return small
+	case size < least:
+		return large
+	}
+	return (size + small - 1) / small * small
+}
+
+// setNeed says how much more had to be free.
+func (c *Case) setNeed() {
+	asked := c.Asked
+	if asked == event.Unknown && c.Reported {
+		asked = segmentOf(c.Requested)
+	}
+	if !c.Reported {
+		asked = c.Requested
+	}
+	switch {
+	case asked == event.Unknown:
+	case c.Limit != event.Unknown && c.LimitBelow == 0 && c.Torch.Reserved+asked > c.Limit:
+		c.Need = c.Torch.Reserved + asked - c.Limit
+	case c.Limit != event.Unknown:
+		c.Need = asked // at most
+	case c.Free != event.Unknown && asked > c.Free:
+		c.Need = asked - c.Free
+	default:
+		c.Need = asked
+	}
+}
+
+func (c *Case) isAbsurd() bool {
+	return c.Total != event.Unknown && c.Requested != event.Unknown && c.Requested > c.Total
+}
+
+// enough reports whether a part of memory would have made the request fit, and is at least one part in share of whole.
+func (c *Case) enough(part, whole, share uint64) bool {
+	return part != event.Unknown && whole != event.Unknown && c.Need != event.Unknown && part >= c.Need && part >= whole/share
+}
+
+// Growing is what the findings hold that are certain enough, bytes.
+func (c *Case) Growing() uint64 {
+	var out uint64
+	for i := range c.Findings {
+		if f := &c.Findings[i]; f.Confidence != leaks.Low && !math.IsNaN(f.Bytes) {
+			out += f.LiveBytes
+		}
+	}
+	return out
+}
+
+func (c *Case) leaks() bool { return c.enough(c.Growing(), c.Torch.Allocated, leakShare) }
+
+func (c *Case) isFragmented() bool {
+	return c.Largest < c.Requested && c.Pieces >= c.Requested && c.enough(c.Pieces, c.Torch.Reserved, piecesShare)
+}
+
+// InOtherPools is the free memory of the segments of private pools, and of other streams, that is in pieces large enough, bytes.
+func (c *Case) InOtherPools() uint64 {
+	var out uint64
+	for i := range c.Pools {
+		if p := &c.Pools[i]; !p.Request && p.Largest >= c.Requested {
+			out += p.Free
+		}
+	}
+	return out
+}
+
+func (c *Case) isInOtherPool() bool { return c.enough(c.InOtherPools(), c.Torch.Reserved, piecesShare) }
+
+func (c *Case) othersHave() bool {
+	return c.enough(c.Others, c.Total, elsewhereShare) && c.Others >= c.Other.Bytes
+}
+
+// outsideHas: by what the driver was asked for; where the device's size is not known it must be a part of what the process has.
+func (c *Case) outsideHas() bool {
+	whole := c.Total
+	if whole == event.Unknown {
+		whole = event.Add(c.Torch.Reserved, c.Other.Bytes)
+	}
+	return c.enough(c.Other.Bytes, whole, elsewhereShare)
+}

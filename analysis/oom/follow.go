@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oom
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
+)
+
+// follower goes through a trace and completes the cases when it comes to them.
+type follower struct {
+	in    *Input
+	cases []Case
+	wants []*view.Refusal // of each case
+	done  int             // cases that were reached
+
+	life    *phases.Lifetimes
+	starts  map[heap.BlockKey]phases.Start
+	totals  map[accountKey]*course
+	flushed map[int]uint64   // by case: reserved bytes when the driver first refused
+	context map[int][]uint64 // by reading: Context of each device
+	reading int              // the next to be reached
+}
+
+// accountKey names a caching allocator.
+type accountKey struct {
+	pid    uint32
+	device event.Device
+}
+
+// course is how the allocated total of an account went.
+type course struct {
+	points []point // one a second, at most
+	steps  []StepPeak
+}
+
+type point struct{ time, allocated uint64 }
+
+// keptSteps is of how many steps before a failure the peaks are kept, keptSeconds of how many seconds the total.
+const (
+	keptSteps   = 10
+	keptSeconds = 60
+)
+
+func newFollower(in *Input) *follower {
+	return &follower{
+		in: in, life: in.Trace.Classifier().Follow(), starts: map[heap.BlockKey]phases.Start{}, totals: map[accountKey]*course{},
+		flushed: map[int]uint64{}, context: map[int][]uint64{},
+	}
+}
+
+// wait adds a case to be completed.
+func (f *follower) wait(r *view.Refusal, number int) {
+	e := &r.Event
+	c := Case{
+		Number: number, PID: e.PID, TID: e.TID, Device: e.Device, Time: e.Time, Reported: r.Reported, Call: e.Call, Requested: e.Size,
+		Asked: event.Unknown, Tries: len(r.Tries), Step: f.in.Steps.At(e.Time), Phase: f.in.Trace.Phase(e.Stack), Stack: f.in.Trace.Stack(e.Stack),
+		Context: event.Unknown, Total: event.Unknown, Others: event.Unknown, Free: event.Unknown, Limit: event.Unknown,
+		Before60: event.Unknown, Healthy: event.Unknown, Need: event.Unknown,
+	}
+	c.Site = f.in.Trace.SiteName(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack})
+	if n := len(r.Tries); n > 0 {
+		c.Asked = r.Tries[n-1].Size
+	}
+	switch {
+	case r.WentOn:
+		c.Caught = Yes
+	case f.in.Ended:
+		c.Caught = No
+	}
+	f.cases = append(f.cases, c)
+	f.wants = append(f.wants, r)
+}
+
+func (f *follower) visitor() *view.Visitor {
+	return &view.Visitor{
+		Before: func(e *event.Event, h *heap.Heap) {
+			f.life.See(e)
+			f.readBefore(e, h)
+		},
+		Event:     f.event,
+		Allocated: f.allocated,
+		Freed:     func(b *heap.Block, e *event.Event, _ uint64) { f.freed(b, e) },
+		Done:      func(h *heap.Heap) { f.readBefore(nil, h) },
+		Moved: func(from, to *heap.Block) {
+			if s, ok := f.starts[from.Key()]; ok {
+				delete(f.starts, from.Key())
+				f.starts[to.Key()] = s
+			}
+		},
+	}
+}
+
+func (f *follower) allocated(b *heap.Block, e *event.Event) {
+	made := e != nil && e.Kind == event.KindAlloc && e.Time == b.Time
+	tid := uint32(0)
+	if made {
+		tid = e.TID
+	}
+	f.starts[b.Key()] = f.life.Start(b.PID, tid, b.Stack, made)
+}
+
+func (f *follower) freed(b *heap.Block, e *event.Event) {
+	s, ok := f.starts[b.Key()]
+	if !ok {
+		return
+	}
+	delete(f.starts, b.Key())
+	tid := uint32(0)
+	if e != nil {
+		tid = e.TID
+	}
+	f.life.Freed(&s, tid)
+}
+
+func (f *follower) event(e *event.Event, h *heap.Heap) {
+	if e.Layer == event.LayerTorch {
+		f.note(e, h)
+	}
+	if e.Kind != event.KindOutOfMemory || f.done == len(f.cases) {
+		return
+	}
+	f.noteTry(e, h)
+	for f.done < len(f.cases) && isSame(e, &f.wants[f.done].Event) {
+		f.complete(&f.cases[f.done], h)
+		f.done++
+	}
+}
+
+func isSame(x, y *event.Event) bool {
+	return x.Time == y.Time && x.PID == y.PID && x.TID == y.TID && x.Layer == y.Layer
+}
+
+// noteTry remembers how much was reserved when the driver first refused a request.
+func (f *follower) noteTry(e *event.Event, h *heap.Heap) {
+	for i := f.done; i < len(f.cases); i++ {
+		if tries := f.wants[i].Tries; len(tries) > 0 && isSame(e, &tries[0]) {
+			f.flushed[i], _ = f.reserved(h, f.cases[i].PID, f.cases[i].Device)
+			return
+		}
+	}
+}
+
+func (f *follower) reserved(h *heap.Heap, pid uint32, device event.Device) (uint64, bool) {
+	a, ok := h.Account(pid, device)
+	return a.Reserved, ok && a.Reserved != event.Unknown
+}
+
+// note follows the allocated total.
+func (f *follower) note(e *event.Event, h *heap.Heap) {
+	if e.Allocated == event.Unknown {
+		return
+	}
+	key := accountKey{e.PID, e.Device}
+	c := f.totals[key]
+	if c == nil {
+		c = &course{}
+		f.totals[key] = c
+	}
+	if n := len(c.points); n == 0 || e.Time-c.points[n-1].time >= 1e9 {
+		c.points = append(c.points, point{e.Time, e.Allocated})
+	}
+	step := f.in.Steps.At(e.Time)
+	if n := len(c.steps); n == 0 || c.steps[n-1].Step != step {
+		c.steps = append(c.steps, StepPeak{Step: step})
+	}
+	last := &c.steps[len(c.steps)-1]
+	last.Peak = max(last.Peak, e.Allocated)
+}
+
+// complete finds out all about a case, at its moment.
+func (f *follower) complete(c *Case, h *heap.Heap) {
+	f.setBalance(c, h)
+	f.setFree(c, h)
+	f.setCourse(c)
+	f.setHoldings(c, h)
+	if reserved, ok := f.reserved(h, c.PID, c.Device); ok && c.Tries > 0 && f.flushed[f.done] > reserved {
+		c.Flushed = f.flushed[f.done] - reserved
+	}
+	a, ok := h.Account(c.PID, c.Device)
+	c.asks = ok && a.SegmentBytes != event.Unknown && !lostBefore(h, c)
+	if f.in.Leaks != nil {
+		for _, found := range f.in.Leaks.Findings {
+			if found.Device == c.Device && found.Layer == event.LayerTorch {
+				c.Findings = append(c.Findings, found)
+			}
+		}
+	}
+}
+
+// lossTime is how long before a failure no event must have been lost for what is not there not to have happened, nanoseconds.
+const lossTime = 10e9
+
+// lostBefore reports whether events before a failure may be missing.
+func lostBefore(h *heap.Heap, c *Case) bool {
+	totals := h.Totals()
+	return slices.ContainsFunc(totals.LossIntervals, func(l heap.LossInterval) bool {
+		return l.PID == c.PID && l.From <= c.Time && l.To+lossTime >= c.Time
+	})
+}
+
+// setBalance says where the process's memory is.
+func (f *follower) setBalance(c *Case, h *heap.Heap) {
+	in := &balance.Input{PID: c.PID, View: f.in.Trace.ViewOf(h.Snapshot()), TorchWhy: "not every block is known"}
+	if p, ok := h.Parts(c.PID, c.Device); ok {
+		in.TorchWhy = ""
+		in.Torch = []figures.TorchMemory{{
+			Device: int(c.Device.Index), Reserved: figures.Bytes(p.Reserved), Allocated: figures.Bytes(p.Allocated), Requested: figures.Bytes(p.Requested),
+			Pending: figures.Unknown, InactiveSplit: figures.Bytes(p.InactiveSplit), Free: figures.Bytes(p.Free),
+		}}
+	}
+	b := balance.New(in)
+	u := event.Unknown
+	c.Torch = balance.Torch{Reserved: u, Allocated: u, Requested: u, Pending: u, InactiveSplit: u, Free: u}
+	for i := range b.Devices {
+		if d := &b.Devices[i]; d.Device == c.Device || c.Device.Index < 0 && len(b.Devices) == 1 {
+			c.Device, c.Torch, c.Owners, c.Other = d.Device, d.Torch, d.Owners, d.Other
+		}
+	}
+}
+
+// setCourse says how the memory came to be that much.
+func (f *follower) setCourse(c *Case) {
+	t := f.totals[accountKey{c.PID, c.Device}]
+	if t == nil {
+		return
+	}
+	for _, p := range t.points {
+		if p.time+keptSeconds*1e9 <= c.Time {
+			c.Before60 = p.allocated
+		}
+	}
+	before := slices.Clone(t.steps)
+	if n := len(before); n > 0 && before[n-1].Step == c.Step {
+		before = before[:n-1]
+	}
+	for i := range before {
+		if before[i].Step > 0 && (c.Healthy == event.Unknown || before[i].Peak > c.Healthy) {
+			c.Healthy = before[i].Peak
+		}
+	}
+	c.Steps = before[max(0, len(before)-keptSteps):]
+}
+
+// holdingKey is what blocks of a Holding have in common.
+type holdingKey struct {
+	site     string
+	category phases.Category
+}
+
+// setHoldings lists the live blocks.
+func (f *follower) setHoldings(c *Case, h *heap.Heap) {
+	sums, rows := map[phases.Category]heap.Count{}, map[holdingKey]heap.Count{}
+	for b := range h.Blocks() {
+		if b.PID != c.PID || b.Device != c.Device || b.Layer != event.LayerTorch {
+			continue
+		}
+		category := phases.NoCategory
+		if s, ok := f.starts[b.Key()]; ok {
+			category = f.life.InUse(&s)
+		}
+		count := heap.CountOf(b.Size, b.Requested)
+		sums[category] = sums[category].Plus(count)
+		key := holdingKey{f.in.Trace.SiteName(&b), category}
+		rows[key] = rows[key].Plus(count)
+	}
+	for name, count := range sums {
+		c.Categories = append(c.Categories, Sum{name, count})
+	}
+	sorts.Func(c.Categories, func(x, y Sum) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
+	for key, count := range rows {
+		c.Top = append(c.Top, Holding{Site: key.site, Holder: view.NoHolder, Category: key.category, Count: count})
+	}
+	sortHoldings(c.Top)
+	f.name(c)
+}
+
+func sortHoldings(rows []Holding) {
+	sorts.Func(rows, func(x, y Holding) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site), cmp.Compare(x.Holder, y.Holder), cmp.Compare(x.Category, y.Category))
+	})
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package oom says why requests for GPU memory failed: each with where all memory was at that moment, what was free and could not be
+// used, and one decision. The rules and thresholds are in docs/oom.md.
+package oom
+
+import (
+	"fmt"
+
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// Decision is why a request failed, in a word.
+type Decision string
+
+// The decisions, by the first that is proved; docs/oom.md has the rule of each.
+const (
+	AbsurdRequest  Decision = "absurd_request"  // it is larger than the device
+	DriverError    Decision = "driver_error"    // the driver refused it, and PyTorch did not report it
+	Leak           Decision = "leak"            // what grows from step to step takes the place
+	Fragmentation  Decision = "fragmentation"   // the memory is free, in pieces that are too small
+	PrivatePool    Decision = "private_pool"    // the memory is free, in a pool or of a stream that the request may not use
+	Limit          Decision = "limit"           // the program's own limit, not the device's
+	OtherProcess   Decision = "other_process"   // others have the memory
+	OutsidePyTorch Decision = "outside_pytorch" // the process has it, beside PyTorch's allocator
+	Full           Decision = "full"            // none of these
+)
+
+// Answer is whether something is so, as far as it is known.
+type Answer uint8
+
+// The answers.
+const (
+	Unknown Answer = iota
+	Yes
+	No
+)
+
+// Input is what Find looks at.
+type Input struct {
+	Trace *view.Trace
+	Steps *steps.Table
+	Leaks *leaks.Report // nil: not judged
+	// Readings are what the driver and the process's memory said while the trace was made, by time.
+	Readings []figures.Reading
+	// Ended says that the process ended with the trace: who did not go on then never did.
+	Ended bool
+	// Library has prefixes of Python files that are not the program's own.
+	Library []string
+}
+
+// Report is all requests that failed.
+type Report struct {
+	Cases []Case // in order
+	// More is how many further requests failed that are not in Cases: the first and the last are.
+	More int
+	// Recovered is how many times the driver refused memory and the request was satisfied nevertheless, after the allocator had
+	// returned its cache, or by asking again.
+	Recovered int
+}
+
+// Case is one request that failed. Sizes are bytes; what is not known is event.Unknown.
+type Case struct {
+	Number   int // as in the moment oom:N
+	PID      uint32
+	TID      uint32
+	Device   event.Device
+	Time     uint64 // CLOCK_BOOTTIME nanoseconds
+	Step     int    // 0: before the first, or not known
+	Phase    phases.Phase
+	Site     string // the line of the program that asked
+	Stack    *event.Stack
+	Call     string // of a driver error, the function that failed
+	Reported bool   // by PyTorch
+	Caught   Answer // the program went on
+
+	Requested uint64 // as PyTorch rounded it; of a driver error, as the call was given it
+	Asked     uint64 // what the driver was asked for last; Unknown: it was not asked
+	Tries     int    // refusals of the driver for this request
+	Flushed   uint64 // bytes of cached segments that PyTorch returned to the driver for it
+
+	Torch  balance.Torch // at the failing call
+	Owners []balance.OwnerUse
+	Other  heap.Count // all of Owners
+
+	// The device, by the reading nearest to the failure. Context is what the driver counts for the process beyond Torch and Other.
+	Context uint64
+	Total   uint64
+	Others  uint64 // of other processes
+	By      []figures.ProcessUse
+	Free    uint64 // Total less all use, at the failing call
+	Read    uint64 // when it was read, CLOCK_BOOTTIME nanoseconds; 0: not at all
+
+	Limit      uint64 // of the program's own, bytes of segments; Unknown: it has none, or it is not known
+	LimitBelow uint64 // where only bounds of it are known: it is at least Limit and less than this; 0: Limit is exact
+
+	Pools   []PoolFree // free memory in segments, that of the request first
+	Largest uint64     // free piece that the request could have been given, had it been smaller
+	Pieces  uint64     // all inactive splits of the request's pool and stream
+	Pins    []Pin      // the segments with most free memory, and what keeps them
+
+	Top        []Holding // live blocks by line, holder and category, largest first
+	Categories []Sum     // live blocks by category, largest first
+	HeldAt     uint64    // when the holders were read, CLOCK_BOOTTIME nanoseconds; 0: they are not known
+
+	Before60 uint64 // allocated 60 s before; Unknown: the trace is shorter
+	Steps    []StepPeak
+	Healthy  uint64 // largest allocated total of the steps before that of the failure
+	Findings []leaks.Finding
+
+	Decision Decision
+	Need     uint64 // how much more had to be free; Unknown
+
+	asks bool // what the allocator asks the driver for is known
+}
+
+// StepPeak is the largest allocated total of a step, bytes.
+type StepPeak struct {
+	Step int
+	Peak uint64
+}
+
+// Sum is live blocks of a category.
+type Sum struct {
+	Name phases.Category
+	heap.Count
+}
+
+// Holding is live blocks of one line, holder and category.
+type Holding struct {
+	Site     string
+	Holder   string // view.NoHolder: not known
+	Category phases.Category
+	heap.Count
+}
+
+// PoolFree is the free memory of a pool: what one request could be given is of one pool and stream.
+type PoolFree struct {
+	Small     bool   // of blocks up to 1 MiB
+	Private   bool   // it is a CUDA graph's or MemPool's; false also where that is not known
+	Stream    uint64 // raw handle; event.Unknown
+	Request   bool   // it is that of the request
+	Reserved  uint64
+	Free      uint64 // inactive splits and free segments
+	FreeWhole uint64 // of Free, segments without a block
+	Largest   uint64
+}
+
+// Pin is a segment that cannot be returned, and the blocks in it.
+type Pin struct {
+	Addr, Size uint64
+	Free       uint64
+	Largest    uint64
+	By         []Holding // without category
+}
+
+// maxCases is of how many requests all is found out.
+const maxCases = 100
+
+// Find finds the requests of a trace that failed, and why. The trace is replayed once, if there are any.
+func Find(in *Input) (*Report, error) {
+	failed, recovered := in.Trace.Refusals()
+	out := &Report{Recovered: recovered}
+	if len(failed) == 0 {
+		return out, nil
+	}
+	f := newFollower(in)
+	for i := range failed {
+		if i >= maxCases-1 && i < len(failed)-1 {
+			out.More++
+			continue
+		}
+		f.wait(&failed[i], i+1)
+	}
+	if err := in.Trace.Replay(f.visitor()); err != nil {
+		return nil, fmt.Errorf("look at the requests that failed: %w", err)
+	}
+	for i := range f.cases {
+		f.cases[i].decide()
+	}
+	out.Cases = f.cases
+	return out, nil
+}
+
+// Fatal is how many requests failed that the program is not known to have survived.
+func (r *Report) Fatal() int {
+	n := 0
+	for i := range r.Cases {
+		if r.Cases[i].Caught != Yes {
+			n++
+		}
+	}
+	return n
+}
+
+// Main is the case that a summary begins with: the last that the program is not known to have survived, else the last; nil: there is
+// none.
+func (r *Report) Main() *Case {
+	for i := len(r.Cases) - 1; i >= 0; i-- {
+		if r.Cases[i].Caught != Yes {
+			return &r.Cases[i]
+		}
+	}
+	if n := len(r.Cases); n > 0 {
+		return &r.Cases[n-1]
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oom
+
+import (
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
+)
+
+// readBefore compares the readings that were made before an event with the live set of then; e nil: all that are left.
+func (f *follower) readBefore(e *event.Event, h *heap.Heap) {
+	for f.reading < len(f.in.Readings) && (e == nil || f.in.Readings[f.reading].Time < e.Time) {
+		f.context[f.reading] = f.contexts(&f.in.Readings[f.reading], h)
+		f.reading++
+	}
+	if e != nil {
+		return
+	}
+	for i := range f.cases[:f.done] {
+		f.setDevice(&f.cases[i])
+	}
+}
+
+// contexts is, for each device of a reading, what the driver counts beyond the process's memory that is explained; event.Unknown.
+func (f *follower) contexts(r *figures.Reading, h *heap.Heap) []uint64 {
+	if len(r.Driver) == 0 || r.Moved {
+		return nil
+	}
+	var out []uint64
+	v := f.in.Trace.ViewOf(h.Snapshot())
+	for i := range r.Driver {
+		d := &r.Driver[i]
+		used, explained := uint64(d.Used), uint64(0)
+		for k := range v.Sites {
+			s := &v.Sites[k]
+			if s.Layer == event.LayerDevice && (int(s.Device.Index) == d.Device || s.Device.Index < 0 && len(r.Driver) == 1) {
+				explained += s.Inuse.Bytes
+			}
+		}
+		for k := range v.Snapshot.Accounts {
+			// Segments from before the attach are in the allocator's own figure only.
+			if a := &v.Snapshot.Accounts[k]; int(a.Device.Index) == d.Device && a.Reserved != event.Unknown && a.SegmentBytes == event.Unknown {
+				explained = event.Unknown
+			}
+		}
+		if used == event.Unknown || explained == event.Unknown || used < explained {
+			out = append(out, event.Unknown)
+			continue
+		}
+		out = append(out, used-explained)
+	}
+	return out
+}
+
+// setDevice takes over what was read of the device: the reading that was made for the failure while the process still had its memory,
+// else the last one before.
+func (f *follower) setDevice(c *Case) {
+	for i := range f.in.Readings {
+		r := &f.in.Readings[i]
+		if r.Time > c.Time && r.Failed != c.Time {
+			continue
+		}
+		for k := range r.Driver {
+			if d := &r.Driver[k]; d.Device == int(c.Device.Index) {
+				f.takeDriver(c, r, d, k < len(f.context[i]), func() uint64 { return f.context[i][k] })
+			}
+		}
+		for _, l := range r.Limits {
+			if l.Device == int(c.Device.Index) {
+				c.Limit, c.LimitBelow = uint64(l.Bytes), 0
+			}
+		}
+	}
+	c.setUse()
+}
+
+// takeDriver takes over what the driver said of a device. A process that has ended has given its memory back.
+func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse, known bool, context func() uint64) {
+	if uint64(d.Total) != event.Unknown {
+		c.Total = uint64(d.Total)
+	}
+	if known && context() != event.Unknown {
+		c.Context = context()
+	}
+	for i := range r.Others {
+		if r.Others[i].Device != d.Device {
+			continue
+		}
+		c.Read, c.By, c.Others = r.Time, r.Others[i].By, 0
+		for _, o := range c.By {
+			c.Others = event.Add(c.Others, uint64(o.Used))
+		}
+	}
+}
+
+// setUse says what of the device was free at the failing call.
+func (c *Case) setUse() {
+	own := event.Add(event.Add(c.Torch.Reserved, c.Other.Bytes), c.Context)
+	if c.Total == event.Unknown || c.Others == event.Unknown || own == event.Unknown {
+		return
+	}
+	if used := own + c.Others; used <= c.Total {
+		c.Free = c.Total - used
+	}
+}
+
+// name gives the live blocks their holders, by the reading that was made for the failure, else by the last one before.
+func (f *follower) name(c *Case) {
+	var latest *figures.Reading
+	for i := range f.in.Readings {
+		if r := &f.in.Readings[i]; r.Held != nil && (r.Time <= c.Time || r.Failed == c.Time) {
+			latest = r
+		}
+	}
+	if latest == nil {
+		return
+	}
+	c.HeldAt = latest.Time
+	bySite := map[string][]figures.HeldAt{}
+	for _, r := range latest.Held {
+		bySite[r.Site] = append(bySite[r.Site], r)
+	}
+	var out []Holding
+	for _, row := range c.Top {
+		out = append(out, divide(row, bySite)...)
+	}
+	c.Top = out
+	sortHoldings(c.Top)
+}
+
+// divide gives the blocks of a row to their holders, as far as there are any left in a reading. What is left over has none.
+func divide(row Holding, held map[string][]figures.HeldAt) []Holding {
+	var out []Holding
+	rows := held[row.Site]
+	for i := range rows {
+		r := &rows[i]
+		if r.Holder == view.NoHolder || r.Bytes == 0 || r.Bytes > row.Bytes || r.Blocks > row.Objects {
+			continue
+		}
+		part := heap.Count{Objects: r.Blocks, Bytes: r.Bytes}
+		category := row.Category
+		if k := phases.OfHolder(r.What); k != phases.NoCategory {
+			category = k
+		}
+		out = append(out, Holding{Site: row.Site, Holder: r.Holder, Category: category, Count: part})
+		row.Bytes, row.Objects = row.Bytes-r.Bytes, row.Objects-r.Blocks
+		r.Bytes = 0
+	}
+	if row.Bytes > 0 {
+		out = append(out, row)
+	}
+	return out
+}

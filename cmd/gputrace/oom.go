@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/progress"
+)
+
+func oomCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "oom",
+		Usage:     "say why memory ran out: who asked, how much, what holds the rest, and what the reason was",
+		UsageText: "gputrace oom FOLDER/trace.gputrace [--json]",
+		Description: "Each request that failed is shown as of the failing call, with one decision: full, leak, fragmentation, limit, " +
+			"other_process, outside_pytorch, private_pool, absurd_request or driver_error. What the program caught and survived is shown and " +
+			"is no finding. The exit code is 3 when a request failed that was not survived. The rules are in docs/oom.md.",
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			stepOnFlag(), phasesFlag(),
+			flags.Count("top", "", "`ROWS` of live memory (default: 5)", 0, "rows"),
+		},
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return usage("which recording? give one file; see gputrace oom --help")
+			}
+			return findOOM(c.Args().First(), rulesOf(c), c.Bool("json"), flags.Get[int](c, "top"))
+		},
+	}
+}
+
+// findOOM prints why requests failed in a recording.
+func findOOM(path string, rules ruleFlags, asJSON bool, top int) error {
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	in, err := rules.open(path, p.Options(p.Warn))
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	report, err := in.OOM()
+	if err != nil {
+		return err
+	}
+	p.Stop()
+	if err := in.WriteOOM(os.Stdout, asJSON, top); err != nil {
+		return err
+	}
+	if report.Fatal() > 0 {
+		return coded(exit.Findings, errors.New(""))
+	}
+	return nil
+}

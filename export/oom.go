@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package export
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// OOM says why requests for memory failed in the source.
+func (s *Source) OOM() (*oom.Report, error) {
+	if s.oom != nil {
+		return s.oom, nil
+	}
+	in := &oom.Input{Trace: s.Trace, Library: s.libraries(), Readings: s.Trace.Readings()}
+	if s.End != nil {
+		in.Ended = s.End.Reason == recording.ReasonExited || s.End.Reason == recording.ReasonExeced
+	}
+	failed, _ := s.Trace.Refusals()
+	var err error
+	if in.Steps, err = s.Steps(); err == nil && len(failed) > 0 {
+		in.Leaks, err = s.Leaks()
+	}
+	if err != nil {
+		return nil, err
+	}
+	report, err := oom.Find(in)
+	if err != nil {
+		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
+	}
+	s.oom = report
+	return report, nil
+}
+
+// WriteOOM writes why requests failed, as text or JSON.
+func (s *Source) WriteOOM(w io.Writer, asJSON bool, top int) error {
+	report, err := s.OOM()
+	if err != nil {
+		return err
+	}
+	c := clockOf(s)
+	if !asJSON {
+		return table.OOM(w, &table.OOMInput{Report: report, Began: c.attached, Top: top})
+	}
+	return json.WriteOOM(w, &json.OOMInput{Report: report, Text: table.OOMText, Wall: c.wall})
+}
+
+// wall is a time of the events as one of day; zero where that is not known.
+func (c *clock) wall(at uint64) time.Time {
+	if c.started.IsZero() {
+		return time.Time{}
+	}
+	return c.started.Add(time.Duration(int64(at - c.startedBoot)))
+}

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/words"
+)
+
+// OOMInput is what OOM prints.
+type OOMInput struct {
+	Report *oom.Report
+	Began  uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
+	Top    int    // rows of live blocks; 0: 5
+}
+
+// shownOOM is how many rows of live blocks are printed.
+const shownOOM = 5
+
+// OOM prints each request that failed, and why.
+func OOM(w io.Writer, in *OOMInput) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	for i := range in.Report.Cases {
+		if i > 0 {
+			p.line("")
+		}
+		p.oomCase(&in.Report.Cases[i], in)
+	}
+	p.oomEnd(in.Report)
+	return flushed(out)
+}
+
+func (p *printer) oomEnd(r *oom.Report) {
+	if len(r.Cases) == 0 {
+		p.line("no request for memory failed")
+	}
+	if r.More > 0 {
+		p.line("\n%s failed too", plural(uint64(r.More), "further request"))
+	}
+	if r.Recovered > 0 {
+		p.leakText("", fmt.Sprintf("recovered: the driver refused memory %s, and the request was satisfied after cached memory was returned, or by asking again: "+
+			"nothing ran out", times(r.Recovered)))
+	}
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// OOMVerdict prints what a summary begins with: the last request that failed and was not survived, else the last. Nothing is printed of
+// a report without a case.
+func OOMVerdict(w io.Writer, r *oom.Report, began uint64) error {
+	c := r.Main()
+	if c == nil {
+		return nil
+	}
+	out := bufio.NewWriter(w)
+	p := &printer{w: out}
+	p.oomHead(c, began)
+	p.leakField("why", OOMText(c))
+	p.oomTop(c, verdictRows)
+	p.line("")
+	return flushed(out)
+}
+
+// verdictRows is how many rows of live blocks a summary begins with.
+const verdictRows = 3
+
+func (p *printer) oomHead(c *oom.Case, began uint64) {
+	at := []string{fmt.Sprintf("%+.3f s", time.Duration(c.Time-min(began, c.Time)).Seconds())}
+	if c.Step > 0 {
+		at = append(at, fmt.Sprintf("step %d", c.Step))
+	}
+	if c.Phase != phases.Unknown && c.Phase != phases.Other {
+		at = append(at, string(c.Phase))
+	}
+	p.leakText("", fmt.Sprintf("OUT OF MEMORY  pid %d %s at %s%s", c.PID, c.Device, strings.Join(at, ", "), caughtText(c.Caught)))
+}
+
+func caughtText(a oom.Answer) string {
+	switch a {
+	case oom.Yes:
+		return ": caught, the program went on"
+	case oom.No:
+		return ""
+	}
+	return "; the recording ends before it is known whether the program goes on"
+}
+
+func (p *printer) oomCase(c *oom.Case, in *OOMInput) {
+	p.oomHead(c, in.Began)
+	p.leakField("asked", askedText(c))
+	p.leakField("why", OOMText(c))
+	p.leakField("torch", torchText(c))
+	p.leakField("device", deviceText(c, in.Began))
+	p.leakField("free", freeText(c))
+	for i := range c.Pins {
+		if c.Decision == oom.Fragmentation || i == 0 && c.Pieces >= c.Requested {
+			p.leakField("", pinText(&c.Pins[i]))
+		}
+	}
+	p.leakField("course", courseText(c))
+	p.oomTop(c, cmp.Or(in.Top, shownOOM))
+	if c.HeldAt == 0 {
+		p.leakField("", "who holds them was not read before the program ended")
+	} else {
+		p.leakField("", fmt.Sprintf("holders as read at %+.3f s", (time.Duration(c.HeldAt)-time.Duration(in.Began)).Seconds()))
+	}
+}
+
+func (p *printer) oomTop(c *oom.Case, n int) {
+	for i := range c.Top[:min(n, len(c.Top))] {
+		r := &c.Top[i]
+		name := "holds"
+		if i > 0 {
+			name = ""
+		}
+		text := fmt.Sprintf("%-10s %s", Bytes(r.Bytes), words.Line(r.Site))
+		if r.Holder != view.NoHolder {
+			text += ", held by " + words.Line(r.Holder)
+		}
+		if r.Category != phases.NoCategory {
+			text += fmt.Sprintf(" (%s)", categoryText(r.Category))
+		}
+		p.leakField(name, fmt.Sprintf("%s, %s", text, plural(r.Objects, "block")))
+	}
+}
+
+func categoryText(c phases.Category) string { return strings.ReplaceAll(string(c), "_", " ") }
+
+func askedText(c *oom.Case) string {
+	text := fmt.Sprintf("%s by %s", exactText(c.Requested), words.Line(c.Site))
+	switch {
+	case !c.Reported:
+		text += fmt.Sprintf(", by %s, which the driver refused", cmp.Or(c.Call, "a call"))
+	case c.Tries == 0:
+		text += "; PyTorch did not ask the driver for it"
+	default:
+		text += fmt.Sprintf("; the driver refused a segment of %s %s", Bytes(c.Asked), times(c.Tries))
+	}
+	if c.Flushed > 0 {
+		text += fmt.Sprintf(", also after PyTorch had returned %s of its cache", Bytes(c.Flushed))
+	}
+	return text
+}
+
+func torchText(c *oom.Case) string {
+	t := &c.Torch
+	text := fmt.Sprintf("allocated %s (requested %s, rounding %s), reserved %s", exactText(t.Allocated), Bytes(t.Requested), Bytes(t.Rounding()), exactText(t.Reserved))
+	return text + fmt.Sprintf(": inactive split %s, free segments %s", Bytes(t.InactiveSplit), Bytes(t.Free))
+}
+
+func deviceText(c *oom.Case, began uint64) string {
+	var parts []string
+	for i := range c.Owners {
+		parts = append(parts, fmt.Sprintf("%s %s", c.Owners[i].Name, Bytes(c.Owners[i].Bytes)))
+	}
+	parts = append(parts, "context "+Bytes(c.Context), "other processes "+othersText(c), "free "+Bytes(c.Free))
+	text := fmt.Sprintf("%s: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
+	if c.Read != 0 && c.Others != event.Unknown {
+		text += fmt.Sprintf(" (the driver was read at %+.3f s)", (time.Duration(c.Read) - time.Duration(began)).Seconds())
+	}
+	return text
+}
+
+func othersText(c *oom.Case) string {
+	var by []string
+	for _, o := range c.By {
+		by = append(by, fmt.Sprintf("pid %d %s", o.PID, Bytes(uint64(o.Used))))
+	}
+	if len(by) == 0 {
+		return Bytes(c.Others)
+	}
+	return fmt.Sprintf("%s (%s)", Bytes(c.Others), strings.Join(by, ", "))
+}
+
+func freeText(c *oom.Case) string {
+	if len(c.Pools) == 0 {
+		return "unknown: not every block is known"
+	}
+	var parts []string
+	for i := range c.Pools {
+		if q := &c.Pools[i]; q.Free > 0 {
+			parts = append(parts, fmt.Sprintf("%s in %s, largest %s", Bytes(q.Free), oomPoolText(q), Bytes(q.Largest)))
+		}
+	}
+	if parts == nil {
+		return "nothing in the segments"
+	}
+	return strings.Join(parts, "; ")
+}
+
+func oomPoolText(p *oom.PoolFree) string {
+	name := "the large pool"
+	if p.Small {
+		name = "the small pool"
+	}
+	if p.Private {
+		name = "private pools"
+	}
+	if p.Stream != event.Unknown && p.Stream != 0 {
+		name += fmt.Sprintf(" of stream %#x", p.Stream)
+	}
+	if p.Request {
+		name += " (the request's)"
+	}
+	return name
+}
+
+func pinText(p *oom.Pin) string {
+	var by []string
+	for i := range p.By {
+		by = append(by, fmt.Sprintf("%s of %s", plural(p.By[i].Objects, "block"), words.Line(p.By[i].Site)))
+	}
+	return fmt.Sprintf("a segment of %s with %s free, largest %s, is kept by %s", Bytes(p.Size), Bytes(p.Free), Bytes(p.Largest), strings.Join(by, ", "))
+}
+
+func courseText(c *oom.Case) string {
+	var parts []string
+	if n := len(c.Steps); n > 0 {
+		var peaks []string
+		for _, s := range c.Steps[max(0, n-shownOOM):] {
+			peaks = append(peaks, fmt.Sprintf("%d: %s", s.Step, Bytes(s.Peak)))
+		}
+		parts = append(parts, "peaks of the steps before "+strings.Join(peaks, ", "))
+	}
+	if c.Before60 != event.Unknown && c.Torch.Allocated != event.Unknown {
+		parts = append(parts, fmt.Sprintf("%s in the last 60 s", signedText(int64(c.Torch.Allocated-c.Before60))))
+	}
+	if parts == nil {
+		return "no step and less than 60 s before"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// OOMText is why a request failed, in a sentence.
+func OOMText(c *oom.Case) string {
+	asked := fmt.Sprintf("%s asked for %s", words.Line(c.Site), Bytes(c.Requested))
+	switch c.Decision {
+	case oom.DriverError:
+		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s", asked, cmp.Or(c.Call, "a call"), roomText(c))
+	case oom.AbsurdRequest:
+		return fmt.Sprintf("a request larger than the device: %s, the device has %s", asked, Bytes(c.Total))
+	case oom.Leak:
+		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", LeakText(&c.Findings[0]), it(len(c.Findings)), Bytes(c.Growing()), Bytes(c.Torch.Allocated))
+	case oom.Fragmentation:
+		return fmt.Sprintf("fragmentation: %s, and %s were free in the segments of its pool, in pieces of which the largest has %s; %s", asked, Bytes(c.Pieces), Bytes(c.Largest), roomText(c))
+	case oom.PrivatePool:
+		return fmt.Sprintf("free, but in another pool: %s, and %s were free in %s, which a request outside of it cannot use; %s", asked, Bytes(c.InOtherPools()), otherPools(c), roomText(c))
+	case oom.Limit:
+		return limitText(c, asked)
+	case oom.OtherProcess:
+		return fmt.Sprintf("other processes: %s, and other processes have %s of the device's %s", asked, othersText(c), Bytes(c.Total))
+	case oom.OutsidePyTorch:
+		return fmt.Sprintf("memory outside PyTorch: %s, and %s are held beside PyTorch's allocator: %s", asked, Bytes(c.Other.Bytes), ownersText(c))
+	}
+	return fullText(c, asked)
+}
+
+func it(n int) string {
+	if n == 1 {
+		return "it"
+	}
+	return fmt.Sprintf("all %d that grow", n)
+}
+
+func otherPools(c *oom.Case) string {
+	for i := range c.Pools {
+		if q := &c.Pools[i]; !q.Request && q.Largest >= c.Requested {
+			return oomPoolText(q)
+		}
+	}
+	return "another pool"
+}
+
+func ownersText(c *oom.Case) string {
+	var by []string
+	for i := range c.Owners[:min(2, len(c.Owners))] {
+		by = append(by, fmt.Sprintf("%s %s", words.Line(c.Owners[i].Name), Bytes(c.Owners[i].Bytes)))
+	}
+	return strings.Join(by, ", ")
+}
+
+// roomText says how much the device had free, if that is known.
+func roomText(c *oom.Case) string {
+	if c.Free == event.Unknown {
+		return "how much of the device was free is not known"
+	}
+	return fmt.Sprintf("%s of the device were free", Bytes(c.Free))
+}
+
+func limitText(c *oom.Case, asked string) string {
+	limit := Bytes(c.Limit)
+	if c.LimitBelow != 0 {
+		limit = fmt.Sprintf("at least %s and less than %s", Bytes(c.Limit), Bytes(c.LimitBelow))
+	}
+	return fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s; it did not ask the driver. %s", asked, Bytes(c.Torch.Reserved), limit, roomText(c))
+}
+
+func fullText(c *oom.Case, asked string) string {
+	var by []string
+	for i := range c.Categories[:min(2, len(c.Categories))] {
+		by = append(by, fmt.Sprintf("%s %s", categoryText(c.Categories[i].Name), Bytes(c.Categories[i].Bytes)))
+	}
+	text := fmt.Sprintf("full: %s with %s allocated (%s) and %s reserved; %s", asked, Bytes(c.Torch.Allocated), strings.Join(by, ", "), Bytes(c.Torch.Reserved), roomText(c))
+	if c.Healthy != event.Unknown {
+		text += fmt.Sprintf(". The steps before peaked at %s", Bytes(c.Healthy))
+	}
+	return text
+}

@@ -1,0 +1,244 @@
+"""Runs out of GPU memory for one reason each, and says what PyTorch said of it.
+
+    oom.py --case fragmentation          --list: the cases; --then kill: SIGKILL right after the first failure
+"""
+
+import argparse
+import json
+import os
+import signal
+import time
+
+import loop
+import sidecar
+import torch
+from torch import nn
+
+MIB = 1 << 20
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__.rstrip("_")] = function
+    return function
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--case", default="full")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--then", default="raise", choices=["raise", "kill", "go-on"], help="after the first failure")
+    parser.add_argument("--linger", type=float, default=0, help="seconds between the failure and what comes then")
+    loop.arguments(parser, steps=60)
+    return sidecar.arguments(parser).parse_args()
+
+
+def stats():
+    s = torch.cuda.memory_stats()
+    names = ("allocated_bytes", "reserved_bytes", "requested_bytes", "inactive_split_bytes")
+    out = {name: s.get(f"{name}.all.current") for name in names}
+    return out | {"num_ooms": s["num_ooms"], "num_alloc_retries": s["num_alloc_retries"]}
+
+
+def report(error):
+    free, total = torch.cuda.mem_get_info()
+    print("OOM " + json.dumps({"message": str(error), "free": free, "total": total} | stats()), flush=True)
+
+
+class Net(nn.Module):
+    def __init__(self, width, layers):
+        super().__init__()
+        self.body = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.body:
+            x = torch.relu(layer(x))
+        return x
+
+
+class Trainer:
+    def __init__(self, width=1024, layers=8):
+        self.net = Net(width, layers).cuda()
+        self.optimizer = torch.optim.Adam(self.net.parameters())
+        self.width = width
+
+    def step(self, batch):
+        x = torch.randn(batch, self.width).cuda()
+        loss = self.net(x).square().mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+
+@case
+def full(steps):
+    """The batch is too large for the device after a few steps: nothing leaks."""
+    trainer = Trainer()
+    for n in steps:
+        trainer.step(1024 if n < 25 else 1 << 18)
+
+
+@case
+def leak(steps):
+    """Losses are kept with their graphs."""
+    trainer, losses = Trainer(512, 4), []
+    for _ in steps:
+        x = torch.randn(8192, 512).cuda()
+        losses.append(trainer.net(x).square().mean())
+        trainer.step(1024)
+
+
+AT = 25  # the step in which it happens
+
+
+def train_until(steps, happen):
+    """Train a small model; in one step something else happens too."""
+    trainer = Trainer(256, 2)
+    for n in steps:
+        trainer.step(64)
+        if n == AT:
+            happen()
+
+
+def fill(step=64 * MIB):
+    """Take memory in pieces until there is none."""
+    kept = []
+    while True:
+        kept.append(torch.empty(step, dtype=torch.uint8, device="cuda"))
+
+
+@case
+def fragmentation(steps):
+    """Every second of many blocks is freed: no segment can be returned, and no hole is large enough."""
+
+    def cut():
+        free = torch.cuda.mem_get_info()[0]
+        kept = [torch.empty(5 * MIB, dtype=torch.uint8, device="cuda") for _ in range(int(0.9 * free) // (5 * MIB))]
+        del kept[::2]
+        torch.empty(free // 4, dtype=torch.uint8, device="cuda")
+
+    train_until(steps, cut)
+
+
+@case
+def limit(steps):
+    """The program may use a quarter of the device."""
+    torch.cuda.set_per_process_memory_fraction(0.25)
+    train_until(steps, fill)
+
+
+@case
+def other_process(steps):
+    """A child process holds most of the device."""
+    train_until(steps, fill)
+
+
+def neighbour():
+    """Start a process that holds two thirds of the device for as long as this one runs."""
+    parent = os.getpid()
+    ready, holding = os.pipe()
+    if os.fork() == 0:
+        os.close(ready)
+        torch.cuda.init()
+        holds = torch.empty(int(torch.cuda.mem_get_info()[0] * 0.66), dtype=torch.uint8, device="cuda")
+        os.write(holding, b"x")
+        while os.getppid() == parent:
+            time.sleep(0.05)
+        del holds
+        os._exit(0)
+    os.close(holding)
+    os.read(ready, 1)
+
+
+def runtime():
+    import ctypes
+
+    return ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "libcudart" in line))
+
+
+def take(library, size):
+    """Memory from CUDA itself, as an extension takes it."""
+    import ctypes
+
+    pointer = ctypes.c_void_p()
+    if code := library.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size)):
+        raise RuntimeError(f"cudaMalloc of {size} bytes: error {code}")
+    return pointer
+
+
+@case
+def outside_pytorch(steps):
+    """An extension takes two thirds of the device by itself."""
+    torch.empty(1, device="cuda")
+    take(runtime(), int(torch.cuda.mem_get_info()[0] * 0.66))
+    train_until(steps, fill)
+
+
+@case
+def private_pool(steps):
+    """Most of the memory is free, but in a pool of its own."""
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = torch.empty(int(torch.cuda.mem_get_info()[0] * 0.7), dtype=torch.uint8, device="cuda")
+    del inside
+    train_until(steps, fill)
+
+
+@case
+def absurd_request(steps):
+    """One request is larger than the device."""
+    train_until(steps, lambda: torch.empty(torch.cuda.mem_get_info()[1] * 3, dtype=torch.uint8, device="cuda"))
+
+
+@case
+def driver_error(steps):
+    """CUDA refuses memory to an extension: PyTorch reports nothing."""
+    train_until(steps, lambda: take(runtime(), torch.cuda.mem_get_info()[1]))
+
+
+@case
+def caught(steps):
+    """The batch is halved until it fits."""
+    trainer, batch = Trainer(), 1 << 18
+    trainer.step(8)
+    for _ in steps:
+        try:
+            trainer.step(batch)
+        except torch.cuda.OutOfMemoryError as error:
+            report(error)
+            batch //= 2
+
+
+@case
+def recovered(steps):
+    """The cache is full of blocks of another size: what fails is given when they are returned."""
+    size = torch.cuda.mem_get_info()[0] // 4
+    for n in steps:
+        torch.empty(size - (n % 2) * 64 * MIB, dtype=torch.uint8, device="cuda")
+        torch.empty(size * 3, dtype=torch.uint8, device="cuda")
+
+
+def main():
+    options = parse_arguments()
+    if options.list:
+        print("\n".join(CASES))
+        return
+    if options.case == "other_process":
+        neighbour()
+    side = sidecar.Sidecar(options)
+    try:
+        CASES[options.case](loop.counted(options))
+    except (torch.cuda.OutOfMemoryError, RuntimeError) as error:
+        if options.then == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        report(error)
+        time.sleep(options.linger)
+        if options.then == "raise":
+            raise
+        torch.zeros(8, device="cuda")
+    side.finish()
+
+
+if __name__ == "__main__":
+    main()
