@@ -52,6 +52,16 @@ func (s *Source) WriteOOM(w io.Writer, asJSON bool, top int) error {
 	return json.WriteOOM(w, &json.OOMInput{Report: report, Text: table.OOMText, Wall: c.wall})
 }
 
+// WriteOOMVerdict writes what a summary of the source begins with; nothing where no request failed.
+func (s *Source) WriteOOMVerdict(w io.Writer) error {
+	report, err := s.OOM()
+	if err != nil {
+		return err
+	}
+	c := clockOf(s)
+	return table.OOMVerdict(w, report, c.attached)
+}
+
 // wall is a time of the events as one of day; zero where that is not known.
 func (c *clock) wall(at uint64) time.Time {
 	if c.started.IsZero() {

@@ -39,6 +39,7 @@ type Process struct {
 	scans      *holderScans
 	growth     *growth     // nil: steps are left off
 	alerts     *alertWatch // nil: there are no thresholds
+	failures   *failures
 	samples    samples
 
 	lost    uint64 // events, as far as they are noted
@@ -70,6 +71,7 @@ func (r *Recorder) begin(t Target) *Process {
 	p.scans = newHolderScans(p, r.slots, r.options.NoHolders)
 	p.growth = newGrowth(p)
 	p.alerts = newAlertWatch(p)
+	p.failures = newFailures(p, r.end)
 	p.readTotals()
 	return p
 }
@@ -125,7 +127,15 @@ func (p *Process) torchFolders() []string {
 // take applies events.
 func (p *Process) take(events []event.Event) {
 	p.joiner.Join(events)
-	p.heap.take(events)
+	for rest := events; ; {
+		n := p.failures.next(rest)
+		p.heap.take(rest[:n])
+		if !p.failures.seen {
+			break
+		}
+		p.failures.failed(&rest[n-1])
+		rest = rest[n:]
+	}
 	if p.growth != nil {
 		p.growth.taken()
 	}
@@ -162,6 +172,7 @@ func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
 	p.drained.applied(begun, events, emptied)
 	p.reconciler.step()
 	p.scans.step()
+	p.failures.step()
 	if p.growth != nil {
 		p.growth.step()
 	}

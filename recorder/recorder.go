@@ -47,6 +47,8 @@ type Options struct {
 	Starter []string
 	// Wait waits for a process that uses no CUDA yet, and for a process where none is found.
 	Wait bool
+	// UntilOOM ends the recording when a request for memory has failed.
+	UntilOOM bool
 	// Duration is when the recording ends. 0: when it is interrupted, or with the processes.
 	Duration time.Duration
 

@@ -77,7 +77,8 @@ func (p *Process) conclude(hits []figures.Hits) {
 	end.Holders, end.Before = export.RecordedHolders(held), export.RecordedBefore(joined)
 	end.Held = export.RecordedHeld(joined)
 	p.endFile(end, view)
-	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, end.Verdict}
+	p.failures.conclude()
+	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, p.failures.verdict + end.Verdict}
 	if n := end.StackRecordsLost; n > 0 {
 		p.observer.Warning(fmt.Errorf("%s: %d stacks did not fit the ring: their events have none (--ring-size)", p.Who(), n))
 	}

@@ -127,9 +127,13 @@ type Memory struct {
 	TorchErr  error
 	Stats     []figures.MemoryStats // what the allocator itself counts; nil: not known
 	Driver    []figures.DriverUse
-	DriverErr error // why there is nothing of the driver, or its devices are not known
-	Moved     bool  // the driver's figures changed meanwhile
-	Fresh     bool  // the process had no device memory when the trace began
+	DriverErr error               // why there is nothing of the driver, or its devices are not known
+	Others    []figures.Processes // of devices on which the driver lists the process
+	Private   []figures.Range     // segments of private pools; nil: they were not read
+	Limits    []figures.Limit
+	Time      uint64 // when it was read, on the clock of the events; 0: not known
+	Moved     bool   // the driver's figures changed meanwhile
+	Fresh     bool   // the process had no device memory when the trace began
 }
 
 // Stacks says how the stacks of a process fared.

@@ -169,6 +169,14 @@ func (w *Writer) Annotate(m *event.Annotation) error {
 	return w.err
 }
 
+// Flush puts all that was written so far on the disk, before it returns.
+func (w *Writer) Flush() error {
+	if w.flush(); w.err != nil {
+		return w.err
+	}
+	return w.wrap(w.file.Sync())
+}
+
 // Due reports whether it is time for a checkpoint.
 func (w *Writer) Due() bool {
 	if w.err != nil || w.trim != nil {

@@ -33,16 +33,24 @@ func (f *follower) contexts(r *figures.Reading, h *heap.Heap) []uint64 {
 	v := f.in.Trace.ViewOf(h.Snapshot())
 	for i := range r.Driver {
 		d := &r.Driver[i]
-		used, explained := uint64(d.Used), uint64(0)
+		used, explained, segments := uint64(d.Used), uint64(0), uint64(0)
 		for k := range v.Sites {
 			s := &v.Sites[k]
 			if s.Layer == event.LayerDevice && (int(s.Device.Index) == d.Device || s.Device.Index < 0 && len(r.Driver) == 1) {
 				explained += s.Inuse.Bytes
+				if s.Segment {
+					segments += s.Inuse.Bytes
+				}
+			}
+		}
+		for k := range r.Torch {
+			if t := &r.Torch[k]; t.Device == d.Device && explained != event.Unknown { // of the same moment
+				explained = event.Add(explained-segments, uint64(t.Reserved))
 			}
 		}
 		for k := range v.Snapshot.Accounts {
 			// Segments from before the attach are in the allocator's own figure only.
-			if a := &v.Snapshot.Accounts[k]; int(a.Device.Index) == d.Device && a.Reserved != event.Unknown && a.SegmentBytes == event.Unknown {
+			if a := &v.Snapshot.Accounts[k]; int(a.Device.Index) == d.Device && a.Reserved != event.Unknown && a.SegmentBytes == event.Unknown && len(r.Torch) == 0 {
 				explained = event.Unknown
 			}
 		}

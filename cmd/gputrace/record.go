@@ -33,6 +33,7 @@ type recordOptions struct {
 	output     string        // folder; empty: gputrace.PID.TIME
 	force      bool          // a folder of results of that name is replaced
 	duration   time.Duration // 0: until it is stopped
+	untilOOM   bool
 	wait       bool
 	readyFile  string
 	ringBytes  int
@@ -83,6 +84,7 @@ func recordingFlags() []cli.Flag {
 		forceFlag(),
 		flags.Words("format,f", "html", "write `FORMAT` too, or several, separated by commas, or none; see gputrace export --help", append(export.Names(), noFormats), checkFormats),
 		flags.Duration("duration,d", "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)", 0, 0),
+		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed, and say why"},
 		flags.Text("ready-file", "", "create `PATH` when the probes are live"),
 		flags.Bytes("ring-size", "32MiB", "`BYTES` of the ring between kernel and gputrace, a power of two", checkRing),
 		flags.Bytes("max-size", "1GiB", "drop the oldest part of the recording when it has `BYTES`; 0: never", checkMaxSize),
@@ -193,7 +195,7 @@ func parseRecording(c *cli.Context) recordOptions {
 	o := recordOptions{
 		output: flags.Get[string](c, "output"), force: c.Bool("force"), readyFile: flags.Get[string](c, "ready-file"),
 		freeStacks: c.Bool("free-stacks"), fullStacks: c.Bool("full-stacks"), noNames: c.Bool("no-holders"),
-		noSteps: c.Bool("no-steps"), stepOn: flags.Get[string](c, "step-on"),
+		noSteps: c.Bool("no-steps"), untilOOM: c.Bool("until-oom"), stepOn: flags.Get[string](c, "step-on"),
 		cacheDir: flags.Get[string](c, "cache-dir"), maxStacks: flags.Get[int](c, "max-stacks"),
 		duration: flags.Get[time.Duration](c, "duration"), maxAge: flags.Get[time.Duration](c, "max-age"),
 		ringBytes: flags.Get[int](c, "ring-size"), maxSize: flags.Get[int](c, "max-size"),

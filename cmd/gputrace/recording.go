@@ -101,7 +101,7 @@ func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 	out := &recorder.Options{
 		All: o.all, Children: o.children, Command: o.command, Starter: []string{startName}, Wait: o.wait, Duration: o.duration,
 		RingBytes: o.ringBytes, FreeStacks: o.freeStacks, MaxStacks: o.maxStacks, CacheDir: o.cacheDir, Memory: o.memory, NoHolders: o.noNames,
-		NoSteps: o.noSteps, StepOn: o.stepOn,
+		NoSteps: o.noSteps, StepOn: o.stepOn, UntilOOM: o.untilOOM,
 		Output: o.output, Results: o.results(), MaxSize: int64(o.maxSize), MaxAge: o.maxAge, FullStacks: o.fullStacks,
 		Views: o.views(c), Version: version, Observer: c,
 	}

@@ -93,6 +93,12 @@ func reportLeaks(in *export.Source, steps string) error {
 	switch {
 	case in.Info.PID == 0:
 		return nil
+	default:
+		if err := in.WriteOOMVerdict(os.Stdout); err != nil {
+			return err
+		}
+	}
+	switch {
 	case in.End != nil && in.End.Verdict != "" && steps == "":
 		fmt.Print(words.Text(in.End.Verdict))
 		return nil

@@ -124,14 +124,15 @@ type HeldPart struct {
 
 // Reading is what the driver and a process's memory said at a moment while it ran. What was not read is nil.
 type Reading struct {
-	Time    uint64      `json:"time"`              // CLOCK_BOOTTIME nanoseconds
-	Failed  uint64      `json:"failed,omitempty"`  // time of the request that it was made for; 0: of none
-	Driver  []DriverUse `json:"driver,omitempty"`  // by device
-	Others  []Processes `json:"others,omitempty"`  // by device
-	Moved   bool        `json:"moved,omitempty"`   // the driver's figures changed meanwhile
-	Private []Range     `json:"private,omitempty"` // segments of private pools
-	Limits  []Limit     `json:"limits,omitempty"`
-	Held    []HeldAt    `json:"held,omitempty"` // nil: holders were not read
+	Time    uint64        `json:"time"`             // CLOCK_BOOTTIME nanoseconds
+	Failed  uint64        `json:"failed,omitempty"` // time of the request that it was made for; 0: of none
+	Driver  []DriverUse   `json:"driver,omitempty"` // by device
+	Others  []Processes   `json:"others,omitempty"` // by device
+	Moved   bool          `json:"moved,omitempty"`  // the driver's figures changed meanwhile
+	Private []Range       `json:"private"`          // segments of private pools; null: they were not read
+	Torch   []TorchMemory `json:"torch,omitempty"`  // by device, of the same moment as Driver
+	Limits  []Limit       `json:"limits,omitempty"`
+	Held    []HeldAt      `json:"held"` // nil: holders were not read
 }
 
 // Processes are the other processes on a device.

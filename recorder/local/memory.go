@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -122,12 +124,14 @@ func loadsDriver(p *process.Process) bool {
 
 // Reading is what the driver and the caching allocator's state say of a process, both of the same moment if they can be had so.
 type Reading struct {
+	Time      uint64           // when it was over, CLOCK_BOOTTIME nanoseconds
 	State     *allocator.State // nil: StateErr says why, or there is no allocator
 	StateErr  error
 	stats     []inspect.MemoryStats // nil: not known
 	uses      []nvml.Use
 	driverErr error
 	moved     bool
+	target    *nvml.Target
 }
 
 const (
@@ -139,7 +143,8 @@ const (
 
 // ReadMemory reads the allocator's state between two readings of the driver, until those agree. source nil: there is no state.
 func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *inspect.Allocator) *Reading {
-	m := &Reading{}
+	m := &Reading{target: nvml.NewTarget(p)}
+	defer func() { m.Time = bootTime() }()
 	_, m.uses, m.driverErr = d.ask(ctx, p)
 	for end, tries := time.Now().Add(readingTimeout), 1; ; tries++ {
 		if !m.readState(ctx, source) {
@@ -182,10 +187,49 @@ func (m *Reading) Memory() *recorder.Memory {
 	if m.State != nil {
 		out.Torch, out.Stats = m.State.Torch(), allocator.Stats(m.stats)
 	}
+	out.Time = m.Time
 	for i := range m.uses {
 		out.Driver = append(out.Driver, driverUse(&m.uses[i]))
+		if m.uses[i].Ordinal >= 0 && m.uses[i].Used != nvml.Unknown {
+			out.Others = append(out.Others, m.others(&m.uses[i]))
+		}
+	}
+	if m.State != nil && m.State.Devices != nil {
+		out.Private = privateSegments(m.State)
 	}
 	return out
+}
+
+// others is the other processes on a device on which the driver lists the process.
+func (m *Reading) others(u *nvml.Use) figures.Processes {
+	out := figures.Processes{Device: u.Ordinal, By: []figures.ProcessUse{}}
+	for _, p := range u.Device.Processes {
+		if !slices.Contains(m.target.PIDs, int(p.PID)) {
+			out.By = append(out.By, figures.ProcessUse{PID: p.PID, Used: figures.Bytes(unknown(p.Used))})
+		}
+	}
+	return out
+}
+
+// privateSegments is the segments of private pools.
+func privateSegments(s *allocator.State) []figures.Range {
+	out := []figures.Range{}
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		for k := range d.Segments {
+			if g := d.Segments[k].Segment; g.Pool.ID != [2]uint64{} {
+				out = append(out, figures.Range{Device: d.Counted.Device, Addr: g.Addr, Size: g.Size, Pool: g.Pool.ID})
+			}
+		}
+	}
+	return out
+}
+
+// bootTime is the clock of the events, nanoseconds.
+func bootTime() uint64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock
+	return uint64(ts.Nano())
 }
 
 func driverUse(u *nvml.Use) figures.DriverUse {

@@ -178,11 +178,7 @@ func (l *live) Arrived() []recorder.Target {
 func (l *live) Emptied() bool { return l.tracer.Emptied() }
 
 // Now implements Source: CLOCK_BOOTTIME.
-func (l *live) Now() uint64 {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // cannot fail with a known clock
-	return uint64(ts.Nano())
-}
+func (l *live) Now() uint64 { return bootTime() }
 
 // Lost implements Source.
 func (l *live) Lost() uint64 { return l.tracer.Lost() }

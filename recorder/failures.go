@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recorder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/output"
+)
+
+const (
+	// readFirst is when the driver and the allocator's pools are read first, and readEvery how often later: a process that is killed when
+	// a request fails has no more to read then.
+	readFirst = time.Second
+	readEvery = 10 * time.Second
+	// fullShare is how much of a device must be free, one part in so many: with less, holders are read beforehand, every holdersEvery.
+	fullShare    = 10
+	holdersEvery = time.Minute
+	// keptFailures is of how many failed requests there is a folder, and a reading.
+	keptFailures = 5
+	// heldRows is how many rows of holders are kept of a reading.
+	heldRows = 1000
+)
+
+// failures does what is to be done when a request for memory fails: what is recorded goes to the disk before anything else, then the
+// driver, the pools and the holders are read while the exception travels, and a folder beside the results says why it failed.
+type failures struct {
+	process *Process
+	end     context.CancelFunc // of the recording
+	seen    bool               // next has found one
+
+	due     time.Time            // of the next reading
+	pause   time.Duration        // between the last two
+	held    time.Time            // when holders were last asked for
+	reading chan figures.Reading // in progress; nil: none
+	answers chan holdersAnswer   // likewise
+	failure uint64               // time of the request that they are for; 0: of none
+	count   int
+	folder  string // of the last failure; empty: there is none
+	writing chan error
+	again   bool   // the folder is to be written once more
+	verdict string // what a summary begins with; empty: no request failed
+}
+
+func newFailures(p *Process, end context.CancelFunc) *failures {
+	return &failures{process: p, end: end}
+}
+
+// next is how many of the events to apply before the next is looked at: up to a failure, which seen tells.
+func (f *failures) next(events []event.Event) int {
+	for i := range events {
+		if events[i].Kind == event.KindOutOfMemory && f.fails(&events[i]) {
+			f.seen = true
+			return i + 1
+		}
+	}
+	f.seen = false
+	return len(events)
+}
+
+// fails reports whether it is a request of the program that failed, as far as that is known at once. What the caching allocator is
+// refused it asks for again.
+func (f *failures) fails(e *event.Event) bool {
+	if e.Layer == event.LayerTorch {
+		return true
+	}
+	st := f.process.joiner.Stack(e.Stack)
+	return e.Layer == event.LayerDevice && (st == nil || !stacks.IsSegment(st))
+}
+
+// failed is called when a request has failed and the events up to it were applied.
+func (f *failures) failed(e *event.Event) {
+	f.seen = false
+	if f.count++; f.count > keptFailures {
+		return
+	}
+	p := f.process
+	f.failure = e.Time
+	if joined := p.scans.joined(p.View()); joined != nil {
+		f.mark(&figures.Reading{Time: p.scans.latest.Until, Failed: e.Time, Held: heldAt(joined)})
+	}
+	f.keep()
+	f.read()
+	f.askHolders()
+	text := fmt.Sprintf("out of memory: %s were refused", table.Bytes(e.Size))
+	if f.folder != "" {
+		text += "; " + f.folder + "/ has the recording up to here"
+	}
+	p.observer.Notice("  " + text)
+}
+
+// askHolders has the holders of the live blocks read.
+func (f *failures) askHolders() {
+	if p := f.process; !p.options.NoHolders && f.answers == nil {
+		f.answers, f.held = make(chan holdersAnswer, 1), time.Now()
+		p.scans.request(f.answers)
+	}
+}
+
+// foresee has the holders read when a device is nearly full: when a request fails it can be too late.
+func (f *failures) foresee(r *figures.Reading) {
+	for i := range r.Driver {
+		d := &r.Driver[i]
+		known := d.Used != figures.Unknown && d.Total != figures.Unknown && d.All != figures.Unknown
+		if known && d.All > d.Total-d.Total/fullShare && time.Since(f.held) > holdersEvery {
+			f.askHolders()
+		}
+	}
+}
+
+// keep puts the recording on the disk, and gives it a second name that stays whatever becomes of us.
+func (f *failures) keep() {
+	p := f.process
+	if p.heap.writer == nil {
+		return
+	}
+	if err := p.heap.writer.Flush(); err != nil {
+		p.observer.Warning(err)
+		return
+	}
+	folder, err := makeKept(p.file, f.count)
+	if err != nil {
+		p.observer.Warning(err)
+		return
+	}
+	f.folder = folder
+	f.write()
+}
+
+// makeKept makes the folder of a failure, by the first number from number on that is free, with the recording in it. Both are on the disk when it returns.
+func makeKept(file string, number int) (string, error) {
+	folder := ""
+	for ; ; number++ {
+		folder = fmt.Sprintf("%s.oom%d", file[:len(file)-len(filepath.Ext(file))], number)
+		err := os.Mkdir(folder, 0o755)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, os.ErrExist) {
+			return "", fmt.Errorf("keep what failed: %w", err)
+		}
+	}
+	to := filepath.Join(folder, export.TraceName)
+	if err := os.Link(file, to); err != nil {
+		if err = copyFile(file, to); err != nil { // a file system without links
+			return "", fmt.Errorf("keep what failed: %w", err)
+		}
+	}
+	return folder, errors.Join(output.GiveToUser(folder), syncFolder(folder), syncFolder(filepath.Dir(folder)))
+}
+
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// write says in the folder why the request failed, beside the recording that goes on.
+func (f *failures) write() {
+	if f.folder == "" {
+		return
+	}
+	if f.writing != nil {
+		f.again = true
+		return
+	}
+	done, folder := make(chan error, 1), f.folder
+	f.writing, f.again = done, false
+	go func() { done <- writeKept(folder) }()
+}
+
+// writeKept writes the files of a folder, each complete under its name or not at all.
+func writeKept(folder string) error {
+	in, err := export.Open(filepath.Join(folder, export.TraceName), nil)
+	if err != nil {
+		return fmt.Errorf("say why memory ran out: %w", err)
+	}
+	defer in.Close()
+	for name, asJSON := range map[string]bool{"oom.txt": false, "oom.json": true} {
+		err := replaceFile(filepath.Join(folder, name), func(w io.Writer) error { return in.WriteOOM(w, asJSON, 0) })
+		if err != nil {
+			return fmt.Errorf("say why memory ran out: %w", err)
+		}
+	}
+	return syncFolder(folder)
+}
+
+// replaceFile writes a file, which is on the disk before it gets its name.
+func replaceFile(path string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".oom-*")
+	if err != nil {
+		return err
+	}
+	err = write(f)
+	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err == nil {
+		err = errors.Join(output.GiveToUser(f.Name()), os.Rename(f.Name(), path))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// read begins a reading of the driver and the pools.
+func (f *failures) read() {
+	if f.reading != nil {
+		return
+	}
+	f.pause = min(max(2*f.pause, readFirst), readEvery)
+	f.due = time.Now().Add(f.pause)
+	ctx, cancel := context.WithTimeoutCause(f.process.ctx, totalsTimeout, timeout(totalsTimeout))
+	results, target, failure := make(chan figures.Reading, 1), f.process.target, f.failure
+	f.reading = results
+	go func() {
+		defer cancel()
+		m := target.Memory(ctx)
+		results <- figures.Reading{
+			Time: m.Time, Failed: failure, Driver: m.Driver, Others: m.Others, Moved: m.Moved, Private: m.Private, Limits: m.Limits, Torch: m.Torch,
+		}
+	}()
+}
+
+// step goes on with what there is to do. It does not wait.
+func (f *failures) step() {
+	select {
+	case r := <-f.reading:
+		f.reading = nil
+		if r.Time != 0 {
+			f.mark(&r)
+			f.foresee(&r)
+		}
+		if r.Failed != f.failure { // another request failed meanwhile
+			f.read()
+		} else if r.Failed != 0 {
+			f.settle()
+		}
+	case a := <-f.answers:
+		f.answers = nil
+		if a.err == nil {
+			f.mark(&figures.Reading{Time: f.process.heap.Totals().Time, Failed: f.failure, Held: heldAt(a.joined)})
+		}
+		f.settle()
+	case err := <-f.writing:
+		f.writing = nil
+		if err != nil {
+			f.process.observer.Warning(err)
+		}
+		if f.again {
+			f.write()
+		}
+	default:
+		if !f.process.options.recordsNothing() && time.Now().After(f.due) {
+			f.read()
+		}
+	}
+}
+
+// settle writes the folder once more when all was read, and ends the recording where that is asked for.
+func (f *failures) settle() {
+	p := f.process
+	if f.failure == 0 || f.count > keptFailures || f.answers != nil || f.reading != nil {
+		return
+	}
+	if p.heap.writer != nil {
+		p.heap.check(p.heap.writer.Flush())
+	}
+	f.write()
+	if p.options.UntilOOM {
+		f.end()
+	}
+}
+
+// conclude waits for the folder, once the recording is complete.
+func (f *failures) conclude() {
+	if f.folder == "" {
+		return
+	}
+	if f.writing != nil {
+		<-f.writing
+		f.writing = nil
+	}
+	err := writeKept(f.folder)
+	if err == nil {
+		f.verdict, err = verdictOf(f.process.file)
+	}
+	if err != nil {
+		f.process.observer.Warning(err)
+	}
+}
+
+// verdictOf is what the summary of a recording begins with.
+func verdictOf(file string) (string, error) {
+	in, err := export.Open(file, nil)
+	if err != nil {
+		return "", fmt.Errorf("say why memory ran out: %w", err)
+	}
+	defer in.Close()
+	var text strings.Builder
+	err = in.WriteOOMVerdict(&text)
+	return text.String(), err
+}
+
+func (f *failures) mark(r *figures.Reading) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		f.process.observer.Warning(err)
+		return
+	}
+	f.process.heap.mark(event.Annotation{Kind: event.AnnotationReading, PID: uint32(f.process.PID()), Reading: text})
+}
+
+// heldAt is who holds what in a reading, the largest first.
+func heldAt(j *view.Joined) []figures.HeldAt {
+	out := []figures.HeldAt{}
+	for i := range j.Rows[:min(heldRows, len(j.Rows))] {
+		if r := &j.Rows[i]; r.Name != view.NoHolder {
+			out = append(out, figures.HeldAt{Site: r.Site, Holder: r.Name, What: r.What, Bytes: r.Bytes, Blocks: r.Blocks})
+		}
+	}
+	return out
+}
+
+// recordsNothing reports whether there is no recording to note anything in.
+func (o *Options) recordsNothing() bool { return o.Output == "" }
