@@ -96,7 +96,7 @@ func (f *failures) failed(e *event.Event) {
 	f.keep()
 	f.read()
 	f.askHolders()
-	text := fmt.Sprintf("out of memory: %s were refused", table.Bytes(e.Size))
+	text := fmt.Sprintf("out of memory: a request for %s failed", table.Bytes(e.Size))
 	if f.folder != "" {
 		text += "; " + f.folder + "/ has the recording up to here"
 	}
@@ -245,9 +245,9 @@ func (f *failures) step() {
 			f.mark(&r)
 			f.foresee(&r)
 		}
-		if r.Failed != f.failure { // another request failed meanwhile
+		if r.Failed != f.failure { // a request failed meanwhile
 			f.read()
-		} else if r.Failed != 0 {
+		} else {
 			f.settle()
 		}
 	case a := <-f.answers:
@@ -265,7 +265,7 @@ func (f *failures) step() {
 			f.write()
 		}
 	default:
-		if !f.process.options.recordsNothing() && time.Now().After(f.due) {
+		if f.failure == 0 && f.process.options.Output != "" && time.Now().After(f.due) {
 			f.read()
 		}
 	}
@@ -281,6 +281,7 @@ func (f *failures) settle() {
 		p.heap.check(p.heap.writer.Flush())
 	}
 	f.write()
+	f.failure = 0
 	if p.options.UntilOOM {
 		f.end()
 	}
@@ -335,6 +336,3 @@ func heldAt(j *view.Joined) []figures.HeldAt {
 	}
 	return out
 }
-
-// recordsNothing reports whether there is no recording to note anything in.
-func (o *Options) recordsNothing() bool { return o.Output == "" }

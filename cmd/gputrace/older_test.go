@@ -56,6 +56,8 @@ func madeRecording(t *testing.T, path string, s *eventtest.Stream) {
 	held := &event.Held{Time: s.Events[half].Time, Rows: []event.HeldRow{{Site: "train.py:10 main", Holder: "seen[0..2]", Bytes: 3072, Blocks: 3}}}
 	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationSteps, PID: eventtest.PID, Steps: begins}))
 	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationHeld, PID: eventtest.PID, Held: held}))
+	reading := []byte(`{"time": 7, "driver": [{"device": 0, "used": 4096, "total": 8192, "all": null}]}`)
+	require.NoError(t, w.Annotate(&event.Annotation{Kind: event.AnnotationReading, PID: eventtest.PID, Reading: reading}))
 	require.NoError(t, w.Write(s.Events[half+1:]))
 	end := &recording.End{Reason: recording.ReasonStopped, Duration: time.Duration(s.Events[len(s.Events)-1].Time - s.Events[0].Time)}
 	end.Sources = []recording.Source{{File: "/home/a b/train.py", Line: 10, Text: "x = f(y)"}}
@@ -74,6 +76,9 @@ func said(t *testing.T, path string) string {
 	fmt.Fprintln(&out, o.Info.PID, o.Info.Cmdline, o.Info.Started, o.Info.PyTorch, o.End.Reason, o.End.Duration, o.End.Sources)
 	if s, whole := o.Trace.Steps(); s != nil {
 		fmt.Fprintln(&out, "steps", *s, whole, "held", o.Trace.Held())
+	}
+	if r := o.Trace.Readings(); r != nil {
+		fmt.Fprintln(&out, "readings", r)
 	}
 	for _, v := range []*view.View{o.Trace.End(), middle} {
 		fmt.Fprintln(&out, "events", v.Snapshot.Events, "first", v.Snapshot.First, "last", v.Snapshot.Time, "total", v.Total())

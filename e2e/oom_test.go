@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// oomReport is the JSON of gputrace oom, as far as it is looked at.
+type oomReport struct {
+	OOMs []struct {
+		Step       *int    `json:"step"`
+		Site       string  `json:"site"`
+		Requested  uint64  `json:"requested_bytes"`
+		Asked      *uint64 `json:"driver_asked_bytes"`
+		Decision   string  `json:"decision"`
+		Text       string  `json:"decision_text"`
+		Caught     *bool   `json:"caught"`
+		Allocated  uint64  `json:"allocated"`
+		Reserved   uint64  `json:"reserved"`
+		Inactive   *uint64 `json:"inactive_split"`
+		DeviceFree *uint64 `json:"device_free"`
+		Total      *uint64 `json:"device_total"`
+		Others     *uint64 `json:"other_processes"`
+		Top        []struct {
+			Site  string `json:"site"`
+			Bytes uint64 `json:"bytes"`
+		} `json:"top"`
+	} `json:"ooms"`
+	Recovered int `json:"recovered"`
+}
+
+func readOOM(t *testing.T, path string) *oomReport {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	out := &oomReport{}
+	require.NoError(t, json.Unmarshal(text, out))
+	return out
+}
+
+// saidOOM is what PyTorch said of a failure: its message and its own counters.
+type saidOOM struct {
+	Message   string `json:"message"`
+	Allocated uint64 `json:"allocated_bytes"`
+	Reserved  uint64 `json:"reserved_bytes"`
+	OOMs      uint64 `json:"num_ooms"`
+	Retries   uint64 `json:"num_alloc_retries"`
+}
+
+func (s *saidOOM) mib(t *testing.T, pattern string) float64 {
+	t.Helper()
+	m := regexp.MustCompile(pattern + ` ([0-9.]+) (bytes|KiB|MiB|GiB)`).FindStringSubmatch(s.Message)
+	if m == nil {
+		m = regexp.MustCompile(`([0-9.]+) (bytes|KiB|MiB|GiB) ` + pattern).FindStringSubmatch(s.Message)
+	}
+	require.NotNil(t, m, "%s in %s", pattern, s.Message)
+	v, err := strconv.ParseFloat(m[1], 64)
+	require.NoError(t, err)
+	return v * map[string]float64{"bytes": 1.0 / (1 << 20), "KiB": 1.0 / 1024, "MiB": 1, "GiB": 1024}[m[2]]
+}
+
+// startOOM records a case of oom.py until the script ends.
+func startOOM(t *testing.T, memory, name string, args ...string) (*command, *target) {
+	t.Helper()
+	shm := "STANDIN_SHM=" + filepath.Join(t.TempDir(), "totals")
+	p := startTrainingIn(t, []string{shm, "STANDIN_GPU_MEM=" + memory}, "oom.py", append([]string{"--case", name}, args...)...).ready(t)
+	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
+	require.NoError(t, err)
+	c := newCommand(t, "record", "-p", itoa(p.pid), "-o", "OUT", "-f", "none")
+	c.cmd.Env = append(c.cmd.Env, shm, "STANDIN_GPU_MEM="+memory, "LD_LIBRARY_PATH="+standin)
+	c.start(t).ready(t)
+	p.release(t)
+	return c, p
+}
+
+// said is what PyTorch said of each failure.
+func said(t *testing.T, p *target) []saidOOM {
+	t.Helper()
+	var out []saidOOM
+	for _, line := range p.output() {
+		if text, ok := strings.CutPrefix(line, "OOM "); ok {
+			var s saidOOM
+			require.NoError(t, json.Unmarshal([]byte(text), &s))
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// TestOOMDecisions has a job run out of memory for one reason each: that is the decision, and its figures are those of PyTorch's own message
+// and counters.
+func TestOOMDecisions(t *testing.T) {
+	for name, tt := range map[string]struct {
+		memory, decision, text string
+	}{
+		"full":            {"2GiB", "full", "inputs"},
+		"leak":            {"2GiB", "leak", "each step"},
+		"fragmentation":   {"3GiB", "fragmentation", "in pieces"},
+		"limit":           {"2GiB", "limit", "it did not ask the driver"},
+		"other_process":   {"2GiB", "other_process", "other processes have"},
+		"outside_pytorch": {"3GiB", "outside_pytorch", "beside PyTorch's allocator"},
+		"private_pool":    {"2GiB", "private_pool", "in private pools"},
+		"absurd_request":  {"2GiB", "absurd_request", "the device has 2.0 GiB"},
+		"driver_error":    {"2GiB", "driver_error", "PyTorch did not report it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, p := startOOM(t, tt.memory, name, "--linger", "1")
+			<-p.exited
+			require.Zero(t, c.code(t), c.stderr.String())
+			require.Contains(t, c.stdout.String(), "OUT OF MEMORY  pid "+itoa(p.pid))
+			kept := filepath.Join(c.dir, "out.oom1")
+			r, all := readOOM(t, filepath.Join(kept, "oom.json")), said(t, p)
+			require.Len(t, r.OOMs, 1)
+			require.Len(t, all, 1)
+			o, s := &r.OOMs[0], &all[0]
+			require.Equal(t, tt.decision, o.Decision, o.Text)
+			require.Contains(t, o.Text, tt.text)
+			require.NotNil(t, o.Caught)
+			require.False(t, *o.Caught)
+			require.Equal(t, s.Allocated, o.Allocated, "of memory_stats()")
+			require.Equal(t, s.Reserved, o.Reserved)
+			if tt.decision == "driver_error" {
+				return
+			}
+			asked := float64(o.Requested) / (1 << 20)
+			if o.Asked != nil {
+				asked = float64(*o.Asked) / (1 << 20)
+			}
+			require.InDelta(t, s.mib(t, "Tried to allocate"), asked, asked/100, s.Message)
+			require.NotNil(t, o.DeviceFree, o.Text)
+			require.InDelta(t, s.mib(t, "of which"), float64(*o.DeviceFree)/(1<<20), 0.01+float64(*o.DeviceFree)/(1<<20)/100, s.Message)
+		})
+	}
+}
+
+// TestOOMCaught: what the program survives is marked so, and is no finding; what returning the cache satisfied is no out of memory.
+func TestOOMCaught(t *testing.T) {
+	c, p := startOOM(t, "2GiB", "caught")
+	eventually(t, "the end of the steps", func() bool { _, ok, _ := p.find("DONE"); return ok })
+	p.letGo(t)
+	require.Zero(t, c.code(t), c.stderr.String())
+	text, err := output(env.binary, "oom", "--json", c.out())
+	require.NoError(t, err, "no finding")
+	var r oomReport
+	require.NoError(t, json.Unmarshal([]byte(text), &r))
+	require.Len(t, r.OOMs, len(said(t, p)))
+	for i := range r.OOMs {
+		require.True(t, *r.OOMs[i].Caught)
+		require.Equal(t, said(t, p)[i].Allocated, r.OOMs[i].Allocated)
+	}
+
+	c, p = startOOM(t, "2GiB", "recovered")
+	eventually(t, "the end of the steps", func() bool { _, ok, _ := p.find("DONE"); return ok })
+	p.letGo(t)
+	require.Zero(t, c.code(t), c.stderr.String())
+	text, err = output(env.binary, "oom", "--json", c.out())
+	require.NoError(t, err)
+	r = oomReport{}
+	require.NoError(t, json.Unmarshal([]byte(text), &r))
+	require.Empty(t, r.OOMs)
+	require.Positive(t, r.Recovered)
+	require.False(t, exists(filepath.Join(c.dir, "out.oom1")))
+}
+
+// oomKills is how often TestOOMKilled kills a job, unless GPUTRACE_OOM_KILLS says another number.
+const oomKills = 3
+
+// TestOOMKilled kills a job with SIGKILL right after the failure, and gputrace a moment later: the folder is complete, and a recording that
+// was cut off says the same.
+func TestOOMKilled(t *testing.T) {
+	n := oomKills
+	if s := os.Getenv("GPUTRACE_OOM_KILLS"); s != "" {
+		var err error
+		n, err = strconv.Atoi(s)
+		require.NoError(t, err)
+	}
+	for range n {
+		c, p := startOOM(t, "2GiB", "limit", "--then", "kill")
+		<-p.exited
+		require.Zero(t, c.code(t), c.stderr.String())
+		kept := filepath.Join(c.dir, "out.oom1")
+		r := readOOM(t, filepath.Join(kept, "oom.json"))
+		require.Len(t, r.OOMs, 1)
+		require.Equal(t, "limit", r.OOMs[0].Decision)
+		require.NotEmpty(t, r.OOMs[0].Top)
+		require.Contains(t, r.OOMs[0].Site, "oom.py")
+		text, err := os.ReadFile(filepath.Join(kept, "oom.txt"))
+		require.NoError(t, err)
+		require.Contains(t, string(text), "OUT OF MEMORY")
+		_, err = output(env.binary, "report", filepath.Join(kept, "trace.gputrace"))
+		require.NoError(t, err)
+	}
+}
+
+// TestUntilOOM: the recording ends with the failure, while the job goes on.
+func TestUntilOOM(t *testing.T) {
+	shm := "STANDIN_SHM=" + filepath.Join(t.TempDir(), "totals")
+	p := startTrainingIn(t, []string{shm, "STANDIN_GPU_MEM=2GiB"}, "oom.py", "--case", "limit", "--then", "go-on", "--linger", "100").ready(t)
+	c := newCommand(t, "oom", "--until-oom", "-p", itoa(p.pid), "-o", "OUT").start(t).ready(t)
+	p.release(t)
+	require.Equal(t, 3, c.code(t), c.stderr.String())
+	require.Contains(t, c.stdout.String(), "why      the program's own limit")
+	require.True(t, exists(c.out()))
+	select {
+	case <-p.exited:
+		t.Fatal("the job was still to run")
+	default:
+	}
+}
