@@ -211,6 +211,54 @@ def caught(steps):
 
 
 @case
+def lengths(steps):
+    """Batches of ever longer sequences, whose outputs are kept for a while: pieces of all sizes remain."""
+    recent = []
+    for n in steps:
+        recent.append(torch.empty((n % 13 + 3) * 6 * MIB, dtype=torch.uint8, device="cuda"))
+        recent.append(torch.empty(3 * MIB, dtype=torch.uint8, device="cuda"))
+        del recent[: max(0, len(recent) - 40) : 2]
+        train_until([n], lambda: None)
+        torch.empty((16 * n) * MIB, dtype=torch.uint8, device="cuda")
+
+
+@case
+def evaluation(steps):
+    """Training fits; the evaluation behind it keeps all predictions on the device."""
+    trainer, predictions = Trainer(512, 4), []
+    for _ in zip(range(10), steps):
+        trainer.step(1024)
+    trainer.net.eval()
+    with torch.no_grad():
+        while True:
+            predictions.append(trainer.net(torch.randn(8192, 512).cuda()))
+
+
+@case
+def first_step(steps):
+    """Forward and backward fit; the optimizer makes its state in the first step."""
+    trainer = Trainer(4096, 7)
+    for _ in steps:
+        trainer.step(64)
+
+
+@case
+def traceback_(steps):
+    """A failure is caught, and its traceback keeps the batch."""
+    errors = []
+
+    def attempt():
+        batch = torch.empty(int(torch.cuda.mem_get_info()[0] * 0.6), dtype=torch.uint8, device="cuda")
+        return batch, torch.empty_like(batch)
+
+    for _ in steps:
+        try:
+            attempt()
+        except torch.cuda.OutOfMemoryError as error:
+            errors.append(error)
+
+
+@case
 def recovered(steps):
     """The cache is full of blocks of another size: what fails is given when they are returned."""
     size = torch.cuda.mem_get_info()[0] // 4
