@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
