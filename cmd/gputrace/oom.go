@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/gputrace/gputrace/internal/advice"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/progress"
@@ -53,12 +54,12 @@ func watchOOM(c *cli.Context, pid int) error {
 	if err := o.chooseOutput(); err != nil {
 		return err
 	}
-	return watched(&o, newConsole(os.Stderr, &o), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
+	return watched(&o, o.console(), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
 		if err == nil {
 			err = results.Err()
 		}
 		if err != nil {
-			return explain(err)
+			return advice.Recording(err)
 		}
 		folder, err := results.Write()
 		if err != nil {
