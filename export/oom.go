@@ -3,6 +3,7 @@
 package export
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -50,6 +52,37 @@ func (s *Source) WriteOOM(w io.Writer, asJSON bool, top int) error {
 		return table.OOM(w, &table.OOMInput{Report: report, Began: c.attached, Top: top})
 	}
 	return json.WriteOOM(w, &json.OOMInput{Report: report, Text: table.OOMText, Wall: c.wall})
+}
+
+// WriteVerdict writes what a summary of the source begins with: why memory ran out, if it did, and whether it grows; of that what the
+// session said, where recorded is set and it is known. A memory snapshot has none: the steps of its history, if it has one, are few.
+func (s *Source) WriteVerdict(w io.Writer, recorded bool) error {
+	if s.Info.PID == 0 {
+		return nil
+	}
+	if err := s.WriteOOMVerdict(w); err != nil {
+		return err
+	}
+	if recorded && s.End != nil && s.End.Verdict != "" {
+		_, err := io.WriteString(w, words.Text(s.End.Verdict))
+		return err
+	}
+	report, err := s.Leaks()
+	if err != nil {
+		return err
+	}
+	return table.Verdict(w, report)
+}
+
+// PrintOOM is WriteOOM, with an error without a text and the exit code exit.Findings where a request failed that was not survived.
+func (s *Source) PrintOOM(w io.Writer, asJSON bool, top int) error {
+	if err := s.WriteOOM(w, asJSON, top); err != nil {
+		return err
+	}
+	if s.oom.Fatal() > 0 {
+		return exit.With(exit.Findings, errors.New(""))
+	}
+	return nil
 }
 
 // WriteOOMVerdict writes what a summary of the source begins with; nothing where no request failed.

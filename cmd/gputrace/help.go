@@ -40,6 +40,10 @@ var examples = map[string][]example{
 		{"gputrace top result/trace.gputrace", "the same of a recording, at any moment of it"},
 		{"sudo gputrace top -p 4242 --serve /run/job.sock", "no screen, but others can connect: gputrace top --connect /run/job.sock"},
 	},
+	"oom": {
+		{"gputrace oom result", "why memory ran out, what holds the rest, and what was free"},
+		{"sudo gputrace oom -p 4242 --until-oom --json", "wait until a request fails, and say why, for a program to read"},
+	},
 	"leaks": {
 		{"gputrace leaks result/trace.gputrace", "whether memory grows from step to step, by which line, how much, since when"},
 		{"gputrace leaks result --json --step-on train_step", "for a program to read; a step begins where train_step is called"},

@@ -79,35 +79,12 @@ func report(o reportOptions) error {
 	if o.by != "" || o.window != (export.Window{}) {
 		return reportSelection(o, in, p)
 	}
-	if err := reportLeaks(in, o.rules.stepOn); err != nil {
+	if err := in.WriteVerdict(os.Stdout, o.rules.stepOn == ""); err != nil {
 		return err
 	}
 	s := export.Summary(in.Trace.End(), info, in.End)
 	s.Top = o.top
 	return export.PrintSummary(os.Stdout, s, export.HeldTables(in.End))
-}
-
-// reportLeaks prints the verdict: that of the session, unless other steps are asked for. A memory snapshot has none: the steps of its
-// history, if it has one, are few.
-func reportLeaks(in *export.Source, steps string) error {
-	switch {
-	case in.Info.PID == 0:
-		return nil
-	default:
-		if err := in.WriteOOMVerdict(os.Stdout); err != nil {
-			return err
-		}
-	}
-	switch {
-	case in.End != nil && in.End.Verdict != "" && steps == "":
-		fmt.Print(words.Text(in.End.Verdict))
-		return nil
-	}
-	report, err := in.Leaks()
-	if err != nil {
-		return err
-	}
-	return table.Verdict(os.Stdout, report)
 }
 
 // titleOf says what a file is of. A snapshot tells no more than when it was made, and without a history not even that.
