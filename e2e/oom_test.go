@@ -148,7 +148,7 @@ func TestOOMDecisions(t *testing.T) {
 func TestOOMCaught(t *testing.T) {
 	c, p := startOOM(t, "2GiB", "caught")
 	eventually(t, "the end of the steps", func() bool { _, ok, _ := p.find("DONE"); return ok })
-	p.letGo(t)
+	p.touch(t, "hold")
 	require.Zero(t, c.code(t), c.stderr.String())
 	text, err := output(env.binary, "oom", "--json", c.out())
 	require.NoError(t, err, "no finding")
@@ -162,7 +162,7 @@ func TestOOMCaught(t *testing.T) {
 
 	c, p = startOOM(t, "2GiB", "recovered")
 	eventually(t, "the end of the steps", func() bool { _, ok, _ := p.find("DONE"); return ok })
-	p.letGo(t)
+	p.touch(t, "hold")
 	require.Zero(t, c.code(t), c.stderr.String())
 	text, err = output(env.binary, "oom", "--json", c.out())
 	require.NoError(t, err)
