@@ -178,6 +178,9 @@ func (f *follower) note(e *event.Event, h *heap.Heap) {
 
 // complete finds out all about a case, at its moment.
 func (f *follower) complete(c *Case, h *heap.Heap) {
+	if !c.Reported {
+		c.place(h)
+	}
 	f.setBalance(c, h)
 	f.setFree(c, h)
 	f.setCourse(c)
@@ -193,6 +196,14 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 				c.Findings = append(c.Findings, found)
 			}
 		}
+	}
+}
+
+// place finds the device of a driver's call, which does not always name it: it is that of the caching allocator, where there is one.
+func (c *Case) place(h *heap.Heap) {
+	all := slices.DeleteFunc(h.Totals().Accounts, func(a heap.Account) bool { return a.PID != c.PID })
+	if len(all) == 1 && (c.Device.Index < 0 || c.Device.Index == all[0].Device.Index) {
+		c.Device = all[0].Device
 	}
 }
 

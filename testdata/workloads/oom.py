@@ -264,7 +264,7 @@ def recovered(steps):
     size = torch.cuda.mem_get_info()[0] // 4
     for n in steps:
         torch.empty(size - (n % 2) * 64 * MIB, dtype=torch.uint8, device="cuda")
-        torch.empty(size * 3, dtype=torch.uint8, device="cuda")
+        torch.empty(size * 7 // 2, dtype=torch.uint8, device="cuda")
 
 
 def main():
