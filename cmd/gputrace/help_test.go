@@ -33,7 +33,7 @@ func TestHelp(t *testing.T) {
 		}
 		require.NotEmpty(t, examples[c.Name], c.Name)
 		for _, e := range examples[c.Name] {
-			require.Contains(t, help, "   "+e.line+"\n      "+e.what+"\n")
+			require.Contains(t, help, "   "+e.Line+"\n      "+e.What+"\n")
 		}
 		for _, f := range c.VisibleFlags() {
 			require.Contains(t, help, flags.Dash(f.Names()[0]))
@@ -92,15 +92,15 @@ func TestExamplesAreRead(t *testing.T) {
 	for command, list := range examples {
 		require.NotEmpty(t, list, command)
 		for _, e := range list {
-			line, _, _ := strings.Cut(e.line, " | ")
+			line, _, _ := strings.Cut(e.Line, " | ")
 			line, _, _ = strings.Cut(line, " > ")
 			line = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(line, "source <("), "sudo "), ")")
 			words := strings.Fields(line)
-			require.Equal(t, "gputrace", words[0], e.line)
+			require.Equal(t, "gputrace", words[0], e.Line)
 			out, err := flags.Order(newApp(), words)
-			require.NoError(t, err, e.line)
+			require.NoError(t, err, e.Line)
 			if command != "" && strings.Trim(words[1], "0123456789") != "" {
-				require.Equal(t, command, out[1], e.line)
+				require.Equal(t, command, out[1], e.Line)
 			}
 		}
 	}

@@ -86,7 +86,7 @@ func manualExamplesOf(commands []*cli.Command) string {
 func manualExamples(command string) string {
 	out := ""
 	for _, e := range examples[command] {
-		out += fmt.Sprintf("`%s`\n: %s\n\n", e.line, e.what)
+		out += fmt.Sprintf("`%s`\n: %s\n\n", e.Line, e.What)
 	}
 	return out
 }

@@ -52,7 +52,7 @@ func TestManual(t *testing.T) {
 			}
 		}
 		for _, e := range examples[c.Name] {
-			require.Contains(t, text, e.line)
+			require.Contains(t, text, e.Line)
 		}
 	}
 	for _, f := range export.Formats {
