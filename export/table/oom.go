@@ -50,15 +50,8 @@ func (p *printer) oomEnd(r *oom.Report) {
 	}
 	if r.Recovered > 0 {
 		p.leakText("", fmt.Sprintf("recovered: the driver refused memory %s, and the request was satisfied after cached memory was returned, or by asking again: "+
-			"nothing ran out", times(r.Recovered)))
+			"nothing ran out", times(uint64(r.Recovered))))
 	}
-}
-
-func times(n int) string {
-	if n == 1 {
-		return "once"
-	}
-	return fmt.Sprintf("%d times", n)
 }
 
 // OOMVerdict prints what a summary begins with: the last request that failed and was not survived, else the last. Nothing is printed of
@@ -150,7 +143,7 @@ func askedText(c *oom.Case) string {
 	case c.Tries == 0:
 		text += "; PyTorch did not ask the driver for it"
 	default:
-		text += fmt.Sprintf("; the driver refused a segment of %s %s", Bytes(c.Asked), times(c.Tries))
+		text += fmt.Sprintf("; the driver refused a segment of %s %s", Bytes(c.Asked), times(uint64(c.Tries)))
 	}
 	if c.Flushed > 0 {
 		text += fmt.Sprintf(", also after PyTorch had returned %s of its cache", Bytes(c.Flushed))
