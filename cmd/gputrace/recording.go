@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/advice"
@@ -44,6 +46,27 @@ func record(o recordOptions) error {
 		err = o.limits.After(r, results, o.out(), err)
 		return afterProgram(r, advice.Recording(err))
 	})
+}
+
+// recordTo records a process, and returns the folder of results.
+func recordTo(c *cli.Context, pid int) (folder string, err error) {
+	o := parseRecording(c)
+	if o.pid = pid; !c.IsSet("format") {
+		o.formats = ""
+	}
+	if err := o.chooseOutput(); err != nil {
+		return "", err
+	}
+	err = watched(&o, o.console(), func(_ *recorder.Recorder, results *recorder.Results, err error) error {
+		if err == nil {
+			err = results.Err()
+		}
+		if err == nil {
+			folder, err = results.Write()
+		}
+		return advice.Recording(err)
+	})
+	return folder, err
 }
 
 // watched runs one recording and calls then with the results, or why there are none, while the recorder is open.

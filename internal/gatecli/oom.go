@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gatecli
+
+import (
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/export"
+	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/progress"
+)
+
+// OOMCommand is gputrace oom. Record records a process, as the flags say, and returns the folder of results.
+func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context, pid int) (string, error)) *cli.Command {
+	return &cli.Command{
+		Name:      "oom",
+		Usage:     "say why memory ran out: who asked, how much, what holds the rest, and what the reason was",
+		UsageText: "gputrace oom FOLDER/trace.gputrace [--json]\nsudo gputrace oom -p PID [--until-oom] [-d TIME] [-o FOLDER] [--json]",
+		Description: "Each request that failed is shown as of the failing call, with one reason. What the program survived is no finding. The exit " +
+			"code is 3 when a request failed that was not survived. The rules are in docs/oom.md.",
+		Flags: append([]cli.Flag{
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+			flags.Count("top", "", "`ROWS` of live memory (default: 5)", 0, "rows"),
+			flags.PID("pid,p", "record process `PID` until it ends, or as --until-oom and -d say"),
+		}, recording...),
+		Action: func(c *cli.Context) error {
+			path, pid := c.Args().First(), flags.Get[int](c, "pid")
+			switch {
+			case pid != 0 && c.NArg() > 0:
+				return usage("a recording or -p: give one of both")
+			case pid == 0 && c.NArg() != 1:
+				return usage("which recording? give one file, or a process with -p; see gputrace oom --help")
+			case pid != 0:
+				var err error
+				if path, err = record(c, pid); err != nil {
+					return err
+				}
+			}
+			return findOOM(c, shared, path)
+		},
+	}
+}
+
+// findOOM prints why requests failed in a recording.
+func findOOM(c *cli.Context, shared *Shared, path string) error {
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	o, err := shared.Open(c, p.Options(p.Warn))
+	if err != nil {
+		return err
+	}
+	in, err := export.Open(path, o)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return in.PrintOOM(os.Stdout, c.Bool("json"), flags.Get[int](c, "top"))
+}
