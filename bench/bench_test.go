@@ -190,7 +190,7 @@ func TestRunCores(t *testing.T) {
 	e, err := newEnvironment()
 	require.NoError(t, err)
 	defer e.close()
-	results, err := measureCores(e, options{rounds: 1, window: 300 * time.Millisecond, cores: []int{2}})
+	results, err := measureCores(e, options{rounds: 1, window: time.Second, cores: []int{2}})
 	require.NoError(t, err)
 	var out bytes.Buffer
 	require.NoError(t, printReport(&out, report{cores: results}))

@@ -53,15 +53,15 @@ var Examples = map[string][]Example{
 	},
 	"export": {
 		{"gputrace export result/trace.gputrace -f pprof --at peak", "a profile of the peak, peak.pb.gz"},
-		{"gputrace export trace.gputrace -f pprof --from 10s --to 20s -o range.pb.gz", "what was allocated between, and lives at 20 s"},
+		{"gputrace export trace.gputrace -f pprof --from 10s --to 20s -o range.pb.gz", "what was allocated between, and is in use at 20 s"},
 	},
 	"diff": {
 		{"gputrace diff old/trace.gputrace new/trace.gputrace --at peak", "what the peak has more or less of, by Python line"},
-		{"gputrace diff result/trace.gputrace --at 10s --at 60s --by function", "what came to live in between"},
+		{"gputrace diff result/trace.gputrace --at 10s --at 60s --by function", "what is in use that was not"},
 		{"gputrace diff monday/inuse.pb.gz tuesday/inuse.pb.gz -f pprof -o diff.pb.gz", "a profile of the difference, for go tool pprof"},
 	},
 	"dump": {
-		{"gputrace dump -p 4242", "every segment, block and hole, as text"},
+		{"gputrace dump -p 4242", "every segment, block and inactive split, as text"},
 		{"gputrace dump -p 4242 -f snapshot -o map.pickle", "the same for pytorch.org/memory_viz"},
 	},
 	"who": {
