@@ -105,6 +105,9 @@ func (r *Result) testNative(tr *tracer.Tracer, dir string) error {
 			return err
 		}
 		defer o.Close()
+		if err := o.Step(0); err != nil { // nobody traces it yet; it answers once the kernel has mapped its file, some time after it was started
+			return err
+		}
 		p, err := process.Open(o.PID())
 		if err != nil {
 			return err
