@@ -104,7 +104,7 @@ func (f *follower) areas(c *Case, h *heap.Heap) []area {
 	for _, s := range segments {
 		a := area{Segment: s, stream: event.Unknown}
 		blocks = a.take(blocks)
-		if blocks != nil && len(blocks) > 0 && blocks[0].Addr < s.Addr+s.Size {
+		if len(blocks) > 0 && blocks[0].Addr < s.Addr+s.Size {
 			return nil
 		}
 		out = append(out, a)

@@ -22,8 +22,6 @@ type Result struct {
 	// Past is a request that failed when it was recorded, and does not here: what the program would have done then is not known, and what
 	// comes behind it is from a program that had an exception. nil: there is none.
 	Past *Failure
-
-	ops int // that were replayed
 }
 
 // Failure is a request that fails.

@@ -134,17 +134,13 @@ static void run_threads(void) {
 }
 
 int main(int argc, char **argv) {
-    const struct option options[] = {{"--depth", &depth, NULL},
-                                     {"--batches", &batches, NULL},
-                                     {"--calls", &calls, NULL},
-                                     {"--go", NULL, &go},
-                                     {"--threads", &threads},
-                                     {"--each", &each},
-                                     {"--frees", .flag = &frees},
-                                     {0}};
+    const struct option options[] = {{"--depth", &depth, NULL},   {"--batches", &batches, NULL},
+                                     {"--calls", &calls, NULL},   {"--go", NULL, &go},
+                                     {"--threads", &threads},     {"--each", &each},
+                                     {"--frees", .flag = &frees}, {0}};
     parse_options(argc, argv, options);
-    if (depth < 1 || batches < 1 || calls < 2 || threads < 0 || threads > MANY || (frees && threads) ||
-        each < 0 || (each && !threads))
+    if (depth < 1 || batches < 1 || calls < 2 || threads < 0 || threads > MANY || (frees && threads) || each < 0 ||
+        (each && !threads))
         return fprintf(stderr, "hotloop: options out of range\n"), 2;
     wait_for_go(go);
     threads ? run_threads() : (void)descend(depth);
