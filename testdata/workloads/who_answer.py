@@ -67,8 +67,9 @@ def publish(path, value):
 
 def answer(question):
     out = {"allocated": allocated()}
-    if question.get("all"):  # first: a saved tensor gets a Python object when it is asked for
-        out["named"], out["tensors"] = named_tensors(), cuda_tensors()
+    if question.get("all"):  # first, and the tensors before the names: one that is saved, or a gradient, gets a Python object when it is asked for
+        out["tensors"] = cuda_tensors()
+        out["named"] = named_tensors()
     out["paths"] = [follow(path) for path in question.get("paths", [])]
     return out
 
