@@ -3,6 +3,7 @@
 package top
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -34,10 +35,10 @@ const (
 	SortPeak
 	SortBlocks
 	SortName
-	sorts_ // number of them
+	sortCount // number of them
 )
 
-var sortNames = [sorts_]string{"live", "per step", "change", "peak", "blocks", "name"}
+var sortNames = [sortCount]string{"live", "per step", "change", "peak", "blocks", "name"}
 
 // Model is the state of the screen: a tea.Model.
 type Model struct {
@@ -180,9 +181,9 @@ func (m *Model) press(key string) tea.Cmd {
 	case "1", "2", "3", "4", "5":
 		m.choose(int(key[0] - '1'))
 	case "s":
-		m.sort = (m.sort + 1) % sorts_
+		m.sort = (m.sort + 1) % sortCount
 	case "S":
-		m.sort = (m.sort + sorts_ - 1) % sorts_
+		m.sort = (m.sort + sortCount - 1) % sortCount
 	case "/":
 		m.typing = true
 	case "b":
@@ -336,20 +337,10 @@ func (m *Model) order(rows []Row) {
 		case a.Rest != b.Rest:
 			return map[bool]int{true: 1, false: -1}[a.Rest]
 		case m.sort == SortName:
-			return compare(a.Name, b.Name)
+			return cmp.Compare(a.Name, b.Name)
 		}
-		return compare(value(&b), value(&a))
+		return cmp.Compare(value(&b), value(&a))
 	})
-}
-
-func compare[T string | float64](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // baseline is the bytes of each row in the screen that the change column counts from: the first one that has the table. nil: there is none

@@ -5,6 +5,7 @@
 package top
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -235,10 +236,7 @@ func largestFirst(rows map[string]*Row) []Row {
 		out = append(out, *r)
 	}
 	sorts.Func(out, func(a, b Row) int {
-		if a.Bytes != b.Bytes {
-			return int(max(-1, min(1, b.Bytes-a.Bytes)))
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
 	})
 	return out
 }
@@ -275,7 +273,7 @@ func stacksOf(entries []view.Entry, rows []Row) []StackOfLine {
 			}
 			all = append(all, StackOfLine{Row: key, Bytes: e.Bytes, Blocks: e.Blocks, Frames: framesOf(e)})
 		}
-		sorts.Func(all, func(a, b StackOfLine) int { return int(max(-1, min(1, b.Bytes-a.Bytes))) })
+		sorts.Func(all, func(a, b StackOfLine) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		out = append(out, all[:min(stacksOfRow, len(all))]...)
 	}
 	return out
