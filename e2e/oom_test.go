@@ -178,8 +178,7 @@ func TestOOMCaught(t *testing.T) {
 // oomKills is how often TestOOMKilled kills a job, unless GPUTRACE_OOM_KILLS says another number.
 const oomKills = 3
 
-// TestOOMKilled kills a job with SIGKILL right after the failure, and gputrace a moment later: the folder is complete, and a recording that
-// was cut off says the same.
+// TestOOMKilled: a job that gets SIGKILL right after the failure leaves a complete folder, whose recording can be read.
 func TestOOMKilled(t *testing.T) {
 	n := oomKills
 	if s := os.Getenv("GPUTRACE_OOM_KILLS"); s != "" {
