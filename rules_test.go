@@ -83,7 +83,7 @@ var mayImport = map[string][]string{
 	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
-	"analysis/oom":       {"analysis/balance", "analysis/leaks", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
+	"analysis/oom":       {"analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":     {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/summary":   {"analysis/steps", "analysis/view", "event", "event/figures", "heap"},

@@ -13,10 +13,12 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// Sizes that PyTorch's caching allocator has in all versions (kSmallSize, kSmallBuffer and kLargeBuffer of
-// CUDACachingAllocator.cpp, 1.8 to 2.8; c10/core/AllocatorConfig.h since). Bytes.
+// SmallSize is the size of the largest block of a small pool, bytes: that of PyTorch's caching allocator in all versions (kSmallSize
+// of CUDACachingAllocator.cpp, 1.8 to 2.8; c10/core/AllocatorConfig.h since).
+const SmallSize = 1 << 20
+
+// Sizes of segments, bytes, from the same sources (kSmallBuffer and kLargeBuffer).
 const (
-	smallSize   = 1 << 20  // the largest block of a small pool
 	smallBuffer = 2 << 20  // segments of a small pool; pages of its expandable segments
 	largeBuffer = 20 << 20 // pages of the expandable segments of a large pool
 )
@@ -76,7 +78,7 @@ func OfLayout(l *allocator.Layout) *Map {
 func isSmall(s *allocator.LayoutSegment) bool {
 	for i := range s.Blocks {
 		if s.Blocks[i].Live {
-			return s.Blocks[i].Size <= smallSize
+			return s.Blocks[i].Size <= SmallSize
 		}
 	}
 	return s.Size <= smallBuffer
@@ -118,7 +120,7 @@ type Request struct {
 
 // fits reports whether free memory of a pool is looked at for the request.
 func (r *Request) fits(p *Pool) bool {
-	small := r.Bytes != 0 && r.Bytes <= smallSize
+	small := r.Bytes != 0 && r.Bytes <= SmallSize
 	return r.Bytes == 0 || p.ID == r.Pool && p.Small == small && (r.Stream == event.Unknown || p.Stream == event.Unknown || p.Stream == r.Stream)
 }
 

@@ -18,7 +18,7 @@ type Names func(m *Map, b *Block) (site, holder string)
 // the last reading of holders at or before the moment, for a line that one holder has.
 func NamesOf(t *view.Trace) Names {
 	return func(m *Map, b *Block) (string, string) {
-		known := m.block(b)
+		known := m.Block(b)
 		site := t.SiteName(&known)
 		if held, ok := t.Holder(&known); ok && held.Holder != "" {
 			return site, held.Holder
@@ -50,8 +50,8 @@ func readHolder(readings []event.Held, site string, until uint64) string {
 	return ""
 }
 
-// block is a block as the live set has it.
-func (m *Map) block(b *Block) heap.Block {
+// Block is a block as the live set has it.
+func (m *Map) Block(b *Block) heap.Block {
 	return heap.Block{
 		PID: m.PID, Layer: event.LayerTorch, Device: m.Device, Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: event.Unknown,
 		Time: b.Time, Stack: b.Stack, Origin: b.Origin,

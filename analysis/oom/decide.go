@@ -5,6 +5,7 @@ package oom
 import (
 	"math"
 
+	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
 )
@@ -60,7 +61,7 @@ func (c *Case) setLimit() {
 func segmentOf(size uint64) uint64 {
 	const small, large, least = 2 << 20, 20 << 20, 10 << 20
 	switch {
-	case size <= smallSize:
+	case size <= fragments.SmallSize:
 		return small
 	case size < least:
 		return large
