@@ -32,6 +32,7 @@ var downstream = []string{
 var mayImport = map[string][]string{
 	"event":                        {},
 	"event/figures":                {"event"},
+	"event/moment":                 {},
 	"process":                      {},
 	"internal/words":               {},
 	"bpf":                          {},
@@ -77,7 +78,7 @@ var mayImport = map[string][]string{
 	"analysis/stacks":    {"event", "internal/words"},
 	"analysis/backward":  {"analysis/stacks", "event"},
 	"analysis/phases":    {"analysis/stacks", "event"},
-	"analysis/view":      {"analysis/phases", "analysis/stacks", "event", "event/figures", "heap", "internal/sorts", "internal/words"},
+	"analysis/view":      {"analysis/phases", "analysis/stacks", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
 	"analysis/pagemodel": {"analysis/phases", "analysis/stacks", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/holders":   {"analysis/phases", "analysis/view", "event", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts"},
 	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
@@ -103,7 +104,7 @@ var mayImport = map[string][]string{
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest": {}, // for tests
 	"internal/top":          {"analysis/leaks", "analysis/view", "event", "event/figures", "export/table", "heap", "internal/exit", "internal/sorts", "internal/words", "recorder"},
-	"internal/cli":          {"analysis/alerts", "event", "internal/exit"},
+	"internal/cli":          {"analysis/alerts", "event", "event/moment", "internal/exit"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {
@@ -115,8 +116,8 @@ var mayImport = map[string][]string{
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export":       {"analysis/", "event", "event/figures", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
-	"export/":      {"analysis/", "event", "event/figures", "heap", "internal/sorts", "internal/words"},
+	"export":       {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
+	"export/":      {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
 	"export/chart": {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
 	// Tables of allocations have the same columns in every format.
 	"export/csv":     {"analysis/", "event", "export/internal/rows", "heap"},
@@ -426,8 +427,7 @@ const (
 
 // larger are the packages above maxPackage or maxExported, with what they may have: a figure here goes down only.
 var larger = map[string]struct{ lines, exported int }{
-	"heap":  {lines: 3900},
-	"event": {exported: 100},
+	"heap": {lines: 3900},
 }
 
 // TestSizes: a package has one job, and the command none of its own.

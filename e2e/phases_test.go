@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	formats "github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -47,10 +47,10 @@ func recordKnown(t *testing.T, args ...string) (s *formats.Source, inside, end k
 }
 
 // rowsAt is the memory of a recording at a time, CLOCK_BOOTTIME nanoseconds, by kind of row.
-func rowsAt(t *testing.T, s *formats.Source, moment uint64, by view.RowKind) map[string]int64 {
+func rowsAt(t *testing.T, s *formats.Source, at uint64, by view.RowKind) map[string]int64 {
 	t.Helper()
-	offset := time.Duration(moment - s.Info.Attached)
-	in, err := s.Input(&formats.Window{At: event.Moment{Kind: event.MomentSinceStart, Offset: offset}}, "", nil)
+	offset := time.Duration(at - s.Info.Attached)
+	in, err := s.Input(&formats.Window{At: moment.Moment{Kind: moment.SinceStart, Offset: offset}}, "", nil)
 	require.NoError(t, err)
 	require.NoError(t, in.GroupBy(by.String()))
 	v, err := in.View()

@@ -32,17 +32,17 @@ func report(t *testing.T, path string) (stdout, stderr string) {
 	return out.String(), talk.String()
 }
 
-// moment is what PyTorch's counters said at some time.
-type moment struct {
+// torchTotals is what PyTorch's counters said at some time.
+type torchTotals struct {
 	counters
 	MaxAllocated uint64 `json:"max_allocated"`
 }
 
-func readMoments(t *testing.T, p *target) []moment {
+func readMoments(t *testing.T, p *target) []torchTotals {
 	t.Helper()
-	var out []moment
+	var out []torchTotals
 	eachLine(t, filepath.Join(p.dir, "counters"), func(b []byte) {
-		var m moment
+		var m torchTotals
 		require.NoError(t, json.Unmarshal(b, &m), "%s", b)
 		out = append(out, m)
 	})
@@ -58,7 +58,7 @@ type replayed struct {
 }
 
 // replayTrace replays a recording and notes what was live at the moments.
-func replayTrace(t *testing.T, path string, moments []moment) *replayed {
+func replayTrace(t *testing.T, path string, moments []torchTotals) *replayed {
 	t.Helper()
 	reader, err := recording.Open(path)
 	require.NoError(t, err)

@@ -21,12 +21,3 @@ func Example() {
 	// cuda:0 torch alloc 1048576 bytes
 	// requested is known: false
 }
-
-// Sums of figures of which one is not known are not known either.
-func ExampleAdd() {
-	fmt.Println(event.Add(1, 2))
-	fmt.Println(event.Add(1, event.Unknown) == event.Unknown)
-	// Output:
-	// 3
-	// true
-}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/gate"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/junit"
 	"github.com/gputrace/gputrace/export/table"
@@ -109,7 +109,7 @@ func peakEntries(s *Source, detail bool, version string) ([]view.Entry, error) {
 	if !detail {
 		return s.Trace.Peak().Entries(), nil
 	}
-	in, err := s.Input(&Window{At: event.Moment{Kind: event.MomentPeak}}, version, nil)
+	in, err := s.Input(&Window{At: moment.Moment{Kind: moment.Peak}}, version, nil)
 	if err == nil {
 		err = in.GroupBy(view.ByCategory.String())
 	}
@@ -134,7 +134,7 @@ func (in *CheckInput) baseline(path string) ([]view.Entry, bool, error) {
 		entries, err := peakEntries(f.source, true, in.Version)
 		return entries, true, err
 	}
-	side, err := f.Side(event.Moment{}, in.Version)
+	side, err := f.Side(moment.Moment{}, in.Version)
 	if err != nil {
 		return nil, false, err
 	}

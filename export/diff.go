@@ -14,7 +14,7 @@ import (
 	"github.com/google/pprof/profile"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/pprof"
@@ -77,7 +77,7 @@ type DiffSide struct {
 }
 
 // Side is a moment of a file, of which a profile has only one. version is that of gputrace.
-func (d *DiffFile) Side(at event.Moment, version string) (*DiffSide, error) {
+func (d *DiffFile) Side(at moment.Moment, version string) (*DiffSide, error) {
 	if d.profile != nil {
 		name := d.path
 		if d.profile.TimeNanos > 0 {
@@ -104,9 +104,9 @@ func (d *DiffFile) Side(at event.Moment, version string) (*DiffSide, error) {
 }
 
 // momentView is the view of a moment, without the parts of sites, for which the file would be read again.
-func momentView(t *view.Trace, m event.Moment) (*view.View, error) {
+func momentView(t *view.Trace, m moment.Moment) (*view.View, error) {
 	switch {
-	case m.Kind == event.MomentPeak:
+	case m.Kind == moment.Peak:
 		return t.Peak(), nil
 	case m.IsTime():
 		return t.At(m.Time)

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -35,7 +35,7 @@ func (f *Format) Write(w io.Writer, in *Input) error { return f.write(w, in) }
 func (f *Format) Check(w *Window, by string) error {
 	sums := f.Name == "csv" && by != ""
 	switch {
-	case f.Course && !sums && w.At.Kind != event.MomentUnset:
+	case f.Course && !sums && w.At.Kind != moment.Unset:
 		return exit.Usage("--at: -f %s shows the course of time, no moment; --from and --to choose a part of it, and csv --by adds up a moment", f.Name)
 	case f.Name == "snapshot" && w.MinSize > 0:
 		return exit.Usage("--min-size: a snapshot has all blocks, or its segments would not be what they are")
@@ -46,7 +46,7 @@ func (f *Format) Check(w *Window, by string) error {
 // FileFor is the default name of the format's file of a window.
 func (f *Format) FileFor(w *Window) string {
 	switch {
-	case f.Name == "pprof" && w.At.Kind == event.MomentPeak:
+	case f.Name == "pprof" && w.At.Kind == moment.Peak:
 		return "peak.pb.gz"
 	case f.Name == "pprof" && w.isRange():
 		return "range.pb.gz"

@@ -80,7 +80,7 @@ func FreeMemory(end *recording.End) map[event.Device]uint64 {
 func FreeOf(driver []figures.DriverUse) map[event.Device]uint64 {
 	out := map[event.Device]uint64{}
 	for _, d := range driver {
-		free := event.Sub(uint64(d.Total), uint64(d.All))
+		free := figures.Sub(uint64(d.Total), uint64(d.All))
 		if d.Device < 0 || free == event.Unknown || uint64(d.All) > uint64(d.Total) {
 			continue
 		}

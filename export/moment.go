@@ -9,7 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/exit"
 )
@@ -17,29 +17,29 @@ import (
 // Window is what is asked for of a source, as the flags --at, --from, --to and --min-size say it: a moment, or a range of which From or
 // To may be left open. nil and the zero value: all of it, at its end.
 type Window struct {
-	At       event.Moment
-	From, To event.Moment
-	Steps    event.StepRange // From the beginning of the first To the end of the last
-	MinSize  uint64          // of blocks, bytes
+	At       moment.Moment
+	From, To moment.Moment
+	Steps    moment.StepRange // From the beginning of the first To the end of the last
+	MinSize  uint64           // of blocks, bytes
 }
 
 func (w *Window) isRange() bool {
-	return w.From.Kind != event.MomentUnset || w.To.Kind != event.MomentUnset || w.Steps != event.StepRange{}
+	return w.From.Kind != moment.Unset || w.To.Kind != moment.Unset || w.Steps != moment.StepRange{}
 }
 
 // Check says what of a window makes no sense in any source.
 func (w *Window) Check() error {
-	if w.Steps != (event.StepRange{}) && (w.From.Kind != event.MomentUnset || w.To.Kind != event.MomentUnset || w.At.Kind != event.MomentUnset) {
+	if w.Steps != (moment.StepRange{}) && (w.From.Kind != moment.Unset || w.To.Kind != moment.Unset || w.At.Kind != moment.Unset) {
 		return exit.Usage("--step and --steps are a range of their own: leave out --at, --from and --to")
 	}
-	if w.isRange() && w.At.Kind != event.MomentUnset {
+	if w.isRange() && w.At.Kind != moment.Unset {
 		return exit.Usage("--at is a moment, --from and --to are a range: give one of both")
 	}
 	for _, end := range []struct {
 		flag   string
-		moment event.Moment
+		moment moment.Moment
 	}{{"--from", w.From}, {"--to", w.To}} {
-		if end.moment.Kind == event.MomentPeak {
+		if end.moment.Kind == moment.Peak {
 			return exit.Usage("%s peak: each device has its own peak; give a time", end.flag)
 		}
 	}
@@ -85,17 +85,17 @@ func (c *clock) find(w *Window) (view.Selection, error) {
 		s.Moment, err = c.moment("--at", w.At)
 		return s, err
 	}
-	if w.Steps != (event.StepRange{}) {
+	if w.Steps != (moment.StepRange{}) {
 		s.From, s.To, err = c.span("--steps", w.Steps)
 		return s, err
 	}
 	s.From, s.To = c.attached-min(c.attached, 1), c.end
 	for _, end := range []struct {
 		flag   string
-		moment event.Moment
+		moment moment.Moment
 		time   *uint64
 	}{{"--from", w.From, &s.From}, {"--to", w.To, &s.To}} {
-		if end.moment.Kind == event.MomentUnset {
+		if end.moment.Kind == moment.Unset {
 			continue
 		}
 		m, err := c.moment(end.flag, end.moment)
@@ -111,7 +111,7 @@ func (c *clock) find(w *Window) (view.Selection, error) {
 }
 
 // span is the times between which steps were: a range begins after the first and ends with the second.
-func (c *clock) span(flag string, r event.StepRange) (from, to uint64, err error) {
+func (c *clock) span(flag string, r moment.StepRange) (from, to uint64, err error) {
 	table, err := c.steps()
 	if err != nil {
 		return 0, 0, err
@@ -128,34 +128,34 @@ func (c *clock) span(flag string, r event.StepRange) (from, to uint64, err error
 }
 
 // moment gives a moment its time.
-func (c *clock) moment(flag string, m event.Moment) (event.Moment, error) {
+func (c *clock) moment(flag string, m moment.Moment) (moment.Moment, error) {
 	var at int64
 	switch m.Kind {
-	case event.MomentUnset:
+	case moment.Unset:
 		return m, nil
-	case event.MomentEnd:
+	case moment.End:
 		m.Time = c.end
 		return m, nil
-	case event.MomentPeak:
+	case moment.Peak:
 		if len(c.peaks) == 1 {
 			m.Time = c.peaks[0]
 		}
 		return m, nil
-	case event.MomentOutOfMemory:
+	case moment.OutOfMemory:
 		if m.Number > len(c.outOfMemory) {
 			return m, exit.Usage("%s %s: %d requests were refused in the recording", flag, m, len(c.outOfMemory))
 		}
 		m.Time = c.outOfMemory[m.Number-1]
 		return m, nil
-	case event.MomentStep:
-		_, end, err := c.span(flag+" step", event.StepRange{First: m.Number, Last: m.Number})
+	case moment.Step:
+		_, end, err := c.span(flag+" step", moment.StepRange{First: m.Number, Last: m.Number})
 		m.Time = end
 		return m, err
-	case event.MomentSinceStart:
+	case moment.SinceStart:
 		at = int64(c.attached) + int64(m.Offset)
-	case event.MomentBeforeEnd:
+	case moment.BeforeEnd:
 		at = int64(c.end) - int64(m.Offset)
-	case event.MomentTimeOfDay:
+	case moment.TimeOfDay:
 		if c.started.IsZero() {
 			return m, exit.Usage("%s %s: the recording does not say at what time of day it was made", flag, m)
 		}
@@ -176,17 +176,17 @@ func (c *clock) words(w *Window, s view.Selection) string {
 	}
 	out := "at the end, " + since(c.end)
 	switch m := s.Moment; {
-	case s.To != 0 && w != nil && w.Steps != event.StepRange{}:
+	case s.To != 0 && w != nil && w.Steps != moment.StepRange{}:
 		out = fmt.Sprintf("allocated in step %s, %s to %s", w.Steps, since(s.From+1), since(s.To))
 	case s.To != 0:
 		out = fmt.Sprintf("allocated from %s to %s", since(max(s.From, c.attached)), since(s.To))
-	case m.Kind == event.MomentPeak && m.Time != 0:
+	case m.Kind == moment.Peak && m.Time != 0:
 		out = "at the peak, " + since(m.Time)
-	case m.Kind == event.MomentPeak:
+	case m.Kind == moment.Peak:
 		out = "at the peak of each device"
-	case m.Kind == event.MomentOutOfMemory:
+	case m.Kind == moment.OutOfMemory:
 		out = fmt.Sprintf("out of memory %d, %s", m.Number, since(m.Time))
-	case m.Kind == event.MomentStep:
+	case m.Kind == moment.Step:
 		out = fmt.Sprintf("at the end of step %d, %s", m.Number, since(m.Time))
 	case m.IsTime():
 		out = "at " + since(m.Time)

@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
@@ -22,7 +23,7 @@ func TestLayouts(t *testing.T) {
 		require.NoError(t, err)
 		for _, n := range []int{500, 1234, 2000} {
 			h := applied(s, n)
-			o := allocator.LayoutOptions{Selection: view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: s.Events[n-1].Time}}}
+			o := allocator.LayoutOptions{Selection: view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: s.Events[n-1].Time}}}
 			layouts, err := allocator.Layouts(trace, o)
 			require.NoError(t, err)
 			require.Len(t, layouts, len(h.Totals().Accounts))
@@ -96,7 +97,7 @@ func TestLayoutsAtPeak(t *testing.T) {
 	s := eventtest.Random(1, 3000)
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
-	layouts, err := allocator.Layouts(trace, allocator.LayoutOptions{Selection: view.Selection{Moment: event.Moment{Kind: event.MomentPeak}}})
+	layouts, err := allocator.Layouts(trace, allocator.LayoutOptions{Selection: view.Selection{Moment: moment.Moment{Kind: moment.Peak}}})
 	require.NoError(t, err)
 	accounts := trace.End().Snapshot.Accounts
 	require.Len(t, layouts, len(accounts))

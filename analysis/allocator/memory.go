@@ -4,7 +4,7 @@
 // and segment, from the allocator's own map or from a recording, and how large a request could still be served.
 package allocator
 
-import "github.com/gputrace/gputrace/event"
+import "github.com/gputrace/gputrace/event/figures"
 
 // Memory is a sum over segments: each byte of them is in exactly one of Allocated, Pending, InactiveSplit and Free. All sizes are
 // bytes.
@@ -25,10 +25,10 @@ type Memory struct {
 }
 
 // Rounding is the bytes that the allocator added to what was asked for; event.Unknown.
-func (m *Memory) Rounding() uint64 { return event.Sub(m.Allocated, m.Requested) }
+func (m *Memory) Rounding() uint64 { return figures.Sub(m.Allocated, m.Requested) }
 
 func (m *Memory) add(n *Memory) {
-	m.Reserved, m.Allocated, m.Requested = m.Reserved+n.Reserved, m.Allocated+n.Allocated, event.Add(m.Requested, n.Requested)
+	m.Reserved, m.Allocated, m.Requested = m.Reserved+n.Reserved, m.Allocated+n.Allocated, figures.Add(m.Requested, n.Requested)
 	m.Pending, m.InactiveSplit, m.Free = m.Pending+n.Pending, m.InactiveSplit+n.InactiveSplit, m.Free+n.Free
 	m.LargestInactiveSplit = max(m.LargestInactiveSplit, n.LargestInactiveSplit)
 	m.SegmentCount, m.FreeSegmentCount = m.SegmentCount+n.SegmentCount, m.FreeSegmentCount+n.FreeSegmentCount

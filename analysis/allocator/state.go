@@ -144,7 +144,7 @@ func segmentMemory(s *inspect.Segment) (m Memory, changing uint64) {
 	for _, b := range s.Blocks {
 		switch b.State {
 		case inspect.StateAllocated:
-			m.Allocated, m.Requested, m.AllocatedCount = m.Allocated+b.Size, event.Add(m.Requested, b.Requested), m.AllocatedCount+1
+			m.Allocated, m.Requested, m.AllocatedCount = m.Allocated+b.Size, figures.Add(m.Requested, b.Requested), m.AllocatedCount+1
 		case inspect.StatePending:
 			m.Pending, m.PendingCount = m.Pending+b.Size, m.PendingCount+1
 		case inspect.StateChanging:

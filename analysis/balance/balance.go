@@ -47,11 +47,11 @@ type Torch struct {
 }
 
 // Rounding is the bytes that the allocator added to what was asked for; event.Unknown.
-func (t *Torch) Rounding() uint64 { return event.Sub(t.Allocated, t.Requested) }
+func (t *Torch) Rounding() uint64 { return figures.Sub(t.Allocated, t.Requested) }
 
 // Cached is what no block of the program is in: Pending, InactiveSplit and Free, also when they are not known one by one;
 // event.Unknown.
-func (t *Torch) Cached() uint64 { return event.Sub(t.Reserved, t.Allocated) }
+func (t *Torch) Cached() uint64 { return figures.Sub(t.Reserved, t.Allocated) }
 
 // OwnerUse is the device memory that one library, or line of the program, holds beside the caching allocator.
 type OwnerUse struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -153,7 +154,7 @@ func TestAt(t *testing.T) {
 	s := eventtest.Random(5, 3000)
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
-	maps, err := fragments.At(trace, view.Selection{Moment: event.Moment{Kind: event.MomentPeak}})
+	maps, err := fragments.At(trace, view.Selection{Moment: moment.Moment{Kind: moment.Peak}})
 	require.NoError(t, err)
 	accounts := trace.End().Snapshot.Accounts
 	require.Len(t, maps, len(accounts))

@@ -8,6 +8,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 )
 
 // A part of memory is a reason only where it is large, beside being enough for the request: so much of what PyTorch has allocated, of what
@@ -138,7 +139,7 @@ func (c *Case) othersHave() bool {
 func (c *Case) outsideHas() bool {
 	whole := c.Total
 	if whole == event.Unknown {
-		whole = event.Add(c.Torch.Reserved, c.Other.Bytes)
+		whole = figures.Add(c.Torch.Reserved, c.Other.Bytes)
 	}
 	return c.enough(c.Other.Bytes, whole, elsewhereShare)
 }

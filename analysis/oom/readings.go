@@ -45,7 +45,7 @@ func (f *follower) contexts(r *figures.Reading, h *heap.Heap) []uint64 {
 		}
 		for k := range r.Torch {
 			if t := &r.Torch[k]; t.Device == d.Device && explained != event.Unknown { // of the same moment
-				explained = event.Add(explained-segments, uint64(t.Reserved))
+				explained = figures.Add(explained-segments, uint64(t.Reserved))
 			}
 		}
 		for k := range v.Snapshot.Accounts {
@@ -99,14 +99,14 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 		}
 		c.Read, c.By, c.Others = r.Time, r.Others[i].By, 0
 		for _, o := range c.By {
-			c.Others = event.Add(c.Others, uint64(o.Used))
+			c.Others = figures.Add(c.Others, uint64(o.Used))
 		}
 	}
 }
 
 // setUse says what of the device was free at the failing call.
 func (c *Case) setUse() {
-	own := event.Add(event.Add(c.Torch.Reserved, c.Other.Bytes), c.Context)
+	own := figures.Add(figures.Add(c.Torch.Reserved, c.Other.Bytes), c.Context)
 	if c.Total == event.Unknown || c.Others == event.Unknown || own == event.Unknown {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
@@ -62,7 +63,7 @@ func TestCategories(t *testing.T) {
 			require.NoError(t, err)
 			// What was allocated on a device before the first event of that is known to the page from the beginning.
 			for at := len(b.Moments) / 4; at < len(b.Moments); at += 25 {
-				v, err := trace.Select(view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: b.Moments[at].Time}, Detail: true})
+				v, err := trace.Select(view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: b.Moments[at].Time}, Detail: true})
 				require.NoError(t, err)
 				want := map[string]int64{}
 				for _, sum := range v.SumBy(view.ByCategory) {

@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
@@ -22,9 +23,9 @@ func TestDetailAddsUp(t *testing.T) {
 		trace, err := view.NewTrace(s, nil)
 		require.NoError(t, err)
 		trace.SetSteps(func(time uint64) int { return int(time>>20) % 7 })
-		at := event.Moment{Kind: event.MomentSinceStart, Time: s.Events[1500].Time}
+		at := moment.Moment{Kind: moment.SinceStart, Time: s.Events[1500].Time}
 		for name, c := range map[string]view.Selection{
-			"end": {}, "peak": {Moment: event.Moment{Kind: event.MomentPeak}}, "moment": {Moment: at},
+			"end": {}, "peak": {Moment: moment.Moment{Kind: moment.Peak}}, "moment": {Moment: at},
 			"range": {From: s.Events[500].Time, To: s.Events[2500].Time}, "large": {MinSize: 1 << 20},
 		} {
 			plain, err := trace.Select(c)
@@ -113,7 +114,7 @@ func TestRowsOfProgram(t *testing.T) {
 	trace.SetSteps(func(time uint64) int { return int(time / 50) })
 	key := heap.BlockKey{PID: 1, Layer: event.LayerTorch, Addr: 4 << 20, Time: 50}
 	trace.SetHeld(map[heap.BlockKey]view.HeldBlock{key: {Holder: "losses[0]", Category: phases.Parameters}})
-	v, err := trace.Select(view.Selection{Detail: true, Steps: true, Moment: event.Moment{Kind: event.MomentSinceStart, Time: 60}})
+	v, err := trace.Select(view.Selection{Detail: true, Steps: true, Moment: moment.Moment{Kind: moment.SinceStart, Time: 60}})
 	require.NoError(t, err)
 	for by, want := range map[view.RowKind]map[string]int64{
 		view.ByPhase:    {"forward": 1500, "input": 150},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -20,7 +21,7 @@ var ErrPeakBefore = errors.New("the blocks of the peak are not in the recording"
 // Selection says what of a trace is looked at. The zero value is the end, with everything.
 type Selection struct {
 	// Moment is whose blocks are in use, with its Time. Of the peak each device has its own, as in View.AtPeak.
-	Moment event.Moment
+	Moment moment.Moment
 	// From and To make it a range: what was allocated after From and up to To is selected, and is in use when it is live at To.
 	// CLOCK_BOOTTIME nanoseconds; To 0: no range. Moment means nothing then.
 	From, To uint64
@@ -32,11 +33,11 @@ type Selection struct {
 
 // AtEnd reports whether it is all of the trace at its end.
 func (s *Selection) AtEnd() bool {
-	return s.To == 0 && s.MinSize == 0 && s.Moment.Kind <= event.MomentEnd
+	return s.To == 0 && s.MinSize == 0 && s.Moment.Kind <= moment.End
 }
 
 // AtPeak reports whether it is the peak of each device.
-func (s *Selection) AtPeak() bool { return s.To == 0 && s.Moment.Kind == event.MomentPeak }
+func (s *Selection) AtPeak() bool { return s.To == 0 && s.Moment.Kind == moment.Peak }
 
 // Until is the time up to which events count, CLOCK_BOOTTIME nanoseconds; 0: to the end.
 func (s *Selection) Until() uint64 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
@@ -67,14 +68,14 @@ func TestSelectParts(t *testing.T) {
 		trace, err := view.NewTrace(s, nil)
 		require.NoError(t, err)
 		at := s.Events[1500].Time
-		moment, err := trace.At(at)
+		then, err := trace.At(at)
 		require.NoError(t, err)
 		for name, c := range map[string]struct {
 			want *view.View
 			s    view.Selection
 		}{
-			"end": {trace.End(), view.Selection{}}, "peak": {trace.Peak(), view.Selection{Moment: event.Moment{Kind: event.MomentPeak}}},
-			"moment": {moment, view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: at}}},
+			"end": {trace.End(), view.Selection{}}, "peak": {trace.Peak(), view.Selection{Moment: moment.Moment{Kind: moment.Peak}}},
+			"moment": {then, view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: at}}},
 		} {
 			got, err := trace.Select(c.s)
 			require.NoError(t, err, name)
@@ -133,7 +134,7 @@ func TestSelectRangeAndSize(t *testing.T) {
 			{view.Selection{From: first, To: middle}, first, middle, 0},
 			{view.Selection{From: middle, To: last, MinSize: 1 << 16}, middle, last, 0},
 			{view.Selection{MinSize: 1 << 16}, 0, last, 1 << 20},
-			{view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: middle}, MinSize: 1 << 16}, 0, middle, 1 << 20},
+			{view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: middle}, MinSize: 1 << 16}, 0, middle, 1 << 20},
 		} {
 			v, err := trace.Select(c.s)
 			require.NoError(t, err)
@@ -151,7 +152,7 @@ func TestSelectPeakAndSize(t *testing.T) {
 	s := eventtest.Random(1, 3000)
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
-	v, err := trace.Select(view.Selection{Moment: event.Moment{Kind: event.MomentPeak}, MinSize: 1 << 16})
+	v, err := trace.Select(view.Selection{Moment: moment.Moment{Kind: moment.Peak}, MinSize: 1 << 16})
 	require.NoError(t, err)
 	for i := range trace.End().Snapshot.Accounts {
 		a := &trace.End().Snapshot.Accounts[i]

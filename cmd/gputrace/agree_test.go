@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -233,13 +234,13 @@ func TestMomentsAgree(t *testing.T) {
 	require.NotEqual(t, ends, peak)
 	for _, at := range []string{"0.1ms", "0.0007s", "1.3ms", "-0.2ms", "2026-11-22T01:02:03.001Z"} {
 		f := requireAgree(t, made, "--at", at)["json"]
-		m, err := event.ParseMoment(at)
+		m, err := moment.Parse(at)
 		require.NoError(t, err)
 		until := s.Events[0].Time + uint64(m.Offset)
 		switch m.Kind {
-		case event.MomentBeforeEnd:
+		case moment.BeforeEnd:
 			until = s.Events[len(s.Events)-1].Time - uint64(m.Offset)
-		case event.MomentTimeOfDay:
+		case moment.TimeOfDay:
 			until = s.Events[0].Time + 1e6
 		}
 		require.Equal(t, totalsUntil(s, until), f.devices, at)

@@ -11,7 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/output"
@@ -22,8 +22,8 @@ const defaultDiffTop = 20
 
 // diffOptions is a parsed diff command line.
 type diffOptions struct {
-	paths  []string       // one, compared with itself, or two
-	at     []event.Moment // none, one or two
+	paths  []string        // one, compared with itself, or two
+	at     []moment.Moment // none, one or two
 	by     view.RowKind
 	format export.DiffFormat
 	top    int // rows of the text; 0: all
@@ -39,7 +39,7 @@ func diffCommand() *cli.Command {
 		Usage:     "show what changed between two recordings, snapshots or profiles, or two moments of one recording",
 		UsageText: "gputrace diff BEFORE AFTER [--at MOMENT] [--by line|function|stack|layer|device] [-f text|json|html|pprof] [-o FILE]\ngputrace diff FILE --at MOMENT [--at MOMENT]",
 		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, where it " +
-			"is clear which is meant.\n\nMoments: " + event.MomentUsage + ".",
+			"is clear which is meant.\n\nMoments: " + moment.Usage + ".",
 		Flags: []cli.Flag{
 			flags.Moments("at", "compare what is in use at `MOMENT` (default: end); given twice, the second is that of AFTER; of one FILE alone, with the end"),
 			rowsFlag(view.RowKindNames[0], "a row for each `WHAT`: ", view.RowKindNames),
@@ -59,7 +59,7 @@ func diffCommand() *cli.Command {
 
 func parseDiff(c *cli.Context) (diffOptions, error) {
 	o := diffOptions{
-		paths: c.Args().Slice(), at: flags.Get[[]event.Moment](c, "at"), force: c.Bool("force"), top: flags.Get[int](c, "top"),
+		paths: c.Args().Slice(), at: flags.Get[[]moment.Moment](c, "at"), force: c.Bool("force"), top: flags.Get[int](c, "top"),
 		rules:  ruleFlags{stepOn: flags.Get[string](c, "step-on")},
 		format: export.DiffFormats[slices.Index(export.DiffNames(), flags.Get[string](c, "format"))],
 	}
@@ -82,8 +82,8 @@ func parseDiff(c *cli.Context) (diffOptions, error) {
 }
 
 // moments are those of the two sides.
-func (o *diffOptions) moments() (before, after event.Moment) {
-	end := event.Moment{Kind: event.MomentEnd}
+func (o *diffOptions) moments() (before, after moment.Moment) {
+	end := moment.Moment{Kind: moment.End}
 	switch {
 	case len(o.at) == 2:
 		return o.at[0], o.at[1]

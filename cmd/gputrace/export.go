@@ -12,7 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/output"
@@ -30,7 +30,7 @@ func exportCommand() *cli.Command {
 		Usage:     "turn a recording into a profile, a timeline, a page, a picture, a table",
 		UsageText: "gputrace export FOLDER/trace.gputrace -f html\ngputrace export trace.gputrace -f pprof --at peak -o peak.pb.gz",
 		Description: "What is written is of the end, unless --at or --from and --to say otherwise; a page has all of time, and opens there or at the peak. Figures are those of report, to the byte." +
-			"\n\nFormats:" + formats.String() + "\n\nMoments: " + event.MomentUsage + ".",
+			"\n\nFormats:" + formats.String() + "\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),
 			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(export.Names(), ", "), export.Names(), checkFormats),
 			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, into this folder (default: the format's own name, here)"),

@@ -10,7 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/advice"
@@ -64,7 +64,7 @@ func leaksRecording(c *cli.Context, pid int) *recordOptions {
 		cacheDir: flags.Get[string](c, "cache-dir"), stepOn: flags.Get[string](c, "step-on"), maxStacks: leaksStacks,
 	}
 	if !c.IsSet("duration") {
-		o.duration, _ = event.ParseOffset(leaksTime)
+		o.duration, _ = moment.ParseOffset(leaksTime)
 	}
 	return o
 }

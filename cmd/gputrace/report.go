@@ -10,7 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
@@ -26,7 +26,7 @@ func reportCommand() *cli.Command {
 		Usage: "show what a recording says: peak, live memory by line of the program, losses",
 		UsageText: "gputrace report FOLDER/trace.gputrace\ngputrace report trace.gputrace --at peak --by function\n" +
 			"gputrace report trace.gputrace --from 10s --to 12s --min-size 1MiB",
-		Description: "Without a moment, a range or --by it prints what the session printed at its end. Of a job's folder, or of several recordings, it compares the processes.\n\nMoments: " + event.MomentUsage + ".",
+		Description: "Without a moment, a range or --by it prints what the session printed at its end. Of a job's folder, or of several recordings, it compares the processes.\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),
 			rowsFlag("", "one row for each `KIND` (default: line): ", view.RecordedRowKindNames),
 			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),

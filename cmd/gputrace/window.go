@@ -8,7 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/phases"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/gatecli"
@@ -29,14 +29,14 @@ func windowFlags() []cli.Flag {
 
 func windowOf(c *cli.Context) (export.Window, error) {
 	w := export.Window{
-		At: flags.Get[event.Moment](c, "at"), From: flags.Get[event.Moment](c, "from"), To: flags.Get[event.Moment](c, "to"),
-		MinSize: uint64(flags.Get[int](c, "min-size")), Steps: flags.Get[event.StepRange](c, "steps"),
+		At: flags.Get[moment.Moment](c, "at"), From: flags.Get[moment.Moment](c, "from"), To: flags.Get[moment.Moment](c, "to"),
+		MinSize: uint64(flags.Get[int](c, "min-size")), Steps: flags.Get[moment.StepRange](c, "steps"),
 	}
 	if n := flags.Get[int](c, "step"); n > 0 {
-		if w.Steps != (event.StepRange{}) {
+		if w.Steps != (moment.StepRange{}) {
 			return w, usage("--step and --steps: give one of both")
 		}
-		w.Steps = event.StepRange{First: n, Last: n}
+		w.Steps = moment.StepRange{First: n, Last: n}
 	}
 	return w, w.Check()
 }

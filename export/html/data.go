@@ -13,6 +13,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -296,7 +297,7 @@ func selectionOf(in *Input) selection {
 	switch {
 	case s.To != 0:
 		out.From, out.To = momentAt(in.Model, s.From), momentAt(in.Model, s.To)
-	case s.Moment.Kind == event.MomentEnd:
+	case s.Moment.Kind == moment.End:
 		out.At = len(in.Model.Moments) - 1
 	case s.Moment.IsTime():
 		out.At = momentAt(in.Model, s.Moment.Time)

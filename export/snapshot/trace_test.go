@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recording/pytorch"
@@ -108,7 +109,7 @@ func TestRoundTripOfMoments(t *testing.T) {
 		s := eventtest.Random(seed, 3000)
 		trace := newTrace(t, s)
 		for _, o := range []allocator.LayoutOptions{
-			{}, {Entries: 100}, {Selection: view.Selection{Moment: event.Moment{Kind: event.MomentPeak}}}, {Selection: view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: s.Events[1000].Time}}},
+			{}, {Entries: 100}, {Selection: view.Selection{Moment: moment.Moment{Kind: moment.Peak}}}, {Selection: view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: s.Events[1000].Time}}},
 			{Selection: view.Selection{From: s.Events[1000].Time, To: s.Events[2000].Time}},
 		} {
 			b, layouts := exported(t, trace, o)
@@ -119,7 +120,7 @@ func TestRoundTripOfMoments(t *testing.T) {
 				require.Zero(t, a.Gaps+a.LostFrees)
 			}
 			require.Len(t, got.Snapshot.Accounts, len(layouts))
-			if o.Selection.To == 0 && o.Selection.Moment.Kind != event.MomentPeak && o.Entries == 0 {
+			if o.Selection.To == 0 && o.Selection.Moment.Kind != moment.Peak && o.Entries == 0 {
 				want := trace.End()
 				if o.Selection.Moment.IsTime() {
 					var err error

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -39,7 +39,7 @@ func column(t *testing.T, text, title string) (blocks, rows int) {
 func TestSelection(t *testing.T) {
 	trace, err := view.NewTrace(eventtest.Random(7, 4000), nil)
 	require.NoError(t, err)
-	v, err := trace.Select(view.Selection{Moment: event.Moment{Kind: event.MomentSinceStart, Time: trace.First() + (trace.Last()-trace.First())/2}})
+	v, err := trace.Select(view.Selection{Moment: moment.Moment{Kind: moment.SinceStart, Time: trace.First() + (trace.Last()-trace.First())/2}})
 	require.NoError(t, err)
 	want := 0
 	for p := range v.Samples(view.InUse, nil) {

@@ -16,7 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/alerts"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 )
 
 // Value is the value of a flag; it implements cli.Generic. A flag that is given twice with different values is an error, unless
@@ -146,7 +146,7 @@ func ParseBytes(s string) (int, error) {
 // Duration is a flag with a time that is at least and at most so long, or 0, which is no limit. A number without a unit is seconds.
 func Duration(names, usage string, least, most time.Duration) cli.Flag {
 	v := &Value[time.Duration]{parse: func(s string) (time.Duration, error) {
-		d, err := event.ParseOffset(s)
+		d, err := moment.ParseOffset(s)
 		switch {
 		case err != nil || d < 0:
 			return 0, errors.New("not a time, such as 10s")
@@ -264,22 +264,22 @@ func ParsePID(s string) (int, error) {
 
 // Moment is a flag with a moment of a recording.
 func Moment(names, usage string) cli.Flag {
-	return (&Value[event.Moment]{parse: event.ParseMoment, choices: momentWords}).flag(names, "", usage)
+	return (&Value[moment.Moment]{parse: moment.Parse, choices: momentWords}).flag(names, "", usage)
 }
 
 // Moments is a flag with moments, given as often as wanted.
 func Moments(names, usage string) cli.Flag {
-	v := &Value[[]event.Moment]{choices: momentWords, parse: func(s string) ([]event.Moment, error) {
-		m, err := event.ParseMoment(s)
-		return []event.Moment{m}, err
+	v := &Value[[]moment.Moment]{choices: momentWords, parse: func(s string) ([]moment.Moment, error) {
+		m, err := moment.Parse(s)
+		return []moment.Moment{m}, err
 	}}
-	v.add = func(list, more []event.Moment) []event.Moment { return append(list, more...) }
+	v.add = func(list, more []moment.Moment) []moment.Moment { return append(list, more...) }
 	return v.flag(names, "", usage)
 }
 
 // Steps is a flag with a range of steps.
 func Steps(names, usage string) cli.Flag {
-	return (&Value[event.StepRange]{parse: event.ParseSteps}).flag(names, "", usage)
+	return (&Value[moment.StepRange]{parse: moment.ParseSteps}).flag(names, "", usage)
 }
 
 // momentWords are the moments that shells offer.

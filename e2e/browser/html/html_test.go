@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
@@ -402,10 +403,10 @@ func TestSelected(t *testing.T) {
 	s := stream(26, 3000)
 	at, from, to := s.Events[999].Time, s.Events[499].Time, s.Events[1999].Time
 	in := pageOf(t, traceOf(t, s), &pagemodel.Options{Moments: 20, Asked: []uint64{at, from, to}})
-	in.Selection.Moment = event.Moment{Kind: event.MomentSinceStart, Time: at}
+	in.Selection.Moment = moment.Moment{Kind: moment.SinceStart, Time: at}
 	_, chosen := open(t, in).chosen()
 	require.EqualValues(t, 1000, chosen)
-	in.Selection.Moment = event.Moment{Kind: event.MomentEnd}
+	in.Selection.Moment = moment.Moment{Kind: moment.End}
 	_, chosen = open(t, in).chosen()
 	require.EqualValues(t, 3000, chosen)
 	in.Selection = view.Selection{From: from, To: to}

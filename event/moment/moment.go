@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package event
+// Package moment is the points and parts of a recording that a user names: a time, the peak, the end, an out of memory, steps.
+package moment
 
 import (
 	"fmt"
@@ -10,30 +11,30 @@ import (
 	"time"
 )
 
-// MomentKind says by what a Moment is given.
-type MomentKind uint8
+// Kind says by what a Moment is given.
+type Kind uint8
 
 // The kinds of moments.
 const (
-	// MomentUnset: no moment is given. It is the end, and of what shows the course of time all of it.
-	MomentUnset MomentKind = iota
-	MomentEnd
-	MomentPeak        // of each device: the view of several devices has each at its own peak
-	MomentSinceStart  // Offset since the recording began
-	MomentBeforeEnd   // Offset before the end
-	MomentTimeOfDay   // Clock
-	MomentOutOfMemory // the refused request of Number, from 1
-	MomentStep        // the end of the step of Number, from 1
+	// Unset: no moment is given. It is the end, and of what shows the course of time all of it.
+	Unset Kind = iota
+	End
+	Peak        // of each device: the view of several devices has each at its own peak
+	SinceStart  // Offset since the recording began
+	BeforeEnd   // Offset before the end
+	TimeOfDay   // Clock
+	OutOfMemory // the refused request of Number, from 1
+	Step        // the end of the step of Number, from 1
 )
 
-// MomentUsage is how a moment is written, for people.
-const MomentUsage = "peak, end, a time since the attach such as 12.5s, one before the end such as -3s, 2026-01-31T12:00:05Z, or " +
+// Usage is how a moment is written, for people.
+const Usage = "peak, end, a time since the attach such as 12.5s, one before the end such as -3s, 2026-01-31T12:00:05Z, or " +
 	"oom and oom:2 for the first and the second refused request, step:12 for the end of step 12"
 
 // Moment is a point of a recording at which its memory is looked at. It is the one form that a moment has, from a flag to every
 // output. A moment is before the first event that is later than it.
 type Moment struct {
-	Kind   MomentKind
+	Kind   Kind
 	Offset time.Duration // not negative
 	Clock  time.Time
 	Number int
@@ -46,31 +47,31 @@ type Moment struct {
 // maxOffset is the longest offset that is believed, seconds.
 const maxOffset = 1e9
 
-// ParseMoment reads a moment as MomentUsage has it.
-func ParseMoment(text string) (Moment, error) {
+// Parse reads a moment as Usage has it.
+func Parse(text string) (Moment, error) {
 	word, number, numbered := strings.Cut(text, ":")
 	switch {
 	case text == "end":
-		return Moment{Kind: MomentEnd}, nil
+		return Moment{Kind: End}, nil
 	case text == "peak":
-		return Moment{Kind: MomentPeak}, nil
+		return Moment{Kind: Peak}, nil
 	case text == "oom":
-		return Moment{Kind: MomentOutOfMemory, Number: 1}, nil
+		return Moment{Kind: OutOfMemory, Number: 1}, nil
 	case numbered && (word == "oom" || word == "step"):
 		if n, ok := parseNumber(number); ok {
-			return Moment{Kind: map[string]MomentKind{"oom": MomentOutOfMemory, "step": MomentStep}[word], Number: n}, nil
+			return Moment{Kind: map[string]Kind{"oom": OutOfMemory, "step": Step}[word], Number: n}, nil
 		}
 	}
 	if d, err := ParseOffset(text); err == nil && d > math.MinInt64 {
 		if strings.HasPrefix(text, "-") {
-			return Moment{Kind: MomentBeforeEnd, Offset: -d}, nil
+			return Moment{Kind: BeforeEnd, Offset: -d}, nil
 		}
-		return Moment{Kind: MomentSinceStart, Offset: d}, nil
+		return Moment{Kind: SinceStart, Offset: d}, nil
 	}
 	if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
-		return Moment{Kind: MomentTimeOfDay, Clock: at}, nil
+		return Moment{Kind: TimeOfDay, Clock: at}, nil
 	}
-	return Moment{}, fmt.Errorf("not a moment: %s", MomentUsage)
+	return Moment{}, fmt.Errorf("not a moment: %s", Usage)
 }
 
 // parseNumber reads a number from 1 on.
@@ -90,23 +91,23 @@ func ParseOffset(text string) (time.Duration, error) {
 // String is the moment as it is written; of one that is not given it is empty.
 func (m Moment) String() string {
 	switch m.Kind {
-	case MomentEnd:
+	case End:
 		return "end"
-	case MomentPeak:
+	case Peak:
 		return "peak"
-	case MomentSinceStart:
+	case SinceStart:
 		return m.Offset.String()
-	case MomentBeforeEnd:
+	case BeforeEnd:
 		return "-" + m.Offset.String()
-	case MomentTimeOfDay:
+	case TimeOfDay:
 		return m.Clock.Format(time.RFC3339Nano)
-	case MomentOutOfMemory:
+	case OutOfMemory:
 		return fmt.Sprintf("oom:%d", m.Number)
-	case MomentStep:
+	case Step:
 		return fmt.Sprintf("step:%d", m.Number)
 	}
 	return ""
 }
 
 // IsTime reports whether it is a time that is neither the end nor the peak: only what happened up to Time counts then.
-func (m Moment) IsTime() bool { return m.Kind > MomentPeak }
+func (m Moment) IsTime() bool { return m.Kind > Peak }
