@@ -46,11 +46,12 @@ var mayImport = map[string][]string{
 	"cpython/pyobject":             {"cpython", "internal/words", "process"},
 	"inspect":                      {"cpython", "inspect/internal/machinecode", "internal/sorts", "process", "symbolize"},
 	"inspect/internal/machinecode": {"symbolize"},
+	"inspect/frameworks":           {"process"},
 	"internal/nvml":                {"process", "symbolize"},
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
-		"cpython", "cpython/pyobject", "inspect", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/torchlayout", "internal/sorts", "process",
+		"cpython", "cpython/pyobject", "inspect", "inspect/frameworks", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/torchlayout", "internal/sorts", "process",
 	},
 	"inspect/holders/internal/memory":      {"process"},
 	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
@@ -68,7 +69,7 @@ var mayImport = map[string][]string{
 	"tracer/selftest":         {"event", "process", "tracer", "tracer/directmap", "tracer/internal/program"},
 	"tracer/internal/program": {},
 	"tracer": {
-		"bpf", "cpython", "event", "event/figures", "inspect", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
+		"bpf", "cpython", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
 	},
 	"doctor":             {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
 	"darwin":             {"event", "process"},
@@ -89,6 +90,7 @@ var mayImport = map[string][]string{
 	"analysis/leaks":     {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/summary":   {"analysis/steps", "analysis/view", "event", "event/figures", "heap"},
 	"analysis/alerts":    {"analysis/view"},
+	"analysis/machine":   {"event", "internal/sorts"},
 	"analysis/ranks":     {"analysis/leaks", "internal/sorts"},
 	"analysis/gate":      {"analysis/leaks", "analysis/view", "event"},
 	"analysis/balance":   {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},

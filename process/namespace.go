@@ -42,10 +42,15 @@ func (p *Process) Namespace(kind string) (string, error) {
 // Cgroup is the control group of the process in the unified hierarchy (cgroups(7)); of several hierarchies the last that is
 // listed. Empty when it cannot be read.
 func (p *Process) Cgroup() string {
-	b, _ := os.ReadFile(p.root + "/cgroup")
-	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	lines := strings.Split(strings.TrimSpace(p.Cgroups()), "\n")
 	f := strings.SplitN(lines[len(lines)-1], ":", 3)
 	return f[len(f)-1]
+}
+
+// Cgroups is the control group of the process in each hierarchy, as /proc/PID/cgroup has them. Empty when it cannot be read.
+func (p *Process) Cgroups() string {
+	b, _ := os.ReadFile(p.root + "/cgroup")
+	return string(b)
 }
 
 // Inside finds the processes that have a number in a PID namespace further in than ours, as a shell in their container

@@ -149,6 +149,16 @@ func (p *Process) Children() []int {
 	return out
 }
 
+// Parent is the PID of the parent process; 0 when it cannot be read, or is in a namespace further out.
+func (p *Process) Parent() int {
+	status, err := p.status()
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(status["PPid"])
+	return n
+}
+
 func (p *Process) status() (map[string]string, error) {
 	b, err := os.ReadFile(p.root + "/status")
 	if err != nil {

@@ -5,17 +5,15 @@
 package tracer
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/gputrace/gputrace/inspect/frameworks"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/hook"
 	"github.com/gputrace/gputrace/tracer/internal/kernel"
@@ -157,38 +155,11 @@ func (t *Target) describe(took time.Duration) Found {
 	return f
 }
 
-// Lines of torch/version.py, which every build of PyTorch writes.
-var (
-	torchVersionLine = regexp.MustCompile(`^__version__ *= *['"]([^'"]{1,64})['"]`)
-	torchCUDALine    = regexp.MustCompile(`^cuda[^=]*= *['"]([^'"]{1,32})['"]`)
-)
-
-// torchVersion reads the version file beside the library. Empty strings: not known.
+// torchVersion is PyTorch's version and that of the CUDA that it was built for. Empty strings: not known.
 func torchVersion(p *process.Process, regions []mapped.Region) (torch, cuda string) {
-	for _, r := range regions {
-		if !hook.Torch.Matches(r.Path) {
-			continue
-		}
-		file := path.Join(path.Dir(path.Dir(r.Path)), "version.py")
-		f, err := p.OpenPath(file)
-		if err != nil {
-			continue
-		}
-		defer f.Close()
-		return parseTorchVersion(f)
+	maps := make([]process.Mapping, len(regions))
+	for i := range regions {
+		maps[i] = regions[i].Mapping
 	}
-	return "", ""
-}
-
-func parseTorchVersion(f io.Reader) (torch, cuda string) {
-	s := bufio.NewScanner(f)
-	for lines := 0; s.Scan() && lines < 100; lines++ {
-		if m := torchVersionLine.FindStringSubmatch(s.Text()); m != nil {
-			torch = m[1]
-		}
-		if m := torchCUDALine.FindStringSubmatch(s.Text()); m != nil {
-			cuda = m[1]
-		}
-	}
-	return torch, cuda
+	return frameworks.PyTorch(p, maps)
 }

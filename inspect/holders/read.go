@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/frameworks"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
@@ -71,6 +72,9 @@ func read(ctx context.Context, p *process.Process, o *Options) (*Report, error) 
 		return nil, err
 	}
 	r.allocator = allocator
+	if maps, err := p.Maps(); err == nil {
+		r.report.Torch, _ = frameworks.PyTorch(p, maps)
+	}
 	live, err := r.copy()
 	if r.im != nil {
 		defer r.im.Close()

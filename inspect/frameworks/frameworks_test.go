@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux && amd64
-
-package tracer
+package frameworks
 
 import (
 	"strings"
@@ -11,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestParseTorchVersion(t *testing.T) {
+func TestParseVersion(t *testing.T) {
 	for name, c := range map[string]struct{ text, torch, cuda string }{
 		"2.15": {"from typing import Optional\n\n__all__ = ['__version__', 'debug', 'cuda', 'git_version', 'hip']\n__version__ = '2.15.0+cu130'\n" +
 			"debug = False\ncuda: Optional[str] = '13.0'\ngit_version = 'abc'\nhip: Optional[str] = None\n", "2.15.0+cu130", "13.0"},
@@ -24,17 +22,17 @@ func TestParseTorchVersion(t *testing.T) {
 		"far behind the beginning": {strings.Repeat("\n", 1000) + "__version__ = '2.0'", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			torch, cuda := parseTorchVersion(strings.NewReader(c.text))
+			torch, cuda := parseVersion(strings.NewReader(c.text))
 			require.Equal(t, c.torch, torch)
 			require.Equal(t, c.cuda, cuda)
 		})
 	}
 }
 
-func FuzzParseTorchVersion(f *testing.F) {
+func FuzzParseVersion(f *testing.F) {
 	f.Add("__version__ = '2.15.0'\ncuda = '13.0'\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		torch, cuda := parseTorchVersion(strings.NewReader(text))
+		torch, cuda := parseVersion(strings.NewReader(text))
 		require.LessOrEqual(t, len(torch), 64)
 		require.LessOrEqual(t, len(cuda), 32)
 		require.NotContains(t, torch+cuda, "\n")

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package process
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Container is what a process runs in, by its control group. The zero value is of one that runs in none.
+type Container struct {
+	Runtime string // "docker", "podman", "containerd", "cri-o", "lxc", "slurm" or "container"
+	ID      string // as the runtime has it: 64 hexadecimal digits, a name for lxc, a job's number for slurm
+	Name    string // of the host that the process sees, which in Kubernetes is the pod; empty: not known
+}
+
+// shortID is how many digits of an ID tell containers apart for people, as docker ps shows.
+const shortID = 12
+
+// String is the container for people; empty for none.
+func (c *Container) String() string {
+	if c.Runtime == "" {
+		return ""
+	}
+	id := c.ID
+	if len(id) == 64 {
+		id = id[:shortID]
+	}
+	if c.Name != "" && !strings.HasPrefix(id, c.Name) {
+		id = c.Name + " " + id
+	}
+	return strings.TrimSpace(c.Runtime + " " + id)
+}
+
+// containerGroups are the control groups of containers: the last element of systemd's and of cgroupfs's paths, as runc
+// (libcontainer/cgroups), podman, containerd and cri-o, lxc and Slurm (cgroup plugin) name them. The first group is the ID.
+var containerGroups = []struct {
+	runtime string
+	path    *regexp.Regexp
+}{
+	{"docker", regexp.MustCompile(`/docker[-/]([0-9a-f]{64})(?:\.scope)?(?:/|$)`)},
+	{"podman", regexp.MustCompile(`/libpod-(?:conmon-)?([0-9a-f]{64})(?:\.scope)?(?:/|$)`)},
+	{"containerd", regexp.MustCompile(`/cri-containerd-([0-9a-f]{64})\.scope(?:/|$)`)},
+	{"cri-o", regexp.MustCompile(`/crio-([0-9a-f]{64})(?:\.scope)?(?:/|$)`)},
+	{"container", regexp.MustCompile(`/kubepods.*/([0-9a-f]{64})(?:/|$)`)},
+	{"lxc", regexp.MustCompile(`/lxc(?:\.payload)?[./]([^/]+)(?:/|$)`)},
+	{"slurm", regexp.MustCompile(`/slurm.*/job_([0-9]+)(?:/|$)`)},
+}
+
+// Container tells what the process runs in. A process whose control group says nothing, and that has another PID namespace than ours, is in
+// some container all the same.
+func (p *Process) Container() Container {
+	c := containerOf(p.Cgroups())
+	if c.Runtime == "" {
+		own, err := (&Process{root: "/proc/self"}).Namespace("pid")
+		if theirs, e := p.Namespace("pid"); err != nil || e != nil || own == theirs {
+			return Container{}
+		}
+		c.Runtime = "container"
+	}
+	if environ, err := p.Environ(); err == nil && c.Runtime != "slurm" {
+		for _, e := range environ {
+			if name, ok := strings.CutPrefix(e, "HOSTNAME="); ok {
+				c.Name = name
+			}
+		}
+	}
+	return c
+}
+
+// containerOf recognises the control group of a container, in the lines of /proc/PID/cgroup.
+func containerOf(cgroups string) Container {
+	for line := range strings.Lines(cgroups) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		path := f[len(f)-1]
+		for _, g := range containerGroups {
+			if m := g.path.FindStringSubmatch(path); m != nil {
+				return Container{Runtime: g.runtime, ID: m[1]}
+			}
+		}
+	}
+	return Container{}
+}
