@@ -121,6 +121,8 @@ var mayImport = map[string][]string{
 	"export":       {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
 	"export/":      {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
 	"export/chart": {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
+	// What a person sees of a machine.
+	"export/processes": {"analysis/machine", "event", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.
 	"export/csv":     {"analysis/", "event", "export/internal/rows", "heap"},
 	"export/parquet": {"analysis/", "event", "export/internal/rows", "heap"},

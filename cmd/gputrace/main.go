@@ -77,9 +77,9 @@ func newApp() *cli.App {
 	app := &cli.App{
 		Name:      "gputrace",
 		Usage:     "account for every byte of a running job's GPU memory, from outside",
-		UsageText: "gputrace PID [options]\ngputrace COMMAND [options]",
+		UsageText: "gputrace\ngputrace PID [options]\ngputrace COMMAND [options]",
 		Version:   version,
-		Flags:     append(slices.Clone(record.Flags), cli.HelpFlag), // cli adds it only where no command is called help
+		Flags:     append(slices.Clone(record.Flags), &cli.BoolFlag{Name: "json", Usage: "list the processes that use a GPU as JSON"}, cli.HelpFlag), // cli adds it only where no command is called help
 		Commands: []*cli.Command{
 			record, runCommand(), topCommand(), reportCommand(), leaksCommand(), gatecli.OOMCommand(shared(), append(recordingFlags(), phasesFlag()), recordTo), gatecli.CheckCommand(shared()), gatecli.SummaryCommand(shared()), exportCommand(), diffCommand(), dumpCommand(), whoCommand(), whatIfCommand(), doctorCommand(),
 			completionCommand(), startCommand(), manCommand(), helpCommand(), versionCommand(),
@@ -90,6 +90,9 @@ func newApp() *cli.App {
 		Action: func(c *cli.Context) error {
 			if err := flags.CheckWord(c); err != nil {
 				return err
+			}
+			if asksForList(c) {
+				return listProcesses(c.Bool("json"))
 			}
 			return record.Action(c)
 		},

@@ -196,7 +196,7 @@ func TestParseRecordNumber(t *testing.T) {
 func TestRunExitCodes(t *testing.T) {
 	for line, want := range map[string]int{
 		"--help": exitOK, "-h": exitOK, "--version": exitOK, "record --help": exitOK, "report --help": exitOK,
-		"": exitUsage, "-p x": exitUsage, "--nothing": exitUsage, "record --nothing": exitUsage, "nothing": exitUsage,
+		"--wait": exitUsage, "-p x": exitUsage, "--nothing": exitUsage, "record --nothing": exitUsage, "nothing": exitUsage,
 		"report": exitUsage, "report a b": exitError, "report a --json": exitUsage, "report --nothing": exitUsage, "report /none": exitError, "report /dev/null": exitInvalid,
 		"report record_test.go": exitInvalid,
 	} {

@@ -33,7 +33,7 @@ func NewTarget(p *process.Process) *Target {
 		PIDs:    p.PIDs(),
 		hasNode: func(minor int) bool { return p.Exists(fmt.Sprintf("/dev/nvidia%d", minor)) },
 		sees:    func(pid int) bool { _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); return err == nil },
-		inner:   inInnerNamespace(),
+		inner:   InnerNamespace(),
 	}
 	environment, err := environ(p)
 	if err != nil {
@@ -55,7 +55,8 @@ func NewTarget(p *process.Process) *Target {
 // initialPIDNamespace is the inode of the PID namespace in which a machine starts (PROC_PID_INIT_INO, linux/proc_ns.h).
 const initialPIDNamespace = "pid:[4026531836]"
 
-func inInnerNamespace() bool {
+// InnerNamespace reports whether we are in a PID namespace of our own, as in a container.
+func InnerNamespace() bool {
 	link, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && link != initialPIDNamespace
 }

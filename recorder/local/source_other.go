@@ -6,10 +6,12 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
 
+	"github.com/gputrace/gputrace/analysis/machine"
 	"github.com/gputrace/gputrace/recorder"
 )
 
@@ -19,6 +21,12 @@ var ErrAbandoned = errors.New("gputrace has ended")
 // Open says that nothing can be traced here.
 func Open(*recorder.Options) (recorder.Source, error) {
 	return nil, fmt.Errorf("attaching is not yet possible on %s/%s: gputrace traces on Linux on x86-64 for now", runtime.GOOS, runtime.GOARCH)
+}
+
+// Survey says the same: no process is looked into.
+func Survey(context.Context) (*machine.Report, error) {
+	_, err := Open(nil)
+	return nil, err
 }
 
 // Become is for a program that was started.

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/export/processes"
+	"github.com/gputrace/gputrace/internal/advice"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/recorder/local"
+)
+
+// asksForList reports whether a command line of no command names nothing to record.
+func asksForList(c *cli.Context) bool {
+	return c.NArg() == 0 && !slices.ContainsFunc(c.LocalFlagNames(), func(name string) bool { return name != "json" })
+}
+
+// listProcesses lists the processes that use a GPU.
+func listProcesses(asJSON bool) error {
+	r, err := local.Survey(context.Background())
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		err = json.WriteMachine(os.Stdout, r)
+	} else {
+		sudo, lines := advice.Machine()
+		err = processes.Write(os.Stdout, &processes.Input{Report: r, Width: output.Width(os.Stdout), Sudo: sudo, Advice: lines})
+	}
+	if err == nil && len(r.Processes) == 0 {
+		return coded(exitNothing, errors.New(""))
+	}
+	return err
+}
