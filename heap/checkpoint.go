@@ -4,18 +4,18 @@ package heap
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/blocks"
+	"github.com/gputrace/gputrace/heap/internal/codec"
 )
 
-// The codec of a checkpoint is one set of methods for both directions, so that what is read cannot differ from what is written:
-// each takes a pointer to a field. Writing appends the field; reading (codec.load) sets it. check bounds what was read.
-// Objects that several others point to are in tables first; a pointer is then a number in its table, plus one.
+// A checkpoint is written and read by one set of methods: see package codec. Objects, mappings and segments to which several others
+// point are in tables that come first. check bounds what was read.
 
 // stateVersion is that of State's format: what a field means or where it is. It is written to files.
 const (
@@ -29,21 +29,21 @@ var ErrState = errors.New("not the state of a live set")
 // State is everything that the heap knows, but for what Watch remembers: a heap that SetState gave it goes on as this one.
 // It is the content of a checkpoint.
 func (h *Heap) State() []byte {
-	s := &codec{heap: h, objectAt: map[*object]int{}, mappingAt: map[*mapping]int{}, rootAt: map[*pieceSegment]int{}}
+	s := &checkpoint{Codec: &codec.Codec{}, heap: h}
 	s.collect()
 	s.all()
-	return s.data
+	return s.Data
 }
 
 // SetState makes an empty heap what another one was. The error wraps ErrState; the heap is then of no use.
 func (h *Heap) SetState(data []byte) error {
-	s := &codec{heap: h, data: data, load: true}
+	s := &checkpoint{Codec: &codec.Codec{Data: data, Load: true}, heap: h}
 	s.all()
-	if s.err == nil && len(s.data) > 0 {
-		s.fail("%d bytes too many", len(s.data))
+	if s.Err == nil && len(s.Data) > 0 {
+		s.Fail("%d bytes too many", len(s.Data))
 	}
-	if s.err != nil {
-		return fmt.Errorf("%w: %w", ErrState, s.err)
+	if s.Err != nil {
+		return fmt.Errorf("%w: %w", ErrState, s.Err)
 	}
 	h.notifyAll()
 	return nil
@@ -63,135 +63,21 @@ func (h *Heap) Stacks() []event.StackID {
 	return out
 }
 
-// codec writes or, with load, reads a heap: each method does the same in both directions, so that they cannot differ. What
-// has several pointers to it is in a table, and pointers are numbers in it, plus one; 0: nil.
-type codec struct {
-	heap *Heap
-	data []byte
-	load bool
-	err  error
-
-	objects  []*object
-	mappings []*mapping
-	roots    []*pieceSegment
-
-	objectAt  map[*object]int
-	mappingAt map[*mapping]int
-	rootAt    map[*pieceSegment]int
+// checkpoint writes or reads a heap.
+type checkpoint struct {
+	*codec.Codec
+	heap     *Heap
+	objects  codec.Table[object]
+	mappings codec.Table[mapping]
+	roots    codec.Table[pieceSegment]
 }
 
-func (s *codec) fail(format string, args ...any) {
-	if s.err == nil {
-		s.err = fmt.Errorf(format, args...)
-	}
-	s.data = nil
-}
-
-type integer interface {
-	~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int8 | ~int32 | ~int64 | ~int
-}
-
-// number is a varint.
-func number[T integer](s *codec, v *T) {
-	if !s.load {
-		s.data = binary.AppendUvarint(s.data, uint64(*v))
-		return
-	}
-	got, n := binary.Uvarint(s.data)
-	*v = T(got)
-	if n <= 0 || uint64(*v) != got {
-		s.fail("a number ends early or is too large")
-		*v = 0
-		return
-	}
-	s.data = s.data[n:]
-}
-
-func (s *codec) flags(list ...*bool) {
-	for _, v := range list {
-		n := uint8(0)
-		if *v {
-			n = 1
-		}
-		number(s, &n)
-		*v = n != 0
-	}
-}
-
-func (s *codec) numbers(list ...*uint64) {
-	for _, v := range list {
-		number(s, v)
-	}
-}
-
-// fixed is a struct of exported fields of fixed size.
-func (s *codec) fixed(v any) {
-	var err error
-	if !s.load {
-		s.data, err = binary.Append(s.data, binary.LittleEndian, v)
-	} else {
-		var n int
-		if n, err = binary.Decode(s.data, binary.LittleEndian, v); err == nil {
-			s.data = s.data[n:]
-		}
-	}
-	if err != nil {
-		s.fail("%T: %w", v, err)
-	}
-}
-
-// list is a length and elements, each of at least one byte.
-func list[T any](s *codec, v *[]T, each func(*T)) {
-	n := len(*v)
-	number(s, &n)
-	if s.load {
-		if n < 0 || n > len(s.data) {
-			s.fail("%d elements in %d bytes", n, len(s.data))
-			return
-		}
-		*v = make([]T, n)
-	}
-	for i := 0; i < n && s.err == nil; i++ {
-		each(&(*v)[i])
-	}
-}
-
-// table is a map, in any order.
-func table[K comparable, V any](s *codec, m map[K]V, each func(*K, *V)) {
-	keys := slices.Collect(maps.Keys(m))
-	list(s, &keys, func(k *K) {
-		v := m[*k]
-		if each(k, &v); s.err == nil {
-			m[*k] = v
-		}
-	})
-}
-
-// pointer is a number in a table.
-func pointer[T any](s *codec, v **T, all []*T, at map[*T]int, needed bool) {
-	n := 0
-	if !s.load && *v != nil {
-		n = at[*v] + 1
-	}
-	number(s, &n)
-	if !s.load {
-		return
-	}
-	if n < 0 || n > len(all) || needed && n == 0 {
-		s.fail("number %d of %d", n, len(all))
-		return
-	}
-	if n > 0 {
-		*v = all[n-1]
-	}
-}
-
-func (s *codec) object(o **object, needed bool)     { pointer(s, o, s.objects, s.objectAt, needed) }
-func (s *codec) mapping(m **mapping)                { pointer(s, m, s.mappings, s.mappingAt, true) }
-func (s *codec) root(r **pieceSegment, needed bool) { pointer(s, r, s.roots, s.rootAt, needed) }
+func (s *checkpoint) object(o **object, needed bool)     { codec.Pointer(s.Codec, o, &s.objects, needed) }
+func (s *checkpoint) mapping(m **mapping)                { codec.Pointer(s.Codec, m, &s.mappings, true) }
+func (s *checkpoint) root(r **pieceSegment, needed bool) { codec.Pointer(s.Codec, r, &s.roots, needed) }
 
 // collect fills the tables.
-func (s *codec) collect() {
+func (s *checkpoint) collect() {
 	for _, p := range s.heap.processes {
 		for o := range p.objects {
 			s.addObject(o)
@@ -210,7 +96,7 @@ func (s *codec) collect() {
 			s.addMapping(m)
 		}
 		for _, c := range u.ranges {
-			s.addRoot(c.segmentOf)
+			s.roots.Add(c.segmentOf)
 		}
 		if u.resetEffect != nil {
 			for _, o := range slices.Concat(u.freed, u.pending, u.uncertain) {
@@ -220,65 +106,48 @@ func (s *codec) collect() {
 	}
 }
 
-func (s *codec) addObject(o *object) {
-	if o == nil {
-		return
-	}
-	if _, ok := s.objectAt[o]; !ok {
-		s.objectAt[o] = len(s.objects)
-		s.objects = append(s.objects, o)
-		s.addRoot(o.segmentOf)
+func (s *checkpoint) addObject(o *object) {
+	if s.objects.Add(o) {
+		s.roots.Add(o.segmentOf)
 	}
 }
 
-func (s *codec) addMapping(m *mapping) {
-	if _, ok := s.mappingAt[m]; !ok {
-		s.mappingAt[m] = len(s.mappings)
-		s.mappings = append(s.mappings, m)
+func (s *checkpoint) addMapping(m *mapping) {
+	if s.mappings.Add(m) {
 		s.addObject(m.behind)
 	}
 }
 
-func (s *codec) addRoot(r *pieceSegment) {
-	if r == nil {
-		return
-	}
-	if _, ok := s.rootAt[r]; !ok {
-		s.rootAt[r] = len(s.roots)
-		s.roots = append(s.roots, r)
-	}
-}
-
-func (s *codec) all() {
+func (s *checkpoint) all() {
 	h := s.heap
 	version := stateVersion
 	if h.lossIntervalCount == 0 { // programs of before can read it
 		version = stateWithoutLosses
 	}
-	if number(s, &version); version != stateVersion && version != stateWithoutLosses {
-		s.fail("version %d, want %d or %d", version, stateVersion, stateWithoutLosses)
+	if codec.Number(s.Codec, &version); version != stateVersion && version != stateWithoutLosses {
+		s.Fail("version %d, want %d or %d", version, stateVersion, stateWithoutLosses)
 	}
-	s.numbers(&h.events, &h.ignored, &h.failures, &h.first, &h.now, &h.gaps.total)
-	list(s, &h.gaps.ring, func(g *Gap) { s.fixed(g) })
+	s.Numbers(&h.events, &h.ignored, &h.failures, &h.first, &h.now, &h.gaps.total)
+	codec.List(s.Codec, &h.gaps.ring, func(g *Gap) { s.Fixed(g) })
 	s.sites(&h.sites)
-	list(s, &s.roots, s.rootFields)
-	list(s, &s.objects, s.objectFields)
-	list(s, &s.mappings, s.mappingFields)
-	table(s, h.processes, s.process)
-	table(s, h.drivers, s.driver)
-	table(s, h.accounts, s.account)
+	codec.List(s.Codec, &s.roots.All, s.rootFields)
+	codec.List(s.Codec, &s.objects.All, s.objectFields)
+	codec.List(s.Codec, &s.mappings.All, s.mappingFields)
+	codec.Map(s.Codec, h.processes, s.process)
+	codec.Map(s.Codec, h.drivers, s.driver)
+	codec.Map(s.Codec, h.accounts, s.account)
 	s.moments()
 	s.undoLog(&h.undo)
 	if version != stateWithoutLosses {
-		number(s, &h.lossIntervalCount)
-		list(s, &h.lossIntervals, func(x *LossInterval) { s.fixed(x) })
+		codec.Number(s.Codec, &h.lossIntervalCount)
+		codec.List(s.Codec, &h.lossIntervals, func(x *LossInterval) { s.Fixed(x) })
 	}
 	s.check()
 }
 
 // moments enters the sites that changed since their peak, once the accounts that have the peaks are there.
-func (s *codec) moments() {
-	if !s.load {
+func (s *checkpoint) moments() {
+	if !s.Load {
 		return
 	}
 	for i := range s.heap.sites.list {
@@ -290,56 +159,56 @@ func (s *codec) moments() {
 }
 
 // check refuses what would lead out of a table.
-func (s *codec) check() {
-	if !s.load || s.err != nil {
+func (s *checkpoint) check() {
+	if !s.Load || s.Err != nil {
 		return
 	}
 	sites := uint32(len(s.heap.sites.list))
-	for _, o := range s.objects {
+	for _, o := range s.objects.All {
 		if o.site >= sites || o.sort > event.ObjectExternal {
-			s.fail("an object of site %d of %d, sort %d", o.site, sites, o.sort)
+			s.Fail("an object of site %d of %d, sort %d", o.site, sites, o.sort)
 			return
 		}
 	}
-	for _, r := range s.roots {
+	for _, r := range s.roots.All {
 		if r.site >= sites {
-			s.fail("a segment of site %d of %d", r.site, sites)
+			s.Fail("a segment of site %d of %d", r.site, sites)
 			return
 		}
 	}
 	if n := len(s.heap.lossIntervals); n > maxLossIntervals || uint64(n) > s.heap.lossIntervalCount {
-		s.fail("%d of %d loss intervals", n, s.heap.lossIntervalCount)
+		s.Fail("%d of %d loss intervals", n, s.heap.lossIntervalCount)
 	}
 	if g := &s.heap.gaps; len(g.ring) > maxGaps || g.total < uint64(len(g.ring)) || len(g.ring) < maxGaps && g.total > uint64(len(g.ring)) {
-		s.fail("%d of %d gaps", len(g.ring), g.total)
+		s.Fail("%d of %d gaps", len(g.ring), g.total)
 	}
 }
 
-func (s *codec) sites(t *sites) {
-	list(s, &t.calls, s.text)
-	list(s, &t.list, func(c *siteCounts) {
+func (s *checkpoint) sites(t *sites) {
+	codec.List(s.Codec, &t.calls, s.Text)
+	codec.List(s.Codec, &t.list, func(c *siteCounts) {
 		k := &c.key
-		number(s, &k.stack)
-		number(s, &k.pid)
-		number(s, &k.call)
-		s.fixed(&k.device)
-		number(s, &k.layer)
-		s.flags(&k.segment)
-		number(s, &k.origin)
-		s.flags(&c.changed)
+		codec.Number(s.Codec, &k.stack)
+		codec.Number(s.Codec, &k.pid)
+		codec.Number(s.Codec, &k.call)
+		s.Fixed(&k.device)
+		codec.Number(s.Codec, &k.layer)
+		s.Flags(&k.segment)
+		codec.Number(s.Codec, &k.origin)
+		s.Flags(&c.changed)
 		counts := []*Count{&c.Alloc, &c.Inuse, &c.atPeak}
 		if !c.changed {
 			counts = counts[:2]
 		}
 		for _, n := range counts {
-			s.numbers(&n.Objects, &n.Bytes, &n.Unsized, &n.Requested, &n.RequestedObjects)
+			s.Numbers(&n.Objects, &n.Bytes, &n.Unsized, &n.Requested, &n.RequestedObjects)
 		}
 	})
-	if !s.load {
+	if !s.Load {
 		return
 	}
 	if len(t.calls) == 0 || len(t.calls) > maxCalls || t.calls[0] != "" {
-		s.fail("%d calls, of which the first has a name", len(t.calls))
+		s.Fail("%d calls, of which the first has a name", len(t.calls))
 		return
 	}
 	for i := range t.calls {
@@ -349,92 +218,78 @@ func (s *codec) sites(t *sites) {
 		if k := t.list[i].key; int(k.call) < len(t.calls) {
 			t.index[k] = uint32(i)
 		} else {
-			s.fail("call %d of %d", k.call, len(t.calls))
+			s.Fail("call %d of %d", k.call, len(t.calls))
 		}
 	}
 }
 
-func (s *codec) text(v *string) {
-	n := len(*v)
-	number(s, &n)
-	if !s.load {
-		s.data = append(s.data, *v...)
-		return
-	}
-	if n < 0 || n > len(s.data) {
-		s.fail("a text of %d bytes in %d", n, len(s.data))
-		return
-	}
-	*v, s.data = string(s.data[:n]), s.data[n:]
-}
-
-func (s *codec) rootFields(r **pieceSegment) {
-	if s.load {
+func (s *checkpoint) rootFields(r **pieceSegment) {
+	if s.Load {
 		*r = &pieceSegment{}
 	}
-	number(s, &(*r).site)
-	s.flags(&(*r).expandable)
+	codec.Number(s.Codec, &(*r).site)
+	s.Flags(&(*r).expandable)
 }
 
-func (s *codec) objectFields(v **object) {
-	if s.load {
+func (s *checkpoint) objectFields(v **object) {
+	if s.Load {
 		*v = &object{}
 	}
 	o := *v
-	s.numbers(&o.addr, &o.size, &o.time, &o.touched, &o.listed, &o.context)
-	number(s, &o.site)
+	s.Numbers(&o.addr, &o.size, &o.time, &o.touched, &o.listed, &o.context)
+	codec.Number(s.Codec, &o.site)
 	for _, n := range []*int32{&o.refs, &o.maps, &o.uncertainResets} {
-		s.fixed(n)
+		s.Fixed(n)
 	}
-	number(s, &o.sort)
-	s.flags(&o.segment, &o.live, &o.ordered, &o.primary, &o.dead, &o.uncertain)
+	codec.Number(s.Codec, &o.sort)
+	s.Flags(&o.segment, &o.live, &o.ordered, &o.primary, &o.dead, &o.uncertain)
 	s.root(&o.segmentOf, false)
 }
 
-func (s *codec) mappingFields(v **mapping) {
-	if s.load {
+func (s *checkpoint) mappingFields(v **mapping) {
+	if s.Load {
 		*v = &mapping{}
 	}
 	m := *v
-	s.numbers(&m.addr, &m.size)
-	number(s, &m.unmaps)
-	s.flags(&m.device)
+	s.Numbers(&m.addr, &m.size)
+	codec.Number(s.Codec, &m.unmaps)
+	s.Flags(&m.device)
 	s.object(&m.behind, false)
 }
 
-func (s *codec) process(pid *uint32, v **process) {
-	number(s, pid)
-	if s.load {
+func (s *checkpoint) process(pid *uint32, v **process) {
+	codec.Number(s.Codec, pid)
+	if s.Load {
 		*v = s.heap.process(*pid)
 	}
 	p := *v
-	table(s, p.spaces, s.space)
-	list(s, &p.mappings, s.mapping)
+	codec.Map(s.Codec, p.spaces, s.space)
+	codec.List(s.Codec, &p.mappings, s.mapping)
 	orphans := slices.Collect(maps.Keys(p.orphans))
-	list(s, &orphans, func(o **object) { s.object(o, true) })
-	list(s, &p.pieces, func(o **object) { s.object(o, true) })
-	list(s, &p.unclaimed, func(l *span) {
-		s.numbers(&l.start, &l.end)
+	codec.List(s.Codec, &orphans, func(o **object) { s.object(o, true) })
+	codec.List(s.Codec, &p.pieces, func(o **object) { s.object(o, true) })
+	codec.List(s.Codec, &p.unclaimed, func(l *span) {
+		s.Numbers(&l.start, &l.end)
 		s.object(&l.object, true)
 	})
-	table(s, p.contexts, func(k *uint64, d *event.Device) {
-		number(s, k)
-		s.fixed(d)
+	codec.Map(s.Codec, p.contexts, func(k *uint64, d *event.Device) {
+		codec.Number(s.Codec, k)
+		s.Fixed(d)
 	})
-	table(s, p.primaries, func(k *int8, c *uint64) {
-		s.fixed(k)
-		number(s, c)
+	codec.Map(s.Codec, p.primaries, func(k *int8, c *uint64) {
+		s.Fixed(k)
+		codec.Number(s.Codec, c)
 	})
-	table(s, p.devices, func(k *int8, _ *struct{}) { s.fixed(k) })
-	s.flags(&p.torch, &p.fromStart)
-	number(s, &p.lastDriverEvent)
+	codec.Map(s.Codec, p.devices, func(k *int8, _ *struct{}) { s.Fixed(k) })
+	s.Flags(&p.torch, &p.fromStart)
+	codec.Number(s.Codec, &p.lastDriverEvent)
 	for _, m := range []map[event.Device]bool{p.blocksObserved, p.segmentsObserved} {
-		table(s, m, func(d *event.Device, yes *bool) {
-			s.fixed(d)
-			s.flags(yes)
+		codec.Map(s.Codec, m, func(d *event.Device, yes *bool) {
+			s.Fixed(d)
+			s.Flags(yes)
 		})
 	}
-	if !s.load || s.err != nil {
+	if !s.Load || s.Err != nil {
 		return
 	}
 	for _, o := range orphans {
@@ -442,17 +297,17 @@ func (s *codec) process(pid *uint32, v **process) {
 	}
 	for _, o := range p.pieces {
 		if o.segmentOf == nil {
-			s.fail("a piece of no segment")
+			s.Fail("a piece of no segment")
 		}
 	}
 }
 
-func (s *codec) space(k *spaceKey, v *map[uint64]*object) {
-	number(s, &k.layer)
-	number(s, &k.sort)
+func (s *checkpoint) space(k *spaceKey, v *map[uint64]*object) {
+	codec.Number(s.Codec, &k.layer)
+	codec.Number(s.Codec, &k.sort)
 	objects := slices.Collect(maps.Values(*v))
-	list(s, &objects, func(o **object) { s.object(o, true) })
-	if s.load && s.err == nil {
+	codec.List(s.Codec, &objects, func(o **object) { s.object(o, true) })
+	if s.Load && s.Err == nil {
 		*v = map[uint64]*object{}
 		for _, o := range objects {
 			(*v)[o.addr] = o
@@ -460,24 +315,24 @@ func (s *codec) space(k *spaceKey, v *map[uint64]*object) {
 	}
 }
 
-func (s *codec) driver(k *driverKey, v **DriverAccount) {
-	if s.load {
+func (s *checkpoint) driver(k *driverKey, v **DriverAccount) {
+	if s.Load {
 		*v = &DriverAccount{}
 	}
-	s.fixed(*v)
+	s.Fixed(*v)
 	*k = driverKey{(*v).PID, (*v).Layer, (*v).Device}
 }
 
-func (s *codec) account(k *accountKey, v **account) {
-	if s.load {
-		*v = &account{live: newBlockIndex()}
+func (s *checkpoint) account(k *accountKey, v **account) {
+	if s.Load {
+		*v = &account{live: blocks.NewIndex()}
 	}
 	a := *v
-	s.fixed(&a.Account)
-	s.flags(&a.hasTotal, &a.complete)
-	s.numbers(&a.lastEvent, &a.lastGap)
+	s.Fixed(&a.Account)
+	s.Flags(&a.hasTotal, &a.complete)
+	s.Numbers(&a.lastEvent, &a.lastGap)
 	s.blocks(a)
-	if s.load {
+	if s.Load {
 		*k = accountKey{a.PID, a.Device}
 		a.process = s.heap.process(a.PID)
 		a.process.accounts = append(a.process.accounts, a)
@@ -486,78 +341,78 @@ func (s *codec) account(k *accountKey, v **account) {
 }
 
 // blocks is the live blocks of a caching allocator, by address.
-func (s *codec) blocks(a *account) {
+func (s *checkpoint) blocks(a *account) {
 	held := &s.heap.blocks
-	numbers := slices.SortedFunc(a.live.all(), func(i, j uint32) int { return cmp.Compare(held.blocks[i].addr, held.blocks[j].addr) })
+	numbers := slices.SortedFunc(a.live.All(), func(i, j uint32) int { return cmp.Compare(held.At(i).Addr, held.At(j).Addr) })
 	last := uint64(0)
-	list(s, &numbers, func(i *uint32) {
-		var b block
-		if !s.load {
-			b = held.blocks[*i]
+	codec.List(s.Codec, &numbers, func(i *uint32) {
+		var b blocks.Block
+		if !s.Load {
+			b = *held.At(*i)
 		}
-		distance := b.addr - last
-		s.numbers(&distance, &b.size, &b.requested, &b.stream, &b.time)
-		number(s, &b.site)
-		if s.load {
-			if b.addr = last + distance; b.site >= uint32(len(s.heap.sites.list)) {
-				s.fail("a block of site %d of %d", b.site, len(s.heap.sites.list))
+		distance := b.Addr - last
+		s.Numbers(&distance, &b.Size, &b.Requested, &b.Stream, &b.Time)
+		codec.Number(s.Codec, &b.Site)
+		if s.Load {
+			if b.Addr = last + distance; b.Site >= uint32(len(s.heap.sites.list)) {
+				s.Fail("a block of site %d of %d", b.Site, len(s.heap.sites.list))
 				return
 			}
-			if _, ok := a.live.find(b.addr, held); ok {
-				s.fail("two blocks at %#x", b.addr)
+			if _, ok := a.live.Find(b.Addr, held); ok {
+				s.Fail("two blocks at %#x", b.Addr)
 				return
 			}
-			a.live.add(b.addr, held.add(b))
+			a.live.Add(b.Addr, held.Add(b))
 		}
-		last = b.addr
+		last = b.Addr
 	})
 }
 
-func (s *codec) undoLog(l *undoLog) {
-	number(s, &l.next)
-	number(s, &l.pushes)
-	list(s, &l.ring, s.undo)
+func (s *checkpoint) undoLog(l *undoLog) {
+	codec.Number(s.Codec, &l.next)
+	codec.Number(s.Codec, &l.pushes)
+	codec.List(s.Codec, &l.ring, s.undo)
 	if l.last == nil {
 		l.last = map[uint32]int{}
 	}
-	table(s, l.last, func(tid *uint32, at *int) {
-		number(s, tid)
-		if number(s, at); *at < 0 || *at >= len(l.ring) {
-			s.fail("free %d of %d", *at, len(l.ring))
+	codec.Map(s.Codec, l.last, func(tid *uint32, at *int) {
+		codec.Number(s.Codec, tid)
+		if codec.Number(s.Codec, at); *at < 0 || *at >= len(l.ring) {
+			s.Fail("free %d of %d", *at, len(l.ring))
 		}
 	})
-	if n := len(l.ring); s.load && (n > maxUndo || l.next < 0 || l.next > 0 && l.next >= n) {
-		s.fail("free %d of %d is next", l.next, n)
+	if n := len(l.ring); s.Load && (n > maxUndo || l.next < 0 || l.next > 0 && l.next >= n) {
+		s.Fail("free %d of %d is next", l.next, n)
 	}
 }
 
-func (s *codec) undo(u *undoRecord) {
-	number(s, &u.tid)
+func (s *checkpoint) undo(u *undoRecord) {
+	codec.Number(s.Codec, &u.tid)
 	known := u.process != nil
-	if s.flags(&known); !known {
+	if s.Flags(&known); !known {
 		return
 	}
-	s.numbers(&u.addr, &u.time)
-	number(s, &u.pid)
-	number(s, &u.layer)
-	number(s, &u.sort)
-	number(s, &u.kind)
-	s.flags(&u.unknown, &u.finished)
+	s.Numbers(&u.addr, &u.time)
+	codec.Number(s.Codec, &u.pid)
+	codec.Number(s.Codec, &u.layer)
+	codec.Number(s.Codec, &u.sort)
+	codec.Number(s.Codec, &u.kind)
+	s.Flags(&u.unknown, &u.finished)
 	var key driverKey
-	if !s.load {
+	if !s.Load {
 		key = driverKey{u.account.PID, u.account.Layer, u.account.Device}
 	}
-	number(s, &key.pid)
-	number(s, &key.layer)
-	s.fixed(&key.device)
+	codec.Number(s.Codec, &key.pid)
+	codec.Number(s.Codec, &key.layer)
+	s.Fixed(&key.device)
 	s.object(&u.object, false)
-	list(s, &u.mappings, s.mapping)
-	list(s, &u.ranges, func(c *pieceRange) {
+	codec.List(s.Codec, &u.mappings, s.mapping)
+	codec.List(s.Codec, &u.ranges, func(c *pieceRange) {
 		s.root(&c.segmentOf, true)
-		s.numbers(&c.lo, &c.hi)
+		s.Numbers(&c.lo, &c.hi)
 	})
 	reset := u.resetEffect != nil
-	if s.flags(&reset); s.load {
+	if s.Flags(&reset); s.Load {
 		u.process, u.account = s.heap.process(u.pid), s.heap.driver(key.pid, key.layer, key.device)
 		if reset {
 			u.resetEffect = &resetEffect{}
@@ -567,8 +422,8 @@ func (s *codec) undo(u *undoRecord) {
 		return
 	}
 	for _, l := range []*[]*object{&u.freed, &u.pending, &u.uncertain} {
-		list(s, l, func(o **object) { s.object(o, true) })
+		codec.List(s.Codec, l, func(o **object) { s.object(o, true) })
 	}
-	number(s, &u.context)
-	s.fixed(&u.resetEffect.device)
+	codec.Number(s.Codec, &u.context)
+	s.Fixed(&u.resetEffect.device)
 }

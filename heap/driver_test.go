@@ -84,7 +84,7 @@ func TestUndoIsBounded(t *testing.T) {
 	for i := range uint64(3 * maxUndo) {
 		apply(h, deviceEvent(event.KindAlloc, (i+1)*4096, 4096), deviceEvent(event.KindFree, (i+1)*4096, event.Unknown))
 	}
-	require.LessOrEqual(t, len(h.blocks.blocks), maxUndo+1)
+	require.LessOrEqual(t, h.blocks.Cap(), maxUndo+1)
 	apply(h, deviceEvent(event.KindFreeFailed, 2*maxUndo*4096, event.Unknown)) // out of the ring by one
 	require.EqualValues(t, 1, h.Totals().Failures)
 	apply(h, deviceEvent(event.KindFreeFailed, (2*maxUndo+1)*4096, event.Unknown)) // the oldest in it

@@ -52,14 +52,14 @@ func (h *Heap) Driver(pid uint32, layer event.Layer, device event.Device) (Drive
 
 func (h *Heap) notifyTorchAlloc(i uint32) {
 	if h.follower != nil {
-		h.scratch = h.torchBlock(&h.blocks.blocks[i])
+		h.scratch = h.torchBlock(h.blocks.At(i))
 		h.follower.Allocated(&h.scratch)
 	}
 }
 
 func (h *Heap) notifyTorchFree(i uint32) {
 	if h.follower != nil {
-		h.scratch = h.torchBlock(&h.blocks.blocks[i])
+		h.scratch = h.torchBlock(h.blocks.At(i))
 		h.follower.Freed(&h.scratch, h.now)
 	}
 }

@@ -7,11 +7,11 @@ package heap
 
 import (
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
 // Limits of plausible events, and of what is kept. Events beyond them are counted as ignored.
 const (
-	maxBytes         = 1 << 57 // an x86-64 process has 57 address bits at most (5-level paging)
 	maxSites         = 1 << 20 // further stacks of a layer are counted on its stack 0
 	maxCalls         = 1 << 12 // function names; the hook table has well under a thousand
 	maxGaps          = 1000
@@ -28,7 +28,7 @@ type Heap struct {
 	drivers           map[driverKey]*DriverAccount
 	driverPeaks       map[driverKey]*peakState
 	sites             sites
-	blocks            blockTable
+	blocks            blocks.Table
 	gaps              gapLog
 	lossIntervals     []LossInterval
 	lossIntervalCount uint64
@@ -87,12 +87,8 @@ func (h *Heap) Apply(e *event.Event) {
 	}
 }
 
-const (
-	// prefetchBatch is how many events are prefetched before they are applied.
-	prefetchBatch = 16
-	// prefetchMinSlots is the size of an index that is in the processor's caches anyway.
-	prefetchMinSlots = 1 << 14
-)
+// prefetchBatch is how many events are prefetched before they are applied.
+const prefetchBatch = 16
 
 // ApplyAll applies events in order. With many live blocks that is faster than Apply for each: the memory accesses of a batch of
 // events overlap, where each Apply waits for its own.
@@ -116,30 +112,30 @@ func (h *Heap) ApplyEach(events []event.Event, before func(e *event.Event)) {
 // prefetch reads the index and the blocks of the events, so that they are in the processor's caches.
 func (h *Heap) prefetch(events []event.Event) {
 	a := h.last
-	if a == nil || len(a.live.slots) < prefetchMinSlots {
+	if a == nil || !a.live.Large() {
 		return
 	}
 	var at [prefetchBatch]uint64
 	for i := range events {
-		at[i] = a.live.slots[a.live.home(a.live.hash(events[i].Addr))]
+		at[i] = a.live.Slot(events[i].Addr)
 	}
 	for _, slot := range at[:len(events)] {
 		if slot != 0 {
-			h.prefetched += h.blocks.blocks[uint32(slot)-1].addr
+			h.prefetched += h.blocks.Read(slot)
 		}
 	}
 }
 
 // plausible rejects what no allocator can mean, so that sums cannot overflow and no block has address 0.
 func plausible(e *event.Event) bool {
-	if !plausibleSize(e.Requested) || !plausibleSize(e.Allocated) || !plausibleSize(e.Reserved) {
+	if !blocks.PlausibleSize(e.Requested) || !blocks.PlausibleSize(e.Allocated) || !blocks.PlausibleSize(e.Reserved) {
 		return false
 	}
 	addressed := e.Addr != 0 && e.Addr < 1<<63
 	if e.Layer == event.LayerTorch {
 		switch e.Kind {
 		case event.KindAlloc, event.KindFree:
-			return addressed && e.Size < maxBytes
+			return addressed && e.Size < blocks.MaxBytes
 		}
 		return e.Kind == event.KindOutOfMemory // a request that was refused can have any size
 	}
@@ -148,9 +144,9 @@ func plausible(e *event.Event) bool {
 	}
 	switch e.Kind {
 	case event.KindAlloc, event.KindUnmap:
-		return addressed && plausibleSize(e.Size)
+		return addressed && blocks.PlausibleSize(e.Size)
 	case event.KindMap:
-		return addressed && e.Size > 0 && e.Size < maxBytes
+		return addressed && e.Size > 0 && e.Size < blocks.MaxBytes
 	case event.KindFree:
 		return addressed || e.Addr == 0 && e.Object == event.ObjectContext // the primary context is released by device
 	case event.KindRetain:
@@ -160,33 +156,6 @@ func plausible(e *event.Event) bool {
 	}
 	return e.Kind == event.KindOutOfMemory
 }
-
-func plausibleSize(v uint64) bool { return v < maxBytes || v == event.Unknown }
-
-// block is one live block of a caching allocator.
-type block struct {
-	addr, size, requested, stream, time uint64
-	site                                uint32
-}
-
-// blockTable holds blocks by index, without pointers, so that the garbage collector does not scan them.
-type blockTable struct {
-	blocks []block
-	free   []uint32
-}
-
-func (s *blockTable) add(b block) uint32 {
-	if n := len(s.free); n > 0 {
-		i := s.free[n-1]
-		s.free = s.free[:n-1]
-		s.blocks[i] = b
-		return i
-	}
-	s.blocks = append(s.blocks, b)
-	return uint32(len(s.blocks) - 1)
-}
-
-func (s *blockTable) drop(i uint32) { s.free = append(s.free, i) }
 
 // gapLog keeps the last gaps in a ring.
 type gapLog struct {

@@ -30,15 +30,15 @@ func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 	if a == nil || !a.hasTotal || !a.complete {
 		return Parts{}, false
 	}
-	blocks := make([]extent, 0, a.live.n)
-	for i := range a.live.all() {
-		b := &h.blocks.blocks[i]
-		blocks = append(blocks, extent{b.addr, b.addr + b.size})
-		p.Allocated += b.size
-		if b.requested == event.Unknown || p.Requested == event.Unknown {
+	blocks := make([]extent, 0, a.live.Len())
+	for i := range a.live.All() {
+		b := h.blocks.At(i)
+		blocks = append(blocks, extent{b.Addr, b.Addr + b.Size})
+		p.Allocated += b.Size
+		if b.Requested == event.Unknown || p.Requested == event.Unknown {
 			p.Requested = event.Unknown
 		} else {
-			p.Requested += b.requested
+			p.Requested += b.Requested
 		}
 	}
 	sortExtents(blocks)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
 // allocator is the oracle: it deals out few addresses, so that they are used again, and keeps the true total.
@@ -43,11 +44,11 @@ func signed(e *event.Event) int64 {
 func checkAccounts(t testing.TB, h *Heap) {
 	for _, a := range h.accounts {
 		var bytes uint64
-		for i := range a.live.all() {
-			bytes += h.blocks.blocks[i].size
+		for i := range a.live.All() {
+			bytes += h.blocks.At(i).Size
 		}
-		if bytes != a.Live.Bytes+a.BeforeBlocks.Bytes || uint64(a.live.n) != a.Live.Objects+a.BeforeBlocks.Objects {
-			t.Fatalf("live is %d bytes in %d blocks, counted %+v and before %+v", bytes, a.live.n, a.Live, a.BeforeBlocks)
+		if bytes != a.Live.Bytes+a.BeforeBlocks.Bytes || uint64(a.live.Len()) != a.Live.Objects+a.BeforeBlocks.Objects {
+			t.Fatalf("live is %d bytes in %d blocks, counted %+v and before %+v", bytes, a.live.Len(), a.Live, a.BeforeBlocks)
 		}
 		if a.Before < a.BeforeBlocks.Bytes {
 			t.Fatalf("of %d bytes before, %d are in known blocks", a.Before, a.BeforeBlocks.Bytes)
@@ -274,9 +275,9 @@ func minus(x, y Count) Count {
 func checkStructure(t testing.TB, h *Heap) {
 	live := 0
 	for _, a := range h.accounts {
-		live += a.live.n
+		live += a.live.Len()
 	}
-	if used := len(h.blocks.blocks) - len(h.blocks.free); used != live {
+	if used := h.blocks.Used(); used != live {
 		t.Fatalf("the table has %d blocks of %d that are live", used, live)
 	}
 	for _, p := range h.processes {
@@ -378,7 +379,7 @@ func decodeEvent(b []byte) *event.Event {
 		case b[14]>>i&1 == 0:
 			*v = event.Unknown
 		default:
-			*v = maxBytes - 1 + uint64(b[15]&1)
+			*v = blocks.MaxBytes - 1 + uint64(b[15]&1)
 		}
 	}
 	return e
@@ -397,9 +398,9 @@ func decodeObservation(h *Heap, b []byte) event.Observation {
 		o.Segments = append(o.Segments, event.ObservedSegment{Addr: uint64(b[5+i]) << 8, Size: uint64(b[10]) / uint64(b[11]&3), Expandable: b[12]&1 == 0})
 	}
 	if a := h.accounts[accountKey{o.PID, o.Device}]; a != nil && b[13]&1 == 0 { // so that it can be right
-		for i := range a.live.all() {
-			blk := &h.blocks.blocks[i]
-			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: blk.addr, Size: blk.size, Requested: blk.requested, Stream: blk.stream})
+		for i := range a.live.All() {
+			blk := h.blocks.At(i)
+			o.Blocks = append(o.Blocks, event.ObservedBlock{Addr: blk.Addr, Size: blk.Size, Requested: blk.Requested, Stream: blk.Stream})
 		}
 		o.Allocated = a.Allocated
 	}

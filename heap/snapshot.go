@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
 // Account is the torch layer of one process and device. When Allocated is known,
@@ -204,8 +205,8 @@ func (h *Heap) Snapshot() *Snapshot {
 func (h *Heap) Blocks() iter.Seq[Block] {
 	return func(yield func(Block) bool) {
 		for _, a := range h.accounts {
-			for i := range a.live.all() {
-				if !yield(h.torchBlock(&h.blocks.blocks[i])) {
+			for i := range a.live.All() {
+				if !yield(h.torchBlock(h.blocks.At(i))) {
 					return
 				}
 			}
@@ -241,9 +242,9 @@ func (p *process) objects(yield func(*object) bool) {
 	}
 }
 
-func (h *Heap) torchBlock(b *block) Block {
-	out := h.siteBlock(b.site)
-	out.Addr, out.Size, out.Requested, out.Stream, out.Time = b.addr, b.size, b.requested, b.stream, b.time
+func (h *Heap) torchBlock(b *blocks.Block) Block {
+	out := h.siteBlock(b.Site)
+	out.Addr, out.Size, out.Requested, out.Stream, out.Time = b.Addr, b.Size, b.Requested, b.Stream, b.Time
 	return out
 }
 

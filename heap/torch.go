@@ -4,6 +4,7 @@ package heap
 
 import (
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
 type accountKey struct {
@@ -20,7 +21,7 @@ type accountKey struct {
 type account struct {
 	Account
 	hasTotal bool // a total was seen: Allocated, Before and Lost are valid
-	live     blockIndex
+	live     blocks.Index
 	process  *process
 	peak     peakState // of Peak
 
@@ -39,7 +40,7 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 	}
 	a := h.accounts[key]
 	if a == nil {
-		a = &account{live: newBlockIndex(), process: h.process(pid)}
+		a = &account{live: blocks.NewIndex(), process: h.process(pid)}
 		a.PID, a.Device = pid, device
 		a.Allocated, a.Reserved, a.SegmentBytes = event.Unknown, event.Unknown, event.Unknown
 		a.driver = h.drivers[driverKey{pid, event.LayerDevice, device}]
@@ -60,10 +61,10 @@ func (h *Heap) account(pid uint32, device event.Device) *account {
 // first event is then checked against them. It has no effect once the account's total is known.
 func (h *Heap) SetBaseline(pid uint32, device event.Device, allocated, reserved uint64) {
 	a := h.account(pid, device)
-	if a.hasTotal || allocated >= maxBytes {
+	if a.hasTotal || allocated >= blocks.MaxBytes {
 		return
 	}
-	if reserved < maxBytes {
+	if reserved < blocks.MaxBytes {
 		a.Reserved = reserved
 	}
 	h.startTotals(a, int64(allocated), 0)
@@ -142,15 +143,15 @@ func (h *Heap) gap(a *account, bytes int64, time uint64) {
 }
 
 func (h *Heap) allocTorch(a *account, e *event.Event) {
-	if i, ok := a.live.find(e.Addr, &h.blocks); ok { // its free was lost
+	if i, ok := a.live.Find(e.Addr, &h.blocks); ok { // its free was lost
 		a.LostFrees++
-		a.Lost += int64(h.blocks.blocks[i].size)
+		a.Lost += int64(h.blocks.At(i).Size)
 		h.retireTorch(a, i)
 	}
 	a.Allocs++
 	site := h.sites.at(e)
 	h.sites.list[site].Alloc.add(e.Size, e.Requested)
-	h.enterTorch(a, block{e.Addr, e.Size, e.Requested, e.Stream, e.Time, site})
+	h.enterTorch(a, blocks.Block{Addr: e.Addr, Size: e.Size, Requested: e.Requested, Stream: e.Stream, Time: e.Time, Site: site})
 	if len(a.process.unclaimed) > 0 {
 		h.markSegments(a.process, e.Addr, e.Addr+e.Size, e.Device)
 	}
@@ -161,7 +162,7 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 	if a.process.watch != nil {
 		a.process.watch.note(a, e)
 	}
-	i, ok := a.live.find(e.Addr, &h.blocks)
+	i, ok := a.live.Find(e.Addr, &h.blocks)
 	if !ok {
 		a.UnknownFrees++
 		taken := min(a.Before-a.BeforeBlocks.Bytes, e.Size)
@@ -170,43 +171,43 @@ func (h *Heap) freeTorch(a *account, e *event.Event) {
 		return
 	}
 	// Another size: a free and an allocation at this address were lost.
-	a.Lost += int64(h.blocks.blocks[i].size) - int64(e.Size)
+	a.Lost += int64(h.blocks.At(i).Size) - int64(e.Size)
 	h.retireTorch(a, i)
 }
 
 // enterTorch adds a block to the live set.
-func (h *Heap) enterTorch(a *account, b block) {
-	i := h.blocks.add(b)
-	a.live.add(b.addr, i)
+func (h *Heap) enterTorch(a *account, b blocks.Block) {
+	i := h.blocks.Add(b)
+	a.live.Add(b.Addr, i)
 	h.notifyTorchAlloc(i)
-	site := h.siteForChange(b.site)
-	site.Inuse.add(b.size, b.requested)
+	site := h.siteForChange(b.Site)
+	site.Inuse.add(b.Size, b.Requested)
 	switch site.key.origin {
 	case OriginBefore:
-		a.Before += b.size
-		a.BeforeBlocks.add(b.size, b.requested)
+		a.Before += b.Size
+		a.BeforeBlocks.add(b.Size, b.Requested)
 		return
 	case OriginRecovered:
-		a.Recovered.add(b.size, b.requested)
+		a.Recovered.add(b.Size, b.Requested)
 	}
-	a.Live.add(b.size, b.requested)
+	a.Live.add(b.Size, b.Requested)
 }
 
 // retireTorch is the inverse of enterTorch.
 func (h *Heap) retireTorch(a *account, i uint32) {
 	h.notifyTorchFree(i)
-	b := &h.blocks.blocks[i]
-	a.live.remove(b.addr, i)
-	site := h.siteForChange(b.site)
-	site.Inuse.remove(b.size, b.requested)
-	h.blocks.drop(i)
+	b := h.blocks.At(i)
+	a.live.Remove(b.Addr, i)
+	site := h.siteForChange(b.Site)
+	site.Inuse.remove(b.Size, b.Requested)
+	h.blocks.Drop(i)
 	switch site.key.origin {
 	case OriginBefore:
-		a.Before -= b.size
-		a.BeforeBlocks.remove(b.size, b.requested)
+		a.Before -= b.Size
+		a.BeforeBlocks.remove(b.Size, b.Requested)
 		return
 	case OriginRecovered:
-		a.Recovered.remove(b.size, b.requested)
+		a.Recovered.remove(b.Size, b.Requested)
 	}
-	a.Live.remove(b.size, b.requested)
+	a.Live.remove(b.Size, b.Requested)
 }

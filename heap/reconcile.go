@@ -5,9 +5,10 @@ package heap
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/blocks"
+	"github.com/gputrace/gputrace/heap/internal/reconcile"
 )
 
 // Errors on which callers branch.
@@ -127,76 +128,24 @@ type reconciliation struct {
 	observation *event.Observation
 	result      *Result
 
-	total  uint64 // that the blocks must add up to, bytes
-	added  []event.ObservedBlock
-	retire []uint32
-	refine []refinement
+	total uint64 // that the blocks must add up to, bytes
+	plan  *reconcile.Plan
 }
 
-// refinement is a block of which the allocator state has more fields than its event.
-type refinement struct {
-	block uint32
-	event.ObservedBlock
-}
-
-// decideBlocks finds out which blocks to add and to retire, and proves the outcome. It walks both lists by address; an event
-// during the observation (From on) is newer than what was observed, and decides:
-//
-//	observation   heap    event since From    then
-//	block         -       freed               it was freed (dirty)
-//	block         -       none                added: its event was lost, or it is from before
-//	-             block   allocated           it is kept (dirty)
-//	-             block   none                retired: its free was lost
-//	block         block   allocated           the heap's is kept
-//	block         block   none                kept; where they differ, the observation's
-//
-// The outcome counts only when the blocks do not overlap and add up to the allocator's total: a reading that mixes two moments
-// does not. Nothing is changed before that.
+// decideBlocks finds out which blocks to add and to retire, and proves the outcome. Nothing is changed before that.
 func (j *reconciliation) decideBlocks() error {
 	if err := j.findTotal(); err != nil {
 		return err
 	}
-	seen, err := j.sorted()
+	in := &reconcile.Input{Total: j.total, From: j.observation.From, Seen: j.observation.Blocks, Freed: j.freed()}
+	for i := range j.account.live.All() {
+		in.Live = append(in.Live, reconcile.Live{Block: *j.heap.blocks.At(i), Number: i})
+	}
+	plan, err := reconcile.Blocks(in)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrUnproved, err)
 	}
-	live := j.live()
-	freed := j.freed()
-	sum, end := uint64(0), uint64(0)
-	take := func(addr, size uint64) error {
-		if addr < end {
-			return fmt.Errorf("%w: two blocks at %#x", ErrUnproved, addr)
-		}
-		sum, end = sum+size, addr+size
-		return nil
-	}
-	for len(seen)+len(live) > 0 {
-		var err error
-		switch {
-		case len(live) == 0 || len(seen) > 0 && seen[0].Addr < live[0].addr:
-			if _, ok := freed[seen[0].Addr]; ok {
-				j.result.Dirty++
-			} else {
-				err = take(seen[0].Addr, seen[0].Size)
-				j.added = append(j.added, seen[0])
-			}
-			seen = seen[1:]
-		case len(seen) == 0 || live[0].addr < seen[0].Addr:
-			if j.decideHeapOnly(live[0]) {
-				err = take(live[0].addr, live[0].size)
-			}
-			live = live[1:]
-		default:
-			err = take(live[0].addr, j.decideBoth(live[0], seen[0]))
-			live, seen = live[1:], seen[1:]
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if sum != j.total {
-		return fmt.Errorf("%w: the blocks are %d bytes, the allocator's total is %d", ErrUnproved, sum, j.total)
-	}
+	j.plan, j.result.Kept, j.result.Dirty = plan, plan.Kept, plan.Dirty
 	return nil
 }
 
@@ -222,36 +171,6 @@ func (j *reconciliation) findTotal() error {
 	return nil
 }
 
-// sorted returns the observed blocks by address.
-func (j *reconciliation) sorted() ([]event.ObservedBlock, error) {
-	out := slices.Clone(j.observation.Blocks)
-	slices.SortFunc(out, func(x, y event.ObservedBlock) int { return compareAddr(x.Addr, y.Addr) })
-	out = slices.Compact(out)
-	for i := range out {
-		if b := &out[i]; b.Addr == 0 || b.Addr >= 1<<63 || b.Size == 0 || b.Size >= maxBytes || !plausibleSize(b.Requested) {
-			return nil, fmt.Errorf("%w: no block can be %d bytes at %#x", ErrUnproved, b.Size, b.Addr)
-		}
-	}
-	return out, nil
-}
-
-// liveBlock is a block of the heap.
-type liveBlock struct {
-	addr, size, time uint64
-	index            uint32
-}
-
-// live returns the heap's blocks by address.
-func (j *reconciliation) live() []liveBlock {
-	out := make([]liveBlock, 0, j.account.live.n)
-	for i := range j.account.live.all() {
-		b := &j.heap.blocks.blocks[i]
-		out = append(out, liveBlock{b.addr, b.size, b.time, i})
-	}
-	slices.SortFunc(out, func(x, y liveBlock) int { return compareAddr(x.addr, y.addr) })
-	return out
-}
-
 // freed is the addresses that events freed since the observation began.
 func (j *reconciliation) freed() map[uint64]struct{} {
 	out := map[uint64]struct{}{}
@@ -263,49 +182,21 @@ func (j *reconciliation) freed() map[uint64]struct{} {
 	return out
 }
 
-// decideHeapOnly decides about a block that the observation does not have, and reports whether it stays.
-func (j *reconciliation) decideHeapOnly(b liveBlock) bool {
-	if b.time >= j.observation.From {
-		j.result.Dirty++
-		return true
-	}
-	j.retire = append(j.retire, b.index)
-	return false
-}
-
-// decideBoth decides about a block of one address, and gives its size.
-func (j *reconciliation) decideBoth(b liveBlock, o event.ObservedBlock) uint64 {
-	known := &j.heap.blocks.blocks[b.index]
-	switch {
-	case b.time >= j.observation.From:
-		j.result.Dirty++
-		return b.size
-	case b.size != o.Size, o.Requested != event.Unknown && known.requested != event.Unknown && o.Requested != known.requested:
-		j.retire = append(j.retire, b.index)
-		j.added = append(j.added, o)
-		return o.Size
-	case known.requested == event.Unknown && o.Requested != event.Unknown, known.stream == event.Unknown:
-		j.refine = append(j.refine, refinement{b.index, o})
-	}
-	j.result.Kept++
-	return b.size
-}
-
 // apply changes the blocks.
 func (j *reconciliation) apply() {
 	h, a := j.heap, j.account
-	for _, i := range j.retire {
-		b := h.blocks.blocks[i]
-		j.result.Retired.add(b.size, b.requested)
+	for _, i := range j.plan.Retire {
+		b := *h.blocks.At(i)
+		j.result.Retired.add(b.Size, b.Requested)
 		a.LostFrees++
 		h.retireTorch(a, i)
 	}
-	for _, b := range j.added {
+	for _, b := range j.plan.Added {
 		j.result.Added.add(b.Size, b.Requested)
 		site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerTorch, origin: origin(j.result.First)})
-		h.enterTorch(a, block{addr: b.Addr, size: b.Size, requested: b.Requested, stream: b.Stream, site: site})
+		h.enterTorch(a, blocks.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream, Site: site})
 	}
-	for _, l := range j.refine {
+	for _, l := range j.plan.Refine {
 		h.refineBlock(a, l)
 	}
 	j.finish()
@@ -320,16 +211,16 @@ func origin(first bool) Origin {
 }
 
 // refineBlock takes over what the event of a block did not tell.
-func (h *Heap) refineBlock(a *account, l refinement) {
-	b := &h.blocks.blocks[l.block]
-	if b.stream == event.Unknown {
-		b.stream = l.Stream
+func (h *Heap) refineBlock(a *account, l reconcile.Refinement) {
+	b := h.blocks.At(l.Number)
+	if b.Stream == event.Unknown {
+		b.Stream = l.Stream
 	}
-	if b.requested != event.Unknown || l.Requested == event.Unknown {
+	if b.Requested != event.Unknown || l.Requested == event.Unknown {
 		return
 	}
-	b.requested = l.Requested
-	site := h.siteForChange(b.site)
+	b.Requested = l.Requested
+	site := h.siteForChange(b.Site)
 	counts := []*Count{&site.Inuse}
 	switch site.key.origin {
 	case OriginEvent:
@@ -340,7 +231,7 @@ func (h *Heap) refineBlock(a *account, l refinement) {
 		counts = append(counts, &a.Recovered, &a.Live)
 	}
 	for _, c := range counts {
-		c.Requested += b.requested
+		c.Requested += b.Requested
 		c.RequestedObjects++
 	}
 }

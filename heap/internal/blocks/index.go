@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package heap
+package blocks
 
 import (
 	"iter"
@@ -8,9 +8,9 @@ import (
 	"math/rand/v2"
 )
 
-// blockIndex finds the live blocks of one caching allocator in the table by their addresses. When they do not fit into the
+// Index finds the live blocks of one caching allocator in the table by their addresses. When they do not fit into the
 // processor's caches, memory accesses are the cost of an event: here one for the index, where a Go map needs several.
-type blockIndex struct {
+type Index struct {
 	// slots has hash<<32 | number in the table + 1, or 0: free. It is a hash table with linear probing: no free slot lies
 	// between a block's home and its slot. The number of slots is a power of two. The home is the top bits of the hash, so
 	// growing keeps the order and reads no block.
@@ -19,31 +19,32 @@ type blockIndex struct {
 	seed  uint64 // the target chooses the addresses: without a seed it could give all of them one home
 }
 
+// NewIndex returns an empty index.
+func NewIndex() Index { return Index{seed: rand.Uint64()} }
+
 // minSlots is the smallest size of an index that is not empty.
 const minSlots = 16
 
-func newBlockIndex() blockIndex { return blockIndex{seed: rand.Uint64()} }
-
 // hash maps an address to 32 bits: it mixes the halves of a product, as wyhash does.
-func (x *blockIndex) hash(addr uint64) uint64 {
+func (x *Index) hash(addr uint64) uint64 {
 	hi, lo := bits.Mul64(addr^x.seed, 0x9e3779b97f4a7c15)
 	return (hi ^ lo) >> 32
 }
 
 // home is the slot where the search for a hash begins.
-func (x *blockIndex) home(hash uint64) int {
+func (x *Index) home(hash uint64) int {
 	return int(hash >> (33 - bits.Len(uint(len(x.slots)))))
 }
 
-// find returns the number of the block at an address.
-func (x *blockIndex) find(addr uint64, s *blockTable) (uint32, bool) {
+// Find returns the number of the block at an address.
+func (x *Index) Find(addr uint64, s *Table) (uint32, bool) {
 	if x.n == 0 {
 		return 0, false
 	}
 	hash, mask := x.hash(addr), len(x.slots)-1
 	for at := x.home(hash); x.slots[at] != 0; at = (at + 1) & mask {
 		if x.slots[at]>>32 == hash {
-			if i := uint32(x.slots[at]) - 1; s.blocks[i].addr == addr {
+			if i := uint32(x.slots[at]) - 1; s.blocks[i].Addr == addr {
 				return i, true
 			}
 		}
@@ -51,8 +52,8 @@ func (x *blockIndex) find(addr uint64, s *blockTable) (uint32, bool) {
 	return 0, false
 }
 
-// add adds a block at an address that has none.
-func (x *blockIndex) add(addr uint64, i uint32) {
+// Add adds a block at an address that has none.
+func (x *Index) Add(addr uint64, i uint32) {
 	if (x.n+1)*4 > len(x.slots)*3 {
 		x.grow()
 	}
@@ -61,7 +62,7 @@ func (x *blockIndex) add(addr uint64, i uint32) {
 	x.n++
 }
 
-func (x *blockIndex) place(hash, slot uint64) {
+func (x *Index) place(hash, slot uint64) {
 	at, mask := x.home(hash), len(x.slots)-1
 	for x.slots[at] != 0 {
 		at = (at + 1) & mask
@@ -69,7 +70,7 @@ func (x *blockIndex) place(hash, slot uint64) {
 	x.slots[at] = slot
 }
 
-func (x *blockIndex) grow() {
+func (x *Index) grow() {
 	old := x.slots
 	x.slots = make([]uint64, max(minSlots, 2*len(old)))
 	for _, slot := range old {
@@ -79,8 +80,8 @@ func (x *blockIndex) grow() {
 	}
 }
 
-// remove removes a block that is in the index. Blocks behind it move up where that brings them nearer to their homes.
-func (x *blockIndex) remove(addr uint64, i uint32) {
+// Remove removes a block that is in the index. Blocks behind it move up where that brings them nearer to their homes.
+func (x *Index) Remove(addr uint64, i uint32) {
 	at, mask := x.home(x.hash(addr)), len(x.slots)-1
 	for uint32(x.slots[at]) != i+1 {
 		at = (at + 1) & mask
@@ -95,8 +96,8 @@ func (x *blockIndex) remove(addr uint64, i uint32) {
 	x.n--
 }
 
-// all yields the numbers of the blocks, in no order.
-func (x *blockIndex) all() iter.Seq[uint32] {
+// All yields the numbers of the blocks, in no order.
+func (x *Index) All() iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		for _, slot := range x.slots {
 			if slot != 0 && !yield(uint32(slot)-1) {
@@ -105,3 +106,15 @@ func (x *blockIndex) all() iter.Seq[uint32] {
 		}
 	}
 }
+
+// Len is the number of blocks in the index.
+func (x *Index) Len() int { return x.n }
+
+// prefetchMinSlots is the size of an index that is in the processor's caches anyway.
+const prefetchMinSlots = 1 << 14
+
+// Large reports whether reading ahead in the index is worth it.
+func (x *Index) Large() bool { return len(x.slots) >= prefetchMinSlots }
+
+// Slot reads the slot where the search for an address begins; 0: free. Table.Read takes it.
+func (x *Index) Slot(addr uint64) uint64 { return x.slots[x.home(x.hash(addr))] }

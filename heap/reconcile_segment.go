@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
 // inFlightFor is how long a call that frees memory can take: cudaFree waits for the device. The driver's event is at its
@@ -64,7 +65,7 @@ func (s *segmentReconciliation) sort() bool {
 	slices.SortFunc(s.seen, func(x, y event.ObservedSegment) int { return compareAddr(x.Addr, y.Addr) })
 	end := uint64(1)
 	for _, g := range s.seen {
-		if g.Addr < end || g.Addr >= 1<<63 || g.Size == 0 || g.Size >= maxBytes {
+		if g.Addr < end || g.Addr >= 1<<63 || g.Size == 0 || g.Size >= blocks.MaxBytes {
 			return false
 		}
 		end = g.Addr + g.Size

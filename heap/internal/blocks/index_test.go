@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package heap
+package blocks
 
 import (
 	"maps"
@@ -16,25 +16,25 @@ func TestBlockIndex(t *testing.T) {
 	for name, addrs := range map[string]uint64{"few": 20, "some": 300, "many": 100_000} {
 		t.Run(name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(addrs, 1))
-			x, s, want := newBlockIndex(), blockTable{}, map[uint64]uint32{}
+			x, s, want := NewIndex(), Table{}, map[uint64]uint32{}
 			for range 4 * addrs {
 				addr := 512 * rng.Uint64N(addrs)
-				i, ok := x.find(addr, &s)
+				i, ok := x.Find(addr, &s)
 				known, there := want[addr]
 				if there != ok || known != i {
 					t.Fatalf("address %#x: block %d, %t; want %d, %t", addr, i, ok, known, there)
 				}
 				if ok {
-					x.remove(addr, i)
-					s.drop(i)
+					x.Remove(addr, i)
+					s.Drop(i)
 					delete(want, addr)
 					continue
 				}
-				i = s.add(block{addr: addr})
-				x.add(addr, i)
+				i = s.Add(Block{Addr: addr})
+				x.Add(addr, i)
 				want[addr] = i
 			}
-			require.Equal(t, slices.Sorted(maps.Values(want)), slices.Sorted(x.all()))
+			require.Equal(t, slices.Sorted(maps.Values(want)), slices.Sorted(x.All()))
 			require.Equal(t, len(want), x.n)
 			require.LessOrEqual(t, len(x.slots), max(minSlots, 4*int(addrs)))
 		})
@@ -43,7 +43,7 @@ func TestBlockIndex(t *testing.T) {
 
 // TestBlockIndexCollisions: blocks of one home are found, and what is behind a block that goes is found still.
 func TestBlockIndexCollisions(t *testing.T) {
-	x, s := blockIndex{seed: 7}, blockTable{}
+	x, s := Index{seed: 7}, Table{}
 	x.slots = make([]uint64, 4*minSlots)
 	var crowd []uint64
 	for addr := uint64(0); len(crowd) < minSlots; addr += 512 {
@@ -52,17 +52,17 @@ func TestBlockIndexCollisions(t *testing.T) {
 		}
 	}
 	for _, addr := range crowd {
-		x.add(addr, s.add(block{addr: addr}))
+		x.Add(addr, s.Add(Block{Addr: addr}))
 	}
 	for n, addr := range crowd {
 		for _, other := range crowd[n:] {
-			i, ok := x.find(other, &s)
+			i, ok := x.Find(other, &s)
 			require.True(t, ok)
-			require.Equal(t, other, s.blocks[i].addr)
+			require.Equal(t, other, s.blocks[i].Addr)
 		}
-		i, _ := x.find(addr, &s)
-		x.remove(addr, i)
-		_, ok := x.find(addr, &s)
+		i, _ := x.Find(addr, &s)
+		x.Remove(addr, i)
+		_, ok := x.Find(addr, &s)
 		require.False(t, ok)
 	}
 	require.Equal(t, make([]uint64, len(x.slots)), x.slots)
