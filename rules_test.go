@@ -94,7 +94,7 @@ var mayImport = map[string][]string{
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":     {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/summary":   {"analysis/steps", "analysis/view", "event", "event/figures", "heap"},
-	"analysis/alerts":    {"analysis/view"},
+	"analysis/alerts":    {"analysis/view", "internal/size"},
 	"analysis/machine":   {"event", "internal/sorts"},
 	"analysis/ranks":     {"analysis/leaks", "internal/sorts"},
 	"analysis/gate":      {"analysis/leaks", "analysis/view", "event"},
@@ -102,6 +102,7 @@ var mayImport = map[string][]string{
 	"internal/exit":      {},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
 	"internal/console":   {"analysis/view", "export/table", "internal/advice", "internal/output", "internal/words", "recorder", "tracer/hook"},
+	"internal/size":      {},
 	"internal/sorts":     {},
 	"internal/notify":    {},
 	"internal/gatecli": {
@@ -110,8 +111,8 @@ var mayImport = map[string][]string{
 	},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
 	"internal/terminaltest": {}, // for tests
-	"internal/top":          {"analysis/leaks", "analysis/view", "event", "event/figures", "export/table", "heap", "internal/exit", "internal/sorts", "internal/words", "recorder"},
-	"internal/cli":          {"analysis/alerts", "event", "event/moment", "internal/exit"},
+	"internal/top":          {"analysis/leaks", "analysis/view", "event", "event/figures", "export/table", "heap", "internal/exit", "internal/size", "internal/sorts", "internal/words", "recorder"},
+	"internal/cli":          {"analysis/alerts", "event", "event/moment", "internal/exit", "internal/size"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
 	"recorder": {

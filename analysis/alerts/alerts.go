@@ -7,12 +7,12 @@ package alerts
 import (
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/internal/size"
 )
 
 // Kind is what a threshold is of.
@@ -57,27 +57,12 @@ func Parse(text string) (Rule, error) {
 	case r.Kind != Use && r.Kind != Allocation:
 		return r, errors.New("not an alert, such as " + Usage)
 	}
-	n, err := parseBytes(bound)
-	r.Bound = n
-	return r, err
-}
-
-// parseBytes reads a size with an optional binary unit.
-func parseBytes(s string) (float64, error) {
-	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if number, ok := strings.CutSuffix(s, unit); ok {
-			n, err := strconv.ParseFloat(number, 64)
-			if err != nil || !(n >= 0) {
-				break
-			}
-			return n * math.Pow(1024, float64(i+1)), nil
-		}
-	}
-	n, err := strconv.ParseUint(s, 10, 63)
+	n, err := size.Parse(bound)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no size, such as 65536 or 4GiB", s)
+		return r, fmt.Errorf("%q is %w", bound, err)
 	}
-	return float64(n), nil
+	r.Bound = float64(n)
+	return r, nil
 }
 
 // Exceeded reports whether a figure is above the threshold; what is not known, NaN, is not.

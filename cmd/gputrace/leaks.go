@@ -11,12 +11,12 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/advice"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder"
 )
 
@@ -52,7 +52,14 @@ func leaksCommand() *cli.Command {
 			case c.NArg() != 1:
 				return usage("which recording? give one file, or a process with -p; see gputrace leaks --help")
 			}
-			return findLeaks(c.Args().First(), rulesOf(c), asJSON)
+			return shared().Read(c, c.Args().First(), func(in *export.Source, stop func()) error {
+				report, err := in.Leaks()
+				if err != nil {
+					return err
+				}
+				stop()
+				return printLeaks(report, asJSON)
+			})
 		},
 	}
 }
@@ -80,23 +87,6 @@ func watchLeaks(o *recordOptions, asJSON bool) error {
 		}
 		return printLeaks(results.Processes()[0].Leaks(), asJSON)
 	})
-}
-
-// findLeaks prints the verdict on a recording.
-func findLeaks(path string, rules ruleFlags, asJSON bool) error {
-	p := progress.New(os.Stderr)
-	defer p.Stop()
-	in, err := rules.open(path, p.Options(p.Warn))
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	report, err := in.Leaks()
-	if err != nil {
-		return err
-	}
-	p.Stop()
-	return printLeaks(report, asJSON)
 }
 
 // printLeaks prints a verdict. The error has no text when there are findings: its exit code says so.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/alerts"
 	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/internal/size"
 )
 
 // Value is the value of a flag; it implements cli.Generic. A flag that is given twice with different values is an error, unless
@@ -115,32 +116,13 @@ func Words(names, initial, usage string, words []string, check func(string) erro
 // Bytes is a flag with a size; check, which may be nil, refuses some.
 func Bytes(names, initial, usage string, check func(int) error) cli.Flag {
 	v := &Value[int]{parse: func(s string) (int, error) {
-		n, err := ParseBytes(s)
+		n, err := size.Parse(s)
 		if err == nil && check != nil {
-			err = check(n)
+			err = check(int(n))
 		}
-		return n, err
+		return int(n), err
 	}}
 	return v.flag(names, initial, usage)
-}
-
-// ParseBytes reads a number with an optional binary unit: 65536, 64KiB, 32MiB.
-func ParseBytes(s string) (int, error) {
-	for _, u := range []struct {
-		suffix string
-		shift  uint
-	}{{"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"", 0}} {
-		number, ok := strings.CutSuffix(s, u.suffix)
-		if !ok {
-			continue
-		}
-		v, err := strconv.ParseUint(number, 10, 30)
-		if err != nil {
-			break
-		}
-		return int(v << u.shift), nil
-	}
-	return 0, errors.New("not a size, such as 65536, 64KiB or 1GiB")
 }
 
 // Duration is a flag with a time that is at least and at most so long, or 0, which is no limit. A number without a unit is seconds.

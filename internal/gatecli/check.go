@@ -29,6 +29,22 @@ type Shared struct {
 	Open  func(c *cli.Context, o *export.OpenOptions) (*export.OpenOptions, error)
 }
 
+// Read opens a recording, with a line that shows how far the reading is, and has it used. Before use prints, it calls stop.
+func (s *Shared) Read(c *cli.Context, path string, use func(in *export.Source, stop func()) error) error {
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	o, err := s.Open(c, p.Options(p.Warn))
+	if err != nil {
+		return err
+	}
+	in, err := export.Open(path, o)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return use(in, p.Stop)
+}
+
 // usage and coded are errors with their exit codes.
 var (
 	usage = exit.Usage

@@ -9,7 +9,6 @@ import (
 
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
-	"github.com/gputrace/gputrace/internal/progress"
 )
 
 // OOMCommand is gputrace oom. Record records a process, as the flags say, and returns the folder of results.
@@ -38,23 +37,9 @@ func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context
 					return err
 				}
 			}
-			return findOOM(c, shared, path)
+			return shared.Read(c, path, func(in *export.Source, _ func()) error {
+				return in.PrintOOM(os.Stdout, c.Bool("json"), flags.Get[int](c, "top"))
+			})
 		},
 	}
-}
-
-// findOOM prints why requests failed in a recording.
-func findOOM(c *cli.Context, shared *Shared, path string) error {
-	p := progress.New(os.Stderr)
-	defer p.Stop()
-	o, err := shared.Open(c, p.Options(p.Warn))
-	if err != nil {
-		return err
-	}
-	in, err := export.Open(path, o)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	return in.PrintOOM(os.Stdout, c.Bool("json"), flags.Get[int](c, "top"))
 }

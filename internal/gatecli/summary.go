@@ -39,30 +39,16 @@ func SummaryCommand(shared *Shared) *cli.Command {
 			case c.NArg() != 1:
 				return usage("which recording? give one file, or a process with -p; see gputrace summary --help")
 			}
-			return summarize(c, shared, asJSON)
+			return shared.Read(c, c.Args().First(), func(in *export.Source, stop func()) error {
+				report, err := in.MemoryStats()
+				if err != nil {
+					return err
+				}
+				stop()
+				return export.WriteMemoryStats(os.Stdout, report, in.Trace.End(), asJSON)
+			})
 		},
 	}
-}
-
-// summarize prints the statistics of a recording.
-func summarize(c *cli.Context, shared *Shared, asJSON bool) error {
-	p := progress.New(os.Stderr)
-	defer p.Stop()
-	o, err := shared.Open(c, p.Options(p.Warn))
-	if err != nil {
-		return err
-	}
-	in, err := export.Open(c.Args().First(), o)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	report, err := in.MemoryStats()
-	if err != nil {
-		return err
-	}
-	p.Stop()
-	return export.WriteMemoryStats(os.Stdout, report, in.Trace.End(), asJSON)
 }
 
 // Ranks prints how the processes of a job compare. It takes the recordings of files and folders; done is false when that is just one.

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/gputrace/gputrace/internal/size"
 )
 
 // Filter says which rows a table shows. nil: all.
@@ -66,11 +67,11 @@ func parseTerm(s string) (clause, error) {
 	case slices.Contains(texts, field) && op == '~':
 		return textTerm(field, op, value)
 	case slices.Contains(numbers, field) && op != '~':
-		n, err := parseSize(value)
+		n, err := size.Parse(value)
 		if err != nil {
 			return clause{}, fmt.Errorf("%s: %w", s, err)
 		}
-		return clause{field: field, op: op, value: n}, nil
+		return clause{field: field, op: op, value: float64(n)}, nil
 	}
 	return clause{}, fmt.Errorf("%s: fields are %s with < > =, and %s with = ~", s, strings.Join(numbers, " "), strings.Join(texts, " "))
 }
@@ -81,31 +82,6 @@ func textTerm(field string, op byte, pattern string) (clause, error) {
 		return clause{}, fmt.Errorf("read the pattern: %w", err)
 	}
 	return clause{field: field, op: op, text: re}, nil
-}
-
-// parseSize reads "1.5g", "512", "64 MiB".
-func parseSize(s string) (float64, error) {
-	s = strings.ToLower(strings.TrimSpace(s))
-	s = strings.TrimSuffix(strings.TrimSuffix(s, "b"), "i")
-	unit := 1.0
-	if i := strings.IndexByte("kmgt", last(s)); i >= 0 && s != "" {
-		for range i + 1 {
-			unit *= 1024
-		}
-		s = s[:len(s)-1]
-	}
-	n, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no size", s)
-	}
-	return n * unit, nil
-}
-
-func last(s string) byte {
-	if s == "" {
-		return 0
-	}
-	return s[len(s)-1]
 }
 
 // Shows reports whether a row is to be shown.

@@ -174,7 +174,7 @@ func TestFilterAndSort(t *testing.T) {
 	press(m, "esc")
 	require.Len(t, m.Rows(), 3)
 	press(m, "/", "live>x", "enter")
-	require.Contains(t, ansi.Strip(m.draw()), `"x" is no size`)
+	require.Contains(t, ansi.Strip(m.draw()), `not a size`)
 	require.Len(t, m.Rows(), 3, "the old filter stays")
 	press(m, "esc", "S")
 	require.Equal(t, "model.py:88", m.Rows()[0].Name, "by name")
