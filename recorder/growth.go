@@ -253,6 +253,8 @@ func heldOf(f *leaks.Finding, j *view.Joined) []event.HeldRow {
 func (g *growth) conclude(joined *view.Joined, free map[event.Device]uint64) string {
 	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.held, Free: free}
 	g.watch.SetLibrary(o.Library)
+	g.watch.Complete(g.process.heap.Blocks)
+	g.taken()
 	g.report = g.watch.Report(o)
 	var text strings.Builder
 	_ = table.Verdict(&text, g.report) // a Builder takes everything

@@ -51,6 +51,18 @@ func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
 	w.refused = w.refused || e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch
 	had := len(w.begins)
 	w.begins = w.tracker.See(e, w.begins)
+	w.step(had, live)
+}
+
+// Complete takes what still waits for the names of its stacks; live are the blocks of now. It comes before the last Report.
+func (w *Watch) Complete(live func() iter.Seq[heap.Block]) {
+	had := len(w.begins)
+	w.begins = w.tracker.Complete(w.begins)
+	w.step(had, live)
+}
+
+// step goes on to the step that has begun last, of begins from had on.
+func (w *Watch) step(had int, live func() iter.Seq[heap.Block]) {
 	if len(w.begins) == had {
 		return
 	}

@@ -60,6 +60,28 @@ var programs = map[string]program{
 		j.Mark(eventtest.Stepped)
 		j.Pass(adam, adam)
 	}, "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"all of it is a library's closure": {func(j *eventtest.Job, _ int) {
+		j.Mark(eventtest.Stepped)
+		j.Pass(eventtest.Closed, eventtest.ClosedForward, eventtest.Closed)
+		j.Mark(eventtest.ClosedBackward)
+		j.Pass(eventtest.ClosedForward, adam, adam)
+	}, "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"optimizers in a loop of their own": {func(j *eventtest.Job, _ int) {
+		j.Pass(input, forward, backward)
+		j.Mark(eventtest.Stepped)
+		j.Mark(eventtest.Stepped)
+	}, "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"calls in one line": {func(j *eventtest.Job, _ int) {
+		const line = " /usr/lib/python3/site-packages/util/average.py:9:update /home/a/train.py:22:main"
+		for range 40 {
+			j.Pass(forward)
+		}
+		for range 29 {
+			j.Pass(eventtest.Report + line)
+			j.Pass(input)
+		}
+		j.Mark(eventtest.Stepped)
+	}, "", steps.SourceOptimizer, "train.py:22 main", 59},
 	"a loader": {func(j *eventtest.Job, _ int) {
 		j.Mark(eventtest.Loaded)
 		j.Pass(input, forward)
@@ -182,6 +204,39 @@ func TestTracker(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTrackerLate: steps whose stacks are named late are counted too.
+func TestTrackerLate(t *testing.T) {
+	for name, p := range programs {
+		if p.source == "" || p.source == steps.SourcePeriod {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			j, rules := p.job(), &steps.Rules{On: p.chosen}
+			want, at := track(j, rules)
+			now, late := 0, len(j.Events)/2
+			tracker := steps.NewTracker(rules, func(id event.StackID) *event.Stack {
+				if now < late {
+					return nil
+				}
+				return j.Stream.Stack(id)
+			})
+			var begins []steps.Begin
+			for ; now < len(j.Events); now++ {
+				begins = tracker.See(&j.Events[now], begins)
+			}
+			require.Equal(t, want.Step(), tracker.Step())
+			require.Equal(t, at[len(at)-1], begins[len(begins)-1])
+		})
+	}
+	silent := programs["silent"]
+	j := silent.job()
+	tracker := steps.NewTracker(nil, func(event.StackID) *event.Stack { return nil })
+	for i := range j.Events {
+		require.Empty(t, tracker.See(&j.Events[i], nil))
+	}
+	require.Len(t, tracker.Complete(nil), 60, "they recur, named or not")
 }
 
 // track gives a tracker the events of a job. The steps are those of the last numbering.

@@ -4,6 +4,7 @@ package steps
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
@@ -57,24 +58,36 @@ func (r *Rules) marker() marker {
 	return marker{r.Library, r.On}
 }
 
-// of is the mark of a stack; ok is false when it has none. Frames are leaf first: a call of the program's own below an optimizer's
-// step is a closure, and not part of the optimizer.
-func (m *marker) of(st *event.Stack) (mark, bool) {
+// of is the marks of a stack, innermost first. in says whether the stack is in the call of the first: code of the program's own that an
+// optimizer calls, a closure, is passed by it, but not in it; nor is what such code calls, as the backward pass of a checkpoint within
+// a backward pass.
+func (m *marker) of(st *event.Stack) (passed []mark, in bool) {
 	if st == nil {
-		return mark{}, false
+		return nil, false
 	}
 	frames := stacks.Ran(st.Frames)
+	own, before := false, false // the last frame was one of a mark
 	for i := range frames {
 		f := &frames[i]
 		source, ok := m.sourceOf(f)
 		switch {
-		case ok:
-			return m.caller(frames[i:], source), true
-		case m.chosen == "" && f.Kind == event.FramePython && !stacks.IsLibrary(f.File, m.library):
-			return mark{}, false
+		case !ok:
+			own = own || m.chosen == "" && f.Kind == event.FramePython && !stacks.IsLibrary(f.File, m.library)
+		case !before:
+			found := m.caller(frames[i:], source)
+			switch {
+			case len(passed) == 0:
+				in = !own
+			case found == passed[0]: // an optimizer around another one is the same call
+				in = in && source != SourceBackward
+			}
+			if !slices.Contains(passed, found) {
+				passed = append(passed, found)
+			}
 		}
+		before = ok
 	}
-	return mark{}, false
+	return passed, in
 }
 
 func (m *marker) sourceOf(f *event.Frame) (Source, bool) {

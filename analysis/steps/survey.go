@@ -21,6 +21,50 @@ type candidate struct {
 	times []uint64 // of the first entries, as far as they are kept
 	whole bool     // times has all of them
 	alone int      // entries since that of the mark which is chosen
+
+	marked bool // it has events of its own, event.KindMark
+}
+
+// passage is which candidates a stack passes, innermost first, and whether it is in the call of the first.
+type passage struct {
+	of []int
+	in bool
+}
+
+// position is where a thread is: in which calls, innermost first.
+type position struct {
+	calls [maxCalls]call
+	n     int
+	in    bool // in that of the first
+}
+
+// maxCalls is how many calls within each other are followed.
+const maxCalls = 4
+
+// call is one of a candidate.
+type call struct {
+	of   int
+	left bool // it has called other code, a closure
+}
+
+// find is the call of a candidate; ok is false when the thread is in none.
+func (p *position) find(of int) (c call, ok bool) {
+	for _, c := range p.calls[:p.n] {
+		if c.of == of {
+			return c, true
+		}
+	}
+	return call{}, false
+}
+
+// to is the position after the next event.
+func (p *position) to(now *passage) position {
+	out := position{n: min(len(now.of), maxCalls), in: now.in}
+	for k, i := range now.of[:out.n] {
+		was, _ := p.find(i)
+		out.calls[k] = call{i, was.left || k > 0 || !now.in}
+	}
+	return out
 }
 
 // enter counts an entry at a position: a number of allocations, because time also passes while a server waits. Of the first entries
@@ -54,21 +98,21 @@ type survey struct {
 	resolve     func(event.StackID) *event.Stack
 	candidates  []*candidate
 	index       map[mark]int
-	ofStack     map[event.StackID]int // candidate; -1: none
+	ofStack     map[event.StackID]passage
 	recurring   map[event.StackID]*candidate
 	loops       *loops
-	within      map[uint32]int // of a thread: the candidate in whose call it is, and 1; 0: none
-	backwards   int            // entries of backward passes
-	allocations uint64         // so far
-	keep        int            // times of entries of a mark
-	keepStacks  int            // of a stack that recurs
-	marksOnly   bool           // what recurs is not counted
+	within      map[uint32]position // of a thread
+	backwards   int                 // entries of backward passes
+	allocations uint64              // so far
+	keep        int                 // times of entries of a mark
+	keepStacks  int                 // of a stack that recurs
+	marksOnly   bool                // what recurs is not counted
 }
 
 func newSurvey(m marker, resolve func(event.StackID) *event.Stack) *survey {
 	return &survey{
-		marker: m, resolve: resolve, index: map[mark]int{}, ofStack: map[event.StackID]int{},
-		recurring: map[event.StackID]*candidate{}, loops: newLoops(resolve), within: map[uint32]int{},
+		marker: m, resolve: resolve, index: map[mark]int{}, ofStack: map[event.StackID]passage{},
+		recurring: map[event.StackID]*candidate{}, loops: newLoops(resolve), within: map[uint32]position{},
 	}
 }
 
@@ -84,19 +128,41 @@ func (s *survey) see(e *event.Event) (entered *candidate, recurs []*candidate) {
 	if e.Stack == 0 {
 		return nil, nil
 	}
-	i := s.candidateOf(e.Stack)
-	if i >= 0 && e.Kind != event.KindMark && s.candidates[i].mark.source == SourceLoader {
-		i = -1 // a loader runs code of the program's own, which may allocate between its own allocations
+	if c := s.pass(e); c != nil {
+		entered = c
+		s.enter(c, e.Time)
 	}
-	if i >= 0 && s.within[e.TID] != i+1 {
-		entered = s.candidates[i]
-		s.enter(entered, e.Time)
-	}
-	s.within[e.TID] = i + 1
 	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch && !s.marksOnly {
 		recurs = append(s.loops.see(e, s.allocations, s.keepStacks), s.recur(e))
 	}
 	return entered, recurs
+}
+
+// pass takes the thread to where an event is; it returns the candidate whose call begins there, nil: none.
+func (s *survey) pass(e *event.Event) *candidate {
+	now := s.passageOf(e.Stack)
+	marked := e.Kind == event.KindMark
+	if !marked && len(now.of) > 0 && s.candidates[now.of[0]].mark.source == SourceLoader {
+		now = passage{} // a loader runs code of the program's own, which may allocate between its own allocations
+	}
+	before := s.within[e.TID]
+	after := before.to(&now)
+	defer func() { s.within[e.TID] = after }()
+	if !now.in {
+		return nil
+	}
+	i := now.of[0]
+	c := s.candidates[i]
+	c.marked = c.marked || marked
+	was, ok := before.find(i)
+	switch {
+	case !c.marked && ok && before.in && before.calls[0].of == i:
+		return nil
+	case c.marked && ok && !(marked && was.left): // where it goes on after a closure, or of another range in the same call
+		return nil
+	}
+	after.calls[0].left = false
+	return c
 }
 
 func (s *survey) enter(c *candidate, time uint64) {
@@ -120,6 +186,11 @@ func (s *survey) recur(e *event.Event) *candidate {
 	return c
 }
 
+// forgetRecurring looks anew for what recurs.
+func (s *survey) forgetRecurring() {
+	s.recurring, s.loops = map[event.StackID]*candidate{}, newLoops(s.resolve)
+}
+
 // forgetStacks keeps no times of stacks any longer; those of lines are kept, as there may be a loop around the one that was found.
 func (s *survey) forgetStacks() {
 	for _, c := range s.recurring {
@@ -127,25 +198,28 @@ func (s *survey) forgetStacks() {
 	}
 }
 
-// candidateOf is the candidate of a stack; -1: it has none. A stack can become known after its first event.
-func (s *survey) candidateOf(id event.StackID) int {
-	if i, ok := s.ofStack[id]; ok {
-		return i
+// passageOf is the candidates that a stack passes. A stack can become known after its first event.
+func (s *survey) passageOf(id event.StackID) passage {
+	if p, ok := s.ofStack[id]; ok {
+		return p
 	}
 	st := s.resolve(id)
 	if st == nil {
-		return -1
+		return passage{}
 	}
-	i := -1
-	if m, ok := s.of(st); ok {
-		if i, ok = s.index[m]; !ok {
+	marks, in := s.of(st)
+	p := passage{in: in}
+	for _, m := range marks {
+		i, ok := s.index[m]
+		if !ok {
 			i = len(s.candidates)
 			s.index[m] = i
 			s.candidates = append(s.candidates, &candidate{mark: m})
 		}
+		p.of = append(p.of, i)
 	}
-	s.ofStack[id] = i
-	return i
+	s.ofStack[id] = p
+	return p
 }
 
 // minEntries is how often a mark must be entered.

@@ -20,6 +20,8 @@ const (
 	// lookAfter is after how many allocations it is first looked for a stack that recurs, and lookShare after which part of all again.
 	lookAfter = 64
 	lookShare = 8
+	// keptLate is how many events wait for the names of their stacks, at most.
+	keptLate = 65536
 )
 
 // Tracker recognises steps while the events come in, by the rules of Find, but without those to come. What it keeps depends on the
@@ -32,19 +34,33 @@ type Tracker struct {
 	number  int        // of numberings
 	first   int        // number of the step with which this numbering was chosen
 	next    uint64     // allocations at which it is looked for a stack that recurs
+	since   uint64     // allocations when it was last found that nothing begins steps any more
+	wait    uint64     // allocations from then on before it is looked again
+	late    []late     // events that wait, in their order
+}
+
+// late is what a survey sees of an event.
+type late struct {
+	time  uint64
+	stack event.StackID
+	tid   uint32
+	kind  event.Kind
+	layer event.Layer
 }
 
 // NewTracker is a tracker without events. resolve is as event.Source's Stack.
 func NewTracker(r *Rules, resolve func(event.StackID) *event.Stack) *Tracker {
-	t := &Tracker{rules: r.marker(), resolve: resolve}
-	t.reset()
+	t := &Tracker{rules: r.marker(), resolve: resolve, survey: newSurvey(r.marker(), resolve), next: lookAfter, wait: lookAfter}
+	t.survey.keep, t.survey.keepStacks = keptTimes, keptRecurring
 	return t
 }
 
+// reset looks anew for what recurs, for longer than before: several calls in a line of a loop recur too, until the next line begins. Marks that
+// were entered count on.
 func (t *Tracker) reset() {
-	t.survey = newSurvey(t.rules, t.resolve)
-	t.survey.keep, t.survey.keepStacks = keptTimes, keptRecurring
-	t.chosen, t.next = nil, lookAfter
+	t.survey.forgetRecurring()
+	t.wait *= 2
+	t.chosen, t.since, t.next = nil, t.survey.allocations, t.survey.allocations+t.wait
 }
 
 // Begin is a step that has begun.
@@ -54,8 +70,39 @@ type Begin struct {
 }
 
 // See takes the next event and adds the steps that begin with it: one, none, or, when it becomes clear what a step begins with, all
-// that have begun so far.
+// that have begun so far. Until then events wait for the names of their stacks, which come late at the beginning: no step is missed.
 func (t *Tracker) See(e *event.Event, out []Begin) []Begin {
+	switch {
+	case e.Kind != event.KindAlloc && e.Kind != event.KindMark:
+		return out
+	case len(t.late) == 0 && (t.chosen != nil || t.known(e.Stack)):
+		return t.see(e, out)
+	}
+	t.late = append(t.late, late{e.Time, e.Stack, e.TID, e.Kind, e.Layer})
+	return t.catchUp(out, keptLate)
+}
+
+// Complete adds the steps of events that wait: their stacks stay without names.
+func (t *Tracker) Complete(out []Begin) []Begin { return t.catchUp(out, 0) }
+
+func (t *Tracker) known(id event.StackID) bool { return id == 0 || t.resolve(id) != nil }
+
+// catchUp takes events that need not wait any longer: their stacks are known, it is clear what a step begins with, or more than most wait.
+func (t *Tracker) catchUp(out []Begin, most int) []Begin {
+	had := len(out)
+	for len(t.late) > 0 && (t.chosen != nil || len(t.late) > most || t.known(t.late[0].stack)) {
+		l := &t.late[0]
+		before, number := len(out), t.number
+		out = t.see(&event.Event{Time: l.time, Stack: l.stack, TID: l.tid, Kind: l.kind, Layer: l.layer}, out)
+		if t.number != number {
+			out = slices.Delete(out, had, before) // of an earlier numbering
+		}
+		t.late = t.late[1:]
+	}
+	return out
+}
+
+func (t *Tracker) see(e *event.Event, out []Begin) []Begin {
 	entered, recurs := t.survey.see(e)
 	before := t.chosen
 	switch {
@@ -129,7 +176,7 @@ func (t *Tracker) lookFor() {
 	if s.chosen != "" || s.allocations < t.next {
 		return
 	}
-	t.next = s.allocations + max(lookAfter, s.allocations/lookShare)
+	t.next = s.allocations + max(lookAfter, (s.allocations-t.since)/lookShare)
 	switch c := t.chosen; {
 	case c == nil:
 		t.choose(s.recurrence())
@@ -150,7 +197,7 @@ func (t *Tracker) choose(c *candidate) {
 	s := t.survey
 	t.chosen = c
 	if s.marksOnly = !c.mark.source.weak(); s.marksOnly {
-		s.recurring, s.loops = nil, newLoops(t.resolve)
+		s.forgetRecurring()
 	}
 }
 

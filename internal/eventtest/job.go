@@ -21,10 +21,17 @@ const (
 		torch + "_tensor.py:600:Tensor.backward /home/a/train.py:21:main"
 	Adam        = Report + " " + torch + "optim/adam.py:300:_multi_tensor_adam " + torch + "optim/adam.py:200:Adam.step /home/a/train.py:22:main"
 	AnotherAdam = Report + " " + torch + "optim/adam.py:300:_multi_tensor_adam " + torch + "optim/adam.py:200:Adam.step /home/a/train.py:24:main"
-	Closure     = Report + " /home/a/train.py:50:closure " + torch + "optim/lbfgs.py:300:LBFGS.step /home/a/train.py:22:main"
-	Stepped     = record + " " + torch + "optim/optimizer.py:551:Optimizer.profile_hook_step.<locals>.wrapper /home/a/train.py:22:main" // a mark
-	Loaded      = record + " " + torch + "utils/data/dataloader.py:721:_BaseDataLoaderIter.__next__ /home/a/train.py:19:main"           // likewise
-	DriverCall  = "libcudart.so!cudaMalloc libfoo.so!foo /home/a/train.py:60:main"
+	// A library's loop that gives the optimizer all of the step, as Lightning's does: what the library and the program allocate in it, and the
+	// backward pass as a mark.
+	Closed         = Report + " /usr/lib/python3/site-packages/light/closure.py:80:result" + closed
+	ClosedForward  = Report + " /home/a/net.py:12:training_step /usr/lib/python3/site-packages/light/closure.py:81:closure" + closed
+	ClosedBackward = record + " " + torch + "autograd/graph.py:1113:_engine_run_backward" + closed
+	closed         = " " + torch + "optim/lbfgs.py:300:LBFGS.step /home/a/train.py:22:main"
+
+	Closure    = Report + " /home/a/train.py:50:closure " + torch + "optim/lbfgs.py:300:LBFGS.step /home/a/train.py:22:main"
+	Stepped    = record + " " + torch + "optim/optimizer.py:551:Optimizer.profile_hook_step.<locals>.wrapper /home/a/train.py:22:main" // a mark
+	Loaded     = record + " " + torch + "utils/data/dataloader.py:721:_BaseDataLoaderIter.__next__ /home/a/train.py:19:main"           // likewise
+	DriverCall = "libcudart.so!cudaMalloc libfoo.so!foo /home/a/train.py:60:main"
 )
 
 // Job writes the events of a program, a millisecond apart.
