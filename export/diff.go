@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/html"
@@ -74,6 +75,7 @@ type DiffSide struct {
 	name    string
 	entries []view.Entry
 	profile func() (*profile.Profile, error)
+	leaks   func() (*leaks.Report, error) // nil: it is not all of a recording
 }
 
 // Side is a moment of a file, of which a profile has only one. version is that of gputrace.
@@ -100,7 +102,11 @@ func (d *DiffFile) Side(at moment.Moment, version string) (*DiffSide, error) {
 		}
 		return pprof.Parse(&b)
 	}
-	return &DiffSide{name: d.path + ", " + in.Moment, entries: view.Entries(), profile: made}, nil
+	side := &DiffSide{name: d.path + ", " + in.Moment, entries: view.Entries(), profile: made}
+	if judged(in) {
+		side.leaks = d.source.Leaks
+	}
+	return side, nil
 }
 
 // momentView is the view of a moment, without the parts of sites, for which the file would be read again.
@@ -123,6 +129,22 @@ type DiffInput struct {
 
 func (in *DiffInput) difference() *view.Difference {
 	return view.Diff(in.Before.entries, in.After.entries, in.By)
+}
+
+// findings compares the verdicts on two recordings; nil: one side is none, or a moment of it.
+func (in *DiffInput) findings() (*leaks.Comparison, error) {
+	if in.Before.leaks == nil || in.After.leaks == nil {
+		return nil, nil
+	}
+	before, err := in.Before.leaks()
+	if err != nil {
+		return nil, err
+	}
+	after, err := in.After.leaks()
+	if err != nil {
+		return nil, err
+	}
+	return leaks.Compare(before, after), nil
 }
 
 // DiffFormat is a form in which a difference can be written.
@@ -154,11 +176,19 @@ func DiffNames() []string {
 }
 
 func diffText(w io.Writer, in *DiffInput) error {
-	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top})
+	found, err := in.findings()
+	if err != nil {
+		return err
+	}
+	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top, Findings: found})
 }
 
 func diffJSON(w io.Writer, in *DiffInput) error {
-	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name})
+	found, err := in.findings()
+	if err != nil {
+		return err
+	}
+	return json.WriteDiff(w, json.Diff{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Findings: found})
 }
 
 func diffHTML(w io.Writer, in *DiffInput) error {

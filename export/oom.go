@@ -12,7 +12,6 @@ import (
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -54,17 +53,13 @@ func (s *Source) WriteOOM(w io.Writer, asJSON bool, top int) error {
 	return json.WriteOOM(w, &json.OOMInput{Report: report, Text: table.OOMText, Wall: c.wall})
 }
 
-// WriteVerdict writes what a summary of the source begins with: why memory ran out, if it did, and whether it grows; of that what the
-// session said, where recorded is set and it is known. A memory snapshot has none: the steps of its history, if it has one, are few.
-func (s *Source) WriteVerdict(w io.Writer, recorded bool) error {
+// WriteVerdict writes what a summary of the source begins with: why memory ran out, if it did, and whether it grows. A memory snapshot has
+// none: the steps of its history, if it has one, are few.
+func (s *Source) WriteVerdict(w io.Writer) error {
 	if s.Info.PID == 0 {
 		return nil
 	}
 	if err := s.WriteOOMVerdict(w); err != nil {
-		return err
-	}
-	if recorded && s.End != nil && s.End.Verdict != "" {
-		_, err := io.WriteString(w, words.Text(s.End.Verdict))
 		return err
 	}
 	report, err := s.Leaks()

@@ -79,7 +79,7 @@ func report(o reportOptions) error {
 	if o.by != "" || o.window != (export.Window{}) {
 		return reportSelection(o, in, p)
 	}
-	if err := in.WriteVerdict(os.Stdout, o.rules.stepOn == ""); err != nil {
+	if err := in.WriteVerdict(os.Stdout); err != nil {
 		return err
 	}
 	s := export.Summary(in.Trace.End(), info, in.End)

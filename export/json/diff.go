@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 )
 
@@ -17,6 +18,8 @@ const diffVersion = 1
 type Diff struct {
 	Difference    *view.Difference
 	Before, After string // what was compared: a file and a moment
+	// Findings are what grows in either recording; nil: they are not compared.
+	Findings *leaks.Comparison
 }
 
 type diffFile struct {
@@ -27,6 +30,19 @@ type diffFile struct {
 	After   diffSide  `json:"after"`
 	Bytes   int64     `json:"bytes"` // after less before
 	Rows    []diffRow `json:"rows"`  // of all: also those without a change
+
+	Verdicts *diffVerdicts `json:"verdicts,omitempty"` // left out with Findings when one side is not all of a recording
+	Findings []diffFinding `json:"findings,omitempty"`
+}
+
+type diffVerdicts struct {
+	Before leaks.Verdict `json:"before"`
+	After  leaks.Verdict `json:"after"`
+}
+
+type diffFinding struct {
+	Before *leakFinding `json:"before"` // null: the finding is new
+	After  *leakFinding `json:"after"`  // null: it does not grow any more
 }
 
 type diffSide struct {
@@ -77,12 +93,32 @@ func WriteDiff(w io.Writer, d Diff) error {
 		}
 		f.Rows = append(f.Rows, row)
 	}
+	f.compare(d.Findings)
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	if err := e.Encode(f); err != nil {
 		return fmt.Errorf("write the difference: %w", err)
 	}
 	return nil
+}
+
+// compare adds what grows in either recording; nil: it is not compared.
+func (f *diffFile) compare(c *leaks.Comparison) {
+	if c == nil {
+		return
+	}
+	f.Verdicts = &diffVerdicts{c.Before, c.After}
+	for _, change := range c.Changes {
+		f.Findings = append(f.Findings, diffFinding{diffFindingOf(change.Before), diffFindingOf(change.After)})
+	}
+}
+
+func diffFindingOf(f *leaks.Finding) *leakFinding {
+	if f == nil {
+		return nil
+	}
+	out := leakFindingOf(f)
+	return &out
 }
 
 func diffEntryOf(e *view.Entry) *diffEntry {

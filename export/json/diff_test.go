@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 )
@@ -68,3 +69,25 @@ func TestWriteDiffNothing(t *testing.T) {
 type short struct{}
 
 func (short) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+// TestWriteDiffFindings: a finding of one side alone has null on the other.
+func TestWriteDiffFindings(t *testing.T) {
+	f := &leaks.Finding{Kind: leaks.Growth, File: "/a/train.py", Line: 3, Holder: "main() local kept[0..9]", Period: 1}
+	var buf bytes.Buffer
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(nil, nil, view.ByLine), Findings: &leaks.Comparison{
+		Before: leaks.Steady, After: leaks.Growing, Changes: []leaks.Change{{After: f}},
+	}}))
+	var got struct {
+		Verdicts struct{ Before, After string }
+		Findings []struct {
+			Before *struct{}
+			After  *struct{ Kind, Holder, File string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(buf.Bytes(), &got))
+	require.Equal(t, "steady", got.Verdicts.Before)
+	require.Equal(t, "growing", got.Verdicts.After)
+	require.Nil(t, got.Findings[0].Before)
+	require.Equal(t, f.Holder, got.Findings[0].After.Holder)
+	require.EqualValues(t, f.Kind, got.Findings[0].After.Kind)
+}

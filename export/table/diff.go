@@ -9,6 +9,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -19,6 +20,8 @@ type DiffInput struct {
 	// Before and After say what was compared: a file and a moment.
 	Before, After string
 	Top           int // rows with a change; 0: all
+	// Findings are what grows in either recording; nil: they are not compared.
+	Findings *leaks.Comparison
 }
 
 // The widths of the columns of a difference, in characters. The remark behind them fills up maxWidth.
@@ -38,6 +41,7 @@ func Diff(w io.Writer, in DiffInput) error {
 	p := &diffPrinter{printer: printer{w: out}, in: &in}
 	p.field("before", "%s", words.Line(in.Before))
 	p.field("after", "%s", words.Line(in.After))
+	p.findings()
 	p.line("")
 	p.row("in use by "+rowTitles[in.Difference.By], "before", "after", "change", "blocks", "")
 	p.rows()
@@ -46,6 +50,33 @@ func Diff(w io.Writer, in DiffInput) error {
 		return fmt.Errorf("print the difference: %w", err)
 	}
 	return nil
+}
+
+// findings prints what grows from step to step in either recording: what is new, what still does, and what does not any more.
+func (p *diffPrinter) findings() {
+	c := p.in.Findings
+	if c == nil {
+		return
+	}
+	p.line("")
+	p.field("verdict", "%s before, %s after", c.Before, c.After)
+	for _, change := range c.Changes {
+		switch {
+		case change.Before == nil:
+			p.finding("new", LeakText(change.After), change.After)
+		case change.After == nil:
+			p.finding("ended", LeakText(change.Before), change.Before)
+		default:
+			p.finding("still", fmt.Sprintf("%s; before, %s %s", LeakText(change.After), shortBytes(leakSize(change.Before)), everyText(change.Before)), change.After)
+		}
+	}
+}
+
+func (p *diffPrinter) finding(what, text string, f *leaks.Finding) {
+	p.leakField(what, text)
+	if f.Holder != "" {
+		p.leakText(strings.Repeat(" ", leakIndent), "held by "+LeakHolder(f))
+	}
 }
 
 // rowTitles are the headings of the rows, by view.RowKind.

@@ -5,12 +5,14 @@ package table
 import (
 	"bytes"
 	"io"
+	"math"
 	"strconv"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 )
@@ -86,3 +88,32 @@ func TestDiffError(t *testing.T) {
 type failingWriter struct{}
 
 func (failingWriter) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
+
+// TestDiffFindings: what grows in two recordings, before the rows.
+func TestDiffFindings(t *testing.T) {
+	finding := func(line int, requested float64) *leaks.Finding {
+		return &leaks.Finding{
+			File: "/a/train.py", Line: line, Function: "main", Requested: requested, Blocks: 1, Period: 1, First: 11, Last: 59, Share: 1, Seconds: math.NaN(),
+		}
+	}
+	held := finding(41, 3*mib)
+	held.Holder = "main() local kept[0..48]"
+	var out bytes.Buffer
+	require.NoError(t, Diff(&out, DiffInput{
+		Difference: view.Diff(nil, nil, view.ByLine), Before: "a", After: "b", Findings: &leaks.Comparison{
+			Before: leaks.Growing, After: leaks.Growing,
+			Changes: []leaks.Change{{After: held}, {Before: finding(50, 4096), After: finding(52, 8192)}, {Before: finding(60, 512)}},
+		},
+	}))
+	require.Contains(t, out.String(), `
+verdict  growing before, growing after
+new      train.py:41 main keeps 3.0 MiB more each step, since step 11 of 59, 100
+         % of the growth
+         held by main() local kept[0..48]
+still    train.py:52 main keeps 8.0 KiB more each step, since step 11 of 59, 100
+         % of the growth; before, 4.0 KiB each step
+ended    train.py:60 main keeps 512 B more each step, since step 11 of 59, 100 %
+         of the growth
+
+in use by`)
+}

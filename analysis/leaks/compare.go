@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"path"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// Change is a finding of one of two recordings, or the same one of both.
+type Change struct {
+	Before *Finding // nil: it is new
+	After  *Finding // nil: it is not found any more
+}
+
+// Comparison is the verdicts on two recordings.
+type Comparison struct {
+	Before, After Verdict
+	// Changes are the findings of after in their order, then those of before alone.
+	Changes []Change
+}
+
+// identity is what two findings have in common that are the same. Folders differ between machines, and lines between versions.
+type identity struct {
+	layer    event.Layer
+	device   event.Device
+	file     string
+	function string
+	line     int
+	backward bool
+}
+
+func (f *Finding) identity() identity {
+	return identity{f.Layer, f.Device, path.Base(f.File), f.Function, f.Line, f.Backward}
+}
+
+// Compare pairs the findings of two recordings: of the same line and function, else of a function that has one of them on either side, as
+// after an edit that moved its lines.
+func Compare(before, after *Report) *Comparison {
+	out := &Comparison{Before: before.Verdict, After: after.Verdict}
+	pairs, paired := make([]*Finding, len(after.Findings)), map[*Finding]bool{}
+	for _, key := range []func(*Finding) identity{(*Finding).identity, (*Finding).ofFunction} {
+		open := unpaired(before.Findings, key, func(_ int, f *Finding) bool { return !paired[f] })
+		for k, f := range unpaired(after.Findings, key, func(i int, _ *Finding) bool { return pairs[i] == nil }) {
+			if b, ok := open[k]; ok && b >= 0 && f >= 0 {
+				pairs[f] = &before.Findings[b]
+				paired[pairs[f]] = true
+			}
+		}
+	}
+	for i, b := range pairs {
+		out.Changes = append(out.Changes, Change{Before: b, After: &after.Findings[i]})
+	}
+	for i := range before.Findings {
+		if f := &before.Findings[i]; !paired[f] {
+			out.Changes = append(out.Changes, Change{Before: f})
+		}
+	}
+	return out
+}
+
+func (f *Finding) ofFunction() identity {
+	k := f.identity()
+	k.line = 0
+	return k
+}
+
+// unpaired is the positions of findings by a key; -1 for a key that several have.
+func unpaired(all []Finding, key func(*Finding) identity, open func(int, *Finding) bool) map[identity]int {
+	out := map[identity]int{}
+	for i := range all {
+		if !open(i, &all[i]) {
+			continue
+		}
+		k := key(&all[i])
+		if _, several := out[k]; several {
+			i = -1
+		}
+		out[k] = i
+	}
+	return out
+}
