@@ -43,8 +43,8 @@ func startContainer(t *testing.T, dir string, program string, args ...string) *c
 	pidfile := filepath.Join(home, "pid")
 	words := append([]string{}, c.podman[1:]...)
 	words = append(words, "run", "--name", c.name, "--network=none", "--ulimit=nofile=1024:4096", "--ulimit=nproc=4096:4096", "--pidfile", pidfile,
-		"--volume=/usr:/usr:ro", "--volume="+dir+":"+dir, "--env=LD_LIBRARY_PATH=/app/lib", "--env=STANDIN_LEDGER="+filepath.Join(dir, "ledger"),
-		"--env=STANDIN_LEDGER_SYNC=1", "--rootfs", rootOf(t, home, program)+":O", "/app/"+program)
+		"--volume=/usr:/usr:ro", "--volume=/lib:/lib:ro", "--volume=/lib64:/lib64:ro", "--volume="+dir+":"+dir, "--env=LD_LIBRARY_PATH=/app/lib", "--env=STANDIN_LEDGER="+filepath.Join(dir, "ledger"),
+		"--env=STANDIN_LEDGER_SYNC=1", "--rootfs", rootOf(t, home, program), "/app/"+program)
 	c.target = startIn(t, dir, nil, c.podman[0], append(words, args...)...)
 	c.await(t, "READY")
 	b, err := os.ReadFile(pidfile)
@@ -62,11 +62,8 @@ func (c *container) command(args ...string) *exec.Cmd {
 func rootOf(t *testing.T, home, program string) string {
 	t.Helper()
 	root := filepath.Join(home, "root")
-	for _, folder := range []string{"app/lib", "usr", "proc", "sys", "dev", "etc", "run", "tmp"} {
+	for _, folder := range []string{"app/lib", "usr", "lib", "lib64", "proc", "sys", "dev", "etc", "run", "tmp"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, folder), 0o755))
-	}
-	for _, link := range []string{"lib", "lib64"} { // Debian has them in /usr
-		require.NoError(t, os.Symlink("usr/"+link, filepath.Join(root, link)))
 	}
 	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
 	require.NoError(t, err)

@@ -59,6 +59,7 @@ func buildImage(work string, kernels []kernel, torch bool) (*image, error) {
 	m.add(repository+"/e2e/e2e.test", filepath.Join(built, "e2e.test"))
 	m.addShell()
 	m.addTestdata()
+	m.addContainers()
 	for _, minor := range pythons {
 		m.addPython(minor)
 	}
@@ -157,6 +158,19 @@ site) echo %s ;;
 esac
 `, work, work, m.value("python"), m.value("site")))
 	m.script("/usr/bin/go", "case $1 in\nenv) echo "+repository+"/go.mod ;;\nbuild) cp /usr/bin/gputrace \"$3\" ;; # -o FILE\nesac\n")
+}
+
+// addContainers adds podman, what runs its containers, and the default seccomp profile. What it needs of the users' files and of the
+// network's is little: it has one user and no network.
+func (m *image) addContainers() {
+	for _, name := range []string{"podman", "conmon", "runc"} {
+		from, err := exec.LookPath(name)
+		m.fail(err)
+		m.add("/usr/bin/"+name, from)
+	}
+	m.add("/usr/share/containers", "/usr/share/containers")
+	m.add("/etc/containers/policy.json", "/etc/containers/policy.json")
+	m.files["/etc/group"] = file{text: "root:x:0:\n", mode: 0o644}
 }
 
 // value asks testdata/setup.sh.
