@@ -34,7 +34,7 @@ func startContainer(t *testing.T, dir string, program string, args ...string) *c
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(home)) })
 	c := &container{name: filepath.Base(home), podman: []string{
 		"podman", "--root", filepath.Join(home, "storage"), "--runroot", filepath.Join(home, "run"), "--cgroup-manager=cgroupfs",
-		"--events-backend=file", "--runtime=runc",
+		"--events-backend=file", "--runtime=runc", "--storage-driver=vfs",
 	}}
 	t.Cleanup(func() {
 		out, err := c.command("rm", "--force", "--ignore", "--time=0", c.name).CombinedOutput()

@@ -170,6 +170,8 @@ func (m *image) addContainers() {
 	}
 	m.add("/usr/share/containers", "/usr/share/containers")
 	m.add("/etc/containers/policy.json", "/etc/containers/policy.json")
+	// A container's root cannot be changed by pivot_root(2) where / is the kernel's own file system in memory.
+	m.files["/etc/containers/containers.conf"] = file{text: "[engine]\nno_pivot_root = true\n", mode: 0o644}
 	m.files["/etc/group"] = file{text: "root:x:0:\n", mode: 0o644}
 }
 
