@@ -42,7 +42,7 @@ var whole = []check{
 	threads,
 	{"kill -9", compared{"TestKillNative", "", 0, "the program goes on, without probes", ""}.run},
 	{"doctor", doctor},
-	{"container", compared{"TestPodman", "", 0, "under the default seccomp profile it lives, its calls equal the driver's ledger", ""}.run},
+	{"container", compared{"TestPodman", "", 0, "under the default seccomp profile it goes on, its calls equal the driver's ledger", ""}.run},
 }
 
 // threads is the check by many threads that report without a pause, and of all that is made with -many.
