@@ -164,7 +164,7 @@ func (a *alertWatch) figure(r *alerts.Rule, device event.Device, measured float6
 	a.show(r, device.String(), measured, now, func() []alerts.Site { return a.sites(device) })
 }
 
-// sites are the lines with the most of PyTorch's memory on a device.
+// sites are the lines with the most memory on a device, of PyTorch's allocator and beside it.
 func (a *alertWatch) sites(device event.Device) []alerts.Site {
 	var of []view.Entry
 	v := a.process.View()

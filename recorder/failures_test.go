@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package recorder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recording"
+)
+
+// refused is a request that PyTorch reports as failed.
+func refused(pid int, at, size, total uint64) event.Event {
+	e := alloc(pid, at, 0, size, total)
+	e.Kind, e.Stack = event.KindOutOfMemory, 8
+	return e
+}
+
+// readings are those that a recording has.
+func readings(t *testing.T, file string) []figures.Reading {
+	t.Helper()
+	in, err := recording.Open(file)
+	require.NoError(t, err)
+	defer in.Close()
+	var out []figures.Reading
+	require.NoError(t, heap.New().Walk(in, heap.Walker{Annotated: func(m *event.Annotation) {
+		if m.Kind == event.AnnotationReading {
+			var r figures.Reading
+			require.NoError(t, json.Unmarshal(m.Reading, &r))
+			out = append(out, r)
+		}
+	}}))
+	return out
+}
+
+// heldAll has all blocks of a line in one variable.
+func heldAll(context.Context) (*Scan, error) {
+	return &Scan{Until: second, Join: func(_ *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
+		row, none := view.HeldSite{Site: "train.py:1", Name: "main() local x", What: "Tensor"}, view.HeldSite{Site: "train.py:2", Name: view.NoHolder, Bytes: 1}
+		for b := range blocks {
+			row.Bytes, row.Blocks = row.Bytes+b.Size, row.Blocks+1
+		}
+		return &view.Joined{Rows: []view.HeldSite{row, none}, Bytes: row.Bytes}
+	}}, nil
+}
+
+// TestFailure: when a request fails, the recording is on the disk in a folder of its own, with why it failed; then the driver and the
+// holders are read, and what they said is in the recording. With UntilOOM that ends it.
+func TestFailure(t *testing.T) {
+	target := &madeTarget{pid: 7, scan: heldAll, memory: &Memory{Time: 5, Driver: []figures.DriverUse{{Used: 512, Total: 4096, All: 4000}}, Moved: true}}
+	s := &madeSource{start: []Target{target}, hang: true, batches: []madeBatch{
+		{events: []event.Event{alloc(7, second, 0x1000, 512, 512), refused(7, 2*second, 4096, 512), alloc(7, 3*second, 0x2000, 512, 1024)}},
+	}}
+	r, n, o := newMade(t, s, func(o *Options) { o.UntilOOM = true })
+	results, err := r.Run(t.Context())
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(n.notices, "\n"), "out of memory: a request for 4.0 KiB failed; "+o.Output+".oom1/ has the recording up to here")
+	require.Empty(t, n.warnings)
+	p := results.Processes()[0]
+	require.Contains(t, p.failures.verdict, "why      full: train.py:8 train asked for 4.0 KiB")
+	require.Equal(t, []string{"oom.json", "oom.txt", "trace.gputrace"}, listing(t, o.Output+".oom1"))
+	text, err := os.ReadFile(o.Output + ".oom1/oom.txt")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "train.py:8")
+	var driver, held []figures.Reading
+	for _, r := range readings(t, p.file) {
+		if r.Held != nil {
+			held = append(held, r)
+		} else {
+			driver = append(driver, r)
+		}
+	}
+	require.NotEmpty(t, driver)
+	last := driver[len(driver)-1]
+	require.Equal(t, 2*second, last.Failed)
+	require.EqualValues(t, 5, last.Time)
+	require.True(t, last.Moved)
+	require.Equal(t, target.memory.Driver, last.Driver)
+	require.NotEmpty(t, held)
+	require.Equal(t, 2*second, held[0].Failed)
+	require.Equal(t, []figures.HeldAt{{Site: "train.py:1", Holder: "main() local x", What: "Tensor", Bytes: 1024, Blocks: 2}}, held[len(held)-1].Held, "what nobody is known to hold is left out")
+	var read struct{ Failures []struct{ Requested uint64 } }
+	data, err := os.ReadFile(o.Output + ".oom1/oom.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &read))
+	require.Contains(t, string(data), "4096")
+}
+
+// TestManyFailures: of the first requests that failed there are folders, of the last the verdict.
+func TestManyFailures(t *testing.T) {
+	var events []event.Event
+	for i := range uint64(keptFailures + 2) {
+		events = append(events, alloc(7, (2*i+1)*second, 0x1000*(i+1), 512, 512*(i+1)), refused(7, (2*i+2)*second, 4096, 512*(i+1)))
+	}
+	s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: events}}}
+	r, n, o := newMade(t, s, nil)
+	require.NoError(t, os.MkdirAll(o.Output+".oom2", 0o755)) // of an earlier recording
+	results, err := r.Run(t.Context())
+	require.NoError(t, err)
+	said := 0
+	for _, text := range n.notices {
+		if strings.Contains(text, "out of memory: a request for 4.0 KiB failed") {
+			said++
+		}
+	}
+	require.Equal(t, keptFailures, said)
+	require.Empty(t, listing(t, o.Output+".oom2"), "it is somebody else's")
+	folders, err := filepath.Glob(o.Output + ".oom*")
+	require.NoError(t, err)
+	require.Len(t, folders, keptFailures+1)
+	p := results.Processes()[0]
+	require.Equal(t, o.Output+".oom6", p.failures.folder, "numbers that are free")
+	require.Equal(t, []string{"oom.json", "oom.txt", "trace.gputrace"}, listing(t, p.failures.folder))
+	require.FileExists(t, o.Output+".oom1/trace.gputrace")
+	require.Equal(t, keptFailures+2, p.failures.count)
+}
+
+// TestFails: what the caching allocator is refused it asks for again, and host memory is no device's.
+func TestFails(t *testing.T) {
+	segment := event.Stack{Frames: []event.Frame{
+		{Kind: event.FrameNative, Func: "cudaMalloc"},
+		{Kind: event.FrameNative, Func: "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc", Module: &event.Module{Path: "/x/libc10_cuda.so"}},
+	}}
+	own := event.Stack{Frames: []event.Frame{{Kind: event.FrameNative, Func: "cudaMalloc"}, {Kind: event.FramePython, Func: "main", File: "a.py", Line: 3}}}
+	p := begun(t, &madeTarget{pid: 7, stacks: map[event.StackID]*event.Stack{1: &segment, 2: &own}}, nil)
+	for name, tt := range map[string]struct {
+		layer event.Layer
+		stack event.StackID
+		want  bool
+	}{
+		"PyTorch's":           {event.LayerTorch, 1, true},
+		"the allocator's":     {event.LayerDevice, 1, false},
+		"the program's":       {event.LayerDevice, 2, true},
+		"of an unknown stack": {event.LayerDevice, 3, true},
+		"of the host":         {event.LayerHost, 2, false},
+	} {
+		e := refused(7, second, 1, 0)
+		e.Layer, e.Stack = tt.layer, tt.stack
+		require.Equal(t, tt.want, p.failures.fails(&e), name)
+		n := p.failures.next([]event.Event{alloc(7, 1, 1, 1, 1), e, alloc(7, 1, 1, 1, 1)})
+		require.Equal(t, map[bool]int{true: 2, false: 3}[tt.want], n, name)
+		require.Equal(t, tt.want, p.failures.seen, name)
+	}
+}
+
+// begun is a process whose recording has begun.
+func begun(t *testing.T, target *madeTarget, change func(*Options)) *Process {
+	t.Helper()
+	r, _, _ := newMade(t, &madeSource{}, change)
+	r.scans = t.Context()
+	return r.begin(target)
+}
+
+// TestForesee: holders are read beforehand when less than a tenth of a device is free, once a minute.
+func TestForesee(t *testing.T) {
+	for name, tt := range map[string]struct {
+		driver figures.DriverUse
+		ago    time.Duration
+		want   bool
+	}{
+		"less than a tenth is free": {figures.DriverUse{Used: 1, Total: 1000, All: 901}, time.Hour, true},
+		"a tenth is free":           {figures.DriverUse{Used: 1, Total: 1000, All: 900}, time.Hour, false},
+		"a moment ago":              {figures.DriverUse{Used: 1, Total: 1000, All: 999}, time.Second, false},
+		"no use":                    {figures.DriverUse{Used: figures.Unknown, Total: 1000, All: 999}, time.Hour, false},
+		"no total":                  {figures.DriverUse{Used: 1, Total: figures.Unknown, All: figures.Unknown - 1}, time.Hour, false},
+		"no sum":                    {figures.DriverUse{Used: 1, Total: 1000, All: figures.Unknown}, time.Hour, false},
+	} {
+		f := begun(t, &madeTarget{pid: 7}, nil).failures
+		f.held = time.Now().Add(-tt.ago)
+		f.foresee(&figures.Reading{Driver: []figures.DriverUse{tt.driver}})
+		require.Equal(t, tt.want, f.answers != nil, name)
+		if tt.want {
+			require.WithinDuration(t, time.Now(), f.held, time.Minute)
+		}
+	}
+	f := begun(t, &madeTarget{pid: 7}, func(o *Options) { o.NoHolders = true }).failures
+	f.foresee(&figures.Reading{Driver: []figures.DriverUse{{Used: 1, Total: 1000, All: 999}}})
+	require.Nil(t, f.answers, "nobody wants them")
+}
+
+// TestReadings: the driver is read after a second, then less often, and a reading that was of before a failure is followed by another.
+func TestReadings(t *testing.T) {
+	target := &madeTarget{pid: 7, memory: &Memory{Time: 9}}
+	f := begun(t, target, nil).failures
+	answer := func() {
+		t.Helper()
+		require.Eventually(t, func() bool { return len(f.reading) == 1 }, 10*time.Second, time.Millisecond)
+	}
+	f.step()
+	require.NotNil(t, f.reading, "the first is due at once")
+	require.Equal(t, readFirst, f.pause)
+	require.WithinDuration(t, time.Now().Add(readFirst), f.due, readFirst/2)
+	first := f.reading
+	f.read()
+	require.Equal(t, first, f.reading, "one at a time")
+	answer()
+	f.step()
+	require.Nil(t, f.reading)
+	f.step()
+	require.Nil(t, f.reading, "not before it is due")
+	for _, want := range []time.Duration{2 * readFirst, 4 * readFirst, 8 * readFirst, readEvery, readEvery} {
+		f.due = time.Now().Add(-1)
+		f.step()
+		require.Equal(t, want, f.pause)
+		answer()
+		f.step()
+	}
+	f.due = time.Now().Add(-1)
+	f.step()
+	f.failure = 42
+	answer()
+	f.step()
+	require.NotNil(t, f.reading, "that was of before the failure")
+	answer()
+	f.step()
+	require.Zero(t, f.failure, "all is read")
+
+	quiet := begun(t, target, func(o *Options) { o.Output = "" }).failures
+	quiet.step()
+	require.Nil(t, quiet.reading, "nothing is recorded")
+}
+
+// TestSettle: a failure is over when the holders too are read; the folder is then written once more, after the writing in progress.
+func TestSettle(t *testing.T) {
+	ended := false
+	f := begun(t, &madeTarget{pid: 7}, func(o *Options) { o.UntilOOM = true }).failures
+	f.end = func() { ended = true }
+	f.settle()
+	require.False(t, ended, "none failed")
+	f.failure, f.answers = 5, make(chan holdersAnswer, 1)
+	f.settle()
+	require.EqualValues(t, 5, f.failure)
+	f.answers, f.reading = nil, make(chan figures.Reading, 1)
+	f.settle()
+	require.EqualValues(t, 5, f.failure)
+	f.reading, f.count = nil, keptFailures+1
+	f.settle()
+	require.EqualValues(t, 5, f.failure, "of so many there is no folder")
+	f.count = keptFailures
+	f.settle()
+	require.Zero(t, f.failure)
+	require.True(t, ended)
+
+	f.folder, f.writing = t.TempDir(), make(chan error, 1)
+	f.write()
+	require.True(t, f.again)
+	f.writing <- errors.New("the disk is full")
+	f.step()
+	n := f.process.observer.(*noted)
+	require.Equal(t, []string{"the disk is full"}, n.warnings)
+	require.False(t, f.again)
+	require.NotNil(t, f.writing)
+	require.ErrorContains(t, <-f.writing, "say why memory ran out", "there is no recording")
+	f.writing = nil
+	f.conclude()
+	require.Len(t, n.warnings, 2)
+	require.Empty(t, f.verdict)
+	f.folder = ""
+	f.conclude()
+	require.Len(t, n.warnings, 2, "there is nothing to write")
+}
+
+// TestReplaceFile: a file is there as a whole, or as it was.
+func TestReplaceFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "oom.txt")
+	write := func(text string, err error) func(io.Writer) error {
+		return func(w io.Writer) error {
+			_, _ = io.WriteString(w, text)
+			return err
+		}
+	}
+	require.NoError(t, replaceFile(path, write("one", nil)))
+	require.ErrorContains(t, replaceFile(path, write("two", errors.New("no"))), "no")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "one", string(text))
+	require.Equal(t, []string{"oom.txt"}, listing(t, filepath.Dir(path)), "nothing is left over")
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o644), info.Mode())
+	require.Error(t, replaceFile(filepath.Join(path, "x"), write("", nil)))
+}
+
+// TestMakeKept: what has no place is an error, and the recording has a second name.
+func TestMakeKept(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "run.gputrace")
+	_, err := makeKept(filepath.Join(dir, "no", "run.gputrace"), 1)
+	require.ErrorContains(t, err, "keep what failed")
+	_, err = makeKept(file, 1)
+	require.ErrorContains(t, err, "keep what failed", "there is no such file")
+	require.NoError(t, os.WriteFile(file, []byte("a recording"), 0o600))
+	folder, err := makeKept(file, 1)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, "run.oom2"), folder)
+	a, err := os.Stat(file)
+	require.NoError(t, err)
+	b, err := os.Stat(filepath.Join(folder, "trace.gputrace"))
+	require.NoError(t, err)
+	require.True(t, os.SameFile(a, b))
+}
+
+// TestHeldAtBounds: a reading has so many rows, the largest first.
+func TestHeldAtBounds(t *testing.T) {
+	j := &view.Joined{}
+	for i := range heldRows + 5 {
+		j.Rows = append(j.Rows, view.HeldSite{Name: "x", Bytes: uint64(9999 - i)})
+	}
+	got := heldAt(j)
+	require.Len(t, got, heldRows)
+	require.EqualValues(t, 9999, got[0].Bytes)
+}
