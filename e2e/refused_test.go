@@ -27,7 +27,7 @@ func TestRefused(t *testing.T) {
 		code    int
 		says    string
 	}{
-		"bpf is refused": {[]string{filepath.Join(env.programs, "forbid"), "bpf"}, 6, `^gputrace: not permitted to trace pid \d+: `},
+		"bpf is refused": {[]string{filepath.Join(env.programs, "forbid"), "bpf"}, 6, `^gputrace: not permitted to trace pid \d+\n`},
 		"no right":       {withRights("sys_ptrace,dac_read_search"), 6, `missing CAP_BPF`},
 		"no kernel types": {[]string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs none /sys/kernel/btf && exec "$@"`, "sh"}, 7,
 			`^gputrace: Linux \S+ cannot be traced on, it lacks BTF of the kernel \(since 5.4\)[^:]*: .*\n  nothing was attached; to find out more: gputrace doctor\n$`},

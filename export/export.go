@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -21,6 +22,7 @@ type Format struct {
 	Name string // as in -f
 	File string // default name of its file
 	What string // for people
+	Open string // what opens it, for people, with FILE for its name; empty: whatever opens such files
 	Text bool   // can be written to a terminal
 	// Course: it shows the course of time, of which --from and --to choose a part, and no moment.
 	Course bool
@@ -43,6 +45,9 @@ func (f *Format) Check(w *Window, by string) error {
 	return nil
 }
 
+// OpenWith is what opens a file of the format, for people; empty: whatever opens such files.
+func (f *Format) OpenWith(file string) string { return strings.ReplaceAll(f.Open, "FILE", file) }
+
 // FileFor is the default name of the format's file of a window.
 func (f *Format) FileFor(w *Window) string {
 	switch {
@@ -56,19 +61,19 @@ func (f *Format) FileFor(w *Window) string {
 
 // Formats are all formats, in the order in which help shows them.
 var Formats = []Format{
-	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", write: writePprof},
-	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", write: writePprofAlloc},
-	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", write: writeSnapshot},
-	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like", Course: true, write: writeParquet},
+	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", Open: "go tool pprof -http=: FILE", write: writePprof},
+	{Name: "pprof-alloc", File: "alloc.pb.gz", What: "profile of all that was allocated", Open: "go tool pprof -http=: FILE", write: writePprofAlloc},
+	{Name: "snapshot", File: "snapshot.pickle", What: "memory snapshot, for PyTorch's viewer", Open: "drop it on pytorch.org/memory_viz", write: writeSnapshot},
+	{Name: "parquet", File: "allocations.parquet", What: "every allocation, for DuckDB, pandas and their like", Open: "duckdb -c \"from 'FILE'\"", Course: true, write: writeParquet},
 	{Name: "csv", File: "allocations.csv", What: "every allocation as a table; with --by, what is in use", Text: true, Course: true, write: writeCSV},
 	{Name: "json", File: "memory.json", What: "all figures and stacks, for programs", Text: true, write: writeJSON},
 	{Name: "png", File: "memory.png", What: "picture of the memory over time", Course: true, write: writePNG},
 	{Name: "svg", File: "memory.svg", What: "the same, as lines", Text: true, Course: true, write: writeSVG},
-	{Name: "perfetto", File: "timeline.pftrace.gz", What: "timeline with stacks, for ui.perfetto.dev", Course: true, write: writePerfetto},
-	{Name: "chrome", File: "timeline.json.gz", What: "timeline that can be merged with torch.profiler's", Text: true, Course: true, write: writeChrome},
-	{Name: "speedscope", File: "memory.speedscope.json", What: "flame graphs for speedscope.app", Text: true, write: ofView(writeSpeedscope)},
-	{Name: "folded", File: "memory.folded", What: "stacks as lines, for flamegraph.pl and its like", Text: true, write: ofView(writeFolded)},
-	{Name: "html", File: "report.html", What: "page for a browser: curve, flame graph and table of any moment or range", Text: true, write: writePage},
+	{Name: "perfetto", File: "timeline.pftrace.gz", What: "timeline with stacks, for ui.perfetto.dev", Open: "open it at ui.perfetto.dev", Course: true, write: writePerfetto},
+	{Name: "chrome", File: "timeline.json.gz", What: "timeline that can be merged with torch.profiler's", Open: "open it at ui.perfetto.dev or chrome://tracing", Text: true, Course: true, write: writeChrome},
+	{Name: "speedscope", File: "memory.speedscope.json", What: "flame graphs for speedscope.app", Open: "open it at speedscope.app", Text: true, write: ofView(writeSpeedscope)},
+	{Name: "folded", File: "memory.folded", What: "stacks as lines, for flamegraph.pl and its like", Open: "flamegraph.pl FILE > flame.svg", Text: true, write: ofView(writeFolded)},
+	{Name: "html", File: "report.html", What: "page for a browser: curve, flame graph, table of any moment", Open: "open it in a browser", Text: true, write: writePage},
 }
 
 // Names are the names of all formats.
@@ -95,7 +100,11 @@ func Find(list string) ([]Format, error) {
 	for name := range strings.SplitSeq(list, ",") {
 		i := slices.IndexFunc(Formats, func(f Format) bool { return f.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("%q is not a format: there are %s", name, strings.Join(Names(), ", "))
+			guess := words.DidYouMean(name, Names())
+			if guess == "" {
+				guess = ": there are " + strings.Join(Names(), ", ")
+			}
+			return nil, fmt.Errorf("%q is not a format%s", name, guess)
 		}
 		out = append(out, Formats[i])
 	}

@@ -23,7 +23,7 @@ import (
 func exportCommand() *cli.Command {
 	var formats strings.Builder
 	for _, f := range export.Formats {
-		fmt.Fprintf(&formats, "\n  %-12s %s (%s)", f.Name, f.What, f.File)
+		fmt.Fprintf(&formats, "\n  %-12s %s", f.Name, f.What)
 	}
 	return &cli.Command{
 		Name:      "export",
@@ -33,8 +33,8 @@ func exportCommand() *cli.Command {
 			"\n\nFormats:" + formats.String() + "\n\nMoments: " + moment.Usage + ".",
 		Flags: append(windowFlags(),
 			flags.Words("format,f", "", "write `FORMAT`, or several, separated by commas: "+strings.Join(export.Names(), ", "), export.Names(), checkFormats),
-			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, into this folder (default: the format's own name, here)"),
-			rowsFlag("", "rows of tables: `WHAT`: ", view.RecordedRowKindNames),
+			flags.Text("output,o", "", "write to `FILE`; - is standard output; of several formats, the folder, which is made (default: the format's own name, here)"),
+			rowsFlag("", "in tables, a row for each `WHAT`: ", view.RecordedRowKindNames),
 			forceFlag(),
 		),
 		Action: func(c *cli.Context) error {
@@ -75,6 +75,13 @@ func exportFile(o exportOptions) error {
 			return err
 		}
 	}
+	made, err := o.makeFolder(formats)
+	if err != nil {
+		return err
+	}
+	if made {
+		defer os.Remove(o.output) // which leaves it where there is something in it
+	}
 	files, err := outputNames(formats, o)
 	if err != nil {
 		return err
@@ -104,10 +111,21 @@ func exportFile(o exportOptions) error {
 		}
 		p.Clear()
 		if files[i] != "" {
-			fmt.Fprintf(os.Stderr, "wrote %s\n", words.Text(files[i]))
+			fmt.Fprintln(os.Stderr, words.Text(strings.TrimRight(fmt.Sprintf("wrote %s   %s", files[i], f.OpenWith(files[i])), " ")))
 		}
 	}
 	return nil
+}
+
+// makeFolder makes the folder of several files, or of a name that ends in "/", where there is none.
+func (o *exportOptions) makeFolder(formats []export.Format) (made bool, err error) {
+	if o.output == "" || o.output == output.Stdout || len(formats) < 2 && !strings.HasSuffix(o.output, "/") || fileExists(o.output) {
+		return false, nil
+	}
+	if err := os.Mkdir(o.output, 0o755); err != nil {
+		return false, coded(exitUsage, fmt.Errorf("make the folder: %w", err))
+	}
+	return true, output.GiveToUser(o.output)
 }
 
 // outputNames is the file of each format; empty: standard output. It says before any work is done whether they can be written.
@@ -118,7 +136,7 @@ func outputNames(formats []export.Format, o exportOptions) ([]string, error) {
 	st, err := os.Stat(o.output)
 	folder := o.output != "" && err == nil && st.IsDir()
 	if len(formats) > 1 && o.output != "" && !folder {
-		return nil, usage("-o %s: -f %s are several files: give a folder that is there", o.output, o.formats)
+		return nil, usage("-o %s: -f %s are several files: give a folder", o.output, o.formats)
 	}
 	var out []string
 	for _, f := range formats {

@@ -65,14 +65,26 @@ func run(args []string) int {
 	if err == nil {
 		err = app.Run(args)
 	}
-	if err != nil && err.Error() != "" {
-		fmt.Fprintln(os.Stderr, "gputrace:", words.Text(err.Error()))
-	}
+	printError(err, flags.IsVerbose(args))
 	return exit.Code(err)
+}
+
+// printError prints one cause, and with -v all that is behind it. One without a text has been printed.
+func printError(err error, verbose bool) {
+	if err == nil || err.Error() == "" {
+		return
+	}
+	fmt.Fprintln(os.Stderr, "gputrace:", words.Text(exit.Text(err)))
+	if verbose {
+		for _, cause := range exit.Causes(err) {
+			fmt.Fprintln(os.Stderr, "  cause:", words.Line(cause))
+		}
+	}
 }
 
 func newApp() *cli.App {
 	fitHelp()
+	cli.VersionFlag = &cli.BoolFlag{Name: "version", Usage: "print the version"} // -v is --verbose
 	record := recordCommand()
 	app := &cli.App{
 		Name:      "gputrace",
@@ -99,9 +111,13 @@ func newApp() *cli.App {
 		OnUsageError:   flags.UsageError,
 		ExitErrHandler: func(*cli.Context, error) {}, // run decides
 	}
+	app.Flags = flags.WithVerbose(app.Flags)
 	app.CustomAppHelpTemplate = helpTemplate(cli.AppHelpTemplate, "")
 	hideFalse(app.Flags)
 	for _, c := range app.Commands {
+		if !c.SkipFlagParsing {
+			c.Flags = flags.WithVerbose(c.Flags)
+		}
 		hideFalse(c.Flags)
 		c.HideHelpCommand = true // "help" is an argument there
 		c.OnUsageError = flags.UsageError

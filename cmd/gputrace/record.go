@@ -82,7 +82,7 @@ func recordingFlags() []cli.Flag {
 	return append([]cli.Flag{
 		flags.Text("output,o", "", "write into the new `FOLDER` (default gputrace.PID.TIME)"),
 		forceFlag(),
-		flags.Words("format,f", "html", "write `FORMAT` too, or several, separated by commas, or none; see gputrace export --help", append(export.Names(), noFormats), checkFormats),
+		flags.Words("format,f", "html", "beside the recording and the profiles, write `FORMAT`, or several, separated by commas, or none; see gputrace export --help", append(export.Names(), noFormats), checkFormats),
 		flags.Duration("duration,d", "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)", 0, 0),
 		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed, and say why"},
 		flags.Text("ready-file", "", "create `PATH` when the probes are live"),

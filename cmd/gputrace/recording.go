@@ -264,7 +264,7 @@ func afterProgram(r *recorder.Recorder, err error) error {
 	}
 	if code != 0 || errors.Is(err, recorder.ErrEndedEarly) { // that it used no GPU is not its fault
 		if err != nil && err.Error() != "" {
-			fmt.Fprintln(os.Stderr, "gputrace:", words.Text(err.Error()))
+			fmt.Fprintln(os.Stderr, "gputrace:", words.Text(exit.Text(err)))
 		}
 		err = nil
 	}

@@ -51,8 +51,8 @@ func whoCommand() *cli.Command {
 			&cli.BoolFlag{Name: "json", Usage: "write JSON, with every block"},
 			outputFlag(), forceFlag(),
 			&cli.DurationFlag{
-				Name: "freeze", Value: defaultFreeze, DefaultText: defaultFreeze.String(),
-				Usage: "stop the process while its memory is copied, at most for `TIME`; without the flag it is not stopped",
+				Name: "freeze", Value: defaultFreeze, DefaultText: "the process is not stopped",
+				Usage: "stop the process while its memory is copied, at most for `TIME`, such as " + defaultFreeze.String(),
 			},
 		},
 		Action: func(c *cli.Context) error {

@@ -7,6 +7,8 @@ package advice
 import (
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -28,17 +30,41 @@ func explainAttach(err error, pid int) error {
 	case errors.Is(err, tracer.ErrUnsafeReturns):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n  nothing was attached; boot Linux 6.14 or newer, or run the job without a filter (seccomp=unconfined)", err))
 	case errors.As(err, &v): // before the permissions: the kernel says EACCES here too
-		return fmt.Errorf("this kernel refuses the programs: %w\n  please report it with the output of uname -r", err)
+		cause, _, _ := strings.Cut(v.Error(), "\n")
+		return exit.Say("this kernel refuses the programs: "+cause+"\n  please report it with the output of the same with -v, and of uname -r", err)
 	case errors.Is(err, process.ErrNotExist):
-		return exit.With(exit.Nothing, fmt.Errorf("no process %d: %w", pid, err))
+		return noProcess(err, pid)
 	case errors.Is(err, process.ErrPermission), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return exit.With(exit.NotPermitted, fmt.Errorf("not permitted to trace %s: %w\n%s", processName(pid), err, permissionHelp(pid)))
+		return exit.With(exit.NotPermitted, exit.Say(fmt.Sprintf("not permitted to trace %s\n%s", processName(pid), permissionHelp(pid)), err))
 	case errors.Is(err, tracer.ErrNoCUDA):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n%s", err, noCUDAHelp(pid)))
 	case errors.Is(err, tracer.ErrNoSymbol):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n  the library is of an unknown make, or damaged", err))
 	}
 	return err
+}
+
+// noProcess says that there is no such process, or of which one it is a thread.
+func noProcess(err error, pid int) error {
+	text := fmt.Sprintf("no process %d", pid)
+	if owner := threadOf(pid); owner != 0 {
+		text = fmt.Sprintf("%d is a thread of process %d: use -p %d", pid, owner, owner)
+	}
+	return exit.With(exit.Nothing, exit.Say(text+"\n  to list those that use a GPU: gputrace", err))
+}
+
+// threadOf is the process that a thread belongs to; 0: it is no thread.
+func threadOf(pid int) int {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(status), "\nTgid:\t")
+	owner, err := strconv.Atoi(strings.SplitN(rest, "\n", 2)[0])
+	if err != nil || owner == pid {
+		return 0
+	}
+	return owner
 }
 
 // forbidden reports whether programs were refused for want of a right. The verifier, which refuses what a program does, says EACCES

@@ -22,9 +22,9 @@ func Look(command string, err error, pid int) error {
 	case errors.Is(err, holders.ErrFreeze):
 		return fmt.Errorf("%w\n  without --freeze the process is read as it runs, and names are checked by reading again", err)
 	case errors.Is(err, process.ErrNotExist):
-		return exit.With(exit.Nothing, fmt.Errorf("no process %d: %w", pid, err))
+		return noProcess(err, pid)
 	case errors.Is(err, process.ErrPermission):
-		return exit.With(exit.NotPermitted, fmt.Errorf("not permitted to read pid %d: %w\n%s", pid, err, readHelp(command, pid)))
+		return exit.With(exit.NotPermitted, exit.Say(fmt.Sprintf("not permitted to read pid %d\n%s", pid, readHelp(command, pid)), err))
 	case errors.Is(err, inspect.ErrNoAllocator):
 		return exit.With(exit.Nothing, fmt.Errorf("%w\n%s", err, noAllocatorHelp(command, pid)))
 	case errors.Is(err, inspect.ErrOtherBackend):
@@ -44,9 +44,23 @@ func readHelp(command string, pid int) string {
 	case scope != "" && scope != "0":
 		return fmt.Sprintf("  kernel.yama.ptrace_scope is %s: only root may look into it\n  try: sudo gputrace %s -p %d", scope, command, pid)
 	case os.Geteuid() == 0:
-		return "  missing CAP_SYS_PTRACE (to read another user's process)"
+		return rootHelp()
 	}
 	return fmt.Sprintf("  it is another user's, or protected\n  try: sudo gputrace %s -p %d", command, pid)
+}
+
+// rootHelp says what root lacks to read a process; where it lacks nothing, what else may forbid it.
+func rootHelp() string {
+	missing, err := doctor.Missing()
+	for _, c := range missing {
+		if c.Name == "CAP_SYS_PTRACE" {
+			return fmt.Sprintf("  missing %s (%s)", c.Name, c.Why)
+		}
+	}
+	if err != nil {
+		return "  which capability is missing is not known: " + err.Error()
+	}
+	return "  no capability is missing: it is of another user namespace, or a security module protects it; try on the host, outside of containers"
 }
 
 // noAllocatorHelp names a child that has an allocator, if there is one.

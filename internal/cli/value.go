@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/alerts"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/internal/size"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // Value is the value of a flag; it implements cli.Generic. A flag that is given twice with different values is an error, unless
@@ -97,10 +98,10 @@ func Text(names, initial, usage string) cli.Flag {
 }
 
 // Choice is a flag with one of a few words; initial empty: none of them.
-func Choice(names, initial, usage string, words []string) cli.Flag {
-	v := &Value[string]{choices: words, parse: func(s string) (string, error) {
-		if !slices.Contains(words, s) {
-			return "", fmt.Errorf("not one of %s", Or(words))
+func Choice(names, initial, usage string, list []string) cli.Flag {
+	v := &Value[string]{choices: list, parse: func(s string) (string, error) {
+		if !slices.Contains(list, s) {
+			return "", fmt.Errorf("not one of %s%s", Or(list), words.DidYouMean(s, list))
 		}
 		return s, nil
 	}}
