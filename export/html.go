@@ -9,9 +9,12 @@ import (
 	"io"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/html"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // writePage writes the page. All of the trace is in it: a selection is what is selected when it opens.
@@ -19,7 +22,11 @@ func writePage(w io.Writer, in *Input) error {
 	if in.Selection.MinSize > 0 {
 		in.Warn(errors.New("the page shows blocks of all sizes, with a filter by size: --min-size is left out"))
 	}
-	b, err := pagemodel.New(in.Trace, &pagemodel.Options{Asked: askedOf(in.Selection)})
+	verdict, steps, err := pageVerdict(in)
+	if err != nil {
+		return err
+	}
+	b, err := pagemodel.New(in.Trace, &pagemodel.Options{Asked: askedOf(pageSelection(in))})
 	if err != nil {
 		return err
 	}
@@ -27,8 +34,9 @@ func writePage(w io.Writer, in *Input) error {
 	sum := Summary(end, in.Info, in.End)
 	program := cmp.Or(strings.Join(in.Info.Cmdline, " "), in.Info.Name, in.Path)
 	return html.Write(w, html.Input{
-		Model: b, View: end, Program: program, PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
-		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: sum.EventsLost(), Selection: in.Selection,
+		Model: b, View: end, Program: program, Script: words.ScriptLine(in.Info.Cmdline, in.Info.Name), Verdict: verdict, Steps: steps,
+		Capacity: capacityOf(in), PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
+		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: sum.EventsLost(), Selection: pageSelection(in),
 	})
 }
 
@@ -41,6 +49,17 @@ func askedOf(s view.Selection) []uint64 {
 		return []uint64{s.Moment.Time}
 	}
 	return nil
+}
+
+// pageSelection is what is asked for; of nothing that is, the last request that failed and was not survived.
+func pageSelection(in *Input) view.Selection {
+	if in.Selection.To != 0 || in.Selection.Moment.Kind != event.MomentUnset || in.source == nil || in.source.oom == nil {
+		return in.Selection
+	}
+	if c := in.source.oom.Main(); c != nil && c.Caught != oom.Yes {
+		return view.Selection{Moment: event.Moment{Kind: event.MomentOutOfMemory, Time: c.Time}}
+	}
+	return in.Selection
 }
 
 // pageFacts are what is known of program and machine.

@@ -34,7 +34,13 @@ type lifetimes struct {
 	closed  map[heap.BlockKey]openLifetime // of the driver's memory, since the moment before
 	counts  map[lifetimeKey]lifetimeCount
 	allowed int // counts
+	places  *placer
+	wanted  map[heap.BlockKey]uint64 // requested bytes of blocks in use at the end
+	phases  phaseSpans
 }
+
+// maxBeforeFor is of how many holders the memory from before the first event is kept apart, of each part.
+const maxBeforeFor = 256
 
 // openLifetime is a block of which the end is not counted. base is its group while its category is not known.
 type openLifetime struct {
@@ -53,6 +59,7 @@ type lifetimeCount struct{ blocks, bytes uint64 }
 // beforeKey is blocks of before the first event whose holder is known.
 type beforeKey struct {
 	part     int
+	holder   string
 	category phases.Category
 }
 
@@ -60,7 +67,7 @@ func newLifetimes(t *view.Trace, b *Model, o Options) *lifetimes {
 	l := &lifetimes{
 		trace: t, model: b, options: o, segment: newSegmentRule(t), tree: newStackTree(t, o.Nodes), purpose: t.Purposes(), before: map[beforeKey]lifetimeCount{}, parts: map[partKey]int{},
 		groups: map[Group]uint32{}, open: map[heap.BlockKey]openLifetime{}, closed: map[heap.BlockKey]openLifetime{},
-		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes,
+		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes, places: newPlacer(o.Placed), wanted: map[heap.BlockKey]uint64{}, phases: newPhaseSpans(),
 	}
 	for i := range b.Parts {
 		p := &b.Parts[i]
@@ -90,19 +97,18 @@ func (l *lifetimes) done(h *heap.Heap) {
 	for b := range h.Blocks() {
 		key := b.Key()
 		if o, ok := l.open[key]; ok {
-			o.group = l.known(o.base, l.purpose.InUse(&b))
+			category, held := l.purpose.InUse(&b)
+			o.group = l.known(o.base, category, cmp.Or(held.Holder, view.NoHolder))
 			l.open[key] = o
+			l.wanted[key] = b.Requested
 		}
 	}
 }
 
-// known is the number of a group of which the category is known.
-func (l *lifetimes) known(base uint32, c phases.Category) uint32 {
+// known is the number of a group of which category and holder are known.
+func (l *lifetimes) known(base uint32, c phases.Category, holder string) uint32 {
 	g := l.model.Groups[base]
-	if g.Category == c {
-		return base
-	}
-	g.Category = c
+	g.Category, g.Holder = c, holder
 	return l.number32(g)
 }
 
@@ -122,23 +128,28 @@ func (l *lifetimes) sample(h *heap.Heap) {
 		p.Driver[l.at] = view.TotalsOf(h, p.PID, p.Device).Used
 		for k := range p.BeforeFor {
 			b := &p.BeforeFor[k]
-			c := l.before[beforeKey{i, b.Category}]
+			c := l.before[beforeKey{i, b.Holder, b.Category}]
 			b.Blocks[l.at], b.Bytes[l.at] = c.blocks, c.bytes
 		}
+		l.places.sample(i, l.at, h.Segments(p.PID, p.Device))
 	}
 }
 
 // countBefore counts a block of before the first event, in use or no longer. What is not known of it is in Part.Before alone.
 func (l *lifetimes) countBefore(b *heap.Block, sign int64) {
 	held, ok := l.trace.Holder(b)
-	if !ok || held.Category == "" || held.Category == phases.NoCategory || b.Size == event.Unknown {
+	if !ok || b.Size == event.Unknown {
 		return
 	}
-	k := beforeKey{l.parts[partKey{b.PID, b.Device}], held.Category}
+	k := beforeKey{l.parts[partKey{b.PID, b.Device}], held.Holder, cmp.Or(held.Category, phases.NoCategory)}
+	p := &l.model.Parts[k.part]
+	if _, ok := l.before[k]; !ok && len(p.BeforeFor) >= maxBeforeFor {
+		k.holder = view.NoHolder // and is once more than others, at most once for each category
+	}
 	c, ok := l.before[k]
 	if !ok {
-		n, p := len(l.model.Moments), &l.model.Parts[k.part]
-		p.BeforeFor = append(p.BeforeFor, BeforeFor{held.Category, make([]uint64, n), make([]uint64, n)})
+		n := len(l.model.Moments)
+		p.BeforeFor = append(p.BeforeFor, BeforeFor{k.holder, k.category, make([]uint64, n), make([]uint64, n)})
 	}
 	c.blocks, c.bytes = c.blocks+uint64(sign), c.bytes+uint64(sign*int64(b.Size))
 	l.before[k] = c
@@ -156,9 +167,13 @@ func (l *lifetimes) baseline(p *Part) uint64 {
 func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 	if skipped(b) {
 		l.countBefore(b, 1)
+		l.places.before(l, b)
 		return
 	}
 	l.purpose.Allocated(b, e)
+	if e != nil && b.Layer == event.LayerTorch {
+		l.phases.add(e, l.trace.Phase(b.Stack))
+	}
 	again := e == nil && l.number > 0 || e != nil && e.Kind != event.KindAlloc
 	key := b.Key()
 	if was, ok := l.closed[key]; again && ok { // it was not given back after all, and no moment thought so
@@ -181,6 +196,7 @@ func skipped(b *heap.Block) bool { return b.Layer == event.LayerTorch && b.Origi
 func (l *lifetimes) freed(b *heap.Block, e *event.Event, _ uint64) {
 	if skipped(b) {
 		l.countBefore(b, -1)
+		l.places.beforeFreed(l.model, b, l.at)
 		return
 	}
 	key := b.Key()
@@ -189,8 +205,9 @@ func (l *lifetimes) freed(b *heap.Block, e *event.Event, _ uint64) {
 		return
 	}
 	delete(l.open, key)
-	o.group = l.known(o.base, l.purpose.Freed(b, e))
+	o.group = l.known(o.base, l.purpose.Freed(b, e), view.HolderFreed)
 	l.count(o, l.at, 1)
+	l.places.freed(l.model, b, &o, l.at)
 	if b.Layer != event.LayerTorch {
 		l.closed[key] = o
 	}
@@ -285,6 +302,7 @@ func (l *lifetimes) coarsen() bool {
 		}
 	}
 	l.at = int(to[l.at])
+	l.places.coarsen(to)
 	b.keep(kept)
 	for i := range b.Parts {
 		if p := &b.Parts[i]; p.PeakMoment >= 0 {
@@ -372,6 +390,7 @@ func (l *lifetimes) finish() {
 	for _, o := range l.open {
 		l.count(o, len(b.Moments), 1)
 	}
+	b.Places, b.Phases = l.places.finish(b, l.open, l.wanted), l.phases.sorted()
 	for k, c := range l.counts {
 		b.Lifetimes = append(b.Lifetimes, Lifetimes{k.group, k.alloc, k.free, c.blocks, c.bytes})
 	}

@@ -17,6 +17,8 @@ const (
 	defaultMoments   = 1024   // beside those that are always there
 	defaultLifetimes = 400000 // about 3 bytes each in a compressed file
 	defaultNodes     = 60000  // of the tree of stacks
+	defaultPlaced    = 120000 // about 8 bytes each in a compressed file
+	maxPhaseSpans    = 20000  // more could not be told apart
 	keptOOMs         = 1000
 	pinnedOOMs       = 50 // of them that are moments
 )
@@ -27,6 +29,7 @@ type Options struct {
 	Moments   int // about; peaks, refused requests, beginning and end are moments beside them; 0: 1024
 	Lifetimes int // 0: 400,000. There are fewer moments where they would be more.
 	Nodes     int // of the tree of stacks, about; 0: 60,000
+	Placed    int // blocks of which it is known where they lie; 0: 120,000. Where they would be more, only pinned moments have them.
 	// Asked are times that are moments, CLOCK_BOOTTIME nanoseconds: each is before the first event that is later.
 	Asked []uint64
 }
@@ -45,6 +48,8 @@ type Model struct {
 	Nodes     []TreeNode // node 0 is the root and has no frame; a parent comes before its children
 	Groups    []Group
 	Lifetimes []Lifetimes // by group, allocation and free
+	Places    Places
+	Phases    []PhaseSpan // of all threads, by time; nil also where there are too many to be drawn
 
 	OOMs     []OOM  // the first 1000
 	OOMCount uint64 // all of them
@@ -77,6 +82,7 @@ type Part struct {
 
 // BeforeFor is memory from before the first event whose holder is known. The lists have an element for each moment.
 type BeforeFor struct {
+	Holder        string
 	Category      phases.Category
 	Blocks, Bytes []uint64
 }
@@ -142,6 +148,8 @@ type Group struct {
 	Phase   phases.Phase
 	// Category is what the memory turned out to be for.
 	Category phases.Category
+	// Holder is as view.HeldBlock.Holder, view.NoHolder, or view.HolderFreed of blocks that were freed.
+	Holder string
 	// Class is of the size: up to 2^(Class-1) bytes, and more than half of that. 0: the size is not known.
 	Class uint8
 	// Again: its allocation was not seen: it is from the allocator state, a free of it failed, or it was counted
@@ -199,7 +207,7 @@ func (o *Options) withDefaults() Options {
 	for _, d := range []struct {
 		v    *int
 		auto int
-	}{{&out.Points, defaultPoints}, {&out.Moments, defaultMoments}, {&out.Lifetimes, defaultLifetimes}, {&out.Nodes, defaultNodes}} {
+	}{{&out.Points, defaultPoints}, {&out.Moments, defaultMoments}, {&out.Lifetimes, defaultLifetimes}, {&out.Nodes, defaultNodes}, {&out.Placed, defaultPlaced}} {
 		if *d.v <= 0 {
 			*d.v = d.auto
 		}

@@ -144,11 +144,8 @@ func (p *Purposes) Freed(b *heap.Block, e *event.Event) phases.Category { return
 // Moved makes what was noted of one block that of another, as Visitor.Moved.
 func (p *Purposes) Moved(from, to *heap.Block) { p.follow.moved(from, to) }
 
-// InUse is what a block is for that is in use at the end of the trace.
-func (p *Purposes) InUse(b *heap.Block) phases.Category {
-	category, _ := p.follow.inUse(b)
-	return category
-}
+// InUse is what a block is for that is in use at the end of the trace, and what is known of what holds it.
+func (p *Purposes) InUse(b *heap.Block) (phases.Category, HeldBlock) { return p.follow.inUse(b) }
 
 // stepAtTime is the step in which a block was allocated at a time; 0: before the first one, or not known.
 func (t *Trace) stepAtTime(time uint64) int {

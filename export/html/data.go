@@ -19,7 +19,7 @@ import (
 )
 
 // dataVersion is that of the blocks: docs/html.md.
-const dataVersion = 1
+const dataVersion = 2
 
 // longestName is how many characters of a name or a line are kept: they come from the program that was traced.
 const longestName = 1000
@@ -29,6 +29,9 @@ const longestName = 1000
 type head struct {
 	Version int             `json:"version"`
 	Program string          `json:"program"`
+	Script  string          `json:"script"`
+	Verdict *verdictData    `json:"verdict"` // null: there is none
+	Steps   stepData        `json:"steps"`
 	PID     uint32          `json:"pid"`
 	Facts   list[[2]string] `json:"facts"`
 	Notes   list[string]    `json:"notes"`
@@ -54,6 +57,8 @@ type partData struct {
 	Peak       number          `json:"peak"`
 	PeakTime   int64           `json:"peakTime"` // -1: before the first event
 	PeakMoment int             `json:"peakMoment"`
+	Capacity   number          `json:"capacity"` // of the device, bytes
+	Others     number          `json:"others"`   // of it, what other processes have at the end
 	Before     numbers         `json:"before"`
 	Known      numbers         `json:"known"`
 	BeforeFor  list[beforeFor] `json:"beforeFor"` // of Before
@@ -63,8 +68,31 @@ type partData struct {
 	Driver     numbers         `json:"driver"`
 }
 
-// beforeFor is memory from before the first event by what it is for.
+// verdictData is what the page begins with.
+type verdictData struct {
+	Kind     string          `json:"kind"`
+	Word     string          `json:"word"`
+	Text     string          `json:"text"`
+	Findings list[finding]   `json:"findings"`
+	Facts    list[[2]string] `json:"facts"`
+}
+
+type finding struct {
+	Title  string       `json:"title"`
+	Search string       `json:"search"`
+	Lines  list[string] `json:"lines"`
+}
+
+// stepData is the steps by the times at which they begin.
+type stepData struct {
+	On    string      `json:"on"`
+	First int         `json:"first"` // number of the first one
+	Begin list[int64] `json:"begin"` // steps of the time
+}
+
+// beforeFor is memory from before the first event by what holds it and what it is for.
 type beforeFor struct {
+	Holder string  `json:"holder"`
 	For    string  `json:"for"`
 	Bytes  numbers `json:"bytes"`
 	Blocks numbers `json:"blocks"`
@@ -119,6 +147,8 @@ type tree struct {
 	Frames    frameData    `json:"frames"`
 	Nodes     nodeData     `json:"nodes"`
 	Groups    groupData    `json:"groups"`
+	Phases    phaseData    `json:"phases"`
+	Places    placeData    `json:"places"`
 	Lifetimes int          `json:"lifetimes"` // in the block "lifetimes"
 }
 
@@ -144,8 +174,16 @@ type groupData struct {
 	Thread list[uint32] `json:"thread"` // 0: not known
 	Phase  list[int]    `json:"phase"`  // index in tree.Text
 	For    list[int]    `json:"for"`    // the category: index in tree.Text
+	Holder list[int]    `json:"holder"` // index in tree.Text
 	Class  list[int]    `json:"class"`
 	Flags  list[int]    `json:"flags"`
+}
+
+// phaseData is the spans of phases, by time.
+type phaseData struct {
+	Name   list[int]   `json:"name"` // index in tree.Text
+	From   list[int64] `json:"from"` // steps of the time
+	Length list[int64] `json:"length"`
 }
 
 // Flags of a group.
@@ -231,7 +269,7 @@ func encode(in *Input) ([]template.HTML, error) {
 	for _, part := range []struct {
 		id   string
 		data []byte
-	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lifetimes", lifetimeColumns(b.Lifetimes)}} {
+	}{{"head", head}, {"curves", curveColumns(curves, b.First)}, {"tree", tree}, {"lifetimes", lifetimeColumns(b.Lifetimes)}, {"places", placeColumns(&b.Places)}} {
 		data, err := pack(part.data)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", part.id, err)
@@ -261,7 +299,7 @@ func headOf(in *Input) *head {
 	b := in.Model
 	since := func(time uint64) int64 { return int64(time - b.First) }
 	h := &head{
-		Version: dataVersion, Program: printable(in.Program), PID: in.PID, Last: since(b.Last), Events: b.Events, Exact: b.Exact,
+		Version: dataVersion, Program: printable(in.Program), Script: printable(in.Script), PID: in.PID, Last: since(b.Last), Events: b.Events, Exact: b.Exact,
 		Refused: b.OOMCount, Select: selectionOf(in),
 	}
 	if !in.Started.IsZero() {
@@ -276,8 +314,9 @@ func headOf(in *Input) *head {
 	for _, n := range in.Notes {
 		h.Notes = append(h.Notes, printable(n))
 	}
+	h.Verdict, h.Steps = verdictOf(in.Verdict), stepsOf(in, since)
 	for i := range b.Parts {
-		h.Parts = append(h.Parts, partOf(&b.Parts[i], since))
+		h.Parts = append(h.Parts, partOf(in, &b.Parts[i], since))
 	}
 	for _, m := range b.Moments {
 		h.Moments.Time = append(h.Moments.Time, since(max(m.Time, b.First)))
@@ -289,6 +328,43 @@ func headOf(in *Input) *head {
 	}
 	h.Losses = lossesOf(in, since)
 	return h
+}
+
+// maxSteps is how many steps a page has at most: more could not be told apart.
+const maxSteps = 20000
+
+// stepsOf leaves steps out where they are too many.
+func stepsOf(in *Input, since func(uint64) int64) stepData {
+	out := stepData{On: printable(in.Steps.On), First: in.Steps.First}
+	if len(in.Steps.Begin) > maxSteps {
+		return out
+	}
+	at := int64(0)
+	for _, time := range in.Steps.Begin {
+		begin := max(0, since(time))
+		out.Begin = append(out.Begin, begin-at)
+		at = begin
+	}
+	return out
+}
+
+func verdictOf(v *Verdict) *verdictData {
+	if v == nil {
+		return nil
+	}
+	out := &verdictData{Kind: string(v.Kind), Word: printable(v.Word), Text: printable(v.Text)}
+	for _, f := range v.Facts {
+		out.Facts = append(out.Facts, [2]string{printable(f.Name), printable(f.Value)})
+	}
+	for i := range v.Findings {
+		f := &v.Findings[i]
+		to := finding{Title: printable(f.Title), Search: printable(f.Search)}
+		for _, l := range f.Lines {
+			to.Lines = append(to.Lines, printable(l))
+		}
+		out.Findings = append(out.Findings, to)
+	}
+	return out
 }
 
 // selectionOf is what is chosen when the page opens; of the peak, nothing: that is the page's own choice.
@@ -316,13 +392,17 @@ func momentAt(b *pagemodel.Model, time uint64) int {
 	return at
 }
 
-func partOf(p *pagemodel.Part, since func(uint64) int64) partData {
+func partOf(in *Input, p *pagemodel.Part, since func(uint64) int64) partData {
 	out := partData{
 		PID: p.PID, Device: p.Device.String(), Torch: p.Torch, Peak: number(p.Peak), PeakTime: -1, PeakMoment: p.PeakMoment,
 		Before: p.Before, Known: p.Known, Lost: p.Lost, Allocated: p.Allocated, Reserved: p.Reserved, Driver: p.Driver,
+		Capacity: number(event.Unknown), Others: number(event.Unknown),
+	}
+	if c, ok := in.Capacity[p.Device]; ok {
+		out.Capacity, out.Others = number(c.Total), number(c.Others)
 	}
 	for _, b := range p.BeforeFor {
-		out.BeforeFor = append(out.BeforeFor, beforeFor{string(b.Category), b.Bytes, b.Blocks})
+		out.BeforeFor = append(out.BeforeFor, beforeFor{printable(b.Holder), string(b.Category), b.Bytes, b.Blocks})
 	}
 	if p.PeakTime != 0 {
 		out.PeakTime = since(p.PeakTime)
@@ -382,10 +462,24 @@ func treeOf(b *pagemodel.Model) *tree {
 		to.Node, to.Own, to.Thread = append(to.Node, g.Node), append(to.Own, g.Own), append(to.Thread, g.TID)
 		to.Phase = append(to.Phase, names.of(string(g.Phase)))
 		to.For = append(to.For, names.of(string(g.Category)))
+		to.Holder = append(to.Holder, names.of(g.Holder))
 		to.Class, to.Flags = append(to.Class, int(g.Class)), append(to.Flags, flagsOf(g))
 	}
+	t.Phases, t.Places = phasesOf(b, names), placesOf(&b.Places, names)
 	t.Text = names.list
 	return t
+}
+
+func phasesOf(b *pagemodel.Model, names *texts) phaseData {
+	var out phaseData
+	at := b.First
+	for _, s := range b.Phases {
+		from := max(s.From, b.First)
+		out.Name, out.From = append(out.Name, names.of(string(s.Phase))), append(out.From, int64(from-at))
+		out.Length = append(out.Length, int64(max(s.To, from)-from))
+		at = from
+	}
+	return out
 }
 
 func memoryOf(g *pagemodel.Group) int {

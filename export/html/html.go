@@ -6,6 +6,7 @@ package html
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
 )
 
 // Input is what Write shows.
@@ -26,18 +28,59 @@ type Input struct {
 	// View is of the end: the losses are its.
 	View *view.View
 
-	Program string    // command line; it is the title
+	Program string    // command line
+	Script  string    // what is run, with the arguments that tell runs apart; it is the title. Empty: Program
 	PID     uint32    // of the program; 0: not known
 	Facts   []Fact    // of machine and program
 	Started time.Time // zero: not known
 	Start   uint64    // when the recording began, CLOCK_BOOTTIME nanoseconds: times are shown from here on. 0: the first event
 	Notes   []string  // what a reader must know of the figures: damage, what was dropped
 
-	Lost uint64 // events that were lost; event.Unknown
+	Lost     uint64                    // events that were lost; event.Unknown
+	Verdict  *Verdict                  // what the page begins with; nil: nothing was judged
+	Steps    Steps                     // of the program
+	Capacity map[event.Device]Capacity // of the devices, where it is known
+
 	// Selection is the moment or the range that is chosen when the page opens; where it is not given, it is the highest peak. Its
 	// times are moments of Browse (pagemodel.Options.Asked). The page shows blocks of all sizes.
 	Selection view.Selection
 }
+
+// VerdictKind says how good or bad a verdict is.
+type VerdictKind string
+
+// The kinds of verdicts.
+const (
+	VerdictBad     VerdictKind = "bad"     // memory ran out
+	VerdictGrowing VerdictKind = "growing" // it grows
+	VerdictGood    VerdictKind = "good"
+	VerdictUnknown VerdictKind = "unknown"
+)
+
+// Verdict is the answer, which is above all figures.
+type Verdict struct {
+	Kind     VerdictKind
+	Word     string // "GROWING"
+	Text     string // a sentence
+	Facts    []Fact // below it
+	Findings []Finding
+}
+
+// Finding is a part of a verdict. A click on it searches for Search; empty: there is nothing to search for.
+type Finding struct {
+	Title, Search string
+	Lines         []string
+}
+
+// Steps are the steps of a program, by the times at which they begin, CLOCK_BOOTTIME nanoseconds.
+type Steps struct {
+	On    string // what begins one; empty: not known
+	First int    // number of the first one
+	Begin []uint64
+}
+
+// Capacity is the memory of a device, bytes; event.Unknown.
+type Capacity struct{ Total, Others uint64 }
 
 // Fact is a line of the head.
 type Fact struct{ Name, Value string }
@@ -46,7 +89,7 @@ type Fact struct{ Name, Value string }
 var files embed.FS
 
 // scripts are the parts of the page's program, in their order. They share one scope.
-var scripts = []string{"data.js", "model.js", "format.js", "curve.js", "flame.js", "table.js", "page.js"}
+var scripts = []string{"data.js", "model.js", "format.js", "stack.js", "curve.js", "flame.js", "segments.js", "table.js", "page.js"}
 
 // page is what the template shows.
 type page struct {
@@ -84,7 +127,7 @@ func Write(w io.Writer, in Input) error {
 		return fmt.Errorf("page: %w", err)
 	}
 	p := page{
-		Title: printable(in.Program), Policy: policy(style, script), Blocks: blocks,
+		Title: printable(cmp.Or(in.Script, in.Program)), Policy: policy(style, script), Blocks: blocks,
 		Style: element("<style>", style, "</style>"), Script: element("<script>", script, "</script>"),
 	}
 	if p.Title == "" {

@@ -110,3 +110,6 @@ func fitTail(s string, width int) string {
 	}
 	return fit(s, width)
 }
+
+// Count groups the thousands of a number: "1,024".
+func Count(n uint64) string { return countText(n) }

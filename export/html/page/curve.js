@@ -3,9 +3,10 @@
 // The curve over time, on a canvas.
 
 const SERIES = [
-  { name: 'in use', color: '--curve', dot: 'c-total area' }, { name: 'torch allocated', color: '--good', dot: 'c-allocated' },
-  { name: 'torch reserved', color: '--reserved', dot: 'c-reserved' }, { name: 'device', color: '--driver', dot: 'c-driver' },
+  { name: 'in use', color: '--curve', dot: 'c-total' }, { name: 'torch allocated', color: '--good', dot: 'c-allocated' },
+  { name: 'torch reserved', color: '--reserved', dot: 'c-reserved' }, { name: 'from the driver', color: '--driver', dot: 'c-driver' },
 ];
+const PHASES = ['forward', 'backward', 'optimizer'];
 
 const NEAR = 5; // pixels
 
@@ -13,13 +14,15 @@ class CurveView {
   // handlers: at(moment), range(from, to), zoomed().
   constructor(canvas, tip, model, handlers) {
     Object.assign(this, { canvas, tip, model, handlers });
-    this.hidden = new Set([1]);
+    this.hidden = new Set([0, 1]);
+    this.stack = null; // before stacks and groups are there
     const top = (q) => model.curves[0].high[q].reduce((a, b) => (b > a ? b : a), 0);
     for (const q of [2, 3]) if (top(q) > 8 * top(0)) this.hidden.add(q); // beside them nothing else could be seen
+    if (top(2) === top(3)) this.hidden.add(3);
     this.part = -1;
     this.selection = { at: 0, from: -1, to: -1 };
     this.course = null;
-    this.pad = { left: 66, right: 16, top: 26, bottom: 24 };
+    this.pad = { left: 66, right: 16, top: 26, bottom: 34 };
     const last = Math.max(model.head.last, 1);
     this.full = [0, last];
     this.window = [0, last];
@@ -61,12 +64,37 @@ class CurveView {
     c.rect(this.pad.left, 0, this.width - this.pad.left - this.pad.right, this.height - this.pad.bottom + 1);
     c.clip();
     this.drawHoles(c);
+    if (this.stack) this.drawStack(c);
+    else this.drawSeries(c, 0, true);
+    this.drawSteps(c);
     this.drawRange(c);
     SERIES.forEach((s, q) => this.drawSeries(c, q));
-    this.drawCourse(c);
+    this.drawCapacity(c);
     this.drawMoment(c);
     c.restore();
+    this.drawPhases(c);
     this.drawMarks(c);
+    this.describe();
+  }
+
+  // describe says in words what is drawn.
+  describe() {
+    const { at, from, to } = this.selection;
+    const i = from < 0 ? at : to;
+    this.canvas.setAttribute('aria-valuemax', this.model.moments.length - 1);
+    this.canvas.setAttribute('aria-valuenow', i);
+    const total = this.model.totals ? `, ${bytesText(this.model.totals[i])} in use` : '';
+    this.canvas.setAttribute('aria-valuetext', `${seconds(this.model.moments[i] - this.model.head.start)}${total}`);
+  }
+
+  // capacity is that of the devices that are shown; 0: not known.
+  get capacity() {
+    const of = new Map();
+    this.model.head.parts.forEach((p, i) => {
+      if ((this.part < 0 ? this.model.notable(i) : this.part === i)) of.set(p.device, p.capacity);
+    });
+    const all = [...of.values()];
+    return all.length > 0 && all.every((v) => v > 0) ? all.reduce((a, b) => a + b, 0) : 0;
   }
 
   color(name) {
@@ -90,6 +118,10 @@ class CurveView {
       if (this.hidden.has(q)) return;
       for (let i = from; i <= to; i++) if (this.curve.high[q][i] > top) top = this.curve.high[q][i];
     });
+    const { high } = this.curve;
+    for (let i = from; i <= to; i++) if (high[0][i] > top) top = high[0][i];
+    if (this.stack) top = Math.max(top, ...this.buckets().map((b) => this.stack.total[b.high]), 0);
+    if (this.capacity > 0 && this.capacity <= 2.5 * top) top = Math.max(top, this.capacity);
     top = Math.max(top, 1024);
     this.step = 2 ** Math.ceil(Math.log2(top / 5));
     this.top = Math.max(top * 1.04, this.step);
@@ -121,7 +153,7 @@ class CurveView {
     for (let t = Math.ceil(from / step) * step; t <= to; t += step) {
       const x = this.x(t + start);
       if (x < this.pad.left + 14 || x > this.width - this.pad.right - 14) continue;
-      c.fillText(seconds(t, digits), x, this.height - this.pad.bottom + 8);
+      c.fillText(seconds(t, digits), x, this.height - this.pad.bottom + 17);
     }
   }
 
@@ -146,8 +178,8 @@ class CurveView {
   }
 
   // drawSeries draws steps: what was last holds until the next point.
-  drawSeries(c, q) {
-    if (this.hidden.has(q)) return;
+  drawSeries(c, q, always = false) {
+    if (this.hidden.has(q) && !always) return;
     let columns = this.columns(q, 1);
     if (columns.length === 0) return;
     const dense = isDense(columns);
@@ -198,17 +230,166 @@ class CurveView {
     c.globalAlpha = 1;
   }
 
-  // drawCourse draws what the filters choose, at the moments.
-  drawCourse(c) {
-    if (!this.course) return;
-    c.beginPath();
-    this.model.moments.forEach((t, i) => {
-      if (i > 0) c.lineTo(this.x(t), this.y(this.course[i - 1]));
-      c.lineTo(this.x(t), this.y(this.course[i]));
+  // buckets are the moments to draw: of each so many pixels the one with the least and the one with the most. Where memory goes up and down
+  // faster than can be seen, they are wider, so that the lowest and the highest are lines and not a comb.
+  buckets() {
+    const key = [this.stack.total, ...this.window, this.width];
+    if (this.kept && key.every((v, i) => v === this.kept.key[i])) return this.kept.list;
+    let list = [];
+    for (const width of [0, 3, 6, 12, 24, 48]) {
+      list = this.bucketsOf(width);
+      if (list.length < 3 || turns(list.map((b) => this.stack.total[b.high]), this.stack.total[list.reduce((m, b) => (this.stack.total[b.high] > this.stack.total[m] ? b.high : m), 0)]) < this.width / 30) break;
+    }
+    this.kept = { key, list };
+    return list;
+  }
+
+  // bucketsOf goes on with a bucket until there is a moment of both kinds in it: the lowest of a stretch is no highest.
+  bucketsOf(width) {
+    const { moments, head } = this.model;
+    const { total } = this.stack;
+    const [from, to] = [Math.max(0, above(moments, this.window[0]) - 1), Math.min(moments.length - 1, above(moments, this.window[1]))];
+    const list = [];
+    let seen = 0;
+    for (let i = from; i <= to; i++) {
+      const x = this.x(moments[i]);
+      const bucket = list[list.length - 1];
+      const same = bucket && width > 0 && (Math.floor(x / width) === Math.floor(bucket.left / width) || (seen !== KIND_BOTH && !head.exact && x - bucket.left < 60));
+      if (same) {
+        if (total[i] < total[bucket.low]) bucket.low = i;
+        if (total[i] >= total[bucket.high]) bucket.high = i;
+        bucket.right = x;
+      } else {
+        list.push({ left: x, right: x, low: i, high: i });
+        seen = 0;
+      }
+      seen |= head.moments.kind[i] & KIND_BOTH;
+    }
+    return list;
+  }
+
+  // drawStack fills what is there at the lowest of each stretch, and lighter what is there at the highest.
+  drawStack(c) {
+    const list = this.buckets();
+    if (list.length === 0) return;
+    const single = list.every((b) => b.low === b.high);
+    if (!single) this.drawLayers(c, list, 'high', 0.38, false);
+    this.drawLayers(c, list, 'low', 1, single);
+    const line = new Path2D();
+    this.outline(line, list, 'high', (i) => this.stack.total[i], single);
+    c.strokeStyle = this.color('--curve');
+    c.lineWidth = 1;
+    c.lineJoin = 'bevel';
+    c.stroke(line);
+    if (this.stack.filtered) this.drawWhole(c, list, single);
+  }
+
+  // drawWhole is the line of all memory, above what is filtered.
+  drawWhole(c, list, single) {
+    const line = new Path2D();
+    this.outline(line, list, 'high', (i) => this.model.totals[i], single);
+    c.strokeStyle = this.color('--faint');
+    c.setLineDash([3, 3]);
+    c.stroke(line);
+    c.setLineDash([]);
+  }
+
+  drawLayers(c, list, end, alpha, steps) {
+    const below = new Float64Array(list.length);
+    const base = new Map(list.map((b, i) => [b, i]));
+    this.stack.layers.forEach((layer, l) => {
+      const course = this.stack.courses[l];
+      const area = new Path2D();
+      const at = (b) => below[base.get(b)];
+      this.outline(area, list, end, (i, b) => at(b) + Math.max(0, course[i]), steps);
+      this.outline(area, list, end, (i, b) => at(b), steps, true);
+      area.closePath();
+      c.globalAlpha = alpha;
+      c.fillStyle = this.color(layer.color);
+      c.fill(area);
+      c.globalAlpha = 1;
+      list.forEach((b, n) => { below[n] += Math.max(0, course[b[end]]); });
     });
-    c.strokeStyle = this.color('--match');
-    c.lineWidth = 1.5;
+  }
+
+  // outline goes along the moments of buckets: from the middle of one to the next, and in steps where each is one moment or they are far apart.
+  outline(path, list, end, bytes, steps, back = false) {
+    const right = Math.min(this.x(this.full[1]), this.width - this.pad.right);
+    const points = [];
+    list.forEach((b, n) => {
+      const [y, last] = [this.y(bytes(b[end], b)), points[points.length - 1]];
+      const x = steps ? b.left : (b.left + b.right) / 2;
+      if (last && (steps || b.left - list[n - 1].right > 12)) points.push([b.left, last[1]]);
+      points.push([x, y]);
+    });
+    points.push([right, points[points.length - 1][1]]);
+    for (const [x, y] of back ? points.reverse() : points) path.lineTo(x, y);
+  }
+
+  drawCapacity(c) {
+    const { capacity } = this;
+    if (capacity === 0) return;
+    c.font = '600 11px system-ui, sans-serif';
+    c.textAlign = 'right';
+    c.fillStyle = c.strokeStyle = this.color('--bad');
+    const right = this.width - this.pad.right - 4;
+    if (capacity > this.top) {
+      c.textBaseline = 'top';
+      c.fillText(`↑ ${bytesText(capacity)} device`, right, this.pad.top + 3);
+      return;
+    }
+    const y = Math.round(this.y(capacity)) + 0.5;
+    c.setLineDash([6, 4]);
+    c.lineWidth = 1.25;
+    c.beginPath();
+    c.moveTo(this.pad.left, y);
+    c.lineTo(this.width - this.pad.right, y);
     c.stroke();
+    c.setLineDash([]);
+    c.textBaseline = y > this.pad.top + 16 ? 'bottom' : 'top';
+    c.fillText(`device ${bytesText(capacity)}`, right, y + (y > this.pad.top + 16 ? -2 : 3));
+  }
+
+  // drawSteps shades every second step, where they are wide enough to be told apart.
+  drawSteps(c) {
+    const begin = this.model.steps;
+    if (begin.length < 2) return;
+    const from = Math.max(0, above(begin, this.window[0]) - 1);
+    const to = Math.min(begin.length - 1, above(begin, this.window[1]));
+    const wide = (this.x(begin[to]) - this.x(begin[from])) / Math.max(1, to - from);
+    if (wide < 8) return;
+    c.font = '10px system-ui, sans-serif';
+    c.textAlign = 'left';
+    c.textBaseline = 'top';
+    for (let i = from; i <= to; i++) {
+      const left = this.x(begin[i]);
+      const right = i + 1 < begin.length ? this.x(begin[i + 1]) : this.x(this.full[1]);
+      const number = this.model.head.steps.first + i;
+      c.fillStyle = this.color('--band');
+      if (number % 2 === 0) c.fillRect(left, this.pad.top, right - left, this.height - this.pad.top - this.pad.bottom);
+      if (wide > 46) {
+        c.fillStyle = this.color('--soft');
+        c.fillText(`step ${number}`, Math.max(left, this.pad.left) + 3, this.height - this.pad.bottom - 14);
+      }
+    }
+  }
+
+  // drawPhases is a lane below the axis, in which each phase has a colour.
+  drawPhases(c) {
+    const spans = this.model.phases || [];
+    const [left, right] = [this.pad.left, this.width - this.pad.right];
+    this.phasesShown = false;
+    const from = Math.max(0, above(spans, this.window[0], (p) => p.from) - 1);
+    const to = above(spans, this.window[1], (p) => p.from);
+    if (to - from < 1 || to - from > right - left) return; // narrower than a pixel
+    this.phasesShown = true;
+    for (let i = from; i < to; i++) {
+      const color = PHASES.indexOf(spans[i].name);
+      if (color < 0) continue;
+      const x = Math.max(left, this.x(spans[i].from));
+      c.fillStyle = this.color(`--p${color + 1}`);
+      c.fillRect(x, this.height - this.pad.bottom + 4, Math.max(1, Math.min(right, this.x(spans[i].to)) - x), 7);
+    }
   }
 
   // drawHoles marks when events were lost.
@@ -278,7 +459,7 @@ class CurveView {
     this.model.head.parts.forEach((p, i) => {
       if (p.peakMoment < 0 || !this.model.notable(i) || (this.part >= 0 && this.part !== i)) return;
       const name = this.model.head.parts.length > 1 && this.part < 0 ? ` ${this.model.partName(i)}` : '';
-      label(this.model.moments[p.peakMoment], `peak${name} ${bytesText(p.peak)}`, '--accent', p.peakMoment);
+      label(this.model.moments[p.peakMoment], `${p.torch ? 'PyTorch peak' : 'peak'}${name} ${bytesText(p.peak)}`, '--accent', p.peakMoment);
     });
     let named = false; // one name is enough
     for (const r of this.model.head.ooms) {
@@ -300,6 +481,7 @@ class CurveView {
     this.canvas.addEventListener('pointerdown', (e) => {
       if (e.button !== 0) return;
       down = at(e);
+      this.tip.hidden = true;
       this.canvas.setPointerCapture(e.pointerId);
     });
     this.canvas.addEventListener('pointermove', (e) => {
@@ -308,7 +490,7 @@ class CurveView {
         this.selection = { at: to, from, to };
         this.draw();
       }
-      this.hover(e, at(e));
+      if (Number.isNaN(down)) this.hover(e, at(e));
     });
     this.canvas.addEventListener('pointerup', (e) => {
       if (Number.isNaN(down)) return;
@@ -356,7 +538,8 @@ class CurveView {
   pointed(e) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [e.clientX - box.left, e.clientY - box.top];
-    const far = (i) => (this.model.totals ? Math.hypot(this.x(this.model.moments[i]) - x, this.y(this.model.totals[i]) - y) : 0);
+    const of = this.stack ? this.stack.total : this.model.totals;
+    const far = (i) => (of ? Math.hypot(this.x(this.model.moments[i]) - x, this.y(of[i]) - y) : 0);
     return this.near(x).reduce((best, i) => (far(i) < far(best) ? i : best));
   }
 
@@ -378,11 +561,41 @@ class CurveView {
     const { time, last } = this.curve;
     let i = time.length - 1;
     while (i > 0 && time[i] > t) i--;
-    const rows = SERIES.map((s, q) => (this.hidden.has(q) || i < 0 ? null
-      : el('div', { class: 'row' }, el('span', {}, s.name), el('span', {}, bytesText(last[q][i])))));
-    this.tip.replaceChildren(el('b', {}, seconds(t - this.model.head.start)), ...rows.filter(Boolean));
+    const row = (name, bytes, color) => el('div', { class: 'row' }, el('span', {}, color ? swatch(color) : '', name), el('span', {}, bytesText(bytes)));
+    const rows = SERIES.flatMap((s, q) => (this.hidden.has(q) || i < 0 ? [] : [row(s.name, last[q][i])]));
+    const step = this.model.stepAt(t);
+    const head = [seconds(t - this.model.head.start), step > 0 ? `step ${step}` : '', this.phasesShown ? this.model.phaseAt(t) : ''];
+    if (this.stack) {
+      const m = this.pointed(e);
+      head[0] = seconds(this.model.moments[m] - this.model.head.start);
+      const layers = this.stack.layers.map((layer, l) => [layer, this.stack.courses[l][m]]).filter(([, bytes]) => bytes > 0).reverse();
+      rows.unshift(row(this.stack.filtered ? 'chosen' : 'in use', this.stack.total[m]), ...layers.slice(0, 11).map(([layer, bytes]) => row(layer.name, bytes, layer.color)));
+    } else if (i >= 0) {
+      rows.unshift(row('in use', last[0][i]));
+    }
+    this.tip.replaceChildren(el('b', {}, head.filter(Boolean).join(' · ')), ...rows);
     placeTip(this.tip, e, this.canvas);
   }
+}
+
+// turns counts how often a line goes up and down by more than a twelfth of its height.
+function turns(values, most) {
+  let [n, up, from] = [0, true, values[0]];
+  for (const v of values) {
+    if (up ? v > from : v < from) from = v;
+    else if (Math.abs(v - from) > most / 12) {
+      n++;
+      up = !up;
+      from = v;
+    }
+  }
+  return n;
+}
+
+function swatch(color) {
+  const i = el('i', { class: 'swatch' });
+  i.style.background = `var(${color})`;
+  return i;
 }
 
 // isDense says whether lines would be a block of colour: most columns go up and down by more than half of all there is.
@@ -393,13 +606,12 @@ function isDense(columns) {
   return columns.length > 100 && wide > 0.6 * columns.length;
 }
 
-// placeTip shows a tip beside the pointer, inside the box of a canvas.
-function placeTip(tip, e, canvas) {
+// placeTip shows a tip beside the pointer. It is over everything, so that no panel cuts it, and inside of the window.
+function placeTip(tip, e) {
   tip.hidden = false;
-  const box = canvas.getBoundingClientRect();
-  const x = e.clientX - box.left;
-  const y = e.clientY - box.top;
-  const left = x + 16 + tip.offsetWidth > box.width ? Math.max(0, x - 16 - tip.offsetWidth) : x + 16;
+  const { offsetWidth: width, offsetHeight: height } = tip;
+  const left = e.clientX + 16 + width > innerWidth - 8 ? Math.max(8, e.clientX - 16 - width) : e.clientX + 16;
+  const top = e.clientY + 14 + height > innerHeight - 8 ? Math.max(8, e.clientY - 14 - height) : e.clientY + 14;
   tip.style.left = `${left}px`;
-  tip.style.top = `${Math.max(0, y + 14)}px`;
+  tip.style.top = `${top}px`;
 }

@@ -75,3 +75,28 @@ function decodeLifetimes(data, n) {
   for (let i = 0; i < n; i++) lifetimes.bytes[i] = columns.unsigned();
   return lifetimes;
 }
+
+// decodePlaces gives the segments and blocks of the caching allocators, each with its address and from which to which moment.
+function decodePlaces(data, places) {
+  const columns = new Columns(data);
+  const list = (n, names) => {
+    const out = { count: n, addr: new Float64Array(n) };
+    for (let i = 0, a = 0; i < n; i++) out.addr[i] = a += columns.signed();
+    for (const name of names) {
+      out[name] = new Float64Array(n);
+      for (let i = 0; i < n; i++) out[name][i] = columns.unsigned();
+    }
+    for (let i = 0; i < n; i++) out.freed[i] += out.allocated[i];
+    return out;
+  };
+  return {
+    segments: list(places.segments, ['part', 'size', 'expandable', 'allocated', 'freed']),
+    blocks: list(places.blocks, ['part', 'size', 'rounding', 'group', 'before', 'allocated', 'freed']),
+  };
+}
+
+// undelta turns steps into values.
+function undelta(steps) {
+  let sum = 0;
+  return steps.map((s) => { sum += s; return sum; });
+}

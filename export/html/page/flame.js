@@ -6,32 +6,53 @@ const ROW = 21;
 const FLAME_COLORS = ['--own', '--library', '--native', '--none'];
 
 class FlameView {
-  // handlers: zoomed().
+  // handlers: chosen(node): a frame was clicked.
   constructor(canvas, tip, model, handlers) {
     Object.assign(this, { canvas, tip, model, handlers });
     this.zoomNode = 0;
     this.boxes = [];
     canvas.addEventListener('click', (e) => {
       const box = this.boxAt(e);
-      if (box) this.zoom(box.node);
+      if (box) this.choose(box.node);
     });
+    canvas.addEventListener('keydown', (e) => this.keys(e));
+    canvas.addEventListener('blur', () => this.point(null));
     canvas.addEventListener('pointermove', (e) => this.hover(e));
     canvas.addEventListener('pointerleave', () => this.point(null));
   }
 
   // show takes a tree and what its nodes weigh. found: by frame, what a search finds; null without one.
-  show(view, weight, title, found) {
+  // colorOf is the colour of what a frame is a row of the table of; null: it is none.
+  show(view, weight, title, found, colorOf) {
     if (view !== this.view) this.zoomNode = 0;
-    Object.assign(this, { view, weight, title, found });
+    Object.assign(this, { view, weight, title, found, colorOf });
     if (!(weight.bytes[this.zoomNode] > 0 || weight.blocks[this.zoomNode] > 0)) this.zoomNode = 0;
     this.draw();
   }
 
-  zoom(node) {
+  choose(node) {
     this.zoomNode = node;
     this.point(null);
-    this.draw();
-    this.handlers.zoomed();
+    this.handlers.chosen(node);
+  }
+
+  // keys go to the frame above, below or beside; Enter chooses it.
+  keys(e) {
+    const now = this.pointed || this.boxes[0];
+    if (!now || e.ctrlKey || e.metaKey || e.altKey) return;
+    const row = (depth) => this.boxes.filter((b) => b.depth === depth).sort((a, b) => a.x - b.x);
+    let next = now;
+    if (e.key === 'Enter' || e.key === ' ') this.choose(now.node);
+    else if (e.key === 'ArrowUp') next = row(now.depth - 1).find((b) => b.x <= now.x + 0.5 && b.x + b.width > now.x);
+    else if (e.key === 'ArrowDown') next = row(now.depth + 1).find((b) => b.x + b.width > now.x && b.x < now.x + now.width);
+    else if (e.key === 'ArrowLeft') next = row(now.depth).reverse().find((b) => b.x < now.x);
+    else if (e.key === 'ArrowRight') next = row(now.depth).find((b) => b.x > now.x);
+    else return;
+    e.preventDefault();
+    e.stopPropagation();
+    if (!next || (next === now && this.pointed)) return;
+    const area = this.canvas.getBoundingClientRect();
+    this.pointAt(next, { clientX: area.left + next.x + Math.min(next.width / 2, 40), clientY: area.top + (next.depth + 1) * ROW });
   }
 
   // layout places every node that can be seen.
@@ -76,6 +97,7 @@ class FlameView {
     const style = getComputedStyle(document.documentElement);
     const color = (name) => style.getPropertyValue(name).trim();
     this.colors = FLAME_COLORS.map(color);
+    this.color = color;
     this.ink = color('--flame-ink');
     this.line = color('--flame-line');
     this.find = color('--find');
@@ -94,19 +116,20 @@ class FlameView {
     const frame = this.frame(box.node);
     const y = box.depth * ROW;
     c.globalAlpha = box.depth < this.depthOf(this.zoomNode) ? 0.55 : 1;
-    const found = this.found && box.node !== 0 && this.found[this.view.frame[box.node]];
-    c.fillStyle = found ? this.find : this.colors[frame.kind];
+    const found = this.found && box.node !== 0 && this.view.frame[box.node] >= 0 && this.found[this.view.frame[box.node]];
+    const own = box.node === 0 ? null : this.colorOf(this.view, box.node);
+    c.fillStyle = found ? this.find : own ? this.color(own) : this.colors[frame.kind];
     const gap = box.width > 3 ? 1 : 0.2;
     c.fillRect(box.x, y, box.width - gap, ROW - 1);
-    if (!found && frame.kind !== NONE) { // neighbours differ a little
+    if (!found && !own && frame.kind !== NONE) { // neighbours differ a little
       c.globalAlpha *= (hash(frame.name + frame.file) % 5) * 0.045;
       c.fillStyle = this.line;
       c.fillRect(box.x, y, box.width - gap, ROW - 1);
       c.globalAlpha = box.depth < this.depthOf(this.zoomNode) ? 0.55 : 1;
     }
     if (box.width < 26) return;
-    c.fillStyle = found ? '#ffffff' : this.ink;
-    if (frame.kind === NONE && !found) c.fillStyle = getComputedStyle(this.canvas).color;
+    c.fillStyle = found ? '#ffffff' : own ? this.color('--on-color') : this.ink;
+    if (frame.kind === NONE && !found && !own) c.fillStyle = getComputedStyle(this.canvas).color;
     c.fillText(fit(c, this.label(box.node), box.width - 11), box.x + 5, y + ROW / 2);
     c.globalAlpha = 1;
   }
@@ -116,7 +139,8 @@ class FlameView {
   }
 
   frame(node) {
-    return node === 0 ? { kind: NONE, name: this.title, file: '', line: 0, source: '' } : this.model.frames[this.view.frame[node]];
+    if (node === 0 || this.view.label[node] !== null) return { kind: NONE, name: node === 0 ? this.title : this.view.label[node], file: '', line: 0, source: '' };
+    return this.model.frames[this.view.frame[node]];
   }
 
   label(node) {
@@ -140,9 +164,13 @@ class FlameView {
 
   hover(e) {
     const box = this.boxAt(e);
-    const same = box && this.pointed && box.node === this.pointed.node;
-    if (!same) this.point(box || null);
-    if (!box) return;
+    if (box) this.pointAt(box, e);
+    else this.point(null);
+  }
+
+  // pointAt points at a frame, and says what it has.
+  pointAt(box, e) {
+    if (!(this.pointed && this.pointed.node === box.node)) this.point(box);
     const frame = this.frame(box.node);
     const { bytes, blocks } = this.weight;
     const path = frame.file + (frame.line > 0 ? `:${frame.line}` : '');
@@ -151,7 +179,7 @@ class FlameView {
       el('div', { class: 'row' }, el('span', {}, `${bytesText(bytes[box.node])} in ${plural(blocks[box.node], 'block')}`), el('span', {}, exactText(bytes[box.node]))),
       el('div', { class: 'row' }, el('span', {}, 'of all'), el('span', {}, share(bytes[box.node], bytes[0]))),
     );
-    placeTip(this.tip, e, this.canvas);
+    placeTip(this.tip, e);
   }
 }
 

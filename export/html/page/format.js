@@ -15,7 +15,14 @@ function bytesParts(n) {
   if (v < 1024) return [sign + v, 'B'];
   let unit = 0;
   for (v /= 1024; v >= 1023.95; unit++) v /= 1024;
-  return [sign + v.toFixed(1), UNITS[unit]];
+  return [sign + tenths(v), UNITS[unit]];
+}
+
+// tenths rounds half to even, as gputrace's texts do.
+function tenths(v) {
+  let n = Math.round(v * 10);
+  if (v * 10 % 1 === 0.5 && n % 2 === 1) n--;
+  return (n / 10).toFixed(1);
 }
 
 function bytesText(n) {
@@ -68,7 +75,8 @@ function duration(ns) {
 function el(tag, attributes, ...children) {
   const e = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
-    if (name === 'onclick') e.addEventListener('click', value);
+    if (name.startsWith('on') && value) e.addEventListener(name.slice(2), value);
+    else if (name.startsWith('on')) continue;
     else if (value === true) e.setAttribute(name, '');
     else if (value !== false && value !== null && value !== undefined) e.setAttribute(name, value);
   }

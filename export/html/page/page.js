@@ -5,16 +5,18 @@
 const $ = (id) => document.getElementById(id);
 
 const state = {
-  at: 0, from: -1, to: -1, measure: 'live', memory: 'gpu', part: -1, thread: -1, class: -1, frames: 'python', query: '', only: null, row: null,
+  at: 0, from: -1, to: -1, measure: 'live', memory: 'gpu', part: -1, thread: -1, class: -1, frames: 'python', inverted: false, query: '', only: null, row: null,
 };
 const MEASURES = {
-  live: ['Live', 'at the end of the range'], allocated: ['Allocated', 'in the range, also if freed since'], leaked: ['Leaked', 'allocated in the range, live at its end'],
+  kept: ['Kept', 'allocated in the range, in use at its end'], allocated: ['Allocated', 'in the range, also if freed since'], live: ['In use', 'at the end of the range'],
 };
 
 let model;
 let curve;
 let flame;
 let table;
+let segments;
+let stack;
 
 function kindText(kind) {
   if (kind & KIND_END) return 'at the end';
@@ -43,12 +45,10 @@ function momentText(i) {
   return words.join(' · ');
 }
 
-function tile(name, value, more, options = {}) {
-  const [number, unit] = Array.isArray(value) ? value : [value, ''];
-  const e = el(options.onclick ? 'button' : 'div', { class: `tile ${options.bad ? 'bad' : ''}`, onclick: options.onclick || (() => {}) },
-    el('div', { class: 'name' }, name), el('div', { class: 'value' }, number, unit ? el('small', {}, unit) : ''), el('div', { class: 'more' }, more));
-  if (options.bytes !== undefined) e.dataset.bytes = options.bytes;
-  e.dataset.name = options.id || name;
+// tile is a card for what is wrong.
+function tile(id, name, value, more, onclick) {
+  const e = el(onclick ? 'button' : 'div', { class: 'tile bad', onclick }, el('div', { class: 'name' }, name), el('div', { class: 'value' }, value), el('div', { class: 'more' }, more));
+  e.dataset.name = id;
   return e;
 }
 
@@ -62,51 +62,102 @@ function totalAt(list, i) {
   return list.length > 0 ? sum : UNKNOWN;
 }
 
-function drawTiles() {
+// figure is one of the line of figures.
+function figure(id, name, bytes, more, onclick) {
+  const e = el(onclick ? 'button' : 'span', { class: 'figure', onclick, title: exactText(bytes) }, `${name} `, el('b', {}, bytesText(bytes)), more ? ` ${more}` : '');
+  Object.assign(e.dataset, { bytes, name: id });
+  return e;
+}
+
+// ofCapacity says how much of a device something is.
+function ofCapacity(bytes, capacity) {
+  return capacity > 0 && bytes >= 0 ? `of ${bytesText(capacity)}, ${Math.round(100 * bytes / capacity)} %` : '';
+}
+
+// drawFigures draws the line of figures: peak of each device, the end, and what of the device that is.
+function drawFigures() {
   const { head } = model;
   const torch = head.parts.filter((p) => p.torch);
   const end = model.moments.length - 1;
-  const tiles = [];
-  const notable = head.parts.filter((_, i) => model.notable(i)).length;
-  head.parts.forEach((p, i) => {
-    if (!model.notable(i) || tiles.length >= 8) return;
-    const when = p.peakTime === UNKNOWN ? 'before the first event' : `at ${seconds(p.peakTime - head.start)}${p.peakMoment < 0 ? ', before this file begins' : ''}`;
-    const name = notable > 1 ? `Peak · ${model.partName(i)}` : 'Peak';
-    tiles.push(tile(name, bytesParts(p.peak), `${exactText(p.peak)} ${when}`, { bytes: p.peak, id: 'peak', onclick: p.peakMoment < 0 ? null : () => choose(p.peakMoment) }));
+  const notable = head.parts.flatMap((p, i) => (model.notable(i) ? [[p, i]] : []));
+  const out = notable.slice(0, 8).map(([p, i]) => {
+    const when = p.peakTime === UNKNOWN ? 'before the first event' : `at ${seconds(p.peakTime - head.start, 1)}${p.peakMoment < 0 ? ', before this file begins' : ''}`;
+    return figure('peak', `${notable.length > 1 ? `${model.partName(i)} ` : ''}${p.torch ? 'PyTorch peak' : 'peak'}`, p.peak, [ofCapacity(p.peak, p.capacity), when].filter(Boolean).join(' '), p.peakMoment < 0 ? null : () => choose(p.peakMoment));
   });
-  const live = totalAt(torch.map((p) => p.allocated), end);
   const before = totalAt(torch.map((p) => p.before), end);
-  tiles.push(tile('Live at the end', bytesParts(live), torch.length > 0 ? `${exactText(live)}, of it ${bytesText(before)} from before the attach` : 'no caching allocator was seen',
-    { bytes: live, id: 'live', onclick: () => choose(end) }));
-  const reserved = totalAt(torch.map((p) => p.reserved), end);
-  tiles.push(tile('Reserved at the end', bytesParts(reserved), exactText(reserved), { bytes: reserved, id: 'reserved' }));
+  const whence = before > 0 ? `(${bytesText(before)} from before the attach)` : '';
+  out.push(figure('live', 'at the end', totalAt(torch.map((p) => p.allocated), end), torch.length > 0 ? whence : 'no caching allocator was seen', () => choose(end)));
+  out.push(figure('reserved', 'reserved', totalAt(torch.map((p) => p.reserved), end), ''));
+  for (const [p, i] of notable.slice(0, 8)) {
+    if (!(p.used > 0)) continue;
+    const others = p.others > 0 ? `, ${bytesText(p.others)} by other processes` : '';
+    out.push(figure('device', notable.length > 1 ? `all of ${model.partName(i)}` : 'with context', p.used, ofCapacity(p.used, p.capacity) + others));
+  }
+  $('figures').replaceChildren(...out);
+}
+
+// drawVerdict draws the answer and its findings.
+function drawVerdict() {
+  const v = model.head.verdict;
+  $('verdict').hidden = !v;
+  if (!v) return;
+  $('verdict').className = `verdict ${v.kind}`;
+  $('verdict').replaceChildren(
+    el('p', { class: 'sentence' }, el('strong', {}, v.word), ` ${v.text}`),
+    ...v.findings.map((f) => el('div', { class: 'finding' },
+      f.search ? el('button', { class: 'findingName', title: `show ${f.search} alone`, onclick: () => search(f.search) }, f.title) : el('span', { class: 'findingName' }, f.title),
+      el('ul', {}, ...f.lines.map((l) => el('li', {}, l))))),
+  );
+}
+
+function search(text) {
+  state.query = $('search').value = text;
+  update();
+}
+
+// drawTiles draws cards for what is wrong, and nothing else.
+function drawTiles() {
+  const { head } = model;
+  const tiles = [];
   const oom = head.ooms.find((r) => r.moment >= 0);
-  tiles.push(tile('Out of memory', count(head.refused), oom ? `first: ${bytesText(oom.bytes)} at ${seconds(oom.time - head.start)}` : 'no request was refused',
-    { id: 'refused', bad: head.refused > 0, onclick: oom ? () => choose(oom.moment) : null }));
-  tiles.push(lossTile());
+  if (head.refused > 0) {
+    tiles.push(tile('refused', 'Out of memory', plural(head.refused, 'request') + ' refused', oom ? `first: ${refusalText(oom)}, ${seconds(oom.time - head.start)}` : '', oom ? () => choose(oom.moment) : null));
+  }
+  const l = head.losses;
+  if (l.events > 0 || l.gaps > 0 || l.lossIntervals.length > 0) tiles.push(tile('lost', 'Events lost', count(l.events), lossText()));
+  $('tiles').hidden = tiles.length === 0;
   $('tiles').replaceChildren(...tiles);
 }
 
-function lossTile() {
+// lossText says what is missing.
+function lossText() {
   const l = model.head.losses;
-  const stacks = l.stacks.reduce((n, s) => n + s.bytes, 0);
-  const complete = l.stacks.filter((s) => s.status === 'complete').reduce((n, s) => n + s.bytes, 0);
-  const more = [`${plural(l.gaps, 'gap')} of the totals, ${bytesText(l.gapBytes)}`];
+  const more = [];
+  if (l.gaps > 0) more.push(`${plural(l.gaps, 'jump')} of the allocator's total, ${bytesText(l.gapBytes)} in all`);
   if (l.lossIntervals.length > 0) {
     const [first, last] = [l.lossIntervals[0], l.lossIntervals[l.lossIntervals.length - 1]];
     const start = model.head.start;
     more.push(`${l.lossIntervals.length === 1 ? 'between' : `in ${plural(l.lossIntervals.length, 'interval')} between`} ${seconds(first.from - start)} and ${seconds(last.to - start)}`);
   }
-  if (stacks > 0) more.push(`stacks ${share(complete, stacks)} complete`);
-  return tile('Events lost', count(l.events), more.join('; '), { id: 'lost', bad: l.events > 0 || l.gaps > 0 || l.lossIntervals.length > 0 });
+  return more.join('; ');
+}
+
+// auditText says that nothing is missing, and how whole the stacks are.
+function auditText() {
+  const l = model.head.losses;
+  const stacks = l.stacks.reduce((n, s) => n + s.bytes, 0);
+  const complete = l.stacks.filter((s) => s.status === 'complete').reduce((n, s) => n + s.bytes, 0);
+  return [`${count(l.events)} lost`, stacks > 0 ? `stacks ${share(complete, stacks)} complete` : ''].filter(Boolean).join(', ');
 }
 
 function drawHead() {
   const { head } = model;
-  $('program').textContent = head.program || 'unknown program';
+  $('program').textContent = head.script || head.program || 'unknown program';
+  $('command').textContent = head.script && head.program !== head.script ? head.program : '';
   const facts = [...head.facts];
   if (head.started) facts.push(['started', head.started.replace('T', ' ').replace('Z', ' UTC')]);
-  facts.push(['traced', duration(head.last - Math.min(0, head.start))], ['events', count(head.events)]);
+  facts.push(['traced', duration(head.last - Math.min(0, head.start))], ['events', `${count(head.events)}, ${auditText()}`]);
+  if (model.steps.length > 0) facts.push(['steps', `${count(model.steps.length)}, by ${head.steps.on}`]);
   $('facts').replaceChildren(...facts.map(([name, value]) => el('span', {}, el('b', {}, name), value)));
   $('notes').replaceChildren(...head.notes.map((n) => el('p', {}, n)));
   $('notes').hidden = head.notes.length === 0;
@@ -114,10 +165,19 @@ function drawHead() {
 
 function drawLegend() {
   const { head } = model;
-  const items = SERIES.map((s, q) => {
-    const known = model.curves.some((c) => c.last[q].some((v) => v > 0));
-    if (!known) curve.hidden.add(q);
-    return known ? el('button', {
+  const items = [];
+  if (stack) {
+    for (const layer of stack.layers) {
+      items.push(layer.key === undefined ? el('span', {}, swatch(layer.color), el('span', { class: 'cut' }, layer.name))
+        : el('button', { title: `show ${layer.name} alone`, onclick: () => chooseKey(layer.key, layer.name) }, swatch(layer.color), el('span', { class: 'cut' }, layer.name)));
+    }
+  }
+  SERIES.forEach((s, q) => {
+    if (q < 2 || !model.curves.some((c) => c.last[q].some((v) => v > 0))) {
+      curve.hidden.add(q);
+      return;
+    }
+    items.push(el('button', {
       'aria-pressed': String(!curve.hidden.has(q)),
       onclick: (e) => {
         if (curve.hidden.has(q)) curve.hidden.delete(q);
@@ -125,10 +185,10 @@ function drawLegend() {
         e.currentTarget.setAttribute('aria-pressed', String(!curve.hidden.has(q)));
         curve.draw();
       },
-    }, el('i', { class: s.dot }), s.name) : null;
-  }).filter(Boolean);
-  if (curve.course) items.push(el('button', { 'aria-pressed': 'true', onclick: clearFilters, title: 'clear the filters' }, el('i', { class: 'c-match' }), 'chosen below'));
+    }, el('i', { class: s.dot }), s.name));
+  });
   $('legend').replaceChildren(...items);
+  $('phaseLegend').replaceChildren(...(curve.phasesShown ? PHASES.map((p, i) => el('span', {}, swatch(`--p${i + 1}`), p)) : []));
   $('partField').hidden = head.parts.length < 2;
 }
 
@@ -162,16 +222,17 @@ function drawFilters() {
 }
 
 function drawSegments() {
-  fillSegments('frames', [['own', 'own', "the program's own lines"], ['python', 'Python', 'all Python frames'], ['all', 'all', 'native frames too']], state.frames, (v) => {
+  fillSegments('frames', [['own', 'own lines', "the program's own lines"], ['python', 'Python', 'Python, without frames that are in every stack'], ['all', 'all frames', 'native frames, and those that are in every stack']], state.frames, (v) => {
     state.frames = v;
     update();
   });
+  $('inverted').setAttribute('aria-pressed', String(state.inverted));
   const several = { device: model.head.parts.length > 1, thread: distinct(model.groups.thread).length > 1 };
-  const by = Object.keys(GROUPINGS).filter((k) => several[k] ?? true).map((k) => [k, k]);
+  const by = Object.keys(GROUPINGS).filter((k) => several[k] ?? true).map((k) => [k, GROUPINGS[k].name]);
   fillSegments('by', by, table.by, (v) => {
     table.by = v;
     table.sort = { column: 'value', down: true };
-    state.row = state.only = null;
+    stack = null;
     update();
   });
 }
@@ -194,7 +255,8 @@ function choose(at) {
 }
 
 function chooseRange(from, to) {
-  Object.assign(state, { at: to, from, to, measure: state.from < 0 ? 'allocated' : state.measure });
+  Object.assign(state, { at: to, from, to, measure: state.from < 0 ? 'kept' : state.measure });
+  table.sort = { column: 'value', down: true };
   update();
 }
 
@@ -210,7 +272,7 @@ function drawChosen(sums) {
   $('total').dataset.blocks = blocks;
   $('total').dataset.to = model.head.moments.events[range ? state.to : state.at];
   $('total').dataset.from = range ? model.head.moments.events[state.from] : '';
-  const what = { live: range ? 'live at the end of the range' : 'in use', allocated: 'allocated in the range', leaked: 'leaked in the range' }[state.measure];
+  const what = { live: range ? 'live at the end of the range' : 'in use', allocated: 'allocated in the range', kept: 'allocated in the range and kept' }[state.measure];
   const more = state.measure === 'live' && sums.live.bytes.some((v, g) => model.unknownBlocks(g, v, sums.live.blocks[g])) ? ', and those from before the attach, whose number is unknown' : '';
   $('totalExact').textContent = `${what} · ${bytes === 0 && unsized(state.measure) > 0 ? 'unknown size' : exactText(bytes)} in ${plural(blocks, 'block')}${more}${filtered() ? ' · as filtered' : ''}`;
   drawMade();
@@ -231,11 +293,15 @@ function drawMade() {
   const texts = [];
   const sum = (name, list) => totalAt(list.map((p) => p[name]), at);
   if (torch.length > 0) {
-    texts.push(`torch allocated ${bytesText(sum('allocated', torch))}`, `of it before the attach ${bytesText(sum('before', torch))}`, `reserved ${bytesText(sum('reserved', torch))}`);
+    const [allocated, before] = [sum('allocated', torch), sum('before', torch)];
+    texts.push(`PyTorch allocated ${bytesText(allocated)}${before > 0 ? `, ${bytesText(before)} of it before the attach` : ''}`);
+    const total = state.part < 0 ? model.totals[at] : NaN;
+    if (allocated !== UNKNOWN && total > allocated) texts.push(`outside of its allocator ${bytesText(total - allocated)}`);
+    texts.push(`reserved ${bytesText(sum('reserved', torch))}`);
     const lost = torch.reduce((n, p) => n + p.lost[at], 0);
     if (lost !== 0) texts.push(`lost events ${signedBytes(lost)}`);
   }
-  texts.push(`device memory, as far as seen, ${bytesText(sum('driver', parts))}`);
+  texts.push(`from the driver ${bytesText(sum('driver', parts))}`);
   $('made').textContent = texts.join(' · ');
 }
 
@@ -251,14 +317,14 @@ function drawJumps() {
 
 function drawChips() {
   const chips = [];
-  if (flame.zoomNode !== 0) chips.push(el('button', { onclick: () => flame.zoom(0), title: 'show all of the flame graph' }, `zoom: ${flame.frame(flame.zoomNode).name} ✕`));
-  if (state.only) {
-    chips.push(el('button', { title: 'clear', onclick: () => {
-      state.only = state.row = null;
-      update();
-    } }, `${state.row.label} ✕`));
-  }
+  if (state.only) chips.push(el('button', { title: 'clear', 'aria-label': `clear ${state.row.label}`, onclick: clearRow }, `${state.row.label} ✕`));
   $('chips').replaceChildren(...chips);
+}
+
+function clearRow() {
+  state.only = state.row = null;
+  flame.zoomNode = 0;
+  update();
 }
 
 // update draws everything that depends on the choice.
@@ -272,40 +338,83 @@ function update() {
   }
   const mask = model.mask(state);
   const sums = model.sums(state, mask);
-  curve.course = filtered() ? model.course(mask) : null;
-  drawLegend();
+  if (!stack) stack = new Stack(model, table.by, mask);
+  else stack.filter(model, mask);
+  stack.filtered = filtered();
+  curve.stack = stack;
   curve.draw();
+  drawLegend();
   drawChosen(sums);
   drawSegments();
-  const view = model.view(state.frames);
+  const split = GROUPINGS[table.by].split ? table.by : '';
+  const view = model.view(state.frames, split, state.inverted);
   const weight = model.weigh(view, sums[state.measure]);
-  const title = { live: 'in use', allocated: 'allocated', leaked: 'leaked' }[state.measure];
-  flame.show(view, weight, title, state.query ? model.frameHits(state.query) : null);
+  const title = { live: 'in use', allocated: 'allocated', kept: 'kept' }[state.measure];
+  flame.show(view, weight, title, state.query ? model.frameHits(state.query) : null, frameColor);
   const empty = !(weight.bytes[0] > 0);
   $('flame').parentElement.hidden = empty;
   $('flameEmpty').hidden = !empty;
-  $('flameEmpty').textContent = weight.blocks[0] > 0 ? 'The sizes are unknown.' : filtered() ? 'Nothing that the filters let through.' : { live: 'Nothing was in use.', allocated: 'Nothing was allocated.', leaked: 'Nothing leaked: all that was allocated in the range was freed in it.' }[state.measure];
-  tableOf(mask, sums);
+  if (empty) $('flameEmpty').replaceChildren(...emptyText(weight));
+  table.show(model, sums, state, state.row && state.row.key, stack, mask);
+  $('found').textContent = state.query ? plural(new Set(model.groups.own.filter((_, g) => mask[g])).size, 'place') : '';
   drawChips();
+  showSegments(mask);
 }
 
-// tableOf draws the table; a chosen row narrows down the flame graph, not the table.
-function tableOf(mask, sums) {
-  if (state.only) sums = model.sums(state, model.mask({ ...state, only: null }));
-  table.show(model, sums, state, state.row && state.row.key);
-  $('found').textContent = state.query ? plural(new Set(model.groups.own.filter((_, g) => mask[g])).size, 'place') : '';
+// frameColor is the colour that a frame has as a row of the table, if it is one; else null.
+function frameColor(view, node) {
+  const name = view.label[node];
+  const layer = stack.layers.find((l) => (name !== null ? l.rows.some((r) => r.name === name) : l.key !== undefined && table.by === 'line' && l.key === view.frame[node]));
+  return layer && layer.color.startsWith('--s') ? layer.color : null;
+}
+
+// emptyText says why there is nothing to draw.
+function emptyText(weight) {
+  const clear = el('button', { class: 'plain', onclick: clearFilters }, 'Clear');
+  if (weight.blocks[0] > 0) return ['The sizes are unknown.'];
+  if (state.query) return [`No match for ${state.query}. `, clear];
+  if (filtered()) return ['Nothing is left by the filters. ', clear];
+  return [{ live: 'Nothing was in use.', allocated: 'Nothing was allocated.', kept: 'Nothing was kept: all that was allocated in the range was freed in it.' }[state.measure]];
+}
+
+// showSegments draws the map of segments once somebody looks at it.
+async function showSegments(mask) {
+  if (!$('segmentsCard').open || model.places.segments + model.places.blocks === 0) return;
+  if (!segments) {
+    segments = new SegmentsView({ canvas: $('segments'), tip: $('segmentsTip'), text: $('segmentsText'), more: $('segmentsMore') }, model, { chosen: (g) => chooseKey(GROUPINGS[table.by].of(model, g)[0], GROUPINGS[table.by].of(model, g)[1].name) });
+    segments.data = decodePlaces(await inflate('places'), model.places);
+    update();
+    return;
+  }
+  if (segments.data) segments.show(state.from < 0 ? state.at : state.to, state, mask, stack);
 }
 
 function chooseRow(row) {
-  if (state.row && state.row.key === row.key) {
-    state.only = state.row = null;
-  } else {
-    const label = row.frame.file && row.frame.line ? `${place(row.frame)} ${row.frame.name}` : row.frame.name;
-    state.row = { key: row.key, label };
-    const of = GROUPINGS[table.by].of;
-    state.only = new Set();
-    for (let g = 0; g < model.count; g++) if (of(model, g)[0] === row.key) state.only.add(g);
+  chooseKey(row.key, row.frame.file && row.frame.line ? `${place(row.frame)} ${row.frame.name}` : row.frame.name);
+}
+
+// chooseKey leaves one row of the table, or all again.
+function chooseKey(key, label) {
+  if (state.row && state.row.key === key && state.row.by === table.by) {
+    clearRow();
+    return;
   }
+  const { of } = GROUPINGS[table.by];
+  state.row = { key, label, by: table.by };
+  state.only = new Set();
+  for (let g = 0; g < model.count; g++) if (of(model, g)[0] === key) state.only.add(g);
+  flame.zoomNode = 0;
+  update();
+}
+
+// chooseFrame leaves what goes through a frame of the flame graph.
+function chooseFrame(node) {
+  if (node === 0) {
+    clearRow();
+    return;
+  }
+  state.row = { key: null, label: flame.label(node), by: 'frame' };
+  state.only = model.below(flame.view, node);
   update();
 }
 
@@ -314,10 +423,7 @@ function escape() {
     state.query = $('search').value = '';
     update();
   } else if (state.only) {
-    state.only = state.row = null;
-    update();
-  } else if (flame.zoomNode !== 0) {
-    flame.zoom(0);
+    clearRow();
   } else if (!curve.zoomedOut()) {
     curve.zoom(...curve.full);
   } else if (state.from >= 0) {
@@ -329,14 +435,22 @@ function step(by) {
   choose(Math.max(0, Math.min(model.moments.length - 1, (state.from < 0 ? state.at : state.to) + by)));
 }
 
+// stretch makes a range of the moment, or moves the end of it.
+function stretch(by) {
+  const from = state.from < 0 ? state.at : state.from;
+  const to = Math.max(from + 1, Math.min(model.moments.length - 1, (state.from < 0 ? state.at : state.to) + by));
+  if (to < model.moments.length) chooseRange(from, to);
+}
+
 function keys(e) {
   if (e.ctrlKey || e.metaKey || e.altKey) return;
   const typing = e.target instanceof HTMLInputElement || e.target instanceof HTMLSelectElement;
   if (e.key === 'Escape') escape();
   else if (typing) return;
   else if (e.key === '/') $('search').focus();
-  else if (e.key === 'ArrowLeft') step(-1);
-  else if (e.key === 'ArrowRight') step(1);
+  else if (e.key === 'ArrowLeft') (e.shiftKey ? stretch : step)(-1);
+  else if (e.key === 'ArrowRight') (e.shiftKey ? stretch : step)(1);
+  else if (e.target === $('curve') && (e.key === 'Home' || e.key === 'End')) choose(e.key === 'Home' ? 0 : model.moments.length - 1);
   else if (e.key === 'z' || e.key === 'Z') zoomToRange();
   else return;
   e.preventDefault();
@@ -354,7 +468,8 @@ function footer() {
   const lines = [
     head.exact ? `All ${count(model.moments.length)} moments of the trace, one for each event, can be chosen.`
       : `${count(model.moments.length)} moments can be chosen: the highest and the lowest of each stretch of time, the peaks, refused requests, beginning and end. What is shown there is exact, to the byte; the curve has the highest and the lowest in between.`,
-    'Leaked: allocated in the range, and still live at its end. Memory from before the attach has no stack, and counts as live only.',
+    'Kept: allocated in the range, and in use at its end; that can be a leak, a cache, or the state of an optimizer. Memory from before the attach has no stack.',
+    'Colours: the eight rows of the table that are largest or grow most. Full colour is what is there at the lowest of each stretch of time, light what comes and goes above it. Holders are known at the end of the recording.',
   ];
   if (head.losses.cut > 0) lines.push(`${plural(head.losses.cut, 'stack')} of those that allocated least ${head.losses.cut === 1 ? 'is' : 'are'} shown as one line alone, to keep the page small.`);
   $('footer').replaceChildren(...lines.map((l) => el('p', {}, l)));
@@ -363,15 +478,28 @@ function footer() {
 function firstChoice() {
   const { head } = model;
   const s = head.select;
-  const main = head.parts.reduce((best, p, i) => (p.peakMoment >= 0 && (best < 0 || p.peak > head.parts[best].peak) ? i : best), -1);
+  const main = head.parts.reduce((best, p, i) => (p.peakMoment >= 0 && model.notable(i) && (best < 0 || p.peak > head.parts[best].peak) ? i : best), -1);
   const torch = head.parts.filter((p) => p.torch);
   const highest = () => model.moments.map((_, i) => totalAt(torch.map((p) => p.allocated), i)).reduce((best, v, i, all) => (v > all[best] ? i : best), model.moments.length - 1);
   state.at = main < 0 ? highest() : head.parts[main].peakMoment;
   if (s.to >= 0) {
-    if (s.from < s.to) Object.assign(state, { at: s.to, from: s.from, to: s.to, measure: 'allocated' });
+    if (s.from < s.to) Object.assign(state, { at: s.to, from: s.from, to: s.to, measure: 'kept' });
   } else if (s.at >= 0) {
     state.at = s.at;
   }
+}
+
+// firstTab is holders where they are known of most, else categories where one line has nearly all, else lines.
+function firstTab() {
+  const sums = model.sums(state, model.mask(state)).live.bytes;
+  const all = sums.reduce((a, b) => a + b, 0);
+  const lines = new Map();
+  let held = 0;
+  for (let g = 0; g < model.count; g++) {
+    if (!isSpecial(model.text[model.groups.holder[g]])) held += sums[g];
+    if (model.frames[model.groups.own[g]].kind === OWN) lines.set(model.groups.own[g], (lines.get(model.groups.own[g]) || 0) + sums[g]);
+  }
+  table.by = held > all / 2 ? 'holder' : Math.max(0, ...lines.values()) > all / 2 && distinct(model.groups.for).length > 2 ? 'category' : 'line';
 }
 
 function listen() {
@@ -382,9 +510,15 @@ function listen() {
   $('zoomOut').addEventListener('click', () => curve.zoom(...curve.full));
   $('zoomSelection').addEventListener('click', zoomToRange);
   document.addEventListener('keydown', keys);
+  $('inverted').addEventListener('click', () => {
+    state.inverted = !state.inverted;
+    update();
+  });
+  $('segmentsCard').addEventListener('toggle', () => update());
   const redraw = () => {
     curve.draw();
     flame.draw();
+    if (segments && segments.data && segments.stack) segments.draw();
   };
   $('theme').addEventListener('click', () => {
     setTheme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark');
@@ -408,9 +542,11 @@ async function start() {
   setTimeDigits(head.last);
   model = new Model(head, decodeCurves(await inflate('curves'), head.points));
   curve = new CurveView($('curve'), $('curveTip'), model, { at: choose, range: chooseRange, zoomed: () => { $('zoomOut').disabled = curve.zoomedOut(); } });
-  flame = new FlameView($('flame'), $('flameTip'), model, { zoomed: drawChips });
+  flame = new FlameView($('flame'), $('flameTip'), model, { chosen: chooseFrame });
   table = new TableView({ table: $('table'), more: $('more'), counter: $('rowCount') }, { chosen: chooseRow });
   drawHead();
+  drawVerdict();
+  drawFigures();
   drawTiles();
   drawJumps();
   drawLegend();
@@ -421,7 +557,11 @@ async function start() {
   const tree = await inflateJSON('tree');
   model.setTree(tree, decodeLifetimes(await inflate('lifetimes'), tree.lifetimes));
   drawFilters();
+  drawTiles();
+  firstTab();
   listen();
+  $('segmentsCard').hidden = model.places.segments + model.places.blocks === 0;
+  $('segmentsCard').open = head.ooms.some((r) => r.moment === state.at);
   update();
   performance.mark('ready');
   document.documentElement.dataset.ready = 'true';

@@ -3,6 +3,8 @@
 // The table of what the flame graph shows, by line, function, file, thread and so on.
 
 const GROUPINGS = {
+  holder: { name: 'Holder', split: true, of: (m, g) => [m.groups.holder[g], plain(m.text[m.groups.holder[g]])] },
+  category: { name: 'Category', split: true, of: (m, g) => [m.groups.for[g], plain(m.text[m.groups.for[g]])] },
   line: { name: 'Line', of: (m, g) => [m.groups.own[g], m.frames[m.groups.own[g]]] },
   function: {
     name: 'Function',
@@ -18,14 +20,14 @@ const GROUPINGS = {
       return [f.file || f.name, { kind: f.file ? f.kind : NONE, name: f.file || f.name, file: f.file, line: 0, source: '' }];
     },
   },
-  phase: { name: 'Phase', of: (m, g) => [m.groups.phase[g], plain(m.text[m.groups.phase[g]])] },
-  category: { name: 'Category', of: (m, g) => [m.groups.for[g], plain(m.text[m.groups.for[g]])] },
-  thread: { name: 'Thread', of: (m, g) => [m.groups.thread[g], plain(threadText(m, m.groups.thread[g]))] },
+  phase: { split: true, name: 'Phase', of: (m, g) => [m.groups.phase[g], plain(m.text[m.groups.phase[g]])] },
+  thread: { split: true, name: 'Thread', of: (m, g) => [m.groups.thread[g], plain(threadText(m, m.groups.thread[g]))] },
   size: { name: 'Block size', of: (m, g) => [m.groups.class[g], plain(classText(m.groups.class[g]))] },
-  device: { name: 'Device', of: (m, g) => [m.groups.part[g], plain(m.partName(m.groups.part[g]))] },
-  memory: { name: 'Memory', of: (m, g) => [m.groups.memory[g], plain(MEMORIES[m.groups.memory[g]])] },
+  device: { split: true, name: 'Device', of: (m, g) => [m.groups.part[g], plain(m.partName(m.groups.part[g]))] },
+  memory: { split: true, name: 'Memory', of: (m, g) => [m.groups.memory[g], plain(MEMORIES[m.groups.memory[g]])] },
 };
 const FIRST_ROWS = 100;
+const COURSES = 300; // rows whose course is drawn
 
 function plain(name) {
   return { kind: NONE, name, file: '', line: 0, source: '' };
@@ -50,15 +52,15 @@ class TableView {
   }
 
   // show makes rows of the groups that have something.
-  show(model, sums, state, chosen) {
-    Object.assign(this, { model, sums, state, chosen });
+  show(model, sums, state, chosen, stack, mask) {
+    Object.assign(this, { model, sums, state, chosen, stack, mask });
     const rows = new Map();
-    const measures = state.from < 0 ? ['live'] : ['live', 'allocated', 'leaked'];
+    const measures = state.from < 0 ? ['live'] : ['live', 'allocated', 'kept'];
     for (let g = 0; g < model.count; g++) {
       if (!measures.some((m) => sums[m].blocks[g] > 0 || sums[m].bytes[g] !== 0)) continue;
       const [key, frame] = GROUPINGS[this.by].of(model, g);
       let row = rows.get(key);
-      if (!row) rows.set(key, row = { key, frame, groups: [], bytes: { live: 0, allocated: 0, leaked: 0 }, blocks: { live: 0, allocated: 0, leaked: 0 }, unsized: { live: 0, allocated: 0, leaked: 0 } });
+      if (!row) rows.set(key, row = { key, frame, groups: [], bytes: { live: 0, allocated: 0, kept: 0 }, blocks: { live: 0, allocated: 0, kept: 0 }, unsized: { live: 0, allocated: 0, kept: 0 } });
       row.groups.push(g);
       for (const m of measures) {
         row.bytes[m] += sums[m].bytes[g];
@@ -69,43 +71,69 @@ class TableView {
     }
     this.rows = [...rows.values()];
     this.total = this.rows.reduce((sum, r) => sum + r.bytes[state.measure], 0);
+    this.addCourses();
     this.draw();
+  }
+
+  // addCourses computes how the rows went on, of the largest of each column.
+  addCourses() {
+    for (const r of this.rows) Object.assign(r, { course: null, growth: 0 });
+    const of = new Int32Array(this.model.count).fill(-1);
+    const rows = [...this.rows].sort((a, b) => Math.abs(b.bytes[this.state.measure]) - Math.abs(a.bytes[this.state.measure])).slice(0, COURSES);
+    rows.forEach((r, i) => r.groups.forEach((g) => { of[g] = i; }));
+    this.model.courses(of, rows.length, this.mask).forEach((course, i) => {
+      rows[i].course = course.subarray(0, this.model.moments.length);
+      rows[i].growth = growthOf(this.model.moments, rows[i].course, this.model.steps);
+    });
   }
 
   columns() {
     const m = this.state.measure;
-    const columns = [{ id: 'value', name: 'Bytes', number: true, of: (r) => r.bytes[m], cell: (r) => bytesCell(r, m, 'value') }];
+    const name = this.by === 'line'
+      ? { id: 'place', name: 'Line', of: (r) => place(r.frame), cell: (r) => this.nameCell(r, placeText(r.frame)) }
+      : { id: 'name', name: GROUPINGS[this.by].name, of: (r) => r.frame.name, cell: (r) => this.nameCell(r, r.frame.name) };
+    const columns = [name];
     if (this.state.from >= 0) {
-      const name = { live: 'Live at the end', allocated: 'Allocated', leaked: 'Leaked' };
-      columns.length = 0;
-      for (const id of ['live', 'allocated', 'leaked']) {
+      const names = { kept: 'Kept', allocated: 'Allocated', live: 'In use at the end' };
+      for (const id of [m, ...Object.keys(names).filter((k) => k !== m)]) {
         columns.push({
-          id: id === m ? 'value' : id, name: name[id], number: true, of: (r) => r.bytes[id],
-          cell: (r) => bytesCell(r, id, id === m ? 'value' : id, id === 'leaked' && m === 'leaked' && r.bytes[id] > 0 ? 'leak' : ''),
+          id: id === m ? 'value' : id, name: names[id], number: true, of: (r) => r.bytes[id],
+          cell: (r) => bytesCell(r, id, id === m ? 'value' : id, id === m ? '' : 'wide'),
         });
       }
+    } else {
+      columns.push({ id: 'value', name: 'Bytes', number: true, of: (r) => r.bytes[m], cell: (r) => bytesCell(r, m, 'value') });
     }
     columns.push(
       { id: 'share', name: 'Share', of: (r) => r.bytes[m], cell: (r) => this.shareCell(r) },
-      { id: 'blocks', name: 'Blocks', number: true, of: (r) => r.blocks[m], cell: (r) => this.blocksCell(r) },
+      { id: 'growth', name: 'Growth', of: (r) => r.growth, cell: (r) => this.growthCell(r) },
+      { id: 'blocks', name: 'Blocks', number: true, wide: true, of: (r) => r.blocks[m], cell: (r) => this.blocksCell(r) },
     );
     if (this.by === 'line') {
       columns.push(
-        { id: 'place', name: 'Line', of: (r) => place(r.frame), cell: (r) => el('td', { class: 'place', title: pathOf(r.frame) }, placeText(r.frame)) },
-        { id: 'name', name: 'Function', of: (r) => r.frame.name, cell: (r) => el('td', { class: 'name', title: r.frame.name }, placeText(r.frame) === r.frame.name ? '' : r.frame.name) },
-        { id: 'source', name: 'Source', of: (r) => r.frame.source, cell: (r) => el('td', { class: 'source', title: r.frame.source }, r.frame.source) },
+        { id: 'name', name: 'Function', wide: true, of: (r) => r.frame.name, cell: (r) => el('td', { class: 'name wide', title: r.frame.name }, placeText(r.frame) === r.frame.name ? '' : r.frame.name) },
+        { id: 'source', name: 'Source', wide: true, of: (r) => r.frame.source, cell: (r) => el('td', { class: 'source wide', title: r.frame.source }, r.frame.source) },
       );
     } else {
-      columns.push({ id: 'name', name: GROUPINGS[this.by].name, of: (r) => r.frame.name, cell: (r) => el('td', { class: 'place', title: pathOf(r.frame) }, r.frame.name) });
-      columns.push({ id: 'source', name: '', of: () => '', cell: (r) => el('td', { class: 'source' }, this.by === 'function' ? place(r.frame) : '') });
+      columns.push({ id: 'source', name: this.by === 'function' ? 'Line' : '', wide: true, of: (r) => place(r.frame), cell: (r) => el('td', { class: 'source wide' }, this.by === 'function' ? place(r.frame) : '') });
     }
     return columns;
+  }
+
+  nameCell(r, text) {
+    return el('td', { class: 'place', title: pathOf(r.frame) }, swatch(this.stack.colorOf(r.key)), text);
+  }
+
+  // growthCell is the course of the row, and how fast it grows.
+  growthCell(r) {
+    const text = r.growth > 0 ? growthText(r.growth, this.model) : '';
+    return el('td', { class: 'growth', 'data-growth': r.growth }, sparkline(r.course, this.stack.colorOf(r.key)), text ? el('span', { class: 'grows' }, text) : '');
   }
 
   blocksCell(r) {
     const n = r.blocks[this.state.measure];
     const text = r.unknown && this.state.measure === 'live' ? (n > 0 ? `${count(n)} + unknown` : 'unknown') : count(n);
-    return el('td', { class: 'number blocks', 'data-blocks': n }, text);
+    return el('td', { class: 'number blocks wide', 'data-blocks': n }, text);
   }
 
   shareCell(r) {
@@ -123,12 +151,13 @@ class TableView {
       const [x, y] = [column.of(a), column.of(b)];
       return sign * (x < y ? -1 : x > y ? 1 : 0) || b.bytes[this.state.measure] - a.bytes[this.state.measure] || (a.frame.name < b.frame.name ? -1 : 1);
     });
-    this.head.replaceChildren(el('tr', {}, ...columns.map((c) => el('th', { class: c.number ? 'number' : null, scope: 'col' },
+    this.head.replaceChildren(el('tr', {}, ...columns.map((c) => el('th', { class: `${c.number ? 'number' : ''} ${c.wide ? 'wide' : ''} ${c.id}`, scope: 'col', 'aria-sort': column === c ? (this.sort.down ? 'descending' : 'ascending') : null },
       el('button', { onclick: () => this.sortBy(c) }, c.name + (column === c ? (this.sort.down ? ' ↓' : ' ↑') : ''))))));
     const shown = this.all ? this.rows : this.rows.slice(0, FIRST_ROWS);
     this.body.replaceChildren(...shown.map((r) => {
       const tr = el('tr', { class: r.key === this.chosen ? 'on' : null, tabindex: 0, onclick: () => this.handlers.chosen(r) }, ...columns.map((c) => c.cell(r)));
       tr.dataset.name = r.frame.name;
+      if (r.key === this.chosen) tr.setAttribute('aria-current', 'true');
       tr.addEventListener('keydown', (e) => {
         if (e.key === 'Enter') this.handlers.chosen(r);
       });
@@ -149,7 +178,7 @@ class TableView {
 function bytesCell(row, measure, id, kind = '') {
   const n = row.bytes[measure];
   const text = sumText(n, row.unsized[measure]);
-  return el('td', { class: `number bytes ${n === 0 ? 'zero' : kind}`, title: row.unsized[measure] > 0 ? text : exactText(n), 'data-bytes': n, 'data-measure': id }, text);
+  return el('td', { class: `number bytes ${kind} ${n === 0 ? 'zero' : ''}`, title: row.unsized[measure] > 0 ? text : exactText(n), 'data-bytes': n, 'data-measure': id }, text);
 }
 
 // sumText is a sum of bytes, of which some blocks' are not known. It can be negative, by lost events.
@@ -166,4 +195,40 @@ function pathOf(frame) {
 // placeText is a Python line, or the native symbol.
 function placeText(frame) {
   return frame.kind === OWN || frame.kind === LIBRARY ? place(frame) : frame.name;
+}
+
+// growthText is bytes each nanosecond as a person would say it: each step where there are steps, else each second.
+function growthText(growth, model) {
+  const n = model.steps.length;
+  if (n > 2) {
+    const each = growth * (model.steps[n - 1] - model.steps[0]) / (n - 1);
+    return each >= 1 ? `+${bytesText(each < 1024 ? Math.round(each) : each)}/step` : '';
+  }
+  const each = growth * 1e9;
+  return each >= 1 ? `+${bytesText(each < 1024 ? Math.round(each) : each)}/s` : '';
+}
+
+// sparkline is a course as a small picture: the lowest filled, up to the highest lighter.
+function sparkline(course, color) {
+  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+  svg.setAttribute('viewBox', '0 0 60 16');
+  svg.setAttribute('class', 'spark');
+  svg.setAttribute('aria-hidden', 'true');
+  if (!course) return svg;
+  const columns = Array.from({ length: 30 }, () => [Infinity, 0]);
+  course.forEach((v, i) => {
+    const c = columns[Math.min(29, Math.floor(30 * i / course.length))];
+    c[0] = Math.min(c[0], v);
+    c[1] = Math.max(c[1], v);
+  });
+  for (let i = 1; i < columns.length; i++) if (columns[i][0] === Infinity) columns[i] = columns[i - 1];
+  const top = Math.max(1, ...columns.map((c) => c[1]));
+  for (const [which, opacity] of [[1, 0.35], [0, 1]]) {
+    const path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
+    path.setAttribute('d', `M0 16${columns.map((c, i) => `L${i * 60 / 29} ${16 - 15 * Math.max(0, c[which]) / top}`).join('')}L60 16Z`);
+    path.style.fill = `var(${color})`;
+    path.setAttribute('opacity', opacity);
+    svg.append(path);
+  }
+  return svg;
 }
