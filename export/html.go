@@ -12,7 +12,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
-	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -53,11 +53,11 @@ func askedOf(s view.Selection) []uint64 {
 
 // pageSelection is what is asked for; of nothing that is, the last request that failed and was not survived.
 func pageSelection(in *Input) view.Selection {
-	if in.Selection.To != 0 || in.Selection.Moment.Kind != event.MomentUnset || in.source == nil || in.source.oom == nil {
+	if in.Selection.To != 0 || in.Selection.Moment.Kind != moment.Unset || in.source == nil || in.source.oom == nil {
 		return in.Selection
 	}
 	if c := in.source.oom.Main(); c != nil && c.Caught != oom.Yes {
-		return view.Selection{Moment: event.Moment{Kind: event.MomentOutOfMemory, Time: c.Time}}
+		return view.Selection{Moment: moment.Moment{Kind: moment.OutOfMemory, Time: c.Time}}
 	}
 	return in.Selection
 }
