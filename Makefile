@@ -54,6 +54,11 @@ soak-jobs: ## look 20 times into each of seven jobs of other people's libraries 
 	@go build -o gputrace ./cmd/gputrace
 	@testdata/jobs/setup.sh ./gputrace --runs 20 $(JOBS_FLAGS)
 
+pictures: ## docs/pictures: what README.md and the guides show, of real recordings on the stand-in (root, 3 minutes)
+	@.ci/install test
+	@[ -x gputrace ] || $(MAKE) build
+	@testdata/pictures.sh
+
 bench: ## measure what tracing costs, as the tables of docs/performance.md (root, 10 minutes)
 	@.ci/install test
 	@testdata/setup.sh
@@ -83,4 +88,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-versions kernels soak soak-jobs bench generate coverage lint drift release try-release clean
+.PHONY: help mutants demo build unit test test-versions kernels soak soak-jobs pictures bench generate coverage lint drift release try-release clean

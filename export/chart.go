@@ -7,7 +7,9 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/chart"
+	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -16,12 +18,21 @@ func writePNG(w io.Writer, in *Input) error { return writeChart(w, in, chart.PNG
 func writeSVG(w io.Writer, in *Input) error { return writeChart(w, in, chart.SVG) }
 
 func writeChart(w io.Writer, in *Input, f chart.Format) error {
-	b, err := pagemodel.NewCurves(in.Trace, &pagemodel.Options{Points: chart.Points})
+	b, err := pagemodel.New(in.Trace, &pagemodel.Options{Points: chart.Points})
 	if err != nil {
 		return err
 	}
 	return chart.Write(w, f, chart.Input{
 		Browse: b, Start: in.Info.Attached, From: in.Selection.From, To: in.Selection.To,
-		Title: fmt.Sprintf("GPU memory of %s, %s", words.CommandLine(in.Info.Cmdline, in.Info.Name), in.Info.Started.Format("2006-01-02 15:04:05 MST")),
+		Capacity: totals(capacityOf(in)),
+		Title:    fmt.Sprintf("GPU memory of %s, %s", words.ScriptLine(in.Info.Cmdline, in.Info.Name), in.Info.Started.Format("2006-01-02 15:04:05 MST")),
 	})
+}
+
+func totals(of map[event.Device]html.Capacity) map[event.Device]uint64 {
+	out := map[event.Device]uint64{}
+	for device, c := range of {
+		out[device] = c.Total
+	}
+	return out
 }

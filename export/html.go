@@ -22,11 +22,19 @@ func writePage(w io.Writer, in *Input) error {
 	if in.Selection.MinSize > 0 {
 		in.Warn(errors.New("the page shows blocks of all sizes, with a filter by size: --min-size is left out"))
 	}
-	verdict, steps, err := pageVerdict(in)
+	if in.source != nil { // the steps are found in the replays that are made for the page
+		in.Trace.Watch(in.source.searched())
+	}
+	if failed, _ := in.Trace.Refusals(); len(failed) > 0 && in.source != nil && in.Info.PID != 0 {
+		if _, err := in.source.OOM(); err != nil {
+			return err
+		}
+	}
+	b, err := pagemodel.New(in.Trace, &pagemodel.Options{Asked: askedOf(pageSelection(in))})
 	if err != nil {
 		return err
 	}
-	b, err := pagemodel.New(in.Trace, &pagemodel.Options{Asked: askedOf(pageSelection(in))})
+	verdict, steps, err := pageVerdict(in)
 	if err != nil {
 		return err
 	}

@@ -165,6 +165,6 @@ func addCapacity(out map[event.Device]html.Capacity, device int, used, total, al
 		others = all - used
 	}
 	for _, kind := range []event.DeviceType{event.DeviceCUDA, event.DeviceHIP, event.DeviceXPU} {
-		out[event.Device{Type: kind, Index: int8(device)}] = html.Capacity{Total: total, Others: others}
+		out[event.Device{Type: kind, Index: int8(device)}] = html.Capacity{Total: total, Used: used, Others: others}
 	}
 }

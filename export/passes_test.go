@@ -43,7 +43,7 @@ func TestPasses(t *testing.T) {
 		format string
 		want   int64
 	}{
-		{"pprof", 2}, {"pprof-alloc", 2}, {"folded", 2}, {"json", 3}, {"csv", 3}, {"html", 3}, {"perfetto", 4},
+		{"pprof", 2}, {"pprof-alloc", 2}, {"folded", 2}, {"json", 3}, {"csv", 3}, {"html", 4}, {"perfetto", 4},
 	} {
 		var file *passes
 		s, err := Open(path, &OpenOptions{Watch: func(r io.ReaderAt, size int64, _ string) io.ReaderAt {

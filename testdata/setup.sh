@@ -6,6 +6,7 @@
 #   setup.sh --auto              --real if there is a GPU with a driver, else the stand-in
 #   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
 #   setup.sh --print speedscope  install the speedscope that a test opens files with, and print its folder; nothing else
+#   setup.sh --print axe         the same of axe-core, which finds what keeps people from using a page: print its script
 #   setup.sh --versions          print the versions of PyTorch that are known here, one a line; nothing else
 #
 #   TORCH_VERSION=2.15.0         which PyTorch: a version in the table below, or any with TORCHVISION_VERSION set
@@ -21,6 +22,7 @@ torch_version=${TORCH_VERSION:-2.15.0}
 kind=standin
 print=
 speedscope=1.25.0
+axe=4.14.1
 
 say() { echo "setup: $*" >&2; }
 die() {
@@ -201,18 +203,17 @@ print_value() {
     esac
 }
 
-# install_speedscope unpacks the npm package; what it needs beside itself is for its command line only.
-install_speedscope() {
-    local folder=$work/speedscope-$speedscope new
+# install_npm NAME VERSION unpacks an npm package, without what it needs beside itself, and prints its folder.
+install_npm() {
+    local folder=$work/$1-$2 new
     if [ ! -e "$folder" ]; then
-        say "installing speedscope $speedscope"
-        new=$(mktemp -d "$work/speedscope.XXXXXX")
-        (cd "$new" && npm pack --silent "speedscope@$speedscope" >/dev/null && tar xzf "speedscope-$speedscope.tgz") ||
-            die "npm could not fetch speedscope $speedscope"
+        say "installing $1 $2"
+        new=$(mktemp -d "$work/$1.XXXXXX")
+        (cd "$new" && npm pack --silent "$1@$2" >/dev/null && tar xzf "$1-$2.tgz") || die "npm could not fetch $1 $2"
         mv "$new/package" "$folder"
         rm -rf "$new"
     fi
-    echo "$folder/dist/release"
+    echo "$folder"
 }
 
 main() {
@@ -220,7 +221,10 @@ main() {
     mkdir -p "$work"
     exec 9>"$work/lock"
     flock 9 # several tests may want it at the same time
-    [ "$print" != speedscope ] || { install_speedscope && return; }
+    case $print in
+    speedscope) echo "$(install_npm speedscope "$speedscope")/dist/release" && return ;;
+    axe) echo "$(install_npm axe-core "$axe")/axe.min.js" && return ;;
+    esac
     venv=${GPUTRACE_VENV:-$work/venv-$torch_version}
     [ "$kind" = standin ] || venv=$work/venv-real-$torch_version
     if [ "$kind" = real ] || [ -z "${GPUTRACE_VENV:-}" ]; then install_torch "$venv"; fi

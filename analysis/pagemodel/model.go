@@ -18,7 +18,7 @@ const (
 	defaultLifetimes = 400000 // about 3 bytes each in a compressed file
 	defaultNodes     = 60000  // of the tree of stacks
 	defaultPlaced    = 120000 // about 8 bytes each in a compressed file
-	maxPhaseSpans    = 20000  // more could not be told apart
+	maxPhaseSpans    = 20000  // more could not be seen as such
 	keptOOMs         = 1000
 	pinnedOOMs       = 50 // of them that are moments
 )

@@ -89,6 +89,9 @@ func (p *placer) sample(part, at int, segments []heap.Segment) {
 		}
 		if !ok {
 			o = openSegment{alloc: uint16(at), expandable: s.Mapped}
+			if s.Stack == 0 && !s.Mapped { // it is from before the first event, and became known now
+				o.alloc = 0
+			}
 		}
 		o.seen = uint16(at)
 		p.segments[key] = o

@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/analysis/pagemodel"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -26,7 +27,9 @@ const Points = 900
 
 // Input is what Write draws.
 type Input struct {
-	Browse *pagemodel.Model // of which the curves, the peaks and the OOMs are drawn
+	Browse *pagemodel.Model // of which the layers, the curves, the peaks and the OOMs are drawn
+	// Capacity is how much memory a device has, bytes; missing: not known.
+	Capacity map[event.Device]uint64
 	// Start is where the time axis begins, CLOCK_BOOTTIME nanoseconds; 0: at the first event.
 	Start uint64
 	// From and To limit the time axis, CLOCK_BOOTTIME nanoseconds; 0: they do not.
@@ -51,7 +54,8 @@ func Write(w io.Writer, f Format, in Input) error {
 		return err
 	}
 	parts, left := shown(in.Browse)
-	height := titleHeight + panelHeight*float64(max(1, len(parts))) + margin
+	stack := newStacking(in.Browse, t)
+	height := titleHeight + panelHeight*float64(max(1, len(parts))) + stack.height() + margin
 	var c canvas
 	if f == SVG {
 		c = newSVG(width, height, t)
@@ -62,8 +66,9 @@ func Write(w io.Writer, f Format, in Input) error {
 	c.text(label{text: title, at: point{width / 2, titleHeight - 9}, size: titleSize, align: alignMiddle, color: ink})
 	panels := newPanels(&in, parts, t)
 	for i := range panels {
-		panels[i].draw(c)
+		panels[i].draw(c, stack)
 	}
+	stack.drawKeys(c, height-margin-stack.height())
 	switch {
 	case len(parts) == 0:
 		c.text(label{text: "no GPU memory was seen", at: point{width / 2, height / 2}, size: titleSize, align: alignMiddle, color: ink})
@@ -93,12 +98,10 @@ var lines = []struct {
 	quantity pagemodel.Quantity
 	name     string
 	stroke   stroke
-	fill     color.NRGBA // transparent: none
-	torch    bool        // only where there is a caching allocator
+	torch    bool // only where there is a caching allocator
 }{
-	{pagemodel.QuantityDriver, "device memory", stroke{color.NRGBA{0x8a, 0x8f, 0x98, 0xff}, 1.1, []float64{1, 2}}, color.NRGBA{}, false},
-	{pagemodel.QuantityReserved, "reserved", stroke{color.NRGBA{0xd9, 0x8a, 0x2b, 0xff}, 1.1, []float64{5, 3}}, color.NRGBA{}, true},
-	{pagemodel.QuantityAllocated, "allocated", stroke{allocated, 1.1, nil}, color.NRGBA{0x2f, 0x6f, 0xde, 0x46}, true},
+	{pagemodel.QuantityDriver, "from the driver", stroke{color.NRGBA{0xa1, 0x5c, 0x07, 0xff}, 1.1, []float64{1, 2}}, false},
+	{pagemodel.QuantityReserved, "torch reserved", stroke{color.NRGBA{0x6b, 0x72, 0x80, 0xff}, 1.1, []float64{5, 3}}, true},
 }
 
 // Sizes of texts, points.
@@ -110,8 +113,8 @@ const (
 
 var (
 	ink       = color.NRGBA{0x22, 0x26, 0x2b, 0xff}
-	allocated = color.NRGBA{0x2f, 0x6f, 0xde, 0xff}
-	refused   = color.NRGBA{0xc6, 0x28, 0x28, 0xff}
+	curve     = color.NRGBA{0x0b, 0x72, 0x85, 0xff}
+	refused   = color.NRGBA{0xc9, 0x2a, 0x2a, 0xff}
 	veil      = color.NRGBA{0xff, 0xff, 0xff, 0xd0} // behind a text that lies on lines
 	gridStyle = stroke{color.NRGBA{0xe8, 0xe8, 0xe8, 0xff}, 0.5, nil}
 	axisStyle = stroke{ink, 0.5, nil}

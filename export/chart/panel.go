@@ -65,7 +65,25 @@ func (p *panel) largest() uint64 {
 			top = max(top, high)
 		}
 	}
+	for i := range p.part.Curve {
+		if p.axis.has(p.part.Curve[i].Time) {
+			top = max(top, p.part.Curve[i].High[pagemodel.QuantityTotal])
+		}
+	}
+	if room := p.capacity(); room <= 5*top/2 {
+		top = max(top, room)
+	}
 	return top
+}
+
+// capacity is the memory of the device, bytes; 0: not known.
+func (p *panel) capacity() uint64 { return p.in.Capacity[p.part.Device] }
+
+func (p *panel) peakName() string {
+	if p.part.Torch {
+		return "PyTorch peak"
+	}
+	return "peak"
 }
 
 // x and y are where a time and a number of bytes lie on the picture.
@@ -78,8 +96,11 @@ func (p *panel) place(seconds float64) float64 {
 
 func (p *panel) y(bytes float64) float64 { return p.bottom - (p.bottom-p.top)*bytes/p.high }
 
-func (p *panel) draw(c canvas) {
+func (p *panel) draw(c canvas, s *stacking) {
+	courses := s.of(p)
 	p.drawAxes(c)
+	p.drawStack(c, s, courses)
+	p.drawCapacity(c)
 	right := p.right
 	for i := range lines {
 		l := &lines[i]
@@ -91,15 +112,11 @@ func (p *panel) draw(c canvas) {
 		for i, v := range values {
 			points[i] = point{p.x(v.time), p.y(float64(v.bytes))}
 		}
-		if l.fill.A > 0 {
-			last := len(points) - 1
-			c.area(l.fill, append([]point{{points[0].x, p.bottom}, {points[last].x, p.bottom}}, reversed(points)...)...)
-		}
 		c.line(l.stroke, points...)
 		right = p.drawKey(c, i, right)
 	}
 	p.drawRefusals(c)
-	p.drawPeak(c)
+	p.drawPeak(c, courses)
 }
 
 // reversed is the way back.
@@ -118,9 +135,6 @@ func (p *panel) drawKey(c canvas, line int, right float64) (next float64) {
 	name := label{text: l.name, at: point{right, y}, size: textSize, align: alignRight, color: ink}
 	c.text(name)
 	right -= p.font.width(name.text, name.size) + besides
-	if l.fill.A > 0 {
-		c.area(l.fill, point{right - sample, y - 3}, point{right, y - 3}, point{right, y + 2}, point{right - sample, y + 2})
-	}
 	c.line(l.stroke, point{right - sample, y - 3}, point{right, y - 3})
 	return right - sample - apart
 }
@@ -179,7 +193,7 @@ func box(x, y, width, height float64) []point {
 }
 
 // drawPeak draws a dot at the peak, and how large it is.
-func (p *panel) drawPeak(c canvas) {
+func (p *panel) drawPeak(c canvas, courses [][]float64) {
 	at := max(p.part.PeakTime, p.in.Browse.First) // before the first event: as the trace begins
 	if p.part.Peak == 0 || !p.axis.has(at) {
 		return
@@ -188,8 +202,8 @@ func (p *panel) drawPeak(c canvas) {
 	if p.part.PeakTime == 0 {
 		when = "before the first event"
 	}
-	dot := point{p.x(at), p.y(float64(p.part.Peak))}
-	name := label{text: fmt.Sprintf("peak %s %s", table.Bytes(p.part.Peak), when), size: textSize, color: ink}
+	dot := point{p.x(at), p.y(max(float64(p.part.Peak), heightAt(courses, p.part.PeakMoment)))}
+	name := label{text: fmt.Sprintf("%s %s %s", p.peakName(), table.Bytes(p.part.Peak), when), size: textSize, color: ink}
 	wide := p.font.width(name.text, name.size)
 	name.at = point{dot.x + besides, dot.y - 6}
 	if name.at.x+wide > p.right { // it would leave the panel
@@ -197,7 +211,7 @@ func (p *panel) drawPeak(c canvas) {
 	}
 	c.area(veil, box(name.at.x-1, name.at.y-9, wide+2, 12)...)
 	c.text(name)
-	c.disc(allocated, dot, 3)
+	c.disc(curve, dot, 3)
 }
 
 // axis is the time that a panel shows, CLOCK_BOOTTIME nanoseconds. Its seconds count from start.

@@ -58,7 +58,8 @@ type partData struct {
 	PeakTime   int64           `json:"peakTime"` // -1: before the first event
 	PeakMoment int             `json:"peakMoment"`
 	Capacity   number          `json:"capacity"` // of the device, bytes
-	Others     number          `json:"others"`   // of it, what other processes have at the end
+	Used       number          `json:"used"`     // of it, by the process at the end, with its context
+	Others     number          `json:"others"`   // likewise by other processes
 	Before     numbers         `json:"before"`
 	Known      numbers         `json:"known"`
 	BeforeFor  list[beforeFor] `json:"beforeFor"` // of Before
@@ -330,7 +331,7 @@ func headOf(in *Input) *head {
 	return h
 }
 
-// maxSteps is how many steps a page has at most: more could not be told apart.
+// maxSteps is how many steps a page has at most: more could not be seen as such.
 const maxSteps = 20000
 
 // stepsOf leaves steps out where they are too many.
@@ -396,10 +397,10 @@ func partOf(in *Input, p *pagemodel.Part, since func(uint64) int64) partData {
 	out := partData{
 		PID: p.PID, Device: p.Device.String(), Torch: p.Torch, Peak: number(p.Peak), PeakTime: -1, PeakMoment: p.PeakMoment,
 		Before: p.Before, Known: p.Known, Lost: p.Lost, Allocated: p.Allocated, Reserved: p.Reserved, Driver: p.Driver,
-		Capacity: number(event.Unknown), Others: number(event.Unknown),
+		Capacity: number(event.Unknown), Used: number(event.Unknown), Others: number(event.Unknown),
 	}
 	if c, ok := in.Capacity[p.Device]; ok {
-		out.Capacity, out.Others = number(c.Total), number(c.Others)
+		out.Capacity, out.Used, out.Others = number(c.Total), number(c.Used), number(c.Others)
 	}
 	for _, b := range p.BeforeFor {
 		out.BeforeFor = append(out.BeforeFor, beforeFor{printable(b.Holder), string(b.Category), b.Bytes, b.Blocks})

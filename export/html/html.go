@@ -80,7 +80,11 @@ type Steps struct {
 }
 
 // Capacity is the memory of a device, bytes; event.Unknown.
-type Capacity struct{ Total, Others uint64 }
+type Capacity struct {
+	Total  uint64
+	Used   uint64 // by the process at the end, with its context
+	Others uint64 // by other processes at the end
+}
 
 // Fact is a line of the head.
 type Fact struct{ Name, Value string }

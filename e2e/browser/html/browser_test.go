@@ -100,6 +100,21 @@ func open(t *testing.T, in html.Input, media ...*emulation.MediaFeature) *tab {
 	return openPage(t, func(b *bytes.Buffer) error { return html.Write(b, in) }, media...)
 }
 
+// Waits for what the page does by itself.
+const (
+	waits = 20 * time.Second
+	poll  = 20 * time.Millisecond
+)
+
+// openSized opens a page in a window of so many pixels.
+func openSized(t *testing.T, in html.Input, width, height int64, media ...*emulation.MediaFeature) *tab {
+	t.Helper()
+	p := open(t, in, media...)
+	p.run(chromedp.EmulateViewport(width, height))
+	eval[any](p, `window.dispatchEvent(new Event('resize')); 0`)
+	return p
+}
+
 func openPage(t *testing.T, write func(*bytes.Buffer) error, media ...*emulation.MediaFeature) *tab {
 	t.Helper()
 	browser := startChromium(t)

@@ -460,7 +460,7 @@ func TestNothing(t *testing.T) {
 	p.jump("End")
 	require.Equal(t, amount{1, 4096}, p.amount())
 	require.Contains(t, p.text(`document.querySelector('[data-name=reserved]').textContent`), "unknown")
-	require.Contains(t, p.text(`document.getElementById('made').textContent`), "torch allocated unknown")
+	require.Contains(t, p.text(`document.getElementById('made').textContent`), "PyTorch allocated unknown")
 
 	shared := old.Events[0]
 	shared.Layer, shared.Addr, shared.Size, shared.Call = event.LayerShared, 2<<20, event.Unknown, "cuIpcOpenMemHandle"

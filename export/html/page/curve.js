@@ -350,7 +350,7 @@ class CurveView {
     c.fillText(`device ${bytesText(capacity)}`, right, y + (y > this.pad.top + 16 ? -2 : 3));
   }
 
-  // drawSteps shades every second step, where they are wide enough to be told apart.
+  // drawSteps shades every second step, where they are wide enough to be seen.
   drawSteps(c) {
     const begin = this.model.steps;
     if (begin.length < 2) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The segments of the caching allocators at a moment, each a strip: blocks in the colours of the table, and the holes between them.
+// The segments of the caching allocators at a moment, each a strip: blocks in the colours of the table, and what is free between them.
 
 const STRIP = 16;
 const STRIP_GAP = 5;
@@ -59,7 +59,7 @@ class SegmentsView {
       while (at < strips.length && (strips[at].part < blocks.part[i] || (strips[at].part === blocks.part[i] && strips[at].addr + strips[at].size <= blocks.addr[i]))) at++;
       const strip = strips[at];
       if (strip && strip.part === blocks.part[i] && strip.addr <= blocks.addr[i]) strip.blocks.push(i);
-      else this.outside(strips, at++, i);
+      else at = this.outside(strips, at, i);
     }
     for (const s of strips) {
       s.used = s.blocks.reduce((n, i) => n + blocks.size[i], 0);
@@ -74,10 +74,17 @@ class SegmentsView {
     this.strips = strips.sort((a, b) => b.size - a.size || a.addr - b.addr);
   }
 
-  // outside enters a block that lies in no known segment.
+  // outside enters a block that lies in no known segment, behind the one before it where they touch. It returns the number of the next strip.
   outside(strips, at, i) {
     const { blocks } = this.places;
+    const last = strips[at - 1];
+    if (last && !last.known && last.part === blocks.part[i] && last.addr + last.size === blocks.addr[i]) {
+      last.size += blocks.size[i];
+      last.blocks.push(i);
+      return at;
+    }
     strips.splice(at, 0, { part: blocks.part[i], addr: blocks.addr[i], size: blocks.size[i], expandable: false, known: false, blocks: [i] });
+    return at + 1;
   }
 
   groupOf(block) {
@@ -166,8 +173,9 @@ class SegmentsView {
     const hole = this.strips.reduce((n, s) => Math.max(n, s.blocks.length > 0 ? s.hole : 0), 0);
     const torch = head.parts.filter((p, i) => p.torch && (this.state.part < 0 || this.state.part === i));
     const allocated = totalAt(torch.map((p) => p.allocated), this.at);
+    const known = this.strips.filter((s) => s.known).length;
     const words = [
-      `${plural(this.strips.length, 'segment')}, ${bytesText(reserved)}`, `in use ${bytesText(used)}`, `holes in segments in use ${bytesText(reserved - inside - empty)}, the largest ${bytesText(hole)}`,
+      `${plural(known, 'segment')}${known < this.strips.length ? ` and ${plural(this.strips.length - known, 'run')} of blocks whose segment is not known` : ''}, ${bytesText(reserved)}`, `in use ${bytesText(used)}`, `free in segments in use (inactive splits) ${bytesText(reserved - inside - empty)}, the largest piece ${bytesText(hole)}`,
       `free as a whole ${bytesText(empty)}`,
     ];
     if (allocated !== UNKNOWN && allocated !== used) words.push(`${signedBytes(allocated - used)} of the allocator's total ${allocated > used ? 'are in no known block' : 'are counted twice'}`);
@@ -200,7 +208,7 @@ class SegmentsView {
       if (rounding[box.block] > 0) rows.push(row('asked for', exactText(size[box.block] + 1 - rounding[box.block])));
       rows.push(row('held by', holder || 'not known'), row('category', category));
     } else {
-      rows.push(el('b', {}, 'free'), row('largest hole of the segment', bytesText(s.hole)));
+      rows.push(el('b', {}, 'free'), row('largest free piece of the segment', bytesText(s.hole)));
     }
     const name = s.known ? `segment${s.expandable ? ', expandable' : ''}` : 'in no known segment';
     rows.push(row(`${name} 0x${s.addr.toString(16)}`, `${bytesText(s.used)} of ${bytesText(s.size)}`));

@@ -210,10 +210,9 @@ function growthText(growth, model) {
 
 // sparkline is a course as a small picture: the lowest filled, up to the highest lighter.
 function sparkline(course, color) {
-  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-  svg.setAttribute('viewBox', '0 0 60 16');
-  svg.setAttribute('class', 'spark');
-  svg.setAttribute('aria-hidden', 'true');
+  const svg = $('spark').cloneNode(true);
+  svg.removeAttribute('id');
+  svg.removeAttribute('hidden');
   if (!course) return svg;
   const columns = Array.from({ length: 30 }, () => [Infinity, 0]);
   course.forEach((v, i) => {
@@ -223,12 +222,9 @@ function sparkline(course, color) {
   });
   for (let i = 1; i < columns.length; i++) if (columns[i][0] === Infinity) columns[i] = columns[i - 1];
   const top = Math.max(1, ...columns.map((c) => c[1]));
-  for (const [which, opacity] of [[1, 0.35], [0, 1]]) {
-    const path = document.createElementNS('http://www.w3.org/2000/svg', 'path');
-    path.setAttribute('d', `M0 16${columns.map((c, i) => `L${i * 60 / 29} ${16 - 15 * Math.max(0, c[which]) / top}`).join('')}L60 16Z`);
-    path.style.fill = `var(${color})`;
-    path.setAttribute('opacity', opacity);
-    svg.append(path);
-  }
+  [1, 0].forEach((which, n) => {
+    svg.children[n].setAttribute('d', `M0 16${columns.map((c, i) => `L${i * 60 / 29} ${16 - 15 * Math.max(0, c[which]) / top}`).join('')}L60 16Z`);
+    svg.children[n].style.fill = `var(${color})`;
+  });
   return svg;
 }

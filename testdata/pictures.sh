@@ -1,0 +1,71 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# pictures.sh [FOLDER]: the pictures of README.md and of the guides, of real recordings of testdata/workloads on the stand-in. Needs root.
+#
+#   make pictures                  writes docs/pictures/*.png
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(dirname "$here")
+gputrace=${GPUTRACE:-$root/gputrace}
+out=${1:-$root/docs/pictures}
+work=$(mktemp -d)
+job=
+
+clean_up() {
+    [ -z "$job" ] || kill "$job" 2>/dev/null || true
+    rm -rf "$work"
+}
+trap clean_up EXIT
+
+say() { echo "pictures: $*" >&2; }
+
+# start WORKLOAD [ARGUMENT...]: the job waits until it is let go.
+start() {
+    rm -f "$work"/{go,hold,counters}
+    STANDIN_SHM=$work/memory "$here/run" "$here/workloads/$1" --counters "$work/counters" --wait --go "$work/go" "${@:2}" >"$work/job" 2>&1 &
+    job=$!
+    for _ in $(seq 1200); do
+        ! grep -q READY "$work/job" || return 0
+        kill -0 "$job" 2>/dev/null || break
+        sleep 0.1
+    done
+    cat "$work/job" >&2
+    exit 1
+}
+
+# record NAME SECONDS: attaches to the job, and lets it go.
+record() {
+    say "record $1 for $2 s"
+    (sleep 2 && touch "$work/go") &
+    LD_LIBRARY_PATH=$("$here/setup.sh" --print standin) STANDIN_SHM=$work/memory \
+        "$gputrace" -p "$job" -d "$2s" -o "$work/$1" -f html,png >"$work/$1.log" 2>&1 || {
+        cat "$work/$1.log" >&2
+        exit 1
+    }
+    kill "$job" 2>/dev/null || true
+    wait "$job" 2>/dev/null || true
+    job=
+}
+
+# shoot NAME RECORDING [FLAG...]: a picture of its page.
+shoot() {
+    "$work/picture" -o "$out/$1.png" "${@:3}" "$work/$2/report.html"
+}
+
+main() {
+    mkdir -p "$out"
+    "$here/setup.sh"
+    (cd "$root/e2e/browser" && go build -o "$work/picture" ./picture)
+    start leak.py --batch 256 && record leak 9
+    start gpt.py --steps 0 --layers 6 --batch 4 && record gpt 8
+    start oom.py --case full && record oom 20
+    shoot page leak -width 1280 -height 980
+    shoot page-dark leak -width 1280 -height 980 -theme dark
+    shoot page-steady gpt -width 1280 -height 900
+    shoot oom oom -width 1280 -height 900
+    shoot segments oom -width 1280 -height 420 -script "document.getElementById('segmentsCard').open = true; setTimeout(() => document.getElementById('segmentsCard').scrollIntoView(), 200)"
+    shoot narrow leak -width 400 -height 900
+    cp "$work/leak/memory.png" "$out/memory.png"
+}
+
+main
