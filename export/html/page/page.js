@@ -120,7 +120,7 @@ function drawTiles() {
   const { head } = model;
   const tiles = [];
   const oom = head.ooms.find((r) => r.moment >= 0);
-  if (head.refused > 0) {
+  if (head.refused > 0 && !(head.verdict && head.verdict.kind === 'bad')) {
     tiles.push(tile('refused', 'Out of memory', plural(head.refused, 'request') + ' refused', oom ? `first: ${refusalText(oom)}, ${seconds(oom.time - head.start)}` : '', oom ? () => choose(oom.moment) : null));
   }
   const l = head.losses;
