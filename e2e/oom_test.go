@@ -32,6 +32,8 @@ type oomReport struct {
 		DeviceFree *uint64 `json:"device_free"`
 		Total      *uint64 `json:"device_total"`
 		Others     *uint64 `json:"other_processes"`
+		Limit      *uint64 `json:"limit"`
+		LimitBelow *uint64 `json:"limit_below"`
 		Top        []struct {
 			Site  string `json:"site"`
 			Bytes uint64 `json:"bytes"`
@@ -132,6 +134,12 @@ func TestOOMDecisions(t *testing.T) {
 			require.Equal(t, s.Reserved, o.Reserved)
 			if tt.decision == "driver_error" {
 				return
+			}
+			if tt.decision == "limit" {
+				require.NotNil(t, o.Limit)
+				require.Nil(t, o.LimitBelow, "it is exact")
+				require.InDelta(t, s.mib(t, "allowed"), float64(*o.Limit)/(1<<20), 0.01, s.Message)
+				require.EqualValues(t, (2<<30)/4, *o.Limit)
 			}
 			asked := float64(o.Requested) / (1 << 20)
 			if o.Asked != nil {

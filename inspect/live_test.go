@@ -31,6 +31,7 @@ import (
 type oracle struct {
 	Version             string
 	Allocated, Reserved []uint64
+	Limits              []uint64    // empty: the program has set none
 	Held                [][2]uint64 // address, bytes asked for
 	Segments            []oracleSegment
 }
@@ -207,6 +208,8 @@ var scenarios = []struct {
 	{"pools", sinceMemPool, []string{expandable}, 6},
 	{"everywhere", sinceExpand, []string{expandable, "STANDIN_GPUS=3", slowEvents}, 8},
 	{"plain", always, []string{"PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4,max_split_size_mb:64"}, 4},
+	{"plain", always, []string{"ORACLE_FRACTION=0.3"}, 4},
+	{"pools", sinceMemPool, []string{"ORACLE_FRACTION=0.123456789"}, 6},
 }
 
 func TestMapEqualsSnapshot(t *testing.T) {
@@ -227,6 +230,7 @@ func checkQuiet(t *testing.T, p *process.Process, o *oracle) {
 	a, err := Find(p)
 	require.NoError(t, err)
 	checkTotals(t, a, o)
+	checkLimits(t, a, o)
 	s, err := a.Sweep(t.Context())
 	require.NoError(t, err)
 	m, err := a.Map(t.Context())
@@ -321,6 +325,21 @@ func checkTotals(t *testing.T, a *Allocator, o *oracle) {
 	require.Len(t, totals, len(o.Allocated))
 	for i, d := range totals {
 		assert.Equal(t, DeviceTotals{i, o.Allocated[i], o.Reserved[i]}, d)
+	}
+}
+
+// checkLimits expects the program's own limit among what is found, where it has set one.
+func checkLimits(t *testing.T, a *Allocator, o *oracle) {
+	t.Helper()
+	limits, err := a.Limits(t.Context())
+	require.NoError(t, err)
+	require.Len(t, limits, len(o.Allocated))
+	for i := range limits {
+		assert.Less(t, len(limits[i]), maxLimits)
+		if len(o.Limits) > 0 {
+			want := []uint64{o.Limits[i], o.Limits[i] + 1} // 2.6.0 cuts off, 2.15.0 rounds
+			assert.True(t, slices.ContainsFunc(limits[i], func(l uint64) bool { return slices.Contains(want, l) }), "%d in %d", want, limits[i])
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ package oom
 
 import (
 	"math"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -45,16 +46,20 @@ func (c *Case) decide() {
 }
 
 // setLimit concludes that there is a limit of the program's own where PyTorch refuses a request without having asked the driver. Then
-// the limit is below what would have been reserved with it.
+// the limit is below what would have been reserved with it. That decides which of the values that were read it is; where none or
+// several are, the bounds are known.
 func (c *Case) setLimit() {
+	c.Limit, c.LimitBelow = event.Unknown, 0
 	if !c.Reported || c.Tries > 0 || c.Torch.Reserved == event.Unknown {
-		if c.Tries > 0 {
-			c.Limit, c.LimitBelow = event.Unknown, 0 // the driver was asked: the limit allowed it
-		}
 		return
 	}
-	if c.Limit == event.Unknown && c.asks {
-		c.Limit, c.LimitBelow = c.Torch.Reserved, c.Torch.Reserved+segmentOf(c.Requested)
+	least, below := c.Torch.Reserved, c.Torch.Reserved+segmentOf(c.Requested)
+	fits := slices.DeleteFunc(slices.Clone(c.limits), func(l uint64) bool { return l < least || l >= below })
+	switch {
+	case len(fits) == 1:
+		c.Limit = fits[0]
+	case c.asks:
+		c.Limit, c.LimitBelow = least, below
 	}
 }
 

@@ -64,7 +64,7 @@ func TestDecide(t *testing.T) {
 		"outside and more of others":        {func(c *Case) { c.Other, c.Others = heap.Count{Objects: 1, Bytes: 3 * gib}, 4*gib }, OtherProcess},
 		"more outside than others":          {func(c *Case) { c.Other, c.Others = heap.Count{Objects: 1, Bytes: 4 * gib}, 3*gib }, OutsidePyTorch},
 		"others that are not known":         {func(c *Case) { c.Others, c.Free = event.Unknown, event.Unknown }, Full},
-		"a limit that was read, and obeyed": {func(c *Case) { c.Limit = 23 * gib }, Full},
+		"a limit that was read, and obeyed": {func(c *Case) { c.limits = []uint64{23 * gib} }, Full},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := made(tt.change)
@@ -82,6 +82,30 @@ func TestLimitBounds(t *testing.T) {
 		require.Equal(t, Limit, c.Decision)
 		require.Equal(t, []uint64{23 * gib, 23*gib + segment}, []uint64{c.Limit, c.LimitBelow})
 		require.Equal(t, segment, c.Need)
+	}
+}
+
+// TestLimitRead: of what was read, that is the limit which the refusal allows.
+func TestLimitRead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		read        []uint64
+		asks        bool
+		limit, less uint64
+		need        uint64
+	}{
+		"exact":                             {[]uint64{23*gib + 512*mib + 1}, true, 23*gib + 512*mib + 1, 0, 512*mib - 1},
+		"all that is reserved":              {[]uint64{23 * gib}, true, 23 * gib, 0, gib},
+		"other words":                       {[]uint64{7, 23*gib + 5, 24 * gib, 1 << 40}, true, 23*gib + 5, 0, gib - 5},
+		"two that can be":                   {[]uint64{23*gib + 5, 23*gib + 6}, true, 23 * gib, 24 * gib, gib},
+		"none":                              {[]uint64{23*gib - 1, 24 * gib}, true, 23 * gib, 24 * gib, gib},
+		"the driver's calls are not known":  {[]uint64{23*gib + 5}, false, 23*gib + 5, 0, gib - 5},
+		"neither read nor the driver known": {nil, false, event.Unknown, 0, 512 * mib},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := made(func(c *Case) { c.Tries, c.Asked, c.asks, c.limits = 0, event.Unknown, tt.asks, tt.read })
+			c.decide()
+			require.Equal(t, []uint64{tt.limit, tt.less, tt.need}, []uint64{c.Limit, c.LimitBelow, c.Need})
+		})
 	}
 }
 

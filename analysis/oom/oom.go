@@ -118,7 +118,8 @@ type Case struct {
 	Decision Decision
 	Need     uint64 // how much more had to be free; Unknown
 
-	asks bool // what the allocator asks the driver for is known
+	asks   bool     // what the allocator asks the driver for is known
+	limits []uint64 // what can be the program's own limit, bytes
 }
 
 // StepPeak is the largest allocated total of a step, bytes.

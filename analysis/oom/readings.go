@@ -76,9 +76,12 @@ func (f *follower) setDevice(c *Case) {
 				f.takeDriver(c, r, d, k < len(f.context[i]), func() uint64 { return f.context[i][k] })
 			}
 		}
-		for _, l := range r.Limits {
+		for k, l := range r.Limits {
+			if k == 0 {
+				c.limits = nil
+			}
 			if l.Device == int(c.Device.Index) {
-				c.Limit, c.LimitBelow = uint64(l.Bytes), 0
+				c.limits = append(c.limits, uint64(l.Bytes))
 			}
 		}
 	}

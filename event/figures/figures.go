@@ -155,7 +155,7 @@ type Range struct {
 	Pool   [2]uint64 `json:"pool"` // its id
 }
 
-// Limit is how much a process lets its caching allocator have of a device.
+// Limit is how much a process may let its caching allocator have of a device: a device has a row for each value that can be it.
 type Limit struct {
 	Device int   `json:"device"`
 	Bytes  Bytes `json:"bytes"`

@@ -158,12 +158,14 @@ def threads():
 
 def oracle():
     count = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
+    fraction = os.environ.get("ORACLE_FRACTION")
     backend = getattr(torch.cuda, "get_allocator_backend", lambda: "native")  # since 2.0
     native = backend() == "native"
     return {
         "version": torch.__version__,
         "allocated": [torch.cuda.memory_allocated(d) for d in range(count)],
         "reserved": [torch.cuda.memory_reserved(d) for d in range(count)],
+        "limits": [int(float(fraction) * torch.cuda.mem_get_info(d)[1]) for d in range(count)] if fraction else [],
         "held": [[t.data_ptr(), t.numel()] for t in held if torch.is_tensor(t)],
         "segments": torch.cuda.memory_snapshot() if count and native else [],
     }
@@ -173,6 +175,9 @@ def main():
     scenario, path = sys.argv[1:]
     if scenario in ("busy", "storm", "flood", "threads"):
         plain()
+    if "ORACLE_FRACTION" in os.environ:
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.set_per_process_memory_fraction(float(os.environ["ORACLE_FRACTION"]), device)
     step = globals()[scenario]()
     with open(path, "w") as f:
         json.dump(oracle(), f)

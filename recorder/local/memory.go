@@ -128,6 +128,7 @@ type Reading struct {
 	State     *allocator.State // nil: StateErr says why, or there is no allocator
 	StateErr  error
 	stats     []inspect.MemoryStats // nil: not known
+	limits    [][]uint64            // by device: what can be the program's own limit
 	uses      []nvml.Use
 	driverErr error
 	moved     bool
@@ -171,6 +172,7 @@ func (m *Reading) readState(ctx context.Context, source *inspect.Allocator) bool
 	case err == nil:
 		m.State = allocator.New(read)
 		m.stats, _ = source.MemoryStats(ctx) // the map alone is of use
+		m.limits, _ = source.Limits(ctx)
 	case m.State == nil:
 		m.StateErr = err
 	}
@@ -188,6 +190,11 @@ func (m *Reading) Memory() *recorder.Memory {
 		out.Torch, out.Stats = m.State.Torch(), allocator.Stats(m.stats)
 	}
 	out.Time = m.Time
+	for device, limits := range m.limits {
+		for _, l := range limits {
+			out.Limits = append(out.Limits, figures.Limit{Device: device, Bytes: figures.Bytes(l)})
+		}
+	}
 	for i := range m.uses {
 		out.Driver = append(out.Driver, driverUse(&m.uses[i]))
 		if m.uses[i].Ordinal >= 0 && m.uses[i].Used != nvml.Unknown {
