@@ -7,11 +7,14 @@ package e2e
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -51,6 +54,16 @@ func readOOM(t *testing.T, path string) *oomReport {
 	return out
 }
 
+// oomOf is what gputrace oom says of a recording, and its exit code.
+func oomOf(t *testing.T, path string) (*oomReport, int) {
+	t.Helper()
+	cmd := exec.Command(env.binary, "oom", "--json", path)
+	text, _ := cmd.Output() // the exit code is looked at
+	out := &oomReport{}
+	require.NoError(t, json.Unmarshal(text, out), "%s", text)
+	return out, cmd.ProcessState.ExitCode()
+}
+
 // saidOOM is what PyTorch said of a failure: its message and its own counters.
 type saidOOM struct {
 	Message   string `json:"message"`
@@ -75,14 +88,21 @@ func (s *saidOOM) mib(t *testing.T, pattern string) float64 {
 // startOOM records a case of oom.py until the script ends.
 func startOOM(t *testing.T, memory, name string, args ...string) (*command, *target) {
 	t.Helper()
+	c, p := startOOMIn(t, "OUT", memory, name, args...)
+	p.release(t)
+	return c, p
+}
+
+// startOOMIn is startOOM with another folder of results, and before the script begins.
+func startOOMIn(t *testing.T, folder, memory, name string, args ...string) (*command, *target) {
+	t.Helper()
 	shm := "STANDIN_SHM=" + filepath.Join(t.TempDir(), "totals")
 	p := startTrainingIn(t, []string{shm, "STANDIN_GPU_MEM=" + memory}, "oom.py", append([]string{"--case", name}, args...)...).ready(t)
 	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
 	require.NoError(t, err)
-	c := newCommand(t, "record", "-p", itoa(p.pid), "-o", "OUT", "-f", "none")
+	c := newCommand(t, "record", "-p", itoa(p.pid), "-o", folder, "-f", "none")
 	c.cmd.Env = append(c.cmd.Env, shm, "STANDIN_GPU_MEM="+memory, "LD_LIBRARY_PATH="+standin)
 	c.start(t).ready(t)
-	p.release(t)
 	return c, p
 }
 
@@ -210,6 +230,54 @@ func TestOOMKilled(t *testing.T) {
 		_, err = output(env.binary, "report", filepath.Join(kept, "trace.gputrace"))
 		require.NoError(t, err)
 	}
+}
+
+// TestOOMTracerKilled: what was recorded up to the failure can be read, whenever gputrace itself gets SIGKILL behind it.
+func TestOOMTracerKilled(t *testing.T) {
+	for _, later := range []time.Duration{0, 20 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond} {
+		t.Run(later.String(), func(t *testing.T) {
+			c, p := startOOM(t, "2GiB", "limit", "--then", "go-on", "--linger", "100")
+			kept := filepath.Join(c.dir, "out.oom1")
+			eventually(t, "the recording of the failure", func() bool { return exists(filepath.Join(kept, "trace.gputrace")) })
+			time.Sleep(later)
+			c.signal(t, syscall.SIGKILL)
+			require.Equal(t, -1, c.code(t))
+			p.await(t, "OOM")
+			r, code := oomOf(t, kept)
+			require.Equal(t, 3, code)
+			require.Len(t, r.OOMs, 1)
+			o, s := &r.OOMs[0], said(t, p)[0]
+			require.Equal(t, "limit", o.Decision, o.Text)
+			require.Nil(t, o.Caught, "that is not known")
+			require.Equal(t, []uint64{s.Allocated, s.Reserved}, []uint64{o.Allocated, o.Reserved})
+			require.NotEmpty(t, o.Top)
+			for _, name := range []string{"oom.txt", "oom.json"} { // complete or not there
+				if path := filepath.Join(kept, name); exists(path) {
+					text, err := os.ReadFile(path)
+					require.NoError(t, err)
+					require.Contains(t, string(text), "oom.py")
+				}
+			}
+		})
+	}
+}
+
+// TestOOMDiskFull: where there is no room for the folder, the reason is printed nevertheless, and nothing stays that is not complete.
+func TestOOMDiskFull(t *testing.T) {
+	disk := filepath.Join(t.TempDir(), "disk")
+	require.NoError(t, os.Mkdir(disk, 0o755))
+	require.NoError(t, syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+	c, p := startOOMIn(t, filepath.Join(disk, "out"), "2GiB", "limit", "--linger", "1")
+	require.Error(t, os.WriteFile(filepath.Join(disk, "filler"), make([]byte, 2<<20), 0o644), "the disk must be full")
+	p.release(t)
+	<-p.exited
+	require.Equal(t, 1, c.code(t))
+	require.Contains(t, c.stderr.String(), "no space left")
+	require.Contains(t, c.stdout.String(), "OUT OF MEMORY")
+	require.Contains(t, c.stdout.String(), "the program's own limit")
+	require.NoFileExists(t, filepath.Join(disk, "out.oom1", "oom.txt"))
+	require.NoFileExists(t, filepath.Join(disk, "out.oom1", "oom.json"))
 }
 
 // TestUntilOOM: the recording ends with the failure, while the job goes on.

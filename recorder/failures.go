@@ -171,6 +171,25 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// follow gives the folder the recording as it is now, where that has become another file meanwhile because its oldest part was dropped.
+func (f *failures) follow() {
+	if f.folder == "" || f.writing != nil {
+		return
+	}
+	kept := filepath.Join(f.folder, export.TraceName)
+	was, err := os.Stat(kept)
+	if err != nil {
+		return // somebody has moved the folder away
+	}
+	if is, err := os.Stat(f.process.file); err != nil || os.SameFile(was, is) {
+		return
+	}
+	next := kept + ".new"
+	if os.Link(f.process.file, next) == nil { // else the one of the failure stays
+		f.process.heap.check(os.Rename(next, kept))
+	}
+}
+
 // write says in the folder why the request failed, beside the recording that goes on.
 func (f *failures) write() {
 	if f.folder == "" {
@@ -280,6 +299,7 @@ func (f *failures) settle() {
 	if p.heap.writer != nil {
 		p.heap.check(p.heap.writer.Flush())
 	}
+	f.follow()
 	f.write()
 	f.failure = 0
 	if p.options.UntilOOM {
