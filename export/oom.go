@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/analysis/whatif"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/exit"
@@ -37,7 +40,43 @@ func (s *Source) OOM() (*oom.Report, error) {
 		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
 	}
 	s.oom = report
-	return report, nil
+	return report, s.replayOOM(report)
+}
+
+// replayOOM finds out whether expandable segments would have helped where the memory was free in pieces, for the request that a summary
+// begins with.
+func (s *Source) replayOOM(report *oom.Report) error {
+	c := report.Main()
+	if c == nil || c.Decision != oom.Fragmentation || c.Total == event.Unknown {
+		return nil
+	}
+	outside := figures.Add(c.Context, c.Others)
+	if outside == event.Unknown {
+		return nil
+	}
+	rows, err := s.WhatIf(&whatif.Ask{Settings: []whatif.Settings{{Expandable: true}}, Device: c.Total, Outside: outside})
+	if err != nil {
+		if exit.Code(err) == exit.Nothing {
+			return nil // not all blocks are known at any moment
+		}
+		return err
+	}
+	for i := range rows {
+		if r := &rows[i]; r.PID == c.PID && r.Device == c.Device {
+			c.Replay = replayOf(r, c.Time)
+		}
+	}
+	return nil
+}
+
+// replayOf is what a replay says of a request that failed at a time.
+func replayOf(r *whatif.Report, at uint64) *oom.Replay {
+	out := &oom.Replay{Recorded: r.Expandable, Exact: r.Check.Exact()}
+	row := &r.Rows[len(r.Rows)-1]
+	if f := row.Failed; f != nil && f.Time <= at && !out.Recorded {
+		out.Step, out.Site = row.Step, row.Site
+	}
+	return out
 }
 
 // WriteOOM writes why requests failed, as text or JSON.

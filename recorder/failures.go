@@ -316,6 +316,7 @@ func (f *failures) conclude() {
 		<-f.writing
 		f.writing = nil
 	}
+	f.follow()
 	err := writeKept(f.folder)
 	if err == nil {
 		f.verdict, err = verdictOf(f.process.file)

@@ -184,7 +184,9 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	f.setBalance(c, h)
 	f.setFree(c, h)
 	f.setCourse(c)
+	f.setState(c, h)
 	f.setHoldings(c, h)
+	f.setGrown(c, h)
 	if reserved, ok := f.reserved(h, c.PID, c.Device); ok && c.Tries > 0 && f.flushed[f.done] > reserved {
 		c.Flushed = f.flushed[f.done] - reserved
 	}
@@ -271,12 +273,15 @@ type holdingKey struct {
 func (f *follower) setHoldings(c *Case, h *heap.Heap) {
 	sums, rows := map[phases.Category]heap.Count{}, map[holdingKey]heap.Count{}
 	for b := range h.Blocks() {
-		if b.PID != c.PID || b.Device != c.Device || b.Layer != event.LayerTorch {
+		if !c.has(&b) {
 			continue
 		}
 		category := phases.NoCategory
 		if s, ok := f.starts[b.Key()]; ok {
 			category = f.life.InUse(&s)
+		}
+		if category == phases.NoCategory && c.State > 0 && f.isOptimizers(c, &b) {
+			category = phases.OptimizerState
 		}
 		count := heap.CountOf(b.Size, b.Requested)
 		sums[category] = sums[category].Plus(count)

@@ -115,11 +115,22 @@ type Case struct {
 	Healthy  uint64 // largest allocated total of the steps before that of the failure
 	Findings []leaks.Finding
 
+	Grown    Growth // within the step of the failure; Site is empty: no line stands out
+	State    uint64 // what the optimizer has allocated in its first step, where the request failed in that; 0: it did not
 	Decision Decision
-	Need     uint64 // how much more had to be free; Unknown
+	Need     uint64  // how much more had to be free; Unknown
+	Replay   *Replay // of a Fragmentation: whether expandable segments would have helped; nil: that is not known
 
 	asks   bool     // what the allocator asks the driver for is known
 	limits []uint64 // what can be the program's own limit, bytes
+}
+
+// Replay is what became of the requests with expandable segments.
+type Replay struct {
+	Recorded bool   // they were on when it was recorded: nothing was replayed
+	Step     int    // of the first request that fails; 0: before the first, or there are no steps
+	Site     string // of that; empty: the request of the case and all before it are satisfied
+	Exact    bool   // under the recorded settings the replay reserves what PyTorch did, at each event
 }
 
 // StepPeak is the largest allocated total of a step, bytes.

@@ -300,3 +300,22 @@ func TestTrackerChanges(t *testing.T) {
 		})
 	}
 }
+
+// TestLayers: what recurs before the first backward pass or optimizer step of a program, and within an optimizer, is no step.
+func TestLayers(t *testing.T) {
+	for name, end := range map[string][]string{"backward": {backward}, "optimizer": {backward, adam}, "inference behind it": {backward, adam, forward}} {
+		t.Run(name, func(t *testing.T) {
+			j := eventtest.NewJob()
+			for range 40 {
+				j.Pass(input, forward)
+			}
+			j.Pass(end...)
+			if name == "inference behind it" {
+				j.Pass(input, forward, input, forward)
+			}
+			got, err := find(t, j, nil)
+			require.NoError(t, err)
+			require.Equal(t, name == "inference behind it", got.Source == steps.SourcePeriod, got.On)
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"math"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -27,8 +28,9 @@ type candidate struct {
 
 // passage is which candidates a stack passes, innermost first, and whether it is in the call of the first.
 type passage struct {
-	of []int
-	in bool
+	of    []int
+	in    bool
+	inner bool // the stack is an optimizer's or of autograd's engine, whose loops over parameters and nodes are not of steps
 }
 
 // position is where a thread is: in which calls, innermost first.
@@ -132,7 +134,7 @@ func (s *survey) see(e *event.Event) (entered *candidate, recurs []*candidate) {
 		entered = c
 		s.enter(c, e.Time)
 	}
-	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch && !s.marksOnly {
+	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch && !s.marksOnly && !s.passageOf(e.Stack).inner {
 		recurs = append(s.loops.see(e, s.allocations, s.keepStacks), s.recur(e))
 	}
 	return entered, recurs
@@ -217,7 +219,9 @@ func (s *survey) passageOf(id event.StackID) passage {
 			s.candidates = append(s.candidates, &candidate{mark: m})
 		}
 		p.of = append(p.of, i)
+		p.inner = p.inner || m.source == SourceOptimizer
 	}
+	p.inner = p.inner || len(stacks.Ran(st.Frames)) < len(st.Frames)
 	s.ofStack[id] = p
 	return p
 }
@@ -241,7 +245,21 @@ func (s *survey) choose() *candidate {
 	if loader := s.best(SourceLoader); loader != nil && !s.silent(loader) {
 		return loader
 	}
-	return s.recurrence()
+	if c := s.recurrence(); c != nil && !s.isWithinStep(c) {
+		return c
+	}
+	return nil
+}
+
+// isWithinStep reports whether a recurrence ended before the first optimizer or backward pass of a program that has not come to the third
+// one: then it is of the layers of the first steps.
+func (s *survey) isWithinStep(c *candidate) bool {
+	for _, m := range s.candidates {
+		if (m.mark.source == SourceOptimizer || m.mark.source == SourceBackward) && m.entries > 0 && m.entries < minEntries && c.last < m.last {
+			return true
+		}
+	}
+	return false
 }
 
 // silence is how many mean intervals without an entry end the choice of what may have been of the beginning only.

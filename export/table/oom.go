@@ -31,15 +31,34 @@ const shownOOM = 5
 func OOM(w io.Writer, in *OOMInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
-	for i := range in.Report.Cases {
+	cases := in.Report.Cases
+	for i := 0; i < len(cases); {
 		if i > 0 {
 			p.line("")
 		}
-		p.oomCase(&in.Report.Cases[i], in)
+		p.oomCase(&cases[i], in)
+		last := i
+		for last+1 < len(cases) && alike(&cases[i], &cases[last+1]) {
+			last++
+		}
+		if n := last - i; n > 0 {
+			c := &cases[last]
+			p.leakField("again", fmt.Sprintf("%s of the same line and for the same reason, the last at %+.3f s%s: --json lists them", plural(uint64(n), "failure"), since(c.Time, in.Began),
+				caughtText(c.Caught)))
+		}
+		i = last + 1
 	}
 	p.oomEnd(in.Report)
 	return flushed(out)
 }
+
+// alike reports whether a request failed as the one before did: of its line, for its reason, with the same outcome.
+func alike(x, y *oom.Case) bool {
+	return x.PID == y.PID && x.Device == y.Device && x.Site == y.Site && x.Decision == y.Decision && x.Caught == y.Caught
+}
+
+// since is seconds since the beginning of a recording.
+func since(at, began uint64) float64 { return time.Duration(at - min(began, at)).Seconds() }
 
 func (p *printer) oomEnd(r *oom.Report) {
 	if len(r.Cases) == 0 {
@@ -74,7 +93,7 @@ func OOMVerdict(w io.Writer, r *oom.Report, began uint64) error {
 const verdictRows = 3
 
 func (p *printer) oomHead(c *oom.Case, began uint64) {
-	at := []string{fmt.Sprintf("%+.3f s", time.Duration(c.Time-min(began, c.Time)).Seconds())}
+	at := []string{fmt.Sprintf("%+.3f s", since(c.Time, began))}
 	if c.Step > 0 {
 		at = append(at, fmt.Sprintf("step %d", c.Step))
 	}
@@ -108,9 +127,12 @@ func (p *printer) oomCase(c *oom.Case, in *OOMInput) {
 	}
 	p.leakField("course", courseText(c))
 	p.oomTop(c, cmp.Or(in.Top, shownOOM))
-	if c.HeldAt == 0 {
+	switch {
+	case c.HeldAt == 0 && c.Caught == oom.No:
 		p.leakField("", "who holds them was not read before the program ended")
-	} else {
+	case c.HeldAt == 0:
+		p.leakField("", "who holds them was not read in time")
+	default:
 		p.leakField("", fmt.Sprintf("holders as read at %+.3f s", (time.Duration(c.HeldAt)-time.Duration(in.Began)).Seconds()))
 	}
 }
@@ -251,7 +273,7 @@ func OOMText(c *oom.Case) string {
 	case oom.Leak:
 		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", LeakText(&c.Findings[0]), it(len(c.Findings)), Bytes(c.Growing()), Bytes(c.Torch.Allocated))
 	case oom.Fragmentation:
-		return fmt.Sprintf("fragmentation: %s, and %s were free in the segments of its pool, in pieces of which the largest has %s; %s", asked, Bytes(c.Pieces), Bytes(c.Largest), roomText(c))
+		return fmt.Sprintf("fragmentation: %s, and %s were free in the segments of its pool, in pieces of which the largest has %s; %s%s", asked, Bytes(c.Pieces), Bytes(c.Largest), roomText(c), replayText(c.Replay))
 	case oom.PrivatePool:
 		return fmt.Sprintf("free, but in another pool: %s, and %s were free in %s, which a request outside of it cannot use; %s", asked, Bytes(c.InOtherPools()), otherPools(c), roomText(c))
 	case oom.Limit:
@@ -262,6 +284,26 @@ func OOMText(c *oom.Case) string {
 		return fmt.Sprintf("memory outside PyTorch: %s, and %s are held beside PyTorch's allocator: %s", asked, Bytes(c.Other.Bytes), ownersText(c))
 	}
 	return fullText(c, asked)
+}
+
+// replayText says whether expandable segments would have helped.
+func replayText(r *oom.Replay) string {
+	if r == nil {
+		return ""
+	}
+	sure := ", by a replay"
+	if !r.Exact {
+		sure = ", by a replay that is an estimate"
+	}
+	switch {
+	case r.Recorded:
+		return ". Expandable segments are on"
+	case r.Site == "":
+		return ". With expandable_segments:True it would not have failed" + sure
+	case r.Step > 0:
+		return fmt.Sprintf(". With expandable_segments:True %s fails in step %d%s", words.Line(r.Site), r.Step, sure)
+	}
+	return fmt.Sprintf(". With expandable_segments:True %s fails%s", words.Line(r.Site), sure)
 }
 
 func it(n int) string {
@@ -312,6 +354,14 @@ func fullText(c *oom.Case, asked string) string {
 	text := fmt.Sprintf("full: %s with %s allocated (%s) and %s reserved; %s", asked, Bytes(c.Torch.Allocated), strings.Join(by, ", "), Bytes(c.Torch.Reserved), roomText(c))
 	if c.Healthy != event.Unknown {
 		text += fmt.Sprintf(". The steps before peaked at %s", Bytes(c.Healthy))
+	}
+	if c.State > 0 {
+		text += fmt.Sprintf(". The optimizer was making its state, of which %s are there", Bytes(c.State))
+	} else if g := &c.Grown; g.Site != "" {
+		text += fmt.Sprintf(". Within this step %s has allocated %s that are still in use, %s", words.Line(g.Site), plural(g.Objects, "block"), Bytes(g.Bytes))
+		if g.Holder != view.NoHolder {
+			text += ", held by " + words.Line(g.Holder)
+		}
 	}
 	return text
 }

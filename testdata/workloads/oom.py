@@ -251,11 +251,136 @@ def traceback_(steps):
         batch = torch.empty(int(torch.cuda.mem_get_info()[0] * 0.6), dtype=torch.uint8, device="cuda")
         return batch, torch.empty_like(batch)
 
-    for _ in steps:
+    for _ in range(3):
         try:
             attempt()
         except torch.cuda.OutOfMemoryError as error:
             errors.append(error)
+        time.sleep(0.3)
+    train_until(steps, lambda: fill(16 * MIB))
+
+
+@case
+def backward(steps):
+    """The forward pass fits; the gradient of a large intermediate value does not."""
+    trainer = Trainer(512, 4)
+    for n in steps:
+        trainer.step(1024)
+        if n == AT:
+            room = torch.cuda.mem_get_info()[0]
+            x = torch.zeros(int(room * 0.3) // 4, device="cuda", requires_grad=True)
+            (x * 2).square().sum().backward()
+
+
+@case
+def checkpoint(steps):
+    """Training fits; a second copy of everything, made to be saved, does not."""
+    trainer = Trainer(4096, 4)
+    for n in steps:
+        trainer.step(64)
+        if n == AT:
+            save(trainer)
+
+
+def save(trainer):
+    states = [dict(trainer.net.state_dict())] + [s for s in trainer.optimizer.state.values()]
+    return [{k: v.cuda().clone() for k, v in state.items()} for state in states]
+
+
+@case
+def graphs(steps):
+    """CUDA graphs of many shapes, each with a pool of its own."""
+    model, kept = Net(1024, 4).cuda(), []
+    for n in steps:
+        x = torch.zeros(4096 * n, 1024, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph):
+            y = model(x)
+        kept.append((graph, x, y))
+
+
+@case
+def retry(steps):
+    """The batch is cut by a tenth until it fits, in a function of its own, as accelerate's find_executable_batch_size does."""
+    trainer = Trainer(1024, 4)
+
+    def train(batch):
+        for _ in range(10):
+            trainer.step(batch)
+
+    batch = 1 << 18
+    for _ in steps:
+        try:
+            train(batch)
+            return
+        except torch.cuda.OutOfMemoryError as error:
+            report(error)
+            batch = batch * 9 // 10
+
+
+@case
+def thread(steps):
+    """A thread beside the training runs out of memory, and the training goes on."""
+    import threading
+
+    def serve():
+        try:
+            fill(256 * MIB)
+        except torch.cuda.OutOfMemoryError as error:
+            report(error)
+
+    def happen():
+        other = threading.Thread(target=serve, name="server")
+        other.start()
+        other.join()
+
+    train_until(steps, happen)
+
+
+class Items(torch.utils.data.Dataset):
+    """Items whose 25th is too large for the device."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, n):
+        return torch.zeros((8 << 30) if n == AT else 64 << 10, dtype=torch.uint8, device="cuda").cpu()
+
+
+@case
+def worker(steps):
+    """A worker process of a DataLoader runs out of memory."""
+    loader = torch.utils.data.DataLoader(Items(), num_workers=1, multiprocessing_context="spawn")
+    train_until(steps, lambda: [len(batch) for batch in loader])
+
+
+@case
+def second_device(steps):
+    """The first device has room, the second has not."""
+    other = []
+
+    def happen():
+        with torch.cuda.device(1):
+            while True:
+                other.append(torch.empty(64 * MIB, dtype=torch.uint8, device="cuda:1"))
+
+    train_until(steps, happen)
+
+
+@case
+def communicators(steps):
+    """Every step makes a process group of its own."""
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    groups = []
+
+    def happen():
+        while True:
+            groups.append(dist.new_group([0]))
+            dist.all_reduce(torch.zeros(8, device="cuda"), group=groups[-1])
+
+    train_until(steps, happen)
 
 
 @case

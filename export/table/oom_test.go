@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package table
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+)
+
+const (
+	oomMiB = 1 << 20
+	oomGiB = 1 << 30
+)
+
+// fullCase is a request for 1 GiB on a device of 24 GiB that is full.
+func fullCase() oom.Case {
+	return oom.Case{
+		PID: 7, Reported: true, Site: "train.py:9 main", Requested: oomGiB, Asked: oomGiB, Tries: 2, Decision: oom.Full, Caught: oom.Yes,
+		Torch: balance.Torch{Allocated: 22 * oomGiB, Reserved: 23 * oomGiB}, Total: 24 * oomGiB, Free: 512 * oomMiB, Limit: event.Unknown,
+		Healthy: 2 * oomGiB, Before60: event.Unknown, Largest: oomMiB, Pieces: 3 * oomGiB,
+	}
+}
+
+// TestOOMText: what a sentence says beyond its decision.
+func TestOOMText(t *testing.T) {
+	for want, change := range map[string]func(c *oom.Case){
+		"Within this step eval.py:3 eval has allocated 40 blocks that are still in use, 20.0 GiB, held by list in eval": func(c *oom.Case) {
+			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: "list in eval", Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"still in use, 20.0 GiB": func(c *oom.Case) {
+			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"The optimizer was making its state, of which 3.0 GiB are there": func(c *oom.Case) { c.State, c.Phase = 3*oomGiB, phases.Optimizer },
+		"With expandable_segments:True it would not have failed, by a replay": func(c *oom.Case) {
+			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true}
+		},
+		"it would not have failed, by a replay that is an estimate": func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{} },
+		"With expandable_segments:True net.py:5 forward fails in step 3, by a replay": func(c *oom.Case) {
+			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Site: "net.py:5 forward", Step: 3}
+		},
+		"net.py:5 forward fails, by a replay": func(c *oom.Case) {
+			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Site: "net.py:5 forward"}
+		},
+		"Expandable segments are on":                     func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Recorded: true} },
+		"reserved and may have 23.5 GiB; it did not ask": func(c *oom.Case) { c.Decision, c.Limit = oom.Limit, 23*oomGiB+512*oomMiB },
+	} {
+		t.Run(want, func(t *testing.T) {
+			c := fullCase()
+			change(&c)
+			text := OOMText(&c)
+			require.True(t, strings.HasSuffix(text, want) || strings.Contains(text, want+" the driver. "), text)
+		})
+	}
+}
+
+// TestOOMAgain: failures of one line that follow each other are one entry, whatever is between others.
+func TestOOMAgain(t *testing.T) {
+	r := &oom.Report{}
+	for i, site := range []string{"a.py:1 f", "a.py:1 f", "a.py:1 f", "b.py:2 g", "a.py:1 f"} {
+		c := fullCase()
+		c.Number, c.Site, c.Time = i+1, site, uint64(i+1)*1e9
+		r.Cases = append(r.Cases, c)
+	}
+	r.Cases[4].Caught = oom.No
+	var out strings.Builder
+	require.NoError(t, OOM(&out, &OOMInput{Report: r}))
+	require.Equal(t, 3, strings.Count(out.String(), "OUT OF MEMORY"), out.String())
+	require.Equal(t, 1, strings.Count(out.String(), "again    2 failures of the same line and for the same reason, the last at +3.000"), out.String())
+	require.Equal(t, 2, strings.Count(out.String(), "was not read in time"))
+	require.Equal(t, 1, strings.Count(out.String(), "was not read before the program ended"))
+}
