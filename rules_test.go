@@ -71,10 +71,12 @@ var mayImport = map[string][]string{
 	"tracer": {
 		"bpf", "cpython", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
 	},
-	"doctor":     {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
-	"darwin":     {"event", "process"},
-	"recording":  {"event", "event/figures"},
-	"recording/": {"event", "internal/sorts", "internal/words", "recording"},
+	"doctor":      {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
+	"darwin":      {"cpython", "darwin/ring", "darwin/shim", "event", "event/figures", "process", "recorder", "symbolize", "tracer/hook"},
+	"darwin/ring": {"event/figures"},
+	"darwin/shim": {},
+	"recording":   {"event", "event/figures"},
+	"recording/":  {"event", "internal/sorts", "internal/words", "recording"},
 	// The live set, and what of it needs nothing of the rest: the table of blocks, the format of checkpoints, which blocks to correct.
 	"heap":                    {"event", "heap/internal/"},
 	"heap/internal/blocks":    {"event"},
@@ -120,7 +122,7 @@ var mayImport = map[string][]string{
 		"tracer/hook",
 	},
 	"recorder/local": {
-		"analysis/", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/nvml", "internal/words", "process", "recorder", "recording", "tracer",
+		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/nvml", "internal/words", "process", "recorder", "recording", "tracer",
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
@@ -363,12 +365,13 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 }
 
 // platforms are the constraints of files that are not built everywhere, and those of what is built in their place elsewhere, in
-// files named *_other.go. The tracer needs an x86-64 kernel; what only reads memory and files needs Linux; NVML is loaded by C. Tests of
-// frameworks need what testdata/jobs/setup.sh installs.
+// files named *_other.go. The tracer needs an x86-64 kernel; what only reads memory and files needs Linux; NVML is loaded by C; the shim is in gputrace for macOS
+// only. Tests of frameworks need what testdata/jobs/setup.sh installs.
 var platforms = map[string]string{
 	"linux":          "!linux",
 	"linux && amd64": "!linux || !amd64",
 	"linux && cgo":   "!linux || !cgo",
+	"darwin":         "!darwin",
 
 	"linux && amd64 && frameworks": "",
 }

@@ -87,9 +87,10 @@ const (
 	DeviceCUDA DeviceType = 1
 	DeviceHIP  DeviceType = 6
 	DeviceXPU  DeviceType = 12
+	DeviceMPS  DeviceType = 13 // does not report so: the macOS shim sees its allocator's calls
 )
 
-var deviceTypeNames = map[DeviceType]string{DeviceCPU: "cpu", DeviceCUDA: "cuda", DeviceHIP: "hip", DeviceXPU: "xpu"}
+var deviceTypeNames = map[DeviceType]string{DeviceCPU: "cpu", DeviceCUDA: "cuda", DeviceHIP: "hip", DeviceXPU: "xpu", DeviceMPS: "mps"}
 
 func (t DeviceType) String() string { return name(deviceTypeNames, t, "device") }
 

@@ -186,14 +186,24 @@ func (b *balancer) noTorch(d event.Device) Torch {
 	return Torch{u, u, u, u, u, u}
 }
 
-func cuda(ordinal int) event.Device {
-	return event.Device{Type: event.DeviceCUDA, Index: int8(ordinal)}
+// numbered is the device that the driver and the allocator know by a number: CUDA's, or a Mac's where the process uses that.
+func (b *balancer) numbered(ordinal int) event.Device {
+	d := event.Device{Type: event.DeviceCUDA, Index: int8(ordinal)}
+	if b.in.View == nil {
+		return d
+	}
+	for _, a := range b.in.View.Snapshot.Accounts {
+		if a.PID == b.in.PID && a.Device.Type == event.DeviceMPS {
+			d.Type = event.DeviceMPS
+		}
+	}
+	return d
 }
 
 func (b *balancer) addTorch() {
 	for i := range b.in.Torch {
 		if t := &b.in.Torch[i]; t.Reserved > 0 {
-			b.device(cuda(t.Device)).Torch = Torch{
+			b.device(b.numbered(t.Device)).Torch = Torch{
 				uint64(t.Reserved), uint64(t.Allocated), uint64(t.Requested), uint64(t.Pending), uint64(t.InactiveSplit), uint64(t.Free),
 			}
 		}
@@ -222,7 +232,7 @@ func (b *balancer) addAccounts() {
 }
 
 func (b *balancer) hasState(d event.Device) bool {
-	return b.in.TorchWhy == "" && slices.ContainsFunc(b.in.Torch, func(t figures.TorchMemory) bool { return cuda(t.Device) == d })
+	return b.in.TorchWhy == "" && slices.ContainsFunc(b.in.Torch, func(t figures.TorchMemory) bool { return b.numbered(t.Device) == d })
 }
 
 // addSites adds the memory of the driver's layers.
@@ -284,7 +294,7 @@ func (b *balancer) onlyDevice() *event.Device {
 			unnamed++
 		default:
 			listed++
-			used[cuda(u.Device)] = true
+			used[b.numbered(u.Device)] = true
 		}
 	}
 	for i := range b.in.View.Sites {
@@ -338,11 +348,11 @@ func (b *balancer) addDriver() {
 		switch u := &b.in.Driver[i]; {
 		case u.Device < 0:
 			unnamed = append(unnamed, *u)
-		case u.Used != figures.Unknown || b.devices[cuda(u.Device)] != nil:
-			b.device(cuda(u.Device)).setDriver(u)
+		case u.Used != figures.Unknown || b.devices[b.numbered(u.Device)] != nil:
+			b.device(b.numbered(u.Device)).setDriver(u)
 		}
 	}
-	where := cuda(-1)
+	where := b.numbered(-1)
 	for d := range b.devices {
 		where = d
 	}

@@ -338,3 +338,7 @@ func TestSegmentGap(t *testing.T) {
 		require.Equal(t, row.known, known)
 	}
 }
+
+func cuda(ordinal int) event.Device {
+	return event.Device{Type: event.DeviceCUDA, Index: int8(ordinal)}
+}

@@ -19,6 +19,8 @@ var allocatorFuncs = []string{
 	"c10::xpu::XPUCachingAllocator::",
 	"c10::CachingAllocator::",
 	"c10::CachingDeviceAllocator",
+	"at::mps::MPSAllocator::", // ATen/mps/MPSAllocator.mm
+	"at::mps::HeapAllocator::",
 }
 
 // allocatorModules begin the names of the libraries whose functions without a symbol are the caching allocator: its

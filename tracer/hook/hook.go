@@ -56,9 +56,12 @@ var (
 	Autograd = &Library{Name: "autograd", Globs: []string{"libtorch_cpu.so*", "libtorch_cpu-*.so*"}}
 	// LevelZero is the loader, through which every user of Intel's driver goes.
 	LevelZero = &Library{Name: "Level Zero", Globs: []string{"libze_loader.so*", "libze_loader-*.so*"}}
+	// Metal and MPS are macOS's, where a library in the process replaces functions: no row is theirs.
+	Metal = &Library{Name: "Metal", Globs: []string{"Metal"}}
+	MPS   = &Library{Name: "MPS allocator", Globs: []string{"libtorch_cpu.dylib"}}
 )
 
-// Libraries lists them in the order in which they are shown, but for Autograd, which has no memory.
+// Libraries lists them in the order in which they are shown on Linux, but for Autograd, which has no memory.
 var Libraries = []*Library{Torch, Driver, Runtime, HIP, LevelZero}
 
 // MaxDims is how many dimensions a row can have: MAX_DIMS in bpf/limits.h.

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package darwin
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/gputrace/gputrace/darwin/ring"
+	"github.com/gputrace/gputrace/event"
+)
+
+// device is the one GPU of a Mac, as PyTorch numbers it.
+var device = event.Device{Type: event.DeviceMPS}
+
+// object is a heap or a resource of Metal that is live.
+type object struct {
+	*place          // its own range; nil: it is in a heap
+	addr     uint64 // its first address
+	size     uint64
+	heap     *object // nil: it is a heap, or has memory of its own
+	isHeap   bool
+	segment  bool // of a heap: PyTorch has had blocks in it
+	imported bool // its memory is counted elsewhere
+	freed    bool // the memory was given back before the object is freed
+}
+
+// block is a block of PyTorch's allocator.
+type block struct {
+	addr, size, requested uint64
+	object                *object // nil: its buffer was made before anything was traced
+}
+
+// decoder turns the records of one process's ring into events. Its memory is bounded by what is live in the process, and by maxStacks.
+type decoder struct {
+	pid       uint32
+	maxStacks int
+	*stackTable
+	addresses
+
+	objects  map[uint64]*object // by the address of the Objective-C object
+	blocks   map[uint64]block   // by the buffer's
+	known    uint64             // bytes of all heaps and of resources outside of them
+	reserved uint64             // bytes of heaps that have had blocks
+
+	words    map[string]string
+	counters ring.Counters // the last; Time 0: none
+	// untracked is what the device counted beyond known when it was last read; event.Unknown: never read.
+	untracked uint64
+
+	happened bool       // there was an event
+	received [16]uint64 // records by hook
+	over     uint64     // events whose stack was one too many
+	strange  uint64     // records that could not be read
+}
+
+func newDecoder(pid uint32, maxStacks int) *decoder {
+	return &decoder{
+		pid: pid, maxStacks: cmp.Or(maxStacks, defaultStacks), stackTable: newStackTable(), objects: map[uint64]*object{},
+		blocks: map[uint64]block{}, words: map[string]string{}, untracked: event.Unknown,
+	}
+}
+
+// take decodes a record. What is new in the live set is appended to out.
+func (d *decoder) take(r *ring.Record, out []event.Event) []event.Event {
+	var err error
+	switch r.Type {
+	case ring.TypeEvent:
+		var e ring.Event
+		if e, err = r.Event(); err == nil {
+			out = d.event(&e, out)
+		}
+	case ring.TypeStack:
+		err = d.addStack(r, d.maxStacks)
+	case ring.TypeCode:
+		err = d.addCode(r)
+	case ring.TypeSymbol:
+		err = d.addSymbol(r)
+	case ring.TypeCounter:
+		err = d.count(r)
+	case ring.TypeWords:
+		var w ring.Words
+		if w, err = r.Words(); err == nil && len(d.words) < maxWords {
+			d.words[w.Key] += separator(d.words[w.Key]) + w.Value
+		}
+	default:
+		err = fmt.Errorf("ring: a record of type %d, which is not known", r.Type)
+	}
+	if err != nil {
+		d.strange++
+	}
+	return out
+}
+
+// maxWords bounds what the shim says.
+const maxWords = 64
+
+func separator(before string) string {
+	if before == "" {
+		return ""
+	}
+	return ", "
+}
+
+func (d *decoder) count(r *ring.Record) error {
+	c, err := r.Counters()
+	if err != nil {
+		return err
+	}
+	d.received[ring.HookCounters]++
+	d.counters = c
+	if c.Allocated != event.Unknown {
+		d.untracked = c.Allocated - min(c.Allocated, d.known)
+	}
+	return nil
+}
+
+// event turns one into those of the model.
+func (d *decoder) event(e *ring.Event, out []event.Event) []event.Event {
+	d.happened = true
+	d.received[e.Hook]++
+	base := event.Event{
+		Time: e.Time, PID: d.pid, TID: uint32(e.Thread), Device: device, Size: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
+		Requested: event.Unknown, Stream: event.Unknown, Allocated: event.Unknown, Reserved: event.Unknown, Stack: d.stackOf(e.Stack),
+	}
+	switch {
+	case e.Flags&ring.FlagFailed != 0:
+		return d.failed(e, base, out)
+	case e.Hook == ring.HookAllocate:
+		return append(out, d.allocate(e, base))
+	case e.Hook == ring.HookRelease:
+		return d.release(e, base, out)
+	case e.Hook == ring.HookHeap, e.Hook == ring.HookResource:
+		return d.make(e, base, out)
+	case e.Hook == ring.HookDealloc:
+		out = d.giveBack(e, base, out)
+		d.forget(e.Object)
+		return out
+	case e.Hook == ring.HookPurge:
+		return d.giveBack(e, base, out)
+	}
+	return out
+}
+
+// stackOf is the stack of an event, unless too many were kept.
+func (d *decoder) stackOf(id uint64) event.StackID {
+	if id != 0 && d.full && d.Stack(event.StackID(id)) == nil {
+		d.over++
+		return event.StackOverLimit
+	}
+	return event.StackID(id)
+}
+
+// failed is a request that was refused: of a tensor, or of Metal.
+func (d *decoder) failed(e *ring.Event, base event.Event, out []event.Event) []event.Event {
+	base.Kind, base.Layer, base.Size, base.Requested = event.KindOutOfMemory, event.LayerDevice, e.Requested, e.Requested
+	if e.Hook == ring.HookAllocate {
+		base.Layer, base.Reserved = event.LayerTorch, d.reserved
+	} else {
+		base.Call, base.Requested = e.Hook.String(), event.Unknown
+	}
+	return append(out, base)
+}
+
+// allocate is a block of PyTorch: what was asked for, and the buffer that it got, which can be larger.
+func (d *decoder) allocate(e *ring.Event, base event.Event) event.Event {
+	o := d.objects[e.Object]
+	b := block{size: e.Size, requested: e.Requested, object: o}
+	if b.size == event.Unknown {
+		b.size = e.Requested
+	}
+	if o != nil {
+		b.addr = o.addr
+		d.markSegment(o)
+	} else {
+		b.addr = d.addresses.take(b.size).base
+	}
+	d.blocks[e.Object] = b
+	base.Kind, base.Layer, base.Addr, base.Size, base.Requested, base.Reserved = event.KindAlloc, event.LayerTorch, b.addr, b.size, b.requested, d.reserved
+	base.Stream = 0
+	return base
+}
+
+// markSegment counts the heap of a block, or the buffer itself, as PyTorch's.
+func (d *decoder) markSegment(o *object) {
+	if o.heap != nil {
+		o = o.heap
+	}
+	if !o.segment && !o.imported {
+		o.segment = true
+		d.reserved += o.size
+	}
+}
+
+// release is the end of a block. One that was allocated before anything was traced is none of ours.
+func (d *decoder) release(e *ring.Event, base event.Event, out []event.Event) []event.Event {
+	b, ok := d.blocks[e.Object]
+	if !ok {
+		return out
+	}
+	delete(d.blocks, e.Object)
+	base.Kind, base.Layer, base.Addr, base.Size, base.Requested, base.Reserved = event.KindFree, event.LayerTorch, b.addr, b.size, b.requested, d.reserved
+	base.Stack, base.Stream = 0, 0
+	return append(out, base)
+}
+
+// make is a heap or a resource. One in a heap has no memory of its own: the heap's is counted.
+func (d *decoder) make(e *ring.Event, base event.Event, out []event.Event) []event.Event {
+	d.forget(e.Object) // of an object at the same address, whose end was lost
+	o := &object{size: e.Size, isHeap: e.Hook == ring.HookHeap, imported: e.Flags&ring.FlagImported != 0}
+	if o.size == event.Unknown {
+		o.size = e.Requested
+	}
+	if o.size == event.Unknown {
+		o.size = 0
+	}
+	d.objects[e.Object] = o
+	if heap := d.objects[e.Heap]; e.Heap != 0 && heap != nil && heap.isHeap {
+		if addr, ok := heap.put(e.Offset, o.size); ok {
+			o.heap, o.addr = heap, addr
+			return out
+		}
+	}
+	o.place = d.addresses.take(o.size)
+	o.addr = o.place.base
+	if e.Heap != 0 { // of a heap that is not known, or without room: counted by nobody
+		o.imported = true
+		return out
+	}
+	base.Kind, base.Layer, base.Addr, base.Size, base.Call = event.KindAlloc, event.LayerDevice, o.addr, o.size, e.Hook.String()
+	if o.imported {
+		base.Layer = event.LayerShared
+	} else {
+		d.known += o.size
+	}
+	return append(out, base)
+}
+
+// giveBack is the end of an object's memory.
+func (d *decoder) giveBack(e *ring.Event, base event.Event, out []event.Event) []event.Event {
+	o := d.objects[e.Object]
+	if o == nil || o.freed || o.heap != nil {
+		return out
+	}
+	o.freed = true
+	if o.imported && o.isHeap {
+		return out
+	}
+	if !o.imported {
+		d.known -= o.size
+	}
+	if o.segment {
+		d.reserved -= o.size
+	}
+	base.Kind, base.Layer, base.Addr, base.Call, base.Stack = event.KindFree, event.LayerDevice, o.addr, e.Hook.String(), 0
+	if o.imported {
+		base.Layer = event.LayerShared
+	}
+	return append(out, base)
+}
+
+// forget ends an object.
+func (d *decoder) forget(address uint64) {
+	o := d.objects[address]
+	if o == nil {
+		return
+	}
+	if o.heap != nil {
+		o.heap.remove(o.addr)
+	}
+	delete(d.objects, address)
+}
+
+// found is what the shim said of a subject; empty: nothing.
+func (d *decoder) found(key string) string { return strings.TrimSpace(d.words[key]) }

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the shim takes from macOS, written by hand: there is no SDK here. sdk/ names the same functions for the linker, and nothing else
+ * can be linked. Prototypes are exact: on arm64 macOS a call without one would put its arguments elsewhere. */
+#pragma once
+#include <stdint.h>
+#include <stddef.h>
+
+/* libSystem: open(2), mmap(2), pthread(3), dlfcn.h, time.h of macOS 12. */
+int open(const char *path, int flags, ...);
+int close(int fd);
+int ftruncate(int fd, int64_t length);
+void *mmap(void *at, size_t length, int protection, int flags, int fd, int64_t offset);
+char *getenv(const char *name);
+int getpid(void);
+int sched_yield(void);
+uint64_t clock_gettime_nsec_np(int clock);
+
+#define O_RDWR	   0x2
+#define O_CREAT	   0x200
+#define O_TRUNC	   0x400
+#define O_CLOEXEC  0x1000000
+#define PROT_READ  1
+#define PROT_WRITE 2
+#define MAP_SHARED 1
+#define MAP_FAILED ((void *)-1)
+
+#define CLOCK_MONOTONIC_RAW 4 /* goes on while the machine sleeps */
+
+struct dl_info {
+	const char *path;
+	void *base;
+	const char *symbol;
+	void *start;
+};
+void *dlopen(const char *path, int mode);
+void *dlsym(void *handle, const char *symbol);
+int dladdr(const void *pc, struct dl_info *info);
+uint32_t _dyld_image_count(void);
+const char *_dyld_get_image_name(uint32_t image);
+
+#define RTLD_LAZY    0x1
+#define RTLD_NOLOAD  0x10
+#define RTLD_DEFAULT ((void *)-2)
+
+typedef unsigned long pthread_key_t;
+typedef void *pthread_t;
+int pthread_key_create(pthread_key_t *key, void (*end)(void *));
+void *pthread_getspecific(pthread_key_t key);
+int pthread_setspecific(pthread_key_t key, const void *value);
+pthread_t pthread_self(void);
+int pthread_threadid_np(pthread_t thread, uint64_t *id);
+void *pthread_get_stackaddr_np(pthread_t thread); /* the highest address */
+size_t pthread_get_stacksize_np(pthread_t thread);
+
+/* libobjc: objc/runtime.h */
+typedef struct objc_object *id;
+typedef struct objc_class *Class;
+typedef struct objc_selector *SEL;
+typedef struct objc_method *Method;
+typedef void (*IMP)(void);
+Class object_getClass(id object);
+SEL sel_registerName(const char *name);
+Method class_getInstanceMethod(Class class, SEL name);
+IMP class_getMethodImplementation(Class class, SEL name);
+IMP class_replaceMethod(Class class, SEL name, IMP implementation, const char *types);
+const char *method_getTypeEncoding(Method method);
+const char *class_getName(Class class);
+
+/* Metal: MTLDevice.h. They are linked weakly, so that the shim loads where there is no Metal. */
+id MTLCopyAllDevices(void) __attribute__((weak_import));
+id MTLCreateSystemDefaultDevice(void) __attribute__((weak_import));
