@@ -11,8 +11,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// device is the one GPU of a Mac, as PyTorch numbers it.
-var device = event.Device{Type: event.DeviceMPS}
+// device is the one GPU of a Mac, as PyTorch numbers it: MPS in torch/headeronly/core/DeviceType.h.
+var device = event.Device{Type: 13}
 
 // object is a heap or a resource of Metal that is live.
 type object struct {

@@ -87,10 +87,15 @@ const (
 	DeviceCUDA DeviceType = 1
 	DeviceHIP  DeviceType = 6
 	DeviceXPU  DeviceType = 12
-	DeviceMPS  DeviceType = 13 // does not report so: the macOS shim sees its allocator's calls
 )
 
-var deviceTypeNames = map[DeviceType]string{DeviceCPU: "cpu", DeviceCUDA: "cuda", DeviceHIP: "hip", DeviceXPU: "xpu", DeviceMPS: "mps"}
+var deviceTypeNames = map[DeviceType]string{DeviceCPU: "cpu", DeviceCUDA: "cuda", DeviceHIP: "hip", DeviceXPU: "xpu", deviceMPS: "mps"}
+
+// deviceMPS is macOS's, whose allocator does not report so: its calls are seen by a library in the process.
+const deviceMPS DeviceType = 13
+
+// MPS reports whether it is the GPU of a Mac.
+func (t DeviceType) MPS() bool { return t == deviceMPS }
 
 func (t DeviceType) String() string { return name(deviceTypeNames, t, "device") }
 

@@ -84,7 +84,7 @@ func FreeOf(driver []figures.DriverUse) map[event.Device]uint64 {
 		if d.Device < 0 || free == event.Unknown || uint64(d.All) > uint64(d.Total) {
 			continue
 		}
-		for _, kind := range []event.DeviceType{event.DeviceCUDA, event.DeviceHIP, event.DeviceXPU, event.DeviceMPS} {
+		for _, kind := range []event.DeviceType{event.DeviceCUDA, event.DeviceHIP, event.DeviceXPU} {
 			out[event.Device{Type: kind, Index: int8(d.Device)}] = free
 		}
 	}

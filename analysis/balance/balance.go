@@ -193,8 +193,8 @@ func (b *balancer) numbered(ordinal int) event.Device {
 		return d
 	}
 	for _, a := range b.in.View.Snapshot.Accounts {
-		if a.PID == b.in.PID && a.Device.Type == event.DeviceMPS {
-			d.Type = event.DeviceMPS
+		if a.PID == b.in.PID && a.Device.Type.MPS() {
+			d.Type = a.Device.Type
 		}
 	}
 	return d
