@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/darwin/macho"
 )
 
 // program is what is started: dyld drops the library at each program of macOS's own, so scripts are given to their interpreter by us
@@ -47,27 +49,12 @@ func resolve(command []string) (*program, error) {
 		p.args = append(append(words, p.path), p.args[1:]...)
 		p.path = next
 	}
-	if folder := systemFolder(p.path); folder != "" {
-		p.warning = fmt.Sprintf("%s is in %s: macOS lets no library into its own programs, so nothing will be seen; start the Python of "+
-			"Homebrew, conda, uv or pyenv itself, without a shell script", p.path, folder)
-	}
-	return p, nil
-}
-
-// systemFolders are those whose programs System Integrity Protection shields (Apple, "About System Integrity Protection"); what is below
-// /usr/local is the user's.
-var systemFolders = []string{"/bin/", "/sbin/", "/usr/", "/System/"}
-
-func systemFolder(path string) string {
-	if strings.HasPrefix(path, "/usr/local/") {
-		return ""
-	}
-	for _, f := range systemFolders {
-		if strings.HasPrefix(path, f) {
-			return f
+	if file, err := macho.Open(p.path); err == nil {
+		if v := file.Insert(); !v.Works {
+			p.warning = strings.TrimSpace(fmt.Sprintf("%s: nothing will be seen of it: %s %s", p.path, v.Why, v.Fix))
 		}
 	}
-	return ""
+	return p, nil
 }
 
 // interpreter are the words of a script's first line; nil: it is no script.

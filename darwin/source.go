@@ -212,7 +212,7 @@ func (s *source) finish() {
 		s.options.Observer.Warning(errors.New("the program has allocated nothing by Metal"))
 	case !s.stopped.Load():
 		s.options.Observer.Warning(fmt.Errorf("the library was not loaded into the program: macOS removes DYLD_INSERT_LIBRARIES for "+
-			"programs of its own and for hardened ones; gputrace doctor -- %s says which this is", s.options.Command[0]))
+			"programs of its own and for hardened ones; gputrace doctor %s says which this is", s.options.Command[0]))
 	}
 }
 

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"runtime"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -17,6 +18,7 @@ type doctorOptions struct {
 	json     bool
 	memory   string // how it is read, one of memoryModes
 	cacheDir string
+	program  string // on macOS: what is looked at; empty: python3
 }
 
 // maxCounting is how long doctor may count calls at most.
@@ -52,6 +54,10 @@ func parseDoctor(c *cli.Context) (doctorOptions, error) {
 		memory: flags.Get[string](c, "memory"),
 	}
 	if !c.IsSet("pid") && c.NArg() == 0 {
+		return o, nil
+	}
+	if runtime.GOOS == "darwin" && !c.IsSet("pid") && c.NArg() == 1 {
+		o.program = c.Args().First()
 		return o, nil
 	}
 	var err error

@@ -5,13 +5,32 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"os"
 	"runtime"
+
+	"github.com/gputrace/gputrace/darwin"
 )
 
-func examine(doctorOptions) error  { return notHere("examining a machine") }
 func dump(dumpOptions) error       { return notHere("reading another process") }
 func showHolders(whoOptions) error { return notHere("reading another process") }
+
+// examine looks at a program, on macOS; the error has no text: the verdict is the last line.
+func examine(o doctorOptions) error {
+	if runtime.GOOS != "darwin" {
+		return notHere("examining a machine")
+	}
+	e := darwin.Examine(cmp.Or(o.program, "python3"))
+	if err := e.Write(os.Stdout); err != nil {
+		return err
+	}
+	if !e.Works() {
+		return coded(exitError, errors.New(""))
+	}
+	return nil
+}
 
 // notHere is the error of what only Linux on x86-64 can do.
 func notHere(what string) error {
