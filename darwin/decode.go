@@ -9,6 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/darwin/ring"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 )
 
 // device is the one GPU of a Mac, as PyTorch numbers it: MPS in torch/headeronly/core/DeviceType.h.
@@ -21,9 +22,10 @@ type object struct {
 	size     uint64
 	heap     *object // nil: it is a heap, or has memory of its own
 	isHeap   bool
-	segment  bool // of a heap: PyTorch has had blocks in it
-	imported bool // its memory is counted elsewhere
-	freed    bool // the memory was given back before the object is freed
+	segment  bool   // of what has memory of its own: PyTorch has had blocks in it
+	used     uint64 // bytes of the blocks in it
+	imported bool   // its memory is counted elsewhere
+	freed    bool   // the memory was given back before the object is freed
 }
 
 // block is a block of PyTorch's allocator.
@@ -39,13 +41,17 @@ type decoder struct {
 	*stackTable
 	addresses
 
-	objects  map[uint64]*object // by the address of the Objective-C object
-	blocks   map[uint64]block   // by the buffer's
-	known    uint64             // bytes of all heaps and of resources outside of them
-	reserved uint64             // bytes of heaps that have had blocks
+	objects  map[uint64]*object  // by the address of the Objective-C object
+	blocks   map[uint64]block    // by the buffer's
+	known    uint64              // bytes of all heaps and of resources outside of them
+	reserved uint64              // bytes of heaps that have had blocks
+	idle     uint64              // of reserved, heaps without a block now
+	torch    figures.TorchMemory // of now, as blocks and heaps say it
 
 	words    map[string]string
 	counters ring.Counters // the last; Time 0: none
+	// torchThen is torch at the time of counters.
+	torchThen figures.TorchMemory
 	// untracked is what the device counted beyond known when it was last read; event.Unknown: never read.
 	untracked uint64
 
@@ -109,7 +115,7 @@ func (d *decoder) count(r *ring.Record) error {
 		return err
 	}
 	d.received[ring.HookCounters]++
-	d.counters = c
+	d.counters, d.torchThen = c, d.torch
 	if c.Allocated != event.Unknown {
 		d.untracked = c.Allocated - min(c.Allocated, d.known)
 	}
@@ -172,24 +178,62 @@ func (d *decoder) allocate(e *ring.Event, base event.Event) event.Event {
 	}
 	if o != nil {
 		b.addr = o.addr
-		d.markSegment(o)
+		d.enter(o.root(), b.size)
 	} else {
 		b.addr = d.addresses.take(b.size).base
 	}
+	if old, ok := d.blocks[e.Object]; ok { // its end was lost
+		d.end(old)
+	}
 	d.blocks[e.Object] = b
+	d.sum(int64(b.size), int64(b.requested))
 	base.Kind, base.Layer, base.Addr, base.Size, base.Requested, base.Reserved = event.KindAlloc, event.LayerTorch, b.addr, b.size, b.requested, d.reserved
 	base.Stream = 0
 	return base
 }
 
-// markSegment counts the heap of a block, or the buffer itself, as PyTorch's.
-func (d *decoder) markSegment(o *object) {
+// root is what has the memory of an object: its heap, or itself.
+func (o *object) root() *object {
 	if o.heap != nil {
-		o = o.heap
+		return o.heap
 	}
-	if !o.segment && !o.imported {
+	return o
+}
+
+// enter counts a block in what has its memory, which is PyTorch's from then on.
+func (d *decoder) enter(o *object, size uint64) {
+	if o.imported {
+		return
+	}
+	switch {
+	case !o.segment:
 		o.segment = true
 		d.reserved += o.size
+	case o.used == 0:
+		d.idle -= o.size
+	}
+	o.used += size
+}
+
+// leave is the end of a block.
+func (d *decoder) leave(o *object, size uint64) {
+	if o.imported || o.freed {
+		return
+	}
+	o.used -= min(size, o.used)
+	if o.used == 0 {
+		d.idle += o.size
+	}
+}
+
+// sum brings the figures of PyTorch's allocator up to date.
+func (d *decoder) sum(blocks, requested int64) {
+	t := &d.torch
+	t.Allocated, t.Requested = t.Allocated+figures.Bytes(blocks), t.Requested+figures.Bytes(requested)
+	t.Reserved, t.Free, t.Pending = figures.Bytes(d.reserved), figures.Bytes(d.idle), figures.Unknown
+	t.InactiveSplit = figures.Unknown // a block lies elsewhere than in the heaps that are known
+	if t.Allocated <= t.Reserved-t.Free {
+		t.InactiveSplit = t.Reserved - t.Free - t.Allocated
 	}
 }
 
@@ -200,9 +244,18 @@ func (d *decoder) release(e *ring.Event, base event.Event, out []event.Event) []
 		return out
 	}
 	delete(d.blocks, e.Object)
+	d.end(b)
 	base.Kind, base.Layer, base.Addr, base.Size, base.Requested, base.Reserved = event.KindFree, event.LayerTorch, b.addr, b.size, b.requested, d.reserved
 	base.Stack, base.Stream = 0, 0
 	return append(out, base)
+}
+
+// end takes a block out of the figures.
+func (d *decoder) end(b block) {
+	if b.object != nil {
+		d.leave(b.object.root(), b.size)
+	}
+	d.sum(-int64(b.size), -int64(b.requested))
 }
 
 // make is a heap or a resource. One in a heap has no memory of its own: the heap's is counted.
@@ -252,6 +305,10 @@ func (d *decoder) giveBack(e *ring.Event, base event.Event, out []event.Event) [
 	}
 	if o.segment {
 		d.reserved -= o.size
+		if o.used == 0 {
+			d.idle -= o.size
+		}
+		d.sum(0, 0)
 	}
 	base.Kind, base.Layer, base.Addr, base.Call, base.Stack = event.KindFree, event.LayerDevice, o.addr, e.Hook.String(), 0
 	if o.imported {

@@ -64,7 +64,7 @@ func TestExamine(t *testing.T) {
 	e = Examine(path)
 	require.NoError(t, e.Write(&b))
 	require.True(t, e.Works(), b.String())
-	require.Contains(t, b.String(), "built for arm64, x86_64\n")
+	require.Contains(t, b.String(), "built for x86_64, arm64\n")
 	require.Contains(t, b.String(), "run       ok: nothing keeps libraries out of it\n")
 	require.True(t, strings.HasSuffix(b.String(), "gputrace run will see the program's memory\n"))
 	require.Empty(t, macho.SystemFolder(path))

@@ -97,6 +97,7 @@ func TestRecord(t *testing.T) {
 	require.NotNil(t, end)
 	require.Len(t, end.Memory.Driver, 1)
 	require.EqualValues(t, 1<<30, end.Memory.Driver[0].Total)
+	require.Len(t, end.Memory.Torch, 1)
 	checkHeapOf(t, f, input)
 }
 

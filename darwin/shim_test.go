@@ -179,6 +179,7 @@ func TestShim(t *testing.T) {
 			checkStacks(t, f.requests(t), got)
 			checkHits(t, r, got.decoder)
 			checkCounters(t, got.decoder)
+			checkTorch(t, got)
 		})
 	}
 }
@@ -385,4 +386,18 @@ func checkCounters(t *testing.T, d *decoder) {
 	require.EqualValues(t, 1<<30, d.counters.Recommended)
 	require.NotZero(t, d.counters.Time)
 	require.EqualValues(t, 3<<20, d.untracked)
+}
+
+// checkTorch: what the decoder counts of PyTorch's allocator is what the heap has of the same events.
+func checkTorch(t *testing.T, got *raw) {
+	t.Helper()
+	h := heap.New()
+	h.ApplyAll(got.out)
+	totals := h.Totals()
+	a, torch := &totals.Accounts[0], &got.decoder.torch
+	require.EqualValues(t, a.Live.Bytes, torch.Allocated)
+	require.EqualValues(t, a.Live.Requested, torch.Requested)
+	require.EqualValues(t, a.Reserved, torch.Reserved)
+	require.Equal(t, torch.Reserved, torch.Allocated+torch.InactiveSplit+torch.Free)
+	require.NotZero(t, torch.InactiveSplit)
 }

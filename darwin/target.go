@@ -34,6 +34,7 @@ type target struct {
 
 	mu       sync.Mutex // for what an inspector reads
 	counters ring.Counters
+	torch    figures.TorchMemory // of the same moment
 	device   string
 }
 
@@ -67,7 +68,7 @@ func (t *target) read(to *[]event.Event) (more bool, err error) {
 	})
 	t.failed = err != nil
 	t.mu.Lock()
-	t.counters, t.device = t.decoder.counters, t.decoder.found("device class")
+	t.counters, t.torch, t.device = t.decoder.counters, t.decoder.torchThen, t.decoder.found("device class")
 	t.mu.Unlock()
 	if hits, err := t.ring.Hits(); err == nil {
 		t.lost = 0
@@ -195,18 +196,20 @@ func (t *target) AllocatorState(context.Context) (*recorder.AllocatorState, erro
 // Holders implements recorder.Inspector.
 func (t *target) Holders(context.Context) (*recorder.Scan, error) { return nil, errNoState }
 
-// Memory implements recorder.Inspector: the device's own figures when they were last read by the process. The device is the size that
+// Memory implements recorder.Inspector: the device's own figures when they were last read by the process, and what PyTorch had then by
+// the events: both of one moment, which is a little before the end. The device is the size that
 // Apple recommends to stay below, and the limit PyTorch's.
 func (t *target) Memory(context.Context) *recorder.Memory {
 	t.mu.Lock()
-	c, name := t.counters, t.device
+	c, name, torch := t.counters, t.device, t.torch
 	t.mu.Unlock()
 	if c.Time == 0 {
 		return &recorder.Memory{DriverErr: errors.New("the device's own figures were not read")}
 	}
 	m := &recorder.Memory{
 		Driver: []figures.DriverUse{{Name: name, Used: figures.Bytes(c.Allocated), Total: figures.Bytes(c.Recommended), All: figures.Unknown}},
-		Time:   c.Time, Fresh: t.Began(),
+		Torch:  []figures.TorchMemory{torch}, HasTorch: true,
+		Time: c.Time, Fresh: t.Began(),
 	}
 	if ratio, ok := watermark(t.about.Environ); ok && ratio > 0 && c.Recommended != event.Unknown {
 		m.Limits = []figures.Limit{{Bytes: figures.Bytes(ratio * float64(c.Recommended))}}

@@ -188,16 +188,15 @@ static uint64_t run_replacement(unsigned i, id self, SEL name, uint64_t a, uint6
 	{                                                                                          \
 		return run_replacement(0x##n, self, name, a, b, c, d);                             \
 	}
-#define SIXTEEN(each, n)                                                                           \
-	each(n##0) each(n##1) each(n##2) each(n##3) each(n##4) each(n##5) each(n##6) each(n##7)    \
-		each(n##8) each(n##9) each(n##a) each(n##b) each(n##c) each(n##d) each(n##e)       \
-			each(n##f)
-#define ALL(each)                                                                                  \
-	SIXTEEN(each, 0)                                                                           \
-	SIXTEEN(each, 1) SIXTEEN(each, 2) SIXTEEN(each, 3) SIXTEEN(each, 4) SIXTEEN(each, 5)       \
-		SIXTEEN(each, 6) SIXTEEN(each, 7) SIXTEEN(each, 8) SIXTEEN(each, 9)                \
-			SIXTEEN(each, a) SIXTEEN(each, b)
+/* clang-format off */
+#define SIXTEEN(each, n) \
+	each(n##0) each(n##1) each(n##2) each(n##3) each(n##4) each(n##5) each(n##6) each(n##7) \
+	each(n##8) each(n##9) each(n##a) each(n##b) each(n##c) each(n##d) each(n##e) each(n##f)
+#define ALL(each) \
+	SIXTEEN(each, 0) SIXTEEN(each, 1) SIXTEEN(each, 2) SIXTEEN(each, 3) SIXTEEN(each, 4) SIXTEEN(each, 5) \
+	SIXTEEN(each, 6) SIXTEEN(each, 7) SIXTEEN(each, 8) SIXTEEN(each, 9) SIXTEEN(each, a) SIXTEEN(each, b)
 #define NAME(n) replacement_##n,
+/* clang-format on */
 ALL(REPLACEMENT)
 static const method_fn replacement_functions[] = { ALL(NAME) };
 _Static_assert(sizeof replacement_functions / sizeof *replacement_functions == REPLACEMENTS,

@@ -95,6 +95,8 @@ static void torch_deleter(void *context)
 		emit(t, &e);
 	}
 	torch.deleter(context);
+	if (t)
+		counters(t, 0);
 }
 
 static deleter_fn torch_raw_deleter(void *self)
