@@ -119,6 +119,20 @@ func TestTop(t *testing.T) {
 	again.press(t, "q")
 	requireAddsUp(t, lastScreen(t, "--connect", socket, "--once", "--json"))
 
+	lost := openTmux(t, 60, 24, env.binary, "top", "--connect", socket)
+	screen = lost.shows(t, "growing: leak.py:")
+	require.NotContains(t, screen, "CHANGE", "a narrow terminal has fewer columns")
+	require.NoError(t, server.Process.Kill()) // the recorder, not the job
+	_ = server.Wait()
+	lost.shows(t, "no connection to the recorder, trying again")
+	server = exec.Command(env.binary, "--cache-dir", env.cache, "top", "-p", itoa(p.pid), "--serve", socket)
+	server.Stderr = &talk
+	require.NoError(t, server.Start())
+	t.Cleanup(func() { _ = server.Process.Kill() })
+	lost.shows(t, "? help")
+	require.NotContains(t, lost.shows(t, "leak.py"), "no connection")
+	lost.press(t, "q")
+
 	require.NoError(t, server.Process.Signal(syscall.SIGINT))
 	require.NoError(t, server.Wait(), talk.String())
 	select {

@@ -219,9 +219,9 @@ func (m *Model) chartHeight() int {
 	case m.height < 18:
 		return 0
 	case m.height < 32:
-		return 5
+		return 6
 	}
-	return 9
+	return 10
 }
 
 // axisWidth is the columns left of the curve.
@@ -246,7 +246,7 @@ func (m *Model) chart(s *Screen, height int) []string {
 		at = at * columns / len(allocated)
 	}
 	allocated, reserved = squeeze(allocated, columns), squeeze(reserved, columns)
-	rows := area(allocated, reserved, width, height-1, full)
+	rows := area(allocated, reserved, width, height-2, full)
 	lines := make([]string, 0, height)
 	for i, row := range rows {
 		label := ""
@@ -258,7 +258,30 @@ func (m *Model) chart(s *Screen, height int) []string {
 		}
 		lines = append(lines, fmt.Sprintf("%*s ", axisWidth-1, label)+styleUse.Render(row))
 	}
-	return append(lines, m.timeAxis(s, width, (columns-len(allocated)+at)/dotsAcross))
+	return append(lines, m.steps(width), m.timeAxis(s, width, (columns-len(allocated)+at)/dotsAcross))
+}
+
+// steps is the band of steps below the curve: empty before the first.
+func (m *Model) steps(width int) string {
+	columns, n := dotsAcross*width, len(m.history)
+	counts := make([]int, width)
+	for c := range counts {
+		dot, i := dotsAcross*(c+1)-1, -1
+		if n <= columns {
+			i = dot - (columns - n)
+		} else {
+			i = (dot+1)*n/columns - 1
+		}
+		counts[c] = -1
+		if i >= 0 && m.history[i].StepCount > 0 {
+			counts[c] = m.history[i].StepCount
+		}
+	}
+	line := ruler(counts)
+	if line == "" {
+		return ""
+	}
+	return fmt.Sprintf("%*s ", axisWidth-1, "steps") + styleDim.Render(line)
 }
 
 func known(n *uint64) float64 {
@@ -312,6 +335,8 @@ func (m *Model) footer(s *Screen) string {
 	switch {
 	case m.typing:
 		return "/" + string(m.query) + "█"
+	case m.lost:
+		return styleBad.Render("no connection to the recorder, trying again · q quit")
 	case m.message != "":
 		return styleWarn.Render(m.message)
 	case m.err != nil:

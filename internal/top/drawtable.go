@@ -5,6 +5,7 @@ package top
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
@@ -26,9 +27,9 @@ func (m *Model) rowAt(y int) int {
 
 // tableLines are the header and the rows that fit, with the chosen one among them.
 func (m *Model) tableLines() []string {
-	rows, sum := m.Rows(), int64(0)
+	rows, sum := m.Rows(), &totals{}
 	for i := range rows {
-		sum += rows[i].Bytes
+		sum.add(&rows[i])
 	}
 	most := m.tableHeight() - 1
 	m.selected = max(0, min(m.selected, len(rows)-1))
@@ -63,35 +64,79 @@ func (m *Model) noRows() string {
 	return "nothing is in use"
 }
 
-// wide is whether all columns are shown.
-func (m *Model) wide() bool { return m.width >= 100 }
+// narrow is whether there is no room for the change, wide for the peak and the number of blocks, full for all columns.
+func (m *Model) narrow() bool { return m.width < 72 }
+func (m *Model) wide() bool   { return m.width >= 100 }
+func (m *Model) full() bool   { return m.width >= 120 }
+
+// cells puts the columns together that there is room for.
+func (m *Model) cells(live, share, change, perStep, peak, ofPeak, age, blocks string) string {
+	out := fmt.Sprintf("%10s %7s", live, share)
+	if !m.narrow() {
+		out += fmt.Sprintf(" %11s", change)
+	}
+	out += fmt.Sprintf(" %11s", perStep)
+	if m.wide() {
+		out += fmt.Sprintf(" %10s", peak)
+	}
+	if m.full() {
+		out += fmt.Sprintf(" %7s %8s", ofPeak, age)
+	}
+	if m.wide() {
+		out += fmt.Sprintf(" %9s", blocks)
+	}
+	return out
+}
 
 func (m *Model) columns() string {
-	out := fmt.Sprintf("%10s %6s %11s %11s", "LIVE", "SHARE", "CHANGE", "PER STEP")
-	if m.wide() {
-		out += fmt.Sprintf(" %10s %9s", "PEAK", "BLOCKS")
+	return m.cells("LIVE", "SHARE", "CHANGE", "PER STEP", "PEAK", "OF PEAK", "AGE", "BLOCKS") + "  " + strings.ToUpper(string(Tables[m.table]))
+}
+
+// totals are what the shares of a table are of.
+type totals struct {
+	live, peak int64
+}
+
+func (t *totals) add(r *Row) {
+	t.live += r.Bytes
+	if r.Peak != nil {
+		t.peak += *r.Peak
 	}
-	return out + "  " + strings.ToUpper(string(Tables[m.table]))
+}
+
+// shareOf is a part of a whole; "-" of none.
+func shareOf(part, whole int64) string {
+	if whole <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(whole))
+}
+
+// ageOf is for how long a row has been in use.
+func ageOf(r *Row) string {
+	if r.Age == nil {
+		return "-"
+	}
+	switch seconds := int(*r.Age); {
+	case seconds < 100:
+		return fmt.Sprintf("%d s", seconds)
+	case seconds < 100*60:
+		return fmt.Sprintf("%d min", seconds/60)
+	default:
+		return fmt.Sprintf("%d h", seconds/3600)
+	}
 }
 
 // rowLine is one row. What tells rows apart, the file and line or the path's end, is never cut.
-func (m *Model) rowLine(r *Row, sum int64, base map[string]int64) string {
-	share := "-"
-	if sum > 0 {
-		share = fmt.Sprintf("%.1f %%", 100*float64(r.Bytes)/float64(sum))
-	}
-	perStep := "-"
+func (m *Model) rowLine(r *Row, sum *totals, base map[string]int64) string {
+	perStep, peak, ofPeak := "-", "-", "-"
 	if r.PerStep != nil {
 		perStep = "+" + table.Bytes(uint64(math.Round(*r.PerStep)))
 	}
-	out := fmt.Sprintf("%10s %6s %11s %11s", signed(r.Bytes), share, changeOf(r, base), perStep)
-	if m.wide() {
-		peak := "-"
-		if r.Peak != nil {
-			peak = signed(*r.Peak)
-		}
-		out += fmt.Sprintf(" %10s %9d", peak, r.Blocks)
+	if r.Peak != nil {
+		peak, ofPeak = signed(*r.Peak), shareOf(*r.Peak, sum.peak)
 	}
+	out := m.cells(signed(r.Bytes), shareOf(r.Bytes, sum.live), changeOf(r, base), perStep, peak, ofPeak, ageOf(r), strconv.FormatUint(r.Blocks, 10))
 	if r.PerStep != nil {
 		out = styleBad.Render(out)
 	}

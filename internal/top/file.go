@@ -36,7 +36,7 @@ func NewRecorded(in *RecordedInput) (*Recorded, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Recorded{}
+	out, seen := &Recorded{}, &ages{}
 	first, allocs, before := in.Trace.First(), uint64(0), uint64(0)
 	err = tl.Visit(&view.TimelineVisitor{
 		Totals: func(uint64, *view.Totals) {}, Alloc: func(uint64, *heap.Block, *event.Event) {}, OutOfMemory: func(uint64, *event.Event) {},
@@ -47,6 +47,7 @@ func NewRecorded(in *RecordedInput) (*Recorded, error) {
 				part.Joined, s.Held = in.Joined, &HeldAt{Time: s.Time, Bytes: in.Joined.Bytes}
 			}
 			s.Add([]Part{part})
+			seen.add(s)
 			allocs = 0
 			for i := range part.Totals.Accounts {
 				allocs += part.Totals.Accounts[i].Allocs

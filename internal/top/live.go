@@ -25,6 +25,7 @@ type Live struct {
 	recorder *recorder.Recorder
 	began    time.Time
 	next     time.Time
+	ages     ages
 
 	driverRead time.Time
 	driver     map[int][]figures.DriverUse
@@ -94,6 +95,7 @@ func (l *Live) screen(ctx context.Context, state *recorder.State) *Screen {
 	}
 	s.Held = held
 	s.Add(parts)
+	l.ages.add(s)
 	return s
 }
 

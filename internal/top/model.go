@@ -51,6 +51,7 @@ type Model struct {
 	paused  bool
 	back    int // screens before the newest that is shown; 0: the newest
 	ended   bool
+	lost    bool // the connection to the recorder; it is tried again
 	err     error
 
 	table    int // of Tables
@@ -123,6 +124,11 @@ func (m *Model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 
 // take shows a new screen, unless the screen stands still.
 func (m *Model) take(n next) tea.Cmd {
+	if errors.Is(n.err, ErrLost) {
+		m.lost = true
+		return m.wait()
+	}
+	m.lost = false
 	if n.err != nil {
 		m.ended = true
 		if !errors.Is(n.err, io.EOF) && !errors.Is(n.err, context.Canceled) {

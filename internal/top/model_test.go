@@ -50,7 +50,7 @@ func made(second int) *Screen {
 			Peak: n(uint64(peak)),
 		},
 		Verdict: "growing", Sentence: "growing: train.py:41 main keeps 3.0 MiB more each step, since step 3 of 240, 98 % of the growth",
-		StepCount: 240, StepTime: 42,
+		StepCount: 2 * second, StepTime: 42,
 		Tables: map[By][]Row{
 			ByLine: {
 				{Name: "train.py:41", Function: "main", File: "/home/a/train.py", Line: 41, Source: "losses.append(loss)", Bytes: bytes - 900<<20, Blocks: 812, Peak: &peak, PerStep: &growth, Holder: "losses[*]"},

@@ -41,6 +41,9 @@ func Show(ctx context.Context, feed Feed) error {
 func WriteJSON(ctx context.Context, w io.Writer, feed Feed) error {
 	for {
 		s, err := feed.Next(ctx)
+		if errors.Is(err, ErrLost) {
+			continue
+		}
 		if errors.Is(err, io.EOF) || errors.Is(err, context.Canceled) {
 			return nil
 		}

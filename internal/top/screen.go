@@ -89,6 +89,7 @@ type Row struct {
 	Bytes    int64    `json:"bytes"`
 	Blocks   uint64   `json:"blocks"`
 	Peak     *int64   `json:"peak,omitempty"`     // Bytes when the device's memory was at its peak; nil: not known
+	Age      *float64 `json:"age_s,omitempty"`    // seconds for which the row has been in use, as far as it was seen; nil: not known
 	PerStep  *float64 `json:"per_step,omitempty"` // block bytes that each step adds, by the verdict; nil: no growth is proved
 	Holder   string   `json:"held_by,omitempty"`  // of PerStep
 	Category string   `json:"category,omitempty"` // of a holder

@@ -173,6 +173,7 @@ func (s *Server) send(c net.Conn, number int) {
 		}
 		if number >= s.first+len(s.history) {
 			s.mu.Unlock()
+			_, _ = io.WriteString(c, over) // one who has left does not need it
 			return
 		}
 		number = max(number, s.first)
@@ -188,17 +189,39 @@ func (s *Server) send(c net.Conn, number int) {
 	}
 }
 
-// Remote has the screens of a Server.
+// over is the line behind the last screen. A connection that ends without is lost.
+const over = "null\n"
+
+// ErrLost: the recorder does not answer any more. The next call of Next connects again.
+var ErrLost = errors.New("the connection to the recorder is lost")
+
+// again is how often a lost connection is tried.
+const again = time.Second
+
+// Remote has the screens of a Server. When the Server ends before its feed does, it waits until another listens at the path, and goes on
+// with those screens that it has not seen.
 type Remote struct {
-	conn  net.Conn
+	path string
+	last time.Time // of the newest screen
+
+	mu    sync.Mutex
+	conn  net.Conn // nil: lost
 	lines *bufio.Reader
 }
 
 // Connect connects to the Server at a path. The screens are all that it has, or those from now on.
 func Connect(path string, all bool) (*Remote, error) {
-	c, err := net.Dial("unix", path)
-	if err != nil {
+	r := &Remote{path: path}
+	if err := r.connect(all); err != nil {
 		return nil, fmt.Errorf("connect to %s: %w; gputrace top -p PID --serve %s makes one", path, err, path)
+	}
+	return r, nil
+}
+
+func (r *Remote) connect(all bool) error {
+	c, err := net.Dial("unix", r.path)
+	if err != nil {
+		return err
 	}
 	ask := askNow
 	if all {
@@ -206,33 +229,89 @@ func Connect(path string, all bool) (*Remote, error) {
 	}
 	if _, err := io.WriteString(c, ask); err != nil {
 		c.Close()
-		return nil, fmt.Errorf("connect to %s: %w", path, err)
+		return err
 	}
-	return &Remote{c, bufio.NewReader(c)}, nil
+	r.set(c)
+	return nil
 }
 
-// Next implements Feed.
+func (r *Remote) set(c net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conn = c
+	if c != nil {
+		r.lines = bufio.NewReader(c)
+	}
+}
+
+func (r *Remote) get() (net.Conn, *bufio.Reader) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.conn, r.lines
+}
+
+// Next implements Feed. The error is ErrLost once when the connection is lost; the next call waits for another.
 func (r *Remote) Next(ctx context.Context) (*Screen, error) {
-	stop := context.AfterFunc(ctx, func() { r.conn.Close() })
+	for {
+		if err := r.regain(ctx); err != nil {
+			return nil, err
+		}
+		s, err := r.read(ctx)
+		if err != nil || s.Time.After(r.last) {
+			if s != nil {
+				r.last = s.Time
+			}
+			return s, err
+		}
+	}
+}
+
+// regain connects again where the connection is lost, as often as it takes.
+func (r *Remote) regain(ctx context.Context) error {
+	for {
+		if c, _ := r.get(); c != nil || r.connect(true) == nil {
+			return nil
+		}
+		if err := sleepUntil(ctx, time.Now().Add(again)); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *Remote) read(ctx context.Context) (*Screen, error) {
+	conn, lines := r.get()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	line, err := r.lines.ReadBytes('\n')
+	line, err := lines.ReadBytes('\n')
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case errors.Is(err, io.EOF):
-		return nil, io.EOF
 	case err != nil:
-		return nil, fmt.Errorf("read from the recorder: %w", err)
+		conn.Close()
+		r.set(nil)
+		return nil, ErrLost
+	case string(line) == over:
+		return nil, io.EOF
 	}
-	var s Screen
-	if err := json.Unmarshal(line, &s); err != nil {
+	s := &Screen{}
+	if err := json.Unmarshal(line, s); err != nil {
 		return nil, fmt.Errorf("read a screen: %w", err)
 	}
-	return &s, nil
+	return s, nil
 }
 
 // ReadHolders implements Feed.
-func (r *Remote) ReadHolders() { _, _ = io.WriteString(r.conn, askHolders) } // what is wrong with the connection, Next says
+func (r *Remote) ReadHolders() {
+	if c, _ := r.get(); c != nil {
+		_, _ = io.WriteString(c, askHolders) // what is wrong with the connection, Next says
+	}
+}
 
 // Close ends the connection.
-func (r *Remote) Close() error { return r.conn.Close() }
+func (r *Remote) Close() error {
+	c, _ := r.get()
+	if c == nil {
+		return nil
+	}
+	return c.Close()
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -130,3 +131,39 @@ func TestSlowClient(t *testing.T) {
 	close(f.next)
 	require.NoError(t, <-done)
 }
+
+// TestRegain: a recorder that ends before its job is waited for, and its successor's screens go on where those of the first ended.
+func TestRegain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	first := &fed{next: make(chan *Screen), asked: make(chan struct{}, 1)}
+	s, err := Serve(path, first)
+	require.NoError(t, err)
+	ctx, kill := context.WithCancel(context.Background())
+	go func() { _ = s.Run(ctx) }()
+	first.next <- made(0)
+	r, err := Connect(path, true)
+	require.NoError(t, err)
+	take(t, r, 0)
+	conn, _ := r.get()
+	conn.Close() // as when the recorder is killed
+	_, err = r.Next(context.Background())
+	require.ErrorIs(t, err, ErrLost)
+	kill()
+	s.listener.Close()
+
+	second := &fed{next: make(chan *Screen), asked: make(chan struct{}, 1)}
+	require.Eventually(t, func() bool { s, err = Serve(path, second); return err == nil }, timeLimit, timeLimit/1000)
+	done := make(chan error, 1)
+	go func() { done <- s.Run(context.Background()) }()
+	second.next <- made(0) // was seen
+	second.next <- made(5)
+	take(t, r, 5)
+	close(second.next)
+	_, err = r.Next(context.Background())
+	require.ErrorIs(t, err, io.EOF, "the job has ended")
+	require.NoError(t, r.Close())
+	require.NoError(t, <-done)
+}
+
+// timeLimit passes only when something is broken.
+const timeLimit = time.Minute
