@@ -26,6 +26,7 @@ type Live struct {
 	began    time.Time
 	next     time.Time
 	ages     ages
+	peaks    map[int]*Peak
 
 	driverRead time.Time
 	driver     map[int][]figures.DriverUse
@@ -38,7 +39,7 @@ type Live struct {
 
 // NewLive is a feed of a recorder whose Run is called elsewhere.
 func NewLive(r *recorder.Recorder) *Live {
-	return &Live{recorder: r, driver: map[int][]figures.DriverUse{}, joined: map[int]*view.Joined{}}
+	return &Live{recorder: r, driver: map[int][]figures.DriverUse{}, joined: map[int]*view.Joined{}, peaks: map[int]*Peak{}}
 }
 
 // Next implements Feed.
@@ -88,7 +89,12 @@ func (l *Live) screen(ctx context.Context, state *recorder.State) *Screen {
 		if err != nil {
 			continue // it has just ended
 		}
+		pid := p.Process.PID()
+		if l.peaks[pid] == nil {
+			l.peaks[pid] = &Peak{}
+		}
 		parts = append(parts, Part{
+			Peak:    l.peaks[pid],
 			Process: Process{PID: p.Process.PID(), Name: p.Process.Script()}, View: v, Totals: &v.Snapshot.Totals, Leaks: p.Leaks,
 			Joined: joined[p.Process.PID()], Driver: l.driver[p.Process.PID()],
 		})

@@ -115,6 +115,32 @@ type Part struct {
 	Joined  *view.Joined        // nil: holders were not read yet
 	Leaks   *leaks.Report       // nil: not known
 	Driver  []figures.DriverUse // as last read
+	Peak    *Peak               // nil: what was at the peak is looked up each time
+}
+
+// peakEvery is how often what was at a peak is looked up again, whose stacks can have got names since.
+const peakEvery = 10 * time.Second
+
+// Peak keeps what was in use at the peak of a process, until there is a higher one: to look it up costs as much as all the rest.
+type Peak struct {
+	read  time.Time
+	bytes uint64
+	kept  []view.Entry
+}
+
+// entries is what was in use at the peak.
+func (p *Peak) entries(v *view.View, now time.Time) []view.Entry {
+	if p == nil {
+		return v.AtPeak().Entries()
+	}
+	bytes := uint64(0)
+	for i := range v.Snapshot.Totals.Accounts {
+		bytes += v.Snapshot.Totals.Accounts[i].Peak
+	}
+	if p.kept == nil || bytes != p.bytes || now.Sub(p.read) >= peakEvery {
+		p.read, p.bytes, p.kept = now, bytes, v.AtPeak().Entries()
+	}
+	return p.kept
 }
 
 // Add puts the parts of all processes together. Time, Elapsed, Rate, Lost and Held are the caller's.
@@ -124,7 +150,7 @@ func (s *Screen) Add(parts []Part) {
 		p := &parts[i]
 		s.Processes = append(s.Processes, p.Process)
 		now = append(now, p.View.Entries()...)
-		peak = append(peak, p.View.AtPeak().Entries()...)
+		peak = append(peak, p.Peak.entries(p.View, s.Time)...)
 	}
 	s.Memory = memoryOf(parts)
 	s.Tables = map[By][]Row{}
