@@ -22,7 +22,7 @@ func sick() *Report {
 
 func TestWriteText(t *testing.T) {
 	var b strings.Builder
-	require.NoError(t, WriteText(&b, sick(), "1.2"))
+	require.NoError(t, WriteText(&b, sick(), "1.2", true))
 	require.Equal(t, `gputrace 1.2 · pid 42 a b`+"\ufffd"+`[2J
 
 kernel
@@ -39,6 +39,35 @@ libraries
   unknown  driver                       none
 
 tracing will not work: x
+`, b.String())
+}
+
+// TestFolded: groups about the machine in which nothing is wrong are a line each; what is wrong, or about the process, is whole.
+func TestFolded(t *testing.T) {
+	ok := func(g Group, name string) Check { return Check{Group: g, Name: name, Says: "as " + name} }
+	r := &Report{Verdict: "tracing will work", Checks: []Check{
+		ok(Kernel, "Linux"), ok(Kernel, "BTF"), ok(Rights, "CAP_BPF"), ok(Rights, "CAP_PERFMON"), ok(Rights, "CAP_SYS_PTRACE"), ok(Rights, "user namespace"),
+		ok(Limits, "lockdown"), {Group: Limits, Name: "locked memory", State: Unknown, Says: "not known"}, ok(Library, "driver"), ok(Attach, "probe"),
+	}}
+	var b strings.Builder
+	require.NoError(t, WriteText(&b, r, "1.2", false))
+	require.Equal(t, `gputrace 1.2
+
+  ok       kernel                       2 checks: as Linux
+  ok       rights                       4 checks: CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE ...
+
+limits
+  ok       lockdown                     as lockdown
+  unknown  locked memory                not known
+
+libraries
+  ok       driver                       as driver
+
+  ok       attach                       1 check: as probe
+
+-v shows each check
+
+tracing will work
 `, b.String())
 }
 

@@ -293,7 +293,7 @@ ctypes.CDLL(None).prctl(15, b"a\x1b[2Jb\nok c")
 print("READY", flush=True)
 time.sleep(1000)`)
 	p.await(t, "READY")
-	out, err := exec.Command(env.binary, "doctor", "-p", itoa(p.pid)).Output()
+	out, err := exec.Command(env.binary, "doctor", "-v", "-p", itoa(p.pid)).Output()
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, 1, exit.ExitCode())

@@ -16,6 +16,7 @@ type doctorOptions struct {
 	pid      int           // 0: none
 	duration time.Duration // that calls are counted
 	json     bool
+	verbose  bool   // each check has a line
 	memory   string // how it is read, one of memoryModes
 	cacheDir string
 	program  string // on macOS: what is looked at; empty: python3
@@ -51,7 +52,7 @@ func doctorCommand() *cli.Command {
 func parseDoctor(c *cli.Context) (doctorOptions, error) {
 	o := doctorOptions{
 		json: c.Bool("json"), cacheDir: flags.Get[string](c, "cache-dir"), duration: flags.Get[time.Duration](c, "duration"),
-		memory: flags.Get[string](c, "memory"),
+		verbose: c.Bool("verbose"), memory: flags.Get[string](c, "memory"),
 	}
 	if !c.IsSet("pid") && c.NArg() == 0 {
 		return o, nil

@@ -14,11 +14,13 @@ import (
 // examine writes what the doctor finds; the error has no text: the verdict is the last line.
 func examine(o doctorOptions) error {
 	r := doctor.Run(doctor.Options{PID: o.pid, For: o.duration, CacheDir: o.cacheDir, Memory: o.memory})
-	write := doctor.WriteText
+	var err error
 	if o.json {
-		write = doctor.WriteJSON
+		err = doctor.WriteJSON(os.Stdout, r, version)
+	} else {
+		err = doctor.WriteText(os.Stdout, r, version, o.verbose)
 	}
-	if err := write(os.Stdout, r, version); err != nil {
+	if err != nil {
 		return err
 	}
 	if !r.Works {
