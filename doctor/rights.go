@@ -170,6 +170,13 @@ func (r *rights) check(c Capability) Check {
 // initialUserNamespace is the inode of the user namespace in which a machine starts (PROC_USER_INIT_INO, linux/proc_ns.h).
 const initialUserNamespace = "user:[4026531837]"
 
+// InnerUserNamespace reports whether we are in a user namespace that is not the machine's own, as in a rootless container: the kernel
+// asks for the capabilities of BPF in the machine's own.
+func InnerUserNamespace() bool {
+	link, err := os.Readlink("/proc/self/ns/user")
+	return err == nil && link != initialUserNamespace
+}
+
 // checkUserNamespace: the kernel asks for the capabilities in the initial user namespace.
 func checkUserNamespace() Check {
 	c := Check{Group: Rights, Name: "user namespace", Needed: true, Says: "the machine's own"}

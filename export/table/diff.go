@@ -131,8 +131,8 @@ func (p *diffPrinter) change(c *view.Change) {
 	if c.Moved && movedFrom(c) != "" {
 		p.line("    was at %s", words.Line(movedFrom(c)))
 	}
-	if len(e.Stack) > 0 {
-		p.line("    %s", stackText(e.Stack))
+	for _, call := range stackLines(e.Stack) {
+		p.line("    %s", call)
 	}
 }
 
@@ -167,21 +167,6 @@ func movedFrom(c *view.Change) string {
 		return path.Base(c.Before.File)
 	}
 	return ""
-}
-
-// stackText is a stack in one line, what is called first.
-func stackText(stack []view.Call) string {
-	text := ""
-	for i := range stack {
-		if i > 0 {
-			text += " ← "
-		}
-		text += words.Line(stack[i].Text())
-		if len(text) > 4*maxWidth { // it will be cut
-			break
-		}
-	}
-	return text
 }
 
 // total prints what the rows add up to, to the byte.

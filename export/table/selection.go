@@ -91,12 +91,21 @@ func (p *printer) entry(e *view.Entry, by view.RowKind, total int64) {
 	if by != view.ByStack {
 		return
 	}
-	python := slices.ContainsFunc(e.Stack, func(c view.Call) bool { return c.Func != "" })
-	for i := range e.Stack { // leaf first
-		if c := &e.Stack[i]; c.Func != "" || !python || i == 0 {
-			p.line("    %s", words.Line(c.Text()))
+	for _, call := range stackLines(e.Stack) {
+		p.line("    %s", call)
+	}
+}
+
+// stackLines is a stack, leaf first: the leaf and what is of Python, or all where nothing is.
+func stackLines(stack []view.Call) []string {
+	var out []string
+	python := slices.ContainsFunc(stack, func(c view.Call) bool { return c.Func != "" })
+	for i := range stack {
+		if c := &stack[i]; c.Func != "" || !python || i == 0 {
+			out = append(out, words.Line(c.Text()))
 		}
 	}
+	return out
 }
 
 func entryBytes(n int64) string {

@@ -31,6 +31,9 @@ func Machine() (sudo bool, lines []string) {
 		}
 	}
 	sudo = len(missing) > 0 && os.Geteuid() != 0
+	if doctor.InnerUserNamespace() {
+		lines = append(lines, "this is a user namespace of its own, as of a rootless container: its root may not trace; run gputrace on the host, as root")
+	}
 	if line := kernelLine(err == nil && len(missing) == 0); line != "" {
 		lines = append(lines, line)
 	}
