@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -74,6 +75,7 @@ func TestRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, results.Err())
 	require.Empty(t, n.warnings)
+	require.Contains(t, strings.Join(n.notices, "\n"), "out of memory: a request for 2.0 GiB failed")
 	folder, err := results.Write()
 	require.NoError(t, err)
 	require.Equal(t, o.Output, folder)
@@ -141,4 +143,24 @@ func checkHeapOf(t *testing.T, f *fake, input *export.Input) {
 	require.Len(t, v.Snapshot.Accounts, 1)
 	require.Equal(t, want, v.Snapshot.Accounts[0].Live.Bytes)
 	require.Equal(t, "mps:0", v.Snapshot.Accounts[0].Device.String())
+}
+
+// TestNothingSeen: a program that the library is not loaded into, and one that does not use Metal, have each their reason.
+func TestNothingSeen(t *testing.T) {
+	f := buildFake(t)
+	_, n, _, err := record(t, f, nil, python(t, "3.11"), "-c", "pass")
+	require.ErrorIs(t, err, recorder.ErrEndedEarly)
+	require.Contains(t, strings.Join(n.warnings, "\n"), "allocated nothing by Metal")
+
+	f.dyld = "" // it is not inserted
+	_, n, _, err = record(t, f, nil, python(t, "3.11"), "-c", "pass")
+	require.ErrorIs(t, err, recorder.ErrEndedEarly)
+	require.Contains(t, strings.Join(n.warnings, "\n"), "the library was not loaded into the program")
+
+	_, _, _, err = record(t, f, nil, "no-such-program")
+	var launch *recorder.LaunchError
+	require.ErrorAs(t, err, &launch)
+
+	_, _, _, err = record(t, f, func(o *recorder.Options) { o.Command, o.PIDs = nil, []int{1} })
+	require.ErrorIs(t, err, ErrAttach)
 }

@@ -184,6 +184,58 @@ func TestShim(t *testing.T) {
 	}
 }
 
+// TestRingOverflow: nobody reads a small ring. What had no room is counted, by hook; what was written is whole.
+func TestRingOverflow(t *testing.T) {
+	f := buildFake(t)
+	cmd := exec.Command(python(t, "3.11"), "testdata/mac/train.py", f.asked, "20")
+	cmd.Env = append(f.environ(t), "GPUTRACE_RING_BYTES=1")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	r, err := ring.Open(filepath.Join(f.dir, fmt.Sprint(cmd.Process.Pid)+".ring"))
+	require.NoError(t, err)
+	t.Cleanup(func() { r.Close() })
+	got := readAll(t, r)
+	hits, err := r.Hits()
+	require.NoError(t, err)
+	lost := uint64(0)
+	for i := range hits {
+		h := &hits[i]
+		quiet := h.Quiet["within another"] + h.Quiet["nothing changed"] + h.Quiet["foreign memory"]
+		require.Equal(t, h.Hits, h.Emitted+quiet+h.Lost(), h.Probe)
+		require.Equal(t, h.Emitted, got.decoder.received[i], h.Probe)
+		lost += h.Lost()
+	}
+	require.Greater(t, lost, uint64(1000))
+	require.Less(t, len(got.events), 65536/80)
+	ends := 0
+	for _, e := range f.entries(t) {
+		if e.what == "torch-" {
+			ends++
+		}
+	}
+	require.EqualValues(t, ends, hits[ring.HookRelease].Hits, "each end of a block was noticed")
+}
+
+// TestKilled: what a program that is killed had written is read, to its last request.
+func TestKilled(t *testing.T) {
+	f := buildFake(t)
+	r := f.train(t, python(t, "3.11"), "5", "recursion", "kill")
+	got := readAll(t, r)
+	checkLedger(t, f.entries(t), got.events)
+	checkHits(t, r, got.decoder)
+	last := &got.events[len(got.events)-1]
+	st := got.decoder.Stack(event.StackID(last.Stack))
+	require.Equal(t, event.StatusTooDeep, st.Status, "600 frames of Python")
+	frames := 0
+	for i := range st.Frames {
+		if st.Frames[i].Kind == event.FramePython {
+			require.NotZero(t, st.Frames[i].Line)
+			frames++
+		}
+	}
+	require.Equal(t, 256, frames)
+}
+
 // ledgerOf is the ledger's entry of an event of the shim; empty: of one that is in no ledger.
 func ledgerOf(e *ring.Event) string {
 	switch {
