@@ -18,8 +18,11 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 )
 
-// pageFindings is how many findings a page begins with.
-const pageFindings = 4
+// How many findings, and live blocks at a request that failed, a page begins with.
+const (
+	pageFindings = 4
+	pageHoldings = 3
+)
 
 // pageVerdict is what a page begins with, and the steps. Of what was not recorded by gputrace there is no verdict, as in WriteVerdict.
 func pageVerdict(in *Input) (*html.Verdict, html.Steps, error) {
@@ -40,7 +43,7 @@ func pageVerdict(in *Input) (*html.Verdict, html.Steps, error) {
 	}
 	if c := failed.Main(); c != nil {
 		v := oomVerdict(in, c)
-		if report.Verdict == leaks.Growing {
+		if report.Verdict == leaks.Growing && c.Decision != oom.Leak { // else the sentence says it
 			v.Findings = append(v.Findings, leakFindings(report)...)
 		}
 		return v, pageSteps(found), nil
@@ -127,7 +130,7 @@ func oomVerdict(in *Input, c *oom.Case) *html.Verdict {
 	if c.Caught == oom.Yes {
 		v.Text += ". The program caught it and went on"
 	}
-	for i := range c.Top[:min(pageFindings, len(c.Top))] {
+	for i := range c.Top[:min(pageHoldings, len(c.Top))] {
 		h := &c.Top[i]
 		to := html.Finding{Title: fmt.Sprintf("%s %s", table.Bytes(h.Bytes), h.Site), Search: strings.SplitN(h.Site, " ", 2)[0]}
 		if h.Holder != "" && h.Holder != view.NoHolder {

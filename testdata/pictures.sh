@@ -3,17 +3,18 @@
 # pictures.sh [FOLDER]: the pictures of README.md and of the guides, of real recordings of testdata/workloads on the stand-in. Needs root.
 #
 #   make pictures                  writes docs/pictures/*.png
+#   PICTURES_WORK=FOLDER           keep the recordings there
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
 gputrace=${GPUTRACE:-$root/gputrace}
 out=${1:-$root/docs/pictures}
-work=$(mktemp -d)
+work=${PICTURES_WORK:-$(mktemp -d)}
 job=
 
 clean_up() {
     [ -z "$job" ] || kill "$job" 2>/dev/null || true
-    rm -rf "$work"
+    [ -n "${PICTURES_WORK:-}" ] || rm -rf "$work"
 }
 trap clean_up EXIT
 
@@ -38,7 +39,7 @@ record() {
     say "record $1 for $2 s"
     (sleep 2 && touch "$work/go") &
     LD_LIBRARY_PATH=$("$here/setup.sh" --print standin) STANDIN_SHM=$work/memory \
-        "$gputrace" -p "$job" -d "$2s" -o "$work/$1" -f html,png >"$work/$1.log" 2>&1 || {
+        "$gputrace" -p "$job" -d "$2s" -o "$work/$1" -f html,svg >"$work/$1.log" 2>&1 || {
         cat "$work/$1.log" >&2
         exit 1
     }
@@ -53,19 +54,19 @@ shoot() {
 }
 
 main() {
-    mkdir -p "$out"
+    mkdir -p "$out" "$work"
     "$here/setup.sh"
     (cd "$root/e2e/browser" && go build -o "$work/picture" ./picture)
-    start leak.py --batch 256 && record leak 9
+    start leak.py --batch 24 && record leak 5
     start gpt.py --steps 0 --layers 6 --batch 4 && record gpt 8
-    start oom.py --case full && record oom 20
-    shoot page leak -width 1280 -height 980
-    shoot page-dark leak -width 1280 -height 980 -theme dark
+    start leak.py --batch 512 && record oom 30
+    shoot page leak -width 1280 -height 1000
+    shoot page-dark leak -width 1280 -height 1000 -theme dark
     shoot page-steady gpt -width 1280 -height 900
     shoot oom oom -width 1280 -height 900
-    shoot segments oom -width 1280 -height 420 -script "document.getElementById('segmentsCard').open = true; setTimeout(() => document.getElementById('segmentsCard').scrollIntoView(), 200)"
+    shoot segments oom -width 1280 -height 420 -script "const s = document.getElementById('segmentsCard'); s.open = true; setTimeout(() => s.scrollIntoView(), 300)"
     shoot narrow leak -width 400 -height 900
-    cp "$work/leak/memory.png" "$out/memory.png"
+    "$work/picture" -o "$out/memory.png" -width 1440 -height 680 -ready svg "$work/leak/memory.svg"
 }
 
 main

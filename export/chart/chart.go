@@ -85,7 +85,9 @@ func Write(w io.Writer, f Format, in Input) error {
 // shown is the devices that are drawn, and how many are not.
 func shown(b *pagemodel.Model) (parts []*pagemodel.Part, left int) {
 	for i := range b.Parts {
-		if p := &b.Parts[i]; p.Torch || p.Peak > 0 {
+		p := &b.Parts[i]
+		unnamed := p.Device.Index < 0 && len(b.Parts) > 1 // memory whose device was not known yet
+		if p.Torch || p.Peak > 0 && !unnamed {
 			parts = append(parts, p)
 		}
 	}

@@ -330,12 +330,12 @@ class CurveView {
     const { capacity } = this;
     if (capacity === 0) return;
     c.font = '600 11px system-ui, sans-serif';
-    c.textAlign = 'right';
+    c.textAlign = 'left';
     c.fillStyle = c.strokeStyle = this.color('--bad');
-    const right = this.width - this.pad.right - 4;
+    const left = this.pad.left + 6;
     if (capacity > this.top) {
       c.textBaseline = 'top';
-      c.fillText(`↑ ${bytesText(capacity)} device`, right, this.pad.top + 3);
+      c.fillText(`↑ ${bytesText(capacity)} device`, left, this.pad.top + 3);
       return;
     }
     const y = Math.round(this.y(capacity)) + 0.5;
@@ -347,7 +347,7 @@ class CurveView {
     c.stroke();
     c.setLineDash([]);
     c.textBaseline = y > this.pad.top + 16 ? 'bottom' : 'top';
-    c.fillText(`device ${bytesText(capacity)}`, right, y + (y > this.pad.top + 16 ? -2 : 3));
+    c.fillText(`device ${bytesText(capacity)}`, left, y + (y > this.pad.top + 16 ? -2 : 3));
   }
 
   // drawSteps shades every second step, where they are wide enough to be seen.
