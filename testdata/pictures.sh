@@ -22,8 +22,8 @@ say() { echo "pictures: $*" >&2; }
 
 # start WORKLOAD [ARGUMENT...]: the job waits until it is let go.
 start() {
-    rm -f "$work"/{go,hold,counters}
-    STANDIN_SHM=$work/memory "$here/run" "$here/workloads/$1" --counters "$work/counters" --wait --go "$work/go" "${@:2}" >"$work/job" 2>&1 &
+    rm -f "$work/go"
+    (cd "$work" && STANDIN_SHM=$work/memory exec "$here/run" "$here/workloads/$1" --wait --go go "${@:2}") >"$work/job" 2>&1 &
     job=$!
     for _ in $(seq 1200); do
         ! grep -q READY "$work/job" || return 0
@@ -48,9 +48,11 @@ record() {
     job=
 }
 
-# shoot NAME RECORDING [FLAG...]: a picture of its page.
+# shoot NAME RECORDING WIDTH HEIGHT [SCRIPT [FLAG...]]: a picture of its page, without what says on which machine it was made.
 shoot() {
-    "$work/picture" -o "$out/$1.png" "${@:3}" "$work/$2/report.html"
+    local plain="document.getElementById('command').textContent = '';
+        for (const f of document.querySelectorAll('#facts span')) if (/^(pid|Linux|gputrace)/.test(f.textContent)) f.remove();"
+    "$work/picture" -o "$out/$1.png" -width "$3" -height "$4" -script "$plain ${5:-}" "${@:6}" "$work/$2/report.html"
 }
 
 main() {
@@ -60,12 +62,12 @@ main() {
     start leak.py --batch 24 && record leak 5
     start gpt.py --steps 0 --layers 6 --batch 4 && record gpt 8
     start leak.py --batch 512 && record oom 30
-    shoot page leak -width 1280 -height 1000
-    shoot page-dark leak -width 1280 -height 1000 -theme dark
-    shoot page-steady gpt -width 1280 -height 900
-    shoot oom oom -width 1280 -height 900
-    shoot segments oom -width 1280 -height 420 -script "const s = document.getElementById('segmentsCard'); s.open = true; setTimeout(() => s.scrollIntoView(), 300)"
-    shoot narrow leak -width 400 -height 900
+    shoot page leak 1280 1000
+    shoot page-dark leak 1280 1000 '' -theme dark
+    shoot page-steady gpt 1280 900
+    shoot oom oom 1280 900
+    shoot segments oom 1280 420 "const s = document.getElementById('segmentsCard'); s.open = true; setTimeout(() => s.scrollIntoView(), 300);"
+    shoot narrow leak 400 900
     "$work/picture" -o "$out/memory.png" -width 1440 -height 680 -ready svg "$work/leak/memory.svg"
 }
 
