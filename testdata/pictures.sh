@@ -68,7 +68,7 @@ main() {
     shoot oom oom 1280 900
     shoot segments oom 1280 420 "const s = document.getElementById('segmentsCard'); s.open = true; setTimeout(() => s.scrollIntoView(), 300);"
     shoot narrow leak 400 900
-    "$work/picture" -o "$out/memory.png" -width 1440 -height 680 -ready svg "$work/leak/memory.svg"
+    "$work/picture" -o "$out/memory.png" -width 960 -height 450 -ready svg "$work/leak/memory.svg"
 }
 
 main
