@@ -5,7 +5,9 @@ package export
 import (
 	"fmt"
 	"io"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/view"
@@ -21,7 +23,6 @@ const JobPageName = "report.html"
 type JobProcess struct {
 	Name    string // "rank 0, pid 4711 python train.py"
 	Folder  string // of its results, in that of the job's
-	Page    bool   // there is a page in it
 	Verdict string // as the recording has it; its first line is shown
 	View    *view.View
 	Held    []table.HeldInput
@@ -30,21 +31,28 @@ type JobProcess struct {
 // jobLines is of how many lines and holders of each process a job's page is made.
 const jobLines = 1000
 
-// WriteJobPage writes the page of a job: its processes with links to their pages, and the largest lines and holders over all of them.
-func WriteJobPage(w io.Writer, all []JobProcess) error {
+// WriteJobPage writes the page of a job, whose results are in dir, with write: its processes with links to their pages, and the largest lines
+// and holders over all of them. Where no process has a page, the job has none.
+func WriteJobPage(dir string, all []JobProcess, write func(name string, content func(io.Writer) error) error) error {
 	in := html.JobInput{Title: fmt.Sprintf("GPU memory of a job of %d processes", len(all))}
+	pages := 0
 	for i := range all {
-		in.Processes = append(in.Processes, jobProcess(&all[i]))
+		p := jobProcess(&all[i])
+		if _, err := os.Stat(filepath.Join(dir, all[i].Folder, JobPageName)); err == nil {
+			p.Link = path.Join(all[i].Folder, JobPageName)
+			pages++
+		}
+		in.Processes = append(in.Processes, p)
 	}
-	return html.WriteJob(w, in)
+	if pages == 0 {
+		return nil
+	}
+	return write(JobPageName, func(w io.Writer) error { return html.WriteJob(w, in) })
 }
 
 func jobProcess(p *JobProcess) html.JobProcess {
 	verdict, _, _ := strings.Cut(p.Verdict, "\n")
 	out := html.JobProcess{Name: p.Name, Verdict: verdict}
-	if p.Page {
-		out.Link = path.Join(p.Folder, JobPageName)
-	}
 	for i := range p.View.Snapshot.Accounts {
 		a := &p.View.Snapshot.Accounts[i]
 		out.Devices = append(out.Devices, html.JobDevice{Device: a.Device.String(), Live: a.Allocated, Peak: a.Peak, Reserved: a.Reserved})

@@ -239,29 +239,21 @@ func (r *Results) fill(folder *output.Folder) error {
 			return err
 		}
 	}
-	return r.writeJobPage(folder)
+	if r.options.Many() {
+		return r.writeJobPage(folder)
+	}
+	return nil
 }
 
 // writeJobPage writes the page of a job where its processes have pages.
 func (r *Results) writeJobPage(folder *output.Folder) error {
-	if !r.options.Many() {
-		return nil
-	}
 	var all []export.JobProcess
-	pages := 0
 	for _, p := range r.all {
-		_, err := os.Stat(filepath.Join(folder.Dir, p.folder, export.JobPageName))
-		if err == nil {
-			pages++
-		}
 		all = append(all, export.JobProcess{
-			Name: p.Who() + " " + p.Command(), Folder: p.folder, Page: err == nil, Verdict: p.done.verdict, View: p.done.view, Held: p.done.held,
+			Name: p.Who() + " " + p.Command(), Folder: p.folder, Verdict: p.done.verdict, View: p.done.view, Held: p.done.held,
 		})
 	}
-	if pages == 0 {
-		return nil
-	}
-	return folder.Write(export.JobPageName, func(w io.Writer) error { return export.WriteJobPage(w, all) })
+	return export.WriteJobPage(folder.Dir, all, folder.Write)
 }
 
 // fillPart writes the files of a process. The recording is moved to them last.
