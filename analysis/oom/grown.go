@@ -23,7 +23,8 @@ const (
 // Growth is blocks of one line that were allocated since the step began in which a request failed, and are in use.
 type Growth struct {
 	Site   string
-	Holder string // view.NoHolder: not known
+	Holder string // of the most of them; view.NoHolder: not known
+	Held   uint64 // by Holder, bytes
 	heap.Count
 }
 
@@ -87,8 +88,8 @@ func (c *Case) setLargestGrowth(sites map[string]heap.Count) {
 		c.Grown = g
 	}
 	for i := range c.Top {
-		if t := &c.Top[i]; t.Site == c.Grown.Site && t.Holder != view.NoHolder && t.Bytes >= c.Grown.Bytes/grownShare {
-			c.Grown.Holder = t.Holder
+		if t := &c.Top[i]; t.Site == c.Grown.Site && t.Holder != view.NoHolder && t.Bytes > c.Grown.Held {
+			c.Grown.Holder, c.Grown.Held = t.Holder, t.Bytes
 		}
 	}
 }

@@ -360,7 +360,7 @@ func fullText(c *oom.Case, asked string) string {
 	} else if g := &c.Grown; g.Site != "" {
 		text += fmt.Sprintf(". Within this step %s has allocated %s that are still in use, %s", words.Line(g.Site), plural(g.Objects, "block"), Bytes(g.Bytes))
 		if g.Holder != view.NoHolder {
-			text += ", held by " + words.Line(g.Holder)
+			text += fmt.Sprintf("; %s of it are held by %s", Bytes(g.Held), words.Line(g.Holder))
 		}
 	}
 	return text
