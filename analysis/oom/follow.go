@@ -71,7 +71,7 @@ func (f *follower) wait(r *view.Refusal, number int) {
 		c.Asked = r.Tries[n-1].Size
 	}
 	switch {
-	case r.WentOn:
+	case r.WentOn || c.Step > 0 && f.in.Steps.Last() > c.Step+1: // another thread than the one that failed goes on with the steps
 		c.Caught = Yes
 	case f.in.Ended:
 		c.Caught = No
