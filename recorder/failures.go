@@ -171,22 +171,13 @@ func syncFolder(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// follow gives the folder the recording as it is now, where that has become another file meanwhile because its oldest part was dropped.
+// follow gives the folder the recording as it is now, where that has become another file because its oldest part was dropped.
 func (f *failures) follow() {
-	if f.folder == "" || f.writing != nil {
-		return
-	}
 	kept := filepath.Join(f.folder, export.TraceName)
-	was, err := os.Stat(kept)
-	if err != nil {
-		return // somebody has moved the folder away
-	}
-	if is, err := os.Stat(f.process.file); err != nil || os.SameFile(was, is) {
-		return
-	}
-	next := kept + ".new"
-	if os.Link(f.process.file, next) == nil { // else the one of the failure stays
-		f.process.heap.check(os.Rename(next, kept))
+	was, err1 := os.Stat(kept)
+	is, err2 := os.Stat(f.process.file)
+	if err1 == nil && err2 == nil && !os.SameFile(was, is) && os.Link(f.process.file, kept+".new") == nil {
+		f.process.heap.check(os.Rename(kept+".new", kept))
 	}
 }
 
@@ -199,6 +190,7 @@ func (f *failures) write() {
 		f.again = true
 		return
 	}
+	f.follow()
 	done, folder := make(chan error, 1), f.folder
 	f.writing, f.again = done, false
 	go func() { done <- writeKept(folder) }()
@@ -299,7 +291,6 @@ func (f *failures) settle() {
 	if p.heap.writer != nil {
 		p.heap.check(p.heap.writer.Flush())
 	}
-	f.follow()
 	f.write()
 	f.failure = 0
 	if p.options.UntilOOM {
