@@ -279,7 +279,7 @@ type Source interface {
 	Stack(id StackID) *Stack
 }
 
-// Resolve gives a stack its frames: Source's Stack. It returns nil for an id that it does not know, perhaps not yet.
+// Resolve returns the frames of a stack, as Source.Stack does. It returns nil for an id that it does not know, perhaps not yet.
 type Resolve func(StackID) *Stack
 
 func name[T ~uint8](names map[T]string, v T, what string) string {

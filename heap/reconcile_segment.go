@@ -59,7 +59,7 @@ func (s *segmentReconciliation) reserved() (uint64, bool) {
 	return 0, false
 }
 
-// sort gives the observed segments by address, or refuses them.
+// sort sorts the observed segments by address, or refuses them.
 func (s *segmentReconciliation) sort() bool {
 	s.seen = slices.Clone(s.observation.Segments)
 	slices.SortFunc(s.seen, func(x, y event.ObservedSegment) int { return compareAddr(x.Addr, y.Addr) })

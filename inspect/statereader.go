@@ -67,7 +67,7 @@ type places struct {
 	active uint64 // offset of the table of active blocks; 0: not seen
 }
 
-// pass gives an error back, unless it can be left out.
+// pass returns an error, unless it can be left out.
 func (b *stateReader) pass(err error) error {
 	if err == nil || b.live == nil || errors.Is(err, errTooMuch) {
 		return err

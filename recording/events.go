@@ -160,7 +160,7 @@ func (b *blockWriter) take() (payload []byte, starts []int) {
 	return out, starts
 }
 
-// blockReader gives the events of one frame.
+// blockReader reads the events of one frame.
 type blockReader struct {
 	names   *names
 	memory  *memory

@@ -273,7 +273,7 @@ func sizeClass(size uint64) uint8 {
 	return uint8(bits.Len64(max(1, size)-1)) + 1
 }
 
-// coarsen gives up about half of the moments. It reports false when there are too few.
+// coarsen drops about half of the moments. It reports false when there are too few.
 func (l *lifetimes) coarsen() bool {
 	b := l.model
 	kept, ok := halve(b.Moments)
@@ -349,7 +349,7 @@ func halve(moments []Moment) ([]bool, bool) {
 	return kept, stretches >= fewestStretches
 }
 
-// unkeep gives up a moment that is not the highest or lowest any more, unless it is the other of the two.
+// unkeep drops a moment that is not the highest or lowest any more, unless it is the other of the two.
 func unkeep(moments []Moment, kept []bool, i, other int) {
 	if i >= 0 && i != other && moments[i].Kind&pinned == 0 {
 		kept[i] = false

@@ -135,7 +135,7 @@ func (a *cache) nextOrder() uint64 {
 	return a.segments
 }
 
-// free gives a block back (free_block).
+// free frees a block (free_block).
 func (a *cache) free(b *block) {
 	b.held = false
 	b.join(b.prev)

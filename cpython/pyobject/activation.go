@@ -53,7 +53,7 @@ func (h *Heap) ThreadStates(img Image) []ThreadState {
 	return out
 }
 
-// threads gives the addresses of the states of the threads of all interpreters.
+// threads lists the addresses of the states of the threads of all interpreters.
 func (h *Heap) threads(img Image) iter.Seq[uint64] {
 	l := h.objects
 	return func(yield func(uint64) bool) {
@@ -103,7 +103,7 @@ func (h *Heap) innermost(img Image, thread uint64) uint64 {
 	return img.Word(thread + uint64(h.objects.tstateFrame))
 }
 
-// RunningFrames gives the addresses of the frames of all threads, as far as they can be followed; what lies there is not
+// RunningFrames lists the addresses of the frames of all threads, as far as they can be followed; what lies there is not
 // checked.
 func (h *Heap) RunningFrames(img Image) map[uint64]bool {
 	out := map[uint64]bool{}

@@ -214,7 +214,7 @@ func (h *Heap) ModuleObjects(img Image) []uint64 {
 	return out
 }
 
-// loaded gives the entries of sys.modules.
+// loaded lists the entries of sys.modules.
 func (h *Heap) loaded(img Image) iter.Seq[Ref] {
 	return func(yield func(Ref) bool) {
 		for _, interp := range h.interpreters(img) {

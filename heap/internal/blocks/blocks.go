@@ -39,7 +39,7 @@ func (s *Table) Add(b Block) uint32 {
 	return uint32(len(s.blocks) - 1)
 }
 
-// Drop gives a number back.
+// Drop frees a number.
 func (s *Table) Drop(i uint32) { s.free = append(s.free, i) }
 
 // At is the block of a number. It is valid until the next Add.

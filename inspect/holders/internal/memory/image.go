@@ -214,7 +214,7 @@ func (im *Image) Forget() {
 	im.order = im.order[:0]
 }
 
-// Close gives the memory of the copy back.
+// Close frees the memory of the copy.
 func (im *Image) Close() {
 	if im.mapped {
 		_ = unix.Munmap(im.pages)

@@ -45,7 +45,7 @@ func (t *Table) Has(key uint64) bool {
 // Len is how many keys there are.
 func (t *Table) Len() int { return t.count }
 
-// Set gives a key a value. The key 0 is passed over.
+// Set sets the value of a key. The key 0 is passed over.
 func (t *Table) Set(key uint64, value uint32) {
 	if key == 0 {
 		return

@@ -103,7 +103,7 @@ func (w *Graph) Goal(addr uint64) uint32 {
 	return n
 }
 
-// number gives the number of an object, a new one when it has none.
+// number returns the number of an object, a new one when it has none.
 func (w *Graph) number(addr uint64) (uint32, bool) {
 	if n, ok := w.index.Get(addr); ok {
 		return n - 1, true

@@ -343,7 +343,7 @@ func (w *Owners) workspaceSize(size uint64) bool {
 	return false
 }
 
-// sortedKeys gives the addresses of a set in their order: results must not depend on that of a map.
+// sortedKeys lists the addresses of a set in order: results must not depend on that of a map.
 func sortedKeys[V any](m map[uint64]V) []uint64 {
 	out := make([]uint64, 0, len(m))
 	for k := range m {

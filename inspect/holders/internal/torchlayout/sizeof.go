@@ -129,7 +129,7 @@ func (c *Code) end(addr uint64) (uint64, bool) {
 	return 0, false
 }
 
-// open gives a library's file; nil when it cannot be read.
+// open opens a library's file; nil when it cannot be read.
 func (c *Code) open(m *process.Mapping) *codeFile {
 	if f, ok := c.files[m.Path]; ok {
 		return f
