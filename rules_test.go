@@ -105,7 +105,7 @@ var mayImport = map[string][]string{
 	"analysis/balance":   {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"internal/exit":      {},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
-	"internal/console":   {"analysis/view", "export/table", "internal/advice", "internal/output", "internal/words", "recorder", "tracer/hook"},
+	"internal/console":   {"analysis/view", "export/table", "internal/advice", "internal/output", "internal/words", "process", "recorder", "tracer/hook"},
 	"internal/size":      {},
 	"internal/sorts":     {},
 	"internal/notify":    {},

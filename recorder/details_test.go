@@ -177,7 +177,7 @@ func TestStackLimit(t *testing.T) {
 	require.True(t, strings.HasPrefix(n.warnings[0], "there are more than 10 different stacks"), n.warnings[0])
 }
 
-// TestAdoptFile: a recording for which there is no place stays where it is, and one that is gone is a warning.
+// TestAdoptFile: a recording for which there is no place stays where it is, and one that was removed is a warning.
 func TestAdoptFile(t *testing.T) {
 	p := begun(t, &madeTarget{pid: 7}, nil)
 	folder, err := output.CreateFolder(t.TempDir()+"/out", resultsOfTest)

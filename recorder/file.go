@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -55,7 +56,7 @@ func (p *Process) describe(now uint64) *recording.Info {
 	info := &recording.Info{
 		Gputrace: p.options.Version, Started: time.Now().UTC(), StartedBoot: now, Attached: f.Attached, PID: uint32(p.PID()),
 		Rank: p.rank.recorded(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline, Python: f.Python, PyTorch: f.PyTorch,
-		CUDA: f.CUDA, Driver: f.Driver, Kernel: KernelRelease(), Libraries: p.torchFolders(), Memory: f.Memory,
+		CUDA: f.CUDA, Driver: f.Driver, Kernel: process.KernelRelease(), Libraries: p.torchFolders(), Memory: f.Memory,
 	}
 	if f.Autograd != nil {
 		info.Backward = f.Autograd.Error()

@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/words"
+	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
@@ -91,7 +92,7 @@ func (c *Console) banner(p *recorder.Process) {
 	if f.Multi {
 		how = "uprobe_multi"
 	}
-	c.say("gputrace %s · pid %d %s%s · Linux %s, %s, %s", c.Version, p.PID(), p.Command(), owner(p), recorder.KernelRelease(), how, f.Memory)
+	c.say("gputrace %s · pid %d %s%s · Linux %s, %s, %s", c.Version, p.PID(), p.Command(), owner(p), process.KernelRelease(), how, f.Memory)
 	driver, devices := p.Driver()
 	c.say("  %s", strings.Join(append([]string{f.PythonLine(), f.TorchLine(), f.DriverLine(driver)}, devices...), " · "))
 	title := "hooked"

@@ -61,7 +61,7 @@ func (l *live) startProgram() error {
 		return &recorder.AttachError{Err: err}
 	}
 	memory := l.tracer.Memory()
-	l.say("gputrace %s · pid %d %s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), recorder.KernelRelease(), memory.String())
+	l.say("gputrace %s · pid %d %s · Linux %s, %s", l.options.Version, target.PID, words.CommandLine(command, path), process.KernelRelease(), memory.String())
 	return p.release()
 }
 

@@ -2,7 +2,7 @@
 
 //go:build !linux
 
-package recorder
+package process
 
 // KernelRelease is the running kernel's; it is asked for only where something is traced.
 func KernelRelease() string { return "unknown" }

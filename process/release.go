@@ -2,7 +2,7 @@
 
 //go:build linux
 
-package recorder
+package process
 
 import "golang.org/x/sys/unix"
 
