@@ -21,6 +21,7 @@ const (
 	proofBlocks = 32 // paths that are proved together, at least
 	proofGroups = 64 // groups of all blocks, at most: each costs the pages of what all paths have in common
 	proofTries  = 8
+	splitAfter  = 2       // tries without a burst that was quick enough, after which half as many paths are proved together
 	proofPages  = 1 << 14 // of one group, 64 MiB
 	// burstLimit is how long a burst may take for each page of it: a few times what it does when nothing interrupts it.
 	burstLimit = 5 * time.Microsecond
@@ -48,6 +49,7 @@ type proof struct {
 	pages  map[uint64]bool
 	pace   time.Duration // of the fastest burst, for a page; 0: there was none
 	slow   int           // bursts in a row that took longer than they should
+	size   int           // paths that are proved together
 }
 
 // prove proves what was chosen for the blocks, and gives the blocks for which that failed.
@@ -59,9 +61,11 @@ func (a *assembly) prove(claims []claim) (failed []claim, err error) {
 		}
 		defer (*im).Close()
 	}
-	size := max(proofBlocks, (len(claims)+proofGroups-1)/proofGroups)
-	for group := range slices.Chunk(claims, size) {
-		failed = append(failed, p.group(group)...)
+	p.size = max(proofBlocks, (len(claims)+proofGroups-1)/proofGroups)
+	for len(claims) > 0 {
+		n := min(p.size, len(claims))
+		failed = append(failed, p.group(claims[:n])...)
+		claims = claims[n:]
 	}
 	for _, im := range []*memory.Image{p.scout, p.bursts[0], p.bursts[1]} {
 		a.report.Stats.BytesRead += im.BytesRead()
@@ -76,6 +80,10 @@ func (p *proof) group(claims []claim) []claim {
 	for n := 0; n < proofTries && len(open) > 0; n++ {
 		p.look(open)
 		if !p.burst() {
+			if half := len(open) / 2; n+1 >= splitAfter && half >= proofBlocks {
+				p.size = min(p.size, half)
+				return append(p.group(open[:half]), p.group(open[half:])...)
+			}
 			continue
 		}
 		now := time.Now()

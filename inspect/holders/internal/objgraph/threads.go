@@ -6,6 +6,7 @@ package objgraph
 
 import (
 	"context"
+	"slices"
 
 	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
@@ -13,9 +14,12 @@ import (
 )
 
 const (
-	// threadTries is how often the threads are read until every list of frames is whole, twice at least: those of a running
-	// thread change while they are followed.
-	threadTries = 12
+	// threadTries is how often the threads are read at most until every list of frames is whole: those of a running thread change while
+	// they are followed.
+	threadTries = 200
+	// threadAgree is how many readings of a thread must end with the same outermost frame, which are more than half of those that end
+	// with any: a frame that has just returned can have no caller any more, and looks like the outermost one.
+	threadAgree = 4
 	// threadPages bounds what one of these readings takes, 64 MiB.
 	threadPages = 1 << 14
 )
@@ -29,30 +33,80 @@ func ThreadsNow(ctx context.Context, m process.Memory, h *pyobject.Heap, regions
 	}
 	defer im.Close()
 	at := map[uint64]int{}
-	for n := range threadTries {
-		whole := n > 0
+	var all []*threadReadings
+	for n := 0; n < threadTries && ctx.Err() == nil; n++ {
 		im.Forget()
 		for _, t := range h.ThreadStates(im) {
 			i, ok := at[t.Addr]
 			if !ok {
-				i = len(best)
-				at[t.Addr], best = i, append(best, t)
-			} else if better(&t, &best[i]) {
-				best[i] = t
+				i = len(all)
+				at[t.Addr], all = i, append(all, &threadReadings{roots: map[uint64]int{}, ends: map[uint64]pyobject.ThreadState{}})
 			}
-			whole = whole && !best[i].Cut
+			all[i].add(t)
 		}
-		if whole {
+		if n+1 >= threadAgree && !slices.ContainsFunc(all, func(r *threadReadings) bool { return !r.whole() }) {
 			break
 		}
+	}
+	for _, r := range all {
+		best = append(best, r.best())
 	}
 	return best, im.BytesRead()
 }
 
-// better reports whether a thread was read more completely than before.
-func better(t, before *pyobject.ThreadState) bool {
-	if t.Cut != before.Cut {
-		return before.Cut
+// threadReadings are readings of one thread.
+type threadReadings struct {
+	roots map[uint64]int                  // how many lists of frames ended with an outermost one, by its address
+	ends  map[uint64]pyobject.ThreadState // the longest of them
+	count int                             // of roots
+	cut   *pyobject.ThreadState           // the longest that was cut; nil: none was
+	empty pyobject.ThreadState            // without frames
+}
+
+func (r *threadReadings) add(t pyobject.ThreadState) {
+	switch {
+	case t.Cut:
+		if r.cut == nil || len(t.Frames) > len(r.cut.Frames) {
+			r.cut = &t
+		}
+	case len(t.Frames) == 0:
+		r.empty = t
+	default:
+		root := t.Frames[len(t.Frames)-1].Addr
+		r.roots[root]++
+		r.count++
+		if before, ok := r.ends[root]; !ok || len(t.Frames) > len(before.Frames) {
+			r.ends[root] = t
+		}
 	}
-	return len(t.Frames) > len(before.Frames)
+}
+
+// root is the outermost frame in which most lists end; 0: none has ended.
+func (r *threadReadings) root() (most uint64) {
+	for root, n := range r.roots {
+		if most == 0 || n > r.roots[most] || n == r.roots[most] && len(r.ends[root].Frames) > len(r.ends[most].Frames) {
+			most = root
+		}
+	}
+	return most
+}
+
+// whole reports whether more than half of the lists, and enough of them, end in the same frame, or there is none.
+func (r *threadReadings) whole() bool {
+	if r.count == 0 {
+		return r.cut == nil
+	}
+	n := r.roots[r.root()]
+	return n >= threadAgree && 2*n > r.count
+}
+
+// best is the thread as it was read most completely.
+func (r *threadReadings) best() pyobject.ThreadState {
+	if root := r.root(); root != 0 {
+		return r.ends[root]
+	}
+	if r.cut != nil {
+		return *r.cut
+	}
+	return r.empty
 }
