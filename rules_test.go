@@ -95,6 +95,7 @@ var mayImport = map[string][]string{
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/oom":       {"analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
+	"analysis/answer":    {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":     {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/summary":   {"analysis/steps", "analysis/view", "event", "event/figures", "heap"},
@@ -105,7 +106,7 @@ var mayImport = map[string][]string{
 	"analysis/balance":   {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"internal/exit":      {},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
-	"internal/console":   {"analysis/view", "export/table", "internal/advice", "internal/output", "internal/words", "process", "recorder", "tracer/hook"},
+	"internal/console":   {"analysis/view", "export/screen", "export/table", "internal/advice", "internal/output", "internal/words", "process", "recorder", "tracer/hook"},
 	"internal/size":      {},
 	"internal/sorts":     {},
 	"internal/notify":    {},
@@ -119,8 +120,10 @@ var mayImport = map[string][]string{
 	"internal/cli":          {"analysis/alerts", "event", "event/moment", "internal/exit", "internal/size", "internal/words"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
+	"recorder/kept": {"export", "internal/output"},
+	"recorder/rank": {"recording"},
 	"recorder": {
-		"analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
+		"recorder/kept", "recorder/rank", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {
@@ -128,9 +131,10 @@ var mayImport = map[string][]string{
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export":       {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
-	"export/":      {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
-	"export/chart": {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
+	"export":        {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
+	"export/":       {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
+	"export/screen": {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/words"},
+	"export/chart":  {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.

@@ -107,7 +107,7 @@ func (r *readBack) checkLaw(t *testing.T) uint64 {
 		require.Equal(t, h.Hits, sum, "%+v", h)
 		emitted += h.Emitted
 	}
-	require.Equal(t, emitted, r.events)
+	require.Equal(t, emitted, r.events+r.end.After)
 	totals, last, inHoles := r.heap.Totals(), r.info.Attached, uint64(0)
 	for _, h := range totals.LossIntervals {
 		require.GreaterOrEqual(t, h.From, last, "%+v", totals.LossIntervals)

@@ -112,14 +112,14 @@ func TestLeaksKilled(t *testing.T) {
 	})
 	p.signal(t, syscall.SIGKILL)
 	c.succeeds(t)
-	require.Regexp(t, `^growing: leaks_patterns\.py:\d+ kept_inputs keeps 48\.0 KiB more each step`, c.stdout.String())
+	require.Regexp(t, `(?m)^GROWING  leaks_patterns\.py:\d+ kept_inputs keeps 48\.0 KiB more each step`, c.stdout.String())
 	trace := filepath.Join(c.out(), traceFile)
 	r := leaksIn(t, trace)
 	require.Equal(t, "growing", r.Verdict)
 	require.Contains(t, r.Findings[0].Holder, "seen[")
 	report, err := exec.Command(env.binary, "report", trace).Output()
 	require.NoError(t, err)
-	require.Regexp(t, `^growing: leaks_patterns\.py:\d+ kept_inputs keeps 48\.0 KiB more each step`, string(report))
+	require.Regexp(t, `(?m)^GROWING  leaks_patterns\.py:\d+ kept_inputs keeps 48\.0 KiB more each step`, string(report))
 }
 
 // TestStepViews: the end of a step is what PyTorch says of it, to the byte, and steps have the allocations that it counted in them.

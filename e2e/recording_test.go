@@ -23,10 +23,10 @@ import (
 )
 
 // report runs gputrace report in another folder, and gives what it prints.
-func report(t *testing.T, path string) (stdout, stderr string) {
+func report(t *testing.T, path string, more ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, talk bytes.Buffer
-	cmd := exec.Command(env.binary, "report", path)
+	cmd := exec.Command(env.binary, append([]string{"report", path}, more...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), &out, &talk
 	require.NoError(t, cmd.Run(), talk.String())
 	return out.String(), talk.String()
@@ -126,9 +126,10 @@ func TestReport(t *testing.T) {
 			c.interrupt(t)
 
 			trace := filepath.Join(c.out(), "trace.gputrace")
-			printed, rest, _ := strings.Cut(c.stdout.String(), "\nwrote ")
-			require.Contains(t, rest, "gputrace report "+trace)
+			printed, rest, _ := strings.Cut(c.stdout.String(), "\n  more ")
+			require.Contains(t, rest, "gputrace report -v "+c.out())
 			got, _ := report(t, trace)
+			got, _, _ = strings.Cut(got, "\n  more ")
 			require.Equal(t, printed, got)
 
 			moments := readMoments(t, p)

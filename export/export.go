@@ -59,6 +59,9 @@ func (f *Format) FileFor(w *Window) string {
 	return f.File
 }
 
+// PageName is the page in a folder of results.
+const PageName = "report.html"
+
 // Formats are all formats, in the order in which help shows them.
 var Formats = []Format{
 	{Name: "pprof", File: "inuse.pb.gz", What: "profile of what is in use, for go tool pprof and its like", Open: "go tool pprof -http=: FILE", write: writePprof},
@@ -73,7 +76,7 @@ var Formats = []Format{
 	{Name: "chrome", File: "timeline.json.gz", What: "timeline that can be merged with torch.profiler's", Open: "open it at ui.perfetto.dev or chrome://tracing", Text: true, Course: true, write: writeChrome},
 	{Name: "speedscope", File: "memory.speedscope.json", What: "flame graphs for speedscope.app", Open: "open it at speedscope.app", Text: true, write: ofView(writeSpeedscope)},
 	{Name: "folded", File: "memory.folded", What: "stacks as lines, for flamegraph.pl and its like", Open: "flamegraph.pl FILE > flame.svg", Text: true, write: ofView(writeFolded)},
-	{Name: "html", File: "report.html", What: "page for a browser: curve, flame graph, table of any moment", Open: "open it in a browser", Text: true, write: writePage},
+	{Name: "html", File: PageName, What: "page for a browser: curve, flame graph, table of any moment", Open: "open it in a browser", Text: true, write: writePage},
 }
 
 // Names are the names of all formats.

@@ -24,7 +24,7 @@ func Summary(view *view.View, info *recording.Info, end *recording.End) table.In
 		return in
 	}
 	in.Duration = end.Duration
-	in.Hits, in.Lost, in.RawStacks, in.Checks = end.Hits, end.Lost, end.RawStacks, end.Checks
+	in.Hits, in.Lost, in.RawStacks, in.Checks, in.After = end.Hits, end.Lost, end.RawStacks, end.Checks, end.After
 	if end.Memory != nil {
 		in.Balance = balance.New(balanceInput(end.Memory, info.PID, view))
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder/kept"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -207,14 +208,14 @@ func TestRecordingStays(t *testing.T) {
 func TestOtherDisk(t *testing.T) {
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	require.NoError(t, os.WriteFile(from, []byte("events"), 0o600))
-	require.NoError(t, copyFile(from, to))
+	require.NoError(t, kept.Copy(from, to))
 	b, err := os.ReadFile(to)
 	require.NoError(t, err)
 	require.Equal(t, "events", string(b))
-	require.ErrorIs(t, copyFile(from, to), os.ErrExist)
-	require.ErrorIs(t, copyFile(from+"x", to+"x"), os.ErrNotExist)
+	require.ErrorIs(t, kept.Copy(from, to), os.ErrExist)
+	require.ErrorIs(t, kept.Copy(from+"x", to+"x"), os.ErrNotExist)
 	require.NoFileExists(t, to+"x")
-	require.Error(t, copyFile(t.TempDir(), to+"y"), "a folder cannot be read")
+	require.Error(t, kept.Copy(t.TempDir(), to+"y"), "a folder cannot be read")
 	require.NoFileExists(t, to+"y")
 }
 

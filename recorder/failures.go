@@ -5,21 +5,15 @@ package recorder
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
-	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/recorder/kept"
 )
 
 const (
@@ -52,8 +46,7 @@ type failures struct {
 	count   int
 	folder  string // of the last failure; empty: there is none
 	writing chan error
-	again   bool   // the folder is to be written once more
-	verdict string // what a summary begins with; empty: no request failed
+	again   bool // the folder is to be written once more
 }
 
 func newFailures(p *Process, end context.CancelFunc) *failures {
@@ -132,7 +125,7 @@ func (f *failures) keep() {
 		p.observer.Warning(err)
 		return
 	}
-	folder, err := makeKept(p.file, f.count)
+	folder, err := kept.Make(p.file, f.count)
 	if err != nil {
 		p.observer.Warning(err)
 		return
@@ -141,44 +134,9 @@ func (f *failures) keep() {
 	f.write()
 }
 
-// makeKept makes the folder of a failure, by the first number from number on that is free, with the recording in it. Both are on the disk when it returns.
-func makeKept(file string, number int) (string, error) {
-	folder := ""
-	for ; ; number++ {
-		folder = fmt.Sprintf("%s.oom%d", file[:len(file)-len(filepath.Ext(file))], number)
-		err := os.Mkdir(folder, 0o755)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, os.ErrExist) {
-			return "", fmt.Errorf("keep what failed: %w", err)
-		}
-	}
-	to := filepath.Join(folder, export.TraceName)
-	if err := os.Link(file, to); err != nil {
-		if err = copyFile(file, to); err != nil { // a file system without links
-			return "", fmt.Errorf("keep what failed: %w", err)
-		}
-	}
-	return folder, errors.Join(output.GiveToUser(folder), syncFolder(folder), syncFolder(filepath.Dir(folder)))
-}
-
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
-// follow gives the folder the recording as it is now, where that has become another file because its oldest part was dropped.
+// follow gives the folder the recording as it is now.
 func (f *failures) follow() {
-	kept := filepath.Join(f.folder, export.TraceName)
-	was, err1 := os.Stat(kept)
-	is, err2 := os.Stat(f.process.file)
-	if err1 == nil && err2 == nil && !os.SameFile(was, is) && os.Link(f.process.file, kept+".new") == nil {
-		f.process.heap.check(os.Rename(kept+".new", kept))
-	}
+	f.process.heap.check(kept.Follow(f.folder, f.process.file))
 }
 
 // write says in the folder why the request failed, beside the recording that goes on.
@@ -193,39 +151,7 @@ func (f *failures) write() {
 	f.follow()
 	done, folder := make(chan error, 1), f.folder
 	f.writing, f.again = done, false
-	go func() { done <- writeKept(folder) }()
-}
-
-// writeKept writes the files of a folder, each complete under its name or not at all.
-func writeKept(folder string) error {
-	in, err := export.Open(filepath.Join(folder, export.TraceName), nil)
-	if err != nil {
-		return fmt.Errorf("say why memory ran out: %w", err)
-	}
-	defer in.Close()
-	for name, asJSON := range map[string]bool{"oom.txt": false, "oom.json": true} {
-		err := replaceFile(filepath.Join(folder, name), func(w io.Writer) error { return in.WriteOOM(w, asJSON, 0) })
-		if err != nil {
-			return fmt.Errorf("say why memory ran out: %w", err)
-		}
-	}
-	return syncFolder(folder)
-}
-
-// replaceFile writes a file, which is on the disk before it gets its name.
-func replaceFile(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".oom-*")
-	if err != nil {
-		return err
-	}
-	err = write(f)
-	if err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close()); err == nil {
-		err = errors.Join(output.GiveToUser(f.Name()), os.Rename(f.Name(), path))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	go func() { done <- kept.Write(folder) }()
 }
 
 // read begins a reading of the driver and the pools.
@@ -308,25 +234,10 @@ func (f *failures) conclude() {
 		f.writing = nil
 	}
 	f.follow()
-	err := writeKept(f.folder)
-	if err == nil {
-		f.verdict, err = verdictOf(f.process.file)
-	}
+	err := kept.Write(f.folder)
 	if err != nil {
 		f.process.observer.Warning(err)
 	}
-}
-
-// verdictOf is what the summary of a recording begins with.
-func verdictOf(file string) (string, error) {
-	in, err := export.Open(file, nil)
-	if err != nil {
-		return "", fmt.Errorf("say why memory ran out: %w", err)
-	}
-	defer in.Close()
-	var text strings.Builder
-	err = in.WriteOOMVerdict(&text)
-	return text.String(), err
 }
 
 func (f *failures) mark(r *figures.Reading) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"iter"
 	"os"
 	"path/filepath"
@@ -71,7 +70,6 @@ func TestFailure(t *testing.T) {
 	require.Contains(t, strings.Join(n.notices, "\n"), "out of memory: a request for 4.0 KiB failed; "+o.Output+".oom1/ has the recording up to here")
 	require.Empty(t, n.warnings)
 	p := results.Processes()[0]
-	require.Contains(t, p.failures.verdict, "why      full: train.py:8 train asked for 4.0 KiB")
 	require.Equal(t, []string{"oom.json", "oom.txt", "trace.gputrace"}, listing(t, o.Output+".oom1"))
 	text, err := os.ReadFile(o.Output + ".oom1/oom.txt")
 	require.NoError(t, err)
@@ -268,50 +266,9 @@ func TestSettle(t *testing.T) {
 	f.writing = nil
 	f.conclude()
 	require.Len(t, n.warnings, 2)
-	require.Empty(t, f.verdict)
 	f.folder = ""
 	f.conclude()
 	require.Len(t, n.warnings, 2, "there is nothing to write")
-}
-
-// TestReplaceFile: a file is there as a whole, or as it was.
-func TestReplaceFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "oom.txt")
-	write := func(text string, err error) func(io.Writer) error {
-		return func(w io.Writer) error {
-			_, _ = io.WriteString(w, text)
-			return err
-		}
-	}
-	require.NoError(t, replaceFile(path, write("one", nil)))
-	require.ErrorContains(t, replaceFile(path, write("two", errors.New("no"))), "no")
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "one", string(text))
-	require.Equal(t, []string{"oom.txt"}, listing(t, filepath.Dir(path)), "nothing is left over")
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o644), info.Mode())
-	require.Error(t, replaceFile(filepath.Join(path, "x"), write("", nil)))
-}
-
-// TestMakeKept: what has no place is an error, and the recording has a second name.
-func TestMakeKept(t *testing.T) {
-	dir := t.TempDir()
-	file := filepath.Join(dir, "run.gputrace")
-	_, err := makeKept(filepath.Join(dir, "no", "run.gputrace"), 1)
-	require.ErrorContains(t, err, "keep what failed")
-	_, err = makeKept(file, 1)
-	require.ErrorContains(t, err, "keep what failed", "there is no such file")
-	require.NoError(t, os.WriteFile(file, []byte("a recording"), 0o600))
-	folder, err := makeKept(file, 1)
-	require.NoError(t, err)
-	require.Equal(t, filepath.Join(dir, "run.oom2"), folder)
-	a, err := os.Stat(file)
-	require.NoError(t, err)
-	b, err := os.Stat(filepath.Join(folder, "trace.gputrace"))
-	require.NoError(t, err)
-	require.True(t, os.SameFile(a, b))
 }
 
 // TestHeldAtBounds: a reading has so many rows, the largest first.

@@ -5,7 +5,6 @@ package recorder
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -17,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder/kept"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -55,7 +55,7 @@ func (p *Process) describe(now uint64) *recording.Info {
 	driver, _ := p.target.Driver()
 	info := &recording.Info{
 		Gputrace: p.options.Version, Started: time.Now().UTC(), StartedBoot: now, Attached: f.Attached, PID: uint32(p.PID()),
-		Rank: p.rank.recorded(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline, Python: f.Python, PyTorch: f.PyTorch,
+		Rank: p.rank.Recorded(), Name: p.about.Name, Exe: p.about.Exe, Cmdline: p.about.Cmdline, Python: f.Python, PyTorch: f.PyTorch,
 		CUDA: f.CUDA, Driver: f.Driver, Kernel: process.KernelRelease(), Libraries: p.torchFolders(), Memory: f.Memory,
 	}
 	if f.Autograd != nil {
@@ -82,10 +82,14 @@ func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recor
 		end.RawStacks = &stacks.Raw
 	}
 	switch p.target.End() {
+	case Running, Stopped:
 	case Exited:
 		end.Reason = recording.ReasonExited
 	case Execed:
 		end.Reason = recording.ReasonExeced
+	}
+	if end.After = p.frozen.after; p.frozen.until != 0 {
+		end.Reason = recording.ReasonStopped
 	}
 	if p.options.Many() {
 		lost := p.target.Lost()
@@ -120,7 +124,7 @@ func (p *Process) adoptFile(folder *output.Folder) {
 	to := filepath.Join(folder.Dir, export.TraceName)
 	err := os.Rename(p.file, to)
 	if errors.Is(err, syscall.EXDEV) {
-		if err = copyFile(p.file, to); err == nil {
+		if err = kept.Copy(p.file, to); err == nil {
 			err = os.Remove(p.file)
 		}
 	}
@@ -152,23 +156,5 @@ func (p *Process) giveBackFile(folder *output.Folder) error {
 		return err
 	}
 	p.file = path
-	return nil
-}
-
-// copyFile copies to another disk. What is left of it when that fails is removed.
-func copyFile(from, to string) error {
-	r, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	w, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(w, r)
-	if err = errors.Join(err, w.Sync(), w.Close()); err != nil {
-		return errors.Join(err, os.Remove(to))
-	}
 	return nil
 }

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"runtime/debug"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
 )
 
 const (
@@ -32,6 +34,7 @@ const (
 type holderScans struct {
 	ctx      context.Context
 	heap     *recordedHeap
+	blocks   func() iter.Seq[heap.Block]
 	target   Target
 	observer Observer
 	drained  *drained
@@ -51,6 +54,8 @@ type holderScans struct {
 	looked  time.Time              // when the live bytes were last looked at
 	height  uint64                 // of highest, bytes
 	sought  uint64                 // live bytes at which the holders of a peak were last sought
+	early   time.Time              // when holders are read before the end; zero: then, or they are read
+	soon    bool                   // the reading in progress, or the last one, is that
 	latest  *Scan
 	highest *view.Joined // at height
 	err     error        // why there was no reading, last
@@ -71,7 +76,7 @@ type holdersAnswer struct {
 // newHolderScans begins the scans of a process. off: there is none.
 func newHolderScans(p *Process, slots chan struct{}, off bool) *holderScans {
 	return &holderScans{
-		ctx: p.ctx, heap: p.heap, target: p.target, observer: p.observer, drained: &p.drained, view: p.View, slots: slots,
+		ctx: p.ctx, heap: p.heap, blocks: p.present, target: p.target, observer: p.observer, drained: &p.drained, view: p.View, slots: slots,
 		over: off, next: p.start.Add(peakAfter),
 	}
 }
@@ -101,14 +106,33 @@ func (s *holderScans) request(to chan<- holdersAnswer) {
 	s.waiting, s.wanted = append(s.waiting, to), true
 }
 
-// finish asks for a last reading; over tells when it was made.
-func (s *holderScans) finish() { s.last, s.wanted = true, true }
+// finish asks for a last reading; over tells when it was made. One that was begun just before is the last.
+func (s *holderScans) finish() {
+	s.last, s.wanted = true, !s.soon
+	s.over = s.over || s.soon && s.results == nil && s.read == nil
+}
+
+// earlyShare is the part of a recording's time, at its end, in which holders are read before it is over, and earlyMost the most of it:
+// what is allocated later has no holder.
+const (
+	earlyShare = 4
+	earlyMost  = 3 * time.Second
+)
+
+// endAt says when the recording will be over.
+func (s *holderScans) endAt(end time.Time, duration time.Duration) {
+	s.early = end.Add(-min(duration/earlyShare, earlyMost))
+}
 
 // maybeBegin begins to read when there is a reason.
 func (s *holderScans) maybeBegin(now time.Time) {
-	s.peak = !s.wanted && s.higher(now)
-	if !s.wanted && !s.peak {
+	early := !s.early.IsZero() && now.After(s.early)
+	s.peak = !s.wanted && !early && s.higher(now)
+	if !s.wanted && !s.peak && !early {
 		return
+	}
+	if early {
+		s.early, s.soon = time.Time{}, true
 	}
 	s.wanted = false
 	ctx, cancel := context.WithTimeoutCause(s.ctx, scanTimeout, timeout(scanTimeout))
@@ -170,6 +194,7 @@ func (s *holderScans) receive() {
 
 // failed says that holders which were asked for could not be read. Where there is no allocator there is nothing to say.
 func (s *holderScans) failed() {
+	s.soon = false
 	if s.show && !errors.Is(s.err, context.Canceled) {
 		s.observer.Notice(fmt.Sprintf("who holds the live blocks could not be read: %v", s.err))
 	}
@@ -219,7 +244,7 @@ func (s *holderScans) joined(v *view.View) *view.Joined {
 	if s.latest == nil {
 		return nil
 	}
-	return s.latest.Join(v, s.heap.Blocks())
+	return s.latest.Join(v, s.blocks())
 }
 
 // stop ends it, also in the middle. The process may have ended: what was read of it before stays.

@@ -6,13 +6,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/recorder/rank"
 )
 
 // Processes are by rank, lowest first; those without one come last, as they were found.
 func TestOrdered(t *testing.T) {
 	process := func(global int) *Process {
 		p := &Process{}
-		p.rank = rank{global: global}
+		p.rank = rank.Rank{Global: global}
 		return p
 	}
 	second, none, tenth, first, other := process(2), process(0), process(10), process(1), process(0)

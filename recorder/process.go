@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder/rank"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -25,7 +26,7 @@ type Process struct {
 	ctx      context.Context // of what is read beside the events
 	target   Target
 	about    *process.About
-	rank     rank
+	rank     rank.Rank
 	folder   string // its own in that of the results; empty: that itself
 	file     string // where the recording is; empty: there is none
 
@@ -41,6 +42,8 @@ type Process struct {
 	alerts     *alertWatch // nil: there are no thresholds
 	failures   *failures
 	samples    samples
+	frozen     frozen
+	memory     *Memory // as it was read at the end; nil: not yet
 
 	lost    uint64 // events, as far as they are noted
 	limited bool   // it was said that there are too many stacks
@@ -58,9 +61,9 @@ func (r *Recorder) begin(t Target) *Process {
 		options: r.options, observer: r.observer, ctx: r.scans, target: t, about: t.About(), start: time.Now(),
 		heap: newRecordedHeap(r.observer.Warning),
 	}
-	p.rank = rankOf(p.about.Environ)
+	p.rank = rank.Of(p.about.Environ)
 	if r.options.Many() {
-		p.folder = p.rank.folder(t.PID())
+		p.folder = p.rank.Folder(t.PID())
 		if r.folders[p.folder]++; r.folders[p.folder] > 1 {
 			p.folder = fmt.Sprintf("%s.%d", p.folder, r.folders[p.folder])
 		}
@@ -89,7 +92,7 @@ func (p *Process) NameNow() string { return p.target.NameNow() }
 func (p *Process) UID() (int, error) { return p.target.UID() }
 
 // Who names it for people, by its rank where that is known.
-func (p *Process) Who() string { return p.rank.recorded().Process(p.PID()) }
+func (p *Process) Who() string { return p.rank.Recorded().Process(p.PID()) }
 
 // Command is its command line, shortened.
 func (p *Process) Command() string { return words.CommandLine(p.about.Cmdline, p.about.Name) }
@@ -126,6 +129,7 @@ func (p *Process) torchFolders() []string {
 
 // take applies events.
 func (p *Process) take(events []event.Event) {
+	events = events[:p.recorded(events)]
 	p.joiner.Join(events)
 	for rest := events; ; {
 		n := p.failures.next(rest)
@@ -165,11 +169,18 @@ func (p *Process) finish() {
 }
 
 // settled reports whether those were made.
-func (p *Process) settled() bool { return p.reconciler.last && p.reconciler.over && p.scans.over }
+func (p *Process) settled() bool { return p.frozen.over && p.scans.over }
 
 // advance goes on with what is done beside the events: those of a read that began at a time were applied.
 func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
 	p.drained.applied(begun, events, emptied)
+	if until := p.frozen.until; until != 0 && (p.drained.to > until || p.frozen.after > 0) {
+		p.stop()
+	}
+	if p.frozen.over {
+		p.scans.step()
+		return
+	}
 	p.reconciler.step()
 	p.scans.step()
 	p.failures.step()

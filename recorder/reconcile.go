@@ -189,6 +189,9 @@ func (r *reconciler) count(now time.Time) {
 	}
 }
 
+// lossy reports whether events were lost that no comparison has put right.
+func (r *reconciler) lossy() bool { return r.losses() != r.settled }
+
 func (r *reconciler) losses() losses {
 	return losses{r.target.Lost(), r.heap.GapCount()}
 }

@@ -135,16 +135,18 @@ type Recorder struct {
 	requests chan func()   // for the goroutine of Run
 	running  chan struct{} // closed when there is no such goroutine any more
 
-	now     map[int]*Process // by PID, those that have not ended
-	all     []*Process       // in the order in which they were found
-	batches map[*Process][]event.Event
-	folders map[string]int // how often a folder was named so
-	slots   chan struct{}  // for the scans
-	losses  lossWatch
-	start   time.Time
-	begun   uint64 // start, on the clock of the events
-	ready   bool   // it was said that the probes are live
-	shown   time.Time
+	now       map[int]*Process // by PID, those that have not ended
+	all       []*Process       // in the order in which they were found
+	batches   map[*Process][]event.Event
+	folders   map[string]int // how often a folder was named so
+	slots     chan struct{}  // for the scans
+	losses    lossWatch
+	start     time.Time
+	begunAt   time.Time // when the first process was traced
+	abandoned bool      // the source still starts, and is left to itself
+	begun     uint64    // start, on the clock of the events
+	ready     bool      // it was said that the probes are live
+	shown     time.Time
 }
 
 // New makes a recorder of what a source has. Nothing is attached to before Run, which closes the source.
@@ -200,12 +202,16 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	defer context.AfterFunc(ctx, func() { r.end(); r.stopScans() })()
 	r.begun, r.start = r.source.Now(), time.Now()
 	r.losses.looked = r.begun
-	if err := r.source.Start(r.ending); err != nil {
+	if err := r.attach(); err != nil {
 		return nil, err
 	}
 	r.arrive(true)
-	if r.options.Duration > 0 {
-		defer time.AfterFunc(r.options.Duration, r.end).Stop()
+	r.begunAt = time.Now()
+	if d := r.options.Duration; d > 0 {
+		defer time.AfterFunc(d, r.end).Stop()
+		for _, p := range r.now {
+			p.scans.endAt(time.Now().Add(d), d)
+		}
 	}
 	err := r.drain()
 	var failed *readyError
@@ -218,6 +224,36 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	return r.results()
 }
 
+// attachTimeout is how long an attach that was interrupted may take to end by itself.
+const (
+	attachTimeout    = 50 * time.Millisecond
+	interruptedEarly = "interrupted during the attach: nothing was recorded"
+)
+
+// attach starts the source. When it is interrupted meanwhile, nothing is recorded: what goes on in the source ends with the program.
+func (r *Recorder) attach() error {
+	done := make(chan error, 1)
+	go func() { done <- r.source.Start(r.ending) }()
+	var late <-chan time.Time
+	ending := r.ending.Done()
+	for {
+		select {
+		case err := <-done:
+			if err == nil && r.interrupted() {
+				err = &Outcome{ErrInterrupted, interruptedEarly}
+			}
+			return err
+		case <-ending:
+			if ending = nil; r.options.Command == nil {
+				late = time.After(attachTimeout)
+			}
+		case <-late:
+			r.abandoned = true
+			return &Outcome{ErrInterrupted, interruptedEarly}
+		}
+	}
+}
+
 // Wait waits for the program that was started, and returns its exit code as a shell says it. started is false when there is none.
 func (r *Recorder) Wait() (code int, started bool) { return r.source.Wait() }
 
@@ -227,6 +263,9 @@ func (r *Recorder) Close() error {
 	r.stopScans()
 	for _, p := range r.all {
 		p.target.Close()
+	}
+	if r.abandoned {
+		return nil
 	}
 	return r.source.Close()
 }
@@ -273,46 +312,60 @@ func (r *Recorder) drain() error {
 // closing brings a recording to its end.
 type closing struct {
 	recorder *Recorder
+	begun    time.Time
 	deadline time.Time // the source is stopped then; zero: the end was not asked for
-	said     bool      // that the holders are being read
+	frozen   bool      // the recordings are over
 }
 
-// step begins the last comparisons and scans when the end is asked for, and stops the source when they are made, when that takes too
-// long, or at once when it is to be so.
+// step begins the last comparisons and scans when the end is asked for, ends the recordings, and stops the source when all was read, when
+// that takes too long, or at once when it is to be so.
 func (c *closing) step() {
 	r := c.recorder
 	if r.ending.Err() == nil {
 		return
 	}
 	if c.deadline.IsZero() {
-		c.deadline = time.Now().Add(r.endTimeout())
+		c.begun = time.Now()
+		c.deadline = c.begun.Add(r.endTimeout())
 		r.source.Finish()
 		for _, p := range r.now {
 			p.finish()
 		}
+		c.say()
 	}
-	if r.scans.Err() != nil || time.Now().After(c.deadline) || r.settled() {
+	if !c.frozen && c.compared() {
+		c.frozen = true
+		for _, p := range r.now {
+			p.freeze(r.source.Now())
+		}
+	}
+	if r.scans.Err() != nil || time.Now().After(c.deadline) || c.frozen && r.settled() {
 		r.source.Stop()
-		return
 	}
-	c.say(time.Now())
 }
 
-// sayAfter is how long the end is put off before that is said.
-const sayAfter = 300 * time.Millisecond
+// compared reports whether the recordings need not go on for their last comparison. After losses it puts them right.
+func (c *closing) compared() bool {
+	late := time.Since(c.begun) > finalCheck
+	for _, p := range c.recorder.now {
+		if !p.reconciler.over && (!late || p.reconciler.lossy()) {
+			return false
+		}
+	}
+	return true
+}
 
-// say tells what the end waits for.
-func (c *closing) say(now time.Time) {
+// say tells that the end has come, and what it waits for.
+func (c *closing) say() {
 	r := c.recorder
-	reading := false
+	text := fmt.Sprintf("  recorded %.1f s", time.Since(r.begunAt).Seconds())
 	for _, p := range r.now {
-		reading = reading || !p.scans.over
+		if !p.scans.over {
+			text += ": reading who holds the blocks, Ctrl-C skips"
+			break
+		}
 	}
-	if c.said || !reading || c.deadline.Sub(now) > r.endTimeout()-sayAfter {
-		return
-	}
-	c.said = true
-	r.observer.Notice("  reading who holds the blocks, Ctrl-C skips")
+	r.observer.Notice(text)
 }
 
 // lastCheck is how long the end of a recording may be put off, to compare the live set with the allocator's state while the
@@ -458,11 +511,11 @@ func ordered(all []*Process) []*Process {
 	out := slices.Clone(all)
 	slices.SortStableFunc(out, func(x, y *Process) int {
 		switch {
-		case x.rank.known() && y.rank.known():
-			return x.rank.global - y.rank.global
-		case x.rank.known():
+		case x.rank.Known() && y.rank.Known():
+			return x.rank.Global - y.rank.Global
+		case x.rank.Known():
 			return -1
-		case y.rank.known():
+		case y.rank.Known():
 			return 1
 		}
 		return 0

@@ -269,7 +269,7 @@ func TestEndSaysWhatItWaitsFor(t *testing.T) {
 	s := &madeSource{start: []Target{target}, hang: true}
 	s.batches = []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}
 	r, n, _ := newMade(t, s, func(o *Options) { o.Duration = 20 * time.Millisecond })
-	const text = "  reading who holds the blocks, Ctrl-C skips"
+	const text = "  recorded 0.0 s: reading who holds the blocks, Ctrl-C skips"
 	said := func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()

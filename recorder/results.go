@@ -4,7 +4,6 @@ package recorder
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -50,21 +49,17 @@ type concluded struct {
 	held     []table.HeldInput
 	events   uint64
 	snapshot *heap.Snapshot
-	verdict  string // whether memory grows, as table.Verdict prints it; empty: steps were left off
+	verdict  string // as table.Verdict prints it; empty: steps were left off
 }
 
 // conclude ends the recording of a process. What is read then must not wait for long.
 func (p *Process) conclude(hits []figures.Hits) {
-	if p.alerts != nil {
-		p.alerts.conclude()
+	if p.frozen.until == 0 {
+		p.end = time.Now()
 	}
-	p.reconciler.stop()
+	p.stop()
 	p.scans.stop()
-	p.end = time.Now()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), totalsTimeout)
-	defer cancel()
-	p.completeBaseline(ctx)
-	now := p.readMemory(ctx)
+	now := p.memory
 	snapshot := p.heap.Snapshot()
 	view := p.viewOf(snapshot)
 	joined := p.scans.joined(view)
@@ -78,7 +73,7 @@ func (p *Process) conclude(hits []figures.Hits) {
 	end.Held = export.RecordedHeld(joined)
 	p.endFile(end, view)
 	p.failures.conclude()
-	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, p.failures.verdict + end.Verdict}
+	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, end.Verdict}
 	if n := end.StackRecordsLost; n > 0 {
 		p.observer.Warning(fmt.Errorf("%s: %d stacks did not fit the ring: their events have none (--ring-size)", p.Who(), n))
 	}
@@ -113,7 +108,7 @@ func (r *Recorder) results() (*Results, error) {
 	}
 	out.job = table.JobInput{Duration: out.end.Sub(out.start), Hits: hits}
 	for _, p := range r.all {
-		out.job.Received += p.done.events
+		out.job.Received += p.done.events + p.frozen.after
 	}
 	for _, p := range ordered(out.all) {
 		totals := p.heap.Totals()
@@ -167,7 +162,7 @@ func (r *Results) Job() table.JobInput { return r.job }
 // Summary is what the summary of a process prints, and the tables of its holders.
 func (p *Process) Summary() (table.Input, []table.HeldInput) { return p.done.summary, p.done.held }
 
-// Verdict is what the summary begins with: whether memory grows, as table.Verdict prints it; empty: steps were left off.
+// Verdict is whether memory grows, as table.Verdict prints it; empty: steps were left off.
 func (p *Process) Verdict() string { return p.done.verdict }
 
 // Folder is the name of the process's own folder in that of the results; empty: its results lie in that itself.
@@ -311,7 +306,7 @@ func (r *Results) writeProfiles(folder *output.Folder, all []*Process, comments 
 
 // part is what a profile has of the process.
 func (p *Process) part(profile string) pprof.Part {
-	out := pprof.Part{View: p.done.view, Rank: p.rank.recorded().Label()}
+	out := pprof.Part{View: p.done.view, Rank: p.rank.Recorded().Label()}
 	switch profile {
 	case "inuse.pb.gz":
 		out.Joined = p.done.joined

@@ -44,6 +44,7 @@ type recordOptions struct {
 	fullStacks bool
 	formats    string // beside the profiles and the recording, as of -f; empty: none
 	asked      bool   // for the formats, by -f
+	verbose    bool
 	noNames    bool
 	noSteps    bool
 	stepOn     string // function with whose calls steps begin; empty: found out
@@ -97,6 +98,7 @@ func recordingFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "no-holders", Usage: "do not read from the process's memory who holds the live blocks"},
 		memoryFlag(),
 		cacheFlag(),
+		verboseFlag(),
 	}, gatecli.RecordingFlags()...)
 }
 
@@ -199,7 +201,7 @@ func parseRecording(c *cli.Context) recordOptions {
 		cacheDir: flags.Get[string](c, "cache-dir"), maxStacks: flags.Get[int](c, "max-stacks"),
 		duration: flags.Get[time.Duration](c, "duration"), maxAge: flags.Get[time.Duration](c, "max-age"),
 		ringBytes: flags.Get[int](c, "ring-size"), maxSize: flags.Get[int](c, "max-size"),
-		formats: flags.Get[string](c, "format"), asked: c.IsSet("format"), memory: flags.Get[string](c, "memory"),
+		formats: flags.Get[string](c, "format"), asked: c.IsSet("format"), verbose: c.Bool("verbose"), memory: flags.Get[string](c, "memory"),
 	}
 	if o.formats == noFormats {
 		o.formats = ""

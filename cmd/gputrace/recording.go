@@ -77,6 +77,8 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1)
 	defer signal.Stop(signals)
 
+	c.Begin(o.pid)
+	defer c.Stop()
 	options := o.recorderOptions(c)
 	stopAlerts, err := o.limits.Start(options)
 	if err != nil {
@@ -164,15 +166,15 @@ func (o *recordOptions) views(c *console.Console) *recorder.Views {
 	return out
 }
 
-// finish prints the summary and writes the folder.
+// finish writes the folder and prints the summary.
 func finish(r *recorder.Results, c *console.Console, o *recordOptions) error {
-	out := o.out()
-	if err := printResults(out, r, o.isJob()); err != nil {
-		c.Warning(err)
-	}
 	folder, err := r.Write()
 	if err != nil {
 		return err
+	}
+	out := o.out()
+	if err := printResults(out, r, folder, o); err != nil {
+		c.Warning(err)
 	}
 	printWritten(out, r, folder, o)
 	switch err := r.ViewError(); {
@@ -186,7 +188,7 @@ func finish(r *recorder.Results, c *console.Console, o *recordOptions) error {
 }
 
 // out is where figures are printed.
-func (o *recordOptions) out() io.Writer {
+func (o *recordOptions) out() *os.File {
 	if o.command != nil {
 		return os.Stderr // standard output is the program's
 	}
@@ -194,19 +196,32 @@ func (o *recordOptions) out() io.Writer {
 }
 
 // printResults prints what there is to know when a recording ends: of several processes a line each.
-func printResults(w io.Writer, r *recorder.Results, many bool) error {
+func printResults(w *os.File, r *recorder.Results, folder string, o *recordOptions) error {
 	all := r.Processes()
 	if len(all) > 1 {
 		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, r.Job()))
 	}
-	if _, err := io.WriteString(w, all[0].Verdict()); err != nil {
-		return err
-	}
-	in, held := all[0].Summary()
-	if err := export.PrintSummary(w, in, held); err != nil || !many {
+	if err := printProcess(w, all[0], folder, o); err != nil || !o.isJob() || !o.verbose {
 		return err
 	}
 	return table.JobHits(w, r.Job())
+}
+
+// printProcess prints what report prints of the recording of a process; without one, what is known all the same.
+func printProcess(w *os.File, p *recorder.Process, folder string, o *recordOptions) error {
+	if p.File() == "" {
+		in, held := p.Summary()
+		_, err := io.WriteString(w, p.Verdict())
+		return errors.Join(err, export.PrintSummary(w, in, held))
+	}
+	line := progress.New(os.Stderr)
+	defer line.Stop()
+	in, err := export.Open(p.File(), line.Options(func(error) {}))
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return in.PrintAnswer(w, &export.AnswerOptions{Screen: console.Screen(w), Verbose: o.verbose, Path: filepath.Join(folder, p.Folder())})
 }
 
 // jobLeaks is the verdict on each process.
@@ -220,39 +235,20 @@ func jobLeaks(all []*recorder.Process) []table.JobLeak {
 	return out
 }
 
-// shownFolders is how many folders of processes are named.
-const shownFolders = 16
-
-// printWritten says where everything is, and what opens it.
+// printWritten says where everything is, and of a job what opens it.
 func printWritten(w io.Writer, r *recorder.Results, folder string, o *recordOptions) {
-	row := func(files, open string) { fmt.Fprintf(w, "  %-41s %s\n", files, open) }
-	fmt.Fprintf(w, "\nwrote %s/\n", folder)
-	profiles, first := strings.Join(recorder.ProfileNames, "  "), filepath.Join(folder, recorder.ProfileNames[0])
+	written, _ := filepath.Glob(filepath.Join(folder, "*.*"))
+	for i := range written {
+		written[i] = filepath.Base(written[i])
+	}
+	fmt.Fprintf(w, "  wrote    %s/: %s\n", folder, strings.Join(written, " "))
 	all := r.Processes()
-	if o.isJob() {
-		row(profiles, "go tool pprof -top -tagroot rank,pid "+first)
-		for i, p := range all {
-			if i == shownFolders {
-				row("and of "+recorder.Processes(len(all)-i)+" more", "")
-				break
-			}
-			row(p.Folder()+"/", "gputrace report "+filepath.Join(folder, p.Folder()))
-		}
-		return
+	if p := all[0].File(); !o.isJob() && p != "" && filepath.Dir(p) != filepath.Clean(folder) {
+		fmt.Fprintf(w, "  the recording is at %s\n", p)
 	}
-	row(profiles, "go tool pprof -top "+first)
-	formats, _ := recordFormats(o.formats)
-	for _, f := range formats {
-		if path := filepath.Join(folder, f.File); fileExists(path) {
-			row(f.File, f.What)
-		}
-	}
-	switch path := filepath.Join(folder, export.TraceName); {
-	case all[0].File() == "":
-	case fileExists(path):
-		row(export.TraceName, "gputrace report "+path)
-	default:
-		fmt.Fprintf(w, "the recording is at %s\n", all[0].File())
+	const shown = 16 // folders of processes
+	for i := 0; o.isJob() && i < min(shown, len(all)); i++ {
+		fmt.Fprintf(w, "           gputrace report %s\n", filepath.Join(folder, all[i].Folder()))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/gatecli"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
@@ -30,6 +31,7 @@ func reportCommand() *cli.Command {
 		Flags: append(windowFlags(),
 			rowsFlag("", "one row for each `KIND` (default: line): ", view.RecordedRowKindNames),
 			flags.Count("top", "", "`ROWS` of each table (default: 10)", 0, "rows"),
+			verboseFlag(),
 			&cli.BoolFlag{Name: "json", Usage: "of the processes of a job, print JSON"},
 		),
 		Action: func(c *cli.Context) error {
@@ -43,18 +45,24 @@ func reportCommand() *cli.Command {
 			if done, err := gatecli.Ranks(c, shared(), w != (export.Window{}) || c.IsSet("by")); done || err != nil {
 				return err
 			}
-			return report(reportOptions{path: c.Args().First(), rules: rulesOf(c), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top")})
+			return report(reportOptions{path: c.Args().First(), rules: rulesOf(c), window: w, by: flags.Get[string](c, "by"), top: flags.Get[int](c, "top"), verbose: c.Bool("verbose") || c.IsSet("top")})
 		},
 	}
 }
 
 // reportOptions is a parsed report command line.
 type reportOptions struct {
-	path   string
-	rules  ruleFlags
-	window export.Window
-	by     string
-	top    int // 0: the default
+	path    string
+	rules   ruleFlags
+	window  export.Window
+	by      string
+	top     int // 0: the default
+	verbose bool
+}
+
+// verboseFlag is of every command that prints a summary.
+func verboseFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "print all tables too, what is known of losses, and of an error every cause"}
 }
 
 // report prints the summary of a recording, as the session did at its end, or what is selected of it.
@@ -68,8 +76,6 @@ func report(o reportOptions) error {
 		return err
 	}
 	defer in.Close()
-	info := in.Info
-	say("%s", titleOf(info))
 	for _, w := range warnings {
 		say("gputrace: warning: %v", w)
 	}
@@ -79,12 +85,7 @@ func report(o reportOptions) error {
 	if o.by != "" || o.window != (export.Window{}) {
 		return reportSelection(o, in, p)
 	}
-	if err := in.WriteVerdict(os.Stdout); err != nil {
-		return err
-	}
-	s := export.Summary(in.Trace.End(), info, in.End)
-	s.Top = o.top
-	return export.PrintSummary(os.Stdout, s, export.HeldTables(in.End))
+	return in.PrintAnswer(os.Stdout, &export.AnswerOptions{Screen: console.Screen(os.Stdout), Verbose: o.verbose, Top: o.top, Path: o.path})
 }
 
 // titleOf says what a file is of. A snapshot tells no more than when it was made, and without a history not even that.
@@ -119,6 +120,7 @@ func reportSelection(o reportOptions, in *export.Source, p *progress.Line) error
 	if err != nil {
 		return err
 	}
+	fmt.Println(words.Text(titleOf(in.Info)))
 	return table.Selection(os.Stdout, table.SelectionInput{
 		View: view, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
 	})

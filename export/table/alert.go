@@ -20,12 +20,13 @@ func AlertText(a *alerts.Alert) string {
 		text += fmt.Sprintf(", after step %d", a.Step)
 	}
 	if a.Since > 0 {
-		text += fmt.Sprintf(" (exceeded %s more since the last alert)", times(a.Since))
+		text += fmt.Sprintf(" (exceeded %s more since the last alert)", Times(a.Since))
 	}
 	return text
 }
 
-func times(n uint64) string {
+// Times is a number of times in words.
+func Times(n uint64) string {
 	if n == 1 {
 		return "once"
 	}
@@ -37,11 +38,11 @@ func measuredText(a *alerts.Alert) string {
 	case a.Rule.Part:
 		return fmt.Sprintf("%s is %s", a.Rule.Kind, percentText(a.Measured))
 	case a.Rule.Kind == alerts.Growth:
-		return fmt.Sprintf("memory grows by %s each step", shortBytes(a.Measured))
+		return fmt.Sprintf("memory grows by %s each step", MeanBytes(a.Measured))
 	case a.Rule.Kind == alerts.Allocation:
-		return shortBytes(a.Measured) + " allocated at once"
+		return MeanBytes(a.Measured) + " allocated at once"
 	}
-	return shortBytes(a.Measured) + " in use"
+	return MeanBytes(a.Measured) + " in use"
 }
 
 // AlertLines are the sentence and the lines with the most memory.

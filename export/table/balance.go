@@ -57,7 +57,7 @@ func ownerParts(d *balance.Device, n int) []term {
 	rest := d.Other
 	for i := range d.Owners[:min(n, len(d.Owners))] {
 		o := &d.Owners[i]
-		text := plural(o.Objects, "allocation")
+		text := Plural(o.Objects, "allocation")
 		if o.File != "" {
 			text += ", " + path.Base(o.File)
 		}
@@ -65,7 +65,7 @@ func ownerParts(d *balance.Device, n int) []term {
 		rest.Bytes, rest.Objects = rest.Bytes-o.Bytes, rest.Objects-o.Objects
 	}
 	if more := len(d.Owners) - len(out); more > 0 {
-		out = append(out, term{plural(uint64(more), "other"), rest.Bytes, plural(rest.Objects, "allocation")})
+		out = append(out, term{Plural(uint64(more), "other"), rest.Bytes, Plural(rest.Objects, "allocation")})
 	}
 	return out
 }
@@ -225,6 +225,6 @@ func (p *printer) balanceNotes(b *balance.Process) {
 		if row.count.Unsized > 0 {
 			size += fmt.Sprintf(", and %s of unknown size,", countText(row.count.Unsized))
 		}
-		p.field(row.name, "%s in %s %s", size, plural(row.count.Objects, "allocation"), row.what)
+		p.field(row.name, "%s in %s %s", size, Plural(row.count.Objects, "allocation"), row.what)
 	}
 }

@@ -42,9 +42,9 @@ func Check(w io.Writer, c *gate.Check) error {
 		}
 	}
 	if failed > 0 {
-		p.line("check failed: %d of %s not met", failed, plural(uint64(all), "rule"))
+		p.line("check failed: %d of %s not met", failed, Plural(uint64(all), "rule"))
 	} else {
-		p.line("check passed: %s", plural(uint64(all), "rule"))
+		p.line("check passed: %s", Plural(uint64(all), "rule"))
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the check: %w", err)
@@ -122,9 +122,9 @@ func placeText(c *view.Call) string {
 func growthTexts(r *gate.Result) []string {
 	if r.Status == gate.Passed {
 		return []string{fmt.Sprintf("memory grows by %s each step, of at most %s, in %s",
-			shortBytes(r.Measured), shortBytes(r.Bound), plural(uint64(r.Leaks.Steps.Count), "step"))}
+			MeanBytes(r.Measured), MeanBytes(r.Bound), Plural(uint64(r.Leaks.Steps.Count), "step"))}
 	}
-	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", shortBytes(r.Measured), shortBytes(r.By()), shortBytes(r.Bound))
+	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", MeanBytes(r.Measured), MeanBytes(r.By()), MeanBytes(r.Bound))
 	return append([]string{head}, eachFound(r, func(_ *gate.Result, f *gate.Found) string { return grownText(f) })...)
 }
 
@@ -147,7 +147,7 @@ func refusedTexts(r *gate.Result) []string {
 	if len(r.Found) == 0 {
 		return []string{"no request was refused"}
 	}
-	out := []string{plural(uint64(len(r.Found)), "request") + " refused"}
+	out := []string{Plural(uint64(len(r.Found)), "request") + " refused"}
 	for i := range r.Found {
 		if f := &r.Found[i]; i < shownRefused {
 			out = append(out, fmt.Sprintf("out of memory: %s on %s, asked for by %s", Bytes(uint64(f.Measured)), f.What, placeText(&f.Line)))

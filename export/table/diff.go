@@ -67,7 +67,7 @@ func (p *diffPrinter) findings() {
 		case change.After == nil:
 			p.finding("ended", LeakText(change.Before), change.Before)
 		default:
-			p.finding("still", fmt.Sprintf("%s; before, %s %s", LeakText(change.After), shortBytes(leakSize(change.Before)), everyText(change.Before)), change.After)
+			p.finding("still", fmt.Sprintf("%s; before, %s %s", LeakText(change.After), MeanBytes(LeakSize(change.Before)), LeakEvery(change.Before)), change.After)
 		}
 	}
 }
@@ -88,7 +88,7 @@ type diffPrinter struct {
 }
 
 func (p *diffPrinter) row(name, before, after, change, blocks, remark string) {
-	p.line("%s %*s %*s %*s %*s  %s", fit(name, widthDiffTitle+2), widthDiffBytes, before, widthDiffBytes, after, widthDiffChange, change,
+	p.line("%s %*s %*s %*s %*s  %s", Fit(name, widthDiffTitle+2), widthDiffBytes, before, widthDiffBytes, after, widthDiffChange, change,
 		widthDiffBlocks, blocks, remark)
 }
 
@@ -107,10 +107,10 @@ func (p *diffPrinter) rows() {
 		}
 	}
 	if more.rows > 0 {
-		p.row("  and "+plural(more.rows, "more row"), signed(more.before), signed(more.after), changeText(more.after-more.before), signedCount(more.blocks), "")
+		p.row("  and "+Plural(more.rows, "more row"), signed(more.before), signed(more.after), changeText(more.after-more.before), signedCount(more.blocks), "")
 	}
 	if same.rows > 0 {
-		p.row("  "+plural(same.rows, "row")+" without a change", signed(same.before), signed(same.after), "0 B", "0", "")
+		p.row("  "+Plural(same.rows, "row")+" without a change", signed(same.before), signed(same.after), "0 B", "0", "")
 	}
 }
 
@@ -138,9 +138,9 @@ func (p *diffPrinter) change(c *view.Change) {
 
 func entryColumns(e *view.Entry) string {
 	if e.File == "" || e.Line == 0 && e.Func == e.Name {
-		return fit(e.Name, widthDiffTitle)
+		return Fit(e.Name, widthDiffTitle)
 	}
-	return fitTail(e.Name, widthDiffName) + " " + fit(e.Func, widthDiffFunc) + " " + fit(e.Source, widthDiffSource)
+	return fitTail(e.Name, widthDiffName) + " " + Fit(e.Func, widthDiffFunc) + " " + Fit(e.Source, widthDiffSource)
 }
 
 // remark says what became of a row.
@@ -174,8 +174,8 @@ func (p *diffPrinter) total() {
 	d := p.in.Difference
 	p.row("  in all", signed(d.Before.Bytes), signed(d.After.Bytes), changeText(d.Bytes()), signedCount(int64(d.After.Blocks)-int64(d.Before.Blocks)), "")
 	p.line("")
-	p.field("before", "%s B in %s", strings.TrimPrefix(signedCount(d.Before.Bytes), "+"), plural(d.Before.Blocks, "block"))
-	p.field("after", "%s B in %s", strings.TrimPrefix(signedCount(d.After.Bytes), "+"), plural(d.After.Blocks, "block"))
+	p.field("before", "%s B in %s", strings.TrimPrefix(signedCount(d.Before.Bytes), "+"), Plural(d.Before.Blocks, "block"))
+	p.field("after", "%s B in %s", strings.TrimPrefix(signedCount(d.After.Bytes), "+"), Plural(d.After.Blocks, "block"))
 	p.field("change", "%s B", signedCount(d.Bytes()))
 }
 

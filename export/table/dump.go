@@ -134,14 +134,14 @@ func (p *printer) dumpParts(d *allocator.DeviceState) {
 	part := func(name string, bytes uint64, format string, args ...any) {
 		p.line("  %-14s %10s %21s  %s", name, Bytes(bytes), bytesText(bytes), fmt.Sprintf(format, args...))
 	}
-	part("allocated", d.Allocated, "in %s", plural(d.AllocatedCount, "block"))
+	part("allocated", d.Allocated, "in %s", Plural(d.AllocatedCount, "block"))
 	part("  requested", d.Requested, "of it, as the program asked")
 	part("  rounding", d.Rounding(), "of it, added by the allocator")
-	part("pending", d.Pending, "in %s, freed but waiting for another stream", plural(d.PendingCount, "block"))
-	part("inactive split", d.InactiveSplit, "in %s of segments that are in use, the largest %s", plural(d.InactiveSplitCount, "free block"), Bytes(d.LargestInactiveSplit))
-	part("free", d.Free, "in %s without a block in use", plural(d.FreeSegmentCount, "segment"))
+	part("pending", d.Pending, "in %s, freed but waiting for another stream", Plural(d.PendingCount, "block"))
+	part("inactive split", d.InactiveSplit, "in %s of segments that are in use, the largest %s", Plural(d.InactiveSplitCount, "free block"), Bytes(d.LargestInactiveSplit))
+	part("free", d.Free, "in %s without a block in use", Plural(d.FreeSegmentCount, "segment"))
 	if d.Changing == nil {
-		part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
+		part("reserved", d.Reserved, "in %s", Plural(d.SegmentCount, "segment"))
 		p.line("  balance        allocated + pending + inactive split + free - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
 	} else {
 		p.dumpChanging(d, part)
@@ -154,10 +154,10 @@ func (p *printer) dumpParts(d *allocator.DeviceState) {
 // dumpChanging says what did not stand still while it was read, and what the allocator itself counted at one instant meanwhile.
 func (p *printer) dumpChanging(d *allocator.DeviceState, part func(string, uint64, string, ...any)) {
 	c := d.Changing
-	part("changing", d.ChangingBytes, "in %s whose blocks changed while they were read", plural(uint64(c.Ranges), "part"))
+	part("changing", d.ChangingBytes, "in %s whose blocks changed while they were read", Plural(uint64(c.Ranges), "part"))
 	p.line("  %-14s %10s %21s  in %s", "  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText),
 		blockRange(c.BlocksLow, c.BlocksHigh))
-	part("reserved", d.Reserved, "in %s", plural(d.SegmentCount, "segment"))
+	part("reserved", d.Reserved, "in %s", Plural(d.SegmentCount, "segment"))
 	p.line("  balance        allocated + pending + inactive split + free + changing - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
 	p.line("  counted        by the allocator at that instant: allocated %s, active %s, reserved %s", bytesText(d.Counted.Allocated),
 		bytesText(d.Active), bytesText(d.Counted.Reserved))
@@ -173,9 +173,9 @@ func rangeText(low, high uint64, text func(uint64) string) string {
 
 func blockRange(low, high uint64) string {
 	if low == high {
-		return plural(low, "block")
+		return Plural(low, "block")
 	}
-	return countText(low) + " to " + plural(high, "block")
+	return countText(low) + " to " + Plural(high, "block")
 }
 
 func poolText(small bool, id [2]uint64) string {
@@ -195,7 +195,7 @@ const widthPool = 24
 func (p *printer) dumpPools(d *allocator.DeviceState) {
 	p.line("")
 	row := func(name, segments, reserved, allocated, pending, inactive, largest, free string) {
-		p.line("  %s %9s %10s %10s %10s %14s %13s %10s", fit(name, widthPool), segments, reserved, allocated, pending, inactive, largest, free)
+		p.line("  %s %9s %10s %10s %10s %14s %13s %10s", Fit(name, widthPool), segments, reserved, allocated, pending, inactive, largest, free)
 	}
 	row("pool", "segments", "reserved", "allocated", "pending", "inactive split", "largest split", "free")
 	for i := range d.Pools {
@@ -211,7 +211,7 @@ func (p *printer) dumpSegments(d *allocator.DeviceState, most []allocator.Segmen
 	}
 	p.line("")
 	row := func(address, size, pool, stream, allocated, pending, free, largest string) {
-		p.line("  %-14s %10s %s %14s %10s %10s %10s %13s", address, size, fit(pool, widthPool), stream, allocated, pending, free, largest)
+		p.line("  %-14s %10s %s %14s %10s %10s %10s %13s", address, size, Fit(pool, widthPool), stream, allocated, pending, free, largest)
 	}
 	row("segment", "size", "pool", "stream", "allocated", "pending", "free", "largest split")
 	for i := range most {
@@ -233,10 +233,10 @@ func (p *printer) dumpRest(d *allocator.DeviceState, most []allocator.SegmentSta
 		free -= most[i].FreeBytes()
 	}
 	if more := all - len(most); more > 0 {
-		p.line("  and %s with %s free", plural(uint64(more), "more segment"), Bytes(free))
+		p.line("  and %s with %s free", Plural(uint64(more), "more segment"), Bytes(free))
 	}
 	if full := d.SegmentCount - uint64(all); full > 0 {
-		p.line("  and %s without a free byte", plural(full, "segment"))
+		p.line("  and %s without a free byte", Plural(full, "segment"))
 	}
 }
 
@@ -261,7 +261,7 @@ func (p *printer) inactiveSplits(most []allocator.SegmentState, h *holders.Index
 			p.line("  inactive splits of these segments, and the blocks that pin them")
 			titled = true
 		}
-		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.InactiveSplit), plural(s.InactiveSplitCount, "free block"))
+		p.line("  %#x %s: %s in %s", s.Addr, Bytes(s.Size), Bytes(s.InactiveSplit), Plural(s.InactiveSplitCount, "free block"))
 		p.line("    free    %s", blockTexts(s, s.FreeBlocks(), shownInactiveSplits))
 		p.line("    pinned  %s", blockTexts(s, s.Pins(), shownPins))
 		p.dumpPinners(s.Pins(), h)
@@ -275,7 +275,7 @@ func (p *printer) dumpPinners(pins []allocator.Block, h *holders.Index) {
 	}
 	for i := range pins[:min(shownPins, len(pins))] {
 		if n, ok := h.Find(&pins[i]); ok {
-			p.line("      by    %#x %s", pins[i].Addr, fitMiddle(h.Report.Blocks[n].Name(), widthPinner))
+			p.line("      by    %#x %s", pins[i].Addr, FitMiddle(h.Report.Blocks[n].Name(), widthPinner))
 		}
 	}
 }
@@ -310,7 +310,7 @@ func (p *printer) dumpClasses(splits []allocator.InactiveSplits) {
 	}
 	p.line("")
 	row := func(pool, stream, size, count, bytes, largest string) {
-		p.line("  %s %14s %22s %9s %10s %13s", fit(pool, widthPool), stream, size, count, bytes, largest)
+		p.line("  %s %14s %22s %9s %10s %13s", Fit(pool, widthPool), stream, size, count, bytes, largest)
 	}
 	row("inactive splits by size", "stream", "size", "blocks", "bytes", "largest split")
 	for i := range splits {

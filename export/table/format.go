@@ -73,18 +73,19 @@ func bytesText(n uint64) string {
 	return countText(n) + " B"
 }
 
-// plural is "1 gap", "2 gaps".
-func plural(n uint64, one string) string {
+// Plural is "1 gap", "2 gaps".
+func Plural(n uint64, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}
 	return countText(n) + " " + one + "s"
 }
 
-func secondsText(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+// Seconds is a time in seconds, with one decimal.
+func Seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// offsetText is a moment relative to the start: "+12.4 s".
-func offsetText(at, start uint64) string {
+// Offset is a moment relative to the start: "+12.4 s".
+func Offset(at, start uint64) string {
 	return fmt.Sprintf("%+.1f s", (time.Duration(at) - time.Duration(start)).Seconds())
 }
 
@@ -93,8 +94,8 @@ func exactOffset(at, start uint64) string {
 	return fmt.Sprintf("%+.3f s", (time.Duration(at) - time.Duration(start)).Seconds())
 }
 
-// fit cuts or pads to a width in characters. A cut shows as "…".
-func fit(s string, width int) string {
+// Fit cuts or pads to a width in characters. A cut shows as "…".
+func Fit(s string, width int) string {
 	r := []rune(words.Line(s))
 	if len(r) > width {
 		return string(r[:width-1]) + "…"
@@ -108,7 +109,7 @@ func fitTail(s string, width int) string {
 	if len(r) > width {
 		return "…" + string(r[len(r)-width+1:])
 	}
-	return fit(s, width)
+	return Fit(s, width)
 }
 
 // Count groups the thousands of a number: "1,024".

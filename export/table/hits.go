@@ -52,7 +52,7 @@ func Lost(probes []figures.Hits) uint64 {
 	return total(totalHits(probes).Dropped)
 }
 
-// imbalances are the probes whose hits do not add up, and events that left the kernel without being received.
+// Imbalances are the probes whose hits do not add up, and events that left the kernel without being received.
 func imbalances(probes []figures.Hits, received uint64) []string {
 	var out []string
 	for i := range probes {
@@ -61,7 +61,7 @@ func imbalances(probes []figures.Hits, received uint64) []string {
 		}
 	}
 	if t := totalHits(probes); t.Emitted != received {
-		out = append(out, fmt.Sprintf("%s emitted, %s received", plural(t.Emitted, "event"), countText(received)))
+		out = append(out, fmt.Sprintf("%s emitted, %s received", Plural(t.Emitted, "event"), countText(received)))
 	}
 	return out
 }
@@ -92,9 +92,9 @@ func imbalance(h *figures.Hits) string {
 	sum := h.Emitted + total(h.Quiet) + total(h.Dropped)
 	switch {
 	case h.Hits > sum:
-		return plural(h.Hits-sum, "hit") + " not accounted for"
+		return Plural(h.Hits-sum, "hit") + " not accounted for"
 	case h.Hits < sum:
-		return plural(sum-h.Hits, "outcome") + " without a hit"
+		return Plural(sum-h.Hits, "outcome") + " without a hit"
 	}
 	return ""
 }

@@ -74,7 +74,7 @@ const jobRow = "%-52s %-8s %11s %11s %11s %11s %10s"
 func Job(w io.Writer, in JobInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
-	p.line("%.1f s · %s lost", in.Duration.Seconds(), plural(Lost(in.Hits), "event"))
+	p.line("%.1f s · %s lost", in.Duration.Seconds(), Plural(Lost(in.Hits), "event"))
 	p.line("")
 	p.line(jobRow, "process", "device", "torch", "peak", "reserved", "other", "blocks")
 	var sum JobRow
@@ -116,5 +116,5 @@ func (p *printer) jobHits(in *JobInput) {
 	for _, wrong := range imbalances(in.Hits, in.Received) {
 		p.field("", "%s", wrong)
 	}
-	p.field("lost", "%s", orNone(plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
+	p.field("lost", "%s", orNone(Plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
 }

@@ -120,7 +120,7 @@ func LeakSentence(r *leaks.Report) string {
 	}
 	text := fmt.Sprintf("unknown: %d steps are in the recording, and it takes %d to say that nothing grows", r.Steps.Count, leaks.MinSteps)
 	if r.Steps.Period > 0 {
-		text += fmt.Sprintf(": about %s", secondsEach(leaks.MinSteps*r.Steps.Period))
+		text += fmt.Sprintf(": about %s", StepLength(leaks.MinSteps*r.Steps.Period))
 	}
 	return text
 }
@@ -132,7 +132,7 @@ func LeakText(f *leaks.Finding) string {
 		share = fmt.Sprintf(", %.0f %% of the growth", 100*f.Share)
 	}
 	return fmt.Sprintf("%s keeps %s more %s, since step %d of %d%s",
-		f.Name(), shortBytes(leakSize(f)), everyText(f), f.First, f.Last, share)
+		f.Name(), MeanBytes(LeakSize(f)), LeakEvery(f), f.First, f.Last, share)
 }
 
 // LeakHolder is what holds the blocks of a finding, as of when.
@@ -140,21 +140,22 @@ func LeakHolder(f *leaks.Finding) string {
 	if f.Newer == 0 {
 		return words.Line(f.Holder)
 	}
-	return fmt.Sprintf("%s, as it was read; %s alike, by their line", words.Line(f.Holder), plural(f.Newer, "newer block"))
+	return fmt.Sprintf("%s, as it was read; %s alike, by their line", words.Line(f.Holder), Plural(f.Newer, "newer block"))
 }
 
 // LeakLimit is in how long the device is full, where that is known.
-func LeakLimit(f *leaks.Finding) string { return longText(f.Seconds) + " at this rate" }
+func LeakLimit(f *leaks.Finding) string { return Span(f.Seconds) + " at this rate" }
 
-// leakSize is the bytes of a period, requested where that is known.
-func leakSize(f *leaks.Finding) float64 {
+// LeakSize is the bytes of a period, requested where that is known.
+func LeakSize(f *leaks.Finding) float64 {
 	if math.IsNaN(f.Requested) {
 		return f.Bytes * float64(f.Period)
 	}
 	return f.Requested * float64(f.Period)
 }
 
-func everyText(f *leaks.Finding) string {
+// LeakEvery is how often a finding grows, in words.
+func LeakEvery(f *leaks.Finding) string {
 	if f.Period == 1 {
 		return "each step"
 	}
@@ -180,8 +181,8 @@ func (p *printer) leakNotes(f *leaks.Finding) {
 	}
 }
 
-// longText is a time that can be days.
-func longText(seconds float64) string {
+// Span is a time that can be days.
+func Span(seconds float64) string {
 	switch {
 	case seconds < 120:
 		return fmt.Sprintf("%.0f s", seconds)
@@ -199,13 +200,13 @@ func stepsText(s *leaks.Steps) string {
 	}
 	text := fmt.Sprintf("%d by %s (%s)", s.Count, sourceTexts[s.Source], s.On)
 	if s.Period > 0 {
-		text += fmt.Sprintf(", %s each", secondsEach(s.Period))
+		text += fmt.Sprintf(", %s each", StepLength(s.Period))
 	}
 	return text
 }
 
-// secondsEach is the length of a step of so many nanoseconds.
-func secondsEach(period float64) string {
+// StepLength is the length of a step of so many nanoseconds.
+func StepLength(period float64) string {
 	if period >= 1e9 {
 		return fmt.Sprintf("%.1f s", period/1e9)
 	}
@@ -223,7 +224,7 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 		return
 	}
 	row := func(name, requested, blocks, every, since, live, share string) {
-		text := fmt.Sprintf("%s %*s %*s %*s %*s %*s %*s", fit(name, widthLeakName), widthLeakExact, requested, widthLeakBlocks, blocks,
+		text := fmt.Sprintf("%s %*s %*s %*s %*s %*s %*s", Fit(name, widthLeakName), widthLeakExact, requested, widthLeakBlocks, blocks,
 			widthLeakStep, every, widthLeakStep, since, widthLeakBytes, live, widthLeakShare, share)
 		p.line("%s", strings.TrimRight(text, " "))
 	}
@@ -238,7 +239,7 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 		n := float64(f.Period)
 		row("  "+words.Line(f.Name()), exactBytes(n*f.Requested), blocksText(n*f.Blocks),
 			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share)
-		p.line("    %s, %s confidence, %s in blocks", f.Kind, f.Confidence, shortBytes(n*f.Bytes))
+		p.line("    %s, %s confidence, %s in blocks", f.Kind, f.Confidence, MeanBytes(n*f.Bytes))
 		for j := range f.Calls {
 			c := &f.Calls[j]
 			row("    "+words.Line(c.Name()), exactBytes(n*c.Requested), blocksText(n*c.Blocks), "", "", "", "")
@@ -249,13 +250,13 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 // blocksText is a mean of blocks.
 func blocksText(n float64) string { return strconv.FormatFloat(math.Round(n*100)/100, 'f', -1, 64) }
 
-// shortBytes is a mean of bytes in its unit.
-func shortBytes(n float64) string {
+// MeanBytes is a mean of bytes in its unit.
+func MeanBytes(n float64) string {
 	switch {
 	case math.IsNaN(n):
 		return "unknown"
 	case n < 0:
-		return "-" + shortBytes(-n)
+		return "-" + MeanBytes(-n)
 	}
 	return Bytes(uint64(math.Round(n)))
 }

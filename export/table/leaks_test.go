@@ -68,6 +68,6 @@ func TestLeaksError(t *testing.T) {
 
 func TestLongText(t *testing.T) {
 	for seconds, want := range map[float64]string{0: "0 s", 119: "119 s", 120: "2 min", 7199: "120 min", 9000: "2.5 h", 1e6: "12 days"} {
-		require.Equal(t, want, longText(seconds))
+		require.Equal(t, want, Span(seconds))
 	}
 }

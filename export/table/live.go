@@ -39,7 +39,7 @@ func LiveLine(b *heap.Totals, l Live) string {
 		}
 	}
 	return fmt.Sprintf("%s  torch %s%s  reserved %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
-		Bytes(allocated), peak, Bytes(reserved), Bytes(other), l.Rate, plural(l.Lost, "event"))
+		Bytes(allocated), peak, Bytes(reserved), Bytes(other), l.Rate, Plural(l.Lost, "event"))
 }
 
 func plus(x, y uint64) uint64 {

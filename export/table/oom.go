@@ -43,7 +43,7 @@ func OOM(w io.Writer, in *OOMInput) error {
 		}
 		if n := last - i; n > 0 {
 			c := &cases[last]
-			p.leakField("again", fmt.Sprintf("%s of the same line and for the same reason, the last at %+.3f s%s: --json lists them", plural(uint64(n), "failure"), since(c.Time, in.Began),
+			p.leakField("again", fmt.Sprintf("%s of the same line and for the same reason, the last at %+.3f s%s: --json lists them", Plural(uint64(n), "failure"), since(c.Time, in.Began),
 				caughtText(c.Caught)))
 		}
 		i = last + 1
@@ -65,11 +65,11 @@ func (p *printer) oomEnd(r *oom.Report) {
 		p.line("no request for memory failed")
 	}
 	if r.More > 0 {
-		p.line("\n%s failed too", plural(uint64(r.More), "further request"))
+		p.line("\n%s failed too", Plural(uint64(r.More), "further request"))
 	}
 	if r.Recovered > 0 {
 		p.leakText("", fmt.Sprintf("recovered: the driver refused memory %s, and the request was satisfied after cached memory was returned, or by asking again: "+
-			"nothing ran out", times(uint64(r.Recovered))))
+			"nothing ran out", Times(uint64(r.Recovered))))
 	}
 }
 
@@ -93,6 +93,11 @@ func OOMVerdict(w io.Writer, r *oom.Report, began uint64) error {
 const verdictRows = 3
 
 func (p *printer) oomHead(c *oom.Case, began uint64) {
+	p.leakText("", OOMHead(c, began))
+}
+
+// OOMHead says what failed where and when.
+func OOMHead(c *oom.Case, began uint64) string {
 	at := []string{fmt.Sprintf("%+.3f s", since(c.Time, began))}
 	if c.Step > 0 {
 		at = append(at, fmt.Sprintf("step %d", c.Step))
@@ -100,7 +105,7 @@ func (p *printer) oomHead(c *oom.Case, began uint64) {
 	if c.Phase != phases.Unknown && c.Phase != phases.Other {
 		at = append(at, string(c.Phase))
 	}
-	p.leakText("", fmt.Sprintf("OUT OF MEMORY  pid %d %s at %s%s", c.PID, c.Device, strings.Join(at, ", "), caughtText(c.Caught)))
+	return fmt.Sprintf("OUT OF MEMORY  pid %d %s at %s%s", c.PID, c.Device, strings.Join(at, ", "), caughtText(c.Caught))
 }
 
 func caughtText(a oom.Answer) string {
@@ -118,7 +123,7 @@ func (p *printer) oomCase(c *oom.Case, in *OOMInput) {
 	p.leakField("asked", askedText(c))
 	p.leakField("why", OOMText(c))
 	p.leakField("torch", torchText(c))
-	p.leakField("device", deviceText(c, in.Began))
+	p.leakField("device", OOMDevice(c, in.Began))
 	p.leakField("free", freeText(c))
 	for i := range c.Pins {
 		if c.Decision == oom.Fragmentation || i == 0 && c.Pieces >= c.Requested {
@@ -149,13 +154,14 @@ func (p *printer) oomTop(c *oom.Case, n int) {
 			text += ", held by " + words.Line(r.Holder)
 		}
 		if r.Category != phases.NoCategory {
-			text += fmt.Sprintf(" (%s)", categoryText(r.Category))
+			text += fmt.Sprintf(" (%s)", CategoryText(r.Category))
 		}
-		p.leakField(name, fmt.Sprintf("%s, %s", text, plural(r.Objects, "block")))
+		p.leakField(name, fmt.Sprintf("%s, %s", text, Plural(r.Objects, "block")))
 	}
 }
 
-func categoryText(c phases.Category) string { return strings.ReplaceAll(string(c), "_", " ") }
+// CategoryText is a category in words.
+func CategoryText(c phases.Category) string { return strings.ReplaceAll(string(c), "_", " ") }
 
 func askedText(c *oom.Case) string {
 	text := fmt.Sprintf("%s by %s", exactText(c.Requested), words.Line(c.Site))
@@ -165,7 +171,7 @@ func askedText(c *oom.Case) string {
 	case c.Tries == 0:
 		text += "; PyTorch did not ask the driver for it"
 	default:
-		text += fmt.Sprintf("; the driver refused a segment of %s %s", Bytes(c.Asked), times(uint64(c.Tries)))
+		text += fmt.Sprintf("; the driver refused a segment of %s %s", Bytes(c.Asked), Times(uint64(c.Tries)))
 	}
 	if c.Flushed > 0 {
 		text += fmt.Sprintf(", also after PyTorch had returned %s of its cache", Bytes(c.Flushed))
@@ -179,7 +185,8 @@ func torchText(c *oom.Case) string {
 	return text + fmt.Sprintf(": inactive split %s, free segments %s", Bytes(t.InactiveSplit), Bytes(t.Free))
 }
 
-func deviceText(c *oom.Case, began uint64) string {
+// OOMDevice is how a device was used when a request failed.
+func OOMDevice(c *oom.Case, began uint64) string {
 	var parts []string
 	for i := range c.Owners {
 		parts = append(parts, fmt.Sprintf("%s %s", c.Owners[i].Name, Bytes(c.Owners[i].Bytes)))
@@ -239,7 +246,7 @@ func oomPoolText(p *oom.PoolFree) string {
 func pinText(p *oom.Pin) string {
 	var by []string
 	for i := range p.By {
-		by = append(by, fmt.Sprintf("%s of %s", plural(p.By[i].Objects, "block"), words.Line(p.By[i].Site)))
+		by = append(by, fmt.Sprintf("%s of %s", Plural(p.By[i].Objects, "block"), words.Line(p.By[i].Site)))
 	}
 	return fmt.Sprintf("a segment of %s with %s free, largest %s, is kept by %s", Bytes(p.Size), Bytes(p.Free), Bytes(p.Largest), strings.Join(by, ", "))
 }
@@ -349,7 +356,7 @@ func limitText(c *oom.Case, asked string) string {
 func fullText(c *oom.Case, asked string) string {
 	var by []string
 	for i := range c.Categories[:min(2, len(c.Categories))] {
-		by = append(by, fmt.Sprintf("%s %s", categoryText(c.Categories[i].Name), Bytes(c.Categories[i].Bytes)))
+		by = append(by, fmt.Sprintf("%s %s", CategoryText(c.Categories[i].Name), Bytes(c.Categories[i].Bytes)))
 	}
 	text := fmt.Sprintf("full: %s with %s allocated (%s) and %s reserved; %s", asked, Bytes(c.Torch.Allocated), strings.Join(by, ", "), Bytes(c.Torch.Reserved), roomText(c))
 	if c.Healthy != event.Unknown {
@@ -358,7 +365,7 @@ func fullText(c *oom.Case, asked string) string {
 	if c.State > 0 {
 		text += fmt.Sprintf(". The optimizer was making its state, of which %s are there", Bytes(c.State))
 	} else if g := &c.Grown; g.Site != "" {
-		text += fmt.Sprintf(". Within this step %s has allocated %s that are still in use, %s", words.Line(g.Site), plural(g.Objects, "block"), Bytes(g.Bytes))
+		text += fmt.Sprintf(". Within this step %s has allocated %s that are still in use, %s", words.Line(g.Site), Plural(g.Objects, "block"), Bytes(g.Bytes))
 		if g.Holder != view.NoHolder {
 			text += fmt.Sprintf("; %s of it are held by %s", Bytes(g.Held), words.Line(g.Holder))
 		}

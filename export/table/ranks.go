@@ -45,9 +45,9 @@ func Ranks(w io.Writer, t *ranks.Table) error {
 }
 
 func (p *printer) rankRow(cells ...string) {
-	text := fit(cells[0], rankNameWidth)
+	text := Fit(cells[0], rankNameWidth)
 	for _, c := range cells[1:] {
-		text += fmt.Sprintf(" %*s", rankBytesWidth, fit(c, min(rankBytesWidth, len([]rune(c)))))
+		text += fmt.Sprintf(" %*s", rankBytesWidth, Fit(c, min(rankBytesWidth, len([]rune(c)))))
 	}
 	p.line("%s", text)
 }

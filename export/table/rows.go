@@ -36,10 +36,10 @@ func (p *printer) tables() {
 const peakMatters = 20
 
 func pythonColumns(r *view.Row) string {
-	return fitTail(r.Name, widthName) + " " + fit(r.Func, widthFunc) + " " + fit(r.Source, widthSource)
+	return fitTail(r.Name, widthName) + " " + Fit(r.Func, widthFunc) + " " + Fit(r.Source, widthSource)
 }
 
-func nativeColumn(r *view.Row) string { return fit(r.Name, widthName+1+widthFunc+1+widthSource) }
+func nativeColumn(r *view.Row) string { return Fit(r.Name, widthName+1+widthFunc+1+widthSource) }
 
 // table prints nothing for a table without rows.
 func (p *printer) table(title string, t view.Table, name func(*view.Row) string) {
@@ -47,7 +47,7 @@ func (p *printer) table(title string, t view.Table, name func(*view.Row) string)
 		return
 	}
 	p.line("")
-	p.columns(fit(title, widthName+1+widthFunc+1+widthSource+2), "bytes", "blocks", "share")
+	p.columns(Fit(title, widthName+1+widthFunc+1+widthSource+2), "bytes", "blocks", "share")
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		p.columns("  "+name(r), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
@@ -57,13 +57,13 @@ func (p *printer) table(title string, t view.Table, name func(*view.Row) string)
 		}
 	}
 	if t.More > 0 {
-		p.line("  and %s; in all %s in %s", plural(uint64(t.More), "more row"), Bytes(t.Bytes), plural(t.Blocks, "block"))
+		p.line("  and %s; in all %s in %s", Plural(uint64(t.More), "more row"), Bytes(t.Bytes), Plural(t.Blocks, "block"))
 	}
 }
 
 // innerName is what a line of the program calls, a little farther in.
 func innerName(name, function string) string {
-	return "  " + fitTail(name, widthName-2) + " " + fit(function, widthFunc+1+widthSource)
+	return "  " + fitTail(name, widthName-2) + " " + Fit(function, widthFunc+1+widthSource)
 }
 
 func (p *printer) columns(name, bytes, blocks, share string) {

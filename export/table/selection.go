@@ -58,7 +58,7 @@ func (p *printer) entries(title string, entries []view.Entry, in *SelectionInput
 	if total < 0 {
 		sum = signedText(total)
 	}
-	p.columns(fit(fmt.Sprintf("%s: %s in all", title, sum), widthName+1+widthFunc+1+widthSource+2), "bytes", "blocks", "share")
+	p.columns(Fit(fmt.Sprintf("%s: %s in all", title, sum), widthName+1+widthFunc+1+widthSource+2), "bytes", "blocks", "share")
 	shown := rows[:min(in.Top, len(rows))]
 	rest, restBlocks := total, blocks
 	for i := range shown {
@@ -66,27 +66,27 @@ func (p *printer) entries(title string, entries []view.Entry, in *SelectionInput
 		rest, restBlocks = rest-shown[i].Bytes, restBlocks-shown[i].Blocks
 	}
 	if more := len(rows) - len(shown); more > 0 {
-		p.columns(fit("  "+plural(uint64(more), "more row"), widthName+1+widthFunc+1+widthSource+2), entryBytes(rest), countText(restBlocks), shareOf(rest, total))
+		p.columns(Fit("  "+Plural(uint64(more), "more row"), widthName+1+widthFunc+1+widthSource+2), SignedBytes(rest), countText(restBlocks), shareOf(rest, total))
 	}
 }
 
 func (p *printer) entry(e *view.Entry, by view.RowKind, total int64) {
-	name := fit(e.Name, widthName+1+widthFunc+1+widthSource)
+	name := Fit(e.Name, widthName+1+widthFunc+1+widthSource)
 	switch {
 	case e.Func == "":
 	case e.Name == e.Func:
-		name = fit(e.Func, widthName+1+widthFunc) + " " + fit(path.Base(e.File), widthSource)
+		name = Fit(e.Func, widthName+1+widthFunc) + " " + Fit(path.Base(e.File), widthSource)
 	default:
-		name = fitTail(e.Name, widthName) + " " + fit(e.Func, widthFunc) + " " + fit(e.Source, widthSource)
+		name = fitTail(e.Name, widthName) + " " + Fit(e.Func, widthFunc) + " " + Fit(e.Source, widthSource)
 	}
 	blocks := countText(e.Blocks)
 	if e.Blocks == 0 {
 		blocks = "unknown"
 	}
-	p.columns("  "+name, entryBytes(e.Bytes), blocks, shareOf(e.Bytes, total))
+	p.columns("  "+name, SignedBytes(e.Bytes), blocks, shareOf(e.Bytes, total))
 	for i := range e.Inner {
 		in := &e.Inner[i]
-		p.columns("  "+innerName(in.Name, in.Func), entryBytes(in.Bytes), countText(in.Blocks), shareOf(in.Bytes, total))
+		p.columns("  "+innerName(in.Name, in.Func), SignedBytes(in.Bytes), countText(in.Blocks), shareOf(in.Bytes, total))
 	}
 	if by != view.ByStack {
 		return
@@ -108,7 +108,8 @@ func stackLines(stack []view.Call) []string {
 	return out
 }
 
-func entryBytes(n int64) string {
+// SignedBytes is Bytes, with the sign of what is negative.
+func SignedBytes(n int64) string {
 	if n < 0 {
 		return signedText(n)
 	}

@@ -31,6 +31,8 @@ type Input struct {
 	Hits []figures.Hits // of every probe; empty: not known, as for a recording
 	// Lost is events of the process that were lost, where Hits are those of all processes of a job; nil: Hits are its own.
 	Lost *uint64
+	// After is events that came when the recording was over: the probes have emitted them too.
+	After uint64
 	// Start is when the recording began, CLOCK_BOOTTIME nanoseconds. 0: at the first event.
 	Start    uint64
 	Duration time.Duration // of the recording; 0: up to the last event
@@ -45,7 +47,7 @@ type Input struct {
 
 // rawStacksText says how the stacks fared that the kernel could not unwind.
 func rawStacksText(r *figures.RawStacks) string {
-	out := fmt.Sprintf("outside the kernel: %s in full", plural(r.Unwound, "stack"))
+	out := fmt.Sprintf("outside the kernel: %s in full", Plural(r.Unwound, "stack"))
 	for _, part := range []struct {
 		n    uint64
 		text string
@@ -60,16 +62,18 @@ func rawStacksText(r *figures.RawStacks) string {
 	return out
 }
 
-func (in *Input) start() uint64 {
+// Begin is when the recording began, CLOCK_BOOTTIME nanoseconds.
+func (in *Input) Begin() uint64 {
 	if in.Start == 0 {
 		return in.View.Snapshot.First
 	}
 	return in.Start
 }
 
-func (in *Input) duration() time.Duration {
+// Length is how long it is.
+func (in *Input) Length() time.Duration {
 	if in.Duration == 0 {
-		return time.Duration(in.View.Snapshot.Time) - time.Duration(in.start())
+		return time.Duration(in.View.Snapshot.Time) - time.Duration(in.Begin())
 	}
 	return in.Duration
 }
@@ -117,20 +121,21 @@ func (p *printer) header() {
 	for i := range s.Drivers {
 		allocs, frees = allocs+s.Drivers[i].Allocs, frees+s.Drivers[i].Frees
 	}
-	p.line("%s · %s · %s · %s · %s", secondsText(p.in.duration()), plural(allocs, "allocation"), plural(frees, "free"),
-		p.lostEvents(), continuity(s.Accounts))
+	p.line("%s · %s · %s · %s · %s", Seconds(p.in.Length()), Plural(allocs, "allocation"), Plural(frees, "free"),
+		p.in.LostEvents(), Continuity(s.Accounts))
 }
 
-func (p *printer) lostEvents() string {
-	n := p.in.EventsLost()
+// LostEvents is how many were lost, in words.
+func (in *Input) LostEvents() string {
+	n := in.EventsLost()
 	if n == event.Unknown {
 		return "events lost unknown"
 	}
-	return plural(n, "event") + " lost"
+	return Plural(n, "event") + " lost"
 }
 
-// continuity says whether every step of the allocators' totals is explained by an event.
-func continuity(accounts []heap.Account) string {
+// Continuity says whether every step of the allocators' totals is explained by an event.
+func Continuity(accounts []heap.Account) string {
 	var gaps, size uint64
 	var net int64
 	known := false
@@ -143,7 +148,7 @@ func continuity(accounts []heap.Account) string {
 	case !known:
 		return "allocator totals unknown"
 	case gaps > 0:
-		return fmt.Sprintf("allocator totals: %s, %s in all, %s net", plural(gaps, "gap"), Bytes(size), signedText(net))
+		return fmt.Sprintf("allocator totals: %s, %s in all, %s net", Plural(gaps, "gap"), Bytes(size), signedText(net))
 	case net != 0:
 		return fmt.Sprintf("allocator totals continuous, but %s of lost events", signedText(net))
 	default:
@@ -235,7 +240,7 @@ func (p *printer) parts() {
 func (p *printer) torch(a *heap.Account) {
 	when := "before the first event"
 	if a.PeakTime != 0 {
-		when = "at " + offsetText(a.PeakTime, p.in.start())
+		when = "at " + Offset(a.PeakTime, p.in.Begin())
 	}
 	p.field("peak", "%s  %s", exactText(a.Peak), when)
 	if a.Allocated == event.Unknown {
@@ -249,7 +254,7 @@ func (p *printer) torch(a *heap.Account) {
 		p.field("before", "%s allocated before the attach, stacks unknown", exactText(a.Baseline))
 	}
 	if a.OOMs > 0 {
-		p.field("oom", "%s refused", plural(a.OOMs, "request"))
+		p.field("oom", "%s refused", Plural(a.OOMs, "request"))
 	}
 }
 
@@ -268,10 +273,15 @@ func (p *printer) device(d *balance.Device) {
 	if n, known := d.SegmentGap(); known {
 		p.field("segments", "%s by the driver's calls; what the allocator reports differs by %s B", exactText(d.SegmentBytes), signedCount(n))
 	} else if d.Segments.Objects > 0 {
-		p.field("segments", "%s in %s since attach, dealt out as torch blocks", exactText(d.Segments.Bytes), plural(d.Segments.Objects, "allocation"))
+		p.field("segments", "%s in %s since attach, dealt out as torch blocks", exactText(d.Segments.Bytes), Plural(d.Segments.Objects, "allocation"))
 	}
 	p.deviceLine(d)
 	p.balanceRows(d)
+}
+
+// Losses prints what a summary says of what is missing.
+func Losses(w *bufio.Writer, in *Input) {
+	(&printer{w: w, in: in}).losses()
 }
 
 // losses says what is missing, also when nothing is.
@@ -286,10 +296,10 @@ func (p *printer) losses() {
 		p.field("events", "%s; probe hits unknown", countText(s.Events))
 	} else {
 		p.field("events", "%s", p.in.equation())
-		for _, wrong := range p.in.imbalances() {
+		for _, wrong := range p.in.Imbalances() {
 			p.field("", "%s", wrong)
 		}
-		p.field("lost", "%s", p.in.withReasons(plural(p.in.EventsLost(), "event")))
+		p.field("lost", "%s", p.in.withReasons(Plural(p.in.EventsLost(), "event")))
 	}
 	p.lossIntervals()
 	p.gaps()
@@ -309,9 +319,9 @@ func (p *printer) checks() {
 	case c.Differences > 0:
 		same = "live set differed from the allocator state"
 	}
-	text := fmt.Sprintf("%s (checked %s, %s", same, plural(c.Made, "time"), plural(c.Differences, "difference"))
+	text := fmt.Sprintf("%s (checked %s, %s", same, Plural(c.Made, "time"), Plural(c.Differences, "difference"))
 	if c.Failed > 0 {
-		text += fmt.Sprintf("; %s not possible", plural(c.Failed, "check"))
+		text += fmt.Sprintf("; %s not possible", Plural(c.Failed, "check"))
 	}
 	p.field("checks", "%s)", text)
 }
@@ -327,7 +337,7 @@ func (in *Input) EventsLost() uint64 {
 // equation is the equation of the hits. That of a job is printed at its end; of one of its processes, its events.
 func (in *Input) equation() string {
 	if in.Lost != nil {
-		return plural(in.View.Snapshot.Events, "event") + " of this process"
+		return Plural(in.View.Snapshot.Events, "event") + " of this process"
 	}
 	t := totalHits(in.Hits)
 	return equation(&t)
@@ -341,13 +351,13 @@ func (in *Input) withReasons(lost string) string {
 	return orNone(lost, reasonsText(totalHits(in.Hits).Dropped))
 }
 
-// imbalances are the probes whose hits do not add up, and events that left the kernel without reaching the heap. Of one
+// Imbalances are the probes whose hits do not add up, and events that left the kernel without reaching the heap. Of one
 // process of a job they are not known, as its hits are not.
-func (in *Input) imbalances() []string {
+func (in *Input) Imbalances() []string {
 	if in.Lost != nil {
 		return nil
 	}
-	return imbalances(in.Hits, in.View.Snapshot.Events)
+	return imbalances(in.Hits, in.View.Snapshot.Events+in.After)
 }
 
 func orNone(count, reasons string) string {
@@ -371,11 +381,11 @@ func (p *printer) lossIntervals() {
 	}
 	last := s.LossIntervals[max(0, len(s.LossIntervals)-shownLosses):]
 	for _, h := range last {
-		p.field(name, "%s from %s to %s, pid %d", plural(h.Events, "event"), exactOffset(h.From, p.in.start()), exactOffset(h.To, p.in.start()), h.PID)
+		p.field(name, "%s from %s to %s, pid %d", Plural(h.Events, "event"), exactOffset(h.From, p.in.Begin()), exactOffset(h.To, p.in.Begin()), h.PID)
 		name = ""
 	}
 	if more := s.LossIntervalCount - uint64(len(last)); more > 0 {
-		p.field("", "and in %s before", plural(more, "interval"))
+		p.field("", "and in %s before", Plural(more, "interval"))
 	}
 }
 
@@ -388,13 +398,13 @@ func (p *printer) gaps() {
 	for i := range s.Accounts {
 		size += s.Accounts[i].GapBytes
 	}
-	p.field("gaps", "%s of the allocators' totals, %s", plural(s.GapCount, "gap"), Bytes(size))
+	p.field("gaps", "%s of the allocators' totals, %s", Plural(s.GapCount, "gap"), Bytes(size))
 	last := s.Gaps[max(0, len(s.Gaps)-shownGaps):]
 	for _, g := range last {
-		p.field("", "%s at %s, pid %d %s", signedText(g.Bytes), offsetText(g.Time, p.in.start()), g.PID, g.Device)
+		p.field("", "%s at %s, pid %d %s", signedText(g.Bytes), Offset(g.Time, p.in.Begin()), g.PID, g.Device)
 	}
 	if more := s.GapCount - uint64(len(last)); more > 0 {
-		p.field("", "and %s before", plural(more, "gap"))
+		p.field("", "and %s before", Plural(more, "gap"))
 	}
 }
 
@@ -448,11 +458,11 @@ func Comments(in Input) []string {
 	} else {
 		add("%s", in.equation())
 		add("events lost: %s", in.withReasons(countText(in.EventsLost())))
-		out = append(out, in.imbalances()...)
+		out = append(out, in.Imbalances()...)
 	}
 	if in.RawStacks != nil {
 		add("unwound %s", rawStacksText(in.RawStacks))
 	}
-	add("%s", continuity(s.Accounts))
+	add("%s", Continuity(s.Accounts))
 	return out
 }

@@ -245,7 +245,7 @@ func TestFit(t *testing.T) {
 		{"", "     ", "     "}, {"abc", "abc  ", "abc  "}, {"abcde", "abcde", "abcde"}, {"abcdef", "abcd…", "…cdef"},
 		{"äöüßéè", "äöüß…", "…üßéè"}, {"a\x1b\nb", "a� b ", "a� b "}, {"\xff", "�    ", "�    "},
 	} {
-		require.Equal(t, row.fit, fit(row.in, 5))
+		require.Equal(t, row.fit, Fit(row.in, 5))
 		require.Equal(t, row.tail, fitTail(row.in, 5))
 	}
 }

@@ -69,7 +69,7 @@ func whatIf(w io.Writer, r *whatif.Report) {
 func failureText(r *whatif.Row) string {
 	if r.Failed == nil {
 		if r.Retries > 0 {
-			return "none; all cached memory was returned " + plural(uint64(r.Retries), "time")
+			return "none; all cached memory was returned " + Plural(uint64(r.Retries), "time")
 		}
 		return "none"
 	}
@@ -99,10 +99,10 @@ func whatIfNotes(r *whatif.Report) []string {
 		add("The replays begin with the %s that were reserved when the recording began, in the segments of then.", Bytes(r.Before))
 	}
 	if r.Guessed > 0 {
-		add("Of %s the size is not known; that of its block was taken.", plural(r.Guessed, "request"))
+		add("Of %s the size is not known; that of its block was taken.", Plural(r.Guessed, "request"))
 	}
 	if r.Lost > 0 {
-		add("Events were lost, %s: what was asked for then is missing.", plural(r.Lost, "gap"))
+		add("Events were lost, %s: what was asked for then is missing.", Plural(r.Lost, "gap"))
 	}
 	if r.Rows[0].Settings.Device > 0 {
 		add("%s", outsideText(r))
@@ -123,7 +123,7 @@ func outsideText(r *whatif.Report) string {
 
 // batchText is the sentence on the largest batch.
 func batchText(w io.Writer, b *whatif.Batches) {
-	fmt.Fprintf(w, "Peak over batch, of %s: %s and %s a sample", plural(uint64(b.Points), "recording"), floatBytes(b.Intercept), floatBytes(b.Slope))
+	fmt.Fprintf(w, "Peak over batch, of %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept), floatBytes(b.Slope))
 	if b.Points > 2 {
 		fmt.Fprintf(w, ", off by up to %s", floatBytes(b.Residual))
 	}

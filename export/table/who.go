@@ -67,7 +67,7 @@ func (p *printer) whoTitle(in *WhoInput) {
 	p.line("pid %d %s · who holds the caching allocator's memory", r.PID, words.Line(in.Command))
 	at := in.Boot.Add(time.Duration(r.Time)).Format("15:04:05.000")
 	p.line("%s · %s · read at %s in %s, %s, %s", versionText("Python", r.Python), versionText("PyTorch", r.Torch), at,
-		secondsText(r.Stats.Elapsed), Bytes(r.Stats.BytesRead), stoppedText(r.Stats.Frozen))
+		Seconds(r.Stats.Elapsed), Bytes(r.Stats.BytesRead), stoppedText(r.Stats.Frozen))
 	for _, d := range r.Devices {
 		line := fmt.Sprintf("cuda:%d  allocated %s", d.Device, exactText(d.Allocated))
 		if d.Active > d.Allocated {
@@ -106,7 +106,7 @@ func (p *printer) whoRows(title string, t holders.Table, details bool) {
 		p.whoRow("  "+r.Holder, r.Where, what, Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
 	}
 	if t.More > 0 {
-		p.line("  and %s (--top)", plural(uint64(t.More), "more row"))
+		p.line("  and %s (--top)", Plural(uint64(t.More), "more row"))
 	}
 	p.whoRow("  "+inAll, "", "", Bytes(t.Bytes), countText(t.Blocks), "")
 }
@@ -116,11 +116,11 @@ func (p *printer) whoRow(name, where, what, bytes, blocks, share string) {
 	var text string
 	switch {
 	case where == "" && what == "":
-		text = fitMiddle(name, widthHolder+1+widthWhere+1+widthWhat)
+		text = FitMiddle(name, widthHolder+1+widthWhere+1+widthWhat)
 	case where == "":
-		text = fitMiddle(name, widthHolder+1+widthWhere) + " " + fit(what, widthWhat)
+		text = FitMiddle(name, widthHolder+1+widthWhere) + " " + Fit(what, widthWhat)
 	default:
-		text = fitMiddle(name, widthHolder) + " " + fitMiddle(where, widthWhere) + " " + fit(what, widthWhat)
+		text = FitMiddle(name, widthHolder) + " " + FitMiddle(where, widthWhere) + " " + Fit(what, widthWhat)
 	}
 	p.columns(text, bytes, blocks, share)
 }
@@ -143,7 +143,7 @@ func (p *printer) whoViews(h *holders.Index) {
 	p.line("views that keep more than they show")
 	for _, v := range views[:min(shownViews, len(views))] {
 		b := &h.Report.Blocks[v.Block]
-		p.line("  %s %s of %s", fitMiddle(b.Name(), widthHolder+1+widthWhere+1+widthWhat-2), Bytes(v.Seen), Bytes(v.Size))
+		p.line("  %s %s of %s", FitMiddle(b.Name(), widthHolder+1+widthWhere+1+widthWhat-2), Bytes(v.Seen), Bytes(v.Size))
 	}
 	if more := len(views) - shownViews; more > 0 {
 		p.line("  and %d more", more)
@@ -162,17 +162,17 @@ func (p *printer) whoKnown(h *holders.Index) {
 		p.field("changing", "%s in %s: they changed while the blocks were read", rangeText(c.BytesLow, c.BytesHigh, Bytes), blockRange(c.BlocksLow, c.BlocksHigh))
 	}
 	for _, u := range h.Unknown() {
-		p.field("unknown", "%s in %s: %s", Bytes(u.Bytes), plural(u.Blocks, "block"), words.Line(u.Why))
+		p.field("unknown", "%s in %s: %s", Bytes(u.Bytes), Plural(u.Blocks, "block"), words.Line(u.Why))
 	}
 	c := h.Completeness()
 	if c.All+c.Some+c.Unknown > 0 {
-		p.field("holders", "all found, as the reference counts prove: %s", plural(c.All, "block"))
+		p.field("holders", "all found, as the reference counts prove: %s", Plural(c.All, "block"))
 	}
 	if c.Some > 0 {
-		p.field("", "some not found, %s in all: %s", countText(c.Missing), plural(c.Some, "block"))
+		p.field("", "some not found, %s in all: %s", countText(c.Missing), Plural(c.Some, "block"))
 	}
 	if c.Unknown > 0 {
-		p.field("", "the reference counts do not tell: %s", plural(c.Unknown, "block"))
+		p.field("", "the reference counts do not tell: %s", Plural(c.Unknown, "block"))
 	}
 	for _, n := range h.Report.Notes {
 		p.field("note", "%s", words.Line(n))

@@ -41,13 +41,13 @@ func Held(w io.Writer, in HeldInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{w: out}
 	p.line("")
-	p.columns(fit(in.Title+", allocated at", widthSite+2)+" "+fit("held by", widthHeld)+" "+fit("in", widthIn), "bytes", "blocks", "share")
+	p.columns(Fit(in.Title+", allocated at", widthSite+2)+" "+Fit("held by", widthHeld)+" "+Fit("in", widthIn), "bytes", "blocks", "share")
 	for i := range j.Rows[:min(top, len(j.Rows))] {
 		r := &j.Rows[i]
-		p.columns("  "+fitTail(r.Site, widthSite)+" "+fitMiddle(r.Holder, widthHeld)+" "+fitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+		p.columns("  "+fitTail(r.Site, widthSite)+" "+FitMiddle(r.Holder, widthHeld)+" "+FitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
 	}
 	if more := len(j.Rows) - top; more > 0 {
-		p.line("  and %s", plural(uint64(more), "more row"))
+		p.line("  and %s", Plural(uint64(more), "more row"))
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the holders: %w", err)
@@ -55,11 +55,11 @@ func Held(w io.Writer, in HeldInput) error {
 	return nil
 }
 
-// fitMiddle is fit that keeps both ends: of a path, where it begins and where it leads to.
-func fitMiddle(s string, width int) string {
+// FitMiddle is fit that keeps both ends: of a path, where it begins and where it leads to.
+func FitMiddle(s string, width int) string {
 	r := []rune(words.Line(s))
 	if len(r) <= width {
-		return fit(s, width)
+		return Fit(s, width)
 	}
 	head := width / 2
 	return string(r[:head]) + "…" + string(r[len(r)-(width-head-1):])

@@ -136,7 +136,7 @@ func TestFitMiddle(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "       ", "abc": "abc    ", "abcdefg": "abcdefg", "abcdefgh": "abc…fgh", "äöüäöüäöü": "äöü…äöü", "a\x1bb": "a�b    ",
 	} {
-		require.Equal(t, want, fitMiddle(in, 7))
+		require.Equal(t, want, FitMiddle(in, 7))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/table"
@@ -41,6 +42,7 @@ type Console struct {
 	lines    int  // above it, of the same
 	before   bool // it was said what was allocated before the attach
 	warned   map[string]bool
+	begun    *time.Timer // says what is being done; nil: something was said
 }
 
 // New returns a console that writes to a file or a terminal.
@@ -49,8 +51,35 @@ func New(out *os.File, o Options) *Console {
 }
 
 func (c *Console) say(format string, args ...any) {
+	if c.begun != nil {
+		c.begun.Stop()
+		c.begun = nil
+	}
 	c.endLive()
 	fmt.Fprintln(c.out, words.Text(fmt.Sprintf(format, args...)))
+}
+
+// beginAfter is how long nothing is said of an attach.
+const beginAfter = 150 * time.Millisecond
+
+// Begin says what is being done, unless something else is said very soon: an attach can take seconds.
+func (c *Console) Begin(pid int) {
+	text := "looking for processes, Ctrl-C ends it"
+	switch {
+	case c.Program:
+		text = "starting the program"
+	case pid != 0:
+		text = fmt.Sprintf("attaching to pid %d, Ctrl-C ends it", pid)
+	}
+	out := c.out
+	c.begun = time.AfterFunc(beginAfter, func() { fmt.Fprintln(out, text) })
+}
+
+// Stop takes back what Begin was about to say.
+func (c *Console) Stop() {
+	if c.begun != nil {
+		c.begun.Stop()
+	}
 }
 
 // Notice implements recorder.Observer.

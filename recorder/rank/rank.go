@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recorder
+// Package rank reads which process of a job a process is.
+package rank
 
 import (
 	"fmt"
@@ -10,10 +11,10 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// rank is the place of a process in a job. The zero value is not known.
-type rank struct {
-	global, local int // from 1; 0: not known
-	world         int // 0: not known
+// Rank is the place of a process in a job. The zero value is not known.
+type Rank struct {
+	Global, Local int // from 1; 0: not known
+	World         int // 0: not known
 }
 
 // rankVariables are what launchers set, the surest first: torchrun and those that do as it does, Slurm, Open MPI, MPICH and its
@@ -29,8 +30,8 @@ var rankVariables = []struct{ global, local, world string }{
 // maxRank is the highest that is believed.
 const maxRank = 1 << 24
 
-// rankOf reads the environment that a process was started with.
-func rankOf(environ []string) rank {
+// Of reads the environment that a process was started with.
+func Of(environ []string) Rank {
 	values := map[string]string{}
 	for _, e := range environ {
 		if name, value, ok := strings.Cut(e, "="); ok {
@@ -46,26 +47,27 @@ func rankOf(environ []string) rank {
 	}
 	for _, v := range rankVariables {
 		if n := number(v.global); n >= 0 {
-			return rank{global: n + 1, local: number(v.local) + 1, world: max(0, number(v.world))}
+			return Rank{Global: n + 1, Local: number(v.local) + 1, World: max(0, number(v.world))}
 		}
 	}
-	return rank{}
+	return Rank{}
 }
 
-func (r rank) known() bool { return r.global > 0 }
+// Known reports whether it is.
+func (r Rank) Known() bool { return r.Global > 0 }
 
-// recorded is the rank as a recording has it.
-func (r rank) recorded() *recording.Rank {
-	if !r.known() {
+// Recorded is the rank as a recording has it.
+func (r Rank) Recorded() *recording.Rank {
+	if !r.Known() {
 		return nil
 	}
-	return &recording.Rank{Rank: r.global - 1, Local: r.local - 1, World: r.world}
+	return &recording.Rank{Rank: r.Global - 1, Local: r.Local - 1, World: r.World}
 }
 
-// folder is the name of the folder of a process.
-func (r rank) folder(pid int) string {
-	if !r.known() {
+// Folder is the name of the folder of a process.
+func (r Rank) Folder(pid int) string {
+	if !r.Known() {
 		return fmt.Sprintf("pid%d", pid)
 	}
-	return fmt.Sprintf("rank%d-pid%d", r.global-1, pid)
+	return fmt.Sprintf("rank%d-pid%d", r.Global-1, pid)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recorder
+package rank
 
 import (
 	"testing"
@@ -27,8 +27,8 @@ func TestRankOf(t *testing.T) {
 		"no number":          {[]string{"RANK=../../etc", "LOCAL_RANK=-1"}, nil, "pid9"},
 		"too high":           {[]string{"RANK=99999999999999999999"}, nil, "pid9"},
 	} {
-		r := rankOf(c.environ)
-		require.Equal(t, c.want, r.recorded(), name)
-		require.Equal(t, c.folder, r.folder(9), name)
+		r := Of(c.environ)
+		require.Equal(t, c.want, r.Recorded(), name)
+		require.Equal(t, c.folder, r.Folder(9), name)
 	}
 }

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package answer
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
+)
+
+// TestRowsAddUp: rows and rest are all that is in use, to the byte, whatever the events are.
+func TestRowsAddUp(t *testing.T) {
+	for seed := range uint64(20) {
+		s := eventtest.Random(seed, 2000)
+		trace, err := view.NewTrace(s, nil)
+		require.NoError(t, err)
+		for name, read := range map[string]map[string]string{"nothing was read": nil, "a line was": {"train.py:30 f3.<locals>.g;0": "kept[0..9]"}} {
+			a := New(&Input{View: trace.End(), Now: trace.End(), Read: read})
+			var sum int64
+			for _, r := range a.Rows {
+				sum += r.Bytes
+			}
+			for _, r := range a.Rest {
+				sum += r.Bytes
+			}
+			require.Equal(t, int64(trace.End().Total()), sum, "%d, %s", seed, name)
+			require.Equal(t, sum, a.Total)
+			require.LessOrEqual(t, len(a.Rows), maxRows)
+			require.GreaterOrEqual(t, a.Peak, a.Now)
+		}
+	}
+}
+
+// TestGrowingRows: what a finding is of is in its row, also what is newer than the reading of holders; what another variable holds is not.
+func TestGrowingRows(t *testing.T) {
+	f := leaks.Finding{Layer: event.LayerTorch, File: "a.py", Line: 3, Function: "f", Holder: "kept[0..9]", Sites: []string{"a.py:3 f"}, Bytes: 1000, First: 2, Last: 9}
+	in := &Input{
+		View: view.New(&heap.Snapshot{}, nil, nil), Now: view.New(&heap.Snapshot{}, nil, nil),
+		Leaks: &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{f}, Steps: leaks.Steps{Period: 5e8}},
+		Begin: func(step int) (uint64, bool) { return uint64(100 * step), true },
+	}
+	g := newGrouping(in)
+	for _, e := range []view.Entry{
+		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: "kept[0..4]", Bytes: 500, Blocks: 5},
+		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: view.NoHolder, Bytes: 200, Blocks: 2},
+		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: "other", Bytes: 50, Blocks: 1},
+		{Name: "a.py:9", Func: "f", File: "a.py", Line: 9, Holder: view.NoHolder, Category: "parameters", Bytes: 4000, Blocks: 1},
+	} {
+		g.add(&e)
+	}
+	rows, rest, total := g.rows()
+	require.EqualValues(t, 4750, total)
+	require.Len(t, rows, 1)
+	require.EqualValues(t, 700, rows[0].Bytes)
+	require.EqualValues(t, 200, rows[0].Inferred)
+	require.InDelta(t, 2000, rows[0].Rate, 1e-9)
+	require.Equal(t, []Sum{{"parameters", 4000}, {"other", 50}}, rest)
+	a := New(in)
+	require.EqualValues(t, 200, a.Since)
+	require.InDelta(t, 2000, a.Rate, 1e-9)
+}
+
+// TestCourse: what is freed because the program ends is not what a step frees.
+func TestCourse(t *testing.T) {
+	f := &follower{table: &steps.Table{}, totals: map[account]uint64{}}
+	total := uint64(0)
+	see := func(time uint64, by int64) {
+		kind := event.KindAlloc
+		if by < 0 {
+			kind = event.KindFree
+		}
+		total += uint64(by)
+		f.see(&event.Event{Kind: kind, Layer: event.LayerTorch, Time: time, Allocated: total})
+	}
+	see(1, 100)
+	see(2, 50)
+	see(3, -50)
+	require.Zero(t, f.exit(100), "everything stayed")
+	see(4, -60)
+	see(5, -40)
+	require.EqualValues(t, 3, f.exit(100), "what there is between steps goes on from there")
+	require.EqualValues(t, 2, f.exit(0), "without steps the last allocation")
+	require.EqualValues(t, 2, f.exit(1000))
+}
+
+func TestRise(t *testing.T) {
+	for want, lows := range map[uint64][]uint64{0: {5, 9, 5, 9, 5}, 3: {1, 2, 3, 4}, 40: {10, 10, 20, 30, 40, 50, 50, 60}} {
+		require.Equal(t, want, riseOf(lows), lows)
+	}
+	require.Zero(t, riseOf([]uint64{7}))
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package answer
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+)
+
+// Course is what the allocators' totals say of the course of a recording.
+type Course struct {
+	Between uint64 // least in a step, the middle of the later half of all; 0: not known
+	High    uint64 // most in a step, of the same
+	First   uint64 // behind the first event
+	Last    uint64 // behind the last allocation
+	// Rise is by how much the least in a step rose in the later half of all, all along: what is in use grew, whatever else is known. 0: not.
+	Rise uint64
+	// Exit is the last moment before the program freed everything because it ended, CLOCK_BOOTTIME nanoseconds; 0: it did not.
+	Exit uint64
+}
+
+// level is the least and the most of a step.
+type level struct{ low, high uint64 }
+
+// moment is the allocators' total behind an event.
+type moment struct{ time, bytes uint64 }
+
+// follower goes through the events.
+type follower struct {
+	table  *steps.Table
+	totals map[account]uint64
+	first  uint64
+	sum    uint64
+	step   int
+	now    level
+	levels []level
+	last   moment   // the last allocation
+	tail   []moment // the frees behind it
+}
+
+// account is one caching allocator.
+type account struct {
+	pid    uint32
+	device event.Device
+}
+
+// NewCourse follows the totals of a trace, whose events are read once. ended: the recording ended with the program.
+func NewCourse(t *view.Trace, table *steps.Table, ended bool) (*Course, error) {
+	f := &follower{table: table, totals: map[account]uint64{}}
+	if err := t.Events(f.see); err != nil {
+		return nil, err
+	}
+	out := &Course{First: f.first, Last: f.last.bytes}
+	late := f.levels[len(f.levels)/2:]
+	if len(late) > 0 {
+		lows := make([]uint64, len(late))
+		for i, l := range late {
+			lows[i] = l.low
+			out.High = max(out.High, l.high)
+		}
+		out.Rise = riseOf(lows)
+		slices.Sort(lows)
+		out.Between = lows[len(lows)/2]
+	}
+	if ended {
+		out.Exit = f.exit(out.Between)
+	}
+	return out, nil
+}
+
+// riseOf is by how much figures rise: each of the last quarter is more than each of the first.
+func riseOf(lows []uint64) uint64 {
+	n := (len(lows) + 3) / 4
+	first, last := slices.Max(lows[:n]), slices.Min(lows[len(lows)-n:])
+	return last - min(first, last)
+}
+
+func (f *follower) see(e *event.Event) {
+	if e.Layer != event.LayerTorch || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
+		return
+	}
+	k := account{e.PID, e.Device}
+	if step := f.table.At(e.Time); step != f.step {
+		if f.step > 0 {
+			f.levels = append(f.levels, f.now)
+		}
+		f.step, f.now = step, level{f.sum, f.sum}
+	}
+	f.sum += e.Allocated - f.totals[k]
+	if len(f.totals) == 0 {
+		f.first = f.sum
+	}
+	f.totals[k] = e.Allocated
+	f.now.low, f.now.high = min(f.now.low, f.sum), max(f.now.high, f.sum)
+	if e.Kind == event.KindAlloc {
+		f.last, f.tail = moment{e.Time, f.sum}, f.tail[:0]
+	} else {
+		f.tail = append(f.tail, moment{e.Time, f.sum})
+	}
+}
+
+// exit is the last moment at which as much was in use as between steps, or without steps the last allocation. 0: what was in use stayed.
+func (f *follower) exit(between uint64) uint64 {
+	least := between
+	if least == 0 {
+		least = f.last.bytes
+	}
+	if 2*f.sum >= least {
+		return 0
+	}
+	for _, m := range slices.Backward(f.tail) {
+		if m.bytes >= least {
+			return m.time
+		}
+	}
+	return f.last.time
+}

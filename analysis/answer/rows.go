@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package answer
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/sorts"
+)
+
+const (
+	// maxRows is how many rows there are, and leastShare the part of all that the last must have.
+	maxRows    = 5
+	leastShare = 0.05
+	// maxGrowing is how many rows of what grows are shown.
+	maxGrowing = 3
+)
+
+// grouping puts what is in use into rows: what grows by its finding, what has a variable that holds it by that, the other by what it is
+// for and by line.
+type grouping struct {
+	in      *Input
+	entries []view.Entry
+	index   map[string]int
+	groups  []group
+	total   int64
+}
+
+// group is the entries of a row.
+type group struct {
+	Row
+	members []view.Entry
+	growing map[*leaks.Finding]bool
+}
+
+func newGrouping(in *Input) *grouping {
+	g := &grouping{in: in, entries: in.View.Entries(), index: map[string]int{}}
+	for i := range g.entries {
+		g.add(&g.entries[i])
+	}
+	return g
+}
+
+// site is how findings and readings name the line of an entry.
+func site(e *view.Entry) string {
+	if e.Func == "" {
+		return e.Name
+	}
+	return e.Name + " " + e.Func
+}
+
+func (g *grouping) add(e *view.Entry) {
+	g.total += e.Bytes
+	key, row := g.rowOf(e)
+	at, ok := g.index[key]
+	if !ok {
+		at = len(g.groups)
+		g.index[key] = at
+		g.groups = append(g.groups, group{Row: row, growing: map[*leaks.Finding]bool{}})
+	}
+	m := &g.groups[at]
+	if f := row.Finding; f != nil {
+		m.growing[f] = true
+		if f.Bytes > m.Finding.Bytes {
+			m.Finding = f
+		}
+	}
+	m.Bytes, m.Blocks, m.Inferred = m.Bytes+e.Bytes, m.Blocks+e.Blocks, m.Inferred+row.Inferred
+	if m.Category != row.Category {
+		m.Category = phases.NoCategory
+	}
+	m.members = append(m.members, *e)
+}
+
+// known are the categories that say more than a name of a variable.
+var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true}
+
+// rowOf is the row that an entry belongs to: its key, and what is known of it.
+func (g *grouping) rowOf(e *view.Entry) (string, Row) {
+	row := Row{Category: phases.Category(cmp.Or(e.Category, string(phases.NoCategory)))}
+	if e.Holder != view.NoHolder && e.Holder != view.HolderFreed {
+		row.Holder = e.Holder
+	}
+	if f := g.finding(e, row.Holder); f != nil {
+		if row.Holder == "" {
+			row.Inferred = uint64(max(0, e.Bytes))
+		}
+		row.Holder, row.Finding = f.Holder, f
+		return "grows " + cmp.Or(f.Holder, f.Name()), row
+	}
+	if row.Holder == "" && g.in.Read[site(e)] != "" {
+		row.Holder, row.Inferred = g.in.Read[site(e)], uint64(max(0, e.Bytes))
+	}
+	switch {
+	case known[row.Category]:
+		row.Holder, row.Named = "", true
+		return "for " + string(row.Category), row
+	case row.Holder != "":
+		return "held " + row.Holder, row
+	}
+	return "line " + string(row.Category) + " " + site(e) + e.File, row
+}
+
+// finding is what says that the memory of an entry grows; nil: nothing does. What another variable holds is not part of it.
+func (g *grouping) finding(e *view.Entry, holder string) *leaks.Finding {
+	if g.in.Leaks == nil || e.Layer == event.LayerHost.String() {
+		return nil
+	}
+	for i := range g.in.Leaks.Findings {
+		f := &g.in.Leaks.Findings[i]
+		if holder != "" && f.Holder != "" && !sameHolder(holder, f.Holder) {
+			continue
+		}
+		for _, s := range f.Sites {
+			if s == site(e) {
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// sameHolder reports whether two readings name the same thing: "losses[0..24]" grows to "losses[0..99]".
+func sameHolder(x, y string) bool {
+	cut := func(s string) string {
+		s, _, _ = strings.Cut(s, "[")
+		return s
+	}
+	return x == y || cut(x) == cut(y)
+}
+
+// rows are the rows that are shown, the sums of all others, and the sum of both.
+func (g *grouping) rows() (rows []Row, rest []Sum, total int64) {
+	sorts.Func(g.groups, func(x, y group) int {
+		return cmp.Or(compareGrowth(x.Finding, y.Finding), cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder),
+			cmp.Compare(x.Category, y.Category), cmp.Compare(site(&x.members[0]), site(&y.members[0])))
+	})
+	growing := 0
+	sums := map[string]int64{}
+	for i := range g.groups {
+		m := &g.groups[i]
+		if m.Finding != nil {
+			growing++
+		}
+		if g.shown(&m.Row, len(rows), growing) {
+			rows = append(rows, g.finish(m))
+		} else {
+			sums[purpose(m)] += m.Bytes
+		}
+	}
+	for name, n := range sums {
+		rest = append(rest, Sum{name, n})
+	}
+	sorts.Func(rest, func(x, y Sum) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
+	return rows, rest, g.total
+}
+
+// compareGrowth puts what grows first, the fastest before others.
+func compareGrowth(x, y *leaks.Finding) int {
+	switch {
+	case x == nil && y == nil:
+		return 0
+	case x == nil:
+		return 1
+	case y == nil:
+		return -1
+	}
+	return cmp.Compare(y.Bytes, x.Bytes)
+}
+
+// shown reports whether a row is shown: what grows, and where nothing does, what is large.
+func (g *grouping) shown(r *Row, before, growing int) bool {
+	if r.Finding != nil {
+		return before < maxGrowing
+	}
+	return growing == 0 && before < maxRows && float64(r.Bytes) >= leastShare*float64(g.total)
+}
+
+// purpose is what the sums of the rest call the memory of a row.
+func purpose(m *group) string {
+	switch e := &m.members[0]; {
+	case m.Finding != nil:
+		return "growing too"
+	case m.Category != phases.NoCategory:
+		return strings.ReplaceAll(string(m.Category), "_", " ")
+	case e.Layer == event.LayerDevice.String():
+		return "outside PyTorch"
+	case strings.HasPrefix(e.Name, "["):
+		return strings.Trim(e.Name, "[]")
+	}
+	return "other"
+}
+
+// innerShare is the part of all above which the frames below a line are shown too.
+const innerShare = 0.3
+
+// finish adds what is known of a whole row.
+func (g *grouping) finish(m *group) Row {
+	r := m.Row
+	if g.total > 0 {
+		r.Share = float64(r.Bytes) / float64(g.total)
+	}
+	for f := range m.growing {
+		r.Rate += Rate(f, &g.in.Leaks.Steps)
+	}
+	r.Lines = view.GroupEntries(m.members, view.ByLine)
+	for i := range r.Lines {
+		if float64(r.Lines[i].Bytes) <= innerShare*float64(g.total) {
+			r.Lines[i].Inner = nil
+		}
+	}
+	if r.Named {
+		r.Holder = largestHolder(m.members)
+	}
+	return r
+}
+
+// largestHolder is what holds the most of entries; empty: that is not known.
+func largestHolder(entries []view.Entry) string {
+	for _, h := range view.GroupEntries(entries, view.ByHolder) {
+		if h.Name != view.NoHolder && h.Name != view.HolderFreed {
+			return h.Name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package screen prints the answer of a recording for the screen that is there: its width, and its colours if it has any. The words and
+// roundings are those of package table, which prints all else.
+package screen
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gputrace/gputrace/analysis/answer"
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/words"
+)
+
+// Input is what Print prints.
+type Input struct {
+	Answer  *answer.Answer
+	Program string      // "train.py --steps 20"; empty: not known, as of a snapshot
+	Process string      // "pid 4711", "rank 0, pid 4711"
+	Summary table.Input // whose losses are printed, when there are any
+	Cut     bool        // the recording was cut off
+	Screen  Screen
+	Page    string // file; empty: there is none
+	Next    string // the command that shows more
+}
+
+// Print prints what a recording says first: at most about 20 lines. Where something is wrong with it, the losses are below.
+func Print(w io.Writer, in *Input) error {
+	out := bufio.NewWriter(w)
+	p := &printer{w: out, in: &in.Summary, screen: in.Screen, a: in.Answer, of: in}
+	p.head()
+	p.verdict()
+	p.rows()
+	p.rest()
+	p.totals()
+	p.audit()
+	p.where()
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	return nil
+}
+
+// printer prints an answer. It leaves errors to its bufio.Writer, which keeps the first.
+type printer struct {
+	w      *bufio.Writer
+	in     *table.Input
+	screen Screen
+	a      *answer.Answer
+	of     *Input
+}
+
+// indent is how far what belongs to the line above is in, characters.
+const indent = 9
+
+// text prints a text behind a head, on as many lines as it takes; those after the first are indented by indent.
+func (p *printer) text(head string, x style, text string) {
+	width := p.screen.width()
+	rest := words.Line(text)
+	for first := true; first || rest != ""; first = false {
+		room := width - utf8.RuneCountInString(head)
+		line, more := rest, ""
+		if utf8.RuneCountInString(rest) > room {
+			r := []rune(rest)
+			at := strings.LastIndex(string(r[:room+1]), " ")
+			if at <= 0 {
+				at = len(string(r[:room]))
+			}
+			line, more = rest[:at], strings.TrimLeft(rest[at:], " ")
+		}
+		fmt.Fprintln(p.w, strings.TrimRight(p.screen.in(x, head)+line, " "))
+		rest, head, x = more, strings.Repeat(" ", indent), ""
+		if x == "" {
+			x = dim
+		}
+	}
+}
+
+// head says what was recorded, on what and for how long.
+func (p *printer) head() {
+	parts := []string{p.screen.in(bold, words.Line(p.of.Program))}
+	if p.of.Process != "" {
+		parts = append(parts, p.of.Process)
+	}
+	for i := range p.a.Driver {
+		if d := &p.a.Driver[i]; d.Device >= 0 && (d.Used != 0 || len(p.a.Driver) == 1) && d.Total != figures.Unknown {
+			parts = append(parts, fmt.Sprintf("cuda:%d %s", d.Device, table.Bytes(uint64(d.Total))))
+		}
+	}
+	if p.of.Program == "" {
+		parts = parts[1:]
+	}
+	left := strings.Join(append([]string{"gputrace"}, parts...), "  ")
+	right := table.Seconds(p.in.Length()) + ", " + p.completeness()
+	gap := p.screen.width() - visible(left) - visible(right)
+	if gap < 2 {
+		fmt.Fprintf(p.w, "%s\n  %s\n", left, right)
+		return
+	}
+	fmt.Fprintf(p.w, "%s%s%s\n", left, strings.Repeat(" ", gap), right)
+}
+
+// visible is the length of a text on the screen.
+func visible(s string) int {
+	n, escape := 0, false
+	for _, r := range s {
+		switch {
+		case r == 0x1b:
+			escape = true
+		case escape:
+			escape = r != 'm'
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// completeness says in a word or two what is missing.
+func (p *printer) completeness() string {
+	lost := p.in.EventsLost()
+	switch {
+	case p.of.Cut:
+		return "cut off"
+	case lost != event.Unknown && lost > 0:
+		return table.Plural(lost, "event") + " lost"
+	case p.in.View.Snapshot.GapCount > 0:
+		return table.Plural(p.in.View.Snapshot.GapCount, "gap")
+	}
+	return "complete"
+}
+
+// verdict is the answer in a sentence.
+func (p *printer) verdict() {
+	if c := p.a.Case; c != nil {
+		head := "OUT OF MEMORY  "
+		p.text(head, red, strings.TrimPrefix(table.OOMHead(c, p.in.Begin()), head))
+		p.text("  why    ", dim, table.OOMText(c))
+		p.text("  device ", dim, table.OOMDevice(c, p.in.Begin()))
+		return
+	}
+	switch r := p.a.Leaks; {
+	case r == nil:
+	case r.Verdict == leaks.Growing:
+		p.text("GROWING  ", red, p.growing(&r.Findings[0]))
+	case r.Verdict == leaks.Steady && p.a.Rise > p.a.Between/steadyShare:
+		p.text("UNKNOWN  ", yellow, p.risen()+"No line of it grows by equal steps: --step-on FUNCTION says where a step begins")
+	case r.Verdict == leaks.Steady:
+		p.text("STEADY  ", green, p.steady(r))
+	default:
+		_, why, _ := strings.Cut(table.LeakSentence(r), ": ")
+		p.text("UNKNOWN  ", yellow, p.risen()+why)
+	}
+}
+
+// steadyShare is how much more may be in use between steps at the end than in the middle, one part in so many, for what grows nowhere
+// from step to step to be called steady.
+const steadyShare = 20
+
+func (p *printer) growing(f *leaks.Finding) string {
+	text := fmt.Sprintf("%s keeps %s more %s", f.Name(), table.MeanBytes(table.LeakSize(f)), table.LeakEvery(f))
+	if p.a.Rate > 0 {
+		text += fmt.Sprintf(": +%s/s", table.MeanBytes(p.a.Rate))
+		if len(p.a.Leaks.Findings) > 1 {
+			text += fmt.Sprintf(" with %s", table.Plural(uint64(len(p.a.Leaks.Findings)-1), "other line"))
+		}
+	}
+	text += fmt.Sprintf(", since step %d of %d", f.First, f.Last)
+	if p.a.Since > 0 {
+		text += fmt.Sprintf(" (%s)", table.Offset(p.a.Since, p.in.Begin()))
+	}
+	if !math.IsNaN(p.a.Seconds) {
+		text += fmt.Sprintf("; %s left: out of memory in about %s", table.Bytes(p.a.Left), table.Span(p.a.Seconds))
+	}
+	if f.Confidence == leaks.Low {
+		text += "; fewer than 10 periods were seen, and a queue or cache that fills looks the same: record longer"
+	}
+	return text
+}
+
+func (p *printer) steady(r *leaks.Report) string {
+	text := fmt.Sprintf("nothing grew from step to step in %s", table.Plural(uint64(r.Steps.Count), "step"))
+	if r.Steps.Period > 0 {
+		text += fmt.Sprintf(" of %s", table.StepLength(r.Steps.Period))
+	}
+	if p.a.High > 0 {
+		text += fmt.Sprintf("; %s between steps, %s at the peak of a step", table.Bytes(p.a.Between), table.Bytes(p.a.High))
+	}
+	return text
+}
+
+// risen says by how much more is in use at the end than when the recording began, where that is much.
+func (p *printer) risen() string {
+	before, now := p.a.First, p.a.Last
+	if now <= before || now-before < before/10 || p.in.Length() <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("PyTorch's blocks rose from %s to %s, +%s/s. ", table.Bytes(before), table.Bytes(now), table.MeanBytes(float64(now-before)/p.in.Length().Seconds()))
+}
+
+// The widths of the columns of the rows, in characters.
+const (
+	answerBytes = 10
+	answerShare = 6
+	answerRate  = 13
+	leastName   = 20
+)
+
+// rows prints what holds the memory, in columns that fill the screen.
+func (p *printer) rows() {
+	if len(p.a.Rows) == 0 {
+		return
+	}
+	rate := ""
+	if p.a.Growing() {
+		rate = fmt.Sprintf("%*s", answerRate, "growth")
+	}
+	name, _ := p.columnsOf()
+	p.row(dim, "  "+table.Fit(p.moment(), name), fmt.Sprintf("%*s%*s%s", answerBytes, table.Bytes(uint64(max(0, p.a.Total))), answerShare, "100 %", rate), "", "allocated at")
+	for i := range p.a.Rows {
+		p.answerRow(&p.a.Rows[i])
+	}
+}
+
+// columnsOf is the widths of the first and the last column.
+func (p *printer) columnsOf() (name, place int) {
+	room := p.screen.width() - 2 - answerBytes - answerShare - 2
+	if p.a.Growing() {
+		room -= answerRate
+	}
+	if p.screen.bar(1) != "" {
+		room -= barWidth + 1
+	}
+	name = max(leastName, room*52/100)
+	return name, room - name
+}
+
+// moment says of when the rows are.
+func (p *printer) moment() string {
+	at := func(t uint64) string { return table.Offset(t, p.in.Begin()) }
+	switch p.a.When {
+	case answer.AtPeak:
+		if p.a.PeakTime == 0 {
+			return "in use at the peak"
+		}
+		return "in use at the peak, " + at(p.a.PeakTime)
+	case answer.AtFailure:
+		return "in use when it failed"
+	case answer.AtExit:
+		return "in use before its end, " + at(p.a.Time)
+	}
+	return "in use at the end"
+}
+
+func (p *printer) row(x style, name, figures, bar, place string) {
+	line := name + figures + bar + "  " + place
+	fmt.Fprintln(p.w, p.screen.in(x, strings.TrimRight(line, " ")))
+}
+
+// answerRow prints a row, below it the text of its line, the advice and what the line calls.
+func (p *printer) answerRow(r *answer.Row) {
+	width, room := p.columnsOf()
+	growth := ""
+	switch {
+	case r.Finding != nil && r.Rate > 0:
+		growth = fmt.Sprintf("%*s", answerRate, "+"+table.MeanBytes(r.Rate)+"/s")
+	case p.a.Growing():
+		growth = strings.Repeat(" ", answerRate)
+	}
+	figures := fmt.Sprintf("%*s%*s%s", answerBytes, table.SignedBytes(r.Bytes), answerShare, fmt.Sprintf("%.0f %%", 100*r.Share), growth)
+	name, place, below := p.rowNames(r, width, room)
+	p.row("", "  "+p.screen.in(bold, name), figures, p.screen.bar(r.Share), place)
+	if below != "" {
+		p.row(dim, "      "+below, "", "", "")
+	}
+	p.source(r)
+	if r.Finding != nil {
+		if a := r.Finding.Advice(); a != "" {
+			p.text("      -> ", yellow, a)
+		}
+	}
+	p.inner(r)
+}
+
+// rowNames is what a row is called, the line that allocated it, and that line where there is no room for it beside.
+func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below string) {
+	e := &r.Lines[0]
+	more := ""
+	if n := len(r.Lines) - 1; n > 0 {
+		more = fmt.Sprintf(" +%d", n)
+	}
+	title := rowTitle(r)
+	if title == "" {
+		return table.Fit(fitPlace(words.Line(e.Name), words.Line(functionOf(e)), width), width), "", ""
+	}
+	if r.Named && r.Category != phases.NoCategory && utf8.RuneCountInString(title) > width {
+		title = table.CategoryText(r.Category)
+	}
+	name = table.FitMiddle(title, width)
+	short := fitPlace(words.Line(e.Name), words.Line(functionOf(e)), room-len(more)) + more
+	if utf8.RuneCountInString(short) <= room {
+		return name, short, ""
+	}
+	return name, "", fitPlace(words.Line(e.Name), words.Line(functionOf(e)), p.screen.width()-indent-len(more)) + more
+}
+
+// functionOf is the function of a line; a native symbol has no other.
+func functionOf(e *view.Entry) string {
+	if e.File == "" {
+		return ""
+	}
+	return e.Func
+}
+
+// rowTitle is what holds the memory of a row, or what it is for; empty: only its line is known.
+func rowTitle(r *answer.Row) string {
+	category := ""
+	if r.Category != phases.NoCategory {
+		category = table.CategoryText(r.Category)
+	}
+	switch {
+	case r.Named && r.Holder != "":
+		return category + " " + holderText(r.Holder)
+	case r.Holder != "":
+		return holderText(r.Holder)
+	}
+	return category
+}
+
+// holderText is the name of a holder, without the frame that a local variable is of, and that it leads further.
+func holderText(name string) string {
+	name = strings.TrimSuffix(words.Line(name), " …")
+	if i := strings.Index(name, localMark); i >= 0 {
+		return name[i+len(localMark):]
+	}
+	return name
+}
+
+// localMark is between a frame and its variable in the name of a holder.
+const localMark = " local "
+
+// source prints the text of the first line of a row that grows, or that has nothing else to say.
+func (p *printer) source(r *answer.Row) {
+	text := r.Lines[0].Source
+	if text == "" || r.Finding == nil && rowTitle(r) != "" && r.Share < innerText {
+		return
+	}
+	p.row(dim, "      "+strings.TrimRight(table.Fit(text, p.screen.width()-6), " "), "", "", "")
+}
+
+// innerText is the share from which the text of a line is shown of a row that does not grow.
+const innerText = 0.3
+
+// inner prints what the line of a row calls.
+func (p *printer) inner(r *answer.Row) {
+	for i := range r.Lines[0].Inner {
+		e := &r.Lines[0].Inner[i]
+		fmt.Fprintf(p.w, "      %10s  %s\n", table.SignedBytes(e.Bytes), fitPlace(words.Line(e.Name), words.Line(e.Func), p.screen.width()-18))
+	}
+}
+
+// rest prints what is in no row, by what it is for.
+func (p *printer) rest() {
+	if len(p.a.Rest) == 0 {
+		return
+	}
+	head := "  others   "
+	if p.a.Growing() {
+		head = "  steady   "
+	}
+	var parts []string
+	for _, s := range p.a.Rest {
+		parts = append(parts, s.Name+" "+table.SignedBytes(s.Bytes))
+	}
+	p.list(head, parts)
+}
+
+// list prints parts on as many lines as they take; a part is not broken.
+func (p *printer) list(head string, parts []string) {
+	line := p.screen.in(dim, head)
+	used, first := utf8.RuneCountInString(head), true
+	for _, part := range parts {
+		n := utf8.RuneCountInString(part)
+		switch {
+		case first:
+		case used+3+n > p.screen.width():
+			fmt.Fprintln(p.w, line)
+			line, used, first = strings.Repeat(" ", utf8.RuneCountInString(head)), utf8.RuneCountInString(head), true
+		default:
+			line, used = line+" · ", used+3
+		}
+		line, used, first = line+words.Line(part), used+n, false
+	}
+	fmt.Fprintln(p.w, line)
+}
+
+// totals prints how much it is now, at its highest, and of how much.
+func (p *printer) totals() {
+	name := "now"
+	if p.a.Exit != 0 {
+		name = "before its end"
+	}
+	parts := []string{name + " " + table.Bytes(p.a.Now)}
+	peak := "peak " + table.Bytes(p.a.Peak)
+	if p.a.PeakTime != 0 {
+		peak += " at " + table.Offset(p.a.PeakTime, p.in.Begin())
+	}
+	parts = append(parts, peak)
+	if p.a.Torch {
+		parts = append(parts, "reserved "+table.Bytes(p.a.Reserved))
+	}
+	for i := range p.a.Driver {
+		d := &p.a.Driver[i]
+		if d.Total == figures.Unknown || d.All == figures.Unknown || d.Used == 0 && len(p.a.Driver) > 1 {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("cuda:%d %s of %s", d.Device, table.Bytes(uint64(d.All)), table.Bytes(uint64(d.Total))))
+	}
+	p.list("  in use   ", parts)
+}
+
+// audit says in a line that the figures are complete, or prints all that is known of what is missing.
+func (p *printer) audit() {
+	s := p.in.View.Snapshot
+	lost := p.in.EventsLost()
+	wrong := lost != 0 && lost != event.Unknown || s.GapCount > 0 || len(p.in.Imbalances()) > 0 || s.LossIntervalCount > 0
+	if c := p.in.Checks; c != nil && c.Differences > 0 {
+		wrong = true
+	}
+	if wrong {
+		table.Losses(p.w, p.in)
+		return
+	}
+	parts := []string{table.Plural(s.Events, "event"), p.in.LostEvents(), table.Continuity(s.Accounts)}
+	if c := p.in.Checks; c != nil && c.Made > 0 {
+		parts = append(parts, fmt.Sprintf("equal to the allocator's state %s", table.Times(uint64(c.Made))))
+	}
+	p.list("  checked  ", parts)
+}
+
+// where says what to open and to type next.
+func (p *printer) where() {
+	if p.of.Page != "" {
+		p.list("  page     ", []string{p.of.Page})
+	}
+	if p.of.Next != "" {
+		p.list("  more     ", []string{p.of.Next})
+	}
+}

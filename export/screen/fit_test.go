@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package screen
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestFitPlace: a line is never cut, its function from the left.
+func TestFitPlace(t *testing.T) {
+	for _, tt := range []struct {
+		place, function string
+		width           int
+		want            string
+	}{
+		{"model.py:88", "Block.forward", 30, "model.py:88 Block.forward"},
+		{"model.py:88", "Block.forward", 20, "model.py:88 forward"},
+		{"model.py:88", "Block.forward", 15, "model.py:88"},
+		{"model.py:88", "Block.forward", 5, "model.py:88"},
+		{"serve.py:6", "Engine.__init__.<locals>.<listcomp>", 22, "serve.py:6 <listcomp>"},
+		{"m.py:1", "a_function_with_a_long_name", 20, "m.py:1 a_function_w…"},
+	} {
+		require.Equal(t, tt.want, fitPlace(tt.place, tt.function, tt.width), tt)
+	}
+}
+
+func TestFitName(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		width int
+		want  string
+	}{
+		{"torch::autograd::generated::AddmmBackward0::apply", 20, "AddmmBackward0"},
+		{"torch::autograd::generated::AddmmBackward0::apply", 80, "AddmmBackward0"},
+		{"at::native::empty_cuda", 22, "at::native::empty_cuda"},
+		{"at::native::empty_cuda", 21, "native::empty_cuda"},
+		{"at::native::empty_cuda", 12, "empty_cuda"},
+		{"at::native::empty_cuda", 6, "empty…"},
+		{"f", 0, "…"},
+	} {
+		require.Equal(t, tt.want, fitName(tt.name, tt.width), tt)
+	}
+}
+
+func TestScreen(t *testing.T) {
+	require.Equal(t, []int{80, 60, 100, 200}, []int{Screen{}.width(), Screen{Width: 20}.width(), Screen{Width: 100}.width(), Screen{Width: 900}.width()})
+	require.Equal(t, "x", Screen{}.in(bold, "x"))
+	require.Equal(t, "\x1b[1mx\x1b[0m", Screen{Color: true}.in(bold, "x"))
+	require.Equal(t, 1, visible(Screen{Color: true}.in(bold, "x")))
+	require.Empty(t, Screen{Width: 200}.bar(1))
+	require.Equal(t, " █████░░░░░", Screen{Width: 100, Color: true}.bar(0.5))
+}
