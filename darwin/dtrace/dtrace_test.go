@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -148,18 +146,6 @@ func clauses(script string) []string {
 		}
 	}
 	return out
-}
-
-// TestCompiled: a compiler of D takes the common part, where there is one (dtrace of Oracle; Debian 12 has none).
-func TestCompiled(t *testing.T) {
-	program, err := exec.LookPath("dtrace")
-	if err != nil {
-		return // docs/macos.md says what is not proved for that reason
-	}
-	file := filepath.Join(t.TempDir(), "x.d")
-	require.NoError(t, os.WriteFile(file, []byte((&Script{}).Text()), 0o644))
-	out, err := exec.Command(program, "-e", "-Z", "-p", "1", "-s", file).CombinedOutput()
-	require.NoError(t, err, "%s", out)
 }
 
 // FuzzReader: nothing that is printed makes it panic or loop.
