@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,7 +33,7 @@ type command struct {
 func newCommand(t *testing.T, args ...string) *command {
 	t.Helper()
 	c := &command{dir: t.TempDir(), exited: make(chan struct{})}
-	args = append([]string{"--cache-dir", env.cache, "--ready-file", c.readyFile()}, args...)
+	args = append([]string{"--cache-dir", env.cache, "--ready-file", c.readyFile()}, verbosely(args)...)
 	for i := range args {
 		args[i] = strings.ReplaceAll(args[i], "OUT", c.out())
 	}
@@ -42,6 +43,18 @@ func newCommand(t *testing.T, args ...string) *command {
 	c.cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return c
+}
+
+// verbosely has a recording print all tables: figures are compared that its first screen has no room for.
+func verbosely(args []string) []string {
+	switch {
+	case slices.Contains(args, "-v"):
+	case args[0] == "run":
+		return append([]string{"run", "-v"}, args[1:]...)
+	case strings.HasPrefix(args[0], "-"):
+		return append([]string{"-v"}, args...)
+	}
+	return args
 }
 
 func (c *command) out() string       { return filepath.Join(c.dir, "out") }

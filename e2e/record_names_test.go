@@ -51,7 +51,7 @@ func leaves(p *profile.Profile, below string) map[string]int64 {
 // moment when it was asked.
 func TestRecordNames(t *testing.T) {
 	p := startPython(t, holders).ready(t)
-	c := startCommand(t, p, "-v")
+	c := startCommand(t, p)
 	p.touch(t, "rise")
 	p.await(t, "HIGH")
 	c.signal(t, syscall.SIGUSR1)

@@ -26,7 +26,7 @@ import (
 func report(t *testing.T, path string, more ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, talk bytes.Buffer
-	cmd := exec.Command(env.binary, append([]string{"report", path}, more...)...)
+	cmd := exec.Command(env.binary, append([]string{"report", path, "-v"}, more...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = t.TempDir(), &out, &talk
 	require.NoError(t, cmd.Run(), talk.String())
 	return out.String(), talk.String()

@@ -79,8 +79,8 @@ func TestSnapshotBesidePyTorch(t *testing.T) {
 				require.Greater(t, len(pair[1]), 30, name)
 				require.JSONEq(t, string(pair[1]), string(pair[0]), name)
 			}
-			recorded, _ := report(t, trace, "-v")
-			read, _ := report(t, filepath.Join(p.dir, "snapshot"), "-v")
+			recorded, _ := report(t, trace)
+			read, _ := report(t, filepath.Join(p.dir, "snapshot"))
 			for _, field := range []string{"live", "reserved"} {
 				require.Equal(t, amountOf(t, recorded, field), amountOf(t, read, field), field)
 			}
