@@ -73,7 +73,7 @@ const (
 	Growing     Verdict = "growing"       // there are findings
 	Steady      Verdict = "steady"        // there are none, in MinSteps steps or more
 	OutOfMemory Verdict = "out_of_memory" // a request was refused, without findings
-	Unclear     Verdict = "unknown"       // no steps were found, or fewer than MinSteps
+	Unclear     Verdict = "unknown"       // no steps were found, or fewer than MinSteps, or Steps.Loads
 )
 
 // MinSteps is how many steps it takes to say that nothing grows.
@@ -94,6 +94,7 @@ type Steps struct {
 	Source steps.Source // empty: none were found
 	On     string       // the line or function that a step begins with; of SourcePeriod, the line that recurs
 	Period float64      // mean length, nanoseconds; 0: not known
+	Loads  bool         // next to nothing is freed, and steps are few: it may be a model that is loaded, and is not judged
 
 	base int // steps before those that the detector has seen
 }
@@ -132,7 +133,8 @@ func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 // judge is the verdict on what a detector has seen, which goes on afterwards. nil: there were no steps.
 func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	r := &Report{Verdict: Unclear, Steps: s}
-	if d != nil && (s.Source != steps.SourcePeriod || d.churns()) {
+	r.Steps.Loads = d != nil && s.Source == steps.SourcePeriod && !d.churns() && !s.outlastLoading()
+	if d != nil && !r.Steps.Loads {
 		d.end(s.Last - s.base)
 		r.Findings = d.findings(&r.Steps, o)
 	}
@@ -140,13 +142,22 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	return r
 }
 
+// A model that is loaded layer by layer recurs, and what is loaded stays. What goes on for longer than this is judged as what grows.
+const (
+	loadSteps = 100
+	loadTime  = 5e9 // nanoseconds
+)
+
+// outlastLoading reports whether there are more steps than a model that is loaded would have.
+func (s *Steps) outlastLoading() bool { return s.Count >= loadSteps && float64(s.Count)*s.Period >= loadTime }
+
 func verdictOf(r *Report, refused bool) Verdict {
 	switch {
 	case len(r.Findings) > 0:
 		return Growing
 	case refused:
 		return OutOfMemory
-	case r.Steps.Count >= MinSteps:
+	case r.Steps.Count >= MinSteps && !r.Steps.Loads:
 		return Steady
 	}
 	return Unclear

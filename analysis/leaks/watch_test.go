@@ -109,8 +109,24 @@ func TestWatchLoading(t *testing.T) {
 		j.Alloc(input, 1000)
 		j.Alloc(kept, 4000)
 	}
-	require.Empty(t, j.watch(nil).Report(nil).Findings)
-	require.Empty(t, j.find(t, nil).Findings)
+	for _, r := range []*leaks.Report{j.watch(nil).Report(nil), j.find(t, nil)} {
+		require.Empty(t, r.Findings)
+		require.Equal(t, leaks.Unclear, r.Verdict)
+	}
+}
+
+// TestWatchKeepsAll: where all that is allocated stays, for longer than a model is loaded, it grows.
+func TestWatchKeepsAll(t *testing.T) {
+	j := newJob()
+	for range 3000 { // six seconds
+		j.Alloc(input, 1000)
+		j.Alloc(kept, 4000)
+	}
+	for _, r := range []*leaks.Report{j.watch(nil).Report(nil), j.find(t, nil)} {
+		require.Equal(t, leaks.Growing, r.Verdict)
+		require.EqualValues(t, 4000, r.Findings[0].Requested)
+		require.EqualValues(t, 1000, r.Findings[1].Requested)
+	}
 }
 
 // TestWatchChangesItsMind: what was freed after all is not called a leak any more.

@@ -118,6 +118,9 @@ func LeakSentence(r *leaks.Report) string {
 	if r.Steps.Source == "" {
 		return "unknown: no steps were found in the recording; --step-on FUNCTION says where one begins"
 	}
+	if r.Steps.Loads {
+		return fmt.Sprintf("unknown: next to nothing was freed in %d steps: it may be a model that is loaded, or memory that grows; record longer", r.Steps.Count)
+	}
 	text := fmt.Sprintf("unknown: %d steps are in the recording, and it takes %d to say that nothing grows", r.Steps.Count, leaks.MinSteps)
 	if r.Steps.Period > 0 {
 		text += fmt.Sprintf(": about %s", StepLength(leaks.MinSteps*r.Steps.Period))
