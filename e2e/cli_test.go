@@ -48,7 +48,7 @@ func newCommand(t *testing.T, args ...string) *command {
 // verbosely has a recording print all tables: figures are compared that its first screen has no room for.
 func verbosely(args []string) []string {
 	switch {
-	case slices.Contains(args, "-v"):
+	case len(args) == 0, slices.Contains(args, "-v"):
 	case args[0] == "run":
 		return append([]string{"run", "-v"}, args[1:]...)
 	case strings.HasPrefix(args[0], "-"):
