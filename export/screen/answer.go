@@ -43,8 +43,14 @@ func Print(w io.Writer, in *Input) error {
 	p.rows()
 	p.rest()
 	p.totals()
-	p.audit()
+	wrong := p.wrong()
+	if !wrong {
+		p.checked()
+	}
 	p.where()
+	if wrong {
+		p.losses()
+	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
 	}
@@ -69,45 +75,53 @@ func (p *printer) text(head string, x style, text string) {
 	rest := words.Line(text)
 	for first := true; first || rest != ""; first = false {
 		room := width - utf8.RuneCountInString(head)
-		line, more := rest, ""
-		if utf8.RuneCountInString(rest) > room {
-			r := []rune(rest)
-			at := strings.LastIndex(string(r[:room+1]), " ")
-			if at <= 0 {
-				at = len(string(r[:room]))
-			}
-			line, more = rest[:at], strings.TrimLeft(rest[at:], " ")
-		}
+		line, more := breakLine(rest, room)
 		fmt.Fprintln(p.w, strings.TrimRight(p.screen.in(x, head)+line, " "))
 		rest, head, x = more, strings.Repeat(" ", indent), ""
-		if x == "" {
-			x = dim
-		}
 	}
 }
 
+// leastProgram is how much of a program's command line there is at least on the first line, for the length of the recording to be there too.
+const leastProgram = 16
+
 // head says what was recorded, on what and for how long.
 func (p *printer) head() {
-	parts := []string{p.screen.in(bold, words.Line(p.of.Program))}
+	left, right := "", table.Seconds(p.in.Length())+", "+p.completeness()
 	if p.of.Process != "" {
-		parts = append(parts, p.of.Process)
+		left = "  " + p.of.Process
 	}
-	for i := range p.a.Driver {
-		if d := &p.a.Driver[i]; d.Device >= 0 && (d.Used != 0 || len(p.a.Driver) == 1) && d.Total != figures.Unknown {
-			parts = append(parts, fmt.Sprintf("cuda:%d %s", d.Device, table.Bytes(uint64(d.Total))))
-		}
+	left += p.devices()
+	room := p.screen.width() - len("gputrace  ") - utf8.RuneCountInString(left)
+	inline := room - 2 - utf8.RuneCountInString(right)
+	program := words.Line(p.of.Program)
+	if inline >= leastProgram {
+		room = inline
 	}
-	if p.of.Program == "" {
-		parts = parts[1:]
+	if program != "" {
+		program = strings.TrimRight(table.Fit(program, max(room, 1)), " ")
+		left = "  " + p.screen.in(bold, program) + left
 	}
-	left := strings.Join(append([]string{"gputrace"}, parts...), "  ")
-	right := table.Seconds(p.in.Length()) + ", " + p.completeness()
-	gap := p.screen.width() - visible(left) - visible(right)
+	left = "gputrace" + left
+	gap := p.screen.width() - visible(left) - utf8.RuneCountInString(right)
 	if gap < 2 {
 		fmt.Fprintf(p.w, "%s\n  %s\n", left, right)
 		return
 	}
 	fmt.Fprintf(p.w, "%s%s%s\n", left, strings.Repeat(" ", gap), right)
+}
+
+// devices are those that the program uses, with their memory; of more than two only how many.
+func (p *printer) devices() string {
+	var out []string
+	for i := range p.a.Driver {
+		if d := &p.a.Driver[i]; d.Device >= 0 && (d.Used != 0 || len(p.a.Driver) == 1) && d.Total != figures.Unknown {
+			out = append(out, fmt.Sprintf("  cuda:%d %s", d.Device, table.Bytes(uint64(d.Total))))
+		}
+	}
+	if len(out) > 2 {
+		return fmt.Sprintf("  %d devices", len(out))
+	}
+	return strings.Join(out, "")
 }
 
 // visible is the length of a text on the screen.
@@ -136,6 +150,8 @@ func (p *printer) completeness() string {
 		return table.Plural(lost, "event") + " lost"
 	case p.in.View.Snapshot.GapCount > 0:
 		return table.Plural(p.in.View.Snapshot.GapCount, "gap")
+	case p.in.View.Snapshot.LossIntervalCount > 0:
+		return table.Plural(p.in.View.Snapshot.LossIntervalCount, "loss interval")
 	}
 	return "complete"
 }
@@ -151,6 +167,8 @@ func (p *printer) verdict() {
 	}
 	switch r := p.a.Leaks; {
 	case r == nil:
+	case r.Verdict != leaks.Growing && p.in.View.Snapshot.Events == 0:
+		p.text("UNKNOWN  ", yellow, "nothing was allocated or freed in "+table.Seconds(p.in.Length()))
 	case r.Verdict == leaks.Growing:
 		p.text("GROWING  ", red, p.growing(&r.Findings[0]))
 	case r.Verdict == leaks.Steady && p.a.Rise > p.a.Between/steadyShare:
@@ -210,10 +228,10 @@ func (p *printer) risen() string {
 
 // The widths of the columns of the rows, in characters.
 const (
-	answerBytes = 10
+	answerBytes = 11
 	answerShare = 6
-	answerRate  = 13
-	leastName   = 20
+	answerRate  = 14
+	leastName   = 21
 )
 
 // rows prints what holds the memory, in columns that fill the screen.
@@ -225,41 +243,57 @@ func (p *printer) rows() {
 	if p.a.Growing() {
 		rate = fmt.Sprintf("%*s", answerRate, "growth")
 	}
-	name, _ := p.columnsOf()
-	p.row(dim, "  "+table.Fit(p.moment(), name), fmt.Sprintf("%*s%*s%s", answerBytes, table.Bytes(uint64(max(0, p.a.Total))), answerShare, "100 %", rate), "", "allocated at")
+	name, place := p.columnsOf()
+	head := "allocated at"
+	if place < len(head) {
+		head = ""
+	}
+	when, exactly := p.moment()
+	if utf8.RuneCountInString(exactly) <= name {
+		when = exactly
+	}
+	p.row(dim, "  "+table.Fit(when, name), fmt.Sprintf("%*s%*s%s", answerBytes, table.Bytes(uint64(max(0, p.a.Total))), answerShare, "100 %", rate), p.screen.noBar(), head)
 	for i := range p.a.Rows {
 		p.answerRow(&p.a.Rows[i])
 	}
 }
 
-// columnsOf is the widths of the first and the last column.
+// columnsOf is the widths of the first and the last column: as much as the names of the rows take, up to about a half.
 func (p *printer) columnsOf() (name, place int) {
 	room := p.screen.width() - 2 - answerBytes - answerShare - 2
 	if p.a.Growing() {
 		room -= answerRate
 	}
-	if p.screen.bar(1) != "" {
-		room -= barWidth + 1
+	room -= utf8.RuneCountInString(p.screen.noBar())
+	_, exactly := p.moment()
+	longest := utf8.RuneCountInString(exactly)
+	for i := range p.a.Rows {
+		title := rowTitle(&p.a.Rows[i])
+		if title == "" {
+			title = lineText(&p.a.Rows[i].Lines[0], mostScreen)
+		}
+		longest = max(longest, utf8.RuneCountInString(title))
 	}
-	name = max(leastName, room*52/100)
+	name = max(leastName, min(longest, room*52/100))
 	return name, room - name
 }
 
-// moment says of when the rows are.
-func (p *printer) moment() string {
-	at := func(t uint64) string { return table.Offset(t, p.in.Begin()) }
+// moment says of when the rows are, and the same with the time.
+func (p *printer) moment() (when, exactly string) {
+	at := func(t uint64) string { return ", " + table.Offset(t, p.in.Begin()) }
 	switch p.a.When {
 	case answer.AtPeak:
+		when = "in use at the peak"
 		if p.a.PeakTime == 0 {
-			return "in use at the peak"
+			return when, when
 		}
-		return "in use at the peak, " + at(p.a.PeakTime)
+		return when, when + at(p.a.PeakTime)
 	case answer.AtFailure:
-		return "in use when it failed"
+		return "in use when it failed", "in use when it failed"
 	case answer.AtExit:
-		return "in use before its end, " + at(p.a.Time)
+		return "in use before its end", "in use before its end" + at(p.a.Time)
 	}
-	return "in use at the end"
+	return "in use at the end", "in use at the end"
 }
 
 func (p *printer) row(x style, name, figures, bar, place string) {
@@ -301,25 +335,28 @@ func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below s
 	}
 	title := rowTitle(r)
 	if title == "" {
-		return table.Fit(fitPlace(words.Line(e.Name), words.Line(functionOf(e)), width), width), "", ""
+		if line := lineText(e, width); utf8.RuneCountInString(line) <= width {
+			return table.Fit(line, width), "", ""
+		}
+		title = string(phases.NoCategory)
 	}
 	if r.Named && r.Category != phases.NoCategory && utf8.RuneCountInString(title) > width {
 		title = table.CategoryText(r.Category)
 	}
 	name = table.FitMiddle(title, width)
-	short := fitPlace(words.Line(e.Name), words.Line(functionOf(e)), room-len(more)) + more
-	if utf8.RuneCountInString(short) <= room {
+	short := lineText(e, room-len(more)) + more
+	if utf8.RuneCountInString(short) <= room && (e.File != "" || !strings.HasSuffix(short, "…")) {
 		return name, short, ""
 	}
-	return name, "", fitPlace(words.Line(e.Name), words.Line(functionOf(e)), p.screen.width()-indent-len(more)) + more
+	return name, "", lineText(e, p.screen.width()-indent-len(more)) + more
 }
 
-// functionOf is the function of a line; a native symbol has no other.
-func functionOf(e *view.Entry) string {
+// lineText is a line with its function, or a native symbol, in a width.
+func lineText(e *view.Entry, width int) string {
 	if e.File == "" {
-		return ""
+		return fitName(words.Line(e.Name), width)
 	}
-	return e.Func
+	return fitPlace(words.Line(e.Name), words.Line(e.Func), width)
 }
 
 // rowTitle is what holds the memory of a row, or what it is for; empty: only its line is known.
@@ -365,7 +402,7 @@ const innerText = 0.3
 func (p *printer) inner(r *answer.Row) {
 	for i := range r.Lines[0].Inner {
 		e := &r.Lines[0].Inner[i]
-		fmt.Fprintf(p.w, "      %10s  %s\n", table.SignedBytes(e.Bytes), fitPlace(words.Line(e.Name), words.Line(e.Func), p.screen.width()-18))
+		fmt.Fprintf(p.w, "      %10s  %s\n", table.SignedBytes(e.Bytes), lineText(e, p.screen.width()-18))
 	}
 }
 
@@ -429,23 +466,35 @@ func (p *printer) totals() {
 	p.list("  in use   ", parts)
 }
 
-// audit says in a line that the figures are complete, or prints all that is known of what is missing.
-func (p *printer) audit() {
+// wrong reports whether anything is known to be missing or not to agree.
+func (p *printer) wrong() bool {
 	s := p.in.View.Snapshot
-	lost := p.in.EventsLost()
-	wrong := lost != 0 && lost != event.Unknown || s.GapCount > 0 || len(p.in.Imbalances()) > 0 || s.LossIntervalCount > 0
-	if c := p.in.Checks; c != nil && c.Differences > 0 {
-		wrong = true
+	if lost := p.in.EventsLost(); lost != 0 && lost != event.Unknown || s.GapCount > 0 || s.LossIntervalCount > 0 {
+		return true
 	}
-	if wrong {
-		table.Losses(p.w, p.in)
-		return
-	}
+	c := p.in.Checks
+	return len(p.in.Hits) > 0 && len(p.in.Imbalances()) > 0 || c != nil && c.Differences > 0
+}
+
+// checked says in a line that the figures are complete.
+func (p *printer) checked() {
+	s := p.in.View.Snapshot
 	parts := []string{table.Plural(s.Events, "event"), p.in.LostEvents(), table.Continuity(s.Accounts)}
 	if c := p.in.Checks; c != nil && c.Made > 0 {
 		parts = append(parts, fmt.Sprintf("equal to the allocator's state %s", table.Times(uint64(c.Made))))
 	}
 	p.list("  checked  ", parts)
+}
+
+// losses prints all that is known of what is missing.
+func (p *printer) losses() {
+	var text strings.Builder
+	w := bufio.NewWriter(&text)
+	table.Losses(w, p.in)
+	w.Flush() // a strings.Builder takes all
+	for line := range strings.Lines(text.String()) {
+		p.text("", "", strings.TrimSuffix(line, "\n"))
+	}
 }
 
 // where says what to open and to type next.

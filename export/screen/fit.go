@@ -4,6 +4,7 @@ package screen
 
 import (
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -41,7 +42,7 @@ const (
 
 // in is a text in a style, where the screen has any.
 func (s Screen) in(x style, text string) string {
-	if !s.Color || text == "" {
+	if !s.Color || x == "" || text == "" {
 		return text
 	}
 	return "\x1b[" + string(x) + "m" + text + "\x1b[0m"
@@ -58,6 +59,37 @@ func (s Screen) bar(share float64) string {
 	n := int(share*barWidth + 0.5)
 	n = min(max(n, 0), barWidth)
 	return " " + strings.Repeat("█", n) + strings.Repeat("░", barWidth-n)
+}
+
+// noBar is as much room as a bar takes.
+func (s Screen) noBar() string { return strings.Repeat(" ", utf8.RuneCountInString(s.bar(1))) }
+
+// breakLine is as many words of a text as there is room for, and the rest of it. A figure stays with its unit; a word that is too long is cut.
+func breakLine(text string, room int) (line, rest string) {
+	r := []rune(text)
+	if len(r) <= room {
+		return text, ""
+	}
+	for at := room; at > 0; at-- {
+		if r[at] == ' ' && !(isDigit(r[at-1]) && units[unitAt(r[at+1:])]) {
+			return string(r[:at]), strings.TrimLeft(string(r[at:]), " ")
+		}
+	}
+	return string(r[:room]), string(r[room:])
+}
+
+func isDigit(r rune) bool { return r >= '0' && r <= '9' }
+
+// units are what is written behind a figure.
+var units = map[string]bool{"B": true, "KiB": true, "MiB": true, "GiB": true, "TiB": true, "s": true, "ms": true, "µs": true, "min": true, "h": true, "%": true}
+
+// unitAt is the letters, or the sign of percent, that a text begins with.
+func unitAt(r []rune) string {
+	n := 0
+	for n < len(r) && (r[n] == '%' || unicode.IsLetter(r[n])) {
+		n++
+	}
+	return string(r[:n])
 }
 
 // fitName shortens the name of a function from the left, qualifier by qualifier, and cuts it where the last one is too long. What is

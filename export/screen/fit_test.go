@@ -50,5 +50,28 @@ func TestScreen(t *testing.T) {
 	require.Equal(t, "\x1b[1mx\x1b[0m", Screen{Color: true}.in(bold, "x"))
 	require.Equal(t, 1, visible(Screen{Color: true}.in(bold, "x")))
 	require.Empty(t, Screen{Width: 200}.bar(1))
+	require.Equal(t, "x", Screen{Color: true}.in("", "x"))
+	require.Equal(t, "           ", Screen{Width: 100, Color: true}.noBar())
 	require.Equal(t, " █████░░░░░", Screen{Width: 100, Color: true}.bar(0.5))
+}
+
+// TestBreakLine: a line ends between words, and a figure is not parted from its unit.
+func TestBreakLine(t *testing.T) {
+	for _, tt := range []struct {
+		text       string
+		room       int
+		line, rest string
+	}{
+		{"a bc", 4, "a bc", ""},
+		{"a bc d", 4, "a bc", "d"},
+		{"a bc d", 3, "a", "bc d"},
+		{"abcdef g", 3, "abc", "def g"},
+		{"in use 4.0 KiB/s, more", 12, "in use", "4.0 KiB/s, more"},
+		{"step 4 of 40", 8, "step 4", "of 40"},
+		{"in use 90 % of it", 9, "in use", "90 % of it"},
+		{"12.5 GiB", 6, "12.5 G", "iB"},
+	} {
+		line, rest := breakLine(tt.text, tt.room)
+		require.Equal(t, []string{tt.line, tt.rest}, []string{line, rest}, tt)
+	}
 }
