@@ -258,24 +258,32 @@ func (p *printer) rows() {
 	}
 }
 
-// columnsOf is the widths of the first and the last column: as much as the names of the rows take, up to about a half.
-func (p *printer) columnsOf() (name, place int) {
+// columnsOf is the widths of the first and the last column: as much as the names of the rows take, up to a half, or more where the lines
+// need less than the rest.
+func (p *printer) columnsOf() (names, places int) {
 	room := p.screen.width() - 2 - answerBytes - answerShare - 2
 	if p.a.Growing() {
 		room -= answerRate
 	}
 	room -= utf8.RuneCountInString(p.screen.noBar())
 	_, exactly := p.moment()
-	longest := utf8.RuneCountInString(exactly)
+	longest, place := utf8.RuneCountInString(exactly), len("allocated at")
 	for i := range p.a.Rows {
-		title := rowTitle(&p.a.Rows[i])
-		if title == "" {
-			title = lineText(&p.a.Rows[i].Lines[0], mostScreen)
+		r := &p.a.Rows[i]
+		e, title := &r.Lines[0], rowTitle(r)
+		switch {
+		case title == "":
+			title = lineText(e, mostScreen)
+		case e.File != "":
+			place = max(place, utf8.RuneCountInString(e.Name)+len(moreLines(r)))
+		}
+		if r.Named && utf8.RuneCountInString(title) > room/2 {
+			title = table.CategoryText(r.Category)
 		}
 		longest = max(longest, utf8.RuneCountInString(title))
 	}
-	name = max(leastName, min(longest, room*52/100))
-	return name, room - name
+	names = max(leastName, min(longest, max(room/2, room-place)))
+	return names, room - names
 }
 
 // moment says of when the rows are, and the same with the time.
@@ -329,10 +337,7 @@ func (p *printer) answerRow(r *answer.Row) {
 // rowNames is what a row is called, the line that allocated it, and that line where there is no room for it beside.
 func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below string) {
 	e := &r.Lines[0]
-	more := ""
-	if n := len(r.Lines) - 1; n > 0 {
-		more = fmt.Sprintf(" +%d", n)
-	}
+	more := moreLines(r)
 	title := rowTitle(r)
 	if title == "" {
 		if line := lineText(e, width); utf8.RuneCountInString(line) <= width {
@@ -349,6 +354,14 @@ func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below s
 		return name, short, ""
 	}
 	return name, "", lineText(e, p.screen.width()-indent-len(more)) + more
+}
+
+// moreLines says how many lines a row has beside the first.
+func moreLines(r *answer.Row) string {
+	if n := len(r.Lines) - 1; n > 0 {
+		return fmt.Sprintf(" +%d", n)
+	}
+	return ""
 }
 
 // lineText is a line with its function, or a native symbol, in a width.
