@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/table"
@@ -223,10 +224,21 @@ func (c *Console) Live(s *recorder.State) {
 	case !c.terminal:
 		fmt.Fprintln(c.out, line)
 	case c.Many:
-		c.rewrite(append(processLines(s), line))
+		c.rewrite(append(processLines(s), fitLive(line, output.Width(c.out))))
 	default:
-		c.rewrite([]string{line})
+		c.rewrite([]string{fitLive(line, output.Width(c.out))})
 	}
+}
+
+// fitLive leaves out the last fields of a live line but one, which says what was lost, until it is shorter than the terminal is wide: what
+// takes two lines is not removed with one. 0: the width is not known.
+func fitLive(line string, width int) string {
+	fields := strings.Split(line, "  ")
+	for width > 0 && utf8.RuneCountInString(line) >= width && len(fields) > 2 {
+		fields = slices.Delete(fields, len(fields)-2, len(fields)-1)
+		line = strings.Join(fields, "  ")
+	}
+	return line
 }
 
 // sayBefore states what was allocated before the attach.

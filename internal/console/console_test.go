@@ -19,6 +19,20 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// TestFitLive: what was lost is there at every width.
+func TestFitLive(t *testing.T) {
+	const line = "17:22:02  torch 750.2 MiB (peak 776.2 MiB)  reserved 798.0 MiB  other device 16.0 MiB  514 blocks/s  lost 0 events"
+	for width, want := range map[int]string{
+		0: line, 200: line, len(line) + 1: line,
+		len(line): "17:22:02  torch 750.2 MiB (peak 776.2 MiB)  reserved 798.0 MiB  other device 16.0 MiB  lost 0 events",
+		80:        "17:22:02  torch 750.2 MiB (peak 776.2 MiB)  reserved 798.0 MiB  lost 0 events",
+		60:        "17:22:02  torch 750.2 MiB (peak 776.2 MiB)  lost 0 events",
+		10:        "17:22:02  lost 0 events",
+	} {
+		require.Equal(t, want, fitLive(line, width), width)
+	}
+}
+
 // TestLibraryLines: a library that is mapped but defines nothing to trace is not said to be missing.
 func TestLibraryLines(t *testing.T) {
 	found := &recorder.Found{Empty: []string{"/app/torch/lib/libc10.so"}}
