@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -236,12 +235,12 @@ func jobLeaks(all []*recorder.Process) []table.JobLeak {
 }
 
 // printWritten says where everything is, and of a job what opens it.
-func printWritten(w io.Writer, r *recorder.Results, folder string, o *recordOptions) {
+func printWritten(w *os.File, r *recorder.Results, folder string, o *recordOptions) {
 	written, _ := filepath.Glob(filepath.Join(folder, "*.*"))
 	for i := range written {
 		written[i] = filepath.Base(written[i])
 	}
-	fmt.Fprintf(w, "  wrote    %s/: %s\n", folder, strings.Join(written, " "))
+	console.Screen(w).Files(w, "  wrote    ", append([]string{folder + "/:"}, written...))
 	all := r.Processes()
 	if p := all[0].File(); !o.isJob() && p != "" && filepath.Dir(p) != filepath.Clean(folder) {
 		fmt.Fprintf(w, "  the recording is at %s\n", p)

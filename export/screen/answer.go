@@ -436,22 +436,29 @@ func (p *printer) rest() {
 }
 
 // list prints parts on as many lines as they take; a part is not broken.
-func (p *printer) list(head string, parts []string) {
-	line := p.screen.in(dim, head)
-	used, first := utf8.RuneCountInString(head), true
+func (p *printer) list(head string, parts []string) { p.screen.list(p.w, head, " · ", parts) }
+
+// Files prints a head, and behind it the names of files on as many lines as they take; a name is not broken.
+func (s Screen) Files(w io.Writer, head string, names []string) { s.list(w, head, " ", names) }
+
+func (s Screen) list(w io.Writer, head, separator string, parts []string) {
+	line := s.in(dim, head)
+	begin := utf8.RuneCountInString(head)
+	used, first := begin, true
 	for _, part := range parts {
-		n := utf8.RuneCountInString(part)
+		part = words.Line(part)
+		n, gap := utf8.RuneCountInString(part), utf8.RuneCountInString(separator)
 		switch {
 		case first:
-		case used+3+n > p.screen.width():
-			fmt.Fprintln(p.w, line)
-			line, used, first = strings.Repeat(" ", utf8.RuneCountInString(head)), utf8.RuneCountInString(head), true
+		case used+gap+n > s.width():
+			fmt.Fprintln(w, line)
+			line, used = strings.Repeat(" ", begin), begin
 		default:
-			line, used = line+" · ", used+3
+			line, used = line+separator, used+gap
 		}
-		line, used, first = line+words.Line(part), used+n, false
+		line, used, first = line+part, used+n, false
 	}
-	fmt.Fprintln(p.w, line)
+	fmt.Fprintln(w, line)
 }
 
 // totals prints how much it is now, at its highest, and of how much.

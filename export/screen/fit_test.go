@@ -3,6 +3,7 @@
 package screen
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -74,4 +75,11 @@ func TestBreakLine(t *testing.T) {
 		line, rest := breakLine(tt.text, tt.room)
 		require.Equal(t, []string{tt.line, tt.rest}, []string{line, rest}, tt)
 	}
+}
+
+// TestFiles: names go on the next line where there is no room, below the first.
+func TestFiles(t *testing.T) {
+	var out strings.Builder
+	Screen{}.Files(&out, "  wrote    ", strings.Fields("result/: alloc.pb.gz inuse.pb.gz peak.pb.gz report.html trace.gputrace"))
+	require.Equal(t, "  wrote    result/: alloc.pb.gz inuse.pb.gz peak.pb.gz report.html\n           trace.gputrace\n", out.String())
 }
