@@ -168,12 +168,12 @@ func (o *recordOptions) views(c *console.Console) *recorder.Views {
 // finish writes the folder and prints the summary.
 func finish(r *recorder.Results, c *console.Console, o *recordOptions) error {
 	folder, err := r.Write()
+	out := o.out()
+	if err := printResults(out, r, folder, err != nil, o); err != nil {
+		c.Warning(err)
+	}
 	if err != nil {
 		return err
-	}
-	out := o.out()
-	if err := printResults(out, r, folder, o); err != nil {
-		c.Warning(err)
 	}
 	printWritten(out, r, folder, o)
 	switch err := r.ViewError(); {
@@ -195,20 +195,20 @@ func (o *recordOptions) out() *os.File {
 }
 
 // printResults prints what there is to know when a recording ends: of several processes a line each.
-func printResults(w *os.File, r *recorder.Results, folder string, o *recordOptions) error {
+func printResults(w *os.File, r *recorder.Results, folder string, unwritten bool, o *recordOptions) error {
 	all := r.Processes()
 	if len(all) > 1 {
 		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, r.Job()))
 	}
-	if err := printProcess(w, all[0], folder, o); err != nil || !o.isJob() || !o.verbose {
+	if err := printProcess(w, all[0], folder, unwritten, o); err != nil || !o.isJob() || !o.verbose {
 		return err
 	}
 	return table.JobHits(w, r.Job())
 }
 
-// printProcess prints what report prints of the recording of a process; without one, what is known all the same.
-func printProcess(w *os.File, p *recorder.Process, folder string, o *recordOptions) error {
-	if p.File() == "" {
+// printProcess prints what report prints of the recording of a process; without one, or of one that could not be written, what is known.
+func printProcess(w *os.File, p *recorder.Process, folder string, unwritten bool, o *recordOptions) error {
+	if p.File() == "" || unwritten {
 		in, held := p.Summary()
 		_, err := io.WriteString(w, p.Verdict())
 		return errors.Join(err, export.PrintSummary(w, in, held))
