@@ -71,7 +71,6 @@ type Answer struct {
 	Torch     bool   // there is a caching allocator
 	Between   uint64 // steps, of the allocators' blocks; 0: not known
 	High      uint64 // in a step, likewise
-	Rise      uint64 // of Between, in the later half of the steps; 0: it did not, or is not known
 	Exit      uint64 // Now is of then, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: it is of the end
 	// First and Last are the allocators' blocks at the first and the last event of one.
 	First, Last uint64
@@ -110,7 +109,7 @@ func New(in *Input) *Answer {
 	a.totals(in)
 	if in.Course != nil {
 		a.Between, a.High = in.Course.Between, in.Course.High
-		a.First, a.Last, a.Rise, a.Exit = in.Course.First, in.Course.Last, in.Course.Rise, in.Course.Exit
+		a.First, a.Last, a.Exit = in.Course.First, in.Course.Last, in.Course.Exit
 	}
 	return a
 }

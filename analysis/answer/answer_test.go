@@ -89,10 +89,3 @@ func TestCourse(t *testing.T) {
 	require.EqualValues(t, 2, f.exit(0), "without steps the last allocation")
 	require.EqualValues(t, 2, f.exit(1000))
 }
-
-func TestRise(t *testing.T) {
-	for want, lows := range map[uint64][]uint64{0: {5, 9, 5, 9, 5}, 3: {1, 2, 3, 4}, 40: {10, 10, 20, 30, 40, 50, 50, 60}} {
-		require.Equal(t, want, riseOf(lows), lows)
-	}
-	require.Zero(t, riseOf([]uint64{7}))
-}

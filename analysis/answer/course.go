@@ -16,8 +16,6 @@ type Course struct {
 	High    uint64 // most in a step, of the same
 	First   uint64 // behind the first event
 	Last    uint64 // behind the last allocation
-	// Rise is by how much the least in a step rose in the later half of all, all along: what is in use grew, whatever else is known. 0: not.
-	Rise uint64
 	// Exit is the last moment before the program freed everything because it ended, CLOCK_BOOTTIME nanoseconds; 0: it did not.
 	Exit uint64
 }
@@ -61,7 +59,6 @@ func NewCourse(t *view.Trace, table *steps.Table, ended bool) (*Course, error) {
 			lows[i] = l.low
 			out.High = max(out.High, l.high)
 		}
-		out.Rise = riseOf(lows)
 		slices.Sort(lows)
 		out.Between = lows[len(lows)/2]
 	}
@@ -69,13 +66,6 @@ func NewCourse(t *view.Trace, table *steps.Table, ended bool) (*Course, error) {
 		out.Exit = f.exit(out.Between)
 	}
 	return out, nil
-}
-
-// riseOf is by how much figures rise: each of the last quarter is more than each of the first.
-func riseOf(lows []uint64) uint64 {
-	n := (len(lows) + 3) / 4
-	first, last := slices.Max(lows[:n]), slices.Min(lows[len(lows)-n:])
-	return last - min(first, last)
 }
 
 func (f *follower) see(e *event.Event) {

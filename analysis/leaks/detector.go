@@ -84,6 +84,7 @@ type detector struct {
 	allocs, frees uint64
 	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
 	unsized map[heap.BlockKey]bool
+	level   *level
 
 	classifier *phases.Classifier    // nil, as ends is: phases are not followed
 	ends       *phases.Ends[siteKey] // where blocks are freed
@@ -93,7 +94,7 @@ func newDetector(library []string, resolve func(event.StackID) *event.Stack) *de
 	return &detector{
 		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{},
 		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]*int64{},
-		unsized: map[heap.BlockKey]bool{},
+		unsized: map[heap.BlockKey]bool{}, level: &level{},
 	}
 }
 
@@ -256,4 +257,5 @@ func (d *detector) end(steps int) {
 	for _, s := range d.totals {
 		s.advance(steps + 1)
 	}
+	d.level.advance(steps + 1)
 }

@@ -73,7 +73,7 @@ const (
 	Growing     Verdict = "growing"       // there are findings
 	Steady      Verdict = "steady"        // there are none, in MinSteps steps or more
 	OutOfMemory Verdict = "out_of_memory" // a request was refused, without findings
-	Unclear     Verdict = "unknown"       // no steps were found, or fewer than MinSteps, or Steps.Loads
+	Unclear     Verdict = "unknown"       // no steps were found, fewer than MinSteps, Steps.Loads, or Steps.Rise by no rule
 )
 
 // MinSteps is how many steps it takes to say that nothing grows.
@@ -95,6 +95,7 @@ type Steps struct {
 	On     string       // the line or function that a step begins with; of SourcePeriod, the line that recurs
 	Period float64      // mean length, nanoseconds; 0: not known
 	Loads  bool         // next to nothing is freed, and steps are few: it may be a model that is loaded, and is not judged
+	Rise   uint64       // bytes by which what is in use between steps rose in their later half; 0: by no more than steady memory does
 
 	base int // steps before those that the detector has seen
 }
@@ -116,6 +117,7 @@ func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 		Before: func(e *event.Event, _ *heap.Heap) {
 			d.step = max(0, table.At(e.Time)-s.base)
 			d.ends.See(e)
+			d.level.see(e, d.step)
 		},
 		Allocated: func(b *heap.Block, _ *event.Event) { d.allocated(b) },
 		Freed: func(b *heap.Block, e *event.Event, _ uint64) {
@@ -137,6 +139,7 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	if d != nil && !r.Steps.Loads {
 		d.end(s.Last - s.base)
 		r.Findings = d.findings(&r.Steps, o)
+		r.Steps.Rise = d.level.rise()
 	}
 	r.Verdict = verdictOf(r, refused)
 	return r
@@ -149,7 +152,9 @@ const (
 )
 
 // outlastLoading reports whether there are more steps than a model that is loaded would have.
-func (s *Steps) outlastLoading() bool { return s.Count >= loadSteps && float64(s.Count)*s.Period >= loadTime }
+func (s *Steps) outlastLoading() bool {
+	return s.Count >= loadSteps && float64(s.Count)*s.Period >= loadTime
+}
 
 func verdictOf(r *Report, refused bool) Verdict {
 	switch {
@@ -157,7 +162,7 @@ func verdictOf(r *Report, refused bool) Verdict {
 		return Growing
 	case refused:
 		return OutOfMemory
-	case r.Steps.Count >= MinSteps && !r.Steps.Loads:
+	case r.Steps.Count >= MinSteps && !r.Steps.Loads && r.Steps.Rise == 0:
 		return Steady
 	}
 	return Unclear

@@ -20,6 +20,7 @@ type Watch struct {
 	resolve   func(event.StackID) *event.Stack
 	library   []string
 	detector  *detector // nil: no steps are known yet
+	level     level     // of the detector
 	numbering int
 	base      int // steps of this numbering before the first that the detector knows
 	refused   bool
@@ -52,6 +53,11 @@ func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
 	had := len(w.begins)
 	w.begins = w.tracker.See(e, w.begins)
 	w.step(had, live)
+	step := 0
+	if w.detector != nil {
+		step = w.detector.step
+	}
+	w.level.see(e, step)
 }
 
 // Complete takes what still waits for the names of its stacks; live are the blocks of now. It comes before the last Report.
@@ -79,6 +85,8 @@ func (w *Watch) step(had int, live func() iter.Seq[heap.Block]) {
 // as if steps had been recognised from the first event on.
 func (w *Watch) restart(live iter.Seq[heap.Block]) {
 	w.detector = newDetector(w.library, w.resolve)
+	w.level.restart()
+	w.detector.level = &w.level
 	blocks := slices.Collect(live)
 	sorts.Func(blocks, func(a, b heap.Block) int { return cmp.Compare(a.Time, b.Time) })
 	begun := 0

@@ -171,19 +171,16 @@ func (p *printer) verdict() {
 		p.text("UNKNOWN  ", yellow, "nothing was allocated or freed in "+table.Seconds(p.in.Length()))
 	case r.Verdict == leaks.Growing:
 		p.text("GROWING  ", red, p.growing(&r.Findings[0]))
-	case r.Verdict == leaks.Steady && p.a.Rise > p.a.Between/steadyShare:
-		p.text("UNKNOWN  ", yellow, p.risen()+"No line of it grows by equal steps: --step-on FUNCTION says where a step begins")
 	case r.Verdict == leaks.Steady:
 		p.text("STEADY  ", green, p.steady(r))
 	default:
 		_, why, _ := strings.Cut(table.LeakSentence(r), ": ")
+		if r.Steps.Rise > 0 && p.risen() != "" {
+			why = "No line of it grows by equal steps: --step-on FUNCTION says where a step begins"
+		}
 		p.text("UNKNOWN  ", yellow, p.risen()+why)
 	}
 }
-
-// steadyShare is how much more may be in use between steps at the end than in the middle, one part in so many, for what grows nowhere
-// from step to step to be called steady.
-const steadyShare = 20
 
 func (p *printer) growing(f *leaks.Finding) string {
 	text := fmt.Sprintf("%s keeps %s more %s", f.Name(), table.MeanBytes(table.LeakSize(f)), table.LeakEvery(f))

@@ -118,6 +118,10 @@ func LeakSentence(r *leaks.Report) string {
 	if r.Steps.Source == "" {
 		return "unknown: no steps were found in the recording; --step-on FUNCTION says where one begins"
 	}
+	if r.Steps.Rise > 0 && r.Steps.Count >= leaks.MinSteps {
+		return fmt.Sprintf("unknown: %s more are in use between steps than in the middle of %d steps, and no line grows by equal steps; --step-on FUNCTION says where one begins",
+			Bytes(r.Steps.Rise), r.Steps.Count)
+	}
 	if r.Steps.Loads {
 		return fmt.Sprintf("unknown: next to nothing was freed in %d steps: it may be a model that is loaded, or memory that grows; record longer", r.Steps.Count)
 	}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/event"
+)
+
+// level is what PyTorch's allocators report as allocated, in the course of steps: also what was there before the attach, and what is of no
+// site that was judged. The zero value is empty.
+type level struct {
+	series
+	allocated map[allocator]uint64 // bytes, as reported last
+}
+
+// allocator is one caching allocator.
+type allocator struct {
+	pid    uint32
+	device event.Device
+}
+
+// see takes the next event, in a step.
+func (l *level) see(e *event.Event, step int) {
+	if e.Layer != event.LayerTorch || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
+		return
+	}
+	if l.allocated == nil {
+		l.allocated = map[allocator]uint64{}
+	}
+	k := allocator{e.PID, e.Device}
+	if by := int64(e.Allocated) - int64(l.allocated[k]); by >= 0 {
+		l.add(step, floor{bytes: by})
+	} else {
+		l.remove(step, floor{bytes: -by})
+	}
+	l.allocated[k] = e.Allocated
+}
+
+// restart begins again in step 0 with what is allocated now.
+func (l *level) restart() {
+	l.series = series{}
+	for _, n := range l.allocated {
+		l.add(0, floor{bytes: int64(n)})
+	}
+}
+
+// steadyShare is how much more may be in use between steps at the end than in the middle, one part in so many, for what grows by no
+// rule from step to step to be called steady.
+const steadyShare = 20
+
+// rise is by how many bytes the least of a step rose in the later half of all, when that is more than steady memory does; else 0. It rose
+// when each window of the last quarter has more than each of the first.
+func (l *level) rise() uint64 {
+	late := l.windows[len(l.windows)/2:]
+	if len(late) == 0 {
+		return 0
+	}
+	lows := make([]int64, len(late))
+	for i, f := range late {
+		lows[i] = f.bytes
+	}
+	n := (len(lows) + 3) / 4
+	by := slices.Min(lows[len(lows)-n:]) - slices.Max(lows[:n])
+	slices.Sort(lows)
+	if by <= lows[len(lows)/2]/steadyShare {
+		return 0
+	}
+	return uint64(by)
+}
