@@ -25,7 +25,7 @@ func TestUsage(t *testing.T) {
 		code       int
 		says       []string
 	}{
-		{"no pid", "", 2, []string{"-p PID", "--help"}},
+		{"no pid", "-o x", 2, []string{"-p PID", "--help"}},
 		{"not a number", "-p abc", 2, []string{`"abc"`, "not a process id"}},
 		{"zero", "-p 0", 2, []string{"not a process id"}},
 		{"negative", "-p -1", 2, []string{"not a process id"}},
