@@ -135,7 +135,7 @@ func startTraced(ctx context.Context) (*traced, error) {
 	if !t.said.Scan() { // READY
 		return nil, errors.New("the program does not start")
 	}
-	t.gputrace = exec.CommandContext(ctx, binary, "-p", strconv.Itoa(t.program.Process.Pid), "-o", t.file("out"), "--ready-file", t.file("ready"))
+	t.gputrace = exec.CommandContext(ctx, binary, "-v", "-p", strconv.Itoa(t.program.Process.Pid), "-o", t.file("out"), "--ready-file", t.file("ready"))
 	t.gputrace.Stdout, t.gputrace.Stderr = &t.out, &t.out
 	if err := t.gputrace.Start(); err != nil {
 		t.stop()
