@@ -6,12 +6,14 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -198,9 +200,14 @@ const abortedAtExit = "terminate called without an active exception"
 // requireEnded demands that a training script has done its work.
 func requireEnded(t *testing.T, err error, text []byte) {
 	t.Helper()
-	if !strings.Contains(string(text), abortedAtExit) {
-		require.NoError(t, err, string(text))
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && strings.Contains(string(text), abortedAtExit) {
+		status := exit.Sys().(syscall.WaitStatus)
+		const byShell = 128 // and the signal, as run and shells say it
+		require.True(t, status.Signaled() && status.Signal() == syscall.SIGABRT || status.ExitStatus() == byShell+int(syscall.SIGABRT), "%v: %s", err, text)
+		return
 	}
+	require.NoError(t, err, string(text))
 }
 
 // segmentOf is what the driver is asked for (get_allocation_size of CUDACachingAllocator.cpp).

@@ -271,7 +271,7 @@ func judgeLeaks(_ *Rules, in *Input) Result {
 	return out
 }
 
-// unclear reports whether too few steps were seen to say that nothing grows.
+// unclear reports whether it cannot be said that nothing grows.
 func unclear(r *leaks.Report) bool {
 	return len(r.Findings) == 0 && (r.Verdict == leaks.Unclear || r.Steps.Source == "" || r.Steps.Count < leaks.MinSteps)
 }
