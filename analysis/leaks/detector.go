@@ -170,13 +170,14 @@ func (d *detector) find(b *heap.Block) (floor, *site) {
 	return f, s
 }
 
-func entry[K comparable](m map[K]*series, k K) *series {
-	s := m[k]
-	if s == nil {
-		s = &series{}
-		m[k] = s
+// entry is what a map has for a key, and a new zero value where it has none.
+func entry[K comparable, V any](m map[K]*V, k K) *V {
+	v := m[k]
+	if v == nil {
+		v = new(V)
+		m[k] = v
 	}
-	return s
+	return v
 }
 
 // source is what is known of a stack.
@@ -203,10 +204,7 @@ func (d *detector) learn(id event.StackID, s *source) {
 	if s.forward == (line{}) {
 		return
 	}
-	if s.below = d.forwards[s.forward]; s.below == nil {
-		s.below = new(int64)
-		d.forwards[s.forward] = s.below
-	}
+	s.below = entry(d.forwards, s.forward)
 }
 
 func (d *detector) ownLine(frames []event.Frame) line {

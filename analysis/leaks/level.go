@@ -12,7 +12,9 @@ import (
 // site that was judged. The zero value is empty.
 type level struct {
 	series
-	allocated map[allocator]uint64 // bytes, as reported last
+	allocated map[allocator]*uint64 // bytes, as reported last
+	key       allocator             // of the event before, which most often is that of the next, too
+	last      *uint64               // its entry; nil: there was no event
 }
 
 // allocator is one caching allocator.
@@ -27,22 +29,24 @@ func (l *level) see(e *event.Event, step int) {
 		return
 	}
 	if l.allocated == nil {
-		l.allocated = map[allocator]uint64{}
+		l.allocated = map[allocator]*uint64{}
 	}
-	k := allocator{e.PID, e.Device}
-	if by := int64(e.Allocated) - int64(l.allocated[k]); by >= 0 {
+	if k := (allocator{e.PID, e.Device}); l.last == nil || k != l.key {
+		l.key, l.last = k, entry(l.allocated, k)
+	}
+	if by := int64(e.Allocated) - int64(*l.last); by >= 0 {
 		l.add(step, floor{bytes: by})
 	} else {
 		l.remove(step, floor{bytes: -by})
 	}
-	l.allocated[k] = e.Allocated
+	*l.last = e.Allocated
 }
 
 // restart begins again in step 0 with what is allocated now.
 func (l *level) restart() {
 	l.series = series{}
 	for _, n := range l.allocated {
-		l.add(0, floor{bytes: int64(n)})
+		l.add(0, floor{bytes: int64(*n)})
 	}
 }
 
