@@ -18,7 +18,7 @@ import (
 
 // TestRecordingEndsAtOneMoment: what happens while holders are read is not in the results, and what was freed meanwhile has no holder.
 func TestRecordingEndsAtOneMoment(t *testing.T) {
-	reading, goOn := make(chan struct{}, 1), make(chan struct{})
+	begun, reading, goOn := make(chan struct{}), make(chan struct{}, 1), make(chan struct{})
 	var joined map[uint64]uint64 // times of blocks, by address
 	target := &madeTarget{pid: 7}
 	target.scan = func(ctx context.Context) (*Scan, error) {
@@ -37,9 +37,10 @@ func TestRecordingEndsAtOneMoment(t *testing.T) {
 		}}, nil
 	}
 	s := &madeSource{start: []Target{target}, hang: true, clock: 10 * second}
-	s.batches = []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 512, 1024)}}}
+	s.batches = []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 512, 1024)}, then: func() { close(begun) }}}
 	r, _, _ := newMade(t, s, nil)
 	go func() {
+		<-begun // an interrupt during the attach records nothing
 		r.Interrupt(os.Interrupt)
 		<-reading
 		time.Sleep(2 * finalCheck)
