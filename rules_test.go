@@ -72,7 +72,7 @@ var mayImport = map[string][]string{
 		"bpf", "cpython", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
 	},
 	"doctor":        {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
-	"darwin":        {"cpython", "darwin/macho", "darwin/ring", "darwin/shim", "event", "event/figures", "process", "recorder", "symbolize", "tracer/hook"},
+	"darwin":        {"cpython", "darwin/macho", "darwin/ring", "darwin/shim", "event", "event/figures", "process", "recorder", "recorder/reconcile", "symbolize", "tracer/hook"},
 	"darwin/macho":  {},
 	"darwin/dtrace": {},
 	"darwin/ring":   {"event/figures"},
@@ -106,7 +106,7 @@ var mayImport = map[string][]string{
 	"analysis/balance":   {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"internal/exit":      {},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
-	"internal/console":   {"analysis/view", "export/screen", "export/table", "internal/advice", "internal/output", "internal/words", "process", "recorder", "tracer/hook"},
+	"internal/console":   {"analysis/view", "export/screen", "export/table", "internal/advice", "internal/output", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
 	"internal/sorts":     {},
 	"internal/notify":    {},
@@ -120,14 +120,15 @@ var mayImport = map[string][]string{
 	"internal/cli":          {"analysis/alerts", "event", "event/moment", "internal/exit", "internal/size", "internal/words"},
 	"internal/output":       {"internal/exit"}, // files and folders of results, whatever is in them
 	// It puts together all that a recording is made of; commands, an agent and the like use it.
-	"recorder/kept": {"export", "internal/output"},
-	"recorder/rank": {"recording"},
+	"recorder/kept":      {"export", "internal/output"},
+	"recorder/rank":      {"recording"},
+	"recorder/reconcile": {"event", "event/figures", "export/table", "heap"},
 	"recorder": {
-		"recorder/kept", "recorder/rank", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
+		"recorder/kept", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {
-		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/nvml", "internal/words", "process", "recorder", "recording", "tracer",
+		"analysis/", "darwin", "event", "event/figures", "export/table", "heap", "inspect", "inspect/", "internal/nvml", "internal/words", "process", "recorder", "recorder/reconcile", "recording", "tracer",
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.

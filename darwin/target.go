@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
@@ -183,13 +184,13 @@ func (t *target) File(path string) io.Reader {
 func (t *target) Close() {}
 
 // errNoState is why there is nothing from PyTorch itself.
-var errNoState = &recorder.Outcome{Kind: recorder.ErrNoState, Text: "the state of PyTorch's MPS allocator cannot be read from outside yet"}
+var errNoState = &recorder.Outcome{Kind: reconcile.ErrNoState, Text: "the state of PyTorch's MPS allocator cannot be read from outside yet"}
 
 // Totals implements recorder.Inspector.
 func (t *target) Totals(context.Context) ([]recorder.Totals, error) { return nil, errNoState }
 
 // AllocatorState implements recorder.Inspector.
-func (t *target) AllocatorState(context.Context) (*recorder.AllocatorState, error) {
+func (t *target) AllocatorState(context.Context) (*reconcile.State, error) {
 	return nil, errNoState
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
 // totalsTimeout is how long reading the allocator's totals, or the driver's figures at the end, may take: a driver can hang.
@@ -27,7 +28,7 @@ func (p *Process) readTotals() {
 }
 
 // Before is the caching allocator's totals from before the attach: by the first event where there was one, so that the figure is the
-// summary's, else by its own state. The error wraps ErrNoState where there is no allocator.
+// summary's, else by its own state. The error wraps reconcile.ErrNoState where there is no allocator.
 func (p *Process) Before(accounts []heap.Account) ([]Totals, error) {
 	if p.stateErr != nil {
 		return nil, p.stateErr
@@ -93,7 +94,7 @@ func (p *Process) balance(m *Memory, view *view.View) *balance.Input {
 		in.TorchWhy = errEnded.Error()
 	case m.TorchErr != nil:
 		in.TorchWhy = m.TorchErr.Error()
-	case p.stateErr != nil && !errors.Is(p.stateErr, ErrNoState):
+	case p.stateErr != nil && !errors.Is(p.stateErr, reconcile.ErrNoState):
 		in.TorchWhy = p.stateErr.Error()
 	}
 	return in

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,6 +22,7 @@ import (
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/kept"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -36,7 +38,7 @@ func TestBefore(t *testing.T) {
 	require.EqualValues(t, 200, p.before[1].Allocated, "they are another's")
 	p.stateErr = noStateHere
 	_, err = p.Before(nil)
-	require.ErrorIs(t, err, ErrNoState)
+	require.ErrorIs(t, err, reconcile.ErrNoState)
 }
 
 // TestBaselineAtTheEnd: the totals of devices without events are those of the end, and those of the beginning where the process has ended.
@@ -306,6 +308,17 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
+// compared is a reconciler that has compared an empty live set with an empty state.
+func compared(t *testing.T) *reconcile.Reconciler {
+	target := &madeTarget{pid: 7, state: func(context.Context) (*reconcile.State, error) { return &reconcile.State{}, nil }}
+	r := reconcile.New(t.Context(), newRecordedHeap(nil), target, &noted{}, &reconcile.Drained{To: 1})
+	for r.Report() == nil {
+		r.Step()
+		runtime.Gosched() // the state is read beside
+	}
+	return r
+}
+
 // TestEnd: a recording says how it ended, with what was lost and how often it was compared.
 func TestEnd(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -317,17 +330,17 @@ func TestEnd(t *testing.T) {
 		"replaced": {Execed, false, recording.ReasonExeced}, "of a job": {Exited, true, recording.ReasonExited},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Process{target: &madeTarget{pid: 7, end: tt.end, lost: 4, over: 3}, options: &Options{PIDs: []int{7}, Children: tt.many}, reconciler: &reconciler{}}
+			p := &Process{target: &madeTarget{pid: 7, end: tt.end, lost: 4, over: 3}, options: &Options{PIDs: []int{7}, Children: tt.many}}
 			p.start = time.Now()
 			p.end = p.start.Add(time.Minute)
-			p.reconciler.checks = figures.Checks{Made: 5, Differences: 2, Failed: 1}
+			p.reconciler = compared(t)
 			hits := []figures.Hits{{Probe: "x", Hits: 3}}
 			end := p.describeEnd((&Memory{}).Input(7), hits)
 			require.Equal(t, tt.reason, end.Reason)
 			require.Equal(t, time.Minute, end.Duration)
 			require.EqualValues(t, 3, end.StacksOverLimit)
 			require.Equal(t, hits, end.Hits)
-			require.Equal(t, &p.reconciler.checks, end.Checks)
+			require.Equal(t, &figures.Checks{Made: 1}, end.Checks)
 			require.Nil(t, end.RawStacks)
 			if tt.many {
 				require.EqualValues(t, 4, *end.Lost)

@@ -2,11 +2,7 @@
 
 package recorder
 
-import (
-	"errors"
-	"fmt"
-	"time"
-)
+import "errors"
 
 // How a recording without data ended, and why there was none. The errors that are one of these have a text that says more.
 var (
@@ -45,8 +41,3 @@ type LaunchError struct{ Err error }
 
 func (e *LaunchError) Error() string { return e.Err.Error() }
 func (e *LaunchError) Unwrap() error { return e.Err }
-
-// timeout is why a reading of a process was given up: it is large, or the machine is busy.
-func timeout(limit time.Duration) error {
-	return fmt.Errorf("it took longer than %v: the process has much to read, or the machine is busy", limit)
-}

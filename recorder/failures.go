@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/recorder/kept"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
 const (
@@ -161,7 +162,7 @@ func (f *failures) read() {
 	}
 	f.pause = min(max(2*f.pause, readFirst), readEvery)
 	f.due = time.Now().Add(f.pause)
-	ctx, cancel := context.WithTimeoutCause(f.process.ctx, totalsTimeout, timeout(totalsTimeout))
+	ctx, cancel := context.WithTimeoutCause(f.process.ctx, totalsTimeout, reconcile.Timeout(totalsTimeout))
 	results, target, failure := make(chan figures.Reading, 1), f.process.target, f.failure
 	f.reading = results
 	go func() {

@@ -95,7 +95,7 @@ func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recor
 		lost := p.target.Lost()
 		end.Lost = &lost
 	}
-	if c := p.reconciler.report(); c != nil {
+	if c := p.reconciler.Report(); c != nil {
 		end.Checks = &figures.Checks{Made: c.Made, Differences: c.Differences, Failed: c.Failed}
 	}
 	return end

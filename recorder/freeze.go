@@ -72,7 +72,7 @@ func (p *Process) stop() {
 	if p.alerts != nil {
 		p.alerts.conclude()
 	}
-	p.reconciler.stop()
+	p.reconciler.Stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), totalsTimeout)
 	defer cancel()
 	p.completeBaseline(ctx)

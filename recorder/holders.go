@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
 const (
@@ -37,7 +38,7 @@ type holderScans struct {
 	blocks   func() iter.Seq[heap.Block]
 	target   Target
 	observer Observer
-	drained  *drained
+	drained  *reconcile.Drained
 	view     func() *view.View // of now
 	slots    chan struct{}     // bounds how many processes are scanned at a time
 
@@ -135,7 +136,7 @@ func (s *holderScans) maybeBegin(now time.Time) {
 		s.early, s.soon = time.Time{}, true
 	}
 	s.wanted = false
-	ctx, cancel := context.WithTimeoutCause(s.ctx, scanTimeout, timeout(scanTimeout))
+	ctx, cancel := context.WithTimeoutCause(s.ctx, scanTimeout, reconcile.Timeout(scanTimeout))
 	results, target, slots := make(chan scanned, 1), s.target, s.slots
 	s.results, s.cancel = results, cancel
 	go func() {
@@ -199,7 +200,7 @@ func (s *holderScans) failed() {
 		s.observer.Notice(fmt.Sprintf("who holds the live blocks could not be read: %v", s.err))
 	}
 	s.answer(holdersAnswer{err: s.err})
-	if errors.Is(s.err, ErrNoState) || errors.Is(s.err, context.Canceled) {
+	if errors.Is(s.err, reconcile.ErrNoState) || errors.Is(s.err, context.Canceled) {
 		s.err = nil
 	}
 	s.end()
@@ -222,7 +223,7 @@ func (s *holderScans) end() {
 
 // join brings holders and events together, once all events up to the end of the reading are there.
 func (s *holderScans) join() {
-	if s.drained.to <= s.read.Until {
+	if s.drained.To <= s.read.Until {
 		return
 	}
 	s.latest = s.read

@@ -3,13 +3,18 @@
 package recorder
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
 // TestScanHigher: the holders are read anew when clearly more is live than before, not too soon and not too often.
@@ -40,4 +45,52 @@ func TestScanOff(t *testing.T) {
 	require.True(t, n.over)
 	require.Nil(t, n.results)
 	require.Nil(t, n.joined(nil))
+}
+
+// TestScans: holders are scanned for when somebody asks, and joined when all events of the scan's time are there.
+func TestScans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var begun []time.Time
+		var fail error
+		target := &madeTarget{pid: 7, scan: func(context.Context) (*Scan, error) {
+			begun = append(begun, time.Now())
+			return madeScan(5 * second), fail
+		}}
+		h, seen := newRecordedHeap(nil), &noted{}
+		h.take([]event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 1024, 1536)})
+		p := &Process{heap: h, target: target, observer: seen, ctx: t.Context(), start: time.Now(), drained: reconcile.Drained{To: 2 * second}}
+		s := newHolderScans(p, make(chan struct{}, 1), false)
+		s.view = func() *view.View { return nil }
+		step := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				s.step()
+				synctest.Wait()
+			}
+		}
+		step(time.Second)
+		require.Empty(t, begun, "nobody asked")
+		s.ask()
+		step(time.Second)
+		require.Len(t, begun, 1)
+		require.Empty(t, seen.shown, "events of its time may still come")
+		s.drained.To = 5 * second
+		step(time.Second)
+		require.Empty(t, seen.shown)
+		s.drained.To++
+		step(time.Second)
+		require.Len(t, seen.shown, 1)
+		require.EqualValues(t, 1536, seen.shown[0].Bytes)
+		require.EqualValues(t, 1536, s.height)
+		step(time.Minute)
+		require.Len(t, begun, 2, "once for what is live now, which is higher than nothing")
+		fail = errors.New("torn")
+		s.ask()
+		step(time.Second)
+		require.Equal(t, []string{"who holds the live blocks could not be read: torn"}, seen.notices)
+		require.Len(t, seen.shown, 1)
+		s.finish()
+		step(time.Second)
+		require.True(t, s.over)
+		require.Equal(t, heap.Count{Objects: 2, Bytes: 1536, Requested: 1536, RequestedObjects: 2}, h.Totals().Accounts[0].Live)
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
 // TestLive asks a recording in progress from other goroutines: live set, totals, curve, holders.
@@ -106,5 +107,5 @@ func TestScanRefused(t *testing.T) {
 	}
 	_, err := r.Run(t.Context())
 	require.NoError(t, err)
-	require.ErrorIs(t, <-errs, ErrNoState)
+	require.ErrorIs(t, <-errs, reconcile.ErrNoState)
 }

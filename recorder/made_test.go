@@ -19,6 +19,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
 // madeTarget is a process that never was.
@@ -37,7 +38,7 @@ type madeTarget struct {
 	stacks  map[event.StackID]*event.Stack // nil: every stack is one line
 
 	mu    sync.Mutex
-	state func(ctx context.Context) (*AllocatorState, error)
+	state func(ctx context.Context) (*reconcile.State, error)
 	scan  func(ctx context.Context) (*Scan, error)
 }
 
@@ -65,7 +66,7 @@ func (t *madeTarget) Stack(id event.StackID) *event.Stack {
 
 func (t *madeTarget) Totals(context.Context) ([]Totals, error) { return t.before, t.noState }
 
-func (t *madeTarget) AllocatorState(ctx context.Context) (*AllocatorState, error) {
+func (t *madeTarget) AllocatorState(ctx context.Context) (*reconcile.State, error) {
 	t.mu.Lock()
 	state := t.state
 	t.mu.Unlock()
@@ -92,7 +93,7 @@ func (t *madeTarget) Memory(context.Context) *Memory {
 	return t.memory
 }
 
-var noStateHere = &Outcome{ErrNoState, "no PyTorch here"}
+var noStateHere = &Outcome{reconcile.ErrNoState, "no PyTorch here"}
 
 // madeSource is a Source whose events a test writes. A batch is applied at each Read.
 type madeSource struct {

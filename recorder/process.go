@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/rank"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -34,9 +35,9 @@ type Process struct {
 	info       *recording.Info
 	before     []Totals // when the trace began
 	stateErr   error    // why the allocator's totals are not known
-	drained    drained
+	drained    reconcile.Drained
 	joiner     *backward.Joiner
-	reconciler *reconciler
+	reconciler *reconcile.Reconciler
 	scans      *holderScans
 	growth     *growth     // nil: steps are left off
 	alerts     *alertWatch // nil: there are no thresholds
@@ -70,7 +71,7 @@ func (r *Recorder) begin(t Target) *Process {
 	}
 	p.joiner = backward.New(t.Stack, p.torchFolders, maxJoined)
 	p.startFile(r.source.Now())
-	p.reconciler = newReconciler(p.ctx, p.heap, t, p.observer, &p.drained)
+	p.reconciler = reconcile.New(p.ctx, p.heap, t, p.observer, &p.drained)
 	p.scans = newHolderScans(p, r.slots, r.options.NoHolders)
 	p.growth = newGrowth(p)
 	p.alerts = newAlertWatch(p)
@@ -158,13 +159,13 @@ func (p *Process) Leaks() *leaks.Report {
 
 // look asks for a comparison and a scan that are shown.
 func (p *Process) look() {
-	p.reconciler.ask()
+	p.reconciler.Ask()
 	p.scans.ask()
 }
 
 // finish asks for the last comparison and scan.
 func (p *Process) finish() {
-	p.reconciler.finish()
+	p.reconciler.Finish()
 	p.scans.finish()
 }
 
@@ -173,15 +174,15 @@ func (p *Process) settled() bool { return p.frozen.over && p.scans.over }
 
 // advance goes on with what is done beside the events: those of a read that began at a time were applied.
 func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
-	p.drained.applied(begun, events, emptied)
-	if until := p.frozen.until; until != 0 && (p.drained.to > until || p.frozen.after > 0) {
+	p.drained.Applied(begun, events, emptied)
+	if until := p.frozen.until; until != 0 && (p.drained.To > until || p.frozen.after > 0) {
 		p.stop()
 	}
 	if p.frozen.over {
 		p.scans.step()
 		return
 	}
-	p.reconciler.step()
+	p.reconciler.Step()
 	p.scans.step()
 	p.failures.step()
 	if p.growth != nil {
@@ -190,7 +191,7 @@ func (p *Process) advance(begun uint64, events []event.Event, emptied bool) {
 	if p.alerts != nil {
 		p.alerts.step()
 	}
-	if p.reconciler.round == nil {
+	if p.reconciler.Idle() {
 		p.heap.checkpoint()
 	}
 }

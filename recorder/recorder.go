@@ -5,7 +5,7 @@
 // process is a job of one. It has no flags and no terminal: whoever uses it is an Observer.
 //
 //	Source ──events──▶ Recorder ──by PID──▶ Process: recordedHeap ──▶ recording file
-//	  tracer (Linux)      │ one goroutine      reconciler  (allocator's state, read beside)
+//	  tracer (Linux)      │ one goroutine      Reconciler  (allocator's state, read beside)
 //	  a test's own        │                    holderScans (read beside)
 //	                      ├──▶ Observer: notices, warnings, once a second the State
 //	                      ├──▶ State, View, Holders: asked for from other goroutines
@@ -348,7 +348,7 @@ func (c *closing) step() {
 func (c *closing) compared() bool {
 	late := time.Since(c.begun) > finalCheck
 	for _, p := range c.recorder.now {
-		if !p.reconciler.over && (!late || p.reconciler.lossy()) {
+		if !p.reconciler.Over() && (!late || p.reconciler.Lossy()) {
 			return false
 		}
 	}
@@ -483,7 +483,7 @@ func (r *Recorder) announce(last bool) error {
 		return nil
 	}
 	for _, p := range r.now {
-		if !last && !p.reconciler.looked() && time.Since(p.start) < firstLookTimeout {
+		if !last && !p.reconciler.Looked() && time.Since(p.start) < firstLookTimeout {
 			return nil
 		}
 	}

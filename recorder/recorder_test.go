@@ -21,6 +21,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/recording"
 )
 
@@ -243,7 +244,7 @@ func hanging[T any](begun chan<- struct{}) func(ctx context.Context) (T, error) 
 // TestSecondInterrupt: the first signal waits for the last comparison and scan, the second cancels them.
 func TestSecondInterrupt(t *testing.T) {
 	begun := make(chan struct{}, 10)
-	target := &madeTarget{pid: 7, state: hanging[*AllocatorState](begun), scan: hanging[*Scan](begun)}
+	target := &madeTarget{pid: 7, state: hanging[*reconcile.State](begun), scan: hanging[*Scan](begun)}
 	s := &madeSource{start: []Target{target}, hang: true}
 	s.batches = []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}
 	r, n, _ := newMade(t, s, nil)
@@ -293,7 +294,7 @@ func TestEndSaysWhatItWaitsFor(t *testing.T) {
 // TestContextEnds: the end of the context ends it at once, with what was captured.
 func TestContextEnds(t *testing.T) {
 	begun := make(chan struct{}, 10)
-	target := &madeTarget{pid: 7, state: hanging[*AllocatorState](begun)}
+	target := &madeTarget{pid: 7, state: hanging[*reconcile.State](begun)}
 	s := &madeSource{start: []Target{target}, hang: true, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}
 	r, _, _ := newMade(t, s, nil)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -4,7 +4,6 @@ package recorder
 
 import (
 	"context"
-	"errors"
 	"io"
 	"iter"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
@@ -86,11 +86,11 @@ type Target interface {
 // Inspector reads what a process's own memory and its GPU's driver say, without a probe. Its methods may be called from any
 // goroutine. They return soon after ctx is done.
 type Inspector interface {
-	// Totals are those of the caching allocator. The error wraps ErrNoState where there is none.
+	// Totals are those of the caching allocator. The error wraps reconcile.ErrNoState where there is none.
 	Totals(ctx context.Context) ([]Totals, error)
-	// AllocatorState is the caching allocator's blocks and segments. The error wraps ErrNoState where there are none.
-	AllocatorState(ctx context.Context) (*AllocatorState, error)
-	// Holders scans for what holds the live blocks. The error wraps ErrNoState where there are none.
+	// AllocatorState is the caching allocator's blocks and segments. The error wraps reconcile.ErrNoState where there are none.
+	AllocatorState(ctx context.Context) (*reconcile.State, error)
+	// Holders scans for what holds the live blocks. The error wraps reconcile.ErrNoState where there are none.
 	Holders(ctx context.Context) (*Scan, error)
 	// Memory is where the process's GPU memory is.
 	Memory(ctx context.Context) *Memory
@@ -98,19 +98,10 @@ type Inspector interface {
 	Driver() (version string, devices []string)
 }
 
-// ErrNoState: there is no caching allocator whose state could be read: no PyTorch, not yet, or another backend.
-var ErrNoState = errors.New("no allocator state")
-
 // Totals are the caching allocator's own of one device.
 type Totals struct {
 	Device              int    // its number
 	Allocated, Reserved uint64 // bytes
-}
-
-// AllocatorState is the caching allocator's state, read while the process runs.
-type AllocatorState struct {
-	Until   uint64              // when the reading was over, on the clock of the events
-	Devices []event.Observation // whose Device is CUDA's
 }
 
 // Scan is who holds the live blocks.

@@ -23,6 +23,7 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 	"github.com/gputrace/gputrace/tracer/hook"
 )
 
@@ -245,7 +246,7 @@ func fitLive(line string, width int) string {
 func (c *Console) sayBefore(s *recorder.ProcessState) {
 	totals, err := s.Process.Before(s.Totals.Accounts)
 	switch {
-	case errors.Is(err, recorder.ErrNoState):
+	case errors.Is(err, reconcile.ErrNoState):
 		return // no PyTorch: the driver's own state is not read
 	case err != nil:
 		c.say("  before attach: unknown until the first allocation (%v)", err)

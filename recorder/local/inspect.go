@@ -18,6 +18,7 @@ import (
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
 // inspector is the Inspector of a running process.
@@ -38,7 +39,7 @@ func newInspector(ctx context.Context, p *process.Process, d *Driver) *inspector
 type noState struct{ error }
 
 func (e noState) Unwrap() error        { return e.error }
-func (e noState) Is(target error) bool { return target == recorder.ErrNoState }
+func (e noState) Is(target error) bool { return target == reconcile.ErrNoState }
 
 // absent has an error that says that there is no allocator be ErrNoState.
 func absent(err error) error {
@@ -104,13 +105,13 @@ func (i *inspector) Totals(ctx context.Context) ([]recorder.Totals, error) {
 	})
 }
 
-func (i *inspector) AllocatorState(ctx context.Context) (*recorder.AllocatorState, error) {
-	return withAllocator(ctx, i, func(a *inspect.Allocator) (*recorder.AllocatorState, error) {
+func (i *inspector) AllocatorState(ctx context.Context) (*reconcile.State, error) {
+	return withAllocator(ctx, i, func(a *inspect.Allocator) (*reconcile.State, error) {
 		sweep, err := a.Sweep(ctx)
 		if err != nil {
 			return nil, err
 		}
-		out := &recorder.AllocatorState{Until: sweep.To}
+		out := &reconcile.State{Until: sweep.To}
 		for k := range sweep.Devices {
 			out.Devices = append(out.Devices, observation(i.process.PID, &sweep.Devices[k]))
 		}

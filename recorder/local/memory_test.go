@@ -17,7 +17,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/internal/nvml"
 	"github.com/gputrace/gputrace/process"
-	"github.com/gputrace/gputrace/recorder"
+	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
 func h200(index int) *nvml.Device {
@@ -88,7 +88,7 @@ func TestAllocatorInUse(t *testing.T) {
 	require.NoError(t, err)
 	i := newInspector(t.Context(), p, OpenDriver())
 	_, err = i.Totals(t.Context())
-	require.ErrorIs(t, err, recorder.ErrNoState, "this program has no PyTorch")
+	require.ErrorIs(t, err, reconcile.ErrNoState, "this program has no PyTorch")
 	require.ErrorIs(t, err, inspect.ErrNoAllocator)
 	i.use <- struct{}{}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)

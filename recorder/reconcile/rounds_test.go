@@ -1,51 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recorder
+package reconcile
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 )
 
+const second = uint64(time.Second)
+
+var (
+	cuda0       = event.Device{Type: event.DeviceCUDA}
+	noStateHere = fmt.Errorf("no PyTorch here: %w", ErrNoState)
+)
+
+// alloc and free are events of the caching allocator.
+func alloc(at, addr, size, total uint64) event.Event {
+	return event.Event{
+		Time: at, PID: 7, TID: 7, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: cuda0, Addr: addr, Size: size,
+		Requested: size, Stack: 1, Allocated: total, Reserved: 1 << 30, Handle: event.Unknown, Context: event.Unknown,
+	}
+}
+
+func free(at, addr, size, total uint64) event.Event {
+	e := alloc(at, addr, size, total)
+	e.Kind, e.Stack = event.KindFree, 0
+	return e
+}
+
+// madeTarget is a process whose allocator's state a test writes.
+type madeTarget struct {
+	ended bool
+	lost  uint64
+	state func(ctx context.Context) (*State, error)
+}
+
+func (t *madeTarget) PID() int                                           { return 7 }
+func (t *madeTarget) Alive() bool                                        { return !t.ended }
+func (t *madeTarget) Lost() uint64                                       { return t.lost }
+func (t *madeTarget) AllocatorState(ctx context.Context) (*State, error) { return t.state(ctx) }
+
+// noted keeps what an observer gets.
+type noted struct{ notices, warnings []string }
+
+func (n *noted) Notice(text string) { n.notices = append(n.notices, text) }
+func (n *noted) Warning(err error)  { n.warnings = append(n.warnings, err.Error()) }
+
 // rounds drives a reconciler on a clock of its own, and notes when the allocator's state was read.
 type rounds struct {
-	*reconciler
+	*Reconciler
 	t      *testing.T
+	heap   *heap.Heap
 	target *madeTarget
 	seen   *noted
 	start  time.Time
 	reads  []time.Duration
 	// answer is what a reading gives.
-	answer func(ctx context.Context) (*AllocatorState, error)
+	answer func(ctx context.Context) (*State, error)
 }
 
 // newRounds is about a heap in which two blocks are live.
 func newRounds(t *testing.T) *rounds {
-	r := &rounds{t: t, seen: &noted{}, start: time.Now()}
-	r.target = &madeTarget{pid: 7, state: func(ctx context.Context) (*AllocatorState, error) {
+	return roundsOf(t, []event.Event{alloc(second, 0x1000, 512, 512), alloc(2*second, 0x2000, 1024, 1536)})
+}
+
+// roundsOf is about a heap to which some events are applied.
+func roundsOf(t *testing.T, events []event.Event) *rounds {
+	r := &rounds{t: t, heap: heap.New(), seen: &noted{}, start: time.Now()}
+	r.target = &madeTarget{state: func(ctx context.Context) (*State, error) {
 		r.reads = append(r.reads, time.Since(r.start))
 		return r.answer(ctx)
 	}}
-	h := newRecordedHeap(nil)
-	h.take([]event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 1024, 1536)})
-	r.reconciler = newReconciler(t.Context(), h, r.target, r.seen, &drained{to: 2 * second})
+	r.heap.ApplyAll(events)
+	r.Reconciler = New(t.Context(), r.heap, r.target, r.seen, &Drained{To: 2 * second})
 	return r
 }
 
 // run steps every ten milliseconds for a time.
 func (r *rounds) run(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		r.step()
+		r.Step()
 		synctest.Wait()
 	}
 }
@@ -60,13 +104,13 @@ func (r *rounds) seconds() []int {
 }
 
 // stateOf is an allocator state of some blocks at a time.
-func stateOf(at uint64, blocks ...event.ObservedBlock) func(context.Context) (*AllocatorState, error) {
+func stateOf(at uint64, blocks ...event.ObservedBlock) func(context.Context) (*State, error) {
 	sum := uint64(0)
 	for _, b := range blocks {
 		sum += b.Size
 	}
-	return func(context.Context) (*AllocatorState, error) {
-		return &AllocatorState{Until: at + 2, Devices: []event.Observation{{
+	return func(context.Context) (*State, error) {
+		return &State{Until: at + 2, Devices: []event.Observation{{
 			PID: 7, Device: cuda0, From: at, To: at + 1, Blocks: blocks, Allocated: sum, Reserved: 1 << 30,
 			Segments: []event.ObservedSegment{{Addr: 0x1000, Size: 1 << 30}},
 		}}}, nil
@@ -84,25 +128,25 @@ func TestRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
 		r.answer = stateOf(3*second, block1, block2)
-		require.False(t, r.looked())
+		require.False(t, r.Looked())
 		r.run(time.Second)
-		require.Nil(t, r.report(), "events of the reading's time may still come")
-		require.False(t, r.looked())
-		r.drained.to = 3*second + 2
+		require.Nil(t, r.Report(), "events of the reading's time may still come")
+		require.False(t, r.Looked())
+		r.drained.To = 3*second + 2
 		r.run(time.Second)
-		require.Nil(t, r.report())
-		r.drained.to++
+		require.Nil(t, r.Report())
+		r.drained.To++
 		r.run(time.Second)
-		require.Equal(t, &figures.Checks{Made: 1}, r.report())
-		require.True(t, r.looked())
+		require.Equal(t, &figures.Checks{Made: 1}, r.Report())
+		require.True(t, r.Looked())
 		require.Empty(t, r.seen.notices, "nobody asked")
 		r.answer = stateOf(3*second, block1, block2)
 		r.run(2*time.Minute + 30*time.Second)
 		require.Equal(t, []int{0, 62, 122}, r.seconds())
-		r.ask()
+		r.Ask()
 		r.run(time.Second)
 		require.Equal(t, []string{"live = allocator state: 2 blocks compared"}, r.seen.notices)
-		require.Equal(t, &figures.Checks{Made: 4}, r.report())
+		require.Equal(t, &figures.Checks{Made: 4}, r.Report())
 		require.Empty(t, r.seen.warnings)
 	})
 }
@@ -110,13 +154,11 @@ func TestRounds(t *testing.T) {
 // TestRoundsCount: blocks that were there before are compared too, of each device once.
 func TestRoundsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRounds(t)
 		before := block3.Size
-		r.heap.Heap = heap.New()
-		r.heap.take([]event.Event{alloc(7, second, 0x1000, 512, before+512), alloc(7, 2*second, 0x2000, 1024, before+1536)})
-		r.drained.to = 100 * second
+		r := roundsOf(t, []event.Event{alloc(second, 0x1000, 512, before+512), alloc(2*second, 0x2000, 1024, before+1536)})
+		r.drained.To = 100 * second
 		r.answer = stateOf(3*second, block1, block2, block3)
-		r.ask()
+		r.Ask()
 		r.run(time.Second)
 		require.Equal(t, []string{"live = allocator state: 3 blocks compared"}, r.seen.notices)
 		require.Equal(t, before, r.heap.Totals().Accounts[0].Before)
@@ -128,16 +170,15 @@ func TestRoundsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
 		r.answer = stateOf(3*second, block1, block2)
-		r.drained.to = 100 * second
-		p := &Process{heap: r.heap, target: r.target, observer: r.seen, ctx: t.Context(), start: time.Now(), reconciler: r.reconciler}
-		p.scans = newHolderScans(p, nil, true)
+		r.drained.To = 100 * second
 		r.run(10 * time.Second)
 		require.Len(t, r.reads, 1)
-		require.False(t, p.reconciler.over)
-		p.finish()
-		require.False(t, p.reconciler.over)
+		require.False(t, r.Over())
+		require.True(t, r.Idle())
+		r.Finish()
+		require.False(t, r.Over())
 		r.run(time.Second)
-		require.True(t, p.reconciler.over)
+		require.True(t, r.Over())
 		require.Len(t, r.reads, 2)
 	})
 }
@@ -147,7 +188,7 @@ func TestRoundsAfterLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
 		r.answer = stateOf(3*second, block1, block2)
-		r.drained.to = 100 * second
+		r.drained.To = 100 * second
 		r.run(10 * time.Second)
 		require.Equal(t, []int{0}, r.seconds())
 		r.answer = stateOf(5*second, block1, block3)
@@ -159,7 +200,7 @@ func TestRoundsAfterLosses(t *testing.T) {
 		r.run(3 * time.Second)
 		require.Len(t, r.reads, 2)
 		require.InDelta(t, 16, r.reads[1].Seconds(), 1.1)
-		require.Equal(t, &figures.Checks{Made: 2, Differences: 1}, r.report())
+		require.Equal(t, &figures.Checks{Made: 2, Differences: 1}, r.Report())
 		require.Equal(t, []string{
 			"  events were lost; the allocator state put the live set right: " +
 				"blocks that it lacked: 1 (2.0 KiB), blocks that were freed: 1 (1.0 KiB), the allocator's total without an event: +1024 B",
@@ -176,11 +217,11 @@ func TestRoundsWithoutLosses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
 		r.answer = stateOf(3*second, block1, block2)
-		r.drained.to = 100 * second
+		r.drained.To = 100 * second
 		r.run(time.Second)
 		r.answer = stateOf(5*second, block1)
 		r.run(time.Minute + time.Second)
-		require.Equal(t, &figures.Checks{Made: 2, Differences: 1}, r.report())
+		require.Equal(t, &figures.Checks{Made: 2, Differences: 1}, r.Report())
 		require.Len(t, r.seen.warnings, 1)
 		require.Contains(t, r.seen.warnings[0], "although no event was lost: blocks that were freed: 1 (1.0 KiB)")
 		require.Empty(t, r.seen.notices)
@@ -192,12 +233,12 @@ func TestRoundsWithoutLosses(t *testing.T) {
 func TestRoundsFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
-		r.answer = func(context.Context) (*AllocatorState, error) { return nil, errors.New("it moves") }
-		r.drained.to = 100 * second
+		r.answer = func(context.Context) (*State, error) { return nil, errors.New("it moves") }
+		r.drained.To = 100 * second
 		r.run(6 * time.Second)
 		require.InDelta(t, 5, r.reads[len(r.reads)-1].Seconds(), 0.1)
 		require.InDelta(t, 125, len(r.reads), 5, "each some 40 ms, of which half is a pause")
-		require.Equal(t, &figures.Checks{Failed: 1}, r.report())
+		require.Equal(t, &figures.Checks{Failed: 1}, r.Report())
 		require.Empty(t, r.seen.notices, "nobody asked")
 		n := len(r.reads)
 		r.target.lost = 3
@@ -206,7 +247,7 @@ func TestRoundsFail(t *testing.T) {
 		r.run(2 * time.Second)
 		require.Greater(t, len(r.reads), n)
 		r.run(10 * time.Second)
-		r.ask()
+		r.Ask()
 		r.run(12 * time.Second)
 		require.Equal(t, []string{"the live set could not be compared with the allocator state: it moves"}, r.seen.notices)
 	})
@@ -216,15 +257,15 @@ func TestRoundsFail(t *testing.T) {
 func TestRoundsWithoutState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
-		r.answer = func(context.Context) (*AllocatorState, error) { return nil, noStateHere }
+		r.answer = func(context.Context) (*State, error) { return nil, noStateHere }
 		r.run(200 * time.Second)
 		require.Equal(t, []int{0, 5, 15, 35, 75, 135, 195}, r.seconds())
-		require.True(t, r.looked())
-		require.Nil(t, r.report())
-		require.False(t, r.over)
-		r.finish()
+		require.True(t, r.Looked())
+		require.Nil(t, r.Report())
+		require.False(t, r.Over())
+		r.Finish()
 		r.run(time.Second)
-		require.True(t, r.over)
+		require.True(t, r.Over())
 		require.Len(t, r.reads, 8)
 		r.run(10 * time.Minute)
 		require.Len(t, r.reads, 8, "that was the last")
@@ -236,12 +277,12 @@ func TestRoundsOfEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
 		r.target.ended = true
-		r.answer = func(context.Context) (*AllocatorState, error) { return nil, errors.New("no such process") }
-		r.finish()
+		r.answer = func(context.Context) (*State, error) { return nil, errors.New("no such process") }
+		r.Finish()
 		r.run(time.Second)
-		require.True(t, r.over)
+		require.True(t, r.Over())
 		require.Len(t, r.reads, 1)
-		require.Nil(t, r.report())
+		require.Nil(t, r.Report())
 	})
 }
 
@@ -250,23 +291,23 @@ func TestRoundsHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
 		ended := []time.Duration{}
-		r.answer = func(ctx context.Context) (*AllocatorState, error) {
+		r.answer = func(ctx context.Context) (*State, error) {
 			<-ctx.Done()
 			ended = append(ended, time.Since(r.start))
 			return nil, context.Cause(ctx)
 		}
-		r.ask()
+		r.Ask()
 		r.run(11 * time.Second)
 		require.Equal(t, []time.Duration{readTimeout}, ended)
 		require.Len(t, r.seen.notices, 1)
 		require.Contains(t, r.seen.notices[0], "it took longer than 10s")
-		r.ask()
+		r.Ask()
 		r.run(time.Second)
-		r.stop()
+		r.Stop()
 		synctest.Wait()
 		require.Len(t, ended, 2)
-		require.True(t, r.over)
-		require.True(t, r.looked())
+		require.True(t, r.Over())
+		require.True(t, r.Looked())
 	})
 }
 
@@ -277,12 +318,12 @@ func TestRoundsWatch(t *testing.T) {
 		r := newRounds(t)
 		r.answer = stateOf(5*second, block1, block2) // as it was before the event that follows
 		r.run(time.Second)
-		r.heap.take([]event.Event{free(7, 5*second+1, block2.Addr, block2.Size, block1.Size)})
-		r.drained.to = 6 * second
+		r.heap.ApplyAll([]event.Event{free(5*second+1, block2.Addr, block2.Size, block1.Size)})
+		r.drained.To = 6 * second
 		r.run(time.Second)
-		require.Equal(t, &figures.Checks{Made: 1}, r.report(), "its block is as the event says")
+		require.Equal(t, &figures.Checks{Made: 1}, r.Report(), "its block is as the event says")
 		require.EqualValues(t, block1.Size, r.heap.Totals().Accounts[0].Live.Bytes)
-		_, err := r.heap.Heap.Reconcile(event.Observation{PID: 7, Device: cuda0, From: 7 * second, To: 8 * second, Allocated: event.Unknown, Reserved: event.Unknown})
+		_, err := r.heap.Reconcile(event.Observation{PID: 7, Device: cuda0, From: 7 * second, To: 8 * second, Allocated: event.Unknown, Reserved: event.Unknown})
 		require.Error(t, err, "nothing is noted any more")
 	})
 }
@@ -291,8 +332,8 @@ func TestRoundsWatch(t *testing.T) {
 func TestRoundsOfSegments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
-		r.drained.to = 100 * second
-		r.answer = func(ctx context.Context) (*AllocatorState, error) {
+		r.drained.To = 100 * second
+		r.answer = func(ctx context.Context) (*State, error) {
 			s, err := stateOf(3*second, block1, block2)(ctx)
 			s.Devices[0].Segments = nil
 			return s, err
@@ -305,56 +346,7 @@ func TestRoundsOfSegments(t *testing.T) {
 			}
 		}
 		require.Equal(t, []int{0, 6, 12, 18, 24, 85}, begins)
-		require.EqualValues(t, 6, r.report().Made)
+		require.EqualValues(t, 6, r.Report().Made)
 		require.Empty(t, r.seen.warnings)
-	})
-}
-
-// TestScans: holders are scanned for when somebody asks, and joined when all events of the scan's time are there.
-func TestScans(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRounds(t)
-		var begun []time.Duration
-		var fail error
-		r.target.scan = func(context.Context) (*Scan, error) {
-			begun = append(begun, time.Since(r.start))
-			return madeScan(5 * second), fail
-		}
-		p := &Process{heap: r.heap, target: r.target, observer: r.seen, ctx: t.Context(), start: time.Now()}
-		p.reconciler = r.reconciler
-		s := newHolderScans(p, make(chan struct{}, 1), false)
-		s.drained = r.drained
-		s.view = func() *view.View { return nil }
-		step := func(d time.Duration) {
-			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-				s.step()
-				synctest.Wait()
-			}
-		}
-		step(time.Second)
-		require.Empty(t, begun, "nobody asked")
-		s.ask()
-		step(time.Second)
-		require.Len(t, begun, 1)
-		require.Empty(t, r.seen.shown, "events of its time may still come")
-		s.drained.to = 5 * second
-		step(time.Second)
-		require.Empty(t, r.seen.shown)
-		s.drained.to++
-		step(time.Second)
-		require.Len(t, r.seen.shown, 1)
-		require.EqualValues(t, 1536, r.seen.shown[0].Bytes)
-		require.EqualValues(t, 1536, s.height)
-		step(time.Minute)
-		require.Len(t, begun, 2, "once for what is live now, which is higher than nothing")
-		fail = errors.New("torn")
-		s.ask()
-		step(time.Second)
-		require.Equal(t, []string{"who holds the live blocks could not be read: torn"}, r.seen.notices)
-		require.Len(t, r.seen.shown, 1)
-		s.finish()
-		step(time.Second)
-		require.True(t, s.over)
-		require.Equal(t, heap.Count{Objects: 2, Bytes: 1536, Requested: 1536, RequestedObjects: 2}, r.heap.Totals().Accounts[0].Live)
 	})
 }

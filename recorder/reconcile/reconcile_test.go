@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recorder
+package reconcile
 
 import (
 	"testing"
@@ -39,31 +39,31 @@ func TestDifference(t *testing.T) {
 
 // All events before a reading that emptied the ring are applied; of one that did not, those before its last.
 func TestApplied(t *testing.T) {
-	r := &drained{}
-	r.applied(100, make([]event.Event, 0, 2), true)
-	require.EqualValues(t, 100, r.to)
-	r.applied(200, []event.Event{{Time: 150}, {Time: 160}}[:1], true)
-	require.EqualValues(t, 200, r.to)
+	r := &Drained{}
+	r.Applied(100, make([]event.Event, 0, 2), true)
+	require.EqualValues(t, 100, r.To)
+	r.Applied(200, []event.Event{{Time: 150}, {Time: 160}}[:1], true)
+	require.EqualValues(t, 200, r.To)
 	full := []event.Event{{Time: 1}, {Time: maxEventDelay + 300}}
-	r.applied(500, full[:2:2], false)
-	require.EqualValues(t, 300, r.to)
-	r.applied(600, []event.Event{{Time: 7}}[:1:1], false)
-	require.EqualValues(t, 300, r.to)
-	r.applied(700, nil, false)
-	require.EqualValues(t, 300, r.to, "a batch that ended before a new process, and was empty")
+	r.Applied(500, full[:2:2], false)
+	require.EqualValues(t, 300, r.To)
+	r.Applied(600, []event.Event{{Time: 7}}[:1:1], false)
+	require.EqualValues(t, 300, r.To)
+	r.Applied(700, nil, false)
+	require.EqualValues(t, 300, r.To, "a batch that ended before a new process, and was empty")
 }
 
 func TestReport(t *testing.T) {
-	r := &reconciler{}
-	require.Nil(t, r.report(), "there is no state")
+	r := &Reconciler{}
+	require.Nil(t, r.Report(), "there is no state")
 	r.checks.Failed++
-	require.Equal(t, &figures.Checks{Failed: 1}, r.report())
+	require.Equal(t, &figures.Checks{Failed: 1}, r.Report())
 }
 
 // TestDeviceAsInEvents: PyTorch for ROCm reports its devices as HIP's.
 func TestDeviceAsInEvents(t *testing.T) {
-	h := &recordedHeap{Heap: heap.New()}
-	r := &reconciler{heap: h}
+	h := heap.New()
+	r := &Reconciler{heap: h}
 	o := &event.Observation{PID: 7, Device: event.Device{Type: event.DeviceCUDA, Index: 1}}
 	require.Equal(t, o.Device, r.named(o).Device)
 	hip1 := event.Device{Type: event.DeviceHIP, Index: 1}

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package recorder
+// Package reconcile compares the live set of a process with its allocator's state, again and again while it is recorded, and puts
+// right what lost events left.
+package reconcile
 
 import (
 	"context"
@@ -56,31 +58,71 @@ const (
 	readTimeout = 10 * time.Second
 )
 
-// drained is a time up to which all events are applied, on their clock.
-type drained struct{ to uint64 }
+// ErrNoState: there is no caching allocator whose state could be read: no PyTorch, not yet, or another backend.
+var ErrNoState = errors.New("no allocator state")
 
-// applied notes which events the heap has: those of a read that began at a time and may have emptied the ring.
-func (d *drained) applied(begun uint64, events []event.Event, emptied bool) {
+// State is the caching allocator's state, read while the process runs.
+type State struct {
+	Until   uint64              // when the reading was over, on the clock of the events
+	Devices []event.Observation // whose Device is CUDA's
+}
+
+// Heap is the live set of a process. Its methods are those of heap.Heap.
+type Heap interface {
+	Watch(pid uint32)
+	Unwatch(pid uint32)
+	Reconcile(o event.Observation) (heap.Result, error)
+	GapCount() uint64
+	Totals() heap.Totals
+}
+
+// Target is the process whose live set it is.
+type Target interface {
+	PID() int
+	// Alive reports whether the process, or what has become of it, still runs.
+	Alive() bool
+	// Lost is how many of its events were lost so far.
+	Lost() uint64
+	// AllocatorState reads the caching allocator's blocks and segments, from any goroutine. The error wraps ErrNoState where there
+	// are none. It returns soon after ctx is done.
+	AllocatorState(ctx context.Context) (*State, error)
+}
+
+// Observer is notified of what a comparison finds.
+type Observer interface {
+	// Notice is a line for people.
+	Notice(text string)
+	// Warning is something that went wrong without ending the recording.
+	Warning(err error)
+}
+
+// Drained tells up to which time all events are applied.
+type Drained struct {
+	To uint64 // on the clock of the events
+}
+
+// Applied notes which events the heap has: those of a read that began at a time and may have emptied the ring.
+func (d *Drained) Applied(begun uint64, events []event.Event, emptied bool) {
 	if emptied {
-		d.to = begun
+		d.To = begun
 	} else if len(events) == 0 {
 		return
 	} else if last := events[len(events)-1].Time; last > maxEventDelay {
-		d.to = max(d.to, last-maxEventDelay)
+		d.To = max(d.To, last-maxEventDelay)
 	}
 }
 
 // losses is what was lost so far.
 type losses struct{ events, gaps uint64 }
 
-// reconciler compares the live set of a process with its allocator's state, again and again, and puts right what lost events left.
-// The state is read beside the draining of the events; everything else happens in the goroutine that owns the heap.
-type reconciler struct {
+// Reconciler compares the live set of one process with its allocator's state. The state is read beside the draining of the events;
+// everything else happens in the goroutine that owns the heap, which calls its methods.
+type Reconciler struct {
 	ctx      context.Context
-	heap     *recordedHeap
+	heap     Heap
 	target   Target
 	observer Observer
-	drained  *drained
+	drained  *Drained
 	checks   figures.Checks
 
 	round   *round // in progress; nil: none
@@ -105,7 +147,7 @@ type round struct {
 	asked   bool
 	results chan reading       // of the reading in progress; nil: none
 	cancel  context.CancelFunc // of the same
-	state   *AllocatorState    // that was read and is not compared yet
+	state   *State             // that was read and is not compared yet
 	lost    bool               // events were lost since the round before
 	// compared are the devices of which the blocks were compared, and whether the segments were too.
 	compared map[int]bool
@@ -116,16 +158,17 @@ type round struct {
 
 // reading is what one look at the state gave.
 type reading struct {
-	state *AllocatorState
+	state *State
 	err   error
 }
 
-func newReconciler(ctx context.Context, h *recordedHeap, t Target, o Observer, d *drained) *reconciler {
-	return &reconciler{ctx: ctx, heap: h, target: t, observer: o, drained: d, wanted: true}
+// New makes a reconciler of a heap, to which d says what is applied. No state is read after ctx is done.
+func New(ctx context.Context, h Heap, t Target, o Observer, d *Drained) *Reconciler {
+	return &Reconciler{ctx: ctx, heap: h, target: t, observer: o, drained: d, wanted: true}
 }
 
-// step goes on with what there is to do. It does not wait.
-func (r *reconciler) step() {
+// Step goes on with what there is to do. It does not wait.
+func (r *Reconciler) Step() {
 	switch {
 	case r.over:
 	case r.round == nil:
@@ -139,27 +182,33 @@ func (r *reconciler) step() {
 	}
 }
 
-// ask asks for a comparison, and for a word about it.
-func (r *reconciler) ask() { r.asked = true }
+// Ask asks for a comparison, and for a word about it.
+func (r *Reconciler) Ask() { r.asked = true }
 
-// finish asks for a last comparison; over tells when it was made.
-func (r *reconciler) finish() {
+// Finish asks for a last comparison; Over tells when it was made.
+func (r *Reconciler) Finish() {
 	r.last, r.wanted = true, true
 }
 
-// looked reports whether the first comparison is over.
-func (r *reconciler) looked() bool { return r.over || r.round == nil && !r.wanted }
+// Looked reports whether the first comparison is over.
+func (r *Reconciler) Looked() bool { return r.over || r.round == nil && !r.wanted }
 
-// stop ends it, also in the middle.
-func (r *reconciler) stop() {
+// Over reports whether the last comparison was made, or none can be.
+func (r *Reconciler) Over() bool { return r.over }
+
+// Idle reports whether no comparison is in progress.
+func (r *Reconciler) Idle() bool { return r.round == nil }
+
+// Stop ends it, also in the middle.
+func (r *Reconciler) Stop() {
 	if r.round != nil && r.round.cancel != nil {
 		r.round.cancel()
 	}
 	r.round, r.over = nil, true
 }
 
-// report is what the summary says; nil where there is no state to compare with.
-func (r *reconciler) report() *figures.Checks {
+// Report is what the summary says; nil where there is no state to compare with.
+func (r *Reconciler) Report() *figures.Checks {
 	if r.checks == (figures.Checks{}) {
 		return nil
 	}
@@ -167,7 +216,7 @@ func (r *reconciler) report() *figures.Checks {
 }
 
 // maybeBegin begins a round when there is a reason.
-func (r *reconciler) maybeBegin(now time.Time) {
+func (r *Reconciler) maybeBegin(now time.Time) {
 	r.count(now)
 	lost := r.current != r.settled && now.Sub(r.changed) >= lossesOver && now.After(r.resume)
 	if !r.asked && !r.wanted && !lost && now.Before(r.next) {
@@ -179,7 +228,7 @@ func (r *reconciler) maybeBegin(now time.Time) {
 }
 
 // count counts the losses, once a second.
-func (r *reconciler) count(now time.Time) {
+func (r *Reconciler) count(now time.Time) {
 	if now.Sub(r.counted) < time.Second {
 		return
 	}
@@ -189,17 +238,17 @@ func (r *reconciler) count(now time.Time) {
 	}
 }
 
-// lossy reports whether events were lost that no comparison has put right.
-func (r *reconciler) lossy() bool { return r.losses() != r.settled }
+// Lossy reports whether events were lost that no comparison has put right.
+func (r *Reconciler) Lossy() bool { return r.losses() != r.settled }
 
-func (r *reconciler) losses() losses {
+func (r *Reconciler) losses() losses {
 	return losses{r.target.Lost(), r.heap.GapCount()}
 }
 
 // read begins to read the state. The heap notes from here on which addresses events name.
-func (r *reconciler) read() {
+func (r *Reconciler) read() {
 	r.heap.Watch(uint32(r.target.PID()))
-	ctx, cancel := context.WithTimeoutCause(r.ctx, readTimeout, timeout(readTimeout))
+	ctx, cancel := context.WithTimeoutCause(r.ctx, readTimeout, Timeout(readTimeout))
 	results, target := make(chan reading, 1), r.target
 	r.round.results, r.round.cancel = results, cancel
 	go func() {
@@ -209,8 +258,13 @@ func (r *reconciler) read() {
 	}()
 }
 
+// Timeout is why a reading of a process was given up: it is large, or the machine is busy.
+func Timeout(limit time.Duration) error {
+	return fmt.Errorf("it took longer than %v: the process has much to read, or the machine is busy", limit)
+}
+
 // receive takes what was read, once it is there.
-func (r *reconciler) receive() {
+func (r *Reconciler) receive() {
 	var got reading
 	select {
 	case got = <-r.round.results:
@@ -231,9 +285,9 @@ func (r *reconciler) receive() {
 }
 
 // join compares, once all events of the time of the reading are there.
-func (r *reconciler) join() {
+func (r *Reconciler) join() {
 	state := r.round.state
-	if r.drained.to <= state.Until {
+	if r.drained.To <= state.Until {
 		return
 	}
 	r.round.state, r.round.err = nil, nil
@@ -256,7 +310,7 @@ func (r *reconciler) join() {
 }
 
 // compare joins what was read of one device with the heap.
-func (r *reconciler) compare(i int, o *event.Observation) {
+func (r *Reconciler) compare(i int, o *event.Observation) {
 	_, again := r.round.compared[i] // because of the segments
 	result, err := r.heap.Reconcile(r.named(o))
 	switch {
@@ -272,7 +326,7 @@ func (r *reconciler) compare(i int, o *event.Observation) {
 }
 
 // retry reads once more, unless it was tried for long enough.
-func (r *reconciler) retry() {
+func (r *Reconciler) retry() {
 	now := time.Now()
 	if now.Sub(r.round.begun) < roundTimeout {
 		r.round.pause = now.Add(roundPause)
@@ -287,7 +341,7 @@ func (r *reconciler) retry() {
 }
 
 // conclude says what the comparison found.
-func (r *reconciler) conclude(open bool) {
+func (r *Reconciler) conclude(open bool) {
 	r.checks.Made++
 	text := difference(&r.round.sum)
 	switch {
@@ -314,7 +368,7 @@ func (r *reconciler) conclude(open bool) {
 }
 
 // end closes a round; the next one comes after some time.
-func (r *reconciler) end(next time.Duration) {
+func (r *Reconciler) end(next time.Duration) {
 	r.heap.Unwatch(uint32(r.target.PID()))
 	r.round = nil
 	r.next = time.Now().Add(next)
@@ -359,7 +413,7 @@ func difference(r *heap.Result) string {
 
 // named is what was read of one device, with the device named as the events name it: PyTorch for ROCm reports its devices as CUDA's or
 // as HIP's.
-func (r *reconciler) named(o *event.Observation) event.Observation {
+func (r *Reconciler) named(o *event.Observation) event.Observation {
 	out := *o
 	totals := r.heap.Totals()
 	for i := range totals.Accounts {
