@@ -54,7 +54,7 @@ func writeManual(w io.Writer, app *cli.App) error {
 	if err != nil {
 		return fmt.Errorf("manual: %w", err)
 	}
-	page = strings.Replace(page, ".TH gputrace 1\n", fmt.Sprintf(".TH GPUTRACE 1 \"%s\" \"gputrace %s\" \"User Commands\"\n", versionDate, version), 1)
+	page = strings.Replace(page, ".TH gputrace 1\n", fmt.Sprintf(".TH GPUTRACE 1 \"%s\" \"gputrace %s\" \"User Commands\"\n", thisBuild.Date, version), 1)
 	_, err = io.WriteString(w, hyphen.ReplaceAllString(page, `$1\-`))
 	return err
 }

@@ -9,14 +9,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
@@ -166,24 +164,8 @@ func (o *recordOptions) views(c *console.Console) *recorder.Views {
 }
 
 // finish writes the folder and prints the summary.
-func finish(r *recorder.Results, c *console.Console, o *recordOptions) error {
-	folder, err := r.Write()
-	out := o.out()
-	if err := printResults(out, r, folder, err != nil, o); err != nil {
-		c.Warning(err)
-	}
-	if err != nil {
-		return err
-	}
-	printWritten(out, r, folder, o)
-	switch err := r.ViewError(); {
-	case err == nil:
-	case o.asked:
-		return err
-	default:
-		c.Warning(err)
-	}
-	return r.Err()
+func finish(results *recorder.Results, c *console.Console, o *recordOptions) error {
+	return c.Finish(o.out(), results, &console.Finish{Verbose: o.verbose, Asked: o.asked})
 }
 
 // out is where figures are printed.
@@ -192,63 +174,6 @@ func (o *recordOptions) out() *os.File {
 		return os.Stderr // standard output is the program's
 	}
 	return os.Stdout
-}
-
-// printResults prints what there is to know when a recording ends: of several processes a line each.
-func printResults(w *os.File, r *recorder.Results, folder string, unwritten bool, o *recordOptions) error {
-	all := r.Processes()
-	if len(all) > 1 {
-		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, r.Job()))
-	}
-	if err := printProcess(w, all[0], folder, unwritten, o); err != nil || !o.isJob() || !o.verbose {
-		return err
-	}
-	return table.JobHits(w, r.Job())
-}
-
-// printProcess prints what report prints of the recording of a process; without one, or of one that could not be written, what is known.
-func printProcess(w *os.File, p *recorder.Process, folder string, unwritten bool, o *recordOptions) error {
-	if p.File() == "" || unwritten {
-		in, held := p.Summary()
-		_, err := io.WriteString(w, p.Verdict())
-		return errors.Join(err, export.PrintSummary(w, in, held))
-	}
-	line := progress.New(os.Stderr)
-	defer line.Stop()
-	in, err := export.Open(p.File(), line.Options(func(error) {}))
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	return in.PrintAnswer(w, &export.AnswerOptions{Screen: console.Screen(w), Verbose: o.verbose, Path: filepath.Join(folder, p.Folder())})
-}
-
-// jobLeaks is the verdict on each process.
-func jobLeaks(all []*recorder.Process) []table.JobLeak {
-	var out []table.JobLeak
-	for _, p := range all {
-		if report := p.Leaks(); report != nil {
-			out = append(out, table.JobLeak{Process: p.Who(), Report: report})
-		}
-	}
-	return out
-}
-
-// printWritten says where everything is, and of a job what opens it.
-func printWritten(w *os.File, r *recorder.Results, folder string, o *recordOptions) {
-	written, _ := filepath.Glob(filepath.Join(folder, "*.*"))
-	for i := range written {
-		written[i] = filepath.Base(written[i])
-	}
-	console.Screen(w).Files(w, "  wrote    ", append([]string{folder + "/:"}, written...))
-	all := r.Processes()
-	if p := all[0].File(); !o.isJob() && p != "" && filepath.Dir(p) != filepath.Clean(folder) {
-		fmt.Fprintf(w, "  the recording is at %s\n", p)
-	}
-	const shown = 16 // folders of processes
-	for i := 0; o.isJob() && i < min(shown, len(all)); i++ {
-		fmt.Fprintf(w, "           gputrace report %s\n", filepath.Join(folder, all[i].Folder()))
-	}
 }
 
 // afterProgram waits for the program that was started and gives its exit code. An error of ours counts only when the program had none.

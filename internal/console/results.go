@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package console
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/internal/progress"
+	"github.com/gputrace/gputrace/recorder"
+)
+
+// Finish says how the end of a recording is printed.
+type Finish struct {
+	Verbose bool // with all that was counted
+	Asked   bool // the further formats were asked for: an error of theirs is an error
+}
+
+// Finish writes the folder of a recording and prints the summary to w. The error is of what could not be written, else why there is
+// nothing to see.
+func (c *Console) Finish(w *os.File, r *recorder.Results, o *Finish) error {
+	folder, err := r.Write()
+	if err := c.results(w, r, folder, err != nil, o); err != nil {
+		c.Warning(err)
+	}
+	if err != nil {
+		return err
+	}
+	c.written(w, r, folder)
+	switch err := r.ViewError(); {
+	case err == nil:
+	case o.Asked:
+		return err
+	default:
+		c.Warning(err)
+	}
+	return r.Err()
+}
+
+// results prints what there is to know when a recording ends: of several processes a line each.
+func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwritten bool, o *Finish) error {
+	all := r.Processes()
+	if len(all) > 1 {
+		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, r.Job()))
+	}
+	if err := printProcess(w, all[0], folder, unwritten, o); err != nil || !c.Many || !o.Verbose {
+		return err
+	}
+	return table.JobHits(w, r.Job())
+}
+
+// printProcess prints what report prints of the recording of a process; without one, or of one that could not be written, what is known.
+func printProcess(w *os.File, p *recorder.Process, folder string, unwritten bool, o *Finish) error {
+	if p.File() == "" || unwritten {
+		in, held := p.Summary()
+		_, err := io.WriteString(w, p.Verdict())
+		return errors.Join(err, export.PrintSummary(w, in, held))
+	}
+	line := progress.New(os.Stderr)
+	defer line.Stop()
+	in, err := export.Open(p.File(), line.Options(func(error) {}))
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	return in.PrintAnswer(w, &export.AnswerOptions{Screen: Screen(w), Verbose: o.Verbose, Path: filepath.Join(folder, p.Folder())})
+}
+
+// jobLeaks is the verdict on each process.
+func jobLeaks(all []*recorder.Process) []table.JobLeak {
+	var out []table.JobLeak
+	for _, p := range all {
+		if report := p.Leaks(); report != nil {
+			out = append(out, table.JobLeak{Process: p.Who(), Report: report})
+		}
+	}
+	return out
+}
+
+// written says where everything is, and of a job what opens it.
+func (c *Console) written(w *os.File, r *recorder.Results, folder string) {
+	written, _ := filepath.Glob(filepath.Join(folder, "*.*"))
+	for i := range written {
+		written[i] = filepath.Base(written[i])
+	}
+	Screen(w).Files(w, "  wrote    ", append([]string{folder + "/:"}, written...))
+	all := r.Processes()
+	if p := all[0].File(); !c.Many && p != "" && filepath.Dir(p) != filepath.Clean(folder) {
+		fmt.Fprintf(w, "  the recording is at %s\n", p)
+	}
+	const shown = 16 // folders of processes
+	for i := 0; c.Many && i < min(shown, len(all)); i++ {
+		fmt.Fprintf(w, "           gputrace report %s\n", filepath.Join(folder, all[i].Folder()))
+	}
+}
