@@ -92,7 +92,7 @@ var mayImport = map[string][]string{
 	"analysis/pagemodel": {"analysis/phases", "analysis/stacks", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/holders":   {"analysis/phases", "analysis/view", "event", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts"},
 	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
-	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "inspect", "internal/sorts"},
+	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/oom":       {"analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"analysis/answer":    {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts"},
@@ -101,7 +101,7 @@ var mayImport = map[string][]string{
 	"analysis/summary":   {"analysis/steps", "analysis/view", "event", "event/figures", "heap"},
 	"analysis/alerts":    {"analysis/view", "internal/size"},
 	"analysis/machine":   {"event", "internal/sorts"},
-	"analysis/ranks":     {"analysis/leaks", "internal/sorts"},
+	"analysis/ranks":     {"analysis/leaks", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/gate":      {"analysis/leaks", "analysis/view", "event"},
 	"analysis/balance":   {"analysis/allocator", "analysis/stacks", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
 	"internal/exit":      {},
@@ -112,7 +112,7 @@ var mayImport = map[string][]string{
 	"internal/sorts":     {},
 	"internal/notify":    {},
 	"internal/gatecli": {
-		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "event/figures", "export", "inspect", "internal/advice", "internal/cli", "internal/exit", "internal/notify",
+		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "event/figures", "event/moment", "export", "inspect", "internal/advice", "internal/cli", "internal/exit", "internal/notify",
 		"internal/output", "internal/progress", "process", "recorder",
 	},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
@@ -133,10 +133,11 @@ var mayImport = map[string][]string{
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export":        {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
-	"export/":       {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
-	"export/screen": {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/words"},
-	"export/chart":  {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
+	"export":               {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
+	"export/":              {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
+	"export/screen":        {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/words"},
+	"export/fragmentation": {"analysis/fragments", "analysis/whatif", "event", "export/table", "internal/words"},
+	"export/chart":         {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.

@@ -56,6 +56,9 @@ func rankOf(path string, o *OpenOptions, version string) (*ranks.Process, error)
 	if p.Leaks, err = s.Leaks(); err != nil {
 		return nil, err
 	}
+	if p.Devices, err = ranks.DevicesOf(s.Trace); err != nil {
+		return nil, err
+	}
 	p.Grew, err = s.grewAt(p)
 	return p, err
 }

@@ -57,11 +57,15 @@ func (j *Joiner) Stack(id event.StackID) *event.Stack {
 	return j.resolve(id)
 }
 
-// Join gives the allocations of the backward pass among events the stacks by which they are named.
+// Join gives the allocations of the backward pass among events, and requests that failed in it, the stacks by which they are named.
 func (j *Joiner) Join(events []event.Event) {
 	for i := range events {
 		e := &events[i]
 		if e.Autograd == (event.Autograd{}) || e.Stack == 0 || e.Stack == event.StackOverLimit {
+			continue
+		}
+		if e.Kind == event.KindOutOfMemory {
+			j.joinFailed(e)
 			continue
 		}
 		if e.Autograd.Running {
@@ -70,6 +74,14 @@ func (j *Joiner) Join(events []event.Event) {
 		if e.Autograd.Thread != 0 {
 			j.of(e.Autograd.Thread).add(mark{e.Autograd.Next, e.Stack})
 		}
+	}
+}
+
+// joinFailed is Join of a request that failed. It is no allocation: it is not counted, and no node was made behind it.
+func (j *Joiner) joinFailed(e *event.Event) {
+	if e.Autograd.Running {
+		counts := j.counts
+		e.Stack, j.counts = j.named(e), counts
 	}
 }
 

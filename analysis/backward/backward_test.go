@@ -183,3 +183,20 @@ func TestLimits(t *testing.T) {
 	require.Contains(t, s.history, uint32(1), "it was used last")
 	require.NotContains(t, s.history, uint32(2))
 }
+
+// TestFailedRequest: a request that fails in a node is named as an allocation of it would be, and is none: it is not counted, and what fails in
+// forward says nothing of the nodes behind it.
+func TestFailedRequest(t *testing.T) {
+	s := newScene(100)
+	s.forward(10, "rand", "/home/a/net.py:1:Net.forward")
+	s.forward(12, "mul_Tensor", "/home/a/net.py:2:Net.forward")
+	s.Join([]event.Event{{
+		Kind: event.KindOutOfMemory, Stack: s.id("a.so!at::_ops::mul_Tensor::call /home/a/net.py:3:Net.forward " + main), Autograd: event.Autograd{Thread: 1, Next: 12},
+	}})
+	failed := event.Event{Kind: event.KindOutOfMemory, Stack: s.id("a.so!at::empty" + engine), Autograd: event.Autograd{Node: 11, NodeThread: 1, Class: "MulBackward0", Running: true}}
+	events := []event.Event{failed}
+	s.Join(events)
+	st := s.Stack(events[0].Stack)
+	require.Equal(t, "[backward of] net.py:2 Net.forward", stacks.Name(st.Frames, stacks.OwnFrame(st.Frames, nil)))
+	require.Zero(t, s.Counts())
+}

@@ -6,9 +6,11 @@ package fragments
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/allocator"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/sorts"
 )
@@ -55,11 +57,13 @@ type Map struct {
 	Device   event.Device
 	Time     uint64    // CLOCK_BOOTTIME nanoseconds
 	Segments []Segment // by address
+	// Unknown is the bytes in use that lie in no known segment, or in no known block: the map is not all of the device.
+	Unknown uint64
 }
 
-// OfLayout is the map of a layout. Which segments belong to private pools is not known there.
+// OfLayout is the map of a layout. Which segments belong to private pools is not known there: SetPrivate says it.
 func OfLayout(l *allocator.Layout) *Map {
-	out := &Map{PID: l.PID, Device: l.Device, Time: l.Time}
+	out := &Map{PID: l.PID, Device: l.Device, Time: l.Time, Unknown: l.MadeUp.Bytes + uint64(max(l.Unplaced, -l.Unplaced))}
 	for i := range l.Segments {
 		s := &l.Segments[i]
 		g := Segment{Addr: s.Addr, Size: s.Size, Expandable: s.Mapped, Pool: Pool{Stream: s.Stream, Small: isSmall(s)}}
@@ -69,6 +73,47 @@ func OfLayout(l *allocator.Layout) *Map {
 			})
 		}
 		out.Segments = append(out.Segments, g)
+	}
+	return out
+}
+
+// privatePool is the id of private pools of which only the segments are known, not which pool each is of.
+var privatePool = [2]uint64{1, 0}
+
+// IsPrivate reports whether it is a pool of its own: of a CUDA graph, or a MemPool.
+func (p *Pool) IsPrivate() bool { return p.ID != [2]uint64{} }
+
+// SetPrivate says which segments are of private pools, by the last reading up to the moment of the map, or the one that was made for a
+// request that failed then.
+func (m *Map) SetPrivate(readings []figures.Reading) {
+	var private []figures.Range
+	for i := range readings {
+		if r := &readings[i]; r.Private != nil && (r.Time <= m.Time || r.Failed == m.Time) {
+			private = r.Private
+		}
+	}
+	for i := range m.Segments {
+		s := &m.Segments[i]
+		if slices.ContainsFunc(private, func(g figures.Range) bool {
+			return g.Device == int(m.Device.Index) && s.Addr >= g.Addr && s.Addr < g.Addr+g.Size
+		}) {
+			s.ID = privatePool
+		}
+	}
+}
+
+// Stream is the one that all segments have; event.Unknown: there are several, or none is known. PyTorch's report of a request that failed
+// does not say of which stream it was.
+func (m *Map) Stream() uint64 {
+	out := event.Unknown
+	for i := range m.Segments {
+		switch s := m.Segments[i].Stream; {
+		case s == event.Unknown:
+		case out == event.Unknown:
+			out = s
+		case out != s:
+			return event.Unknown
+		}
 	}
 	return out
 }

@@ -28,6 +28,33 @@ type Process struct {
 	// time is not known.
 	Leaks *leaks.Report
 	Grew  time.Time
+	// Devices are those that the process has used, in the order in which it began to.
+	Devices []DeviceUse
+}
+
+// DeviceUse is how a process came to use a device.
+type DeviceUse struct {
+	Device int    // as the program numbers it
+	Site   string // where the context was made, or the first memory was allocated on it
+	Peak   int64  // device memory by calls that were seen, at the peak, bytes
+}
+
+// own is the device that a process uses most; ok is false when it uses none.
+func (p *Process) own() (device int, ok bool) {
+	most := int64(-1)
+	for _, d := range p.Devices {
+		if d.Peak > most {
+			device, most = d.Device, d.Peak
+		}
+	}
+	return device, most >= 0
+}
+
+// Guests are processes that use a device beside their own one, which is another process's, and opened it at one line.
+type Guests struct {
+	DeviceUse       // Peak is the most of one of them
+	Owner     int   // index of a process whose own device it is
+	Processes []int // indices
 }
 
 // Skew is how far the processes are apart in a category at their peaks.
@@ -49,6 +76,8 @@ type Table struct {
 	World      int       // 0: not known
 	// Growing are processes that grow, as indices, in the order in which they began to.
 	Growing []int
+	// Guests are in the order of the processes. Processes that see one device each, by CUDA_VISIBLE_DEVICES, are no guests of each other.
+	Guests []Guests
 }
 
 // New puts processes beside each other.
@@ -73,7 +102,39 @@ func New(all []Process) *Table {
 	t.skews()
 	t.missing()
 	t.grew()
+	t.guests()
 	return t
+}
+
+// guests finds the processes that use a device of another one beside their own.
+func (t *Table) guests() {
+	owner := map[int]int{}
+	for i := range t.Processes {
+		if d, ok := t.Processes[i].own(); ok {
+			if _, taken := owner[d]; !taken {
+				owner[d] = i
+			}
+		}
+	}
+	for i := range t.Processes {
+		own, _ := t.Processes[i].own()
+		for _, d := range t.Processes[i].Devices {
+			if by, ok := owner[d.Device]; ok && d.Device != own && by != i {
+				t.guest(i, by, d)
+			}
+		}
+	}
+}
+
+// guest notes a guest.
+func (t *Table) guest(process, owner int, d DeviceUse) {
+	at := slices.IndexFunc(t.Guests, func(g Guests) bool { return g.Device == d.Device && g.Site == d.Site })
+	if at < 0 {
+		at = len(t.Guests)
+		t.Guests = append(t.Guests, Guests{DeviceUse: d, Owner: owner})
+	}
+	g := &t.Guests[at]
+	g.Processes, g.Peak = append(g.Processes, process), max(g.Peak, d.Peak)
 }
 
 // skews compares the processes that have a rank: a launcher has nothing to compare.

@@ -57,6 +57,9 @@ type Stream struct {
 	Lost uint64
 	// Emptied is how often the program called empty_cache: segments were returned, and the driver had refused nothing before.
 	Emptied int
+	// Returned is what these calls returned to the driver, bytes. Regained is what of it the allocator obtained from the driver again before
+	// the next call.
+	Returned, Regained uint64
 	// Expandable: the segments of the recording are.
 	Expandable bool
 	// Peak is the most that was reserved, as the allocator reported it, bytes; PeakOutside is the most device memory beside it.
@@ -72,7 +75,7 @@ type Stream struct {
 // NewStreams collects the requests of a trace, by process and device. The trace is replayed once.
 func NewStreams(t *view.Trace) ([]*Stream, error) {
 	c := &collector{trace: t, streams: map[streamID]*collected{}}
-	err := t.Replay(&view.Visitor{Freed: c.freed, Event: c.event})
+	err := t.Replay(&view.Visitor{Allocated: c.allocated, Freed: c.freed, Moved: c.moved, Event: c.event})
 	if err != nil {
 		return nil, fmt.Errorf("collect the requests: %w", err)
 	}
@@ -105,12 +108,15 @@ type collected struct {
 	lastSegment uint64
 	ups, downs  int
 	threads     map[uint32]*returning
+	owed        uint64 // of what the last call of empty_cache returned, what was not obtained again
+	again       uint64 // what was obtained since a thread returned segments, before it is known that this was empty_cache
 }
 
 // returning is what a thread has returned to the driver since it used the caching allocator last.
 type returning struct {
 	time    uint64 // of the first segment; 0: none
-	refused bool   // the driver had refused something before
+	bytes   uint64
+	refused bool // the driver had refused something before
 }
 
 type collector struct {
@@ -144,9 +150,36 @@ func (c *collector) freed(b *heap.Block, e *event.Event, time uint64) {
 		return
 	}
 	s := c.stream(b.PID, b.Device)
-	if t := s.thread(e.TID); t.time == 0 {
-		t.time = time
+	s.returns(e.TID, time, b.Size)
+}
+
+// returns notes that a thread returns a segment, or a part of one.
+func (s *collected) returns(tid uint32, time, bytes uint64) {
+	t := s.thread(tid)
+	if t.time == 0 {
+		t.time, s.again = time, 0
 	}
+	t.bytes += bytes
+}
+
+// allocated notes segments that are obtained from the driver.
+func (c *collector) allocated(b *heap.Block, e *event.Event) {
+	if e != nil && b.Layer == event.LayerDevice && b.Segment {
+		c.stream(b.PID, b.Device).regain(b.Size)
+	}
+}
+
+// moved notes device memory that turns out to be a segment.
+func (c *collector) moved(from, to *heap.Block) {
+	if to.Segment && !from.Segment {
+		c.stream(to.PID, to.Device).regain(to.Size)
+	}
+}
+
+// regain notes that the allocator obtained memory from the driver.
+func (s *collected) regain(bytes uint64) {
+	n := min(s.owed, bytes)
+	s.owed, s.Regained, s.again = s.owed-n, s.Regained+n, s.again+bytes-n
 }
 
 func (c *collector) event(e *event.Event, h *heap.Heap) {
@@ -180,11 +213,14 @@ func (c *collector) driver(e *event.Event) {
 		case event.KindOutOfMemory:
 			s.thread(e.TID).refused = true
 		case event.KindUnmap:
-			if t := s.thread(e.TID); t.time == 0 && id.device == e.Device {
-				t.time = e.Time
+			if id.device == e.Device {
+				s.returns(e.TID, e.Time, e.Size)
 			}
 		case event.KindMap:
 			s.Expandable = true
+			if id.device == e.Device {
+				s.regain(e.Size)
+			}
 		case event.KindAlloc:
 			if id.device == e.Device || e.Device.Index < 0 {
 				s.order(e)
@@ -282,6 +318,8 @@ func (s *collected) emptied(e *event.Event) {
 	}
 	if t.time != 0 && !t.refused {
 		s.Emptied++
+		n := min(s.again, t.bytes)
+		s.Returned, s.Regained, s.owed, s.again = s.Returned+t.bytes, s.Regained+n, t.bytes-n, 0
 		s.ops = append(s.ops, op{kind: opEmpty, time: t.time, reserved: event.Unknown})
 	}
 	*t = returning{}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/analysis/whatif"
@@ -93,12 +94,27 @@ func report(t *testing.T, j *job, ask whatif.Ask) *whatif.Report {
 func TestEmptyCache(t *testing.T) {
 	r := report(t, made(), whatif.Ask{Outside: event.Unknown})
 	require.Equal(t, 1, r.Emptied)
+	require.EqualValues(t, []uint64{12 * mib, 12 * mib}, []uint64{r.Returned, r.Regained})
 	require.EqualValues(t, 3, r.Allocs)
 	require.True(t, r.Check.Exact(), "%+v", r.Check)
 	require.EqualValues(t, 42*mib, r.Peak)
 	require.EqualValues(t, 42*mib, r.Rows[0].Peak)
 	require.True(t, r.OutsideUnknown)
 	require.Nil(t, r.Rows[0].Failed)
+}
+
+// Of two calls, what each returned is obtained again up to the next: 12 of 12 MiB, and 14 of 30 MiB.
+func TestEmptyCacheRegained(t *testing.T) {
+	j := made()
+	j.free(0x6000_0000_0000)
+	j.release(0x6000_0000_0000)
+	j.segment(0x4000_0000_0000, 12*mib)
+	j.alloc(0x4000_0000_0000, 12*mib)
+	j.segment(0x3000_0000_0000, 2*mib)
+	j.alloc(0x3000_0000_0000, 1*mib)
+	r := report(t, j, whatif.Ask{Outside: event.Unknown})
+	require.Equal(t, 2, r.Emptied)
+	require.EqualValues(t, []uint64{42 * mib, 26 * mib}, []uint64{r.Returned, r.Regained})
 }
 
 // On a device that is too small, the request is named that fails first.
@@ -141,4 +157,47 @@ func TestNothing(t *testing.T) {
 	require.NoError(t, err)
 	_, err = whatif.NewStreams(trace)
 	require.ErrorIs(t, err, whatif.ErrNoStream)
+}
+
+// Settings help where they need a twentieth less, or where nothing fails any more; not where something fails under them.
+func TestHelps(t *testing.T) {
+	row := func(peak uint64, failed bool, divisions uint64) whatif.Row {
+		r := &whatif.Result{Settings: whatif.Settings{Divisions: divisions}, Peak: peak}
+		if failed {
+			r.Failed = &whatif.Failure{}
+		}
+		return whatif.Row{Result: r}
+	}
+	for name, tt := range map[string]struct {
+		rows []whatif.Row
+		want []whatif.Help
+	}{
+		"nothing":                {[]whatif.Row{row(100, false, 1), row(96, false, 2), row(100, false, 4), row(90, true, 8)}, nil},
+		"less":                   {[]whatif.Row{row(100, false, 1), row(95, false, 2), row(60, false, 4)}, []whatif.Help{{Saves: 40}, {Saves: 5}}},
+		"nothing fails any more": {[]whatif.Row{row(100, true, 1), row(100, false, 2), row(50, true, 4), row(99, false, 8)}, []whatif.Help{{GoesOn: true}, {GoesOn: true}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := (&whatif.Report{Rows: tt.rows}).Helps()
+			for i := range got {
+				got[i].Row = nil
+			}
+			require.Equal(t, tt.want, got)
+		})
+	}
+}
+
+func TestIsFragmented(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reserved, fragmented uint64
+		want                 bool
+	}{
+		"nothing":                    {0, 0, false},
+		"less than a large segment":  {100 * mib, 20*mib - 1, false},
+		"a large segment":            {400 * mib, 20 * mib, true},
+		"less than a twentieth":      {401 * mib, 20 * mib, false},
+		"a twentieth of much memory": {20000 * mib, 1000 * mib, true},
+	} {
+		f := &whatif.Fragmentation{Report: &fragments.Report{Reserved: tt.reserved, Fragmented: tt.fragmented}}
+		require.Equal(t, tt.want, f.IsFragmented(), name)
+	}
 }

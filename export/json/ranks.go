@@ -22,6 +22,16 @@ type ranksFile struct {
 	Processes []rankProcess `json:"processes"`
 	Skew      []rankSkew    `json:"skew"`
 	First     *rankFirst    `json:"grew_first"`
+	Guests    []rankGuests  `json:"device_guests"`
+}
+
+// rankGuests are processes that use a device of another one.
+type rankGuests struct {
+	Names  []string `json:"names"`
+	Owner  string   `json:"owner"`
+	Device int      `json:"device"`
+	Site   string   `json:"site"`
+	Peak   int64    `json:"peak_device_bytes"`
 }
 
 type rankProcess struct {
@@ -64,6 +74,14 @@ func WriteRanks(w io.Writer, t *ranks.Table) error {
 	}
 	for _, s := range t.Skews {
 		out.Skew = append(out.Skew, rankSkew{s.Category, s.Bytes, t.Processes[s.Most].Name, t.Processes[s.Least].Name})
+	}
+	out.Guests = []rankGuests{}
+	for _, g := range t.Guests {
+		x := rankGuests{Owner: t.Processes[g.Owner].Name, Device: g.Device, Site: g.Site, Peak: g.Peak}
+		for _, n := range g.Processes {
+			x.Names = append(x.Names, t.Processes[n].Name)
+		}
+		out.Guests = append(out.Guests, x)
 	}
 	if len(t.Growing) > 0 {
 		out.First = &rankFirst{Name: t.Processes[t.Growing[0]].Name}

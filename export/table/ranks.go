@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/ranks"
+	"github.com/gputrace/gputrace/internal/words"
 )
 
 // The columns of the processes of a job.
@@ -64,6 +65,11 @@ func (p *printer) rankNotes(t *ranks.Table) {
 	if len(t.Missing) > 0 {
 		p.leakField("missing", fmt.Sprintf("of %d ranks: %s", t.World, numbersText(t.Missing)))
 	}
+	for i := range t.Guests {
+		g := &t.Guests[i]
+		p.leakField("device", fmt.Sprintf("cuda:%d, which %s uses, is used by %s too: opened at %s, for up to %s each and the context, some hundred MiB",
+			g.Device, t.Processes[g.Owner].Name, namesText(t, g.Processes), words.Line(g.Site), Bytes(uint64(g.Peak))))
+	}
 	for n, i := range t.Growing {
 		x := &t.Processes[i]
 		text := x.Name + ": " + LeakText(&x.Leaks.Findings[0])
@@ -80,10 +86,16 @@ func (p *printer) rankNotes(t *ranks.Table) {
 // shownNumbers is how many ranks are listed.
 const shownNumbers = 16
 
-func numbersText(all []int) string {
+func numbersText(all []int) string { return listText(all, strconv.Itoa) }
+
+func namesText(t *ranks.Table, all []int) string {
+	return listText(all, func(n int) string { return t.Processes[n].Name })
+}
+
+func listText(all []int, name func(int) string) string {
 	var out []string
 	for _, n := range all[:min(len(all), shownNumbers)] {
-		out = append(out, strconv.Itoa(n))
+		out = append(out, name(n))
 	}
 	text := strings.Join(out, ", ")
 	if more := len(all) - shownNumbers; more > 0 {

@@ -43,6 +43,10 @@ var Examples = map[string][]Example{
 		{"gputrace whatif result --device-memory 12GiB", "would it fit, and if not, at which step and line does it fail"},
 		{"gputrace whatif result --expandable-segments --json", "the peak with expandable segments, for a program to read"},
 	},
+	"fragments": {
+		{"gputrace fragments result --at peak", "how much is reserved and cannot be used, which blocks keep it so, and which setting would help"},
+		{"gputrace fragments result --at oom --json", "the same when a request failed, for that request, for a program to read"},
+	},
 	"summary": {
 		{"gputrace summary -p 4242", "what torch.cuda.memory_summary() prints in the process, now"},
 		{"gputrace summary result --json", "the keys of torch.cuda.memory_stats(), as of the end of a recording"},

@@ -198,7 +198,7 @@ func (p *Process) event(r *bpf.TraceRecordEvent) event.Event {
 	switch {
 	case e.Kind == event.KindMark:
 		e.Device = event.Device{Index: -1}
-	case e.Kind == event.KindAlloc && e.Layer == event.LayerTorch:
+	case (e.Kind == event.KindAlloc || e.Kind == event.KindOutOfMemory) && e.Layer == event.LayerTorch:
 		e.Autograd = p.autogradOf(r)
 	}
 	p.shared.received[int(r.Hook)%maxHooks]++

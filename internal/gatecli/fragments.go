@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package gatecli
+
+import (
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/export"
+	flags "github.com/gputrace/gputrace/internal/cli"
+)
+
+// FragmentsCommand is gputrace fragments.
+func FragmentsCommand(shared *Shared) *cli.Command {
+	return &cli.Command{
+		Name:      "fragments",
+		Usage:     "show how fragmented PyTorch's allocator is at a moment, which blocks keep it so, and what would help",
+		UsageText: "gputrace fragments FOLDER/trace.gputrace [--at MOMENT] [--request BYTES] [--json]",
+		Description: "Fragmented is what is free between blocks in use and cannot be used by the request; without one, all of it. Of a running process, gputrace dump " +
+			"shows the same without a recording. See docs/guides/fragmentation.md.",
+		Flags: append([]cli.Flag{
+			flags.Moment("at", "what is so at `MOMENT`: peak, end, 12.5s, -3s, oom, step:12 (default: end)"),
+			flags.Bytes("request", "", "a request of `BYTES`, such as 64MiB (default: at oom, that which failed)", nil),
+			flags.Count("top", "", "`ROWS` of each table (default: 5)", 0, "rows"),
+			&cli.BoolFlag{Name: "json", Usage: "print JSON"},
+		}, shared.Flags...),
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return usage("which recording? give one file; see gputrace fragments --help")
+			}
+			return shared.Read(c, c.Args().First(), func(in *export.Source, stop func()) error {
+				return in.WriteFragments(os.Stdout, &export.FragmentsOptions{
+					At: flags.Get[moment.Moment](c, "at"), Request: uint64(flags.Get[int](c, "request")), JSON: c.Bool("json"), Top: flags.Get[int](c, "top"),
+				}, stop)
+			})
+		},
+	}
+}
