@@ -38,6 +38,7 @@ type block struct {
 type decoder struct {
 	pid       uint32
 	maxStacks int
+	late      bool // the process had allocated before anything was traced: what the sums lack is not known
 	*stackTable
 	addresses
 
@@ -50,8 +51,9 @@ type decoder struct {
 
 	words    map[string]string
 	counters ring.Counters // the last; Time 0: none
-	// torchThen is torch at the time of counters.
+	// torchThen is torch at the time of counters, and knownThen is known.
 	torchThen figures.TorchMemory
+	knownThen uint64
 	// untracked is what the device counted beyond known when it was last read; event.Unknown: never read.
 	untracked uint64
 
@@ -115,11 +117,20 @@ func (d *decoder) count(r *ring.Record) error {
 		return err
 	}
 	d.received[ring.HookCounters]++
-	d.counters, d.torchThen = c, d.torch
+	d.counters, d.torchThen, d.knownThen = c, d.torch, d.known
 	if c.Allocated != event.Unknown {
 		d.untracked = c.Allocated - min(c.Allocated, d.known)
 	}
 	return nil
+}
+
+// sameMoment is PyTorch's memory of the moment of which counters are. That is now, unless heaps or resources came or went since: blocks
+// within heaps are nothing to the device.
+func (d *decoder) sameMoment() figures.TorchMemory {
+	if d.known == d.knownThen {
+		return d.torch
+	}
+	return d.torchThen
 }
 
 // event turns one into those of the model.
@@ -162,7 +173,8 @@ func (d *decoder) stackOf(id uint64) event.StackID {
 func (d *decoder) failed(e *ring.Event, base event.Event, out []event.Event) []event.Event {
 	base.Kind, base.Layer, base.Size, base.Requested = event.KindOutOfMemory, event.LayerDevice, e.Requested, e.Requested
 	if e.Hook == ring.HookAllocate {
-		base.Layer, base.Reserved = event.LayerTorch, d.reserved
+		base.Layer = event.LayerTorch
+		d.setTotals(&base)
 	} else {
 		base.Call, base.Requested = e.Hook.String(), event.Unknown
 	}
@@ -187,9 +199,19 @@ func (d *decoder) allocate(e *ring.Event, base event.Event) event.Event {
 	}
 	d.blocks[e.Object] = b
 	d.sum(int64(b.size), int64(b.requested))
-	base.Kind, base.Layer, base.Addr, base.Size, base.Requested, base.Reserved = event.KindAlloc, event.LayerTorch, b.addr, b.size, b.requested, d.reserved
+	base.Kind, base.Layer, base.Addr, base.Size, base.Requested = event.KindAlloc, event.LayerTorch, b.addr, b.size, b.requested
+	d.setTotals(&base)
 	base.Stream = 0
 	return base
+}
+
+// setTotals gives an event of PyTorch the totals behind it. PyTorch's allocator for MPS reports none: they are the sums of what was seen,
+// which is all where the trace began with the process.
+func (d *decoder) setTotals(e *event.Event) {
+	e.Reserved = d.reserved
+	if !d.late {
+		e.Allocated = uint64(d.torch.Allocated)
+	}
 }
 
 // root is what has the memory of an object: its heap, or itself.
@@ -245,7 +267,8 @@ func (d *decoder) release(e *ring.Event, base event.Event, out []event.Event) []
 	}
 	delete(d.blocks, e.Object)
 	d.end(b)
-	base.Kind, base.Layer, base.Addr, base.Size, base.Requested, base.Reserved = event.KindFree, event.LayerTorch, b.addr, b.size, b.requested, d.reserved
+	base.Kind, base.Layer, base.Addr, base.Size, base.Requested = event.KindFree, event.LayerTorch, b.addr, b.size, b.requested
+	d.setTotals(&base)
 	base.Stack, base.Stream = 0, 0
 	return append(out, base)
 }

@@ -69,7 +69,7 @@ func (t *target) read(to *[]event.Event) (more bool, err error) {
 	})
 	t.failed = err != nil
 	t.mu.Lock()
-	t.counters, t.torch, t.device = t.decoder.counters, t.decoder.torchThen, t.decoder.found("device class")
+	t.counters, t.torch, t.device = t.decoder.counters, t.decoder.sameMoment(), t.decoder.found("device class")
 	t.mu.Unlock()
 	if hits, err := t.ring.Hits(); err == nil {
 		t.lost = 0

@@ -133,7 +133,9 @@ type Event struct {
 
 	Requested uint64 // torch: bytes the program asked for; Unknown when not observed
 	Stream    uint64 // torch: raw stream handle, 0 = default; Unknown when not observed
-	Allocated uint64 // torch: the allocator's own total after this event, bytes; Unknown elsewhere
+	// Allocated is, on the torch layer, the allocator's own total after this event, bytes; Unknown elsewhere. An allocator for MPS
+	// reports none: there it is the sum of the blocks that were seen, if that is all of them.
+	Allocated uint64
 	Reserved  uint64 // torch: the allocator's segments after this event, bytes; Unknown elsewhere
 
 	Call  string  // the function that the program called: "cudaMalloc"; empty on the torch layer, but for a mark

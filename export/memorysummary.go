@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/json"
+	"github.com/gputrace/gputrace/export/memorysummary"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/exit"
@@ -54,7 +55,7 @@ func WriteMemoryStats(w io.Writer, r *summary.Report, lines *view.View, asJSON b
 		return json.WriteSummary(w, r)
 	}
 	for i := range r.Devices {
-		if err := table.MemorySummary(w, &r.Devices[i]); err != nil {
+		if err := memorysummary.Write(w, &r.Devices[i]); err != nil {
 			return err
 		}
 		if lines == nil {

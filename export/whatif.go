@@ -5,17 +5,25 @@ package export
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/exit"
 )
+
+// errOtherAllocator is of requests to PyTorch's MPS allocator, which places blocks by other rules.
+var errOtherAllocator = errors.New("replay: what is replayed is PyTorch's allocator for CUDA, and this program used that for MPS")
 
 // WhatIf replays the requests of the source under other settings. A source without any is exit.Nothing.
 func (s *Source) WhatIf(ask *whatif.Ask) ([]whatif.Report, error) {
 	table, err := s.Steps()
 	if err != nil {
 		return nil, err
+	}
+	if slices.ContainsFunc(s.Trace.End().Snapshot.Accounts, func(a heap.Account) bool { return a.Device.Type.MPS() }) {
+		return nil, exit.With(exit.Nothing, fmt.Errorf("%s: %w", s.Path, errOtherAllocator))
 	}
 	asked := *ask
 	asked.PyTorch = s.Info.PyTorch

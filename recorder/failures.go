@@ -225,6 +225,21 @@ func (f *failures) settle() {
 	}
 }
 
+// await waits for the reading that a failure asked for, where the recording ends before it is there: a process that ends with the failure
+// leaves no time for it. It takes no longer than totalsTimeout.
+func (f *failures) await() {
+	for f.failure != 0 && f.reading != nil && f.process.frozen.until == 0 {
+		r := <-f.reading
+		f.reading = nil
+		if r.Time != 0 {
+			f.mark(&r)
+		}
+		if r.Failed != f.failure {
+			f.read()
+		}
+	}
+}
+
 // conclude waits for the folder, once the recording is complete.
 func (f *failures) conclude() {
 	if f.folder == "" {

@@ -57,6 +57,7 @@ func (p *Process) conclude(hits []figures.Hits) {
 	if p.frozen.until == 0 {
 		p.end = time.Now()
 	}
+	p.failures.await()
 	p.stop()
 	p.scans.stop()
 	now := p.memory

@@ -85,6 +85,7 @@ type detector struct {
 	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
 	unsized map[heap.BlockKey]bool
 	level   *level
+	slopes  slopes
 
 	classifier *phases.Classifier    // nil, as ends is: phases are not followed
 	ends       *phases.Ends[siteKey] // where blocks are freed

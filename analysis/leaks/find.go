@@ -96,6 +96,7 @@ type Steps struct {
 	Period float64      // mean length, nanoseconds; 0: not known
 	Loads  bool         // next to nothing is freed, and steps are few: it may be a model that is loaded, and is not judged
 	Rise   uint64       // bytes by which what is in use between steps rose in their later half; 0: by no more than steady memory does
+	Slopes *Slopes      // of a recording of MPS; nil: there is none, or too few steps
 
 	base int // steps before those that the detector has seen
 }
@@ -118,6 +119,7 @@ func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 			d.step = max(0, table.At(e.Time)-s.base)
 			d.ends.See(e)
 			d.level.see(e, d.step)
+			d.slopes.see(e, d.step)
 		},
 		Allocated: func(b *heap.Block, _ *event.Event) { d.allocated(b) },
 		Freed: func(b *heap.Block, e *event.Event, _ uint64) {
@@ -140,6 +142,7 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 		d.end(s.Last - s.base)
 		r.Findings = d.findings(&r.Steps, o)
 		r.Steps.Rise = d.level.rise()
+		r.Steps.Slopes = d.slopes.result()
 	}
 	r.Verdict = verdictOf(r, refused)
 	return r

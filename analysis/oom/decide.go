@@ -54,6 +54,10 @@ func (c *Case) setLimit() {
 		return
 	}
 	least, below := c.Torch.Reserved, c.Torch.Reserved+segmentOf(c.Requested)
+	if c.Device.Type.MPS() {
+		least = c.onMPS()
+		below = least + segmentOf(c.Requested)
+	}
 	fits := slices.DeleteFunc(slices.Clone(c.limits), func(l uint64) bool { return l < least || l >= below })
 	switch {
 	case len(fits) == 1:
@@ -86,8 +90,8 @@ func (c *Case) setNeed() {
 	}
 	switch {
 	case asked == event.Unknown:
-	case c.Limit != event.Unknown && c.LimitBelow == 0 && c.Torch.Reserved+asked > c.Limit:
-		c.Need = c.Torch.Reserved + asked - c.Limit
+	case c.Limit != event.Unknown && c.LimitBelow == 0 && c.limited()+asked > c.Limit:
+		c.Need = c.limited() + asked - c.Limit
 	case c.Limit != event.Unknown:
 		c.Need = asked // at most
 	case c.Free != event.Unknown && asked > c.Free:
@@ -97,7 +101,29 @@ func (c *Case) setNeed() {
 	}
 }
 
+// limited is what Limit is of: PyTorch's segments; with MPS all that the process has of the device.
+func (c *Case) limited() uint64 {
+	if c.Device.Type.MPS() {
+		return c.onMPS()
+	}
+	return c.Torch.Reserved
+}
+
+// onMPS is what Metal counts for the process, which is what PyTorch's MPS allocator compares with its limit ("MPS allocated", "other
+// allocations" and "max allowed" of its message, ATen/mps/MPSAllocator.mm).
+func (c *Case) onMPS() uint64 {
+	all := c.Torch.Reserved + c.Other.Bytes
+	if c.Context != event.Unknown {
+		all += c.Context
+	}
+	return all
+}
+
+// isAbsurd: with MPS more than the recommended size is no error, but more than the limit, which is above that.
 func (c *Case) isAbsurd() bool {
+	if c.Device.Type.MPS() {
+		return c.Limit != event.Unknown && c.LimitBelow == 0 && c.Requested > c.Limit
+	}
 	return c.Total != event.Unknown && c.Requested != event.Unknown && c.Requested > c.Total
 }
 

@@ -80,6 +80,7 @@ func (d *device) segment(b *heap.Block, change func(uint64) func(*figures.Counte
 func (d *device) known(a *heap.Account) figures.MemoryStats {
 	counted := &d.stats
 	out := figures.UnknownStats(counted.Device)
+	out.Type, counted.Type = a.Device.Type, a.Device.Type
 	out.Stats[figures.StatAllocatedBytes].All.Current = figures.Bytes(a.Allocated)
 	out.Stats[figures.StatReservedBytes].All.Current = figures.Bytes(a.Reserved)
 	if a.Baseline != 0 || a.Gaps+a.LostFrees+a.UnknownFrees > 0 || uint64(counted.Stats[figures.StatAllocatedBytes].All.Current) != a.Allocated {

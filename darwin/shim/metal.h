@@ -129,7 +129,7 @@ static void made(const struct thread *t, const struct method *m, id object, uint
 		e.size = property(object, "allocatedSize");
 	}
 	emit(t, &e);
-	counters(t, 0);
+	counters(t, m->hook == HOOK_HEAP); /* heaps are rare, and most of what there is */
 }
 
 static uint64_t run_maker(const struct replacement *r, id self, SEL name, const uint64_t *a)

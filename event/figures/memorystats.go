@@ -2,7 +2,11 @@
 
 package figures
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/gputrace/gputrace/event"
+)
 
 // Counter is a statistic of PyTorch's caching allocator, as torch.cuda.memory_stats() has it. Each figure may be Unknown.
 type Counter struct {
@@ -44,6 +48,7 @@ var StatNames = [StatCount]string{
 // MemoryStats are the statistics of one device.
 type MemoryStats struct {
 	Device              int                    `json:"device"` // as the program numbers it
+	Type                event.DeviceType       `json:"-"`      // event.DeviceCPU: CUDA's
 	Stats               [StatCount]PoolCounter `json:"stats"`
 	Retries             Bytes                  `json:"num_alloc_retries"`
 	OOMs                Bytes                  `json:"num_ooms"`

@@ -35,6 +35,15 @@ type leakSteps struct {
 	Source *string  `json:"source"`    // likewise
 	On     *string  `json:"on"`        // likewise
 	Period *float64 `json:"period_ms"` // null: not known
+	// Slopes are of MPS alone, whose buffers can be larger than what was asked for.
+	Slopes *leakSlopes `json:"per_step,omitempty"`
+}
+
+// leakSlopes are bytes a step.
+type leakSlopes struct {
+	Requested float64 `json:"requested_bytes"`
+	Blocks    float64 `json:"block_bytes"`
+	Reserved  float64 `json:"reserved_bytes"`
 }
 
 // leakFinding has null where something is not known.
@@ -99,6 +108,9 @@ func leaksBodyOf(r *leaks.Report) *leaksBody {
 		if s.Period > 0 {
 			ms := s.Period / 1e6
 			out.Steps.Period = &ms
+		}
+		if x := s.Slopes; x != nil {
+			out.Steps.Slopes = &leakSlopes{x.Requested, x.Blocks, x.Reserved}
 		}
 	}
 	for i := range r.Findings {

@@ -115,7 +115,7 @@ func (p *printer) devices() string {
 	var out []string
 	for i := range p.a.Driver {
 		if d := &p.a.Driver[i]; d.Device >= 0 && (d.Used != 0 || len(p.a.Driver) == 1) && d.Total != figures.Unknown {
-			out = append(out, fmt.Sprintf("  cuda:%d %s", d.Device, table.Bytes(uint64(d.Total))))
+			out = append(out, "  "+p.in.DeviceName(d.Device)+" "+table.Bytes(uint64(d.Total)))
 		}
 	}
 	if len(out) > 2 {
@@ -478,7 +478,7 @@ func (p *printer) totals() {
 		if d.Total == figures.Unknown || d.All == figures.Unknown || d.Used == 0 && len(p.a.Driver) > 1 {
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("cuda:%d %s of %s", d.Device, table.Bytes(uint64(d.All)), table.Bytes(uint64(d.Total))))
+		parts = append(parts, fmt.Sprintf("%s %s of %s", p.in.DeviceName(d.Device), table.Bytes(uint64(d.All)), table.Bytes(uint64(d.Total))))
 	}
 	p.list("  in use   ", parts)
 }

@@ -33,6 +33,9 @@ func Leaks(w io.Writer, r *leaks.Report) error {
 	p := &printer{w: out}
 	p.leakVerdict(r)
 	p.leakField("steps", stepsText(&r.Steps))
+	if s := r.Steps.Slopes; s != nil && r.Verdict == leaks.Growing {
+		p.leakField("in all", fmt.Sprintf("each step, of the later half: requested %+.0f B, blocks %+.0f B, heaps %+.0f B", s.Requested, s.Blocks, s.Reserved))
+	}
 	p.leakRows(r.Findings)
 	return flushed(out)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -169,7 +170,7 @@ func askedText(c *oom.Case) string {
 	case !c.Reported:
 		text += fmt.Sprintf(", by %s, which the driver refused", cmp.Or(c.Call, "a call"))
 	case c.Tries == 0:
-		text += "; PyTorch did not ask the driver for it"
+		text += "; PyTorch did not ask " + driverName(c) + " for it"
 	default:
 		text += fmt.Sprintf("; the driver refused a segment of %s %s", Bytes(c.Asked), Times(uint64(c.Tries)))
 	}
@@ -177,6 +178,14 @@ func askedText(c *oom.Case) string {
 		text += fmt.Sprintf(", also after PyTorch had returned %s of its cache", Bytes(c.Flushed))
 	}
 	return text
+}
+
+// driverName is who gives PyTorch its memory.
+func driverName(c *oom.Case) string {
+	if c.Device.Type.MPS() {
+		return "Metal"
+	}
+	return "the driver"
 }
 
 func torchText(c *oom.Case) string {
@@ -190,6 +199,10 @@ func OOMDevice(c *oom.Case, began uint64) string {
 	var parts []string
 	for i := range c.Owners {
 		parts = append(parts, fmt.Sprintf("%s %s", c.Owners[i].Name, Bytes(c.Owners[i].Bytes)))
+	}
+	if c.Device.Type.MPS() { // of unified memory there is no figure of what is free
+		parts = append(parts, "untracked "+Bytes(c.Context))
+		return fmt.Sprintf("%s recommended at most: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
 	}
 	parts = append(parts, "context "+Bytes(c.Context), "other processes "+othersText(c), "free "+Bytes(c.Free))
 	text := fmt.Sprintf("%s: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
@@ -276,6 +289,9 @@ func OOMText(c *oom.Case) string {
 	case oom.DriverError:
 		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s", asked, cmp.Or(c.Call, "a call"), roomText(c))
 	case oom.AbsurdRequest:
+		if c.Device.Type.MPS() {
+			return fmt.Sprintf("a request larger than all that PyTorch may have: %s, %s", asked, watermarkText(c))
+		}
 		return fmt.Sprintf("a request larger than the device: %s, the device has %s", asked, Bytes(c.Total))
 	case oom.Leak:
 		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", LeakText(&c.Findings[0]), it(len(c.Findings)), Bytes(c.Growing()), Bytes(c.Torch.Allocated))
@@ -339,6 +355,9 @@ func ownersText(c *oom.Case) string {
 
 // roomText says how much the device had free, if that is known.
 func roomText(c *oom.Case) string {
+	if c.Device.Type.MPS() {
+		return "the memory is shared with the processor"
+	}
 	if c.Free == event.Unknown {
 		return "how much of the device was free is not known"
 	}
@@ -350,7 +369,32 @@ func limitText(c *oom.Case, asked string) string {
 	if c.LimitBelow != 0 {
 		limit = fmt.Sprintf("at least %s and less than %s", Bytes(c.Limit), Bytes(c.LimitBelow))
 	}
+	if c.Device.Type.MPS() {
+		return fmt.Sprintf("PyTorch's limit for MPS: %s, the process has %s of Metal and %s", asked, Bytes(figures.Add(figures.Add(c.Torch.Reserved, c.Other.Bytes), known(c.Context))), watermarkText(c))
+	}
 	return fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s; it did not ask the driver. %s", asked, Bytes(c.Torch.Reserved), limit, roomText(c))
+}
+
+// known is a size, or 0 where it is not known.
+func known(n uint64) uint64 {
+	if n == event.Unknown {
+		return 0
+	}
+	return n
+}
+
+// watermarkText is the limit of PyTorch's MPS allocator, and what it is made of: it has no other, the device's recommended size is no limit.
+func watermarkText(c *oom.Case) string {
+	const name = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
+	switch {
+	case c.Limit == event.Unknown:
+		return "how much it may have is not known"
+	case c.LimitBelow != 0:
+		return fmt.Sprintf("may have at least %s and less than %s (%s, or set_per_process_memory_fraction)", Bytes(c.Limit), Bytes(c.LimitBelow), name)
+	case c.Total == event.Unknown || c.Total == 0:
+		return "may have " + Bytes(c.Limit)
+	}
+	return fmt.Sprintf("may have %s: %.3g (%s) x %s (recommendedMaxWorkingSetSize)", Bytes(c.Limit), float64(c.Limit)/float64(c.Total), name, Bytes(c.Total))
 }
 
 func fullText(c *oom.Case, asked string) string {

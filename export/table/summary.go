@@ -138,15 +138,18 @@ func (in *Input) LostEvents() string {
 func Continuity(accounts []heap.Account) string {
 	var gaps, size uint64
 	var net int64
-	known := false
+	known, summed := false, false
 	for i := range accounts {
 		a := &accounts[i]
 		known = known || a.Allocated != event.Unknown
+		summed = summed || a.Device.Type.MPS() // by the blocks that were seen: nothing to compare with
 		gaps, size, net = gaps+a.Gaps, size+a.GapBytes, net+a.Lost
 	}
 	switch {
 	case !known:
 		return "allocator totals unknown"
+	case summed:
+		return "PyTorch reports no totals for MPS"
 	case gaps > 0:
 		return fmt.Sprintf("allocator totals: %s, %s in all, %s net", Plural(gaps, "gap"), Bytes(size), signedText(net))
 	case net != 0:
@@ -154,6 +157,16 @@ func Continuity(accounts []heap.Account) string {
 	default:
 		return "allocator totals continuous"
 	}
+}
+
+// DeviceName is a device that the driver's figures give by its number, in PyTorch's spelling: "cuda:0", or of a Mac "mps:0".
+func (in *Input) DeviceName(number int) string {
+	d := event.Device{Type: event.DeviceCUDA, Index: int8(number)}
+	accounts := in.View.Snapshot.Accounts
+	if i := slices.IndexFunc(accounts, func(a heap.Account) bool { return a.Device.Type.MPS() }); i >= 0 {
+		d.Type = accounts[i].Device.Type
+	}
+	return d.String()
 }
 
 // part is what is known of one process and device; either may be nil.

@@ -103,7 +103,7 @@ struct Pools {
 			if (h.used + bytes <= h.bytes)
 				return place(h, bytes);
 		uint64_t size = n <= (1 << 20) ? 8 << 20 : n < (10 << 20) ? 32 << 20 : (n + (2 << 20) - 1) / (2 << 20) * (2 << 20);
-		if (reserved + size > limit())
+		if (objc_send(device, "currentAllocatedSize", 0, 0, 0, 0) + bytes > limit())
 			return nullptr;
 		descriptor d = {size};
 		heaps.push_back({(id)objc_send(device, "newHeapWithDescriptor:", (uint64_t)&d, 0, 0, 0), size, 0});

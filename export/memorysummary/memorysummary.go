@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package table
+// Package memorysummary writes statistics of a caching allocator in the layout of torch.cuda.memory_summary().
+package memorysummary
 
 import (
 	"bufio"
@@ -35,15 +36,19 @@ const (
 	summaryAbsent = "unknown"
 )
 
-// MemorySummary prints statistics of a device in the layout of torch.cuda.memory_summary(); what is not known is "unknown".
-func MemorySummary(w io.Writer, s *figures.MemoryStats) error {
+// Write prints statistics of a device in the layout of torch.cuda.memory_summary(); what is not known is "unknown".
+func Write(w io.Writer, s *figures.MemoryStats) error {
 	out := bufio.NewWriter(w)
 	row := func(text string) { fmt.Fprintf(out, "|%s|\n", text) }
 	rule := func(c string) { row(strings.Repeat(c, summaryWidth)) }
 	rule("=")
-	row(fmt.Sprintf(" %-16s PyTorch CUDA memory summary, device ID %-17d ", "", s.Device))
+	backend, retries := "CUDA", "cudaMalloc retries:"
+	if s.Type.MPS() { // whose PyTorch prints no such table
+		backend, retries = "MPS", "retries:"
+	}
+	row(fmt.Sprintf(" %-16s PyTorch %-4s memory summary, device ID %-17d ", "", backend, s.Device))
 	rule("-")
-	row(fmt.Sprintf("  %-9s CUDA OOMs: %-12s | %-6s cudaMalloc retries: %-8s  ", "", plainCount(s.OOMs), "", plainCount(s.Retries)))
+	row(fmt.Sprintf("  %-9s %-4s OOMs: %-12s | %-6s %-19s %-8s  ", "", backend, plainCount(s.OOMs), "", retries, plainCount(s.Retries)))
 	rule("=")
 	row(summaryTitle)
 	for i := range summaryRows {
