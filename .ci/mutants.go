@@ -4,14 +4,16 @@
 
 // Command mutants breaks the program in many small ways, one at a time, and counts how many of them the tests notice:
 //
-//	go run .ci/mutants.go [-n 200] [-seed 1] [-least 90] PATTERN...
+//	go run .ci/mutants.go [-n 200] [-seed 1] [-least 90] [-importers=false] PATTERN...
 //
-// Each pattern names packages, such as ./heap or ./analysis/...; a change in one of them is tried against the tests of all of
-// them, with -short. The changes are chosen at random among all that are possible, the same for the same seed, evenly among the
-// patterns. A change that does not compile is replaced by another. No file is changed: the go command is given an overlay.
+// Each pattern names packages, such as ./heap or ./analysis/...; a change in one of them is tried against the package's own tests,
+// with -short, and, when those notice nothing, against the tests of the packages that import it and need neither root nor PyTorch.
+// The changes are chosen at random among all that are possible, the same for the same seed, evenly among the patterns: comparisons,
+// conditions and sums turned around, numbers one too large, statements left out, the other boolean returned. A change that does not
+// compile is replaced by another. No file is changed: the go command is given an overlay.
 //
-// Printed are the changes that no test noticed. Those that cannot be noticed, because the program does the same with them, are
-// listed in .ci/mutants.txt and not tried. It fails when less than a share of the changes is noticed.
+// Printed are the changes that no test noticed, and those that none can notice because the program does the same with them: they are
+// listed in .ci/mutants.txt with the reason, and left out of the share. It fails when less than a share of the changes is noticed.
 package main
 
 import (
@@ -28,6 +30,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,6 +68,9 @@ type options struct {
 	seed    uint64
 	least   int
 	timeout time.Duration
+
+	// importers is the tests that are run after those of the package itself.
+	importers bool
 }
 
 func main() {
@@ -73,6 +80,7 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 1, "of the choice")
 	flag.IntVar(&o.least, "least", 90, "percent of the changes that tests must notice")
 	flag.DurationVar(&o.timeout, "timeout", 3*time.Minute, "for the tests of one change; longer is noticed")
+	flag.BoolVar(&o.importers, "importers", true, "run the tests of importing packages too")
 	flag.Parse()
 	if err := run(&o, flag.Args()); err != nil {
 		log.Fatal(err)
@@ -87,6 +95,12 @@ func run(o *options, patterns []string) error {
 	if err != nil {
 		return err
 	}
+	importers := map[string][]string{}
+	if o.importers {
+		if importers, err = importersOf(); err != nil {
+			return err
+		}
+	}
 	rng := rand.New(rand.NewPCG(o.seed, 0))
 	tried, noticed := 0, 0
 	for i, pattern := range patterns {
@@ -96,7 +110,7 @@ func run(o *options, patterns []string) error {
 		}
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		n := o.count*(i+1)/len(patterns) - o.count*i/len(patterns)
-		t, k, err := try(o, pattern, all, skip, n)
+		t, k, err := try(o, all, importers, skip, n)
 		if err != nil {
 			return err
 		}
@@ -110,7 +124,8 @@ func run(o *options, patterns []string) error {
 	return nil
 }
 
-func readEquivalent() (map[string]bool, error) {
+// readEquivalent gives the reason for each change that makes no difference.
+func readEquivalent() (map[string]string, error) {
 	f, err := os.Open(equivalent)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -119,26 +134,27 @@ func readEquivalent() (map[string]bool, error) {
 		return nil, err
 	}
 	defer f.Close()
-	out := map[string]bool{}
+	out := map[string]string{}
 	for s := bufio.NewScanner(f); s.Scan(); {
-		if text, _, ok := strings.Cut(s.Text(), " # "); ok {
-			out[strings.TrimSpace(text)] = true
+		if text, why, ok := strings.Cut(s.Text(), " # "); ok {
+			out[strings.TrimSpace(text)] = why
 		}
 	}
 	return out, nil
 }
 
 // try tests changes in turn until n of them were.
-func try(o *options, pattern string, all []change, skip map[string]bool, n int) (tried, noticed int, err error) {
+func try(o *options, all []change, importers map[string][]string, skip map[string]string, n int) (tried, noticed int, err error) {
 	for i := range all {
 		c := &all[i]
 		if tried == n {
 			break
 		}
-		if skip[c.String()] {
+		if why := skip[c.String()]; why != "" {
+			fmt.Printf("no difference: %s:%d: %s: %s\n", c.file, c.line, c, why)
 			continue
 		}
-		result, err := test(o, pattern, c)
+		result, err := test(o, c, importers[filepath.Dir(c.file)])
 		if err != nil {
 			return tried, noticed, err
 		}
@@ -163,7 +179,7 @@ const (
 )
 
 // test runs the tests with one change.
-func test(o *options, pattern string, c *change) (result, error) {
+func test(o *options, c *change, importers []string) (result, error) {
 	dir, err := os.MkdirTemp("", "mutant")
 	if err != nil {
 		return 0, err
@@ -186,7 +202,16 @@ func test(o *options, pattern string, c *change) (result, error) {
 	if err := errors.Join(os.WriteFile(to, []byte(changed), 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
 		return 0, err
 	}
-	out, err := exec.Command("go", "test", "-short", "-failfast", "-vet=off", "-timeout", o.timeout.String(), "-overlay", overlay, pattern).CombinedOutput()
+	result, err := runTests(o, overlay, "./"+filepath.Dir(c.file))
+	for i := 0; i < len(importers) && result == builds && err == nil; i += 4 { // few at a time: most changes are noticed early
+		result, err = runTests(o, overlay, importers[i:min(i+4, len(importers))]...)
+	}
+	return result, err
+}
+
+func runTests(o *options, overlay string, packages ...string) (result, error) {
+	arguments := []string{"test", "-short", "-failfast", "-vet=off", "-timeout", o.timeout.String(), "-skip", needsMore, "-overlay", overlay}
+	out, err := exec.Command("go", append(arguments, packages...)...).CombinedOutput()
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
@@ -198,6 +223,39 @@ func test(o *options, pattern string, c *change) (result, error) {
 	}
 	return fails, nil
 }
+
+// needsMore matches the tests that need root or PyTorch, or that read the figures of the machine.
+const needsMore = "^(TestReadmeCommands|TestGuideCommands|TestFind|TestGiveToUser|TestWriteOutputToUser|TestPermissionHelpNamesCapability)$"
+
+// importersOf lists the packages that import each folder's, those with tests that need nothing but Go.
+func importersOf() (map[string][]string, error) {
+	out, err := exec.Command("go", "list", "-f", `{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}{{end}}`, "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	module, err := exec.Command("go", "list", "-m").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list -m: %w", err)
+	}
+	prefix := strings.TrimSpace(string(module)) + "/"
+	all := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		names := strings.Fields(line)
+		if len(names) == 0 || slowOrMore.MatchString(names[0]) {
+			continue
+		}
+		slices.Sort(names[1:])
+		for _, name := range slices.Compact(names[1:]) {
+			if folder, ok := strings.CutPrefix(name, prefix); ok && name != names[0] {
+				all[folder] = append(all[folder], "./"+strings.TrimPrefix(names[0], prefix))
+			}
+		}
+	}
+	return all, nil
+}
+
+// slowOrMore matches the packages whose tests need root, PyTorch or a quiet machine, or link the whole program.
+var slowOrMore = regexp.MustCompile(`/(bench|e2e|tracer|cmd|darwin|release)(/|$)|/recorder/local$|/inspect/holders$|/gputrace$`)
 
 // changesOf lists all changes of the packages that a pattern names, in the order of their files.
 func changesOf(pattern string) ([]change, error) {
@@ -291,6 +349,8 @@ func (v *visitor) visit(n ast.Node) bool {
 		if n.Tok != token.DEFINE {
 			v.drop(n)
 		}
+	case *ast.ReturnStmt:
+		v.otherBoolean(n)
 	case *ast.ExprStmt, *ast.IncDecStmt, *ast.SendStmt, *ast.BranchStmt, *ast.DeferStmt:
 		v.drop(n)
 	}
@@ -303,6 +363,15 @@ func (v *visitor) outer(n ast.Node) ast.Node {
 		return v.around
 	}
 	return n
+}
+
+// otherBoolean has a function return the opposite.
+func (v *visitor) otherBoolean(n *ast.ReturnStmt) {
+	for _, r := range n.Results {
+		if id, ok := r.(*ast.Ident); ok && (id.Name == "true" || id.Name == "false") {
+			v.replace(n, id.Pos(), id.End(), strconv.FormatBool(id.Name == "false"))
+		}
+	}
 }
 
 // drop leaves a statement out.
