@@ -145,24 +145,24 @@ func (p *plain) obtain(size, stream uint64, small bool) *plainBlock {
 	return s.blocks[0]
 }
 
-// place finds addresses: a hole between segments that is large enough, next to where the first segment was; else new ones.
+// place finds addresses: an unused range between segments that is large enough, next to where the first segment was; else new ones.
 func (p *plain) place(n uint64) uint64 {
 	if p.highest == 0 {
 		p.lowest, p.highest = firstEdge, firstEdge
 	}
 	byAddr := slices.Clone(p.segments)
 	slices.SortFunc(byAddr, func(x, y *plainSegment) int { return cmp.Compare(x.addr, y.addr) })
-	var holes [][2]uint64
+	var ranges [][2]uint64
 	from := p.lowest
 	for _, s := range byAddr {
-		holes = append(holes, [2]uint64{from, s.addr})
+		ranges = append(ranges, [2]uint64{from, s.addr})
 		from = s.addr + s.size
 	}
-	holes = append(holes, [2]uint64{from, p.highest})
+	ranges = append(ranges, [2]uint64{from, p.highest})
 	if !p.up {
-		slices.Reverse(holes)
+		slices.Reverse(ranges)
 	}
-	for _, h := range holes {
+	for _, h := range ranges {
 		if h[1]-h[0] >= n {
 			if p.up {
 				return h[0]
