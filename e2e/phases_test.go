@@ -56,7 +56,7 @@ func rowsAt(t *testing.T, s *formats.Source, at uint64, by view.RowKind) map[str
 	v, err := in.View()
 	require.NoError(t, err)
 	rows, sum := map[string]int64{}, int64(0)
-	for _, e := range view.GroupEntries(v.Entries(), by) {
+	for _, e := range view.GroupRows(v.Rows(), by) {
 		rows[e.Name] = e.Bytes
 		sum += e.Bytes
 	}

@@ -105,9 +105,9 @@ func (in *CheckInput) check(path, baseline string) (gate.Report, error) {
 }
 
 // peakEntries is what was in use at the peak; detail: with what it is for.
-func peakEntries(s *Source, detail bool, version string) ([]view.Entry, error) {
+func peakEntries(s *Source, detail bool, version string) ([]view.Row, error) {
 	if !detail {
-		return s.Trace.Peak().Entries(), nil
+		return s.Trace.Peak().Rows(), nil
 	}
 	in, err := s.Input(&Window{At: moment.Moment{Kind: moment.Peak}}, version, nil)
 	if err == nil {
@@ -120,11 +120,11 @@ func peakEntries(s *Source, detail bool, version string) ([]view.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return v.Entries(), nil
+	return v.Rows(), nil
 }
 
 // baseline is what was in use at the peak of a baseline, and whether it says what for.
-func (in *CheckInput) baseline(path string) ([]view.Entry, bool, error) {
+func (in *CheckInput) baseline(path string) ([]view.Row, bool, error) {
 	f, err := OpenDiff(path, in.Open)
 	if err != nil {
 		return nil, false, err

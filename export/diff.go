@@ -73,7 +73,7 @@ func (d *DiffFile) Close() {
 // DiffSide is what is compared.
 type DiffSide struct {
 	name    string
-	entries []view.Entry
+	entries []view.Row
 	profile func() (*profile.Profile, error)
 	leaks   func() (*leaks.Report, error) // nil: it is not all of a recording
 }
@@ -85,7 +85,7 @@ func (d *DiffFile) Side(at moment.Moment, version string) (*DiffSide, error) {
 		if d.profile.TimeNanos > 0 {
 			name += ", a profile of " + time.Unix(0, d.profile.TimeNanos).UTC().Format(time.RFC3339)
 		}
-		return &DiffSide{name: name, entries: pprof.Entries(d.profile), profile: func() (*profile.Profile, error) { return d.profile, nil }}, nil
+		return &DiffSide{name: name, entries: pprof.Rows(d.profile), profile: func() (*profile.Profile, error) { return d.profile, nil }}, nil
 	}
 	in, err := d.source.Input(&Window{At: at}, version, d.warn)
 	if err != nil {
@@ -102,7 +102,7 @@ func (d *DiffFile) Side(at moment.Moment, version string) (*DiffSide, error) {
 		}
 		return pprof.Parse(&b)
 	}
-	side := &DiffSide{name: d.path + ", " + in.Moment, entries: view.Entries(), profile: made}
+	side := &DiffSide{name: d.path + ", " + in.Moment, entries: view.Rows(), profile: made}
 	if judged(in) {
 		side.leaks = d.source.Leaks
 	}

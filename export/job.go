@@ -61,7 +61,7 @@ func jobProcess(p *JobProcess) html.JobProcess {
 		out.Devices = []html.JobDevice{{Device: "-", Live: event.Unknown, Peak: event.Unknown, Reserved: event.Unknown}}
 	}
 	for _, r := range p.View.ByPython(jobLines).Rows {
-		out.Lines = append(out.Lines, html.JobRow{Name: strings.TrimSpace(r.Name + " " + r.Func), Title: r.Source, Bytes: r.Bytes, Blocks: r.Blocks})
+		out.Lines = append(out.Lines, html.JobRow{Name: strings.TrimSpace(r.Name + " " + r.Func), Title: r.Source, Bytes: uint64(r.Bytes), Blocks: r.Blocks})
 	}
 	holders := map[string]int{}
 	for _, h := range p.Held {

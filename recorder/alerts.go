@@ -166,15 +166,15 @@ func (a *alertWatch) figure(r *alerts.Rule, device event.Device, measured float6
 
 // sites are the lines with the most memory on a device, of PyTorch's allocator and beside it.
 func (a *alertWatch) sites(device event.Device) []alerts.Site {
-	var of []view.Entry
+	var of []view.Row
 	v := a.process.View()
-	for _, e := range v.Entries() {
+	for _, e := range v.Rows() {
 		if e.Device == device.String() {
 			of = append(of, e)
 		}
 	}
 	var out []alerts.Site
-	for _, e := range view.GroupEntries(of, view.ByLine) {
+	for _, e := range view.GroupRows(of, view.ByLine) {
 		if len(out) == alertSites || e.Bytes <= 0 {
 			break
 		}

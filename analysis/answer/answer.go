@@ -92,9 +92,9 @@ type Row struct {
 	Finding  *leaks.Finding  // nil: it does not grow
 	Rate     float64         // bytes a second; 0: it does not grow, or the length of a step is not known
 	Bytes    int64
-	Blocks   uint64       // 0: not known
-	Share    float64      // of Answer.Total
-	Lines    []view.Entry // the lines that allocated it, by bytes, the largest first; of a long one with what it calls
+	Blocks   uint64     // 0: not known
+	Share    float64    // of Answer.Total
+	Lines    []view.Row // the lines that allocated it, by bytes, the largest first; of a long one with what it calls
 }
 
 // New makes the answer.

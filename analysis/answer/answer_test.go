@@ -47,7 +47,7 @@ func TestGrowingRows(t *testing.T) {
 		Begin: func(step int) (uint64, bool) { return uint64(100 * step), true },
 	}
 	g := newGrouping(in)
-	for _, e := range []view.Entry{
+	for _, e := range []view.Row{
 		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: "kept[0..4]", Bytes: 500, Blocks: 5},
 		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: view.NoHolder, Bytes: 200, Blocks: 2},
 		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: "other", Bytes: 50, Blocks: 1},

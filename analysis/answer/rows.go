@@ -25,7 +25,7 @@ const (
 // for and by line.
 type grouping struct {
 	in      *Input
-	entries []view.Entry
+	entries []view.Row
 	index   map[string]int
 	groups  []group
 	total   int64
@@ -34,12 +34,12 @@ type grouping struct {
 // group is the entries of a row.
 type group struct {
 	Row
-	members []view.Entry
+	members []view.Row
 	growing map[*leaks.Finding]bool
 }
 
 func newGrouping(in *Input) *grouping {
-	g := &grouping{in: in, entries: in.View.Entries(), index: map[string]int{}}
+	g := &grouping{in: in, entries: in.View.Rows(), index: map[string]int{}}
 	for i := range g.entries {
 		g.add(&g.entries[i])
 	}
@@ -47,14 +47,14 @@ func newGrouping(in *Input) *grouping {
 }
 
 // site is how findings and readings name the line of an entry.
-func site(e *view.Entry) string {
+func site(e *view.Row) string {
 	if e.Func == "" {
 		return e.Name
 	}
 	return e.Name + " " + e.Func
 }
 
-func (g *grouping) add(e *view.Entry) {
+func (g *grouping) add(e *view.Row) {
 	g.total += e.Bytes
 	key, row := g.rowOf(e)
 	at, ok := g.index[key]
@@ -81,7 +81,7 @@ func (g *grouping) add(e *view.Entry) {
 var known = map[phases.Category]bool{phases.Parameters: true, phases.Gradients: true, phases.OptimizerState: true}
 
 // rowOf is the row that an entry belongs to: its key, and what is known of it.
-func (g *grouping) rowOf(e *view.Entry) (string, Row) {
+func (g *grouping) rowOf(e *view.Row) (string, Row) {
 	row := Row{Category: phases.Category(cmp.Or(e.Category, string(phases.NoCategory)))}
 	if e.Holder != view.NoHolder && e.Holder != view.HolderFreed {
 		row.Holder = e.Holder
@@ -107,7 +107,7 @@ func (g *grouping) rowOf(e *view.Entry) (string, Row) {
 }
 
 // finding is what says that the memory of an entry grows; nil: nothing does. What another variable holds is not part of it.
-func (g *grouping) finding(e *view.Entry, holder string) *leaks.Finding {
+func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 	if g.in.Leaks == nil || e.Layer == event.LayerHost.String() {
 		return nil
 	}
@@ -208,7 +208,7 @@ func (g *grouping) finish(m *group) Row {
 	for f := range m.growing {
 		r.Rate += Rate(f, &g.in.Leaks.Steps)
 	}
-	r.Lines = view.GroupEntries(m.members, view.ByLine)
+	r.Lines = view.GroupRows(m.members, view.ByLine)
 	for i := range r.Lines {
 		if float64(r.Lines[i].Bytes) <= innerShare*float64(g.total) {
 			r.Lines[i].Inner = nil
@@ -221,8 +221,8 @@ func (g *grouping) finish(m *group) Row {
 }
 
 // largestHolder is what holds the most of entries; empty: that is not known.
-func largestHolder(entries []view.Entry) string {
-	for _, h := range view.GroupEntries(entries, view.ByHolder) {
+func largestHolder(entries []view.Row) string {
+	for _, h := range view.GroupRows(entries, view.ByHolder) {
 		if h.Name != view.NoHolder && h.Name != view.HolderFreed {
 			return h.Name
 		}

@@ -37,13 +37,13 @@ const Least = 1 << 20
 
 // Input is what is known of one recording.
 type Input struct {
-	Name  string       // "rank 0, pid 5021", or the file
-	Peaks []view.Peak  // of each device
-	Peak  []view.Entry // what was in use then
+	Name  string      // "rank 0, pid 5021", or the file
+	Peaks []view.Peak // of each device
+	Peak  []view.Row  // what was in use then
 	// Leaks is the verdict on its steps; nil: not asked for.
 	Leaks    *leaks.Report
 	Refused  []Refused
-	Baseline []view.Entry // what was in use at the peak of the baseline; nil: it has nothing
+	Baseline []view.Row // what was in use at the peak of the baseline; nil: it has nothing
 	// Categories is false where the baseline does not say what its memory is for, as a profile.
 	Categories bool
 }
@@ -225,21 +225,21 @@ func (r Result) worst() Result {
 }
 
 // largestLine is the line that has the most of a layer on a device.
-func largestLine(entries []view.Entry, layer, device string) (view.Call, uint64) {
-	var of []view.Entry
+func largestLine(entries []view.Row, layer, device string) (view.Call, uint64) {
+	var of []view.Row
 	for i := range entries {
 		if e := &entries[i]; e.Layer == layer && e.Device == device {
 			of = append(of, *e)
 		}
 	}
-	rows := view.GroupEntries(of, view.ByLine)
+	rows := view.GroupRows(of, view.ByLine)
 	if len(rows) == 0 || rows[0].Bytes <= 0 {
 		return view.Call{}, 0
 	}
 	return callOf(&rows[0]), uint64(rows[0].Bytes)
 }
 
-func callOf(e *view.Entry) view.Call {
+func callOf(e *view.Row) view.Call {
 	return view.Call{Name: e.Name, Func: e.Func, File: e.File, Line: e.Line}
 }
 
@@ -321,7 +321,7 @@ func judgeBaseline(rules *Rules, in *Input) Result {
 	}
 	for i := range lines.Rows {
 		f := changed(&lines.Rows[i])
-		f.Kind, f.Line = OfLine, callOf(lines.Rows[i].Entry())
+		f.Kind, f.Line = OfLine, callOf(lines.Rows[i].Row())
 		out.exceeds(f)
 	}
 	if !in.Categories {
@@ -330,7 +330,7 @@ func judgeBaseline(rules *Rules, in *Input) Result {
 	categories := view.Diff(in.Baseline, in.Peak, view.ByCategory)
 	for i := range categories.Rows {
 		f := changed(&categories.Rows[i])
-		f.Kind, f.What = OfCategory, categories.Rows[i].Entry().Name
+		f.Kind, f.What = OfCategory, categories.Rows[i].Row().Name
 		out.exceeds(f)
 	}
 	return out

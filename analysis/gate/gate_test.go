@@ -16,28 +16,28 @@ import (
 
 const mib = 1 << 20
 
-func line(name string, mibs int64, category string) view.Entry {
-	return view.Entry{Name: name, File: "/a/" + name, Line: 1, Func: "main", Layer: "torch", Device: "cuda:0", Bytes: mibs * mib, Blocks: 1, Category: category}
+func line(name string, mibs int64, category string) view.Row {
+	return view.Row{Name: name, File: "/a/" + name, Line: 1, Func: "main", Layer: "torch", Device: "cuda:0", Bytes: mibs * mib, Blocks: 1, Category: category}
 }
 
 // TestBaseline: a line, a category or all of it may have so much more, and what is less than a block's surplus does not count.
 func TestBaseline(t *testing.T) {
-	base := []view.Entry{line("a.py", 100, "activation"), line("b.py", 20, "parameter")}
+	base := []view.Row{line("a.py", 100, "activation"), line("b.py", 20, "parameter")}
 	tests := []struct {
 		name       string
-		after      []view.Entry
+		after      []view.Row
 		categories bool
 		status     gate.Status
 		found      []string
 	}{
 		{"the same", base, true, gate.Passed, nil},
 		{"less", base[:1], true, gate.Passed, nil},
-		{"as much more as is allowed", []view.Entry{line("a.py", 105, "activation"), line("b.py", 21, "parameter")}, true, gate.Passed, nil},
-		{"a small line", []view.Entry{line("a.py", 100, "activation"), line("b.py", 22, "parameter")}, true, gate.Failed, []string{"b.py", "parameter"}},
-		{"without categories", []view.Entry{line("a.py", 100, ""), line("b.py", 22, "")}, false, gate.Failed, []string{"b.py"}},
-		{"another category", []view.Entry{line("a.py", 100, "activation"), line("b.py", 20, "gradient")}, true, gate.Failed, []string{"gradient"}},
-		{"all of it", []view.Entry{line("a.py", 130, "activation"), line("b.py", 20, "parameter")}, true, gate.Failed, []string{gate.AllDevices, "a.py", "activation"}},
-		{"a new line", []view.Entry{line("a.py", 100, "activation"), line("b.py", 18, "parameter"), line("c.py", 2, "parameter")}, true, gate.Failed, []string{"c.py"}},
+		{"as much more as is allowed", []view.Row{line("a.py", 105, "activation"), line("b.py", 21, "parameter")}, true, gate.Passed, nil},
+		{"a small line", []view.Row{line("a.py", 100, "activation"), line("b.py", 22, "parameter")}, true, gate.Failed, []string{"b.py", "parameter"}},
+		{"without categories", []view.Row{line("a.py", 100, ""), line("b.py", 22, "")}, false, gate.Failed, []string{"b.py"}},
+		{"another category", []view.Row{line("a.py", 100, "activation"), line("b.py", 20, "gradient")}, true, gate.Failed, []string{"gradient"}},
+		{"all of it", []view.Row{line("a.py", 130, "activation"), line("b.py", 20, "parameter")}, true, gate.Failed, []string{gate.AllDevices, "a.py", "activation"}},
+		{"a new line", []view.Row{line("a.py", 100, "activation"), line("b.py", 18, "parameter"), line("c.py", 2, "parameter")}, true, gate.Failed, []string{"c.py"}},
 		{"nothing", nil, true, gate.Unknown, nil},
 	}
 	for _, tt := range tests {

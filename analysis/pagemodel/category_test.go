@@ -67,7 +67,7 @@ func TestCategories(t *testing.T) {
 				require.NoError(t, err)
 				want := map[string]int64{}
 				for _, sum := range v.SumBy(view.ByCategory) {
-					want[sum.Name] = sum.Bytes
+					want[sum.Text] = sum.Bytes
 				}
 				got := byCategory(b, at)
 				for c, bytes := range got {

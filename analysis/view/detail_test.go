@@ -43,13 +43,13 @@ func requireSame(t *testing.T, plain, detailed *view.View) {
 	t.Helper()
 	require.Equal(t, plain.Total(), detailed.Total())
 	for _, m := range []view.Measure{view.InUse, view.Allocated} {
-		bytes, blocks := sumOf(plain.EntriesOf(m))
+		bytes, blocks := sumOf(plain.RowsOf(m))
 		for by := range view.RecordedRowKindNames {
-			gotBytes, gotBlocks := sumOf(view.GroupEntries(detailed.EntriesOf(m), view.RowKind(by)))
+			gotBytes, gotBlocks := sumOf(view.GroupRows(detailed.RowsOf(m), view.RowKind(by)))
 			require.Equal(t, bytes, gotBytes, view.RowKind(by).String())
 			require.Equal(t, blocks, gotBlocks, view.RowKind(by).String())
 		}
-		require.Equal(t, view.GroupEntries(plain.EntriesOf(m), view.ByLine), view.GroupEntries(detailed.EntriesOf(m), view.ByLine))
+		require.Equal(t, view.GroupRows(plain.RowsOf(m), view.ByLine), view.GroupRows(detailed.RowsOf(m), view.ByLine))
 	}
 	for i := range detailed.Sites {
 		for _, p := range detailed.Sites[i].Parts {
@@ -58,7 +58,7 @@ func requireSame(t *testing.T, plain, detailed *view.View) {
 	}
 }
 
-func sumOf(entries []view.Entry) (bytes int64, blocks uint64) {
+func sumOf(entries []view.Row) (bytes int64, blocks uint64) {
 	for i := range entries {
 		bytes, blocks = bytes+entries[i].Bytes, blocks+entries[i].Blocks
 	}
@@ -125,7 +125,7 @@ func TestRowsOfProgram(t *testing.T) {
 		view.ByStep:     {view.NoStep: 1100, "step 1": 550},
 	} {
 		got := map[string]int64{}
-		for _, e := range view.GroupEntries(v.Entries(), by) {
+		for _, e := range view.GroupRows(v.Rows(), by) {
 			got[e.Name] = e.Bytes
 		}
 		require.Equal(t, want, got, by.String())
@@ -140,11 +140,11 @@ func TestInnerCalls(t *testing.T) {
 	s.add(event.KindAlloc, 3, 3<<20, 600)
 	trace, err := view.NewTrace(s, nil)
 	require.NoError(t, err)
-	want := []view.Entry{
+	want := []view.Row{
 		{Name: "modeling_gpt2.py:312", Func: "GPT2MLP.forward", File: packages + "transformers/modeling_gpt2.py", Line: 312, Bytes: 1000, Blocks: 1},
 		{Name: "modeling_gpt2.py:680", Func: "GPT2LMHeadModel.forward", File: packages + "transformers/modeling_gpt2.py", Line: 680, Bytes: 500, Blocks: 1},
 	}
-	rows := view.GroupEntries(trace.End().Entries(), view.ByLine)
+	rows := view.GroupRows(trace.End().Rows(), view.ByLine)
 	require.Equal(t, "main.py:15", rows[0].Name)
 	require.Equal(t, want, rows[0].Inner)
 	require.Nil(t, rows[1].Inner, "it has less than the share")

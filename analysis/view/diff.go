@@ -27,8 +27,8 @@ type DiffTotal struct {
 
 // Change is a row of either table, or one of each that are the same.
 type Change struct {
-	Before *Entry // nil: it is new
-	After  *Entry // nil: it was removed
+	Before *Row // nil: it is new
+	After  *Row // nil: it was removed
 	// Moved: it is on another line, or in another file, than before. The function and the text of the line are the same,
 	// or the functions of the stack.
 	Moved bool
@@ -36,8 +36,8 @@ type Change struct {
 	Edited bool
 }
 
-// Entry is how the row is called: as after, or, when it was removed, as before.
-func (c *Change) Entry() *Entry { return cmp.Or(c.After, c.Before) }
+// Row is how the row is called: as after, or, when it was removed, as before.
+func (c *Change) Row() *Row { return cmp.Or(c.After, c.Before) }
 
 // Bytes is what was added, in bytes.
 func (c *Change) Bytes() int64 {
@@ -76,8 +76,8 @@ func (d *Difference) Bytes() int64 { return d.After.Bytes - d.Before.Bytes }
 
 // Diff compares what is in use in two views or profiles. Rows of both that are the same make one: the same line of the same
 // function, where a file is the same in another folder, and a line is when its text is and nothing else could be meant.
-func Diff(before, after []Entry, by RowKind) *Difference {
-	m := newMatcher(GroupEntries(before, by), GroupEntries(after, by))
+func Diff(before, after []Row, by RowKind) *Difference {
+	m := newMatcher(GroupRows(before, by), GroupRows(after, by))
 	for _, step := range matchSteps[by] {
 		m.step(step)
 	}
@@ -96,12 +96,12 @@ func compareChange(x, y Change) int {
 	before, after := x.sides()
 	otherBefore, otherAfter := y.sides()
 	return cmp.Or(cmp.Compare(size(&y), size(&x)), cmp.Compare(max(otherBefore.Bytes, otherAfter.Bytes), max(before.Bytes, after.Bytes)),
-		compareEntry(x.Entry(), y.Entry()))
+		compareRow(x.Row(), y.Row()))
 }
 
 // matchStep pairs rows that have the same key, where there is one of it on either side. An empty key is none.
 type matchStep struct {
-	key   func(m *matcher, e *Entry, file func(string) string) string
+	key   func(m *matcher, e *Row, file func(string) string) string
 	moved bool // rows that are paired by it have moved
 	alike bool // but only where the texts of the lines are unknown or alike
 }
@@ -121,41 +121,41 @@ var matchSteps = map[RowKind][]matchStep{
 	ByCategory: {{key: (*matcher).whole}},
 }
 
-func (*matcher) whole(e *Entry, file func(string) string) string        { return e.key(file, true) }
-func (*matcher) withoutLines(e *Entry, file func(string) string) string { return e.key(file, false) }
+func (*matcher) whole(e *Row, file func(string) string) string        { return e.key(file, true) }
+func (*matcher) withoutLines(e *Row, file func(string) string) string { return e.key(file, false) }
 
-func (*matcher) lineAndText(e *Entry, file func(string) string) string {
+func (*matcher) lineAndText(e *Row, file func(string) string) string {
 	if e.Source == "" && e.File != "" {
 		return ""
 	}
 	return e.key(file, true) + e.Source
 }
 
-func (*matcher) functionAndText(e *Entry, file func(string) string) string {
+func (*matcher) functionAndText(e *Row, file func(string) string) string {
 	if e.Source == "" {
 		return ""
 	}
 	return e.key(file, false) + e.Source
 }
 
-func (*matcher) textAnywhere(e *Entry, _ func(string) string) string {
+func (*matcher) textAnywhere(e *Row, _ func(string) string) string {
 	if e.Source == "" {
 		return ""
 	}
 	return e.Func + "\n" + e.Source
 }
 
-func (*matcher) functionAnywhere(e *Entry, _ func(string) string) string { return e.Func }
+func (*matcher) functionAnywhere(e *Row, _ func(string) string) string { return e.Func }
 
 // matcher finds the rows of two tables that are the same.
 type matcher struct {
-	before, after []Entry
+	before, after []Row
 	pairs         []Change
 	done          [2][]bool         // rows that are in pairs, by side
 	files         map[string]string // of before, and what they are after
 }
 
-func newMatcher(before, after []Entry) *matcher {
+func newMatcher(before, after []Row) *matcher {
 	m := &matcher{before: before, after: after, files: pairFiles(filesOf(before), filesOf(after))}
 	m.done = [2][]bool{make([]bool, len(before)), make([]bool, len(after))}
 	return m
@@ -164,8 +164,8 @@ func newMatcher(before, after []Entry) *matcher {
 func (m *matcher) step(s matchStep) {
 	renamed := func(file string) string { return cmp.Or(m.files[file], file) }
 	same := func(file string) string { return file }
-	after := m.unique(1, m.after, func(e *Entry) string { return s.key(m, e, same) })
-	for key, i := range m.unique(0, m.before, func(e *Entry) string { return s.key(m, e, renamed) }) {
+	after := m.unique(1, m.after, func(e *Row) string { return s.key(m, e, same) })
+	for key, i := range m.unique(0, m.before, func(e *Row) string { return s.key(m, e, renamed) }) {
 		j, ok := after[key]
 		if !ok || i < 0 || j < 0 {
 			continue
@@ -181,7 +181,7 @@ func (m *matcher) step(s matchStep) {
 }
 
 // unique is the rows that are not in pairs yet, by key; -1 for a key that several have.
-func (m *matcher) unique(side int, rows []Entry, key func(*Entry) string) map[string]int {
+func (m *matcher) unique(side int, rows []Row, key func(*Row) string) map[string]int {
 	out := map[string]int{}
 	for i := range rows {
 		k := key(&rows[i])
@@ -227,7 +227,7 @@ func alike(x, y string) bool {
 }
 
 // filesOf is the Python files that entries are of, each once.
-func filesOf(entries []Entry) []string {
+func filesOf(entries []Row) []string {
 	known := map[string]bool{"": true}
 	var out []string
 	note := func(file string) {

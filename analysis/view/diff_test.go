@@ -15,15 +15,15 @@ import (
 )
 
 // at is the memory of a line of /a/train.py, or of another file.
-func at(line int, function, source string, bytes int64) view.Entry {
+func at(line int, function, source string, bytes int64) view.Row {
 	return in("/a/train.py", line, function, source, bytes)
 }
 
-func in(file string, line int, function, source string, bytes int64) view.Entry {
-	return view.Entry{Name: fmt.Sprintf("train.py:%d", line), Func: function, File: file, Line: line, Source: source, Bytes: bytes, Blocks: 1}
+func in(file string, line int, function, source string, bytes int64) view.Row {
+	return view.Row{Name: fmt.Sprintf("train.py:%d", line), Func: function, File: file, Line: line, Source: source, Bytes: bytes, Blocks: 1}
 }
 
-func named(name string, bytes int64) view.Entry { return view.Entry{Name: name, Bytes: bytes} }
+func named(name string, bytes int64) view.Row { return view.Row{Name: name, Bytes: bytes} }
 
 // inShort is the rows of a difference in short: "train.py:3 > train.py:5 +10 moved".
 func inShort(d *view.Difference) []string {
@@ -53,7 +53,7 @@ func inShort(d *view.Difference) []string {
 }
 
 func TestDiffLines(t *testing.T) {
-	type entries = []view.Entry
+	type entries = []view.Row
 	for name, c := range map[string]struct {
 		before, after entries
 		want          []string
@@ -108,21 +108,21 @@ func TestDiffBlocksKnown(t *testing.T) {
 }
 
 func TestDiffFunctions(t *testing.T) {
-	before := []view.Entry{at(3, "f", "", 1), at(4, "f", "", 2), in("/a/x.py", 1, "main", "", 5), in("/a/y.py", 1, "g", "", 1), in("/a/z.py", 1, "g", "", 1)}
-	after := []view.Entry{at(9, "f", "", 10), in("/a/w.py", 7, "main", "", 6), in("/a/v.py", 1, "g", "", 1)}
+	before := []view.Row{at(3, "f", "", 1), at(4, "f", "", 2), in("/a/x.py", 1, "main", "", 5), in("/a/y.py", 1, "g", "", 1), in("/a/z.py", 1, "g", "", 1)}
+	after := []view.Row{at(9, "f", "", 10), in("/a/w.py", 7, "main", "", 6), in("/a/v.py", 1, "g", "", 1)}
 	require.Equal(t, []string{"f > f +7", "main > main +1 moved", "- > g +1", "g > - -1", "g > - -1"}, inShort(view.Diff(before, after, view.ByFunction)))
 }
 
 func TestDiffStacks(t *testing.T) {
-	stack := func(file string, lines ...int) view.Entry {
+	stack := func(file string, lines ...int) view.Row {
 		e := in(file, lines[0], "f", "", 10)
 		for _, line := range lines {
 			e.Stack = append(e.Stack, view.Call{Name: fmt.Sprintf("train.py:%d", line), Func: "f", File: file, Line: line})
 		}
 		return e
 	}
-	before := []view.Entry{stack("/a/train.py", 3, 9), stack("/a/train.py", 3, 8, 1)}
-	after := []view.Entry{stack("/b/train.py", 3, 9), stack("/b/train.py", 4, 7, 1)}
+	before := []view.Row{stack("/a/train.py", 3, 9), stack("/a/train.py", 3, 8, 1)}
+	after := []view.Row{stack("/b/train.py", 3, 9), stack("/b/train.py", 4, 7, 1)}
 	require.Equal(t, []string{"train.py:3 > train.py:3 +0", "train.py:3 > train.py:4 +0 moved"}, inShort(view.Diff(before, after, view.ByStack)))
 	after = append(after, stack("/b/train.py", 5, 7, 1))
 	require.Contains(t, inShort(view.Diff(before, after, view.ByStack)), "train.py:3 > - -10", "two stacks it could be")
@@ -130,7 +130,7 @@ func TestDiffStacks(t *testing.T) {
 
 // TestDiffFolders: the same files in other folders, some of which have the same name.
 func TestDiffFolders(t *testing.T) {
-	files := func(names ...string) (out []view.Entry) {
+	files := func(names ...string) (out []view.Row) {
 		for i, name := range names {
 			out = append(out, in(name, 3, "f", fmt.Sprintf("unlike any other %d", i), int64(100+i)))
 		}
@@ -151,8 +151,8 @@ func TestDiffFolders(t *testing.T) {
 
 // TestDiffRenamed: a script that has another name now, beside libraries of another Python.
 func TestDiffRenamed(t *testing.T) {
-	side := func(script, python string) []view.Entry {
-		return []view.Entry{
+	side := func(script, python string) []view.Row {
+		return []view.Row{
 			in("/a/"+script, 3, "f", "x = relu(x)", 10), in("/a/"+script, 6, "f", "x = relu(x)", 20), in("/a/net.py", 1, "g", "y", 5),
 			in("/opt/lib/"+python+"/site-packages/"+python+".py", 9, "h", "z", 7),
 		}
@@ -192,7 +192,7 @@ func TestDiffSums(t *testing.T) {
 
 func requireSums(t *testing.T, before, after *view.View, by view.RowKind) {
 	t.Helper()
-	d := view.Diff(before.Entries(), after.Entries(), by)
+	d := view.Diff(before.Rows(), after.Rows(), by)
 	require.EqualValues(t, before.Total(), d.Before.Bytes)
 	require.EqualValues(t, after.Total(), d.After.Bytes)
 	bytes, blocks := int64(0), int64(0)
@@ -216,7 +216,7 @@ func requireSums(t *testing.T, before, after *view.View, by view.RowKind) {
 func TestDiffRandom(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		random := func() (out []view.Entry) {
+		random := func() (out []view.Row) {
 			for range r.IntN(12) {
 				e := in([]string{"/a/train.py", "/b/train.py", "/a/net.py"}[r.IntN(3)], r.IntN(4), string(rune('f'+r.IntN(2))), []string{"", "x", "y"}[r.IntN(3)], r.Int64N(100)-20)
 				out = append(out, e)
@@ -226,7 +226,7 @@ func TestDiffRandom(t *testing.T) {
 		before, after := random(), random()
 		for by := range view.RowKindNames {
 			d := view.Diff(before, after, view.RowKind(by))
-			var got [2][]view.Entry
+			var got [2][]view.Row
 			for i := range d.Rows {
 				if e := d.Rows[i].Before; e != nil {
 					got[0] = append(got[0], *e)
@@ -235,8 +235,8 @@ func TestDiffRandom(t *testing.T) {
 					got[1] = append(got[1], *e)
 				}
 			}
-			require.ElementsMatch(t, view.GroupEntries(before, d.By), got[0])
-			require.ElementsMatch(t, view.GroupEntries(after, d.By), got[1])
+			require.ElementsMatch(t, view.GroupRows(before, d.By), got[0])
+			require.ElementsMatch(t, view.GroupRows(after, d.By), got[1])
 			require.Equal(t, d, view.Diff(before, after, d.By))
 		}
 	}

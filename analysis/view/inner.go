@@ -28,12 +28,12 @@ func (v *View) innerCall(s *Site) *Call {
 }
 
 // addInner adds to the row of a line what its samples call, where it has a large part of all bytes.
-func (e *Entry) addInner(samples []*Entry, bytes int64) {
+func (e *Row) addInner(samples []*Row, bytes int64) {
 	if bytes <= 0 || float64(e.Bytes) <= innerShare*float64(bytes) {
 		return
 	}
 	index := map[Call]int{}
-	var inner []Entry
+	var inner []Row
 	for _, s := range samples {
 		if s.inner == nil {
 			continue
@@ -42,7 +42,7 @@ func (e *Entry) addInner(samples []*Entry, bytes int64) {
 		if !ok {
 			at = len(inner)
 			index[*s.inner] = at
-			inner = append(inner, Entry{Name: s.inner.Name, Func: s.inner.Func, File: s.inner.File, Line: s.inner.Line})
+			inner = append(inner, Row{Name: s.inner.Name, Func: s.inner.Func, File: s.inner.File, Line: s.inner.Line})
 		}
 		inner[at].Bytes += s.Bytes
 		inner[at].Blocks += s.Blocks
@@ -51,25 +51,4 @@ func (e *Entry) addInner(samples []*Entry, bytes int64) {
 	if len(inner) > 0 {
 		e.Inner = inner[:min(len(inner), maxInner)]
 	}
-}
-
-// innerRows is addInner of the row of a table.
-func (v *View) innerRows(r *Row, sites []*Site, total uint64) []Row {
-	e := Entry{Bytes: int64(r.Bytes)}
-	samples := make([]Entry, len(sites))
-	pointers := make([]*Entry, len(sites))
-	for i, s := range sites {
-		samples[i] = Entry{Bytes: int64(s.Inuse.Bytes), Blocks: s.Inuse.Objects, inner: v.innerCall(s)}
-		pointers[i] = &samples[i]
-	}
-	e.addInner(pointers, int64(total))
-	var out []Row
-	for i := range e.Inner {
-		in := &e.Inner[i]
-		out = append(out, Row{
-			Name: in.Name, Func: in.Func, File: in.File, Line: in.Line, Bytes: uint64(in.Bytes), Blocks: in.Blocks,
-			Share: float64(in.Bytes) / float64(total),
-		})
-	}
-	return out
 }

@@ -10,31 +10,20 @@ import (
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// Sum is the memory of a view that has something in common.
-type Sum struct {
-	Name string // the line, function, stack, layer or device, in one line of printable text
-	File string // of lines and functions of Python, the whole path; else empty
-	Line int    // of lines of Python; 0: not known
-	// In use; the sums add up to View.Total. Bytes is negative for stacks.LostEvents when more frees than allocations were lost.
-	Bytes  int64
-	Blocks uint64
-	// Allocated since the first event, or in the range.
-	AllocBytes  int64
-	AllocBlocks uint64
-}
-
-// SumBy adds up a view: the rows of GroupEntries, with what was allocated beside what is in use. The largest come first.
-func (v *View) SumBy(by RowKind) []Sum {
+// SumBy adds up a view: the rows of GroupRows, with what was allocated beside what is in use. The largest come first.
+func (v *View) SumBy(by RowKind) []Row {
 	index := map[string]int{}
-	var out []Sum
+	var out []Row
 	for _, m := range []Measure{InUse, Allocated} {
-		for _, e := range GroupEntries(v.EntriesOf(m), by) {
+		for _, e := range GroupRows(v.RowsOf(m), by) {
 			key := e.key(func(file string) string { return file }, true)
 			i, ok := index[key]
 			if !ok {
 				i = len(out)
 				index[key] = i
-				out = append(out, Sum{Name: e.text(by), File: words.Line(e.File), Line: e.Line})
+				row := e
+				row.Text, row.File, row.Bytes, row.Blocks = e.text(by), words.Line(e.File), 0, 0
+				out = append(out, row)
 			}
 			if m == InUse {
 				out[i].Bytes, out[i].Blocks = e.Bytes, e.Blocks
@@ -43,14 +32,14 @@ func (v *View) SumBy(by RowKind) []Sum {
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(x, y Sum) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.AllocBytes, x.AllocBytes), cmp.Compare(x.Name, y.Name), cmp.Compare(x.File, y.File))
+	slices.SortStableFunc(out, func(x, y Row) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.AllocBytes, x.AllocBytes), cmp.Compare(x.Text, y.Text), cmp.Compare(x.File, y.File))
 	})
 	return out
 }
 
-// text is the entry in one line.
-func (e *Entry) text(by RowKind) string {
+// text is the row in one line.
+func (e *Row) text(by RowKind) string {
 	switch {
 	case by == ByStack && len(e.Stack) > 0:
 		return stacks.Join(len(e.Stack), func(i int) string { return e.Stack[i].Text() })

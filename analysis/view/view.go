@@ -119,24 +119,11 @@ func Counted(layer event.Layer, origin heap.Origin, segment bool) bool {
 // Detailed reports whether the view was selected with Selection.Detail.
 func (v *View) Detailed() bool { return v.detailed }
 
-// Row is one line of a table of memory in use.
-type Row struct {
-	Name   string  // "gpt.py:38", or the native symbol
-	Func   string  // of a Python line, the function; else empty
-	File   string  // of a Python line, the whole path; else empty
-	Line   int     // 0: unknown
-	Source string  // text of the line, trimmed; empty when it cannot be read
-	Bytes  uint64  // in use, all layers that count
-	Blocks uint64  // in use
-	Share  float64 // of View.Total, 0 to 1; 0 when that is 0
-	Inner  []Row   // as Entry.Inner
-}
-
 // Table is the largest rows of a kind.
 type Table struct {
-	Rows   []Row  // by bytes, largest first
-	More   int    // rows left out
-	Bytes  uint64 // of all rows, also of those left out
+	Rows   []Row // by bytes, largest first
+	More   int   // rows left out
+	Bytes  int64 // of all rows, also of those left out
 	Blocks uint64
 }
 
@@ -165,40 +152,23 @@ func (v *View) IsLibrary(file string) bool { return stacks.IsLibrary(file, v.opt
 // ByNative is the memory in use of stacks without a Python frame, by native symbol. n limits the rows; 0: all.
 func (v *View) ByNative(n int) Table { return v.table(n, false) }
 
-type rowKey struct {
-	name, function, file string
-	line                 int
-}
-
+// table is the rows by line of the sites that have a line of Python, or of those that have none.
 func (v *View) table(n int, python bool) Table {
-	rows := map[rowKey]*Row{}
-	members := map[rowKey][]*Site{}
+	var sites []Row
 	var t Table
-	for i := range v.Sites {
-		s := &v.Sites[i]
-		if !s.Counted() || s.Inuse.Objects == 0 || s.isPython() != python {
+	for p := range v.Samples(InUse, nil) {
+		if p.Site == nil || p.Site.isPython() != python {
 			continue
 		}
-		r := row(s)
-		key := rowKey{r.Name, r.Func, r.File, r.Line}
-		if rows[key] == nil {
-			rows[key] = &r
-		}
-		members[key] = append(members[key], s)
-		rows[key].Bytes += s.Inuse.Bytes
-		rows[key].Blocks += s.Inuse.Objects
-		t.Bytes += s.Inuse.Bytes
-		t.Blocks += s.Inuse.Objects
+		sites = append(sites, v.row(&p))
+		t.Bytes += p.Bytes
+		t.Blocks += p.Objects
 	}
-	total := v.Total()
-	for key, r := range rows {
-		if total > 0 {
-			r.Share = float64(r.Bytes) / float64(total)
-			r.Inner = v.innerRows(r, members[key], total)
-		}
-		t.Rows = append(t.Rows, *r)
+	total := int64(v.Total())
+	t.Rows = groupRows(sites, ByLine, total)
+	for i := range t.Rows {
+		t.Rows[i].setShare(total)
 	}
-	sorts.Func(t.Rows, compareRow)
 	if n > 0 && len(t.Rows) > n {
 		t.More = len(t.Rows) - n
 		t.Rows = t.Rows[:n]
@@ -207,22 +177,6 @@ func (v *View) table(n int, python bool) Table {
 }
 
 func (s *Site) isPython() bool { return s.Own != nil && s.Own.Kind == event.FramePython }
-
-func row(s *Site) Row {
-	if !s.isPython() {
-		return Row{Name: s.Name}
-	}
-	name := stacks.Position(s.Own)
-	if s.Backward {
-		name = stacks.BackwardOf + " " + name
-	}
-	return Row{Name: name, Func: s.Own.Func, File: s.Own.File, Line: max(0, s.Own.Line)}
-}
-
-func compareRow(x, y Row) int {
-	return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), cmp.Compare(x.Name, y.Name),
-		cmp.Compare(x.File, y.File), cmp.Compare(x.Line, y.Line), cmp.Compare(x.Func, y.Func))
-}
 
 // Total is the GPU memory in use that is accounted for, in bytes: what the caching allocators have handed out, by their own
 // totals where they give them, and device memory that is not theirs.

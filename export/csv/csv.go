@@ -101,7 +101,7 @@ func WriteSums(w io.Writer, v *view.View, by view.RowKind) error {
 			line = strconv.Itoa(g.Line)
 		}
 		err := out.Write([]string{
-			plain(g.Name), plain(g.File), line, strconv.FormatInt(g.Bytes, 10), strconv.FormatUint(g.Blocks, 10),
+			plain(g.Text), plain(g.File), line, strconv.FormatInt(g.Bytes, 10), strconv.FormatUint(g.Blocks, 10),
 			strconv.FormatInt(g.AllocBytes, 10), strconv.FormatUint(g.AllocBlocks, 10),
 		})
 		if err != nil {

@@ -136,7 +136,7 @@ func restOf(rows []view.Change) diffRow {
 	return out
 }
 
-func diffEntryOf(e *view.Entry) *diffEntry {
+func diffEntryOf(e *view.Row) *diffEntry {
 	if e == nil {
 		return nil
 	}

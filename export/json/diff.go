@@ -121,7 +121,7 @@ func diffFindingOf(f *leaks.Finding) *leakFinding {
 	return &out
 }
 
-func diffEntryOf(e *view.Entry) *diffEntry {
+func diffEntryOf(e *view.Row) *diffEntry {
 	if e == nil {
 		return nil
 	}

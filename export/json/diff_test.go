@@ -17,11 +17,11 @@ import (
 
 // TestWriteDiff reads back what is written: what is not known is null, what is not there too, and no number is rounded.
 func TestWriteDiff(t *testing.T) {
-	line := view.Entry{Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3, Source: "x = <b>", Bytes: 1<<53 + 1, Blocks: 1<<53 + 1}
+	line := view.Row{Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3, Source: "x = <b>", Bytes: 1<<53 + 1, Blocks: 1<<53 + 1}
 	moved := line
 	moved.Name, moved.Line, moved.Bytes = "a.py:5", 5, 1<<53+4
-	before := []view.Entry{line, {Name: stacks.BeforeAttach, Bytes: 100}}
-	after := []view.Entry{moved, {Name: "cuBLAS", Bytes: 7, Blocks: 2}, {Name: stacks.BeforeAttach, Bytes: 100}}
+	before := []view.Row{line, {Name: stacks.BeforeAttach, Bytes: 100}}
+	after := []view.Row{moved, {Name: "cuBLAS", Bytes: 7, Blocks: 2}, {Name: stacks.BeforeAttach, Bytes: 100}}
 	var buf bytes.Buffer
 	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(before, after, view.ByLine), Before: "a", After: "b\x1b"}))
 	require.NotContains(t, buf.String(), "\x1b")
@@ -51,9 +51,9 @@ func TestWriteDiff(t *testing.T) {
 }
 
 func TestWriteDiffStacks(t *testing.T) {
-	e := view.Entry{Name: "at::empty", Bytes: 1, Blocks: 1, Stack: []view.Call{{Name: "at::empty"}, {Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3}}}
+	e := view.Row{Name: "at::empty", Bytes: 1, Blocks: 1, Stack: []view.Call{{Name: "at::empty"}, {Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3}}}
 	var buf bytes.Buffer
-	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(nil, []view.Entry{e}, view.ByStack)}))
+	require.NoError(t, WriteDiff(&buf, Diff{Difference: view.Diff(nil, []view.Row{e}, view.ByStack)}))
 	var got diffFile
 	require.NoError(t, json.Unmarshal(buf.Bytes(), &got))
 	require.Equal(t, []diffCall{{Name: "at::empty"}, {Name: "a.py:3", Function: "f", File: "/x/a.py", Line: 3}}, got.Rows[0].After.Stack)

@@ -130,7 +130,7 @@ type exportPart struct {
 func partsBy(v *view.View, by view.RowKind) []exportPart {
 	out := []exportPart{}
 	for _, s := range v.SumBy(by) {
-		out = append(out, exportPart{s.Name, s.Bytes, s.Blocks, s.AllocBytes, s.AllocBlocks})
+		out = append(out, exportPart{s.Text, s.Bytes, s.Blocks, s.AllocBytes, s.AllocBlocks})
 	}
 	return out
 }
@@ -183,7 +183,8 @@ func WriteExport(w io.Writer, x Export) error {
 		})
 	}
 	for i := range lines {
-		f.Lines[i] = exportLine(lines[i])
+		l := &lines[i]
+		f.Lines[i] = exportLine{l.Text, l.File, l.Line, l.Bytes, l.Blocks, l.AllocBytes, l.AllocBlocks}
 	}
 	for i := range x.View.Sites {
 		f.Sites = append(f.Sites, newExportSite(x.View, &x.View.Sites[i]))

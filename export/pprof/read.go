@@ -67,14 +67,14 @@ func valueIndex(p *profile.Profile, kind string) int {
 	return slices.IndexFunc(p.SampleType, func(t *profile.ValueType) bool { return t.Type == kind })
 }
 
-// Entries is what a profile says of memory in use. One of ours has the entries of the view that it was made of; in one of
+// Rows is what a profile says of memory in use. One of ours has the entries of the view that it was made of; in one of
 // another tool an entry is named after the line nearest to the leaf that is not a library's.
-func Entries(p *profile.Profile) []view.Entry {
+func Rows(p *profile.Profile) []view.Row {
 	bytes, blocks := valueIndex(p, "inuse_space"), valueIndex(p, "inuse_objects")
-	var out []view.Entry
+	var out []view.Row
 	for _, s := range p.Sample {
 		frames, names := framesOf(s)
-		e := view.Entry{Layer: label(s, "layer"), Device: label(s, "device"), Bytes: s.Value[bytes]}
+		e := view.Row{Layer: label(s, "layer"), Device: label(s, "device"), Bytes: s.Value[bytes]}
 		if blocks >= 0 {
 			e.Blocks = uint64(max(0, s.Value[blocks]))
 		}
@@ -161,7 +161,7 @@ func moduleOf(loc *profile.Location) *event.Module {
 var systemFolders = []string{"/usr/lib/", "/usr/include/", "/usr/local/go/src/"}
 
 // name gives an entry the name of its site.
-func name(e *view.Entry, site string, frames []event.Frame, names []string) {
+func name(e *view.Row, site string, frames []event.Frame, names []string) {
 	own := -1
 	switch {
 	case site != unlabelled:

@@ -19,7 +19,7 @@ import (
 )
 
 // sanitized is entries as a profile has them: its strings are UTF-8, and it has no text of lines.
-func sanitized(entries []view.Entry) []view.Entry {
+func sanitized(entries []view.Row) []view.Row {
 	for i := range entries {
 		e := &entries[i]
 		e.Name, e.Func, e.File, e.Source = words.Valid(e.Name), words.Valid(e.Func), words.Valid(e.File), ""
@@ -41,7 +41,7 @@ func TestEntriesOfOurs(t *testing.T) {
 			if kind == view.ByStack && detail == DetailFull {
 				continue // it has more frames
 			}
-			require.Equal(t, view.GroupEntries(sanitized(v.Entries()), kind), view.GroupEntries(Entries(p), kind), "%s, detail %d", kind, detail)
+			require.Equal(t, view.GroupRows(sanitized(v.Rows()), kind), view.GroupRows(Rows(p), kind), "%s, detail %d", kind, detail)
 		}
 	}
 }
@@ -66,25 +66,25 @@ func TestEntriesOfOthers(t *testing.T) {
 	const site = "/venv/lib/python3.11/site-packages/torch/nn.py"
 	for name, c := range map[string]struct {
 		p    *profile.Profile
-		want view.Entry
+		want view.Row
 	}{
 		"the leaf": {
 			foreign([3]string{"/a/x.py", "===", "f"}, [3]string{"/a/x.py", "=", "main"}),
-			view.Entry{Name: "x.py:3", Func: "f", File: "/a/x.py", Line: 3},
+			view.Row{Name: "x.py:3", Func: "f", File: "/a/x.py", Line: 3},
 		},
 		"libraries": {
 			foreign([3]string{"", "", "malloc"}, [3]string{site, "=", "Linear"}, [3]string{"/usr/lib/python3/x.py", "=", "g"}, [3]string{"/a/x.py", "==", "f"}),
-			view.Entry{Name: "x.py:2", Func: "f", File: "/a/x.py", Line: 2},
+			view.Row{Name: "x.py:2", Func: "f", File: "/a/x.py", Line: 2},
 		},
 		"all libraries": {
-			foreign([3]string{"", "", "malloc"}, [3]string{site, "=", "Linear"}), view.Entry{Name: "nn.py:1", Func: "Linear", File: site, Line: 1},
+			foreign([3]string{"", "", "malloc"}, [3]string{site, "=", "Linear"}), view.Row{Name: "nn.py:1", Func: "Linear", File: site, Line: 1},
 		},
-		"native":   {foreign([3]string{"", "", "malloc"}), view.Entry{Name: "malloc"}},
-		"no stack": {foreign(), view.Entry{Name: stacks.NoStack}},
+		"native":   {foreign([3]string{"", "", "malloc"}), view.Row{Name: "malloc"}},
+		"no stack": {foreign(), view.Row{Name: stacks.NoStack}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, c.p.CheckValid())
-			entries := Entries(c.p)
+			entries := Rows(c.p)
 			require.Len(t, entries, 1)
 			require.Len(t, entries[0].Stack, len(c.p.Location))
 			c.want.Layer, c.want.Device, c.want.Bytes, c.want.Stack = "unknown", "unknown", 100, entries[0].Stack
@@ -108,7 +108,7 @@ func TestEntriesOfGo(t *testing.T) {
 	p, err := Parse(&buf)
 	require.NoError(t, err)
 	bytes := int64(0)
-	for _, e := range view.GroupEntries(Entries(p), view.ByLine) {
+	for _, e := range view.GroupRows(Rows(p), view.ByLine) {
 		if strings.HasPrefix(e.Name, "read_test.go:") && strings.HasSuffix(e.Func, "TestEntriesOfGo") {
 			bytes += e.Bytes
 		}
@@ -164,7 +164,7 @@ func FuzzParse(f *testing.F) {
 		for _, s := range p.Sample {
 			want += s.Value[at]
 		}
-		for _, e := range Entries(p) {
+		for _, e := range Rows(p) {
 			got += e.Bytes
 		}
 		require.Equal(t, want, got)

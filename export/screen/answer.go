@@ -362,7 +362,7 @@ func moreLines(r *answer.Row) string {
 }
 
 // lineText is a line with its function, or a native symbol, in a width.
-func lineText(e *view.Entry, width int) string {
+func lineText(e *view.Row, width int) string {
 	if e.File == "" {
 		return fitName(words.Line(e.Name), width)
 	}

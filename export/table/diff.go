@@ -126,7 +126,7 @@ func (p *diffPrinter) change(c *view.Change) {
 	if c.BlocksKnown() {
 		blocks = signedCount(c.Blocks())
 	}
-	e := c.Entry()
+	e := c.Row()
 	p.row("  "+entryColumns(e), before, after, changeText(c.Bytes()), blocks, remark(c))
 	if c.Moved && movedFrom(c) != "" {
 		p.line("    was at %s", words.Line(movedFrom(c)))
@@ -136,7 +136,7 @@ func (p *diffPrinter) change(c *view.Change) {
 	}
 }
 
-func entryColumns(e *view.Entry) string {
+func entryColumns(e *view.Row) string {
 	if e.File == "" || e.Line == 0 && e.Func == e.Name {
 		return Fit(e.Name, widthDiffTitle)
 	}

@@ -17,17 +17,17 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 )
 
-func entry(file string, line int, function, source string, bytes int64, blocks uint64) view.Entry {
+func entry(file string, line int, function, source string, bytes int64, blocks uint64) view.Row {
 	name := file[len("/a/"):]
 	if line > 0 {
 		name += ":" + strconv.Itoa(line)
 	}
-	return view.Entry{Name: name, Func: function, File: file, Line: line, Source: source, Bytes: bytes, Blocks: blocks}
+	return view.Row{Name: name, Func: function, File: file, Line: line, Source: source, Bytes: bytes, Blocks: blocks}
 }
 
 // diffEntries are two sides with every kind of row.
-func diffEntries() (before, after []view.Entry) {
-	before = []view.Entry{
+func diffEntries() (before, after []view.Row) {
+	before = []view.Row{
 		entry("/a/train.py", 38, "Block.forward", "x = x + self.attention(self.norm(x))", 64*mib, 8),
 		entry("/a/train.py", 41, "main", "buffer = torch.zeros(1 << 20)", 4*mib, 1),
 		entry("/a/train.py", 60, "main", "loss.backward()", 5*mib, 3),
@@ -37,7 +37,7 @@ func diffEntries() (before, after []view.Entry) {
 		{Name: stacks.BeforeAttach, Bytes: 3 * gib},
 		{Name: stacks.LostEvents, Bytes: -512},
 	}
-	after = []view.Entry{
+	after = []view.Row{
 		entry("/a/train.py", 41, "Block.forward", "x = x + self.attention(self.norm(x))", 96*mib, 12),
 		entry("/a/train.py", 41, "main", "buffer = torch.zeros(1 << 22)", 16*mib, 1),
 		entry("/a/train.py", 99, "keep\x1b[2J", "kept.append(loss)\u202e", 3*mib, 96),
@@ -52,7 +52,7 @@ func diffEntries() (before, after []view.Entry) {
 
 func TestDiff(t *testing.T) {
 	before, after := diffEntries()
-	stacks := func(entries []view.Entry, root int) []view.Entry {
+	stacks := func(entries []view.Row, root int) []view.Row {
 		entries = entries[:3:3]
 		for i := range entries {
 			leaf := view.Call{Name: entries[i].Name, Func: entries[i].Func, File: entries[i].File, Line: entries[i].Line}

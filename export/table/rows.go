@@ -50,14 +50,14 @@ func (p *printer) table(title string, t view.Table, name func(*view.Row) string)
 	p.columns(Fit(title, widthName+1+widthFunc+1+widthSource+2), "bytes", "blocks", "share")
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		p.columns("  "+name(r), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+		p.columns("  "+name(r), Bytes(uint64(r.Bytes)), countText(r.Blocks), shareText(r.Share))
 		for j := range r.Inner {
 			in := &r.Inner[j]
-			p.columns("  "+innerName(in.Name, in.Func), Bytes(in.Bytes), countText(in.Blocks), shareText(in.Share))
+			p.columns("  "+innerName(in.Name, in.Func), Bytes(uint64(in.Bytes)), countText(in.Blocks), shareText(in.Share))
 		}
 	}
 	if t.More > 0 {
-		p.line("  and %s; in all %s in %s", Plural(uint64(t.More), "more row"), Bytes(t.Bytes), Plural(t.Blocks, "block"))
+		p.line("  and %s; in all %s in %s", Plural(uint64(t.More), "more row"), Bytes(uint64(t.Bytes)), Plural(t.Blocks, "block"))
 	}
 }
 

@@ -33,10 +33,10 @@ func Selection(w io.Writer, in SelectionInput) error {
 	}
 	p.line("%s", words.Line(in.Title))
 	if in.Range {
-		p.entries("allocated by "+in.By.String(), in.View.EntriesOf(view.Allocated), &in)
-		p.entries("of it, live at the end by "+in.By.String(), in.View.EntriesOf(view.InUse), &in)
+		p.entries("allocated by "+in.By.String(), in.View.RowsOf(view.Allocated), &in)
+		p.entries("of it, live at the end by "+in.By.String(), in.View.RowsOf(view.InUse), &in)
 	} else {
-		p.entries("live by "+in.By.String(), in.View.EntriesOf(view.InUse), &in)
+		p.entries("live by "+in.By.String(), in.View.RowsOf(view.InUse), &in)
 	}
 	p.line("")
 	p.stacksOf(in.View)
@@ -47,8 +47,8 @@ func Selection(w io.Writer, in SelectionInput) error {
 }
 
 // entries prints one table, with its sum in the title.
-func (p *printer) entries(title string, entries []view.Entry, in *SelectionInput) {
-	rows := view.GroupEntries(entries, in.By)
+func (p *printer) entries(title string, entries []view.Row, in *SelectionInput) {
+	rows := view.GroupRows(entries, in.By)
 	total, blocks := int64(0), uint64(0)
 	for i := range rows {
 		total, blocks = total+rows[i].Bytes, blocks+rows[i].Blocks
@@ -70,7 +70,7 @@ func (p *printer) entries(title string, entries []view.Entry, in *SelectionInput
 	}
 }
 
-func (p *printer) entry(e *view.Entry, by view.RowKind, total int64) {
+func (p *printer) entry(e *view.Row, by view.RowKind, total int64) {
 	name := Fit(e.Name, widthName+1+widthFunc+1+widthSource)
 	switch {
 	case e.Func == "":

@@ -125,31 +125,31 @@ const peakEvery = 10 * time.Second
 type Peak struct {
 	read  time.Time
 	bytes uint64
-	kept  []view.Entry
+	kept  []view.Row
 }
 
 // entries is what was in use at the peak.
-func (p *Peak) entries(v *view.View, now time.Time) []view.Entry {
+func (p *Peak) entries(v *view.View, now time.Time) []view.Row {
 	if p == nil {
-		return v.AtPeak().Entries()
+		return v.AtPeak().Rows()
 	}
 	bytes := uint64(0)
 	for i := range v.Snapshot.Totals.Accounts {
 		bytes += v.Snapshot.Totals.Accounts[i].Peak
 	}
 	if p.kept == nil || bytes != p.bytes || now.Sub(p.read) >= peakEvery {
-		p.read, p.bytes, p.kept = now, bytes, v.AtPeak().Entries()
+		p.read, p.bytes, p.kept = now, bytes, v.AtPeak().Rows()
 	}
 	return p.kept
 }
 
 // Add puts the parts of all processes together. Time, Elapsed, Rate, Lost and Held are the caller's.
 func (s *Screen) Add(parts []Part) {
-	var now, peak []view.Entry
+	var now, peak []view.Row
 	for i := range parts {
 		p := &parts[i]
 		s.Processes = append(s.Processes, p.Process)
-		now = append(now, p.View.Entries()...)
+		now = append(now, p.View.Rows()...)
 		peak = append(peak, p.Peak.entries(p.View, s.Time)...)
 	}
 	s.Memory = memoryOf(parts)
@@ -199,14 +199,14 @@ func growthOf(parts []Part) map[growthKey]*leaks.Finding {
 }
 
 // rowsOf adds up what is in use, and what was at the peak.
-func rowsOf(now, peak []view.Entry, by view.RowKind) []Row {
+func rowsOf(now, peak []view.Row, by view.RowKind) []Row {
 	peaks := map[string]int64{}
-	for _, e := range view.GroupEntries(peak, by) {
+	for _, e := range view.GroupRows(peak, by) {
 		r := rowOf(&e)
 		peaks[r.Key()] = e.Bytes
 	}
 	var out []Row
-	for _, e := range view.GroupEntries(now, by) {
+	for _, e := range view.GroupRows(now, by) {
 		r := rowOf(&e)
 		at := peaks[r.Key()]
 		r.Peak = &at
@@ -215,7 +215,7 @@ func rowsOf(now, peak []view.Entry, by view.RowKind) []Row {
 	return out
 }
 
-func rowOf(e *view.Entry) Row {
+func rowOf(e *view.Row) Row {
 	return Row{Name: words.Line(e.Name), Function: words.Line(e.Func), File: e.File, Line: e.Line, Source: e.Source, Bytes: e.Bytes, Blocks: e.Blocks}
 }
 
@@ -288,7 +288,7 @@ const (
 )
 
 // stacksOf are the largest stacks of the largest lines. Entries come largest first within a process.
-func stacksOf(entries []view.Entry, rows []Row) []StackOfLine {
+func stacksOf(entries []view.Row, rows []Row) []StackOfLine {
 	var out []StackOfLine
 	for i := range rows[:min(stackRows, len(rows))] {
 		key := rows[i].Key()
@@ -306,7 +306,7 @@ func stacksOf(entries []view.Entry, rows []Row) []StackOfLine {
 	return out
 }
 
-func framesOf(e *view.Entry) []string {
+func framesOf(e *view.Row) []string {
 	out := make([]string, len(e.Stack))
 	for i := range e.Stack {
 		out[i] = words.Line(e.Stack[i].Text())

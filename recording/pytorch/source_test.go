@@ -161,7 +161,7 @@ func linesOf(t *testing.T, s *Source) map[string]uint64 {
 	require.NoError(t, trace.Damage)
 	lines := map[string]uint64{}
 	for _, r := range trace.End().ByPython(0).Rows {
-		lines[fmt.Sprintf("%s:%d", r.File, r.Line)] += r.Bytes
+		lines[fmt.Sprintf("%s:%d", r.File, r.Line)] += uint64(r.Bytes)
 	}
 	return lines
 }

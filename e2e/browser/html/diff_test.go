@@ -16,17 +16,17 @@ import (
 )
 
 // line is memory of a line of train.py.
-func line(folder string, n int, source string, bytes int64, blocks uint64) view.Entry {
-	return view.Entry{Name: fmt.Sprintf("train.py:%d", n), Func: "main", File: folder + "/train.py", Line: n, Source: source, Bytes: bytes, Blocks: blocks}
+func line(folder string, n int, source string, bytes int64, blocks uint64) view.Row {
+	return view.Row{Name: fmt.Sprintf("train.py:%d", n), Func: "main", File: folder + "/train.py", Line: n, Source: source, Bytes: bytes, Blocks: blocks}
 }
 
 func compared() *view.Difference {
-	before := []view.Entry{
+	before := []view.Row{
 		line("/a", 38, "x = self.attention(self.norm(x))", 64<<20, 8), line("/a", 41, "buffer = torch.zeros(1 << 20)", 4<<20, 1),
 		line("/a", 60, "loss.backward()", 48<<20, 3), line("/a", 70, "optimizer.step()", 1<<30, 100), {Name: "cuBLAS", Bytes: 8519680, Blocks: 2},
 		{Name: stacks.LostEvents, Bytes: -1},
 	}
-	after := []view.Entry{
+	after := []view.Row{
 		line("/b", 41, "x = self.attention(self.norm(x))", 96<<20, 12), line("/b", 42, "y = self.mlp(x)", 3<<20, 96), line("/b", 43, "z", 1, 1),
 		line("/b", 70, "optimizer.step()", 1<<30, 100), {Name: "cuBLAS", Bytes: 8519679, Blocks: 1}, {Name: stacks.LostEvents, Bytes: -1},
 	}
@@ -67,10 +67,10 @@ func TestDiffPage(t *testing.T) {
 
 // TestDiffPageHostile: names are text.
 func TestDiffPageHostile(t *testing.T) {
-	var entries []view.Entry
+	var entries []view.Row
 	for i, name := range hostile {
 		call := view.Call{Name: name, Func: name, File: name, Line: i + 1}
-		entries = append(entries, view.Entry{Name: name, Func: name, File: name, Line: i + 1, Source: name, Stack: []view.Call{call}, Bytes: int64(i + 1), Blocks: 1})
+		entries = append(entries, view.Row{Name: name, Func: name, File: name, Line: i + 1, Source: name, Stack: []view.Call{call}, Bytes: int64(i + 1), Blocks: 1})
 	}
 	d := view.Diff(nil, entries, view.ByStack)
 	p := openPage(t, diffPage(html.DiffInput{Difference: d, Before: hostile[0], After: hostile[1]}))
@@ -86,9 +86,9 @@ const maxDiffRows = 20_000
 
 // TestDiffPageLong: many rows are shown bit by bit, and those that are too many add up in one.
 func TestDiffPageLong(t *testing.T) {
-	var entries []view.Entry
+	var entries []view.Row
 	for i := range maxDiffRows + 7 {
-		entries = append(entries, view.Entry{Name: fmt.Sprintf("f%d", i), Bytes: int64(i + 1), Blocks: 1})
+		entries = append(entries, view.Row{Name: fmt.Sprintf("f%d", i), Bytes: int64(i + 1), Blocks: 1})
 	}
 	d := view.Diff(entries[:10], entries, view.ByLine)
 	p := openPage(t, diffPage(html.DiffInput{Difference: d}))

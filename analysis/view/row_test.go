@@ -13,7 +13,7 @@ import (
 )
 
 // sumEntries adds entries up.
-func sumEntries(entries []view.Entry) (bytes int64, blocks uint64) {
+func sumEntries(entries []view.Row) (bytes int64, blocks uint64) {
 	for i := range entries {
 		bytes += entries[i].Bytes
 		blocks += entries[i].Blocks
@@ -28,22 +28,22 @@ func TestEntries(t *testing.T) {
 		trace, err := view.NewTrace(s, nil)
 		require.NoError(t, err)
 		for _, v := range []*view.View{trace.End(), trace.Peak()} {
-			entries := v.Entries()
+			entries := v.Rows()
 			bytes, blocks := sumEntries(entries)
 			require.EqualValues(t, v.Total(), bytes)
 			for by := range view.RowKindNames {
-				rows := view.GroupEntries(entries, view.RowKind(by))
+				rows := view.GroupRows(entries, view.RowKind(by))
 				rowBytes, rowBlocks := sumEntries(rows)
 				require.Equal(t, bytes, rowBytes)
 				require.Equal(t, blocks, rowBlocks)
 			}
-			requireReport(t, v, view.GroupEntries(entries, view.ByLine))
+			requireReport(t, v, view.GroupRows(entries, view.ByLine))
 		}
 	}
 }
 
 // requireReport compares rows by line with those of the tables that a report prints.
-func requireReport(t *testing.T, v *view.View, rows []view.Entry) {
+func requireReport(t *testing.T, v *view.View, rows []view.Row) {
 	t.Helper()
 	type row struct {
 		name, function, file string
@@ -53,7 +53,7 @@ func requireReport(t *testing.T, v *view.View, rows []view.Entry) {
 	var want, got []row
 	for _, table := range []view.Table{v.ByPython(0), v.ByNative(0)} {
 		for _, r := range table.Rows {
-			want = append(want, row{r.Name, r.Func, r.File, r.Line, r.Bytes, r.Blocks})
+			want = append(want, row{r.Name, r.Func, r.File, r.Line, uint64(r.Bytes), r.Blocks})
 		}
 	}
 	for _, r := range rows {
@@ -67,7 +67,7 @@ func requireReport(t *testing.T, v *view.View, rows []view.Entry) {
 
 func TestGroupEntries(t *testing.T) {
 	stack := []view.Call{{Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3}, {Name: "a.py:9", Func: "main", File: "/x/a.py", Line: 9}}
-	entries := []view.Entry{
+	entries := []view.Row{
 		{Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3, Layer: "torch", Device: "cuda:0", Stack: stack, Bytes: 10, Blocks: 1},
 		{Name: "a.py:3", Func: "f", File: "/x/a.py", Line: 3, Source: "y = g(x)", Layer: "device", Device: "cuda:1", Bytes: 20, Blocks: 2},
 		{Name: "a.py:4", Func: "f", File: "/x/a.py", Line: 4, Source: "z", Layer: "torch", Device: "cuda:1", Bytes: 40, Blocks: 4},
@@ -75,7 +75,7 @@ func TestGroupEntries(t *testing.T) {
 		{Name: "at::empty", Layer: "torch", Device: "cuda:1", Bytes: 160, Blocks: 16},
 		{Name: stacks.LostEvents, Layer: "torch", Device: "cuda:1", Bytes: -5},
 	}
-	for by, want := range map[view.RowKind][]view.Entry{
+	for by, want := range map[view.RowKind][]view.Row{
 		view.ByLine: {
 			{Name: "at::empty", Bytes: 160, Blocks: 16}, {Name: "a.py:4", Func: "f", File: "/y/a.py", Line: 4, Bytes: 80, Blocks: 8},
 			{Name: "a.py:4", Func: "f", File: "/x/a.py", Line: 4, Source: "z", Bytes: 40, Blocks: 4},
@@ -93,9 +93,9 @@ func TestGroupEntries(t *testing.T) {
 			{Name: "cuda:1", Device: "cuda:1", Bytes: 295, Blocks: 30}, {Name: "cuda:0", Device: "cuda:0", Bytes: 10, Blocks: 1},
 		},
 	} {
-		require.Equal(t, want, view.GroupEntries(entries, by), by.String())
+		require.Equal(t, want, view.GroupRows(entries, by), by.String())
 	}
-	require.Len(t, view.GroupEntries(entries, view.ByStack), 6, "one has a stack and one of the same line has none")
+	require.Len(t, view.GroupRows(entries, view.ByStack), 6, "one has a stack and one of the same line has none")
 }
 
 func TestFindRowKind(t *testing.T) {

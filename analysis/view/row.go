@@ -15,8 +15,9 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// Entry is memory in use that has one origin: of a view, a Sample; of a table, all that the table has in one row.
-type Entry struct {
+// Row is memory in use that has one origin: of a view, a Sample; of a table, all that the table has in one row. Every table, page,
+// profile and difference of lines, stacks, holders and the like is made of these.
+type Row struct {
 	Name   string // "gpt.py:38", a native symbol, or stacks.BeforeAttach and its like; of a table by layer or device, that
 	Func   string // of Python, the function; else empty
 	File   string // of Python, the whole path; else empty
@@ -27,6 +28,12 @@ type Entry struct {
 	Stack  []Call // leaf first; nil in tables, but those by stack
 	Bytes  int64  // negative only for stacks.LostEvents
 	Blocks uint64 // 0 where only the bytes are known
+
+	Share float64 // of a Table: of View.Total, 0 to 1; 0 when that is 0
+	// Of View.SumBy: the row in one line of printable text, and what was allocated since the first event, or in the range.
+	Text        string
+	AllocBytes  int64
+	AllocBlocks uint64
 
 	// Of a sample that a recording has; empty in tables, where the Name says them, and in samples of profiles.
 	Phase    string // one of phases.Phases
@@ -39,7 +46,7 @@ type Entry struct {
 
 	// Inner is, in a table by line, what a line with a large part of the memory calls: the innermost calls outside PyTorch's core, by
 	// bytes, the largest first. They are part of the row. nil: the line itself says enough.
-	Inner []Entry
+	Inner []Row
 
 	inner *Call // of a sample; nil: there is none
 }
@@ -50,7 +57,7 @@ const (
 	HolderFreed = "[freed before the end]" // the holders are known at the end of the recording only
 )
 
-// Call is a frame of an entry's stack.
+// Call is a frame of a row's stack.
 type Call struct {
 	Name string // "gpt.py:38", or the native symbol
 	Func string // of Python, the function; else empty
@@ -74,29 +81,49 @@ func CallOf(f *event.Frame) Call {
 	return Call{Name: stacks.Position(f), Func: f.Func, File: f.File, Line: max(0, f.Line)}
 }
 
-// Entries is what is in use, a sample each. They add up to Total.
-func (v *View) Entries() []Entry { return v.EntriesOf(InUse) }
+// Rows is what is in use, a sample each. They add up to Total.
+func (v *View) Rows() []Row { return v.RowsOf(InUse) }
 
-// EntriesOf is what a view has of a measure, a sample each; with Selection.Detail there is one for each part of it.
-func (v *View) EntriesOf(m Measure) []Entry {
-	var out []Entry
+// RowsOf is what a view has of a measure, a sample each; with Selection.Detail there is one for each part of it.
+func (v *View) RowsOf(m Measure) []Row {
+	var out []Row
 	for p := range v.Samples(m, nil) {
-		out = v.appendEntries(out, &p, m)
+		out = v.appendRows(out, &p, m)
 	}
-	v.readEntrySources(out)
+	v.readSources(out)
 	return out
 }
 
-// appendEntries adds the entries of a sample.
-func (v *View) appendEntries(out []Entry, p *Sample, m Measure) []Entry {
-	e := Entry{
-		Name: p.Name, Layer: p.Layer.String(), Device: p.Device.String(), Bytes: p.Bytes, Blocks: p.Objects,
-		Phase: string(phases.Unknown), Module: stacks.NoModule, Operator: stacks.NoOperator,
+// row is the line of a sample, with what that calls.
+func (v *View) row(p *Sample) Row {
+	out := Row{Name: p.Name, Bytes: p.Bytes, Blocks: p.Objects}
+	if s := p.Site; s != nil && s.isPython() {
+		out.Func, out.File, out.Line = s.Own.Func, s.Own.File, max(0, s.Own.Line)
+		if out.Name = stacks.Position(s.Own); s.Backward {
+			out.Name = stacks.BackwardOf + " " + out.Name
+		}
+		out.inner = v.innerCall(s)
 	}
+	return out
+}
+
+// setShare sets what part of a total the row is, and what it calls.
+func (e *Row) setShare(total int64) {
+	if total > 0 {
+		e.Share = float64(e.Bytes) / float64(total)
+	}
+	for i := range e.Inner {
+		e.Inner[i].setShare(total)
+	}
+}
+
+// appendRows adds the rows of a sample.
+func (v *View) appendRows(out []Row, p *Sample, m Measure) []Row {
+	e := v.row(p)
+	e.Layer, e.Device = p.Layer.String(), p.Device.String()
+	e.Phase, e.Module, e.Operator = string(phases.Unknown), stacks.NoModule, stacks.NoOperator
 	if p.Site != nil {
-		r := row(p.Site)
-		e.Name, e.Func, e.File, e.Line = r.Name, r.Func, r.File, r.Line
-		e.Phase, e.inner = string(v.Phase(p.Site)), v.innerCall(p.Site)
+		e.Phase = string(v.Phase(p.Site))
 		if st := p.Site.Stack; st != nil {
 			e.Module, e.Operator = stacks.Module(st.Frames, v.options.Library), stacks.Operator(st.Frames)
 		}
@@ -118,21 +145,21 @@ func (v *View) appendEntries(out []Entry, p *Sample, m Measure) []Entry {
 			count = part.Alloc
 		}
 		if count.Objects > 0 {
-			out = append(out, part.entry(e, count))
+			out = append(out, part.row(e, count))
 		}
 	}
 	return out
 }
 
-// appendUnseen adds the entries of a sample without a site. What was allocated before the first event is split by its known blocks, as
+// appendUnseen adds the rows of a sample without a site. What was allocated before the first event is split by its known blocks, as
 // far as there are any.
-func (v *View) appendUnseen(out []Entry, p *Sample, e Entry) []Entry {
+func (v *View) appendUnseen(out []Row, p *Sample, e Row) []Row {
 	rest := e
 	rest.Category, rest.Step, rest.Holder = string(phases.NoCategory), NoStep, NoHolder
 	if p.Name != stacks.BeforeAttach {
 		return append(out, rest)
 	}
-	var parts []Entry
+	var parts []Row
 	for i := range v.Sites {
 		s := &v.Sites[i]
 		if s.Layer != event.LayerTorch || s.Origin != heap.OriginBefore || s.PID != p.PID || s.Device != p.Device {
@@ -140,7 +167,7 @@ func (v *View) appendUnseen(out []Entry, p *Sample, e Entry) []Entry {
 		}
 		for j := range s.Parts {
 			if count := s.Parts[j].Inuse; count.Objects > 0 {
-				parts = append(parts, s.Parts[j].entry(e, count))
+				parts = append(parts, s.Parts[j].row(e, count))
 				rest.Bytes, rest.Blocks = rest.Bytes-int64(count.Bytes), rest.Blocks-min(rest.Blocks, count.Objects)
 			}
 		}
@@ -155,8 +182,8 @@ func (v *View) appendUnseen(out []Entry, p *Sample, e Entry) []Entry {
 	return append(out, parts...)
 }
 
-// entry is that of a part of the site of e.
-func (p *SitePart) entry(e Entry, count heap.Count) Entry {
+// row is that of a part of the site of e.
+func (p *SitePart) row(e Row, count heap.Count) Row {
 	e.Bytes, e.Blocks = int64(count.Bytes), count.Objects
 	e.Category, e.Step, e.Holder = string(p.Category), NoStep, cmp.Or(p.Holder, HolderFreed)
 	if p.Step > 0 {
@@ -165,14 +192,14 @@ func (p *SitePart) entry(e Entry, count heap.Count) Entry {
 	return e
 }
 
-func (v *View) readEntrySources(entries []Entry) {
-	places := make([]stacks.Place, len(entries))
-	for i := range entries {
-		places[i] = stacks.Place{File: entries[i].File, Line: entries[i].Line}
+func (v *View) readSources(rows []Row) {
+	places := make([]stacks.Place, len(rows))
+	for i := range rows {
+		places[i] = stacks.Place{File: rows[i].File, Line: rows[i].Line}
 	}
 	text := v.SourceLines(places)
-	for i := range entries {
-		entries[i].Source = text[places[i]]
+	for i := range rows {
+		rows[i].Source = text[places[i]]
 	}
 }
 
@@ -185,12 +212,12 @@ const (
 	ByStack                   // the whole stack
 	ByLayer                   // torch, device
 	ByDevice                  // "cuda:0"
-	ByPhase                   // the part of the step: Entry.Phase
-	ByModule                  // the module of PyTorch's that is called: Entry.Module
-	ByOperator                // the operator of PyTorch's that is called: Entry.Operator
-	ByCategory                // what the memory is for: Entry.Category
-	ByHolder                  // what holds it: Entry.Holder
-	ByStep                    // the step of the allocation: Entry.Step
+	ByPhase                   // the part of the step: Row.Phase
+	ByModule                  // the module of PyTorch's that is called: Row.Module
+	ByOperator                // the operator of PyTorch's that is called: Row.Operator
+	ByCategory                // what the memory is for: Row.Category
+	ByHolder                  // what holds it: Row.Holder
+	ByStep                    // the step of the allocation: Row.Step
 )
 
 // RecordedRowKindNames are the kinds, by their numbers. Those behind ByDevice need a recording.
@@ -216,17 +243,24 @@ func FindRowKind(name string) (RowKind, error) {
 // String is its name.
 func (k RowKind) String() string { return RecordedRowKindNames[k] }
 
-// GroupEntries is the rows of a table, by bytes, largest first. They add up to the same.
-func GroupEntries(entries []Entry, by RowKind) []Entry {
-	index := map[string]int{}
-	var out []Entry
-	members := map[string][]*Entry{}
+// GroupRows is the rows of a table, by bytes, largest first. They add up to the same.
+func GroupRows(rows []Row, by RowKind) []Row {
 	total := int64(0)
-	for i := range entries {
-		e := entries[i].as(by)
+	for i := range rows {
+		total += rows[i].Bytes
+	}
+	return groupRows(rows, by, total)
+}
+
+// groupRows is GroupRows of a part of a total.
+func groupRows(rows []Row, by RowKind, total int64) []Row {
+	index := map[string]int{}
+	var out []Row
+	members := map[string][]*Row{}
+	for i := range rows {
+		e := rows[i].as(by)
 		key := e.key(func(file string) string { return file }, true)
-		members[key] = append(members[key], &entries[i])
-		total += e.Bytes
+		members[key] = append(members[key], &rows[i])
 		at, ok := index[key]
 		if !ok {
 			at = len(out)
@@ -248,12 +282,12 @@ func GroupEntries(entries []Entry, by RowKind) []Entry {
 }
 
 // compareSize puts the largest first.
-func compareSize(x, y Entry) int {
-	return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), compareEntry(&x, &y))
+func compareSize(x, y Row) int {
+	return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(y.Blocks, x.Blocks), compareRow(&x, &y))
 }
 
-// compareEntry orders entries by what they are called.
-func compareEntry(x, y *Entry) int {
+// compareRow orders rows by what they are called.
+func compareRow(x, y *Row) int {
 	return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.File, y.File), cmp.Compare(x.Line, y.Line), cmp.Compare(x.Func, y.Func),
 		slices.CompareFunc(x.Stack, y.Stack, compareCall))
 }
@@ -262,9 +296,9 @@ func compareCall(x, y Call) int {
 	return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Func, y.Func), cmp.Compare(x.File, y.File), cmp.Compare(x.Line, y.Line))
 }
 
-// as keeps of an entry what a row of that kind has.
-func (e Entry) as(by RowKind) Entry {
-	out := Entry{Name: e.Name, Func: e.Func, File: e.File, Bytes: e.Bytes, Blocks: e.Blocks}
+// as keeps of a row what a row of that kind has.
+func (e Row) as(by RowKind) Row {
+	out := Row{Name: e.Name, Func: e.Func, File: e.File, Bytes: e.Bytes, Blocks: e.Blocks}
 	switch by {
 	case ByLine:
 		out.Line, out.Source = e.Line, e.Source
@@ -284,8 +318,8 @@ func (e Entry) as(by RowKind) Entry {
 	return out
 }
 
-// named is what an entry is called in rows that have nothing else.
-func (e *Entry) named(by RowKind) string {
+// named is what a row is called in rows that have nothing else.
+func (e *Row) named(by RowKind) string {
 	switch by {
 	case ByPhase:
 		return e.Phase
@@ -303,7 +337,7 @@ func (e *Entry) named(by RowKind) string {
 
 // key tells rows of one kind apart. Files are what file makes of them; without lines, rows that differ by lines only are the
 // same.
-func (e *Entry) key(file func(string) string, lines bool) string {
+func (e *Row) key(file func(string) string, lines bool) string {
 	var b strings.Builder
 	part := func(name, function, path string, line int) {
 		if path == "" {
