@@ -112,7 +112,7 @@ var mayImport = map[string][]string{
 	"internal/sorts":     {},
 	"internal/notify":    {},
 	"internal/gatecli": {
-		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "event/figures", "event/moment", "export", "inspect", "internal/advice", "internal/cli", "internal/exit", "internal/notify",
+		"analysis/alerts", "analysis/allocator", "analysis/gate", "analysis/summary", "event/figures", "event/moment", "export", "inspect", "internal/advice", "internal/cli", "internal/console", "internal/exit", "internal/notify",
 		"internal/output", "internal/progress", "process", "recorder",
 	},
 	"internal/progress":     {"export", "export/table", "internal/output", "internal/words"},
@@ -133,11 +133,12 @@ var mayImport = map[string][]string{
 		"tracer/",
 	},
 	// The table of the formats, and what a recording says beside its events.
-	"export":               {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
-	"export/":              {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
-	"export/screen":        {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/table", "internal/words"},
-	"export/fragmentation": {"analysis/fragments", "analysis/whatif", "event", "export/table", "internal/words"},
-	"export/chart":         {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
+	"export":                 {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
+	"export/":                {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
+	"export/internal/layout": {"internal/words"},
+	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "internal/words"},
+	"export/chart":           {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
+	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/table", "internal/words"},
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.

@@ -38,6 +38,9 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) (int, error) {
+	if err := os.Setenv("COLUMNS", "120"); err != nil { // rows of tables are one line each
+		return 1, fmt.Errorf("set COLUMNS: %w", err)
+	}
 	if os.Geteuid() != 0 {
 		return 1, fmt.Errorf("attaching needs root: run the tests with sudo")
 	}

@@ -168,6 +168,7 @@ func (s *Source) PrintAnswer(w io.Writer, o *AnswerOptions) error {
 	in := &screen.Input{
 		Answer: a, Summary: Summary(s.Trace.End(), s.Info, s.End), Cut: s.Info.PID != 0 && s.End == nil, Screen: o.Screen,
 	}
+	in.Summary.Width = o.Screen.Width
 	if page := filepath.Join(filepath.Dir(s.Path), PageName); exists(page) {
 		in.Page = page
 	}

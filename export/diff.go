@@ -125,6 +125,7 @@ type DiffInput struct {
 	Before, After *DiffSide
 	By            view.RowKind
 	Top           int // rows of the text; 0: all
+	Width         int // of the screen that the text is for, characters; 0: 80
 }
 
 func (in *DiffInput) difference() *view.Difference {
@@ -180,7 +181,7 @@ func diffText(w io.Writer, in *DiffInput) error {
 	if err != nil {
 		return err
 	}
-	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top, Findings: found})
+	return table.Diff(w, table.DiffInput{Difference: in.difference(), Before: in.Before.name, After: in.After.name, Top: in.Top, Width: in.Width, Findings: found})
 }
 
 func diffJSON(w io.Writer, in *DiffInput) error {

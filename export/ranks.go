@@ -82,10 +82,10 @@ func (s *Source) grewAt(p *ranks.Process) (time.Time, error) {
 	return at, nil
 }
 
-// WriteRanks writes the processes of a job as a table, or as JSON.
-func WriteRanks(w io.Writer, t *ranks.Table, asJSON bool) error {
+// WriteRanks writes the processes of a job as a table for a screen of so many columns (0: 80), or as JSON.
+func WriteRanks(w io.Writer, t *ranks.Table, asJSON bool, width int) error {
 	if asJSON {
 		return json.WriteRanks(w, t)
 	}
-	return table.Ranks(w, t)
+	return table.Ranks(w, t, width)
 }

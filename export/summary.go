@@ -37,6 +37,7 @@ func PrintSummary(w io.Writer, in table.Input, held []table.HeldInput) error {
 		return err
 	}
 	for _, h := range held {
+		h.Width = in.Width
 		if err := table.Held(w, h); err != nil {
 			return err
 		}

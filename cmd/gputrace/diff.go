@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/progress"
 )
@@ -130,6 +131,6 @@ func diff(o *diffOptions) error {
 	}
 	p.Stop()
 	return output.Write(o.output, o.force, o.format.Binary, func(w io.Writer) error {
-		return o.format.Write(w, &export.DiffInput{Before: before, After: after, By: o.by, Top: o.top})
+		return o.format.Write(w, &export.DiffInput{Before: before, After: after, By: o.by, Top: o.top, Width: console.Width(o.output)})
 	})
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/advice"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/local"
@@ -57,7 +58,7 @@ func dump(o dumpOptions) error {
 	if err != nil {
 		return err
 	}
-	content := dumpContent(o.format, p, now, names, boot)
+	content := dumpContent(o, p, now, names, boot)
 	return output.Write(o.output, o.force, binary, content)
 }
 
@@ -96,10 +97,10 @@ func readNames(ctx context.Context, p *process.Process, o dumpOptions) blockName
 	return blockNames{holders: holders.New(r)}
 }
 
-func dumpContent(format string, p *process.Process, m *local.Reading, n blockNames, boot time.Time) func(io.Writer) error {
+func dumpContent(o dumpOptions, p *process.Process, m *local.Reading, n blockNames, boot time.Time) func(io.Writer) error {
 	args := p.Cmdline(32)
 	balance := balance.New(m.Memory().Input(p.PID))
-	switch format {
+	switch o.format {
 	case "json":
 		return func(w io.Writer) error {
 			return json.WriteDump(w, json.Dump{State: m.State, PID: p.PID, Command: args, Boot: boot, Balance: balance, Holders: n.holders, HoldersWhy: n.why})
@@ -113,7 +114,7 @@ func dumpContent(format string, p *process.Process, m *local.Reading, n blockNam
 		return func(w io.Writer) error {
 			return table.Dump(w, table.DumpInput{
 				State: m.State, PID: p.PID, Command: commandLine(args, p.Name()), Boot: boot, Balance: balance,
-				Holders: n.holders, HoldersWhy: n.why,
+				Holders: n.holders, HoldersWhy: n.why, Width: console.Width(o.output),
 			})
 		}
 	}

@@ -122,6 +122,6 @@ func reportSelection(o reportOptions, in *export.Source, p *progress.Line) error
 	}
 	fmt.Println(words.Text(titleOf(in.Info)))
 	return table.Selection(os.Stdout, table.SelectionInput{
-		View: view, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top,
+		View: view, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top, Width: console.Width(""),
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	scan "github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/internal/advice"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 )
@@ -60,7 +61,7 @@ func whoContent(o whoOptions, p *process.Process, h *holders.Index, boot time.Ti
 		}
 	}
 	args := p.Cmdline(32)
-	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Boot: boot, By: o.by, Top: o.top}
+	in := table.WhoInput{Holders: h, Command: commandLine(args, p.Name()), Boot: boot, By: o.by, Top: o.top, Width: console.Width(o.output)}
 	return func(w io.Writer) error {
 		switch {
 		case o.json:

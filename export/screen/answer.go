@@ -18,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -75,7 +76,7 @@ func (p *printer) text(head string, x style, text string) {
 	rest := words.Line(text)
 	for first := true; first || rest != ""; first = false {
 		room := width - utf8.RuneCountInString(head)
-		line, more := breakLine(rest, room)
+		line, more := layout.BreakLine(rest, room)
 		fmt.Fprintln(p.w, strings.TrimRight(p.screen.in(x, head)+line, " "))
 		rest, head, x = more, strings.Repeat(" ", indent), ""
 	}
@@ -98,7 +99,7 @@ func (p *printer) head() {
 		room = inline
 	}
 	if program != "" {
-		program = strings.TrimRight(table.Fit(program, max(room, 1)), " ")
+		program = strings.TrimRight(layout.Fit(program, max(room, 1)), " ")
 		left = "  " + p.screen.in(bold, program) + left
 	}
 	left = "gputrace" + left
@@ -249,11 +250,14 @@ func (p *printer) rows() {
 	if utf8.RuneCountInString(exactly) <= name {
 		when = exactly
 	}
-	p.row(dim, "  "+table.Fit(when, name), fmt.Sprintf("%*s%*s%s", answerBytes, table.Bytes(uint64(max(0, p.a.Total))), answerShare, "100 %", rate), p.screen.noBar(), head)
+	p.row(dim, "  "+layout.Fit(when, name), fmt.Sprintf("%*s%*s%s", answerBytes, table.Bytes(uint64(max(0, p.a.Total))), answerShare, "100 %", rate), p.screen.noBar(), head)
 	for i := range p.a.Rows {
 		p.answerRow(&p.a.Rows[i])
 	}
 }
+
+// whole is a width in which no name is shortened, characters.
+const whole = 1 << 10
 
 // columnsOf is the widths of the first and the last column: as much as the names of the rows take, up to a half, or more where the lines
 // need less than the rest.
@@ -270,7 +274,7 @@ func (p *printer) columnsOf() (names, places int) {
 		e, title := &r.Lines[0], rowTitle(r)
 		switch {
 		case title == "":
-			title = lineText(e, mostScreen)
+			title = lineText(e, whole)
 		case e.File != "":
 			place = max(place, utf8.RuneCountInString(e.Name)+len(moreLines(r)))
 		}
@@ -338,14 +342,14 @@ func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below s
 	title := rowTitle(r)
 	if title == "" {
 		if line := lineText(e, width); utf8.RuneCountInString(line) <= width {
-			return table.Fit(line, width), "", ""
+			return layout.Fit(line, width), "", ""
 		}
 		title = string(phases.NoCategory)
 	}
 	if r.Named && r.Category != phases.NoCategory && utf8.RuneCountInString(title) > width {
 		title = table.CategoryText(r.Category)
 	}
-	name = table.FitMiddle(title, width)
+	name = layout.FitMiddle(title, width)
 	short := lineText(e, room-len(more)) + more
 	if utf8.RuneCountInString(short) <= room && (e.File != "" || !strings.HasSuffix(short, "…")) {
 		return name, short, ""
@@ -364,9 +368,9 @@ func moreLines(r *answer.Row) string {
 // lineText is a line with its function, or a native symbol, in a width.
 func lineText(e *view.Row, width int) string {
 	if e.File == "" {
-		return fitName(words.Line(e.Name), width)
+		return layout.FitName(words.Line(e.Name), width)
 	}
-	return fitPlace(words.Line(e.Name), words.Line(e.Func), width)
+	return layout.FitPlace(words.Line(e.Name), words.Line(e.Func), width)
 }
 
 // rowTitle is what holds the memory of a row, or what it is for; empty: only its line is known.
@@ -402,7 +406,7 @@ func (p *printer) source(r *answer.Row) {
 	if text == "" || r.Finding == nil && rowTitle(r) != "" && r.Share < innerText {
 		return
 	}
-	p.row(dim, "      "+strings.TrimRight(table.Fit(text, p.screen.width()-6), " "), "", "", "")
+	p.row(dim, "      "+strings.TrimRight(layout.Fit(text, p.screen.width()-6), " "), "", "", "")
 }
 
 // innerText is the share from which the text of a line is shown of a row that does not grow.

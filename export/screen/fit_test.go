@@ -9,42 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFitPlace: a line is never cut, its function from the left.
-func TestFitPlace(t *testing.T) {
-	for _, tt := range []struct {
-		place, function string
-		width           int
-		want            string
-	}{
-		{"model.py:88", "Block.forward", 30, "model.py:88 Block.forward"},
-		{"model.py:88", "Block.forward", 20, "model.py:88 forward"},
-		{"model.py:88", "Block.forward", 15, "model.py:88"},
-		{"model.py:88", "Block.forward", 5, "model.py:88"},
-		{"serve.py:6", "Engine.__init__.<locals>.<listcomp>", 22, "serve.py:6 <listcomp>"},
-		{"m.py:1", "a_function_with_a_long_name", 20, "m.py:1 a_function_w…"},
-	} {
-		require.Equal(t, tt.want, fitPlace(tt.place, tt.function, tt.width), tt)
-	}
-}
-
-func TestFitName(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		width int
-		want  string
-	}{
-		{"torch::autograd::generated::AddmmBackward0::apply", 20, "AddmmBackward0"},
-		{"torch::autograd::generated::AddmmBackward0::apply", 80, "AddmmBackward0"},
-		{"at::native::empty_cuda", 22, "at::native::empty_cuda"},
-		{"at::native::empty_cuda", 21, "native::empty_cuda"},
-		{"at::native::empty_cuda", 12, "empty_cuda"},
-		{"at::native::empty_cuda", 6, "empty…"},
-		{"f", 0, "…"},
-	} {
-		require.Equal(t, tt.want, fitName(tt.name, tt.width), tt)
-	}
-}
-
 func TestScreen(t *testing.T) {
 	require.Equal(t, []int{80, 60, 100, 200}, []int{Screen{}.width(), Screen{Width: 20}.width(), Screen{Width: 100}.width(), Screen{Width: 900}.width()})
 	require.Equal(t, "x", Screen{}.in(bold, "x"))
@@ -54,27 +18,6 @@ func TestScreen(t *testing.T) {
 	require.Equal(t, "x", Screen{Color: true}.in("", "x"))
 	require.Equal(t, "           ", Screen{Width: 100, Color: true}.noBar())
 	require.Equal(t, " █████░░░░░", Screen{Width: 100, Color: true}.bar(0.5))
-}
-
-// TestBreakLine: a line ends between words, and a figure is not parted from its unit.
-func TestBreakLine(t *testing.T) {
-	for _, tt := range []struct {
-		text       string
-		room       int
-		line, rest string
-	}{
-		{"a bc", 4, "a bc", ""},
-		{"a bc d", 4, "a bc", "d"},
-		{"a bc d", 3, "a", "bc d"},
-		{"abcdef g", 3, "abc", "def g"},
-		{"in use 4.0 KiB/s, more", 12, "in use", "4.0 KiB/s, more"},
-		{"step 4 of 40", 8, "step 4", "of 40"},
-		{"in use 90 % of it", 9, "in use", "90 % of it"},
-		{"12.5 GiB", 6, "12.5 G", "iB"},
-	} {
-		line, rest := breakLine(tt.text, tt.room)
-		require.Equal(t, []string{tt.line, tt.rest}, []string{line, rest}, tt)
-	}
 }
 
 // TestFiles: names go on the next line where there is no room, below the first.

@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -105,7 +106,7 @@ func (p *printer) deviceLine(d *balance.Device) {
 	var terms []string
 	for _, t := range append(torchParts(d), ownerParts(d, 3)...) {
 		if t.bytes != 0 && (t.bytes != event.Unknown || d.Used != event.Unknown) {
-			terms = append(terms, strings.TrimRight(fitTail(t.name, widthPart), " ")+" "+Bytes(t.bytes))
+			terms = append(terms, strings.TrimRight(layout.FitTail(t.name, widthPart), " ")+" "+Bytes(t.bytes))
 		}
 	}
 	rest, known := d.Remainder()
@@ -139,7 +140,7 @@ func balanceComment(d *balance.Device) string {
 
 // wrapped is field for a text that may need several lines. They break before a sign, if there is one, else at a space.
 func (p *printer) wrapped(name, text string) {
-	const width = maxWidth - 9
+	width := p.Columns() - layout.FieldIndent
 	rest := []rune(text)
 	for len(rest) > width {
 		at := breakAt(rest[:width+1])
@@ -186,7 +187,12 @@ func (p *printer) balanceRows(d *balance.Device) {
 }
 
 func (p *printer) balanceRow(name, bytes, exact, text string) {
-	p.line("  %s %10s %19s  %s", fitTail(name, widthPart), bytes, exact, text)
+	line := fmt.Sprintf("  %s %10s %19s", layout.FitTail(name, widthPart), bytes, exact)
+	if utf8.RuneCountInString(line)+2+utf8.RuneCountInString(text) > p.Columns() {
+		p.Plain(line)
+		line = "    "
+	}
+	p.Wrap(strings.TrimRight(line+"  "+text, " "), len("      "))
 }
 
 // hasNotes says whether balanceNotes would print anything.

@@ -5,6 +5,8 @@ package table
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -15,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -97,14 +100,14 @@ func TestSummaryBalance(t *testing.T) {
 			}
 			in := inputs["training"]
 			in.Balance = &b
-			var buf bytes.Buffer
-			require.NoError(t, Summary(&buf, in))
-			text, _, _ := strings.Cut(buf.String(), "\nlive by Python line")
-			golden(t, "summary.balance."+name, text)
-			for _, l := range strings.Split(text, "\n") {
-				require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth, l)
-				require.NotContains(t, l, "\x1b")
-			}
+			goldens(t, "summary.balance."+name, func(w io.Writer, width int) error {
+				var buf bytes.Buffer
+				in.Width = width
+				err := Summary(&buf, in)
+				text, _, _ := strings.Cut(buf.String(), "\nlive by Python line")
+				_, writing := io.WriteString(w, text)
+				return errors.Join(err, writing)
+			})
 			golden(t, "comments.balance."+name, strings.Join(Comments(in), "\n")+"\n")
 		})
 	}
@@ -131,19 +134,19 @@ func TestWrapped(t *testing.T) {
 	for text, lines := range map[string]int{
 		"":                       1,
 		"short":                  1,
-		strings.Repeat("x", 300): 3,
-		strings.Repeat("ä", 300): 3,
+		strings.Repeat("x", 300): 5,
+		strings.Repeat("ä", 300): 5,
 		strings.Repeat("a", 60) + " + " + strings.Repeat("bb ", 40) + "- c": 3,
 	} {
 		var buf bytes.Buffer
-		p := &printer{w: bufio.NewWriter(&buf)}
+		p := &printer{Printer: layout.Printer{W: bufio.NewWriter(&buf)}}
 		p.wrapped("name", text)
-		require.NoError(t, p.w.Flush())
+		require.NoError(t, p.W.Flush())
 		got := strings.Split(strings.TrimSuffix(buf.String(), "\n"), "\n")
 		require.Len(t, got, lines, "%q", got)
 		var rest strings.Builder
 		for i, l := range got {
-			require.LessOrEqual(t, utf8.RuneCountInString(l), maxWidth)
+			require.LessOrEqual(t, utf8.RuneCountInString(l), layout.DefaultColumns)
 			if i == 0 {
 				l = strings.TrimPrefix(l, "name")
 			} else if strings.Contains(text, "+") && i == 1 {

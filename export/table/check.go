@@ -12,6 +12,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/gate"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -21,7 +22,7 @@ var checkWords = map[gate.Status]string{gate.Passed: "passed", gate.Failed: "FAI
 // Check prints what became of each rule, a sentence each, and in the end whether all are met.
 func Check(w io.Writer, c *gate.Check) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out}}
 	failed, all := 0, 0
 	for i := range c.Reports {
 		r := &c.Reports[i]

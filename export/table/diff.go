@@ -11,6 +11,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -20,30 +21,28 @@ type DiffInput struct {
 	// Before and After say what was compared: a file and a moment.
 	Before, After string
 	Top           int // rows with a change; 0: all
+	Width         int // of the screen, characters; 0: 80
 	// Findings are what grows in either recording; nil: they are not compared.
 	Findings *leaks.Comparison
 }
 
-// The widths of the columns of a difference, in characters. The remark behind them fills up maxWidth.
+// The widths of the columns of a difference, in characters.
 const (
-	widthDiffName   = 20
-	widthDiffFunc   = 17
-	widthDiffSource = 28
 	widthDiffBytes  = 10
 	widthDiffChange = 11
 	widthDiffBlocks = 8
-	widthDiffTitle  = widthDiffName + 1 + widthDiffFunc + 1 + widthDiffSource
+	widthDiffRemark = 7
 )
 
 // Diff prints what changed, the largest change first, and below the rows what they add up to.
 func Diff(w io.Writer, in DiffInput) error {
 	out := bufio.NewWriter(w)
-	p := &diffPrinter{printer: printer{w: out}, in: &in}
+	p := &diffPrinter{printer: printer{Printer: layout.Printer{W: out, Width: in.Width}}, in: &in}
 	p.field("before", "%s", words.Line(in.Before))
 	p.field("after", "%s", words.Line(in.After))
 	p.findings()
 	p.line("")
-	p.row("in use by "+rowTitles[in.Difference.By], "before", "after", "change", "blocks", "")
+	p.Heading("in use by "+rowTitles[in.Difference.By], diffCells("before", "after", "change", "blocks", ""))
 	p.rows()
 	p.total()
 	if err := out.Flush(); err != nil {
@@ -87,9 +86,10 @@ type diffPrinter struct {
 	in *DiffInput
 }
 
-func (p *diffPrinter) row(name, before, after, change, blocks, remark string) {
-	p.line("%s %*s %*s %*s %*s  %s", Fit(name, widthDiffTitle+2), widthDiffBytes, before, widthDiffBytes, after, widthDiffChange, change,
-		widthDiffBlocks, blocks, remark)
+// diffCells are the columns of a difference.
+func diffCells(before, after, change, blocks, remark string) string {
+	return fmt.Sprintf(" %*s %*s %*s %*s  %-*s", widthDiffBytes, before, widthDiffBytes, after, widthDiffChange, change, widthDiffBlocks, blocks,
+		widthDiffRemark, remark)
 }
 
 // rows prints what changed, then in one row each what more did, and what did not.
@@ -107,10 +107,10 @@ func (p *diffPrinter) rows() {
 		}
 	}
 	if more.rows > 0 {
-		p.row("  and "+Plural(more.rows, "more row"), signed(more.before), signed(more.after), changeText(more.after-more.before), signedCount(more.blocks), "")
+		p.Row(layout.Label{Name: "and " + Plural(more.rows, "more row")}, diffCells(signed(more.before), signed(more.after), changeText(more.after-more.before), signedCount(more.blocks), ""))
 	}
 	if same.rows > 0 {
-		p.row("  "+Plural(same.rows, "row")+" without a change", signed(same.before), signed(same.after), "0 B", "0", "")
+		p.Row(layout.Label{Name: Plural(same.rows, "row") + " without a change"}, diffCells(signed(same.before), signed(same.after), "0 B", "0", ""))
 	}
 }
 
@@ -127,7 +127,7 @@ func (p *diffPrinter) change(c *view.Change) {
 		blocks = signedCount(c.Blocks())
 	}
 	e := c.Row()
-	p.row("  "+entryColumns(e), before, after, changeText(c.Bytes()), blocks, remark(c))
+	p.Row(diffLabel(e), diffCells(before, after, changeText(c.Bytes()), blocks, remark(c)))
 	if c.Moved && movedFrom(c) != "" {
 		p.line("    was at %s", words.Line(movedFrom(c)))
 	}
@@ -136,11 +136,12 @@ func (p *diffPrinter) change(c *view.Change) {
 	}
 }
 
-func entryColumns(e *view.Row) string {
+// diffLabel is what a row is of; the name of a function or a symbol is all there is to say of it.
+func diffLabel(e *view.Row) layout.Label {
 	if e.File == "" || e.Line == 0 && e.Func == e.Name {
-		return Fit(e.Name, widthDiffTitle)
+		return layout.Label{Name: e.Name}
 	}
-	return fitTail(e.Name, widthDiffName) + " " + Fit(e.Func, widthDiffFunc) + " " + Fit(e.Source, widthDiffSource)
+	return layout.Label{Place: e.Name, Name: e.Func, Source: e.Source}
 }
 
 // remark says what became of a row.
@@ -172,7 +173,7 @@ func movedFrom(c *view.Change) string {
 // total prints what the rows add up to, to the byte.
 func (p *diffPrinter) total() {
 	d := p.in.Difference
-	p.row("  in all", signed(d.Before.Bytes), signed(d.After.Bytes), changeText(d.Bytes()), signedCount(int64(d.After.Blocks)-int64(d.Before.Blocks)), "")
+	p.Row(layout.Label{Name: "in all"}, diffCells(signed(d.Before.Bytes), signed(d.After.Bytes), changeText(d.Bytes()), signedCount(int64(d.After.Blocks)-int64(d.Before.Blocks)), ""))
 	p.line("")
 	p.field("before", "%s B in %s", strings.TrimPrefix(signedCount(d.Before.Bytes), "+"), Plural(d.Before.Blocks, "block"))
 	p.field("after", "%s B in %s", strings.TrimPrefix(signedCount(d.After.Bytes), "+"), Plural(d.After.Blocks, "block"))

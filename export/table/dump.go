@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -25,6 +26,7 @@ type DumpInput struct {
 	Command string    // of the program; empty: not known
 	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
 	Top     int       // segments listed of each device; 0: 10
+	Width   int       // of the screen, characters; 0: 80
 	// Balance has the driver's figures; nil: it was not asked.
 	Balance *balance.Process
 	// Holders name the blocks; nil: they are not known, for the reason that HoldersWhy says, or were not asked for.
@@ -47,7 +49,7 @@ func Dump(w io.Writer, in DumpInput) error {
 		in.Top = defaultTop
 	}
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
 	p.line("pid %d %s · the caching allocator's map", in.PID, in.Command)
 	if len(in.State.Devices) == 0 {
 		p.line("")
@@ -132,7 +134,7 @@ func (p *printer) dumpNotes(in *DumpInput) {
 // dumpParts says where every reserved byte is, and that they add up to what the allocator counts by itself.
 func (p *printer) dumpParts(d *allocator.DeviceState) {
 	part := func(name string, bytes uint64, format string, args ...any) {
-		p.line("  %-14s %10s %21s  %s", name, Bytes(bytes), bytesText(bytes), fmt.Sprintf(format, args...))
+		p.line("%s", partLine(name, Bytes(bytes), bytesText(bytes), fmt.Sprintf(format, args...)))
 	}
 	part("allocated", d.Allocated, "in %s", Plural(d.AllocatedCount, "block"))
 	part("  requested", d.Requested, "of it, as the program asked")
@@ -151,12 +153,16 @@ func (p *printer) dumpParts(d *allocator.DeviceState) {
 	}
 }
 
+// partLine is a part of the reserved memory: its size in a unit, to the byte, and what it is.
+func partLine(name, bytes, exact, text string) string {
+	return fmt.Sprintf("  %-14s %10s %21s  %s", name, bytes, exact, text)
+}
+
 // dumpChanging says what did not stand still while it was read, and what the allocator itself counted at one instant meanwhile.
 func (p *printer) dumpChanging(d *allocator.DeviceState, part func(string, uint64, string, ...any)) {
 	c := d.Changing
 	part("changing", d.ChangingBytes, "in %s whose blocks changed while they were read", Plural(uint64(c.Ranges), "part"))
-	p.line("  %-14s %10s %21s  in %s", "  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText),
-		blockRange(c.BlocksLow, c.BlocksHigh))
+	p.line("%s", partLine("  in use", rangeText(c.BytesLow, c.BytesHigh, Bytes), rangeText(c.BytesLow, c.BytesHigh, bytesText), "in "+blockRange(c.BlocksLow, c.BlocksHigh)))
 	part("reserved", d.Reserved, "in %s", Plural(d.SegmentCount, "segment"))
 	p.line("  balance        allocated + pending + inactive split + free + changing - reserved as counted by the allocator = %s B", signedCount(-d.Unexplained()))
 	p.line("  counted        by the allocator at that instant: allocated %s, active %s, reserved %s", bytesText(d.Counted.Allocated),
@@ -189,20 +195,17 @@ func poolText(small bool, id [2]uint64) string {
 	return fmt.Sprintf("%s, private (%d, %d)", kind, id[0], id[1])
 }
 
-// widthPool is the width of a pool's name in characters.
-const widthPool = 24
-
 func (p *printer) dumpPools(d *allocator.DeviceState) {
 	p.line("")
-	row := func(name, segments, reserved, allocated, pending, inactive, largest, free string) {
-		p.line("  %s %9s %10s %10s %10s %14s %13s %10s", Fit(name, widthPool), segments, reserved, allocated, pending, inactive, largest, free)
-	}
-	row("pool", "segments", "reserved", "allocated", "pending", "inactive split", "largest split", "free")
+	var rows [][]string
 	for i := range d.Pools {
 		m := &d.Pools[i]
-		row(poolText(m.Pool.Small, m.Pool.ID), countText(m.SegmentCount), Bytes(m.Reserved), Bytes(m.Allocated), Bytes(m.Pending),
-			Bytes(m.InactiveSplit), Bytes(m.LargestInactiveSplit), Bytes(m.Free))
+		rows = append(rows, []string{
+			poolText(m.Pool.Small, m.Pool.ID), countText(m.SegmentCount), Bytes(m.Reserved), Bytes(m.Allocated), Bytes(m.Pending),
+			Bytes(m.InactiveSplit), Bytes(m.LargestInactiveSplit), Bytes(m.Free),
+		})
 	}
+	p.Grid([]string{"pool", "segments", "reserved", "allocated", "pending", "inactive split", "largest split", "free"}, rows, 1)
 }
 
 func (p *printer) dumpSegments(d *allocator.DeviceState, most []allocator.SegmentState, all int) {
@@ -210,19 +213,19 @@ func (p *printer) dumpSegments(d *allocator.DeviceState, most []allocator.Segmen
 		return
 	}
 	p.line("")
-	row := func(address, size, pool, stream, allocated, pending, free, largest string) {
-		p.line("  %-14s %10s %s %14s %10s %10s %10s %13s", address, size, Fit(pool, widthPool), stream, allocated, pending, free, largest)
-	}
-	row("segment", "size", "pool", "stream", "allocated", "pending", "free", "largest split")
+	var rows [][]string
 	for i := range most {
 		s := &most[i]
 		largest := Bytes(s.LargestInactiveSplit)
 		if s.FreeSegmentCount > 0 {
 			largest = "whole"
 		}
-		row(fmt.Sprintf("%#x", s.Addr), Bytes(s.Size), poolText(s.Pool.Small, s.Pool.ID), streamText(s.Stream), Bytes(s.Allocated),
-			Bytes(s.Pending), Bytes(s.FreeBytes()), largest)
+		rows = append(rows, []string{
+			fmt.Sprintf("%#x", s.Addr), poolText(s.Pool.Small, s.Pool.ID), Bytes(s.Size), streamText(s.Stream), Bytes(s.Allocated),
+			Bytes(s.Pending), Bytes(s.FreeBytes()), largest,
+		})
 	}
+	p.Grid([]string{"segment", "pool", "size", "stream", "allocated", "pending", "free", "largest split"}, rows, 2)
 	p.dumpRest(d, most, all)
 }
 
@@ -275,13 +278,13 @@ func (p *printer) dumpPinners(pins []allocator.Block, h *holders.Index) {
 	}
 	for i := range pins[:min(shownPins, len(pins))] {
 		if n, ok := h.Find(&pins[i]); ok {
-			p.line("      by    %#x %s", pins[i].Addr, FitMiddle(h.Report.Blocks[n].Name(), widthPinner))
+			p.line("      by    %#x %s", pins[i].Addr, strings.TrimRight(layout.FitMiddle(h.Report.Blocks[n].Name(), p.Columns()-widthPinner), " "))
 		}
 	}
 }
 
-// widthPinner is the room for a holder's name behind an address, in characters.
-const widthPinner = 88
+// widthPinner is what is before a holder's name: an address of at most 48 bits, characters.
+const widthPinner = 27
 
 // blockTexts lists the first of a segment's blocks, and counts the rest.
 func blockTexts(s *allocator.SegmentState, blocks []allocator.Block, n int) string {
@@ -309,16 +312,13 @@ func (p *printer) dumpClasses(splits []allocator.InactiveSplits) {
 		return
 	}
 	p.line("")
-	row := func(pool, stream, size, count, bytes, largest string) {
-		p.line("  %s %14s %22s %9s %10s %13s", Fit(pool, widthPool), stream, size, count, bytes, largest)
-	}
-	row("inactive splits by size", "stream", "size", "blocks", "bytes", "largest split")
+	var rows [][]string
 	for i := range splits {
 		h := &splits[i]
 		pool, stream := poolText(h.Pool.Small, h.Pool.ID), streamText(h.Stream)
 		for _, c := range h.Classes {
-			row(pool, stream, fmt.Sprintf("%s to %s", Bytes(c.From), Bytes(c.Below)), countText(c.Count), Bytes(c.Bytes), Bytes(c.Largest))
-			pool, stream = "", ""
+			rows = append(rows, []string{pool, fmt.Sprintf("%s to %s", Bytes(c.From), Bytes(c.Below)), stream, countText(c.Count), Bytes(c.Bytes), Bytes(c.Largest)})
 		}
 	}
+	p.Grid([]string{"inactive splits of", "size", "stream", "blocks", "bytes", "largest split"}, rows, 2)
 }

@@ -5,11 +5,9 @@ package table
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/internal/words"
 )
 
 var byteUnits = []string{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
@@ -95,24 +93,6 @@ func Offset(at, start uint64) string {
 // exactOffset is the same in milliseconds.
 func exactOffset(at, start uint64) string {
 	return fmt.Sprintf("%+.3f s", (time.Duration(at) - time.Duration(start)).Seconds())
-}
-
-// Fit cuts or pads to a width in characters. A cut shows as "…".
-func Fit(s string, width int) string {
-	r := []rune(words.Line(s))
-	if len(r) > width {
-		return string(r[:width-1]) + "…"
-	}
-	return string(r) + strings.Repeat(" ", width-len(r))
-}
-
-// fitTail is fit that keeps the end: of a file and line, that is what tells.
-func fitTail(s string, width int) string {
-	r := []rune(words.Line(s))
-	if len(r) > width {
-		return "…" + string(r[len(r)-width+1:])
-	}
-	return Fit(s, width)
 }
 
 // Count groups the thousands of a number: "1,024".

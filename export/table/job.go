@@ -6,10 +6,13 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/heap"
 )
 
@@ -19,6 +22,7 @@ type JobInput struct {
 	Hits     []figures.Hits // of every probe, by all processes
 	Received uint64         // events, of all processes
 	Rows     []JobRow
+	Width    int // of the screen, characters; 0: 80
 }
 
 // JobRow is a process on one device. Bytes are event.Unknown where they are not known.
@@ -68,29 +72,32 @@ func otherOn(b *heap.Totals, on *event.Device) (n uint64) {
 	return n
 }
 
-const jobRow = "%-52s %-8s %11s %11s %11s %11s %10s"
+// mostProcess is how much of a command line is shown, characters.
+const mostProcess = 52
 
 // Job prints a line for each process of a job, and their total.
 func Job(w io.Writer, in JobInput) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
 	p.line("%.1f s · %s lost", in.Duration.Seconds(), Plural(Lost(in.Hits), "event"))
 	p.line("")
-	p.line(jobRow, "process", "device", "torch", "peak", "reserved", "other", "blocks")
 	var sum JobRow
+	var rows [][]string
 	processes := map[string]bool{}
 	for i := range in.Rows {
 		r := &in.Rows[i]
 		processes[r.Process] = true
-		name := []rune(r.Process)
-		if len(name) > 52 {
-			name = append(name[:51], '…')
-		}
-		p.line(jobRow, string(name), r.Device, Bytes(r.Live), Bytes(r.Peak), Bytes(r.Reserved), Bytes(r.Other), countText(r.Allocated))
+		rows = append(rows, []string{
+			strings.TrimRight(layout.Fit(r.Process, min(mostProcess, utf8.RuneCountInString(r.Process))), " "), r.Device, Bytes(r.Live), Bytes(r.Peak), Bytes(r.Reserved), Bytes(r.Other),
+			countText(r.Allocated),
+		})
 		sum.Live, sum.Reserved = plus(sum.Live, r.Live), plus(sum.Reserved, r.Reserved)
 		sum.Other, sum.Allocated = plus(sum.Other, r.Other), sum.Allocated+r.Allocated
 	}
-	p.line(jobRow, fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(sum.Live), "", Bytes(sum.Reserved), Bytes(sum.Other), countText(sum.Allocated))
+	rows = append(rows, []string{
+		fmt.Sprintf("total of %d %s", len(processes), several("process", len(processes))), "", Bytes(sum.Live), "", Bytes(sum.Reserved), Bytes(sum.Other), countText(sum.Allocated),
+	})
+	p.Grid([]string{"process", "device", "torch", "peak", "reserved", "other", "blocks"}, rows, 2)
 	p.jobHits(&in)
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the processes: %w", err)
@@ -101,7 +108,7 @@ func Job(w io.Writer, in JobInput) error {
 // JobHits prints what became of the hits of a job, where only one of its processes used the GPU: below the Summary of that.
 func JobHits(w io.Writer, in JobInput) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
 	p.jobHits(&in)
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the hits: %w", err)

@@ -12,13 +12,12 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
 // The widths of the columns of findings, in characters.
 const (
-	leakWidth       = 80
-	widthLeakName   = 26
 	widthLeakExact  = 15
 	widthLeakBytes  = 9
 	widthLeakBlocks = 6
@@ -30,7 +29,7 @@ const (
 // Leaks prints the verdict on a recording: a sentence, what is known of the first finding, then all findings.
 func Leaks(w io.Writer, r *leaks.Report) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out}}
 	p.leakVerdict(r)
 	p.leakField("steps", stepsText(&r.Steps))
 	if s := r.Steps.Slopes; s != nil && r.Verdict == leaks.Growing {
@@ -43,7 +42,7 @@ func Leaks(w io.Writer, r *leaks.Report) error {
 // Verdict prints the sentence of Leaks, and what is known of the first finding.
 func Verdict(w io.Writer, r *leaks.Report) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out}}
 	p.leakVerdict(r)
 	p.line("")
 	return flushed(out)
@@ -58,7 +57,7 @@ type JobLeak struct {
 // JobLeaks prints the verdict of each process in which something grows.
 func JobLeaks(w io.Writer, all []JobLeak) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out}}
 	for i := range all {
 		if r := all[i].Report; r.Verdict == leaks.Growing {
 			p.leakText("", all[i].Process+": "+LeakSentence(r))
@@ -84,10 +83,10 @@ func (p *printer) leakVerdict(r *leaks.Report) {
 }
 
 // Text prints a text that begins behind head, on as many lines as it needs.
-func Text(w *bufio.Writer, head, text string) { (&printer{w: w}).leakText(head, text) }
+func Text(w *bufio.Writer, head, text string) { (&printer{Printer: layout.Printer{W: w}}).leakText(head, text) }
 
 // Field is Text behind a name.
-func Field(w *bufio.Writer, name, text string) { (&printer{w: w}).leakField(name, text) }
+func Field(w *bufio.Writer, name, text string) { (&printer{Printer: layout.Printer{W: w}}).leakField(name, text) }
 
 // leakField is field for a text that may need several lines.
 func (p *printer) leakField(name, text string) {
@@ -97,18 +96,18 @@ func (p *printer) leakField(name, text string) {
 // leakText prints a text that begins behind head, on as many lines as it needs.
 func (p *printer) leakText(head, text string) {
 	rest := []rune(head + words.Line(text))
-	for len(rest) > leakWidth {
-		at := leakWidth
-		for i := leakWidth; i > leakIndent; i-- {
+	for len(rest) > p.Columns() {
+		at := p.Columns()
+		for i := p.Columns(); i > leakIndent; i-- {
 			if rest[i] == ' ' {
 				at = i
 				break
 			}
 		}
-		fmt.Fprintln(p.w, strings.TrimRight(string(rest[:at]), " "))
+		fmt.Fprintln(p.W, strings.TrimRight(string(rest[:at]), " "))
 		rest = []rune(strings.Repeat(" ", leakIndent) + strings.TrimLeft(string(rest[at:]), " "))
 	}
-	fmt.Fprintln(p.w, string(rest))
+	fmt.Fprintln(p.W, string(rest))
 }
 
 // LeakSentence is the verdict for people, in a sentence.
@@ -239,13 +238,12 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 	if len(findings) == 0 {
 		return
 	}
-	row := func(name, requested, blocks, every, since, live, share string) {
-		text := fmt.Sprintf("%s %*s %*s %*s %*s %*s %*s", Fit(name, widthLeakName), widthLeakExact, requested, widthLeakBlocks, blocks,
+	cells := func(requested, blocks, every, since, live, share string) string {
+		return fmt.Sprintf(" %*s %*s %*s %*s %*s %*s", widthLeakExact, requested, widthLeakBlocks, blocks,
 			widthLeakStep, every, widthLeakStep, since, widthLeakBytes, live, widthLeakShare, share)
-		p.line("%s", strings.TrimRight(text, " "))
 	}
 	p.line("")
-	row("what grows, each time", "requested", "blocks", "every", "since", "live", "share")
+	p.Heading("what grows, each time", cells("requested", "blocks", "every", "since", "live", "share"))
 	for i := range findings {
 		f := &findings[i]
 		share := "unknown"
@@ -253,12 +251,14 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 			share = fmt.Sprintf("%.0f %%", 100*f.Share)
 		}
 		n := float64(f.Period)
-		row("  "+words.Line(f.Name()), exactBytes(n*f.Requested), blocksText(n*f.Blocks),
-			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share)
+		p.Row(layout.LabelOf(words.Line(f.Name())), cells(exactBytes(n*f.Requested), blocksText(n*f.Blocks),
+			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share))
 		p.line("    %s, %s confidence, %s in blocks", f.Kind, f.Confidence, MeanBytes(n*f.Bytes))
 		for j := range f.Calls {
 			c := &f.Calls[j]
-			row("    "+words.Line(c.Name()), exactBytes(n*c.Requested), blocksText(n*c.Blocks), "", "", "", "")
+			l := layout.LabelOf(words.Line(c.Name()))
+			l.Farther = 2
+			p.Row(l, cells(exactBytes(n*c.Requested), blocksText(n*c.Blocks), "", "", "", ""))
 		}
 	}
 }

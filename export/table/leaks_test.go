@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/internal/layout"
 )
 
 // leakReports are verdicts of every kind.
@@ -55,7 +56,7 @@ func TestLeaks(t *testing.T) {
 			require.NoError(t, Leaks(&buf, r))
 			require.NotContains(t, buf.String(), "\x1b")
 			for line := range strings.Lines(buf.String()) {
-				require.LessOrEqual(t, len([]rune(strings.TrimSuffix(line, "\n"))), leakWidth, line)
+				require.LessOrEqual(t, len([]rune(strings.TrimSuffix(line, "\n"))), layout.DefaultColumns, line)
 			}
 			golden(t, "leaks."+name, buf.String())
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -31,7 +32,7 @@ const shownOOM = 5
 // OOM prints each request that failed, and why.
 func OOM(w io.Writer, in *OOMInput) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out}}
 	cases := in.Report.Cases
 	for i := 0; i < len(cases); {
 		if i > 0 {
@@ -82,7 +83,7 @@ func OOMVerdict(w io.Writer, r *oom.Report, began uint64) error {
 		return nil
 	}
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out}}
 	p.oomHead(c, began)
 	p.leakField("why", OOMText(c))
 	p.oomTop(c, verdictRows)

@@ -11,46 +11,39 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/ranks"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// The columns of the processes of a job.
+// What is shown of the processes of a job.
 const (
-	rankNameWidth  = 24
-	rankBytesWidth = 11
-	rankColumns    = (maxWidth - rankNameWidth) / (rankBytesWidth + 1)
-	rankSkews      = 4 // shown
+	rankCategories = 6
+	rankSkews      = 4
 )
 
 // Ranks prints the processes of a job, each at its own peak: a row each, a column for each category, and below what is to be said of them.
-func Ranks(w io.Writer, t *ranks.Table) error {
+// width is that of the screen, characters; 0: 80.
+func Ranks(w io.Writer, t *ranks.Table, width int) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
-	categories := t.Categories[:min(len(t.Categories), rankColumns-2)]
+	p := &printer{Printer: layout.Printer{W: out, Width: width}}
+	categories := t.Categories[:min(len(t.Categories), rankCategories)]
 	head := append([]string{"at the peak", ranks.Total}, categories...)
-	p.rankRow(append(head, "at the end")...)
+	var rows [][]string
 	for i := range t.Processes {
 		x := &t.Processes[i]
-		row := []string{x.Name, Bytes(uint64(max(0, x.Peak)))}
+		row := []string{words.Line(x.Name), Bytes(uint64(max(0, x.Peak)))}
 		for _, c := range categories {
 			row = append(row, Bytes(uint64(max(0, x.Categories[c]))))
 		}
-		p.rankRow(append(row, Bytes(uint64(max(0, x.Live))))...)
+		rows = append(rows, append(row, Bytes(uint64(max(0, x.Live)))))
 	}
+	p.Grid(append(head, "at the end"), rows, 1)
 	p.line("")
 	p.rankNotes(t)
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the ranks: %w", err)
 	}
 	return nil
-}
-
-func (p *printer) rankRow(cells ...string) {
-	text := Fit(cells[0], rankNameWidth)
-	for _, c := range cells[1:] {
-		text += fmt.Sprintf(" %*s", rankBytesWidth, Fit(c, min(rankBytesWidth, len([]rune(c)))))
-	}
-	p.line("%s", text)
 }
 
 func (p *printer) rankNotes(t *ranks.Table) {

@@ -6,16 +6,14 @@ import (
 	"fmt"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export/internal/layout"
 )
 
-// The widths of the tables' columns, in characters; with two spaces in front and one between they make maxWidth.
+// The widths of the columns of figures, in characters.
 const (
-	widthName   = 26
-	widthFunc   = 24
-	widthSource = 33
 	widthBytes  = 11
-	widthBlocks = 10
-	widthShare  = 8
+	widthBlocks = 9
+	widthShare  = 7
 )
 
 func (p *printer) tables() {
@@ -24,36 +22,34 @@ func (p *printer) tables() {
 		top = defaultTop
 	}
 	const native = " by native symbol, where no Python frame exists"
-	p.table("live by Python line", p.in.View.ByPython(top), pythonColumns)
-	p.table("live"+native, p.in.View.ByNative(top), nativeColumn)
+	p.table("live by Python line", p.in.View.ByPython(top))
+	p.table("live"+native, p.in.View.ByNative(top))
 	if peak, live := p.in.View.AtPeak(), p.in.View.Total(); peak.Total() > live+live/peakMatters {
-		p.table("at the peak by Python line", peak.ByPython(top), pythonColumns)
-		p.table("at the peak"+native, peak.ByNative(top), nativeColumn)
+		p.table("at the peak by Python line", peak.ByPython(top))
+		p.table("at the peak"+native, peak.ByNative(top))
 	}
 }
 
 // peakMatters is how much more than what is live at the end a peak must be to be shown: one part in so many.
 const peakMatters = 20
 
-func pythonColumns(r *view.Row) string {
-	return fitTail(r.Name, widthName) + " " + Fit(r.Func, widthFunc) + " " + Fit(r.Source, widthSource)
-}
-
-func nativeColumn(r *view.Row) string { return Fit(r.Name, widthName+1+widthFunc+1+widthSource) }
-
 // table prints nothing for a table without rows.
-func (p *printer) table(title string, t view.Table, name func(*view.Row) string) {
+func (p *printer) table(title string, t view.Table) {
 	if len(t.Rows) == 0 {
 		return
 	}
 	p.line("")
-	p.columns(Fit(title, widthName+1+widthFunc+1+widthSource+2), "bytes", "blocks", "share")
+	p.Heading(title, figureCells("bytes", "blocks", "share"))
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		p.columns("  "+name(r), Bytes(uint64(r.Bytes)), countText(r.Blocks), shareText(r.Share))
+		l := layout.Label{Name: r.Name}
+		if r.File != "" {
+			l = layout.Label{Place: r.Name, Name: r.Func, Source: r.Source}
+		}
+		p.Row(l, figureCells(Bytes(uint64(r.Bytes)), countText(r.Blocks), shareText(r.Share)))
 		for j := range r.Inner {
 			in := &r.Inner[j]
-			p.columns("  "+innerName(in.Name, in.Func), Bytes(uint64(in.Bytes)), countText(in.Blocks), shareText(in.Share))
+			p.Row(innerLabel(in.Name, in.Func), figureCells(Bytes(uint64(in.Bytes)), countText(in.Blocks), shareText(in.Share)))
 		}
 	}
 	if t.More > 0 {
@@ -61,13 +57,14 @@ func (p *printer) table(title string, t view.Table, name func(*view.Row) string)
 	}
 }
 
-// innerName is what a line of the program calls, a little farther in.
-func innerName(name, function string) string {
-	return "  " + fitTail(name, widthName-2) + " " + Fit(function, widthFunc+1+widthSource)
+// innerLabel is of what a line of the program calls, a little farther in.
+func innerLabel(place, function string) layout.Label {
+	return layout.Label{Place: place, Name: function, Farther: 2}
 }
 
-func (p *printer) columns(name, bytes, blocks, share string) {
-	p.line("%s %*s %*s %*s", name, widthBytes, bytes, widthBlocks, blocks, widthShare, share)
+// figureCells are the columns of most tables.
+func figureCells(bytes, blocks, share string) string {
+	return fmt.Sprintf(" %*s %*s %*s", widthBytes, bytes, widthBlocks, blocks, widthShare, share)
 }
 
 func shareText(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -21,13 +22,14 @@ type SelectionInput struct {
 	Range bool       // it is a range: what was allocated in it is shown too
 	By    view.RowKind
 	Top   int // rows of each table; 0: 10
+	Width int // of the screen, characters; 0: 80
 }
 
 // Selection prints what is in use at a moment, or was allocated in a range, in one table each. The rows add up to the total above
 // them.
 func Selection(w io.Writer, in SelectionInput) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
 	if in.Top == 0 {
 		in.Top = defaultTop
 	}
@@ -58,7 +60,7 @@ func (p *printer) entries(title string, entries []view.Row, in *SelectionInput) 
 	if total < 0 {
 		sum = signedText(total)
 	}
-	p.columns(Fit(fmt.Sprintf("%s: %s in all", title, sum), widthName+1+widthFunc+1+widthSource+2), "bytes", "blocks", "share")
+	p.Heading(fmt.Sprintf("%s: %s in all", title, sum), figureCells("bytes", "blocks", "share"))
 	shown := rows[:min(in.Top, len(rows))]
 	rest, restBlocks := total, blocks
 	for i := range shown {
@@ -66,27 +68,19 @@ func (p *printer) entries(title string, entries []view.Row, in *SelectionInput) 
 		rest, restBlocks = rest-shown[i].Bytes, restBlocks-shown[i].Blocks
 	}
 	if more := len(rows) - len(shown); more > 0 {
-		p.columns(Fit("  "+Plural(uint64(more), "more row"), widthName+1+widthFunc+1+widthSource+2), SignedBytes(rest), countText(restBlocks), shareOf(rest, total))
+		p.Row(layout.Label{Name: Plural(uint64(more), "more row")}, figureCells(SignedBytes(rest), countText(restBlocks), shareOf(rest, total)))
 	}
 }
 
 func (p *printer) entry(e *view.Row, by view.RowKind, total int64) {
-	name := Fit(e.Name, widthName+1+widthFunc+1+widthSource)
-	switch {
-	case e.Func == "":
-	case e.Name == e.Func:
-		name = Fit(e.Func, widthName+1+widthFunc) + " " + Fit(path.Base(e.File), widthSource)
-	default:
-		name = fitTail(e.Name, widthName) + " " + Fit(e.Func, widthFunc) + " " + Fit(e.Source, widthSource)
-	}
 	blocks := countText(e.Blocks)
 	if e.Blocks == 0 {
 		blocks = "unknown"
 	}
-	p.columns("  "+name, SignedBytes(e.Bytes), blocks, shareOf(e.Bytes, total))
+	p.Row(entryLabel(e), figureCells(SignedBytes(e.Bytes), blocks, shareOf(e.Bytes, total)))
 	for i := range e.Inner {
 		in := &e.Inner[i]
-		p.columns("  "+innerName(in.Name, in.Func), SignedBytes(in.Bytes), countText(in.Blocks), shareOf(in.Bytes, total))
+		p.Row(innerLabel(in.Name, in.Func), figureCells(SignedBytes(in.Bytes), countText(in.Blocks), shareOf(in.Bytes, total)))
 	}
 	if by != view.ByStack {
 		return
@@ -94,6 +88,17 @@ func (p *printer) entry(e *view.Row, by view.RowKind, total int64) {
 	for _, call := range stackLines(e.Stack) {
 		p.line("    %s", call)
 	}
+}
+
+// entryLabel is what a row is of: a line with its function and text, a function with its file, or a name.
+func entryLabel(e *view.Row) layout.Label {
+	switch {
+	case e.Func == "":
+		return layout.Label{Name: e.Name}
+	case e.Name == e.Func:
+		return layout.Label{Name: e.Func, Source: path.Base(e.File), Unspaced: true}
+	}
+	return layout.Label{Place: e.Name, Name: e.Func, Source: e.Source}
 }
 
 // stackLines is a stack, leaf first: the leaf and what is of Python, or all where nothing is.

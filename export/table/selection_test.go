@@ -4,6 +4,7 @@ package table
 
 import (
 	"bytes"
+	"io"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/moment"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -55,7 +57,7 @@ func TestSelection(t *testing.T) {
 			require.Equal(t, want, blocks, out.String())
 			require.LessOrEqual(t, rows, top+1)
 			for _, line := range strings.Split(out.String(), "\n") {
-				require.LessOrEqual(t, len([]rune(line)), maxWidth)
+				require.LessOrEqual(t, len([]rune(line)), layout.DefaultColumns)
 			}
 		}
 	}
@@ -77,5 +79,16 @@ func TestSelectionOfRange(t *testing.T) {
 		}
 		blocks, _ := column(t, out.String(), title)
 		require.Equal(t, want, blocks, out.String())
+	}
+}
+
+// TestSelectionWidths: a moment on screens of several widths, by each kind of row.
+func TestSelectionWidths(t *testing.T) {
+	for by, name := range view.RowKindNames {
+		in := SelectionInput{View: viewOf(training()), Title: "at +12.000 s", By: view.RowKind(by)}
+		goldens(t, "selection."+name, func(w io.Writer, width int) error {
+			in.Width = width
+			return Selection(w, in)
+		})
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package table prints figures for people, as plain text of at most 120 columns: the summary at the end and the line that
+// Package table prints figures for people, as plain text that fits the screen: the summary at the end and the line that
 // is rewritten while a job runs. It computes nothing that another output would need too.
 package table
 
@@ -10,20 +10,17 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/heap"
 )
 
-const (
-	maxWidth   = 120
-	defaultTop = 10
-)
+const defaultTop = 10
 
 // Input is what Summary and Comments print.
 type Input struct {
@@ -37,6 +34,7 @@ type Input struct {
 	Start    uint64
 	Duration time.Duration // of the recording; 0: up to the last event
 	Top      int           // rows of each table; 0: 10
+	Width    int           // of the screen, characters; 0: 80
 	// Balance is where the memory of the process is, with the driver's own figures. nil: made from View alone.
 	Balance *balance.Process
 	// RawStacks counts the stacks that the kernel could not unwind; nil: there were none, or it is not known.
@@ -81,7 +79,7 @@ func (in *Input) Length() time.Duration {
 // Summary prints what there is to know when a recording stops.
 func Summary(w io.Writer, in Input) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out, in: &in}
+	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}, in: &in}
 	p.header()
 	p.parts()
 	p.tables()
@@ -92,25 +90,14 @@ func Summary(w io.Writer, in Input) error {
 	return nil
 }
 
-// printer leaves errors to its bufio.Writer, which keeps the first.
 type printer struct {
-	w  *bufio.Writer
+	layout.Printer
 	in *Input
 }
 
-func (p *printer) line(format string, args ...any) {
-	s := strings.TrimRight(fmt.Sprintf(format, args...), " ")
-	if r := []rune(s); len(r) > maxWidth {
-		s = string(r[:maxWidth-1]) + "…"
-	}
-	p.w.WriteString(s)
-	p.w.WriteByte('\n')
-}
+func (p *printer) line(format string, args ...any) { p.Line(format, args...) }
 
-// field prints one line with a name in front; a line that continues it has none.
-func (p *printer) field(name, format string, args ...any) {
-	p.line("%-9s%s", name, fmt.Sprintf(format, args...))
-}
+func (p *printer) field(name, format string, args ...any) { p.Field(name, format, args...) }
 
 func (p *printer) header() {
 	s := p.in.View.Snapshot
@@ -294,7 +281,7 @@ func (p *printer) device(d *balance.Device) {
 
 // Losses prints what a summary says of what is missing.
 func Losses(w *bufio.Writer, in *Input) {
-	(&printer{w: w, in: in}).losses()
+	(&printer{Printer: layout.Printer{W: w, Width: in.Width}, in: in}).losses()
 }
 
 // losses says what is missing, also when nothing is.

@@ -8,9 +8,12 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -21,15 +24,11 @@ type WhoInput struct {
 	Boot    time.Time // when CLOCK_BOOTTIME was 0; times are printed in its location
 	By      holders.Grouping
 	Top     int // rows of the table; 0: all
+	Width   int // of the screen, characters; 0: 80
 }
 
-// The widths of the tables' columns, in characters; with the columns behind them they make maxWidth.
-const (
-	widthHolder = 36
-	widthWhere  = 27
-	widthWhat   = 23
-	shownViews  = 5
-)
+// shownViews is how many views are listed one by one.
+const shownViews = 5
 
 const (
 	unknownCategory = "unknown" // is always shown: that there is none of it is worth a line
@@ -43,7 +42,7 @@ var groupTitles = []string{"holder", "module", "dtype", "shape", "category"}
 // why, and what it took to find out.
 func Who(w io.Writer, in WhoInput) error {
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
 	p.whoTitle(&in)
 	if len(in.Holders.Report.Devices) == 0 {
 		p.line("")
@@ -93,7 +92,7 @@ func stoppedText(frozen time.Duration) string {
 
 func (p *printer) whoRows(title string, t holders.Table, details bool) {
 	p.line("")
-	p.whoRow("live by "+title, "", "", "bytes", "blocks", "share")
+	p.Heading("live by "+title, figureCells("bytes", "blocks", "share"))
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		if r.Blocks == 0 && r.Name != unknownCategory {
@@ -103,26 +102,44 @@ func (p *printer) whoRows(title string, t holders.Table, details bool) {
 		if details {
 			what = whatText(r)
 		}
-		p.whoRow("  "+r.Holder, r.Where, what, Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+		p.heldRow(r.Holder, r.Where, what, figureCells(Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share)))
 	}
 	if t.More > 0 {
 		p.line("  and %s (--top)", Plural(uint64(t.More), "more row"))
 	}
-	p.whoRow("  "+inAll, "", "", Bytes(t.Bytes), countText(t.Blocks), "")
+	p.heldRow(inAll, "", "", figureCells(Bytes(t.Bytes), countText(t.Blocks), ""))
 }
 
-// whoRow gives a name that is alone all the room there is.
-func (p *printer) whoRow(name, where, what, bytes, blocks, share string) {
-	var text string
-	switch {
-	case where == "" && what == "":
-		text = FitMiddle(name, widthHolder+1+widthWhere+1+widthWhat)
-	case where == "":
-		text = FitMiddle(name, widthHolder+1+widthWhere) + " " + Fit(what, widthWhat)
-	default:
-		text = FitMiddle(name, widthHolder) + " " + FitMiddle(where, widthWhere) + " " + Fit(what, widthWhat)
+// The parts of the room for a row's name, in percent, that the frame it is in and its kind have.
+const (
+	wherePercent = 30
+	whatPercent  = 25
+)
+
+// heldRow prints a row of what holds memory, with the frame of a local variable, or a line, and a kind. They have columns where there is
+// room, else the next line.
+func (p *printer) heldRow(holder, where, what, figures string) {
+	where, what = words.Line(where), words.Line(what)
+	room := p.TableColumns() - layout.RowIndent - utf8.RuneCountInString(figures)
+	whereWidth, whatWidth := room*wherePercent/100, room*whatPercent/100
+	place, function, _ := strings.Cut(where, " ")
+	if room < layout.WideLabel || utf8.RuneCountInString(place) > whereWidth {
+		p.Plain(strings.Repeat(" ", layout.RowIndent) + layout.FitMiddle(holder, room) + figures)
+		if about := strings.Trim(where+" · "+what, "· "); about != "" {
+			p.Wrap("      "+about, len("        "))
+		}
+		return
 	}
-	p.columns(text, bytes, blocks, share)
+	about := ""
+	if what != "" {
+		about = " " + layout.Fit(what, whatWidth)
+		room -= whatWidth + 1
+	}
+	if where != "" {
+		about = " " + layout.Pad(layout.FitPlace(place, function, whereWidth), whereWidth) + about
+		room -= whereWidth + 1
+	}
+	p.Plain(strings.Repeat(" ", layout.RowIndent) + layout.FitMiddle(holder, room) + about + figures)
 }
 
 // whatText says what the blocks of a row are, as far as its name does not.
@@ -132,6 +149,9 @@ func whatText(r *holders.Row) string {
 	}
 	return r.What
 }
+
+// widthView is the room for the sizes of a view behind its name, characters.
+const widthView = 30
 
 // whoViews prints what small views keep.
 func (p *printer) whoViews(h *holders.Index) {
@@ -143,7 +163,7 @@ func (p *printer) whoViews(h *holders.Index) {
 	p.line("views that keep more than they show")
 	for _, v := range views[:min(shownViews, len(views))] {
 		b := &h.Report.Blocks[v.Block]
-		p.line("  %s %s of %s", FitMiddle(b.Name(), widthHolder+1+widthWhere+1+widthWhat-2), Bytes(v.Seen), Bytes(v.Size))
+		p.line("  %s %s of %s", strings.TrimRight(layout.FitMiddle(b.Name(), p.Columns()-widthView), " "), Bytes(v.Seen), Bytes(v.Size))
 	}
 	if more := len(views) - shownViews; more > 0 {
 		p.line("  and %d more", more)

@@ -12,15 +12,16 @@ import (
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/holders"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// WhoBlock prints everything that is known of one block, the one of that number in the report. Its lines are as long as
-// the names are.
+// WhoBlock prints everything that is known of one block, the one of that number in the report. Names are not cut: they go on on the next
+// line.
 func WhoBlock(w io.Writer, in WhoInput, block int) error {
 	out := bufio.NewWriter(w)
-	(&printer{w: out}).whoTitle(&in)
-	p := &blockPrinter{w: out}
+	p := &blockPrinter{printer{Printer: layout.Printer{W: out, Width: in.Width}}}
+	p.whoTitle(&in)
 	p.line("")
 	b := &in.Holders.Report.Blocks[block]
 	p.field("block", "%#x on cuda:%d, %s, requested %s, %s", b.Addr, b.Device, exactText(b.Size), exactText(b.Requested), poolText(b.Pool.Small, b.Pool.ID))
@@ -48,15 +49,11 @@ func WhoBlock(w io.Writer, in WhoInput, block int) error {
 	return nil
 }
 
-// blockPrinter prints whole lines: a holder's name that is cut could not be looked for in the program.
-type blockPrinter struct{ w *bufio.Writer }
-
-func (p *blockPrinter) line(format string, args ...any) {
-	fmt.Fprintln(p.w, strings.TrimRight(words.Line(fmt.Sprintf(format, args...)), " "))
-}
+// blockPrinter prints whole names: one that is cut could not be looked for in the program.
+type blockPrinter struct{ printer }
 
 func (p *blockPrinter) field(name, format string, args ...any) {
-	p.line("%-9s%s", name, fmt.Sprintf(format, args...))
+	p.printer.field(name, "%s", words.Line(fmt.Sprintf(format, args...)))
 }
 
 func confirmedText(b *holders.Block) string {
@@ -101,6 +98,9 @@ func (p *blockPrinter) tensor(i int, t *holders.Tensor) {
 	p.field("", "  %s, TensorImpl %#x, requires_grad %s", strings.TrimSpace(t.Class+" "+object), t.Impl, t.RequiresGrad)
 }
 
+// wideSteps is from how many columns on the parts of a step have columns of their own.
+const wideSteps = 100
+
 // steps prints a path step by step, with the addresses that id() gives.
 func (p *blockPrinter) steps(path holders.Path) {
 	for i := range path {
@@ -109,6 +109,10 @@ func (p *blockPrinter) steps(path holders.Path) {
 			name = ""
 		}
 		s := &path[i]
+		if p.Columns() < wideSteps {
+			p.field(name, "%-12s %s  %s  %#x", holders.StepName(s), stepText(s), s.Type, s.Addr)
+			continue
+		}
 		p.field(name, "%-12s %-40s %-20s %#x", holders.StepName(s), stepText(s), s.Type, s.Addr)
 	}
 }

@@ -8,14 +8,8 @@ import (
 	"io"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
-)
-
-// The widths of the columns of Held, in characters; with the columns behind them they make maxWidth.
-const (
-	widthSite = 27
-	widthHeld = 33
-	widthIn   = 24
 )
 
 // HeldNow is the title of what is in use now.
@@ -26,6 +20,7 @@ type HeldInput struct {
 	Joined *view.Joined
 	Title  string // of what the blocks are, such as HeldNow
 	Top    int    // most rows; 0: 10
+	Width  int    // of the screen, characters; 0: 80
 }
 
 // Held prints a recording's torch blocks by where they were allocated and what holds them. It prints nothing when there are
@@ -39,12 +34,12 @@ func Held(w io.Writer, in HeldInput) error {
 		top = defaultTop
 	}
 	out := bufio.NewWriter(w)
-	p := &printer{w: out}
+	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
 	p.line("")
-	p.columns(Fit(in.Title+", allocated at", widthSite+2)+" "+Fit("held by", widthHeld)+" "+Fit("in", widthIn), "bytes", "blocks", "share")
+	p.Heading(in.Title+" by line, and what holds it", figureCells("bytes", "blocks", "share"))
 	for i := range j.Rows[:min(top, len(j.Rows))] {
 		r := &j.Rows[i]
-		p.columns("  "+fitTail(r.Site, widthSite)+" "+FitMiddle(r.Holder, widthHeld)+" "+FitMiddle(r.Where, widthIn), Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share))
+		p.heldSite(r, figureCells(Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share)))
 	}
 	if more := len(j.Rows) - top; more > 0 {
 		p.line("  and %s", Plural(uint64(more), "more row"))
@@ -55,12 +50,12 @@ func Held(w io.Writer, in HeldInput) error {
 	return nil
 }
 
-// FitMiddle is fit that keeps both ends: of a path, where it begins and where it leads to.
-func FitMiddle(s string, width int) string {
-	r := []rune(words.Line(s))
-	if len(r) <= width {
-		return Fit(s, width)
+// heldSite prints a row: the line that allocated the memory and what holds it, with the frame of a local variable.
+func (p *printer) heldSite(r *view.HeldSite, figures string) {
+	l := layout.LabelOf(words.Line(r.Site))
+	l.Source, l.Middle = words.Line(r.Holder), true
+	if r.Where != "" {
+		l.Source += " in " + words.Line(r.Where)
 	}
-	head := width / 2
-	return string(r[:head]) + "…" + string(r[len(r)-(width-head-1):])
+	p.Row(l, figures)
 }

@@ -301,7 +301,7 @@ func (c *Console) endLive() {
 // Holders prints the holders that were asked for.
 func (c *Console) Holders(j *view.Joined) {
 	c.endLive()
-	if err := table.Held(c.out, table.HeldInput{Title: table.HeldNow, Joined: j}); err != nil {
+	if err := table.Held(c.out, table.HeldInput{Title: table.HeldNow, Joined: j, Width: Screen(c.out).Width}); err != nil {
 		c.Warning(err)
 	}
 }

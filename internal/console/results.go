@@ -46,7 +46,9 @@ func (c *Console) Finish(w *os.File, r *recorder.Results, o *Finish) error {
 func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwritten bool, o *Finish) error {
 	all := r.Processes()
 	if len(all) > 1 {
-		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, r.Job()))
+		job := r.Job()
+		job.Width = Screen(w).Width
+		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, job))
 	}
 	if err := printProcess(w, all[0], folder, unwritten, o); err != nil || !c.Many || !o.Verbose {
 		return err
@@ -58,6 +60,7 @@ func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwrit
 func printProcess(w *os.File, p *recorder.Process, folder string, unwritten bool, o *Finish) error {
 	if p.File() == "" || unwritten {
 		in, held := p.Summary()
+		in.Width = Screen(w).Width
 		_, err := io.WriteString(w, p.Verdict())
 		return errors.Join(err, export.PrintSummary(w, in, held))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/summary"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/progress"
 )
 
@@ -73,7 +74,7 @@ func Ranks(c *cli.Context, shared *Shared, one bool) (done bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	return true, export.WriteRanks(os.Stdout, table, asJSON)
+	return true, export.WriteRanks(os.Stdout, table, asJSON, console.Width(""))
 }
 
 // recordingsOf are the recordings of files and folders. What is none is said by whoever opens it.

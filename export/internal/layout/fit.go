@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/gputrace/gputrace/internal/words"
+)
+
+// BreakLine is as many words of a text as there is room for, and the rest of it. A figure stays with its unit; a word that is too long is cut.
+func BreakLine(text string, room int) (line, rest string) {
+	r := []rune(text)
+	if len(r) <= room {
+		return text, ""
+	}
+	for at := room; at > 0; at-- {
+		if r[at] == ' ' && !(isDigit(r[at-1]) && units[unitAt(r[at+1:])]) {
+			return string(r[:at]), strings.TrimLeft(string(r[at:]), " ")
+		}
+	}
+	return string(r[:room]), string(r[room:])
+}
+
+func isDigit(r rune) bool { return r >= '0' && r <= '9' }
+
+// units are what is written behind a figure.
+var units = map[string]bool{"B": true, "KiB": true, "MiB": true, "GiB": true, "TiB": true, "s": true, "ms": true, "µs": true, "min": true, "h": true, "%": true}
+
+// unitAt is the letters, or the sign of percent, that a text begins with.
+func unitAt(r []rune) string {
+	n := 0
+	for n < len(r) && (r[n] == '%' || unicode.IsLetter(r[n])) {
+		n++
+	}
+	return string(r[:n])
+}
+
+// FitName shortens the name of a function from the left, qualifier by qualifier, and cuts it where the last one is too long. What is
+// the same of all nodes of autograd, "torch::autograd::generated::" and "::apply", is left out.
+func FitName(name string, width int) string {
+	if node, ok := strings.CutSuffix(name, "::apply"); ok && strings.Contains(node, "Backward") {
+		name = node[strings.LastIndex(node, ":")+1:]
+	}
+	for utf8.RuneCountInString(name) > width {
+		at := -1
+		for _, mark := range []string{"::", "."} {
+			if i := outermost(name, mark); i >= 0 && (at < 0 || i < at) {
+				at = i
+			}
+		}
+		if at < 0 {
+			break
+		}
+		name = name[at:]
+	}
+	r := []rune(name)
+	if len(r) > width {
+		return string(r[:max(0, width-1)]) + "…"
+	}
+	return name
+}
+
+// outermost is where the name goes on behind its first qualifier; -1: it has none. What is in brackets has its own.
+func outermost(name, mark string) int {
+	i := strings.Index(name, mark)
+	if open := strings.IndexAny(name, "<("); i < 0 || open >= 0 && open < i && open > 0 {
+		return -1
+	}
+	if i+len(mark) >= len(name) {
+		return -1
+	}
+	return i + len(mark)
+}
+
+// FitPlace is "train.py:88 Trainer.step" in a width: of the function as much as there is room for, of the line all.
+func FitPlace(place, function string, width int) string {
+	room := width - utf8.RuneCountInString(place) - 1
+	const least = 8 // less of a name says nothing
+	name := FitName(function, max(0, room))
+	if function == "" || room < least && strings.HasSuffix(name, "…") || name == "" {
+		return place
+	}
+	return place + " " + name
+}
+
+// Fit cuts or pads to a width in characters. A cut shows as "…".
+func Fit(s string, width int) string {
+	r := []rune(words.Line(s))
+	if len(r) > width {
+		return string(r[:width-1]) + "…"
+	}
+	return string(r) + strings.Repeat(" ", width-len(r))
+}
+
+// FitTail is Fit that keeps the end: of a file and line, that is what tells.
+func FitTail(s string, width int) string {
+	r := []rune(words.Line(s))
+	if len(r) > width {
+		return "…" + string(r[len(r)-width+1:])
+	}
+	return Fit(s, width)
+}
+
+// FitMiddle is Fit that keeps both ends: of a path, where it begins and where it leads to.
+func FitMiddle(s string, width int) string {
+	r := []rune(words.Line(s))
+	if len(r) <= width {
+		return Fit(s, width)
+	}
+	head := width / 2
+	return string(r[:head]) + "…" + string(r[len(r)-(width-head-1):])
+}

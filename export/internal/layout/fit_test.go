@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package layout
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestFitPlace: a line is never cut, its function from the left.
+func TestFitPlace(t *testing.T) {
+	for _, tt := range []struct {
+		place, function string
+		width           int
+		want            string
+	}{
+		{"model.py:88", "Block.forward", 30, "model.py:88 Block.forward"},
+		{"model.py:88", "Block.forward", 20, "model.py:88 forward"},
+		{"model.py:88", "Block.forward", 15, "model.py:88"},
+		{"model.py:88", "Block.forward", 5, "model.py:88"},
+		{"serve.py:6", "Engine.__init__.<locals>.<listcomp>", 22, "serve.py:6 <listcomp>"},
+		{"m.py:1", "a_function_with_a_long_name", 20, "m.py:1 a_function_w…"},
+	} {
+		require.Equal(t, tt.want, FitPlace(tt.place, tt.function, tt.width), tt)
+	}
+}
+
+func TestFitName(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		width int
+		want  string
+	}{
+		{"torch::autograd::generated::AddmmBackward0::apply", 20, "AddmmBackward0"},
+		{"torch::autograd::generated::AddmmBackward0::apply", 80, "AddmmBackward0"},
+		{"at::native::empty_cuda", 22, "at::native::empty_cuda"},
+		{"at::native::empty_cuda", 21, "native::empty_cuda"},
+		{"at::native::empty_cuda", 12, "empty_cuda"},
+		{"at::native::empty_cuda", 6, "empty…"},
+		{"f", 0, "…"},
+	} {
+		require.Equal(t, tt.want, FitName(tt.name, tt.width), tt)
+	}
+}
+
+// TestBreakLine: a line ends between words, and a figure is not parted from its unit.
+func TestBreakLine(t *testing.T) {
+	for _, tt := range []struct {
+		text       string
+		room       int
+		line, rest string
+	}{
+		{"a bc", 4, "a bc", ""},
+		{"a bc d", 4, "a bc", "d"},
+		{"a bc d", 3, "a", "bc d"},
+		{"abcdef g", 3, "abc", "def g"},
+		{"in use 4.0 KiB/s, more", 12, "in use", "4.0 KiB/s, more"},
+		{"step 4 of 40", 8, "step 4", "of 40"},
+		{"in use 90 % of it", 9, "in use", "90 % of it"},
+		{"12.5 GiB", 6, "12.5 G", "iB"},
+	} {
+		line, rest := BreakLine(tt.text, tt.room)
+		require.Equal(t, []string{tt.line, tt.rest}, []string{line, rest}, tt)
+	}
+}
+
+func TestFit(t *testing.T) {
+	for _, row := range []struct{ in, fit, tail string }{
+		{"", "     ", "     "}, {"abc", "abc  ", "abc  "}, {"abcde", "abcde", "abcde"}, {"abcdef", "abcd…", "…cdef"},
+		{"äöüßéè", "äöüß…", "…üßéè"}, {"a\x1b\nb", "a� b ", "a� b "}, {"\xff", "�    ", "�    "},
+	} {
+		require.Equal(t, row.fit, Fit(row.in, 5))
+		require.Equal(t, row.tail, FitTail(row.in, 5))
+	}
+}
+
+func TestFitMiddle(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "       ", "abc": "abc    ", "abcdefg": "abcdefg", "abcdefgh": "abc…fgh", "äöüäöüäöü": "äöü…äöü", "a\x1bb": "a�b    ",
+	} {
+		require.Equal(t, want, FitMiddle(in, 7))
+	}
+}
