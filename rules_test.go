@@ -136,6 +136,7 @@ var mayImport = map[string][]string{
 	"export":                 {"analysis/", "event", "event/figures", "event/moment", "export/", "heap", "internal/exit", "internal/sorts", "internal/words", "recording", "recording/"},
 	"export/":                {"analysis/", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
 	"export/internal/layout": {"internal/words"},
+	"export/table":           {"analysis/", "event", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "internal/words"},
 	"export/chart":           {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
 	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/table", "internal/words"},
