@@ -365,7 +365,7 @@ func TestFireOfOneEvent(t *testing.T) {
 	c.thaw(t)
 	c.interrupt(t)
 	require.NotContains(t, c.stderr.String(), "used no GPU memory")
-	require.Regexp(t, fmt.Sprintf(`(?m)^pid %d .* - +unknown +unknown +unknown +unknown +0$`, one.pid), c.stdout.String())
+	require.Regexp(t, fmt.Sprintf(`(?m)^ *pid %d .* - +unknown +unknown +unknown +unknown +0$`, one.pid), c.stdout.String())
 	r := readRecording(t, filepath.Join(c.out(), fmt.Sprintf("pid%d", one.pid), "trace.gputrace"))
 	require.NoError(t, r.err)
 	require.Zero(t, r.events)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/answer"
@@ -87,7 +88,7 @@ const leastProgram = 16
 
 // head says what was recorded, on what and for how long.
 func (p *printer) head() {
-	left, right := "", table.Seconds(p.in.Length())+", "+p.completeness()
+	left, right := "", table.Duration(p.in.Length())+", "+p.completeness()
 	if p.of.Process != "" {
 		left = "  " + p.of.Process
 	}
@@ -169,7 +170,7 @@ func (p *printer) verdict() {
 	switch r := p.a.Leaks; {
 	case r == nil:
 	case r.Verdict != leaks.Growing && p.in.View.Snapshot.Events == 0:
-		p.text("UNKNOWN  ", yellow, "nothing was allocated or freed in "+table.Seconds(p.in.Length()))
+		p.text("UNKNOWN  ", yellow, "nothing was allocated or freed in "+table.Duration(p.in.Length()))
 	case r.Verdict == leaks.Growing:
 		p.text("GROWING  ", red, p.growing(&r.Findings[0]))
 	case r.Verdict == leaks.Steady:
@@ -207,7 +208,7 @@ func (p *printer) growing(f *leaks.Finding) string {
 func (p *printer) steady(r *leaks.Report) string {
 	text := fmt.Sprintf("nothing grew from step to step in %s", table.Plural(uint64(r.Steps.Count), "step"))
 	if r.Steps.Period > 0 {
-		text += fmt.Sprintf(" of %s", table.StepLength(r.Steps.Period))
+		text += fmt.Sprintf(" of %s", table.Duration(time.Duration(r.Steps.Period)))
 	}
 	if p.a.High > 0 {
 		text += fmt.Sprintf("; %s between steps, %s at the peak of a step", table.Bytes(p.a.Between), table.Bytes(p.a.High))
@@ -320,7 +321,7 @@ func (p *printer) answerRow(r *answer.Row) {
 	case p.a.Growing():
 		growth = strings.Repeat(" ", answerRate)
 	}
-	figures := fmt.Sprintf("%*s%*s%s", answerBytes, table.SignedBytes(r.Bytes), answerShare, fmt.Sprintf("%.0f %%", 100*r.Share), growth)
+	figures := fmt.Sprintf("%*s%*s%s", answerBytes, table.SignedBytes(r.Bytes), answerShare, table.Share(r.Share), growth)
 	name, place, below := p.rowNames(r, width, room)
 	p.row("", "  "+p.screen.in(bold, name), figures, p.screen.bar(r.Share), place)
 	if below != "" {

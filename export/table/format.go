@@ -4,6 +4,7 @@ package table
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -82,8 +83,40 @@ func Plural(n uint64, one string) string {
 	return countText(n) + " " + one + "s"
 }
 
-// Seconds is a time in seconds, with one decimal.
-func Seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+// Duration is how long something took: with three digits at most below a minute, and never 0 where it is more.
+func Duration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "-" + Duration(-d)
+	case d == 0:
+		return "0 s"
+	case d < time.Microsecond:
+		return fmt.Sprintf("%d ns", d)
+	case d < 999500*time.Nanosecond:
+		return fmt.Sprintf("%.0f µs", float64(d)/1e3)
+	case d < 99950*time.Microsecond:
+		return fmt.Sprintf("%.1f ms", float64(d)/1e6)
+	case d < 999500*time.Microsecond:
+		return fmt.Sprintf("%.0f ms", float64(d)/1e6)
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+// Share is a part of a whole in percent. What is not nothing is not 0 %, and what is not all is not 100 %.
+func Share(part float64) string {
+	switch percent := math.Abs(100 * part); {
+	case math.IsNaN(part):
+		return "unknown"
+	case percent == 0 || percent >= 100:
+	case part > 0 && percent < 1:
+		return "<1 %"
+	case part < 0 && percent < 1:
+		return ">-1 %"
+	case part > 0 && percent >= 99.5:
+		return ">99 %"
+	}
+	return fmt.Sprintf("%.0f %%", 100*part)
+}
 
 // Offset is a moment relative to the start: "+12.4 s".
 func Offset(at, start uint64) string {

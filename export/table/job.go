@@ -79,7 +79,7 @@ const mostProcess = 52
 func Job(w io.Writer, in JobInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
-	p.line("%.1f s · %s lost", in.Duration.Seconds(), Plural(Lost(in.Hits), "event"))
+	p.line("%s · %s lost", Duration(in.Duration), Plural(Lost(in.Hits), "event"))
 	p.line("")
 	var sum JobRow
 	var rows [][]string

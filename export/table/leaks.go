@@ -9,6 +9,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/steps"
@@ -83,10 +84,14 @@ func (p *printer) leakVerdict(r *leaks.Report) {
 }
 
 // Text prints a text that begins behind head, on as many lines as it needs.
-func Text(w *bufio.Writer, head, text string) { (&printer{Printer: layout.Printer{W: w}}).leakText(head, text) }
+func Text(w *bufio.Writer, head, text string) {
+	(&printer{Printer: layout.Printer{W: w}}).leakText(head, text)
+}
 
 // Field is Text behind a name.
-func Field(w *bufio.Writer, name, text string) { (&printer{Printer: layout.Printer{W: w}}).leakField(name, text) }
+func Field(w *bufio.Writer, name, text string) {
+	(&printer{Printer: layout.Printer{W: w}}).leakField(name, text)
+}
 
 // leakField is field for a text that may need several lines.
 func (p *printer) leakField(name, text string) {
@@ -135,7 +140,7 @@ func LeakSentence(r *leaks.Report) string {
 	}
 	text := fmt.Sprintf("unknown: %d steps are in the recording, and it takes %d to say that nothing grows", r.Steps.Count, leaks.MinSteps)
 	if r.Steps.Period > 0 {
-		text += fmt.Sprintf(": about %s", StepLength(leaks.MinSteps*r.Steps.Period))
+		text += fmt.Sprintf(": about %s", Duration(time.Duration(leaks.MinSteps*r.Steps.Period)))
 	}
 	return text
 }
@@ -144,7 +149,7 @@ func LeakSentence(r *leaks.Report) string {
 func LeakText(f *leaks.Finding) string {
 	share := ""
 	if !math.IsNaN(f.Share) {
-		share = fmt.Sprintf(", %.0f %% of the growth", 100*f.Share)
+		share = fmt.Sprintf(", %s of the growth", Share(f.Share))
 	}
 	return fmt.Sprintf("%s keeps %s more %s, since step %d of %d%s",
 		f.Name(), MeanBytes(LeakSize(f)), LeakEvery(f), f.First, f.Last, share)
@@ -199,6 +204,8 @@ func (p *printer) leakNotes(f *leaks.Finding) {
 // Span is a time that can be days.
 func Span(seconds float64) string {
 	switch {
+	case seconds < 10:
+		return Duration(time.Duration(seconds * 1e9))
 	case seconds < 120:
 		return fmt.Sprintf("%.0f s", seconds)
 	case seconds < 2*3600:
@@ -215,17 +222,9 @@ func stepsText(s *leaks.Steps) string {
 	}
 	text := fmt.Sprintf("%d by %s (%s)", s.Count, sourceTexts[s.Source], s.On)
 	if s.Period > 0 {
-		text += fmt.Sprintf(", %s each", StepLength(s.Period))
+		text += fmt.Sprintf(", %s each", Duration(time.Duration(s.Period)))
 	}
 	return text
-}
-
-// StepLength is the length of a step of so many nanoseconds.
-func StepLength(period float64) string {
-	if period >= 1e9 {
-		return fmt.Sprintf("%.1f s", period/1e9)
-	}
-	return fmt.Sprintf("%.1f ms", period/1e6)
 }
 
 // sourceTexts say by what steps are recognised.
@@ -246,10 +245,7 @@ func (p *printer) leakRows(findings []leaks.Finding) {
 	p.Heading("what grows, each time", cells("requested", "blocks", "every", "since", "live", "share"))
 	for i := range findings {
 		f := &findings[i]
-		share := "unknown"
-		if !math.IsNaN(f.Share) {
-			share = fmt.Sprintf("%.0f %%", 100*f.Share)
-		}
+		share := Share(f.Share)
 		n := float64(f.Period)
 		p.Row(layout.LabelOf(words.Line(f.Name())), cells(exactBytes(n*f.Requested), blocksText(n*f.Blocks),
 			strconv.Itoa(f.Period), strconv.Itoa(f.First), Bytes(f.LiveBytes), share))

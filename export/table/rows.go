@@ -46,10 +46,10 @@ func (p *printer) table(title string, t view.Table) {
 		if r.File != "" {
 			l = layout.Label{Place: r.Name, Name: r.Func, Source: r.Source}
 		}
-		p.Row(l, figureCells(Bytes(uint64(r.Bytes)), countText(r.Blocks), shareText(r.Share)))
+		p.Row(l, figureCells(Bytes(uint64(r.Bytes)), countText(r.Blocks), Share(r.Share)))
 		for j := range r.Inner {
 			in := &r.Inner[j]
-			p.Row(innerLabel(in.Name, in.Func), figureCells(Bytes(uint64(in.Bytes)), countText(in.Blocks), shareText(in.Share)))
+			p.Row(innerLabel(in.Name, in.Func), figureCells(Bytes(uint64(in.Bytes)), countText(in.Blocks), Share(in.Share)))
 		}
 	}
 	if t.More > 0 {
@@ -66,5 +66,3 @@ func innerLabel(place, function string) layout.Label {
 func figureCells(bytes, blocks, share string) string {
 	return fmt.Sprintf(" %*s %*s %*s", widthBytes, bytes, widthBlocks, blocks, widthShare, share)
 }
-
-func shareText(share float64) string { return fmt.Sprintf("%.1f %%", 100*share) }

@@ -125,7 +125,7 @@ func shareOf(part, whole int64) string {
 	if whole == 0 {
 		return "-"
 	}
-	return shareText(float64(part) / float64(whole))
+	return Share(float64(part) / float64(whole))
 }
 
 // stacksOf says how complete the stacks of a view are.
@@ -138,7 +138,7 @@ func (p *printer) stacksOf(v *view.View) {
 	}
 	for _, u := range uses {
 		if all > 0 {
-			parts = append(parts, fmt.Sprintf("%s %s", shareText(float64(u.Bytes)/float64(all)), u.Status))
+			parts = append(parts, fmt.Sprintf("%s %s", Share(float64(u.Bytes)/float64(all)), u.Status))
 		}
 	}
 	if len(parts) > 0 {

@@ -25,7 +25,7 @@ func column(t *testing.T, text, title string) (blocks, rows int) {
 	require.True(t, found, "%s in\n%s", title, text)
 	text, _, _ = strings.Cut(text, "\n\n")
 	for _, line := range strings.Split(text, "\n")[1:] {
-		m := regexp.MustCompile(`B +([\d,]+|unknown) +[\d.]+ %$`).FindStringSubmatch(line)
+		m := regexp.MustCompile(`B +([\d,]+|unknown) +<?[\d.]+ %$`).FindStringSubmatch(line)
 		if m == nil {
 			continue
 		}

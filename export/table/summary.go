@@ -108,7 +108,7 @@ func (p *printer) header() {
 	for i := range s.Drivers {
 		allocs, frees = allocs+s.Drivers[i].Allocs, frees+s.Drivers[i].Frees
 	}
-	p.line("%s · %s · %s · %s · %s", Seconds(p.in.Length()), Plural(allocs, "allocation"), Plural(frees, "free"),
+	p.line("%s · %s · %s · %s · %s", Duration(p.in.Length()), Plural(allocs, "allocation"), Plural(frees, "free"),
 		p.in.LostEvents(), Continuity(s.Accounts))
 }
 

@@ -270,3 +270,22 @@ func TestCountText(t *testing.T) {
 		require.Equal(t, want, countText(n))
 	}
 }
+
+// TestDuration: what takes time is never 0, and a unit is changed before its figure is rounded to the next one.
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0 s", 1: "1 ns", 12 * time.Microsecond: "12 µs", 999 * time.Microsecond: "999 µs", 999500: "1.0 ms", 4310 * time.Microsecond: "4.3 ms", 99949 * time.Microsecond: "99.9 ms",
+		100 * time.Millisecond: "100 ms", 999 * time.Millisecond: "999 ms", 999500 * time.Microsecond: "1.0 s", 48200 * time.Millisecond: "48.2 s", -time.Second: "-1.0 s",
+	} {
+		require.Equal(t, want, Duration(d), int64(d))
+	}
+}
+
+func TestShare(t *testing.T) {
+	for part, want := range map[float64]string{
+		0: "0 %", 1e-9: "<1 %", 0.0099: "<1 %", 0.01: "1 %", 0.125: "12 %", 0.994: "99 %", 0.996: ">99 %", 1: "100 %", 1.5: "150 %", -0.001: ">-1 %", -0.5: "-50 %",
+	} {
+		require.Equal(t, want, Share(part), part)
+	}
+	require.Equal(t, "unknown", Share(math.NaN()))
+}

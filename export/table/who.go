@@ -66,7 +66,7 @@ func (p *printer) whoTitle(in *WhoInput) {
 	p.line("pid %d %s · who holds the caching allocator's memory", r.PID, words.Line(in.Command))
 	at := in.Boot.Add(time.Duration(r.Time)).Format("15:04:05.000")
 	p.line("%s · %s · read at %s in %s, %s, %s", versionText("Python", r.Python), versionText("PyTorch", r.Torch), at,
-		Seconds(r.Stats.Elapsed), Bytes(r.Stats.BytesRead), stoppedText(r.Stats.Frozen))
+		Duration(r.Stats.Elapsed), Bytes(r.Stats.BytesRead), stoppedText(r.Stats.Frozen))
 	for _, d := range r.Devices {
 		line := fmt.Sprintf("cuda:%d  allocated %s", d.Device, exactText(d.Allocated))
 		if d.Active > d.Allocated {
@@ -87,7 +87,7 @@ func stoppedText(frozen time.Duration) string {
 	if frozen == 0 {
 		return "the process was not stopped"
 	}
-	return fmt.Sprintf("the process was stopped for %d ms", frozen.Milliseconds())
+	return "the process was stopped for " + Duration(frozen)
 }
 
 func (p *printer) whoRows(title string, t holders.Table, details bool) {
@@ -102,7 +102,7 @@ func (p *printer) whoRows(title string, t holders.Table, details bool) {
 		if details {
 			what = whatText(r)
 		}
-		p.heldRow(r.Holder, r.Where, what, figureCells(Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share)))
+		p.heldRow(r.Holder, r.Where, what, figureCells(Bytes(r.Bytes), countText(r.Blocks), Share(r.Share)))
 	}
 	if t.More > 0 {
 		p.line("  and %s (--top)", Plural(uint64(t.More), "more row"))

@@ -61,7 +61,7 @@ func confirmedText(b *holders.Block) string {
 	case len(b.Path) == 0:
 		return ""
 	case b.Confirmed:
-		return fmt.Sprintf(" (held %d ms before the end of the report)", b.Age.Milliseconds())
+		return fmt.Sprintf(" (held %s before the end of the report)", Duration(b.Age))
 	}
 	return " (not confirmed)"
 }

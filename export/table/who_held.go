@@ -39,7 +39,7 @@ func Held(w io.Writer, in HeldInput) error {
 	p.Heading(in.Title+" by line, and what holds it", figureCells("bytes", "blocks", "share"))
 	for i := range j.Rows[:min(top, len(j.Rows))] {
 		r := &j.Rows[i]
-		p.heldSite(r, figureCells(Bytes(r.Bytes), countText(r.Blocks), shareText(r.Share)))
+		p.heldSite(r, figureCells(Bytes(r.Bytes), countText(r.Blocks), Share(r.Share)))
 	}
 	if more := len(j.Rows) - top; more > 0 {
 		p.line("  and %s", Plural(uint64(more), "more row"))

@@ -113,7 +113,7 @@ func (m *Model) bar(u *Memory) string {
 	if u.Capacity != nil {
 		full = float64(*u.Capacity)
 		share := float64(sum) / full
-		text = fmt.Sprintf(" %s of %s, %.0f %%", table.Bytes(sum), table.Bytes(*u.Capacity), 100*share)
+		text = fmt.Sprintf(" %s of %s, %s", table.Bytes(sum), table.Bytes(*u.Capacity), table.Share(share))
 		if share >= badShare {
 			text = styleBad.Render(text)
 		} else if share >= warnShare {

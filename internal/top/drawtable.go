@@ -109,7 +109,7 @@ func shareOf(part, whole int64) string {
 	if whole <= 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(whole))
+	return table.Share(float64(part) / float64(whole))
 }
 
 // ageOf is for how long a row has been in use.
