@@ -89,12 +89,19 @@ func (a *assembly) readAgain() (done func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	im.OnRenew(a.mapped)
 	a.now = a.graph.NewRecheck(a.ctx, a.p, im)
 	a.report.Stats.BytesRead += a.now.BytesRead()
 	return func() {
 		a.report.Stats.BytesRead += im.BytesRead()
 		im.Close()
 	}, nil
+}
+
+// mapped is what of the process may be read now, present or not.
+func (a *assembly) mapped() (regions []memory.Region, present []memory.Run, ok bool) {
+	maps, err := a.p.Maps()
+	return memory.RegionsOf(maps), nil, err == nil
 }
 
 // uses reports whether a tensor still has a storage whose memory is that of a block, and the same Python object.
@@ -256,15 +263,25 @@ func (a *assembly) proveAll() error {
 		claims = a.claim(claims, i)
 	}
 	claims, alike := a.sample(claims)
+	shapes := map[string]tally{}
+	end := a.proofEnd()
 	for n := 0; len(claims) > 0; n++ {
-		failed, err := a.prove(claims)
+		inTurn(claims)
+		failed, late, err := a.prove(claims, end)
 		if err != nil {
 			return err
 		}
-		claims = a.rename(failed, n+1 == proofRounds)
+		count(shapes, claims, failed, late)
+		claims = a.rename(failed, n+1 == proofRounds || len(late) > 0)
 		for _, c := range failed {
-			claims = append(claims, alike[c.shape]...)
-			delete(alike, c.shape)
+			if !shapes[c.shape].trusted() {
+				claims = append(claims, alike[c.shape]...)
+				delete(alike, c.shape)
+			}
+		}
+		if len(late) > 0 {
+			a.withoutProof(append(late, claims...), alike, shapes)
+			break
 		}
 	}
 	for i := range a.chosen {
@@ -274,21 +291,83 @@ func (a *assembly) proveAll() error {
 			others = append(others, claim{block: i, chosen: c, keys: keysOf(nil, paths[k]), path: paths[k]})
 		}
 	}
-	return a.proveOthers(others)
+	return a.proveOthers(others, end)
 }
 
-// maxAlike is how many paths of one shape are proved, each in bursts. Of a leak there can be hundred thousands, which are links of one list:
-// the others were read twice, as all were, and are taken for proved when those are.
-const maxAlike = 512
+// proofEnd is when no more is proved. What is left to be done behind that has a part of the time.
+func (a *assembly) proofEnd() time.Time {
+	end := time.Now().Add(proofTime)
+	if limit, ok := a.ctx.Deadline(); ok {
+		if soon := time.Now().Add(time.Until(limit) * 2 / 3); soon.Before(end) {
+			return soon
+		}
+	}
+	return end
+}
+
+// withoutProof is for the paths of which there was no time to prove them: of a shape that is trusted they stay, others are unknown.
+func (a *assembly) withoutProof(late []claim, alike map[string][]claim, shapes map[string]tally) {
+	for _, all := range alike {
+		late = append(late, all...)
+	}
+	for i := range late {
+		if c := &late[i]; !shapes[c.shape].trusted() {
+			a.name(c.block, maxTries)
+			b := &a.live.blocks[c.block]
+			b.Category, b.Why = CategoryChanging, "there was no time to prove its holder"
+		}
+	}
+}
+
+const (
+	// proofTime is how long paths are proved: a few seconds of a machine that has other things to do.
+	proofTime = 5 * time.Second
+	// maxAlike is how many paths of one shape are proved, each in bursts. Of a leak there can be hundred thousands, which are links of one
+	// list: the others were read twice, as all were, and are taken for proved when those are.
+	maxAlike = 128
+	// trustFrom is how many of a shape must be proved for that, where there is no time for more, and trustShare which part of them may
+	// fail: what a program drops while it is read.
+	trustFrom  = 8
+	trustShare = 16
+)
+
+// tally is how many paths of one shape were tried, and of how many the proof failed.
+type tally struct{ tried, failed int }
+
+// trusted reports whether paths that were read twice may be taken for proved, because those of the same shape were.
+func (t tally) trusted() bool { return t.tried-t.failed >= trustFrom && t.failed*trustShare <= t.tried }
+
+// count adds up what became of claims.
+func count(shapes map[string]tally, claims, failed, late []claim) {
+	add := func(all []claim, tried, failed int) {
+		for i := range all {
+			t := shapes[all[i].shape]
+			shapes[all[i].shape] = tally{t.tried + tried, t.failed + failed}
+		}
+	}
+	add(claims, 1, 0)
+	add(late, -1, 0)
+	add(failed, 0, 1)
+}
+
+// inTurn puts some claims of each shape first, then some more of each: where the time ends, something is known of all.
+func inTurn(claims []claim) {
+	seen := map[string]int{}
+	turns := make(map[int]int, len(claims)) // by block
+	for i := range claims {
+		c := &claims[i]
+		turns[c.block] = seen[c.shape] / proofBlocks
+		seen[c.shape]++
+	}
+	slices.SortStableFunc(claims, func(x, y claim) int { return cmp.Compare(turns[x.block], turns[y.block]) })
+}
 
 // sample leaves of the paths of each shape those that are proved, evenly chosen; alike are the others, to be proved when one of these
 // does not stand.
 func (a *assembly) sample(all []claim) (claims []claim, alike map[string][]claim) {
 	shapes := map[string]int{}
 	for i := range all {
-		c := &all[i]
-		c.shape = a.live.blocks[c.block].Path.shape()
-		shapes[c.shape]++
+		shapes[all[i].shape]++
 	}
 	alike = map[string][]claim{}
 	seen := map[string]int{}
@@ -333,22 +412,23 @@ func (a *assembly) rename(failed []claim, last bool) (claims []claim) {
 // claim appends what is to be proved of a block.
 func (a *assembly) claim(claims []claim, block int) []claim {
 	if c := a.chosen[block].best; c != nil {
-		claims = append(claims, claim{block: block, chosen: c, keys: keysOf(nil, a.live.blocks[block].Path)})
+		p := a.live.blocks[block].Path
+		claims = append(claims, claim{block: block, chosen: c, keys: keysOf(nil, p), shape: p.shape()})
 	}
 	return claims
 }
 
 // proveOthers leaves the further paths that stand.
-func (a *assembly) proveOthers(claims []claim) error {
+func (a *assembly) proveOthers(claims []claim, end time.Time) error {
 	if len(claims) == 0 {
 		return nil
 	}
-	failed, err := a.prove(claims)
+	failed, late, err := a.prove(claims, end)
 	if err != nil {
 		return err
 	}
 	gone := map[*candidate]bool{}
-	for _, c := range failed {
+	for _, c := range append(failed, late...) {
 		gone[c.chosen] = true
 	}
 	for _, c := range claims {

@@ -38,7 +38,7 @@ type claim struct {
 	chosen *candidate
 	keys   []uint64 // objects that are called by a path of their own within it
 	path   Path     // of a further path
-	shape  string   // see Path.shape; empty: it was not chosen of many
+	shape  string   // see Path.shape
 }
 
 // proof proves paths.
@@ -52,17 +52,18 @@ type proof struct {
 	size   int           // paths that are proved together
 }
 
-// prove proves what was chosen for the blocks, and gives the blocks for which that failed.
-func (a *assembly) prove(claims []claim) (failed []claim, err error) {
+// prove proves what was chosen for the blocks, and gives those for which that failed, and those that are left when the time is over.
+func (a *assembly) prove(claims []claim, end time.Time) (failed, late []claim, err error) {
 	p := &proof{a: a}
 	for _, im := range []**memory.Image{&p.scout, &p.bursts[0], &p.bursts[1]} {
 		if *im, err = memory.NewProbe(a.ctx, a.p, a.now.Reader().Image().Regions(), proofPages); err != nil {
-			return claims, err
+			return nil, nil, err
 		}
 		defer (*im).Close()
 	}
+	p.scout.OnRenew(a.mapped) // the elements of a list that grows move to memory that was not mapped before
 	p.size = max(proofBlocks, (len(claims)+proofGroups-1)/proofGroups)
-	for len(claims) > 0 {
+	for len(claims) > 0 && time.Now().Before(end) {
 		n := min(p.size, len(claims))
 		failed = append(failed, p.group(claims[:n])...)
 		claims = claims[n:]
@@ -70,7 +71,7 @@ func (a *assembly) prove(claims []claim) (failed []claim, err error) {
 	for _, im := range []*memory.Image{p.scout, p.bursts[0], p.bursts[1]} {
 		a.report.Stats.BytesRead += im.BytesRead()
 	}
-	return failed, nil
+	return failed, claims, nil
 }
 
 // group proves some paths, and gives those that could not be.

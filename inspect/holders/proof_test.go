@@ -5,6 +5,7 @@
 package holders
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -31,6 +32,42 @@ func TestQuick(t *testing.T) {
 			for i, took := range tt.took {
 				require.Equal(t, tt.want[i], p.quick(took, 40), "burst %d", i)
 			}
+		})
+	}
+}
+
+// TestInTurn: a part of each shape is proved first, so that something is known of all when the time ends.
+func TestInTurn(t *testing.T) {
+	var claims []claim
+	for i := range 3 * proofBlocks {
+		claims = append(claims, claim{block: i, shape: "many"})
+	}
+	claims = append(claims, claim{block: 1000, shape: "one"})
+	inTurn(claims)
+	require.Equal(t, "one", claims[proofBlocks].shape)
+	require.Equal(t, proofBlocks, claims[proofBlocks+1].block, "in order otherwise")
+}
+
+// TestTrusted: paths that were read twice are taken for proved by others of their shape, not by few, and not where those often fail.
+func TestTrusted(t *testing.T) {
+	made := func(n int, shape string) []claim { return slices.Repeat([]claim{{shape: shape}}, n) }
+	for name, tt := range map[string]struct {
+		tried, failed, late int
+		want                bool
+	}{
+		"none":            {},
+		"all late":        {tried: 100, late: 100},
+		"few":             {tried: trustFrom - 1},
+		"enough":          {tried: trustFrom, want: true},
+		"some late":       {tried: 100, late: 100 - trustFrom, want: true},
+		"one of them":     {tried: trustShare, failed: 1, want: true},
+		"more than share": {tried: 2*trustShare - 1, failed: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			shapes := map[string]tally{}
+			count(shapes, made(tt.tried, "a"), made(tt.failed, "a"), made(tt.late, "a"))
+			require.Equal(t, tt.want, shapes["a"].trusted())
+			require.False(t, shapes["b"].trusted())
 		})
 	}
 }

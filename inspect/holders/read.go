@@ -245,9 +245,19 @@ func (r *reading) renewRegions() {
 	if r.frozen || r.im.Whole() {
 		return
 	}
-	if maps, err := r.p.Maps(); err == nil {
-		r.im.SetRegions(memory.RegionsOf(maps))
+	r.im.OnRenew(r.readable)
+	r.im.Renew()
+}
+
+// readable is what of the process may be read now.
+func (r *reading) readable() (regions []memory.Region, present []memory.Run, ok bool) {
+	maps, err := r.p.Maps()
+	if err != nil {
+		return nil, nil, false
 	}
+	regions = memory.RegionsOf(maps)
+	present, _, err = memory.PresentRuns(r.p, regions)
+	return regions, present, err == nil
 }
 
 // threads lists the threads of the interpreter: as they are now or, if it was stopped, in the copy.

@@ -64,16 +64,18 @@ type Image struct {
 	used    uint32   // pages of it
 	tables  [][]uint32
 	spans   int
-	bytes   uint64   // read from the process
-	absent  int      // pages that could not be read
-	mapped  bool     // pages is a mapping of ours
-	cut     bool     // the copy of the heap regions was begun and not ended
-	whole   bool     // the heap regions were copied as a whole: what is not there was not present
-	present []Run    // pages of the heap regions that may be read; nil: all
-	full    bool     // there was no room for a page
-	near    bool     // only the page itself is read when one is asked for
-	tracked bool     // order is kept
-	order   []uint64 // pages that were entered, when tracked
+	bytes   uint64                                            // read from the process
+	absent  []uint64                                          // pages that could not be read
+	renew   func() (regions []Region, present []Run, ok bool) // see OnRenew
+	renewed int                                               // how often renew was called
+	mapped  bool                                              // pages is a mapping of ours
+	cut     bool                                              // the copy of the heap regions was begun and not ended
+	whole   bool                                              // the heap regions were copied as a whole: what is not there was not present
+	present []Run                                             // pages of the heap regions that may be read; nil: all
+	full    bool                                              // there was no room for a page
+	near    bool                                              // only the page itself is read when one is asked for
+	tracked bool                                              // order is kept
+	order   []uint64                                          // pages that were entered, when tracked
 }
 
 // Entries of a table of pages that are no page's number.
@@ -124,6 +126,7 @@ func (im *Image) Room() uint64 { return uint64(len(im.pages))>>PageShift - first
 // Reset forgets what was copied. Of the heap regions the runs are present, and nothing else is read.
 func (im *Image) Reset(regions []Region, present []Run) {
 	im.regions, im.used, im.spans, im.whole, im.cut, im.present, im.full = regions, firstPage, 0, false, false, present, false
+	im.absent = im.absent[:0]
 	clear(im.tables)
 }
 
@@ -157,7 +160,7 @@ func (im *Image) Again(addr, n uint64) bool {
 	for at := addr &^ (PageSize - 1); at < addr+n; at += PageSize {
 		page := im.entry(at)
 		if page < firstPage {
-			if im.RegionAt(at) == nil || im.load(at, 1) != 1 {
+			if im.RegionAt(at) == nil && !im.Renew() || im.RegionAt(at) == nil || im.load(at, 1) != 1 {
 				return false
 			}
 			continue
@@ -172,8 +175,40 @@ func (im *Image) Again(addr, n uint64) bool {
 	return true
 }
 
-// SetRegions says what may be read from now on: a program that runs maps more memory.
-func (im *Image) SetRegions(regions []Region) { im.regions = regions }
+// maxRenewals bounds how often Renew asks, of an image that is not forgotten: it takes milliseconds.
+const maxRenewals = 16
+
+// OnRenew says how to learn what may be read now: a program that runs maps more memory, and writes pages that were not there. No
+// present: all pages may be read.
+func (im *Image) OnRenew(renew func() (regions []Region, present []Run, ok bool)) { im.renew = renew }
+
+// Renew has what may be read now be read from now on, also where it could not be before. It is false for a copy, which is of one
+// moment, and when it was asked too often.
+func (im *Image) Renew() bool {
+	if im.renew == nil || im.whole || im.memory == nil || im.renewed >= maxRenewals {
+		return false
+	}
+	im.renewed++
+	regions, present, ok := im.renew()
+	if !ok {
+		return false
+	}
+	im.regions, im.present = regions, present
+	for _, addr := range im.absent {
+		if im.entry(addr) == pageAbsent {
+			im.set(addr, pageUnknown)
+		}
+	}
+	im.absent = im.absent[:0]
+	return true
+}
+
+// miss notes a page that cannot be read.
+func (im *Image) miss(addr uint64) {
+	if im.set(addr, pageAbsent) {
+		im.absent = append(im.absent, addr)
+	}
+}
 
 // Pages lists the addresses of the pages that were asked for since Forget, of an image that NewProbe made.
 func (im *Image) Pages() []uint64 { return im.order }
@@ -201,7 +236,7 @@ func (im *Image) Fixed() bool { return im.memory == nil }
 
 // Forget drops the pages of an image that is no copy, to read them anew.
 func (im *Image) Forget() {
-	im.used = firstPage
+	im.used, im.absent, im.renewed = firstPage, im.absent[:0], 0
 	if !im.tracked {
 		for _, t := range im.tables {
 			clear(t)
@@ -311,8 +346,7 @@ func (im *Image) fetch(addr uint64) (uint32, bool) {
 		got = im.load(first, (end-first)>>PageShift)
 	}
 	if got == 0 {
-		im.absent++
-		im.set(first, pageAbsent)
+		im.miss(first)
 		return 0, false
 	}
 	return im.entry(first), true

@@ -95,8 +95,7 @@ func (im *Image) CopyHeap(runs []Run, over func() bool) (done uint64) {
 			n := min(r.Pages, copyRun>>PageShift)
 			got := im.load(r.Addr, n)
 			if got < n { // a page that was unmapped meanwhile
-				im.set(r.Addr+got<<PageShift, pageAbsent)
-				im.absent++
+				im.miss(r.Addr + got<<PageShift)
 				got++
 			}
 			r.Addr, r.Pages = r.Addr+got<<PageShift, r.Pages-got

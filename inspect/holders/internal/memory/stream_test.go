@@ -149,3 +149,34 @@ func TestAgain(t *testing.T) {
 	im.memory = nil
 	require.False(t, im.Again(edge+8, 8), "an image of one moment")
 }
+
+// TestRenew: memory that is mapped later, and pages that are written later, are read once the process was looked at again.
+func TestRenew(t *testing.T) {
+	const first, later = streamBase, streamBase + 1<<20
+	m := newPagesMemory(1)
+	m[later] = make([]byte, PageSize)
+	m[later][0] = 7
+	region := func(at uint64) Region { return Region{Start: at, End: at + PageSize, Heap: true} }
+	im, err := New(t.Context(), m, []Region{region(first)}, 16)
+	require.NoError(t, err)
+	defer im.Close()
+	im.present = []Run{{first, 1}}
+	require.False(t, im.Again(later, 8), "nobody looked")
+	require.Zero(t, im.Word(later))
+	looked := 0
+	im.OnRenew(func() ([]Region, []Run, bool) {
+		looked++
+		return []Region{region(first), region(later)}, []Run{{first, 1}, {later, 1}}, true
+	})
+	require.True(t, im.Again(later, 8))
+	require.Equal(t, 1, looked)
+	require.EqualValues(t, 7, im.Word(later))
+	require.True(t, im.Again(first, 8))
+	require.Equal(t, 1, looked, "it was known")
+	for range 2 * maxRenewals {
+		require.False(t, im.Again(later+PageSize, 8), "it is not mapped")
+	}
+	require.Equal(t, maxRenewals, looked)
+	im.whole = true
+	require.False(t, im.Renew(), "a copy is of one moment")
+}
