@@ -95,7 +95,7 @@ var mayImport = map[string][]string{
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/oom":       {"analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
-	"analysis/answer":    {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts"},
+	"analysis/answer":    {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":     {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/summary":   {"analysis/steps", "analysis/view", "event", "event/figures", "heap"},

@@ -25,7 +25,7 @@ const (
 	// peakGrowth is how much higher than the last one a peak is whose holders are read anew: one part in so many.
 	peakGrowth = 20
 	// scanTimeout is how long one reading may take, and how long the end of a recording may be put off for the last one.
-	scanTimeout = 15 * time.Second
+	scanTimeout = 30 * time.Second
 	// maxScans is how many processes are scanned at a time: each takes a core and a hundred megabytes.
 	maxScans = 2
 )
@@ -262,7 +262,7 @@ func (s *holderScans) stop() {
 
 // tables are the holders at the end and, where more was live then, at the highest peak that was looked into.
 func (s *holderScans) tables(now *view.Joined) []table.HeldInput {
-	if s.err != nil {
+	if s.err != nil && s.latest == nil {
 		s.observer.Warning(fmt.Errorf("who holds the live blocks could not be read: %w", s.err))
 	}
 	var out []table.HeldInput

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -52,16 +53,19 @@ func TestGrowingRows(t *testing.T) {
 		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: view.NoHolder, Bytes: 200, Blocks: 2},
 		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: "other", Bytes: 50, Blocks: 1},
 		{Name: "a.py:9", Func: "f", File: "a.py", Line: 9, Holder: view.NoHolder, Category: "parameters", Bytes: 4000, Blocks: 1},
+		{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept[0..2]", Bytes: 300, Blocks: 3},
+		{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept[0].weight", Bytes: 30, Blocks: 1},
+		{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept[0..2]", Category: "parameters", Bytes: 3, Blocks: 1},
 	} {
 		g.add(&e)
 	}
 	rows, rest, total := g.rows()
-	require.EqualValues(t, 4750, total)
+	require.EqualValues(t, 5083, total)
 	require.Len(t, rows, 1)
-	require.EqualValues(t, 700, rows[0].Bytes)
+	require.EqualValues(t, 1000, rows[0].Bytes)
 	require.EqualValues(t, 200, rows[0].Inferred)
 	require.InDelta(t, 2000, rows[0].Rate, 1e-9)
-	require.Equal(t, []Sum{{"parameters", 4000}, {"other", 50}}, rest)
+	require.Equal(t, []Sum{{"parameters", 4003}, {"other", 50}, {"before attach", 30}}, rest)
 	a := New(in)
 	require.EqualValues(t, 200, a.Since)
 	require.InDelta(t, 2000, a.Rate, 1e-9)

@@ -4,10 +4,13 @@ package answer
 
 import (
 	"cmp"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/internal/sorts"
@@ -116,6 +119,9 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 		if holder != "" && f.Holder != "" && !sameHolder(holder, f.Holder) {
 			continue
 		}
+		if e.Name == stacks.BeforeAttach && f.Layer == event.LayerTorch && !known[phases.Category(e.Category)] && elementsOf(holder, f.Holder) {
+			return f
+		}
 		for _, s := range f.Sites {
 			if s == site(e) {
 				return f
@@ -131,6 +137,19 @@ func sameHolder(x, y string) bool {
 		s, _, _ = strings.Cut(s, "[")
 		return s
 	}
+	return x == y || cut(x) == cut(y)
+}
+
+// position is where in a list something is, or that it is in several places of a container.
+var position = regexp.MustCompile(`\[(\d+|\*|\d+\.\.\d+)\]`)
+
+// elementsOf reports whether what two readings name are elements of the same containers: what was allocated before the attach has no
+// line, and is what grows where it lies beside it.
+func elementsOf(x, y string) bool {
+	if x == "" || y == "" {
+		return false
+	}
+	cut := func(s string) string { return position.ReplaceAllString(s, "[]") }
 	return x == y || cut(x) == cut(y)
 }
 
@@ -209,6 +228,9 @@ func (g *grouping) finish(m *group) Row {
 		r.Rate += Rate(f, &g.in.Leaks.Steps)
 	}
 	r.Lines = view.GroupRows(m.members, view.ByLine)
+	if m.Finding != nil { // the line says more than that it is older
+		slices.SortStableFunc(r.Lines, func(x, y view.Row) int { return cmp.Compare(older(&x), older(&y)) })
+	}
 	for i := range r.Lines {
 		if float64(r.Lines[i].Bytes) <= innerShare*float64(g.total) {
 			r.Lines[i].Inner = nil
@@ -218,6 +240,14 @@ func (g *grouping) finish(m *group) Row {
 		r.Holder = largestHolder(m.members)
 	}
 	return r
+}
+
+// older is 1 of what was allocated before the attach, and has no line.
+func older(e *view.Row) int {
+	if e.Name == stacks.BeforeAttach {
+		return 1
+	}
+	return 0
 }
 
 // largestHolder is what holds the most of entries; empty: that is not known.

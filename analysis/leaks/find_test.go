@@ -166,6 +166,38 @@ func TestHolder(t *testing.T) {
 	}
 }
 
+// TestHolderOfSome: where a reading says nothing of most blocks, because they are newer, the others decide, unless they are few or several
+// things hold them.
+func TestHolderOfSome(t *testing.T) {
+	j := train(func(j *job, _ int) { j.Alloc(kept, 1000) })
+	rows := func(known, other, unknown uint64) []leaks.Holder {
+		row := func(name string, n uint64) leaks.Holder {
+			return leaks.Holder{Site: "train.py:30 main", Name: name, Bytes: 1024 * n, Blocks: n}
+		}
+		return []leaks.Holder{row("[holder not known]", unknown), row("seen[0..9]", known), row("batch", other)}
+	}
+	for name, tt := range map[string]struct {
+		rows   []leaks.Holder
+		holder string
+		newer  uint64
+	}{
+		"all":          {rows(49, 0, 0), "seen[0..9]", 0},
+		"half":         {rows(25, 0, 25), "seen[0..9]", 0},
+		"some":         {rows(10, 1, 39), "seen[0..9]", 39},
+		"few":          {rows(4, 0, 45), "", 0},
+		"several":      {rows(10, 5, 35), "", 0},
+		"more than is": {rows(10, 0, 4000), "seen[0..9]", 48},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := j.find(t, &leaks.Options{Holders: tt.rows}).Findings[0]
+			require.Equal(t, tt.holder, f.Holder)
+			require.Equal(t, tt.newer, f.Newer)
+			f = j.find(t, &leaks.Options{Earlier: [][]leaks.Holder{tt.rows}}).Findings[0]
+			require.Equal(t, tt.holder, f.Holder)
+		})
+	}
+}
+
 // TestRandom: of what happens at random, nothing grows. A climb can look like more, once in very many lines.
 func TestRandom(t *testing.T) {
 	for chosen, most := range map[string]int{"": 0, "at::native::op1": 2} {

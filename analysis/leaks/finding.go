@@ -49,7 +49,8 @@ type Finding struct {
 	Sites []string
 	// Calls are what the line calls outside PyTorch's core, such as a library's modules, where it has a large part of the growth.
 	Calls []Call
-	// Newer is how many of LiveBlocks are newer than the reading that found Holder, and attributed to it because they are alike.
+	// Newer is how many of LiveBlocks the reading that found Holder says nothing of, most of them because they are newer. They are
+	// attributed to it because they are alike.
 	Newer uint64
 
 	Blocks    float64 // each step
@@ -215,7 +216,8 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	f.First += steps.base
 	f.Share = shareOf(d.totals[k.place], base, rise)
 	f.Sites, f.Calls = sitesOf(f.Name(), g), d.callsOf(&f, g)
-	now := f.holder(o.Holders)
+	now, open := f.holder(o.Holders)
+	f.Newer = min(open, f.LiveBlocks)
 	if f.Holder = now; now == "" || strings.HasPrefix(now, unnamedHolder) {
 		f.holdEarlier(o.Earlier)
 	}
@@ -279,34 +281,53 @@ func sitesOf(name string, g []risen) []string {
 // unnamedHolder begins the name of an object that no variable was found to lead to, in a reading of a process that goes on.
 const unnamedHolder = "C++ "
 
-// holder is what holds half of the blocks of its sites or more; empty: nothing that is known. Names in brackets are of what is not a
-// holder.
-func (f *Finding) holder(all []Holder) string {
-	sums := map[string]uint64{}
-	var sum uint64
-	best := ""
+const (
+	// attributedFrom is how many blocks of a line must be known to have one holder for others, which a reading says nothing of, to be
+	// attributed to it, and attributedShare the part of the known bytes that it must hold.
+	attributedFrom  = 5
+	attributedShare = 0.75
+)
+
+// holder is what holds half of the blocks of its sites or more, as far as holders are known; empty: nothing that is known. Names in
+// brackets are of what is not a holder. A job that goes on has allocated, when it was read, what is in no reading: where that is
+// most of it, what is known decides, and open counts the rest.
+func (f *Finding) holder(all []Holder) (best string, open uint64) {
+	sums, blocks := map[string]uint64{}, map[string]uint64{}
+	var sum, known uint64
 	for _, h := range all {
 		if !slices.Contains(f.Sites, h.Site) {
 			continue
 		}
 		sum += h.Bytes
-		if h.Name == "" || h.Name[0] == '[' || h.Name[0] == '<' {
+		if h.Name == "" || h.Name[0] == '[' {
+			open += h.Blocks
 			continue
 		}
+		known += h.Bytes
+		if h.Name[0] == '<' {
+			continue
+		}
+		blocks[h.Name] += h.Blocks
 		if sums[h.Name] += h.Bytes; best == "" || sums[h.Name] > sums[best] {
 			best = h.Name
 		}
 	}
-	if best == "" || 2*sums[best] < sum {
-		return ""
+	switch {
+	case best == "":
+		return "", 0
+	case 2*sums[best] >= sum:
+		return best, 0
+	case blocks[best] >= attributedFrom && float64(sums[best]) >= attributedShare*float64(known):
+		return best, open
 	}
-	return best
+	return "", 0
 }
 
 // holdEarlier is the holder of an earlier reading, the latest that has one: newer blocks that are alike are attributed to it.
 func (f *Finding) holdEarlier(readings [][]Holder) {
 	for _, all := range slices.Backward(readings) {
-		if f.Holder = f.holder(all); f.Holder == "" || strings.HasPrefix(f.Holder, unnamedHolder) {
+		holder, open := f.holder(all)
+		if f.Holder = holder; f.Holder == "" || strings.HasPrefix(f.Holder, unnamedHolder) {
 			f.Holder = ""
 			continue
 		}
@@ -316,7 +337,7 @@ func (f *Finding) holdEarlier(readings [][]Holder) {
 				blocks += h.Blocks
 			}
 		}
-		f.Newer = f.LiveBlocks - min(f.LiveBlocks, blocks)
+		f.Newer = f.LiveBlocks - min(f.LiveBlocks, blocks-min(blocks, open))
 		return
 	}
 }
