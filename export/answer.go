@@ -9,17 +9,20 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/screen"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recording"
 )
 
-// Answer is what a summary of the source begins with. The source is replayed for it, about three times.
+// Answer is what a summary of the source begins with. The source is replayed for it twice, once more where another moment says the most
+// than the likely one.
 func (s *Source) Answer() (*answer.Answer, error) {
 	in, err := s.answerInput()
 	if err != nil {
@@ -31,6 +34,15 @@ func (s *Source) Answer() (*answer.Answer, error) {
 func (s *Source) answerInput() (*answer.Input, error) {
 	c := clockOf(s)
 	in := &answer.Input{Start: c.attached, End: c.end, Now: s.Trace.End(), Free: map[event.Device]uint64{}, Read: map[string]string{}}
+	likely := s.likely()
+	pending := []*view.Visitor{likely.visitor()}
+	if !s.searched().Known() { // the steps are looked for in the same replay
+		s.Trace.Watch(s.searched())
+		if err := s.replay(pending...); err != nil {
+			return nil, err
+		}
+		pending = nil
+	}
 	table, err := s.Steps()
 	if err != nil {
 		return nil, err
@@ -39,19 +51,63 @@ func (s *Source) answerInput() (*answer.Input, error) {
 		from, _, ok := table.Span(step)
 		return from, ok
 	}
-	if s.Info.PID != 0 { // the steps of a snapshot's history are few
-		if in.Leaks, err = s.Leaks(); err == nil {
-			in.OOM, err = s.OOM()
-		}
-		if err != nil {
-			return nil, err
-		}
+	course := answer.NewFollower(table)
+	follow := &view.Visitor{Before: func(e *event.Event, _ *heap.Heap) { course.See(e) }}
+	if in.Leaks, err = s.leaksWith(append(pending, follow)...); err != nil {
+		return nil, err
 	}
-	if in.Course, err = answer.NewCourse(s.Trace, table, s.programEnded()); err != nil {
+	if in.OOM, err = s.oomOfProcess(); err != nil {
+		return nil, err
+	}
+	in.Course = course.Course(s.programEnded())
+	s.answerDriver(in)
+	return in, s.answerView(in, likely)
+}
+
+// oomOfProcess is OOM; of a snapshot nil.
+func (s *Source) oomOfProcess() (*oom.Report, error) {
+	if s.Info.PID == 0 {
+		return nil, nil
+	}
+	return s.OOM()
+}
+
+// candidate is a moment that may be the one that says the most, looked at in a replay for something else. nil: none is likely.
+type candidate struct {
+	selection view.Selection
+	picker    *view.Picker
+}
+
+// likely is the moment of a program that neither grows nor fails: the peak, if that is much higher than the end.
+func (s *Source) likely() *candidate {
+	if failed, _ := s.Trace.Refusals(); len(failed) > 0 {
+		return nil
+	}
+	at := view.Selection{Detail: true}
+	if peaked(s.Trace.End()) {
+		at.Moment = moment.Moment{Kind: moment.Peak}
+	}
+	return &candidate{at, s.Trace.Picker(at)}
+}
+
+func (c *candidate) visitor() *view.Visitor {
+	if c == nil {
+		return nil
+	}
+	return c.picker.Visitor()
+}
+
+// selected is the view of a moment, which is replayed for unless it is the likely one.
+func (s *Source) selected(at view.Selection, likely *candidate) (v *view.View, err error) {
+	if likely != nil && likely.selection == at {
+		v, err = likely.picker.View()
+	} else {
+		v, err = s.Trace.Select(at)
+	}
+	if err != nil {
 		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
 	}
-	s.answerDriver(in)
-	return in, s.answerView(in)
+	return v, nil
 }
 
 // programEnded reports whether the recording ended with the program.
@@ -62,39 +118,41 @@ func (s *Source) programEnded() bool {
 // peakMatters is how much higher than what is in use at the end a peak must be to be shown in its place: one part in so many.
 const peakMatters = 20
 
+// peaked reports whether a peak is to be shown in the place of a moment.
+func peaked(now *view.View) bool {
+	live := now.Total()
+	return now.AtPeak().Total() > live+live/peakMatters
+}
+
 // answerView chooses the moment that says the most: that of a failure; where something grows, the end; else the peak. After the end of the
 // program the end is before it freed everything.
-func (s *Source) answerView(in *answer.Input) (err error) {
+func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 	at := view.Selection{Detail: true}
 	if t := in.Course.Exit; t != 0 {
 		in.When, in.Time = answer.AtExit, t
 		at.Moment = moment.Moment{Kind: moment.SinceStart, Time: t}
-		if in.Now, err = s.Trace.Select(view.Selection{Moment: at.Moment}); err != nil {
-			return exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
+		if in.Now, err = s.selected(view.Selection{Moment: at.Moment}, likely); err != nil {
+			return err
 		}
 	}
 	grows := in.Leaks != nil && in.Leaks.Verdict == leaks.Growing
-	live := in.Now.Total()
 	switch failed := in.OOM != nil && in.OOM.Main() != nil; {
 	case failed:
 		c := in.OOM.Main()
 		in.When, in.Time = answer.AtFailure, c.Time
 		at.Moment = moment.Moment{Kind: moment.OutOfMemory, Number: c.Number, Time: c.Time}
-	case !grows && in.Now.AtPeak().Total() > live+live/peakMatters:
+	case !grows && peaked(in.Now):
 		peak := at
 		peak.Moment = moment.Moment{Kind: moment.Peak}
-		if in.View, err = s.Trace.Select(peak); err == nil {
-			in.When, in.Time = answer.AtPeak, 0
-			return nil
-		}
+		in.When, in.Time = answer.AtPeak, 0
+		in.View, err = s.selected(peak, likely)
+		return err
 	}
 	if in.When != answer.AtEnd {
 		s.answerRead(in)
 	}
-	if in.View, err = s.Trace.Select(at); err != nil {
-		return exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
-	}
-	return nil
+	in.View, err = s.selected(at, likely)
+	return err
 }
 
 // answerDriver takes the driver's figures of the end, or of the last reading before it.

@@ -22,15 +22,13 @@ func writePage(w io.Writer, in *Input) error {
 	if in.Selection.MinSize > 0 {
 		in.Warn(errors.New("the page shows blocks of all sizes, with a filter by size: --min-size is left out"))
 	}
-	if in.source != nil { // the steps are found in the replays that are made for the page
-		in.Trace.Watch(in.source.searched())
-	}
 	if failed, _ := in.Trace.Refusals(); len(failed) > 0 && in.source != nil && in.Info.PID != 0 {
+		in.watchSteps()
 		if _, err := in.source.OOM(); err != nil {
 			return err
 		}
 	}
-	b, err := pagemodel.New(in.Trace, &pagemodel.Options{Asked: askedOf(pageSelection(in))})
+	b, err := pageModel(in)
 	if err != nil {
 		return err
 	}
@@ -46,6 +44,23 @@ func writePage(w io.Writer, in *Input) error {
 		Capacity: capacityOf(in), PID: in.Info.PID, Facts: pageFacts(in), Started: in.Info.Started,
 		Start: in.Info.Attached, Notes: pageNotes(in, b), Lost: sum.EventsLost(), Selection: pageSelection(in),
 	})
+}
+
+// pageModel condenses the trace in two replays, of which the first looks for the steps too, and the second for what grows.
+func pageModel(in *Input) (*pagemodel.Model, error) {
+	o := &pagemodel.Options{Asked: askedOf(pageSelection(in))}
+	if in.source == nil {
+		return pagemodel.New(in.Trace, o)
+	}
+	b := pagemodel.NewBuilder(in.Trace, o)
+	in.watchSteps()
+	if err := in.source.replay(b.Survey()); err != nil {
+		return nil, err
+	}
+	if _, err := in.source.leaksWith(b.Lifetimes()); err != nil {
+		return nil, err
+	}
+	return b.Model(), nil
 }
 
 // askedOf are the times at which a page must have a moment, to show what was asked for as every other format does.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
@@ -19,16 +20,38 @@ func (s *Source) Leaks() (*leaks.Report, error) {
 	if s.leaks != nil {
 		return s.leaks, nil
 	}
+	return s.leaksWith()
+}
+
+// leaksWith is Leaks in a replay that visitors share, of whom there may be none. They see it also when the verdict is known.
+func (s *Source) leaksWith(others ...*view.Visitor) (*leaks.Report, error) {
+	if s.leaks != nil || s.Info.PID == 0 && len(others) > 0 {
+		return s.leaks, s.replay(others...)
+	}
 	found, err := s.Steps()
 	if err != nil {
 		return nil, err
 	}
-	report, err := leaks.Find(s.Trace, found, leakOptions(s))
-	if err != nil {
-		return nil, exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
+	finder := leaks.NewFinder(s.Trace, found, leakOptions(s))
+	if found.Source != "" {
+		others = append(others, finder.Visitor())
 	}
-	s.leaks = report
-	return report, nil
+	if err := s.replay(others...); err != nil {
+		return nil, err
+	}
+	s.leaks = finder.Report()
+	return s.leaks, nil
+}
+
+// replay replays the source for visitors together; nil ones and no ones take none.
+func (s *Source) replay(all ...*view.Visitor) error {
+	if all = slices.DeleteFunc(all, func(v *view.Visitor) bool { return v == nil }); len(all) == 0 {
+		return nil
+	}
+	if err := s.Trace.Replay(all...); err != nil {
+		return exit.With(exit.Error, fmt.Errorf("%s: %w", s.Path, err))
+	}
+	return nil
 }
 
 // judged says whether a verdict belongs to what is shown: all of a recording.

@@ -40,10 +40,10 @@ func TestPasses(t *testing.T) {
 	require.NoError(t, w.Close(&recording.End{}))
 
 	for _, tt := range []struct {
-		format string
+		format string // empty: the first screen
 		want   int64
 	}{
-		{"pprof", 2}, {"pprof-alloc", 2}, {"folded", 2}, {"json", 3}, {"csv", 3}, {"html", 4}, {"perfetto", 4},
+		{"pprof", 2}, {"pprof-alloc", 2}, {"folded", 2}, {"json", 3}, {"csv", 3}, {"html", 3}, {"perfetto", 3}, {"", 3},
 	} {
 		var file *passes
 		s, err := Open(path, &OpenOptions{Watch: func(r io.ReaderAt, size int64, _ string) io.ReaderAt {
@@ -51,11 +51,15 @@ func TestPasses(t *testing.T) {
 			return file
 		}})
 		require.NoError(t, err)
-		in, err := s.Input(&Window{}, "", func(error) {})
-		require.NoError(t, err)
-		formats, err := Find(tt.format)
-		require.NoError(t, err)
-		require.NoError(t, formats[0].Write(io.Discard, in))
+		if tt.format == "" {
+			require.NoError(t, s.PrintAnswer(io.Discard, &AnswerOptions{}))
+		} else {
+			in, err := s.Input(&Window{}, "", func(error) {})
+			require.NoError(t, err)
+			formats, err := Find(tt.format)
+			require.NoError(t, err)
+			require.NoError(t, formats[0].Write(io.Discard, in))
+		}
 		require.Equal(t, tt.want, file.count, tt.format)
 		require.NoError(t, s.Close())
 	}

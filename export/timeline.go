@@ -28,10 +28,11 @@ const (
 // timelineOf chooses what a timeline of at most so many events shows.
 func timelineOf(in *Input, events uint64) (*view.Timeline, error) {
 	s := in.Selection
-	o := &view.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments}
+	o := &view.TimelineOptions{MinSize: s.MinSize, MaxEvents: events, Lifetimes: timelineLifetimes, Moments: timelineMoments, Phases: maxSlices}
 	if s.To != 0 {
 		o.From, o.To = s.From+1, s.To // a selection begins after From
 	}
+	in.watchSteps()
 	tl, err := in.Trace.Timeline(o)
 	if errors.Is(err, view.ErrEmptyRange) {
 		return nil, exit.Usage("%w", err)
@@ -74,9 +75,9 @@ func writePerfetto(w io.Writer, in *Input) error {
 	}
 	p := perfetto.Input{
 		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: in.Info.Name, Cmdline: in.Info.Cmdline,
-		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot,
+		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Phases: tl.Phases,
 	}
-	if p.Steps, p.Phases, err = slicesOf(in, tl); err != nil {
+	if p.Steps, err = stepsOf(in, tl); err != nil {
 		return err
 	}
 	for i, text := range exportComments(in) {
@@ -92,22 +93,17 @@ func writePerfetto(w io.Writer, in *Input) error {
 // maxSlices is how many steps and times of phases a timeline shows at most.
 const maxSlices = 200_000
 
-// slicesOf are the steps and phases that a timeline shows.
-func slicesOf(in *Input, tl *view.Timeline) (steps []view.StepSpan, phases []view.PhaseSpan, err error) {
-	in.watchSteps()
-	phases, more, err := in.Trace.PhaseSpans(tl.From, tl.To, maxSlices)
-	if err != nil {
-		return nil, nil, err
-	}
-	if more {
+// stepsOf are the steps that a timeline shows.
+func stepsOf(in *Input, tl *view.Timeline) (steps []view.StepSpan, err error) {
+	if tl.MorePhases {
 		in.Warn(fmt.Errorf("more than %d changes between phases: later ones are left out; --from and --to choose a part", maxSlices))
 	}
 	if in.source == nil {
-		return nil, phases, nil
+		return nil, nil
 	}
 	found, err := in.source.Steps()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for n := max(1, found.At(tl.From)); found.First() > 0 && n <= found.Last() && len(steps) < maxSlices; n++ {
 		from, to, ok := found.Span(n)
@@ -115,7 +111,7 @@ func slicesOf(in *Input, tl *view.Timeline) (steps []view.StepSpan, phases []vie
 			steps = append(steps, view.StepSpan{Number: n, From: max(from, tl.From), To: min(to, tl.To)})
 		}
 	}
-	return steps, phases, nil
+	return steps, nil
 }
 
 func writeChrome(w io.Writer, in *Input) error {
@@ -125,9 +121,9 @@ func writeChrome(w io.Writer, in *Input) error {
 	}
 	c := chrome.Input{
 		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: words.CommandLine(in.Info.Cmdline, in.Info.Name),
-		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Comments: exportComments(in),
+		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Phases: tl.Phases, Comments: exportComments(in),
 	}
-	if c.Steps, c.Phases, err = slicesOf(in, tl); err != nil {
+	if c.Steps, err = stepsOf(in, tl); err != nil {
 		return err
 	}
 	if err := zipped(w, in.File, func(w io.Writer) error { return chrome.Write(w, c) }); err != nil {

@@ -104,9 +104,9 @@ func (l *layouter) walk() error {
 		l.event(e)
 		l.look(h, e)
 	}}
-	h, err := l.trace.ReplayWhile(v, func(e *event.Event) bool {
+	h, err := l.trace.ReplayWhile(func(e *event.Event) bool {
 		return (l.until == 0 || e.Time <= l.until) && (len(l.peaks) == 0 || l.done < len(l.peaks))
-	})
+	}, v)
 	if err != nil {
 		return err
 	}

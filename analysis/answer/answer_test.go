@@ -73,7 +73,7 @@ func TestGrowingRows(t *testing.T) {
 
 // TestCourse: what is freed because the program ends is not what a step frees.
 func TestCourse(t *testing.T) {
-	f := &follower{table: &steps.Table{}, totals: map[account]uint64{}}
+	f := &Follower{table: &steps.Table{}, totals: map[account]uint64{}}
 	total := uint64(0)
 	see := func(time uint64, by int64) {
 		kind := event.KindAlloc
@@ -81,7 +81,7 @@ func TestCourse(t *testing.T) {
 			kind = event.KindFree
 		}
 		total += uint64(by)
-		f.see(&event.Event{Kind: kind, Layer: event.LayerTorch, Time: time, Allocated: total})
+		f.See(&event.Event{Kind: kind, Layer: event.LayerTorch, Time: time, Allocated: total})
 	}
 	see(1, 100)
 	see(2, 50)

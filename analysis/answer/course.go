@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/steps"
-	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -26,8 +25,8 @@ type level struct{ low, high uint64 }
 // moment is the allocators' total behind an event.
 type moment struct{ time, bytes uint64 }
 
-// follower goes through the events.
-type follower struct {
+// Follower follows the totals of a trace, in a replay that others share.
+type Follower struct {
 	table  *steps.Table
 	totals map[account]uint64
 	first  uint64
@@ -45,12 +44,13 @@ type account struct {
 	device event.Device
 }
 
-// NewCourse follows the totals of a trace, whose events are read once. ended: the recording ended with the program.
-func NewCourse(t *view.Trace, table *steps.Table, ended bool) (*Course, error) {
-	f := &follower{table: table, totals: map[account]uint64{}}
-	if err := t.Events(f.see); err != nil {
-		return nil, err
-	}
+// NewFollower is a follower that has seen no event.
+func NewFollower(table *steps.Table) *Follower {
+	return &Follower{table: table, totals: map[account]uint64{}}
+}
+
+// Course is that of all events. ended: the recording ended with the program.
+func (f *Follower) Course(ended bool) *Course {
 	out := &Course{First: f.first, Last: f.last.bytes}
 	late := f.levels[len(f.levels)/2:]
 	if len(late) > 0 {
@@ -65,10 +65,11 @@ func NewCourse(t *view.Trace, table *steps.Table, ended bool) (*Course, error) {
 	if ended {
 		out.Exit = f.exit(out.Between)
 	}
-	return out, nil
+	return out
 }
 
-func (f *follower) see(e *event.Event) {
+// See takes the next event.
+func (f *Follower) See(e *event.Event) {
 	if e.Layer != event.LayerTorch || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
 		return
 	}
@@ -93,7 +94,7 @@ func (f *follower) see(e *event.Event) {
 }
 
 // exit is the last moment at which as much was in use as between steps, or without steps the last allocation. 0: what was in use stayed.
-func (f *follower) exit(between uint64) uint64 {
+func (f *Follower) exit(between uint64) uint64 {
 	least := between
 	if least == 0 {
 		least = f.last.bytes

@@ -103,20 +103,51 @@ type Steps struct {
 
 // Find judges a trace by its steps. It is replayed once.
 func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
+	f := NewFinder(t, table, o)
+	if f.detector == nil {
+		return f.Report(), nil
+	}
+	if err := t.Replay(f.Visitor()); err != nil {
+		return nil, fmt.Errorf("follow the steps: %w", err)
+	}
+	return f.Report(), nil
+}
+
+// Finder is Find for a replay that others share.
+type Finder struct {
+	trace    *view.Trace
+	table    *steps.Table
+	options  *Options
+	steps    Steps
+	detector *detector // nil: there are no steps
+}
+
+// NewFinder is a finder that has seen nothing. o may be nil.
+func NewFinder(t *view.Trace, table *steps.Table, o *Options) *Finder {
 	if o == nil {
 		o = &Options{}
 	}
-	s := Steps{Count: table.Count(), Last: max(0, table.Last()-1), Source: table.Source, On: table.On, Period: table.Period(), base: max(0, table.First()-1)}
-	refused := len(t.OutOfMemory()) > 0
-	if table.Source == "" {
-		return judge(nil, s, o, refused), nil
+	f := &Finder{trace: t, table: table, options: o}
+	f.steps = Steps{
+		Count: table.Count(), Last: max(0, table.Last()-1), Source: table.Source, On: table.On, Period: table.Period(), base: max(0, table.First()-1),
 	}
-	d := newDetector(o.Library, t.Stack)
-	d.classifier = t.Classifier()
-	d.ends = phases.NewEnds[siteKey](d.classifier)
-	err := t.Replay(&view.Visitor{
+	if table.Source != "" {
+		f.detector = newDetector(o.Library, t.Stack)
+		f.detector.classifier = t.Classifier()
+		f.detector.ends = phases.NewEnds[siteKey](f.detector.classifier)
+	}
+	return f
+}
+
+// Visitor is what the replay calls.
+func (f *Finder) Visitor() *view.Visitor {
+	d := f.detector
+	if d == nil {
+		return &view.Visitor{}
+	}
+	return &view.Visitor{
 		Before: func(e *event.Event, _ *heap.Heap) {
-			d.step = max(0, table.At(e.Time)-s.base)
+			d.step = max(0, f.table.At(e.Time)-f.steps.base)
 			d.ends.See(e)
 			d.level.see(e, d.step)
 			d.slopes.see(e, d.step)
@@ -127,11 +158,12 @@ func Find(t *view.Trace, table *steps.Table, o *Options) (*Report, error) {
 			d.freed(b)
 		},
 		Moved: func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
-	})
-	if err != nil {
-		return nil, fmt.Errorf("follow the steps: %w", err)
 	}
-	return judge(d, s, o, refused), nil
+}
+
+// Report is the verdict, when all was replayed.
+func (f *Finder) Report() *Report {
+	return judge(f.detector, f.steps, f.options, len(f.trace.OutOfMemory()) > 0)
 }
 
 // judge is the verdict on what a detector has seen, which goes on afterwards. nil: there were no steps.

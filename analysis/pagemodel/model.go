@@ -186,17 +186,44 @@ type OOM struct {
 
 // New condenses a trace. It replays it twice.
 func New(t *view.Trace, o *Options) (*Model, error) {
-	s := newSurvey(t, o.withDefaults())
-	if err := t.Replay(&view.Visitor{Before: s.before, Event: s.event, Allocated: s.allocated, Freed: s.freed, Moved: s.moved, Done: s.done}); err != nil {
+	b := NewBuilder(t, o)
+	if err := t.Replay(b.Survey()); err != nil {
 		return nil, err
 	}
-	b := s.model()
-	l := newLifetimes(t, b, s.options)
-	if err := t.Replay(&view.Visitor{Before: l.see, Event: l.event, Allocated: l.allocated, Freed: l.freed, Moved: l.moved, Done: l.done}); err != nil {
+	if err := t.Replay(b.Lifetimes()); err != nil {
 		return nil, err
 	}
-	l.finish()
-	return b, nil
+	return b.Model(), nil
+}
+
+// Builder is New for two replays that others share.
+type Builder struct {
+	survey    *survey
+	lifetimes *lifetimes // of the second replay
+}
+
+// NewBuilder is a builder that has seen nothing. o may be nil.
+func NewBuilder(t *view.Trace, o *Options) *Builder {
+	return &Builder{survey: newSurvey(t, o.withDefaults())}
+}
+
+// Survey is what the first replay calls.
+func (b *Builder) Survey() *view.Visitor {
+	s := b.survey
+	return &view.Visitor{Before: s.before, Event: s.event, Allocated: s.allocated, Freed: s.freed, Moved: s.moved, Done: s.done}
+}
+
+// Lifetimes is what the second replay calls, which begins after the first.
+func (b *Builder) Lifetimes() *view.Visitor {
+	b.lifetimes = newLifetimes(b.survey.trace, b.survey.model(), b.survey.options)
+	l := b.lifetimes
+	return &view.Visitor{Before: l.see, Event: l.event, Allocated: l.allocated, Freed: l.freed, Moved: l.moved, Done: l.done}
+}
+
+// Model is the trace condensed, after both.
+func (b *Builder) Model() *Model {
+	b.lifetimes.finish()
+	return b.lifetimes.model
 }
 
 func (o *Options) withDefaults() Options {

@@ -63,6 +63,9 @@ func (s *Search) See(e *event.Event) {
 // Seen implements view.Watcher.
 func (s *Search) Seen() { s.seen = true }
 
+// Known reports whether no replay is needed to look for steps; to count them by what recurs, one may be.
+func (s *Search) Known() bool { return s.noted != nil || s.seen }
+
 // Table is the steps; the trace is read as far as it is needed for them. A trace without steps is no error, but for ErrNoSuchStep.
 func (s *Search) Table() (*Table, error) {
 	if s.found == nil && s.problem == nil {

@@ -37,9 +37,9 @@ func (t *Trace) Allocations(s Selection, each func(*Allocation) error) error {
 		Before:    func(e *event.Event, _ *heap.Heap) { l.follow.follow.See(e) },
 		Allocated: l.allocated, Freed: l.freed, Moved: l.moved,
 	}
-	h, err := t.ReplayWhile(v, func(e *event.Event) bool {
+	h, err := t.ReplayWhile(func(e *event.Event) bool {
 		return l.err == nil && (s.To == 0 || e.Time <= s.To)
-	})
+	}, v)
 	if err := cmp.Or(l.err, err); err != nil {
 		return err
 	}

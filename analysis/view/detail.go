@@ -38,24 +38,18 @@ type dated struct {
 	counted bool
 }
 
-// detail replays all of the trace, because only its end says what a block was for, and adds up what is in use at the moment by that. It
-// returns the heap of then, where it is not the end.
-func (p *picker) detail() (*heap.Snapshot, error) {
+// detail goes through all of the trace, because only its end says what a block was for, and adds up what is in use at the moment by that.
+func (p *Picker) detail() *Visitor {
 	p.chosen = map[heap.BlockKey]chosen{}
-	var then *heap.Snapshot
 	passed, until := false, p.s.Until()
 	pass := func(h *heap.Heap) {
-		if passed || p.s.AtPeak() {
-			return
-		}
-		passed = true
-		p.capture(cmp.Or(until, h.Totals().Time), func(*siteID) bool { return true })
-		if until != 0 {
-			then = h.Snapshot()
+		if !passed {
+			passed = true
+			p.pass(h)
 		}
 	}
 	l := p.trace.newFollower()
-	err := p.trace.Replay(&Visitor{
+	return &Visitor{
 		Before: func(e *event.Event, h *heap.Heap) {
 			if until != 0 && e.Time > until {
 				pass(h)
@@ -72,13 +66,11 @@ func (p *picker) detail() (*heap.Snapshot, error) {
 		},
 		Moved: func(from, to *heap.Block) { l.moved(from, to); p.moved(from, to) },
 		Done:  func(h *heap.Heap) { pass(h); p.finish(l, h) },
-	})
-	p.addDated()
-	return then, err
+	}
 }
 
 // finish adds up what is in use at the end of the trace.
-func (p *picker) finish(l *follower, h *heap.Heap) {
+func (p *Picker) finish(l *follower, h *heap.Heap) {
 	for b := range h.Blocks() {
 		s := l.starts[b.Key()]
 		category, held := l.inUse(&b)
@@ -87,7 +79,7 @@ func (p *picker) finish(l *follower, h *heap.Heap) {
 }
 
 // ended adds up an allocation whose end is known.
-func (p *picker) ended(b *heap.Block, l *life, d detail) {
+func (p *Picker) ended(b *heap.Block, l *life, d detail) {
 	at, inUse := p.chosen[b.Key()]
 	if p.s.AllSteps {
 		d.step = p.trace.stepAtTime(b.Time)
@@ -110,7 +102,7 @@ func (p *picker) ended(b *heap.Block, l *life, d detail) {
 }
 
 // addDated adds up what waits for its step.
-func (p *picker) addDated() {
+func (p *Picker) addDated() {
 	for i := range p.dated {
 		in := &p.dated[i]
 		in.part.detail.step = p.trace.stepAtTime(in.time)
@@ -119,7 +111,7 @@ func (p *picker) addDated() {
 	p.dated = nil
 }
 
-func (p *picker) addInUse(in *dated) {
+func (p *Picker) addInUse(in *dated) {
 	i := p.partOf(in.part)
 	at := aged{i, in.age}
 	p.inuse[at] = p.inuse[at].Plus(in.count)

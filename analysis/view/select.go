@@ -71,22 +71,42 @@ var Ages = []uint64{0, 1e6, 10e6, 100e6, 1e9, 10e9, 60e9, 600e9, 3600e9}
 
 // Select is the view of a selection, with its sites in parts. Without range and least size it is that of End, Peak or At.
 func (t *Trace) Select(s Selection) (*View, error) {
-	p := &picker{
-		trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{},
-		inuse: map[aged]heap.Count{},
+	p := t.Picker(s)
+	var err error
+	if until := s.Until(); s.Detail || until == 0 {
+		err = t.Replay(p.Visitor())
+	} else {
+		_, err = t.ReplayWhile(func(e *event.Event) bool { return e.Time <= until }, p.Visitor())
 	}
-	walk := p.walk
-	if s.Detail {
-		walk = p.detail
-	}
-	until, err := walk()
 	if err != nil {
 		return nil, err
 	}
-	v := t.end
+	return p.View()
+}
+
+// Picker is Select for a replay that others share, of a selection that needs all of the trace: with Detail, or without a time.
+func (t *Trace) Picker(s Selection) *Picker {
+	return &Picker{
+		trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{},
+		inuse: map[aged]heap.Count{},
+	}
+}
+
+// Visitor is what the replay calls.
+func (p *Picker) Visitor() *Visitor {
+	if p.s.Detail {
+		return p.detail()
+	}
+	return &Visitor{Allocated: p.allocated, Freed: p.freed, Moved: p.moved, Event: p.look(), Done: p.pass}
+}
+
+// View is the selection, when all was replayed.
+func (p *Picker) View() (*View, error) {
+	p.addDated()
+	s, v := p.s, p.trace.end
 	switch {
 	case s.Until() != 0:
-		v = t.view(until)
+		v = p.trace.view(p.then)
 	case s.AtPeak():
 		v = v.AtPeak()
 	}
@@ -143,10 +163,11 @@ type aged struct {
 	age  uint64
 }
 
-// picker goes through a trace and adds up parts.
-type picker struct {
+// Picker goes through a trace and adds up parts.
+type Picker struct {
 	trace *Trace
 	s     Selection
+	then  *heap.Snapshot // of the moment, where that is a time
 
 	live    map[heap.BlockKey]picked
 	parts   []sitePartKey
@@ -158,21 +179,15 @@ type picker struct {
 	endings // with Selection.Detail
 }
 
-// walk replays up to the moment, and records what is live then: the heap of then.
-func (p *picker) walk() (*heap.Snapshot, error) {
+// pass records what is live at the moment, which the replay has come to. Peaks are recorded as they are reached.
+func (p *Picker) pass(h *heap.Heap) {
 	until := p.s.Until()
-	v := &Visitor{Allocated: p.allocated, Freed: p.freed, Moved: p.moved, Event: p.look()}
-	h, err := p.trace.ReplayWhile(v, func(e *event.Event) bool { return until == 0 || e.Time <= until })
-	if err != nil {
-		return nil, err
-	}
 	if !p.s.AtPeak() {
 		p.capture(cmp.Or(until, h.Totals().Time), func(*siteID) bool { return true })
 	}
-	if until == 0 {
-		return nil, nil
+	if until != 0 {
+		p.then = h.Snapshot()
 	}
-	return h.Snapshot(), nil
 }
 
 // powerOfTwo is bytes rounded up to a power of two.
@@ -184,14 +199,14 @@ func powerOfTwo(bytes uint64) uint64 {
 }
 
 // wanted reports whether a block is selected, whether or not it is live at the moment.
-func (p *picker) wanted(b *heap.Block) bool {
+func (p *Picker) wanted(b *heap.Block) bool {
 	if p.s.To != 0 && (b.Time <= p.s.From || b.Origin != heap.OriginEvent) {
 		return false
 	}
 	return b.Size >= p.s.MinSize // event.Unknown is not small
 }
 
-func (p *picker) allocated(b *heap.Block, e *event.Event) {
+func (p *Picker) allocated(b *heap.Block, e *event.Event) {
 	if !p.wanted(b) {
 		return
 	}
@@ -217,9 +232,9 @@ func (p *picker) allocated(b *heap.Block, e *event.Event) {
 	p.live[key] = at
 }
 
-func (p *picker) freed(b *heap.Block, _ *event.Event, _ uint64) { delete(p.live, b.Key()) }
+func (p *Picker) freed(b *heap.Block, _ *event.Event, _ uint64) { delete(p.live, b.Key()) }
 
-func (p *picker) moved(from, to *heap.Block) {
+func (p *Picker) moved(from, to *heap.Block) {
 	old, ok := p.live[from.Key()]
 	if !ok {
 		return
@@ -237,11 +252,11 @@ func (p *picker) moved(from, to *heap.Block) {
 }
 
 // part is the number of a block's part.
-func (p *picker) part(b *heap.Block, tid uint32, d detail) int {
+func (p *Picker) part(b *heap.Block, tid uint32, d detail) int {
 	return p.partOf(sitePartKey{idOf(blockSite(b)), tid, b.Stream, powerOfTwo(b.Size), d})
 }
 
-func (p *picker) partOf(key sitePartKey) int {
+func (p *Picker) partOf(key sitePartKey) int {
 	i, ok := p.index[key]
 	if !ok {
 		i = len(p.parts)
@@ -261,7 +276,7 @@ func takeFrom(c *heap.Count, b *heap.Block) {
 }
 
 // capture records the live set, of the sites that are asked for.
-func (p *picker) capture(now uint64, of func(*siteID) bool) {
+func (p *Picker) capture(now uint64, of func(*siteID) bool) {
 	for key, b := range p.live {
 		if !of(&b.site) {
 			continue
@@ -291,7 +306,7 @@ func ageClass(born, now uint64) uint64 {
 }
 
 // look records what is live on a device that is at its peak, after an event. nil: no peak is asked for.
-func (p *picker) look() func(e *event.Event, h *heap.Heap) {
+func (p *Picker) look() func(e *event.Event, h *heap.Heap) {
 	if !p.s.AtPeak() {
 		return nil
 	}
@@ -306,7 +321,7 @@ func (p *picker) look() func(e *event.Event, h *heap.Heap) {
 }
 
 // bySite is the parts of each site.
-func (p *picker) bySite() map[siteID][]SitePart {
+func (p *Picker) bySite() map[siteID][]SitePart {
 	out := map[siteID][]SitePart{}
 	part := func(i int, age uint64, alloc, inuse heap.Count) {
 		k := &p.parts[i]

@@ -14,7 +14,7 @@ import (
 
 // split gives the sites of a view their parts. What the parts leave out, or where they have too much, is a part of which nothing
 // more is known: a site is always what the heap says.
-func (p *picker) split(v *View) {
+func (p *Picker) split(v *View) {
 	parts := p.bySite()
 	for i := range v.Sites {
 		s := &v.Sites[i]
@@ -54,7 +54,7 @@ func sortParts(parts []SitePart) {
 }
 
 // reduce makes a view of the parts alone: what is left out is in no count.
-func (p *picker) reduce(v *View) {
+func (p *Picker) reduce(v *View) {
 	parts := p.bySite()
 	s := *v.Snapshot
 	s.Accounts = slices.Clone(s.Accounts)
@@ -86,7 +86,7 @@ func (p *picker) reduce(v *View) {
 }
 
 // reduceAccount leaves what of an account's total is not in blocks, of which no size is known. A range has none of it.
-func (p *picker) reduceAccount(a *heap.Account, sites []Site) {
+func (p *Picker) reduceAccount(a *heap.Account, sites []Site) {
 	for i := range sites {
 		s := &sites[i]
 		if s.Layer == event.LayerTorch && s.Origin == heap.OriginBefore && s.PID == a.PID && s.Device == a.Device && a.Before != event.Unknown {

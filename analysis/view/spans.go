@@ -25,12 +25,14 @@ type StepSpan struct {
 	From, To uint64 // CLOCK_BOOTTIME nanoseconds, the first and the last in it
 }
 
-// PhaseSpans lists the phases of all threads between two times, CLOCK_BOOTTIME nanoseconds, both in it, by process, thread and time: the
-// first most of them. More reports whether there are others. Allocations without a stack are in none.
-func (t *Trace) PhaseSpans(from, to uint64, most int) (spans []PhaseSpan, more bool, err error) {
+// phaseSpans lists the phases of all threads between two times, CLOCK_BOOTTIME nanoseconds, both in it: the first most of them. see takes
+// the events, and sorted is what they came to; more reports whether there are others. Allocations without a stack are in none.
+func (t *Trace) phaseSpans(from, to uint64, most int) (see func(e *event.Event), sorted func() (spans []PhaseSpan, more bool)) {
 	c := t.classifier()
 	running := map[uint64]int{} // of a thread: its last span
-	err = t.Events(func(e *event.Event) {
+	var spans []PhaseSpan
+	more := false
+	see = func(e *event.Event) {
 		if e.Kind != event.KindAlloc || e.Layer != event.LayerTorch || e.Stack == 0 || e.Time < from || e.Time > to {
 			return
 		}
@@ -51,9 +53,11 @@ func (t *Trace) PhaseSpans(from, to uint64, most int) (spans []PhaseSpan, more b
 		if e.Size != event.Unknown {
 			s.Bytes += e.Size
 		}
-	})
-	slices.SortStableFunc(spans, func(x, y PhaseSpan) int {
-		return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.TID, y.TID), cmp.Compare(x.From, y.From))
-	})
-	return spans, more, err
+	}
+	return see, func() ([]PhaseSpan, bool) {
+		slices.SortStableFunc(spans, func(x, y PhaseSpan) int {
+			return cmp.Or(cmp.Compare(x.PID, y.PID), cmp.Compare(x.TID, y.TID), cmp.Compare(x.From, y.From))
+		})
+		return spans, more
+	}
 }

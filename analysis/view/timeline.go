@@ -20,6 +20,7 @@ type TimelineOptions struct {
 	Lifetimes int // how many of the largest blocks of each layer are shown from birth to end
 	// Moments is at how many evenly spaced times the live set is shown, beside the end and the peaks.
 	Moments int
+	Phases  int // how many times of phases are listed at most; 0: none
 }
 
 // Timeline is what of a trace is shown over time.
@@ -32,6 +33,10 @@ type Timeline struct {
 	Until       uint64
 	Shown, Left heap.Count // allocations in the range, by whether they are shown; known after Visit
 	Lifetimes   []Lifetime // by layer, the largest first
+	// Phases are those of all threads in the range, by process, thread and time: the first TimelineOptions.Phases. MorePhases reports
+	// whether there are others. Allocations without a stack are in none.
+	Phases     []PhaseSpan
+	MorePhases bool
 
 	trace   *Trace
 	options TimelineOptions
@@ -80,9 +85,13 @@ func (t *Trace) Timeline(o *TimelineOptions) (*Timeline, error) {
 	tl.setMoments()
 	sizes := sizeCounts{}
 	largest := newLargest(tl.options.Lifetimes)
+	seePhase, spans := t.phaseSpans(tl.From, tl.To, tl.options.Phases)
 	now := uint64(0)
 	v := &Visitor{
 		Before: func(e *event.Event, h *heap.Heap) {
+			if tl.options.Phases > 0 {
+				seePhase(e)
+			}
 			if now = max(now, e.Time); now >= tl.From {
 				largest.begin(h)
 			}
@@ -111,6 +120,7 @@ func (t *Trace) Timeline(o *TimelineOptions) (*Timeline, error) {
 	}
 	tl.MinSize = sizes.raise(tl.options.MinSize, tl.options.MaxEvents)
 	tl.Lifetimes = largest.list()
+	tl.Phases, tl.MorePhases = spans()
 	return tl, nil
 }
 

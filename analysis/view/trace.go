@@ -268,10 +268,10 @@ func (ws watchers) seen() {
 // eventBatch is how many events are read at once.
 const eventBatch = 8192
 
-// Replay goes through the whole input once more.
-func (t *Trace) Replay(v *Visitor) error {
+// Replay goes through the whole input once more, for all visitors together: each is called as if it were alone.
+func (t *Trace) Replay(all ...*Visitor) error {
 	also := t.watchers()
-	_, err := t.ReplayWhile(v, func(e *event.Event) bool { also.see(e); return true })
+	_, err := t.ReplayWhile(func(e *event.Event) bool { also.see(e); return true }, all...)
 	if err == nil {
 		also.seen()
 	}
@@ -279,13 +279,13 @@ func (t *Trace) Replay(v *Visitor) error {
 }
 
 // ReplayWhile replays the input as long as the next event is wanted, and returns the heap of then.
-func (t *Trace) ReplayWhile(v *Visitor, wanted func(e *event.Event) bool) (*heap.Heap, error) {
+func (t *Trace) ReplayWhile(wanted func(e *event.Event) bool, all ...*Visitor) (*heap.Heap, error) {
 	if err := t.input.Rewind(); err != nil {
 		return nil, fmt.Errorf("read the recording again: %w", err)
 	}
 	h := heap.New()
-	w := &visit{Visitor: v}
-	if v.Allocated != nil || v.Freed != nil || v.Moved != nil {
+	w := newVisit(all)
+	if len(w.following) > 0 {
 		h.Follow(w)
 	}
 	err := t.expected(h.Walk(t.input, heap.Walker{
@@ -293,24 +293,26 @@ func (t *Trace) ReplayWhile(v *Visitor, wanted func(e *event.Event) bool) (*heap
 			if !wanted(e) {
 				return false
 			}
-			if v.Before != nil {
-				v.Before(e, h)
+			for _, before := range w.before {
+				before(e, h)
 			}
 			w.event = e
 			return true
 		},
 		After: func(e *event.Event) {
 			w.event = nil
-			if v.Event != nil {
-				v.Event(e, h)
+			for _, seen := range w.seen {
+				seen(e, h)
 			}
 		},
 	}))
 	if err != nil {
 		return nil, err
 	}
-	if v.Done != nil {
-		v.Done(h)
+	for _, v := range all {
+		if v.Done != nil {
+			v.Done(h)
+		}
 	}
 	return h, nil
 }
@@ -342,36 +344,60 @@ func (t *Trace) Events(see func(e *event.Event)) error {
 	}
 }
 
-// visit is the heap's follower of a visitor.
+// visit is the heap's follower of visitors, which it calls in their order.
 type visit struct {
-	*Visitor
-	event *event.Event // that is being applied; nil: none
+	before, seen []func(e *event.Event, h *heap.Heap) // Visitor.Before and Event
+	following    []*Visitor                           // those that follow blocks
+	event        *event.Event                         // that is being applied; nil: none
+}
+
+func newVisit(all []*Visitor) *visit {
+	w := &visit{}
+	for _, v := range all {
+		if v.Before != nil {
+			w.before = append(w.before, v.Before)
+		}
+		if v.Event != nil {
+			w.seen = append(w.seen, v.Event)
+		}
+		if v.Allocated != nil || v.Freed != nil || v.Moved != nil {
+			w.following = append(w.following, v)
+		}
+	}
+	return w
 }
 
 // Allocated implements heap.Follower.
 func (w *visit) Allocated(b *heap.Block) {
-	if w.Visitor.Allocated != nil {
-		w.Visitor.Allocated(b, w.event)
+	for _, v := range w.following {
+		if v.Allocated != nil {
+			v.Allocated(b, w.event)
+		}
 	}
 }
 
 // Freed implements heap.Follower.
 func (w *visit) Freed(b *heap.Block, time uint64) {
-	if w.Visitor.Freed != nil {
-		w.Visitor.Freed(b, w.event, time)
+	for _, v := range w.following {
+		if v.Freed != nil {
+			v.Freed(b, w.event, time)
+		}
 	}
 }
 
 // Moved implements heap.Follower.
 func (w *visit) Moved(from, to *heap.Block) {
-	if w.Visitor.Moved != nil {
-		w.Visitor.Moved(from, to)
-		return
-	}
 	time := from.Time
 	if w.event != nil {
 		time = w.event.Time
 	}
-	w.Freed(from, time)
-	w.Allocated(to)
+	for _, v := range w.following {
+		if v.Moved != nil {
+			v.Moved(from, to)
+			continue
+		}
+		alone := visit{following: []*Visitor{v}, event: w.event}
+		alone.Freed(from, time)
+		alone.Allocated(to)
+	}
 }
