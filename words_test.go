@@ -38,10 +38,16 @@ var banned = []struct{ pattern, instead, why string }{
 	{`naming`, "holder scan; symbol names", "it had two meanings"},
 	{`patience`, "timeout", "Go says timeout"},
 	{`happenings?`, "event", "one word for one thing"},
+	{`in vain`, "without a result", "private idiom"},
+	{`(memory|it|heap) (goes|went) by`, "is read; uses", "private idiom"},
+	{`has nobody`, "does not", "private idiom"},
 }
 
 // bannedFlags are flags that were renamed.
 var bannedFlags = regexp.MustCompile(`--no-names\b`)
+
+// bannedDoc is how no comment of a function begins: "x gives a its b" is read twice. "x returns b", "x sets the b of a" are not.
+var bannedDoc = regexp.MustCompile(`^// \w+ gives\b`)
 
 // bannedNames are words that no identifier has, exported or not, in tests too: they had several meanings.
 var bannedNames = regexp.MustCompile(`(?i)\b(?:told|books?|booked|sole)\b`)
@@ -138,11 +144,14 @@ func findBanned(all []text) []wordsFound {
 		for _, at := range bannedFlags.FindAllStringIndex(s.text, -1) {
 			out = append(out, wordsFound{s.at(at[0]), s.text[at[0]:at[1]], "--no-holders"})
 		}
+		if word := bannedDoc.FindString(s.text); word != "" && s.what == "comment" {
+			out = append(out, wordsFound{s, word, "returns, sets, adds"})
+		}
 	}
 	return out
 }
 
-// at gives the text the line of an offset in it.
+// at sets the line of the text to that of an offset in it.
 func (s text) at(offset int) text {
 	s.line += strings.Count(s.text[:offset], "\n")
 	return s

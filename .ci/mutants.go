@@ -124,7 +124,7 @@ func run(o *options, patterns []string) error {
 	return nil
 }
 
-// readEquivalent gives the reason for each change that makes no difference.
+// readEquivalent returns the reason for each change that makes no difference.
 func readEquivalent() (map[string]string, error) {
 	f, err := os.Open(equivalent)
 	if errors.Is(err, os.ErrNotExist) {

@@ -73,7 +73,7 @@ func (e *environment) script(name string) string {
 	return filepath.Join(e.root, "testdata", "workloads", name+".py")
 }
 
-// output runs a command and gives the last line that it prints.
+// output runs a command and returns the last line that it prints.
 func output(name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = os.Stderr

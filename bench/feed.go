@@ -83,7 +83,7 @@ func (f *feed) decode() {
 	}
 }
 
-// each gives f the events with which the live set of the cycle's beginning is made.
+// each calls f with the events with which the live set of the cycle's beginning is made.
 func (f *feed) each(take func(*event.Event)) {
 	buf := make([]event.Event, 0, 1)
 	for _, r := range f.fill {

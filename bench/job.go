@@ -139,7 +139,7 @@ const (
 	maxStretch = 8
 )
 
-// measure lets the job run for a window and gives the samples that lie wholly in it.
+// measure lets the job run for a window and returns the samples that lie wholly in it.
 func (j *job) measure(window time.Duration) ([]sample, error) {
 	time.Sleep(settle)
 	if _, err := j.drain(); err != nil {

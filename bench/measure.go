@@ -178,7 +178,7 @@ func (s *subject) window(m *mode, o options) (figure, error) {
 	return figure{cost: cost{ns.median(), cpu.median()}, hits: hits.median()}, nil
 }
 
-// of gives f of a mode's figures, a value a round. Rounds in which it is missing are left out.
+// of returns f of a mode's figures, a value a round. Rounds in which it is missing are left out.
 func (r *result) of(mode string, f func(figure) float64) series {
 	var out series
 	for _, round := range r.rounds {

@@ -124,7 +124,7 @@ func newCalling(f *feed) *applying {
 	return a
 }
 
-// refused gives as many events that carry totals and change no block.
+// refused makes as many events that carry totals and change no block.
 func refused(events []event.Event) []event.Event {
 	out := append([]event.Event(nil), events...)
 	total := out[len(out)-1].Allocated
@@ -219,7 +219,7 @@ func (p *plain) take(from, to int) error {
 
 func (p *plain) close() error { return nil }
 
-// through gives a stage so many batches, the cycle over and over.
+// through runs so many batches through a stage, the cycle over and over.
 func (f *feed) through(t taker, batches int) error {
 	for n := range batches {
 		from := n * feedBatch % len(f.cycle)

@@ -157,7 +157,7 @@ func (out *viewsResult) sqlite(e *environment, allocations string) error {
 	return nil
 }
 
-// cpuOf runs a command and gives its CPU time, seconds.
+// cpuOf runs a command and returns its CPU time, seconds.
 func cpuOf(cmd *exec.Cmd) (float64, error) {
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("%s: %w\n%s", cmd.Args[0], err, text)

@@ -61,7 +61,7 @@ func (w *walked) ReadAt(b []byte, addr uint64) (int, error) {
 }
 
 // TestWalkEqualsBacktrace walks native stacks of many shapes with the code and the tables that the kernel uses, and compares
-// every frame with glibc's backtrace, which goes by the same .eh_frame but with an interpreter of its own (libgcc).
+// every frame with glibc's backtrace, which reads the same .eh_frame but with an interpreter of its own (libgcc).
 func TestWalkEqualsBacktrace(t *testing.T) {
 	for _, flags := range [][]string{
 		{"-O2", "-fomit-frame-pointer"}, {"-O0"}, {"-O2", "-fno-omit-frame-pointer", "-no-pie"}, {"-O3", "-fcf-protection=full"},

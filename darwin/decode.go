@@ -205,7 +205,7 @@ func (d *decoder) allocate(e *ring.Event, base event.Event) event.Event {
 	return base
 }
 
-// setTotals gives an event of PyTorch the totals behind it. PyTorch's allocator for MPS reports none: they are the sums of what was seen,
+// setTotals sets the totals behind an event of PyTorch. PyTorch's allocator for MPS reports none: they are the sums of what was seen,
 // which is all where the trace began with the process.
 func (d *decoder) setTotals(e *event.Event) {
 	e.Reserved = d.reserved

@@ -21,7 +21,7 @@ type place struct {
 	parts      []part // by offset
 }
 
-// addresses gives out ranges.
+// addresses hands out ranges.
 type addresses struct{ next uint64 }
 
 func (a *addresses) take(size uint64) *place {
@@ -72,7 +72,7 @@ func (p *place) fits(offset, size uint64) (at int, ok bool) {
 	return at, true
 }
 
-// remove gives back what put gave.
+// remove returns the address of what put placed, and frees it.
 func (p *place) remove(addr uint64) {
 	p.parts = slices.DeleteFunc(p.parts, func(x part) bool { return p.base+x.offset == addr })
 }

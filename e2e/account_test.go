@@ -521,7 +521,7 @@ func (a *account) release(t *testing.T, c *ledgerCall) {
 	require.FailNow(t, "the ledger gives back what it did not hand out", "%+v", c)
 }
 
-// retain gives a handle one more reference; the number of a handle stays while its memory is mapped.
+// retain adds a reference to a handle; the number of a handle stays while its memory is mapped.
 func (a *account) retain(t *testing.T, handle uint64) {
 	t.Helper()
 	if o := a.find(physicalFree, handle); o != nil {

@@ -327,7 +327,7 @@ func (r *replay) checkSegments(t *testing.T, state *torchState) {
 	r.growing += len(growing)
 }
 
-// mapped gives, for each of some ranges, how much of it is mapped from its beginning on without a gap.
+// mapped returns, for each of some ranges, how much of it is mapped from its beginning on without a gap.
 func (a *account) mapped(ranges holdings) holdings {
 	out := holdings{}
 	for h := range ranges {

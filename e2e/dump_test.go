@@ -218,7 +218,7 @@ print("READY", os.getpid(), flush=True)
 time.sleep(600)
 `
 
-// dumpEnvironment gives it its devices, and lets a block wait for another stream's work longer than the test lasts.
+// dumpEnvironment sets its devices, and lets a block wait for another stream's work longer than the test lasts.
 var dumpEnvironment = []string{"STANDIN_GPUS=2", "STANDIN_EVENT_US=3600000000"}
 
 // TestDump compares the map with torch.cuda.memory_snapshot(), block for block, and the totals with PyTorch's.

@@ -20,7 +20,7 @@ func TestTargetEnds(t *testing.T) {
 		name string
 		end  string // Python that ends the program
 		said string
-		tidy bool // Python gives everything back on its way out
+		tidy bool // Python frees everything on its way out
 	}{
 		{name: "exits", end: "pass", said: "ended", tidy: true},
 		{name: "exits at once", end: "os._exit(3)", said: "ended"},

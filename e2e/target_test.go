@@ -166,7 +166,7 @@ func (p *target) touch(t *testing.T, name string) {
 	require.NoError(t, os.WriteFile(filepath.Join(p.dir, name), nil, 0o644))
 }
 
-// release gives the start signal.
+// release sends the start signal.
 func (p *target) release(t *testing.T) { t.Helper(); p.touch(t, "go") }
 
 // done waits until the target has done its work and holds still.

@@ -159,7 +159,7 @@ func refused(t *view.Trace) []gate.Refused {
 // Recordings are those of a folder of results, of a job's one for each process, by rank; any other path is itself.
 func Recordings(path string) ([]string, error) {
 	if st, err := os.Stat(path); err != nil || !st.IsDir() || exists(filepath.Join(path, TraceName)) {
-		return []string{path}, nil // whoever opens it says what is wrong
+		return []string{path}, nil // what is wrong shows when it is opened
 	}
 	found, err := filepath.Glob(filepath.Join(path, "*", TraceName))
 	if err != nil || len(found) == 0 {

@@ -91,7 +91,7 @@ func leakOptions(in *Source) *leaks.Options {
 	return o
 }
 
-// FreeMemory is what of each device nobody uses when a recording ends, bytes, where that is known.
+// FreeMemory is the unused memory of each device when a recording ends, bytes, where that is known.
 func FreeMemory(end *recording.End) map[event.Device]uint64 {
 	if end.Memory == nil {
 		return map[event.Device]uint64{}

@@ -127,7 +127,7 @@ func (c *clock) span(flag string, r moment.StepRange) (from, to uint64, err erro
 	return begin - 1, end, nil
 }
 
-// moment gives a moment its time.
+// moment sets the time of a moment.
 func (c *clock) moment(flag string, m moment.Moment) (moment.Moment, error) {
 	var at int64
 	switch m.Kind {

@@ -164,7 +164,7 @@ func traceOf(r *recording.Reader, rules *phases.Rules) (*view.Trace, error) {
 // recordingIn is the recording of a folder of results, of a job's when it has just one; any other path is itself.
 func recordingIn(path string) (string, error) {
 	if st, err := os.Stat(path); err != nil || !st.IsDir() {
-		return path, nil // whoever opens it says what is wrong
+		return path, nil // what is wrong shows when it is opened
 	}
 	if trace := filepath.Join(path, TraceName); exists(trace) {
 		return trace, nil

@@ -17,7 +17,7 @@ import (
 )
 
 // Summary is what the end of a session prints: made from the live set and what the recording says of beginning and end, so
-// that the recording gives the same again. end nil: the recording was cut off.
+// that the recording yields the same again. end nil: the recording was cut off.
 func Summary(view *view.View, info *recording.Info, end *recording.End) table.Input {
 	in := table.Input{View: view, Start: info.Attached}
 	if end == nil {

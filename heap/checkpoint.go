@@ -35,7 +35,7 @@ func (h *Heap) State() []byte {
 	return s.Data
 }
 
-// SetState makes an empty heap what another one was. The error wraps ErrState; the heap is then of no use.
+// SetState makes an empty heap what another one was. The error wraps ErrState; the heap must then not be used.
 func (h *Heap) SetState(data []byte) error {
 	s := &checkpoint{Codec: &codec.Codec{Data: data, Load: true}, heap: h}
 	s.all()

@@ -175,7 +175,7 @@ func (h *Heap) dropRef(p *process, o *object, time uint64) {
 	h.settle(p, o)
 }
 
-// restoreRef gives a reference back that dropRef took. It reports false when the address or handle was allocated again meanwhile,
+// restoreRef adds a reference again that dropRef removed. It reports false when the address or handle was allocated again meanwhile,
 // so that the memory was given back after all: by a call that was lost.
 func (h *Heap) restoreRef(p *process, o *object, time uint64) bool {
 	o.refs++

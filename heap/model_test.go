@@ -60,7 +60,7 @@ func newTruth(seed uint64) *truth {
 	}
 }
 
-// pick gives some element of a map, the same for the same seed.
+// pick returns some element of a map, the same for the same seed.
 func pick[K comparable, V any](t *truth, m map[K]V, less func(x, y K) int) (k K, ok bool) {
 	if len(m) == 0 {
 		return k, false

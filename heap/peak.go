@@ -57,7 +57,7 @@ func (h *Heap) driverPeak(k driverKey) *peakState {
 	return m
 }
 
-// adoptSites gives the existing sites on the device of a new account that account's peak.
+// adoptSites adds the existing sites on the device of a new account to that account's peak.
 func (h *Heap) adoptSites(a *account) {
 	for i := range h.sites.list {
 		if s := &h.sites.list[i]; s.key.pid == a.PID && s.key.device == a.Device && s.peakState != nil {

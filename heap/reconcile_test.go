@@ -135,7 +135,7 @@ func (p *pool) grow() uint64 {
 	return addr
 }
 
-// trim gives free segments back.
+// trim frees segments that are free.
 func (p *pool) trim() {
 	for _, s := range slices.Sorted(maps.Keys(p.segments)) {
 		if p.taken(s, s+segmentSize) {

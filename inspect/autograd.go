@@ -126,7 +126,7 @@ func (c *accessors) opening(start uint64, most int) []instruction {
 	return out
 }
 
-// variable is the offset of the variable that a function gives, or the address of:
+// variable is the offset of the variable that a function returns, or the address of:
 //
 //	lea index(%rip),%rdi ; call __tls_get_addr ; mov offset(%rax),%rax
 //	lea index(%rip),%rdi ; call __tls_get_addr ; add $offset,%rax ; ret

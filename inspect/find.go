@@ -204,7 +204,7 @@ func vectorOffsets(f *symbolize.File, m process.Memory, native, bias uint64) []u
 	return out
 }
 
-// notEmpty recognises that function and gives V.
+// notEmpty recognises that function and returns V.
 func notEmpty(b []byte) (offset uint64, ok bool) {
 	p := machinecode.Straight(b, 5)
 	if p[0].Op == x86asm.NOP { // endbr64

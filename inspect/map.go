@@ -180,7 +180,7 @@ func (a *Allocator) attempt(ctx context.Context, copied *pages, d device, i int)
 	return m, nil
 }
 
-// burst copies the pages that change until nothing changes meanwhile, and no call is under way, a few times. It gives a map
+// burst copies the pages that change until nothing changes meanwhile, and no call is under way, a few times. It returns a map
 // that has the times only. A call can be under way for long, in the driver: then the state is tried as it is.
 func (a *Allocator) burst(ctx context.Context, copied *pages, d device) (*DeviceMap, *stats, error) {
 	m := &DeviceMap{Window: Window{From: bootTime()}}

@@ -115,7 +115,7 @@ func copyLimit() int {
 	return int(min(max(free, minPages), maxPages))
 }
 
-// ReadAt implements process.Memory. It reads all of b or gives an error.
+// ReadAt implements process.Memory. It reads all of b or returns an error.
 func (c *pages) ReadAt(b []byte, addr uint64) (int, error) {
 	for done := 0; done < len(b); {
 		at := addr + uint64(done)
@@ -324,7 +324,7 @@ func (c *pages) drop() {
 }
 
 // twice copies all pages two times, one copy behind the other, with a call in between. What is read then is the first of
-// them; flip gives the other one. Pages that were unmapped are forgotten; those that are read for the first time behind it are late.
+// them; flip returns the other one. Pages that were unmapped are forgotten; those that are read for the first time behind it are late.
 func (c *pages) twice(between func() error) error {
 	c.paired, c.late, c.lates = true, false, 0
 	c.pair = append(append(c.pair[:0], c.hot...), c.cold...)

@@ -44,7 +44,7 @@ func (p *Process) Before(accounts []heap.Account) ([]Totals, error) {
 	return out, nil
 }
 
-// completeBaseline gives the heap the totals of devices on which nothing happened during the recording.
+// completeBaseline sets in the heap the totals of devices on which nothing happened during the recording.
 func (p *Process) completeBaseline(ctx context.Context) {
 	totals, err := p.target.Totals(ctx) // the allocator may have been loaded since the attach; it fails when the process has ended
 	switch {

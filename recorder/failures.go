@@ -116,7 +116,7 @@ func (f *failures) foresee(r *figures.Reading) {
 	}
 }
 
-// keep puts the recording on the disk, and gives it a second name that stays whatever becomes of us.
+// keep puts the recording on the disk, and adds a second name, which stays even if this program is killed.
 func (f *failures) keep() {
 	p := f.process
 	if p.heap.writer == nil {
@@ -135,7 +135,7 @@ func (f *failures) keep() {
 	f.write()
 }
 
-// follow gives the folder the recording as it is now.
+// follow links the recording into the folder as it is now.
 func (f *failures) follow() {
 	f.process.heap.check(kept.Follow(f.folder, f.process.file))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// recordedHeap is the live set of a process, and the recording of all that changes it: whoever replays that has the same live set.
+// recordedHeap is the live set of a process, and the recording of all that changes it: a replay of it has the same live set.
 type recordedHeap struct {
 	*heap.Heap
 	writer *recording.Writer // nil: nothing is recorded
@@ -20,7 +20,7 @@ func newRecordedHeap(warn func(error)) *recordedHeap {
 	return &recordedHeap{Heap: heap.New(), warn: warn}
 }
 
-// take applies events, and gives the recording its turn: also without events.
+// take applies events, and writes them to the recording. It is called without events too.
 func (h *recordedHeap) take(events []event.Event) {
 	h.ApplyEach(events, h.before)
 	if h.writer != nil {

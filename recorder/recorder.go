@@ -2,7 +2,7 @@
 
 // Package recorder records the GPU memory of one or many processes: it finds and starts them, takes their events from a source, keeps
 // the live set of each, compares that with the allocator's own state, scans for holders, notes losses, and writes the results. One
-// process is a job of one. It has no flags and no terminal: whoever uses it is an Observer.
+// process is a job of one. It has no flags and no terminal: its user implements Observer.
 //
 //	Source ──events──▶ Recorder ──by PID──▶ Process: recordedHeap ──▶ recording file
 //	  tracer (Linux)      │ one goroutine      Reconciler  (allocator's state, read beside)
@@ -62,11 +62,11 @@ type Options struct {
 	CacheDir string
 	// Memory is how the processes' memory is read, one of the tracer's ways: "auto", "copy", "in-place".
 	Memory string
-	// NoSteps has nobody look for steps, and for what grows from one to the next.
+	// NoSteps: do not look for steps, and for what grows from one to the next.
 	NoSteps bool
 	// StepOn is the function with whose calls steps begin, as steps.Rules.On. Empty: found out.
 	StepOn string
-	// NoHolders has nobody look for the holders of the live blocks.
+	// NoHolders: do not look for the holders of the live blocks.
 	NoHolders bool
 
 	// Output is the folder of results, and Results what it can hold. Empty: nothing is recorded, and nothing is to be written.
@@ -410,7 +410,7 @@ func (r *Recorder) arrive(first bool) {
 	}
 }
 
-// dispatch gives each process its events.
+// dispatch applies the events, each to its process.
 func (r *Recorder) dispatch(events []event.Event) {
 	for i := range events {
 		if p := r.now[int(events[i].PID)]; p != nil {

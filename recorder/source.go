@@ -69,7 +69,7 @@ type Target interface {
 	Began() bool
 	// End says why its events ended. It is Running until they were all read.
 	End() End
-	// Stack gives a stack of its events; nil: it is not known.
+	// Stack returns a stack of its events; nil: it is not known.
 	Stack(id event.StackID) *event.Stack
 	// Lost is how many of its events were lost so far, of those that Source.Lost counts.
 	Lost() uint64
@@ -79,7 +79,7 @@ type Target interface {
 	Stacks() Stacks
 	// File opens a file as the process sees it, also after its end; nil: it cannot be read.
 	File(path string) io.Reader
-	// Close gives up the way to its files.
+	// Close releases its files.
 	Close()
 }
 

@@ -48,7 +48,7 @@ func (b *blockWriter) begin() {
 	b.names, b.memory, b.recent = newNameWriter(), newMemory(), make([]recentStack, stackSlots)
 }
 
-// add adds an event; resolve gives its stack, if that is new.
+// add adds an event; resolve returns its stack, if that is new.
 func (b *blockWriter) add(e *event.Event, resolve func(event.StackID) *event.Stack) {
 	m := b.memory
 	s := shape{

@@ -229,7 +229,7 @@ func checkAbbrev(abbrev []byte, units []unitHeader) bool {
 	return true
 }
 
-// skipAbbreviation goes over one declaration and gives its size, bytes.
+// skipAbbreviation skips one declaration and returns its size, bytes.
 func skipAbbreviation(r *elfimage.Reader) int {
 	start := r.Off
 	r.ULEB() // tag

@@ -16,7 +16,7 @@ import (
 )
 
 // File is an ELF64 little-endian object, mapped read-only. It is safe for concurrent use until Close. A file that is
-// truncated while it is open gives errors and empty answers, not a crash.
+// truncated while it is open yields errors and empty answers, not a crash.
 type File struct {
 	*elfimage.Image
 	frames unwind.Frames // how functions are unwound
@@ -78,7 +78,7 @@ func (f *File) Close() error {
 	return f.Image.Close()
 }
 
-// Release gives the pages of the file that were read back to the kernel, those of its debug file too, and forgets what was
+// Release returns the pages of the file that were read to the kernel, those of its debug file too, and forgets what was
 // read of the debug information. All comes back when it is needed again: the pages from the page cache; the debug information
 // at the price of the first name.
 func (f *File) Release() {

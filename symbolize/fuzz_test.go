@@ -140,7 +140,7 @@ static inline __attribute__((always_inline)) int inner(int n) { return number(n)
 int outer(int n) { int a = inner(n); { int b = inner(a); a += b; } return a; }
 `
 
-// FuzzDWARF gives the sections themselves, so that debug/dwarf is reached at once.
+// FuzzDWARF fuzzes the sections themselves, so that debug/dwarf is reached at once.
 func FuzzDWARF(f *testing.F) {
 	lib := build(f, "inlined.c", inlinedSmall, "-O2", "-g")
 	file, at := open(f, lib), addressOf(f, lib, "outer")

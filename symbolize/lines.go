@@ -154,7 +154,7 @@ func (t *lineTable) names(vaddr uint64) (names []Name) {
 	return names
 }
 
-// unit reads a compile unit, or gives the one that is kept. One that cannot be read is empty.
+// unit reads a compile unit, or returns the one that is kept. One that cannot be read is empty.
 func (t *lineTable) unit(root dwarf.Offset) *unit {
 	if e := t.loaded[root]; e != nil {
 		t.recent.MoveToFront(e)
@@ -359,7 +359,7 @@ func (t *lineTable) call(e *dwarf.Entry) inlineCall {
 	return c
 }
 
-// lineNumber is a line as a file gives it; 0 for what cannot be one.
+// lineNumber is a line as it is in a file; 0 for what cannot be one.
 func lineNumber(n int64) int {
 	if n < 0 || n > math.MaxInt32 {
 		return 0

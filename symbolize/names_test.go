@@ -383,7 +383,7 @@ func TestDebugLinkNames(t *testing.T) {
 	}
 }
 
-// addMini gives a stripped library a .gnu_debugdata of the functions that its .dynsym lacks (GDB manual, "MiniDebugInfo").
+// addMini adds to a stripped library a .gnu_debugdata of the functions that its .dynsym lacks (GDB manual, "MiniDebugInfo").
 func addMini(t testing.TB, lib string, xz ...string) (with string) {
 	t.Helper()
 	with = copyOf(t, lib)

@@ -93,7 +93,7 @@ func xzBlock(r *elfimage.Reader, size, limit int, check func() hash.Hash) ([]byt
 	sum := check()
 	sum.Write(out)
 	want, got := r.Take(uint64(sum.Size())), sum.Sum(nil)
-	if sum.Size() < sha256.Size { // the CRCs are little-endian in the file, hash.Hash gives big-endian
+	if sum.Size() < sha256.Size { // the CRCs are little-endian in the file, hash.Hash is big-endian
 		slices.Reverse(got)
 	}
 	if !bytes.Equal(got, want) {
@@ -102,7 +102,7 @@ func xzBlock(r *elfimage.Reader, size, limit int, check func() hash.Hash) ([]byt
 	return out, nil
 }
 
-// xzBlockHeader reads the rest of a block header, n bytes and its CRC, and gives the size of the dictionary, bytes.
+// xzBlockHeader reads the rest of a block header, n bytes and its CRC, and returns the size of the dictionary, bytes.
 func xzBlockHeader(r *elfimage.Reader, n int) (dict int, err error) {
 	start := r.Off - 1
 	body, sum := r.Take(uint64(n-1)), r.U32()

@@ -33,7 +33,7 @@ func TestOutcomesAreNamed(t *testing.T) {
 	}
 }
 
-// TestHitsAddUp gives each outcome a count of its own and expects to find all of them.
+// TestHitsAddUp sets a different count for each outcome and expects to find all of them.
 func TestHitsAddUp(t *testing.T) {
 	var stats bpf.TraceHookStats
 	var runs uint64

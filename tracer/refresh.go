@@ -139,7 +139,7 @@ func isLinker(file string) bool {
 	return strings.HasPrefix(base, "ld-linux") || strings.HasPrefix(base, "ld-musl") || strings.HasPrefix(base, "ld-2.") || base == "libc.so"
 }
 
-// refreshFor reads the mappings for an address that is in none that is known, unless that was in vain a moment ago. It
+// refreshFor reads the mappings for an address that is in none that is known, unless that found nothing a moment ago. It
 // reports whether the address is in one now. The kernel gets to know them when a refresh is due: it can follow only so many.
 func (t *Target) refreshFor(pc uint64) bool {
 	if t.tracer.detached || pc == t.missing && time.Since(t.lastRefresh) < refreshEvery {
@@ -236,7 +236,7 @@ func (t *Target) retryPython() {
 	t.found = t.describe(t.found.Took)
 }
 
-// crowdedOut notes that there is no room for the process's mappings: it goes by those of its parent, or by none, until another
+// crowdedOut notes that there is no room for the process's mappings: it uses those of its parent, or by none, until another
 // process has ended.
 func (t *Target) crowdedOut(err error) {
 	if !t.tracer.crowded {

@@ -16,7 +16,7 @@ import (
 // target's memory and files.
 const kept = 1<<unix.CAP_BPF | 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_CHECKPOINT_RESTORE | 1<<unix.CAP_DAC_READ_SEARCH
 
-// DropRights gives up, in all threads of the program, the capabilities that tracing does not need from here on, but for those
+// DropRights drops, in all threads of the program, the capabilities that tracing does not need from here on, but for those
 // in also (bits of linux/capability.h), and the way to get others by running a program. Another trace afterwards takes CAP_PERFMON,
 // which must then be in also. It waits for all threads: one that hangs in a driver keeps it waiting.
 func (tr *Tracer) DropRights(also uint64) error {

@@ -86,7 +86,7 @@ func TestCacheDamage(t *testing.T) {
 	}
 }
 
-// TestCacheOtherFile gives two files the same build-id and size, as editing a file in place does.
+// TestCacheOtherFile: two files have the same build-id and size, as after editing a file in place.
 func TestCacheOtherFile(t *testing.T) {
 	const text = ".cfi_startproc\n.cfi_def_cfa_offset %d\nnop\n.cfi_endproc\n.section .note.id, \"a\", @note\n" +
 		".long 4, 8, 3\n.asciz \"GNU\"\n.quad 7\n"

@@ -45,7 +45,7 @@ func FuzzUnwind(f *testing.F) {
 	})
 }
 
-// FuzzEvaluate gives the expression itself.
+// FuzzEvaluate fuzzes the expression itself.
 func FuzzEvaluate(f *testing.F) {
 	f.Add([]byte{0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22}, uint64(1))
 	f.Add([]byte{0x30, 0x3a, 0x16, 0x31, 0x22, 0x16, 0x31, 0x1c, 0x12, 0x28, 0xf6, 0xff, 0x13}, uint64(1))
@@ -57,7 +57,7 @@ func FuzzEvaluate(f *testing.F) {
 	})
 }
 
-// FuzzFrames gives the section itself, so that the instructions are reached at once. The first seed is what a compiler
+// FuzzFrames fuzzes the section itself, so that the instructions are reached at once. The first seed is what a compiler
 // writes.
 func FuzzFrames(f *testing.F) {
 	file := open(f, build(f, "call.c", elftest.CallC, "-O2", "-Wl,-z,lazy"))

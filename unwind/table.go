@@ -114,7 +114,7 @@ func (x *interpreter) record(cies *cieCache, fr frame) error {
 	return x.frame(c, fr, program, base)
 }
 
-// tableBuilder collects rows and gives equal rules one number.
+// tableBuilder collects rows and numbers the rules: equal rules have one number.
 type tableBuilder struct {
 	rows  []uint64
 	rules []uint64

@@ -132,7 +132,7 @@ func (w *unwinding) step() (end WalkEnd, over bool) {
 }
 
 // madeByHand reports whether a return address that follows no described code is the first byte of a function: no call can return
-// there. Whoever made the stack put it there, to run when the outermost function is done (makecontext of glibc).
+// there. The code that made the stack put it there, to run when the outermost function is done (makecontext of glibc).
 func (w *unwinding) madeByHand(pc uint64) bool {
 	m := machines[unwindMachine]
 	rules, end := rulesOf(w.Code(pc), pc)

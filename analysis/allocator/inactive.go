@@ -13,7 +13,7 @@ import (
 )
 
 // InactiveSplits is the free blocks of segments that are in use, as far as one request could be served from any of them: the
-// allocator gives a block only to a request of its pool and stream. Sizes are bytes.
+// allocator hands a block only to a request of its pool and stream. Sizes are bytes.
 type InactiveSplits struct {
 	Pool    inspect.Pool
 	Stream  uint64 // raw handle; 0: the default stream

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package answer is what a recording says first, in the order in which a person asks: does memory grow, or did it run out; who holds it,
-// and which line allocated it; what is the rest for; how much is it now, at its highest and of how much. Whoever prints or draws it
+// and which line allocated it; what is the rest for; how much is it now, at its highest and of how much. A printer or drawer of it
 // computes nothing more.
 package answer
 
@@ -40,7 +40,7 @@ type Input struct {
 	Leaks *leaks.Report // nil: not judged
 	OOM   *oom.Report   // nil: not asked
 	Begin func(step int) (time uint64, ok bool)
-	// Free is what of each device nobody uses at the end, bytes; missing: not known.
+	// Free is the unused memory of each device at the end, bytes; missing: not known.
 	Free map[event.Device]uint64
 	// Read says of sites, by name, what held most of their blocks when holders were last read: it counts where View names nothing.
 	Read   map[string]string

@@ -37,7 +37,7 @@ type Counts struct {
 	NoNode  uint64 // the node has no number: it adds up a gradient
 }
 
-// New makes a joiner that has seen nothing. library gives the prefixes of Python files that are not the program's own, as of
+// New makes a joiner that has seen nothing. library returns the prefixes of Python files that are not the program's own, as of
 // stacks.OwnFrame; limit is how many different joined stacks are made: what comes beyond is not joined.
 func New(resolve event.Resolve, library func() []string, limit int) *Joiner {
 	return &Joiner{
@@ -57,7 +57,7 @@ func (j *Joiner) Stack(id event.StackID) *event.Stack {
 	return j.resolve(id)
 }
 
-// Join gives the allocations of the backward pass among events, and requests that failed in it, the stacks by which they are named.
+// Join sets the stacks by which the allocations of the backward pass among events, and requests that failed in it, are named.
 func (j *Joiner) Join(events []event.Event) {
 	for i := range events {
 		e := &events[i]

@@ -30,7 +30,7 @@ func newScene(limit int) *scene {
 	return s
 }
 
-// id gives a stack an id.
+// id sets the id of a stack.
 func (s *scene) id(text string) event.StackID {
 	id := event.StackID(len(s.known) + 1)
 	s.known[id] = eventtest.Stack(text)

@@ -26,7 +26,7 @@ var (
 	cuda1     = event.Device{Type: event.DeviceCUDA, Index: 1}
 )
 
-// on gives a site another device.
+// on moves a site to another device.
 func on(d event.Device, s heap.Site) heap.Site {
 	s.Device = d
 	return s

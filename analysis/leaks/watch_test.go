@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 )
 
-// watch gives a watch the events of a job, and calls each after every step that begins.
+// watch feeds a watch the events of a job, and calls each after every step that begins.
 func (j *job) watch(each func(w *leaks.Watch, step int)) *leaks.Watch {
 	h := heap.New()
 	w := leaks.NewWatch(nil, j.Stream.Stack)

@@ -118,7 +118,7 @@ func (c *Case) setUse() {
 	}
 }
 
-// name gives the live blocks their holders, by the reading that was made for the failure, else by the last one before.
+// name sets the holders of the live blocks, by the reading that was made for the failure, else by the last one before.
 func (f *follower) name(c *Case) {
 	var latest *figures.Reading
 	for i := range f.in.Readings {
@@ -142,7 +142,7 @@ func (f *follower) name(c *Case) {
 	sortHoldings(c.Top)
 }
 
-// divide gives the blocks of a row to their holders, as far as there are any left in a reading. What is left over has none.
+// divide splits the blocks of a row by their holders, as far as there are any left in a reading. What is left over has none.
 func divide(row Holding, held map[string][]figures.HeldAt) []Holding {
 	var out []Holding
 	rows := held[row.Site]

@@ -26,7 +26,7 @@ type frameID struct {
 	module, file, function string
 }
 
-// Classifier gives stacks their phases. Not safe for concurrent use.
+// Classifier sorts stacks into phases. Not safe for concurrent use.
 type Classifier struct {
 	rules    []rule
 	library  []string
@@ -42,7 +42,7 @@ type Result struct {
 	Category Category // of memory that is not temporary; NoCategory: it does not say
 }
 
-// New makes a classifier. library is as in stacks.IsLibrary; resolve gives a stack its frames, and may give nil.
+// New makes a classifier. library is as in stacks.IsLibrary; resolve returns the frames of a stack, or nil.
 func New(r *Rules, library []string, resolve func(event.StackID) *event.Stack) *Classifier {
 	return &Classifier{
 		rules: r.all(), library: library, frames: map[frameID][]*rule{}, trains: map[functionID]bool{},

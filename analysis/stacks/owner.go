@@ -43,7 +43,7 @@ type Owner struct {
 	File string // path of the library; empty for a line, and where it is not known
 }
 
-// OwnerOf names whoever asked for the memory of a stack that is called name; st may be nil.
+// OwnerOf names the library or program that asked for the memory of a stack that is called name; st may be nil.
 func OwnerOf(st *event.Stack, name string) Owner {
 	if st == nil {
 		return Owner{Name: name}

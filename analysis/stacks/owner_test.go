@@ -11,7 +11,7 @@ import (
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
-// paths gives the modules of a stack, which stack() names only, their paths.
+// paths sets the paths of the modules of a stack, which stack() names only.
 func paths(st *event.Stack, dir string) *event.Stack {
 	for i := range st.Frames {
 		if m := st.Frames[i].Module; m != nil {

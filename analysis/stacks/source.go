@@ -22,7 +22,7 @@ type Place struct {
 	Line int    // 0: not known
 }
 
-// SourceLines reads the text of lines, trimmed and printable, each file once; a line that cannot be read is left out. open gives
+// SourceLines reads the text of lines, trimmed and printable, each file once; a line that cannot be read is left out. open returns
 // a file as the program sees it, or nil; what it returns is closed when it is an io.Closer. open nil: there is nothing to read.
 func SourceLines(open func(path string) io.Reader, places []Place) map[Place]string {
 	out := map[Place]string{}

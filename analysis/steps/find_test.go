@@ -239,7 +239,7 @@ func TestTrackerLate(t *testing.T) {
 	require.Len(t, tracker.Complete(nil), 60, "they recur, named or not")
 }
 
-// track gives a tracker the events of a job. The steps are those of the last numbering.
+// track feeds a tracker the events of a job. The steps are those of the last numbering.
 func track(j *eventtest.Job, rules *steps.Rules) (*steps.Tracker, []steps.Begin) {
 	tracker := steps.NewTracker(rules, j.Stream.Stack)
 	var begins []steps.Begin

@@ -12,7 +12,7 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// split gives the sites of a view their parts. What the parts leave out, or where they have too much, is a part of which nothing
+// split splits the sites of a view into their parts. What the parts leave out, or where they have too much, is a part of which nothing
 // more is known: a site is always what the heap says.
 func (p *Picker) split(v *View) {
 	parts := p.bySite()

@@ -45,7 +45,7 @@ func newDriver(total uint64, up bool, segments []gap) driver {
 	return d
 }
 
-// place gives the next recorded address of a size, if nothing is there.
+// place returns the next recorded address of a size, if nothing is there.
 func (d *driver) place(n uint64) (addr uint64, ok bool) {
 	next := d.recorded[n]
 	if len(next) == 0 {
@@ -70,7 +70,7 @@ func (d *driver) charge(n uint64) bool {
 	return true
 }
 
-// reserve gives addresses: those that were given back and are nearest to the first, or new ones.
+// reserve returns addresses: those that were given back and are nearest to the first, or new ones.
 func (d *driver) reserve(n uint64) uint64 {
 	if addr, ok := d.place(n); ok {
 		return addr

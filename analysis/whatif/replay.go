@@ -112,7 +112,7 @@ func (s *Stream) newReplay(settings *Settings, o *Options) *replay {
 	return r
 }
 
-// start gives the allocator segments with their blocks. Those in use have the first ids, by address.
+// start puts segments with their blocks into the allocator. Those in use have the first ids, by address.
 func (r *replay) start(m *fragments.Map) {
 	id := 0
 	for i := range m.Segments {

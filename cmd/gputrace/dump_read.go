@@ -65,7 +65,7 @@ func dump(o dumpOptions) error {
 // errInterrupted: the user wants no answer any more.
 var errInterrupted = coded(exitInterrupted, errors.New("interrupted"))
 
-// untilInterrupted is done when the user, or whoever started us, wants this to end: what was stopped is let go first.
+// untilInterrupted is done when the user or a supervisor ends the command: a stopped process is continued first.
 func untilInterrupted() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM, unix.SIGHUP)
 }

@@ -32,7 +32,7 @@ const description = "Attaches to a running PyTorch or CUDA job, which is neither
 	"which GPU memory, and whether it is still allocated. A number in the place of a command is the process to record. " +
 	"Options may stand before and after arguments; -- ends them. Results go to standard output, everything else to standard error."
 
-// writeManual writes the manual page: the library's, with what it leaves out. The app is spoilt by it.
+// writeManual writes the manual page: the library's, with what it leaves out. The app cannot be used afterwards.
 func writeManual(w io.Writer, app *cli.App) error {
 	var more strings.Builder
 	section := func(title, text string) { fmt.Fprintf(&more, "\n# %s\n\n%s\n", title, text) }

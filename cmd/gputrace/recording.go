@@ -176,7 +176,7 @@ func (o *recordOptions) out() *os.File {
 	return os.Stdout
 }
 
-// afterProgram waits for the program that was started and gives its exit code. An error of ours counts only when the program had none.
+// afterProgram waits for the program that was started and returns its exit code. An error of ours counts only when the program had none.
 func afterProgram(r *recorder.Recorder, err error) error {
 	code, started := r.Wait()
 	if !started {

@@ -18,7 +18,7 @@ const (
 	defaultWhoTop = 20
 	// maxFreeze is how long a process may be stopped at most: a server's clients wait meanwhile.
 	maxFreeze = 10 * time.Second
-	// minFreeze is what it takes to stop and let go a process of many threads.
+	// minFreeze is how long it takes to stop and continue a process of many threads.
 	minFreeze = 10 * time.Millisecond
 	// defaultFreeze is hardly noticed.
 	defaultFreeze = 250 * time.Millisecond

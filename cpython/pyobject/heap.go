@@ -25,7 +25,7 @@ type Image interface {
 	// Word is the little-endian word at an address. It is 0 where nothing can be read, and at addresses that are no
 	// multiple of 8.
 	Word(addr uint64) uint64
-	// View gives n bytes, of a copy where there is one: they must not be changed. nil when not all can be read.
+	// View returns n bytes, of a copy where there is one: they must not be changed. nil when not all can be read.
 	View(addr uint64, n int) []byte
 }
 
@@ -264,7 +264,7 @@ func (h *Heap) rings(interp uint64) []uint64 {
 	return append(out, base+uint64(h.objects.collectorPermanent))
 }
 
-// Collected calls visit with every object that the cycle collector knows, until visit gives false. A list that changed
+// Collected calls visit with every object that the cycle collector knows, until visit returns false. A list that changed
 // while it was copied ends where it does not fit; complete is false then.
 func (h *Heap) Collected(img Image, visit func(object uint64) bool) (complete bool) {
 	complete = true

@@ -28,7 +28,7 @@ type image struct {
 	err   error           // the first
 }
 
-// file is what one path is. Folders come by themselves.
+// file is what one path is. Folders are added where they are missing.
 type file struct {
 	from string      // a file here; empty: text
 	text string      // the content, or where a symbolic link leads

@@ -116,7 +116,7 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 	return failed, nil
 }
 
-// bootAll boots several kernels at a time. What it gives is in their order; what it prints, in that of their ends.
+// bootAll boots several kernels at a time. What it returns is in their order; what it prints, in that of their ends.
 func bootAll(ctx context.Context, kernels []kernel, o *options, work string, images map[string]string) ([]*result, error) {
 	results, errs := make([]*result, len(kernels)), make([]error, len(kernels))
 	var group sync.WaitGroup
@@ -157,7 +157,7 @@ func (o *options) guest(all []kernel, k *kernel) string {
 	return ""
 }
 
-// writeImages makes the images for what guests do, and gives their files.
+// writeImages makes the images for what guests do, and returns their files.
 func writeImages(work string, kernels []kernel, o *options) (map[string]string, error) {
 	plain := filepath.Join(work, "image.cpio")
 	images := map[string]string{"": plain, "refused": plain, "many": plain, "torch": filepath.Join(work, "image-torch.cpio")}

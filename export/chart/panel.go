@@ -128,7 +128,7 @@ func reversed(points []point) []point {
 	return out
 }
 
-// drawKey draws what a line is called, above the axes and to the left of a place, and gives the place of the next.
+// drawKey draws what a line is called, above the axes and to the left of a place, and returns the place of the next.
 func (p *panel) drawKey(c canvas, line int, right float64) (next float64) {
 	const sample, apart = 18.0, 14.0
 	l, y := &lines[line], p.top-8

@@ -14,7 +14,7 @@ import (
 // goRegular is the only font of pictures: Go Regular has what Latin, Greek and Cyrillic need in 150 kB.
 var goRegular = sync.OnceValues(func() (*opentype.Font, error) { return opentype.Parse(goregular.TTF) })
 
-// typeface gives the font in sizes, for pictures of one resolution. Not safe for concurrent use.
+// typeface has the font in several sizes, for pictures of one resolution. Not safe for concurrent use.
 type typeface struct {
 	font  *opentype.Font
 	dpi   float64

@@ -197,7 +197,7 @@ func TestWriteError(t *testing.T) {
 	require.ErrorIs(t, chrome.Write(fullDisk{}, chrome.Input{Timeline: tl, Trace: trace}), errFull)
 }
 
-// BenchmarkWrite gives the time and the bytes of an event.
+// BenchmarkWrite measures the time and the bytes of an event.
 func BenchmarkWrite(b *testing.B) {
 	const events = 200_000
 	trace, err := view.NewTrace(eventtest.Random(1, events), nil)

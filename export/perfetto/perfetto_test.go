@@ -442,7 +442,7 @@ func TestWriteError(t *testing.T) {
 	require.ErrorIs(t, perfetto.Write(fullDisk{}, perfetto.Input{Timeline: tl, Trace: trace}), errFull)
 }
 
-// BenchmarkWrite gives the time and the bytes of an event.
+// BenchmarkWrite measures the time and the bytes of an event.
 func BenchmarkWrite(b *testing.B) {
 	const events = 200_000
 	trace := newTrace(b, eventtest.Random(1, events))

@@ -160,7 +160,7 @@ func moduleOf(loc *profile.Location) *event.Module {
 // systemFolders are where the files of languages and systems are that are no one's program: C and C++, Go.
 var systemFolders = []string{"/usr/lib/", "/usr/include/", "/usr/local/go/src/"}
 
-// name gives an entry the name of its site.
+// name sets the name of a row to that of its site.
 func name(e *view.Row, site string, frames []event.Frame, names []string) {
 	own := -1
 	switch {

@@ -28,7 +28,7 @@ const (
 // TraceInput is what WriteTrace writes.
 type TraceInput struct {
 	Layouts []allocator.Layout // of one process
-	// Stack gives a stack its frames: view.Trace's Stack.
+	// Stack resolves a stack to its frames: view.Trace's Stack.
 	Stack func(event.StackID) *event.Stack
 	// Boot is when CLOCK_BOOTTIME was 0. The zero value: not known, and the times begin in 1970.
 	Boot time.Time

@@ -181,7 +181,7 @@ func askedText(c *oom.Case) string {
 	return text
 }
 
-// driverName is who gives PyTorch its memory.
+// driverName names the driver that PyTorch allocates from.
 func driverName(c *oom.Case) string {
 	if c.Device.Type.MPS() {
 		return "Metal"

@@ -102,7 +102,7 @@ const (
 
 // FuzzImage damages the memory of a process in which there is a bit of everything: single bits, pointers that lead
 // elsewhere and in circles, sizes, and pages that are missing. Whatever it says, the reader ends soon, takes little memory,
-// and gives each block once, with a name that can be printed.
+// and returns each block once, with a name that can be printed.
 func FuzzImage(f *testing.F) {
 	f.Add(byte(11), uint64(0), []byte{})
 	for minor := byte(8); minor <= 13; minor++ { // an interpreter that is taken for another version

@@ -144,7 +144,7 @@ func checkFile(t *testing.T, file string) {
 	}
 }
 
-// listCases gives the cases of a file, a line for each group that runs in one process.
+// listCases returns the cases of a file, a line for each group that runs in one process.
 func listCases(t *testing.T, file string) string {
 	t.Helper()
 	out, err := exec.Command("../../testdata/run", workloads+file, "--list").Output()

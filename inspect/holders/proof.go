@@ -74,7 +74,7 @@ func (a *assembly) prove(claims []claim, end time.Time) (failed, late []claim, e
 	return failed, claims, nil
 }
 
-// group proves some paths, and gives those that could not be.
+// group proves some paths, and returns those that could not be.
 func (p *proof) group(claims []claim) []claim {
 	open := slices.Clone(claims)
 	p.pages = map[uint64]bool{}

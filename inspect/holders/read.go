@@ -152,7 +152,7 @@ func (r *reading) prepare() error {
 	return err
 }
 
-// copyNow looks at what goes by of a running process.
+// copyNow copies the memory of a running process, and looks at it while it is copied.
 func (r *reading) copyNow() (*liveBlocks, error) {
 	start := time.Now()
 	if _, err := r.present(nil); err != nil {
@@ -240,7 +240,7 @@ func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 	r.report.Stats.Objects = r.graph.Len()
 }
 
-// renewRegions has what a running process has mapped since its memory went by be read too: the elements of a long list move there.
+// renewRegions has what a running process has mapped since its memory was copied be read too: the elements of a long list move there.
 func (r *reading) renewRegions() {
 	if r.frozen || r.im.Whole() {
 		return
@@ -283,7 +283,7 @@ func (r *reading) newLeaves() *memory.Leaves {
 	return memory.NewLeaves(r.heap.LeafTypes(im))
 }
 
-// probe reads what is asked for before the memory goes by, without keeping it: in the copy it would be older than the rest. A
+// probe reads what is asked for before the memory is copied, without keeping it: in the copy it would be older than the rest. A
 // copy that is there already is taken.
 func (r *reading) probe() (im *memory.Image, done func()) {
 	if r.im.Copied() {

@@ -10,7 +10,7 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 )
 
-// Recording gives an error of a recording its exit code, and one of attaching the next step to take. An error that has a code is
+// Recording adds the exit code to an error of a recording, and to one of attaching the next step to take. An error that has a code is
 // left as it is.
 func Recording(err error) error {
 	var attach *recorder.AttachError

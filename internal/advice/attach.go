@@ -21,7 +21,7 @@ import (
 	"github.com/gputrace/gputrace/tracer/feature"
 )
 
-// explainAttach gives an attach error its exit code and the next step to take. pid 0: whichever process.
+// explainAttach adds the exit code and the next step to take to an attach error. pid 0: whichever process.
 func explainAttach(err error, pid int) error {
 	var v *ebpf.VerifierError
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// Look gives an error of a command that reads a process's memory, dump or who, its exit code and the next step to take.
+// Look adds the exit code and the next step to take to an error of a command that reads a process's memory, dump or who.
 func Look(command string, err error, pid int) error {
 	switch {
 	case errors.Is(err, holders.ErrFreeze):

@@ -55,7 +55,7 @@ func Complete(line []string, arguments map[string]Arguments) cli.BashCompleteFun
 	}
 }
 
-// complete says what the current word can become; the words that it gives may begin otherwise.
+// complete says what the current word can become; the words that it returns may begin otherwise.
 func complete(known []cli.Flag, typed []string, current string, arguments func() (string, []Completion)) (string, []Completion) {
 	before := typed[len(typed)-1]
 	if isFlag(before) {

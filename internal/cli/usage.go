@@ -51,7 +51,7 @@ func CheckWord(c *cli.Context) error {
 // UnknownCommand is the error of a word in the place of a command that is none.
 func UnknownCommand(app *cli.App, word string) error {
 	var guess string
-	// The library gives its guess in a sentence.
+	// The library puts its guess into a sentence.
 	_, _ = fmt.Sscanf(cli.SuggestCommand(app.VisibleCommands(), word), cli.SuggestDidYouMeanTemplate, &guess)
 	return exit.Usage("unknown command %q%s; see %s", word, meant(word, guess, guess), helpOf(nil))
 }

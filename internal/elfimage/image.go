@@ -34,7 +34,7 @@ const (
 )
 
 // Image is an ELF64 little-endian object, mapped read-only or in memory. It does not change; safe for concurrent use until Close.
-// A file that is truncated while it is mapped gives errors and empty answers, not a crash, where OnFault guards what reads it.
+// A file that is truncated while it is mapped yields errors and empty answers, not a crash, where OnFault guards what reads it.
 type Image struct {
 	Path     string // for messages
 	Size     uint64
@@ -117,7 +117,7 @@ func (f *Image) Close() error {
 	return nil
 }
 
-// Release gives the pages of the file that were read back to the kernel. They come back from the page cache.
+// Release returns the pages of the file that were read to the kernel. They come back from the page cache.
 func (f *Image) Release() {
 	if f.mapped {
 		_ = unix.Madvise(f.Data, unix.MADV_DONTNEED) // advice

@@ -54,7 +54,7 @@ type coded struct {
 func (e *coded) Error() string { return e.err.Error() }
 func (e *coded) Unwrap() error { return e.err }
 
-// With gives an error an exit code. An error that has one already keeps it for those who unwrap it, but the outer one counts.
+// With adds an exit code to an error. An error that has one already keeps it for those who unwrap it, but the outer one counts.
 func With(code int, err error) error { return &coded{code, err} }
 
 // Usage is an error of the command line: its exit code is Misuse.

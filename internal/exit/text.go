@@ -16,7 +16,7 @@ type said struct {
 func (e *said) Error() string { return e.text }
 func (e *said) Unwrap() error { return e.err }
 
-// Say gives an error a text for people: one cause, and below it what to do. What it wraps is for Causes, and for errors.Is.
+// Say wraps an error in a text for people: one cause, and below it what to do. What it wraps is for Causes, and for errors.Is.
 func Say(text string, err error) error { return &said{text, err} }
 
 // Text is an error for people: what was done, and one cause. What the system says of a file that is named already is not repeated.

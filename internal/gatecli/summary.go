@@ -77,7 +77,7 @@ func Ranks(c *cli.Context, shared *Shared, one bool) (done bool, err error) {
 	return true, export.WriteRanks(os.Stdout, table, asJSON, console.Width(""))
 }
 
-// recordingsOf are the recordings of files and folders. What is none is said by whoever opens it.
+// recordingsOf are the recordings of files and folders. A file that is none shows when it is opened.
 func recordingsOf(args []string) []string {
 	var out []string
 	for _, arg := range args {

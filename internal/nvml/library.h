@@ -3,5 +3,5 @@
 // several threads at the same time, as close_library.
 void *open_library(const char *path);
 
-// close_library gives a library back. With the last one the functions find nothing any more.
+// close_library closes a library. With the last one the functions find nothing any more.
 void close_library(void *library);

@@ -37,7 +37,7 @@ func File(path string, force bool) (string, error) {
 	return path, nil
 }
 
-// Write writes what content gives to a file, which appears under its name when it is complete and belongs to the user
+// Write writes what content writes to a file, which appears under its name when it is complete and belongs to the user
 // who called sudo. A file of that name is left alone without force. An empty path and "-" are standard output; binary output
 // is not written to a terminal.
 func Write(path string, force, binary bool, content func(io.Writer) error) error {
@@ -164,7 +164,7 @@ func removeOnSignal(path string) (stop func()) {
 	}
 }
 
-// publish gives a file its name. A link cannot replace a file that came meanwhile; not every file system has links.
+// publish renames a file to its final name. A link cannot replace a file that came meanwhile; not every file system has links.
 func publish(tmp, path string) error {
 	err := os.Link(tmp, path)
 	switch {

@@ -134,7 +134,7 @@ func (o *Folder) Write(name string, content func(io.Writer) error) error {
 	return nil
 }
 
-// Finish gives the folder to the user behind sudo and makes it appear.
+// Finish hands the folder to the user behind sudo and renames it to its final name.
 func (o *Folder) Finish() error {
 	if err := os.Chmod(o.Dir, 0o755); err != nil {
 		return fmt.Errorf("output %s: %w", o.path, err)

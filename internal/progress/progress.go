@@ -24,7 +24,7 @@ const (
 )
 
 // Line is the line of a terminal that says how far the reading of an input is. The zero value and nil show nothing. It is
-// drawn by whoever reads: there is no goroutine that could write into the output that follows.
+// drawn by the reader: there is no goroutine that could write into the output that follows.
 type Line struct {
 	out   io.Writer // nil: nothing is shown
 	after time.Duration

@@ -9,7 +9,7 @@ type ages struct {
 	since map[By]map[string]time.Time
 }
 
-// add gives the rows of the next screen their age. The rest of a table has none, as what is in it changes.
+// add sets the age of the rows of the next screen. The rest of a table has none, as what is in it changes.
 func (a *ages) add(s *Screen) {
 	now := map[By]map[string]time.Time{}
 	for by, rows := range s.Tables {

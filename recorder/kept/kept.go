@@ -94,7 +94,7 @@ func Copy(from, to string) error {
 	return nil
 }
 
-// Follow gives a folder the recording as it is now, where that has become another file because its oldest part was dropped. Where that
+// Follow links the recording into a folder as it is now, where that has become another file because its oldest part was dropped. Where that
 // cannot be, the one of the failure stays.
 func Follow(folder, file string) error {
 	to := filepath.Join(folder, export.TraceName)

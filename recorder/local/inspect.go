@@ -27,7 +27,7 @@ type inspector struct {
 	driver  *Driver
 	first   *firstLook
 
-	use       chan struct{} // whoever has put something in uses the allocator
+	use       chan struct{} // the goroutine that has put something in uses the allocator
 	allocator *inspect.Allocator
 }
 

@@ -34,7 +34,7 @@ func newStacks() *stacks {
 	}
 }
 
-// add gives a stack its number; 0: it has no frames.
+// add numbers a stack; 0: it has no frames.
 func (s *stacks) add(frames []uint32) uint32 {
 	if len(frames) == 0 {
 		return 0

@@ -105,7 +105,7 @@ func (h *history) follow() {
 	}
 }
 
-// given is a block from before that an entry gives back.
+// given is a block from before that an entry frees.
 func (h *history) given(e *entry, allocated bool) before {
 	size := h.settings.round(e.size)
 	b := before{

@@ -163,7 +163,7 @@ func (c *contents) mapped() bool {
 // untimed is when a snapshot begins that does not say when: a second after the clock's zero, a microsecond for each entry.
 const untimed = uint64(time.Second)
 
-// arrange gives the entries times that do not decrease, and their order.
+// arrange sorts the entries, and sets their times so that they do not decrease.
 func (s *Source) arrange() {
 	c := s.contents
 	for _, entries := range c.entries {

@@ -203,7 +203,7 @@ func (t *rawTable) stack(id event.StackID) event.StackID {
 }
 
 // unwindRaw unwinds a stack that the kernel sent raw. Its frames are hashed as the kernel does it, so that a stack has one id,
-// whoever unwound it.
+// wherever it was unwound.
 func (p *Process) unwindRaw(r stackRecord) error {
 	raw, err := parseRawWords(r.words)
 	if err != nil {

@@ -192,7 +192,7 @@ func baseByFault(mask uint64) (uint64, error) {
 	return baseOfTable(entry, at, mask)
 }
 
-// see touches a new page, and gives the entry that leads to its page table, and the address of the entry in that.
+// see touches a new page, and returns the entry that leads to its page table, and the address of the entry in that.
 func (o *faultObjects) see(tables uint64) (entry, at uint64, err error) {
 	page, err := unix.Mmap(-1, 0, pageBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANON) // a mapping of its own
 	if err != nil {

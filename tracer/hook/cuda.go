@@ -24,12 +24,12 @@ func (m maker) row(symbol string, kind event.Kind, layer event.Layer, object eve
 	}
 }
 
-// alloc gives memory that is known by its address.
+// alloc allocates memory that is known by its address.
 func (m maker) alloc(symbol string, layer event.Layer, addr, size Operand) Row {
 	return m.object(symbol, layer, event.ObjectMemory, addr, size)
 }
 
-// object gives something that is known by a handle.
+// object makes something that is known by a handle.
 func (m maker) object(symbol string, layer event.Layer, object event.Object, addr Operand, dims ...Operand) Row {
 	r := m.row(symbol, event.KindAlloc, layer, object)
 	r.Addr = addr
@@ -125,7 +125,7 @@ func (r Row) current() Row {
 	return r
 }
 
-// array gives an array or mipmapped array.
+// array makes an array or mipmapped array.
 func (m maker) array(symbol string, dims ...Operand) Row {
 	return m.object(symbol, event.LayerDevice, event.ObjectArray, out(0), dims...)
 }

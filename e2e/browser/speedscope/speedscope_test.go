@@ -123,7 +123,7 @@ func open(t *testing.T, ctx context.Context, page, name string, content []byte) 
 	return readTable(t, rows)
 }
 
-// tableRows gives the cells of speedscope's table of functions.
+// tableRows returns the cells of speedscope's table of functions.
 const tableRows = "[...document.querySelectorAll('table tr')].map(r => [...r.children].map(c => c.innerText))"
 
 // readTable reads rows of total, self and name; the first is the heading. Those of which something is the leaf come first.

@@ -160,7 +160,7 @@ func (t *traced) file(name string) string { return filepath.Join(t.dir, name) }
 // signal has the program go on.
 func (t *traced) signal(name string) error { return os.WriteFile(t.file(name), nil, 0o644) }
 
-// done waits until the program has done its work, and gives what it says that it has allocated then, bytes.
+// done waits until the program has done its work, and returns what it says that it has allocated then, bytes.
 func (t *traced) done() (live uint64, err error) {
 	for t.said.Scan() {
 		if n, _ := fmt.Sscanf(t.said.Text(), "DONE %d", &live); n == 1 {
@@ -269,7 +269,7 @@ func printPrograms() {
 	}
 }
 
-// verifierLogs loads each program alone, copying memory, and gives the end of what the verifier says of those that it refuses.
+// verifierLogs loads each program alone, copying memory, and returns the end of what the verifier says of those that it refuses.
 func verifierLogs() string {
 	spec, err := bpf.LoadTrace()
 	if err != nil {

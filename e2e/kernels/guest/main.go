@@ -39,7 +39,7 @@ const tail = 30
 // timeout bounds what a check may take. Nothing that works comes near it.
 const timeout = 5 * time.Minute
 
-// check is one thing that must hold. run gives what to tell of it, in its first line and, if there are more, in the others.
+// check is one thing that must hold. run returns what to print of it, in its first line and, if there are more, in the others.
 type check struct {
 	name string
 	run  func(ctx context.Context) (string, error)

@@ -39,7 +39,7 @@ class Columns {
 
 const QUANTITIES = 4;
 
-// decodeCurves gives each curve its times and, by quantity, low, high and last. NaN is what is not known.
+// decodeCurves decodes of each curve its times and, by quantity, low, high and last. NaN is what is not known.
 function decodeCurves(data, points) {
   const columns = new Columns(data);
   return points.map((n) => {
@@ -76,7 +76,7 @@ function decodeLifetimes(data, n) {
   return lifetimes;
 }
 
-// decodePlaces gives the segments and blocks of the caching allocators, each with its address and from which to which moment.
+// decodePlaces decodes the segments and blocks of the caching allocators, each with its address and from which to which moment.
 function decodePlaces(data, places) {
   const columns = new Columns(data);
   const list = (n, names) => {

@@ -49,7 +49,7 @@ class Stack {
     }
   }
 
-  // choose gives the rows that are largest or grow most a colour each. The rest is one layer, and so is what has no name.
+  // choose sets a colour for each of the rows that are largest or grow most. The rest is one layer, and so is what has no name.
   choose() {
     const score = (r) => r.mean + Math.max(0, r.last - r.first);
     const named = this.rows.filter((r) => !r.plain && score(r) > 0).sort((a, b) => score(b) - score(a) || (a.name < b.name ? -1 : 1));

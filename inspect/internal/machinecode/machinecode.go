@@ -20,7 +20,7 @@ const MaxFunction = 64 << 10
 
 const (
 	maxCode = 64 << 20 // bytes of code that are searched; libc10_cuda.so has 0.4 MB
-	textCut = 64 << 10 // bytes that symbolize.File.Text gives at once
+	textCut = 64 << 10 // bytes that symbolize.File.Text returns at once
 
 	maxBackward  = 96 // instructions that are followed back from a call
 	maxCopies    = 8  // register copies that are followed back

@@ -42,7 +42,7 @@ type API struct {
 	Elsewhere []string
 	// Hooks is the library's name in package hook.
 	Hooks *hook.Library
-	// Names gives the functions of a group.
+	// Names returns the functions of a group.
 	Names func(*Group) string
 }
 

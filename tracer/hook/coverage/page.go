@@ -142,7 +142,7 @@ func (f *Function) inVersions(all []Package) string {
 	}
 }
 
-// meaning says what becomes of a call.
+// meaning says how a call is handled.
 func meaning(rows []hook.Row) string {
 	var out []string
 	for _, r := range rows {

@@ -2,7 +2,7 @@
 
 package main
 
-// Status says what becomes of a function.
+// Status says how a function is handled.
 type Status int
 
 const (

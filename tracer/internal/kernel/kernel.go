@@ -69,7 +69,7 @@ type Side struct {
 type Place struct {
 	PID   uint32
 	Index uint32 // in the kernel's tables
-	Info  uint32 // the unwind info that it goes by
+	Info  uint32 // the unwind info that it uses
 }
 
 // unwindInfo is one of the kernel's unwind infos.
@@ -385,7 +385,7 @@ func (k *Side) FreeInfo() (to uint32, err error) {
 	return to, nil
 }
 
-// unusedInfo finds one that no process goes by; read: programs may still be reading it.
+// unusedInfo finds one that no process uses; read: programs may still be reading it.
 func (k *Side) unusedInfo(read bool) (uint32, bool) {
 	for i := range uint32(len(k.infos)) {
 		to := (k.last + 1 + i) % uint32(len(k.infos))
@@ -405,7 +405,7 @@ func (k *Side) Leave(info uint32) {
 	k.infos[info].read = true
 }
 
-// Borrow notes which unwind info a new process goes by.
+// Borrow notes which unwind info a new process uses.
 func (k *Side) Borrow(index uint32) uint32 {
 	var at bpf.TraceInfoRef
 	if k.objs.InfoRefs.Lookup(index, &at) != nil || at.Info >= uint32(len(k.infos)) {

@@ -90,7 +90,7 @@ func (m *Process) Word(addr uint64) uint64 { return binary.LittleEndian.Uint64(m
 // Put writes words from an address on.
 func (m *Process) Put(addr uint64, words ...uint64) { m.put(addr, words...) }
 
-// NewClass makes a C++ class without a base, by its mangled name, and gives the address of its table.
+// NewClass makes a C++ class without a base, by its mangled name, and returns the address of its table.
 func (m *Process) NewClass(name string) (table uint64) {
 	m.newClass(name, "")
 	return m.classes[name]
@@ -103,7 +103,7 @@ func (m *Process) put(addr uint64, words ...uint64) {
 	}
 }
 
-// alloc gives memory as glibc's malloc does: its size is before it, with the mark that the piece before is in use.
+// alloc allocates as glibc's malloc does: its size is before it, with the mark that the piece before is in use.
 func (m *Process) alloc(size uint64) uint64 {
 	chunk := (size + 8 + 15) &^ 15
 	m.put(m.heapAt+8, chunk|1)
@@ -113,7 +113,7 @@ func (m *Process) alloc(size uint64) uint64 {
 	return at
 }
 
-// constant gives memory of the library.
+// constant allocates in the library.
 func (m *Process) constant(size uint64) uint64 {
 	at := m.libraryAt
 	m.libraryAt += (size + 15) &^ 15
@@ -248,7 +248,7 @@ func (m *Process) owns(impl uint64) {
 	m.put(impl+0x30, binary.LittleEndian.Uint64(m.bytesAt(impl+0x30))|ownsBit)
 }
 
-// meta gives a tensor its autograd data.
+// meta makes the autograd data of a tensor.
 func (m *Process) meta(impl, grad, gradFn uint64) {
 	at := m.native("N5torch8autograd12AutogradMetaE", 0xd0)
 	if grad == 0 {

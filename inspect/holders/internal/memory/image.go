@@ -3,7 +3,7 @@
 //go:build linux
 
 // Package memory reads the memory of a process: a copy of what is its own, pages of libraries when they are asked for, and
-// everything once as it goes by. Nothing in it knows what the memory holds.
+// everything once as it is read. Nothing in it knows what the memory holds.
 package memory
 
 import (
@@ -352,7 +352,7 @@ func (im *Image) fetch(addr uint64) (uint32, bool) {
 	return im.entry(first), true
 }
 
-// load reads n pages into the copy, and gives how many came.
+// load reads n pages into the copy, and returns how many were read.
 func (im *Image) load(addr, n uint64) uint64 {
 	room := uint64(len(im.pages))>>PageShift - uint64(im.used)
 	im.full = im.full || n > room
@@ -377,7 +377,7 @@ func (im *Image) load(addr, n uint64) uint64 {
 // twoHalves is from where on two threads share a read, bytes.
 const twoHalves = 1 << 20
 
-// fill reads memory, and gives how many bytes came.
+// fill reads memory, and returns how many bytes were read.
 func (im *Image) fill(b []byte, addr uint64) int {
 	half := len(b) / 2 &^ (PageSize - 1)
 	if len(b) < twoHalves {

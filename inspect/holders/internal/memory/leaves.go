@@ -7,7 +7,7 @@ package memory
 import "encoding/binary"
 
 // Most objects of a large heap are numbers and text, which lead to nothing: a list of a million numbers is one object to follow
-// and a million to pass by. They are recognised while the memory goes by anyway, by the address of their type, and noted in
+// and a million to skip. They are recognised while the memory is read anyway, by the address of their type, and noted in
 // a bit each; the pages in which only they are need not be read again and kept.
 //
 //	address  ....10   count        An object begins at a multiple of 16 bytes, where malloc and Python's own
@@ -20,7 +20,7 @@ const (
 	spanChunks = 1 << (spanShift - chunkShift)
 )
 
-// Leaves knows where objects of some types were when memory went by.
+// Leaves knows where objects of some types were when memory was read.
 type Leaves struct {
 	types     []uint64
 	low, span uint64 // all types lie in between

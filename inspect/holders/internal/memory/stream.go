@@ -14,7 +14,7 @@ import (
 // other is looked at, and pages that have an object of C++ that matters are kept. The walk asks for what else it needs. A process
 // Has gigabytes of which that is a few dozen megabytes.
 
-// streamRun is how much goes by at once, bytes: it stays in the processor's cache.
+// streamRun is how much is read at once, bytes: it stays in the processor's cache.
 const streamRun = 1 << 20
 
 // Visitor looks at a page, which is only good during the call. skip is how many pages from this one on need not be looked at; 0

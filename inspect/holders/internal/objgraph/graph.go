@@ -393,7 +393,7 @@ func library(file string) bool {
 		strings.HasPrefix(file, "<frozen ") || strings.Contains(file, "/lib/python3")
 }
 
-// Number is the number of an object; ok is false when the walk did not come by it.
+// Number is the number of an object; ok is false when the walk did not reach it.
 func (w *Graph) Number(addr uint64) (n uint32, ok bool) {
 	n, ok = w.index.Get(addr)
 	return n - 1, ok
@@ -455,7 +455,7 @@ func (w *Graph) IsHeld() []bool {
 	return held
 }
 
-// Holders gives, for each goal, the references to it, the one on the best path first.
+// Holders returns, for each goal, the references to it, the one on the best path first.
 func (w *Graph) Holders() [][]Holder {
 	slices.SortStableFunc(w.holders, func(a, b Holder) int {
 		if c := cmp.Compare(a.Goal, b.Goal); c != 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
 )
 
-// Adrift gives graphs that no Python object leads to a root of their own: a backward pass that runs, or C++ code that keeps a
+// Adrift adds a root for graphs that no Python object leads to: a backward pass that runs, or C++ code that keeps a
 // loss. The roots are the nodes that no other such node leads to.
 func (w *Graph) Adrift() {
 	t := w.t
@@ -182,7 +182,7 @@ func (w *Graph) owned(object uint64) int64 {
 	return 0
 }
 
-// maxClimb bounds how far up from a tensor the object is looked for that gives the garbage its name.
+// maxClimb bounds how far up from a tensor the object is looked for by which the garbage is named.
 const maxClimb = 12
 
 // climb makes a root of an unreached object above a lost goal: the first that has a class of the program, else the highest. A

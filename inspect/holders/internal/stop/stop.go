@@ -80,7 +80,7 @@ func (s *Stop) End() (timedOut bool) {
 	return s.timedOut
 }
 
-// Over reports whether the process is let go, or is just about to be.
+// Over reports whether the process was continued, or is just about to be.
 func (s *Stop) Over() bool {
 	select {
 	case <-s.done:
@@ -205,7 +205,7 @@ func (t *stopped) wait(deadline time.Time) error {
 }
 
 // letGo lets a thread run on. A signal that came at the very moment, and stopped it first, is handed to it: it is let run with
-// the signal, and stopped once more to be let go.
+// the signal, and stopped once more to be continued.
 func (t *stopped) letGo() {
 	for deadline := time.Now().Add(releaseFor); time.Now().Before(deadline); {
 		const eventShift = 16 // of a stop that is not by a signal, the event is above

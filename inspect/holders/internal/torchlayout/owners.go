@@ -188,7 +188,7 @@ type hit struct {
 	place
 }
 
-// level looks for addresses, improves what is known of the objects that they stand for, and gives the addresses of the memory
+// level looks for addresses, improves what is known of the objects that they stand for, and returns the addresses of the memory
 // that they were found in.
 func (w *Owners) level(now map[uint64]sought, best map[uint64]place) map[uint64]sought {
 	wanted := memory.NewTable()

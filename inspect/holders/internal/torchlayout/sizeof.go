@@ -12,7 +12,7 @@ import (
 )
 
 // How large the objects of a class are is in the code of its deleting destructor, which is among its virtual functions: it
-// gives the size to operator delete
+// passes the size to operator delete
 //
 //	mov $0x328,%esi ; ... ; jmp operator delete(void*, unsigned long)
 //
