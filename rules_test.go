@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -185,11 +186,19 @@ type file struct {
 	ast  *ast.File
 }
 
-// sources parses every Go file that is written by hand, for all platforms.
+// sources are all Go files that are written by hand, for all platforms. They are shared: nobody changes them but goTexts, which takes the
+// tags of fields off.
 func sources(t *testing.T) []file {
 	t.Helper()
-	var out []file
-	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+	out, err := parsed()
+	require.NoError(t, err)
+	require.Greater(t, len(out), 30, "the sources were not found")
+	return out
+}
+
+// parsed parses them once.
+var parsed = sync.OnceValues(func() (out []file, err error) {
+	err = filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -207,10 +216,8 @@ func sources(t *testing.T) []file {
 		}
 		return err
 	})
-	require.NoError(t, err)
-	require.Greater(t, len(out), 30, "the sources were not found")
-	return out
-}
+	return out, err
+})
 
 func (f *file) imports() []string {
 	var out []string
