@@ -50,7 +50,7 @@ func leaking(t *testing.T, leaks bool) string {
 func TestLeaksCommand(t *testing.T) {
 	out, stderr, code := gputrace(t, "leaks", leaking(t, true))
 	require.Equal(t, 3, code, stderr)
-	require.Regexp(t, `^growing: train.py:30 main keeps 4 B more each step, since step 1 of 39, 100 % of\n         the growth\n`, out)
+	require.Regexp(t, `^growing: train.py:30 main keeps 4 B more each step \(512 B in blocks\), since step\n         1 of 39, 100 % of the growth\n`, out)
 	require.Empty(t, stderr)
 
 	out, stderr, code = gputrace(t, "leaks", leaking(t, false))

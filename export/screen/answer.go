@@ -185,7 +185,7 @@ func (p *printer) verdict() {
 }
 
 func (p *printer) growing(f *leaks.Finding) string {
-	text := fmt.Sprintf("%s keeps %s more %s", f.Name(), table.MeanBytes(table.LeakSize(f)), table.LeakEvery(f))
+	text := fmt.Sprintf("%s keeps %s", f.Name(), table.LeakMore(f))
 	if p.a.Rate > 0 {
 		text += fmt.Sprintf(": +%s/s", table.MeanBytes(p.a.Rate))
 		if len(p.a.Leaks.Findings) > 1 {

@@ -151,8 +151,19 @@ func LeakText(f *leaks.Finding) string {
 	if !math.IsNaN(f.Share) {
 		share = fmt.Sprintf(", %s of the growth", Share(f.Share))
 	}
-	return fmt.Sprintf("%s keeps %s more %s, since step %d of %d%s",
-		f.Name(), MeanBytes(LeakSize(f)), LeakEvery(f), f.First, f.Last, share)
+	return fmt.Sprintf("%s keeps %s, since step %d of %d%s", f.Name(), LeakMore(f), f.First, f.Last, share)
+}
+
+// farMore is how often as large as the requests the blocks are whose size is said, too: the rate of growth is that of blocks.
+const farMore = 1.5
+
+// LeakMore is by how much a finding grows, and how often.
+func LeakMore(f *leaks.Finding) string {
+	text := fmt.Sprintf("%s more %s", MeanBytes(LeakSize(f)), LeakEvery(f))
+	if f.Requested > 0 && f.Bytes >= farMore*f.Requested {
+		text += fmt.Sprintf(" (%s in blocks)", MeanBytes(f.Bytes*float64(f.Period)))
+	}
+	return text
 }
 
 // LeakHolder is what holds the blocks of a finding, as of when.
