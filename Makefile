@@ -38,7 +38,7 @@ kernels: ## boot each kernel that Debian has from 6.1 on, or KERNELS="6.1 7.3", 
 	@testdata/setup.sh
 	@go run ./e2e/kernels $(KERNELS_FLAGS) $(KERNELS)
 
-MUTANTS ?= ./heap/... ./recording ./recorder ./analysis/...
+MUTANTS ?= ./heap/... ./recording ./recorder,./recorder/reconcile ./analysis/...
 mutants: ## break these packages in 200 small ways, count what their tests notice, or MUTANTS_FLAGS="-n 50 -seed 2" (30 minutes)
 	@go run .ci/mutants.go $(MUTANTS_FLAGS) $(MUTANTS)
 

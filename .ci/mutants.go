@@ -6,7 +6,7 @@
 //
 //	go run .ci/mutants.go [-n 200] [-seed 1] [-least 90] [-importers=false] PATTERN...
 //
-// Each pattern names packages, such as ./heap or ./analysis/...; a change in one of them is tried against the package's own tests,
+// Each pattern names packages, such as ./heap, ./analysis/... or ./recorder,./recorder/reconcile; a change in one of them is tried against the package's own tests,
 // with -short, and, when those notice nothing, against the tests of the packages that import it and need neither root nor PyTorch.
 // The changes are chosen at random among all that are possible, the same for the same seed, evenly among the patterns: comparisons,
 // conditions and sums turned around, numbers one too large, statements left out, the other boolean returned. A change that does not
@@ -259,7 +259,8 @@ var slowOrMore = regexp.MustCompile(`/(bench|e2e|tracer|cmd|darwin|release)(/|$)
 
 // changesOf lists all changes of the packages that a pattern names, in the order of their files.
 func changesOf(pattern string) ([]change, error) {
-	out, err := exec.Command("go", "list", "-f", `{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`, pattern).Output()
+	arguments := []string{"list", "-f", `{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}`}
+	out, err := exec.Command("go", append(arguments, strings.Split(pattern, ",")...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list %s: %w", pattern, err)
 	}
