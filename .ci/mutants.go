@@ -12,7 +12,7 @@
 // conditions and sums turned around, numbers one too large, statements left out, the other boolean returned. A change that does not
 // compile is replaced by another. No file is changed: the go command is given an overlay.
 //
-// Printed are the changes that no test noticed, and those that none can notice because the program does the same with them: they are
+// Printed are the changes that no test noticed, those whose tests ran out of time, which count as noticed, and those that none can notice because the program does the same with them: they are
 // listed in .ci/mutants.txt with the reason, and left out of the share. It fails when less than a share of the changes is noticed.
 package main
 
@@ -108,6 +108,9 @@ func run(o *options, patterns []string) error {
 		if err != nil {
 			return err
 		}
+		if result, err := runTests(o, "", strings.Split(pattern, ",")...); err != nil || result != builds {
+			return errors.Join(err, fmt.Errorf("the tests of %s do not pass without a change", pattern))
+		}
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		n := o.count*(i+1)/len(patterns) - o.count*i/len(patterns)
 		t, k, err := try(o, all, importers, skip, n)
@@ -162,9 +165,12 @@ func try(o *options, all []change, importers map[string][]string, skip map[strin
 		case builds:
 			tried++
 			fmt.Printf("not noticed: %s:%d: %s\n", c.file, c.line, c)
-		case fails:
+		case fails, late:
 			tried++
 			noticed++
+			if result == late {
+				fmt.Printf("out of time: %s:%d: %s\n", c.file, c.line, c)
+			}
 		}
 	}
 	return tried, noticed, nil
@@ -175,7 +181,8 @@ type result uint8
 const (
 	doesNotBuild result = iota
 	builds              // and its tests pass
-	fails               // a test does, or takes too long
+	fails               // a test does
+	late                // the tests take too long: an endless loop, or a busy machine
 )
 
 // test runs the tests with one change.
@@ -210,7 +217,10 @@ func test(o *options, c *change, importers []string) (result, error) {
 }
 
 func runTests(o *options, overlay string, packages ...string) (result, error) {
-	arguments := []string{"test", "-short", "-failfast", "-vet=off", "-timeout", o.timeout.String(), "-skip", needsMore, "-overlay", overlay}
+	arguments := []string{"test", "-short", "-failfast", "-vet=off", "-timeout", o.timeout.String(), "-skip", needsMore}
+	if overlay != "" {
+		arguments = append(arguments, "-overlay", overlay)
+	}
 	out, err := exec.Command("go", append(arguments, packages...)...).CombinedOutput()
 	var exit *exec.ExitError
 	switch {
@@ -220,6 +230,8 @@ func runTests(o *options, overlay string, packages ...string) (result, error) {
 		return 0, err
 	case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
 		return doesNotBuild, nil
+	case strings.Contains(string(out), "panic: test timed out"):
+		return late, nil
 	}
 	return fails, nil
 }
