@@ -133,7 +133,7 @@ func TestGrowth(t *testing.T) {
 	g := runJob(t, j, heldByList(keptLine, "main() local seen[0..99]"), nil)
 	require.Len(t, g.said("growing: "+keptLine+" keeps 1000 B more each step"), 1, g.notes.notices)
 	require.Len(t, g.said("held by  main() local seen[0..99]"), 1, g.notes.notices)
-	require.Len(t, g.said("full in  9 s at this rate"), 1, g.notes.notices) // steps have 9 events, a millisecond apart
+	require.Len(t, g.said("full in  9.0 s at this rate"), 1, g.notes.notices) // steps have 9 events, a millisecond apart
 	require.Empty(t, g.said("no longer"))
 	require.Equal(t, leaks.Growing, g.state.Processes[0].Leaks.Verdict)
 	last := g.results.Processes()[0].Leaks()
