@@ -78,7 +78,7 @@ func WriteDiff(w io.Writer, in DiffInput) error {
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}
-	t, err := template.ParseFS(files, "page/diff.html")
+	t, err := template.ParseFS(files, "page/diff.html", "page/head.html")
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}

@@ -126,7 +126,7 @@ func Write(w io.Writer, in Input) error {
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}
-	t, err := template.ParseFS(files, "page/page.html")
+	t, err := template.ParseFS(files, "page/page.html", "page/head.html")
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}

@@ -72,7 +72,7 @@ func WriteJob(w io.Writer, in JobInput) error {
 	if err != nil {
 		return fmt.Errorf("page of the job: %w", err)
 	}
-	t, err := template.New("job.html").Funcs(template.FuncMap{"bytes": sizeText, "exact": exactText, "count": countText}).ParseFS(files, "page/job.html")
+	t, err := template.New("job.html").Funcs(template.FuncMap{"bytes": sizeText, "exact": exactText, "count": countText}).ParseFS(files, "page/job.html", "page/head.html")
 	if err != nil {
 		return fmt.Errorf("page of the job: %w", err)
 	}
