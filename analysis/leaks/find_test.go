@@ -170,10 +170,11 @@ func TestHolder(t *testing.T) {
 // things hold them.
 func TestHolderOfSome(t *testing.T) {
 	j := train(func(j *job, _ int) { j.Alloc(kept, 1000) })
+	row := func(name string, n uint64) leaks.Holder {
+		return leaks.Holder{Site: "train.py:30 main", Name: name, Bytes: 1024 * n, Blocks: n}
+	}
+	native := func(n uint64) leaks.Holder { return row("<c10::StorageImpl>", n) }
 	rows := func(known, other, unknown uint64) []leaks.Holder {
-		row := func(name string, n uint64) leaks.Holder {
-			return leaks.Holder{Site: "train.py:30 main", Name: name, Bytes: 1024 * n, Blocks: n}
-		}
 		return []leaks.Holder{row("[holder not known]", unknown), row("seen[0..9]", known), row("batch", other)}
 	}
 	for name, tt := range map[string]struct {
@@ -186,6 +187,8 @@ func TestHolderOfSome(t *testing.T) {
 		"some":         {rows(10, 1, 39), "seen[0..9]", 39},
 		"few":          {rows(4, 0, 45), "", 0},
 		"several":      {rows(10, 5, 35), "", 0},
+		"in C++":       {append(rows(10, 0, 9), native(30)), "seen[0..9]", 39},
+		"most in C++":  {append(rows(10, 0, 8), native(31)), "", 0},
 		"more than is": {rows(10, 0, 4000), "seen[0..9]", 48},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -283,9 +283,11 @@ const unnamedHolder = "C++ "
 
 const (
 	// attributedFrom is how many blocks of a line must be known to have one holder for others, which a reading says nothing of, to be
-	// attributed to it, and attributedShare the part of the known bytes that it must hold.
-	attributedFrom  = 5
-	attributedShare = 0.75
+	// attributed to it, and attributedShare the part of the known bytes that it must hold. Those of which only the class in C++ was
+	// found, as of tensors that were made during the reading, are not known; there may be so many times as many of them.
+	attributedFrom   = 5
+	attributedShare  = 0.75
+	attributedNative = 3
 )
 
 // holder is what holds half of the blocks of its sites or more, as far as holders are known; empty: nothing that is known. Names in
@@ -293,7 +295,7 @@ const (
 // most of it, what is known decides, and open counts the rest.
 func (f *Finding) holder(all []Holder) (best string, open uint64) {
 	sums, blocks := map[string]uint64{}, map[string]uint64{}
-	var sum, known uint64
+	var sum, known, native uint64
 	for _, h := range all {
 		if !slices.Contains(f.Sites, h.Site) {
 			continue
@@ -303,10 +305,11 @@ func (f *Finding) holder(all []Holder) (best string, open uint64) {
 			open += h.Blocks
 			continue
 		}
-		known += h.Bytes
 		if h.Name[0] == '<' {
+			native, open = native+h.Bytes, open+h.Blocks
 			continue
 		}
+		known += h.Bytes
 		blocks[h.Name] += h.Blocks
 		if sums[h.Name] += h.Bytes; best == "" || sums[h.Name] > sums[best] {
 			best = h.Name
@@ -317,7 +320,7 @@ func (f *Finding) holder(all []Holder) (best string, open uint64) {
 		return "", 0
 	case 2*sums[best] >= sum:
 		return best, 0
-	case blocks[best] >= attributedFrom && float64(sums[best]) >= attributedShare*float64(known):
+	case blocks[best] >= attributedFrom && float64(sums[best]) >= attributedShare*float64(known) && native <= attributedNative*sums[best]:
 		return best, open
 	}
 	return "", 0
