@@ -20,15 +20,22 @@ const (
 	LostEvents   = "[lost events]"   // the event of it was lost
 )
 
-// IsLibrary says whether a Python file is not the program's own: the standard library, an installed package, or under one
-// of the extra prefixes.
+// generatedCode begins the name of code that torch.fx makes of a function (torch/fx/graph_module.py), and inductorCache that of the
+// folder of what torch.compile writes (torch/_inductor/runtime/cache_dir_utils.py).
+const (
+	generatedCode = "<eval_with_key>"
+	inductorCache = "torchinductor_"
+)
+
+// IsLibrary says whether a Python file is not the program's own: the standard library, an installed package, made by torch.compile,
+// or under one of the extra prefixes.
 func IsLibrary(file string, extra []string) bool {
-	if strings.HasPrefix(file, "<frozen ") || hasPrefix(file, extra) {
+	if strings.HasPrefix(file, "<frozen ") || strings.HasPrefix(file, generatedCode) || hasPrefix(file, extra) {
 		return true
 	}
 	dirs := strings.Split(path.Dir(file), "/")
 	for i, d := range dirs {
-		if d == "site-packages" || d == "dist-packages" || isStdlibZip(d) {
+		if d == "site-packages" || d == "dist-packages" || isStdlibZip(d) || strings.HasPrefix(d, inductorCache) {
 			return true
 		}
 		if i > 0 && isVersioned(d) && (dirs[i-1] == "lib" || dirs[i-1] == "lib64") {

@@ -12,13 +12,15 @@ import (
 
 func TestIsLibrary(t *testing.T) {
 	for file, want := range map[string]bool{
-		"/home/a/train.py":               false,
-		"train.py":                       false,
-		"":                               false,
-		"<string>":                       false,
-		"<stdin>":                        false,
-		"<ipython-input-3-0123456789ab>": false,
-		"<frozen importlib._bootstrap>":  true,
+		"/home/a/train.py":                false,
+		"train.py":                        false,
+		"":                                false,
+		"<string>":                        false,
+		"<stdin>":                         false,
+		"<ipython-input-3-0123456789ab>":  false,
+		"<frozen importlib._bootstrap>":   true,
+		"<eval_with_key>.3":               true,
+		"/tmp/torchinductor_me/ab/cab.py": true,
 		"/usr/lib/python3/dist-packages/numpy/core.py":         true,
 		"/v/.venv/lib/python3.11/site-packages/torch/optim.py": true,
 		"/v/lib64/python3.9/site-packages/x.py":                true,
