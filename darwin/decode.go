@@ -208,9 +208,8 @@ func (d *decoder) allocate(e *ring.Event, base event.Event) event.Event {
 // setTotals sets the totals behind an event of PyTorch. PyTorch's allocator for MPS reports none: they are the sums of what was seen,
 // which is all where the trace began with the process.
 func (d *decoder) setTotals(e *event.Event) {
-	e.Reserved = d.reserved
 	if !d.late {
-		e.Allocated = uint64(d.torch.Allocated)
+		e.Reserved, e.Allocated = d.reserved, uint64(d.torch.Allocated)
 	}
 }
 

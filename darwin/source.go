@@ -27,9 +27,6 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 )
 
-// ErrAttach is why a process that runs already is not traced.
-var ErrAttach = errors.New("attaching to a running process on macOS is not yet possible: start it with gputrace run -- PROGRAM")
-
 const (
 	pause      = 10 * time.Millisecond // between two looks at empty rings
 	lookEvery  = 50 * time.Millisecond // for rings of new processes
@@ -42,6 +39,8 @@ type Config struct {
 	Library []byte
 	// Environ are further variables of the program.
 	Environ []string
+	// DTrace is the program by which running processes are attached to. Empty: dtrace, of PATH.
+	DTrace string
 }
 
 // source is the recorder's Source.
@@ -61,11 +60,14 @@ type source struct {
 	lost    uint64
 }
 
-// Open makes the source of the program that options name. Nothing runs before its Start. config may be nil.
+// Open makes the source of the program, or of the running processes, that options name. Nothing runs before its Start. config may be nil.
 func Open(o *recorder.Options, config *Config) recorder.Source {
 	s := &source{options: o, known: map[string]bool{}}
 	if config != nil {
 		s.config = *config
+	}
+	if o.Command == nil {
+		return newAttached(o, &s.config)
 	}
 	if s.config.Library == nil {
 		s.config.Library = shim.Library
@@ -75,9 +77,6 @@ func Open(o *recorder.Options, config *Config) recorder.Source {
 
 // Start implements recorder.Source.
 func (s *source) Start(context.Context) error {
-	if s.options.Command == nil {
-		return ErrAttach
-	}
 	if len(s.config.Library) == 0 {
 		return fmt.Errorf("this gputrace is for %s and has no library for macOS", runtime.GOOS)
 	}
@@ -233,7 +232,9 @@ const (
 )
 
 // Now implements recorder.Source: the clock of the library.
-func (s *source) Now() uint64 {
+func (s *source) Now() uint64 { return now() }
+
+func now() uint64 {
 	var ts unix.Timespec
 	clock := int32(clockMonotonicRaw)
 	if runtime.GOOS == "linux" {

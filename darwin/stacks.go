@@ -3,10 +3,13 @@
 package darwin
 
 import (
+	"fmt"
+	"hash/fnv"
 	"strings"
 	"sync"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/darwin/dtrace"
 	"github.com/gputrace/gputrace/darwin/ring"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/symbolize"
@@ -203,4 +206,65 @@ func (t *stackTable) demangle(name string) string {
 		t.names[name] = short
 	}
 	return short
+}
+
+// addNative is the number of a stack that dtrace printed; it is made the first time. 0: it printed none.
+func (t *stackTable) addNative(e *dtrace.Event, limit int) uint64 {
+	if len(e.Stack) == 0 {
+		return 0
+	}
+	h := fnv.New64a()
+	for i := range e.Stack {
+		fmt.Fprintf(h, "%s`%s+%x\n", e.Stack[i].Module, e.Stack[i].Symbol, e.Stack[i].Offset)
+	}
+	fmt.Fprint(h, e.Cut)
+	id := event.StackID(h.Sum64() >> 1) // none of the special ones, which have all bits
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.stacks[id] != nil:
+	case len(t.stacks) >= limit:
+		t.full = true
+	default:
+		t.stacks[id] = t.printed(id, e)
+	}
+	return uint64(id)
+}
+
+// printed is a stack of the lines that dtrace printed. Of Python's frames it has the eval loops only.
+func (t *stackTable) printed(id event.StackID, e *dtrace.Event) *event.Stack {
+	out := &event.Stack{ID: id, Status: event.StatusOK}
+	for i := range e.Stack {
+		f := &e.Stack[i]
+		x := event.Frame{Kind: event.FrameNative, Module: t.named(f.Module), Linkage: f.Symbol}
+		if strings.HasPrefix(f.Symbol, "__Z") {
+			x.Linkage = f.Symbol[1:] // Mach-O's names have one more
+		}
+		if x.Func = t.demangle(x.Linkage); x.Func == "" {
+			x.Offset = f.Offset
+		}
+		if strings.HasPrefix(strings.TrimLeft(f.Symbol, "_"), strings.TrimLeft(evalLoop, "_")) {
+			x.Eval, out.Status = true, event.StatusPythonState
+		}
+		out.Frames = append(out.Frames, x)
+	}
+	if e.Cut {
+		out.Status = event.StatusTooDeep
+	}
+	return out
+}
+
+// named is the image of a name, of which the address is not known: each has one of its own.
+func (t *stackTable) named(name string) *event.Module {
+	if name == "" {
+		return nil
+	}
+	for _, m := range t.modules {
+		if m.Path == name {
+			return m
+		}
+	}
+	m := &event.Module{Path: name, Start: uint64(len(t.modules)+1) << 40}
+	t.modules[m.Start] = m
+	return m
 }

@@ -116,16 +116,21 @@ func (t *target) NameNow() string { return t.about.Name }
 // UID implements recorder.Target: only processes of our own user have a ring.
 func (t *target) UID() (int, error) { return os.Geteuid(), nil }
 
-// Alive implements recorder.Target. Signal 0 is none: it asks whether there is such a process (kill(2)).
+// Alive implements recorder.Target.
 func (t *target) Alive() bool {
 	if p := t.source.program.Load(); p != nil && p.cmd.Process.Pid == t.ring.PID {
 		return p.running()
 	}
-	p, err := os.FindProcess(t.ring.PID)
+	return running(t.ring.PID)
+}
+
+// running reports whether there is a process of a number.
+func running(pid int) bool {
+	p, err := os.FindProcess(pid)
 	if err != nil {
 		return false
 	}
-	err = p.Signal(syscall.Signal(0))
+	err = p.Signal(syscall.Signal(0)) // none: it asks whether there is such a process (kill(2))
 	return err == nil || errors.Is(err, os.ErrPermission)
 }
 

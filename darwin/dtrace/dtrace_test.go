@@ -101,7 +101,8 @@ func TestMessages(t *testing.T) {
 		"dtrace: failed to grab pid 7: the current security restriction (...) not signed with the [com.apple.security.get-task-allow] x": {why: "hardened", known: true},
 		"dtrace: failed to grab pid 7: DTrace cannot instrument translated processes":                                                    {why: "Rosetta", known: true},
 		"dtrace: failed to grab pid 7: No such process":                                                                                  {why: "cannot be attached", known: true},
-		"something new": {},
+		"dtrace: pid 7 has exited": {known: true},
+		"something new":            {},
 	} {
 		var l Losses
 		why, known := l.Message(line)

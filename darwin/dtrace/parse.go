@@ -169,6 +169,8 @@ func parse(text string) *Event {
 func (r *Reader) frame(text string) {
 	switch {
 	case text == "":
+	case strings.Contains(text, mark+"|"): // behind what was cut
+		r.Broken++
 	case r.pending == nil:
 		r.Foreign++
 	case len(r.pending.Stack) >= maxFrames:
@@ -218,6 +220,7 @@ var (
 	cpuDrops     = regexp.MustCompile(`^dtrace: (\d+) drops? on CPU \d+`)
 	dynamicDrops = regexp.MustCompile(`^dtrace: (\d+) dynamic variable drops?`)
 	otherDrops   = regexp.MustCompile(`^dtrace: (\d+) [a-z ]*drops?`)
+	ended        = regexp.MustCompile(`^dtrace: pid \d+ (has )?exited`)
 	probeError   = regexp.MustCompile(`^dtrace: error on enabled probe ID`)
 )
 
@@ -236,7 +239,7 @@ var refusals = []struct{ text, why string }{
 // is to be shown as it is.
 func (l *Losses) Message(line string) (why string, known bool) {
 	line = strings.TrimSpace(line)
-	if line == "" || strings.Contains(line, "system integrity protection is on") {
+	if line == "" || strings.Contains(line, "system integrity protection is on") || ended.MatchString(line) {
 		return "", true // a notice, no error
 	}
 	for _, d := range []struct {

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package darwin
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/recorder"
+)
+
+// watched is a recording by the dtrace of testdata/mac/dtrace.py of a process that does nothing.
+type watched struct {
+	options *recorder.Options
+	noted   *noted
+	results *recorder.Results
+	err     error
+}
+
+// watch attaches to a process that ends when all was printed, but in mode "stop", where the recording is stopped.
+func watch(t *testing.T, mode string, change func(*recorder.Options)) *watched {
+	t.Helper()
+	tool := filepath.Join(t.TempDir(), "dtrace")
+	script, err := filepath.Abs("testdata/mac/dtrace.py")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(tool, []byte("#!/bin/sh\nexec "+python(t, "3.11")+" "+script+" \"$@\"\n"), 0o755))
+	t.Setenv("GPUTRACE_FAKE_DTRACE", mode)
+	target := exec.Command("sleep", "1000")
+	require.NoError(t, target.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = target.Wait() // it is killed
+		close(ended)
+	}()
+	t.Cleanup(func() { <-ended })
+	t.Cleanup(func() { _ = target.Process.Kill() })
+	w := &watched{noted: &noted{}}
+	w.options = &recorder.Options{
+		PIDs: []int{target.Process.Pid}, Output: t.TempDir() + "/out", Observer: w.noted, Version: "test",
+		Results: &output.Results{Files: append([]string{export.TraceName, "inuse.pb.gz", "peak.pb.gz", "alloc.pb.gz"}, export.Files()...), Parts: regexp.MustCompile(`pid`)},
+	}
+	if change != nil {
+		change(w.options)
+	}
+	r := recorder.New(Open(w.options, &Config{DTrace: tool}), w.options)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	w.results, w.err = r.Run(ctx)
+	return w
+}
+
+// input is the recording, opened again.
+func (w *watched) input(t *testing.T) *export.Input {
+	t.Helper()
+	require.NoError(t, w.err)
+	require.NoError(t, w.results.Err())
+	folder, err := w.results.Write()
+	require.NoError(t, err)
+	in, err := export.Open(filepath.Join(folder, export.TraceName), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { in.Close() })
+	input, err := in.Input(nil, "test", func(err error) { require.ErrorContains(t, err, "lie in no known segment") }) // heaps are not seen
+	require.NoError(t, err)
+	return input
+}
+
+// TestAttach: what dtrace prints of two processors out of order is a recording whose live set is what the process kept. What was
+// allocated before is not known, and no figure says otherwise.
+func TestAttach(t *testing.T) {
+	w := watch(t, "ok", nil)
+	input := w.input(t)
+	require.Empty(t, w.noted.warnings)
+	require.Contains(t, strings.Join(w.noted.notices, "\n"), "by dtrace: PyTorch's blocks, native stacks only")
+	checkFormats(t, input)
+	v, err := input.View()
+	require.NoError(t, err)
+	require.Len(t, v.Snapshot.Accounts, 1)
+	a := &v.Snapshot.Accounts[0]
+	require.Equal(t, "mps:0", a.Device.String())
+	require.EqualValues(t, 100*4096, a.Live.Bytes)
+	require.EqualValues(t, 100, a.Live.Objects)
+	require.EqualValues(t, 200, a.Allocs)
+	require.EqualValues(t, 100, a.Frees, "that of an older block is none")
+	require.Equal(t, uint64(event.Unknown), a.Allocated)
+	require.Equal(t, uint64(event.Unknown), a.Reserved)
+	require.Zero(t, v.Snapshot.LossIntervalCount)
+	stack := v.Sites[0].Stack
+	require.Equal(t, event.StatusPythonState, stack.Status)
+	require.Equal(t, "at::detail::empty_mps", stack.Frames[0].Func)
+	require.Equal(t, "libtorch_cpu.dylib", stack.Frames[0].Module.Name())
+	require.True(t, stack.Frames[2].Eval)
+	require.Contains(t, input.Info.Hooks[0].File, "libtorch_cpu.dylib")
+}
+
+// TestAttachLosses: drops, and lines that make no sense, are lost events of an interval; what is whole is kept.
+func TestAttachLosses(t *testing.T) {
+	w := watch(t, "losses", nil)
+	v, err := w.input(t).View()
+	require.NoError(t, err)
+	lost := uint64(0)
+	for _, l := range v.Snapshot.LossIntervals {
+		lost += l.Events
+	}
+	require.EqualValues(t, 12+3+2, lost)
+	require.EqualValues(t, 100*4096+8192, v.Snapshot.Accounts[0].Live.Bytes, "the block whose stack was cut is there")
+	cut := false
+	for i := range v.Sites {
+		cut = cut || v.Sites[i].Stack != nil && v.Sites[i].Stack.Status == event.StatusTooDeep
+	}
+	require.True(t, cut)
+}
+
+// TestAttachEnds: dtrace that ends before its process, with half a line; and one that was aborted.
+func TestAttachEnds(t *testing.T) {
+	w := watch(t, "cut", nil)
+	v, err := w.input(t).View()
+	require.NoError(t, err)
+	require.EqualValues(t, 100*4096+8192, v.Snapshot.Accounts[0].Live.Bytes)
+	require.Contains(t, strings.Join(w.noted.warnings, "\n"), "dtrace ended before the process")
+
+	w = watch(t, "early", nil)
+	v, err = w.input(t).View()
+	require.NoError(t, err)
+	require.EqualValues(t, 4096, v.Snapshot.Accounts[0].Live.Bytes)
+	require.Contains(t, strings.Join(w.noted.warnings, "\n"), "Abort due to systemic unresponsiveness")
+}
+
+// TestAttachStops: a recording that is stopped has dtrace end, and leaves the process.
+func TestAttachStops(t *testing.T) {
+	w := watch(t, "stop", func(o *recorder.Options) { o.Duration = 3 * time.Second })
+	require.NoError(t, w.err)
+	require.Empty(t, w.noted.warnings)
+	require.True(t, running(w.options.PIDs[0]))
+}
+
+// TestAttachRefused: each reason why dtrace may not attach is said, with what to do.
+func TestAttachRefused(t *testing.T) {
+	for mode, want := range map[string]string{
+		"root": "sudo gputrace -p PID", "hardened": "com.apple.security.get-task-allow", "rosetta": "use a Python for arm64",
+		"compile": "syntax error near", "silent": "exit status 1",
+	} {
+		w := watch(t, mode, nil)
+		var attach *recorder.AttachError
+		require.ErrorAs(t, w.err, &attach, mode)
+		require.Contains(t, w.err.Error(), want, mode)
+	}
+	w := watch(t, "ok", func(o *recorder.Options) { o.All = true })
+	require.ErrorIs(t, w.err, ErrAttach)
+	w = watch(t, "ok", func(o *recorder.Options) { o.Children = true })
+	require.ErrorIs(t, w.err, ErrAttach)
+}
