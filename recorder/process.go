@@ -37,6 +37,7 @@ type Process struct {
 	stateErr   error    // why the allocator's totals are not known
 	drained    reconcile.Drained
 	joiner     *backward.Joiner
+	phases     view.PhaseMemory
 	reconciler *reconcile.Reconciler
 	scans      *holderScans
 	growth     *growth     // nil: steps are left off
@@ -114,7 +115,7 @@ func (p *Process) End() End { return p.target.End() }
 func (p *Process) View() *view.View { return p.viewOf(p.heap.Snapshot()) }
 
 func (p *Process) viewOf(s *heap.Snapshot) *view.View {
-	return view.New(s, p.joiner.Stack, &view.Options{Library: p.torchFolders(), Source: p.target.File})
+	return view.New(s, p.joiner.Stack, &view.Options{Library: p.torchFolders(), Source: p.target.File, Phases: &p.phases})
 }
 
 // torchFolders tells PyTorch's own Python files where they are not in the usual places.

@@ -31,6 +31,36 @@ func (c *classifier) of(id event.StackID) phases.Phase {
 	return c.c.Of(id).Phase
 }
 
+// PhaseMemory is what was found of the stacks of a process: a phase follows from all of them, so it holds as long as they are the same.
+// The zero value has seen nothing. Safe for concurrent use.
+type PhaseMemory struct {
+	mu     sync.Mutex
+	stacks map[event.StackID]*event.Stack
+	found  *classifier
+}
+
+// of is the last classifier, or another one where a site has a stack that it has not seen, or not as it is now. nil remembers nothing.
+func (m *PhaseMemory) of(sites []Site, find func() *classifier) *classifier {
+	if m == nil {
+		return find()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	same := m.found != nil
+	for i := range sites {
+		known, ok := m.stacks[sites[i].Site.Stack]
+		same = same && ok && known == sites[i].Stack
+	}
+	if same {
+		return m.found
+	}
+	m.stacks, m.found = map[event.StackID]*event.Stack{}, find()
+	for i := range sites {
+		m.stacks[sites[i].Site.Stack] = sites[i].Stack
+	}
+	return m.found
+}
+
 // Phase is the part of a step in which the allocations of a site are made.
 func (v *View) Phase(s *Site) phases.Phase { return v.classifier().of(s.Site.Stack) }
 

@@ -25,6 +25,8 @@ type Options struct {
 	Source func(path string) io.Reader
 	// Rules say in which part of a step an allocation is made; nil: the built-in ones.
 	Rules *phases.Rules
+	// Phases remembers the phases of stacks from one view of a process to the next; nil: each view finds them anew.
+	Phases *PhaseMemory
 }
 
 // View is a snapshot with names. It does not change; safe for concurrent use as far as Options.Source is.
@@ -54,7 +56,9 @@ func New(s *heap.Snapshot, resolve event.Resolve, o *Options) *View {
 	if o != nil {
 		v.options = *o
 	}
-	v.classifier = sync.OnceValue(func() *classifier { return newClassifier(s, resolve, &v.options) })
+	v.classifier = sync.OnceValue(func() *classifier {
+		return v.options.Phases.of(v.Sites, func() *classifier { return newClassifier(s, resolve, &v.options) })
+	})
 	caching := map[uint32]bool{}
 	for i := range s.Accounts {
 		caching[s.Accounts[i].PID] = true
