@@ -18,6 +18,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/balance"
+	exports "github.com/gputrace/gputrace/export"
 )
 
 // balanceJob trains on device 1 with gradients reduced by NCCL, and holds memory of every kind: blocks, splits, blocks that
@@ -125,8 +128,8 @@ func (b *balanced) command(t *testing.T, settings []string, args ...string) *com
 	return c
 }
 
-// watch traces the job from before it has loaded anything until it is done, and gives the summary.
-func (b *balanced) watch(t *testing.T, settings ...string) string {
+// watch traces the job from before it has loaded anything until it is done, and returns the command.
+func (b *balanced) watch(t *testing.T, settings ...string) *command {
 	t.Helper()
 	c := b.command(t, settings, "-p", itoa(b.pid), "--wait", "-o", "OUT").start(t)
 	b.await(t, "START")
@@ -137,7 +140,43 @@ func (b *balanced) watch(t *testing.T, settings ...string) string {
 	b.release(t)
 	b.done(t)
 	c.interrupt(t)
-	return c.stdout.String()
+	return c
+}
+
+// figures is the balance of one device in a recording: bytes by the names that the summary has for them.
+func (c *command) figures(t *testing.T, device string) map[string]int64 {
+	t.Helper()
+	in, err := exports.Open(filepath.Join(c.out(), traceFile), &exports.OpenOptions{})
+	require.NoError(t, err)
+	defer in.Close()
+	summary := exports.Summary(in.Trace.End(), in.Info, in.End)
+	require.NotNil(t, summary.Balance, "the recording has no balance")
+	for i := range summary.Balance.Devices {
+		if d := &summary.Balance.Devices[i]; d.Device.String() == device {
+			return figuresOf(t, d)
+		}
+	}
+	require.FailNow(t, "no such device", device)
+	return nil
+}
+
+func figuresOf(t *testing.T, d *balance.Device) map[string]int64 {
+	t.Helper()
+	rest, known := d.Remainder()
+	require.True(t, known)
+	out := map[string]int64{"device": int64(d.Used), "context and unexplained": rest}
+	if x := &d.Torch; x.Reserved > 0 {
+		for name, n := range map[string]uint64{
+			"torch": x.Requested, "rounding": x.Rounding(), "pending": x.Pending, "inactive split": x.InactiveSplit, "free segments": x.Free,
+		} {
+			out[name] = int64(n)
+		}
+	}
+	for i := range d.Owners {
+		require.NotContains(t, out, d.Owners[i].Name)
+		out[d.Owners[i].Name] = int64(d.Owners[i].Bytes)
+	}
+	return out
 }
 
 // stats are PyTorch's own figures of device 1 at the end, bytes.
@@ -169,14 +208,10 @@ func (b *balanced) requireTorch(t *testing.T, rows map[string]int64) {
 // balanceRow is a row of a balance: name, rounded and exact bytes, what it is.
 var balanceRow = regexp.MustCompile(`^  (\S.{0,25}\S) +[-+]?[\d.]+ [KMGT]?i?B +([-+]?[\d,]+) B  `)
 
-// section returns the balance of one device in a summary: exact bytes by name. device may be empty when there is only one.
-func section(t *testing.T, summary, device string) map[string]int64 {
+// section returns the balance of the only device in a summary: exact bytes by name. It is for tests of the words, and of a job in which
+// nothing happened while it was traced: there is no recording of that.
+func section(t *testing.T, summary string) map[string]int64 {
 	t.Helper()
-	if device != "" {
-		_, after, found := strings.Cut(summary, device+"\n")
-		require.True(t, found, "%s in:\n%s", device, summary)
-		summary, _, _ = strings.Cut(after, "\n\n")
-	}
 	out := map[string]int64{}
 	for _, l := range strings.Split(summary, "\n") {
 		if m := balanceRow.FindStringSubmatch(l); m != nil {
@@ -203,8 +238,9 @@ func byLine(rows map[string]int64, function string) int64 {
 // TestBalance: everything that the driver counts is explained to the byte, with owners, and the rest is the context.
 func TestBalance(t *testing.T) {
 	b := startBalanced(t, false)
-	summary := b.watch(t)
-	rows := section(t, summary, "")
+	c := b.watch(t)
+	summary, rows := c.stdout.String(), c.figures(t, "cuda:1")
+	require.Equal(t, section(t, summary), rows, "the table has the same figures")
 	b.requireTorch(t, rows)
 	require.Contains(t, summary, "what the allocator reports differs by 0 B")
 	require.EqualValues(t, ncclMemory, rows["NCCL"])
@@ -220,9 +256,9 @@ func TestBalance(t *testing.T) {
 // TestBalanceTwoDevices: each device has its own sum.
 func TestBalanceTwoDevices(t *testing.T) {
 	b := startBalanced(t, true)
-	summary := b.watch(t)
+	c := b.watch(t)
 	used := standinUsed(t, b)
-	first, second := section(t, summary, "cuda:0"), section(t, summary, "cuda:1")
+	summary, first, second := c.stdout.String(), c.figures(t, "cuda:0"), c.figures(t, "cuda:1")
 	require.Equal(t, used, []int64{first["device"], second["device"]})
 	require.EqualValues(t, 6<<20, byLine(first, "raw"), summary)
 	require.EqualValues(t, 10<<20, byLine(second, "raw"), summary)
@@ -242,7 +278,7 @@ func TestBalanceLate(t *testing.T) {
 	c := b.command(t, nil, "-p", itoa(b.pid), "-o", "OUT").start(t).ready(t)
 	c.interrupt0(t)
 	summary := c.stdout.String()
-	rows := section(t, summary, "")
+	rows := section(t, summary)
 	b.requireTorch(t, rows)
 	used := standinUsed(t, b)[1]
 	rest := used - b.stats(t)["reserved_bytes"]
@@ -342,7 +378,7 @@ func TestBalanceBlind(t *testing.T) {
 			c := b.command(t, []string{tt.setting}, "-p", itoa(b.pid), "-o", "OUT").start(t).ready(t)
 			c.interrupt0(t)
 			summary := c.stdout.String()
-			rows := section(t, summary, "")
+			rows := section(t, summary)
 			b.requireTorch(t, rows)
 			require.NotContains(t, rows, "device")
 			require.NotContains(t, rows, "context and unexplained")
@@ -394,8 +430,9 @@ while not os.path.exists("DIR/hold"):
 // TestBalanceRaw: what is left over beside the context is what the text says that it is.
 func TestBalanceRaw(t *testing.T) {
 	b := startBalancedCode(t, rawJob)
-	summary := b.watch(t)
-	rows := section(t, summary, "")
+	c := b.watch(t)
+	summary := c.stdout.String()
+	rows := section(t, summary)
 	require.EqualValues(t, 3*1000, byLine(rows, "small"), summary)
 	require.EqualValues(t, 8<<20, byLine(rows, "pooled"), summary)
 	var pool int64 // what it has of the driver
