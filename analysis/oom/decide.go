@@ -5,6 +5,7 @@ package oom
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -125,6 +126,14 @@ func (c *Case) isAbsurd() bool {
 		return c.Limit != event.Unknown && c.LimitBelow == 0 && c.Requested > c.Limit
 	}
 	return c.Total != event.Unknown && c.Requested != event.Unknown && c.Requested > c.Total
+}
+
+// Unreported is why PyTorch did not report a request of its own, in words that follow a comma; empty: it is not one.
+func (c *Case) Unreported() string {
+	if !c.Reported && strings.HasSuffix(c.Call, "Async") {
+		return ", as its backend cudaMallocAsync never does"
+	}
+	return ""
 }
 
 // enough reports whether a part of memory would have made the request fit, and is at least one part in share of whole.

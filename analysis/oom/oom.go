@@ -64,6 +64,9 @@ type Report struct {
 	// Recovered is how many times the driver refused memory and the request was satisfied nevertheless, after the allocator had
 	// returned its cache, or by asking again.
 	Recovered int
+	// Silent: no allocator of PyTorch's has reported anything, as with the backend cudaMallocAsync, so that requests that PyTorch refuses by
+	// itself are not seen.
+	Silent bool
 }
 
 // Case is one request that failed. Sizes are bytes; what is not known is event.Unknown.
@@ -179,7 +182,7 @@ const maxCases = 100
 // Find finds the requests of a trace that failed, and why. The trace is replayed once, if there are any.
 func Find(in *Input) (*Report, error) {
 	failed, recovered := in.Trace.Refusals()
-	out := &Report{Recovered: recovered}
+	out := &Report{Recovered: recovered, Silent: len(in.Trace.End().Snapshot.Accounts) == 0}
 	if len(failed) == 0 {
 		return out, nil
 	}

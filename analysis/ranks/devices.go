@@ -15,7 +15,7 @@ import (
 func DevicesOf(t *view.Trace) ([]DeviceUse, error) {
 	var out []DeviceUse
 	err := t.Replay(&view.Visitor{Event: func(e *event.Event, h *heap.Heap) {
-		if e.Kind != event.KindAlloc || e.Device.Index < 0 || e.Layer == event.LayerHost {
+		if e.Kind != event.KindAlloc || e.Device.Index < 0 || e.Layer == event.LayerHost || e.Object == event.ObjectPool {
 			return
 		}
 		at := slices.IndexFunc(out, func(d DeviceUse) bool { return d.Device == int(e.Device.Index) })

@@ -54,7 +54,9 @@ func TestGuests(t *testing.T) {
 	use := func(device int, peak int64) ranks.DeviceUse {
 		return ranks.DeviceUse{Device: device, Site: "load.py:12 load", Peak: peak}
 	}
-	process := func(rank int, devices ...ranks.DeviceUse) ranks.Process { return ranks.Process{Rank: rank, World: 4, Devices: devices} }
+	process := func(rank int, devices ...ranks.DeviceUse) ranks.Process {
+		return ranks.Process{Rank: rank, World: 4, Devices: devices}
+	}
 	r := ranks.New([]ranks.Process{
 		process(0, use(0, 100)), process(1, use(0, 2), use(1, 100)), process(2, use(0, 3), use(2, 100)), process(3, use(3, 50), use(7, 1)), {Rank: -1},
 	})

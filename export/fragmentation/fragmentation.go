@@ -38,7 +38,7 @@ func Write(w io.Writer, in *Input) error {
 	p.field("churn", churnText(in.Churn))
 	top := cmp.Or(in.Top, shown)
 	for _, s := range in.Churn.Sites[:min(top, len(in.Churn.Sites))] {
-		p.field("", fmt.Sprintf("%-10s %s, %s", table.Bytes(s.Bytes), words.Line(s.Site), table.Plural(s.Blocks, "block")))
+		p.field("", fmt.Sprintf("%s %s, %s", table.Bytes(s.Bytes), words.Line(s.Site), table.Plural(s.Blocks, "block")))
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the fragmentation: %w", err)
@@ -52,14 +52,37 @@ const shown = 5
 // printer writes fields that may need several lines.
 type printer struct{ w *bufio.Writer }
 
-func (p *printer) field(name, text string) { table.Field(p.w, name, text) }
+// Columns of a line, and of the name before a text.
+const (
+	width  = 80
+	indent = 9
+)
+
+func (p *printer) field(name, text string) { p.text(fmt.Sprintf("%-*s", indent, name), text) }
+
+// text prints a text that begins behind head, on as many lines as it needs.
+func (p *printer) text(head, text string) {
+	line := head
+	for i, word := range strings.Fields(words.Line(text)) {
+		switch {
+		case i == 0:
+			line += word
+		case len([]rune(line))+1+len([]rune(word)) > width:
+			fmt.Fprintln(p.w, line)
+			line = strings.Repeat(" ", indent) + word
+		default:
+			line += " " + word
+		}
+	}
+	fmt.Fprintln(p.w, line)
+}
 
 // seconds is the time since the beginning of a recording.
 func seconds(at, began uint64) float64 { return time.Duration(at - min(began, at)).Seconds() }
 
 func (p *printer) fragmented(f *whatif.Fragmentation, in *Input) {
-	table.Text(p.w, "", fmt.Sprintf("pid %d %s at %+.3f s: %s", f.PID, f.Device, seconds(f.Time, in.Began), Sentence(f)))
-	p.field("reserved", fmt.Sprintf("%s: allocated %s, inactive split %s in %s, free segments %s", table.Exact(f.Reserved), table.Bytes(f.Held), table.Bytes(f.Inactive),
+	p.text("", fmt.Sprintf("pid %d %s at %+.3f s: %s", f.PID, f.Device, seconds(f.Time, in.Began), Sentence(f)))
+	p.field("reserved", fmt.Sprintf("%s: allocated %s, inactive split %s in %s, free segments %s", table.Bytes(f.Reserved), table.Bytes(f.Held), table.Bytes(f.Inactive),
 		table.Plural(uint64(len(f.Stranded)), "segment"), table.Bytes(f.Free)))
 	if f.Unknown > 0 {
 		p.field("", fmt.Sprintf("%s in use lie in no known segment: the recording does not have all of the allocator", table.Bytes(f.Unknown)))
@@ -113,7 +136,7 @@ func fragmentPool(q *fragments.Pool) string {
 }
 
 func pinRow(p *fragments.Pin, now uint64) string {
-	text := fmt.Sprintf("%-10s in %s by %s of %s (%s)", table.Bytes(p.Stranded), table.Plural(p.Segments, "segment"), table.Plural(p.Blocks, "block"), words.Line(p.Site), table.Bytes(p.Bytes))
+	text := fmt.Sprintf("%s in %s by %s of %s (%s)", table.Bytes(p.Stranded), table.Plural(p.Segments, "segment"), table.Plural(p.Blocks, "block"), words.Line(p.Site), table.Bytes(p.Bytes))
 	if p.Holder != "" {
 		text += ", held by " + words.Line(p.Holder)
 	}

@@ -36,9 +36,6 @@ func signedText(n int64) string {
 	return "+" + Bytes(uint64(n))
 }
 
-// Exact is a size with its exact bytes where the unit hides them: "1.5 GiB (1,627,432,448 B)".
-func Exact(n uint64) string { return exactText(n) }
-
 // exactText adds the exact number of bytes when the unit hides it.
 func exactText(n uint64) string {
 	if n == event.Unknown || n < 1024 {

@@ -83,16 +83,6 @@ func (p *printer) leakVerdict(r *leaks.Report) {
 	}
 }
 
-// Text prints a text that begins behind head, on as many lines as it needs.
-func Text(w *bufio.Writer, head, text string) {
-	(&printer{Printer: layout.Printer{W: w}}).leakText(head, text)
-}
-
-// Field is Text behind a name.
-func Field(w *bufio.Writer, name, text string) {
-	(&printer{Printer: layout.Printer{W: w}}).leakField(name, text)
-}
-
 // leakField is field for a text that may need several lines.
 func (p *printer) leakField(name, text string) {
 	p.leakText(fmt.Sprintf("%-*s", leakIndent, name), text)

@@ -66,6 +66,9 @@ func (p *printer) oomEnd(r *oom.Report) {
 	if len(r.Cases) == 0 {
 		p.line("no request for memory failed")
 	}
+	if r.Silent {
+		p.leakText("", silentText)
+	}
 	if r.More > 0 {
 		p.line("\n%s failed too", Plural(uint64(r.More), "further request"))
 	}
@@ -74,6 +77,9 @@ func (p *printer) oomEnd(r *oom.Report) {
 			"nothing ran out", Times(uint64(r.Recovered))))
 	}
 }
+
+// silentText is said of a recording without a report of PyTorch's caching allocator.
+const silentText = "PyTorch's caching allocator reported nothing: with the backend cudaMallocAsync, or none of its own, what PyTorch refuses by itself is not seen, nor what it has allocated"
 
 // OOMVerdict prints what a summary begins with: the last request that failed and was not survived, else the last. Nothing is printed of
 // a report without a case.
@@ -191,6 +197,9 @@ func driverName(c *oom.Case) string {
 
 func torchText(c *oom.Case) string {
 	t := &c.Torch
+	if c.Unreported() != "" && t.Reserved == 0 {
+		return "not known: its backend cudaMallocAsync reports nothing"
+	}
 	text := fmt.Sprintf("allocated %s (requested %s, rounding %s), reserved %s", exactText(t.Allocated), Bytes(t.Requested), Bytes(t.Rounding()), exactText(t.Reserved))
 	return text + fmt.Sprintf(": inactive split %s, free segments %s", Bytes(t.InactiveSplit), Bytes(t.Free))
 }
@@ -288,7 +297,7 @@ func OOMText(c *oom.Case) string {
 	asked := fmt.Sprintf("%s asked for %s", words.Line(c.Site), Bytes(c.Requested))
 	switch c.Decision {
 	case oom.DriverError:
-		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s", asked, cmp.Or(c.Call, "a call"), roomText(c))
+		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it%s; %s", asked, cmp.Or(c.Call, "a call"), c.Unreported(), roomText(c))
 	case oom.AbsurdRequest:
 		if c.Device.Type.MPS() {
 			return fmt.Sprintf("a request larger than all that PyTorch may have: %s, %s", asked, watermarkText(c))

@@ -60,8 +60,12 @@ func (p *printer) rankNotes(t *ranks.Table) {
 	}
 	for i := range t.Guests {
 		g := &t.Guests[i]
-		p.leakField("device", fmt.Sprintf("cuda:%d, which %s uses, is used by %s too: opened at %s, for up to %s each and the context, some hundred MiB",
-			g.Device, t.Processes[g.Owner].Name, namesText(t, g.Processes), words.Line(g.Site), Bytes(uint64(g.Peak))))
+		has := "up to " + Bytes(uint64(g.Peak)) + " each and a context"
+		if g.Peak == 0 {
+			has = "a context each"
+		}
+		p.leakField("device", fmt.Sprintf("cuda:%d, which %s uses, is used by %s too: opened at %s, %s, which takes some hundred MiB by itself",
+			g.Device, t.Processes[g.Owner].Name, namesText(t, g.Processes), words.Line(g.Site), has))
 	}
 	for n, i := range t.Growing {
 		x := &t.Processes[i]

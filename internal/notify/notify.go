@@ -135,13 +135,14 @@ func (n *Notifier) run(ctx context.Context, m message) error {
 	return n.start(ctx, m, "run the command of an alert", "/bin/sh", "-c", n.options.Command)
 }
 
-// post sends a message by curl: Go's own client would be a tenth of the program.
+// post sends a message by curl: Go's own client would be a tenth of the program. An answer that redirects is an error: without it the alert would
+// be delivered nowhere, and nobody would know; followed, it would go where the user has not said.
 func (n *Notifier) post(ctx context.Context, m message) error {
 	if n.options.Webhook == "" {
 		return nil
 	}
 	return n.start(ctx, m, "send an alert", "curl", "--silent", "--show-error", "--fail", "--output", "/dev/null",
-		"--header", "Content-Type: application/json", "--data-binary", "@-", "--url", n.options.Webhook)
+		"--location", "--max-redirs", "0", "--header", "Content-Type: application/json", "--data-binary", "@-", "--url", n.options.Webhook)
 }
 
 // start runs a program with a message. One that takes too long is ended with all that it has started.

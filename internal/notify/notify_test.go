@@ -70,3 +70,40 @@ func TestHanging(t *testing.T) {
 	require.ErrorContains(t, err, "takes longer than")
 	require.Less(t, time.Since(began), 20*time.Second)
 }
+
+// TestHostileWebhook: one that redirects, never answers, or answers a byte at a time is an error, in bounded time, and Send never waits.
+func TestHostileWebhook(t *testing.T) {
+	released := make(chan struct{})
+	reached := make(chan struct{}, 1)
+	for name, tt := range map[string]struct {
+		answer http.HandlerFunc
+		want   string
+	}{
+		"redirects": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		}, "redirects"},
+		"never answers": {func(http.ResponseWriter, *http.Request) { <-released }, "it takes longer than"},
+		"trickles": {func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				_, _ = w.Write([]byte("x")) // until the reader has ended
+				w.(http.Flusher).Flush()
+				time.Sleep(10 * time.Millisecond)
+			}
+		}, "it takes longer than"},
+	} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("/hook", tt.answer)
+		mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { reached <- struct{}{} })
+		server := httptest.NewServer(mux)
+		n := notify.New(notify.Options{Webhook: server.URL + "/hook", Timeout: 2 * time.Second})
+		require.NoError(t, n.Send([]byte("{}"), "text"), name)
+		err := n.Close()
+		require.Error(t, err, name)
+		require.Contains(t, err.Error(), tt.want, name)
+		if name == "never answers" {
+			close(released)
+		}
+		server.Close()
+	}
+	require.Empty(t, reached, "a redirection is not followed")
+}
