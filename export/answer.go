@@ -212,9 +212,10 @@ func (s *Source) answerRead(in *answer.Input) {
 // AnswerOptions say how an answer is printed.
 type AnswerOptions struct {
 	Screen  screen.Screen
-	Verbose bool   // with all tables, and what is known of losses
-	Top     int    // rows of each of those; 0: the default
-	Path    string // by which the source is asked for again
+	Verbose bool    // with all tables, and what is known of losses
+	Top     int     // rows of each of those; 0: the default
+	Path    string  // by which the source is asked for again
+	Page    *string // the page that is made of it, empty: none; nil: what lies beside it
 }
 
 // PrintAnswer prints what a summary of the source says.
@@ -227,7 +228,9 @@ func (s *Source) PrintAnswer(w io.Writer, o *AnswerOptions) error {
 		Answer: a, Summary: Summary(s.Trace.End(), s.Info, s.End), Cut: s.Info.PID != 0 && s.End == nil, Screen: o.Screen,
 	}
 	in.Summary.Width = o.Screen.Width
-	if page := filepath.Join(filepath.Dir(s.Path), PageName); exists(page) {
+	if o.Page != nil {
+		in.Page = *o.Page
+	} else if page := filepath.Join(filepath.Dir(s.Path), PageName); exists(page) {
 		in.Page = page
 	}
 	if !o.Verbose {

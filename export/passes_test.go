@@ -5,6 +5,7 @@ package export
 import (
 	"io"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -40,10 +41,10 @@ func TestPasses(t *testing.T) {
 	require.NoError(t, w.Close(&recording.End{}))
 
 	for _, tt := range []struct {
-		format string // empty: the first screen
+		format string // empty: the first screen; "end": that and then the page, as at the end of a recording
 		want   int64
 	}{
-		{"pprof", 2}, {"pprof-alloc", 2}, {"folded", 2}, {"json", 3}, {"csv", 3}, {"html", 3}, {"perfetto", 3}, {"", 3},
+		{"pprof", 2}, {"pprof-alloc", 2}, {"folded", 2}, {"json", 3}, {"csv", 3}, {"html", 3}, {"perfetto", 3}, {"", 3}, {"end", 5},
 	} {
 		var file *passes
 		s, err := Open(path, &OpenOptions{Watch: func(r io.ReaderAt, size int64, _ string) io.ReaderAt {
@@ -51,12 +52,13 @@ func TestPasses(t *testing.T) {
 			return file
 		}})
 		require.NoError(t, err)
-		if tt.format == "" {
+		if tt.format == "" || tt.format == "end" {
 			require.NoError(t, s.PrintAnswer(io.Discard, &AnswerOptions{}))
-		} else {
+		}
+		if tt.format != "" {
 			in, err := s.Input(&Window{}, "", func(error) {})
 			require.NoError(t, err)
-			formats, err := Find(tt.format)
+			formats, err := Find(strings.Replace(tt.format, "end", "html", 1))
 			require.NoError(t, err)
 			require.NoError(t, formats[0].Write(io.Discard, in))
 		}

@@ -367,3 +367,42 @@ func TestTotalsOfIdleDevices(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 512, before[0].Allocated)
 }
+
+// TestFirst: what people read first is made of the finished recording of a single process, once, before any file of the results is written.
+func TestFirst(t *testing.T) {
+	for name, tt := range map[string]struct {
+		more   bool // a second process
+		output bool
+		want   int
+	}{"one": {false, true, 1}, "several": {true, true, 0}, "nothing kept": {false, false, 0}} {
+		t.Run(name, func(t *testing.T) {
+			s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}
+			if tt.more {
+				s.start = append(s.start, &madeTarget{pid: 8})
+				s.batches = append(s.batches, madeBatch{events: []event.Event{alloc(8, second, 0x1000, 512, 512)}})
+			}
+			calls := 0
+			r, _, o := newMade(t, s, func(o *Options) {
+				if o.Children = tt.more; !tt.output {
+					o.Output = ""
+				}
+				o.Views = &Views{First: func(p *Process, folder string, views bool) {
+					calls++
+					require.FileExists(t, p.File())
+					require.Equal(t, o.Output, folder)
+					require.NoDirExists(t, folder)
+					require.False(t, views, "there is no Write")
+				}}
+			})
+			results, err := r.Run(t.Context())
+			require.NoError(t, err)
+			if tt.output {
+				_, err = results.Write()
+				require.NoError(t, err)
+				results.first(o.Output) // as where the folder could not be finished, and is written elsewhere
+				require.DirExists(t, o.Output)
+			}
+			require.Equal(t, tt.want, calls)
+		})
+	}
+}

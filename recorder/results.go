@@ -31,6 +31,9 @@ type Views struct {
 	// Asked has the recording end with the error when one cannot be made. Otherwise it is a warning, and none is made of a recording
 	// of so many events that it would take long.
 	Asked bool
+	// First is called with a process that is the only one, and the folder in which its results will be, before they are written: its
+	// recording is finished. views reports whether Write is to be called. nil: nothing is.
+	First func(p *Process, folder string, views bool)
 	// Write makes them of a finished recording. nil: there are none. It writes each by its name.
 	Write func(path string, write WriteFile) error
 }
@@ -89,6 +92,8 @@ type Results struct {
 	end      time.Time
 	outcome  error // that there was nothing to record; nil: there was
 	viewErrs []error
+
+	firstCalled bool // Views.First was
 }
 
 // results puts together what was recorded.
@@ -201,6 +206,7 @@ func (r *Results) write(path string) error {
 		return err
 	}
 	defer folder.Discard()
+	r.first(path)
 	if err := r.fill(folder); err != nil {
 		return errors.Join(err, r.giveBack(folder))
 	}
@@ -214,6 +220,19 @@ func (r *Results) write(path string) error {
 	}
 	return nil
 }
+
+// first has what people read first be made, once.
+func (r *Results) first(path string) {
+	v := r.options.Views
+	if v == nil || v.First == nil || r.firstCalled || len(r.all) != 1 || r.all[0].file == "" {
+		return
+	}
+	r.firstCalled = true
+	v.First(r.all[0], filepath.Join(path, r.all[0].folder), v.Write != nil && v.wanted(r.all[0].done.events))
+}
+
+// wanted reports whether the files are to be made of so many events.
+func (v *Views) wanted(events uint64) bool { return v.Asked || events <= maxUnasked }
 
 // fill writes all files of the results.
 func (r *Results) fill(folder *output.Folder) error {
@@ -346,7 +365,7 @@ func (p *Process) writeViews(folder *output.Folder) error {
 	if p.file == "" {
 		return errors.New("there is no recording to make the formats of -f from")
 	}
-	if n := p.done.events; !v.Asked && n > maxUnasked {
+	if n := p.done.events; !v.wanted(n) {
 		return fmt.Errorf("of %d events -f %s would take long: gputrace export makes it of %s", n, v.Names, export.TraceName)
 	}
 	return v.Write(p.file, folder.Write)

@@ -45,6 +45,7 @@ type recordOptions struct {
 	formats    string // beside the profiles and the recording, as of -f; empty: none
 	asked      bool   // for the formats, by -f
 	verbose    bool
+	silent     bool // nothing is printed of the results
 	noNames    bool
 	noSteps    bool
 	stepOn     string // function with whose calls steps begin; empty: found out

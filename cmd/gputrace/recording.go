@@ -9,7 +9,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 
 	"github.com/urfave/cli/v2"
@@ -18,7 +20,6 @@ import (
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/recorder/local"
@@ -51,6 +52,7 @@ func recordTo(c *cli.Context, pid int) (folder string, err error) {
 	if o.pid = pid; !c.IsSet("format") {
 		o.formats = ""
 	}
+	o.silent = true
 	if err := o.chooseOutput(); err != nil {
 		return "", err
 	}
@@ -76,6 +78,7 @@ func watched(o *recordOptions, c *console.Console, then func(*recorder.Recorder,
 
 	c.Begin(o.pid)
 	defer c.Stop()
+	defer c.Close()
 	options := o.recorderOptions(c)
 	stopAlerts, err := o.limits.Start(options)
 	if err != nil {
@@ -140,15 +143,24 @@ func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 func (o *recordOptions) views(c *console.Console) *recorder.Views {
 	out := &recorder.Views{Names: o.formats, Asked: o.asked}
 	formats, err := recordFormats(o.formats)
+	out.First = func(p *recorder.Process, folder string, views bool) {
+		if o.silent {
+			return
+		}
+		page := ""
+		if views && slices.ContainsFunc(formats, func(f export.Format) bool { return f.File == export.PageName }) {
+			page = filepath.Join(folder, export.PageName)
+		}
+		c.First(o.out(), p, views, &export.AnswerOptions{Verbose: o.verbose, Path: folder, Page: &page})
+	}
 	if err != nil || len(formats) == 0 {
 		return out
 	}
 	out.Write = func(path string, write recorder.WriteFile) error {
-		in, err := export.Open(path, progress.New(os.Stderr).Options(c.Warning))
+		in, err := c.Open(path, c.Warning)
 		if err != nil {
 			return err
 		}
-		defer in.Close()
 		input, err := in.Input(nil, version, c.Warning)
 		if err != nil {
 			return err

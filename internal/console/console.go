@@ -17,9 +17,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/words"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
@@ -45,6 +47,9 @@ type Console struct {
 	before   bool // it was said what was allocated before the attach
 	warned   map[string]bool
 	begun    *time.Timer // says what is being done; nil: something was said
+	opened   *export.Source
+	line     *progress.Line // how far opened is read
+	printed  bool           // what there is to know of the process
 }
 
 // New returns a console that writes to a file or a terminal.

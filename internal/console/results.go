@@ -21,10 +21,49 @@ type Finish struct {
 	Asked   bool // the further formats were asked for: an error of theirs is an error
 }
 
+// Open opens a finished recording for all that is made of it: it is opened once, until another one is, or Close.
+func (c *Console) Open(path string, warn func(error)) (*export.Source, error) {
+	if c.opened != nil && c.opened.Path == path {
+		return c.opened, nil
+	}
+	c.Close()
+	c.line = progress.New(os.Stderr)
+	in, err := export.Open(path, c.line.Options(warn))
+	if err == nil {
+		c.opened = in
+	}
+	return in, err
+}
+
+// Close closes what was opened.
+func (c *Console) Close() {
+	c.line.Stop()
+	if c.opened != nil {
+		c.opened.Close() // was only read
+		c.opened = nil
+	}
+}
+
+// First prints what there is to know of the only process of a recording, before its files are written. views: further files are made of it.
+// Where it cannot be, Finish prints it.
+func (c *Console) First(w *os.File, p *recorder.Process, views bool, o *export.AnswerOptions) {
+	warn := c.Warning
+	if !views { // the recording itself is not what was asked for
+		warn = func(error) {}
+	}
+	in, err := c.Open(p.File(), warn)
+	if err == nil {
+		o.Screen = Screen(w)
+		err = in.PrintAnswer(w, o)
+	}
+	c.printed = err == nil
+}
+
 // Finish writes the folder of a recording and prints the summary to w. The error is of what could not be written, else why there is
 // nothing to see.
 func (c *Console) Finish(w *os.File, r *recorder.Results, o *Finish) error {
 	folder, err := r.Write()
+	c.Close()
 	if err := c.results(w, r, folder, err != nil, o); err != nil {
 		c.Warning(err)
 	}
@@ -50,8 +89,13 @@ func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwrit
 		job.Width = Screen(w).Width
 		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, job))
 	}
-	if err := printProcess(w, all[0], folder, unwritten, o); err != nil || !c.Many || !o.Verbose {
-		return err
+	if !c.printed {
+		if err := printProcess(w, all[0], folder, unwritten, o); err != nil {
+			return err
+		}
+	}
+	if !c.Many || !o.Verbose {
+		return nil
 	}
 	return table.JobHits(w, r.Job())
 }
