@@ -95,14 +95,6 @@ func TestWho(t *testing.T) {
 	}
 }
 
-// requirePlain checks that a text cannot steer a terminal.
-func requirePlain(t *testing.T, text string) {
-	t.Helper()
-	for _, c := range text {
-		require.True(t, c == '\n' || c >= ' ' && c != 0x7f, "control character %q", c)
-	}
-}
-
 func TestWhoBlock(t *testing.T) {
 	r := heldReport()
 	r.Blocks[3].Others = []scan.Path{{{Kind: scan.StepModule, Name: "other"}, {Kind: scan.StepAttribute, Name: "cache"}}}

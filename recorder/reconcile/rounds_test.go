@@ -20,8 +20,8 @@ import (
 const second = uint64(time.Second)
 
 var (
-	cuda0       = event.Device{Type: event.DeviceCUDA}
-	noStateHere = fmt.Errorf("no PyTorch here: %w", ErrNoState)
+	cuda0          = event.Device{Type: event.DeviceCUDA}
+	errNoStateHere = fmt.Errorf("no PyTorch here: %w", ErrNoState)
 )
 
 // alloc and free are events of the caching allocator.
@@ -257,7 +257,7 @@ func TestRoundsFail(t *testing.T) {
 func TestRoundsWithoutState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRounds(t)
-		r.answer = func(context.Context) (*State, error) { return nil, noStateHere }
+		r.answer = func(context.Context) (*State, error) { return nil, errNoStateHere }
 		r.run(200 * time.Second)
 		require.Equal(t, []int{0, 5, 15, 35, 75, 135, 195}, r.seconds())
 		require.True(t, r.Looked())

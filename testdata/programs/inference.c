@@ -1,5 +1,6 @@
-// Takes device memory as an inference program in C does that has no framework: weights, a cache of keys and values, buffers of the graph, and a
-// pool that reserves 32 GiB of addresses and maps more of them as batches grow. The functions are named by what they do.
+// Takes device memory as an inference program in C does that has no framework: weights, a cache of keys and values,
+// buffers of the graph, and a pool that reserves 32 GiB of addresses and maps more of them as batches grow. The
+// functions are named by what they do.
 //
 // inference [--batches N]
 #define _GNU_SOURCE
@@ -28,13 +29,15 @@ static void *function(void *library, const char *name) {
 
 __attribute__((noinline)) static void load_model(int layers) {
     uint64_t p;
-    for (int i = 0; i < layers; i++) must(mem_alloc(&p, 96 * MIB), __func__);
+    for (int i = 0; i < layers; i++)
+        must(mem_alloc(&p, 96 * MIB), __func__);
     __asm__ volatile("");
 }
 
 __attribute__((noinline)) static void init_kv_cache(int layers) {
     uint64_t p;
-    for (int i = 0; i < layers; i++) must(mem_alloc(&p, 16 * MIB), __func__);
+    for (int i = 0; i < layers; i++)
+        must(mem_alloc(&p, 16 * MIB), __func__);
     __asm__ volatile("");
 }
 
