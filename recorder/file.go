@@ -112,6 +112,7 @@ func (p *Process) endFile(end *recording.End, view *view.View) {
 		err = fmt.Errorf("%w: %d events are not in it", err, end.NotWritten)
 	}
 	if err != nil {
+		p.fileErr = err
 		p.observer.Warning(err)
 	}
 }

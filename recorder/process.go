@@ -30,6 +30,7 @@ type Process struct {
 	rank     rank.Rank
 	folder   string // its own in that of the results; empty: that itself
 	file     string // where the recording is; empty: there is none
+	fileErr  error  // why the recording does not have all
 
 	heap       *recordedHeap
 	info       *recording.Info

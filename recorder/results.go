@@ -177,6 +177,9 @@ func (p *Process) Folder() string { return p.folder }
 // File is where its recording is; empty: there is none.
 func (p *Process) File() string { return p.file }
 
+// FileErr is why its recording does not have all; nil: it has.
+func (p *Process) FileErr() error { return p.fileErr }
+
 // Write writes the folder of results: to where it was asked for, or, so that nothing captured is lost, to a temporary one, whose name
 // the error has. ViewError says what could not be made of the recordings.
 func (r *Results) Write() (folder string, err error) {
@@ -224,7 +227,7 @@ func (r *Results) write(path string) error {
 // first has what people read first be made, once.
 func (r *Results) first(path string) {
 	v := r.options.Views
-	if v == nil || v.First == nil || r.firstCalled || len(r.all) != 1 || r.all[0].file == "" {
+	if v == nil || v.First == nil || r.firstCalled || len(r.all) != 1 || r.all[0].file == "" || r.all[0].fileErr != nil {
 		return
 	}
 	r.firstCalled = true

@@ -177,9 +177,10 @@ func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 	again := e == nil && l.number > 0 || e != nil && e.Kind != event.KindAlloc
 	key := b.Key()
 	if was, ok := l.closed[key]; again && ok { // it was not given back after all, and no moment thought so
-		l.count(was, l.at, -1)
+		counted := was
 		was.group = was.base
 		l.open[key] = was
+		l.count(counted, l.at, -1) // last: it can renumber the moments
 		return
 	}
 	tid := uint32(0)
@@ -206,11 +207,11 @@ func (l *lifetimes) freed(b *heap.Block, e *event.Event, _ uint64) {
 	}
 	delete(l.open, key)
 	o.group = l.known(o.base, l.purpose.Freed(b, e), view.HolderFreed)
-	l.count(o, l.at, 1)
 	l.places.freed(l.model, b, &o, l.at)
 	if b.Layer != event.LayerTorch {
 		l.closed[key] = o
 	}
+	l.count(o, l.at, 1) // last: it can renumber the moments
 }
 
 // moved counts a block elsewhere. A stack that shows a segment has done so before.

@@ -102,7 +102,7 @@ func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwrit
 
 // printProcess prints what report prints of the recording of a process; without one, or of one that could not be written, what is known.
 func printProcess(w *os.File, p *recorder.Process, folder string, unwritten bool, o *Finish) error {
-	if p.File() == "" || unwritten {
+	if p.File() == "" || p.FileErr() != nil || unwritten {
 		in, held := p.Summary()
 		in.Width = Screen(w).Width
 		_, err := io.WriteString(w, p.Verdict())
