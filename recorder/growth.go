@@ -107,6 +107,9 @@ func (g *growth) judge() {
 
 // sure is the findings that are certain enough to be announced: what was seen of a few periods can be a queue that fills.
 func (g *growth) sure() []leaks.Finding {
+	if !g.report.Steps.Settled() {
+		return nil
+	}
 	return slices.DeleteFunc(slices.Clone(g.report.Findings), func(f leaks.Finding) bool { return f.Confidence == leaks.Low })
 }
 

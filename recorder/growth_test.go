@@ -189,6 +189,24 @@ func TestGrowthHealthy(t *testing.T) {
 	require.Equal(t, leaks.Steady, g.fromFile(t).Verdict)
 }
 
+// TestGrowthOfWhatRecurs: where steps are known by a line that recurs only, it can be a layer of one pass. What grows is announced once that went
+// on for longer than a pass takes.
+func TestGrowthOfWhatRecurs(t *testing.T) {
+	for count, want := range map[int]int{200: 0, 500: 1} { // steps of 17 ms
+		j := eventtest.NewJob()
+		for range count {
+			for range 8 {
+				j.Free(j.Alloc(eventtest.Forward, 500))
+			}
+			j.Alloc(eventtest.Kept, 1000)
+		}
+		g := runJob(t, j, nil, nil)
+		require.Len(t, g.said("growing"), want, "%d steps: %s", count, g.notes.notices)
+		source := g.results.Processes()[0].Leaks().Steps.Source
+		require.Equal(t, steps.SourcePeriod, source)
+	}
+}
+
 // TestGrowthWithdrawn: what was announced and is freed is withdrawn.
 func TestGrowthWithdrawn(t *testing.T) {
 	var queue []uint64

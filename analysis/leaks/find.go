@@ -191,6 +191,12 @@ func (s *Steps) outlastLoading() bool {
 	return s.Count >= loadSteps && float64(s.Count)*s.Period >= loadTime
 }
 
+// Settled reports whether steps can be announced while they go on. What recurs can be a layer of a pass whose end was not seen yet; a pass
+// takes less time than this.
+func (s *Steps) Settled() bool {
+	return s.Source != steps.SourcePeriod || float64(s.Count)*s.Period >= loadTime
+}
+
 func verdictOf(r *Report, refused bool) Verdict {
 	switch {
 	case len(r.Findings) > 0:

@@ -136,6 +136,9 @@ func (w *Watch) Report(o *Options) *Report {
 	if o == nil {
 		o = &Options{}
 	}
+	if w.tracker.Source() == "" { // those that were counted were no steps, or are none any more
+		return judge(nil, Steps{}, o, w.refused)
+	}
 	s := Steps{Count: max(0, w.last.Step-w.since.Step), Last: max(0, w.last.Step-1), Source: w.tracker.Source(), On: w.tracker.On(), base: w.base}
 	if s.Count > 0 {
 		s.Period = float64(w.last.Time-w.since.Time) / float64(s.Count)
