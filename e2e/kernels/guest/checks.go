@@ -239,7 +239,7 @@ func summary(out string, live uint64) (string, error) {
 		fmt.Println("FACT memory", m[1])
 	}
 	what := fmt.Sprintf("%s hits, %s lost, %s of the stacks complete, %s B live", found["hits"], found["lost"], complete, found["live"])
-	if found["lost"] != "0" || complete != "100.0 %" || found["live"] != strconv.FormatUint(live, 10) {
+	if found["lost"] != "0" || complete != "100 %" || found["live"] != strconv.FormatUint(live, 10) {
 		return "", &failure{fmt.Errorf("%s; the program has %d B", what, live), out}
 	}
 	return what, nil
