@@ -60,9 +60,14 @@ func TestConnectAgain(t *testing.T) {
 	first, err := Connect(path, true)
 	require.NoError(t, err)
 	take(t, first, 0)
+	stays, err := Connect(path, false)
+	require.NoError(t, err)
+	take(t, stays, 0)
 	require.NoError(t, first.Close())
 	f.next <- made(1)
+	take(t, stays, 1)
 	f.next <- made(2)
+	take(t, stays, 2) // the server has it now
 
 	again, err := Connect(path, true)
 	require.NoError(t, err)
