@@ -234,7 +234,7 @@ func (h *Heap) enter(p *process, o *object) {
 	h.siteForChange(o.site).Inuse.add(o.size, event.Unknown)
 	d := h.accountOf(o)
 	d.add(o, h.key(o).origin)
-	if d.Live.Bytes > d.Peak {
+	if d.Live.Bytes > 0 && isPeak(d.Live.Bytes, h.now, d.Peak, d.PeakTime) {
 		d.Peak, d.PeakTime = d.Live.Bytes, h.now
 		h.setPeak(h.driverPeak(driverKey{d.PID, d.Layer, d.Device}))
 	}

@@ -66,6 +66,13 @@ func (h *Heap) adoptSites(a *account) {
 	}
 }
 
+// isPeak reports whether a total of this time is a peak: the last of equal ones is. A job reaches the same peak in each step, and of the last
+// one the lines of more blocks are known, as fewer of them are from before the attach. Of events with one time, as those of a snapshot
+// in microseconds, it is the first, so that time and total name the moment.
+func isPeak(total, time, peak, peakTime uint64) bool {
+	return total > peak || total == peak && time != peakTime
+}
+
 // recordPeak records that an account is at its peak.
 func (h *Heap) recordPeak(a *account, total, time uint64) {
 	a.Peak, a.PeakTime, a.PeakReserved = total, time, a.Reserved

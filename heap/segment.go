@@ -63,7 +63,7 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 		to.Allocs++
 	}
 	to.add(o, OriginEvent)
-	if to.Live.Bytes > to.Peak {
+	if to.Live.Bytes > 0 && isPeak(to.Live.Bytes, h.now, to.Peak, to.PeakTime) {
 		to.Peak, to.PeakTime = to.Live.Bytes, h.now
 		h.setPeak(h.driverPeak(driverKey{to.PID, to.Layer, to.Device}))
 	}

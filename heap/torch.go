@@ -88,7 +88,7 @@ func (h *Heap) applyTorch(e *event.Event) {
 	if !a.hasTotal {
 		total = a.Live.Bytes
 	}
-	if total > a.Peak || a.PeakTime == 0 && total == a.Peak {
+	if isPeak(total, e.Time, a.Peak, a.PeakTime) {
 		h.recordPeak(a, total, e.Time)
 	}
 }

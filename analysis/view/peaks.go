@@ -63,10 +63,10 @@ func (p Peaks) Reached(h *heap.Heap, e *event.Event) iter.Seq[*Peak] {
 func (k *Peak) reached(h *heap.Heap) bool {
 	if k.Layer == event.LayerTorch {
 		a, ok := h.Account(k.PID, k.Device)
-		return ok && a.Peak == k.Bytes
+		return ok && a.Peak == k.Bytes && a.PeakTime == k.Time
 	}
 	d, ok := h.Driver(k.PID, k.Layer, k.Device)
-	return ok && d.Peak == k.Bytes
+	return ok && d.Peak == k.Bytes && d.PeakTime == k.Time
 }
 
 // Passed reports whether all peaks were reached.
