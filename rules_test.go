@@ -141,7 +141,7 @@ var mayImport = map[string][]string{
 	"export/table":           {"analysis/", "event", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "internal/words"},
 	"export/chart":           {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
-	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/table", "internal/words"},
+	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.

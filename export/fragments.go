@@ -22,6 +22,7 @@ type FragmentsOptions struct {
 	Request uint64        // bytes; 0: of a moment at which a request failed, that request; else none
 	JSON    bool
 	Top     int // rows of each table; 0: the default
+	Width   int // of the screen that the text is for, characters; 0: it is not known
 }
 
 // WriteFragments writes how fragmented each caching allocator is at a moment, by what, and what would help. stop is called before
@@ -48,7 +49,7 @@ func (s *Source) WriteFragments(w io.Writer, o *FragmentsOptions, stop func()) e
 	if o.JSON {
 		return json.WriteFragments(w, &json.FragmentsInput{Devices: found, Churn: churn, Text: fragmentation.Sentence})
 	}
-	return fragmentation.Write(w, &fragmentation.Input{Devices: found, Churn: churn, Began: c.attached, Top: o.Top})
+	return fragmentation.Write(w, &fragmentation.Input{Devices: found, Churn: churn, Began: c.attached, Top: o.Top, Width: o.Width})
 }
 
 // fragmentation is that of each caching allocator. request 0: that which failed at the moment, if one did.

@@ -79,54 +79,35 @@ func replayOf(r *whatif.Report, at uint64) *oom.Replay {
 	return out
 }
 
+// OOMOptions are how WriteOOM writes.
+type OOMOptions struct {
+	JSON  bool
+	Top   int // rows of live blocks; 0: the default
+	Width int // of the screen that the text is for, characters; 0: it is not known
+}
+
 // WriteOOM writes why requests failed, as text or JSON.
-func (s *Source) WriteOOM(w io.Writer, asJSON bool, top int) error {
+func (s *Source) WriteOOM(w io.Writer, o *OOMOptions) error {
 	report, err := s.OOM()
 	if err != nil {
 		return err
 	}
 	c := clockOf(s)
-	if !asJSON {
-		return table.OOM(w, &table.OOMInput{Report: report, Began: c.attached, Top: top})
+	if !o.JSON {
+		return table.OOM(w, &table.OOMInput{Report: report, Began: c.attached, Top: o.Top, Width: o.Width})
 	}
 	return json.WriteOOM(w, &json.OOMInput{Report: report, Text: table.OOMText, Wall: c.wall})
 }
 
-// WriteVerdict writes what a summary of the source begins with: why memory ran out, if it did, and whether it grows. A memory snapshot has
-// none: the steps of its history, if it has one, are few.
-func (s *Source) WriteVerdict(w io.Writer) error {
-	if s.Info.PID == 0 {
-		return nil
-	}
-	if err := s.WriteOOMVerdict(w); err != nil {
-		return err
-	}
-	report, err := s.Leaks()
-	if err != nil {
-		return err
-	}
-	return table.Verdict(w, report)
-}
-
 // PrintOOM is WriteOOM, with an error without a text and the exit code exit.Findings where a request failed that was not survived.
-func (s *Source) PrintOOM(w io.Writer, asJSON bool, top int) error {
-	if err := s.WriteOOM(w, asJSON, top); err != nil {
+func (s *Source) PrintOOM(w io.Writer, o *OOMOptions) error {
+	if err := s.WriteOOM(w, o); err != nil {
 		return err
 	}
 	if s.oom.Fatal() > 0 {
 		return exit.With(exit.Findings, errors.New(""))
 	}
 	return nil
-}
-
-// WriteOOMVerdict writes what a summary of the source begins with; nothing where no request failed.
-func (s *Source) WriteOOMVerdict(w io.Writer) error {
-	report, err := s.OOM()
-	if err != nil {
-		return err
-	}
-	c := clockOf(s)
-	return table.OOMVerdict(w, report, c.attached)
 }
 
 // wall is a time of the events as one of day; zero where that is not known.

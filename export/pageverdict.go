@@ -24,7 +24,7 @@ const (
 	pageHoldings = 3
 )
 
-// pageVerdict is what a page begins with, and the steps. Of what was not recorded by gputrace there is no verdict, as in WriteVerdict.
+// pageVerdict is what a page begins with, and the steps. Of what was not recorded by gputrace there is no verdict.
 func pageVerdict(in *Input) (*html.Verdict, html.Steps, error) {
 	if in.source == nil || in.Info.PID == 0 {
 		return nil, html.Steps{}, nil

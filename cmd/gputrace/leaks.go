@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/advice"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/recorder"
 )
@@ -91,11 +92,13 @@ func watchLeaks(o *recordOptions, asJSON bool) error {
 
 // printLeaks prints a verdict. The error has no text when there are findings: its exit code says so.
 func printLeaks(report *leaks.Report, asJSON bool) error {
-	write := table.Leaks
+	var err error
 	if asJSON {
-		write = json.WriteLeaks
+		err = json.WriteLeaks(os.Stdout, report)
+	} else {
+		err = table.Leaks(os.Stdout, report, console.Width(""))
 	}
-	if err := write(os.Stdout, report); err != nil {
+	if err != nil {
 		return err
 	}
 	if len(report.Findings) > 0 {

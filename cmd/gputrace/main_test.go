@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,6 +49,9 @@ func gputrace(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	}
 	return out.String(), talk.String(), cmd.ProcessState.ExitCode()
 }
+
+// flat is a text without its line breaks, which depend on the width.
+func flat(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // requireUsage checks that an error is one of usage, and what it says.
 func requireUsage(t *testing.T, err error, text string) {

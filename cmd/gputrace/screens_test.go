@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-var updateScreens = flag.Bool("update", false, "TestScreens writes its files anew")
+var updateScreens = flag.Bool("update", false, "TestScreens and TestAnswersFit write their files anew")
 
 // Lines of a program, some with long names.
 const (
@@ -123,13 +124,7 @@ func TestScreens(t *testing.T) {
 				file = fmt.Sprintf("testdata/screens/%s.%d.color.golden", name, s.Width)
 			}
 			got := screenOf(t, path, s)
-			if *updateScreens {
-				require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
-				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
-			}
-			want, err := os.ReadFile(file)
-			require.NoError(t, err, "go test ./cmd/gputrace -run TestScreens -update")
-			require.Equal(t, string(want), got, file)
+			requireScreen(t, file, got)
 			plain := sgr.ReplaceAllString(got, "")
 			require.NotContains(t, plain, "\x1b", file)
 			if s.Width >= 80 {
@@ -154,6 +149,42 @@ func TestScreenOfOlder(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAnswersFit: what the other answers print at each width, as it was looked at. No line is longer than the screen, which is COLUMNS.
+func TestAnswersFit(t *testing.T) {
+	for _, tt := range []struct {
+		name, recording string
+		args            []string
+	}{
+		{"leaks", "growing", nil},
+		{"oom", "out-of-memory", nil},
+		{"fragments", "out-of-memory", []string{"--at", "peak", "--request", "64MiB"}},
+		{"whatif", "out-of-memory", []string{"--device-memory", "24GiB"}},
+	} {
+		path := screenRecording(t, screens[tt.recording])
+		for _, width := range []int{60, 80, 120, 200} {
+			t.Setenv("COLUMNS", strconv.Itoa(width))
+			got, stderr, _ := gputrace(t, append([]string{tt.name, path}, tt.args...)...)
+			require.Empty(t, stderr)
+			requireScreen(t, fmt.Sprintf("testdata/screens/%s.%d.golden", tt.name, width), got)
+			for line := range strings.Lines(got) {
+				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), width, "%s: %s", tt.name, line)
+			}
+		}
+	}
+}
+
+// requireScreen compares with a file, or writes it.
+func requireScreen(t *testing.T, file, got string) {
+	t.Helper()
+	if *updateScreens {
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "go test ./cmd/gputrace -run 'TestScreens|TestAnswersFit' -update")
+	require.Equal(t, string(want), got, file)
 }
 
 // screenOf is what report prints of a recording on a screen.

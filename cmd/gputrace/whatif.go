@@ -13,6 +13,7 @@ import (
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/progress"
 )
 
@@ -106,5 +107,5 @@ func printWhatIf(c *cli.Context, ask *whatif.Ask) error {
 	if c.Bool("json") {
 		return json.WriteWhatIf(os.Stdout, reports, batches)
 	}
-	return table.WhatIf(os.Stdout, reports, batches)
+	return table.WhatIf(os.Stdout, reports, batches, console.Width(""))
 }

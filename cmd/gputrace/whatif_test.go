@@ -16,7 +16,7 @@ func TestWhatIfCommand(t *testing.T) {
 	require.Zero(t, code, stderr)
 	require.Contains(t, out, "80 requests, replayed on a device without an end")
 	require.Contains(t, out, "(none), as recorded")
-	require.Contains(t, out, "after each of 120 events")
+	require.Contains(t, flat(out), "after each of 120 events")
 	require.Contains(t, out, "expandable_segments:True")
 
 	out, stderr, code = gputrace(t, "whatif", file, "--device-memory", "1MiB", "--outside", "0", "--max-split-size", "20MiB", "--json")

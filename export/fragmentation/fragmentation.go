@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -25,15 +26,16 @@ type Input struct {
 	Churn   *fragments.Churn
 	Began   uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
 	Top     int    // rows of each table; 0: 5
+	Width   int    // of the screen, characters; 0: it is not known
 }
 
 // Write prints how fragmented each device is, by what, and what would help.
 func Write(w io.Writer, in *Input) error {
 	out := bufio.NewWriter(w)
-	p := &printer{out}
+	p := &printer{layout.Printer{W: out, Width: in.Width}}
 	for i := range in.Devices {
 		p.fragmented(&in.Devices[i], in)
-		fmt.Fprintln(p.w)
+		p.Plain("")
 	}
 	p.field("churn", churnText(in.Churn))
 	top := cmp.Or(in.Top, shown)
@@ -50,38 +52,15 @@ func Write(w io.Writer, in *Input) error {
 const shown = 5
 
 // printer writes fields that may need several lines.
-type printer struct{ w *bufio.Writer }
+type printer struct{ layout.Printer }
 
-// Columns of a line, and of the name before a text.
-const (
-	width  = 80
-	indent = 9
-)
-
-func (p *printer) field(name, text string) { p.text(fmt.Sprintf("%-*s", indent, name), text) }
-
-// text prints a text that begins behind head, on as many lines as it needs.
-func (p *printer) text(head, text string) {
-	line := head
-	for i, word := range strings.Fields(words.Line(text)) {
-		switch {
-		case i == 0:
-			line += word
-		case len([]rune(line))+1+len([]rune(word)) > width:
-			fmt.Fprintln(p.w, line)
-			line = strings.Repeat(" ", indent) + word
-		default:
-			line += " " + word
-		}
-	}
-	fmt.Fprintln(p.w, line)
-}
+func (p *printer) field(name, text string) { p.Field(name, "%s", words.Line(text)) }
 
 // seconds is the time since the beginning of a recording.
 func seconds(at, began uint64) float64 { return time.Duration(at - min(began, at)).Seconds() }
 
 func (p *printer) fragmented(f *whatif.Fragmentation, in *Input) {
-	p.text("", fmt.Sprintf("pid %d %s at %+.3f s: %s", f.PID, f.Device, seconds(f.Time, in.Began), Sentence(f)))
+	p.Wrap(words.Line(fmt.Sprintf("pid %d %s at %+.3f s: %s", f.PID, f.Device, seconds(f.Time, in.Began), Sentence(f))), layout.FieldIndent)
 	p.field("reserved", fmt.Sprintf("%s: allocated %s, inactive split %s in %s, free segments %s", table.Bytes(f.Reserved), table.Bytes(f.Held), table.Bytes(f.Inactive),
 		table.Plural(uint64(len(f.Stranded)), "segment"), table.Bytes(f.Free)))
 	if f.Unknown > 0 {

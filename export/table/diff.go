@@ -74,7 +74,7 @@ func (p *diffPrinter) findings() {
 func (p *diffPrinter) finding(what, text string, f *leaks.Finding) {
 	p.leakField(what, text)
 	if f.Holder != "" {
-		p.leakText(strings.Repeat(" ", leakIndent), "held by "+LeakHolder(f))
+		p.leakText(strings.Repeat(" ", layout.FieldIndent), "held by "+LeakHolder(f))
 	}
 }
 

@@ -104,11 +104,11 @@ func TestDiffFindings(t *testing.T) {
 	}))
 	require.Contains(t, out.String(), `
 verdict  growing before, growing after
-new      train.py:41 main keeps 3.0 MiB more each step, since step 11 of 59, 100
-         % of the growth
+new      train.py:41 main keeps 3.0 MiB more each step, since step 11 of 59,
+         100 % of the growth
          held by main() local kept[0..48]
-still    train.py:52 main keeps 8.0 KiB more each step, since step 11 of 59, 100
-         % of the growth; before, 4.0 KiB each step
+still    train.py:52 main keeps 8.0 KiB more each step, since step 11 of 59,
+         100 % of the growth; before, 4.0 KiB each step
 ended    train.py:60 main keeps 512 B more each step, since step 11 of 59, 100 %
          of the growth
 

@@ -24,13 +24,13 @@ const (
 	widthLeakBlocks = 6
 	widthLeakStep   = 5
 	widthLeakShare  = 7
-	leakIndent      = 9 // of what belongs to the line above
 )
 
-// Leaks prints the verdict on a recording: a sentence, what is known of the first finding, then all findings.
-func Leaks(w io.Writer, r *leaks.Report) error {
+// Leaks prints the verdict on a recording: a sentence, what is known of the first finding, then all findings. width is that of the
+// screen, characters; 0: it is not known.
+func Leaks(w io.Writer, r *leaks.Report, width int) error {
 	out := bufio.NewWriter(w)
-	p := &printer{Printer: layout.Printer{W: out}}
+	p := &printer{Printer: layout.Printer{W: out, Width: width}}
 	p.leakVerdict(r)
 	p.leakField("steps", stepsText(&r.Steps))
 	if s := r.Steps.Slopes; s != nil && r.Verdict == leaks.Growing {
@@ -55,10 +55,10 @@ type JobLeak struct {
 	Report  *leaks.Report
 }
 
-// JobLeaks prints the verdict of each process in which something grows.
-func JobLeaks(w io.Writer, all []JobLeak) error {
+// JobLeaks prints the verdict of each process in which something grows, on a screen of so many characters; 0: it is not known.
+func JobLeaks(w io.Writer, all []JobLeak, width int) error {
 	out := bufio.NewWriter(w)
-	p := &printer{Printer: layout.Printer{W: out}}
+	p := &printer{Printer: layout.Printer{W: out, Width: width}}
 	for i := range all {
 		if r := all[i].Report; r.Verdict == leaks.Growing {
 			p.leakText("", all[i].Process+": "+LeakSentence(r))
@@ -85,25 +85,11 @@ func (p *printer) leakVerdict(r *leaks.Report) {
 
 // leakField is field for a text that may need several lines.
 func (p *printer) leakField(name, text string) {
-	p.leakText(fmt.Sprintf("%-*s", leakIndent, name), text)
+	p.leakText(fmt.Sprintf("%-*s", layout.FieldIndent, name), text)
 }
 
 // leakText prints a text that begins behind head, on as many lines as it needs.
-func (p *printer) leakText(head, text string) {
-	rest := []rune(head + words.Line(text))
-	for len(rest) > p.Columns() {
-		at := p.Columns()
-		for i := p.Columns(); i > leakIndent; i-- {
-			if rest[i] == ' ' {
-				at = i
-				break
-			}
-		}
-		fmt.Fprintln(p.W, strings.TrimRight(string(rest[:at]), " "))
-		rest = []rune(strings.Repeat(" ", leakIndent) + strings.TrimLeft(string(rest[at:]), " "))
-	}
-	fmt.Fprintln(p.W, string(rest))
-}
+func (p *printer) leakText(head, text string) { p.Wrap(head+words.Line(text), layout.FieldIndent) }
 
 // LeakSentence is the verdict for people, in a sentence.
 func LeakSentence(r *leaks.Report) string {

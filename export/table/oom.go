@@ -24,6 +24,7 @@ type OOMInput struct {
 	Report *oom.Report
 	Began  uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
 	Top    int    // rows of live blocks; 0: 5
+	Width  int    // of the screen, characters; 0: it is not known
 }
 
 // shownOOM is how many rows of live blocks are printed.
@@ -32,7 +33,7 @@ const shownOOM = 5
 // OOM prints each request that failed, and why.
 func OOM(w io.Writer, in *OOMInput) error {
 	out := bufio.NewWriter(w)
-	p := &printer{Printer: layout.Printer{W: out}}
+	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
 	cases := in.Report.Cases
 	for i := 0; i < len(cases); {
 		if i > 0 {
@@ -80,25 +81,6 @@ func (p *printer) oomEnd(r *oom.Report) {
 
 // silentText is said of a recording without a report of PyTorch's caching allocator.
 const silentText = "PyTorch's caching allocator reported nothing: with the backend cudaMallocAsync, or none of its own, what PyTorch refuses by itself is not seen, nor what it has allocated"
-
-// OOMVerdict prints what a summary begins with: the last request that failed and was not survived, else the last. Nothing is printed of
-// a report without a case.
-func OOMVerdict(w io.Writer, r *oom.Report, began uint64) error {
-	c := r.Main()
-	if c == nil {
-		return nil
-	}
-	out := bufio.NewWriter(w)
-	p := &printer{Printer: layout.Printer{W: out}}
-	p.oomHead(c, began)
-	p.leakField("why", OOMText(c))
-	p.oomTop(c, verdictRows)
-	p.line("")
-	return flushed(out)
-}
-
-// verdictRows is how many rows of live blocks a summary begins with.
-const verdictRows = 3
 
 func (p *printer) oomHead(c *oom.Case, began uint64) {
 	p.leakText("", OOMHead(c, began))

@@ -4,36 +4,40 @@ package table
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/whatif"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
-// WhatIf writes what replays came to: a table for each device, and what was assumed. batches nil: one recording.
-func WhatIf(w io.Writer, reports []whatif.Report, batches *whatif.Batches) error {
-	b := bufio.NewWriter(w)
+// WhatIf writes what replays came to: a table for each device, and what was assumed. batches nil: one recording. width is that of the
+// screen, characters; 0: it is not known.
+func WhatIf(w io.Writer, reports []whatif.Report, batches *whatif.Batches, width int) error {
+	p := &printer{Printer: layout.Printer{W: bufio.NewWriter(w), Width: width}}
 	for i := range reports {
 		if i > 0 {
-			fmt.Fprintln(b)
+			p.Plain("")
 		}
-		whatIf(b, &reports[i])
+		p.whatIf(&reports[i])
 	}
 	if batches != nil {
-		fmt.Fprintln(b)
-		batchText(b, batches)
+		p.Plain("")
+		p.Wrap(batchText(batches), layout.RowIndent)
 	}
-	if err := b.Flush(); err != nil {
+	if err := p.W.Flush(); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil
 }
 
-func whatIf(w io.Writer, r *whatif.Report) {
+func (p *printer) whatIf(r *whatif.Report) {
 	first := &r.Rows[0]
 	device := "a device without an end"
 	if first.Settings.Device > 0 {
@@ -42,27 +46,52 @@ func whatIf(w io.Writer, r *whatif.Report) {
 	if first.Fraction > 0 {
 		device += fmt.Sprintf(", of which the process may use %g", first.Fraction)
 	}
-	fmt.Fprintf(w, "process %d, %s: %s requests, replayed on %s\n\n", r.PID, r.Device, countText(r.Allocs), device)
-	fmt.Fprintf(w, "  %-36s %12s %12s  %s\n", "PYTORCH_CUDA_ALLOC_CONF", "peak", "head-room", "first request that fails")
-	for i := range r.Rows {
-		row := &r.Rows[i]
-		conf := row.Conf()
-		if conf == "" {
-			conf = "(none)"
-		}
-		if i == 0 {
-			conf += ", as recorded"
-		}
-		room := "-"
-		if row.HeadRoom != event.Unknown {
-			room = Bytes(row.HeadRoom)
-		}
-		fmt.Fprintf(w, "  %-36s %12s %12s  %s\n", conf, Bytes(row.Peak), room, failureText(row))
-	}
-	fmt.Fprintln(w)
+	p.Wrap(fmt.Sprintf("process %d, %s: %s requests, replayed on %s", r.PID, r.Device, countText(r.Allocs), device), layout.RowIndent)
+	p.Plain("")
+	p.replays(r)
+	p.Plain("")
 	for _, note := range whatIfNotes(r) {
-		fmt.Fprintln(w, "  "+note)
+		p.Wrap("  "+note, 2*layout.RowIndent)
 	}
+}
+
+// widthReplay is the width of a figure of a replay, characters.
+const widthReplay = 12
+
+// replays is the table of the replays: each with the first request that fails beside it, or below where there is no room for that.
+func (p *printer) replays(r *whatif.Report) {
+	figures := func(peak, room string) string { return fmt.Sprintf(" %*s %*s", widthReplay, peak, widthReplay, room) }
+	const title, last = "PYTORCH_CUDA_ALLOC_CONF", "first request that fails"
+	confs := len(title)
+	for i := range r.Rows {
+		confs = max(confs, utf8.RuneCountInString(confText(r, i)))
+	}
+	row := func(conf, figures, failure string) {
+		line := "  " + layout.Pad(conf, confs) + figures
+		if utf8.RuneCountInString(line)+2+utf8.RuneCountInString(failure) <= p.Columns() {
+			p.Plain(line + "  " + failure)
+			return
+		}
+		p.Line("%s", line)
+		p.Wrap("      "+failure, 4*layout.RowIndent)
+	}
+	row(title, figures("peak", "head-room"), last)
+	for i := range r.Rows {
+		room := "-"
+		if n := r.Rows[i].HeadRoom; n != event.Unknown {
+			room = Bytes(n)
+		}
+		row(confText(r, i), figures(Bytes(r.Rows[i].Peak), room), failureText(&r.Rows[i]))
+	}
+}
+
+// confText is the settings of a row.
+func confText(r *whatif.Report, i int) string {
+	conf := cmp.Or(r.Rows[i].Conf(), "(none)")
+	if i == 0 {
+		conf += ", as recorded"
+	}
+	return conf
 }
 
 // failureText is the first request that fails: "step 3, train.py:88 main: 64.0 MiB".
@@ -122,15 +151,15 @@ func outsideText(r *whatif.Report) string {
 }
 
 // batchText is the sentence on the largest batch.
-func batchText(w io.Writer, b *whatif.Batches) {
-	fmt.Fprintf(w, "Peak over batch, of %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept), floatBytes(b.Slope))
+func batchText(b *whatif.Batches) string {
+	text := fmt.Sprintf("Peak over batch, of %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept), floatBytes(b.Slope))
 	if b.Points > 2 {
-		fmt.Fprintf(w, ", off by up to %s", floatBytes(b.Residual))
+		text += fmt.Sprintf(", off by up to %s", floatBytes(b.Residual))
 	}
 	if b.Known {
-		fmt.Fprintf(w, ". The largest batch is about %.0f", b.Largest)
+		text += fmt.Sprintf(". The largest batch is about %.0f", b.Largest)
 	}
-	fmt.Fprintln(w, ", if the program is the same but for the batch, and its peak grows evenly with it.")
+	return text + ", if the program is the same but for the batch, and its peak grows evenly with it."
 }
 
 func floatBytes(v float64) string {

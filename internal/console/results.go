@@ -87,7 +87,7 @@ func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwrit
 	if len(all) > 1 {
 		job := r.Job()
 		job.Width = Screen(w).Width
-		return errors.Join(table.JobLeaks(w, jobLeaks(all)), table.Job(w, job))
+		return errors.Join(table.JobLeaks(w, jobLeaks(all), job.Width), table.Job(w, job))
 	}
 	if !c.printed {
 		if err := printProcess(w, all[0], folder, unwritten, o); err != nil {

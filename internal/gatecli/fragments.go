@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 )
 
 // FragmentsCommand is gputrace fragments.
@@ -33,6 +34,7 @@ func FragmentsCommand(shared *Shared) *cli.Command {
 			return shared.Read(c, c.Args().First(), func(in *export.Source, stop func()) error {
 				return in.WriteFragments(os.Stdout, &export.FragmentsOptions{
 					At: flags.Get[moment.Moment](c, "at"), Request: uint64(flags.Get[int](c, "request")), JSON: c.Bool("json"), Top: flags.Get[int](c, "top"),
+					Width: console.Width(""),
 				}, stop)
 			})
 		},

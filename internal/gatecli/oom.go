@@ -9,6 +9,7 @@ import (
 
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 )
 
 // OOMCommand is gputrace oom. Record records a process, as the flags say, and returns the folder of results.
@@ -38,7 +39,7 @@ func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context
 				}
 			}
 			return shared.Read(c, path, func(in *export.Source, _ func()) error {
-				return in.PrintOOM(os.Stdout, c.Bool("json"), flags.Get[int](c, "top"))
+				return in.PrintOOM(os.Stdout, &export.OOMOptions{JSON: c.Bool("json"), Top: flags.Get[int](c, "top"), Width: console.Width("")})
 			})
 		},
 	}

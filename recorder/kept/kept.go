@@ -52,7 +52,7 @@ func Write(folder string) error {
 	}
 	defer in.Close()
 	for name, asJSON := range map[string]bool{"oom.txt": false, "oom.json": true} {
-		err := replaceFile(filepath.Join(folder, name), func(w io.Writer) error { return in.WriteOOM(w, asJSON, 0) })
+		err := replaceFile(filepath.Join(folder, name), func(w io.Writer) error { return in.WriteOOM(w, &export.OOMOptions{JSON: asJSON}) })
 		if err != nil {
 			return fmt.Errorf("say why memory ran out: %w", err)
 		}
