@@ -82,10 +82,11 @@ var mayImport = map[string][]string{
 	"recording":       {"event", "event/figures"},
 	"recording/":      {"event", "internal/sorts", "internal/words", "recording"},
 	// The live set, and what of it needs nothing of the rest: the table of blocks, the format of checkpoints, which blocks to correct.
-	"heap":                    {"event", "heap/internal/"},
+	"heap":                    {"event", "heap/internal/", "internal/sorts"},
 	"heap/internal/blocks":    {"event"},
 	"heap/internal/codec":     {},
 	"heap/internal/reconcile": {"event", "heap/internal/blocks"},
+	"heap/internal/tally":     {"event"},
 
 	"analysis/stacks":    {"event", "internal/words"},
 	"analysis/backward":  {"analysis/stacks", "event"},

@@ -78,7 +78,7 @@ func (s *checkpoint) root(r **pieceSegment, needed bool) { codec.Pointer(s.Codec
 
 // collect fills the tables.
 func (s *checkpoint) collect() {
-	for _, p := range s.heap.processes {
+	for _, p := range s.heap.sortedProcesses() {
 		for o := range p.objects {
 			s.addObject(o)
 		}

@@ -105,7 +105,7 @@ func (h *Heap) resetAll(p *process, u *undoRecord, s scope, e *event.Event) {
 	p.lastDriverEvent = max(p.lastDriverEvent, e.Time)
 	for _, l := range []event.Layer{event.LayerDevice, event.LayerHost} {
 		for _, sort := range []event.Object{event.ObjectMemory, event.ObjectArray} {
-			for _, o := range p.spaces[spaceKey{l, sort}] {
+			for _, o := range p.inSpace(spaceKey{l, sort}) {
 				h.resetObject(p, t, s, o)
 			}
 		}
@@ -121,14 +121,8 @@ func (h *Heap) resetAll(p *process, u *undoRecord, s scope, e *event.Event) {
 			h.markUncertain(t, o)
 		}
 	}
-	seen := map[*object]bool{}
-	for other := range h.undo.running(p, e.TID) {
-		for o := range other.objects {
-			if !seen[o] && !o.dead {
-				seen[o] = true
-				h.resetPending(p, t, s, o)
-			}
-		}
+	for _, o := range h.undo.pending(p, e.TID) {
+		h.resetPending(p, t, s, o)
 	}
 	for _, o := range t.freed {
 		h.accountOf(o).ResetFrees++

@@ -111,7 +111,7 @@ func (h *Heap) allocDriver(p *process, e *event.Event) {
 	if e.Object == event.ObjectContext {
 		p.addContext(o, e)
 	}
-	h.sites.list[o.site].Alloc.add(e.Size, event.Unknown)
+	h.sites.list[o.site].Alloc.Add(e.Size, event.Unknown)
 	d := h.accountOf(o)
 	d.Allocs++
 	s[o.addr], o.listed = o, h.events
@@ -231,7 +231,7 @@ func (h *Heap) settle(p *process, o *object) {
 func (h *Heap) enter(p *process, o *object) {
 	o.live = true
 	h.notifyDriverAlloc(o)
-	h.siteForChange(o.site).Inuse.add(o.size, event.Unknown)
+	h.siteForChange(o.site).Inuse.Add(o.size, event.Unknown)
 	d := h.accountOf(o)
 	d.add(o, h.key(o).origin)
 	if d.Live.Bytes > 0 && isPeak(d.Live.Bytes, h.now, d.Peak, d.PeakTime) {
@@ -247,7 +247,7 @@ func (h *Heap) enter(p *process, o *object) {
 func (h *Heap) retire(p *process, o *object) {
 	o.live = false
 	h.notifyDriverFree(o)
-	h.siteForChange(o.site).Inuse.remove(o.size, event.Unknown)
+	h.siteForChange(o.site).Inuse.Remove(o.size, event.Unknown)
 	h.accountOf(o).remove(o, h.key(o).origin)
 	if !o.segment && o.sort == event.ObjectMemory {
 		p.removeUnclaimed(o.addr, o)
@@ -258,7 +258,7 @@ func (h *Heap) retire(p *process, o *object) {
 func (d *DriverAccount) add(o *object, origin Origin) {
 	for _, c := range d.counts(o, origin) {
 		if c != nil {
-			c.add(o.size, event.Unknown)
+			c.Add(o.size, event.Unknown)
 		}
 	}
 }
@@ -266,7 +266,7 @@ func (d *DriverAccount) add(o *object, origin Origin) {
 func (d *DriverAccount) remove(o *object, origin Origin) {
 	for _, c := range d.counts(o, origin) {
 		if c != nil {
-			c.remove(o.size, event.Unknown)
+			c.Remove(o.size, event.Unknown)
 		}
 	}
 }

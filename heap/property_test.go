@@ -259,7 +259,7 @@ func compareCount(t testing.TB, what string, counted, live Count) {
 
 func count[K comparable](m map[K]Count, k K, size uint64) {
 	c := m[k]
-	c.add(size, event.Unknown)
+	c.Add(size, event.Unknown)
 	m[k] = c
 }
 

@@ -187,12 +187,12 @@ func (j *reconciliation) apply() {
 	h, a := j.heap, j.account
 	for _, i := range j.plan.Retire {
 		b := *h.blocks.At(i)
-		j.result.Retired.add(b.Size, b.Requested)
+		j.result.Retired.Add(b.Size, b.Requested)
 		a.LostFrees++
 		h.retireTorch(a, i)
 	}
 	for _, b := range j.plan.Added {
-		j.result.Added.add(b.Size, b.Requested)
+		j.result.Added.Add(b.Size, b.Requested)
 		site := h.sites.find(siteKey{pid: a.PID, device: a.Device, layer: event.LayerTorch, origin: origin(j.result.First)})
 		h.enterTorch(a, blocks.Block{Addr: b.Addr, Size: b.Size, Requested: b.Requested, Stream: b.Stream, Site: site})
 	}

@@ -4,6 +4,7 @@ package heap
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
@@ -153,17 +154,17 @@ func (s *segmentReconciliation) retireUnseen() {
 	unseen := func(o *object) bool {
 		return o.segment && o.touched < s.observation.From && s.heap.key(o).device == s.observation.Device
 	}
-	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectMemory}] {
+	for _, o := range p.inSpace(spaceKey{event.LayerDevice, event.ObjectMemory}) {
 		if unseen(o) && (o.size == event.Unknown || !s.inSegment(o.addr, o.addr+o.size)) {
 			s.retireObjects = append(s.retireObjects, o)
 		}
 	}
-	for _, o := range p.spaces[spaceKey{event.LayerDevice, event.ObjectPhysical}] {
+	for _, o := range p.inSpace(spaceKey{event.LayerDevice, event.ObjectPhysical}) {
 		if unseen(o) && !mapped[o] {
 			s.retireObjects = append(s.retireObjects, o)
 		}
 	}
-	for o := range p.orphans {
+	for _, o := range sortedObjects(maps.Keys(p.orphans)) {
 		if unseen(o) && !mapped[o] {
 			s.retireObjects = append(s.retireObjects, o)
 		}
@@ -227,11 +228,11 @@ func (s *segmentReconciliation) commit(total uint64) {
 	h, p, a := s.heap, s.process, s.account
 	s.result.SegmentsProved, s.result.SegmentsFirst = true, !p.segmentsObserved[a.Device]
 	for _, c := range s.retirePieces {
-		s.result.SegmentsRetired.add(c.hi-c.lo, event.Unknown)
+		s.result.SegmentsRetired.Add(c.hi-c.lo, event.Unknown)
 		h.retireLostPieces(p, c.lo, c.hi)
 	}
 	for _, o := range s.retireObjects {
-		s.result.SegmentsRetired.add(o.size, event.Unknown)
+		s.result.SegmentsRetired.Add(o.size, event.Unknown)
 		h.retireLostMapped(p, o)
 	}
 	for _, o := range s.mark {
@@ -249,7 +250,7 @@ func (s *segmentReconciliation) commit(total uint64) {
 // peak too.
 func (s *segmentReconciliation) addSegment(g event.ObservedSegment) {
 	h, a := s.heap, s.account
-	s.result.SegmentsAdded.add(g.Size, event.Unknown)
+	s.result.SegmentsAdded.Add(g.Size, event.Unknown)
 	if s.result.SegmentsFirst {
 		d := h.driver(a.PID, event.LayerDevice, a.Device)
 		d.Peak += g.Size

@@ -69,10 +69,10 @@ func (h *Heap) markSegment(o *object, device event.Device) {
 	}
 	site := h.sites.find(key)
 	src, dst := h.siteForChange(o.site), h.siteForChange(site)
-	src.Inuse.remove(o.size, event.Unknown)
-	dst.Inuse.add(o.size, event.Unknown)
-	src.Alloc.remove(o.size, event.Unknown)
-	dst.Alloc.add(o.size, event.Unknown)
+	src.Inuse.Remove(o.size, event.Unknown)
+	dst.Inuse.Add(o.size, event.Unknown)
+	src.Alloc.Remove(o.size, event.Unknown)
+	dst.Alloc.Add(o.size, event.Unknown)
 	if h.follower != nil && o.live {
 		old := h.driverBlock(o)
 		o.site = site

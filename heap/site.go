@@ -4,45 +4,14 @@ package heap
 
 import (
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap/internal/tally"
 )
 
 // Count is a number of allocations and their bytes.
-type Count struct {
-	Objects uint64
-	Bytes   uint64 // as the layer counts them: block sizes for torch
-	Unsized uint64 // of Objects: of unknown size; they are not in Bytes
-	// Requested is the bytes that the program asked for, of the RequestedObjects allocations for which that is known.
-	Requested        uint64
-	RequestedObjects uint64
-}
+type Count = tally.Count
 
-// add counts one allocation; both sizes may be event.Unknown.
-func (c *Count) add(bytes, requested uint64) {
-	c.Objects++
-	if bytes == event.Unknown {
-		c.Unsized++
-	} else {
-		c.Bytes += bytes
-	}
-	if requested != event.Unknown {
-		c.Requested += requested
-		c.RequestedObjects++
-	}
-}
-
-// remove is the inverse of add.
-func (c *Count) remove(bytes, requested uint64) {
-	c.Objects--
-	if bytes == event.Unknown {
-		c.Unsized--
-	} else {
-		c.Bytes -= bytes
-	}
-	if requested != event.Unknown {
-		c.Requested -= requested
-		c.RequestedObjects--
-	}
-}
+// CountOf is the count of one allocation; both sizes are bytes and may be event.Unknown.
+func CountOf(size, requested uint64) Count { return tally.Of(size, requested) }
 
 // Origin is how an allocation became known.
 type Origin uint8

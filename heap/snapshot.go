@@ -201,43 +201,22 @@ func (h *Heap) Snapshot() *Snapshot {
 	return s
 }
 
-// Blocks yields the live allocations of all layers, in no order. The heap must not change meanwhile.
+// Blocks yields the live allocations of all layers, in an order that depends on the events only. The heap must not change meanwhile.
 func (h *Heap) Blocks() iter.Seq[Block] {
 	return func(yield func(Block) bool) {
-		for _, a := range h.accounts {
-			for i := range a.live.All() {
+		for _, a := range h.sortedAccounts() {
+			for _, i := range slices.Sorted(a.live.All()) { // the index's own order is another each time
 				if !yield(h.torchBlock(h.blocks.At(i))) {
 					return
 				}
 			}
 		}
-		for _, p := range h.processes {
+		for _, p := range h.sortedProcesses() {
 			for o := range p.objects {
 				if !yield(h.driverBlock(o)) {
 					return
 				}
 			}
-		}
-	}
-}
-
-// objects yields what is live, each once.
-func (p *process) objects(yield func(*object) bool) {
-	for _, s := range p.spaces {
-		for _, o := range s {
-			if !yield(o) {
-				return
-			}
-		}
-	}
-	for o := range p.orphans {
-		if !yield(o) {
-			return
-		}
-	}
-	for _, o := range p.pieces {
-		if !yield(o) {
-			return
 		}
 	}
 }

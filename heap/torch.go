@@ -150,7 +150,7 @@ func (h *Heap) allocTorch(a *account, e *event.Event) {
 	}
 	a.Allocs++
 	site := h.sites.at(e)
-	h.sites.list[site].Alloc.add(e.Size, e.Requested)
+	h.sites.list[site].Alloc.Add(e.Size, e.Requested)
 	h.enterTorch(a, blocks.Block{Addr: e.Addr, Size: e.Size, Requested: e.Requested, Stream: e.Stream, Time: e.Time, Site: site})
 	if len(a.process.unclaimed) > 0 {
 		h.markSegments(a.process, e.Addr, e.Addr+e.Size, e.Device)
@@ -181,16 +181,16 @@ func (h *Heap) enterTorch(a *account, b blocks.Block) {
 	a.live.Add(b.Addr, i)
 	h.notifyTorchAlloc(i)
 	site := h.siteForChange(b.Site)
-	site.Inuse.add(b.Size, b.Requested)
+	site.Inuse.Add(b.Size, b.Requested)
 	switch site.key.origin {
 	case OriginBefore:
 		a.Before += b.Size
-		a.BeforeBlocks.add(b.Size, b.Requested)
+		a.BeforeBlocks.Add(b.Size, b.Requested)
 		return
 	case OriginRecovered:
-		a.Recovered.add(b.Size, b.Requested)
+		a.Recovered.Add(b.Size, b.Requested)
 	}
-	a.Live.add(b.Size, b.Requested)
+	a.Live.Add(b.Size, b.Requested)
 }
 
 // retireTorch is the inverse of enterTorch.
@@ -199,15 +199,15 @@ func (h *Heap) retireTorch(a *account, i uint32) {
 	b := h.blocks.At(i)
 	a.live.Remove(b.Addr, i)
 	site := h.siteForChange(b.Site)
-	site.Inuse.remove(b.Size, b.Requested)
+	site.Inuse.Remove(b.Size, b.Requested)
 	h.blocks.Drop(i)
 	switch site.key.origin {
 	case OriginBefore:
 		a.Before -= b.Size
-		a.BeforeBlocks.remove(b.Size, b.Requested)
+		a.BeforeBlocks.Remove(b.Size, b.Requested)
 		return
 	case OriginRecovered:
-		a.Recovered.remove(b.Size, b.Requested)
+		a.Recovered.Remove(b.Size, b.Requested)
 	}
-	a.Live.remove(b.Size, b.Requested)
+	a.Live.Remove(b.Size, b.Requested)
 }

@@ -3,6 +3,7 @@
 package heap
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
@@ -125,6 +126,19 @@ func (l *undoLog) running(p *process, tid uint32) func(func(*undoRecord) bool) {
 			}
 		}
 	}
+}
+
+// pending lists what the calls of a process's other threads that may not have returned have begun to free.
+func (l *undoLog) pending(p *process, tid uint32) []*object {
+	objects := map[*object]struct{}{}
+	for other := range l.running(p, tid) {
+		for o := range other.objects {
+			if !o.dead {
+				objects[o] = struct{}{}
+			}
+		}
+	}
+	return sortedObjects(maps.Keys(objects))
 }
 
 // objectInFlight is the object of an address or handle that another thread's call may just be taking: should that fail, it was

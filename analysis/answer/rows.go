@@ -224,8 +224,12 @@ func (g *grouping) finish(m *group) Row {
 	if g.total > 0 {
 		r.Share = float64(r.Bytes) / float64(g.total)
 	}
-	for f := range m.growing {
-		r.Rate += Rate(f, &g.in.Leaks.Steps)
+	if len(m.growing) > 0 {
+		for i := range g.in.Leaks.Findings {
+			if f := &g.in.Leaks.Findings[i]; m.growing[f] {
+				r.Rate += Rate(f, &g.in.Leaks.Steps)
+			}
+		}
 	}
 	r.Lines = view.GroupRows(m.members, view.ByLine)
 	if m.Finding != nil { // the line says more than that it is older

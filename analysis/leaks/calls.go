@@ -58,6 +58,8 @@ func (d *detector) callsOf(f *Finding, g []risen) []Call {
 		}
 		out = append(out, c)
 	}
-	sorts.Func(out, func(a, b Call) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name(), b.Name())) })
+	sorts.Func(out, func(a, b Call) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name(), b.Name()), cmp.Compare(a.File, b.File))
+	})
 	return out[:min(len(out), maxCalls)]
 }

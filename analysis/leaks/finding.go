@@ -137,7 +137,8 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 		out = append(out, d.finding(k, g, steps, o))
 	}
 	sorts.Func(out, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Function, b.Function))
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Function, b.Function),
+			cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Device.String(), b.Device.String()), cmp.Compare(a.First, b.First))
 	})
 	return out
 }

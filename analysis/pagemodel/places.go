@@ -214,10 +214,12 @@ func (p *placer) finish(m *Model, open map[heap.BlockKey]openLifetime, requested
 		}
 	}
 	sorts.Func(p.places.Segments, func(x, y PlacedSegment) int {
-		return cmp.Or(cmp.Compare(x.Part, y.Part), cmp.Compare(x.Addr, y.Addr), cmp.Compare(x.Alloc, y.Alloc), cmp.Compare(x.Size, y.Size))
+		return cmp.Or(cmp.Compare(x.Part, y.Part), cmp.Compare(x.Addr, y.Addr), cmp.Compare(x.Alloc, y.Alloc), cmp.Compare(x.Size, y.Size),
+			cmp.Compare(x.Free, y.Free))
 	})
 	sorts.Func(p.places.Blocks, func(x, y PlacedBlock) int {
-		return cmp.Or(cmp.Compare(x.Part, y.Part), cmp.Compare(x.Addr, y.Addr), cmp.Compare(x.Alloc, y.Alloc))
+		return cmp.Or(cmp.Compare(x.Part, y.Part), cmp.Compare(x.Addr, y.Addr), cmp.Compare(x.Alloc, y.Alloc), cmp.Compare(x.Free, y.Free),
+			cmp.Compare(x.Size, y.Size), cmp.Compare(x.Group, y.Group), cmp.Compare(x.Before, y.Before))
 	})
 	return p.places
 }

@@ -6,12 +6,15 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // ErrPeakBefore: a selection at the peak needs the blocks that were live then, but a bounded recording begins later, or the peak was
@@ -330,8 +333,10 @@ func (p *Picker) bySite() map[siteID][]SitePart {
 			Category: k.detail.category, Step: k.detail.step, Holder: k.detail.holder,
 		})
 	}
-	for at, c := range p.inuse {
-		alloc := heap.Count{}
+	order := slices.Collect(maps.Keys(p.inuse))
+	sorts.Func(order, func(x, y aged) int { return cmp.Or(cmp.Compare(x.part, y.part), cmp.Compare(x.age, y.age)) })
+	for _, at := range order {
+		c, alloc := p.inuse[at], heap.Count{}
 		if p.parts[at.part].site.origin == heap.OriginEvent && p.alloc[at.part].Contains(c) {
 			alloc = c
 			p.alloc[at.part] = p.alloc[at.part].Minus(c)

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package heap
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/gputrace/gputrace/internal/sorts"
+)
+
+// A Go map is ranged over in another order each time. Whoever follows the heap numbers what it is called with, so that each walk over
+// processes, accounts and objects of which something is called, or written, goes by their keys.
+
+// inOrder lists what a map yields in an order that depends on nothing else.
+func inOrder[T any](values iter.Seq[T], compare func(x, y T) int) []T {
+	list := slices.Collect(values)
+	sorts.Func(list, compare)
+	return list
+}
+
+// sortedAccounts lists the accounts of caching allocators by PID and device.
+func (h *Heap) sortedAccounts() []*account {
+	return inOrder(maps.Values(h.accounts), func(x, y *account) int {
+		return cmp.Or(cmp.Compare(x.PID, y.PID), compareDevice(x.Device, y.Device))
+	})
+}
+
+// sortedProcesses lists the processes by PID.
+func (h *Heap) sortedProcesses() []*process {
+	return inOrder(maps.Values(h.processes), func(x, y *process) int { return cmp.Compare(x.pid, y.pid) })
+}
+
+// inSpace lists the objects of one sort that have an address or handle, by it.
+func (p *process) inSpace(key spaceKey) []*object { return sortedObjects(maps.Values(p.spaces[key])) }
+
+// objects yields what is live, each once.
+func (p *process) objects(yield func(*object) bool) {
+	keys := inOrder(maps.Keys(p.spaces), func(x, y spaceKey) int {
+		return cmp.Or(cmp.Compare(x.layer, y.layer), cmp.Compare(x.sort, y.sort))
+	})
+	lists := make([][]*object, 0, len(keys)+2)
+	for _, key := range keys {
+		lists = append(lists, p.inSpace(key))
+	}
+	for _, list := range append(lists, sortedObjects(maps.Keys(p.orphans)), p.pieces) {
+		for _, o := range list {
+			if !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// sortedObjects lists objects by address or handle; those that had one after the other, in that order.
+func sortedObjects(objects iter.Seq[*object]) []*object {
+	return inOrder(objects, func(x, y *object) int {
+		return cmp.Or(cmp.Compare(x.addr, y.addr), cmp.Compare(x.listed, y.listed), cmp.Compare(x.time, y.time))
+	})
+}
