@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/recording"
 )
@@ -81,6 +82,12 @@ func leakOptions(in *Source) *leaks.Options {
 		return o
 	}
 	o.Free = FreeMemory(in.End)
+	if in.End.Held != nil {
+		o.HolderOf = func(b *heap.Block) string {
+			held, _ := in.Trace.Holder(b)
+			return held.Holder
+		}
+	}
 	for _, h := range HeldTables(in.End) {
 		if rows := leaks.Holders(h.Joined); h.Title == table.HeldNow {
 			o.Holders = rows

@@ -3,8 +3,10 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -16,6 +18,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 const (
@@ -221,7 +225,7 @@ const keptReadings = 2
 func (g *growth) hold(j *view.Joined) {
 	h := &event.Held{Time: g.process.heap.Totals().Time}
 	for i := range g.asked {
-		h.Rows = append(h.Rows, heldOf(&g.asked[i], j)...)
+		h.Rows = append(h.Rows, heldOf(&g.asked[i], g.process.heap.Blocks(), j)...)
 	}
 	if len(h.Rows) == 0 {
 		return
@@ -235,17 +239,24 @@ func (g *growth) hold(j *view.Joined) {
 	g.announce()
 }
 
-// heldOf is the holders of a finding. Blocks without one can be newer than the reading: only those count that were there when it was
-// asked for.
-func heldOf(f *leaks.Finding, j *view.Joined) []event.HeldRow {
+// heldOf is the holders of a finding's blocks. Blocks without one can be newer than the reading: only those count that were there when it
+// was asked for.
+func heldOf(f *leaks.Finding, live iter.Seq[heap.Block], j *view.Joined) []event.HeldRow {
 	var out []event.HeldRow
 	var blocks, bytes uint64
-	for i := range j.Rows {
-		if r := &j.Rows[i]; slices.Contains(f.Sites, r.Site) && r.Name != view.NoHolder {
-			out = append(out, event.HeldRow{Site: r.Site, Holder: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
-			blocks, bytes = blocks+r.Blocks, bytes+r.Bytes
+	of := leaks.HolderIn(j)
+	if of == nil {
+		return nil
+	}
+	for _, h := range leaks.HeldBy(f, live, of) {
+		if h.Name != view.NoHolder {
+			out = append(out, event.HeldRow{Site: h.Site, Holder: h.Name, Bytes: h.Bytes, Blocks: h.Blocks})
+			blocks, bytes = blocks+h.Blocks, bytes+h.Bytes
 		}
 	}
+	sorts.Func(out, func(x, y event.HeldRow) int {
+		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
+	})
 	if f.LiveBlocks > blocks && len(out) > 0 {
 		out = append(out, event.HeldRow{Site: out[0].Site, Blocks: f.LiveBlocks - blocks, Bytes: f.LiveBytes - min(f.LiveBytes, bytes)})
 	}
@@ -255,6 +266,7 @@ func heldOf(f *leaks.Finding, j *view.Joined) []event.HeldRow {
 // conclude makes the last report, with what is known at the end, and says it.
 func (g *growth) conclude(joined *view.Joined, free map[event.Device]uint64) string {
 	o := &leaks.Options{Library: g.process.torchFolders(), Holders: leaks.Holders(joined), Earlier: g.held, Free: free}
+	o.HolderOf, o.Live = leaks.HolderIn(joined), g.process.heap.Blocks()
 	g.watch.SetLibrary(o.Library)
 	g.watch.Complete(g.process.heap.Blocks)
 	g.taken()

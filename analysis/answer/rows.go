@@ -122,10 +122,8 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 		if e.Name == stacks.BeforeAttach && f.Layer == event.LayerTorch && !known[phases.Category(e.Category)] && elementsOf(holder, f.Holder) {
 			return f
 		}
-		for _, s := range f.Sites {
-			if s == site(e) {
-				return f
-			}
+		if f.From(e.StackID) {
+			return f
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@
 package leaks
 
 import (
-	"math/bits"
 	"strings"
 
 	"github.com/gputrace/gputrace/analysis/phases"
@@ -84,6 +83,7 @@ type detector struct {
 	allocs, frees uint64
 	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
 	unsized map[heap.BlockKey]bool
+	held    heldSites // nil: it is not known
 	level   *level
 	slopes  slopes
 
@@ -156,7 +156,7 @@ func (d *detector) key(b *heap.Block) (floor, siteKey) {
 	if b.Layer != event.LayerTorch || d.blind && d.unsized[b.Key()] {
 		f.requested = f.bytes
 	}
-	return f, siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, uint8(bits.Len64(uint64(max(0, f.requested-1))))}
+	return f, siteKey{place{b.Layer, b.Device, b.PID}, b.Stack, sizeClass(uint64(max(0, f.requested)))}
 }
 
 // find is what a block counts, and its site.

@@ -6,6 +6,7 @@ package leaks
 
 import (
 	"fmt"
+	"iter"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
@@ -20,8 +21,11 @@ type Options struct {
 	Library []string
 	// Free is what of each device is not in use by anybody at the end of the recording, bytes. nil or missing: not known.
 	Free map[event.Device]uint64
-	// Holders names what holds blocks at the end; nil: not known.
+	// Holders names what holds the blocks of sites at the end; nil: not known. It counts where HolderOf names nothing.
 	Holders []Holder
+	// HolderOf says the same of single blocks; nil: not known. Live is the blocks of now, which only a Watch needs.
+	HolderOf HolderOf
+	Live     iter.Seq[heap.Block]
 	// Earlier is the same of readings while the program ran, in order. It counts where Holders names nothing.
 	Earlier [][]Holder
 }
@@ -158,6 +162,11 @@ func (f *Finder) Visitor() *view.Visitor {
 			d.freed(b)
 		},
 		Moved: func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
+		Done: func(h *heap.Heap) {
+			if f.options.HolderOf != nil {
+				d.hold(h.Blocks(), f.options.HolderOf)
+			}
+		},
 	}
 }
 

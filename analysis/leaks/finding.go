@@ -68,6 +68,8 @@ type Finding struct {
 	// as a rule. Empty: not known; UsualEnd also when it is the same.
 	Phase, UsualEnd phases.Phase
 	Graph           bool // it is a call of a module, most of whose blocks stay
+
+	blocks map[siteKey]bool // whose blocks it is made of
 }
 
 // Name is the line for people: "train.py:88 main", or the native symbol.
@@ -217,12 +219,8 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	f.First += steps.base
 	f.Share = shareOf(d.totals[k.place], base, rise)
 	f.Sites, f.Calls = sitesOf(f.Name(), g), d.callsOf(&f, g)
-	now, open := f.holder(o.Holders)
-	f.Newer = min(open, f.LiveBlocks)
-	if f.Holder = now; now == "" || strings.HasPrefix(now, unnamedHolder) {
-		f.holdEarlier(o.Earlier)
-	}
-	f.Holder = cmp.Or(f.Holder, now)
+	f.blocks = d.sitesOfGroup(k, g)
+	d.nameHolder(&f, o)
 	d.usualEnd(&f, g)
 	if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && sum.bytes > 0 && steps.Period > 0 {
 		f.Seconds = float64(free) / sum.bytes * steps.Period / 1e9
@@ -325,6 +323,34 @@ func (f *Finding) holder(all []Holder) (best string, open uint64) {
 		return best, open
 	}
 	return "", 0
+}
+
+// nameHolder finds what holds a finding: by its blocks, where they were read one by one, by an earlier reading of them, by its sites.
+func (d *detector) nameHolder(f *Finding, o *Options) {
+	sites := o.Holders
+	if !f.isMostOf(sites) {
+		sites = nil
+	}
+	now, open := f.holder(d.held.of(f))
+	if now == "" {
+		now, open = f.holder(sites)
+	}
+	f.Newer = min(open, f.LiveBlocks)
+	if f.Holder = now; now == "" || strings.HasPrefix(now, unnamedHolder) {
+		f.holdEarlier(o.Earlier)
+	}
+	f.Holder = cmp.Or(f.Holder, now)
+}
+
+// isMostOf reports whether a finding is at least half of what was read of its sites: else what holds the sites need not hold it.
+func (f *Finding) isMostOf(all []Holder) bool {
+	sum := uint64(0)
+	for _, h := range all {
+		if slices.Contains(f.Sites, h.Site) {
+			sum += h.Bytes
+		}
+	}
+	return sum <= 2*f.LiveBytes
 }
 
 // holdEarlier is the holder of an earlier reading, the latest that has one: newer blocks that are alike are attributed to it.

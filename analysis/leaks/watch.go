@@ -136,6 +136,9 @@ func (w *Watch) Report(o *Options) *Report {
 	if o == nil {
 		o = &Options{}
 	}
+	if w.detector != nil && o.HolderOf != nil && o.Live != nil {
+		w.detector.hold(o.Live, o.HolderOf)
+	}
 	if w.tracker.Source() == "" { // those that were counted were no steps, or are none any more
 		return judge(nil, Steps{}, o, w.refused)
 	}

@@ -39,6 +39,7 @@ type Row struct {
 	Phase    string // one of phases.Phases
 	Module   string // as stacks.Module
 	Operator string // as stacks.Operator
+	StackID  event.StackID
 	// Of a sample of a view that was selected with Selection.Detail; else empty.
 	Category string // one of phases.Categories
 	Step     string // "step 12", or NoStep
@@ -124,6 +125,7 @@ func (v *View) appendRows(out []Row, p *Sample, m Measure) []Row {
 	e.Phase, e.Module, e.Operator = string(phases.Unknown), stacks.NoModule, stacks.NoOperator
 	if p.Site != nil {
 		e.Phase = string(v.Phase(p.Site))
+		e.StackID = p.Site.Site.Stack
 		if st := p.Site.Stack; st != nil {
 			e.Module, e.Operator = stacks.Module(st.Frames, v.options.Library), stacks.Operator(st.Frames)
 		}
