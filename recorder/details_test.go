@@ -47,27 +47,6 @@ func TestSampleSums(t *testing.T) {
 	require.Len(t, state.Totals().Accounts, 4)
 }
 
-// TestHeldOf: blocks without a holder are those that were there when the reading was asked for.
-func TestHeldOf(t *testing.T) {
-	j := &view.Joined{Rows: []view.HeldSite{
-		{Site: "a", Name: "x", Bytes: 10, Blocks: 1}, {Site: "a", Name: view.NoHolder, Bytes: 99, Blocks: 9}, {Site: "b", Name: "y", Bytes: 20, Blocks: 2},
-		{Site: "c", Name: "z", Bytes: 30, Blocks: 3},
-	}}
-	x, y := event.HeldRow{Site: "a", Holder: "x", Bytes: 10, Blocks: 1}, event.HeldRow{Site: "b", Holder: "y", Bytes: 20, Blocks: 2}
-	for name, tt := range map[string]struct {
-		finding leaks.Finding
-		want    []event.HeldRow
-	}{
-		"all are held":           {leaks.Finding{Sites: []string{"a", "b"}, LiveBlocks: 3, LiveBytes: 30}, []event.HeldRow{x, y}},
-		"two are not":            {leaks.Finding{Sites: []string{"a", "b"}, LiveBlocks: 5, LiveBytes: 50}, []event.HeldRow{x, y, {Site: "a", Blocks: 2, Bytes: 20}}},
-		"fewer bytes than read":  {leaks.Finding{Sites: []string{"b"}, LiveBlocks: 3, LiveBytes: 5}, []event.HeldRow{y, {Site: "b", Blocks: 1}}},
-		"nobody is known":        {leaks.Finding{Sites: []string{"d"}, LiveBlocks: 3, LiveBytes: 5}, nil},
-		"more are held than are": {leaks.Finding{Sites: []string{"b"}, LiveBlocks: 1, LiveBytes: 10}, []event.HeldRow{y}},
-	} {
-		require.Equal(t, tt.want, heldOf(&tt.finding, j), name)
-	}
-}
-
 // TestGrewSince: holders are read again when there is more than twice as much.
 func TestGrewSince(t *testing.T) {
 	g := &growth{asked: []leaks.Finding{{Function: "f", LiveBytes: 100}}}

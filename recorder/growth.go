@@ -3,10 +3,8 @@
 package recorder
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -18,8 +16,6 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/export/table"
-	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 const (
@@ -225,7 +221,7 @@ const keptReadings = 2
 func (g *growth) hold(j *view.Joined) {
 	h := &event.Held{Time: g.process.heap.Totals().Time}
 	for i := range g.asked {
-		h.Rows = append(h.Rows, heldOf(&g.asked[i], g.process.heap.Blocks(), j)...)
+		h.Rows = append(h.Rows, leaks.HeldBy(&g.asked[i], g.process.heap.Blocks(), leaks.HolderIn(j))...)
 	}
 	if len(h.Rows) == 0 {
 		return
@@ -237,30 +233,6 @@ func (g *growth) hold(j *view.Joined) {
 	g.process.heap.mark(event.Annotation{Kind: event.AnnotationHeld, PID: uint32(g.process.PID()), Held: h})
 	g.judge()
 	g.announce()
-}
-
-// heldOf is the holders of a finding's blocks. Blocks without one can be newer than the reading: only those count that were there when it
-// was asked for.
-func heldOf(f *leaks.Finding, live iter.Seq[heap.Block], j *view.Joined) []event.HeldRow {
-	var out []event.HeldRow
-	var blocks, bytes uint64
-	of := leaks.HolderIn(j)
-	if of == nil {
-		return nil
-	}
-	for _, h := range leaks.HeldBy(f, live, of) {
-		if h.Name != view.NoHolder {
-			out = append(out, event.HeldRow{Site: h.Site, Holder: h.Name, Bytes: h.Bytes, Blocks: h.Blocks})
-			blocks, bytes = blocks+h.Blocks, bytes+h.Bytes
-		}
-	}
-	sorts.Func(out, func(x, y event.HeldRow) int {
-		return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Holder, y.Holder))
-	})
-	if f.LiveBlocks > blocks && len(out) > 0 {
-		out = append(out, event.HeldRow{Site: out[0].Site, Blocks: f.LiveBlocks - blocks, Bytes: f.LiveBytes - min(f.LiveBytes, bytes)})
-	}
-	return out
 }
 
 // conclude makes the last report, with what is known at the end, and says it.

@@ -92,13 +92,14 @@ func runJob(t *testing.T, j *eventtest.Job, scan func(ctx context.Context) (*Sca
 func heldByList(line, holder string) func(ctx context.Context) (*Scan, error) {
 	return func(context.Context) (*Scan, error) {
 		return &Scan{Join: func(_ *view.View, blocks iter.Seq[heap.Block]) *view.Joined {
-			row := view.HeldSite{Site: line, Name: holder}
+			row, held := view.HeldSite{Site: line, Name: holder}, map[heap.BlockKey]view.HeldBlock{}
 			for b := range blocks {
 				if b.Requested == 1000 {
 					row.Bytes, row.Blocks = row.Bytes+b.Size, row.Blocks+1
+					held[b.Key()] = view.HeldBlock{Holder: holder, Name: holder, Bytes: b.Size}
 				}
 			}
-			return &view.Joined{Rows: []view.HeldSite{row}, Bytes: row.Bytes}
+			return &view.Joined{Rows: []view.HeldSite{row}, Bytes: row.Bytes, Blocks: held}
 		}}, nil
 	}
 }

@@ -41,7 +41,7 @@ func TestRowsAddUp(t *testing.T) {
 
 // TestGrowingRows: what a finding is of is in its row, also what is newer than the reading of holders; what another variable holds is not.
 func TestGrowingRows(t *testing.T) {
-	f := leaks.Finding{Layer: event.LayerTorch, File: "a.py", Line: 3, Function: "f", Holder: "kept[0..9]", Sites: []string{"a.py:3 f"}, Bytes: 1000, First: 2, Last: 9}
+	f := leaks.Finding{Layer: event.LayerTorch, File: "a.py", Line: 3, Function: "f", Holder: "kept[0..9]", Stacks: []event.StackID{7}, Bytes: 1000, First: 2, Last: 9}
 	in := &Input{
 		View: view.New(&heap.Snapshot{}, nil, nil), Now: view.New(&heap.Snapshot{}, nil, nil),
 		Leaks: &leaks.Report{Verdict: leaks.Growing, Findings: []leaks.Finding{f}, Steps: leaks.Steps{Period: 5e8}},
@@ -49,10 +49,12 @@ func TestGrowingRows(t *testing.T) {
 	}
 	g := newGrouping(in)
 	for _, e := range []view.Row{
-		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: "kept[0..4]", Bytes: 500, Blocks: 5},
-		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: view.NoHolder, Bytes: 200, Blocks: 2},
-		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, Holder: "other", Bytes: 50, Blocks: 1},
+		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 8, Holder: view.NoHolder, Bytes: 7000, Blocks: 1}, // the same line, by another way
+		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 7, Holder: "kept[0..4]", Bytes: 500, Blocks: 5},
+		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 7, Holder: view.NoHolder, Bytes: 200, Blocks: 2},
+		{Name: "a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 7, Holder: "other", Bytes: 50, Blocks: 1},
 		{Name: "a.py:9", Func: "f", File: "a.py", Line: 9, Holder: view.NoHolder, Category: "parameters", Bytes: 4000, Blocks: 1},
+		{Name: stacks.BackwardOf + " a.py:3", Func: "f", File: "a.py", Line: 3, StackID: 9, Holder: view.NoHolder, Bytes: 60, Blocks: 1},
 		{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept[0..2]", Bytes: 300, Blocks: 3},
 		{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept[0].weight", Bytes: 30, Blocks: 1},
 		{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept[0..2]", Category: "parameters", Bytes: 3, Blocks: 1},
@@ -60,12 +62,12 @@ func TestGrowingRows(t *testing.T) {
 		g.add(&e)
 	}
 	rows, rest, total := g.rows()
-	require.EqualValues(t, 5083, total)
+	require.EqualValues(t, 12143, total)
 	require.Len(t, rows, 1)
 	require.EqualValues(t, 1000, rows[0].Bytes)
 	require.EqualValues(t, 200, rows[0].Inferred)
 	require.InDelta(t, 2000, rows[0].Rate, 1e-9)
-	require.Equal(t, []Sum{{"parameters", 4003}, {"other", 50}, {"before attach", 30}}, rest)
+	require.Equal(t, []Sum{{"other", 7110}, {"parameters", 4003}, {"before attach", 30}}, rest)
 	a := New(in)
 	require.EqualValues(t, 200, a.Since)
 	require.InDelta(t, 2000, a.Rate, 1e-9)

@@ -122,7 +122,7 @@ func (g *grouping) finding(e *view.Row, holder string) *leaks.Finding {
 		if e.Name == stacks.BeforeAttach && f.Layer == event.LayerTorch && !known[phases.Category(e.Category)] && elementsOf(holder, f.Holder) {
 			return f
 		}
-		if f.From(e.StackID) {
+		if slices.Contains(f.Stacks, e.StackID) {
 			return f
 		}
 	}
@@ -207,14 +207,17 @@ func purpose(m *group) string {
 		return strings.ReplaceAll(string(m.Category), "_", " ")
 	case e.Layer == event.LayerDevice.String():
 		return "outside PyTorch"
-	case strings.HasPrefix(e.Name, "["):
+	case e.File == "" && strings.HasPrefix(e.Name, "["): // nothing is known but that: "[before attach]"
 		return strings.Trim(e.Name, "[]")
 	}
 	return "other"
 }
 
-// innerShare is the part of all above which the frames below a line are shown too.
-const innerShare = 0.3
+// innerShare is the part of all above which the frames below a line are shown too, and maxInner how many of a line that grows.
+const (
+	innerShare = 0.3
+	maxInner   = 1
+)
 
 // finish adds what is known of a whole row.
 func (g *grouping) finish(m *group) Row {
@@ -234,8 +237,11 @@ func (g *grouping) finish(m *group) Row {
 		slices.SortStableFunc(r.Lines, func(x, y view.Row) int { return cmp.Compare(older(&x), older(&y)) })
 	}
 	for i := range r.Lines {
-		if float64(r.Lines[i].Bytes) <= innerShare*float64(g.total) {
-			r.Lines[i].Inner = nil
+		switch l := &r.Lines[i]; {
+		case m.Finding != nil:
+			l.Inner = l.Inner[:min(len(l.Inner), maxInner)]
+		case float64(l.Bytes) <= innerShare*float64(g.total):
+			l.Inner = nil
 		}
 	}
 	if r.Named {

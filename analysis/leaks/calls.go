@@ -10,12 +10,8 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-const (
-	// callsShare is the part of the growth above which what a line calls is shown too: "trainer.train()" says little.
-	callsShare = 0.3
-	// maxCalls is how many of them are shown.
-	maxCalls = 3
-)
+// maxCalls is how many of what a line calls is shown: "trainer.train()" says little.
+const maxCalls = 3
 
 // Call is a place outside PyTorch's core that a line leads to, and what of the line's growth is allocated there, each step.
 type Call struct {
@@ -34,11 +30,8 @@ func (c *Call) Name() string {
 	return l.name()
 }
 
-// callsOf are the innermost calls of a finding's sites, the most bytes first; nil where the line is not worth it, or makes no such calls.
+// callsOf are the innermost calls of a finding's sites, the most bytes first; nil where the line makes no such calls.
 func (d *detector) callsOf(f *Finding, g []risen) []Call {
-	if f.Share <= callsShare {
-		return nil
-	}
 	sums := map[line]amount{}
 	for i := range g {
 		if g[i].from == nil || g[i].stack == nil {

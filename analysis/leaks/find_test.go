@@ -166,6 +166,24 @@ func TestHolder(t *testing.T) {
 	}
 }
 
+// TestHolderOfKeys: where several keys or attributes of one thing hold the blocks, it is that.
+func TestHolderOfKeys(t *testing.T) {
+	j := train(func(j *job, _ int) { j.Alloc(kept, 1000) })
+	for want, names := range map[string][]string{
+		"kept[*]":            {"kept[*]['loss']", "kept[*]['box']", "kept[*]['score']"},
+		"self.seen[0..9]":    {"self.seen[0..9].loss", "self.seen[0..9].score", "other.x"},
+		"":                   {"one['loss']", "two['loss']", "three['loss']"},
+		"log['a']":           {"log['a']", "log['a']", "log['b']"},
+		"main() local state": {"main() local state['x']", "main() local state['y']", "main() local state['z']"},
+	} {
+		var rows []leaks.Holder
+		for _, name := range names {
+			rows = append(rows, leaks.Holder{Site: "train.py:30 main", Name: name, Bytes: 10 << 10, Blocks: 10})
+		}
+		require.Equal(t, want, j.find(t, &leaks.Options{Holders: rows}).Findings[0].Holder, names)
+	}
+}
+
 // TestHolderOfSome: where a reading says nothing of most blocks, because they are newer, the others decide, unless they are few or several
 // things hold them.
 func TestHolderOfSome(t *testing.T) {

@@ -5,6 +5,7 @@ package leaks
 import (
 	"cmp"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -47,7 +48,9 @@ type Finding struct {
 	Holder   string // of most of its blocks; empty: not known
 	// Sites are the names of the sites that it is made of, as Holder.Site.
 	Sites []string
-	// Calls are what the line calls outside PyTorch's core, such as a library's modules, where it has a large part of the growth.
+	// Stacks are those with which its blocks were allocated, in order. Blocks of another size can have the same ones.
+	Stacks []event.StackID
+	// Calls are what the line calls outside PyTorch's core, such as a library's modules; nil: it allocates itself.
 	Calls []Call
 	// Newer is how many of LiveBlocks the reading that found Holder says nothing of, most of them because they are newer. They are
 	// attributed to it because they are alike.
@@ -220,6 +223,7 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	f.Share = shareOf(d.totals[k.place], base, rise)
 	f.Sites, f.Calls = sitesOf(f.Name(), g), d.callsOf(&f, g)
 	f.blocks = d.sitesOfGroup(k, g)
+	f.Stacks = stacksOf(f.blocks)
 	d.nameHolder(&f, o)
 	d.usualEnd(&f, g)
 	if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && sum.bytes > 0 && steps.Period > 0 {
@@ -289,10 +293,27 @@ const (
 	attributedNative = 3
 )
 
-// holder is what holds half of the blocks of its sites or more, as far as holders are known; empty: nothing that is known. Names in
+// part is the last step of a holder's name: a key or an attribute.
+var part = regexp.MustCompile(`(\['[^']*'\]|\.[A-Za-z_]\w*)$`)
+
+// holder is what holds most of the blocks of its sites, or what holds its holders: "kept[*]" of "kept[*]['loss']" and "kept[*]['score']".
+func (f *Finding) holder(all []Holder) (best string, open uint64) {
+	if best, open = f.oneHolder(all); best != "" {
+		return best, open
+	}
+	wider := slices.Clone(all)
+	for i := range wider {
+		if h := &wider[i]; h.named() {
+			h.Name = part.ReplaceAllString(h.Name, "")
+		}
+	}
+	return f.oneHolder(wider)
+}
+
+// oneHolder is what holds half of the blocks of its sites or more, as far as holders are known; empty: nothing that is known. Names in
 // brackets are of what is not a holder. A job that goes on has allocated, when it was read, what is in no reading: where that is
 // most of it, what is known decides, and open counts the rest.
-func (f *Finding) holder(all []Holder) (best string, open uint64) {
+func (f *Finding) oneHolder(all []Holder) (best string, open uint64) {
 	sums, blocks := map[string]uint64{}, map[string]uint64{}
 	var sum, known, native uint64
 	for _, h := range all {
@@ -342,16 +363,19 @@ func (d *detector) nameHolder(f *Finding, o *Options) {
 	f.Holder = cmp.Or(f.Holder, now)
 }
 
-// isMostOf reports whether a finding is at least half of what was read of its sites: else what holds the sites need not hold it.
+// isMostOf reports whether a finding is at least half of what is known to be held of its sites: else what holds the sites need not hold it.
 func (f *Finding) isMostOf(all []Holder) bool {
 	sum := uint64(0)
-	for _, h := range all {
-		if slices.Contains(f.Sites, h.Site) {
+	for i := range all {
+		if h := &all[i]; slices.Contains(f.Sites, h.Site) && h.named() {
 			sum += h.Bytes
 		}
 	}
 	return sum <= 2*f.LiveBytes
 }
+
+// named reports whether it is a variable, and not one of the texts that stand for something unknown, or a class of C++.
+func (h *Holder) named() bool { return h.Name != "" && h.Name[0] != '[' && h.Name[0] != '<' }
 
 // holdEarlier is the holder of an earlier reading, the latest that has one: newer blocks that are alike are attributed to it.
 func (f *Finding) holdEarlier(readings [][]Holder) {

@@ -3,12 +3,16 @@
 package leaks
 
 import (
+	"cmp"
 	"iter"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // HolderOf says what holds a block; empty: that is not known.
@@ -52,27 +56,44 @@ func (d *detector) hold(live iter.Seq[heap.Block], of HolderOf) {
 	}
 }
 
-// of is what holds the blocks of a finding, by holder.
+// of is what holds the blocks of a finding, by holder, the most bytes first.
 func (h heldSites) of(f *Finding) []Holder {
-	var out []Holder
+	sums := map[string]Holder{}
 	for k, row := range h {
 		if f.blocks[k.site] {
-			row.Site = f.Sites[0]
-			out = append(out, row)
+			sum := sums[k.holder]
+			sums[k.holder] = Holder{f.Sites[0], k.holder, sum.Bytes + row.Bytes, sum.Blocks + row.Blocks}
 		}
 	}
+	out := slices.Collect(maps.Values(sums))
+	sorts.Func(out, func(x, y Holder) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
 	return out
 }
 
-// HeldBy is what holds the live blocks of a finding.
-func HeldBy(f *Finding, live iter.Seq[heap.Block], of HolderOf) []Holder {
+// HeldBy is what holds the live blocks of a finding, as a recording keeps it; nil: none of it is known. Blocks without a holder can be newer
+// than the reading: only as many count as the finding had when it was asked for.
+func HeldBy(f *Finding, live iter.Seq[heap.Block], of HolderOf) []event.HeldRow {
+	if of == nil {
+		return nil
+	}
 	held := heldSites{}
 	for b := range live {
 		if k := f.siteOf(&b); counts(&b) && f.blocks[k] {
 			held.add(k, &b, of(&b))
 		}
 	}
-	return held.of(f)
+	var out []event.HeldRow
+	var blocks, bytes uint64
+	for _, h := range held.of(f) {
+		if h.Name != view.NoHolder {
+			out = append(out, event.HeldRow{Site: h.Site, Holder: h.Name, Bytes: h.Bytes, Blocks: h.Blocks})
+			blocks, bytes = blocks+h.Blocks, bytes+h.Bytes
+		}
+	}
+	if f.LiveBlocks > blocks && len(out) > 0 {
+		out = append(out, event.HeldRow{Site: out[0].Site, Blocks: f.LiveBlocks - blocks, Bytes: f.LiveBytes - min(f.LiveBytes, bytes)})
+	}
+	return out
 }
 
 // siteOf is the site of a block, as the detector has it.
@@ -89,14 +110,14 @@ func sizeClass(bytes uint64) uint8 {
 	return uint8(bits.Len64(max(bytes, 1) - 1))
 }
 
-// From reports whether memory that was allocated with a stack is, or may be, of the finding: blocks of another size can have the same one.
-func (f *Finding) From(stack event.StackID) bool {
-	for k := range f.blocks {
-		if k.stack == stack {
-			return true
-		}
+// stacksOf are the stacks of sites, in order.
+func stacksOf(sites map[siteKey]bool) []event.StackID {
+	var out []event.StackID
+	for k := range sites {
+		out = append(out, k.stack)
 	}
-	return false
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // sitesOfGroup are the sites that rise, or of a line that is judged as a whole, all of it.

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
+)
+
+// Two ways from one line of the program into a library, as all memory of a framework's job has them.
+const (
+	library   = " /v/lib/python3.11/site-packages/framework/trainer.py:"
+	throughIt = " /home/a/train.py:13:main"
+	lossSite  = eventtest.Report + library + "40:Trainer.loss" + throughIt
+	adamSite  = eventtest.Report + library + "90:Trainer.optimizer_step" + throughIt
+)
+
+// TestHolderOfOneSite: what holds the blocks that grow is named, also where the same line of the program leads to much more that
+// something else holds; by the blocks at the end, by a reading of them before, and not by a table of lines.
+func TestHolderOfOneSite(t *testing.T) {
+	j := newJob()
+	j.Alloc(adamSite, 64<<20)
+	for range 60 {
+		j.Pass(input, forward, forward, backward, adam)
+		j.Alloc(lossSite, 12)
+	}
+	trace, err := view.NewTrace(&j.Stream, nil)
+	require.NoError(t, err)
+	table, err := steps.Find(trace, nil)
+	require.NoError(t, err)
+	loss := j.ID(lossSite)
+	of := func(b *heap.Block) string {
+		switch b.Stack {
+		case loss:
+			return "kept[0..59]"
+		case j.ID(adamSite):
+			return "model.optimizer.state[*]['exp_avg']"
+		}
+		return ""
+	}
+	lines := []leaks.Holder{
+		{Site: "train.py:13 main", Name: "model.optimizer.state[*]['exp_avg']", Bytes: 64 << 20, Blocks: 1},
+		{Site: "train.py:13 main", Name: "kept[0..59]", Bytes: 60 * 512, Blocks: 60},
+	}
+	find := func(o *leaks.Options) *leaks.Finding {
+		r, err := leaks.Find(trace, table, o)
+		require.NoError(t, err)
+		require.Len(t, r.Findings, 1)
+		return &r.Findings[0]
+	}
+	f := find(&leaks.Options{HolderOf: of, Holders: lines})
+	require.Equal(t, "kept[0..59]", f.Holder)
+	require.Equal(t, []event.StackID{loss}, f.Stacks)
+	require.Zero(t, f.Newer)
+	require.Empty(t, find(&leaks.Options{Holders: lines}).Holder, "most of what is held of the line is not what grows")
+
+	live := slices.Values(atEnd(t, trace))
+	rows := leaks.HeldBy(f, live, of)
+	require.Equal(t, []event.HeldRow{{Site: "train.py:13 main", Holder: "kept[0..59]", Bytes: 60 * 512, Blocks: 60}}, rows)
+	require.Equal(t, "kept[0..59]", find(&leaks.Options{Earlier: [][]leaks.Holder{leaks.EarlierRows(rows)}}).Holder)
+	require.Nil(t, leaks.HeldBy(f, live, nil))
+	require.Nil(t, leaks.HeldBy(f, live, func(*heap.Block) string { return "" }), "nothing is known")
+	n := 0
+	require.Equal(t, []event.HeldRow{{Site: "train.py:13 main", Holder: "kept[0]", Bytes: 512, Blocks: 1}, {Site: "train.py:13 main", Bytes: f.LiveBytes - 512, Blocks: f.LiveBlocks - 1}},
+		leaks.HeldBy(f, live, func(*heap.Block) string {
+			if n++; n == 1 {
+				return "kept[0]"
+			}
+			return ""
+		}), "most are newer than the reading")
+}
+
+// atEnd are the live blocks at the end that grow or are held.
+func atEnd(t *testing.T, trace *view.Trace) (out []heap.Block) {
+	t.Helper()
+	require.NoError(t, trace.Replay(&view.Visitor{Done: func(h *heap.Heap) { out = slices.Collect(h.Blocks()) }}))
+	return out
+}
