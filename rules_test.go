@@ -110,7 +110,7 @@ var mayImport = map[string][]string{
 	"internal/exit":      {},
 	"internal/build":     {"internal/nvml"},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
-	"internal/console":   {"analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
+	"internal/console":   {"analysis/view", "export", "export/jobs", "export/screen", "export/table", "internal/advice", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
 	"internal/sorts":     {},
 	"internal/notify":    {},
@@ -128,7 +128,7 @@ var mayImport = map[string][]string{
 	"recorder/rank":      {"recording"},
 	"recorder/reconcile": {"event", "event/figures", "export/table", "heap"},
 	"recorder": {
-		"recorder/kept", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
+		"recorder/kept", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/jobs", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {
@@ -143,6 +143,7 @@ var mayImport = map[string][]string{
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "internal/words"},
 	"export/chart":           {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
 	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
+	"export/jobs":            {"analysis/leaks", "analysis/ranks", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.

@@ -10,9 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/ranks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/html"
+	"github.com/gputrace/gputrace/export/jobs"
 	"github.com/gputrace/gputrace/export/table"
 )
 
@@ -21,20 +24,119 @@ const JobPageName = "report.html"
 
 // JobProcess is a process of a job, at the end of its recording.
 type JobProcess struct {
-	Name    string // "rank 0, pid 4711 python train.py"
-	Folder  string // of its results, in that of the job's
-	Verdict string // as the recording has it; its first line is shown
-	View    *view.View
-	Held    []table.HeldInput
+	ranks.Identity
+	Name   string        // "rank 0, pid 4711 train.py"
+	Folder string        // of its results, in that of the job's
+	Leaks  *leaks.Report // nil: it was not judged
+	View   *view.View
+	Held   []table.HeldInput
 }
 
-// jobLines is of how many lines and holders of each process a job's page is made.
-const jobLines = 1000
+// endedBelow is how often as large the peaks of a job must be as what is in use at the end for its processes to have freed what they had.
+const endedBelow = 2
 
-// WriteJobPage writes the page of a job, whose results are in dir, with write: its processes with links to their pages, and the largest lines
-// and holders over all of them. Where no process has a page, the job has none.
+// JobAnswer is what a job says first: the verdict on each of its processes, and what holds the memory of all.
+func JobAnswer(all []JobProcess) *jobs.Answer {
+	out := &jobs.Answer{When: "in use at the end"}
+	var ids []ranks.Identity
+	var end, peak uint64
+	for i := range all {
+		ids = append(ids, all[i].Identity)
+		end, peak = end+all[i].View.Total(), peak+all[i].View.AtPeak().Total()
+	}
+	out.Verdicts = jobVerdicts(all, ids)
+	growing := len(out.Verdicts) > 0 && out.Verdicts[0].Finding != nil
+	ended := !growing && peak > endedBelow*end
+	if ended {
+		out.When = "in use at the peak of each process"
+	}
+	var lines, holders []ranks.Part
+	for i := range all {
+		v := all[i].View
+		if ended {
+			v = v.AtPeak()
+		}
+		for _, r := range view.GroupRows(v.Rows(), view.ByLine) {
+			lines = append(lines, ranks.Part{Process: i, Name: strings.TrimSpace(r.Name + " " + r.Func), Source: r.Source, Bytes: uint64(max(0, r.Bytes)), Blocks: r.Blocks})
+		}
+		holders = append(holders, heldParts(i, all[i].Held)...)
+	}
+	out.Lines = ranks.Rows(lines, ids)
+	if !ended { // holders are of the end
+		out.Holders = ranks.Rows(holders, ids)
+	}
+	return out
+}
+
+// heldParts is what holds the blocks of a process at the end.
+func heldParts(process int, held []table.HeldInput) []ranks.Part {
+	var out []ranks.Part
+	for _, h := range held {
+		if h.Title != table.HeldNow || h.Joined == nil {
+			continue
+		}
+		for _, r := range h.Joined.Rows {
+			out = append(out, ranks.Part{Process: process, Name: r.Name, Bytes: r.Bytes, Blocks: r.Blocks})
+		}
+	}
+	return out
+}
+
+// jobVerdicts are the verdicts, the worst first: those that are the same of several processes are one.
+func jobVerdicts(all []JobProcess, ids []ranks.Identity) []jobs.Verdict {
+	var refused, steady, unclear []int
+	grows := map[string][]int{}
+	var names []string
+	for i := range all {
+		for _, a := range all[i].View.Snapshot.Accounts {
+			if a.OOMs > 0 && (len(refused) == 0 || refused[len(refused)-1] != i) {
+				refused = append(refused, i)
+			}
+		}
+		switch r := all[i].Leaks; {
+		case r == nil:
+		case r.Verdict == leaks.Steady:
+			steady = append(steady, i)
+		case r.Verdict == leaks.Unclear:
+			unclear = append(unclear, i)
+		case r.Verdict == leaks.Growing:
+			name := r.Findings[0].Name()
+			if grows[name] == nil {
+				names = append(names, name)
+			}
+			grows[name] = append(grows[name], i)
+		}
+	}
+	var out []jobs.Verdict
+	for _, name := range names {
+		f := &all[grows[name][0]].Leaks.Findings[0]
+		out = append(out, jobs.Verdict{Word: verdictWords[leaks.Growing].word, Text: ranks.Which(grows[name], ids) + ": " + table.LeakText(f), Finding: f})
+	}
+	if len(refused) > 0 {
+		out = append(out, jobs.Verdict{
+			Word: verdictWords[leaks.OutOfMemory].word, Text: ranks.Which(refused, ids) + ": a request was refused: gputrace oom, of the folder of the process, says why",
+		})
+	}
+	switch {
+	case len(out) > 0:
+	case len(steady) == len(all):
+		out = append(out, jobs.Verdict{Word: verdictWords[leaks.Steady].word, Text: fmt.Sprintf("nothing grew from step to step in any of %d processes", len(all))})
+	case len(unclear) > 0:
+		_, why, _ := strings.Cut(table.LeakSentence(all[unclear[0]].Leaks), ": ")
+		out = append(out, jobs.Verdict{Word: verdictWords[leaks.Unclear].word, Text: ranks.Which(unclear, ids) + ": " + why})
+	}
+	return out
+}
+
+// WriteJobPage writes the page of a job, whose results are in dir, with write: the answer, and its processes with links to their pages. Where no
+// process has a page, the job has none.
 func WriteJobPage(dir string, all []JobProcess, write func(name string, content func(io.Writer) error) error) error {
-	in := html.JobInput{Title: fmt.Sprintf("GPU memory of a job of %d processes", len(all))}
+	answer := JobAnswer(all)
+	in := html.JobInput{Title: fmt.Sprintf("GPU memory of a job of %d processes", len(all)), When: answer.When, Lines: answer.Lines, Holders: answer.Holders}
+	for i := range answer.Verdicts {
+		v := &answer.Verdicts[i]
+		in.Verdicts = append(in.Verdicts, html.JobVerdict{Kind: kindOf(v), Word: v.Word, Text: v.Text, Notes: v.Notes()})
+	}
 	pages := 0
 	for i := range all {
 		p := jobProcess(&all[i])
@@ -50,33 +152,27 @@ func WriteJobPage(dir string, all []JobProcess, write func(name string, content 
 	return write(JobPageName, func(w io.Writer) error { return html.WriteJob(w, in) })
 }
 
+// kindOf is how good or bad a verdict on a job is.
+func kindOf(v *jobs.Verdict) html.VerdictKind {
+	for _, w := range verdictWords {
+		if w.word == v.Word {
+			return w.kind
+		}
+	}
+	return html.VerdictUnknown
+}
+
 func jobProcess(p *JobProcess) html.JobProcess {
-	verdict, _, _ := strings.Cut(p.Verdict, "\n")
-	out := html.JobProcess{Name: p.Name, Verdict: verdict}
+	out := html.JobProcess{Name: p.Name}
+	if p.Leaks != nil {
+		out.Verdict = table.LeakSentence(p.Leaks)
+	}
 	for i := range p.View.Snapshot.Accounts {
 		a := &p.View.Snapshot.Accounts[i]
 		out.Devices = append(out.Devices, html.JobDevice{Device: a.Device.String(), Live: a.Allocated, Peak: a.Peak, Reserved: a.Reserved})
 	}
 	if len(out.Devices) == 0 {
 		out.Devices = []html.JobDevice{{Device: "-", Live: event.Unknown, Peak: event.Unknown, Reserved: event.Unknown}}
-	}
-	for _, r := range p.View.ByPython(jobLines).Rows {
-		out.Lines = append(out.Lines, html.JobRow{Name: strings.TrimSpace(r.Name + " " + r.Func), Title: r.Source, Bytes: uint64(r.Bytes), Blocks: r.Blocks})
-	}
-	holders := map[string]int{}
-	for _, h := range p.Held {
-		if h.Title != table.HeldNow || h.Joined == nil {
-			continue
-		}
-		for _, r := range h.Joined.Rows {
-			at, ok := holders[r.Name]
-			if !ok {
-				at = len(out.Holders)
-				holders[r.Name] = at
-				out.Holders = append(out.Holders, html.JobRow{Name: r.Name})
-			}
-			out.Holders[at].Bytes, out.Holders[at].Blocks = out.Holders[at].Bytes+r.Bytes, out.Holders[at].Blocks+r.Blocks
-		}
 	}
 	return out
 }

@@ -12,9 +12,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/ranks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/jobs"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
@@ -88,6 +90,7 @@ type Results struct {
 	options  *Options
 	all      []*Process // as they were found
 	job      table.JobInput
+	answer   *jobs.Answer // of several processes
 	start    time.Time
 	end      time.Time
 	outcome  error // that there was nothing to record; nil: there was
@@ -118,7 +121,10 @@ func (r *Recorder) results() (*Results, error) {
 	}
 	for _, p := range ordered(out.all) {
 		totals := p.heap.Totals()
-		out.job.Rows = append(out.job.Rows, table.JobRows(p.Who()+" "+p.Command(), &totals)...)
+		out.job.Rows = append(out.job.Rows, table.JobRows(p.Who()+" "+p.Script(), &totals)...)
+	}
+	if len(out.all) > 1 {
+		out.answer = export.JobAnswer(out.jobProcesses())
 	}
 	return out, nil
 }
@@ -161,6 +167,9 @@ func (r *Results) Err() error { return r.outcome }
 
 // Processes are those that used GPU memory, by rank, then as they were found. There is at least one.
 func (r *Results) Processes() []*Process { return ordered(r.all) }
+
+// Answer is what several processes say first; nil: there is one.
+func (r *Results) Answer() *jobs.Answer { return r.answer }
 
 // Job is what the summary of several processes prints.
 func (r *Results) Job() table.JobInput { return r.job }
@@ -265,13 +274,22 @@ func (r *Results) fill(folder *output.Folder) error {
 
 // writeJobPage writes the page of a job where its processes have pages.
 func (r *Results) writeJobPage(folder *output.Folder) error {
+	return export.WriteJobPage(folder.Dir, r.jobProcesses(), folder.Write)
+}
+
+// jobProcesses are the processes as those of a job, by rank.
+func (r *Results) jobProcesses() []export.JobProcess {
 	var all []export.JobProcess
-	for _, p := range r.all {
+	for _, p := range ordered(r.all) {
+		id := ranks.Identity{Rank: -1, PID: p.PID()}
+		if known := p.rank.Recorded(); known != nil {
+			id.Rank = known.Rank
+		}
 		all = append(all, export.JobProcess{
-			Name: p.Who() + " " + p.Command(), Folder: p.folder, Verdict: p.done.verdict, View: p.done.view, Held: p.done.held,
+			Identity: id, Name: p.Who() + " " + p.Script(), Folder: p.folder, Leaks: p.Leaks(), View: p.done.view, Held: p.done.held,
 		})
 	}
-	return export.WriteJobPage(folder.Dir, all, folder.Write)
+	return all
 }
 
 // fillPart writes the files of a process. The recording is moved to them last.

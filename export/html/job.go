@@ -3,30 +3,39 @@
 package html
 
 import (
-	"cmp"
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strconv"
 
+	"github.com/gputrace/gputrace/analysis/ranks"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // JobInput is what WriteJob shows.
 type JobInput struct {
 	Title     string // one line
+	Verdicts  []JobVerdict
 	Processes []JobProcess
+	When      string      // of what the rows are: "in use at the end"
+	Lines     []ranks.Row // over all processes, the largest first
+	Holders   []ranks.Row // likewise; nil: not known
+}
+
+// JobVerdict is the verdict on some processes of a job.
+type JobVerdict struct {
+	Kind       VerdictKind
+	Word, Text string
+	Notes      []string // what is known beside it
 }
 
 // JobProcess is a process of a job. Sizes are bytes.
 type JobProcess struct {
-	Name    string // "rank 0, pid 4711 python train.py"
+	Name    string // "rank 0, pid 4711 train.py"
 	Link    string // address of its page, from that of the job; empty: there is none
 	Verdict string // a sentence; empty: there is none
 	Devices []JobDevice
-	Lines   []JobRow
-	Holders []JobRow
 }
 
 // JobDevice is what a process has on a device.
@@ -35,23 +44,10 @@ type JobDevice struct {
 	Live, Peak, Reserved uint64 // bytes; event.Unknown
 }
 
-// JobRow is a line or a holder of a process.
-type JobRow struct {
-	Name          string
-	Title         string // more of it
-	Bytes, Blocks uint64
-}
-
 // jobTable is the largest rows over all processes.
 type jobTable struct {
 	Title, Column string
-	Rows          []jobRow
-}
-
-type jobRow struct {
-	JobRow
-	Share     string
-	Processes int
+	Rows          []ranks.Row
 }
 
 // jobRows is how many rows a table of a job has.
@@ -60,23 +56,31 @@ const jobRows = 15
 type jobPage struct {
 	Title, Policy string
 	Style         template.HTML
+	Verdicts      []JobVerdict
 	Processes     []JobProcess
 	Bytes         uint64
 	Tables        []jobTable
 }
 
-// WriteJob writes the page of a job of several processes: each with a link to its own page, and what is largest over all of them. It has no
-// script.
+// WriteJob writes the page of a job of several processes: the verdict, what is largest over all of them, and each with a link to its own page. It
+// has no script.
 func WriteJob(w io.Writer, in JobInput) error {
 	style, err := files.ReadFile("page/page.css")
 	if err != nil {
 		return fmt.Errorf("page of the job: %w", err)
 	}
-	t, err := template.New("job.html").Funcs(template.FuncMap{"bytes": sizeText, "exact": exactText, "count": countText}).ParseFS(files, "page/job.html", "page/head.html")
+	t, err := template.New("job.html").Funcs(template.FuncMap{"bytes": sizeText, "exact": exactText, "count": countText, "share": shareText}).ParseFS(files, "page/job.html", "page/head.html")
 	if err != nil {
 		return fmt.Errorf("page of the job: %w", err)
 	}
-	p := jobPage{Title: printable(in.Title), Policy: policy(style, nil), Style: element("<style>", style, "</style>"), Processes: in.Processes}
+	p := jobPage{Title: printable(in.Title), Policy: policy(style, nil), Style: element("<style>", style, "</style>"), Verdicts: in.Verdicts, Processes: in.Processes}
+	for i := range p.Verdicts {
+		v := &p.Verdicts[i]
+		v.Text = printable(v.Text)
+		for k := range v.Notes {
+			v.Notes[k] = printable(v.Notes[k])
+		}
+	}
 	for i := range in.Processes {
 		q := &p.Processes[i]
 		q.Name, q.Verdict = printable(q.Name), printable(q.Verdict)
@@ -86,15 +90,14 @@ func WriteJob(w io.Writer, in JobInput) error {
 			}
 		}
 	}
-	for _, table := range []struct {
-		title, column string
-		of            func(q *JobProcess) []JobRow
-	}{
-		{"Lines of all processes", "Line", func(q *JobProcess) []JobRow { return q.Lines }},
-		{"Holders of all processes", "Holder", func(q *JobProcess) []JobRow { return q.Holders }},
-	} {
-		if rows := mergeRows(in.Processes, table.of); len(rows) > 0 {
-			p.Tables = append(p.Tables, jobTable{table.title, table.column, rows})
+	for _, table := range []jobTable{{"Lines of all processes, " + in.When, "Line", in.Lines}, {"Holders of all processes, " + in.When, "Holder", in.Holders}} {
+		table.Rows = slices.Clone(table.Rows[:min(jobRows, len(table.Rows))])
+		for i := range table.Rows {
+			r := &table.Rows[i]
+			r.Name, r.Source = printable(r.Name), printable(r.Source)
+		}
+		if len(table.Rows) > 0 {
+			p.Tables = append(p.Tables, table)
 		}
 	}
 	if err := t.Execute(w, p); err != nil {
@@ -103,28 +106,16 @@ func WriteJob(w io.Writer, in JobInput) error {
 	return nil
 }
 
-// mergeRows adds up rows of the same name, the largest first.
-func mergeRows(processes []JobProcess, of func(q *JobProcess) []JobRow) []jobRow {
-	index, all := map[string]int{}, uint64(0)
-	var out []jobRow
-	for i := range processes {
-		for _, r := range of(&processes[i]) {
-			at, ok := index[r.Name]
-			if !ok {
-				at = len(out)
-				index[r.Name] = at
-				out = append(out, jobRow{JobRow: JobRow{Name: printable(r.Name), Title: printable(r.Title)}})
-			}
-			out[at].Bytes, out[at].Blocks = out[at].Bytes+r.Bytes, out[at].Blocks+r.Blocks
-			out[at].Processes++
-			all += r.Bytes
-		}
+// shareText is a part of all, as package table writes it.
+func shareText(v float64) string {
+	p := 100 * v
+	switch {
+	case p > 0 && p < 1:
+		return "<1 %"
+	case p >= 99.5 && p < 100:
+		return ">99 %"
 	}
-	sorts.Func(out, func(x, y jobRow) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
-	for i := range out {
-		out[i].Share = fmt.Sprintf("%.1f %%", 100*float64(out[i].Bytes)/float64(max(1, all)))
-	}
-	return out[:min(jobRows, len(out))]
+	return fmt.Sprintf("%.0f %%", p)
 }
 
 // sizeText is bytes in binary units, as the page's script writes them.

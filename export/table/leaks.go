@@ -49,26 +49,6 @@ func Verdict(w io.Writer, r *leaks.Report) error {
 	return flushed(out)
 }
 
-// JobLeak is the verdict on a process of a job.
-type JobLeak struct {
-	Process string
-	Report  *leaks.Report
-}
-
-// JobLeaks prints the verdict of each process in which something grows, on a screen of so many characters; 0: it is not known.
-func JobLeaks(w io.Writer, all []JobLeak, width int) error {
-	out := bufio.NewWriter(w)
-	p := &printer{Printer: layout.Printer{W: out, Width: width}}
-	for i := range all {
-		if r := all[i].Report; r.Verdict == leaks.Growing {
-			p.leakText("", all[i].Process+": "+LeakSentence(r))
-			p.leakNotes(&r.Findings[0])
-			p.line("")
-		}
-	}
-	return flushed(out)
-}
-
 func flushed(out *bufio.Writer) error {
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the verdict: %w", err)

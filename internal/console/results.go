@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/jobs"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder"
@@ -87,7 +88,7 @@ func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwrit
 	if len(all) > 1 {
 		job := r.Job()
 		job.Width = Screen(w).Width
-		return errors.Join(table.JobLeaks(w, jobLeaks(all), job.Width), table.Job(w, job))
+		return errors.Join(jobs.Print(w, r.Answer(), job.Width), table.Job(w, job))
 	}
 	if !c.printed {
 		if err := printProcess(w, all[0], folder, unwritten, o); err != nil {
@@ -116,17 +117,6 @@ func printProcess(w *os.File, p *recorder.Process, folder string, unwritten bool
 	}
 	defer in.Close()
 	return in.PrintAnswer(w, &export.AnswerOptions{Screen: Screen(w), Verbose: o.Verbose, Path: filepath.Join(folder, p.Folder())})
-}
-
-// jobLeaks is the verdict on each process.
-func jobLeaks(all []*recorder.Process) []table.JobLeak {
-	var out []table.JobLeak
-	for _, p := range all {
-		if report := p.Leaks(); report != nil {
-			out = append(out, table.JobLeak{Process: p.Who(), Report: report})
-		}
-	}
-	return out
 }
 
 // written says where everything is, and of a job what opens it.

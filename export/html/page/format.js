@@ -20,9 +20,7 @@ function bytesParts(n) {
 
 // tenths rounds half to even, as gputrace's texts do.
 function tenths(v) {
-  let n = Math.round(v * 10);
-  if (v * 10 % 1 === 0.5 && n % 2 === 1) n--;
-  return (n / 10).toFixed(1);
+  return (evenly(v * 10) / 10).toFixed(1);
 }
 
 function bytesText(n) {
@@ -41,8 +39,20 @@ function plural(n, one) {
   return `${count(n)} ${one}${n === 1 ? '' : 's'}`;
 }
 
+// share is a part of a whole: what is not nothing is not 0 %, and what is not all is not 100 %.
 function share(part, whole) {
-  return whole > 0 ? (100 * part / whole).toFixed(1) + ' %' : '';
+  if (!(whole > 0)) return '';
+  const percent = 100 * part / whole;
+  if (part > 0 && percent < 1) return '<1 %';
+  if (part < 0 && percent > -1) return '>-1 %';
+  if (part > 0 && percent >= 99.5 && percent < 100) return '>99 %';
+  return `${evenly(percent)} %`;
+}
+
+// evenly rounds half to even, as gputrace's texts do.
+function evenly(v) {
+  const n = Math.round(v);
+  return Math.abs(v % 1) === 0.5 && n % 2 !== 0 ? n - 1 : n;
 }
 
 // signedBytes is the difference of two: never -1 for unknown.

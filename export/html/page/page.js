@@ -71,7 +71,7 @@ function figure(id, name, bytes, more, onclick) {
 
 // ofCapacity says how much of a device something is.
 function ofCapacity(bytes, capacity) {
-  return capacity > 0 && bytes >= 0 ? `of ${bytesText(capacity)}, ${Math.round(100 * bytes / capacity)} %` : '';
+  return capacity > 0 && bytes >= 0 ? `of ${bytesText(capacity)}, ${share(bytes, capacity)}` : '';
 }
 
 // drawFigures draws the line of figures: peak of each device, the end, and what of the device that is.
