@@ -369,7 +369,7 @@ func moreLines(r *answer.Row) string {
 // lineText is a line with its function, or a native symbol, in a width.
 func lineText(e *view.Row, width int) string {
 	if e.File == "" {
-		return layout.FitName(words.Line(e.Name), width)
+		return layout.FitMarked(words.Line(e.Name), width)
 	}
 	return layout.FitPlace(words.Line(e.Name), words.Line(e.Func), width)
 }

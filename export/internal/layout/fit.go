@@ -86,6 +86,24 @@ func FitPlace(place, function string, width int) string {
 	return place + " " + name
 }
 
+// FitMarked is FitPlace for a name such as "[backward between] train.py:88 step and train.py:90 step": of the mark and the lines as much as
+// there is room for, of the first line all.
+func FitMarked(name string, width int) string {
+	mark, lines, ok := strings.Cut(name, "] ")
+	if !ok || utf8.RuneCountInString(name) <= width {
+		return FitName(name, width)
+	}
+	first, _, several := strings.Cut(lines, " and ")
+	place, function, _ := strings.Cut(first, " ")
+	if mark += "] "; utf8.RuneCountInString(mark+place) > width {
+		mark = "[…] "
+	}
+	if several {
+		return mark + place + " …"
+	}
+	return FitPlace(mark+place, function, width)
+}
+
 // Fit cuts or pads to a width in characters. A cut shows as "…".
 func Fit(s string, width int) string {
 	r := []rune(words.Line(s))

@@ -45,6 +45,16 @@ func TestFitName(t *testing.T) {
 }
 
 // TestBreakLine: a line ends between words, and a figure is not parted from its unit.
+// TestFitMarked: the line is there in any width, the mark as long as there is room for both.
+func TestFitMarked(t *testing.T) {
+	const one = "[backward between] sft.py:15 T.compute_loss"
+	for width, want := range map[int]string{60: one, 43: one, 42: "[backward between] sft.py:15 compute_loss", 36: "[backward between] sft.py:15", 30: "[…] sft.py:15 T.compute_loss", 22: "[…] sft.py:15"} {
+		require.Equal(t, want, FitMarked(one, width), width)
+	}
+	require.Equal(t, "[backward between] a.py:1 …", FitMarked("[backward between] a.py:1 f and a.py:2 g", 38))
+	require.Equal(t, "MatMul::forward", FitMarked("at::native::MatMul::forward", 16))
+}
+
 func TestBreakLine(t *testing.T) {
 	for _, tt := range []struct {
 		text       string

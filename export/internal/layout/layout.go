@@ -80,7 +80,7 @@ type Label struct {
 
 func (l *Label) text(room int) string {
 	if l.Place == "" {
-		return FitName(words.Line(l.Name), room)
+		return FitMarked(words.Line(l.Name), room)
 	}
 	return FitPlace(words.Line(l.Place), words.Line(l.Name), room)
 }
