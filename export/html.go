@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/html"
+	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -126,6 +127,9 @@ func pageNotes(in *Input, b *pagemodel.Model) []string {
 	}
 	if in.End != nil && in.End.StackRecordsLost > 0 {
 		out = append(out, fmt.Sprintf("%d stacks did not fit the ring: their events have none", in.End.StackRecordsLost))
+	}
+	if b.Inferred > 0 {
+		out = append(out, fmt.Sprintf("%s in use at the end were allocated after holders were read: they are shown with what held most blocks of their line", table.Bytes(b.Inferred)))
 	}
 	return out
 }

@@ -80,3 +80,37 @@ func TestCategories(t *testing.T) {
 		})
 	}
 }
+
+// TestNewerBlocks: what was allocated after holders were read has what held most blocks of its line; of another line, or one whose blocks
+// several things held, it has none.
+func TestNewerBlocks(t *testing.T) {
+	job := eventtest.NewJob()
+	lines := []string{eventtest.Report + " /a/train.py:16:main", eventtest.Report + " /a/train.py:17:main", eventtest.Report + " /a/train.py:18:main"}
+	for range 20 {
+		for _, line := range lines {
+			job.Alloc(line, 512)
+		}
+	}
+	trace := traceOf(t, &job.Stream)
+	held, n := map[heap.BlockKey]view.HeldBlock{}, map[event.StackID]int{}
+	for b := range applied(&job.Stream, 30).Blocks() { // the first 10 of each line
+		n[b.Stack]++
+		switch {
+		case b.Stack == job.ID(lines[0]) && n[b.Stack] > 1:
+			held[b.Key()] = view.HeldBlock{Holder: "losses[0..9]", Bytes: b.Size}
+		case b.Stack == job.ID(lines[0]): // was read, and nothing was found
+			held[b.Key()] = view.HeldBlock{Bytes: b.Size}
+		case b.Stack == job.ID(lines[1]):
+			held[b.Key()] = view.HeldBlock{Holder: []string{"x", "y"}[n[b.Stack]%2], Bytes: b.Size}
+		}
+	}
+	trace.SetHeld(held)
+	b, err := pagemodel.New(trace, nil)
+	require.NoError(t, err)
+	got := map[string]uint64{}
+	for _, l := range b.Lifetimes {
+		got[b.Groups[l.Group].Holder] += l.Bytes
+	}
+	require.Equal(t, map[string]uint64{"losses[0..9]": 19 * 512, "x": 5 * 512, "y": 5 * 512, view.NoHolder: 31 * 512}, got)
+	require.EqualValues(t, 10*512, b.Inferred)
+}

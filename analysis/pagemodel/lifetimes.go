@@ -94,16 +94,65 @@ func (l *lifetimes) event(_ *event.Event, _ *heap.Heap) { l.number++ }
 func (l *lifetimes) done(h *heap.Heap) {
 	l.at = len(l.model.Moments) - 1
 	l.sample(h)
+	newer := l.newer(h)
 	for b := range h.Blocks() {
 		key := b.Key()
 		if o, ok := l.open[key]; ok {
 			category, held := l.purpose.InUse(&b)
-			o.group = l.known(o.base, category, cmp.Or(held.Holder, view.NoHolder))
+			holder := held.Holder
+			if _, read := l.trace.Holder(&b); !read && holder == "" && b.Layer == event.LayerTorch {
+				if holder = newer[l.lineOf(o.base)]; holder != "" {
+					l.model.Inferred += b.Size
+				}
+			}
+			o.group = l.known(o.base, category, cmp.Or(holder, view.NoHolder))
 			l.open[key] = o
 			l.wanted[key] = b.Requested
 		}
 	}
 }
+
+// heldLine is blocks of one line, of one part, and of segments or not.
+type heldLine struct {
+	part    int
+	own     int32
+	segment bool
+}
+
+func (l *lifetimes) lineOf(group uint32) heldLine {
+	g := &l.model.Groups[group]
+	return heldLine{g.Part, g.Own, g.Segment}
+}
+
+// newer is what holds the blocks of a line that were allocated after holders were read: what held most of those that were read. Lines of
+// which no one thing held most are left out.
+func (l *lifetimes) newer(h *heap.Heap) map[heldLine]string {
+	type holding struct {
+		line   heldLine
+		holder string
+	}
+	sums, parts := map[heldLine]uint64{}, map[holding]uint64{}
+	for b := range h.Blocks() {
+		held, read := l.trace.Holder(&b)
+		o, ok := l.open[b.Key()]
+		if !ok || !read || b.Layer != event.LayerTorch {
+			continue
+		}
+		line := l.lineOf(o.base)
+		sums[line] += b.Size
+		parts[holding{line, held.Holder}] += b.Size
+	}
+	out := map[heldLine]string{}
+	for k, bytes := range parts {
+		if k.holder != "" && k.holder != view.NoHolder && bytes > sums[k.line]-sums[k.line]/mostOf {
+			out[k.line] = k.holder
+		}
+	}
+	return out
+}
+
+// mostOf says what most blocks of a line are: all but less than one part in so many.
+const mostOf = 4
 
 // known is the number of a group of which category and holder are known.
 func (l *lifetimes) known(base uint32, c phases.Category, holder string) uint32 {

@@ -53,6 +53,8 @@ type Model struct {
 
 	OOMs     []OOM  // the first 1000
 	OOMCount uint64 // all of them
+	// Inferred is of the bytes in use at the end those that were allocated after holders were read, and have that of their line's others.
+	Inferred uint64
 	// CutStacks is how many stacks are shown as their own line alone, because the tree would be too large. It is those that
 	// allocated least.
 	CutStacks int
