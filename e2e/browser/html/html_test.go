@@ -117,7 +117,7 @@ func shareComplete(v *view.View) string {
 			complete += u.Bytes
 		}
 	}
-	return fmt.Sprintf("%.1f %%", 100*float64(complete)/float64(all))
+	return fmt.Sprintf("%.0f %%", 100*float64(complete)/float64(all))
 }
 
 // A refused request is marked, and says who asked for what.
