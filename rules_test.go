@@ -82,7 +82,8 @@ var mayImport = map[string][]string{
 	"recording":       {"event", "event/figures"},
 	"recording/":      {"event", "internal/sorts", "internal/words", "recording"},
 	// The live set, and what of it needs nothing of the rest: the table of blocks, the format of checkpoints, which blocks to correct.
-	"heap":                    {"event", "heap/internal/", "internal/sorts"},
+	"heap":                    {"event", "heap/internal/", "internal/index", "internal/sorts"},
+	"heap/values":             {"heap"},
 	"heap/internal/blocks":    {"event"},
 	"heap/internal/codec":     {},
 	"heap/internal/reconcile": {"event", "heap/internal/blocks"},
@@ -91,8 +92,8 @@ var mayImport = map[string][]string{
 	"analysis/stacks":    {"event", "internal/words"},
 	"analysis/backward":  {"analysis/stacks", "event"},
 	"analysis/phases":    {"analysis/stacks", "event"},
-	"analysis/view":      {"analysis/phases", "analysis/stacks", "event", "event/figures", "event/moment", "heap", "internal/sorts", "internal/words"},
-	"analysis/pagemodel": {"analysis/phases", "analysis/stacks", "analysis/view", "event", "heap", "internal/sorts"},
+	"analysis/view":      {"analysis/phases", "analysis/stacks", "event", "event/figures", "event/moment", "heap", "heap/values", "internal/index", "internal/sorts", "internal/words"},
+	"analysis/pagemodel": {"analysis/phases", "analysis/stacks", "analysis/view", "event", "heap", "heap/values", "internal/index", "internal/sorts"},
 	"analysis/holders":   {"analysis/phases", "analysis/view", "event", "event/figures", "heap", "inspect", "inspect/holders", "internal/sorts"},
 	"analysis/allocator": {"analysis/stacks", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
@@ -112,6 +113,7 @@ var mayImport = map[string][]string{
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
 	"internal/console":   {"analysis/view", "export", "export/jobs", "export/screen", "export/table", "internal/advice", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
+	"internal/index":     {},
 	"internal/sorts":     {},
 	"internal/notify":    {},
 	"internal/gatecli": {

@@ -215,10 +215,9 @@ func (s *checkpoint) sites(t *sites) {
 		t.call[t.calls[i]] = uint16(i)
 	}
 	for i := range t.list {
-		if k := t.list[i].key; int(k.call) < len(t.calls) {
-			t.index[k] = uint32(i)
-		} else {
-			s.Fail("call %d of %d", k.call, len(t.calls))
+		k := t.list[i].key
+		if _, fresh := t.index.Number(uint64(k.stack), &k); !fresh || int(k.call) >= len(t.calls) {
+			s.Fail("site %d is there twice, or has call %d of %d", i, k.call, len(t.calls))
 		}
 	}
 }

@@ -31,7 +31,7 @@ func unwatchAll(h *Heap) {
 func blocksOf(h *Heap) map[Block]int {
 	out := map[Block]int{}
 	for b := range h.Blocks() {
-		out[b]++
+		out[b.unnumbered()]++
 	}
 	return out
 }

@@ -32,34 +32,38 @@ type Follower interface {
 // for those that SetState adds.
 func (h *Heap) Follow(f Follower) { h.follower = f }
 
-// Account copies the account of one caching allocator; false: it has none yet.
-func (h *Heap) Account(pid uint32, device event.Device) (Account, bool) {
-	a := h.accounts[accountKey{pid, device}]
-	if a == nil {
-		return Account{}, false
+// Account is the account of one caching allocator, not to be changed and valid until the heap changes; false: it has none yet.
+func (h *Heap) Account(pid uint32, device event.Device) (*Account, bool) {
+	key, a := accountKey{pid, device}, h.last
+	if a == nil || key != h.lastKey {
+		a = h.accounts[key]
 	}
-	return a.export(), true
+	switch {
+	case a == nil:
+		return &Account{}, false
+	case a.hasTotal:
+		return &a.Account, true
+	}
+	out := a.export()
+	return &out, true
 }
 
-// Driver copies the account of one layer of the driver's memory; false: it has none yet.
-func (h *Heap) Driver(pid uint32, layer event.Layer, device event.Device) (DriverAccount, bool) {
+// Driver is the account of one layer of the driver's memory, as Account; nil and false: it has none yet.
+func (h *Heap) Driver(pid uint32, layer event.Layer, device event.Device) (*DriverAccount, bool) {
 	d := h.drivers[driverKey{pid, layer, device}]
-	if d == nil {
-		return DriverAccount{}, false
-	}
-	return *d, true
+	return d, d != nil
 }
 
 func (h *Heap) notifyTorchAlloc(i uint32) {
 	if h.follower != nil {
-		h.scratch = h.torchBlock(h.blocks.At(i))
+		h.scratch = h.torchBlock(i)
 		h.follower.Allocated(&h.scratch)
 	}
 }
 
 func (h *Heap) notifyTorchFree(i uint32) {
 	if h.follower != nil {
-		h.scratch = h.torchBlock(h.blocks.At(i))
+		h.scratch = h.torchBlock(i)
 		h.follower.Freed(&h.scratch, h.now)
 	}
 }

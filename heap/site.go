@@ -5,6 +5,7 @@ package heap
 import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap/internal/tally"
+	"github.com/gputrace/gputrace/internal/index"
 )
 
 // Count is a number of allocations and their bytes.
@@ -43,14 +44,14 @@ type siteCounts struct {
 
 // sites adds up allocations by their stacks.
 type sites struct {
-	index map[siteKey]uint32
+	index index.Index[siteKey]
 	list  []siteCounts
 	calls []string
 	call  map[string]uint16
 }
 
 func newSites() sites {
-	return sites{index: map[siteKey]uint32{}, calls: []string{""}, call: map[string]uint16{"": 0}}
+	return sites{calls: []string{""}, call: map[string]uint16{"": 0}}
 }
 
 func (s *sites) at(e *event.Event) uint32 {
@@ -62,15 +63,14 @@ func (s *sites) at(e *event.Event) uint32 {
 }
 
 func (s *sites) find(key siteKey) uint32 {
-	if i, ok := s.index[key]; ok {
+	if i, ok := s.index.Find(uint64(key.stack), &key); ok {
 		return i
 	}
 	if len(s.list) >= maxSites && key.stack != 0 {
 		key.stack = 0
 		return s.find(key)
 	}
-	i := uint32(len(s.list))
-	s.index[key] = i
+	i, _ := s.index.Number(uint64(key.stack), &key)
 	s.list = append(s.list, siteCounts{key: key})
 	return i
 }

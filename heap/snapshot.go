@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/heap/internal/blocks"
 )
 
 // Account is the torch layer of one process and device. When Allocated is known,
@@ -156,6 +155,7 @@ type Block struct {
 	Call      string
 	Segment   bool   // as in Site
 	Origin    Origin // as in Site
+	Number    uint32 // from 1 on: no other live block of a caching allocator in the heap has it. 0: the block is of another layer
 }
 
 // Totals copies the heap's sums.
@@ -206,7 +206,7 @@ func (h *Heap) Blocks() iter.Seq[Block] {
 	return func(yield func(Block) bool) {
 		for _, a := range h.sortedAccounts() {
 			for _, i := range slices.Sorted(a.live.All()) { // the index's own order is another each time
-				if !yield(h.torchBlock(h.blocks.At(i))) {
+				if !yield(h.torchBlock(i)) {
 					return
 				}
 			}
@@ -221,8 +221,10 @@ func (h *Heap) Blocks() iter.Seq[Block] {
 	}
 }
 
-func (h *Heap) torchBlock(b *blocks.Block) Block {
+func (h *Heap) torchBlock(i uint32) Block {
+	b := h.blocks.At(i)
 	out := h.siteBlock(b.Site)
+	out.Number = i + 1
 	out.Addr, out.Size, out.Requested, out.Stream, out.Time = b.Addr, b.Size, b.Requested, b.Stream, b.Time
 	return out
 }

@@ -123,7 +123,7 @@ func (l *layouter) look(h *heap.Heap, e *event.Event) {
 	for k := range l.peaks.Reached(h, e) {
 		l.done++
 		a, _ := h.Account(k.PID, k.Device)
-		l.capture(h, &a, e.Time)
+		l.capture(h, a, e.Time)
 	}
 }
 

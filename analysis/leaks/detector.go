@@ -66,6 +66,15 @@ type site struct {
 	line, total *series // of its line and its device
 }
 
+// recentSites is how many sites are found without a map.
+const recentSites = 1 << 10
+
+// recentSite is the last site with some bits of its key.
+type recentSite struct {
+	key  siteKey
+	site *site // nil: there was none
+}
+
 // detector follows what is in use by site, size class and line, step by step. Its size depends on how many of these there are, and
 // not on how many steps or events.
 type detector struct {
@@ -76,6 +85,7 @@ type detector struct {
 	step     int
 	sources  map[event.StackID]*source
 	sites    map[siteKey]*site
+	recent   []recentSite // of sites, by the low bits of the stack and the class: most blocks find theirs without a hash
 	lines    map[lineKey]*series
 	totals   map[place]*series
 	forwards map[line]*int64 // blocks allocated below a line that calls a module
@@ -87,13 +97,13 @@ type detector struct {
 	level   *level
 	slopes  slopes
 
-	classifier *phases.Classifier    // nil, as ends is: phases are not followed
-	ends       *phases.Ends[siteKey] // where blocks are freed
+	classifier *phases.Classifier  // nil, as ends is: phases are not followed
+	ends       *phases.Ends[*site] // where blocks are freed
 }
 
 func newDetector(library []string, resolve func(event.StackID) *event.Stack) *detector {
 	return &detector{
-		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{},
+		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{}, recent: make([]recentSite, recentSites),
 		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]*int64{},
 		unsized: map[heap.BlockKey]bool{}, level: &level{},
 	}
@@ -162,13 +172,22 @@ func (d *detector) key(b *heap.Block) (floor, siteKey) {
 // find is what a block counts, and its site.
 func (d *detector) find(b *heap.Block) (floor, *site) {
 	f, k := d.key(b)
+	at := &d.recent[(uint64(k.stack)^uint64(k.class))%recentSites]
+	if at.site == nil || at.key != k {
+		*at = recentSite{k, d.lookUp(k)}
+	}
+	return f, at.site
+}
+
+// lookUp is the site with a key.
+func (d *detector) lookUp(k siteKey) *site {
 	s := d.sites[k]
 	if s == nil {
-		from := d.source(b.Stack)
+		from := d.source(k.stack)
 		s = &site{source: from, line: entry(d.lines, lineKey{k.place, from.line}), total: entry(d.totals, k.place)}
 		d.sites[k] = s
 	}
-	return f, s
+	return s
 }
 
 // entry is what a map has for a key, and a new zero value where it has none.

@@ -138,7 +138,7 @@ func NewFinder(t *view.Trace, table *steps.Table, o *Options) *Finder {
 	if table.Source != "" {
 		f.detector = newDetector(o.Library, t.Stack)
 		f.detector.classifier = t.Classifier()
-		f.detector.ends = phases.NewEnds[siteKey](f.detector.classifier)
+		f.detector.ends = phases.NewEnds[*site](f.detector.classifier)
 	}
 	return f
 }

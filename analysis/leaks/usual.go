@@ -11,8 +11,8 @@ import (
 // ended counts where a block is freed. e nil: it is not known by what.
 func (d *detector) ended(b *heap.Block, e *event.Event) {
 	if d.ends != nil && e != nil && e.Kind == event.KindFree && counts(b) {
-		_, k := d.key(b)
-		d.ends.Freed(k, e)
+		_, s := d.find(b)
+		d.ends.Freed(s, e)
 	}
 }
 
@@ -34,7 +34,9 @@ func (d *detector) usualEnd(f *Finding, g []risen) {
 			}
 		}
 	}
+	var sites []*site
 	for _, k := range keys {
+		sites = append(sites, d.sites[k])
 		p := d.classifier.Of(k.stack).Phase
 		switch {
 		case p == phases.Unknown:
@@ -44,7 +46,7 @@ func (d *detector) usualEnd(f *Finding, g []risen) {
 			f.Phase = phases.Ambiguous
 		}
 	}
-	if usual := d.ends.Usual(keys); usual != phases.Unknown && usual != f.Phase {
+	if usual := d.ends.Usual(sites); usual != phases.Unknown && usual != f.Phase {
 		f.UsualEnd = usual
 	}
 }

@@ -56,7 +56,7 @@ func (f *follower) segments(c *Case, h *heap.Heap) *fragments.Map {
 	if !ok {
 		return nil
 	}
-	l := allocator.LayoutOf(h, &a, c.Time, f.in.Trace.Stack)
+	l := allocator.LayoutOf(h, a, c.Time, f.in.Trace.Stack)
 	if l.MadeUp.Objects > 0 || l.Unplaced != 0 {
 		return nil
 	}

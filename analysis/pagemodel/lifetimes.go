@@ -4,12 +4,15 @@ package pagemodel
 
 import (
 	"cmp"
+	"math"
 	"math/bits"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/heap/values"
+	"github.com/gputrace/gputrace/internal/index"
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
@@ -29,13 +32,15 @@ type lifetimes struct {
 	number  uint64 // events so far
 	at      int    // the moment to come
 	parts   map[partKey]int
-	groups  map[Group]uint32
-	open    map[heap.BlockKey]openLifetime
+	groups  index.Index[Group]
+	bases   index.Index[baseKey]
+	base    []uint32     // groups of bases
+	freedAs []freedGroup // of groups: those in which their blocks were counted last when they were freed
+	open    values.PerBlock[openLifetime]
 	closed  map[heap.BlockKey]openLifetime // of the driver's memory, since the moment before
 	counts  map[lifetimeKey]lifetimeCount
 	allowed int // counts
 	places  *placer
-	wanted  map[heap.BlockKey]uint64 // requested bytes of blocks in use at the end
 	phases  phaseSpans
 }
 
@@ -46,7 +51,29 @@ const maxBeforeFor = 256
 type openLifetime struct {
 	group, base uint32
 	alloc       uint16
-	size        uint64
+	torch       bool   // it is a caching allocator's
+	addr        uint64 // or handle
+	size        uint64 // bytes
+	requested   uint64 // bytes, of those in use at the end; else, and where it is not known, event.Unknown
+}
+
+// baseKey is what the group of a block is found by, while its category is not known.
+type baseKey struct {
+	pid     uint32
+	device  event.Device
+	layer   event.Layer
+	origin  heap.Origin
+	class   uint8
+	segment bool
+	again   bool
+	tid     uint32
+	stack   event.StackID
+}
+
+// freedGroup is the group of the blocks of a base that were freed and turned out to be for something.
+type freedGroup struct {
+	category phases.Category // empty: none was asked for
+	group    uint32
 }
 
 type lifetimeKey struct {
@@ -66,8 +93,8 @@ type beforeKey struct {
 func newLifetimes(t *view.Trace, b *Model, o Options) *lifetimes {
 	l := &lifetimes{
 		trace: t, model: b, options: o, segment: newSegmentRule(t), tree: newStackTree(t, o.Nodes), purpose: t.Purposes(), before: map[beforeKey]lifetimeCount{}, parts: map[partKey]int{},
-		groups: map[Group]uint32{}, open: map[heap.BlockKey]openLifetime{}, closed: map[heap.BlockKey]openLifetime{},
-		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes, places: newPlacer(o.Placed), wanted: map[heap.BlockKey]uint64{}, phases: newPhaseSpans(),
+		closed: map[heap.BlockKey]openLifetime{},
+		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes, places: newPlacer(o.Placed), phases: newPhaseSpans(),
 	}
 	for i := range b.Parts {
 		p := &b.Parts[i]
@@ -96,8 +123,7 @@ func (l *lifetimes) done(h *heap.Heap) {
 	l.sample(h)
 	newer := l.newer(h)
 	for b := range h.Blocks() {
-		key := b.Key()
-		if o, ok := l.open[key]; ok {
+		if o := l.open.At(&b); o != nil {
 			category, held := l.purpose.InUse(&b)
 			holder := held.Holder
 			if _, read := l.trace.Holder(&b); !read && holder == "" && b.Layer == event.LayerTorch {
@@ -106,8 +132,7 @@ func (l *lifetimes) done(h *heap.Heap) {
 				}
 			}
 			o.group = l.known(o.base, category, cmp.Or(holder, view.NoHolder))
-			l.open[key] = o
-			l.wanted[key] = b.Requested
+			o.requested = b.Requested
 		}
 	}
 }
@@ -134,8 +159,8 @@ func (l *lifetimes) newer(h *heap.Heap) map[heldLine]string {
 	sums, parts := map[heldLine]uint64{}, map[holding]uint64{}
 	for b := range h.Blocks() {
 		held, read := l.trace.Holder(&b)
-		o, ok := l.open[b.Key()]
-		if !ok || !read || b.Layer != event.LayerTorch {
+		o := l.open.At(&b)
+		if o == nil || !read || b.Layer != event.LayerTorch {
 			continue
 		}
 		line := l.lineOf(o.base)
@@ -159,6 +184,19 @@ func (l *lifetimes) known(base uint32, c phases.Category, holder string) uint32 
 	g := l.model.Groups[base]
 	g.Category, g.Holder = c, holder
 	return l.number32(g)
+}
+
+// freedGroup is known of blocks that were freed: most of a base are for the same.
+func (l *lifetimes) freedGroup(base uint32, c phases.Category) uint32 {
+	for int(base) >= len(l.freedAs) {
+		l.freedAs = append(l.freedAs, freedGroup{})
+	}
+	if at := l.freedAs[base]; at.category == c {
+		return at.group
+	}
+	at := freedGroup{c, l.known(base, c, view.HolderFreed)}
+	l.freedAs[base] = at
+	return at.group
 }
 
 // sample records the totals at a moment.
@@ -224,20 +262,21 @@ func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 		l.phases.add(e, l.trace.Phase(b.Stack))
 	}
 	again := e == nil && l.number > 0 || e != nil && e.Kind != event.KindAlloc
-	key := b.Key()
-	if was, ok := l.closed[key]; again && ok { // it was not given back after all, and no moment thought so
-		counted := was
-		was.group = was.base
-		l.open[key] = was
-		l.count(counted, l.at, -1) // last: it can renumber the moments
-		return
+	if again && len(l.closed) > 0 {
+		if was, ok := l.closed[b.Key()]; ok { // it was not given back after all, and no moment thought so
+			counted := was
+			was.group = was.base
+			l.open.Set(b, was)
+			l.count(counted, l.at, -1) // last: it can renumber the moments
+			return
+		}
 	}
 	tid := uint32(0)
 	if e != nil {
 		tid = e.TID
 	}
 	group := l.group(b, tid, again)
-	l.open[key] = openLifetime{group, group, uint16(l.at), b.Size}
+	l.open.Set(b, l.opened(b, group, b.Size))
 }
 
 // skipped says whether a block is in the allocator's totals already: those from before the first event are in Part.Before.
@@ -249,16 +288,16 @@ func (l *lifetimes) freed(b *heap.Block, e *event.Event, _ uint64) {
 		l.places.beforeFreed(l.model, b, l.at)
 		return
 	}
-	key := b.Key()
-	o, ok := l.open[key]
-	if !ok {
+	was := l.open.At(b)
+	if was == nil {
 		return
 	}
-	delete(l.open, key)
-	o.group = l.known(o.base, l.purpose.Freed(b, e), view.HolderFreed)
+	o := *was
+	l.open.Delete(b)
+	o.group = l.freedGroup(o.base, l.purpose.Freed(b, e))
 	l.places.freed(l.model, b, &o, l.at)
 	if b.Layer != event.LayerTorch {
-		l.closed[key] = o
+		l.closed[b.Key()] = o
 	}
 	l.count(o, l.at, 1) // last: it can renumber the moments
 }
@@ -266,19 +305,25 @@ func (l *lifetimes) freed(b *heap.Block, e *event.Event, _ uint64) {
 // moved counts a block elsewhere. A stack that shows a segment has done so before.
 func (l *lifetimes) moved(from, to *heap.Block) {
 	l.purpose.Moved(from, to)
-	o, ok := l.open[from.Key()]
-	if !ok || l.segment.holds(from) == l.segment.holds(to) && from.Device == to.Device {
+	at := l.open.At(from)
+	if at == nil || l.segment.holds(from) == l.segment.holds(to) && from.Device == to.Device {
 		return
 	}
+	o := *at
 	was := l.model.Groups[o.group]
-	delete(l.open, from.Key())
+	l.open.Delete(from)
 	if int(o.alloc) != l.at {
 		l.count(o, l.at, 1)
 		was.Again = true
 	}
 	was.Part, was.Segment = l.parts[partKey{to.PID, to.Device}], l.segment.holds(to)
 	group := l.number32(was)
-	l.open[to.Key()] = openLifetime{group, group, uint16(l.at), o.size}
+	l.open.Set(to, l.opened(to, group, o.size))
+}
+
+// opened is the beginning of a block's lifetime.
+func (l *lifetimes) opened(b *heap.Block, group uint32, size uint64) openLifetime {
+	return openLifetime{group, group, uint16(l.at), b.Layer == event.LayerTorch, b.Addr, size, event.Unknown}
 }
 
 func (l *lifetimes) count(o openLifetime, died int, sign int64) {
@@ -298,19 +343,22 @@ func (l *lifetimes) count(o openLifetime, died int, sign int64) {
 }
 
 func (l *lifetimes) group(b *heap.Block, tid uint32, again bool) uint32 {
-	node, own := l.tree.site(b)
-	return l.number32(Group{
-		Part: l.parts[partKey{b.PID, b.Device}], Layer: b.Layer, Segment: l.segment.holds(b), Origin: b.Origin,
-		Node: node, Own: own, TID: tid, Phase: l.trace.Phase(b.Stack), Category: phases.NoCategory, Class: sizeClass(b.Size), Again: again,
-	})
+	key := baseKey{b.PID, b.Device, b.Layer, b.Origin, sizeClass(b.Size), l.segment.holds(b), again, tid, b.Stack}
+	i, fresh := l.bases.Number(uint64(b.Stack)+uint64(key.class), &key)
+	if fresh {
+		node, own := l.tree.site(b)
+		l.base = append(l.base, l.number32(Group{
+			Part: l.parts[partKey{b.PID, b.Device}], Layer: b.Layer, Segment: key.segment, Origin: b.Origin, Node: node, Own: own, TID: tid,
+			Phase: l.trace.Phase(b.Stack), Category: phases.NoCategory, Class: key.class, Again: again,
+		}))
+	}
+	return l.base[i]
 }
 
 // number32 is the group's number.
 func (l *lifetimes) number32(g Group) uint32 {
-	i, ok := l.groups[g]
-	if !ok {
-		i = uint32(len(l.model.Groups))
-		l.groups[g] = i
+	i, fresh := l.groups.Number(uint64(g.Node)<<32^uint64(g.TID)^uint64(len(g.Category))<<16^uint64(g.Class)<<24, &g)
+	if fresh {
 		l.model.Groups = append(l.model.Groups, g)
 	}
 	return i
@@ -345,11 +393,12 @@ func (l *lifetimes) coarsen() bool {
 		counts[k] = lifetimeCount{had.blocks + c.blocks, had.bytes + c.bytes}
 	}
 	l.counts = counts
-	for _, m := range []map[heap.BlockKey]openLifetime{l.open, l.closed} {
-		for k, o := range m {
-			o.alloc = to[o.alloc]
-			m[k] = o
-		}
+	for o := range l.open.All() {
+		o.alloc = to[o.alloc]
+	}
+	for k, o := range l.closed {
+		o.alloc = to[o.alloc]
+		l.closed[k] = o
 	}
 	l.at = int(to[l.at])
 	l.places.coarsen(to)
@@ -436,11 +485,11 @@ func (l *lifetimes) finish() {
 	for len(l.counts) > l.options.Lifetimes && l.coarsen() {
 	}
 	b := l.model
-	l.allowed = len(l.counts) + len(l.open) // no moment is given up any more
-	for _, o := range l.open {
-		l.count(o, len(b.Moments), 1)
+	l.allowed = math.MaxInt // no moment is given up any more
+	for o := range l.open.All() {
+		l.count(*o, len(b.Moments), 1)
 	}
-	b.Places, b.Phases = l.places.finish(b, l.open, l.wanted), l.phases.sorted()
+	b.Places, b.Phases = l.places.finish(b, &l.open), l.phases.sorted()
 	for k, c := range l.counts {
 		b.Lifetimes = append(b.Lifetimes, Lifetimes{k.group, k.alloc, k.free, c.blocks, c.bytes})
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/heap/values"
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
@@ -196,7 +197,7 @@ func (p *placer) coarsen(to []uint16) {
 }
 
 // finish closes what is open at the end, open has the blocks in use.
-func (p *placer) finish(m *Model, open map[heap.BlockKey]openLifetime, requested map[heap.BlockKey]uint64) Places {
+func (p *placer) finish(m *Model, open *values.PerBlock[openLifetime]) Places {
 	end := len(m.Moments)
 	for key, o := range p.segments {
 		p.close(key, o, int(o.seen)+1)
@@ -204,13 +205,9 @@ func (p *placer) finish(m *Model, open map[heap.BlockKey]openLifetime, requested
 	for key, o := range p.live {
 		p.add(m, PlacedBlock{o.part, key.Addr, o.size, o.requested, -1, o.held, 0, uint16(end)})
 	}
-	for key, o := range open {
-		if key.Layer == event.LayerTorch && o.size != event.Unknown {
-			wanted, ok := requested[key]
-			if !ok {
-				wanted = event.Unknown
-			}
-			p.add(m, PlacedBlock{m.Groups[o.group].Part, key.Addr, o.size, wanted, int32(o.group), 0, o.alloc, uint16(end)})
+	for o := range open.All() {
+		if o.torch && o.size != event.Unknown {
+			p.add(m, PlacedBlock{m.Groups[o.group].Part, o.addr, o.size, o.requested, int32(o.group), 0, o.alloc, uint16(end)})
 		}
 	}
 	sorts.Func(p.places.Segments, func(x, y PlacedSegment) int {

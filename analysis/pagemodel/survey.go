@@ -30,6 +30,7 @@ type survey struct {
 
 	parts    []*surveyPart
 	index    map[partKey]int
+	last     *surveyPart // that was asked for
 	all      Curve
 	allPoint int64 // number of all's last point
 	moments  []Moment
@@ -63,6 +64,9 @@ func newSurvey(t *view.Trace, o Options) *survey {
 }
 
 func (s *survey) part(pid uint32, device event.Device) *surveyPart {
+	if p := s.last; p != nil && p.PID == pid && p.Device == device {
+		return p
+	}
 	key := partKey{pid, device}
 	i, ok := s.index[key]
 	if !ok {
@@ -72,7 +76,8 @@ func (s *survey) part(pid uint32, device event.Device) *surveyPart {
 		p.now[QuantityAllocated], p.now[QuantityReserved], p.now[QuantityDriver] = event.Unknown, event.Unknown, event.Unknown
 		s.parts = append(s.parts, p)
 	}
-	return s.parts[i]
+	s.last = s.parts[i]
+	return s.last
 }
 
 // before records what there is before the first event.
@@ -91,7 +96,7 @@ func (s *survey) before(e *event.Event, h *heap.Heap) {
 		end := &s.trace.End().Snapshot.Accounts[i]
 		p := s.part(end.PID, end.Device)
 		if a, ok := h.Account(end.PID, end.Device); ok {
-			p.torch(&a)
+			p.torch(a)
 			p.Peak, p.PeakTime, p.found = a.Peak, a.PeakTime, a.Allocated == a.Peak
 		} else if end.Baseline != event.Unknown {
 			p.now[QuantityAllocated], p.Peak, p.found = end.Baseline, end.Baseline, true
@@ -143,7 +148,7 @@ func (s *survey) torchEvent(e *event.Event, h *heap.Heap) {
 		return
 	}
 	p := s.part(e.PID, e.Device)
-	p.torch(&a)
+	p.torch(a)
 	p.driver(h)
 	if a.Peak != p.Peak || a.PeakTime != p.PeakTime {
 		p.Peak, p.PeakTime, p.peak, p.found = a.Peak, a.PeakTime, s.number, true
@@ -290,6 +295,9 @@ func (s *survey) moved(from, to *heap.Block) {
 
 // addDriver adds up the device memory that is not the caching allocator's.
 func (s *survey) addDriver(b *heap.Block, sign int64) {
+	if b.Layer == event.LayerTorch {
+		return
+	}
 	p := s.part(b.PID, b.Device)
 	if b.Layer != event.LayerDevice || b.Size == event.Unknown || s.segment.holds(b) {
 		return
@@ -301,7 +309,7 @@ func (s *survey) addDriver(b *heap.Block, sign int64) {
 func (s *survey) done(h *heap.Heap) {
 	for _, p := range s.parts {
 		if a, ok := h.Account(p.PID, p.Device); ok {
-			p.torch(&a)
+			p.torch(a)
 		}
 		p.driver(h)
 		s.update(p)

@@ -17,7 +17,7 @@ type detail struct {
 	holder   string
 }
 
-// chosen is a block in use at the moment of a selection.
+// chosen is a block in use at the moment of a selection, as it was then.
 type chosen struct {
 	age   uint64
 	block picked
@@ -25,8 +25,7 @@ type chosen struct {
 
 // endings is what a picker knows of blocks whose end is still to come.
 type endings struct {
-	chosen map[heap.BlockKey]chosen // what is in use at the moment
-	dated  []dated                  // of those that ended, where the step is asked for
+	dated []dated // in use at the moment, of those that ended, where the step is asked for
 }
 
 // dated is a block in use at the moment, whose step is looked for once all events were seen.
@@ -40,7 +39,6 @@ type dated struct {
 
 // detail goes through all of the trace, because only its end says what a block was for, and adds up what is in use at the moment by that.
 func (p *Picker) detail() *Visitor {
-	p.chosen = map[heap.BlockKey]chosen{}
 	passed, until := false, p.s.Until()
 	pass := func(h *heap.Heap) {
 		if !passed {
@@ -59,9 +57,11 @@ func (p *Picker) detail() *Visitor {
 		Event:     p.look(),
 		Allocated: func(b *heap.Block, e *event.Event) { l.allocated(b, e); p.allocated(b, e) },
 		Freed: func(b *heap.Block, e *event.Event, time uint64) {
+			at := p.chosenOf(b)
 			p.freed(b, e, time)
-			if s, ok := l.starts[b.Key()]; ok {
-				p.ended(b, &s, detail{category: l.freed(b, e)})
+			if s := l.starts.At(b); s != nil {
+				tid, made := s.TID, s.made
+				p.ended(b, tid, made, at, detail{category: l.freed(b, e)})
 			}
 		},
 		Moved: func(from, to *heap.Block) { l.moved(from, to); p.moved(from, to) },
@@ -72,21 +72,31 @@ func (p *Picker) detail() *Visitor {
 // finish adds up what is in use at the end of the trace.
 func (p *Picker) finish(l *follower, h *heap.Heap) {
 	for b := range h.Blocks() {
-		s := l.starts[b.Key()]
+		tid, made := uint32(0), false
+		if s := l.starts.At(&b); s != nil {
+			tid, made = s.TID, s.made
+		}
 		category, held := l.inUse(&b)
-		p.ended(&b, &s, detail{category: category, holder: cmp.Or(held.Holder, NoHolder)})
+		p.ended(&b, tid, made, p.chosenOf(&b), detail{category: category, holder: cmp.Or(held.Holder, NoHolder)})
 	}
 }
 
-// ended adds up an allocation whose end is known.
-func (p *Picker) ended(b *heap.Block, l *life, d detail) {
-	at, inUse := p.chosen[b.Key()]
+// chosenOf is what a block was at the moment; nil: it was not in use then.
+func (p *Picker) chosenOf(b *heap.Block) *chosen {
+	if at := p.live.At(b); at != nil {
+		return at.chosen
+	}
+	return nil
+}
+
+// ended adds up an allocation whose end is known, made by an event of a thread or not. at is what it was at the moment; nil: it was not in
+// use then.
+func (p *Picker) ended(b *heap.Block, tid uint32, made bool, at *chosen, d detail) {
 	if p.s.AllSteps {
 		d.step = p.trace.stepAtTime(b.Time)
 	}
 	switch until := p.s.Until(); {
-	case inUse:
-		delete(p.chosen, b.Key()) // it comes again when its free failed
+	case at != nil:
 		in := dated{
 			part: sitePartKey{at.block.site, at.block.tid, b.Stream, powerOfTwo(at.block.size), d}, time: b.Time, age: at.age,
 			count: heap.CountOf(at.block.size, at.block.requested), counted: at.block.counted,
@@ -96,8 +106,8 @@ func (p *Picker) ended(b *heap.Block, l *life, d detail) {
 			return
 		}
 		p.addInUse(&in)
-	case l.made && p.wanted(b) && (until == 0 || b.Time <= until):
-		addTo(&p.alloc[p.part(b, l.TID, d)], b)
+	case made && p.wanted(b) && (until == 0 || b.Time <= until):
+		addTo(&p.alloc[p.part(b, tid, d)], b)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/heap/values"
 )
 
 // classifier says of stacks in which phase they allocate. Safe for concurrent use.
@@ -99,7 +100,7 @@ func (t *Trace) SetSteps(at func(time uint64) int) { t.stepAt = at }
 type follower struct {
 	t      *Trace
 	follow *phases.Lifetimes
-	starts map[heap.BlockKey]life
+	starts values.PerBlock[life]
 }
 
 // life is an allocation that is in use.
@@ -109,7 +110,7 @@ type life struct {
 }
 
 func (t *Trace) newFollower() *follower {
-	return &follower{t: t, follow: t.classifier().c.Follow(), starts: map[heap.BlockKey]life{}}
+	return &follower{t: t, follow: t.classifier().c.Follow()}
 }
 
 func (l *follower) allocated(b *heap.Block, e *event.Event) {
@@ -118,28 +119,29 @@ func (l *follower) allocated(b *heap.Block, e *event.Event) {
 	if made {
 		tid = e.TID
 	}
-	l.starts[b.Key()] = life{l.follow.Start(b.PID, tid, b.Stack, made), made}
+	l.starts.Set(b, life{l.follow.Start(b.PID, tid, b.Stack, made), made})
 }
 
 func (l *follower) freed(b *heap.Block, e *event.Event) phases.Category {
-	key := b.Key()
-	s, ok := l.starts[key]
-	if !ok {
+	s := l.starts.At(b)
+	if s == nil {
 		return phases.NoCategory
 	}
-	delete(l.starts, key)
 	tid := uint32(0)
 	if e != nil {
 		tid = e.TID
 	}
-	return l.follow.Freed(&s.Start, tid)
+	out := l.follow.Freed(&s.Start, tid)
+	l.starts.Delete(b)
+	return out
 }
 
 // moved makes what was noted of one block that of another.
 func (l *follower) moved(from, to *heap.Block) {
-	if s, ok := l.starts[from.Key()]; ok {
-		delete(l.starts, from.Key())
-		l.starts[to.Key()] = s
+	if s := l.starts.At(from); s != nil {
+		was := *s
+		l.starts.Delete(from)
+		l.starts.Set(to, was)
 	}
 }
 
@@ -149,7 +151,7 @@ func (l *follower) inUse(b *heap.Block) (phases.Category, HeldBlock) {
 	if held.Category != "" && held.Category != phases.NoCategory {
 		return held.Category, held
 	}
-	if s, ok := l.starts[b.Key()]; ok {
+	if s := l.starts.At(b); s != nil {
 		return l.follow.InUse(&s.Start), held
 	}
 	return phases.NoCategory, held

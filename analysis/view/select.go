@@ -14,6 +14,8 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/heap/values"
+	"github.com/gputrace/gputrace/internal/index"
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
@@ -90,8 +92,7 @@ func (t *Trace) Select(s Selection) (*View, error) {
 // Picker is Select for a replay that others share, of a selection that needs all of the trace: with Detail, or without a time.
 func (t *Trace) Picker(s Selection) *Picker {
 	return &Picker{
-		trace: t, s: s, live: map[heap.BlockKey]picked{}, index: map[sitePartKey]int{}, threads: map[heap.BlockKey]uint32{},
-		inuse: map[aged]heap.Count{},
+		trace: t, s: s, threads: map[heap.BlockKey]uint32{}, inuse: map[aged]heap.Count{},
 	}
 }
 
@@ -158,6 +159,8 @@ type picked struct {
 	counted         bool // its allocation is counted in its part
 	site            siteID
 	tid             uint32
+	time            uint64  // of its allocation
+	chosen          *chosen // with Selection.Detail: what it was at the moment; nil: that is still to come
 }
 
 // aged is a part of which the blocks are equally old.
@@ -172,10 +175,10 @@ type Picker struct {
 	s     Selection
 	then  *heap.Snapshot // of the moment, where that is a time
 
-	live    map[heap.BlockKey]picked
+	live    values.PerBlock[picked]
 	parts   []sitePartKey
 	alloc   []heap.Count
-	index   map[sitePartKey]int
+	index   index.Index[sitePartKey]
 	threads map[heap.BlockKey]uint32 // of driver memory, also when it is freed: that can fail
 	inuse   map[aged]heap.Count      // at the moment
 	peaks   Peaks
@@ -213,7 +216,6 @@ func (p *Picker) allocated(b *heap.Block, e *event.Event) {
 	if !p.wanted(b) {
 		return
 	}
-	key := b.Key()
 	made := e != nil && e.Kind == event.KindAlloc && e.Time == b.Time
 	tid := uint32(0)
 	if made {
@@ -221,27 +223,28 @@ func (p *Picker) allocated(b *heap.Block, e *event.Event) {
 	}
 	if b.Layer != event.LayerTorch {
 		if made {
-			p.threads[key] = tid
+			p.threads[b.Key()] = tid
 		}
-		tid = p.threads[key]
+		tid = p.threads[b.Key()]
 	}
-	at := picked{size: b.Size, requested: b.Requested, counted: made, site: idOf(blockSite(b)), tid: tid}
+	at := picked{size: b.Size, requested: b.Requested, counted: made, site: idOf(blockSite(b)), tid: tid, time: b.Time}
 	if !p.s.Detail {
 		at.part = p.part(b, tid, detail{})
 		if made {
 			addTo(&p.alloc[at.part], b)
 		}
 	}
-	p.live[key] = at
+	p.live.Set(b, at)
 }
 
-func (p *Picker) freed(b *heap.Block, _ *event.Event, _ uint64) { delete(p.live, b.Key()) }
+func (p *Picker) freed(b *heap.Block, _ *event.Event, _ uint64) { p.live.Delete(b) }
 
 func (p *Picker) moved(from, to *heap.Block) {
-	old, ok := p.live[from.Key()]
-	if !ok {
+	was := p.live.At(from)
+	if was == nil {
 		return
 	}
+	old := *was
 	old.site = idOf(blockSite(to))
 	if !p.s.Detail {
 		part := p.part(to, old.tid, detail{})
@@ -251,7 +254,7 @@ func (p *Picker) moved(from, to *heap.Block) {
 		}
 		old.part = part
 	}
-	p.live[to.Key()] = old
+	p.live.Set(to, old)
 }
 
 // part is the number of a block's part.
@@ -260,10 +263,9 @@ func (p *Picker) part(b *heap.Block, tid uint32, d detail) int {
 }
 
 func (p *Picker) partOf(key sitePartKey) int {
-	i, ok := p.index[key]
-	if !ok {
-		i = len(p.parts)
-		p.index[key] = i
+	n, fresh := p.index.Number(uint64(key.site.stack)^key.size^uint64(key.tid)<<32^uint64(len(key.detail.category))<<48, &key)
+	i := int(n)
+	if fresh {
 		p.parts = append(p.parts, key)
 		p.alloc = append(p.alloc, heap.Count{})
 	}
@@ -280,13 +282,13 @@ func takeFrom(c *heap.Count, b *heap.Block) {
 
 // capture records the live set, of the sites that are asked for.
 func (p *Picker) capture(now uint64, of func(*siteID) bool) {
-	for key, b := range p.live {
+	for b := range p.live.All() {
 		if !of(&b.site) {
 			continue
 		}
-		age := ageClass(key.Time, now)
+		age := ageClass(b.time, now)
 		if p.s.Detail {
-			p.chosen[key] = chosen{age, b}
+			b.chosen = &chosen{age, *b}
 			continue
 		}
 		at := aged{b.part, age}

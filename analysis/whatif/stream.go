@@ -192,7 +192,7 @@ func (c *collector) event(e *event.Event, h *heap.Heap) {
 			return
 		}
 		s := c.stream(e.PID, e.Device)
-		if !s.begun && !s.begin(h, &a, e, c.trace) {
+		if !s.begun && !s.begin(h, a, e, c.trace) {
 			return
 		}
 		s.take(e, outside(h, e))
