@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -24,24 +25,35 @@ import (
 // Answer is what a summary of the source begins with. The source is replayed for it twice, once more where another moment says the most
 // than the likely one.
 func (s *Source) Answer() (*answer.Answer, error) {
-	in, err := s.answerInput()
+	return s.answer(nil)
+}
+
+// answer is Answer. page is made in the same two replays; nil: there is none.
+func (s *Source) answer(page *pagemodel.Builder) (*answer.Answer, error) {
+	in, err := s.answerInput(page)
 	if err != nil {
 		return nil, err
 	}
 	return answer.New(in), nil
 }
 
-func (s *Source) answerInput() (*answer.Input, error) {
+func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	c := clockOf(s)
 	in := &answer.Input{Start: c.attached, End: c.end, Now: s.Trace.End(), Free: map[event.Device]uint64{}, Read: map[string]string{}}
 	likely := s.likely()
 	pending := []*view.Visitor{likely.visitor()}
-	if !s.searched().Known() { // the steps are looked for in the same replay
+	if page != nil {
+		pending = append(pending, page.Survey())
+	}
+	if page != nil || !s.searched().Known() { // the steps are looked for in the same replay
 		s.Trace.Watch(s.searched())
 		if err := s.replay(pending...); err != nil {
 			return nil, err
 		}
 		pending = nil
+	}
+	if page != nil {
+		pending = append(pending, page.Lifetimes())
 	}
 	table, err := s.Steps()
 	if err != nil {
@@ -218,12 +230,24 @@ type AnswerOptions struct {
 	Page    *string // the page that is made of it, empty: none; nil: what lies beside it
 }
 
+// pageOf is the page that is made after the answer, so that both need the same replays; nil: there is none, or it has a moment that is not
+// known before.
+func (s *Source) pageOf(o *AnswerOptions) *pagemodel.Builder {
+	failed, _ := s.Trace.Refusals()
+	if o.Page == nil || *o.Page == "" || s.Info.PID == 0 || len(failed) > 0 {
+		return nil
+	}
+	return pagemodel.NewBuilder(s.Trace, nil)
+}
+
 // PrintAnswer prints what a summary of the source says.
 func (s *Source) PrintAnswer(w io.Writer, o *AnswerOptions) error {
-	a, err := s.Answer()
+	page := s.pageOf(o)
+	a, err := s.answer(page)
 	if err != nil {
 		return err
 	}
+	s.page = page
 	in := &screen.Input{
 		Answer: a, Summary: Summary(s.Trace.End(), s.Info, s.End), Cut: s.Info.PID != 0 && s.End == nil, Screen: o.Screen,
 	}

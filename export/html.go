@@ -47,11 +47,16 @@ func writePage(w io.Writer, in *Input) error {
 	})
 }
 
-// pageModel condenses the trace in two replays, of which the first looks for the steps too, and the second for what grows.
+// pageModel condenses the trace in two replays, of which the first looks for the steps too, and the second for what grows; in none where the
+// first screen was printed before, which takes the same two.
 func pageModel(in *Input) (*pagemodel.Model, error) {
 	o := &pagemodel.Options{Asked: askedOf(pageSelection(in))}
 	if in.source == nil {
 		return pagemodel.New(in.Trace, o)
+	}
+	if b := in.source.page; b != nil && o.Asked == nil {
+		in.source.page = nil // a builder makes one model
+		return b.Model(), nil
 	}
 	b := pagemodel.NewBuilder(in.Trace, o)
 	in.watchSteps()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/analysis/pagemodel"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -35,9 +36,10 @@ type Source struct {
 
 	close  func() error
 	stepOn string
-	search *steps.Search // nil: not begun
-	leaks  *leaks.Report // nil: not looked for yet
-	oom    *oom.Report   // likewise
+	search *steps.Search      // nil: not begun
+	leaks  *leaks.Report      // nil: not looked for yet
+	oom    *oom.Report        // likewise
+	page   *pagemodel.Builder // of the end, that has seen its replays; nil: there is none
 }
 
 // Close closes the file; the trace cannot be replayed any more.
