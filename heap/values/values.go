@@ -40,7 +40,8 @@ func (p *PerBlock[T]) Set(b *heap.Block, v T) {
 		if p.driver == nil {
 			p.driver = map[heap.BlockKey]*T{}
 		}
-		p.driver[b.Key()] = &v
+		kept := v // or every v would be allocated, of torch blocks too
+		p.driver[b.Key()] = &kept
 		return
 	}
 	if n := int(b.Number) + 1; n > len(p.torch) {
