@@ -147,7 +147,7 @@ var mayImport = map[string][]string{
 	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/jobs":            {"analysis/leaks", "analysis/ranks", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.
-	"export/processes": {"analysis/machine", "event", "export/table", "internal/words"},
+	"export/processes": {"analysis/machine", "event", "export/internal/layout", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.
 	"export/csv":     {"analysis/", "event", "export/internal/rows", "heap"},
 	"export/parquet": {"analysis/", "event", "export/internal/rows", "heap"},

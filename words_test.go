@@ -52,11 +52,6 @@ var bannedDoc = regexp.MustCompile(`^// \w+ gives\b`)
 // bannedNames are words that no identifier has, exported or not, in tests too: they had several meanings.
 var bannedNames = regexp.MustCompile(`(?i)\b(?:told|books?|booked|sole)\b`)
 
-// notCleanYet are folders in which banned words are left. The list only shrinks: a folder that is clean must leave it.
-var notCleanYet = []string{
-	"cmd/gputrace",
-}
-
 // saysOldWords are files whose subject is the old words.
 var saysOldWords = []string{"CHANGELOG.md", "words_test.go"}
 
@@ -78,18 +73,8 @@ type wordsFound struct {
 func TestWords(t *testing.T) {
 	all := append(goTexts(t), fileTexts(t)...)
 	require.Greater(t, len(all), 5000, "the texts were not found")
-	left := map[string]int{}
 	for _, f := range findBanned(all) {
-		if dir := path.Dir(f.path); slices.Contains(notCleanYet, dir) {
-			left[dir]++
-			continue
-		}
 		t.Errorf("%s:%d: %s has %q: rather %s", f.path, f.line, f.what, f.word, f.instead)
-	}
-	for _, dir := range notCleanYet {
-		if _, err := os.Stat(dir); err == nil && left[dir] == 0 {
-			t.Errorf("%s is clean: remove it from notCleanYet", dir)
-		}
 	}
 }
 

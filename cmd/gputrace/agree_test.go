@@ -45,7 +45,7 @@ type pageModel struct {
 		Groups    struct{ Flags []int }
 		Lifetimes int
 	}
-	lives [][5]uint64 // group, birth, moments lived, blocks, bytes
+	lives [][5]uint64 // group, birth, moments, blocks, bytes
 }
 
 // readModel unpacks the blocks of a page, as docs/html.md describes them.

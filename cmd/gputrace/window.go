@@ -19,8 +19,8 @@ func windowFlags() []cli.Flag {
 	return []cli.Flag{
 		flags.Moment("at", "what is in use at `MOMENT`: peak, end, 12.5s, -3s, oom (default: end)"),
 		flags.Moment("from", "only what was allocated after `MOMENT`"),
-		flags.Moment("to", "only what was allocated up to `MOMENT`; in use is what lives then"),
-		flags.Count("step", "", "only what was allocated in step `N`; in use is what lives at its end", 1, "a step, from 1 on"),
+		flags.Moment("to", "only what was allocated up to `MOMENT`; in use is what is not freed by then"),
+		flags.Count("step", "", "only what was allocated in step `N`; in use is what is not freed by its end", 1, "a step, from 1 on"),
 		flags.Steps("steps", "the same of the steps `A:B`; A: and :B are to the last and from the first one"),
 		stepOnFlag(), phasesFlag(),
 		flags.Bytes("min-size", "", "only blocks of at least `BYTES`, such as 1MiB", nil),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/machine"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -63,18 +64,12 @@ func (m *page) line(format string, args ...any) {
 // wrapped adds a text in lines that fit, all but the first further in.
 func (m *page) wrapped(text string) {
 	const indent = "  "
-	line := indent
-	for _, word := range strings.Fields(words.Line(text)) {
-		if line != indent && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > m.width {
-			m.out.WriteString(line + "\n")
-			line = indent + indent
-		}
-		if strings.TrimSpace(line) != "" {
-			line += " "
-		}
-		line += word
+	rest := words.Line(text)
+	for before := indent; rest != ""; before = indent + indent {
+		line := ""
+		line, rest = layout.BreakLine(rest, m.width-len(before))
+		m.out.WriteString(before + line + "\n")
 	}
-	m.out.WriteString(line + "\n")
 }
 
 func (m *page) title() {
