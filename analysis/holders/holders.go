@@ -353,19 +353,27 @@ func unnamed(b *scan.Block) bool {
 	return b.Category == scan.CategoryUnknown || b.Category == scan.CategoryChanging
 }
 
-// Completeness says of how many blocks with tensors all holders were found.
+// Completeness says of how many blocks with tensors all holders were found, and of how many the path was proved.
 type Completeness struct {
 	All     uint64 // blocks of which the reference counts prove it
 	Some    uint64 // blocks that have holders which were not found
 	Missing uint64 // how many holders those are
 	Unknown uint64 // blocks of which the reference counts tell nothing
+	Named   uint64 // blocks with a path
+	Proved  uint64 // of Named: each path by itself. The others were read twice, and have the shape of such
 }
 
-// Completeness adds up what the reference counts say.
+// Completeness adds up what the reference counts say, and what was proved.
 func (h *Index) Completeness() Completeness {
 	var out Completeness
 	for i := range h.Report.Blocks {
 		b := &h.Report.Blocks[i]
+		if len(b.Path) > 0 {
+			out.Named++
+			if !b.ByShape {
+				out.Proved++
+			}
+		}
 		switch {
 		case len(b.Tensors) == 0:
 		case b.Complete == scan.Yes:

@@ -176,7 +176,7 @@ func mixedReport() *scan.Report {
 	lost := held(5, scan.CategoryUnknown, nil, floats(10))
 	lost.Why, lost.Complete, lost.Confirmed = "its path did not hold", scan.Unknown, false
 	short := held(3, scan.CategoryTensor, route(frame(9), local("x")), scan.Tensor{Shape: []int64{}, DType: "bool"})
-	short.Complete, short.Missing = scan.No, 2
+	short.Complete, short.Missing, short.ByShape = scan.No, 2, true
 	r := &scan.Report{PID: 7, Blocks: []scan.Block{
 		held(8, scan.CategoryParameter, weight("0"), floats(32, 64)),
 		held(8, scan.CategoryParameter, weight("1"), floats(32, 64)),
@@ -275,7 +275,7 @@ func TestHoldersAt(t *testing.T) {
 func TestWhatIsUnknown(t *testing.T) {
 	h := New(mixedReport())
 	require.Equal(t, []UnknownReason{{"its path did not hold", 5 << 10, 1}}, h.Unknown())
-	require.Equal(t, Completeness{All: 4, Some: 1, Missing: 2, Unknown: 1}, h.Completeness())
+	require.Equal(t, Completeness{All: 4, Some: 1, Missing: 2, Unknown: 1, Named: 5, Proved: 4}, h.Completeness())
 }
 
 func TestHeldViews(t *testing.T) {

@@ -49,6 +49,7 @@ type whoFile struct {
 	More     int           `json:"more_rows"`
 	Unknown  []whoReason   `json:"unknown"`
 	Counts   whoCounts     `json:"reference_counts"`
+	Paths    whoPaths      `json:"paths"`
 	Views    []whoView     `json:"views"`
 	Blocks   []whoBlock    `json:"blocks"`
 	Notes    []string      `json:"notes"`
@@ -92,6 +93,12 @@ type whoCounts struct {
 	Unknown uint64 `json:"unknown"`
 }
 
+// whoPaths is how many blocks are called by a path, and of how many it was proved by itself.
+type whoPaths struct {
+	Named  uint64 `json:"named"`
+	Proved uint64 `json:"proved"`
+}
+
 type whoView struct {
 	Address uint64 `json:"address"`
 	Seen    uint64 `json:"seen"`
@@ -116,6 +123,7 @@ type whoBlock struct {
 	Missing   int          `json:"missing"`
 	Complete  string       `json:"complete"`
 	Confirmed bool         `json:"confirmed"`
+	Proved    bool         `json:"proved"`
 	Age       int64        `json:"age_ns"`
 	Class     string       `json:"class,omitempty"`
 	Why       string       `json:"why,omitempty"`
@@ -189,7 +197,8 @@ func newWhoFile(w *Who) *whoFile {
 	f := &whoFile{
 		Format: "gputrace who", Version: whoVersion, PID: r.PID, Command: w.Command, Python: r.Python, Torch: r.Torch,
 		Time: w.Boot.Add(time.Duration(r.Time)).UTC(), BootTime: r.Time, Devices: []whoDevice{}, Totals: []whoTotal{},
-		By: holders.GroupingNames[w.By], Rows: []whoRow{}, More: t.More, Unknown: []whoReason{}, Counts: whoCounts(c),
+		By: holders.GroupingNames[w.By], Rows: []whoRow{}, More: t.More, Unknown: []whoReason{},
+		Counts: whoCounts{c.All, c.Some, c.Missing, c.Unknown}, Paths: whoPaths{c.Named, c.Proved},
 		Views: []whoView{}, Blocks: []whoBlock{}, Notes: append([]string{}, r.Notes...), Cost: newWhoCost(r),
 	}
 	for _, d := range r.Devices {
@@ -229,7 +238,7 @@ func newWhoBlock(b *holders.Block, group string) whoBlock {
 		Device: b.Device, Address: b.Addr, Size: b.Size, Requested: known(b.Requested), Stream: b.Stream, State: b.State.String(),
 		Pool: poolName(b.Pool.Small, b.Pool.ID), Category: b.Category.String(), Name: b.Name(), Group: group,
 		Path: newWhoSteps(b.Path), Tensors: []whoTensor{}, Holders: b.Holders, Missing: b.Missing, Complete: b.Complete.String(),
-		Confirmed: b.Confirmed, Age: int64(b.Age), Class: b.Class, Why: b.Why,
+		Confirmed: b.Confirmed, Proved: len(b.Path) > 0 && !b.ByShape, Age: int64(b.Age), Class: b.Class, Why: b.Why,
 	}
 	for _, p := range b.Others {
 		out.Others = append(out.Others, whoPath{p.String(), newWhoSteps(p)})

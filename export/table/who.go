@@ -194,6 +194,10 @@ func (p *printer) whoKnown(h *holders.Index) {
 	if c.Unknown > 0 {
 		p.field("", "the reference counts do not tell: %s", Plural(c.Unknown, "block"))
 	}
+	if c.Proved < c.Named {
+		p.field("proved", "the paths of %s of %s; the others were read twice, and differ from proved ones only in numbers and keys",
+			Count(c.Proved), Plural(c.Named, "block"))
+	}
 	for _, n := range h.Report.Notes {
 		p.field("note", "%s", words.Line(n))
 	}

@@ -60,6 +60,8 @@ func confirmedText(b *holders.Block) string {
 	switch {
 	case len(b.Path) == 0:
 		return ""
+	case b.ByShape:
+		return fmt.Sprintf(" (read twice, the last time %s before the end of the report; proved of others that differ only in numbers and keys)", Duration(b.Age))
 	case b.Confirmed:
 		return fmt.Sprintf(" (held %s before the end of the report)", Duration(b.Age))
 	}

@@ -51,6 +51,7 @@ func heldReport() *scan.Report {
 	pending := heldBlock(2, scan.CategoryPending, "")
 	pending.Path, pending.State = nil, inspect.StatePending
 	local := heldBlock(7, scan.CategoryOptimizer, "")
+	local.ByShape = true
 	local.Path = scan.Path{
 		{Kind: scan.StepFrame, Frame: &scan.Frame{File: "/job/a_long_name_of_a_file.py", Line: 9, Function: "Trainer.step"}},
 		{Kind: scan.StepLocal, Name: "optimizer"}, {Kind: scan.StepAttribute, Name: "state"},

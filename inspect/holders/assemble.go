@@ -281,8 +281,12 @@ func (a *assembly) proveAll() error {
 		}
 		if len(late) > 0 {
 			a.withoutProof(append(late, claims...), alike, shapes)
+			alike = nil
 			break
 		}
+	}
+	for _, all := range alike {
+		a.byShape(all)
 	}
 	for i := range a.chosen {
 		b, paths := &a.live.blocks[i], a.live.blocks[i].Others
@@ -310,12 +314,29 @@ func (a *assembly) withoutProof(late []claim, alike map[string][]claim, shapes m
 	for _, all := range alike {
 		late = append(late, all...)
 	}
-	for i := range late {
-		if c := &late[i]; !shapes[c.shape].trusted() {
-			a.name(c.block, maxTries)
-			b := &a.live.blocks[c.block]
-			b.Category, b.Why = CategoryChanging, "there was no time to prove its holder"
+	for _, c := range a.trust(late, shapes) {
+		a.name(c.block, maxTries)
+		b := &a.live.blocks[c.block]
+		b.Category, b.Why = CategoryChanging, "there was no time to prove its holder"
+	}
+}
+
+// trust takes the paths of trusted shapes for proved, and returns the others.
+func (a *assembly) trust(late []claim, shapes map[string]tally) (others []claim) {
+	for i, c := range late {
+		if shapes[c.shape].trusted() {
+			a.byShape(late[i : i+1])
+		} else {
+			others = append(others, c)
 		}
+	}
+	return others
+}
+
+// byShape records that paths are taken for proved because others of their shape are.
+func (a *assembly) byShape(claims []claim) {
+	for i := range claims {
+		a.live.blocks[claims[i].block].ByShape = true
 	}
 }
 

@@ -135,6 +135,9 @@ type Block struct {
 	// Confirmed: every link of Path, from the root to the block, was read again behind the walk and still held; in a
 	// stopped process there is nothing to read again and it is true. A path that did not hold is not in the report.
 	Confirmed bool
+	// ByShape: Path was confirmed, link by link, but not proved in a burst of microseconds as the others were: there are too many of
+	// its shape, or there was no time. Paths that differ from it only in numbers and keys were proved.
+	ByShape bool
 	// Age is how long before the end of the report Path was confirmed.
 	Age time.Duration
 	// Class says what the block is when no Python path leads to it: a C++ class ("c10d::Reducer"), a library's workspace

@@ -71,3 +71,14 @@ func TestTrusted(t *testing.T) {
 		})
 	}
 }
+
+// TestTrust: where the time is over, paths of a trusted shape keep their names, and it is known that they were not proved.
+func TestTrust(t *testing.T) {
+	a := &assembly{live: &liveBlocks{blocks: make([]Block, 4)}}
+	shapes := map[string]tally{"many": {tried: trustFrom}, "few": {tried: trustFrom - 1}}
+	late := []claim{{block: 0, shape: "many"}, {block: 1, shape: "few"}, {block: 2, shape: "many"}}
+	require.Equal(t, late[1:2], a.trust(late, shapes))
+	for i, want := range []bool{true, false, true, false} {
+		require.Equal(t, want, a.live.blocks[i].ByShape, "block %d", i)
+	}
+}
