@@ -10,7 +10,7 @@
 #include "torch.h"
 
 #define MARKS	   256 /* of threads, functions and names whose stack is kept */
-#define MARK_SAME  64
+#define MARK_SAME  16
 #define MARK_AGAIN 16
 
 /* Direct mapped, without a lock: `check` holds key ^ stack. */
