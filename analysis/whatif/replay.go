@@ -70,7 +70,9 @@ func (s *Stream) Check(settings *Settings, o *Options) *Agreement {
 	out := &Agreement{}
 	for i := range s.ops {
 		p := &s.ops[i]
-		if !r.step(p) && p.kind != opRefused {
+		if p.kind == opRefused { // whatever device the settings have, it was refused, after all that is cached had been returned
+			r.releaseAll()
+		} else if !r.step(p) {
 			break
 		}
 		if p.reserved == event.Unknown {

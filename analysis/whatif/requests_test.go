@@ -121,8 +121,10 @@ func TestRefusedThen(t *testing.T) {
 	require.Equal(t, 1, small.Retries)
 	require.EqualValues(t, j.Events[5].Time, small.Failed.Time)
 	require.Equal(t, []uint64{30 * mib, 0, 0, 20 * mib}, []uint64{small.Failed.Size, small.Failed.Reserved, small.Failed.Allocated, small.Failed.Free})
-	check := s.Check(&whatif.Settings{Device: 20 * mib}, nil)
-	require.Equal(t, whatif.Agreement{Compared: 4, Equal: 4}, *check, "a failure that was recorded does not end it")
+	for _, device := range []uint64{20 * mib, 100 * mib, 0} {
+		check := s.Check(&whatif.Settings{Device: device}, nil)
+		require.Equal(t, whatif.Agreement{Compared: 4, Equal: 4}, *check, "a failure that was recorded is one on every device, and does not end it: %d", device)
+	}
 }
 
 // What a fraction leaves bounds the room, and is what is left at the least.
