@@ -8,6 +8,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/refusals"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -19,8 +20,8 @@ import (
 type follower struct {
 	in    *Input
 	cases []Case
-	wants []*view.Refusal // of each case
-	done  int             // cases that were reached
+	wants []*refusals.Refusal // of each case
+	done  int                 // cases that were reached
 
 	life    *phases.Lifetimes
 	starts  map[heap.BlockKey]phases.Start
@@ -58,7 +59,7 @@ func newFollower(in *Input) *follower {
 }
 
 // wait adds a case to be completed.
-func (f *follower) wait(r *view.Refusal, number int) {
+func (f *follower) wait(r *refusals.Refusal, number int) {
 	e := &r.Event
 	c := Case{
 		Number: number, PID: e.PID, TID: e.TID, Device: e.Device, Time: e.Time, Reported: r.Reported, Call: e.Call, Requested: e.Size,

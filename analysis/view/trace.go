@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/refusals"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
@@ -41,7 +42,7 @@ type Trace struct {
 	phases  *classifier
 	held    map[heap.BlockKey]HeldBlock // at the end; nil: not known
 	stepAt  func(time uint64) int       // nil: not known
-	refused refusals
+	refused refusals.Log
 	noted   noted
 	also    []Watcher // of the next replay of all events
 }
@@ -93,7 +94,7 @@ func (n *noted) read(text []byte) {
 func NewTrace(in Input, o *Options) (*Trace, error) {
 	t := &Trace{input: in, options: o, stacks: map[event.StackID]*event.Stack{}, names: map[event.StackID]string{}}
 	h := heap.New()
-	t.Damage = h.Walk(in, heap.Walker{Annotated: t.noted.take, After: t.refused.see})
+	t.Damage = h.Walk(in, heap.Walker{Annotated: t.noted.take, After: t.refused.See})
 	if s := h.Totals(); t.Damage != nil && s.Events == 0 && len(s.Accounts)+len(s.Drivers) == 0 {
 		return nil, t.Damage
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package view
+package refusals
 
 import (
 	"testing"
@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/heap"
 )
 
 // Stacks of the made events: of the caching allocator's own calls, of an extension's, and of the backward pass's threads.
@@ -23,21 +22,21 @@ func refusalsOf(events ...event.Event) ([]Refusal, int) {
 	allocator := &event.Module{Path: "/torch/lib/libc10_cuda.so"}
 	driver := event.Frame{Kind: event.FrameNative, Func: "cuMemAlloc_v2", Module: &event.Module{Path: "/lib/libcuda.so.1"}}
 	python := event.Frame{Kind: event.FramePython, Func: "main", File: "/app/train.py", Line: 1}
-	t := &Trace{stacks: map[event.StackID]*event.Stack{
+	known := map[event.StackID]*event.Stack{
 		stackSegment: {Frames: []event.Frame{driver, {Kind: event.FrameNative, Module: allocator}, python}},
 		stackOther:   {Frames: []event.Frame{driver, {Kind: event.FrameNative, Func: "extension"}, python}},
 		stackNative:  {Frames: []event.Frame{{Kind: event.FrameNative, Func: "torch::autograd::Engine"}}},
-	}}
-	t.end = &View{Snapshot: &heap.Snapshot{Totals: heap.Totals{Accounts: []heap.Account{{PID: 1}}}}}
+	}
+	var l Log
 	for i := range events {
 		e := &events[i]
 		e.Time, e.PID = uint64(i+1), 1
 		if e.TID == 0 {
 			e.TID = 1
 		}
-		t.refused.see(e)
+		l.See(e)
 	}
-	return t.Refusals()
+	return l.Failed(&Program{Stack: func(id event.StackID) *event.Stack { return known[id] }, Cache: func(pid uint32) bool { return pid == 1 }})
 }
 
 func refuse(layer event.Layer, stack event.StackID) event.Event {
