@@ -21,28 +21,32 @@ import (
 
 // oomReport is the JSON of gputrace oom, as far as it is looked at.
 type oomReport struct {
-	OOMs []struct {
-		Step       *int    `json:"step"`
-		Site       string  `json:"site"`
-		Requested  uint64  `json:"requested_bytes"`
-		Asked      *uint64 `json:"driver_asked_bytes"`
-		Decision   string  `json:"decision"`
-		Text       string  `json:"decision_text"`
-		Caught     *bool   `json:"caught"`
-		Allocated  uint64  `json:"allocated"`
-		Reserved   uint64  `json:"reserved"`
-		Inactive   *uint64 `json:"inactive_split"`
-		DeviceFree *uint64 `json:"device_free"`
-		Total      *uint64 `json:"device_total"`
-		Others     *uint64 `json:"other_processes"`
-		Limit      *uint64 `json:"limit"`
-		LimitBelow *uint64 `json:"limit_below"`
-		Top        []struct {
-			Site  string `json:"site"`
-			Bytes uint64 `json:"bytes"`
-		} `json:"top"`
-	} `json:"ooms"`
-	Recovered int `json:"recovered"`
+	OOMs      []oomCase `json:"ooms"`
+	Recovered int       `json:"recovered"`
+}
+
+// oomCase is a failure of it.
+type oomCase struct {
+	PID        int     `json:"pid"`
+	Step       *int    `json:"step"`
+	Site       string  `json:"site"`
+	Requested  uint64  `json:"requested_bytes"`
+	Asked      *uint64 `json:"driver_asked_bytes"`
+	Decision   string  `json:"decision"`
+	Text       string  `json:"decision_text"`
+	Caught     *bool   `json:"caught"`
+	Allocated  uint64  `json:"allocated"`
+	Reserved   uint64  `json:"reserved"`
+	Inactive   *uint64 `json:"inactive_split"`
+	DeviceFree *uint64 `json:"device_free"`
+	Total      *uint64 `json:"device_total"`
+	Others     *uint64 `json:"other_processes"`
+	Limit      *uint64 `json:"limit"`
+	LimitBelow *uint64 `json:"limit_below"`
+	Top        []struct {
+		Site  string `json:"site"`
+		Bytes uint64 `json:"bytes"`
+	} `json:"top"`
 }
 
 func readOOM(t *testing.T, path string) *oomReport {
@@ -317,5 +321,32 @@ func TestUntilOOM(t *testing.T) {
 	case <-p.exited:
 		t.Fatal("the job was still to run")
 	default:
+	}
+}
+
+// TestOOMExpandable: with expandable segments the decision and its figures are PyTorch's own too.
+func TestOOMExpandable(t *testing.T) {
+	name, settings, _ := strings.Cut(expandable, "=")
+	for _, decision := range []string{"full", "leak", "limit", "other_process"} {
+		t.Run(decision, func(t *testing.T) {
+			t.Setenv(name, settings)
+			c, p := startOOM(t, "3GiB", decision, "--linger", "1")
+			<-p.exited
+			require.Zero(t, c.code(t), c.stderr.String())
+			require.False(t, exists(filepath.Join(c.dir, "out.oom2")), "one failure, however often it was asked for")
+			r, all := readOOM(t, filepath.Join(c.dir, "out.oom1", "oom.json")), said(t, p)
+			require.Len(t, r.OOMs, 1)
+			require.Len(t, all, 1)
+			require.Zero(t, r.Recovered, "nothing was given after a refusal")
+			o, s := &r.OOMs[0], &all[0]
+			require.Equal(t, decision, o.Decision, o.Text)
+			require.NotNil(t, o.Caught)
+			require.False(t, *o.Caught)
+			require.Equal(t, s.Reserved, o.Reserved, "of memory_stats()")
+			require.InEpsilon(t, s.mib(t, "is allocated by PyTorch"), float64(o.Allocated)/(1<<20), 0.01, s.Message)
+			require.InEpsilon(t, s.mib(t, "Tried to allocate"), float64(segmentOf(o.Requested))/(1<<20), 0.01, s.Message)
+			require.NotNil(t, o.DeviceFree, o.Text)
+			require.InEpsilon(t, s.mib(t, "of which"), float64(*o.DeviceFree)/(1<<20), 0.01, s.Message)
+		})
 	}
 }

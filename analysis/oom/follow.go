@@ -68,9 +68,7 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 		Before60: event.Unknown, Healthy: event.Unknown, Need: event.Unknown,
 	}
 	c.Site = f.in.Trace.SiteName(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack})
-	if n := len(r.Tries); n > 0 {
-		c.Asked = r.Tries[n-1].Size
-	}
+	c.setAsked(r)
 	switch {
 	case r.WentOn || c.Step > 0 && f.in.Steps.Last() > c.Step+1: // another thread than the one that failed goes on with the steps
 		c.Caught = Yes
@@ -79,6 +77,22 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 	}
 	f.cases = append(f.cases, c)
 	f.wants = append(f.wants, r)
+}
+
+// pageCall is the driver's function by which an expandable segment grows.
+const pageCall = "cuMemCreate"
+
+// setAsked says what the driver was asked for. An expandable segment grows by pages, of which each is a call, and those that it was given
+// before one is refused are returned: what had to be free is all of them.
+func (c *Case) setAsked(r *refusals.Refusal) {
+	n := len(r.Tries)
+	if n == 0 {
+		return
+	}
+	c.Asked = r.Tries[n-1].Size
+	if whole := segmentOf(c.Requested); r.Tries[n-1].Call == pageCall && whole > c.Asked {
+		c.Asked, c.Page = whole, c.Asked
+	}
 }
 
 func (f *follower) visitor() *view.Visitor {

@@ -370,3 +370,18 @@ func TestLostBefore(t *testing.T) {
 		require.Equal(t, tt.want, lostBefore(h, &Case{PID: 7, Time: 100e9}), name)
 	}
 }
+
+// TestPages: an expandable segment is asked for by pages; what had to be free is all of them.
+func TestPages(t *testing.T) {
+	p := divided()
+	p.Events = p.Events[:len(p.Events)-3]
+	p.fail(50*mib, 2)
+	for i := range p.Events {
+		if e := &p.Events[i]; e.Kind == event.KindOutOfMemory && e.Layer == event.LayerDevice {
+			e.Call, e.Size = "cuMemCreate", 20*mib
+		}
+	}
+	c := &p.find(t, Input{}).Cases[0]
+	require.Equal(t, []uint64{50 * mib, 20 * mib}, []uint64{c.Asked, c.Page})
+	require.Equal(t, 2, c.Tries)
+}

@@ -86,6 +86,7 @@ type Case struct {
 
 	Requested uint64 // as PyTorch rounded it; of a driver error, as the call was given it
 	Asked     uint64 // what the driver was asked for last; Unknown: it was not asked
+	Page      uint64 // of Asked, what a call asked for: Asked is pages of an expandable segment; 0: one call asked for all
 	Tries     int    // refusals of the driver for this request
 	Flushed   uint64 // bytes of cached segments that PyTorch returned to the driver for it
 

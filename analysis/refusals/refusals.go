@@ -33,7 +33,10 @@ type Refusal struct {
 type refused struct {
 	event event.Event
 	next  *event.Event // allocation, or refusal reported by PyTorch, of the same thread; nil: there was none
-	other bool         // another thread allocated a block later
+	// served is the next block, or refusal reported by PyTorch, of the same thread: what became of a request for which the caching
+	// allocator asked the driver. Between, it may ask several times, as for the pages of an expandable segment. nil: there was none.
+	served *event.Event
+	other  bool // another thread allocated a block later
 }
 
 // Program is what the events themselves do not say.
@@ -49,6 +52,7 @@ type threadKey struct{ pid, tid uint32 }
 type Log struct {
 	list    []refused
 	waiting map[threadKey][]int // of list, those without next
+	asked   map[threadKey][]int // of list, the driver's refusals without served
 	open    []int               // of list, PyTorch's reports that wait for other
 }
 
@@ -62,16 +66,21 @@ func (l *Log) See(e *event.Event) {
 	if len(l.waiting) > 0 {
 		l.settle(e, reported)
 	}
+	if len(l.asked) > 0 && e.Layer == event.LayerTorch {
+		l.serve(e)
+	}
 	if e.Kind != event.KindOutOfMemory || len(l.list) == keptOOMs*(1+maxTries) {
 		return
 	}
 	if l.waiting == nil {
-		l.waiting = map[threadKey][]int{}
+		l.waiting, l.asked = map[threadKey][]int{}, map[threadKey][]int{}
 	}
 	key := threadKey{e.PID, e.TID}
 	l.waiting[key] = append(l.waiting[key], len(l.list))
 	if reported {
 		l.open = append(l.open, len(l.list))
+	} else {
+		l.asked[key] = append(l.asked[key], len(l.list))
 	}
 	l.list = append(l.list, refused{event: *e})
 }
@@ -107,21 +116,34 @@ func (l *Log) settle(e *event.Event, reported bool) {
 	}
 }
 
+// serve notes what became of a request of the caching allocator's.
+func (l *Log) serve(e *event.Event) {
+	key, served := threadKey{e.PID, e.TID}, *e
+	for _, i := range l.asked[key] {
+		l.list[i].served = &served
+	}
+	delete(l.asked, key)
+}
+
 // Failed are the requests that failed, in order: at most 1000 of them. What a driver refuses the caching allocator is none as long as
 // PyTorch does not report it: returning cached memory to the driver helps mostly. recovered is how many requests were satisfied so, or
 // by asking again.
 func (l *Log) Failed(p *Program) (failed []Refusal, recovered int) {
 	var tries []event.Event
+	var served *event.Event // of the last request that was satisfied in the end
 	for i := range l.list {
 		r := &l.list[i]
 		switch {
 		case r.event.Layer == event.LayerTorch:
 			failed = append(failed, l.reported(r, tries, p))
-		case p.asks(&r.event) && r.next != nil && r.next.Kind == event.KindOutOfMemory:
+		case p.asks(&r.event) && r.isReported():
 			tries = append(tries, r.event)
 			continue
 		case p.asks(&r.event):
-			recovered++
+			if r.served == nil || r.served != served { // else the same request, refused once more
+				recovered++
+			}
+			served = r.served
 			continue
 		case r.recovered():
 			recovered++
@@ -134,6 +156,15 @@ func (l *Log) Failed(p *Program) (failed []Refusal, recovered int) {
 		}
 	}
 	return failed, recovered
+}
+
+// isReported reports whether PyTorch reported that a request of the caching allocator's failed.
+func (r *refused) isReported() bool {
+	outcome := r.served
+	if outcome == nil {
+		outcome = r.next
+	}
+	return outcome != nil && outcome.Kind == event.KindOutOfMemory
 }
 
 // reported is the refusal of a report of PyTorch's.

@@ -160,6 +160,8 @@ func askedText(c *oom.Case) string {
 		text += fmt.Sprintf(", by %s, which the driver refused", cmp.Or(c.Call, "a call"))
 	case c.Tries == 0:
 		text += "; PyTorch did not ask " + driverName(c) + " for it"
+	case c.Page > 0:
+		text += fmt.Sprintf("; the driver refused a page of %s, of %s of them, %s", Bytes(c.Page), Bytes(c.Asked), Times(uint64(c.Tries)))
 	default:
 		text += fmt.Sprintf("; the driver refused a segment of %s %s", Bytes(c.Asked), Times(uint64(c.Tries)))
 	}
