@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -93,4 +94,29 @@ func TestAlertGrowth(t *testing.T) {
 	require.Contains(t, a.Sites[0].Name, "leaks_patterns.py:")
 	require.Contains(t, c.stderr.String(), "lost     0 events")
 	require.Regexp(t, "run the command of an alert: it takes longer than 10s|the command of an alert", c.stderr.String())
+}
+
+// TestAlertUseOfDevice: a part is of what NVML counts: another process has two thirds of the device, and this one next to nothing.
+func TestAlertUseOfDevice(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	shm := "STANDIN_SHM=" + filepath.Join(t.TempDir(), "totals")
+	p := startTrainingIn(t, []string{shm, "STANDIN_GPU_MEM=4GiB"}, "oom.py", "--case", "neighbour", "--steps", "0").ready(t)
+	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
+	require.NoError(t, err)
+	c := newCommand(t, "record", "-p", itoa(p.pid), "-o", "OUT", "-f", "none", "--alert", "use>60%", "--alert", "use>1GiB", "--alert-log", log)
+	c.cmd.Env = append(c.cmd.Env, shm, "STANDIN_GPU_MEM=4GiB", "LD_LIBRARY_PATH="+standin)
+	c.start(t).ready(t)
+	p.release(t)
+	var a alertLine
+	eventually(t, "the alert", func() bool {
+		b, err := os.ReadFile(log)
+		return err == nil && len(b) > 0 && json.Unmarshal(b, &a) == nil
+	})
+	c.signal(t, syscall.SIGINT)
+	require.Zero(t, c.code(t), c.stderr.String())
+	require.Equal(t, "use>60%", a.Rule)
+	require.Greater(t, a.Measured, 0.66, "two thirds, and two contexts")
+	require.Less(t, a.Measured, 1.0)
+	require.NotEmpty(t, a.Sites)
+	require.NotContains(t, c.stderr.String(), "use>1GiB: ")
 }

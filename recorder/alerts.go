@@ -5,11 +5,13 @@ package recorder
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/alerts"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 )
@@ -30,11 +32,23 @@ type alertWatch struct {
 	limiter *alerts.Limiter
 	least   float64 // the lowest bound of a request; +Inf: there is none
 	next    time.Time
-	parts   time.Time   // when inactive splits may be added up again
-	largest event.Event // request since the last look that is above the lowest bound; Size 0: none
-	total   chan map[event.Device]uint64
-	totals  map[event.Device]uint64 // of the devices, by the driver; nil: not known yet
+	parts   time.Time                       // when inactive splits may be added up again
+	largest event.Event                     // request since the last look that is above the lowest bound; Size 0: none
+	total   chan map[event.Device]deviceUse // nil: not asked for
+	totals  map[event.Device]deviceUse      // of the devices, by the driver; nil: not known yet
+	ask     time.Time                       // when the driver is asked next
 }
+
+// deviceUse is what the driver says of a device, bytes.
+type deviceUse struct {
+	size uint64
+	// rest is what of it is not the process's own memory as its events have it: its context, and other processes. 0: not known.
+	rest uint64
+	all  uint64 // by all processes; event.Unknown
+}
+
+// askEvery is how often the driver is asked for the use of the devices. Between, what the process itself obtains is added.
+const askEvery = 5 * time.Second
 
 // newAlertWatch is nil without thresholds.
 func newAlertWatch(p *Process) *alertWatch {
@@ -53,20 +67,42 @@ func newAlertWatch(p *Process) *alertWatch {
 	return a
 }
 
-// askTotals asks the driver for the sizes of the devices, beside the events.
+// askTotals asks the driver for the sizes and the use of the devices, beside the events.
 func (a *alertWatch) askTotals() {
-	total := make(chan map[event.Device]uint64, 1)
-	a.total = total
+	total := make(chan map[event.Device]deviceUse, 1)
+	a.total, a.ask = total, time.Now().Add(askEvery)
 	p := a.process
 	go func() {
-		out := map[event.Device]uint64{}
+		out := map[event.Device]deviceUse{}
 		for _, d := range p.target.Memory(p.ctx).Driver {
 			if d.Device >= 0 && uint64(d.Total) != event.Unknown {
-				out[event.Device{Type: event.DeviceCUDA, Index: int8(d.Device)}] = uint64(d.Total)
+				out[event.Device{Type: event.DeviceCUDA, Index: int8(d.Device)}] = deviceUse{size: uint64(d.Total), all: uint64(d.All)}
 			}
 		}
 		total <- out
 	}()
+}
+
+// takeTotals takes over what the driver said, and asks again when it is time to.
+func (a *alertWatch) takeTotals(totals *heap.Totals) {
+	select {
+	case read := <-a.total:
+		a.total = nil
+		if a.totals == nil && len(read) == 0 {
+			a.process.observer.Warning(fmt.Errorf("alert use: the driver does not say how large the device is; give bytes, such as use>20GiB"))
+		}
+		for d, u := range read {
+			if own := a.own(totals, d); u.all != event.Unknown && own != event.Unknown && u.all > own {
+				u.rest = u.all - own
+			}
+			read[d] = u
+		}
+		a.totals = read
+	default:
+		if a.total == nil && time.Now().After(a.ask) {
+			a.askTotals()
+		}
+	}
 }
 
 // see notes the largest request of events that are applied.
@@ -97,13 +133,13 @@ func (a *alertWatch) step() {
 			a.request(r, now)
 		case alerts.Growth:
 			a.growing(r, now)
+		case alerts.Use:
+			for _, d := range devices(&totals) {
+				a.figure(r, d, a.use(r, &totals, d), now)
+			}
 		default:
 			for k := range totals.Accounts {
-				if d := totals.Accounts[k].Device; r.Kind == alerts.Use {
-					a.figure(r, d, a.use(r, &totals, &totals.Accounts[k]), now)
-				} else {
-					a.figure(r, d, a.fragmentation(&totals.Accounts[k], now), now)
-				}
+				a.figure(r, totals.Accounts[k].Device, a.fragmentation(&totals.Accounts[k], now), now)
 			}
 		}
 	}
@@ -119,29 +155,49 @@ func (a *alertWatch) conclude() {
 	a.step()
 }
 
-// use is what the process uses of a device: PyTorch's segments, and other memory of the driver's.
-func (a *alertWatch) use(r *alerts.Rule, totals *heap.Totals, account *heap.Account) float64 {
-	if account.Reserved == event.Unknown {
-		return math.NaN()
+// devices are those on which the process has memory.
+func devices(totals *heap.Totals) []event.Device {
+	var out []event.Device
+	for i := range totals.Accounts {
+		out = append(out, totals.Accounts[i].Device)
 	}
-	used := account.Reserved
 	for i := range totals.Drivers {
-		if d := &totals.Drivers[i]; d.Layer == event.LayerDevice && d.Device == account.Device {
-			used += d.Live.Bytes - d.Segments.Bytes
+		if d := &totals.Drivers[i]; d.Layer == event.LayerDevice && d.Device.Index >= 0 && !slices.Contains(out, d.Device) {
+			out = append(out, d.Device)
 		}
 	}
-	if !r.Part {
-		return float64(used)
-	}
-	select {
-	case a.totals = <-a.total:
-		if len(a.totals) == 0 {
-			a.process.observer.Warning(fmt.Errorf("alert %s: the driver does not say how large the device is; give bytes, such as use>20GiB", r.Text))
+	return out
+}
+
+// own is what the process has of a device: PyTorch's segments, and other memory of the driver's; event.Unknown.
+func (a *alertWatch) own(totals *heap.Totals, device event.Device) uint64 {
+	used := uint64(0)
+	for i := range totals.Accounts {
+		if t := &totals.Accounts[i]; t.Device == device {
+			used = figures.Add(used, t.Reserved)
 		}
-	default:
 	}
-	if size := a.totals[account.Device]; size > 0 {
-		return float64(used) / float64(size)
+	for i := range totals.Drivers {
+		if d := &totals.Drivers[i]; d.Layer == event.LayerDevice && d.Device == device {
+			used = figures.Add(used, d.Live.Bytes-d.Segments.Bytes)
+		}
+	}
+	return used
+}
+
+// use is what the process has of a device; as a part, what is used of the device by the driver's figure: also by its context and other
+// processes.
+func (a *alertWatch) use(r *alerts.Rule, totals *heap.Totals, device event.Device) float64 {
+	if r.Part {
+		a.takeTotals(totals)
+	}
+	own := a.own(totals, device)
+	switch u := a.totals[device]; {
+	case own == event.Unknown:
+	case !r.Part:
+		return float64(own)
+	case u.size > 0:
+		return float64(min(own+u.rest, u.size)) / float64(u.size)
 	}
 	return math.NaN()
 }

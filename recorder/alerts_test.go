@@ -100,20 +100,25 @@ func TestAlertUse(t *testing.T) {
 	}
 }
 
-// TestAlertUsePart: a part of the device is known once the driver has said how large it is.
+// TestAlertUsePart: a part of the device is known once the driver has said how large it is, and what all processes use of it counts.
 func TestAlertUsePart(t *testing.T) {
 	e := alloc(7, second, 0x1000, 512, 512)
 	e.Reserved = 900
+	const u = figures.Unknown
 	for name, tt := range map[string]struct {
-		total figures.Bytes
-		rule  string
-		want  float64
+		total, all figures.Bytes
+		rule       string
+		want       float64
 	}{
-		"above":     {1000, "use>89%", 0.9},
-		"not above": {1000, "use>90%", 0},
-		"unknown":   {figures.Unknown, "use>0%", 0},
+		"above":                       {1000, u, "use>89%", 0.9},
+		"not above":                   {1000, u, "use>90%", 0},
+		"unknown":                     {u, u, "use>0%", 0},
+		"others have more than it":    {2000, 1500, "use>74%", 0.75},
+		"others have as much":         {2000, 1500, "use>75%", 0},
+		"it has obtained more since":  {2000, 100, "use>44%", 0.45},
+		"more than there is, by then": {1000, 1000, "use>99%", 1},
 	} {
-		target := &madeTarget{pid: 7, memory: &Memory{Driver: []figures.DriverUse{{Device: -1, Total: 5}, {Device: 0, Total: tt.total}}}}
+		target := &madeTarget{pid: 7, memory: &Memory{Driver: []figures.DriverUse{{Device: -1, Total: 5, All: 7}, {Device: 0, Total: tt.total, All: tt.all}}}}
 		r, n, _ := newMade(t, &madeSource{}, func(o *Options) { o.Alerts = rules(t, tt.rule) })
 		r.scans = t.Context()
 		p := r.begin(target)

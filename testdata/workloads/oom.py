@@ -134,6 +134,12 @@ def other_process(steps):
     train_until(steps, fill)
 
 
+@case
+def neighbour_(steps):
+    """Another process holds most of the device, and this one little."""
+    train_until(steps, lambda: None)
+
+
 def neighbour():
     """Start a process that holds two thirds of the device for as long as this one runs."""
     parent = os.getpid()
@@ -397,7 +403,7 @@ def main():
     if options.list:
         print("\n".join(CASES))
         return
-    if options.case == "other_process":
+    if options.case in ("other_process", "neighbour"):
         neighbour()
     side = sidecar.Sidecar(options)
     try:
