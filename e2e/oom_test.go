@@ -350,3 +350,29 @@ func TestOOMExpandable(t *testing.T) {
 		})
 	}
 }
+
+// TestOOMWorker: a worker of a DataLoader fails while its parent is recorded. The failure is found in the job, with its process and line, also
+// where only the parent was named.
+func TestOOMWorker(t *testing.T) {
+	p := startTrainingIn(t, []string{"STANDIN_GPU_MEM=2GiB"}, "oom.py", "--case", "worker").ready(t)
+	c := newCommand(t, "record", "-p", itoa(p.pid), "--children", "-o", "OUT", "-f", "none").start(t).ready(t)
+	p.release(t)
+	<-p.exited
+	require.Zero(t, c.code(t), c.stderr.String())
+	require.Contains(t, said(t, p)[0].Message, "in DataLoader worker process 0")
+	r, _ := oomOf(t, c.out())
+	require.Len(t, r.OOMs, 1)
+	o := &r.OOMs[0]
+	require.NotEqual(t, p.pid, o.PID)
+	require.Contains(t, o.Site, "oom.py:")
+	require.Contains(t, o.Site, "Items.__getitem__")
+	require.EqualValues(t, 8<<30, o.Requested)
+	require.Regexp(t, `OUT OF MEMORY +pid `+itoa(o.PID)+`: `, c.stdout.String())
+	text, err := output(env.binary, "oom", c.out())
+	require.NoError(t, err)
+	require.Regexp(t, `OUT OF MEMORY +pid `+itoa(o.PID)+` .* at `, text)
+	require.Equal(t, 1, strings.Count(text, "OUT OF MEMORY"), text)
+	text, err = output(env.binary, "oom", "--json", filepath.Join(c.dir, "out.pid"+itoa(o.PID)+".oom1"))
+	require.NoError(t, err, "the worker has caught it, and its parent raises it")
+	require.Contains(t, text, `"pid": `+itoa(o.PID))
+}

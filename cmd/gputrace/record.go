@@ -66,7 +66,7 @@ func recordCommand() *cli.Command {
 			flags.PIDs("pid,p", "attach to process `PID`, or several, separated by commas or with -p before each"),
 			flags.Words("name", "", "attach to each process whose command line or program name matches `REGEX`, also to those that begin later", nil, checkPattern),
 			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA, also to those that begin to"},
-			&cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first allocation"},
+			childrenFlag(),
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it; with --name or --all, wait for a process"},
 		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
@@ -101,6 +101,11 @@ func recordingFlags() []cli.Flag {
 		cacheFlag(),
 		verboseFlag(),
 	}, gatecli.RecordingFlags()...)
+}
+
+// childrenFlag is of the commands that record a running process.
+func childrenFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "children", Usage: "trace the children of the processes too, and theirs, those to come from their first allocation"}
 }
 
 // memoryModes are the ways of reading a program's memory (docs/reading-memory.md); the first is the default.

@@ -49,6 +49,7 @@ func record(o recordOptions) error {
 // recordTo records a process, and returns the folder of results.
 func recordTo(c *cli.Context, pid int) (folder string, err error) {
 	o := parseRecording(c)
+	o.children = c.Bool("children")
 	if o.pid = pid; !c.IsSet("format") {
 		o.formats = ""
 	}

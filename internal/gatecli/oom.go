@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
+	"github.com/gputrace/gputrace/internal/progress"
 )
 
 // OOMCommand is gputrace oom. Record records a process, as the flags say, and returns the folder of results.
@@ -17,7 +18,7 @@ func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context
 	return &cli.Command{
 		Name:      "oom",
 		Usage:     "say why memory ran out: who asked, how much, what holds the rest, and what the reason was",
-		UsageText: "gputrace oom FOLDER/trace.gputrace [--json]\nsudo gputrace oom -p PID [--until-oom] [-d TIME] [-o FOLDER] [--json]",
+		UsageText: "gputrace oom FOLDER [--json]\nsudo gputrace oom -p PID [--until-oom] [-d TIME] [-o FOLDER] [--json]",
 		Description: "Each request that failed is shown as of the failing call, with one reason. What the program survived is no finding. The exit " +
 			"code is 3 when a request failed that was not survived. The rules are in docs/oom.md.",
 		Flags: append([]cli.Flag{
@@ -38,9 +39,32 @@ func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context
 					return err
 				}
 			}
-			return shared.Read(c, path, func(in *export.Source, _ func()) error {
-				return in.PrintOOM(os.Stdout, &export.OOMOptions{JSON: c.Bool("json"), Top: flags.Get[int](c, "top"), Width: console.Width("")})
-			})
+			o := &export.OOMOptions{JSON: c.Bool("json"), Top: flags.Get[int](c, "top"), Width: console.Width("")}
+			switch files, err := export.Recordings(path); {
+			case err != nil:
+				return err
+			case len(files) > 1:
+				return oomOfJob(c, shared, files, o)
+			default:
+				path = files[0]
+			}
+			return shared.Read(c, path, func(in *export.Source, _ func()) error { return in.PrintOOM(os.Stdout, o) })
 		},
 	}
+}
+
+// oomOfJob says why memory ran out in each process of a job.
+func oomOfJob(c *cli.Context, shared *Shared, files []string, o *export.OOMOptions) error {
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	options, err := shared.Open(c, p.Options(p.Warn))
+	if err != nil {
+		return err
+	}
+	job, err := export.OOMOfJob(files, options)
+	p.Stop()
+	if err != nil {
+		return err
+	}
+	return job.Print(os.Stdout, o)
 }
