@@ -75,7 +75,7 @@ func TestGrowingRows(t *testing.T) {
 
 // TestCourse: what is freed because the program ends is not what a step frees.
 func TestCourse(t *testing.T) {
-	f := &Follower{table: &steps.Table{}, totals: map[account]uint64{}}
+	f := &Follower{table: &steps.Table{}}
 	total := uint64(0)
 	see := func(time uint64, by int64) {
 		kind := event.KindAlloc

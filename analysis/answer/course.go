@@ -28,7 +28,7 @@ type moment struct{ time, bytes uint64 }
 // Follower follows the totals of a trace, in a replay that others share.
 type Follower struct {
 	table  *steps.Table
-	totals map[account]uint64
+	totals []account // few, in the order in which they came
 	first  uint64
 	sum    uint64
 	step   int
@@ -42,11 +42,12 @@ type Follower struct {
 type account struct {
 	pid    uint32
 	device event.Device
+	total  uint64
 }
 
 // NewFollower is a follower that has seen no event.
 func NewFollower(table *steps.Table) *Follower {
-	return &Follower{table: table, totals: map[account]uint64{}}
+	return &Follower{table: table}
 }
 
 // Course is that of all events. ended: the recording ended with the program.
@@ -73,24 +74,36 @@ func (f *Follower) See(e *event.Event) {
 	if e.Layer != event.LayerTorch || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
 		return
 	}
-	k := account{e.PID, e.Device}
 	if step := f.table.At(e.Time); step != f.step {
 		if f.step > 0 {
 			f.levels = append(f.levels, f.now)
 		}
 		f.step, f.now = step, level{f.sum, f.sum}
 	}
-	f.sum += e.Allocated - f.totals[k]
-	if len(f.totals) == 0 {
+	begins := len(f.totals) == 0
+	total := f.totalOf(e)
+	f.sum += e.Allocated - *total
+	if begins {
 		f.first = f.sum
 	}
-	f.totals[k] = e.Allocated
+	*total = e.Allocated
 	f.now.low, f.now.high = min(f.now.low, f.sum), max(f.now.high, f.sum)
 	if e.Kind == event.KindAlloc {
 		f.last, f.tail = moment{e.Time, f.sum}, f.tail[:0]
 	} else {
 		f.tail = append(f.tail, moment{e.Time, f.sum})
 	}
+}
+
+// totalOf is the total of an event's allocator, 0 before its first.
+func (f *Follower) totalOf(e *event.Event) *uint64 {
+	for i := range f.totals {
+		if a := &f.totals[i]; a.pid == e.PID && a.device == e.Device {
+			return &a.total
+		}
+	}
+	f.totals = append(f.totals, account{e.PID, e.Device, 0})
+	return &f.totals[len(f.totals)-1].total
 }
 
 // exit is the last moment at which as much was in use as between steps, or without steps the last allocation. 0: what was in use stayed.

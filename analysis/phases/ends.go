@@ -17,7 +17,7 @@ type Ends[K comparable] struct {
 	c       *Classifier
 	loop    *Lifetimes
 	threads map[threadID]*freeing[K]
-	counts  map[K]map[Phase]uint64
+	counts  map[K]*tally[Phase]
 }
 
 type threadID struct{ pid, tid uint32 }
@@ -32,7 +32,7 @@ type freeing[K comparable] struct {
 
 // NewEnds begins to count.
 func NewEnds[K comparable](c *Classifier) *Ends[K] {
-	return &Ends[K]{c: c, loop: c.Follow(), threads: map[threadID]*freeing[K]{}, counts: map[K]map[Phase]uint64{}}
+	return &Ends[K]{c: c, loop: c.Follow(), threads: map[threadID]*freeing[K]{}, counts: map[K]*tally[Phase]{}}
 }
 
 // See takes the next event, before it is applied.
@@ -68,10 +68,12 @@ func (e *Ends[K]) settle(t *freeing[K], sure bool) {
 }
 
 func (e *Ends[K]) add(k K, p Phase, n uint64) {
-	if e.counts[k] == nil {
-		e.counts[k] = map[Phase]uint64{}
+	all := e.counts[k]
+	if all == nil {
+		all = &tally[Phase]{}
+		e.counts[k] = all
 	}
-	e.counts[k][p] += n
+	all.add(p, n)
 }
 
 // Freed counts a free of a key's memory by an event.
@@ -94,8 +96,11 @@ func (e *Ends[K]) Usual(keys []K) Phase {
 	}
 	sums, all := map[Phase]uint64{}, uint64(0)
 	for _, k := range keys {
-		for p, n := range e.counts[k] {
-			sums[p], all = sums[p]+n, all+n
+		if e.counts[k] == nil {
+			continue
+		}
+		for _, c := range *e.counts[k] {
+			sums[c.key], all = sums[c.key]+c.n, all+c.n
 		}
 	}
 	for p, n := range sums {

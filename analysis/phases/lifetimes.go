@@ -4,13 +4,33 @@ package phases
 
 import "github.com/gputrace/gputrace/event"
 
-// turns are the phases of which one follows another in a training loop. Data loaders and the program's own code run in between.
-var turns = map[Phase]bool{Setup: true, Forward: true, Backward: true, Optimizer: true, ZeroGrad: true, Evaluation: true}
+// turns reports whether a phase is one of those of which one follows another in a training loop. Data loaders and the program's own code
+// run in between.
+func turns(p Phase) bool {
+	switch p {
+	case Setup, Forward, Backward, Optimizer, ZeroGrad, Evaluation:
+		return true
+	}
+	return false
+}
 
 // kept is what memory is for by the phase of its allocation, when it is in use beyond it.
-var kept = map[Phase]Category{
-	Setup: Parameters, Input: Inputs, Forward: Activations, Backward: Gradients, Optimizer: OptimizerState, ZeroGrad: Gradients,
-	Communication: Workspace, Evaluation: Activations,
+func kept(p Phase) Category {
+	switch p {
+	case Setup:
+		return Parameters
+	case Input:
+		return Inputs
+	case Forward, Evaluation:
+		return Activations
+	case Backward, ZeroGrad:
+		return Gradients
+	case Optimizer:
+		return OptimizerState
+	case Communication:
+		return Workspace
+	}
+	return NoCategory
 }
 
 // held is what memory is for by what holds it, as package inspect/holders calls it.
@@ -38,25 +58,26 @@ type Start struct {
 // now is how often the phase changed: that of the process, and that of a thread of it. The zero value is before the first event.
 type now struct{ turn, visit uint64 }
 
-// finished counts the allocations of a stack that were freed, by what they were for.
-type finished map[Category]uint64
-
 // Lifetimes follows allocations from their start to their end, and says what they are for. Not safe for concurrent use.
 type Lifetimes struct {
 	c         *Classifier
 	processes map[uint32]*process
-	finished  map[event.StackID]finished
+	last      *process                           // that of the last event; nil: there was none
+	finished  map[event.StackID]*tally[Category] // what the allocations of a stack were for that were freed
 }
 
 // process is what one process does now.
 type process struct {
+	pid     uint32
 	phase   Phase
 	turn    uint64
 	threads map[uint32]*thread
+	last    *thread // of the last event; nil: there was none
 }
 
 // thread is what one of its threads does now.
 type thread struct {
+	tid   uint32
 	phase Phase
 	visit uint64
 }
@@ -64,23 +85,39 @@ type thread struct {
 // now is that of a thread.
 func (p *process) now(tid uint32) now {
 	out := now{turn: p.turn}
-	if t := p.threads[tid]; t != nil {
+	if t := p.thread(tid); t != nil {
 		out.visit = t.visit
 	}
 	return out
 }
 
+// thread is one that allocated; nil: it did not.
+func (p *process) thread(tid uint32) *thread {
+	if p.last != nil && p.last.tid == tid {
+		return p.last
+	}
+	t := p.threads[tid]
+	if t != nil {
+		p.last = t
+	}
+	return t
+}
+
 // Follow begins to follow a stream of events.
 func (c *Classifier) Follow() *Lifetimes {
-	return &Lifetimes{c: c, processes: map[uint32]*process{}, finished: map[event.StackID]finished{}}
+	return &Lifetimes{c: c, processes: map[uint32]*process{}, finished: map[event.StackID]*tally[Category]{}}
 }
 
 func (l *Lifetimes) process(pid uint32) *process {
+	if l.last != nil && l.last.pid == pid {
+		return l.last
+	}
 	p := l.processes[pid]
 	if p == nil {
-		p = &process{threads: map[uint32]*thread{}}
+		p = &process{pid: pid, threads: map[uint32]*thread{}}
 		l.processes[pid] = p
 	}
+	l.last = p
 	return p
 }
 
@@ -90,16 +127,16 @@ func (l *Lifetimes) See(e *event.Event) {
 		return
 	}
 	p, phase := l.process(e.PID), l.c.Of(e.Stack).Phase
-	t := p.threads[e.TID]
+	t := p.thread(e.TID)
 	if t == nil {
-		t = &thread{}
+		t = &thread{tid: e.TID}
 		p.threads[e.TID] = t
 	}
 	if phase != t.phase {
 		t.phase = phase
 		t.visit++
 	}
-	if turns[phase] && phase != p.phase {
+	if turns(phase) && phase != p.phase {
 		p.phase = phase
 		p.turn++
 	}
@@ -121,10 +158,12 @@ func (l *Lifetimes) Freed(s *Start, tid uint32) Category {
 		out = Temporary
 	}
 	if s.Stack != 0 {
-		if l.finished[s.Stack] == nil {
-			l.finished[s.Stack] = finished{}
+		all := l.finished[s.Stack]
+		if all == nil {
+			all = &tally[Category]{}
+			l.finished[s.Stack] = all
 		}
-		l.finished[s.Stack][out]++
+		all.add(out, 1)
 	}
 	return out
 }
@@ -135,10 +174,8 @@ func (l *Lifetimes) InUse(s *Start) Category {
 	if s.at != l.process(s.PID).now(s.TID) || s.Category == Workspace {
 		return l.c.keptFor(s)
 	}
-	if all := l.finished[s.Stack]; len(all) == 1 {
-		for c := range all {
-			return c
-		}
+	if all := l.finished[s.Stack]; all != nil && len(*all) == 1 {
+		return (*all)[0].key
 	}
 	return NoCategory
 }
@@ -148,8 +185,5 @@ func (c *Classifier) keptFor(s *Start) Category {
 	if s.Category != NoCategory {
 		return s.Category
 	}
-	if out, ok := kept[s.Phase]; ok {
-		return out
-	}
-	return NoCategory
+	return kept(s.Phase)
 }
