@@ -33,6 +33,8 @@ type Classifier struct {
 	frames   map[frameID][]*rule // those that match, in the order of the rules
 	trains   map[functionID]bool // functions that were seen to call backward passes or optimizers
 	ofStack  map[event.StackID]Result
+	last     event.StackID // that was asked for last: several ask for the same in turn
+	lastIs   Result
 	resolved func(event.StackID) *event.Stack
 }
 
@@ -80,6 +82,9 @@ func (c *Classifier) Learn(id event.StackID) {
 
 // Of is what a stack says.
 func (c *Classifier) Of(id event.StackID) Result {
+	if id == c.last && id != 0 {
+		return c.lastIs
+	}
 	out, ok := c.ofStack[id]
 	if !ok {
 		out = Result{Unknown, NoCategory}
@@ -88,6 +93,7 @@ func (c *Classifier) Of(id event.StackID) Result {
 		}
 		c.ofStack[id] = out
 	}
+	c.last, c.lastIs = id, out
 	return out
 }
 
