@@ -15,6 +15,7 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/json"
@@ -62,6 +63,34 @@ func isProfile(head []byte) bool {
 
 // IsProfile reports whether it is a profile, which is of one moment only.
 func (d *DiffFile) IsProfile() bool { return d.profile != nil }
+
+// emptied is how much more was in use at the peak than at the end where a program has given its memory back before it ended: so many times.
+const emptied = 100
+
+// IsEmptied reports whether next to nothing of what a recording had at its peak is in use at its end. Where there is memory of PyTorch's, only that
+// counts: libraries keep theirs.
+func (d *DiffFile) IsEmptied() bool {
+	if d.source == nil {
+		return false
+	}
+	torch := event.LayerTorch.String()
+	peak, end := inUse(d.source.Trace.Peak(), torch), inUse(d.source.Trace.End(), torch)
+	if peak == 0 {
+		peak, end = inUse(d.source.Trace.Peak(), ""), inUse(d.source.Trace.End(), "")
+	}
+	return peak > 0 && end < peak/emptied
+}
+
+// inUse is the bytes of a layer; empty: of all.
+func inUse(v *view.View, layer string) int64 {
+	sum := int64(0)
+	for _, r := range v.Rows() {
+		if layer == "" || r.Layer == layer {
+			sum += r.Bytes
+		}
+	}
+	return sum
+}
 
 // Close closes the file.
 func (d *DiffFile) Close() {

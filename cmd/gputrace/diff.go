@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -42,7 +43,7 @@ func diffCommand() *cli.Command {
 		Description: "Lines that moved are found again by their function and text, and files in another folder by how their paths end, where it " +
 			"is clear which is meant.\n\nMoments: " + moment.Usage + ".",
 		Flags: []cli.Flag{
-			flags.Moments("at", "compare what is in use at `MOMENT` (default: end); given twice, the second is that of AFTER; of one FILE alone, with the end"),
+			flags.Moments("at", "compare what is in use at `MOMENT` (default: end, or the peaks where both ends are empty); given twice, the second is that of AFTER; of one FILE alone, with the end"),
 			rowsFlag(view.RowKindNames[0], "a row for each `WHAT`: ", view.RowKindNames),
 			flags.Choice("format,f", names[0], "`FORMAT`: "+flags.Or(names), names),
 			flags.Count("top", strconv.Itoa(defaultDiffTop), "show the `N` largest changes; 0: all", 0, "rows"),
@@ -121,6 +122,10 @@ func diff(o *diffOptions) error {
 		return usage("--at: a profile is of one moment; give the recording that it was made of")
 	}
 	at, atAfter := o.moments()
+	if len(o.at) == 0 && files[0].IsEmptied() && files[len(files)-1].IsEmptied() {
+		at, atAfter = moment.Moment{Kind: moment.Peak}, moment.Moment{Kind: moment.Peak}
+		p.Warn(errors.New("at the end of both nothing is in use any more: what was in use at their peaks is compared; --at end compares the ends"))
+	}
 	before, err := files[0].Side(at, version)
 	if err != nil {
 		return err

@@ -17,6 +17,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/internal/eventtest"
+	"github.com/gputrace/gputrace/recording"
 )
 
 // parseDiffLine runs a command line up to the point where files would be opened.
@@ -115,6 +118,53 @@ func TestDiffProfiles(t *testing.T) {
 	_, stderr, code = gputrace(t, "diff", a, b, "-f", "pprof", "-o", out)
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "--force")
+}
+
+// givenBack is a recording of a line that has so many MiB at the peak, of which one MiB in so many is in use at the end, and of 5 MiB of the
+// driver's that stay.
+func givenBack(t *testing.T, mebibytes, part int) string {
+	t.Helper()
+	j := eventtest.NewJob()
+	j.Obtain(event.LayerDevice, "libcudart.so!cudaMalloc libcublas.so!create /home/a/train.py:3:main", 5<<20)
+	var blocks []uint64
+	for range mebibytes {
+		blocks = append(blocks, j.Alloc(eventtest.Report+" /home/a/train.py:7:main", 1<<20))
+	}
+	for i, addr := range blocks {
+		if part == 0 || i%part != 0 {
+			j.Free(addr)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "trace.gputrace")
+	w, err := recording.Create(path, &recording.Info{PID: eventtest.PID}, j.Stack, nil)
+	require.NoError(t, err)
+	require.NoError(t, w.Write(j.Events))
+	require.NoError(t, w.Close(&recording.End{}))
+	return path
+}
+
+// TestDiffEmptied: where both programs have given their memory back by the end, their peaks are compared, and it is said so.
+func TestDiffEmptied(t *testing.T) {
+	const emptied = "what was in use at their peaks is compared"
+	empty, more, kept := givenBack(t, 200, 0), givenBack(t, 210, 150), givenBack(t, 200, 40)
+	for name, tt := range map[string]struct {
+		args   []string
+		change string
+		warns  bool
+	}{
+		"both":                     {[]string{empty, more}, "+10.0 MiB", true},
+		"both, of the ends":        {[]string{empty, more, "--at", "end"}, "+2.0 MiB", false},
+		"one is in use at its end": {[]string{empty, kept}, "+5.0 MiB", false},
+		"none is empty":            {[]string{kept, kept}, "0 B", false},
+	} {
+		text, stderr, code := gputrace(t, append([]string{"diff"}, tt.args...)...)
+		require.Zero(t, code, stderr)
+		require.Regexp(t, `in all .* `+regexp.QuoteMeta(tt.change)+` `, text, name)
+		require.Equal(t, tt.warns, strings.Contains(stderr, emptied), "%s: %s", name, stderr)
+	}
+	same, _, code := gputrace(t, "diff", empty, empty)
+	require.Zero(t, code)
+	require.Contains(t, same, "205.0 MiB", "of the peak, with the driver's")
 }
 
 // TestDiffSnapshots: snapshots of PyTorch's, with each other and with a profile that was made of one.
