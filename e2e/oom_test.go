@@ -351,6 +351,46 @@ func TestOOMExpandable(t *testing.T) {
 	}
 }
 
+// TestOOMAsync: with the backend cudaMallocAsync, which reports nothing, the decision and its figures are PyTorch's own too.
+func TestOOMAsync(t *testing.T) {
+	name, settings, _ := strings.Cut(asyncOnly, "=")
+	for _, decision := range []string{"full", "leak", "absurd_request", "other_process", "outside_pytorch", "driver_error"} {
+		t.Run(decision, func(t *testing.T) {
+			t.Setenv(name, settings)
+			c, p := startOOM(t, "3GiB", decision, "--linger", "1")
+			<-p.exited
+			require.Zero(t, c.code(t), c.stderr.String())
+			require.False(t, exists(filepath.Join(c.dir, "out.oom2")), "one failure, however often it was asked for")
+			r, all := readOOM(t, filepath.Join(c.dir, "out.oom1", "oom.json")), said(t, p)
+			require.Len(t, r.OOMs, 1)
+			require.Len(t, all, 1)
+			require.Zero(t, r.Recovered, "nothing was given after a refusal")
+			o := &r.OOMs[0]
+			require.Equal(t, decision, o.Decision, o.Text)
+			require.NotNil(t, o.Caught)
+			require.False(t, *o.Caught)
+			requireAsync(t, o, &all[0])
+		})
+	}
+}
+
+// requireAsync compares a failure with the message of the backend cudaMallocAsync; an extension's has none.
+func requireAsync(t *testing.T, o *oomCase, s *saidOOM) {
+	t.Helper()
+	require.Zero(t, o.Reserved, "what the driver's pool has is not seen")
+	require.NotEmpty(t, o.Top)
+	require.NotNil(t, o.Step)
+	if o.Decision == "driver_error" {
+		return
+	}
+	require.InEpsilon(t, s.mib(t, "Currently allocated *:"), float64(o.Allocated)/(1<<20), 0.01, s.Message)
+	require.InEpsilon(t, s.mib(t, "Requested *:"), float64(o.Requested)/(1<<20), 0.01, s.Message)
+	require.NotNil(t, o.Total)
+	require.InEpsilon(t, s.mib(t, "Device limit *:"), float64(*o.Total)/(1<<20), 0.01, s.Message)
+	require.NotNil(t, o.DeviceFree, o.Text)
+	require.InDelta(t, s.mib(t, `Free \(according to CUDA\):`), float64(*o.DeviceFree)/(1<<20), 6, s.Message) // it says hundredths of a GiB
+}
+
 // TestOOMWorker: a worker of a DataLoader fails while its parent is recorded. The failure is found in the job, with its process and line, also
 // where only the parent was named.
 func TestOOMWorker(t *testing.T) {

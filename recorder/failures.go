@@ -37,6 +37,7 @@ type failures struct {
 	process *Process
 	end     context.CancelFunc // of the recording
 	seen    bool               // next has found one
+	last    event.Event        // the last one; of no kind: its thread has allocated since
 
 	due     time.Time            // of the next reading
 	pause   time.Duration        // between the last two
@@ -57,8 +58,12 @@ func newFailures(p *Process, end context.CancelFunc) *failures {
 // next is how many of the events to apply before the next is looked at: up to a failure, which seen tells.
 func (f *failures) next(events []event.Event) int {
 	for i := range events {
-		if events[i].Kind == event.KindOutOfMemory && f.fails(&events[i]) {
-			f.seen = true
+		e := &events[i]
+		if e.Kind == event.KindAlloc && e.TID == f.last.TID {
+			f.last.Kind = 0
+		}
+		if e.Kind == event.KindOutOfMemory && f.fails(e) && !f.repeats(e) {
+			f.seen, f.last = true, *e
 			return i + 1
 		}
 	}
@@ -73,7 +78,15 @@ func (f *failures) fails(e *event.Event) bool {
 		return true
 	}
 	st := f.process.joiner.Stack(e.Stack)
-	return e.Layer == event.LayerDevice && (st == nil || !stacks.IsSegment(st))
+	return e.Layer == event.LayerDevice && (st == nil || !stacks.IsSegment(st) || stacks.IsAsyncBackend(st, e.Call))
+}
+
+// repeats reports whether PyTorch's backend cudaMallocAsync asks once more, from another place of its own, for what it was just refused
+// (view.Refusals).
+func (f *failures) repeats(e *event.Event) bool {
+	l := &f.last
+	same := e.Kind == l.Kind && e.Layer == l.Layer && e.TID == l.TID && e.Call == l.Call && e.Size == l.Size && e.Stack != l.Stack
+	return same && e.Layer == event.LayerDevice && stacks.IsAsyncBackend(f.process.joiner.Stack(e.Stack), e.Call)
 }
 
 // failed is called when a request has failed and the events up to it were applied.

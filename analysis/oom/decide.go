@@ -5,7 +5,6 @@ package oom
 import (
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -29,7 +28,7 @@ func (c *Case) decide() {
 		decision Decision
 		holds    func() bool
 	}{
-		{DriverError, func() bool { return !c.Reported }},
+		{DriverError, func() bool { return !c.Reported && !c.Own }},
 		{AbsurdRequest, c.isAbsurd},
 		{Leak, c.leaks},
 		{Fragmentation, c.isFragmented},
@@ -128,14 +127,6 @@ func (c *Case) isAbsurd() bool {
 	return c.Total != event.Unknown && c.Requested != event.Unknown && c.Requested > c.Total
 }
 
-// Unreported is why PyTorch did not report a request of its own, in words that follow a comma; empty: it is not one.
-func (c *Case) Unreported() string {
-	if !c.Reported && strings.HasSuffix(c.Call, "Async") {
-		return ", as its backend cudaMallocAsync never does"
-	}
-	return ""
-}
-
 // enough reports whether a part of memory would have made the request fit, and is at least one part in share of whole.
 func (c *Case) enough(part, whole, share uint64) bool {
 	return part != event.Unknown && whole != event.Unknown && c.Need != event.Unknown && part >= c.Need && part >= whole/share
@@ -179,7 +170,7 @@ func (c *Case) othersHave() bool {
 func (c *Case) outsideHas() bool {
 	whole := c.Total
 	if whole == event.Unknown {
-		whole = figures.Add(c.Torch.Reserved, c.Other.Bytes)
+		whole = figures.Add(c.held(), c.Other.Bytes)
 	}
 	return c.enough(c.Other.Bytes, whole, elsewhereShare)
 }

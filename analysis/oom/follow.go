@@ -26,6 +26,7 @@ type follower struct {
 	life    *phases.Lifetimes
 	starts  map[heap.BlockKey]phases.Start
 	totals  map[accountKey]*course
+	async   async
 	flushed map[int]uint64   // by case: reserved bytes when the driver first refused
 	context map[int][]uint64 // by reading: Context of each device
 	reading int              // the next to be reached
@@ -54,7 +55,7 @@ const (
 func newFollower(in *Input) *follower {
 	return &follower{
 		in: in, life: in.Trace.Classifier().Follow(), starts: map[heap.BlockKey]phases.Start{}, totals: map[accountKey]*course{},
-		flushed: map[int]uint64{}, context: map[int][]uint64{},
+		flushed: map[int]uint64{}, context: map[int][]uint64{}, async: newAsync(in.Trace),
 	}
 }
 
@@ -69,6 +70,9 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 	}
 	c.Site = f.in.Trace.SiteName(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack})
 	c.setAsked(r)
+	if c.Own = !r.Reported && f.async.owns(e.PID, e.Stack, e.Call); c.Own {
+		c.Asked, c.Tries = e.Size, c.Tries+1
+	}
 	switch {
 	case r.WentOn || c.Step > 0 && f.in.Steps.Last() > c.Step+1: // another thread than the one that failed goes on with the steps
 		c.Caught = Yes
@@ -121,6 +125,9 @@ func (f *follower) allocated(b *heap.Block, e *event.Event) {
 		tid = e.TID
 	}
 	f.starts[b.Key()] = f.life.Start(b.PID, tid, b.Stack, made)
+	if total, ok := f.async.allocated(b); ok && e != nil {
+		f.noteTotal(accountKey{b.PID, b.Device}, e.Time, total)
+	}
 }
 
 func (f *follower) freed(b *heap.Block, e *event.Event) {
@@ -134,6 +141,9 @@ func (f *follower) freed(b *heap.Block, e *event.Event) {
 		tid = e.TID
 	}
 	f.life.Freed(&s, tid)
+	if total, ok := f.async.freed(b); ok && e != nil {
+		f.noteTotal(accountKey{b.PID, b.Device}, e.Time, total)
+	}
 }
 
 func (f *follower) event(e *event.Event, h *heap.Heap) {
@@ -174,29 +184,38 @@ func (f *follower) note(e *event.Event, h *heap.Heap) {
 	if e.Allocated == event.Unknown {
 		return
 	}
-	key := accountKey{e.PID, e.Device}
+	f.noteTotal(accountKey{e.PID, e.Device}, e.Time, e.Allocated)
+}
+
+func (f *follower) noteTotal(key accountKey, time, allocated uint64) {
 	c := f.totals[key]
 	if c == nil {
 		c = &course{}
 		f.totals[key] = c
 	}
-	if n := len(c.points); n == 0 || e.Time-c.points[n-1].time >= 1e9 {
-		c.points = append(c.points, point{e.Time, e.Allocated})
+	if n := len(c.points); n == 0 || time-c.points[n-1].time >= 1e9 {
+		c.points = append(c.points, point{time, allocated})
 	}
-	step := f.in.Steps.At(e.Time)
+	step := f.in.Steps.At(time)
 	if n := len(c.steps); n == 0 || c.steps[n-1].Step != step {
 		c.steps = append(c.steps, StepPeak{Step: step})
 	}
 	last := &c.steps[len(c.steps)-1]
-	last.Peak = max(last.Peak, e.Allocated)
+	last.Peak = max(last.Peak, allocated)
 }
 
 // complete finds out all about a case, at its moment.
 func (f *follower) complete(c *Case, h *heap.Heap) {
 	if !c.Reported {
 		c.place(h)
+		if d, ok := f.async.only(c.PID); ok && c.Device.Index < 0 {
+			c.Device = d
+		}
 	}
 	f.setBalance(c, h)
+	if c.Async = c.Own || f.async.has(c.PID, c.Device); c.Async {
+		f.setAsync(c, h)
+	}
 	f.setFree(c, h)
 	f.setCourse(c)
 	f.setState(c, h)
@@ -209,7 +228,7 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	c.asks = ok && a.SegmentBytes != event.Unknown && !lostBefore(h, c)
 	if f.in.Leaks != nil {
 		for _, found := range f.in.Leaks.Findings {
-			if found.Device == c.Device && found.Layer == event.LayerTorch {
+			if found.Device == c.Device && found.Layer == c.layer() {
 				c.Findings = append(c.Findings, found)
 			}
 		}
@@ -288,7 +307,7 @@ type holdingKey struct {
 func (f *follower) setHoldings(c *Case, h *heap.Heap) {
 	sums, rows := map[phases.Category]heap.Count{}, map[holdingKey]heap.Count{}
 	for b := range h.Blocks() {
-		if !c.has(&b) {
+		if !f.has(c, &b) {
 			continue
 		}
 		category := phases.NoCategory

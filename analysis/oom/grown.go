@@ -49,12 +49,12 @@ func (f *follower) setState(c *Case, h *heap.Heap) {
 // isOptimizers reports whether a block of the device was allocated by an optimizer.
 func (f *follower) isOptimizers(c *Case, b *heap.Block) bool {
 	s, ok := f.starts[b.Key()]
-	return ok && s.Phase == phases.Optimizer && c.has(b)
+	return ok && s.Phase == phases.Optimizer && f.has(c, b)
 }
 
 // has reports whether a block is one of PyTorch's on the device of the request.
-func (c *Case) has(b *heap.Block) bool {
-	return b.PID == c.PID && b.Device == c.Device && b.Layer == event.LayerTorch
+func (f *follower) has(c *Case, b *heap.Block) bool {
+	return b.PID == c.PID && b.Device == c.Device && b.Layer == c.layer() && (!c.Async || f.async.owns(b.PID, b.Stack, b.Call))
 }
 
 // setGrown finds what the step of the failure has allocated and kept, which no comparison of steps shows: an evaluation behind the last
@@ -66,7 +66,7 @@ func (f *follower) setGrown(c *Case, h *heap.Heap) {
 	}
 	sites := map[string]heap.Count{}
 	for b := range h.Blocks() {
-		if c.has(&b) && b.Time >= from {
+		if f.has(c, &b) && b.Time >= from {
 			name := f.in.Trace.SiteName(&b)
 			sites[name] = sites[name].Plus(heap.CountOf(b.Size, b.Requested))
 		}

@@ -83,6 +83,10 @@ type Case struct {
 	Call     string // of a driver error, the function that failed
 	Reported bool   // by PyTorch
 	Caught   Answer // the program went on
+	// Async: PyTorch's backend is cudaMallocAsync, which reports nothing. Blocks are the driver's then, Torch is their sum as the program asked
+	// for them, and what the driver's pool keeps beside them is in Context.
+	Async bool
+	Own   bool // of a request that PyTorch did not report: it is PyTorch's own, by that backend
 
 	Requested uint64 // as PyTorch rounded it; of a driver error, as the call was given it
 	Asked     uint64 // what the driver was asked for last; Unknown: it was not asked

@@ -72,7 +72,10 @@ func (f *follower) setDevice(c *Case) {
 			continue
 		}
 		for k := range r.Driver {
-			if d := &r.Driver[k]; d.Device == int(c.Device.Index) {
+			if d := &r.Driver[k]; d.Device == int(c.Device.Index) || c.Device.Index < 0 && len(r.Driver) == 1 {
+				if c.Device.Index < 0 { // calls of the driver do not say it
+					c.Device = event.Device{Type: event.DeviceCUDA, Index: int8(d.Device)}
+				}
 				f.takeDriver(c, r, d, k < len(f.context[i]), func() uint64 { return f.context[i][k] })
 			}
 		}
@@ -96,6 +99,10 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 	if known && context() != event.Unknown {
 		c.Context = context()
 	}
+	// What was freed since is still the pool's, so that the driver's figure is that of the failing call.
+	if own := figures.Add(c.held(), c.Other.Bytes); c.Async && r.Failed == c.Time && uint64(d.Used) != event.Unknown && uint64(d.Used) >= own {
+		c.Context = uint64(d.Used) - own
+	}
 	for i := range r.Others {
 		if r.Others[i].Device != d.Device {
 			continue
@@ -109,7 +116,7 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 
 // setUse says what of the device was free at the failing call.
 func (c *Case) setUse() {
-	own := figures.Add(figures.Add(c.Torch.Reserved, c.Other.Bytes), c.Context)
+	own := figures.Add(figures.Add(c.held(), c.Other.Bytes), c.Context)
 	if c.Total == event.Unknown || c.Others == event.Unknown || own == event.Unknown {
 		return
 	}

@@ -23,7 +23,7 @@ type Refusal struct {
 	Event    event.Event
 	Reported bool
 	// Tries are what the driver refused the caching allocator for it, in order; nil: the allocator did not ask the driver, or there is
-	// no caching allocator.
+	// no caching allocator. Of the backend cudaMallocAsync they are the refusals behind that of Event.
 	Tries []event.Event
 	// WentOn reports that the thread, or of the backward pass's own threads the program, asked for memory again.
 	WentOn bool
@@ -131,6 +131,7 @@ func (l *Log) serve(e *event.Event) {
 func (l *Log) Failed(p *Program) (failed []Refusal, recovered int) {
 	var tries []event.Event
 	var served *event.Event // of the last request that was satisfied in the end
+	var last *refused       // of the last of failed
 	for i := range l.list {
 		r := &l.list[i]
 		switch {
@@ -148,9 +149,14 @@ func (l *Log) Failed(p *Program) (failed []Refusal, recovered int) {
 		case r.recovered():
 			recovered++
 			continue
+		case last != nil && p.repeats(r, last, &failed[len(failed)-1]):
+			f := &failed[len(failed)-1]
+			f.Tries = append(f.Tries, r.event)
+			continue
 		default:
 			failed = append(failed, Refusal{Event: r.event, WentOn: r.next != nil})
 		}
+		last = r
 		if len(failed) == keptOOMs {
 			break
 		}
@@ -165,6 +171,17 @@ func (r *refused) isReported() bool {
 		outcome = r.next
 	}
 	return outcome != nil && outcome.Kind == event.KindOutOfMemory
+}
+
+// repeats reports whether PyTorch's backend cudaMallocAsync asks once more, from another place of its own, for what it was refused, as
+// 2.15 does after it has trimmed the pool, and 2.6 does not. Asked from the same place, it is another request of the program.
+func (p *Program) repeats(r, last *refused, failed *Refusal) bool {
+	x, y := &r.event, &last.event
+	same := x.PID == y.PID && x.TID == y.TID && x.Call == y.Call && x.Size == y.Size && r.next == last.next
+	if !same || x.Layer != event.LayerDevice || y.Layer != event.LayerDevice || !stacks.IsAsyncBackend(p.Stack(x.Stack), x.Call) {
+		return false
+	}
+	return x.Stack != y.Stack && !slices.ContainsFunc(failed.Tries, func(e event.Event) bool { return e.Stack == x.Stack })
 }
 
 // reported is the refusal of a report of PyTorch's.

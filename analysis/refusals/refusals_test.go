@@ -15,16 +15,22 @@ const (
 	stackSegment event.StackID = iota + 1
 	stackOther
 	stackNative
+	stackAsync
+	stackAgain
 )
 
-// refusalsOf is what a list of events says of refused requests. Times are the numbers of the events, from 1.
-func refusalsOf(events ...event.Event) ([]Refusal, int) {
+// refusalsOf is what a list of events says of refused requests, of a process with a caching allocator or without. Times are the numbers of the
+// events, from 1.
+func refusalsOf(cache bool, events ...event.Event) ([]Refusal, int) {
 	allocator := &event.Module{Path: "/torch/lib/libc10_cuda.so"}
 	driver := event.Frame{Kind: event.FrameNative, Func: "cuMemAlloc_v2", Module: &event.Module{Path: "/lib/libcuda.so.1"}}
+	async := event.Frame{Kind: event.FrameNative, Func: "cudaMallocAsync", Module: &event.Module{Path: "/lib/libcudart.so.13"}}
 	python := event.Frame{Kind: event.FramePython, Func: "main", File: "/app/train.py", Line: 1}
 	known := map[event.StackID]*event.Stack{
 		stackSegment: {Frames: []event.Frame{driver, {Kind: event.FrameNative, Module: allocator}, python}},
 		stackOther:   {Frames: []event.Frame{driver, {Kind: event.FrameNative, Func: "extension"}, python}},
+		stackAsync:   {Frames: []event.Frame{async, {Kind: event.FrameNative, Module: allocator, Func: "mallocAsync"}, python}},
+		stackAgain:   {Frames: []event.Frame{async, {Kind: event.FrameNative, Module: allocator, Func: "mallocAsync", Line: 9}, python}},
 		stackNative:  {Frames: []event.Frame{{Kind: event.FrameNative, Func: "torch::autograd::Engine"}}},
 	}
 	var l Log
@@ -36,7 +42,7 @@ func refusalsOf(events ...event.Event) ([]Refusal, int) {
 		}
 		l.See(e)
 	}
-	return l.Failed(&Program{Stack: func(id event.StackID) *event.Stack { return known[id] }, Cache: func(pid uint32) bool { return pid == 1 }})
+	return l.Failed(&Program{Stack: func(id event.StackID) *event.Stack { return known[id] }, Cache: func(pid uint32) bool { return cache && pid == 1 }})
 }
 
 func refuse(layer event.Layer, stack event.StackID) event.Event {
@@ -52,6 +58,39 @@ func give(layer event.Layer, stack event.StackID) event.Event {
 func on(tid uint32, e event.Event) event.Event {
 	e.TID = tid
 	return e
+}
+
+// TestRefusalsAsync: PyTorch's backend cudaMallocAsync, in a process without a caching allocator, asks again from another place of its own.
+func TestRefusalsAsync(t *testing.T) {
+	ask := func(kind event.Kind, stack event.StackID, size uint64) event.Event {
+		return event.Event{Kind: kind, Layer: event.LayerDevice, Size: size, Call: "cudaMallocAsync", Stack: stack}
+	}
+	first, again, given := ask(event.KindOutOfMemory, stackAsync, 64), ask(event.KindOutOfMemory, stackAgain, 64), ask(event.KindAlloc, stackAgain, 64)
+	small := ask(event.KindAlloc, stackAsync, 8)
+	for name, tt := range map[string]struct {
+		events            []event.Event
+		failed, recovered int
+		tries             int // of the first
+	}{
+		"once":                            {[]event.Event{first}, 1, 0, 0},
+		"twice":                           {[]event.Event{first, again}, 1, 0, 1},
+		"given the second time":           {[]event.Event{first, given}, 0, 1, 0},
+		"from the same place":             {[]event.Event{first, first}, 2, 0, 0},
+		"two requests, each asked twice":  {[]event.Event{first, again, first, again}, 2, 0, 1},
+		"another request between":         {[]event.Event{first, small, again}, 2, 0, 0},
+		"another thread":                  {[]event.Event{first, on(2, again)}, 2, 0, 0},
+		"another size":                    {[]event.Event{first, ask(event.KindOutOfMemory, stackAgain, 65)}, 2, 0, 0},
+		"refused twice, then a small one": {[]event.Event{first, again, small}, 1, 0, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			failed, recovered := refusalsOf(false, tt.events...)
+			require.Len(t, failed, tt.failed)
+			require.Equal(t, tt.recovered, recovered)
+			if tt.failed > 0 {
+				require.Len(t, failed[0].Tries, tt.tries)
+			}
+		})
+	}
 }
 
 func TestRefusals(t *testing.T) {
@@ -83,7 +122,7 @@ func TestRefusals(t *testing.T) {
 		"an extension's, given the next time":  {[]event.Event{other, given}, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			failed, recovered := refusalsOf(tt.events...)
+			failed, recovered := refusalsOf(true, tt.events...)
 			var got []want
 			for i := range failed {
 				got = append(got, want{failed[i].Event.Time, len(failed[i].Tries), failed[i].WentOn})

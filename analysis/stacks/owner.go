@@ -62,6 +62,15 @@ func OwnerOf(st *event.Stack, name string) Owner {
 	return Owner{Name: name}
 }
 
+// IsAsyncBackend reports whether a call of the driver with a stack is PyTorch's backend cudaMallocAsync, which has no caching allocator: each
+// of its calls is a block.
+func IsAsyncBackend(st *event.Stack, call string) bool {
+	return st != nil && strings.Contains(call, "MallocAsync") && IsPyTorch(OwnerOf(st, ""))
+}
+
+// IsPyTorch reports whether an owner is PyTorch itself, beside its caching allocator.
+func IsPyTorch(o Owner) bool { return o.Name == ownerTorch.name }
+
 // nativeOwner names the library of the first frame.
 func nativeOwner(frames []event.Frame) Owner {
 	m := frames[0].Module

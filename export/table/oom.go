@@ -80,7 +80,7 @@ func (p *printer) oomEnd(r *oom.Report) {
 }
 
 // silentText is said of a recording without a report of PyTorch's caching allocator.
-const silentText = "PyTorch's caching allocator reported nothing: with the backend cudaMallocAsync, or none of its own, what PyTorch refuses by itself is not seen, nor what it has allocated"
+const silentText = "PyTorch's caching allocator reported nothing: with the backend cudaMallocAsync, or none of its own, what PyTorch refuses by itself is not seen"
 
 func (p *printer) oomHead(c *oom.Case, began uint64) {
 	p.leakText("", OOMHead(c, began))
@@ -156,6 +156,8 @@ func CategoryText(c phases.Category) string { return strings.ReplaceAll(string(c
 func askedText(c *oom.Case) string {
 	text := fmt.Sprintf("%s by %s", exactText(c.Requested), words.Line(c.Site))
 	switch {
+	case c.Own:
+		text += fmt.Sprintf(", by %s, which the driver refused %s", c.Call, Times(uint64(c.Tries)))
 	case !c.Reported:
 		text += fmt.Sprintf(", by %s, which the driver refused", cmp.Or(c.Call, "a call"))
 	case c.Tries == 0:
@@ -181,8 +183,8 @@ func driverName(c *oom.Case) string {
 
 func torchText(c *oom.Case) string {
 	t := &c.Torch
-	if c.Unreported() != "" && t.Reserved == 0 {
-		return "not known: its backend cudaMallocAsync reports nothing"
+	if c.Async {
+		return fmt.Sprintf("allocated %s; what the pool of its backend cudaMallocAsync keeps beside that counts as context", exactText(t.Allocated))
 	}
 	text := fmt.Sprintf("allocated %s (requested %s, rounding %s), reserved %s", exactText(t.Allocated), Bytes(t.Requested), Bytes(t.Rounding()), exactText(t.Reserved))
 	return text + fmt.Sprintf(": inactive split %s, free segments %s", Bytes(t.InactiveSplit), Bytes(t.Free))
@@ -199,7 +201,11 @@ func OOMDevice(c *oom.Case, began uint64) string {
 		return fmt.Sprintf("%s recommended at most: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
 	}
 	parts = append(parts, "context "+Bytes(c.Context), "other processes "+othersText(c), "free "+Bytes(c.Free))
-	text := fmt.Sprintf("%s: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
+	torch := c.Torch.Reserved
+	if c.Async {
+		torch = c.Torch.Allocated
+	}
+	text := fmt.Sprintf("%s: PyTorch %s, %s", Bytes(c.Total), Bytes(torch), strings.Join(parts, ", "))
 	if c.Read != 0 && c.Others != event.Unknown {
 		text += fmt.Sprintf(" (the driver was read at %+.3f s)", (time.Duration(c.Read) - time.Duration(began)).Seconds())
 	}
@@ -218,6 +224,12 @@ func othersText(c *oom.Case) string {
 }
 
 func freeText(c *oom.Case) string {
+	if c.Async {
+		return "not seen: the pool of cudaMallocAsync is the driver's"
+	}
+	if len(c.Pools) == 0 && c.Torch.Reserved == 0 {
+		return "nothing in segments: PyTorch has none"
+	}
 	if len(c.Pools) == 0 {
 		return "unknown: not every block is known"
 	}
@@ -281,7 +293,7 @@ func OOMText(c *oom.Case) string {
 	asked := fmt.Sprintf("%s asked for %s", words.Line(c.Site), Bytes(c.Requested))
 	switch c.Decision {
 	case oom.DriverError:
-		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it%s; %s", asked, cmp.Or(c.Call, "a call"), c.Unreported(), roomText(c))
+		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s", asked, cmp.Or(c.Call, "a call"), roomText(c))
 	case oom.AbsurdRequest:
 		if c.Device.Type.MPS() {
 			return fmt.Sprintf("a request larger than all that PyTorch may have: %s, %s", asked, watermarkText(c))
@@ -396,7 +408,11 @@ func fullText(c *oom.Case, asked string) string {
 	for i := range c.Categories[:min(2, len(c.Categories))] {
 		by = append(by, fmt.Sprintf("%s %s", CategoryText(c.Categories[i].Name), Bytes(c.Categories[i].Bytes)))
 	}
-	text := fmt.Sprintf("full: %s with %s allocated (%s) and %s reserved; %s", asked, Bytes(c.Torch.Allocated), strings.Join(by, ", "), Bytes(c.Torch.Reserved), roomText(c))
+	text := fmt.Sprintf("full: %s with %s allocated (%s)", asked, Bytes(c.Torch.Allocated), strings.Join(by, ", "))
+	if !c.Async {
+		text += fmt.Sprintf(" and %s reserved", Bytes(c.Torch.Reserved))
+	}
+	text += "; " + roomText(c)
 	if c.Healthy != event.Unknown {
 		text += fmt.Sprintf(". The steps before peaked at %s", Bytes(c.Healthy))
 	}
