@@ -92,3 +92,115 @@ func TestCommand(t *testing.T) {
 	require.Equal(t, gate.Failed, gate.OfCommand(1).Status)
 	require.Equal(t, gate.Passed, gate.OfCommand(0).Status)
 }
+
+// TestGrowth: what grows by more than is allowed fails, each line with its bytes; what keeps within it passes, although it grows. Where
+// requested bytes are not known, those of the blocks count.
+func TestGrowth(t *testing.T) {
+	finding := func(file string, requested, bytes float64) leaks.Finding {
+		return leaks.Finding{File: "/a/" + file, Line: 7, Function: "main", Requested: requested, Bytes: bytes}
+	}
+	grown := &leaks.Report{
+		Verdict: leaks.Growing, Steps: leaks.Steps{Count: 100, Source: "optimizer"},
+		Findings: []leaks.Finding{finding("a.py", 300, 512), finding("b.py", math.NaN(), 100)},
+	}
+	steady := &leaks.Report{Verdict: leaks.Steady, Steps: leaks.Steps{Count: leaks.MinSteps, Source: "optimizer"}}
+	for name, tt := range map[string]struct {
+		limit         float64
+		leaks         *leaks.Report
+		growth, leak  gate.Status
+		measured, all float64
+	}{
+		"more than is allowed": {399, grown, gate.Failed, gate.Failed, 400, 2},
+		"as much as that":      {400, grown, gate.Passed, gate.Failed, 400, 2},
+		"nothing":              {0, steady, gate.Passed, gate.Passed, 0, 0},
+		"no steps":             {0, &leaks.Report{Verdict: leaks.Steady, Steps: leaks.Steps{Count: 100}}, gate.Unknown, gate.Unknown, math.NaN(), math.NaN()},
+		"few steps": {
+			0, &leaks.Report{Verdict: leaks.OutOfMemory, Steps: leaks.Steps{Count: leaks.MinSteps - 1, Source: "optimizer"}},
+			gate.Unknown, gate.Unknown, math.NaN(), math.NaN(),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rules := &gate.Rules{MaxGrowth: &tt.limit, NoLeaks: true}
+			require.True(t, rules.Any() && rules.NeedsSteps())
+			r := gate.Judge(rules, &gate.Input{Name: "rank 0", Leaks: tt.leaks})
+			require.Equal(t, "rank 0", r.Name)
+			require.Equal(t, []gate.Name{gate.MaxGrowth, gate.NoLeaks}, []gate.Name{r.Results[0].Rule, r.Results[1].Rule})
+			for i, want := range []struct {
+				status          gate.Status
+				bound, measured float64
+			}{{tt.growth, tt.limit, tt.measured}, {tt.leak, 0, tt.all}} {
+				got := &r.Results[i]
+				require.Equal(t, want.status, got.Status)
+				require.InDelta(t, want.bound, got.Bound, 0)
+				if math.IsNaN(want.measured) {
+					require.True(t, math.IsNaN(got.Measured))
+				} else {
+					require.InDelta(t, want.measured, got.Measured, 0)
+				}
+				require.Same(t, tt.leaks, got.Leaks)
+				require.Len(t, got.Found, len(tt.leaks.Findings))
+			}
+			require.Equal(t, r.Results[0].Status == gate.Passed && r.Results[1].Status == gate.Passed, r.Passed())
+			require.Equal(t, r.Passed(), (&gate.Check{Reports: []gate.Report{{}, r}}).Passed())
+		})
+	}
+	r := gate.Judge(&gate.Rules{NoLeaks: true}, &gate.Input{Leaks: grown}).Results[0]
+	require.Equal(t, gate.Found{
+		Kind: gate.OfLine, Line: view.Call{Name: "a.py:7 main", Func: "main", File: "/a/a.py", Line: 7}, Measured: 300, Finding: &grown.Findings[0],
+	}, r.Found[0])
+	require.InDelta(t, 100, r.Found[1].Measured, 0)
+	require.InDelta(t, 2, r.By(), 0)
+}
+
+// TestRefused: each request that was refused is found.
+func TestRefused(t *testing.T) {
+	refused := gate.Refused{Bytes: 5 * mib, Time: 9, Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Site: view.Call{Name: "a.py:1 main"}}
+	rules := &gate.Rules{NoOOM: true}
+	require.True(t, rules.Any())
+	require.False(t, rules.NeedsSteps())
+	r := gate.Judge(rules, &gate.Input{Refused: []gate.Refused{refused}}).Results[0]
+	require.Equal(t, gate.Failed, r.Status)
+	require.InDelta(t, 1, r.By(), 0)
+	require.Equal(t, []gate.Found{{Kind: gate.OfRequest, What: "cuda:1", Line: refused.Site, Measured: 5 * mib, Time: 9}}, r.Found)
+	require.False(t, (&gate.Rules{Tolerance: 1}).Any())
+}
+
+// TestPeakLine: the device that comes nearest to the limit is found where none exceeds it, with the line that has the most on it. Host
+// memory is not the device's.
+func TestPeakLine(t *testing.T) {
+	limit := uint64(1000 * mib)
+	other := line("c.py", 900, "")
+	other.Device = "cuda:1"
+	host := line("d.py", 900, "")
+	host.Layer = "host"
+	cuda := event.Device{Type: event.DeviceCUDA}
+	in := &gate.Input{
+		Peak: []view.Row{line("a.py", 100, ""), line("b.py", 60, ""), line("b.py", 60, ""), other, host},
+		Peaks: []view.Peak{
+			{Layer: event.LayerTorch, Device: event.Device{Type: event.DeviceCUDA, Index: 2}, Bytes: 5 * mib},
+			{Layer: event.LayerTorch, Device: cuda, Bytes: 220 * mib, Time: 17}, {Layer: event.LayerHost, Device: cuda, Bytes: 2000 * mib},
+		},
+	}
+	r := gate.Judge(&gate.Rules{MaxPeak: &limit}, in).Results[0]
+	require.Equal(t, gate.Passed, r.Status)
+	require.Zero(t, r.By())
+	require.InDelta(t, 220*mib, r.Measured, 0)
+	require.Equal(t, []gate.Found{{
+		Kind: gate.OfDevice, What: "cuda:0", Line: view.Call{Name: "b.py", File: "/a/b.py", Line: 1, Func: "main"}, LineBytes: 120 * mib,
+		Bound: 1000 * mib, Measured: 220 * mib, Time: 17,
+	}}, r.Found)
+	in.Peaks = in.Peaks[:1]
+	require.Equal(t, view.Call{}, gate.Judge(&gate.Rules{MaxPeak: &limit}, in).Results[0].Found[0].Line, "nothing is known of this device's lines")
+}
+
+// TestBaselineShare: the measure is by how much of the baseline the peak is above it, and a figure is found with both of its sides.
+func TestBaselineShare(t *testing.T) {
+	in := &gate.Input{Baseline: []view.Row{line("a.py", 100, "")}, Peak: []view.Row{line("a.py", 80, ""), line("b.py", 45, "")}}
+	r := gate.Judge(&gate.Rules{Baseline: true, Tolerance: 0.125}, in).Results[0]
+	require.InDelta(t, 0.25, r.Measured, 1e-9)
+	require.InDelta(t, 0.125, r.By(), 1e-9)
+	require.Equal(t, []gate.Found{
+		{Kind: gate.OfDevice, What: gate.AllDevices, Bound: 100 * mib, Measured: 125 * mib},
+		{Kind: gate.OfLine, Line: view.Call{Name: "b.py", File: "/a/b.py", Line: 1, Func: "main"}, Measured: 45 * mib},
+	}, r.Found)
+}
