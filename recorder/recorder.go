@@ -499,7 +499,7 @@ func (r *Recorder) warnUnseen() {
 	for _, p := range r.all {
 		totals := p.heap.Totals()
 		for i := range totals.Accounts {
-			if a := &totals.Accounts[i]; p.target.Began() && a.Baseline != event.Unknown && a.Baseline > 0 {
+			if a := &totals.Accounts[i]; p.target.Began() && a.Baseline != event.Unknown && a.Baseline != 0 {
 				r.observer.Warning(fmt.Errorf("%s: %s on %s were allocated before its libraries were hooked", p.Who(), table.Bytes(a.Baseline), a.Device))
 			}
 		}

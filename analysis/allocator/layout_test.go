@@ -233,3 +233,48 @@ func TestLayoutHistory(t *testing.T) {
 		{allocator.HistorySegmentUnmap, 10, pages, unit},
 	}, got)
 }
+
+// TestMadeUpSegments: a run of blocks without a gap is a segment, of one stream, up to the next segment that is known. The stream of a segment
+// is that of its first block of which it is known.
+func TestMadeUpSegments(t *testing.T) {
+	const known = 1 << 40
+	s := &eventtest.Stream{}
+	add := func(layer event.Layer, addr, size, stream uint64) {
+		e := event.Event{
+			Time: uint64(len(s.Events)+1) * 1000, PID: 7, TID: 7, Kind: event.KindAlloc, Layer: layer, Device: event.Device{Type: event.DeviceCUDA}, Addr: addr,
+			Size: size, Allocated: event.Unknown, Reserved: event.Unknown, Requested: event.Unknown, Stream: stream, Handle: event.Unknown, Context: event.Unknown,
+		}
+		s.Events = append(s.Events, e)
+	}
+	block := func(addr, size, stream uint64) { add(event.LayerTorch, addr, size, stream) }
+	add(event.LayerDevice, known, 4096, event.Unknown)
+	block(known-1024, 512, 5)
+	block(known-512, 512, 5)
+	block(known, 512, event.Unknown)
+	block(known+1024, 512, 9)
+	block(known+1536, 512, 8)
+	block(known+4096, 512, 9)
+	block(known+4096+512, 512, 9)
+	block(known+4096+1024, 512, 3)
+	block(known+8192, 512, 3)
+	trace, err := view.NewTrace(s, nil)
+	require.NoError(t, err)
+	layouts, err := allocator.Layouts(trace, allocator.LayoutOptions{})
+	require.NoError(t, err)
+	require.Len(t, layouts, 1)
+	type segment struct {
+		addr, size, stream uint64
+		madeUp             bool
+	}
+	var got []segment
+	for i := range layouts[0].Segments {
+		g := &layouts[0].Segments[i]
+		got = append(got, segment{g.Addr, g.Size, g.Stream, g.MadeUp})
+	}
+	require.Equal(t, []segment{
+		{known - 1024, 1024, 5, true}, {known, 4096, 9, false}, {known + 4096, 1024, 9, true}, {known + 5120, 512, 3, true}, {known + 8192, 512, 3, true},
+	}, got)
+	require.EqualValues(t, 6*512, layouts[0].MadeUp.Bytes)
+	require.EqualValues(t, 9*512, layouts[0].Allocated)
+	require.EqualValues(t, 4096+6*512, layouts[0].Reserved)
+}

@@ -95,3 +95,31 @@ func TestCourse(t *testing.T) {
 	require.EqualValues(t, 2, f.exit(0), "without steps the last allocation")
 	require.EqualValues(t, 2, f.exit(1000))
 }
+
+// TestCourseOfSteps: between steps there is the middle of the least of each step in the later half, and the most is that of all of them. A
+// recording that ends with the program has the moment at which it began to free everything.
+func TestCourseOfSteps(t *testing.T) {
+	j := eventtest.NewJob()
+	kept := j.Alloc(eventtest.Kept, 3<<20)
+	for range 20 {
+		j.Pass(eventtest.Input, eventtest.Forward, eventtest.Backward, eventtest.Adam)
+	}
+	more := j.Alloc(eventtest.Kept, 5<<20) // of the step that runs
+	end := j.Events[len(j.Events)-1].Time
+	j.Free(more)
+	freed := j.Events[len(j.Events)-1].Time
+	j.Free(kept)
+	trace, err := view.NewTrace(&j.Stream, nil)
+	require.NoError(t, err)
+	table, err := steps.Find(trace, nil)
+	require.NoError(t, err)
+	f := NewFollower(table)
+	for i := range j.Events {
+		f.See(&j.Events[i])
+	}
+	require.Less(t, end, freed)
+	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20}, f.Course(false))
+	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Exit: freed}, f.Course(true))
+	none := NewFollower(&steps.Table{})
+	require.Equal(t, &Course{}, none.Course(false), "without steps and events nothing is known")
+}

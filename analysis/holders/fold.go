@@ -142,7 +142,7 @@ func spanText(templates []template, of []int, n int) string {
 		return first.key
 	case same:
 		return fmt.Sprint(first.number)
-	case low <= high && high-low == int64(len(numbers))-1:
+	case high-low == int64(len(numbers))-1:
 		return fmt.Sprintf("%d..%d", low, high)
 	}
 	return anyKey

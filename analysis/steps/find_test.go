@@ -82,6 +82,15 @@ var programs = map[string]program{
 		}
 		j.Mark(eventtest.Stepped)
 	}, "", steps.SourceOptimizer, "train.py:22 main", 59},
+	"a loop of a thread with less than half": {func(j *eventtest.Job, _ int) {
+		const thread, other = " /home/a/a.py:1:log", " /home/a/a.py:31:serve /home/a/a.py:30:main"
+		j.Pass(eventtest.Report+" /home/a/a.py:5:write"+thread, eventtest.Report+" /home/a/a.py:6:write"+thread)
+		n := len(j.Events)
+		j.Pass(eventtest.Report+" /home/a/a.py:20:answer"+other, eventtest.Report+" /home/a/a.py:21:answer"+other, eventtest.Report+" /home/a/a.py:22:answer"+other)
+		for i := range j.Events[n:] {
+			j.Events[n+i].TID++
+		}
+	}, "", steps.SourcePeriod, "a.py:20 answer", 59},
 	"a loader": {func(j *eventtest.Job, _ int) {
 		j.Mark(eventtest.Loaded)
 		j.Pass(input, forward)

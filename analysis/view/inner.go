@@ -16,7 +16,7 @@ const (
 
 // innerCall is the innermost call outside PyTorch's core of a site that is named after a line of the program; nil: it is that line.
 func (v *View) innerCall(s *Site) *Call {
-	if s.Stack == nil || !s.isPython() {
+	if !s.isPython() {
 		return nil
 	}
 	i := stacks.InnerFrame(s.Stack.Frames, v.options.Library)
@@ -48,7 +48,5 @@ func (e *Row) addInner(samples []*Row, bytes int64) {
 		inner[at].Blocks += s.Blocks
 	}
 	sorts.Func(inner, compareSize)
-	if len(inner) > 0 {
-		e.Inner = inner[:min(len(inner), maxInner)]
-	}
+	e.Inner = inner[:min(len(inner), maxInner)]
 }

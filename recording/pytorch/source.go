@@ -234,7 +234,11 @@ func (s *Source) note() {
 		say("the allocator had settings that the snapshot does not tell: what it has at the end is exact, sizes of blocks that were given back are not")
 	}
 	if uncertain > 0 {
-		say("%d blocks from before the history were given back in it: each may have been up to 1 MiB larger than it is shown", uncertain)
+		more := "1 MiB"
+		if s.contents.settings.maxSplit > 0 {
+			more = "20 MiB" // kLargeBuffer, of those that are not split
+		}
+		say("%d blocks from before the history were given back in it: each may have been up to %s larger than it is shown", uncertain, more)
 	}
 	if contradictions > 0 {
 		say("%d entries contradict others: the history has gaps", contradictions)
