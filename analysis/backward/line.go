@@ -56,9 +56,8 @@ func (j *Joiner) describe(st *event.Stack) *about {
 // all where there is none. Of too many joins the last one is kept, which has the line of forward.
 func visible(st *event.Stack) []event.Frame {
 	frames := stacks.VisibleFrames(st)
-	if i := slices.IndexFunc(frames, func(f event.Frame) bool { return f.Kind == event.FramePython || stacks.IsMark(&f) }); i >= 0 {
-		frames = frames[i:]
-	}
+	from := slices.IndexFunc(frames, func(f event.Frame) bool { return f.Kind == event.FramePython || stacks.IsMark(&f) })
+	frames = frames[max(0, from):]
 	joins, last := 0, 0
 	for i := range frames {
 		if stacks.IsMark(&frames[i]) {

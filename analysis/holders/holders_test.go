@@ -7,7 +7,9 @@ package holders
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -306,4 +308,18 @@ func TestEveryStepHasAName(t *testing.T) {
 		require.Equal(t, name, StepName(&scan.Step{Kind: kind}))
 	}
 	require.Equal(t, "step 255", StepName(&scan.Step{Kind: 255}))
+}
+
+// TestElementSizes: a type has as many bits as its name says; of a complex one these are both parts.
+func TestElementSizes(t *testing.T) {
+	bits := regexp.MustCompile(`^[a-z]+([0-9]+)`)
+	for name, size := range elementSizes {
+		want := uint64(1) // bool
+		if m := bits.FindStringSubmatch(name); m != nil {
+			n, err := strconv.ParseUint(m[1], 10, 64)
+			require.NoError(t, err)
+			want = n / 8
+		}
+		require.Equal(t, want, size, name)
+	}
 }

@@ -31,7 +31,7 @@ type trend struct {
 
 // trend judges a series that was advanced to the end. ok is false when it does not rise.
 func (s *series) trend(of measure, loose bool) (trend, bool) {
-	if len(s.windows) < 2 {
+	if s.windows == nil {
 		return trend{}, false
 	}
 	from := (warmUp + s.width - 1) / s.width

@@ -60,7 +60,7 @@ func (r *rowSum) score() float64 { return r.mean + max(0, r.last-r.first) }
 // else by line.
 func (b *Model) Layers() *Layers {
 	l := &Layers{model: b, of: make([]int, len(b.Groups))}
-	name := b.firstRows()
+	kind, name := b.firstRows()
 	index := map[string]int{}
 	row := func(name string) int {
 		i, ok := index[name]
@@ -73,10 +73,10 @@ func (b *Model) Layers() *Layers {
 	}
 	for g := range b.Groups {
 		if l.of[g] = -1; b.Groups[g].Counted() {
-			l.of[g] = row(name(g))
+			l.of[g] = row(name(&b.Groups[g]))
 		}
 	}
-	l.addTotals(name(-1) == view.NoHolder, name(-1) == "")
+	l.addTotals(kind == view.NoHolder, kind == "")
 	for i := range l.spare {
 		l.spare[i].layer = row(l.spare[i].name)
 	}
@@ -85,8 +85,8 @@ func (b *Model) Layers() *Layers {
 	return l
 }
 
-// firstRows is how rows are named; of -1 it names the kind of rows: by holder, by category (empty), by line.
-func (b *Model) firstRows() func(group int) string {
+// firstRows is how rows are named, and what the kind of rows calls those that are of no group: by holder, by category (empty), by line.
+func (b *Model) firstRows() (kind string, name func(*Group) string) {
 	at := b.highest()
 	var all, held, most float64
 	lines := map[int32]float64{}
@@ -115,20 +115,11 @@ func (b *Model) firstRows() func(group int) string {
 	}
 	switch {
 	case held > all/2:
-		return b.named(view.NoHolder, func(g *Group) string { return g.Holder })
+		return view.NoHolder, func(g *Group) string { return g.Holder }
 	case most > all/2 && len(categories) > 2:
-		return b.named("", func(g *Group) string { return string(g.Category) })
+		return "", func(g *Group) string { return string(g.Category) }
 	}
-	return b.named(stacks.BeforeAttach, func(g *Group) string { return frameName(&b.Frames[g.Own]) })
-}
-
-func (b *Model) named(kind string, of func(g *Group) string) func(group int) string {
-	return func(group int) string {
-		if group < 0 {
-			return kind
-		}
-		return of(&b.Groups[group])
-	}
+	return stacks.BeforeAttach, func(g *Group) string { return frameName(&b.Frames[g.Own]) }
 }
 
 // highest is the moment of the highest peak.

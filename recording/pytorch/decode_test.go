@@ -262,3 +262,24 @@ func TestExpandable(t *testing.T) {
 	require.EqualValues(t, []uint64{30 * mib, 30 * mib, 0}, []uint64{a.Reserved, a.SegmentBytes, a.Allocated})
 	require.Empty(t, s.Notes())
 }
+
+// TestNoHistory: a snapshot without a history is its own moment: what is in use, with its lines.
+func TestNoHistory(t *testing.T) {
+	s, err := New(bytes.NewReader(pickled(list{dict{
+		"device", 0, "address", 0x200000, "total_size", 4096, "stream", 0, "frames", frames(4), "blocks", list{
+			dict{"size", 1024, "requested_size", 900, "state", "active_allocated", "frames", frames(5)}, freeBlock(512),
+			dict{"size", 512, "requested_size", 500, "state", "active_allocated", "frames", frames(6)}, freeBlock(2048),
+		},
+	}})))
+	require.NoError(t, err)
+	before, history := readAll(t, s)
+	require.Empty(t, history)
+	require.Len(t, before, 3)
+	for i, want := range []struct{ time, addr, size, allocated, line uint64 }{
+		{1e9 - 2, 0x200000, 4096, event.Unknown, 4}, {1e9 - 2, 0x200000, 1024, 1024, 5}, {1e9 - 2, 0x200600, 512, 1536, 6},
+	} {
+		e := &before[i]
+		require.Equal(t, []uint64{want.time, want.addr, want.size, want.allocated}, []uint64{e.Time, e.Addr, e.Size, e.Allocated})
+		require.EqualValues(t, want.line, s.Stack(e.Stack).Frames[0].Line)
+	}
+}

@@ -268,7 +268,7 @@ func (h *history) replay() {
 	}
 	for i := range h.entries {
 		switch n := h.births[i]; {
-		case h.entries[i].action != actionFreeRequested && h.entries[i].action != actionFreeCompleted:
+		case h.entries[i].action != actionFreeRequested:
 		case n == unallocated:
 			h.sizes[i] = h.settings.round(h.entries[i].size)
 		case n >= 0:
