@@ -16,9 +16,11 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/kept"
@@ -219,6 +221,41 @@ func TestOtherDisk(t *testing.T) {
 	require.NoFileExists(t, to+"x")
 	require.Error(t, kept.Copy(t.TempDir(), to+"y"), "a folder cannot be read")
 	require.NoFileExists(t, to+"y")
+}
+
+// TestMovedToOtherDisk: when the results lie on another disk, the recording is in them alone.
+func TestMovedToOtherDisk(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "gputrace-test")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	from := filepath.Join(dir, "recording")
+	require.NoError(t, os.WriteFile(from, []byte("events"), 0o600))
+	n := &noted{}
+	p := &Process{file: from, observer: n}
+	folder, err := output.CreateFolder(filepath.Join(t.TempDir(), "out"), resultsOfTest)
+	require.NoError(t, err)
+	defer folder.Discard()
+	p.adoptFile(folder)
+	require.Empty(t, n.warnings)
+	require.Equal(t, filepath.Join(folder.Dir, export.TraceName), p.file)
+	require.FileExists(t, p.file)
+	require.NoFileExists(t, from)
+	p.file = from // it is there no more
+	p.adoptFile(folder)
+	require.Len(t, n.warnings, 1)
+	require.Equal(t, from, p.file)
+}
+
+// TestEndNotWritten: where the end of a recording cannot be written, that is said, and kept with the process.
+func TestEndNotWritten(t *testing.T) {
+	w, err := recording.Create(filepath.Join(t.TempDir(), export.TraceName), &recording.Info{PID: 7}, func(event.StackID) *event.Stack { return nil }, nil)
+	require.NoError(t, err)
+	require.NoError(t, w.Close(&recording.End{}))
+	n := &noted{}
+	p := &Process{heap: &recordedHeap{writer: w}, observer: n}
+	p.endFile(&recording.End{}, &view.View{Snapshot: &heap.Snapshot{}}) // the file is closed
+	require.ErrorContains(t, p.FileErr(), "file already closed")
+	require.Equal(t, []string{p.FileErr().Error()}, n.warnings)
 }
 
 // TestNoRecording: without a file there is nothing to move, to remove or to make formats of.

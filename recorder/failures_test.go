@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/backward"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -280,4 +281,47 @@ func TestHeldAtBounds(t *testing.T) {
 	got := heldAt(j)
 	require.Len(t, got, heldRows)
 	require.EqualValues(t, 9999, got[0].Bytes)
+}
+
+// TestAsksOnceMore: what PyTorch's backend cudaMallocAsync asks a second time, from another place of its own, is one request; what the
+// program asks for is another one.
+func TestAsksOnceMore(t *testing.T) {
+	own := func(id event.StackID) *event.Stack {
+		lib := &event.Module{Path: "/app/torch/lib/libtorch_cuda.so"}
+		return &event.Stack{ID: id, Frames: []event.Frame{
+			{Kind: event.FrameNative, Func: "cudaMallocAsync", Module: &event.Module{Path: "/app/libcudart.so"}}, {Kind: event.FrameNative, Func: "malloc", Module: lib},
+		}}
+	}
+	ask := event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerDevice, PID: 7, TID: 7, Size: 4096, Call: "cudaMallocAsync", Stack: 1}
+	second := ask
+	second.Stack = 2
+	given := event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, PID: 7, TID: 7, Size: 512, Stack: 1}
+	other, size, thread, layer := second, second, second, second
+	other.Stack, size.Size, thread.TID, layer.Layer = 3, 512, 8, event.LayerTorch
+	for name, tt := range map[string]struct {
+		events []event.Event
+		want   int // requests that failed
+	}{
+		"asked again":           {[]event.Event{ask, second}, 1},
+		"from the same place":   {[]event.Event{ask, ask}, 2},
+		"given between":         {[]event.Event{ask, given, second}, 2},
+		"by the program itself": {[]event.Event{ask, other}, 2},
+		"another size":          {[]event.Event{ask, size}, 2},
+		"another thread":        {[]event.Event{ask, thread}, 2},
+		"another layer":         {[]event.Event{ask, layer}, 2},
+	} {
+		target := &madeTarget{pid: 7, stacks: map[event.StackID]*event.Stack{
+			1: own(1), 2: own(2), 3: {ID: 3, Frames: []event.Frame{{Kind: event.FramePython, Func: "f", File: "a.py"}}},
+		}}
+		f := newFailures(&Process{joiner: backward.New(target.Stack, func() []string { return nil }, maxJoined)}, nil)
+		count := 0
+		for events := tt.events; len(events) > 0; {
+			n := f.next(events)
+			if f.seen {
+				count++
+			}
+			events = events[n:]
+		}
+		require.Equal(t, tt.want, count, name)
+	}
 }

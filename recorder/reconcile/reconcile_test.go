@@ -69,4 +69,8 @@ func TestDeviceAsInEvents(t *testing.T) {
 	hip1 := event.Device{Type: event.DeviceHIP, Index: 1}
 	h.SetBaseline(7, hip1, 0, 0)
 	require.Equal(t, hip1, r.named(o).Device)
+	o.Device.Index = 2
+	require.Equal(t, o.Device, r.named(o).Device, "the events name another device")
+	h.SetBaseline(7, event.Device{Type: event.DeviceCUDA, Index: 2}, 0, 0)
+	require.Equal(t, o.Device, r.named(o).Device)
 }
