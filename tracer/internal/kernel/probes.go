@@ -146,11 +146,12 @@ func fillRow(k *bpf.TraceHookTable, at uint32, r *hook.Row, deferred bool) {
 
 // Probes are all probes of a tracer, in the order of the kernel's table.
 type Probes struct {
-	All   []*Probe
-	Table bpf.TraceHookTable // as the kernel is to have it
-	used  uint32
-	ByRow [MaxHooks]*Probe // nil: the row is free
-	Links []link.Link      // that are placed
+	All     []*Probe
+	Table   bpf.TraceHookTable // as the kernel is to have it
+	used    uint32
+	ByRow   [MaxHooks]*Probe // nil: the row is free
+	Links   []link.Link      // that are placed, but for those of returns
+	returns []link.Link
 }
 
 // Add assigns new probes their places in the kernel's table. A file that is mapped twice is hooked once, and so is a function
@@ -233,7 +234,7 @@ func (s *Probes) traces(l *hook.Library) bool {
 // Attach puts the probes into a process's memory; pid 0: into that of each that maps the files. A probe that cannot be placed is
 // an error among others; err is set when none could.
 func (s *Probes) Attach(k *Side, pid int, probes []*Probe) (failed []error, err error) {
-	before := len(s.Links)
+	before := s.placed()
 	for _, file := range ByFile(probes) {
 		ex, f, err := openExecutable(file[0].open)
 		if err != nil {
@@ -243,7 +244,7 @@ func (s *Probes) Attach(k *Side, pid int, probes []*Probe) (failed []error, err 
 		failed = append(failed, s.attachFile(k, ex, pid, file)...)
 		f.Close()
 	}
-	if len(s.Links) == before && len(failed) > 0 {
+	if s.placed() == before && len(failed) > 0 {
 		return nil, errors.Join(failed...)
 	}
 	return failed, nil
@@ -334,7 +335,7 @@ func (s *Probes) attachSide(k *Side, ex *link.Executable, pid int, probes []*Pro
 	if k.Multi {
 		l, err := attachMany(k, ex, pid, probes, ret)
 		if err == nil {
-			s.Links = append(s.Links, l)
+			s.keep(l, ret)
 			return nil
 		}
 	}
@@ -345,10 +346,22 @@ func (s *Probes) attachSide(k *Side, ex *link.Executable, pid int, probes []*Pro
 			failed = append(failed, fmt.Errorf("attach to %s in %s: %w", p.Symbol, p.File, err))
 			continue
 		}
-		s.Links = append(s.Links, l)
+		s.keep(l, ret)
 	}
 	return failed
 }
+
+// keep keeps the link of a side that was placed.
+func (s *Probes) keep(l link.Link, ret bool) {
+	if ret {
+		s.returns = append(s.returns, l)
+	} else {
+		s.Links = append(s.Links, l)
+	}
+}
+
+// placed is how many links there are.
+func (s *Probes) placed() int { return len(s.Links) + len(s.returns) }
 
 func attachMany(k *Side, ex *link.Executable, pid int, probes []*Probe, ret bool) (link.Link, error) {
 	o := &link.UprobeMultiOptions{PID: uint32(pid)}
@@ -394,23 +407,27 @@ func (p *Probe) cookie(ret bool) uint64 {
 	return uint64(p.Index)
 }
 
-// detachedAtOnce is how many links are closed at a time: each takes a thread of ours while it waits.
-const detachedAtOnce = 64
-
-// Detach takes all probes out. The target runs at full speed afterwards. For each link the kernel waits until no program of it can
-// run any more, some 100 ms, and links that are closed at one time wait together. What is traced must be off before (SetHooks): a
-// call whose entry was seen may lose its return here.
+// Detach takes all probes out, those of returns first: no return is seen without its entry. The target runs at full speed afterwards.
 func (s *Probes) Detach() error {
-	errs := make([]error, len(s.Links))
-	var group sync.WaitGroup
-	for begin := 0; begin < len(s.Links); begin += detachedAtOnce {
-		end := min(begin+detachedAtOnce, len(s.Links))
-		for i := begin; i < end; i++ {
-			group.Go(func() { errs[i] = s.Links[i].Close() })
+	err := errors.Join(closeAll(s.returns), closeAll(s.Links))
+	s.returns, s.Links = nil, nil
+	return err
+}
+
+// closedAtOnce is how many links are closed at a time: each takes a thread of ours while it waits.
+const closedAtOnce = 64
+
+// closeAll closes links together: for each the kernel waits until no program of it can run any more, some 100 ms, and those that are closed
+// at one time wait at one time.
+func closeAll(links []link.Link) error {
+	errs := make([]error, len(links))
+	for begin := 0; begin < len(links); begin += closedAtOnce {
+		var group sync.WaitGroup
+		for i := begin; i < min(begin+closedAtOnce, len(links)); i++ {
+			group.Go(func() { errs[i] = links[i].Close() })
 		}
 		group.Wait()
 	}
-	s.Links = nil
 	return errors.Join(errs...)
 }
 
