@@ -272,6 +272,17 @@ func TestRunPasses(t *testing.T) {
 	})
 }
 
+// TestRunOutlives: a program that runs on after its recording is waited for, which is said, and gets the signals.
+func TestRunOutlives(t *testing.T) {
+	script := "trap 'exit 5' TERM; while :; do sleep 0.05; done"
+	c := newCommand(t, "run", "-d", "100ms", "-o", "OUT", "--", "sh", "-c", script).start(t)
+	eventually(t, "that it waits", func() bool {
+		return strings.Contains(c.stderr.String(), "the recording is over; waiting until the program ends")
+	})
+	c.signal(t, syscall.SIGTERM)
+	require.Equal(t, 5, c.code(t), c.stderr.String())
+}
+
 // TestRunKilled: a program goes on when gputrace is killed.
 func TestRunKilled(t *testing.T) {
 	c := newCommand(t, "run", "-o", "OUT", "--", filepath.Join(env.programs, "forks"), "--children", "3", "--go", filepath.Join(t.TempDir(), "go"))

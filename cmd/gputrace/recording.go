@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -42,7 +43,7 @@ func record(o recordOptions) error {
 			err = finish(results, c, &o)
 		}
 		err = o.limits.After(r, results, o.out(), err)
-		return afterProgram(r, advice.Recording(err))
+		return afterProgram(r, c, advice.Recording(err))
 	})
 }
 
@@ -190,8 +191,8 @@ func (o *recordOptions) out() *os.File {
 }
 
 // afterProgram waits for the program that was started and returns its exit code. An error of ours counts only when the program had none.
-func afterProgram(r *recorder.Recorder, err error) error {
-	code, started := r.Wait()
+func afterProgram(r *recorder.Recorder, c *console.Console, err error) error {
+	code, started := awaitProgram(r, c)
 	if !started {
 		return err
 	}
@@ -205,4 +206,24 @@ func afterProgram(r *recorder.Recorder, err error) error {
 		return coded(code, errors.New(""))
 	}
 	return err
+}
+
+// sayRunsAfter is how long nothing is said of a program that runs on after its recording.
+const sayRunsAfter = 300 * time.Millisecond
+
+// awaitProgram waits for the program that was started, and says so where it runs on. The results are written by then.
+func awaitProgram(r *recorder.Recorder, c *console.Console) (code int, started bool) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		code, started = r.Wait()
+	}()
+	select {
+	case <-done:
+		return code, started
+	case <-time.After(sayRunsAfter):
+	}
+	c.Notice("the recording is over; waiting until the program ends, for its exit code: Ctrl-C is passed on to it")
+	<-done
+	return code, started
 }
