@@ -38,7 +38,10 @@ type block struct {
 type decoder struct {
 	pid       uint32
 	maxStacks int
-	late      bool // the process had allocated before anything was traced: what the sums lack is not known
+	late      bool // the process had allocated before anything was traced
+	// before is what is left of that in PyTorch's blocks, by the allocator's own totals; event.Unknown: there were none, and so what the
+	// sums lack is not known. It does not grow.
+	before uint64
 	*stackTable
 	addresses
 
@@ -66,7 +69,7 @@ type decoder struct {
 func newDecoder(pid uint32, maxStacks int) *decoder {
 	return &decoder{
 		pid: pid, maxStacks: cmp.Or(maxStacks, defaultStacks), stackTable: newStackTable(), objects: map[uint64]*object{},
-		blocks: map[uint64]block{}, words: map[string]string{}, untracked: event.Unknown,
+		blocks: map[uint64]block{}, words: map[string]string{}, untracked: event.Unknown, before: event.Unknown,
 	}
 }
 
@@ -117,7 +120,7 @@ func (d *decoder) count(r *ring.Record) error {
 		return err
 	}
 	d.received[ring.HookCounters]++
-	d.counters, d.torchThen, d.knownThen = c, d.torch, d.known
+	d.counters, d.torchThen, d.knownThen = c, d.torchNow(), d.known
 	if c.Allocated != event.Unknown {
 		d.untracked = c.Allocated - min(c.Allocated, d.known)
 	}
@@ -128,9 +131,24 @@ func (d *decoder) count(r *ring.Record) error {
 // within heaps are nothing to the device.
 func (d *decoder) sameMoment() figures.TorchMemory {
 	if d.known == d.knownThen {
-		return d.torch
+		return d.torchNow()
 	}
 	return d.torchThen
+}
+
+// torchNow is PyTorch's memory. Of one that was traced late only what is in blocks is known.
+func (d *decoder) torchNow() figures.TorchMemory {
+	t := d.torch
+	if !d.late {
+		return t
+	}
+	t.Requested, t.Reserved, t.Free, t.InactiveSplit, t.Pending = figures.Unknown, figures.Unknown, figures.Unknown, figures.Unknown, figures.Unknown
+	if d.before == event.Unknown {
+		t.Allocated = figures.Unknown
+	} else {
+		t.Allocated += figures.Bytes(d.before)
+	}
+	return t
 }
 
 // event turns one into those of the model.
@@ -145,7 +163,7 @@ func (d *decoder) event(e *ring.Event, out []event.Event) []event.Event {
 	case e.Flags&ring.FlagFailed != 0:
 		return d.failed(e, base, out)
 	case e.Hook == ring.HookAllocate:
-		return append(out, d.allocate(e, base))
+		return d.allocate(e, base, out)
 	case e.Hook == ring.HookRelease:
 		return d.release(e, base, out)
 	case e.Hook == ring.HookHeap, e.Hook == ring.HookResource:
@@ -182,7 +200,7 @@ func (d *decoder) failed(e *ring.Event, base event.Event, out []event.Event) []e
 }
 
 // allocate is a block of PyTorch: what was asked for, and the buffer that it got, which can be larger.
-func (d *decoder) allocate(e *ring.Event, base event.Event) event.Event {
+func (d *decoder) allocate(e *ring.Event, base event.Event, out []event.Event) []event.Event {
 	o := d.objects[e.Object]
 	b := block{size: e.Size, requested: e.Requested, object: o}
 	if b.size == event.Unknown {
@@ -199,18 +217,42 @@ func (d *decoder) allocate(e *ring.Event, base event.Event) event.Event {
 	}
 	d.blocks[e.Object] = b
 	d.sum(int64(b.size), int64(b.requested))
+	out = d.leftBefore(e, base, b.size, out)
 	base.Kind, base.Layer, base.Addr, base.Size, base.Requested = event.KindAlloc, event.LayerTorch, b.addr, b.size, b.requested
 	d.setTotals(&base)
 	base.Stream = 0
-	return base
+	return append(out, base)
 }
 
 // setTotals sets the totals behind an event of PyTorch. PyTorch's allocator for MPS reports none: they are the sums of what was seen,
 // which is all where the trace began with the process.
 func (d *decoder) setTotals(e *event.Event) {
-	if !d.late {
+	switch {
+	case !d.late:
 		e.Reserved, e.Allocated = d.reserved, uint64(d.torch.Allocated)
+	case d.before != event.Unknown:
+		e.Allocated = d.before + uint64(d.torch.Allocated)
 	}
+}
+
+// leftBefore looks at the allocator's own total, which an event of a process has that was traced late. What it has beyond the blocks that
+// are known was allocated before; where that is less than it was, blocks of it were freed, by a function that nothing is
+// replaced of. The total can be more than that, by what other threads are about to report. coming is what the event itself adds.
+func (d *decoder) leftBefore(e *ring.Event, base event.Event, coming uint64, out []event.Event) []event.Event {
+	known := uint64(d.torch.Allocated)
+	if e.Allocated == event.Unknown || !d.late {
+		return out
+	}
+	left := e.Allocated - min(e.Allocated, known)
+	if d.before == event.Unknown || left >= d.before {
+		d.before = min(d.before, left)
+		return out
+	}
+	freed := d.before - left
+	d.before = left
+	base.Kind, base.Layer, base.Addr, base.Size = event.KindFree, event.LayerTorch, d.addresses.take(freed).base, freed
+	base.Allocated, base.Stack = left+known-coming, 0
+	return append(out, base)
 }
 
 // root is what has the memory of an object: its heap, or itself.
@@ -260,6 +302,7 @@ func (d *decoder) sum(blocks, requested int64) {
 
 // release is the end of a block. One that was allocated before anything was traced is none of ours.
 func (d *decoder) release(e *ring.Event, base event.Event, out []event.Event) []event.Event {
+	out = d.leftBefore(e, base, 0, out)
 	b, ok := d.blocks[e.Object]
 	if !ok {
 		return out

@@ -206,7 +206,7 @@ func TestRingOverflow(t *testing.T) {
 		lost += h.Lost()
 	}
 	require.Greater(t, lost, uint64(1000))
-	require.Less(t, len(got.events), 65536/80)
+	require.Less(t, len(got.events), 65536/88)
 	ends := 0
 	for _, e := range f.entries(t) {
 		if e.what == "torch-" {

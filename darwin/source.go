@@ -41,6 +41,8 @@ type Config struct {
 	Environ []string
 	// DTrace is the program by which running processes are attached to. Empty: dtrace, of PATH.
 	DTrace string
+	// Python runs sys.remote_exec. Empty: the program of the process.
+	Python string
 }
 
 // source is the recorder's Source.
@@ -49,6 +51,7 @@ type source struct {
 	config  Config
 	dir     string // of the library and the rings
 	program atomic.Pointer[launched]
+	late    int // the process that the library was loaded into; 0: none, a program was started
 	targets []*target
 	arrived []recorder.Target
 	known   map[string]bool // files of the folder that were looked at
@@ -66,7 +69,7 @@ func Open(o *recorder.Options, config *Config) recorder.Source {
 	if config != nil {
 		s.config = *config
 	}
-	if o.Command == nil {
+	if o.Command == nil && !o.Inject {
 		return newAttached(o, &s.config)
 	}
 	if s.config.Library == nil {
@@ -76,11 +79,15 @@ func Open(o *recorder.Options, config *Config) recorder.Source {
 }
 
 // Start implements recorder.Source.
-func (s *source) Start(context.Context) error {
+func (s *source) Start(ctx context.Context) error {
 	if len(s.config.Library) == 0 {
 		return fmt.Errorf("this gputrace is for %s and has no library for macOS", runtime.GOOS)
 	}
-	dir, err := os.MkdirTemp("", "gputrace-")
+	parent := ""
+	if s.options.Command == nil {
+		parent = "/tmp" // a folder for temporary files can be closed to other users, as that of the process may be
+	}
+	dir, err := os.MkdirTemp(parent, "gputrace-")
 	if err != nil {
 		return fmt.Errorf("make a folder for the library: %w", err)
 	}
@@ -89,6 +96,14 @@ func (s *source) Start(context.Context) error {
 	if err := os.WriteFile(library, s.config.Library, 0o755); err != nil {
 		return fmt.Errorf("write the library: %w", err)
 	}
+	if s.options.Command == nil {
+		return s.inject(ctx)
+	}
+	return s.launch(library)
+}
+
+// launch starts the program.
+func (s *source) launch(library string) error {
 	program, err := resolve(s.options.Command)
 	if err != nil {
 		return &recorder.LaunchError{Err: err}
@@ -96,7 +111,7 @@ func (s *source) Start(context.Context) error {
 	if program.warning != "" {
 		s.options.Observer.Warning(errors.New(program.warning))
 	}
-	p, err := program.start(append(s.config.Environ, "DYLD_INSERT_LIBRARIES="+library, "GPUTRACE_DIR="+dir,
+	p, err := program.start(append(s.config.Environ, "DYLD_INSERT_LIBRARIES="+library, "GPUTRACE_DIR="+s.dir,
 		fmt.Sprintf("GPUTRACE_RING_BYTES=%d", s.options.RingBytes)))
 	if err != nil {
 		return err
@@ -135,7 +150,8 @@ func (s *source) Read(buf []event.Event) ([]event.Event, error) {
 // ended reports whether the program and all processes that were seen have ended.
 func (s *source) ended() bool {
 	p := s.program.Load()
-	if p == nil || p.running() {
+	switch {
+	case s.late != 0 && running(s.late), s.late == 0 && (p == nil || p.running()):
 		return false
 	}
 	for _, t := range s.targets {
@@ -207,12 +223,20 @@ func (s *source) finish() {
 	}
 	loaded, err := filepath.Glob(filepath.Join(s.dir, "*.loaded"))
 	switch {
-	case err == nil && len(loaded) > 0:
-		s.options.Observer.Warning(errors.New("the program has allocated nothing by Metal"))
+	case s.late != 0, err == nil && len(loaded) > 0:
+		s.options.Observer.Warning(errors.New("the program has allocated nothing by Metal" + s.since()))
 	case !s.stopped.Load():
 		s.options.Observer.Warning(fmt.Errorf("the library was not loaded into the program: macOS removes DYLD_INSERT_LIBRARIES for "+
 			"programs of its own and for hardened ones; gputrace doctor %s says which this is", s.options.Command[0]))
 	}
+}
+
+// since says from when on, where that is not the beginning.
+func (s *source) since() string {
+	if s.late == 0 {
+		return ""
+	}
+	return " since the attach"
 }
 
 // Arrived implements recorder.Source.

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/gputrace/gputrace/darwin/procargs"
 	"github.com/gputrace/gputrace/darwin/ring"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -41,6 +42,7 @@ type target struct {
 
 func newTarget(s *source, r *ring.Reader) *target {
 	t := &target{source: s, ring: r, decoder: newDecoder(uint32(r.PID), s.options.MaxStacks)}
+	t.decoder.late = s.late != 0
 	t.about = t.readAbout()
 	return t
 }
@@ -49,6 +51,9 @@ func newTarget(s *source, r *ring.Reader) *target {
 func (t *target) readAbout() *process.About {
 	if p, err := process.Open(t.ring.PID); err == nil {
 		return p.About()
+	}
+	if args, err := procargs.Of(t.ring.PID); err == nil && t.decoder.late {
+		return &process.About{Name: filepath.Base(args.Exe), Exe: args.Exe, Cmdline: args.Cmdline, Environ: args.Environ}
 	}
 	cwd, _ := os.Getwd() // where it is not known, sources are not found
 	a := &process.About{Name: fmt.Sprintf("pid %d", t.ring.PID), Cwd: cwd, Environ: os.Environ()}
@@ -113,8 +118,13 @@ func (t *target) About() *process.About { return t.about }
 // NameNow implements recorder.Target.
 func (t *target) NameNow() string { return t.about.Name }
 
-// UID implements recorder.Target: only processes of our own user have a ring.
-func (t *target) UID() (int, error) { return os.Geteuid(), nil }
+// UID implements recorder.Target: but for one that the library was loaded into, only processes of our own user have a ring.
+func (t *target) UID() (int, error) {
+	if t.decoder.late {
+		return procargs.Owner(t.PID())
+	}
+	return os.Geteuid(), nil
+}
 
 // Alive implements recorder.Target.
 func (t *target) Alive() bool {
@@ -138,6 +148,9 @@ func running(pid int) bool {
 func (t *target) Found() *recorder.Found {
 	d := t.decoder
 	f := &recorder.Found{Memory: "in the process", Attached: t.ring.Started}
+	if d.late {
+		f.Memory = "in the process, by a library that was loaded into it late"
+	}
 	f.Python, _, _ = strings.Cut(d.found("python"), " ")
 	if f.Python == "" {
 		f.PythonErr = errors.New("not known until the first allocation")
@@ -153,7 +166,7 @@ func (t *target) Found() *recorder.Found {
 const metalMethods = 18
 
 // Began implements recorder.Target.
-func (t *target) Began() bool { return t.decoder.found("late") == "" }
+func (t *target) Began() bool { return !t.decoder.late }
 
 // End implements recorder.Target.
 func (t *target) End() recorder.End { return t.end }

@@ -218,7 +218,7 @@ func (t *traced) fetch() {
 // give decodes an event. One that came later than it may keeps the order.
 func (t *traced) give(e *dtrace.Event, buf []event.Event) []event.Event {
 	t.last = max(t.last, e.Time+t.shift)
-	x := ring.Event{Time: t.last, Thread: e.Thread, Object: e.Object, Size: event.Unknown, Requested: e.Size}
+	x := ring.Event{Time: t.last, Thread: e.Thread, Object: e.Object, Size: event.Unknown, Requested: e.Size, Allocated: event.Unknown}
 	switch {
 	case e.Object == 0:
 		return buf

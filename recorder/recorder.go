@@ -45,6 +45,8 @@ type Options struct {
 	Command []string
 	// Starter are the arguments with which this program calls Become.
 	Starter []string
+	// Inject has the process load a library of ours, on macOS, where it is a Python that can be asked to. It stays there.
+	Inject bool
 	// Wait waits for a process that uses no CUDA yet, and for a process where none is found.
 	Wait bool
 	// UntilOOM ends the recording when a request for memory has failed.

@@ -18,3 +18,12 @@ func Of(pid int) (*Args, error) {
 	}
 	return Parse(b)
 }
+
+// Owner is the user that a process runs as.
+func Owner(pid int) (uid int, err error) {
+	p, err := unix.SysctlKinfoProc("kern.proc.pid", pid)
+	if err != nil {
+		return 0, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return int(p.Eproc.Ucred.Uid), nil
+}

@@ -7,7 +7,7 @@ package ring
 // The file and its header, as in ring.h; a test compares them. Sizes and offsets are bytes.
 const (
 	magic       = 0x67707472
-	version     = 1
+	version     = 2
 	headerBytes = 16384
 
 	offMagic    = 0
@@ -17,6 +17,7 @@ const (
 	offStarted  = 12
 	offCapacity = 16
 	offTime     = 24
+	offClosed   = 32
 	offHead     = 64
 	offTail     = 128
 	offStacks   = 192
@@ -29,7 +30,7 @@ const (
 	pendingSlots = 64
 
 	recordBytes  = 8
-	eventBytes   = 80
+	eventBytes   = 88
 	stackBytes   = 24
 	frameBytes   = 24
 	codeBytes    = 64
@@ -113,6 +114,7 @@ type Event struct {
 	Offset       uint64 // in the heap
 	Stack        uint64 // 0: none
 	Flags        uint64
+	Allocated    uint64 // the allocator's own total
 }
 
 // Frame is a Python frame.

@@ -99,8 +99,14 @@ func New(f File) (*Reader, error) {
 	return r, err
 }
 
-// Close closes the file.
-func (r *Reader) Close() error { return r.file.Close() }
+// Close has the writer write no more, and closes the file.
+func (r *Reader) Close() error {
+	_, err := r.file.WriteAt([]byte{1}, offClosed)
+	if err != nil {
+		err = fmt.Errorf("ring: say that it is read no more: %w", err)
+	}
+	return errors.Join(err, r.file.Close())
+}
 
 func (r *Reader) word(at int) (uint64, error) {
 	var b [8]byte

@@ -50,7 +50,7 @@ func (r *Record) Event() (Event, error) {
 	f := fields{rest: r.body}
 	e := Event{
 		Hook: Hook(r.What), Time: f.u64(), Thread: f.u64(), Object: f.u64(), Requested: f.u64(), Size: f.u64(), Heap: f.u64(), Offset: f.u64(),
-		Stack: f.u64(), Flags: f.u64(),
+		Stack: f.u64(), Flags: f.u64(), Allocated: f.u64(),
 	}
 	if e.Hook >= hookCount {
 		return e, fmt.Errorf("ring: an event of hook %d, which is not known", e.Hook)

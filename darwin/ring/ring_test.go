@@ -23,7 +23,7 @@ func TestLayout(t *testing.T) {
 		"RING_MAGIC": magic, "RING_VERSION": version, "RING_HEADER_BYTES": headerBytes, "RING_PENDING": pendingSlots,
 		"offsetof(struct ring_header, magic)": offMagic, "offsetof(struct ring_header, version)": offVersion,
 		"offsetof(struct ring_header, arch)": offArch, "offsetof(struct ring_header, pid)": offPID,
-		"offsetof(struct ring_header, started)": offStarted, "offsetof(struct ring_header, capacity)": offCapacity,
+		"offsetof(struct ring_header, started)": offStarted, "offsetof(struct ring_header, closed)": offClosed, "offsetof(struct ring_header, capacity)": offCapacity,
 		"offsetof(struct ring_header, time)": offTime, "offsetof(struct ring_header, head)": offHead,
 		"offsetof(struct ring_header, tail)": offTail, "offsetof(struct ring_header, stacks_lost)": offStacks,
 		"offsetof(struct ring_header, names_lost)": offNames, "offsetof(struct ring_header, counters)": offCounters,

@@ -13,16 +13,21 @@
 static struct ring_header *ring; /* NULL: there is none */
 static uint32_t ring_pid;	 /* whose it is: a fork has the mapping, but no hooks */
 static char ring_lock_word;
+static char
+	ring_folder[1024];  /* that gputrace named when it came late; empty: GPUTRACE_DIR says it */
+static uint64_t ring_asked; /* likewise, bytes */
 
 static uint64_t now(void)
 {
 	return clock_gettime_nsec_np(CLOCK_MONOTONIC_RAW);
 }
 
-/* active says whether hooks emit: there is a ring, and it is this process's own. */
+/* active says whether hooks emit: there is a ring, somebody reads it, and it is this process's own. */
 static int active(void)
 {
-	return ring && ring_pid == (uint32_t)getpid();
+	struct ring_header *r = ring;
+	return r && !__atomic_load_n(&r->closed, __ATOMIC_RELAXED) &&
+	       ring_pid == (uint32_t)getpid();
 }
 
 static void ring_lock(void)
@@ -54,6 +59,8 @@ static uint64_t ring_bytes(void)
 {
 	uint64_t n;
 	const char *text = getenv("GPUTRACE_RING_BYTES");
+	if (ring_asked)
+		return power_of_two(ring_asked);
 	if (!text || !*text)
 		return DEFAULT_RING_BYTES;
 	text_number(text, &n);
@@ -63,9 +70,9 @@ static uint64_t ring_bytes(void)
 /* ring_path writes the path of a file of this process in gputrace's folder; 0: there is no folder. */
 static int ring_path(char *path, size_t bytes, const char *ending)
 {
-	const char *folder = getenv("GPUTRACE_DIR");
+	const char *folder = *ring_folder ? ring_folder : getenv("GPUTRACE_DIR");
 	struct text t = { path, path + bytes };
-	if (!folder || !*folder || text_length(folder) > bytes / 2)
+	if (!folder || !*folder || text_length(folder) > bytes - 64)
 		return 0;
 	text_add(&t, folder);
 	text_add(&t, "/");
@@ -103,13 +110,13 @@ static struct ring_header *ring_map(uint64_t bytes)
 	return at == MAP_FAILED ? NULL : at;
 }
 
-/* ring_start makes the ring, once a process. */
+/* ring_start makes the ring: once a process, and again for another gputrace. The first stays mapped: threads may be in it. */
 static void ring_start(void)
 {
 	uint64_t capacity = ring_bytes();
 	struct ring_header *h;
 	ring_lock();
-	if (ring_pid != (uint32_t)getpid()) {
+	if (ring_pid != (uint32_t)getpid() || (ring && ring->closed)) {
 		ring_pid = (uint32_t)getpid();
 		h = ring_map(RING_HEADER_BYTES + capacity);
 		if (h) {

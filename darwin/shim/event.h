@@ -26,6 +26,10 @@ static struct thread *begin(enum ring_hook hook)
 	return t;
 }
 
+/* totals fills in the allocator's own total, in the lock: allocations were counted by it before they are reported, and frees are after.
+ * NULL: what was allocated is known without it. */
+static void (*totals)(struct ring_event *e);
+
 /* emit sends an event; the hook, and what is particular, are filled in. Its time is taken under the lock: events are in order. */
 static void emit(const struct thread *t, struct ring_event *e)
 {
@@ -34,7 +38,10 @@ static void emit(const struct thread *t, struct ring_event *e)
 	int fits;
 	e->record.type = RECORD_EVENT;
 	e->thread = t->id;
+	e->allocated = RING_UNKNOWN;
 	ring_lock();
+	if (totals)
+		totals(e);
 	if (!e->time)
 		e->time = now();
 	fits = ring_put(&e->record, &piece, 1);

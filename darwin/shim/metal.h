@@ -266,6 +266,7 @@ static void replace_methods(Class class, enum owner owner)
 static void use_device(id device)
 {
 	struct thread *t;
+	unsigned known;
 	if (!device)
 		return;
 	ring_start();
@@ -274,7 +275,9 @@ static void use_device(id device)
 	replace_methods(object_getClass(device), OF_DEVICE);
 	t = thread_here();
 	ring_lock();
-	if (device_count < DEVICES)
+	for (known = 0; known < device_count && devices[known] != device;)
+		known++;
+	if (known == device_count && known < DEVICES)
 		devices[device_count++] = device;
 	ring_unlock();
 	if (t)

@@ -14,6 +14,7 @@
 
 static struct {
 	void *(*thread_state)(void); /* NULL: there is no Python yet */
+	const char *(*version)(void);
 	const struct python_layout *layout;
 	uint32_t images; /* that were mapped when it was last looked for */
 } python;
@@ -49,6 +50,7 @@ static void python_find(void)
 	if (!state || !version)
 		return;
 	words("python", version());
+	python.version = version;
 	python.layout = python_layout(version());
 	python.thread_state = state;
 }

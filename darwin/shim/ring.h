@@ -5,14 +5,14 @@
  *   0            RING_HEADER_BYTES                RING_HEADER_BYTES + capacity
  *   | header     | records, each a multiple of 8 bytes; one may wrap around the end |
  *
- * Writers hold a lock of their process, so that what is before head is whole. The reader alone moves tail. The file outlives
+ * Writers hold a lock of their process, so that what is before head is whole. The reader alone moves tail, and closes it. The file outlives
  * the process: what a killed one had written is read.
  */
 #pragma once
 #include <stdint.h>
 
 #define RING_MAGIC	  0x67707472u /* "gptr" */
-#define RING_VERSION	  1
+#define RING_VERSION	  2
 #define RING_HEADER_BYTES 16384 /* the largest page of a Mac (arm64) */
 #define RING_PENDING	  64
 #define RING_UNKNOWN	  UINT64_MAX
@@ -61,8 +61,9 @@ struct ring_header {
 	uint32_t pid;
 	uint32_t started; /* the last word that the shim writes when it makes the file: 1 */
 	uint64_t capacity;
-	uint64_t time; /* when it was made */
-	uint64_t reserved[4];
+	uint64_t time;	 /* when it was made */
+	uint64_t closed; /* 1, by gputrace: nobody reads it any more, and nothing is written */
+	uint64_t reserved[3];
 	uint64_t head; /* bytes written, ever */
 	uint64_t head_line[7];
 	uint64_t tail; /* bytes read, ever */
@@ -112,6 +113,7 @@ struct ring_event {
 	uint64_t offset;    /* in the heap; RING_UNKNOWN */
 	uint64_t stack;	    /* 0: none was taken */
 	uint64_t flags;	    /* ring_flag */
+	uint64_t allocated; /* the allocator's own total; RING_UNKNOWN */
 };
 
 /* Followed by native pcs, then Python frames, each leaf first. */

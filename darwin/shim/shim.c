@@ -11,18 +11,36 @@
  */
 #include "torch.h"
 
-/* gputrace_install_late begins in a process that runs already: what it has allocated before is not known. It returns 1 when there is a
- * device. */
-__attribute__((visibility("default"))) int gputrace_install_late(void)
+enum late { LATE_NO_DEVICE, LATE_BEGAN, LATE_TRACED, LATE_NO_RING };
+
+/* gputrace_install_late begins in a process that runs already, with a ring in a folder, of so many bytes. What the process has allocated
+ * before is known by the sum alone. It can be called again when the gputrace before has ended; LATE_TRACED: it has not. */
+__attribute__((visibility("default"))) int gputrace_install_late(const char *folder, uint64_t bytes)
 {
+	struct text t = { ring_folder, ring_folder + sizeof ring_folder };
+	unsigned known = device_count;
+	if (active())
+		return LATE_TRACED;
+	if (!MTLCopyAllDevices)
+		return LATE_NO_DEVICE;
 	if (!thread_ready)
 		thread_start();
-	if (!MTLCopyAllDevices)
-		return 0;
+	text_add(&t, folder);
+	ring_asked = bytes;
+	totals = torch_totals;
+	seen_nothing();
 	use_devices(MTLCopyAllDevices());
+	if (!active())
+		return device_count ? LATE_NO_RING : LATE_NO_DEVICE;
 	words("late", "yes");
+	if (known)
+		words("device class", class_getName(object_getClass(devices[0])));
+	if (python.version)
+		words("python", python.version());
+	if (torch.count)
+		words("torch", "blocks are traced");
 	torch_find();
-	return active();
+	return LATE_BEGAN;
 }
 
 __attribute__((constructor)) static void start(void)

@@ -54,6 +54,19 @@ static void seen_add(struct seen *s, uint64_t v)
 	*slot = v;
 }
 
+/* seen_nothing is for another reader: all is sent again. */
+static void seen_nothing(void)
+{
+	struct seen *sets[] = { &seen_stacks, &seen_codes, &seen_pcs };
+	ring_lock();
+	for (int i = 0; i < 3; i++) {
+		for (uint32_t k = 0; k < sets[i]->size; k++)
+			sets[i]->slots[k] = 0;
+		sets[i]->count = 0;
+	}
+	ring_unlock();
+}
+
 struct stack {
 	uint64_t pcs[NATIVE_FRAMES];
 	uint32_t count;

@@ -19,6 +19,7 @@ struct data_ptr {
 typedef struct data_ptr (*allocate_fn)(void *self, size_t bytes);
 typedef void (*deleter_fn)(void *context);
 typedef deleter_fn (*raw_deleter_fn)(void *self);
+typedef size_t (*total_fn)(void *self);
 
 /* The functions that give the allocator; signatures of several releases. The second argument of none matters. */
 static const struct {
@@ -35,6 +36,8 @@ static struct {
 	uint32_t images;
 	allocate_fn allocate;
 	deleter_fn deleter;
+	total_fn allocated; /* NULL: it has no such function */
+	void *object;
 	void *tables[ALLOCATORS][TABLE_WORDS];
 	unsigned count;
 } torch;
@@ -161,7 +164,8 @@ static int torch_replace(void ***object)
 {
 	void **table = *object, **copy = torch.tables[torch.count];
 	int allocate = torch_slot(table, "12MPSAllocator8allocateEm"),
-	    raw = torch_slot(table, "12MPSAllocator11raw_deleterEv");
+	    raw = torch_slot(table, "12MPSAllocator11raw_deleterEv"),
+	    total = torch_slot(table, "12MPSAllocator25getCurrentAllocatedMemoryEv");
 	if (torch.count == ALLOCATORS || allocate < 0 || raw < 0) {
 		words("torch",
 		      "its allocator has no functions allocate and raw_deleter that are known");
@@ -169,6 +173,8 @@ static int torch_replace(void ***object)
 	}
 	torch.allocate = (allocate_fn)table[allocate];
 	torch.deleter = ((raw_deleter_fn)table[raw])(object);
+	torch.allocated = total < 0 ? NULL : (total_fn)table[total];
+	torch.object = object;
 	for (int i = 0; i < TABLE_WORDS; i++)
 		copy[i] = table[i - TABLE_HEAD];
 	copy[TABLE_HEAD + allocate] = (void *)torch_allocate;
@@ -176,6 +182,13 @@ static int torch_replace(void ***object)
 	torch.count++;
 	__atomic_store_n(object, copy + TABLE_HEAD, __ATOMIC_RELEASE);
 	return 1;
+}
+
+/* torch_totals is of blocks: what was allocated before the shim came is in no event. The function reads a figure, and takes no lock. */
+static void torch_totals(struct ring_event *e)
+{
+	if (torch.allocated && (e->record.what == HOOK_ALLOCATE || e->record.what == HOOK_RELEASE))
+		e->allocated = torch.allocated(torch.object);
 }
 
 /* torch_handle finds libtorch_cpu, which Python loads for itself, so that a search among all does not see it; NULL: not yet. */

@@ -182,11 +182,34 @@ __attribute__((constructor(102))) static void insert(void)
 		inserted = macho_load(path, resolve, take_replaced);
 }
 
-/* load_late is dlopen in a process that runs already, and a call of the library's function. */
-int load_late(const char *path)
+/* not_replaced: what is loaded later than the program replaces no function of others (dyld, buildInterposingTables). */
+static void not_replaced(void *replacement, void *original)
 {
-	int (*install)(void);
-	inserted = macho_load(path, resolve, take_replaced);
-	install = (int (*)(void))macho_symbol(inserted, "_gputrace_install_late");
-	return install ? install() : -1;
+	(void)replacement;
+	(void)original;
+}
+
+static void *next(const char *name)
+{
+	return dlvsym(RTLD_NEXT, name, "GLIBC_2.34");
+}
+
+/* dlopen and dlsym take the library in a process that runs already, as they do on macOS. */
+void *dlopen(const char *path, int mode)
+{
+	size_t n = path ? strlen(path) : 0, end = strlen("/libgputrace.dylib");
+	if (n < end || strcmp(path + n - end, "/libgputrace.dylib") != 0)
+		return ((void *(*)(const char *, int))next("dlopen"))(path, mode);
+	if (!inserted)
+		inserted = macho_load(path, resolve, not_replaced);
+	return inserted;
+}
+
+void *dlsym(void *handle, const char *name)
+{
+	char symbol[128];
+	if (!inserted || handle != inserted)
+		return ((void *(*)(void *, const char *))next("dlsym"))(handle, name);
+	snprintf(symbol, sizeof symbol, "_%s", name);
+	return macho_symbol(inserted, symbol);
 }

@@ -3,6 +3,7 @@
 // to 2 MiB. A free buffer that is larger than the request is handed out whole.
 #include "metal.h"
 
+#include <atomic>
 #include <csetjmp>
 #include <cstdint>
 #include <cstdlib>
@@ -70,7 +71,8 @@ struct Pools {
 	std::recursive_mutex lock;
 	std::vector<Buffer> buffers;
 	std::vector<Heap> heaps;
-	uint64_t reserved = 0, allocated = 0;
+	uint64_t reserved = 0;
+	std::atomic<uint64_t> allocated{0};
 	id device = nullptr;
 
 	void open()
@@ -147,35 +149,15 @@ struct Pools {
 
 static Pools pools;
 
-struct MPSAllocator final : IMPSAllocator {
-	static void Delete(void *p)
-	{
-		std::lock_guard<std::recursive_mutex> guard(pools.lock);
-		for (auto &b : pools.buffers)
-			if (b.buffer == p) {
-				ledger("torch-", (uintptr_t)p, b.bytes, 0, 0);
-				b.used = false;
-				pools.allocated -= b.bytes;
-			}
-	}
+namespace HeapAllocator {
 
-	c10::DataPtr allocate(size_t n) override;
-	c10::DeleterFnPtr raw_deleter() const override;
-	void copy_data(void *, const void *, size_t) const override {}
-
-	void emptyCache() const override
-	{
-		std::lock_guard<std::recursive_mutex> guard(pools.lock);
-		pools.empty();
-	}
-
-	size_t getCurrentAllocatedMemory() const override { return pools.allocated; }
+struct MPSHeapAllocatorImpl {
+	__attribute__((noinline)) id malloc(size_t n, uint32_t usage);
+	__attribute__((noinline)) void free(void *p);
 };
 
-c10::DataPtr MPSAllocator::allocate(size_t n)
+id MPSHeapAllocatorImpl::malloc(size_t n, uint32_t)
 {
-	if (n == 0)
-		return c10::DataPtr(nullptr, &Delete);
 	pools.lock.lock();
 	pools.open();
 	Buffer *b = pools.find(n);
@@ -191,8 +173,42 @@ c10::DataPtr MPSAllocator::allocate(size_t n)
 	ledger("torch", (uintptr_t)b->buffer, n, b->bytes, (uintptr_t)b->heap);
 	id buffer = b->buffer;
 	pools.lock.unlock();
-	return c10::DataPtr(buffer, &Delete);
+	return buffer;
 }
+
+void MPSHeapAllocatorImpl::free(void *p)
+{
+	std::lock_guard<std::recursive_mutex> guard(pools.lock);
+	for (auto &b : pools.buffers)
+		if (b.buffer == p) {
+			ledger("torch-", (uintptr_t)p, b.bytes, 0, 0);
+			b.used = false;
+			pools.allocated -= b.bytes;
+		}
+}
+
+static MPSHeapAllocatorImpl impl;
+
+} // namespace HeapAllocator
+
+struct MPSAllocator final : IMPSAllocator {
+	static void Delete(void *p) { HeapAllocator::impl.free(p); }
+
+	c10::DataPtr allocate(size_t n) override
+	{
+		return c10::DataPtr(n ? HeapAllocator::impl.malloc(n, 0) : nullptr, &Delete);
+	}
+	c10::DeleterFnPtr raw_deleter() const override;
+	void copy_data(void *, const void *, size_t) const override {}
+
+	void emptyCache() const override
+	{
+		std::lock_guard<std::recursive_mutex> guard(pools.lock);
+		pools.empty();
+	}
+
+	size_t getCurrentAllocatedMemory() const override { return pools.allocated; }
+};
 
 c10::DeleterFnPtr MPSAllocator::raw_deleter() const
 {
