@@ -54,7 +54,7 @@ func (s *attached) Start(ctx context.Context) error {
 	s.dir = dir
 	for _, pid := range o.PIDs {
 		if err := s.attach(ctx, pid); err != nil {
-			return &recorder.AttachError{PID: pid, Err: err}
+			return &recorder.AttachError{PID: pid, Err: fmt.Errorf("%w; a Python 3.14 or later can load a library instead: gputrace -p PID --inject", err)}
 		}
 	}
 	return nil

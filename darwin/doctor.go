@@ -22,19 +22,28 @@ type Examination struct {
 	Insert  macho.Verdict
 	DTrace  macho.Verdict
 	HasTool bool // there is a dtrace
+	checks  []check
 }
 
 // Examine looks at the file of a program, without running it: a name as a shell takes it, or a path.
 func Examine(command string) *Examination {
-	e := &Examination{}
+	return examine(command, askSystem)
+}
+
+func examine(command string, ask asker) *Examination {
+	e := &Examination{checks: checkHost(ask)}
 	_, err := exec.LookPath("dtrace")
 	e.HasTool = err == nil
+	e.checks = append(e.checks, checkTool(e.HasTool))
 	p, err := resolve([]string{command})
 	if err != nil {
 		e.Err = err
 		return e
 	}
 	e.Script = len(p.args) > 1
+	if c, ok := checkPython(p.path); ok {
+		e.checks = append(e.checks, c)
+	}
 	if e.Program, e.Err = macho.Open(p.path); e.Err != nil {
 		return e
 	}
@@ -52,6 +61,10 @@ func (e *Examination) Write(w io.Writer) error {
 		fmt.Fprintf(&b, "  %-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("gputrace", "%s/%s, library of %d bytes", runtime.GOOS, runtime.GOARCH, len(shim.Library))
+	for i := range e.checks {
+		c := &e.checks[i]
+		writeVerdict(line, c.name, macho.Verdict{Works: c.works, Why: c.why, Fix: c.cure})
+	}
 	switch {
 	case errors.Is(e.Err, macho.ErrNotMachO):
 		line("program", "%v", e.Err)
@@ -92,10 +105,7 @@ func (e *Examination) writeProgram(line func(name, format string, args ...any)) 
 	}
 	line("signature", "%s", signed)
 	writeVerdict(line, "run", e.Insert)
-	writeVerdict(line, "dtrace", e.DTrace)
-	if !e.HasTool {
-		line("dtrace", "there is none in PATH")
-	}
+	writeVerdict(line, "attach", e.DTrace)
 }
 
 func writeVerdict(line func(name, format string, args ...any), name string, v macho.Verdict) {

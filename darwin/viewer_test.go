@@ -134,6 +134,7 @@ func (v *viewer) answer(t *testing.T, args []string) (said, wrote string) {
 		require.ErrorAs(t, err, &exit, "%s", args)
 	}
 	written, err := os.ReadFile(file)
+	defer os.Remove(file) // they are many, and large
 	if !errors.Is(err, os.ErrNotExist) {
 		require.NoError(t, err)
 	}

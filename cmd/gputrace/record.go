@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"time"
@@ -35,6 +36,7 @@ type recordOptions struct {
 	duration   time.Duration // 0: until it is stopped
 	untilOOM   bool
 	wait       bool
+	inject     bool // a library is loaded into the process
 	readyFile  string
 	ringBytes  int
 	maxSize    int           // of the recording, bytes; 0: no limit
@@ -67,6 +69,7 @@ func recordCommand() *cli.Command {
 			flags.Words("name", "", "attach to each process whose command line or program name matches `REGEX`, also to those that begin later", nil, checkPattern),
 			&cli.BoolFlag{Name: "all", Usage: "attach to each process that uses CUDA, also to those that begin to"},
 			childrenFlag(),
+			&cli.BoolFlag{Name: "inject", Usage: "on macOS, have the process, a Python 3.14 or later, load a library of gputrace's, which stays there: it sees more than dtrace"},
 			&cli.BoolFlag{Name: "wait", Usage: "when the process has no CUDA library yet, wait for it; with --name or --all, wait for a process"},
 		}, recordingFlags()...),
 		Action: func(c *cli.Context) error {
@@ -136,6 +139,10 @@ func defaultCacheDir() string {
 func parseRecord(c *cli.Context) (recordOptions, error) {
 	o := parseRecording(c)
 	o.name, o.all, o.children, o.wait = flags.Get[string](c, "name"), c.Bool("all"), c.Bool("children"), c.Bool("wait")
+	o.inject = c.Bool("inject")
+	if o.inject && runtime.GOOS != "darwin" {
+		return o, usage("--inject is for macOS: here nothing runs in the process, and all of it is seen")
+	}
 	pids, err := pidsOf(c)
 	if err != nil {
 		return o, err

@@ -108,6 +108,7 @@ func TestParseRecordRefuses(t *testing.T) {
 	for line, want := range map[string]string{
 		"":                           "give -p PID",
 		"record":                     "give -p PID",
+		"-p 42 --inject":             "--inject is for macOS",
 		"-p":                         "needs a value",
 		"-p x":                       `--pid "x": not a process id`,
 		"-p 0":                       "not a process id",

@@ -103,13 +103,13 @@ func TestWrap(t *testing.T) {
 	written, read := uint64(0), uint64(0)
 	for range 3000 {
 		for range written%7 + 1 {
-			m.write(record(TypeEvent, uint16(HookHeap), written, 2, 3, 4, 5, 6, 7, 8, 9))
+			m.write(record(TypeEvent, uint16(HookHeap), written, 2, 3, 4, 5, 6, 7, 8, 9, 10))
 			written++
 		}
 		more, err := r.Read(func(record *Record) error {
 			e, err := record.Event()
 			require.NoError(t, err)
-			require.Equal(t, Event{Hook: HookHeap, Time: read, Thread: 2, Object: 3, Requested: 4, Size: 5, Heap: 6, Offset: 7, Stack: 8, Flags: 9}, e)
+			require.Equal(t, Event{Hook: HookHeap, Time: read, Thread: 2, Object: 3, Requested: 4, Size: 5, Heap: 6, Offset: 7, Stack: 8, Flags: 9, Allocated: 10}, e)
 			read++
 			return nil
 		})
@@ -124,7 +124,7 @@ func TestRefused(t *testing.T) {
 	le := binary.LittleEndian
 	for want, change := range map[string]func(h []byte){
 		"magic":     func(h []byte) { h[0]++ },
-		"version 2": func(h []byte) { h[offVersion]++ },
+		"version 3": func(h []byte) { h[offVersion]++ },
 		"capacity":  func(h []byte) { le.PutUint64(h[offCapacity:], minCapacity+8) },
 		"processor": func(h []byte) { h[offArch] = 9 },
 		"not compl": func(h []byte) { h[offStarted] = 0 },
