@@ -27,8 +27,9 @@ import (
 
 // viewer is a gputrace that is asked about recordings.
 type viewer struct {
-	name string
-	run  []string // the command before the arguments
+	name     string
+	run      []string // the command before the arguments
+	emulated bool
 }
 
 // listed is what is looked at of a package of go list.
@@ -113,10 +114,10 @@ func viewers(t *testing.T) []viewer {
 		cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0")
 		text, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", text)
-		return viewer{name, []string{out}}
+		return viewer{name: name, run: []string{out}}
 	}
 	mac, arm := build("mac", "amd64", "-overlay", overlay(t, "amd64")), build("mac-arm64", "arm64", "-overlay", overlay(t, "arm64"))
-	arm.run = append([]string{"qemu-aarch64-static"}, arm.run...)
+	arm.run, arm.emulated = append([]string{"qemu-aarch64-static"}, arm.run...), true
 	return []viewer{build("linux", "amd64"), mac, arm}
 }
 
@@ -193,10 +194,9 @@ func questions(recording, other string) [][]string {
 	return asked
 }
 
-// TestViewersAgree: what gputrace for macOS is made of, and on the processor of a Mac, answers to the byte as on Linux (Parquet: to the value,
-// pictures: to the eye): of recordings
-// of Linux of the first and the last version of the format, and of one of the shim; or of those that GPUTRACE_RECORDINGS has, a list of
-// files.
+// TestViewersAgree: what gputrace for macOS is made of answers to the byte as on Linux (Parquet: to the value, pictures: to the eye): of
+// recordings of Linux of the first and the last version of the format, and of one of the shim; or of those that GPUTRACE_RECORDINGS has, a
+// list of files. On the processor of a Mac, which is emulated here and takes twenty times as long, it is asked about the last of them.
 func TestViewersAgree(t *testing.T) {
 	recordings, err := filepath.Glob("../cmd/gputrace/testdata/recording-*.gputrace")
 	require.NoError(t, err)
@@ -211,6 +211,9 @@ func TestViewersAgree(t *testing.T) {
 		for k := range questions(r, other) {
 			said, wrote := all[0].answer(t, questions(r, other)[k])
 			for _, v := range all[1:] {
+				if v.emulated && i < len(recordings)-1 {
+					continue
+				}
 				saidThere, wroteThere := v.answer(t, questions(r, other)[k])
 				require.Equal(t, said, saidThere, "%s: %q", v.name, questions(r, other)[k])
 				require.True(t, wrote == wroteThere || samePicture(t, wrote, wroteThere), "%s: %q: %s", v.name, questions(r, other)[k], difference(wrote, wroteThere))
