@@ -77,7 +77,7 @@ const (
 	Growing     Verdict = "growing"       // there are findings
 	Steady      Verdict = "steady"        // there are none, in MinSteps steps or more
 	OutOfMemory Verdict = "out_of_memory" // a request was refused, without findings
-	Unclear     Verdict = "unknown"       // no steps were found, fewer than MinSteps, Steps.Loads, or Steps.Rise by no rule
+	Unclear     Verdict = "unknown"       // no steps were found, fewer than MinSteps, Steps.Loads, Suspect, or Steps.Rise by no rule
 )
 
 // MinSteps is how many steps it takes to say that nothing grows.
@@ -89,6 +89,8 @@ type Report struct {
 	Steps   Steps
 	// Findings are what grows, the most bytes each step first.
 	Findings []Finding
+	// Suspect is what may grow, where there are no findings: at a period of which too few were seen. nil: there is nothing.
+	Suspect *Finding
 }
 
 // Steps says how steps were found.
@@ -182,6 +184,9 @@ func judge(d *detector, s Steps, o *Options, refused bool) *Report {
 	if d != nil && !r.Steps.Loads {
 		d.end(s.Last - s.base)
 		r.Findings = d.findings(&r.Steps, o)
+		if len(r.Findings) == 0 {
+			r.Suspect = d.suspect(&r.Steps, o)
+		}
 		r.Steps.Rise = d.level.rise()
 		r.Steps.Slopes = d.slopes.result()
 	}
@@ -212,7 +217,7 @@ func verdictOf(r *Report, refused bool) Verdict {
 		return Growing
 	case refused:
 		return OutOfMemory
-	case r.Steps.Count >= MinSteps && !r.Steps.Loads && r.Steps.Rise == 0:
+	case r.Steps.Count >= MinSteps && !r.Steps.Loads && r.Steps.Rise == 0 && r.Suspect == nil:
 		return Steady
 	}
 	return Unclear

@@ -235,3 +235,57 @@ func TestRandom(t *testing.T) {
 		require.LessOrEqual(t, found, most, chosen)
 	}
 }
+
+// epochs trains for a number of them, of 25 steps each, and keeps a block of each.
+func epochs(n int, size func(epoch int) uint64) *job {
+	j := newJob()
+	for i := 1; i <= n*25+10; i++ {
+		j.Pass(input, forward, backward, adam)
+		if i%25 == 0 {
+			j.Alloc(kept, size(i/25))
+		}
+	}
+	return j
+}
+
+// TestEpochs: a leak of each epoch is found in the fifth one; of fewer it is not said that nothing grows.
+func TestEpochs(t *testing.T) {
+	same := func(int) uint64 { return 5000 }
+	for n, want := range map[int]leaks.Verdict{3: leaks.Unclear, 4: leaks.Unclear, 5: leaks.Growing, 7: leaks.Growing} {
+		got := epochs(n, same).find(t, nil)
+		require.Equal(t, want, got.Verdict, "%d epochs", n)
+		require.Equal(t, want == leaks.Unclear, got.Suspect != nil, "%d epochs", n)
+		f := got.Suspect
+		if want == leaks.Growing {
+			f = &got.Findings[0]
+			require.Equal(t, leaks.Low, f.Confidence)
+		}
+		if f == nil {
+			continue
+		}
+		require.Equal(t, "train.py:30 main", f.Name())
+		require.Equal(t, []int{25, 25}, []int{f.Period, f.First})
+		require.InDelta(t, 5000, f.Requested*25, 1e-6)
+		require.InDelta(t, 1, f.Blocks*25, 1e-9)
+		if want == leaks.Unclear {
+			require.InEpsilon(t, got.Steps.Period*175, got.Needed(), 1e-9)
+		}
+	}
+}
+
+// TestChangingSizes: a line that keeps blocks of another size each time grows by all of them.
+func TestChangingSizes(t *testing.T) {
+	sizes := []uint64{1 << 10, 9 << 10, 70 << 10}
+	of := []int{0, 1, 2, 1, 0, 0, 0, 1, 2, 2, 0, 2, 0, 1, 1, 2, 0, 2, 1, 0}
+	sum := uint64(0)
+	for _, i := range of[1:] {
+		sum += sizes[i]
+	}
+	got := epochs(len(of), func(epoch int) uint64 { return sizes[of[epoch-1]] }).find(t, nil)
+	require.Len(t, got.Findings, 1)
+	f := got.Findings[0]
+	require.Equal(t, 25, f.Period)
+	require.InDelta(t, 1, f.Blocks*25, 0.05)
+	require.InEpsilon(t, float64(sum)/float64(len(of)-1), f.Requested*25, 0.05)
+	require.EqualValues(t, len(of), f.LiveBlocks)
+}

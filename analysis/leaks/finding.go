@@ -116,7 +116,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	var all []risen
 	done := map[lineKey]bool{}
 	for k, s := range d.sites {
-		if t, ok := s.trend(blocksOf, false); ok {
+		if t, ok := s.blockTrend(); ok {
 			from := s.source
 			d.learn(k.stack, from)
 			all = append(all, risen{t, k.place, from.line, from, k, from.stack})
@@ -139,7 +139,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	}
 	var out []Finding
 	for k, g := range groups {
-		out = append(out, d.finding(k, g, steps, o))
+		out = append(out, d.finding(k, g, d.trends(k, g), steps, o))
 	}
 	sorts.Func(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Function, b.Function),
@@ -150,7 +150,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 
 // lineTrend judges all blocks of a line: by their number, else by the bytes, which can grow without it.
 func lineTrend(s *series) (trend, bool) {
-	if t, ok := s.trend(blocksOf, false); ok {
+	if t, ok := s.blockTrend(); ok {
 		return t, true
 	}
 	if t, ok := s.trend(blocksOf, true); ok {
@@ -192,28 +192,51 @@ func (d *detector) stackOf(l line) *event.Stack {
 	return d.resolve(least)
 }
 
-// finding adds up what rises at one line.
-func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Finding {
+// wholeFactor is how much more a line must grow than its sites that rise by themselves for it to be judged as a whole: a model that is made with
+// another width each time has one site of a size class now, and another one then.
+const wholeFactor = 1.25
+
+// trends are what rises at one line, the most first: its sites, or the line as a whole where they are the smaller part of it.
+func (d *detector) trends(k lineKey, g []risen) []trend {
 	sorts.Func(g, func(a, b risen) int {
 		return cmp.Or(cmp.Compare(b.step.requested, a.step.requested), cmp.Compare(a.first, b.first), cmp.Compare(a.period, b.period),
 			cmp.Compare(a.site.stack, b.site.stack))
 	})
+	out := make([]trend, len(g))
+	sum, alone := amount{}, true
+	for i := range g {
+		out[i] = g[i].trend
+		sum = sum.plus(g[i].step)
+		alone = alone && g[i].from != nil && g[i].from.line == k.line
+	}
+	if s := d.lines[k]; s != nil && alone {
+		if t, ok := s.blockTrend(); ok && t.step.requested > wholeFactor*sum.requested && t.step.blocks > wholeFactor*sum.blocks {
+			return []trend{t}
+		}
+	}
+	return out
+}
+
+// finding adds up what rises at one line.
+func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o *Options) Finding {
 	f := Finding{
-		Kind: kindOf(k.place.layer, g), Layer: k.place.layer, Device: k.place.device, File: k.line.file, Line: k.line.line,
-		Function: k.line.function, Backward: k.line.backward, Stack: g[0].stack, Period: g[0].period, First: g[0].first, Last: steps.Last,
-		Confidence: confidenceOf(g[0].periods), Share: math.NaN(), Seconds: math.NaN(),
+		Kind: kindOf(k.place.layer, rises), Layer: k.place.layer, Device: k.place.device, File: k.line.file, Line: k.line.line,
+		Function: k.line.function, Backward: k.line.backward, Stack: g[0].stack, Period: rises[0].period, First: rises[0].first,
+		Last: steps.Last, Confidence: confidenceOf(rises[0].periods), Share: math.NaN(), Seconds: math.NaN(),
 	}
 	var sum amount
-	base := g[0].base
+	base := rises[0].base
 	var rise int64
+	for _, t := range rises {
+		sum = sum.plus(t.step)
+		f.LiveBytes += uint64(max(0, t.live.bytes))
+		f.LiveBlocks += uint64(max(0, t.live.blocks))
+		f.First = min(f.First, t.first)
+		base = min(base, t.base)
+		rise += t.rise.bytes
+	}
 	for _, r := range g {
-		sum = sum.plus(r.step)
-		f.LiveBytes += uint64(max(0, r.live.bytes))
-		f.LiveBlocks += uint64(max(0, r.live.blocks))
-		f.First = min(f.First, r.first)
 		f.Graph = f.Graph || r.from != nil && r.line == r.from.forward && r.line != r.from.line
-		base = min(base, r.base)
-		rise += r.rise.bytes
 	}
 	f.Blocks, f.Requested, f.Bytes = sum.blocks, sum.requested, sum.bytes
 	if d.blind && k.place.layer == event.LayerTorch {
@@ -232,15 +255,15 @@ func (d *detector) finding(k lineKey, g []risen, steps *Steps, o *Options) Findi
 	return f
 }
 
-func kindOf(layer event.Layer, g []risen) Kind {
+func kindOf(layer event.Layer, rises []trend) Kind {
 	switch layer {
 	case event.LayerHost:
 		return HostGrowth
 	case event.LayerDevice:
 		return DeviceGrowth
 	}
-	for _, r := range g {
-		if !r.linear {
+	for _, t := range rises {
+		if !t.linear {
 			return Growth
 		}
 	}

@@ -27,8 +27,8 @@ func least(f, g floor) floor {
 	return floor{min(f.blocks, g.blocks), min(f.requested, g.requested), min(f.bytes, g.bytes)}
 }
 
-// series is what is in use of something in the course of steps. Its size is bounded: floors of windows that double in length, and
-// floors of the latest steps. Nothing is kept of what never outlives a step. The zero value is empty, in step 0.
+// series is what is in use of something in the course of steps. Its size is bounded: floors of windows that double in length,
+// floors of the latest steps, and the latest rises. Nothing is kept of what never outlives a step. The zero value is empty, in step 0.
 type series struct {
 	live floor // now
 	low  floor // least in the step that runs
@@ -38,6 +38,9 @@ type series struct {
 	width   int
 	windows []floor
 	recent  []floor // of step i, at i % keptSteps
+	rungs   []rung
+	top     int64 // most blocks that survived a step after the warm-up
+	fall    int64 // the largest fall from there, in blocks
 }
 
 // add counts blocks in a step.
@@ -77,6 +80,7 @@ func (s *series) record(from, to int, f floor) {
 			s.record(0, from, floor{})
 		}
 	}
+	s.climb(from, f)
 	for (to-1)/s.width >= maxWindows {
 		s.double()
 	}

@@ -43,15 +43,16 @@ func (s *series) trend(of measure, loose bool) (trend, bool) {
 	end := left[len(left)-1]
 	latest := s.latest()
 	t := trend{linear: r.linear, first: max(1, r.base*s.width), rise: end.minus(left[r.base]), live: latest[len(latest)-1], base: r.base}
-	if !s.fromLatest(&t, of) {
+	if !s.fromLatest(&t, of, r, left) && !s.fromLadder(&t) {
 		s.fromWindows(&t, r, left, of)
 	}
 	t.periods = (s.step - t.first) / t.period
 	return t, true
 }
 
-// fromLatest takes period and amounts from the latest steps, when they have three rises or more in equal distances.
-func (s *series) fromLatest(t *trend, of measure) bool {
+// fromLatest takes period and amounts from the latest steps, when they have three rises or more in equal distances; amounts that differ are
+// those of the whole run.
+func (s *series) fromLatest(t *trend, of measure, r run, windows []floor) bool {
 	left := survivors(s.latest())
 	at := risesOf(left, of, 1)
 	skip := max(0, t.first+1-max(0, s.step-keptSteps)) // before the run
@@ -66,17 +67,34 @@ func (s *series) fromLatest(t *trend, of measure) bool {
 	}
 	last := at[len(at)-1]
 	t.period = at[1] - at[0]
-	t.step = over(left[last].minus(left[at[0]]), last-at[0])
+	if t.step = over(left[last].minus(left[at[0]]), last-at[0]); !equalRises(left, at) {
+		t.step = over(s.grown(t, r, windows))
+	}
 	return true
+}
+
+// equalRises says whether the same is requested with all rises.
+func equalRises(left []floor, at []int) bool {
+	for _, i := range at[1:] {
+		if left[i].requested-left[i-1].requested != left[at[0]].requested-left[at[0]-1].requested {
+			return false
+		}
+	}
+	return true
+}
+
+// grown is what a run rose by between its first rise and its last, and in how many steps.
+func (s *series) grown(t *trend, r run, left []floor) (rise floor, steps int) {
+	first, last := r.at[0], r.at[len(r.at)-1]
+	if rise = left[last].minus(left[first]); rise == (floor{}) { // all in one window
+		return t.rise, len(left) * s.width
+	}
+	return rise, (last - first) * s.width
 }
 
 // fromWindows takes them from the windows: what all rises are multiples of is one period's.
 func (s *series) fromWindows(t *trend, r run, left []floor, of measure) {
-	first, last := r.at[0], r.at[len(r.at)-1]
-	rise, steps := left[last].minus(left[first]), (last-first)*s.width
-	if rise == (floor{}) { // all in one window
-		rise, steps = t.rise, len(left)*s.width
-	}
+	rise, steps := s.grown(t, r, left)
 	t.step = over(rise, steps)
 	unit := int64(0)
 	for _, i := range r.at[1:] {

@@ -28,6 +28,7 @@ type leaksBody struct {
 	Verdict  leaks.Verdict `json:"verdict"`
 	Steps    leakSteps     `json:"steps"`
 	Findings []leakFinding `json:"findings"`
+	Suspect  *leakFinding  `json:"suspect,omitempty"` // left out where nothing is suspected
 }
 
 type leakSteps struct {
@@ -115,6 +116,10 @@ func leaksBodyOf(r *leaks.Report) *leaksBody {
 	}
 	for i := range r.Findings {
 		out.Findings = append(out.Findings, leakFindingOf(&r.Findings[i]))
+	}
+	if r.Suspect != nil {
+		f := leakFindingOf(r.Suspect)
+		out.Suspect = &f
 	}
 	return out
 }

@@ -177,7 +177,7 @@ func (p *printer) verdict() {
 		p.text("STEADY  ", green, p.steady(r))
 	default:
 		_, why, _ := strings.Cut(table.LeakSentence(r), ": ")
-		if r.Steps.Rise > 0 && p.risen() != "" {
+		if r.Steps.Rise > 0 && r.Suspect == nil && p.risen() != "" {
 			why = "No line of it grows by equal steps: --step-on FUNCTION says where a step begins"
 		}
 		p.text("UNKNOWN  ", yellow, p.risen()+why)

@@ -87,6 +87,13 @@ func LeakSentence(r *leaks.Report) string {
 	if r.Steps.Source == "" {
 		return "unknown: no steps were found in the recording; --step-on FUNCTION says where one begins"
 	}
+	if f := r.Suspect; f != nil && r.Steps.Count >= leaks.MinSteps {
+		text := fmt.Sprintf("unknown: %s keeps %s, which was seen too few times to say whether it goes on", f.Name(), LeakMore(f))
+		if n := r.Needed(); n > 0 {
+			text += fmt.Sprintf(": about %s tell", Duration(time.Duration(n)))
+		}
+		return text
+	}
 	if r.Steps.Rise > 0 && r.Steps.Count >= leaks.MinSteps {
 		return fmt.Sprintf("unknown: %s more are in use between steps than in the middle of %d steps, and no line grows by equal steps; --step-on FUNCTION says where one begins",
 			Bytes(r.Steps.Rise), r.Steps.Count)

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+// What a run of equal rises in equal distances must be.
+const (
+	keptRungs = 32 // the latest are kept, at least
+	// suspectRises of equal amounts in equal distances are too few for a finding, and too many for the word steady, where the distance is
+	// above warmUp: an epoch, say, of which few were seen.
+	suspectRises = 3
+	// spanShare and suspectShare are the parts of all steps that a run must last for, one in so many: windows tell of what began late.
+	spanShare    = 12
+	suspectShare = 4
+)
+
+// rung is a step from which on more blocks survive than from the one before.
+type rung struct {
+	step int
+	floor
+}
+
+// climb takes the floor of the next steps. Rungs are those of the survivors, exact to a step where windows are not.
+func (s *series) climb(step int, f floor) {
+	if step > warmUp {
+		s.top = max(s.top, f.blocks)
+		s.fall = max(s.fall, s.top-f.blocks)
+	}
+	for n := len(s.rungs); n > 0 && s.rungs[n-1].blocks > f.blocks; n-- {
+		step = s.rungs[n-1].step // what is left of it was there then
+		s.rungs = s.rungs[:n-1]
+	}
+	if n := len(s.rungs); n > 0 && s.rungs[n-1].blocks == f.blocks {
+		s.rungs[n-1].floor = least(s.rungs[n-1].floor, f)
+		return
+	}
+	if s.rungs = append(s.rungs, rung{step, f}); len(s.rungs) == 2*keptRungs {
+		s.rungs = append(s.rungs[:0], s.rungs[keptRungs:]...)
+	}
+}
+
+// ladder is the rungs at the end that are equal amounts in equal distances, with the one before; nil: there are not three.
+func (s *series) ladder() []rung {
+	all := make([]floor, len(s.rungs))
+	for i := range all {
+		all[i] = s.rungs[i].floor
+	}
+	left := survivors(all)
+	n := len(all)
+	if n < suspectRises {
+		return nil
+	}
+	gap, amount := s.rungs[n-1].step-s.rungs[n-2].step, left[n-1].minus(left[n-2])
+	first := n - 1 // the first rise
+	for first > 1 && s.rungs[first-1].step > warmUp && s.rungs[first].step-s.rungs[first-1].step == gap && sameAmount(left[first-1].minus(left[first-2]), amount) {
+		first--
+	}
+	out := make([]rung, n-first+1)
+	for i := range out {
+		out[i] = rung{s.rungs[first-1+i].step, left[first-1+i]}
+	}
+	return out
+}
+
+func sameAmount(a, b floor) bool { return a.blocks == b.blocks && a.requested == b.requested }
+
+// periodic is the trend of a series that rises by equal amounts in equal distances up to the present. ok is false when it does not, or
+// rose less than a number of times or for less than a part of all steps.
+func (s *series) periodic(rises, share int) (trend, bool) {
+	run := s.ladder()
+	n := len(run) - 1 // rises
+	if n < max(2, rises) {
+		return trend{}, false
+	}
+	last := run[n]
+	gap := last.step - run[n-1].step
+	if n*gap*share < s.step || s.step-1-last.step > gapFactor*gap {
+		return trend{}, false
+	}
+	rise := last.minus(run[0].floor)
+	first := max(1, run[1].step-1)
+	base := min(first/s.width, len(s.windows)-1)
+	if fallFactor*s.fall >= rise.blocks {
+		return trend{}, false
+	}
+	latest := s.latest()
+	return trend{
+		linear: true, period: gap, step: over(last.minus(run[1].floor), last.step-run[1].step), first: first, rise: rise,
+		live: latest[len(latest)-1], periods: (s.step - first) / gap, base: base,
+	}, true
+}
+
+// blockTrend judges the blocks of a site.
+func (s *series) blockTrend() (trend, bool) {
+	if t, ok := s.trend(blocksOf, false); ok {
+		return t, true
+	}
+	return s.periodic(minRises, spanShare)
+}
+
+// Needed is how long a recording of the same job must be for what is suspected to be judged, nanoseconds; 0: nothing is, or it is not known.
+func (r *Report) Needed() float64 {
+	if r.Suspect == nil {
+		return 0
+	}
+	return r.Steps.Period * float64(r.Suspect.First+(minRises+1)*r.Suspect.Period)
+}
+
+// suspect is the site whose blocks rise by the most at a period of which too few were seen for a finding; nil: there is none.
+func (d *detector) suspect(steps *Steps, o *Options) *Finding {
+	var best *risen
+	for k, s := range d.sites {
+		t, ok := s.periodic(suspectRises, suspectShare)
+		if !ok || t.period <= warmUp || s.step-1-s.rungs[len(s.rungs)-1].step > t.period {
+			continue
+		}
+		d.learn(k.stack, s.source)
+		r := risen{t, k.place, s.source.line, s.source, k, s.source.stack}
+		if best == nil || r.rise.bytes > best.rise.bytes || r.rise.bytes == best.rise.bytes && k.stack < best.site.stack {
+			best = &r
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	f := d.finding(lineKey{best.place, best.line}, []risen{*best}, []trend{best.trend}, steps, o)
+	return &f
+}
+
+// fromLadder takes period and amounts from the latest rises, when there are three or more of equal amounts in equal distances.
+func (s *series) fromLadder(t *trend) bool {
+	run := s.ladder()
+	n := len(run) - 1
+	if n < suspectRises {
+		return false
+	}
+	t.period = run[n].step - run[n-1].step
+	t.step = over(run[n].minus(run[1].floor), run[n].step-run[1].step)
+	return true
+}
