@@ -93,17 +93,13 @@ func (l *Label) about(room int) string {
 	return Fit(l.Source, room)
 }
 
-// LabelOf is the label of "train.py:41 main", also with something in brackets before it, or of another name.
+// LabelOf is the label of "train.py:41 main", or of another name.
 func LabelOf(name string) Label {
-	before := 0
-	if at := strings.Index(name, "] "); at > 0 && name[0] == '[' {
-		before = at + len("] ")
-	}
-	place, function, _ := strings.Cut(name[before:], " ")
+	place, function, _ := strings.Cut(name, " ")
 	if at := strings.LastIndexByte(place, ':'); at < 0 || at+1 == len(place) || strings.Trim(place[at+1:], "0123456789") != "" {
 		return Label{Name: name}
 	}
-	return Label{Place: name[:before] + place, Name: function}
+	return Label{Place: place, Name: function}
 }
 
 // WideLabel is the room for a row's name from which on what is said of it has a column beside it, characters.
