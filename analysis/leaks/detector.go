@@ -92,10 +92,11 @@ type detector struct {
 	// allocs and frees count PyTorch's blocks.
 	allocs, frees uint64
 	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
-	unsized map[heap.BlockKey]bool
-	held    heldSites // nil: it is not known
-	level   *level
-	slopes  slopes
+	unsized  map[heap.BlockKey]bool
+	held     heldSites // nil: it is not known
+	level    *level
+	slopes   slopes
+	turnover *turnover
 
 	classifier *phases.Classifier  // nil, as ends is: phases are not followed
 	ends       *phases.Ends[*site] // where blocks are freed
@@ -105,7 +106,7 @@ func newDetector(library []string, resolve func(event.StackID) *event.Stack) *de
 	return &detector{
 		library: library, resolve: resolve, sources: map[event.StackID]*source{}, sites: map[siteKey]*site{}, recent: make([]recentSite, recentSites),
 		lines: map[lineKey]*series{}, totals: map[place]*series{}, forwards: map[line]*int64{},
-		unsized: map[heap.BlockKey]bool{}, level: &level{},
+		unsized: map[heap.BlockKey]bool{}, level: &level{}, turnover: &turnover{},
 	}
 }
 

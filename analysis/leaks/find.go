@@ -157,14 +157,17 @@ func (f *Finder) Visitor() *view.Visitor {
 			d.ends.See(e)
 			d.level.see(e, d.step)
 			d.slopes.see(e, d.step)
+			d.turnover.see(e, d.step)
 		},
 		Allocated: func(b *heap.Block, _ *event.Event) { d.allocated(b) },
-		Freed: func(b *heap.Block, e *event.Event, _ uint64) {
+		Freed: func(b *heap.Block, e *event.Event, time uint64) {
 			d.ended(b, e)
+			d.turnover.freed(b, time, d.step)
 			d.freed(b)
 		},
 		Moved: func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
 		Done: func(h *heap.Heap) {
+			d.turnover.settle(d.step)
 			if f.options.HolderOf != nil {
 				d.hold(h.Blocks(), f.options.HolderOf)
 			}

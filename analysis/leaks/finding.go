@@ -131,6 +131,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 			all = append(all, risen{t, k.place, k.line, nil, siteKey{}, d.stackOf(k.line)})
 		}
 	}
+	all = d.withoutTurnover(all)
 	d.nameForwards(all)
 	groups := map[lineKey][]risen{}
 	for _, r := range all {

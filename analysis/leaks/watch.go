@@ -21,6 +21,7 @@ type Watch struct {
 	library   []string
 	detector  *detector // nil: no steps are known yet
 	level     level     // of the detector
+	turnover  turnover  // of the detector
 	numbering int
 	base      int // steps of this numbering before the first that the detector knows
 	refused   bool
@@ -53,11 +54,17 @@ func (w *Watch) See(e *event.Event, live func() iter.Seq[heap.Block]) {
 	had := len(w.begins)
 	w.begins = w.tracker.See(e, w.begins)
 	w.step(had, live)
-	step := 0
-	if w.detector != nil {
-		step = w.detector.step
-	}
+	step := w.stepNow()
 	w.level.see(e, step)
+	w.turnover.see(e, step)
+}
+
+// stepNow is the step that runs, as the detector counts.
+func (w *Watch) stepNow() int {
+	if w.detector == nil {
+		return 0
+	}
+	return w.detector.step
 }
 
 // Complete takes what still waits for the names of its stacks; live are the blocks of now. It comes before the last Report.
@@ -86,16 +93,26 @@ func (w *Watch) step(had int, live func() iter.Seq[heap.Block]) {
 func (w *Watch) restart(live iter.Seq[heap.Block]) {
 	w.detector = newDetector(w.library, w.resolve)
 	w.level.restart()
-	w.detector.level = &w.level
+	w.detector.level, w.detector.turnover = &w.level, &w.turnover
+	w.turnover.restart(w.ascending())
 	blocks := slices.Collect(live)
 	sorts.Func(blocks, func(a, b heap.Block) int { return cmp.Compare(a.Time, b.Time) })
-	begun := 0
+	stepAt := w.ascending()
 	for i := range blocks {
-		for begun < len(w.begins) && w.begins[begun].Time <= blocks[i].Time {
-			w.detector.step = w.begins[begun].Step - w.base
+		w.detector.step = stepAt(blocks[i].Time)
+		w.detector.allocated(&blocks[i])
+	}
+}
+
+// ascending tells the steps of times that ascend, as the detector counts; 0 before the first.
+func (w *Watch) ascending() func(time uint64) int {
+	step, begun := 0, 0
+	return func(time uint64) int {
+		for begun < len(w.begins) && w.begins[begun].Time <= time {
+			step = w.begins[begun].Step - w.base
 			begun++
 		}
-		w.detector.allocated(&blocks[i])
+		return step
 	}
 }
 
@@ -107,7 +124,8 @@ func (w *Watch) Allocated(b *heap.Block) {
 }
 
 // Freed implements heap.Follower.
-func (w *Watch) Freed(b *heap.Block, _ uint64) {
+func (w *Watch) Freed(b *heap.Block, time uint64) {
+	w.turnover.freed(b, time, w.stepNow())
 	if w.detector != nil {
 		w.detector.freed(b)
 	}
