@@ -25,6 +25,7 @@ type Joiner struct {
 	about   map[event.StackID]*about
 	nodes   map[event.StackID]string // names of the nodes that stacks run
 	joined  map[event.StackID]*event.Stack
+	pairs   map[[2]*about]*origin // what is between two stacks
 	counts  Counts
 	clock   uint64 // of history.used
 }
@@ -43,6 +44,7 @@ func New(resolve event.Resolve, library func() []string, limit int) *Joiner {
 	return &Joiner{
 		resolve: resolve, library: library, limit: limit, history: map[uint32]*history{}, about: map[event.StackID]*about{},
 		nodes: map[event.StackID]string{}, joined: map[event.StackID]*event.Stack{},
+		pairs: map[[2]*about]*origin{},
 	}
 }
 
@@ -126,7 +128,7 @@ func (j *Joiner) forward(e *event.Event) *origin {
 	first := h.first(number + 1)
 	if node := cmp.Or(e.Autograd.Class, j.node(e.Stack)); node != "" {
 		for i := first; i < len(h.marks) && h.marks[i].next == number+1; i++ {
-			if at := j.look(h.marks[i].stack); at != nil && stacks.Makes(at.stack.Frames, node) {
+			if at := j.look(h.marks[i].stack); at != nil && at.made(node) {
 				return &at.origin
 			}
 		}
@@ -134,7 +136,7 @@ func (j *Joiner) forward(e *event.Event) *origin {
 	if first == 0 || first == len(h.marks) {
 		return nil
 	}
-	return between(j.look(h.marks[first-1].stack), j.look(h.marks[first].stack))
+	return j.between(j.look(h.marks[first-1].stack), j.look(h.marks[first].stack))
 }
 
 // node is the name of the node that a stack runs.

@@ -21,6 +21,7 @@ type about struct {
 	own    int           // index in python of the program's own line; -1: it has none
 	name   string        // what the stack is called
 	origin origin
+	makes  map[string]bool // by name of a node: what stacks.Makes says of the stack
 }
 
 // look returns what is known of a stack; nil: its frames are not known.
@@ -70,6 +71,19 @@ func visible(st *event.Stack) []event.Frame {
 	return frames
 }
 
+// made says whether the stack is inside the operator that makes a node of this name.
+func (a *about) made(node string) bool {
+	made, ok := a.makes[node]
+	if !ok {
+		made = stacks.Makes(a.stack.Frames, node)
+		if a.makes == nil {
+			a.makes = map[string]bool{}
+		}
+		a.makes[node] = made
+	}
+	return made
+}
+
 func newOrigin(mark event.Frame, frames []event.Frame, between bool) origin {
 	o := origin{frames: append([]event.Frame{mark}, frames...), between: between}
 	h := fnv.New64a()
@@ -81,12 +95,29 @@ func newOrigin(mark event.Frame, frames []event.Frame, between bool) origin {
 	return o
 }
 
-// between is where a node was made that is between two allocations. When both are of one line, and the second is further in what
-// that line calls, the program has not left the line meanwhile.
-func between(before, after *about) *origin {
+// maxPairs bounds how many pairs of stacks are remembered with what is between them.
+const maxPairs = 1 << 16
+
+// between is where a node was made that is between two allocations; nil: one of them is not known.
+func (j *Joiner) between(before, after *about) *origin {
 	if before == nil || after == nil {
 		return nil
 	}
+	pair := [2]*about{before, after}
+	o := j.pairs[pair]
+	if o == nil {
+		if len(j.pairs) >= maxPairs {
+			clear(j.pairs)
+		}
+		o = originBetween(before, after)
+		j.pairs[pair] = o
+	}
+	return o
+}
+
+// originBetween is where a node was made that is between two allocations. When both are of one line, and the second is further in what
+// that line calls, the program has not left the line meanwhile.
+func originBetween(before, after *about) *origin {
 	common := 0
 	for common < min(len(before.python), len(after.python)) && before.python[common] == after.python[common] {
 		common++
