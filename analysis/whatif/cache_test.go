@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/event"
 )
 
 const mib = 1 << 20
@@ -203,7 +205,7 @@ func TestRulesAndConf(t *testing.T) {
 
 // The line through points that are on one; and one that is off.
 func TestBatches(t *testing.T) {
-	points := []Batch{{8, 100 * mib}, {16, 150 * mib}, {32, 250 * mib}}
+	points := []Batch{{Size: 8, Need: 100 * mib}, {Size: 16, Need: 150 * mib}, {Size: 32, Need: 250 * mib}}
 	b := NewBatches(points, 1000*mib)
 	require.InDelta(t, 6.25*mib, b.Slope, 1)
 	require.InDelta(t, 50*mib, b.Intercept, 1)
@@ -211,11 +213,41 @@ func TestBatches(t *testing.T) {
 	require.True(t, b.Known)
 	require.InDelta(t, 152, b.Largest, 1)
 	require.Nil(t, NewBatches(points[:1], 0))
-	require.Nil(t, NewBatches([]Batch{{8, 1}, {8, 2}}, 0), "one size")
+	require.Nil(t, NewBatches([]Batch{{Size: 8, Need: 1}, {Size: 8, Need: 2}}, 0), "one size")
 	require.False(t, NewBatches(points, 0).Known)
-	points[1].Peak += 30 * mib
+	points[1].Need += 30 * mib
 	require.Positive(t, NewBatches(points, 0).Residual)
 	s := Settings{Device: 1000 * mib, Fraction: 0.5}
-	require.EqualValues(t, 500*mib, s.Room(100*mib))
-	require.EqualValues(t, 400*mib, s.Room(600*mib))
+	require.EqualValues(t, 500*mib, s.Room(100*mib, 0))
+	require.EqualValues(t, 400*mib, s.Room(600*mib, 20*mib))
+}
+
+// Of two recordings whose requests differ in size only, a batch is replayed: with segments of 20 MiB, and a request that takes more than the others
+// from some size on, which a line does not know.
+func TestScaled(t *testing.T) {
+	point := func(batch uint64, more ...op) Batch {
+		s := &Stream{Rules: RulesOf("2.15.0"), ids: 8}
+		ask := func(id uint32, size uint64) { s.ops = append(s.ops, op{kind: opAlloc, id: id, size: size}) }
+		ask(0, 100*mib) // weights; a gradient of the same size, which is freed before the activations
+		ask(1, 100*mib)
+		s.ops = append(s.ops, op{kind: opFree, id: 1, size: event.Unknown})
+		ask(2, batch*10*mib)
+		s.ops = append(s.ops, more...)
+		r := &Report{Stream: s, Rows: []Row{{Result: &Result{Settings: Settings{Device: 600 * mib}}}}}
+		return Batch{Size: float64(batch), Need: r.Need(), Of: r}
+	}
+	b := NewBatches([]Batch{point(8), point(2), point(4)}, 600*mib)
+	require.True(t, b.Replayed && b.Known)
+	require.EqualValues(t, 50, b.Largest, "100 MiB and 50 x 10 MiB")
+	require.EqualValues(t, 51, b.Fails)
+	more := op{kind: opAlloc, id: 3, size: mib}
+	require.False(t, NewBatches([]Batch{point(2), point(8, more)}, 600*mib).Replayed, "one has a request more")
+	b = NewBatches([]Batch{point(2), point(4, more), point(8, more)}, 600*mib)
+	require.True(t, b.Replayed, "the smallest may have other requests")
+	require.EqualValues(t, 49, b.Largest, "the segment of the small one takes 2 MiB")
+	off := point(4)
+	off.Of.ops[3].size += 4 * mib
+	b = NewBatches([]Batch{point(2), off, point(8)}, 600*mib)
+	require.True(t, b.Replayed, "of those that are not on one line, the larger two")
+	require.EqualValues(t, 54, b.Largest, "8 MiB and 54 x 9 MiB")
 }

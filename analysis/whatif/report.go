@@ -122,15 +122,34 @@ func (s *Stream) Last() (reserved, outside uint64) {
 	return reserved, 0
 }
 
-// Free is the replay of the last settings on a device without an end, which shows the peak that they would have had.
-func (r *Report) Free() *Result {
-	s := r.Rows[len(r.Rows)-1].Settings
-	if len(r.Rows) > 2 { // of the usual ones, it is the recorded ones
-		s = r.Rows[0].Settings
+// segmentStep is what sizes of segments are multiples of (kSmallBuffer, kRoundLarge of CUDACachingAllocator.cpp), bytes.
+const segmentStep = 2 << 20
+
+// asked is the last settings that were asked for, of the usual ones the recorded ones.
+func (r *Report) asked() Settings {
+	if len(r.Rows) > 2 {
+		return r.Rows[0].Settings
 	}
-	s.Device, s.Fraction = 0, 0
-	return r.Run(&s, nil)
+	return r.Rows[len(r.Rows)-1].Settings
 }
 
-// Room is what the caching allocator may reserve, bytes; 0: not known.
-func (r *Report) Room() uint64 { return r.Rows[0].Settings.Room(r.Outside + r.PeakOutside) }
+// Need is the least memory, of the caching allocator and of other libraries, with which no request fails in a replay of the settings that were
+// asked for, of the usual ones the recorded ones: in segments' steps, bytes. It is less than the peak where returning the cache helps.
+func (r *Report) Need() uint64 {
+	s := r.asked()
+	s.Device, s.Fraction = 0, 0
+	enough, fails := (r.Run(&s, nil).Peak+r.PeakOutside)/segmentStep+1, uint64(0)
+	for enough-fails > 1 {
+		middle := (enough + fails) / 2
+		s.Device = middle * segmentStep
+		if r.Run(&s, nil).Failed == nil {
+			enough = middle
+		} else {
+			fails = middle
+		}
+	}
+	return enough * segmentStep
+}
+
+// Room is what the process may use, bytes; 0: not known.
+func (r *Report) Room() uint64 { return r.Rows[0].Settings.Room(r.Outside, r.PeakOutside) }

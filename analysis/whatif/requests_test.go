@@ -204,10 +204,14 @@ func TestUsual(t *testing.T) {
 		"roundup_power2_divisions:8",
 	}, conf)
 	require.EqualValues(t, 50*mib, r.Room())
-	free := r.Free()
-	require.Equal(t, "max_split_size_mb:64", free.Conf())
-	require.Zero(t, free.Device)
-	require.EqualValues(t, 42*mib, free.Peak)
+	need := r.Need()
+	for _, tt := range []struct {
+		memory uint64
+		fails  bool
+	}{{need, false}, {need - 2*mib, true}} {
+		settings := whatif.Settings{MaxSplit: 64 * mib, Device: tt.memory}
+		require.Equal(t, tt.fails, r.Run(&settings, nil).Failed != nil, "%d", tt.memory)
+	}
 	ask.Fraction, ask.Device, ask.Outside = 0.5, 80*mib, 0
 	reports, err = whatif.Find(trace, &steps.Table{}, ask, known)
 	require.NoError(t, err)
@@ -217,11 +221,13 @@ func TestUsual(t *testing.T) {
 	require.InDelta(t, 0.5, r.Rows[6].Fraction, 0)
 	require.EqualValues(t, 80*mib, r.Rows[6].Device)
 	require.Zero(t, r.Outside)
-	require.Nil(t, r.Free().Failed)
 	ask.Settings = []whatif.Settings{{Expandable: true}}
 	reports, err = whatif.Find(trace, &steps.Table{}, ask, known)
 	require.NoError(t, err)
-	require.Equal(t, "expandable_segments:True", reports[0].Free().Conf(), "of one setting that was asked for, that one")
+	expandable := whatif.Settings{Expandable: true, Device: reports[0].Need()}
+	require.Nil(t, reports[0].Run(&expandable, nil).Failed, "of one setting that was asked for, that one")
+	expandable.Device -= 2 * mib
+	require.NotNil(t, reports[0].Run(&expandable, nil).Failed)
 }
 
 // Settings at their bounds, as PyTorch takes them.
@@ -252,16 +258,16 @@ func TestParseSizes(t *testing.T) {
 		_, err := whatif.ParseSizes(bad)
 		require.Error(t, err, bad)
 	}
-	off := whatif.NewBatches([]whatif.Batch{{Size: 1, Peak: 100}, {Size: 2, Peak: 230}, {Size: 3, Peak: 300}}, 460)
+	off := whatif.NewBatches([]whatif.Batch{{Size: 1, Need: 100}, {Size: 2, Need: 230}, {Size: 3, Need: 300}}, 460)
 	require.InDelta(t, 100, off.Slope, 1e-9)
 	require.InDelta(t, 10, off.Intercept, 1e-9)
 	require.InDelta(t, 20, off.Residual, 1e-9)
 	require.InDelta(t, 4, off.Largest, 1e-9, "10 + 4 x 100 + 20 fits, 10 + 5 x 100 does not")
 	require.Equal(t, 3, off.Points)
-	falling := whatif.NewBatches([]whatif.Batch{{Size: 1, Peak: 300}, {Size: 2, Peak: 200}}, 460)
+	falling := whatif.NewBatches([]whatif.Batch{{Size: 1, Need: 300}, {Size: 2, Need: 200}}, 460)
 	require.False(t, falling.Known)
-	require.Zero(t, whatif.NewBatches([]whatif.Batch{{Size: 1, Peak: 300}, {Size: 2, Peak: 500}}, 50).Largest, "nothing fits")
+	require.Zero(t, whatif.NewBatches([]whatif.Batch{{Size: 1, Need: 300}, {Size: 2, Need: 500}}, 50).Largest, "nothing fits")
 	all := whatif.Settings{Device: 100}
-	require.EqualValues(t, 0, all.Room(150))
-	require.EqualValues(t, 0, (&whatif.Settings{}).Room(1))
+	require.EqualValues(t, 0, all.Room(150, 0))
+	require.EqualValues(t, 0, (&whatif.Settings{}).Room(1, 0))
 }

@@ -99,7 +99,7 @@ func printWhatIf(c *cli.Context, ask *whatif.Ask) error {
 			return err
 		}
 		if sizes := flags.Get[[]float64](c, "batch"); len(sizes) > 0 {
-			points = append(points, whatif.Batch{Size: sizes[i], Peak: reports[0].Free().Peak})
+			points = append(points, whatif.Batch{Size: sizes[i], Need: reports[0].Need(), Of: &reports[0]})
 		}
 	}
 	p.Stop()

@@ -40,7 +40,7 @@ func TestWhatIfCommand(t *testing.T) {
 
 	out, stderr, code = gputrace(t, "whatif", file, leaking(t, false), "--batch", "8,16", "--device-memory", "1GiB")
 	require.Zero(t, code, stderr)
-	require.Contains(t, out, "Peak over batch, of 2 recordings")
+	require.Contains(t, out, "Memory that is enough, of 2 recordings")
 }
 
 func TestWhatIfRefuses(t *testing.T) {

@@ -71,7 +71,9 @@ type whatIfBatches struct {
 	Intercept float64  `json:"bytes_without"`
 	Residual  float64  `json:"largest_residual_bytes"`
 	Points    int      `json:"recordings"`
-	Largest   *float64 `json:"largest_batch"` // null: the device is not known, or the peak does not grow
+	Largest   *float64 `json:"largest_batch"`          // null: the device is not known, or the need does not grow
+	Fails     *float64 `json:"smallest_failing_batch"` // the same
+	Replayed  bool     `json:"replayed"`
 }
 
 // WriteWhatIf writes what replays came to. batches nil: one recording.
@@ -81,9 +83,10 @@ func WriteWhatIf(w io.Writer, reports []whatif.Report, batches *whatif.Batches) 
 		out.Devices = append(out.Devices, whatIfOf(&reports[i]))
 	}
 	if batches != nil {
-		out.Batches = &whatIfBatches{Slope: batches.Slope, Intercept: batches.Intercept, Residual: batches.Residual, Points: batches.Points}
+		out.Batches = &whatIfBatches{Slope: batches.Slope, Intercept: batches.Intercept, Residual: batches.Residual, Points: batches.Points,
+			Replayed: batches.Replayed}
 		if batches.Known {
-			out.Batches.Largest = &batches.Largest
+			out.Batches.Largest, out.Batches.Fails = &batches.Largest, &batches.Fails
 		}
 	}
 	if err := json.NewEncoder(w).Encode(out); err != nil {

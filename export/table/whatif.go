@@ -152,14 +152,20 @@ func outsideText(r *whatif.Report) string {
 
 // batchText is the sentence on the largest batch.
 func batchText(b *whatif.Batches) string {
-	text := fmt.Sprintf("Peak over batch, of %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept), floatBytes(b.Slope))
+	text := fmt.Sprintf("Memory that is enough, of %s: %s and %s a sample", Plural(uint64(b.Points), "recording"), floatBytes(b.Intercept), floatBytes(b.Slope))
 	if b.Points > 2 {
 		text += fmt.Sprintf(", off by up to %s", floatBytes(b.Residual))
 	}
 	if b.Known {
-		text += fmt.Sprintf(". The largest batch is about %.0f", b.Largest)
+		text += fmt.Sprintf(". A batch of %.0f fits, and one of %.0f does not", b.Largest, b.Fails)
+		if b.Fails > b.Largest+1 {
+			text += "; of sizes between them it is not known"
+		}
+		if b.Replayed {
+			text += ", by replays of the requests that such a batch makes"
+		}
 	}
-	return text + ", if the program is the same but for the batch, and its peak grows evenly with it."
+	return text + ", if the program is the same but for the batch, and what it needs grows evenly with it."
 }
 
 func floatBytes(v float64) string {
