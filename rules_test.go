@@ -45,6 +45,7 @@ var mayImport = map[string][]string{
 	"symbolize":                    {"internal/elfimage", "process", "unwind"},
 	"cpython":                      {"internal/words", "process", "symbolize", "unwind"},
 	"cpython/pyobject":             {"cpython", "internal/words", "process"},
+	"cpython/cells":                {"cpython", "cpython/pyobject", "process"},
 	"inspect":                      {"cpython", "inspect/internal/machinecode", "internal/sorts", "process", "symbolize"},
 	"inspect/internal/machinecode": {"symbolize"},
 	"inspect/frameworks":           {"process"},
@@ -52,7 +53,7 @@ var mayImport = map[string][]string{
 
 	// Holders, in layers: the memory of a process, the objects of PyTorch in it, the graph of all objects, their names.
 	"inspect/holders": {
-		"cpython", "cpython/pyobject", "inspect", "inspect/frameworks", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/torchlayout", "internal/sorts", "process",
+		"cpython", "cpython/cells", "cpython/pyobject", "inspect", "inspect/frameworks", "inspect/holders/internal/memory", "inspect/holders/internal/objgraph", "inspect/holders/internal/stop", "inspect/holders/internal/torchlayout", "internal/sorts", "process",
 	},
 	"inspect/holders/internal/memory":      {"process"},
 	"inspect/holders/internal/torchlayout": {"cpython/pyobject", "inspect/holders/internal/memory", "process", "symbolize"},
@@ -70,7 +71,7 @@ var mayImport = map[string][]string{
 	"tracer/selftest":         {"event", "process", "tracer", "tracer/directmap", "tracer/internal/program"},
 	"tracer/internal/program": {},
 	"tracer": {
-		"bpf", "cpython", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
+		"bpf", "cpython", "cpython/cells", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
 	},
 	"doctor":          {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
 	"darwin":          {"cpython", "darwin/dtrace", "darwin/macho", "darwin/procargs", "darwin/ring", "darwin/shim", "event", "event/figures", "process", "recorder", "recorder/reconcile", "symbolize", "tracer/hook"},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/cpython/cells"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/decode"
@@ -70,6 +71,7 @@ type Target struct {
 	regions     []mapped.Region // of now
 	known       []mapped.Region // also those that were unloaded, where nothing else was loaded: stacks that still arrive lead there
 	python      *cpython.Runtime
+	cells       *cells.Reader // of a notebook
 	found       Found
 	mine        []*kernel.Probe // those in files that it has mapped
 	lastRefresh time.Time
@@ -168,10 +170,14 @@ func (t *Target) About() *process.About {
 // Stack implements event.Source.
 func (t *Target) Stack(id event.StackID) *event.Stack { return t.records.Stack(id) }
 
+// CellText is the text of a notebook's cell, by the name of its file in stacks. ok false: it is none, or has no text.
+func (t *Target) CellText(name string) (text string, ok bool) { return t.cells.Text(name) }
+
 // prepare makes what a target has that is hooked.
 func (t *Target) prepare() {
 	tr := t.tracer
 	t.code = mapped.NewFiles(t.process, tr.options.CacheDir, tr.rows, tr.files)
+	t.cells = cells.NewReader(t.process)
 	t.records = tr.decoder.NewProcess(targetCode{t})
 	t.reused = tr.instances[t.place.PID] << instanceShift
 }
@@ -282,6 +288,8 @@ type targetCode struct{ target *Target }
 func (c targetCode) Memory() process.Memory { return c.target.process }
 
 func (c targetCode) Python() *cpython.Runtime { return c.target.python }
+
+func (c targetCode) FileName(file string) string { return c.target.cells.Name(file) }
 
 func (c targetCode) KnownAt(pc uint64) *mapped.Region { return c.target.knownAt(pc) }
 

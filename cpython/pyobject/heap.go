@@ -214,6 +214,16 @@ func (h *Heap) ModuleObjects(img Image) []uint64 {
 	return out
 }
 
+// ModuleNamed is the address of what sys.modules has under a name; 0: nothing.
+func (h *Heap) ModuleNamed(img Image, name string) uint64 {
+	for e := range h.loaded(img) {
+		if h.Text(img, e.Aux) == name {
+			return e.Target
+		}
+	}
+	return 0
+}
+
 // loaded lists the entries of sys.modules.
 func (h *Heap) loaded(img Image) iter.Seq[Ref] {
 	return func(yield func(Ref) bool) {

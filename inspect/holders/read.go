@@ -46,6 +46,7 @@ type reading struct {
 	frozen     bool        // the copy and the allocator state are of one moment
 	// keyPath is where an object is found that is the key of a dictionary; empty when that is not known.
 	keyPath func(key uint64, depth int) Path
+	cells   map[string]string // how a person knows the files of cells
 }
 
 // target is a tensor, or a storage without one, whose memory lies in a segment of the allocator.

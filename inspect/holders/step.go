@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/gputrace/gputrace/cpython/cells"
 	"github.com/gputrace/gputrace/cpython/pyobject"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
@@ -114,9 +115,28 @@ func (r *reading) rootStep(s *Step, kind pyobject.RefKind, aux uint64) {
 func (r *reading) frame(a pyobject.Activation) *Frame {
 	f := &Frame{}
 	if c, err := r.torch.Heap().CodeAt(r.im, a.Code); err == nil {
-		f.Function, f.File, f.Line = c.Qualname, c.Filename, c.Line(a.Instr)
+		f.Function, f.File, f.Line = c.Qualname, r.fileName(c.Filename), c.Line(a.Instr)
 	}
 	return f
+}
+
+// fileName is how a person knows the file of a frame: In[14] of a notebook's cell.
+func (r *reading) fileName(file string) string {
+	if !cells.IsFile(file) {
+		return file
+	}
+	name, ok := r.cells[file]
+	if !ok {
+		if name = file; r.heap != nil {
+			c := cells.Find(r.heap, r.im, file)
+			name = c.NameOf(file)
+		}
+		if r.cells == nil {
+			r.cells = map[string]string{}
+		}
+		r.cells[file] = name
+	}
+	return name
 }
 
 func (r *reading) torchStep(s *Step, kind pyobject.RefKind, aux, from uint64) {

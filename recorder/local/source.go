@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -275,6 +276,9 @@ func (t *target) Found() *recorder.Found {
 
 // File implements Target.
 func (t *target) File(path string) io.Reader {
+	if text, ok := t.traced.CellText(path); ok {
+		return strings.NewReader(text)
+	}
 	if !filepath.IsAbs(path) {
 		dir := t.process.Cwd()
 		if dir == "" {

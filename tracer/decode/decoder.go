@@ -90,6 +90,8 @@ type Code interface {
 	Memory() process.Memory
 	// Python is its interpreter; nil: none is known.
 	Python() *cpython.Runtime
+	// FileName is how a person knows the file of a code object that was read just now: In[14] of a notebook's cell.
+	FileName(file string) string
 	// KnownAt finds the mapping of a pc in a stack that was read just now, also one that is not there any more; nil: none is known.
 	KnownAt(pc uint64) *mapped.Region
 	// MappedAt finds the mapping that a pc in such a stack has now; nil: none, or it is newer than the stack.
@@ -121,7 +123,7 @@ func (d *Decoder) NewProcess(code Code) *Process {
 		code = noCode{}
 	}
 	p := &Process{shared: d, code: code, stacks: newStackTable(cmp.Or(d.options.MaxStacks, DefaultStacks))}
-	p.stacks.byID, p.stacks.names = d.stacks, d.names
+	p.stacks.byID, p.stacks.names, p.stacks.fileName = d.stacks, d.names, code.FileName
 	return p
 }
 
@@ -283,6 +285,7 @@ type noCode struct{}
 
 func (noCode) Memory() process.Memory         { return nothing{} }
 func (noCode) Python() *cpython.Runtime       { return nil }
+func (noCode) FileName(file string) string    { return file }
 func (noCode) KnownAt(uint64) *mapped.Region  { return nil }
 func (noCode) MappedAt(uint64) *mapped.Region { return nil }
 func (noCode) Unknown()                       {}

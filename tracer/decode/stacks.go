@@ -43,8 +43,10 @@ type stackTable struct {
 	byID  map[event.StackID]*rawStack
 	codes map[uint64]*cpython.Code
 	names map[codeKey][]codeName
-	limit int    // of byID
-	over  uint64 // events with a stack that came when there were so many
+	limit int // of byID
+	// fileName is how a person knows the file of a code object that was read just now.
+	fileName func(file string) string
+	over     uint64 // events with a stack that came when there were so many
 
 	lookedUp time.Time // when memory was last taken for names or unwind tables; zero: it was given back
 }
@@ -65,7 +67,7 @@ func newStackTable(limit int) *stackTable {
 	return &stackTable{
 		limit: limit,
 		byID:  map[event.StackID]*rawStack{}, codes: map[uint64]*cpython.Code{},
-		names: map[codeKey][]codeName{},
+		names: map[codeKey][]codeName{}, fileName: noCode{}.FileName,
 	}
 }
 
@@ -125,7 +127,7 @@ func (t *stackTable) addCode(r *bpf.TraceRecordCode, mem process.Memory, py *cpy
 		return
 	}
 	if c, err := py.Code(&codeImage{r, mem}, addr); err == nil {
-		t.codes[addr] = c
+		t.keep(addr, c)
 	}
 }
 
@@ -149,8 +151,14 @@ func (t *stackTable) code(addr uint64, mem process.Memory, py *cpython.Runtime) 
 	if err != nil {
 		return nil // freed already, or the target has ended: asked again at the next stack that has it
 	}
-	t.codes[addr] = c
+	t.keep(addr, c)
 	return c
+}
+
+// keep keeps a code object that was read just now.
+func (t *stackTable) keep(addr uint64, c *cpython.Code) {
+	c.Filename = t.fileName(c.Filename)
+	t.codes[addr] = c
 }
 
 // nativeFrames is how many a stack has; 0 for one that is not known.
