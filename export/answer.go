@@ -169,14 +169,15 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 
 // answerDriver takes the driver's figures of the end, or of the last reading before it.
 func (s *Source) answerDriver(in *answer.Input) {
-	if in.Driver = s.lastDriver(); s.End != nil && s.End.Memory != nil && len(s.End.Memory.Driver) > 0 {
-		in.Driver = s.End.Memory.Driver
-	}
+	in.Driver = s.driverAtEnd()
 	in.Free = FreeOf(in.Driver)
 }
 
-// lastDriver is what the driver said when it was last read; nil: it was not.
-func (s *Source) lastDriver() (out []figures.DriverUse) {
+// driverAtEnd is what the driver said at the end, or when it was last read before; nil: it was not.
+func (s *Source) driverAtEnd() (out []figures.DriverUse) {
+	if s.End != nil && s.End.Memory != nil && len(s.End.Memory.Driver) > 0 {
+		return s.End.Memory.Driver
+	}
 	for _, r := range s.Trace.Readings() {
 		if len(r.Driver) > 0 {
 			out = r.Driver

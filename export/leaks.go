@@ -78,10 +78,10 @@ func (s *Source) libraries() []string {
 // leakOptions is what a recording says beside its events.
 func leakOptions(in *Source) *leaks.Options {
 	o := &leaks.Options{Library: in.libraries(), Earlier: leaks.Earlier(in.Trace)}
+	o.Free = FreeOf(in.driverAtEnd())
 	if in.End == nil {
 		return o
 	}
-	o.Free = FreeMemory(in.End)
 	if in.End.Held != nil {
 		o.HolderOf = func(b *heap.Block) string {
 			held, _ := in.Trace.Holder(b)

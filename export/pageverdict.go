@@ -91,10 +91,10 @@ func leakFindings(r *leaks.Report) []html.Finding {
 			to.Lines = append(to.Lines, "allocated at "+f.Name())
 		}
 		if i > 0 { // the first is the verdict's sentence
-			to.Lines = append(to.Lines, table.LeakText(f))
+			to.Lines = append(to.Lines, table.LeakKeeps(f))
 		}
 		to.Lines = append(to.Lines, fmt.Sprintf("%s in %s at the end", table.Bytes(f.LiveBytes), blocksOf(f.LiveBlocks)))
-		if !math.IsNaN(f.Seconds) {
+		if i == 0 && !math.IsNaN(f.Seconds) { // of all that grows on the device
 			to.Lines = append(to.Lines, "full in "+table.LeakLimit(f))
 		}
 		if a := f.Advice(); a != "" {

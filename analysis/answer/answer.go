@@ -117,29 +117,23 @@ func New(in *Input) *Answer {
 // Growing reports whether something grows from step to step.
 func (a *Answer) Growing() bool { return a.Leaks != nil && a.Leaks.Verdict == leaks.Growing }
 
-// growth adds up what grows: each device has what is free on it.
+// growth adds up what grows, and finds the device that is full first.
 func (a *Answer) growth(in *Input) {
 	if !a.Growing() {
 		return
 	}
-	rates := map[event.Device]float64{}
 	first := 0
 	for i := range a.Leaks.Findings {
 		f := &a.Leaks.Findings[i]
 		if f.Layer == event.LayerHost {
 			continue
 		}
-		r := Rate(f, &a.Leaks.Steps)
-		rates[f.Device] += r
-		a.Rate += r
+		a.Rate += Rate(f, &a.Leaks.Steps)
+		if math.IsNaN(a.Seconds) || f.Seconds < a.Seconds {
+			a.Seconds, a.Left = f.Seconds, in.Free[f.Device]
+		}
 		if first == 0 || f.First < first {
 			first = f.First
-		}
-	}
-	for device, rate := range rates {
-		free, ok := in.Free[device]
-		if s := float64(free) / rate; ok && rate > 0 && (math.IsNaN(a.Seconds) || s < a.Seconds) {
-			a.Seconds, a.Left = s, free
 		}
 	}
 	if in.Begin != nil && first > 0 {

@@ -289,3 +289,16 @@ func TestChangingSizes(t *testing.T) {
 	require.InEpsilon(t, float64(sum)/float64(len(of)-1), f.Requested*25, 0.05)
 	require.EqualValues(t, len(of), f.LiveBlocks)
 }
+
+// TestSecondsOfAll: what is free is there for all lines that grow on a device together, and each of them says the same.
+func TestSecondsOfAll(t *testing.T) {
+	j := train(func(j *job, _ int) {
+		j.Alloc(kept, 1000)
+		j.Obtain(event.LayerDevice, driver, 3072)
+	})
+	got := j.find(t, &leaks.Options{Free: map[event.Device]uint64{{Type: event.DeviceCUDA}: 1 << 30}})
+	require.Len(t, got.Findings, 2)
+	for i := range got.Findings {
+		require.InEpsilon(t, float64(1<<30)/(1024+3072)*got.Steps.Period/1e9, got.Findings[i].Seconds, 1e-9)
+	}
+}

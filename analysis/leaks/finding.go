@@ -66,7 +66,7 @@ type Finding struct {
 	LiveBlocks  uint64
 	Share       float64 // of the growth of its layer and device since then, 0 to 1; NaN: that did not grow
 	Confidence  Confidence
-	Seconds     float64 // until the device is full, from the end of the recording on; NaN: not known
+	Seconds     float64 // until the device is full, by all that grows on it, from the end of the recording on; NaN: not known
 	// Phase is the part of a step in which its blocks are allocated, and UsualEnd the one in which blocks of the same sites are freed
 	// as a rule. Empty: not known; UsualEnd also when it is the same.
 	Phase, UsualEnd phases.Phase
@@ -142,6 +142,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	for k, g := range groups {
 		out = append(out, d.finding(k, g, d.trends(k, g), steps, o))
 	}
+	fill(out, steps, o)
 	sorts.Func(out, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Function, b.Function),
 			cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Device.String(), b.Device.String()), cmp.Compare(a.First, b.First))
@@ -250,10 +251,23 @@ func (d *detector) finding(k lineKey, g []risen, rises []trend, steps *Steps, o 
 	f.Stacks = stacksOf(f.blocks)
 	d.nameHolder(&f, o)
 	d.usualEnd(&f, g)
-	if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && sum.bytes > 0 && steps.Period > 0 {
-		f.Seconds = float64(free) / sum.bytes * steps.Period / 1e9
-	}
 	return f
+}
+
+// fill says of findings when their device is full: what is free on it is there for all that grows on it.
+func fill(all []Finding, steps *Steps, o *Options) {
+	growth := map[event.Device]float64{} // bytes a step
+	for i := range all {
+		if f := &all[i]; f.Layer != event.LayerHost {
+			growth[f.Device] += f.Bytes
+		}
+	}
+	for i := range all {
+		f := &all[i]
+		if free, ok := o.Free[f.Device]; ok && f.Layer != event.LayerHost && growth[f.Device] > 0 && steps.Period > 0 {
+			f.Seconds = float64(free) / growth[f.Device] * steps.Period / 1e9
+		}
+	}
 }
 
 func kindOf(layer event.Layer, rises []trend) Kind {

@@ -125,8 +125,9 @@ func (d *detector) suspect(steps *Steps, o *Options) *Finding {
 	if best == nil {
 		return nil
 	}
-	f := d.finding(lineKey{best.place, best.line}, []risen{*best}, []trend{best.trend}, steps, o)
-	return &f
+	f := []Finding{d.finding(lineKey{best.place, best.line}, []risen{*best}, []trend{best.trend}, steps, o)}
+	fill(f, steps, o)
+	return &f[0]
 }
 
 // fromLadder takes period and amounts from the latest rises, when there are three or more of equal amounts in equal distances.

@@ -109,12 +109,15 @@ func LeakSentence(r *leaks.Report) string {
 }
 
 // LeakText is a finding in a sentence.
-func LeakText(f *leaks.Finding) string {
+func LeakText(f *leaks.Finding) string { return f.Name() + " " + LeakKeeps(f) }
+
+// LeakKeeps is what a finding does, without its name.
+func LeakKeeps(f *leaks.Finding) string {
 	share := ""
 	if !math.IsNaN(f.Share) {
 		share = fmt.Sprintf(", %s of the growth", Share(f.Share))
 	}
-	return fmt.Sprintf("%s keeps %s, since step %d of %d%s", f.Name(), LeakMore(f), f.First, f.Last, share)
+	return fmt.Sprintf("keeps %s, since step %d of %d%s", LeakMore(f), f.First, f.Last, share)
 }
 
 // farMore is how often as large as the requests the blocks are whose size is said, too: the rate of growth is that of blocks.
