@@ -5,11 +5,13 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -154,6 +156,35 @@ func TestDuration(t *testing.T) {
 	inuse, _ := c.profiles(t)
 	require.Positive(t, sum(t, inuse, "inuse_space", "torch"))
 	p.awaitSteps(t, p.steps()+10)
+}
+
+// endless is a rank of a job that goes on.
+const endless = `
+import time, torch
+weight = torch.ones(256, 256, device='cuda')
+while True:
+    (weight @ weight).sum().item()
+    time.sleep(0.001)
+`
+
+// TestDurationOfJob: a job is recorded for as long as was asked for: what is read at the end does not count, nor
+// what came before the first process was traced.
+func TestDurationOfJob(t *testing.T) {
+	a, b := startPython(t, endless), startPython(t, endless)
+	eventually(t, "both ranks to use the device", func() bool { return mapsCUDA(a.pid) && mapsCUDA(b.pid) })
+	c := newCommand(t, "-p", fmt.Sprintf("%d,%d", a.pid, b.pid), "-o", "OUT", "-d", "3s", "-f", "none").start(t).ready(t)
+	c.succeeds(t)
+	for _, dir := range []string{c.out(), filepath.Join(c.out(), fmt.Sprint("pid", a.pid)), filepath.Join(c.out(), fmt.Sprint("pid", b.pid))} {
+		took := time.Duration(readProfile(t, filepath.Join(dir, "alloc.pb.gz")).DurationNanos)
+		t.Logf("%s: %s", filepath.Base(dir), took)
+		require.InDelta(t, 3, took.Seconds(), 0.5, dir) // 0.2 on a quiet machine
+	}
+}
+
+// mapsCUDA reports whether a process has the runtime of CUDA in its memory.
+func mapsCUDA(pid int) bool {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	return err == nil && strings.Contains(string(maps), "libc10_cuda.so")
 }
 
 // TestDiskFull checks that a full disk leaves nothing under the final name, and the results elsewhere.

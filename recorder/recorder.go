@@ -143,10 +143,10 @@ type Recorder struct {
 	folders   map[string]int // how often a folder was named so
 	slots     chan struct{}  // for the scans
 	losses    lossWatch
-	start     time.Time
 	begunAt   time.Time // when the first process was traced
+	until     time.Time // when the recording is over by its duration; zero: it has none
 	abandoned bool      // the source still starts, and is left to itself
-	begun     uint64    // start, on the clock of the events
+	begun     uint64    // when Run began, on the clock of the events
 	ready     bool      // it was said that the probes are live
 	shown     time.Time
 }
@@ -202,7 +202,7 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	defer close(r.running)
 	defer r.stopScans()
 	defer context.AfterFunc(ctx, func() { r.end(); r.stopScans() })()
-	r.begun, r.start = r.source.Now(), time.Now()
+	r.begun = r.source.Now()
 	r.losses.looked = r.begun
 	if err := r.attach(); err != nil {
 		return nil, err
@@ -210,7 +210,8 @@ func (r *Recorder) Run(ctx context.Context) (*Results, error) {
 	r.arrive(true)
 	r.begunAt = time.Now()
 	if d := r.options.Duration; d > 0 {
-		defer time.AfterFunc(d, r.end).Stop()
+		r.until = r.begunAt.Add(d)
+		defer time.AfterFunc(d-finalCheck, r.end).Stop()
 		for _, p := range r.now {
 			p.scans.endAt(time.Now().Add(d), d)
 		}
@@ -335,7 +336,7 @@ func (c *closing) step() {
 		}
 		c.say()
 	}
-	if !c.frozen && c.compared() {
+	if !c.frozen && !r.remains() && c.compared() {
 		c.frozen = true
 		for _, p := range r.now {
 			p.freeze(r.source.Now())
@@ -344,6 +345,12 @@ func (c *closing) step() {
 	if r.scans.Err() != nil || time.Now().After(c.deadline) || c.frozen && r.settled() {
 		r.source.Stop()
 	}
+}
+
+// remains reports whether the duration is over in a moment: the last comparison began before it.
+func (r *Recorder) remains() bool {
+	left := time.Until(r.until)
+	return left > 0 && left <= finalCheck
 }
 
 // compared reports whether the recordings need not go on for their last comparison. After losses it puts them right.
@@ -360,7 +367,11 @@ func (c *closing) compared() bool {
 // say tells that the end has come, and what it waits for.
 func (c *closing) say() {
 	r := c.recorder
-	text := fmt.Sprintf("  recorded %.1f s", time.Since(r.begunAt).Seconds())
+	recorded := time.Since(r.begunAt)
+	if r.remains() {
+		recorded = r.options.Duration
+	}
+	text := fmt.Sprintf("  recorded %.1f s", recorded.Seconds())
 	for _, p := range r.now {
 		if !p.scans.over {
 			text += ": reading who holds the blocks, Ctrl-C skips"

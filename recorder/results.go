@@ -105,10 +105,14 @@ func (r *Recorder) results() (*Results, error) {
 	if len(r.all) == 0 {
 		return nil, &Outcome{ErrEndedEarly, "no process was seen to use CUDA. One that ends within a moment of loading it is not seen"}
 	}
-	out := &Results{options: r.options, all: r.leaveOutIdle(), start: r.start, end: time.Now()}
+	out := &Results{options: r.options, all: r.leaveOutIdle(), start: r.begunAt}
 	if !r.options.Many() {
 		out.start = out.all[0].start
-		out.end = out.all[0].end
+	}
+	for _, p := range out.all { // what is read behind the end is not of the recording
+		if p.end.After(out.end) {
+			out.end = p.end
+		}
 	}
 	out.outcome = r.verdict(out.all)
 	hits, err := r.source.Hits()
