@@ -38,8 +38,7 @@ func WhatIf(w io.Writer, reports []whatif.Report, batches *whatif.Batches, width
 }
 
 func (p *printer) whatIf(r *whatif.Report) {
-	first := &r.Rows[0]
-	device := "a device without an end"
+	device, first := "a device without an end", &r.Rows[0]
 	if first.Settings.Device > 0 {
 		device = "a device of " + Bytes(first.Settings.Device)
 	}
