@@ -41,7 +41,7 @@ func buildFake(t *testing.T) *fake {
 		text, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", text)
 	}
-	build("gcc", f.dyld, "-std=gnu11", "dyld.c", "macho.c", "metal.c", "objc.c", "-ldl")
+	build("gcc", f.dyld, "-std=gnu11", "dyld.c", "macho.c", "metal.c", "objc.c", "unwind.c", "-ldl", "-lgcc_s")
 	build("g++", f.torch, "-std=c++17", "torch.cc", f.dyld)
 	return f
 }
@@ -241,6 +241,8 @@ func ledgerOf(e *ring.Event) string {
 	switch {
 	case e.Hook == ring.HookAllocate && e.Flags&ring.FlagFailed != 0:
 		return fmt.Sprintf("torch! %d", e.Requested)
+	case e.Hook == ring.HookResource && e.Flags&ring.FlagFailed != 0:
+		return fmt.Sprintf("buffer! %d", e.Requested)
 	case e.Hook == ring.HookAllocate:
 		return fmt.Sprintf("torch %x %d %d", e.Object, e.Requested, e.Size)
 	case e.Hook == ring.HookRelease:
@@ -259,8 +261,8 @@ func ledgerOf(e *ring.Event) string {
 
 func (e *entry) String() string {
 	switch e.what {
-	case "torch!":
-		return fmt.Sprintf("torch! %d", e.first)
+	case "torch!", "buffer!":
+		return fmt.Sprintf("%s %d", e.what, e.first)
 	case "torch":
 		return fmt.Sprintf("torch %x %d %d", e.object, e.first, e.bytes)
 	case "torch-":

@@ -5,7 +5,7 @@
  * Every replaced method takes and returns words, at most four beside self and _cmd: all are in registers on both processors, so that
  * one prototype serves all, and registers that a method does not use do no harm. */
 #pragma once
-#include "event.h"
+#include "call.h"
 
 typedef uint64_t (*method_fn)(id self, SEL name, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
 typedef uint64_t (*property_fn)(id self, SEL name);
@@ -112,7 +112,7 @@ static void made(const struct thread *t, const struct method *m, id object, uint
 				.offset = RING_UNKNOWN };
 	uint64_t heap;
 	e.flags = m->flags;
-	e.stack = stack_here(t);
+	e.stack = t->making.stack;
 	if (!object) {
 		e.flags |= FLAG_FAILED;
 		emit(t, &e);
@@ -132,24 +132,36 @@ static void made(const struct thread *t, const struct method *m, id object, uint
 	counters(t, m->hook == HOOK_HEAP); /* heaps are rare, and most of what there is */
 }
 
+/* call_maker calls what is replaced, and reports what came of it: still inside, since what Metal does for a property is not the program's. */
+CALL uint64_t call_maker(struct thread *t, const struct replacement *r, id self, SEL name,
+			 const uint64_t *a)
+{
+	uint64_t result;
+	t->making.frame = (uintptr_t)__builtin_frame_address(0);
+	result = r->original(self, name, a[0], a[1], a[2], a[3]);
+	made(t, r->method, (id)(uintptr_t)result, t->making.size);
+	return result;
+}
+
 static uint64_t run_maker(const struct replacement *r, id self, SEL name, const uint64_t *a)
 {
 	const struct method *m = r->method;
-	uint64_t requested =
-			 m->bytes == ARGUMENT_NONE ? RING_UNKNOWN : a[m->bytes - ARGUMENT_FIRST],
-		 result;
-	struct thread *t = begin(m->hook);
+	uint64_t result;
+	struct thread *t = enter(m->hook);
 	if (!t)
 		return r->original(self, name, a[0], a[1], a[2], a[3]);
-	if (t->depth) {
+	if (t->making.frame) {
 		quiet(m->hook, QUIET_NESTED);
 		return r->original(self, name, a[0], a[1], a[2], a[3]);
 	}
-	t->depth++;
-	result = r->original(self, name, a[0], a[1], a[2], a[3]);
-	made(t, m, (id)(uintptr_t)result,
-	     requested); /* still inside: what Metal does for a property is not the program's */
-	t->depth--;
+	t->making = (struct call){
+		.hook = m->hook,
+		.size = m->bytes == ARGUMENT_NONE ? RING_UNKNOWN : a[m->bytes - ARGUMENT_FIRST],
+		.flags = m->flags,
+		.stack = stack_here(t),
+	};
+	result = call_maker(t, r, self, name, a);
+	call_end(&t->making);
 	torch_find();
 	return result;
 }
@@ -163,7 +175,7 @@ static uint64_t run_end(const struct replacement *r, id self, SEL name, const ui
 				.requested = RING_UNKNOWN,
 				.size = RING_UNKNOWN,
 				.offset = RING_UNKNOWN };
-	struct thread *t = begin(hook);
+	struct thread *t = enter(hook);
 	if (t && hook == HOOK_PURGE && a[0] != PURGEABLE_EMPTY)
 		quiet(hook, QUIET_NOTHING);
 	else if (t)

@@ -7,7 +7,7 @@
  *   system.h   what it takes from macOS     ring.h    what crosses to gputrace
  *   thread.h   one place a thread           emit.h    the ring
  *   python.h, stack.h   stacks              event.h   events and their counters
- *   metal.h    heaps, buffers, textures     torch.h   tensors
+ *   call.h     exceptions that leave a call  metal.h    heaps, buffers, textures     torch.h   tensors
  */
 #include "torch.h"
 

@@ -73,23 +73,31 @@ struct stack {
 	struct python_walk python;
 };
 
-/* native_walk follows frame pointers within the thread's stack. A frame is two words: the next frame, and the return address. */
+/* frame_is says whether a frame can be read: two words within the thread's stack, the frame above, and the return address. */
+static int frame_is(const struct thread *t, const uintptr_t *frame)
+{
+	uintptr_t at = (uintptr_t)frame;
+	return at >= t->low && at <= t->high - 16 && at % 8 == 0 && frame[1];
+}
+
+/* frame_above follows a frame pointer; NULL: it leads nowhere. */
+static uintptr_t *frame_above(const struct thread *t, uintptr_t *frame)
+{
+	uintptr_t *next;
+	if (!frame_is(t, frame))
+		return NULL;
+	next = (uintptr_t *)frame[0];
+	return next > frame ? next : NULL;
+}
+
+/* native_walk takes the return addresses of all frames. */
 static void native_walk(struct stack *s, const struct thread *t)
 {
 	uintptr_t *frame = __builtin_frame_address(0);
 	s->count = 0;
-	while (s->count < NATIVE_FRAMES) {
-		uintptr_t at = (uintptr_t)frame;
-		uintptr_t *next;
-		if (at < t->low || at > t->high - 16 || at % 8)
-			return;
-		if (!frame[1])
-			return;
+	while (s->count < NATIVE_FRAMES && frame && frame_is(t, frame)) {
 		s->pcs[s->count++] = frame[1] & ADDRESS_BITS;
-		next = (uintptr_t *)frame[0];
-		if (next <= frame)
-			return;
-		frame = next;
+		frame = frame_above(t, frame);
 	}
 }
 

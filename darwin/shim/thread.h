@@ -6,11 +6,19 @@
 
 #define THREADS 1024
 
+/* A call of what is replaced, while it runs; call.h. */
+struct call {
+	uintptr_t frame; /* of the function that makes it; 0: there is none */
+	enum ring_hook hook;
+	uint64_t size, stack, flags;
+	struct ring_pending *slot; /* where gputrace sees it; NULL: nowhere */
+};
+
 struct thread {
 	uint64_t id;
-	uintptr_t low, high;	      /* its stack */
-	unsigned depth;		      /* hooks of Metal that are being run */
-	struct ring_pending *pending; /* its request in progress; NULL: none */
+	uintptr_t low, high; /* its stack */
+	struct call request; /* of PyTorch's allocator */
+	struct call making;  /* of a maker of Metal; those within it are parts of it */
 	char used;
 };
 
@@ -18,8 +26,11 @@ static struct thread threads[THREADS];
 static pthread_key_t thread_key;
 static int thread_ready;
 
+static void thread_leaves(struct thread *t); /* in call.h */
+
 static void thread_end(void *t)
 {
+	thread_leaves(t);
 	__atomic_store_n(&((struct thread *)t)->used, 0, __ATOMIC_RELEASE);
 }
 
@@ -31,8 +42,7 @@ static void thread_start(void)
 static void thread_fill(struct thread *t)
 {
 	pthread_t self = pthread_self();
-	t->depth = 0;
-	t->pending = NULL;
+	t->request = t->making = (struct call){ 0 };
 	pthread_threadid_np(NULL, &t->id);
 	t->high = (uintptr_t)pthread_get_stackaddr_np(self);
 	t->low = t->high - pthread_get_stacksize_np(self);

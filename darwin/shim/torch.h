@@ -42,27 +42,8 @@ static struct {
 	unsigned count;
 } torch;
 
-/* torch_failed reports the request of a thread that did not return: an exception left allocate. */
-static void torch_failed(struct thread *t)
-{
-	struct ring_pending *p = t->pending;
-	struct ring_event e = { .record.what = HOOK_ALLOCATE,
-				.size = RING_UNKNOWN,
-				.offset = RING_UNKNOWN,
-				.flags = FLAG_FAILED };
-	if (!p)
-		return;
-	t->pending = NULL;
-	e.time = 0;
-	e.requested = p->size;
-	e.stack = p->stack;
-	__atomic_store_n(&p->thread, 0, __ATOMIC_RELEASE);
-	counters(t, 1);
-	emit(t, &e);
-}
-
-/* torch_enter notes a request where gputrace sees it, also when the process is killed within. */
-static void torch_enter(struct thread *t, uint64_t size, uint64_t stack)
+/* torch_note notes a request where gputrace sees it, also when the process is killed within. */
+static struct ring_pending *torch_note(const struct thread *t, uint64_t size, uint64_t stack)
 {
 	for (unsigned i = 0; i < RING_PENDING; i++) {
 		struct ring_pending *p = &ring->pending[i];
@@ -73,30 +54,21 @@ static void torch_enter(struct thread *t, uint64_t size, uint64_t stack)
 		p->time = now();
 		p->size = size;
 		p->stack = stack;
-		t->pending = p;
-		return;
+		return p;
 	}
-}
-
-static void torch_leave(struct thread *t)
-{
-	if (t->pending)
-		__atomic_store_n(&t->pending->thread, 0, __ATOMIC_RELEASE);
-	t->pending = NULL;
+	return NULL;
 }
 
 static void torch_deleter(void *context)
 {
-	struct thread *t = begin(HOOK_RELEASE);
+	struct thread *t = enter(HOOK_RELEASE);
 	struct ring_event e = { .record.what = HOOK_RELEASE,
 				.object = (uintptr_t)context,
 				.requested = RING_UNKNOWN,
 				.size = RING_UNKNOWN,
 				.offset = RING_UNKNOWN };
-	if (t) {
-		torch_failed(t);
+	if (t)
 		emit(t, &e);
-	}
 	torch.deleter(context);
 	if (t)
 		counters(t, 0);
@@ -129,18 +101,31 @@ static void torch_report(struct thread *t, struct data_ptr *d, size_t bytes, uin
 	counters(t, 0);
 }
 
+CALL struct data_ptr call_allocate(struct thread *t, void *self, size_t bytes)
+{
+	t->request.frame = (uintptr_t)__builtin_frame_address(0);
+	return torch.allocate(self, bytes);
+}
+
+/* torch_allocate can be run within itself: where there is no memory, the allocator has its callbacks free some. */
 static struct data_ptr torch_allocate(void *self, size_t bytes)
 {
-	struct thread *t = begin(HOOK_ALLOCATE);
+	struct thread *t = enter(HOOK_ALLOCATE);
+	struct ring_pending *slot;
+	struct call outer, *c;
 	struct data_ptr d;
 	uint64_t stack;
 	if (!t)
 		return torch.allocate(self, bytes);
-	torch_failed(t);
+	c = &t->request;
+	outer = *c;
 	stack = stack_here(t);
-	torch_enter(t, bytes, stack);
-	d = torch.allocate(self, bytes);
-	torch_leave(t);
+	*c = (struct call){ .hook = HOOK_ALLOCATE, .size = bytes, .stack = stack };
+	c->slot = slot = torch_note(t, bytes, stack);
+	d = call_allocate(t, self, bytes);
+	c->slot = slot; /* one within that failed may have been noted over it */
+	call_end(c);
+	*c = outer;
 	torch_report(t, &d, bytes, stack);
 	return d;
 }

@@ -1,6 +1,7 @@
 /* Structures and opcodes: mach-o/loader.h, mach-o/fat.h and mach-o/nlist.h of macOS. */
 #define _GNU_SOURCE
 #include "macho.h"
+#include "unwind.h"
 
 #include <fcntl.h>
 #include <stdint.h>
@@ -313,6 +314,10 @@ static void run_section(struct macho *m, const struct section *s)
 	uint8_t *at = m->base + s->address;
 	if ((s->flags & 0xff) == S_THREAD_VARIABLES)
 		die("thread variables are", "not known");
+#ifdef __x86_64__
+	if (!strncmp(s->name, "__unwind_info", sizeof s->name))
+		unwind_register(m->base, at, s->bytes);
+#endif
 	if (!strncmp(s->name, "__interpose", sizeof s->name))
 		for (void **p = (void **)at; (uint8_t *)p < at + s->bytes; p += 2)
 			m->replaced(p[0], p[1]);

@@ -65,6 +65,8 @@ static void object_dealloc(id self, SEL name)
 
 /* The device. */
 
+void (*refuse)(void);
+
 static id new_resource(Class class_, struct heap *heap, uint64_t length, int imported)
 {
 	struct resource *r = objc_new(class_, sizeof *r);
@@ -87,6 +89,10 @@ static id new_resource(Class class_, struct heap *heap, uint64_t length, int imp
 static id new_buffer(id self, SEL name, uint64_t length, uint64_t options)
 {
 	(void)self, (void)name, (void)options;
+	if (length > RECOMMENDED_BYTES && refuse) {
+		ledger("buffer!", 0, length, 0, 0);
+		refuse();
+	}
 	return length ? new_resource(&AGXG99XFamilyBuffer, NULL, length, 0) : NULL;
 }
 

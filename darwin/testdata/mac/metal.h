@@ -25,6 +25,9 @@ struct descriptor {
 	uint64_t bytes;
 };
 
+/* refuse throws an exception, for a request that is too large. NULL: there is none. */
+extern void (*refuse)(void);
+
 /* ledger writes a line: what happened, and numbers. */
 void ledger(const char *what, uint64_t object, uint64_t a, uint64_t b, uint64_t c);
 

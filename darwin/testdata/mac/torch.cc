@@ -4,10 +4,12 @@
 #include "metal.h"
 
 #include <atomic>
-#include <csetjmp>
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace c10 {
@@ -47,14 +49,6 @@ struct IMPSAllocator : c10::Allocator {
 	virtual size_t getCurrentAllocatedMemory() const = 0;
 };
 
-static jmp_buf *thrown(jmp_buf *set, bool change)
-{
-	static thread_local jmp_buf *at;
-	if (change)
-		at = set;
-	return at;
-}
-
 struct Buffer {
 	id buffer;
 	id heap;
@@ -73,6 +67,7 @@ struct Pools {
 	std::vector<Heap> heaps;
 	uint64_t reserved = 0;
 	std::atomic<uint64_t> allocated{0};
+	std::vector<c10::DataPtr> spare; // what a callback for ALLOCATION_FAILED frees
 	id device = nullptr;
 
 	void open()
@@ -96,6 +91,18 @@ struct Pools {
 	{
 		const char *ratio = getenv("PYTORCH_MPS_HIGH_WATERMARK_RATIO");
 		return uint64_t((ratio ? atof(ratio) : 1.7) * RECOMMENDED_BYTES);
+	}
+
+	// spared has the callbacks free what they can: within the request, by the same thread (trigger_memory_callbacks).
+	bool spared()
+	{
+		std::vector<c10::DataPtr> freed;
+		freed.swap(spare);
+		bool some = !freed.empty();
+		freed.clear();
+		if (some)
+			empty();
+		return some;
 	}
 
 	Buffer *make(uint64_t n)
@@ -158,22 +165,21 @@ struct MPSHeapAllocatorImpl {
 
 id MPSHeapAllocatorImpl::malloc(size_t n, uint32_t)
 {
-	pools.lock.lock();
+	std::lock_guard<std::recursive_mutex> guard(pools.lock);
 	pools.open();
 	Buffer *b = pools.find(n);
 	if (!b)
 		b = pools.make(n);
+	if (!b && pools.spared())
+		b = pools.make(n);
 	if (!b) {
 		ledger("torch!", 0, n, 0, 0);
-		pools.lock.unlock();
-		longjmp(*thrown(nullptr, false), 1); // as an exception, it returns to no frame between
+		throw std::runtime_error("MPS backend out of memory");
 	}
 	b->used = true;
 	pools.allocated += b->bytes;
 	ledger("torch", (uintptr_t)b->buffer, n, b->bytes, (uintptr_t)b->heap);
-	id buffer = b->buffer;
-	pools.lock.unlock();
-	return buffer;
+	return b->buffer;
 }
 
 void MPSHeapAllocatorImpl::free(void *p)
@@ -227,14 +233,32 @@ c10::Allocator *GetMPSAllocator(bool shared)
 // What a Python program calls.
 extern "C" {
 
-// torch_empty makes a tensor's memory; NULL: out of memory.
+// torch_empty makes a tensor's memory; NULL: out of memory, by the exception that was expected and with nothing of the caller lost.
 void *torch_empty(size_t n, int shared)
 {
-	jmp_buf here;
-	if (setjmp(here))
+	struct Counted {
+		int *n;
+		~Counted() { ++*n; }
+	};
+	volatile size_t kept = n;
+	int ended = 0;
+	try {
+		Counted counted{&ended};
+		return new c10::DataPtr(at::mps::GetMPSAllocator(shared)->allocate(n));
+	} catch (const std::runtime_error &e) {
+		if (std::string(e.what()) != "MPS backend out of memory" || ended != 1 || kept != n)
+			abort();
 		return nullptr;
-	at::mps::thrown(&here, true);
-	return new c10::DataPtr(at::mps::GetMPSAllocator(shared)->allocate(n));
+	}
+}
+
+// torch_spare has a tensor be freed when there is no memory, rather than by its owner.
+void torch_spare(void *tensor)
+{
+	auto d = static_cast<c10::DataPtr *>(tensor);
+	std::lock_guard<std::recursive_mutex> guard(at::mps::pools.lock);
+	at::mps::pools.spare.push_back(std::move(*d));
+	delete d;
 }
 
 void torch_free(void *tensor)
@@ -258,8 +282,19 @@ void torch_empty_cache()
 	static_cast<at::mps::IMPSAllocator *>(at::mps::GetMPSAllocator(false))->emptyCache();
 }
 
+// metal_refuse is an exception of Objective-C, as Metal's validation throws them.
+static void metal_refuse() { throw std::length_error("length > maxBufferLength"); }
+__attribute__((constructor)) static void set_refuse() { refuse = metal_refuse; }
+
 // Metal as a program uses it without PyTorch.
-void *metal_buffer(size_t n) { return (void *)objc_send(MTLCreateSystemDefaultDevice(), "newBufferWithLength:options:", n, 0, 0, 0); }
+void *metal_buffer(size_t n)
+{
+	try {
+		return (void *)objc_send(MTLCreateSystemDefaultDevice(), "newBufferWithLength:options:", n, 0, 0, 0);
+	} catch (const std::length_error &) {
+		return nullptr;
+	}
+}
 void *metal_buffer_with_bytes(size_t n) { return (void *)objc_send(MTLCreateSystemDefaultDevice(), "newBufferWithBytes:length:options:", 0, n, 0, 0); }
 void *metal_buffer_no_copy(size_t n) { return (void *)objc_send(MTLCreateSystemDefaultDevice(), "newBufferWithBytesNoCopy:length:options:deallocator:", 0, n, 0, 0); }
 void *metal_texture(size_t n)

@@ -10,7 +10,7 @@ lib = ctypes.CDLL(os.environ["GPUTRACE_FAKE_TORCH"])
 for name, result, arguments in [
     ("torch_empty", ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int]), ("torch_free", None, [ctypes.c_void_p]),
     ("torch_raw", ctypes.c_int, [ctypes.c_void_p]), ("torch_buffer", ctypes.c_uint64, [ctypes.c_void_p]),
-    ("torch_empty_cache", None, []), ("metal_buffer", ctypes.c_void_p, [ctypes.c_size_t]),
+    ("torch_empty_cache", None, []), ("torch_spare", None, [ctypes.c_void_p]), ("metal_buffer", ctypes.c_void_p, [ctypes.c_size_t]),
     ("metal_buffer_with_bytes", ctypes.c_void_p, [ctypes.c_size_t]), ("metal_buffer_no_copy", ctypes.c_void_p, [ctypes.c_size_t]),
     ("metal_texture", ctypes.c_void_p, [ctypes.c_size_t]), ("metal_purgeable", None, [ctypes.c_void_p, ctypes.c_uint64]),
     ("metal_release", None, [ctypes.c_void_p]),
@@ -81,6 +81,7 @@ def churn(rounds):
 
 def metal():
     lib.metal_release(lib.metal_buffer(here(1_000_000)))
+    assert lib.metal_buffer(here(3 << 30)) is None, "it throws an exception"
     a, b, c = lib.metal_buffer_with_bytes(here(5_000)), lib.metal_buffer_no_copy(here(7_000)), lib.metal_texture(123_456)
     lib.metal_purgeable(a, 2)
     lib.metal_purgeable(a, 4)
@@ -107,6 +108,10 @@ def main():
     reused = empty(30 << 20)  # gets the buffer of 40 MiB
     failed = empty(2 << 30)
     assert failed is None, "above the limit"
+    lib.torch_spare(empty(900 << 20))
+    spared = empty(900 << 20)  # fits when the callback, within the request, has freed what was spared
+    assert spared, "a request that had memory freed for it"
+    lib.torch_free(spared)
     lib.torch_empty_cache()
     assert lib.torch_empty(0, 0), "an empty tensor"
     child = os.fork()
