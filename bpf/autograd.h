@@ -10,7 +10,9 @@
  *                                   ▼
  *                            | [module]: address of the thread's memory of that library | ... |
  *
- * The address stays while the thread does, so it is kept by thread.
+ * The address stays while the thread does, and so does PyTorch's number of the thread, so both are
+ * kept by thread. A node runs only below autograd's own functions, so the same native frames always
+ * have one or never: a cached walk says so, and then the node is not looked at.
  */
 #pragma once
 #include "stack.h"
@@ -20,21 +22,28 @@
 #define DTV_ENTRY	16
 #define DTV_UNALLOCATED (~0ull)
 
-/* Direct mapped, without a lock: `check` holds key ^ address. */
+/* Direct mapped, without a lock: `check` holds key ^ address ^ number. */
 struct tls_block {
 	u64 check;
 	u64 addr;
+	u64 thread; /* as PyTorch numbers it; 0: it had no number yet */
+	u64 pad;
 };
 
 struct tls_block tls_blocks[TLS_BLOCKS];
 
-/* What no two threads have in common, also when one has the stack and number of another before. */
-static __always_inline u64 thread_key(struct walk *w)
+/*
+ * What no two threads have in common, also when one has the stack and number of another before, or
+ * has become another program.
+ */
+static __always_inline u64 thread_key(struct walk *w, struct unwind_info *p)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	return (w->thread_start * HASH_MULT ^ p->cache_key) * HASH_MULT ^ w->tp;
+}
 
-	return ((task->start_time * HASH_MULT) ^ (u64)task->pid << 32 ^ w->cache_key) * HASH_MULT ^
-	       w->tp;
+static __always_inline u64 tls_check(u64 key, u64 addr, u64 thread)
+{
+	return key ^ addr ^ thread << 40 ^ thread >> 24;
 }
 
 /* Reads a word of thread-local memory or of a node: in place, or by a copy of no more than it. */
@@ -45,29 +54,43 @@ static __always_inline int autograd_word(struct walk *w, u64 addr, u64 *out)
 	return target_read(out, 8, addr);
 }
 
-/* The thread's memory of libtorch_cpu; 0: it has none, or it cannot be read. */
-static __always_inline u64 tls_block_of(struct walk *w, struct autograd_layout *l)
+/* Finds the thread's memory of libtorch_cpu, and its number, and keeps them. 0 or -EFAULT. */
+static __always_inline int find_tls_block(struct walk *w, struct autograd_layout *l,
+					  struct tls_block *b, u64 key)
 {
-	u64 key = thread_key(w), dtv, addr;
-	struct tls_block *b = &tls_blocks[(key >> 32) & (TLS_BLOCKS - 1)];
+	u64 dtv, addr, thread;
 
-	addr = b->addr;
-	if (addr && (b->check ^ addr) == key)
-		return addr;
 	if (autograd_word(w, w->tp + DTV_OF_TCB, &dtv) ||
 	    autograd_word(w, dtv + l->module * DTV_ENTRY, &addr) || addr == DTV_UNALLOCATED ||
-	    !addr || !memory_was_stable(&w->mem))
-		return 0;
-	b->check = key ^ addr;
+	    !addr || autograd_word(w, addr + l->thread, &thread) || !memory_was_stable(&w->mem))
+		return -EFAULT;
+	b->check = tls_check(key, addr, thread);
 	b->addr = addr;
-	return addr;
+	b->thread = thread;
+	w->tls = addr;
+	w->autograd.thread = thread;
+	return 0;
+}
+
+/* Where the thread's memory of libtorch_cpu is, as it was found. 0 or -EFAULT. */
+static __always_inline int tls_block_of(struct walk *w, struct unwind_info *p)
+{
+	u64 key = thread_key(w, p);
+	struct tls_block *b = &tls_blocks[(key >> 32) & (TLS_BLOCKS - 1)];
+	u64 addr = b->addr, thread = b->thread;
+
+	if (!addr || !thread || b->check != tls_check(key, addr, thread))
+		return find_tls_block(w, &p->autograd, b, key);
+	w->tls = addr;
+	w->autograd.thread = thread;
+	return 0;
 }
 
 static __always_inline void autograd_unknown(struct autograd *a)
 {
 	a->next = a->node = UNKNOWN;
 	a->node_class = a->thread = a->node_thread = 0;
-	a->running = 0;
+	a->running = a->known = 0;
 }
 
 /* Reads the node that runs: its class, its number, and the thread that made it. */
@@ -85,15 +108,17 @@ static __always_inline int read_node(struct walk *w, struct autograd_layout *l, 
 	return 0;
 }
 
-static __always_inline int read_thread(struct walk *w, struct autograd_layout *l)
+static __always_inline int read_thread(struct walk *w, struct unwind_info *p)
 {
-	u64 block = tls_block_of(w, l), node, thread;
+	struct autograd_layout *l = &p->autograd;
+	u64 node;
 
-	if (!block || autograd_word(w, block + l->next, &w->autograd.next) ||
-	    autograd_word(w, block + l->thread, &thread) ||
-	    autograd_word(w, block + l->node, &node))
+	if (tls_block_of(w, p) || autograd_word(w, w->tls + l->next, &w->autograd.next))
 		return -EFAULT;
-	w->autograd.thread = thread;
+	if (w->no_node)
+		return 0;
+	if (autograd_word(w, w->tls + l->node, &node))
+		return -EFAULT;
 	return node ? read_node(w, l, node) : 0;
 }
 
@@ -105,7 +130,9 @@ BPF_GLOBAL int read_autograd(struct walk *w, struct unwind_info *p)
 	autograd_unknown(&w->autograd);
 	if (!p->autograd.module)
 		return 0;
-	if (read_thread(w, &p->autograd) || !memory_was_stable(&w->mem))
+	if (read_thread(w, p) || !memory_was_stable(&w->mem))
 		autograd_unknown(&w->autograd);
+	else
+		w->autograd.known = 1;
 	return 0;
 }

@@ -48,6 +48,7 @@ static __always_inline void stack_begin(struct hit *h, struct walk *w, struct in
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
 	w->tp = task->thread.fsbase;
+	w->thread_start = task->start_time ^ (u64)task->pid << 32;
 	w->mem.tables = (u64)task->mm->pgd;
 	w->mem.in_place = target_in_place();
 	w->stack_top = w->tp; /* glibc puts a thread's descriptor on top of its stack */

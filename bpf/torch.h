@@ -226,16 +226,19 @@ static __always_inline u64 torch_event_with_stack(struct hit *h, struct argument
 
 	read_report(h, a, &w->report);
 	block_unknown(&w->block);
-	if (find_origin(w, p)) {
+	bool found = find_origin(w, p);
+
+	if (found) {
 		w->block.stack = w->found;
 		h->stats->cached++; /* not atomic: one that is lost now and then does no harm */
 	} else {
 		w->block.stack = stack_made(h, w, p, &status);
-		if (status == STACK_OK && cached_walk_store(w))
-			count(walks_stored);
 	}
-	w->block.stack_status = status;
 	read_autograd(w, p);
+	w->deps.no_node = w->autograd.known && !w->autograd.running;
+	if (!found && status == STACK_OK && cached_walk_store(w))
+		count(walks_stored);
+	w->block.stack_status = status;
 	torch_event(h, &w->report, w);
 	u64 stack = status == STACK_OK ? w->block.stack : 0;
 

@@ -22,7 +22,8 @@ type TraceCachedRule struct {
 type TraceCachedWalk struct {
 	_          structs.HostLayout
 	Version    uint32
-	NeedsFp    uint32
+	NeedsFp    uint16
+	NoNode     uint16
 	CacheKey   uint64
 	Pc         uint64
 	Sp         uint64
@@ -431,9 +432,11 @@ type TraceThread struct {
 }
 
 type TraceTlsBlock struct {
-	_     structs.HostLayout
-	Check uint64
-	Addr  uint64
+	_      structs.HostLayout
+	Check  uint64
+	Addr   uint64
+	Thread uint64
+	Pad    uint64
 }
 
 type TraceTraced struct {
@@ -547,6 +550,8 @@ type TraceWalkSlot struct {
 		Sp           uint64
 		Fp           uint64
 		Tp           uint64
+		Tls          uint64
+		ThreadStart  uint64
 		StackTop     uint64
 		PyThread     uint64
 		PyFrame      uint64
@@ -569,7 +574,7 @@ type TraceWalkSlot struct {
 		FoundVersion uint32
 		Found        uint64
 		Pid          uint32
-		Pad          uint32
+		NoNode       uint32
 		Report       struct {
 			_         structs.HostLayout
 			Addr      uint64
@@ -597,7 +602,7 @@ type TraceWalkSlot struct {
 			Thread     uint32
 			NodeThread uint32
 			Running    uint32
-			Pad        uint32
+			Known      uint32
 		}
 		Frame struct {
 			_        structs.HostLayout
@@ -634,7 +639,7 @@ type TraceWalkSlot struct {
 			Stack   [16384]uint8
 			Other   [4096]uint8
 		}
-		_        [32]byte
+		_        [16]byte
 		Deps     TraceCachedWalk
 		Ndeps    uint32
 		Full     uint32

@@ -52,6 +52,7 @@ static __always_inline void walk_open(struct walk *w)
 	memory_close_windows(&w->mem);
 	w->python_hash = 0;
 	w->status = 0;
+	w->no_node = 0;
 }
 
 /* Goes to where the walk begins: to the registers that first_pc and so on hold. */

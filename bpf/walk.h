@@ -39,7 +39,8 @@ struct cached_eval {
 /* A native walk that need not be repeated (walk_cache.h). */
 struct cached_walk {
 	u32 version; /* odd: being written */
-	u32 needs_fp;
+	u16 needs_fp;
+	u16 no_node; /* no node of autograd ran (autograd.h) */
 	u64 cache_key;
 	u64 pc, sp, fp;	 /* of the probe */
 	u64 hash;	 /* of the words that the walk depended on */
@@ -101,7 +102,7 @@ struct autograd {
 	u32 thread;
 	u32 node_thread;
 	u32 running;
-	u32 pad;
+	u32 known; /* it could be read */
 };
 
 /*
@@ -110,12 +111,14 @@ struct autograd {
  */
 struct walk {
 	u64 pc, sp, fp;
-	u64 tp;	       /* thread pointer */
-	u64 stack_top; /* 0: not known */
-	u64 py_thread; /* the thread state */
-	u64 py_frame;  /* next Python frame to push */
-	u64 py_cframe; /* innermost cframe not yet passed (3.10 to 3.12) */
-	u64 py_bound;  /* address in the eval frame whose Python frames come next; 0: none */
+	u64 tp;		  /* thread pointer */
+	u64 tls;	  /* the thread's memory of libtorch_cpu (autograd.h) */
+	u64 thread_start; /* when the thread began, and its number */
+	u64 stack_top;	  /* 0: not known */
+	u64 py_thread;	  /* the thread state */
+	u64 py_frame;	  /* next Python frame to push */
+	u64 py_cframe;	  /* innermost cframe not yet passed (3.10 to 3.12) */
+	u64 py_bound;	  /* address in the eval frame whose Python frames come next; 0: none */
 	u32 py_state;
 	u32 caller; /* pc is a return address */
 	u32 native, python;
@@ -130,7 +133,7 @@ struct walk {
 	u32 found_version; /* of the cached walk that holds */
 	u64 found;	   /* its stack */
 	u32 pid;
-	u32 pad;
+	u32 no_node; /* as of the cached walk */
 	struct report report;
 	struct block block;
 	struct autograd autograd;

@@ -296,6 +296,7 @@ static __always_inline bool cached_walk_find(struct walk *w, struct unwind_info 
 		return 0;
 	barrier();
 	w->found = hash_add(w->hash, w->python_hash);
+	w->no_node = c->no_node;
 	return c->version == w->found_version && cached_sent(c, w->found);
 }
 
