@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/gputrace/gputrace/analysis/holders"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -28,11 +29,33 @@ type inspector struct {
 	first   *firstLook
 
 	use       chan struct{} // the goroutine that has put something in uses the allocator
-	allocator *inspect.Allocator
+	find      finder
+	allocator stateReader // nil: it was not found so far
+}
+
+// stateReader is what is asked of an inspect.Allocator.
+type stateReader interface {
+	Totals(ctx context.Context) ([]inspect.DeviceTotals, error)
+	Sweep(ctx context.Context) (*inspect.Sweep, error)
+	MapNow(ctx context.Context, timeout time.Duration) (*inspect.Map, error)
+	MemoryStats(ctx context.Context) ([]inspect.MemoryStats, error)
+	Limits(ctx context.Context) ([][]uint64, error)
+}
+
+// finder finds the caching allocator of a process: find, but in tests.
+type finder func(p *process.Process) (stateReader, error)
+
+// find looks for the allocator in the memory of the process. Without one, stateReader is nil.
+func find(p *process.Process) (stateReader, error) {
+	a, err := inspect.Find(p)
+	if err != nil {
+		return nil, err
+	}
+	return a, nil
 }
 
 func newInspector(ctx context.Context, p *process.Process, d *Driver) *inspector {
-	return &inspector{process: p, driver: d, first: d.look(ctx, p), use: make(chan struct{}, 1)}
+	return &inspector{process: p, driver: d, first: d.look(ctx, p), use: make(chan struct{}, 1), find: find}
 }
 
 // noState is the absence of an allocator whose state could be read.
@@ -50,7 +73,7 @@ func absent(err error) error {
 }
 
 // withAllocator calls f with the process's allocator, in a goroutine of its own that is left behind when ctx is done, and ends soon after. There is one at a time.
-func withAllocator[T any](ctx context.Context, i *inspector, f func(*inspect.Allocator) (T, error)) (T, error) {
+func withAllocator[T any](ctx context.Context, i *inspector, f func(stateReader) (T, error)) (T, error) {
 	var zero T
 	select {
 	case i.use <- struct{}{}:
@@ -60,7 +83,7 @@ func withAllocator[T any](ctx context.Context, i *inspector, f func(*inspect.All
 	return within(ctx, func() (T, error) {
 		defer func() { <-i.use }()
 		if i.allocator == nil {
-			a, err := inspect.Find(i.process)
+			a, err := i.find(i.process)
 			if err != nil {
 				return zero, absent(err)
 			}
@@ -92,7 +115,7 @@ func within[T any](ctx context.Context, f func() (T, error)) (T, error) {
 }
 
 func (i *inspector) Totals(ctx context.Context) ([]recorder.Totals, error) {
-	return withAllocator(ctx, i, func(a *inspect.Allocator) ([]recorder.Totals, error) {
+	return withAllocator(ctx, i, func(a stateReader) ([]recorder.Totals, error) {
 		devices, err := a.Totals(ctx)
 		if err != nil {
 			return nil, err
@@ -106,7 +129,7 @@ func (i *inspector) Totals(ctx context.Context) ([]recorder.Totals, error) {
 }
 
 func (i *inspector) AllocatorState(ctx context.Context) (*reconcile.State, error) {
-	return withAllocator(ctx, i, func(a *inspect.Allocator) (*reconcile.State, error) {
+	return withAllocator(ctx, i, func(a stateReader) (*reconcile.State, error) {
 		sweep, err := a.Sweep(ctx)
 		if err != nil {
 			return nil, err
@@ -170,7 +193,7 @@ func (i *inspector) Memory(ctx context.Context) *recorder.Memory {
 	case <-ctx.Done():
 		return &recorder.Memory{TorchErr: context.Cause(ctx)}
 	}
-	m := ReadMemory(ctx, i.process, i.driver, i.allocator).Memory()
+	m := readMemory(ctx, i.process, i.driver, i.allocator).Memory()
 	m.Fresh = i.first.fresh
 	return m
 }

@@ -88,7 +88,10 @@ func linkedFiles(path string) []string {
 		return out
 	}
 	for line := range strings.Lines(string(list)) {
-		_, file, _ := strings.Cut(line, "=> ")
+		name, file, found := strings.Cut(line, "=> ")
+		if !found {
+			file = name // it is linked with by its path
+		}
 		file, _, _ = strings.Cut(strings.TrimSpace(file), " (0x")
 		if tracer.Hookable(file) {
 			out = append(out, file)

@@ -47,8 +47,11 @@ type candidate struct {
 func Survey(ctx context.Context) (*machine.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 	defer cancel()
-	driver := OpenDriver()
-	s := &survey{}
+	return lookAround(ctx, OpenDriver(), find)
+}
+
+func lookAround(ctx context.Context, driver *Driver, find finder) (*machine.Report, error) {
+	s := &survey{find: find}
 	if err := s.look(); err != nil {
 		return nil, err
 	}
@@ -83,6 +86,7 @@ func (d *Driver) reading(ctx context.Context) (*nvml.Reading, error) {
 
 // survey is a look at all processes.
 type survey struct {
+	find                     finder
 	candidates               []*candidate
 	searched, hidden, python int
 }
@@ -170,17 +174,17 @@ func (s *survey) readStates(ctx context.Context) {
 			defer all.Done()
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			c.readState(ctx)
+			c.readState(ctx, s.find)
 		}()
 	}
 	all.Wait()
 }
 
 // readState adds what the process's own allocator counts.
-func (c *candidate) readState(ctx context.Context) {
+func (c *candidate) readState(ctx context.Context, find finder) {
 	ctx, cancel := context.WithTimeout(ctx, totalsTimeout)
 	defer cancel()
-	allocator, err := inspect.Find(c.process)
+	allocator, err := find(c.process)
 	if errors.Is(err, inspect.ErrNoAllocator) {
 		version, _ := frameworks.PyTorch(c.process, c.maps)
 		c.out.Unused = version != ""

@@ -27,8 +27,13 @@ import (
 // Driver asks the GPU driver for its own figures. It is started in the background, as that can take seconds.
 type Driver struct {
 	opened  chan struct{} // closed when library and err are there
-	library *nvml.Library
+	library library
 	err     error
+}
+
+// library is what is asked of NVML.
+type library interface {
+	Read() (*nvml.Reading, error)
 }
 
 // OpenDriver starts NVML.
@@ -144,6 +149,13 @@ const (
 
 // ReadMemory reads the allocator's state between two readings of the driver, until those agree. source nil: there is no state.
 func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *inspect.Allocator) *Reading {
+	if source == nil {
+		return readMemory(ctx, p, d, nil)
+	}
+	return readMemory(ctx, p, d, source)
+}
+
+func readMemory(ctx context.Context, p *process.Process, d *Driver, source stateReader) *Reading {
 	m := &Reading{target: nvml.NewTarget(p)}
 	defer func() { m.Time = bootTime() }()
 	_, m.uses, m.driverErr = d.ask(ctx, p)
@@ -163,7 +175,7 @@ func ReadMemory(ctx context.Context, p *process.Process, d *Driver, source *insp
 }
 
 // readState reports whether the state could be read. One that was read before stays.
-func (m *Reading) readState(ctx context.Context, source *inspect.Allocator) bool {
+func (m *Reading) readState(ctx context.Context, source stateReader) bool {
 	if source == nil {
 		return true
 	}

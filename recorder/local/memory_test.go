@@ -6,6 +6,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/gputrace/gputrace/inspect"
 	"github.com/gputrace/gputrace/internal/nvml"
 	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
@@ -63,12 +65,6 @@ func TestFirstLook(t *testing.T) {
 	version, devices = l.known()
 	require.Equal(t, "580.65", version)
 	require.Equal(t, []string{"cuda:0 NVIDIA H200 3.0 GiB", "cuda:? NVIDIA H200 3.0 GiB", "and 2 more"}, devices)
-}
-
-func TestLoadsDriver(t *testing.T) {
-	p, err := process.Open(os.Getpid())
-	require.NoError(t, err)
-	require.False(t, loadsDriver(p))
 }
 
 // TestHangingDriver: a driver that never answers keeps nobody waiting.
@@ -121,4 +117,156 @@ func TestObservation(t *testing.T) {
 	require.Equal(t, want, observation(7, sweep))
 	sweep.Window.Settled, sweep.After.Allocated = true, 1024
 	require.Equal(t, want, observation(7, sweep))
+}
+
+// used is a reading of one device on which the driver lists a process of this machine, with other processes.
+func used(p *process.Process, bytes uint64, others ...nvml.Process) *nvml.Reading {
+	return &nvml.Reading{Driver: "580.65", Devices: []nvml.Device{
+		{MIG: -1, Name: "NVIDIA H200", UUID: "GPU-1", Total: 3 << 30, Used: 99, Processes: append([]nvml.Process{{PID: uint32(p.PID), Used: bytes}}, others...)},
+	}}
+}
+
+// TestReadMemory: driver and allocator of the same moment, which is when the driver says the same before and after.
+func TestReadMemory(t *testing.T) {
+	t.Parallel()
+	p := program(t, "trainer", "libcuda.so.1")
+	state := &madeState{
+		totals: []inspect.DeviceTotals{{Device: 0, Allocated: 512, Reserved: 4096}}, limits: [][]uint64{{}, {77, 78}},
+		segments: []inspect.Segment{
+			{Addr: 0x1000, Size: 2048, Pool: inspect.Pool{ID: [2]uint64{0, 3}}, Blocks: []inspect.Block{{Addr: 0x1000, Size: 512, State: inspect.StateAllocated}, {Addr: 0x1200, Size: 1536}}},
+			{Addr: 0x9000, Size: 2048, Blocks: []inspect.Block{{Addr: 0x9000, Size: 2048}}},
+		},
+	}
+	before := bootTime()
+	m := readMemory(t.Context(), p, driverOf(used(p, 7), used(p, 8), used(p, 9, nvml.Process{PID: 1 << 21, Used: 5}, nvml.Process{PID: 1<<21 + 1, Used: nvml.Unknown})), state).Memory()
+	require.Equal(t, 3, state.reads, "until the driver's figures stand still")
+	require.False(t, m.Moved)
+	require.True(t, m.HasTorch)
+	require.Len(t, m.Torch, 1)
+	require.EqualValues(t, 512, m.Torch[0].Allocated)
+	require.True(t, before <= m.Time && m.Time <= bootTime())
+	require.Equal(t, []figures.Limit{{Device: 1, Bytes: 77}, {Device: 1, Bytes: 78}}, m.Limits)
+	require.Equal(t, []figures.Range{{Device: 0, Addr: 0x1000, Size: 2048, Pool: [2]uint64{0, 3}}}, m.Private)
+	require.Len(t, m.Driver, 1)
+	if m.Driver[0].Used == figures.Unknown && nvml.InnerNamespace() {
+		return // the driver's numbers would be those of the host
+	}
+	require.EqualValues(t, 9, m.Driver[0].Used)
+	require.Equal(t, []figures.Processes{{Device: 0, By: []figures.ProcessUse{{PID: 1 << 21, Used: 5}, {PID: 1<<21 + 1, Used: figures.Unknown}}}}, m.Others)
+}
+
+// TestReadMemoryMoving: figures that never stand still are given up after some tries, and said to have moved.
+func TestReadMemoryMoving(t *testing.T) {
+	t.Parallel()
+	p := program(t, "trainer", "libcuda.so.1")
+	var readings []*nvml.Reading
+	for i := range uint64(2 * readingTries) {
+		readings = append(readings, used(p, i+1))
+	}
+	state := &madeState{}
+	require.True(t, readMemory(t.Context(), p, driverOf(readings...), state).Memory().Moved)
+	require.Equal(t, readingTries, state.reads)
+
+	state.reads = 0
+	ctx, cancel := context.WithCancel(t.Context())
+	state.called = cancel
+	require.True(t, readMemory(ctx, p, driverOf(readings...), state).moved)
+	require.Equal(t, 1, state.reads, "nobody waits for it any more")
+}
+
+// TestReadMemoryParts: without the driver there is the allocator, and without the allocator the driver. A state that was read stays when
+// a later reading fails.
+func TestReadMemoryParts(t *testing.T) {
+	t.Parallel()
+	p := program(t, "trainer", "libcuda.so.1")
+	gone := &Driver{opened: make(chan struct{}), err: nvml.ErrNoLibrary}
+	close(gone.opened)
+	state := &madeState{totals: []inspect.DeviceTotals{{Allocated: 512, Reserved: 512}}}
+	m := readMemory(t.Context(), p, gone, state).Memory()
+	require.ErrorIs(t, m.DriverErr, nvml.ErrNoLibrary)
+	require.Empty(t, m.Driver)
+	require.True(t, m.HasTorch)
+	require.Equal(t, 1, state.reads)
+
+	m = readMemory(t.Context(), p, driverOf(used(p, 7)), nil).Memory()
+	require.False(t, m.HasTorch)
+	require.NoError(t, m.TorchErr)
+	require.Len(t, m.Driver, 1)
+	require.Nil(t, m.Private, "they were not read")
+	require.Len(t, ReadMemory(t.Context(), p, driverOf(used(p, 7)), nil).uses, 1)
+
+	no := errors.New("it changed")
+	m = readMemory(t.Context(), p, driverOf(used(p, 7)), &madeState{err: no}).Memory()
+	require.ErrorIs(t, m.TorchErr, no)
+	require.False(t, m.HasTorch)
+	state = &madeState{totals: state.totals, err: no, errs: []error{nil}}
+	m = readMemory(t.Context(), p, driverOf(used(p, 7), used(p, 8)), state).Memory()
+	require.True(t, m.HasTorch)
+	require.NoError(t, m.TorchErr)
+}
+
+// TestFresh: a process has no device memory yet when it has not loaded the driver, or the driver knows its devices and lists it on none.
+func TestFresh(t *testing.T) {
+	t.Parallel()
+	cpu, gpu := program(t, "cpuprogram"), program(t, "gpuprogram", "libcuda.so.1")
+	require.True(t, loadsDriver(gpu))
+	require.False(t, loadsDriver(cpu))
+	fresh := func(p *process.Process, d *Driver) bool {
+		i := newInspector(t.Context(), p, d)
+		return i.Memory(t.Context()).Fresh
+	}
+	silent := driverOf(&nvml.Reading{Devices: []nvml.Device{{MIG: -1, Err: errors.New("not supported")}}})
+	require.True(t, fresh(cpu, silent))
+	require.False(t, fresh(gpu, silent), "it cannot say")
+	require.False(t, fresh(gpu, driverOf(&nvml.Reading{})), "there is no device that it could be listed on")
+	require.True(t, fresh(gpu, driverOf(&nvml.Reading{Devices: []nvml.Device{{MIG: -1}}})))
+	require.False(t, fresh(gpu, driverOf(used(gpu, 7))))
+
+	i := newInspector(t.Context(), gpu, driverOf(used(gpu, 7)))
+	<-i.first.done
+	version, devices := i.Driver()
+	require.Equal(t, "580.65", version)
+	require.Equal(t, []string{"cuda:0 NVIDIA H200 3.0 GiB"}, devices)
+}
+
+// TestInspector: the allocator is found once, and its figures are those of the recorder's forms.
+func TestInspector(t *testing.T) {
+	t.Parallel()
+	p := program(t, "trainer", "libcuda.so.1")
+	i := newInspector(t.Context(), p, driverOf(&nvml.Reading{}))
+	found := 0
+	state := &madeState{totals: []inspect.DeviceTotals{{Device: 1, Allocated: 512, Reserved: 2048}}}
+	i.find = func(*process.Process) (stateReader, error) { found++; return state, nil }
+	require.False(t, i.Memory(t.Context()).HasTorch, "it was not found so far")
+	totals, err := i.Totals(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []recorder.Totals{{Device: 1, Allocated: 512, Reserved: 2048}}, totals)
+	got, err := i.AllocatorState(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 9, got.Until)
+	require.Len(t, got.Devices, 1)
+	require.EqualValues(t, 512, got.Devices[0].Allocated)
+	require.EqualValues(t, p.PID, got.Devices[0].PID)
+	require.True(t, i.Memory(t.Context()).HasTorch)
+	require.Equal(t, 1, found)
+
+	state.err = inspect.ErrOtherBackend
+	_, err = i.Totals(t.Context())
+	require.ErrorIs(t, err, reconcile.ErrNoState)
+	require.ErrorIs(t, err, inspect.ErrOtherBackend)
+	state.err = errors.New("it changed")
+	_, err = i.AllocatorState(t.Context())
+	require.ErrorIs(t, err, state.err)
+	require.NotErrorIs(t, err, reconcile.ErrNoState)
+	_, err = i.Holders(t.Context())
+	require.ErrorIs(t, err, reconcile.ErrNoState, "there is no PyTorch in it")
+
+	i.use <- struct{}{} // somebody reads
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, i.Memory(ctx).TorchErr, context.DeadlineExceeded)
+	<-i.use
+	_, err = i.Totals(t.Context())
+	require.ErrorIs(t, err, state.err, "the reading before has ended")
+	require.Empty(t, i.use)
 }

@@ -29,7 +29,8 @@ type live struct {
 	options  *recorder.Options
 	ctx      context.Context // until Close
 	close    context.CancelFunc
-	tracer   *tracer.Tracer
+	tracer   attacher // nil before Start
+	attach   func(*tracer.Options) attacher
 	driver   *Driver
 	search   *search // for processes; nil: none
 	program  atomic.Pointer[launched]
@@ -42,7 +43,8 @@ type live struct {
 // Open makes the source of the processes that options name. Nothing is attached to before its Start.
 func Open(o *recorder.Options) (recorder.Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &live{options: o, ctx: ctx, close: cancel, driver: OpenDriver()}, nil
+	attach := func(o *tracer.Options) attacher { return kernel{tracer.Open(o)} }
+	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver()}, nil
 }
 
 // tracerOptions are those of the tracer.
@@ -65,7 +67,7 @@ func (l *live) Start(ctx context.Context) error {
 			return err
 		}
 	}
-	l.tracer = tracer.Open(options)
+	l.tracer = l.attach(options)
 	if l.options.Many() { // else it is loaded while the process is looked at
 		if err := l.tracer.Ready(); err != nil {
 			return &recorder.AttachError{PID: l.firstPID(), Err: err}
@@ -130,7 +132,7 @@ func (l *live) say(format string, args ...any) {
 func (l *live) warn(err error) { l.options.Observer.Warning(err) }
 
 // arrive makes a target of a process that is traced.
-func (l *live) arrive(t *tracer.Target) {
+func (l *live) arrive(t traced) {
 	n := &target{inspector: newInspector(l.ctx, t.Process(), l.driver), source: l, traced: t}
 	n.files, _ = t.Process().Root() // nil: not readable
 	n.cwd = t.About().Cwd
@@ -209,7 +211,7 @@ func (l *live) Close() error {
 type target struct {
 	*inspector
 	source *live
-	traced *tracer.Target
+	traced traced
 	cwd    string        // at the attach
 	files  *process.Root // also when it has ended; nil: they cannot be read
 }
