@@ -12,6 +12,9 @@
 // conditions and sums turned around, numbers one too large, statements left out, the other boolean returned. A change that does not
 // compile is replaced by another. No file is changed: the go command is given an overlay.
 //
+// All changes of functions are built at once, so that many can be tried: each is in a copy of its function, to which the function leads where
+// the environment says so. What is changed outside of functions is built alone.
+//
 // Printed are the changes that no test noticed, those whose tests ran out of time, which count as noticed, and those that none can notice because the program does the same with them: they are
 // listed in .ci/mutants.txt with the reason, and left out of the share. It fails when less than a share of the changes is noticed.
 package main
@@ -48,6 +51,7 @@ type change struct {
 	start, end int    // offsets of what is replaced
 	new        string // by this
 	old, shown string // the expression or statement before and after
+	number     int    // of the copy of the function; 0: there is none
 }
 
 func (c *change) String() string {
@@ -148,29 +152,28 @@ func readEquivalent() (map[string]string, error) {
 
 // try tests changes in turn until n of them were.
 func try(o *options, all []change, importers map[string][]string, skip map[string]string, n int) (tried, noticed int, err error) {
-	for i := range all {
-		c := &all[i]
-		if tried == n {
-			break
-		}
-		if why := skip[c.String()]; why != "" {
-			fmt.Printf("no difference: %s:%d: %s: %s\n", c.file, c.line, c, why)
-			continue
-		}
-		result, err := test(o, c, importers[filepath.Dir(c.file)])
+	b := &binaries{options: o, built: map[string]string{}, importers: importers}
+	if b.dir, err = os.MkdirTemp("", "mutants"); err != nil {
+		return 0, 0, err
+	}
+	defer os.RemoveAll(b.dir)
+	chosen, err := b.choose(all, skip, n)
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, c := range chosen {
+		result, err := b.test(c)
 		if err != nil {
 			return tried, noticed, err
 		}
-		switch result {
+		switch tried++; result {
 		case builds:
-			tried++
 			fmt.Printf("not noticed: %s:%d: %s\n", c.file, c.line, c)
-		case fails, late:
-			tried++
+		case late:
+			fmt.Printf("out of time: %s:%d: %s\n", c.file, c.line, c)
+		}
+		if result != builds {
 			noticed++
-			if result == late {
-				fmt.Printf("out of time: %s:%d: %s\n", c.file, c.line, c)
-			}
 		}
 	}
 	return tried, noticed, nil
@@ -185,35 +188,283 @@ const (
 	late                // the tests take too long: an endless loop, or a busy machine
 )
 
-// test runs the tests with one change.
-func test(o *options, c *change, importers []string) (result, error) {
-	dir, err := os.MkdirTemp("", "mutant")
-	if err != nil {
-		return 0, err
+// binaries are the test programs of packages with all changes in them.
+type binaries struct {
+	options   *options
+	dir       string
+	overlay   string            // of all changes
+	built     map[string]string // by package: its test program; empty: it has no tests
+	importers map[string][]string
+}
+
+// choose returns the first n changes that compile.
+func (b *binaries) choose(all []change, skip map[string]string, n int) ([]*change, error) {
+	var chosen []*change
+	for next := 0; ; {
+		for ; len(chosen) < n && next < len(all); next++ {
+			c := &all[next]
+			if why := skip[c.String()]; why != "" {
+				fmt.Printf("no difference: %s:%d: %s: %s\n", c.file, c.line, c, why)
+				continue
+			}
+			if c.function != "-" && c.function != "init" && c.function != "main" {
+				c.number = next + 1
+			} else if ok, err := b.compiles(c); err != nil {
+				return nil, err
+			} else if !ok {
+				continue
+			}
+			chosen = append(chosen, c)
+		}
+		bad, err := b.write(chosen)
+		if err != nil {
+			return nil, err
+		}
+		if len(bad) == 0 {
+			return chosen, nil
+		}
+		chosen = slices.DeleteFunc(chosen, func(c *change) bool { return bad[c.number] })
 	}
-	defer os.RemoveAll(dir)
+}
+
+// compiles reports whether a change that has no copy of a function compiles.
+func (b *binaries) compiles(c *change) (bool, error) {
+	overlay, err := b.alone(c)
+	if err != nil {
+		return false, err
+	}
+	out, err := exec.Command("go", "build", "-overlay", overlay, "./"+filepath.Dir(c.file)).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return false, fmt.Errorf("%w: %s", err, out)
+	}
+	return err == nil, nil
+}
+
+// alone writes the overlay of one change.
+func (b *binaries) alone(c *change) (string, error) {
 	source, err := os.ReadFile(c.file)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
-	changed := string(source[:c.start]) + c.new + string(source[c.end:])
-	from, err := filepath.Abs(c.file)
+	changed := filepath.Join(b.dir, "changed.go")
+	if err := os.WriteFile(changed, []byte(string(source[:c.start])+c.new+string(source[c.end:])), 0o600); err != nil {
+		return "", err
+	}
+	return writeOverlay(filepath.Join(b.dir, "alone.json"), map[string]string{c.file: changed})
+}
+
+// writeOverlay has the go command read other files in place of those named, from the root.
+func writeOverlay(name string, replace map[string]string) (string, error) {
+	full := map[string]string{}
+	for from, to := range replace {
+		path, err := filepath.Abs(from)
+		if err != nil {
+			return "", err
+		}
+		full[path] = to
+	}
+	text, err := json.Marshal(map[string]map[string]string{"Replace": full})
 	if err != nil {
-		return 0, err
+		return "", err
 	}
-	to, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
-	text, err := json.Marshal(map[string]map[string]string{"Replace": {from: to}})
+	return name, os.WriteFile(name, text, 0o600)
+}
+
+// copyName is how compilers name the copy of a function, in errors: as a file.
+var copyName = regexp.MustCompile(`mutant-copy-(\d+)\.go:\d+`)
+
+// write makes the sources with all changes in copies of functions, and returns the numbers of those that do not compile.
+func (b *binaries) write(chosen []*change) (map[int]bool, error) {
+	byFile := map[string][]*change{}
+	for _, c := range chosen {
+		if c.number != 0 {
+			byFile[c.file] = append(byFile[c.file], c)
+		}
+	}
+	replace, packages := map[string]string{}, []string(nil)
+	for file, changes := range byFile {
+		text, name, err := withCopies(file, changes)
+		if err != nil {
+			return nil, err
+		}
+		to := filepath.Join(b.dir, fmt.Sprintf("source%d.go", len(replace)))
+		add := filepath.Join(b.dir, "add_"+name+".go")
+		switchText := fmt.Sprintf("package %s\n\nimport \"os\"\n\nvar mutantNow = os.Getenv(%q)\n", name, variable)
+		if err := errors.Join(os.WriteFile(to, []byte(text), 0o600), os.WriteFile(add, []byte(switchText), 0o600)); err != nil {
+			return nil, err
+		}
+		replace[file], replace[filepath.Join(filepath.Dir(file), "mutant_now.go")] = to, add
+		packages = append(packages, "./"+filepath.Dir(file))
+	}
+	var err error
+	if b.overlay, err = writeOverlay(filepath.Join(b.dir, "all.json"), replace); err != nil {
+		return nil, err
+	}
+	slices.Sort(packages)
+	out, err := exec.Command("go", append([]string{"build", "-gcflags=-e", "-overlay", b.overlay}, slices.Compact(packages)...)...).CombinedOutput()
+	bad := map[int]bool{}
+	for _, m := range copyName.FindAllStringSubmatch(string(out), -1) {
+		number, _ := strconv.Atoi(m[1])
+		bad[number] = true
+	}
+	if err != nil && len(bad) == 0 {
+		return nil, fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return bad, nil
+}
+
+// variable of the environment has the number of the copy that runs.
+const variable = "GPUTRACE_MUTANT"
+
+// withCopies is a file with a copy of a function for each change, and the name of its package.
+func withCopies(file string, changes []*change) (text, name string, err error) {
+	source, err := os.ReadFile(file)
 	if err != nil {
-		return 0, err
+		return "", "", err
 	}
-	if err := errors.Join(os.WriteFile(to, []byte(changed), 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
-		return 0, err
+	set := token.NewFileSet()
+	parsed, err := parser.ParseFile(set, file, source, parser.SkipObjectResolution)
+	if err != nil {
+		return "", "", err
 	}
-	result, err := runTests(o, overlay, "./"+filepath.Dir(c.file))
-	for i := 0; i < len(importers) && result == builds && err == nil; i += 4 { // few at a time: most changes are noticed early
-		result, err = runTests(o, overlay, importers[i:min(i+4, len(importers))]...)
+	at := func(p token.Pos) int { return set.Position(p).Offset }
+	var edits []edit
+	copies := ""
+	for _, d := range parsed.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || f.Body == nil {
+			continue
+		}
+		mine := slices.DeleteFunc(slices.Clone(changes), func(c *change) bool { return c.start < at(f.Pos()) || c.end > at(f.End()) })
+		if len(mine) == 0 {
+			continue
+		}
+		arguments := nameParameters(f, func(from, to token.Pos, text string) { edits = append(edits, edit{at(from), at(to), text}) })
+		for _, c := range mine {
+			copied := fmt.Sprintf("%sMutant%d", f.Name.Name, c.number)
+			copies += fmt.Sprintf("\n//line mutant-copy-%d.go:1\n%s%s%s%s%s\n", c.number,
+				source[at(f.Pos()):at(f.Name.Pos())], copied, source[at(f.Name.End()):c.start], c.new, source[c.end:at(f.End())])
+			lead := arguments.receiver + copied + arguments.list
+			if f.Type.Results != nil {
+				lead = "return " + lead
+			} else {
+				lead += "; return"
+			}
+			body := at(f.Body.Lbrace) + 1
+			edits = append(edits, edit{body, body, fmt.Sprintf(" if mutantNow == \"%d\" { %s };", c.number, lead)})
+		}
 	}
-	return result, err
+	slices.SortStableFunc(edits, func(x, y edit) int { return y.start - x.start })
+	out := string(source)
+	for _, e := range edits {
+		out = out[:e.start] + e.text + out[e.end:]
+	}
+	return out + copies, parsed.Name.Name, nil
+}
+
+// edit replaces a part of a file.
+type edit struct {
+	start, end int
+	text       string
+}
+
+// arguments are with what a function calls its copy: "x." and "[T](a, b...)".
+type arguments struct{ receiver, list string }
+
+// nameParameters names the parameters of a function that have no name, and returns how it hands them on.
+func nameParameters(f *ast.FuncDecl, replace func(from, to token.Pos, text string)) arguments {
+	var out arguments
+	names := func(fields *ast.FieldList) []string {
+		var all []string
+		if fields == nil {
+			return nil
+		}
+		for _, field := range fields.List {
+			for _, n := range field.Names {
+				name := n.Name
+				if name == "_" {
+					name = fmt.Sprintf("mutantAt%d", n.Pos())
+					replace(n.Pos(), n.End(), name)
+				}
+				all = append(all, name)
+			}
+			if len(field.Names) == 0 {
+				name := fmt.Sprintf("mutantAt%d", field.Type.Pos())
+				replace(field.Type.Pos(), field.Type.Pos(), name+" ")
+				all = append(all, name)
+			}
+			if _, ok := field.Type.(*ast.Ellipsis); ok {
+				all[len(all)-1] += "..."
+			}
+		}
+		return all
+	}
+	if receiver := names(f.Recv); receiver != nil {
+		out.receiver = receiver[0] + "."
+	}
+	if types := f.Type.TypeParams; types != nil {
+		out.list = "[" + strings.Join(names(types), ", ") + "]"
+	}
+	out.list += "(" + strings.Join(names(f.Type.Params), ", ") + ")"
+	return out
+}
+
+// test runs the tests with one change: those of its package, then those of the packages that import it.
+func (b *binaries) test(c *change) (result, error) {
+	packages := append([]string{"./" + filepath.Dir(c.file)}, b.importers[filepath.Dir(c.file)]...)
+	if c.number == 0 {
+		overlay, err := b.alone(c)
+		for i := 0; i < len(packages) && err == nil; i++ {
+			var r result
+			if r, err = runTests(b.options, overlay, packages[i]); r != builds {
+				return r, err
+			}
+		}
+		return builds, err
+	}
+	for _, p := range packages {
+		if r, err := b.run(p, c.number); r != builds || err != nil {
+			return r, err
+		}
+	}
+	return builds, nil
+}
+
+// run runs the test program of a package with one change. One that fails without a change is left out.
+func (b *binaries) run(folder string, number int) (result, error) {
+	program, ok := b.built[folder]
+	if !ok {
+		program = filepath.Join(b.dir, fmt.Sprintf("%d.test", len(b.built)))
+		if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", b.overlay, "-o", program, folder).CombinedOutput(); err != nil {
+			return 0, fmt.Errorf("go test -c %s: %w\n%s", folder, err, out)
+		}
+		if _, err := os.Stat(program); err != nil {
+			program = "" // there are no tests
+		} else if r := b.start(program, folder, 0); r != builds {
+			fmt.Printf("left out: the tests of %s do not pass without a change\n", folder)
+			program = ""
+		}
+		b.built[folder] = program
+	}
+	if program == "" {
+		return builds, nil
+	}
+	return b.start(program, folder, number), nil
+}
+
+// start runs a test program.
+func (b *binaries) start(program, folder string, number int) result {
+	cmd := exec.Command(program, "-test.short", "-test.failfast", "-test.timeout", b.options.timeout.String(), "-test.skip", needsMore)
+	cmd.Dir, cmd.Env = folder, append(os.Environ(), fmt.Sprint(variable, "=", number))
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err == nil:
+		return builds
+	case strings.Contains(string(out), "panic: test timed out"):
+		return late
+	}
+	return fails
 }
 
 func runTests(o *options, overlay string, packages ...string) (result, error) {
