@@ -34,7 +34,7 @@ func TestScanEarly(t *testing.T) {
 				}}
 				start := time.Now()
 				p := &Process{heap: newRecordedHeap(nil), target: target, observer: &noted{}, ctx: t.Context(), start: start, drained: reconcile.Drained{To: 5 * second}}
-				s := newHolderScans(p, make(chan struct{}, 1), false)
+				s := newHolderScans(p, make(chan struct{}, 1), &Options{})
 				s.view = func() *view.View { return nil }
 				end := start.Add(20 * time.Second)
 				if tt.duration > 0 {

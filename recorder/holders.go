@@ -19,9 +19,11 @@ import (
 
 const (
 	// peakAfter is how long a recording lasts before the holders at a new peak are read, and peakPause how long there is none
-	// after a reading: it takes about a second of a core.
+	// after a reading at least.
 	peakAfter = 10 * time.Second
 	peakPause = 10 * time.Second
+	// peakShare bounds the part of the time that readings at peaks take: one in so many. A reading takes a second of a core, or more.
+	peakShare = 50
 	// peakGrowth is how much higher than the last one a peak is whose holders are read anew: one part in so many.
 	peakGrowth = 20
 	// scanTimeout is how long one reading may take, and how long the end of a recording may be put off for the last one.
@@ -42,6 +44,7 @@ type holderScans struct {
 	view     func() *view.View // of now
 	slots    chan struct{}     // bounds how many processes are scanned at a time
 
+	start   time.Time              // when the recording began
 	results chan scanned           // of the reading in progress; nil: none
 	cancel  context.CancelFunc     // of the same
 	read    *Scan                  // done, but not all events of its time are applied
@@ -49,9 +52,11 @@ type holderScans struct {
 	waiting []chan<- holdersAnswer // who asked for the result of a reading
 	peak    bool                   // it is that of a peak
 	wanted  bool                   // at once
+	asked   bool                   // only what is asked for is read
 	last    bool                   // the recording is about to end
 	over    bool                   // the last reading was made, or none can be
 	next    time.Time              // no reading of a peak before
+	took    time.Duration          // the last reading
 	looked  time.Time              // when the live bytes were last looked at
 	height  uint64                 // of highest, bytes
 	sought  uint64                 // live bytes at which the holders of a peak were last sought
@@ -66,6 +71,7 @@ type holderScans struct {
 type scanned struct {
 	scan *Scan
 	err  error
+	took time.Duration
 }
 
 // holdersAnswer is the reply to one who has asked.
@@ -74,11 +80,11 @@ type holdersAnswer struct {
 	err    error
 }
 
-// newHolderScans begins the scans of a process. off: there is none.
-func newHolderScans(p *Process, slots chan struct{}, off bool) *holderScans {
+// newHolderScans begins the scans of a process. Options.NoHolders: there is none.
+func newHolderScans(p *Process, slots chan struct{}, o *Options) *holderScans {
 	return &holderScans{
 		ctx: p.ctx, heap: p.heap, blocks: p.present, target: p.target, observer: p.observer, drained: &p.drained, view: p.View, slots: slots,
-		over: off, next: p.start.Add(peakAfter),
+		over: o.NoHolders, asked: o.HoldersOnRequest, start: p.start, next: p.start.Add(peakAfter),
 	}
 }
 
@@ -107,10 +113,11 @@ func (s *holderScans) request(to chan<- holdersAnswer) {
 	s.waiting, s.wanted = append(s.waiting, to), true
 }
 
-// finish asks for a last reading; over tells when it was made. One that was begun just before is the last.
+// finish asks for a last reading; over tells when it was made. One that was begun just before is the last, and where nobody asks there is none.
 func (s *holderScans) finish() {
-	s.last, s.wanted = true, !s.soon
-	s.over = s.over || s.soon && s.results == nil && s.read == nil
+	needed := !s.soon && !s.asked
+	s.last, s.wanted = true, needed
+	s.over = s.over || !needed && s.results == nil && s.read == nil
 }
 
 // earlyShare is the part of a recording's time, at its end, in which holders are read before it is over, and earlyMost the most of it:
@@ -122,6 +129,9 @@ const (
 
 // endAt says when the recording will be over.
 func (s *holderScans) endAt(end time.Time, duration time.Duration) {
+	if s.asked {
+		return
+	}
 	s.early = end.Add(-min(duration/earlyShare, earlyMost))
 }
 
@@ -148,15 +158,16 @@ func (s *holderScans) maybeBegin(now time.Time) {
 			results <- scanned{err: context.Cause(ctx)}
 			return
 		}
+		began := time.Now()
 		scan, err := target.Holders(ctx)
-		results <- scanned{scan, err}
+		results <- scanned{scan, err, time.Since(began)}
 	}()
 }
 
 // higher reports whether more is live than at the peak before, and notes it. What is joined later can be less: a job that
 // goes up and down with every step must not be read again and again.
 func (s *holderScans) higher(now time.Time) bool {
-	if now.Before(s.next) || now.Sub(s.looked) < time.Second {
+	if s.asked || now.Before(s.next) || now.Sub(s.looked) < time.Second {
 		return false
 	}
 	s.looked = now
@@ -185,7 +196,7 @@ func (s *holderScans) receive() {
 	select {
 	case got := <-s.results:
 		s.results, s.cancel = nil, nil
-		s.read, s.err = got.scan, got.err
+		s.read, s.err, s.took = got.scan, got.err, got.took
 		if got.err != nil {
 			s.failed()
 		}
@@ -215,10 +226,18 @@ func (s *holderScans) answer(a holdersAnswer) {
 
 func (s *holderScans) end() {
 	s.read, s.show = nil, false
-	s.next = time.Now().Add(peakPause)
+	now := time.Now()
+	s.next = now.Add(s.pause(now))
 	if s.over = s.last && !s.wanted; !s.over {
 		go debug.FreeOSMemory() // a reading takes a hundred megabytes; events must not wait
 	}
+}
+
+// pause is how long there is no reading of a peak after one. What a reading took bounds it; at the beginning of a recording, when most of
+// a program's memory comes, the time so far does, so that of a program that ends by itself the last reading is not much older than half
+// of its time.
+func (s *holderScans) pause(now time.Time) time.Duration {
+	return max(peakPause, min(now.Sub(s.start), peakShare*s.took))
 }
 
 // join brings holders and events together, once all events up to the end of the reading are there.

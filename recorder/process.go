@@ -74,7 +74,7 @@ func (r *Recorder) begin(t Target) *Process {
 	p.joiner = backward.New(t.Stack, p.torchFolders, maxJoined)
 	p.startFile(r.source.Now())
 	p.reconciler = reconcile.New(p.ctx, p.heap, t, p.observer, &p.drained)
-	p.scans = newHolderScans(p, r.slots, r.options.NoHolders)
+	p.scans = newHolderScans(p, r.slots, r.options)
 	p.growth = newGrowth(p)
 	p.alerts = newAlertWatch(p)
 	p.failures = newFailures(p, r.end)

@@ -70,6 +70,8 @@ type Options struct {
 	StepOn string
 	// NoHolders: do not look for the holders of the live blocks.
 	NoHolders bool
+	// HoldersOnRequest: do not look for them at peaks and at the end, only when somebody asks, and of what grows.
+	HoldersOnRequest bool
 
 	// Output is the folder of results, and Results what it can hold. Empty: nothing is recorded, and nothing is to be written.
 	Output  string

@@ -162,6 +162,7 @@ func (o *topOptions) show(ctx context.Context, feed top.Feed) error {
 func (o *topOptions) live(ctx context.Context) error {
 	c := o.record.console()
 	options := o.record.recorderOptions(c)
+	options.HoldersOnRequest = options.Output == "" // else they are for what is written
 	quiet := &top.Quiet{Observer: c, Hold: o.serve == "" && !o.once && !o.json}
 	options.Observer = quiet
 	source, err := local.Open(options)
