@@ -61,7 +61,7 @@ func main() {
 func parseOptions() *options {
 	o := &options{}
 	flag.StringVar(&o.work, "work", cmp.Or(os.Getenv("GPUTRACE_WORK"), "testdata/.work"), "folder of what is fetched and built")
-	flag.BoolVar(&o.update, "update", false, "write the table of docs/kernels.md")
+	flag.BoolVar(&o.update, "update", false, "write the rows of these kernels into the table of docs/kernels.md")
 	flag.BoolVar(&o.budget, "budget", false, fmt.Sprintf("fail when a program takes more than %d verified instructions on the oldest or the newest kernel", budget))
 	flag.StringVar(&o.checks, "checks", "", "only those whose names this expression matches; it has no spaces")
 	flag.StringVar(&o.torch, "torch", "ends", "on which kernels PyTorch trains, too: ends (the oldest and the newest), all or none")
@@ -106,12 +106,17 @@ func run(ctx context.Context, o *options) (failed bool, err error) {
 		}
 	}
 	failed = overBudget(os.Stdout, results, o.budget) || failed
-	printTable(os.Stdout, results)
 	for _, r := range results {
 		failed = failed || r.failed()
 	}
+	object, err := objectName()
+	if err != nil {
+		return failed, err
+	}
+	booted := rows(results, object)
+	fmt.Printf("\n%s", table(booted))
 	if o.update {
-		return failed, update(results)
+		return failed, update(booted)
 	}
 	return failed, nil
 }

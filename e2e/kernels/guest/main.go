@@ -69,6 +69,7 @@ func main() {
 		fmt.Println("FACT error", err)
 		return
 	}
+	fmt.Printf("FACT checks %d\n", len(checks))
 	for _, c := range checks {
 		if only.MatchString(c.name) {
 			c.report()
