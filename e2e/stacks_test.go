@@ -321,7 +321,7 @@ func outline(st *event.Stack) string {
 
 // TestDeepNative checks that native recursion is followed to its outermost frame.
 func TestDeepNative(t *testing.T) {
-	for _, depth := range []int{1, 100, 160} {
+	for _, depth := range []int{1, 100, 1024, 2500} { // the last is close to MAX_NATIVE in bpf/limits.h
 		t.Run(fmt.Sprint(depth), func(t *testing.T) {
 			dir := t.TempDir()
 			p := startIn(t, dir, nil, filepath.Join(env.programs, "hotloop"), "--depth", fmt.Sprint(depth), "--batches", "1", "--calls", "10",
