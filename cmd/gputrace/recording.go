@@ -120,7 +120,9 @@ func steer(ctx context.Context, r *recorder.Recorder, signals <-chan os.Signal) 
 
 // console shows the recording on standard error.
 func (o *recordOptions) console() *console.Console {
-	return console.New(os.Stderr, console.Options{Many: o.isJob(), Program: o.command != nil, ReadyFile: o.readyFile, Version: version})
+	return console.New(os.Stderr, console.Options{
+		Many: o.isJob(), Program: o.command != nil, Follow: o.children || o.command != nil, ReadyFile: o.readyFile, Version: version,
+	})
 }
 
 // recorderOptions are what the command line says to the recorder.

@@ -33,6 +33,7 @@ import (
 type Options struct {
 	Many      bool   // there may be more than one process
 	Program   bool   // a program was started, whose output may be the same terminal
+	Follow    bool   // what a process becomes is recorded too
 	ReadyFile string // tells scripts that the probes are live; empty: none
 	Version   string // of gputrace
 }
@@ -317,8 +318,17 @@ func (c *Console) Ended(p *recorder.Process) {
 	case recorder.Exited:
 		c.say("pid %d ended", p.PID())
 	case recorder.Execed:
-		c.say("pid %d became another program (%s); attach again to trace that", p.PID(), p.NameNow())
+		c.say("%s", c.replaced(p.PID(), p.NameNow()))
 	default:
 		c.endLive()
 	}
+}
+
+// replaced says that a process became another program, and what comes of that.
+func (c *Console) replaced(pid int, name string) string {
+	then := "attach again to trace that"
+	if c.Follow {
+		then = "what that uses is a recording of its own"
+	}
+	return fmt.Sprintf("pid %d became another program (%s); %s", pid, name, then)
 }

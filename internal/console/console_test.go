@@ -52,3 +52,10 @@ func TestLibraryLines(t *testing.T) {
 	require.Empty(t, libraryLines(found, hook.Driver), "nor are CUDA's where theirs are")
 	require.Len(t, libraryLines(found, hook.Torch), 1)
 }
+
+// TestReplaced: where what a process becomes is followed, no attach is asked for.
+func TestReplaced(t *testing.T) {
+	require.Equal(t, "pid 7 became another program (sleep); attach again to trace that", (&Console{}).replaced(7, "sleep"))
+	follow := &Console{Options: Options{Follow: true}}
+	require.Equal(t, "pid 7 became another program (sleep); what that uses is a recording of its own", follow.replaced(7, "sleep"))
+}
