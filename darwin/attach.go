@@ -23,8 +23,8 @@ import (
 // ErrAttach is of processes that dtrace cannot find by itself.
 var ErrAttach = errors.New("on macOS a running process is attached to by its number: sudo gputrace -p PID; children, names and --all are not possible, gputrace run is")
 
-// attached is the source of processes that run already: a dtrace of each. It sees PyTorch's blocks and native stacks; what was allocated
-// before, heaps, the device's own figures and Python's frames are not seen.
+// attached is the source of processes that run already: a dtrace of each. It sees PyTorch's blocks, requests that are refused, Metal's heaps and
+// native stacks; what was allocated before, the device's own figures and Python's frames are not seen.
 type attached struct {
 	options *recorder.Options
 	tool    string
@@ -70,12 +70,20 @@ func (s *attached) attach(ctx context.Context, pid int) error {
 			return fmt.Errorf("%s: %s. %s", args.Exe, v.Why, v.Fix)
 		}
 	}
+	script := filepath.Join(s.dir, fmt.Sprint(pid, ".d"))
 	t := newTraced(s.options, pid, args)
-	if err := t.start(ctx, s.tool, filepath.Join(s.dir, fmt.Sprint(pid, ".d"))); err != nil {
+	sees := "PyTorch's blocks and Metal's heaps"
+	err = t.start(ctx, s.tool, script, true)
+	if errors.Is(err, errScript) { // names of Metal's classes are those of a version of macOS
+		s.options.Observer.Warning(fmt.Errorf("heaps are not seen: %w", err))
+		t, sees = newTraced(s.options, pid, args), "PyTorch's blocks"
+		err = t.start(ctx, s.tool, script, false)
+	}
+	if err != nil {
 		return err
 	}
 	s.targets, s.arrived = append(s.targets, t), append(s.arrived, t)
-	s.options.Observer.Notice(fmt.Sprintf("gputrace %s · pid %d %s · by dtrace: PyTorch's blocks, native stacks only", s.options.Version, pid, t.about.Name))
+	s.options.Observer.Notice(fmt.Sprintf("gputrace %s · pid %d %s · by dtrace: %s, native stacks only", s.options.Version, pid, t.about.Name, sees))
 	return nil
 }
 

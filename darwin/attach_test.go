@@ -84,7 +84,7 @@ func TestAttach(t *testing.T) {
 	w := watch(t, "ok", nil)
 	input := w.input(t)
 	require.Empty(t, w.noted.warnings)
-	require.Contains(t, strings.Join(w.noted.notices, "\n"), "by dtrace: PyTorch's blocks, native stacks only")
+	require.Contains(t, strings.Join(w.noted.notices, "\n"), "by dtrace: PyTorch's blocks and Metal's heaps, native stacks only")
 	checkFormats(t, input)
 	v, err := input.View()
 	require.NoError(t, err)
@@ -104,6 +104,39 @@ func TestAttach(t *testing.T) {
 	require.Equal(t, "libtorch_cpu.dylib", stack.Frames[0].Module.Name())
 	require.True(t, stack.Frames[2].Eval)
 	require.Contains(t, input.Info.Hooks[0].File, "libtorch_cpu.dylib")
+}
+
+// TestAttachHeaps: heaps and buffers of Metal are device memory, blocks lie in their heaps with the bytes of their buffers, and what is refused is
+// out of memory, by PyTorch and by Metal. What is printed twice is one; what was freed unseen ends when its address comes again.
+func TestAttachHeaps(t *testing.T) {
+	w := watch(t, "heaps", nil)
+	require.NoError(t, w.err)
+	require.Empty(t, w.noted.warnings)
+	require.Contains(t, strings.Join(w.noted.notices, "\n"), "out of memory: a request for 3.0 GiB failed")
+	v, err := w.input(t).View()
+	require.NoError(t, err)
+	const mib = 1 << 20
+	a := &v.Snapshot.Accounts[0]
+	require.EqualValues(t, 100*4096+3*2*mib, a.Live.Bytes)
+	require.EqualValues(t, 100*4096+mib+mib+2*mib-100, a.Live.Requested)
+	require.EqualValues(t, 1, a.OOMs)
+	require.Len(t, v.Snapshot.Drivers, 1)
+	d := &v.Snapshot.Drivers[0]
+	require.Equal(t, event.LayerDevice, d.Layer)
+	require.EqualValues(t, (32+16+5)*mib, d.Live.Bytes)
+	require.EqualValues(t, 32*mib, d.Segments.Bytes, "the heap that blocks are in")
+	require.EqualValues(t, 1, d.OOMs)
+	require.Zero(t, a.UnknownFrees)
+}
+
+// TestAttachWithoutMetal: where dtrace does not take the names of Metal's classes, blocks are seen as before.
+func TestAttachWithoutMetal(t *testing.T) {
+	w := watch(t, "nometal", nil)
+	v, err := w.input(t).View()
+	require.NoError(t, err)
+	require.EqualValues(t, 100*4096, v.Snapshot.Accounts[0].Live.Bytes)
+	require.Contains(t, strings.Join(w.noted.warnings, "\n"), "heaps are not seen: ")
+	require.Contains(t, strings.Join(w.noted.notices, "\n"), "by dtrace: PyTorch's blocks, native stacks only")
 }
 
 // TestAttachLosses: drops, and lines that make no sense, are lost events of an interval; what is whole is kept.

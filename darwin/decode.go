@@ -201,9 +201,16 @@ func (d *decoder) failed(e *ring.Event, base event.Event, out []event.Event) []e
 
 // allocate is a block of PyTorch: what was asked for, and the buffer that it got, which can be larger.
 func (d *decoder) allocate(e *ring.Event, base event.Event, out []event.Event) []event.Event {
+	if _, ok := d.blocks[e.Object]; ok { // its end was lost
+		out = d.freed(e.Object, base, out)
+	}
 	o := d.objects[e.Object]
 	b := block{size: e.Size, requested: e.Requested, object: o}
-	if b.size == event.Unknown {
+	switch {
+	case b.size != event.Unknown:
+	case o != nil:
+		b.size = o.size
+	default:
 		b.size = e.Requested
 	}
 	if o != nil {
@@ -211,9 +218,6 @@ func (d *decoder) allocate(e *ring.Event, base event.Event, out []event.Event) [
 		d.enter(o.root(), b.size)
 	} else {
 		b.addr = d.addresses.take(b.size).base
-	}
-	if old, ok := d.blocks[e.Object]; ok { // its end was lost
-		d.end(old)
 	}
 	d.blocks[e.Object] = b
 	d.sum(int64(b.size), int64(b.requested))
@@ -303,11 +307,16 @@ func (d *decoder) sum(blocks, requested int64) {
 // release is the end of a block. One that was allocated before anything was traced is none of ours.
 func (d *decoder) release(e *ring.Event, base event.Event, out []event.Event) []event.Event {
 	out = d.leftBefore(e, base, 0, out)
-	b, ok := d.blocks[e.Object]
-	if !ok {
+	if _, ok := d.blocks[e.Object]; !ok {
 		return out
 	}
-	delete(d.blocks, e.Object)
+	return d.freed(e.Object, base, out)
+}
+
+// freed ends a block that is known.
+func (d *decoder) freed(object uint64, base event.Event, out []event.Event) []event.Event {
+	b := d.blocks[object]
+	delete(d.blocks, object)
 	d.end(b)
 	base.Kind, base.Layer, base.Addr, base.Size, base.Requested = event.KindFree, event.LayerTorch, b.addr, b.size, b.requested
 	d.setTotals(&base)
@@ -325,7 +334,12 @@ func (d *decoder) end(b block) {
 
 // make is a heap or a resource. One in a heap has no memory of its own: the heap's is counted.
 func (d *decoder) make(e *ring.Event, base event.Event, out []event.Event) []event.Event {
-	d.forget(e.Object) // of an object at the same address, whose end was lost
+	if d.objects[e.Object] != nil { // its end was lost
+		end := *e
+		end.Hook = ring.HookDealloc
+		out = d.giveBack(&end, base, out)
+		d.forget(e.Object)
+	}
 	o := &object{size: e.Size, isHeap: e.Hook == ring.HookHeap, imported: e.Flags&ring.FlagImported != 0}
 	if o.size == event.Unknown {
 		o.size = e.Requested
@@ -353,6 +367,12 @@ func (d *decoder) make(e *ring.Event, base event.Event, out []event.Event) []eve
 		d.known += o.size
 	}
 	return append(out, base)
+}
+
+// made reports whether an object is known as it is, and has its memory: what dtrace prints of one twice.
+func (d *decoder) made(e *ring.Event) bool {
+	o := d.objects[e.Object]
+	return o != nil && !o.freed && o.size == e.Size && o.isHeap == (e.Hook == ring.HookHeap)
 }
 
 // giveBack is the end of an object's memory.

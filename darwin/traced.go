@@ -79,9 +79,12 @@ func newTraced(o *recorder.Options, pid int, args *procargs.Args) *traced {
 	return t
 }
 
-// start runs dtrace, and returns once it traces.
-func (t *traced) start(ctx context.Context, tool, script string) error {
-	if err := os.WriteFile(script, []byte((&dtrace.Script{}).Text()), 0o600); err != nil {
+// errScript is of a dtrace that does not take the script.
+var errScript = errors.New("it does not take the script")
+
+// start runs dtrace, and returns once it traces. The error wraps errScript where another script may be taken.
+func (t *traced) start(ctx context.Context, tool, script string, metal bool) error {
+	if err := os.WriteFile(script, []byte((&dtrace.Script{Metal: metal}).Text()), 0o600); err != nil {
 		return fmt.Errorf("write the script: %w", err)
 	}
 	t.cmd = exec.Command(tool, dtrace.Options(t.pid, script)...)
@@ -125,6 +128,9 @@ func (t *traced) refused() error {
 	defer t.mu.Unlock()
 	if t.why != "" {
 		return fmt.Errorf("attach by dtrace to pid %d: %s", t.pid, t.why)
+	}
+	if strings.Contains(t.said, "failed to compile script") {
+		return fmt.Errorf("attach by dtrace to pid %d: %w: %s", t.pid, errScript, strings.TrimSpace(t.said))
 	}
 	return fmt.Errorf("attach by dtrace to pid %d: dtrace ended: %s", t.pid, cmp.Or(strings.TrimSpace(t.said), t.cmd.ProcessState.String()))
 }
@@ -218,18 +224,44 @@ func (t *traced) fetch() {
 // give decodes an event. One that came later than it may keeps the order.
 func (t *traced) give(e *dtrace.Event, buf []event.Event) []event.Event {
 	t.last = max(t.last, e.Time+t.shift)
-	x := ring.Event{Time: t.last, Thread: e.Thread, Object: e.Object, Size: event.Unknown, Requested: e.Size, Allocated: event.Unknown}
-	switch {
-	case e.Object == 0:
+	x := ring.Event{
+		Time: t.last, Thread: e.Thread, Object: e.Object, Size: event.Unknown, Requested: e.Size, Allocated: event.Unknown,
+		Heap: e.Heap, Offset: event.Unknown, Stack: t.decoder.addNative(e, t.decoder.maxStacks),
+	}
+	if !translate(e, &x) || x.Flags == 0 && (x.Hook == ring.HookHeap || x.Hook == ring.HookResource) && t.decoder.made(&x) {
 		return buf
-	case e.Kind == dtrace.Alloc:
-		x.Hook, x.Stack = ring.HookAllocate, t.decoder.addNative(e, t.decoder.maxStacks)
-	case e.Kind == dtrace.Free:
-		x.Hook, x.Requested = ring.HookRelease, event.Unknown
-	default:
-		return buf // an object of Metal, of which nothing is known
 	}
 	return t.decoder.event(&x, buf)
+}
+
+// translate has the library's event say what dtrace printed. ok is false for what says nothing.
+func translate(e *dtrace.Event, x *ring.Event) (ok bool) {
+	switch e.Kind {
+	case dtrace.Alloc:
+		x.Hook = ring.HookAllocate
+	case dtrace.Free:
+		x.Hook, x.Requested = ring.HookRelease, event.Unknown
+	case dtrace.Refused:
+		x.Hook, x.Flags = ring.HookAllocate, ring.FlagFailed
+		return true
+	case dtrace.Heap:
+		x.Hook, x.Size = ring.HookHeap, e.Size
+	case dtrace.Buffer:
+		x.Hook, x.Size = ring.HookResource, e.Size
+	case dtrace.Placed:
+		x.Hook, x.Size, x.Offset = ring.HookResource, e.Size, e.Offset
+	case dtrace.Purged:
+		x.Hook = ring.HookPurge
+	case dtrace.Dealloc:
+		x.Hook = ring.HookDealloc
+	default:
+		return false
+	}
+	if e.Object == 0 && (e.Kind == dtrace.Heap || e.Kind == dtrace.Buffer) {
+		x.Flags = ring.FlagFailed
+		return true
+	}
+	return e.Object != 0
 }
 
 // conclude notes why there are no more events.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -27,11 +28,28 @@ func compile(t *testing.T, script string) (string, error) {
 	return string(out), err
 }
 
+// anywhere has each clause at a probe that is there: of those of a process that has no such function only the form is looked at.
+func anywhere(t *testing.T, script string) string {
+	t.Helper()
+	probe := regexp.MustCompile(`(?m)^(pid|objc)\$target:[^ ]+`)
+	require.Len(t, probe.FindAllString(script, -1), 13)
+	return probe.ReplaceAllString(script, "BEGIN")
+}
+
 // TestCompiledOnLinux: a real compiler of D takes what is written, of each kind, and none of what is broken.
 func TestCompiledOnLinux(t *testing.T) {
 	for _, s := range []Script{{}, {Frames: 10}, {Metal: true}} {
 		out, err := compile(t, s.Text())
 		require.NoError(t, err, "%+v: %s", s, out)
+	}
+	bodies := anywhere(t, (&Script{Metal: true}).Text())
+	out, err := compile(t, bodies)
+	require.NoError(t, err, out)
+	for _, change := range [][2]string{{"%x|%d|%x|%d", "%x|%d|%s|%d"}, {"arg3 ? 0 : arg4", "arg3 ? 0 : arg40"}, {"self->from = arg2", "self->from->x = arg2"}} {
+		broken := strings.Replace(bodies, change[0], change[1], 1)
+		require.NotEqual(t, bodies, broken, fmt.Sprint(change))
+		out, err := compile(t, broken)
+		require.Error(t, err, "%q for %q: %s", change[1], change[0], out)
 	}
 	good := (&Script{}).Text()
 	for _, change := range [][2]string{

@@ -71,7 +71,12 @@ func TestGarbage(t *testing.T) {
 		"no frame in a stack": {"GPT|A|1|2|a|3\n\n  ???\n  0x10\n  m`0x20\nGPT|E\n", []Kind{Alloc}, 0, 1},
 		"nothing":             {"", nil, 0, 0},
 		"a line without end":  {strings.Repeat("x", 3*maxLine) + "\nGPT|F|1|2|a\n", []Kind{Free}, 0, 1},
-		"larger than a word":  {"GPT|F|1|2|1ffffffffffffffff\n", nil, 1, 0},
+		"each kind": {
+			"GPT|R|1|2|9\n m`f+0x1\nGPT|E\nGPT|H|1|2|a|3\n m`f+0x1\nGPT|E\nGPT|M|1|2|b|3\nGPT|E\nGPT|U|1|2|c|4|a|5\nGPT|P|1|2|a\nGPT|D|1|2|a\n",
+			[]Kind{Refused, Heap, Buffer, Placed, Purged, Dealloc}, 0, 0,
+		},
+		"fields of another":  {"GPT|U|1|2|c|4\nGPT|H|1|2|a\nGPT|R|1|2|a|3\nGPT|B|1|2|3\n", nil, 4, 0},
+		"larger than a word": {"GPT|F|1|2|1ffffffffffffffff\n", nil, 1, 0},
 	} {
 		events, r := readAll(t, tt.text)
 		var kinds []Kind
@@ -124,7 +129,7 @@ func TestScript(t *testing.T) {
 	for _, name := range []string{"machtimestamp", "vcycles", "stop(", "system(", "copyout", "fbt:", "syscall:", "jstack", "destructive"} {
 		require.NotContains(t, all, name)
 	}
-	probe := regexp.MustCompile(`^(BEGIN|(pid|objc)\$target:[\w*]+:-?[\w*?]+:(entry|return))( /self->\w+/)? \{`)
+	probe := regexp.MustCompile(`^(BEGIN|(pid|objc)\$target:[\w*?]+:-?[\w*?]+:(entry|return))( /(self->|arg)\w+( == \d)?/)? \{`)
 	for _, clause := range clauses(all) {
 		require.Regexp(t, probe, clause)
 		require.Equal(t, strings.Count(clause, "{"), strings.Count(clause, "}"), clause)
@@ -152,6 +157,7 @@ func clauses(script string) []string {
 // FuzzReader: nothing that is printed makes it panic or loop.
 func FuzzReader(f *testing.F) {
 	f.Add("GPT|A|1|2|a|3\n m`f+0x1\nGPT|E\nGPT|F|1|2|a\n")
+	f.Add("GPT|R|1|2|9\n m`f+0x1\nGPT|E\nGPT|H|1|2|a|3\nGPT|E\nGPT|U|1|2|c|4|a|5\nGPT|P|1|2|a\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		r := NewReader(strings.NewReader(text))
 		for n := 0; ; n++ {

@@ -20,6 +20,11 @@ const (
 	Alloc   Kind = 2 // a block: Object, Size, Stack
 	Free    Kind = 3 // its end
 	Dealloc Kind = 4 // an object of Metal was freed
+	Refused Kind = 5 // a request for a block: Size, Stack
+	Heap    Kind = 6 // a MTLHeap was made: Object (0: it was refused), Size, Stack
+	Buffer  Kind = 7 // a MTLBuffer with memory of its own, likewise
+	Placed  Kind = 8 // a MTLBuffer in a heap: Object, Size, Heap, Offset
+	Purged  Kind = 9 // a heap's memory was given back
 )
 
 // Frame is a native frame.
@@ -35,6 +40,7 @@ type Event struct {
 	Time, Thread uint64
 	Object       uint64
 	Size         uint64
+	Heap, Offset uint64
 	Stack        []Frame // leaf first
 	// Cut: the stack was not printed to its end.
 	Cut bool
@@ -120,13 +126,13 @@ func (r *Reader) take(line string) *Event {
 	if cut != nil {
 		cut.Cut = true
 	}
-	e := parse(text)
+	e, stack := parse(text)
 	if e == nil {
 		r.Broken++
 		r.pending = nil
 		return cut
 	}
-	if e.Kind == Alloc {
+	if stack {
 		r.pending = e
 		return cut
 	}
@@ -138,31 +144,49 @@ func (r *Reader) take(line string) *Event {
 	return e
 }
 
+// lineKinds are the lines of ours by their letter: what they have behind time and thread, and whether a stack follows.
+var lineKinds = map[string]struct {
+	kind   Kind
+	fields string // o: object, s: size, h: heap, f: offset
+	stack  bool
+}{
+	"B": {Began, "", false}, "A": {Alloc, "os", true}, "F": {Free, "o", false}, "D": {Dealloc, "o", false}, "R": {Refused, "s", true},
+	"H": {Heap, "os", true}, "M": {Buffer, "os", true}, "U": {Placed, "oshf", false}, "P": {Purged, "o", false},
+}
+
 // parse reads a line of ours; nil: it makes no sense.
-func parse(text string) *Event {
+func parse(text string) (e *Event, stack bool) {
 	f := strings.Split(text, "|")
-	kinds := map[string]struct {
-		kind   Kind
-		fields int
-	}{"B": {Began, 4}, "A": {Alloc, 6}, "F": {Free, 5}, "D": {Dealloc, 5}}
-	k, ok := kinds[f[1]]
-	if !ok || len(f) != k.fields {
-		return nil
+	k, ok := lineKinds[f[1]]
+	if !ok || len(f) != 4+len(k.fields) {
+		return nil, false
 	}
-	e := &Event{Kind: k.kind}
-	var errs [4]error
+	e = &Event{Kind: k.kind}
+	errs := make([]error, 2, 6)
 	e.Time, errs[0] = strconv.ParseUint(f[2], 10, 64)
 	e.Thread, errs[1] = strconv.ParseUint(f[3], 10, 64)
-	if len(f) > 4 {
-		e.Object, errs[2] = strconv.ParseUint(f[4], 16, 64)
+	for i, field := range k.fields {
+		to, base := e.field(field)
+		n, err := strconv.ParseUint(f[4+i], base, 64)
+		*to, errs = n, append(errs, err)
 	}
-	if len(f) > 5 {
-		e.Size, errs[3] = strconv.ParseUint(f[5], 10, 64)
+	if errors.Join(errs...) != nil {
+		return nil, false
 	}
-	if errors.Join(errs[:]...) != nil {
-		return nil
+	return e, k.stack
+}
+
+// field is one of lineKinds, and the base that its numbers are printed in.
+func (e *Event) field(name rune) (to *uint64, base int) {
+	switch name {
+	case 'o':
+		return &e.Object, 16
+	case 'h':
+		return &e.Heap, 16
+	case 'f':
+		return &e.Offset, 10
 	}
-	return e
+	return &e.Size, 10
 }
 
 // frame takes a line of a stack: "module`symbol+0x12", "module`0x12", "0x12".

@@ -9,7 +9,10 @@ import time
 assert sys.argv[1:5] == ["-Z", "-x", "mangled", "-p"] and sys.argv[6] == "-s", sys.argv
 target, script, mode = int(sys.argv[5]), open(sys.argv[7]).read(), os.environ["GPUTRACE_FAKE_DTRACE"]
 formats = {f.split("|")[1][0]: f.replace("\\n", "\n") for f in re.findall(r'printf\("(GPT\|[^"]*)"', script)}
-assert set(formats) == {"B", "A", "E", "F"}, formats
+assert set(formats) == {"B", "A", "E", "F", "R"} | (set("HMUPD") if "objc$target" in script else set()), formats
+if mode == "nometal" and "objc$target" in script:
+    print("dtrace: failed to compile script x.d: line 12: invalid probe specifier", file=sys.stderr)
+    sys.exit(1)
 STACK = """
               libtorch_cpu.dylib`__ZN2at6detail9empty_mpsEN3c108ArrayRefIxEE+0x24
               libtorch_python.dylib`0x1234
@@ -64,6 +67,23 @@ for i in range(100):  # each step keeps 4096 bytes, and frees the rest; the proc
         out(free(at + 3, 0x700000) + kept + temporary)
     else:
         out(temporary + kept + free(at + 3, 0x700000))
+if mode == "heaps":
+    def line(kind, at, *numbers):
+        return formats[kind] % (at, 7, *numbers) + (STACK + formats["E"] if kind in "RHM" else "")
+
+    at = clock + 500_000
+    MIB = 1 << 20
+    out(line("H", at, 0x5000, 32 * MIB) * 2)  # by two initialisers of one object
+    out(line("H", at + 1, 0x6000, 8 * MIB))
+    for i in range(3):
+        out(line("U", at + 10 + 2 * i, 0x51000 + i, 2 * MIB, 0x5000, 2 * MIB * i) + alloc(at + 11 + 2 * i, 0x51000 + i, 2 * MIB - 100))
+    out(free(at + 20, 0x51000) + alloc(at + 21, 0x51000, MIB))  # the buffer is handed out again, whole
+    out(line("M", at + 22, 0x7000, 5 * MIB))
+    out(line("R", at + 23, 3 << 30))
+    out(line("H", at + 24, 0, 64 * MIB))  # refused by Metal
+    out(line("P", at + 25, 0x6000) + line("D", at + 26, 0x6000))
+    out(line("H", at + 27, 0x6000, 16 * MIB))  # at the address of that
+    out(alloc(at + 28, 0x51001, MIB))  # whose end was dropped
 if mode == "losses":
     err("dtrace: 12 drops on CPU 3")
     err("dtrace: 3 dynamic variable drops with non-empty dirty list")
