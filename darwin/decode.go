@@ -80,6 +80,9 @@ func (d *decoder) take(r *ring.Record, out []event.Event) []event.Event {
 	case ring.TypeEvent:
 		var e ring.Event
 		if e, err = r.Event(); err == nil {
+			err = plausible(&e)
+		}
+		if err == nil {
 			out = d.event(&e, out)
 		}
 	case ring.TypeStack:
@@ -102,6 +105,19 @@ func (d *decoder) take(r *ring.Record, out []event.Event) []event.Event {
 		d.strange++
 	}
 	return out
+}
+
+// maxBytes is more than any Mac has, and so little that sums of sizes are none too large for a word.
+const maxBytes = 1 << 44
+
+// plausible refuses sizes that no object has: sums of them would be wrong without a sign of it.
+func plausible(e *ring.Event) error {
+	for _, n := range []uint64{e.Size, e.Requested} {
+		if n != event.Unknown && n > maxBytes && e.Flags&ring.FlagFailed == 0 {
+			return fmt.Errorf("ring: an object of %d bytes", n)
+		}
+	}
+	return nil
 }
 
 // maxWords bounds what the shim says.
@@ -348,7 +364,7 @@ func (d *decoder) make(e *ring.Event, base event.Event, out []event.Event) []eve
 		o.size = 0
 	}
 	d.objects[e.Object] = o
-	if heap := d.objects[e.Heap]; e.Heap != 0 && heap != nil && heap.isHeap {
+	if heap := d.objects[e.Heap]; e.Heap != 0 && heap != nil && heap.isHeap && heap.place != nil {
 		if addr, ok := heap.put(e.Offset, o.size); ok {
 			o.heap, o.addr = heap, addr
 			return out
