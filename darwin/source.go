@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -172,6 +173,7 @@ func (s *source) look(now bool) {
 	if err != nil {
 		return // the folder was removed: what was found is still read
 	}
+	slices.SortStableFunc(files, func(a, b os.DirEntry) int { return len(a.Name()) - len(b.Name()) }) // a process's second ring behind its first
 	for _, f := range files {
 		if name := f.Name(); strings.HasSuffix(name, ".ring") && !s.known[name] && len(s.targets) < maxTargets {
 			s.add(name)
@@ -189,13 +191,24 @@ func (s *source) add(name string) {
 		s.options.Observer.Warning(err)
 		return
 	}
-	s.targets = append(s.targets, newTarget(s, r))
+	t := newTarget(s, r)
+	for _, other := range s.targets {
+		if other.PID() == t.PID() && other.next == nil {
+			t.before, other.next = other, t
+		}
+	}
+	s.targets = append(s.targets, t)
 }
 
 // readRings decodes what is in the rings. more says that there is more than was read.
 func (s *source) readRings() (more bool) {
 	s.lost = 0
 	for _, t := range s.targets {
+		if t.before != nil && t.before.end == recorder.Running {
+			t.before.become(len(s.queue) == 0)
+			more = true
+			continue
+		}
 		again, err := t.read(&s.queue)
 		if err != nil {
 			s.options.Observer.Warning(fmt.Errorf("pid %d: %w", t.PID(), err))
@@ -222,7 +235,10 @@ func (s *source) finish() {
 		}
 	}
 	loaded, err := filepath.Glob(filepath.Join(s.dir, "*.loaded"))
+	full, _ := filepath.Glob(filepath.Join(s.dir, "*.full")) // of a pattern that is right there is no error
 	switch {
+	case len(full) > 0:
+		s.options.Observer.Warning(fmt.Errorf("there was no room for the events of the program in %s: nothing was recorded; TMPDIR names another folder", s.dir))
 	case s.late != 0, err == nil && len(loaded) > 0:
 		s.options.Observer.Warning(errors.New("the program has allocated nothing by Metal" + s.since()))
 	case !s.stopped.Load():

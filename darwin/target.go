@@ -30,9 +30,12 @@ type target struct {
 	decoder *decoder
 	about   *process.About
 	arrived bool // the recorder knows it: it has allocated
+	drained bool // there was no more when its ring was last read
 	failed  bool // the ring made no sense
 	lost    uint64
 	end     recorder.End
+	// before is the program that the process was, until exec; nil: none. next is what it became.
+	before, next *target
 
 	mu       sync.Mutex // for what an inspector reads
 	counters ring.Counters
@@ -66,26 +69,44 @@ func (t *target) readAbout() *process.About {
 // read decodes what is in the ring.
 func (t *target) read(to *[]event.Event) (more bool, err error) {
 	if t.failed {
+		t.lose()
 		return false, nil
 	}
 	more, err = t.ring.Read(func(r *ring.Record) error {
 		*to = t.decoder.take(r, *to)
 		return nil
 	})
-	t.failed = err != nil
+	t.failed, t.drained = err != nil, !more
 	t.mu.Lock()
 	t.counters, t.torch, t.device = t.decoder.counters, t.decoder.sameMoment(), t.decoder.found("device class")
 	t.mu.Unlock()
-	if hits, err := t.ring.Hits(); err == nil {
-		t.lost = 0
-		for i := range hits {
-			t.lost += hits[i].Lost()
-		}
-	}
-	if t.end == recorder.Running && !more && !t.Alive() {
+	t.lose()
+	if t.end == recorder.Running && !more && t.next == nil && !t.Alive() {
 		t.end = recorder.Exited
 	}
 	return more, err
+}
+
+// become ends a program that became another, once all that it had written was read and given on.
+func (t *target) become(given bool) {
+	if given && t.drained {
+		t.end = recorder.Execed
+	}
+}
+
+// lose counts what was lost: what had no room, and what a ring that made no sense has had since.
+func (t *target) lose() {
+	hits, err := t.hits()
+	if err != nil {
+		return
+	}
+	t.lost = t.decoder.strange
+	for i := range hits {
+		t.lost += hits[i].Lost()
+		if t.failed {
+			t.lost += hits[i].Emitted - min(hits[i].Emitted, hits[i].Received)
+		}
+	}
 }
 
 // finish notes that nothing more is read.

@@ -8,6 +8,7 @@
 #define DEFAULT_RING_BYTES (32u << 20)
 #define MIN_RING_BYTES	   (64u << 10)
 #define MAX_RING_BYTES	   (1u << 30)
+#define RINGS		   64  /* of one process, by exec */
 #define SPINS		   100 /* before the processor is given to another thread */
 
 static struct ring_header *ring; /* NULL: there is none */
@@ -93,30 +94,60 @@ static void ring_touch(const char *ending)
 		close(fd);
 }
 
+/* ring_create makes the file. A process that became another by exec has one already, which may not be read to its end. */
+static int ring_create(void)
+{
+	char path[1024], ending[32];
+	int fd = -1;
+	for (uint64_t n = 1; fd < 0 && n <= RINGS; n++) {
+		struct text t = { ending, ending + sizeof ending };
+		if (n > 1) {
+			text_add(&t, ".");
+			text_add_number(&t, n);
+		}
+		text_add(&t, ".ring");
+		if (!ring_path(path, sizeof path, ending))
+			return -1;
+		fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	}
+	return fd;
+}
+
+/* ring_fill has the file have its room on the disk: to write by a mapping to what has none would end the process. */
+static int ring_fill(int fd, uint64_t bytes)
+{
+	static char nothing[RING_HEADER_BYTES];
+	for (uint64_t done = 0; done < bytes; done += sizeof nothing)
+		if (write(fd, nothing, sizeof nothing) != sizeof nothing) {
+			ftruncate(fd, 0);
+			ring_touch(".full");
+			return 0;
+		}
+	return 1;
+}
+
 static struct ring_header *ring_map(uint64_t bytes)
 {
-	char path[1024];
-	void *at;
-	int fd;
-	if (!ring_path(path, sizeof path, ".ring"))
-		return NULL;
-	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	void *at = MAP_FAILED;
+	int fd = ring_create();
 	if (fd < 0)
 		return NULL;
-	at = MAP_FAILED;
-	if (ftruncate(fd, (int64_t)bytes) == 0)
+	if (ring_fill(fd, bytes))
 		at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	close(fd);
 	return at == MAP_FAILED ? NULL : at;
 }
 
-/* ring_start makes the ring: once a process, and again for another gputrace. The first stays mapped: threads may be in it. */
+/* ring_start makes the ring: once a process, and again for another gputrace. The first stays mapped: threads may be in it. A child of fork gets
+ * none: the lock may be held by a thread that it does not have. */
 static void ring_start(void)
 {
 	uint64_t capacity = ring_bytes();
 	struct ring_header *h;
+	if (ring_pid && ring_pid != (uint32_t)getpid())
+		return;
 	ring_lock();
-	if (ring_pid != (uint32_t)getpid() || (ring && ring->closed)) {
+	if (!ring_pid || (ring && ring->closed)) {
 		ring_pid = (uint32_t)getpid();
 		h = ring_map(RING_HEADER_BYTES + capacity);
 		if (h) {

@@ -25,6 +25,11 @@ __attribute__((visibility("default"))) int gputrace_install_late(const char *fol
 		return LATE_NO_DEVICE;
 	if (!thread_ready)
 		thread_start();
+	if (!ring ||
+	    ring_pid != (uint32_t)getpid()) { /* none, or of the process that this is a fork of */
+		ring_pid = 0;
+		__atomic_clear(&ring_lock_word, __ATOMIC_RELEASE);
+	}
 	text_add(&t, folder);
 	ring_asked = bytes;
 	totals = torch_totals;

@@ -9,6 +9,7 @@
 int open(const char *path, int flags, ...);
 int close(int fd);
 int ftruncate(int fd, int64_t length);
+long write(int fd, const void *from, size_t bytes);
 void *mmap(void *at, size_t length, int protection, int flags, int fd, int64_t offset);
 char *getenv(const char *name);
 int getpid(void);
@@ -17,7 +18,7 @@ uint64_t clock_gettime_nsec_np(int clock);
 
 #define O_RDWR	   0x2
 #define O_CREAT	   0x200
-#define O_TRUNC	   0x400
+#define O_EXCL	   0x800
 #define O_CLOEXEC  0x1000000
 #define PROT_READ  1
 #define PROT_WRITE 2

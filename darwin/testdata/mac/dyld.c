@@ -23,7 +23,7 @@ static int mac_open(const char *path, int flags, int mode)
 {
 	int f = flags & 3;
 	f |= flags & 0x200 ? O_CREAT : 0;
-	f |= flags & 0x400 ? O_TRUNC : 0;
+	f |= flags & 0x800 ? O_EXCL : 0;
 	f |= flags & 0x1000000 ? O_CLOEXEC : 0;
 	return open(path, f, mode);
 }
@@ -145,6 +145,7 @@ static const struct {
 	{ "_pthread_setspecific", (void *)mac_setspecific },
 	{ "_pthread_threadid_np", (void *)mac_threadid },
 	{ "_sched_yield", (void *)sched_yield },
+	{ "_write", (void *)write },
 	{ "_class_getInstanceMethod", (void *)class_getInstanceMethod },
 	{ "_class_getMethodImplementation", (void *)class_getMethodImplementation },
 	{ "_class_getName", (void *)class_getName },
