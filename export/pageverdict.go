@@ -69,7 +69,7 @@ var verdictWords = map[leaks.Verdict]struct {
 	word string
 }{
 	leaks.Growing: {html.VerdictGrowing, "GROWING"}, leaks.Steady: {html.VerdictGood, "STEADY"},
-	leaks.OutOfMemory: {html.VerdictBad, "OUT OF MEMORY"}, leaks.Unclear: {html.VerdictUnknown, "NOT JUDGED"},
+	leaks.OutOfMemory: {html.VerdictBad, "OUT OF MEMORY"}, leaks.Unclear: {html.VerdictUnknown, "UNKNOWN"},
 }
 
 func leakVerdict(r *leaks.Report) *html.Verdict {
@@ -83,22 +83,32 @@ func leakVerdict(r *leaks.Report) *html.Verdict {
 
 func leakFindings(r *leaks.Report) []html.Finding {
 	var out []html.Finding
+	named, advice := map[string]bool{}, "" // holders, and what was advised last
 	for i := range r.Findings[:min(pageFindings, len(r.Findings))] {
 		f := &r.Findings[i]
 		to := html.Finding{Title: f.Name(), Search: placeOf(f.File, f.Line, f.Function)}
-		if f.Holder != "" {
+		again := named[f.Holder]
+		switch {
+		case f.Holder == "":
+		case again:
+			to.Lines = append(to.Lines, "held by the same")
+		default:
+			named[f.Holder] = true
 			to.Title = table.LeakHolder(f)
-			to.Lines = append(to.Lines, "allocated at "+f.Name())
 		}
-		if i > 0 { // the first is the verdict's sentence
+		if i > 0 { // the first is the verdict's sentence, which has its line, too
+			if f.Holder != "" && !again {
+				to.Lines = append(to.Lines, "allocated at "+f.Name())
+			}
 			to.Lines = append(to.Lines, table.LeakKeeps(f))
 		}
 		to.Lines = append(to.Lines, fmt.Sprintf("%s in %s at the end", table.Bytes(f.LiveBytes), blocksOf(f.LiveBlocks)))
 		if i == 0 && !math.IsNaN(f.Seconds) { // of all that grows on the device
 			to.Lines = append(to.Lines, "full in "+table.LeakLimit(f))
 		}
-		if a := f.Advice(); a != "" {
+		if a := f.Advice(); a != "" && a != advice {
 			to.Lines = append(to.Lines, a)
+			advice = a
 		}
 		out = append(out, to)
 	}

@@ -39,7 +39,8 @@ type growth struct {
 	judged  int           // steps when it was made
 	next    uint64        // not before that time, on the clock of the events
 
-	said    map[string]*said // findings that were announced, by name
+	said    map[string]*said      // findings that were announced, by name
+	limited map[event.Device]bool // of which it was said when they are full, by all that grows on them
 	answers chan holdersAnswer
 	read    time.Time                    // when holders were last asked for
 	asked   []leaks.Finding              // of which, as they were then
@@ -53,8 +54,7 @@ type growth struct {
 type said struct {
 	finding leaks.Finding
 	holder  string
-	limited bool // when the device is full was said
-	missing int  // times in a row
+	missing int // times in a row
 }
 
 // newGrowth begins to watch a process; nil with Options.NoSteps.
@@ -62,7 +62,7 @@ func newGrowth(p *Process) *growth {
 	if p.options.NoSteps {
 		return nil
 	}
-	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}}
+	g := &growth{process: p, chosen: p.options.StepOn, said: map[string]*said{}, limited: map[event.Device]bool{}}
 	g.watch = leaks.NewWatch(&steps.Rules{Library: p.torchFolders(), On: g.chosen}, p.joiner.Stack)
 	p.heap.Follow(g.watch)
 	p.heap.before = func(e *event.Event) { g.watch.See(e, p.heap.Blocks) }
@@ -131,9 +131,9 @@ func (g *growth) announce() {
 			g.notice(fmt.Sprintf("held by  %s", table.LeakHolder(&f)))
 			s.holder = f.Holder
 		}
-		if !math.IsNaN(f.Seconds) && !s.limited {
+		if !math.IsNaN(f.Seconds) && !g.limited[f.Device] {
 			g.notice("full in  " + table.LeakLimit(&f))
-			s.limited = true
+			g.limited[f.Device] = true
 		}
 	}
 	for name, s := range g.said {

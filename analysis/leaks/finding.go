@@ -93,8 +93,25 @@ func (f *Finding) Advice() string {
 		return "each block is one number: keep .item() of it in place of the tensor"
 	case f.UsualEnd == phases.Backward && f.Phase == phases.Forward && f.Layer == event.LayerTorch:
 		return "a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()"
+	case f.Layer == event.LayerTorch:
+		return graphAdvice(f.Holder)
 	}
 	return ""
+}
+
+// graphAdvice is what to do where the holder of blocks is the graph of a tensor that is kept; else empty.
+func graphAdvice(holder string) string {
+	kept, _, graph := strings.Cut(holder, ".grad_fn")
+	if !graph {
+		return ""
+	}
+	if i := strings.LastIndex(kept, " local "); i >= 0 {
+		kept = kept[i+len(" local "):]
+	}
+	if list, _, indexed := strings.Cut(kept, "["); indexed {
+		kept = "each tensor in " + list
+	}
+	return kept + " keeps the graph of its step: keep .item() or .detach() of it"
 }
 
 // forwardShare is the part of the blocks below a call of a module that must stay before the call itself is named: with less, single

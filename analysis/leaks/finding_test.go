@@ -53,6 +53,10 @@ func TestAdvice(t *testing.T) {
 		"the graph of this forward":    func(f *leaks.Finding) { f.Graph = true },
 		"each block is one number":     func(f *leaks.Finding) { f.Blocks, f.Requested = 2, 16 },
 		"a tensor":                     func(f *leaks.Finding) { f.Blocks, f.Requested = 2, 16.5 },
+
+		"each tensor in losses keeps the graph of its step": func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "losses[0..741].grad_fn …" },
+		"each tensor in kept keeps the graph":               func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "a.py:1 main() local kept[*][0].grad_fn …" },
+		"self.total keeps the graph":                        func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "self.total.grad_fn …" },
 	} {
 		f := kept
 		change(&f)
@@ -65,6 +69,7 @@ func TestAdvice(t *testing.T) {
 		"allocated elsewhere":   func(f *leaks.Finding) { f.Phase = phases.Optimizer },
 		"not PyTorch's":         func(f *leaks.Finding) { f.Layer = event.LayerDevice },
 		"where is not known":    func(f *leaks.Finding) { f.UsualEnd = "" },
+		"held as it is":         func(f *leaks.Finding) { f.UsualEnd, f.Holder = "", "metrics[*]" },
 		"requested not known":   func(f *leaks.Finding) { f.Requested, f.UsualEnd = math.NaN(), "" },
 		"9 bytes in each block": func(f *leaks.Finding) { f.Requested, f.UsualEnd = 9, "" },
 	} {

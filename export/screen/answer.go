@@ -180,7 +180,10 @@ func (p *printer) verdict() {
 		if r.Steps.Rise > 0 && r.Suspect == nil && p.risen() != "" {
 			why = "No line of it grows by equal steps: --step-on FUNCTION says where a step begins"
 		}
-		p.text("UNKNOWN  ", yellow, p.risen()+why)
+		if risen := p.risen(); risen != "" {
+			why = risen + strings.ToUpper(why[:1]) + why[1:]
+		}
+		p.text("UNKNOWN  ", yellow, why)
 	}
 }
 

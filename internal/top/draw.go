@@ -197,6 +197,9 @@ func signed(n int64) string {
 	return table.Bytes(uint64(n))
 }
 
+// noBreak is a space at which no line ends.
+const noBreak = "\u00a0"
+
 // verdict is the sentence on two lines.
 func (m *Model) verdict(s *Screen) []string {
 	if s.Sentence == "" {
@@ -204,8 +207,9 @@ func (m *Model) verdict(s *Screen) []string {
 	}
 	first, second := s.Sentence, ""
 	if ansi.StringWidth(first) > m.width {
-		first, second, _ = strings.Cut(ansi.Wrap(first, m.width, " "), "\n")
-		second = strings.ReplaceAll(second, "\n", " ")
+		joined := strings.ReplaceAll(first, " %", noBreak+"%")
+		first, second, _ = strings.Cut(ansi.Wrap(joined, m.width, ""), "\n")
+		first, second = strings.ReplaceAll(first, noBreak, " "), strings.ReplaceAll(strings.ReplaceAll(second, "\n", " "), noBreak, " ")
 	}
 	if s.Verdict == "growing" || s.Verdict == "out_of_memory" {
 		return []string{styleBad.Render(first), styleBad.Render(second)}
@@ -369,11 +373,15 @@ var helpLines = []string{
 	"  s, S           sort by the next column, by the one before",
 	"  up, down, wheel, pgup, pgdown, g",
 	"  enter          stacks of a line, and the whole of what is cut",
-	"  /              filter: a word, or live>1g and file~model.py; fields live blocks peak growth",
-	"                 (< > =) and file name function holder category source (= ~); ! in front: the others",
+	"  /              filter: a word, or live>1g and file~model.py",
+	"                 live blocks peak growth (< > =), ! in front: the others",
+	"                 file name function holder category source (= ~)",
 	"  space, f       pause",
-	"  left, right    a screen back, forward; [ and ] ten of them; end: now. The table is that of then",
+	"  left, right    a screen back, forward; [ and ] ten of them; end: now",
+	"                 the table is that of then",
 	"  b, r           count the change from this screen, from the first one",
+	"  w              write the table of this screen to a file",
 	"  esc            back", "",
-	"  PEAK is what a row had when the device's memory was at its peak. PER STEP is growth that is proved (docs/leaks.md).",
+	"  PEAK           what a row had when the device's memory was at its peak",
+	"  PER STEP       growth that is proved",
 }

@@ -198,6 +198,8 @@ func (m *Model) press(key string) tea.Cmd {
 		m.base, m.message = nil, "change is counted from the first screen"
 	case "enter":
 		m.detail = !m.detail
+	case "w":
+		m.write()
 	default:
 		m.steer(key)
 	}

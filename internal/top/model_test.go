@@ -220,6 +220,37 @@ func TestDetailAndMouse(t *testing.T) {
 	require.Contains(t, m.draw(), "pause")
 }
 
+// The keys are all to be read on a terminal of 80 by 24.
+func TestHelpFits(t *testing.T) {
+	require.LessOrEqual(t, len(helpLines), 24)
+	for _, line := range helpLines {
+		require.LessOrEqual(t, ansi.StringWidth(line), 80, line)
+	}
+}
+
+// What is shown is written with all rows, of the moment, the table and the filter that are shown, and nothing is replaced.
+func TestWriteScreen(t *testing.T) {
+	t.Chdir(t.TempDir())
+	m, _ := model(t, 20)
+	m.Update(tea.WindowSizeMsg{Width: 80, Height: 18})
+	for i := range 40 {
+		s := m.history[10]
+		s.Tables[ByLine] = append(s.Tables[ByLine], Row{Name: fmt.Sprintf("model.py:%d", 100+i), Bytes: 1 << 20, Blocks: 1})
+	}
+	press(m, "[", "right", "/", "name~model", "enter", "w")
+	path := "gputrace-top." + m.Shown().Time.Format("20060102-150405") + ".line.txt"
+	require.Contains(t, ansi.Strip(m.draw()), "wrote "+path)
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	text := string(got)
+	require.Equal(t, 41, strings.Count(text, "model.py:"), text)
+	require.NotContains(t, text, "train.py:41  main")
+	require.Contains(t, text, "+10.0 s")
+	require.NotContains(t, text, "q quit")
+	press(m, "w")
+	require.Contains(t, ansi.Strip(m.draw()), "exists already")
+}
+
 // Nothing breaks on a strange terminal or without a screen.
 func TestSmall(t *testing.T) {
 	m := NewModel(context.Background(), &screens{})

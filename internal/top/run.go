@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/recorder"
 )
 
@@ -99,12 +100,37 @@ const (
 func writeText(w io.Writer, history []*Screen, width, height int) error {
 	m := NewModel(context.Background(), nil)
 	m.width, m.height, m.history, m.ended = width, height, history, true
-	lines := strings.Split(strings.TrimRight(ansi.Strip(m.draw()), "\n "), "\n")
-	text := strings.TrimRight(strings.Join(lines[:max(0, len(lines)-1)], "\n"), "\n ") // the keys mean nothing here
-	if _, err := fmt.Fprintln(w, text); err != nil {
+	if _, err := fmt.Fprintln(w, m.plain()); err != nil {
 		return fmt.Errorf("write the screen: %w", err)
 	}
 	return nil
+}
+
+// plain is the screen as text, without the keys, which mean nothing there.
+func (m *Model) plain() string {
+	lines := strings.Split(strings.TrimRight(ansi.Strip(m.draw()), "\n "), "\n")
+	return strings.TrimRight(strings.Join(lines[:max(0, len(lines)-1)], "\n"), "\n ")
+}
+
+// tallest is a screen on which each row of a table and each stack of a line has room, lines.
+const tallest = 1000
+
+// write writes what is shown, with all rows, to a file beside which the others of the same job lie, and says which.
+func (m *Model) write() {
+	s := m.Shown()
+	if s == nil {
+		return
+	}
+	whole := *m
+	whole.height, whole.help = tallest, false
+	path := fmt.Sprintf("gputrace-top.%s.%s.txt", s.Time.Format("20060102-150405"), Tables[m.table])
+	err := output.Write(path, false, false, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, whole.plain())
+		return err
+	})
+	if m.message = "wrote " + path; err != nil {
+		m.message = err.Error()
+	}
 }
 
 // Watch runs a recorder while show shows its screens, and ends the recording when the screen is left. keep says that results will be

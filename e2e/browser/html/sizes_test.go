@@ -194,3 +194,19 @@ func TestTips(t *testing.T) {
 	require.LessOrEqual(t, tip[2], 400.0)
 	require.LessOrEqual(t, tip[3], 700.0)
 }
+
+// TestGrowthIsByStep: what a row adds each step is said as it is where steps become faster: time is not what counts.
+func TestGrowthIsByStep(t *testing.T) {
+	startChromium(t)
+	source, err := os.ReadFile("../../../export/html/page/stack.js")
+	require.NoError(t, err)
+	p := open(t, judged(t))
+	got := eval[float64](p, `(() => { const BEFORE = ''; `+string(source)+`
+		const steps = [], times = [], course = [];
+		for (let i = 0, t = 0; i <= 100; i++, t += i < 60 ? 10 : 3) {
+			steps.push(t); times.push(t); course.push(1000 + 7 * i);
+		}
+		return growthOf(times, course, steps);
+	})()`)
+	require.InDelta(t, 7, got, 0.01)
+}

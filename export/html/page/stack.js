@@ -104,10 +104,27 @@ function rowName(frame) {
   return frame.kind === OWN || frame.kind === LIBRARY ? `${place(frame)} ${frame.line > 0 ? frame.name : ''}`.trim() : frame.name;
 }
 
+// bySteps is whether growth is said by steps: there are enough of them.
+function bySteps(steps) {
+  return steps.length > 10;
+}
+
+// stepAt is how many steps were over at a time, with the part of the one that was going on.
+function stepAt(steps, time) {
+  let low = 0;
+  for (let high = steps.length - 1; low < high;) {
+    const middle = (low + high + 1) >> 1;
+    if (steps[middle] <= time) low = middle;
+    else high = middle - 1;
+  }
+  const length = low + 1 < steps.length ? steps[low + 1] - steps[low] : 0;
+  return low + (length > 0 ? Math.min(1, Math.max(0, (time - steps[low]) / length)) : 0);
+}
+
 // growthOf is how fast a course grows when it settled: from the middle fifth of the steps, or of the time, to the last one, by the lowest of
-// each, bytes each nanosecond; 0: it does not.
+// each. Bytes each step, whatever time the steps between took, or each nanosecond; 0: it does not.
 function growthOf(times, course, steps) {
-  const [begin, end] = steps.length > 10 ? [steps[0], steps[steps.length - 1]] : [times[0], times[times.length - 1]];
+  const [begin, end] = bySteps(steps) ? [steps[0], steps[steps.length - 1]] : [times[0], times[times.length - 1]];
   const fifth = (end - begin) / 5;
   if (!(fifth > 0)) return 0;
   const least = (from, to) => {
@@ -116,5 +133,7 @@ function growthOf(times, course, steps) {
     return low;
   };
   const [a, b, c] = [2, 3, 4].map((n) => least(begin + n * fifth, begin + (n + 1) * fifth));
-  return Math.min(a, b, c) >= 0 && course[c] > course[b] && course[b] > course[a] && times[c] > times[a] ? (course[c] - course[a]) / (times[c] - times[a]) : 0;
+  if (Math.min(a, b, c) < 0 || course[c] <= course[b] || course[b] <= course[a]) return 0;
+  const length = bySteps(steps) ? stepAt(steps, times[c]) - stepAt(steps, times[a]) : times[c] - times[a];
+  return length > 0 ? (course[c] - course[a]) / length : 0;
 }

@@ -197,15 +197,10 @@ function placeText(frame) {
   return frame.kind === OWN || frame.kind === LIBRARY ? place(frame) : frame.name;
 }
 
-// growthText is bytes each nanosecond as a person would say it: each step where there are steps, else each second.
+// growthText is what growthOf gives as a person would say it.
 function growthText(growth, model) {
-  const n = model.steps.length;
-  if (n > 2) {
-    const each = growth * (model.steps[n - 1] - model.steps[0]) / (n - 1);
-    return each >= 1 ? `+${bytesText(each < 1024 ? Math.round(each) : each)}/step` : '';
-  }
-  const each = growth * 1e9;
-  return each >= 1 ? `+${bytesText(each < 1024 ? Math.round(each) : each)}/s` : '';
+  const [each, unit] = bySteps(model.steps) ? [growth, 'step'] : [growth * 1e9, 's'];
+  return each >= 1 ? `+${bytesText(each < 1024 ? Math.round(each) : each)}/${unit}` : '';
 }
 
 // sparkline is a course as a small picture: the lowest filled, up to the highest lighter.
