@@ -41,8 +41,11 @@ static void python_find(void)
 {
 	const char *(*version)(void);
 	void *(*state)(void);
-	uint32_t images = _dyld_image_count();
-	if (python.thread_state || images == python.images)
+	uint32_t images;
+	if (python.thread_state)
+		return;
+	images = _dyld_image_count();
+	if (images == python.images)
 		return;
 	python.images = images;
 	*(void **)&state = dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
