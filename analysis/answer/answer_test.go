@@ -123,3 +123,25 @@ func TestCourseOfSteps(t *testing.T) {
 	none := NewFollower(&steps.Table{})
 	require.Equal(t, &Course{}, none.Course(false), "without steps and events nothing is known")
 }
+
+// TestTotals: reserved is the sum of the devices, unknown where that of one is; the time of the peak is that of the device with the highest.
+func TestTotals(t *testing.T) {
+	of := func(accounts ...heap.Account) *Answer {
+		now := view.New(&heap.Snapshot{Totals: heap.Totals{Accounts: accounts}}, nil, nil)
+		return New(&Input{View: now, Now: now})
+	}
+	none := of()
+	require.False(t, none.Torch)
+	require.EqualValues(t, event.Unknown, none.Reserved)
+	require.Zero(t, none.PeakTime)
+
+	a := of(heap.Account{Reserved: 10, Peak: 5, PeakTime: 3}, heap.Account{Reserved: 20, Peak: 9, PeakTime: 4}, heap.Account{Reserved: 30, Peak: 7, PeakTime: 8})
+	require.True(t, a.Torch)
+	require.EqualValues(t, 60, a.Reserved)
+	require.EqualValues(t, 4, a.PeakTime)
+	require.EqualValues(t, 3, of(heap.Account{Peak: 5, PeakTime: 3}, heap.Account{Peak: 5, PeakTime: 4}).PeakTime, "of two equal ones the first")
+
+	for _, accounts := range [][]heap.Account{{{Reserved: event.Unknown}, {Reserved: 20}}, {{Reserved: 20}, {Reserved: event.Unknown}}} {
+		require.EqualValues(t, event.Unknown, of(accounts...).Reserved)
+	}
+}

@@ -136,3 +136,49 @@ func TestGrowth(t *testing.T) {
 	require.InDelta(t, 500, got.step.requested, 100)
 	require.Zero(t, got.step.blocks)
 }
+
+// survivorsOf are survivors that rise by the given amounts, one after the other.
+func survivorsOf(rises ...int64) []floor {
+	out := []floor{{}}
+	for _, r := range rises {
+		last := out[len(out)-1]
+		out = append(out, floor{blocks: last.blocks + r})
+	}
+	return out
+}
+
+func repeat(rise int64, times int) []int64 {
+	out := make([]int64, times)
+	for i := range out {
+		out[i] = rise
+	}
+	return out
+}
+
+// TestKeepsOn: a rise whose second half is two ninths lower or more slows down, as a cache that fills does; one that rises faster keeps on.
+// One rise more or less is no difference.
+func TestKeepsOn(t *testing.T) {
+	for _, c := range []struct {
+		first, second int64 // by step
+		want          bool
+	}{{100, 100, true}, {100, 78, true}, {100, 76, false}, {100, 50, false}, {100, 0, false}, {50, 100, true}, {0, 100, true}} {
+		require.Equal(t, c.want, keepsOn(survivorsOf(append(repeat(c.first, 100), repeat(c.second, 100)...)...), blocksOf), c)
+	}
+	require.True(t, keepsOn(survivorsOf(0, 5, 0, 0), blocksOf), "one rise")
+	require.False(t, keepsOn(survivorsOf(5, 5, 0, 0), blocksOf))
+}
+
+// TestLinear: survivors on a line, with steps that are not all equal; not those that rise at one end only, or wave.
+func TestLinear(t *testing.T) {
+	require.True(t, isLinear(survivorsOf(repeat(7, 40)...), blocksOf))
+	require.True(t, isLinear(survivorsOf(10, 5, 10, 5, 10, 5, 10, 5), blocksOf))
+	require.True(t, isLinear(survivorsOf(0, 0, 30, 0, 0, 30, 0, 0, 30), blocksOf), "every third")
+	require.False(t, isLinear(survivorsOf(append(repeat(10, 20), repeat(0, 20)...)...), blocksOf))
+	require.False(t, isLinear(survivorsOf(append(repeat(0, 20), repeat(10, 20)...)...), blocksOf))
+}
+
+func TestGreatestDivisor(t *testing.T) {
+	for _, c := range [][3]int64{{12, 18, 6}, {18, 12, 6}, {7, 5, 1}, {0, 4, 4}, {4, 0, 4}, {0, 0, 0}, {5, 5, 5}} {
+		require.Equal(t, c[2], greatestDivisor(c[0], c[1]), c)
+	}
+}

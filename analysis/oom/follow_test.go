@@ -385,3 +385,34 @@ func TestPages(t *testing.T) {
 	require.Equal(t, []uint64{50 * mib, 20 * mib}, []uint64{c.Asked, c.Page})
 	require.Equal(t, 2, c.Tries)
 }
+
+// TestPlace: the device of a driver's call is that of the process's caching allocator, where it has one and the call names no other.
+func TestPlace(t *testing.T) {
+	device := func(index int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: index} }
+	alloc := func(pid uint32, index int8) event.Event {
+		return event.Event{
+			Time: 1, PID: pid, Kind: event.KindAlloc, Layer: event.LayerTorch, Device: device(index), Addr: 0x1000 * uint64(pid), Size: 512, Allocated: 512,
+			Reserved: 1024, Requested: 512, Stream: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
+		}
+	}
+	for _, c := range []struct {
+		name       string
+		events     []event.Event
+		call, want int8
+	}{
+		{"not named", []event.Event{alloc(7, 1)}, -1, 1},
+		{"the same", []event.Event{alloc(7, 1)}, 1, 1},
+		{"another one", []event.Event{alloc(7, 1)}, 0, 0},
+		{"of two", []event.Event{alloc(7, 0), alloc(7, 1)}, -1, -1},
+		{"another process's", []event.Event{alloc(8, 0), alloc(7, 1)}, -1, 1},
+		{"no allocator", []event.Event{alloc(8, 0)}, -1, -1},
+	} {
+		h := heap.New()
+		for i := range c.events {
+			h.Apply(&c.events[i])
+		}
+		found := &Case{PID: 7, Device: device(c.call)}
+		found.place(h)
+		require.Equal(t, device(c.want), found.Device, c.name)
+	}
+}

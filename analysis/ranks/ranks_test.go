@@ -64,3 +64,19 @@ func TestGuests(t *testing.T) {
 	r = ranks.New([]ranks.Process{process(0, use(0, 100)), process(1, use(0, 100)), process(2, use(0, 100))})
 	require.Empty(t, r.Guests, "each has one device, which may be another one of the machine")
 }
+
+// TestLead: how much earlier the first began to grow is known only of two whose times are known.
+func TestLead(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	for _, c := range []struct {
+		first, second time.Time
+		ok            bool
+	}{{at, at.Add(time.Second), true}, {time.Time{}, at, false}, {at, time.Time{}, false}, {time.Time{}, time.Time{}, false}} {
+		table := &ranks.Table{Growing: []int{0, 1}, Processes: []ranks.Process{{Grew: c.first}, {Grew: c.second}}}
+		lead, ok := table.Lead()
+		require.Equal(t, c.ok, ok, c)
+		if ok {
+			require.Equal(t, time.Second, lead)
+		}
+	}
+}
