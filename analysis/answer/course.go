@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -28,21 +29,14 @@ type moment struct{ time, bytes uint64 }
 // Follower follows the totals of a trace, in a replay that others share.
 type Follower struct {
 	table  *steps.Table
-	totals []account // few, in the order in which they came
+	sums   view.Reported
 	first  uint64
-	sum    uint64
+	began  bool // first is known
 	step   int
 	now    level
 	levels []level
 	last   moment   // the last allocation
 	tail   []moment // the frees behind it
-}
-
-// account is one caching allocator.
-type account struct {
-	pid    uint32
-	device event.Device
-	total  uint64
 }
 
 // NewFollower is a follower that has seen no event.
@@ -71,39 +65,26 @@ func (f *Follower) Course(ended bool) *Course {
 
 // See takes the next event.
 func (f *Follower) See(e *event.Event) {
-	if e.Layer != event.LayerTorch || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
+	before := f.sums.Sum()
+	if _, ok := f.sums.See(e); !ok {
 		return
 	}
 	if step := f.table.At(e.Time); step != f.step {
 		if f.step > 0 {
 			f.levels = append(f.levels, f.now)
 		}
-		f.step, f.now = step, level{f.sum, f.sum}
+		f.step, f.now = step, level{before, before}
 	}
-	begins := len(f.totals) == 0
-	total := f.totalOf(e)
-	f.sum += e.Allocated - *total
-	if begins {
-		f.first = f.sum
+	sum := f.sums.Sum()
+	if !f.began {
+		f.first, f.began = sum, true
 	}
-	*total = e.Allocated
-	f.now.low, f.now.high = min(f.now.low, f.sum), max(f.now.high, f.sum)
+	f.now.low, f.now.high = min(f.now.low, sum), max(f.now.high, sum)
 	if e.Kind == event.KindAlloc {
-		f.last, f.tail = moment{e.Time, f.sum}, f.tail[:0]
+		f.last, f.tail = moment{e.Time, sum}, f.tail[:0]
 	} else {
-		f.tail = append(f.tail, moment{e.Time, f.sum})
+		f.tail = append(f.tail, moment{e.Time, sum})
 	}
-}
-
-// totalOf is the total of an event's allocator, 0 before its first.
-func (f *Follower) totalOf(e *event.Event) *uint64 {
-	for i := range f.totals {
-		if a := &f.totals[i]; a.pid == e.PID && a.device == e.Device {
-			return &a.total
-		}
-	}
-	f.totals = append(f.totals, account{e.PID, e.Device, 0})
-	return &f.totals[len(f.totals)-1].total
 }
 
 // exit is the last moment at which as much was in use as between steps, or without steps the last allocation. 0: what was in use stayed.
@@ -112,7 +93,7 @@ func (f *Follower) exit(between uint64) uint64 {
 	if least == 0 {
 		least = f.last.bytes
 	}
-	if 2*f.sum >= least {
+	if 2*f.sums.Sum() >= least {
 		return 0
 	}
 	for _, m := range slices.Backward(f.tail) {

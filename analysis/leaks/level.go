@@ -5,6 +5,7 @@ package leaks
 import (
 	"slices"
 
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 )
 
@@ -12,42 +13,25 @@ import (
 // site that was judged. The zero value is empty.
 type level struct {
 	series
-	allocated map[allocator]*uint64 // bytes, as reported last
-	key       allocator             // of the event before, which most often is that of the next, too
-	last      *uint64               // its entry; nil: there was no event
-}
-
-// allocator is one caching allocator.
-type allocator struct {
-	pid    uint32
-	device event.Device
+	allocated view.Reported
 }
 
 // see takes the next event, in a step.
 func (l *level) see(e *event.Event, step int) {
-	if e.Layer != event.LayerTorch || e.Allocated == event.Unknown || e.Kind != event.KindAlloc && e.Kind != event.KindFree {
-		return
-	}
-	if l.allocated == nil {
-		l.allocated = map[allocator]*uint64{}
-	}
-	if k := (allocator{e.PID, e.Device}); l.last == nil || k != l.key {
-		l.key, l.last = k, entry(l.allocated, k)
-	}
-	if by := int64(e.Allocated) - int64(*l.last); by >= 0 {
+	by, ok := l.allocated.See(e)
+	switch {
+	case !ok:
+	case by >= 0:
 		l.add(step, floor{bytes: by})
-	} else {
+	default:
 		l.remove(step, floor{bytes: -by})
 	}
-	*l.last = e.Allocated
 }
 
 // restart begins again in step 0 with what is allocated now.
 func (l *level) restart() {
 	l.series = series{}
-	for _, n := range l.allocated {
-		l.add(0, floor{bytes: int64(*n)})
-	}
+	l.add(0, floor{bytes: int64(l.allocated.Sum())})
 }
 
 // steadyShare is how much more may be in use between steps at the end than in the middle, one part in so many, for what grows by no

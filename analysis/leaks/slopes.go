@@ -12,6 +12,12 @@ type Slopes struct {
 	Reserved  float64 // the heaps, or segments, that the buffers are in
 }
 
+// allocator is one caching allocator.
+type allocator struct {
+	pid    uint32
+	device event.Device
+}
+
 // slopes follow the allocators for MPS, whose three sizes differ. The zero value is empty.
 type slopes struct {
 	series   // whose blocks are the bytes that are reserved

@@ -62,31 +62,42 @@ func newSearch(o *recorder.Options) *search {
 // scan finds what is new since the last time: processes that began, and those that have loaded code.
 func (s *search) scan() ([]*process.Process, error) {
 	begin := time.Now()
-	entries, err := os.ReadDir("/proc")
+	all, err := running()
 	if err != nil {
 		return nil, err
 	}
-	seen := make(map[int]seenProcess, len(s.seen))
+	seen := make(map[int]seenProcess, len(all))
+	var out []*process.Process
+	for _, p := range all {
+		last, ok := s.seen[p.PID]
+		now := seenProcess{p.CodePages(), last.begun || !ok && !s.next.IsZero()}
+		if (!ok || last != now) && s.means(p, now.begun) {
+			out = append(out, p)
+		}
+		seen[p.PID] = now
+	}
+	s.seen = seen
+	end := time.Now()
+	s.next = end.Add(max(searchEvery, time.Duration(float64(end.Sub(begin))/searchShare)))
+	return out, nil
+}
+
+// running lists the processes of this machine but this one.
+func running() ([]*process.Process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list the processes: %w", err)
+	}
 	var out []*process.Process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		p, err := process.Open(pid)
-		if err != nil {
-			continue // it has just ended
-		}
-		last, ok := s.seen[pid]
-		now := seenProcess{p.CodePages(), last.begun || !ok && !s.next.IsZero()}
-		if (!ok || last != now) && s.means(p, now.begun) {
+		if p, err := process.Open(pid); err == nil { // else it has just ended
 			out = append(out, p)
 		}
-		seen[pid] = now
 	}
-	s.seen = seen
-	end := time.Now()
-	s.next = end.Add(max(searchEvery, time.Duration(float64(end.Sub(begin))/searchShare)))
 	return out, nil
 }
 

@@ -93,26 +93,18 @@ type survey struct {
 
 // look finds the processes that have the driver's library or a framework's mapped, and those that cannot be looked into.
 func (s *survey) look() error {
-	entries, err := os.ReadDir("/proc")
+	all, err := running()
 	if err != nil {
-		return fmt.Errorf("list the processes: %w", err)
+		return err
 	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		p, err := process.Open(pid)
-		if err != nil {
-			continue // it has just ended
-		}
+	for _, p := range all {
 		command := p.Cmdline(shownArguments)
 		if len(command) == 0 {
 			continue // a thread of the kernel, or one that has ended
 		}
 		s.searched++
 		maps, err := p.Maps()
-		c := &candidate{process: p, maps: maps, out: machine.Process{PID: pid, Parent: p.Parent(), Name: p.Name(), Command: command, User: userName(p)}}
+		c := &candidate{process: p, maps: maps, out: machine.Process{PID: p.PID, Parent: p.Parent(), Name: p.Name(), Command: command, User: userName(p)}}
 		switch {
 		case errors.Is(err, process.ErrPermission):
 			c.out.Why = "not permitted to look into it"
