@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -569,4 +570,30 @@ func commentLines(text string) (comments, code int) {
 		}
 	}
 	return comments, code
+}
+
+// TestLeftOut: a test that make unit leaves out by its name, for what it needs, has that name alone: another one would not be run either.
+func TestLeftOut(t *testing.T) {
+	script := read(t, ".ci/unit")
+	_, table, found := strings.Cut(script, "needs='\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n'")
+	_, pattern, found := strings.Cut(script, "left_out='/gputrace")
+	require.True(t, found)
+	pattern, _, _ = strings.Cut(pattern, "'\n")
+	leftOut, in := regexp.MustCompile(pattern), map[string][]string{}
+	for _, f := range sources(t) {
+		if !f.test || leftOut.MatchString("/"+f.pkg) {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			if d, ok := d.(*ast.FuncDecl); ok && d.Recv == nil {
+				in[d.Name.Name] = append(in[d.Name.Name], f.pkg)
+			}
+		}
+	}
+	for line := range strings.Lines(table) {
+		name := strings.Fields(line)[0]
+		require.LessOrEqual(t, len(in[name]), 1, "%s is in %v: rename all but one", name, in[name])
+	}
 }

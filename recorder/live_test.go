@@ -15,7 +15,7 @@ import (
 )
 
 // TestLive asks a recording in progress from other goroutines: live set, totals, curve, holders.
-func TestLive(t *testing.T) {
+func TestLiveState(t *testing.T) {
 	target := &madeTarget{pid: 7, scan: func(context.Context) (*Scan, error) { return madeScan(0), nil }}
 	s := &madeSource{start: []Target{target}, hang: true, batches: []madeBatch{
 		{events: []event.Event{alloc(7, second, 0x1000, 512, 512), alloc(7, 2*second, 0x2000, 1024, 1536)}},

@@ -104,8 +104,8 @@ func divided() *program {
 	return p
 }
 
-// TestFind: all of a case, by hand.
-func TestFind(t *testing.T) {
+// TestFindCase: all of a case, by hand.
+func TestFindCase(t *testing.T) {
 	p := divided()
 	at := p.now()
 	r := p.find(t, Input{Ended: true, Leaks: &leaks.Report{Findings: []leaks.Finding{

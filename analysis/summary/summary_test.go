@@ -10,6 +10,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/summary"
 	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
@@ -81,4 +82,30 @@ func TestStages(t *testing.T) {
 	require.Equal(t, s.Init.End, s.Train.Begin)
 	require.GreaterOrEqual(t, s.Train.AllocDelta(), int64(8*512))
 	require.Positive(t, s.Train.PeakedDelta())
+}
+
+// TestOfSegments: segments of up to 2 MiB are of the small pool; what the allocator itself says is reserved is what they add up to.
+func TestOfSegments(t *testing.T) {
+	const mib, base = 1 << 20, 1 << 40
+	job := func(reserved ...uint64) figures.MemoryStats {
+		j, allocated := eventtest.NewJob(), uint64(0)
+		for i, size := range []uint64{2 * mib, 2*mib + 512, 20 * mib} {
+			addr := uint64(base * (i + 1))
+			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, Addr: addr, Size: size, Requested: event.Unknown, Allocated: event.Unknown, Call: "cudaMalloc", Stack: j.ID(eventtest.Kept)})
+			allocated += 512
+			j.Add(event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Addr: addr, Size: 512, Requested: 512, Allocated: allocated, Stack: j.ID(eventtest.Kept)})
+			j.Events[len(j.Events)-1].Reserved = reserved[i]
+		}
+		return stats(t, j).Devices[0]
+	}
+	s := job(2*mib, 4*mib+512, 24*mib+512).Stats
+	require.Equal(t, figures.Counter{Current: 1, Peak: 1, Allocated: 1}, s[figures.StatSegment].Small)
+	require.Equal(t, figures.Counter{Current: 2, Peak: 2, Allocated: 2}, s[figures.StatSegment].Large)
+	require.EqualValues(t, 2*mib, s[figures.StatReservedBytes].Small.Current)
+	require.EqualValues(t, 24*mib+512, s[figures.StatReservedBytes].All.Current)
+
+	s = job(2*mib, 4*mib+512, 30*mib).Stats // a segment was not seen
+	require.Equal(t, figures.UnknownCounter, s[figures.StatSegment].All)
+	require.EqualValues(t, 30*mib, s[figures.StatReservedBytes].All.Current)
+	require.Equal(t, figures.Unknown, s[figures.StatReservedBytes].All.Peak)
 }
