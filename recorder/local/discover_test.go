@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"testing"
@@ -19,6 +20,12 @@ import (
 	"github.com/gputrace/gputrace/recorder"
 	"github.com/gputrace/gputrace/tracer"
 )
+
+// own makes the name of a program that of this run of the tests: another one can look for its processes at the same time. A name has 15 bytes.
+func own(name string) string { return fmt.Sprintf("%.7s%d", name, os.Getpid()) }
+
+// named matches the programs of that name.
+func named(name string) *regexp.Regexp { return regexp.MustCompile("^" + own(name) + "$") }
 
 // TestStartOne: one process is attached to as such, and the rights that are not needed any more are given up.
 func TestStartOne(t *testing.T) {
@@ -151,18 +158,18 @@ func TestEndedBeforeAttach(t *testing.T) {
 // TestFindByName: a name means programs that use CUDA, by the program's name and by the command line, and says which they are.
 func TestFindByName(t *testing.T) {
 	t.Parallel()
-	p, other := program(t, "trainbyname", "libcuda.so.1"), program(t, "trainbyname")
-	l, m, seen := openMade(t, &recorder.Options{Name: regexp.MustCompile("^trainbyname$"), Memory: "auto"})
+	p, other := program(t, own("byname"), "libcuda.so.1"), program(t, own("byname"))
+	l, m, seen := openMade(t, &recorder.Options{Name: named("byname"), Memory: "auto"})
 	require.NoError(t, l.Start(t.Context()))
 	require.Equal(t, []int{p.PID}, pidsOf(l.Arrived()))
 	require.NotContains(t, m.calls, fmt.Sprint("add ", other.PID))
 	require.Len(t, seen.notices, 1)
-	require.Regexp(t, fmt.Sprintf(`^  pid %d .*trainbyname -c `, p.PID), seen.notices[0])
+	require.Regexp(t, fmt.Sprintf(`^  pid %d .*%s -c `, p.PID, own("byname")), seen.notices[0])
 
 	require.True(t, matches(regexp.MustCompile("read _ of a test$"), p), "arguments with a space between")
 	require.False(t, matches(regexp.MustCompile("^of a test$"), p))
 
-	l, m, _ = openMade(t, &recorder.Options{PIDs: []int{p.PID}, Name: regexp.MustCompile("^trainbyname$"), Memory: "auto"})
+	l, m, _ = openMade(t, &recorder.Options{PIDs: []int{p.PID}, Name: named("byname"), Memory: "auto"})
 	require.NoError(t, l.Start(t.Context()))
 	require.Equal(t, []string{"ready", fmt.Sprint("add ", p.PID)}, m.calls, "once, though it is meant twice")
 }
@@ -170,9 +177,9 @@ func TestFindByName(t *testing.T) {
 // TestFindWaiting: with --wait and with --children a name means what uses no CUDA so far as well.
 func TestFindWaiting(t *testing.T) {
 	t.Parallel()
-	p := program(t, "trainwaits")
+	p := program(t, own("waits"))
 	for _, o := range []*recorder.Options{{Wait: true}, {Children: true}} {
-		o.Name, o.Memory = regexp.MustCompile("^trainwaits$"), "auto"
+		o.Name, o.Memory = named("waits"), "auto"
 		l, m, seen := openMade(t, o)
 		require.NoError(t, l.Start(t.Context()))
 		require.Equal(t, []string{"ready", fmt.Sprint("add ", p.PID), fmt.Sprint("expect ", p.PID)}, m.calls)
@@ -197,14 +204,14 @@ func TestFindNone(t *testing.T) {
 // TestFoundRefused: one of several that were found cannot be attached to: the others are, and it is a warning. When none can, it is the error.
 func TestFoundRefused(t *testing.T) {
 	t.Parallel()
-	p := program(t, "trainrefused", "libcuda.so.1")
-	l, m, seen := openMade(t, &recorder.Options{Name: regexp.MustCompile("^trainrefused$"), Memory: "auto"})
+	p := program(t, own("refused"), "libcuda.so.1")
+	l, m, seen := openMade(t, &recorder.Options{Name: named("refused"), Memory: "auto"})
 	m.refused = errors.New("no")
 	require.ErrorIs(t, l.Start(t.Context()), m.refused)
 	require.Len(t, seen.warnings, 1)
 
 	waits := program(t, "cpuprogram")
-	l, m, seen = openMade(t, &recorder.Options{PIDs: []int{p.PID, waits.PID}, Name: regexp.MustCompile("^trainrefused$"), Memory: "auto"})
+	l, m, seen = openMade(t, &recorder.Options{PIDs: []int{p.PID, waits.PID}, Name: named("refused"), Memory: "auto"})
 	require.NoError(t, l.Start(t.Context()))
 	require.Equal(t, []int{p.PID}, pidsOf(l.Arrived()))
 	require.Len(t, seen.warnings, 1)
@@ -230,12 +237,12 @@ func scanned(t *testing.T, s *search, of ...*process.Process) []int {
 // by its name even without CUDA, and one without CUDA that was there before is not.
 func TestScan(t *testing.T) {
 	t.Parallel()
-	before, cpu := program(t, "trainscan", "libcuda.so.1"), program(t, "trainscan")
-	s := newSearch(&recorder.Options{Name: regexp.MustCompile("^trainscan$")})
+	before, cpu := program(t, own("scan"), "libcuda.so.1"), program(t, own("scan"))
+	s := newSearch(&recorder.Options{Name: named("scan")})
 	require.Equal(t, []int{before.PID}, scanned(t, s, before, cpu))
 	require.Greater(t, time.Until(s.next), searchEvery/2, "not again at once")
 	require.Empty(t, scanned(t, s, before, cpu), "nothing has changed")
-	later := program(t, "trainscan")
+	later := program(t, own("scan"))
 	require.Equal(t, []int{later.PID}, scanned(t, s, before, cpu, later))
 	require.Empty(t, scanned(t, s, before, cpu, later))
 
@@ -254,16 +261,16 @@ func TestScan(t *testing.T) {
 // TestSearchAgain: processes that come later are attached to when their tables are made, and followed when there is nothing to trace yet; each once.
 func TestSearchAgain(t *testing.T) {
 	t.Parallel()
-	l, m, seen := openMade(t, &recorder.Options{Name: regexp.MustCompile("^trainlater$"), Wait: true, Memory: "auto", CacheDir: t.TempDir()})
+	l, m, seen := openMade(t, &recorder.Options{Name: named("later"), Wait: true, Memory: "auto", CacheDir: t.TempDir()})
 	require.NoError(t, l.Start(t.Context()))
-	cpu := program(t, "trainlater")
+	cpu := program(t, own("later"))
 	l.searchAgain()
 	require.NotContains(t, m.calls, fmt.Sprint("add ", cpu.PID), "it is not time to look again")
 	l.search.next = time.Now()
 	l.searchAgain()
 	require.Contains(t, m.calls, fmt.Sprint("expect ", cpu.PID))
 
-	gpu := program(t, "trainlater", "libcuda.so.1")
+	gpu := program(t, own("later"), "libcuda.so.1")
 	l.search.next = time.Now()
 	l.searchAgain()
 	require.True(t, l.search.preparing[gpu.PID], "its tables are made beside the reading of events")
@@ -282,7 +289,7 @@ func TestSearchAgain(t *testing.T) {
 // TestRefusedOnce: one that cannot be attached to is said once, and not at all when it has ended meanwhile.
 func TestRefusedOnce(t *testing.T) {
 	t.Parallel()
-	p := program(t, "trainlater", "libcuda.so.1")
+	p := program(t, own("later"), "libcuda.so.1")
 	l, m, seen := openMade(t, &recorder.Options{All: true})
 	l.tracer, l.search, m.refused = m, newSearch(l.options), errors.New("no")
 	l.addFound(p)
