@@ -161,8 +161,8 @@ func (s *Screen) Add(parts []Part) {
 	held(s, parts)
 	for by, rows := range s.Tables {
 		for i := range rows {
-			if f := growth[growthKey{by, rows[i].Name}]; f != nil {
-				rows[i].PerStep, rows[i].Holder = &f.Bytes, f.Holder
+			if g := growth[growthKey{by, rows[i].Name}]; g != nil {
+				rows[i].PerStep, rows[i].Holder = &g.bytes, g.holder
 			}
 		}
 		s.Tables[by] = shorten(rows)
@@ -177,9 +177,15 @@ type growthKey struct {
 	name string
 }
 
-// growthOf are the findings by the rows that they are of.
-func growthOf(parts []Part) map[growthKey]*leaks.Finding {
-	out := map[growthKey]*leaks.Finding{}
+// rowGrowth is what the findings of a row say together.
+type rowGrowth struct {
+	bytes  float64 // each step
+	holder string  // of the first
+}
+
+// growthOf is the growth of the rows that findings are of.
+func growthOf(parts []Part) map[growthKey]*rowGrowth {
+	out := map[growthKey]*rowGrowth{}
 	for i := range parts {
 		if parts[i].Leaks == nil {
 			continue
@@ -189,8 +195,9 @@ func growthOf(parts []Part) map[growthKey]*leaks.Finding {
 			name, _, _ := strings.Cut(f.Name(), " ")
 			for _, key := range []growthKey{{ByLine, name}, {ByHolder, f.Holder}} {
 				if out[key] == nil {
-					out[key] = f
+					out[key] = &rowGrowth{holder: f.Holder}
 				}
+				out[key].bytes += f.Bytes
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -116,4 +117,18 @@ func TestRecorded(t *testing.T) {
 		sum += r.Bytes
 	}
 	require.EqualValues(t, trace.End().Total(), sum)
+}
+
+// What a holder keeps of several lines grows by the sum of them, and each line by its own.
+func TestGrowthOfHolder(t *testing.T) {
+	finding := func(line int, holder string, bytes float64) leaks.Finding {
+		return leaks.Finding{File: "/home/a/train.py", Line: line, Function: "main", Holder: holder, Bytes: bytes}
+	}
+	got := growthOf([]Part{{Leaks: &leaks.Report{Findings: []leaks.Finding{
+		finding(17, "losses[*].grad_fn", 5), finding(15, "losses[*].grad_fn", 1), finding(21, "", 2),
+	}}}})
+	require.Equal(t, &rowGrowth{6, "losses[*].grad_fn"}, got[growthKey{ByHolder, "losses[*].grad_fn"}])
+	require.Equal(t, &rowGrowth{1, "losses[*].grad_fn"}, got[growthKey{ByLine, "train.py:15"}])
+	require.Equal(t, &rowGrowth{2, ""}, got[growthKey{ByLine, "train.py:21"}])
+	require.NotContains(t, got, growthKey{ByHolder, ""})
 }
