@@ -137,8 +137,11 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 			from := s.source
 			d.learn(k.stack, from)
 			all = append(all, risen{t, k.place, from.line, from, k, from.stack})
-			done[lineKey{k.place, from.line}] = true
 		}
+	}
+	all = d.withoutExchange(all)
+	for i := range all {
+		done[lineKey{all[i].place, all[i].line}] = true
 	}
 	for k, s := range d.lines {
 		if done[k] {

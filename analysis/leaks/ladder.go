@@ -115,7 +115,7 @@ func (d *detector) suspect(steps *Steps, o *Options) *Finding {
 		}
 		d.learn(k.stack, s.source)
 		r := risen{t, k.place, s.source.line, s.source, k, s.source.stack}
-		if len(d.withoutTurnover([]risen{r})) == 0 {
+		if len(d.withoutExchange(d.withoutTurnover([]risen{r}))) == 0 {
 			continue
 		}
 		if best == nil || r.rise.bytes > best.rise.bytes || r.rise.bytes == best.rise.bytes && k.stack < best.site.stack {
