@@ -56,7 +56,7 @@ var questions = []question{
 		"Not played: processes that have ended and are not collected, MPS, and handles that another process has opened. NVML of the stand-in lists running processes only."},
 	{14, "What of a server's share is weights, cache, activations, graphs?", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "serving"}}, "report FIRST --at peak", `(?s)at the peak.*?capture [^\n]*`, false,
 		"A program in the layout of vLLM: vLLM itself needs kernels that run."},
-	{15, "A server keeps more with each cycle of sleep and waking", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "sleep"}}, "leaks FIRST --step-on wake_up", `(?s)growing: .*?(?:\nsteps)`, false, ""},
+	{15, "A server keeps more with each cycle of sleep and waking", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "sleep"}}, "leaks FIRST --step-on wake_up", `(?s)growing: .*?growth`, false, ""},
 	{16, "\"memory allocation failed\" is printed, and nothing failed", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "recovered"}}, "oom FIRST", `(?s)no request .*ran out`, true, ""},
 	{18, "An inference program has memory that it does not account for", [][]string{{"GPU_MEM=24GiB", "inference"}}, "report FIRST", `(?s)in use at the end.*?(?:\n  in use)`, false,
 		"A program with the calls of llama.cpp and ggml: weights, cache and graph by `cuMemAlloc`, a pool that maps more memory as batches grow."},

@@ -127,6 +127,9 @@ func TestBiasOfProcess(t *testing.T) {
 	}
 }
 
+// breakpoint is the instruction (int3) that the kernel puts where a tracer looks, in what a process sees of a file.
+const breakpoint = 0xcc
+
 func compareMapping(t *testing.T, p *process.Process, m *process.Mapping) {
 	t.Helper()
 	f := fileOf(t, p, m)
@@ -145,7 +148,11 @@ func compareMapping(t *testing.T, p *process.Process, m *process.Mapping) {
 		if _, err := p.ReadAt(want, vaddr+bias); err != nil {
 			t.Fatal(err)
 		}
-		if got, ok := f.Text(vaddr, 4); !ok || !bytes.Equal(got, want) {
+		got, ok := f.Text(vaddr, 4)
+		if ok && want[0] == breakpoint { // a tracer that a test beside this one runs
+			want[0] = got[0]
+		}
+		if !ok || !bytes.Equal(got, want) {
 			t.Fatalf("%s, %#x: got %x, want %x as in the process", m.Path, vaddr, got, want)
 		}
 		if off, ok := f.FileOffset(vaddr); !ok || off != vaddr+bias-m.Start+m.Offset {
