@@ -314,6 +314,9 @@ func doctor(ctx context.Context) (string, error) {
 	return firstLine(d.Verdict), nil
 }
 
+// attaching is said while the attach is under way.
+var attaching = regexp.MustCompile(`^attaching to pid \d+, Ctrl-C ends it\n`)
+
 // refuses: gputrace says in one sentence that this kernel is too old, and leaves the program alone.
 func refuses(ctx context.Context) (string, error) {
 	t, err := startTraced(ctx)
@@ -325,7 +328,7 @@ func refuses(ctx context.Context) (string, error) {
 	err = <-t.ended
 	const notPermitted, nothing = 6, 7 // docs/cli.md
 	code := t.gputrace.ProcessState.ExitCode()
-	said := strings.TrimSpace(t.out.String())
+	said := attaching.ReplaceAllString(strings.TrimSpace(t.out.String()), "")
 	what := fmt.Sprintf("exit code %d: %s", code, firstLine(said))
 	oneSentence := !strings.Contains(strings.ReplaceAll(said, "\n  ", ""), "\n") // what may follow is advice, set in
 	if code != notPermitted && code != nothing || !oneSentence {
