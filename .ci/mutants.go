@@ -21,6 +21,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -38,6 +39,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // equivalent has a line for each change that makes no difference: as it is printed, without its line number, and why.
@@ -455,15 +458,24 @@ func (b *binaries) run(folder string, number int) (result, error) {
 	return b.start(program, folder, number), nil
 }
 
+// mostMemory is how much address space the tests of one change may have, bytes: a loop that a change makes endless must not take the machine's.
+const mostMemory = 6 << 30
+
 // start runs a test program.
 func (b *binaries) start(program, folder string, number int) result {
 	cmd := exec.Command(program, "-test.short", "-test.failfast", "-test.timeout", b.options.timeout.String(), "-test.skip", needsMore)
 	cmd.Dir, cmd.Env = folder, append(os.Environ(), fmt.Sprint(variable, "=", number))
-	out, err := cmd.CombinedOutput()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Start()
+	if err == nil {
+		limit := &unix.Rlimit{Cur: mostMemory, Max: mostMemory}
+		err = errors.Join(unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_AS, limit, nil), cmd.Wait())
+	}
 	switch {
 	case err == nil:
 		return builds
-	case strings.Contains(string(out), "panic: test timed out"):
+	case strings.Contains(out.String(), "panic: test timed out"):
 		return late
 	}
 	return fails
