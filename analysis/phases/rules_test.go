@@ -71,8 +71,8 @@ func TestBuiltIn(t *testing.T) {
 			texts[key] = true
 		}
 	}
-	for i := range standard {
-		seen[standard[i].phase] = true
+	for _, r := range standard() {
+		seen[r.phase] = true
 	}
 	for _, p := range Phases {
 		require.Equal(t, isPhase(string(p)), seen[p], p)

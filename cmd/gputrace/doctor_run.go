@@ -9,11 +9,14 @@ import (
 	"os"
 
 	"github.com/gputrace/gputrace/doctor"
+	"github.com/gputrace/gputrace/internal/progress"
 )
 
 // examine writes what the doctor finds; the error has no text: the verdict is the last line.
 func examine(o doctorOptions) error {
+	done := progress.Doing(os.Stderr, "looking at the kernel and our rights, Ctrl-C ends it")
 	r := doctor.Run(doctor.Options{PID: o.pid, For: o.duration, CacheDir: o.cacheDir, Memory: o.memory})
+	done()
 	var err error
 	if o.json {
 		err = doctor.WriteJSON(os.Stdout, r, version)

@@ -25,6 +25,7 @@ import (
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder/local"
 )
@@ -41,6 +42,8 @@ func dump(o dumpOptions) error {
 	}
 	ctx, stop := untilInterrupted()
 	defer stop()
+	done := progress.Doing(os.Stderr, reading(o.pid))
+	defer done()
 	driver := local.OpenDriver()
 	a, err := inspect.Find(p)
 	if err != nil {
@@ -59,8 +62,12 @@ func dump(o dumpOptions) error {
 		return err
 	}
 	content := dumpContent(o, p, now, names, boot)
+	done()
 	return output.Write(o.output, o.force, binary, content)
 }
+
+// reading is what is said while a process's memory is read.
+func reading(pid int) string { return fmt.Sprintf("reading the memory of pid %d, Ctrl-C ends it", pid) }
 
 // errInterrupted: the user wants no answer any more.
 var errInterrupted = coded(exitInterrupted, errors.New("interrupted"))

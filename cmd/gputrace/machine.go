@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/export/processes"
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder/local"
 )
 
@@ -24,7 +25,9 @@ func asksForList(c *cli.Context) bool {
 
 // listProcesses lists the processes that use a GPU.
 func listProcesses(asJSON bool) error {
+	done := progress.Doing(os.Stderr, "looking for processes that use a GPU, Ctrl-C ends it")
 	r, err := local.Survey(context.Background())
+	done()
 	if err != nil {
 		return err
 	}

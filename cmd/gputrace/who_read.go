@@ -7,6 +7,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/holders"
@@ -16,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/process"
 )
 
@@ -34,7 +36,9 @@ func showHolders(o whoOptions) error {
 	}
 	ctx, stop := untilInterrupted()
 	defer stop()
+	done := progress.Doing(os.Stderr, reading(o.pid))
 	report, err := scan.Read(ctx, p, options)
+	done()
 	if ctx.Err() != nil {
 		return errInterrupted
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress shows on a terminal how far the reading of a file is.
+// Package progress shows on a terminal what a command does meanwhile, and how far the reading of a file is.
 package progress
 
 import (
@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	progressAfter = 500 * time.Millisecond // short work shows nothing
+	progressAfter = 150 * time.Millisecond // short work shows nothing; a person waits at most 0.3 s for the first word
 	progressEvery = 100 * time.Millisecond // at most
 	eraseLine     = "\r\x1b[K"             // ECMA-48, 8.3.41 (EL)
 )
 
 // Line is the line of a terminal that says how far the reading of an input is. The zero value and nil show nothing. It is
-// drawn by the reader: there is no goroutine that could write into the output that follows.
+// drawn by the reader, or by a timer that Stop ends: nothing writes into the output that follows.
 type Line struct {
 	out   io.Writer // nil: nothing is shown
 	after time.Duration
@@ -42,6 +42,29 @@ func New(out *os.File) *Line {
 		return &Line{}
 	}
 	return &Line{out: out, after: progressAfter}
+}
+
+// Doing shows on a terminal, unless done is called very soon, what is being done. done takes the line away.
+func Doing(out *os.File, text string) (done func()) {
+	p := New(out)
+	if p.out == nil {
+		return func() {}
+	}
+	say := time.AfterFunc(p.after, func() { p.say(text) })
+	return func() {
+		say.Stop()
+		p.Stop()
+	}
+}
+
+// say shows a text, unless the line was stopped.
+func (p *Line) say(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.out != nil {
+		p.visible = true
+		fmt.Fprint(p.out, eraseLine, words.Text(text))
+	}
 }
 
 // Watch returns a reader of the same bytes, which shows how many of them were read.

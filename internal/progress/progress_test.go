@@ -119,3 +119,34 @@ func TestProgressOnTerminal(t *testing.T) {
 		}
 	}
 }
+
+// TestDoing: what is being done is said within 0.3 s, and the line is taken away at the end; nothing of what takes no time, or on no terminal.
+func TestDoing(t *testing.T) {
+	for _, name := range []string{"NO_COLOR", "CI", "TERM"} {
+		t.Setenv(name, "")
+	}
+	const text = "reading the memory of pid 7, Ctrl-C ends it"
+	master, slave := terminaltest.Open(t)
+	Doing(slave, "too short to be said")()
+	done := Doing(slave, text)
+	require.NoError(t, master.SetReadDeadline(time.Now().Add(time.Minute)))
+	b := make([]byte, 4096)
+	n, err := master.Read(b)
+	require.NoError(t, err)
+	require.Equal(t, eraseLine+text, string(b[:n]))
+	done()
+	n, err = master.Read(b)
+	require.NoError(t, err)
+	require.Equal(t, eraseLine, string(b[:n]))
+
+	path := filepath.Join(t.TempDir(), "file")
+	file, err := os.Create(path)
+	require.NoError(t, err)
+	defer file.Close()
+	done = Doing(file, text)
+	time.Sleep(2 * progressAfter)
+	done()
+	written, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Empty(t, written)
+}
