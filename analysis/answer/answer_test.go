@@ -96,6 +96,27 @@ func TestCourse(t *testing.T) {
 	require.EqualValues(t, 2, f.exit(1000))
 }
 
+// TestExitHalf: the program has freed everything when less than half of it stayed.
+func TestExitHalf(t *testing.T) {
+	for left, want := range map[uint64]uint64{49: 1, 50: 0} {
+		f := NewFollower(&steps.Table{})
+		f.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Time: 1, Allocated: 100})
+		f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Time: 2, Allocated: left})
+		require.Equal(t, want, f.Course(true).Exit, "%d of 100 stayed", left)
+		require.Zero(t, f.Course(false).Exit, "the program goes on")
+	}
+}
+
+// TestCourseOfOneStep: the later half of an odd number of steps has the middle one.
+func TestCourseOfOneStep(t *testing.T) {
+	f := &Follower{levels: []level{{5, 90}, {4, 10}, {3, 8}, {2, 6}}}
+	require.Equal(t, &Course{Between: 3, High: 8}, f.Course(false))
+	f.levels = []level{{9, 90}, {4, 10}, {3, 8}}
+	require.Equal(t, &Course{Between: 4, High: 10}, f.Course(false))
+	f.levels = f.levels[:1]
+	require.Equal(t, &Course{Between: 9, High: 90}, f.Course(false))
+}
+
 // TestCourseOfSteps: between steps there is the middle of the least of each step in the later half, and the most is that of all of them. A
 // recording that ends with the program has the moment at which it began to free everything.
 func TestCourseOfSteps(t *testing.T) {
@@ -120,6 +141,8 @@ func TestCourseOfSteps(t *testing.T) {
 	require.Less(t, end, freed)
 	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20}, f.Course(false))
 	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Exit: freed}, f.Course(true))
+	require.Equal(t, []level{{3 << 20, 7 << 20}, {3 << 20, 7 << 20}}, f.levels[:2], "each step begins where the last one ended")
+	require.Len(t, f.levels, table.Count(), "what comes before the first step is none")
 	none := NewFollower(&steps.Table{})
 	require.Equal(t, &Course{}, none.Course(false), "without steps and events nothing is known")
 }

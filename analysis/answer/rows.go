@@ -65,6 +65,7 @@ func (g *grouping) add(e *view.Row) {
 		at = len(g.groups)
 		g.index[key] = at
 		g.groups = append(g.groups, group{Row: row, growing: map[*leaks.Finding]bool{}})
+		g.groups[at].Inferred = 0 // it is added below
 	}
 	m := &g.groups[at]
 	if f := row.Finding; f != nil {

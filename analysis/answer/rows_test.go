@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package answer
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/oom"
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/stacks"
+	"github.com/gputrace/gputrace/analysis/view"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
+)
+
+func emptyView() *view.View { return view.New(&heap.Snapshot{}, nil, nil) }
+
+// rowsOf is the rows of entries, without a trace.
+func rowsOf(in *Input, entries ...view.Row) (rows []Row, rest []Sum, total int64) {
+	in.View = emptyView()
+	g := newGrouping(in)
+	for i := range entries {
+		g.add(&entries[i])
+	}
+	return g.rows()
+}
+
+// entry is an entry of a line of a.py without a holder.
+func entry(line int, bytes int64) view.Row {
+	return view.Row{Name: fmt.Sprintf("a.py:%d", line), File: "/a.py", Line: line, Layer: "torch", Holder: view.NoHolder, Bytes: bytes, Blocks: 1}
+}
+
+// TestGrowth: the rates of the devices' findings add up, the device that is full first is named with what it has left, and the growth begins
+// with the earliest step. Host memory fills no device.
+func TestGrowth(t *testing.T) {
+	first, second := event.Device{Type: event.DeviceCUDA}, event.Device{Type: event.DeviceCUDA, Index: 1}
+	report := &leaks.Report{
+		Verdict: leaks.Growing, Steps: leaks.Steps{Period: 2e9},
+		Findings: []leaks.Finding{
+			{Layer: event.LayerHost, Bytes: 1e6, First: 1, Seconds: 1},
+			{Layer: event.LayerTorch, Device: first, Bytes: 100, First: 7, Seconds: 50},
+			{Layer: event.LayerTorch, Device: second, Bytes: 40, First: 3, Seconds: 20},
+			{Layer: event.LayerDevice, Device: first, Bytes: 10, First: 9, Seconds: 70},
+		},
+	}
+	in := &Input{
+		View: emptyView(), Now: emptyView(), Leaks: report, Free: map[event.Device]uint64{first: 5000, second: 800},
+		Begin: func(step int) (uint64, bool) { return uint64(1000 + step), true },
+	}
+	a := New(in)
+	require.True(t, a.Growing())
+	require.InDelta(t, 75, a.Rate, 1e-9)
+	require.InDelta(t, 20, a.Seconds, 0)
+	require.EqualValues(t, 800, a.Left)
+	require.EqualValues(t, 1003, a.Since)
+
+	in.Begin = nil
+	require.Zero(t, New(in).Since, "nobody knows when steps began")
+	in.Begin = func(int) (uint64, bool) { t.Error("no finding is of a device"); return 1, true }
+	report.Findings = report.Findings[:1]
+	a = New(in)
+	require.Zero(t, a.Since)
+	require.Zero(t, a.Rate)
+	require.True(t, math.IsNaN(a.Seconds))
+
+	report.Verdict = leaks.Steady
+	report.Findings = []leaks.Finding{{Layer: event.LayerTorch, Bytes: 5, First: 2, Seconds: 3}}
+	a = New(in)
+	require.False(t, a.Growing())
+	require.Zero(t, a.Rate, "what does not grow has no rate")
+	require.True(t, math.IsNaN(a.Seconds))
+	in.Leaks = nil
+	require.False(t, New(in).Growing(), "not judged")
+}
+
+// TestRate: a finding grows by its bytes in each step; without the length of a step no rate is known.
+func TestRate(t *testing.T) {
+	f := &leaks.Finding{Bytes: 512}
+	require.InDelta(t, 1024, Rate(f, &leaks.Steps{Period: 5e8}), 1e-9)
+	require.InDelta(t, 5.12e11, Rate(f, &leaks.Steps{Period: 1}), 1)
+	require.Zero(t, Rate(f, &leaks.Steps{}))
+}
+
+// TestNewTakesOver: the moment, the case, the devices and the course are those that were given.
+func TestNewTakesOver(t *testing.T) {
+	in := &Input{
+		View: emptyView(), Now: emptyView(), When: AtFailure, Time: 77, OOM: &oom.Report{Cases: []oom.Case{{}}},
+		Course: &Course{Between: 1, High: 2, First: 3, Last: 4, Exit: 5},
+	}
+	a := New(in)
+	require.Equal(t, AtFailure, a.When)
+	require.EqualValues(t, 77, a.Time)
+	require.Equal(t, in.OOM.Main(), a.Case)
+	require.Equal(t, []uint64{1, 2, 3, 4, 5}, []uint64{a.Between, a.High, a.First, a.Last, a.Exit})
+	in.OOM, in.Course = nil, nil
+	a = New(in)
+	require.Nil(t, a.Case)
+	require.Zero(t, a.Between)
+}
+
+// TestShownRows: at most five rows of at least a twentieth of all memory are shown, the largest first; the other bytes are in the rest.
+func TestShownRows(t *testing.T) {
+	rows, rest, total := rowsOf(&Input{}, entry(1, 50), entry(2, 49), entry(3, 901))
+	require.EqualValues(t, 1000, total)
+	require.Equal(t, []int64{901, 50}, []int64{rows[0].Bytes, rows[1].Bytes}, "a twentieth is shown, and less is not")
+	require.Len(t, rows, 2)
+	require.Equal(t, []Sum{{"other", 49}}, rest)
+	require.InDelta(t, 0.901, rows[0].Share, 1e-12)
+	require.InDelta(t, 0.05, rows[1].Share, 1e-12)
+	require.EqualValues(t, 1, rows[0].Blocks)
+
+	rows, rest, _ = rowsOf(&Input{}, entry(1, 10), entry(2, 60), entry(3, 20), entry(4, 50), entry(5, 40), entry(6, 30))
+	require.Len(t, rows, 5)
+	require.EqualValues(t, 20, rows[4].Bytes)
+	require.Equal(t, []Sum{{"other", 10}}, rest)
+
+	rows, _, _ = rowsOf(&Input{}, entry(2, 10), entry(1, 10))
+	require.Equal(t, "a.py:1", rows[0].Lines[0].Name, "equal ones are in the order of their names")
+
+	rows, rest, total = rowsOf(&Input{}, entry(1, 0))
+	require.Zero(t, total)
+	require.Len(t, rows, 1)
+	require.Zero(t, rows[0].Share, "nothing has no shares")
+	require.Empty(t, rest)
+}
+
+// TestGrowingRowsAreFirst: where something grows, only that has rows, three at most, the fastest first.
+func TestGrowingRowsAreFirst(t *testing.T) {
+	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}}
+	var entries []view.Row
+	for i := range 5 {
+		line := i + 1
+		report.Findings = append(report.Findings, leaks.Finding{
+			Layer: event.LayerTorch, File: "/a.py", Line: line, Function: "f", Stacks: []event.StackID{event.StackID(line)}, Bytes: float64(10 * line), First: 1, Last: 9,
+		})
+		e := entry(line, int64(100-line))
+		e.StackID = event.StackID(line)
+		entries = append(entries, e)
+	}
+	entries = append(entries, entry(9, 5000))
+	rows, rest, _ := rowsOf(&Input{Leaks: report}, entries...)
+	require.Len(t, rows, 3)
+	for i, r := range rows {
+		require.EqualValues(t, 95+i, r.Bytes)
+		require.InDelta(t, 50-10*i, r.Rate, 1e-9)
+		require.Equal(t, &report.Findings[4-i], r.Finding)
+		require.EqualValues(t, 95+i, r.Inferred, "no holder was read")
+	}
+	require.Equal(t, []Sum{{"other", 5000}, {"growing too", 99 + 98}}, rest)
+}
+
+// TestFindingOfEntry: an entry grows with a finding of its stack, unless it is host memory or another variable holds it. What was allocated
+// before the attach grows with what lies beside it in the same container.
+func TestFindingOfEntry(t *testing.T) {
+	report := &leaks.Report{Findings: []leaks.Finding{
+		{Layer: event.LayerDevice, Stacks: []event.StackID{1}, Holder: "kept[0..9]"},
+		{Layer: event.LayerTorch, Stacks: []event.StackID{1, 2}, Holder: "kept[0..9]"},
+		{Layer: event.LayerTorch, Stacks: []event.StackID{4}},
+	}}
+	g := newGrouping(&Input{View: emptyView(), Leaks: report})
+	before := func(category string) view.Row { return view.Row{Name: stacks.BeforeAttach, Layer: "torch", Category: category} }
+	for _, c := range []struct {
+		what   string
+		entry  view.Row
+		holder string
+		want   int // -1: none
+	}{
+		{"the first of two", view.Row{StackID: 1}, "", 0},
+		{"only the second has the stack", view.Row{StackID: 2}, "", 1},
+		{"more of the same list", view.Row{StackID: 2}, "kept[0..4]", 1},
+		{"another variable", view.Row{StackID: 2}, "other", -1},
+		{"another stack", view.Row{StackID: 3}, "", -1},
+		{"host memory", view.Row{StackID: 2, Layer: "host"}, "", -1},
+		{"a finding without a holder", view.Row{StackID: 4}, "anything", 2},
+		{"before the attach, in the list", before(""), "kept[3]", 1},
+		{"before the attach, of an element", before(""), "kept[3].grad", -1},
+		{"before the attach, held by nothing known", before(""), "", -1},
+		{"before the attach, parameters", before("parameters"), "kept[3]", -1},
+	} {
+		got := g.finding(&c.entry, c.holder)
+		if c.want < 0 {
+			require.Nil(t, got, c.what)
+		} else {
+			require.Same(t, &report.Findings[c.want], got, c.what)
+		}
+	}
+	g.in.Leaks = nil
+	require.Nil(t, g.finding(&view.Row{StackID: 1}, ""), "not judged")
+}
+
+// TestSameHolder: readings of a container at different moments name the same thing; elements of elements are another.
+func TestSameHolder(t *testing.T) {
+	for _, c := range []struct {
+		x, y           string
+		same, elements bool
+	}{
+		{"kept", "kept", true, true},
+		{"kept[0..24]", "kept[0..99]", true, true},
+		{"kept[3]", "kept[*]", true, true},
+		{"kept[3].grad", "kept[4].grad", true, true},
+		{"kept[3]", "kept[3].grad", true, false},
+		{"kept['a']", "kept['b']", true, false},
+		{"kept", "lost", false, false},
+		{"", "kept", false, false},
+		{"kept", "", false, false},
+		{"", "", true, false},
+	} {
+		require.Equal(t, c.same, sameHolder(c.x, c.y), "%q and %q", c.x, c.y)
+		require.Equal(t, c.elements, elementsOf(c.x, c.y), "elements: %q and %q", c.x, c.y)
+	}
+}
+
+// TestRowOf: entries are put together by what is known of them: what they are for, who holds them, else their line.
+func TestRowOf(t *testing.T) {
+	held := func(e view.Row, holder string) view.Row { e.Holder = holder; return e }
+	of := func(e view.Row, category phases.Category) view.Row { e.Category = string(category); return e }
+	optimizer := func(e view.Row) view.Row { return of(e, phases.OptimizerState) }
+	rows, rest, _ := rowsOf(&Input{Read: map[string]string{"a.py:8": "cache", "a.py:9 g": "other"}},
+		held(entry(1, 300), "model"), held(of(entry(2, 30), phases.Activations), "model"), // one holder, for several things
+		optimizer(held(entry(3, 200), "opt.a")), optimizer(held(entry(4, 201), "opt.b")), optimizer(held(entry(5, 900), view.HolderFreed)), optimizer(entry(5, 901)),
+		entry(8, 700), // as was read before
+		held(entry(9, 600), view.HolderFreed), entry(9, 60), of(entry(9, 6), phases.Activations), view.Row{Name: "a.py:9", Func: "g", Holder: view.NoHolder, Bytes: 2},
+	)
+	require.Len(t, rows, 4)
+	require.Equal(t, []int64{2202, 700, 660, 330}, []int64{rows[0].Bytes, rows[1].Bytes, rows[2].Bytes, rows[3].Bytes})
+	require.Equal(t, []string{"opt.b", "cache", "", "model"}, []string{rows[0].Holder, rows[1].Holder, rows[2].Holder, rows[3].Holder})
+	require.Equal(t, []bool{true, false, false, false}, []bool{rows[0].Named, rows[1].Named, rows[2].Named, rows[3].Named})
+	require.Equal(t, []uint64{0, 700, 0, 0}, []uint64{rows[0].Inferred, rows[1].Inferred, rows[2].Inferred, rows[3].Inferred})
+	require.Equal(t, phases.OptimizerState, rows[0].Category)
+	require.Equal(t, phases.NoCategory, rows[3].Category, "of several things")
+	require.EqualValues(t, 4, rows[0].Blocks)
+	require.Equal(t, []Sum{{"activations", 6}, {"other", 2}}, rest)
+}
+
+// TestPurpose: what the rest is called.
+func TestPurpose(t *testing.T) {
+	for want, m := range map[string]group{
+		"growing too":     {Row: Row{Finding: &leaks.Finding{}, Category: phases.Parameters}, members: []view.Row{{}}},
+		"optimizer state": {Row: Row{Category: phases.OptimizerState}, members: []view.Row{{Layer: "device"}}},
+		"outside PyTorch": {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "device", Name: "[before attach]"}}},
+		"before attach":   {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "torch", Name: "[before attach]"}}},
+		"other":           {Row: Row{Category: phases.NoCategory}, members: []view.Row{{Layer: "torch", Name: "[x] a.py:3", File: "a.py"}, {Layer: "device"}}},
+	} {
+		require.Equal(t, want, purpose(&m))
+	}
+	require.Equal(t, "other", purpose(&group{Row: Row{Category: phases.NoCategory}, members: []view.Row{{Name: "libfoo.so!foo"}}}))
+}
+
+// TestLinesOfRow: what a line calls is shown where it has more than three tenths of all memory; of what grows one call is, and what was
+// allocated before the attach comes last, however much it is.
+func TestLinesOfRow(t *testing.T) {
+	call := func(line int) string {
+		return eventtest.Report + fmt.Sprintf(" /usr/lib/python3/site-packages/lib/b.py:%d:f /home/a/train.py:1:main", line)
+	}
+	job := func(kept uint64) *eventtest.Job {
+		j := eventtest.NewJob()
+		j.Alloc(call(1), 2<<20)
+		j.Alloc(call(2), 1<<20)
+		j.Alloc(eventtest.Kept, kept)
+		return j
+	}
+	lines := func(kept uint64, report *leaks.Report, more ...view.Row) []view.Row {
+		trace, err := view.NewTrace(&job(kept).Stream, nil)
+		require.NoError(t, err)
+		g := newGrouping(&Input{View: trace.End(), Leaks: report})
+		for i := range more {
+			g.add(&more[i])
+		}
+		rows, _, _ := g.rows()
+		for _, r := range rows {
+			for _, l := range r.Lines {
+				if l.Name == "train.py:1" {
+					return r.Lines
+				}
+			}
+		}
+		require.Fail(t, "the line has no row", "%+v", rows)
+		return nil
+	}
+	require.Empty(t, lines(7<<20, nil)[0].Inner, "three tenths exactly")
+	require.Len(t, lines(6<<20, nil)[0].Inner, 2)
+
+	j := job(6 << 20)
+	report := &leaks.Report{Findings: []leaks.Finding{{
+		Layer: event.LayerTorch, Holder: "kept", Bytes: 1, First: 1, Last: 2, Stacks: []event.StackID{j.ID(call(1)), j.ID(call(2))},
+	}}}
+	got := lines(6<<20, report, view.Row{Name: stacks.BeforeAttach, Layer: "torch", Holder: "kept", Bytes: 5 << 20})
+	require.Len(t, got, 2)
+	require.Equal(t, []string{"train.py:1", stacks.BeforeAttach}, []string{got[0].Name, got[1].Name})
+	require.Len(t, got[0].Inner, 1)
+	require.EqualValues(t, 2<<20, got[0].Inner[0].Bytes)
+}
+
+// TestAnswerPeak: the peak is never below what is in use now.
+func TestAnswerPeak(t *testing.T) {
+	j := eventtest.NewJob()
+	j.Free(j.Alloc(eventtest.Kept, 4<<20))
+	j.Alloc(eventtest.Kept, 1<<20)
+	trace, err := view.NewTrace(&j.Stream, nil)
+	require.NoError(t, err)
+	a := New(&Input{View: trace.End(), Now: trace.End()})
+	require.EqualValues(t, 1<<20, a.Now)
+	require.EqualValues(t, 4<<20, a.Peak)
+	require.EqualValues(t, 1e6, a.PeakTime)
+}
