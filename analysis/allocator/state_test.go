@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/inspect"
 )
 
@@ -131,4 +132,68 @@ func TestGapsAndPins(t *testing.T) {
 	require.True(t, Pending(&pins[0]) && Held(&pins[0]))
 	require.True(t, !Pending(&pins[1]) && Held(&pins[1]))
 	require.Empty(t, d.Segments[0].Pins())
+}
+
+// TestStateThatChanges: what changed while it was read is in no other figure of the map; the allocator's own totals say the rest.
+func TestStateThatChanges(t *testing.T) {
+	changing := func(size uint64) inspect.Block { return inspect.Block{Size: size, State: inspect.StateChanging} }
+	m := &inspect.Map{Devices: []inspect.DeviceMap{{
+		DeviceTotals: inspect.DeviceTotals{Allocated: 9 * mib, Reserved: 40 * mib}, Active: 11 * mib, Changing: &inspect.Changing{Ranges: 2},
+		Segments: []inspect.Segment{
+			tiles(0x1000000, large, free(4*mib), changing(6*mib)),
+			tiles(0x2000000, large, allocated(5*mib, 5*mib), changing(3*mib), free(2*mib)),
+			tiles(0x4000000, large, free(20*mib)),
+		},
+	}}}
+	b := New(m)
+	d := &b.Devices[0]
+	require.EqualValues(t, 9*mib, d.ChangingBytes)
+	require.Equal(t, []uint64{6 * mib, 3 * mib, 0}, []uint64{d.Segments[0].Changing, d.Segments[1].Changing, d.Segments[2].Changing})
+	require.Equal(t, Memory{
+		Reserved: 40 * mib, Allocated: 5 * mib, Requested: 5 * mib, InactiveSplit: 6 * mib, Free: 20 * mib, LargestInactiveSplit: 4 * mib,
+		SegmentCount: 3, FreeSegmentCount: 1, AllocatedCount: 1, InactiveSplitCount: 2,
+	}, d.Memory, "a segment of which something changed is not free as a whole")
+	require.Zero(t, d.Unexplained())
+	require.Zero(t, d.Miscounted(), "not known")
+	require.EqualValues(t, 24*mib, d.Segments[0].FreeBytes()+d.Segments[2].FreeBytes())
+	require.True(t, Changing(&d.Segments[0].Blocks[1]))
+	require.False(t, Changing(&d.Segments[0].Blocks[0]))
+	require.Equal(t, []figures.TorchMemory{{
+		Reserved: 40 * mib, Allocated: 9 * mib, Requested: figures.Unknown, Pending: 2 * mib, InactiveSplit: 9 * mib, Free: 20 * mib,
+	}}, b.Torch())
+
+	m.Devices[0].Changing = nil
+	d = &New(m).Devices[0]
+	require.EqualValues(t, 4*mib, d.Miscounted())
+	require.EqualValues(t, 5*mib, New(m).Torch()[0].Allocated, "of a map that stood still the blocks count")
+}
+
+// TestStats: each statistic of the allocator is taken over to its place; what it does not count is not known.
+func TestStats(t *testing.T) {
+	in := inspect.MemoryStats{Device: 3, Retries: 5, OOMs: inspect.Unknown}
+	next := uint64(100)
+	for i := range in.Stats {
+		for _, c := range []*inspect.Counter{&in.Stats[i].All, &in.Stats[i].Large, &in.Stats[i].Small} {
+			*c = inspect.Counter{Current: next, Peak: next + 1, Allocated: next + 2, Freed: inspect.Unknown}
+			next += 10
+		}
+	}
+	in.OversizeAllocations = inspect.Counter{Current: 1, Peak: inspect.Unknown, Allocated: 3, Freed: 4}
+	in.OversizeSegments = inspect.Counter{Current: 5, Peak: 6, Allocated: inspect.Unknown, Freed: 8}
+	out := Stats([]inspect.MemoryStats{in, {Device: 1, Retries: inspect.Unknown}})
+	require.Len(t, out, 2)
+	s := &out[0]
+	require.Equal(t, 3, s.Device)
+	require.Equal(t, []figures.Bytes{5, figures.Unknown}, []figures.Bytes{s.Retries, s.OOMs})
+	n := figures.Bytes(100)
+	for i := range s.Stats {
+		for _, c := range []figures.Counter{s.Stats[i].All, s.Stats[i].Large, s.Stats[i].Small} {
+			require.Equal(t, figures.Counter{Current: n, Peak: n + 1, Allocated: n + 2, Freed: figures.Unknown}, c)
+			n += 10
+		}
+	}
+	require.Equal(t, figures.Counter{Current: 1, Peak: figures.Unknown, Allocated: 3, Freed: 4}, s.OversizeAllocations)
+	require.Equal(t, figures.Counter{Current: 5, Peak: 6, Allocated: figures.Unknown, Freed: 8}, s.OversizeSegments)
+	require.Equal(t, []figures.Bytes{figures.Unknown, 0}, []figures.Bytes{out[1].Retries, out[1].OOMs})
+	require.Empty(t, Stats(nil))
 }
