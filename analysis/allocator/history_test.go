@@ -101,7 +101,9 @@ func TestHistoryOfOthers(t *testing.T) {
 
 // TestUsedExtents: what lies side by side or overlaps is one extent.
 func TestUsedExtents(t *testing.T) {
-	block := func(kind HistoryKind, addr, size uint64) HistoryEvent { return HistoryEvent{Kind: kind, Addr: addr, Size: size} }
+	block := func(kind HistoryKind, addr, size uint64) HistoryEvent {
+		return HistoryEvent{Kind: kind, Addr: addr, Size: size}
+	}
 	c := &history{entries: []HistoryEvent{
 		block(HistoryAlloc, 300, 10), block(HistoryFree, 100, 50), block(HistoryAlloc, 120, 10), block(HistoryAlloc, 150, 20), block(HistoryAlloc, 171, 9),
 		block(HistorySegmentAlloc, 900, 10),

@@ -164,7 +164,9 @@ func TestFindingOfEntry(t *testing.T) {
 		{Layer: event.LayerTorch, Stacks: []event.StackID{4}},
 	}}
 	g := newGrouping(&Input{View: emptyView(), Leaks: report})
-	before := func(category string) view.Row { return view.Row{Name: stacks.BeforeAttach, Layer: "torch", Category: category} }
+	before := func(category string) view.Row {
+		return view.Row{Name: stacks.BeforeAttach, Layer: "torch", Category: category}
+	}
 	for _, c := range []struct {
 		what   string
 		entry  view.Row

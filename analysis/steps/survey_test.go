@@ -444,7 +444,9 @@ func TestBegin(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	known := map[event.StackID]*event.Stack{}
 	tr := NewTracker(nil, func(id event.StackID) *event.Stack { return known[id] })
-	see := func(stack event.StackID) { tr.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Stack: stack, TID: 1}, nil) }
+	see := func(stack event.StackID) {
+		tr.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Stack: stack, TID: 1}, nil)
+	}
 	see(0)
 	require.EqualValues(t, 1, tr.survey.allocations, "without a stack nothing is waited for")
 	see(1)
@@ -471,7 +473,9 @@ func TestWaiting(t *testing.T) {
 
 // TestSetLibrary: files that turn out to be of a library are not the program's own from then on.
 func TestSetLibrary(t *testing.T) {
-	tr := NewTracker(nil, func(event.StackID) *event.Stack { return eventtest.Stack("/opt/lib/loop.py:3:run /home/a/train.py:9:main") })
+	tr := NewTracker(nil, func(event.StackID) *event.Stack {
+		return eventtest.Stack("/opt/lib/loop.py:3:run /home/a/train.py:9:main")
+	})
 	tr.chosen = &candidate{mark: mark{source: SourcePeriod, stack: 1}}
 	require.Equal(t, "loop.py:3 run", tr.On())
 	tr.SetLibrary([]string{"/opt/lib/"})
