@@ -13,6 +13,9 @@ import (
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
+// ownSegment is the stack of a segment that the allocator obtains.
+const ownSegment = "libcudart.so!cudaMalloc libc10_cuda.so!? libfoo.so!foo"
+
 // TestHistoryLimit: of the history the last entries are kept, as PyTorch counts them: a free is two. All others are counted.
 func TestHistoryLimit(t *testing.T) {
 	entry := func(kind HistoryKind, time uint64) HistoryEvent {
@@ -145,7 +148,7 @@ func TestHistoryEvents(t *testing.T) {
 // device is not, until it turns out to be a segment.
 func TestHistoryOfBlocks(t *testing.T) {
 	trace, err := view.NewTrace(&eventtest.Stream{Stacks: map[event.StackID]*event.Stack{
-		5: eventtest.Stack("libcudart.so!cudaMalloc libfoo.so!foo"), 6: eventtest.Stack("libcudart.so!cudaMalloc libc10_cuda.so!? libfoo.so!foo"),
+		5: eventtest.Stack("libcudart.so!cudaMalloc libfoo.so!foo"), 6: eventtest.Stack(ownSegment),
 	}}, nil)
 	require.NoError(t, err)
 	device := heap.Block{PID: 7, Layer: event.LayerDevice, Object: event.ObjectMemory, Addr: 100, Size: 10, Stack: 5, Time: 2, Requested: event.Unknown}
@@ -226,17 +229,41 @@ func TestPlacedBlocks(t *testing.T) {
 		l.place([]heap.Segment{segment}, []heap.Block{c.block})
 		require.Len(t, l.Segments, c.segments, c.what)
 		require.Equal(t, []uint64{c.allocated, c.reserved, c.madeUp}, []uint64{l.Allocated, l.Reserved, l.MadeUp.Bytes}, c.what)
+		for _, s := range l.Segments {
+			for _, b := range s.Blocks {
+				require.NotZero(t, b.Size, "no gap where there is none")
+			}
+		}
 	}
+	var empty Layout
+	empty.place([]heap.Segment{segment}, nil)
+	require.Equal(t, []LayoutSegment{{Segment: segment, Stream: event.Unknown, Blocks: []LayoutBlock{{Addr: 1000, Size: 100}}}}, empty.Segments)
 }
 
-// TestUnplaced: what the allocator counts and no block shows is told, and when its total is not known nothing is.
+// TestUnplaced: what the allocator counts and no block shows is a figure of its own, and 0 when its total is not known.
 func TestUnplaced(t *testing.T) {
 	h := heap.New()
 	account := heap.Account{PID: 7, Allocated: 512}
 	l := LayoutOf(h, &account, 5, nil)
 	require.EqualValues(t, 512, l.Unplaced)
 	require.EqualValues(t, 5, l.Time)
+	device := func(addr, size uint64, stack event.StackID) event.Event {
+		return event.Event{
+			Kind: event.KindAlloc, Layer: event.LayerDevice, PID: 7, Time: 1, Addr: addr, Size: size, Stack: stack, Allocated: event.Unknown, Reserved: event.Unknown,
+			Requested: event.Unknown, Handle: event.Unknown, Context: event.Unknown,
+		}
+	}
+	for _, e := range []event.Event{device(1<<20, 4096, 6), device(2<<20, 8192, 5), device(3<<20, event.Unknown, 6)} {
+		h.Apply(&e)
+	}
+	l = LayoutOf(h, &account, 5, func(id event.StackID) *event.Stack {
+		return eventtest.Stack(map[event.StackID]string{5: "libcudart.so!cudaMalloc", 6: ownSegment}[id])
+	})
+	require.Len(t, l.Segments, 1, "device memory is a segment when the allocator obtained it")
+	require.EqualValues(t, 4096, l.Reserved)
+	require.EqualValues(t, 6, l.Segments[0].Stack)
+
 	account.Allocated = event.Unknown
-	l = LayoutOf(h, &account, 5, nil)
+	l = LayoutOf(heap.New(), &account, 5, nil)
 	require.Zero(t, l.Unplaced)
 }

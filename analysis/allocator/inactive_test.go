@@ -65,6 +65,17 @@ func TestInactiveOfAnySize(t *testing.T) {
 	}
 }
 
+// TestInactiveOfOneClass: splits of one class of sizes are added up.
+func TestInactiveOfOneClass(t *testing.T) {
+	var h InactiveSplits
+	for _, size := range []uint64{512, 3072, 1024, 2048} {
+		h.add(size)
+	}
+	require.Equal(t, InactiveSplits{Count: 4, Bytes: 6656, Largest: 3072, Classes: []SizeClass{
+		{From: 512, Below: 2048, Count: 2, Bytes: 1536, Largest: 1024}, {From: 2048, Below: 8192, Count: 2, Bytes: 5120, Largest: 3072},
+	}}, h)
+}
+
 func TestTorchOfState(t *testing.T) {
 	b := New(sample())
 	rows := b.Torch()

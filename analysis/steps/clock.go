@@ -15,7 +15,6 @@ type clock struct {
 	mark    mark
 	sides   map[event.StackID]side
 	within  map[uint32]bool
-	step    int // that runs; 0: before the first
 }
 
 // side is where a stack is of what a step begins with.
@@ -42,9 +41,6 @@ func (c *clock) see(e *event.Event) bool {
 		c.sides[e.Stack] = is
 	}
 	begin := is == inside && (c.mark.stack != 0 || !c.within[e.TID])
-	if begin {
-		c.step++
-	}
 	if is == inside || is == outside && c.within[e.TID] {
 		c.within[e.TID] = is == inside
 	}

@@ -174,6 +174,43 @@ func TestLoaderOfTheBeginning(t *testing.T) {
 	require.Equal(t, steps.SourcePeriod, tracker.Source())
 }
 
+// TestSearch: a search that has seen a replay needs none of its own, and what it saw of one that ended early counts for nothing.
+func TestSearch(t *testing.T) {
+	program := programs["optimizer"]
+	j := program.job()
+	trace, err := view.NewTrace(&j.Stream, nil)
+	require.NoError(t, err)
+	want, err := steps.Find(trace, nil)
+	require.NoError(t, err)
+
+	s := steps.NewSearch(trace, nil)
+	require.False(t, s.Known())
+	trace.Watch(s)
+	require.NoError(t, trace.Replay())
+	require.True(t, s.Known())
+	got, err := s.Table()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	again, err := s.Table()
+	require.NoError(t, err)
+	require.Same(t, got, again)
+
+	early := steps.NewSearch(trace, nil)
+	for i := range j.Events[:len(j.Events)/2] {
+		early.See(&j.Events[i])
+	}
+	require.False(t, early.Known())
+	got, err = early.Table()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	none, err := view.NewTrace(&eventtest.NewJob().Stream, nil)
+	require.NoError(t, err)
+	got, err = steps.Find(none, nil)
+	require.NoError(t, err)
+	require.Equal(t, &steps.Table{}, got, "without events there are no steps")
+}
+
 func TestNoSuchStep(t *testing.T) {
 	j := eventtest.NewJob()
 	j.Pass(input)

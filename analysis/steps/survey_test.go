@@ -333,6 +333,11 @@ func TestConsider(t *testing.T) {
 		tr.consider(c)
 		require.NotSame(t, c, tr.chosen, "it was of the beginning")
 	})
+}
+
+// TestConsiderAnother: what happens when marks are entered without the one that is chosen.
+func TestConsiderAnother(t *testing.T) {
+	mark := func(source Source, n int) *candidate { return entered(source, every(10, n)...) }
 	t.Run("another one alone", func(t *testing.T) {
 		old, c := mark(SourceOptimizer, 5), mark(SourceOptimizer, 5)
 		tr := tracker(old, c)
@@ -420,7 +425,7 @@ func TestLookFor(t *testing.T) {
 	}
 }
 
-// TestBegin: with a choice all steps are told of which the times are kept, or the one that begins now.
+// TestBegin: with a choice all steps begin of which the times are kept, or the one that begins now.
 func TestBegin(t *testing.T) {
 	c := entered(SourceBackward, 10, 20)
 	tr := tracker(c)

@@ -202,7 +202,7 @@ func TestOverdrawn(t *testing.T) {
 	require.EqualValues(t, 35, v.Overdrawn())
 }
 
-// TestPowerOfTwo: sizes are told apart by the power of two that they fit in.
+// TestPowerOfTwo: sizes are calls apart by the power of two that they fit in.
 func TestPowerOfTwo(t *testing.T) {
 	for size, want := range map[uint64]uint64{
 		0: 0, 1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 512: 512, 513: 1024, 1 << 62: 1 << 62, 1<<62 + 1: 1<<62 + 1, event.Unknown: event.Unknown,
@@ -465,20 +465,20 @@ func TestWatchers(t *testing.T) {
 func TestMovedVisitors(t *testing.T) {
 	from, to := torchBlock(1, 5, 3), torchBlock(1, 5, 3)
 	to.Segment = true
-	var told []any
+	var calls []any
 	alone := &Visitor{
-		Freed:     func(b *heap.Block, e *event.Event, time uint64) { told = append(told, b, e, time) },
-		Allocated: func(b *heap.Block, e *event.Event) { told = append(told, b, e) },
+		Freed:     func(b *heap.Block, e *event.Event, time uint64) { calls = append(calls, b, e, time) },
+		Allocated: func(b *heap.Block, e *event.Event) { calls = append(calls, b, e) },
 	}
-	follows := &Visitor{Moved: func(from, to *heap.Block) { told = append(told, "moved", from, to) }}
+	follows := &Visitor{Moved: func(from, to *heap.Block) { calls = append(calls, "moved", from, to) }}
 	w := newVisit([]*Visitor{follows, {}, alone})
 	require.Len(t, w.following, 2)
 	w.Moved(from, to)
-	require.Equal(t, []any{"moved", from, to, from, (*event.Event)(nil), uint64(3), to, (*event.Event)(nil)}, told)
-	told = nil
+	require.Equal(t, []any{"moved", from, to, from, (*event.Event)(nil), uint64(3), to, (*event.Event)(nil)}, calls)
+	calls = nil
 	w.event = &event.Event{Time: 8}
 	w.Moved(from, to)
-	require.Equal(t, []any{"moved", from, to, from, w.event, uint64(8), to, w.event}, told)
+	require.Equal(t, []any{"moved", from, to, from, w.event, uint64(8), to, w.event}, calls)
 }
 
 // TestListedMoves: an allocation that turns out to be another block, or whose free by the driver fails, is one allocation.
@@ -527,7 +527,7 @@ func TestListedRange(t *testing.T) {
 	require.Equal(t, []uint64{2, 5, 6}, got)
 	l.err = errors.New("no room")
 	tell(7, 11, 100, heap.OriginEvent)
-	require.Len(t, got, 3, "nothing is told after an error")
+	require.Len(t, got, 3, "nothing comes after an error")
 }
 
 // TestPythonLine: the program's own line of a stack, with its folder; nothing where it has none.
