@@ -182,3 +182,33 @@ func TestGreatestDivisor(t *testing.T) {
 		require.Equal(t, c[2], greatestDivisor(c[0], c[1]), c)
 	}
 }
+
+// TestSawtoothAtEnd: of a cache that is copied layer by layer as it grows, the recording ends while old and new copies are both there: what it
+// grows by is what is kept of all steps, not the last copies.
+func TestSawtoothAtEnd(t *testing.T) {
+	const layers, tokens = 8, 400
+	s, step := &series{}, 0
+	old := floor{}
+	for token := range tokens {
+		size := int64(100 * (token + 1))
+		copied := floor{blocks: 1, requested: size, bytes: size}
+		for layer := range layers {
+			step++
+			s.add(step, copied)
+			if token == tokens-1 && layer == layers-1 {
+				break // it ends here
+			}
+		}
+		if token < tokens-1 {
+			for range layers {
+				s.remove(step, old)
+			}
+			old = copied
+		}
+	}
+	s.advance(step + 1)
+	got, ok := lineTrend(s)
+	require.True(t, ok)
+	require.GreaterOrEqual(t, got.step.requested, 99.0, "eight layers grow by 100 bytes each in eight steps")
+	require.Less(t, got.step.requested, 250.0, "and the last window has the last copies too; one copy is of 40,000")
+}

@@ -17,6 +17,15 @@ func over(f floor, n int) amount {
 	return amount{float64(f.blocks) / d, float64(f.requested) / d, float64(f.bytes) / d}
 }
 
+// steepFactor is how many times as much the latest steps may rise as the whole run.
+const steepFactor = 8
+
+// steeper reports whether the latest steps rise so much more than a whole run that it is not made of such rises: where the recording ends
+// within a sawtooth, as of a cache that is copied as it grows, what its last tooth has is in use at the end.
+func (a amount) steeper(whole amount) bool {
+	return a.blocks > steepFactor*whole.blocks && a.requested > steepFactor*whole.requested
+}
+
 // trend is how a series rises up to the last step.
 type trend struct {
 	linear  bool
@@ -43,7 +52,8 @@ func (s *series) trend(of measure, loose bool) (trend, bool) {
 	end := left[len(left)-1]
 	latest := s.latest()
 	t := trend{linear: r.linear, first: max(1, r.base*s.width), rise: end.minus(left[r.base]), live: latest[len(latest)-1], base: r.base}
-	if !s.fromLatest(&t, of, r, left) && !s.fromLadder(&t) {
+	known := s.fromLatest(&t, of, r, left) || s.fromLadder(&t)
+	if !known || t.step.steeper(over(s.grown(&t, r, left))) {
 		s.fromWindows(&t, r, left, of)
 	}
 	t.periods = (s.step - t.first) / t.period
