@@ -84,7 +84,8 @@ func (in *CheckInput) check(path, baseline string) (gate.Report, error) {
 		return gate.Report{}, err
 	}
 	defer s.Close()
-	g := &gate.Input{Name: path, Peaks: view.NewPeaks(s.Trace.End().Snapshot), Refused: refused(s.Trace)}
+	g := &gate.Input{Name: path, Peaks: view.NewPeaks(s.Trace.End().Snapshot)}
+	g.Refused, g.Skipped = refused(s.Trace)
 	if s.Info.PID != 0 {
 		g.Name += ", " + s.Info.Rank.Process(int(s.Info.PID))
 	}
@@ -141,10 +142,12 @@ func (in *CheckInput) baseline(path string) ([]view.Row, bool, error) {
 	return side.entries, false, nil
 }
 
-// refused is the requests that were refused.
-func refused(t *view.Trace) []gate.Refused {
-	var out []gate.Refused
-	for _, e := range t.Refused() {
+// refused is the requests that were refused, and how many others were.
+func refused(t *view.Trace) (out []gate.Refused, skipped int) {
+	failed, _ := t.Refusals()
+	for i := range failed {
+		e := &failed[i].Event
+		skipped += failed[i].Skipped
 		r := gate.Refused{Bytes: e.Size, Time: e.Time, Device: e.Device}
 		site := t.Site(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack, Call: e.Call, Origin: heap.OriginEvent})
 		r.Site = view.Call{Name: site.Name}
@@ -153,7 +156,7 @@ func refused(t *view.Trace) []gate.Refused {
 		}
 		out = append(out, r)
 	}
-	return out
+	return out, skipped
 }
 
 // Recordings are those of a folder of results, of a job's one for each process, by rank; any other path is itself.

@@ -163,6 +163,8 @@ func TestRefused(t *testing.T) {
 	require.InDelta(t, 1, r.By(), 0)
 	require.Equal(t, []gate.Found{{Kind: gate.OfRequest, What: "cuda:1", Line: refused.Site, Measured: 5 * mib, Time: 9}}, r.Found)
 	require.False(t, (&gate.Rules{Tolerance: 1}).Any())
+	r = gate.Judge(rules, &gate.Input{Refused: []gate.Refused{refused}, Skipped: 41}).Results[0]
+	require.InDelta(t, 42, r.Measured, 0)
 }
 
 // TestPeakLine: the device that comes nearest to the limit is found where none exceeds it, with the line that has the most on it. Host

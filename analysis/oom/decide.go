@@ -38,8 +38,16 @@ func (c *Case) decide() {
 		{OutsidePyTorch, c.outsideHas},
 		{Full, func() bool { return true }},
 	} {
-		if rule.holds() {
+		if !rule.holds() {
+			continue
+		}
+		switch {
+		case c.Decision == "":
 			c.Decision = rule.decision
+		case rule.decision != Full:
+			c.Also = append(c.Also, rule.decision)
+		}
+		if c.Decision != Leak {
 			return
 		}
 	}
@@ -55,7 +63,7 @@ func (c *Case) setLimit() {
 	}
 	least, below := c.Torch.Reserved, c.Torch.Reserved+segmentOf(c.Requested)
 	if c.Device.Type.MPS() {
-		least = c.onMPS()
+		least = c.OnMPS()
 		below = least + segmentOf(c.Requested)
 	}
 	fits := slices.DeleteFunc(slices.Clone(c.limits), func(l uint64) bool { return l < least || l >= below })
@@ -104,14 +112,14 @@ func (c *Case) setNeed() {
 // limited is what Limit is of: PyTorch's segments; with MPS all that the process has of the device.
 func (c *Case) limited() uint64 {
 	if c.Device.Type.MPS() {
-		return c.onMPS()
+		return c.OnMPS()
 	}
 	return c.Torch.Reserved
 }
 
-// onMPS is what Metal counts for the process, which is what PyTorch's MPS allocator compares with its limit ("MPS allocated", "other
+// OnMPS is what Metal counts for the process, which is what PyTorch's MPS allocator compares with its limit ("MPS allocated", "other
 // allocations" and "max allowed" of its message, ATen/mps/MPSAllocator.mm).
-func (c *Case) onMPS() uint64 {
+func (c *Case) OnMPS() uint64 {
 	all := c.Torch.Reserved + c.Other.Bytes
 	if c.Context != event.Unknown {
 		all += c.Context
@@ -158,6 +166,26 @@ func (c *Case) InOtherPools() uint64 {
 		}
 	}
 	return out
+}
+
+// FreePrivate is what is free in private pools, and the largest piece of it, bytes. A CUDA graph needs it when it runs again.
+func (c *Case) FreePrivate() (free, largest uint64) {
+	for i := range c.Pools {
+		if p := &c.Pools[i]; p.Private && !p.Request {
+			free, largest = free+p.Free, max(largest, p.Largest)
+		}
+	}
+	return free, largest
+}
+
+// OtherPool is the one of InOtherPools that is the first; the zero value: there is none.
+func (c *Case) OtherPool() *PoolFree {
+	for i := range c.Pools {
+		if p := &c.Pools[i]; !p.Request && p.Largest >= c.Requested {
+			return p
+		}
+	}
+	return &PoolFree{}
 }
 
 func (c *Case) isInOtherPool() bool { return c.enough(c.InOtherPools(), c.Torch.Reserved, piecesShare) }

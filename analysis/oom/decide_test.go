@@ -74,6 +74,26 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestAlso: beside a leak all that takes the place is said; of other decisions the first that holds is all.
+func TestAlso(t *testing.T) {
+	c := made(func(c *Case) {
+		c.Findings, c.Pieces, c.Others = found(3*gib, leaks.High), 2*gib, 4*gib
+		c.Pools = []PoolFree{{Request: true, Private: true, Free: gib, Largest: gib}, {Private: true, Free: 2 * gib, Largest: mib}, {Private: true, Free: gib, Largest: 2 * mib}}
+	})
+	c.decide()
+	require.Equal(t, Leak, c.Decision)
+	require.Equal(t, []Decision{Fragmentation, OtherProcess}, c.Also)
+	free, largest := c.FreePrivate()
+	require.Equal(t, []uint64{3 * gib, 2 * mib}, []uint64{free, largest}, "of pools that are not the request's")
+	c = made(func(c *Case) { c.Pieces, c.Others = 2*gib, 4*gib })
+	c.decide()
+	require.Equal(t, Fragmentation, c.Decision)
+	require.Empty(t, c.Also)
+	c = made(func(c *Case) { c.Findings = found(3*gib, leaks.High) })
+	c.decide()
+	require.Empty(t, c.Also)
+}
+
 // TestLimitBounds: a limit lies between what is reserved and what would have been.
 func TestLimitBounds(t *testing.T) {
 	for requested, segment := range map[uint64]uint64{512: 2 * mib, mib: 2 * mib, mib + 512: 20 * mib, 10*mib - 512: 20 * mib, 10 * mib: 10 * mib, 11*mib + 512: 12 * mib} {

@@ -64,7 +64,7 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 	e := &r.Event
 	c := Case{
 		Number: number, PID: e.PID, TID: e.TID, Device: e.Device, Time: e.Time, Reported: r.Reported, Call: e.Call, Requested: e.Size,
-		Asked: event.Unknown, Tries: len(r.Tries), Step: f.in.Steps.At(e.Time), Phase: f.in.Trace.Phase(e.Stack), Stack: f.in.Trace.Stack(e.Stack),
+		Asked: event.Unknown, Tries: len(r.Tries), Step: f.stepAt(e.Time), Phase: f.in.Trace.Phase(e.Stack), Stack: f.in.Trace.Stack(e.Stack),
 		Context: event.Unknown, Total: event.Unknown, Others: event.Unknown, Free: event.Unknown, Limit: event.Unknown,
 		Before60: event.Unknown, Healthy: event.Unknown, Need: event.Unknown,
 	}
@@ -74,13 +74,23 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 		c.Asked, c.Tries = e.Size, c.Tries+1
 	}
 	switch {
-	case r.WentOn || c.Step > 0 && f.in.Steps.Last() > c.Step+1: // another thread than the one that failed goes on with the steps
+	case c.Step > 0 && f.in.Steps.Last() > c.Step+1: // also where another thread than the one that failed goes on with the steps
 		c.Caught = Yes
-	case f.in.Ended:
+	case r.WentOn && (r.Reported || c.Own || c.Step == 0):
+		c.Caught = Yes
+	case f.in.Ended && !r.WentOn: // who was refused something else than PyTorch's allocator can fail of it later: CUDA keeps the error
 		c.Caught = No
 	}
 	f.cases = append(f.cases, c)
 	f.wants = append(f.wants, r)
+}
+
+// stepAt is the step of a time. What recurs while a model is loaded, layer by layer, is none.
+func (f *follower) stepAt(time uint64) int {
+	if f.in.Leaks != nil && f.in.Leaks.Steps.Loads {
+		return 0
+	}
+	return f.in.Steps.At(time)
 }
 
 // pageCall is the driver's function by which an expandable segment grows.
@@ -196,7 +206,7 @@ func (f *follower) noteTotal(key accountKey, time, allocated uint64) {
 	if n := len(c.points); n == 0 || time-c.points[n-1].time >= 1e9 {
 		c.points = append(c.points, point{time, allocated})
 	}
-	step := f.in.Steps.At(time)
+	step := f.stepAt(time)
 	if n := len(c.steps); n == 0 || c.steps[n-1].Step != step {
 		c.steps = append(c.steps, StepPeak{Step: step})
 	}
@@ -228,8 +238,12 @@ func (f *follower) complete(c *Case, h *heap.Heap) {
 	c.asks = ok && a.SegmentBytes != event.Unknown && !lostBefore(h, c)
 	if f.in.Leaks != nil {
 		for _, found := range f.in.Leaks.Findings {
-			if found.Device == c.Device && found.Layer == c.layer() {
+			switch {
+			case found.Device != c.Device:
+			case found.Layer == c.layer():
 				c.Findings = append(c.Findings, found)
+			case found.Layer == event.LayerDevice:
+				c.Outside = append(c.Outside, found)
 			}
 		}
 	}

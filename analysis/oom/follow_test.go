@@ -115,6 +115,8 @@ func TestFindCase(t *testing.T) {
 	require.Len(t, r.Cases, 1)
 	require.Zero(t, r.More+r.Recovered)
 	c := &r.Cases[0]
+	require.Len(t, c.Findings, 1)
+	require.Len(t, c.Outside, 1, "what grows beside PyTorch")
 	require.Equal(t, []any{1, uint32(eventtest.PID), uint32(eventtest.PID), at, 0, true, No, "train.py:8 grow"},
 		[]any{c.Number, c.PID, c.TID, c.Time, c.Step, c.Reported, c.Caught, c.Site})
 	require.Equal(t, event.Device{Type: event.DeviceCUDA}, c.Device)
@@ -415,4 +417,76 @@ func TestPlace(t *testing.T) {
 		found.place(h)
 		require.Equal(t, device(c.want), found.Device, c.name)
 	}
+}
+
+// TestDriverErrorBehind: a program that asks for memory after an extension was refused some has not survived that for sure: CUDA keeps the
+// error, and PyTorch's next call can fail of it. When two more steps began it has.
+func TestDriverErrorBehind(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before, after int // whole steps
+		goesOn        bool
+		want          Answer
+	}{
+		"in the last step":     {12, 0, true, Unknown},
+		"one step more":        {12, 1, true, Unknown},
+		"four more":            {12, 4, true, Yes},
+		"steps are not known":  {0, 0, true, Yes},
+		"nothing came behind":  {12, 0, false, No},
+		"nothing, and no step": {0, 0, false, No},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProgram()
+			p.segment(0, 64*mib)
+			step := func() {
+				for k, stack := range []string{eventtest.Input, eventtest.Forward, eventtest.Backward, eventtest.Adam} {
+					p.block(stack, 10*mib, mib+uint64(k), 0)
+					p.free(10*mib, mib+uint64(k))
+				}
+			}
+			for range tt.before {
+				step()
+			}
+			p.driver(event.KindOutOfMemory, foreign, 0, 5*mib)
+			if tt.goesOn {
+				p.block(keeps, 15*mib, 512, 0)
+			}
+			for range tt.after {
+				step()
+			}
+			c := &p.find(t, Input{Ended: true}).Cases[0]
+			require.Equal(t, tt.before > 0, c.Step > 0)
+			require.Equal(t, tt.want, c.Caught)
+		})
+	}
+}
+
+// TestLoads: what recurs while a model is loaded is no step, so that there is no peak of the steps before.
+func TestLoads(t *testing.T) {
+	for _, loads := range []bool{false, true} {
+		p := newProgram()
+		p.segment(0, 64*mib)
+		for i := range uint64(12) {
+			for k, stack := range []string{eventtest.Input, eventtest.Forward, eventtest.Backward, eventtest.Adam} {
+				p.block(stack, (4*i+uint64(k))*mib, mib, 0)
+			}
+		}
+		p.fail(16*mib, 1)
+		c := &p.find(t, Input{Leaks: &leaks.Report{Steps: leaks.Steps{Loads: loads}}}).Cases[0]
+		require.Equal(t, loads, c.Step == 0)
+		require.Equal(t, loads, c.Healthy == u)
+	}
+}
+
+// TestTotalLater: how large the device is was read after the failure only, which is enough to say that a request is larger.
+func TestTotalLater(t *testing.T) {
+	p := newProgram()
+	p.segment(0, 20*mib)
+	p.block(keeps, 0, mib, 0)
+	p.fail(80*mib, 1)
+	p.block(keeps, mib, mib, 0)
+	later := figures.Reading{Time: p.now() + 5, Driver: []figures.DriverUse{{Device: 1, Total: mib}, {Device: 0, Used: 30 * mib, Total: 40 * mib}}}
+	c := &p.find(t, Input{Readings: []figures.Reading{later}}).Cases[0]
+	require.EqualValues(t, 40*mib, c.Total)
+	require.Equal(t, u, c.Free, "that was not read in time")
+	require.Equal(t, AbsurdRequest, c.Decision)
 }

@@ -5,7 +5,9 @@
 package oom
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -15,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/sorts"
 )
 
 // Decision is why a request failed, in a word.
@@ -122,12 +125,14 @@ type Case struct {
 	Steps    []StepPeak
 	Healthy  uint64 // largest allocated total of the steps before that of the failure
 	Findings []leaks.Finding
+	Outside  []leaks.Finding // of device memory outside PyTorch
 
 	Grown    Growth // within the step of the failure; Site is empty: no line stands out
 	State    uint64 // what the optimizer has allocated in its first step, where the request failed in that; 0: it did not
 	Decision Decision
-	Need     uint64  // how much more had to be free; Unknown
-	Replay   *Replay // of a Fragmentation: whether expandable segments would have helped; nil: that is not known
+	Also     []Decision // of a Leak: what holds besides
+	Need     uint64     // how much more had to be free; Unknown
+	Replay   *Replay    // of a Fragmentation: whether expandable segments would have helped; nil: that is not known
 
 	asks   bool     // what the allocator asks the driver for is known
 	limits []uint64 // what can be the program's own limit, bytes
@@ -159,6 +164,33 @@ type Holding struct {
 	Holder   string // view.NoHolder: not known
 	Category phases.Category
 	heap.Count
+}
+
+// Part is a part of what is allocated: a category, or a line of what has none.
+type Part struct {
+	Name  string
+	Bytes uint64
+}
+
+// LargestParts are the largest parts of what is allocated, at most n.
+func (c *Case) LargestParts(n int) []Part {
+	sums := map[string]uint64{}
+	for i := range c.Categories {
+		if s := &c.Categories[i]; s.Name != phases.NoCategory {
+			sums[strings.ReplaceAll(string(s.Name), "_", " ")] += s.Bytes
+		}
+	}
+	for i := range c.Top {
+		if r := &c.Top[i]; r.Category == phases.NoCategory {
+			sums[r.Site] += r.Bytes
+		}
+	}
+	var out []Part
+	for name, bytes := range sums {
+		out = append(out, Part{name, bytes})
+	}
+	sorts.Func(out, func(x, y Part) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
+	return out[:min(n, len(out))]
 }
 
 // PoolFree is the free memory of a pool: what one request could be given is of one pool and stream.
@@ -193,6 +225,7 @@ func Find(in *Input) (*Report, error) {
 	}
 	f := newFollower(in)
 	for i := range failed {
+		out.More += failed[i].Skipped
 		if i >= maxCases-1 && i < len(failed)-1 {
 			out.More++
 			continue

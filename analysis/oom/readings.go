@@ -88,7 +88,19 @@ func (f *follower) setDevice(c *Case) {
 			}
 		}
 	}
+	c.setTotal(f.in.Readings)
 	c.setUse()
+}
+
+// setTotal takes the device's size from a later reading, where there is none before: it does not change.
+func (c *Case) setTotal(readings []figures.Reading) {
+	for i := range readings {
+		for _, d := range readings[i].Driver {
+			if c.Total == event.Unknown && d.Device == int(c.Device.Index) && d.Total != figures.Unknown {
+				c.Total = uint64(d.Total)
+			}
+		}
+	}
 }
 
 // takeDriver takes over what the driver said of a device. A process that has ended has given its memory back.

@@ -11,8 +11,12 @@ import (
 	"github.com/gputrace/gputrace/event"
 )
 
-// keptOOMs is of how many refused requests the times are kept.
+// keptOOMs is how many of the requests that failed are listed: the first ones, and the last.
 const keptOOMs = 1000
+
+// keptRefusals is how many refusals are kept at most. Of more the first half stays, and what is settled of the others is only counted, so that
+// the one that ends a program is there, however many it survived.
+const keptRefusals = keptOOMs * (1 + maxTries)
 
 // maxTries is how many refusals of the driver are kept of one request: the allocator asks two or three times.
 const maxTries = 8
@@ -27,6 +31,8 @@ type Refusal struct {
 	Tries []event.Event
 	// WentOn reports that the thread, or of the backward pass's own threads the program, asked for memory again.
 	WentOn bool
+	// Skipped is how many requests that failed beside this one are not listed: mostly before it.
+	Skipped int
 }
 
 // refused is an event of a refusal, and what its thread did next.
@@ -36,6 +42,8 @@ type refused struct {
 	// served is the next block, or refusal reported by PyTorch, of the same thread: what became of a request for which the caching
 	// allocator asked the driver. Between, it may ask several times, as for the pages of an expandable segment. nil: there was none.
 	served *event.Event
+	first  bool // of those with the same served
+	again  bool // the thread was just refused the same, by the same function at another place
 	other  bool // another thread allocated a block later
 }
 
@@ -48,120 +56,166 @@ type Program struct {
 // threadKey names a thread.
 type threadKey struct{ pid, tid uint32 }
 
+// waits is, by thread, the indexes of those refusals of a list that wait for something.
+type waits map[threadKey][]int
+
 // Log collects refused requests while a recording is read, in the order of its events.
 type Log struct {
 	list    []refused
-	waiting map[threadKey][]int // of list, those without next
-	asked   map[threadKey][]int // of list, the driver's refusals without served
-	open    []int               // of list, PyTorch's reports that wait for other
+	waiting waits  // the driver's refusals without next
+	reports waits  // PyTorch's reports without next
+	asked   waits  // the driver's refusals without served
+	open    waits  // PyTorch's reports that wait for other
+	folded  folded // what was in list behind its first half
 }
+
+// all is what waits, of each sort.
+func (l *Log) all() []waits { return []waits{l.waiting, l.reports, l.asked, l.open} }
 
 // See takes an event that was applied.
 func (l *Log) See(e *event.Event) {
-	ask := e.Kind == event.KindAlloc || e.Kind == event.KindOutOfMemory
-	if !ask {
+	if e.Kind != event.KindAlloc && e.Kind != event.KindOutOfMemory {
 		return
 	}
 	reported := e.Kind == event.KindOutOfMemory && e.Layer == event.LayerTorch
-	if len(l.waiting) > 0 {
+	if len(l.waiting)+len(l.reports) > 0 {
 		l.settle(e, reported)
 	}
 	if len(l.asked) > 0 && e.Layer == event.LayerTorch {
 		l.serve(e)
 	}
-	if e.Kind != event.KindOutOfMemory || len(l.list) == keptOOMs*(1+maxTries) {
-		return
+	if e.Kind == event.KindOutOfMemory {
+		l.add(e, reported)
 	}
-	if l.waiting == nil {
-		l.waiting, l.asked = map[threadKey][]int{}, map[threadKey][]int{}
-	}
-	key := threadKey{e.PID, e.TID}
-	l.waiting[key] = append(l.waiting[key], len(l.list))
-	if reported {
-		l.open = append(l.open, len(l.list))
-	} else {
-		l.asked[key] = append(l.asked[key], len(l.list))
-	}
-	l.list = append(l.list, refused{event: *e})
 }
 
-// settle notes what a thread asks for after a refusal.
+// add takes a refusal.
+func (l *Log) add(e *event.Event, reported bool) {
+	if l.waiting == nil {
+		l.waiting, l.reports, l.asked, l.open = waits{}, waits{}, waits{}, waits{}
+	}
+	if len(l.list) >= keptRefusals {
+		l.fold()
+	}
+	key, r := threadKey{e.PID, e.TID}, refused{event: *e}
+	if w := l.waiting[key]; len(w) > 0 {
+		last := &l.list[w[len(w)-1]]
+		was := &last.event
+		r.again = !last.again && was.Layer == e.Layer && was.Call == e.Call && was.Size == e.Size && was.Stack != e.Stack
+	}
+	sorts := []waits{l.waiting, l.asked}
+	if reported {
+		sorts = []waits{l.reports, l.open}
+	}
+	for _, w := range sorts {
+		w[key] = append(w[key], len(l.list))
+	}
+	l.list = append(l.list, r)
+}
+
+// settle notes what a thread asks for after a refusal. Where the driver refuses again, only a report before was followed by another request.
 func (l *Log) settle(e *event.Event, reported bool) {
-	key := threadKey{e.PID, e.TID}
-	waits := l.waiting[key]
+	key, next := threadKey{e.PID, e.TID}, *e
+	sorts := []waits{l.reports}
 	if e.Kind == event.KindAlloc || reported {
-		next := *e
-		for _, i := range waits {
+		sorts = []waits{l.reports, l.waiting}
+	}
+	for _, w := range sorts {
+		for _, i := range w[key] {
 			l.list[i].next = &next
 		}
-		delete(l.waiting, key)
-	} else { // the driver refuses again: a report before was followed by another request
-		l.waiting[key] = slices.DeleteFunc(waits, func(i int) bool {
-			if l.list[i].event.Layer != event.LayerTorch {
-				return false
-			}
-			next := *e
-			l.list[i].next = &next
-			return true
-		})
+		delete(w, key)
 	}
 	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch {
-		l.open = slices.DeleteFunc(l.open, func(i int) bool {
-			if l.list[i].event.PID != e.PID || l.list[i].event.TID == e.TID {
-				return false
-			}
+		l.goOn(key)
+	}
+}
+
+// goOn notes that a thread has allocated, for the reports of the others of its process.
+func (l *Log) goOn(key threadKey) {
+	for of, waits := range l.open {
+		if of.pid != key.pid || of.tid == key.tid {
+			continue
+		}
+		for _, i := range waits {
 			l.list[i].other = true
-			return true
-		})
+		}
+		delete(l.open, of)
 	}
 }
 
 // serve notes what became of a request of the caching allocator's.
 func (l *Log) serve(e *event.Event) {
 	key, served := threadKey{e.PID, e.TID}, *e
-	for _, i := range l.asked[key] {
-		l.list[i].served = &served
+	for n, i := range l.asked[key] {
+		l.list[i].served, l.list[i].first = &served, n == 0
 	}
 	delete(l.asked, key)
 }
 
-// Failed are the requests that failed, in order: at most 1000 of them. What a driver refuses the caching allocator is none as long as
-// PyTorch does not report it: returning cached memory to the driver helps mostly. recovered is how many requests were satisfied so, or
-// by asking again.
+// Failed are the requests that failed, in order: at most 1000 of them, the first and the last. What a driver refuses the caching allocator
+// is none as long as PyTorch does not report it: returning cached memory to the driver helps mostly. recovered is how many requests were
+// satisfied so, or by asking again.
 func (l *Log) Failed(p *Program) (failed []Refusal, recovered int) {
-	var tries []event.Event
-	var served *event.Event // of the last request that was satisfied in the end
-	var last *refused       // of the last of failed
+	s := sorting{program: p, tries: map[threadKey][]event.Event{}}
 	for i := range l.list {
-		r := &l.list[i]
-		switch {
-		case r.event.Layer == event.LayerTorch:
-			failed = append(failed, l.reported(r, tries, p))
-		case p.asks(&r.event) && r.isReported():
-			tries = append(tries, r.event)
-			continue
-		case p.asks(&r.event):
-			if r.served == nil || r.served != served { // else the same request, refused once more
-				recovered++
-			}
-			served = r.served
-			continue
-		case r.recovered():
-			recovered++
-			continue
-		case last != nil && p.repeats(r, last, &failed[len(failed)-1]):
-			f := &failed[len(failed)-1]
-			f.Tries = append(f.Tries, r.event)
-			continue
-		default:
-			failed = append(failed, Refusal{Event: r.event, WentOn: r.next != nil})
+		if i == keptRefusals/2 {
+			s.count(&l.folded)
 		}
-		last = r
-		if len(failed) == keptOOMs {
-			break
-		}
+		s.take(&l.list[i])
 	}
-	return failed, recovered
+	if n := len(s.failed); n > 0 {
+		s.failed[n-1].Skipped += s.skipped
+	}
+	return s.failed, s.recovered
+}
+
+// sorting tells the requests that failed from those that were satisfied in the end.
+type sorting struct {
+	program   *Program
+	failed    []Refusal
+	recovered int
+	skipped   int                         // requests that failed and are not in failed, behind its last
+	tries     map[threadKey][]event.Event // of the next report of a thread
+	last      *refused                    // of the last of failed
+}
+
+func (s *sorting) take(r *refused) {
+	p, key := s.program, threadKey{r.event.PID, r.event.TID}
+	switch {
+	case r.event.Layer == event.LayerTorch:
+		tries := s.tries[key]
+		delete(s.tries, key)
+		s.add(&Refusal{
+			Event: r.event, Reported: true, Tries: tries[max(0, len(tries)-maxTries):],
+			WentOn: r.next != nil || r.other && !p.hasPython(r.event.Stack),
+		})
+		s.last = r
+	case p.asks(&r.event) && r.isReported():
+		s.tries[key] = append(s.tries[key], r.event)
+	case p.asks(&r.event):
+		if r.served == nil || r.first { // else the same request, refused once more
+			s.recovered++
+		}
+	case r.recovered():
+		s.recovered++
+	case s.last != nil && p.repeats(r, s.last, &s.failed[len(s.failed)-1]):
+		f := &s.failed[len(s.failed)-1]
+		f.Tries = append(f.Tries, r.event)
+	default:
+		s.add(&Refusal{Event: r.event, WentOn: r.next != nil})
+		s.last = r
+	}
+}
+
+// add takes a request that failed. Of too many, the last one takes the place of the one before.
+func (s *sorting) add(r *Refusal) {
+	if len(s.failed) == keptOOMs {
+		s.skipped += s.failed[keptOOMs-1].Skipped + 1
+		s.failed = s.failed[:keptOOMs-1]
+	}
+	r.Skipped, s.skipped = s.skipped, 0
+	s.failed = append(s.failed, *r)
 }
 
 // isReported reports whether PyTorch reported that a request of the caching allocator's failed.
@@ -178,43 +232,21 @@ func (r *refused) isReported() bool {
 func (p *Program) repeats(r, last *refused, failed *Refusal) bool {
 	x, y := &r.event, &last.event
 	same := x.PID == y.PID && x.TID == y.TID && x.Call == y.Call && x.Size == y.Size && r.next == last.next
-	if !same || x.Layer != event.LayerDevice || y.Layer != event.LayerDevice || !stacks.IsAsyncBackend(p.Stack(x.Stack), x.Call) {
+	if !same || x.Layer != event.LayerDevice || y.Layer != event.LayerDevice || !p.isAsync(x) {
 		return false
 	}
 	return x.Stack != y.Stack && !slices.ContainsFunc(failed.Tries, func(e event.Event) bool { return e.Stack == x.Stack })
-}
-
-// reported is the refusal of a report of PyTorch's.
-func (l *Log) reported(r *refused, tries []event.Event, p *Program) Refusal {
-	out := Refusal{Event: r.event, Reported: true, WentOn: r.next != nil || r.other && !p.hasPython(r.event.Stack)}
-	for i := len(tries) - 1; i >= 0 && len(out.Tries) < maxTries; i-- {
-		if e := &tries[i]; e.PID == r.event.PID && e.TID == r.event.TID {
-			if r.event.Time-e.Time > r.event.Time-l.before(r) {
-				break
-			}
-			out.Tries = append(out.Tries, *e)
-		}
-	}
-	slices.Reverse(out.Tries)
-	return out
-}
-
-// before is the time of the report before one of the same thread, CLOCK_BOOTTIME nanoseconds; 0: there was none.
-func (l *Log) before(r *refused) uint64 {
-	last := uint64(0)
-	for i := range l.list {
-		e := &l.list[i].event
-		if e.Layer == event.LayerTorch && e.PID == r.event.PID && e.TID == r.event.TID && e.Time < r.event.Time {
-			last = e.Time
-		}
-	}
-	return last
 }
 
 // asks reports whether a driver's call is the caching allocator's.
 func (p *Program) asks(e *event.Event) bool {
 	st := p.Stack(e.Stack)
 	return st != nil && stacks.IsSegment(st) && p.Cache(e.PID)
+}
+
+// isAsync reports whether a driver's call is that of the backend cudaMallocAsync.
+func (p *Program) isAsync(e *event.Event) bool {
+	return stacks.IsAsyncBackend(p.Stack(e.Stack), e.Call)
 }
 
 // recovered reports whether the same was asked for again at once, and given.

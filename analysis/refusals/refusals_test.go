@@ -132,3 +132,69 @@ func TestRefusals(t *testing.T) {
 		})
 	}
 }
+
+// TestManyRefusals: of a program that was refused memory more often than is kept, the first and the last failure are there, and the counts are
+// those of all.
+func TestManyRefusals(t *testing.T) {
+	try, reported, got := refuse(event.LayerDevice, stackSegment), refuse(event.LayerTorch, stackOther), give(event.LayerTorch, stackOther)
+	other, given := refuse(event.LayerDevice, stackOther), give(event.LayerDevice, stackOther)
+	const n = 3 * keptRefusals
+	for name, tt := range map[string]struct {
+		round             []event.Event // n times
+		then              []event.Event
+		failed, recovered int
+		tries             int  // of the last
+		wentOn            bool // of the last
+	}{
+		"recovered, then fatal":               {[]event.Event{try, try, got}, []event.Event{try, try, reported}, 1, n, 2, false},
+		"caught":                              {[]event.Event{try, reported, got}, nil, n, 0, 1, true},
+		"caught, then fatal":                  {[]event.Event{try, reported, got}, []event.Event{reported}, n + 1, 0, 0, false},
+		"caught once, then recovered":         {[]event.Event{try, got}, nil, 0, n, 0, false},
+		"an extension's":                      {[]event.Event{other, got}, nil, n, 0, 0, true},
+		"an extension's, given the next time": {[]event.Event{other, given}, []event.Event{try, reported}, 1, n, 1, false},
+		"of a thread that waits":              {[]event.Event{on(2, try), on(2, got)}, []event.Event{reported}, 1, n, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var events []event.Event
+			for range n {
+				events = append(events, tt.round...)
+			}
+			failed, recovered := refusalsOf(true, append(events, tt.then...)...)
+			require.Equal(t, tt.recovered, recovered)
+			all := len(failed)
+			for i := range failed {
+				all += failed[i].Skipped
+			}
+			require.Equal(t, tt.failed, all)
+			if tt.failed == 0 {
+				return
+			}
+			require.LessOrEqual(t, len(failed), keptOOMs)
+			last := failed[len(failed)-1]
+			require.Len(t, last.Tries, tt.tries)
+			require.Equal(t, tt.wentOn, last.WentOn)
+			if tt.then != nil {
+				require.EqualValues(t, n*len(tt.round)+len(tt.then), last.Event.Time, "the very last")
+			}
+		})
+	}
+}
+
+// TestManyRefusalsAsync: of the backend cudaMallocAsync, which asks twice, each request counts once.
+func TestManyRefusalsAsync(t *testing.T) {
+	ask := func(stack event.StackID) event.Event {
+		return event.Event{Kind: event.KindOutOfMemory, Layer: event.LayerDevice, Size: 64, Call: "cudaMallocAsync", Stack: stack}
+	}
+	var events []event.Event
+	for range 3 * keptRefusals {
+		events = append(events, ask(stackAsync), ask(stackAgain))
+	}
+	failed, recovered := refusalsOf(false, events...)
+	require.Zero(t, recovered)
+	require.Len(t, failed, keptOOMs)
+	all := len(failed)
+	for i := range failed {
+		all += failed[i].Skipped
+	}
+	require.Equal(t, 3*keptRefusals, all)
+}

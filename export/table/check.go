@@ -148,7 +148,7 @@ func refusedTexts(r *gate.Result) []string {
 	if len(r.Found) == 0 {
 		return []string{"no request was refused"}
 	}
-	out := []string{Plural(uint64(len(r.Found)), "request") + " refused"}
+	out := []string{Plural(uint64(r.Measured), "request") + " refused"}
 	for i := range r.Found {
 		if f := &r.Found[i]; i < shownRefused {
 			out = append(out, fmt.Sprintf("out of memory: %s on %s, asked for by %s", Bytes(uint64(f.Measured)), f.What, placeText(&f.Line)))

@@ -14,7 +14,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -293,26 +292,40 @@ func OOMText(c *oom.Case) string {
 	asked := fmt.Sprintf("%s asked for %s", words.Line(c.Site), Bytes(c.Requested))
 	switch c.Decision {
 	case oom.DriverError:
-		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s", asked, cmp.Or(c.Call, "a call"), roomText(c))
+		return fmt.Sprintf("driver error: %s by %s, the driver refused it, and PyTorch did not report it; %s%s", asked, cmp.Or(c.Call, "a call"), roomText(c), alsoText(c))
 	case oom.AbsurdRequest:
 		if c.Device.Type.MPS() {
 			return fmt.Sprintf("a request larger than all that PyTorch may have: %s, %s", asked, watermarkText(c))
 		}
 		return fmt.Sprintf("a request larger than the device: %s, the device has %s", asked, Bytes(c.Total))
 	case oom.Leak:
-		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated", LeakText(&c.Findings[0]), it(len(c.Findings)), Bytes(c.Growing()), Bytes(c.Torch.Allocated))
+		return fmt.Sprintf("a leak: %s; %s had grown to %s by then, of %s allocated%s", LeakText(&c.Findings[0]), it(len(c.Findings)), Bytes(c.Growing()), Bytes(c.Torch.Allocated), alsoText(c))
 	case oom.Fragmentation:
 		return fmt.Sprintf("fragmentation: %s, and %s were free in the segments of its pool, in pieces of which the largest has %s; %s%s", asked, Bytes(c.Pieces), Bytes(c.Largest), roomText(c), replayText(c.Replay))
 	case oom.PrivatePool:
-		return fmt.Sprintf("free, but in another pool: %s, and %s were free in %s, which a request outside of it cannot use; %s", asked, Bytes(c.InOtherPools()), otherPools(c), roomText(c))
+		return fmt.Sprintf("free, but in another pool: %s, and %s were free in %s, which a request outside of it cannot use; %s", asked, Bytes(c.InOtherPools()), oomPoolText(c.OtherPool()), roomText(c))
 	case oom.Limit:
 		return limitText(c, asked)
 	case oom.OtherProcess:
 		return fmt.Sprintf("other processes: %s, and other processes have %s of the device's %s", asked, othersText(c), Bytes(c.Total))
 	case oom.OutsidePyTorch:
-		return fmt.Sprintf("memory outside PyTorch: %s, and %s are held beside PyTorch's allocator: %s", asked, Bytes(c.Other.Bytes), ownersText(c))
+		return fmt.Sprintf("memory outside PyTorch: %s, and %s are held beside PyTorch's allocator: %s%s", asked, Bytes(c.Other.Bytes), ownersText(c), alsoText(c))
 	}
 	return fullText(c, asked)
+}
+
+// alsoText is what takes the place besides a leak, and what grows outside of PyTorch.
+func alsoText(c *oom.Case) (out string) {
+	for _, d := range c.Also {
+		also := *c
+		also.Decision = d
+		also.Also, also.Outside = nil, nil
+		out += ". Besides, " + OOMText(&also)
+	}
+	for i := range c.Outside[:min(1, len(c.Outside))] {
+		out += ". Outside of PyTorch " + LeakText(&c.Outside[i])
+	}
+	return out
 }
 
 // replayText says whether expandable segments would have helped.
@@ -342,15 +355,6 @@ func it(n int) string {
 	return fmt.Sprintf("all %d that grow", n)
 }
 
-func otherPools(c *oom.Case) string {
-	for i := range c.Pools {
-		if q := &c.Pools[i]; !q.Request && q.Largest >= c.Requested {
-			return oomPoolText(q)
-		}
-	}
-	return "another pool"
-}
-
 func ownersText(c *oom.Case) string {
 	var by []string
 	for i := range c.Owners[:min(2, len(c.Owners))] {
@@ -376,17 +380,9 @@ func limitText(c *oom.Case, asked string) string {
 		limit = fmt.Sprintf("at least %s and less than %s", Bytes(c.Limit), Bytes(c.LimitBelow))
 	}
 	if c.Device.Type.MPS() {
-		return fmt.Sprintf("PyTorch's limit for MPS: %s, the process has %s of Metal and %s", asked, Bytes(figures.Add(figures.Add(c.Torch.Reserved, c.Other.Bytes), known(c.Context))), watermarkText(c))
+		return fmt.Sprintf("PyTorch's limit for MPS: %s, the process has %s of Metal and %s", asked, Bytes(c.OnMPS()), watermarkText(c))
 	}
 	return fmt.Sprintf("the program's own limit: %s, PyTorch has %s reserved and may have %s; it did not ask the driver. %s", asked, Bytes(c.Torch.Reserved), limit, roomText(c))
-}
-
-// known is a size, or 0 where it is not known.
-func known(n uint64) uint64 {
-	if n == event.Unknown {
-		return 0
-	}
-	return n
 }
 
 // watermarkText is the limit of PyTorch's MPS allocator, and what it is made of: it has no other, the device's recommended size is no limit.
@@ -405,14 +401,17 @@ func watermarkText(c *oom.Case) string {
 
 func fullText(c *oom.Case, asked string) string {
 	var by []string
-	for i := range c.Categories[:min(2, len(c.Categories))] {
-		by = append(by, fmt.Sprintf("%s %s", CategoryText(c.Categories[i].Name), Bytes(c.Categories[i].Bytes)))
+	for _, part := range c.LargestParts(2) {
+		by = append(by, fmt.Sprintf("%s %s", words.Line(part.Name), Bytes(part.Bytes)))
 	}
 	text := fmt.Sprintf("full: %s with %s allocated (%s)", asked, Bytes(c.Torch.Allocated), strings.Join(by, ", "))
 	if !c.Async {
 		text += fmt.Sprintf(" and %s reserved", Bytes(c.Torch.Reserved))
 	}
 	text += "; " + roomText(c)
+	if free, largest := c.FreePrivate(); free > c.Torch.Reserved/20 {
+		text += fmt.Sprintf(". Private pools keep %s free, in pieces of at most %s", Bytes(free), Bytes(largest))
+	}
 	if c.Healthy != event.Unknown {
 		text += fmt.Sprintf(". The steps before peaked at %s", Bytes(c.Healthy))
 	}

@@ -3,12 +3,14 @@
 package table
 
 import (
+	"math"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -50,6 +52,34 @@ func TestOOMText(t *testing.T) {
 		"net.py:5 forward fails, by a replay": func(c *oom.Case) {
 			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true, Site: "net.py:5 forward"}
 		},
+		"asked for 1.0 GiB with 22.0 GiB allocated (a.py:1 load 12.0 GiB, inputs 6.0 GiB) and 23.0 GiB reserved; 512.0 MiB of the device were free. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
+			c.Categories = []oom.Sum{{Name: phases.NoCategory, Count: heap.Count{Bytes: 16 * oomGiB}}, {Name: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}}}
+			c.Top = []oom.Holding{
+				{Site: "a.py:1 load", Holder: "x", Category: phases.NoCategory, Count: heap.Count{Bytes: 8 * oomGiB}},
+				{Site: "b.py:1 f", Category: phases.Inputs, Count: heap.Count{Bytes: 6 * oomGiB}},
+				{Site: "a.py:1 load", Holder: "y", Category: phases.NoCategory, Count: heap.Count{Bytes: 4 * oomGiB}},
+				{Site: "c.py:1 g", Category: phases.NoCategory, Count: heap.Count{Bytes: 4 * oomGiB}},
+			}
+		},
+		"Private pools keep 3.0 GiB free, in pieces of at most 512.0 MiB. The steps before peaked at 2.0 GiB": func(c *oom.Case) {
+			c.Pools = []oom.PoolFree{
+				{Request: true, Private: true, Free: 5 * oomGiB}, {Private: true, Free: oomGiB, Largest: 512 * oomMiB},
+				{Private: true, Free: 2 * oomGiB, Largest: 128 * oomMiB}, {Free: oomGiB, Largest: oomGiB},
+			}
+		},
+		"it had grown to 20.0 GiB by then, of 22.0 GiB allocated. Besides, the program's own limit: train.py:9 main asked for 1.0 GiB, PyTorch has 23.0 GiB reserved and may have 23.5 GiB; it did not ask the driver. 512.0 MiB of the device were free": func(c *oom.Case) {
+			c.Decision, c.Also, c.Limit, c.Findings = oom.Leak, []oom.Decision{oom.Limit}, 23*oomGiB+512*oomMiB, oomFinding(20*oomGiB)
+		},
+		"of 22.0 GiB allocated. Besides, fragmentation: train.py:9 main asked for 1.0 GiB, and 3.0 GiB were free in the segments of its pool, in pieces of which the largest has 1.0 MiB; 512.0 MiB of the device were free": func(c *oom.Case) {
+			c.Decision, c.Also, c.Findings = oom.Leak, []oom.Decision{oom.Fragmentation}, oomFinding(oomGiB)
+		},
+		"cudaMalloc, the driver refused it, and PyTorch did not report it; 512.0 MiB of the device were free. Outside of PyTorch a.py:3 f keeps 48.0 MiB more each step, since step 1 of 9": func(c *oom.Case) {
+			c.Decision, c.Reported, c.Call, c.Other.Bytes = oom.DriverError, false, "cudaMalloc", 9*oomGiB
+			c.Outside = oomFinding(9 * oomGiB)
+		},
+		"the driver refused it, and PyTorch did not report it; 512.0 MiB of the device were free": func(c *oom.Case) {
+			c.Decision, c.Reported, c.Call, c.Other.Bytes = oom.DriverError, false, "cudaMalloc", oomGiB
+		},
 		"Expandable segments are on":                     func(c *oom.Case) { c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Recorded: true} },
 		"reserved and may have 23.5 GiB; it did not ask": func(c *oom.Case) { c.Decision, c.Limit = oom.Limit, 23*oomGiB+512*oomMiB },
 	} {
@@ -60,6 +90,14 @@ func TestOOMText(t *testing.T) {
 			require.True(t, strings.HasSuffix(text, want) || strings.Contains(text, want+" the driver. "), text)
 		})
 	}
+}
+
+// oomFinding is a line that keeps 48 MiB each step.
+func oomFinding(live uint64) []leaks.Finding {
+	return []leaks.Finding{{
+		File: "a.py", Line: 3, Function: "f", Requested: 48 * oomMiB, Bytes: 48 * oomMiB, Blocks: 1, Period: 1, First: 1, Last: 9, LiveBytes: live, Share: math.NaN(),
+		Seconds: math.NaN(), Confidence: leaks.High,
+	}}
 }
 
 // TestOOMAgain: failures of one line that follow each other are one entry, whatever is between others.
