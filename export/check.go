@@ -166,7 +166,7 @@ func Recordings(path string) ([]string, error) {
 	}
 	found, err := filepath.Glob(filepath.Join(path, "*", TraceName))
 	if err != nil || len(found) == 0 {
-		return nil, exit.With(exit.Invalid, fmt.Errorf("%s: no recording is in the folder", path))
+		return nil, exit.With(exit.Invalid, noRecording(path))
 	}
 	out := make([]string, 0, len(found))
 	for _, trace := range found {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"time"
 
@@ -37,6 +38,10 @@ func OpenDiff(path string, o *OpenOptions) (*DiffFile, error) {
 	options := o.withDefaults()
 	d := &DiffFile{path: path, warn: options.Warn}
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		d.source, err = Open(path, &options) // says what is there
+		return d, err
+	}
 	if err != nil {
 		return nil, exit.With(exit.Error, fmt.Errorf("open %s: %w", path, err))
 	}

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -131,6 +133,8 @@ func Open(path string, o *OpenOptions) (*Source, error) {
 	switch {
 	case errors.Is(err, recording.ErrFormat):
 		return nil, exit.With(exit.Invalid, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, exit.With(exit.Error, exit.Say(fmt.Sprintf("open recording %s: no such file or directory\n  %s", path, recordingsHere(path)), err))
 	case err != nil:
 		return nil, exit.With(exit.Error, err)
 	}
@@ -172,13 +176,39 @@ func recordingIn(path string) (string, error) {
 		return trace, nil
 	}
 	found, err := filepath.Glob(filepath.Join(path, "*", TraceName))
-	if err != nil || len(found) == 0 {
+	switch {
+	case err != nil:
 		return path, nil
-	}
-	if len(found) > 1 {
+	case len(found) == 0:
+		return "", exit.With(exit.Invalid, noRecording(path))
+	case len(found) > 1:
 		return "", exit.Usage("%s has the recordings of %d processes: give the folder of one, such as %s", path, len(found), filepath.Dir(found[0]))
 	}
 	return found[0], nil
+}
+
+func noRecording(folder string) error {
+	return fmt.Errorf("%s: no recording is in the folder\n  %s", folder, recordingsHere(folder))
+}
+
+// recordingsHere is what to do where a path leads to no recording: which ones there are in the working directory, or how one is made.
+func recordingsHere(path string) string {
+	const shown = 3
+	found, err := filepath.Glob(filepath.Join("*", TraceName))
+	if err != nil || len(found) == 0 {
+		return "none is in this folder; to make one: sudo gputrace -p PID"
+	}
+	for i := range found {
+		found[i] = filepath.Dir(found[i])
+	}
+	if meant := words.DidYouMean(path, found); meant != "" {
+		return strings.TrimPrefix(meant, ": ")
+	}
+	text := strings.Join(found[:min(shown, len(found))], ", ")
+	if n := len(found) - shown; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return "recordings here: " + text
 }
 
 func exists(path string) bool {

@@ -40,7 +40,18 @@ func TestRecordingInJob(t *testing.T) {
 	require.Equal(t, two+"/rank1-pid8/trace.gputrace", got)
 
 	none := folderWith(t, "inuse.pb.gz")
-	got, err = recordingIn(none)
-	require.NoError(t, err)
-	require.Equal(t, none, got)
+	_, err = recordingIn(none)
+	require.Equal(t, exit.Invalid, exit.Code(err))
+	require.ErrorContains(t, err, "no recording is in the folder")
+}
+
+// TestRecordingsHere: where a path leads nowhere, the recordings of the working directory are named, or how one is made.
+func TestRecordingsHere(t *testing.T) {
+	t.Chdir(folderWith(t, "other/file"))
+	require.Equal(t, "none is in this folder; to make one: sudo gputrace -p PID", recordingsHere("nosuch"))
+	t.Chdir(folderWith(t, "before/trace.gputrace", "later/trace.gputrace", "other/file"))
+	require.Equal(t, "recordings here: before, later", recordingsHere("nosuch"))
+	require.Equal(t, `did you mean "before"?`, recordingsHere("befroe"))
+	t.Chdir(folderWith(t, "a/trace.gputrace", "b/trace.gputrace", "c/trace.gputrace", "d/trace.gputrace"))
+	require.Equal(t, "recordings here: a, b, c and 1 more", recordingsHere("nosuch"))
 }

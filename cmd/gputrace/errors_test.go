@@ -28,14 +28,17 @@ func printed(t *testing.T, line string) string {
 
 // TestErrorsAreShort: an error has one cause and, where there is one, the next step; -v prints what is behind it.
 func TestErrorsAreShort(t *testing.T) {
+	const noSuch = "gputrace: open recording nosuch: no such file or directory\n  none is in this folder; to make one: sudo gputrace -p PID\n"
 	for line, want := range map[string]string{
 		"-p 2147483646":     "gputrace: no process 2147483646\n  to list those that use a GPU: gputrace\n",
 		"who -p 2147483646": "gputrace: no process 2147483646\n  to list those that use a GPU: gputrace\n",
-		"report nosuch":     "gputrace: open recording nosuch: no such file or directory\n",
-		"report nosuch -v":  "gputrace: open recording nosuch: no such file or directory\n  cause: open recording\n  cause: open nosuch\n  cause: no such file or directory\n",
+		"report nosuch":     noSuch,
+		"top nosuch --once": noSuch,
+		"diff nosuch x":     noSuch,
+		"report nosuch -v":  noSuch + "  cause: open recording\n  cause: open nosuch\n  cause: no such file or directory\n",
 		"help foo":          "gputrace: unknown command \"foo\"; see gputrace --help\n",
-		"export -f pgn x":   "gputrace: -f \"pgn\": \"pgn\" is not a format: did you mean \"png\"?; see gputrace export --help\n",
-		"dump -p 1 -f jsno": "gputrace: -f \"jsno\": not one of text, json or snapshot: did you mean \"json\"?; see gputrace dump --help\n",
+		"export -f pgn x":   "gputrace: -f \"pgn\": \"pgn\" is not a format: did you mean \"png\"? See gputrace export --help\n",
+		"dump -p 1 -f jsno": "gputrace: -f \"jsno\": not one of text, json or snapshot: did you mean \"json\"? See gputrace dump --help\n",
 	} {
 		require.Equal(t, want, printed(t, line), line)
 	}

@@ -141,5 +141,5 @@ func TestOpenFolder(t *testing.T) {
 	madeRecording(t, filepath.Join(dir, export.TraceName), eventtest.Random(1, 100))
 	require.Equal(t, said(t, filepath.Join(dir, export.TraceName)), said(t, dir))
 	_, err := export.Open(t.TempDir(), nil)
-	require.ErrorContains(t, err, "it is no file")
+	require.ErrorContains(t, err, "no recording is in the folder")
 }

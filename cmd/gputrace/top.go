@@ -80,8 +80,8 @@ func parseTop(c *cli.Context) (*topOptions, error) {
 			memory: flags.Get[string](c, "memory"), cacheDir: flags.Get[string](c, "cache-dir"), maxStacks: leaksStacks,
 		},
 	}
-	if c.NArg() == 1 && fileExists(c.Args().First()) {
-		o.file = c.Args().First()
+	if word := c.Args().First(); c.NArg() == 1 && (fileExists(word) || !isPID(word)) {
+		o.file = word
 		return o, nil
 	}
 	pids, err := pidsOf(c)
@@ -101,6 +101,12 @@ func parseTop(c *cli.Context) (*topOptions, error) {
 		return o, o.record.chooseOutput()
 	}
 	return o, nil
+}
+
+// isPID reports whether a word is the number of a process.
+func isPID(word string) bool {
+	_, err := flags.ParsePID(word)
+	return err == nil
 }
 
 // remote shows what another gputrace sees.

@@ -116,7 +116,7 @@ func TestOrderNothing(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	for line, want := range map[string]string{
-		"reprot":           `unknown command "reprot": did you mean "report"?; see gputrace --help`,
+		"reprot":           `unknown command "reprot": did you mean "report"? See gputrace --help`,
 		"reprot x":         `"report"?`,
 		"Report":           `"report"?`,
 		"dmup -p 4":        `"dump"?`,
@@ -126,7 +126,7 @@ func TestRefuses(t *testing.T) {
 		"try x --formatt":  `did you mean "--format"?`,
 		"try -x":           `unknown flag -x; see gputrace try --help`,
 		"try -ax":          "unknown flag --ax",
-		"--ouput x":        `did you mean "--output"?; see gputrace --help`,
+		"--ouput x":        `did you mean "--output"? See gputrace --help`,
 		"try -f":           "-f needs a value",
 		"try -af":          "-f needs a value",
 		"try -f --all x":   "-f needs a value",

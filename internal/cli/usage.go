@@ -29,15 +29,24 @@ func UsageError(c *cli.Context, err error, isCommand bool) error {
 	text := err.Error()
 	if m := refused.FindStringSubmatch(text); m != nil {
 		if m[3] == errTwice.Error() {
-			return exit.Usage("%s is given twice; see %s", Dash(m[2]), helpOf(command))
+			return explained(command, Dash(m[2])+" is given twice")
 		}
-		return exit.Usage("%s %s: %s; see %s", Dash(m[2]), m[1], m[3], helpOf(command))
+		return explained(command, fmt.Sprintf("%s %s: %s", Dash(m[2]), m[1], m[3]))
 	}
 	if name, ok := strings.CutPrefix(text, unknownFlag); ok {
 		guess := cli.SuggestFlag(flagsOf(c.App, command), name, true)
-		return exit.Usage("unknown flag %s%s; see %s", Dash(name), meant(name, strings.TrimLeft(guess, "-"), guess), helpOf(command))
+		return explained(command, "unknown flag "+Dash(name)+meant(name, strings.TrimLeft(guess, "-"), guess))
 	}
 	return exit.Usage("%w; see %s", err, helpOf(command))
+}
+
+// explained is an error of usage that ends with the help to read; nil: that of the program.
+func explained(command *cli.Command, text string) error {
+	see := "; see "
+	if strings.HasSuffix(text, "?") {
+		see = " See "
+	}
+	return exit.Usage("%s%s%s", text, see, helpOf(command))
 }
 
 // CheckWord refuses a first argument of the program itself that is neither a command nor the number of a process.
@@ -53,7 +62,7 @@ func UnknownCommand(app *cli.App, word string) error {
 	var guess string
 	// The library puts its guess into a sentence.
 	_, _ = fmt.Sscanf(cli.SuggestCommand(app.VisibleCommands(), word), cli.SuggestDidYouMeanTemplate, &guess)
-	return exit.Usage("unknown command %q%s; see %s", word, meant(word, guess, guess), helpOf(nil))
+	return explained(nil, fmt.Sprintf("unknown command %q%s", word, meant(word, guess, guess)))
 }
 
 // The library always has a guess; one that is less like the word than leastLike, by the measure by which it chose it, is not passed on.

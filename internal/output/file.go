@@ -54,10 +54,7 @@ func Write(path string, force, binary bool, content func(io.Writer) error) error
 	if place.device {
 		return writeDevice(path, content)
 	}
-	if err := writeBeside(place.path, force, content); err != nil {
-		return fmt.Errorf("output %s: %w", path, err)
-	}
-	return nil
+	return writeBeside(place.path, force, content)
 }
 
 // CheckTerminal refuses to write a binary format to a terminal.
@@ -130,20 +127,38 @@ func writeBeside(path string, force bool, content func(io.Writer) error) error {
 	name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d.%d.tmp", filepath.Base(path), os.Getpid(), time.Now().UnixNano()))
 	tmp, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return err
+		return makeError(path, err)
 	}
 	defer os.Remove(name)
 	defer removeOnSignal(name)()
-	if err := errors.Join(writeBuffered(tmp, content), tmp.Sync(), tmp.Close()); err != nil {
+	err = errors.Join(writeBuffered(tmp, content), tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = GiveToUser(name)
+	}
+	switch {
+	case err != nil:
+	case force:
+		err = os.Rename(name, path)
+	default:
+		err = publish(name, path)
+	}
+	if err == nil || errors.As(err, new(existsError)) {
 		return err
 	}
-	if err := GiveToUser(name); err != nil {
-		return err
+	return fmt.Errorf("output %s: %w", path, underName(err, name))
+}
+
+// underName is what the system says of a temporary file, without its name.
+func underName(err error, tmp string) error {
+	var file *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &file) && file.Path == tmp:
+		return file.Err
+	case errors.As(err, &link) && link.Old == tmp:
+		return link.Err
 	}
-	if force {
-		return os.Rename(name, path)
-	}
-	return publish(name, path)
+	return err
 }
 
 // removeOnSignal removes a file and ends gputrace at Ctrl-C and its like, until the function that it returns is called.

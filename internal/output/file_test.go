@@ -67,6 +67,24 @@ func TestWriteOutputFails(t *testing.T) {
 	requireUsage(t, Write(filepath.Join(dir, "no", "out"), false, false, put("")), "its folder")
 }
 
+// TestWriteOutputName: an error names the file that was asked for, not the temporary one beside it, and what to do.
+func TestWriteOutputName(t *testing.T) {
+	for path, want := range map[string]string{
+		"/proc/x.svg": "output /proc/x.svg: nothing can be made in /proc: no such file or directory\n  give another folder with -o",
+		"/no/x.svg":   "output /no/x.svg: its folder /no is not there: make it, or give another with -o",
+	} {
+		require.EqualError(t, Write(path, false, false, put("")), want)
+	}
+	_, err := CreateFolder("/proc/out", &Results{})
+	require.EqualError(t, err, "output /proc/out: nothing can be made in /proc: no such file or directory\n  give another folder with -o")
+	path := filepath.Join(t.TempDir(), "x.svg")
+	err = Write(path, false, false, func(w io.Writer) error {
+		left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".*"))
+		return errors.Join(err, os.Remove(left[0])) // as if somebody tidied up
+	})
+	require.EqualError(t, err, "output "+path+": no such file or directory")
+}
+
 // TestWriteOutputTaken: another program made the file while we wrote ours.
 func TestWriteOutputTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out")

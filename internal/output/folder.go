@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+
+	"github.com/gputrace/gputrace/internal/exit"
 )
 
 // Results says what a folder of results may hold: with force, a folder that holds nothing else is replaced.
@@ -88,13 +90,25 @@ func (r *Results) check(path string) error {
 func checkParent(path string) error {
 	dir := filepath.Dir(path)
 	st, err := os.Stat(dir)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return exit.Say(fmt.Sprintf("output %s: its folder %s is not there: make it, or give another with -o", path, dir), err)
+	case err != nil:
 		return fmt.Errorf("output %s: its folder: %w", path, err)
-	}
-	if !st.IsDir() {
+	case !st.IsDir():
 		return fmt.Errorf("output %s: %s is not a folder", path, dir)
 	}
 	return nil
+}
+
+// makeError says why an output cannot be made. Its temporary name, which is in the error of the system, says nothing to a user.
+func makeError(path string, err error) error {
+	why := err
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		why = at.Err
+	}
+	return exit.Say(fmt.Sprintf("output %s: nothing can be made in %s: %v\n  give another folder with -o", path, filepath.Dir(path), why), err)
 }
 
 // CreateFolder starts a folder under a temporary name beside its final one.
@@ -104,7 +118,7 @@ func CreateFolder(path string, r *Results) (*Folder, error) {
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
 	if err != nil {
-		return nil, fmt.Errorf("output %s: %w", path, err)
+		return nil, makeError(path, err)
 	}
 	return &Folder{Dir: tmp, path: path, results: r}, nil
 }
