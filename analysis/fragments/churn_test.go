@@ -81,6 +81,23 @@ func TestChurn(t *testing.T) {
 	require.EqualValues(t, 12*3+1, c.Blocks)
 	require.EqualValues(t, 12*mib+12*9*mib+7*mib, c.Allocated)
 	require.EqualValues(t, 11*mib, c.Most)
+	require.Equal(t, 11, c.Steps)
+	at := 0 // the step of the one temporary more, of 7 MiB
+	for i, e := range loop().Events {
+		if e.Addr == 0x5000_0000 && e.Kind == event.KindFree {
+			at = table.At(loop().Events[i].Time)
+		}
+	}
+	require.Equal(t, at, c.MostAt)
+	require.InDelta(t, (10*4.0*mib+11*mib)/11, c.PerStep, 1e-6, "of complete steps")
+	blocks := uint64(0)
+	for _, s := range c.Sites {
+		blocks += s.Blocks
+	}
+	require.Equal(t, c.Blocks, blocks)
+	require.Greater(t, len(c.Sites), 1)
+	require.Equal(t, 7*mib+12*3*mib, int(c.Sites[0].Bytes), "the line with the most comes first")
+	require.EqualValues(t, 25, c.Sites[0].Blocks)
 	require.InDelta(t, 4*mib+7.0*mib/11, c.PerStep, 0.1*mib)
 	sum := uint64(0)
 	for _, s := range c.Sites {
@@ -91,7 +108,31 @@ func TestChurn(t *testing.T) {
 	none, err := fragments.ChurnOf(trace, &steps.Table{})
 	require.NoError(t, err)
 	require.True(t, math.IsNaN(none.PerStep))
+	require.Zero(t, none.MostAt)
+	require.Zero(t, none.Most)
 	require.Equal(t, c.Bytes, none.Bytes)
+}
+
+// TestChurnOfEqualSteps: of steps with as many temporaries the first is named, and what was in use before the first event is none.
+func TestChurnOfEqualSteps(t *testing.T) {
+	j := eventtest.NewJob()
+	for range 8 {
+		j.Pass(eventtest.Input, eventtest.Forward, eventtest.Backward, eventtest.Adam)
+		j.Free(j.Alloc(eventtest.Forward, 1<<20))
+	}
+	before := event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Addr: 77, Size: 1 << 20, Requested: event.Unknown, Allocated: j.Total()}
+	j.Add(before)
+	j.Obtain(event.LayerDevice, eventtest.Forward, 9<<20)
+	trace, err := view.NewTrace(&j.Stream, nil)
+	require.NoError(t, err)
+	table, err := steps.Find(trace, nil)
+	require.NoError(t, err)
+	c, err := fragments.ChurnOf(trace, table)
+	require.NoError(t, err)
+	require.Equal(t, table.First(), c.MostAt)
+	require.InDelta(t, float64(c.Most), c.PerStep, 1e-6)
+	require.EqualValues(t, 8*5<<20, c.Allocated)
+	require.Equal(t, table.Count(), c.Steps)
 }
 
 // Workspaces have lines of their own.

@@ -11,6 +11,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/fragments"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
@@ -156,5 +157,71 @@ func TestWorkspaceLibraries(t *testing.T) {
 		maps, err := fragments.At(trace, view.Selection{})
 		require.NoError(t, err)
 		require.Equal(t, tt.want, fragments.Workspaces(trace, maps[0]))
+	}
+}
+
+// TestSetPrivate: a segment is of a private pool when it lies in a range of the last reading up to the moment, or of the one that was made for a failure
+// then.
+func TestSetPrivate(t *testing.T) {
+	at := func(time, failed uint64, ranges ...figures.Range) figures.Reading {
+		return figures.Reading{Time: time, Failed: failed, Private: ranges}
+	}
+	private := func(readings ...figures.Reading) (out []bool) {
+		m := &fragments.Map{Time: 50, Device: event.Device{Type: event.DeviceCUDA, Index: 1}, Segments: []fragments.Segment{
+			segment(1000, large, false, -100), segment(1100, large, false, -100), segment(1200, large, false, -100),
+		}}
+		m.SetPrivate(readings)
+		for i := range m.Segments {
+			out = append(out, m.Segments[i].IsPrivate())
+		}
+		return out
+	}
+	first := figures.Range{Device: 1, Addr: 1000, Size: 100}
+	require.Equal(t, []bool{true, false, false}, private(at(50, 0, first)), "at the moment")
+	require.Equal(t, []bool{false, false, false}, private(at(51, 0, first)), "later")
+	require.Equal(t, []bool{true, false, false}, private(at(60, 50, first)), "for the failure of then")
+	require.Equal(t, []bool{false, false, false}, private(at(60, 49, first)))
+	require.Equal(t, []bool{true, true, false}, private(at(50, 0, figures.Range{Device: 1, Addr: 1000, Size: 101})), "to the last byte")
+	require.Equal(t, []bool{false, true, true}, private(at(50, 0, figures.Range{Device: 1, Addr: 1001, Size: 1000})), "from the first byte")
+	require.Equal(t, []bool{false, false, false}, private(at(50, 0, figures.Range{Addr: 1000, Size: 100})), "of another device")
+	require.Equal(t, []bool{false, true, false}, private(at(40, 0, first), at(45, 0, figures.Range{Device: 1, Addr: 1100, Size: 100})), "the last one counts")
+	require.Equal(t, []bool{true, false, false}, private(at(40, 0, first), figures.Reading{Time: 45}), "one that read no pools says nothing")
+	require.Equal(t, []bool{false, false, false}, private(at(40, 0, first), at(45, 0, []figures.Range{}...), at(46, 0, figures.Range{Device: 1})))
+}
+
+// TestStreamOfMap: the stream of a map is the only one of its segments.
+func TestStreamOfMap(t *testing.T) {
+	of := func(streams ...uint64) uint64 {
+		m := &fragments.Map{}
+		for _, s := range streams {
+			m.Segments = append(m.Segments, fragments.Segment{Pool: fragments.Pool{Stream: s}})
+		}
+		return m.Stream()
+	}
+	const unknown = event.Unknown
+	require.EqualValues(t, unknown, of())
+	require.EqualValues(t, 7, of(7, 7))
+	require.EqualValues(t, 7, of(unknown, 7, unknown))
+	require.EqualValues(t, 0, of(0, unknown))
+	require.EqualValues(t, unknown, of(7, 8, 7))
+	require.EqualValues(t, unknown, of(unknown))
+}
+
+// TestMapOfLayout: a segment is of a small pool when its first block in use is small, or when it is small itself and has none.
+func TestMapOfLayout(t *testing.T) {
+	block := func(live bool, size uint64) allocator.LayoutBlock {
+		return allocator.LayoutBlock{Live: live, Size: size}
+	}
+	of := func(size uint64, blocks ...allocator.LayoutBlock) bool {
+		l := &allocator.Layout{Segments: []allocator.LayoutSegment{{Segment: heap.Segment{Size: size}, Blocks: blocks}}}
+		return fragments.OfLayout(l).Segments[0].Small
+	}
+	require.True(t, of(20*mib, block(false, 5*mib), block(true, mib), block(true, 2*mib)))
+	require.False(t, of(2*mib, block(true, mib+512)))
+	require.True(t, of(2*mib, block(false, 2*mib)))
+	require.False(t, of(2*mib+512, block(false, 2*mib+512)))
+	for _, unplaced := range []int64{5, -5} {
+		m := fragments.OfLayout(&allocator.Layout{PID: 3, Time: 4, MadeUp: heap.Count{Bytes: 100}, Unplaced: unplaced})
+		require.EqualValues(t, 105, m.Unknown)
 	}
 }

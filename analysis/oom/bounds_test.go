@@ -258,7 +258,9 @@ func TestSetDevice(t *testing.T) {
 	reading := func(time, failed uint64, devices ...figures.DriverUse) figures.Reading {
 		return figures.Reading{Time: time, Failed: failed, Driver: devices}
 	}
-	use := func(device int, total figures.Bytes) figures.DriverUse { return figures.DriverUse{Device: device, Used: 1, Total: total} }
+	use := func(device int, total figures.Bytes) figures.DriverUse {
+		return figures.DriverUse{Device: device, Used: 1, Total: total}
+	}
 	total := func(index int8, readings ...figures.Reading) (uint64, int8) {
 		f := &follower{in: &Input{Readings: readings}}
 		c := &Case{Time: 9, Total: u, Device: event.Device{Type: event.DeviceCUDA, Index: index}}

@@ -109,3 +109,38 @@ func TestOfSegments(t *testing.T) {
 	require.EqualValues(t, 30*mib, s[figures.StatReservedBytes].All.Current)
 	require.Equal(t, figures.Unknown, s[figures.StatReservedBytes].All.Peak)
 }
+
+// TestStageFigures: the figures of both stages, of steps with known sizes. The last step is not complete, and counts for neither.
+func TestStageFigures(t *testing.T) {
+	j := eventtest.NewJob()
+	j.Free(j.Alloc(eventtest.Kept, 5<<20))
+	j.Alloc(eventtest.Kept, 1<<20)
+	for range 6 {
+		j.Pass(eventtest.Adam)
+		j.Alloc(eventtest.Kept, 2<<20)
+	}
+	j.Alloc(eventtest.Kept, 90<<20)
+	r := stats(t, j)
+	require.Equal(t, []summary.Stages{{
+		Init:  summary.Stage{End: 1 << 20, Peak: 5 << 20},
+		Train: summary.Stage{Begin: 1 << 20, End: 11 << 20, Peak: 11 << 20},
+	}}, r.Stages)
+	s := summary.Stage{Begin: 3, End: 5, Peak: 9}
+	require.EqualValues(t, 2, s.AllocDelta())
+	require.EqualValues(t, 4, s.PeakedDelta())
+	s = summary.Stage{Begin: 9, End: 5, Peak: 9}
+	require.EqualValues(t, -4, s.AllocDelta())
+
+	none := eventtest.NewJob()
+	none.Alloc(eventtest.Kept, 1<<20)
+	require.Nil(t, stats(t, none).Stages, "no steps were found")
+	again := eventtest.NewJob()
+	again.Alloc(eventtest.Kept, 1<<20)
+	trace, err := view.NewTrace(&again.Stream, nil)
+	require.NoError(t, err)
+	r, err = summary.Of(trace, nil)
+	require.NoError(t, err)
+	require.Nil(t, r.Stages, "steps were not looked for")
+	require.Equal(t, event.DeviceCUDA, r.Devices[0].Type)
+	require.Zero(t, r.Devices[0].OOMs)
+}
