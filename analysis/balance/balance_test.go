@@ -342,3 +342,61 @@ func TestSegmentGap(t *testing.T) {
 func cuda(ordinal int) event.Device {
 	return event.Device{Type: event.DeviceCUDA, Index: int8(ordinal)}
 }
+
+// TestOnlyDevice: memory of which the device is not named is on the only one that the process uses; where there may be several, it is on none.
+func TestOnlyDevice(t *testing.T) {
+	unnamed := func(n int) (out []figures.DriverUse) {
+		for range n {
+			out = append(out, driverSays(-1, 5))
+		}
+		return out
+	}
+	other := on(cuda(0), site(event.LayerDevice, pid+1, 2, 1, 9))
+	host := on(cuda(0), site(event.LayerHost, pid, 2, 1, 9))
+	freed := on(cuda(0), site(event.LayerDevice, pid, 2, 0, 0))
+	for _, c := range []struct {
+		what   string
+		driver []figures.DriverUse
+		torch  []figures.TorchMemory
+		sites  []heap.Site
+		want   *event.Device
+	}{
+		{"nothing", nil, nil, nil, nil},
+		{"one of the driver", []figures.DriverUse{driverSays(1, 5)}, nil, nil, &cuda1},
+		{"two of the driver", []figures.DriverUse{driverSays(0, 5), driverSays(1, 5)}, nil, nil, nil},
+		{"one with memory, and the driver names none", unnamed(1), nil, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, &cuda1},
+		{"the first one", unnamed(1), nil, []heap.Site{on(cuda(0), site(event.LayerDevice, pid, 2, 1, 9))}, &event.Device{Type: event.DeviceCUDA}},
+		{"the driver names none of two", unnamed(2), nil, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, nil},
+		{"two with memory", unnamed(1), nil, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9)), on(cuda(0), site(event.LayerDevice, pid, 2, 2, 9))}, nil},
+		{"another process's, host memory, and none", []figures.DriverUse{driverSays(1, 5)}, nil, []heap.Site{other, host, freed}, &cuda1},
+		{"of several the driver says nothing", nil, []figures.TorchMemory{{Device: 0}, {Device: 1}}, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, nil},
+		{"there is one", nil, []figures.TorchMemory{{Device: 1}}, []heap.Site{on(cuda1, site(event.LayerDevice, pid, 2, 1, 9))}, &cuda1},
+	} {
+		b := &balancer{in: &Input{PID: pid, Driver: c.driver, Torch: c.torch, View: watched(c.sites...)}, devices: map[event.Device]*Device{}}
+		require.Equal(t, c.want, b.onlyDevice(), c.what)
+	}
+}
+
+// TestNumberedDevice: a number is CUDA's, or a Mac's in a process that uses that.
+func TestNumberedDevice(t *testing.T) {
+	const mps event.DeviceType = 13 // c10/core/DeviceType.h
+	of := func(accounts ...heap.Account) event.Device {
+		v := view.New(&heap.Snapshot{Totals: heap.Totals{Accounts: accounts}}, nil, nil)
+		return (&balancer{in: &Input{PID: pid, View: v}}).numbered(0)
+	}
+	require.Equal(t, event.Device{Type: event.DeviceCUDA}, of(heap.Account{PID: pid}))
+	require.Equal(t, event.Device{Type: mps}, of(heap.Account{PID: pid, Device: event.Device{Type: mps}}))
+	require.Equal(t, event.Device{Type: event.DeviceCUDA}, of(heap.Account{PID: pid + 1, Device: event.Device{Type: mps}}))
+	require.Equal(t, cuda1, (&balancer{in: &Input{PID: pid}}).numbered(1), "without events")
+}
+
+// TestNoTorch: where the allocator's state cannot be read, nothing of it is known, but on no device that has no number.
+func TestNoTorch(t *testing.T) {
+	require.Equal(t, Torch{}, (&balancer{in: &Input{}}).noTorch(cuda1))
+	require.Equal(t, Torch{}, (&balancer{in: &Input{TorchWhy: "no"}}).noTorch(anyDevice))
+	require.Equal(t, Torch{unknown, unknown, unknown, unknown, unknown, unknown}, (&balancer{in: &Input{TorchWhy: "no"}}).noTorch(cuda(0)))
+	d := &Device{Used: unknown}
+	bytes, known := d.Remainder()
+	require.False(t, known)
+	require.Zero(t, bytes)
+}
