@@ -206,3 +206,35 @@ func TestBaselineShare(t *testing.T) {
 		{Kind: gate.OfLine, Line: view.Call{Name: "b.py", File: "/a/b.py", Line: 1, Func: "main"}, Measured: 45 * mib},
 	}, r.Found)
 }
+
+// TestRules: which rules there are, and which need steps.
+func TestRules(t *testing.T) {
+	peak, growth := uint64(1), 0.0
+	for _, c := range []struct {
+		rules      gate.Rules
+		any, steps bool
+	}{
+		{gate.Rules{}, false, false}, {gate.Rules{Tolerance: 0.1}, false, false}, {gate.Rules{MaxPeak: &peak}, true, false},
+		{gate.Rules{MaxGrowth: &growth}, true, true}, {gate.Rules{NoLeaks: true}, true, true}, {gate.Rules{NoOOM: true}, true, false}, {gate.Rules{Baseline: true}, true, false},
+	} {
+		require.Equal(t, c.any, c.rules.Any(), c.rules)
+		require.Equal(t, c.steps, c.rules.NeedsSteps(), c.rules)
+	}
+}
+
+// TestCheckPasses: a check passes when there is a recording and all pass.
+func TestCheckPasses(t *testing.T) {
+	passed := gate.Report{Results: []gate.Result{{Status: gate.Passed}}}
+	failed := gate.Report{Results: []gate.Result{{Status: gate.Passed}, {Status: gate.Failed}}}
+	require.True(t, (&gate.Check{Reports: []gate.Report{passed}}).Passed())
+	require.True(t, (&gate.Check{Reports: []gate.Report{passed, passed}}).Passed())
+	require.False(t, (&gate.Check{Reports: []gate.Report{passed, failed}}).Passed())
+}
+
+// TestOneFinding: one finding of any size breaks the rule that nothing grows, whatever the verdict is.
+func TestOneFinding(t *testing.T) {
+	r := &leaks.Report{Verdict: leaks.Unclear, Findings: make([]leaks.Finding, 1)}
+	got := gate.Judge(&gate.Rules{NoLeaks: true}, &gate.Input{Leaks: r}).Results[0]
+	require.Equal(t, gate.Failed, got.Status)
+	require.InDelta(t, 1, got.Measured, 0)
+}

@@ -76,7 +76,7 @@ func TestLess(t *testing.T) {
 	require.Equal(t, of(0, 0), less(of(1, 10), of(2, 40)))
 }
 
-// TestCourseOfTotal: the total is kept once a second, and its peak of each step; the peaks of the last ten steps before a failure are told apart.
+// TestCourseOfTotal: the total is kept once a second, and its peak of each step; the peaks of the last ten steps before a failure are kept apart.
 func TestCourseOfTotal(t *testing.T) {
 	f := &follower{in: &Input{Steps: &steps.Table{}}, totals: map[accountKey]*course{}}
 	key := accountKey{7, event.Device{}}
@@ -177,10 +177,10 @@ func TestOnMPS(t *testing.T) {
 		})
 	}
 	c := mps(func(*Case) {})
-	require.EqualValues(t, 26*gib, c.onMPS())
+	require.EqualValues(t, 26*gib, c.OnMPS())
 	require.EqualValues(t, 26*gib, c.limited())
 	c.Context = u
-	require.EqualValues(t, 25*gib, c.onMPS())
+	require.EqualValues(t, 25*gib, c.OnMPS())
 	c.Device.Type = event.DeviceCUDA
 	require.EqualValues(t, 23*gib, c.limited())
 
@@ -275,7 +275,8 @@ func TestSetDevice(t *testing.T) {
 		device   int8
 	}{
 		{"at the failure", 0, []figures.Reading{reading(9, 0, use(0, 5))}, 5, 0},
-		{"behind it", 0, []figures.Reading{reading(10, 0, use(0, 5))}, u, 0},
+		{"behind it", 0, []figures.Reading{reading(10, 0, use(0, figures.Unknown), use(0, 5))}, 5, 0}, // a device has one size
+		{"behind it, where one was read before", 0, []figures.Reading{reading(9, 0, use(0, 4)), reading(10, 0, use(0, 5))}, 4, 0},
 		{"made for it", 0, []figures.Reading{reading(10, 9, use(0, 5))}, 5, 0},
 		{"another device", 0, []figures.Reading{reading(9, 0, use(1, 5))}, u, 0},
 		{"the last of two", 0, []figures.Reading{reading(7, 0, use(0, 5)), reading(8, 0, use(0, 6))}, 6, 0},
