@@ -57,7 +57,9 @@ func TestExact(t *testing.T) {
 
 // TestCheckFirst: the first total that differs is named with its time, and later ones are not.
 func TestCheckFirst(t *testing.T) {
-	alloc := func(id uint32, time, reserved uint64) op { return op{id: id, time: time, size: 20 << 20, reserved: reserved} }
+	alloc := func(id uint32, time, reserved uint64) op {
+		return op{id: id, time: time, size: 20 << 20, reserved: reserved}
+	}
 	s := &Stream{ids: 4, ops: []op{alloc(0, 1, 20<<20), alloc(1, 2, event.Unknown), alloc(2, 3, 7), alloc(3, 4, 8)}}
 	require.Equal(t, &Agreement{Compared: 3, Equal: 1, FirstAt: 3}, s.Check(&Settings{}, nil))
 	s.ops[2].reserved, s.ops[3].reserved = 60<<20, 80<<20
@@ -137,7 +139,9 @@ func again(t *testing.T, j *eventtest.Job) *view.Trace {
 // TestOrderOfSegments: in which direction segments are placed is learned of whole ones of at least 2 MiB.
 func TestOrderOfSegments(t *testing.T) {
 	s := &collected{}
-	see := func(object event.Object, addr, size uint64) { s.order(&event.Event{Object: object, Addr: addr, Size: size}) }
+	see := func(object event.Object, addr, size uint64) {
+		s.order(&event.Event{Object: object, Addr: addr, Size: size})
+	}
 	see(event.ObjectMemory, 100, smallBuffer-1)
 	see(event.ObjectPhysical, 100, smallBuffer)
 	see(event.ObjectMemory, 100, event.Unknown)
