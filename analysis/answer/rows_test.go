@@ -155,6 +155,25 @@ func TestGrowingRowsAreFirst(t *testing.T) {
 	require.Equal(t, []Sum{{"other", 5000}, {"growing too", 99 + 98}}, rest)
 }
 
+// TestFindingsOfOneHolder: lines whose memory one variable holds are one row, which grows by all of them and is named by the fastest, the first of equal
+// ones.
+func TestFindingsOfOneHolder(t *testing.T) {
+	report := &leaks.Report{Verdict: leaks.Growing, Steps: leaks.Steps{Period: 1e9}}
+	var entries []view.Row
+	for i, bytes := range []float64{3, 7, 7} {
+		id := event.StackID(i + 1)
+		report.Findings = append(report.Findings, leaks.Finding{Layer: event.LayerTorch, Holder: "kept", Stacks: []event.StackID{id}, Bytes: bytes})
+		e := entry(i+1, 10)
+		e.StackID = id
+		entries = append(entries, e)
+	}
+	rows, _, _ := rowsOf(&Input{Leaks: report}, entries...)
+	require.Len(t, rows, 1)
+	require.Same(t, &report.Findings[1], rows[0].Finding)
+	require.InDelta(t, 17, rows[0].Rate, 1e-9)
+	require.Len(t, rows[0].Lines, 3)
+}
+
 // TestFindingOfEntry: an entry grows with a finding of its stack, unless it is host memory or another variable holds it. What was allocated
 // before the attach grows with what lies beside it in the same container.
 func TestFindingOfEntry(t *testing.T) {
