@@ -30,29 +30,55 @@ func WriteJSON(w io.Writer, r *Report, version string) error {
 // foldable are the groups about the machine: where nothing in them is wrong, a line is enough.
 var foldable = []Group{Kernel, Rights, Limits, Attach}
 
-// WriteText writes a line a check, and below those that failed the lines that mend it. A group about the machine with nothing but ok is one
-// line, unless all is asked for. version is that of gputrace.
-func WriteText(w io.Writer, r *Report, version string, all bool) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "gputrace %s", version)
-	if r.PID != 0 {
-		fmt.Fprintf(&b, " · pid %d %s", r.PID, words.Line(r.Program))
+// Text is how a report is written for people.
+type Text struct {
+	Version string // of gputrace
+	All     bool   // each check has a line; else a group about the machine with nothing but ok is one line
+	Width   int    // of a line; 0: it is not known, and a check is a line
+}
+
+// page is a report as text.
+type page struct {
+	strings.Builder
+	width int
+}
+
+// line writes what is the case, behind a state and a name; what there is no room for is below it.
+func (p *page) line(state, name, says string) {
+	for _, line := range words.Lines(fmt.Sprintf("  %-8s %-28s %s", state, name, says), p.width, 13) {
+		p.WriteString(line + "\n")
 	}
-	b.WriteString("\n")
+}
+
+// text writes a text of its own.
+func (p *page) text(text string) {
+	for _, line := range words.Lines(text, p.width, 2) {
+		p.WriteString(line + "\n")
+	}
+}
+
+// WriteText writes a line a check, and below those that failed the lines that mend it, which are not broken: they are to be copied.
+func WriteText(w io.Writer, r *Report, t Text) error {
+	b := page{width: t.Width}
+	head := "gputrace " + t.Version
+	if r.PID != 0 {
+		head += fmt.Sprintf(" · pid %d %s", r.PID, words.Line(r.Program))
+	}
+	b.text(head)
 	folded, some := false, false // the group above is one line, some group is
 	for checks := r.Checks; len(checks) > 0; {
 		n := 1
 		for n < len(checks) && checks[n].Group == checks[0].Group {
 			n++
 		}
-		if !all && isFine(checks[:n]) {
+		if !t.All && isFine(checks[:n]) {
 			if !folded {
 				b.WriteString("\n")
 			}
-			fmt.Fprintf(&b, "  %-8s %-28s %s\n", OK, checks[0].Group, foldedText(checks[:n]))
+			b.line(OK.String(), string(checks[0].Group), foldedText(checks[:n]))
 			folded, some = true, true
 		} else {
-			writeGroup(&b, checks[:n])
+			b.group(checks[:n])
 			folded = false
 		}
 		checks = checks[n:]
@@ -60,7 +86,8 @@ func WriteText(w io.Writer, r *Report, version string, all bool) error {
 	if some {
 		b.WriteString("\n-v shows each check\n")
 	}
-	fmt.Fprintf(&b, "\n%s\n", words.Line(r.Verdict))
+	b.WriteString("\n")
+	b.text(words.Line(r.Verdict))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -87,19 +114,19 @@ func foldedText(checks []Check) string {
 	return text
 }
 
-// writeGroup writes each check of a group.
-func writeGroup(b *strings.Builder, checks []Check) {
-	fmt.Fprintf(b, "\n%s\n", checks[0].Group)
+// group writes each check of a group.
+func (p *page) group(checks []Check) {
+	fmt.Fprintf(p, "\n%s\n", checks[0].Group)
 	var shown []Fix
 	for _, c := range checks {
-		fmt.Fprintf(b, "  %-8s %-28s %s\n", c.State, c.Name, words.Line(c.Says))
+		p.line(c.State.String(), c.Name, words.Line(c.Says))
 		if len(c.Fixes) > 0 && slices.Equal(c.Fixes, shown) {
-			b.WriteString("           mended by the same\n")
+			p.WriteString("           mended by the same\n")
 			continue
 		}
 		for _, f := range c.Fixes {
 			shown = c.Fixes
-			fmt.Fprintf(b, "           %-12s %s\n", f.Where+":", words.Line(f.Line))
+			fmt.Fprintf(p, "           %-12s %s\n", f.Where+":", words.Line(f.Line))
 		}
 	}
 }

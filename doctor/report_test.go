@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,7 +23,7 @@ func sick() *Report {
 
 func TestWriteText(t *testing.T) {
 	var b strings.Builder
-	require.NoError(t, WriteText(&b, sick(), "1.2", true))
+	require.NoError(t, WriteText(&b, sick(), Text{Version: "1.2", All: true}))
 	require.Equal(t, `gputrace 1.2 · pid 42 a b`+"\ufffd"+`[2J
 
 kernel
@@ -42,6 +43,27 @@ tracing will not work: x
 `, b.String())
 }
 
+// TestTextFits: no line is wider than the terminal but those that are to be copied.
+func TestTextFits(t *testing.T) {
+	r := sick()
+	r.Checks = append(r.Checks, Check{Group: Limits, Name: "unprivileged_bpf_disabled", Says: "2: only with CAP_BPF, which root and those who are given it have"})
+	r.Verdict = "tracing will work on this machine; gputrace doctor -p PID looks at a process"
+	for _, width := range []int{60, 80} {
+		for _, all := range []bool{true, false} {
+			var b strings.Builder
+			require.NoError(t, WriteText(&b, r, Text{Version: "1.2", All: all, Width: width}))
+			for line := range strings.Lines(b.String()) {
+				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), width, line)
+			}
+			text := strings.Join(strings.Fields(b.String()), " ")
+			require.Contains(t, text, r.Verdict)
+			if all {
+				require.Contains(t, text, r.Checks[len(r.Checks)-1].Says)
+			}
+		}
+	}
+}
+
 // TestFolded: groups about the machine in which nothing is wrong are a line each; what is wrong, or about the process, is whole.
 func TestFolded(t *testing.T) {
 	ok := func(g Group, name string) Check { return Check{Group: g, Name: name, Says: "as " + name} }
@@ -50,7 +72,7 @@ func TestFolded(t *testing.T) {
 		ok(Limits, "lockdown"), {Group: Limits, Name: "locked memory", State: Unknown, Says: "not known"}, ok(Library, "driver"), ok(Attach, "probe"),
 	}}
 	var b strings.Builder
-	require.NoError(t, WriteText(&b, r, "1.2", false))
+	require.NoError(t, WriteText(&b, r, Text{Version: "1.2"}))
 	require.Equal(t, `gputrace 1.2
 
   ok       kernel                       2 checks: as Linux

@@ -176,12 +176,12 @@ func Recordings(path string) ([]string, error) {
 	return out, nil
 }
 
-// WriteCheck writes a check as text or as JSON.
-func WriteCheck(w io.Writer, c *gate.Check, asJSON bool) error {
+// WriteCheck writes a check as text, of lines of at most width characters (0: 80), or as JSON.
+func WriteCheck(w io.Writer, c *gate.Check, asJSON bool, width int) error {
 	if asJSON {
 		return json.WriteCheck(w, c, table.CheckTexts)
 	}
-	return table.Check(w, c)
+	return table.Check(w, c, width)
 }
 
 // WriteJUnit writes a check as CI systems read it.

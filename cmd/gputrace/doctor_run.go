@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/gputrace/gputrace/doctor"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/progress"
 )
 
@@ -21,7 +22,7 @@ func examine(o doctorOptions) error {
 	if o.json {
 		err = doctor.WriteJSON(os.Stdout, r, version)
 	} else {
-		err = doctor.WriteText(os.Stdout, r, version, o.verbose)
+		err = doctor.WriteText(os.Stdout, r, doctor.Text{Version: version, All: o.verbose, Width: console.Width("")})
 	}
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 )
 
 // examples are those of all commands.
@@ -25,8 +26,16 @@ func helpTemplate(template, command string) string {
 	return b.String()
 }
 
-// helpWidth is how many columns the help takes, where a word or an example does not need more.
+// helpWidth is how many columns the help takes at most, where a word or an example does not need more.
 const helpWidth = 80
+
+// columns is the width of the help: that of a terminal that has less.
+func columns() int {
+	if width := console.Width(""); width > 0 {
+		return min(width, helpWidth)
+	}
+	return helpWidth
+}
 
 // libraryFlag is how the library shows a flag: its names, a tab, and what it does.
 var libraryFlag = cli.FlagStringer
@@ -38,7 +47,7 @@ func fitHelp() {
 		return names + "\n" + strings.TrimSpace(what)
 	}
 	cli.HelpPrinter = func(w io.Writer, template string, data any) {
-		cli.HelpPrinterCustom(w, template, data, map[string]any{"wrapAt": func() int { return helpWidth }})
+		cli.HelpPrinterCustom(w, template, data, map[string]any{"wrapAt": columns})
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/processes"
 	"github.com/gputrace/gputrace/internal/advice"
-	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder/local"
 )
@@ -35,7 +35,7 @@ func listProcesses(asJSON bool) error {
 		err = json.WriteMachine(os.Stdout, r)
 	} else {
 		sudo, lines := advice.Machine()
-		err = processes.Write(os.Stdout, &processes.Input{Report: r, Width: output.Width(os.Stdout), Sudo: sudo, Advice: lines})
+		err = processes.Write(os.Stdout, &processes.Input{Report: r, Width: console.Width(""), Sudo: sudo, Advice: lines})
 	}
 	if err == nil && len(r.Processes) == 0 {
 		return coded(exitNothing, errors.New(""))

@@ -120,7 +120,9 @@ func reportSelection(o reportOptions, in *export.Source, p *progress.Line) error
 	if err != nil {
 		return err
 	}
-	fmt.Println(words.Text(titleOf(in.Info)))
+	for _, line := range words.Lines(words.Line(titleOf(in.Info)), console.Width(""), 2) {
+		fmt.Println(line)
+	}
 	return table.Selection(os.Stdout, table.SelectionInput{
 		View: view, Title: input.Moment, Range: input.Selection.To != 0, By: by, Top: o.top, Width: console.Width(""),
 	})

@@ -197,3 +197,22 @@ func screenOf(t *testing.T, path string, s screen.Screen) string {
 	require.NoError(t, source.PrintAnswer(&out, &export.AnswerOptions{Screen: s, Path: "result"}))
 	return out.String()
 }
+
+// TestTextsFit: what else is printed fits 60 columns too; only an example of the help, which is to be copied, can be longer.
+func TestTextsFit(t *testing.T) {
+	path := screenRecording(t, screens["growing"])
+	t.Setenv("COLUMNS", "60")
+	for _, args := range [][]string{
+		{"check", path, "--max-peak", "1KiB", "--no-leaks"}, {"report", path, "--by", "stack"}, {"report", path, "--at", "peak"},
+		{"top", path, "--once"}, {"--help"}, {"report", "--help"},
+	} {
+		got, stderr, _ := gputrace(t, args...)
+		require.Empty(t, stderr)
+		require.NotEmpty(t, got)
+		for line := range strings.Lines(got) {
+			if !strings.HasPrefix(strings.TrimSpace(line), "gputrace ") && !strings.HasPrefix(strings.TrimSpace(line), "attach to process 4242") {
+				require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 60, "%q: %s", args, line)
+			}
+		}
+	}
+}

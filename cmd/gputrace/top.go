@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/advice"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/internal/top"
@@ -157,7 +158,7 @@ func (o *topOptions) show(ctx context.Context, feed top.Feed) error {
 		case o.connect != "":
 			last = top.First
 		}
-		return top.WriteOne(ctx, os.Stdout, feed, last, o.json)
+		return top.WriteOne(ctx, os.Stdout, feed, last, console.Width(""), o.json)
 	case o.json:
 		return top.WriteJSON(ctx, os.Stdout, feed)
 	}

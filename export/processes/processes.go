@@ -13,7 +13,6 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/machine"
 	"github.com/gputrace/gputrace/event"
-	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -63,12 +62,8 @@ func (m *page) line(format string, args ...any) {
 
 // wrapped adds a text in lines that fit, all but the first further in.
 func (m *page) wrapped(text string) {
-	const indent = "  "
-	rest := words.Line(text)
-	for before := indent; rest != ""; before = indent + indent {
-		line := ""
-		line, rest = layout.BreakLine(rest, m.width-len(before))
-		m.out.WriteString(before + line + "\n")
+	for _, line := range words.Lines("  "+words.Line(text), m.width, 4) {
+		m.out.WriteString(line + "\n")
 	}
 }
 

@@ -77,7 +77,7 @@ func (p *printer) text(head string, x style, text string) {
 	rest := words.Line(text)
 	for first := true; first || rest != ""; first = false {
 		room := width - utf8.RuneCountInString(head)
-		line, more := layout.BreakLine(rest, room)
+		line, more := words.BreakLine(rest, room)
 		fmt.Fprintln(p.w, strings.TrimRight(p.screen.in(x, head)+line, " "))
 		rest, head, x = more, strings.Repeat(" ", indent), ""
 	}

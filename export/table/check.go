@@ -19,10 +19,10 @@ import (
 // checkWords are the statuses as people see them.
 var checkWords = map[gate.Status]string{gate.Passed: "passed", gate.Failed: "FAILED", gate.Unknown: "UNKNOWN"}
 
-// Check prints what became of each rule, a sentence each, and in the end whether all are met.
-func Check(w io.Writer, c *gate.Check) error {
+// Check prints what became of each rule, a sentence each, and in the end whether all are met. width is of the screen, characters; 0: 80.
+func Check(w io.Writer, c *gate.Check, width int) error {
 	out := bufio.NewWriter(w)
-	p := &printer{Printer: layout.Printer{W: out}}
+	p := &printer{Printer: layout.Printer{W: out, Width: width}}
 	failed, all := 0, 0
 	for i := range c.Reports {
 		r := &c.Reports[i]

@@ -15,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/gate"
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
+	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/internal/progress"
@@ -133,7 +134,7 @@ func parseCheck(c *cli.Context, version string) (*checkOptions, error) {
 
 // finish prints a check and says by its exit code whether all rules are met.
 func (o *checkOptions) finish(w io.Writer, done *gate.Check) error {
-	if err := export.WriteCheck(w, done, o.asJSON); err != nil {
+	if err := export.WriteCheck(w, done, o.asJSON, console.Width("")); err != nil {
 		return err
 	}
 	if o.junit != "" {

@@ -64,8 +64,8 @@ const (
 	Now   = 2 // the second one: figures a second need two
 )
 
-// WriteOne writes one screen, as text or as JSON. The error is exit.TargetEnded when there is none.
-func WriteOne(ctx context.Context, out *os.File, feed Feed, which int, asJSON bool) error {
+// WriteOne writes one screen, as text of so many columns (0: 80) or as JSON. The error is exit.TargetEnded when there is none.
+func WriteOne(ctx context.Context, out *os.File, feed Feed, which, width int, asJSON bool) error {
 	var all []*Screen
 	for which == Last || len(all) < which {
 		s, err := feed.Next(ctx)
@@ -83,9 +83,12 @@ func WriteOne(ctx context.Context, out *os.File, feed Feed, which int, asJSON bo
 	case asJSON:
 		return WriteJSON(ctx, out, One(all[len(all)-1]))
 	}
-	width, height, err := term.GetSize(int(out.Fd()))
+	_, height, err := term.GetSize(int(out.Fd()))
 	if err != nil {
-		width, height = defaultWidth, defaultHeight
+		height = defaultHeight
+	}
+	if width == 0 {
+		width = defaultWidth
 	}
 	return writeText(out, all, width, height)
 }

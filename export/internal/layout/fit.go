@@ -4,39 +4,10 @@ package layout
 
 import (
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/internal/words"
 )
-
-// BreakLine is as many words of a text as there is room for, and the rest of it. A figure stays with its unit; a word that is too long is cut.
-func BreakLine(text string, room int) (line, rest string) {
-	r := []rune(text)
-	if len(r) <= room {
-		return text, ""
-	}
-	for at := room; at > 0; at-- {
-		if r[at] == ' ' && !(isDigit(r[at-1]) && units[unitAt(r[at+1:])]) {
-			return string(r[:at]), strings.TrimLeft(string(r[at:]), " ")
-		}
-	}
-	return string(r[:room]), string(r[room:])
-}
-
-func isDigit(r rune) bool { return r >= '0' && r <= '9' }
-
-// units are what is written behind a figure.
-var units = map[string]bool{"B": true, "KiB": true, "MiB": true, "GiB": true, "TiB": true, "s": true, "ms": true, "µs": true, "min": true, "h": true, "%": true}
-
-// unitAt is the letters, or the sign of percent, that a text begins with.
-func unitAt(r []rune) string {
-	n := 0
-	for n < len(r) && (r[n] == '%' || unicode.IsLetter(r[n])) {
-		n++
-	}
-	return string(r[:n])
-}
 
 // FitName shortens the name of a function from the left, qualifier by qualifier, and cuts it where the last one is too long. What is
 // the same of all nodes of autograd, "torch::autograd::generated::" and "::apply", is left out.

@@ -44,7 +44,6 @@ func TestFitName(t *testing.T) {
 	}
 }
 
-// TestBreakLine: a line ends between words, and a figure is not parted from its unit.
 // TestFitMarked: the line is there in any width, the mark as long as there is room for both.
 func TestFitMarked(t *testing.T) {
 	const one = "[backward between] sft.py:15 T.compute_loss"
@@ -53,26 +52,6 @@ func TestFitMarked(t *testing.T) {
 	}
 	require.Equal(t, "[backward between] a.py:1 …", FitMarked("[backward between] a.py:1 f and a.py:2 g", 38))
 	require.Equal(t, "MatMul::forward", FitMarked("at::native::MatMul::forward", 16))
-}
-
-func TestBreakLine(t *testing.T) {
-	for _, tt := range []struct {
-		text       string
-		room       int
-		line, rest string
-	}{
-		{"a bc", 4, "a bc", ""},
-		{"a bc d", 4, "a bc", "d"},
-		{"a bc d", 3, "a", "bc d"},
-		{"abcdef g", 3, "abc", "def g"},
-		{"in use 4.0 KiB/s, more", 12, "in use", "4.0 KiB/s, more"},
-		{"step 4 of 40", 8, "step 4", "of 40"},
-		{"in use 90 % of it", 9, "in use", "90 % of it"},
-		{"12.5 GiB", 6, "12.5 G", "iB"},
-	} {
-		line, rest := BreakLine(tt.text, tt.room)
-		require.Equal(t, []string{tt.line, tt.rest}, []string{line, rest}, tt)
-	}
 }
 
 func TestFit(t *testing.T) {

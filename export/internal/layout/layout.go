@@ -53,13 +53,8 @@ func (p *Printer) Line(format string, args ...any) {
 
 // Wrap prints a text on as many lines as it takes, those after the first indented.
 func (p *Printer) Wrap(text string, indent int) {
-	rest := strings.TrimLeft(text, " ")
-	before := text[:len(text)-len(rest)]
-	for first := true; first || rest != ""; first = false {
-		line := ""
-		line, rest = BreakLine(rest, p.Columns()-len(before))
-		p.Plain(before + line)
-		before = strings.Repeat(" ", indent)
+	for _, line := range words.Lines(text, p.Columns(), indent) {
+		p.Plain(line)
 	}
 }
 
