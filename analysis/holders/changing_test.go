@@ -293,6 +293,11 @@ func TestJoinedBlocks(t *testing.T) {
 	require.EqualValues(t, 13<<10, j.Bytes)
 	require.Empty(t, j.Before(&heap.Account{PID: 7, Device: event.Device{Type: event.DeviceCUDA}}), "both were allocated later")
 
+	local := New(r).Join(v, slices.Values([]heap.Block{live(r, 3, heap.OriginEvent, 1)}))
+	require.Len(t, local.Rows, 1)
+	require.Equal(t, []string{"train.py:9 train() local x", "train.py:9 train()", "x"}, []string{local.Rows[0].Name, local.Rows[0].Where, local.Rows[0].Holder})
+	require.Equal(t, scan.CategoryTensor.String(), local.Rows[0].What)
+
 	none := New(r).Join(v, slices.Values([]heap.Block{}))
 	require.Zero(t, none.Bytes)
 	require.Empty(t, none.Rows)

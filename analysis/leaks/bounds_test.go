@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package leaks
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/phases"
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
+)
+
+func resolveNone(event.StackID) *event.Stack { return nil }
+
+func liveBlock(addr, size uint64, change func(*heap.Block)) *heap.Block {
+	b := &heap.Block{PID: 7, Layer: event.LayerTorch, Addr: addr, Size: size, Requested: size, Stack: 1, Origin: heap.OriginEvent}
+	if change != nil {
+		change(b)
+	}
+	return b
+}
+
+// TestCountedBlocks: PyTorch's blocks are judged, pinned memory, and device memory of known size outside PyTorch, where the stack is known.
+func TestCountedBlocks(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*heap.Block)
+		want   bool
+	}{
+		"a block":               {nil, true},
+		"of unknown size":       {func(b *heap.Block) { b.Size = event.Unknown }, true},
+		"pinned":                {func(b *heap.Block) { b.Layer = event.LayerHost }, true},
+		"pinned, unknown size":  {func(b *heap.Block) { b.Layer, b.Size = event.LayerHost, event.Unknown }, false},
+		"of the device":         {func(b *heap.Block) { b.Layer = event.LayerDevice }, true},
+		"a segment":             {func(b *heap.Block) { b.Layer, b.Segment = event.LayerDevice, true }, false},
+		"another layer":         {func(b *heap.Block) { b.Layer = event.LayerDevice + 100 }, false},
+		"from before":           {func(b *heap.Block) { b.Origin = heap.OriginBefore }, false},
+		"recovered":             {func(b *heap.Block) { b.Origin = heap.OriginRecovered }, false},
+		"without a stack":       {func(b *heap.Block) { b.Stack = 0 }, false},
+		"device, without stack": {func(b *heap.Block) { b.Layer, b.Stack = event.LayerDevice, 0 }, false},
+	} {
+		require.Equal(t, c.want, counts(liveBlock(1, 512, c.change)), what)
+	}
+}
+
+// TestUnsizedBlocks: a block whose requested size is not known counts by its own bytes, also when that becomes known before its free.
+func TestUnsizedBlocks(t *testing.T) {
+	d := newDetector(nil, resolveNone)
+	unsized := liveBlock(1, 512, func(b *heap.Block) { b.Requested = event.Unknown })
+	sized := liveBlock(2, 512, func(b *heap.Block) { b.Requested = 400 })
+	d.allocated(sized)
+	require.False(t, d.blind)
+	d.allocated(unsized)
+	require.True(t, d.blind)
+	at := place{event.LayerTorch, event.Device{}, 7}
+	require.Equal(t, floor{2, 912, 1024}, d.totals[at].live)
+	later := *unsized
+	later.Requested = 300
+	d.freed(&later)
+	require.Equal(t, floor{1, 400, 512}, d.totals[at].live)
+	require.Empty(t, d.unsized)
+	d.freed(sized)
+	require.Equal(t, floor{}, d.totals[at].live)
+	require.EqualValues(t, []uint64{2, 2}, []uint64{d.allocs, d.frees})
+	pinned := liveBlock(3, 512, func(b *heap.Block) { b.Layer, b.Requested = event.LayerHost, 5 })
+	d.allocated(pinned)
+	require.Equal(t, floor{1, 512, 512}, d.totals[place{event.LayerHost, event.Device{}, 7}].live)
+	d.freed(pinned)
+	require.EqualValues(t, 2, d.frees, "those of PyTorch's")
+}
+
+// TestChurns: a program churns when three quarters of what it allocates are freed.
+func TestChurns(t *testing.T) {
+	for frees, want := range map[uint64]bool{74: false, 75: true, 100: true, 0: false} {
+		require.Equal(t, want, (&detector{allocs: 100, frees: frees}).churns(), frees)
+	}
+}
+
+// TestLinesOfStacks: blocks count for the program's own line, and for the outermost line of its own that calls a module.
+func TestLinesOfStacks(t *testing.T) {
+	st := map[event.StackID]*event.Stack{
+		1: eventtest.Stack(eventtest.Forward), 2: eventtest.Stack(eventtest.Kept), 3: eventtest.Stack("libfoo.so!foo"), 4: {},
+		5: eventtest.Stack(eventtest.Report + " /home/a/t.py:-3:f"),
+	}
+	known := false
+	d := newDetector(nil, func(id event.StackID) *event.Stack {
+		if !known {
+			return nil
+		}
+		return st[id]
+	})
+	s := d.source(1)
+	require.Equal(t, "[unknown stack]", s.line.name())
+	require.Nil(t, s.below)
+	known = true
+	d.learn(1, s)
+	require.Equal(t, "net.py:7 Net.forward", s.line.name())
+	require.Equal(t, "train.py:20 main", s.forward.name())
+	require.NotNil(t, s.below)
+	require.Same(t, s, d.source(1))
+	require.Equal(t, line{}, d.source(2).forward)
+	require.Equal(t, "foo", d.source(3).line.name())
+	require.Equal(t, "[unknown stack]", d.source(4).line.name())
+	require.Zero(t, d.source(5).line.line, "a line that is not known")
+	backward := line{function: "f", file: "/a.py", line: 3, backward: true}
+	require.Equal(t, "[backward of] a.py:3 f", backward.name())
+	require.Same(t, st[2], d.stackOf(d.source(2).line))
+}
+
+// TestStackOfLine: of several stacks of a line the first is shown.
+func TestStackOfLine(t *testing.T) {
+	all := map[event.StackID]*event.Stack{}
+	for id := range event.StackID(20) {
+		all[id] = &event.Stack{ID: id}
+	}
+	d := newDetector(nil, func(id event.StackID) *event.Stack { return all[id] })
+	for id := event.StackID(19); id > 2; id-- {
+		d.sources[id] = &source{line: line{function: map[bool]string{true: "even", false: "odd"}[id%2 == 0]}}
+	}
+	require.EqualValues(t, 4, d.stackOf(line{function: "even"}).ID)
+	require.EqualValues(t, 3, d.stackOf(line{function: "odd"}).ID)
+	require.Nil(t, d.stackOf(line{function: "none"}))
+}
+
+// TestNameForwards: what rises is named after the call of a module where a quarter of the blocks of that stays, or more.
+func TestNameForwards(t *testing.T) {
+	for below, want := range map[int64]string{40: "call", 41: "own"} {
+		count := below
+		from := &source{line: line{function: "own"}, forward: line{function: "call"}, below: &count}
+		other := &source{line: line{function: "other"}}
+		rise := func(blocks int64, from *source) risen {
+			r := risen{from: from, line: line{function: "whole"}}
+			if from != nil {
+				r.line = from.line
+			}
+			r.rise.blocks = blocks
+			return r
+		}
+		all := []risen{rise(4, from), rise(6, from), rise(100, other), rise(100, nil)}
+		newDetector(nil, resolveNone).nameForwards(all)
+		require.Equal(t, []string{want, want, "other", "whole"}, []string{all[0].line.function, all[1].line.function, all[2].line.function, all[3].line.function})
+	}
+}
+
+// TestAdvice: what to do follows from what grows and what keeps it.
+func TestAdvice(t *testing.T) {
+	for _, c := range []struct {
+		f    Finding
+		want string
+	}{
+		{Finding{Graph: true, Kind: Leak, Blocks: 1, Requested: 4}, "the graph of this forward pass is kept: use torch.no_grad(), or keep .detach() of its result"},
+		{Finding{Kind: Leak, Blocks: 2, Requested: 16}, "each block is one number: keep .item() of it in place of the tensor"},
+		{Finding{Kind: Leak, Blocks: 2, Requested: 18}, ""},
+		{Finding{Kind: Growth, Blocks: 2, Requested: 4}, ""},
+		{Finding{Kind: Leak, Requested: 0}, ""},
+		{Finding{Layer: event.LayerTorch, Phase: phases.Forward, UsualEnd: phases.Backward}, "a tensor of the forward pass is kept: keep a copy of what is needed of it, .detach().cpu() or .item()"},
+		{Finding{Layer: event.LayerDevice, Phase: phases.Forward, UsualEnd: phases.Backward}, ""},
+		{Finding{Layer: event.LayerTorch, Holder: "main() local losses[0..9].grad_fn …"}, "each tensor in losses keeps the graph of its step: keep .item() or .detach() of it"},
+		{Finding{Layer: event.LayerTorch, Holder: "total.grad_fn …"}, "total keeps the graph of its step: keep .item() or .detach() of it"},
+		{Finding{Layer: event.LayerHost, Holder: "total.grad_fn …"}, ""},
+		{Finding{Layer: event.LayerTorch, Holder: "total"}, ""},
+	} {
+		require.Equal(t, c.want, c.f.Advice(), "%+v", c.f)
+	}
+}
+
+// TestFill: a device is full when all that grows on it has used what is free; host memory fills none.
+func TestFill(t *testing.T) {
+	device := func(n int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: n} }
+	find := func() []Finding {
+		all := []Finding{{Device: device(0), Bytes: 10}, {Device: device(0), Bytes: 30}, {Device: device(1), Bytes: 5}, {Device: device(0), Layer: event.LayerHost, Bytes: 1e9}, {Device: device(2)}}
+		for i := range all {
+			all[i].Seconds = math.NaN()
+		}
+		return all
+	}
+	o := &Options{Free: map[event.Device]uint64{device(0): 400, device(2): 7}}
+	all := find()
+	fill(all, &Steps{Period: 2e9}, o)
+	require.InDelta(t, 20, all[0].Seconds, 1e-9)
+	require.InDelta(t, 20, all[1].Seconds, 1e-9)
+	for _, i := range []int{2, 3, 4} {
+		require.True(t, math.IsNaN(all[i].Seconds), "%d", i)
+	}
+	all = find()
+	fill(all, &Steps{}, o)
+	require.True(t, math.IsNaN(all[0].Seconds), "the length of a step is not known")
+}
+
+// TestKindsAndConfidence: what a finding is called.
+func TestKindsAndConfidence(t *testing.T) {
+	require.Equal(t, HostGrowth, kindOf(event.LayerHost, nil))
+	require.Equal(t, DeviceGrowth, kindOf(event.LayerDevice, nil))
+	require.Equal(t, Leak, kindOf(event.LayerTorch, []trend{{linear: true}, {linear: true}}))
+	require.Equal(t, Growth, kindOf(event.LayerTorch, []trend{{linear: true}, {}}))
+	for periods, want := range map[int]Confidence{9: Low, 10: Medium, 19: Medium, 20: High} {
+		require.Equal(t, want, confidenceOf(periods))
+	}
+}
+
+// TestShareOfRise: a rise is a part of that of all since its window, at most all of it, and not known where nothing rose.
+func TestShareOfRise(t *testing.T) {
+	total := &series{windows: []floor{{bytes: 5}, {bytes: 10}, {bytes: 40}, {bytes: 30}}}
+	require.InDelta(t, 0.5, shareOf(total, 1, 10), 1e-12)
+	require.InDelta(t, 0.4, shareOf(total, 0, 10), 1e-12)
+	require.InDelta(t, 1, shareOf(total, 1, 50), 1e-12)
+	require.True(t, math.IsNaN(shareOf(total, 3, 10)))
+	require.True(t, math.IsNaN(shareOf(total, 4, 10)))
+}
+
+// TestOneHolder: what holds half of the blocks is named; where a running job allocated more than was read, what is known decides if it is enough.
+func TestOneHolder(t *testing.T) {
+	f := &Finding{Sites: []string{"a", "b"}}
+	row := func(site, name string, bytes, blocks uint64) Holder { return Holder{site, name, bytes, blocks} }
+	for _, c := range []struct {
+		what string
+		rows []Holder
+		best string
+		open uint64
+	}{
+		{"nothing", nil, "", 0},
+		{"another site", []Holder{row("c", "x", 9, 9)}, "", 0},
+		{"half", []Holder{row("a", "x", 50, 1), row("a", "[none]", 50, 3)}, "x", 0},
+		{"less than half, and few", []Holder{row("a", "x", 49, 4), row("a", "[none]", 51, 3)}, "", 0},
+		{"less than half, and enough", []Holder{row("a", "x", 49, 5), row("a", "", 51, 3)}, "x", 3},
+		{"of two sites", []Holder{row("a", "x", 20, 3), row("b", "x", 20, 2), row("b", "[none]", 60, 9)}, "x", 9},
+		{"three quarters of the known", []Holder{row("a", "x", 30, 5), row("a", "y", 10, 5), row("a", "[none]", 60, 9)}, "x", 9},
+		{"less than that", []Holder{row("a", "x", 29, 5), row("a", "y", 11, 5), row("a", "[none]", 60, 9)}, "", 0},
+		{"as much of C++ as may be", []Holder{row("a", "x", 10, 5), row("a", "<C++>", 30, 7), row("a", "[none]", 60, 9)}, "x", 16},
+		{"more of it", []Holder{row("a", "x", 10, 5), row("a", "<C++>", 31, 7), row("a", "[none]", 60, 9)}, "", 0},
+		{"the first of two", []Holder{row("a", "x", 50, 5), row("a", "y", 50, 5)}, "x", 0},
+	} {
+		best, open := f.oneHolder(c.rows)
+		require.Equal(t, []any{c.best, c.open}, []any{best, open}, c.what)
+	}
+	best, _ := f.holder([]Holder{row("a", "kept[*]['loss']", 40, 1), row("a", "kept[*]['score']", 40, 1), row("a", "other", 20, 1), row("a", "more", 60, 1)})
+	require.Equal(t, "kept[*]", best, "what holds the holders")
+}
+
+// TestMostOfHeld: a finding is most of what is held of its sites when it is half of that.
+func TestMostOfHeld(t *testing.T) {
+	rows := []Holder{{"a", "x", 60, 1}, {"a", "y", 40, 1}, {"a", "[none]", 900, 1}, {"a", "<C++>", 900, 1}, {"a", "", 900, 1}, {"b", "x", 900, 1}}
+	for live, want := range map[uint64]bool{49: false, 50: true} {
+		require.Equal(t, want, (&Finding{Sites: []string{"a"}, LiveBytes: live}).isMostOf(rows))
+	}
+}
+
+// TestVerdictOf: what grows comes first, then a request that failed; steady takes twenty steps and no doubt.
+func TestVerdictOf(t *testing.T) {
+	of := func(refused bool, change func(*Report)) Verdict {
+		r := &Report{Steps: Steps{Count: MinSteps}}
+		change(r)
+		return verdictOf(r, refused)
+	}
+	none := func(*Report) {}
+	require.Equal(t, Steady, of(false, none))
+	require.Equal(t, OutOfMemory, of(true, none))
+	require.Equal(t, Growing, of(true, func(r *Report) { r.Findings = make([]Finding, 1) }))
+	for _, doubt := range []func(*Report){
+		func(r *Report) { r.Steps.Count-- }, func(r *Report) { r.Steps.Loads = true }, func(r *Report) { r.Steps.Rise = 1 }, func(r *Report) { r.Suspect = &Finding{} },
+	} {
+		require.Equal(t, Unclear, of(false, doubt))
+	}
+}
+
+// TestLoading: what recurs for long enough, and often enough, is no model that is loaded.
+func TestLoading(t *testing.T) {
+	for _, c := range []struct {
+		s       Steps
+		outlast bool
+		settled bool
+	}{
+		{Steps{Count: loadSteps, Period: loadTime / loadSteps, Source: steps.SourcePeriod}, true, true},
+		{Steps{Count: loadSteps - 1, Period: loadTime, Source: steps.SourcePeriod}, false, true},
+		{Steps{Count: loadSteps, Period: loadTime/loadSteps - 1, Source: steps.SourcePeriod}, false, false},
+		{Steps{Count: 1, Period: 1, Source: steps.SourceBackward}, false, true},
+	} {
+		require.Equal(t, c.outlast, c.s.outlastLoading(), c.s)
+		require.Equal(t, c.settled, c.s.Settled(), c.s)
+	}
+	require.Zero(t, (&Report{}).Needed())
+	r := &Report{Steps: Steps{Period: 10}, Suspect: &Finding{First: 5, Period: 100}}
+	require.InDelta(t, 10*(5+100*(minRises+1)), r.Needed(), 1e-9)
+}
+
+// TestTurnover: the blocks from before the attach that are freed are counted by size class, also those that were not known.
+func TestTurnover(t *testing.T) {
+	freed := func(size uint64) *event.Event {
+		return &event.Event{Kind: event.KindFree, Layer: event.LayerTorch, PID: 7, Size: size, Time: 5}
+	}
+	key := func(class uint8) sizeKey { return sizeKey{place{event.LayerTorch, event.Device{}, 7}, class} }
+	tr := &turnover{}
+	left := func(class uint8) int64 {
+		if s := tr.left[key(class)]; s != nil {
+			return s.live.blocks
+		}
+		return 0
+	}
+	tr.see(freed(512), 1)
+	require.Zero(t, left(9), "a block may leave with it")
+	tr.freed(liveBlock(1, 512, nil), 5, 1)
+	tr.see(&event.Event{Kind: event.KindAlloc}, 1)
+	require.Zero(t, left(9), "it was known, and not from before")
+	tr.see(freed(512), 1)
+	tr.see(freed(event.Unknown), 1)
+	require.EqualValues(t, 1, left(9), "no block left with it")
+	tr.settle(1)
+	require.EqualValues(t, 1, left(9))
+	before := func(b *heap.Block) { b.Origin = heap.OriginBefore }
+	tr.freed(liveBlock(1, 513, before), 6, 2)
+	require.EqualValues(t, 1, left(10))
+	tr.freed(liveBlock(1, 513, func(b *heap.Block) { before(b); b.Layer = event.LayerDevice }), 6, 2)
+	tr.freed(liveBlock(1, event.Unknown, before), 6, 2)
+	other := freed(512)
+	other.Layer = event.LayerDevice
+	tr.see(other, 2)
+	tr.settle(2)
+	require.EqualValues(t, []int64{1, 1}, []int64{left(9), left(10)})
+	require.Len(t, tr.recent, 2)
+	tr.restart(func(time uint64) int { return int(time) })
+	require.Equal(t, 5, tr.left[key(9)].step)
+	require.Equal(t, 6, tr.left[key(10)].step)
+	require.Zero(t, tr.since(key(11), 0, 9))
+	require.Zero(t, tr.since(key(9), 100, 9))
+	require.EqualValues(t, 1, tr.since(key(9), 0, 9))
+
+	for range 3 * keptDepartures {
+		tr.freed(liveBlock(1, 512, before), 9, 9)
+		require.LessOrEqual(t, len(tr.recent), 2*keptDepartures)
+	}
+	require.GreaterOrEqual(t, len(tr.recent), keptDepartures)
+}
+
+// TestWithoutTurnover: a size class of which three quarters replaced blocks from before the attach is left out.
+func TestWithoutTurnover(t *testing.T) {
+	rise := func(blocks, bytes int64, base int) risen {
+		r := risen{place: place{event.LayerTorch, event.Device{}, 7}}
+		r.rise, r.base = floor{blocks, bytes, bytes}, base
+		return r
+	}
+	for left, want := range map[int]int{0: 3, 8: 3, 9: 1} {
+		d := newDetector(nil, resolveNone)
+		d.step = 10
+		for range left {
+			d.turnover.freed(liveBlock(1, 512, func(b *heap.Block) { b.Origin = heap.OriginBefore }), 1, 5)
+		}
+		got := d.withoutTurnover([]risen{rise(8, 8*512, 2), rise(4, 4*512, 3), rise(4, 4*1024, 2)})
+		require.Len(t, got, want, "%d of 12", left)
+	}
+	r := rise(3, 3*700, 0)
+	require.EqualValues(t, 10, r.size().class)
+	r = rise(0, -5, 0)
+	require.Zero(t, r.size().class)
+}
+
+// TestSizeClass: sizes are kept apart by the power of two that they fit in.
+func TestSizeClass(t *testing.T) {
+	for size, want := range map[uint64]uint8{0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 512: 9, 513: 10} {
+		require.Equal(t, want, sizeClass(size))
+	}
+}
+
+// TestSurvivors: what survives is the least of now and all later.
+func TestSurvivors(t *testing.T) {
+	of := func(n ...int64) (out []floor) {
+		for _, b := range n {
+			out = append(out, floor{b, 10 * b, 100 * b})
+		}
+		return out
+	}
+	require.Equal(t, of(1, 2, 2, 4), survivors(of(1, 5, 2, 4)))
+	require.Empty(t, survivors(nil))
+	require.Equal(t, floor{1, 2, 3}, least(floor{1, 9, 3}, floor{5, 2, 7}))
+	require.Equal(t, floor{4, 5, 6}, floor{5, 7, 9}.minus(floor{1, 2, 3}))
+	require.Equal(t, amount{2, 3, 4}, over(floor{4, 6, 8}, 2))
+	require.Equal(t, amount{5, 7, 9}, amount{1, 2, 3}.plus(amount{4, 5, 6}))
+}
+
+// TestLatestSteps: of a long series the latest 64 steps are there one by one.
+func TestLatestSteps(t *testing.T) {
+	require.Empty(t, (&series{}).latest())
+	for _, n := range []int{5, 63, 64, 65, 200} {
+		s := follow(n, func(step int) int64 { return int64(step) })
+		latest := s.latest()
+		require.Len(t, latest, min(n+1, keptSteps), "with the step 0")
+		for i := range latest {
+			step := n + 1 - len(latest) + i
+			require.EqualValues(t, max(0, step-1), latest[i].blocks, "step %d of %d has what was there when it began", step, n)
+		}
+		require.LessOrEqual(t, len(s.windows), maxWindows)
+	}
+}
