@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
@@ -300,4 +301,59 @@ func TestHoldersFailed(t *testing.T) {
 	require.Nil(t, g.answers)
 	require.Nil(t, g.asked)
 	require.Empty(t, g.held)
+}
+
+// TestForeseeBounds: the holders are read when a device is nearly full, and not again for a while.
+func TestForeseeBounds(t *testing.T) {
+	const total = 1000 * fullShare
+	for _, c := range []struct {
+		what string
+		use  figures.DriverUse
+		ago  time.Duration
+		want bool
+	}{
+		{"nearly full", figures.DriverUse{Used: 1, Total: total, All: total - 999}, time.Hour, true},
+		{"not so full", figures.DriverUse{Used: 1, Total: total, All: total - 1000}, time.Hour, false},
+		{"it is not known what is used", figures.DriverUse{Used: figures.Unknown, Total: total, All: total}, time.Hour, false},
+		{"nor of how much", figures.DriverUse{Used: 1, Total: figures.Unknown, All: total}, time.Hour, false},
+		{"nor what all use", figures.DriverUse{Used: 1, Total: total, All: figures.Unknown}, time.Hour, false},
+		{"they were read just now", figures.DriverUse{Used: 1, Total: total, All: total}, holdersEvery / 2, false},
+	} {
+		g := growing(t, 1)
+		f := &failures{process: g.process, held: time.Now().Add(-c.ago)}
+		f.foresee(&figures.Reading{Driver: []figures.DriverUse{{Used: figures.Unknown}, c.use}})
+		require.Equal(t, c.want, f.answers != nil, c.what)
+	}
+}
+
+// TestHeldAtKnown: of a reading the largest rows are kept, and of them those of which the holder is known.
+func TestHeldAtKnown(t *testing.T) {
+	j := &view.Joined{}
+	for i := range heldRows + 5 {
+		name := fmt.Sprint("x", i)
+		if i == 1 {
+			name = view.NoHolder
+		}
+		j.Rows = append(j.Rows, view.HeldSite{Site: "s", Name: name, What: "w", Bytes: uint64(1000 - i), Blocks: 2})
+	}
+	got := heldAt(j)
+	require.Len(t, got, heldRows-1)
+	require.Equal(t, figures.HeldAt{Site: "s", Holder: "x0", What: "w", Bytes: 1000, Blocks: 2}, got[0])
+	require.Equal(t, "x2", got[1].Holder)
+	require.NotNil(t, heldAt(&view.Joined{}), "it was read, and nothing is held")
+}
+
+// TestAwaitFailure: a recording that ends with a failure waits for the reading that was asked for, and asks once more where that was for another.
+func TestAwaitFailure(t *testing.T) {
+	g := growing(t, 1)
+	f := &failures{process: g.process}
+	f.await() // nothing failed
+	f.failure, f.reading = 9, make(chan figures.Reading, 1)
+	f.reading <- figures.Reading{Failed: 9}
+	f.await()
+	require.Nil(t, f.reading)
+	f.reading = make(chan figures.Reading, 1)
+	f.process.frozen.until = 5
+	f.await()
+	require.NotNil(t, f.reading, "what comes behind the end of the recording is not of it")
 }
