@@ -134,7 +134,11 @@ func (o *topOptions) recording(ctx context.Context) error {
 		return err
 	}
 	input := &top.RecordedInput{
-		Trace: in.Trace, Process: top.Process{PID: int(in.Info.PID), Name: words.ScriptLine(in.Info.Cmdline, in.Info.Name)}, Began: in.Info.Started, Leaks: report,
+		Trace: in.Trace, Process: top.Process{PID: int(in.Info.PID), Name: words.ScriptLine(in.Info.Cmdline, in.Info.Name)}, Leaks: report,
+		Attached: in.Info.Attached, Began: in.Info.Started,
+	}
+	if input.Attached != 0 {
+		input.Began = input.Began.Add(time.Duration(int64(input.Attached) - int64(in.Info.StartedBoot)))
 	}
 	for _, held := range export.HeldTables(in.End) {
 		input.Joined = held.Joined // the last one is of the end

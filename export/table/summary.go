@@ -68,12 +68,9 @@ func (in *Input) Begin() uint64 {
 	return in.Start
 }
 
-// Length is how long it is.
+// Length is how long it is: no time that is printed is beyond it, also where an attach took long.
 func (in *Input) Length() time.Duration {
-	if in.Duration == 0 {
-		return time.Duration(in.View.Snapshot.Time) - time.Duration(in.Begin())
-	}
-	return in.Duration
+	return max(in.Duration, time.Duration(in.View.Snapshot.Time)-time.Duration(in.Begin()))
 }
 
 // Summary prints what there is to know when a recording stops.

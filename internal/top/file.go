@@ -23,11 +23,12 @@ type Recorded struct {
 
 // RecordedInput is what Recorded is made of.
 type RecordedInput struct {
-	Trace   *view.Trace
-	Process Process
-	Began   time.Time     // when Trace.First was; the zero value: not known
-	Leaks   *leaks.Report // of the whole; nil: not known
-	Joined  *view.Joined  // the holders at the end; nil: not known
+	Trace    *view.Trace
+	Process  Process
+	Attached uint64        // when the recording began, on the clock of the events; 0: with Trace.First
+	Began    time.Time     // the same by the clock on the wall; the zero value: not known
+	Leaks    *leaks.Report // of the whole; nil: not known
+	Joined   *view.Joined  // the holders at the end; nil: not known
 }
 
 // NewRecorded replays a recording once.
@@ -38,6 +39,9 @@ func NewRecorded(in *RecordedInput) (*Recorded, error) {
 	}
 	out, seen := &Recorded{}, &ages{}
 	first, allocs, before := in.Trace.First(), uint64(0), uint64(0)
+	if in.Attached != 0 {
+		first = min(first, in.Attached)
+	}
 	err = tl.Visit(&view.TimelineVisitor{
 		Totals: func(uint64, *view.Totals) {}, Alloc: func(uint64, *heap.Block, *event.Event) {}, OutOfMemory: func(uint64, *event.Event) {},
 		Moment: func(at uint64, v *view.View) {

@@ -22,7 +22,7 @@ import (
 // Screen is what is known at one moment. It is the JSON of `gputrace top --json`.
 type Screen struct {
 	Time      time.Time     `json:"time"`
-	Elapsed   float64       `json:"elapsed_s"` // seconds since the attach, or since the recording's first event
+	Elapsed   float64       `json:"elapsed_s"` // seconds since the attach; where that is not known, since the recording's first event
 	Processes []Process     `json:"processes"`
 	Memory    Memory        `json:"memory"`
 	Rate      float64       `json:"allocations_per_s"`

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -117,6 +118,16 @@ func TestRecorded(t *testing.T) {
 		sum += r.Bytes
 	}
 	require.EqualValues(t, trace.End().Total(), sum)
+
+	// As in the summary, times are since the attach.
+	began := time.Unix(1_700_000_000, 0)
+	feed, err = NewRecorded(&RecordedInput{Trace: trace, Attached: trace.First() / 2, Began: began})
+	require.NoError(t, err)
+	s, err := feed.Next(context.Background())
+	require.NoError(t, err)
+	require.Positive(t, trace.First())
+	require.GreaterOrEqual(t, s.Elapsed, float64(trace.First()-trace.First()/2)/1e9)
+	require.InDelta(t, s.Elapsed, s.Time.Sub(began).Seconds(), 1e-6)
 }
 
 // What a holder keeps of several lines grows by the sum of them, and each line by its own.
