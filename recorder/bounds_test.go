@@ -5,11 +5,14 @@ package recorder
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/google/pprof/profile"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -17,6 +20,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
 
@@ -356,4 +360,40 @@ func TestAwaitFailure(t *testing.T) {
 	f.process.frozen.until = 5
 	f.await()
 	require.NotNil(t, f.reading, "what comes behind the end of the recording is not of it")
+}
+
+// TestLossBehindAttach: what is lost before the first look was lost since the attach, not since the recording began.
+func TestLossBehindAttach(t *testing.T) {
+	target := &madeTarget{pid: 7, found: Found{Attached: 8 * second}}
+	s := &madeSource{start: []Target{target}, clock: 7 * second, batches: []madeBatch{
+		{events: []event.Event{alloc(7, 9*second, 0x1000, 512, 512)}, lost: 3, then: func() { target.lost = 3 }},
+	}}
+	r, _, _ := newMade(t, s, nil)
+	results, err := r.Run(t.Context())
+	require.NoError(t, err)
+	losses := results.Processes()[0].heap.Totals().LossIntervals
+	require.Len(t, losses, 1)
+	require.Equal(t, []uint64{8 * second, 3}, []uint64{losses[0].From, losses[0].Events})
+}
+
+// TestFullStacks: profiles have every frame where that is asked for, else those that are worth showing.
+func TestFullStacks(t *testing.T) {
+	frames := func(full bool) int {
+		target := &madeTarget{pid: 7, stacks: map[event.StackID]*event.Stack{1: eventtest.Stack(eventtest.Report + " libtorch.so!at::empty " + eventtest.Own + " libpython.so!eval libc.so!start")}}
+		s := &madeSource{start: []Target{target}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}
+		r, _, _ := newMade(t, s, func(o *Options) { o.FullStacks = full })
+		results, err := r.Run(t.Context())
+		require.NoError(t, err)
+		folder, err := results.Write()
+		require.NoError(t, err)
+		file, err := os.Open(filepath.Join(folder, "inuse.pb.gz"))
+		require.NoError(t, err)
+		defer file.Close()
+		p, err := profile.Parse(file)
+		require.NoError(t, err)
+		require.Len(t, p.Sample, 1)
+		return len(p.Sample[0].Location)
+	}
+	require.Equal(t, 5, frames(true))
+	require.Equal(t, 3, frames(false), "the line, what it calls, and the name")
 }
