@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 // Package inspect reads, without any probe, what PyTorch's caching allocator has written down about a process's GPU memory:
 // totals of each device, and every segment and block. Nothing runs in the target; its memory is read from outside. The
 // layouts of the allocator's private structures are taken from its own code or found by search, and believed only when what

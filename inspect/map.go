@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package inspect
 
 import (
@@ -9,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // State is what a block is in.
@@ -237,12 +233,4 @@ func (b *stateReader) prove(s *stats) ([]Segment, error) {
 		return nil, err
 	}
 	return b.segments()
-}
-
-func bootTime() uint64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0
-	}
-	return uint64(ts.Nano())
 }

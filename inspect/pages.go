@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package inspect
 
 import (
@@ -11,8 +9,6 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/process"
 )
@@ -103,16 +99,6 @@ func newPages(m process.Memory) *pages {
 		c.batch = vectorBatch(p.PID)
 	}
 	return c
-}
-
-// copyLimit is how many pages may be copied. The kernel's units are those of sysinfo(2).
-func copyLimit() int {
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) != nil {
-		return minPages
-	}
-	free := (info.Freeram + info.Bufferram) * uint64(info.Unit) / pageSize / copyShare
-	return int(min(max(free, minPages), maxPages))
 }
 
 // ReadAt implements process.Memory. It reads all of b or returns an error.
@@ -399,34 +385,6 @@ func plainBatch(m process.Memory) batch {
 			if _, err := m.ReadAt(to[i], a); err != nil {
 				return err
 			}
-		}
-		return nil
-	}
-}
-
-// vectorBatch reads up to 1,024 pages with one process_vm_readv(2). Pages beside each other are one range for the kernel.
-func vectorBatch(pid int) batch {
-	return func(to [][]byte, addrs []uint64) error {
-		for len(to) > 0 {
-			n := min(len(to), maxVectors)
-			local := make([]unix.Iovec, n)
-			var remote []unix.RemoteIovec
-			for i := range n {
-				local[i] = unix.Iovec{Base: &to[i][0], Len: pageSize}
-				if last := len(remote) - 1; i > 0 && addrs[i] == addrs[i-1]+pageSize {
-					remote[last].Len += pageSize
-					continue
-				}
-				remote = append(remote, unix.RemoteIovec{Base: uintptr(addrs[i]), Len: pageSize})
-			}
-			got, err := unix.ProcessVMReadv(pid, local, remote, 0)
-			if err != nil {
-				return fmt.Errorf("read %d pages of pid %d: %w", n, pid, err)
-			}
-			if want := n * pageSize; got < want {
-				return fmt.Errorf("read %d pages of pid %d: got %d bytes, want %d", n, pid, got, want)
-			}
-			to, addrs = to[n:], addrs[n:]
 		}
 		return nil
 	}

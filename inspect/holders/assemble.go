@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package holders
 
 import (
@@ -106,7 +104,8 @@ func (a *assembly) mapped() (regions []memory.Region, present []memory.Run, ok b
 
 // uses reports whether a tensor still has a storage whose memory is that of a block, and the same Python object.
 func uses(t *torchlayout.Reader, g *target, b *Block) bool {
-	return t.InBlock(g.impl, g.storage, g.object, b.Addr, b.Size)
+	from, size := b.span()
+	return t.InBlock(g.impl, g.storage, g.object, from, size)
 }
 
 // assign finds the targets of each block.
@@ -582,7 +581,7 @@ func (a *assembly) why(b *Block, block int, known bool) {
 
 // seen reports whether a block was there when the memory was copied.
 func (a *assembly) seen(b *Block) bool {
-	i, ok := a.first.at(b.Addr)
+	i, ok := a.first.at(b.from())
 	return ok && a.first.blocks[i].Size == b.Size
 }
 
@@ -632,11 +631,11 @@ func (a *assembly) workspaces(owners *torchlayout.Owners, bare []*Block) {
 	}
 	requested := map[uint64]uint64{}
 	for _, b := range bare {
-		requested[b.Addr] = b.Requested
+		requested[b.from()] = b.Requested
 	}
 	classes := owners.Workspaces(requested)
 	for _, b := range bare {
-		b.Class = cutText(classes[b.Addr])
+		b.Class = cutText(classes[b.from()])
 		if b.Class != "" && a.stillBare(b) {
 			b.Category, b.Why = CategoryWorkspace, ""
 		}

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package holders
 
 import (
@@ -116,6 +114,7 @@ type Block struct {
 	inspect.Block // address, size, requested bytes, stream, state
 	Device        int
 	Pool          inspect.Pool
+	object        uint64 // what tensors have for its address: that of a MTLBuffer; 0: Addr
 	Category      Category
 	// Path leads to Tensors[0], or to the object that stands for the block. It is empty when no path is known.
 	Path Path

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
+	"github.com/gputrace/gputrace/process"
 )
 
 const (
@@ -32,7 +33,7 @@ const (
 
 // copyFrozen stops the process for the copy. From the first stop to the last continue it takes no longer than the bound: the
 // copy is cut off then, what it has is used, and the rest is read of the running process, as without a stop.
-func (r *reading) copyFrozen() (*liveBlocks, error) {
+func (r *reading) copyFrozen(p *process.Process) (*liveBlocks, error) {
 	begun := time.Now()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + spareProcs))
 	bound := r.options.Freeze
@@ -43,7 +44,7 @@ func (r *reading) copyFrozen() (*liveBlocks, error) {
 	first := time.Now()
 	deadline := first.Add(bound - max(bound/freezeSpare, min(minSpare, bound/2)))
 	for n := range freezeTries {
-		s, err := stop.All(r.p, deadline)
+		s, err := stop.All(p, deadline)
 		if s == nil {
 			return nil, err
 		}

@@ -173,12 +173,11 @@ const (
 func TestDamagedJob(t *testing.T) {
 	cases := strings.Fields(listCases(t, "who_torch.py"))[0]
 	j := startJob(t, "READY", workloads+"who_torch.py", "--cases", cases, "--ask", "DIR")
-	r := &reading{ctx: t.Context(), p: j.p, report: &Report{}, code: torchlayout.NewCode(j.p), frozen: true}
+	allocator, err := inspect.Find(j.p)
+	require.NoError(t, err)
+	r := &reading{ctx: t.Context(), p: &linuxProcess{j.p, allocator}, report: &Report{}, code: torchlayout.NewCode(j.p), frozen: true}
 	defer r.code.Close()
 	r.options.MaxCopy = DefaultMaxCopy
-	var err error
-	r.allocator, err = inspect.Find(j.p)
-	require.NoError(t, err)
 	require.NoError(t, r.prepare())
 	defer r.im.Close()
 	// All is copied, as of a process that was stopped; this one stands still.
@@ -199,7 +198,7 @@ func TestDamagedJob(t *testing.T) {
 		require.NoError(t, err)
 		again.first = live
 		again.heap = again.python()
-		again.analyse(live, again.threadIDs())
+		again.analyse(live, again.p.threadIDs())
 		require.NoError(t, again.assemble(live))
 		sums(t, again.report)
 		require.Less(t, time.Since(start), damageTime)

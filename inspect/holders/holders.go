@@ -1,25 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 // Package holders names the holders of GPU memory: for every live block of PyTorch's caching allocator, the tensors whose
 // storage it is, and a path to them from a module, a frame or a thread of the Python program, or through the autograd
 // graph. Everything is learnt by reading the process's memory from outside; nothing runs in it.
 package holders
 
 import (
-	"context"
 	"time"
 
 	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
-	"github.com/gputrace/gputrace/process"
-)
-
-// Errors on which callers branch. Those of packages inspect (ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout) and process (ErrNotExist, ErrPermission) are returned as they are.
-var (
-	// ErrFreeze: Options.Freeze was asked for and the process may not be stopped.
-	ErrFreeze = stop.ErrRefused
 )
 
 // Defaults of Options.
@@ -92,12 +81,4 @@ type Stats struct {
 	Copy      time.Duration // how long the first reading took: the copy or, of a running process, its memory going by
 	Confirm   time.Duration // from Time to the last re-read of a link; 0 when the process was stopped meanwhile
 	Elapsed   time.Duration // all of it
-}
-
-// Read names the holder of every live block of a process. It needs to read the process's memory (what ptrace attach would
-// need); it stops nothing unless Options.Freeze says so. Where Python, its version or a layout of PyTorch is not known,
-// the blocks are still listed, their category is CategoryUnknown, and Notes say why. Concurrent calls are safe.
-// When ctx is done, a process that was stopped runs on at once, and the error is the cause of ctx.
-func Read(ctx context.Context, p *process.Process, o *Options) (*Report, error) {
-	return read(ctx, p, o)
 }

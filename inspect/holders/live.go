@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package holders
 
 import (
@@ -40,12 +38,30 @@ func newLive(m *inspect.Map) *liveBlocks {
 			}
 		}
 	}
-	sorts.Func(l.blocks, func(a, b Block) int { return cmp.Compare(a.Addr, b.Addr) })
+	l.sort()
+	return l
+}
+
+// sort puts the blocks in order once all are there.
+func (l *liveBlocks) sort() {
+	sorts.Func(l.blocks, func(a, b Block) int { return cmp.Compare(a.from(), b.from()) })
 	slices.Sort(l.segments) // they do not overlap
 	for i := range l.blocks {
-		l.starts.Set(l.blocks[i].Addr, uint32(i))
+		l.starts.Set(l.blocks[i].from(), uint32(i))
 	}
-	return l
+}
+
+// span is where a tensor's address of its memory lies when the block is that memory.
+func (b *Block) span() (from, size uint64) {
+	if b.object != 0 {
+		return b.object, 1
+	}
+	return b.Addr, b.Size
+}
+
+func (b *Block) from() uint64 {
+	from, _ := b.span()
+	return from
 }
 
 // changing reports whether some of the devices did not stand still.
@@ -73,12 +89,13 @@ func (l *liveBlocks) Requested(addr uint64) (bytes uint64, ok bool) {
 
 // around is the block that an address lies in.
 func (l *liveBlocks) around(addr uint64) (int, bool) {
-	i, found := slices.BinarySearchFunc(l.blocks, addr, func(b Block, a uint64) int { return cmp.Compare(b.Addr, a) })
+	i, found := slices.BinarySearchFunc(l.blocks, addr, func(b Block, a uint64) int { return cmp.Compare(b.from(), a) })
 	if !found {
 		i--
 	}
-	if i >= 0 && addr-l.blocks[i].Addr < l.blocks[i].Size {
-		return i, true
+	if i >= 0 {
+		from, size := l.blocks[i].span()
+		return i, addr-from < size
 	}
 	return 0, false
 }

@@ -37,7 +37,7 @@ func readMade(t testing.TB, m *made.Process, minor int, absent uint64) (*Report,
 	t.Helper()
 	p, err := process.Open(os.Getpid()) // whose memory is not read
 	require.NoError(t, err)
-	r := &reading{ctx: t.Context(), p: p, report: &Report{}, code: torchlayout.NewCode(p), frozen: true}
+	r := &reading{ctx: t.Context(), p: &linuxProcess{Process: p}, report: &Report{}, code: torchlayout.NewCode(p), frozen: true}
 	regions, _ := m.Regions()
 	var runs []memory.Run
 	for i := range uint64(len(m.HeapBytes) >> memory.PageShift) {

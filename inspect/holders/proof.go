@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package holders
 
 import (
@@ -119,7 +117,7 @@ func (p *proof) burst() bool {
 	order := slices.Sorted(maps.Keys(p.pages))
 	var before asleep
 	if p.slow > 0 {
-		before = sleeps(p.a.p)
+		before = p.a.p.asleep()
 	}
 	quick := true
 	for _, im := range p.bursts {
@@ -130,7 +128,7 @@ func (p *proof) burst() bool {
 			return false
 		}
 	}
-	return quick || before.until(sleeps(p.a.p))
+	return quick || before.until(p.a.p.asleep())
 }
 
 // quick reports whether a burst of some pages did not take longer than it should.

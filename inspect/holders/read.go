@@ -1,39 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package holders
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/cpython/pyobject"
-	"github.com/gputrace/gputrace/inspect"
-	"github.com/gputrace/gputrace/inspect/frameworks"
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
-	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
-	"github.com/gputrace/gputrace/process"
 )
 
 // reading is one report while it is made.
 type reading struct {
 	ctx        context.Context // of the call that it is made for
-	p          *process.Process
+	p          system
 	options    Options
 	report     *Report
-	allocator  *inspect.Allocator
-	code       *torchlayout.Code
-	pages      uint64 // that were present before the copy
+	code       *torchlayout.Code // nil: the code of the process is not read
+	pages      uint64            // that were present before the copy
 	im         *memory.Image
 	heap       *pyobject.Heap // nil: there is no interpreter that can be read
 	leaves     *memory.Leaves
@@ -58,23 +48,14 @@ type target struct {
 	goal    uint32
 }
 
-func read(ctx context.Context, p *process.Process, o *Options) (*Report, error) {
+func read(ctx context.Context, p system, code *torchlayout.Code, report *Report, o *Options) (*Report, error) {
 	start := time.Now()
-	r := &reading{ctx: ctx, p: p, report: &Report{PID: p.PID}, code: torchlayout.NewCode(p)}
-	defer r.code.Close()
+	r := &reading{ctx: ctx, p: p, report: report, code: code}
 	if o != nil {
 		r.options = *o
 	}
 	if r.options.MaxCopy == 0 {
 		r.options.MaxCopy = DefaultMaxCopy
-	}
-	allocator, err := inspect.Find(p)
-	if err != nil {
-		return nil, err
-	}
-	r.allocator = allocator
-	if maps, err := p.Maps(); err == nil {
-		r.report.Torch, _ = frameworks.PyTorch(p, maps)
 	}
 	live, err := r.copy()
 	if r.im != nil {
@@ -87,7 +68,7 @@ func read(ctx context.Context, p *process.Process, o *Options) (*Report, error) 
 	if r.objects == nil {
 		r.heap = r.python()
 	}
-	r.analyse(live, r.threadIDs())
+	r.analyse(live, r.p.threadIDs())
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -119,11 +100,7 @@ const (
 
 // live reads the allocator's map.
 func (r *reading) live(mapTimeout time.Duration) (*liveBlocks, error) {
-	m, err := r.allocator.MapNow(r.ctx, mapTimeout)
-	if err != nil {
-		return nil, err
-	}
-	return newLive(m), nil
+	return r.p.live(r.ctx, mapTimeout)
 }
 
 // copy reads the memory and then, in one burst, the allocator state; while the process is stopped, if that was asked for.
@@ -134,7 +111,7 @@ func (r *reading) copy() (live *liveBlocks, err error) {
 	if r.options.Freeze <= 0 {
 		return r.copyNow()
 	}
-	return r.copyFrozen()
+	return r.p.freeze(r)
 }
 
 // prepare makes room for the copy, with some to spare for what the process takes meanwhile.
@@ -143,7 +120,7 @@ func (r *reading) prepare() error {
 	if err != nil {
 		return err
 	}
-	runs, _, err := memory.PresentRuns(r.p, memory.RegionsOf(maps))
+	runs, _, err := r.p.present(memory.RegionsOf(maps))
 	if err != nil {
 		return err
 	}
@@ -161,7 +138,7 @@ func (r *reading) copyNow() (*liveBlocks, error) {
 	}
 	r.heap = r.python()
 	r.leaves = r.newLeaves()
-	r.objects = torchlayout.Find(r.im, r.leaves)
+	r.objects = torchlayout.Find(r.im, r.leaves, r.p.abi())
 	live, err := r.live(firstTimeout)
 	r.report.Stats.Copy = time.Since(start)
 	return live, err
@@ -174,8 +151,10 @@ func (r *reading) present(limit func([]memory.Run) []memory.Run) ([]memory.Run, 
 		return nil, err
 	}
 	regions := memory.RegionsOf(maps)
-	r.code.SetMaps(maps)
-	runs, notes, err := memory.PresentRuns(r.p, regions)
+	if r.code != nil {
+		r.code.SetMaps(maps)
+	}
+	runs, notes, err := r.p.present(regions)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +187,7 @@ func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 	n := r.objects
 	if n == nil {
 		r.leaves = r.newLeaves()
-		n = torchlayout.Find(r.im, r.leaves)
+		n = torchlayout.Find(r.im, r.leaves, r.p.abi())
 	}
 	if r.ctx.Err() != nil {
 		return
@@ -257,7 +236,7 @@ func (r *reading) readable() (regions []memory.Region, present []memory.Run, ok 
 		return nil, nil, false
 	}
 	regions = memory.RegionsOf(maps)
-	present, _, err = memory.PresentRuns(r.p, regions)
+	present, _, err = r.p.present(regions)
 	return regions, present, err == nil
 }
 
@@ -304,7 +283,7 @@ func (r *reading) probe() (im *memory.Image, done func()) {
 func (r *reading) python() *pyobject.Heap {
 	im, done := r.probe()
 	defer done()
-	h, err := pyobject.FindHeap(r.p)
+	h, err := r.p.interpreter()
 	if err == nil {
 		err = h.Prove(im)
 	}
@@ -319,24 +298,6 @@ func (r *reading) python() *pyobject.Heap {
 		r.note("no Python to read: %v", err)
 	}
 	return nil
-}
-
-// threadIDs are the threads of the process, by the numbers that they have in its own PID namespace (NSpid of proc(5)).
-func (r *reading) threadIDs() map[uint64]bool {
-	out := map[uint64]bool{}
-	tids, _ := stop.Threads(r.p)
-	for _, tid := range tids {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", r.p.PID, tid))
-		own := uint64(tid)
-		if _, after, ok := strings.Cut(string(b), "\nNSpid:"); ok {
-			line, _, _ := strings.Cut(after, "\n")
-			if f := strings.Fields(line); len(f) > 0 {
-				own, _ = strconv.ParseUint(f[len(f)-1], 10, 64)
-			}
-		}
-		out[own] = true
-	}
-	return out
 }
 
 // findTargets makes goals of the tensors and storages whose memory lies in the allocator's segments.

@@ -1,40 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package holders
 
 import (
-	"fmt"
 	"maps"
-	"os"
 	"strings"
-
-	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
-	"github.com/gputrace/gputrace/process"
 )
 
 // asleep is a moment at which every thread of a process slept: how often each had been taken off a CPU until then. A thread that
 // sleeps at two moments and was not taken off one between them did not run between them. nil: a thread ran, or it is not known.
 type asleep map[int]string
-
-// sleeps looks at a process.
-func sleeps(p *process.Process) asleep {
-	tids, err := stop.Threads(p)
-	if err != nil {
-		return nil
-	}
-	out := asleep{}
-	for _, tid := range tids {
-		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", p.PID, tid))
-		state, switches, ok := switchesIn(string(b))
-		if err != nil || !ok || !strings.HasPrefix(state, "S") { // D can be a read into its memory
-			return nil
-		}
-		out[tid] = switches
-	}
-	return out
-}
 
 // switchesIn takes the state of a thread and how often it left a CPU, of its own will or not, from its status (proc(5)).
 func switchesIn(status string) (state, switches string, ok bool) {

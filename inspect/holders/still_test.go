@@ -32,11 +32,11 @@ func TestAsleep(t *testing.T) {
 	}
 	echo() // it runs
 	var before asleep
-	require.Eventually(t, func() bool { before = sleeps(p); return before != nil }, 10*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool { return before.until(sleeps(p)) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { before = p.asleep(); return before != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return before.until(p.asleep()) }, 10*time.Second, time.Millisecond)
 	echo()
 	var after asleep
-	require.Eventually(t, func() bool { after = sleeps(p); return after != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { after = p.asleep(); return after != nil }, 10*time.Second, time.Millisecond)
 	require.False(t, before.until(after))
 	require.False(t, before.until(nil))
 	require.False(t, asleep(nil).until(nil))
@@ -44,9 +44,9 @@ func TestAsleep(t *testing.T) {
 
 func TestNotAsleep(t *testing.T) {
 	p := startLooked(t, exec.Command("sh", "-c", "while :; do :; done"))
-	require.Eventually(t, func() bool { return sleeps(p) == nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.asleep() == nil }, 10*time.Second, time.Millisecond)
 	for range 100 {
-		require.Nil(t, sleeps(p))
+		require.Nil(t, p.asleep())
 	}
 }
 
@@ -62,7 +62,7 @@ func TestSwitchesIn(t *testing.T) {
 }
 
 // startLooked starts a program that ends with the test.
-func startLooked(t *testing.T, cmd *exec.Cmd) *process.Process {
+func startLooked(t *testing.T, cmd *exec.Cmd) *linuxProcess {
 	t.Helper()
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
@@ -71,5 +71,5 @@ func startLooked(t *testing.T, cmd *exec.Cmd) *process.Process {
 	})
 	p, err := process.Open(cmd.Process.Pid)
 	require.NoError(t, err)
-	return p
+	return &linuxProcess{Process: p}
 }

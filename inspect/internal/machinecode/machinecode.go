@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 // Package machinecode reads the x86-64 code of a file: where it calls imported functions, and where the values came from that it
 // passes to them.
 package machinecode

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 // Package made builds the memory of a small process of CPython 3.11 with PyTorch 2.15 word by word, as their headers have it, for
 // tests of what reads such memory.
 package made

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 // Package memory reads the memory of a process: a copy of what is its own, pages of libraries when they are asked for, and
 // everything once as it is read. Nothing in it knows what the memory holds.
 package memory
@@ -89,11 +87,10 @@ const (
 func New(ctx context.Context, m process.Memory, regions []Region, capacity uint64) (*Image, error) {
 	im := &Image{ctx: ctx, memory: process.Until(ctx, m), regions: regions, used: firstPage, tables: make([][]uint32, topSpans)}
 	size := int(firstPage+capacity+farPages) << PageShift
-	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	b, err := reserve(size)
 	if err != nil {
 		return nil, fmt.Errorf("make room for a copy of %d MiB: %w", size>>20, err)
 	}
-	_ = unix.Madvise(b, unix.MADV_HUGEPAGE) // fewer page faults; nothing is lost without
 	im.pages, im.mapped = b, true
 	return im, nil
 }
@@ -113,7 +110,7 @@ func (im *Image) Populate(pages uint64) error {
 	const atOnce = 8 << 20 // it can be cancelled between two
 	size := min(int(pages)<<PageShift, len(im.pages))
 	for done := 0; done < size && !im.Over(); done += atOnce {
-		if err := unix.Madvise(im.pages[done:min(done+atOnce, size)], unix.MADV_POPULATE_WRITE); err != nil {
+		if err := populate(im.pages[done:min(done+atOnce, size)]); err != nil {
 			return fmt.Errorf("populate %d MiB: %w", size>>20, err)
 		}
 	}

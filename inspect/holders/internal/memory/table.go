@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package memory
 
 // Table maps addresses to small numbers, without pointers that Go's collector would follow: open addressing, linear probing.

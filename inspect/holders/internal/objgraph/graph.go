@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 // Package objgraph walks over the objects of a process, Python's and PyTorch's, from the modules and threads of its interpreter:
 // to each object the path that reads best, and to some all that hold them. It reads paths again to tell which still hold.
 package objgraph
@@ -91,7 +89,7 @@ type walkedFrame struct {
 	thread, depth int
 }
 
-// New begins a walk. tids are the threads of the process, as itself numbers them; what leaves knows is passed by.
+// New begins a walk. tids are the threads of the process, as itself numbers them, nil when they are not known; what leaves knows is passed by.
 func New(t *torchlayout.Reader, tids map[uint64]bool, leaves *memory.Leaves) *Graph {
 	return &Graph{t: t, tids: tids, leaves: leaves, index: memory.NewTable(), names: map[uint64]int32{}}
 }
@@ -356,7 +354,7 @@ func (w *Graph) Roots(threads []pyobject.ThreadState) {
 	w.threads = threads
 	for i := range w.threads {
 		t := &w.threads[i]
-		if !w.tids[t.TID] {
+		if w.tids != nil && !w.tids[t.TID] {
 			t.TID = 0
 		}
 		own := int32(-1)                                      // frames of the program's own code, without the module's

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 // Package torchlayout reads the objects of PyTorch in C++: it finds them by their classes, finds where their classes keep what
 // matters, and follows the references between them and to their Python objects. No table of versions is behind it.
 package torchlayout
@@ -29,6 +27,7 @@ const (
 	typeInfoBases  = 24 // the bases, 16 bytes each
 	singleBaseType = "N10__cxxabiv120__si_class_type_infoE"
 	manyBasesType  = "N10__cxxabiv121__vmi_class_type_infoE"
+	notUnique      = 1 << 63 // of the address of a name: there may be several of it (libc++ on arm64)
 	maxClassName   = 4096
 	maxClassDepth  = 16
 	maxClassBases  = 16
@@ -243,7 +242,7 @@ func (c *classes) read(vtable uint64) *class {
 
 // infoName is the name of a typeinfo.
 func (c *classes) infoName(info uint64) string {
-	at := c.im.Word(info + typeInfoName)
+	at := c.im.Word(info+typeInfoName) &^ notUnique
 	var b [maxClassName]byte
 	for n := 64; n <= maxClassName; n *= 8 {
 		got, _ := c.im.ReadAt(b[:n], at)
@@ -309,13 +308,14 @@ func (c *classes) appendBase(out []string, info uint64, depth int) []string {
 type Objects struct {
 	*classes
 	code   *Code // nil: sizes of classes are not known
+	abi    ABI
 	byRole [roleCount][]uint64
 	total  int
 }
 
 // Find looks for objects in the pages of the process's own memory, and notes the leaves among Python's objects.
-func Find(im *memory.Image, l *memory.Leaves) *Objects {
-	n := &Objects{classes: newClasses(im)}
+func Find(im *memory.Image, l *memory.Leaves, abi ABI) *Objects {
+	n := &Objects{classes: newClasses(im), abi: abi}
 	im.EachPage(func(addr uint64, page []byte) uint64 {
 		if n.scan(addr, page) {
 			im.Keep(addr, page)
@@ -329,13 +329,24 @@ func Find(im *memory.Image, l *memory.Leaves) *Objects {
 // Total is how many objects of C++ classes were found, those that do not matter too.
 func (n *Objects) Total() int { return n.total }
 
-// objectAlign is what malloc aligns everything to that is larger than a pointer (max_align_t; glibc, jemalloc, tcmalloc).
-const objectAlign = 16
+// ABI is what differs between the systems that a process can run on.
+type ABI struct {
+	align  int  // bytes that addresses of objects are multiples of
+	chunks bool // malloc keeps the size of a piece before it
+}
+
+var (
+	// GNU is that of Linux: malloc aligns everything to 16 that is larger than a pointer (max_align_t; glibc, jemalloc, tcmalloc),
+	// and std::make_shared puts an object 16 bytes behind what malloc gave.
+	GNU = ABI{16, true}
+	// Apple is that of macOS, where std::make_shared puts it 24 bytes behind (libc++, __shared_ptr_emplace).
+	Apple = ABI{8, false}
+)
 
 // scan looks for objects in a page, and reports whether there are some that matter.
 func (n *Objects) scan(addr uint64, page []byte) (found bool) {
 	low, span := n.low, n.high-n.low
-	for i := 0; i+8 <= len(page); i += objectAlign {
+	for i := 0; i+8 <= len(page); i += n.abi.align {
 		w := binary.LittleEndian.Uint64(page[i:])
 		if w-low >= span || !n.maybe(w) {
 			continue

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build linux
-
 package torchlayout
 
 import (
@@ -404,7 +402,7 @@ func (n *Objects) extra(l *layout, node uint64) uint64 {
 // before it (malloc/malloc.c, struct malloc_chunk); 0 when there is none, as with other allocators.
 func (n *Objects) chunk(object uint64) uint64 {
 	const flags, mapped = 7, 2
-	if object&15 != 0 {
+	if object&15 != 0 || !n.abi.chunks {
 		return 0
 	}
 	head := n.im.Word(object - 8)

@@ -30,7 +30,7 @@ func readMade(t *testing.T) (*made.Process, *Reader) {
 	im := newImage(t, m)
 	heap, err := pyobject.HeapAt(m, cpython.Version{Major: 3, Minor: 11}, m.Runtime, m.Types["type"])
 	require.NoError(t, err)
-	r, notes := NewReader(Find(im, memory.NewLeaves(heap.LeafTypes(im))), heap, nil, madeBlocks{m.Blocks})
+	r, notes := NewReader(Find(im, memory.NewLeaves(heap.LeafTypes(im)), GNU), heap, nil, madeBlocks{m.Blocks})
 	require.Empty(t, notes)
 	return m, r
 }

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package holders
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/cpython/pyobject"
+	"github.com/gputrace/gputrace/inspect"
+	"github.com/gputrace/gputrace/inspect/frameworks"
+	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
+	"github.com/gputrace/gputrace/inspect/holders/internal/stop"
+	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+	"github.com/gputrace/gputrace/process"
+)
+
+// Errors on which callers branch. Those of packages inspect (ErrNoAllocator, ErrOtherBackend, ErrUnknownLayout) and process (ErrNotExist, ErrPermission) are returned as they are.
+var (
+	// ErrFreeze: Options.Freeze was asked for and the process may not be stopped.
+	ErrFreeze = stop.ErrRefused
+)
+
+// Read names the holder of every live block of a process. It needs to read the process's memory (what ptrace attach would
+// need); it stops nothing unless Options.Freeze says so. Where Python, its version or a layout of PyTorch is not known,
+// the blocks are still listed, their category is CategoryUnknown, and Notes say why. Concurrent calls are safe.
+// When ctx is done, a process that was stopped runs on at once, and the error is the cause of ctx.
+func Read(ctx context.Context, p *process.Process, o *Options) (*Report, error) {
+	allocator, err := inspect.Find(p)
+	if err != nil {
+		return nil, err
+	}
+	report := &Report{PID: p.PID}
+	if maps, err := p.Maps(); err == nil {
+		report.Torch, _ = frameworks.PyTorch(p, maps)
+	}
+	code := torchlayout.NewCode(p)
+	defer code.Close()
+	return read(ctx, &linuxProcess{p, allocator}, code, report, o)
+}
+
+// linuxProcess is a process of this machine: what the kernel shows of it, and PyTorch's allocator for CUDA.
+type linuxProcess struct {
+	*process.Process
+	allocator *inspect.Allocator
+}
+
+// present implements system.
+func (l *linuxProcess) present(regions []memory.Region) ([]memory.Run, []string, error) {
+	return memory.PresentRuns(l.Process, regions)
+}
+
+// interpreter implements system.
+func (l *linuxProcess) interpreter() (*pyobject.Heap, error) { return pyobject.FindHeap(l.Process) }
+
+// live implements system.
+func (l *linuxProcess) live(ctx context.Context, mapTimeout time.Duration) (*liveBlocks, error) {
+	m, err := l.allocator.MapNow(ctx, mapTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return newLive(m), nil
+}
+
+// abi implements system.
+func (l *linuxProcess) abi() torchlayout.ABI { return torchlayout.GNU }
+
+// freeze implements system.
+func (l *linuxProcess) freeze(r *reading) (*liveBlocks, error) { return r.copyFrozen(l.Process) }
+
+// threadIDs are the threads of the process, by the numbers that they have in its own PID namespace (NSpid of proc(5)).
+func (l *linuxProcess) threadIDs() map[uint64]bool {
+	out := map[uint64]bool{}
+	tids, _ := stop.Threads(l.Process)
+	for _, tid := range tids {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", l.PID, tid))
+		own := uint64(tid)
+		if _, after, ok := strings.Cut(string(b), "\nNSpid:"); ok {
+			line, _, _ := strings.Cut(after, "\n")
+			if f := strings.Fields(line); len(f) > 0 {
+				own, _ = strconv.ParseUint(f[len(f)-1], 10, 64)
+			}
+		}
+		out[own] = true
+	}
+	return out
+}
+
+// asleep implements system.
+func (l *linuxProcess) asleep() asleep {
+	tids, err := stop.Threads(l.Process)
+	if err != nil {
+		return nil
+	}
+	out := asleep{}
+	for _, tid := range tids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/status", l.PID, tid))
+		state, switches, ok := switchesIn(string(b))
+		if err != nil || !ok || !strings.HasPrefix(state, "S") { // D can be a read into its memory
+			return nil
+		}
+		out[tid] = switches
+	}
+	return out
+}
