@@ -74,8 +74,11 @@ var mayImport = map[string][]string{
 	"tracer": {
 		"bpf", "cpython", "cpython/cells", "event", "event/figures", "inspect", "inspect/frameworks", "internal/sorts", "process", "symbolize", "tracer/decode", "tracer/directmap", "tracer/feature", "tracer/hook", "tracer/internal/kernel", "tracer/internal/mapped", "tracer/returnprobe",
 	},
-	"doctor":          {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
-	"darwin":          {"cpython", "darwin/dtrace", "darwin/macho", "darwin/procargs", "darwin/ring", "darwin/shim", "event", "event/figures", "process", "recorder", "recorder/reconcile", "symbolize", "tracer/hook"},
+	"doctor": {"cpython", "event", "inspect", "internal/nvml", "internal/words", "process", "tracer", "tracer/"},
+	"darwin": {
+		"analysis/holders", "analysis/view", "cpython", "darwin/dtrace", "darwin/macho", "darwin/procargs", "darwin/ring", "darwin/shim", "event",
+		"event/figures", "heap", "inspect/holders", "process", "recorder", "recorder/reconcile", "symbolize", "tracer/hook",
+	},
 	"darwin/macho":    {},
 	"darwin/dtrace":   {},
 	"darwin/procargs": {},

@@ -42,7 +42,7 @@ func buildFake(t *testing.T) *fake {
 		require.NoError(t, err, "%s", text)
 	}
 	build("gcc", f.dyld, "-std=gnu11", "dyld.c", "macho.c", "metal.c", "objc.c", "unwind.c", "-ldl", "-lgcc_s")
-	build("g++", f.torch, "-std=c++17", "torch.cc", f.dyld)
+	build("g++", f.torch, "-std=c++17", "torch.cc", "tensor.cc", f.dyld)
 	return f
 }
 

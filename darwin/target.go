@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/gputrace/gputrace/darwin/procargs"
@@ -37,10 +38,12 @@ type target struct {
 	// before is the program that the process was, until exec; nil: none. next is what it became.
 	before, next *target
 
-	mu       sync.Mutex // for what an inspector reads
+	mu       sync.Mutex // for what an inspector reads: this, and of the decoder what is live and what the shim has found
 	counters ring.Counters
 	torch    figures.TorchMemory // of the same moment
 	device   string
+	readTo   uint64      // all events until then were read
+	ended    atomic.Bool // nothing more is read
 }
 
 func newTarget(s *source, r *ring.Reader) *target {
@@ -72,12 +75,16 @@ func (t *target) read(to *[]event.Event) (more bool, err error) {
 		t.lose()
 		return false, nil
 	}
+	t.mu.Lock()
+	begun := now()
 	more, err = t.ring.Read(func(r *ring.Record) error {
 		*to = t.decoder.take(r, *to)
 		return nil
 	})
 	t.failed, t.drained = err != nil, !more
-	t.mu.Lock()
+	if err == nil && !more {
+		t.readTo = begun
+	}
 	t.counters, t.torch, t.device = t.decoder.counters, t.decoder.sameMoment(), t.decoder.found("device class")
 	t.mu.Unlock()
 	t.lose()
@@ -114,6 +121,7 @@ func (t *target) finish() {
 	if t.end == recorder.Running {
 		t.end = recorder.Stopped
 	}
+	t.ended.Store(true)
 	pending, err := t.ring.Pending()
 	for i := range pending {
 		if err == nil && !t.Alive() {
@@ -232,9 +240,6 @@ func (t *target) Totals(context.Context) ([]recorder.Totals, error) { return nil
 func (t *target) AllocatorState(context.Context) (*reconcile.State, error) {
 	return nil, errNoState
 }
-
-// Holders implements recorder.Inspector.
-func (t *target) Holders(context.Context) (*recorder.Scan, error) { return nil, errNoState }
 
 // Memory implements recorder.Inspector: the device's own figures when they were last read by the process, and what PyTorch had then by
 // the events: both of one moment, which is a little before the end. The device is the size that

@@ -200,3 +200,45 @@ func checkHashes(t *testing.T, header macho.FatArchHeader, command []byte) {
 		require.Equal(t, sum[:], directory[at:at+sha256.Size], "page %d", i)
 	}
 }
+
+// FuzzSegments: no header and no load commands make it panic, and no segment is of none of them.
+func FuzzSegments(f *testing.F) {
+	f.Add(make([]byte, HeaderBytes), make([]byte, segmentBytes))
+	f.Fuzz(func(t *testing.T, header, commands []byte) {
+		if n, ok := CommandBytes(header); ok {
+			require.LessOrEqual(t, n, MaxCommands)
+			require.LessOrEqual(t, len(Segments(header, commands)), len(commands)/segmentBytes)
+		}
+	})
+}
+
+// TestSegments: those of the library that ships are as debug/macho has them.
+func TestSegments(t *testing.T) {
+	fat, err := macho.OpenFat("../shim/libgputrace.dylib")
+	require.NoError(t, err)
+	defer fat.Close()
+	for i := range fat.Arches {
+		a := &fat.Arches[i]
+		raw := make([]byte, a.Size)
+		file, err := os.Open("../shim/libgputrace.dylib")
+		require.NoError(t, err)
+		_, err = file.ReadAt(raw, int64(a.Offset))
+		require.NoError(t, err)
+		require.NoError(t, file.Close())
+		n, ok := CommandBytes(raw)
+		require.True(t, ok)
+		segments := Segments(raw[:HeaderBytes], raw[HeaderBytes:HeaderBytes+n])
+		seen := 0
+		for _, l := range a.Loads {
+			want, ok := l.(*macho.Segment)
+			if !ok {
+				continue
+			}
+			have := segments[seen]
+			require.Equal(t, Segment{want.Name, want.Addr, want.Memsz, want.Prot&2 != 0 && want.Flag&0x10 == 0, want.Prot&4 != 0}, have)
+			seen++
+		}
+		require.Len(t, segments, seen)
+		require.Greater(t, seen, 2)
+	}
+}

@@ -7,7 +7,7 @@ package ring
 // The file and its header, as in ring.h; a test compares them. Sizes and offsets are bytes.
 const (
 	magic       = 0x67707472
-	version     = 2
+	version     = 3
 	headerBytes = 16384
 
 	offMagic    = 0
@@ -24,10 +24,22 @@ const (
 	offNames    = 200
 	offCounters = 208
 	offPending  = offCounters + int(hookCount)*counterBytes
+	offAsked    = offPending + pendingSlots*pendingBytes
+	offAnswered = offAsked + 8
+	offKind     = offAsked + 16
+	offGot      = offAsked + 40
+	offTook     = offAsked + 48
+	offName     = offAsked + 56
 
 	counterBytes = 64
 	pendingBytes = 32
 	pendingSlots = 64
+	answerBytes  = 1 << 20
+	nameBytes    = 64
+	pageBytes    = 4096
+	maxPages     = 255
+	regionBytes  = 32
+	imageBytes   = 24
 
 	recordBytes  = 8
 	eventBytes   = 88

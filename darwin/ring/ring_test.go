@@ -36,6 +36,12 @@ func TestLayout(t *testing.T) {
 		"QUIET_COUNT": len(quietNames), "DROP_COUNT": len(dropNames), "RECORD_EVENT": int(TypeEvent), "RECORD_STACK": int(TypeStack),
 		"RECORD_CODE": int(TypeCode), "RECORD_SYMBOL": int(TypeSymbol), "RECORD_COUNTER": int(TypeCounter), "RECORD_WORDS": int(TypeWords),
 		"PYTHON_READ": int(PythonRead), "PYTHON_CUT": int(PythonCut), "PYTHON_UNKNOWN": int(PythonUnknown), "PYTHON_BROKEN": int(PythonBroken),
+		"RING_ANSWER_BYTES": answerBytes, "RING_NAME": nameBytes, "offsetof(struct ring_header, question)": offAsked,
+		"offsetof(struct ring_header, question.answered)": offAnswered, "offsetof(struct ring_header, question.kind)": offKind,
+		"offsetof(struct ring_header, question.got)": offGot, "offsetof(struct ring_header, question.name)": offName,
+		"sizeof(struct ring_region)": regionBytes, "sizeof(struct ring_image)": imageBytes,
+		"ASK_MEMORY": askMemory, "ASK_REGIONS": askRegions, "ASK_PRESENT": askPresent, "ASK_IMAGES": askImages, "ASK_SYMBOL": askSymbol,
+		"ASK_PAGES": askPages, "RING_PAGE": pageBytes, "RING_PAGES": maxPages, "offsetof(struct ring_header, question.took)": offTook,
 		"FLAG_FAILED": FlagFailed, "FLAG_IMPORTED": FlagImported,
 	} {
 		source += fmt.Sprintf("_Static_assert(%s == %d, \"it has another value in ring.go\");\n", expression, want)
@@ -124,7 +130,7 @@ func TestRefused(t *testing.T) {
 	le := binary.LittleEndian
 	for want, change := range map[string]func(h []byte){
 		"magic":     func(h []byte) { h[0]++ },
-		"version 3": func(h []byte) { h[offVersion]++ },
+		"version 4": func(h []byte) { h[offVersion]++ },
 		"capacity":  func(h []byte) { le.PutUint64(h[offCapacity:], minCapacity+8) },
 		"processor": func(h []byte) { h[offArch] = 9 },
 		"not compl": func(h []byte) { h[offStarted] = 0 },

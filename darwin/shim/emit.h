@@ -3,6 +3,7 @@
 #pragma once
 #include "ring.h"
 #include "system.h"
+#include "answer.h"
 #include "text.h"
 
 #define DEFAULT_RING_BYTES (32u << 20)
@@ -143,13 +144,13 @@ static struct ring_header *ring_map(uint64_t bytes)
 static void ring_start(void)
 {
 	uint64_t capacity = ring_bytes();
-	struct ring_header *h;
+	struct ring_header *h, *made = NULL;
 	if (ring_pid && ring_pid != (uint32_t)getpid())
 		return;
 	ring_lock();
 	if (!ring_pid || (ring && ring->closed)) {
 		ring_pid = (uint32_t)getpid();
-		h = ring_map(RING_HEADER_BYTES + capacity);
+		h = ring_map(RING_HEADER_BYTES + capacity + RING_ANSWER_BYTES);
 		if (h) {
 			h->magic = RING_MAGIC;
 			h->version = RING_VERSION;
@@ -162,10 +163,13 @@ static void ring_start(void)
 			h->capacity = capacity;
 			h->time = now();
 			__atomic_store_n(&h->started, 1, __ATOMIC_RELEASE);
+			made = h;
 		}
 		ring = h;
 	}
 	ring_unlock();
+	if (made)
+		answer_start(made);
 }
 
 struct piece {

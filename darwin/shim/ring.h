@@ -3,7 +3,7 @@
  * definition; the Go side (darwin/ring) repeats it as structs, and a test compiles this file and compares every offset.
  *
  *   0            RING_HEADER_BYTES                RING_HEADER_BYTES + capacity
- *   | header     | records, each a multiple of 8 bytes; one may wrap around the end |
+ *   | header     | records, each a multiple of 8 bytes; one may wrap around the end | answer: RING_ANSWER_BYTES |
  *
  * Writers hold a lock of their process, so that what is before head is whole. The reader alone moves tail, and closes it. The file outlives
  * the process: what a killed one had written is read.
@@ -12,9 +12,13 @@
 #include <stdint.h>
 
 #define RING_MAGIC	  0x67707472u /* "gptr" */
-#define RING_VERSION	  2
+#define RING_VERSION	  3
 #define RING_HEADER_BYTES 16384 /* the largest page of a Mac (arm64) */
 #define RING_PENDING	  64
+#define RING_ANSWER_BYTES 1048576 /* behind the records */
+#define RING_NAME	  64
+#define RING_PAGE	  4096
+#define RING_PAGES	  255 /* that fit an answer */
 #define RING_UNKNOWN	  UINT64_MAX
 
 /* Where a run of a hook is counted. hits == emitted + all of quiet + all of dropped. */
@@ -54,6 +58,36 @@ struct ring_pending {
 	uint64_t thread, time, size, stack; /* thread 0: free */
 };
 
+/* What gputrace wants to know of the process's memory. It writes the question and, last, asked; the shim answers and, last, says which. */
+enum ring_ask {
+	ASK_MEMORY = 1, /* bytes at an address: those from the front that can be read */
+	ASK_REGIONS,	/* struct ring_region, from an address on */
+	ASK_PRESENT,	/* the size of a page, a word; then a byte for each page of a range: 1 when it is there */
+	ASK_IMAGES,	/* struct ring_image, from a number on */
+	ASK_SYMBOL,	/* the address of a name among all images, a word; 0: there is none */
+	ASK_PAGES,	/* as many pages of RING_PAGE bytes as bytes says, at the addresses that gputrace has written where the answer goes;
+			 * then a byte for each: 1 when it could be read */
+};
+
+struct ring_question {
+	uint64_t asked, answered; /* numbers; equal: there is nothing to do */
+	uint64_t kind;		  /* ring_ask */
+	uint64_t address, bytes;
+	uint64_t got;  /* bytes of the answer */
+	uint64_t took; /* nanoseconds */
+	char name[RING_NAME];
+};
+
+struct ring_region {
+	uint64_t start, end;
+	uint32_t protection, tag; /* VM_PROT_*, VM_MEMORY_* */
+	uint32_t share, other;	  /* SM_*; 1: it is a map of its own, or of a file */
+};
+
+struct ring_image {
+	uint64_t header, slide, path; /* addresses of its Mach-O header and of its path */
+};
+
 struct ring_header {
 	uint32_t magic;
 	uint16_t version;
@@ -72,6 +106,7 @@ struct ring_header {
 	uint64_t names_lost;  /* likewise code and symbols */
 	struct ring_counter counters[HOOK_COUNT];
 	struct ring_pending pending[RING_PENDING];
+	struct ring_question question;
 };
 
 enum ring_type {

@@ -5,7 +5,7 @@
  * a file in the folder that GPUTRACE_DIR names, and without one nothing is replaced.
  *
  *   system.h   what it takes from macOS     ring.h    what crosses to gputrace
- *   thread.h   one place a thread           emit.h    the ring
+ *   thread.h   one place a thread           emit.h    the ring              answer.h   what gputrace asks of its memory
  *   python.h, stack.h   stacks              event.h   events and their counters
  *   call.h     exceptions that leave a call  metal.h    heaps, buffers, textures     torch.h   tensors
  */

@@ -14,6 +14,9 @@ void *mmap(void *at, size_t length, int protection, int flags, int fd, int64_t o
 char *getenv(const char *name);
 int getpid(void);
 int sched_yield(void);
+int usleep(uint32_t microseconds);
+int getpagesize(void);
+int mincore(const void *at, size_t length, char *pages);
 uint64_t clock_gettime_nsec_np(int clock);
 
 #define O_RDWR	   0x2
@@ -24,6 +27,9 @@ uint64_t clock_gettime_nsec_np(int clock);
 #define PROT_WRITE 2
 #define MAP_SHARED 1
 #define MAP_FAILED ((void *)-1)
+
+#define MINCORE_INCORE	  0x1
+#define MINCORE_PAGED_OUT 0x20
 
 #define CLOCK_MONOTONIC_RAW 4 /* goes on while the machine sleeps */
 
@@ -38,6 +44,8 @@ void *dlsym(void *handle, const char *symbol);
 int dladdr(const void *pc, struct dl_info *info);
 uint32_t _dyld_image_count(void);
 const char *_dyld_get_image_name(uint32_t image);
+const void *_dyld_get_image_header(uint32_t image);
+intptr_t _dyld_get_image_vmaddr_slide(uint32_t image);
 
 #define RTLD_LAZY    0x1
 #define RTLD_NOLOAD  0x10
@@ -52,6 +60,24 @@ pthread_t pthread_self(void);
 int pthread_threadid_np(pthread_t thread, uint64_t *id);
 void *pthread_get_stackaddr_np(pthread_t thread); /* the highest address */
 size_t pthread_get_stacksize_np(pthread_t thread);
+int pthread_create(pthread_t *thread, const void *attributes, void *(*run)(void *), void *argument);
+int pthread_detach(pthread_t thread);
+int pthread_sigmask(int how, const uint32_t *set, uint32_t *before);
+
+#define SIG_SETMASK 3
+
+/* libSystem: mach/mach_vm.h, mach/vm_region.h. What cannot be read is an error, also in our own memory. */
+extern uint32_t mach_task_self_;
+int mach_vm_read_overwrite(uint32_t task, uint64_t address, uint64_t size, uint64_t to, uint64_t *got);
+struct region_info { /* vm_region_submap_info_64 */
+	int32_t protection, max_protection;
+	uint32_t inheritance, offset[2], tag, pages[5];
+	uint16_t shadow_depth;
+	uint8_t external_pager, share_mode;
+	int32_t submap, behavior;
+	uint32_t object, wired, reusable, object_full[2];
+};
+int mach_vm_region_recurse(uint32_t task, uint64_t *address, uint64_t *size, uint32_t *depth, struct region_info *info, uint32_t *words);
 
 /* libobjc: objc/runtime.h */
 typedef struct objc_object *id;

@@ -121,9 +121,8 @@ func (p *proof) burst() bool {
 	}
 	quick := true
 	for _, im := range p.bursts {
-		begun := time.Now()
-		im.ReadOnce(p.a.p, order)
-		quick = p.quick(time.Since(begun), max(len(order), 1)) && quick
+		took := im.ReadOnce(p.a.p, order)
+		quick = p.quick(took, max(len(order), 1)) && quick
 		if !quick && before == nil {
 			return false
 		}

@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -118,12 +120,143 @@ static const char *mac_image_name(uint32_t i)
 	return i < image_count ? images[i] : NULL;
 }
 
+/* A Mach-O header for each image of ELF, with its segments (mach-o/loader.h). */
+struct mac_segment {
+	uint32_t command, bytes;
+	char name[16];
+	uint64_t address, size, offset, file_size;
+	uint32_t max_protection, protection, sections, flags;
+};
+
+static struct mac_header {
+	uint32_t magic, cpu, subtype, type, commands, command_bytes, flags, reserved;
+	struct mac_segment segments[8];
+} headers[1024];
+static uint64_t slides[1024];
+
+static int take_header(struct dl_phdr_info *info, size_t size, void *n)
+{
+	uint32_t *at = n;
+	struct mac_header *h = &headers[*at];
+	(void)size;
+	if (*at == sizeof images / sizeof *images)
+		return 0;
+	slides[(*at)++] = info->dlpi_addr;
+	h->commands = 0;
+	for (int i = 0; i < info->dlpi_phnum && h->commands < 8; i++) {
+		const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+		struct mac_segment *s = &h->segments[h->commands];
+		if (p->p_type != PT_LOAD)
+			continue;
+		*s = (struct mac_segment){ .command = 0x19, .bytes = sizeof *s, .address = p->p_vaddr & ~4095ul };
+		s->size = ((p->p_vaddr + p->p_memsz + 4095) & ~4095ul) - s->address;
+		s->protection = (p->p_flags & PF_R ? 1 : 0) | (p->p_flags & PF_W ? 2 : 0) | (p->p_flags & PF_X ? 4 : 0);
+		h->commands++;
+	}
+	h->magic = 0xfeedfacf;
+	h->command_bytes = h->commands * sizeof *h->segments;
+	return 0;
+}
+
+static const void *mac_image_header(uint32_t i)
+{
+	uint32_t n = 0;
+	if (i == 0)
+		dl_iterate_phdr(take_header, &n);
+	return i < image_count ? &headers[i] : NULL;
+}
+
+static intptr_t mac_image_slide(uint32_t i)
+{
+	return (intptr_t)slides[i];
+}
+
+/* The kernel's memory calls, of this process only. What is not there is refused as a whole. */
+static uint32_t mac_task_self = 1;
+
+static int mac_vm_read_overwrite(uint32_t task, uint64_t address, uint64_t size, uint64_t to, uint64_t *got)
+{
+	struct iovec local = { (void *)to, size }, remote = { (void *)address, size };
+	ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+	if (task != mac_task_self || n != (ssize_t)size)
+		return 1; /* KERN_INVALID_ADDRESS */
+	*got = size;
+	return 0;
+}
+
+struct mac_region {
+	uint64_t start, end;
+	int protection, shared, stack, file;
+};
+
+static struct mac_region regions[8192];
+static int region_count;
+
+static void take_regions(void)
+{
+	char line[4608], flags[8];
+	FILE *f = fopen("/proc/self/maps", "re");
+	region_count = 0;
+	while (f && region_count < 8192 && fgets(line, sizeof line, f)) {
+		struct mac_region *r = &regions[region_count];
+		if (sscanf(line, "%lx-%lx %7s", &r->start, &r->end, flags) != 3)
+			continue;
+		r->protection = (flags[0] == 'r' ? 1 : 0) | (flags[1] == 'w' ? 2 : 0) | (flags[2] == 'x' ? 4 : 0);
+		r->shared = flags[3] == 's';
+		r->file = strchr(line, '/') != NULL;
+		r->stack = strstr(line, "[stack") != NULL;
+		region_count++;
+	}
+	if (f)
+		fclose(f);
+}
+
+static int mac_vm_region_recurse(uint32_t task, uint64_t *address, uint64_t *size, uint32_t *depth, uint32_t *info, uint32_t *words)
+{
+	if (*address == 0)
+		take_regions();
+	if (task != mac_task_self || *depth != 0 || *words < 17)
+		return 4; /* KERN_INVALID_ARGUMENT */
+	for (int i = 0; i < region_count; i++) {
+		struct mac_region *r = &regions[i];
+		if (r->end <= *address)
+			continue;
+		*address = r->start;
+		*size = r->end - r->start;
+		info[0] = (uint32_t)r->protection;
+		info[5] = r->stack ? 30 : 0; /* VM_MEMORY_STACK */
+		((uint8_t *)info)[46] = (uint8_t)r->file;
+		((uint8_t *)info)[47] = r->shared ? 4 : 2; /* SM_SHARED, SM_PRIVATE */
+		info[12] = 0;
+		return 0;
+	}
+	return 1;
+}
+
+static __thread sigset_t kept; /* has more than a word */
+
+static int mac_sigmask(int how, const uint32_t *set, uint32_t *before)
+{
+	sigset_t all, old;
+	sigfillset(&all);
+	if (how != 3 || (*set != ~0u && *set != 0))
+		abort(); /* what the shim does not do */
+	pthread_sigmask(SIG_SETMASK, *set ? &all : &kept, &old);
+	if (before) {
+		kept = old;
+		*before = 0;
+	}
+	return 0;
+}
+
 static const struct {
 	const char *name;
 	void *value;
 } imports[] = {
 	{ "dyld_stub_binder", (void *)abort },
+	{ "__dyld_get_image_header", (void *)mac_image_header },
 	{ "__dyld_get_image_name", (void *)mac_image_name },
+	{ "__dyld_get_image_vmaddr_slide", (void *)mac_image_slide },
 	{ "__dyld_image_count", (void *)mac_image_count },
 	{ "_clock_gettime_nsec_np", (void *)mac_clock },
 	{ "_close", (void *)close },
@@ -132,19 +265,28 @@ static const struct {
 	{ "_dlsym", (void *)mac_dlsym },
 	{ "_ftruncate", (void *)ftruncate },
 	{ "_getenv", (void *)getenv },
+	{ "_getpagesize", (void *)getpagesize },
 	{ "_getpid", (void *)getpid },
+	{ "_mach_task_self_", (void *)&mac_task_self },
+	{ "_mach_vm_read_overwrite", (void *)mac_vm_read_overwrite },
+	{ "_mach_vm_region_recurse", (void *)mac_vm_region_recurse },
 	{ "_memcpy", (void *)memcpy },
 	{ "_memset", (void *)memset },
+	{ "_mincore", (void *)mincore },
 	{ "_mmap", (void *)mmap },
 	{ "_open", (void *)mac_open },
+	{ "_pthread_create", (void *)pthread_create },
+	{ "_pthread_detach", (void *)pthread_detach },
 	{ "_pthread_get_stackaddr_np", (void *)mac_stackaddr },
 	{ "_pthread_get_stacksize_np", (void *)mac_stacksize },
 	{ "_pthread_getspecific", (void *)mac_getspecific },
 	{ "_pthread_key_create", (void *)mac_key_create },
 	{ "_pthread_self", (void *)pthread_self },
 	{ "_pthread_setspecific", (void *)mac_setspecific },
+	{ "_pthread_sigmask", (void *)mac_sigmask },
 	{ "_pthread_threadid_np", (void *)mac_threadid },
 	{ "_sched_yield", (void *)sched_yield },
+	{ "_usleep", (void *)usleep },
 	{ "_write", (void *)write },
 	{ "_class_getInstanceMethod", (void *)class_getInstanceMethod },
 	{ "_class_getMethodImplementation", (void *)class_getMethodImplementation },

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux && amd64
+
+package darwin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/cpython"
+	"github.com/gputrace/gputrace/darwin/ring"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/inspect/holders"
+	"github.com/gputrace/gputrace/process"
+	"github.com/gputrace/gputrace/recorder"
+)
+
+// started is a program that runs on the fake, whose events are read.
+type started struct {
+	*target
+	folder string
+}
+
+// start starts a program, and returns once it has written the file ready.
+func start(t *testing.T, version, program string) *started {
+	t.Helper()
+	f := buildFake(t)
+	library, err := os.ReadFile("shim/" + ShimName)
+	require.NoError(t, err)
+	j := &started{folder: t.TempDir()}
+	o := &recorder.Options{Command: []string{python(t, version), program, j.folder}, Observer: &noted{}, RingBytes: 1 << 20}
+	s := Open(o, &Config{Library: library, Environ: []string{
+		"LD_PRELOAD=" + f.dyld, "GPUTRACE_FAKE_LEDGER=" + f.ledger, "GPUTRACE_FAKE_TORCH=" + f.torch, "LD_LIBRARY_PATH=",
+	}}).(*source)
+	require.NoError(t, s.Start(t.Context()))
+	over, arrived := make(chan struct{}), make(chan *target, 1)
+	go func() {
+		defer close(over)
+		for buf := make([]event.Event, 0, 1024); ; buf = buf[:0] {
+			if _, err := s.Read(buf); errors.Is(err, io.EOF) {
+				return
+			}
+			for _, a := range s.Arrived() {
+				arrived <- a.(*target)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		s.Stop()
+		<-over
+		s.Signal(os.Kill)
+		s.Wait()
+		require.NoError(t, s.Close())
+	})
+	j.target = <-arrived
+	j.await(t, "ready")
+	return j
+}
+
+func (j *started) await(t *testing.T, name string) []byte {
+	t.Helper()
+	var b []byte
+	require.Eventually(t, func() bool {
+		var err error
+		b, err = os.ReadFile(filepath.Join(j.folder, name))
+		return err == nil
+	}, time.Minute, 5*time.Millisecond, name)
+	return b
+}
+
+// buffers are the addresses of the MTLBuffers of live blocks, by those that a report has.
+func (j *started) buffers() map[uint64]uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := map[uint64]uint64{}
+	for object, b := range j.decoder.blocks {
+		out[b.addr] = object
+	}
+	return out
+}
+
+// TestHolders: each live block has a holder, and the interpreter itself says that it leads to the block's buffer.
+func TestHolders(t *testing.T) {
+	for _, version := range []string{"3.9", "3.10", "3.11", "3.12", "3.13"} {
+		t.Run(version, func(t *testing.T) {
+			j := start(t, version, "testdata/mac/holders.py")
+			report, err := j.holders(t.Context())
+			require.NoError(t, err)
+			j.check(t, report)
+		})
+	}
+}
+
+func (j *started) check(t *testing.T, report *holders.Report) {
+	t.Helper()
+	buffers := j.buffers()
+	var names, others []string
+	var want []any
+	for i := range report.Blocks {
+		b := &report.Blocks[i]
+		if len(b.Path) == 0 {
+			others = append(others, b.Category.String())
+			continue
+		}
+		require.True(t, b.Confirmed)
+		names = append(names, b.Name())
+		want = append(want, float64(buffers[b.Addr]))
+	}
+	t.Logf("%d blocks %+v", len(report.Blocks), report.Stats)
+	require.Empty(t, report.Notes)
+	require.ElementsMatch(t, []string{"held by C++ only", "unknown"}, others)
+	require.Subset(t, names, []string{
+		"model.layers[3].weight", "model.layers[3].weight.grad", "model.layers[6].bias", "model.layers[0].scale", "model.cache['keys'][1]",
+		"model.cache[('a', 1)]", "history[1]['deep'][0]", "holders.py:108 work() local private['x'][0]",
+		"holders.py:138 train() local kept[39]", "holders.py:138 train() local holder.held", "holders.py:138 train() local only",
+	})
+	ask, err := json.Marshal(names)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(j.folder, "ask.new"), ask, 0o600))
+	require.NoError(t, os.Rename(filepath.Join(j.folder, "ask.new"), filepath.Join(j.folder, "ask")))
+	var have []any
+	require.NoError(t, json.Unmarshal(j.await(t, "answer"), &have))
+	for i := range names {
+		require.Equal(t, want[i], have[i], names[i])
+	}
+	require.Len(t, report.Blocks, len(buffers))
+}
+
+// TestAskedMemory: what the process answers is what Linux has of its memory; bad addresses are refused, and the process goes on.
+func TestAskedMemory(t *testing.T) {
+	j := start(t, "3.11", "testdata/mac/holders.py")
+	p, err := process.Open(j.PID())
+	require.NoError(t, err)
+	a, err := j.ring.Asker(t.Context())
+	require.NoError(t, err)
+	m := &asked{a, j.target, map[ring.Image]*image{}}
+
+	maps, err := m.Maps()
+	require.NoError(t, err)
+	real, err := p.Maps()
+	require.NoError(t, err)
+	checkMaps(t, maps, real)
+	compared := 0
+	for i := range maps {
+		b := make([]byte, min(maps[i].End-maps[i].Start, 3<<20))
+		want := make([]byte, len(b))
+		n, _ := p.ReadAt(want, maps[i].Start)
+		got, _ := m.ReadAt(b, maps[i].Start)
+		require.Equal(t, n, got, "%+v", maps[i])
+		if !maps[i].Writable {
+			require.True(t, bytes.Equal(want, b), "%+v", maps[i])
+			compared += n
+		}
+	}
+	require.Greater(t, compared, 10<<20)
+
+	var edge uint64 // behind it nothing is mapped
+	for i := range real[:len(real)-1] {
+		if real[i].End < real[i+1].Start && real[i].Writable && !real[i].Shared && edge == 0 {
+			edge = real[i].End
+		}
+	}
+	b := make([]byte, 3*smallPage)
+	n, err := m.ReadAt(b, edge-smallPage-24)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Equal(t, smallPage+24, n)
+	for _, addr := range []uint64{0, 8, 1 << 47, 1 << 63, ^uint64(0), ^uint64(0) - smallPage} {
+		n, err := m.ReadAt(b, addr)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF, "%#x", addr)
+		require.Zero(t, n, "%#x", addr)
+		_, err = m.Present(addr&^(smallPage-1), addr&^(smallPage-1)+smallPage)
+		require.NoError(t, err)
+	}
+	there, _, err := m.ReadPages([]uint64{edge - smallPage, edge, 0}, b)
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, false, false}, there)
+	found, err := m.Interpreter()
+	require.NoError(t, err)
+	want, err := cpython.FindInterpreter(p)
+	require.NoError(t, err)
+	require.Equal(t, [2]uint64{want.Runtime, want.Type}, [2]uint64{found.Runtime, found.Type})
+	require.Equal(t, want.Version, found.Version)
+	none, err := m.Symbol("no such symbol")
+	require.NoError(t, err)
+	require.Zero(t, none)
+
+	j.checkSignals(t)
+	report, err := j.holders(t.Context())
+	require.NoError(t, err)
+	j.check(t, report)
+}
+
+// checkSignals: the one thread that answers takes no signal of the program's.
+func (j *started) checkSignals(t *testing.T) {
+	t.Helper()
+	blocked := 0
+	status, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", j.PID()))
+	require.NoError(t, err)
+	for _, path := range status {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		if strings.Contains(string(text), "SigBlk:\tfffffffe") || strings.Contains(string(text), "SigBlk:\tfffffffc") {
+			blocked++
+		}
+	}
+	require.Equal(t, 1, blocked)
+}
+
+// checkMaps: of all private memory that the process writes nothing is missing, and there is nothing that is not mapped.
+func checkMaps(t *testing.T, maps, real []process.Mapping) {
+	t.Helper()
+	covered := func(list []process.Mapping, start, end uint64) bool {
+		for i := range list {
+			if list[i].Start <= start && start < list[i].End {
+				start = min(list[i].End, end)
+			}
+		}
+		return start == end
+	}
+	for i := range real {
+		if r := &real[i]; r.Writable && !r.Shared && (r.Inode == 0 || strings.Contains(r.Path, ".so")) {
+			require.True(t, covered(maps, r.Start, r.End), "%+v", r)
+		}
+	}
+	for i := range maps {
+		if m := &maps[i]; m.Inode == 0 {
+			require.True(t, covered(real, m.Start, m.End), "%+v", m)
+		}
+		require.True(t, i == 0 || maps[i-1].End <= maps[i].Start, "%+v", maps[i])
+	}
+}
+
+// TestAskedNoMore: a process that is stopped, and one that has ended, is not waited for.
+func TestAskedNoMore(t *testing.T) {
+	j := start(t, "3.11", "testdata/mac/holders.py")
+	require.NoError(t, syscall.Kill(j.PID(), syscall.SIGSTOP))
+	begun := time.Now()
+	_, err := j.holders(t.Context())
+	require.ErrorIs(t, err, ring.ErrNoAnswer)
+	require.Less(t, time.Since(begun), 5*time.Second)
+	require.NoError(t, syscall.Kill(j.PID(), syscall.SIGCONT))
+	report, err := j.holders(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, report.Blocks)
+	require.NoError(t, syscall.Kill(j.PID(), syscall.SIGKILL))
+	require.Eventually(t, func() bool { _, err = j.holders(t.Context()); return err != nil }, time.Minute, time.Millisecond)
+}

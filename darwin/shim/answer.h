@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gputrace asks of the process's memory, to learn who holds its tensors. A thread of our own answers, which sleeps until it is asked:
+ * it takes no lock of the program's, and reads memory by the kernel alone, which refuses what is not there. */
+#pragma once
+#include "ring.h"
+#include "system.h"
+
+#define ANSWER_PIECE 65536	 /* bytes that are read at once */
+#define ANSWER_PAGE  RING_PAGE	 /* below the page of a Mac: what is refused as a whole is read by these */
+#define ANSWER_SOON  1000000u	 /* nanoseconds behind an answer in which the next question is waited for awake */
+#define ANSWER_LATER 1000000000u /* likewise, with short pauses */
+#define PAUSE_SHORT  100	 /* microseconds */
+#define PAUSE_LONG   20000
+
+static uint8_t answer_buffer[ANSWER_PIECE]; /* of the one thread that answers */
+static uint64_t answer_list[RING_PAGES];
+static char answer_pages[RING_ANSWER_BYTES / 64];
+
+static uint64_t answer_piece(uint8_t *to, uint64_t at, uint64_t bytes)
+{
+	uint64_t got = 0;
+	if (mach_vm_read_overwrite(mach_task_self_, at, bytes, (uintptr_t)answer_buffer, &got) != 0 ||
+	    got != bytes)
+		return 0;
+	__builtin_memcpy(to, answer_buffer, bytes);
+	return bytes;
+}
+
+static uint64_t answer_memory(uint8_t *to, uint64_t at, uint64_t bytes)
+{
+	uint64_t done = 0;
+	while (done < bytes) {
+		uint64_t n = bytes - done < ANSWER_PIECE ? bytes - done : ANSWER_PIECE,
+			 page = ANSWER_PAGE - ((at + done) & (ANSWER_PAGE - 1));
+		if (!answer_piece(to + done, at + done, n)) {
+			n = n < page ? n : page;
+			if (!answer_piece(to + done, at + done, n))
+				break;
+		}
+		done += n;
+	}
+	return done;
+}
+
+static uint64_t answer_regions(struct ring_region *to, uint64_t at)
+{
+	uint64_t n = 0, size = 0;
+	for (; n < RING_ANSWER_BYTES / sizeof *to; at += size) {
+		struct region_info info = { 0 };
+		uint32_t depth = 0, words = sizeof info / 4;
+		if (mach_vm_region_recurse(mach_task_self_, &at, &size, &depth, &info, &words) != 0 ||
+		    !size)
+			break;
+		to[n++] = (struct ring_region){ at,	  at + size,	   (uint32_t)info.protection,
+						info.tag, info.share_mode,
+						info.submap || info.external_pager };
+	}
+	return n * sizeof *to;
+}
+
+static uint64_t answer_present(uint8_t *to, uint64_t at, uint64_t bytes)
+{
+	uint64_t page = (uint64_t)getpagesize(), n = bytes / page;
+	if (n > sizeof answer_pages)
+		n = sizeof answer_pages;
+	__builtin_memcpy(to, &page, sizeof page);
+	if (mincore((void *)at, n * page, answer_pages) != 0)
+		return 0;
+	for (uint64_t i = 0; i < n; i++)
+		to[sizeof page + i] = (answer_pages[i] & (MINCORE_INCORE | MINCORE_PAGED_OUT)) != 0;
+	return sizeof page + n;
+}
+
+static uint64_t answer_images(struct ring_image *to, uint64_t from)
+{
+	uint64_t n = 0;
+	for (uint32_t i = (uint32_t)from, of = _dyld_image_count();
+	     i < of && n < RING_ANSWER_BYTES / sizeof *to; i++)
+		to[n++] = (struct ring_image){ (uintptr_t)_dyld_get_image_header(i),
+					       (uint64_t)_dyld_get_image_vmaddr_slide(i),
+					       (uintptr_t)_dyld_get_image_name(i) };
+	return n * sizeof *to;
+}
+
+static uint64_t answer_symbol(uint64_t *to, const struct ring_question *q)
+{
+	char name[RING_NAME];
+	__builtin_memcpy(name, q->name, sizeof name);
+	name[sizeof name - 1] = 0;
+	*to = (uintptr_t)dlsym(RTLD_DEFAULT, name);
+	return sizeof *to;
+}
+
+static uint64_t answer_at_once(uint8_t *to, uint64_t n)
+{
+	if (n > RING_PAGES)
+		n = RING_PAGES;
+	__builtin_memcpy(answer_list, to, n * sizeof *answer_list);
+	for (uint64_t i = 0; i < n; i++)
+		to[n * RING_PAGE + i] = answer_piece(to + i * RING_PAGE, answer_list[i], RING_PAGE) != 0;
+	return n * (RING_PAGE + 1);
+}
+
+static uint64_t answer(struct ring_header *h)
+{
+	struct ring_question *q = &h->question;
+	uint8_t *to = (uint8_t *)h + RING_HEADER_BYTES + h->capacity;
+	uint64_t at = q->address, bytes = q->bytes;
+	if (bytes > RING_ANSWER_BYTES)
+		bytes = RING_ANSWER_BYTES;
+	switch (q->kind) {
+	case ASK_MEMORY:
+		return answer_memory(to, at, bytes);
+	case ASK_REGIONS:
+		return answer_regions((struct ring_region *)to, at);
+	case ASK_PRESENT:
+		return answer_present(to, at, q->bytes);
+	case ASK_IMAGES:
+		return answer_images((struct ring_image *)to, at);
+	case ASK_SYMBOL:
+		return answer_symbol((uint64_t *)to, q);
+	case ASK_PAGES:
+		return answer_at_once(to, bytes);
+	}
+	return 0;
+}
+
+/* answer_run answers until gputrace reads the ring no more. */
+static void *answer_run(void *ring)
+{
+	struct ring_header *h = ring;
+	struct ring_question *q = &h->question;
+	uint64_t last = 0;
+	while (!__atomic_load_n(&h->closed, __ATOMIC_RELAXED)) {
+		uint64_t asked = __atomic_load_n(&q->asked, __ATOMIC_ACQUIRE), since;
+		if (asked != q->answered) {
+			uint64_t begun = clock_gettime_nsec_np(CLOCK_MONOTONIC_RAW);
+			q->got = answer(h);
+			last = clock_gettime_nsec_np(CLOCK_MONOTONIC_RAW);
+			q->took = last - begun;
+			__atomic_store_n(&q->answered, asked, __ATOMIC_RELEASE);
+			continue;
+		}
+		since = clock_gettime_nsec_np(CLOCK_MONOTONIC_RAW) - last;
+		if (since < ANSWER_SOON)
+			sched_yield();
+		else
+			usleep(since < ANSWER_LATER ? PAUSE_SHORT : PAUSE_LONG);
+	}
+	return NULL;
+}
+
+/* answer_start makes the thread. It takes no signal: those are for the program's own. */
+static void answer_start(struct ring_header *h)
+{
+	uint32_t all = ~0u, before;
+	pthread_t thread;
+	if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
+		return;
+	if (pthread_create(&thread, NULL, answer_run, h) == 0)
+		pthread_detach(thread);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
