@@ -22,6 +22,7 @@ import (
 	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/darwin/ring"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/inspect/holders"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/recorder"
@@ -256,4 +257,35 @@ func TestAskedNoMore(t *testing.T) {
 	require.NotEmpty(t, report.Blocks)
 	require.NoError(t, syscall.Kill(j.PID(), syscall.SIGKILL))
 	require.Eventually(t, func() bool { _, err = j.holders(t.Context()); return err != nil }, time.Minute, time.Millisecond)
+}
+
+// TestRecordedHolders: gputrace run names the holders in its report, and in the recording that was opened again.
+func TestRecordedHolders(t *testing.T) {
+	f, folder := buildFake(t), t.TempDir()
+	t.Cleanup(func() { // the program goes on to its end
+		require.NoError(t, os.WriteFile(filepath.Join(folder, "ask"), []byte("[]"), 0o600))
+		(&started{folder: folder}).await(t, "answer")
+	})
+	results, n, o, err := record(t, f, func(o *recorder.Options) { o.Duration = 8 * time.Second }, python(t, "3.11"), "testdata/mac/holders.py", folder)
+	require.NoError(t, err)
+	require.NoError(t, results.Err())
+	require.Empty(t, n.warnings)
+	_, err = results.Write()
+	require.NoError(t, err)
+	traces, err := filepath.Glob(filepath.Join(o.Output, "pid*", export.TraceName))
+	require.NoError(t, err)
+	require.Len(t, traces, 1)
+	in, err := export.Open(traces[0], nil)
+	require.NoError(t, err)
+	defer in.Close()
+	input, err := in.Input(nil, "test", func(err error) { t.Error(err) })
+	require.NoError(t, err)
+	require.NotNil(t, input.End.Held)
+	names := map[string]uint64{}
+	for _, b := range input.End.Held.Blocks {
+		names[b.Name] += b.Bytes
+	}
+	require.NotZero(t, names["model.layers[3].weight"])
+	require.NotZero(t, names["holders.py:138 train() local kept[7]"])
+	require.Contains(t, input.End.Held.Holders, "holders.py:138 train() local kept[0..39]")
 }
