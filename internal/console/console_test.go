@@ -5,6 +5,7 @@
 package console
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,4 +59,28 @@ func TestReplaced(t *testing.T) {
 	require.Equal(t, "pid 7 became another program (sleep); attach again to trace that", (&Console{}).replaced(7, "sleep"))
 	follow := &Console{Options: Options{Follow: true}}
 	require.Equal(t, "pid 7 became another program (sleep); what that uses is a recording of its own", follow.replaced(7, "sleep"))
+}
+
+// TestEnded: a format of -f that could not be made is the command's error, one that was not asked for is a warning, and neither hides that nothing was
+// recorded.
+func TestEnded(t *testing.T) {
+	broken, nothing := errors.New("no such format today"), errors.New("ended before any allocation")
+	for _, c := range []struct {
+		what           string
+		views, nothing error
+		asked          bool
+		want           error
+		warnings       []error
+	}{
+		{"all was made", nil, nil, true, nil, nil},
+		{"a format that was asked for", broken, nil, true, broken, nil},
+		{"one that was not", broken, nil, false, nil, []error{broken}},
+		{"and nothing was recorded", broken, nothing, false, nothing, []error{broken}},
+		{"nothing was recorded", nil, nothing, true, nothing, nil},
+	} {
+		var warnings []error
+		got := ended(c.views, c.nothing, c.asked, func(err error) { warnings = append(warnings, err) })
+		require.Equal(t, c.want, got, c.what)
+		require.Equal(t, c.warnings, warnings, c.what)
+	}
 }

@@ -72,14 +72,20 @@ func (c *Console) Finish(w *os.File, r *recorder.Results, o *Finish) error {
 		return err
 	}
 	c.written(w, r, folder)
-	switch err := r.ViewError(); {
-	case err == nil:
-	case o.Asked:
-		return err
+	return ended(r.ViewError(), r.Err(), o.Asked, c.Warning)
+}
+
+// ended is the error of a recording that was written, of one process or of many: further files that were asked for and could not be made, else why
+// there is nothing to see. Files that were not asked for are a warning.
+func ended(views, nothing error, asked bool, warn func(error)) error {
+	switch {
+	case views == nil:
+	case asked:
+		return views
 	default:
-		c.Warning(err)
+		warn(views)
 	}
-	return r.Err()
+	return nothing
 }
 
 // results prints what there is to know when a recording ends: of several processes a line each.
