@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -174,9 +175,10 @@ func (s *Source) answerDriver(in *answer.Input) {
 }
 
 // driverAtEnd is what the driver said at the end, or when it was last read before; nil: it was not.
-func (s *Source) driverAtEnd() (out []figures.DriverUse) {
-	if s.End != nil && s.End.Memory != nil && len(s.End.Memory.Driver) > 0 {
-		return s.End.Memory.Driver
+func (s *Source) driverAtEnd() []figures.DriverUse {
+	out := driverOf(s.End)
+	if len(out) > 0 && !hasEnded(s.End) {
+		return out
 	}
 	for _, r := range s.Trace.Readings() {
 		if len(r.Driver) > 0 {
@@ -184,6 +186,26 @@ func (s *Source) driverAtEnd() (out []figures.DriverUse) {
 		}
 	}
 	return out
+}
+
+// driverOf is what the driver said at the end of a recording; nil: nothing. Of a process that had ended by then it knows nothing any more: what is
+// in use without it is not what was in use.
+func driverOf(end *recording.End) []figures.DriverUse {
+	if end == nil || end.Memory == nil {
+		return nil
+	}
+	out := slices.Clone(end.Memory.Driver)
+	if hasEnded(end) {
+		for i := range out {
+			out[i].Used, out[i].All, out[i].Why = figures.Unknown, figures.Unknown, "it was read when the process had ended"
+		}
+	}
+	return out
+}
+
+// hasEnded reports whether a recording ended because its program did.
+func hasEnded(end *recording.End) bool {
+	return end.Reason == recording.ReasonExited || end.Reason == recording.ReasonExeced
 }
 
 // mostOf is the part of a site's blocks that one thing must have held for newer ones to be taken for its own.

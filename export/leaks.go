@@ -100,10 +100,7 @@ func leakOptions(in *Source) *leaks.Options {
 
 // FreeMemory is the unused memory of each device when a recording ends, bytes, where that is known.
 func FreeMemory(end *recording.End) map[event.Device]uint64 {
-	if end.Memory == nil {
-		return map[event.Device]uint64{}
-	}
-	return FreeOf(end.Memory.Driver)
+	return FreeOf(driverOf(end))
 }
 
 // FreeOf is what the driver says is in use by nobody, bytes, by device.

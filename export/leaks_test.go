@@ -20,4 +20,6 @@ func TestFreeMemory(t *testing.T) {
 	require.Len(t, free, 3)
 	require.EqualValues(t, 70, free[event.Device{Type: event.DeviceCUDA}])
 	require.Empty(t, FreeMemory(&recording.End{}))
+	require.Empty(t, FreeMemory(&recording.End{Reason: recording.ReasonExited, Memory: &recording.Memory{Driver: []figures.DriverUse{{Total: 100}}}}),
+		"what is free without the program is not what was left to it")
 }

@@ -161,10 +161,8 @@ func capacityOf(in *Input) map[event.Device]html.Capacity {
 			addCapacity(out, d.Device, uint64(d.Used), uint64(d.Total), uint64(d.All))
 		}
 	}
-	if in.End != nil && in.End.Memory != nil {
-		for _, d := range in.End.Memory.Driver {
-			addCapacity(out, d.Device, uint64(d.Used), uint64(d.Total), uint64(d.All))
-		}
+	for _, d := range driverOf(in.End) {
+		addCapacity(out, d.Device, uint64(d.Used), uint64(d.Total), uint64(d.All))
 	}
 	return out
 }

@@ -26,7 +26,9 @@ func Summary(view *view.View, info *recording.Info, end *recording.End) table.In
 	in.Duration = end.Duration
 	in.Hits, in.Lost, in.RawStacks, in.Checks, in.After = end.Hits, end.Lost, end.RawStacks, end.Checks, end.After
 	if end.Memory != nil {
-		in.Balance = balance.New(balanceInput(end.Memory, info.PID, view))
+		b := balanceInput(end.Memory, info.PID, view)
+		b.Driver = driverOf(end)
+		in.Balance = balance.New(b)
 	}
 	return in
 }

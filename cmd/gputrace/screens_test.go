@@ -198,6 +198,29 @@ func screenOf(t *testing.T, path string, s screen.Screen) string {
 	return out.String()
 }
 
+// TestDeviceOfEnded: what the driver says of a device when the program has ended, 0 B, is not shown as what was in use.
+func TestDeviceOfEnded(t *testing.T) {
+	for reason, want := range map[string]string{
+		recording.ReasonStopped: "cuda:0 0 B of 24.0 GiB", recording.ReasonExited: "", recording.ReasonExeced: "",
+	} {
+		path := screenRecording(t, func(j *eventtest.Job, end *recording.End) {
+			steps(j, 40, 5<<20)
+			end.Reason = reason
+			end.Memory.Driver[0].Used, end.Memory.Driver[0].All = 0, 0
+		})
+		got := flat(printed(t, "report "+path))
+		require.Contains(t, got, "cuda:0 24.0 GiB", "the head has the device in any case")
+		if want != "" {
+			require.Contains(t, got, want)
+			continue
+		}
+		require.NotContains(t, got, "0 B of 24.0 GiB", reason)
+		require.NotContains(t, got, "GiB left", reason)
+		require.NotContains(t, flat(printed(t, "leaks "+path)), "24.0 GiB", reason)
+		require.NotContains(t, flat(printed(t, "report -v "+path)), "0 B of 24.0 GiB", reason)
+	}
+}
+
 // TestTextsFit: what else is printed fits 60 columns too; only an example of the help, which is to be copied, can be longer.
 func TestTextsFit(t *testing.T) {
 	path := screenRecording(t, screens["growing"])
