@@ -74,3 +74,40 @@ func TestDeviceAsInEvents(t *testing.T) {
 	h.SetBaseline(7, event.Device{Type: event.DeviceCUDA, Index: 2}, 0, 0)
 	require.Equal(t, o.Device, r.named(o).Device)
 }
+
+// TestAddDifference: what the live set lacked at the first look is no difference; what it had too much, and what no event shows, is one at any.
+func TestAddDifference(t *testing.T) {
+	of := func(n uint64) heap.Count { return heap.Count{Objects: n, Bytes: 10 * n} }
+	x := heap.Result{Added: of(1), Retired: of(2), SegmentsAdded: of(3), SegmentsRetired: of(4), Missing: 5}
+	for _, c := range []struct {
+		first, segmentsFirst bool
+		added, segments      uint64
+	}{{false, false, 2, 6}, {true, false, 0, 6}, {false, true, 2, 0}, {true, true, 0, 0}} {
+		x.First, x.SegmentsFirst = c.first, c.segmentsFirst
+		var sum heap.Result
+		addDifference(&sum, &x)
+		addDifference(&sum, &x)
+		require.Equal(t, []heap.Count{of(c.added), of(4), of(c.segments), of(8)}, []heap.Count{sum.Added, sum.Retired, sum.SegmentsAdded, sum.SegmentsRetired}, c)
+		require.EqualValues(t, 10, sum.Missing)
+	}
+}
+
+// TestComparedOnce: a device that is compared again because of its segments counts its blocks once, and an error then is none of the round.
+func TestComparedOnce(t *testing.T) {
+	r := newRounds(t)
+	r.heap.Watch(7)
+	r.round = &round{compared: map[int]bool{}}
+	state, err := stateOf(3*second, event.ObservedBlock{Addr: 0x1000, Size: 512}, event.ObservedBlock{Addr: 0x2000, Size: 1024})(t.Context())
+	require.NoError(t, err)
+	o := &state.Devices[0]
+	r.compare(0, o)
+	require.NoError(t, r.round.err)
+	require.EqualValues(t, 2, r.round.blocks)
+	r.compare(0, o)
+	require.EqualValues(t, 2, r.round.blocks)
+	r.heap.Unwatch(7)
+	r.compare(0, o)
+	require.NoError(t, r.round.err)
+	r.compare(1, o)
+	require.ErrorIs(t, r.round.err, heap.ErrNotWatched)
+}
