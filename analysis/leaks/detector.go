@@ -83,6 +83,7 @@ type detector struct {
 	blind   bool // requested bytes of a block of PyTorch's were not known: no figure of them is exact
 
 	step     int
+	begins   [2 * longLived]uint64 // of the latest steps, of step i at i % len; 0: not known
 	sources  map[event.StackID]*source
 	sites    map[siteKey]*site
 	recent   []recentSite // of sites, by the low bits of the stack and the class: most blocks find theirs without a hash
@@ -144,10 +145,33 @@ func (d *detector) allocated(b *heap.Block) {
 	s.total.add(d.step, f)
 }
 
-// freed takes a block that leaves it.
+// goTo goes on to a step that began at a time.
+func (d *detector) goTo(step int, time uint64) {
+	for i := max(d.step+1, step-len(d.begins)+1); i <= step; i++ {
+		d.begins[i%len(d.begins)] = time
+	}
+	d.step = step
+}
+
+// freed takes a block that leaves the live set.
 func (d *detector) freed(b *heap.Block) {
+	s := d.removed(b)
+	if s != nil && d.step >= longLived && b.Time < d.begins[(d.step-longLived)%len(d.begins)] {
+		s.leave(d.step)
+		s.line.leave(d.step)
+	}
+}
+
+// moved takes a block that becomes another one.
+func (d *detector) moved(from, to *heap.Block) {
+	d.removed(from)
+	d.allocated(to)
+}
+
+// removed counts a block no more; nil: it was not counted.
+func (d *detector) removed(b *heap.Block) *site {
 	if !counts(b) {
-		return
+		return nil
 	}
 	f, s := d.find(b)
 	s.remove(d.step, f)
@@ -159,6 +183,7 @@ func (d *detector) freed(b *heap.Block) {
 			delete(d.unsized, b.Key())
 		}
 	}
+	return s
 }
 
 // key is what a block counts, and the key of its site.

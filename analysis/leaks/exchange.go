@@ -8,6 +8,43 @@ import "github.com/gputrace/gputrace/event"
 // differ in size, one class rises where another falls.
 const exchangeShare = 0.5
 
+// Of a cache that is bounded in bytes, or of sessions that come and go, the number of entries rises and falls by chance.
+const (
+	longLived = 8 // steps after which a block that is freed was an entry
+	// certainRise is how many times the standard deviation of a difference of as many blocks as were exchanged a rise must be.
+	certainRise = 4
+	// pureRise is how many times as many as were freed a rise must be that needs no such proof.
+	pureRise = 2
+)
+
+// byChance says whether a rise from a window on, or the later half of it, is what entries that come and go rise by now and then.
+func (s *series) byChance(base int) bool {
+	if s.left == nil {
+		return false
+	}
+	s.left.advance(s.step)
+	left := survivors(s.windows)
+	end := len(left) - 1
+	from := min(base, end)
+	return s.isChance(left, from) || s.isChance(left, (from+end)/2)
+}
+
+// isChance says that of the survivors from a window on. Where n entries were freed and n others allocated, the difference has a standard
+// deviation of the root of 2n, if they come and go by themselves.
+func (s *series) isChance(left []floor, from int) bool {
+	end := len(left) - 1
+	rise, freed := float64(left[end].blocks-left[from].blocks), float64(s.left.grew(from, end))
+	return rise < pureRise*freed && rise*rise < certainRise*certainRise*2*freed
+}
+
+// grew is by how much a count rose between two windows. It has none before it begins.
+func (s *series) grew(from, to int) int64 {
+	if to >= len(s.windows) {
+		return 0
+	}
+	return s.windows[to].blocks - s.windows[from].blocks
+}
+
 // stackKey is all size classes of a stack.
 type stackKey struct {
 	place place

@@ -153,7 +153,9 @@ func (f *Finder) Visitor() *view.Visitor {
 	}
 	return &view.Visitor{
 		Before: func(e *event.Event, _ *heap.Heap) {
-			d.step = max(0, f.table.At(e.Time)-f.steps.base)
+			if step := max(0, f.table.At(e.Time)-f.steps.base); step != d.step {
+				d.goTo(step, e.Time)
+			}
 			d.ends.See(e)
 			d.level.see(e, d.step)
 			d.slopes.see(e, d.step)
@@ -165,7 +167,7 @@ func (f *Finder) Visitor() *view.Visitor {
 			d.turnover.freed(b, time, d.step)
 			d.freed(b)
 		},
-		Moved: func(from, to *heap.Block) { d.freed(from); d.allocated(to) },
+		Moved: d.moved,
 		Done: func(h *heap.Heap) {
 			d.turnover.settle(d.step)
 			if f.options.HolderOf != nil {

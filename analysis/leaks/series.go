@@ -39,8 +39,9 @@ type series struct {
 	windows []floor
 	recent  []floor // of step i, at i % keptSteps
 	rungs   []rung
-	top     int64 // most blocks that survived a step after the warm-up
-	fall    int64 // the largest fall from there, in blocks
+	top     int64   // most blocks that survived a step after the warm-up
+	fall    int64   // the largest fall from there, in blocks
+	left    *series // how many were freed long after their step, a count that only rises; nil: none
 }
 
 // add counts blocks in a step.
@@ -54,6 +55,14 @@ func (s *series) remove(step int, f floor) {
 	s.advance(step)
 	s.live = s.live.minus(f)
 	s.low = least(s.low, s.live)
+}
+
+// leave counts a block that was freed long after its step, in a step.
+func (s *series) leave(step int) {
+	if s.left == nil {
+		s.left = &series{}
+	}
+	s.left.add(step, floor{blocks: 1})
 }
 
 // advance ends all steps before one. Series are advanced when something happens in them, and at the end.

@@ -85,7 +85,7 @@ func (w *Watch) step(had int, live func() iter.Seq[heap.Block]) {
 		w.restart(live())
 	}
 	w.last = w.begins[len(w.begins)-1]
-	w.detector.step = w.last.Step - w.base
+	w.detector.goTo(w.last.Step-w.base, w.last.Time)
 }
 
 // restart begins to count, with what is in use, each block in the step in which it was allocated: what has survived until now is then known
@@ -99,7 +99,7 @@ func (w *Watch) restart(live iter.Seq[heap.Block]) {
 	sorts.Func(blocks, func(a, b heap.Block) int { return cmp.Compare(a.Time, b.Time) })
 	stepAt := w.ascending()
 	for i := range blocks {
-		w.detector.step = stepAt(blocks[i].Time)
+		w.detector.goTo(stepAt(blocks[i].Time), blocks[i].Time)
 		w.detector.allocated(&blocks[i])
 	}
 }
@@ -133,8 +133,10 @@ func (w *Watch) Freed(b *heap.Block, time uint64) {
 
 // Moved implements heap.Follower.
 func (w *Watch) Moved(from, to *heap.Block) {
-	w.Freed(from, 0)
-	w.Allocated(to)
+	w.turnover.freed(from, 0, w.stepNow())
+	if w.detector != nil {
+		w.detector.moved(from, to)
+	}
 }
 
 // Begins are the steps that have begun since the last call; steps of an earlier numbering are not in it. It is nil when there are none.
