@@ -57,7 +57,7 @@ func (s *series) remove(step int, f floor) {
 	s.low = least(s.low, s.live)
 }
 
-// leave counts a block that was freed long after its step, in a step.
+// leave counts a block that was freed in a step, long after its own.
 func (s *series) leave(step int) {
 	if s.left == nil {
 		s.left = &series{}
