@@ -182,7 +182,7 @@ func (s *Source) driverAtEnd() []figures.DriverUse {
 	}
 	for _, r := range s.Trace.Readings() {
 		if len(r.Driver) > 0 {
-			out = r.Driver
+			out = whileInUse(r.Driver)
 		}
 	}
 	return out
@@ -194,10 +194,22 @@ func driverOf(end *recording.End) []figures.DriverUse {
 	if end == nil || end.Memory == nil {
 		return nil
 	}
-	out := slices.Clone(end.Memory.Driver)
+	out := whileInUse(end.Memory.Driver)
 	if hasEnded(end) {
 		for i := range out {
 			out[i].Used, out[i].All, out[i].Why = figures.Unknown, figures.Unknown, "it was read when the process had ended"
+		}
+	}
+	return out
+}
+
+// whileInUse is what the driver said while a process used a device: nothing is in use then, by all processes, only where the driver does not
+// see them.
+func whileInUse(driver []figures.DriverUse) []figures.DriverUse {
+	out := slices.Clone(driver)
+	for i := range out {
+		if out[i].All == 0 {
+			out[i].All = figures.Unknown
 		}
 	}
 	return out

@@ -106,7 +106,7 @@ func FreeMemory(end *recording.End) map[event.Device]uint64 {
 // FreeOf is what the driver says is in use by nobody, bytes, by device.
 func FreeOf(driver []figures.DriverUse) map[event.Device]uint64 {
 	out := map[event.Device]uint64{}
-	for _, d := range driver {
+	for _, d := range whileInUse(driver) {
 		free := figures.Sub(uint64(d.Total), uint64(d.All))
 		if d.Device < 0 || free == event.Unknown || uint64(d.All) > uint64(d.Total) {
 			continue
