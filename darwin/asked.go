@@ -148,6 +148,7 @@ func (a *asked) Maps() ([]process.Mapping, error) {
 		return nil, err
 	}
 	slices.SortFunc(out, func(x, y process.Mapping) int { return cmp.Compare(x.Start, y.Start) })
+	out = apart(out)
 	images := out[:len(out):len(out)]
 	for i := range regions {
 		if r := &regions[i]; ofProgram(r) {
@@ -156,6 +157,17 @@ func (a *asked) Maps() ([]process.Mapping, error) {
 	}
 	slices.SortFunc(out, func(x, y process.Mapping) int { return cmp.Compare(x.Start, y.Start) })
 	return out, nil
+}
+
+// apart leaves a page that two segments share to the first: in dyld's cache of the libraries of macOS none ends with a page.
+func apart(sorted []process.Mapping) (out []process.Mapping) {
+	end := uint64(0)
+	for _, m := range sorted {
+		if m.Start = max(m.Start, end); m.Start < m.End {
+			out, end = append(out, m), m.End
+		}
+	}
+	return out
 }
 
 // ofProgram reports whether objects of the program can lie in a region: private memory that it writes.
@@ -206,11 +218,11 @@ func (a *asked) segments() ([]process.Mapping, error) {
 		}
 		for _, s := range known.segments {
 			m := process.Mapping{Start: s.Address + at.Slide, Exec: s.Exec, Writable: s.Writable, Inode: uint64(i) + 1, Path: known.path}
-			m.End = m.Start + s.Size
-			if s.Size == 0 || s.Size > maxImage || s.Size > budget || m.End > maxAddress || (m.Start|m.End)%smallPage != 0 {
+			if s.Size == 0 || s.Size > maxImage || s.Size > budget || m.Start > maxAddress-maxImage {
 				continue
 			}
 			budget -= s.Size
+			m.Start, m.End = m.Start&^(smallPage-1), (m.Start+s.Size+smallPage-1)&^(smallPage-1)
 			out = append(out, m)
 		}
 	}
@@ -255,18 +267,23 @@ func (a *asked) Present(start, end uint64) ([][2]uint64, error) {
 		if len(pages) == 0 || size < smallPage || size > maxPage || size%smallPage != 0 {
 			return out, nil // it was unmapped
 		}
-		for i, there := range pages {
-			at := start + uint64(i)*size
-			if there == 0 || at >= end {
+		next := start - start%size
+		for _, there := range pages {
+			at, n := max(next, start), (min(next+size, end)-max(next, start))/smallPage
+			next += size
+			if there == 0 {
 				continue
 			}
 			if last := len(out) - 1; last >= 0 && out[last][0]+out[last][1]*smallPage == at {
-				out[last][1] += size / smallPage
+				out[last][1] += n
 			} else {
-				out = append(out, [2]uint64{at, size / smallPage})
+				out = append(out, [2]uint64{at, n})
+			}
+			if next >= end {
+				break
 			}
 		}
-		start += uint64(len(pages)) * size
+		start = next
 	}
 	return out, nil
 }

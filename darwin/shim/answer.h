@@ -60,11 +60,12 @@ static uint64_t answer_regions(struct ring_region *to, uint64_t at)
 
 static uint64_t answer_present(uint8_t *to, uint64_t at, uint64_t bytes)
 {
-	uint64_t page = (uint64_t)getpagesize(), n = bytes / page;
+	uint64_t page = (uint64_t)getpagesize(), first = at & -page,
+		 n = (at - first + bytes + page - 1) / page;
 	if (n > sizeof answer_pages)
 		n = sizeof answer_pages;
 	__builtin_memcpy(to, &page, sizeof page);
-	if (mincore((void *)at, n * page, answer_pages) != 0)
+	if (mincore((void *)first, n * page, answer_pages) != 0)
 		return 0;
 	for (uint64_t i = 0; i < n; i++)
 		to[sizeof page + i] = (answer_pages[i] & (MINCORE_INCORE | MINCORE_PAGED_OUT)) != 0;

@@ -148,8 +148,8 @@ static int take_header(struct dl_phdr_info *info, size_t size, void *n)
 		struct mac_segment *s = &h->segments[h->commands];
 		if (p->p_type != PT_LOAD)
 			continue;
-		*s = (struct mac_segment){ .command = 0x19, .bytes = sizeof *s, .address = p->p_vaddr & ~4095ul };
-		s->size = ((p->p_vaddr + p->p_memsz + 4095) & ~4095ul) - s->address;
+		*s = (struct mac_segment){ .command = 0x19, .bytes = sizeof *s, .address = p->p_vaddr, .size = p->p_memsz };
+		/* as in dyld's cache of macOS, where no segment is aligned to a page */
 		s->protection = (p->p_flags & PF_R ? 1 : 0) | (p->p_flags & PF_W ? 2 : 0) | (p->p_flags & PF_X ? 4 : 0);
 		h->commands++;
 	}
