@@ -49,6 +49,7 @@ type traced struct {
 	done    chan struct{} // closed when dtrace has ended
 	begun   chan struct{} // closed when it traces
 	broken  atomic.Uint64 // lines of ours that made no sense
+	metal   bool          // Metal's classes are asked for
 	began   uint64        // on the clock of the events
 	shift   uint64        // from dtrace's clock to ours
 	sorted  []*dtrace.Event
@@ -84,6 +85,7 @@ var errScript = errors.New("it does not take the script")
 
 // start runs dtrace, and returns once it traces. The error wraps errScript where another script may be taken.
 func (t *traced) start(ctx context.Context, tool, script string, metal bool) error {
+	t.metal = metal
 	if err := os.WriteFile(script, []byte((&dtrace.Script{Metal: metal}).Text()), 0o600); err != nil {
 		return fmt.Errorf("write the script: %w", err)
 	}
@@ -273,6 +275,11 @@ func (t *traced) conclude() {
 		t.end = recorder.Exited
 	case !t.quit.Load():
 		t.options.Observer.Warning(fmt.Errorf("pid %d: dtrace ended before the process: %w", t.pid, t.refused()))
+	}
+	n := &t.decoder.received
+	if t.metal && n[ring.HookAllocate] > 0 && n[ring.HookHeap]+n[ring.HookResource]+n[ring.HookDealloc]+n[ring.HookPurge] == 0 {
+		t.options.Observer.Warning(fmt.Errorf("pid %d: no heap and no buffer of Metal was seen: none was made meanwhile, or the classes "+
+			"IOGPUMetalHeap and IOGPUMetalBuffer have other methods here, which sudo dtrace -ln 'objc$target:IOGPUMetal*:-init*:entry' -p %d lists", t.pid, t.pid))
 	}
 }
 
