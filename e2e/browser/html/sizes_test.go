@@ -210,3 +210,18 @@ func TestGrowthIsByStep(t *testing.T) {
 	})()`)
 	require.InDelta(t, 7, got, 0.01)
 }
+
+// TestLayerWithoutName: the layer of all that has no name is called as in pictures: by the one thing that is drawn in it, whatever else is empty.
+func TestLayerWithoutName(t *testing.T) {
+	p := open(t, pageOf(t, traceOf(t, stream(35, 300)), nil))
+	script, err := os.ReadFile("../../../export/html/page/stack.js")
+	require.NoError(t, err)
+	last := func(rows string) string {
+		return eval[string](p, `(() => { const BEFORE = '[before attach]'; `+string(script)+`; return Stack.prototype.choose.call({rows: [`+rows+`]}).at(-1).name; })()`)
+	}
+	const freed = `{name: '[freed before the end]', plain: true, before: false, mean: 7, first: 0, last: 0}`
+	const empty = `{name: '[holder not known]', plain: true, before: false, mean: 0, first: 0, last: 0}`
+	const held = `{name: '[holder not known]', plain: true, before: false, mean: 3, first: 0, last: 0}`
+	require.Equal(t, "[freed before the end]", last(freed+","+empty))
+	require.Equal(t, "without a name", last(freed+","+held))
+}

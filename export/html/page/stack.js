@@ -61,7 +61,8 @@ class Stack {
     const special = rest.filter((r) => r.plain);
     const others = rest.filter((r) => !r.plain);
     if (others.length > 0) layers.push({ name: 'other', color: '--other', rows: others });
-    if (special.length > 0) layers.push({ name: special.length === 1 ? special[0].name : 'without a name', color: '--rest', rows: special });
+    const drawn = special.filter((r) => score(r) > 0); // as Layers.without of pagemodel: pictures have the same name
+    if (special.length > 0) layers.push({ name: drawn.length === 1 ? drawn[0].name : 'without a name', color: '--rest', rows: special });
     return layers;
   }
 
