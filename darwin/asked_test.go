@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -35,17 +36,24 @@ type started struct {
 }
 
 // start starts a program, and returns once it has written the file ready.
-func start(t *testing.T, version, program string) *started {
+func start(t *testing.T, python, program string) *started {
 	t.Helper()
 	f := buildFake(t)
 	library, err := os.ReadFile("shim/" + ShimName)
 	require.NoError(t, err)
 	j := &started{folder: t.TempDir()}
-	o := &recorder.Options{Command: []string{python(t, version), program, j.folder}, Observer: &noted{}, RingBytes: 1 << 20}
+	o := &recorder.Options{Command: []string{python, program, j.folder}, Observer: &noted{}, RingBytes: 1 << 20}
 	s := Open(o, &Config{Library: library, Environ: []string{
 		"LD_PRELOAD=" + f.dyld, "GPUTRACE_FAKE_LEDGER=" + f.ledger, "GPUTRACE_FAKE_TORCH=" + f.torch, "LD_LIBRARY_PATH=",
 	}}).(*source)
 	require.NoError(t, s.Start(t.Context()))
+	j.follow(t, s)
+	return j
+}
+
+// follow reads the events of a source, and returns once its program has written the file ready.
+func (j *started) follow(t *testing.T, s *source) {
+	t.Helper()
 	over, arrived := make(chan struct{}), make(chan *target, 1)
 	go func() {
 		defer close(over)
@@ -67,7 +75,6 @@ func start(t *testing.T, version, program string) *started {
 	})
 	j.target = <-arrived
 	j.await(t, "ready")
-	return j
 }
 
 func (j *started) await(t *testing.T, name string) []byte {
@@ -94,14 +101,42 @@ func (j *started) buffers() map[uint64]uint64 {
 
 // TestHolders: each live block has a holder, and the interpreter itself says that it leads to the block's buffer.
 func TestHolders(t *testing.T) {
-	for _, version := range []string{"3.9", "3.10", "3.11", "3.12", "3.13"} {
+	for _, version := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13"} {
 		t.Run(version, func(t *testing.T) {
-			j := start(t, version, "testdata/mac/holders.py")
+			j := start(t, python(t, version), "testdata/mac/holders.py")
 			report, err := j.holders(t.Context())
 			require.NoError(t, err)
+			require.Contains(t, report.Python, version)
 			j.check(t, report)
 		})
 	}
+}
+
+// TestInjectedHolders: a process that has loaded the library late runs CPython 3.14, whose objects are not read: the blocks that came since are
+// there, each with the C++ that is known of it, and it is said why there is no more.
+func TestInjectedHolders(t *testing.T) {
+	f, j := buildFake(t), &started{folder: t.TempDir()}
+	cmd := exec.Command(python314(t), "testdata/mac/holders.py", j.folder, "late")
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+f.dyld, "GPUTRACE_FAKE_TORCH="+f.torch, "LD_LIBRARY_PATH=")
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+	})
+	j.await(t, "waits")
+	library, err := os.ReadFile("shim/" + ShimName)
+	require.NoError(t, err)
+	o := &recorder.Options{PIDs: []int{cmd.Process.Pid}, Inject: true, Observer: &noted{}, RingBytes: 1 << 20}
+	s := Open(o, &Config{Library: library, Python: cmd.Path}).(*source)
+	require.NoError(t, s.Start(t.Context()))
+	require.NoError(t, os.WriteFile(filepath.Join(j.folder, "begin"), nil, 0o600))
+	j.follow(t, s)
+	report, err := j.holders(t.Context())
+	require.NoError(t, err)
+	require.Len(t, report.Notes, 1)
+	require.Regexp(t, `Python 3\.14\.\d+ is not supported: holders in Python are not known`, report.Notes[0])
+	require.Len(t, report.Blocks, len(j.buffers()))
+	require.Greater(t, len(report.Blocks), 50)
 }
 
 func (j *started) check(t *testing.T, report *holders.Report) {
@@ -141,7 +176,7 @@ func (j *started) check(t *testing.T, report *holders.Report) {
 
 // TestAskedMemory: what the process answers is what Linux has of its memory; bad addresses are refused, and the process goes on.
 func TestAskedMemory(t *testing.T) {
-	j := start(t, "3.11", "testdata/mac/holders.py")
+	j := start(t, python(t, "3.11"), "testdata/mac/holders.py")
 	p, err := process.Open(j.PID())
 	require.NoError(t, err)
 	a, err := j.ring.Asker(t.Context())
@@ -245,7 +280,7 @@ func checkMaps(t *testing.T, maps, real []process.Mapping) {
 
 // TestAskedNoMore: a process that is stopped, and one that has ended, is not waited for.
 func TestAskedNoMore(t *testing.T) {
-	j := start(t, "3.11", "testdata/mac/holders.py")
+	j := start(t, python(t, "3.11"), "testdata/mac/holders.py")
 	require.NoError(t, syscall.Kill(j.PID(), syscall.SIGSTOP))
 	begun := time.Now()
 	_, err := j.holders(t.Context())
