@@ -236,7 +236,7 @@ func (m *page) notes() {
 		}
 		text := fmt.Sprintf("not looked into: %s%s, of others, for which the rights are missing", processCount(n), python)
 		if m.in.Sudo {
-			text = fmt.Sprintf("not looked into: %s of other users%s; with: sudo gputrace", processCount(n), python)
+			text = fmt.Sprintf("not looked into without sudo: %s of other users%s", processCount(n), python)
 		}
 		m.wrapped(text)
 	}

@@ -82,7 +82,7 @@ func outputPlace(path string, force bool) (place, error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return place{path: path}, nil
 	} else if err != nil {
-		return place{}, fmt.Errorf("output %s: %w", path, err)
+		return place{}, makeError(path, err)
 	}
 	st, err := os.Stat(path)
 	switch {
