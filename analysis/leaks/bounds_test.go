@@ -394,3 +394,22 @@ func TestLatestSteps(t *testing.T) {
 		require.LessOrEqual(t, len(s.windows), maxWindows)
 	}
 }
+
+// TestStepsOfFinding: where the beginning of a recording was dropped, the steps of a finding have their numbers all the same.
+func TestStepsOfFinding(t *testing.T) {
+	d := newDetector(nil, resolveNone)
+	k := lineKey{place{event.LayerTorch, event.Device{}, 7}, line{function: "f"}}
+	d.totals[k.place] = &series{}
+	rise := trend{first: 3, period: 2, periods: 10, step: amount{1, 100, 512}, live: floor{4, 400, 2048}}
+	later := rise
+	later.first, later.live.blocks = 5, -1
+	f := d.finding(k, []risen{{trend: rise, place: k.place, line: k.line}}, []trend{later, rise}, &Steps{Last: 50, base: 20}, &Options{})
+	require.Equal(t, []int{23, 50, 2}, []int{f.First, f.Last, f.Period})
+	require.Equal(t, []float64{2, 200, 1024}, []float64{f.Blocks, f.Requested, f.Bytes})
+	require.EqualValues(t, []uint64{4, 4096}, []uint64{f.LiveBlocks, f.LiveBytes})
+	require.Equal(t, Medium, f.Confidence)
+	require.False(t, f.Graph)
+	d.blind = true
+	f = d.finding(k, []risen{{trend: rise, place: k.place, line: k.line}}, []trend{rise}, &Steps{}, &Options{})
+	require.True(t, math.IsNaN(f.Requested), "a requested size was not known")
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/stacks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/heap"
@@ -144,8 +145,13 @@ func TestTreeSources(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	tree := newStackTree(trace, 100)
+	none, own := tree.site(&heap.Block{Layer: event.LayerTorch, Origin: heap.OriginBefore})
+	again, _ := tree.site(&heap.Block{Layer: event.LayerTorch, Origin: heap.OriginBefore})
+	require.Equal(t, none, again)
 	var m Model
 	tree.fill(&m)
+	require.Zero(t, m.Nodes[none].Parent, "what has no stack is below the root")
+	require.Equal(t, TreeFrame{Kind: TreeNone, Name: stacks.BeforeAttach}, m.Frames[own])
 	sources := map[string]TreeFrameKind{}
 	for _, f := range m.Frames {
 		sources[f.Source] = f.Kind
@@ -202,5 +208,32 @@ func TestSegmentRule(t *testing.T) {
 		"by its stack, too": {heap.Block{Layer: event.LayerDevice, PID: eventtest.PID, Stack: own}, true},
 	} {
 		require.Equal(t, c.want, r.holds(&c.block), what)
+	}
+}
+
+// TestHighestPeak: the moment of the highest peak may be the first; without peaks it is the end.
+func TestHighestPeak(t *testing.T) {
+	part := func(at int, peak uint64) Part { return Part{PeakMoment: at, Peak: peak} }
+	for _, c := range []struct {
+		parts []Part
+		want  int
+	}{
+		{nil, 4}, {[]Part{part(-1, 99)}, 4}, {[]Part{part(0, 5)}, 0}, {[]Part{part(2, 5), part(3, 5)}, 2}, {[]Part{part(2, 5), part(3, 6)}, 3}, {[]Part{part(1, 0)}, 4},
+	} {
+		m := &Model{Parts: c.parts, Moments: make([]Moment, 5)}
+		require.Equal(t, c.want, m.highest(), c)
+	}
+}
+
+// TestPointNumbers: of a few events each is a point of the curve; many share as many points as are asked for, and of several parts each has fewer.
+func TestPointNumbers(t *testing.T) {
+	trace, err := view.NewTrace(&eventtest.Stream{Events: []event.Event{{Time: 100}, {Time: 109}}}, nil)
+	require.NoError(t, err)
+	s := &survey{trace: trace, options: Options{Points: 5}, events: 5, number: 77, first: 100}
+	require.EqualValues(t, 77, s.pointNumber())
+	s.events = 6
+	for time, want := range map[uint64]int64{100: 0, 101: 0, 102: 1, 105: 2, 108: 4, 109: 4} {
+		s.time = time
+		require.Equal(t, want, s.pointNumber(), "at %d", time)
 	}
 }
