@@ -162,3 +162,19 @@ func TestLine(t *testing.T) {
 	require.Equal(t, []float64{4, 6}, []float64{b.Largest, b.Fails})
 	require.Zero(t, NewBatches(points, 1).Largest, "not even without samples")
 }
+
+// TestCollectOne: the only segment that is free as a whole is returned when more than the threshold is reserved; where there is none, nothing is.
+func TestCollectOne(t *testing.T) {
+	c := newCache(&Settings{Device: 100 << 20, Fraction: 1, GC: 0.5}, Rules{}, false, nil)
+	b := c.malloc(40<<20, 0)
+	c.malloc(30<<20, 1)
+	c.collect()
+	require.EqualValues(t, 70<<20, c.used, "both are in use")
+	c.free(b)
+	c.collect()
+	require.EqualValues(t, 30<<20, c.used)
+	c = newCache(&Settings{Device: 100 << 20, Fraction: 1, GC: 0.5}, Rules{}, false, nil)
+	c.free(c.malloc(50<<20, 0))
+	c.collect()
+	require.EqualValues(t, 50<<20, c.used, "at the threshold")
+}
