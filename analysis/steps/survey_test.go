@@ -179,6 +179,9 @@ func TestAnchor(t *testing.T) {
 	require.Same(t, s.recurring[1], s.anchor())
 	s = of(entered(SourcePeriod, every(1, 90)...), uneven, entered(SourcePeriod, every(7, 7)...), entered(SourcePeriod, every(9, 5)...))
 	require.Same(t, s.recurring[3], s.anchor(), "once more or less than most counts with them")
+	s = of(entered(SourcePeriod, every(3, 9)...), entered(SourcePeriod, every(4, 10)...),
+		entered(SourcePeriod, every(10, 5)...), entered(SourcePeriod, every(11, 6)...), entered(SourcePeriod, every(12, 7)...))
+	require.Same(t, s.recurring[3], s.anchor(), "three of about six are more than two of about nine")
 	s = of(entered(SourcePeriod, every(1, 20)...), entered(SourcePeriod, every(1, 9)...))
 	require.Same(t, s.recurring[1], s.anchor(), "where as many recur often as seldom, often")
 }
