@@ -413,3 +413,23 @@ func TestStepsOfFinding(t *testing.T) {
 	f = d.finding(k, []risen{{trend: rise, place: k.place, line: k.line}}, []trend{rise}, &Steps{}, &Options{})
 	require.True(t, math.IsNaN(f.Requested), "a requested size was not known")
 }
+
+// TestWatchedSteps: a verdict of now is made from the complete steps of this numbering, and a time is in the step that began last before it.
+func TestWatchedSteps(t *testing.T) {
+	w := NewWatch(nil, resolveNone)
+	require.Zero(t, w.Judged())
+	w.last, w.base = steps.Begin{Step: 30, Time: 9}, 9
+	require.Equal(t, 20, w.Judged(), "the last one runs, and nine were of before")
+	w.base = 30
+	require.Zero(t, w.Judged())
+
+	w.base, w.begins = 9, []steps.Begin{{Step: 10, Time: 100}, {Step: 11, Time: 200}, {Step: 12, Time: 200}, {Step: 13, Time: 300}}
+	at := w.ascending()
+	for _, c := range [][2]uint64{{99, 0}, {100, 1}, {199, 1}, {200, 3}, {299, 3}, {1000, 4}} {
+		require.EqualValues(t, c[1], at(c[0]), "at %d", c[0])
+	}
+	_, begins := w.Begins()
+	require.Len(t, begins, 4)
+	_, begins = w.Begins()
+	require.Nil(t, begins, "each is taken once")
+}
