@@ -58,13 +58,27 @@ func New(out *os.File, o Options) *Console {
 	return &Console{Options: o, out: out, terminal: output.IsTerminal(out), warned: map[string]bool{}}
 }
 
+// say prints a text, on a terminal in lines that fit.
 func (c *Console) say(format string, args ...any) {
+	width := 0
+	if c.terminal {
+		width = output.Width(c.out)
+	}
+	var lines []string
+	for line := range strings.SplitSeq(words.Text(fmt.Sprintf(format, args...)), "\n") {
+		lines = append(lines, words.Lines(line, width, len(line)-len(strings.TrimLeft(line, " "))+4)...)
+	}
+	c.print(strings.Join(lines, "\n"))
+}
+
+// print prints a text as it is.
+func (c *Console) print(text string) {
 	if c.begun != nil {
 		c.begun.Stop()
 		c.begun = nil
 	}
 	c.endLive()
-	fmt.Fprintln(c.out, words.Text(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(c.out, text)
 }
 
 // beginAfter is how long nothing is said of an attach.
@@ -98,7 +112,7 @@ func (c *Console) Warning(err error) {
 	err = advice.Recording(err)
 	if !c.warned[err.Error()] {
 		c.warned[err.Error()] = true
-		c.say("gputrace: warning: %v", err)
+		c.print(words.Text(fmt.Sprintf("gputrace: warning: %v", err))) // it can have a line to copy
 	}
 }
 
