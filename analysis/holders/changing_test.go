@@ -302,3 +302,21 @@ func TestJoinedBlocks(t *testing.T) {
 	require.Zero(t, none.Bytes)
 	require.Empty(t, none.Rows)
 }
+
+// TestAttributesKeepTheirNames: attributes are no keys, however many there are, also of an object that nothing is known to lead to.
+func TestAttributesKeepTheirNames(t *testing.T) {
+	dict := scan.Step{Kind: scan.StepDict}
+	for what, before := range map[string][]scan.Step{"of a variable": {mainModule(), attribute("server"), dict}, "of an unknown object": {dict}} {
+		var all []scan.Block
+		for i := range maxNamedKeys + 2 {
+			for k := range int64(2) {
+				all = append(all, held(1, scan.CategoryTensor, route(before, word(string(rune('a'+i))), index(k))))
+			}
+		}
+		names := map[string]bool{}
+		for _, name := range ownersOf(all) {
+			names[name] = true
+		}
+		require.Len(t, names, maxNamedKeys+2, "%s: %v", what, names)
+	}
+}
