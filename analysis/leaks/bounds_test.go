@@ -433,3 +433,9 @@ func TestWatchedSteps(t *testing.T) {
 	_, begins = w.Begins()
 	require.Nil(t, begins, "each is taken once")
 }
+
+// TestWatchedLibrary: what is of a library is known from the beginning of a watch.
+func TestWatchedLibrary(t *testing.T) {
+	require.Equal(t, []string{"/opt/lib/"}, NewWatch(&steps.Rules{Library: []string{"/opt/lib/"}}, resolveNone).library)
+	require.Empty(t, NewWatch(nil, resolveNone).library)
+}

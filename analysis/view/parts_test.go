@@ -697,3 +697,14 @@ func TestCallOf(t *testing.T) {
 	require.Equal(t, c.Name+" f", c.Text())
 	require.Equal(t, "foo", (&Call{Name: "foo"}).Text())
 }
+
+// TestTouchedDevices: when memory turns out to be on another device, the one that it leaves is looked at too.
+func TestTouchedDevices(t *testing.T) {
+	p := &playback{}
+	from, to := torchBlock(1, 5, 3), torchBlock(1, 5, 3)
+	p.moved(from, to)
+	require.Empty(t, p.touched)
+	to.Device.Index = 1
+	p.moved(from, to)
+	require.Equal(t, []accountID{{7, from.Device}}, p.touched)
+}
