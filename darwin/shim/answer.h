@@ -5,9 +5,11 @@
 #include "ring.h"
 #include "system.h"
 
-#define ANSWER_PIECE 65536	 /* bytes that are read at once */
-#define ANSWER_PAGE  RING_PAGE	 /* below the page of a Mac: what is refused as a whole is read by these */
-#define ANSWER_SOON  1000000u	 /* nanoseconds behind an answer in which the next question is waited for awake */
+#define ANSWER_PIECE 65536 /* bytes that are read at once */
+#define ANSWER_PAGE                                                                                \
+	RING_PAGE /* below the page of a Mac: what is refused as a whole is read by these */
+#define ANSWER_SOON                                                                                \
+	1000000u /* nanoseconds behind an answer in which the next question is waited for awake */
 #define ANSWER_LATER 1000000000u /* likewise, with short pauses */
 #define PAUSE_SHORT  100	 /* microseconds */
 #define PAUSE_LONG   20000
@@ -19,7 +21,8 @@ static char answer_pages[RING_ANSWER_BYTES / 64];
 static uint64_t answer_piece(uint8_t *to, uint64_t at, uint64_t bytes)
 {
 	uint64_t got = 0;
-	if (mach_vm_read_overwrite(mach_task_self_, at, bytes, (uintptr_t)answer_buffer, &got) != 0 ||
+	if (mach_vm_read_overwrite(mach_task_self_, at, bytes, (uintptr_t)answer_buffer, &got) !=
+		    0 ||
 	    got != bytes)
 		return 0;
 	__builtin_memcpy(to, answer_buffer, bytes);
@@ -48,12 +51,14 @@ static uint64_t answer_regions(struct ring_region *to, uint64_t at)
 	for (; n < RING_ANSWER_BYTES / sizeof *to; at += size) {
 		struct region_info info = { 0 };
 		uint32_t depth = 0, words = sizeof info / 4;
-		if (mach_vm_region_recurse(mach_task_self_, &at, &size, &depth, &info, &words) != 0 ||
+		if (mach_vm_region_recurse(mach_task_self_, &at, &size, &depth, &info, &words) !=
+			    0 ||
 		    !size)
 			break;
-		to[n++] = (struct ring_region){ at,	  at + size,	   (uint32_t)info.protection,
-						info.tag, info.share_mode,
-						info.submap || info.external_pager };
+		to[n++] = (struct ring_region){
+			at,	  at + size,	   (uint32_t)info.protection,
+			info.tag, info.share_mode, info.submap || info.external_pager
+		};
 	}
 	return n * sizeof *to;
 }
@@ -98,7 +103,8 @@ static uint64_t answer_at_once(uint8_t *to, uint64_t n)
 		n = RING_PAGES;
 	__builtin_memcpy(answer_list, to, n * sizeof *answer_list);
 	for (uint64_t i = 0; i < n; i++)
-		to[n * RING_PAGE + i] = answer_piece(to + i * RING_PAGE, answer_list[i], RING_PAGE) != 0;
+		to[n * RING_PAGE + i] =
+			answer_piece(to + i * RING_PAGE, answer_list[i], RING_PAGE) != 0;
 	return n * (RING_PAGE + 1);
 }
 

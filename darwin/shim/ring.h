@@ -62,10 +62,10 @@ struct ring_pending {
 enum ring_ask {
 	ASK_MEMORY = 1, /* bytes at an address: those from the front that can be read */
 	ASK_REGIONS,	/* struct ring_region, from an address on */
-	ASK_PRESENT,	/* the size of a page, a word; then a byte for each page that a range has a part of: 1 when it is there */
-	ASK_IMAGES,	/* struct ring_image, from a number on */
-	ASK_SYMBOL,	/* the address of a name among all images, a word; 0: there is none */
-	ASK_PAGES,	/* as many pages of RING_PAGE bytes as bytes says, at the addresses that gputrace has written where the answer goes;
+	ASK_PRESENT, /* the size of a page, a word; then a byte for each page that a range has a part of: 1 when it is there */
+	ASK_IMAGES,  /* struct ring_image, from a number on */
+	ASK_SYMBOL,  /* the address of a name among all images, a word; 0: there is none */
+	ASK_PAGES, /* as many pages of RING_PAGE bytes as bytes says, at the addresses that gputrace has written where the answer goes;
 			 * then a byte for each: 1 when it could be read */
 };
 

@@ -68,7 +68,8 @@ int pthread_sigmask(int how, const uint32_t *set, uint32_t *before);
 
 /* libSystem: mach/mach_vm.h, mach/vm_region.h. What cannot be read is an error, also in our own memory. */
 extern uint32_t mach_task_self_;
-int mach_vm_read_overwrite(uint32_t task, uint64_t address, uint64_t size, uint64_t to, uint64_t *got);
+int mach_vm_read_overwrite(uint32_t task, uint64_t address, uint64_t size, uint64_t to,
+			   uint64_t *got);
 struct region_info { /* vm_region_submap_info_64 */
 	int32_t protection, max_protection;
 	uint32_t inheritance, offset[2], tag, pages[5];
@@ -77,7 +78,8 @@ struct region_info { /* vm_region_submap_info_64 */
 	int32_t submap, behavior;
 	uint32_t object, wired, reusable, object_full[2];
 };
-int mach_vm_region_recurse(uint32_t task, uint64_t *address, uint64_t *size, uint32_t *depth, struct region_info *info, uint32_t *words);
+int mach_vm_region_recurse(uint32_t task, uint64_t *address, uint64_t *size, uint32_t *depth,
+			   struct region_info *info, uint32_t *words);
 
 /* libobjc: objc/runtime.h */
 typedef struct objc_object *id;

@@ -148,9 +148,13 @@ static int take_header(struct dl_phdr_info *info, size_t size, void *n)
 		struct mac_segment *s = &h->segments[h->commands];
 		if (p->p_type != PT_LOAD)
 			continue;
-		*s = (struct mac_segment){ .command = 0x19, .bytes = sizeof *s, .address = p->p_vaddr, .size = p->p_memsz };
+		*s = (struct mac_segment){ .command = 0x19,
+					   .bytes = sizeof *s,
+					   .address = p->p_vaddr,
+					   .size = p->p_memsz };
 		/* as in dyld's cache of macOS, where no segment is aligned to a page */
-		s->protection = (p->p_flags & PF_R ? 1 : 0) | (p->p_flags & PF_W ? 2 : 0) | (p->p_flags & PF_X ? 4 : 0);
+		s->protection = (p->p_flags & PF_R ? 1 : 0) | (p->p_flags & PF_W ? 2 : 0) |
+				(p->p_flags & PF_X ? 4 : 0);
 		h->commands++;
 	}
 	h->magic = 0xfeedfacf;
@@ -174,7 +178,8 @@ static intptr_t mac_image_slide(uint32_t i)
 /* The kernel's memory calls, of this process only. What is not there is refused as a whole. */
 static uint32_t mac_task_self = 1;
 
-static int mac_vm_read_overwrite(uint32_t task, uint64_t address, uint64_t size, uint64_t to, uint64_t *got)
+static int mac_vm_read_overwrite(uint32_t task, uint64_t address, uint64_t size, uint64_t to,
+				 uint64_t *got)
 {
 	struct iovec local = { (void *)to, size }, remote = { (void *)address, size };
 	ssize_t n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
@@ -201,7 +206,8 @@ static void take_regions(void)
 		struct mac_region *r = &regions[region_count];
 		if (sscanf(line, "%lx-%lx %7s", &r->start, &r->end, flags) != 3)
 			continue;
-		r->protection = (flags[0] == 'r' ? 1 : 0) | (flags[1] == 'w' ? 2 : 0) | (flags[2] == 'x' ? 4 : 0);
+		r->protection = (flags[0] == 'r' ? 1 : 0) | (flags[1] == 'w' ? 2 : 0) |
+				(flags[2] == 'x' ? 4 : 0);
 		r->shared = flags[3] == 's';
 		r->file = strchr(line, '/') != NULL;
 		r->stack = strstr(line, "[stack") != NULL;
@@ -211,7 +217,8 @@ static void take_regions(void)
 		fclose(f);
 }
 
-static int mac_vm_region_recurse(uint32_t task, uint64_t *address, uint64_t *size, uint32_t *depth, uint32_t *info, uint32_t *words)
+static int mac_vm_region_recurse(uint32_t task, uint64_t *address, uint64_t *size, uint32_t *depth,
+				 uint32_t *info, uint32_t *words)
 {
 	if (*address == 0)
 		take_regions();
