@@ -36,7 +36,7 @@ func TestCheckLeak(t *testing.T) {
 	require.Equal(t, 4, leaky.code(t), leaky.stderr.String())
 	text := leaky.stderr.String()
 	require.Contains(t, text, "FAILED   no-leaks: growing: leaks_patterns.py:")
-	require.Contains(t, text, "FAILED   max-growth-per-step: memory grows by 48.0 KiB each step, 48.0 KiB above\n")
+	require.Contains(t, text, "FAILED   max-growth-per-step: memory grows by 48.0 KiB each step, 48.0 KiB above the limit of 0 B\n")
 	require.Contains(t, text, "passed   no-oom: no request was refused\n")
 	require.Contains(t, text, "passed   command: exit code 0\n")
 	require.Contains(t, text, "check failed: 2 of 4 rules not met\n")

@@ -111,7 +111,7 @@ time.sleep(1000)
 
 	text, code := listed(t, nil)
 	require.Zero(t, code)
-	require.Contains(t, text, "    gputrace -p "+itoa(job.pid)+"  ")
+	require.Contains(t, text, "\ngputrace -p "+itoa(job.pid)+"  ")
 	require.Contains(t, text, "pid "+itoa(job.pid)+" has 1 worker")
 
 	text, code = listed(t, &syscall.Credential{Uid: nobody, Gid: nobody})
