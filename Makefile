@@ -2,7 +2,7 @@
 RACE := ./analysis/... ./cpython/... ./event/... ./export/... ./heap/... ./internal/words/... ./process/... ./recorder/... ./recording/... ./symbolize/... ./unwind/...
 
 # Versions of PyTorch on which "make test" also runs the tests of the allocator's books.
-ALSO := 2.1.2 2.6.0 2.10.0
+ALSO := 2.1.2 2.6.0
 
 help: ## print this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15

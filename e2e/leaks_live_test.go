@@ -53,7 +53,7 @@ func watchFor(t *testing.T, p *target, flags []string) (*leakReport, int) {
 	return r, cmd.ProcessState.ExitCode()
 }
 
-// TestLeaksLive: a process that has leaked since before the attach is found by what it does now, its repaired twin and healthy loops
+// TestLeaksLive: a process that has leaked since before the attach is found by what it does now; repaired twins of some and healthy loops
 // are steady.
 func TestLeaksLive(t *testing.T) {
 	const features = leakBatch * 8 * leakWidth * 4 // one for each channel of the last stage, which has 4x4 of them
@@ -86,6 +86,9 @@ func TestLeaksLive(t *testing.T) {
 				require.Contains(t, f.Holder, want.holder)
 			}
 		})
+		if pattern%3 != 2 { // the other twins are steady in recordings, by TestLeaks
+			continue
+		}
 		t.Run(itoa(pattern)+" fixed", func(t *testing.T) {
 			r, code := watchLeaks(t, []string{"--no-holders"}, append([]string{"leaks_patterns.py"}, leaksPattern(pattern, "--fixed")...)...)
 			requireSteady(t, r)

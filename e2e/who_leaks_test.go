@@ -34,6 +34,9 @@ var leakPatterns = []struct {
 func TestWhoLeaks(t *testing.T) {
 	for _, l := range leakPatterns {
 		for _, fixed := range []bool{false, true} {
+			if fixed && l.fixed == 0 && l.pattern != 3 { // of twins with nothing left one is enough
+				continue
+			}
 			t.Run(fmt.Sprintf("%d fixed %v", l.pattern, fixed), func(t *testing.T) {
 				args := []string{"--pattern", itoa(l.pattern), "--steps", "22", "--batch", "16"}
 				if fixed {
