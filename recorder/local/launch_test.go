@@ -82,7 +82,7 @@ func TestLaunchHooks(t *testing.T) {
 	require.Empty(t, linkedFiles(library), "a library has no dynamic linker")
 	require.Empty(t, linkedFiles(filepath.Join(dir, "none")))
 	script := filepath.Join(dir, "script")
-	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\nexit 3\n"), 0o755))
+	writeProgram(t, script, []byte("#!/bin/sh\nexit 3\n"))
 	require.Empty(t, linkedFiles(script))
 
 	l, m, seen := openMade(t, &recorder.Options{Command: []string{byName}, Starter: []string{starter}, Memory: "auto"})

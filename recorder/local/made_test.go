@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -203,6 +204,15 @@ func openMade(t *testing.T, o *recorder.Options) (*live, *madeTracer, *observer)
 	return l, m, seen
 }
 
+// writeProgram writes a file that is run. No other test forks meanwhile: its child would have the file open for writing, and running it
+// would fail.
+func writeProgram(t *testing.T, path string, text []byte) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	require.NoError(t, os.WriteFile(path, text, 0o755))
+}
+
 // program starts a process under a name of its own, with a library under each of the given names mapped, and returns it when it runs:
 // from then on it waits for its end.
 func program(t *testing.T, name string, libraries ...string) *process.Process {
@@ -219,7 +229,7 @@ func program(t *testing.T, name string, libraries ...string) *process.Process {
 	shell, err := os.ReadFile("/bin/sh")
 	require.NoError(t, err)
 	path := filepath.Join(dir, name)
-	require.NoError(t, os.WriteFile(path, shell, 0o755))
+	writeProgram(t, path, shell)
 	cmd := exec.Command(path, "-c", "echo up; read _", "of a test")
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+loaded)
 	in, err := cmd.StdinPipe()
