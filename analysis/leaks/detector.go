@@ -157,8 +157,8 @@ func (d *detector) goTo(step int, time uint64) {
 func (d *detector) freed(b *heap.Block) {
 	s := d.removed(b)
 	if s != nil && d.step >= longLived && b.Time < d.begins[(d.step-longLived)%len(d.begins)] {
-		s.leave(d.step)
-		s.line.leave(d.step)
+		s.countGone(d.step)
+		s.line.countGone(d.step)
 	}
 }
 

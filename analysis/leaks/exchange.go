@@ -10,7 +10,7 @@ const exchangeShare = 0.5
 
 // Of a cache that is bounded in bytes, or of sessions that come and go, the number of entries rises and falls by chance.
 const (
-	longLived = 8 // steps after which a block that is freed was an entry
+	longLived = 8 // steps after which a block that is freed counts as an entry
 	// certainRise is how many times the standard deviation of a difference of as many blocks as were exchanged a rise must be.
 	certainRise = 4
 	// pureRise is how many times as many as were freed a rise must be that needs no such proof.
@@ -19,10 +19,10 @@ const (
 
 // byChance says whether a rise from a window on, or the later half of it, is what entries that come and go rise by now and then.
 func (s *series) byChance(base int) bool {
-	if s.left == nil {
+	if s.gone == nil {
 		return false
 	}
-	s.left.advance(s.step)
+	s.gone.advance(s.step)
 	left := survivors(s.windows)
 	end := len(left) - 1
 	from := min(base, end)
@@ -33,7 +33,7 @@ func (s *series) byChance(base int) bool {
 // deviation of the root of 2n, if they come and go by themselves.
 func (s *series) isChance(left []floor, from int) bool {
 	end := len(left) - 1
-	rise, freed := float64(left[end].blocks-left[from].blocks), float64(s.left.grew(from, end))
+	rise, freed := float64(left[end].blocks-left[from].blocks), float64(s.gone.grew(from, end))
 	return rise < pureRise*freed && rise*rise < certainRise*certainRise*2*freed
 }
 

@@ -133,7 +133,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 	var all []risen
 	done := map[lineKey]bool{}
 	for k, s := range d.sites {
-		if t, ok := s.blockTrend(); ok && !s.byChance(t.base) {
+		if t, ok := s.blockTrend(); ok {
 			from := s.source
 			d.learn(k.stack, from)
 			all = append(all, risen{t, k.place, from.line, from, k, from.stack})
@@ -172,7 +172,7 @@ func (d *detector) findings(steps *Steps, o *Options) []Finding {
 
 // lineTrend judges all blocks of a line: by their number, else by the bytes, which can grow without it.
 func lineTrend(s *series) (trend, bool) {
-	if t, ok := s.blockTrend(); ok && !s.byChance(t.base) {
+	if t, ok := s.blockTrend(); ok {
 		return t, true
 	}
 	if t, ok := s.trend(blocksOf, true); ok && !s.byChance(t.base) {

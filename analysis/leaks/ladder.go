@@ -91,10 +91,11 @@ func (s *series) periodic(rises, share int) (trend, bool) {
 
 // blockTrend judges the blocks of a site.
 func (s *series) blockTrend() (trend, bool) {
-	if t, ok := s.trend(blocksOf, false); ok {
-		return t, true
+	t, ok := s.trend(blocksOf, false)
+	if !ok {
+		t, ok = s.periodic(minRises, spanShare)
 	}
-	return s.periodic(minRises, spanShare)
+	return t, ok && !s.byChance(t.base)
 }
 
 // Needed is how long a recording of the same job must be for what is suspected to be judged, nanoseconds; 0: nothing is, or it is not known.

@@ -41,7 +41,7 @@ type series struct {
 	rungs   []rung
 	top     int64   // most blocks that survived a step after the warm-up
 	fall    int64   // the largest fall from there, in blocks
-	left    *series // how many were freed long after their step, a count that only rises; nil: none
+	gone    *series // how many were freed long after their step, a count that only rises; nil: none
 }
 
 // add counts blocks in a step.
@@ -57,12 +57,12 @@ func (s *series) remove(step int, f floor) {
 	s.low = least(s.low, s.live)
 }
 
-// leave counts a block that was freed in a step, long after its own.
-func (s *series) leave(step int) {
-	if s.left == nil {
-		s.left = &series{}
+// countGone counts a block that was freed in a step, long after its own.
+func (s *series) countGone(step int) {
+	if s.gone == nil {
+		s.gone = &series{}
 	}
-	s.left.add(step, floor{blocks: 1})
+	s.gone.add(step, floor{blocks: 1})
 }
 
 // advance ends all steps before one. Series are advanced when something happens in them, and at the end.

@@ -157,11 +157,14 @@ func (c *Case) isFragmented() bool {
 	return c.Largest < c.Requested && c.Pieces >= c.Requested && c.enough(c.Pieces, c.Torch.Reserved, piecesShare)
 }
 
+// isOther reports whether a pool that is not the request's has a piece that is large enough.
+func (c *Case) isOther(p *PoolFree) bool { return !p.Request && p.Largest >= c.Requested }
+
 // InOtherPools is the free memory of the segments of private pools, and of other streams, that is in pieces large enough, bytes.
 func (c *Case) InOtherPools() uint64 {
 	var out uint64
 	for i := range c.Pools {
-		if p := &c.Pools[i]; !p.Request && p.Largest >= c.Requested {
+		if p := &c.Pools[i]; c.isOther(p) {
 			out += p.Free
 		}
 	}
@@ -181,7 +184,7 @@ func (c *Case) FreePrivate() (free, largest uint64) {
 // OtherPool is the one of InOtherPools that is the first; the zero value: there is none.
 func (c *Case) OtherPool() *PoolFree {
 	for i := range c.Pools {
-		if p := &c.Pools[i]; !p.Request && p.Largest >= c.Requested {
+		if p := &c.Pools[i]; c.isOther(p) {
 			return p
 		}
 	}

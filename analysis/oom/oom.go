@@ -7,7 +7,6 @@ package oom
 import (
 	"cmp"
 	"fmt"
-	"strings"
 
 	"github.com/gputrace/gputrace/analysis/balance"
 	"github.com/gputrace/gputrace/analysis/leaks"
@@ -168,28 +167,31 @@ type Holding struct {
 
 // Part is a part of what is allocated: a category, or a line of what has none.
 type Part struct {
-	Name  string
-	Bytes uint64
+	Category phases.Category // empty: Site is given
+	Site     string
+	Bytes    uint64
 }
 
 // LargestParts are the largest parts of what is allocated, at most n.
 func (c *Case) LargestParts(n int) []Part {
-	sums := map[string]uint64{}
+	sums := map[Part]uint64{}
 	for i := range c.Categories {
 		if s := &c.Categories[i]; s.Name != phases.NoCategory {
-			sums[strings.ReplaceAll(string(s.Name), "_", " ")] += s.Bytes
+			sums[Part{Category: s.Name}] += s.Bytes
 		}
 	}
 	for i := range c.Top {
 		if r := &c.Top[i]; r.Category == phases.NoCategory {
-			sums[r.Site] += r.Bytes
+			sums[Part{Site: r.Site}] += r.Bytes
 		}
 	}
 	var out []Part
-	for name, bytes := range sums {
-		out = append(out, Part{name, bytes})
+	for part, bytes := range sums {
+		part.Bytes = bytes
+		out = append(out, part)
 	}
-	sorts.Func(out, func(x, y Part) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
+	name := func(p Part) string { return cmp.Or(string(p.Category), p.Site) }
+	sorts.Func(out, func(x, y Part) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(name(x), name(y))) })
 	return out[:min(n, len(out))]
 }
 

@@ -402,7 +402,7 @@ func watermarkText(c *oom.Case) string {
 func fullText(c *oom.Case, asked string) string {
 	var by []string
 	for _, part := range c.LargestParts(2) {
-		by = append(by, fmt.Sprintf("%s %s", words.Line(part.Name), Bytes(part.Bytes)))
+		by = append(by, fmt.Sprintf("%s %s", words.Line(cmp.Or(CategoryText(part.Category), part.Site)), Bytes(part.Bytes)))
 	}
 	text := fmt.Sprintf("full: %s with %s allocated (%s)", asked, Bytes(c.Torch.Allocated), strings.Join(by, ", "))
 	if !c.Async {
