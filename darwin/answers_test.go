@@ -14,8 +14,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gputrace/gputrace/export"
 )
 
 // job is a recording of testdata/mac/job.py, and the program that answers questions about it.
@@ -32,13 +30,7 @@ func recordJob(t *testing.T, args ...string) *job {
 	f := buildFake(t)
 	results, said, o, err := record(t, f, nil, append([]string{python(t, "3.11"), "testdata/mac/job.py", f.asked}, args...)...)
 	require.NoError(t, err)
-	require.NoError(t, results.Err())
-	require.Empty(t, said.warnings)
-	_, err = results.Write()
-	require.NoError(t, err)
-	traces, err := filepath.Glob(filepath.Join(o.Output, "pid*", export.TraceName))
-	require.NoError(t, err)
-	require.Len(t, traces, 1)
+	traces := written(t, results, said, o, 1)
 	j := &job{t: t, trace: traces[0], tool: filepath.Join(t.TempDir(), "gputrace"), said: said}
 	for _, line := range lines(t, f.asked) {
 		var step struct{ Live uint64 }

@@ -68,6 +68,19 @@ func record(t *testing.T, f *fake, change func(*recorder.Options), command ...st
 	return out, n, o, err
 }
 
+// written are the recordings of so many processes that ended without an error and without a warning, when they were written.
+func written(t *testing.T, results *recorder.Results, said *noted, o *recorder.Options, processes int) []string {
+	t.Helper()
+	require.NoError(t, results.Err())
+	require.Empty(t, said.warnings)
+	_, err := results.Write()
+	require.NoError(t, err)
+	traces, err := filepath.Glob(filepath.Join(o.Output, "pid*", export.TraceName))
+	require.NoError(t, err)
+	require.Len(t, traces, processes)
+	return traces
+}
+
 // TestRecord: a recording of the fake Mac is as any other: all formats are written of it, and what it says is the ledger's.
 func TestRecord(t *testing.T) {
 	f := buildFake(t)

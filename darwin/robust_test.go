@@ -25,13 +25,7 @@ func TestExec(t *testing.T) {
 	f := buildFake(t)
 	results, n, o, err := record(t, f, nil, python(t, "3.11"), "testdata/mac/become.py", "3", "0")
 	require.NoError(t, err)
-	require.NoError(t, results.Err())
-	require.Empty(t, n.warnings)
-	_, err = results.Write()
-	require.NoError(t, err)
-	traces, err := filepath.Glob(filepath.Join(o.Output, "pid*", export.TraceName))
-	require.NoError(t, err)
-	require.Len(t, traces, 3)
+	traces := written(t, results, n, o, 3)
 	var live []uint64
 	for _, trace := range traces {
 		in, err := export.Open(trace, nil)
