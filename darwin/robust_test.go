@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -41,6 +42,41 @@ func TestExec(t *testing.T) {
 		require.NoError(t, in.Close())
 	}
 	require.ElementsMatch(t, []uint64{1_000_000, 2_000_000, 3_000_000}, live)
+}
+
+// busy is an observer that takes long: nothing is read until the process that arrived has ended.
+type busy struct {
+	*noted
+	pid int
+}
+
+func (b *busy) Attached(p *recorder.Process) {
+	b.pid = p.PID()
+	for running(b.pid) {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestEndsUnread: a process that writes more than is taken at once, and ends before that is read, loses nothing.
+func TestEndsUnread(t *testing.T) {
+	f := buildFake(t)
+	var b *busy
+	change := func(o *recorder.Options) {
+		b = &busy{noted: o.Observer.(*noted)}
+		o.Observer = b
+	}
+	results, n, o, err := record(t, f, change, python(t, "3.11"), "testdata/mac/become.py", "1", "0")
+	require.NoError(t, err)
+	require.NotZero(t, b.pid)
+	in, err := export.Open(written(t, results, n, o, 1)[0], nil)
+	require.NoError(t, err)
+	defer in.Close()
+	input, err := in.Input(nil, "test", func(err error) { t.Error(err) })
+	require.NoError(t, err)
+	v, err := input.View()
+	require.NoError(t, err)
+	require.EqualValues(t, 20_000, v.Snapshot.Accounts[0].Frees)
+	require.EqualValues(t, 1_000_000, v.Snapshot.Accounts[0].Live.Requested)
 }
 
 // TestFullDisk: where there is no room for the ring the program goes on, untraced, and gputrace says why. To write to a mapping without room

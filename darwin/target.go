@@ -69,14 +69,16 @@ func (t *target) readAbout() *process.About {
 	return a
 }
 
-// read decodes what is in the ring.
+// read decodes what is in the ring. The queue that it appends to was empty before this look at all rings. A process that has ended is over
+// when nothing more came of it: its events are given on in parts, and none behind the end.
 func (t *target) read(to *[]event.Event) (more bool, err error) {
 	if t.failed {
 		t.lose()
 		return false, nil
 	}
 	t.mu.Lock()
-	begun := now()
+	begun, queued := now(), len(*to)
+	ended := !t.Alive() // asked before the ring is read: what it wrote is then in it
 	more, err = t.ring.Read(func(r *ring.Record) error {
 		*to = t.decoder.take(r, *to)
 		return nil
@@ -88,7 +90,7 @@ func (t *target) read(to *[]event.Event) (more bool, err error) {
 	t.counters, t.torch, t.device = t.decoder.counters, t.decoder.sameMoment(), t.decoder.found("device class")
 	t.mu.Unlock()
 	t.lose()
-	if t.end == recorder.Running && !more && t.next == nil && !t.Alive() {
+	if given := len(*to) == queued; t.end == recorder.Running && ended && given && !more && t.next == nil {
 		t.end = recorder.Exited
 	}
 	return more, err
