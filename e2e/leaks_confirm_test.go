@@ -29,6 +29,7 @@ func TestLeaksConfirmed(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			r := leaksOf(t, "confirm.py", "--case", name, "--steps", "100")
 			require.Equal(t, "growing", r.Verdict)
 			f := r.Findings[0]
@@ -51,6 +52,7 @@ func TestLeaksConfirmed(t *testing.T) {
 		"weakly", "replayed", "clipped_and_logged",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			requireSteady(t, leaksOf(t, "confirm.py", "--case", name, "--steps", "100"))
 		})
 	}

@@ -112,6 +112,7 @@ func TestLeaks(t *testing.T) {
 	for _, tt := range tests {
 		args := []string{"--steps", "60", "--batch", itoa(leakBatch), "--width", itoa(leakWidth), "--pattern", itoa(tt.pattern)}
 		t.Run(fmt.Sprint(tt.pattern), func(t *testing.T) {
+			t.Parallel()
 			r := leaksOf(t, "leaks_patterns.py", append(args, "--counters", "DIR/counters")...)
 			require.Equal(t, "growing", r.Verdict)
 			require.Equal(t, "optimizer", r.Steps.Source, "SGD allocates nothing in its steps, but they are marked")
@@ -132,6 +133,7 @@ func TestLeaks(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprint(tt.pattern, " fixed"), func(t *testing.T) {
+			t.Parallel()
 			requireSteady(t, leaksOf(t, "leaks_patterns.py", append(args, "--fixed")...))
 		})
 	}
@@ -162,6 +164,7 @@ func TestLeaksHealthy(t *testing.T) {
 		"cyclic": "optimizer", "cached": "optimizer", "serving": "period", "rescheduled": "optimizer", "pooled": "optimizer",
 	} {
 		t.Run(loop, func(t *testing.T) {
+			t.Parallel()
 			r := leaksOf(t, "healthy.py", "--loop", loop, "--steps", "100")
 			requireSteady(t, r)
 			require.Equal(t, want, r.Steps.Source)

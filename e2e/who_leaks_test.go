@@ -38,6 +38,7 @@ func TestWhoLeaks(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("%d fixed %v", l.pattern, fixed), func(t *testing.T) {
+				t.Parallel()
 				args := []string{"--pattern", itoa(l.pattern), "--steps", "22", "--batch", "16"}
 				if fixed {
 					args = append(args, "--fixed")
