@@ -152,7 +152,7 @@ func (h *Heap) Activation(img Image, frame uint64) (a Activation, ok bool) {
 	if frame&7 != 0 || frame < minAddress {
 		return a, false
 	}
-	a = Activation{Addr: frame, Code: img.Word(frame + uint64(l.frameCode)), Instr: img.Word(frame + uint64(l.frameInstr))}
+	a = Activation{Addr: frame, Code: l.untagged(img.Word(frame + uint64(l.frameCode))), Instr: img.Word(frame + uint64(l.frameInstr))}
 	if h.Version.Minor <= 10 { // f_lasti: an int
 		a.Instr = uint64(uint32(a.Instr))
 	}
@@ -167,10 +167,10 @@ func (h *Heap) Locals(img Image, dst []Ref, a Activation) []Ref {
 	var names []uint64
 	stack := int(int32(word32(img, a.Code+uint64(l.codeStackSize))))
 	if l.codeNames != cpython.NoField {
-		names = elements(img, img.Word(a.Code+uint64(l.codeNames)))
+		names = h.elements(img, img.Word(a.Code+uint64(l.codeNames)))
 	} else {
 		for _, at := range []uint16{l.codeVarNames, l.codeCellVars, l.codeFreeVars} {
-			names = append(names, elements(img, img.Word(a.Code+uint64(at)))...)
+			names = append(names, h.elements(img, img.Word(a.Code+uint64(at)))...)
 		}
 	}
 	if len(names) > maxLocals || stack < 0 || stack > maxLocals {
@@ -178,7 +178,9 @@ func (h *Heap) Locals(img Image, dst []Ref, a Activation) []Ref {
 	}
 	values := a.Addr + uint64(l.frameValues)
 	for i, name := range names {
-		dst = appendOwned(dst, Ref{Target: img.Word(values + 8*uint64(i)), Aux: name, Kind: RefLocal})
+		if target := img.Word(values + 8*uint64(i)); !l.stackRefs || target&tagBits == 0 {
+			dst = appendOwned(dst, Ref{Target: target, Aux: name, Kind: RefLocal})
+		}
 	}
 	top, known := h.stackTop(img, a, len(names))
 	if !known {
@@ -204,6 +206,9 @@ func (h *Heap) stackTop(img Image, a Activation, locals int) (top int, known boo
 	case v == 10: // f_stackdepth: -1 while it runs
 		n := int(int32(word32(img, at)))
 		return n, n >= 0
+	case v >= 14: // stackpointer: while it runs, that of its last call
+		p, base := img.Word(at), a.Addr+uint64(h.objects.frameValues)+8*uint64(locals)
+		return int(p-base) / 8, p >= base && p-base < 8*maxLocals && h.suspended(img, a.Addr-uint64(h.objects.generatorFrame))
 	default: // stacktop: counts the variables too; -1 while it runs
 		n := int(int32(word32(img, at)))
 		return n - locals, n >= locals
@@ -217,13 +222,24 @@ func word32(img Image, addr uint64) uint32 {
 	return 0
 }
 
+// tagBits are those of a _PyStackRef.
+const tagBits = 3
+
+// untagged is the address in a word of a frame that holds an object.
+func (l *objectLayout) untagged(word uint64) uint64 {
+	if !l.stackRefs {
+		return word
+	}
+	return word &^ tagBits
+}
+
 // elements are those of a tuple.
-func elements(img Image, tuple uint64) []uint64 {
+func (h *Heap) elements(img Image, tuple uint64) []uint64 {
 	n := img.Word(tuple + objectSize)
 	if n == 0 || n > maxLocals {
 		return nil
 	}
-	raw := img.View(tuple+tupleItems, 8*int(n))
+	raw := img.View(tuple+uint64(h.objects.tupleItems), 8*int(n))
 	out := make([]uint64, len(raw)/8)
 	for i := range out {
 		out[i] = binary.LittleEndian.Uint64(raw[8*i:])
@@ -246,8 +262,15 @@ func (h *Heap) generator(img Image, dst []Ref, object uint64) []Ref {
 	if l.generatorState == cpython.NoField {
 		return appendOwned(dst, Ref{Target: img.Word(object + uint64(l.generatorFrame)), Kind: RefActivation})
 	}
-	if b := img.View(object+uint64(l.generatorState), 1); b == nil || int8(b[0]) >= 0 {
-		return dst // FRAME_EXECUTING is 0; what is above has ended
+	if !h.suspended(img, object) {
+		return dst
 	}
 	return append(dst, Ref{Target: object + uint64(l.generatorFrame), Kind: RefActivation})
+}
+
+// suspended reports whether there is a generator at an address, from 3.11 on, that has begun or will, and does not run.
+func (h *Heap) suspended(img Image, object uint64) bool {
+	t := h.TypeOf(img, object)
+	b := img.View(object+uint64(h.objects.generatorState), 1)
+	return t != nil && t.kind == kindGenerator && b != nil && int8(b[0]) < 0 // FRAME_EXECUTING is 0; what is above has ended
 }

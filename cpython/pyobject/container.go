@@ -214,7 +214,7 @@ func hamt(img Image, dst []Ref, object uint64) []Ref {
 	return dst
 }
 
-// queue appends the items of a queue.SimpleQueue of 3.13: a ring of which some slots are used (Modules/_queuemodule.c). They
+// queue appends the items of a queue.SimpleQueue from 3.13 on: a ring of which some slots are used (Modules/_queuemodule.c). They
 // have no position that Python could ask for.
 func queue(img Image, dst []Ref, object uint64) []Ref {
 	const first, items, slots, used = 0x20, 0x28, 0x30, 0x38 // RingBuf.get_idx, items, items_cap, num_items

@@ -46,7 +46,7 @@ type Heap struct {
 	typeDicts map[uint64]bool
 }
 
-// FindHeap finds the interpreter of a process, CPython 3.8 to 3.13. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and those
+// FindHeap finds the interpreter of a process, CPython 3.8 to 3.14. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and those
 // of package process. What it finds is to be proved with Prove before it is used.
 func FindHeap(p *process.Process) (*Heap, error) {
 	found, err := cpython.FindInterpreter(p)
@@ -94,36 +94,40 @@ func HeapAt(mem process.Memory, v cpython.Version, runtime, typeType uint64) (*H
 	}, nil
 }
 
-// debugObjects ties words of _Py_DebugOffsets of 3.13 (Include/internal/pycore_runtime.h) to fields of objectLayout: those
-// of the structures of the runtime, which a build may have moved.
+// debugObjects ties words of _Py_DebugOffsets (Include/internal/pycore_runtime.h of 3.13, pycore_debug_offsets.h of 3.14) to fields of
+// objectLayout: those of the structures of the runtime, which a build may have moved.
 var debugObjects = []struct {
-	word  int
-	name  string
-	field func(*objectLayout) *uint32
+	in13, in14 int
+	name       string
+	field      func(*objectLayout) *uint32
 }{
-	{5, "runtime_state.interpreters_head", func(l *objectLayout) *uint32 { return &l.runtimeInterpreters }},
-	{8, "interpreter_state.next", func(l *objectLayout) *uint32 { return &l.interpNext }},
-	{9, "interpreter_state.threads_head", func(l *objectLayout) *uint32 { return &l.interpThreads }},
-	{11, "interpreter_state.imports_modules", func(l *objectLayout) *uint32 { return &l.interpModules }},
+	{5, 5, "runtime_state.interpreters_head", func(l *objectLayout) *uint32 { return &l.runtimeInterpreters }},
+	{8, 8, "interpreter_state.next", func(l *objectLayout) *uint32 { return &l.interpNext }},
+	{9, 9, "interpreter_state.threads_head", func(l *objectLayout) *uint32 { return &l.interpThreads }},
+	{11, 12, "interpreter_state.imports_modules", func(l *objectLayout) *uint32 { return &l.interpModules }},
 }
 
-const debugCollector = 10 // word of interpreter_state.gc
+// The words of interpreter_state.gc.
+const (
+	debugCollector13 = 10
+	debugCollector14 = 11
+)
 
 // takeDebugOffsets takes from the running interpreter what it says of itself.
 func (l *objectLayout) takeDebugOffsets(mem process.Memory, runtime uint64) error {
-	table := make([]byte, 8*12)
+	table := make([]byte, 8*13)
 	if _, err := mem.ReadAt(table, runtime); err != nil {
 		return fmt.Errorf("read debug offsets: read %d bytes at %#x: %w", len(table), runtime, err)
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(table[8*i:]) }
 	for _, d := range debugObjects {
-		v := word(d.word)
+		v := word(l.debugWord(d.in13, d.in14))
 		if v >= maxLargeOffset {
 			return fmt.Errorf("debug offset of %s is %d: out of bounds", d.name, v)
 		}
 		*d.field(l) = uint32(v)
 	}
-	if v := word(debugCollector); v < maxLargeOffset {
+	if v := word(l.debugWord(debugCollector13, debugCollector14)); v < maxLargeOffset {
 		permanent := l.collectorPermanent - l.interpCollector
 		l.interpCollector = uint32(v) + collectorGenerations
 		l.collectorPermanent = l.interpCollector + permanent
@@ -131,7 +135,16 @@ func (l *objectLayout) takeDebugOffsets(mem process.Memory, runtime uint64) erro
 	return nil
 }
 
-// collectorGenerations is offsetof(struct _gc_runtime_state, generations) in 3.13.
+// debugWord is the one of its version.
+func (l *objectLayout) debugWord(in13, in14 int) int {
+	if l.minor == 13 {
+		return in13
+	}
+	return in14
+}
+
+// collectorGenerations is offsetof(struct _gc_runtime_state, generations) in 3.13 and from 3.14.5 on. 3.14.0 to 3.14.4 have the young and two
+// old generations of a collector in steps there, as many and as large.
 const collectorGenerations = 0x18
 
 // Prove checks that the objects are where this version should have them: the type of type is type, sys.modules has a

@@ -110,7 +110,7 @@ const maxReprElements = 16
 
 func (h *Heap) reprTuple(img Image, object uint64, depth int) string {
 	var parts []string
-	all := elements(img, object)
+	all := h.elements(img, object)
 	if len(all) > maxReprElements {
 		return ""
 	}
@@ -148,7 +148,7 @@ func (h *Heap) FreeVariable(img Image, function uint64, n int) string {
 	if l.codeFreeVars != cpython.NoField {
 		return h.elementText(img, img.Word(code+uint64(l.codeFreeVars)), n)
 	}
-	names := elements(img, img.Word(code+uint64(l.codeNames)))
+	names := h.elements(img, img.Word(code+uint64(l.codeNames)))
 	kinds := img.View(img.Word(code+uint64(l.codeKinds))+cpython.BytesHeader, len(names))
 	for i := range kinds {
 		if kinds[i]&free == 0 {
@@ -167,7 +167,7 @@ func (h *Heap) Default(img Image, function uint64, n int) string {
 	l := h.objects
 	code := img.Word(function + uint64(l.functionCode))
 	arguments := int(int32(word32(img, code+uint64(l.codeArguments))))
-	defaults := len(elements(img, img.Word(function+uint64(l.functionDefaults))))
+	defaults := len(h.elements(img, img.Word(function+uint64(l.functionDefaults))))
 	names := l.codeNames
 	if names == cpython.NoField {
 		names = l.codeVarNames
@@ -189,7 +189,7 @@ func (h *Heap) TupleField(img Image, t *Type, n int) string {
 }
 
 func (h *Heap) elementText(img Image, tuple uint64, n int) string {
-	if all := elements(img, tuple); n >= 0 && n < len(all) {
+	if all := h.elements(img, tuple); n >= 0 && n < len(all) {
 		return h.Text(img, all[n])
 	}
 	return ""

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -89,20 +90,34 @@ func start(t *testing.T, python string) (image, said) {
 	return image{p}, s
 }
 
-// TestObjects: types, references and counts are those that each version of CPython says itself.
-func TestObjects(t *testing.T) {
+// debianVersion is the release that Debian has, and pyenv has not.
+const debianVersion = "3.14"
+
+// pythonOf is the interpreter of a release.
+func pythonOf(t *testing.T, version string) string {
+	t.Helper()
+	if version == debianVersion {
+		folder, err := exec.Command("../../testdata/debian-python.sh").Output()
+		require.NoError(t, err, "testdata/debian-python.sh")
+		return filepath.Join(strings.TrimSpace(string(folder)), "bin", "python"+version)
+	}
 	root := os.Getenv("PYENV_ROOT")
 	if root == "" {
 		home, err := os.UserHomeDir()
 		require.NoError(t, err)
 		root = filepath.Join(home, ".pyenv")
 	}
-	for _, version := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13"} {
+	pythons, err := filepath.Glob(filepath.Join(root, "versions", version+".*", "bin", "python"+version))
+	require.NoError(t, err)
+	require.NotEmpty(t, pythons, "python %s must be installed with pyenv", version)
+	return pythons[0]
+}
+
+// TestObjects: types, references and counts are those that each version of CPython says itself.
+func TestObjects(t *testing.T) {
+	for _, version := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", debianVersion} {
 		t.Run(version, func(t *testing.T) {
-			pythons, err := filepath.Glob(filepath.Join(root, "versions", version+".*", "bin", "python"+version))
-			require.NoError(t, err)
-			require.NotEmpty(t, pythons, "python %s must be installed with pyenv", version)
-			img, s := start(t, pythons[0])
+			img, s := start(t, pythonOf(t, version))
 			h, err := FindHeap(img.Process)
 			require.NoError(t, err)
 			require.NoError(t, h.Prove(img))

@@ -117,7 +117,7 @@ func (h *Heap) References(img Image, dst []Ref, object uint64, t *Type) []Ref {
 	case kindList:
 		dst = sequence(img, dst, img.Word(object+listItems), img.Word(object+objectSize))
 	case kindTuple:
-		dst = sequence(img, dst, object+tupleItems, img.Word(object+objectSize))
+		dst = sequence(img, dst, object+uint64(h.objects.tupleItems), img.Word(object+objectSize))
 	case kindDict:
 		if h.typeDicts[object] {
 			return dst
