@@ -217,9 +217,12 @@ func (m *Process) newClass(name, base string) {
 	m.classes[name], m.infos[name] = table, info
 }
 
+// oneWeak is a weak count of one, beside the strong one (c10/util/intrusive_ptr.h of 2.15).
+const oneWeak = 1 << 32
+
 func (m *Process) native(class string, size uint64) uint64 {
 	at := m.alloc(size)
-	m.put(at, m.classes[class], 1)
+	m.put(at, m.classes[class], oneWeak|1)
 	return at
 }
 
@@ -349,7 +352,7 @@ func New() (m *Process, names []string) {
 	weight, weightImpl := m.tensor("Parameter")
 	_, gradImpl := m.tensor("Tensor")
 	m.meta(weightImpl, gradImpl, 0)
-	m.put(weightImpl+8, 2) // its node in the graph has it too
+	m.put(weightImpl+8, oneWeak|2) // its node in the graph has it too
 	m.owns(gradImpl)
 	names = append(names, "weights['w']", "weights['w'].grad")
 	loss, lossImpl := m.tensor("Tensor")

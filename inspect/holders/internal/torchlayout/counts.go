@@ -14,10 +14,13 @@ const (
 // maxReferences bounds a plausible count: freed memory has others.
 const maxReferences = 1 << 24
 
-// alive reports whether the count of an object of C++ is one of a live object.
+// alive reports whether the counts of an object of C++ are those of a live object. What lives has a weak count too, in the upper half of the
+// word, or in a word behind it where each count has its own, as in older versions. Freed memory can still have an object's table, and behind it, for
+// example, how large the piece of memory there is.
 func (n *Objects) alive(object uint64) bool {
-	c := uint32(n.im.Word(object + countAt))
-	return c > 0 && c < maxReferences
+	word := n.im.Word(object + countAt)
+	plausible := func(count uint64) bool { return count > 0 && count < maxReferences }
+	return plausible(word&strong) && (plausible(word&^mutual>>32) || plausible(n.im.Word(object+countAt+8)))
 }
 
 // ReferenceCount is how many references an object of C++ counts.

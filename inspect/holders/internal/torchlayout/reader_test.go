@@ -112,6 +112,28 @@ func TestOnSharesClasses(t *testing.T) {
 	require.Equal(t, "Bar", r.byTable(table).short())
 }
 
+// TestLeftOver: freed memory that has a storage's table still, and behind it the size of the piece of memory there, is no storage. One whose
+// counts are words of their own is.
+func TestLeftOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		counts []uint64
+		live   bool
+	}{
+		"of now": {[]uint64{1<<32 | 3}, true}, "of its own": {[]uint64{3, 1}, true}, "with Python": {[]uint64{1<<63 | 1<<32 | 3}, true},
+		"size of a piece": {[]uint64{0x71}, false}, "all gone": {[]uint64{1 << 32}, false}, "of its own, gone": {[]uint64{0, 1}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, r := readMade(t)
+			var storage uint64
+			r.Storages(func(s, _ uint64) { storage = s })
+			m.Put(storage+countAt, c.counts...)
+			live := false
+			r.On(newImage(t, m)).Storages(func(s, _ uint64) { live = live || s == storage })
+			require.Equal(t, c.live, live)
+		})
+	}
+}
+
 // TestMissing: what the counts know beside what was found is missing; what they do not know makes them doubtful.
 func TestMissing(t *testing.T) {
 	_, r := readMade(t)
