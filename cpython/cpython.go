@@ -2,7 +2,7 @@
 
 // Package cpython reads a CPython interpreter from outside: it finds the interpreter in a running process, proves where
 // each thread keeps its thread state, and turns code objects into names and lines. It only reads memory; nothing in the
-// target is stopped or changed. x86-64 with glibc, CPython 3.8 to 3.14, 3.13 and 3.14 without a GIL too.
+// target is stopped or changed. x86-64 with glibc, CPython 3.8 to 3.15, from 3.13 on without a GIL too.
 package cpython
 
 import (
@@ -45,6 +45,7 @@ type Runtime struct {
 	Eval []Range
 
 	layout *layout
+	getter uint64 // address of stateGetter; 0: it is not named, or not needed
 	// Addresses of the static type objects str, bytes and code, 0 until first seen.
 	types [typeCount]atomic.Uint64
 }
@@ -93,6 +94,11 @@ func newRuntime(mem process.Memory, found *located) (*Runtime, error) {
 		}
 	}
 	r := &Runtime{Version: version, Descriptor: row.desc, Module: found.mapping.Path, Address: found.runtime, layout: row}
+	if row.runtimeKey == NoField {
+		if at, ok := found.symbol(stateGetter); ok {
+			r.getter = at
+		}
+	}
 	if err := r.proveTypes(mem, found.symbol); err != nil {
 		return nil, err
 	}

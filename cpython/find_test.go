@@ -24,7 +24,7 @@ import (
 const waits = "import sys; print('ready', flush=True); sys.stdin.read()"
 
 func TestFindUnknownVersion(t *testing.T) {
-	for want, head := range map[string][]uint64{"3.15.2": {0x030f02f0, 0}, "3.15.2t": {0x030f02f0, 1}, "4.0.0": {0x040000f0, 0}} {
+	for want, head := range map[string][]uint64{"3.16.2": {0x031002f0, 0}, "3.16.2t": {0x031002f0, 1}, "4.0.0": {0x040000f0, 0}} {
 		m := image{addrRuntime: []byte(debugCookie)}
 		m.put(addrRuntime, head...)
 		_, err := newRuntime(m, &located{runtime: addrRuntime})
@@ -64,7 +64,7 @@ func TestSubinterpreters(t *testing.T) {
 		want            int // interpreters with a thread state: from 3.13 on one that runs nothing has none
 	}{
 		{"3.8.18", "_xxsubinterpreters", 3}, {"3.9.18", "_xxsubinterpreters", 3}, {"3.10.13", "_xxsubinterpreters", 3}, {"3.11.7", "_xxsubinterpreters", 3}, {"3.12.1", "_xxsubinterpreters", 3},
-		{"3.13.0", "_interpreters", 2}, {debianVersion, "_interpreters", 2},
+		{"3.13.0", "_interpreters", 2}, {"3.14", "_interpreters", 2}, {"3.15", "_interpreters", 2},
 	} {
 		p := start(t, pythonOf(t, row.version), "-c", fmt.Sprintf(
 			"import %s as i; a, b = i.create(), i.create(); i.run_string(a, %q)", row.module, waits))
@@ -77,13 +77,15 @@ func TestSubinterpreters(t *testing.T) {
 			interpreters[th.Interp] = true
 		}
 		assert.Len(t, interpreters, row.want, row.version)
-		assert.Equal(t, int64(tcbKeys+tsdSize*r.key(p)+tsdData), r.Descriptor.TLSOffset)
+		if key := r.key(p); key >= 0 {
+			assert.Equal(t, int64(tcbKeys+tsdSize*key+tsdData), r.Descriptor.TLSOffset)
+		}
 	}
 }
 
-// Programs that embed the interpreter, with keys in the way. Debian's has another libc than the program would.
+// Programs that embed the interpreter, which is a library then, with keys in the way.
 func TestEmbedded(t *testing.T) {
-	for _, version := range ofPyenv() {
+	for _, version := range installed {
 		program := compileEmbed(t, version)
 		for _, row := range []struct {
 			before, copies int
@@ -91,23 +93,31 @@ func TestEmbedded(t *testing.T) {
 			{before: 0}, {before: 7, copies: 1}, {before: 20, copies: 1}, {before: 60}, {before: 40, copies: 1},
 		} {
 			t.Run(fmt.Sprintf("%s/%d/%d", version, row.before, row.copies), func(t *testing.T) {
-				p := start(t, program, strconv.Itoa(row.before), strconv.Itoa(row.copies))
+				p := start(t, program[0], append(program[1:], strconv.Itoa(row.before), strconv.Itoa(row.copies))...)
 				r, err := Find(p)
 				require.NoError(t, err)
 				threads, err := r.Threads(p)
 				require.NoError(t, err)
 				assert.Len(t, threads, 4)
-				key := r.key(p)
-				assert.GreaterOrEqual(t, key, row.before)
-				want := slotOfKey(key)
-				assert.Equal(t, want, slot{r.Descriptor.TLSOffset, r.Descriptor.TLSBlock})
 				for _, th := range threads {
 					assert.Equal(t, th.State, stateOf(t, p, r, th.Handle))
 				}
+				want := slot{r.Descriptor.TLSOffset, r.Descriptor.TLSBlock}
+				blind := *r.layout
+				if hasKey(r.layout) {
+					key := r.key(p)
+					assert.GreaterOrEqual(t, key, row.before)
+					assert.Equal(t, slotOfKey(key), want)
+					blind.runtimeKey = 0
+				} else {
+					v, ok := threadLocal(p, r.getter)
+					require.True(t, ok)
+					at, ok := v.from(p, threads[0].Handle)
+					require.True(t, ok)
+					assert.Equal(t, want.offset, at)
+				}
 
 				// Without the interpreter's word on it, the threads alone must show the same slot.
-				blind := *r.layout
-				blind.runtimeKey = 0
 				got, err := (&Runtime{Address: r.Address, layout: &blind}).findSlot(p, threads)
 				require.NoError(t, err)
 				assert.Equal(t, want, got)
@@ -116,15 +126,24 @@ func TestEmbedded(t *testing.T) {
 	}
 }
 
-func compileEmbed(t *testing.T, version string) string {
+// compileEmbed makes the program, and returns the command that runs it: with Debian's library by the libc that belongs to it.
+func compileEmbed(t *testing.T, version string) []string {
 	t.Helper()
-	prefix, short := pyenvPrefix(t, version), version[:strings.LastIndexByte(version, '.')]
 	out := filepath.Join(t.TempDir(), "embed")
-	lib := filepath.Join(prefix, "lib")
-	b, err := exec.Command("gcc", "-w", "-pthread", "-I"+filepath.Join(prefix, "include", "python"+short), "testdata/embed.c", "-o", out,
-		"-L"+lib, "-Wl,-rpath,"+lib, "-lpython"+short).CombinedOutput()
+	prefix, short, command := "", version, []string{out}
+	var include, lib string
+	if ofDebian(version) {
+		prefix = debianPrefix(t, version)
+		include, lib = filepath.Join(prefix, "include"), filepath.Join(prefix, "root/usr/lib/x86_64-linux-gnu")
+		command = []string{"env", "PYTHONHOME=" + filepath.Join(prefix, "root/usr"), filepath.Join(lib, "ld-linux-x86-64.so.2"), "--library-path", lib, out}
+	} else {
+		prefix, short = pyenvPrefix(t, version), version[:strings.LastIndexByte(version, '.')]
+		include, lib = filepath.Join(prefix, "include"), filepath.Join(prefix, "lib")
+	}
+	b, err := exec.Command("gcc", "-w", "-pthread", "-I"+include, "-I"+filepath.Join(include, "python"+short), "testdata/embed.c", "-o", out,
+		"-L"+lib, "-Wl,-rpath,"+lib, "-Wl,--allow-shlib-undefined", "-l:libpython"+short+".so.1.0").CombinedOutput()
 	require.NoError(t, err, "%s", b)
-	return out
+	return command
 }
 
 // gdb's backtrace tells how many activations of the eval loop a thread has, and where each lies on the native stack: the
@@ -237,7 +256,7 @@ func TestVersionFromStrings(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	assert.EqualError(t, &UnknownVersionError{Version{3, 15, 0, true}}, "python 3.15.0t: layout not known")
+	assert.EqualError(t, &UnknownVersionError{Version{3, 16, 0, true}}, "python 3.16.0t: layout not known")
 	assert.EqualError(t, &LayoutError{Version{3, 9, 2, false}, "code: f"},
 		"python 3.9.2: not laid out as the release of that version: code: f")
 	assert.False(t, errors.Is(ErrNotReady, ErrNoPython))

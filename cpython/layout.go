@@ -49,7 +49,7 @@ type Descriptor struct {
 	FrameOwner     uint16 // the byte that Entry speaks of, in a frame
 	FrameSize      uint16 // how much of a frame must be read to have all of these; at most MaxFrameSize
 	// FrameCopy is the int32 in a frame that says which copy of the bytecode it runs; 0: the one in the code object. CodeCopies
-	// is the pointer to the list of copies in the code object: a word, then pointers. NoField but for 3.14t.
+	// is the pointer to the list of copies in the code object: a word, then pointers. NoField but for 3.14t and 3.15t.
 	FrameCopy  uint16
 	CodeCopies uint16
 	CodeStart  uint16 // the bytecode, in the code object; NoField when it is an object of its own
@@ -77,7 +77,7 @@ type layout struct {
 	debugOffsets bool       // _PyRuntime starts with _Py_DebugOffsets
 
 	runtimeInterpreters uint32 // _PyRuntimeState.interpreters.head
-	runtimeKey          uint32 // _PyRuntimeState...autoTSSkey
+	runtimeKey          uint32 // _PyRuntimeState...autoTSSkey; NoField from 3.15 on: a thread-local variable has its place
 	interpNext          uint32 // PyInterpreterState.next
 	interpThreads       uint32 // PyInterpreterState.tstate_head, .threads.head
 	tstatePrev          uint16 // PyThreadState.prev
@@ -213,6 +213,32 @@ var layouts = []layout{
 		codeFilename: 128, codeName: 136, codeQualname: 144, codeFirstLine: 84, codeLineTable: 152,
 		codeBasic: NoField, frameBasic: NoField, generatorBasic: 168, asciiSize: 56, compactSize: 72, textKind: 8, lines: lineLocations,
 	},
+	{
+		minor: 15,
+		desc: Descriptor{
+			TStateThreadID: 176, TStateFrame: 72, TStateCFrame: NoField, CFrameFrame: NoField, CFramePrevious: NoField,
+			FrameCode: 0, FramePrevious: 8, FrameInstr: 56, FrameOwner: 74, FrameSize: 80, InstrSize: 8, Entry: EntryShim, OwnerShim: 3,
+			FrameCopy: NoField, CodeCopies: NoField, CodeStart: 208, ObjectHead: 16,
+		},
+		debugOffsets:        true,
+		runtimeInterpreters: 936, runtimeKey: NoField, interpNext: 7264, interpThreads: 7336,
+		tstatePrev: 0, tstateNext: 8, tstateInterp: 16, tstateNativeID: 184,
+		codeFilename: 112, codeName: 120, codeQualname: 128, codeFirstLine: 68, codeLineTable: 136,
+		codeBasic: NoField, frameBasic: NoField, generatorBasic: 152, asciiSize: 40, compactSize: 56, textKind: 2, lines: lineLocations,
+	},
+	{
+		minor: 15, freeThreaded: true,
+		desc: Descriptor{
+			TStateThreadID: 176, TStateFrame: 72, TStateCFrame: NoField, CFrameFrame: NoField, CFramePrevious: NoField,
+			FrameCode: 0, FramePrevious: 8, FrameInstr: 56, FrameOwner: 78, FrameSize: 80, InstrSize: 8, Entry: EntryShim, OwnerShim: 3,
+			FrameCopy: 72, CodeCopies: 224, CodeStart: 232, ObjectHead: 32,
+		},
+		debugOffsets:        true,
+		runtimeInterpreters: 936, runtimeKey: NoField, interpNext: 7264, interpThreads: 7336,
+		tstatePrev: 0, tstateNext: 8, tstateInterp: 16, tstateNativeID: 184,
+		codeFilename: 128, codeName: 136, codeQualname: 144, codeFirstLine: 84, codeLineTable: 152,
+		codeBasic: NoField, frameBasic: NoField, generatorBasic: 168, asciiSize: 56, compactSize: 72, textKind: 8, lines: lineLocations,
+	},
 }
 
 func layoutOf(v Version) (*layout, bool) {
@@ -229,45 +255,48 @@ func layoutOf(v Version) (*layout, bool) {
 type debugWord struct {
 	name string // as the header has it
 	// The index of the 8-byte word in the table of a version, from the cookie; 0: it has no such word, or no use for it.
-	in13, in14, in14t int
-	small             func(*layout) *uint16
-	large             func(*layout) *uint32
+	in13, in14, in15 int
+	threaded         bool // of builds without a GIL only
+	small            func(*layout) *uint16
+	large            func(*layout) *uint32
 }
 
-// debugWords is _Py_DebugOffsets (Include/internal/pycore_runtime.h of 3.13, pycore_debug_offsets.h of 3.14).
+// debugWords is _Py_DebugOffsets (Include/internal/pycore_runtime.h of 3.13, pycore_debug_offsets.h from 3.14 on).
 var debugWords = []debugWord{
-	{"runtime_state.interpreters_head", 5, 5, 5, nil, func(l *layout) *uint32 { return &l.runtimeInterpreters }},
-	{"interpreter_state.next", 8, 8, 8, nil, func(l *layout) *uint32 { return &l.interpNext }},
-	{"interpreter_state.threads_head", 9, 9, 9, nil, func(l *layout) *uint32 { return &l.interpThreads }},
-	{"thread_state.prev", 20, 23, 23, func(l *layout) *uint16 { return &l.tstatePrev }, nil},
-	{"thread_state.next", 21, 24, 24, func(l *layout) *uint16 { return &l.tstateNext }, nil},
-	{"thread_state.interp", 22, 25, 25, func(l *layout) *uint16 { return &l.tstateInterp }, nil},
-	{"thread_state.current_frame", 23, 26, 26, func(l *layout) *uint16 { return &l.desc.TStateFrame }, nil},
-	{"thread_state.thread_id", 24, 27, 27, func(l *layout) *uint16 { return &l.desc.TStateThreadID }, nil},
-	{"thread_state.native_thread_id", 25, 28, 28, func(l *layout) *uint16 { return &l.tstateNativeID }, nil},
-	{"interpreter_frame.previous", 29, 32, 32, func(l *layout) *uint16 { return &l.desc.FramePrevious }, nil},
-	{"interpreter_frame.executable", 30, 33, 33, func(l *layout) *uint16 { return &l.desc.FrameCode }, nil},
-	{"interpreter_frame.instr_ptr", 31, 34, 34, func(l *layout) *uint16 { return &l.desc.FrameInstr }, nil},
-	{"interpreter_frame.owner", 33, 36, 36, func(l *layout) *uint16 { return &l.desc.FrameOwner }, nil},
-	{"interpreter_frame.tlbc_index", 0, 0, 38, func(l *layout) *uint16 { return &l.desc.FrameCopy }, nil},
-	{"code_object.filename", 35, 40, 40, func(l *layout) *uint16 { return &l.codeFilename }, nil},
-	{"code_object.name", 36, 41, 41, func(l *layout) *uint16 { return &l.codeName }, nil},
-	{"code_object.qualname", 37, 42, 42, func(l *layout) *uint16 { return &l.codeQualname }, nil},
-	{"code_object.linetable", 38, 43, 43, func(l *layout) *uint16 { return &l.codeLineTable }, nil},
-	{"code_object.firstlineno", 39, 44, 44, func(l *layout) *uint16 { return &l.codeFirstLine }, nil},
-	{"code_object.co_code_adaptive", 43, 48, 48, func(l *layout) *uint16 { return &l.desc.CodeStart }, nil},
-	{"code_object.co_tlbc", 0, 0, 49, func(l *layout) *uint16 { return &l.desc.CodeCopies }, nil},
+	{"runtime_state.interpreters_head", 5, 5, 5, false, nil, func(l *layout) *uint32 { return &l.runtimeInterpreters }},
+	{"interpreter_state.next", 8, 8, 8, false, nil, func(l *layout) *uint32 { return &l.interpNext }},
+	{"interpreter_state.threads_head", 9, 9, 9, false, nil, func(l *layout) *uint32 { return &l.interpThreads }},
+	{"thread_state.prev", 20, 23, 23, false, func(l *layout) *uint16 { return &l.tstatePrev }, nil},
+	{"thread_state.next", 21, 24, 24, false, func(l *layout) *uint16 { return &l.tstateNext }, nil},
+	{"thread_state.interp", 22, 25, 25, false, func(l *layout) *uint16 { return &l.tstateInterp }, nil},
+	{"thread_state.current_frame", 23, 26, 26, false, func(l *layout) *uint16 { return &l.desc.TStateFrame }, nil},
+	{"thread_state.thread_id", 24, 27, 30, false, func(l *layout) *uint16 { return &l.desc.TStateThreadID }, nil},
+	{"thread_state.native_thread_id", 25, 28, 31, false, func(l *layout) *uint16 { return &l.tstateNativeID }, nil},
+	{"interpreter_frame.previous", 29, 32, 40, false, func(l *layout) *uint16 { return &l.desc.FramePrevious }, nil},
+	{"interpreter_frame.executable", 30, 33, 41, false, func(l *layout) *uint16 { return &l.desc.FrameCode }, nil},
+	{"interpreter_frame.instr_ptr", 31, 34, 42, false, func(l *layout) *uint16 { return &l.desc.FrameInstr }, nil},
+	{"interpreter_frame.owner", 33, 36, 44, false, func(l *layout) *uint16 { return &l.desc.FrameOwner }, nil},
+	{"interpreter_frame.tlbc_index", 0, 38, 46, true, func(l *layout) *uint16 { return &l.desc.FrameCopy }, nil},
+	{"code_object.filename", 35, 40, 48, false, func(l *layout) *uint16 { return &l.codeFilename }, nil},
+	{"code_object.name", 36, 41, 49, false, func(l *layout) *uint16 { return &l.codeName }, nil},
+	{"code_object.qualname", 37, 42, 50, false, func(l *layout) *uint16 { return &l.codeQualname }, nil},
+	{"code_object.linetable", 38, 43, 51, false, func(l *layout) *uint16 { return &l.codeLineTable }, nil},
+	{"code_object.firstlineno", 39, 44, 52, false, func(l *layout) *uint16 { return &l.codeFirstLine }, nil},
+	{"code_object.co_code_adaptive", 43, 48, 56, false, func(l *layout) *uint16 { return &l.desc.CodeStart }, nil},
+	{"code_object.co_tlbc", 0, 49, 57, true, func(l *layout) *uint16 { return &l.desc.CodeCopies }, nil},
 }
 
 // word is the index of a word in the table of this version, 0 when it is not there.
 func (l *layout) word(w *debugWord) int {
 	switch {
+	case w.threaded && !l.freeThreaded:
+		return 0
 	case l.minor == 13:
 		return w.in13
-	case l.freeThreaded:
-		return w.in14t
+	case l.minor == 14:
+		return w.in14
 	}
-	return w.in14
+	return w.in15
 }
 
 // Bounds for what the interpreter says of itself: structures of the runtime are below 1 MiB, objects below 4 KiB.

@@ -71,7 +71,7 @@ var headerRows = []headerRow{
 	}, nil},
 	{"desc.OwnerShim", map[int]string{8: "=0", 12: "=FRAME_OWNED_BY_CSTACK", 14: "=FRAME_OWNED_BY_INTERPRETER"}, nil},
 	all("runtimeInterpreters", "_PyRuntimeState.interpreters.head"),
-	{"runtimeKey", map[int]string{8: "_PyRuntimeState.gilstate.autoTSSkey", 12: "_PyRuntimeState.autoTSSkey"}, nil},
+	{"runtimeKey", map[int]string{8: "_PyRuntimeState.gilstate.autoTSSkey", 12: "_PyRuntimeState.autoTSSkey", 15: ""}, nil},
 	all("interpNext", "PyInterpreterState.next"),
 	{"interpThreads", map[int]string{8: "PyInterpreterState.tstate_head", 11: "PyInterpreterState.threads.head"}, nil},
 	all("tstatePrev", "PyThreadState.prev"),
@@ -313,7 +313,7 @@ func setWord(t *testing.T, l *layout, table []byte, name string, value uint64) {
 
 // debugTable is _Py_DebugOffsets as an interpreter with this layout has it.
 func debugTable(l *layout) []byte {
-	b := make([]byte, 8*50)
+	b := make([]byte, 8*64)
 	copy(b, debugCookie)
 	binary.LittleEndian.PutUint64(b[8:], uint64(3<<24|l.minor<<16|0xf0))
 	c := *l

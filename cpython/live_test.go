@@ -20,20 +20,21 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// installed are the releases that the tests run against: pyenv's, and Debian's 3.14.
-var installed = []string{"3.8.18", "3.9.18", "3.10.13", "3.11.7", "3.12.1", "3.13.0", debianVersion}
+// installed are the releases that the tests run against: pyenv's, and Debian's.
+var installed = []string{"3.8.18", "3.9.18", "3.10.13", "3.11.7", "3.12.1", "3.13.0", "3.14", "3.15"}
 
-const debianVersion = "3.14"
+// ofDebian reports whether a release is one of Debian's, which is named without the last number.
+func ofDebian(version string) bool { return strings.Count(version, ".") == 1 }
 
 // ofPyenv are the releases that pyenv built, with symbols.
 func ofPyenv() []string {
-	return slices.DeleteFunc(slices.Clone(installed), func(v string) bool { return v == debianVersion })
+	return slices.DeleteFunc(slices.Clone(installed), ofDebian)
 }
 
 // debianPrefix is where the CPython of Debian is unpacked.
-func debianPrefix(t testing.TB) string {
+func debianPrefix(t testing.TB, version string) string {
 	t.Helper()
-	out, err := exec.Command("../testdata/debian-python.sh").Output()
+	out, err := exec.Command("../testdata/debian-python.sh", version).Output()
 	require.NoError(t, err, "testdata/debian-python.sh")
 	return strings.TrimSpace(string(out))
 }
@@ -41,8 +42,8 @@ func debianPrefix(t testing.TB) string {
 // pythonOf is the interpreter of a release.
 func pythonOf(t testing.TB, version string) string {
 	t.Helper()
-	if version == debianVersion {
-		return filepath.Join(debianPrefix(t), "bin", "python"+version)
+	if ofDebian(version) {
+		return filepath.Join(debianPrefix(t, version), "bin", "python"+version)
 	}
 	return filepath.Join(pyenvPrefix(t, version), "bin", "python"+version[:strings.LastIndexByte(version, '.')])
 }
@@ -54,7 +55,7 @@ func includeOf(t testing.TB, minor int) string {
 	for _, version := range installed {
 		switch {
 		case version == short:
-			return filepath.Join(debianPrefix(t), "include", "python"+short)
+			return filepath.Join(debianPrefix(t, version), "include", "python"+short)
 		case strings.HasPrefix(version, short+"."):
 			return filepath.Join(pyenvPrefix(t, version), "include", "python"+short)
 		}
@@ -250,10 +251,14 @@ func checkThreads(t *testing.T, p *process.Process, r *Runtime, o *oracle) {
 		assert.Equal(t, th.State, stateOf(t, p, r, th.Handle))
 	}
 	assert.GreaterOrEqual(t, len(threads), len(o.Threads))
+	assert.Equal(t, uint16(NoField), r.Descriptor.TLSBlock)
+	if r.layout.runtimeKey == NoField {
+		assert.Negative(t, r.Descriptor.TLSOffset, "variables lie below the thread pointer")
+		return
+	}
 	key := r.key(p)
 	require.GreaterOrEqual(t, key, 0, "autoTSSkey is not where the headers say")
 	assert.Equal(t, int64(0x310+16*key+8), r.Descriptor.TLSOffset)
-	assert.Equal(t, uint16(NoField), r.Descriptor.TLSBlock)
 }
 
 // stateOf reads the thread state of a thread as the kernel side does.

@@ -46,8 +46,8 @@ func slotOfKey(key int) slot {
 	return slot{int64(tcbKeyBlocks + 8*(key/tsdKeys)), uint16(tsdSize*(key%tsdKeys) + tsdData)}
 }
 
-// findSlot finds where every thread keeps its own thread state. That is the pthread key of the GIL-state API (autoTSSkey),
-// which stays set while the GIL is released.
+// findSlot finds where every thread keeps its own thread state. That is what the GIL-state API uses, which stays set while the GIL is
+// released: a pthread key (autoTSSkey), or from 3.15 on a thread-local variable.
 func (r *Runtime) findSlot(mem process.Memory, threads []Thread) (slot, error) {
 	states := map[uint64]map[uint64]bool{} // per thread pointer; a thread has one state for each interpreter
 	for _, t := range threads {
@@ -55,6 +55,9 @@ func (r *Runtime) findSlot(mem process.Memory, threads []Thread) (slot, error) {
 			states[t.Handle] = map[uint64]bool{}
 		}
 		states[t.Handle][t.State] = true
+	}
+	if r.layout.runtimeKey == NoField {
+		return r.findVariable(mem, states)
 	}
 	var s slots
 	for tp, own := range states {
@@ -127,6 +130,9 @@ func (s *slots) fits(i int) bool { return s.matches[i] > 0 && s.conflicts[i] == 
 // field moves between builds, so it only confirms what the threads show.
 func (r *Runtime) key(mem process.Memory) int {
 	const maxKeys = 1024 // PTHREAD_KEYS_MAX
+	if r.layout.runtimeKey == NoField {
+		return -1
+	}
 	v, err := process.Uint64(mem, r.Address+uint64(r.layout.runtimeKey))
 	if err != nil || uint32(v) != 1 || v>>32 >= maxKeys {
 		return -1

@@ -61,7 +61,7 @@ func (r *Runtime) innermost(mem process.Memory, state uint64) (uint64, error) {
 	return frame, nil
 }
 
-// codeTags are the low bits of a pointer to a code object that 3.14 uses for itself (_PyStackRef).
+// codeTags are the low bits of a pointer to a code object that 3.14 and later use for themselves (_PyStackRef).
 const codeTags = 7
 
 // decodeFrame reads a frame. A shim ends the activation of the frame before, and is no frame itself.

@@ -19,11 +19,20 @@ const (
 	addrFrame   = 0x500000 // 0x1000 apart
 )
 
-// threadImage has one interpreter with n threads, linked as a version links them, each with its state under a key.
+// variableAt is where a thread has its state from 3.15 on, below its thread pointer.
+const variableAt = 0x28
+
+// hasKey reports whether a version keeps the thread states under a pthread key.
+func hasKey(l *layout) bool { return l.runtimeKey != NoField }
+
+// threadImage has one interpreter with n threads, linked as a version links them, each with its state under a key, or in a variable where the
+// version has it there.
 func threadImage(l *layout, n, key int) image {
 	m := image{addrRuntime: make([]byte, 4096), addrInterp: make([]byte, 8192)}
 	binary.LittleEndian.PutUint64(m[addrRuntime][l.runtimeInterpreters:], addrInterp)
-	binary.LittleEndian.PutUint64(m[addrRuntime][l.runtimeKey:], uint64(key)<<32|1)
+	if hasKey(l) {
+		binary.LittleEndian.PutUint64(m[addrRuntime][l.runtimeKey:], uint64(key)<<32|1)
+	}
 	binary.LittleEndian.PutUint64(m[addrInterp][l.interpThreads:], addrTState)
 	for i := range uint64(n) {
 		state, tcb := addrTState+0x1000*i, addrTCB+0x1000*i
@@ -36,7 +45,12 @@ func threadImage(l *layout, n, key int) image {
 		}
 		m.set(tcb, 0, tcb)
 		m.set(tcb, tcbSelf, tcb)
-		m.set(tcb, uint16(tcbKeys+tsdSize*key+tsdData), state)
+		if hasKey(l) {
+			m.set(tcb, uint16(tcbKeys+tsdSize*key+tsdData), state)
+			continue
+		}
+		m[tcb-variablesRead] = make([]byte, variablesRead)
+		m.set(tcb-variablesRead, variablesRead-variableAt, state)
 	}
 	return m
 }
@@ -94,6 +108,9 @@ func TestSlot(t *testing.T) {
 	} {
 		for i := range layouts {
 			l := &layouts[i]
+			if !hasKey(l) {
+				continue
+			}
 			t.Run(row.name+"/"+l.String(), func(t *testing.T) {
 				m := threadImage(l, 3, key)
 				row.change(l, m)
@@ -128,8 +145,9 @@ func TestSlotErrors(t *testing.T) {
 		{"no slot", func(_ *layout, m image) {
 			for i := range uint64(3) {
 				m.set(addrTCB+0x1000*i, slotOf(3), 1)
+				delete(m, addrTCB+0x1000*i-variablesRead)
 			}
-		}, "no slot of 3 thread control blocks"},
+		}, "the thread state"},
 	} {
 		for i := range layouts {
 			l := &layouts[i]

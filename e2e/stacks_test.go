@@ -72,7 +72,7 @@ func TestPythonStacks(t *testing.T) {
 			checkPythonStacks(t, path, min(calls-done, stackRun), options())
 		}
 	}
-	for _, minor := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"} {
+	for _, minor := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"} {
 		t.Run(minor, func(t *testing.T) { check(t, python(t, minor)) })
 	}
 	if path := os.Getenv("GPUTRACE_STACK_PYTHON"); path != "" {
@@ -139,11 +139,11 @@ func checkPythonStacks(t *testing.T, python string, calls int, o *tracer.Options
 	checkCallsOf(t, tr, readStackOracle(t, dir), calls)
 }
 
-// python finds an interpreter by its version: Debian's 3.14, one of pyenv's, or python3.N on the path.
+// python finds an interpreter by its version: Debian's 3.14 or 3.15, one of pyenv's, or python3.N on the path.
 func python(t *testing.T, minor string) string {
 	t.Helper()
-	if minor == "3.14" {
-		folder, err := output(filepath.Join(env.testdata, "debian-python.sh"))
+	if minor == "3.14" || minor == "3.15" {
+		folder, err := output(filepath.Join(env.testdata, "debian-python.sh"), minor)
 		require.NoError(t, err)
 		return filepath.Join(folder, "bin", "python"+minor)
 	}

@@ -1,13 +1,13 @@
 #!/bin/bash
-# debian-python.sh: unpack the CPython 3.14 of Debian 14 into .work/ beside this file, with the libraries that it needs, and
-# print its folder: bin/python3.14 runs it, include/python3.14 has its headers.
+# debian-python.sh VERSION: unpack the CPython 3.14 or 3.15 of Debian 14 into .work/ beside this file, with the libraries that it needs,
+# and print its folder: bin/python3.14 runs it, include/python3.14 has its headers.
 #
 # pyenv, which the other versions come from, builds each from source. Debian's is static, stripped and not relocatable.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR
 . "$here/debian-unpack.sh"
-version=3.14
+version=${1:?usage: debian-python.sh VERSION}
 
 # finish FOLDER writes the script that runs it with its own libc: this machine's is older.
 finish() {
@@ -23,4 +23,4 @@ END
 }
 
 unpack "${GPUTRACE_WORK:-$here/.work}/debian-python$version" "python$version-minimal" "libpython$version-minimal" \
-    "libpython$version-stdlib" "libpython$version-dev" libc6 libexpat1 zlib1g libffi8
+    "libpython$version" "libpython$version-stdlib" "libpython$version-dev" libc6 libexpat1 zlib1g libffi8
