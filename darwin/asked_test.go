@@ -102,7 +102,7 @@ func (j *started) buffers() map[uint64]uint64 {
 
 // TestHolders: each live block has a holder, and the interpreter itself says that it leads to the block's buffer.
 func TestHolders(t *testing.T) {
-	pythons := map[string]string{"3.14": python314(t)}
+	pythons := map[string]string{"3.14": ofDebian(t, "3.14"), "3.15": ofDebian(t, "3.15")}
 	for _, version := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13"} {
 		pythons[version] = python(t, version)
 	}
@@ -120,7 +120,7 @@ func TestHolders(t *testing.T) {
 // TestInjectedHolders: the same of a process that has loaded the library late, for the blocks that came since.
 func TestInjectedHolders(t *testing.T) {
 	f, j := buildFake(t), &started{folder: t.TempDir()}
-	cmd := exec.Command(python314(t), "testdata/mac/holders.py", j.folder, "late")
+	cmd := exec.Command(ofDebian(t, "3.14"), "testdata/mac/holders.py", j.folder, "late")
 	cmd.Env = append(os.Environ(), "LD_PRELOAD="+f.dyld, "GPUTRACE_FAKE_TORCH="+f.torch, "LD_LIBRARY_PATH=")
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

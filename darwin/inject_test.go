@@ -31,12 +31,12 @@ type lateProgram struct {
 	sums, go_, end string // files
 }
 
-// python314 is Debian's: the first version with sys.remote_exec.
-func python314(t *testing.T) string {
+// ofDebian is the Python of a version that Debian has: 3.14, the first with sys.remote_exec, or 3.15.
+func ofDebian(t *testing.T, version string) string {
 	t.Helper()
-	out, err := exec.Command("../testdata/debian-python.sh").Output()
+	out, err := exec.Command("../testdata/debian-python.sh", version).Output()
 	require.NoError(t, err, "testdata/debian-python.sh")
-	return filepath.Join(strings.TrimSpace(string(out)), "bin", "python3.14")
+	return filepath.Join(strings.TrimSpace(string(out)), "bin", "python"+version)
 }
 
 func startLate(t *testing.T, python string) *lateProgram {
@@ -115,7 +115,7 @@ func (g *goer) Ready() error { return os.WriteFile(g.path, nil, 0o644) }
 // TestInject: a CPython 3.14 that runs already loads the library that ships, by its own sys.remote_exec. What it had allocated before is
 // known to the byte, also what is left of it; everything after is as of a program that was started.
 func TestInject(t *testing.T) {
-	p := startLate(t, python314(t))
+	p := startLate(t, ofDebian(t, "3.14"))
 	results, n, _, err := p.record(t, nil)
 	require.NoError(t, err)
 	require.NoError(t, results.Err())
@@ -162,7 +162,7 @@ func TestInject(t *testing.T) {
 
 // TestInjectAgain: when gputrace has ended the library writes no more, and another gputrace can begin.
 func TestInjectAgain(t *testing.T) {
-	p := startLate(t, python314(t))
+	p := startLate(t, ofDebian(t, "3.14"))
 	library, err := os.ReadFile("shim/" + ShimName)
 	require.NoError(t, err)
 	for range 3 {
@@ -188,7 +188,7 @@ func TestInjectRefused(t *testing.T) {
 	require.ErrorAs(t, err, &attach)
 	require.ErrorContains(t, err, "Python 3.11 has no sys.remote_exec, which 3.14 has")
 
-	_, _, _, err = p.record(t, func(_ *recorder.Options, c *Config) { c.Python = python314(t) })
+	_, _, _, err = p.record(t, func(_ *recorder.Options, c *Config) { c.Python = ofDebian(t, "3.14") })
 	require.ErrorContains(t, err, "sys.remote_exec:", "of another version")
 	_, _, _, err = p.record(t, func(_ *recorder.Options, c *Config) { c.Python = "/no/such/python" })
 	require.ErrorContains(t, err, "find the program of the process")

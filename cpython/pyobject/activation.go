@@ -272,5 +272,5 @@ func (h *Heap) generator(img Image, dst []Ref, object uint64) []Ref {
 func (h *Heap) suspended(img Image, object uint64) bool {
 	t := h.TypeOf(img, object)
 	b := img.View(object+uint64(h.objects.generatorState), 1)
-	return t != nil && t.kind == kindGenerator && b != nil && int8(b[0]) < 0 // FRAME_EXECUTING is 0; what is above has ended
+	return t != nil && t.kind == kindGenerator && b != nil && int8(b[0]) < h.objects.generatorRuns
 }

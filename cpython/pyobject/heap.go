@@ -46,7 +46,7 @@ type Heap struct {
 	typeDicts map[uint64]bool
 }
 
-// FindHeap finds the interpreter of a process, CPython 3.8 to 3.14. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and those
+// FindHeap finds the interpreter of a process, CPython 3.8 to 3.15. Errors: cpython.ErrNoPython, *cpython.UnknownVersionError, and those
 // of package process. What it finds is to be proved with Prove before it is used.
 func FindHeap(p *process.Process) (*Heap, error) {
 	found, err := cpython.FindInterpreter(p)
@@ -94,7 +94,7 @@ func HeapAt(mem process.Memory, v cpython.Version, runtime, typeType uint64) (*H
 	}, nil
 }
 
-// debugObjects ties words of _Py_DebugOffsets (Include/internal/pycore_runtime.h of 3.13, pycore_debug_offsets.h of 3.14) to fields of
+// debugObjects ties words of _Py_DebugOffsets (Include/internal/pycore_runtime.h of 3.13, pycore_debug_offsets.h from 3.14 on) to fields of
 // objectLayout: those of the structures of the runtime, which a build may have moved.
 var debugObjects = []struct {
 	in13, in14 int
@@ -129,7 +129,7 @@ func (l *objectLayout) takeDebugOffsets(mem process.Memory, runtime uint64) erro
 	}
 	if v := word(l.debugWord(debugCollector13, debugCollector14)); v < maxLargeOffset {
 		permanent := l.collectorPermanent - l.interpCollector
-		l.interpCollector = uint32(v) + collectorGenerations
+		l.interpCollector = uint32(v) + l.collectorFirst
 		l.collectorPermanent = l.interpCollector + permanent
 	}
 	return nil
@@ -142,10 +142,6 @@ func (l *objectLayout) debugWord(in13, in14 int) int {
 	}
 	return in14
 }
-
-// collectorGenerations is offsetof(struct _gc_runtime_state, generations) in 3.13 and from 3.14.5 on. 3.14.0 to 3.14.4 have the young and two
-// old generations of a collector in steps there, as many and as large.
-const collectorGenerations = 0x18
 
 // Prove checks that the objects are where this version should have them: the type of type is type, sys.modules has a
 // module builtins, and the collector's rings close. The error wraps ErrObjects.

@@ -4,7 +4,7 @@ package pyobject
 
 import "github.com/gputrace/gputrace/cpython"
 
-// Offsets that all versions from 3.8 to 3.14 share, in 64-bit builds with a GIL (Include/object.h, Include/cpython/object.h and
+// Offsets that all versions from 3.8 to 3.15 share, in 64-bit builds with a GIL (Include/object.h, Include/cpython/object.h and
 // the headers of each type; a test compiles them). Bytes.
 const (
 	objectType       = cpython.ObjectType
@@ -88,7 +88,7 @@ const (
 	valuesNone   valuesKind = iota + 1 // 3.8 to 3.10
 	valuesBefore                       // 3.11: a pointer before the object
 	valuesTagged                       // 3.12: the pointer to the dictionary or, with its low bit set, to the values
-	valuesInline                       // 3.13, 3.14: behind the object, as the type's flag says
+	valuesInline                       // 3.13+: behind the object, as the type's flag says
 )
 
 // objectLayout is what a reader of the heap needs beside layout, and what differs between versions. Bytes.
@@ -102,6 +102,9 @@ type objectLayout struct {
 	interpCollector     uint32 // generations of the collector, in the interpreter; in _PyRuntime (3.8)
 	collectorPermanent  uint32 // the same of the permanent generation
 	collectorInRuntime  bool   // 3.8
+	// collectorFirst is where the generations begin in struct _gc_runtime_state, 3.13+. 3.14.0 to 3.14.4 have the young and the two old ones
+	// of a collector that works in steps there, as many and as large.
+	collectorFirst uint32
 
 	tstateNext    uint16
 	tstatePrev    uint16
@@ -122,7 +125,7 @@ type objectLayout struct {
 	frameInstr    uint16 // f_lasti, prev_instr, instr_ptr
 	frameLocals   uint16 // f_locals: a dictionary or null
 	frameValues   uint16 // localsplus
-	frameTop      uint16 // f_stacktop (3.8, 3.9: a pointer), f_stackdepth (3.10), stacktop, stackpointer (3.14)
+	frameTop      uint16 // f_stacktop (3.8, 3.9: a pointer), f_stackdepth (3.10), stacktop, stackpointer (3.14+)
 	frameStack    uint16 // f_valuestack, to 3.10
 	frameOwner    uint16 // 3.11+
 	frameFunction uint16 // 3.11+
@@ -146,6 +149,7 @@ type objectLayout struct {
 
 	generatorFrame uint16 // a pointer to 3.10, then the frame itself
 	generatorState uint16 // gi_frame_state, 3.11+
+	generatorRuns  int8   // FRAME_EXECUTING; what is above has ended
 
 	tupleItems  uint16
 	keysCount   uint16 // dk_nentries
@@ -159,7 +163,7 @@ type objectLayout struct {
 	exceptionTraceback uint16 // context and cause lie behind it
 	taggedInt          bool   // PyLongObject.lv_tag (3.12+) in the place of a signed size
 	immortal           bool   // 3.12+: a saturated count says nothing
-	// stackRefs: what a frame has are tagged (_PyStackRef of Include/internal/pycore_stackref.h, 3.14): the low bits are 0 of an object that
+	// stackRefs: what a frame has are tagged (_PyStackRef of Include/internal/pycore_stackref.h, 3.14+): the low bits are 0 of an object that
 	// the frame owns a reference to, 1 of a borrowed or immortal one and of none, 3 of a number.
 	stackRefs bool
 }
@@ -238,7 +242,7 @@ var objectLayouts = []objectLayout{
 	},
 	{
 		minor: 13, runtimeInterpreters: 0x278, interpNext: 0x1c60, interpThreads: 0x1cb0, interpModules: 0x1de8,
-		interpCollector: 0x1d00, collectorPermanent: 0x1d50,
+		interpCollector: 0x1d00, collectorPermanent: 0x1d50, collectorFirst: 0x18,
 		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x98, tstateNative: 0xa0, tstateFrame: 0x48,
 		tstateCFrame: cpython.NoField, cframeFrame: cpython.NoField, tstateExc: 0x78, tstateDict: 0x80, tstateContext: 0xd0, excValue: 0, excPrevious: 8,
 		frameCode: 0, framePrevious: 8, frameInstr: 0x38, frameLocals: 0x28, frameValues: 0x48, frameTop: 0x40,
@@ -252,7 +256,7 @@ var objectLayouts = []objectLayout{
 	},
 	{
 		minor: 14, runtimeInterpreters: 0x328, interpNext: 0x1c68, interpThreads: 0x1cb0, interpModules: 0x1e08,
-		interpCollector: 0x1d08, collectorPermanent: 0x1d58,
+		interpCollector: 0x1d08, collectorPermanent: 0x1d50, collectorFirst: 0x18,
 		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0x98, tstateNative: 0xa0, tstateFrame: 0x48,
 		tstateCFrame: cpython.NoField, cframeFrame: cpython.NoField, tstateExc: 0x78, tstateDict: 0x80, tstateContext: 0xd0, excValue: 0, excPrevious: 8,
 		frameCode: 0, framePrevious: 8, frameInstr: 0x38, frameLocals: 0x28, frameValues: 0x50, frameTop: 0x40,
@@ -262,6 +266,20 @@ var objectLayouts = []objectLayout{
 		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
 		functionDict: 0x58, generatorFrame: 0x48, generatorState: 0x43,
 		tupleItems: 0x20, keysCount: 0x18, keysIndices: 0x20, keysKind: 0xa, typeCachedKeys: 0x370, valuesStart: 8, values: valuesInline,
+		exceptionTraceback: 0x28, taggedInt: true, immortal: true, stackRefs: true,
+	},
+	{
+		minor: 15, runtimeInterpreters: 0x3a8, interpNext: 0x1c60, interpThreads: 0x1ca8, interpModules: 0x1da8,
+		interpCollector: 0x1cf0, collectorPermanent: 0x1d38, collectorFirst: 8,
+		tstateNext: 8, tstatePrev: 0, tstateInterp: 0x10, tstateThread: 0xb0, tstateNative: 0xb8, tstateFrame: 0x48,
+		tstateCFrame: cpython.NoField, cframeFrame: cpython.NoField, tstateExc: 0x90, tstateDict: 0x98, tstateContext: 0xe8, excValue: 0, excPrevious: 8,
+		frameCode: 0, framePrevious: 8, frameInstr: 0x38, frameLocals: 0x28, frameValues: 0x50, frameTop: 0x40,
+		frameStack: cpython.NoField, frameOwner: 0x4a, frameFunction: 0x10, frameOfObject: 0x18,
+		codeVarNames: cpython.NoField, codeCellVars: cpython.NoField, codeFreeVars: cpython.NoField, codeNames: 0x60, codeKinds: 0x68,
+		codeLocals: 0x48, codeStackSize: 0x40, codeArguments: 0x34,
+		functionGlobals: 0x10, functionCode: 0x30, functionDefaults: 0x38, functionKeywords: 0x40, functionClosure: 0x48,
+		functionDict: 0x58, generatorFrame: 0x48, generatorState: 0x43, generatorRuns: 4,
+		tupleItems: 0x20, keysCount: 0x18, keysIndices: 0x20, keysKind: 0xa, typeCachedKeys: 0x378, valuesStart: 8, values: valuesInline,
 		exceptionTraceback: 0x28, taggedInt: true, immortal: true, stackRefs: true,
 	},
 }

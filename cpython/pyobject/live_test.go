@@ -90,14 +90,11 @@ func start(t *testing.T, python string) (image, said) {
 	return image{p}, s
 }
 
-// debianVersion is the release that Debian has, and pyenv has not.
-const debianVersion = "3.14"
-
 // pythonOf is the interpreter of a release.
 func pythonOf(t *testing.T, version string) string {
 	t.Helper()
-	if version == debianVersion {
-		folder, err := exec.Command("../../testdata/debian-python.sh").Output()
+	if version == "3.14" || version == "3.15" {
+		folder, err := exec.Command("../../testdata/debian-python.sh", version).Output()
 		require.NoError(t, err, "testdata/debian-python.sh")
 		return filepath.Join(strings.TrimSpace(string(folder)), "bin", "python"+version)
 	}
@@ -115,7 +112,7 @@ func pythonOf(t *testing.T, version string) string {
 
 // TestObjects: types, references and counts are those that each version of CPython says itself.
 func TestObjects(t *testing.T) {
-	for _, version := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", debianVersion} {
+	for _, version := range []string{"3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14", "3.15"} {
 		t.Run(version, func(t *testing.T) {
 			img, s := start(t, pythonOf(t, version))
 			h, err := FindHeap(img.Process)

@@ -45,7 +45,7 @@ const (
 var kindNames = map[string]kind{
 	"module": kindModule, "function": kindFunction, "method": kindMethod, "builtin_function_or_method": kindBuiltin,
 	"cell": kindCell, "frame": kindFrame, "generator": kindGenerator, "coroutine": kindGenerator,
-	"async_generator": kindGenerator, "traceback": kindTraceback, "set": kindSet, "frozenset": kindSet,
+	"async_generator": kindGenerator, "traceback": kindTraceback, "frozendict": kindDict, "set": kindSet, "frozenset": kindSet,
 	"collections.deque": kindDeque, "functools._lru_cache_wrapper": kindCache,
 	"hamt_bitmap_node": kindHAMT, "hamt_collision_node": kindHAMT, "ContextVar": kindContextVar,
 	"_contextvars.ContextVar": kindContextVar, "contextvars.ContextVar": kindContextVar,
