@@ -184,6 +184,20 @@ func TestOOMDecisions(t *testing.T) {
 	}
 }
 
+// TestOOMEvaluationGraphs: losses are added up with their graphs. What is free in pieces by then would satisfy the request, and is not why the
+// memory is full.
+func TestOOMEvaluationGraphs(t *testing.T) {
+	c, p := startOOM(t, "2GiB", "evaluation_graphs", "--linger", "1")
+	<-p.exited
+	require.Zero(t, c.code(t), c.stderr.String())
+	r := readOOM(t, filepath.Join(c.dir, "out.oom1", "oom.json"))
+	require.Len(t, r.OOMs, 1)
+	o := &r.OOMs[0]
+	require.Equal(t, "full", o.Decision, o.Text)
+	require.Contains(t, o.Text, "Within this step oom.py:55 Net.forward has allocated ")
+	require.Contains(t, o.Text, " graph keeps them: evaluate under torch.no_grad()")
+}
+
 // figure is what differs between runs and versions of PyTorch in a sentence.
 var figure = regexp.MustCompile(`pid \d+|\d+(\.\d+)? ?(B|KiB|MiB|GiB|%)|\b\d+\b`)
 

@@ -153,8 +153,14 @@ func (c *Case) Growing() uint64 {
 
 func (c *Case) leaks() bool { return c.enough(c.Growing(), c.Torch.Allocated, leakShare) }
 
+// isFragmented: not where the step has grown beyond those before by more than what is in pieces, which would have been used up soon.
 func (c *Case) isFragmented() bool {
-	return c.Largest < c.Requested && c.Pieces >= c.Requested && c.enough(c.Pieces, c.Torch.Reserved, piecesShare)
+	return c.Largest < c.Requested && c.Pieces >= c.Requested && c.enough(c.Pieces, c.Torch.Reserved, piecesShare) && !c.outgrows(c.Pieces)
+}
+
+// outgrows reports whether one line keeps so much in this step that it is more than so many bytes beyond the peak of the steps before.
+func (c *Case) outgrows(bytes uint64) bool {
+	return c.Grown.Site != "" && c.Torch.Allocated > c.Healthy && c.Torch.Allocated-c.Healthy > bytes
 }
 
 // isOther reports whether a pool that is not the request's has a piece that is large enough.

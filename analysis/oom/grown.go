@@ -4,6 +4,7 @@ package oom
 
 import (
 	"cmp"
+	"strings"
 
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
@@ -12,12 +13,14 @@ import (
 	"github.com/gputrace/gputrace/internal/sorts"
 )
 
-// A line is named for what it allocated within the step of the failure where these are many blocks and a large part of all: so many blocks
-// at least, one part in so many of what is allocated, and so many times as much in use as at the peak of the steps before.
+// A line is named for what it allocated within the step of the failure where these are many blocks and a large part of what the step has: so
+// many blocks at least, one part in so many of it, and with what is older more than the peak of the steps before, by one part in so many. Blocks
+// of so many places are more than results that are kept: the graph of a forward pass has what each operation saved.
 const (
 	grownBlocks = 8
 	grownShare  = 2
-	grownTimes  = 2
+	grownBeyond = 10
+	graphPlaces = 3
 )
 
 // Growth is blocks of one line that were allocated since the step began in which a request failed, and are in use.
@@ -25,7 +28,24 @@ type Growth struct {
 	Site   string
 	Holder string // of the most of them; view.NoHolder: not known
 	Held   uint64 // by Holder, bytes
+	Places int    // different stacks
 	heap.Count
+}
+
+// Advice is what helps an evaluation that keeps what the graph of its forward passes saves: the holder of the blocks is a graph. Where it is not
+// known, blocks of several operations can be such. Empty: there is none.
+func (c *Case) Advice() string {
+	const graph = " graph keeps them: evaluate under torch.no_grad()"
+	g := &c.Grown
+	switch {
+	case c.Phase != phases.Evaluation || g.Site == "":
+		return ""
+	case g.Holder == view.NoHolder && g.Places >= graphPlaces:
+		return "If a" + graph
+	case strings.Contains(g.Holder, "grad_fn"), strings.Contains(g.Holder, "torch::autograd::"):
+		return "A" + graph
+	}
+	return ""
 }
 
 // setState adds up what the optimizer has allocated where the request failed while it made its state: it has nothing from before this step.
@@ -64,27 +84,41 @@ func (f *follower) setGrown(c *Case, h *heap.Heap) {
 	if !ok || c.Healthy == event.Unknown || c.Torch.Allocated == event.Unknown {
 		return
 	}
-	sites := map[string]heap.Count{}
+	sites, places := map[string]*Growth{}, map[event.StackID]bool{}
 	for b := range h.Blocks() {
-		if f.has(c, &b) && b.Time >= from {
-			name := f.in.Trace.SiteName(&b)
-			sites[name] = sites[name].Plus(heap.CountOf(b.Size, b.Requested))
+		if !f.has(c, &b) || b.Time < from {
+			continue
+		}
+		name := f.in.Trace.SiteName(&b)
+		g := sites[name]
+		if g == nil {
+			g = &Growth{Site: name, Holder: view.NoHolder}
+			sites[name] = g
+		}
+		g.Count = g.Plus(heap.CountOf(b.Size, b.Requested))
+		if !places[b.Stack] {
+			places[b.Stack] = true
+			g.Places++
 		}
 	}
-	c.setLargestGrowth(sites)
+	var rows []Growth
+	for _, g := range sites {
+		rows = append(rows, *g)
+	}
+	c.setLargestGrowth(rows)
 }
 
-func (c *Case) setLargestGrowth(sites map[string]heap.Count) {
-	var rows []Growth
-	for name, count := range sites {
-		rows = append(rows, Growth{Site: name, Holder: view.NoHolder, Count: count})
-	}
+func (c *Case) setLargestGrowth(rows []Growth) {
 	sorts.Func(rows, func(x, y Growth) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Site, y.Site)) })
 	if len(rows) == 0 {
 		return
 	}
-	g, all := rows[0], c.Torch.Allocated
-	if g.Objects >= grownBlocks && g.Bytes >= all/grownShare && all >= grownTimes*c.Healthy {
+	var own uint64
+	for i := range rows {
+		own += rows[i].Bytes
+	}
+	g, older := rows[0], c.Torch.Allocated-min(c.Torch.Allocated, own)
+	if g.Objects >= grownBlocks && g.Bytes >= own/grownShare && older+g.Bytes > c.Healthy+c.Healthy/grownBeyond {
 		c.Grown = g
 	}
 	for i := range c.Top {

@@ -3,11 +3,13 @@
 package oom
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/balance"
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -86,35 +88,67 @@ func TestDriverError(t *testing.T) {
 	}
 }
 
-// TestLargestGrowth: a line stands out when it has eight blocks or more, half of all that is allocated, and that is twice what it was.
+// TestLargestGrowth: a line stands out when it has eight blocks or more, half of what the step has, and with what is older a tenth more than
+// the peak of the steps before.
 func TestLargestGrowth(t *testing.T) {
-	count := func(objects, bytes uint64) heap.Count { return heap.Count{Objects: objects, Bytes: bytes} }
+	row := func(site string, objects, bytes uint64) Growth {
+		return Growth{Site: site, Holder: view.NoHolder, Count: heap.Count{Objects: objects, Bytes: bytes}}
+	}
 	for name, tt := range map[string]struct {
-		sites   map[string]heap.Count
+		rows    []Growth
 		healthy uint64
 		want    string
 	}{
-		"at all bounds":      {map[string]heap.Count{"a": count(8, 50), "b": count(9, 49)}, 50, "a"},
-		"few blocks":         {map[string]heap.Count{"a": count(7, 50)}, 50, ""},
-		"less than half":     {map[string]heap.Count{"a": count(8, 49)}, 50, ""},
-		"not twice as much":  {map[string]heap.Count{"a": count(8, 50)}, 51, ""},
+		"at all bounds":      {[]Growth{row("b", 9, 50), row("a", 8, 50)}, 45, "a"},
+		"few blocks":         {[]Growth{row("a", 7, 50)}, 50, ""},
+		"less than half":     {[]Growth{row("a", 8, 30), row("b", 9, 16), row("c", 9, 16)}, 50, ""},
+		"half of its step":   {[]Growth{row("a", 8, 20), row("b", 9, 20)}, 70, "a"},
+		"with what is older": {[]Growth{row("a", 8, 20)}, 90, "a"},
+		"not a tenth more":   {[]Growth{row("a", 8, 20)}, 91, ""},
+		"without the others": {[]Growth{row("a", 8, 20), row("b", 9, 19)}, 80, ""},
 		"nothing":            {nil, 50, ""},
-		"the first by name":  {map[string]heap.Count{"b": count(8, 50), "a": count(8, 50)}, 50, "a"},
-		"not the largest":    {map[string]heap.Count{"a": count(1, 60), "b": count(8, 55)}, 50, ""},
-		"many more than all": {map[string]heap.Count{"a": count(800, 100)}, 1, "a"},
+		"the first by name":  {[]Growth{row("b", 8, 50), row("a", 8, 50)}, 40, "a"},
+		"not the largest":    {[]Growth{row("a", 1, 60), row("b", 8, 40)}, 20, ""},
+		"more than all":      {[]Growth{row("a", 800, 110)}, 1, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &Case{Healthy: tt.healthy, Torch: balance.Torch{Allocated: 100}, Top: []Holding{
-				{Site: "a", Holder: "x", Count: count(1, 3)}, {Site: "a", Holder: "y", Count: count(1, 5)}, {Site: "a", Holder: view.NoHolder, Count: count(1, 40)},
-				{Site: "b", Holder: "z", Count: count(1, 9)}, {Site: "a", Holder: "w", Count: count(1, 4)},
+				{Site: "a", Holder: "x", Count: heap.Count{Bytes: 3}}, {Site: "a", Holder: "y", Count: heap.Count{Bytes: 5}},
+				{Site: "a", Holder: view.NoHolder, Count: heap.Count{Bytes: 40}}, {Site: "b", Holder: "z", Count: heap.Count{Bytes: 9}},
+				{Site: "a", Holder: "w", Count: heap.Count{Bytes: 4}},
 			}}
-			c.setLargestGrowth(tt.sites)
+			rows := slices.Clone(tt.rows)
+			c.setLargestGrowth(rows)
 			require.Equal(t, tt.want, c.Grown.Site)
-			if tt.want != "" {
-				require.Equal(t, []any{"y", uint64(5)}, []any{c.Grown.Holder, c.Grown.Held}, "the holder of most of it")
-				require.Equal(t, tt.sites[tt.want], c.Grown.Count)
+			if tt.want == "" {
+				return
 			}
+			require.Equal(t, []any{"y", uint64(5)}, []any{c.Grown.Holder, c.Grown.Held}, "the holder of most of it")
+			of := slices.IndexFunc(tt.rows, func(g Growth) bool { return g.Site == tt.want })
+			require.Equal(t, tt.rows[of].Count, c.Grown.Count)
 		})
+	}
+}
+
+// TestAdvice: a holder decides; where it is not known, blocks of several operations do.
+func TestAdvice(t *testing.T) {
+	for _, tt := range []struct {
+		phase  phases.Phase
+		holder string
+		places int
+		want   string
+	}{
+		{phases.Evaluation, view.NoHolder, 2, ""},
+		{phases.Evaluation, view.NoHolder, 3, "If a graph keeps them: evaluate under torch.no_grad()"},
+		{phases.Forward, view.NoHolder, 3, ""},
+		{phases.Evaluation, "eval() local outputs[", 9, ""},
+		{phases.Evaluation, "eval() local total.grad_fn", 1, "A graph keeps them: evaluate under torch.no_grad()"},
+		{phases.Evaluation, "<torch::autograd::generated::AddmmBackward0>", 1, "A graph keeps them: evaluate under torch.no_grad()"},
+	} {
+		c := Case{Phase: tt.phase, Grown: Growth{Site: "eval.py:3 eval", Holder: tt.holder, Places: tt.places}}
+		require.Equal(t, tt.want, c.Advice(), "%+v", tt)
+		c.Grown.Site = ""
+		require.Empty(t, c.Advice())
 	}
 }
 
@@ -176,6 +210,7 @@ func TestGrown(t *testing.T) {
 	c := &p.find(t, Input{}).Cases[0]
 	require.Equal(t, "train.py:11 load", c.Grown.Site)
 	require.Equal(t, heap.Count{Objects: 10, Bytes: 10 * mib, Requested: 10*mib - 10, RequestedObjects: 10}, c.Grown.Count)
+	require.Equal(t, 1, c.Grown.Places)
 	require.EqualValues(t, 2*mib+3, c.Healthy, "1 MiB that stays, and the largest temporary")
 	early := trained(6, false)
 	for i := range uint64(10) {

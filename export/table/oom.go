@@ -422,6 +422,9 @@ func fullText(c *oom.Case, asked string) string {
 		if g.Holder != view.NoHolder {
 			text += fmt.Sprintf("; %s of it are held by %s", Bytes(g.Held), words.Line(g.Holder))
 		}
+		if advice := c.Advice(); advice != "" {
+			text += ". " + advice
+		}
 	}
 	return text
 }

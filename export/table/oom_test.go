@@ -41,6 +41,12 @@ func TestOOMText(t *testing.T) {
 		"still in use, 20.0 GiB": func(c *oom.Case) {
 			c.Grown = oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
 		},
+		"20.0 GiB. If a graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
+			c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: view.NoHolder, Places: 3, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
+		"held by total.grad_fn. A graph keeps them: evaluate under torch.no_grad()": func(c *oom.Case) {
+			c.Phase, c.Grown = phases.Evaluation, oom.Growth{Site: "eval.py:3 eval", Holder: "total.grad_fn", Held: 1, Count: heap.Count{Objects: 40, Bytes: 20 * oomGiB}}
+		},
 		"The optimizer was making its state, of which 3.0 GiB are there": func(c *oom.Case) { c.State, c.Phase = 3*oomGiB, phases.Optimizer },
 		"With expandable_segments:True it would not have failed, by a replay": func(c *oom.Case) {
 			c.Decision, c.Replay = oom.Fragmentation, &oom.Replay{Exact: true}

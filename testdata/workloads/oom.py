@@ -241,6 +241,22 @@ def evaluation(steps):
 
 
 @case
+def evaluation_graphs(steps):
+    """Training fits; the evaluation behind it adds up losses with their graphs, in blocks of which two and a rest fill a segment."""
+    trainer, total = Trainer(512, 4), 0
+    for _ in zip(range(10), steps):
+        trainer.step(1024)
+
+    def evaluate():
+        nonlocal total
+        trainer.net.eval()
+        while True:
+            total = total + trainer.net(torch.randn(4096, 512).cuda()).square().mean()
+
+    evaluate()
+
+
+@case
 def first_step(steps):
     """Forward and backward fit; the optimizer makes its state in the first step."""
     trainer = Trainer(4096, 7)
