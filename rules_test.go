@@ -108,7 +108,7 @@ var mayImport = map[string][]string{
 	"analysis/answer":    {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":     {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
-	"analysis/summary":   {"analysis/steps", "analysis/view", "event", "event/figures", "heap"},
+	"analysis/summary":   {"analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "heap"},
 	"analysis/alerts":    {"analysis/view", "internal/size"},
 	"analysis/machine":   {"event", "internal/sorts"},
 	"analysis/ranks":     {"analysis/leaks", "analysis/view", "event", "heap", "internal/sorts"},

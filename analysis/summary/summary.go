@@ -4,7 +4,9 @@ package summary
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
@@ -15,14 +17,20 @@ import (
 // Report is what a recording says in the keys of PyTorch and of the libraries around it.
 type Report struct {
 	Devices []figures.MemoryStats
-	// Stages are what was allocated before the first step and in the steps, of each device; nil: no steps were found.
+	// Stages are what was allocated before training and in it, of each device; nil: no steps were found.
 	Stages []Stages
 }
 
-// Stages is the memory of one device in the two stages that can be recognised from outside.
+// Stages is the memory of one device in the two stages that can be recognised from outside: before the first batch, forward or other part of a
+// step, and from there on. The second ends behind a step, with what is freed before anything else is allocated: gradients that are reset.
 type Stages struct {
 	Device      int
 	Init, Train Stage
+
+	begun  bool // Train has
+	step   int  // of the last event
+	behind bool // nothing was allocated since the step ended
+	left   uint64
 }
 
 // Stage is a time in which memory was allocated, bytes.
@@ -41,7 +49,11 @@ type accountKey struct {
 	device event.Device
 }
 
+// inSteps are the phases that steps consist of.
+var inSteps = []phases.Phase{phases.Input, phases.Forward, phases.Backward, phases.Optimizer, phases.ZeroGrad}
+
 type reader struct {
+	trace   *view.Trace
 	devices map[accountKey]*device
 	stages  map[accountKey]*Stages
 	steps   *steps.Table
@@ -50,7 +62,7 @@ type reader struct {
 
 // Of replays a trace once. table nil: steps were not looked for. Accounts of a trace are of one process.
 func Of(t *view.Trace, table *steps.Table) (*Report, error) {
-	r := &reader{devices: map[accountKey]*device{}, stages: map[accountKey]*Stages{}, steps: table}
+	r := &reader{trace: t, devices: map[accountKey]*device{}, stages: map[accountKey]*Stages{}, steps: table}
 	if table != nil && table.Count() > 0 {
 		_, r.ends, _ = table.Span(table.Last() - 1)
 	}
@@ -64,7 +76,7 @@ func Of(t *view.Trace, table *steps.Table) (*Report, error) {
 		key := accountKey{a.PID, a.Device}
 		out.Devices = append(out.Devices, r.device(key).known(a))
 		if s := r.stages[key]; s != nil && a.Baseline == 0 {
-			out.Stages = append(out.Stages, *s)
+			out.Stages = append(out.Stages, Stages{Device: s.Device, Init: s.Init, Train: s.Train})
 		}
 	}
 	return out, nil
@@ -103,9 +115,9 @@ func (r *reader) count(b *heap.Block, change func(uint64) func(*figures.Counter)
 	}
 }
 
-// stage follows the total of a device before the first step, and up to the end of the last whole one.
+// stage follows the total of a device.
 func (r *reader) stage(e *event.Event, h *heap.Heap) {
-	if r.ends == 0 || e.Layer != event.LayerTorch || e.Time > r.ends {
+	if r.ends == 0 || e.Layer != event.LayerTorch {
 		return
 	}
 	a, ok := h.Account(e.PID, e.Device)
@@ -118,10 +130,33 @@ func (r *reader) stage(e *event.Event, h *heap.Heap) {
 		s = &Stages{Device: int(e.Device.Index)}
 		r.stages[key] = s
 	}
-	if r.steps.At(e.Time) == 0 {
+	step, phase := r.steps.At(e.Time), phases.Unknown
+	if e.Kind == event.KindAlloc {
+		phase = r.trace.Phase(e.Stack)
+	}
+	s.begun = s.begun || step > 0 || slices.Contains(inSteps, phase)
+	if !s.begun {
 		s.Init.End, s.Init.Peak = a.Allocated, max(s.Init.Peak, a.Allocated)
 		s.Train = Stage{a.Allocated, a.Allocated, a.Allocated}
 		return
 	}
-	s.Train.End, s.Train.Peak = a.Allocated, max(s.Train.Peak, a.Allocated)
+	s.train(step, e.Kind == event.KindAlloc && phase != phases.Optimizer, a.Allocated, e.Time <= r.ends)
+}
+
+// train follows the steps. next: something is allocated that is none of the optimizer's. What is freed behind the last step, before nothing
+// is allocated, may be all there is: of a program that ends.
+func (s *Stages) train(step int, next bool, allocated uint64, whole bool) {
+	if step != s.step {
+		s.step, s.behind = step, true
+	}
+	if next && s.behind {
+		s.behind, s.Train.End = false, s.left
+	}
+	if s.left = allocated; !whole {
+		return
+	}
+	s.Train.Peak = max(s.Train.Peak, allocated)
+	if step <= 1 { // no step has ended yet
+		s.Train.End = allocated
+	}
 }

@@ -84,6 +84,30 @@ func TestStages(t *testing.T) {
 	require.Positive(t, s.Train.PeakedDelta())
 }
 
+// TestStageEnds: training begins with the first forward pass, though no step has ended by then, and ends with what a step leaves: neither its
+// gradients nor its activations, but more than a program that has freed everything.
+func TestStageEnds(t *testing.T) {
+	const mib = 1 << 20
+	j := eventtest.NewJob()
+	kept := []uint64{j.Alloc(eventtest.Kept, 10*mib)}
+	for i := range 6 {
+		x, g := j.Alloc(eventtest.Forward, 4*mib), j.Alloc(eventtest.Backward, 3*mib)
+		if i == 0 {
+			kept = append(kept, j.Alloc(eventtest.Adam, 2*mib))
+		}
+		j.Pass(eventtest.Adam)
+		j.Free(x)
+		j.Free(g)
+	}
+	peak := uint64(19*mib) + j.Events[len(j.Events)-4].Size // that of Pass
+	for _, addr := range kept {
+		j.Free(addr)
+	}
+	require.Equal(t, []summary.Stages{{
+		Init: summary.Stage{End: 10 * mib, Peak: 10 * mib}, Train: summary.Stage{Begin: 10 * mib, End: 12 * mib, Peak: peak},
+	}}, stats(t, j).Stages)
+}
+
 // TestOfSegments: segments of up to 2 MiB are of the small pool; what the allocator itself says is reserved is what they add up to.
 func TestOfSegments(t *testing.T) {
 	const mib, base = 1 << 20, 1 << 40

@@ -73,7 +73,7 @@ func summaryOf(s *figures.MemoryStats, stages []summary.Stages) summaryDevice {
 	if i := slices.IndexFunc(stages, func(x summary.Stages) bool { return x.Device == s.Device }); i >= 0 {
 		x := &stages[i]
 		out.Transformers = map[string]int64{
-			"before_mem_gpu":           int64(x.Init.Begin),
+			"before_init_mem_gpu":      int64(x.Init.Begin),
 			"init_mem_gpu_alloc_delta": x.Init.AllocDelta(), "init_mem_gpu_peaked_delta": x.Init.PeakedDelta(),
 			"train_mem_gpu_alloc_delta": x.Train.AllocDelta(), "train_mem_gpu_peaked_delta": x.Train.PeakedDelta(),
 		}
