@@ -34,6 +34,9 @@ type result struct {
 	Programs map[string]int // instructions that the verifier has looked at
 	Checks   []checked
 	Took     time.Duration
+	// patching: the kernel met a breakpoint that it had put into its own code for a moment, and has taken out again (a static branch that it
+	// switched). QEMU can run the code as it was translated before. What uprobes put is in programs.
+	patching bool
 }
 
 // checked is one check.
@@ -50,13 +53,24 @@ const torchMemory = 4096
 // trouble is how the kernel begins to tell of a fault of its own. That something took long is none: it is emulated.
 var trouble = regexp.MustCompile(`BUG: (unable|kernel|page|scheduling|sleeping|Bad|stack|KASAN)|kernel BUG at |Oops: |general protection fault`)
 
+// patched is how the kernel tells of a breakpoint in its own code; the selector is that of the kernel.
+var patched = regexp.MustCompile(`(?s)Oops: int3: .{0,800}?RIP: 0010:`)
+
 // boot runs a kernel in QEMU until it powers off, and reads what its guest says. The serial line is kept in the file log. Guest is
 // what it shall do: "", "refused" or "torch". A kernel that does not come as far as the guest is booted once more: on a busy machine an
-// emulated clock can be too late for it.
+// emulated clock can be too late for it. So is one that stumbles over its own patching.
 func boot(ctx context.Context, k kernel, o *options, guest, image, log string) (*result, error) {
 	r, err := bootOnce(ctx, k, o, guest, image, log)
-	if err == nil && r.Facts["release"] == "" {
-		fmt.Printf("Linux %s did not come up, once more\n", k.Release)
+	why := ""
+	switch {
+	case err != nil:
+	case r.Facts["release"] == "":
+		why = "did not come up"
+	case r.patching:
+		why = "met a breakpoint of its own, as happens when it is emulated"
+	}
+	if why != "" {
+		fmt.Printf("Linux %s %s, once more\n", k.Release, why)
 		r, err = bootOnce(ctx, k, o, guest, image, log)
 	}
 	return r, err
@@ -87,7 +101,7 @@ func bootOnce(ctx context.Context, k kernel, o *options, guest, image, log strin
 	if ctx.Err() != nil {
 		err = fmt.Errorf("it did not end in %s", o.limit)
 	}
-	r := &result{kernel: k, Facts: map[string]string{}, Programs: map[string]int{}, Took: time.Since(begin)}
+	r := &result{kernel: k, Facts: map[string]string{}, Programs: map[string]int{}, Took: time.Since(begin), patching: patched.MatchString(serial.String())}
 	r.parse(serial.String())
 	if at := trouble.FindStringIndex(serial.String()); at != nil {
 		r.Checks = append(r.Checks, checked{Name: "kernel", Detail: "it is in trouble itself", log: firstLines(serial.String()[at[0]:], 50)})

@@ -68,3 +68,11 @@ func TestVerdict(t *testing.T) {
 		require.Equal(t, want, r.verdict())
 	}
 }
+
+// TestPatched: a breakpoint in the kernel's own code is told from one in a program, and from other faults.
+func TestPatched(t *testing.T) {
+	const head = "[  241.6] Oops: int3: 0000 [#1] SMP NOPTI\r\n[  241.6] CPU: 1 UID: 0 PID: 926 Comm: podman Not tainted\r\n"
+	require.True(t, patched.MatchString(head+"[  241.6] RIP: 0010:__alloc_frozen_pages_noprof+0x1d3/0x3b0\r\n"))
+	require.False(t, patched.MatchString(head+"[  241.6] RIP: 0033:0x7f0012345678\r\n"))
+	require.False(t, patched.MatchString("[  1.0] Oops: 0000 [#1] SMP\r\n[  1.0] RIP: 0010:uprobe_notify_resume+0x1/0x2\r\n"))
+}
