@@ -222,7 +222,8 @@ func (f *failures) step() {
 	}
 }
 
-// settle writes the folder once more when all was read, and ends the recording where that is asked for.
+// settle writes the folder once more when all was read, and ends the recording where that is asked for: not when the thread has gone on to allocate,
+// which has caught the failure.
 func (f *failures) settle() {
 	p := f.process
 	if f.failure == 0 || f.count > keptFailures || f.answers != nil || f.reading != nil {
@@ -233,7 +234,11 @@ func (f *failures) settle() {
 	}
 	f.write()
 	f.failure = 0
-	if p.options.UntilOOM {
+	switch {
+	case !p.options.UntilOOM:
+	case f.last.Kind == 0:
+		p.observer.Notice("  the program has caught that and goes on; so does the recording")
+	default:
 		f.end()
 	}
 }

@@ -30,6 +30,12 @@ func refused(pid int, at, size, total uint64) event.Event {
 	return e
 }
 
+// ofThread is an event of another thread.
+func ofThread(tid uint32, e event.Event) event.Event {
+	e.TID = tid
+	return e
+}
+
 // readings are those that a recording has.
 func readings(t *testing.T, file string) []figures.Reading {
 	t.Helper()
@@ -59,11 +65,11 @@ func heldAll(context.Context) (*Scan, error) {
 }
 
 // TestFailure: when a request fails, the recording is on the disk in a folder of its own, with why it failed; then the driver and the
-// holders are read, and what they said is in the recording. With UntilOOM that ends it.
+// holders are read, and what they said is in the recording. With UntilOOM that ends it, unless the thread goes on to allocate.
 func TestFailure(t *testing.T) {
 	target := &madeTarget{pid: 7, scan: heldAll, memory: &Memory{Time: 5, Driver: []figures.DriverUse{{Used: 512, Total: 4096, All: 4000}}, Moved: true}}
 	s := &madeSource{start: []Target{target}, hang: true, batches: []madeBatch{
-		{events: []event.Event{alloc(7, second, 0x1000, 512, 512), refused(7, 2*second, 4096, 512), alloc(7, 3*second, 0x2000, 512, 1024)}},
+		{events: []event.Event{alloc(7, second, 0x1000, 512, 512), refused(7, 2*second, 4096, 512), ofThread(8, alloc(7, 3*second, 0x2000, 512, 1024))}},
 	}}
 	r, n, o := newMade(t, s, func(o *Options) { o.UntilOOM = true })
 	results, err := r.Run(t.Context())
@@ -252,6 +258,10 @@ func TestSettle(t *testing.T) {
 	f.count = keptFailures
 	f.settle()
 	require.Zero(t, f.failure)
+	require.False(t, ended, "the thread has allocated since")
+	require.Contains(t, strings.Join(f.process.observer.(*noted).notices, "\n"), "has caught that")
+	f.failure, f.last.Kind = 5, event.KindOutOfMemory
+	f.settle()
 	require.True(t, ended)
 
 	f.folder, f.writing = t.TempDir(), make(chan error, 1)

@@ -89,7 +89,7 @@ func recordingFlags() []cli.Flag {
 		forceFlag(),
 		flags.Words("format,f", "html", "beside the recording and the profiles, write `FORMAT`, or several, separated by commas, or none; see gputrace export --help", append(export.Names(), noFormats), checkFormats),
 		flags.Duration("duration,d", "stop after `TIME`, such as 10s, or a number of seconds (default: at Ctrl-C or when the process ends)", 0, 0),
-		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed, and say why"},
+		&cli.BoolFlag{Name: "until-oom", Usage: "stop when a request for memory has failed and was not caught, and say why"},
 		flags.Text("ready-file", "", "create `PATH` when the probes are live"),
 		flags.Bytes("ring-size", "32MiB", "`BYTES` of the ring between kernel and gputrace, a power of two", checkRing),
 		flags.Bytes("max-size", "1GiB", "drop the oldest part of the recording when it has `BYTES`; 0: never", checkMaxSize),
