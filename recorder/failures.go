@@ -25,8 +25,9 @@ const (
 	// fullShare is how much of a device must be free, one part in so many: with less, holders are read beforehand, every holdersEvery.
 	fullShare    = 10
 	holdersEvery = time.Minute
-	// keptFailures is of how many failed requests there is a folder, and a reading.
+	// keptFailures is of how many failed requests there is a folder. Of later ones there is a reading, every laterEvery.
 	keptFailures = 5
+	laterEvery   = time.Minute
 	// heldRows is how many rows of holders are kept of a reading.
 	heldRows = 1000
 )
@@ -46,7 +47,8 @@ type failures struct {
 	answers chan holdersAnswer   // likewise
 	failure uint64               // time of the request that they are for; 0: of none
 	count   int
-	folder  string // of the last failure; empty: there is none
+	later   time.Time // when there was a reading for a failure without a folder
+	folder  string    // of the last failure; empty: there is none
 	writing chan error
 	again   bool // the folder is to be written once more
 }
@@ -92,23 +94,31 @@ func (f *failures) repeats(e *event.Event) bool {
 // failed is called when a request has failed and the events up to it were applied.
 func (f *failures) failed(e *event.Event) {
 	f.seen = false
-	if f.count++; f.count > keptFailures {
-		return
+	if f.count++; f.hasNoFolder() {
+		if time.Since(f.later) < laterEvery {
+			return
+		}
+		f.later = time.Now()
 	}
 	p := f.process
 	f.failure = e.Time
 	if joined := p.scans.joined(p.View()); joined != nil {
 		f.mark(&figures.Reading{Time: p.scans.latest.Until, Failed: e.Time, Held: heldAt(joined)})
 	}
-	f.keep()
+	if !f.hasNoFolder() {
+		f.keep()
+	}
 	f.read()
 	f.askHolders()
 	text := fmt.Sprintf("out of memory: a request for %s failed", table.Bytes(e.Size))
-	if f.folder != "" {
+	if f.folder != "" && !f.hasNoFolder() {
 		text += "; " + f.folder + "/ has the recording up to here"
 	}
 	p.observer.Notice("  " + text)
 }
+
+// hasNoFolder reports whether the last failure is one of too many.
+func (f *failures) hasNoFolder() bool { return f.count > keptFailures }
 
 // askHolders has the holders of the live blocks read.
 func (f *failures) askHolders() {
@@ -226,13 +236,15 @@ func (f *failures) step() {
 // which has caught the failure.
 func (f *failures) settle() {
 	p := f.process
-	if f.failure == 0 || f.count > keptFailures || f.answers != nil || f.reading != nil {
+	if f.failure == 0 || f.answers != nil || f.reading != nil {
 		return
 	}
 	if p.heap.writer != nil {
 		p.heap.check(p.heap.writer.Flush())
 	}
-	f.write()
+	if !f.hasNoFolder() {
+		f.write()
+	}
 	f.failure = 0
 	switch {
 	case !p.options.UntilOOM:
