@@ -232,8 +232,8 @@ func (f *failures) step() {
 	}
 }
 
-// settle writes the folder once more when all was read, and ends the recording where that is asked for: not when the thread has gone on to allocate,
-// which has caught the failure.
+// settle writes the folder once more when all was read, and ends the recording where that is asked for: not when the thread has
+// allocated since, and so has caught the failure.
 func (f *failures) settle() {
 	p := f.process
 	if f.failure == 0 || f.answers != nil || f.reading != nil {

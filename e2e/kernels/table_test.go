@@ -69,7 +69,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestPatched: a breakpoint in the kernel's own code is told from one in a program, and from other faults.
+// TestPatched: a breakpoint in the kernel's own code is another fault than one in a program.
 func TestPatched(t *testing.T) {
 	const head = "[  241.6] Oops: int3: 0000 [#1] SMP NOPTI\r\n[  241.6] CPU: 1 UID: 0 PID: 926 Comm: podman Not tainted\r\n"
 	require.True(t, patched.MatchString(head+"[  241.6] RIP: 0010:__alloc_frozen_pages_noprof+0x1d3/0x3b0\r\n"))
