@@ -36,7 +36,7 @@ func (r *Runtime) findVariable(mem process.Memory, states map[uint64]map[uint64]
 	}
 	if read, ok := threadLocal(mem, r.getter); ok {
 		for tp := range states {
-			if offset, ok := read.from(mem, tp); ok && v.fits(offset) {
+			if offset, ok := read.from(mem, tp); ok && holds(mem, states, offset) {
 				return slot{offset, NoField}, nil
 			}
 		}
@@ -45,6 +45,21 @@ func (r *Runtime) findVariable(mem process.Memory, states map[uint64]map[uint64]
 		return slot{offset, NoField}, nil
 	}
 	return slot{}, fmt.Errorf("%w: no thread-local variable of %d threads holds the thread state", ErrNotReady, v.threads)
+}
+
+// holds reports whether the words at an offset are states of the threads' own, or of one at least, and no other's.
+func holds(mem process.Memory, states map[uint64]map[uint64]bool, offset int64) bool {
+	matches := 0
+	for tp, own := range states {
+		switch word, err := process.Uint64(mem, tp+uint64(offset)); {
+		case err != nil || word == 0: // a thread that has ended, or has not run Python yet
+		case !own[word]:
+			return false
+		default:
+			matches++
+		}
+	}
+	return matches > 0
 }
 
 // variables counts, for every word below the thread pointers, the threads that have a state of theirs there. Index 0 is the word

@@ -99,6 +99,13 @@ func TestVariable(t *testing.T) {
 			m[addrTCB-variablesScan] = make([]byte, variablesScan)
 			m.set(addrTCB-variablesScan, 0, addrTState)
 		}, variablesScan},
+		{"farther, and asked", 1, func(m image) {
+			delete(m, addrTCB-variablesRead)
+			m[addrTCB-variablesScan-8] = make([]byte, variablesScan+8)
+			m.set(addrTCB-variablesScan-8, 0, addrTState)
+			m[addrGetter] = binary.LittleEndian.AppendUint32([]byte{0x64, 0x48, 0x8b, 0x04, 0x25}, uint32(0x100000000-variablesScan-8))
+			m[addrGetter] = append(m[addrGetter], 0xc3)
+		}, variablesScan + 8},
 		{"farther", 1, func(m image) {
 			delete(m, addrTCB-variablesRead)
 			m[addrTCB-variablesScan-8] = make([]byte, variablesScan+8)
