@@ -207,7 +207,7 @@ func runWhatIf(t *testing.T, environment []string, script string, args []string)
 	return out
 }
 
-// abortedAtExit is what PyTorch on the stand-in sometimes says after its last line, traced or not (docs/known-issues.md). What it did
+// abortedAtExit is what PyTorch sometimes says after its last line, traced or not (docs/known-issues.md). What it did
 // before is complete.
 const abortedAtExit = "terminate called without an active exception"
 

@@ -181,7 +181,7 @@ def require(condition, *message):
         raise SystemExit("selftest: " + " ".join(map(str, message)))
 
 
-# PyTorch on the stand-in sometimes aborts with these words while the process exits, after its last line (see
+# PyTorch sometimes aborts with these words while the process exits, after its last line (see
 # docs/known-issues.md). What it did before is complete.
 ABORTED_AT_EXIT = "terminate called without an active exception"
 

@@ -4,6 +4,7 @@ A script calls arguments(parser), then Sidecar(options) once its device can be u
 finish() at the end. Without options nothing happens.
 """
 
+import atexit
 import json
 import os
 import pickle
@@ -14,6 +15,10 @@ import torch
 
 POLL_SECONDS = 0.01
 MAX_ENTRIES = 50_000_000  # of the memory history: more than any run makes, so that nothing is forgotten
+
+# The thread of the autograd engine releases what the last backward pass had, for which it needs the GIL. Where it asks for it when Python
+# ends already, Python ends the thread inside a destructor of C++, and that the process (docs/known-issues.md).
+atexit.register(time.sleep, 0.05)
 
 
 def arguments(parser):
