@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 
 	"golang.org/x/arch/x86/x86asm"
 
@@ -25,14 +26,10 @@ const (
 // findVariable finds the thread-local variable that holds each thread's own state. Another one, _Py_tss_tstate, holds the same while the
 // thread has the GIL: what the interpreter itself reads is asked first, then which is set in most threads.
 func (r *Runtime) findVariable(mem process.Memory, states map[uint64]map[uint64]bool) (slot, error) {
-	var v variables
-	for tp, own := range states {
-		if controlBlock(mem, tp) != nil {
-			v.add(mem, tp, own)
-		}
-	}
-	if v.threads == 0 {
-		return slot{}, fmt.Errorf("%w: no thread control block at any of %d thread ids", ErrNotReady, len(states))
+	all := len(states)
+	maps.DeleteFunc(states, func(tp uint64, _ map[uint64]bool) bool { return controlBlock(mem, tp) == nil })
+	if len(states) == 0 {
+		return slot{}, fmt.Errorf("%w: no thread control block at any of %d thread ids", ErrNotReady, all)
 	}
 	if read, ok := threadLocal(mem, r.getter); ok {
 		for tp := range states {
@@ -41,10 +38,14 @@ func (r *Runtime) findVariable(mem process.Memory, states map[uint64]map[uint64]
 			}
 		}
 	}
+	var v variables
+	for tp, own := range states {
+		v.add(mem, tp, own)
+	}
 	if offset, ok := v.best(); ok {
 		return slot{offset, NoField}, nil
 	}
-	return slot{}, fmt.Errorf("%w: no thread-local variable of %d threads holds the thread state", ErrNotReady, v.threads)
+	return slot{}, fmt.Errorf("%w: no thread-local variable of %d threads holds the thread state", ErrNotReady, len(states))
 }
 
 // holds reports whether the words at an offset are states of the threads' own, or of one at least, and no other's.
@@ -66,11 +67,9 @@ func holds(mem process.Memory, states map[uint64]map[uint64]bool, offset int64) 
 // right below.
 type variables struct {
 	matches, conflicts [variablesScan / 8]int
-	threads            int
 }
 
 func (v *variables) add(mem process.Memory, tp uint64, own map[uint64]bool) {
-	v.threads++
 	var b [variablesRead]byte
 	for n := uint64(0); n < variablesScan && tp > n+variablesRead; n += variablesRead {
 		if _, err := mem.ReadAt(b[:], tp-n-variablesRead); err != nil {
@@ -140,11 +139,10 @@ func threadLocal(mem process.Memory, function uint64) (v variable, ok bool) {
 	code := make([]byte, getterCode)
 	n, _ := mem.ReadAt(code, function)
 	code = code[:max(0, min(n, len(code)))]
-	e := evaluator{mem: mem, known: map[x86asm.Reg]uint64{}, blocks: map[x86asm.Reg]variable{}}
-	if bytes.HasPrefix(code, endbr64) {
-		e.next, code = uint64(len(endbr64)), code[len(endbr64):]
+	e := evaluator{mem: mem, next: function, known: map[x86asm.Reg]uint64{}, blocks: map[x86asm.Reg]variable{}}
+	if rest, ok := bytes.CutPrefix(code, endbr64); ok {
+		e.next, code = e.next+uint64(len(endbr64)), rest
 	}
-	e.next += function
 	for len(code) > 0 {
 		inst, err := x86asm.Decode(code, 64)
 		if err != nil || inst.Len == 0 {

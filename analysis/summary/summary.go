@@ -26,11 +26,15 @@ type Report struct {
 type Stages struct {
 	Device      int
 	Init, Train Stage
+}
 
-	begun  bool // Train has
-	step   int  // of the last event
-	behind bool // nothing was allocated since the step ended
-	left   uint64
+// course is Stages that are being followed.
+type course struct {
+	Stages
+	begun  bool   // Train has
+	step   int    // of the last event
+	behind bool   // nothing was allocated since the step before ended
+	left   uint64 // allocated behind the last event, bytes
 }
 
 // Stage is a time in which memory was allocated, bytes.
@@ -55,14 +59,14 @@ var inSteps = []phases.Phase{phases.Input, phases.Forward, phases.Backward, phas
 type reader struct {
 	trace   *view.Trace
 	devices map[accountKey]*device
-	stages  map[accountKey]*Stages
+	stages  map[accountKey]*course
 	steps   *steps.Table
 	ends    uint64 // of the last whole step
 }
 
 // Of replays a trace once. table nil: steps were not looked for. Accounts of a trace are of one process.
 func Of(t *view.Trace, table *steps.Table) (*Report, error) {
-	r := &reader{trace: t, devices: map[accountKey]*device{}, stages: map[accountKey]*Stages{}, steps: table}
+	r := &reader{trace: t, devices: map[accountKey]*device{}, stages: map[accountKey]*course{}, steps: table}
 	if table != nil && table.Count() > 0 {
 		_, r.ends, _ = table.Span(table.Last() - 1)
 	}
@@ -76,7 +80,7 @@ func Of(t *view.Trace, table *steps.Table) (*Report, error) {
 		key := accountKey{a.PID, a.Device}
 		out.Devices = append(out.Devices, r.device(key).known(a))
 		if s := r.stages[key]; s != nil && a.Baseline == 0 {
-			out.Stages = append(out.Stages, Stages{Device: s.Device, Init: s.Init, Train: s.Train})
+			out.Stages = append(out.Stages, s.Stages)
 		}
 	}
 	return out, nil
@@ -127,7 +131,7 @@ func (r *reader) stage(e *event.Event, h *heap.Heap) {
 	key := accountKey{e.PID, e.Device}
 	s := r.stages[key]
 	if s == nil {
-		s = &Stages{Device: int(e.Device.Index)}
+		s = &course{Stages: Stages{Device: int(e.Device.Index)}}
 		r.stages[key] = s
 	}
 	step, phase := r.steps.At(e.Time), phases.Unknown
@@ -143,9 +147,10 @@ func (r *reader) stage(e *event.Event, h *heap.Heap) {
 	s.train(step, e.Kind == event.KindAlloc && phase != phases.Optimizer, a.Allocated, e.Time <= r.ends)
 }
 
-// train follows the steps. next: something is allocated that is none of the optimizer's. What is freed behind the last step, before nothing
+// train follows the steps. next: something is allocated that is none of the optimizer's; whole: the last whole
+// step has not ended yet. What is freed behind the last step, before nothing
 // is allocated, may be all there is: of a program that ends.
-func (s *Stages) train(step int, next bool, allocated uint64, whole bool) {
+func (s *course) train(step int, next bool, allocated uint64, whole bool) {
 	if step != s.step {
 		s.step, s.behind = step, true
 	}
