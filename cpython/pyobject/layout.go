@@ -5,7 +5,7 @@ package pyobject
 import "github.com/gputrace/gputrace/cpython"
 
 // Offsets that all versions from 3.8 to 3.15 share, in 64-bit builds with a GIL (Include/object.h, Include/cpython/object.h and
-// the headers of each type; a test compiles them). Bytes.
+// the headers of each type; a test compiles those from 3.13 on). Bytes.
 const (
 	objectType       = cpython.ObjectType
 	objectSize       = cpython.ObjectSize
