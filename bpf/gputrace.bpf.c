@@ -20,7 +20,7 @@
 
 char LICENSE[] SEC("license") = "GPL"; /* bpf_probe_read_user is for GPL programs */
 
-/* A report of PyTorch's caching allocator. */
+/* A report of PyTorch's caching allocator, or what can be the beginning of a step. */
 SEC("uprobe")
 int report(struct pt_regs *ctx)
 {
@@ -28,19 +28,7 @@ int report(struct pt_regs *ctx)
 
 	USE_STACK_OF_THREAD(ctx);
 	if (!hit_begin(&h, ctx))
-		torch_report(&h);
-	return 0;
-}
-
-/* What can be the beginning of a step. */
-SEC("uprobe")
-int mark(struct pt_regs *ctx)
-{
-	struct hit h;
-
-	USE_STACK_OF_THREAD(ctx);
-	if (!hit_begin(&h, ctx))
-		torch_mark(&h);
+		torch_hit(&h);
 	return 0;
 }
 

@@ -99,31 +99,41 @@ BPF_GLOBAL int mark_note(u64 key, u64 stack)
 }
 
 /*
- * An event with a stack, which says by what the call is made. The range, then the key, are where an
- * argument has no place: the stack of BPF is full.
+ * Returns whether it is to be an event with a stack, and one that must be walked. The range, then
+ * the key, are where an argument has no place: the stack of BPF is full.
  */
-static __always_inline void mark_event(struct hit *h, struct arguments_in_registers *a)
+static __always_inline bool torch_mark(struct hit *h, struct arguments_in_registers *a)
 {
+	if (h->hook->arg_ptr != ARG_NONE)
+		a->arg[6] = step_range(a->arg[h->hook->arg_ptr & 7]);
+	if (!a->arg[6]) {
+		outcome(h, OUT_OTHER);
+		return 0;
+	}
 	a->arg[6] = mark_key(h, a->arg[6]);
 	u64 stack = mark_known(a->arg[6]);
 
 	if (stack)
 		mark_again(h, stack);
-	else
-		mark_note(a->arg[6], torch_event_with_stack(h, a));
+	return !stack;
 }
 
-static __always_inline void torch_mark(struct hit *h)
+/*
+ * What PyTorch's layer tells: a report of its allocator, or a mark. Both are one program, since
+ * what the verifier looks at is nearly all the walk of a stack.
+ */
+static __always_inline void torch_hit(struct hit *h)
 {
+	bool is_mark = h->hook->kind == KIND_MARK;
 	struct arguments_in_registers a;
 
 	take_arguments(h, &a);
-	if (h->hook->arg_ptr != ARG_NONE)
-		a.arg[6] = step_range(a.arg[h->hook->arg_ptr & 7]);
-	if (h->hook->flags & HOOK_OFF)
+	if (h->hook->flags & HOOK_OFF) {
 		outcome(h, OUT_OUTSIDE);
-	else if (!a.arg[6])
-		outcome(h, OUT_OTHER);
-	else
-		mark_event(h, &a);
+	} else if (is_mark ? torch_mark(h, &a) : torch_report(h, &a)) {
+		u64 stack = torch_event_with_stack(h, &a);
+
+		if (h->hook->kind == KIND_MARK)
+			mark_note(a.arg[6], stack);
+	}
 }

@@ -248,24 +248,20 @@ static __always_inline u64 torch_event_with_stack(struct hit *h, struct argument
 
 /*
  * c10::reportMemoryUsageToProfiler: one block handed out (positive size) or taken back, and
- * c10::reportOutOfMemoryToProfiler.
+ * c10::reportOutOfMemoryToProfiler. Returns whether it is to be an event with a stack.
  */
-static __always_inline void torch_report(struct hit *h)
+static __always_inline bool torch_report(struct hit *h, struct arguments_in_registers *a)
 {
 	bool is_request = h->hook->kind == KIND_OUT_OF_MEMORY;
-	struct arguments_in_registers a;
+	s64 size = a->arg[h->hook->arg_size & 7];
 
-	take_arguments(h, &a);
-	s64 size = a.arg[h->hook->arg_size & 7];
-
-	if (h->hook->flags & HOOK_OFF)
-		outcome(h, OUT_OUTSIDE);
-	else if ((u8)a.arg[h->hook->arg_device & 7] == 0) /* c10::DeviceType::CPU */
+	if ((u8)a->arg[h->hook->arg_device & 7] == 0) /* c10::DeviceType::CPU */
 		outcome(h, OUT_NOT_DEVICE);
 	else if (!size && !is_request)
 		outcome(h, OUT_NOTHING);
 	else if (size < 0 && !is_request && !cfg_free_stacks)
-		torch_free(h, &a);
+		torch_free(h, a);
 	else
-		torch_event_with_stack(h, &a);
+		return 1;
+	return 0;
 }

@@ -679,7 +679,6 @@ const (
 	TraceProgEnterOnlyFree    = "enter_only_free"
 	TraceProgLeave            = "leave"
 	TraceProgLibrariesChanged = "libraries_changed"
-	TraceProgMark             = "mark"
 	TraceProgProcessForked    = "process_forked"
 	TraceProgProgramReplaced  = "program_replaced"
 	TraceProgReport           = "report"
@@ -752,7 +751,6 @@ type TraceProgramSpecs struct {
 	EnterOnlyFree    *ebpf.ProgramSpec `ebpf:"enter_only_free"`
 	Leave            *ebpf.ProgramSpec `ebpf:"leave"`
 	LibrariesChanged *ebpf.ProgramSpec `ebpf:"libraries_changed"`
-	Mark             *ebpf.ProgramSpec `ebpf:"mark"`
 	ProcessForked    *ebpf.ProgramSpec `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.ProgramSpec `ebpf:"program_replaced"`
 	Report           *ebpf.ProgramSpec `ebpf:"report"`
@@ -909,7 +907,6 @@ type TracePrograms struct {
 	EnterOnlyFree    *ebpf.Program `ebpf:"enter_only_free"`
 	Leave            *ebpf.Program `ebpf:"leave"`
 	LibrariesChanged *ebpf.Program `ebpf:"libraries_changed"`
-	Mark             *ebpf.Program `ebpf:"mark"`
 	ProcessForked    *ebpf.Program `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.Program `ebpf:"program_replaced"`
 	Report           *ebpf.Program `ebpf:"report"`
@@ -922,7 +919,6 @@ func (p *TracePrograms) Close() error {
 		p.EnterOnlyFree,
 		p.Leave,
 		p.LibrariesChanged,
-		p.Mark,
 		p.ProcessForked,
 		p.ProgramReplaced,
 		p.Report,

@@ -27,7 +27,9 @@ func (f *File) dynamicTable() symbolTable {
 	if n > uint64(len(entries))/symSize {
 		return symbolTable{}
 	}
-	return symbolTable{entries: entries[:n*symSize], names: names, versions: at(elf.DT_VERSYM)}
+	return symbolTable{
+		entries: entries[:n*symSize], names: names, versions: at(elf.DT_VERSYM), hash: readGNUHash(at(elf.DT_GNU_HASH)),
+	}
 }
 
 func (f *File) dynamicTags() map[elf.DynTag]uint64 {

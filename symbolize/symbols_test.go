@@ -127,10 +127,12 @@ func TestFindEqualsReadelf(t *testing.T) {
 				if s.kind != "FUNC" && s.kind != "OBJECT" || !s.dynamic || strings.HasPrefix(s.version, "@") && !strings.HasPrefix(s.version, "@@") {
 					continue
 				}
-				if got, ok := f.Find(s.name); !ok || got != (Symbol{s.name, s.addr, s.size}) {
-					t.Errorf("got %+v, %v, want %+v", got, ok, s)
+				for _, find := range []func(string) (Symbol, bool){f.Find, f.FindExported} {
+					if got, ok := find(s.name); !ok || got != (Symbol{s.name, s.addr, s.size}) {
+						t.Errorf("got %+v, %v, want %+v", got, ok, s)
+					}
 				}
-				if checked++; checked == 200 {
+				if checked++; checked == 2000 {
 					break
 				}
 			}
@@ -141,6 +143,32 @@ func TestFindEqualsReadelf(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// TestFindExportedLeavesLocals: a name that only .symtab has is none that another library calls.
+func TestFindExportedLeavesLocals(t *testing.T) {
+	local := 0
+	for _, path := range libraries(t) {
+		f, exported := open(t, path), map[string]bool{}
+		syms := readelfSymbols(t, path)
+		for _, s := range syms {
+			exported[s.name] = exported[s.name] || s.dynamic
+		}
+		for _, s := range syms {
+			if s.kind != "FUNC" || exported[s.name] || s.bind != "LOCAL" || local == 500 {
+				continue
+			}
+			local++
+			_, found := f.Find(s.name)
+			_, foundExported := f.FindExported(s.name)
+			if !found || foundExported {
+				t.Errorf("%s of %s: found %v, as exported %v", s.name, path, found, foundExported)
+			}
+		}
+	}
+	if local == 0 {
+		t.Error("no library has a local function")
 	}
 }
 

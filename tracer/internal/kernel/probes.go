@@ -94,8 +94,12 @@ func FindProbes(r *mapped.Region, open Opener) []*Probe {
 }
 
 func lookup(f *symbolize.File, row *hook.Row) []symbolize.Symbol {
+	find := f.Find
+	if row.Program == hook.Mark {
+		find = f.FindExported // of the names that versions of PyTorch have each has one
+	}
 	if !row.Prefix {
-		if sym, ok := f.Find(row.Symbol); ok {
+		if sym, ok := find(row.Symbol); ok {
 			return []symbolize.Symbol{sym}
 		}
 		return nil
@@ -299,8 +303,6 @@ func (s *Probes) attachFile(k *Side, ex *link.Executable, pid int, probes []*Pro
 // program is what runs at the entry of a function.
 func (k *Side) program(p *Probe) *ebpf.Program {
 	switch {
-	case p.Row.Program == hook.Mark:
-		return k.objs.Mark
 	case p.Row.Layer == event.LayerTorch:
 		return k.objs.Report
 	case p.Row.Retires() && (p.other == nil || p.other.Row.Retires()):
