@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"event":                        {},
 	"event/figures":                {"event"},
 	"event/moment":                 {},
+	"bench/measure":                {"bpf", "event", "heap", "process", "recording", "tracer", "tracer/decode", "tracer/hook"},
 	"process":                      {},
 	"internal/words":               {},
 	"bpf":                          {},
@@ -166,7 +167,7 @@ var restricted = []struct {
 	why  string
 }{
 	// doctor and internal/advice recognise the verifier's error, to explain it.
-	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/internal/kernel", "tracer/returnprobe", "doctor", "internal/advice", "bench", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
+	{"github.com/cilium/ebpf", []string{"bpf", "internal/budget", "tracer", "tracer/directmap", "tracer/feature", "tracer/internal/kernel", "tracer/returnprobe", "doctor", "internal/advice", "bench/measure", "e2e", "e2e/kernels/guest"}, "BPF is the tracer's"},
 	{"SYS_BPF", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"SYS_PERF_EVENT_OPEN", []string{"tracer/feature"}, "BPF is the tracer's"},
 	{"PerfEventOpen", []string{"tracer"}, "BPF is the tracer's"},
@@ -178,7 +179,7 @@ var restricted = []struct {
 	{"PtraceInterrupt", []string{"inspect/holders/internal/stop"}, "the target is stopped for who --freeze only, which the user asks for"},
 	{"SYS_PTRACE", nil, "the target is never stopped"},
 	{"PidfdSendSignal", nil, "the target gets no signal"},
-	{"Kill", []string{"bench", "internal/notify"}, "the target gets no signal; a command of an alert that hangs is ended"},
+	{"Kill", []string{"bench/measure", "internal/notify"}, "the target gets no signal; a command of an alert that hangs is ended"},
 	{"Tgkill", nil, "the target gets no signal"},
 }
 

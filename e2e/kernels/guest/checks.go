@@ -337,7 +337,7 @@ func refuses(ctx context.Context) (string, error) {
 	return what, nil
 }
 
-// cores measures what a hit takes with more and more threads (bench/cores.go), and prints the table.
+// cores measures what a hit takes with more and more threads (bench/measure/cores.go), and prints the table.
 func cores(ctx context.Context) (string, error) {
 	out, err := output(ctx, nil, bench, "-only", "cores", "-threads", "1,16,64", "-rounds", "1", "-window", "2s")
 	if err != nil {

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"bytes"
@@ -32,21 +32,21 @@ const attachScript = "gpt"
 
 // measureAttach starts gputrace on a training job again and again, with an empty cache of unwind tables and with a full
 // one. The files themselves are in the page cache, as they are while a job runs.
-func measureAttach(e *environment, o options) (attachResult, error) {
+func measureAttach(e *environment, o Options) (attachResult, error) {
 	var out attachResult
 	j, err := startTraining(e, attachScript)
 	defer j.stop()
 	if err != nil {
 		return out, fmt.Errorf("attach: %w", err)
 	}
-	for round := range o.rounds {
-		progress("attach: round %d of %d", round+1, o.rounds)
+	for round := range o.Rounds {
+		progress("attach: round %d of %d", round+1, o.Rounds)
 		cache := e.path(fmt.Sprintf("attach-cache.%d", round))
 		cold, err := attachOnce(e, j, cache, 0)
 		if err != nil {
 			return out, fmt.Errorf("attach with an empty cache: %w", err)
 		}
-		warm, err := attachOnce(e, j, cache, o.window)
+		warm, err := attachOnce(e, j, cache, o.Window)
 		if err != nil {
 			return out, fmt.Errorf("attach with a full cache: %w", err)
 		}

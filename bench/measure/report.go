@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"bufio"
@@ -23,7 +23,7 @@ import (
 
 // report is everything that was measured.
 type report struct {
-	options options
+	options Options
 	machine string
 	results []result
 	attach  attachResult
@@ -56,7 +56,7 @@ func (t table) print(w io.Writer) {
 func printReport(out io.Writer, r report) error {
 	w := bufio.NewWriter(out)
 	fmt.Fprintf(w, "%s\n\nMedians of %d rounds of %s, every mode in turn in one process; in parentheses the least and the largest round.\n\n",
-		r.machine, r.options.rounds, r.options.window)
+		r.machine, r.options.Rounds, r.options.Window)
 	if len(r.results) > 0 {
 		costs(r.results, w)
 		kernelTimes(r.results, w)

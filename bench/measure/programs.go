@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"errors"
@@ -42,7 +42,7 @@ func (c *clocked) perRun() float64 {
 
 // clockPrograms runs the modes that have programs of ours once more with the kernel's clock on, which costs a little itself:
 // the empty program shows how much.
-func (s *subject) clockPrograms(w *workload, o options) ([]clocked, error) {
+func (s *subject) clockPrograms(w *workload, o Options) ([]clocked, error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		return nil, fmt.Errorf("start the kernel's clock: %w", err)
@@ -62,12 +62,12 @@ func (s *subject) clockPrograms(w *workload, o options) ([]clocked, error) {
 	return out, nil
 }
 
-func (s *subject) clockMode(m *mode, o options) ([]programTime, error) {
+func (s *subject) clockMode(m *mode, o Options) ([]programTime, error) {
 	off, err := m.on(s)
 	if err != nil {
 		return nil, err
 	}
-	_, err = s.job.measure(o.window)
+	_, err = s.job.measure(o.Window)
 	times, err2 := ownProgramTimes()
 	return times, errors.Join(err, err2, off())
 }

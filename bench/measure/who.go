@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"bufio"
@@ -53,7 +53,7 @@ type whoReport struct {
 }
 
 // measureWho asks who holds the memory of processes of different sizes.
-func measureWho(e *environment, o options) ([]whoResult, error) {
+func measureWho(e *environment, o Options) ([]whoResult, error) {
 	var out []whoResult
 	for _, heap := range whoHeaps {
 		r, err := measureHeap(e, o, heap)
@@ -65,7 +65,7 @@ func measureWho(e *environment, o options) ([]whoResult, error) {
 	return out, nil
 }
 
-func measureHeap(e *environment, o options, heap string) (whoResult, error) {
+func measureHeap(e *environment, o Options, heap string) (whoResult, error) {
 	var out whoResult
 	dir := e.unique("who")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -91,8 +91,8 @@ func measureHeap(e *environment, o options, heap string) (whoResult, error) {
 		return out, errors.Join(errors.New("the process did not get ready"), err)
 	}
 	out.own = resident(cmd.Process.Pid, "RssAnon:")
-	for round := range o.rounds {
-		progress("who: a heap of %s, round %d of %d", heap, round+1, o.rounds)
+	for round := range o.Rounds {
+		progress("who: a heap of %s, round %d of %d", heap, round+1, o.Rounds)
 		if err := out.askOutside(e, cmd.Process.Pid); err != nil {
 			return out, err
 		}

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"fmt"
@@ -18,8 +18,8 @@ const coresName = "cores"
 // coreThreads are how many threads hit the probe at once when nothing else is said.
 var coreThreads = []int{1, 2, 4, 16, 64}
 
-// parseThreads reads how many threads hit the probe at once, such as "1,16,64".
-func parseThreads(s string) (out []int, err error) {
+// ParseThreads reads how many threads hit the probe at once, such as "1,16,64".
+func ParseThreads(s string) (out []int, err error) {
 	for _, word := range strings.Split(s, ",") {
 		n, err := strconv.Atoi(word)
 		if err != nil || n < 1 {
@@ -31,9 +31,9 @@ func parseThreads(s string) (out []int, err error) {
 }
 
 // measureCores measures the hot loop in many threads, which share nothing but the kernel's side.
-func measureCores(e *environment, o options) ([]result, error) {
+func measureCores(e *environment, o Options) ([]result, error) {
 	var out []result
-	threads := o.cores
+	threads := o.Threads
 	if threads == nil {
 		threads = coreThreads
 	}

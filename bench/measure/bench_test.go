@@ -2,11 +2,10 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"regexp"
 	"strconv"
@@ -121,32 +120,6 @@ func TestFigures(t *testing.T) {
 	require.Equal(t, figure{cost: cost{2, 20}, bare: cost{2, 20}, hits: 7}, together(windows))
 }
 
-func TestOptions(t *testing.T) {
-	for args, want := range map[string]options{
-		"":                              {rounds: 5, window: 2 * time.Second},
-		"-quick":                        {rounds: 2, window: 1500 * time.Millisecond},
-		"-rounds 9 -window 1s":          {rounds: 9, window: time.Second},
-		"-only mlp":                     {rounds: 5, window: 2 * time.Second, only: "mlp"},
-		"-only hotloop40 -window 100ms": {rounds: 5, window: 100 * time.Millisecond, only: "hotloop40"},
-		"-only who":                     {rounds: 5, window: 2 * time.Second, only: "who"},
-		"-only recording":               {rounds: 5, window: 2 * time.Second, only: "recording"},
-		"-only frees":                   {rounds: 5, window: 2 * time.Second, only: "frees"},
-		"-only cores":                   {rounds: 5, window: 2 * time.Second, only: "cores"},
-		"-only cores -threads 1,64":     {rounds: 5, window: 2 * time.Second, only: "cores", cores: []int{1, 64}},
-		"-only feed":                    {rounds: 5, window: 2 * time.Second, only: "feed"},
-	} {
-		got, err := parseOptions(strings.Fields(args), io.Discard)
-		require.NoError(t, err, args)
-		require.Equal(t, want, got, args)
-	}
-	for _, args := range []string{"x", "-rounds 0", "-window 99ms", "-only nothing", "-rounds x", "-threads 1,", "-threads 0", "-unknown"} {
-		var out bytes.Buffer
-		_, err := parseOptions(strings.Fields(args), &out)
-		require.Error(t, err, args)
-		require.NotEmpty(t, out.String(), args)
-	}
-}
-
 func TestWorkloadNames(t *testing.T) {
 	seen := map[string]bool{}
 	for i := range workloads {
@@ -164,7 +137,7 @@ func TestRun(t *testing.T) {
 	}
 	require.Zero(t, os.Geteuid(), "root is needed to attach")
 	var out bytes.Buffer
-	require.NoError(t, run(options{rounds: 1, window: 300 * time.Millisecond, only: "hotloop20"}, &out))
+	require.NoError(t, Run(Options{Rounds: 1, Window: 300 * time.Millisecond, Only: "hotloop20"}, &out))
 	text := out.String()
 	rows := regexp.MustCompile(`(?m)^\| hot loop in C, 20 calls deep \|(.*)\|$`).FindAllStringSubmatch(text, -1)
 	require.Len(t, rows, 3, text)
@@ -190,7 +163,7 @@ func TestRunCores(t *testing.T) {
 	e, err := newEnvironment()
 	require.NoError(t, err)
 	defer e.close()
-	results, err := measureCores(e, options{rounds: 1, window: time.Second, cores: []int{2}})
+	results, err := measureCores(e, Options{Rounds: 1, Window: time.Second, Threads: []int{2}})
 	require.NoError(t, err)
 	var out bytes.Buffer
 	require.NoError(t, printReport(&out, report{cores: results}))

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"errors"
@@ -245,7 +245,7 @@ type feedsResult struct {
 }
 
 // measureFeed goes through every stage.
-func measureFeed(e *environment, o options) (*feedsResult, error) {
+func measureFeed(e *environment, o Options) (*feedsResult, error) {
 	out := &feedsResult{block: blockMemory(), stack: stackMemory()}
 	for i := range stages {
 		out.stages = append(out.stages, feedResult{name: stages[i].name})
@@ -254,7 +254,7 @@ func measureFeed(e *environment, o options) (*feedsResult, error) {
 		f := newFeed(live, feedCycle)
 		for i := range stages {
 			progress("feed: %s, %d blocks live", stages[i].name, live)
-			if err := out.stages[i].measure(f, &stages[i], e.unique("feed.gputrace"), o.rounds); err != nil {
+			if err := out.stages[i].measure(f, &stages[i], e.unique("feed.gputrace"), o.Rounds); err != nil {
 				return out, fmt.Errorf("feed, %s: %w", stages[i].name, err)
 			}
 		}

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"encoding/json"
@@ -60,7 +60,7 @@ type viewsResult struct {
 }
 
 // measureViews records a script once, and writes and opens each format of it.
-func measureViews(e *environment, o options) (*viewsResult, error) {
+func measureViews(e *environment, o Options) (*viewsResult, error) {
 	progress("views: recording %s", viewScript)
 	trace, err := recordTrace(e, viewScript)
 	if err != nil {
@@ -74,9 +74,9 @@ func measureViews(e *environment, o options) (*viewsResult, error) {
 		out.rows = append(out.rows, viewResult{name: views[i].format, opener: views[i].opener})
 	}
 	out.rows = append(out.rows, viewResult{name: "SQLite, for comparison", opener: "SQLite, sum by stack"})
-	for round := range o.rounds {
+	for round := range o.Rounds {
 		for i := range views {
-			progress("views: %s, round %d of %d", views[i].file, round+1, o.rounds)
+			progress("views: %s, round %d of %d", views[i].file, round+1, o.Rounds)
 			if err := out.measure(e, trace, i); err != nil {
 				return out, fmt.Errorf("views, %s: %w", views[i].file, err)
 			}
@@ -138,7 +138,7 @@ func (out *viewsResult) measure(e *environment, trace string, i int) error {
 func (out *viewsResult) sqlite(e *environment, allocations string) error {
 	db := e.unique("events.db")
 	defer os.Remove(db)
-	text, err := exec.Command(e.python, "bench/sqlite.py", allocations, db).Output()
+	text, err := exec.Command(e.python, "bench/measure/sqlite.py", allocations, db).Output()
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"errors"
@@ -43,7 +43,7 @@ type recordingResult struct {
 }
 
 // measureRecording records every training script, writes what was recorded again, and reports it.
-func measureRecording(e *environment, o options) ([]recordingResult, error) {
+func measureRecording(e *environment, o Options) ([]recordingResult, error) {
 	var out []recordingResult
 	for i := range workloads {
 		if !workloads[i].training {
@@ -58,7 +58,7 @@ func measureRecording(e *environment, o options) ([]recordingResult, error) {
 	return out, nil
 }
 
-func measureTrace(e *environment, o options, script string) (recordingResult, error) {
+func measureTrace(e *environment, o Options, script string) (recordingResult, error) {
 	out := recordingResult{script: script}
 	progress("recording: %s", script)
 	path, err := recordTrace(e, script)
@@ -80,8 +80,8 @@ func measureTrace(e *environment, o options, script string) (recordingResult, er
 	}
 	out.events, out.bytes = len(events), float64(st.Size())/float64(len(events))
 	long := e.unique("long.gputrace")
-	for round := range o.rounds {
-		progress("recording: %s, round %d of %d", script, round+1, o.rounds)
+	for round := range o.Rounds {
+		progress("recording: %s, round %d of %d", script, round+1, o.Rounds)
 		if err := out.writeLong(long, r, events); err != nil {
 			return out, err
 		}

@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"errors"
@@ -92,7 +92,7 @@ type cost struct {
 func between(a, b figure) cost { return cost{(a.ns + b.ns) / 2, (a.cpu + b.cpu) / 2} }
 
 // measure runs the modes in turn, starting with another in each round so that drift hits all alike.
-func (w *workload) measure(e *environment, o options) (result, error) {
+func (w *workload) measure(e *environment, o Options) (result, error) {
 	progress("%s: starting", w.name)
 	j, err := w.start(e)
 	if j != nil {
@@ -106,7 +106,7 @@ func (w *workload) measure(e *environment, o options) (result, error) {
 		return result{}, err
 	}
 	out := result{workload: w, found: s.found, probe: s.probe}
-	for round := range o.rounds {
+	for round := range o.Rounds {
 		figures, err := s.round(w, o, round)
 		if err != nil {
 			return result{}, err
@@ -119,8 +119,8 @@ func (w *workload) measure(e *environment, o options) (result, error) {
 }
 
 // round measures each mode once, and the untraced job before and after each: the machine's speed changes from minute to minute.
-func (s *subject) round(w *workload, o options, round int) (map[string]figure, error) {
-	progress("%s: round %d of %d", w.name, round+1, o.rounds)
+func (s *subject) round(w *workload, o Options, round int) (map[string]figure, error) {
+	progress("%s: round %d of %d", w.name, round+1, o.Rounds)
 	bare, others := &modes[0], modes[1:]
 	before, err := s.window(bare, o)
 	if err != nil {
@@ -162,12 +162,12 @@ func together(windows []figure) (out figure) {
 }
 
 // window measures one mode once.
-func (s *subject) window(m *mode, o options) (figure, error) {
+func (s *subject) window(m *mode, o Options) (figure, error) {
 	off, err := m.on(s)
 	if err != nil {
 		return figure{}, err
 	}
-	samples, err := s.job.measure(o.window)
+	samples, err := s.job.measure(o.Window)
 	if err := errors.Join(err, off()); err != nil {
 		return figure{}, err
 	}

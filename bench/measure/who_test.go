@@ -2,7 +2,7 @@
 
 //go:build linux && amd64
 
-package main
+package measure
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ func TestWhoTimes(t *testing.T) {
 	whoHeaps = all[:1]
 	defer func() { whoHeaps = all }()
 	var out bytes.Buffer
-	require.NoError(t, run(options{rounds: 1, window: 1, only: whoName}, &out))
+	require.NoError(t, Run(Options{Rounds: 1, Window: 1, Only: whoName}, &out))
 	rows := regexp.MustCompile(`(?m)^\| (\d.*) \|$`).FindAllStringSubmatch(out.String(), -1)
 	require.Len(t, rows, 1, out.String())
 	row := cells(t, rows[0][1])
