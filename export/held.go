@@ -14,8 +14,8 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// maxHeld is of how many blocks a recording keeps what holds each.
-const maxHeld = 100_000
+// maxHeld is of how many blocks a recording keeps what holds each, the largest; of a million it takes some 10 MB.
+const maxHeld = 1 << 20
 
 // RecordedHeld is what a recording keeps of what holds each block; joined nil: it is not known.
 func RecordedHeld(joined *view.Joined) *recording.HeldBlocks {

@@ -63,6 +63,7 @@ func (a *Allocator) MapNow(ctx context.Context, mapTimeout time.Duration) (*Map,
 			return nil, fmt.Errorf("read the map of device %d: %w", i, err)
 		}
 		m.Devices = append(m.Devices, *d)
+		copied.release()
 	}
 	return m, nil
 }

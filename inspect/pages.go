@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"runtime"
 	"slices"
 
 	"github.com/gputrace/gputrace/process"
@@ -16,10 +17,11 @@ import (
 const (
 	pageSize = 4096
 	// minPages and maxPages bound what is copied of a target: 512 MiB, the state of about two million blocks that lie beside
-	// each other, and 2 GiB where the machine has memory enough. A job that leaks has blocks on a page each.
+	// each other, and 8 GiB where the machine has memory enough. A job that leaks has few blocks on a page: a million of one that
+	// keeps its losses took 1.2 GiB.
 	minPages = 1 << 17
-	maxPages = 1 << 19
-	// copyShare is the part of the machine's free memory that a copy may take. There can be two copies of a page.
+	maxPages = 1 << 21
+	// copyShare is the part of the machine's available memory that a copy may take. There can be two copies of a page.
 	copyShare = 8
 	// maxVectors is UIO_MAXIOV, the kernel's limit for one call (process_vm_readv(2)).
 	maxVectors = 1024
@@ -307,6 +309,19 @@ func (c *pages) read(to [][]byte, addrs []uint64) error {
 func (c *pages) drop() {
 	clear(c.index)
 	c.hot, c.cold, c.pair, c.last, c.misses, c.paired, c.late, c.lates = nil, nil, nil, nil, 0, false, false, 0
+}
+
+// collectAbove is how many pages are worth a collection of garbage when they are no longer needed: 256 MiB, with the second copies.
+const collectAbove = 1 << 15
+
+// release is drop for good. A job with a million blocks has gigabytes of pages, and what comes next takes as much again.
+func (c *pages) release() {
+	many := len(c.index) > collectAbove
+	c.drop()
+	c.fresh = nil
+	if many {
+		runtime.GC()
+	}
 }
 
 // twice copies all pages two times, one copy behind the other, with a call in between. What is read then is the first of

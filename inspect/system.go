@@ -5,19 +5,25 @@
 package inspect
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// copyLimit is how many pages may be copied. The kernel's units are those of sysinfo(2).
+// copyLimit is how many pages may be copied, by what the machine has to spare: MemAvailable of proc_meminfo(5), KiB.
 func copyLimit() int {
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) != nil {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
 		return minPages
 	}
-	free := (info.Freeram + info.Bufferram) * uint64(info.Unit) / pageSize / copyShare
-	return int(min(max(free, minPages), maxPages))
+	_, after, _ := bytes.Cut(b, []byte("MemAvailable:"))
+	var available uint64
+	if _, err := fmt.Sscanf(string(after), "%d", &available); err != nil {
+		return minPages
+	}
+	return int(min(max(available*1024/pageSize/copyShare, minPages), maxPages))
 }
 
 // vectorBatch reads up to 1,024 pages with one process_vm_readv(2). Pages beside each other are one range for the kernel.

@@ -63,6 +63,9 @@ func (p *Process) completeBaseline(ctx context.Context) {
 	}
 }
 
+// errSlowState is why there is nothing of the allocator, or of the driver, at the end of a job that goes on.
+var errSlowState = errors.New("there was no time to read it at the end")
+
 // errEnded is why there is nothing of the driver, and of the allocator, at the end.
 var errEnded = errors.New("the process has ended")
 
@@ -129,10 +132,18 @@ func sameMoment(state, events []figures.TorchMemory) bool {
 	})
 }
 
-// readMemory reads the process's memory at its end, which must not wait for a driver that hangs.
+// readMemory reads the process's memory at its end, which must not wait for a driver that hangs. What is read has four fifths of the time:
+// where the allocator has more blocks than can be read in it there are still the driver's figures.
 func (p *Process) readMemory(ctx context.Context) *Memory {
 	results := make(chan *Memory, 1)
-	go func() { results <- p.target.Memory(ctx) }()
+	inner, cancel := ctx, context.CancelFunc(func() {})
+	if end, ok := ctx.Deadline(); ok {
+		inner, cancel = context.WithTimeoutCause(ctx, time.Until(end)*4/5, errSlowState)
+	}
+	go func() {
+		defer cancel()
+		results <- p.target.Memory(inner)
+	}()
 	select {
 	case m := <-results:
 		return m

@@ -134,6 +134,27 @@ func TestMemoryHangs(t *testing.T) {
 	})
 }
 
+// TestMemoryOfMany: where there is no time for the allocator's blocks, what the driver says is there.
+func TestMemoryOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &Process{target: &manyTarget{madeTarget{pid: 7}}}
+		ctx, cancel := context.WithTimeout(t.Context(), totalsTimeout)
+		defer cancel()
+		m := p.readMemory(ctx)
+		require.NoError(t, m.DriverErr)
+		require.ErrorIs(t, m.TorchErr, errSlowState)
+		require.NoError(t, ctx.Err(), "in time")
+	})
+}
+
+// manyTarget has so many blocks that reading them ends with the time for it.
+type manyTarget struct{ madeTarget }
+
+func (*manyTarget) Memory(ctx context.Context) *Memory {
+	<-ctx.Done()
+	return &Memory{TorchErr: context.Cause(ctx)}
+}
+
 // slowTarget does not say where its memory is until it may.
 type slowTarget struct {
 	madeTarget

@@ -26,8 +26,10 @@ const (
 	peakShare = 50
 	// peakGrowth is how much higher than the last one a peak is whose holders are read anew: one part in so many.
 	peakGrowth = 20
-	// scanTimeout is how long one reading may take, and how long the end of a recording may be put off for the last one.
+	// scanTimeout is how long one reading may take, and how long the end of a recording may be put off for the last one; scanBlock is what
+	// it may take more for each live block: a job that has leaked for days has a million, of which a quiet core reads one in 40 us.
 	scanTimeout = 30 * time.Second
+	scanBlock   = 100 * time.Microsecond
 	// maxScans is how many processes are scanned at a time: each takes a core and a hundred megabytes.
 	maxScans = 2
 )
@@ -146,7 +148,8 @@ func (s *holderScans) maybeBegin(now time.Time) {
 		s.early, s.soon = time.Time{}, true
 	}
 	s.wanted = false
-	ctx, cancel := context.WithTimeoutCause(s.ctx, scanTimeout, reconcile.Timeout(scanTimeout))
+	limit := s.timeout()
+	ctx, cancel := context.WithTimeoutCause(s.ctx, limit, reconcile.Timeout(limit))
 	results, target, slots := make(chan scanned, 1), s.target, s.slots
 	s.results, s.cancel = results, cancel
 	go func() {
@@ -189,6 +192,20 @@ func (h *recordedHeap) allocated() uint64 {
 		}
 	}
 	return sum
+}
+
+// timeout is how long a reading of what is live now may take.
+func (s *holderScans) timeout() time.Duration {
+	return scanTimeout + time.Duration(s.heap.liveBlocks())*scanBlock
+}
+
+// liveBlocks is how many blocks of the allocators are known.
+func (h *recordedHeap) liveBlocks() (n uint64) {
+	totals := h.Totals()
+	for i := range totals.Accounts {
+		n += totals.Accounts[i].Live.Objects + totals.Accounts[i].BeforeBlocks.Objects
+	}
+	return n
 }
 
 // receive takes what was read, once it is there.

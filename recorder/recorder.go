@@ -392,7 +392,11 @@ func (r *Recorder) endTimeout() time.Duration {
 	if r.options.NoHolders {
 		return lastCheck
 	}
-	return scanTimeout
+	limit := scanTimeout
+	for _, p := range r.now {
+		limit = max(limit, p.scans.timeout())
+	}
+	return limit
 }
 
 // settled reports whether every process has made its last comparison and scan.

@@ -26,11 +26,21 @@ func (k *keyTable) entry(i int) (key, value uint64) {
 
 // keyTable reads a table: a header, a hash index of entries, and the entries in the order in which they were added.
 func (h *Heap) keyTable(img Image, keys uint64) (k keyTable, ok bool) {
-	if keys < minAddress || keys&7 != 0 {
+	k, entries, n, ok := h.keyHeader(img, keys)
+	if !ok {
 		return k, false
 	}
+	k.raw = img.View(entries, n*8*k.stride)
+	return k, k.raw != nil
+}
+
+// keyHeader reads the header of a table: where its entries are, and how many.
+func (h *Heap) keyHeader(img Image, keys uint64) (k keyTable, entries uint64, n int, ok bool) {
+	if keys < minAddress || keys&7 != 0 {
+		return k, 0, 0, false
+	}
 	l := h.objects
-	n := img.Word(keys + uint64(l.keysCount))
+	count := img.Word(keys + uint64(l.keysCount))
 	k = keyTable{stride: generalEntry, key: 1}
 	var index uint64
 	if l.keysKind == cpython.NoField {
@@ -40,19 +50,69 @@ func (h *Heap) keyTable(img Image, keys uint64) (k keyTable, ok bool) {
 		head := img.Word(keys + 8)
 		log := head >> 8 & 0xff
 		if log > 40 {
-			return k, false
+			return k, 0, 0, false
 		}
 		index = 1 << log
 		if head>>16&0xff != 0 {
 			k = keyTable{stride: unicodeEntry, text: true}
 		}
 	}
-	if index == 0 || n > maxDictEntries {
-		return k, false
+	if index == 0 || count > maxDictEntries {
+		return k, 0, 0, false
 	}
 	k.index = int(index)
-	k.raw = img.View(keys+uint64(l.keysIndices)+index, int(n)*8*k.stride)
-	return k, k.raw != nil
+	return k, keys + uint64(l.keysIndices) + index, int(count), true
+}
+
+// Element reads one element of a list, a tuple or a dictionary by its position, and nothing beside it: of a dictionary, whose values are
+// in the table of its keys, the position is that in the table, and key is its key. ok is false where there is no such element.
+func (h *Heap) Element(img Image, object, position uint64) (key, value uint64, ok bool) {
+	t := h.TypeOf(img, object)
+	if t == nil {
+		return 0, 0, false
+	}
+	n, at := img.Word(object+objectSize), uint64(0)
+	switch t.kind {
+	case kindList:
+		at = img.Word(object + listItems)
+	case kindTuple:
+		at = object + uint64(h.objects.tupleItems)
+	case kindDict:
+		return h.entry(img, object, position)
+	}
+	if at == 0 || at&7 != 0 || n > maxSequence || position >= n {
+		return 0, 0, false
+	}
+	return 0, img.Word(at + 8*position), true
+}
+
+// entry reads one entry of a dictionary's table.
+func (h *Heap) entry(img Image, dict, position uint64) (key, value uint64, ok bool) {
+	k, entries, n, ok := h.keyHeader(img, img.Word(dict+dictKeys))
+	if !ok || img.Word(dict+dictValues) != 0 || position >= uint64(n) {
+		return 0, 0, false
+	}
+	at := entries + 8*(position*uint64(k.stride)+uint64(k.key))
+	return img.Word(at), img.Word(at + 8), true
+}
+
+// Positions is where a dictionary's table has each key, by its address; nil where the values are elsewhere, and where there are fewer than
+// least.
+func (h *Heap) Positions(img Image, dict uint64, least int) map[uint64]uint32 {
+	if t := h.TypeOf(img, dict); t == nil || t.kind != kindDict || img.Word(dict+dictValues) != 0 {
+		return nil
+	}
+	k, ok := h.keyTable(img, img.Word(dict+dictKeys))
+	if !ok || k.len() < least {
+		return nil
+	}
+	out := make(map[uint64]uint32, k.len())
+	for i := range k.len() {
+		if key, value := k.entry(i); value != 0 {
+			out[key] = uint32(i)
+		}
+	}
+	return out
 }
 
 // oldIndexSize is the size of the index of a table with that many slots, to 3.10.

@@ -33,8 +33,14 @@ def closure():
     inner = kept
     return lambda: inner
 held["closure"] = closure()
+texts, numbers = {"key %d" % i: [i] for i in range(600)}, {1000 + i: [i] for i in range(600)}
+for d in (texts, numbers):
+    for key in list(d)[:100]: del d[key]
+sequences = [list(texts.values()), tuple(numbers.values())]
 print(json.dumps({"ids": {n: id(o) for n, o in held.items()}, "kept": id(kept), "element": id(kept[0]), "leaf": [id(t) for t in (int, str, float, bytes)],
-    "other": [id(t) for t in (list, dict, tuple, object, Plain)], "count": sys.getrefcount(kept) - 1}), flush=True)
+    "other": [id(t) for t in (list, dict, tuple, object, Plain)], "count": sys.getrefcount(kept) - 1,
+    "dicts": [{"id": id(d), "pairs": [[id(k), id(v)] for k, v in d.items()]} for d in (texts, numbers)],
+    "sequences": [{"id": id(l), "items": [id(v) for v in l]} for l in sequences], "small": id(held)}), flush=True)
 sys.stdin.read()
 `
 
@@ -44,6 +50,15 @@ type said struct {
 	Kept, Element uint64
 	Leaf, Other   []uint64
 	Count         int64
+	Dicts         []struct {
+		ID    uint64
+		Pairs [][2]uint64 // of key and value, in their order
+	}
+	Sequences []struct {
+		ID    uint64
+		Items []uint64
+	}
+	Small uint64 // a dictionary of few keys
 }
 
 // image is the memory of a process, read at each question.
@@ -120,6 +135,7 @@ func TestObjects(t *testing.T) {
 			require.NoError(t, h.Prove(img))
 			checkTypes(t, h, img, &s)
 			checkReferences(t, h, img, &s)
+			checkElements(t, h, img, &s)
 		})
 	}
 }
@@ -166,4 +182,39 @@ func checkReferences(t *testing.T, h *Heap, img image, s *said) {
 		}
 		require.Contains(t, found, s.Kept, name)
 	}
+}
+
+// checkElements reads elements of lists, tuples and dictionaries one by one.
+func checkElements(t *testing.T, h *Heap, img image, s *said) {
+	t.Helper()
+	require.Len(t, s.Dicts, 2)
+	for _, d := range s.Dicts {
+		require.Len(t, d.Pairs, 500)
+		positions := h.Positions(img, d.ID, 500)
+		require.Len(t, positions, 500, "what was deleted has none")
+		for _, pair := range d.Pairs {
+			at, ok := positions[pair[0]]
+			require.True(t, ok)
+			key, value, ok := h.Element(img, d.ID, uint64(at))
+			require.True(t, ok)
+			require.Equal(t, pair, [2]uint64{key, value})
+		}
+		_, _, ok := h.Element(img, d.ID, 5000)
+		require.False(t, ok)
+		require.Nil(t, h.Positions(img, d.ID, 5000))
+	}
+	require.Len(t, s.Sequences, 2)
+	for _, l := range s.Sequences {
+		for i, want := range l.Items {
+			_, value, ok := h.Element(img, l.ID, uint64(i))
+			require.True(t, ok)
+			require.Equal(t, want, value)
+		}
+		_, _, ok := h.Element(img, l.ID, uint64(len(l.Items)))
+		require.False(t, ok)
+		require.Nil(t, h.Positions(img, l.ID, 0))
+	}
+	require.Nil(t, h.Positions(img, s.Small, 256))
+	_, _, ok := h.Element(img, s.Element, 0)
+	require.False(t, ok, "an object without elements")
 }

@@ -74,8 +74,8 @@ func (r *reading) assemble(live *liveBlocks) error {
 	return nil
 }
 
-// confirmPages bounds what is read again: 512 MiB.
-const confirmPages = 1 << 17
+// confirmPages bounds what is read again: 2 GiB, of which a million small tensors take one.
+const confirmPages = 1 << 19
 
 // readAgain prepares a second reading.
 func (a *assembly) readAgain() (done func(), err error) {

@@ -26,6 +26,13 @@ type liveBlocks struct {
 
 func newLive(m *inspect.Map) *liveBlocks {
 	l := &liveBlocks{starts: memory.NewTable(), read: time.Now()}
+	n := 0
+	for _, d := range m.Devices {
+		for _, s := range d.Segments {
+			n += len(s.Blocks)
+		}
+	}
+	l.blocks = make([]Block, 0, n) // of a job that leaks there can be a million
 	for _, d := range m.Devices {
 		l.devices = append(l.devices, Device{DeviceTotals: d.DeviceTotals, Active: d.Active, Changing: d.Changing})
 		l.time = max(l.time, d.Time)

@@ -54,8 +54,10 @@ const (
 	roundPause     = 20 * time.Millisecond // between two tries
 	// maxEventDelay is how much later than others an event can come, at most: then all before it are there. Nanoseconds.
 	maxEventDelay = 100e6
-	// readTimeout is how long one reading may take.
-	readTimeout = 10 * time.Second
+	// readTimeout is how long one reading may take. A reading that was given up may take twice as long the next time, up to maxReadTimeout: a
+	// job that has leaked for days has a million blocks.
+	readTimeout    = 10 * time.Second
+	maxReadTimeout = 160 * time.Second
 )
 
 // ErrNoState: there is no caching allocator whose state could be read: no PyTorch, not yet, or another backend.
@@ -134,6 +136,7 @@ type Reconciler struct {
 	resume  time.Time // no round because of losses before
 	open    int       // rounds in a row that left segments open
 	absent  int       // rounds that found no state
+	given   int       // readings that were given up: each may take twice as long as the one before
 	settled losses
 	current losses
 	counted time.Time // when the losses were
@@ -160,6 +163,7 @@ type round struct {
 type reading struct {
 	state *State
 	err   error
+	late  bool // it was given up
 }
 
 // New makes a reconciler of a heap, to which d says what is applied. No state is read after ctx is done.
@@ -248,13 +252,14 @@ func (r *Reconciler) losses() losses {
 // read begins to read the state. The heap notes from here on which addresses events name.
 func (r *Reconciler) read() {
 	r.heap.Watch(uint32(r.target.PID()))
-	ctx, cancel := context.WithTimeoutCause(r.ctx, readTimeout, Timeout(readTimeout))
+	limit := min(readTimeout<<r.given, maxReadTimeout)
+	ctx, cancel := context.WithTimeoutCause(r.ctx, limit, Timeout(limit))
 	results, target := make(chan reading, 1), r.target
 	r.round.results, r.round.cancel = results, cancel
 	go func() {
 		defer cancel()
 		state, err := target.AllocatorState(ctx)
-		results <- reading{state, err}
+		results <- reading{state, err, ctx.Err() != nil}
 	}()
 }
 
@@ -280,6 +285,11 @@ func (r *Reconciler) receive() {
 		r.absent++
 	default:
 		r.round.err = got.err
+		if got.late && readTimeout<<r.given < maxReadTimeout {
+			r.given++
+			r.giveUp(checkSoon)
+			return
+		}
 		r.retry()
 	}
 }
@@ -332,12 +342,17 @@ func (r *Reconciler) retry() {
 		r.round.pause = now.Add(roundPause)
 		return
 	}
+	r.giveUp(checkEvery)
+}
+
+// giveUp ends a round that came to nothing; the next one comes after some time.
+func (r *Reconciler) giveUp(next time.Duration) {
 	r.checks.Failed++
 	if r.round.asked || r.last {
 		r.observer.Notice(fmt.Sprintf("the live set could not be compared with the allocator state: %v", r.round.err))
 	}
-	r.resume = now.Add(checkSoon)
-	r.end(checkEvery)
+	r.resume = time.Now().Add(checkSoon)
+	r.end(next)
 }
 
 // conclude says what the comparison found.

@@ -311,6 +311,38 @@ func TestRoundsHang(t *testing.T) {
 	})
 }
 
+// TestRoundsPatience: of a process with more blocks than can be read in ten seconds the next reading has twice as long, and comes soon.
+func TestRoundsPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		var took []time.Duration
+		r.answer = func(ctx context.Context) (*State, error) {
+			began := time.Now()
+			select {
+			case <-ctx.Done():
+				took = append(took, time.Since(began))
+				return nil, context.Cause(ctx)
+			case <-time.After(35 * time.Second):
+				return &State{}, nil
+			}
+		}
+		r.run(10*time.Second + 20*time.Second + 35*time.Second + 3*checkSoon)
+		require.Equal(t, []time.Duration{readTimeout, 2 * readTimeout}, took)
+		require.Equal(t, &figures.Checks{Made: 1, Failed: 2}, r.Report())
+		took = nil
+		r.answer = func(ctx context.Context) (*State, error) {
+			began := time.Now()
+			<-ctx.Done()
+			took = append(took, time.Since(began))
+			return nil, context.Cause(ctx)
+		}
+		r.run(20 * time.Minute)
+		require.Equal(t, maxReadTimeout, took[len(took)-1], "there is an end to it")
+		require.Less(t, len(took), 9, "then it is seldom")
+		r.Stop()
+	})
+}
+
 // TestRoundsWatch: while a state is read and compared the heap notes the addresses that events name, and not after that: a block that
 // events name meanwhile is not judged.
 func TestRoundsWatch(t *testing.T) {

@@ -3,7 +3,9 @@
 package objgraph
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython/pyobject"
@@ -25,7 +27,15 @@ type Recheck struct {
 	edges   int // in sources
 	last    time.Time
 	read    uint64 // bytes, of the threads
+	places  places // where an element is looked for alone; nil: all of an object is read
+	known   places // of those that On makes
 }
+
+// places says where large dictionaries of the copy have their keys: by dictionary and key. Of a small one there is nil.
+type places map[uint64]map[uint64]uint32
+
+// placedFrom is how many entries a dictionary has of which one is read without the others.
+const placedFrom = 256
 
 // linkKey is a reference: where from, how, and to what.
 type linkKey struct {
@@ -55,10 +65,14 @@ func newRecheck(w *Graph, t *torchlayout.Reader) *Recheck {
 	return &Recheck{w: w, t: t, links: map[linkKey]bool{}, paths: map[uint32]bool{}, sources: map[uint64][]pyobject.Ref{}}
 }
 
-// On looks at another image, of one moment, for the same roots. Running frames are those of that moment.
+// On looks at another image, of one moment, for the same roots. Running frames are those of that moment. Of a list or a large dictionary
+// only the element of the link is read, where it is in its place: a moment is too short for a dictionary of 400,000 entries.
 func (a *Recheck) On(im *memory.Image) *Recheck {
 	out := newRecheck(a.w, a.t.On(im))
-	out.roots = a.roots
+	if a.known == nil {
+		a.known = places{}
+	}
+	out.roots, out.places = a.roots, a.known
 	if h := a.t.Heap(); h != nil {
 		out.running = h.RunningFrames(im)
 	}
@@ -155,22 +169,56 @@ func (a *Recheck) Link(from, to, aux uint64, kind pyobject.RefKind) bool {
 	if held, ok := a.links[k]; ok {
 		return held
 	}
-	held := false
-	for _, ref := range a.refs(from) {
-		target := ref.Target
-		if ref.Kind == pyobject.RefActivation {
-			target |= 1
-		}
-		if target == to && ref.Kind == kind && ref.Aux == aux {
-			held = true
-			break
-		}
+	held, sure := a.element(k)
+	if sure {
+		a.links[k] = held
+		return held
 	}
+	_, held = slices.BinarySearchFunc(a.refs(from), pyobject.Ref{Target: to, Aux: aux, Kind: kind}, compareRefs)
 	a.links[k] = held
 	return held
 }
 
-// refs are the references of an object now. An object whose type or class is another one by now has none.
+// element looks only at the place where an object has its reference. sure is false where it must be looked for among all.
+func (a *Recheck) element(k linkKey) (held, sure bool) {
+	if a.places == nil || k.from&1 != 0 || a.w.t.IsNative(k.from) || a.t.Heap() == nil || !a.same(k.from) {
+		return false, false
+	}
+	switch k.kind {
+	case pyobject.RefIndex:
+		_, value, ok := a.t.Heap().Element(a.t.Image(), k.from, k.aux)
+		a.last = time.Now()
+		return value == k.to, ok
+	case pyobject.RefKey:
+		place, ok := a.place(k.from, k.aux)
+		if !ok {
+			return false, false
+		}
+		key, value, ok := a.t.Heap().Element(a.t.Image(), k.from, uint64(place))
+		a.last = time.Now()
+		held = ok && key == k.aux && value == k.to
+		return held, held
+	}
+	return false, false
+}
+
+// place is where a large dictionary had a key when it was copied.
+func (a *Recheck) place(dict, key uint64) (uint32, bool) {
+	keys, ok := a.places[dict]
+	if !ok {
+		keys = a.w.t.Heap().Positions(a.w.t.Image(), dict, placedFrom)
+		a.places[dict] = keys
+	}
+	at, ok := keys[key]
+	return at, ok
+}
+
+// compareRefs is the order in which a link is looked up: a list of a job that leaks has a million of them.
+func compareRefs(a, b pyobject.Ref) int {
+	return cmp.Or(cmp.Compare(a.Target, b.Target), cmp.Compare(a.Aux, b.Aux), cmp.Compare(a.Kind, b.Kind))
+}
+
+// refs are the references of an object now, in the order of compareRefs. An object whose type or class is another one by now has none.
 func (a *Recheck) refs(from uint64) []pyobject.Ref {
 	if refs, ok := a.sources[from]; ok {
 		return refs
@@ -179,6 +227,12 @@ func (a *Recheck) refs(from uint64) []pyobject.Ref {
 	if a.same(from) {
 		a.t.Renew(from)
 		refs = a.t.Refs(nil, from)
+		for i := range refs {
+			if refs[i].Kind == pyobject.RefActivation {
+				refs[i].Target |= 1
+			}
+		}
+		slices.SortFunc(refs, compareRefs)
 		a.last = time.Now()
 	}
 	if a.edges+len(refs) <= maxSources {
