@@ -6,7 +6,9 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -52,6 +54,7 @@ func TestRanks(t *testing.T) {
 	require.Contains(t, out, "missing  of 3 ranks: 2\n")
 	require.Regexp(t, `(?m)^growing  first rank 1, pid \d+: uneven.py:11`, out)
 
+	requireLeakOfRank1(t, c.out())
 	text, err := output(env.binary, "report", c.out(), "--json")
 	require.NoError(t, err)
 	var got struct {
@@ -75,4 +78,38 @@ func TestRanks(t *testing.T) {
 	}
 	require.Contains(t, got.First.Name, "rank 1, ")
 	require.Positive(t, got.First.Lead)
+}
+
+// requireLeakOfRank1: the verdict on a job is that on each of its processes. Rank 0 begins to grow late.
+func requireLeakOfRank1(t *testing.T, folder string) {
+	t.Helper()
+	c := exec.Command(env.binary, "leaks", "--json", folder)
+	text, err := c.Output()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, 3, exit.ExitCode())
+	var got struct {
+		Processes []struct {
+			Folder, Verdict string
+			Findings        []struct {
+				File string
+				Line int
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &got))
+	require.Len(t, got.Processes, 2)
+	for rank, p := range got.Processes {
+		require.Regexp(t, fmt.Sprintf(`^rank%d-pid\d+$`, rank), p.Folder)
+		require.Equal(t, p.Verdict == "growing", len(p.Findings) > 0)
+		for _, f := range p.Findings {
+			require.Equal(t, 11, f.Line)
+			require.Equal(t, "uneven.py", filepath.Base(f.File))
+		}
+	}
+	require.Equal(t, "growing", got.Processes[1].Verdict)
+	plain, err := exec.Command(env.binary, "leaks", folder).Output()
+	require.ErrorAs(t, err, &exit)
+	require.Regexp(t, `(?m)^rank0-pid\d+\n`, string(plain))
+	require.Regexp(t, `(?m)^rank1-pid\d+\ngrowing: uneven.py:11`, string(plain))
 }

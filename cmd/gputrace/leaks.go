@@ -18,6 +18,7 @@ import (
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
+	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder"
 )
 
@@ -31,7 +32,7 @@ func leaksCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "leaks",
 		Usage:     "say whether memory grows from step to step: which line, how much, since when, who holds it",
-		UsageText: "gputrace leaks FOLDER/trace.gputrace [--json]\nsudo gputrace leaks -p PID [-d 10s] [--json]",
+		UsageText: "gputrace leaks FOLDER [--json]\nsudo gputrace leaks -p PID [-d 10s] [--json]",
 		Description: "Steps are found by the optimizer's or the backward pass's calls in the stacks of the recording, else by what recurs. " +
 			"Of a process, what it does now is watched for a while, and nothing is written. The exit code is 3 when something grows. " +
 			"How it decides is in docs/leaks.md.",
@@ -53,7 +54,14 @@ func leaksCommand() *cli.Command {
 			case c.NArg() != 1:
 				return usage("which recording? give one file, or a process with -p; see gputrace leaks --help")
 			}
-			return shared().Read(c, c.Args().First(), func(in *export.Source, stop func()) error {
+			files, err := export.Recordings(c.Args().First())
+			switch {
+			case err != nil:
+				return err
+			case len(files) > 1:
+				return leaksOfJob(c, files, asJSON)
+			}
+			return shared().Read(c, files[0], func(in *export.Source, stop func()) error {
 				report, err := in.Leaks()
 				if err != nil {
 					return err
@@ -63,6 +71,22 @@ func leaksCommand() *cli.Command {
 			})
 		},
 	}
+}
+
+// leaksOfJob prints the verdict on each process of a job.
+func leaksOfJob(c *cli.Context, files []string, asJSON bool) error {
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	options, err := shared().Open(c, p.Options(p.Warn))
+	if err != nil {
+		return err
+	}
+	job, err := export.LeaksOfJob(files, options)
+	p.Stop()
+	if err != nil {
+		return err
+	}
+	return job.Print(os.Stdout, asJSON, console.Width(""))
 }
 
 // leaksRecording is a recording of which nothing is kept.

@@ -97,6 +97,36 @@ func WriteLeaks(w io.Writer, r *leaks.Report) error {
 	return nil
 }
 
+// ProcessLeaks is the verdict on one process of a job.
+type ProcessLeaks struct {
+	Folder string // of its recording, in that of the job
+	Report *leaks.Report
+}
+
+// processLeaks is what WriteLeaksOfJob writes of a process.
+type processLeaks struct {
+	Folder string `json:"folder"`
+	leaksBody
+}
+
+// WriteLeaksOfJob writes the verdicts on the processes of a job.
+func WriteLeaksOfJob(w io.Writer, processes []ProcessLeaks) error {
+	f := struct {
+		Format    string         `json:"format"`
+		Version   int            `json:"version"`
+		Processes []processLeaks `json:"processes"`
+	}{Format: "gputrace leaks of job", Version: leaksVersion, Processes: []processLeaks{}}
+	for _, p := range processes {
+		f.Processes = append(f.Processes, processLeaks{p.Folder, *leaksBodyOf(p.Report)})
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	if err := e.Encode(f); err != nil {
+		return fmt.Errorf("write the verdicts: %w", err)
+	}
+	return nil
+}
+
 // leaksBodyOf is the body of a verdict; nil: of none.
 func leaksBodyOf(r *leaks.Report) *leaksBody {
 	if r == nil {
