@@ -36,6 +36,8 @@ func TestErrorsAreShort(t *testing.T) {
 		"top nosuch --once": noSuch,
 		"diff nosuch x":     noSuch,
 		"report nosuch -v":  noSuch + "  cause: open recording\n  cause: open nosuch\n  cause: no such file or directory\n",
+		"who --tpo 3":       "gputrace: unknown flag --tpo: did you mean \"--top\"? See gputrace who --help\n",
+		"hwo -p 1":          "gputrace: unknown command \"hwo\": did you mean \"who\"? See gputrace --help\n",
 		"help foo":          "gputrace: unknown command \"foo\"; see gputrace --help\n",
 		"export -f pgn x":   "gputrace: -f \"pgn\": \"pgn\" is not a format: did you mean \"png\"? See gputrace export --help\n",
 		"dump -p 1 -f jsno": "gputrace: -f \"jsno\": not one of text, json or snapshot: did you mean \"json\"? See gputrace dump --help\n",

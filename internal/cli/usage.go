@@ -5,6 +5,7 @@ package cli
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -34,7 +35,13 @@ func UsageError(c *cli.Context, err error, isCommand bool) error {
 		return explained(command, fmt.Sprintf("%s %s: %s", Dash(m[2]), m[1], m[3]))
 	}
 	if name, ok := strings.CutPrefix(text, unknownFlag); ok {
-		guess := cli.SuggestFlag(flagsOf(c.App, command), name, true)
+		known := flagsOf(c.App, command)
+		guess := cli.SuggestFlag(known, name, true)
+		for _, f := range known {
+			if n, ok := swapped(name, f.Names()); ok {
+				guess = Dash(n)
+			}
+		}
 		return explained(command, "unknown flag "+Dash(name)+meant(name, strings.TrimLeft(guess, "-"), guess))
 	}
 	return exit.Usage("%w; see %s", err, helpOf(command))
@@ -62,16 +69,38 @@ func UnknownCommand(app *cli.App, word string) error {
 	var guess string
 	// The library puts its guess into a sentence.
 	_, _ = fmt.Sscanf(cli.SuggestCommand(app.VisibleCommands(), word), cli.SuggestDidYouMeanTemplate, &guess)
+	for _, c := range app.VisibleCommands() {
+		if n, ok := swapped(word, c.Names()); ok {
+			guess = n
+		}
+	}
 	return explained(nil, fmt.Sprintf("unknown command %q%s", word, meant(word, guess, guess)))
 }
 
 // The library always has a guess; one that is less like the word than leastLike, by the measure by which it chose it, is not passed on.
 const leastLike = 0.8
 
+// swapped is the one of some names that has the letters of a word in another order.
+func swapped(word string, names []string) (string, bool) {
+	i := slices.IndexFunc(names, func(n string) bool { return len(n) > 2 && letters(n) == letters(word) })
+	if i < 0 {
+		return "", false
+	}
+	return names[i], true
+}
+
+// letters are those of a word, in order.
+func letters(word string) string {
+	b := []byte(strings.ToLower(word))
+	slices.Sort(b)
+	return string(b)
+}
+
 // meant asks whether a guess was meant.
 func meant(word, guess, shown string) string {
-	const boost, prefix = 0.7, 4 // as in the library's suggestions.go
-	if len(word) < 3 || len(guess) < 2 || smetrics.JaroWinkler(strings.ToLower(word), guess, boost, prefix) < leastLike {
+	const boost, prefix = 0.7, 4             // as in the library's suggestions.go
+	alike := letters(word) == letters(guess) // in words of three letters two that are swapped leave nothing alike by the measure
+	if len(word) < 3 || len(guess) < 2 || !alike && smetrics.JaroWinkler(strings.ToLower(word), guess, boost, prefix) < leastLike {
 		return ""
 	}
 	return fmt.Sprintf(": did you mean %q?", shown)
