@@ -10,10 +10,14 @@ import (
 )
 
 // FitName shortens the name of a function from the left, qualifier by qualifier, and cuts it where the last one is too long. What is
-// the same of all nodes of autograd, "torch::autograd::generated::" and "::apply", is left out.
+// the same of all nodes of autograd, "torch::autograd::generated::" and "::apply", is left out. Of a holder, as in "train.py:88 main() local
+// self.kept[0..7]", the line is left out first, then the function, and then the middle: what it ends with tells it from others.
 func FitName(name string, width int) string {
 	if node, ok := strings.CutSuffix(name, "::apply"); ok && strings.Contains(node, "Backward") {
 		name = node[strings.LastIndex(node, ":")+1:]
+	}
+	if place, rest, ok := strings.Cut(name, " "); ok && utf8.RuneCountInString(name) > width && isLine(place) {
+		return fitHolder(rest, width)
 	}
 	for utf8.RuneCountInString(name) > width {
 		at := -1
@@ -32,6 +36,19 @@ func FitName(name string, width int) string {
 		return string(r[:max(0, width-1)]) + "…"
 	}
 	return name
+}
+
+func fitHolder(name string, width int) string {
+	if _, path, ok := strings.Cut(name, " local "); ok && utf8.RuneCountInString(name) > width {
+		name = path
+	}
+	return strings.TrimRight(FitMiddle(name, width), " ")
+}
+
+// isLine says whether a word ends like "train.py:88".
+func isLine(word string) bool {
+	_, number, ok := strings.Cut(word, ":")
+	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
 // outermost is where the name goes on behind its first qualifier; -1: it has none. What is in brackets has its own.

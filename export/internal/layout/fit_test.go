@@ -39,6 +39,10 @@ func TestFitName(t *testing.T) {
 		{"at::native::empty_cuda", 12, "empty_cuda"},
 		{"at::native::empty_cuda", 6, "empty…"},
 		{"f", 0, "…"},
+		{"train.py:88 T.main() local self.kept[0..7]", 42, "train.py:88 T.main() local self.kept[0..7]"},
+		{"train.py:88 T.main() local self.kept[0..7]", 41, "T.main() local self.kept[0..7]"},
+		{"train.py:88 T.main() local self.kept[0..7]", 29, "self.kept[0..7]"},
+		{"train.py:88 T.main() local self.kept[0..7]", 10, "self.…..7]"},
 	} {
 		require.Equal(t, tt.want, FitName(tt.name, tt.width), tt)
 	}
