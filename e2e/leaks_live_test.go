@@ -104,6 +104,30 @@ func TestLeaksLive(t *testing.T) {
 	}
 }
 
+// TestLeaksOfNative: a program without Python has steps by what it calls again and again, and what it keeps of them is found.
+func TestLeaksOfNative(t *testing.T) {
+	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
+	require.NoError(t, err)
+	watch := func(args ...string) (*leakReport, int) {
+		p := startIn(t, t.TempDir(), []string{"LD_LIBRARY_PATH=" + standin}, filepath.Join(env.programs, "buffers"), args...)
+		p.await(t, "TURNS")
+		return watchFor(t, p, []string{"-d", "6s"})
+	}
+	r, code := watch("--keep")
+	require.Equal(t, 3, code)
+	require.Equal(t, "growing", r.Verdict)
+	require.Len(t, r.Findings, 1)
+	f := r.Findings[0]
+	require.Equal(t, "device", f.Kind)
+	require.Equal(t, "keep_buffer", f.Function)
+	require.Equal(t, 5, f.Period)
+	require.InDelta(t, 1, f.Blocks*5, 1e-6)
+	require.InDelta(t, 1<<16, f.Bytes*5, 1e-3)
+	r, code = watch()
+	requireSteady(t, r)
+	require.Zero(t, code)
+}
+
 // TestLeaksKilled: while it records it says what leaks and who holds it, and the recording of a job that was killed has both.
 func TestLeaksKilled(t *testing.T) {
 	p := startTraining(t, "leaks_patterns.py", leaksPattern(3)...).ready(t)

@@ -109,6 +109,7 @@ type survey struct {
 	keep        int                 // times of entries of a mark
 	keepStacks  int                 // of a stack that recurs
 	marksOnly   bool                // what recurs is not counted
+	torch       bool                // PyTorch's allocator has allocated
 }
 
 func newSurvey(m marker, resolve func(event.StackID) *event.Stack) *survey {
@@ -134,10 +135,23 @@ func (s *survey) see(e *event.Event) (entered *candidate, recurs []*candidate) {
 		entered = c
 		s.enter(c, e.Time)
 	}
-	if e.Kind == event.KindAlloc && e.Layer == event.LayerTorch && !s.marksOnly && !s.passageOf(e.Stack).inner {
+	if e.Kind == event.KindAlloc && s.counts(e.Layer) && !s.marksOnly && !s.passageOf(e.Stack).inner {
 		recurs = append(s.loops.see(e, s.allocations, s.keepStacks), s.recur(e))
 	}
 	return entered, recurs
+}
+
+// counts reports whether what recurs is looked for among the allocations of a layer: of PyTorch's where it allocates, else of all. A program
+// without PyTorch has its steps too; of one with it what was there before, such as a context, has none.
+func (s *survey) counts(layer event.Layer) bool {
+	if layer != event.LayerTorch {
+		return !s.torch
+	}
+	if !s.torch {
+		s.torch = true
+		s.forgetRecurring()
+	}
+	return true
 }
 
 // pass takes the thread to where an event is; it returns the candidate whose call begins there, nil: none.
@@ -306,7 +320,7 @@ const minRecurrences = 5
 // maxIrregularity is that of a stack by which steps are recognised. What happens at random has 1.
 const maxIrregularity = 0.5
 
-// anchor is the stack of the torch layer that recurs most regularly, of those that recur as often as most do.
+// anchor is the stack that recurs most regularly, of those that recur as often as most do.
 func (s *survey) anchor() *candidate {
 	tally := map[int]int{}
 	for _, c := range s.recurring {

@@ -276,12 +276,33 @@ func TestSurveyCounts(t *testing.T) {
 	require.Zero(t, see(event.KindMark, event.LayerTorch, 1))
 	require.Zero(t, s.allocations)
 	require.Zero(t, see(event.KindAlloc, event.LayerTorch, 0))
-	require.Zero(t, see(event.KindAlloc, event.LayerDevice, 1))
+	require.Equal(t, 2, see(event.KindAlloc, event.LayerDevice, 1), "a program without PyTorch")
 	require.EqualValues(t, 2, s.allocations)
 	require.Equal(t, 2, see(event.KindAlloc, event.LayerTorch, 1), "a line and a stack")
+	require.Equal(t, 1, s.recurring[1].entries, "what was before PyTorch is forgotten")
+	require.Zero(t, see(event.KindAlloc, event.LayerDevice, 1))
+	require.EqualValues(t, 4, s.allocations)
 	s.marksOnly = true
 	require.Zero(t, see(event.KindAlloc, event.LayerTorch, 1))
-	require.EqualValues(t, 4, s.allocations)
+	require.EqualValues(t, 5, s.allocations)
+}
+
+// TestTrackerOfDriver: a program without PyTorch has steps by what recurs among its own calls; with PyTorch's first allocation they are
+// looked for anew.
+func TestTrackerOfDriver(t *testing.T) {
+	st := eventtest.Stack(eventtest.Kept)
+	tr := NewTracker(nil, func(event.StackID) *event.Stack { return st })
+	var began []Begin
+	for i := range uint64(200) {
+		for k := range event.StackID(2) {
+			began = tr.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerDevice, Stack: 1 + k, TID: 1, Time: 1e6*i + uint64(k)}, began)
+		}
+	}
+	require.Equal(t, SourcePeriod, tr.Source())
+	require.Greater(t, len(began), 100)
+	require.Equal(t, 1, tr.Numbering())
+	tr.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Stack: 3, TID: 1, Time: 1e9}, nil)
+	require.Empty(t, tr.Source())
 }
 
 // tracker is one that has chosen a mark.

@@ -103,7 +103,11 @@ func (t *Tracker) catchUp(out []Begin, most int) []Begin {
 }
 
 func (t *Tracker) see(e *event.Event, out []Begin) []Begin {
+	torch := t.survey.torch
 	entered, recurs := t.survey.see(e)
+	if t.survey.torch && !torch && t.chosen != nil && t.chosen.mark.source == SourcePeriod {
+		t.reset() // it is of memory that PyTorch does not hand out
+	}
 	before := t.chosen
 	switch {
 	case entered != nil:
