@@ -77,6 +77,8 @@ func TestUnsizedBlocks(t *testing.T) {
 func TestChurns(t *testing.T) {
 	for frees, want := range map[uint64]bool{74: false, 75: true, 100: true, 0: false} {
 		require.Equal(t, want, (&detector{allocs: 100, frees: frees}).churns(), frees)
+		require.Equal(t, want, (&detector{otherAllocs: 100, otherFrees: frees}).churns(), "without PyTorch")
+		require.Equal(t, want, (&detector{allocs: 100, frees: frees, otherAllocs: 1000}).churns(), "PyTorch's count")
 	}
 }
 

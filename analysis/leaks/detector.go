@@ -90,8 +90,9 @@ type detector struct {
 	lines    map[lineKey]*series
 	totals   map[place]*series
 	forwards map[line]*int64 // blocks allocated below a line that calls a module
-	// allocs and frees count PyTorch's blocks.
-	allocs, frees uint64
+	// allocs and frees count PyTorch's blocks, otherAllocs and otherFrees all others.
+	allocs, frees           uint64
+	otherAllocs, otherFrees uint64
 	// unsized are the live blocks of PyTorch's that count by their own bytes: those requested can become known before the free.
 	unsized  map[heap.BlockKey]bool
 	held     heldSites // nil: it is not known
@@ -135,6 +136,8 @@ func (d *detector) allocated(b *heap.Block) {
 		if b.Requested == event.Unknown {
 			d.unsized[b.Key()], d.blind = true, true
 		}
+	} else {
+		d.otherAllocs++
 	}
 	f, s := d.find(b)
 	if s.source.below != nil {
@@ -182,6 +185,8 @@ func (d *detector) removed(b *heap.Block) *site {
 		if len(d.unsized) > 0 {
 			delete(d.unsized, b.Key())
 		}
+	} else {
+		d.otherFrees++
 	}
 	return s
 }
@@ -287,8 +292,15 @@ func (d *detector) forwardLine(frames []event.Frame) line {
 	return out
 }
 
-// churns says whether most of what is allocated is freed again. What is loaded layer by layer recurs too, and stays.
-func (d *detector) churns() bool { return d.frees >= d.allocs-d.allocs/4 }
+// churns says whether most of what is allocated is freed again: of PyTorch's blocks, where there are any. What is loaded layer by layer recurs
+// too, and stays.
+func (d *detector) churns() bool {
+	allocs, frees := d.allocs, d.frees
+	if allocs == 0 {
+		allocs, frees = d.otherAllocs, d.otherFrees
+	}
+	return frees >= allocs-allocs/4
+}
 
 // end ends the last complete step in all series.
 func (d *detector) end(steps int) {
