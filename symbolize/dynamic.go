@@ -23,12 +23,13 @@ func (f *File) dynamicTable() symbolTable {
 		names = names[:n]
 	}
 	entries := at(elf.DT_SYMTAB)
-	n := symbolCount(at(elf.DT_HASH), at(elf.DT_GNU_HASH))
+	hash := readGNUHash(at(elf.DT_GNU_HASH))
+	n := symbolCount(at(elf.DT_HASH), hash)
 	if n > uint64(len(entries))/symSize {
 		return symbolTable{}
 	}
 	return symbolTable{
-		entries: entries[:n*symSize], names: names, versions: at(elf.DT_VERSYM), hash: readGNUHash(at(elf.DT_GNU_HASH)),
+		entries: entries[:n*symSize], names: names, versions: at(elf.DT_VERSYM), hash: hash,
 	}
 }
 
@@ -52,25 +53,22 @@ func (f *File) dynamicTags() map[elf.DynTag]uint64 {
 
 // symbolCount is the size of .dynsym, which only its hash tables tell: the SysV table (gABI, chapter 5) by a field, the
 // GNU one by the end of its last chain. It is 0 when neither makes sense.
-func symbolCount(sysv, gnu []byte) uint64 {
+func symbolCount(sysv []byte, h gnuHash) uint64 {
 	if len(sysv) >= 8 {
 		if n := binary.LittleEndian.Uint32(sysv[4:]); n > 0 && uint64(n) <= uint64(len(sysv))/4 {
 			return uint64(n)
 		}
 	}
-	r := elfimage.Reader{B: gnu}
-	buckets, first, bloom := uint64(r.U32()), uint64(r.U32()), uint64(r.U32())
-	r.U32() // bloom shift
-	r.Take(8 * bloom)
 	last := uint64(0)
-	table := elfimage.Reader{B: r.Take(4 * buckets)}
+	table := elfimage.Reader{B: h.buckets}
 	for table.Off < len(table.B) {
 		last = max(last, uint64(table.U32()))
 	}
-	if r.Bad || last < first {
+	if last < uint64(h.first) {
 		return 0
 	}
-	r.Take(4 * (last - first))
+	r := elfimage.Reader{B: h.chains}
+	r.Take(4 * (last - uint64(h.first)))
 	for !r.Bad { // the lowest bit ends a chain
 		last++
 		if r.U32()&1 != 0 {
