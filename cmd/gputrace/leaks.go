@@ -18,7 +18,6 @@ import (
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
 	"github.com/gputrace/gputrace/internal/exit"
-	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder"
 )
 
@@ -75,14 +74,11 @@ func leaksCommand() *cli.Command {
 
 // leaksOfJob prints the verdict on each process of a job.
 func leaksOfJob(c *cli.Context, files []string, asJSON bool) error {
-	p := progress.New(os.Stderr)
-	defer p.Stop()
-	options, err := shared().Open(c, p.Options(p.Warn))
-	if err != nil {
+	var job *export.JobLeaks
+	err := shared().ReadJob(c, func(o *export.OpenOptions) (err error) {
+		job, err = export.LeaksOfJob(files, o)
 		return err
-	}
-	job, err := export.LeaksOfJob(files, options)
-	p.Stop()
+	})
 	if err != nil {
 		return err
 	}

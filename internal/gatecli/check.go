@@ -46,6 +46,17 @@ func (s *Shared) Read(c *cli.Context, path string, use func(in *export.Source, s
 	return use(in, p.Stop)
 }
 
+// ReadJob reads the recordings of a job with the options of a command. Progress is shown until it is done.
+func (s *Shared) ReadJob(c *cli.Context, read func(o *export.OpenOptions) error) error {
+	p := progress.New(os.Stderr)
+	defer p.Stop()
+	o, err := s.Open(c, p.Options(p.Warn))
+	if err != nil {
+		return err
+	}
+	return read(o)
+}
+
 // usage and coded are errors with their exit codes.
 var (
 	usage = exit.Usage

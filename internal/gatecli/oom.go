@@ -10,7 +10,6 @@ import (
 	"github.com/gputrace/gputrace/export"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
-	"github.com/gputrace/gputrace/internal/progress"
 )
 
 // OOMCommand is gputrace oom. Record records a process, as the flags say, and returns the folder of results.
@@ -55,14 +54,11 @@ func OOMCommand(shared *Shared, recording []cli.Flag, record func(c *cli.Context
 
 // oomOfJob says why memory ran out in each process of a job.
 func oomOfJob(c *cli.Context, shared *Shared, files []string, o *export.OOMOptions) error {
-	p := progress.New(os.Stderr)
-	defer p.Stop()
-	options, err := shared.Open(c, p.Options(p.Warn))
-	if err != nil {
+	var job *export.JobOOM
+	err := shared.ReadJob(c, func(options *export.OpenOptions) (err error) {
+		job, err = export.OOMOfJob(files, options)
 		return err
-	}
-	job, err := export.OOMOfJob(files, options)
-	p.Stop()
+	})
 	if err != nil {
 		return err
 	}
