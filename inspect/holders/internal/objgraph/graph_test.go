@@ -147,7 +147,7 @@ func TestRecheckOn(t *testing.T) {
 		return on.Link(w.Addr(from), w.Addr(to), aux, kind)
 	}
 	for _, place := range []uint32{0, 1, 1 << 30} {
-		now.known = places{w.Addr(dict): {key: place}}
+		now.known = positions{w.Addr(dict): {key: place}}
 		on := now.On(newImage(t, m))
 		require.True(t, link(on, dict, goals[2]), "place %d", place)
 		require.True(t, link(on, list, goals[1]))

@@ -17,25 +17,25 @@ import (
 // Recheck reads the process once more, behind the walk: each link that a path needs must still be there. What is read is kept
 // for the one pass that it is used in.
 type Recheck struct {
-	w       *Graph
-	t       *torchlayout.Reader // the same layouts over what the process has now
-	roots   map[rootKey]bool
-	running map[uint64]bool // frames of running functions; nil: roots has them
-	links   map[linkKey]bool
-	paths   map[uint32]bool
-	sources map[uint64][]pyobject.Ref
-	edges   int // in sources
-	last    time.Time
-	read    uint64 // bytes, of the threads
-	places  places // where an element is looked for alone; nil: all of an object is read
-	known   places // of those that On makes
+	w         *Graph
+	t         *torchlayout.Reader // the same layouts over what the process has now
+	roots     map[rootKey]bool
+	running   map[uint64]bool // frames of running functions; nil: roots has them
+	links     map[linkKey]bool
+	paths     map[uint32]bool
+	sources   map[uint64][]pyobject.Ref
+	edges     int // in sources
+	last      time.Time
+	read      uint64    // bytes, of the threads
+	positions positions // where an element is looked for alone; nil: all of an object is read
+	known     positions // of those that On makes
 }
 
-// places says where large dictionaries of the copy have their keys: by dictionary and key. Of a small one there is nil.
-type places map[uint64]map[uint64]uint32
+// positions says where large dictionaries of the copy have their keys: by dictionary and key. Of a small one there is nil.
+type positions map[uint64]map[uint64]uint32
 
-// placedFrom is how many entries a dictionary has of which one is read without the others.
-const placedFrom = 256
+// positionsFrom is how many entries a dictionary has of which one is read without the others.
+const positionsFrom = 256
 
 // linkKey is a reference: where from, how, and to what.
 type linkKey struct {
@@ -70,9 +70,9 @@ func newRecheck(w *Graph, t *torchlayout.Reader) *Recheck {
 func (a *Recheck) On(im *memory.Image) *Recheck {
 	out := newRecheck(a.w, a.t.On(im))
 	if a.known == nil {
-		a.known = places{}
+		a.known = positions{}
 	}
-	out.roots, out.places = a.roots, a.known
+	out.roots, out.positions = a.roots, a.known
 	if h := a.t.Heap(); h != nil {
 		out.running = h.RunningFrames(im)
 	}
@@ -181,7 +181,7 @@ func (a *Recheck) Link(from, to, aux uint64, kind pyobject.RefKind) bool {
 
 // element looks only at the place where an object has its reference. sure is false where it must be looked for among all.
 func (a *Recheck) element(k linkKey) (held, sure bool) {
-	if a.places == nil || k.from&1 != 0 || a.w.t.IsNative(k.from) || a.t.Heap() == nil || !a.same(k.from) {
+	if a.positions == nil || k.from&1 != 0 || a.w.t.IsNative(k.from) || a.t.Heap() == nil || !a.same(k.from) {
 		return false, false
 	}
 	switch k.kind {
@@ -190,11 +190,11 @@ func (a *Recheck) element(k linkKey) (held, sure bool) {
 		a.last = time.Now()
 		return value == k.to, ok
 	case pyobject.RefKey:
-		place, ok := a.place(k.from, k.aux)
+		position, ok := a.position(k.from, k.aux)
 		if !ok {
 			return false, false
 		}
-		key, value, ok := a.t.Heap().Element(a.t.Image(), k.from, uint64(place))
+		key, value, ok := a.t.Heap().Element(a.t.Image(), k.from, uint64(position))
 		a.last = time.Now()
 		held = ok && key == k.aux && value == k.to
 		return held, held
@@ -202,12 +202,12 @@ func (a *Recheck) element(k linkKey) (held, sure bool) {
 	return false, false
 }
 
-// place is where a large dictionary had a key when it was copied.
-func (a *Recheck) place(dict, key uint64) (uint32, bool) {
-	keys, ok := a.places[dict]
+// position is where a large dictionary had a key when it was copied.
+func (a *Recheck) position(dict, key uint64) (uint32, bool) {
+	keys, ok := a.positions[dict]
 	if !ok {
-		keys = a.w.t.Heap().Positions(a.w.t.Image(), dict, placedFrom)
-		a.places[dict] = keys
+		keys = a.w.t.Heap().Positions(a.w.t.Image(), dict, positionsFrom)
+		a.positions[dict] = keys
 	}
 	at, ok := keys[key]
 	return at, ok
