@@ -14,7 +14,7 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// maxHeld is of how many blocks a recording keeps what holds each, the largest; of a million it takes some 10 MB.
+// maxHeld is of how many blocks a recording keeps what holds each, the largest; of a million it took 6 MB.
 const maxHeld = 1 << 20
 
 // RecordedHeld is what a recording keeps of what holds each block; joined nil: it is not known.
