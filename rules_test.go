@@ -152,6 +152,7 @@ var mayImport = map[string][]string{
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "internal/words"},
 	"export/chart":           {"analysis/", "event", "export/table", "internal/words"}, // a size is written as it is there
 	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
+	"export/rules":           {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},
 	"export/jobs":            {"analysis/leaks", "analysis/ranks", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/internal/layout", "export/table", "internal/words"},
@@ -396,7 +397,7 @@ func exportedReceiver(d *ast.FuncDecl) bool {
 
 // platforms are the constraints of files that are not built everywhere, and those of what is built in their place elsewhere, in
 // files named *_other.go. The tracer needs an x86-64 kernel; what only reads memory and files needs Linux; NVML is loaded by C; the shim is in gputrace for macOS
-// only. Tests of frameworks need what testdata/jobs/setup.sh installs.
+// only. Tests of frameworks need what testdata/jobs/setup.sh installs, those of gpu a real GPU.
 var platforms = map[string]string{
 	"linux":          "!linux",
 	"linux && amd64": "!linux || !amd64",
@@ -404,6 +405,7 @@ var platforms = map[string]string{
 	"darwin":         "!darwin",
 
 	"linux && amd64 && frameworks": "",
+	"linux && amd64 && gpu":        "",
 }
 
 // TestBuildConstraints: where a file is built is said in one place, its constraint, and never by its name; and all files of a

@@ -37,14 +37,16 @@ func (c *counters) add(o *counters) {
 type pyFrame struct {
 	File, Name string
 	Qualname   string // empty: not known
-	Line       int
+	Line       int    // 0: none
 }
 
 func (f *pyFrame) UnmarshalJSON(b []byte) error {
 	var qualname *string
-	if err := json.Unmarshal(b, &[]any{&f.File, &f.Line, &f.Name, &qualname}); err != nil {
+	var line uint64 // PyTorch keeps the -1 of an instruction that belongs to no line as a size_t
+	if err := json.Unmarshal(b, &[]any{&f.File, &line, &f.Name, &qualname}); err != nil {
 		return fmt.Errorf("frame %s: %w", b, err)
 	}
+	f.Line = max(int(line), 0)
 	if qualname != nil {
 		f.Qualname = *qualname
 	}

@@ -76,6 +76,7 @@ func TestRecorder(t *testing.T) {
 		{name: "resnet.py", args: []string{"--steps", "5", "--batch", "4", "--size", "64"}},
 		{name: "mlp.py", args: []string{"--steps", "20", "--workers", "2"}},
 		{name: "mlp.py", args: []string{"--steps", "20"}, env: []string{"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"}},
+		{name: "compiled.py", args: []string{"--steps", "10"}, freeStacks: true},
 		{name: "leak.py", env: []string{"STANDIN_GPU_MEM=2GiB"}, refused: true},
 	}
 	for _, tt := range tests {
