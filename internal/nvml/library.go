@@ -172,7 +172,7 @@ func readMIG(h nvml.Device, gpu Device) []Device {
 // fill asks for the memory of a GPU or MIG device, and for its processes.
 func (d *Device) fill(h nvml.Device) {
 	if m, rc := h.GetMemoryInfo_v2(); rc == nvml.SUCCESS {
-		d.Total, d.Used = m.Total, m.Used
+		d.Total, d.Used = m.Total-min(m.Reserved, m.Total), m.Used
 	} else if m, rc := h.GetMemoryInfo(); rc == nvml.SUCCESS {
 		d.Total, d.Used = m.Total, m.Used
 	}

@@ -56,8 +56,10 @@ type Device struct {
 	ComputeInstance int    // -1: none, or not known
 	GPU             string // UUID of the GPU that the MIG device is a part of; UUID again where it is none
 
-	Total uint64 // bytes; Unknown
-	Used  uint64 // bytes, by all processes; Unknown
+	// Total is what programs can have, bytes; Unknown. The driver sets a part of the GPU aside (480 MiB of an H100's 81,559), which
+	// nvidia-smi's total contains and cudaMemGetInfo's does not. With drivers before 510, which do not say how much, it is in it.
+	Total uint64
+	Used  uint64 // bytes, of Total; Unknown. Some MiB of it can be of no process
 
 	Processes []Process
 	Err       error // why the processes are not known

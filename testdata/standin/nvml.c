@@ -138,6 +138,7 @@ struct memory_v2 { // nvmlMemory_v2_t
     unsigned version;
     unsigned long long total, reserved, avail, used;
 };
+enum { SET_ASIDE = 480 << 20 }; // an H100's
 int nvmlDeviceGetMemoryInfo(const void *device, struct memory *m) {
     if (!books) return UNINITIALIZED;
     int part = part_of(device);
@@ -149,7 +150,8 @@ int nvmlDeviceGetMemoryInfo(const void *device, struct memory *m) {
 int nvmlDeviceGetMemoryInfo_v2(const void *device, struct memory_v2 *m) {
     struct memory one;
     int rc = nvmlDeviceGetMemoryInfo(device, &one);
-    if (!rc) *m = (struct memory_v2){m->version, one.total, 0, one.avail, one.used};
+    // What the driver sets aside is in the total of version 2 alone here, so that a stack of older calls has CUDA's total too.
+    if (!rc) *m = (struct memory_v2){m->version, one.total + SET_ASIDE, SET_ASIDE, one.avail, one.used};
     return rc;
 }
 
