@@ -15,7 +15,7 @@ import (
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/junit"
-	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/rules"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/sorts"
@@ -179,13 +179,13 @@ func Recordings(path string) ([]string, error) {
 // WriteCheck writes a check as text, of lines of at most width characters (0: 80), or as JSON.
 func WriteCheck(w io.Writer, c *gate.Check, asJSON bool, width int) error {
 	if asJSON {
-		return json.WriteCheck(w, c, table.CheckTexts)
+		return json.WriteCheck(w, c, rules.Texts)
 	}
-	return table.Check(w, c, width)
+	return rules.Write(w, c, width)
 }
 
 // WriteJUnit writes a check as CI systems read it.
-func WriteJUnit(w io.Writer, c *gate.Check) error { return junit.Write(w, c, table.CheckTexts) }
+func WriteJUnit(w io.Writer, c *gate.Check) error { return junit.Write(w, c, rules.Texts) }
 
 // sortByRank orders the folders of a job's processes, rank2-pid7 before rank10-pid5.
 func sortByRank(folders []string) {

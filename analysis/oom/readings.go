@@ -123,6 +123,10 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 		for _, o := range c.By {
 			c.Others = figures.Add(c.Others, uint64(o.Used))
 		}
+		c.Rest = 0
+		if listed := figures.Add(c.Others, uint64(d.Used)); listed != event.Unknown && uint64(d.All) != event.Unknown && listed < uint64(d.All) {
+			c.Rest = uint64(d.All) - listed
+		}
 	}
 }
 
@@ -132,7 +136,7 @@ func (c *Case) setUse() {
 	if c.Total == event.Unknown || c.Others == event.Unknown || own == event.Unknown {
 		return
 	}
-	if used := own + c.Others; used <= c.Total {
+	if used := own + c.Others + c.Rest; used <= c.Total {
 		c.Free = c.Total - used
 	}
 }

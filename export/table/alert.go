@@ -4,8 +4,10 @@ package table
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/gputrace/gputrace/analysis/alerts"
+	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -36,7 +38,7 @@ func Times(n uint64) string {
 func measuredText(a *alerts.Alert) string {
 	switch {
 	case a.Rule.Part:
-		return fmt.Sprintf("%s is %s", a.Rule.Kind, percentText(a.Measured))
+		return fmt.Sprintf("%s is %s", a.Rule.Kind, Percent(a.Measured))
 	case a.Rule.Kind == alerts.Growth:
 		return fmt.Sprintf("memory grows by %s each step", MeanBytes(a.Measured))
 	case a.Rule.Kind == alerts.Allocation:
@@ -50,11 +52,30 @@ func AlertLines(a *alerts.Alert) []string {
 	out := []string{AlertText(a)}
 	for i := range a.Sites {
 		s := &a.Sites[i]
-		text := fmt.Sprintf("  %9s  %s", Bytes(s.Bytes), placeText(&s.Line))
+		text := fmt.Sprintf("  %9s  %s", Bytes(s.Bytes), Place(&s.Line))
 		if s.Holder != "" {
 			text += ", held by " + words.Line(s.Holder)
 		}
 		out = append(out, text)
 	}
 	return out
+}
+
+// Place is a line, with its function.
+func Place(c *view.Call) string {
+	if c.Name == "" {
+		return "an unknown line"
+	}
+	return words.Line(c.Text())
+}
+
+// Percent is a part in percent: "5 %", "0.02 %".
+func Percent(part float64) string {
+	switch percent := 100 * part; {
+	case percent >= 10 || percent == math.Trunc(percent):
+		return fmt.Sprintf("%.0f %%", percent)
+	case percent >= 0.1:
+		return fmt.Sprintf("%.1f %%", percent)
+	}
+	return fmt.Sprintf("%.2g %%", 100*part)
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/internal/words"
 )
@@ -199,7 +201,11 @@ func OOMDevice(c *oom.Case, began uint64) string {
 		parts = append(parts, "untracked "+Bytes(c.Context))
 		return fmt.Sprintf("%s recommended at most: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
 	}
-	parts = append(parts, "context "+Bytes(c.Context), "other processes "+othersText(c), "free "+Bytes(c.Free))
+	parts = append(parts, "context "+Bytes(c.Context), "other processes "+othersText(c))
+	if c.Rest > 0 {
+		parts = append(parts, "no process "+Bytes(c.Rest))
+	}
+	parts = append(parts, "free "+Bytes(c.Free))
 	torch := c.Torch.Reserved
 	if c.Async {
 		torch = c.Torch.Allocated
@@ -211,10 +217,16 @@ func OOMDevice(c *oom.Case, began uint64) string {
 	return text
 }
 
+// othersText names the largest of the other processes.
 func othersText(c *oom.Case) string {
+	const named = 3
+	all := slices.SortedFunc(slices.Values(c.By), func(a, b figures.ProcessUse) int { return cmp.Compare(b.Used, a.Used) })
 	var by []string
-	for _, o := range c.By {
+	for _, o := range all[:min(named, len(all))] {
 		by = append(by, fmt.Sprintf("pid %d %s", o.PID, Bytes(uint64(o.Used))))
+	}
+	if more := len(all) - len(by); more > 0 {
+		by = append(by, fmt.Sprintf("%d more", more))
 	}
 	if len(by) == 0 {
 		return Bytes(c.Others)
@@ -309,9 +321,26 @@ func OOMText(c *oom.Case) string {
 	case oom.OtherProcess:
 		return fmt.Sprintf("other processes: %s, and other processes have %s of the device's %s", asked, othersText(c), Bytes(c.Total))
 	case oom.OutsidePyTorch:
-		return fmt.Sprintf("memory outside PyTorch: %s, and %s are held beside PyTorch's allocator: %s%s", asked, Bytes(c.Other.Bytes), ownersText(c), alsoText(c))
+		return fmt.Sprintf("memory outside PyTorch: %s, and %s are held beside PyTorch's allocator: %s%s%s", asked, Bytes(c.Other.Bytes), ownersText(c), moreInside(c), alsoText(c))
 	}
 	return fullText(c, asked)
+}
+
+// moreInside says what PyTorch has where that is more than what is outside of it.
+func moreInside(c *oom.Case) string {
+	if c.Torch.Allocated == event.Unknown || c.Torch.Allocated <= c.Other.Bytes {
+		return ""
+	}
+	return fmt.Sprintf(". PyTorch has more: %s allocated (%s)", Bytes(c.Torch.Allocated), partsText(c))
+}
+
+// partsText is the two largest parts of what PyTorch has allocated.
+func partsText(c *oom.Case) string {
+	var by []string
+	for _, part := range c.LargestParts(2) {
+		by = append(by, fmt.Sprintf("%s %s", words.Line(cmp.Or(CategoryText(part.Category), part.Site)), Bytes(part.Bytes)))
+	}
+	return strings.Join(by, ", ")
 }
 
 // alsoText is what takes the place besides a leak, and what grows outside of PyTorch.
@@ -400,11 +429,7 @@ func watermarkText(c *oom.Case) string {
 }
 
 func fullText(c *oom.Case, asked string) string {
-	var by []string
-	for _, part := range c.LargestParts(2) {
-		by = append(by, fmt.Sprintf("%s %s", words.Line(cmp.Or(CategoryText(part.Category), part.Site)), Bytes(part.Bytes)))
-	}
-	text := fmt.Sprintf("full: %s with %s allocated (%s)", asked, Bytes(c.Torch.Allocated), strings.Join(by, ", "))
+	text := fmt.Sprintf("full: %s with %s allocated (%s)", asked, Bytes(c.Torch.Allocated), partsText(c))
 	if !c.Async {
 		text += fmt.Sprintf(" and %s reserved", Bytes(c.Torch.Reserved))
 	}

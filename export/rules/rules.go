@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package table
+// Package rules prints what became of the rules of a check.
+package rules
 
 import (
 	"bufio"
@@ -11,41 +12,41 @@ import (
 
 	"github.com/gputrace/gputrace/analysis/gate"
 	"github.com/gputrace/gputrace/analysis/leaks"
-	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/internal/layout"
+	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
 // checkWords are the statuses as people see them.
 var checkWords = map[gate.Status]string{gate.Passed: "passed", gate.Failed: "FAILED", gate.Unknown: "UNKNOWN"}
 
-// Check prints what became of each rule, a sentence each, and in the end whether all are met. width is of the screen, characters; 0: 80.
-func Check(w io.Writer, c *gate.Check, width int) error {
+// Write prints what became of each rule, a sentence each, and in the end whether all are met. width is of the screen, characters; 0: 80.
+func Write(w io.Writer, c *gate.Check, width int) error {
 	out := bufio.NewWriter(w)
-	p := &printer{Printer: layout.Printer{W: out, Width: width}}
+	p := &layout.Printer{W: out, Width: width}
 	failed, all := 0, 0
 	for i := range c.Reports {
 		r := &c.Reports[i]
-		p.line("%s", words.Line(r.Name))
+		p.Line("%s", words.Line(r.Name))
 		for j := range r.Results {
 			x := &r.Results[j]
 			all++
 			if x.Status != gate.Passed {
 				failed++
 			}
-			for k, text := range CheckTexts(x) {
+			for k, text := range Texts(x) {
 				head := ""
 				if k == 0 {
 					head = checkWords[x.Status]
 				}
-				p.leakField(head, text)
+				p.Wrap(fmt.Sprintf("%-*s", layout.FieldIndent, head)+words.Line(text), layout.FieldIndent)
 			}
 		}
 	}
 	if failed > 0 {
-		p.line("check failed: %d of %s not met", failed, Plural(uint64(all), "rule"))
+		p.Line("check failed: %d of %s not met", failed, table.Plural(uint64(all), "rule"))
 	} else {
-		p.line("check passed: %s", Plural(uint64(all), "rule"))
+		p.Line("check passed: %s", table.Plural(uint64(all), "rule"))
 	}
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("print the check: %w", err)
@@ -53,9 +54,9 @@ func Check(w io.Writer, c *gate.Check, width int) error {
 	return nil
 }
 
-// CheckTexts says what became of a rule: the first sentence has the rule, its bound and what was measured; each further one what else
+// Texts says what became of a rule: the first sentence has the rule, its bound and what was measured; each further one what else
 // fails it.
-func CheckTexts(r *gate.Result) []string {
+func Texts(r *gate.Result) []string {
 	var out []string
 	switch {
 	case r.Status == gate.Unknown:
@@ -67,7 +68,7 @@ func CheckTexts(r *gate.Result) []string {
 	case r.Rule == gate.NoLeaks && r.Status == gate.Failed:
 		out = eachFound(r, func(_ *gate.Result, f *gate.Found) string { return "growing: " + grownText(f) })
 	case r.Rule == gate.NoLeaks:
-		out = []string{LeakSentence(r.Leaks)}
+		out = []string{table.LeakSentence(r.Leaks)}
 	case r.Rule == gate.NoOOM:
 		out = refusedTexts(r)
 	case r.Rule == gate.Baseline:
@@ -91,7 +92,7 @@ func eachFound(r *gate.Result, text func(*gate.Result, *gate.Found) string) []st
 func unknownText(r *gate.Result) string {
 	switch {
 	case r.Leaks != nil:
-		return "it is not known whether memory grows: " + strings.TrimPrefix(LeakSentence(r.Leaks), "unknown: ")
+		return "it is not known whether memory grows: " + strings.TrimPrefix(table.LeakSentence(r.Leaks), "unknown: ")
 	case r.Rule == gate.Baseline:
 		return "there is no memory of a peak to compare"
 	}
@@ -100,40 +101,33 @@ func unknownText(r *gate.Result) string {
 
 // peakText is the peak of a device.
 func peakText(r *gate.Result, f *gate.Found) string {
-	text := fmt.Sprintf("%s reached %s", f.What, Bytes(uint64(f.Measured)))
+	text := fmt.Sprintf("%s reached %s", f.What, table.Bytes(uint64(f.Measured)))
 	if f.Measured > f.Bound {
-		text += fmt.Sprintf(", %s above the limit of %s", Bytes(uint64(f.Measured-f.Bound)), Bytes(uint64(r.Bound)))
+		text += fmt.Sprintf(", %s above the limit of %s", table.Bytes(uint64(f.Measured-f.Bound)), table.Bytes(uint64(r.Bound)))
 	} else {
-		text += fmt.Sprintf(" of at most %s", Bytes(uint64(r.Bound)))
+		text += fmt.Sprintf(" of at most %s", table.Bytes(uint64(r.Bound)))
 	}
 	if f.LineBytes > 0 {
-		text += fmt.Sprintf("; the largest part, %s, is of %s", Bytes(f.LineBytes), placeText(&f.Line))
+		text += fmt.Sprintf("; the largest part, %s, is of %s", table.Bytes(f.LineBytes), table.Place(&f.Line))
 	}
 	return text
-}
-
-func placeText(c *view.Call) string {
-	if c.Name == "" {
-		return "an unknown line"
-	}
-	return words.Line(c.Text())
 }
 
 // growthTexts are what memory grows by, and each line that it grows at.
 func growthTexts(r *gate.Result) []string {
 	if r.Status == gate.Passed {
 		return []string{fmt.Sprintf("memory grows by %s each step, of at most %s, in %s",
-			MeanBytes(r.Measured), MeanBytes(r.Bound), Plural(uint64(r.Leaks.Steps.Count), "step"))}
+			table.MeanBytes(r.Measured), table.MeanBytes(r.Bound), table.Plural(uint64(r.Leaks.Steps.Count), "step"))}
 	}
-	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", MeanBytes(r.Measured), MeanBytes(r.By()), MeanBytes(r.Bound))
+	head := fmt.Sprintf("memory grows by %s each step, %s above the limit of %s", table.MeanBytes(r.Measured), table.MeanBytes(r.By()), table.MeanBytes(r.Bound))
 	return append([]string{head}, eachFound(r, func(_ *gate.Result, f *gate.Found) string { return grownText(f) })...)
 }
 
 // grownText is a finding and what holds it.
 func grownText(f *gate.Found) string {
-	text := LeakText(f.Finding)
+	text := table.LeakText(f.Finding)
 	if f.Finding.Holder != "" {
-		text += "; held by " + LeakHolder(f.Finding)
+		text += "; held by " + table.LeakHolder(f.Finding)
 	}
 	if f.Finding.Confidence == leaks.Low {
 		text += " (few periods were seen: a queue that fills looks the same)"
@@ -148,10 +142,10 @@ func refusedTexts(r *gate.Result) []string {
 	if len(r.Found) == 0 {
 		return []string{"no request was refused"}
 	}
-	out := []string{Plural(uint64(r.Measured), "request") + " refused"}
+	out := []string{table.Plural(uint64(r.Measured), "request") + " refused"}
 	for i := range r.Found {
 		if f := &r.Found[i]; i < shownRefused {
-			out = append(out, fmt.Sprintf("out of memory: %s on %s, asked for by %s", Bytes(uint64(f.Measured)), f.What, placeText(&f.Line)))
+			out = append(out, fmt.Sprintf("out of memory: %s on %s, asked for by %s", table.Bytes(uint64(f.Measured)), f.What, table.Place(&f.Line)))
 		}
 	}
 	return out
@@ -161,22 +155,22 @@ func refusedTexts(r *gate.Result) []string {
 func baselineTexts(r *gate.Result) []string {
 	if r.Status == gate.Passed {
 		return []string{fmt.Sprintf("the peak is %s that of the baseline, and no line or category is more than %s above its own",
-			partText(r.Measured), percentText(r.Tolerance))}
+			partText(r.Measured), table.Percent(r.Tolerance))}
 	}
 	return eachFound(r, func(r *gate.Result, f *gate.Found) string {
 		what := f.What
 		switch f.Kind {
 		case gate.OfLine:
-			what = placeText(&f.Line)
+			what = table.Place(&f.Line)
 		case gate.OfCategory:
 			what = "category " + f.What
 		}
-		text := fmt.Sprintf("%s: %s at the peak, ", what, Bytes(uint64(f.Measured)))
+		text := fmt.Sprintf("%s: %s at the peak, ", what, table.Bytes(uint64(f.Measured)))
 		if f.Bound == 0 {
 			return text + "none in the baseline"
 		}
 		return text + fmt.Sprintf("%s or %s more than the baseline's %s; %s is allowed",
-			Bytes(uint64(f.Measured-f.Bound)), percentText((f.Measured-f.Bound)/f.Bound), Bytes(uint64(f.Bound)), percentText(r.Tolerance))
+			table.Bytes(uint64(f.Measured-f.Bound)), table.Percent((f.Measured-f.Bound)/f.Bound), table.Bytes(uint64(f.Bound)), table.Percent(r.Tolerance))
 	})
 }
 
@@ -188,18 +182,7 @@ func partText(part float64) string {
 	case part == 0:
 		return "equal to"
 	case part < 0:
-		return percentText(-part) + " below"
+		return table.Percent(-part) + " below"
 	}
-	return percentText(part) + " above"
-}
-
-// percentText is a part in percent: "5 %", "0.02 %".
-func percentText(part float64) string {
-	switch percent := 100 * part; {
-	case percent >= 10 || percent == math.Trunc(percent):
-		return fmt.Sprintf("%.0f %%", percent)
-	case percent >= 0.1:
-		return fmt.Sprintf("%.1f %%", percent)
-	}
-	return fmt.Sprintf("%.2g %%", 100*part)
+	return table.Percent(part) + " above"
 }
