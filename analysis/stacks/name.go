@@ -99,7 +99,7 @@ func ownFrame(frames []event.Frame, library []string) int {
 				return i
 			}
 			python = firstOf(python, i)
-		} else if !inAllocator(frames[i:]) && !inModule(f, driverModules) {
+		} else if !inAllocator(frames[i:]) && !inDriver(f) {
 			native = firstOf(native, i)
 			if isAutogradNode(f) {
 				node = firstOf(node, i)

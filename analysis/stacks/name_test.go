@@ -54,18 +54,19 @@ func TestPackagePrefix(t *testing.T) {
 
 func TestOwnFrame(t *testing.T) {
 	for in, want := range map[string]string{
-		"a.so!f " + lib + " " + own + " /home/a/t.py:9:main":                        "gpt.py:38 Block.forward",
-		"a.so!f " + lib + " <frozen~runpy>:88:_run":                                 "linear.py:125 Linear.forward",
-		"<shim>:1:x " + own:                                                         "gpt.py:38 Block.forward",
-		"/home/a/t.py:0:main":                                                       "t.py main",
-		report + " libc10_cuda.so!? a.so!at::empty b.so!g":                          "at::empty",
-		report + " libc10_cuda.so!? a.so!? b.so!g":                                  "a.so+0x12",
-		"libcuda.so.1!cuMemCreate libnccl.so.2!ncclCommInit":                        "ncclCommInit",
-		"a.so!at::empty a.so!torch::autograd::generated::MmBackward0::apply a.so!g": "torch::autograd::generated::MmBackward0::apply",
-		"a.so!at::empty a.so!torch::autograd::PyNode::apply " + own:                 "gpt.py:38 Block.forward",
-		"libcuda.so.1!cuMemCreate libcudart.so.13!cudaMalloc":                       "cuMemCreate",
-		"<shim>:1:x libc10_cuda.so!? " + report:                                     "libc10_cuda.so+0x11",
-		report:                                                                      "c10::reportMemoryUsageToProfiler",
+		"a.so!f " + lib + " " + own + " /home/a/t.py:9:main":                             "gpt.py:38 Block.forward",
+		"a.so!f " + lib + " <frozen~runpy>:88:_run":                                      "linear.py:125 Linear.forward",
+		"<shim>:1:x " + own:                                                              "gpt.py:38 Block.forward",
+		"/home/a/t.py:0:main":                                                            "t.py main",
+		report + " libc10_cuda.so!? a.so!at::empty b.so!g":                               "at::empty",
+		report + " libc10_cuda.so!? a.so!? b.so!g":                                       "a.so+0x12",
+		"libcuda.so.1!cuMemCreate libnccl.so.2!ncclCommInit":                             "ncclCommInit",
+		"a.so!at::empty a.so!torch::autograd::generated::MmBackward0::apply a.so!g":      "torch::autograd::generated::MmBackward0::apply",
+		"a.so!at::empty a.so!torch::autograd::PyNode::apply " + own:                      "gpt.py:38 Block.forward",
+		"libcuda.so.1!cuMemCreate libcudart.so.13!cudaMalloc":                            "cuMemCreate",
+		"libcuda.so.1!cuMemAlloc_v2 a!libcudart_static_53 a!cudaMalloc a!scratch a!main": "scratch",
+		"<shim>:1:x libc10_cuda.so!? " + report:                                          "libc10_cuda.so+0x11",
+		report:                                                                           "c10::reportMemoryUsageToProfiler",
 	} {
 		st := eventtest.Stack(in)
 		require.Equal(t, want, FrameName(&st.Frames[OwnFrame(st.Frames, nil)]), in)

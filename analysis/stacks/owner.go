@@ -50,7 +50,7 @@ func OwnerOf(st *event.Stack, name string) Owner {
 	}
 	frames := st.Frames
 	i := 1 // the leaf is the driver's call, whatever its library is called
-	for i < len(frames) && frames[i].Kind == event.FrameNative && inModule(&frames[i], driverModules) {
+	for i < len(frames) && frames[i].Kind == event.FrameNative && inDriver(&frames[i]) {
 		i++
 	}
 	if i >= len(frames) {

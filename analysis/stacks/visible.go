@@ -30,6 +30,10 @@ var allocatorModules = []string{"libc10.so", "libc10_cuda.so", "libc10_hip.so", 
 // driverModules begin the names of the libraries that an allocation passes on its way to the driver.
 var driverModules = []string{"libcuda.so", "libcudart", "libamdhip64", "libhsa-runtime64", "libze_loader"}
 
+// linkedRuntime begin the names of CUDA's runtime where it is linked into a program or library, as nvcc does by default: its own
+// functions have a hash for a name, and those that allocate are cudaMalloc and its variants (libcudart_static.a of CUDA 13.0, cuda_runtime.h).
+var linkedRuntime = []string{"libcudart_static_", "cudaMalloc", "cudaHostAlloc", "cudaHostRegister"}
+
 // pseudoNames are the file and function names of the interpreter's own code objects: the entry shim of CPython 3.12 and
 // the trampoline that cleans up after __init__ (CPython, Objects/codeobject.c and Python/specialize.c).
 var pseudoNames = []string{"<shim>", "<interpreter trampoline>", "<trampoline>"}
@@ -88,6 +92,11 @@ func inModule(f *event.Frame, names []string) bool {
 	return f.Module != nil && hasPrefix(f.Module.Name(), names)
 }
 
+// inDriver says whether a frame is of the way to the driver.
+func inDriver(f *event.Frame) bool {
+	return inModule(f, driverModules) || f.Kind == event.FrameNative && hasPrefix(f.Func, linkedRuntime)
+}
+
 func hasPrefix(s string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
 }
@@ -135,7 +144,7 @@ func IsSegment(st *event.Stack) bool {
 		if f.Kind != event.FrameNative {
 			return false
 		}
-		if i == 0 || inModule(f, driverModules) { // the leaf is the driver's call, whatever its library is called
+		if i == 0 || inDriver(f) { // the leaf is the driver's call, whatever its library is called
 			continue
 		}
 		return inAllocator(st.Frames[i:])
