@@ -70,6 +70,7 @@ type firstLook struct {
 	fresh   bool          // the process had no device memory
 	version string        // of the driver; empty: not known
 	seen    []nvml.Use    // the devices that the process sees; those without an ordinal cannot be distinguished
+	single  bool          // cuda:0 is the only device that it can have
 }
 
 // look finds out whether the process has no device memory yet, now or a moment later: then it had none before either.
@@ -83,9 +84,26 @@ func (d *Driver) look(ctx context.Context, p *process.Process) *firstLook {
 		l.seen = uses
 		if r != nil {
 			l.version = r.Driver
+			l.single = seesOne(r, uses, l.fresh)
 		}
 	}()
 	return l
+}
+
+// seesOne reports whether a process can have one device only: the machine has no other, or the process is shown no other. What it is shown is
+// settled when it has begun to use the driver.
+func seesOne(r *nvml.Reading, uses []nvml.Use, fresh bool) bool {
+	return len(r.Devices) == 1 || !fresh && len(uses) == 1 && uses[0].Ordinal == 0
+}
+
+// one reports whether the process can have one device only; false while the driver has not answered.
+func (l *firstLook) one() bool {
+	select {
+	case <-l.done:
+		return l.single
+	default:
+		return false
+	}
 }
 
 // shownDevices is how many devices are named in one line.

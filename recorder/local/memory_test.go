@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -65,6 +66,33 @@ func TestFirstLook(t *testing.T) {
 	version, devices = l.known()
 	require.Equal(t, "580.65", version)
 	require.Equal(t, []string{"cuda:0 NVIDIA H200 3.0 GiB", "cuda:? NVIDIA H200 3.0 GiB", "and 2 more"}, devices)
+}
+
+// TestPlace: what calls do not say of the device is cuda:0 where the process can have no other, and stays unknown elsewhere.
+func TestPlace(t *testing.T) {
+	one, two := &nvml.Reading{Devices: []nvml.Device{*h200(0)}}, &nvml.Reading{Devices: []nvml.Device{*h200(0), *h200(1)}}
+	first, second := nvml.Use{Ordinal: 0}, nvml.Use{Ordinal: 1}
+	require.True(t, seesOne(one, nil, true), "whatever the program does to CUDA_VISIBLE_DEVICES")
+	require.True(t, seesOne(two, []nvml.Use{first}, false))
+	require.False(t, seesOne(two, []nvml.Use{first}, true), "it may still make others visible")
+	require.False(t, seesOne(two, []nvml.Use{{Ordinal: -1}}, false))
+	require.False(t, seesOne(two, []nvml.Use{first, second}, false))
+
+	unknown := event.Device{Type: event.DeviceCUDA, Index: -1}
+	in := []event.Event{
+		{PID: 1, Layer: event.LayerDevice, Device: unknown}, {PID: 1, Layer: event.LayerDevice, Device: event.Device{Type: event.DeviceCUDA, Index: 1}},
+		{PID: 1, Layer: event.LayerHost, Device: unknown}, {PID: 2, Layer: event.LayerDevice, Device: unknown}, {PID: 3, Layer: event.LayerDevice, Device: unknown},
+		{PID: 1, Layer: event.LayerDevice, Device: event.Device{Type: event.DeviceHIP, Index: -1}},
+	}
+	look := &firstLook{done: make(chan struct{}), single: true}
+	l := &live{looks: map[uint32]*firstLook{1: look, 2: {done: look.done}}}
+	before := slices.Clone(in)
+	l.place(in)
+	require.Equal(t, before, in, "the driver has not answered")
+	close(look.done)
+	l.place(in)
+	before[0].Device.Index = 0
+	require.Equal(t, before, in)
 }
 
 // TestHangingDriver: a driver that never answers keeps nobody waiting.

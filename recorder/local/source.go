@@ -35,6 +35,7 @@ type live struct {
 	search   *search // for processes; nil: none
 	program  atomic.Pointer[launched]
 	arrived  []recorder.Target
+	looks    map[uint32]*firstLook // of each process that arrived, by its PID
 	waited   bool // the one process had nothing to trace at first
 	finished bool // no further process is looked for
 	over     bool // all events were read
@@ -44,7 +45,7 @@ type live struct {
 func Open(o *recorder.Options) (recorder.Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	attach := func(o *tracer.Options) attacher { return kernel{tracer.Open(o)} }
-	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver()}, nil
+	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver(), looks: map[uint32]*firstLook{}}, nil
 }
 
 // tracerOptions are those of the tracer.
@@ -137,6 +138,7 @@ func (l *live) arrive(t traced) {
 	n.files, _ = t.Process().Root() // nil: not readable
 	n.cwd = t.About().Cwd
 	l.arrived = append(l.arrived, n)
+	l.looks[uint32(n.PID())] = n.first
 }
 
 // Read implements Source.
@@ -148,6 +150,7 @@ func (l *live) Read(buf []event.Event) ([]event.Event, error) {
 	for _, t := range l.tracer.Arrived() {
 		l.arrive(t)
 	}
+	l.place(buf)
 	for _, n := range l.tracer.Notices() {
 		l.say("  %s", n)
 	}
@@ -159,6 +162,20 @@ func (l *live) Read(buf []event.Event) ([]event.Event, error) {
 		l.warnChildren()
 	}
 	return buf, err
+}
+
+// place sets the device of events whose calls do not say it, where their process can have no other than cuda:0. Most calls of the driver do
+// not: CUDA's runtime makes its context current by functions that are not exported.
+func (l *live) place(events []event.Event) {
+	for i := range events {
+		e := &events[i]
+		if e.Layer != event.LayerDevice || e.Device.Index >= 0 || e.Device.Type != event.DeviceCUDA {
+			continue
+		}
+		if look := l.looks[e.PID]; look != nil && look.one() {
+			e.Device.Index = 0
+		}
+	}
 }
 
 // warnChildren tells of processes that there was no place for.
