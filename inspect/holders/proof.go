@@ -19,6 +19,8 @@ const (
 	proofBlocks = 32 // paths that are proved together, at least
 	proofGroups = 64 // groups of all blocks, at most: each costs the pages of what all paths have in common
 	proofTries  = 8
+	// brokenTries is how often a group is read where functions were called while frames were followed: a program that does nothing else.
+	brokenTries = 32
 	splitAfter  = 2       // tries without a burst that was quick enough, after which half as many paths are proved together
 	proofPages  = 1 << 14 // of one group, 64 MiB
 	// burstLimit is how long a burst may take for each page of it: a few times what it does when nothing interrupts it.
@@ -76,7 +78,7 @@ func (a *assembly) prove(claims []claim, end time.Time) (failed, late []claim, e
 func (p *proof) group(claims []claim) []claim {
 	open := slices.Clone(claims)
 	p.pages = map[uint64]bool{}
-	for n := 0; n < proofTries && len(open) > 0; n++ {
+	for n, broken := 0, 0; n < proofTries && len(open) > 0; n++ {
 		p.look(open)
 		if !p.burst() {
 			if half := len(open) / 2; n+1 >= splitAfter && half >= proofBlocks {
@@ -87,6 +89,7 @@ func (p *proof) group(claims []claim) []claim {
 		}
 		now := time.Now()
 		first, second := p.a.now.On(p.bursts[0]), p.a.now.On(p.bursts[1])
+		first.Pair(second)
 		open = slices.DeleteFunc(open, func(c claim) bool {
 			if !p.a.stands(first, &c) || !p.a.stands(second, &c) {
 				return false
@@ -95,6 +98,9 @@ func (p *proof) group(claims []claim) []claim {
 			return true
 		})
 		p.a.now.Proved(now)
+		if broken++; (first.Broken() || second.Broken()) && broken < brokenTries {
+			n--
+		}
 	}
 	return open
 }

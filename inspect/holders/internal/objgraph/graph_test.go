@@ -164,6 +164,76 @@ func TestRecheckOn(t *testing.T) {
 	require.False(t, link(on, dict, goals[2]), "another object in its place")
 }
 
+// TestRecheckMoved: the elements of a list that has grown are read where they are now, also in memory that was not mapped before.
+func TestRecheckMoved(t *testing.T) {
+	m, w, goals := walkMade(t)
+	now := w.NewRecheck(t.Context(), m, newImage(t, m))
+	list, _ := w.Parent(goals[0])
+	kind, index := w.Link(goals[0])
+	require.Equal(t, pyobject.RefIndex, kind)
+	regions, runs := m.Regions()
+	heap := &regions[len(regions)-1]
+	end := heap.End - memory.PageSize // a page that nothing is in
+	from := m.Word(w.Addr(list) + 0x18)
+	for i := range m.Word(w.Addr(list) + 0x10) {
+		m.Put(end+8*i, m.Word(from+8*i))
+	}
+	m.Put(w.Addr(list)+0x18, end)
+	before := slices.Clone(regions)
+	before[len(before)-1].End = end
+	im := newImage(t, m)
+	im.Reset(before, nil)
+	require.False(t, now.On(im).Link(w.Addr(list), w.Addr(goals[0]), index, kind), "it is not mapped")
+	im.Reset(before, nil)
+	im.OnRenew(func() ([]memory.Region, []memory.Run, bool) { return regions, runs, true })
+	on := now.On(im)
+	require.True(t, on.Link(w.Addr(list), w.Addr(goals[0]), index, kind))
+	require.Empty(t, on.sources, "one element is enough")
+}
+
+// TestRecheckPair: where the frames of a moment could not be followed, another moment's say that a function runs; where they could, they do not.
+func TestRecheckPair(t *testing.T) {
+	m, w, goals := walkMade(t)
+	now := w.NewRecheck(t.Context(), m, newImage(t, m))
+	local := slices.IndexFunc(goals, func(g uint32) bool {
+		if !w.Reached(g) {
+			return false
+		}
+		kind, _ := w.Link(w.Chain(g)[0])
+		return kind == RootFrame
+	})
+	require.GreaterOrEqual(t, local, 0)
+	thread := uint64(0)
+	regions, _ := m.Regions()
+	for at := regions[len(regions)-1].Start; thread == 0; at += 8 {
+		if m.Word(at+0xa0) == uint64(os.Getpid()) {
+			thread = at
+		}
+	}
+	innermost := m.Word(thread+0x38) + 8 // its cframe's
+	frame := m.Word(innermost)
+	whole := now.On(newImage(t, m))
+	require.True(t, whole.Path(goals[local]))
+	require.False(t, whole.Broken())
+	m.Put(innermost, 0)
+	cut := now.On(newImage(t, m))
+	require.True(t, cut.Broken())
+	require.False(t, cut.Path(goals[local]))
+	cut, again := now.On(newImage(t, m)), now.On(newImage(t, m))
+	cut.Pair(again)
+	require.False(t, cut.Path(goals[local]), "neither of the two shows it")
+	cut = now.On(newImage(t, m))
+	cut.Pair(whole)
+	require.True(t, cut.Path(goals[local]))
+	elsewhere := frame + 8
+	m.Put(innermost, elsewhere)
+	now.outermost = []uint64{elsewhere}
+	other := now.On(newImage(t, m))
+	other.Pair(whole)
+	require.False(t, other.Broken())
+	require.False(t, other.Path(goals[local]), "the frames are all there, and it is none of them")
+}
+
 // TestLinkOfLongList: a link of a list of 64,000 is found about as fast as one of 500. Looked for one after the other it would take
 // a hundred times as long, and who holds the blocks of a job that has leaked for days would not be known in time.
 func TestLinkOfLongList(t *testing.T) {

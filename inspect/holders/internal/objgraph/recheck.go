@@ -21,6 +21,8 @@ type Recheck struct {
 	t         *torchlayout.Reader // the same layouts over what the process has now
 	roots     map[rootKey]bool
 	running   map[uint64]bool // frames of running functions; nil: roots has them
+	outermost []uint64        // frames of the threads
+	pair      *Recheck        // see Pair; nil: none
 	links     map[linkKey]bool
 	paths     map[uint32]bool
 	sources   map[uint64][]pyobject.Ref
@@ -72,11 +74,25 @@ func (a *Recheck) On(im *memory.Image) *Recheck {
 	if a.known == nil {
 		a.known = positions{}
 	}
-	out.roots, out.positions = a.roots, a.known
+	out.roots, out.positions, out.outermost = a.roots, a.known, a.outermost
 	if h := a.t.Heap(); h != nil {
 		out.running = h.RunningFrames(im)
 	}
 	return out
+}
+
+// Broken reports that the frames of a thread could not be followed to its outermost one: a function was called or returned while they were
+// read. Then a frame that is not among them may run nevertheless.
+func (a *Recheck) Broken() bool {
+	return a.running != nil && slices.ContainsFunc(a.outermost, func(f uint64) bool { return !a.running[f] })
+}
+
+// Pair has two readings of nearly the same moment help each other: a frame that one of them shows to run does so where the other is broken.
+func (a *Recheck) Pair(b *Recheck) { a.pair, b.pair = b, a }
+
+// runs reports whether a frame was one of a thread's.
+func (a *Recheck) runs(frame uint64) bool {
+	return a.running[frame] || a.pair != nil && a.pair.running[frame] && a.Broken()
 }
 
 // Reader reads PyTorch's objects as they are now.
@@ -105,6 +121,9 @@ func (a *Recheck) readRoots(ctx context.Context, m process.Memory) {
 	for _, t := range threads {
 		for _, f := range t.Frames {
 			a.roots[rootKey{RootFrame, f.Addr | 1, f.Code}] = true
+		}
+		if n := len(t.Frames); n > 0 {
+			a.outermost = append(a.outermost, t.Frames[n-1].Addr)
 		}
 		for _, e := range t.Exceptions {
 			a.roots[rootKey{kind: RootException, addr: e}] = true
@@ -152,7 +171,7 @@ func (a *Recheck) root(n uint32) bool {
 		k.code = w.frames[w.aux[n]].Code
 		if a.running != nil {
 			f, ok := a.t.Heap().Activation(a.t.Image(), k.addr&^1)
-			return ok && f.Code == k.code && a.running[k.addr&^1]
+			return ok && f.Code == k.code && a.runs(k.addr&^1)
 		}
 	case RootNative, RootGarbage:
 		if a.w.t.IsNative(k.addr) {
@@ -187,6 +206,9 @@ func (a *Recheck) element(k linkKey) (held, sure bool) {
 	switch k.kind {
 	case pyobject.RefIndex:
 		_, value, ok := a.t.Heap().Element(a.t.Image(), k.from, k.aux)
+		if ok && value == 0 && a.reach(k.from, k.aux) {
+			_, value, ok = a.t.Heap().Element(a.t.Image(), k.from, k.aux)
+		}
 		a.last = time.Now()
 		return value == k.to, ok
 	case pyobject.RefKey:
@@ -200,6 +222,12 @@ func (a *Recheck) element(k linkKey) (held, sure bool) {
 		return held, held
 	}
 	return false, false
+}
+
+// reach reads the place of an element of a list that could not be read: a list that grows moves to memory that was not mapped before.
+func (a *Recheck) reach(list, index uint64) bool {
+	items, bytes := a.t.Heap().Apart(a.t.Image(), list)
+	return bytes > 0 && a.t.Image().Again(items+8*index, 8)
 }
 
 // position is where a large dictionary had a key when it was copied.
