@@ -65,7 +65,7 @@ func (f *follower) wait(r *refusals.Refusal, number int) {
 	c := Case{
 		Number: number, PID: e.PID, TID: e.TID, Device: e.Device, Time: e.Time, Reported: r.Reported, Call: e.Call, Requested: e.Size,
 		Asked: event.Unknown, Tries: len(r.Tries), Step: f.stepAt(e.Time), Phase: f.in.Trace.Phase(e.Stack), Stack: f.in.Trace.Stack(e.Stack),
-		Context: event.Unknown, Total: event.Unknown, Others: event.Unknown, Free: event.Unknown, Limit: event.Unknown,
+		Context: event.Unknown, Total: event.Unknown, Others: event.Unknown, Rest: event.Unknown, Free: event.Unknown, Limit: event.Unknown,
 		Before60: event.Unknown, Healthy: event.Unknown, Need: event.Unknown,
 	}
 	c.Site = f.in.Trace.SiteName(&heap.Block{PID: e.PID, Layer: e.Layer, Device: e.Device, Stack: e.Stack})

@@ -105,7 +105,7 @@ type Case struct {
 	Total   uint64
 	Others  uint64 // of other processes
 	By      []figures.ProcessUse
-	Rest    uint64 // in use by no process that the driver lists, such as the driver's own
+	Rest    uint64 // in use by no process that the driver lists, such as the driver's own; Unknown
 	Free    uint64 // Total less all use, at the failing call
 	Read    uint64 // when it was read, CLOCK_BOOTTIME nanoseconds; 0: not at all
 

@@ -123,9 +123,9 @@ func (f *follower) takeDriver(c *Case, r *figures.Reading, d *figures.DriverUse,
 		for _, o := range c.By {
 			c.Others = figures.Add(c.Others, uint64(o.Used))
 		}
-		c.Rest = 0
-		if listed := figures.Add(c.Others, uint64(d.Used)); listed != event.Unknown && uint64(d.All) != event.Unknown && listed < uint64(d.All) {
-			c.Rest = uint64(d.All) - listed
+		c.Rest = event.Unknown
+		if listed := figures.Add(c.Others, uint64(d.Used)); listed != event.Unknown && uint64(d.All) != event.Unknown {
+			c.Rest = uint64(d.All) - min(listed, uint64(d.All))
 		}
 	}
 }
@@ -136,7 +136,11 @@ func (c *Case) setUse() {
 	if c.Total == event.Unknown || c.Others == event.Unknown || own == event.Unknown {
 		return
 	}
-	if used := own + c.Others + c.Rest; used <= c.Total {
+	used := own + c.Others
+	if c.Rest != event.Unknown {
+		used += c.Rest
+	}
+	if used <= c.Total {
 		c.Free = c.Total - used
 	}
 }

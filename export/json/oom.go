@@ -69,6 +69,7 @@ type oomCase struct {
 	DeviceFree   figures.Bytes `json:"device_free"`
 	Others       figures.Bytes `json:"other_processes"`
 	OthersBy     []oomProcess  `json:"other_processes_by"`
+	Rest         figures.Bytes `json:"no_process"`
 	LargestFree  figures.Bytes `json:"largest_free"`
 	FreePieces   figures.Bytes `json:"free_pieces"`
 	Pools        []oomPool     `json:"pools"`
@@ -150,7 +151,7 @@ func oomCaseOf(c *oom.Case, in *OOMInput) oomCase {
 		Text: in.Text(c), Allocated: figures.Bytes(t.Allocated), Reserved: figures.Bytes(t.Reserved), TorchAsked: figures.Bytes(t.Requested),
 		Inactive: figures.Bytes(t.InactiveSplit), FreeSegments: figures.Bytes(t.Free), Limit: figures.Bytes(c.Limit), LimitBelow: figures.Unknown,
 		Outside: figures.Bytes(c.Other.Bytes), Owners: []oomOwner{}, Context: figures.Bytes(c.Context), DeviceTotal: figures.Bytes(c.Total),
-		DeviceFree: figures.Bytes(c.Free), Others: figures.Bytes(c.Others), OthersBy: []oomProcess{}, LargestFree: figures.Bytes(c.Largest),
+		DeviceFree: figures.Bytes(c.Free), Others: figures.Bytes(c.Others), Rest: figures.Bytes(c.Rest), OthersBy: []oomProcess{}, LargestFree: figures.Bytes(c.Largest),
 		FreePieces: figures.Bytes(c.Pieces), Pools: []oomPool{}, Pins: []oomPin{}, Healthy: figures.Bytes(c.Healthy), Steps: []oomStep{},
 		Before60: figures.Bytes(c.Before60), Categories: []oomSum{}, Top: oomHoldings(c.Top),
 	}

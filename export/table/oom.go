@@ -202,7 +202,7 @@ func OOMDevice(c *oom.Case, began uint64) string {
 		return fmt.Sprintf("%s recommended at most: PyTorch %s, %s", Bytes(c.Total), Bytes(c.Torch.Reserved), strings.Join(parts, ", "))
 	}
 	parts = append(parts, "context "+Bytes(c.Context), "other processes "+othersText(c))
-	if c.Rest > 0 {
+	if c.Rest > 0 && c.Rest != event.Unknown {
 		parts = append(parts, "no process "+Bytes(c.Rest))
 	}
 	parts = append(parts, "free "+Bytes(c.Free))
