@@ -30,6 +30,11 @@ test: ## install what the tests need, run all of them (root)
 	go test -timeout 20m -race -short $(RACE)
 	.ci/versions short $(ALSO)
 
+test-gpu: ## what only a GPU shows, beside PyTorch's recorder, CUDA and nvidia-smi (root, a GPU, 10 minutes), or with the PyTorch of GPUTRACE_VENV=DIR
+	@GPUTRACE_REAL=1 testdata/setup.sh
+	GPUTRACE_REAL=1 go test -tags gpu -timeout 30m ./e2e -v -count=1 \
+		-run 'TestGPU|TestRecorder$$/(mlp|gpt|resnet|compiled)|TestTotals|TestStateEqualsEvents|TestWhoTraining|TestBackwardLines|TestMarks|TestLeaksHealthy'
+
 test-versions: ## books, exactness and names of holders on every PyTorch from 1.13 on, or VERSIONS="2.1.2 2.6.0" (root, 2 hours, 3 GB of disk)
 	@.ci/install test
 	.ci/versions all $(VERSIONS)
@@ -89,4 +94,4 @@ try-release: ## install each package of dist/ in an empty root file system and r
 clean: ## remove what was built here
 	rm -rf gputrace dist testdata/.work
 
-.PHONY: help mutants demo build unit test test-versions kernels soak soak-jobs pictures bench generate coverage lint drift release try-release clean
+.PHONY: help mutants demo build unit test test-gpu test-versions kernels soak soak-jobs pictures bench generate coverage lint drift release try-release clean

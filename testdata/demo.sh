@@ -78,12 +78,10 @@ start_job() {
 }
 
 main() {
-    local flag=() out kind
+    local out kind
     [ -x "$gputrace" ] || die "no $gputrace: run make build"
-    [ "$GPUTRACE_REAL" != 1 ] || flag=(--real)
-    [ "$GPUTRACE_REAL" != auto ] || flag=(--auto)
-    "$here/setup.sh" "${flag[@]}"
-    kind=$("$here/setup.sh" "${flag[@]}" --print kind)
+    "$here/setup.sh"
+    kind=$("$here/setup.sh" --print kind)
     say "device: $kind"
     if [ "$kind" = standin ]; then
         export STANDIN_SHM=$logs/books

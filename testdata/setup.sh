@@ -2,8 +2,6 @@
 # setup.sh: install PyTorch and build the stand-in CUDA for it, into .work/ beside this file. Idempotent.
 #
 #   setup.sh                     PyTorch without the NVIDIA wheels (1.5 GB on disk), the stand-in, the test programs
-#   setup.sh --real              PyTorch with its NVIDIA wheels, for a machine with a GPU (6 GB on disk)
-#   setup.sh --auto              --real if there is a GPU with a driver, else the stand-in
 #   setup.sh --print NAME        the same, then print one value: python, standin, programs, run, kind, site
 #   setup.sh --print speedscope  install the speedscope that a test opens files with, and print its folder; nothing else
 #   setup.sh --print axe         the same of axe-core, which finds what keeps people from using a page: print its script
@@ -13,6 +11,8 @@
 #   PYTHON=python3.11            which Python makes the venv: at least 3.8, and one for which that PyTorch was built;
 #                                PyTorch 1.13.1 takes 3.10
 #   GPUTRACE_VENV=DIR            use this venv as it is
+#   GPUTRACE_REAL=1              PyTorch with its NVIDIA wheels and no stand-in, for a machine with a GPU (6 GB on disk);
+#                                auto: where there is a GPU with a driver
 #
 # Progress goes to stderr; nothing is printed when there is nothing to do.
 set -euo pipefail
@@ -37,10 +37,12 @@ has_gpu() {
 }
 
 parse_arguments() {
+    case ${GPUTRACE_REAL:-0} in
+    1) kind=real ;;
+    auto) ! has_gpu || kind=real ;;
+    esac
     while [ $# -gt 0 ]; do
         case $1 in
-        --real) kind=real ;;
-        --auto) ! has_gpu || kind=real ;;
         --versions) versions | cut -d' ' -f1 && exit 0 ;;
         --print)
             print=${2:?--print needs a name}
@@ -225,9 +227,9 @@ main() {
     speedscope) echo "$(install_npm speedscope "$speedscope")/dist/release" && return ;;
     axe) echo "$(install_npm axe-core "$axe")/axe.min.js" && return ;;
     esac
-    venv=${GPUTRACE_VENV:-$work/venv-$torch_version}
+    venv=$work/venv-$torch_version
     [ "$kind" = standin ] || venv=$work/venv-real-$torch_version
-    if [ "$kind" = real ] || [ -z "${GPUTRACE_VENV:-}" ]; then install_torch "$venv"; fi
+    if [ -n "${GPUTRACE_VENV:-}" ]; then venv=$GPUTRACE_VENV; else install_torch "$venv"; fi
     site=$(site_packages "$venv")
     build_all
     exec 9>&-
