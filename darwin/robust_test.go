@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gputrace/gputrace/darwin/ring"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/recorder"
 )
@@ -77,6 +78,50 @@ func TestEndsUnread(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 20_000, v.Snapshot.Accounts[0].Frees)
 	require.EqualValues(t, 1_000_000, v.Snapshot.Accounts[0].Live.Requested)
+}
+
+// TestReaderKilled: when gputrace is killed, the shim writes no more, and its thread ends. While gputrace is there it goes on.
+func TestReaderKilled(t *testing.T) {
+	f := buildFake(t)
+	hold := filepath.Join(t.TempDir(), "hold")
+	cmd := exec.Command(python(t, "3.11"), "testdata/mac/late.py", f.asked, hold)
+	cmd.Env = f.environ(t)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	path := filepath.Join(f.dir, fmt.Sprint(cmd.Process.Pid)+".ring")
+	require.Eventually(t, func() bool {
+		r, err := ring.Open(path) // says that this process reads
+		if err == nil {
+			t.Cleanup(func() { r.Close() })
+		}
+		return err == nil
+	}, time.Minute, 10*time.Millisecond)
+	threads := func() int {
+		tasks, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", cmd.Process.Pid))
+		return len(tasks)
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer file.Close()
+	const offClosed, offReader = 32, 40 // of struct ring_header
+	closed := func() bool {
+		var b [8]byte
+		_, err := file.ReadAt(b[:], offClosed)
+		require.NoError(t, err)
+		return b != [8]byte{}
+	}
+	time.Sleep(3 * time.Second) // several looks
+	require.False(t, closed())
+	before := threads()
+	killed := exec.Command("true")
+	require.NoError(t, killed.Run())
+	_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(killed.Process.Pid)), offReader)
+	require.NoError(t, err)
+	require.Eventually(t, closed, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return threads() == before-1 }, time.Minute, 10*time.Millisecond)
 }
 
 // TestFullDisk: where there is no room for the ring the program goes on, untraced, and gputrace says why. To write to a mapping without room

@@ -18,6 +18,7 @@ const (
 	offCapacity = 16
 	offTime     = 24
 	offClosed   = 32
+	offReader   = 40
 	offHead     = 64
 	offTail     = 128
 	offStacks   = 192

@@ -96,7 +96,18 @@ func New(f File) (*Reader, error) {
 	}
 	tail, err := r.word(offTail)
 	r.tail = tail
+	if err == nil {
+		err = r.announce()
+	}
 	return r, err
+}
+
+// announce says who reads the ring, so that the writer stops when this process is killed.
+func (r *Reader) announce() error {
+	if _, err := r.file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(os.Getpid())), offReader); err != nil {
+		return fmt.Errorf("say who reads it: %w", err)
+	}
+	return nil
 }
 
 // Close has the writer write no more, and closes the file.

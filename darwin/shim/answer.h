@@ -13,6 +13,7 @@
 #define ANSWER_LATER 1000000000u /* likewise, with short pauses */
 #define PAUSE_SHORT  100	 /* microseconds */
 #define PAUSE_LONG   20000
+#define PAUSES_LOOK  25 /* long ones, from one look at the reader to the next */
 
 static uint8_t answer_buffer[ANSWER_PIECE]; /* of the one thread that answers */
 static uint64_t answer_list[RING_PAGES];
@@ -132,12 +133,20 @@ static uint64_t answer(struct ring_header *h)
 	return 0;
 }
 
+/* reader_gone tells whether gputrace was killed: it closes the ring otherwise. */
+static int reader_gone(const struct ring_header *h)
+{
+	uint64_t reader = __atomic_load_n(&h->reader, __ATOMIC_RELAXED);
+	return reader && reader <= INT32_MAX && kill((int)reader, 0) != 0 && *__error() == ESRCH;
+}
+
 /* answer_run answers until gputrace reads the ring no more. */
 static void *answer_run(void *ring)
 {
 	struct ring_header *h = ring;
 	struct ring_question *q = &h->question;
 	uint64_t last = 0;
+	unsigned pauses = 0;
 	while (!__atomic_load_n(&h->closed, __ATOMIC_RELAXED)) {
 		uint64_t asked = __atomic_load_n(&q->asked, __ATOMIC_ACQUIRE), since;
 		if (asked != q->answered) {
@@ -148,11 +157,20 @@ static void *answer_run(void *ring)
 			__atomic_store_n(&q->answered, asked, __ATOMIC_RELEASE);
 			continue;
 		}
+		if (pauses == PAUSES_LOOK) {
+			pauses = 0;
+			if (reader_gone(h))
+				__atomic_store_n(&h->closed, 1, __ATOMIC_RELAXED);
+		}
 		since = clock_gettime_nsec_np(CLOCK_MONOTONIC_RAW) - last;
-		if (since < ANSWER_SOON)
+		if (since < ANSWER_SOON) {
 			sched_yield();
-		else
-			usleep(since < ANSWER_LATER ? PAUSE_SHORT : PAUSE_LONG);
+		} else if (since < ANSWER_LATER) {
+			usleep(PAUSE_SHORT);
+		} else {
+			usleep(PAUSE_LONG);
+			pauses++;
+		}
 	}
 	return NULL;
 }

@@ -96,8 +96,9 @@ struct ring_header {
 	uint32_t started; /* the last word that the shim writes when it makes the file: 1 */
 	uint64_t capacity;
 	uint64_t time;	 /* when it was made */
-	uint64_t closed; /* 1, by gputrace: nobody reads it any more, and nothing is written */
-	uint64_t reserved[3];
+	uint64_t closed; /* 1: nobody reads it any more, and nothing is written */
+	uint64_t reader; /* number of the process of gputrace that reads it; 0: none yet */
+	uint64_t reserved[2];
 	uint64_t head; /* bytes written, ever */
 	uint64_t head_line[7];
 	uint64_t tail; /* bytes read, ever */

@@ -13,6 +13,8 @@ long write(int fd, const void *from, size_t bytes);
 void *mmap(void *at, size_t length, int protection, int flags, int fd, int64_t offset);
 char *getenv(const char *name);
 int getpid(void);
+int kill(int pid, int signal);
+int *__error(void);
 int sched_yield(void);
 int usleep(uint32_t microseconds);
 int getpagesize(void);
@@ -30,6 +32,8 @@ uint64_t clock_gettime_nsec_np(int clock);
 
 #define MINCORE_INCORE	  0x1
 #define MINCORE_PAGED_OUT 0x20
+
+#define ESRCH 3
 
 #define CLOCK_MONOTONIC_RAW 4 /* goes on while the machine sleeps */
 

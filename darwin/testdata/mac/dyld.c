@@ -5,6 +5,7 @@
 #include "metal.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
@@ -265,6 +266,7 @@ static const struct {
 	{ "__dyld_get_image_name", (void *)mac_image_name },
 	{ "__dyld_get_image_vmaddr_slide", (void *)mac_image_slide },
 	{ "__dyld_image_count", (void *)mac_image_count },
+	{ "___error", (void *)__errno_location },
 	{ "_clock_gettime_nsec_np", (void *)mac_clock },
 	{ "_close", (void *)close },
 	{ "_dladdr", (void *)dladdr },
@@ -277,6 +279,7 @@ static const struct {
 	{ "_mach_task_self_", (void *)&mac_task_self },
 	{ "_mach_vm_read_overwrite", (void *)mac_vm_read_overwrite },
 	{ "_mach_vm_region_recurse", (void *)mac_vm_region_recurse },
+	{ "_kill", (void *)kill },
 	{ "_memcpy", (void *)memcpy },
 	{ "_memset", (void *)memset },
 	{ "_mincore", (void *)mincore },
