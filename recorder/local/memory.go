@@ -96,11 +96,11 @@ func seesOne(r *nvml.Reading, uses []nvml.Use, fresh bool) bool {
 	return len(r.Devices) == 1 || !fresh && len(uses) == 1 && uses[0].Ordinal == 0
 }
 
-// one reports whether the process can have one device only; false while the driver has not answered.
-func (l *firstLook) one() bool {
+// answered reports whether the driver has answered.
+func (l *firstLook) answered() bool {
 	select {
 	case <-l.done:
-		return l.single
+		return true
 	default:
 		return false
 	}
@@ -111,9 +111,7 @@ const shownDevices = 2
 
 // known is what look has found out so far, for people: the driver's version and the devices; empty when there is nothing yet.
 func (l *firstLook) known() (version string, devices []string) {
-	select {
-	case <-l.done:
-	default:
+	if !l.answered() {
 		return "", nil
 	}
 	for i := range l.seen {

@@ -89,7 +89,12 @@ func TestPlace(t *testing.T) {
 	before := slices.Clone(in)
 	l.place(in)
 	require.Equal(t, before, in, "the driver has not answered")
-	close(look.done)
+	l.patience = time.Millisecond
+	l.place(in)
+	require.Equal(t, before, in, "nor soon enough")
+	require.LessOrEqual(t, l.patience, time.Duration(0))
+	l.patience = time.Hour
+	time.AfterFunc(10*time.Millisecond, func() { close(look.done) })
 	l.place(in)
 	before[0].Device.Index = 0
 	require.Equal(t, before, in)

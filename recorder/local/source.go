@@ -36,16 +36,17 @@ type live struct {
 	program  atomic.Pointer[launched]
 	arrived  []recorder.Target
 	looks    map[uint32]*firstLook // of each process that arrived, by its PID
-	waited   bool // the one process had nothing to trace at first
-	finished bool // no further process is looked for
-	over     bool // all events were read
+	patience time.Duration         // how long events may still wait for the driver to say which devices there are
+	waited   bool                  // the one process had nothing to trace at first
+	finished bool                  // no further process is looked for
+	over     bool                  // all events were read
 }
 
 // Open makes the source of the processes that options name. Nothing is attached to before its Start.
 func Open(o *recorder.Options) (recorder.Source, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	attach := func(o *tracer.Options) attacher { return kernel{tracer.Open(o)} }
-	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver(), looks: map[uint32]*firstLook{}}, nil
+	return &live{options: o, ctx: ctx, close: cancel, attach: attach, driver: OpenDriver(), looks: map[uint32]*firstLook{}, patience: devicePatience}, nil
 }
 
 // tracerOptions are those of the tracer.
@@ -172,10 +173,27 @@ func (l *live) place(events []event.Event) {
 		if e.Layer != event.LayerDevice || e.Device.Index >= 0 || e.Device.Type != event.DeviceCUDA {
 			continue
 		}
-		if look := l.looks[e.PID]; look != nil && look.one() {
+		if look := l.looks[e.PID]; look != nil && l.one(look) {
 			e.Device.Index = 0
 		}
 	}
+}
+
+// devicePatience is how long events wait for that in all, in the ring, which holds some seconds of them: the driver takes a tenth of a second, and a
+// program that begins with its first call would else have its first memory on a device of its own.
+const devicePatience = 500 * time.Millisecond
+
+// one reports whether a process can have one device only.
+func (l *live) one(look *firstLook) bool {
+	if !look.answered() && l.patience > 0 {
+		begun := time.Now()
+		select {
+		case <-look.done:
+		case <-time.After(l.patience):
+		}
+		l.patience -= time.Since(begun)
+	}
+	return look.answered() && look.single
 }
 
 // warnChildren tells of processes that there was no place for.
