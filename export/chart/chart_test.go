@@ -197,4 +197,14 @@ func TestTitleIsCut(t *testing.T) {
 	require.LessOrEqual(t, f.width(cut, titleSize), 200.0)
 	require.True(t, strings.HasSuffix(cut, "…") && strings.HasPrefix(long, strings.TrimSuffix(cut, "…")), cut)
 	require.Equal(t, "short", f.cut("short", titleSize, 200))
+	const holder = "train.py:88 main() local trainer.optimizer.state[*]['exp_avg_sq']"
+	width := func(s string) float64 { return f.width(s, textSize) }
+	require.Equal(t, holder, f.cutName(holder, textSize, width(holder)))
+	require.Equal(t, "trainer.optimizer.state[*]['exp_avg_sq']", f.cutName(holder, textSize, width(holder)-1))
+	room := width(holder) / 3
+	short := f.cutName(holder, textSize, room)
+	require.Regexp(t, `^trainer\..*….*avg_sq'\]$`, short)
+	require.InDelta(t, room-width("t")/2, width(short), width("m"), "as long as there is room for")
+	require.Equal(t, "…", f.cutName(holder, textSize, 0))
+	require.Regexp(t, "^train.py:88 Tra.*…$", f.cutName("train.py:88 Trainer.step_of_many", textSize, width("train.py:88 Trainer")))
 }

@@ -62,7 +62,7 @@ func (s *stacking) drawKeys(c canvas, top float64) {
 	for i, l := range s.layers.List {
 		at := point{margin + keyWidth*float64(i%keyRow), top + keyHeight*float64(i/keyRow)}
 		c.area(layerColor(l.Color), box(at.x, at.y, 9, 9)...)
-		name := s.font.cut(words.Line(l.Name), textSize, keyWidth-26)
+		name := s.font.cutName(words.Line(l.Name), textSize, keyWidth-26)
 		c.text(label{text: name, at: point{at.x + 9 + besides, at.y + 8}, size: textSize, color: ink})
 	}
 }

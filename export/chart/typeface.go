@@ -4,6 +4,7 @@ package chart
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	"golang.org/x/image/font"
@@ -42,6 +43,26 @@ func (t *typeface) face(size float64) font.Face {
 // width is how long a text is, in points.
 func (t *typeface) width(s string, size float64) float64 {
 	return float64(font.MeasureString(t.face(size), s)) / 64 * 72 / t.dpi
+}
+
+// cutName shortens a name as cut does, but for that of a holder in a function, as in "train.py:88 main() local self.kept[0..7]": of that the line
+// and the function are left out first, and then the middle, since what it ends with tells it from others.
+func (t *typeface) cutName(s string, size, width float64) string {
+	_, path, ok := strings.Cut(s, " local ")
+	if !ok || t.width(s, size) <= width {
+		return t.cut(s, size, width)
+	}
+	if t.width(path, size) <= width {
+		return path
+	}
+	runes := []rune(path)
+	for n := len(runes); n > 0; n-- {
+		head := n / 2
+		if text := string(runes[:head]) + "…" + string(runes[len(runes)-(n-head):]); t.width(text, size) <= width {
+			return text
+		}
+	}
+	return "…"
 }
 
 // cut shortens a text that is wider than a number of points.

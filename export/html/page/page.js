@@ -7,6 +7,8 @@ const $ = (id) => document.getElementById(id);
 const state = {
   at: 0, from: -1, to: -1, measure: 'live', memory: 'gpu', part: -1, thread: -1, class: -1, frames: 'python', inverted: false, query: '', only: null, row: null,
 };
+const LEGEND_NAME = 38; // characters of a name in the legend
+
 const MEASURES = {
   kept: ['Kept', 'allocated in the range, in use at its end'], allocated: ['Allocated', 'in the range, also if freed since'], live: ['In use', 'at the end of the range'],
 };
@@ -163,13 +165,23 @@ function drawHead() {
   $('notes').hidden = head.notes.length === 0;
 }
 
+// layerName is a name for the legend, which has little room. Of a holder in a function the line and the function are left out, and the middle of
+// what is long: what it ends with tells it from others.
+function layerName(name) {
+  const path = name.split(' local ').slice(1).join(' local ');
+  if (!path || name.length <= LEGEND_NAME) return name;
+  if (path.length <= LEGEND_NAME) return path;
+  const head = Math.floor(LEGEND_NAME / 2);
+  return `${path.slice(0, head)}…${path.slice(head + 1 - LEGEND_NAME)}`;
+}
+
 function drawLegend() {
   const { head } = model;
   const items = [];
   if (stack) {
     for (const layer of stack.layers) {
-      items.push(layer.key === undefined ? el('span', {}, swatch(layer.color), el('span', { class: 'cut' }, layer.name))
-        : el('button', { title: `show ${layer.name} alone`, onclick: () => chooseKey(layer.key, layer.name) }, swatch(layer.color), el('span', { class: 'cut' }, layer.name)));
+      items.push(layer.key === undefined ? el('span', {}, swatch(layer.color), el('span', { class: 'cut' }, layerName(layer.name)))
+        : el('button', { title: `show ${layer.name} alone`, onclick: () => chooseKey(layer.key, layer.name) }, swatch(layer.color), el('span', { class: 'cut' }, layerName(layer.name))));
     }
   }
   SERIES.forEach((s, q) => {
