@@ -7,8 +7,6 @@ const $ = (id) => document.getElementById(id);
 const state = {
   at: 0, from: -1, to: -1, measure: 'live', memory: 'gpu', part: -1, thread: -1, class: -1, frames: 'python', inverted: false, query: '', only: null, row: null,
 };
-const LEGEND_NAME = 38; // characters of a name in the legend
-
 const MEASURES = {
   kept: ['Kept', 'allocated in the range, in use at its end'], allocated: ['Allocated', 'in the range, also if freed since'], live: ['In use', 'at the end of the range'],
 };
@@ -168,11 +166,12 @@ function drawHead() {
 // layerName is a name for the legend, which has little room. Of a holder in a function the line and the function are left out, and the middle of
 // what is long: what it ends with tells it from others.
 function layerName(name) {
+  const room = window.innerWidth > 720 ? 38 : 24; // characters
   const path = name.split(' local ').slice(1).join(' local ');
-  if (!path || name.length <= LEGEND_NAME) return name;
-  if (path.length <= LEGEND_NAME) return path;
-  const head = Math.floor(LEGEND_NAME / 2);
-  return `${path.slice(0, head)}…${path.slice(head + 1 - LEGEND_NAME)}`;
+  if (!path || name.length <= room) return name;
+  if (path.length <= room) return path;
+  const head = Math.floor(room / 2);
+  return `${path.slice(0, head)}…${path.slice(head + 1 - room)}`;
 }
 
 function drawLegend() {
