@@ -187,7 +187,7 @@ func TestOOMDecisions(t *testing.T) {
 // TestOOMEvaluationGraphs: losses are added up with their graphs. What is free in pieces by then would satisfy the request, and is not why the
 // memory is full.
 func TestOOMEvaluationGraphs(t *testing.T) {
-	c, p := startOOM(t, "2GiB", "evaluation_graphs", "--linger", "1")
+	c, p := startOOM(t, "2GiB", "evaluation_graphs", "--linger", "3")
 	<-p.exited
 	require.Zero(t, c.code(t), c.stderr.String())
 	r := readOOM(t, filepath.Join(c.dir, "out.oom1", "oom.json"))
