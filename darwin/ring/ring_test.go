@@ -25,7 +25,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(struct ring_header, arch)": offArch, "offsetof(struct ring_header, pid)": offPID,
 		"offsetof(struct ring_header, started)": offStarted, "offsetof(struct ring_header, closed)": offClosed, "offsetof(struct ring_header, reader)": offReader,
 		"offsetof(struct ring_header, capacity)": offCapacity,
-		"offsetof(struct ring_header, time)": offTime, "offsetof(struct ring_header, head)": offHead,
+		"offsetof(struct ring_header, time)":     offTime, "offsetof(struct ring_header, head)": offHead,
 		"offsetof(struct ring_header, tail)": offTail, "offsetof(struct ring_header, stacks_lost)": offStacks,
 		"offsetof(struct ring_header, names_lost)": offNames, "offsetof(struct ring_header, counters)": offCounters,
 		"offsetof(struct ring_header, pending)": offPending, "sizeof(struct ring_counter)": counterBytes,

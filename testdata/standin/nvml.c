@@ -150,7 +150,8 @@ int nvmlDeviceGetMemoryInfo(const void *device, struct memory *m) {
 int nvmlDeviceGetMemoryInfo_v2(const void *device, struct memory_v2 *m) {
     struct memory one;
     int rc = nvmlDeviceGetMemoryInfo(device, &one);
-    // What the driver sets aside is in the total of version 2 alone here, so that a stack of older calls has CUDA's total too.
+    // What the driver sets aside is in the total of version 2 alone here, so that a stack of older calls has CUDA's
+    // total too.
     if (!rc) *m = (struct memory_v2){m->version, one.total + SET_ASIDE, SET_ASIDE, one.avail, one.used};
     return rc;
 }
