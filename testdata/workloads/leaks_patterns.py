@@ -22,6 +22,7 @@ def parse_arguments():
     parser.add_argument("--fixed", action="store_true", help="without the leak")
     parser.add_argument("--warmup", type=int, default=10, help="steps before the pattern")
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--device", default="cuda", choices=["cuda", "mps"])
     parser.add_argument("--width", type=int, default=64, help="channels of the first layer; 8: the same leaks, of small blocks")
     loop.arguments(parser, steps=22)
     return sidecar.arguments(parser).parse_args()
@@ -90,8 +91,8 @@ class ResNet(nn.Module):
 class Trainer:
     def __init__(self, options, side):
         self.options, self.side = options, side
-        self.fixed = options.fixed
-        self.model = ResNet(options.width).cuda()
+        self.fixed, self.device = options.fixed, options.device
+        self.model = ResNet(options.width).to(self.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
 
     def steps(self):
@@ -103,7 +104,7 @@ class Trainer:
 
     def batch(self):
         size = self.options.batch
-        return torch.randn(size, 3, 32, 32).cuda(), torch.randint(0, CLASSES, (size,)).cuda()
+        return torch.randn(size, 3, 32, 32).to(self.device), torch.randint(0, CLASSES, (size,)).to(self.device)
 
     def forward(self, images, labels):
         return F.cross_entropy(self.model(images), labels)
@@ -169,7 +170,7 @@ def autocast_captures(trainer):
     trainer.model.layer4.register_forward_hook(capture)
     for active in trainer.steps():
         images, labels = trainer.batch()
-        with torch.autocast("cuda", dtype=torch.float16):
+        with torch.autocast(trainer.device, dtype=torch.float16):
             loss = trainer.forward(images, labels)
         trainer.update(loss)
 
@@ -188,10 +189,10 @@ def discarded_optimizers(trainer):
 def scaled_losses(trainer):
     """6: losses, scaled for half precision."""
     history = []
-    scaler = torch.cuda.amp.GradScaler()
+    scaler = torch.cuda.amp.GradScaler() if trainer.device == "cuda" else torch.amp.GradScaler(trainer.device)
     for active in trainer.steps():
         images, labels = trainer.batch()
-        with torch.autocast("cuda", dtype=torch.float16):
+        with torch.autocast(trainer.device, dtype=torch.float16):
             loss = trainer.forward(images, labels)
         scaled = scaler.scale(loss)
         trainer.optimizer.zero_grad()

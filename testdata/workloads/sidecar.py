@@ -47,9 +47,11 @@ class Sidecar:
         self.counters = open(options.counters, "w") if options.counters else None
         self.books = open(options.books, "w") if options.books else None
         self.recording = "off"
-        torch.cuda.init()  # loads the libraries
+        device = getattr(options, "device", "cuda")
+        if device == "cuda":
+            torch.cuda.init()  # loads the libraries
         if not options.cold:
-            torch.empty(1 << 20, device="cuda")  # brings up the device
+            torch.empty(1 << 20, device=device)  # brings up the device
         if options.wait:
             wait_for_go(options.go)
         if options.snapshot:

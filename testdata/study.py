@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Play the published study of eight leaks (workloads/leaks_patterns.py), each leaking and repaired, and print what gputrace says of them.
+
+    study.py GPUTRACE [--device mps] [--patterns 1,6] [--python PYTHON] [-- ARGUMENTS OF leaks_patterns.py]
+
+The study compares peaks. Here are bytes of a step, as requested and as blocks, beside the peaks. As in the study: 390 steps of 128 images. On a Mac
+gputrace starts Python itself (--python, default python3, which has PyTorch), elsewhere testdata/run does, on the stand-in or with GPUTRACE_REAL=1 on
+a GPU.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SCRIPT = os.path.join(HERE, "workloads", "leaks_patterns.py")
+PATTERNS = [
+    "healthy", "hook keeps activations", "copies of gradients", "copies of batches", "features under autocast", "optimizers that nobody needs",
+    "scaled losses", "evaluation with graphs", "detached graphs",
+]  # fmt: skip
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("gputrace")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "mps"])
+    parser.add_argument("--patterns", type=lambda s: [int(n) for n in s.split(",")], default=list(range(len(PATTERNS))))
+    parser.add_argument("--python", help="a Python with PyTorch")
+    own, rest = sys.argv[1:], []
+    if "--" in own:
+        own, rest = own[: own.index("--")], own[own.index("--") + 1 :]
+    options = parser.parse_args(own)
+    options.rest = rest or ["--steps", "390", "--batch", "128"]
+    return options
+
+
+def output(*command):
+    """Standard output of a command that says by its exit code what it found."""
+    return subprocess.run(command, stdout=subprocess.PIPE, check=False, text=True).stdout
+
+
+class Run:
+    """One program under gputrace: how it ended, its verdict and its peak."""
+
+    def __init__(self, options, pattern, fixed):
+        folder = tempfile.mkdtemp(prefix="gputrace-study.")
+        try:
+            self.record(options, pattern, fixed, os.path.join(folder, "run"))
+        finally:
+            shutil.rmtree(folder)
+
+    def record(self, options, pattern, fixed, out):
+        program = [options.python or "python3"] if options.python or sys.platform == "darwin" else [os.path.join(HERE, "run")]
+        program += [SCRIPT, "--device", options.device, "--pattern", str(pattern)] + ["--fixed"] * fixed + options.rest
+        command = [options.gputrace, "run", "-f", "none", "-o", out, "--", *program]
+        ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False, text=True)
+        recordings = [os.path.join(where, f) for where, _, files in os.walk(out) for f in files if f == "trace.gputrace"]
+        if not recordings:
+            sys.exit(f"study: pattern {pattern} was not recorded:\n{ended.stderr}")
+        trace = max(recordings, key=os.path.getsize)  # of a loader's or compiler's process there can be another
+        self.ended = ended.returncode
+        self.leaks = json.loads(output(options.gputrace, "leaks", trace, "--json"))
+        accounts = json.loads(output(options.gputrace, "export", trace, "-f", "json", "-o", "-"))["accounts"]
+        self.peak = max(account["peak"] for account in accounts)
+        self.refused = json.loads(output(options.gputrace, "oom", trace, "--json"))["ooms"]
+
+    def verdict(self):
+        text = self.leaks["verdict"]
+        if self.refused:
+            text += f", out of memory in step {self.refused[0]['step']}"
+        return text
+
+
+def mib(n):
+    return f"{n / (1 << 20):.2f}"
+
+
+def cells(leaky):
+    found = leaky.leaks["findings"][:1]
+    if not found:
+        return ["-"] * 4
+    f = found[0]
+    line = f"{os.path.basename(f['file'])}:{f['line']}" if f["file"] else f["function"]
+    return [line, f"`{f['holder']}`" if f["holder"] else "-", f"{f['requested_bytes_per_step']:.0f}", f"{f['block_bytes_per_step']:.0f}"]
+
+
+def main():
+    options = parse_arguments()
+    head = ["#", "pattern", "verdict", "line", "holder", "requested B a step", "block B a step", "peak, MiB", "repaired: verdict", "peak, MiB"]
+    print("| " + " | ".join(head) + " |", "|" + "---|" * len(head), sep="\n", flush=True)
+    for pattern in options.patterns:
+        leaky, fixed = Run(options, pattern, False), Run(options, pattern, True)
+        row = [str(pattern), PATTERNS[pattern], leaky.verdict(), *cells(leaky), mib(leaky.peak), fixed.verdict(), mib(fixed.peak)]
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
