@@ -24,7 +24,7 @@ func Summary(view *view.View, info *recording.Info, end *recording.End) table.In
 		return in
 	}
 	in.Duration = end.Duration
-	in.Hits, in.Lost, in.RawStacks, in.Checks, in.After = end.Hits, end.Lost, end.RawStacks, end.Checks, end.After
+	in.Hits, in.Lost, in.RawStacks, in.Checks, in.After, in.LostAfter = end.Hits, end.Lost, end.RawStacks, end.Checks, end.After, end.LostAfter
 	if end.Memory != nil {
 		b := balanceInput(end.Memory, info.PID, view)
 		b.Driver = driverOf(end)

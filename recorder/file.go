@@ -88,6 +88,7 @@ func (p *Process) describeEnd(memory *balance.Input, hits []figures.Hits) *recor
 	case Execed:
 		end.Reason = recording.ReasonExeced
 	}
+	end.LostAfter = p.frozen.lost
 	if end.After = p.frozen.after; p.frozen.until != 0 {
 		end.Reason = recording.ReasonStopped
 	}

@@ -27,6 +27,7 @@ type frozen struct {
 	until uint64 // the last moment of the recording, on the clock of the events; 0: it goes on
 	over  bool   // all events up to then were applied
 	after uint64 // events that came later
+	lost  uint64 // events that were lost later
 	gone  map[goneKey]bool
 }
 

@@ -48,7 +48,10 @@ func TestRecordingEndsAtOneMoment(t *testing.T) {
 		free := alloc(7, 3*second, 0x2000, 512, 512)
 		free.Kind = event.KindFree
 		s.mu.Lock()
-		s.batches = append(s.batches, madeBatch{events: []event.Event{late(free), late(alloc(7, 4*second, 0x2000, 512, 1024))}, then: func() { close(goOn) }})
+		s.batches = append(s.batches, madeBatch{events: []event.Event{late(free), late(alloc(7, 4*second, 0x2000, 512, 1024))}, then: func() {
+			target.lost, s.lost = 3, 3
+			close(goOn)
+		}})
 		s.mu.Unlock()
 	}()
 	results, err := r.Run(t.Context())
@@ -56,6 +59,8 @@ func TestRecordingEndsAtOneMoment(t *testing.T) {
 	p := results.Processes()[0]
 	require.EqualValues(t, 2, p.done.events)
 	require.EqualValues(t, 2, p.frozen.after)
+	require.EqualValues(t, 3, p.frozen.lost)
+	require.Zero(t, p.done.snapshot.LossIntervalCount, "of the recording nothing is missing")
 	require.EqualValues(t, 1024, p.done.snapshot.Accounts[0].Allocated)
 	require.Less(t, p.end.Sub(p.start), 2*time.Second)
 	require.Len(t, joined, 2)

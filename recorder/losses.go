@@ -20,10 +20,17 @@ func (w *lossWatch) look(s Source, tell func(from, to uint64)) {
 	w.looked = begun
 }
 
-// lose notes in the live set, and in the recording, what a process lost of its own when events of any process were lost.
+// lose notes in the live set, and in the recording, what a process lost of its own when events of any process were lost. What was lost behind the
+// end of the recording is missing from nothing that is shown.
 func (p *Process) lose(from, to uint64) {
-	if n := p.target.Lost(); n > p.lost {
+	n := p.target.Lost()
+	switch {
+	case n <= p.lost:
+		return
+	case p.frozen.until != 0 && from >= p.frozen.until:
+		p.frozen.lost += n - p.lost
+	default:
 		p.heap.Lose(uint32(p.PID()), event.Loss{From: from, To: to, Events: n - p.lost})
-		p.lost = n
 	}
+	p.lost = n
 }

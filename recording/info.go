@@ -60,6 +60,8 @@ type End struct {
 	Hits []figures.Hits `json:"hits"` // of every probe
 	// After is events that came when the recording was over, while holders were read: the probes have emitted them too.
 	After uint64 `json:"after_end,omitempty"`
+	// LostAfter is events that were lost then: of Lost, or of Hits.
+	LostAfter uint64 `json:"lost_after_end,omitempty"`
 	// Lost is events of the process that were lost, in the recording of one of a job: Hits are those of all processes then. nil: Hits
 	// are its own, and tell.
 	Lost             *uint64 `json:"lost,omitempty"`

@@ -30,6 +30,8 @@ type Input struct {
 	Lost *uint64
 	// After is events that came when the recording was over: the probes have emitted them too.
 	After uint64
+	// LostAfter is events that were lost then: of Lost, or of Hits.
+	LostAfter uint64
 	// Start is when the recording began, CLOCK_BOOTTIME nanoseconds. 0: at the first event.
 	Start    uint64
 	Duration time.Duration // of the recording; 0: up to the last event
@@ -297,6 +299,9 @@ func (p *printer) losses() {
 			p.field("", "%s", wrong)
 		}
 		p.field("lost", "%s", p.in.withReasons(Plural(p.in.EventsLost(), "event")))
+		if p.in.LostAfter > 0 {
+			p.field("", "%s more when the recording was over, while holders were read", countText(p.in.LostAfter))
+		}
 	}
 	p.lossIntervals()
 	p.gaps()
@@ -323,12 +328,16 @@ func (p *printer) checks() {
 	p.field("checks", "%s)", text)
 }
 
-// EventsLost is how many events of the process were lost, for all reasons; event.Unknown where the hits are not known.
+// EventsLost is how many events of the process were lost up to the end, for all reasons; event.Unknown where the hits are not known.
 func (in *Input) EventsLost() uint64 {
+	lost := Lost(in.Hits)
 	if in.Lost != nil {
-		return *in.Lost
+		lost = *in.Lost
 	}
-	return Lost(in.Hits)
+	if lost == event.Unknown {
+		return lost
+	}
+	return lost - min(in.LostAfter, lost)
 }
 
 // equation is the equation of the hits. That of a job is printed at its end; of one of its processes, its events.

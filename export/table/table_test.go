@@ -244,6 +244,12 @@ func TestLiveLine(t *testing.T) {
 		require.Equal(t, want, LiveLine(&b, now))
 	}
 	empty := heap.New().Totals()
+	later := Input{View: viewOf(training()), Hits: unbalanced(), LostAfter: 2}
+	all := Lost(later.Hits)
+	require.Greater(t, all, uint64(2))
+	require.Equal(t, all-2, later.EventsLost())
+	later.Lost = new(uint64(1))
+	require.Zero(t, later.EventsLost())
 	require.Contains(t, LiveLine(&empty, Live{Lost: 1}), "torch unknown  reserved unknown  other device 0 B  0 blocks/s  lost 1 event")
 }
 
