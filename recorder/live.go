@@ -5,11 +5,13 @@ package recorder
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/heap"
+	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 // State is what is known while a recording runs.
@@ -75,6 +77,14 @@ func (s *State) Totals() heap.Totals {
 		out.Drivers = append(out.Drivers, t.Drivers...)
 	}
 	return out
+}
+
+// Torch reports whether a process has PyTorch's allocator, as far as is known by now.
+func (s *State) Torch() bool {
+	return slices.ContainsFunc(s.Processes, func(p ProcessState) bool {
+		f := p.Process.Found()
+		return f.PyTorch != "" || slices.ContainsFunc(f.Hooks, func(h Hook) bool { return h.Library == hook.Torch })
+	})
 }
 
 // Rate is that of all processes.

@@ -15,6 +15,8 @@ type Live struct {
 	Now  time.Time // of day, printed in its own location
 	Rate float64   // torch blocks allocated in the last second, blocks/s
 	Lost uint64    // events lost so far
+	// NoTorch: no process has PyTorch's allocator. What the driver handed out is all that there is.
+	NoTorch bool
 }
 
 // LiveLine is the state of a running job in one line, without a line end. Figures are sums over processes and devices; a
@@ -37,6 +39,9 @@ func LiveLine(b *heap.Totals, l Live) string {
 		if d := &b.Drivers[i]; d.Layer == event.LayerDevice {
 			other += d.Live.Bytes - d.Segments.Bytes
 		}
+	}
+	if l.NoTorch && len(b.Accounts) == 0 {
+		return fmt.Sprintf("%s  device memory %s  lost %s", l.Now.Format(time.TimeOnly), Bytes(other), Plural(l.Lost, "event"))
 	}
 	return fmt.Sprintf("%s  torch %s%s  reserved %s  other device %s  %.0f blocks/s  lost %s", l.Now.Format(time.TimeOnly),
 		Bytes(allocated), peak, Bytes(reserved), Bytes(other), l.Rate, Plural(l.Lost, "event"))

@@ -243,6 +243,9 @@ func TestLiveLine(t *testing.T) {
 	} {
 		require.Equal(t, want, LiveLine(&b, now))
 	}
+	one.Accounts, now.NoTorch = nil, true
+	require.Equal(t, "14:02:31  device memory 1.0 GiB  lost 0 events", LiveLine(&one, now))
+	require.Contains(t, LiveLine(&both, now), "torch unknown", "there is an account")
 	empty := heap.New().Totals()
 	later := Input{View: viewOf(training()), Hits: unbalanced(), LostAfter: 2}
 	all := Lost(later.Hits)

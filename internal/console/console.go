@@ -237,7 +237,7 @@ func (c *Console) Live(s *recorder.State) {
 		c.before = true
 		c.sayBefore(&s.Processes[0])
 	}
-	line := table.LiveLine(&totals, table.Live{Now: s.Time, Rate: s.Rate(), Lost: s.Lost})
+	line := table.LiveLine(&totals, table.Live{Now: s.Time, Rate: s.Rate(), Lost: s.Lost, NoTorch: !s.Torch()})
 	if c.Many {
 		line = fmt.Sprintf("%s · %s", recorder.Processes(len(s.Processes)), line)
 	}
