@@ -22,6 +22,7 @@ import (
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 	"github.com/gputrace/gputrace/recorder/reconcile"
+	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 // TestEndIsSaid: the end tells how long was recorded, and that holders are still read where they are.
@@ -200,6 +201,11 @@ func TestFoundLines(t *testing.T) {
 	f := &Found{PythonErr: errors.New("no interpreter")}
 	require.Equal(t, "Python: native frames only (no interpreter)", f.PythonLine())
 	require.Equal(t, "PyTorch unknown", f.TorchLine())
+	f.Hooks = []Hook{{Library: hook.Torch}}
+	require.Equal(t, "PyTorch unknown", f.TorchLine(), "only its version")
+	f.Hooks, f.NoPython = []Hook{{Library: hook.Driver}}, true
+	require.Equal(t, "no PyTorch", f.TorchLine())
+	require.Equal(t, "no Python", f.PythonLine())
 	require.Equal(t, "driver unknown", f.DriverLine(""))
 	require.Equal(t, "driver 570", f.DriverLine("570"))
 	f = &Found{Python: "3.11", PyTorch: "2.8", Driver: "libcuda.so.570"}

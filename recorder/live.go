@@ -11,7 +11,6 @@ import (
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/heap"
-	"github.com/gputrace/gputrace/tracer/hook"
 )
 
 // State is what is known while a recording runs.
@@ -83,7 +82,7 @@ func (s *State) Totals() heap.Totals {
 func (s *State) Torch() bool {
 	return slices.ContainsFunc(s.Processes, func(p ProcessState) bool {
 		f := p.Process.Found()
-		return f.PyTorch != "" || slices.ContainsFunc(f.Hooks, func(h Hook) bool { return h.Library == hook.Torch })
+		return f.PyTorch != "" || f.torch()
 	})
 }
 

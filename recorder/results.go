@@ -401,12 +401,17 @@ func (f *Found) PythonLine() string {
 	if f.Python != "" {
 		return "Python " + f.Python
 	}
+	if f.NoPython {
+		return "no Python"
+	}
 	return fmt.Sprintf("Python: native frames only (%v)", f.PythonErr)
 }
 
 // TorchLine is PyTorch for people.
 func (f *Found) TorchLine() string {
 	switch {
+	case f.PyTorch == "" && len(f.Hooks) > 0 && !f.torch():
+		return "no PyTorch"
 	case f.PyTorch == "":
 		return "PyTorch unknown"
 	case f.CUDA == "":

@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/view"
@@ -148,6 +149,7 @@ const (
 type Found struct {
 	Python     string // "3.11.7"; empty: PythonErr says why
 	PythonErr  error
+	NoPython   bool   // PythonErr is that there is none
 	PyTorch    string // "2.15.0"; empty: not found
 	CUDA       string // that PyTorch was built for; empty: not known
 	Driver     string // version in the driver library's name; empty: not known
@@ -169,6 +171,11 @@ type Hook struct {
 	Library   *hook.Library
 	File      string // as the process sees it
 	Functions int
+}
+
+// torch reports whether functions of PyTorch are traced.
+func (f *Found) torch() bool {
+	return slices.ContainsFunc(f.Hooks, func(h Hook) bool { return h.Library == hook.Torch || h.Library == hook.MPS })
 }
 
 // Functions is how many functions are traced.

@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/gputrace/gputrace/bpf"
+	"github.com/gputrace/gputrace/cpython"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/process"
 	"github.com/gputrace/gputrace/tracer/decode"
@@ -36,6 +37,8 @@ var (
 	ErrNoCUDA = errors.New("uses no CUDA")
 	// ErrNoSymbol: a library is there, but none of its functions that could be traced.
 	ErrNoSymbol = errors.New("no function to trace")
+	// ErrNoPython: no interpreter is mapped.
+	ErrNoPython = cpython.ErrNoPython
 )
 
 // ErrNotLoaded: the kernel does not take the programs, or they may not be loaded. Only loading them can tell: a kernel can have all that
