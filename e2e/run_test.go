@@ -417,3 +417,25 @@ func TestLoadedLater(t *testing.T) {
 	inuse, _ := readProfiles(t, filepath.Join(c.out(), fmt.Sprintf("pid%d", second.pid)), "trace.gputrace")
 	checkAllocated(t, inuse, line)
 }
+
+// TestRunNative: of a program without Python and PyTorch nothing is called unknown, and its memory is on the one device of the machine from the
+// first call on, which no call says.
+func TestRunNative(t *testing.T) {
+	standin, err := output(filepath.Join(env.testdata, "setup.sh"), "--print", "standin")
+	require.NoError(t, err)
+	c := newCommand(t, "run", "-o", "OUT", "-f", "none", "-d", "4s", "--", filepath.Join(env.programs, "buffers"), "--keep")
+	c.cmd.Env = append(c.cmd.Env, "LD_LIBRARY_PATH="+standin, "STANDIN_SHM="+filepath.Join(t.TempDir(), "totals"))
+	c.start(t)
+	eventually(t, "the end of the recording", func() bool { return strings.Contains(c.stderr.String(), "  wrote ") })
+	said := c.stderr.String()
+	require.Contains(t, said, " buffers --keep · no Python · no PyTorch · ")
+	require.Regexp(t, `(?m) device memory \d.*  lost 0 events$`, said)
+	first, _, _ := strings.Cut(said, "\n\n") // what -v prints is below
+	require.NotContains(t, first, "unknown")
+	require.NotContains(t, first, "allocator totals")
+	devices := map[string]bool{}
+	for _, s := range readProfile(t, filepath.Join(c.out(), "alloc.pb.gz")).Sample {
+		devices[s.Label["device"][0]] = true
+	}
+	require.Equal(t, map[string]bool{"cuda:0": true}, devices)
+}

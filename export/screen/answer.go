@@ -504,7 +504,10 @@ func (p *printer) wrong() bool {
 // checked says in a line that the figures are complete.
 func (p *printer) checked() {
 	s := p.in.View.Snapshot
-	parts := []string{table.Plural(s.Events, "event"), p.in.LostEvents(), table.Continuity(s.Accounts)}
+	parts := []string{table.Plural(s.Events, "event"), p.in.LostEvents()}
+	if len(s.Accounts) > 0 || p.in.Checks != nil { // else there is no caching allocator
+		parts = append(parts, table.Continuity(s.Accounts))
+	}
 	if c := p.in.Checks; c != nil && c.Made > 0 {
 		parts = append(parts, fmt.Sprintf("equal to the allocator's state %s", table.Times(uint64(c.Made))))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/event"
@@ -117,13 +118,22 @@ func Share(part float64) string {
 
 // Offset is a moment relative to the start: "+12.4 s".
 func Offset(at, start uint64) string {
-	return fmt.Sprintf("%+.1f s", (time.Duration(at) - time.Duration(start)).Seconds())
+	return offset("%+.1f s", at, start)
 }
 
 // exactOffset is the same in milliseconds.
 func exactOffset(at, start uint64) string {
-	return fmt.Sprintf("%+.3f s", (time.Duration(at) - time.Duration(start)).Seconds())
+	return offset("%+.3f s", at, start)
 }
 
 // Count groups the thousands of a number: "1,024".
 func Count(n uint64) string { return countText(n) }
+
+// offset is "+0.0 s" also for what is rounded to it from below: a first event can come a few microseconds before the attach is noted.
+func offset(format string, at, start uint64) string {
+	text := fmt.Sprintf(format, (time.Duration(at) - time.Duration(start)).Seconds())
+	if number, negative := strings.CutPrefix(text, "-"); negative && strings.Trim(number, "0. s") == "" {
+		return "+" + number
+	}
+	return text
+}

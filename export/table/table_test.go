@@ -256,6 +256,15 @@ func TestLiveLine(t *testing.T) {
 	require.Contains(t, LiveLine(&empty, Live{Lost: 1}), "torch unknown  reserved unknown  other device 0 B  0 blocks/s  lost 1 event")
 }
 
+func TestOffset(t *testing.T) {
+	const at = 10 * uint64(time.Second)
+	for later, want := range map[int64]string{0: "+0.0 s", -40e6: "+0.0 s", 40e6: "+0.0 s", -60e6: "-0.1 s", 1.25e9: "+1.2 s", -10e9: "-10.0 s"} {
+		require.Equal(t, want, Offset(at+uint64(later), at))
+	}
+	require.Equal(t, "+0.000 s", exactOffset(at-1000, at))
+	require.Equal(t, "-0.002 s", exactOffset(at-2e6, at))
+}
+
 func TestBytesText(t *testing.T) {
 	for n, want := range map[uint64]string{
 		0: "0 B", 1: "1 B", 1023: "1023 B", 1024: "1.0 KiB", 1075: "1.0 KiB", 1126: "1.1 KiB", 1<<20 - 1: "1.0 MiB", 1 << 20: "1.0 MiB",
