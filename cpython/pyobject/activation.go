@@ -103,17 +103,18 @@ func (h *Heap) innermost(img Image, thread uint64) uint64 {
 	return img.Word(thread + uint64(h.objects.tstateFrame))
 }
 
-// RunningFrames lists the addresses of the frames of all threads, as far as they can be followed; what lies there is not
-// checked.
-func (h *Heap) RunningFrames(img Image) map[uint64]bool {
-	out := map[uint64]bool{}
+// RunningFrames lists the addresses of the frames of all threads, as far as they can be followed, and of the states of these threads. What lies there
+// is not checked.
+func (h *Heap) RunningFrames(img Image) (out map[uint64]bool, threads []uint64) {
+	out = map[uint64]bool{}
 	for at := range h.threads(img) {
+		threads = append(threads, at)
 		for frame := h.innermost(img, at); frame != 0 && !out[frame] && len(out) < maxDepth; {
 			out[frame] = true
 			frame = img.Word(frame + uint64(h.objects.framePrevious))
 		}
 	}
-	return out
+	return out, threads
 }
 
 func (h *Heap) frames(img Image, frame uint64) (out []Activation, cut bool) {

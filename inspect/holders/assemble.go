@@ -7,6 +7,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gputrace/gputrace/cpython/pyobject"
@@ -635,10 +636,24 @@ func (a *assembly) workspaces(owners *torchlayout.Owners, bare []*Block) {
 	}
 	classes := owners.Workspaces(requested)
 	for _, b := range bare {
-		b.Class = cutText(classes[b.from()])
-		if b.Class != "" && a.stillBare(b) {
-			b.Category, b.Why = CategoryWorkspace, ""
-		}
+		a.ownedBy(b, classes[b.from()])
+	}
+}
+
+// ownedBy names a block after the class of what owns its memory. A storage without a tensor is held by C++, as by autograd for a moment. Other objects
+// of autograd own no memory: what looks so is left of a storage that was freed there.
+func (a *assembly) ownedBy(b *Block, class string) {
+	const storage, autograd = "c10::StorageImpl", "torch::autograd::"
+	if class == "" || strings.HasPrefix(class, autograd) {
+		return
+	}
+	b.Class = cutText(class)
+	switch {
+	case !a.stillBare(b):
+	case class == storage:
+		b.Category, b.Why = CategoryNative, ""
+	default:
+		b.Category, b.Why = CategoryWorkspace, ""
 	}
 }
 

@@ -163,3 +163,21 @@ func (j *job) expected(t testing.TB) []expectation {
 	require.NoError(t, json.Unmarshal(b, &out))
 	return out
 }
+
+// TestOwnedBy: memory without a tensor is a workspace, unless what owns it is a storage; an object of autograd owns none.
+func TestOwnedBy(t *testing.T) {
+	for class, want := range map[string]Category{
+		"cuBLAS workspace":                     CategoryWorkspace,
+		"static data of libfoo.so":             CategoryWorkspace,
+		"c10::StorageImpl":                     CategoryNative,
+		"torch::autograd::AutogradMeta":        CategoryUnknown,
+		"torch::autograd::generated::MulBack0": CategoryUnknown,
+		"":                                     CategoryUnknown,
+	} {
+		b := &Block{Category: CategoryUnknown, Why: "no tensor uses it"}
+		new(assembly).ownedBy(b, class)
+		require.Equal(t, want, b.Category, class)
+		require.Equal(t, want == CategoryUnknown, b.Why != "", class)
+		require.Equal(t, want != CategoryUnknown, b.Class != "", class)
+	}
+}

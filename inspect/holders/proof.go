@@ -98,7 +98,7 @@ func (p *proof) group(claims []claim) []claim {
 			return true
 		})
 		p.a.now.Proved(now)
-		if broken++; (first.Broken() || second.Broken()) && broken < brokenTries {
+		if broken++; first.Broken() && second.Broken() && broken < brokenTries {
 			n--
 		}
 	}

@@ -227,7 +227,7 @@ func TestRecheckPair(t *testing.T) {
 	require.True(t, cut.Path(goals[local]))
 	elsewhere := frame + 8
 	m.Put(innermost, elsewhere)
-	now.outermost = []uint64{elsewhere}
+	now.outermost = map[uint64]uint64{thread: elsewhere}
 	other := now.On(newImage(t, m))
 	other.Pair(whole)
 	require.False(t, other.Broken())

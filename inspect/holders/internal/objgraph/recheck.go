@@ -20,9 +20,10 @@ type Recheck struct {
 	w         *Graph
 	t         *torchlayout.Reader // the same layouts over what the process has now
 	roots     map[rootKey]bool
-	running   map[uint64]bool // frames of running functions; nil: roots has them
-	outermost []uint64        // frames of the threads
-	pair      *Recheck        // see Pair; nil: none
+	running   map[uint64]bool   // frames of running functions; nil: roots has them
+	alive     []uint64          // states of the threads, likewise
+	outermost map[uint64]uint64 // frame of a thread that is the same for as long as it lives, by its state
+	pair      *Recheck          // see Pair; nil: none
 	links     map[linkKey]bool
 	paths     map[uint32]bool
 	sources   map[uint64][]pyobject.Ref
@@ -58,7 +59,7 @@ const maxSources = 1 << 24
 // NewRecheck prepares a second reading, of an image that has nothing yet. It reads the roots at once: the threads from m.
 func (w *Graph) NewRecheck(ctx context.Context, m process.Memory, im *memory.Image) *Recheck {
 	a := newRecheck(w, w.t.On(im))
-	a.roots = map[rootKey]bool{}
+	a.roots, a.outermost = map[rootKey]bool{}, map[uint64]uint64{}
 	a.readRoots(ctx, m)
 	return a
 }
@@ -76,7 +77,7 @@ func (a *Recheck) On(im *memory.Image) *Recheck {
 	}
 	out.roots, out.positions, out.outermost = a.roots, a.known, a.outermost
 	if h := a.t.Heap(); h != nil {
-		out.running = h.RunningFrames(im)
+		out.running, out.alive = h.RunningFrames(im)
 	}
 	return out
 }
@@ -84,7 +85,21 @@ func (a *Recheck) On(im *memory.Image) *Recheck {
 // Broken reports that the frames of a thread could not be followed to its outermost one: a function was called or returned while they were
 // read. Then a frame that is not among them may run nevertheless.
 func (a *Recheck) Broken() bool {
-	return a.running != nil && slices.ContainsFunc(a.outermost, func(f uint64) bool { return !a.running[f] })
+	return slices.ContainsFunc(a.alive, func(thread uint64) bool {
+		f, ok := a.outermost[thread]
+		return ok && !a.running[f]
+	})
+}
+
+// outermost is the frame that a thread began with when the copy was made; 0: there is none. A thread that is not Python's own, such as the
+// autograd engine's, has another one each time that it calls Python.
+func (w *Graph) outermost(thread uint64) uint64 {
+	for i := range w.threads {
+		if t := &w.threads[i]; t.Addr == thread && len(t.Frames) > 0 {
+			return t.Frames[len(t.Frames)-1].Addr
+		}
+	}
+	return 0
 }
 
 // Pair has two readings of nearly the same moment help each other: a frame that one of them shows to run does so where the other is broken.
@@ -122,8 +137,8 @@ func (a *Recheck) readRoots(ctx context.Context, m process.Memory) {
 		for _, f := range t.Frames {
 			a.roots[rootKey{RootFrame, f.Addr | 1, f.Code}] = true
 		}
-		if n := len(t.Frames); n > 0 {
-			a.outermost = append(a.outermost, t.Frames[n-1].Addr)
+		if n := len(t.Frames); n > 0 && a.w.outermost(t.Addr) == t.Frames[n-1].Addr {
+			a.outermost[t.Addr] = t.Frames[n-1].Addr
 		}
 		for _, e := range t.Exceptions {
 			a.roots[rootKey{kind: RootException, addr: e}] = true
