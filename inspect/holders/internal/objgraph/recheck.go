@@ -22,7 +22,7 @@ type Recheck struct {
 	roots     map[rootKey]bool
 	running   map[uint64]bool   // frames of running functions; nil: roots has them
 	alive     []uint64          // states of the threads, likewise
-	outermost map[uint64]uint64 // frame of a thread that is the same for as long as it lives, by its state
+	outermost map[uint64]uint64 // frame of a thread that stays the same until it ends, by its state
 	pair      *Recheck          // see Pair; nil: none
 	links     map[linkKey]bool
 	paths     map[uint32]bool
