@@ -19,16 +19,7 @@ import (
 func TestGPURecorder(t *testing.T) {
 	for _, mode := range []string{"default", "reduce-overhead", "capture"} {
 		t.Run(mode, func(t *testing.T) {
-			p := startTraining(t, "compiled.py", "--mode", mode, "--snapshot", "DIR/snapshot").ready(t)
-			o := options()
-			o.FreeStacks = true
-			tr := attach(t, p.pid, o, nil)
-			p.release(t)
-			p.done(t)
-			tr.finishWhole(t)
-			h := readHistory(t, p)
-			checkEvents(t, tr, h)
-			checkFrames(t, tr, h, true)
+			compareWithRecorder(t, startTraining(t, "compiled.py", "--mode", mode, "--snapshot", "DIR/snapshot").ready(t), true)
 		})
 	}
 }

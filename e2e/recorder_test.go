@@ -50,16 +50,22 @@ side.finish()
 // TestRecorderThreads compares events of six threads on two devices with PyTorch's recorder.
 func TestRecorderThreads(t *testing.T) {
 	p := startPythonIn(t, []string{"STANDIN_GPUS=2"}, strings.ReplaceAll(threads, "WORKLOADS", workload(""))).ready(t)
+	require.NotZero(t, compareWithRecorder(t, p, true).count("free_requested"))
+}
+
+// compareWithRecorder traces a target that waits and records its own history, to its end, and compares the two. It returns the history.
+func compareWithRecorder(t *testing.T, p *target, freeStacks bool) *history {
+	t.Helper()
 	o := options()
-	o.FreeStacks = true
+	o.FreeStacks = freeStacks
 	tr := attach(t, p.pid, o, nil)
 	p.release(t)
 	p.done(t)
 	tr.finishWhole(t)
 	h := readHistory(t, p)
-	require.NotZero(t, h.count("free_requested"))
 	checkEvents(t, tr, h)
-	checkFrames(t, tr, h, true)
+	checkFrames(t, tr, h, freeStacks)
+	return h
 }
 
 // TestRecorder compares with PyTorch's own recorder event for event and frame for frame.
@@ -82,16 +88,7 @@ func TestRecorder(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(strings.Join(append(append([]string{tt.name}, tt.args...), tt.env...), " "), func(t *testing.T) {
 			p := startTrainingIn(t, tt.env, tt.name, append(tt.args, "--snapshot", "DIR/snapshot", "--history", "python")...).ready(t)
-			o := options()
-			o.FreeStacks = tt.freeStacks
-			tr := attach(t, p.pid, o, nil)
-			p.release(t)
-			p.done(t)
-			tr.finishWhole(t)
-			h := readHistory(t, p)
-			checkEvents(t, tr, h)
-			checkFrames(t, tr, h, tt.freeStacks)
-			require.Equal(t, tt.refused, h.count("oom") > 0)
+			require.Equal(t, tt.refused, compareWithRecorder(t, p, tt.freeStacks).count("oom") > 0)
 		})
 	}
 }
