@@ -122,6 +122,7 @@ func (r *Recorder) results() (*Results, error) {
 	out.job = table.JobInput{Duration: out.end.Sub(out.start), Hits: hits}
 	for _, p := range r.all {
 		out.job.Received += p.done.events + p.frozen.after
+		out.job.LostAfter += p.frozen.lost
 	}
 	for _, p := range ordered(out.all) {
 		totals := p.heap.Totals()

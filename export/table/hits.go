@@ -52,6 +52,14 @@ func Lost(probes []figures.Hits) uint64 {
 	return total(totalHits(probes).Dropped)
 }
 
+// upToEnd takes from the events that were lost those that were when the recording was over.
+func upToEnd(lost, after uint64) uint64 {
+	if lost == event.Unknown {
+		return lost
+	}
+	return lost - min(after, lost)
+}
+
 // Imbalances are the probes whose hits do not add up, and events that left the kernel without being received.
 func imbalances(probes []figures.Hits, received uint64) []string {
 	var out []string

@@ -21,8 +21,10 @@ type JobInput struct {
 	Duration time.Duration  // of the recording
 	Hits     []figures.Hits // of every probe, by all processes
 	Received uint64         // events, of all processes
-	Rows     []JobRow
-	Width    int // of the screen, characters; 0: 80
+	// LostAfter is events that were lost when the recording was over: of Hits.
+	LostAfter uint64
+	Rows      []JobRow
+	Width     int // of the screen, characters; 0: 80
 }
 
 // JobRow is a process on one device. Bytes are event.Unknown where they are not known.
@@ -79,7 +81,7 @@ const mostProcess = 52
 func Job(w io.Writer, in JobInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
-	p.line("%s · %s lost", Duration(in.Duration), Plural(Lost(in.Hits), "event"))
+	p.line("%s · %s lost", Duration(in.Duration), Plural(upToEnd(Lost(in.Hits), in.LostAfter), "event"))
 	p.line("")
 	var sum JobRow
 	var rows [][]string
@@ -123,5 +125,6 @@ func (p *printer) jobHits(in *JobInput) {
 	for _, wrong := range imbalances(in.Hits, in.Received) {
 		p.field("", "%s", wrong)
 	}
-	p.field("lost", "%s", orNone(Plural(total(t.Dropped), "event"), reasonsText(t.Dropped)))
+	p.field("lost", "%s", orNone(Plural(upToEnd(total(t.Dropped), in.LostAfter), "event"), reasonsText(t.Dropped)))
+	p.lostAfter(in.LostAfter)
 }

@@ -40,6 +40,11 @@ func TestJob(t *testing.T) {
 	require.Regexp(t, `total of 2 processes\n? +unknown +10\.0 MiB`, b.String())
 	require.Contains(t, b.String(), "4 events emitted, 3 received\n")
 
+	b.Reset()
+	require.NoError(t, Job(&b, JobInput{Hits: hits, Received: 4, Rows: rows, LostAfter: 1}))
+	require.True(t, strings.HasPrefix(b.String(), "0 s · 0 events lost\n"), b.String())
+	require.Contains(t, b.String(), "1 more when the recording was over, while holders were read\n")
+
 	lost := JobRows("pid 9", &heap.Totals{LossIntervalCount: 1})
 	require.Equal(t, []uint64{event.Unknown, event.Unknown, event.Unknown, event.Unknown}, []uint64{lost[0].Live, lost[0].Peak, lost[0].Reserved, lost[0].Other})
 }

@@ -299,9 +299,7 @@ func (p *printer) losses() {
 			p.field("", "%s", wrong)
 		}
 		p.field("lost", "%s", p.in.withReasons(Plural(p.in.EventsLost(), "event")))
-		if p.in.LostAfter > 0 {
-			p.field("", "%s more when the recording was over, while holders were read", countText(p.in.LostAfter))
-		}
+		p.lostAfter(p.in.LostAfter)
 	}
 	p.lossIntervals()
 	p.gaps()
@@ -334,10 +332,14 @@ func (in *Input) EventsLost() uint64 {
 	if in.Lost != nil {
 		lost = *in.Lost
 	}
-	if lost == event.Unknown {
-		return lost
+	return upToEnd(lost, in.LostAfter)
+}
+
+// lostAfter says what was lost when the recording was over.
+func (p *printer) lostAfter(events uint64) {
+	if events > 0 {
+		p.field("", "%s more when the recording was over, while holders were read", countText(events))
 	}
-	return lost - min(in.LostAfter, lost)
 }
 
 // equation is the equation of the hits. That of a job is printed at its end; of one of its processes, its events.
