@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"golang.org/x/image/font"
 	"golang.org/x/image/font/gofont/goregular"
 	"golang.org/x/image/font/opentype"
+
+	"github.com/gputrace/gputrace/export/internal/layout"
 )
 
 // goRegular is the only font of pictures: Go Regular has what Latin, Greek and Cyrillic need in 150 kB.
@@ -55,10 +58,8 @@ func (t *typeface) cutName(s string, size, width float64) string {
 	if t.width(path, size) <= width {
 		return path
 	}
-	runes := []rune(path)
-	for n := len(runes); n > 0; n-- {
-		head := n / 2
-		if text := string(runes[:head]) + "…" + string(runes[len(runes)-(n-head):]); t.width(text, size) <= width {
+	for n := utf8.RuneCountInString(path) - 1; n > 0; n-- {
+		if text := layout.FitMiddle(path, n); t.width(text, size) <= width {
 			return text
 		}
 	}

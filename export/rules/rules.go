@@ -39,7 +39,7 @@ func Write(w io.Writer, c *gate.Check, width int) error {
 				if k == 0 {
 					head = checkWords[x.Status]
 				}
-				p.Wrap(fmt.Sprintf("%-*s", layout.FieldIndent, head)+words.Line(text), layout.FieldIndent)
+				p.Field(head, "%s", words.Line(text))
 			}
 		}
 	}

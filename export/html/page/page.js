@@ -179,8 +179,9 @@ function drawLegend() {
   const items = [];
   if (stack) {
     for (const layer of stack.layers) {
-      items.push(layer.key === undefined ? el('span', {}, swatch(layer.color), el('span', { class: 'cut' }, layerName(layer.name)))
-        : el('button', { title: `show ${layer.name} alone`, onclick: () => chooseKey(layer.key, layer.name) }, swatch(layer.color), el('span', { class: 'cut' }, layerName(layer.name))));
+      const shown = [swatch(layer.color), el('span', { class: 'cut' }, layerName(layer.name))];
+      items.push(layer.key === undefined ? el('span', {}, ...shown)
+        : el('button', { title: `show ${layer.name} alone`, onclick: () => chooseKey(layer.key, layer.name) }, ...shown));
     }
   }
   SERIES.forEach((s, q) => {
