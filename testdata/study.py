@@ -71,7 +71,8 @@ class Run:
     def verdict(self):
         text = self.leaks["verdict"]
         if self.refused:
-            text += f", out of memory in step {self.refused[0]['step']}"
+            step = self.refused[0]["step"]
+            text += ", out of memory" + ("" if step is None else f" in step {step}")
         return text
 
 
@@ -85,7 +86,8 @@ def cells(leaky):
         return ["-"] * 4
     f = found[0]
     line = f"{os.path.basename(f['file'])}:{f['line']}" if f["file"] else f["function"]
-    return [line, f"`{f['holder']}`" if f["holder"] else "-", f"{f['requested_bytes_per_step']:.0f}", f"{f['block_bytes_per_step']:.0f}"]
+    requested = f["requested_bytes_per_step"]  # of device memory outside PyTorch it is not known
+    return [line, f"`{f['holder']}`" if f["holder"] else "-", "-" if requested is None else f"{requested:.0f}", f"{f['block_bytes_per_step']:.0f}"]
 
 
 def main():
