@@ -30,7 +30,7 @@ test: ## install what the tests need, run all of them (root)
 	go test -timeout 20m -race -short $(RACE)
 	.ci/versions short $(ALSO)
 
-test-gpu: ## what only a GPU shows, beside PyTorch's recorder, CUDA and nvidia-smi (root, a GPU, 10 minutes), or with the PyTorch of GPUTRACE_VENV=DIR
+test-gpu: ## what only a GPU shows, beside PyTorch's recorder, CUDA and nvidia-smi (root, a GPU), or with the PyTorch of GPUTRACE_VENV=DIR
 	@GPUTRACE_REAL=1 testdata/setup.sh
 	GPUTRACE_REAL=1 go test -tags gpu -timeout 30m ./e2e -v -count=1 \
 		-run 'TestGPU|TestRecorder$$/(mlp|gpt|resnet|compiled)|TestTotals|TestStateEqualsEvents|TestWhoTraining|TestBackwardLines|TestMarks|TestLeaksHealthy'
