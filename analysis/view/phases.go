@@ -62,6 +62,15 @@ func (m *PhaseMemory) of(sites []Site, find func() *classifier) *classifier {
 	return m.found
 }
 
+// stacksOf resolves stacks as sites have them, and asks nobody: the table that they came from changes while a process is recorded.
+func stacksOf(sites []Site) event.Resolve {
+	out := make(map[event.StackID]*event.Stack, len(sites))
+	for i := range sites {
+		out[sites[i].Site.Stack] = sites[i].Stack
+	}
+	return func(id event.StackID) *event.Stack { return out[id] }
+}
+
 // Phase is the part of a step in which the allocations of a site are made.
 func (v *View) Phase(s *Site) phases.Phase { return v.classifier().of(s.Site.Stack) }
 

@@ -57,7 +57,7 @@ func New(s *heap.Snapshot, resolve event.Resolve, o *Options) *View {
 		v.options = *o
 	}
 	v.classifier = sync.OnceValue(func() *classifier {
-		return v.options.Phases.of(v.Sites, func() *classifier { return newClassifier(s, resolve, &v.options) })
+		return v.options.Phases.of(v.Sites, func() *classifier { return newClassifier(s, stacksOf(v.Sites), &v.options) })
 	})
 	caching := map[uint32]bool{}
 	for i := range s.Accounts {
