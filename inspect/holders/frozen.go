@@ -87,12 +87,14 @@ func (r *reading) copyStopped(over func() bool, may bool) (live *liveBlocks, aga
 	if err != nil {
 		return nil, false, err
 	}
-	runs, err := r.present(r.limit)
+	l, err := r.list()
 	if err != nil {
 		return nil, false, err
 	}
-	pages := memory.CountPages(runs)
-	if copied := r.im.CopyHeap(r.im.BuffersLast(runs), over); copied < pages {
+	l.present = r.limit(l.present)
+	r.begin(l)
+	pages := memory.CountPages(l.present)
+	if copied := r.im.CopyHeap(r.im.BuffersLast(l.present), over); copied < pages {
 		r.note("of %d MiB of its memory %d were copied while the process was stopped, for %v at most: what is said is confirmed as of a running one",
 			pages>>8, copied>>8, r.options.Freeze)
 	}

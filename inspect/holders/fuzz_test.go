@@ -178,7 +178,8 @@ func TestDamagedJob(t *testing.T) {
 	r := &reading{ctx: t.Context(), p: &linuxProcess{j.p, allocator}, report: &Report{}, code: torchlayout.NewCode(j.p), frozen: true}
 	defer r.code.Close()
 	r.options.MaxCopy = DefaultMaxCopy
-	require.NoError(t, r.prepare())
+	_, err = r.prepare()
+	require.NoError(t, err)
 	defer r.im.Close()
 	// All is copied, as of a process that was stopped; this one stands still.
 	_, _, err = r.copyStopped(func() bool { return false }, false)

@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/inspect/holders/internal/memory"
 	"github.com/gputrace/gputrace/inspect/holders/internal/objgraph"
 	"github.com/gputrace/gputrace/inspect/holders/internal/torchlayout"
+	"github.com/gputrace/gputrace/process"
 )
 
 // reading is one report while it is made.
@@ -105,37 +106,42 @@ func (r *reading) live(mapTimeout time.Duration) (*liveBlocks, error) {
 
 // copy reads the memory and then, in one burst, the allocator state; while the process is stopped, if that was asked for.
 func (r *reading) copy() (live *liveBlocks, err error) {
-	if err := r.prepare(); err != nil {
+	l, err := r.prepare()
+	if err != nil {
 		return nil, err
 	}
-	if r.options.Freeze <= 0 {
-		return r.copyNow()
+	if r.options.Freeze > 0 {
+		return r.p.freeze(r)
 	}
-	return r.p.freeze(r)
+	r.im.PopulateAhead()
+	r.begin(l)
+	return r.copyListed()
 }
 
-// prepare makes room for the copy, with some to spare for what the process takes meanwhile.
-func (r *reading) prepare() error {
-	maps, err := r.p.Maps()
-	if err != nil {
-		return err
-	}
-	runs, _, err := r.p.present(memory.RegionsOf(maps))
-	if err != nil {
-		return err
+// prepare lists the pages that are present, and makes room for a copy of them, with some to spare for what the process takes meanwhile.
+func (r *reading) prepare() (l listing, err error) {
+	if l, err = r.list(); err != nil {
+		return l, err
 	}
 	const spare = 1 << 14 // pages
-	r.pages = memory.CountPages(runs)
+	r.pages = memory.CountPages(l.present)
 	r.im, err = memory.New(r.ctx, r.p, nil, min(r.pages+r.pages/4+spare, r.options.MaxCopy>>memory.PageShift))
-	return err
+	return l, err
 }
 
 // copyNow copies the memory of a running process, and looks at it while it is copied.
 func (r *reading) copyNow() (*liveBlocks, error) {
-	start := time.Now()
-	if _, err := r.present(nil); err != nil {
+	l, err := r.list()
+	if err != nil {
 		return nil, err
 	}
+	r.begin(l)
+	return r.copyListed()
+}
+
+// copyListed copies the pages that the copy was begun with.
+func (r *reading) copyListed() (*liveBlocks, error) {
+	start := time.Now()
 	r.heap = r.python()
 	r.leaves = r.newLeaves()
 	r.objects = torchlayout.Find(r.im, r.leaves, r.p.abi())
@@ -144,26 +150,30 @@ func (r *reading) copyNow() (*liveBlocks, error) {
 	return live, err
 }
 
-// present begins a copy: it lists the pages that are there, as many as it may take.
-func (r *reading) present(limit func([]memory.Run) []memory.Run) ([]memory.Run, error) {
-	maps, err := r.p.Maps()
-	if err != nil {
-		return nil, err
+// listing is what of a process may be read at one moment.
+type listing struct {
+	maps    []process.Mapping
+	regions []memory.Region
+	present []memory.Run
+	notes   []string
+}
+
+func (r *reading) list() (l listing, err error) {
+	if l.maps, err = r.p.Maps(); err != nil {
+		return l, err
 	}
-	regions := memory.RegionsOf(maps)
+	l.regions = memory.RegionsOf(l.maps)
+	l.present, l.notes, err = r.p.present(l.regions)
+	return l, err
+}
+
+// begin starts a copy of what was listed.
+func (r *reading) begin(l listing) {
 	if r.code != nil {
-		r.code.SetMaps(maps)
+		r.code.SetMaps(l.maps)
 	}
-	runs, notes, err := r.p.present(regions)
-	if err != nil {
-		return nil, err
-	}
-	r.report.Notes = append(r.report.Notes, notes...)
-	if limit != nil {
-		runs = limit(runs)
-	}
-	r.im.Reset(regions, runs)
-	return runs, nil
+	r.report.Notes = append(r.report.Notes, l.notes...)
+	r.im.Reset(l.regions, l.present)
 }
 
 // limit drops what is beyond the limit of the copy.
@@ -225,19 +235,11 @@ func (r *reading) renewRegions() {
 	if r.frozen || r.im.Whole() {
 		return
 	}
-	r.im.OnRenew(r.readable)
+	r.im.OnRenew(func() ([]memory.Region, []memory.Run, bool) {
+		l, err := r.list()
+		return l.regions, l.present, err == nil
+	})
 	r.im.Renew()
-}
-
-// readable is what of the process may be read now.
-func (r *reading) readable() (regions []memory.Region, present []memory.Run, ok bool) {
-	maps, err := r.p.Maps()
-	if err != nil {
-		return nil, nil, false
-	}
-	regions = memory.RegionsOf(maps)
-	present, _, err = r.p.present(regions)
-	return regions, present, err == nil
 }
 
 // threads lists the threads of the interpreter: as they are now or, if it was stopped, in the copy.

@@ -40,7 +40,7 @@ const (
 	farPages = 1 << 15
 	// farRun is how many pages are read at once there, and nearRun in the process's own memory: neighbours are wanted as well.
 	farRun  = 4
-	nearRun = 4
+	nearRun = 2
 )
 
 // Region is a range of addresses that may be read.
@@ -75,6 +75,7 @@ type Image struct {
 	near    bool                                              // only the page itself is read when one is asked for
 	tracked bool                                              // order is kept
 	order   []uint64                                          // pages that were entered, when tracked
+	ahead   *ahead                                            // nil: memory is taken when it is first written to
 }
 
 // Entries of a table of pages that are no page's number.
@@ -278,6 +279,8 @@ func (im *Image) Forget() {
 
 // Close frees the memory of the copy.
 func (im *Image) Close() {
+	im.ahead.end()
+	im.ahead = nil
 	if im.mapped {
 		_ = unix.Munmap(im.pages)
 	}
@@ -398,6 +401,7 @@ func (im *Image) load(addr, n uint64) uint64 {
 	}
 	im.used += uint32(whole)
 	im.bytes += whole << PageShift
+	im.ahead.of(im.used)
 	return whole
 }
 

@@ -36,9 +36,13 @@ type piece struct {
 }
 
 // EachPage calls visit with every page that is present of the heap regions, in order: from the copy where the first page of a
-// piece is in it, else from the process. Pages that were unmapped are left out.
+// piece is in it, else from the process. Pages that were unmapped are left out, and of a process those of buffers that lie where a region begins.
 func (im *Image) EachPage(visit Visitor) {
-	s := &stream{im: im, runs: slices.Clone(im.present), visit: visit, spare: [][]byte{make([]byte, streamRun), make([]byte, streamRun)}}
+	runs := slices.Clone(im.present)
+	if !im.whole && !im.cut {
+		runs, _ = split(runs, im.buffers())
+	}
+	s := &stream{im: im, runs: runs, visit: visit, spare: [][]byte{make([]byte, streamRun), make([]byte, streamRun)}}
 	for s.trim(); len(s.runs) > 0; s.trim() {
 		r := s.take()
 		if im.whole || im.cut && im.entry(r.Addr) >= firstPage {
@@ -153,13 +157,21 @@ func (im *Image) Buffer(addr uint64, page []byte) uint64 {
 	return 0
 }
 
-// BuffersLast puts the pages of buffers behind all others, the smallest first: what matters most is copied first. It looks at
-// the beginnings of the regions, and where such a buffer ends: buffers lie one behind the other.
+// BuffersLast puts the pages of buffers behind all others, the smallest first: what matters most is copied first.
 func (im *Image) BuffersLast(runs []Run) []Run {
-	var buffers []Run
+	plain, rest := split(runs, im.buffers())
+	slices.SortStableFunc(rest, func(x, y Run) int { return cmp.Compare(x.Pages, y.Pages) })
+	return append(plain, rest...)
+}
+
+// buffers lists buffers by address. It looks at the beginnings of the regions, and where such a buffer ends: they lie one behind the other.
+func (im *Image) buffers() (buffers []Run) {
 	page := make([]byte, bufferLead+16)
 	for _, r := range im.regions {
 		for at := r.Start; r.Heap && r.File == "" && at < r.End; {
+			if im.presentAt(at) == 0 { // nothing is to be taken for it
+				break
+			}
 			if _, err := im.memory.ReadAt(page, at); err != nil {
 				break
 			}
@@ -171,9 +183,7 @@ func (im *Image) BuffersLast(runs []Run) []Run {
 			at += n << PageShift
 		}
 	}
-	plain, rest := split(runs, buffers)
-	slices.SortStableFunc(rest, func(x, y Run) int { return cmp.Compare(x.Pages, y.Pages) })
-	return append(plain, rest...)
+	return buffers
 }
 
 // split cuts runs into what lies outside of some ranges and what lies in them. Both are sorted by address, and stay so.
@@ -217,6 +227,7 @@ func (im *Image) Keep(addr uint64, page []byte) {
 	if im.set(addr, im.used) {
 		copy(im.pages[at:], page)
 		im.used++
+		im.ahead.of(im.used)
 	}
 }
 
@@ -228,8 +239,8 @@ func (im *Image) Words(wanted *Table, visit func(at, word uint64)) {
 	const bits = 1 << 16 // a filter: most words are none of the wanted
 	filter := make([]uint64, bits/64)
 	low, high := ^uint64(0), uint64(0)
-	for _, k := range wanted.keys {
-		if k != 0 {
+	for _, e := range wanted.entries {
+		if k := e.key; k != 0 {
 			low, high = min(low, k), max(high, k)
 			filter[k>>3&(bits-1)/64] |= 1 << (k >> 3 % 64)
 		}

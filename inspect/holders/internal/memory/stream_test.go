@@ -8,8 +8,11 @@ import (
 	"encoding/binary"
 	"io"
 	"testing"
+	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // pagesMemory is pages by address; others are unmapped.
@@ -94,6 +97,7 @@ func TestStreamBuffers(t *testing.T) {
 		"small":         {10, 0, 16 << PageShift, numbers([2]int{0, 1000})},
 		"half a page":   {10, 0, 500<<PageShift + 512, numbers([2]int{0, 1000})},
 		"too large":     {10, 0, 5000 << PageShift, numbers([2]int{0, 1000})},
+		"at the front":  {0, 0, 600 << PageShift, numbers([2]int{600, 1000})},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newPagesMemory(1000)
@@ -102,6 +106,70 @@ func TestStreamBuffers(t *testing.T) {
 			require.Equal(t, tt.want, visited(t, m, []Run{{streamBase, 200}, {streamBase + 200<<PageShift, 800}}))
 		})
 	}
+}
+
+// reads counts the bytes that are read, by page.
+type reads struct {
+	pagesMemory
+	pages map[uint64]int
+}
+
+// ReadAt implements process.Memory.
+func (r reads) ReadAt(b []byte, addr uint64) (int, error) {
+	for at := addr &^ (PageSize - 1); at < addr+uint64(len(b)); at += PageSize {
+		r.pages[at]++
+	}
+	return r.pagesMemory.ReadAt(b, addr)
+}
+
+// TestStreamPasses: of buffers one behind the other the first pages are read and no others, and no page is read that was not present: it would
+// be taken for the process.
+func TestStreamPasses(t *testing.T) {
+	m := reads{newPagesMemory(1000), map[uint64]int{}}
+	page := func(n int) uint64 { return streamBase + uint64(n)<<PageShift }
+	for _, at := range []int{0, 300, 700} {
+		binary.LittleEndian.PutUint64(m.pagesMemory[page(at)][8:], 300<<PageShift|bufferFlag)
+	}
+	im, err := New(t.Context(), m, []Region{{Start: page(0), End: page(700), Heap: true}, {Start: page(700), End: page(1000), Heap: true}}, 16)
+	require.NoError(t, err)
+	defer im.Close()
+	im.present = []Run{{page(0), 650}, {page(900), 10}}
+	visits := 0
+	im.EachPage(func(uint64, []byte) uint64 { visits++; return 0 })
+	require.Equal(t, 60, visits)
+	require.Len(t, m.pages, 2+60)
+	require.Positive(t, m.pages[page(300)])
+}
+
+// TestPopulateAhead: memory is there before it is written to, some of it and not all, and more when that is used.
+func TestPopulateAhead(t *testing.T) {
+	const pages = 8 * aheadPages
+	im, err := New(t.Context(), newPagesMemory(1), []Region{{Start: streamBase, End: streamBase + pages<<PageShift, Heap: true}}, pages)
+	require.NoError(t, err)
+	im.PopulateAhead()
+	resident := func() (n int) {
+		there := make([]byte, len(im.pages)>>PageShift)
+		_, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&im.pages[0])), uintptr(len(im.pages)), uintptr(unsafe.Pointer(&there[0])))
+		require.Zero(t, errno)
+		for _, b := range there {
+			n += int(b & 1)
+		}
+		return n
+	}
+	atLeast := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return resident() >= n }, 10*time.Second, 10*time.Millisecond)
+	}
+	atLeast(aheadPages)
+	time.Sleep(20 * time.Millisecond)
+	require.Less(t, resident(), 2*aheadPages)
+	page := make([]byte, PageSize)
+	for i := range uint64(aheadPages) {
+		im.Keep(streamBase+i<<PageShift, page)
+	}
+	atLeast(aheadPages + aheadPages/2)
+	im.Close()
+	im.Close() // nothing more is to be ended
 }
 
 // TestSplit: every page of the runs is on one side.

@@ -40,11 +40,7 @@ const (
 type Graph struct {
 	t       *torchlayout.Reader
 	index   *memory.Table // address -> number + 1
-	addrs   []uint64
-	dist    []int32
-	parents []uint32
-	kinds   []pyobject.RefKind
-	aux     []uint64
+	nodes   nodes
 	buckets [maxCost][]uint32
 	waiting int
 	now     int32
@@ -97,7 +93,7 @@ func New(t *torchlayout.Reader, tids map[uint64]bool, leaves *memory.Leaves) *Gr
 // Goal adds an object whose holders are wanted. All goals are added before the first root.
 func (w *Graph) Goal(addr uint64) uint32 {
 	n, _ := w.number(addr)
-	w.goals = len(w.addrs)
+	w.goals = w.nodes.count
 	return n
 }
 
@@ -106,17 +102,12 @@ func (w *Graph) number(addr uint64) (uint32, bool) {
 	if n, ok := w.index.Get(addr); ok {
 		return n - 1, true
 	}
-	if len(w.addrs) >= MaxObjects {
+	if w.nodes.count >= MaxObjects {
 		w.cut = true
 		return 0, false
 	}
-	n := uint32(len(w.addrs))
+	n := w.nodes.add(node{addr: addr, dist: noDist, parent: noParent})
 	w.index.Set(addr, n+1)
-	w.addrs = append(w.addrs, addr)
-	w.dist = append(w.dist, noDist)
-	w.parents = append(w.parents, noParent)
-	w.kinds = append(w.kinds, 0)
-	w.aux = append(w.aux, 0)
 	return n, true
 }
 
@@ -130,10 +121,11 @@ func (w *Graph) push(addr uint64, dist int32, parent uint32, kind pyobject.RefKi
 }
 
 func (w *Graph) propose(n uint32, dist int32, parent uint32, kind pyobject.RefKind, aux uint64) {
-	if dist >= w.dist[n] {
+	o := w.nodes.at(n)
+	if dist >= o.dist {
 		return
 	}
-	w.dist[n], w.parents[n], w.kinds[n], w.aux[n] = dist, parent, kind, aux
+	o.dist, o.parent, o.kind, o.aux = dist, parent, kind, aux
 	b := &w.buckets[dist&(maxCost-1)]
 	*b = append(*b, n)
 	w.waiting++
@@ -149,7 +141,7 @@ func (w *Graph) Run() {
 		for i := 0; i < len(*b); i++ { // grows by steps that cost nothing
 			n := (*b)[i]
 			w.waiting--
-			if w.dist[n] == w.now {
+			if w.nodes.at(n).dist == w.now {
 				if visits++; visits%visitsAtOnce == 0 && w.t.Image().Over() {
 					return
 				}
@@ -163,8 +155,9 @@ func (w *Graph) Run() {
 
 // visit proposes paths to all that an object refers to.
 func (w *Graph) visit(n uint32) {
-	w.t.Renew(w.addrs[n])
-	w.refs = w.t.Refs(w.refs[:0], w.addrs[n])
+	addr := w.nodes.at(n).addr
+	w.t.Renew(addr)
+	w.refs = w.t.Refs(w.refs[:0], addr)
 	for i := range w.refs {
 		r := &w.refs[i]
 		target := r.Target
@@ -398,28 +391,31 @@ func (w *Graph) Number(addr uint64) (n uint32, ok bool) {
 }
 
 // Len is how many objects have a number.
-func (w *Graph) Len() int { return len(w.addrs) }
+func (w *Graph) Len() int { return w.nodes.count }
 
 // Cut reports that there were more objects than MaxObjects: some were not looked at.
 func (w *Graph) Cut() bool { return w.cut }
 
 // Addr is the address of an object; of a frame, with the lowest bit set.
-func (w *Graph) Addr(n uint32) uint64 { return w.addrs[n] }
+func (w *Graph) Addr(n uint32) uint64 { return w.nodes.at(n).addr }
 
 // Reached reports whether a path leads to an object.
-func (w *Graph) Reached(n uint32) bool { return w.dist[n] != noDist }
+func (w *Graph) Reached(n uint32) bool { return w.nodes.at(n).dist != noDist }
 
 // Cost is that of the best path to an object that Reached.
-func (w *Graph) Cost(n uint32) int32 { return w.dist[n] }
+func (w *Graph) Cost(n uint32) int32 { return w.nodes.at(n).dist }
 
 // Parent is the object before another one on the best path to that; ok is false for a root.
 func (w *Graph) Parent(n uint32) (parent uint32, ok bool) {
-	parent = w.parents[n]
+	parent = w.nodes.at(n).parent
 	return parent, parent != noParent
 }
 
 // Link is how the best path gets to an object: a kind of root, or of reference from its parent, and what that says.
-func (w *Graph) Link(n uint32) (kind pyobject.RefKind, aux uint64) { return w.kinds[n], w.aux[n] }
+func (w *Graph) Link(n uint32) (kind pyobject.RefKind, aux uint64) {
+	o := w.nodes.at(n)
+	return o.kind, o.aux
+}
 
 // Module is a root that is a module.
 func (w *Graph) Module(aux uint64) pyobject.Module { return w.modules[aux] }
@@ -475,13 +471,13 @@ func (w *Graph) Holders() [][]Holder {
 
 // HolderCost is the cost of the path through a holder.
 func (w *Graph) HolderCost(h *Holder) int32 {
-	return w.dist[h.From] + w.cost(&pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful})
+	return w.nodes.at(h.From).dist + w.cost(&pyobject.Ref{Kind: h.Kind, Aux: h.Aux, Doubtful: h.Doubtful})
 }
 
 // reached reports whether a path to an object was found.
 func (w *Graph) reached(addr uint64) bool {
 	n, ok := w.index.Get(addr)
-	return ok && w.dist[n-1] != noDist
+	return ok && w.Reached(n-1)
 }
 
 // Chain is the numbers from a root to an object.
@@ -489,7 +485,7 @@ func (w *Graph) Chain(n uint32) []uint32 {
 	var out []uint32
 	for n != noParent {
 		out = append(out, n)
-		n = w.parents[n]
+		n = w.nodes.at(n).parent
 	}
 	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
 		out[i], out[j] = out[j], out[i]

@@ -161,16 +161,16 @@ func (a *Recheck) Path(n uint32) bool {
 			break
 		}
 		open = append(open, n)
-		p := w.parents[n]
-		if p == noParent {
+		o := w.nodes.at(n)
+		if o.parent == noParent {
 			held = a.root(n)
 			break
 		}
-		if !a.Link(w.addrs[p], w.addrs[n], w.aux[n], w.kinds[n]) {
+		if !a.Link(w.nodes.at(o.parent).addr, o.addr, o.aux, o.kind) {
 			a.paths[n] = false
 			break
 		}
-		n = p
+		n = o.parent
 	}
 	for _, n := range open {
 		a.paths[n] = held
@@ -180,10 +180,11 @@ func (a *Recheck) Path(n uint32) bool {
 
 func (a *Recheck) root(n uint32) bool {
 	w := a.w
-	k := rootKey{kind: w.kinds[n], addr: w.addrs[n]}
+	o := w.nodes.at(n)
+	k := rootKey{kind: o.kind, addr: o.addr}
 	switch k.kind {
 	case RootFrame:
-		k.code = w.frames[w.aux[n]].Code
+		k.code = w.frames[o.aux].Code
 		if a.running != nil {
 			f, ok := a.t.Heap().Activation(a.t.Image(), k.addr&^1)
 			return ok && f.Code == k.code && a.runs(k.addr&^1)
