@@ -197,6 +197,7 @@ func (t *Target) start() error {
 	}
 	t.followMappings(maps)
 	t.findPython()
+	t.findAutograd() // while the programs are loaded; publish has it then
 	probes, err := t.discover()
 	if err := errors.Join(err, t.tracer.Ready()); err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/ringbuf"
 
 	"github.com/gputrace/gputrace/bpf"
@@ -112,8 +113,10 @@ type Tracer struct {
 	probes  kernel.Probes
 	linkers map[process.FileID]bool // in which a probe reports that libraries came or went
 	rows    *kernel.Rows
-	files   map[process.FileID]*mapped.File // of all processes
-	decoder *decode.Decoder
+	// rowsKnown is closed when the rows of the first process are known, and what loads the programs may make them known.
+	rowsKnown chan struct{}
+	files     map[process.FileID]*mapped.File // of all processes
+	decoder   *decode.Decoder
 
 	targets   map[uint32]*Target // that have not ended or been replaced, by PID
 	hooked    []*Target          // of them, those that are hooked, in the order in which they were
@@ -147,7 +150,7 @@ func Open(o *Options) *Tracer {
 		o = &Options{}
 	}
 	tr := &Tracer{
-		options: *o, loaded: make(chan error, 1), linkers: map[process.FileID]bool{}, rows: &kernel.Rows{},
+		options: *o, loaded: make(chan error, 1), linkers: map[process.FileID]bool{}, rows: &kernel.Rows{}, rowsKnown: make(chan struct{}),
 		targets: map[uint32]*Target{}, files: map[process.FileID]*mapped.File{}, instances: map[uint32]uint64{},
 	}
 	tr.decoder = decode.New(&decode.Options{MaxStacks: tr.options.MaxStacks, Row: tr.row, Warn: tr.warn})
@@ -165,11 +168,14 @@ func Open(o *Options) *Tracer {
 // load brings up the kernel side, with links for many probes at once where the kernel has them (6.6).
 func (tr *Tracer) load() error {
 	feature.ReadVersion()
+	multi := make(chan bool, 1)
+	go func() { multi <- feature.HasUprobeMulti() && !tr.options.PerfUprobes }()
+	types := btf.NewCache()
+	d, use, err := directmap.Plan(tr.options.Memory, types)
 	k := kernel.Options{
-		RingBytes: tr.options.RingBytes, FreeStacks: tr.options.FreeStacks, Multi: feature.HasUprobeMulti() && !tr.options.PerfUprobes,
-		Job: tr.options.Job, Children: tr.options.Children,
+		RingBytes: tr.options.RingBytes, FreeStacks: tr.options.FreeStacks, Multi: <-multi,
+		Job: tr.options.Job, Children: tr.options.Children, Types: types, Rows: tr.rows, RowsKnown: tr.rowsKnown,
 	}
-	d, use, err := directmap.Plan(tr.options.Memory)
 	if err != nil {
 		return err
 	}
@@ -190,6 +196,7 @@ func (tr *Tracer) Ready() error {
 	if tr.loaded == nil {
 		return tr.unready
 	}
+	close(tr.rowsKnown)
 	err := <-tr.loaded
 	tr.loaded = nil
 	if err != nil {

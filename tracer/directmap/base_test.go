@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/btf"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -144,20 +145,20 @@ func TestReadVariable(t *testing.T) {
 	defer list.Close()
 	at, err := findSymbol(list, "_text")
 	require.NoError(t, err)
-	word, err := readVariable(at)
+	word, err := readVariable(at, btf.NewCache())
 	require.NoError(t, err)
 	require.NotZero(t, word)
-	_, err = readVariable(0xffffffffffffe000) // the last pages are never mapped
+	_, err = readVariable(0xffffffffffffe000, btf.NewCache()) // the last pages are never mapped
 	require.Error(t, err)
 }
 
 // TestSources: whoever tells where the direct map is on this machine is right, and at least one does, without the rights of root's.
 func TestSources(t *testing.T) {
-	found, err := Find()
+	found, err := Find(btf.NewCache())
 	require.NoError(t, err)
 	answered := 0
 	for _, source := range sources {
-		base, err := source.ask(found.Mask)
+		base, err := source.ask(found.Mask, btf.NewCache())
 		t.Logf("%s: %#x %v", source.name, base, err)
 		if err == nil {
 			require.Equal(t, found.Base, base, source.name)
@@ -165,7 +166,7 @@ func TestSources(t *testing.T) {
 		}
 	}
 	require.NotZero(t, answered)
-	base, err := baseByFault(found.Mask)
+	base, err := baseByFault(found.Mask, btf.NewCache())
 	require.NoError(t, err)
 	require.Equal(t, found.Base, base)
 }
@@ -231,9 +232,9 @@ func TestAskTellers(t *testing.T) {
 	const mask = 1<<46 - 4096
 	known := place{tables: aBase + 5<<30 + 0x3000, end: 8 << 30}
 	say := func(base uint64) source {
-		return source{"someone", func(uint64) (uint64, error) { return base, nil }}
+		return source{"someone", func(uint64, *btf.Cache) (uint64, error) { return base, nil }}
 	}
-	silent := source{"nobody", func(uint64) (uint64, error) { return 0, errors.New("says nothing") }}
+	silent := source{"nobody", func(uint64, *btf.Cache) (uint64, error) { return 0, errors.New("says nothing") }}
 	for name, c := range map[string]struct {
 		sources []source
 		tried   []uint64
@@ -256,7 +257,7 @@ func TestAskTellers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var tried []uint64
-			d, err := askSources(c.sources, mask, known, func(d bpf.ProveDirectMap) (bool, error) {
+			d, err := askSources(c.sources, mask, nil, known, func(d bpf.ProveDirectMap) (bool, error) {
 				require.Equal(t, uint32(4), d.Levels)
 				require.Equal(t, uint64(mask), d.Mask)
 				tried = append(tried, d.Base)
@@ -273,9 +274,9 @@ func TestAskTellers(t *testing.T) {
 			require.Equal(t, "someone", d.Source)
 		})
 	}
-	_, err := askSources([]source{say(aBase)}, mask, known, func(bpf.ProveDirectMap) (bool, error) { return false, errors.New("cannot be run") })
+	_, err := askSources([]source{say(aBase)}, mask, nil, known, func(bpf.ProveDirectMap) (bool, error) { return false, errors.New("cannot be run") })
 	require.ErrorContains(t, err, "cannot be run")
-	d, err := askSources([]source{say(lowestMap5)}, mask, place{lowestMap5 + 4096, 8 << 30}, func(bpf.ProveDirectMap) (bool, error) { return true, nil })
+	d, err := askSources([]source{say(lowestMap5)}, mask, nil, place{lowestMap5 + 4096, 8 << 30}, func(bpf.ProveDirectMap) (bool, error) { return true, nil })
 	require.NoError(t, err)
 	require.Equal(t, uint32(5), d.Levels)
 }

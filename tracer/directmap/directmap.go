@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
@@ -39,20 +40,20 @@ type Map struct {
 }
 
 // Find asks the kernel where its direct map is, and believes what reads memory of our own as we wrote it. The error wraps
-// ErrNotFound, or says that the kernel cannot load the program (before 6.2).
-func Find() (*Map, error) {
-	prover, err := newProver()
+// ErrNotFound, or says that the kernel cannot load the program (before 6.2). types are the kernel's, for all that is loaded.
+func Find(types *btf.Cache) (*Map, error) {
+	prover, err := newProver(types)
 	if err != nil {
 		return nil, err
 	}
 	defer prover.close()
-	tables, err := findTables()
+	tables, err := findTables(types)
 	if err != nil {
 		return nil, err
 	}
 	p := readProcessor(cpuid)
 	mask := p.addressMask()
-	return askSources(sources, mask, place{tables, min(readMemoryEnd(), mask+pageBytes)}, prover.proves)
+	return askSources(sources, mask, types, place{tables, min(readMemoryEnd(), mask+pageBytes)}, prover.proves)
 }
 
 // place is what is known of the direct map without asking for it: it has the page tables of this process, and ends where memory does.
@@ -63,10 +64,10 @@ type place struct {
 
 // askSources believes the first source whose answer can be true and is proved. A base that cannot be true is not tried: every load of a proof
 // is to lie in memory.
-func askSources(sources []source, mask uint64, known place, proves func(bpf.ProveDirectMap) (bool, error)) (*Map, error) {
+func askSources(sources []source, mask uint64, types *btf.Cache, known place, proves func(bpf.ProveDirectMap) (bool, error)) (*Map, error) {
 	why := []error{ErrNotFound}
 	for _, t := range sources {
-		base, err := t.ask(mask)
+		base, err := t.ask(mask, types)
 		if err == nil {
 			err = known.possible(base)
 		}
@@ -137,9 +138,9 @@ type proverObjects struct {
 	Word      *ebpf.Variable `ebpf:"word"`
 }
 
-func newProver() (*prover, error) {
+func newProver(types *btf.Cache) (*prover, error) {
 	p := &prover{}
-	if err := loadProve(&p.objs); err != nil {
+	if err := loadProve(&p.objs, types); err != nil {
 		return nil, err
 	}
 	var err error

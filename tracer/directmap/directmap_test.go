@@ -10,6 +10,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/cilium/ebpf/btf"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -19,11 +20,11 @@ import (
 
 // TestDirectMap reads memory of all kinds in place, by the map that was found, and by others.
 func TestDirectMap(t *testing.T) {
-	found, err := Find()
+	found, err := Find(btf.NewCache())
 	require.NoError(t, err)
 	t.Logf("known from %s", found.Source)
 	right := bpf.ProveDirectMap{Base: found.Base, Mask: found.Mask, End: found.End, Levels: found.Levels}
-	p, err := newProver()
+	p, err := newProver(btf.NewCache())
 	require.NoError(t, err)
 	t.Cleanup(p.close)
 

@@ -76,12 +76,12 @@ type kernelFacts struct {
 	atOnce  bool              // it has freesAtOnce
 }
 
-func readKernelFacts() kernelFacts {
+func readKernelFacts(types *btf.Cache) kernelFacts {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
 		return kernelFacts{}
 	}
-	k := kernelFacts{release: unix.ByteSliceToString(u.Release[:]), atOnce: hasField("pv_mmu_ops", freesAtOnce)}
+	k := kernelFacts{release: unix.ByteSliceToString(u.Release[:]), atOnce: hasField(types, "pv_mmu_ops", freesAtOnce)}
 	k.config = readKernelConfig("/proc/config.gz", "/boot/config-"+k.release, "/lib/modules/"+k.release+"/config")
 	return k
 }
@@ -118,13 +118,13 @@ func (k *kernelFacts) safe() error {
 }
 
 // hasField reports whether a structure of the kernel has a field; also where that cannot be found out.
-func hasField(structure, field string) bool {
-	types, err := btf.LoadKernelSpec()
+func hasField(types *btf.Cache, structure, field string) bool {
+	all, err := types.Kernel()
 	if err != nil {
 		return true
 	}
 	var found *btf.Struct
-	if err := types.TypeByName(structure, &found); err != nil {
+	if err := all.TypeByName(structure, &found); err != nil {
 		return !errors.Is(err, btf.ErrNotFound)
 	}
 	return slices.ContainsFunc(found.Members, func(m btf.Member) bool { return m.Name == field })
@@ -172,15 +172,16 @@ func parseKernelConfig(r io.Reader) (map[string]string, error) {
 	return out, nil
 }
 
-// Plan decides how memory is to be read on this kernel. d is where; nil: it is copied, and use says why. The error is for InPlace only.
-func Plan(m Mode) (d *Map, use Use, err error) {
-	facts := readKernelFacts()
-	return plan(m, &facts, Find)
+// Plan decides how memory is to be read on this kernel. d is where; nil: it is copied, and use says why. The error is for InPlace only. types
+// are the kernel's: to read them takes 16 ms each time.
+func Plan(m Mode, types *btf.Cache) (d *Map, use Use, err error) {
+	facts := readKernelFacts(types)
+	return plan(m, &facts, func() (*Map, error) { return Find(types) })
 }
 
 // Safe says why memory is better copied on this kernel than read in place; nil: it can be read in place.
 func Safe() error {
-	facts := readKernelFacts()
+	facts := readKernelFacts(btf.NewCache())
 	return facts.safe()
 }
 

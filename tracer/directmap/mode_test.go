@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/btf"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/bpf"
@@ -82,10 +83,10 @@ func TestSafe(t *testing.T) {
 }
 
 func TestHasField(t *testing.T) {
-	require.True(t, hasField("task_struct", "pid"))
-	require.False(t, hasField("task_struct", "no_such_field"))
-	require.False(t, hasField("no_such_struct", "pid"))
-	k := readKernelFacts()
+	require.True(t, hasField(btf.NewCache(), "task_struct", "pid"))
+	require.False(t, hasField(btf.NewCache(), "task_struct", "no_such_field"))
+	require.False(t, hasField(btf.NewCache(), "no_such_struct", "pid"))
+	k := readKernelFacts(btf.NewCache())
 	t.Log(k.release, len(k.config), k.atOnce, k.safe())
 }
 

@@ -116,7 +116,7 @@ func kernelTypes() error {
 
 // readsInPlace also says no where the kernel has the means but its memory cannot be found.
 func readsInPlace() error {
-	_, err := directmap.Find()
+	_, err := directmap.Find(btf.NewCache())
 	var refused *ebpf.VerifierError
 	if errors.Is(err, directmap.ErrNotFound) || errors.As(err, &refused) && !errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w: %w", ErrMissing, err)

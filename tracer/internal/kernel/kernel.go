@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 
@@ -86,6 +87,9 @@ type Options struct {
 	Job        bool               // more than one process
 	Children   bool               // and those that they make
 	Direct     bpf.TraceDirectMap // zero: memory is copied
+	Types      *btf.Cache         // the kernel's
+	Rows       *Rows              // they are made known while the programs are loaded, if RowsKnown is closed before that is over; nil: later
+	RowsKnown  <-chan struct{}    // then nobody uses Rows until Load returns
 	NoFindVMA  bool               // bpf_find_vma is not used (before 5.17): stacks stop in libraries while others are unloaded
 }
 
@@ -110,7 +114,7 @@ func load(o Options) (*Side, error) {
 	if err := k.configure(spec, o); err != nil {
 		return nil, err
 	}
-	if err := loadSideBySide(spec, &k.objs); err != nil {
+	if err := loadSideBySide(spec, &o, &k.objs); err != nil {
 		return nil, fmt.Errorf("load the programs into the kernel: %w", err)
 	}
 	if err := k.makeBarrier(); err != nil {
@@ -130,21 +134,23 @@ func load(o Options) (*Side, error) {
 
 // loadSideBySide loads the programs at the same time, over one set of maps: it is the verifier that takes long, and it takes one CPU
 // for each.
-func loadSideBySide(spec *ebpf.CollectionSpec, objs *bpf.TraceObjects) error {
+func loadSideBySide(spec *ebpf.CollectionSpec, o *Options, objs *bpf.TraceObjects) error {
 	maps := spec.Copy()
 	maps.Programs = nil
-	all, err := ebpf.NewCollection(maps)
+	all, err := ebpf.NewCollectionWithOptions(maps, ebpf.CollectionOptions{Cache: o.Types})
 	if err != nil {
 		return err
 	}
 	defer all.Close()
 	all.Programs = map[string]*ebpf.Program{}
+	linked := o.linkRows(all.Maps[bpf.TraceMapRows])
+	defer linked()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	var failed []error
 	for name := range spec.Programs {
 		wg.Go(func() {
-			p, err := loadOne(spec, name, all.Maps)
+			p, err := loadOne(spec, name, all.Maps, o.Types)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -161,15 +167,33 @@ func loadSideBySide(spec *ebpf.CollectionSpec, objs *bpf.TraceObjects) error {
 	return all.Assign(objs)
 }
 
+// linkRows makes the rows known when they are, beside what the caller does meanwhile: it takes the kernel some 10 ms, in which nothing is
+// computed. end waits for it, and has it not begin any more. What goes wrong is said when the rows are published.
+func (o *Options) linkRows(outer *ebpf.Map) (end func()) {
+	if o.Rows == nil {
+		return func() {}
+	}
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-o.RowsKnown:
+			_ = o.Rows.link(outer)
+		case <-over:
+		}
+	}()
+	return func() { close(over); <-ended }
+}
+
 // loadOne loads one program that uses maps which are there.
-func loadOne(spec *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map) (*ebpf.Program, error) {
+func loadOne(spec *ebpf.CollectionSpec, name string, maps map[string]*ebpf.Map, types *btf.Cache) (*ebpf.Program, error) {
 	one := spec.Copy()
 	for other := range one.Programs {
 		if other != name {
 			delete(one.Programs, other)
 		}
 	}
-	c, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{MapReplacements: maps})
+	c, err := ebpf.NewCollectionWithOptions(one, ebpf.CollectionOptions{MapReplacements: maps, Cache: types})
 	if err != nil {
 		return nil, err
 	}

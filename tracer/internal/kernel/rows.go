@@ -19,9 +19,10 @@ type Rows struct {
 	rules  ruleTable
 	Used   uint32 // rows in all
 	chunks []*ebpf.Map
-	linked int      // of them, those that the programs see
-	last   []uint64 // the rows of the last chunk
-	stale  bool     // the last chunk lacks some of them
+	linked int       // of them, those that the programs see
+	outer  *ebpf.Map // of the programs
+	last   []uint64  // the rows of the last chunk
+	stale  bool      // the last chunk lacks some of them
 }
 
 // Add takes a file's rows: they become [lo, hi) of the table. What an error leaves of them is never referred to.
@@ -77,6 +78,9 @@ func (s *Rows) flush() error {
 func (s *Rows) link(outer *ebpf.Map) error {
 	if err := s.flush(); err != nil {
 		return err
+	}
+	if outer != s.outer { // of other programs, which the kernel refused
+		s.linked, s.outer = 0, outer
 	}
 	var keys, values []uint32
 	for i := s.linked; i < len(s.chunks); i++ {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -88,7 +89,7 @@ func TestShortened(t *testing.T) {
 
 // TestLoadInPlace: this kernel takes the programs that read memory in place, and its verifier is far from giving up.
 func TestLoadInPlace(t *testing.T) {
-	found, err := directmap.Find()
+	found, err := directmap.Find(btf.NewCache())
 	require.NoError(t, err)
 	k, err := load(Options{RingBytes: 1 << 16, Multi: feature.HasUprobeMulti(), Direct: found.TraceDirectMap})
 	require.NoError(t, err)
