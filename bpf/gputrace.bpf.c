@@ -82,7 +82,7 @@ int libraries_changed(void *ctx)
 	struct unwind_info *p = ref ? info_of(ref) : 0;
 
 	if (t && p)
-		check_code(t, ref, p, bpf_get_current_task_btf());
+		check_code(t, ref, p, walked(bpf_get_current_task_btf())->mm);
 	return 0;
 }
 

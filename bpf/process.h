@@ -267,9 +267,9 @@ BPF_GLOBAL int code_changed(struct traced *t, struct info_ref *ref, struct unwin
 }
 
 static __always_inline void check_code(struct traced *t, struct info_ref *ref,
-				       struct unwind_info *p, struct task_struct *task)
+				       struct unwind_info *p, struct mm_struct *mm)
 {
-	u64 pages = task->mm->exec_vm, before = ref->borrowed ? t->code_pages : p->code_pages;
+	u64 pages = mm->exec_vm, before = ref->borrowed ? t->code_pages : p->code_pages;
 
 	if (pages != before)
 		code_changed(t, ref, p, pages);

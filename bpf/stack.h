@@ -42,18 +42,19 @@ static __always_inline void stack_begin(struct hit *h, struct walk *w, struct in
 					struct unwind_info *p)
 {
 	struct task_struct *task = h->task;
+	struct mm_struct *mm = walked(task)->mm;
 
-	check_code(h->traced, ref, p, task);
+	check_code(h->traced, ref, p, mm);
 	w->first_pc = h->ctx->ip;
 	w->first_sp = h->ctx->sp;
 	w->first_fp = h->ctx->bp;
 	w->tp = task->thread.fsbase;
 	w->thread_start = task->start_time ^ (u64)task->pid << 32;
-	w->mem.tables = (u64)task->mm->pgd;
+	w->mem.tables = (u64)mm->pgd;
 	w->mem.in_place = target_in_place();
 	w->stack_top = w->tp; /* glibc puts a thread's descriptor on top of its stack */
 	if (w->tp < w->first_sp || w->tp - w->first_sp > (1ull << 32))
-		w->stack_top = task->mm->start_stack;
+		w->stack_top = mm->start_stack;
 	w->pid = h->traced->pid;
 	walk_open(w);
 }

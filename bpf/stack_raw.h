@@ -83,7 +83,7 @@ static __always_inline int raw_pages(struct walk *w, u64 id)
 /* The return addresses that return probes have replaced. */
 static __always_inline void raw_slots(struct walk *w)
 {
-	struct uprobe_task *utask = bpf_get_current_task_btf()->utask;
+	struct uprobe_task *utask = walked(bpf_get_current_task_btf())->utask;
 
 	if (!utask)
 		return;

@@ -58,6 +58,23 @@ static __always_inline bool target_stack_sent(u64 hash)
 	return seen && *seen == hash;
 }
 
+static __always_inline bool target_in_place(void)
+{
+	return cfg_direct.base != 0;
+}
+
+/*
+ * A task whose pointers are followed. Of each pointer field of one that it trusts the verifier looks
+ * for types with certain names through all types of the kernel, some milliseconds a load; not of what
+ * a cast gives.
+ */
+static __always_inline struct task_struct *walked(struct task_struct *task)
+{
+	return target_in_place()
+		       ? bpf_rdonly_cast(task, bpf_core_type_id_kernel(struct task_struct))
+		       : task;
+}
+
 /*
  * Return probes, ours or another tool's, put the address of a trampoline into the return slot; the
  * kernel keeps the real one in a list of the task. Several probes on one call chain entries with
@@ -65,7 +82,7 @@ static __always_inline bool target_stack_sent(u64 hash)
  */
 static __always_inline u64 target_replaced_return(u64 slot)
 {
-	struct uprobe_task *utask = bpf_get_current_task_btf()->utask;
+	struct uprobe_task *utask = walked(bpf_get_current_task_btf())->utask;
 	u64 original = 0;
 
 	if (!utask)
@@ -105,11 +122,6 @@ static __always_inline bool target_mapping_holds(struct mapping *m, u64 pc)
 		return 0;
 	bpf_find_vma(bpf_get_current_task_btf(), pc, check_vma, &c, 0); /* an error: holds is 0 */
 	return c.holds;
-}
-
-static __always_inline bool target_in_place(void)
-{
-	return cfg_direct.base != 0;
 }
 
 static __always_inline int target_show(struct window *v, u64 tables, u64 addr)
