@@ -250,3 +250,11 @@ func TestNoAlerts(t *testing.T) {
 	r.scans = context.Background()
 	require.Nil(t, r.begin(&madeTarget{pid: 7}).alerts)
 }
+
+// TestAlertAsks: the driver is asked how large the devices are for a part of one, and for nothing else.
+func TestAlertAsks(t *testing.T) {
+	for text, asks := range map[string]bool{"use>90%": true, "use>5095": false, "allocation>1GiB": false} {
+		p := &Process{target: &madeTarget{pid: 7}, options: &Options{Alerts: rules(t, text)}, ctx: t.Context()}
+		require.Equal(t, asks, newAlertWatch(p).total != nil, text)
+	}
+}

@@ -377,6 +377,48 @@ func compared(t *testing.T) *reconcile.Reconciler {
 	return r
 }
 
+// TestSavedInTheEnd: where the folder is in the way only when the results are to appear there, they are written to another, and nothing
+// is left behind.
+func TestSavedInTheEnd(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	var output string
+	results, _, o := recorded(t, false, func(o *Options) {
+		output = o.Output
+		o.Views = &Views{Write: func(string, WriteFile) error {
+			return os.WriteFile(output, nil, 0o600)
+		}}
+	})
+	folder, err := results.Write()
+	require.ErrorContains(t, err, "the results are in "+folder+" instead")
+	require.FileExists(t, filepath.Join(folder, "trace.gputrace"))
+	left, err := os.ReadDir(filepath.Dir(o.Output))
+	require.NoError(t, err)
+	require.Len(t, left, 1, "what is in the way, and no folder that was begun")
+}
+
+// TestCompared: the end waits for comparisons for a while, and longer where events were lost.
+func TestCompared(t *testing.T) {
+	target := &madeTarget{pid: 7}
+	open := reconcile.New(t.Context(), newRecordedHeap(nil), target, &noted{}, &reconcile.Drained{})
+	over := compared(t)
+	over.Finish()
+	for !over.Over() {
+		over.Step()
+		runtime.Gosched()
+	}
+	for _, c := range []struct {
+		reconciler *reconcile.Reconciler
+		lost       uint64
+		since      time.Duration
+		want       bool
+	}{{over, 0, 0, true}, {open, 0, 0, false}, {open, 0, 2 * finalCheck, true}, {open, 1, 2 * finalCheck, false}} {
+		target.lost = c.lost
+		r := &Recorder{now: map[int]*Process{7: {reconciler: c.reconciler}}}
+		require.Equal(t, c.want, (&closing{recorder: r, begun: time.Now().Add(-c.since)}).compared(), "%+v", c)
+	}
+}
+
 // TestEnd: a recording says how it ended, with what was lost and how often it was compared.
 func TestEnd(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -253,3 +253,19 @@ func TestStepOn(t *testing.T) {
 	require.True(t, whole)
 	require.Len(t, recorded.Begins, 400)
 }
+
+// TestHeldReadings: of who held what grows the latest two readings are kept.
+func TestHeldReadings(t *testing.T) {
+	j := training(func(j *eventtest.Job, _ int) { j.Alloc(eventtest.Kept, 1000) })
+	scan := heldByList(keptLine, "main() local seen[0..99]")
+	run := runJob(t, j, scan, nil)
+	g := run.results.all[0].growth
+	g.asked = g.report.Findings
+	got, err := scan(t.Context())
+	require.NoError(t, err)
+	joined := got.Join(nil, g.process.heap.Blocks())
+	for range 3 {
+		g.hold(joined)
+	}
+	require.Len(t, g.held, keptReadings)
+}

@@ -191,12 +191,14 @@ func TestRoundsAfterLosses(t *testing.T) {
 		r.drained.To = 100 * second
 		r.run(10 * time.Second)
 		require.Equal(t, []int{0}, r.seconds())
+		require.False(t, r.Lossy())
 		r.answer = stateOf(5*second, block1, block3)
 		for i := range 5 { // a loss in each second
 			r.target.lost = uint64(i + 1)
 			r.run(time.Second)
 		}
 		require.Equal(t, []int{0}, r.seconds(), "it is not over")
+		require.True(t, r.Lossy())
 		r.run(3 * time.Second)
 		require.Len(t, r.reads, 2)
 		require.InDelta(t, 16, r.reads[1].Seconds(), 1.1)
@@ -207,6 +209,7 @@ func TestRoundsAfterLosses(t *testing.T) {
 		}, r.seen.notices)
 		require.Empty(t, r.seen.warnings)
 		require.EqualValues(t, 2560, r.heap.Totals().Accounts[0].Allocated)
+		require.False(t, r.Lossy())
 		r.run(10 * time.Second)
 		require.Len(t, r.reads, 2, "those losses were dealt with")
 	})
@@ -250,6 +253,24 @@ func TestRoundsFail(t *testing.T) {
 		r.Ask()
 		r.run(12 * time.Second)
 		require.Equal(t, []string{"the live set could not be compared with the allocator state: it moves"}, r.seen.notices)
+	})
+}
+
+// TestRoundsOnceMore: what was read at a moment of which the heap does not know enough is read again, and that is all.
+func TestRoundsOnceMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRounds(t)
+		r.answer = func(ctx context.Context) (*State, error) {
+			state, err := stateOf(3*second, block1, block2)(ctx)
+			if len(r.reads) == 1 {
+				state.Devices[0].To = state.Devices[0].From - 1
+			}
+			return state, err
+		}
+		r.drained.To = 100 * second
+		r.run(10 * time.Second)
+		require.Len(t, r.reads, 2)
+		require.Equal(t, &figures.Checks{Made: 1}, r.Report())
 	})
 }
 
