@@ -7,6 +7,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,17 +64,27 @@ func (m *tmux) shows(t *testing.T, text string) string {
 	return screen
 }
 
-// lastScreen is the last line of JSON of a command.
-func lastScreen(t *testing.T, args ...string) *top.Screen {
+// screens are the lines of JSON of a command.
+func screens(t *testing.T, args ...string) (all []*top.Screen) {
 	t.Helper()
 	var out, talk bytes.Buffer
 	cmd := exec.Command(env.binary, append([]string{"--cache-dir", env.cache, "top"}, args...)...)
 	cmd.Stdout, cmd.Stderr = &out, &talk
 	require.NoError(t, cmd.Run(), talk.String())
-	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	s := &top.Screen{}
-	require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), s))
-	return s
+	for line := range strings.Lines(out.String()) {
+		s := &top.Screen{}
+		require.NoError(t, json.Unmarshal([]byte(line), s))
+		all = append(all, s)
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// lastScreen is the last line of JSON of a command.
+func lastScreen(t *testing.T, args ...string) *top.Screen {
+	t.Helper()
+	all := screens(t, args...)
+	return all[len(all)-1]
 }
 
 // requireAddsUp: the rows by line are the allocator's blocks and the memory from elsewhere, to the byte.
@@ -143,4 +154,68 @@ func TestTop(t *testing.T) {
 	default:
 	}
 	requireAddsUp(t, lastScreen(t, "-p", itoa(p.pid), "--once", "--json"))
+}
+
+// slowStep is a job whose forward and backward pass take ten seconds each. It prints when they begin and end.
+const slowStep = `
+import os, time, torch
+from torch import nn
+
+class Late(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(2)
+        return x.clone()
+    @staticmethod
+    def backward(ctx, grad):
+        time.sleep(2)
+        return grad.clone()
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+    def forward(self, x):
+        return Late.apply(self.linear(x))
+
+net = nn.Sequential(*(Block() for _ in range(5))).cuda()
+x = torch.randn(64, 64, device="cuda")
+print("READY", os.getpid(), flush=True)
+while not os.path.exists("DIR/go"):
+    time.sleep(0.05)
+times = [time.monotonic()]
+loss = net(x).sum()
+times.append(time.monotonic())
+loss.backward()
+times.append(time.monotonic())
+print("DONE", *times, flush=True)
+time.sleep(600)
+`
+
+// TestTopPhases: phases of a slow job are bands below the curve, live and in its recording, as long as the job itself says.
+func TestTopPhases(t *testing.T) {
+	p := startPython(t, slowStep).ready(t)
+	out := filepath.Join(t.TempDir(), "out")
+	terminal := openTmux(t, 80, 24, env.binary, "--cache-dir", env.cache, "top", "-p", itoa(p.pid), "-o", out)
+	terminal.shows(t, "+0 s")
+	p.release(t)
+	require.Regexp(t, `phases .*┃f\S*\s?┃b`, terminal.shows(t, "┃b"))
+	var times [3]float64
+	_, err := fmt.Sscanf(p.await(t, "DONE"), "DONE %f %f %f", &times[0], &times[1], &times[2])
+	require.NoError(t, err)
+	terminal.press(t, "q")
+	file := filepath.Join(out, traceFile)
+	eventually(t, "the end of the recording", func() bool { return exec.Command("tmux", "-S", terminal.socket, "has-session").Run() != nil })
+
+	length := map[string]float64{}
+	for _, s := range screens(t, file, "--json") {
+		for _, phase := range s.Phases {
+			length[phase.Phase] = max(length[phase.Phase], phase.To-phase.From)
+		}
+	}
+	require.InDelta(t, times[1]-times[0], length["forward"], 1)
+	require.InDelta(t, times[2]-times[1], length["backward"], 1)
+	text, err := exec.Command(env.binary, "top", file, "--once").Output()
+	require.NoError(t, err)
+	require.Regexp(t, `phases .*┃forward━+.?┃backward━+`, string(text))
 }

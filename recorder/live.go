@@ -16,6 +16,7 @@ import (
 // State is what is known while a recording runs.
 type State struct {
 	Time      time.Time
+	Clock     uint64         // the same on the clock of the events, CLOCK_BOOTTIME nanoseconds
 	Processes []ProcessState // by rank, then as they were found: those that have not ended
 	Lost      uint64         // events of all processes
 }
@@ -109,7 +110,7 @@ func (r *Recorder) show() {
 }
 
 func (r *Recorder) state() *State {
-	out := &State{Time: time.Now(), Lost: r.source.Lost()}
+	out := &State{Time: time.Now(), Clock: r.source.Now(), Lost: r.source.Lost()}
 	for _, p := range ordered(r.all) {
 		if p.done == nil {
 			out.Processes = append(out.Processes, ProcessState{

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/recorder/reconcile"
 )
@@ -50,6 +51,7 @@ func TestLiveState(t *testing.T) {
 	askers.Wait()
 	_, err := r.View(t.Context(), 8)
 	require.ErrorIs(t, err, ErrOver, "there is no such process")
+	requireNoted(t, r, s)
 	_, err = r.Holders(t.Context(), 8)
 	require.ErrorIs(t, err, ErrOver)
 	r.Look()
@@ -62,8 +64,34 @@ func TestLiveState(t *testing.T) {
 	<-done
 	_, err = r.State(t.Context())
 	require.ErrorIs(t, err, ErrOver)
+	_, err = r.Allocations(t.Context(), 7, nil)
+	require.ErrorIs(t, err, ErrOver)
 	_, err = r.Holders(t.Context(), 7)
 	require.ErrorIs(t, err, ErrOver)
+}
+
+// requireNoted asks for the allocations of process 7, which makes one more.
+func requireNoted(t *testing.T, r *Recorder, s *madeSource) {
+	t.Helper()
+	made, err := r.Allocations(t.Context(), 7, nil)
+	require.NoError(t, err)
+	require.Empty(t, made, "those of before are not noted")
+	one := alloc(7, 3*second, 0x3000, 512, 2048)
+	s.more([]madeBatch{{events: []event.Event{one}}})
+	require.Eventually(t, func() bool {
+		made, err = r.Allocations(t.Context(), 7, made)
+		require.NoError(t, err)
+		return len(made) > 0
+	}, 10*time.Second, time.Millisecond)
+	require.Equal(t, []Noted{{one.Time, one.Stack, one.TID}}, made)
+	v, err := r.View(t.Context(), 7)
+	require.NoError(t, err)
+	require.NotEqual(t, phases.Unknown, v.PhaseOf(one.Stack))
+	state, err := r.State(t.Context())
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, state.Clock, one.Time)
+	_, err = r.Allocations(t.Context(), 8, nil)
+	require.ErrorIs(t, err, ErrOver, "there is no such process")
 }
 
 // TestLiveBefore: before Run, whoever asks waits no longer than asked.

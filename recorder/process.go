@@ -39,6 +39,7 @@ type Process struct {
 	drained    reconcile.Drained
 	joiner     *backward.Joiner
 	phases     view.PhaseMemory
+	notes      notes
 	reconciler *reconcile.Reconciler
 	scans      *holderScans
 	growth     *growth     // nil: steps are left off
@@ -134,6 +135,7 @@ func (p *Process) torchFolders() []string {
 func (p *Process) take(events []event.Event) {
 	events = events[:p.recorded(events)]
 	p.joiner.Join(events)
+	p.notes.see(events)
 	for rest := events; ; {
 		n := p.failures.next(rest)
 		p.heap.take(rest[:n])

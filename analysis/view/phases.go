@@ -72,7 +72,10 @@ func stacksOf(sites []Site) event.Resolve {
 }
 
 // Phase is the part of a step in which the allocations of a site are made.
-func (v *View) Phase(s *Site) phases.Phase { return v.classifier().of(s.Site.Stack) }
+func (v *View) Phase(s *Site) phases.Phase { return v.PhaseOf(s.Site.Stack) }
+
+// PhaseOf is the part of a step in which the allocations of a stack are made; phases.Unknown where no site has it.
+func (v *View) PhaseOf(id event.StackID) phases.Phase { return v.classifier().of(id) }
 
 // classifier is of all stacks of the trace.
 func (t *Trace) classifier() *classifier {

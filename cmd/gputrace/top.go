@@ -143,6 +143,9 @@ func (o *topOptions) recording(ctx context.Context) error {
 	for _, held := range export.HeldTables(in.End) {
 		input.Joined = held.Joined // the last one is of the end
 	}
+	if input.Steps, err = in.Steps(); err != nil {
+		return err
+	}
 	feed, err := top.NewRecorded(input)
 	if err != nil {
 		return err

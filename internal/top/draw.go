@@ -250,7 +250,11 @@ func (m *Model) chart(s *Screen, height int) []string {
 		at = at * columns / len(allocated)
 	}
 	allocated, reserved = squeeze(allocated, columns), squeeze(reserved, columns)
-	rows := area(allocated, reserved, width, height-2, full)
+	bands := []string{m.steps(width)}
+	if row := m.phases(width); row != "" {
+		bands = append(bands, row)
+	}
+	rows := area(allocated, reserved, width, height-len(bands)-1, full)
 	lines := make([]string, 0, height)
 	for i, row := range rows {
 		label := ""
@@ -262,22 +266,16 @@ func (m *Model) chart(s *Screen, height int) []string {
 		}
 		lines = append(lines, fmt.Sprintf("%*s ", axisWidth-1, label)+styleUse.Render(row))
 	}
-	return append(lines, m.steps(width), m.timeAxis(s, width, (columns-len(allocated)+at)/dotsAcross))
+	lines = append(lines, bands...)
+	return append(lines, m.timeAxis(s, width, (columns-len(allocated)+at)/dotsAcross))
 }
 
 // steps is the band of steps below the curve: empty before the first.
 func (m *Model) steps(width int) string {
-	columns, n := dotsAcross*width, len(m.history)
 	counts := make([]int, width)
 	for c := range counts {
-		dot, i := dotsAcross*(c+1)-1, -1
-		if n <= columns {
-			i = dot - (columns - n)
-		} else {
-			i = (dot+1)*n/columns - 1
-		}
 		counts[c] = -1
-		if i >= 0 && m.history[i].StepCount > 0 {
+		if i := m.lastIn(c, width); i >= 0 && m.history[i].StepCount > 0 {
 			counts[c] = m.history[i].StepCount
 		}
 	}
@@ -286,6 +284,15 @@ func (m *Model) steps(width int) string {
 		return ""
 	}
 	return fmt.Sprintf("%*s ", axisWidth-1, "steps") + styleDim.Render(line)
+}
+
+// lastIn is the newest of the screens that a column of the curve has, as an index; below 0: it has none.
+func (m *Model) lastIn(column, width int) int {
+	dot, dots, n := dotsAcross*(column+1), dotsAcross*width, len(m.history)
+	if n <= dots {
+		return dot - 1 - (dots - n)
+	}
+	return dot*n/dots - 1
 }
 
 func known(n *uint64) float64 {

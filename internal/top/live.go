@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/recorder"
@@ -24,9 +25,12 @@ const driverEvery = 5 * time.Second
 type Live struct {
 	recorder *recorder.Recorder
 	began    time.Time
+	zero     uint64 // the same on the clock of the events
 	next     time.Time
 	ages     ages
 	peaks    map[int]*Peak
+	spans    map[int]*phases.Spans
+	noted    []recorder.Noted // used again and again
 
 	driverRead time.Time
 	driver     map[int][]figures.DriverUse
@@ -39,7 +43,7 @@ type Live struct {
 
 // NewLive is a feed of a recorder whose Run is called elsewhere.
 func NewLive(r *recorder.Recorder) *Live {
-	return &Live{recorder: r, driver: map[int][]figures.DriverUse{}, joined: map[int]*view.Joined{}, peaks: map[int]*Peak{}}
+	return &Live{recorder: r, driver: map[int][]figures.DriverUse{}, joined: map[int]*view.Joined{}, peaks: map[int]*Peak{}, spans: map[int]*phases.Spans{}}
 }
 
 // Next implements Feed.
@@ -75,7 +79,7 @@ func sleepUntil(ctx context.Context, t time.Time) error {
 
 func (l *Live) screen(ctx context.Context, state *recorder.State) *Screen {
 	if l.began.IsZero() {
-		l.began = state.Time
+		l.began, l.zero = state.Time, state.Clock
 	}
 	s := &Screen{Time: state.Time, Elapsed: state.Time.Sub(l.began).Seconds(), Rate: state.Rate(), Lost: state.Lost}
 	l.readDriver(ctx, state)
@@ -85,24 +89,43 @@ func (l *Live) screen(ctx context.Context, state *recorder.State) *Screen {
 	l.mu.Unlock()
 	for i := range state.Processes {
 		p := &state.Processes[i]
-		v, err := l.recorder.View(ctx, p.Process.PID())
+		pid := p.Process.PID()
+		v, spans, err := l.read(ctx, pid)
 		if err != nil {
 			continue // it has just ended
 		}
-		pid := p.Process.PID()
 		if l.peaks[pid] == nil {
 			l.peaks[pid] = &Peak{}
 		}
 		parts = append(parts, Part{
 			Peak:    l.peaks[pid],
-			Process: Process{PID: p.Process.PID(), Name: p.Process.Script()}, View: v, Totals: &v.Snapshot.Totals, Leaks: p.Leaks,
-			Joined: joined[p.Process.PID()], Driver: l.driver[p.Process.PID()],
+			Process: Process{PID: pid, Name: p.Process.Script()}, View: v, Totals: &v.Snapshot.Totals, Leaks: p.Leaks,
+			Joined: joined[pid], Driver: l.driver[pid], Phases: spans,
 		})
 	}
 	s.Held = held
 	s.Add(parts)
 	l.ages.add(s)
 	return s
+}
+
+// read is the view of a process, and what is new of its phases.
+func (l *Live) read(ctx context.Context, pid int) (*view.View, []PhaseSpan, error) {
+	var err error
+	if l.noted, err = l.recorder.Allocations(ctx, pid, l.noted[:0]); err != nil {
+		return nil, nil, err
+	}
+	v, err := l.recorder.View(ctx, pid)
+	if err != nil {
+		return nil, nil, err
+	}
+	if l.spans[pid] == nil {
+		l.spans[pid] = &phases.Spans{}
+	}
+	for _, n := range l.noted {
+		l.spans[pid].See(n.Time, n.TID, v.PhaseOf(n.Stack))
+	}
+	return v, takePhases(l.spans[pid], l.zero), nil
 }
 
 // readDriver asks the driver what the processes use, now and then.

@@ -101,27 +101,29 @@ func press(m *Model, keys ...string) {
 	}
 }
 
-// The screen at four widths is as in testdata, fits, and no file and line is cut.
+// The screen at four widths is as in testdata, fits, and no file and line is cut: of a fast job, and of one whose phases can be seen.
 func TestGolden(t *testing.T) {
 	for width, height := range map[int]int{60: 20, 80: 24, 120: 40, 200: 60} {
-		m, _ := model(t, 90)
-		m.Update(tea.WindowSizeMsg{Width: width, Height: height})
-		got := ansi.Strip(m.draw())
-		lines := strings.Split(got, "\n")
-		require.LessOrEqual(t, len(lines), height)
-		for _, line := range lines {
-			require.LessOrEqual(t, ansi.StringWidth(line), width, line)
+		fast, _ := model(t, 90)
+		for name, m := range map[string]*Model{"screen": fast, "phases": slow(90)} {
+			m.Update(tea.WindowSizeMsg{Width: width, Height: height})
+			got := ansi.Strip(m.draw())
+			lines := strings.Split(got, "\n")
+			require.LessOrEqual(t, len(lines), height)
+			for _, line := range lines {
+				require.LessOrEqual(t, ansi.StringWidth(line), width, line)
+			}
+			for _, name := range []string{"train.py:41", "model.py:88", "AddmmBackward0"} {
+				require.Contains(t, got, name, "width %d", width)
+			}
+			path := filepath.Join("testdata", fmt.Sprintf("%s-%d.txt", name, width))
+			if *update {
+				require.NoError(t, os.WriteFile(path, []byte(got+"\n"), 0o644))
+			}
+			want, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, string(want), got+"\n")
 		}
-		for _, name := range []string{"train.py:41", "model.py:88", "AddmmBackward0"} {
-			require.Contains(t, got, name, "width %d", width)
-		}
-		path := filepath.Join("testdata", fmt.Sprintf("screen-%d.txt", width))
-		if *update {
-			require.NoError(t, os.WriteFile(path, []byte(got+"\n"), 0o644))
-		}
-		want, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Equal(t, string(want), got+"\n")
 	}
 }
 

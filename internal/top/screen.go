@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -31,9 +32,18 @@ type Screen struct {
 	Sentence  string        `json:"sentence,omitempty"`   // the verdict for people
 	StepCount int           `json:"steps,omitempty"`      // complete ones
 	StepTime  float64       `json:"step_ms,omitempty"`    // mean length, milliseconds
+	Phases    []PhaseSpan   `json:"phases,omitempty"`     // that began or went on since the screen before, by time: the longest, at most 8
 	Tables    map[By][]Row  `json:"tables"`               // by bytes, largest first; without the holders that were not read yet
 	Held      *HeldAt       `json:"holders_at,omitempty"` // the reading of which the tables by holder and category are; nil: none yet
 	Stacks    []StackOfLine `json:"stacks,omitempty"`     // of the largest lines; of the newest screen only
+}
+
+// PhaseSpan is a time in which the process whose steps are counted was in one phase, as phases.Span: it can have begun before the screen
+// before. The times are as Screen.Elapsed, seconds.
+type PhaseSpan struct {
+	Phase string  `json:"phase"`
+	From  float64 `json:"from_s"`
+	To    float64 `json:"to_s"`
 }
 
 // HeldAt is a reading of holders.
@@ -116,6 +126,20 @@ type Part struct {
 	Leaks   *leaks.Report       // nil: not known
 	Driver  []figures.DriverUse // as last read
 	Peak    *Peak               // nil: what was at the peak is looked up each time
+	Phases  []PhaseSpan
+}
+
+// maxPhases is how many phases a screen has at most. A column of the curve has two screens or more, and a phase of its own takes half of it.
+const maxPhases = 8
+
+// takePhases takes what is new of the phases of a process. zero is when Screen.Elapsed is 0, on the clock of the events.
+func takePhases(s *phases.Spans, zero uint64) []PhaseSpan {
+	seconds := func(at uint64) float64 { return float64(int64(at-zero)) / 1e9 }
+	var out []PhaseSpan
+	for _, span := range s.Take(maxPhases) {
+		out = append(out, PhaseSpan{string(span.Phase), seconds(span.From), seconds(span.To)})
+	}
+	return out
 }
 
 // peakEvery is how often what was at a peak is looked up again, whose stacks can have got names since.
@@ -397,15 +421,19 @@ func (m *Memory) driver(parts []Part) {
 	}
 }
 
-// judge takes the verdict of the process whose memory grows, or of the first one.
+// judge takes the verdict, the steps and the phases of the process whose memory grows, or of the first one that has steps. Before there
+// are any, the phases are those of the first process that has some.
 func (s *Screen) judge(parts []Part) {
 	var r *leaks.Report
 	for i := range parts {
 		if l := parts[i].Leaks; l != nil && (r == nil || l.Verdict == leaks.Growing && r.Verdict != leaks.Growing) {
-			r = l
+			r, s.Phases = l, parts[i].Phases
 		}
 	}
 	if r == nil {
+		for i := 0; i < len(parts) && s.Phases == nil; i++ {
+			s.Phases = parts[i].Phases
+		}
 		return
 	}
 	s.Verdict, s.Sentence = string(r.Verdict), table.LeakSentence(r)

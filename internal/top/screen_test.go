@@ -6,12 +6,15 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/analysis/steps"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
@@ -128,6 +131,76 @@ func TestRecorded(t *testing.T) {
 	require.Positive(t, trace.First())
 	require.GreaterOrEqual(t, s.Elapsed, float64(trace.First()-trace.First()/2)/1e9)
 	require.InDelta(t, s.Elapsed, s.Time.Sub(began).Seconds(), 1e-6)
+}
+
+// A recording's screens have together each phase of it once, from its first to its last allocation, and at each moment the steps of then.
+func TestRecordedPhases(t *testing.T) {
+	j := eventtest.NewJob()
+	var want []PhaseSpan
+	pass := func(phase, stack string, allocations int) {
+		from := len(j.Events)
+		for range allocations {
+			j.Alloc(stack, 512)
+		}
+		want = append(want, PhaseSpan{phase, float64(from) / 1e3, float64(len(j.Events)-1) / 1e3})
+	}
+	for range 6 {
+		pass("forward", eventtest.Forward, 150)
+		j.Alloc(eventtest.Kept, 512) // of no phase
+		pass("backward", eventtest.Backward, 300)
+		pass("optimizer", eventtest.Adam, 50)
+		for _, addr := range slices.Sorted(maps.Keys(j.Live)) {
+			j.Free(addr)
+		}
+	}
+	trace, err := view.NewTrace(j, nil)
+	require.NoError(t, err)
+	found, err := steps.NewSearch(trace, &steps.Rules{}).Table()
+	require.NoError(t, err)
+	require.Equal(t, 5, found.Count())
+	feed, err := NewRecorded(&RecordedInput{Trace: trace, Steps: found})
+	require.NoError(t, err)
+	m := NewModel(context.Background(), feed)
+	for m.Init(); !m.ended; {
+		m.Update(m.wait()())
+	}
+	for i, s := range m.spans() {
+		require.Equal(t, want[i].Phase, s.Phase)
+		require.InDelta(t, want[i].From, s.From, 1e-6)
+		require.InDelta(t, want[i].To, s.To, 1e-6)
+	}
+	require.Len(t, m.spans(), len(want))
+	for i, s := range m.history {
+		require.Equal(t, max(0, found.At(trace.First()+uint64(s.Elapsed*1e9+0.5))-1), s.StepCount, i)
+	}
+	require.Contains(t, phaseRow(m, 120), "┃f━┃bwd━━")
+}
+
+// The phases of several processes are those of the one of which the steps are; before there are steps, of the first that has some.
+func TestPhasesOfSeveral(t *testing.T) {
+	v := viewOf(t, 1)
+	part := func(verdict leaks.Verdict, phase string) Part {
+		out := partOf(v)
+		if verdict != "" {
+			out.Leaks = &leaks.Report{Verdict: verdict, Findings: []leaks.Finding{{}}}
+		}
+		if phase != "" {
+			out.Phases = []PhaseSpan{{phase, 1, 2}}
+		}
+		return out
+	}
+	of := func(parts ...Part) string {
+		var s Screen
+		if s.Add(parts); s.Phases == nil {
+			return ""
+		}
+		return s.Phases[0].Phase
+	}
+	require.Empty(t, of(part("", "")))
+	require.Equal(t, "setup", of(part("", ""), part("", "setup"), part("", "forward")))
+	require.Equal(t, "forward", of(part("", "setup"), part(leaks.Steady, "forward"), part(leaks.Steady, "backward")))
+	require.Equal(t, "backward", of(part(leaks.Steady, "forward"), part(leaks.Growing, "backward")))
+	require.Empty(t, of(part(leaks.Steady, "forward"), part(leaks.Growing, "")), "it allocates nothing now")
 }
 
 // What a holder keeps of several lines grows by the sum of them, and each line by its own.
