@@ -41,7 +41,7 @@ type lifetimes struct {
 	counts  map[lifetimeKey]lifetimeCount
 	allowed int // counts
 	places  *placer
-	phases  phaseSpans
+	phases  phases.Spans
 }
 
 // maxBeforeFor is of how many holders the memory from before the first event is kept apart, of each part.
@@ -94,7 +94,7 @@ func newLifetimes(t *view.Trace, b *Model, o Options) *lifetimes {
 	l := &lifetimes{
 		trace: t, model: b, options: o, segment: newSegmentRule(t), tree: newStackTree(t, o.Nodes), purpose: t.Purposes(), before: map[beforeKey]lifetimeCount{}, parts: map[partKey]int{},
 		closed: map[heap.BlockKey]openLifetime{},
-		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes, places: newPlacer(o.Placed), phases: newPhaseSpans(),
+		counts: map[lifetimeKey]lifetimeCount{}, allowed: 2 * o.Lifetimes, places: newPlacer(o.Placed),
 	}
 	for i := range b.Parts {
 		p := &b.Parts[i]
@@ -258,8 +258,8 @@ func (l *lifetimes) allocated(b *heap.Block, e *event.Event) {
 		return
 	}
 	l.purpose.Allocated(b, e)
-	if e != nil && b.Layer == event.LayerTorch {
-		l.phases.add(e, l.trace.Phase(b.Stack))
+	if e != nil && b.Layer == event.LayerTorch && l.phases.Len() <= maxPhaseSpans {
+		l.phases.See(e.Time, e.TID, l.trace.Phase(b.Stack))
 	}
 	again := e == nil && l.number > 0 || e != nil && e.Kind != event.KindAlloc
 	if again && len(l.closed) > 0 {
@@ -489,7 +489,10 @@ func (l *lifetimes) finish() {
 	for o := range l.open.All() {
 		l.count(*o, len(b.Moments), 1)
 	}
-	b.Places, b.Phases = l.places.finish(b, &l.open), l.phases.sorted()
+	b.Places = l.places.finish(b, &l.open)
+	if l.phases.Len() <= maxPhaseSpans {
+		b.Phases = l.phases.Take(maxPhaseSpans)
+	}
 	for k, c := range l.counts {
 		b.Lifetimes = append(b.Lifetimes, Lifetimes{k.group, k.alloc, k.free, c.blocks, c.bytes})
 	}

@@ -49,7 +49,7 @@ type Model struct {
 	Groups    []Group
 	Lifetimes []Lifetimes // by group, allocation and free
 	Places    Places
-	Phases    []PhaseSpan // of all threads, by time; nil also where there are too many to be drawn
+	Phases    []phases.Span // by time, one behind the other; nil also where there are too many to be drawn
 
 	OOMs     []OOM  // the first 1000
 	OOMCount uint64 // all of them

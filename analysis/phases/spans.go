@@ -43,6 +43,9 @@ func (s *Spans) See(time uint64, tid uint32, p Phase) {
 	}
 }
 
+// Len is how many spans there are to be taken, and one that was.
+func (s *Spans) Len() int { return len(s.list) }
+
 // Take returns the spans that began or went on since it was called last, by time: where they are more than most, the longest.
 func (s *Spans) Take(most int) []Span {
 	n := len(s.list)
