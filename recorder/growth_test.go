@@ -269,3 +269,21 @@ func TestHeldReadings(t *testing.T) {
 	}
 	require.Len(t, g.held, keptReadings)
 }
+
+// TestGrowthNameless: steps that wait for a stack whose names never come are in the recording all the same.
+func TestGrowthNameless(t *testing.T) {
+	j := trainingOf(10, func(j *eventtest.Job, i int) {
+		if i == 0 {
+			j.Alloc("/home/a/train.py:99:lost", 512)
+			delete(j.Stacks, j.ID("/home/a/train.py:99:lost"))
+		}
+	})
+	g := runJob(t, j, nil, nil)
+	in, err := export.Open(g.folder, nil)
+	require.NoError(t, err)
+	defer in.Close()
+	noted, whole := in.Trace.Steps()
+	require.True(t, whole)
+	require.Len(t, noted.Begins, 10)
+	require.Equal(t, 9, g.results.Processes()[0].Leaks().Steps.Count)
+}

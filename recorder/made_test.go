@@ -111,6 +111,7 @@ type madeSource struct {
 	lost     uint64
 	clock    uint64
 	ended    bool
+	noHits   error // why hits cannot be read
 	code     int
 	hang     bool // it never ends by itself
 }
@@ -184,6 +185,9 @@ func (s *madeSource) Now() uint64 {
 func (s *madeSource) Lost() uint64 { return s.lost }
 
 func (s *madeSource) Hits() ([]figures.Hits, error) {
+	if s.noHits != nil {
+		return nil, s.noHits
+	}
 	return []figures.Hits{{Probe: "libc10.so report", Hits: 3, Emitted: 3}}, nil
 }
 

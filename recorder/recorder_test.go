@@ -195,6 +195,20 @@ func TestNothing(t *testing.T) {
 	}
 }
 
+// TestHitsUnread: where the counters of the probes cannot be read, that is said, and the rest is recorded.
+func TestHitsUnread(t *testing.T) {
+	unread := errors.New("no counters")
+	s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}, noHits: unread}
+	r, n, _ := newMade(t, s, nil)
+	results, err := r.Run(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, results.Err())
+	require.Len(t, n.warnings, 2, "of the process, and of all")
+	for _, w := range n.warnings {
+		require.ErrorContains(t, errors.New(w), "no counters")
+	}
+}
+
 // TestNobodyCame: without a process there are no results.
 func TestNobodyCame(t *testing.T) {
 	r, _, _ := newMade(t, &madeSource{}, func(o *Options) { o.All = true })
