@@ -14,6 +14,7 @@ import (
 	"github.com/gputrace/gputrace/analysis/alerts"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/eventtest"
 )
 
@@ -257,4 +258,16 @@ func TestAlertAsks(t *testing.T) {
 		p := &Process{target: &madeTarget{pid: 7}, options: &Options{Alerts: rules(t, text)}, ctx: t.Context()}
 		require.Equal(t, asks, newAlertWatch(p).total != nil, text)
 	}
+}
+
+// TestAlertDevices: a device counts once, where PyTorch or the driver has memory of it; memory of the host and of a device that is not known does not.
+func TestAlertDevices(t *testing.T) {
+	cuda := func(n int8) event.Device { return event.Device{Type: event.DeviceCUDA, Index: n} }
+	driver := func(layer event.Layer, d event.Device) heap.DriverAccount {
+		return heap.DriverAccount{Layer: layer, Device: d}
+	}
+	totals := &heap.Totals{Accounts: []heap.Account{{Device: cuda(0)}}, Drivers: []heap.DriverAccount{
+		driver(event.LayerDevice, cuda(0)), driver(event.LayerDevice, cuda(-1)), driver(event.LayerHost, cuda(3)), driver(event.LayerDevice, cuda(1)),
+	}}
+	require.Equal(t, []event.Device{cuda(0), cuda(1)}, devices(totals))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
+	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/output"
 	"github.com/gputrace/gputrace/process"
@@ -359,9 +360,12 @@ func TestProfiles(t *testing.T) {
 			part := readProfile(t, o.Output+"/pid7/peak.pb.gz")
 			require.EqualValues(t, 1536, inuseOf(t, part))
 			require.NotContains(t, part.Comments, warned)
+			require.NotEmpty(t, table.Comments(results.all[0].done.summary))
+			require.NotSubset(t, now.Comments, table.Comments(results.all[0].done.summary), "they are of one process")
 		} else {
 			require.Contains(t, now.Comments[0], "gputrace test, pid 7: ")
 			require.Greater(t, len(now.Comments), 3, "the summary's figures")
+			require.Subset(t, now.Comments, table.Comments(results.all[0].done.summary))
 		}
 	}
 }
@@ -375,6 +379,33 @@ func compared(t *testing.T) *reconcile.Reconciler {
 		runtime.Gosched() // the state is read beside
 	}
 	return r
+}
+
+// TestJobProcesses: the page of a job has each of its processes.
+func TestJobProcesses(t *testing.T) {
+	results, _, _ := recorded(t, true, nil)
+	var names []string
+	for _, p := range results.jobProcesses() {
+		require.NotNil(t, p.View)
+		require.Equal(t, -1, p.Identity.Rank)
+		names = append(names, p.Name+" in "+p.Folder)
+	}
+	require.Equal(t, []string{"pid 7 python in pid7", "pid 8  in pid8"}, names)
+}
+
+// TestFinish: the last comparison is asked for with the last scan.
+func TestFinish(t *testing.T) {
+	p := growing(t, 0).process
+	p.reconciler = compared(t)
+	require.False(t, p.reconciler.Over())
+	p.finish()
+	for range 1000 {
+		if p.reconciler.Step(); p.reconciler.Over() {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("nothing was compared")
 }
 
 // TestSavedInTheEnd: where the folder is in the way only when the results are to appear there, they are written to another, and nothing

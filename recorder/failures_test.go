@@ -332,3 +332,10 @@ func TestAsksOnceMore(t *testing.T) {
 		require.Equal(t, tt.want, count, name)
 	}
 }
+
+// TestAwaitWithoutFailure: a reading that no failure asked for is not waited for.
+func TestAwaitWithoutFailure(t *testing.T) {
+	f := &failures{process: &Process{}, reading: make(chan figures.Reading)}
+	f.await()
+	require.NotNil(t, f.reading)
+}

@@ -87,3 +87,19 @@ func TestInterruptedAttach(t *testing.T) {
 		})
 	}
 }
+
+// TestFrozenInBatch: of a batch in which the end lies, what comes before it is of the recording, and nothing of later ones.
+func TestFrozenInBatch(t *testing.T) {
+	p := &Process{}
+	p.frozen.until, p.frozen.gone = 100, map[goneKey]bool{}
+	at := func(times ...uint64) (out []event.Event) {
+		for _, time := range times {
+			out = append(out, event.Event{Time: time})
+		}
+		return out
+	}
+	require.Equal(t, 1, p.recorded(at(50)))
+	require.Equal(t, 2, p.recorded(at(60, 100, 101)))
+	require.Zero(t, p.recorded(at(70)))
+	require.EqualValues(t, 2, p.frozen.after)
+}
