@@ -30,7 +30,8 @@ type fake struct {
 	asked       string // what the program asked for, by itself
 }
 
-func buildFake(t *testing.T) *fake {
+// buildFake makes one. Options are the compiler's, for libtorch_cpu.
+func buildFake(t *testing.T, options ...string) *fake {
 	t.Helper()
 	dir := t.TempDir()
 	f := &fake{filepath.Join(dir, "libmac.so"), filepath.Join(dir, "libtorch_cpu.dylib"), t.TempDir(), filepath.Join(dir, "ledger"), filepath.Join(dir, "asked")}
@@ -41,8 +42,8 @@ func buildFake(t *testing.T) *fake {
 		text, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", text)
 	}
-	build("gcc", f.dyld, "-std=gnu11", "dyld.c", "macho.c", "metal.c", "objc.c", "unwind.c", "-ldl", "-lgcc_s")
-	build("g++", f.torch, "-std=c++17", "torch.cc", "tensor.cc", f.dyld)
+	build("gcc", f.dyld, "-std=gnu11", "dyld.c", "macho.c", "malloc.c", "metal.c", "objc.c", "unwind.c", "-ldl", "-lgcc_s")
+	build("g++", f.torch, append(options, "-std=c++17", "torch.cc", "tensor.cc", f.dyld)...)
 	return f
 }
 

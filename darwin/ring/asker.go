@@ -21,6 +21,7 @@ const (
 	askImages  = 4
 	askSymbol  = 5
 	askPages   = 6
+	askSizes   = 7
 )
 
 const (
@@ -192,6 +193,28 @@ func (a *Asker) ReadPages(addrs []uint64, b []byte) (there []bool, took time.Dur
 		addrs, b = addrs[n:], b[n*pageBytes:]
 	}
 	return there, took, nil
+}
+
+// Sizes says what malloc gave objects, each by its address and where its memory would begin. An answer is the word at the first, and how
+// many bytes were asked for at the second, at least; 0: no memory of malloc's begins there, or it is not known.
+func (a *Asker) Sizes(places [][2]uint64) (answers [][2]uint64, err error) {
+	u64 := binary.LittleEndian.Uint64
+	for len(places) > 0 {
+		n := min(len(places), maxSizes)
+		var with []byte
+		for _, p := range places[:n] {
+			with = binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(with, p[0]), p[1])
+		}
+		got, _, err := a.askWith(with, with, askSizes, 0, uint64(n), "")
+		if err != nil || got != len(with) {
+			return nil, errors.Join(err, fmt.Errorf("%d bytes for %d sizes", got, n))
+		}
+		for b := with; len(b) > 0; b = b[sizeBytes:] {
+			answers = append(answers, [2]uint64{u64(b), u64(b[8:])})
+		}
+		places = places[n:]
+	}
+	return answers, nil
 }
 
 // Regions lists what is mapped, by address.

@@ -52,6 +52,28 @@ func TestAnswerTooLong(t *testing.T) {
 	require.Equal(t, 1, asked)
 }
 
+// TestSizes: many are more than one question, each of as many as fit; the answers are in order.
+func TestSizes(t *testing.T) {
+	var asked []uint64
+	le := binary.LittleEndian
+	a := askerOf(t, func(question []byte) ([]byte, uint64) {
+		n := le.Uint64(question[32:])
+		asked = append(asked, n)
+		out := make([]byte, n*sizeBytes)
+		for i := range n {
+			le.PutUint64(out[i*sizeBytes:], uint64(len(asked))<<32|i)
+			le.PutUint64(out[i*sizeBytes+8:], i+1)
+		}
+		return out, uint64(len(out))
+	})
+	answers, err := a.Sizes(make([][2]uint64, maxSizes+3))
+	require.NoError(t, err)
+	require.Equal(t, []uint64{maxSizes, 3}, asked)
+	require.Len(t, answers, maxSizes+3)
+	require.Equal(t, [2]uint64{1<<32 | maxSizes - 1, maxSizes}, answers[maxSizes-1])
+	require.Equal(t, [2]uint64{2<<32 | 2, 3}, answers[maxSizes+2])
+}
+
 // TestRegionsEnd: regions that do not ascend are refused: the list would have no end.
 func TestRegionsEnd(t *testing.T) {
 	le := binary.LittleEndian
@@ -89,6 +111,9 @@ func TestAnswersOfAnything(t *testing.T) {
 		require.LessOrEqual(t, len(pages), int(got))
 		_, _, err := ask().ReadPages([]uint64{1, 2}, make([]byte, 2*pageBytes))
 		require.Error(t, err, "8,194 bytes are the answer")
+		sizes, err := ask().Sizes(make([][2]uint64, 7))
+		require.Equal(t, got == 7*sizeBytes, err == nil)
+		require.True(t, err != nil || len(sizes) == 7)
 	}
 }
 

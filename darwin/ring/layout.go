@@ -7,7 +7,7 @@ package ring
 // The file and its header, as in ring.h; a test compares them. Sizes and offsets are bytes.
 const (
 	magic       = 0x67707472
-	version     = 3
+	version     = 4
 	headerBytes = 16384
 
 	offMagic    = 0
@@ -39,6 +39,8 @@ const (
 	nameBytes    = 64
 	pageBytes    = 4096
 	maxPages     = 255
+	maxSizes     = 1 << 16
+	sizeBytes    = 16
 	regionBytes  = 32
 	imageBytes   = 24
 

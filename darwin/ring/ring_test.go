@@ -42,7 +42,7 @@ func TestLayout(t *testing.T) {
 		"offsetof(struct ring_header, question.got)": offGot, "offsetof(struct ring_header, question.name)": offName,
 		"sizeof(struct ring_region)": regionBytes, "sizeof(struct ring_image)": imageBytes,
 		"ASK_MEMORY": askMemory, "ASK_REGIONS": askRegions, "ASK_PRESENT": askPresent, "ASK_IMAGES": askImages, "ASK_SYMBOL": askSymbol,
-		"ASK_PAGES": askPages, "RING_PAGE": pageBytes, "RING_PAGES": maxPages, "offsetof(struct ring_header, question.took)": offTook,
+		"ASK_PAGES": askPages, "RING_PAGE": pageBytes, "RING_PAGES": maxPages, "ASK_SIZES": askSizes, "RING_SIZES": maxSizes, "sizeof(struct ring_size)": sizeBytes, "offsetof(struct ring_header, question.took)": offTook,
 		"FLAG_FAILED": FlagFailed, "FLAG_IMPORTED": FlagImported,
 	} {
 		source += fmt.Sprintf("_Static_assert(%s == %d, \"it has another value in ring.go\");\n", expression, want)
@@ -131,7 +131,7 @@ func TestRefused(t *testing.T) {
 	le := binary.LittleEndian
 	for want, change := range map[string]func(h []byte){
 		"magic":     func(h []byte) { h[0]++ },
-		"version 4": func(h []byte) { h[offVersion]++ },
+		"version 5": func(h []byte) { h[offVersion]++ },
 		"capacity":  func(h []byte) { le.PutUint64(h[offCapacity:], minCapacity+8) },
 		"processor": func(h []byte) { h[offArch] = 9 },
 		"not compl": func(h []byte) { h[offStarted] = 0 },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What gputrace asks of the process's memory, to learn who holds its tensors. A thread of our own answers, which sleeps until it is asked:
- * it takes no lock of the program's, and reads memory by the kernel alone, which refuses what is not there. */
+ * it takes no lock of the program's, and reads memory by the kernel alone, which refuses what is not there. Of malloc it asks what takes no lock. */
 #pragma once
 #include "ring.h"
 #include "system.h"
@@ -10,10 +10,11 @@
 	RING_PAGE /* below the page of a Mac: what is refused as a whole is read by these */
 #define ANSWER_SOON                                                                                \
 	1000000u /* nanoseconds behind an answer in which the next question is waited for awake */
-#define ANSWER_LATER 1000000000u /* likewise, with short pauses */
-#define PAUSE_SHORT  100	 /* microseconds */
-#define PAUSE_LONG   20000
-#define PAUSES_LOOK  25 /* long ones, from one look at the reader to the next */
+#define ANSWER_LATER  1000000000u /* likewise, with short pauses */
+#define ANSWER_OBJECT 65536	  /* bytes of an object, at most */
+#define PAUSE_SHORT   100	  /* microseconds */
+#define PAUSE_LONG    20000
+#define PAUSES_LOOK   25 /* long ones, from one look at the reader to the next */
 
 static uint8_t answer_buffer[ANSWER_PIECE]; /* of the one thread that answers */
 static uint64_t answer_list[RING_PAGES];
@@ -109,6 +110,42 @@ static uint64_t answer_at_once(uint8_t *to, uint64_t n)
 	return n * (RING_PAGE + 1);
 }
 
+/* answer_least is the smallest request that malloc gives so many bytes for; 0: it gives them for none, as where the memory is of no zone of malloc's
+ * own. Between the two lie the bytes that may be old. */
+static uint64_t answer_least(uint64_t bytes)
+{
+	uint64_t less = 0, least = bytes;
+	if (!bytes || bytes > ANSWER_OBJECT || malloc_good_size(bytes) != bytes)
+		return 0;
+	while (least - less > 1) {
+		uint64_t middle = less + (least - less) / 2;
+		if (malloc_good_size(middle) == bytes)
+			least = middle;
+		else
+			less = middle;
+	}
+	return least;
+}
+
+/* answer_sizes asks malloc of what it may have given, and is there. Memory that begins with a page is left out: of that malloc has to know whether it
+ * is a large one, and takes the lock of its zone. The word is read last: where it is still an object's, the size is of its memory. */
+static uint64_t answer_sizes(struct ring_size *to, uint64_t n)
+{
+	if (n > RING_SIZES)
+		n = RING_SIZES;
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t start = __atomic_load_n(&to[i].start, __ATOMIC_RELAXED), word = 0, least;
+		if (start & 15 || !(start & (ANSWER_PAGE - 1)) ||
+		    !answer_piece((uint8_t *)&word, start, sizeof word))
+			start = 0;
+		least = start ? answer_least(malloc_size((const void *)start)) : 0;
+		word = 0;
+		answer_piece((uint8_t *)&word, to[i].object, sizeof word);
+		to[i] = (struct ring_size){ word, least };
+	}
+	return n * sizeof *to;
+}
+
 static uint64_t answer(struct ring_header *h)
 {
 	struct ring_question *q = &h->question;
@@ -129,6 +166,8 @@ static uint64_t answer(struct ring_header *h)
 		return answer_symbol((uint64_t *)to, q);
 	case ASK_PAGES:
 		return answer_at_once(to, bytes);
+	case ASK_SIZES:
+		return answer_sizes((struct ring_size *)to, bytes);
 	}
 	return 0;
 }

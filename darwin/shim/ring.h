@@ -12,13 +12,14 @@
 #include <stdint.h>
 
 #define RING_MAGIC	  0x67707472u /* "gptr" */
-#define RING_VERSION	  3
+#define RING_VERSION	  4
 #define RING_HEADER_BYTES 16384 /* the largest page of a Mac (arm64) */
 #define RING_PENDING	  64
 #define RING_ANSWER_BYTES 1048576 /* behind the records */
 #define RING_NAME	  64
 #define RING_PAGE	  4096
-#define RING_PAGES	  255 /* that fit an answer */
+#define RING_PAGES	  255	/* that fit an answer */
+#define RING_SIZES	  65536 /* likewise */
 #define RING_UNKNOWN	  UINT64_MAX
 
 /* Where a run of a hook is counted. hits == emitted + all of quiet + all of dropped. */
@@ -67,6 +68,7 @@ enum ring_ask {
 	ASK_SYMBOL,  /* the address of a name among all images, a word; 0: there is none */
 	ASK_PAGES, /* as many pages of RING_PAGE bytes as bytes says, at the addresses that gputrace has written where the answer goes;
 			 * then a byte for each: 1 when it could be read */
+	ASK_SIZES, /* as many struct ring_size as bytes says, which gputrace has written where the answer goes: the answer is in their place */
 };
 
 struct ring_question {
@@ -86,6 +88,13 @@ struct ring_region {
 
 struct ring_image {
 	uint64_t header, slide, path; /* addresses of its Mach-O header and of its path */
+};
+
+/* An object that malloc may have given memory to. The question has its address, and where that memory would begin; the answer what the word
+ * at its address is, and how many bytes were asked for at least where its memory begins. 0: no memory of malloc's begins there, or that is
+ * not known. */
+struct ring_size {
+	uint64_t object, start;
 };
 
 struct ring_header {

@@ -70,6 +70,11 @@ int pthread_sigmask(int how, const uint32_t *set, uint32_t *before);
 
 #define SIG_SETMASK 3
 
+/* libSystem: malloc/malloc.h. Of what is no memory of malloc's, and of an address within some, the size is 0. A good size is how much malloc
+ * gives for a request. */
+size_t malloc_size(const void *memory);
+size_t malloc_good_size(size_t request);
+
 /* libSystem: mach/mach_vm.h, mach/vm_region.h. What cannot be read is an error, also in our own memory. */
 extern uint32_t mach_task_self_;
 int mach_vm_read_overwrite(uint32_t task, uint64_t address, uint64_t size, uint64_t to,

@@ -2,6 +2,7 @@
  * macOS's libraries on Linux. */
 #define _GNU_SOURCE
 #include "macho.h"
+#include "malloc.h"
 #include "metal.h"
 
 #include <dlfcn.h>
@@ -276,6 +277,8 @@ static const struct {
 	{ "_getenv", (void *)getenv },
 	{ "_getpagesize", (void *)getpagesize },
 	{ "_getpid", (void *)getpid },
+	{ "_malloc_good_size", (void *)mac_malloc_good_size },
+	{ "_malloc_size", (void *)mac_malloc_size },
 	{ "_mach_task_self_", (void *)&mac_task_self },
 	{ "_mach_vm_read_overwrite", (void *)mac_vm_read_overwrite },
 	{ "_mach_vm_region_recurse", (void *)mac_vm_region_recurse },
