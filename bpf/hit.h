@@ -52,11 +52,13 @@ struct rqspinlock_held {
  * after 250 ms (RES_DEF_TIMEOUT in asm-generic/rqspinlock.h), as where the CPU that has it is a
  * virtual one that does not run.
  */
-static __always_inline bool ring_has_room(void)
+static __noinline bool ring_has_room(void)
 {
-	return bpf_core_type_exists(struct rqspinlock_held) &&
-	       bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) <
-		       bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / 2;
+	void *from = ring_here();
+
+	return bpf_core_type_exists(struct rqspinlock_held) && from &&
+	       bpf_ringbuf_query(from, BPF_RB_AVAIL_DATA) <
+		       bpf_ringbuf_query(from, BPF_RB_RING_SIZE) / 2;
 }
 
 /*
@@ -65,11 +67,13 @@ static __always_inline bool ring_has_room(void)
  */
 static __always_inline void *ring_reserve(const u64 size)
 {
-	void *r = bpf_ringbuf_reserve(&ring, size, 0);
+	void *from = ring_here();
+	void *r = from ? bpf_ringbuf_reserve(from, size, 0) : 0;
 
-	if (!r && ring_has_room())
-		r = bpf_ringbuf_reserve(&ring, size, 0);
-	return r;
+	if (r || !ring_has_room())
+		return r;
+	from = ring_here();
+	return from ? bpf_ringbuf_reserve(from, size, 0) : 0;
 }
 
 /* Why it took none. */

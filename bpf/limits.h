@@ -40,6 +40,9 @@
 #define RAW_PER_SECOND 2000  /* stacks; beyond it raw_over_rate */
 #define RAW_SHARE      4     /* at most 1 / RAW_SHARE of the ring is full, or raw_no_room */
 
+/* Rings, at most. */
+#define MAX_RINGS 8
+
 /* Caches: what does not fit is found or sent again. */
 #define RULE_CACHE_BITS 16
 #define CACHED_WALKS	4096

@@ -12,8 +12,11 @@
 const volatile u32 cfg_free_stacks; /* 1: frees get a stack too */
 const volatile u32 cfg_find_vma;    /* 1: the kernel has bpf_find_vma (5.17) */
 const volatile u32 cfg_slot_mask;   /* of walk_slots: their number, a power of two, less 1 */
-const volatile u32 cfg_never;	    /* 0: see USE_STACK_OF_THREAD */
-const volatile u64 cfg_pidns_ino;   /* the tracer's PID namespace, as stat(2) numbers it */
+const volatile u32
+	cfg_rings; /* how many groups of CPUs have a ring: a power of two; 0: all have one */
+const volatile u32 cfg_ring_shift; /* the logarithm of how many CPUs are a group */
+const volatile u32 cfg_never;	   /* 0: see USE_STACK_OF_THREAD */
+const volatile u64 cfg_pidns_ino;  /* the tracer's PID namespace, as stat(2) numbers it */
 const volatile struct direct_map cfg_direct;
 
 /* 80 KiB. What attach cookies index; user space writes it. */
@@ -80,6 +83,40 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 32 << 20); /* user space sets it */
 } ring SEC(".maps");
+
+/*
+ * Those of groups of CPUs, where one ring's lock would have all of many CPUs wait: user space makes
+ * them, and puts together what they have by its times.
+ */
+struct group_ring {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MAX_RINGS);
+	__type(key, u32);
+	__array(values, struct group_ring);
+} rings SEC(".maps");
+
+/* The ring of the CPU that this runs on; NULL: there is none. */
+static __always_inline void *ring_here(void)
+{
+	if (!cfg_rings)
+		return &ring;
+	u32 group = bpf_get_smp_processor_id() >> cfg_ring_shift & (cfg_rings - 1);
+
+	return bpf_map_lookup_elem(&rings, &group);
+}
+
+/* As bpf_ringbuf_output. */
+static __always_inline long ring_output(void *data, u64 size, u64 flags)
+{
+	void *to = ring_here();
+
+	return to ? bpf_ringbuf_output(to, data, size, flags) : -ENOSPC;
+}
 
 /* Counters of a CPU, so that no two CPUs write one line at each hit. */
 #define PERCPU(name, entries, of)                                                                  \

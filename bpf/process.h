@@ -110,11 +110,12 @@ static __always_inline void send_process(struct traced *t, u32 index, u8 change,
 	struct record_process r = { .type = RECORD_PROCESS,
 				    .change = change,
 				    .pid = t->pid,
+				    .time = bpf_ktime_get_ns(),
 				    .parent = parent,
 				    .index = index };
 
 	bpf_get_current_comm(r.name, sizeof(r.name));
-	if (bpf_ringbuf_output(&ring, &r, sizeof(r), wakeup))
+	if (ring_output(&r, sizeof(r), wakeup))
 		__sync_fetch_and_add(&process_news_lost, 1);
 }
 
@@ -255,6 +256,7 @@ BPF_GLOBAL int code_changed(struct traced *t, struct info_ref *ref, struct unwin
 	struct record_code_changed r = { .type = RECORD_CODE_CHANGED, .pid = t->pid };
 	struct unwind_info *next = bpf_map_lookup_elem(&unwind_infos, &next_info);
 
+	r.time = bpf_ktime_get_ns();
 	r.change = __sync_fetch_and_add(&t->changes, 1) + 1;
 	if (ref->borrowed)
 		recount_borrowed(t, ref, pages);
@@ -262,7 +264,7 @@ BPF_GLOBAL int code_changed(struct traced *t, struct info_ref *ref, struct unwin
 		recount(p, pages, r.change);
 	if (next && next != p && next_info != NO_INFO)
 		recount(next, pages, r.change);
-	bpf_ringbuf_output(&ring, &r, sizeof(r), BPF_RB_FORCE_WAKEUP);
+	ring_output(&r, sizeof(r), BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
 

@@ -130,8 +130,11 @@ enum outcome {
 };
 
 /*
- * Every record of an event has its process at the same place. Times are CLOCK_MONOTONIC, in
- * nanoseconds: it is cheaper here than CLOCK_BOOTTIME, which user space makes of it.
+ * Every record has its time in the second word: of an event it is read once the record is reserved,
+ * of all others just before. So an event that refers to another record has the later time, and the
+ * rings of several groups of CPUs can be put together by it. Every record of an event has its process
+ * at the same place. Times are CLOCK_MONOTONIC, in nanoseconds: it is cheaper here than
+ * CLOCK_BOOTTIME, which user space makes of it.
  */
 struct record_event {
 	u8 type;
@@ -141,6 +144,7 @@ struct record_event {
 	u8 device_type;
 	s8 device_index;
 	u16 hook; /* row of the hook table: the probe that made the event */
+	u64 time;
 	u32 pid;
 	u32 tid;
 	u16 call; /* row of the function that the program called */
@@ -148,7 +152,6 @@ struct record_event {
 	u8 running;  /* 1: the event is one of the backward pass: a node of autograd runs */
 	u16 meaning; /* row that says what the values are */
 	u16 pad2;
-	u64 time; /* CLOCK_MONOTONIC, ns */
 	u64 addr;
 	u64 size;
 	u64 requested;
@@ -171,9 +174,9 @@ struct record_free {
 	u8 pad;
 	u16 hook;
 	u16 pad2;
+	u64 time;
 	u32 pid;
 	u32 tid;
-	u64 time;
 	u64 addr;
 	u64 size;
 	u64 allocated;
@@ -206,6 +209,7 @@ struct record_stack {
 	u8 status;
 	u16 nwords;
 	u32 pid;
+	u64 time;
 	u64 hash;
 	u64 words[MAX_WORDS];
 };
@@ -215,6 +219,7 @@ struct record_code_changed {
 	u8 type;
 	u8 pad[3];
 	u32 pid;
+	u64 time;
 	u64 change; /* counts from 1, as code_changes */
 };
 
@@ -227,6 +232,7 @@ struct record_process {
 	u8 change;
 	u8 pad[2];
 	u32 pid;
+	u64 time;
 	u32 parent;  /* of a new one */
 	u32 index;   /* in `traced` */
 	u8 name[16]; /* of the program, as the kernel has it (TASK_COMM_LEN) */
@@ -238,6 +244,7 @@ struct record_raw_page {
 	u8 pad;
 	u16 len;
 	u32 pad2;
+	u64 time;
 	u64 id; /* of the RECORD_RAW that follows */
 	u64 addr;
 	u8 data[RAW_PAGE];
@@ -268,6 +275,7 @@ struct record_code {
 	u8 type;
 	u8 pad[3];
 	u32 pid;
+	u64 time;
 	u64 addr[CODE_CHUNKS];
 	u32 len[CODE_CHUNKS]; /* bytes of each that could be read; the rest of its space is not
 				 meaningful */
@@ -278,3 +286,15 @@ struct record_code {
 	u8 filename[CODE_FILENAME_BYTES];
 	u8 linetable[CODE_LINETABLE_BYTES];
 };
+
+#define TIMED(record)                                                                              \
+	_Static_assert(__builtin_offsetof(struct record, time) == 8,                               \
+		       "each record has its time there")
+TIMED(record_event);
+TIMED(record_free);
+TIMED(record_stack);
+TIMED(record_code_changed);
+TIMED(record_process);
+TIMED(record_raw_page);
+TIMED(record_code);
+#undef TIMED

@@ -163,7 +163,8 @@ BPF_GLOBAL int send_code(struct walk *w, struct unwind_info *p, u64 addr)
 	r->len[CODE_NAME] = copy_chunk(r->name, CODE_NAME_BYTES, r->addr[CODE_NAME]);
 	r->len[CODE_FILENAME] =
 		copy_chunk(r->filename, CODE_FILENAME_BYTES, r->addr[CODE_FILENAME]);
-	if (bpf_ringbuf_output(&ring, r, sizeof(*r), BPF_RB_NO_WAKEUP))
+	r->time = bpf_ktime_get_ns();
+	if (ring_output(r, sizeof(*r), BPF_RB_NO_WAKEUP))
 		return -ENOSPC;
 	*seen = id;
 	return 0;
@@ -200,9 +201,9 @@ static __always_inline int send_words(struct walk *w)
 
 	if (n > MAX_WORDS)
 		return -E2BIG;
-	return bpf_ringbuf_output(&ring, &w->rec,
-				  __builtin_offsetof(struct record_stack, words) + n * 8,
-				  BPF_RB_NO_WAKEUP)
+	w->rec.time = bpf_ktime_get_ns();
+	return ring_output(&w->rec, __builtin_offsetof(struct record_stack, words) + n * 8,
+			   BPF_RB_NO_WAKEUP)
 		       ? -ENOSPC
 		       : 0;
 }

@@ -26,8 +26,10 @@ static __always_inline bool raw_allowed(void)
 		__sync_fetch_and_add(&raw_over_rate, 1);
 		return 0;
 	}
-	if (bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) >
-	    bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / RAW_SHARE) {
+	void *to = ring_here();
+
+	if (!to || bpf_ringbuf_query(to, BPF_RB_AVAIL_DATA) >
+			   bpf_ringbuf_query(to, BPF_RB_RING_SIZE) / RAW_SHARE) {
 		__sync_fetch_and_add(&raw_no_room, 1);
 		return 0;
 	}
@@ -42,7 +44,9 @@ static __always_inline bool raw_allowed(void)
 BPF_GLOBAL int raw_page(u64 id, u64 addr)
 {
 	u32 len = RAW_PAGE - ((u32)addr & (RAW_PAGE - 1));
-	struct record_raw_page *r = bpf_ringbuf_reserve(&ring, sizeof(*r), 0);
+	void *to = ring_here();
+	u64 time = bpf_ktime_get_ns();
+	struct record_raw_page *r = to ? bpf_ringbuf_reserve(to, sizeof(*r), 0) : 0;
 
 	if (!r)
 		return -ENOSPC;
@@ -51,6 +55,7 @@ BPF_GLOBAL int raw_page(u64 id, u64 addr)
 		return 0;
 	}
 	r->type = RECORD_RAW_PAGE;
+	r->time = time;
 	r->len = len;
 	r->id = id;
 	r->addr = addr;

@@ -264,6 +264,7 @@ type TraceRecordCode struct {
 	Type      uint8
 	Pad       [3]uint8
 	Pid       uint32
+	Time      uint64
 	Addr      [5]uint64
 	Len       [5]uint32
 	Pad2      uint32
@@ -279,6 +280,7 @@ type TraceRecordCodeChanged struct {
 	Type   uint8
 	Pad    [3]uint8
 	Pid    uint32
+	Time   uint64
 	Change uint64
 }
 
@@ -291,6 +293,7 @@ type TraceRecordEvent struct {
 	DeviceType  uint8
 	DeviceIndex int8
 	Hook        uint16
+	Time        uint64
 	Pid         uint32
 	Tid         uint32
 	Call        uint16
@@ -298,7 +301,6 @@ type TraceRecordEvent struct {
 	Running     uint8
 	Meaning     uint16
 	Pad2        uint16
-	Time        uint64
 	Addr        uint64
 	Size        uint64
 	Requested   uint64
@@ -322,9 +324,9 @@ type TraceRecordFree struct {
 	Pad         uint8
 	Hook        uint16
 	Pad2        uint16
+	Time        uint64
 	Pid         uint32
 	Tid         uint32
-	Time        uint64
 	Addr        uint64
 	Size        uint64
 	Allocated   uint64
@@ -337,6 +339,7 @@ type TraceRecordProcess struct {
 	Change uint8
 	Pad    [2]uint8
 	Pid    uint32
+	Time   uint64
 	Parent uint32
 	Index  uint32
 	Name   [16]uint8
@@ -348,6 +351,7 @@ type TraceRecordRawPage struct {
 	Pad  uint8
 	Len  uint16
 	Pad2 uint32
+	Time uint64
 	Id   uint64
 	Addr uint64
 	Data [4096]uint8
@@ -359,6 +363,7 @@ type TraceRecordStack struct {
 	Status uint8
 	Nwords uint16
 	Pid    uint32
+	Time   uint64
 	Hash   uint64
 	Words  [3584]uint64
 }
@@ -647,7 +652,7 @@ type TraceWalkSlot struct {
 		Queue    [1024]uint64
 		CodeWord [512]uint16
 		Rec      TraceRecordStack
-		_        [40]byte
+		_        [32]byte
 	}
 	_ [1280]byte
 }
@@ -665,6 +670,7 @@ const (
 	TraceMapNsPids            = "ns_pids"
 	TraceMapPids              = "pids"
 	TraceMapRing              = "ring"
+	TraceMapRings             = "rings"
 	TraceMapRows              = "rows"
 	TraceMapRuleCache         = "rule_cache"
 	TraceMapRules             = "rules"
@@ -688,6 +694,8 @@ const (
 	TraceVarCfgFreeStacks     = "cfg_free_stacks"
 	TraceVarCfgNever          = "cfg_never"
 	TraceVarCfgPidnsIno       = "cfg_pidns_ino"
+	TraceVarCfgRingShift      = "cfg_ring_shift"
+	TraceVarCfgRings          = "cfg_rings"
 	TraceVarCfgSlotMask       = "cfg_slot_mask"
 	TraceVarChildrenLost      = "children_lost"
 	TraceVarClaimNext         = "claim_next"
@@ -770,6 +778,7 @@ type TraceMapSpecs struct {
 	NsPids      *ebpf.MapSpec `ebpf:"ns_pids"`
 	Pids        *ebpf.MapSpec `ebpf:"pids"`
 	Ring        *ebpf.MapSpec `ebpf:"ring"`
+	Rings       *ebpf.MapSpec `ebpf:"rings"`
 	Rows        *ebpf.MapSpec `ebpf:"rows"`
 	RuleCache   *ebpf.MapSpec `ebpf:"rule_cache"`
 	Rules       *ebpf.MapSpec `ebpf:"rules"`
@@ -791,6 +800,8 @@ type TraceVariableSpecs struct {
 	CfgFreeStacks   *ebpf.VariableSpec `ebpf:"cfg_free_stacks"`
 	CfgNever        *ebpf.VariableSpec `ebpf:"cfg_never"`
 	CfgPidnsIno     *ebpf.VariableSpec `ebpf:"cfg_pidns_ino"`
+	CfgRingShift    *ebpf.VariableSpec `ebpf:"cfg_ring_shift"`
+	CfgRings        *ebpf.VariableSpec `ebpf:"cfg_rings"`
 	CfgSlotMask     *ebpf.VariableSpec `ebpf:"cfg_slot_mask"`
 	ChildrenLost    *ebpf.VariableSpec `ebpf:"children_lost"`
 	ClaimNext       *ebpf.VariableSpec `ebpf:"claim_next"`
@@ -837,6 +848,7 @@ type TraceMaps struct {
 	NsPids      *ebpf.Map `ebpf:"ns_pids"`
 	Pids        *ebpf.Map `ebpf:"pids"`
 	Ring        *ebpf.Map `ebpf:"ring"`
+	Rings       *ebpf.Map `ebpf:"rings"`
 	Rows        *ebpf.Map `ebpf:"rows"`
 	RuleCache   *ebpf.Map `ebpf:"rule_cache"`
 	Rules       *ebpf.Map `ebpf:"rules"`
@@ -860,6 +872,7 @@ func (m *TraceMaps) Close() error {
 		m.NsPids,
 		m.Pids,
 		m.Ring,
+		m.Rings,
 		m.Rows,
 		m.RuleCache,
 		m.Rules,
@@ -882,6 +895,8 @@ type TraceVariables struct {
 	CfgFreeStacks   *ebpf.Variable `ebpf:"cfg_free_stacks"`
 	CfgNever        *ebpf.Variable `ebpf:"cfg_never"`
 	CfgPidnsIno     *ebpf.Variable `ebpf:"cfg_pidns_ino"`
+	CfgRingShift    *ebpf.Variable `ebpf:"cfg_ring_shift"`
+	CfgRings        *ebpf.Variable `ebpf:"cfg_rings"`
 	CfgSlotMask     *ebpf.Variable `ebpf:"cfg_slot_mask"`
 	ChildrenLost    *ebpf.Variable `ebpf:"children_lost"`
 	ClaimNext       *ebpf.Variable `ebpf:"claim_next"`

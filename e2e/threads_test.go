@@ -21,12 +21,15 @@ const threadCalls = 96_000
 // TestThreads has many threads report without a pause: each call is an event, or is counted as lost since the kernel did not get the
 // ring's lock in time, as on virtual CPUs that do not run (docs/one-ring.md). e2e/kernels runs it on more CPUs than there are here.
 func TestThreads(t *testing.T) {
-	for _, threads := range []int{1, 16, 64} {
-		t.Run(fmt.Sprint(threads), func(t *testing.T) {
+	for _, c := range []struct{ threads, rings int }{{1, 0}, {16, 0}, {64, 0}, {16, 2}, {64, 8}} {
+		threads := c.threads
+		t.Run(fmt.Sprintf("%d, rings %d", threads, c.rings), func(t *testing.T) {
+			o := options()
+			o.Rings = c.rings
 			dir, each := t.TempDir(), threadCalls/threads
 			p := startIn(t, dir, nil, filepath.Join(env.programs, "hotloop"), "--depth", "20", "--threads", fmt.Sprint(threads),
 				"--each", fmt.Sprint(each), "--go", filepath.Join(dir, "go")).ready(t)
-			tr := attach(t, p.pid, options(), nil)
+			tr := attach(t, p.pid, o, nil)
 			p.release(t)
 			var calls, clock, cpu uint64
 			_, err := fmt.Sscanf(p.await(t, "total "), "total %d ns %d cpu_ns %d", &calls, &clock, &cpu)

@@ -20,9 +20,11 @@ func TestTotals(t *testing.T) {
 		name, script string
 		args         []string
 		late         int // attach when so many steps are done; 0: before the first allocation
+		rings        int // of groups of CPUs
 	}{
 		{name: "mlp", script: "mlp.py", args: []string{"--steps", "200"}},
 		{name: "gpt", script: "gpt.py", args: []string{"--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000"}},
+		{name: "gpt, several rings", script: "gpt.py", args: []string{"--steps", "100", "--layers", "2", "--width", "128", "--vocab", "1000"}, rings: 2},
 		{name: "mlp attached late", script: "mlp.py", args: []string{"--steps", "200"}, late: 20},
 	}
 	for _, tt := range tests {
@@ -32,7 +34,9 @@ func TestTotals(t *testing.T) {
 				p.release(t)
 				p.freeze(t, tt.late)
 			}
-			tr := attach(t, p.pid, options(), nil)
+			o := options()
+			o.Rings = tt.rings
+			tr := attach(t, p.pid, o, nil)
 			p.thaw(t)
 			p.release(t)
 			p.done(t)

@@ -104,6 +104,13 @@ func (tr *trace) finishWhole(t *testing.T) {
 		require.Zero(t, h.Lost(), "%+v", h)
 	}
 	require.Zero(t, tr.target.StackRecordsLost())
+	known := map[event.StackID]bool{0: true}
+	for i := range tr.events {
+		if id := tr.events[i].Stack; !known[id] {
+			require.NotNil(t, tr.target.Stack(id), "event %d", i)
+			known[id] = true
+		}
+	}
 }
 
 func (tr *trace) hits(t *testing.T) []figures.Hits {

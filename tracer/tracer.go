@@ -60,6 +60,8 @@ var errMalformed = errors.New("the kernel side sent a record that cannot be read
 type Options struct {
 	// RingBytes is the size of the ring between kernel and tracer: a power of two of at least 4096. 0 means 32 MiB.
 	RingBytes int
+	// Rings is how many groups of CPUs have a ring each, at most 8; 0: one for each eight CPUs that are online, 1: all have one.
+	Rings int
 	// FreeStacks also captures the stack of every free, at the cost of an allocation's.
 	FreeStacks bool
 	// PerfUprobes attaches each probe by a perf event, as kernels before 6.6 need it, also where uprobe_multi exists.
@@ -173,7 +175,7 @@ func (tr *Tracer) load() error {
 	types := btf.NewCache()
 	d, use, err := directmap.Plan(tr.options.Memory, types)
 	k := kernel.Options{
-		RingBytes: tr.options.RingBytes, FreeStacks: tr.options.FreeStacks, Multi: <-multi,
+		RingBytes: tr.options.RingBytes, Rings: tr.options.Rings, FreeStacks: tr.options.FreeStacks, Multi: <-multi,
 		Job: tr.options.Job, Children: tr.options.Children, Types: types, Rows: tr.rows, RowsKnown: tr.rowsKnown,
 	}
 	if err != nil {

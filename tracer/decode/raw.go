@@ -142,12 +142,16 @@ func newRawTable() *rawTable {
 	return &rawTable{copies: map[uint64]*stackCopy{}, ids: map[event.StackID]event.StackID{}}
 }
 
-const rawPageHeader = int(unsafe.Offsetof(bpf.TraceRecordRawPage{}.Data))
+const (
+	rawPageID     = int(unsafe.Offsetof(bpf.TraceRecordRawPage{}.Id))
+	rawPageAddr   = int(unsafe.Offsetof(bpf.TraceRecordRawPage{}.Addr))
+	rawPageHeader = int(unsafe.Offsetof(bpf.TraceRecordRawPage{}.Data))
+)
 
 // addPage keeps a piece of a stack. Pieces come in the order of their addresses.
 func (t *rawTable) addPage(raw []byte) bool {
 	r := bpf.TraceRecordRawPage{
-		Len: binary.NativeEndian.Uint16(raw[2:]), Id: binary.NativeEndian.Uint64(raw[8:]), Addr: binary.NativeEndian.Uint64(raw[16:]),
+		Len: binary.NativeEndian.Uint16(raw[2:]), Id: binary.NativeEndian.Uint64(raw[rawPageID:]), Addr: binary.NativeEndian.Uint64(raw[rawPageAddr:]),
 	}
 	data := raw[rawPageHeader:]
 	if int(r.Len) > len(data) {

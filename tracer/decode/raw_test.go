@@ -29,11 +29,12 @@ func rawBytes(id uint64, words ...uint64) []byte {
 	return b
 }
 
-// rawPageBytes lays a record_raw_page out by hand: type, length, id, address, data.
+// rawPageBytes lays a record_raw_page out by hand: type, length, time, id, address, data.
 func rawPageBytes(id, addr uint64, length uint16, data int) []byte {
 	b := []byte{uint8(bpf.TraceRecordTypeRECORD_RAW_PAGE), 0}
 	b = binary.LittleEndian.AppendUint16(b, length)
 	b = binary.LittleEndian.AppendUint32(b, 0)
+	b = binary.LittleEndian.AppendUint64(b, 1<<40)
 	b = binary.LittleEndian.AppendUint64(b, id)
 	b = binary.LittleEndian.AppendUint64(b, addr)
 	for i := range data {

@@ -40,6 +40,7 @@ const (
 	callBytes        = int(unsafe.Sizeof(bpf.TraceRecordCall{}))
 	eventBytes       = int(unsafe.Sizeof(bpf.TraceRecordEvent{}))
 	freeBytes        = int(unsafe.Sizeof(bpf.TraceRecordFree{}))
+	stackHash        = int(unsafe.Offsetof(bpf.TraceRecordStack{}.Hash))
 	stackHeaderBytes = int(unsafe.Offsetof(bpf.TraceRecordStack{}.Words))
 )
 
@@ -61,7 +62,7 @@ func decodeStack(raw []byte) (stackRecord, error) {
 		return stackRecord{}, fmt.Errorf("stack record of %d bytes for %d words", len(raw), n)
 	}
 	r := stackRecord{
-		status: raw[1], pid: binary.NativeEndian.Uint32(raw[4:]), hash: binary.NativeEndian.Uint64(raw[8:]), words: make([]uint64, n),
+		status: raw[1], pid: binary.NativeEndian.Uint32(raw[4:]), hash: binary.NativeEndian.Uint64(raw[stackHash:]), words: make([]uint64, n),
 	}
 	for i := range r.words {
 		r.words[i] = binary.NativeEndian.Uint64(raw[stackHeaderBytes+i*8:])

@@ -17,11 +17,12 @@ import (
 	"github.com/gputrace/gputrace/process"
 )
 
-// stackRecordBytes lays a stack record out by hand: type, status, number of words, pid, hash, words (bpf/records.h).
+// stackRecordBytes lays a stack record out by hand: type, status, number of words, pid, time, hash, words (bpf/records.h).
 func stackRecordBytes(status uint8, hash uint64, words ...uint64) []byte {
 	b := []byte{uint8(bpf.TraceRecordTypeRECORD_STACK), status}
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(words)))
 	b = binary.LittleEndian.AppendUint32(b, 77)
+	b = binary.LittleEndian.AppendUint64(b, 1<<40)
 	b = binary.LittleEndian.AppendUint64(b, hash)
 	for _, w := range words {
 		b = binary.LittleEndian.AppendUint64(b, w)
@@ -55,7 +56,7 @@ func FuzzDecodeStack(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		r, err := decodeStack(raw)
 		if err == nil {
-			require.Equal(t, stackRecordBytes(r.status, r.hash, r.words...)[8:16], raw[8:16])
+			require.Equal(t, stackRecordBytes(r.status, r.hash, r.words...)[16:24], raw[16:24])
 			require.LessOrEqual(t, stackHeaderBytes+8*len(r.words), len(raw))
 		}
 	})
@@ -71,11 +72,12 @@ func TestDecodeEvent(t *testing.T) {
 		Type, Kind, Layer, Status, DeviceType uint8
 		DeviceIndex                           int8
 		Hook                                  uint16
+		Time                                  uint64
 		PID, TID                              uint32
 		Call                                  uint16
 		Pad                                   [3]uint16
-		Words                                 [9]uint64
-	}{1, 1, 2, 0, 1, -1, 3, 5, 6, 4, [3]uint16{}, [9]uint64{7, 1<<64 - 1, 8, 9, 10, 11, 12, 13, 14}})
+		Words                                 [8]uint64
+	}{1, 1, 2, 0, 1, -1, 3, 7, 5, 6, 4, [3]uint16{}, [8]uint64{1<<64 - 1, 8, 9, 10, 11, 12, 13, 14}})
 	require.NoError(t, err)
 	require.Equal(t, want, *decodeEvent(raw))
 }

@@ -58,7 +58,8 @@ func walkSlots(cpus int) uint32 {
 type Side struct {
 	watches []link.Link // see threads end, programs be replaced and children begin
 	objs    bpf.TraceObjects
-	reader  *ringbuf.Reader
+	reader  recordReader
+	rings   []*ebpf.Map // of groups of CPUs
 	infos   []unwindInfo
 	last    uint32 // info that was taken last
 	rules   int    // that the kernel has
@@ -82,6 +83,7 @@ type unwindInfo struct {
 // Options are what must be known before the programs are loaded.
 type Options struct {
 	RingBytes  int                // of the ring: a power of two
+	Rings      int                // groups of CPUs that have a ring each; 0: by their number
 	FreeStacks bool               // frees have stacks too
 	Multi      bool               // one link has many probes (6.6)
 	Job        bool               // more than one process
@@ -111,7 +113,11 @@ func load(o Options) (*Side, error) {
 	spec.Maps[bpf.TraceMapRing].MaxEntries = uint32(o.RingBytes)
 	spec.Maps[bpf.TraceMapUnwindInfos].MaxEntries = uint32(len(k.infos))
 	spec.Maps[bpf.TraceMapWalkSlots].MaxEntries = walkSlots(cpus)
-	if err := k.configure(spec, o); err != nil {
+	groups, shift := groupsHere(o.Rings)
+	if groups > 0 { // the one is not used
+		spec.Maps[bpf.TraceMapRing].MaxEntries = uint32(os.Getpagesize())
+	}
+	if err := k.configure(spec, o, groups, shift); err != nil {
 		return nil, err
 	}
 	if err := loadSideBySide(spec, &o, &k.objs); err != nil {
@@ -125,7 +131,7 @@ func load(o Options) (*Side, error) {
 		k.Close()
 		return nil, err
 	}
-	if k.reader, err = ringbuf.NewReader(k.objs.Ring); err != nil {
+	if err := k.openRings(o.RingBytes, groups); err != nil {
 		k.Close()
 		return nil, fmt.Errorf("open the event ring: %w", err)
 	}
@@ -224,7 +230,7 @@ func (k *Side) watch(children bool) error {
 	return nil
 }
 
-func (k *Side) configure(spec *ebpf.CollectionSpec, o Options) error {
+func (k *Side) configure(spec *ebpf.CollectionSpec, o Options, groups, shift int) error {
 	namespace, err := pidNamespace()
 	if err != nil {
 		return err
@@ -235,6 +241,8 @@ func (k *Side) configure(spec *ebpf.CollectionSpec, o Options) error {
 		bpf.TraceVarCfgSlotMask:   spec.Maps[bpf.TraceMapWalkSlots].MaxEntries - 1,
 		bpf.TraceVarCfgPidnsIno:   namespace,
 		bpf.TraceVarCfgDirect:     o.Direct,
+		bpf.TraceVarCfgRings:      uint32(groups),
+		bpf.TraceVarCfgRingShift:  uint32(shift),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
@@ -271,6 +279,7 @@ func (k *Side) Close() {
 	if k.reader != nil {
 		k.reader.Close()
 	}
+	closeMaps(k.rings)
 	for _, l := range k.watches {
 		l.Close()
 	}
@@ -614,6 +623,9 @@ func Memory(ring int) (uint64, error) {
 		return 0, fmt.Errorf("read the compiled programs: %w", err)
 	}
 	n := uint64(ring)
+	if groups, _ := groupsHere(0); groups > 0 {
+		n = uint64(groups) * uint64(groupBytes(ring))
+	}
 	for _, m := range spec.Maps {
 		if m.Type == ebpf.Array {
 			n += uint64(m.MaxEntries) * uint64(m.ValueSize)
