@@ -6,6 +6,7 @@ package darwin
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,7 +40,12 @@ type started struct {
 // start starts a program, and returns once it has written the file ready.
 func start(t *testing.T, python, program string, more ...string) *started {
 	t.Helper()
-	f := buildFake(t)
+	return startOn(t, buildFake(t), python, program, more...)
+}
+
+// startOn starts a program on a fake that is made already.
+func startOn(t *testing.T, f *fake, python, program string, more ...string) *started {
+	t.Helper()
 	library, err := os.ReadFile("shim/" + ShimName)
 	require.NoError(t, err)
 	j := &started{folder: t.TempDir()}
@@ -117,6 +123,39 @@ func TestHolders(t *testing.T) {
 	}
 }
 
+// TestHoldersOfSharedNodes: the same where nodes are counted apart from themselves, as to PyTorch 2.14: what make_shared makes lies 24 bytes into
+// its memory, and some nodes are larger than what malloc rounds to 16 bytes.
+func TestHoldersOfSharedNodes(t *testing.T) {
+	j := startOn(t, buildFake(t, "-DNODES_SHARED"), python(t, "3.11"), "testdata/mac/holders.py")
+	report, err := j.holders(t.Context())
+	require.NoError(t, err)
+	j.check(t, report)
+}
+
+// TestWrongSizes: whatever malloc says of the sizes of objects, no name is wrong, and what does not depend on them is named.
+func TestWrongSizes(t *testing.T) {
+	f := buildFake(t)
+	for _, wrong := range []string{"large", "zero", "random"} {
+		t.Run(wrong, func(t *testing.T) {
+			t.Setenv("GPUTRACE_FAKE_SIZES", wrong)
+			j := startOn(t, f, python(t, "3.11"), "testdata/mac/holders.py")
+			report, err := j.holders(t.Context())
+			require.NoError(t, err)
+			names, want, others := j.named(report)
+			for _, name := range names {
+				require.NotContains(t, name, "decoy.")
+			}
+			require.Subset(t, names, []string{"model.layers[3].weight", "leaf", "decoy", "losses[3]", "piece", "holders.py:194 train() local only"})
+			require.Len(t, report.Blocks, len(names)+len(others))
+			if wrong != "random" {
+				require.Len(t, report.Notes, 1)
+				require.Contains(t, report.Notes[0], "malloc does not say how large objects of C++ are")
+			}
+			j.judge(t, names, want)
+		})
+	}
+}
+
 // TestInjectedHolders: the same of a process that has loaded the library late, for the blocks that came since.
 func TestInjectedHolders(t *testing.T) {
 	f, j := buildFake(t), &started{folder: t.TempDir()}
@@ -150,11 +189,39 @@ func (j *started) check(t *testing.T, report *holders.Report) {
 	require.ElementsMatch(t, []string{"held by C++ only", "unknown"}, others)
 	require.Subset(t, names, []string{
 		"model.layers[3].weight", "model.layers[3].weight.grad", "model.layers[6].bias", "model.layers[0].scale", "model.cache['keys'][1]",
-		"model.cache[('a', 1)]", "history[1]['deep'][0]", "holders.py:108 work() local private['x'][0]",
-		"holders.py:145 train() local kept[39]", "holders.py:145 train() local holder.held", "holders.py:145 train() local only",
+		"model.cache[('a', 1)]", "history[1]['deep'][0]", "leaf", "decoy",
+		"losses[3].grad_fn<SumBackward0> saved by MulBackward0", "picked.grad_fn saved by IndexBackward0[2]",
+		"output.grad_fn saved by LstmMpsBackward0", "output.grad_fn saved by LstmMpsBackward0[3]", "extended.grad_fn saved by Extension",
+		"piece", "piece._base.grad", "piece._base.grad_fn saved by MulBackward0", "coo.<SparseTensorImpl+208>", "holders.py:157 work() local private['x'][0]",
+		"holders.py:194 train() local kept[39]", "holders.py:194 train() local holder.held", "holders.py:194 train() local only",
 	})
 	require.Len(t, report.Blocks, len(j.buffers()))
+	checkCounts(t, report)
 	j.judge(t, names, want) // the program goes on to its end
+}
+
+// checkCounts: all that holds a block was found, and nothing else. What is behind each object of C++ looks like a reference to the decoy. The
+// base of a view is held by the view, and by the function that makes the base of it.
+func checkCounts(t *testing.T, report *holders.Report) {
+	t.Helper()
+	complete := 0
+	for i := range report.Blocks {
+		b := &report.Blocks[i]
+		switch name := b.Name(); {
+		case name == "decoy":
+			require.Equal(t, 1, b.Holders, name)
+		case name == "leaf": // the variable, and in each of nine graphs a node, in six also what a multiplication saved
+			require.Equal(t, 1+9+6, b.Holders, name)
+		case strings.Contains(name, " saved by "):
+			require.Equal(t, 1, b.Holders, name)
+		case name == "piece":
+			require.Len(t, b.Tensors, 2, name)
+		}
+		if b.Complete == holders.Yes {
+			complete++
+		}
+	}
+	require.Equal(t, len(report.Blocks)-2, complete)
 }
 
 // named are the names of the blocks that have a path, the buffers of these blocks, and the categories of the others.
@@ -181,13 +248,13 @@ func (j *started) judge(t *testing.T, names []string, want []any) {
 	var have []any
 	require.NoError(t, json.Unmarshal(j.await(t, "answer"), &have))
 	for i := range names {
-		require.Equal(t, want[i], have[i], names[i])
+		require.Contains(t, have[i], want[i], names[i])
 	}
 }
 
 // TestBusyHolders: a thread allocates and frees all the time; what stands still has its holders, and nothing has a wrong one.
 func TestBusyHolders(t *testing.T) {
-	const steady = 82
+	const steady = 116
 	j := start(t, python(t, "3.11"), "testdata/mac/holders.py", "busy")
 	best := 0
 	var names []string
@@ -270,10 +337,44 @@ func TestAskedMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, none)
 
+	checkSizes(t, m, maps)
 	j.checkSignals(t)
 	report, err := j.holders(t.Context())
 	require.NoError(t, err)
 	j.check(t, report)
+}
+
+// checkSizes: what malloc did not give has no size, wherever it is, and no address ends the process; the words are those of the memory.
+func checkSizes(t *testing.T, m *asked, maps []process.Mapping) {
+	t.Helper()
+	places := [][2]uint64{{0, 0}, {8, 8}, {1 << 47, 1 << 47}, {^uint64(0), ^uint64(0)}, {^uint64(0) - 15, ^uint64(0) - 15}}
+	for i := range maps {
+		for at := maps[i].Start; at < maps[i].End && len(places) < 70_000; at += max((maps[i].End-maps[i].Start)/256&^7, 8) {
+			places = append(places, [2]uint64{at, at})
+		}
+	}
+	answers, err := m.Sizes(places)
+	require.NoError(t, err)
+	require.Len(t, answers, len(places))
+	sized, words := 0, 0
+	for i, a := range answers {
+		var b [8]byte
+		if n, _ := m.ReadAt(b[:], places[i][0]); i < 400 && n == len(b) {
+			require.Equal(t, binary.LittleEndian.Uint64(b[:]), a[0], "%#x", places[i][0])
+			words++
+		}
+		if a[1] != 0 {
+			require.Zero(t, places[i][1]%16)
+			require.NotZero(t, places[i][1]%smallPage, "memory that begins with a page is not asked for")
+			require.LessOrEqual(t, a[1], uint64(32<<10))
+			sized++
+		}
+	}
+	require.NotZero(t, words)
+	require.Less(t, sized, 300)
+	too, err := m.Asker.Sizes(nil)
+	require.NoError(t, err)
+	require.Empty(t, too)
 }
 
 // checkSignals: the one thread that answers takes no signal of the program's.
@@ -353,6 +454,6 @@ func TestRecordedHolders(t *testing.T) {
 		names[b.Name] += b.Bytes
 	}
 	require.NotZero(t, names["model.layers[3].weight"])
-	require.NotZero(t, names["holders.py:145 train() local kept[7]"])
-	require.Contains(t, input.End.Held.Holders, "holders.py:145 train() local kept[0..39]")
+	require.NotZero(t, names["holders.py:194 train() local kept[7]"])
+	require.Contains(t, input.End.Held.Holders, "holders.py:194 train() local kept[0..39]")
 }

@@ -22,6 +22,9 @@ type Mac interface {
 	Maps() ([]process.Mapping, error)
 	// Present lists the pages of a range that are there, of 4,096 bytes each, by the first page and how many.
 	Present(start, end uint64) ([][2]uint64, error)
+	// Sizes says what malloc gave objects, each by its address and where its memory would begin: the word at the first, and how many bytes
+	// were asked for at the second, at least; 0: it is not known.
+	Sizes(places [][2]uint64) (answers [][2]uint64, err error)
 	// Interpreter is where its Python is.
 	Interpreter() (*cpython.Interpreter, error)
 	// Live are the live blocks of PyTorch's allocator, and when they were, on the clock of the events.
@@ -102,7 +105,7 @@ func (m *macProcess) threadIDs() map[uint64]bool { return nil }
 
 func (m *macProcess) asleep() asleep { return nil }
 
-func (m *macProcess) abi() torchlayout.ABI { return torchlayout.Apple }
+func (m *macProcess) abi() torchlayout.ABI { return torchlayout.Apple(m.Mac) }
 
 // freeze implements system: it is never asked for.
 func (m *macProcess) freeze(r *reading) (*liveBlocks, error) { return r.copyNow() }

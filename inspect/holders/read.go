@@ -221,6 +221,9 @@ func (r *reading) analyse(live *liveBlocks, tids map[uint64]bool) {
 		step()
 	}
 	r.attributes = torchlayout.NewAttributes(t, r.graph.ModuleNamed("torch._C"))
+	if t.Unsized() {
+		r.note("malloc does not say how large objects of C++ are: what autograd graphs keep is not named")
+	}
 	if r.im.Full() {
 		r.note("what was needed is more than the limit of %d MiB: some objects were not looked at", r.im.Room()>>8)
 	}

@@ -9,32 +9,70 @@ import threading
 import time
 
 lib = ctypes.PyDLL(os.environ["GPUTRACE_FAKE_TORCH"])
-O, N = ctypes.py_object, ctypes.c_int64
+O, N, P, I = ctypes.py_object, ctypes.c_int64, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int)
 for name, result, arguments in [
     ("tensor_base", O, []), ("tensor_empty", O, [O, N, N]), ("tensor_row", O, [O, O, N]), ("tensor_backward", None, [O]),
-    ("tensor_keep", None, [O]), ("tensor_buffer", ctypes.c_uint64, [O]), ("tensor_grad_buffer", ctypes.c_uint64, [O]),
-    ("torch_empty", ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int]),
+    ("tensor_keep", None, [O]), ("tensor_stale", None, [O]), ("tensor_sparse", O, [O, N]),
+    ("graph_mul", O, [O, O, N]), ("graph_index", O, [O, O, N]), ("graph_lstm", O, [O, O, N]), ("graph_extension", O, [O, O, N]), ("graph_view", O, [O, O, N]),
+    ("native_of", P, [O]), ("native_buffer", P, [P]), ("native_grad", P, [P]), ("native_grad_fn", P, [P]), ("native_base", P, [P]),
+    ("native_values", P, [P]), ("native_indices", P, [P]), ("node_name", ctypes.c_char_p, [P]), ("node_next", P, [P, N]),
+    ("node_saved", P, [P, N, I]), ("torch_empty", ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int]),
 ]:
     function = getattr(lib, name)
     function.restype, function.argtypes = result, arguments
 
 
-class Tensor(lib.tensor_base()):
-    @property
-    def grad(self):
-        return Buffer(lib.tensor_grad_buffer(self))
+class Parts:
+    """What leads on from a tensor, by what PyTorch itself has."""
+
+    grad = property(lambda self: Native(lib.native_grad(self.impl)))
+    _base = property(lambda self: Native(lib.native_base(self.impl)))
+    parts = property(lambda self: [lib.native_indices(self.impl), lib.native_values(self.impl)])
+
+
+class Native(Parts):
+    """A tensor without an object."""
+
+    def __init__(self, impl):
+        self.impl = impl
+
+
+class Tensor(lib.tensor_base(), Parts):
+    impl = property(lambda self: lib.native_of(self))
 
 
 class Parameter(Tensor):
     pass
 
 
-class Buffer(int):
-    """A tensor without an object: where its memory is."""
+def nodes_of(node):
+    """The nodes that follow one."""
+    i = 0
+    while lib.node_next(node, i):
+        yield lib.node_next(node, i)
+        i += 1
 
 
-def where(x):
-    return int(x) if isinstance(x, Buffer) else lib.tensor_buffer(x)
+def saved_by(node, position):
+    """The buffers of what a node saved: alone, or at a place of a list."""
+    i, at = 0, ctypes.c_int()
+    while True:
+        impl = lib.node_saved(node, i, ctypes.byref(at))
+        if at.value == -2:
+            return
+        if at.value == position and lib.native_buffer(impl):
+            yield lib.native_buffer(impl)
+        i += 1
+
+
+def through_graph(tensor, names, position):
+    """What the last of a chain of nodes saved."""
+    nodes = [lib.native_grad_fn(tensor.impl)]
+    for n, name in enumerate(names):
+        if n:
+            nodes = [below for node in nodes for below in nodes_of(node)]
+        nodes = [node for node in nodes if lib.node_name(node).decode() == name]
+    return [b for node in nodes for b in saved_by(node, position)]
 
 
 def empty(rows, columns, kind=Tensor):
@@ -87,13 +125,24 @@ def frame_of(function, name):
             f = f.f_back
 
 
-def lead(name):
-    """Where a name leads, by the interpreter."""
+def value(name):
     local = re.fullmatch(r"\S+:\d+ (?:\S+\.)?(\w+)\(\) (?:thread \S+ )?(?:local )?((\w+).*)", name)
     if local:
         f = frame_of(local[1], local[3])
-        return where(eval(local[2], f.f_globals, f.f_locals))
-    return where(eval(name, globals()))
+        return eval(local[2], f.f_globals, f.f_locals)
+    return eval(name, globals())
+
+
+def lead(name):
+    """The buffers that a name may lead to, by the interpreter and by PyTorch."""
+    graph = re.fullmatch(r"(.+)\.grad_fn(?:<([^>]+)>)?((?: > \w+)*) saved by (\w+)(?:\[(\d+)\])?", name)
+    if graph:
+        names = [graph[2]] * bool(graph[2]) + graph[3].split(" > ")[1:] + [graph[4]]
+        return through_graph(value(graph[1]), names, int(graph[5] or -1))
+    inner = re.fullmatch(r"(.+)\.<SparseTensorImpl\+\d+>", name)
+    if inner:
+        return [lib.native_buffer(part) for part in value(inner[1]).parts]
+    return [lib.native_buffer(value(name).impl)]
 
 
 def batches(n):
@@ -154,6 +203,15 @@ if "late" in sys.argv:  # gputrace comes when something is allocated
 model = Model(8)
 for layer in model.layers._modules.values():
     lib.tensor_backward(layer.weight)
+leaf = empty(4, 4, Parameter)
+decoy = empty(12, 21)
+lib.tensor_stale(decoy)
+losses = [lib.graph_mul(Tensor, leaf, 30 + i) for i in range(5)]
+picked = lib.graph_index(Tensor, leaf, 40)
+output = lib.graph_lstm(Tensor, leaf, 50)
+extended = lib.graph_extension(Tensor, leaf, 55)
+piece = lib.graph_view(Tensor, leaf, 60)
+coo = lib.tensor_sparse(Tensor, 70)
 history = [empty(5, 5), {"deep": (empty(6, 6),)}]
 lost = empty(77, 1)
 lib.tensor_keep(lost)

@@ -130,6 +130,8 @@ type classTable struct {
 	pages [][]uint64
 	ids   *memory.Table // table -> number in list + 1, 0: none
 	list  []*class
+	// sizesAsked: malloc was asked for the sizes, see Malloc; unsized: it says none.
+	sizesAsked, unsized bool
 }
 
 // classes tells the classes of the objects in an image.
@@ -331,17 +333,16 @@ func (n *Objects) Total() int { return n.total }
 
 // ABI is what differs between the systems that a process can run on.
 type ABI struct {
-	align  int  // bytes that addresses of objects are multiples of
-	chunks bool // malloc keeps the size of a piece before it
+	align  int    // bytes that addresses of objects are multiples of
+	malloc Malloc // is asked for sizes; nil: malloc keeps the size of a piece before it
 }
 
-var (
-	// GNU is that of Linux: malloc aligns everything to 16 that is larger than a pointer (max_align_t; glibc, jemalloc, tcmalloc),
-	// and std::make_shared puts an object 16 bytes behind what malloc gave.
-	GNU = ABI{16, true}
-	// Apple is that of macOS, where std::make_shared puts it 24 bytes behind (libc++, __shared_ptr_emplace).
-	Apple = ABI{8, false}
-)
+// GNU is that of Linux: malloc aligns everything to 16 that is larger than a pointer (max_align_t; glibc, jemalloc, tcmalloc),
+// and std::make_shared puts an object 16 bytes behind what malloc gave.
+var GNU = ABI{align: 16}
+
+// Apple is that of macOS, where std::make_shared puts it 24 bytes behind (libc++, __shared_ptr_emplace).
+func Apple(m Malloc) ABI { return ABI{8, m} }
 
 // scan looks for objects in a page, and reports whether there are some that matter.
 func (n *Objects) scan(addr uint64, page []byte) (found bool) {

@@ -402,7 +402,7 @@ func (n *Objects) extra(l *layout, node uint64) uint64 {
 // before it (malloc/malloc.c, struct malloc_chunk); 0 when there is none, as with other allocators.
 func (n *Objects) chunk(object uint64) uint64 {
 	const flags, mapped = 7, 2
-	if object&15 != 0 || !n.abi.chunks {
+	if object&15 != 0 || n.abi.malloc != nil {
 		return 0
 	}
 	head := n.im.Word(object - 8)

@@ -201,11 +201,11 @@ func (t *Reader) baseRefs(dst []pyobject.Ref, impl, meta uint64) []pyobject.Ref 
 		w := t.im.Word(meta + at)
 		if isBase(w) {
 			dst = appendRef(dst, t.Known(w), at, RefBase)
-		} else if t.isFunction(meta + at) {
-			for in := uint64(0); in < min(t.chunk(w), maxCaptured); in += 8 {
-				if b := t.im.Word(w + in); isBase(b) {
-					dst = appendRef(dst, t.Known(b), at|in<<savedPosition, RefBase)
-				}
+			continue
+		}
+		for from, to := t.captured(meta, meta+at); from < to; from += 8 {
+			if b := t.im.Word(from); isBase(b) {
+				dst = appendRef(dst, t.Known(b), at|(from-w)<<savedPosition, RefBase)
 			}
 		}
 	}
@@ -216,7 +216,7 @@ func (t *Reader) baseRefs(dst []pyobject.Ref, impl, meta uint64) []pyobject.Ref 
 }
 
 // isFunction reports whether a std::function may be at an address: 16 bytes for what it captured, or a pointer to that, then
-// the addresses of two functions (bits/std_function.h).
+// the addresses of two functions (libstdc++, bits/std_function.h).
 func (n *Objects) isFunction(at uint64) bool {
 	return n.im.Executable(n.im.Word(at+16)) && n.im.Executable(n.im.Word(at+24))
 }
@@ -292,13 +292,13 @@ func (t *Reader) ContextOf(node uint64) uint64 {
 
 // savedRefs appends the tensors in the fields of a node's own class: SavedVariables, and vectors of them.
 func (t *Reader) savedRefs(dst []pyobject.Ref, node uint64, accumulate bool) []pyobject.Ref {
-	end := t.nodeSize + t.extra(&t.layout, node)
 	if accumulate {
 		if v := t.im.Word(node + t.nodeSize); t.role(v) == roleTensor {
 			dst = appendRef(dst, t.Known(v), 0, RefVariable)
 		}
 		return dst
 	}
+	end := t.nodeSize + t.extra(&t.layout, node)
 	for at := t.nodeSize; at+8 <= end; at += 8 {
 		w := t.im.Word(node + at)
 		if w < memory.PageSize || w&7 != 0 {

@@ -14,7 +14,8 @@ import (
 //
 //	mov $0x328,%esi ; ... ; jmp operator delete(void*, unsigned long)
 //
-// (C++14, sized deallocation). What malloc gave is a little larger, and what is behind the object there is old.
+// (C++14, sized deallocation). What malloc gave is a little larger, and what is behind the object there is old. On macOS malloc is asked
+// (malloc.go).
 
 const (
 	// destructors is how many entries of a table are looked at; those of AutogradMeta are the seventh and eighth.
@@ -34,6 +35,9 @@ func (n *Objects) sizeOf(object uint64) uint64 {
 	c := n.of(object)
 	if c == nil {
 		return 0
+	}
+	if n.abi.malloc != nil {
+		return n.askedSize(c)
 	}
 	memory, best := n.chunk(object), uint64(0)
 	sizes := n.classSizes(c)
