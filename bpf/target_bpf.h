@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What target.h wants, by the kernel's helpers. */
-#pragma once
+#pragma once /* what target.h wants, by the kernel's helpers */
 #include "maps.h"
+#include <bpf/bpf_core_read.h>
 
 static __always_inline int target_read(void *dst, u32 len, u64 addr)
 {
