@@ -103,7 +103,7 @@ func memoryRing(records []byte) memoryFile {
 	file := make(memoryFile, 16384+capacity)
 	le := binary.LittleEndian
 	le.PutUint32(file, 0x67707472)
-	le.PutUint16(file[4:], 3)
+	le.PutUint16(file[4:], 4)
 	le.PutUint16(file[6:], 1)
 	le.PutUint32(file[12:], 1)
 	le.PutUint64(file[16:], capacity)
