@@ -238,3 +238,23 @@ func TestStateOfFullLogs(t *testing.T) {
 	require.Len(t, h.Totals().LossIntervals, maxLossIntervals)
 	require.Equal(t, h.Snapshot(), copyOf(t, h).Snapshot())
 }
+
+// TestStateOfUndo: a free that fails after the state was kept is undone in what was made of it, for its own thread.
+func TestStateOfUndo(t *testing.T) {
+	h := New()
+	of := func(tid uint32, e *event.Event) *event.Event {
+		e.TID = tid
+		return e
+	}
+	for tid := uint32(1); tid <= 3; tid++ {
+		at := uint64(tid) * mib
+		apply(h, deviceEvent(event.KindAlloc, at, 4096), of(tid, deviceEvent(event.KindFree, at, event.Unknown)))
+	}
+	again := copyOf(t, h)
+	require.Zero(t, again.Totals().Drivers[0].Live)
+	for tid := uint32(1); tid <= 3; tid++ {
+		apply(again, of(tid, deviceEvent(event.KindFreeFailed, uint64(tid)*mib, event.Unknown)))
+		require.EqualValues(t, tid, again.Totals().Drivers[0].Live.Objects)
+	}
+	require.Zero(t, again.Totals().Failures)
+}

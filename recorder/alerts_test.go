@@ -271,3 +271,18 @@ func TestAlertDevices(t *testing.T) {
 	}}
 	require.Equal(t, []event.Device{cuda(0), cuda(1)}, devices(totals))
 }
+
+// TestAlertSites: the lines with the most are named, so many and no more.
+func TestAlertSites(t *testing.T) {
+	var events []event.Event
+	total := uint64(0)
+	for i := range uint64(3 * alertSites) {
+		total += 512 * (i + 1)
+		events = append(events, line(alloc(7, (i+1)*second, 0x100000*(i+1), 512*(i+1), total), event.StackID(i+3)))
+	}
+	events[len(events)-1].Reserved = 1 << 30
+	got, _ := alerted(t, &madeTarget{pid: 7}, []string{"use>1MiB"}, madeBatch{events: events})
+	require.NotEmpty(t, got)
+	require.Len(t, got[0].Sites, alertSites)
+	require.EqualValues(t, 512*3*alertSites, got[0].Sites[0].Bytes)
+}

@@ -339,3 +339,17 @@ func TestAwaitWithoutFailure(t *testing.T) {
 	f.await()
 	require.NotNil(t, f.reading)
 }
+
+// TestSettleWrites: what was read for a failure is written to its folder; that of the failure before is left as it is where one of too many has none.
+func TestSettleWrites(t *testing.T) {
+	f := begun(t, &madeTarget{pid: 7}, nil).failures
+	f.failure, f.count, f.folder = 5, keptFailures+1, t.TempDir()
+	f.settle()
+	require.Zero(t, f.failure)
+	require.Nil(t, f.writing)
+	f.failure, f.count = 5, keptFailures
+	f.settle()
+	require.NotNil(t, f.writing)
+	require.ErrorContains(t, <-f.writing, "say why memory ran out")
+	f.writing = nil
+}
