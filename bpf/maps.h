@@ -12,11 +12,10 @@
 const volatile u32 cfg_free_stacks; /* 1: frees get a stack too */
 const volatile u32 cfg_find_vma;    /* 1: the kernel has bpf_find_vma (5.17) */
 const volatile u32 cfg_slot_mask;   /* of walk_slots: their number, a power of two, less 1 */
-const volatile u32
-	cfg_rings; /* how many groups of CPUs have a ring: a power of two; 0: all have one */
-const volatile u32 cfg_ring_shift; /* the logarithm of how many CPUs are a group */
-const volatile u32 cfg_never;	   /* 0: see USE_STACK_OF_THREAD */
-const volatile u64 cfg_pidns_ino;  /* the tracer's PID namespace, as stat(2) numbers it */
+const volatile u32 cfg_rings;	    /* groups of CPUs that have a ring each; 0: all have one */
+const volatile u32 cfg_ring_shift;  /* the logarithm of how many CPUs are a group */
+const volatile u32 cfg_never;	    /* 0: see USE_STACK_OF_THREAD */
+const volatile u64 cfg_pidns_ino;   /* the tracer's PID namespace, as stat(2) numbers it */
 const volatile struct direct_map cfg_direct;
 
 /* 80 KiB. What attach cookies index; user space writes it. */
@@ -85,8 +84,9 @@ struct {
 } ring SEC(".maps");
 
 /*
- * Those of groups of CPUs, where one ring's lock would have all of many CPUs wait: user space makes
- * them, and puts together what they have by its times.
+ * The rings of groups of CPUs, where one ring's lock would have all of many CPUs wait. There are as
+ * many as a power of two. User space makes them, and puts together what they have by the times of
+ * the records.
  */
 struct group_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
 
 	"github.com/gputrace/gputrace/bpf"
 	"github.com/gputrace/gputrace/cpython"
@@ -325,12 +326,9 @@ func (tr *Tracer) next() error {
 		return nil
 	}
 	err := tr.kernel.Read(&tr.record)
-	tr.taken += ringHeader + len(tr.record.RawSample)
+	tr.taken += unix.BPF_RINGBUF_HDR_SZ + len(tr.record.RawSample)
 	return err
 }
-
-// ringHeader is what the kernel puts before each record, bytes (BPF_RINGBUF_HDR_SZ).
-const ringHeader = 8
 
 // emptied notes that everything from before the present read was read: also when a record was lost that something waits for.
 func (tr *Tracer) emptied(ended []*Target) {

@@ -21,6 +21,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
+
+	"github.com/gputrace/gputrace/bpf"
 )
 
 const (
@@ -28,8 +30,8 @@ const (
 	// many rings there are at most (MAX_RINGS of bpf/limits.h).
 	groupCPUs = 8
 	maxRings  = 8
-	// recordTime is where a record has its time, bytes (bpf/records.h).
-	recordTime = 8
+	// recordTime is where a record has its time, bytes: every kind at the same place (bpf/records.h).
+	recordTime = uint64(unsafe.Offsetof(bpf.TraceRecordEvent{}.Time))
 )
 
 // ringGroups is how many groups of CPUs have a ring, a power of two, and the logarithm of how many CPUs are a group. wanted 0: by the number
@@ -308,28 +310,21 @@ func (r *groupReader) compact() {
 	r.records, r.next = r.records[:len(left)], 0
 }
 
-// Bits of a record's length (BPF_RINGBUF_BUSY_BIT and BPF_RINGBUF_DISCARD_BIT of linux/bpf.h), and the bytes of its header.
-const (
-	recordBusy    = 1 << 31
-	recordDropped = 1 << 30
-	recordHeader  = 8
-)
-
 // drain reads a ring up to its mark. It is false when it has come to a record that is not written yet.
 func (r *groupReader) drain(g *groupRing) bool {
 	for at := atomic.LoadUint64(g.read); at < g.mark; {
 		begin := at & g.mask
 		head := atomic.LoadUint32((*uint32)(unsafe.Pointer(&g.data[begin])))
-		if head&recordBusy != 0 {
+		if head&unix.BPF_RINGBUF_BUSY_BIT != 0 {
 			return false
 		}
-		length := uint64(head &^ recordDropped)
-		if head&recordDropped == 0 && length >= recordTime+8 {
-			from := len(r.data)
-			r.data = append(r.data, g.data[begin+recordHeader:begin+recordHeader+length]...)
-			r.records = append(r.records, groupRecord{binary.NativeEndian.Uint64(r.data[from+recordTime:]), from, len(r.data)})
+		length := uint64(head &^ unix.BPF_RINGBUF_DISCARD_BIT)
+		if head&unix.BPF_RINGBUF_DISCARD_BIT == 0 && length >= recordTime+8 {
+			from, record := len(r.data), g.data[begin+unix.BPF_RINGBUF_HDR_SZ:][:length]
+			r.data = append(r.data, record...)
+			r.records = append(r.records, groupRecord{binary.NativeEndian.Uint64(record[recordTime:]), from, len(r.data)})
 		}
-		at += (length + recordHeader + 7) &^ 7
+		at += (length + unix.BPF_RINGBUF_HDR_SZ + 7) &^ 7
 		atomic.StoreUint64(g.read, at)
 	}
 	return true

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestRingGroups(t *testing.T) {
@@ -48,8 +49,8 @@ func newMemoryRing(size int) *memoryRing {
 // reserve makes room for a record whose time is not known yet.
 func (m *memoryRing) reserve(n int) (at uint64) {
 	at = m.at
-	m.put(at, func(b []byte) { binary.NativeEndian.PutUint32(b, uint32(n)|recordBusy) })
-	m.at += uint64(n+recordHeader+7) &^ 7
+	m.put(at, func(b []byte) { binary.NativeEndian.PutUint32(b, uint32(n)|unix.BPF_RINGBUF_BUSY_BIT) })
+	m.at += uint64(n+unix.BPF_RINGBUF_HDR_SZ+7) &^ 7
 	*m.written = m.at
 	return at
 }
@@ -61,7 +62,7 @@ func (m *memoryRing) submit(at, time uint64, text string) {
 	binary.NativeEndian.PutUint64(b[recordTime:], time)
 	copy(b[16:], text)
 	for i := range b {
-		m.data[(at+recordHeader+uint64(i))&m.mask], m.data[(at+recordHeader+uint64(i))&m.mask+m.mask+1] = b[i], b[i]
+		m.data[(at+unix.BPF_RINGBUF_HDR_SZ+uint64(i))&m.mask], m.data[(at+unix.BPF_RINGBUF_HDR_SZ+uint64(i))&m.mask+m.mask+1] = b[i], b[i]
 	}
 	m.put(at, func(b []byte) { binary.NativeEndian.PutUint32(b, n) })
 }
@@ -69,7 +70,7 @@ func (m *memoryRing) submit(at, time uint64, text string) {
 // put writes a head, in both halves of the memory.
 func (m *memoryRing) put(at uint64, write func([]byte)) {
 	write(m.data[at&m.mask:])
-	write(m.data[at&m.mask+m.mask+1:][:recordHeader])
+	write(m.data[at&m.mask+m.mask+1:][:unix.BPF_RINGBUF_HDR_SZ])
 }
 
 func (m *memoryRing) add(time uint64, text string) { m.submit(m.reserve(16+len(text)), time, text) }
@@ -173,7 +174,7 @@ func TestGroupsAround(t *testing.T) {
 			text := fmt.Sprintf("%d%*s", n, int(n*7%90), "")
 			if n%11 == 0 {
 				at := ring.reserve(16 + len(text))
-				ring.put(at, func(b []byte) { binary.NativeEndian.PutUint32(b, uint32(16+len(text))|recordDropped) })
+				ring.put(at, func(b []byte) { binary.NativeEndian.PutUint32(b, uint32(16+len(text))|unix.BPF_RINGBUF_DISCARD_BIT) })
 				continue
 			}
 			ring.add(n, text)
