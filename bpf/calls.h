@@ -422,71 +422,95 @@ static __always_inline bool read_call(struct hit *h, struct thread *th, struct c
 	return resolve_values(a, h->hook, c);
 }
 
-/* The entry of a call that gives memory back. */
-static __always_inline void enter_free(struct hit *h, struct thread *th, struct call *c)
+/* Sends the free that a call is, before it is done. */
+static __always_inline void apply_free(struct hit *h, struct thread *th, struct call *c)
+{
+	c->state = emit_call(th, h->traced, c, h->row) ? CALL_EMITTED : CALL_DONE;
+}
+
+/*
+ * The entry of a call that gives memory back. Returns whether its stack must be walked: then it is
+ * not sent yet.
+ */
+static __always_inline bool enter_free(struct hit *h, struct thread *th, struct call *c)
 {
 	struct hook *k = h->hook;
 	u64 addr = c->value[VALUE_ADDR];
 	u32 depth = th->depth - 1;
-	u8 status;
 
 	if (!addr) { /* free(NULL) */
 		c->state = CALL_DONE;
 		outcome(h, OUT_NOTHING);
-		return;
+		return 0;
 	}
 	if (freed_outside(th, depth, k, addr)) {
 		c->state = CALL_INNER;
 		outcome(h, OUT_NESTED);
-		return;
+		return 0;
 	}
 	if (k->flags & HOOK_DEFER) {
 		outcome(h, OUT_ENTERED);
-		return;
+		return 0;
 	}
-	if (cfg_free_stacks) {
-		c->stack = stack_of_call(h, &status);
-		c->stack_status = status;
+	c->kind = k->kind;
+	c->name = mark_outer_counted(th, depth, k, addr, c->hook);
+	if (!cfg_free_stacks) {
+		apply_free(h, th, c);
+		return 0;
 	}
-	u16 name = mark_outer_counted(th, depth, k, addr, c->hook);
-	c->state = emit(h, th, c, k->kind, name) ? CALL_EMITTED : CALL_DONE;
+	c->stack_status = STACK_NO_SCRATCH; /* until it is walked */
+	return 1;
 }
 
-/*
- * The entry of a call. `only_frees`: the function does nothing else, so that its program is without
- * the unwinder.
- */
-static __always_inline void call_enter(struct hit *h, bool only_frees)
+/* The entry of a call. Returns whether its stack must be walked. */
+static __always_inline bool call_enter(struct hit *h)
 {
 	struct thread *th = find_thread();
-	u8 status;
 
 	if (!th) {
 		drop(h, DROP_NO_SCRATCH);
-		return;
+		return 0;
 	}
 	struct call *c = push_call(h, th);
 	if (!c)
-		return;
+		return 0;
 	if (h->hook->flags & HOOK_OFF) {
 		c->state = CALL_OUTSIDE;
 		outcome(h, OUT_OUTSIDE);
-		return;
+		return 0;
 	}
 	if (!read_call(h, th, c)) {
 		c->state = CALL_OTHER;
 		outcome(h, OUT_OTHER);
+		return 0;
+	}
+	if (frees_memory(h->hook->kind))
+		return enter_free(h, th, c);
+	if (h->hook->kind != KIND_ALLOC) {
+		outcome(h, OUT_ENTERED);
+		return 0;
+	}
+	c->stack_status = STACK_NO_SCRATCH; /* until it is walked */
+	return 1;
+}
+
+/* Walks the stack of the call that call_enter noted last, and sends it if it is a free. */
+static __always_inline void call_walk(struct hit *h)
+{
+	struct thread *th = find_thread();
+	u8 status;
+
+	if (!th || !th->depth) {
+		drop(h, DROP_NO_SCRATCH);
 		return;
 	}
-	if (frees_memory(h->hook->kind)) {
-		enter_free(h, th, c);
-		return;
-	}
-	if (!only_frees && h->hook->kind == KIND_ALLOC) {
-		c->stack = stack_of_call(h, &status);
-		c->stack_status = status;
-	}
-	outcome(h, OUT_ENTERED);
+	struct call *c = call_at(th, th->depth - 1);
+	c->stack = stack_of_call(h, &status);
+	c->stack_status = status;
+	if (frees_memory(hook_of(c)->kind))
+		apply_free(h, th, c);
+	else
+		outcome(h, OUT_ENTERED);
 }
 
 /*

@@ -20,15 +20,23 @@
 
 char LICENSE[] SEC("license") = "GPL"; /* bpf_probe_read_user is for GPL programs */
 
+/*
+ * A stack that must be walked is walked by a program of its own, to which the others jump: the
+ * verifier looks at the walk once, and at what jumps there beside it. A jump is not taken where
+ * there is no program, which is never so while probes are attached.
+ */
+#define GO_ON_AND_WALK(ctx) bpf_tail_call(ctx, &unwinder, 0)
+
 /* A report of PyTorch's caching allocator, or what can be the beginning of a step. */
 SEC("uprobe")
 int report(struct pt_regs *ctx)
 {
 	struct hit h;
 
-	USE_STACK_OF_THREAD(ctx);
-	if (!hit_begin(&h, ctx))
-		torch_hit(&h);
+	if (!hit_begin(&h, ctx) && torch_hit(&h)) {
+		GO_ON_AND_WALK(ctx);
+		drop(&h, DROP_NO_SCRATCH);
+	}
 	return 0;
 }
 
@@ -38,25 +46,30 @@ int enter(struct pt_regs *ctx)
 {
 	struct hit h;
 
-	USE_STACK_OF_THREAD(ctx);
-	if (!hit_begin(&h, ctx))
-		call_enter(&h, 0);
+	if (!hit_begin(&h, ctx) && call_enter(&h)) {
+		GO_ON_AND_WALK(ctx);
+		outcome(&h, OUT_ENTERED);
+	}
 	return 0;
 }
 
-/* The same of one that does nothing but give memory back. */
+/* Walks the stack for either, and sends the event. */
 SEC("uprobe")
-int enter_only_free(struct pt_regs *ctx)
+int unwind(struct pt_regs *ctx)
 {
 	struct hit h;
 
 	USE_STACK_OF_THREAD(ctx);
-	if (!hit_begin(&h, ctx))
-		call_enter(&h, 1);
+	if (hit_go_on(&h, ctx))
+		return 0;
+	if (h.hook->layer == LAYER_TORCH)
+		torch_walk(&h);
+	else
+		call_walk(&h);
 	return 0;
 }
 
-/* The return of either. */
+/* The return of a call. */
 SEC("uprobe")
 int leave(struct pt_regs *ctx)
 {

@@ -101,6 +101,23 @@ static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
 	return 0;
 }
 
+/* Goes on with a run in another program: it is counted. 0, or -ENOENT: it is not traced any more. */
+static __always_inline int hit_go_on(struct hit *h, struct pt_regs *ctx)
+{
+	h->ctx = ctx;
+	h->task = bpf_get_current_task_btf();
+	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
+	h->hook = &hooks.row[h->row];
+	h->stats = stats_of(h->row);
+	if (!h->stats)
+		return -ENOENT;
+	h->traced = current_traced(h->task->tgid, &h->index);
+	if (h->traced)
+		return 0;
+	outcome(h, OUT_OUTSIDE);
+	return -ENOENT;
+}
+
 static __always_inline void fill_event(struct record_event *e, struct traced *t, struct hook *k,
 				       u32 row, u32 tid)
 {

@@ -142,22 +142,23 @@ PERCPU(counters, 1, struct cpu_counters);
 			__sync_fetch_and_add(&c_->name, 1);                                        \
 	} while (0)
 
+/* The program that goes on where a stack must be walked; user space puts it there. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u32);
-} no_programs SEC(".maps");
+} unwinder SEC(".maps");
 
 /*
  * Has the program run on the thread's own stack. From Linux 6.13 on, functions with 64 bytes or more
  * get a stack of the CPU instead (bpf_enable_priv_stack in kernel/bpf/verifier.c), which is right for
  * kprobes: they are not preempted. A uprobe's program is of the same type and is: the next thread on
  * that CPU would use the same stack in the midst of its run. A program with a tail call is left as it
- * is; this one is never made, and the verifier takes it out.
+ * is; this one is never made, and the verifier takes it out. Not for programs that make one.
  */
 #define USE_STACK_OF_THREAD(ctx)                                                                   \
 	do {                                                                                       \
 		if (cfg_never)                                                                     \
-			bpf_tail_call(ctx, &no_programs, 0);                                       \
+			bpf_tail_call(ctx, &unwinder, 0);                                       \
 	} while (0)

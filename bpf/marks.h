@@ -99,18 +99,26 @@ BPF_GLOBAL int mark_note(u64 key, u64 stack)
 }
 
 /*
- * Returns whether it is to be an event with a stack, and one that must be walked. The range, then
- * the key, are where an argument has no place: the stack of BPF is full.
+ * Finds what tells a mark from others, in an argument that has no place in a register: the stack of
+ * BPF is full. Returns whether it can be a step's beginning.
  */
-static __always_inline bool torch_mark(struct hit *h, struct arguments_in_registers *a)
+static __always_inline bool take_mark(struct hit *h, struct arguments_in_registers *a)
 {
 	if (h->hook->arg_ptr != ARG_NONE)
 		a->arg[6] = step_range(a->arg[h->hook->arg_ptr & 7]);
-	if (!a->arg[6]) {
+	if (!a->arg[6])
+		return 0;
+	a->arg[6] = mark_key(h, a->arg[6]);
+	return 1;
+}
+
+/* Returns whether it is to be an event with a stack that is not known. */
+static __always_inline bool torch_mark(struct hit *h, struct arguments_in_registers *a)
+{
+	if (!take_mark(h, a)) {
 		outcome(h, OUT_OTHER);
 		return 0;
 	}
-	a->arg[6] = mark_key(h, a->arg[6]);
 	u64 stack = mark_known(a->arg[6]);
 
 	if (stack)
@@ -119,21 +127,37 @@ static __always_inline bool torch_mark(struct hit *h, struct arguments_in_regist
 }
 
 /*
- * What PyTorch's layer tells: a report of its allocator, or a mark. Both are one program, since
- * what the verifier looks at is nearly all the walk of a stack.
+ * What PyTorch's layer tells: a report of its allocator, or a mark. Returns whether its stack must
+ * be walked first.
  */
-static __always_inline void torch_hit(struct hit *h)
+static __always_inline bool torch_hit(struct hit *h)
 {
 	bool is_mark = h->hook->kind == KIND_MARK;
 	struct arguments_in_registers a;
+	u64 stack;
 
 	take_arguments(h, &a);
 	if (h->hook->flags & HOOK_OFF) {
 		outcome(h, OUT_OUTSIDE);
 	} else if (is_mark ? torch_mark(h, &a) : torch_report(h, &a)) {
-		u64 stack = torch_event_with_stack(h, &a);
-
+		if (!torch_event_recalled(h, &a, &stack))
+			return 1;
 		if (h->hook->kind == KIND_MARK)
 			mark_note(a.arg[6], stack);
 	}
+	return 0;
+}
+
+/* Walks the stack of what torch_hit did not send, and sends it. */
+static __always_inline void torch_walk(struct hit *h)
+{
+	struct arguments_in_registers a;
+
+	take_arguments(h, &a);
+	if (h->hook->kind == KIND_MARK)
+		take_mark(h, &a);
+	u64 stack = torch_event_walked(h, &a);
+
+	if (h->hook->kind == KIND_MARK)
+		mark_note(a.arg[6], stack);
 }

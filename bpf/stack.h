@@ -181,13 +181,25 @@ BPF_GLOBAL int send_code_of(struct walk *w, struct unwind_info *p, u32 number)
 	return 0;
 }
 
+/* Sends some, from that of a number on. Returns 1 when there is no such frame. */
+BPF_GLOBAL int send_some_codes(struct walk *w, struct unwind_info *p, u32 from)
+{
+	if (!w || !p)
+		return 1;
+	for (u32 i = 0; i < QUEUE_BATCH; i++) {
+		if (send_code_of(w, p, from + i))
+			return 1;
+	}
+	return 0;
+}
+
 /* Sends the code objects of the stack. */
 BPF_GLOBAL int send_codes(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p)
 		return -EINVAL;
-	for (u32 i = 0; i < MAX_PYTHON; i++) {
-		if (send_code_of(w, p, i))
+	for (u32 i = 0; i < MAX_PYTHON / QUEUE_BATCH; i++) {
+		if (send_some_codes(w, p, i * QUEUE_BATCH))
 			break;
 	}
 	w->mem.window[ELSEWHERE].hi = w->mem.window[ELSEWHERE].lo; /* its copy is overwritten */

@@ -110,6 +110,18 @@ BPF_GLOBAL int raw_activation(struct walk *w, struct unwind_info *p)
 	return 0;
 }
 
+/* Some activations. Returns 1 when there is none any more. */
+BPF_GLOBAL int raw_activations(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p)
+		return 1;
+	for (int i = 0; i < QUEUE_BATCH; i++) {
+		if (raw_activation(w, p))
+			return 1;
+	}
+	return 0;
+}
+
 /* Reads the Python frames once more, and marks where each activation lies. */
 static __always_inline void raw_python(struct walk *w, struct unwind_info *p)
 {
@@ -117,8 +129,8 @@ static __always_inline void raw_python(struct walk *w, struct unwind_info *p)
 	w->py_bound = w->py_cframe = w->py_frame = 0;
 	memory_copy_only(&w->mem);
 	py_start(w, p);
-	for (int i = 0; i < MAX_PYTHON; i++) {
-		if (raw_activation(w, p))
+	for (int i = 0; i < MAX_PYTHON / QUEUE_BATCH; i++) {
+		if (raw_activations(w, p))
 			break;
 	}
 	if (w->status) /* of the Python frames: more than the walk that broke off had to say */
@@ -204,10 +216,7 @@ static __always_inline u64 stack_made(struct hit *h, struct walk *w, struct unwi
 	return 0;
 }
 
-/*
- * Captures the stack of a call. It is walked each time: a call of the driver takes much longer, and
- * the program is half as large for the verifier.
- */
+/* Captures the stack of a call. It is walked each time: a call of the driver takes much longer. */
 static __always_inline u64 stack_of_call(struct hit *h, u8 *status)
 {
 	struct unwind_info *p;

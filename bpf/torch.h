@@ -89,6 +89,15 @@ BPF_GLOBAL int read_block_again(struct walk *w, struct unwind_info *p)
 	return 0;
 }
 
+/* Reads the Block of an allocation, whose stack is then walked. */
+BPF_GLOBAL int read_block_surely(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p || w->report.kind != KIND_ALLOC)
+		return -EINVAL;
+	read_block(w, &p->block);
+	return memory_was_stable(&w->mem) ? 0 : read_block_again(w, p);
+}
+
 /*
  * Reads the Block of an allocation, and looks for its stack among the cached walks. Returns whether
  * it is there.
@@ -208,17 +217,55 @@ static __always_inline void torch_event(struct hit *h, struct report *r, struct 
 	submit(h, e);
 }
 
-/* Sends an event with the stack. Returns the stack, 0 where it is not whole. */
-static __always_inline u64 torch_event_with_stack(struct hit *h, struct arguments_in_registers *a)
+/* Sends an event without a stack: there was no memory for a walk. */
+static __always_inline void torch_event_alone(struct hit *h, struct arguments_in_registers *a)
+{
+	struct report r;
+
+	read_report(h, a, &r);
+	torch_event(h, &r, 0);
+}
+
+/*
+ * Sends an event whose stack need not be walked, and puts the stack into *stack, 0 where it has
+ * none. Returns whether it could.
+ */
+static __always_inline bool torch_event_recalled(struct hit *h, struct arguments_in_registers *a,
+						 u64 *stack)
+{
+	struct unwind_info *p;
+	struct walk_slot *s = stack_open(h, &p);
+
+	*stack = 0;
+	if (!s) {
+		torch_event_alone(h, a);
+		return 1;
+	}
+	struct walk *w = &s->walk;
+
+	read_report(h, a, &w->report);
+	block_unknown(&w->block);
+	bool found = find_origin(w, p);
+
+	if (found) {
+		*stack = w->block.stack = w->found;
+		w->block.stack_status = STACK_OK;
+		h->stats->cached++; /* not atomic: one that is lost now and then does no harm */
+		read_autograd(w, p);
+		torch_event(h, &w->report, w);
+	}
+	slot_give_back(s);
+	return found;
+}
+
+/* Walks the stack and sends an event with it. Returns the stack, 0 where it is not whole. */
+static __always_inline u64 torch_event_walked(struct hit *h, struct arguments_in_registers *a)
 {
 	struct unwind_info *p;
 	struct walk_slot *s = stack_open(h, &p);
 
 	if (!s) {
-		struct report r;
-
-		read_report(h, a, &r);
-		torch_event(h, &r, 0);
+		torch_event_alone(h, a);
 		return 0;
 	}
 	struct walk *w = &s->walk;
@@ -226,17 +273,11 @@ static __always_inline u64 torch_event_with_stack(struct hit *h, struct argument
 
 	read_report(h, a, &w->report);
 	block_unknown(&w->block);
-	bool found = find_origin(w, p);
-
-	if (found) {
-		w->block.stack = w->found;
-		h->stats->cached++; /* not atomic: one that is lost now and then does no harm */
-	} else {
-		w->block.stack = stack_made(h, w, p, &status);
-	}
+	read_block_surely(w, p);
+	w->block.stack = stack_made(h, w, p, &status);
 	read_autograd(w, p);
 	w->deps.no_node = w->autograd.known && !w->autograd.running;
-	if (!found && status == STACK_OK && cached_walk_store(w))
+	if (status == STACK_OK && cached_walk_store(w))
 		count(walks_stored);
 	w->block.stack_status = status;
 	torch_event(h, &w->report, w);

@@ -666,7 +666,6 @@ const (
 	TraceMapCounters          = "counters"
 	TraceMapInfoRefs          = "info_refs"
 	TraceMapLateThreads       = "late_threads"
-	TraceMapNoPrograms        = "no_programs"
 	TraceMapNsPids            = "ns_pids"
 	TraceMapPids              = "pids"
 	TraceMapRing              = "ring"
@@ -680,15 +679,16 @@ const (
 	TraceMapThreads           = "threads"
 	TraceMapTraced            = "traced"
 	TraceMapUnwindInfos       = "unwind_infos"
+	TraceMapUnwinder          = "unwinder"
 	TraceMapWalkSlots         = "walk_slots"
 	TraceProgEnter            = "enter"
-	TraceProgEnterOnlyFree    = "enter_only_free"
 	TraceProgLeave            = "leave"
 	TraceProgLibrariesChanged = "libraries_changed"
 	TraceProgProcessForked    = "process_forked"
 	TraceProgProgramReplaced  = "program_replaced"
 	TraceProgReport           = "report"
 	TraceProgThreadExit       = "thread_exit"
+	TraceProgUnwind           = "unwind"
 	TraceVarCfgDirect         = "cfg_direct"
 	TraceVarCfgFindVma        = "cfg_find_vma"
 	TraceVarCfgFreeStacks     = "cfg_free_stacks"
@@ -756,13 +756,13 @@ type TraceSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type TraceProgramSpecs struct {
 	Enter            *ebpf.ProgramSpec `ebpf:"enter"`
-	EnterOnlyFree    *ebpf.ProgramSpec `ebpf:"enter_only_free"`
 	Leave            *ebpf.ProgramSpec `ebpf:"leave"`
 	LibrariesChanged *ebpf.ProgramSpec `ebpf:"libraries_changed"`
 	ProcessForked    *ebpf.ProgramSpec `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.ProgramSpec `ebpf:"program_replaced"`
 	Report           *ebpf.ProgramSpec `ebpf:"report"`
 	ThreadExit       *ebpf.ProgramSpec `ebpf:"thread_exit"`
+	Unwind           *ebpf.ProgramSpec `ebpf:"unwind"`
 }
 
 // TraceMapSpecs contains maps before they are loaded into the kernel.
@@ -774,7 +774,6 @@ type TraceMapSpecs struct {
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	InfoRefs    *ebpf.MapSpec `ebpf:"info_refs"`
 	LateThreads *ebpf.MapSpec `ebpf:"late_threads"`
-	NoPrograms  *ebpf.MapSpec `ebpf:"no_programs"`
 	NsPids      *ebpf.MapSpec `ebpf:"ns_pids"`
 	Pids        *ebpf.MapSpec `ebpf:"pids"`
 	Ring        *ebpf.MapSpec `ebpf:"ring"`
@@ -788,6 +787,7 @@ type TraceMapSpecs struct {
 	Threads     *ebpf.MapSpec `ebpf:"threads"`
 	Traced      *ebpf.MapSpec `ebpf:"traced"`
 	UnwindInfos *ebpf.MapSpec `ebpf:"unwind_infos"`
+	Unwinder    *ebpf.MapSpec `ebpf:"unwinder"`
 	WalkSlots   *ebpf.MapSpec `ebpf:"walk_slots"`
 }
 
@@ -844,7 +844,6 @@ type TraceMaps struct {
 	Counters    *ebpf.Map `ebpf:"counters"`
 	InfoRefs    *ebpf.Map `ebpf:"info_refs"`
 	LateThreads *ebpf.Map `ebpf:"late_threads"`
-	NoPrograms  *ebpf.Map `ebpf:"no_programs"`
 	NsPids      *ebpf.Map `ebpf:"ns_pids"`
 	Pids        *ebpf.Map `ebpf:"pids"`
 	Ring        *ebpf.Map `ebpf:"ring"`
@@ -858,6 +857,7 @@ type TraceMaps struct {
 	Threads     *ebpf.Map `ebpf:"threads"`
 	Traced      *ebpf.Map `ebpf:"traced"`
 	UnwindInfos *ebpf.Map `ebpf:"unwind_infos"`
+	Unwinder    *ebpf.Map `ebpf:"unwinder"`
 	WalkSlots   *ebpf.Map `ebpf:"walk_slots"`
 }
 
@@ -868,7 +868,6 @@ func (m *TraceMaps) Close() error {
 		m.Counters,
 		m.InfoRefs,
 		m.LateThreads,
-		m.NoPrograms,
 		m.NsPids,
 		m.Pids,
 		m.Ring,
@@ -882,6 +881,7 @@ func (m *TraceMaps) Close() error {
 		m.Threads,
 		m.Traced,
 		m.UnwindInfos,
+		m.Unwinder,
 		m.WalkSlots,
 	)
 }
@@ -919,25 +919,25 @@ type TraceVariables struct {
 // It can be passed to LoadTraceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TracePrograms struct {
 	Enter            *ebpf.Program `ebpf:"enter"`
-	EnterOnlyFree    *ebpf.Program `ebpf:"enter_only_free"`
 	Leave            *ebpf.Program `ebpf:"leave"`
 	LibrariesChanged *ebpf.Program `ebpf:"libraries_changed"`
 	ProcessForked    *ebpf.Program `ebpf:"process_forked"`
 	ProgramReplaced  *ebpf.Program `ebpf:"program_replaced"`
 	Report           *ebpf.Program `ebpf:"report"`
 	ThreadExit       *ebpf.Program `ebpf:"thread_exit"`
+	Unwind           *ebpf.Program `ebpf:"unwind"`
 }
 
 func (p *TracePrograms) Close() error {
 	return _TraceClose(
 		p.Enter,
-		p.EnterOnlyFree,
 		p.Leave,
 		p.LibrariesChanged,
 		p.ProcessForked,
 		p.ProgramReplaced,
 		p.Report,
 		p.ThreadExit,
+		p.Unwind,
 	)
 }
 

@@ -71,19 +71,32 @@ static __always_inline void walk_begin(struct walk *w, struct unwind_info *p)
 	w->hash = p->stack_seed + p->mappings_stale;
 }
 
+#define STEP_BATCH 32 /* frames that one call walks: the verifier goes through the loop around it */
+_Static_assert(MAX_NATIVE % STEP_BATCH == 0, "MAX_NATIVE frames are walked");
+
+/* Some native frames. Returns 1 when the walk is over. */
+BPF_GLOBAL int walk_steps(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p)
+		return 1;
+	for (int i = 0; i < STEP_BATCH; i++) {
+		if (walk_step(w, p))
+			return 1;
+	}
+	return 0;
+}
+
 /* Walks once. Returns whether memory stayed what was read. */
-BPF_GLOBAL int walk_once(struct walk *w, struct unwind_info *p)
+static __always_inline bool walk_once(struct walk *w, struct unwind_info *p)
 {
 	int done = 0;
 
-	if (!w || !p)
-		return 0;
 	walk_begin(w, p);
 	w->deps.needs_fp = w->deps.nevals = w->deps.span = w->ndeps = 0;
 	w->rec.nwords = 0;
 	w->rec.pid = w->pid;
-	for (int i = 0; i < MAX_NATIVE; i++) {
-		done = walk_step(w, p);
+	for (int i = 0; i < MAX_NATIVE / STEP_BATCH; i++) {
+		done = walk_steps(w, p);
 		if (done)
 			break;
 	}

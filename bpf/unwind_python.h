@@ -175,6 +175,7 @@ static __always_inline u64 hash_python(u64 hash, u64 code, u64 instr)
 }
 
 #define QUEUE_BATCH 32 /* frames that one call appends: the verifier checks so many */
+_Static_assert(MAX_PYTHON % QUEUE_BATCH == 0, "MAX_PYTHON frames are appended");
 
 /* Appends some of the queued frames, from number `from` on, of n, to the record. */
 BPF_GLOBAL int push_queued(struct walk *w, u32 from, u32 n)
@@ -417,11 +418,23 @@ BPF_GLOBAL int py_rest_one(struct walk *w, struct unwind_info *p)
 	return 0;
 }
 
+/* Some of them. Returns 1 when there is none any more. */
+BPF_GLOBAL int py_rest_some(struct walk *w, struct unwind_info *p)
+{
+	if (!w || !p)
+		return 1;
+	for (int i = 0; i < QUEUE_BATCH; i++) {
+		if (py_rest_one(w, p))
+			return 1;
+	}
+	return 0;
+}
+
 /* Python frames that no native frame claimed: they are wanted when the native walk broke off. */
 static __always_inline void py_rest(struct walk *w, struct unwind_info *p)
 {
-	for (int i = 0; i < MAX_PYTHON; i++) {
-		if (py_rest_one(w, p))
+	for (int i = 0; i < MAX_PYTHON / QUEUE_BATCH; i++) {
+		if (py_rest_some(w, p))
 			break;
 	}
 }

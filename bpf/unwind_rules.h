@@ -29,6 +29,20 @@ enum rule_kind {
 	RULE_UNSUPPORTED = 15,
 };
 
+/*
+ * One step of a binary search in [lo, hi), whose middle holds what lies `beyond` what is looked for;
+ * negative: before it. By bits instead of conditions: the verifier goes each way of a condition, and
+ * does so again in each step.
+ */
+static __always_inline void search_step(u32 *lo, u32 *hi, s64 beyond)
+{
+	u32 mid = (*lo + *hi) >> 1, up = ~(beyond >> 63);
+
+	barrier_var(up);
+	*lo += (mid + 1 - *lo) & up;
+	*hi += (mid - *hi) & ~up;
+}
+
 /* The number of the mapping that holds pc; MAX_MAPPINGS: none does. */
 BPF_GLOBAL u32 mapping_number(struct unwind_info *p, u64 pc)
 {
@@ -42,10 +56,7 @@ BPF_GLOBAL u32 mapping_number(struct unwind_info *p, u64 pc)
 		u32 mid = (lo + hi) >> 1;
 		if (mid >= MAX_MAPPINGS)
 			return MAX_MAPPINGS;
-		if (p->mapping[mid].start <= pc)
-			lo = mid + 1;
-		else
-			hi = mid;
+		search_step(&lo, &hi, pc - p->mapping[mid].start);
 	}
 	if (lo == 0 || lo > MAX_MAPPINGS)
 		return MAX_MAPPINGS;
@@ -59,6 +70,29 @@ static __always_inline struct mapping *find_mapping(struct unwind_info *p, u64 p
 	return i < MAX_MAPPINGS ? &p->mapping[i & (MAX_MAPPINGS - 1)] : 0;
 }
 
+/*
+ * The rule of what lies `rel` bytes behind a file's first byte, by its rows [lo, hi). A function of
+ * its own, since what looks at the memory map has a callback: kernels up to 6.18 at least fail in
+ * tracing what a loop depends on through a callback ("verifier bug").
+ */
+BPF_GLOBAL u64 rule_of_row(u32 lo, u32 hi, u64 rel)
+{
+	u32 first = lo;
+
+	for (int i = 0; i < 26; i++) { /* up to 2^26 rows in all */
+		if (lo >= hi)
+			break;
+		u64 *row = target_row((lo + hi) >> 1);
+		if (!row)
+			return 0;
+		search_step(&lo, &hi, rel - (u32)*row);
+	}
+	if (lo <= first)
+		return 0;
+	u64 *row = target_row(lo - 1);
+	return row ? target_rule(*row >> 32) : 0;
+}
+
 /* Two binary searches: for the mapping, then for the row. */
 BPF_GLOBAL u64 find_rule(struct unwind_info *p, u64 pc)
 {
@@ -67,26 +101,7 @@ BPF_GLOBAL u64 find_rule(struct unwind_info *p, u64 pc)
 	struct mapping *m = find_mapping(p, pc);
 	if (!m || (p->mappings_stale && !target_mapping_holds(m, pc)))
 		return RULE_NO_MAPPING;
-
-	u64 rel = pc - m->bias;
-	u32 lo = m->row_lo, hi = m->row_hi, first = lo;
-
-	for (int i = 0; i < 26; i++) { /* up to 2^26 rows in all */
-		if (lo >= hi)
-			break;
-		u32 mid = (lo + hi) >> 1;
-		u64 *row = target_row(mid);
-		if (!row)
-			return 0;
-		if ((u32)*row <= rel)
-			lo = mid + 1;
-		else
-			hi = mid;
-	}
-	if (lo <= first)
-		return 0;
-	u64 *row = target_row(lo - 1);
-	return row ? target_rule(*row >> 32) : 0;
+	return rule_of_row(m->row_lo, m->row_hi, pc - m->bias);
 }
 
 static __always_inline u64 rule_for(struct unwind_info *p, u64 pc)

@@ -56,42 +56,100 @@ static __always_inline bool hash_read(struct walk *w, u64 page, u64 four, u64 *h
 	return 1;
 }
 
-/*
- * Hashes the words that a walk depended on, four at a time. To store, the hash is noted in the
- * entry. Returns whether the words could be read, and are those.
- */
-BPF_GLOBAL int hash_words(struct walk *w, struct cached_walk *c, u32 store)
+/* Where the hashing of words is. */
+struct hashing {
+	u64 hash[4]; /* that do not wait for each other */
+	u64 first;   /* the page that the walk began at */
+	u64 page;    /* which is shown, counted from it */
+	u64 at;	     /* where */
+};
+
+static __always_inline void hash_begin(struct walk *w, struct cached_walk *c, struct hashing *o)
 {
-	u64 hash[4] = { 1, 2, 3, 4 }; /* that do not wait for each other */
+	for (u32 k = 0; k < 4; k++)
+		o->hash[k] = k + 1;
+	o->first = w->first_sp & ~(PAGE_BYTES - 1ull);
+	o->page = NO_PAGE;
+	o->at = 0;
+	if (!target_in_place())
+		window_copy_span(&w->mem, w->first_sp, c->span);
+}
+
+/* Hashes four words. Returns whether they could be read. */
+static __always_inline bool hash_four(struct walk *w, struct hashing *o, u64 four)
+{
+	u64 page = four >> 48;
+
+	if (!target_in_place())
+		return hash_read(w, o->first + (page << 12), four, o->hash);
+	if (page != o->page) {
+		o->at = window_at(&w->mem, ON_STACK, o->first + (page << 12), PAGE_BYTES);
+		o->page = page;
+		if (!o->at)
+			return 0;
+	}
+	hash_shown(o->at, four, o->hash);
+	return 1;
+}
+
+static __always_inline u64 hash_end(struct hashing *o)
+{
+	return hash_add(hash_add(hash_add(o->hash[0], o->hash[1]), o->hash[2]), o->hash[3]);
+}
+
+/*
+ * Hashes the words that a cached walk depended on, without a call. Returns whether they could be
+ * read, and are those.
+ */
+BPF_GLOBAL int words_hold(struct walk *w, struct cached_walk *c)
+{
+	struct hashing o;
 
 	if (!w || !c || (w->first_sp & 7))
 		return 0;
-	u64 first = w->first_sp & ~(PAGE_BYTES - 1ull), shown = NO_PAGE, at = 0;
-
-	if (!target_in_place())
-		window_copy_span(&w->mem, w->first_sp, c->span);
+	hash_begin(w, c, &o);
 	for (u32 i = 0; i < CACHED_FOURS; i++) {
 		if (i >= c->nfours)
 			break;
-		u64 four = c->four[i], page = four >> 48;
-
-		if (!target_in_place()) {
-			if (!hash_read(w, first + (page << 12), four, hash))
-				return 0;
-			continue;
-		}
-		if (page != shown) {
-			at = window_at(&w->mem, ON_STACK, first + (page << 12), PAGE_BYTES);
-			shown = page;
-			if (!at)
-				return 0;
-		}
-		hash_shown(at, four, hash);
+		if (!hash_four(w, &o, c->four[i]))
+			return 0;
 	}
-	u64 all = hash_add(hash_add(hash_add(hash[0], hash[1]), hash[2]), hash[3]);
-	if (store)
-		c->hash = all;
-	return all == c->hash;
+	return hash_end(&o) == c->hash;
+}
+
+#define FOURS_BATCH 8 /* that one call hashes: the verifier goes through the loop around it */
+_Static_assert(CACHED_FOURS % FOURS_BATCH == 0, "all are hashed");
+
+/* Hashes some of the words that the walk depended on. Returns whether they could be read. */
+BPF_GLOBAL int hash_some(struct walk *w, struct hashing *o, u32 from)
+{
+	if (!w || !o)
+		return 0;
+	for (u32 i = 0; i < FOURS_BATCH; i++) {
+		u32 n = from + i;
+
+		barrier_var(n);
+		if (n >= w->deps.nfours || n >= CACHED_FOURS)
+			break;
+		if (!hash_four(w, o, w->deps.four[n]))
+			return 0;
+	}
+	return 1;
+}
+
+/* Hashes the words that the walk depended on, as words_hold does. Returns whether it could. */
+static __always_inline bool hash_words(struct walk *w)
+{
+	struct hashing o;
+
+	if (w->first_sp & 7)
+		return 0;
+	hash_begin(w, &w->deps, &o);
+	for (u32 i = 0; i < CACHED_FOURS / FOURS_BATCH; i++)
+		if (!hash_some(w, &o, i * FOURS_BATCH))
+			return 0;
+	w->deps.hash = hash_end(&o);
+	return 1;
 }
 
 /* Whether the native walk of an entry holds. */
@@ -99,7 +157,7 @@ static __always_inline bool cached_native_holds(struct walk *w, struct unwind_in
 						struct cached_walk *c)
 {
 	if (c->cache_key != p->cache_key || c->pc != w->first_pc || c->sp != w->first_sp ||
-	    (c->needs_fp && c->fp != w->first_fp) || !hash_words(w, c, 0))
+	    (c->needs_fp && c->fp != w->first_fp) || !words_hold(w, c))
 		return 0;
 	w->hash = c->native_hash;
 	return 1;
@@ -326,20 +384,34 @@ static __always_inline void pack_word(struct walk *w, u64 at)
 	w->full = 1;
 }
 
-/* Packs the words that the walk depended on. Returns whether there are any, and room for all. */
-BPF_GLOBAL int pack_words(struct walk *w)
+#define PACK_BATCH 16 /* words that one call packs: the verifier goes through the loop around it */
+_Static_assert(CACHED_WORDS % PACK_BATCH == 0, "all are packed");
+
+/* Packs some of the words that the walk depended on, from number `from` on. */
+BPF_GLOBAL int pack_some(struct walk *w, u32 from)
 {
 	if (!w)
 		return 0;
 	u64 in_page = w->first_sp & (PAGE_BYTES - 1);
 
-	w->deps.nfours = 0;
-	for (u32 i = 0; i < CACHED_WORDS; i++) {
-		if (i >= w->ndeps)
+	for (u32 i = 0; i < PACK_BATCH; i++) {
+		u32 n = from + i;
+
+		barrier_var(n);
+		if (n >= w->ndeps || n >= CACHED_WORDS)
 			break;
-		pack_word(w, in_page + w->dep[i] * 8);
+		pack_word(w, in_page + w->dep[n] * 8);
 		barrier();
 	}
+	return 0;
+}
+
+/* Packs the words that the walk depended on. Returns whether there are any, and room for all. */
+static __always_inline bool pack_words(struct walk *w)
+{
+	w->deps.nfours = 0;
+	for (u32 i = 0; i < CACHED_WORDS / PACK_BATCH; i++)
+		pack_some(w, i * PACK_BATCH);
 	return w->deps.nfours && w->deps.nfours <= CACHED_FOURS;
 }
 
@@ -361,7 +433,7 @@ static __always_inline struct cached_walk *cache_room(struct walk *w, u32 first)
 /* Keeps what the walk found, under the key that the process had when the walk began. */
 BPF_GLOBAL int cached_walk_store(struct walk *w)
 {
-	if (!w || !w->cacheable || w->status || !pack_words(w) || !hash_words(w, &w->deps, 1) ||
+	if (!w || !w->cacheable || w->status || !pack_words(w) || !hash_words(w) ||
 	    !memory_was_stable(&w->mem))
 		return 0;
 	struct cached_walk *c = cache_room(w, cache_first(w->first_sp, w->first_pc));

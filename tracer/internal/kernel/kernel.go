@@ -123,6 +123,10 @@ func load(o Options) (*Side, error) {
 	if err := loadSideBySide(spec, &o, &k.objs); err != nil {
 		return nil, fmt.Errorf("load the programs into the kernel: %w", err)
 	}
+	if err := k.objs.Unwinder.Put(uint32(0), k.objs.Unwind); err != nil {
+		k.Close()
+		return nil, fmt.Errorf("say which program walks stacks: %w", err)
+	}
 	if err := k.makeBarrier(); err != nil {
 		k.Close()
 		return nil, err

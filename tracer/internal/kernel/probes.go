@@ -302,14 +302,10 @@ func (s *Probes) attachFile(k *Side, ex *link.Executable, pid int, probes []*Pro
 
 // program is what runs at the entry of a function.
 func (k *Side) program(p *Probe) *ebpf.Program {
-	switch {
-	case p.Row.Layer == event.LayerTorch:
+	if p.Row.Layer == event.LayerTorch {
 		return k.objs.Report
-	case p.Row.Retires() && (p.other == nil || p.other.Row.Retires()):
-		return k.objs.EnterOnlyFree
-	default:
-		return k.objs.Enter
 	}
+	return k.objs.Enter
 }
 
 // byProgram groups probes by what runs at their entry, in their order.

@@ -33,7 +33,7 @@ func TestStackOfThread(t *testing.T) {
 	k, err := load(Options{RingBytes: 1 << 16, Multi: feature.HasUprobeMulti()})
 	require.NoError(t, err)
 	defer k.Close()
-	for _, p := range []*ebpf.Program{k.objs.Report, k.objs.Enter, k.objs.EnterOnlyFree, k.objs.Leave, k.objs.LibrariesChanged} {
+	for _, p := range []*ebpf.Program{k.objs.Report, k.objs.Enter, k.objs.Unwind, k.objs.Leave, k.objs.LibrariesChanged} {
 		require.Zero(t, stacksOfCPU(t, p), "%v", p)
 	}
 }
