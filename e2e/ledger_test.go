@@ -22,23 +22,49 @@ func TestLedger(t *testing.T) {
 		threads string
 		env     []string
 		perf    bool // attach by perf events, as older kernels need it
+		frees   bool // have stacks too
 	}{
 		{name: "one thread", threads: "1"},
 		{name: "perf uprobes", threads: "2", perf: true},
 		{name: "threads", threads: "8"},
 		{name: "failing frees", threads: "1", env: []string{"STANDIN_FAIL_FREE=3"}},
 		{name: "failing frees in threads", threads: "8", env: []string{"STANDIN_FAIL_FREE=7"}},
+		{name: "stacks of frees", threads: "2", env: []string{"STANDIN_FAIL_FREE=7"}, frees: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			o := options()
-			o.PerfUprobes = tt.perf
+			o.PerfUprobes, o.FreeStacks = tt.perf, tt.frees
 			r := runCalls(t, "cudacalls", o, tt.env, "--threads", tt.threads, "--rounds", "500")
 			requireActs(t, r.calls.acts(), actsOf(r.events))
 			require.NotEmpty(t, holdingsOf(r.requireLive(t)))
 			r.requireCounts(t)
+			r.requireStacks(t, tt.frees)
 		})
 	}
+}
+
+// requireStacks: each allocation has a stack, each free if it was asked for, and all of them are whole.
+func (r *callRun) requireStacks(t *testing.T, frees bool) {
+	t.Helper()
+	with := map[event.Kind]int{}
+	for i := range r.events {
+		e := &r.events[i]
+		switch e.Kind {
+		case event.KindAlloc, event.KindOutOfMemory:
+			require.NotZero(t, e.Stack, "%+v", e)
+		case event.KindFree, event.KindFreeFailed:
+			require.Equal(t, frees, e.Stack != 0, "%+v", e)
+		}
+		if e.Stack != 0 {
+			stack := r.target.Stack(e.Stack)
+			require.NotNil(t, stack, "%+v", e)
+			require.Equal(t, event.StatusOK, stack.Status, "%+v", e)
+			with[e.Kind]++
+		}
+	}
+	require.NotZero(t, with[event.KindAlloc])
+	require.Equal(t, frees, with[event.KindFree] > 0)
 }
 
 // requireCounts compares the names of the calls with what the program counted: the function that it called, once.
