@@ -160,5 +160,5 @@ struct {
 #define USE_STACK_OF_THREAD(ctx)                                                                   \
 	do {                                                                                       \
 		if (cfg_never)                                                                     \
-			bpf_tail_call(ctx, &unwinder, 0);                                       \
+			bpf_tail_call(ctx, &unwinder, 0);                                          \
 	} while (0)

@@ -18,7 +18,7 @@ import (
 
 // attachResult is the gputrace program's own behaviour, of a training job.
 type attachResult struct {
-	cold, warm series // seconds from the command to live probes
+	cold, warm series // seconds from the command to the ready file
 	coldBanner series // seconds, as the banner states them
 	warmBanner series
 	ending     series // seconds from Ctrl-C to the end, files written

@@ -202,8 +202,8 @@ func kernelTimes(results []result, w io.Writer) {
 func attachTimes(a attachResult, w io.Writer) {
 	fmt.Fprintf(w, "The program itself, on %s.py while it trains.\n\n", attachScript)
 	t := table{{"", "no unwind tables cached", "cached"}}
-	t.row("command to live probes, s", a.cold.text("%.2f"), a.warm.text("%.2f"))
-	t.row("of that, as the banner says, s", a.coldBanner.text("%.1f"), a.warmBanner.text("%.1f"))
+	t.row("command to the ready file, s: probes live, the allocator's state read (2 s at most)", a.cold.text("%.2f"), a.warm.text("%.2f"))
+	t.row("of that to live probes, as the banner says, s", a.coldBanner.text("%.1f"), a.warmBanner.text("%.1f"))
 	t.row("Ctrl-C to files written, s", "", a.ending.text("%.2f"))
 	t.row("largest resident size, MiB", a.coldMemory.text("%.0f"), a.memory.text("%.0f"))
 	t.row("of its own, not files, while it traces, MiB", "", a.own.text("%.0f"))
