@@ -30,9 +30,9 @@ enum rule_kind {
 };
 
 /*
- * One step of a binary search in [lo, hi), whose middle holds what lies `beyond` what is looked for;
- * negative: before it. By bits instead of conditions: the verifier goes each way of a condition, and
- * does so again in each step.
+ * One step of a binary search in [lo, hi): what is looked for lies `beyond` behind what is in the
+ * middle; negative: before it. By bits instead of conditions: the verifier goes each way of a
+ * condition, and does so again in each step.
  */
 static __always_inline void search_step(u32 *lo, u32 *hi, s64 beyond)
 {
