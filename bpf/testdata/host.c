@@ -648,7 +648,9 @@ static void recall_noise(struct walk *w)
 		m->eval[i] =
 			(struct cached_eval){ next() & 0xff, next() & 7 ? ~0u : next() & 0xfff, i };
 	walk_begin(w, &proc);
-	hash_words(w, m, 1);
+	w->deps.nfours = 0; // m has none
+	if (hash_words(w))
+		m->hash = w->deps.hash;
 	hashed += cached_walk_find(w, &proc);
 }
 
