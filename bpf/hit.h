@@ -82,20 +82,32 @@ static __always_inline enum outcome ring_refused(void)
 	return ring_has_room() ? DROP_RING_LOCKED : DROP_RING_FULL;
 }
 
-/* Starts a run: finds the process and counts the hit. 0, or -ENOENT: it is not traced. */
-static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
+/* Finds the process. 0, or -ENOENT: it is not traced. */
+static __always_inline int hit_process(struct hit *h, struct pt_regs *ctx)
 {
 	h->ctx = ctx;
 	h->task = bpf_get_current_task_btf();
 	h->traced = current_traced(h->task->tgid, &h->index);
-	if (!h->traced) {
-		count(not_traced);
-		return -ENOENT;
-	}
+	return h->traced ? 0 : -ENOENT;
+}
+
+/* Finds the row of the probe. 0, or -ENOENT: there is none. */
+static __always_inline int hit_row(struct hit *h, struct pt_regs *ctx)
+{
 	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
 	h->hook = &hooks.row[h->row];
 	h->stats = stats_of(h->row);
-	if (!h->stats)
+	return h->stats ? 0 : -ENOENT;
+}
+
+/* Starts a run: finds the process and counts the hit. 0, or -ENOENT: it is not traced. */
+static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
+{
+	if (hit_process(h, ctx)) {
+		count(not_traced);
+		return -ENOENT;
+	}
+	if (hit_row(h, ctx))
 		return -ENOENT;
 	__sync_fetch_and_add(&h->stats->hits, 1);
 	return 0;
@@ -104,15 +116,9 @@ static __always_inline int hit_begin(struct hit *h, struct pt_regs *ctx)
 /* Goes on with a run in another program: it is counted. 0, or -ENOENT: it is not traced any more. */
 static __always_inline int hit_go_on(struct hit *h, struct pt_regs *ctx)
 {
-	h->ctx = ctx;
-	h->task = bpf_get_current_task_btf();
-	h->row = bpf_get_attach_cookie(ctx) & (MAX_HOOKS - 1);
-	h->hook = &hooks.row[h->row];
-	h->stats = stats_of(h->row);
-	if (!h->stats)
+	if (hit_row(h, ctx))
 		return -ENOENT;
-	h->traced = current_traced(h->task->tgid, &h->index);
-	if (h->traced)
+	if (!hit_process(h, ctx))
 		return 0;
 	outcome(h, OUT_OUTSIDE);
 	return -ENOENT;

@@ -186,7 +186,7 @@ BPF_GLOBAL int send_some_codes(struct walk *w, struct unwind_info *p, u32 from)
 {
 	if (!w || !p)
 		return 1;
-	for (u32 i = 0; i < QUEUE_BATCH; i++) {
+	for (u32 i = 0; i < STEP_BATCH; i++) {
 		if (send_code_of(w, p, from + i))
 			return 1;
 	}
@@ -198,8 +198,8 @@ BPF_GLOBAL int send_codes(struct walk *w, struct unwind_info *p)
 {
 	if (!w || !p)
 		return -EINVAL;
-	for (u32 i = 0; i < MAX_PYTHON / QUEUE_BATCH; i++) {
-		if (send_some_codes(w, p, i * QUEUE_BATCH))
+	for (u32 i = 0; i < MAX_PYTHON / STEP_BATCH; i++) {
+		if (send_some_codes(w, p, i * STEP_BATCH))
 			break;
 	}
 	w->mem.window[ELSEWHERE].hi = w->mem.window[ELSEWHERE].lo; /* its copy is overwritten */

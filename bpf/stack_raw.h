@@ -110,17 +110,7 @@ BPF_GLOBAL int raw_activation(struct walk *w, struct unwind_info *p)
 	return 0;
 }
 
-/* Some activations. Returns 1 when there is none any more. */
-BPF_GLOBAL int raw_activations(struct walk *w, struct unwind_info *p)
-{
-	if (!w || !p)
-		return 1;
-	for (int i = 0; i < QUEUE_BATCH; i++) {
-		if (raw_activation(w, p))
-			return 1;
-	}
-	return 0;
-}
+DEFINE_STEPS(raw_activations, raw_activation)
 
 /* Reads the Python frames once more, and marks where each activation lies. */
 static __always_inline void raw_python(struct walk *w, struct unwind_info *p)
@@ -129,7 +119,7 @@ static __always_inline void raw_python(struct walk *w, struct unwind_info *p)
 	w->py_bound = w->py_cframe = w->py_frame = 0;
 	memory_copy_only(&w->mem);
 	py_start(w, p);
-	for (int i = 0; i < MAX_PYTHON / QUEUE_BATCH; i++) {
+	for (int i = 0; i < MAX_PYTHON / STEP_BATCH; i++) {
 		if (raw_activations(w, p))
 			break;
 	}

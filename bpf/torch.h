@@ -217,13 +217,25 @@ static __always_inline void torch_event(struct hit *h, struct report *r, struct 
 	submit(h, e);
 }
 
-/* Sends an event without a stack: there was no memory for a walk. */
-static __always_inline void torch_event_alone(struct hit *h, struct arguments_in_registers *a)
+/*
+ * Takes memory for the walk of an event, and notes the report there. The info is in *p. NULL: there
+ * was none, and the event was sent without a stack.
+ */
+static __always_inline struct walk_slot *torch_open(struct hit *h, struct arguments_in_registers *a,
+						    struct unwind_info **p)
 {
-	struct report r;
+	struct walk_slot *s = stack_open(h, p);
 
-	read_report(h, a, &r);
-	torch_event(h, &r, 0);
+	if (!s) {
+		struct report r;
+
+		read_report(h, a, &r);
+		torch_event(h, &r, 0);
+		return 0;
+	}
+	read_report(h, a, &s->walk.report);
+	block_unknown(&s->walk.block);
+	return s;
 }
 
 /*
@@ -234,17 +246,12 @@ static __always_inline bool torch_event_recalled(struct hit *h, struct arguments
 						 u64 *stack)
 {
 	struct unwind_info *p;
-	struct walk_slot *s = stack_open(h, &p);
+	struct walk_slot *s = torch_open(h, a, &p);
 
 	*stack = 0;
-	if (!s) {
-		torch_event_alone(h, a);
+	if (!s)
 		return 1;
-	}
 	struct walk *w = &s->walk;
-
-	read_report(h, a, &w->report);
-	block_unknown(&w->block);
 	bool found = find_origin(w, p);
 
 	if (found) {
@@ -262,17 +269,13 @@ static __always_inline bool torch_event_recalled(struct hit *h, struct arguments
 static __always_inline u64 torch_event_walked(struct hit *h, struct arguments_in_registers *a)
 {
 	struct unwind_info *p;
-	struct walk_slot *s = stack_open(h, &p);
+	struct walk_slot *s = torch_open(h, a, &p);
 
-	if (!s) {
-		torch_event_alone(h, a);
+	if (!s)
 		return 0;
-	}
 	struct walk *w = &s->walk;
 	u8 status = STACK_OK;
 
-	read_report(h, a, &w->report);
-	block_unknown(&w->block);
 	read_block_surely(w, p);
 	w->block.stack = stack_made(h, w, p, &status);
 	read_autograd(w, p);

@@ -71,20 +71,7 @@ static __always_inline void walk_begin(struct walk *w, struct unwind_info *p)
 	w->hash = p->stack_seed + p->mappings_stale;
 }
 
-#define STEP_BATCH 32 /* frames that one call walks: the verifier goes through the loop around it */
-_Static_assert(MAX_NATIVE % STEP_BATCH == 0, "MAX_NATIVE frames are walked");
-
-/* Some native frames. Returns 1 when the walk is over. */
-BPF_GLOBAL int walk_steps(struct walk *w, struct unwind_info *p)
-{
-	if (!w || !p)
-		return 1;
-	for (int i = 0; i < STEP_BATCH; i++) {
-		if (walk_step(w, p))
-			return 1;
-	}
-	return 0;
-}
+DEFINE_STEPS(walk_steps, walk_step)
 
 /* Walks once. Returns whether memory stayed what was read. */
 static __always_inline bool walk_once(struct walk *w, struct unwind_info *p)

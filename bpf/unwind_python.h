@@ -418,22 +418,12 @@ BPF_GLOBAL int py_rest_one(struct walk *w, struct unwind_info *p)
 	return 0;
 }
 
-/* Some of them. Returns 1 when there is none any more. */
-BPF_GLOBAL int py_rest_some(struct walk *w, struct unwind_info *p)
-{
-	if (!w || !p)
-		return 1;
-	for (int i = 0; i < QUEUE_BATCH; i++) {
-		if (py_rest_one(w, p))
-			return 1;
-	}
-	return 0;
-}
+DEFINE_STEPS(py_rest_some, py_rest_one)
 
 /* Python frames that no native frame claimed: they are wanted when the native walk broke off. */
 static __always_inline void py_rest(struct walk *w, struct unwind_info *p)
 {
-	for (int i = 0; i < MAX_PYTHON / QUEUE_BATCH; i++) {
+	for (int i = 0; i < MAX_PYTHON / STEP_BATCH; i++) {
 		if (py_rest_some(w, p))
 			break;
 	}

@@ -72,8 +72,8 @@ static __always_inline struct mapping *find_mapping(struct unwind_info *p, u64 p
 
 /*
  * The rule of what lies `rel` bytes behind a file's first byte, by its rows [lo, hi). A function of
- * its own, since what looks at the memory map has a callback: kernels up to 6.18 at least fail in
- * tracing what a loop depends on through a callback ("verifier bug").
+ * its own, since what looks at the memory map has a callback: Linux 6.18 fails in tracing what a loop
+ * depends on through a callback ("verifier bug").
  */
 BPF_GLOBAL u64 rule_of_row(u32 lo, u32 hi, u64 rel)
 {

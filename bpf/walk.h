@@ -149,6 +149,26 @@ struct walk {
 	struct record_stack rec;
 };
 
+#define STEP_BATCH 32
+_Static_assert(MAX_NATIVE % STEP_BATCH == 0 && MAX_PYTHON % STEP_BATCH == 0, "all are walked");
+
+/*
+ * Defines a function that makes STEP_BATCH steps, or as many as there are. It returns 1 when there
+ * is none any more, as a step does. The verifier goes through a loop each time around: so through 32
+ * steps once, and through the loop of such functions.
+ */
+#define DEFINE_STEPS(name, step)                                                                   \
+	BPF_GLOBAL int name(struct walk *w, struct unwind_info *p)                                 \
+	{                                                                                          \
+		if (!w || !p)                                                                      \
+			return 1;                                                                  \
+		for (int i = 0; i < STEP_BATCH; i++) {                                             \
+			if (step(w, p))                                                            \
+				return 1;                                                          \
+		}                                                                                  \
+		return 0;                                                                          \
+	}
+
 static __always_inline void push_word(struct walk *w, u64 word)
 {
 	u32 n = w->rec.nwords;
