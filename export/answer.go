@@ -23,24 +23,33 @@ import (
 	"github.com/gputrace/gputrace/recording"
 )
 
-// Answer is what a summary of the source begins with. The source is replayed for it twice, once more where another moment says the most
-// than the likely one.
+// Answer returns what is concluded of the source, and makes it only once. The source is replayed for it twice, once more where another
+// moment says more than the likely one.
 func (s *Source) Answer() (*answer.Answer, error) {
 	return s.answer(nil)
 }
 
 // answer is Answer. page is made in the same two replays; nil: there is none.
 func (s *Source) answer(page *pagemodel.Builder) (*answer.Answer, error) {
+	if s.answered != nil && page == nil {
+		return s.answered, nil
+	}
 	in, err := s.answerInput(page)
 	if err != nil {
 		return nil, err
 	}
-	return answer.New(in), nil
+	s.answered = answer.New(in)
+	return s.answered, nil
 }
 
 func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	c := clockOf(s)
-	in := &answer.Input{Start: c.attached, End: c.end, Now: s.Trace.End(), Free: map[event.Device]uint64{}, Read: map[string]string{}}
+	in := &answer.Input{
+		Start: c.attached, End: c.end, Events: s.Trace.End().Snapshot.Events, Now: s.Trace.End(), Free: map[event.Device]uint64{}, Read: map[string]string{},
+	}
+	if s.End != nil {
+		in.Duration = s.End.Duration
+	}
 	likely := s.likely()
 	pending := []*view.Visitor{likely.visitor()}
 	if page != nil {

@@ -47,8 +47,8 @@ func writePage(w io.Writer, in *Input) error {
 	})
 }
 
-// pageModel condenses the trace in two replays, of which the first looks for the steps too, and the second for what grows; in none where the
-// first screen was printed before, which takes the same two.
+// pageModel condenses the trace. What is concluded of a recording is found out in the same two replays; where that is known, as when the first
+// screen was printed before, it takes these two, or none if they were made for the page too.
 func pageModel(in *Input) (*pagemodel.Model, error) {
 	o := &pagemodel.Options{Asked: askedOf(pageSelection(in))}
 	if in.source == nil {
@@ -59,6 +59,10 @@ func pageModel(in *Input) (*pagemodel.Model, error) {
 		return b.Model(), nil
 	}
 	b := pagemodel.NewBuilder(in.Trace, o)
+	if in.Info.PID != 0 {
+		_, err := in.source.answer(b)
+		return b.Model(), err
+	}
 	in.watchSteps()
 	if err := in.source.replay(b.Survey()); err != nil {
 		return nil, err

@@ -17,6 +17,7 @@ import (
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/jobs"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/verdict"
 )
 
 // JobPageName is the page of a job, beside the folders of its processes.
@@ -110,20 +111,20 @@ func jobVerdicts(all []JobProcess, ids []ranks.Identity) []jobs.Verdict {
 	var out []jobs.Verdict
 	for _, name := range names {
 		f := &all[grows[name][0]].Leaks.Findings[0]
-		out = append(out, jobs.Verdict{Word: verdictWords[leaks.Growing].word, Text: ranks.Which(grows[name], ids) + ": " + table.LeakText(f), Finding: f})
+		out = append(out, jobs.Verdict{Word: verdict.Growing, Text: ranks.Which(grows[name], ids) + ": " + table.LeakText(f), Finding: f})
 	}
 	if len(refused) > 0 {
 		out = append(out, jobs.Verdict{
-			Word: verdictWords[leaks.OutOfMemory].word, Text: ranks.Which(refused, ids) + ": a request was refused: gputrace oom, of the folder of the process, says why",
+			Word: verdict.OutOfMemory, Text: ranks.Which(refused, ids) + ": a request was refused: gputrace oom, of the folder of the process, says why",
 		})
 	}
 	switch {
 	case len(out) > 0:
 	case len(steady) == len(all):
-		out = append(out, jobs.Verdict{Word: verdictWords[leaks.Steady].word, Text: fmt.Sprintf("nothing grew from step to step in any of %d processes", len(all))})
+		out = append(out, jobs.Verdict{Word: verdict.Steady, Text: fmt.Sprintf("nothing grew from step to step in any of %d processes", len(all))})
 	case len(unclear) > 0:
 		_, why, _ := strings.Cut(table.LeakSentence(all[unclear[0]].Leaks), ": ")
-		out = append(out, jobs.Verdict{Word: verdictWords[leaks.Unclear].word, Text: ranks.Which(unclear, ids) + ": " + why})
+		out = append(out, jobs.Verdict{Word: verdict.Unknown, Text: ranks.Which(unclear, ids) + ": " + why})
 	}
 	return out
 }
@@ -135,7 +136,7 @@ func WriteJobPage(dir string, all []JobProcess, write func(name string, content 
 	in := html.JobInput{Title: fmt.Sprintf("GPU memory of a job of %d processes", len(all)), When: answer.When, Lines: answer.Lines, Holders: answer.Holders}
 	for i := range answer.Verdicts {
 		v := &answer.Verdicts[i]
-		in.Verdicts = append(in.Verdicts, html.JobVerdict{Kind: kindOf(v), Word: v.Word, Text: v.Text, Notes: v.Notes()})
+		in.Verdicts = append(in.Verdicts, html.JobVerdict{Kind: verdictKinds[v.Word], Word: v.Word, Text: v.Text, Notes: v.Notes()})
 	}
 	pages := 0
 	for i := range all {
@@ -150,16 +151,6 @@ func WriteJobPage(dir string, all []JobProcess, write func(name string, content 
 		return nil
 	}
 	return write(JobPageName, func(w io.Writer) error { return html.WriteJob(w, in) })
-}
-
-// kindOf is how good or bad a verdict on a job is.
-func kindOf(v *jobs.Verdict) html.VerdictKind {
-	for _, w := range verdictWords {
-		if w.word == v.Word {
-			return w.kind
-		}
-	}
-	return html.VerdictUnknown
 }
 
 func jobProcess(p *JobProcess) html.JobProcess {

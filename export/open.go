@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/pagemodel"
@@ -36,12 +37,13 @@ type Source struct {
 	End   *recording.End  // nil: the recording was cut off, or it is a snapshot
 	First recording.Epoch // where the file begins
 
-	close  func() error
-	stepOn string
-	search *steps.Search      // nil: not begun
-	leaks  *leaks.Report      // nil: not looked for yet
-	oom    *oom.Report        // likewise
-	page   *pagemodel.Builder // of the end, that has seen its replays; nil: there is none
+	close    func() error
+	stepOn   string
+	search   *steps.Search      // nil: not begun
+	leaks    *leaks.Report      // nil: not looked for yet
+	oom      *oom.Report        // likewise
+	answered *answer.Answer     // likewise
+	page     *pagemodel.Builder // of the end, that has seen its replays; nil: there is none
 }
 
 // Close closes the file; the trace cannot be replayed any more.

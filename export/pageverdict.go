@@ -7,8 +7,8 @@ import (
 	"math"
 	"path"
 	"strings"
-	"time"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
 	"github.com/gputrace/gputrace/analysis/steps"
@@ -16,6 +16,7 @@ import (
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/html"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/verdict"
 )
 
 // How many findings, and live blocks at a request that failed, a page begins with.
@@ -24,16 +25,12 @@ const (
 	pageHoldings = 3
 )
 
-// pageVerdict is what a page begins with, and the steps. Of what was not recorded by gputrace there is no verdict.
+// pageVerdict returns what a page begins with, and the steps. Of what was not recorded by gputrace there is no verdict.
 func pageVerdict(in *Input) (*html.Verdict, html.Steps, error) {
 	if in.source == nil || in.Info.PID == 0 {
 		return nil, html.Steps{}, nil
 	}
-	failed, err := in.source.OOM()
-	if err != nil {
-		return nil, html.Steps{}, err
-	}
-	report, err := in.source.Leaks()
+	a, err := in.source.Answer()
 	if err != nil {
 		return nil, html.Steps{}, err
 	}
@@ -41,14 +38,7 @@ func pageVerdict(in *Input) (*html.Verdict, html.Steps, error) {
 	if err != nil {
 		return nil, html.Steps{}, err
 	}
-	if c := failed.Main(); c != nil {
-		v := oomVerdict(in, c)
-		if report.Verdict == leaks.Growing && c.Decision != oom.Leak { // else the sentence says it
-			v.Findings = append(v.Findings, leakFindings(report)...)
-		}
-		return v, pageSteps(found), nil
-	}
-	return leakVerdict(report), pageSteps(found), nil
+	return verdictOf(a), pageSteps(found), nil
 }
 
 func pageSteps(t *steps.Table) html.Steps {
@@ -63,22 +53,28 @@ func pageSteps(t *steps.Table) html.Steps {
 	return out
 }
 
-// verdictWords are what a verdict is called, and how good or bad it is.
-var verdictWords = map[leaks.Verdict]struct {
-	kind html.VerdictKind
-	word string
-}{
-	leaks.Growing: {html.VerdictGrowing, "GROWING"}, leaks.Steady: {html.VerdictGood, "STEADY"},
-	leaks.OutOfMemory: {html.VerdictBad, "OUT OF MEMORY"}, leaks.Unclear: {html.VerdictUnknown, "UNKNOWN"},
+// verdictKinds are how good or bad the words of verdicts are.
+var verdictKinds = map[string]html.VerdictKind{
+	verdict.Growing: html.VerdictGrowing, verdict.Steady: html.VerdictGood, verdict.OutOfMemory: html.VerdictBad, verdict.Unknown: html.VerdictUnknown,
 }
 
-func leakVerdict(r *leaks.Report) *html.Verdict {
-	w := verdictWords[r.Verdict]
-	text := table.LeakSentence(r)
-	if _, rest, ok := strings.Cut(text, ": "); ok { // its word is the page's own
-		text = rest
+// verdictOf is the verdict of an answer as a page shows it.
+func verdictOf(a *answer.Answer) *html.Verdict {
+	t := verdict.Of(a)
+	if t == nil {
+		return nil
 	}
-	return &html.Verdict{Kind: w.kind, Word: w.word, Text: text, Findings: leakFindings(r)}
+	v := &html.Verdict{Kind: verdictKinds[t.Word], Word: t.Word, Text: t.Text}
+	for _, n := range t.Notes {
+		v.Facts = append(v.Facts, html.Fact{Name: n.Name, Value: n.Text})
+	}
+	if a.Case != nil {
+		v.Findings = caseFindings(a.Case)
+	}
+	if a.Growing() && (a.Case == nil || a.Case.Decision != oom.Leak) { // else the sentence says it
+		v.Findings = append(v.Findings, leakFindings(a.Leaks)...)
+	}
+	return v
 }
 
 func leakFindings(r *leaks.Report) []html.Finding {
@@ -130,16 +126,9 @@ func blocksOf(n uint64) string {
 	return table.Count(n) + " blocks"
 }
 
-func oomVerdict(in *Input, c *oom.Case) *html.Verdict {
-	at := clockOf(in.source)
-	when := fmt.Sprintf("at %+.3f s", time.Duration(c.Time-min(at.attached, c.Time)).Seconds())
-	if c.Step > 0 {
-		when += fmt.Sprintf(", step %d", c.Step)
-	}
-	v := &html.Verdict{Kind: html.VerdictBad, Word: "OUT OF MEMORY", Text: when + ": " + table.OOMText(c)}
-	if c.Caught == oom.Yes {
-		v.Text += ". The program caught it and went on"
-	}
+// caseFindings are what held the most memory when a request failed.
+func caseFindings(c *oom.Case) []html.Finding {
+	var out []html.Finding
 	for i := range c.Top[:min(pageHoldings, len(c.Top))] {
 		h := &c.Top[i]
 		to := html.Finding{Title: fmt.Sprintf("%s %s", table.Bytes(h.Bytes), h.Site), Search: strings.SplitN(h.Site, " ", 2)[0]}
@@ -147,9 +136,9 @@ func oomVerdict(in *Input, c *oom.Case) *html.Verdict {
 			to.Lines = append(to.Lines, "held by "+h.Holder)
 		}
 		to.Lines = append(to.Lines, fmt.Sprintf("%s, %s", blocksOf(h.Objects), h.Category))
-		v.Findings = append(v.Findings, to)
+		out = append(out, to)
 	}
-	return v
+	return out
 }
 
 // capacityOf is the memory of the devices, as the driver said it last.

@@ -8,6 +8,7 @@ package answer
 import (
 	"cmp"
 	"math"
+	"time"
 
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/oom"
@@ -36,6 +37,9 @@ type Input struct {
 	Now   *view.View // at the end; with AtExit, at that moment
 	Start uint64     // of the recording, CLOCK_BOOTTIME nanoseconds
 	End   uint64     // likewise
+	// Duration is how long the recording took, as the recorder's clock has it; 0: not known.
+	Duration time.Duration
+	Events   uint64 // of the whole recording
 
 	Leaks *leaks.Report // nil: not judged
 	OOM   *oom.Report   // nil: not asked
@@ -50,10 +54,14 @@ type Input struct {
 
 // Answer is the figures. Sizes are bytes.
 type Answer struct {
-	When  When
-	Time  uint64 // of the rows, as Input.Time
-	Leaks *leaks.Report
-	Case  *oom.Case // that the answer begins with; nil: no request failed
+	When     When
+	Time     uint64 // of the rows, as Input.Time
+	Start    uint64 // of the recording, CLOCK_BOOTTIME nanoseconds
+	End      uint64 // likewise
+	Duration time.Duration
+	Events   uint64 // of the whole recording
+	Leaks    *leaks.Report
+	Case     *oom.Case // that the answer begins with; nil: no request failed
 
 	Rate  float64 // of all that grows on devices, bytes a second; 0: nothing does
 	Since uint64  // when it began, CLOCK_BOOTTIME nanoseconds; 0: not known
@@ -99,7 +107,10 @@ type Row struct {
 
 // New makes the answer.
 func New(in *Input) *Answer {
-	a := &Answer{When: in.When, Time: in.Time, Leaks: in.Leaks, Seconds: math.NaN(), Reserved: event.Unknown, Driver: in.Driver}
+	a := &Answer{
+		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
+		Reserved: event.Unknown, Driver: in.Driver,
+	}
 	if in.OOM != nil {
 		a.Case = in.OOM.Main()
 	}
@@ -112,6 +123,11 @@ func New(in *Input) *Answer {
 		a.First, a.Last, a.Exit = in.Course.First, in.Course.Last, in.Course.Exit
 	}
 	return a
+}
+
+// Length is how long the recording is: no event is later, also where the attach took long.
+func (a *Answer) Length() time.Duration {
+	return max(a.Duration, time.Duration(a.End)-time.Duration(a.Start))
 }
 
 // Growing reports whether something grows from step to step.

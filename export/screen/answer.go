@@ -8,19 +8,17 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"math"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"github.com/gputrace/gputrace/analysis/answer"
-	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/phases"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export/internal/layout"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/verdict"
 	"github.com/gputrace/gputrace/internal/words"
 )
 
@@ -158,74 +156,19 @@ func (p *printer) completeness() string {
 	return "complete"
 }
 
-// verdict is the answer in a sentence.
+// verdictStyles are the colours of the words.
+var verdictStyles = map[string]style{verdict.OutOfMemory: red, verdict.Growing: red, verdict.Steady: green, verdict.Unknown: yellow}
+
+// verdict prints the answer in a sentence, and below it what belongs to that.
 func (p *printer) verdict() {
-	if c := p.a.Case; c != nil {
-		head := "OUT OF MEMORY  "
-		p.text(head, red, strings.TrimPrefix(table.OOMHead(c, p.in.Begin()), head))
-		p.text("  why    ", dim, table.OOMText(c))
-		p.text("  device ", dim, table.OOMDevice(c, p.in.Begin()))
+	t := verdict.Of(p.a)
+	if t == nil {
 		return
 	}
-	switch r := p.a.Leaks; {
-	case r == nil:
-	case r.Verdict != leaks.Growing && p.in.View.Snapshot.Events == 0:
-		p.text("UNKNOWN  ", yellow, "nothing was allocated or freed in "+table.Duration(p.in.Length()))
-	case r.Verdict == leaks.Growing:
-		p.text("GROWING  ", red, p.growing(&r.Findings[0]))
-	case r.Verdict == leaks.Steady:
-		p.text("STEADY  ", green, p.steady(r))
-	default:
-		_, why, _ := strings.Cut(table.LeakSentence(r), ": ")
-		if r.Steps.Rise > 0 && r.Suspect == nil && p.risen() != "" {
-			why = "No line of it grows by equal steps: --step-on FUNCTION says where a step begins"
-		}
-		if risen := p.risen(); risen != "" {
-			why = risen + strings.ToUpper(why[:1]) + why[1:]
-		}
-		p.text("UNKNOWN  ", yellow, why)
+	p.text(t.Word+"  ", verdictStyles[t.Word], t.Text)
+	for _, n := range t.Notes {
+		p.text(fmt.Sprintf("  %-*s", indent-2, n.Name), dim, n.Text)
 	}
-}
-
-func (p *printer) growing(f *leaks.Finding) string {
-	text := fmt.Sprintf("%s keeps %s", f.Name(), table.LeakMore(f))
-	if p.a.Rate > 0 {
-		text += fmt.Sprintf(": +%s/s", table.MeanBytes(p.a.Rate))
-		if len(p.a.Leaks.Findings) > 1 {
-			text += fmt.Sprintf(" with %s", table.Plural(uint64(len(p.a.Leaks.Findings)-1), "other line"))
-		}
-	}
-	text += fmt.Sprintf(", since step %d of %d", f.First, f.Last)
-	if p.a.Since > 0 {
-		text += fmt.Sprintf(" (%s)", table.Offset(p.a.Since, p.in.Begin()))
-	}
-	if !math.IsNaN(p.a.Seconds) {
-		text += fmt.Sprintf("; %s left: out of memory in about %s", table.Bytes(p.a.Left), table.Span(p.a.Seconds))
-	}
-	if f.Confidence == leaks.Low {
-		text += "; fewer than 10 periods were seen, and a queue or cache that fills looks the same: record longer"
-	}
-	return text
-}
-
-func (p *printer) steady(r *leaks.Report) string {
-	text := fmt.Sprintf("nothing grew from step to step in %s", table.Plural(uint64(r.Steps.Count), "step"))
-	if r.Steps.Period > 0 {
-		text += fmt.Sprintf(" of %s", table.Duration(time.Duration(r.Steps.Period)))
-	}
-	if p.a.High > 0 {
-		text += fmt.Sprintf("; %s between steps, %s at the peak of a step", table.Bytes(p.a.Between), table.Bytes(p.a.High))
-	}
-	return text
-}
-
-// risen says by how much more is in use at the end than when the recording began, where that is much.
-func (p *printer) risen() string {
-	before, now := p.a.First, p.a.Last
-	if now <= before || now-before < before/10 || p.in.Length() <= 0 {
-		return ""
-	}
-	return fmt.Sprintf("PyTorch's blocks rose from %s to %s, +%s/s. ", table.Bytes(before), table.Bytes(now), table.MeanBytes(float64(now-before)/p.in.Length().Seconds()))
 }
 
 // The widths of the columns of the rows, in characters.

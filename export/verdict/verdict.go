@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package verdict puts the conclusion of a recording into words. The terminal, the page, the picture, JSON, profiles and the screen of a
+// job all print these words, so that none of them knows less than another or uses another word for the same bytes.
+package verdict
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/answer"
+	"github.com/gputrace/gputrace/analysis/leaks"
+	"github.com/gputrace/gputrace/export/table"
+)
+
+// Words of the verdicts, as people see them.
+const (
+	Growing     = "GROWING"
+	Steady      = "STEADY"
+	OutOfMemory = "OUT OF MEMORY"
+	Unknown     = "UNKNOWN"
+)
+
+// Text is a verdict in words.
+type Text struct {
+	Word  string // one of the words above
+	Text  string // the sentence that follows the word, without it
+	Notes []Note // what belongs to the sentence and is printed below it
+}
+
+// Note is a fact that belongs to a verdict.
+type Note struct{ Name, Text string }
+
+// String returns the verdict in one sentence.
+func (t *Text) String() string { return t.Word + "  " + t.Text }
+
+// Of returns the verdict of an answer; nil if the recording was not judged, as a snapshot of PyTorch's.
+func Of(a *answer.Answer) *Text {
+	if a.Case != nil {
+		return outOfMemory(a)
+	}
+	switch r := a.Leaks; {
+	case r == nil:
+		return nil
+	case r.Verdict != leaks.Growing && a.Events == 0:
+		return &Text{Word: Unknown, Text: "nothing was allocated or freed in " + table.Duration(a.Length())}
+	case r.Verdict == leaks.Growing:
+		return &Text{Word: Growing, Text: growing(a)}
+	case r.Verdict == leaks.Steady:
+		return &Text{Word: Steady, Text: steady(a)}
+	}
+	return &Text{Word: Unknown, Text: unknown(a)}
+}
+
+func outOfMemory(a *answer.Answer) *Text {
+	return &Text{
+		Word: OutOfMemory, Text: strings.TrimPrefix(table.OOMHead(a.Case, a.Start), OutOfMemory+"  "),
+		Notes: []Note{{"why", table.OOMText(a.Case)}, {"device", table.OOMDevice(a.Case, a.Start)}},
+	}
+}
+
+func growing(a *answer.Answer) string {
+	f := &a.Leaks.Findings[0]
+	text := fmt.Sprintf("%s keeps %s", f.Name(), table.LeakMore(f))
+	if a.Rate > 0 {
+		text += fmt.Sprintf(": +%s/s", table.MeanBytes(a.Rate))
+		if len(a.Leaks.Findings) > 1 {
+			text += fmt.Sprintf(" with %s", table.Plural(uint64(len(a.Leaks.Findings)-1), "other line"))
+		}
+	}
+	text += fmt.Sprintf(", since step %d of %d", f.First, f.Last)
+	if a.Since > 0 {
+		text += fmt.Sprintf(" (%s)", table.Offset(a.Since, a.Start))
+	}
+	if !math.IsNaN(a.Seconds) {
+		text += fmt.Sprintf("; %s left: out of memory in about %s", table.Bytes(a.Left), table.Span(a.Seconds))
+	}
+	if f.Confidence == leaks.Low {
+		text += "; fewer than 10 periods were seen, and a queue or cache that fills looks the same: record longer"
+	}
+	return text
+}
+
+func steady(a *answer.Answer) string {
+	s := &a.Leaks.Steps
+	text := fmt.Sprintf("nothing grew from step to step in %s", table.Plural(uint64(s.Count), "step"))
+	if s.Period > 0 {
+		text += fmt.Sprintf(" of %s", table.Duration(time.Duration(s.Period)))
+	}
+	if a.High > 0 {
+		text += fmt.Sprintf("; %s between steps, %s at the peak of a step", table.Bytes(a.Between), table.Bytes(a.High))
+	}
+	return text
+}
+
+func unknown(a *answer.Answer) string {
+	r := a.Leaks
+	_, why, _ := strings.Cut(table.LeakSentence(r), ": ")
+	risen := risen(a)
+	if r.Steps.Rise > 0 && r.Suspect == nil && risen != "" {
+		why = "No line of it grows by equal steps: --step-on FUNCTION says where a step begins"
+	}
+	if risen != "" {
+		why = risen + strings.ToUpper(why[:1]) + why[1:]
+	}
+	return why
+}
+
+// risen says by how much more is in use at the end than when the recording began, if it is a tenth more.
+func risen(a *answer.Answer) string {
+	before, now := a.First, a.Last
+	if now <= before || now-before < before/10 || a.Length() <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("PyTorch's blocks rose from %s to %s, +%s/s. ", table.Bytes(before), table.Bytes(now), table.MeanBytes(float64(now-before)/a.Length().Seconds()))
+}
