@@ -120,6 +120,7 @@ var mayImport = map[string][]string{
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
 	"internal/console":   {"analysis/view", "export", "export/jobs", "export/screen", "export/table", "internal/advice", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
+	"internal/secure":    {},
 	"internal/index":     {},
 	"internal/sorts":     {},
 	"internal/notify":    {},

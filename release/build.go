@@ -60,8 +60,19 @@ func (t target) build(ctx context.Context, source, work string, r release) error
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
-	return nil
+	if !t.cgo {
+		return nil
+	}
+	minor, err := glibc(t.path(work))
+	if err == nil && minor > oldestGlibc {
+		err = fmt.Errorf("the program needs glibc 2.%d, its packages ask for 2.%d", minor, oldestGlibc)
+	}
+	return err
 }
+
+// oldestGlibc is the minor version of glibc 2 that all packages of the tracer ask for. In 2.34, the functions of libpthread and libdl
+// moved into libc, and a program that is linked with a later one refers to them there.
+const oldestGlibc = 34
 
 // glibc is the minor version of glibc 2 that a program needs; 0 for a static one.
 func glibc(program string) (int, error) {

@@ -27,11 +27,7 @@ func deb(t target) pack {
 			if err != nil {
 				return nil, err
 			}
-			minor, err := glibc(t.path(work))
-			if err != nil {
-				return nil, err
-			}
-			control, err := writeTar(control(r, t, minor, files), r, true)
+			control, err := writeTar(control(r, t, files), r, true)
 			if err != nil {
 				return nil, err
 			}
@@ -64,7 +60,7 @@ func installed(t target, work string, shared []entry) ([]entry, error) {
 	return files, nil
 }
 
-func control(r release, t target, minor int, files []entry) []entry {
+func control(r release, t target, files []entry) []entry {
 	var size int
 	var sums []byte
 	for _, f := range files {
@@ -73,7 +69,7 @@ func control(r release, t target, minor int, files []entry) []entry {
 	}
 	text := fmt.Sprintf("Package: gputrace\nVersion: %s\nArchitecture: %s\nMaintainer: %s\nInstalled-Size: %d\nDepends: libc6 (>= 2.%d)\n"+
 		"Section: devel\nPriority: optional\nDescription: %s\n %s\n",
-		r.distribution(), t.arch, maintainer, size, minor, summary, strings.ReplaceAll(description, "\n", "\n "))
+		r.distribution(), t.arch, maintainer, size, oldestGlibc, summary, strings.ReplaceAll(description, "\n", "\n "))
 	return []entry{{"control", 0o644, []byte(text)}, {"md5sums", 0o644, sums}}
 }
 

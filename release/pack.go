@@ -24,10 +24,7 @@ type pack struct {
 func packages() []pack {
 	var out []pack
 	for _, t := range targets {
-		out = append(out, archive(t))
-		if t != static { // pip could not choose between it and the tracer
-			out = append(out, wheel(t))
-		}
+		out = append(out, archive(t), wheel(t)) // of two for one processor, pip takes that for the newer glibc where it fits
 	}
 	return append(out, deb(tracer), rpm(tracer), image(static, target{"linux", "arm64", false}))
 }

@@ -108,3 +108,17 @@ func TestWheelRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o755), z.File[0].Mode())
 }
+
+// TestOneGlibc: the packages of the tracer ask for one glibc, and pip has a program for what is older and for musl.
+func TestOneGlibc(t *testing.T) {
+	require.Equal(t, "manylinux_2_34_x86_64", platformTag(tracer))
+	require.Equal(t, "manylinux_2_17_x86_64.musllinux_1_1_x86_64", platformTag(static))
+	require.Contains(t, string(control(release{version: "1.2.3"}, tracer, nil)[0].data), "\nDepends: libc6 (>= 2.34)\n")
+	var wheels []string
+	for _, p := range packages() {
+		if name := p.file(release{version: "1.2.3"}); strings.HasSuffix(name, "x86_64.whl") && strings.Contains(name, "linux") {
+			wheels = append(wheels, name)
+		}
+	}
+	require.Len(t, wheels, 2)
+}

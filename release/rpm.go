@@ -22,10 +22,6 @@ func rpm(t target) pack {
 			if err != nil {
 				return nil, err
 			}
-			minor, err := glibc(t.path(work))
-			if err != nil {
-				return nil, err
-			}
 			p, err := rpmpack.NewRPM(rpmpack.RPMMetaData{
 				Name: "gputrace", Version: r.distribution(), Release: "1", Arch: rpmArch[t.arch], Summary: summary,
 				Description: strings.ReplaceAll(description, "\n", " "), Licence: license, Compressor: "gzip:9",
@@ -34,7 +30,7 @@ func rpm(t target) pack {
 			if err != nil {
 				return nil, fmt.Errorf("begin the package: %w", err)
 			}
-			if err := p.Requires.Set(fmt.Sprintf("libc.so.6(GLIBC_2.%d)(64bit)", minor)); err != nil {
+			if err := p.Requires.Set(fmt.Sprintf("libc.so.6(GLIBC_2.%d)(64bit)", oldestGlibc)); err != nil {
 				return nil, fmt.Errorf("state the glibc that is needed: %w", err)
 			}
 			for _, f := range files {

@@ -21,9 +21,6 @@ func wheel(t target) pack {
 			if err != nil {
 				return nil, err
 			}
-			if err := checkGlibc(t, work); err != nil {
-				return nil, err
-			}
 			files := []entry{p}
 			for _, f := range shared {
 				if data, found := strings.CutPrefix(f.path, "usr/share/"); found && strings.HasPrefix(data, "man/") {
@@ -39,21 +36,6 @@ func wheel(t target) pack {
 	}
 }
 
-// wheelGlibc is the minor version of glibc 2 that the wheel of the tracer asks for: that of Debian 12.
-const wheelGlibc = 36
-
-// checkGlibc fails where a program needs a newer glibc than its wheel says. macOS has none.
-func checkGlibc(t target, work string) error {
-	if t.os != "linux" {
-		return nil
-	}
-	minor, err := glibc(t.path(work))
-	if err == nil && minor > wheelGlibc {
-		err = fmt.Errorf("the program needs glibc 2.%d, the wheel says 2.%d", minor, wheelGlibc)
-	}
-	return err
-}
-
 // platformTag says where a wheel can be installed. A static program runs on any Linux that Python supports; Go 1.26 needs macOS 12.
 func platformTag(t target) string {
 	machine := map[string]string{"linux/amd64": "x86_64", "linux/arm64": "aarch64", "darwin/amd64": "x86_64", "darwin/arm64": "arm64"}[t.os+"/"+t.arch]
@@ -61,7 +43,7 @@ func platformTag(t target) string {
 	case t.os == "darwin":
 		return "macosx_12_0_" + machine
 	case t.cgo:
-		return fmt.Sprintf("manylinux_2_%d_%s", wheelGlibc, machine)
+		return fmt.Sprintf("manylinux_2_%d_%s", oldestGlibc, machine)
 	}
 	return "manylinux_2_17_" + machine + ".musllinux_1_1_" + machine
 }

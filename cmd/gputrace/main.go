@@ -13,6 +13,7 @@ import (
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/internal/gatecli"
+	_ "github.com/gputrace/gputrace/internal/secure" // with file capabilities, the environment is whole
 	"github.com/gputrace/gputrace/internal/words"
 )
 
