@@ -73,7 +73,7 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 		from, _, ok := table.Span(step)
 		return from, ok
 	}
-	course := answer.NewFollower(table)
+	course := answer.NewFollower(table, c.attached, c.end)
 	follow := &view.Visitor{Before: func(e *event.Event, _ *heap.Heap) { course.See(e) }}
 	if in.Leaks, err = s.leaksWith(append(pending, follow)...); err != nil {
 		return nil, err
@@ -83,6 +83,7 @@ func (s *Source) answerInput(page *pagemodel.Builder) (*answer.Input, error) {
 	}
 	in.Course = course.Course(s.programEnded())
 	s.answerDriver(in)
+	s.answerSpare(in, table)
 	return in, s.answerView(in, likely)
 }
 

@@ -19,6 +19,7 @@ type Parts struct {
 	// InactiveSplit is what is free in segments with blocks, with blocks that were freed and wait for another stream's work.
 	InactiveSplit uint64
 	Free          uint64 // segments without a block
+	Largest       uint64 // the largest free piece, of either
 }
 
 type extent struct{ start, end uint64 }
@@ -44,14 +45,16 @@ func (h *Heap) Parts(pid uint32, device event.Device) (p Parts, ok bool) {
 	sortExtents(blocks)
 	for _, s := range h.segments(a) {
 		p.Reserved += s.Size
-		used := uint64(0)
+		used, end := uint64(0), s.Addr
 		for len(blocks) > 0 && blocks[0].start < s.Addr+s.Size {
 			if blocks[0].start < s.Addr || blocks[0].end > s.Addr+s.Size {
 				return Parts{}, false
 			}
 			used += blocks[0].end - blocks[0].start
+			p.Largest, end = max(p.Largest, blocks[0].start-min(end, blocks[0].start)), blocks[0].end
 			blocks = blocks[1:]
 		}
+		p.Largest = max(p.Largest, s.Addr+s.Size-end)
 		if used == 0 {
 			p.Free += s.Size
 		} else {

@@ -26,12 +26,17 @@ func (p *pool) parts() Parts {
 		for p.pages && p.segments[end] != 0 {
 			end += segmentSize
 		}
-		used := uint64(0)
+		used, edges := uint64(0), []uint64{start, end} // of what is free
 		for _, b := range p.blocks {
 			if start <= b.Addr && b.Addr < end {
 				used += b.Size
 				out.Requested += b.Requested
+				edges = append(edges, b.Addr, b.Addr+b.Size)
 			}
+		}
+		slices.Sort(edges)
+		for free := range slices.Chunk(edges, 2) {
+			out.Largest = max(out.Largest, free[1]-free[0])
 		}
 		out.Allocated += used
 		if used == 0 {
@@ -87,7 +92,7 @@ func TestPartsUnknown(t *testing.T) {
 	h.Apply(e)
 	got, ok := h.Parts(pid, cuda0)
 	require.True(t, ok)
-	require.Equal(t, Parts{segmentSize, 512, event.Unknown, segmentSize - 512, 0}, got, "what was asked for was not known")
+	require.Equal(t, Parts{segmentSize, 512, event.Unknown, segmentSize - 512, 0, segmentSize - 512}, got, "what was asked for was not known")
 
 	for name, tt := range map[string]struct{ addr, allocated, reserved uint64 }{
 		"outside the segments":     {1 << 41, 1024, segmentSize},

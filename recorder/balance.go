@@ -117,7 +117,7 @@ func (h *recordedHeap) torchParts() []figures.TorchMemory {
 		out = append(out, figures.TorchMemory{
 			Device: int(a.Device.Index), Reserved: figures.Bytes(p.Reserved), Allocated: figures.Bytes(p.Allocated),
 			Requested: figures.Bytes(p.Requested), Pending: figures.Unknown, InactiveSplit: figures.Bytes(p.InactiveSplit),
-			Free: figures.Bytes(p.Free),
+			Free: figures.Bytes(p.Free), Largest: figures.Bytes(p.Largest),
 		})
 	}
 	return out

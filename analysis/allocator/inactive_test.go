@@ -88,4 +88,14 @@ func TestTorchOfState(t *testing.T) {
 	require.Equal(t, figures.TorchMemory{Device: 1}, rows[1])
 	d := &rows[0]
 	require.Equal(t, d.Reserved, d.Allocated+d.Pending+d.InactiveSplit+d.Free)
+	var largest uint64
+	for i := range b.Devices[0].Segments {
+		for _, block := range b.Devices[0].Segments[i].Blocks {
+			if block.State == inspect.StateFree {
+				largest = max(largest, block.Size)
+			}
+		}
+	}
+	require.EqualValues(t, largest, d.Largest)
+	require.NotZero(t, largest)
 }

@@ -189,10 +189,21 @@ func (b *State) Torch() []figures.TorchMemory {
 		out[i] = figures.TorchMemory{
 			Device: b.Devices[i].Counted.Device, Reserved: figures.Bytes(m.Reserved), Allocated: figures.Bytes(m.Allocated),
 			Requested: figures.Bytes(m.Requested), Pending: figures.Bytes(m.Pending), InactiveSplit: figures.Bytes(m.InactiveSplit),
-			Free: figures.Bytes(m.Free),
+			Free: figures.Bytes(m.Free), Largest: figures.Bytes(b.Devices[i].largestFree()),
 		}
 	}
 	return out
+}
+
+// largestFree is the largest free block of a device; 0: none is free.
+func (d *DeviceState) largestFree() uint64 {
+	largest := d.LargestInactiveSplit
+	for i := range d.Segments {
+		if s := &d.Segments[i]; s.FreeSegmentCount > 0 {
+			largest = max(largest, s.Free)
+		}
+	}
+	return largest
 }
 
 // counted is the memory of a device by the allocator's own totals, where parts of its map changed: what is neither in use nor in

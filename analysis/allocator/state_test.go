@@ -159,7 +159,7 @@ func TestStateThatChanges(t *testing.T) {
 	require.True(t, Changing(&d.Segments[0].Blocks[1]))
 	require.False(t, Changing(&d.Segments[0].Blocks[0]))
 	require.Equal(t, []figures.TorchMemory{{
-		Reserved: 40 * mib, Allocated: 9 * mib, Requested: figures.Unknown, Pending: 2 * mib, InactiveSplit: 9 * mib, Free: 20 * mib,
+		Reserved: 40 * mib, Allocated: 9 * mib, Requested: figures.Unknown, Pending: 2 * mib, InactiveSplit: 9 * mib, Free: 20 * mib, Largest: 20 * mib,
 	}}, b.Torch())
 
 	m.Devices[0].Changing = nil

@@ -50,6 +50,7 @@ type Input struct {
 	Read   map[string]string
 	Course *Course
 	Driver []figures.DriverUse // the devices, by the last reading; nil: not known
+	Spare  SpareInput
 }
 
 // Answer is the figures. Sizes are bytes.
@@ -83,6 +84,12 @@ type Answer struct {
 	// First and Last are the allocators' blocks at the first and the last event of one.
 	First, Last uint64
 	Driver      []figures.DriverUse
+
+	// Cached is reserved memory that is not used, Waiting memory that waits for another stream, and Retried requests that were refused first,
+	// each where it is large. nil: it is not, or not known.
+	Cached  *Cached
+	Waiting *Waiting
+	Retried *Retried
 }
 
 // Sum is memory that is for one thing.
@@ -122,6 +129,7 @@ func New(in *Input) *Answer {
 		a.Between, a.High = in.Course.Between, in.Course.High
 		a.First, a.Last, a.Exit = in.Course.First, in.Course.Last, in.Course.Exit
 	}
+	a.spare(in)
 	return a
 }
 

@@ -99,7 +99,7 @@ func TestCourse(t *testing.T) {
 // TestExitHalf: the program has freed everything when less than half of it stayed.
 func TestExitHalf(t *testing.T) {
 	for left, want := range map[uint64]uint64{49: 1, 50: 0} {
-		f := NewFollower(&steps.Table{})
+		f := NewFollower(&steps.Table{}, 0, 0)
 		f.See(&event.Event{Kind: event.KindAlloc, Layer: event.LayerTorch, Time: 1, Allocated: 100})
 		f.See(&event.Event{Kind: event.KindFree, Layer: event.LayerTorch, Time: 2, Allocated: left})
 		require.Equal(t, want, f.Course(true).Exit, "%d of 100 stayed", left)
@@ -134,16 +134,16 @@ func TestCourseOfSteps(t *testing.T) {
 	require.NoError(t, err)
 	table, err := steps.Find(trace, nil)
 	require.NoError(t, err)
-	f := NewFollower(table)
+	f := NewFollower(table, freed, freed)
 	for i := range j.Events {
 		f.See(&j.Events[i])
 	}
 	require.Less(t, end, freed)
-	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20}, f.Course(false))
-	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Exit: freed}, f.Course(true))
+	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Late: 8 << 20}, f.Course(false))
+	require.Equal(t, &Course{Between: 3 << 20, High: 7 << 20, First: 3 << 20, Last: 8 << 20, Late: 8 << 20, Exit: freed}, f.Course(true))
 	require.Equal(t, []level{{3 << 20, 7 << 20}, {3 << 20, 7 << 20}}, f.levels[:2], "each step begins where the last one ended")
 	require.Len(t, f.levels, table.Count(), "what comes before the first step is none")
-	none := NewFollower(&steps.Table{})
+	none := NewFollower(&steps.Table{}, 0, 0)
 	require.Equal(t, &Course{}, none.Course(false), "without steps and events nothing is known")
 }
 

@@ -16,6 +16,7 @@ type Course struct {
 	High    uint64 // most in a step, of the same
 	First   uint64 // behind the first event
 	Last    uint64 // behind the last allocation
+	Late    uint64 // most in use in the later half of the time
 	// Exit is the last moment before the program freed everything because it ended, CLOCK_BOOTTIME nanoseconds; 0: it did not.
 	Exit uint64
 }
@@ -35,18 +36,20 @@ type Follower struct {
 	step   int
 	now    level
 	levels []level
+	half   uint64 // when the later half begins, CLOCK_BOOTTIME nanoseconds
+	late   uint64
 	last   moment   // the last allocation
 	tail   []moment // the frees behind it
 }
 
-// NewFollower is a follower that has seen no event.
-func NewFollower(table *steps.Table) *Follower {
-	return &Follower{table: table}
+// NewFollower is a follower that has seen no event, of a recording from start to end, CLOCK_BOOTTIME nanoseconds.
+func NewFollower(table *steps.Table, start, end uint64) *Follower {
+	return &Follower{table: table, half: start + (max(start, end)-start)/2}
 }
 
 // Course is that of all events. ended: the recording ended with the program.
 func (f *Follower) Course(ended bool) *Course {
-	out := &Course{First: f.first, Last: f.last.bytes}
+	out := &Course{First: f.first, Last: f.last.bytes, Late: max(f.late, f.last.bytes)}
 	late := f.levels[len(f.levels)/2:]
 	if len(late) > 0 {
 		lows := make([]uint64, len(late))
@@ -78,6 +81,9 @@ func (f *Follower) See(e *event.Event) {
 	sum := f.sums.Sum()
 	if !f.began {
 		f.first, f.began = sum, true
+	}
+	if e.Time >= f.half {
+		f.late = max(f.late, before, sum)
 	}
 	f.now.low, f.now.high = min(f.now.low, sum), max(f.now.high, sum)
 	if e.Kind == event.KindAlloc {

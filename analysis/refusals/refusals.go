@@ -170,11 +170,22 @@ func (l *Log) Failed(p *Program) (failed []Refusal, recovered int) {
 	return s.failed, s.recovered
 }
 
+// Recovered lists when requests were refused that were satisfied in the end, CLOCK_BOOTTIME nanoseconds, in order: those of Failed's count
+// that are kept, which are all unless there were thousands.
+func (l *Log) Recovered(p *Program) []uint64 {
+	s := sorting{program: p, tries: map[threadKey][]event.Event{}}
+	for i := range l.list {
+		s.take(&l.list[i])
+	}
+	return s.times
+}
+
 // sorting tells the requests that failed from those that were satisfied in the end.
 type sorting struct {
 	program   *Program
 	failed    []Refusal
 	recovered int
+	times     []uint64                    // of recovered
 	skipped   int                         // requests that failed and are not in failed, behind its last
 	tries     map[threadKey][]event.Event // of the next report of a thread
 	last      *refused                    // of the last of failed
@@ -195,10 +206,10 @@ func (s *sorting) take(r *refused) {
 		s.tries[key] = append(s.tries[key], r.event)
 	case p.asks(&r.event):
 		if r.served == nil || r.first { // else the same request, refused once more
-			s.recovered++
+			s.recover(r)
 		}
 	case r.recovered():
-		s.recovered++
+		s.recover(r)
 	case s.last != nil && p.repeats(r, s.last, &s.failed[len(s.failed)-1]):
 		f := &s.failed[len(s.failed)-1]
 		f.Tries = append(f.Tries, r.event)
@@ -206,6 +217,11 @@ func (s *sorting) take(r *refused) {
 		s.add(&Refusal{Event: r.event, WentOn: r.next != nil})
 		s.last = r
 	}
+}
+
+// recover takes a request that was satisfied in the end.
+func (s *sorting) recover(r *refused) {
+	s.recovered, s.times = s.recovered+1, append(s.times, r.event.Time)
 }
 
 // add takes a request that failed. Of too many, the last one takes the place of the one before.

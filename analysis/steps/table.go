@@ -14,6 +14,11 @@ type Table struct {
 	end    uint64   // of the recording
 }
 
+// TableOf is the table of steps that begin at given times, ascending, the first of them number first, in a recording that ends at end.
+func TableOf(first int, begins []uint64, end uint64) *Table {
+	return &Table{first: first, begins: begins, end: end}
+}
+
 // At is the step that runs at a time, CLOCK_BOOTTIME nanoseconds; 0: it is before the first one, or there are none. The event that a
 // step begins with is part of it.
 func (t *Table) At(time uint64) int {

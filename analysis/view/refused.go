@@ -12,9 +12,16 @@ import (
 
 // Refusals are the requests that failed, as refusals.Log has them, and how many others were satisfied after the driver had refused them.
 func (t *Trace) Refusals() (failed []refusals.Refusal, recovered int) {
-	return t.refused.Failed(&refusals.Program{Stack: t.Stack, Cache: func(pid uint32) bool {
+	return t.refused.Failed(t.program())
+}
+
+// Recovered lists when the requests were refused that were satisfied in the end, as refusals.Log has them.
+func (t *Trace) Recovered() []uint64 { return t.refused.Recovered(t.program()) }
+
+func (t *Trace) program() *refusals.Program {
+	return &refusals.Program{Stack: t.Stack, Cache: func(pid uint32) bool {
 		return slices.ContainsFunc(t.end.Snapshot.Accounts, func(a heap.Account) bool { return a.PID == pid })
-	}})
+	}}
 }
 
 // OutOfMemory is when the requests of Refusals failed, CLOCK_BOOTTIME nanoseconds, in order.

@@ -95,6 +95,8 @@ type TorchMemory struct {
 	Pending       Bytes `json:"pending"`   // blocks given back that wait for another stream's work; unknown: they are in InactiveSplit
 	InactiveSplit Bytes `json:"holes"`     // free blocks of segments that are in use
 	Free          Bytes `json:"free"`      // segments that are free as a whole
+	// Largest is the largest free piece, of InactiveSplit or of Free. 0: not known, or nothing is free.
+	Largest Bytes `json:"largest_free,omitempty"`
 }
 
 // DriverUse is what the driver says that a process uses on one device. Each size may be event.Unknown.

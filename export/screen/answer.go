@@ -40,6 +40,7 @@ func Print(w io.Writer, in *Input) error {
 	p := &printer{w: out, in: &in.Summary, screen: in.Screen, a: in.Answer, of: in}
 	p.head()
 	p.verdict()
+	p.spare()
 	p.rows()
 	p.rest()
 	p.totals()

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package answer
+
+import (
+	"slices"
+
+	"github.com/gputrace/gputrace/analysis/steps"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/event/figures"
+)
+
+// What is large enough to be said first: the part of the reserved memory that is cached or waits, and how many bytes of it at least. Nobody
+// misses less on a device of several GiB.
+const (
+	leastCached  = 0.25
+	leastWaiting = 0.10
+	leastSpare   = 64 << 20
+)
+
+// leastCompared is how many steps there must be of each kind for their lengths to be compared, and leastSlower from what ratio on the
+// difference is said: less is how much steps differ anyway.
+const (
+	leastCompared = 3
+	leastSlower   = 1.2
+)
+
+// SpareInput is what Cached, Waiting and Retried are computed from.
+type SpareInput struct {
+	Torch     []figures.TorchMemory // the caching allocators, by the last reading of their state; nil: it was not read
+	Time      uint64                // of that reading, CLOCK_BOOTTIME nanoseconds
+	Recovered int                   // requests that were refused and satisfied in the end
+	Times     []uint64              // of those, CLOCK_BOOTTIME nanoseconds, ascending
+	Steps     *steps.Table
+}
+
+// Cached is memory that PyTorch reserved and that the program did not use in the later half of the recording. Sizes are bytes.
+type Cached struct {
+	Bytes    uint64 // Reserved less Used
+	Reserved uint64
+	Used     uint64 // the most in use in the later half
+	Largest  uint64 // free piece at the end; event.Unknown
+}
+
+// Waiting is memory that the program gave back and that another stream's work still uses.
+type Waiting struct {
+	Bytes uint64
+	Time  uint64 // of the reading, CLOCK_BOOTTIME nanoseconds
+}
+
+// Retried is requests that the driver refused and that were satisfied in the end.
+type Retried struct {
+	Count int
+	Steps int // with such a request; 0: not known
+	// Slower is how many times as long as the others these steps took, by their medians; 0: not known, or not longer.
+	Slower        float64
+	With, Without float64 // those medians, nanoseconds
+}
+
+// spare finds what is reserved without use. Where a request failed the case itself says it.
+func (a *Answer) spare(in *Input) {
+	a.Retried = retried(&in.Spare)
+	if a.Case != nil {
+		return
+	}
+	if in.Course != nil {
+		a.Cached = cached(a, in.Course.Late, in.Spare.Torch)
+	}
+	var pending, reserved uint64
+	for i := range in.Spare.Torch {
+		if t := &in.Spare.Torch[i]; t.Pending != figures.Unknown && t.Reserved != figures.Unknown {
+			pending, reserved = pending+uint64(t.Pending), reserved+uint64(t.Reserved)
+		}
+	}
+	if large(pending, reserved, leastWaiting) {
+		a.Waiting = &Waiting{Bytes: pending, Time: in.Spare.Time}
+	}
+}
+
+func large(bytes, of uint64, part float64) bool {
+	return bytes >= leastSpare && float64(bytes) >= part*float64(of)
+}
+
+// cached compares what is reserved with the most that was in use in the later half of the recording. What a step uses and frees again is
+// needed by the next one, and is not said to be free.
+func cached(a *Answer, late uint64, torch []figures.TorchMemory) *Cached {
+	if a.Reserved == event.Unknown || late == 0 || late > a.Reserved || !large(a.Reserved-late, a.Reserved, leastCached) {
+		return nil
+	}
+	c := &Cached{Bytes: a.Reserved - late, Reserved: a.Reserved, Used: late, Largest: event.Unknown}
+	var reserved, largest uint64
+	for i := range torch {
+		t := &torch[i]
+		if t.Reserved == figures.Unknown {
+			return c
+		}
+		reserved, largest = reserved+uint64(t.Reserved), max(largest, uint64(t.Largest))
+	}
+	if reserved == a.Reserved && largest > 0 { // it was read when as much was reserved
+		c.Largest = largest
+	}
+	return c
+}
+
+// retried counts the requests that were refused first, and compares the steps with one to those without.
+func retried(in *SpareInput) *Retried {
+	if in.Recovered == 0 {
+		return nil
+	}
+	out := &Retried{Count: in.Recovered}
+	if in.Steps == nil || len(in.Times) != in.Recovered {
+		return out
+	}
+	hit := map[int]bool{}
+	for _, t := range in.Times {
+		if n := in.Steps.At(t); n > 0 {
+			hit[n] = true
+		}
+	}
+	out.Steps = len(hit)
+	var with, without []float64
+	for n := in.Steps.First(); n > 0 && n < in.Steps.Last(); n++ { // the last is not complete
+		from, to, ok := in.Steps.Span(n)
+		switch {
+		case !ok:
+		case hit[n]:
+			with = append(with, float64(to-from))
+		default:
+			without = append(without, float64(to-from))
+		}
+	}
+	if min(len(with), len(without)) < leastCompared {
+		return out
+	}
+	out.With, out.Without = median(with), median(without)
+	if out.Without > 0 && out.With >= leastSlower*out.Without {
+		out.Slower = out.With / out.Without
+	}
+	return out
+}
+
+func median(of []float64) float64 {
+	slices.Sort(of)
+	return of[len(of)/2]
+}
