@@ -151,7 +151,7 @@ var mayImport = map[string][]string{
 	"export/internal/layout": {"internal/words"},
 	"export/table":           {"analysis/", "event", "event/figures", "export/internal/layout", "heap", "internal/sorts", "internal/words"},
 	"export/screen":          {"analysis/answer", "analysis/leaks", "analysis/phases", "analysis/view", "event", "event/figures", "export/internal/layout", "export/table", "export/verdict", "internal/words"},
-	"export/verdict":         {"analysis/answer", "analysis/leaks", "export/table"},
+	"export/verdict":         {"analysis/answer", "analysis/leaks", "event", "export/table"},
 	"export/chart":           {"analysis/", "event", "export/internal/layout", "export/table", "internal/words"}, // a size is written as it is there
 	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/rules":           {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},

@@ -180,22 +180,22 @@ func (s *Source) answerView(in *answer.Input, likely *candidate) (err error) {
 
 // answerDriver takes the driver's figures of the end, or of the last reading before it.
 func (s *Source) answerDriver(in *answer.Input) {
-	in.Driver = s.driverAtEnd()
+	in.Driver, in.DriverTime = s.driverAtEnd()
 	in.Free = FreeOf(in.Driver)
 }
 
-// driverAtEnd is what the driver said at the end, or when it was last read before; nil: it was not.
-func (s *Source) driverAtEnd() []figures.DriverUse {
-	out := driverOf(s.End)
-	if len(out) > 0 && !hasEnded(s.End) {
-		return out
+// driverAtEnd is what the driver said at the end, or when it was last read before, at time; nil: it was not. time is 0 at the end.
+func (s *Source) driverAtEnd() (use []figures.DriverUse, time uint64) {
+	use = driverOf(s.End)
+	if len(use) > 0 && !hasEnded(s.End) {
+		return use, 0
 	}
 	for _, r := range s.Trace.Readings() {
 		if len(r.Driver) > 0 {
-			out = whileInUse(r.Driver)
+			use, time = whileInUse(r.Driver), r.Time
 		}
 	}
-	return out
+	return use, time
 }
 
 // driverOf is what the driver said at the end of a recording; nil: nothing. Of a process that had ended by then it knows nothing any more: what is

@@ -78,7 +78,8 @@ func (s *Source) libraries() []string {
 // leakOptions is what a recording says beside its events.
 func leakOptions(in *Source) *leaks.Options {
 	o := &leaks.Options{Library: in.libraries(), Earlier: leaks.Earlier(in.Trace)}
-	o.Free = FreeOf(in.driverAtEnd())
+	driver, _ := in.driverAtEnd()
+	o.Free = FreeOf(driver)
 	if in.End == nil {
 		return o
 	}

@@ -50,7 +50,9 @@ type Input struct {
 	Read   map[string]string
 	Course *Course
 	Driver []figures.DriverUse // the devices, by the last reading; nil: not known
-	Spare  SpareInput
+	// DriverTime is when Driver was read, CLOCK_BOOTTIME nanoseconds; 0: at the end.
+	DriverTime uint64
+	Spare      SpareInput
 }
 
 // Answer is the figures. Sizes are bytes.
@@ -84,6 +86,7 @@ type Answer struct {
 	// First and Last are the allocators' blocks at the first and the last event of one.
 	First, Last uint64
 	Driver      []figures.DriverUse
+	DriverTime  uint64 // as Input.DriverTime
 
 	// Cached is reserved memory that is not used, Waiting memory that waits for another stream, and Retried requests that were refused first,
 	// each where it is large. nil: it is not, or not known.
@@ -116,7 +119,7 @@ type Row struct {
 func New(in *Input) *Answer {
 	a := &Answer{
 		When: in.When, Time: in.Time, Start: in.Start, End: in.End, Duration: in.Duration, Events: in.Events, Leaks: in.Leaks, Seconds: math.NaN(),
-		Reserved: event.Unknown, Driver: in.Driver,
+		Reserved: event.Unknown, Driver: in.Driver, DriverTime: in.DriverTime,
 	}
 	if in.OOM != nil {
 		a.Case = in.OOM.Main()

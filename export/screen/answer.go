@@ -180,6 +180,13 @@ const (
 	leastName   = 21
 )
 
+// spare prints what is said below the verdict.
+func (p *printer) spare() {
+	for _, s := range verdict.Spare(p.a) {
+		p.text(fmt.Sprintf("%-*s", indent, s.Word), yellow, s.Text)
+	}
+}
+
 // rows prints what holds the memory, in columns that fill the screen.
 func (p *printer) rows() {
 	if len(p.a.Rows) == 0 {
@@ -430,7 +437,11 @@ func (p *printer) totals() {
 		if d.Total == figures.Unknown || d.All == figures.Unknown || d.Used == 0 && len(p.a.Driver) > 1 {
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("%s %s of %s", p.in.DeviceName(d.Device), table.Bytes(uint64(d.All)), table.Bytes(uint64(d.Total))))
+		part := fmt.Sprintf("%s %s of %s", p.in.DeviceName(d.Device), table.Bytes(uint64(d.All)), table.Bytes(uint64(d.Total)))
+		if t := p.a.DriverTime; t != 0 {
+			part += " at " + table.Offset(t, p.in.Begin())
+		}
+		parts = append(parts, part)
 	}
 	p.list("  in use   ", parts)
 }

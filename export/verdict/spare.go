@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gputrace/gputrace/analysis/answer"
+	"github.com/gputrace/gputrace/event"
+	"github.com/gputrace/gputrace/export/table"
+)
+
+// Words of what is said below a verdict, as people see them.
+const (
+	Cached  = "CACHED"
+	Waiting = "WAITING"
+	Retried = "RETRIED"
+)
+
+// Spare returns what is reserved without use, what waits for another stream and what was refused first, each if it is much.
+func Spare(a *answer.Answer) []Text {
+	var out []Text
+	if a.Cached != nil {
+		out = append(out, Text{Word: Cached, Text: cached(a.Cached)})
+	}
+	if w := a.Waiting; w != nil {
+		text := fmt.Sprintf("%s for another stream at %s: the program freed it, and work of a stream named to record_stream() may still use it", table.Bytes(w.Bytes), table.Offset(w.Time, a.Start))
+		out = append(out, Text{Word: Waiting, Text: text})
+	}
+	if a.Retried != nil {
+		out = append(out, Text{Word: Retried, Text: retried(a.Retried)})
+	}
+	return out
+}
+
+func cached(c *answer.Cached) string {
+	text := fmt.Sprintf("%s of %s reserved is free, even at the latest peak of %s", table.Bytes(c.Bytes), table.Bytes(c.Reserved), table.Bytes(c.Used))
+	if c.Largest != event.Unknown {
+		text += fmt.Sprintf(" (largest piece %s)", table.Bytes(c.Largest))
+	}
+	return text + ": gputrace whatif compares settings of the allocator"
+}
+
+func retried(r *answer.Retried) string {
+	were := "were"
+	if r.Count == 1 {
+		were = "was"
+	}
+	text := fmt.Sprintf("%s %s refused and recovered: PyTorch returned its cache to the driver and asked again", table.Plural(uint64(r.Count), "request"), were)
+	if r.Slower > 0 {
+		text += fmt.Sprintf("; steps with one took %.1f times as long (%s instead of %s)",
+			r.Slower, table.Duration(time.Duration(r.With)), table.Duration(time.Duration(r.Without)))
+	}
+	return text
+}

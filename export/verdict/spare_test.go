@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package verdict
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gputrace/gputrace/analysis/answer"
+	"github.com/gputrace/gputrace/event"
+)
+
+func TestSpare(t *testing.T) {
+	const gib = 1 << 30
+	require.Empty(t, Spare(&answer.Answer{}))
+	a := &answer.Answer{
+		Start:   1e9,
+		Cached:  &answer.Cached{Bytes: 3891 << 20, Reserved: 5222 << 20, Used: 1331 << 20, Largest: gib / 4},
+		Waiting: &answer.Waiting{Bytes: 416 << 20, Time: 3.5e9},
+		Retried: &answer.Retried{Count: 44, Steps: 40, Slower: 2, With: 120e6, Without: 60e6},
+	}
+	var lines []string
+	for _, s := range Spare(a) {
+		lines = append(lines, s.String())
+	}
+	require.Equal(t, []string{
+		"CACHED  3.8 GiB of 5.1 GiB reserved is free, even at the latest peak of 1.3 GiB (largest piece 256.0 MiB): gputrace whatif compares settings of the allocator",
+		"WAITING  416.0 MiB for another stream at +2.5 s: the program freed it, and work of a stream named to record_stream() may still use it",
+		"RETRIED  44 requests were refused and recovered: PyTorch returned its cache to the driver and asked again; steps with one took 2.0 times as long (120 ms instead of 60.0 ms)",
+	}, lines)
+	a = &answer.Answer{Cached: &answer.Cached{Bytes: gib, Reserved: 2 * gib, Used: gib, Largest: event.Unknown}, Retried: &answer.Retried{Count: 1}}
+	require.Equal(t, "1.0 GiB of 2.0 GiB reserved is free, even at the latest peak of 1.0 GiB: gputrace whatif compares settings of the allocator", Spare(a)[0].Text)
+	require.Equal(t, "1 request was refused and recovered: PyTorch returned its cache to the driver and asked again", Spare(a)[1].Text)
+}
