@@ -106,7 +106,7 @@ var mayImport = map[string][]string{
 	"analysis/fragments": {"analysis/allocator", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "inspect", "internal/sorts"},
 	"analysis/whatif":    {"analysis/allocator", "analysis/fragments", "analysis/phases", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/oom":       {"analysis/allocator", "analysis/balance", "analysis/fragments", "analysis/leaks", "analysis/phases", "analysis/refusals", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "heap", "internal/sorts"},
-	"analysis/answer":    {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts"},
+	"analysis/answer":    {"analysis/leaks", "analysis/oom", "analysis/phases", "analysis/ranks", "analysis/stacks", "analysis/steps", "analysis/view", "event", "event/figures", "internal/sorts"},
 	"analysis/steps":     {"analysis/stacks", "analysis/view", "event", "heap"},
 	"analysis/leaks":     {"analysis/phases", "analysis/stacks", "analysis/steps", "analysis/view", "event", "heap", "internal/sorts"},
 	"analysis/summary":   {"analysis/phases", "analysis/steps", "analysis/view", "event", "event/figures", "heap"},
@@ -118,7 +118,7 @@ var mayImport = map[string][]string{
 	"internal/exit":      {},
 	"internal/build":     {"internal/nvml"},
 	"internal/advice":    {"doctor", "inspect", "inspect/holders", "internal/exit", "process", "recorder", "tracer", "tracer/feature"},
-	"internal/console":   {"analysis/view", "export", "export/jobs", "export/screen", "export/table", "internal/advice", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
+	"internal/console":   {"analysis/answer", "analysis/view", "export", "export/screen", "export/table", "internal/advice", "internal/output", "internal/progress", "internal/words", "process", "recorder", "recorder/reconcile", "tracer/hook"},
 	"internal/size":      {},
 	"internal/secure":    {},
 	"internal/index":     {},
@@ -138,7 +138,7 @@ var mayImport = map[string][]string{
 	"recorder/rank":      {"recording"},
 	"recorder/reconcile": {"event", "event/figures", "export/table", "heap"},
 	"recorder": {
-		"recorder/kept", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/jobs", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
+		"recorder/kept", "recorder/rank", "recorder/reconcile", "analysis/", "event", "event/figures", "export", "export/pprof", "export/table", "heap", "internal/output", "internal/words", "process", "recording",
 		"tracer/hook",
 	},
 	"recorder/local": {
@@ -155,7 +155,6 @@ var mayImport = map[string][]string{
 	"export/chart":           {"analysis/", "event", "export/internal/layout", "export/table", "internal/words"}, // a size is written as it is there
 	"export/fragmentation":   {"analysis/fragments", "analysis/whatif", "event", "export/internal/layout", "export/table", "internal/words"},
 	"export/rules":           {"analysis/gate", "analysis/leaks", "export/internal/layout", "export/table", "internal/words"},
-	"export/jobs":            {"analysis/leaks", "analysis/ranks", "export/internal/layout", "export/table", "internal/words"},
 	// What a person sees of a machine.
 	"export/processes": {"analysis/machine", "event", "export/internal/layout", "export/table", "internal/words"},
 	// Tables of allocations have the same columns in every format.

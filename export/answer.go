@@ -285,6 +285,14 @@ func (s *Source) pageOf(o *AnswerOptions) *pagemodel.Builder {
 	return pagemodel.NewBuilder(s.Trace, nil)
 }
 
+// MakeAnswer finds out what PrintAnswer prints, and keeps it: the page that is made next needs the same replays.
+func (s *Source) MakeAnswer(o *AnswerOptions) error {
+	page := s.pageOf(o)
+	_, err := s.answer(page)
+	s.page = page
+	return err
+}
+
 // PrintAnswer prints what a summary of the source says.
 func (s *Source) PrintAnswer(w io.Writer, o *AnswerOptions) error {
 	page := s.pageOf(o)

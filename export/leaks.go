@@ -3,14 +3,20 @@
 package export
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/event/figures"
+	"github.com/gputrace/gputrace/export/json"
 	"github.com/gputrace/gputrace/export/table"
+	"github.com/gputrace/gputrace/export/verdict"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/recording"
@@ -58,12 +64,70 @@ func (s *Source) replay(all ...*view.Visitor) error {
 // judged says whether a verdict belongs to what is shown: all of a recording.
 func judged(in *Input) bool { return in.source != nil && in.Info.PID != 0 && in.Selection.AtEnd() }
 
-// leaksAtEnd is the verdict on a recording of which all is shown; nil: there is none.
-func leaksAtEnd(in *Input) (*leaks.Report, error) {
+// answerAtEnd returns what is concluded of a recording of which all is shown; nil: nothing is.
+func answerAtEnd(in *Input) (*answer.Answer, error) {
 	if !judged(in) {
 		return nil, nil
 	}
-	return in.source.Leaks()
+	return in.source.Answer()
+}
+
+// sentenceOf returns a conclusion in a sentence; empty: there is none.
+func sentenceOf(a *answer.Answer) string {
+	return strings.Join(Sentences(a), "")
+}
+
+// Sentences returns a conclusion as one comment of a profile; none where nothing is concluded. a may be nil.
+func Sentences(a *answer.Answer) []string {
+	if a == nil {
+		return nil
+	}
+	if t := verdict.Of(a); t != nil {
+		return []string{t.String()}
+	}
+	return nil
+}
+
+// JobSentences returns what is concluded of a job, a sentence for each group of processes. j may be nil.
+func JobSentences(j *answer.Job) (out []string) {
+	for _, t := range verdict.OfJob(j) {
+		out = append(out, t.String())
+	}
+	return out
+}
+
+// PrintLeaks prints what grows from step to step, as text for a screen of so many columns (0: not known) or as JSON. The error has no text
+// when something grows: its exit code says so.
+func (s *Source) PrintLeaks(w io.Writer, asJSON bool, width int) error {
+	a, err := s.Answer()
+	if err != nil {
+		return err
+	}
+	return PrintLeaks(w, a, asJSON, width)
+}
+
+// PrintLeaks is the method of the same name, of an answer.
+func PrintLeaks(w io.Writer, a *answer.Answer, asJSON bool, width int) error {
+	report, sentence := growthOf(a)
+	var err error
+	if asJSON {
+		err = json.WriteLeaks(w, report, sentence)
+	} else {
+		err = table.Leaks(w, report, sentence, width)
+	}
+	if err == nil && len(report.Findings) > 0 {
+		err = exit.With(exit.Findings, errors.New(""))
+	}
+	return err
+}
+
+// growthOf returns whether memory grows, and the same in a sentence.
+func growthOf(a *answer.Answer) (*leaks.Report, string) {
+	if a.Leaks == nil {
+		r := &leaks.Report{Verdict: leaks.Unclear}
+		return r, table.LeakSentence(r)
+	}
+	return a.Leaks, verdict.OfGrowth(a).String()
 }
 
 // libraries are prefixes of Python files that are not the program's own.

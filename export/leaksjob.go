@@ -35,14 +35,15 @@ func (j *JobLeaks) add(path string, o *OpenOptions) error {
 		return err
 	}
 	defer s.Close()
-	report, err := s.Leaks()
+	a, err := s.Answer()
 	if err != nil {
 		return err
 	}
+	report, sentence := growthOf(a)
 	if filepath.Base(path) == TraceName {
 		path = filepath.Dir(path)
 	}
-	j.processes = append(j.processes, json.ProcessLeaks{Folder: filepath.Base(path), Report: report})
+	j.processes = append(j.processes, json.ProcessLeaks{Folder: filepath.Base(path), Report: report, Sentence: sentence})
 	return nil
 }
 
@@ -70,7 +71,7 @@ func (j *JobLeaks) text(w io.Writer, width int) error {
 			fmt.Fprintln(w)
 		}
 		fmt.Fprintln(w, p.Folder)
-		if err := table.Leaks(w, p.Report, width); err != nil {
+		if err := table.Leaks(w, p.Report, p.Sentence, width); err != nil {
 			return err
 		}
 	}

@@ -23,7 +23,10 @@ func writeProfile(w io.Writer, in *Input, kind pprof.Kind) error {
 	if err != nil {
 		return err
 	}
-	p := pprof.Input{View: view, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Comments: exportComments(in), Joined: in.Joined}
+	p := pprof.Input{View: view, Kind: kind, Binary: in.Info.Exe, Time: in.Info.Started, Joined: in.Joined}
+	if p.Comments, err = exportComments(in); err != nil {
+		return err
+	}
 	p.Rank = in.Info.Rank.Label()
 	if in.End != nil {
 		p.Time = p.Time.Add(in.End.Duration)
@@ -35,15 +38,22 @@ func writeProfile(w io.Writer, in *Input, kind pprof.Kind) error {
 	return pprof.Write(w, p)
 }
 
-// exportComments identify the run, and say what is missing.
-func exportComments(in *Input) []string {
+// exportComments identify the run, and say what is concluded of it and what is missing.
+func exportComments(in *Input) ([]string, error) {
 	title := in.Info.Name
 	if in.Info.PID != 0 { // a snapshot does not tell it
 		title = fmt.Sprintf("gputrace %s, %s: %s", in.Info.Gputrace, in.Info.Rank.Process(int(in.Info.PID)), words.CommandLine(in.Info.Cmdline, in.Info.Name))
 	}
 	out := []string{title, in.Moment}
+	a, err := answerAtEnd(in)
+	if err != nil {
+		return nil, err
+	}
+	if sentence := sentenceOf(a); sentence != "" {
+		out = append(out, sentence)
+	}
 	if in.Trace.Damage != nil {
 		out = append(out, in.Trace.Damage.Error())
 	}
-	return append(out, table.Comments(Summary(in.Trace.End(), in.Info, in.End))...)
+	return append(out, table.Comments(Summary(in.Trace.End(), in.Info, in.End))...), nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/export/csv"
 	"github.com/gputrace/gputrace/export/internal/rows"
@@ -60,13 +61,17 @@ func writeJSON(w io.Writer, in *Input) error {
 	if err != nil {
 		return err
 	}
-	report, err := leaksAtEnd(in)
+	concluded, err := answerAtEnd(in)
 	if err != nil {
 		return err
 	}
+	var report *leaks.Report
+	if concluded != nil {
+		report = concluded.Leaks
+	}
 	return json.WriteExport(w, json.Export{
-		Leaks: report,
-		View:  view, Gputrace: in.Info.Gputrace, PID: in.Info.PID, Command: in.Info.Cmdline, PyTorch: in.Info.PyTorch, Boot: bootOf(in),
+		Leaks: report, Sentence: sentenceOf(concluded),
+		View: view, Gputrace: in.Info.Gputrace, PID: in.Info.PID, Command: in.Info.Cmdline, PyTorch: in.Info.PyTorch, Boot: bootOf(in),
 		Moment: in.Moment, Damage: in.Trace.Damage,
 	})
 }

@@ -80,7 +80,11 @@ func writePerfetto(w io.Writer, in *Input) error {
 	if p.Steps, err = stepsOf(in, tl); err != nil {
 		return err
 	}
-	for i, text := range exportComments(in) {
+	comments, err := exportComments(in)
+	if err != nil {
+		return err
+	}
+	for i, text := range comments {
 		p.Attributes = append(p.Attributes, perfetto.Attribute{Key: fmt.Sprintf("gputrace.%02d", i), Text: text})
 	}
 	if err := zipped(w, in.File, func(w io.Writer) error { return perfetto.Write(w, p) }); err != nil {
@@ -121,7 +125,10 @@ func writeChrome(w io.Writer, in *Input) error {
 	}
 	c := chrome.Input{
 		Timeline: tl, Trace: in.Trace, PID: in.Info.PID, Name: words.CommandLine(in.Info.Cmdline, in.Info.Name),
-		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Phases: tl.Phases, Comments: exportComments(in),
+		Started: in.Info.Started, StartedBoot: in.Info.StartedBoot, Phases: tl.Phases,
+	}
+	if c.Comments, err = exportComments(in); err != nil {
+		return err
 	}
 	if c.Steps, err = stepsOf(in, tl); err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/event"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
@@ -388,7 +389,7 @@ func TestFirst(t *testing.T) {
 		more   bool // a second process
 		output bool
 		want   int
-	}{"one": {false, true, 1}, "several": {true, true, 0}, "nothing kept": {false, false, 0}} {
+	}{"one": {false, true, 1}, "several": {true, true, 2}, "nothing kept": {false, false, 0}} {
 		t.Run(name, func(t *testing.T) {
 			s := &madeSource{start: []Target{&madeTarget{pid: 7}}, batches: []madeBatch{{events: []event.Event{alloc(7, second, 0x1000, 512, 512)}}}}
 			if tt.more {
@@ -400,12 +401,15 @@ func TestFirst(t *testing.T) {
 				if o.Children = tt.more; !tt.output {
 					o.Output = ""
 				}
-				o.Views = &Views{First: func(p *Process, folder string, views bool) {
+				o.Views = &Views{First: func(p *Process, folder string, views, alone bool) *answer.Answer {
 					calls++
 					require.FileExists(t, p.File())
-					require.Equal(t, o.Output, folder)
-					require.NoDirExists(t, folder)
 					require.False(t, views, "there is no Write")
+					if require.Equal(t, !tt.more, alone); alone {
+						require.Equal(t, o.Output, folder)
+						require.NoDirExists(t, folder)
+					}
+					return &answer.Answer{}
 				}}
 			})
 			results, err := r.Run(t.Context())

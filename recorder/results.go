@@ -12,15 +12,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/analysis/ranks"
 	"github.com/gputrace/gputrace/analysis/view"
 	"github.com/gputrace/gputrace/event/figures"
 	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/export/jobs"
 	"github.com/gputrace/gputrace/export/pprof"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/heap"
 	"github.com/gputrace/gputrace/internal/output"
+	"github.com/gputrace/gputrace/recording"
 )
 
 // ProfileNames are the profiles in the folder of results.
@@ -33,9 +34,10 @@ type Views struct {
 	// Asked has the recording end with the error when one cannot be made. Otherwise it is a warning, and none is made of a recording
 	// of so many events that it would take long.
 	Asked bool
-	// First is called with a process that is the only one, and the folder in which its results will be, before they are written: its
-	// recording is finished. views reports whether Write is to be called. nil: nothing is.
-	First func(p *Process, folder string, views bool)
+	// First is called with each process whose recording is finished, and the folder in which its results will be, before they are written. It
+	// returns what is concluded of the recording; nil: nothing is. views reports whether Write is to be called, alone whether the process is the
+	// only one. nil: nothing is called.
+	First func(p *Process, folder string, views, alone bool) *answer.Answer
 	// Write makes them of a finished recording. nil: there are none. It writes each by its name.
 	Write func(path string, write WriteFile) error
 }
@@ -55,6 +57,8 @@ type concluded struct {
 	events   uint64
 	snapshot *heap.Snapshot
 	verdict  string // as table.Verdict prints it; empty: steps were left off
+	end      *recording.End
+	answer   *answer.Answer // nil: not made yet
 }
 
 // conclude ends the recording of a process. What is read then must not wait for long.
@@ -79,7 +83,7 @@ func (p *Process) conclude(hits []figures.Hits) {
 	end.Held = export.RecordedHeld(joined)
 	p.endFile(end, view)
 	p.failures.conclude()
-	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, end.Verdict}
+	p.done = &concluded{view, joined, export.Summary(view, p.info, end), held, snapshot.Events, snapshot, end.Verdict, end, nil}
 	if n := end.StackRecordsLost; n > 0 {
 		p.observer.Warning(fmt.Errorf("%s: %d stacks did not fit the ring: their events have none (--ring-size)", p.Who(), n))
 	}
@@ -90,7 +94,7 @@ type Results struct {
 	options  *Options
 	all      []*Process // as they were found
 	job      table.JobInput
-	answer   *jobs.Answer // of several processes
+	answer   *answer.Job // of several processes; nil: not made yet
 	start    time.Time
 	end      time.Time
 	outcome  error // that there was nothing to record; nil: there was
@@ -127,9 +131,6 @@ func (r *Recorder) results() (*Results, error) {
 	for _, p := range ordered(out.all) {
 		totals := p.heap.Totals()
 		out.job.Rows = append(out.job.Rows, table.JobRows(p.Who()+" "+p.Script(), &totals)...)
-	}
-	if len(out.all) > 1 {
-		out.answer = export.JobAnswer(out.jobProcesses())
 	}
 	return out, nil
 }
@@ -173,14 +174,31 @@ func (r *Results) Err() error { return r.outcome }
 // Processes are those that used GPU memory, by rank, then as they were found. There is at least one.
 func (r *Results) Processes() []*Process { return ordered(r.all) }
 
-// Answer is what several processes say first; nil: there is one.
-func (r *Results) Answer() *jobs.Answer { return r.answer }
+// Answer returns what is concluded of several processes, after Write; nil: there is one.
+func (r *Results) Answer() *answer.Job {
+	if r.answer == nil && len(r.all) > 1 {
+		r.answer = export.JobAnswer(r.jobProcesses())
+	}
+	return r.answer
+}
 
 // Job is what the summary of several processes prints.
 func (r *Results) Job() table.JobInput { return r.job }
 
 // Summary is what the summary of a process prints, and the tables of its holders.
 func (p *Process) Summary() (table.Input, []table.HeldInput) { return p.done.summary, p.done.held }
+
+// Answer returns what is concluded of the process: of its recording, else of what is known at its end.
+func (p *Process) Answer() *answer.Answer {
+	if p.done.answer == nil {
+		v := p.done.view
+		p.done.answer = answer.New(&answer.Input{
+			View: v, Now: v, Start: v.Snapshot.First, End: v.Snapshot.Time, Duration: p.end.Sub(p.start), Events: v.Snapshot.Events, Leaks: p.Leaks(),
+			Free: export.FreeMemory(p.done.end),
+		})
+	}
+	return p.done.answer
+}
 
 // Verdict is whether memory grows, as table.Verdict prints it; empty: steps were left off.
 func (p *Process) Verdict() string { return p.done.verdict }
@@ -241,11 +259,19 @@ func (r *Results) write(path string) error {
 // first has what people read first be made, once.
 func (r *Results) first(path string) {
 	v := r.options.Views
-	if v == nil || v.First == nil || r.firstCalled || len(r.all) != 1 || r.all[0].file == "" || r.all[0].fileErr != nil {
+	if r.firstCalled || len(r.all) != 1 {
 		return
 	}
 	r.firstCalled = true
-	v.First(r.all[0], filepath.Join(path, r.all[0].folder), v.Write != nil && v.wanted(r.all[0].done.events))
+	r.all[0].first(v, path, true)
+}
+
+// first has what is concluded of the process be found out, once.
+func (p *Process) first(v *Views, path string, alone bool) {
+	if v == nil || v.First == nil || p.done.answer != nil || p.file == "" || p.fileErr != nil {
+		return
+	}
+	p.done.answer = v.First(p, filepath.Join(path, p.folder), v.Write != nil && v.wanted(p.done.events), alone)
 }
 
 // wanted reports whether the files are to be made of so many events.
@@ -254,11 +280,6 @@ func (v *Views) wanted(events uint64) bool { return v.Asked || events <= maxUnas
 // fill writes all files of the results.
 func (r *Results) fill(folder *output.Folder) error {
 	r.viewErrs = nil
-	if r.options.Many() {
-		if err := r.writeProfiles(folder, r.all, r.comments(), r.start, r.end); err != nil {
-			return err
-		}
-	}
 	for _, p := range r.all {
 		part := folder
 		if p.folder != "" {
@@ -271,15 +292,18 @@ func (r *Results) fill(folder *output.Folder) error {
 			return err
 		}
 	}
-	if r.options.Many() {
-		return r.writeJobPage(folder)
+	if !r.options.Many() {
+		return nil
 	}
-	return nil
+	if err := r.writeProfiles(folder, r.all, r.comments(), r.start, r.end); err != nil {
+		return err
+	}
+	return r.writeJobPage(folder)
 }
 
 // writeJobPage writes the page of a job where its processes have pages.
 func (r *Results) writeJobPage(folder *output.Folder) error {
-	return export.WriteJobPage(folder.Dir, r.jobProcesses(), folder.Write)
+	return export.WriteJobPage(folder.Dir, r.jobProcesses(), r.Answer(), folder.Write)
 }
 
 // jobProcesses are the processes as those of a job, by rank.
@@ -291,7 +315,7 @@ func (r *Results) jobProcesses() []export.JobProcess {
 			id.Rank = known.Rank
 		}
 		all = append(all, export.JobProcess{
-			Identity: id, Name: p.Who() + " " + p.Script(), Folder: p.folder, Leaks: p.Leaks(), View: p.done.view, Held: p.done.held,
+			Identity: id, Name: p.Who() + " " + p.Script(), Folder: p.folder, Answer: p.Answer(), View: p.done.view, Held: p.done.held,
 		})
 	}
 	return all
@@ -299,6 +323,9 @@ func (r *Results) jobProcesses() []export.JobProcess {
 
 // fillPart writes the files of a process. The recording is moved to them last.
 func (r *Results) fillPart(folder *output.Folder, p *Process) error {
+	if len(r.all) > 1 {
+		p.first(r.options.Views, folder.Dir, false)
+	}
 	if err := r.writeProfiles(folder, []*Process{p}, p.comments(), p.start, p.end); err != nil {
 		return err
 	}
@@ -329,7 +356,9 @@ func (r *Results) writeProfiles(folder *output.Folder, all []*Process, comments 
 		detail = pprof.DetailFull
 	}
 	if len(all) == 1 {
-		comments = slices.Concat(comments, table.Comments(all[0].done.summary))
+		comments = slices.Concat(comments, export.Sentences(all[0].Answer()), table.Comments(all[0].done.summary))
+	} else {
+		comments = slices.Concat(comments, export.JobSentences(r.Answer()))
 	}
 	for name, kind := range map[string]pprof.Kind{"inuse.pb.gz": pprof.InUse, "peak.pb.gz": pprof.InUse, "alloc.pb.gz": pprof.Alloc} {
 		var parts []pprof.Part

@@ -23,10 +23,11 @@ type When uint8
 
 // The moments.
 const (
-	AtEnd     When = iota
-	AtPeak         // each device at its own
-	AtFailure      // of the request that failed, before it
-	AtExit         // before the program began to free everything because it ended
+	AtEnd        When = iota
+	AtPeak            // each device at its own
+	AtFailure         // of the request that failed, before it
+	AtExit            // before the program began to free everything because it ended
+	EachAtItsOwn      // of several processes, whose moments are not the same
 )
 
 // Input is what New looks at.
@@ -83,6 +84,7 @@ type Answer struct {
 	Between   uint64 // steps, of the allocators' blocks; 0: not known
 	High      uint64 // in a step, likewise
 	Exit      uint64 // Now is of then, before the program ended, CLOCK_BOOTTIME nanoseconds; 0: it is of the end
+	parts     []Row  // all rows, also those that are not shown, in order
 	// First and Last are the allocators' blocks at the first and the last event of one.
 	First, Last uint64
 	Driver      []figures.DriverUse
@@ -113,6 +115,9 @@ type Row struct {
 	Blocks   uint64     // 0: not known
 	Share    float64    // of Answer.Total
 	Lines    []view.Row // the lines that allocated it, by bytes, the largest first; of a long one with what it calls
+	Which    string     // of a job, which processes have it: "rank 3"; else empty
+
+	purpose string // what the memory is called where the row is not shown
 }
 
 // New makes the answer.
@@ -126,6 +131,7 @@ func New(in *Input) *Answer {
 	}
 	g := newGrouping(in)
 	a.Rows, a.Rest, a.Total = g.rows()
+	a.parts = g.parts
 	a.growth(in)
 	a.totals(in)
 	if in.Course != nil {

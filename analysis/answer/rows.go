@@ -32,6 +32,7 @@ type grouping struct {
 	index   map[string]int
 	groups  []group
 	total   int64
+	parts   []Row // all of them, once rows were made
 }
 
 // group is the entries of a row.
@@ -165,17 +166,27 @@ func (g *grouping) rows() (rows []Row, rest []Sum, total int64) {
 		if m.Finding != nil {
 			growing++
 		}
-		if g.shown(&m.Row, len(rows), growing) {
+		m.purpose = purpose(m)
+		if isShown(&m.Row, len(rows), growing, g.total) {
 			rows = append(rows, g.finish(m))
+			g.parts = append(g.parts, rows[len(rows)-1])
 		} else {
-			sums[purpose(m)] += m.Bytes
+			sums[m.purpose] += m.Bytes
+			m.Lines = m.members[:1]
+			g.parts = append(g.parts, m.Row)
 		}
 	}
+	return rows, sumsOf(sums), g.total
+}
+
+// sumsOf returns sums, the largest first.
+func sumsOf(sums map[string]int64) []Sum {
+	var out []Sum
 	for name, n := range sums {
-		rest = append(rest, Sum{name, n})
+		out = append(out, Sum{name, n})
 	}
-	sorts.Func(rest, func(x, y Sum) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
-	return rows, rest, g.total
+	sorts.Func(out, func(x, y Sum) int { return cmp.Or(cmp.Compare(y.Bytes, x.Bytes), cmp.Compare(x.Name, y.Name)) })
+	return out
 }
 
 // compareGrowth puts what grows first, the fastest before others.
@@ -191,12 +202,13 @@ func compareGrowth(x, y *leaks.Finding) int {
 	return cmp.Compare(y.Bytes, x.Bytes)
 }
 
-// shown reports whether a row is shown: what grows, and where nothing does, what is large.
-func (g *grouping) shown(r *Row, before, growing int) bool {
+// isShown reports whether a row is shown: what grows, and where nothing does, what is large. before is how many are shown already, and total
+// the bytes of all.
+func isShown(r *Row, before, growing int, total int64) bool {
 	if r.Finding != nil {
 		return before < maxGrowing
 	}
-	return growing == 0 && before < maxRows && float64(r.Bytes) >= leastShare*float64(g.total)
+	return growing == 0 && before < maxRows && float64(r.Bytes) >= leastShare*float64(total)
 }
 
 // purpose is what the sums of the rest call the memory of a row.

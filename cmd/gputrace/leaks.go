@@ -3,21 +3,16 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/gputrace/gputrace/analysis/leaks"
 	"github.com/gputrace/gputrace/event/moment"
 	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/export/json"
-	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/advice"
 	flags "github.com/gputrace/gputrace/internal/cli"
 	"github.com/gputrace/gputrace/internal/console"
-	"github.com/gputrace/gputrace/internal/exit"
 	"github.com/gputrace/gputrace/recorder"
 )
 
@@ -61,12 +56,11 @@ func leaksCommand() *cli.Command {
 				return leaksOfJob(c, files, asJSON)
 			}
 			return shared().Read(c, files[0], func(in *export.Source, stop func()) error {
-				report, err := in.Leaks()
-				if err != nil {
+				if _, err := in.Answer(); err != nil {
 					return err
 				}
 				stop()
-				return printLeaks(report, asJSON)
+				return in.PrintLeaks(os.Stdout, asJSON, console.Width(""))
 			})
 		},
 	}
@@ -106,23 +100,6 @@ func watchLeaks(o *recordOptions, asJSON bool) error {
 		if err != nil {
 			return advice.Recording(err)
 		}
-		return printLeaks(results.Processes()[0].Leaks(), asJSON)
+		return export.PrintLeaks(os.Stdout, results.Processes()[0].Answer(), asJSON, console.Width(""))
 	})
-}
-
-// printLeaks prints a verdict. The error has no text when there are findings: its exit code says so.
-func printLeaks(report *leaks.Report, asJSON bool) error {
-	var err error
-	if asJSON {
-		err = json.WriteLeaks(os.Stdout, report)
-	} else {
-		err = table.Leaks(os.Stdout, report, console.Width(""))
-	}
-	if err != nil {
-		return err
-	}
-	if len(report.Findings) > 0 {
-		return coded(exit.Findings, errors.New(""))
-	}
-	return nil
 }

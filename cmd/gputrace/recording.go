@@ -17,6 +17,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/export"
 	"github.com/gputrace/gputrace/internal/advice"
 	"github.com/gputrace/gputrace/internal/console"
@@ -147,15 +148,15 @@ func (o *recordOptions) recorderOptions(c *console.Console) *recorder.Options {
 func (o *recordOptions) views(c *console.Console) *recorder.Views {
 	out := &recorder.Views{Names: o.formats, Asked: o.asked}
 	formats, err := recordFormats(o.formats)
-	out.First = func(p *recorder.Process, folder string, views bool) {
-		if o.silent {
-			return
+	out.First = func(p *recorder.Process, folder string, views, alone bool) *answer.Answer {
+		if o.silent && alone {
+			return nil
 		}
 		page := ""
 		if views && slices.ContainsFunc(formats, func(f export.Format) bool { return f.File == export.PageName }) {
 			page = filepath.Join(folder, export.PageName)
 		}
-		c.First(o.out(), p, views, &export.AnswerOptions{Verbose: o.verbose, Path: folder, Page: &page})
+		return c.First(o.out(), p, views, alone, &export.AnswerOptions{Verbose: o.verbose, Path: folder, Page: &page})
 	}
 	if err != nil || len(formats) == 0 {
 		return out

@@ -34,6 +34,7 @@ type Input struct {
 	Start uint64
 	// From and To limit the time axis, CLOCK_BOOTTIME nanoseconds; 0: they do not.
 	From, To uint64
+	Verdict  string // what is concluded, below the title; empty: nothing is
 	Title    string // one line; from the target: control characters are left out
 }
 
@@ -42,9 +43,11 @@ const (
 	width       = 720.0
 	panelHeight = 259.0
 	titleHeight = 30.0 // of the picture's title
+	sayHeight   = 13.0 // of a line of the verdict
 	margin      = 10.0 // at the right and at the bottom
 	dpi         = 160
 	maxPanels   = 16
+	maxSaid     = 3 // lines of the verdict
 )
 
 // Write draws one panel for each device of each process.
@@ -55,7 +58,9 @@ func Write(w io.Writer, f Format, in Input) error {
 	}
 	parts, left := shown(in.Browse)
 	stack := newStacking(in.Browse, t)
-	height := titleHeight + panelHeight*float64(max(1, len(parts))) + stack.height() + margin
+	verdict := t.lines(words.Line(in.Verdict), textSize, width-2*margin, maxSaid)
+	head := titleHeight + sayHeight*float64(len(verdict))
+	height := head + panelHeight*float64(max(1, len(parts))) + stack.height() + margin
 	var c canvas
 	if f == SVG {
 		c = newSVG(width, height, t)
@@ -64,7 +69,10 @@ func Write(w io.Writer, f Format, in Input) error {
 	}
 	title := t.cut(words.Line(in.Title), titleSize, width-2*margin)
 	c.text(label{text: title, at: point{width / 2, titleHeight - 9}, size: titleSize, align: alignMiddle, color: ink})
-	panels := newPanels(&in, parts, t)
+	for i, line := range verdict {
+		c.text(label{text: line, at: point{margin, titleHeight + sayHeight*(float64(i)+0.4)}, size: textSize, color: ink})
+	}
+	panels := newPanels(&in, parts, t, head)
 	for i := range panels {
 		panels[i].draw(c, stack)
 	}

@@ -36,14 +36,14 @@ const (
 	besides   = 4.0 // between a thing and its label
 )
 
-// newPanels lays out a picture: the axes of all panels lie one below the other.
-func newPanels(in *Input, parts []*pagemodel.Part, t *typeface) []panel {
+// newPanels lays out a picture below its head, whose height is given in points: the axes of all panels lie one below the other.
+func newPanels(in *Input, parts []*pagemodel.Part, t *typeface, head float64) []panel {
 	panels := make([]panel, len(parts))
 	left := 0.0
 	for i, part := range parts {
 		p := &panels[i]
 		*p = panel{in: in, part: part, font: t, axis: newAxis(in), right: width - margin}
-		p.top = titleHeight + panelHeight*float64(i) + overAxes
+		p.top = head + panelHeight*float64(i) + overAxes
 		p.bottom = p.top - overAxes + panelHeight - underAxes
 		p.high = max(1, float64(p.largest())*1.18) // room for the peak's name
 		for _, tick := range byteTicks(p.high) {

@@ -77,3 +77,23 @@ func (t *typeface) cut(s string, size, width float64) string {
 	}
 	return string(runes) + "…"
 }
+
+// lines breaks a text between words into at most most lines that are no wider than a number of points; the last is cut.
+func (t *typeface) lines(s string, size, width float64, most int) (out []string) {
+	for s != "" && len(out) < most-1 && t.width(s, size) > width {
+		end := 0
+		for i, r := range s {
+			if r == ' ' && t.width(s[:i], size) <= width {
+				end = i
+			}
+		}
+		if end == 0 {
+			break
+		}
+		out, s = append(out, s[:end]), strings.TrimLeft(s[end:], " ")
+	}
+	if s != "" {
+		out = append(out, t.cut(s, size, width))
+	}
+	return out
+}

@@ -31,6 +31,7 @@ type Export struct {
 	Moment   string        // what the view is of, in words
 	Damage   error         // why the trace ends early; nil: it does not
 	Leaks    *leaks.Report // whether memory grows; nil: that is not asked
+	Sentence string        // what is concluded, for people; empty: nothing is
 }
 
 type exportFile struct {
@@ -167,7 +168,7 @@ func WriteExport(w io.Writer, x Export) error {
 		Moment: x.Moment, Summary: newExportSummary(&x), Accounts: []exportAccount{}, Drivers: []exportDriver{},
 		Lines: make([]exportLine, len(lines)), Sites: []exportSite{}, Phases: partsBy(x.View, view.ByPhase),
 	}
-	f.Leaks = leaksBodyOf(x.Leaks)
+	f.Leaks = leaksBodyOf(x.Leaks, x.Sentence)
 	if x.Damage != nil {
 		f.Damage = x.Damage.Error()
 	}

@@ -26,6 +26,7 @@ type leaksFile struct {
 // leaksBody is the verdict, also in a file of all figures.
 type leaksBody struct {
 	Verdict  leaks.Verdict `json:"verdict"`
+	Sentence string        `json:"sentence,omitempty"` // as people see it; left out where nobody does
 	Steps    leakSteps     `json:"steps"`
 	Findings []leakFinding `json:"findings"`
 	Suspect  *leakFinding  `json:"suspect,omitempty"` // left out where nothing is suspected
@@ -86,9 +87,9 @@ type leakInner struct {
 	Blocks    float64  `json:"blocks_per_step"`
 }
 
-// WriteLeaks writes the verdict on a recording.
-func WriteLeaks(w io.Writer, r *leaks.Report) error {
-	f := leaksFile{Format: "gputrace leaks", Version: leaksVersion, leaksBody: *leaksBodyOf(r)}
+// WriteLeaks writes the verdict on a recording, with its sentence for people.
+func WriteLeaks(w io.Writer, r *leaks.Report, sentence string) error {
+	f := leaksFile{Format: "gputrace leaks", Version: leaksVersion, leaksBody: *leaksBodyOf(r, sentence)}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	if err := e.Encode(f); err != nil {
@@ -99,8 +100,9 @@ func WriteLeaks(w io.Writer, r *leaks.Report) error {
 
 // ProcessLeaks is the verdict on one process of a job.
 type ProcessLeaks struct {
-	Folder string // of its recording, in that of the job
-	Report *leaks.Report
+	Folder   string // of its recording, in that of the job
+	Report   *leaks.Report
+	Sentence string // of the verdict, for people
 }
 
 // processLeaks is what WriteLeaksOfJob writes of a process.
@@ -117,7 +119,7 @@ func WriteLeaksOfJob(w io.Writer, processes []ProcessLeaks) error {
 		Processes []processLeaks `json:"processes"`
 	}{Format: "gputrace leaks of job", Version: leaksVersion, Processes: []processLeaks{}}
 	for _, p := range processes {
-		f.Processes = append(f.Processes, processLeaks{p.Folder, *leaksBodyOf(p.Report)})
+		f.Processes = append(f.Processes, processLeaks{p.Folder, *leaksBodyOf(p.Report, p.Sentence)})
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
@@ -127,12 +129,12 @@ func WriteLeaksOfJob(w io.Writer, processes []ProcessLeaks) error {
 	return nil
 }
 
-// leaksBodyOf is the body of a verdict; nil: of none.
-func leaksBodyOf(r *leaks.Report) *leaksBody {
+// leaksBodyOf is the body of a verdict with its sentence; nil: of none.
+func leaksBodyOf(r *leaks.Report, sentence string) *leaksBody {
 	if r == nil {
 		return nil
 	}
-	out := &leaksBody{Verdict: r.Verdict, Findings: []leakFinding{}}
+	out := &leaksBody{Verdict: r.Verdict, Sentence: sentence, Findings: []leakFinding{}}
 	if s := &r.Steps; s.Source != "" {
 		source := string(s.Source)
 		out.Steps = leakSteps{Count: &s.Count, Source: &source, On: &s.On}

@@ -31,11 +31,12 @@ func TestWriteLeaks(t *testing.T) {
 	require.NoError(t, WriteLeaks(&buf, &leaks.Report{
 		Verdict: leaks.Growing, Findings: []leaks.Finding{known, unknown},
 		Steps: leaks.Steps{Count: 58, Source: steps.SourceBackward, On: "a.py:3 main", Period: 2.5e6},
-	}))
+	}, "GROWING  gpt.py:38"))
 	var got map[string]any
 	require.NoError(t, json.Unmarshal(buf.Bytes(), &got))
 	require.Equal(t, "gputrace leaks", got["format"])
 	require.Equal(t, "growing", got["verdict"])
+	require.Equal(t, "GROWING  gpt.py:38", got["sentence"])
 	require.Equal(t, map[string]any{"count": 58., "source": "backward", "on": "a.py:3 main", "period_ms": 2.5}, got["steps"])
 	findings := got["findings"].([]any)
 	require.Equal(t, map[string]any{
@@ -55,7 +56,7 @@ func TestWriteLeaks(t *testing.T) {
 
 func TestWriteLeaksNothing(t *testing.T) {
 	var buf bytes.Buffer
-	require.NoError(t, WriteLeaks(&buf, &leaks.Report{Verdict: leaks.Unclear}))
+	require.NoError(t, WriteLeaks(&buf, &leaks.Report{Verdict: leaks.Unclear}, ""))
 	require.JSONEq(t, `{"format": "gputrace leaks", "version": 1, "verdict": "unknown", "findings": [],
 		"steps": {"count": null, "source": null, "on": null, "period_ms": null}}`, buf.String())
 }

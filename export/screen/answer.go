@@ -65,6 +65,8 @@ type printer struct {
 	screen Screen
 	a      *answer.Answer
 	of     *Input
+
+	several bool // it is of several processes, which have no common moment
 }
 
 // indent is how far what belongs to the line above is in, characters.
@@ -160,12 +162,15 @@ func (p *printer) completeness() string {
 // verdictStyles are the colours of the words.
 var verdictStyles = map[string]style{verdict.OutOfMemory: red, verdict.Growing: red, verdict.Steady: green, verdict.Unknown: yellow}
 
-// verdict prints the answer in a sentence, and below it what belongs to that.
+// verdict prints the answer in a sentence.
 func (p *printer) verdict() {
-	t := verdict.Of(p.a)
-	if t == nil {
-		return
+	if t := verdict.Of(p.a); t != nil {
+		p.said(t)
 	}
+}
+
+// said prints a verdict, and below it what belongs to it.
+func (p *printer) said(t *verdict.Text) {
 	p.text(t.Word+"  ", verdictStyles[t.Word], t.Text)
 	for _, n := range t.Notes {
 		p.text(fmt.Sprintf("  %-*s", indent-2, n.Name), dim, n.Text)
@@ -244,11 +249,18 @@ func (p *printer) columnsOf() (names, places int) {
 
 // moment says of when the rows are, and the same with the time.
 func (p *printer) moment() (when, exactly string) {
-	at := func(t uint64) string { return ", " + table.Offset(t, p.in.Begin()) }
+	at := func(t uint64) string {
+		if p.several {
+			return ""
+		}
+		return ", " + table.Offset(t, p.in.Begin())
+	}
 	switch p.a.When {
+	case answer.EachAtItsOwn:
+		return "in use", "in use, each at its moment"
 	case answer.AtPeak:
 		when = "in use at the peak"
-		if p.a.PeakTime == 0 {
+		if p.a.PeakTime == 0 || p.several {
 			return when, when
 		}
 		return when, when + at(p.a.PeakTime)
@@ -312,12 +324,16 @@ func (p *printer) rowNames(r *answer.Row, width, room int) (name, place, below s
 	return name, "", lineText(e, p.screen.width()-indent-len(more)) + more
 }
 
-// moreLines says how many lines a row has beside the first.
+// moreLines says how many lines a row has beside the first, and in a job which processes have it.
 func moreLines(r *answer.Row) string {
+	text := ""
 	if n := len(r.Lines) - 1; n > 0 {
-		return fmt.Sprintf(" +%d", n)
+		text = fmt.Sprintf(" +%d", n)
 	}
-	return ""
+	if r.Which != "" {
+		text += ", " + r.Which
+	}
+	return text
 }
 
 // lineText is a line with its function, or a native symbol, in a width.

@@ -78,6 +78,9 @@ func Plural(n uint64, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}
+	if strings.HasSuffix(one, "s") {
+		one += "e"
+	}
 	return countText(n) + " " + one + "s"
 }
 

@@ -27,6 +27,9 @@ type JobInput struct {
 	Width     int // of the screen, characters; 0: 80
 }
 
+// Lost returns how many events were lost until the end; event.Unknown: that is not known.
+func (in *JobInput) Lost() uint64 { return upToEnd(Lost(in.Hits), in.LostAfter) }
+
 // JobRow is a process on one device. Bytes are event.Unknown where they are not known.
 type JobRow struct {
 	Process   string // "rank 0, pid 4711 python train.py"
@@ -81,8 +84,6 @@ const mostProcess = 52
 func Job(w io.Writer, in JobInput) error {
 	out := bufio.NewWriter(w)
 	p := &printer{Printer: layout.Printer{W: out, Width: in.Width}}
-	p.line("%s · %s lost", Duration(in.Duration), Plural(upToEnd(Lost(in.Hits), in.LostAfter), "event"))
-	p.line("")
 	var sum JobRow
 	var rows [][]string
 	processes := map[string]bool{}

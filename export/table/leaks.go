@@ -26,12 +26,12 @@ const (
 	widthLeakShare  = 7
 )
 
-// Leaks prints the verdict on a recording: a sentence, what is known of the first finding, then all findings. width is that of the
+// Leaks prints the verdict on a recording: its sentence, what is known of the first finding, then all findings. width is that of the
 // screen, characters; 0: it is not known.
-func Leaks(w io.Writer, r *leaks.Report, width int) error {
+func Leaks(w io.Writer, r *leaks.Report, sentence string, width int) error {
 	out := bufio.NewWriter(w)
 	p := &printer{Printer: layout.Printer{W: out, Width: width}}
-	p.leakVerdict(r)
+	p.leakVerdict(r, sentence)
 	p.leakField("steps", stepsText(&r.Steps))
 	if s := r.Steps.Slopes; s != nil && r.Verdict == leaks.Growing {
 		p.leakField("in all", fmt.Sprintf("each step, of the later half: requested %+.0f B, blocks %+.0f B, heaps %+.0f B", s.Requested, s.Blocks, s.Reserved))
@@ -44,7 +44,7 @@ func Leaks(w io.Writer, r *leaks.Report, width int) error {
 func Verdict(w io.Writer, r *leaks.Report) error {
 	out := bufio.NewWriter(w)
 	p := &printer{Printer: layout.Printer{W: out}}
-	p.leakVerdict(r)
+	p.leakVerdict(r, LeakSentence(r))
 	p.line("")
 	return flushed(out)
 }
@@ -56,8 +56,8 @@ func flushed(out *bufio.Writer) error {
 	return nil
 }
 
-func (p *printer) leakVerdict(r *leaks.Report) {
-	p.leakText("", LeakSentence(r))
+func (p *printer) leakVerdict(r *leaks.Report, sentence string) {
+	p.leakText("", sentence)
 	if len(r.Findings) > 0 {
 		p.leakNotes(&r.Findings[0])
 	}

@@ -61,7 +61,7 @@ func TestLeaks(t *testing.T) {
 	for name, r := range leakReports() {
 		t.Run(name, func(t *testing.T) {
 			var buf bytes.Buffer
-			require.NoError(t, Leaks(&buf, r, 0))
+			require.NoError(t, Leaks(&buf, r, LeakSentence(r), 0))
 			require.NotContains(t, buf.String(), "\x1b")
 			for line := range strings.Lines(buf.String()) {
 				require.LessOrEqual(t, len([]rune(strings.TrimSuffix(line, "\n"))), layout.DefaultColumns, line)
@@ -72,7 +72,7 @@ func TestLeaks(t *testing.T) {
 }
 
 func TestLeaksError(t *testing.T) {
-	require.ErrorIs(t, Leaks(failingWriter{}, leakReports()["growing"], 0), io.ErrShortWrite)
+	require.ErrorIs(t, Leaks(failingWriter{}, leakReports()["growing"], "", 0), io.ErrShortWrite)
 }
 
 func TestLongText(t *testing.T) {

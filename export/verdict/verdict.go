@@ -54,6 +54,36 @@ func Of(a *answer.Answer) *Text {
 	return &Text{Word: Unknown, Text: unknown(a)}
 }
 
+// OfGrowth returns the verdict of an answer on growth alone, whatever failed; nil as with Of. It is what the command leaks begins with.
+func OfGrowth(a *answer.Answer) *Text {
+	if a.Leaks != nil && a.Leaks.Verdict == leaks.OutOfMemory {
+		_, text, _ := strings.Cut(table.LeakSentence(a.Leaks), ": ")
+		return &Text{Word: OutOfMemory, Text: text}
+	}
+	growth := *a
+	growth.Case = nil
+	return Of(&growth)
+}
+
+// OfJob returns the verdicts on the processes of a job, the worst first; those that only say that other processes are steady come last. j may be
+// nil.
+func OfJob(j *answer.Job) (out []Text) {
+	if j == nil {
+		return nil
+	}
+	for i := range j.Groups {
+		g := &j.Groups[i]
+		t := *Of(g.Answer)
+		if n := len(g.Processes); n > 1 && t.Word == Steady && len(j.Groups) == 1 {
+			t.Text = fmt.Sprintf("nothing grew from step to step in any of %d processes", n)
+		} else {
+			t.Text = g.Which + ": " + t.Text
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
 func outOfMemory(a *answer.Answer) *Text {
 	return &Text{
 		Word: OutOfMemory, Text: strings.TrimPrefix(table.OOMHead(a.Case, a.Start), OutOfMemory+"  "),

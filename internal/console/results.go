@@ -9,8 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gputrace/gputrace/analysis/answer"
 	"github.com/gputrace/gputrace/export"
-	"github.com/gputrace/gputrace/export/jobs"
+	"github.com/gputrace/gputrace/export/screen"
 	"github.com/gputrace/gputrace/export/table"
 	"github.com/gputrace/gputrace/internal/progress"
 	"github.com/gputrace/gputrace/recorder"
@@ -45,19 +46,32 @@ func (c *Console) Close() {
 	}
 }
 
-// First prints what there is to know of the only process of a recording, before its files are written. views: further files are made of it.
-// Where it cannot be, Finish prints it.
-func (c *Console) First(w *os.File, p *recorder.Process, views bool, o *export.AnswerOptions) {
+// First returns what is concluded of the recording of a process, before its files are written, and prints it if the process is the only one.
+// views: further files are made of it, which share its replays. Where it cannot be read the answer is nil, and Finish prints what is known.
+func (c *Console) First(w *os.File, p *recorder.Process, views, alone bool, o *export.AnswerOptions) *answer.Answer {
 	warn := c.Warning
 	if !views { // the recording itself is not what was asked for
 		warn = func(error) {}
 	}
 	in, err := c.Open(p.File(), warn)
-	if err == nil {
+	if err != nil {
+		return nil
+	}
+	if alone {
 		o.Screen = Screen(w)
 		err = in.PrintAnswer(w, o)
+		c.printed = err == nil
+	} else {
+		err = in.MakeAnswer(o)
 	}
-	c.printed = err == nil
+	if err != nil {
+		return nil
+	}
+	a, err := in.Answer()
+	if err != nil {
+		return nil
+	}
+	return a
 }
 
 // Finish writes the folder of a recording and prints the summary to w. The error is of what could not be written, else why there is
@@ -92,9 +106,7 @@ func ended(views, nothing error, asked bool, warn func(error)) error {
 func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwritten bool, o *Finish) error {
 	all := r.Processes()
 	if len(all) > 1 {
-		job := r.Job()
-		job.Width = Screen(w).Width
-		return errors.Join(jobs.Print(w, r.Answer(), job.Width), table.Job(w, job))
+		return c.job(w, r, folder)
 	}
 	if !c.printed {
 		if err := printProcess(w, all[0], folder, unwritten, o); err != nil {
@@ -105,6 +117,20 @@ func (c *Console) results(w *os.File, r *recorder.Results, folder string, unwrit
 		return nil
 	}
 	return table.JobHits(w, r.Job())
+}
+
+// job prints what is concluded of a job, and its processes a line each.
+func (c *Console) job(w *os.File, r *recorder.Results, folder string) error {
+	in := &screen.JobInput{Job: r.Answer(), Processes: len(r.Processes()), Counted: r.Job(), Screen: Screen(w)}
+	if page := filepath.Join(folder, export.JobPageName); folder != "" && exists(page) {
+		in.Page = page
+	}
+	return screen.PrintJob(w, in)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // printProcess prints what report prints of the recording of a process; without one, or of one that could not be written, what is known.
