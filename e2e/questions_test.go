@@ -37,7 +37,7 @@ const oomWhy = `(?s)why .*?(?:\ntorch)`
 var questions = []question{
 	{1, "It asks for 640 MiB, gigabytes are free, and it fails", [][]string{{"GPU_MEM=3GiB", "oom.py", "--case", "fragmentation"}}, "oom FIRST", oomWhy, true, ""},
 	{2, "Much more is reserved than allocated, with lengths that vary", [][]string{{"GPU_MEM=24GiB", "lengths.py", "--steps", "30"}}, "fragments FIRST --at peak", `(?s)pid .*?(?:\nfree)`, false, ""},
-	{3, "It grows every step until it fails", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "leak"}}, "leaks FIRST", `(?s)growing: .*?(?:\nsteps)`, true, ""},
+	{3, "It grows every step until it fails", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "leak"}}, "leaks FIRST", `(?s)GROWING .*?(?:\nsteps)`, true, ""},
 	{4, "nvidia-smi shows much more than PyTorch", [][]string{{"GPU_MEM=3GiB", "oom.py", "--case", "outside_pytorch"}}, "oom FIRST", `(?s)device .*?(?:\nfree)`, true, ""},
 	{5, "NCCL takes gigabytes", [][]string{{"GPU_MEM=4GiB", "oom.py", "--case", "communicators"}}, "oom FIRST", `(?s)why .*?(?:\nfree)`, true,
 		"Not played: channels and buffers of NCCL itself. The stand-in's communicators take a fixed size each."},
@@ -56,7 +56,7 @@ var questions = []question{
 		"Not played: processes that have ended and are not collected, MPS, and handles that another process has opened. NVML of the stand-in lists running processes only."},
 	{14, "What of a server's share is weights, cache, activations, graphs?", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "serving"}}, "report FIRST --at peak", `(?s)at the peak.*?capture [^\n]*`, false,
 		"A program in the layout of vLLM: vLLM itself needs kernels that run."},
-	{15, "A server keeps more with each cycle of sleep and waking", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "sleep"}}, "leaks FIRST --step-on wake_up", `(?s)growing: .*?growth`, false, ""},
+	{15, "A server keeps more with each cycle of sleep and waking", [][]string{{"GPU_MEM=24GiB", "questions.py", "--case", "sleep"}}, "leaks FIRST --step-on wake_up", `(?s)GROWING .*?(?:\nsteps)`, false, ""},
 	{16, "\"memory allocation failed\" is printed, and nothing failed", [][]string{{"GPU_MEM=2GiB", "oom.py", "--case", "recovered"}}, "oom FIRST", `(?s)no request .*ran out`, true, ""},
 	{18, "An inference program has memory that it does not account for", [][]string{{"GPU_MEM=24GiB", "inference"}}, "report FIRST", `(?s)in use at the end.*?(?:\n  in use)`, false,
 		"A program with the calls of llama.cpp and ggml: weights, cache and graph by `cuMemAlloc`, a pool that maps more memory as batches grow."},

@@ -111,5 +111,5 @@ func requireLeakOfRank1(t *testing.T, folder string) {
 	plain, err := exec.Command(env.binary, "leaks", folder).Output()
 	require.ErrorAs(t, err, &exit)
 	require.Regexp(t, `(?m)^rank0-pid\d+\n`, string(plain))
-	require.Regexp(t, `(?m)^rank1-pid\d+\ngrowing: uneven.py:11`, string(plain))
+	require.Regexp(t, `(?m)^rank1-pid\d+\nGROWING  uneven.py:11`, string(plain))
 }
